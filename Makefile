@@ -1,0 +1,143 @@
+# gpool: everything is built below build/<config>/. `make help` lists the targets.
+#
+# The rules find sources by folder, so that a new file needs no line here:
+#   shm/ proto/ cuda/      -> the common part, in gpoold and libgpool alike
+#   agent/                 -> gpoold            client/ -> libgpool        tools/NAME/ -> one program each
+#   tests/*/test_NAME.c    -> one test program each
+
+VERSION := 0.1.0
+SOVERSION := 0
+
+prefix ?= /usr/local
+bindir ?= $(prefix)/bin
+sbindir ?= $(prefix)/sbin
+libdir ?= $(prefix)/lib
+includedir ?= $(prefix)/include
+mandir ?= $(prefix)/share/man
+sysconfdir ?= /etc
+
+# Configurations: release (default), asan, ubsan, tsan, fuzz. Each has its own folder; programs of the release one are linked
+# from build/ itself, so that build/gpoold is what you just made.
+CONFIG ?= release
+B := build/$(CONFIG)
+
+V ?= 0
+ifeq ($(V),0)
+Q := @
+say = @printf '  %-7s %s\n' $(1) $(2);
+endif
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+CLANG ?= clang
+WARNINGS := -Wall -Wextra -Wshadow -Wundef -Wvla -Wformat=2 -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes \
+	-Wimplicit-fallthrough
+ifeq ($(WERROR),1)
+WARNINGS += -Werror
+endif
+CFLAGS ?= -O2 -g
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -DGPOOL_VERSION='"$(VERSION)"' -fPIC -fvisibility=hidden -pthread $(WARNINGS) -I. $(CFLAGS) $(CONFIG_CFLAGS)
+ALL_LDFLAGS = -pthread $(LDFLAGS) $(CONFIG_CFLAGS)
+
+ifeq ($(CONFIG),asan)
+CONFIG_CFLAGS := -fsanitize=address -fno-omit-frame-pointer -O1
+endif
+ifeq ($(CONFIG),ubsan)
+CONFIG_CFLAGS := -fsanitize=undefined -fno-sanitize-recover=all -O1
+endif
+ifeq ($(CONFIG),tsan)
+CONFIG_CFLAGS := -fsanitize=thread -O1
+endif
+ifeq ($(CONFIG),fuzz)
+CC := $(CLANG)
+CONFIG_CFLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -O1
+endif
+
+include make/cuda.mk
+
+COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c)
+AGENT_SRC := $(wildcard agent/*.c agent/*/*.c)
+CLIENT_SRC := $(wildcard client/*.c client/*/*.c)
+TOOLS := $(notdir $(patsubst %/,%,$(wildcard tools/*/)))
+UNIT := $(notdir $(basename $(wildcard tests/unit/test_*.c)))
+ABI := $(notdir $(basename $(wildcard tests/abi/test_*.c)))
+INTEGRATION := $(notdir $(basename $(wildcard tests/integration/test_*.c)))
+GPU_TESTS := $(notdir $(basename $(wildcard tests/gpu/*.c)))
+STRESS := $(notdir $(basename $(wildcard tests/stress/*.c)))
+FUZZ := $(notdir $(basename $(wildcard tests/fuzz/fuzz_*.c)))
+
+obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
+COMMON_OBJ := $(call obj,$(COMMON_SRC))
+AGENT_OBJ := $(call obj,$(AGENT_SRC))
+AGENT_LIB_OBJ := $(filter-out $(B)/obj/agent/main.o,$(AGENT_OBJ))
+CLIENT_OBJ := $(call obj,$(CLIENT_SRC))
+KERNEL_OBJ := $(CUDA_KERNEL_OBJ)
+
+CLIENT_LIBS := -lnanomsg -ldl
+AGENT_LIBS := -lnanomsg -lconfig -lseccomp -ldl
+TOOL_LIBS := $(CLIENT_LIBS) -lcjson -lm
+bench_LIBS := -ljemalloc
+TEST_LIBS := -lcmocka $(AGENT_LIBS) -lcjson -lm
+
+PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench
+LIBRARIES := $(B)/libgpool.so $(B)/libgpool.a
+tool_name = $(if $(filter poolctl,$(1)),poolctl,gpool-$(1))
+
+.DEFAULT_GOAL := all
+.PHONY: all
+all: need-deps $(B)/gpoold $(LIBRARIES) $(foreach t,$(TOOLS),$(B)/$(call tool_name,$(t))) $(B)/gpool.pc links
+
+# build/NAME -> build/release/NAME
+.PHONY: links
+links: $(B)/gpoold $(LIBRARIES) $(foreach t,$(TOOLS),$(B)/$(call tool_name,$(t)))
+ifeq ($(CONFIG),release)
+	$(Q)for f in $(notdir $^); do ln -sfn release/$$f build/$$f; done
+endif
+
+$(B)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(B)/gpoold: $(AGENT_OBJ) $(COMMON_OBJ)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(AGENT_LIBS)
+
+$(B)/libgpool.a: $(CLIENT_OBJ) $(COMMON_OBJ) $(KERNEL_OBJ)
+	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
+
+$(B)/libgpool.so: $(CLIENT_OBJ) $(COMMON_OBJ) $(KERNEL_OBJ) client/libgpool.map
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libgpool.so.$(SOVERSION) -Wl,--version-script=client/libgpool.map \
+		-o $@ $(filter %.o,$^) $(CLIENT_LIBS) && ln -sfn libgpool.so $(B)/libgpool.so.$(SOVERSION)
+
+define tool_rule
+$(B)/$(call tool_name,$(1)): $(call obj,$(wildcard tools/$(1)/*.c)) $(B)/libgpool.a
+	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(TOOL_LIBS) $$($(1)_LIBS)
+endef
+$(foreach t,$(TOOLS),$(eval $(call tool_rule,$(t))))
+
+$(B)/gpool.pc: Makefile
+	@mkdir -p $(@D)
+	$(Q)printf '%s\n' 'prefix=$(prefix)' 'libdir=$(libdir)' 'includedir=$(includedir)' '' 'Name: gpool' \
+		'Description: GPU memory lent in pages by one agent per machine' 'Version: $(VERSION)' \
+		'Libs: -L$${libdir} -lgpool' 'Libs.private: $(CLIENT_LIBS) -pthread' 'Cflags: -I$${includedir}' > $@
+
+# Tests: every program may use agent and client code, never both mains.
+define test_rule
+$(B)/tests/$(2): $(B)/obj/tests/$(1)/$(2).o $(B)/libgpool.a $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c))
+	@mkdir -p $$(@D)
+	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $(B)/obj/tests/$(1)/$(2).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) \
+		$(B)/libgpool.a $$(TEST_LIBS)
+endef
+$(foreach t,$(UNIT),$(eval $(call test_rule,unit,$(t))))
+$(foreach t,$(ABI),$(eval $(call test_rule,abi,$(t))))
+$(foreach t,$(INTEGRATION),$(eval $(call test_rule,integration,$(t))))
+$(foreach t,$(STRESS),$(eval $(call test_rule,stress,$(t))))
+$(foreach t,$(GPU_TESTS),$(eval $(call test_rule,gpu,$(t))))
+TEST_PROGRAMS := $(foreach t,$(UNIT) $(ABI) $(INTEGRATION) $(STRESS) $(GPU_TESTS),$(B)/tests/$(t))
+
+.PHONY: tests
+tests: all $(TEST_PROGRAMS)
+
+include make/targets.mk
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,0 +1,463 @@
+#include "agent/agent.h"
+
+#include "agent/control.h"
+#include "agent/event.h"
+#include "agent/front/front.h"
+#include "agent/housekeeping.h"
+#include "agent/keeper/channel.h"
+#include "agent/log.h"
+#include "agent/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	CONNECTIONS_MAX = 128,      /* accepted and silent, at most */
+	CONNECTION_SILENCE_MS = 5000, /* after that a silent connection is closed */
+	TICK_MS = 100,              /* the coarse clock's step while sessions are attached */
+	ACCEPT_BATCH = 16,
+	KEEPER_PATIENCE_MS = 1000,
+};
+
+/* Accepted; its first message decides. */
+struct connection {
+	struct event_source socket;
+	struct agent *agent;
+	struct connection *next;
+	uint64_t since_ms;
+	bool over;
+};
+
+#define owner_of(source, type, member) ((type *)(void *)((char *)(source) - offsetof(type, member)))
+
+uint64_t clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint64_t clock_ms(void)
+{
+	return clock_ns() / 1000000;
+}
+
+uint64_t wall_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+int agent_watch(struct agent *agent, struct event_source *source, uint32_t events)
+{
+	struct epoll_event event = { .events = events, .data.ptr = source };
+
+	return epoll_ctl(agent->epoll, EPOLL_CTL_ADD, source->fd, &event) < 0 ? -errno : 0;
+}
+
+void agent_unwatch(struct agent *agent, struct event_source *source)
+{
+	if (source->fd >= 0)
+		epoll_ctl(agent->epoll, EPOLL_CTL_DEL, source->fd, NULL);
+}
+
+void agent_need_tick(struct agent *agent, uint32_t ms)
+{
+	struct itimerspec when = { .it_value = { ms / 1000, (long)(ms % 1000) * 1000000 } };
+
+	if (agent->timer_ms && agent->timer_ms <= ms)
+		return;
+	if (timerfd_settime(agent->timer.fd, 0, &when, NULL) == 0)
+		agent->timer_ms = ms;
+}
+
+static void keeper_send(struct agent *agent, uint32_t what, uint32_t kind, uint32_t pool, uint32_t id, int fd)
+{
+	struct keep_message message = { what, kind, pool, id };
+	int error;
+
+	/* The keeper does nothing but read, so a full queue is soon empty: at the start it gets a descriptor for each handle. */
+	while ((error = attach_send(agent->keeper.fd, &message, sizeof(message), &fd, fd >= 0)) == -EAGAIN || error == -ETOOMANYREFS) {
+		struct pollfd look = { agent->keeper.fd, POLLOUT, 0 };
+
+		if (poll(&look, 1, KEEPER_PATIENCE_MS) != 1)
+			break;
+	}
+	if (error && !agent->stopping)
+		log_warning("the keeper does not take a message (%u): %s; it will not have the descriptor of %u/%u", what,
+			strerror(-error), pool, id);
+}
+
+void agent_hold(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id, int fd)
+{
+	keeper_send(agent, KEEP_HOLD, kind, pool, id, fd);
+}
+
+void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id)
+{
+	keeper_send(agent, KEEP_DROP, kind, pool, id, -1);
+}
+
+static void front_watch(struct agent *agent, uint32_t events)
+{
+	struct epoll_event event = { .events = events, .data.ptr = &agent->front };
+
+	epoll_ctl(agent->epoll, EPOLL_CTL_MOD, agent->front.fd, &event);
+}
+
+/* Every live session's token, to a front that knows none; goes on when the front has read what it was told. */
+static void tokens_send(struct agent *agent)
+{
+	for (; agent->token_pool < agent->pool_count; agent->token_pool++, agent->token_session = 1)
+		for (; agent->token_session < POOL_SESSIONS; agent->token_session++) {
+			const struct session *session = agent->pools[agent->token_pool]->sessions[agent->token_session];
+
+			if (session && event_token(agent, session->token, 1) == -EAGAIN) {
+				front_watch(agent, EPOLLIN | EPOLLOUT);
+				return;
+			}
+		}
+	front_watch(agent, EPOLLIN);
+}
+
+void agent_announce_token(struct agent *agent, const struct session *session)
+{
+	if (event_token(agent, session->token, 1) != -EAGAIN)
+		return;
+	/* Told twice does no harm. */
+	agent->token_pool = 0;
+	agent->token_session = 1;
+	front_watch(agent, EPOLLIN | EPOLLOUT);
+}
+
+static void front_ready(struct event_source *source, uint32_t events)
+{
+	struct agent *agent = owner_of(source, struct agent, front);
+	static uint8_t packet[FRONT_ID_BYTES + MSG_BYTES_MAX];
+
+	if (events & EPOLLOUT)
+		tokens_send(agent);
+	for (int i = 0; i < ACCEPT_BATCH; i++) {
+		int length = attach_receive(source->fd, packet, sizeof(packet), NULL, 0, NULL, 0);
+
+		if (length == -EAGAIN)
+			return;
+		if (length < 0) {
+			/* The keeper notices its death too and sends another. */
+			agent_unwatch(agent, source);
+			close(source->fd);
+			source->fd = -1;
+			return;
+		}
+		control_packet(agent, packet, (size_t)length);
+	}
+}
+
+static void front_take(struct agent *agent, int fd, pid_t pid, uint32_t restarts)
+{
+	if (agent->front.fd >= 0) {
+		agent_unwatch(agent, &agent->front);
+		close(agent->front.fd);
+	}
+	agent->front.fd = fd;
+	agent->front.ready = front_ready;
+	agent->front_pid = pid;
+	agent->front_restarts = restarts;
+	if (agent_watch(agent, &agent->front, EPOLLIN))
+		log_error("cannot watch the front's channel; control requests are not answered");
+	agent->token_pool = 0;
+	agent->token_session = 1;
+	tokens_send(agent);
+	if (restarts)
+		event_publish(agent, EVENT_FRONT_RESTART, NULL, 0, restarts, "front restarted, pid %d", (int)pid);
+}
+
+static void keeper_ready(struct event_source *source, uint32_t events)
+{
+	struct agent *agent = owner_of(source, struct agent, keeper);
+	struct keep_message message;
+	size_t fd_count = 0;
+	int fd = -1, length;
+
+	(void)events;
+	length = attach_receive(source->fd, &message, sizeof(message), &fd, 1, &fd_count, 0);
+	if (length == -EAGAIN)
+		return;
+	if (length == -EPIPE || length == -ECONNRESET) {
+		agent->stopping = true; /* the keeper is gone: nothing to serve for */
+		return;
+	}
+	if (length < 0) {
+		/* What was lost was a front's descriptor; that front sees its channel close, ends, and the keeper sends another. */
+		log_warning("cannot take a message of the keeper: %s", strerror(-length));
+		return;
+	}
+	if (length == sizeof(message) && message.what == KEEP_FRONT && fd_count == 1)
+		front_take(agent, fd, (pid_t)message.id, message.pool);
+	else if (fd_count)
+		close(fd);
+}
+
+static void signals_ready(struct event_source *source, uint32_t events)
+{
+	struct agent *agent = owner_of(source, struct agent, signals);
+	struct signalfd_siginfo info;
+	char text[1024];
+
+	(void)events;
+	while (read(source->fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+		if (info.ssi_signo == SIGHUP)
+			control_reload(agent, text, sizeof(text));
+		else
+			agent->stopping = true;
+	}
+}
+
+static void timer_ready(struct event_source *source, uint32_t events)
+{
+	struct agent *agent = owner_of(source, struct agent, timer);
+	uint64_t expirations;
+	bool attached = false;
+
+	(void)events;
+	if (read(source->fd, &expirations, sizeof(expirations)) < 0)
+		return;
+	agent->timer_ms = 0;
+	if (agent->listener_rests && agent_watch(agent, &agent->listener, EPOLLIN) == 0)
+		agent->listener_rests = false;
+	for (uint32_t i = 0; i < agent->pool_count; i++) {
+		housekeeping(agent->pools[i]);
+		attached |= agent->pools[i]->session_count != 0;
+	}
+	/* Nobody attached, nobody to tell the time: the agent sleeps. */
+	if (attached || agent->connections || agent->listener_rests)
+		agent_need_tick(agent, TICK_MS);
+}
+
+static void connection_close(struct connection *connection, bool keep_socket)
+{
+	/* A socket that is kept is its session's, which watches it by now. */
+	if (!keep_socket) {
+		agent_unwatch(connection->agent, &connection->socket);
+		close(connection->socket.fd);
+	}
+	connection->socket.fd = -1;
+	connection->over = true;
+}
+
+static void connections_sweep(struct agent *agent)
+{
+	struct connection **at = &agent->connections;
+
+	while (*at) {
+		struct connection *connection = *at;
+
+		if (!connection->over && clock_ms() - connection->since_ms > CONNECTION_SILENCE_MS)
+			connection_close(connection, false);
+		if (!connection->over) {
+			at = &connection->next;
+			continue;
+		}
+		*at = connection->next;
+		agent->connection_count--;
+		free(connection);
+	}
+}
+
+static void connection_ready(struct event_source *source, uint32_t events)
+{
+	struct connection *connection = owner_of(source, struct connection, socket);
+	static struct attach_peer peer;
+	struct msg_attach_request request;
+	uint8_t buffer[1024];
+	int length, error;
+
+	(void)events;
+	if (connection->over)
+		return;
+	length = attach_receive(source->fd, buffer, sizeof(buffer), NULL, 0, NULL, 0);
+	if (length == -EAGAIN)
+		return;
+	if (length < 0 || msg_decode_attach_request(&request, buffer, (size_t)length)) {
+		connection_close(connection, false);
+		return;
+	}
+	error = attach_peer(source->fd, &peer);
+	if (error) {
+		log_info("attach refused: cannot tell who calls: %s", strerror(-error));
+		connection_close(connection, false);
+		return;
+	}
+	agent_unwatch(connection->agent, source);
+	error = session_admit(connection->agent, source->fd, &peer, &request);
+	if (error)
+		close(peer.pidfd);
+	connection_close(connection, !error);
+}
+
+static void listener_ready(struct event_source *source, uint32_t events)
+{
+	struct agent *agent = owner_of(source, struct agent, listener);
+
+	(void)events;
+	for (int i = 0; i < ACCEPT_BATCH; i++) {
+		int fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		struct connection *connection;
+
+		if (fd < 0) {
+			/* Out of descriptors or memory: the listener would stay ready and keep this loop busy. The clock looks again. */
+			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+				log_warning("cannot accept a connection: %s", strerror(errno));
+				agent_unwatch(agent, source);
+				agent->listener_rests = true;
+				agent_need_tick(agent, TICK_MS);
+			}
+			return;
+		}
+		connection = agent->connection_count < CONNECTIONS_MAX ? calloc(1, sizeof(*connection)) : NULL;
+		if (!connection) {
+			log_warning("a connection is refused: %u wait for their first message already", agent->connection_count);
+			close(fd);
+			continue;
+		}
+		connection->agent = agent;
+		connection->since_ms = clock_ms();
+		connection->socket.fd = fd;
+		connection->socket.ready = connection_ready;
+		if (agent_watch(agent, &connection->socket, EPOLLIN)) {
+			close(fd);
+			free(connection);
+			continue;
+		}
+		connection->next = agent->connections;
+		agent->connections = connection;
+		agent->connection_count++;
+		agent_need_tick(agent, TICK_MS);
+	}
+}
+
+static int agent_setup(struct agent *agent, const struct agent_start *start)
+{
+	sigset_t mask;
+	int error = 0;
+
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGTERM);
+	sigaddset(&mask, SIGINT);
+	sigaddset(&mask, SIGHUP);
+	sigprocmask(SIG_SETMASK, &mask, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
+	agent->signals = (struct event_source){ signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK), signals_ready };
+	agent->timer = (struct event_source){ timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), timer_ready };
+	if (agent->epoll < 0 || agent->signals.fd < 0 || agent->timer.fd < 0)
+		return -errno;
+	agent->listener = (struct event_source){ start->listen_fd, listener_ready };
+	agent->keeper = (struct event_source){ start->keeper_fd, keeper_ready };
+	agent->front.fd = -1;
+	error = agent_watch(agent, &agent->signals, EPOLLIN);
+	if (!error)
+		error = agent_watch(agent, &agent->timer, EPOLLIN);
+	if (!error)
+		error = agent_watch(agent, &agent->keeper, EPOLLIN);
+	return error;
+}
+
+static void agent_loop(struct agent *agent)
+{
+	struct epoll_event events[64];
+
+	while (!agent->stopping) {
+		int count = epoll_wait(agent->epoll, events, 64, -1);
+
+		for (int i = 0; i < count; i++) {
+			struct event_source *source = events[i].data.ptr;
+
+			source->ready(source, events[i].events);
+		}
+		/* What ended in this pass may still stand in `events`; from here on it does not. */
+		connections_sweep(agent);
+		sessions_free_dead(agent);
+	}
+}
+
+static void agent_teardown(struct agent *agent)
+{
+	for (uint32_t i = 0; i < agent->pool_count; i++)
+		pool_destroy(agent->pools[i]);
+	sessions_free_dead(agent);
+	for (struct connection *connection = agent->connections; connection; connection = connection->next)
+		if (!connection->over)
+			connection_close(connection, false);
+	connections_sweep(agent);
+	if (agent->front.fd >= 0)
+		close(agent->front.fd);
+	close(agent->timer.fd);
+	close(agent->signals.fd);
+	close(agent->epoll);
+	close(agent->keeper.fd);
+	close(agent->listener.fd);
+}
+
+int agent_run(const struct agent_start *start)
+{
+	struct agent *agent = calloc(1, sizeof(*agent));
+	int error;
+
+	if (!agent)
+		return 1;
+	agent->config = *start->config;
+	agent->recipe = start->recipe;
+	agent->incarnation = start->incarnation;
+	agent->start_ms = clock_ms();
+	log_setup("agent", agent->config.log_level, agent->config.log_target == CONFIG_LOG_JOURNAL);
+	error = agent_setup(agent, start);
+	if (error) {
+		log_error("cannot start: %s", strerror(-error));
+		return 1;
+	}
+	for (uint32_t i = 0; i < start->pool_count; i++) {
+		error = pool_create(agent, i, &start->pools[i], &agent->pools[i]);
+		if (error) {
+			log_error("cannot make pool '%s': %s; gpoold stops", agent->config.pools[i].name, strerror(-error));
+			agent_teardown(agent);
+			free(agent);
+			return 1;
+		}
+		agent->pool_count++;
+		log_info("pool '%s': %u pages of %llu bytes on %s %s, %u reserved", agent->config.pools[i].name,
+			agent->pools[i]->page_count, (unsigned long long)start->pools[i].segment.header->page_bytes,
+			start->pools[i].segment.header->backend, start->pools[i].segment.header->device,
+			agent->pools[i]->reserved.total);
+	}
+	error = agent_watch(agent, &agent->listener, EPOLLIN);
+	if (error) {
+		log_error("cannot listen: %s", strerror(-error));
+		agent_teardown(agent);
+		free(agent);
+		return 1;
+	}
+	keeper_send(agent, KEEP_READY, 0, 0, 0, -1);
+	event_publish(agent, EVENT_AGENT_START, NULL, 0, agent->incarnation, "agent start %llu",
+		(unsigned long long)agent->incarnation);
+	agent_loop(agent);
+	log_debug("agent stops");
+	agent_teardown(agent);
+	free(agent);
+	return 0;
+}

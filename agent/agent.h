@@ -1,0 +1,84 @@
+/*
+ * agent.h - the policy process: sole writer of the pool segments, one thread, one event loop, no locks, no CUDA context.
+ *
+ * agent_run() is called in a child that the keeper forked without exec, since only so it inherits the writable mappings of the
+ * sealed pool segments. Everything it needs comes in struct agent_start, so that a restarted agent starts the same way.
+ */
+#ifndef GPOOL_AGENT_AGENT_H
+#define GPOOL_AGENT_AGENT_H
+
+#include "agent/config.h"
+#include "agent/recipe.h"
+#include "shm/pool_segment.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct pool;
+struct session;
+
+/* What the event loop waits for: embedded in whatever owns the descriptor. */
+struct event_source {
+	int fd;
+	void (*ready)(struct event_source *source, uint32_t events);
+};
+
+struct agent_pool_start {
+	struct pool_segment segment;
+	int segment_fd;
+	uint64_t handle_bytes;
+	int device; /* index within its back end */
+};
+
+struct agent_start {
+	const struct recipe *recipe;
+	const struct config *config;
+	struct agent_pool_start pools[CONFIG_POOLS_MAX];
+	uint32_t pool_count;
+	int listen_fd;
+	int keeper_fd; /* SOCK_SEQPACKET towards the keeper */
+	uint64_t incarnation;
+};
+
+struct agent {
+	struct config config;
+	const struct recipe *recipe;
+	uint64_t incarnation;
+	uint64_t start_ms;
+	int epoll;
+	bool stopping;
+	bool listener_rests; /* accept failed; taken up again by the clock */
+	struct event_source listener, keeper, front, signals, timer;
+	uint32_t timer_ms; /* 0: not armed */
+	pid_t front_pid;
+	uint32_t front_restarts;
+	struct pool *pools[CONFIG_POOLS_MAX];
+	uint32_t pool_count;
+	struct connection *connections; /* accepted, first message not there yet */
+	uint32_t connection_count;
+	/* Tokens that a new front has still to be told: from this pool and session on. Done when token_pool is pool_count. */
+	uint32_t token_pool, token_session;
+	struct session *graveyard; /* ended within this pass of the loop; freed at its end */
+};
+
+/* Returns the exit status. */
+int agent_run(const struct agent_start *start);
+
+int agent_watch(struct agent *agent, struct event_source *source, uint32_t events);
+void agent_unwatch(struct agent *agent, struct event_source *source);
+/* agent_need_tick() - housekeeping is due within `ms` milliseconds. */
+void agent_need_tick(struct agent *agent, uint32_t ms);
+
+uint64_t clock_ms(void); /* CLOCK_MONOTONIC */
+uint64_t clock_ns(void);
+uint64_t wall_ms(void);
+
+/* agent_announce_token() - to the front, now or when it reads again. */
+void agent_announce_token(struct agent *agent, const struct session *session);
+
+/* keeper_channel: the agent hands over what must outlive it. */
+void agent_hold(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id, int fd);
+void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id);
+
+#endif

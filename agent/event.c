@@ -1,0 +1,55 @@
+#include "agent/event.h"
+
+#include "agent/log.h"
+#include "agent/pool.h"
+#include "proto/codec.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+int front_send(struct agent *agent, uint64_t id, const uint8_t *message, uint32_t length)
+{
+	struct iovec parts[] = { { &id, sizeof(id) }, { (void *)(uintptr_t)message, length } };
+	struct msghdr packet = { .msg_iov = parts, .msg_iovlen = 2 };
+
+	if (agent->front.fd < 0 || sendmsg(agent->front.fd, &packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+		return 0;
+	if (errno == EPIPE || errno == ECONNRESET)
+		return 0; /* it ended; the next one is told everything */
+	log_debug("front does not take a packet of %u bytes: %s", length, strerror(errno));
+	return -EAGAIN;
+}
+
+void event_publish(struct agent *agent, enum event_kind kind, const struct pool *pool, uint32_t session, uint64_t value,
+	const char *format, ...)
+{
+	struct msg_event event = { .kind = kind, .time_ms = wall_ms(), .value = value, .session = session };
+	uint8_t buffer[1024];
+	va_list arguments;
+	int length;
+
+	if (pool)
+		snprintf(event.pool, sizeof(event.pool), "%s", pool->segment.header->name);
+	va_start(arguments, format);
+	vsnprintf(event.text, sizeof(event.text), format, arguments);
+	va_end(arguments);
+	log_debug("event: %s", event.text);
+	length = msg_encode_event(&event, 0, NULL, buffer, sizeof(buffer));
+	if (length > 0)
+		front_send(agent, 0, buffer, (uint32_t)length);
+}
+
+int event_token(struct agent *agent, const uint8_t token[16], int valid)
+{
+	struct msg_front_token message = { .valid = (uint8_t)valid };
+	uint8_t buffer[128];
+	int length;
+
+	memcpy(message.token, token, sizeof(message.token));
+	length = msg_encode_front_token(&message, 0, NULL, buffer, sizeof(buffer));
+	return length > 0 ? front_send(agent, 0, buffer, (uint32_t)length) : length;
+}

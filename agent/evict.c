@@ -1,0 +1,350 @@
+#include "agent/evict.h"
+
+#include "agent/log.h"
+#include "agent/session.h"
+#include "shm/doorbell.h"
+#include "shm/lease_bitmap.h"
+#include "shm/pins.h"
+#include "shm/timeline.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	/* How long an ordered queue of candidates is used before its order is too old. */
+	EVICT_QUEUE_NS = 20000000,
+};
+
+const struct evict_policy *evict_policy_named(const char *name)
+{
+	static const struct evict_policy *const policies[] = { &evict_lru_size_aware };
+
+	for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++)
+		if (!strcmp(policies[i]->name, name))
+			return policies[i];
+	return NULL;
+}
+
+int evict_init(struct pool *pool)
+{
+	pool->evict.queue = calloc(pool->page_count, sizeof(*pool->evict.queue));
+	if (!pool->evict.queue)
+		return -ENOMEM;
+	evict_configure(pool);
+	if (pool->evict.policy)
+		return 0;
+	evict_fini(pool);
+	return -ENOMEM;
+}
+
+void evict_fini(struct pool *pool)
+{
+	free(pool->evict.queue);
+	free(pool->evict.policy_state);
+}
+
+void evict_configure(struct pool *pool)
+{
+	const struct evict_policy *policy = evict_policy_named(pool->agent->config.eviction.policy);
+	void *state;
+
+	if (policy && policy != pool->evict.policy) {
+		state = calloc(1, policy->state_bytes);
+		if (!state) {
+			log_error("cannot change the eviction policy of pool '%s': out of memory; it stays as it is", pool->config->name);
+			return;
+		}
+		free(pool->evict.policy_state);
+		pool->evict.policy = policy;
+		pool->evict.policy_state = state;
+	}
+	if (pool->evict.policy)
+		pool->evict.policy->configure(pool->evict.policy_state, &pool->agent->config);
+	pool->evict.queue_count = pool->evict.queue_head = 0;
+}
+
+/*
+ * The pages of a block, extents included, read from the hostile segment: 0 when it is not a block that could be, else the total.
+ * With `clear`, the block ends: its tags go to 0 and its pages back to the pool. `budget`, pages that may still be looked at,
+ * bounds what a session can cost whose blocks lie over each other.
+ */
+static uint32_t block_walk(struct pool *pool, struct session *session, uint32_t head, uint64_t tag, bool clear, uint32_t *budget)
+{
+	struct block_entry *blocks = session->segment.blocks;
+	uint32_t total = 0, extent = head;
+
+	for (;;) {
+		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed), next;
+
+		if (count < 1 || count > pool->page_count - extent || count > pool->page_count - total)
+			return clear ? total : 0;
+		if (budget) {
+			if (*budget < count)
+				return 0;
+			*budget -= count;
+		}
+		for (uint32_t page = extent; page < extent + count; page++) {
+			uint64_t word = pool_word(pool, page);
+
+			if (page_word_owner(word) != session->id ||
+				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)))
+				return clear ? total : 0;
+		}
+		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
+		if (clear) {
+			/* A liar's free bits on these pages must not outlive the lease. */
+			for (uint32_t word = extent / 64; word <= (extent + count - 1) / 64; word++)
+				lease_take_word(session->segment.free_bits, word, lease_mask(word, extent, count));
+			atomic_store_explicit(&blocks[extent].tag, 0, memory_order_release);
+			pool_take_back(pool, extent, count);
+			session->leased -= count;
+			session->tenant->leased -= count;
+		}
+		total += count;
+		if (!next)
+			return total;
+		if (next > pool->page_count)
+			return clear ? total : 0;
+		extent = next - 1;
+		if (!clear && atomic_load_explicit(&blocks[extent].tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT !=
+				      tag >> BLOCK_SEQUENCE_SHIFT)
+			return 0;
+	}
+}
+
+static bool block_idle(const struct session *session, uint32_t page)
+{
+	return pin_count(&session->segment, page) == 0 &&
+		fence_reached(&session->segment, atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
+}
+
+static bool tag_evictable(uint64_t tag)
+{
+	return tag == BLOCK_TAG_CACHED || (block_tag_is_block(tag) && !(tag & (BLOCK_EXTENT | BLOCK_PREPARED | BLOCK_DYING)));
+}
+
+/* The protocol: mark the word, then look at the pins. Returns pages taken; 0: busy or changed, nothing happened. */
+static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candidate)
+{
+	struct session *session = pool->sessions[candidate->session];
+	uint32_t page = candidate->page, taken = 0;
+	uint64_t word = pool_word(pool, page), tag;
+
+	if (!session || page_word_owner(word) != session->id || page_word_state(word) != PAGE_LEASED)
+		return 0;
+	atomic_store_explicit(&pool->segment.pages[page],
+		page_word_make(PAGE_EVICTING, session->id, page_word_generation(word)), memory_order_seq_cst);
+	/* Pins, fence, then the tag: read earlier, a free that ends in between would leave its pages' bits to nobody. */
+	if (block_idle(session, page)) {
+		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
+		if (tag == candidate->tag && block_walk(pool, session, page, tag, false, NULL) == candidate->pages)
+			taken = block_walk(pool, session, page, tag, true, NULL);
+	}
+	if (!taken)
+		atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
+	if (atomic_load_explicit(&session->segment.header->pin_waiters, memory_order_relaxed))
+		futex_wake((_Atomic uint32_t *)&pool->segment.pages[page] + 1, INT32_MAX);
+	if (!taken)
+		return 0;
+	if (!candidate->cached) {
+		session->evicted_pages += taken;
+		session->tenant->evicted_pages += taken;
+		pool->evicted_unannounced += taken;
+		pool_count(pool, POOL_COUNT_EVICTIONS, 1);
+		pool_count(pool, POOL_COUNT_EVICTED_PAGES, taken);
+		if (pool->evict.policy->evicted)
+			pool->evict.policy->evicted(pool->evict.policy_state, candidate);
+	} else {
+		session->reclaimed_pages += taken;
+		pool_count(pool, POOL_COUNT_RECLAIMS, taken);
+	}
+	return taken;
+}
+
+/* Borrowed pages per unit of weight, for the comparison between tenants. */
+static uint64_t borrowed_share(const struct tenant *tenant)
+{
+	uint64_t borrowed = tenant->leased > tenant->minimum ? tenant->leased - tenant->minimum : 0;
+
+	return borrowed * 1000 / tenant->config->weight;
+}
+
+/* May `victim` lose a block so that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never. */
+static bool tenant_may_lose(const struct tenant *victim, const struct tenant *taker)
+{
+	if (victim == taker)
+		return true;
+	if (victim->leased <= victim->minimum)
+		return false;
+	if (!taker || taker->leased < taker->minimum || victim->config->priority < taker->config->priority)
+		return true;
+	return victim->config->priority == taker->config->priority && borrowed_share(victim) >= borrowed_share(taker);
+}
+
+static bool wanted(const struct evict_request *request, const struct session *session, uint64_t tag)
+{
+	if (request->only && request->only != session)
+		return false;
+	if (request->within && session->tenant != request->for_tenant)
+		return false;
+	if (tag == BLOCK_TAG_CACHED)
+		return !request->contents; /* holds nothing: as good as free */
+	if (request->cached_only)
+		return false;
+	if (request->contents && !(request->contents >> (tag & BLOCK_TYPE_MASK) & 1))
+		return false;
+	return request->by_operator || tenant_may_lose(session->tenant, request->for_tenant);
+}
+
+static int by_score(const void *left, const void *right)
+{
+	const struct evict_candidate *a = left, *b = right;
+
+	if (a->cached != b->cached)
+		return a->cached ? -1 : 1;
+	if (a->score != b->score)
+		return a->score < b->score ? -1 : 1;
+	return a->page < b->page ? -1 : 1;
+}
+
+/* Cached runs to the front; returns how many there are. They have no content, so policies do not see them. */
+static uint32_t cached_first(struct evict_candidate *queue, uint32_t count)
+{
+	uint32_t cached = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		if (queue[i].cached) {
+			struct evict_candidate swap = queue[cached];
+
+			queue[cached++] = queue[i];
+			queue[i] = swap;
+		}
+	return cached;
+}
+
+static void scan(struct pool *pool, const struct evict_request *request)
+{
+	struct evict_state *evict = &pool->evict;
+	uint64_t begin = clock_ns();
+	uint32_t now = (uint32_t)clock_ms(), count = 0, cached;
+
+	evict->scan_count++;
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = pool_word(pool, page), tag;
+		struct session *session;
+		struct evict_candidate *candidate;
+		uint32_t pages;
+
+		if (page_word_state(word) != PAGE_LEASED)
+			continue;
+		session = pool->sessions[page_word_owner(word)];
+		if (!session || session->state != SESSION_LIVE)
+			continue;
+		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
+		if (!tag || !tag_evictable(tag) || !wanted(request, session, tag) || !block_idle(session, page))
+			continue;
+		if (session->walk_scan != evict->scan_count) {
+			session->walk_scan = evict->scan_count;
+			session->walk_budget = session->leased;
+		}
+		pages = block_walk(pool, session, page, tag, false, &session->walk_budget);
+		if (!pages)
+			continue;
+		candidate = &evict->queue[count++];
+		*candidate = (struct evict_candidate){
+			.tag = tag,
+			.page = page,
+			.pages = pages,
+			.session = session->id,
+			.idle_ms = now - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed),
+			.content = (uint8_t)(tag & BLOCK_TYPE_MASK),
+			.priority = (uint8_t)((tag & BLOCK_PRIORITY_MASK) >> BLOCK_PRIORITY_SHIFT),
+			.cached = tag == BLOCK_TAG_CACHED,
+		};
+		/* The clock is coarse and the worker's word is its own: an age below zero is "just now". */
+		if (candidate->idle_ms > INT32_MAX)
+			candidate->idle_ms = 0;
+	}
+	cached = cached_first(evict->queue, count);
+	pool->evict.policy->score(pool->evict.policy_state, evict->queue + cached, count - cached);
+	qsort(evict->queue, count, sizeof(*evict->queue), by_score);
+	evict->queue_head = 0;
+	evict->queue_count = count;
+	evict->queue_ns = clock_ns();
+	evict->scan_ns = evict->queue_ns - begin;
+}
+
+/* A queue of an earlier round serves again when it was made for everybody and its order is fresh. */
+static bool queue_usable(const struct evict_state *evict, const struct evict_request *request, uint64_t now)
+{
+	return evict->queue_general && evict->queue_head < evict->queue_count && now - evict->queue_ns < EVICT_QUEUE_NS &&
+		!request->cached_only;
+}
+
+static bool general(const struct evict_request *request)
+{
+	return !request->only && !request->within && !request->cached_only && !request->contents;
+}
+
+/* When a scan for this tenant last found nothing. */
+static uint64_t *barren_of(struct pool *pool, const struct evict_request *request)
+{
+	return request->for_tenant ? &request->for_tenant->barren_ns : &pool->evict.barren_ns;
+}
+
+/* Do the candidates left in the queue add up to what is asked for? */
+static bool queue_suffices(const struct pool *pool, const struct evict_request *request)
+{
+	const struct evict_state *evict = &pool->evict;
+	uint32_t pages = 0;
+
+	for (uint32_t i = evict->queue_head; i < evict->queue_count && pages < request->pages; i++) {
+		const struct session *session = pool->sessions[evict->queue[i].session];
+
+		if (session && wanted(request, session, evict->queue[i].tag))
+			pages += evict->queue[i].pages;
+	}
+	return pages >= request->pages;
+}
+
+uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
+{
+	static const struct evict_request everybody = { .pages = 0 };
+	struct evict_state *evict = &pool->evict;
+	uint64_t begin = clock_ns();
+	uint32_t taken = 0;
+	bool fresh = false;
+
+	while (taken < request->pages) {
+		const struct evict_candidate *candidate;
+		struct session *session;
+
+		if (fresh ? evict->queue_head >= evict->queue_count :
+			    !queue_usable(evict, request, begin) || (request->whole && !taken && !queue_suffices(pool, request))) {
+			if (fresh)
+				break;
+			/*
+			 * After a scan that found too little the next one waits as long as it took: with everything pinned, a storm
+			 * of requests costs the agent half its time at most. (Microseconds for a thousand pages.)
+			 */
+			if (general(request) && begin - *barren_of(pool, request) < evict->scan_ns)
+				break;
+			/* One queue for all tenants; whose blocks this request may have is asked again below. */
+			scan(pool, general(request) ? &everybody : request);
+			fresh = true;
+			evict->queue_general = general(request);
+			if (!evict->queue_count || (request->whole && !queue_suffices(pool, request)))
+				break;
+		}
+		candidate = &evict->queue[evict->queue_head++];
+		session = pool->sessions[candidate->session];
+		if (session && wanted(request, session, candidate->tag))
+			taken += evict_one(pool, candidate);
+	}
+	if (fresh && !taken && general(request))
+		*barren_of(pool, request) = clock_ns();
+	evict->round_ns += clock_ns() - begin;
+	evict->round_pages += taken;
+	return taken;
+}

@@ -1,0 +1,84 @@
+/*
+ * evict.h - taking unpinned blocks: the mechanism, and the interface that policies fill.
+ *
+ * The mechanism is the protocol of shm/pins.h: mark the page word, look at the pins, put the word back or take the pages. The
+ * agent never waits for a pin. A policy only orders candidates; it never decides what may be taken.
+ */
+#ifndef GPOOL_AGENT_EVICT_H
+#define GPOOL_AGENT_EVICT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pool;
+struct session;
+struct tenant;
+struct config;
+
+/* A block (or cached run) that may be taken: unpinned, its fence reached, when it was looked at. */
+struct evict_candidate {
+	uint64_t tag;
+	uint32_t page;
+	uint32_t pages; /* all extents */
+	uint32_t session;
+	uint32_t idle_ms; /* since its last use */
+	uint8_t content;
+	uint8_t priority;
+	bool cached;      /* in a thread's magazine: no content to lose */
+	float score;      /* lowest goes first */
+};
+
+/* A policy. Calls come from the agent's one thread. */
+struct evict_policy {
+	const char *name;
+	/* weights and thresholds from the configuration; at start and at each reload */
+	void (*configure)(void *state, const struct config *config);
+	/* set the score of each of candidates[count]; cached ones are not shown */
+	void (*score)(void *state, struct evict_candidate *candidates, uint32_t count);
+	/* a block was evicted; a policy that keeps ghosts remembers it. May be NULL */
+	void (*evicted)(void *state, const struct evict_candidate *candidate);
+	uint32_t state_bytes;
+};
+
+extern const struct evict_policy evict_lru_size_aware;
+const struct evict_policy *evict_policy_named(const char *name);
+
+struct evict_state {
+	const struct evict_policy *policy;
+	void *policy_state;
+	struct evict_candidate *queue; /* [page_count], ordered, of the last scan */
+	uint32_t queue_head, queue_count;
+	uint64_t queue_ns;             /* when it was scanned */
+	uint64_t scan_count, scan_ns;  /* how many, and what the last one took */
+	bool queue_general;            /* holds every block of the pool, not one request's choice */
+	uint64_t barren_ns;            /* when a scan last found nothing; see evict.c */
+	uint64_t round_ns, round_pages; /* cost of all rounds and what they took */
+};
+
+int evict_init(struct pool *pool);
+void evict_fini(struct pool *pool);
+void evict_configure(struct pool *pool);
+
+/*
+ * evict_pages() - take blocks until at least `pages` pages came free, or no candidate is left. Returns pages taken.
+ * @for_tenant:  who needs them: decides whose blocks may go (see tenant rules in README.md); NULL: all
+ * @only:        only this session's blocks; NULL: all
+ * @within:      only blocks of for_tenant itself (it is at its limit)
+ * @contents:    bit i: content type i may go; 0: all
+ * @cached_only: only magazine pages, which hold no content
+ * @whole:       `pages` or nothing: no block is lost for a request that fails all the same
+ * @by_operator: also what a tenant's minimum protects
+ */
+struct evict_request {
+	struct tenant *for_tenant;
+	struct session *only;
+	bool within;
+	bool cached_only;
+	bool whole;
+	bool by_operator;
+	uint32_t contents;
+	uint32_t pages;
+};
+uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
+
+#endif

@@ -1,0 +1,600 @@
+/*
+ * front.c - checks requests from nanomsg, forwards them to the agent, and carries answers and events back.
+ *
+ * One loop over two descriptors; nanomsg has a thread of its own behind its sockets. Everything that arrives is read once and
+ * checked before it is used. Sizes are fixed, but for the table of tokens, which only the agent fills.
+ */
+#include "agent/front/front.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <nanomsg/nn.h>
+#include <nanomsg/pubsub.h>
+#include <nanomsg/reqrep.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/front/sandbox.h"
+#include "proto/codec.h"
+
+enum {
+	BATCH = 64,                 /* chosen: requests taken before the agent gets its turn */
+	DESCRIPTORS_OWN = 64,       /* chosen: standard ones, the agent's, and nanomsg's own: 11 in all when this was written */
+	DESCRIPTORS_MAX = DESCRIPTORS_OWN + FRONT_CONNECTIONS_MAX + FRONT_LEAKED_MAX,
+	DESCRIPTORS_CHECK_MS = 500, /* chosen: how often they are counted */
+	ROUTE_BYTES_MAX = 128,      /* nanomsg's way back to the asker: 48 bytes for a direct one, 4 for each hop */
+	SP_HEADER_BYTES = 64,       /* chosen: room in NN_RCVMAXSIZE for what REQ puts before a message: 4 bytes without hops */
+	TOKEN_BUCKETS = 4096,       /* a power of two; chosen for thousands of sessions */
+	FLIGHT_MS_MAX = 60000,      /* chosen: an agent that has not answered by then never will */
+	GRACE_MS = 1000,            /* chosen: twice the time after which clients ask again */
+};
+#define NS_PER_S UINT64_C(1000000000)
+#define NS_PER_MS UINT64_C(1000000)
+
+/* Where an answer goes: nanomsg's control data of the request, to be handed back as it came. */
+struct route {
+	size_t bytes;
+	union {
+		struct nn_cmsghdr align;
+		uint8_t data[ROUTE_BYTES_MAX];
+	};
+};
+
+struct flight {
+	uint64_t id; /* serial << 8 | index of this flight; 0: free */
+	uint64_t since_ns;
+	struct route route;
+};
+static_assert(FRONT_FLIGHTS_MAX <= 256, "the low byte of an id is the index of its flight");
+
+/* How many requests may come: time is credit, one second of it at most, and each request costs its share of a second. */
+struct allowance {
+	uint64_t credit_ns;
+	uint64_t since_ns;
+};
+
+struct token {
+	struct token *next;
+	uint8_t bytes[MSG_TOKEN_BYTES];
+	struct allowance allowance;
+};
+
+struct front {
+	size_t message_bytes_max;
+	uint32_t requests_per_second;
+	int agent_socket;
+	int control;    /* nanomsg's numbers, not descriptors */
+	int events;
+	int control_fd; /* readable when control has a request */
+	uint64_t started_ns;
+	int descriptors_base;
+	uint64_t descriptors_checked_ns;
+	uint64_t next_serial;
+	struct allowance strangers; /* for all requests with unknown tokens together */
+	struct token *tokens[TOKEN_BUCKETS];
+	struct flight flights[FRONT_FLIGHTS_MAX];
+	uint8_t packet[FRONT_ID_BYTES + MSG_BYTES_MAX];
+};
+
+/* A line for the log. With write(): the streams of stdio ask for the kind of their file, which the filter does not let them. */
+__attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
+{
+	char line[512] = "gpoold front: ";
+	size_t used = strlen(line);
+	va_list arguments;
+	ssize_t written;
+	int length;
+
+	va_start(arguments, format);
+	length = vsnprintf(line + used, sizeof(line) - used - 1, format, arguments);
+	va_end(arguments);
+	if (length < 0)
+		return;
+	used = strlen(line);
+	line[used] = '\n';
+	written = write(STDERR_FILENO, line, used + 1);
+	(void)written; /* there is nobody to tell */
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* ---- tokens and rates ---- */
+
+static struct allowance full_allowance(void)
+{
+	return (struct allowance){.credit_ns = NS_PER_S, .since_ns = now_ns()};
+}
+
+/* Take one request out of an allowance of `rate` per second; false: over it. */
+static bool allowance_take(struct allowance *allowance, uint32_t rate)
+{
+	uint64_t now = now_ns();
+	uint64_t cost;
+
+	if (rate == 0)
+		return true;
+	cost = NS_PER_S / rate;
+	/* Both terms are below a century, so the sum does not wrap. */
+	allowance->credit_ns += now - allowance->since_ns;
+	if (allowance->credit_ns > NS_PER_S)
+		allowance->credit_ns = NS_PER_S;
+	allowance->since_ns = now;
+	if (allowance->credit_ns < cost)
+		return false;
+	allowance->credit_ns -= cost;
+	return true;
+}
+
+/* Tokens are random, drawn by the agent, so that their first bytes are hash enough; nobody else can add one. */
+static struct token **token_bucket(struct front *front, const uint8_t *bytes)
+{
+	return &front->tokens[(bytes[0] | (unsigned)bytes[1] << 8) & (TOKEN_BUCKETS - 1)];
+}
+
+/* Equal, in a time that does not tell how much of it was. */
+static bool token_equal(const uint8_t *one, const uint8_t *other)
+{
+	uint8_t difference = 0;
+
+	for (size_t i = 0; i < MSG_TOKEN_BYTES; i++)
+		difference |= (uint8_t)(one[i] ^ other[i]);
+	return difference == 0;
+}
+
+static struct token *token_find(struct front *front, const uint8_t *bytes)
+{
+	struct token *token = *token_bucket(front, bytes);
+
+	while (token && !token_equal(token->bytes, bytes))
+		token = token->next;
+	return token;
+}
+
+static int token_add(struct front *front, const uint8_t *bytes)
+{
+	struct token **bucket = token_bucket(front, bytes);
+	struct token *token;
+
+	if (token_find(front, bytes))
+		return 0;
+	token = malloc(sizeof(*token));
+	if (!token)
+		return -ENOMEM;
+	memcpy(token->bytes, bytes, MSG_TOKEN_BYTES);
+	token->allowance = full_allowance();
+	token->next = *bucket;
+	*bucket = token;
+	return 0;
+}
+
+static void token_remove(struct front *front, const uint8_t *bytes)
+{
+	for (struct token **at = token_bucket(front, bytes); *at; at = &(*at)->next) {
+		struct token *token = *at;
+
+		if (token_equal(token->bytes, bytes)) {
+			*at = token->next;
+			free(token);
+			return;
+		}
+	}
+}
+
+/* ---- flights: requests that wait for the agent's answer ---- */
+
+static struct flight *flight_new(struct front *front)
+{
+	uint64_t now = now_ns();
+
+	for (size_t i = 0; i < FRONT_FLIGHTS_MAX; i++) {
+		struct flight *flight = &front->flights[i];
+
+		if (flight->id != 0 && now - flight->since_ns < FLIGHT_MS_MAX * NS_PER_MS)
+			continue;
+		flight->id = ++front->next_serial << 8 | i;
+		flight->since_ns = now;
+		return flight;
+	}
+	return NULL;
+}
+
+static struct flight *flight_find(struct front *front, uint64_t id)
+{
+	struct flight *flight = &front->flights[id & 0xff];
+
+	return id != 0 && flight->id == id ? flight : NULL;
+}
+
+/* ---- answers ---- */
+
+/* To a peer that is gone or does not read nanomsg drops it: the asker asks again. */
+static void answer(struct front *front, struct route *route, void *message, size_t length)
+{
+	struct nn_iovec part = {.iov_base = message, .iov_len = length};
+	struct nn_msghdr header = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = route->data, .msg_controllen = route->bytes};
+
+	if (nn_sendmsg(front->control, &header, NN_DONTWAIT) < 0 && nn_errno() != EAGAIN)
+		say("cannot answer a request of %zu bytes: %s; it is dropped", length, nn_strerror(nn_errno()));
+}
+
+static void answer_error(struct front *front, struct route *route, uint64_t sequence, int error, const char *text)
+{
+	static struct msg_error_reply reply;
+	uint8_t message[MSG_LARGEST_error_reply];
+	int length;
+
+	reply.error = error;
+	msg_text_copy(reply.text, sizeof(reply.text), text);
+	length = msg_encode_error_reply(&reply, sequence, NULL, message, sizeof(message));
+	assert(length > 0);
+	answer(front, route, message, (size_t)length);
+}
+
+/* ---- the agent ---- */
+
+static void handle_notice(struct front *front, uint8_t *message, size_t length)
+{
+	struct msg_envelope envelope;
+	struct msg_front_token notice;
+
+	if (msg_envelope_read(&envelope, message, length) < 0) {
+		say("the agent sent %zu bytes that are no message; dropped", length);
+	} else if (envelope.type == MSG_TYPE_event) {
+		/* PUB drops by itself what a slow subscriber has no room for. */
+		if (nn_send(front->events, message, length, NN_DONTWAIT) < 0)
+			say("cannot publish an event of %zu bytes: %s; it is dropped", length, nn_strerror(nn_errno()));
+	} else if (msg_decode_front_token(&notice, message, length) == 0) {
+		if (!notice.valid)
+			token_remove(front, notice.token);
+		else if (token_add(front, notice.token) < 0)
+			say("no memory for another token; its session cannot send commands");
+	} else {
+		say("the agent sent a '%s' that answers nothing; dropped", msg_name(envelope.type));
+	}
+}
+
+/* All that the agent has for us; it is trusted not to send without end. Returns -EPIPE when it is gone. */
+static int serve_agent(struct front *front)
+{
+	for (;;) {
+		/* MSG_TRUNC as a flag: the packet's own length, so that one that is too long is noticed. */
+		ssize_t received = recv(front->agent_socket, front->packet, sizeof(front->packet), MSG_DONTWAIT | MSG_TRUNC);
+		uint8_t *message = front->packet + FRONT_ID_BYTES;
+		struct flight *flight;
+		uint64_t id = 0;
+		size_t length;
+
+		if (received < 0 && errno == EINTR)
+			continue;
+		if (received < 0 && errno == EAGAIN)
+			return 0;
+		if (received <= 0)
+			return -EPIPE;
+		if (received <= FRONT_ID_BYTES || (size_t)received > sizeof(front->packet)) {
+			say("the agent sent a packet of %zd bytes; dropped", received);
+			continue;
+		}
+		length = (size_t)received - FRONT_ID_BYTES;
+		for (size_t b = 0; b < FRONT_ID_BYTES; b++)
+			id |= (uint64_t)front->packet[b] << (8 * b);
+		if (id == 0) {
+			handle_notice(front, message, length);
+			continue;
+		}
+		flight = flight_find(front, id);
+		if (flight) {
+			answer(front, &flight->route, message, length);
+			flight->id = 0;
+		}
+	}
+}
+
+/* ---- requests ---- */
+
+/* To the agent, as one packet; -EAGAIN when it does not read, -EPIPE when it is gone. */
+static int forward(struct front *front, uint64_t id, const void *message, size_t length)
+{
+	uint8_t head[FRONT_ID_BYTES];
+	struct iovec parts[2] = {
+		{.iov_base = head, .iov_len = sizeof(head)}, {.iov_base = (void *)(uintptr_t)message, .iov_len = length}};
+	struct msghdr header = {.msg_iov = parts, .msg_iovlen = 2};
+	ssize_t sent;
+
+	for (size_t i = 0; i < FRONT_ID_BYTES; i++)
+		head[i] = (uint8_t)(id >> (8 * i));
+	do
+		sent = sendmsg(front->agent_socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (sent < 0 && errno == EINTR);
+	if (sent >= 0)
+		return 0;
+	return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM ? -EAGAIN : -EPIPE;
+}
+
+/*
+ * A request with an unknown token: refused, but not by a front that has just started and may not have been told of all tokens.
+ * Then there is no answer, the client asks again, and a session that lives is never told that it does not.
+ */
+static void refuse_stranger(struct front *front, struct route *route, uint64_t sequence)
+{
+	if (now_ns() - front->started_ns < GRACE_MS * NS_PER_MS)
+		return;
+	if (allowance_take(&front->strangers, front->requests_per_second))
+		answer_error(front, route, sequence, -EACCES,
+			"the token belongs to no session; attach first, a session that ended must attach again");
+}
+
+/* One request: check, then forward or refuse. Returns -EPIPE when the agent is gone. */
+static int handle_request(struct front *front, struct route *route, const void *message, size_t length)
+{
+	struct msg_envelope envelope;
+	struct flight *flight;
+	struct token *token;
+	char text[128];
+	int result;
+
+	if (length > front->message_bytes_max || msg_envelope_read(&envelope, message, length) < 0)
+		return 0;
+	token = token_find(front, envelope.token);
+	if (!token) {
+		/* The agent announces a token before the client gets it: if it is good, then it is in the agent's socket by now. */
+		result = serve_agent(front);
+		if (result < 0)
+			return result;
+		token = token_find(front, envelope.token);
+	}
+	if (!token) {
+		refuse_stranger(front, route, envelope.sequence);
+		return 0;
+	}
+	if (!allowance_take(&token->allowance, front->requests_per_second)) {
+		snprintf(text, sizeof(text), "rate limit: %" PRIu32 " requests per second for each session; ask more slowly",
+			front->requests_per_second);
+		answer_error(front, route, envelope.sequence, -EBUSY, text);
+		return 0;
+	}
+	if (!msg_is_control_request(envelope.type)) {
+		snprintf(text, sizeof(text), "message type %u (%s) is no control request of this version", envelope.type,
+			msg_name(envelope.type));
+		answer_error(front, route, envelope.sequence, -EOPNOTSUPP, text);
+		return 0;
+	}
+	flight = flight_new(front);
+	if (!flight) {
+		snprintf(text, sizeof(text), "%d requests wait for the agent, the limit; ask again later", FRONT_FLIGHTS_MAX);
+		answer_error(front, route, envelope.sequence, -EBUSY, text);
+		return 0;
+	}
+	flight->route = *route;
+	result = forward(front, flight->id, message, length);
+	if (result < 0)
+		flight->id = 0;
+	if (result == -EAGAIN) {
+		answer_error(front, route, envelope.sequence, -EBUSY, "the agent does not keep up; ask again later");
+		result = 0;
+	}
+	return result;
+}
+
+/* Requests that nanomsg has for us, at most BATCH. Returns -EPIPE when the agent is gone. */
+static int serve_clients(struct front *front)
+{
+	for (int i = 0; i < BATCH; i++) {
+		struct route route;
+		void *message = NULL;
+		struct nn_iovec part = {.iov_base = &message, .iov_len = NN_MSG};
+		struct nn_msghdr header = {
+			.msg_iov = &part, .msg_iovlen = 1, .msg_control = route.data, .msg_controllen = sizeof(route.data)};
+		int length;
+		int result = 0;
+
+		/* A way back that does not fit is not written at all: then this stays zero. */
+		memset(&route, 0, sizeof(route));
+		length = nn_recvmsg(front->control, &header, NN_DONTWAIT);
+		if (length < 0)
+			return 0; /* none left, or one without a way back; if more came after that, poll() says so again */
+		route.bytes = route.align.cmsg_len;
+		if (route.bytes > 0 && route.bytes <= sizeof(route.data))
+			result = handle_request(front, &route, message, (size_t)length);
+		nn_freemsg(message);
+		if (result < 0)
+			return result;
+	}
+	return 0;
+}
+
+/* ---- descriptors ---- */
+
+/* How many are open: poll() says which numbers are not, all in one system call, and without a look into /proc. */
+static int count_descriptors(void)
+{
+	static struct pollfd all[DESCRIPTORS_MAX];
+	int count = 0;
+
+	for (int fd = 0; fd < DESCRIPTORS_MAX; fd++)
+		all[fd] = (struct pollfd){.fd = fd};
+	if (poll(all, DESCRIPTORS_MAX, 0) < 0)
+		return -errno;
+	for (int fd = 0; fd < DESCRIPTORS_MAX; fd++)
+		count += !(all[fd].revents & POLLNVAL);
+	return count;
+}
+
+/*
+ * nanomsg keeps descriptors that a peer attaches to its messages. -EMFILE when more are open than can be explained by
+ * connections; those that are not through their handshake count as unexplained, but nanomsg ends them after a second.
+ */
+static int check_descriptors(struct front *front)
+{
+	uint64_t connections = nn_get_statistic(front->control, NN_STAT_CURRENT_CONNECTIONS) +
+		nn_get_statistic(front->events, NN_STAT_CURRENT_CONNECTIONS);
+	int open = count_descriptors();
+
+	if (open - front->descriptors_base - (int64_t)connections <= FRONT_LEAKED_MAX)
+		return 0;
+	say("%d descriptors are open and only %" PRIu64 " connections; a peer attaches descriptors to messages: ending, to be restarted",
+		open, connections);
+	return -EMFILE;
+}
+
+/* ---- start ---- */
+
+/* Remove a socket that an earlier front left at the place of this URL. */
+static int unlink_stale(const char *url)
+{
+	const char *scheme = "ipc://";
+	const char *path = url + strlen(scheme);
+	struct stat status;
+
+	if (strncmp(url, scheme, strlen(scheme)) != 0 || path[0] == '\0')
+		return -EINVAL;
+	if (strlen(path) >= sizeof(((struct sockaddr_un *)NULL)->sun_path) || strlen(url) >= NN_SOCKADDR_MAX)
+		return -ENAMETOOLONG;
+	if (lstat(path, &status) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISSOCK(status.st_mode))
+		return -EADDRINUSE;
+	return unlink(path) < 0 ? -errno : 0;
+}
+
+/* A nanomsg socket that listens at url: its number, or a negative errno. There is no undoing: on failure the process ends. */
+static int open_socket(int domain, int protocol, const char *url, int receive_bytes_max)
+{
+	int socket;
+	int result = unlink_stale(url);
+
+	if (result < 0)
+		return result;
+	socket = nn_socket(domain, protocol);
+	if (socket < 0)
+		return -nn_errno();
+	if (nn_setsockopt(socket, NN_SOL_SOCKET, NN_RCVMAXSIZE, &receive_bytes_max, sizeof(receive_bytes_max)) < 0)
+		return -nn_errno();
+	if (nn_bind(socket, url) < 0)
+		return -nn_errno();
+	return socket;
+}
+
+static int open_sockets(struct front *front, const struct front_options *options)
+{
+	size_t size = sizeof(front->control_fd);
+
+	umask(007);
+	front->control = open_socket(
+		AF_SP_RAW, NN_REP, options->control_url, (int)front->message_bytes_max + SP_HEADER_BYTES);
+	if (front->control < 0) {
+		say("cannot listen at '%s': %s", options->control_url, nn_strerror(-front->control));
+		return front->control;
+	}
+	/* Nobody has anything to say to a publisher. */
+	front->events = open_socket(AF_SP, NN_PUB, options->events_url, SP_HEADER_BYTES);
+	if (front->events < 0) {
+		say("cannot listen at '%s': %s", options->events_url, nn_strerror(-front->events));
+		return front->events;
+	}
+	if (nn_getsockopt(front->control, NN_SOL_SOCKET, NN_RCVFD, &front->control_fd, &size) < 0)
+		return -nn_errno();
+	return 0;
+}
+
+/* What the keeper may have set for itself must not be left to a process without handlers. */
+static void reset_signals(void)
+{
+	sigset_t none;
+
+	for (int number = 1; number < NSIG; number++)
+		signal(number, number == SIGPIPE ? SIG_IGN : SIG_DFL); /* fails for those that nobody can set */
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static int start(struct front *front, const struct front_options *options)
+{
+	const struct rlimit limit = {.rlim_cur = DESCRIPTORS_MAX, .rlim_max = DESCRIPTORS_MAX};
+	int result;
+
+	reset_signals();
+	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return -errno;
+	result = sandbox_drop(options->uid, options->gid, options->parent);
+	if (result < 0) {
+		say("cannot drop rights: %s", strerror(-result));
+		return result;
+	}
+	result = open_sockets(front, options);
+	if (result < 0)
+		return result;
+	if (options->seccomp) {
+		result = sandbox_filter();
+		if (result < 0) {
+			say("cannot load the seccomp filter: %s", strerror(-result));
+			return result;
+		}
+	}
+	front->descriptors_base = count_descriptors();
+	front->started_ns = front->descriptors_checked_ns = now_ns();
+	return front->descriptors_base < 0 ? front->descriptors_base : 0;
+}
+
+/* Until something ends it: -EPIPE (the agent closed) or -EMFILE. */
+static int serve(struct front *front)
+{
+	for (;;) {
+		struct pollfd polls[2] = {
+			{.fd = front->agent_socket, .events = POLLIN}, {.fd = front->control_fd, .events = POLLIN}};
+		int result = 0;
+		uint64_t now;
+
+		if (poll(polls, 2, DESCRIPTORS_CHECK_MS) < 0 && errno != EINTR)
+			return -errno;
+		if (polls[0].revents)
+			result = serve_agent(front);
+		if (result == 0 && (polls[1].revents & POLLIN))
+			result = serve_clients(front);
+		now = now_ns();
+		if (result == 0 && now - front->descriptors_checked_ns >= DESCRIPTORS_CHECK_MS * NS_PER_MS) {
+			front->descriptors_checked_ns = now;
+			result = check_descriptors(front);
+		}
+		if (result < 0)
+			return result;
+	}
+}
+
+int front_run(const struct front_options *options)
+{
+	struct front *front;
+	int result;
+
+	if (!options->control_url || !options->events_url || options->message_bytes_max > MSG_BYTES_MAX)
+		return -EINVAL;
+	front = calloc(1, sizeof(*front));
+	if (!front)
+		return -ENOMEM;
+	front->message_bytes_max = options->message_bytes_max ? options->message_bytes_max : MSG_BYTES_MAX;
+	front->requests_per_second = options->requests_per_second;
+	front->agent_socket = options->agent_socket;
+	front->strangers = full_allowance();
+	result = start(front, options);
+	if (result == 0)
+		result = serve(front);
+	/* Nothing is taken down: nanomsg's thread runs on, and the process ends with this return. */
+	return result == -EPIPE ? 0 : result;
+}

@@ -1,0 +1,122 @@
+#include "agent/housekeeping.h"
+
+#include "agent/event.h"
+#include "agent/lease.h"
+#include "agent/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum { WATERMARK_REST_MS = 1000 };
+
+/* Starts at the start watermark, goes on to the stop watermark, and rests until the start watermark is met again. */
+static void watermark_eviction(struct pool *pool, uint64_t now)
+{
+	const struct config *config = &pool->agent->config;
+	uint32_t percent = pool_utilization(pool), pages = pool->segment.header->reserved_first;
+	struct evict_request request = { 0 };
+
+	if (percent >= config->eviction.start_percent)
+		pool->evicting = true;
+	if (percent <= config->eviction.stop_percent)
+		pool->evicting = false;
+	if (!pool->evicting || now < pool->evict_rest_ms)
+		return;
+	request.pages = (uint32_t)((uint64_t)pages * (percent - config->eviction.stop_percent) / 100);
+	/* Everything else is pinned: rest, or this would be a scan of the pool at every tick. */
+	if (request.pages && !evict_pages(pool, &request))
+		pool->evict_rest_ms = now + WATERMARK_REST_MS;
+}
+
+static bool leak_is_new(struct session *session, uint32_t page)
+{
+	uint64_t bit = UINT64_C(1) << (page % 64);
+
+	if (!session->leak_reported)
+		session->leak_reported = calloc((session->segment.page_count + 63) / 64, sizeof(uint64_t));
+	if (!session->leak_reported || session->leak_reported[page / 64] & bit)
+		return false;
+	session->leak_reported[page / 64] |= bit;
+	return true;
+}
+
+/* A pin that was neither dropped nor refreshed for too long. */
+static void leak_found(struct session *session, uint32_t page, uint32_t age_ms)
+{
+	struct pool *pool = session->pool;
+	enum config_leak_action action = pool->agent->config.pins.leaked;
+
+	if (leak_is_new(session, page)) {
+		pool_count(pool, POOL_COUNT_LEAKED_PINS, 1);
+		log_warning("pool '%s': page %u is pinned by session %u ('%s', pid %d) for %u ms without a refresh", pool->config->name, page,
+			session->id, session->name, session->pid, age_ms);
+		event_publish(pool->agent, EVENT_LEAKED_PIN, pool, session->id, page, "page %u pinned by '%s' (pid %d) for %u ms", page,
+			session->name, session->pid, age_ms);
+	}
+	if (action == CONFIG_LEAK_UNPIN)
+		atomic_store_explicit(&session->segment.pins[page], 0, memory_order_seq_cst);
+	else if (action == CONFIG_LEAK_DISCONNECT)
+		session_disconnect(session, -ETIMEDOUT, "it held a pin longer than pins.max_duration");
+}
+
+static void leak_scan(struct session *session, uint32_t now_ms)
+{
+	struct pool *pool = session->pool;
+	uint32_t longest = pool->agent->config.pins.max_duration_ms;
+
+	for (uint32_t page = 0; page < session->segment.page_count && session->state == SESSION_LIVE; page++) {
+		uint32_t age;
+
+		if (!atomic_load_explicit(&session->segment.pins[page], memory_order_relaxed)) {
+			if (session->leak_reported)
+				session->leak_reported[page / 64] &= ~(UINT64_C(1) << (page % 64));
+			continue;
+		}
+		age = now_ms - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);
+		if (age <= longest || age > INT32_MAX || page_word_owner(pool_word(pool, page)) != session->id)
+			continue;
+		leak_found(session, page, age);
+	}
+}
+
+static void announce(struct pool *pool)
+{
+	if (pool->evicted_unannounced)
+		event_publish(pool->agent, EVENT_EVICTION, pool, 0, pool->evicted_unannounced, "%u pages evicted",
+			pool->evicted_unannounced);
+	if (pool->reclaimed_unannounced)
+		event_publish(pool->agent, EVENT_RECLAIM, pool, 0, pool->reclaimed_unannounced, "%u idle pages taken back",
+			pool->reclaimed_unannounced);
+	pool->evicted_unannounced = pool->reclaimed_unannounced = 0;
+}
+
+void housekeeping(struct pool *pool)
+{
+	uint64_t now = clock_ms();
+	uint32_t longest = pool->agent->config.pins.max_duration_ms;
+	bool scan_leaks = now - pool->leak_scan_ms >= longest / 8 + 1;
+
+	atomic_store_explicit(&pool->segment.header->clock_ms, (uint32_t)now, memory_order_relaxed);
+	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+		struct session *session = pool->sessions[id];
+
+		if (!session)
+			continue;
+		left--;
+		session_tick(session);
+		if (session->state != SESSION_LIVE || session->role != SESSION_WORKER)
+			continue;
+		lease_shrink_idle(session, now);
+		if (scan_leaks)
+			leak_scan(session, (uint32_t)now);
+	}
+	if (scan_leaks)
+		pool->leak_scan_ms = now;
+	if (!pool->session_count)
+		return;
+	watermark_eviction(pool, now);
+	if (pool->waiter_count)
+		lease_serve_waiters(pool);
+	pool_update_pressure(pool);
+	announce(pool);
+}

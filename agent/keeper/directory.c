@@ -1,0 +1,120 @@
+#include "agent/keeper/directory.h"
+
+#include "agent/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int make(const char *path, mode_t mode, uid_t uid, gid_t gid, bool *created)
+{
+	*created = mkdir(path, mode) == 0;
+	if (!*created && errno != EEXIST)
+		return -errno;
+	/* The umask must not narrow it; an existing one keeps what its owner chose. */
+	if (*created && ((geteuid() == 0 && chown(path, uid, gid) < 0) || chmod(path, mode) < 0))
+		return -errno;
+	return 0;
+}
+
+/* A directory that others may write to could be swapped under us. */
+static int trusted(const char *path)
+{
+	struct stat stat;
+
+	if (lstat(path, &stat) < 0)
+		return -errno;
+	if (!S_ISDIR(stat.st_mode))
+		return -ENOTDIR;
+	if ((stat.st_uid != geteuid() && stat.st_uid != 0) || stat.st_mode & S_IWOTH)
+		return -EPERM;
+	return 0;
+}
+
+static int lock(struct directory *directory)
+{
+	char text[32] = "";
+	ssize_t length;
+	int locked;
+
+	directory->lock_fd = open(directory->pid_file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+	if (directory->lock_fd < 0)
+		return -errno;
+	while ((locked = flock(directory->lock_fd, LOCK_EX | LOCK_NB)) < 0 && errno == EINTR)
+		;
+	if (locked < 0 && errno != EWOULDBLOCK)
+		return -errno;
+	if (locked < 0) {
+		length = read(directory->lock_fd, text, sizeof(text) - 1);
+		text[length > 0 ? length : 0] = '\0';
+		text[strcspn(text, "\n")] = '\0';
+		log_error("another gpoold (pid %s) serves in '%s'; stop it or choose another runtime_dir", text, directory->config->runtime_dir);
+		close(directory->lock_fd);
+		directory->lock_fd = -1;
+		return -EBUSY;
+	}
+	length = snprintf(text, sizeof(text), "%d\n", (int)getpid());
+	if (ftruncate(directory->lock_fd, 0) < 0 || pwrite(directory->lock_fd, text, (size_t)length, 0) != length)
+		return -errno;
+	return 0;
+}
+
+int directory_open(struct directory *directory, const struct config *config)
+{
+	gid_t gid = config->group[0] ? config->group_id : getegid();
+	bool front_created;
+	int error;
+
+	memset(directory, 0, sizeof(*directory));
+	directory->config = config;
+	directory->lock_fd = -1;
+	snprintf(directory->attach, sizeof(directory->attach), "%s/attach", config->runtime_dir);
+	snprintf(directory->front, sizeof(directory->front), "%s/nn", config->runtime_dir);
+	snprintf(directory->pid_file, sizeof(directory->pid_file), "%s/gpoold.pid", config->runtime_dir);
+	snprintf(directory->control_url, sizeof(directory->control_url), "ipc://%s/control", directory->front);
+	snprintf(directory->events_url, sizeof(directory->events_url), "ipc://%s/events", directory->front);
+	/* Others may pass through, not look: the front runs as a stranger. The sockets below have their own modes. */
+	error = make(config->runtime_dir, 0751, geteuid(), gid, &directory->created);
+	if (!error)
+		error = trusted(config->runtime_dir);
+	if (error) {
+		log_error("cannot use directory '%s': %s; make it for this user, not writable for others, or choose another runtime_dir",
+			config->runtime_dir, strerror(-error));
+		return error;
+	}
+	error = lock(directory);
+	if (error == -EBUSY)
+		return error;
+	if (error) {
+		log_error("cannot lock '%s': %s", directory->pid_file, strerror(-error));
+		return error;
+	}
+	/* setgid: what the front makes here belongs to the pool's group, in which the front itself is not */
+	error = make(directory->front, 02750, config->front_uid, gid, &front_created);
+	if (error)
+		log_error("cannot make '%s': %s", directory->front, strerror(-error));
+	return error;
+}
+
+void directory_close(struct directory *directory)
+{
+	char path[192];
+
+	if (directory->lock_fd < 0)
+		return;
+	snprintf(path, sizeof(path), "%s/control", directory->front);
+	unlink(path);
+	snprintf(path, sizeof(path), "%s/events", directory->front);
+	unlink(path);
+	rmdir(directory->front);
+	unlink(directory->attach);
+	unlink(directory->pid_file);
+	close(directory->lock_fd);
+	if (directory->created)
+		rmdir(directory->config->runtime_dir);
+}

@@ -1,0 +1,120 @@
+/*
+ * gpoold - owns the GPU memory of this machine and lends it in pages. This process becomes the keeper.
+ */
+#include "agent/config.h"
+#include "agent/keeper/keeper.h"
+#include "agent/recipe.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_FILE "/etc/gpool/gpoold.conf"
+
+static const char usage[] =
+	"usage: gpoold [options]\n"
+	"\n"
+	"Owns the GPU memory of this machine and lends it in pages to the processes that share it.\n"
+	"\n"
+	"  -c, --config FILE       configuration (default " DEFAULT_FILE "; see gpoold.conf(5))\n"
+	"  -d, --dir DIR           runtime directory, as runtime_dir\n"
+	"  -p, --pool KEY=VALUE,.. a pool, as in name=gpu0,backend=host,size=2GiB,page_size=2MB; may be repeated;\n"
+	"                          the default file is not read then\n"
+	"  -s, --set KEY=VALUE     any setting, as in eviction.start=85; may be repeated\n"
+	"      --check-config      check the configuration and exit\n"
+	"      --print-config      print every setting with its meaning, range and default, and exit\n"
+	"  -f, --foreground        stay in the foreground (always so; accepted for habit's sake)\n"
+	"  -h, --help              this text\n"
+	"      --version           version\n"
+	"\n"
+	"SIGTERM stops it in order and leaves nothing behind; SIGHUP reloads the configuration.\n"
+	"Exit status: 0 stopped on purpose, 1 could not start or go on, 2 wrong use or configuration.\n";
+
+enum { OPTION_CHECK = 256, OPTION_PRINT, OPTION_VERSION };
+
+static const struct option options[] = {
+	{ "config", required_argument, NULL, 'c' },
+	{ "dir", required_argument, NULL, 'd' },
+	{ "pool", required_argument, NULL, 'p' },
+	{ "set", required_argument, NULL, 's' },
+	{ "foreground", no_argument, NULL, 'f' },
+	{ "check-config", no_argument, NULL, OPTION_CHECK },
+	{ "print-config", no_argument, NULL, OPTION_PRINT },
+	{ "help", no_argument, NULL, 'h' },
+	{ "version", no_argument, NULL, OPTION_VERSION },
+	{ NULL, 0, NULL, 0 },
+};
+
+static int wrong_use(const char *text)
+{
+	fprintf(stderr, "gpoold: %s; see gpoold --help\n", text);
+	return 2;
+}
+
+int main(int argc, char **argv)
+{
+	/* The agent reads them again at a reload. */
+	static struct recipe recipe;
+	static struct config config;
+	struct config_error error;
+	bool check = false, print = false;
+	int option;
+
+	while ((option = getopt_long(argc, argv, "c:d:p:s:fh", options, NULL)) != -1) {
+		switch (option) {
+		case 'c':
+			recipe.file = optarg;
+			break;
+		case 'd':
+			recipe.directory = optarg;
+			break;
+		case 'p':
+			if (recipe.pool_count == CONFIG_POOLS_MAX)
+				return wrong_use("too many pools");
+			recipe.pools[recipe.pool_count++] = optarg;
+			break;
+		case 's':
+			if (recipe.set_count == RECIPE_ITEMS_MAX)
+				return wrong_use("too many settings");
+			recipe.sets[recipe.set_count++] = optarg;
+			break;
+		case 'f':
+			break;
+		case OPTION_CHECK:
+			check = true;
+			break;
+		case OPTION_PRINT:
+			print = true;
+			break;
+		case OPTION_VERSION:
+			puts("gpoold " GPOOL_VERSION);
+			return 0;
+		case 'h':
+			fputs(usage, stdout);
+			return 0;
+		default:
+			return 2;
+		}
+	}
+	if (optind < argc)
+		return wrong_use("it takes options only");
+	if (print) {
+		config_defaults(&config);
+		config_print(&config, CONFIG_PRINT_EXAMPLE, STDOUT_FILENO);
+		return 0;
+	}
+	if (!recipe.file && !recipe.pool_count)
+		recipe.file = DEFAULT_FILE;
+	if (recipe_load(&recipe, &config, &error)) {
+		fprintf(stderr, "gpoold: %s\n", error.text);
+		return 2;
+	}
+	if (check) {
+		puts("the configuration is good");
+		return 0;
+	}
+	return keeper_run(&recipe, &config);
+}

@@ -1,0 +1,303 @@
+#include "agent/pool.h"
+
+#include "agent/event.h"
+#include "agent/keeper/channel.h"
+#include "agent/lease.h"
+#include "agent/log.h"
+#include "agent/session.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void words_count(struct pool *pool, enum page_state state, int64_t more)
+{
+	_Atomic uint32_t *cell = &pool->segment.header->state_pages[state];
+
+	atomic_store_explicit(cell, (uint32_t)((int64_t)atomic_load_explicit(cell, memory_order_relaxed) + more),
+		memory_order_relaxed);
+}
+
+/* EVICTING is not published as a count: such a page counts as LEASED until it is decided. */
+static enum page_state counted_state(uint64_t word)
+{
+	return page_word_state(word) == PAGE_EVICTING ? PAGE_LEASED : page_word_state(word);
+}
+
+void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner)
+{
+	uint32_t normal = 0;
+
+	for (uint32_t page = first; page < first + count; page++) {
+		uint64_t word = pool_word(pool, page);
+
+		normal += page_word_state(word) == PAGE_FREE;
+		atomic_store_explicit(&pool->segment.pages[page],
+			page_word_make(PAGE_LEASED, owner, page_word_generation(word) + 1), memory_order_seq_cst);
+	}
+	words_count(pool, PAGE_FREE, -(int64_t)normal);
+	words_count(pool, PAGE_RESERVED, -(int64_t)(count - normal));
+	words_count(pool, PAGE_LEASED, count);
+	pool->leased += count;
+}
+
+/* Words only; the caller puts the run into the index. */
+static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum page_state to)
+{
+	uint32_t by_state[PAGE_STATES] = { 0 };
+
+	for (uint32_t page = first; page < first + count; page++) {
+		uint64_t word = pool_word(pool, page);
+
+		by_state[counted_state(word)]++;
+		atomic_store_explicit(&pool->segment.pages[page], page_word_make(to, 0, page_word_generation(word) + 1),
+			memory_order_seq_cst);
+	}
+	for (int state = 0; state < PAGE_STATES; state++)
+		if (by_state[state])
+			words_count(pool, (enum page_state)state, -(int64_t)by_state[state]);
+	words_count(pool, to, count);
+	pool->leased -= by_state[PAGE_LEASED] + by_state[PAGE_QUARANTINED];
+}
+
+void pool_take_back(struct pool *pool, uint32_t first, uint32_t count)
+{
+	uint32_t border = pool->segment.header->reserved_first;
+
+	if (first < border) {
+		uint32_t normal = first + count <= border ? count : border - first;
+
+		words_free(pool, first, normal, PAGE_FREE);
+		free_runs_put(&pool->free, first, normal);
+		first += normal;
+		count -= normal;
+	}
+	if (count) {
+		words_free(pool, first, count, PAGE_RESERVED);
+		free_runs_put(&pool->reserved, first, count);
+	}
+}
+
+void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask)
+{
+	while (mask) {
+		uint32_t at = (uint32_t)__builtin_ctzll(mask);
+		uint64_t from = mask >> at;
+		uint32_t count = ~from ? (uint32_t)__builtin_ctzll(~from) : 64;
+
+		pool_take_back(pool, word * 64 + at, count);
+		if (at + count >= 64)
+			break;
+		mask &= ~UINT64_C(0) << (at + count);
+	}
+}
+
+/* Calls `run` for each maximal run of pages with this owner. */
+static uint32_t for_runs_of(struct pool *pool, uint32_t owner, void (*run)(struct pool *pool, uint32_t first, uint32_t count))
+{
+	uint32_t total = 0;
+
+	for (uint32_t page = 0; page < pool->page_count;) {
+		uint32_t first = page;
+
+		while (page < pool->page_count && page_word_owner(pool_word(pool, page)) == owner)
+			page++;
+		if (page > first) {
+			run(pool, first, page - first);
+			total += page - first;
+		} else {
+			page++;
+		}
+	}
+	return total;
+}
+
+static void run_quarantine(struct pool *pool, uint32_t first, uint32_t count)
+{
+	for (uint32_t page = first; page < first + count; page++) {
+		uint64_t word = pool_word(pool, page);
+
+		words_count(pool, counted_state(word), -1);
+		atomic_store_explicit(&pool->segment.pages[page],
+			page_word_make(PAGE_QUARANTINED, page_word_owner(word), page_word_generation(word) + 1), memory_order_seq_cst);
+	}
+	words_count(pool, PAGE_QUARANTINED, count);
+}
+
+void pool_quarantine_of(struct pool *pool, uint32_t owner)
+{
+	for_runs_of(pool, owner, run_quarantine);
+}
+
+uint32_t pool_take_back_of(struct pool *pool, uint32_t owner)
+{
+	return for_runs_of(pool, owner, pool_take_back);
+}
+
+uint32_t pool_idle(const struct pool *pool)
+{
+	uint32_t idle = 0;
+
+	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+		const struct session *session = pool->sessions[id];
+
+		if (!session)
+			continue;
+		left--;
+		if (session->role == SESSION_WORKER && session->state == SESSION_LIVE)
+			idle += lease_idle(session);
+	}
+	return idle;
+}
+
+uint32_t pool_utilization(const struct pool *pool)
+{
+	uint32_t normal = pool->segment.header->reserved_first, away = normal - pool->free.total, idle = pool_idle(pool);
+
+	/* idle is what workers say, so it is bounded before it is believed */
+	if (!normal)
+		return 100;
+	return (uint32_t)((uint64_t)(idle < away ? away - idle : 0) * 100 / normal);
+}
+
+void pool_update_pressure(struct pool *pool)
+{
+	const struct config *config = &pool->agent->config;
+	uint32_t percent = pool_utilization(pool), now;
+	uint32_t was = atomic_load_explicit(&pool->segment.header->pressure, memory_order_relaxed);
+
+	now = percent >= config->pressure.critical_percent ? POOL_PRESSURE_CRITICAL :
+		percent >= config->pressure.high_percent   ? POOL_PRESSURE_HIGH :
+		percent >= config->pressure.medium_percent ? POOL_PRESSURE_MEDIUM :
+							     POOL_PRESSURE_LOW;
+	if (pool->short_waiters)
+		now = POOL_PRESSURE_CRITICAL;
+	if (now == was)
+		return;
+	atomic_store_explicit(&pool->segment.header->pressure, now, memory_order_relaxed);
+	event_publish(pool->agent, EVENT_PRESSURE, pool, 0, now, "pressure is %s at %u %% utilization",
+		pool_pressure_name((enum pool_pressure)now), percent);
+}
+
+struct tenant *pool_tenant(struct pool *pool, const char *name)
+{
+	for (uint32_t i = 0; i < pool->tenant_count; i++)
+		if (!strcmp(pool->tenants[i].config->name, name))
+			return &pool->tenants[i];
+	return NULL;
+}
+
+void pool_configure(struct pool *pool)
+{
+	const struct config *config = &pool->agent->config;
+
+	/* While the agent runs tenants are only added, at the end, so the order holds. */
+	pool->tenant_count = config->tenant_count;
+	for (uint32_t i = 0; i < pool->tenant_count; i++) {
+		struct tenant *tenant = &pool->tenants[i];
+
+		tenant->config = &config->tenants[i];
+		tenant->minimum = config_amount_pages(&tenant->config->minimum, pool->config->page_bytes, pool->page_count);
+		tenant->limit = config_amount_pages(&tenant->config->limit, pool->config->page_bytes, pool->page_count);
+		if (tenant->limit > pool->page_count)
+			tenant->limit = pool->page_count;
+	}
+	/* What poolctl limit said holds until here. */
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id])
+			pool->sessions[id]->limit = pool->sessions[id]->quota;
+	atomic_store_explicit(&pool->segment.header->pin_timeout_ms, config->pins.timeout_ms, memory_order_relaxed);
+	evict_configure(pool);
+}
+
+int pool_check_sessions(const struct pool *pool, struct pool_check_session **sessions)
+{
+	int count = 0;
+
+	*sessions = calloc(pool->session_count + 1, sizeof(**sessions));
+	if (!*sessions)
+		return -ENOMEM;
+	for (uint32_t id = 1; id < POOL_SESSIONS && (uint32_t)count < pool->session_count; id++)
+		if (pool->sessions[id])
+			(*sessions)[count++] = (struct pool_check_session){ id, &pool->sessions[id]->segment };
+	return count;
+}
+
+int pool_create(struct agent *agent, uint32_t index, const struct agent_pool_start *start, struct pool **result)
+{
+	struct pool *pool = calloc(1, sizeof(*pool));
+	const struct pool_header *header = start->segment.header;
+	uint32_t handles = header->page_count / header->pages_per_handle;
+	int error;
+
+	*result = NULL;
+	if (!pool)
+		return -ENOMEM;
+	pool->agent = agent;
+	pool->index = index;
+	pool->config = &agent->config.pools[index];
+	pool->segment = start->segment;
+	pool->segment_fd = start->segment_fd;
+	pool->page_count = header->page_count;
+	pool->session_next = 1;
+	TAILQ_INIT(&pool->waiters);
+	error = physical_create(&pool->physical, gpu_backend(header->backend), start->device, start->handle_bytes, handles, header->name);
+	if (error)
+		goto free_pool;
+	for (uint32_t i = 0; i < pool->physical.exported; i++)
+		agent_hold(agent, KEEP_HANDLE, index, i, pool->physical.exports[i].fd);
+	error = free_runs_init(&pool->free, 0, header->reserved_first);
+	if (error)
+		goto destroy_physical;
+	error = free_runs_init(&pool->reserved, header->reserved_first, header->page_count - header->reserved_first);
+	if (error)
+		goto fini_free;
+	error = evict_init(pool);
+	if (error)
+		goto fini_reserved;
+	pool->runs = calloc(pool->page_count, sizeof(*pool->runs));
+	if (!pool->runs) {
+		error = -ENOMEM;
+		goto fini_evict;
+	}
+	/* The words say what is free, today (all) and after a restart of the agent. */
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		enum page_state state = page_word_state(pool_word(pool, page));
+
+		if (state == PAGE_FREE)
+			free_runs_put(&pool->free, page, 1);
+		else if (state == PAGE_RESERVED)
+			free_runs_put(&pool->reserved, page, 1);
+	}
+	atomic_store_explicit(&pool->segment.header->incarnation, agent->incarnation, memory_order_relaxed);
+	pool_configure(pool);
+	*result = pool;
+	return 0;
+fini_evict:
+	evict_fini(pool);
+fini_reserved:
+	free_runs_fini(&pool->reserved);
+fini_free:
+	free_runs_fini(&pool->free);
+destroy_physical:
+	physical_destroy(&pool->physical);
+free_pool:
+	free(pool);
+	return error;
+}
+
+void pool_destroy(struct pool *pool)
+{
+	if (!pool)
+		return;
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id])
+			session_end(pool->sessions[id], SESSION_END_STOP);
+	free(pool->runs);
+	evict_fini(pool);
+	free_runs_fini(&pool->reserved);
+	free_runs_fini(&pool->free);
+	physical_destroy(&pool->physical);
+	free(pool);
+}

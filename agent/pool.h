@@ -1,0 +1,108 @@
+/*
+ * pool.h - one GPU's pages: who has them, which are free, how full it is. The sole writer of the page words.
+ */
+#ifndef GPOOL_AGENT_POOL_H
+#define GPOOL_AGENT_POOL_H
+
+#include "agent/agent.h"
+#include "agent/evict.h"
+#include "agent/free_runs.h"
+#include "agent/physical.h"
+#include "shm/pool_check.h"
+
+#include <sys/queue.h>
+
+enum { REFILL_SAMPLES = 4096 };
+
+struct page_run {
+	uint32_t first, count;
+};
+
+/* A tenant's standing in one pool. */
+struct tenant {
+	const struct config_tenant *config; /* in agent->config */
+	uint32_t minimum, limit; /* pages; limit as poolctl may have changed it */
+	uint32_t leased;
+	uint32_t sessions;
+	uint64_t refusals, evicted_pages;
+	uint64_t barren_ns; /* when a scan for its sake last found nothing to evict; see evict.c */
+};
+
+struct waiter;
+TAILQ_HEAD(waiter_list, waiter);
+
+struct pool {
+	struct agent *agent;
+	uint32_t index;
+	const struct config_pool *config; /* in agent->config */
+	struct pool_segment segment;
+	int segment_fd; /* read-only duplicate for workers */
+	uint32_t page_count;
+	struct physical physical;
+	struct free_runs free;     /* pages [0, reserved_first) */
+	struct free_runs reserved; /* the rest, for critical work */
+	struct session *sessions[POOL_SESSIONS];
+	uint32_t session_count;
+	uint32_t session_next; /* where to look for a free id, so that ids are not reused at once */
+	struct tenant tenants[CONFIG_TENANTS_MAX];
+	uint32_t tenant_count;
+	struct waiter_list waiters;
+	uint32_t waiter_count;  /* all */
+	uint32_t short_waiters; /* those that wait for the pool's pages, not at a limit of their own */
+	uint32_t leased;
+	struct page_run *runs; /* [page_count] scratch of one grant */
+	struct evict_state evict;
+	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
+	uint64_t refill_count;
+	uint64_t leak_scan_ms;
+	uint64_t shortage_ns; /* when the figures for refusals were made */
+	uint32_t shortage_pinned, shortage_holder, shortage_holder_pages;
+	uint32_t evicted_unannounced, reclaimed_unannounced; /* pages since the last event */
+	uint64_t evict_rest_ms; /* no watermark eviction before */
+	bool evicting; /* between the watermarks: started, not yet at the stop */
+};
+
+/* pool_create() - takes over the segment; makes the physical pages. *pool is NULL on failure, which is logged. */
+int pool_create(struct agent *agent, uint32_t index, const struct agent_pool_start *start, struct pool **pool);
+void pool_destroy(struct pool *pool);
+
+static inline uint64_t pool_word(const struct pool *pool, uint32_t page)
+{
+	return atomic_load_explicit(&pool->segment.pages[page], memory_order_relaxed);
+}
+
+/* pool_lend() - [first, first + count), out of the index already, to `owner`: words first, then the caller sets free bits. */
+void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
+
+/* pool_take_back() - pages of whatever state become FREE (or RESERVED), with a new generation, and go to the index. */
+void pool_take_back(struct pool *pool, uint32_t first, uint32_t count);
+
+/* pool_take_back_word() - the same for the bits of `mask` in 64-page word `word`, in runs. */
+void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask);
+
+/* pool_quarantine_of() - all pages of a session whose connection closed while its process lives. */
+void pool_quarantine_of(struct pool *pool, uint32_t owner);
+/* pool_take_back_of() - all pages of a session. Returns how many. */
+uint32_t pool_take_back_of(struct pool *pool, uint32_t owner);
+
+static inline void pool_count(struct pool *pool, enum pool_counter counter, uint64_t more)
+{
+	_Atomic uint64_t *cell = &pool->segment.header->counters[counter];
+
+	atomic_store_explicit(cell, atomic_load_explicit(cell, memory_order_relaxed) + more, memory_order_relaxed);
+}
+
+/* Pages idle in all sessions, by their free bits; an estimate, since workers change them. */
+uint32_t pool_idle(const struct pool *pool);
+/* Percent of the unreserved pages that are neither free nor idle. */
+uint32_t pool_utilization(const struct pool *pool);
+void pool_update_pressure(struct pool *pool);
+/* Apply what a reload changed: tenants' minima and limits, policy, timeouts. */
+void pool_configure(struct pool *pool);
+
+/* All live sessions as pool_check() and page_map_fill() want them; free() it. Count, or -ENOMEM. */
+int pool_check_sessions(const struct pool *pool, struct pool_check_session **sessions);
+
+struct tenant *pool_tenant(struct pool *pool, const char *name);
+
+#endif

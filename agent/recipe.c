@@ -1,0 +1,54 @@
+#include "agent/recipe.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+int recipe_load(const struct recipe *recipe, struct config *config, struct config_error *error)
+{
+	int status = 0;
+
+	config_defaults(config);
+	if (recipe->file)
+		status = config_load(recipe->file, config, error);
+	if (!status && recipe->directory) {
+		char assignment[CONFIG_PATH_BYTES + 16];
+
+		if (strlen(recipe->directory) >= CONFIG_PATH_BYTES) {
+			snprintf(error->text, sizeof(error->text), "--dir: longer than %d bytes; choose a shorter path", CONFIG_PATH_BYTES - 1);
+			return -EINVAL;
+		}
+		snprintf(assignment, sizeof(assignment), "runtime_dir=%s", recipe->directory);
+		status = config_set(config, assignment, error);
+	}
+	for (uint32_t i = 0; !status && i < recipe->set_count; i++)
+		status = config_set(config, recipe->sets[i], error);
+	for (uint32_t i = 0; !status && i < recipe->pool_count; i++)
+		status = config_add_pool(config, recipe->pools[i], error);
+	return status ? status : config_finish(config, error);
+}
+
+/* Tenants are booked by their place in the list: new ones may follow, and all may change in all but their names. */
+bool recipe_tenants_follow(const struct config *now, const struct config *next)
+{
+	if (now->tenant_count > next->tenant_count)
+		return false;
+	for (uint32_t i = 0; i < now->tenant_count; i++)
+		if (strcmp(now->tenants[i].name, next->tenants[i].name))
+			return false;
+	return true;
+}
+
+void recipe_apply(struct config *now, const struct config *next)
+{
+	now->log_level = next->log_level;
+	now->access = next->access;
+	now->lease = next->lease;
+	now->eviction = next->eviction;
+	now->pressure = next->pressure;
+	now->pins = next->pins;
+	if (recipe_tenants_follow(now, next)) {
+		now->tenant_count = next->tenant_count;
+		memcpy(now->tenants, next->tenants, sizeof(now->tenants));
+	}
+}

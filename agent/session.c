@@ -1,0 +1,572 @@
+#include "agent/session.h"
+
+#include "agent/event.h"
+#include "agent/keeper/channel.h"
+#include "agent/lease.h"
+#include "agent/log.h"
+#include "shm/doorbell.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+	CLOSING_GRACE_MS = 2, /* an exiting process closes its files just before its pidfd fires: wait so long before marking pages */
+	DAMAGE_MAX = 16,      /* fields that cannot be, before the session is ended */
+};
+
+#define session_of(source, member) ((struct session *)(void *)((char *)(source) - offsetof(struct session, member)))
+
+const char *session_role_name(uint32_t role)
+{
+	static const char *const names[] = { "worker", "observer", "admin" };
+
+	return role < 3 ? names[role] : "unknown";
+}
+
+static bool named(const struct config_names *names, uint32_t id)
+{
+	for (uint32_t i = 0; i < names->count; i++)
+		if (names->ids[i] == id)
+			return true;
+	return false;
+}
+
+static bool member(const struct config_names *groups, const struct attach_peer *peer)
+{
+	if (named(groups, peer->gid))
+		return true;
+	for (size_t i = 0; i < peer->group_count; i++)
+		if (named(groups, peer->groups[i]))
+			return true;
+	return false;
+}
+
+static bool is_operator(const struct attach_peer *peer)
+{
+	return peer->uid == 0 || peer->uid == geteuid();
+}
+
+static bool may_be(const struct config *config, uint32_t role, const struct attach_peer *peer)
+{
+	const struct config_names *users = &config->access.worker_users, *groups = &config->access.worker_groups;
+
+	if (is_operator(peer))
+		return true;
+	if (role == SESSION_OBSERVER) {
+		users = &config->access.observer_users;
+		groups = &config->access.observer_groups;
+	} else if (role == SESSION_ADMIN) {
+		users = &config->access.admin_users;
+		groups = &config->access.admin_groups;
+		if (!users->count && !groups->count)
+			return false;
+	}
+	if (!users->count && !groups->count)
+		return true;
+	return named(users, peer->uid) || member(groups, peer);
+}
+
+static bool may_join(const struct config_tenant *tenant, const struct attach_peer *peer)
+{
+	if (!tenant->users.count && !tenant->groups.count)
+		return true;
+	return named(&tenant->users, peer->uid) || member(&tenant->groups, peer);
+}
+
+/* The tenant asked for, or the first that names this peer, or the first that is open to all. */
+static struct tenant *tenant_for(struct pool *pool, const char *name, const struct attach_peer *peer, int *error)
+{
+	if (name[0]) {
+		struct tenant *tenant = pool_tenant(pool, name);
+
+		*error = !tenant ? -ENXIO : may_join(tenant->config, peer) || is_operator(peer) ? 0 : -EACCES;
+		return *error ? NULL : tenant;
+	}
+	for (int open = 0; open <= 1; open++)
+		for (uint32_t i = 0; i < pool->tenant_count; i++) {
+			const struct config_tenant *config = pool->tenants[i].config;
+			bool to_all = !config->users.count && !config->groups.count;
+
+			if (to_all == (open == 1) && may_join(config, peer))
+				return &pool->tenants[i];
+		}
+	*error = -EACCES;
+	return NULL;
+}
+
+static struct pool *pool_named(struct agent *agent, const char *name)
+{
+	if (!name[0])
+		return agent->pool_count ? agent->pools[0] : NULL;
+	for (uint32_t i = 0; i < agent->pool_count; i++)
+		if (!strcmp(agent->pools[i]->segment.header->name, name))
+			return agent->pools[i];
+	return NULL;
+}
+
+static int refuse(int socket, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int refuse(int socket, int error, const char *format, ...)
+{
+	struct msg_attach_reply reply = { .error = error };
+	uint8_t buffer[2048];
+	char text[256];
+	va_list arguments;
+	int length;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	msg_text_copy(reply.text, sizeof(reply.text), text);
+	log_info("attach refused: %s", text);
+	length = msg_encode_attach_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+	if (length > 0)
+		attach_send(socket, buffer, (size_t)length, NULL, 0);
+	return error;
+}
+
+/* Ids go round, so that a page word's owner is not soon somebody else. */
+static uint32_t id_find(struct pool *pool)
+{
+	for (uint32_t i = 0; i < PAGE_OWNER_MAX; i++) {
+		uint32_t id = (pool->session_next - 1 + i) % PAGE_OWNER_MAX + 1;
+
+		if (!pool->sessions[id]) {
+			pool->session_next = id % PAGE_OWNER_MAX + 1;
+			return id;
+		}
+	}
+	return 0;
+}
+
+static void record_write(struct session *session, enum session_record_state state)
+{
+	struct session_record *record = &session->pool->segment.sessions[session->id];
+
+	if (state == SESSION_RECORD_LIVE) {
+		atomic_store_explicit(&record->state, SESSION_RECORD_NONE, memory_order_release);
+		record->pid = (uint32_t)session->pid;
+		record->uid = session->uid;
+		record->role = session->role;
+		record->attached_ms = wall_ms();
+		snprintf(record->name, sizeof(record->name), "%s", session->name);
+		snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
+	}
+	atomic_store_explicit(&record->state, state, memory_order_release);
+}
+
+static int send_handles(struct session *session, uint32_t first, uint32_t count)
+{
+	static struct msg_handles_reply reply;
+	static uint8_t buffer[MSG_BYTES_MAX];
+	const struct physical *physical = &session->pool->physical;
+	uint32_t per_handle = session->pool->segment.header->pages_per_handle;
+	int fds[ATTACH_FDS_MAX], length;
+	size_t fd_count = 0;
+
+	memset(&reply, 0, sizeof(reply));
+	if (count < 1 || first >= physical->handle_count || count > physical->handle_count - first) {
+		reply.error = -EINVAL;
+	} else if (physical->arena) {
+		fds[fd_count++] = physical->exports[0].fd;
+		reply.entries[reply.entries_count++] = (struct msg_handle_entry){
+			.first = 0,
+			.count = physical->handle_count,
+			.offset = physical->exports[0].offset,
+			.length = physical->handle_bytes,
+		};
+	} else {
+		/* A descriptor is memory for good (no import can be revoked), so only of what is leased to the asker. */
+		for (uint32_t handle = first; handle < first + count && fd_count < ATTACH_FDS_MAX; handle++) {
+			bool leased = false;
+
+			for (uint32_t page = handle * per_handle; page < (handle + 1) * per_handle; page++)
+				leased |= page_word_owner(pool_word(session->pool, page)) == session->id;
+			if (!leased) {
+				if (!fd_count)
+					reply.error = -EACCES;
+				break;
+			}
+			reply.entries[reply.entries_count++] = (struct msg_handle_entry){
+				.first = handle,
+				.count = 1,
+				.fd_index = (uint32_t)fd_count,
+				.offset = physical->exports[handle].offset,
+				.length = physical->exports[handle].length,
+			};
+			fds[fd_count++] = physical->exports[handle].fd;
+		}
+	}
+	length = msg_encode_handles_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+	return length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, fds, fd_count);
+}
+
+static void send_detached(struct session *session)
+{
+	struct msg_detach_reply reply = { .error = 0 };
+	uint8_t buffer[128];
+	int length = msg_encode_detach_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+
+	if (length > 0)
+		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
+}
+
+static bool process_ended(const struct session *session)
+{
+	struct pollfd look = { .fd = session->pidfd.fd, .events = POLLIN };
+
+	return poll(&look, 1, 0) == 1 && look.revents & POLLIN;
+}
+
+/* The connection is over; whether the process is too decides what becomes of the pages. */
+static void connection_closed(struct session *session)
+{
+	agent_unwatch(session->pool->agent, &session->socket);
+	if (process_ended(session)) {
+		session_end(session, SESSION_END_DEATH);
+		return;
+	}
+	session->state = SESSION_CLOSING;
+	session->closing_ms = clock_ms();
+	lease_forget(session);
+	agent_need_tick(session->pool->agent, CLOSING_GRACE_MS);
+}
+
+static void socket_ready(struct event_source *source, uint32_t events)
+{
+	struct session *session = session_of(source, socket);
+	uint8_t buffer[512];
+	struct msg_envelope envelope;
+	struct msg_handles_request handles;
+	int length;
+
+	(void)events;
+	if (session->state != SESSION_LIVE)
+		return;
+	length = attach_receive(source->fd, buffer, sizeof(buffer), NULL, 0, NULL, 0);
+	if (length == -EAGAIN)
+		return;
+	if (length == -EPIPE || length == -ECONNRESET) {
+		connection_closed(session);
+		return;
+	}
+	if (length < 0 || msg_envelope_read(&envelope, buffer, (size_t)length)) {
+		session_damage(session, "a packet that is no message");
+		return;
+	}
+	switch (envelope.type) {
+	case MSG_TYPE_handles_request:
+		if (msg_decode_handles_request(&handles, buffer, (size_t)length) || session->role != SESSION_WORKER)
+			session_damage(session, "a handles request that cannot be");
+		else
+			send_handles(session, handles.first, handles.count);
+		return;
+	case MSG_TYPE_detach_request:
+		send_detached(session);
+		session_end(session, SESSION_END_DETACH);
+		return;
+	default:
+		session_damage(session, "a message that does not belong here");
+	}
+}
+
+static void pidfd_ready(struct event_source *source, uint32_t events)
+{
+	struct session *session = session_of(source, pidfd);
+
+	(void)events;
+	if (session->state != SESSION_DEAD)
+		session_end(session, SESSION_END_DEATH);
+}
+
+static void doorbell_ready(struct event_source *source, uint32_t events)
+{
+	(void)events;
+	lease_doorbell(session_of(source, doorbell));
+}
+
+static int send_admission(struct session *session)
+{
+	const struct pool_header *header = session->pool->segment.header;
+	const struct config *config = &session->pool->agent->config;
+	struct msg_attach_reply reply = {
+		.session = session->id,
+		.incarnation = session->pool->agent->incarnation,
+		.page_size = header->page_bytes,
+		.page_count = header->page_count,
+		.pages_per_handle = header->pages_per_handle,
+	};
+	int fds[] = { session->pool->segment_fd, session->segment_fd, session->doorbell.fd };
+	uint8_t buffer[2048];
+	int length;
+
+	memcpy(reply.token, session->token, sizeof(reply.token));
+	snprintf(reply.pool, sizeof(reply.pool), "%s", header->name);
+	snprintf(reply.backend, sizeof(reply.backend), "%s", header->backend);
+	snprintf(reply.device, sizeof(reply.device), "%s", header->device);
+	snprintf(reply.control_url, sizeof(reply.control_url), "ipc://%s/nn/control", config->runtime_dir);
+	snprintf(reply.events_url, sizeof(reply.events_url), "ipc://%s/nn/events", config->runtime_dir);
+	length = msg_encode_attach_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+	return length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, fds, 3);
+}
+
+static void session_unwatch(struct session *session)
+{
+	agent_unwatch(session->pool->agent, &session->socket);
+	agent_unwatch(session->pool->agent, &session->pidfd);
+	agent_unwatch(session->pool->agent, &session->doorbell);
+}
+
+static void session_free(struct session *session)
+{
+	if (session->socket.fd >= 0)
+		close(session->socket.fd);
+	if (session->pidfd.fd >= 0)
+		close(session->pidfd.fd);
+	if (session->doorbell.fd >= 0)
+		close(session->doorbell.fd);
+	if (session->segment_fd >= 0)
+		close(session->segment_fd);
+	session_segment_close(&session->segment);
+	free(session->leak_reported);
+	free(session);
+}
+
+/* Descriptors, segment, registration. On failure the caller frees what there is. */
+static int session_equip(struct session *session, struct agent *agent)
+{
+	struct pool *pool = session->pool;
+	int error;
+
+	if (getrandom(session->token, sizeof(session->token), 0) != (ssize_t)sizeof(session->token))
+		return -EIO;
+	error = session_segment_create(session->role == SESSION_WORKER ? pool->page_count : 0, pool->index, session->id,
+		agent->incarnation, &session->segment, &session->segment_fd);
+	if (error)
+		return error;
+	session->doorbell.fd = doorbell_create();
+	if (session->doorbell.fd < 0)
+		return session->doorbell.fd;
+	error = agent_watch(agent, &session->pidfd, EPOLLIN);
+	if (!error)
+		error = agent_watch(agent, &session->doorbell, EPOLLIN | EPOLLET);
+	if (!error)
+		error = agent_watch(agent, &session->socket, EPOLLIN);
+	return error;
+}
+
+/* 0: none. Less than a page is one page; more than the pool is the pool. */
+static uint32_t quota_pages(const struct pool *pool, uint64_t bytes)
+{
+	uint64_t pages = bytes / pool->segment.header->page_bytes;
+
+	if (!bytes)
+		return 0;
+	return pages < 1 ? 1 : pages > pool->page_count ? pool->page_count : (uint32_t)pages;
+}
+
+static int session_start(struct agent *agent, struct pool *pool, int socket, const struct attach_peer *peer,
+	const struct msg_attach_request *request, struct tenant *tenant)
+{
+	struct session *session = calloc(1, sizeof(*session));
+	int error;
+
+	if (!session)
+		return -ENOMEM;
+	session->pool = pool;
+	session->id = id_find(pool);
+	session->role = (enum session_role)request->role;
+	session->privileged = is_operator(peer) || !strcmp(tenant->config->name, "system") ||
+		(may_be(&agent->config, SESSION_ADMIN, peer));
+	session->tenant = tenant;
+	session->pid = peer->pid;
+	session->uid = peer->uid;
+	snprintf(session->name, sizeof(session->name), "%s", request->name);
+	session->quota = quota_pages(pool, request->quota_bytes);
+	session->limit = session->quota;
+	session->attached_ms = session->last_refill_ms = clock_ms();
+	session->segment_fd = session->doorbell.fd = session->socket.fd = session->pidfd.fd = -1;
+	session->socket.ready = socket_ready;
+	session->pidfd.ready = pidfd_ready;
+	session->doorbell.ready = doorbell_ready;
+	session->socket.fd = socket;
+	session->pidfd.fd = peer->pidfd;
+	error = session_equip(session, agent);
+	if (error) {
+		session_unwatch(session);
+		/* socket and pidfd stay the caller's until all is well */
+		session->socket.fd = session->pidfd.fd = -1;
+		session_free(session);
+		return error;
+	}
+	pool->sessions[session->id] = session;
+	pool->session_count++;
+	tenant->sessions++;
+	record_write(session, SESSION_RECORD_LIVE);
+	/* The coarse clock stood still while nobody was attached. */
+	atomic_store_explicit(&pool->segment.header->clock_ms, (uint32_t)clock_ms(), memory_order_relaxed);
+	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
+	pool_count(pool, POOL_COUNT_ATTACHES, 1);
+	if (session->role == SESSION_WORKER)
+		lease_initial(session, agent->config.lease.initial_pages);
+	agent_hold(agent, KEEP_SESSION, pool->index, session->id, session->segment_fd);
+	agent_announce_token(agent, session);
+	agent_need_tick(agent, 100);
+	error = send_admission(session);
+	if (error) {
+		/* It went away already, or cannot take descriptors. It has got nothing, so nothing has to wait for its death. */
+		log_warning("cannot answer '%s' (pid %d): %s; its session ends", session->name, session->pid, strerror(-error));
+		session_end(session, SESSION_END_DETACH);
+		return 0;
+	}
+	log_debug("session %u of pool '%s': %s '%s', pid %d, uid %u, tenant '%s'", session->id, pool->config->name,
+		session_role_name(session->role), session->name, session->pid, session->uid, tenant->config->name);
+	if (session->role == SESSION_WORKER)
+		event_publish(agent, EVENT_SESSION_START, pool, session->id, (uint64_t)session->pid, "'%s' attached", session->name);
+	return 0;
+}
+
+int session_admit(struct agent *agent, int socket, const struct attach_peer *peer, const struct msg_attach_request *request)
+{
+	struct pool *pool;
+	struct tenant *tenant;
+	int error = 0;
+
+	if (request->layout_version != POOL_LAYOUT_VERSION)
+		return refuse(socket, -EPROTO, "layout %u, this agent has %d: install library and agent of one version",
+			request->layout_version, POOL_LAYOUT_VERSION);
+	if (request->flags || request->role > SESSION_ADMIN)
+		return refuse(socket, -EINVAL, "flags 0x%x or role %u are not known here", request->flags, request->role);
+	pool = pool_named(agent, request->pool);
+	if (!pool)
+		return refuse(socket, -ENXIO, "no pool '%s'; poolctl status lists them", request->pool);
+	if (!may_be(&agent->config, request->role, peer))
+		return refuse(socket, -EACCES, "user %u may not attach as %s; see access in gpoold.conf", peer->uid,
+			session_role_name(request->role));
+	tenant = tenant_for(pool, request->tenant, peer, &error);
+	if (!tenant)
+		return refuse(socket, error, error == -ENXIO ? "no tenant '%s'; poolctl tenants lists them" :
+							       "user may not join tenant '%s'; see tenants in gpoold.conf",
+			request->tenant);
+	if (pool->session_count >= agent->config.limits.sessions)
+		return refuse(socket, -EUSERS, "%u sessions are attached, the limit; raise limits.sessions", pool->session_count);
+	error = session_start(agent, pool, socket, peer, request, tenant);
+	if (error)
+		return refuse(socket, error, "the agent cannot make a session: %s", strerror(-error));
+	return 0;
+}
+
+void session_end(struct session *session, enum session_end how)
+{
+	struct pool *pool = session->pool;
+	uint32_t pages;
+
+	if (session->state == SESSION_DEAD)
+		return;
+	session->state = SESSION_DEAD;
+	lease_forget(session);
+	pages = pool_take_back_of(pool, session->id);
+	session->tenant->leased -= session->leased;
+	session->tenant->sessions--;
+	pool->sessions[session->id] = NULL;
+	pool->session_count--;
+	pool->evict.queue_count = pool->evict.queue_head = 0;
+	record_write(session, SESSION_RECORD_NONE);
+	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
+	session_unwatch(session);
+	agent_drop(pool->agent, KEEP_SESSION, pool->index, session->id);
+	event_token(pool->agent, session->token, 0);
+	session->next_dead = pool->agent->graveyard;
+	pool->agent->graveyard = session;
+	if (how == SESSION_END_STOP)
+		return;
+	if (how == SESSION_END_DEATH && session->role == SESSION_WORKER)
+		pool_count(pool, POOL_COUNT_DEATHS, 1);
+	if (session->role == SESSION_WORKER) {
+		log_debug("session %u of pool '%s' ('%s', pid %d) ended%s, %u pages back", session->id, pool->config->name, session->name,
+			session->pid, how == SESSION_END_DEATH ? " without a detach" : "", pages);
+		event_publish(pool->agent, EVENT_SESSION_END, pool, session->id, pages, "'%s' ended, %u pages back", session->name, pages);
+	}
+	if (pool->waiter_count)
+		lease_serve_waiters(pool);
+}
+
+void session_disconnect(struct session *session, int error, const char *why)
+{
+	if (session->state != SESSION_LIVE)
+		return;
+	log_warning("session %u of pool '%s' ('%s', pid %d) is disconnected: %s", session->id, session->pool->config->name, session->name,
+		session->pid, why);
+	event_publish(session->pool->agent, EVENT_DAMAGE, session->pool, session->id, (uint64_t)-error, "'%s' disconnected: %s",
+		session->name, why);
+	atomic_store_explicit(&session->segment.header->close_error, error, memory_order_relaxed);
+	atomic_store_explicit(&session->segment.header->closed, 1, memory_order_release);
+	for (uint32_t i = 0; i < SESSION_REQUESTS; i++)
+		futex_wake(&session->segment.requests[i].state, 1);
+	/* The worker sees the end of its connection; the descriptor itself is closed with the session. */
+	shutdown(session->socket.fd, SHUT_RDWR);
+	connection_closed(session);
+}
+
+void session_damage(struct session *session, const char *what)
+{
+	session->damage++;
+	pool_count(session->pool, POOL_COUNT_DAMAGE, 1);
+	log_debug("session %u ('%s'): %s", session->id, session->name, what);
+	if (session->damage >= DAMAGE_MAX)
+		session_disconnect(session, -EPROTO, what);
+}
+
+void session_tick(struct session *session)
+{
+	struct pool *pool = session->pool;
+
+	if (session->state != SESSION_CLOSING)
+		return;
+	if (clock_ms() - session->closing_ms < CLOSING_GRACE_MS) {
+		agent_need_tick(pool->agent, CLOSING_GRACE_MS);
+		return;
+	}
+	session->state = SESSION_CLOSED;
+	pool_quarantine_of(pool, session->id);
+	record_write(session, SESSION_RECORD_CLOSED);
+	log_info("session %u of pool '%s' ('%s', pid %d) closed its connection and lives on: %u pages wait for its end", session->id,
+		pool->config->name, session->name, session->pid, session->leased);
+}
+
+struct session *session_by_token(struct agent *agent, const uint8_t token[16])
+{
+	for (uint32_t p = 0; p < agent->pool_count; p++) {
+		struct pool *pool = agent->pools[p];
+
+		for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+			struct session *session = pool->sessions[id];
+
+			if (!session)
+				continue;
+			left--;
+			if (session->state == SESSION_LIVE && !memcmp(session->token, token, 16))
+				return session;
+		}
+	}
+	return NULL;
+}
+
+void sessions_free_dead(struct agent *agent)
+{
+	while (agent->graveyard) {
+		struct session *session = agent->graveyard;
+
+		agent->graveyard = session->next_dead;
+		session_free(session);
+	}
+}

@@ -1,0 +1,67 @@
+/*
+ * session.h - one attached process: its connection (the lease), its pidfd (the proof of death), its segment.
+ *
+ *   LIVE -> (detach request) pages FREE at once
+ *        -> (pidfd fires)    pages FREE at once
+ *        -> (connection closed, process lives) CLOSED: pages QUARANTINED until the pidfd fires
+ * Nothing is ever taken back on a timeout.
+ */
+#ifndef GPOOL_AGENT_SESSION_H
+#define GPOOL_AGENT_SESSION_H
+
+#include "agent/pool.h"
+#include "proto/attach.h"
+#include "proto/codec.h"
+#include "shm/session_segment.h"
+
+enum session_role { SESSION_WORKER, SESSION_OBSERVER, SESSION_ADMIN };
+enum session_state { SESSION_LIVE, SESSION_CLOSING, SESSION_CLOSED, SESSION_DEAD };
+
+struct session {
+	struct pool *pool;
+	uint32_t id; /* also the owner number of its pages */
+	enum session_state state;
+	enum session_role role;
+	bool privileged; /* may use the reserved pages */
+	struct event_source socket, pidfd, doorbell;
+	struct session_segment segment;
+	int segment_fd;
+	pid_t pid;
+	uid_t uid;
+	char name[64];
+	struct tenant *tenant;
+	uint8_t token[16];
+	uint64_t attached_ms;
+	uint64_t closing_ms;
+	uint32_t leased;
+	uint32_t limit; /* 0: the tenant's */
+	uint32_t quota; /* what it asked for itself: the limit, until poolctl says otherwise */
+	uint64_t quota_event_ms; /* when its last refusal at a limit was announced */
+	uint32_t batch; /* pages per refill; grows with demand */
+	uint64_t last_refill_ms;
+	uint64_t refills, refusals, evicted_pages, reclaimed_pages, damage;
+	uint64_t walk_scan;   /* the scan for eviction that walk_budget belongs to */
+	uint32_t walk_budget; /* pages of its blocks that this scan may still look at: honest blocks do not overlap */
+	uint64_t *leak_reported; /* bitmap, by page; made at the first leak */
+	struct session *next_dead;
+};
+
+/* session_admit() - an attach request that arrived; answers it on `socket`, which the session keeps on success. */
+int session_admit(struct agent *agent, int socket, const struct attach_peer *peer, const struct msg_attach_request *request);
+
+enum session_end { SESSION_END_DETACH, SESSION_END_DEATH, SESSION_END_STOP };
+void session_end(struct session *session, enum session_end how);
+/* session_disconnect() - a field that cannot be, or a leaked pin: the session ends, its pages wait for the process's death. */
+void session_disconnect(struct session *session, int error, const char *why);
+/* session_damage() - note one; many of them end the session. */
+void session_damage(struct session *session, const char *what);
+/* session_tick() - a closed connection whose process still lives. */
+void session_tick(struct session *session);
+
+struct session *session_by_token(struct agent *agent, const uint8_t token[16]);
+const char *session_role_name(uint32_t role);
+
+/* sessions_free_dead() - at the end of a pass of the event loop, when no pending event can name them. */
+void sessions_free_dead(struct agent *agent);
+
+#endif

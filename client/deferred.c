@@ -1,0 +1,256 @@
+/* deferred.c - see deferred.h. */
+#include "client/deferred.h"
+
+#include "shm/timeline.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/queue.h>
+
+enum {
+	REUSE_LOOKS = 16, /* blocks that an allocation looks at in its stream; chosen */
+	PIN_LOOKS = 8,    /* blocks waiting for pins that a sweep looks at; each unpin looks after its own, so this is a net */
+};
+
+enum deferred_kind { DEFERRED_NONE, DEFERRED_FREE, DEFERRED_UNPIN };
+
+struct deferred {
+	TAILQ_ENTRY(deferred) link;
+	struct gpool_block block;
+	uint64_t fence; /* value: 48 bits, slot: which list; 0: waits for pins */
+	uint32_t kind;
+};
+TAILQ_HEAD(deferred_list, deferred);
+
+struct deferred_lists {
+	pthread_mutex_t lock;
+	struct deferred_list behind[SESSION_TIMELINES]; /* [0]: waits for pins */
+	uint64_t busy[SESSION_TIMELINES / 64];          /* lists of streams that are not empty */
+	/*
+	 * One place for the block that starts at each page, so that a free cannot fail for want of memory and an unpin finds its
+	 * block at once. Address space until it is used.
+	 */
+	struct deferred *blocks;
+	size_t bytes;
+};
+
+int deferred_open(struct gpool *pool)
+{
+	struct deferred_lists *lists = calloc(1, sizeof(*lists));
+
+	if (!lists)
+		return -ENOMEM;
+	lists->bytes = (pool->page_count ? pool->page_count : 1) * sizeof(*lists->blocks);
+	lists->blocks = mmap(NULL, lists->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (lists->blocks == MAP_FAILED) {
+		free(lists);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&lists->lock, NULL);
+	for (int i = 0; i < SESSION_TIMELINES; i++)
+		TAILQ_INIT(&lists->behind[i]);
+	pool->deferred = lists;
+	return 0;
+}
+
+void deferred_close(struct gpool *pool)
+{
+	struct deferred_lists *lists = pool->deferred;
+
+	if (!lists)
+		return;
+	for (int i = 1; i < SESSION_TIMELINES; i++) {
+		struct deferred *entry, *next;
+
+		for (entry = TAILQ_FIRST(&lists->behind[i]); entry; entry = next) {
+			next = TAILQ_NEXT(entry, link);
+			if (entry->kind == DEFERRED_UNPIN)
+				free(entry);
+		}
+	}
+	munmap(lists->blocks, lists->bytes);
+	pthread_mutex_destroy(&lists->lock);
+	free(lists);
+	pool->deferred = NULL;
+}
+
+/* ---- lists; the caller holds the lock ---- */
+
+static void list_add(struct gpool *pool, struct deferred *entry)
+{
+	struct deferred_lists *lists = pool->deferred;
+	uint32_t slot = fence_slot(entry->fence);
+	struct deferred_list *list = &lists->behind[slot];
+	struct deferred *before = TAILQ_LAST(list, deferred_list);
+
+	while (slot && before && before->fence > entry->fence)
+		before = TAILQ_PREV(before, deferred_list, link);
+	if (before)
+		TAILQ_INSERT_AFTER(list, before, entry, link);
+	else
+		TAILQ_INSERT_HEAD(list, entry, link);
+	if (slot)
+		lists->busy[slot / 64] |= UINT64_C(1) << (slot % 64);
+	atomic_fetch_add_explicit(&pool->deferred_count, 1, memory_order_seq_cst);
+}
+
+static void list_remove(struct gpool *pool, struct deferred *entry)
+{
+	struct deferred_lists *lists = pool->deferred;
+	uint32_t slot = fence_slot(entry->fence);
+
+	TAILQ_REMOVE(&lists->behind[slot], entry, link);
+	if (slot && TAILQ_EMPTY(&lists->behind[slot]))
+		lists->busy[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
+	atomic_fetch_sub_explicit(&pool->deferred_count, 1, memory_order_relaxed);
+}
+
+/* What a block still waits for: 0, or a fence that is not reached. */
+static uint64_t block_fence(const struct gpool *pool, const struct gpool_block *block)
+{
+	uint64_t fence = atomic_load_explicit(&block_entry(pool, block->page)->fence, memory_order_acquire);
+
+	return fence_reached(&pool->session, fence) ? 0 : fence;
+}
+
+/* End a block that is in no list, if it can end. Pins first: whoever leaves a fence behind stores it before he lets go. */
+static bool free_look(struct gpool *pool, struct deferred *entry)
+{
+	bool alone = pin_count(&pool->session, entry->block.page) == 1;
+
+	entry->fence = block_fence(pool, &entry->block);
+	return alone && !entry->fence && block_finish(pool, &entry->block) == 0;
+}
+
+/* The same, and if it cannot, it gets a place in the list that fits. True: it ended. */
+static bool free_try(struct gpool *pool, struct deferred *entry)
+{
+	if (free_look(pool, entry))
+		return true;
+	list_add(pool, entry);
+	if (entry->fence || pin_count(&pool->session, entry->block.page) != 1)
+		return false;
+	/* An unpin that ran before the entry had its place found nothing to look after. */
+	list_remove(pool, entry);
+	if (free_look(pool, entry))
+		return true;
+	list_add(pool, entry);
+	return false;
+}
+
+static void unpin_now(const struct gpool *pool, const struct gpool_block *block)
+{
+	pin_drop(&pool->session, block->page);
+	pool_wake_waiters(pool);
+}
+
+/* The head of a stream's list is behind its fence no more. */
+static void entry_ready(struct gpool *pool, struct deferred *entry)
+{
+	list_remove(pool, entry);
+	if (entry->kind == DEFERRED_UNPIN) {
+		unpin_now(pool, &entry->block);
+		free(entry);
+	} else if (free_try(pool, entry)) {
+		entry->kind = DEFERRED_NONE;
+	}
+}
+
+/* ---- calls ---- */
+
+void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+{
+	struct deferred_lists *lists = pool->deferred;
+	struct deferred *entry = &lists->blocks[block->page];
+
+	pthread_mutex_lock(&lists->lock);
+	entry->block = *block;
+	entry->kind = DEFERRED_FREE;
+	entry->fence = fence;
+	if (fence && !fence_reached(&pool->session, fence))
+		list_add(pool, entry);
+	else if (free_try(pool, entry))
+		entry->kind = DEFERRED_NONE;
+	pthread_mutex_unlock(&lists->lock);
+}
+
+int deferred_unpin(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+{
+	struct deferred *entry = malloc(sizeof(*entry));
+
+	if (!entry)
+		return -ENOMEM;
+	*entry = (struct deferred){ .block = *block, .fence = fence, .kind = DEFERRED_UNPIN };
+	pthread_mutex_lock(&pool->deferred->lock);
+	list_add(pool, entry);
+	pthread_mutex_unlock(&pool->deferred->lock);
+	return 0;
+}
+
+void deferred_unpinned(struct gpool *pool, uint32_t page)
+{
+	struct deferred *entry = &pool->deferred->blocks[page];
+
+	pthread_mutex_lock(&pool->deferred->lock);
+	if (entry->kind == DEFERRED_FREE && !entry->fence && pin_count(&pool->session, page) == 1)
+		entry_ready(pool, entry);
+	pthread_mutex_unlock(&pool->deferred->lock);
+}
+
+void deferred_sweep_now(struct gpool *pool)
+{
+	struct deferred_lists *lists = pool->deferred;
+	struct deferred *entry;
+
+	/* Whoever has the lock does what there is to do. */
+	if (pthread_mutex_trylock(&lists->lock))
+		return;
+	for (uint32_t word = 0; word < SESSION_TIMELINES / 64; word++) {
+		for (uint64_t busy = lists->busy[word]; busy; busy &= busy - 1) {
+			struct deferred_list *list = &lists->behind[word * 64 + (uint32_t)__builtin_ctzll(busy)];
+
+			while ((entry = TAILQ_FIRST(list)) && fence_reached(&pool->session, entry->fence))
+				entry_ready(pool, entry);
+		}
+	}
+	for (int looks = 0; looks < PIN_LOOKS && (entry = TAILQ_FIRST(&lists->behind[0])); looks++)
+		entry_ready(pool, entry); /* to the end of the list, when it cannot end yet */
+	pthread_mutex_unlock(&lists->lock);
+}
+
+bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slot, uint32_t page_count,
+	const struct block_attributes *attributes, struct gpool_block *block)
+{
+	struct deferred_lists *lists = pool->deferred;
+	struct block_attributes again = *attributes;
+	struct deferred *entry;
+	uint64_t fence = 0;
+	int looks = 0;
+
+	if (!atomic_load_explicit(&pool->deferred_count, memory_order_relaxed))
+		return false;
+	pthread_mutex_lock(&lists->lock);
+	/* The latest first: the nearest to what the GPU has in its caches. */
+	TAILQ_FOREACH_REVERSE(entry, &lists->behind[slot], deferred_list, link) {
+		if (++looks > REUSE_LOOKS) {
+			entry = NULL;
+			break;
+		}
+		if (entry->kind != DEFERRED_FREE || entry->block.page_count != page_count || entry->block.tag & BLOCK_STITCHED ||
+			pin_count(&pool->session, entry->block.page) != 1)
+			continue;
+		/* Another stream's fence may stand in the entry as well; this stream's order says nothing about that one. */
+		fence = block_fence(pool, &entry->block);
+		if (!fence || fence_slot(fence) == slot)
+			break;
+	}
+	if (entry) {
+		list_remove(pool, entry);
+		entry->kind = DEFERRED_NONE;
+		/* What the block was freed behind still holds for the agent: it may not evict before that. */
+		again.fence = fence > entry->fence ? fence : entry->fence;
+		block_from_run(cache, entry->block.page, page_count, entry->block.generation, &again, block);
+	}
+	pthread_mutex_unlock(&lists->lock);
+	return entry != NULL;
+}

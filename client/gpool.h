@@ -1,0 +1,365 @@
+/*
+ * gpool.h - GPU memory lent in pages by the one agent of this machine.
+ *
+ * A worker attaches, allocates blocks of pages, pins them while it or its GPU work uses them, unpins them so that the agent may
+ * evict them under pressure, and frees them. All of that is a few atomics on shared memory; the agent is asked only when this
+ * process's lease runs dry. gpool(7) tells the model, gpool(3) the calls.
+ *
+ *	struct gpool *pool;
+ *	struct gpool_block block;
+ *	uint64_t address;
+ *
+ *	gpool_open(NULL, &pool);                      attach to /run/gpool, the first pool
+ *	gpool_alloc(pool, 4, NULL, &block);           four pages, pinned
+ *	gpool_address(pool, &block, &address);        contiguous device address
+ *	gpool_unpin(pool, &block);                    may be evicted from now on
+ *	if (gpool_pin(pool, &block) == 0)             -ESTALE: it was
+ *		gpool_free(pool, &block);
+ *	gpool_close(pool);
+ *
+ * Functions return 0 or a count, else negative errno; gpool_strerror() says what a code means here. Out-parameters change only on
+ * success. Unless a call says otherwise any thread may make it, and none may be made from a signal handler. After fork() the child
+ * owns nothing of this: every call answers -ECHILD there, and the parent is not disturbed.
+ */
+#ifndef GPOOL_H
+#define GPOOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#define GPOOL_ASSERT_SIZE(type, bytes) static_assert(sizeof(struct type) == (bytes), "append only")
+#else
+#include <assert.h>
+#define GPOOL_ASSERT_SIZE(type, bytes) static_assert(sizeof(struct type) == (bytes), "append only")
+#endif
+
+#define GPOOL_API __attribute__((visibility("default")))
+
+/* ---- version ---- */
+
+#define GPOOL_VERSION_MAJOR 0
+#define GPOOL_VERSION_MINOR 1
+#define GPOOL_VERSION_PATCH 0
+
+/* gpool_version() - "0.1.0", of the library at run time. */
+GPOOL_API const char *gpool_version(void);
+
+/* ---- errors ---- */
+
+/* gpool_strerror() - what a code of this library means here; never NULL, never translated. `error` may have either sign. */
+GPOOL_API const char *gpool_strerror(int error);
+
+/* ---- types ---- */
+
+struct gpool; /* an attached pool */
+
+/* What a block holds. It orders eviction: TEMP_BUFFER goes first, then ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. */
+enum gpool_content {
+	GPOOL_KV_CACHE = 0,    /* pinned for its request */
+	GPOOL_LORA_WEIGHT = 1, /* pinned by hand while in an active batch */
+	GPOOL_TEMP_BUFFER = 2, /* pinned for its kernel */
+	GPOOL_ACTIVATION = 3,  /* pinned for its layer's pass */
+	GPOOL_GRADIENT = 4,    /* pinned for the backward pass */
+	GPOOL_CONTENTS = 5
+};
+
+enum gpool_pressure { GPOOL_LOW, GPOOL_MEDIUM, GPOOL_HIGH, GPOOL_CRITICAL };
+
+/*
+ * A block of pages. A value: copy it freely. It names the content, not the place: after a free or an eviction it is stale, and
+ * every call with it says so, also when the pages were taken for something else meanwhile.
+ */
+struct gpool_block {
+	uint64_t generation; /* of the first page */
+	uint64_t tag;        /* of the content; never repeated by this process */
+	uint32_t page;       /* first page in the pool */
+	uint32_t page_count;
+};
+GPOOL_ASSERT_SIZE(gpool_block, 24);
+
+/* A point in a stream: reached when all work queued before it is done. Zero: always reached. */
+struct gpool_fence {
+	uint64_t value;
+};
+
+/* ---- options ---- */
+
+enum {
+	GPOOL_OPEN_OBSERVER = 1u << 0, /* read only: no pages, no blocks */
+	GPOOL_OPEN_ADMIN = 1u << 1,    /* may steer the agent; no pages either */
+};
+
+struct gpool_options {
+	uint32_t size;         /* sizeof(struct gpool_options); GPOOL_OPTIONS_INIT sets it */
+	uint32_t flags;        /* GPOOL_OPEN_*; an unknown bit is -EINVAL */
+	const char *directory; /* of the agent's sockets; NULL: $GPOOL_DIR, else /run/gpool */
+	const char *pool;      /* name of the pool; NULL: the first */
+	const char *name;      /* how tools show this process; NULL: the program's name */
+	const char *tenant;    /* NULL: the first that this user may join */
+	int32_t timeout_ms;    /* longest wait for an agent that is not up yet; -1: no limit, 0: none */
+	uint32_t magazine;     /* single pages that each thread keeps at hand, 1..64; 0: 16 */
+	uint64_t quota_bytes;  /* most that this process may lease; 0: the tenant's limit */
+	void (*log)(void *context, int level, const char *text); /* NULL: silent. level: 0 error .. 3 debug */
+	void *log_context;
+};
+GPOOL_ASSERT_SIZE(gpool_options, 72);
+#define GPOOL_OPTIONS_INIT { sizeof(struct gpool_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+enum {
+	GPOOL_ALLOC_FIRST_FIT = 1u << 0,  /* lowest pages first instead of best fit */
+	GPOOL_ALLOC_CRITICAL = 1u << 1,   /* may use the reserved pages; admins and the system tenant only */
+	GPOOL_ALLOC_CONTIGUOUS = 1u << 2, /* neighbouring pages of the pool, or -ENOSPC; without it a block may be stitched */
+	GPOOL_ALLOC_NO_EVICT = 1u << 3,   /* rather -ENOSPC than another block's eviction */
+	GPOOL_ALLOC_SPILL = 1u << 4,      /* on eviction keep the content in host memory; -EOPNOTSUPP until the agent can */
+};
+
+struct gpool_alloc_options {
+	uint32_t size;      /* sizeof(struct gpool_alloc_options); GPOOL_ALLOC_OPTIONS_INIT sets it */
+	uint32_t flags;     /* GPOOL_ALLOC_*; an unknown bit is -EINVAL */
+	uint32_t content;   /* enum gpool_content */
+	uint32_t priority;  /* 0..3, higher stays longer */
+	uint64_t owner_id;  /* what tools show: request, adapter; free to choose */
+	int32_t timeout_ms; /* longest wait for pages; 0: none, -1: no limit */
+	uint32_t stream;    /* where it will be used first (gpool_stream_open); 0: anywhere */
+};
+GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
+#define GPOOL_ALLOC_OPTIONS_INIT { sizeof(struct gpool_alloc_options), 0, 0, 0, 0, 0, 0 }
+
+/* ---- life cycle ---- */
+
+/*
+ * gpool_open() - attach to a pool.
+ *
+ * @options: NULL for the defaults. Smaller size than the library's: missing fields are zero. Larger: the unknown tail must be
+ *           zero, else -E2BIG.
+ * @pool:    receives the handle; gpool_close() it
+ *
+ * Return: 0, or
+ *   -EINVAL     an unknown flag or a field out of range
+ *   -E2BIG      options of a newer library with a field set that this one lacks
+ *   -ENOENT     no agent's socket there, and timeout_ms is over
+ *   -ETIMEDOUT  the agent did not answer in time
+ *   -EACCES     this user may not attach, or not to this tenant or in this role
+ *   -ENXIO      no pool, tenant of that name
+ *   -EUSERS     the agent's limit on sessions
+ *   -EPROTO     agent and library disagree on the shared memory's layout
+ *   -ENODEV     the pool's device or back end cannot be opened in this process
+ *   -EMFILE, -ENOMEM  this process's limits
+ *
+ * Cost: some system calls and one round trip to the agent. Source: proto/PROTOCOL.md.
+ */
+GPOOL_API int gpool_open(const struct gpool_options *options, struct gpool **pool);
+
+/*
+ * gpool_close() - detach. All blocks end; waits for GPU work queued through this handle. NULL is fine. No other thread may be
+ * inside a call with this handle.
+ */
+GPOOL_API void gpool_close(struct gpool *pool);
+
+/* ---- work: blocks ---- */
+
+/*
+ * gpool_alloc() - allocate `page_count` pages, pinned once.
+ *
+ * Looks into the thread's magazine, then the process's lease, then asks the agent, which takes free pages, idle pages of others,
+ * unpinned blocks by its eviction policy. A request never fails while so many pages are free: when they do not lie in a row, the
+ * block is stitched, and its address is contiguous all the same.
+ *
+ * Return: 0, or
+ *   -EINVAL     page_count 0 or above the pool's, an unknown flag, content or priority
+ *   -ENOSPC     not so many pages to be had (in time); gpool_shortage() says needed, free, pinned and by whom
+ *   -EDQUOT     the tenant's limit or this process's quota
+ *   -EPERM      GPOOL_ALLOC_CRITICAL without the right to it, or a session that only reads
+ *   -ENOMEM     pages could not be mapped into this process
+ *   -EPIPE      the agent is gone, and the lease is dry; what is allocated stays usable
+ *   -ECHILD     after fork()
+ *
+ * Cost: about 10 ns from the magazine, 50 ns from the lease, one wake-up of the agent otherwise.
+ */
+GPOOL_API int gpool_alloc(struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options,
+	struct gpool_block *block);
+
+/*
+ * gpool_free() - end a block that the caller has pinned (an allocation is); the pin ends with it.
+ * When other threads still pin it, the pages come back with their last unpin, and no new pin succeeds.
+ * Return: 0, -ESTALE (freed already: of two frees one wins), -EINVAL (nobody has it pinned: use gpool_drop(); or not a handle
+ * that gpool_alloc() returned), -ECHILD.
+ */
+GPOOL_API int gpool_free(struct gpool *pool, const struct gpool_block *block);
+
+/* gpool_drop() - pin and free in one: ends a block that the caller has not pinned. -ESTALE: freed or evicted already. */
+GPOOL_API int gpool_drop(struct gpool *pool, const struct gpool_block *block);
+
+/*
+ * gpool_pin() - keep a block's content and place until gpool_unpin(). Pins count.
+ *
+ * Return: 0, or
+ *   -ESTALE     freed or evicted
+ *   -EINVAL     not the handle of a block, or of one that is prepared and not committed
+ *   -ETIMEDOUT  it was on the move for longer than the pool's pin_timeout (100 ms by default)
+ *   -ECHILD     after fork()
+ *
+ * Cost: one atomic, two loads; no system call unless the block is on the move.
+ */
+GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
+
+/* gpool_unpin() - end one pin. -EINVAL: it is not pinned. -ESTALE: not this block's place any more. */
+GPOOL_API int gpool_unpin(struct gpool *pool, const struct gpool_block *block);
+
+/* gpool_touch() - say that a block is in use: refreshes a long pin (max_pin_duration) and the eviction policy's clock. */
+GPOOL_API int gpool_touch(struct gpool *pool, const struct gpool_block *block);
+
+/* gpool_address() - the block's device address, page_count * gpool_page_bytes() contiguous bytes; valid while it is pinned. */
+GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
+
+/* Why the calling thread's last gpool_alloc() found no pages. */
+struct gpool_shortage {
+	uint32_t needed, free, pinned;
+	uint32_t holder;       /* session with the most pinned pages */
+	uint32_t holder_pages;
+};
+GPOOL_API void gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage);
+
+/* ---- work: smaller than a page ---- */
+
+/* Part of a page, aligned to 256 bytes. */
+struct gpool_span {
+	struct gpool_block block; /* the page it lies in; pinned while a span in it lives */
+	uint64_t address;
+	uint32_t offset;
+	uint32_t bytes; /* as rounded up */
+};
+
+/*
+ * gpool_span_alloc() - 1 byte to half a page, from pages that this process shares among spans of one size class and content.
+ * Return: as gpool_alloc(). Cost: a lock within the process, about 50 ns.
+ */
+GPOOL_API int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struct gpool_span *span);
+GPOOL_API int gpool_span_free(struct gpool *pool, const struct gpool_span *span);
+
+/* ---- work: streams and fences ---- */
+
+enum {
+	GPOOL_STREAM_MANUAL = 1u << 0, /* no GPU stream behind it: the program reaches its fences with gpool_fence_signal() */
+};
+
+/*
+ * gpool_stream_open() - a stream whose progress everybody can see. `native`: a CUstream of this process to put fences on, or NULL
+ * for one of gpool's own. At most 255 at a time. Return: 0, -EINVAL, -EUSERS (too many), -ENOMEM, -EIO, -EOPNOTSUPP.
+ */
+GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t *stream);
+/* gpool_stream_close() - waits for its work. */
+GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
+
+/* gpool_copy(), gpool_fill() - queue on a stream of gpool's own. bytes of fill: a multiple of 4. */
+GPOOL_API int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, uint64_t bytes);
+GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value, uint64_t bytes);
+
+/* gpool_fence_record() - a fence behind all that was queued on `stream` so far. One driver call. */
+GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
+/* gpool_fence_done() - 1 reached, 0 not yet. One load. */
+GPOOL_API int gpool_fence_done(struct gpool *pool, struct gpool_fence fence);
+/* gpool_fence_wait() - wait on the host: 0, -ETIMEDOUT. gpool_stream_wait() - make a stream wait. */
+GPOOL_API int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_ms);
+GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence);
+/* gpool_fence_signal() - reach a fence of a GPOOL_STREAM_MANUAL stream. */
+GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
+
+/* gpool_free_after(), gpool_unpin_after() - as gpool_free() and gpool_unpin(), when the fence is reached; they return at once. */
+GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
+GPOOL_API int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
+
+/* ---- work: scopes ---- */
+
+enum {
+	GPOOL_SCOPE_FREE = 1u << 0, /* free at the end instead of unpin */
+};
+
+/*
+ * A scope pins what is allocated in it and unpins (or frees) all of it at its end: a kernel, a layer's pass, a request. Used by one
+ * thread at a time. gpool_scope_end() with a fence lets go when the fence is reached.
+ */
+struct gpool_scope {
+	struct gpool *pool;
+	struct gpool_block *blocks;
+	uint32_t count, capacity;
+	uint32_t content, flags;
+};
+GPOOL_API int gpool_scope_begin(struct gpool *pool, uint32_t content, uint32_t flags, struct gpool_scope *scope);
+GPOOL_API int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count, const struct gpool_alloc_options *options,
+	struct gpool_block *block);
+/* gpool_scope_end() - a second call does nothing. fence NULL: at once. Return: 0, or the first error met; all blocks are let go. */
+GPOOL_API int gpool_scope_end(struct gpool_scope *scope, const struct gpool_fence *fence);
+GPOOL_API void gpool_scope_cleanup(struct gpool_scope *scope);
+/* GPOOL_SCOPE(scope); gpool_scope_begin(pool, ..., &scope); ... - ends by itself when the C block does. */
+#define GPOOL_SCOPE(variable) \
+	struct gpool_scope variable __attribute__((cleanup(gpool_scope_cleanup))) = { 0, 0, 0, 0, 0, 0 }
+
+/* ---- work: two phases ---- */
+
+/*
+ * gpool_prepare() - take pages that nobody sees yet. gpool_commit() - make them a block and store its device address to *entry (an
+ * entry of a table that kernels read; may be NULL) in one 8-byte release store; *block becomes the committed block, pinned once.
+ * gpool_rollback() - give them back. A process that dies between the two rolls back by dying.
+ * Only these two calls take a prepared block; others answer -EINVAL. Return: as gpool_alloc(); -ESTALE: committed or rolled back.
+ */
+GPOOL_API int gpool_prepare(struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options,
+	struct gpool_block *block);
+GPOOL_API int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry);
+GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block);
+
+/* ---- events ---- */
+
+enum gpool_event_kind {
+	GPOOL_EVENT_PRESSURE = 1,
+	GPOOL_EVENT_EVICTION = 2,
+	GPOOL_EVENT_RECLAIM = 3,
+	GPOOL_EVENT_TENANT_LIMIT = 4,
+	GPOOL_EVENT_AGENT_START = 5,
+	GPOOL_EVENT_SESSION_START = 6,
+	GPOOL_EVENT_SESSION_END = 7,
+	GPOOL_EVENT_LEAKED_PIN = 8,
+	GPOOL_EVENT_RELOAD = 9,
+	GPOOL_EVENT_FRONT_RESTART = 10,
+	GPOOL_EVENT_DAMAGE = 11
+};
+
+struct gpool_event {
+	uint32_t kind;    /* enum gpool_event_kind */
+	uint32_t session; /* whom it concerns; 0: all */
+	uint64_t time_ms; /* wall clock */
+	uint64_t value;   /* level, pages or number, as the kind says */
+	char pool[64];
+	char text[192];
+};
+
+/* gpool_event_next() - the agent's next event: 0, -ETIMEDOUT. The first call subscribes; earlier events are not seen. One thread. */
+GPOOL_API int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *event);
+
+/* ---- inspection ---- */
+
+GPOOL_API uint64_t gpool_page_bytes(const struct gpool *pool);
+GPOOL_API uint32_t gpool_page_count(const struct gpool *pool);
+GPOOL_API uint32_t gpool_session(const struct gpool *pool);
+/* gpool_pressure() - enum gpool_pressure, one load. */
+GPOOL_API int gpool_pressure(const struct gpool *pool);
+
+struct gpool_statistics {
+	uint32_t size; /* sizeof(struct gpool_statistics), set by the caller */
+	uint32_t leased_pages, idle_pages, deferred_blocks;
+	uint64_t allocations, frees, pins, unpins;
+	uint64_t stale_pins, contended_pins;
+	uint64_t magazine_hits, stitched, refills, refusals;
+	uint64_t driver_calls;             /* of the back end, by this handle, since gpool_open() */
+	uint64_t allocation_ns[32];        /* histogram, bucket i: [2^i, 2^(i+1)) ns; one allocation in 256 */
+	uint64_t refill_ns[32];            /* every refill */
+};
+GPOOL_API int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

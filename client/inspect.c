@@ -1,0 +1,147 @@
+/* inspect.c - what a pool tells about itself, and what error codes mean. */
+#include "client/pool.h"
+
+#include <string.h>
+
+#ifndef GPOOL_VERSION
+#define GPOOL_VERSION "0.1.0"
+#endif
+
+const char *gpool_version(void)
+{
+	return GPOOL_VERSION;
+}
+
+const char *gpool_strerror(int error)
+{
+	switch (error < 0 ? -error : error) {
+	case 0:
+		return "success";
+	case E2BIG:
+		return "options of a newer library, with a field set that this one does not know";
+	case EACCES:
+		return "this user may not attach, or not to this tenant or in this role";
+	case EAGAIN:
+		return "not possible at this moment";
+	case EBADMSG:
+		return "an answer that is no message of the protocol";
+	case EBUSY:
+		return "queued GPU work still uses it";
+	case ECHILD:
+		return "called after fork(): the pool is the parent's, open one of your own";
+	case EDQUOT:
+		return "the tenant's limit or this process's quota is reached";
+	case EFAULT:
+		return "an address that is not mapped for this access";
+	case EINVAL:
+		return "an argument out of range, or a handle that no call returned";
+	case EIO:
+		return "the GPU driver failed";
+	case EMFILE:
+		return "too many open files, or too many pools in this process";
+	case EMSGSIZE:
+		return "a message longer than its reader has room for";
+	case ENODEV:
+		return "the pool's device or back end cannot be opened in this process";
+	case ENOENT:
+		return "no agent listens there";
+	case ENOMEM:
+		return "out of host memory, or pages could not be mapped into this process";
+	case ENOSPC:
+		return "not enough pages free or evictable";
+	case ENXIO:
+		return "no pool or tenant of that name";
+	case EOPNOTSUPP:
+		return "not supported by this device, back end or version";
+	case EPERM:
+		return "not permitted to this role or tenant";
+	case EPIPE:
+		return "the agent is gone, or has ended this session";
+	case EPROTO:
+		return "agent and library disagree on the protocol or the layout of shared memory";
+	case ESTALE:
+		return "the block is gone: freed or evicted";
+	case ETIMEDOUT:
+		return "not in time";
+	case EUSERS:
+		return "too many sessions or streams";
+	default:
+		return "unknown error";
+	}
+}
+
+uint64_t gpool_page_bytes(const struct gpool *pool)
+{
+	return pool->page_bytes; /* 0 in a forked child, as all that follow */
+}
+
+uint32_t gpool_page_count(const struct gpool *pool)
+{
+	return pool->alive ? pool->header->page_count : 0;
+}
+
+uint32_t gpool_session(const struct gpool *pool)
+{
+	return pool->id;
+}
+
+int gpool_pressure(const struct gpool *pool)
+{
+	return pool->alive ? (int)atomic_load_explicit(&pool->header->pressure, memory_order_relaxed) : -ECHILD;
+}
+
+static void count_pages(const struct gpool *pool, struct gpool_statistics *statistics)
+{
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_relaxed);
+
+		if (page_word_owner(word) == pool->id && (page_word_state(word) == PAGE_LEASED || page_word_in_motion(word)))
+			statistics->leased_pages++;
+	}
+	for (uint32_t word = 0; word < (pool->page_count + 63) / 64; word++)
+		statistics->idle_pages += (uint32_t)__builtin_popcountll(
+			atomic_load_explicit(&pool->session.free_bits[word], memory_order_relaxed));
+}
+
+static void count_threads(const struct session_stats *stats, struct gpool_statistics *statistics)
+{
+	for (int i = 0; i < SESSION_STAT_SLOTS; i++) {
+		const struct thread_stats *thread = &stats->threads[i];
+
+		statistics->allocations += atomic_load_explicit(&thread->allocations, memory_order_relaxed);
+		statistics->frees += atomic_load_explicit(&thread->frees, memory_order_relaxed);
+		statistics->pins += atomic_load_explicit(&thread->pins, memory_order_relaxed);
+		statistics->unpins += atomic_load_explicit(&thread->unpins, memory_order_relaxed);
+		statistics->stale_pins += atomic_load_explicit(&thread->stale_pins, memory_order_relaxed);
+		statistics->contended_pins += atomic_load_explicit(&thread->contended_pins, memory_order_relaxed);
+		statistics->magazine_hits += atomic_load_explicit(&thread->magazine_hits, memory_order_relaxed);
+		statistics->stitched += atomic_load_explicit(&thread->stitched, memory_order_relaxed);
+		statistics->refills += atomic_load_explicit(&thread->refills, memory_order_relaxed);
+		statistics->refusals += atomic_load_explicit(&thread->refusals, memory_order_relaxed);
+	}
+	static_assert(sizeof(statistics->allocation_ns) == SESSION_HISTOGRAM * sizeof(uint64_t), "same buckets");
+	for (int i = 0; i < SESSION_HISTOGRAM; i++) {
+		statistics->allocation_ns[i] = atomic_load_explicit(&stats->allocation_ns[i], memory_order_relaxed);
+		statistics->refill_ns[i] = atomic_load_explicit(&stats->refill_ns[i], memory_order_relaxed);
+	}
+}
+
+int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics)
+{
+	struct gpool_statistics filled = { .size = statistics->size };
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return -EINVAL;
+	count_pages(pool, &filled);
+	count_threads(pool->session.stats, &filled);
+	filled.deferred_blocks = atomic_load_explicit(&pool->deferred_count, memory_order_relaxed);
+	if (pool->gpu)
+		filled.driver_calls = gpu_calls_total(pool->gpu) - pool->calls_at_open;
+	/* As options: an older program gets the fields it knows, a newer one zeros where this library has nothing to say. */
+	if (filled.size > sizeof(filled))
+		memset((char *)statistics + sizeof(filled), 0, filled.size - sizeof(filled));
+	memcpy(statistics, &filled, filled.size < sizeof(filled) ? filled.size : sizeof(filled));
+	return 0;
+}

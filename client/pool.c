@@ -1,0 +1,454 @@
+/* pool.c - attaching to a pool and detaching; what a fork means. See pool.h. */
+#include "client/pool.h"
+
+#include "client/control.h"
+#include "client/deferred.h"
+#include "client/events.h"
+#include "client/span.h"
+#include "client/stitch.h"
+#include "client/stream.h"
+#include "client/thread_cache.h"
+#include "client/window.h"
+#include "proto/attach.h"
+#include "proto/codec.h"
+#include "shm/doorbell.h"
+
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DIRECTORY_DEFAULT "/run/gpool"
+
+enum {
+	REPLY_MS = 10000, /* for an answer to an attach request, when the caller would wait less for the agent itself */
+	DETACH_MS = 2000,
+	RUNS_SHARE = 64,  /* a thread keeps 1/64 of the pool in runs, or ... */
+	RUNS_LEAST = 256, /* ... so many pages: two blocks of 100, the size of the speed goal; the agent can take them back */
+};
+
+/* ---- small things ---- */
+
+uint64_t monotonic_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+void pool_log(const struct gpool *pool, enum pool_log_level level, const char *format, ...)
+{
+	char text[512];
+	va_list arguments;
+
+	if (!pool->log)
+		return;
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	pool->log(pool->log_context, (int)level, text);
+}
+
+bool pool_gone(const struct gpool *pool)
+{
+	struct pollfd connection = { .fd = pool->socket };
+
+	if (atomic_load_explicit(&pool->session.header->closed, memory_order_acquire))
+		return true;
+	return poll(&connection, 1, 0) > 0 && connection.revents & (POLLHUP | POLLERR);
+}
+
+void pool_pages_freed(const struct gpool *pool)
+{
+	doorbell_ring(pool->doorbell);
+}
+
+int options_read(void *to, size_t known, const void *from)
+{
+	uint32_t size;
+
+	memcpy(&size, from, sizeof(size));
+	if (size < sizeof(size))
+		return -EINVAL;
+	for (size_t i = known; i < size; i++)
+		if (((const unsigned char *)from)[i])
+			return -E2BIG;
+	memset(to, 0, known);
+	memcpy(to, from, size < known ? size : known);
+	return 0;
+}
+
+/* ---- attach ---- */
+
+/* Everything that gpool_open() received or made, on its way into the pool. */
+struct attaching {
+	struct gpool *pool;
+	struct gpool_options options;
+	char pool_name[64];
+	char name[64];
+	char tenant[64];
+	struct msg_attach_reply reply;
+	uint8_t buffer[MSG_LARGEST_attach_reply]; /* the request is shorter */
+};
+static_assert((int)MSG_LARGEST_attach_request <= (int)MSG_LARGEST_attach_reply, "one buffer for both");
+
+static int name_copy(char to[64], const char *from)
+{
+	if (from && strlen(from) >= 64)
+		return -EINVAL;
+	msg_text_copy(to, 64, from ? from : "");
+	return 0;
+}
+
+static int options_check(struct attaching *a, const struct gpool_options *options)
+{
+	struct gpool_options *read = &a->options;
+	int error = options ? options_read(read, sizeof(*read), options) : 0;
+
+	if (error)
+		return error;
+	if (read->flags & ~(uint32_t)(GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN) ||
+		read->flags == (GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN) || read->timeout_ms < -1 || read->magazine > MAGAZINE_MAX)
+		return -EINVAL;
+	error = name_copy(a->pool_name, read->pool);
+	if (!error)
+		error = name_copy(a->tenant, read->tenant);
+	/* Only for people: a long one is cut. */
+	msg_text_copy(a->name, sizeof(a->name), read->name ? read->name : program_invocation_short_name);
+	return error;
+}
+
+/* What connect(2) and our wait say, in the words of gpool_open(). */
+static int connect_error(int error)
+{
+	switch (error) {
+	case -ECONNREFUSED:
+	case -ENOTDIR:
+	case -ETIMEDOUT:
+		return -ENOENT; /* nobody is there, or was in time */
+	case -EAGAIN:
+		return -ETIMEDOUT; /* somebody is, and does not look */
+	case -ENAMETOOLONG:
+		return -EINVAL;
+	case -EPERM:
+		return -EACCES;
+	case -ENFILE:
+		return -EMFILE;
+	default:
+		return error;
+	}
+}
+
+static int attach_socket(struct attaching *a)
+{
+	const char *directory = a->options.directory ? a->options.directory : secure_getenv("GPOOL_DIR");
+	char path[256];
+	int length;
+
+	if (!directory || !*directory)
+		directory = DIRECTORY_DEFAULT;
+	length = snprintf(path, sizeof(path), "%s/attach", directory);
+	if (length < 0 || (size_t)length >= sizeof(path))
+		return -EINVAL;
+	length = attach_connect(path, a->options.timeout_ms);
+	if (length < 0) {
+		int error = connect_error(length);
+
+		pool_log(a->pool, POOL_LOG_ERROR, "cannot connect to '%s': %s", path, strerror(-length));
+		return error;
+	}
+	a->pool->socket = length;
+	return 0;
+}
+
+/* The agent's refusals that gpool_open() passes on; anything else is not in its protocol. */
+static int refusal(int error)
+{
+	switch (error) {
+	case -EINVAL:
+	case -EACCES:
+	case -ENXIO:
+	case -EUSERS:
+	case -EPROTO:
+	case -ENODEV:
+	case -EMFILE:
+	case -ENOMEM:
+	case -ETIMEDOUT:
+		return error;
+	case -EPERM:
+		return -EACCES;
+	case -ENFILE:
+	case -ETOOMANYREFS:
+		return -EMFILE;
+	default:
+		return -EPROTO;
+	}
+}
+
+static int attach_ask(struct attaching *a, int fds[3])
+{
+	struct msg_attach_request request = {
+		.layout_version = POOL_LAYOUT_VERSION,
+		.role = a->pool->role,
+		.quota_bytes = a->options.quota_bytes,
+	};
+	int timeout_ms = a->options.timeout_ms, length, error;
+	size_t fd_count = 0;
+
+	if (timeout_ms >= 0 && timeout_ms < REPLY_MS)
+		timeout_ms = REPLY_MS;
+	strcpy(request.pool, a->pool_name);
+	strcpy(request.name, a->name);
+	strcpy(request.tenant, a->tenant);
+	length = msg_encode_attach_request(&request, 0, NULL, a->buffer, sizeof(a->buffer));
+	if (length < 0)
+		return -EINVAL;
+	error = attach_send(a->pool->socket, a->buffer, (size_t)length, NULL, 0);
+	if (error)
+		return error == -EPIPE ? -ETIMEDOUT : -EPROTO;
+	length = attach_receive(a->pool->socket, a->buffer, sizeof(a->buffer), fds, 3, &fd_count, timeout_ms);
+	if (length < 0) {
+		/* -EPIPE: it went away over our request, which for us is no answer */
+		return length == -EPIPE ? -ETIMEDOUT : refusal(length);
+	}
+	if (msg_decode_attach_reply(&a->reply, a->buffer, (size_t)length))
+		error = -EPROTO;
+	else if (a->reply.error) {
+		pool_log(a->pool, POOL_LOG_ERROR, "the agent refused to attach '%s': %s", a->name, a->reply.text);
+		error = refusal(a->reply.error);
+	} else if (fd_count != 3)
+		error = -EPROTO;
+	if (error)
+		for (size_t i = 0; i < fd_count; i++)
+			close(fds[i]);
+	return error;
+}
+
+/* The segments say the same as the reply. */
+static bool reply_fits(const struct attaching *a)
+{
+	const struct gpool *pool = a->pool;
+	const struct pool_header *header = pool->segment.header;
+	const struct session_header *session = pool->session.header;
+	const struct msg_attach_reply *reply = &a->reply;
+
+	return reply->session >= 1 && reply->session <= PAGE_OWNER_MAX && reply->page_size == header->page_bytes &&
+		reply->page_count == header->page_count && reply->pages_per_handle == header->pages_per_handle &&
+		strncmp(reply->pool, header->name, sizeof(reply->pool)) == 0 &&
+		strncmp(reply->backend, header->backend, sizeof(reply->backend)) == 0 &&
+		session->session == reply->session && session->page_count == pool->page_count &&
+		(!*a->pool_name || strcmp(reply->pool, a->pool_name) == 0);
+}
+
+static int segments_open(struct attaching *a, const int fds[3])
+{
+	struct gpool *pool = a->pool;
+	int error = pool_segment_open(fds[0], &pool->segment);
+
+	if (error)
+		return error == -ENOMEM ? error : -EPROTO;
+	pool->header = pool->segment.header;
+	pool->pages = pool->segment.pages;
+	pool->page_bytes = pool->header->page_bytes;
+	pool->page_count = pool->role ? 0 : pool->header->page_count;
+	pool->unreserved = pool->role ? 0 : pool->header->reserved_first;
+	error = session_segment_open(fds[1], pool->page_count, true, &pool->session);
+	if (error)
+		return error == -ENOMEM ? error : -EPROTO;
+	if (!reply_fits(a))
+		return -EPROTO;
+	/* A child would not be stopped by its fork check if it wrote through a pointer it kept. */
+	madvise(pool->session.header, pool->session.bytes, MADV_DONTFORK);
+	pool->id = a->reply.session;
+	memcpy(pool->control_url, a->reply.control_url, sizeof(pool->control_url));
+	memcpy(pool->events_url, a->reply.events_url, sizeof(pool->events_url));
+	return 0;
+}
+
+static int device_open(struct attaching *a)
+{
+	struct gpool *pool = a->pool;
+	const struct gpu_ops *ops = gpu_backend(a->reply.backend);
+	struct gpu_device_info info;
+	int index, error;
+
+	if (!ops) {
+		pool_log(pool, POOL_LOG_ERROR, "cannot open pool '%s': this library has no back end '%s'", a->reply.pool,
+			a->reply.backend);
+		return -ENODEV;
+	}
+	index = gpu_device_find(ops, a->reply.device);
+	error = index < 0 ? index : gpu_open(ops, index, 0, &pool->gpu);
+	if (!error)
+		error = ops->device_info(index, &info);
+	if (error) {
+		pool_log(pool, POOL_LOG_ERROR, "cannot open device '%s' of back end '%s': %s", a->reply.device, a->reply.backend,
+			gpu_error_text());
+		return error == -ENOMEM ? -ENOMEM : -ENODEV;
+	}
+	pool->capabilities = info.capabilities;
+	pool->calls_at_open = gpu_calls_total(pool->gpu);
+	return 0;
+}
+
+/* ---- life ---- */
+
+static struct gpool *pool_allocate(void)
+{
+	struct gpool *pool = mmap(NULL, sizeof(*pool), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (pool == MAP_FAILED)
+		return NULL;
+	if (madvise(pool, sizeof(*pool), MADV_WIPEONFORK)) {
+		munmap(pool, sizeof(*pool));
+		return NULL;
+	}
+	pool->socket = -1;
+	pool->doorbell = -1;
+	pthread_mutex_init(&pool->attach_lock, NULL);
+	pthread_mutex_init(&pool->request_lock, NULL);
+	pthread_cond_init(&pool->request_free, NULL);
+	pthread_mutex_init(&pool->control_lock, NULL);
+	pthread_mutex_init(&pool->events_lock, NULL);
+	return pool;
+}
+
+/* Of a pool in any stage of opening. */
+static void pool_destroy_parts(struct gpool *pool)
+{
+	control_close(pool->control);
+	events_close(pool->events);
+	/* Work first, then what it used, then the device. */
+	stream_close_all(pool);
+	span_close(pool);
+	deferred_close(pool);
+	stitch_close(pool);
+	window_close(pool);
+	if (pool->gpu)
+		gpu_close(pool->gpu);
+}
+
+static void pool_release(struct gpool *pool)
+{
+	if (pool->socket >= 0)
+		close(pool->socket);
+	if (pool->doorbell >= 0)
+		close(pool->doorbell);
+	session_segment_close(&pool->session);
+	pool_segment_close(&pool->segment);
+	pthread_mutex_destroy(&pool->attach_lock);
+	pthread_mutex_destroy(&pool->request_lock);
+	pthread_cond_destroy(&pool->request_free);
+	pthread_mutex_destroy(&pool->control_lock);
+	pthread_mutex_destroy(&pool->events_lock);
+	munmap(pool, sizeof(*pool));
+}
+
+/* Tell the agent that all is unmapped and idle, so that it need not wait for the death of this process. */
+static void detach(struct gpool *pool)
+{
+	const struct msg_detach_request request = { 0 };
+	uint8_t buffer[MSG_LARGEST_detach_request + MSG_LARGEST_detach_reply]; /* room for either */
+	int length = msg_encode_detach_request(&request, 0, pool->token, buffer, sizeof(buffer));
+
+	if (length > 0 && attach_send(pool->socket, buffer, (size_t)length, NULL, 0) == 0)
+		attach_receive(pool->socket, buffer, sizeof(buffer), NULL, 0, NULL, DETACH_MS);
+}
+
+static int parts_open(struct attaching *a)
+{
+	struct gpool *pool = a->pool;
+	int error = stream_open_all(pool);
+
+	if (!error)
+		error = deferred_open(pool);
+	if (error || pool->role)
+		return error;
+	error = stitch_open(pool);
+	if (!error)
+		error = span_open(pool);
+	if (!error)
+		error = device_open(a);
+	if (!error)
+		error = window_open(pool);
+	return error;
+}
+
+static int pool_open(struct attaching *a)
+{
+	struct gpool *pool = a->pool;
+	int fds[3], error;
+
+	error = attach_socket(a);
+	if (error)
+		return error;
+	error = attach_ask(a, fds);
+	if (error) {
+		/* It may have admitted us all the same, and then lends us pages until it hears otherwise. */
+		if (error != -ETIMEDOUT)
+			detach(pool);
+		return error;
+	}
+	pool->doorbell = fds[2];
+	memcpy(pool->token, a->reply.token, sizeof(pool->token));
+	error = segments_open(a, fds);
+	close(fds[0]);
+	close(fds[1]);
+	if (!error)
+		error = parts_open(a);
+	if (!error)
+		error = thread_cache_pool_open(pool);
+	if (error) {
+		pool_destroy_parts(pool);
+		detach(pool);
+		return error;
+	}
+	pool->magazine = a->options.magazine ? a->options.magazine : MAGAZINE_DEFAULT;
+	pool->run_pages = pool->page_count / RUNS_SHARE > RUNS_LEAST ? pool->page_count / RUNS_SHARE : RUNS_LEAST;
+	pool->alive = 1;
+	return 0;
+}
+
+int gpool_open(const struct gpool_options *options, struct gpool **pool)
+{
+	struct attaching *a = calloc(1, sizeof(*a));
+	int error;
+
+	if (!a)
+		return -ENOMEM;
+	error = options_check(a, options);
+	if (error)
+		goto free_attaching;
+	a->pool = pool_allocate();
+	if (!a->pool) {
+		error = -ENOMEM;
+		goto free_attaching;
+	}
+	a->pool->log = a->options.log;
+	a->pool->log_context = a->options.log_context;
+	a->pool->role = a->options.flags & GPOOL_OPEN_OBSERVER ? 1 : a->options.flags & GPOOL_OPEN_ADMIN ? 2 : 0;
+	error = pool_open(a);
+	if (error)
+		pool_release(a->pool);
+	else
+		*pool = a->pool;
+free_attaching:
+	free(a);
+	return error;
+}
+
+void gpool_close(struct gpool *pool)
+{
+	/* In a forked child there is nothing of ours: what the pool held the parent still holds. */
+	if (!pool || !pool->alive)
+		return;
+	thread_cache_pool_close(pool);
+	pool_destroy_parts(pool);
+	detach(pool);
+	pool_release(pool);
+}

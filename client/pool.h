@@ -1,0 +1,145 @@
+/*
+ * pool.h - what an attached pool is inside this process. Internal to libgpool.
+ *
+ * struct gpool lies in a mapping of its own that the kernel empties in a forked child (MADV_WIPEONFORK), so `alive` reads 0
+ * there: one load at the head of every public call tells the child from the parent, before any shared segment is touched.
+ *
+ * Locks, in the order in which they may nest:
+ *   thread cache registry (thread_cache.c) - caches of all threads; held across fork()
+ *   deferred->lock   blocks that wait for fences or for other threads' pins
+ *   stitches->lock   ranges of stitched blocks
+ *   window->lock     imported handles and what is mapped
+ *   attach_lock      one question and its answer on the attach socket
+ *   streams[].lock   one stream; nothing is taken inside it
+ * spans->lock stands outside all of these: a page of spans is allocated and freed under it.
+ */
+#ifndef GPOOL_CLIENT_POOL_H
+#define GPOOL_CLIENT_POOL_H
+
+#include "client/gpool.h"
+#include "cuda/gpu.h"
+#include "proto/messages.h"
+#include "shm/session_segment.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#define likely(condition) __builtin_expect(!!(condition), 1)
+#define unlikely(condition) __builtin_expect(!!(condition), 0)
+/* A slow path: out of line, so that the fast one stays short. */
+#define COLD __attribute__((noinline, cold))
+
+#if defined(__x86_64__) || defined(__i386__)
+#define cpu_relax() __builtin_ia32_pause()
+#else
+#define cpu_relax() __asm__ volatile("" ::: "memory")
+#endif
+
+struct control;
+struct deferred_lists;
+struct events;
+struct spans;
+struct stitches;
+struct streams;
+struct thread_cache;
+struct window;
+
+enum {
+	POOLS_MAX = 16, /* attached at a time by one process; chosen: one for each GPU of the largest nodes */
+	MAGAZINE_DEFAULT = 16,
+	MAGAZINE_MAX = 64,
+};
+
+enum pool_log_level { POOL_LOG_ERROR, POOL_LOG_WARNING, POOL_LOG_INFO, POOL_LOG_DEBUG };
+
+struct gpool {
+	/* Read by every call, written by gpool_open() alone. */
+	uint32_t alive;      /* 0 in a forked child */
+	uint32_t page_count; /* of the session: 0 when it only reads, so that every handle is out of bounds */
+	uint64_t epoch;      /* of this gpool_open(), never repeated in a process */
+	uint32_t slot;       /* in each thread's table of caches */
+	uint32_t id;         /* session */
+	struct pool_header *header;
+	_Atomic uint64_t *pages;
+	struct session_segment session;
+	uint64_t window_base;
+	uint64_t page_bytes;
+	uint32_t unreserved; /* pages [0, unreserved) are for everybody, the rest for critical work */
+	uint32_t magazine;   /* single pages that a thread keeps */
+	uint32_t run_pages;  /* pages in runs that a thread keeps */
+	uint32_t role;
+	struct pool_segment segment;
+
+	struct window *window;
+	struct deferred_lists *deferred;
+	struct stitches *stitches;
+	struct streams *streams;
+	struct spans *spans;
+	struct gpu *gpu; /* NULL for a session that only reads */
+	uint32_t capabilities;
+	uint64_t calls_at_open;
+
+	int socket;
+	int doorbell;
+	uint8_t token[MSG_TOKEN_BYTES];
+	pthread_mutex_t attach_lock;
+
+	/* Requests for pages in flight. */
+	pthread_mutex_t request_lock;
+	pthread_cond_t request_free;
+	uint64_t requests_used; /* bit for each slot of the session segment */
+	uint32_t request_next;
+
+	pthread_mutex_t control_lock;
+	struct control *control; /* opened by the first request */
+	pthread_mutex_t events_lock;
+	struct events *events; /* opened by the first gpool_event_next() */
+	char control_url[128];
+	char events_url[128];
+
+	struct thread_cache *caches; /* under the registry's lock */
+	_Atomic uint32_t cache_count;
+	uint64_t stat_slots_used;    /* likewise */
+
+	void (*log)(void *context, int level, const char *text);
+	void *log_context;
+
+	/* Written by all threads: a line of its own. */
+	_Alignas(64) _Atomic uint32_t deferred_count; /* blocks and pins that wait; looked at without the lock */
+};
+
+void __attribute__((format(printf, 3, 4))) pool_log(const struct gpool *pool, enum pool_log_level level, const char *format, ...);
+
+/* pool_gone() - whether the agent has ended this session or the connection. */
+bool pool_gone(const struct gpool *pool);
+
+/*
+ * options_read() - copy options of any library version into to[known]: missing fields become zero, an unknown tail must be zero.
+ * Return: 0, -EINVAL (smaller than its own size field), -E2BIG.
+ */
+int options_read(void *to, size_t known, const void *from);
+
+static inline uint32_t pool_clock(const struct gpool *pool)
+{
+	return atomic_load_explicit(&pool->header->clock_ms, memory_order_relaxed);
+}
+
+/* Whether somebody needs pages more than this process needs them at hand. */
+static inline bool pool_is_short(const struct gpool *pool)
+{
+	return atomic_load_explicit(&pool->header->waiters, memory_order_relaxed) != 0 ||
+		atomic_load_explicit(&pool->header->pressure, memory_order_relaxed) >= POOL_PRESSURE_HIGH;
+}
+
+/* pool_pages_freed() - pages became idle or may be evicted: whoever waits for some gets another try. */
+void pool_pages_freed(const struct gpool *pool) COLD;
+
+static inline void pool_wake_waiters(const struct gpool *pool)
+{
+	if (unlikely(atomic_load_explicit(&pool->header->waiters, memory_order_relaxed)))
+		pool_pages_freed(pool);
+}
+
+uint64_t monotonic_ns(void);
+
+#endif

@@ -1,0 +1,17 @@
+/*
+ * refill.h - asking the agent for pages: a request in the session segment and a doorbell. Internal to libgpool.
+ */
+#ifndef GPOOL_CLIENT_REFILL_H
+#define GPOOL_CLIENT_REFILL_H
+
+#include "client/thread_cache.h"
+
+/*
+ * refill_take() - `need` pages handed over, and some more as free bits. flags: LEASE_*. *first: the first run; the entries say
+ * its length and where the next one is, and together they have `need` pages.
+ * Return: 0, -ENOSPC, -EDQUOT, -EPERM (the agent refuses; the thread's shortage says more), -EPIPE (no agent).
+ */
+int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, uint32_t flags, int32_t timeout_ms,
+	uint32_t *first);
+
+#endif

@@ -1,0 +1,27 @@
+/*
+ * stitch.h - blocks whose pages do not lie in a row: mapped a second time, side by side, in a range of their own.
+ * Internal to libgpool.
+ *
+ * The head's entry has BLOCK_STITCHED and `next`, each further extent's BLOCK_EXTENT; the head's pin and fence stand for all.
+ * When the agent evicts such a block, this process learns nothing of it: the range stays until it is cleaned, which happens when
+ * a block is stitched at the same page or when the ranges have doubled in number since they were last looked through.
+ */
+#ifndef GPOOL_CLIENT_STITCH_H
+#define GPOOL_CLIENT_STITCH_H
+
+#include "client/alloc.h"
+
+int stitch_open(struct gpool *pool);
+void stitch_close(struct gpool *pool);
+
+/* stitch_create() - the chain of runs that was handed over becomes one block. On failure (-ENOMEM, -ESTALE) all is idle. */
+int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
+	const struct alloc_request *request, struct gpool_block *block);
+
+/* stitch_finish() - block_finish() for a stitched block: 0, -EBUSY. */
+int stitch_finish(struct gpool *pool, const struct gpool_block *block);
+
+/* stitch_address() - 0, -ESTALE. */
+int stitch_address(const struct gpool *pool, const struct gpool_block *block, uint64_t *address);
+
+#endif

@@ -1,0 +1,344 @@
+/* window.c - see window.h. */
+#include "client/window.h"
+
+#include "proto/attach.h"
+#include "proto/codec.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HANDLES_REPLY_MS = 10000 }; /* chosen: an agent that restarts is back long before */
+
+/* Handles that lie one after the other behind one descriptor, which is kept: importing all of them at once would take long. */
+struct handle_source {
+	struct handle_source *next;
+	int fd;
+	uint32_t first, count;
+	uint64_t offset;
+};
+
+struct window {
+	pthread_mutex_t lock;
+	uint32_t pages_per_handle;
+	uint32_t handle_count;
+	uint64_t handle_bytes;
+	uint64_t bytes;
+	_Atomic uint64_t *mapped; /* a bit for each handle */
+	uint64_t *handles;        /* [handle_count]; 0: not imported */
+	struct handle_source *sources;
+};
+
+static inline uint32_t handle_of(const struct window *window, uint32_t page)
+{
+	return window->pages_per_handle == 1 ? page : page / window->pages_per_handle;
+}
+
+static inline bool is_mapped(const struct window *window, uint32_t handle)
+{
+	return atomic_load_explicit(&window->mapped[handle / 64], memory_order_acquire) >> (handle % 64) & 1;
+}
+
+/* ---- life ---- */
+
+int window_open(struct gpool *pool)
+{
+	struct window *window = calloc(1, sizeof(*window));
+	int error = -ENOMEM;
+
+	if (!window)
+		return -ENOMEM;
+	window->pages_per_handle = pool->header->pages_per_handle;
+	window->handle_count = pool->page_count / window->pages_per_handle;
+	window->handle_bytes = pool->page_bytes * window->pages_per_handle;
+	window->bytes = pool->page_bytes * pool->page_count;
+	window->mapped = calloc((window->handle_count + 63) / 64, sizeof(*window->mapped));
+	window->handles = calloc(window->handle_count, sizeof(*window->handles));
+	if (!window->mapped || !window->handles)
+		goto free_window;
+	error = gpu_reserve(pool->gpu, window->bytes, 0, &pool->window_base);
+	if (error) {
+		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for pool '%s': %s",
+			(unsigned long long)window->bytes, pool->header->name, gpu_error_text());
+		error = -ENOMEM;
+		goto free_window;
+	}
+	pthread_mutex_init(&window->lock, NULL);
+	pool->window = window;
+	return 0;
+free_window:
+	free(window->mapped);
+	free(window->handles);
+	free(window);
+	return error;
+}
+
+static void unmap_run(struct gpool *pool, uint32_t first, uint32_t end)
+{
+	struct window *window = pool->window;
+	int error = gpu_unmap(pool->gpu, pool->window_base + first * window->handle_bytes, (end - first) * window->handle_bytes);
+
+	if (error)
+		pool_log(pool, POOL_LOG_ERROR, "cannot unmap handles %u to %u: %s", first, end - 1, gpu_error_text());
+}
+
+void window_close(struct gpool *pool)
+{
+	struct window *window = pool->window;
+	struct handle_source *source;
+
+	if (!window)
+		return;
+	for (uint32_t handle = 0; handle < window->handle_count;) {
+		uint32_t first = handle;
+
+		while (handle < window->handle_count && is_mapped(window, handle))
+			handle++;
+		if (handle > first)
+			unmap_run(pool, first, handle);
+		else
+			handle++;
+	}
+	for (uint32_t handle = 0; handle < window->handle_count; handle++)
+		if (window->handles[handle])
+			gpu_release(pool->gpu, window->handles[handle]);
+	gpu_unreserve(pool->gpu, pool->window_base, window->bytes);
+	while ((source = window->sources)) {
+		window->sources = source->next;
+		close(source->fd);
+		free(source);
+	}
+	pthread_mutex_destroy(&window->lock);
+	free(window->mapped);
+	free(window->handles);
+	free(window);
+	pool->window = NULL;
+}
+
+void window_keep_from_child(const struct gpool *pool, uint64_t va, uint64_t bytes)
+{
+	/* Only where device addresses are mappings of this process; a driver looks after its own. */
+	if (pool->capabilities & GPU_CAP_HOST_POINTER)
+		madvise((void *)(uintptr_t)va, bytes, MADV_DONTFORK);
+}
+
+/* ---- handles: caller holds window->lock ---- */
+
+static int handle_import(struct gpool *pool, uint32_t handle, int fd, uint64_t offset)
+{
+	struct window *window = pool->window;
+	struct gpu_export from = { .fd = fd, .offset = offset, .length = window->handle_bytes };
+	int error;
+
+	if (window->handles[handle])
+		return 0;
+	error = gpu_import(pool->gpu, &from, &window->handles[handle]);
+	if (error) {
+		window->handles[handle] = 0;
+		pool_log(pool, POOL_LOG_ERROR, "cannot import handle %u of pool '%s': %s", handle, pool->header->name,
+			gpu_error_text());
+	}
+	return error;
+}
+
+static int source_add(struct window *window, const struct msg_handle_entry *entry, int fd)
+{
+	struct handle_source *source = malloc(sizeof(*source));
+
+	if (!source)
+		return -ENOMEM;
+	source->fd = dup(fd);
+	if (source->fd < 0) {
+		free(source);
+		return -errno;
+	}
+	source->first = entry->first;
+	source->count = entry->count;
+	source->offset = entry->offset;
+	source->next = window->sources;
+	window->sources = source;
+	return 0;
+}
+
+/* Whether a reply's entry is about handles from `at` on and about a descriptor that came with it. */
+static bool entry_fits(const struct window *window, const struct msg_handle_entry *entry, uint32_t at, size_t fd_count)
+{
+	return entry->first == at && entry->count >= 1 && entry->count <= window->handle_count - at &&
+		entry->length == window->handle_bytes && entry->fd_index < fd_count;
+}
+
+/* One question and its answer; *at moves behind what was got. */
+static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *buffer, struct msg_handles_reply *reply)
+{
+	struct msg_handles_request request = { .first = *at, .count = end - *at };
+	int fds[ATTACH_FDS_MAX], length, error;
+	size_t fd_count = 0;
+
+	length = msg_encode_handles_request(&request, 0, pool->token, buffer, MSG_LARGEST_handles_reply);
+	if (length < 0)
+		return length;
+	pthread_mutex_lock(&pool->attach_lock);
+	error = attach_send(pool->socket, buffer, (size_t)length, NULL, 0);
+	if (!error)
+		error = length = attach_receive(pool->socket, buffer, MSG_LARGEST_handles_reply, fds, ATTACH_FDS_MAX, &fd_count,
+			HANDLES_REPLY_MS);
+	pthread_mutex_unlock(&pool->attach_lock);
+	if (error < 0)
+		return error;
+	error = msg_decode_handles_reply(reply, buffer, (size_t)length);
+	if (!error)
+		error = reply->error;
+	if (!error && !reply->entries_count)
+		error = -EPROTO;
+	for (uint32_t i = 0; !error && i < reply->entries_count; i++) {
+		const struct msg_handle_entry *entry = &reply->entries[i];
+
+		if (!entry_fits(pool->window, entry, *at, fd_count))
+			error = -EPROTO;
+		else if (entry->count > 1)
+			error = source_add(pool->window, entry, fds[entry->fd_index]);
+		else
+			error = handle_import(pool, entry->first, fds[entry->fd_index], entry->offset);
+		if (!error)
+			*at += entry->count;
+	}
+	for (size_t i = 0; i < fd_count; i++)
+		close(fds[i]);
+	return error;
+}
+
+static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
+{
+	struct msg_handles_reply *reply;
+	uint8_t *buffer;
+	int error = 0;
+
+	/* Where one descriptor carries many handles, one answer is enough for good. */
+	if (pool->capabilities & GPU_CAP_EXPORT_OFFSET) {
+		first = 0;
+		end = pool->window->handle_count;
+	}
+	reply = malloc(sizeof(*reply));
+	buffer = malloc(MSG_LARGEST_handles_reply);
+	if (!reply || !buffer)
+		error = -ENOMEM;
+	while (!error && first < end)
+		error = handles_ask(pool, &first, end, buffer, reply);
+	free(buffer);
+	free(reply);
+	if (error)
+		pool_log(pool, POOL_LOG_ERROR, "cannot get descriptors for handles %u to %u of pool '%s': %s", first, end - 1,
+			pool->header->name, gpool_strerror(error));
+	return error;
+}
+
+static bool handle_from_source(struct gpool *pool, uint32_t handle, int *error)
+{
+	for (const struct handle_source *source = pool->window->sources; source; source = source->next) {
+		if (handle < source->first || handle - source->first >= source->count)
+			continue;
+		*error = handle_import(pool, handle, source->fd,
+			source->offset + (handle - source->first) * pool->window->handle_bytes);
+		return true;
+	}
+	return false;
+}
+
+/* All handles of [first, end) are imported, or an error. */
+static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
+{
+	struct window *window = pool->window;
+	bool fetched = false;
+	int error = 0;
+
+	for (uint32_t handle = first; handle < end && !error; handle++) {
+		if (window->handles[handle] || handle_from_source(pool, handle, &error))
+			continue;
+		if (fetched)
+			return -EPROTO; /* an answer without what was asked for */
+		error = handles_fetch(pool, handle, end);
+		fetched = true;
+		handle--;
+	}
+	return error;
+}
+
+/* ---- mapping ---- */
+
+/* A run of handles of which none is mapped. */
+static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
+{
+	struct window *window = pool->window;
+	uint64_t va = pool->window_base + first * window->handle_bytes;
+	uint32_t handle;
+	int error = handles_import(pool, first, end);
+
+	if (error)
+		return error;
+	for (handle = first; handle < end; handle++) {
+		error = gpu_map(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes, 0,
+			window->handles[handle]);
+		if (error)
+			goto unmap;
+	}
+	error = gpu_access(pool->gpu, va, (end - first) * window->handle_bytes, GPU_ACCESS_READ_WRITE);
+	if (error)
+		goto unmap;
+	window_keep_from_child(pool, va, (end - first) * window->handle_bytes);
+	for (handle = first; handle < end; handle++)
+		atomic_fetch_or_explicit(&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
+	return 0;
+unmap:
+	pool_log(pool, POOL_LOG_ERROR, "cannot map handles %u to %u of pool '%s': %s", first, end - 1, pool->header->name,
+		gpu_error_text());
+	if (handle > first)
+		unmap_run(pool, first, handle);
+	return error;
+}
+
+static COLD int map_missing(struct gpool *pool, uint32_t first, uint32_t end)
+{
+	struct window *window = pool->window;
+	int error = 0;
+
+	pthread_mutex_lock(&window->lock);
+	for (uint32_t handle = first; handle < end && !error;) {
+		uint32_t start = handle;
+
+		while (handle < end && !is_mapped(window, handle))
+			handle++;
+		if (handle > start)
+			error = map_run(pool, start, handle);
+		else
+			handle++;
+	}
+	pthread_mutex_unlock(&window->lock);
+	/* Runs that were mapped before one failed stay: they are leased to us, and will be used. */
+	return error ? -ENOMEM : 0;
+}
+
+int window_map(struct gpool *pool, uint32_t page, uint32_t page_count)
+{
+	const struct window *window = pool->window;
+	uint32_t first = handle_of(window, page), end = handle_of(window, page + page_count - 1) + 1;
+
+	for (uint32_t handle = first; handle < end; handle++)
+		if (unlikely(!is_mapped(window, handle)))
+			return map_missing(pool, handle, end);
+	return 0;
+}
+
+int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle)
+{
+	struct window *window = pool->window;
+	uint32_t index = handle_of(window, page);
+	int error;
+
+	pthread_mutex_lock(&window->lock);
+	error = handles_import(pool, index, index + 1);
+	if (!error)
+		*handle = window->handles[index];
+	pthread_mutex_unlock(&window->lock);
+	return error ? -ENOMEM : 0;
+}

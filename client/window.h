@@ -1,0 +1,25 @@
+/*
+ * window.h - one address range as large as the pool: page i always at window_base + i * page_bytes. Internal to libgpool.
+ *
+ * A handle is imported and mapped when a page of it is first leased to this process, and then left mapped, so that the steady
+ * state needs no driver call.
+ */
+#ifndef GPOOL_CLIENT_WINDOW_H
+#define GPOOL_CLIENT_WINDOW_H
+
+#include "client/pool.h"
+
+/* window_open() - reserve the range: 0, -ENOMEM. _close() unmaps all of it; GPU work must be done. Accepts a pool without one. */
+int window_open(struct gpool *pool);
+void window_close(struct gpool *pool);
+
+/* window_map() - pages that are leased to us become usable: 0, -ENOMEM. */
+int window_map(struct gpool *pool, uint32_t page, uint32_t page_count);
+
+/* window_handle() - the back end's handle behind a page that is leased to us, for mapping it elsewhere too: 0, -ENOMEM. */
+int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle);
+
+/* window_keep_from_child() - a mapping of ours that a forked child shall not have. */
+void window_keep_from_child(const struct gpool *pool, uint64_t va, uint64_t bytes);
+
+#endif

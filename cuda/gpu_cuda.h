@@ -1,0 +1,159 @@
+/*
+ * gpu_cuda.h - what the files of the CUDA back end share: the driver's entry points, the device, the mapping of errors.
+ *
+ * Only cuda/gpu_cuda*.c includes this, after <cuda.h>. The headers of the toolkit give types and constants; the library itself
+ * is opened at run time, so every program starts on a machine without a GPU.
+ */
+#ifndef CUDA_GPU_CUDA_H
+#define CUDA_GPU_CUDA_H
+
+#include "cuda/gpu_private.h"
+
+#include <pthread.h>
+
+/*
+ * The driver's calls that we use. cuda.h renames many of them by macros (cuMemGetInfo is cuMemGetInfo_v2), and both the member
+ * and the name looked up go through these macros, so the version found is the version whose type we compiled against.
+ * The second list may be missing from an older driver; what needs it answers -EOPNOTSUPP then.
+ */
+#define CUDA_CALLS(X) \
+	X(cuInit) \
+	X(cuGetErrorName) \
+	X(cuDeviceGetCount) \
+	X(cuDeviceGet) \
+	X(cuDeviceGetName) \
+	X(cuDeviceGetUuid) \
+	X(cuDeviceGetAttribute) \
+	X(cuDeviceTotalMem) \
+	X(cuDevicePrimaryCtxRetain) \
+	X(cuDevicePrimaryCtxRelease) \
+	X(cuCtxPushCurrent) \
+	X(cuCtxPopCurrent) \
+	X(cuMemGetInfo) \
+	X(cuMemGetAllocationGranularity) \
+	X(cuMemCreate) \
+	X(cuMemRelease) \
+	X(cuMemExportToShareableHandle) \
+	X(cuMemImportFromShareableHandle) \
+	X(cuMemAddressReserve) \
+	X(cuMemAddressFree) \
+	X(cuMemMap) \
+	X(cuMemUnmap) \
+	X(cuMemSetAccess) \
+	X(cuStreamCreate) \
+	X(cuStreamDestroy) \
+	X(cuStreamSynchronize) \
+	X(cuStreamWaitEvent) \
+	X(cuMemcpyAsync) \
+	X(cuMemsetD32Async) \
+	X(cuEventCreate) \
+	X(cuEventDestroy) \
+	X(cuEventRecord) \
+	X(cuEventQuery) \
+	X(cuIpcGetEventHandle) \
+	X(cuIpcOpenEventHandle) \
+	X(cuMemHostRegister) \
+	X(cuMemHostUnregister) \
+	X(cuMemHostGetDevicePointer)
+
+#define CUDA_OPTIONAL_CALLS(X) \
+	X(cuStreamWriteValue64) \
+	X(cuStreamWaitValue64)
+
+struct cuda_driver {
+#define CUDA_MEMBER(call) __typeof__(call) *call;
+	CUDA_CALLS(CUDA_MEMBER)
+	CUDA_OPTIONAL_CALLS(CUDA_MEMBER)
+#undef CUDA_MEMBER
+};
+
+/*
+ * A handle of ours and the driver's behind it. The driver does not tell a handle's size, which an export has to name; and it
+ * uses the values of released handles again, where ours, (generation << 32 | slot + 1), are refused.
+ */
+struct cuda_memory {
+	CUmemGenericAllocationHandle handle;
+	uint64_t bytes; /* 0: the slot is free */
+	uint32_t generation;
+	uint32_t next_free;
+};
+
+/* Host memory that this device knows. */
+struct cuda_registration {
+	struct cuda_registration *next;
+	uint64_t va;
+	uint64_t bytes;
+	CUdeviceptr device;
+};
+
+struct gpu_cuda {
+	struct gpu gpu;
+	const struct cuda_driver *driver;
+	CUdevice device;
+	CUcontext context; /* the primary one, retained; NULL for an owner */
+	char uuid[GPU_UUID_MAX];
+	uint32_t capabilities;
+	bool rdma; /* handles are created fit for GPUDirect RDMA */
+	pthread_mutex_t lock; /* the rest; never held over a call of the driver */
+	struct cuda_memory *memories;
+	uint32_t memory_count;
+	uint32_t memory_capacity;
+	uint32_t memory_free;                    /* slot + 1, a list through next_free */
+	struct cuda_registration *registrations; /* a few, so a list */
+};
+
+static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
+{
+	return (struct gpu_cuda *)gpu; /* struct gpu is its first member */
+}
+
+/*
+ * gpu_cuda_driver.c. cuda_driver_load() - open the library and cuInit(), once for each process; -ENODEV when that cannot be,
+ * also in the child of a process that had done it, since the driver does not survive fork().
+ */
+int cuda_driver_load(const struct cuda_driver **driver);
+/* gpu_errno() - the one mapping of CUresult. */
+int gpu_errno(CUresult result);
+/* cuda_fail() - note a failed call as error text, with the driver's name of the error, and return its errno. */
+__attribute__((format(printf, 3, 4))) int cuda_fail(const struct cuda_driver *driver, CUresult result, const char *format, ...);
+/* cuda_context_push() - make the device's context this thread's; a device without one needs none. Pairs with _pop(). */
+int cuda_context_push(struct gpu_cuda *cuda);
+void cuda_context_pop(struct gpu_cuda *cuda);
+
+/* gpu_cuda_nvml.c. cuda_nvml_memory_info() - what is free and in all on the device `uuid`, asked without a context. */
+int cuda_nvml_memory_info(const char *uuid, uint64_t *free_bytes, uint64_t *total_bytes);
+
+/* gpu_cuda_memory.c. cuda_memory_fini() - forget the handles; the driver frees what is left when the process ends. */
+void cuda_memory_fini(struct gpu_cuda *cuda);
+int cuda_granularity(struct gpu *gpu, uint64_t *bytes);
+int cuda_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes);
+int cuda_create(struct gpu *gpu, uint64_t bytes, uint64_t *handle);
+void cuda_release(struct gpu *gpu, uint64_t handle);
+int cuda_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out);
+int cuda_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle);
+int cuda_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va);
+int cuda_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
+int cuda_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
+int cuda_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
+int cuda_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
+
+/* gpu_cuda_stream.c */
+int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream);
+void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
+int cuda_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
+int cuda_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
+int cuda_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
+int cuda_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event);
+void cuda_event_destroy(struct gpu *gpu, struct gpu_event *event);
+int cuda_event_record(struct gpu *gpu, struct gpu_event *event, struct gpu_stream *stream);
+int cuda_event_query(struct gpu *gpu, struct gpu_event *event);
+int cuda_event_wait(struct gpu *gpu, struct gpu_stream *stream, struct gpu_event *event);
+int cuda_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_IPC_BYTES]);
+int cuda_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct gpu_event **event);
+int cuda_host_register(struct gpu *gpu, void *memory, uint64_t bytes);
+int cuda_host_unregister(struct gpu *gpu, void *memory);
+int cuda_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value);
+int cuda_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
+void cuda_registrations_fini(struct gpu_cuda *cuda);
+
+#endif

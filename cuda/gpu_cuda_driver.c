@@ -1,0 +1,159 @@
+/*
+ * gpu_cuda_driver.c - opening the driver, its contexts, and the one place where its errors become ours.
+ *
+ * Nothing here runs before the first device is listed or opened. The driver must not be carried over a fork(): a process that
+ * is to fork and use the GPU on both sides opens devices only afterwards.
+ */
+#if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
+#include <cuda.h>
+
+#include "cuda/gpu_cuda.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NAME_OF(call) #call
+#define EXPANDED_NAME_OF(call) NAME_OF(call)
+
+static struct {
+	pthread_once_t once;
+	struct cuda_driver calls;
+	pid_t pid; /* who loaded it */
+	int error;
+	char error_text[256];
+} loaded = { .once = PTHREAD_ONCE_INIT };
+
+int gpu_errno(CUresult result)
+{
+	switch (result) {
+	case CUDA_SUCCESS:
+		return 0;
+	case CUDA_ERROR_OUT_OF_MEMORY:
+		return -ENOMEM;
+	case CUDA_ERROR_NOT_READY:
+		return -EAGAIN;
+	case CUDA_ERROR_NOT_PERMITTED:
+		return -EPERM;
+	case CUDA_ERROR_ILLEGAL_ADDRESS:
+		return -EFAULT;
+	case CUDA_ERROR_INVALID_VALUE:
+	case CUDA_ERROR_INVALID_HANDLE:
+	case CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED:
+	case CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED:
+		return -EINVAL;
+	case CUDA_ERROR_NOT_SUPPORTED:
+	case CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER:
+	case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
+		return -EOPNOTSUPP;
+	case CUDA_ERROR_NO_DEVICE:
+	case CUDA_ERROR_INVALID_DEVICE:
+	case CUDA_ERROR_DEVICE_UNAVAILABLE:
+	case CUDA_ERROR_DEVICE_NOT_LICENSED:
+	case CUDA_ERROR_STUB_LIBRARY:
+	case CUDA_ERROR_DEINITIALIZED:
+	case CUDA_ERROR_ECC_UNCORRECTABLE:
+	case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+	case CUDA_ERROR_SYSTEM_NOT_READY:
+	case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+		return -ENODEV;
+	default:
+		return -EIO;
+	}
+}
+
+int cuda_fail(const struct cuda_driver *driver, CUresult result, const char *format, ...)
+{
+	const char *name = NULL;
+	char what[200];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(what, sizeof(what), format, arguments);
+	va_end(arguments);
+	driver->cuGetErrorName(result, &name);
+	if (name)
+		return gpu_fail(gpu_errno(result), "%s: %s", what, name);
+	return gpu_fail(gpu_errno(result), "%s: CUDA error %d", what, (int)result);
+}
+
+/* symbols_find() - fill loaded.calls from the library; names the first call that is missing. */
+static const char *symbols_find(void *library)
+{
+	struct cuda_driver *calls = &loaded.calls;
+
+	/* Through void **, as dlsym(3) writes it: ISO C has no conversion from an object to a function pointer. */
+#define CUDA_FIND(call) \
+	*(void **)&calls->call = dlsym(library, EXPANDED_NAME_OF(call)); \
+	if (!calls->call) \
+		return EXPANDED_NAME_OF(call);
+	CUDA_CALLS(CUDA_FIND)
+#undef CUDA_FIND
+#define CUDA_FIND(call) *(void **)&calls->call = dlsym(library, EXPANDED_NAME_OF(call));
+	CUDA_OPTIONAL_CALLS(CUDA_FIND)
+#undef CUDA_FIND
+	return NULL;
+}
+
+static void driver_load_once(void)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	const char *missing, *name = NULL;
+	CUresult result;
+
+	loaded.pid = getpid();
+	if (!library) {
+		loaded.error = -ENODEV;
+		snprintf(loaded.error_text, sizeof(loaded.error_text), "no CUDA driver: %s", dlerror());
+		return;
+	}
+	missing = symbols_find(library);
+	if (missing) {
+		loaded.error = -EOPNOTSUPP;
+		snprintf(loaded.error_text, sizeof(loaded.error_text), "the CUDA driver is too old: it has no %s", missing);
+		dlclose(library);
+		return;
+	}
+	result = loaded.calls.cuInit(0);
+	if (result != CUDA_SUCCESS) {
+		loaded.calls.cuGetErrorName(result, &name);
+		loaded.error = gpu_errno(result);
+		snprintf(loaded.error_text, sizeof(loaded.error_text), "cuInit: %s", name ? name : "unknown error");
+	}
+	/* The library stays open for good: the driver does not bear being unloaded. */
+}
+
+int cuda_driver_load(const struct cuda_driver **driver)
+{
+	pthread_once(&loaded.once, driver_load_once);
+	if (loaded.error)
+		return gpu_fail(loaded.error, "%s", loaded.error_text);
+	if (loaded.pid != getpid())
+		return gpu_fail(-ENODEV, "the CUDA driver was started by process %d and cannot be used after its fork()",
+			(int)loaded.pid);
+	*driver = &loaded.calls;
+	return 0;
+}
+
+int cuda_context_push(struct gpu_cuda *cuda)
+{
+	CUresult result;
+
+	if (!cuda->context)
+		return 0;
+	result = cuda->driver->cuCtxPushCurrent(cuda->context);
+	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuCtxPushCurrent on device %d", (int)cuda->device);
+}
+
+void cuda_context_pop(struct gpu_cuda *cuda)
+{
+	CUcontext popped;
+
+	if (cuda->context)
+		cuda->driver->cuCtxPopCurrent(&popped);
+}
+
+#endif

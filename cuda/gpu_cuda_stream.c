@@ -1,0 +1,375 @@
+/*
+ * gpu_cuda_stream.c - streams, events, registered host memory and timelines through the driver.
+ *
+ * A stream or an event of ours is the driver's own pointer under another type, so there is nothing to allocate or to leak.
+ */
+#if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
+#include <cuda.h>
+
+#include "cuda/gpu_cuda.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef unsigned long long ull; /* what %llu prints */
+
+_Static_assert(sizeof(CUipcEventHandle) == GPU_IPC_BYTES, "an exported event is the driver's handle");
+
+static CUstream stream_of(struct gpu_stream *stream)
+{
+	return (CUstream)(void *)stream;
+}
+
+static CUevent event_of(struct gpu_event *event)
+{
+	return (CUevent)(void *)event;
+}
+
+int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUstream created;
+	CUresult result;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuStreamCreate(&created, CU_STREAM_NON_BLOCKING);
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuStreamCreate");
+	*stream = (struct gpu_stream *)(void *)created;
+	return 0;
+}
+
+void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUresult result;
+
+	if (cuda_context_push(cuda) < 0)
+		return;
+	/* The driver's own destroy returns at once and lets the work run on; ours promises that it is done. */
+	result = cuda->driver->cuStreamSynchronize(stream_of(stream));
+	cuda->driver->cuStreamDestroy(stream_of(stream));
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		cuda_fail(cuda->driver, result, "cuStreamSynchronize before cuStreamDestroy");
+}
+
+int cuda_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUresult result;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuStreamSynchronize(stream_of(stream));
+	cuda_context_pop(cuda);
+	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuStreamSynchronize");
+}
+
+int cuda_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUresult result;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuMemcpyAsync(to, from, bytes, stream_of(stream));
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuMemcpyAsync of %llu bytes from 0x%llx to 0x%llx", (ull)bytes, (ull)from,
+			(ull)to);
+	return 0;
+}
+
+int cuda_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUresult result;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuMemsetD32Async(to, value, bytes / sizeof(value), stream_of(stream));
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuMemsetD32Async of %llu bytes at 0x%llx", (ull)bytes, (ull)to);
+	return 0;
+}
+
+int cuda_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	unsigned cuda_flags = CU_EVENT_DISABLE_TIMING;
+	CUevent created;
+	CUresult result;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	if (flags & GPU_EVENT_INTERPROCESS)
+		cuda_flags |= CU_EVENT_INTERPROCESS;
+	result = cuda->driver->cuEventCreate(&created, cuda_flags);
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuEventCreate with flags 0x%x", cuda_flags);
+	*event = (struct gpu_event *)(void *)created;
+	return 0;
+}
+
+void cuda_event_destroy(struct gpu *gpu, struct gpu_event *event)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUresult result;
+
+	if (cuda_context_push(cuda) < 0)
+		return;
+	result = cuda->driver->cuEventDestroy(event_of(event));
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		cuda_fail(cuda->driver, result, "cuEventDestroy");
+}
+
+int cuda_event_record(struct gpu *gpu, struct gpu_event *event, struct gpu_stream *stream)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUresult result;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuEventRecord(event_of(event), stream_of(stream));
+	cuda_context_pop(cuda);
+	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuEventRecord");
+}
+
+int cuda_event_query(struct gpu *gpu, struct gpu_event *event)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUresult result;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuEventQuery(event_of(event));
+	cuda_context_pop(cuda);
+	if (result == CUDA_ERROR_NOT_READY)
+		return -EAGAIN; /* an answer and no failure: it leaves the error text alone */
+	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuEventQuery");
+}
+
+int cuda_event_wait(struct gpu *gpu, struct gpu_stream *stream, struct gpu_event *event)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUresult result;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuStreamWaitEvent(stream_of(stream), event_of(event), 0);
+	cuda_context_pop(cuda);
+	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuStreamWaitEvent");
+}
+
+int cuda_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_IPC_BYTES])
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUipcEventHandle handle;
+	CUresult result;
+	int rc;
+
+	if (!(cuda->capabilities & GPU_CAP_IPC_EVENT))
+		return gpu_fail(-EOPNOTSUPP, "device %d has no events between processes", (int)cuda->device);
+	rc = cuda_context_push(cuda);
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuIpcGetEventHandle(&handle, event_of(event));
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuIpcGetEventHandle");
+	memcpy(ipc, &handle, sizeof(handle));
+	return 0;
+}
+
+int cuda_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct gpu_event **event)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUipcEventHandle handle;
+	CUevent opened;
+	CUresult result;
+	int rc;
+
+	if (!(cuda->capabilities & GPU_CAP_IPC_EVENT))
+		return gpu_fail(-EOPNOTSUPP, "device %d has no events between processes", (int)cuda->device);
+	rc = cuda_context_push(cuda);
+	if (rc < 0)
+		return rc;
+	memcpy(&handle, ipc, sizeof(handle));
+	result = cuda->driver->cuIpcOpenEventHandle(&opened, handle);
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuIpcOpenEventHandle");
+	*event = (struct gpu_event *)(void *)opened;
+	return 0;
+}
+
+int cuda_host_register(struct gpu *gpu, void *memory, uint64_t bytes)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	struct cuda_registration *registration = calloc(1, sizeof(*registration));
+	CUresult result;
+	int rc;
+
+	if (!registration)
+		return gpu_fail(-ENOMEM, "cannot register %llu bytes at %p: out of memory", (ull)bytes, memory);
+	registration->va = (uintptr_t)memory;
+	registration->bytes = bytes;
+	rc = cuda_context_push(cuda);
+	if (rc < 0)
+		goto free_registration;
+	result = cuda->driver->cuMemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	if (result != CUDA_SUCCESS) {
+		rc = cuda_fail(cuda->driver, result, "cuMemHostRegister of %llu bytes at %p", (ull)bytes, memory);
+		goto pop;
+	}
+	result = cuda->driver->cuMemHostGetDevicePointer(&registration->device, memory, 0);
+	if (result != CUDA_SUCCESS) {
+		rc = cuda_fail(cuda->driver, result, "cuMemHostGetDevicePointer of %llu bytes at %p", (ull)bytes, memory);
+		cuda->driver->cuMemHostUnregister(memory);
+		goto pop;
+	}
+	cuda_context_pop(cuda);
+	pthread_mutex_lock(&cuda->lock);
+	registration->next = cuda->registrations;
+	cuda->registrations = registration;
+	pthread_mutex_unlock(&cuda->lock);
+	return 0;
+
+pop:
+	cuda_context_pop(cuda);
+free_registration:
+	free(registration);
+	return rc;
+}
+
+/* registration_remove() - take the one that begins at `memory` out of the list, or NULL. */
+static struct cuda_registration *registration_remove(struct gpu_cuda *cuda, const void *memory)
+{
+	struct cuda_registration *found, **link = &cuda->registrations;
+
+	pthread_mutex_lock(&cuda->lock);
+	while (*link && (*link)->va != (uintptr_t)memory)
+		link = &(*link)->next;
+	found = *link;
+	if (found)
+		*link = found->next;
+	pthread_mutex_unlock(&cuda->lock);
+	return found;
+}
+
+int cuda_host_unregister(struct gpu *gpu, void *memory)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	struct cuda_registration *registration;
+	CUresult result;
+	int rc = cuda_context_push(cuda);
+
+	if (rc < 0)
+		return rc;
+	registration = registration_remove(cuda, memory);
+	if (!registration) {
+		cuda_context_pop(cuda);
+		return gpu_fail(-EINVAL, "cannot unregister %p: it is not registered", memory);
+	}
+	result = cuda->driver->cuMemHostUnregister(memory);
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS) {
+		rc = cuda_fail(cuda->driver, result, "cuMemHostUnregister of %llu bytes at %p", (ull)registration->bytes, memory);
+		pthread_mutex_lock(&cuda->lock);
+		registration->next = cuda->registrations;
+		cuda->registrations = registration;
+		pthread_mutex_unlock(&cuda->lock);
+		return rc;
+	}
+	free(registration);
+	return 0;
+}
+
+void cuda_registrations_fini(struct gpu_cuda *cuda)
+{
+	struct cuda_registration *registration;
+
+	if (!cuda->registrations || cuda_context_push(cuda) < 0)
+		return;
+	while ((registration = cuda->registrations)) {
+		cuda->registrations = registration->next;
+		cuda->driver->cuMemHostUnregister((void *)registration->va);
+		free(registration);
+	}
+	cuda_context_pop(cuda);
+}
+
+/* word_device() - the address under which the device sees a word of registered memory. */
+static int word_device(struct gpu_cuda *cuda, const uint64_t *word, CUdeviceptr *device)
+{
+	uint64_t va = (uintptr_t)word;
+	struct cuda_registration *registration;
+	int rc = -EINVAL;
+
+	if (!(cuda->capabilities & GPU_CAP_TIMELINE))
+		return gpu_fail(-EOPNOTSUPP, "device %d has no 64-bit writes and waits in streams", (int)cuda->device);
+	pthread_mutex_lock(&cuda->lock);
+	for (registration = cuda->registrations; registration; registration = registration->next) {
+		if (va >= registration->va && va - registration->va <= registration->bytes - sizeof(*word)) {
+			*device = registration->device + (va - registration->va);
+			rc = 0;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&cuda->lock);
+	return rc == 0 ? 0 : gpu_fail(rc, "word %p is not registered host memory", (const void *)word);
+}
+
+int cuda_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUdeviceptr device;
+	CUresult result;
+	int rc = word_device(cuda, word, &device);
+
+	if (rc == 0)
+		rc = cuda_context_push(cuda);
+	if (rc < 0)
+		return rc;
+	/* The default form has a memory barrier before the write: what was queued before is visible to whoever reads the word. */
+	result = cuda->driver->cuStreamWriteValue64(stream_of(stream), device, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuStreamWriteValue64 of 8 bytes at %p", (void *)word);
+	return 0;
+}
+
+int cuda_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	CUdeviceptr device;
+	CUresult result;
+	int rc = word_device(cuda, word, &device);
+
+	if (rc == 0)
+		rc = cuda_context_push(cuda);
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuStreamWaitValue64(stream_of(stream), device, value, CU_STREAM_WAIT_VALUE_GEQ);
+	cuda_context_pop(cuda);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuStreamWaitValue64 of 8 bytes at %p", (const void *)word);
+	return 0;
+}
+
+#endif

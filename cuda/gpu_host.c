@@ -1,0 +1,257 @@
+/*
+ * gpu_host.c - the back end without a GPU: the same rules, made of memfd, mmap and threads.
+ *
+ * A complete back end for tests, for development, and for everything above it; never a silent fallback. The environment says
+ * what it pretends to be; each variable is read at gpu_open() or when devices are listed:
+ *   GPOOL_HOST_DEVICES      how many devices, 1..64; 8
+ *   GPOOL_HOST_GRANULARITY  smallest handle, a power of two from the system's page to 1GiB; 512KiB, the smallest page of a pool
+ *                           (2MiB, as on A100 and H100, makes smaller pages share handles)
+ *   GPOOL_HOST_MEMORY       bytes of each device; the machine's physical memory
+ * Sizes take a suffix: K, M, G or T, each with or without "iB" (all powers of two).
+ */
+#include "cuda/gpu_host.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HOST_DEVICES_DEFAULT = 8 };
+static const uint64_t granularity_default = 512u << 10;
+static const uint64_t granularity_max = 1u << 30;
+
+/*
+ * What the devices of this process have handed out. A real GPU counts for all processes; here each process counts its own
+ * creations, which is exact as long as one process owns the memory.
+ */
+static _Atomic uint64_t device_used[HOST_DEVICES_MAX];
+
+/* suffix_shift() - the power of two a size's suffix stands for, or -1. */
+static int suffix_shift(const char *suffix)
+{
+	static const char units[] = "KMGT";
+	const char *unit;
+
+	if (!*suffix)
+		return 0;
+	unit = strchr(units, *suffix);
+	if (!unit || (suffix[1] && strcmp(suffix + 1, "iB") != 0))
+		return -1;
+	return (int)(unit - units + 1) * 10;
+}
+
+/* setting_bytes() - the size in environment variable `name`, or `otherwise` when it is not set. */
+static int setting_bytes(const char *name, uint64_t otherwise, uint64_t *bytes)
+{
+	const char *text = getenv(name);
+	unsigned long long number;
+	char *end;
+	int shift;
+
+	if (!text) {
+		*bytes = otherwise;
+		return 0;
+	}
+	errno = 0;
+	number = strtoull(text, &end, 10);
+	shift = suffix_shift(end);
+	if (*text < '0' || *text > '9' || errno || shift < 0 || number > (UINT64_MAX >> shift))
+		return gpu_fail(-EINVAL, "%s is '%s', which is no size; write 64KiB, 2MiB or 16GiB", name, text);
+	*bytes = (uint64_t)number << shift;
+	return 0;
+}
+
+static int host_device_count(void)
+{
+	uint64_t count;
+	int rc = setting_bytes("GPOOL_HOST_DEVICES", HOST_DEVICES_DEFAULT, &count);
+
+	if (rc < 0)
+		return rc;
+	if (count < 1 || count > HOST_DEVICES_MAX)
+		return gpu_fail(-EINVAL, "GPOOL_HOST_DEVICES is %llu, not 1..%d", (unsigned long long)count, HOST_DEVICES_MAX);
+	return (int)count;
+}
+
+static int device_memory_bytes(uint64_t *bytes)
+{
+	uint64_t physical = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return setting_bytes("GPOOL_HOST_MEMORY", physical, bytes);
+}
+
+static int device_check(int index)
+{
+	int count = host_device_count();
+
+	if (count < 0)
+		return count;
+	if (index < 0 || index >= count)
+		return gpu_fail(-ENODEV, "no host device %d; there are %d", index, count);
+	return 0;
+}
+
+static int host_device_info(int index, struct gpu_device_info *info)
+{
+	struct gpu_device_info filled = {
+		.capabilities = GPU_CAP_IPC_EVENT | GPU_CAP_TIMELINE | GPU_CAP_EXPORT_OFFSET | GPU_CAP_HOST_POINTER,
+	};
+	int rc = device_check(index);
+
+	if (rc == 0)
+		rc = device_memory_bytes(&filled.memory_bytes);
+	if (rc < 0)
+		return rc;
+	snprintf(filled.uuid, sizeof(filled.uuid), "HOST-00000000-0000-0000-0000-%012x", (unsigned)index);
+	snprintf(filled.name, sizeof(filled.name), "gpool host device %d", index);
+	*info = filled;
+	return 0;
+}
+
+/* granularity_setting() - the granularity asked for, if it is one that mmap can keep. */
+static int granularity_setting(uint64_t page, uint64_t *granularity)
+{
+	uint64_t bytes;
+	int rc = setting_bytes("GPOOL_HOST_GRANULARITY", granularity_default, &bytes);
+
+	if (rc < 0)
+		return rc;
+	if (bytes < page || bytes > granularity_max || (bytes & (bytes - 1)))
+		return gpu_fail(-EINVAL, "GPOOL_HOST_GRANULARITY is %llu bytes, not a power of two from %llu to %llu",
+			(unsigned long long)bytes, (unsigned long long)page, (unsigned long long)granularity_max);
+	*granularity = bytes;
+	return 0;
+}
+
+static int progress_init(struct gpu_host *host)
+{
+	pthread_condattr_t attributes;
+	int error = pthread_condattr_init(&attributes);
+
+	if (error)
+		return gpu_fail(-error, "cannot make a condition variable: %s", strerror(error));
+	/* Steps of sleep are lengths of time: setting the clock must not stretch them. */
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	error = pthread_cond_init(&host->progress, &attributes);
+	pthread_condattr_destroy(&attributes);
+	return error ? gpu_fail(-error, "cannot make a condition variable: %s", strerror(error)) : 0;
+}
+
+static int host_open(int index, uint32_t flags, struct gpu **gpu)
+{
+	struct gpu_host *host;
+	int rc = device_check(index);
+
+	(void)flags; /* nothing here is worth leaving out for an owner; gpu.c holds it to its calls */
+	if (rc < 0)
+		return rc;
+	host = calloc(1, sizeof(*host));
+	if (!host)
+		return gpu_fail(-ENOMEM, "cannot open host device %d: out of memory", index);
+	host->index = index;
+	host->page = (uint64_t)sysconf(_SC_PAGESIZE);
+	rc = granularity_setting(host->page, &host->granularity);
+	if (rc == 0)
+		rc = device_memory_bytes(&host->memory_bytes);
+	if (rc == 0)
+		rc = progress_init(host);
+	if (rc < 0) {
+		free(host);
+		return rc;
+	}
+	pthread_mutex_init(&host->lock, NULL);
+	pthread_mutex_init(&host->progress_lock, NULL);
+	*gpu = &host->gpu;
+	return 0;
+}
+
+static void host_close(struct gpu *gpu)
+{
+	struct gpu_host *host = host_of(gpu);
+
+	/* Streams first: they are the only ones that still look at the rest. */
+	host_stream_fini(host);
+	host_event_fini(host);
+	host_range_fini(host);
+	host_memory_fini(host);
+	host_memory_discharge(host, host->charged_bytes);
+	pthread_cond_destroy(&host->progress);
+	pthread_mutex_destroy(&host->progress_lock);
+	pthread_mutex_destroy(&host->lock);
+	free(host);
+}
+
+static int host_granularity(struct gpu *gpu, uint64_t *bytes)
+{
+	*bytes = host_of(gpu)->granularity;
+	return 0;
+}
+
+static int host_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+	const struct gpu_host *host = host_of(gpu);
+	uint64_t used = atomic_load_explicit(&device_used[host->index], memory_order_relaxed);
+
+	*total_bytes = host->memory_bytes;
+	*free_bytes = used < host->memory_bytes ? host->memory_bytes - used : 0;
+	return 0;
+}
+
+/* host_memory_charge() - count bytes against the device. Caller holds host->lock. */
+int host_memory_charge(struct gpu_host *host, uint64_t bytes)
+{
+	_Atomic uint64_t *used = &device_used[host->index];
+	uint64_t total = host->memory_bytes, before = atomic_load_explicit(used, memory_order_relaxed);
+
+	do {
+		if (before > total || bytes > total - before)
+			return gpu_fail(-ENOMEM, "cannot create %llu bytes on host device %d: %llu of %llu bytes are in use",
+				(unsigned long long)bytes, host->index, (unsigned long long)before,
+				(unsigned long long)total);
+	} while (!atomic_compare_exchange_weak_explicit(used, &before, before + bytes, memory_order_relaxed,
+		memory_order_relaxed));
+	host->charged_bytes += bytes;
+	return 0;
+}
+
+void host_memory_discharge(struct gpu_host *host, uint64_t bytes)
+{
+	atomic_fetch_sub_explicit(&device_used[host->index], bytes, memory_order_relaxed);
+	host->charged_bytes -= bytes;
+}
+
+const struct gpu_ops gpu_host_ops = {
+	.name = "host",
+	.device_count = host_device_count,
+	.device_info = host_device_info,
+	.open = host_open,
+	.close = host_close,
+	.granularity = host_granularity,
+	.memory_info = host_memory_info,
+	.create = host_create,
+	.release = host_release,
+	.export = host_export,
+	.import = host_import,
+	.reserve = host_reserve,
+	.unreserve = host_unreserve,
+	.map = host_map,
+	.unmap = host_unmap,
+	.access = host_access,
+	.stream_create = host_stream_create,
+	.stream_destroy = host_stream_destroy,
+	.stream_sync = host_stream_sync,
+	.copy = host_copy,
+	.fill = host_fill,
+	.event_create = host_event_create,
+	.event_destroy = host_event_destroy,
+	.event_record = host_event_record,
+	.event_query = host_event_query,
+	.event_wait = host_event_wait,
+	.event_export = host_event_export,
+	.event_import = host_event_import,
+	.host_register = host_register,
+	.host_unregister = host_unregister,
+	.timeline_write = host_timeline_write,
+	.timeline_wait = host_timeline_wait,
+};

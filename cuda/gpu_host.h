@@ -1,0 +1,180 @@
+/*
+ * gpu_host.h - the host back end's device, shared by cuda/gpu_host*.c and by nobody else.
+ *
+ *   gpu_host.c         the table, the devices, open and close
+ *   gpu_host_memory.c  physical memory: files, handles, export and import
+ *   gpu_host_range.c   address ranges: reserve, map, access, registered host memory, and who uses them
+ *   gpu_host_stream.c  streams: queue, thread, copies, fills, timelines
+ *   gpu_host_event.c   events, also between processes
+ *
+ * Locks, none taken inside another:
+ *   host->lock     handles, files, reservations, registrations, and the lists of streams and events
+ *   host->progress what streams wait for: taken to sleep and to wake, never around work
+ *   stream->lock   one stream's queue
+ */
+#ifndef CUDA_GPU_HOST_H
+#define CUDA_GPU_HOST_H
+
+#include "cuda/gpu_private.h"
+
+#include <pthread.h>
+#include <sys/types.h>
+
+enum { HOST_DEVICES_MAX = 64 };
+
+/* A memfd that this process holds: its own arena, or one that handles were imported from. */
+struct host_file {
+	struct host_file *next;
+	int fd;
+	dev_t device;
+	ino_t inode;
+	uint64_t refs; /* physical memory behind it; the device's own arena has one more */
+};
+
+/*
+ * Physical memory: a slice of a file. It lives while refs > 0: one for the handle until its release, one for each mapping.
+ * A handle is (generation << 32 | slot + 1), so that a stale one is refused and 0 is none.
+ */
+struct host_memory {
+	struct host_file *file; /* NULL: the slot is free */
+	uint64_t offset;
+	uint64_t bytes;
+	uint32_t refs;
+	uint32_t generation;
+	uint32_t next_free;
+	bool released;
+	bool owned;    /* created here: punched out of the arena when the last reference goes ... */
+	bool exported; /* ... unless somebody else may have it mapped */
+};
+
+/* One granule of a reservation. */
+struct host_granule {
+	uint32_t memory; /* slot + 1 of what is mapped here; 0: nothing */
+	uint32_t uses;   /* queued operations that touch it */
+	uint8_t access;  /* enum gpu_access */
+	bool first;      /* a mapping begins here */
+};
+
+struct host_range {
+	uint64_t va;
+	uint64_t bytes;
+	uint64_t mapped; /* granules */
+	uint64_t uses;   /* queued operations that touch any of it */
+	struct host_granule *granules;
+};
+
+struct host_registration {
+	uint64_t va;
+	uint64_t bytes;
+	uint64_t uses;
+};
+
+/* A sorted table of pointers to struct host_range or host_registration, both of which begin with va and bytes. */
+struct host_table {
+	void **entries;
+	size_t count;
+	size_t capacity;
+};
+
+struct gpu_host {
+	struct gpu gpu;
+	int index;
+	uint64_t granularity;
+	uint64_t page;         /* of the system */
+	uint64_t memory_bytes; /* of the device */
+
+	pthread_mutex_t lock;
+	struct host_file *files;
+	struct host_file *arena;
+	uint64_t arena_bytes;
+	uint64_t charged_bytes; /* of the device's memory; see host_memory_charge() */
+	struct host_memory *memories;
+	uint32_t memory_count;
+	uint32_t memory_capacity;
+	uint32_t memory_free; /* slot + 1, a list through next_free */
+	struct host_table ranges;
+	struct host_table registrations;
+	struct gpu_stream *streams;
+	struct gpu_event *events;
+
+	pthread_mutex_t progress_lock;
+	pthread_cond_t progress;
+	bool closing; /* under progress_lock */
+};
+
+static inline struct gpu_host *host_of(struct gpu *gpu)
+{
+	return (struct gpu_host *)gpu; /* struct gpu is its first member */
+}
+
+/* A place that one queued operation touches, held from queueing until it is done. */
+struct host_use {
+	struct host_range *range; /* one of the two is set */
+	struct host_registration *registration;
+	uint64_t va;
+	uint64_t bytes;
+};
+
+/* gpu_host.c */
+int host_memory_charge(struct gpu_host *host, uint64_t bytes);
+void host_memory_discharge(struct gpu_host *host, uint64_t bytes);
+
+/* gpu_host_memory.c. For the host_memory_*() calls the caller holds host->lock. */
+int host_create(struct gpu *gpu, uint64_t bytes, uint64_t *handle);
+void host_release(struct gpu *gpu, uint64_t handle);
+int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out);
+int host_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle);
+struct host_memory *host_memory_find(struct gpu_host *host, uint64_t handle);
+uint32_t host_memory_slot(const struct gpu_host *host, const struct host_memory *memory);
+void host_memory_unref(struct gpu_host *host, struct host_memory *memory);
+void host_memory_fini(struct gpu_host *host);
+int host_file_check(int fd, uint64_t *size_bytes, dev_t *device, ino_t *inode);
+int host_file_create(const char *name);
+
+/* gpu_host_range.c */
+int host_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va);
+int host_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
+int host_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
+int host_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
+int host_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
+int host_register(struct gpu *gpu, void *memory, uint64_t bytes);
+int host_unregister(struct gpu *gpu, void *memory);
+void host_range_fini(struct gpu_host *host);
+/* host_use_begin() - hold [va, va + bytes) for a queued operation; -EINVAL when it is neither reserved nor registered.
+ * host_use_check() - may it be touched with `access` now? -EFAULT when not. It stays so until host_use_end(). */
+int host_use_begin(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use);
+int host_use_begin_registered(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use);
+int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_access access);
+void host_use_end(struct gpu_host *host, struct host_use *use);
+
+/* gpu_host_stream.c. host_stream_queue_*() are the halves of event_record() and event_wait() that know about streams. */
+int host_stream_create(struct gpu *gpu, struct gpu_stream **stream);
+void host_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
+int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
+int host_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
+int host_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
+int host_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value);
+int host_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
+int host_stream_queue_record(struct gpu_stream *stream, struct gpu_event *event);
+int host_stream_queue_wait(struct gpu_stream *stream, struct gpu_event *event, uint64_t sequence);
+bool host_stream_is_of(const struct gpu_stream *stream, const struct gpu_host *host);
+void host_stream_fini(struct gpu_host *host);
+void host_progress_wake(struct gpu_host *host);
+
+/* gpu_host_event.c. A queued record or wait holds a reference, so that destroying an event never pulls it from under a
+ * stream. host_event_reached(): 1 the record with this number is done, 0 not yet, -ENODEV its process is gone. */
+int host_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event);
+void host_event_destroy(struct gpu *gpu, struct gpu_event *event);
+int host_event_record(struct gpu *gpu, struct gpu_event *event, struct gpu_stream *stream);
+int host_event_query(struct gpu *gpu, struct gpu_event *event);
+int host_event_wait(struct gpu *gpu, struct gpu_stream *stream, struct gpu_event *event);
+int host_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_IPC_BYTES]);
+int host_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct gpu_event **event);
+void host_event_ref(struct gpu_event *event);
+void host_event_unref(struct gpu_event *event);
+int host_event_number(struct gpu_event *event, uint64_t *number);
+void host_event_finish(struct gpu_event *event, uint64_t sequence);
+int host_event_reached(const struct gpu_event *event, uint64_t sequence);
+void host_event_fini(struct gpu_host *host);
+
+#endif

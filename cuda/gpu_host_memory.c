@@ -1,0 +1,364 @@
+/*
+ * gpu_host_memory.c - physical memory of the host back end: slices of memfds behind handles.
+ *
+ * Each device that creates has one memfd, its arena; a handle is a slice of it, cut off its end. Slices are never used twice:
+ * the file is sparse and an offset costs nothing, while a run of fresh slices at a run of addresses is one mapping for the
+ * kernel, however many handles it is made of.
+ *
+ * Releasing the last reference punches the slice out of the file, unless it was exported: then another process may have it
+ * mapped, the kernel does not say, and punching would take its contents. So exported memory is kept until the arena's last
+ * descriptor and mapping are gone in all processes, which is also what a driver does with memory that is still held.
+ *
+ * Files from outside are hostile until checked: only a memfd sealed against shrinking is taken, since a truncated file turns
+ * a plain load into SIGBUS.
+ */
+#include "cuda/gpu_host.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* host_file_create() - an empty memfd that only this user may re-open and nobody may shrink. Returns its descriptor. */
+int host_file_create(const char *name)
+{
+	int error, fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	if (fd < 0)
+		return gpu_fail(-errno, "cannot create memfd '%s': %s", name, strerror(errno));
+	/* F_SEAL_SEAL as well: a holder of the file could otherwise stop us from growing or mapping it. */
+	if (fchmod(fd, 0600) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) < 0) {
+		error = errno;
+		close(fd);
+		return gpu_fail(-error, "cannot seal memfd '%s': %s", name, strerror(error));
+	}
+	return fd;
+}
+
+/* host_file_check() - is this a memfd that can be mapped for writing and never shrinks? Also says which file it is. */
+int host_file_check(int fd, uint64_t *size_bytes, dev_t *device, ino_t *inode)
+{
+	struct statfs system;
+	struct stat status;
+	int seals, mode;
+
+	if (fstat(fd, &status) < 0)
+		return gpu_fail(-EINVAL, "cannot import descriptor %d: %s", fd, strerror(errno));
+	if (!S_ISREG(status.st_mode) || fstatfs(fd, &system) < 0 || system.f_type != TMPFS_MAGIC)
+		return gpu_fail(-EINVAL, "cannot import descriptor %d: not a memfd", fd);
+	seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0 || !(seals & F_SEAL_SHRINK))
+		return gpu_fail(-EPERM, "cannot import descriptor %d: it is not sealed against shrinking", fd);
+	mode = fcntl(fd, F_GETFL);
+	if (mode < 0 || (mode & O_ACCMODE) != O_RDWR || (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)))
+		return gpu_fail(-EPERM, "cannot import descriptor %d: it cannot be mapped for writing", fd);
+	*size_bytes = (uint64_t)status.st_size;
+	*device = status.st_dev;
+	*inode = status.st_ino;
+	return 0;
+}
+
+static struct host_file *file_add(struct gpu_host *host, int fd, dev_t device, ino_t inode)
+{
+	struct host_file *file = calloc(1, sizeof(*file));
+
+	if (!file)
+		return NULL;
+	file->fd = fd;
+	file->device = device;
+	file->inode = inode;
+	file->refs = 1;
+	file->next = host->files;
+	host->files = file;
+	return file;
+}
+
+static void file_unref(struct gpu_host *host, struct host_file *file)
+{
+	struct host_file **link = &host->files;
+
+	if (--file->refs > 0)
+		return;
+	while (*link != file)
+		link = &(*link)->next;
+	*link = file->next;
+	close(file->fd);
+	free(file);
+}
+
+/* arena_open() - make the device's memfd at its first creation; a device that only imports has none. */
+static int arena_open(struct gpu_host *host)
+{
+	struct stat status;
+	int fd;
+
+	if (host->arena)
+		return 0;
+	fd = host_file_create("gpool-arena");
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &status) == 0)
+		host->arena = file_add(host, fd, status.st_dev, status.st_ino);
+	if (!host->arena) {
+		close(fd);
+		return gpu_fail(-ENOMEM, "cannot create an arena on host device %d: out of memory", host->index);
+	}
+	return 0;
+}
+
+/* memory_add() - a slot for a slice, with one reference for its handle. Takes over no reference to the file on failure. */
+static struct host_memory *memory_add(struct gpu_host *host, struct host_file *file, uint64_t offset, uint64_t bytes)
+{
+	struct host_memory *memory, *grown;
+	uint32_t capacity;
+
+	if (!host->memory_free && host->memory_count == host->memory_capacity) {
+		capacity = host->memory_capacity ? host->memory_capacity * 2 : 64;
+		if (capacity < host->memory_capacity)
+			return NULL;
+		grown = realloc(host->memories, capacity * sizeof(*grown));
+		if (!grown)
+			return NULL;
+		host->memories = grown;
+		host->memory_capacity = capacity;
+	}
+	if (host->memory_free) {
+		memory = &host->memories[host->memory_free - 1];
+		host->memory_free = memory->next_free;
+	} else {
+		memory = &host->memories[host->memory_count++];
+		memory->generation = 0;
+	}
+	*memory = (struct host_memory){
+		.file = file,
+		.offset = offset,
+		.bytes = bytes,
+		.refs = 1,
+		.generation = memory->generation + 1,
+	};
+	return memory;
+}
+
+uint32_t host_memory_slot(const struct gpu_host *host, const struct host_memory *memory)
+{
+	return (uint32_t)(memory - host->memories) + 1;
+}
+
+static uint64_t memory_handle(const struct gpu_host *host, const struct host_memory *memory)
+{
+	return (uint64_t)memory->generation << 32 | host_memory_slot(host, memory);
+}
+
+/* host_memory_find() - the memory a handle stands for, or NULL when it was released or never given. */
+struct host_memory *host_memory_find(struct gpu_host *host, uint64_t handle)
+{
+	uint32_t slot = (uint32_t)handle;
+	struct host_memory *memory;
+
+	if (slot == 0 || slot > host->memory_count)
+		return NULL;
+	memory = &host->memories[slot - 1];
+	if (!memory->file || memory->released || memory->generation != handle >> 32)
+		return NULL;
+	return memory;
+}
+
+void host_memory_unref(struct gpu_host *host, struct host_memory *memory)
+{
+	assert(memory->refs > 0);
+	if (--memory->refs > 0)
+		return;
+	if (memory->owned && !memory->exported) {
+		/* A failure only leaves the pages in use; the next creation beyond the device's memory will say so. */
+		if (fallocate(memory->file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)memory->offset,
+			    (off_t)memory->bytes) == 0)
+			host_memory_discharge(host, memory->bytes);
+	}
+	file_unref(host, memory->file);
+	memory->file = NULL;
+	memory->next_free = host->memory_free;
+	host->memory_free = host_memory_slot(host, memory);
+}
+
+static int create_locked(struct gpu_host *host, uint64_t bytes, uint64_t *handle)
+{
+	struct host_memory *memory;
+	int rc = arena_open(host);
+
+	if (rc < 0)
+		return rc;
+	if (bytes > INT64_MAX - host->arena_bytes)
+		return gpu_fail(-ENOMEM, "cannot create %llu bytes: the arena is full", (unsigned long long)bytes);
+	rc = host_memory_charge(host, bytes);
+	if (rc < 0)
+		return rc;
+	if (ftruncate(host->arena->fd, (off_t)(host->arena_bytes + bytes)) < 0) {
+		rc = gpu_fail(-ENOMEM, "cannot grow the arena by %llu bytes: %s", (unsigned long long)bytes, strerror(errno));
+		goto discharge;
+	}
+	memory = memory_add(host, host->arena, host->arena_bytes, bytes);
+	if (!memory) {
+		rc = gpu_fail(-ENOMEM, "cannot create %llu bytes: no memory for the handle", (unsigned long long)bytes);
+		goto discharge;
+	}
+	memory->owned = true;
+	host->arena->refs++;
+	host->arena_bytes += bytes;
+	*handle = memory_handle(host, memory);
+	return 0;
+
+discharge:
+	host_memory_discharge(host, bytes);
+	return rc;
+}
+
+int host_create(struct gpu *gpu, uint64_t bytes, uint64_t *handle)
+{
+	struct gpu_host *host = host_of(gpu);
+	int rc;
+
+	if (bytes % host->granularity)
+		return gpu_fail(-EINVAL, "cannot create %llu bytes: not a multiple of %llu", (unsigned long long)bytes,
+			(unsigned long long)host->granularity);
+	pthread_mutex_lock(&host->lock);
+	rc = create_locked(host, bytes, handle);
+	pthread_mutex_unlock(&host->lock);
+	return rc;
+}
+
+void host_release(struct gpu *gpu, uint64_t handle)
+{
+	struct gpu_host *host = host_of(gpu);
+	struct host_memory *memory;
+
+	pthread_mutex_lock(&host->lock);
+	memory = host_memory_find(host, handle);
+	if (memory) {
+		memory->released = true;
+		host_memory_unref(host, memory);
+	} else {
+		gpu_fail(-EINVAL, "cannot release handle 0x%llx: there is none", (unsigned long long)handle);
+	}
+	pthread_mutex_unlock(&host->lock);
+}
+
+int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
+{
+	struct gpu_host *host = host_of(gpu);
+	struct host_memory *memory;
+	int fd, rc = 0;
+
+	pthread_mutex_lock(&host->lock);
+	memory = host_memory_find(host, handle);
+	if (!memory) {
+		rc = gpu_fail(-EINVAL, "cannot export handle 0x%llx: there is none", (unsigned long long)handle);
+	} else {
+		fd = fcntl(memory->file->fd, F_DUPFD_CLOEXEC, 0);
+		if (fd < 0) {
+			rc = gpu_fail(-errno, "cannot export handle 0x%llx: %s", (unsigned long long)handle, strerror(errno));
+		} else {
+			memory->exported = true;
+			*out = (struct gpu_export){ .fd = fd, .offset = memory->offset, .length = memory->bytes };
+		}
+	}
+	pthread_mutex_unlock(&host->lock);
+	return rc;
+}
+
+/*
+ * file_import() - the file behind a descriptor, with a reference taken: one we know, found by its inode, or a new one with a
+ * descriptor of our own. There are a handful of files, one per process that creates, so a list is enough.
+ */
+static int file_import(struct gpu_host *host, int fd, struct host_file **imported, uint64_t *size_bytes)
+{
+	struct host_file *file;
+	struct stat status;
+	dev_t device;
+	ino_t inode;
+	int rc, own;
+
+	if (fstat(fd, &status) < 0)
+		return gpu_fail(-EINVAL, "cannot import descriptor %d: %s", fd, strerror(errno));
+	for (file = host->files; file; file = file->next) {
+		if (file->inode == status.st_ino && file->device == status.st_dev) {
+			file->refs++;
+			*imported = file;
+			*size_bytes = (uint64_t)status.st_size;
+			return 0;
+		}
+	}
+	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (own < 0)
+		return gpu_fail(-errno, "cannot import descriptor %d: %s", fd, strerror(errno));
+	/* Check our own descriptor: the caller's number may be made to mean another file meanwhile. */
+	rc = host_file_check(own, size_bytes, &device, &inode);
+	if (rc == 0) {
+		*imported = file_add(host, own, device, inode);
+		if (!*imported)
+			rc = gpu_fail(-ENOMEM, "cannot import descriptor %d: out of memory", fd);
+	}
+	if (rc < 0)
+		close(own);
+	return rc;
+}
+
+static int import_locked(struct gpu_host *host, const struct gpu_export *from, uint64_t *handle)
+{
+	struct host_memory *memory;
+	struct host_file *file = NULL;
+	uint64_t size_bytes = 0;
+	int rc = file_import(host, from->fd, &file, &size_bytes);
+
+	if (rc < 0)
+		return rc;
+	if (from->offset > size_bytes || from->length > size_bytes - from->offset) {
+		rc = gpu_fail(-EINVAL, "cannot import %llu bytes at %llu: the file has %llu", (unsigned long long)from->length,
+			(unsigned long long)from->offset, (unsigned long long)size_bytes);
+		goto unref;
+	}
+	memory = memory_add(host, file, from->offset, from->length);
+	if (!memory) {
+		rc = gpu_fail(-ENOMEM, "cannot import %llu bytes: no memory for the handle", (unsigned long long)from->length);
+		goto unref;
+	}
+	*handle = memory_handle(host, memory);
+	return 0;
+
+unref:
+	file_unref(host, file);
+	return rc;
+}
+
+int host_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle)
+{
+	struct gpu_host *host = host_of(gpu);
+	int rc;
+
+	if (from->offset % host->page || from->length % host->granularity)
+		return gpu_fail(-EINVAL, "cannot import %llu bytes at %llu: not multiples of %llu and, the offset, of %llu",
+			(unsigned long long)from->length, (unsigned long long)from->offset,
+			(unsigned long long)host->granularity, (unsigned long long)host->page);
+	pthread_mutex_lock(&host->lock);
+	rc = import_locked(host, from, handle);
+	pthread_mutex_unlock(&host->lock);
+	return rc;
+}
+
+void host_memory_fini(struct gpu_host *host)
+{
+	struct host_file *file;
+
+	free(host->memories);
+	while ((file = host->files)) {
+		host->files = file->next;
+		close(file->fd);
+		free(file);
+	}
+}

@@ -1,0 +1,451 @@
+/*
+ * gpu_host_stream.c - streams of the host back end: a queue and a thread that works it off, one operation after the other.
+ *
+ * Queueing checks what a driver checks at the call (is this an address of ours at all?) and marks the addresses as used;
+ * executing checks what hardware checks (is it mapped, with access?) against our own tables, so a bad operation is an error at
+ * the next sync and never a signal. After an error the stream goes on with the next operation; a real GPU would end the whole
+ * context, which no test could report from.
+ *
+ * Waits (for an event, for a timeline) may wait for another process, which cannot wake us: after a short spin the thread
+ * sleeps in growing steps of at most wait_step_max_ns. Whatever this device itself finishes, and its closing, wakes at once.
+ */
+#include "cuda/gpu_host.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const long wait_step_min_ns = 10 * 1000;
+static const long wait_step_max_ns = 1000 * 1000; /* chosen: a delay that an engine's step does not notice */
+enum { WAIT_SPINS = 200 };                        /* some microseconds: shorter than falling asleep and waking */
+
+enum operation_kind { OPERATION_COPY, OPERATION_FILL, OPERATION_RECORD, OPERATION_EVENT_WAIT, OPERATION_WRITE, OPERATION_WAIT };
+
+static const char *const operation_names[] = {
+	[OPERATION_COPY] = "copy",
+	[OPERATION_FILL] = "fill",
+	[OPERATION_RECORD] = "event record",
+	[OPERATION_EVENT_WAIT] = "event wait",
+	[OPERATION_WRITE] = "timeline write",
+	[OPERATION_WAIT] = "timeline wait",
+};
+
+struct operation {
+	struct operation *next;
+	enum operation_kind kind;
+	struct host_use to;   /* also the word of a timeline */
+	struct host_use from; /* copy */
+	uint64_t value;       /* to fill with, to write, to wait for; the record's number for events */
+	struct gpu_event *event;
+};
+
+struct gpu_stream {
+	struct gpu_host *host;
+	struct gpu_stream *next, **link; /* in host->streams */
+	pthread_t thread;
+
+	pthread_mutex_t lock;
+	pthread_cond_t work; /* something was queued, or stop */
+	pthread_cond_t done; /* an operation was finished */
+	struct operation *first, **last;
+	uint64_t queued;
+	uint64_t finished;
+	bool stop; /* finish the queue, then end */
+	int error; /* the first since the last sync */
+	char error_text[160];
+};
+
+bool host_stream_is_of(const struct gpu_stream *stream, const struct gpu_host *host)
+{
+	return stream->host == host;
+}
+
+void host_progress_wake(struct gpu_host *host)
+{
+	/* The lock is what keeps a waiter from looking just before and sleeping just after the change. */
+	pthread_mutex_lock(&host->progress_lock);
+	pthread_cond_broadcast(&host->progress);
+	pthread_mutex_unlock(&host->progress_lock);
+}
+
+static struct timespec after_now(long nanoseconds)
+{
+	struct timespec when;
+
+	clock_gettime(CLOCK_MONOTONIC, &when);
+	when.tv_nsec += nanoseconds;
+	if (when.tv_nsec >= 1000000000) {
+		when.tv_nsec -= 1000000000;
+		when.tv_sec++;
+	}
+	return when;
+}
+
+/* wait_reached() - 1 when what the operation waits for has come, 0 not yet, or a negative errno when it never will. */
+static int wait_reached(const struct operation *operation)
+{
+	if (operation->kind == OPERATION_EVENT_WAIT)
+		return host_event_reached(operation->event, operation->value);
+	return __atomic_load_n((const uint64_t *)operation->to.va, __ATOMIC_ACQUIRE) >= operation->value;
+}
+
+static int wait_execute(struct gpu_host *host, const struct operation *operation)
+{
+	long step_ns = wait_step_min_ns;
+	struct timespec until;
+	int rc = 0;
+
+	for (int i = 0; i < WAIT_SPINS && rc == 0; i++)
+		rc = wait_reached(operation);
+	if (rc != 0)
+		return rc < 0 ? rc : 0;
+	pthread_mutex_lock(&host->progress_lock);
+	while ((rc = wait_reached(operation)) == 0) {
+		if (host->closing) {
+			rc = -ECANCELED;
+			break;
+		}
+		until = after_now(step_ns);
+		pthread_cond_timedwait(&host->progress, &host->progress_lock, &until);
+		step_ns = step_ns * 2 < wait_step_max_ns ? step_ns * 2 : wait_step_max_ns;
+	}
+	pthread_mutex_unlock(&host->progress_lock);
+	return rc < 0 ? rc : 0;
+}
+
+static int copy_execute(struct gpu_host *host, const struct operation *operation)
+{
+	int rc = host_use_check(host, &operation->from, GPU_ACCESS_READ);
+
+	if (rc == 0)
+		rc = host_use_check(host, &operation->to, GPU_ACCESS_READ_WRITE);
+	if (rc == 0)
+		memmove((void *)operation->to.va, (const void *)operation->from.va, operation->to.bytes);
+	return rc;
+}
+
+static int fill_execute(struct gpu_host *host, const struct operation *operation)
+{
+	uint32_t *words = (uint32_t *)operation->to.va;
+	int rc = host_use_check(host, &operation->to, GPU_ACCESS_READ_WRITE);
+
+	for (uint64_t i = 0; rc == 0 && i < operation->to.bytes / sizeof(*words); i++)
+		words[i] = (uint32_t)operation->value;
+	return rc;
+}
+
+static int operation_execute(struct gpu_host *host, const struct operation *operation)
+{
+	switch (operation->kind) {
+	case OPERATION_COPY:
+		return copy_execute(host, operation);
+	case OPERATION_FILL:
+		return fill_execute(host, operation);
+	case OPERATION_RECORD:
+		host_event_finish(operation->event, operation->value);
+		host_progress_wake(host);
+		return 0;
+	case OPERATION_WRITE:
+		__atomic_store_n((uint64_t *)operation->to.va, operation->value, __ATOMIC_RELEASE);
+		host_progress_wake(host);
+		return 0;
+	case OPERATION_EVENT_WAIT:
+	case OPERATION_WAIT:
+		return wait_execute(host, operation);
+	}
+	return -EINVAL;
+}
+
+static void operation_destroy(struct gpu_host *host, struct operation *operation)
+{
+	host_use_end(host, &operation->to);
+	host_use_end(host, &operation->from);
+	if (operation->event)
+		host_event_unref(operation->event);
+	free(operation);
+}
+
+/* error_note() - keep the first error for the next sync. Caller holds stream->lock. */
+static void error_note(struct gpu_stream *stream, int error, enum operation_kind kind, uint64_t va, uint64_t bytes)
+{
+	if (stream->error)
+		return;
+	stream->error = error;
+	snprintf(stream->error_text, sizeof(stream->error_text), "queued %s of %llu bytes at 0x%llx: %s", operation_names[kind],
+		(unsigned long long)bytes, (unsigned long long)va, strerror(-error));
+}
+
+static bool is_closing(struct gpu_host *host)
+{
+	bool closing;
+
+	pthread_mutex_lock(&host->progress_lock);
+	closing = host->closing;
+	pthread_mutex_unlock(&host->progress_lock);
+	return closing;
+}
+
+static void *stream_main(void *argument)
+{
+	struct gpu_stream *stream = argument;
+	struct operation *operation;
+	enum operation_kind kind;
+	uint64_t va, bytes;
+	int rc;
+
+	pthread_mutex_lock(&stream->lock);
+	for (;;) {
+		while (!stream->first && !stream->stop)
+			pthread_cond_wait(&stream->work, &stream->lock);
+		operation = stream->first;
+		if (!operation)
+			break;
+		stream->first = operation->next;
+		if (!stream->first)
+			stream->last = &stream->first;
+		pthread_mutex_unlock(&stream->lock);
+
+		kind = operation->kind;
+		va = operation->to.va;
+		bytes = operation->to.bytes;
+		rc = is_closing(stream->host) ? -ECANCELED : operation_execute(stream->host, operation);
+		operation_destroy(stream->host, operation); /* before it counts as finished: a sync means unmap may follow */
+
+		pthread_mutex_lock(&stream->lock);
+		if (rc < 0)
+			error_note(stream, rc, kind, va, bytes);
+		stream->finished++;
+		pthread_cond_broadcast(&stream->done);
+	}
+	pthread_mutex_unlock(&stream->lock);
+	return NULL;
+}
+
+/* thread_start() - with all signals blocked, so that the program's handlers never run on our thread. */
+static int thread_start(struct gpu_stream *stream)
+{
+	sigset_t all, before;
+	int error;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&stream->thread, NULL, stream_main, stream);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return -error;
+}
+
+int host_stream_create(struct gpu *gpu, struct gpu_stream **stream)
+{
+	struct gpu_host *host = host_of(gpu);
+	struct gpu_stream *created = calloc(1, sizeof(*created));
+	int rc;
+
+	if (!created)
+		return gpu_fail(-ENOMEM, "cannot create a stream: out of memory");
+	created->host = host;
+	created->last = &created->first;
+	pthread_mutex_init(&created->lock, NULL);
+	pthread_cond_init(&created->work, NULL);
+	pthread_cond_init(&created->done, NULL);
+	rc = thread_start(created);
+	if (rc < 0) {
+		free(created);
+		/* EAGAIN is what pthread_create(3) says at the limit of threads; trying again would not help. */
+		return gpu_fail(rc == -EAGAIN ? -ENOMEM : rc, "cannot create a stream: no thread: %s", strerror(-rc));
+	}
+	pthread_mutex_lock(&host->lock);
+	created->next = host->streams;
+	created->link = &host->streams;
+	if (created->next)
+		created->next->link = &created->next;
+	host->streams = created;
+	pthread_mutex_unlock(&host->lock);
+	*stream = created;
+	return 0;
+}
+
+/* stream_join() - end the thread once its queue is empty, and free the stream, which is in no list any more. */
+static void stream_join(struct gpu_stream *stream)
+{
+	pthread_mutex_lock(&stream->lock);
+	stream->stop = true;
+	pthread_cond_signal(&stream->work);
+	pthread_mutex_unlock(&stream->lock);
+	pthread_join(stream->thread, NULL);
+	pthread_cond_destroy(&stream->work);
+	pthread_cond_destroy(&stream->done);
+	pthread_mutex_destroy(&stream->lock);
+	free(stream);
+}
+
+void host_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)
+{
+	struct gpu_host *host = host_of(gpu);
+
+	pthread_mutex_lock(&host->lock);
+	*stream->link = stream->next;
+	if (stream->next)
+		stream->next->link = stream->link;
+	pthread_mutex_unlock(&host->lock);
+	stream_join(stream);
+}
+
+/* host_stream_fini() - cancel what is queued on every stream and end them; part of gpu_close(). */
+void host_stream_fini(struct gpu_host *host)
+{
+	struct gpu_stream *stream;
+
+	pthread_mutex_lock(&host->progress_lock);
+	host->closing = true;
+	pthread_cond_broadcast(&host->progress);
+	pthread_mutex_unlock(&host->progress_lock);
+	while ((stream = host->streams)) {
+		host->streams = stream->next;
+		stream_join(stream);
+	}
+}
+
+int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
+{
+	uint64_t target;
+	int rc;
+
+	if (!host_stream_is_of(stream, host_of(gpu)))
+		return gpu_fail(-EINVAL, "cannot sync a stream of another device");
+	pthread_mutex_lock(&stream->lock);
+	target = stream->queued;
+	while (stream->finished < target)
+		pthread_cond_wait(&stream->done, &stream->lock);
+	rc = stream->error;
+	if (rc < 0)
+		gpu_fail(rc, "%s", stream->error_text);
+	stream->error = 0;
+	pthread_mutex_unlock(&stream->lock);
+	return rc;
+}
+
+/* operation_new() - for this stream, or NULL with the error in *rc. */
+static struct operation *operation_new(struct gpu *gpu, struct gpu_stream *stream, enum operation_kind kind, int *rc)
+{
+	struct operation *operation;
+
+	if (gpu && !host_stream_is_of(stream, host_of(gpu))) {
+		*rc = gpu_fail(-EINVAL, "cannot queue a %s: the stream is another device's", operation_names[kind]);
+		return NULL;
+	}
+	operation = calloc(1, sizeof(*operation));
+	if (!operation)
+		*rc = gpu_fail(-ENOMEM, "cannot queue a %s: out of memory", operation_names[kind]);
+	else
+		operation->kind = kind;
+	return operation;
+}
+
+static void operation_queue(struct gpu_stream *stream, struct operation *operation)
+{
+	pthread_mutex_lock(&stream->lock);
+	*stream->last = operation;
+	stream->last = &operation->next;
+	stream->queued++;
+	pthread_cond_signal(&stream->work);
+	pthread_mutex_unlock(&stream->lock);
+}
+
+int host_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream)
+{
+	struct gpu_host *host = host_of(gpu);
+	int rc = 0;
+	struct operation *operation = operation_new(gpu, stream, OPERATION_COPY, &rc);
+
+	if (!operation)
+		return rc;
+	rc = host_use_begin(host, to, bytes, &operation->to);
+	if (rc == 0)
+		rc = host_use_begin(host, from, bytes, &operation->from);
+	if (rc < 0)
+		operation_destroy(host, operation);
+	else
+		operation_queue(stream, operation);
+	return rc;
+}
+
+int host_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream)
+{
+	struct gpu_host *host = host_of(gpu);
+	int rc = 0;
+	struct operation *operation = operation_new(gpu, stream, OPERATION_FILL, &rc);
+
+	if (!operation)
+		return rc;
+	operation->value = value;
+	rc = host_use_begin(host, to, bytes, &operation->to);
+	if (rc < 0)
+		operation_destroy(host, operation);
+	else
+		operation_queue(stream, operation);
+	return rc;
+}
+
+static int queue_timeline(struct gpu *gpu, struct gpu_stream *stream, enum operation_kind kind, const uint64_t *word,
+	uint64_t value)
+{
+	struct gpu_host *host = host_of(gpu);
+	int rc = 0;
+	struct operation *operation = operation_new(gpu, stream, kind, &rc);
+
+	if (!operation)
+		return rc;
+	operation->value = value;
+	rc = host_use_begin_registered(host, (uintptr_t)word, sizeof(*word), &operation->to);
+	if (rc < 0)
+		operation_destroy(host, operation);
+	else
+		operation_queue(stream, operation);
+	return rc;
+}
+
+int host_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value)
+{
+	return queue_timeline(gpu, stream, OPERATION_WRITE, word, value);
+}
+
+int host_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value)
+{
+	return queue_timeline(gpu, stream, OPERATION_WAIT, word, value);
+}
+
+int host_stream_queue_record(struct gpu_stream *stream, struct gpu_event *event)
+{
+	int rc = 0;
+	struct operation *operation = operation_new(NULL, stream, OPERATION_RECORD, &rc);
+
+	if (!operation)
+		return rc;
+	/* The number is taken when nothing can fail any more: one that is taken and never finished would block the event. */
+	rc = host_event_number(event, &operation->value);
+	if (rc < 0) {
+		operation_destroy(stream->host, operation);
+		return rc;
+	}
+	host_event_ref(event);
+	operation->event = event;
+	operation_queue(stream, operation);
+	return 0;
+}
+
+int host_stream_queue_wait(struct gpu_stream *stream, struct gpu_event *event, uint64_t sequence)
+{
+	int rc = 0;
+	struct operation *operation = operation_new(NULL, stream, OPERATION_EVENT_WAIT, &rc);
+
+	if (!operation)
+		return rc;
+	host_event_ref(event);
+	operation->event = event;
+	operation->value = sequence;
+	operation_queue(stream, operation);
+	return 0;
+}

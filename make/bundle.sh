@@ -1,0 +1,68 @@
+#!/bin/bash
+# bundle.sh - programs, libraries and GPU tests in one folder, to carry to a machine that has a GPU but not our libraries.
+#
+# usage: bundle.sh BUILD-FOLDER BUNDLE-FOLDER [GPU-TEST...]
+#
+# Everything keeps its place below the build folder, so that a test finds the programs where it expects them. The libraries come
+# along, but those of glibc, which belong to the machine. Exit: 1 when the bundle is above 60 MB.
+set -euo pipefail
+build=$1 bundle=$2
+shift 2
+limit_mb=60
+
+rm -rf "$bundle"
+mkdir -p "$bundle/lib" "$bundle/tests"
+
+programs=()
+for program in gpoold poolctl gpool-bench gpool-demo; do
+    programs+=("$build/$program")
+done
+for test in "$@"; do
+    programs+=("$build/tests/$test")
+done
+for program in "${programs[@]}"; do
+    place=$bundle/${program#"$build"/}
+    cp "$program" "$place"
+    strip --strip-debug "$place"
+done
+cp "$build/libgpool.so" "$bundle/lib/libgpool.so.0"
+strip --strip-debug "$bundle/lib/libgpool.so.0"
+ln -s libgpool.so.0 "$bundle/lib/libgpool.so"
+
+# "NAME => PATH (address)"
+for program in "${programs[@]}" "$build/libgpool.so"; do
+    ldd "$program"
+done | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
+    case $name in
+    libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | libutil.so.* | libanl.so.*) ;;
+    libgpool.so.*) ;;
+    *) cp -L "$path" "$bundle/lib/$name" ;;
+    esac
+done
+
+cp tests/run "$bundle/run-tests"
+cat >"$bundle/run" <<'END'
+#!/bin/bash
+# run - the GPU tests of this bundle; arguments are the names of tests, none: all. Output of each is kept in log/.
+cd "$(dirname -- "${BASH_SOURCE[0]}")" || exit 1
+export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LOGS=${LOGS:-$PWD/log} TIMEOUT=${TIMEOUT:-600}
+programs=()
+if [ $# -gt 0 ]; then
+    programs=("${@/#/./tests/}")
+else
+    for program in ./tests/*; do
+        [ -x "$program" ] && programs+=("$program")
+    done
+fi
+exec ./run-tests --programs "${programs[@]}"
+END
+chmod +x "$bundle/run" "$bundle/run-tests"
+
+bytes=$(du -sb "$bundle" | cut -f 1)
+printf 'bundle: %s has %d files, %d MB\n' "$bundle" "$(find "$bundle" -type f | wc -l)" $(((bytes + 999999) / 1000000))
+if [ "$bytes" -gt $((limit_mb * 1000000)) ]; then
+    echo "bundle: more than $limit_mb MB; the largest:" >&2
+    find "$bundle" -type f -printf '%s %p\n' | sort -rn | sed -n 1,8p >&2
+    exit 1
+fi

@@ -1,0 +1,82 @@
+#!/bin/sh
+# deps.sh - install the Debian packages of make/packages.txt that are missing.
+#
+# usage: deps.sh [--quiet] [GROUP...]      groups: build, test; none: all of them
+#   --quiet  say nothing when nothing is missing
+#
+# Runs apt-get as root, or by sudo. Where neither is possible it prints the command for an administrator and exits 1. On a system
+# without dpkg it cannot look, says so (with --quiet: says nothing) and lets the build find out.
+set -u
+
+list=$(dirname -- "$0")/packages.txt
+quiet=
+if [ "${1:-}" = --quiet ]; then
+    quiet=1
+    shift
+fi
+groups=${*:-build test}
+
+wanted=
+for group in $groups; do
+    names=$(awk -v group="$group" '$1 == group { print $2 }' "$list") || exit 1
+    [ -n "$names" ] || { echo "deps: there is no group '$group' in $list" >&2; exit 2; }
+    wanted="$wanted $names"
+done
+
+if ! command -v dpkg-query >/dev/null 2>&1; then
+    # shellcheck disable=SC2086  # names are words
+    [ -n "$quiet" ] || echo "deps: no dpkg here; what Debian calls" $wanted "must be there"
+    exit 0
+fi
+
+# shellcheck disable=SC2086
+present=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' $wanted 2>/dev/null | awk '$2 == "installed" { print $1 }')
+missing=
+for name in $wanted; do
+    printf '%s\n' "$present" | grep -qxF -- "$name" || missing="$missing $name"
+done
+if [ -z "$missing" ]; then
+    [ -n "$quiet" ] || echo "deps: all packages are installed"
+    exit 0
+fi
+
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    if command -v sudo >/dev/null 2>&1 && { [ -t 0 ] || sudo -n true 2>/dev/null; }; then
+        as_root=sudo
+    else
+        echo "deps: missing:$missing" >&2
+        echo "deps: neither root nor sudo here; let an administrator run:" >&2
+        echo "    apt-get update && apt-get install --yes --no-install-recommends$missing" >&2
+        exit 1
+    fi
+fi
+
+update()
+{
+    echo "deps: apt-get update"
+    $as_root apt-get update --quiet
+}
+
+install()
+{
+    # shellcheck disable=SC2086
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends $missing
+}
+
+# Is there any package list? In a fresh container there is none.
+have_lists()
+{
+    for f in /var/lib/apt/lists/*_Packages*; do
+        [ -e "$f" ] && return 0
+    done
+    return 1
+}
+
+echo "deps: installing$missing"
+if have_lists; then
+    install && exit 0
+    echo "deps: that failed; the package lists may be old" >&2
+fi
+update || exit 1
+install

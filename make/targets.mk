@@ -1,0 +1,119 @@
+# Targets for people. `make help` prints the lines with two number signs.
+#
+# Tests are built and run by tests/run; the rules of fuzz programs and the variables that people set stand in make/tests.mk.
+
+include make/tests.mk
+
+INSTALL ?= install
+MANDIRS := 1 3 5 7 8
+man_pages = $(wildcard man/*.$(1))
+TOOL_NAMES := $(foreach t,$(TOOLS),$(call tool_name,$(t)))
+
+.PHONY: help
+help: ## this text
+	@echo 'gpool $(VERSION): make [TARGET...] [VARIABLE=VALUE...]'
+	@echo
+	@awk -F ':.*## ' '/^[a-z%-]+[a-z %-]*:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@sed -n 's/^# VARIABLE /  /p' $(MAKEFILE_LIST)
+
+# VARIABLE V=1             show commands
+# VARIABLE WERROR=1        warnings are errors; on where CI=true
+# VARIABLE CUDA=0          no GPU kernels, even where nvcc is
+# VARIABLE CONFIG=asan     another build: asan, ubsan, tsan, fuzz
+# VARIABLE TESTS="unit"    groups or names for test
+# VARIABLE SECONDS= SEED=  for stress and fuzz
+# VARIABLE prefix= DESTDIR=  where install puts things; also bindir, sbindir, libdir, includedir, mandir, sysconfdir
+
+all: ## everything but tests; programs are in build/
+
+# ---- packages ----
+
+.PHONY: deps need-deps need-test-deps
+deps: ## install the Debian packages that are missing
+	$(Q)make/deps.sh
+
+need-deps:
+	$(Q)make/deps.sh --quiet build
+
+need-test-deps:
+	$(Q)make/deps.sh --quiet build test
+
+# No object before its headers are there.
+$(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ): | need-deps
+
+# ---- running what was built ----
+
+.PHONY: demo bench
+demo: all ## show what gpool does, without a GPU
+	$(Q)$(B)/gpool-demo $(DEMO_ARGS)
+
+bench: all ## measure; BENCH_ARGS= is passed on
+	$(Q)$(B)/gpool-bench $(BENCH_ARGS)
+
+# ---- documents made from tables ----
+
+$(B)/confgen: $(B)/obj/man/gen/confgen.o $(filter $(B)/obj/agent/config%.o,$(AGENT_OBJ))
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^ -lconfig
+
+$(B)/protogen: $(B)/obj/proto/gen/protogen.o $(filter $(B)/obj/proto/%.o,$(COMMON_OBJ))
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^
+
+.PHONY: docs
+docs: $(B)/confgen $(B)/protogen ## make again what is generated and committed: example file, manual page, PROTOCOL.md
+	$(call say,GEN,etc/gpoold.conf)$(B)/confgen --example > $(B)/gpoold.conf && cp $(B)/gpoold.conf etc/gpoold.conf
+	$(call say,GEN,man/gpoold.conf.5)$(B)/confgen --man man/gpoold.conf.5.in > $(B)/gpoold.conf.5 && \
+		cp $(B)/gpoold.conf.5 man/
+	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
+
+# ---- looking at the source ----
+
+.PHONY: analyze format
+analyze: ## cppcheck and clang-tidy, where they are installed
+	$(Q)make/analyze.sh $(ALL_CFLAGS)
+
+format: ## clang-format, in place
+	$(Q)find agent client cuda proto shm tests tools man -name '*.[ch]' -print0 | xargs -0 clang-format -i
+
+# ---- install ----
+
+LIBRARY_FILE := libgpool.so.$(VERSION)
+
+.PHONY: install uninstall
+install: all ## install below prefix and sysconfdir
+	$(Q)rm -f $(B)/gpool.pc && $(MAKE) --no-print-directory $(B)/gpool.pc
+	$(INSTALL) -d $(DESTDIR)$(sbindir) $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
+		$(DESTDIR)$(sysconfdir)/gpool
+	$(INSTALL) -m 755 $(B)/gpoold $(DESTDIR)$(sbindir)/
+	$(INSTALL) -m 755 $(addprefix $(B)/,$(TOOL_NAMES)) $(DESTDIR)$(bindir)/
+	$(INSTALL) -m 644 $(B)/libgpool.so $(DESTDIR)$(libdir)/$(LIBRARY_FILE)
+	ln -sfn $(LIBRARY_FILE) $(DESTDIR)$(libdir)/libgpool.so.$(SOVERSION)
+	ln -sfn libgpool.so.$(SOVERSION) $(DESTDIR)$(libdir)/libgpool.so
+	$(INSTALL) -m 644 $(B)/libgpool.a $(DESTDIR)$(libdir)/
+	$(INSTALL) -m 644 $(B)/gpool.pc $(DESTDIR)$(libdir)/pkgconfig/
+	$(INSTALL) -m 644 client/gpool.h $(DESTDIR)$(includedir)/
+	$(foreach s,$(MANDIRS),$(if $(call man_pages,$(s)),$(INSTALL) -d $(DESTDIR)$(mandir)/man$(s) && \
+		$(INSTALL) -m 644 $(call man_pages,$(s)) $(DESTDIR)$(mandir)/man$(s)/ &&)) true
+	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
+		$(INSTALL) -m 644 etc/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
+
+uninstall: ## remove what install puts there, but for the configuration
+	rm -f $(DESTDIR)$(sbindir)/gpoold $(addprefix $(DESTDIR)$(bindir)/,$(TOOL_NAMES)) \
+		$(addprefix $(DESTDIR)$(libdir)/,$(LIBRARY_FILE) libgpool.so.$(SOVERSION) libgpool.so libgpool.a) \
+		$(DESTDIR)$(libdir)/pkgconfig/gpool.pc \
+		$(DESTDIR)$(includedir)/gpool.h \
+		$(foreach s,$(MANDIRS),$(addprefix $(DESTDIR)$(mandir)/man$(s)/,$(notdir $(call man_pages,$(s)))))
+
+# ---- packing ----
+
+.PHONY: dist gpu-bundle clean
+dist: ## the committed source as build/gpool-VERSION.tar.gz
+	@mkdir -p build
+	$(call say,DIST,build/gpool-$(VERSION).tar.gz)git archive --format=tar --prefix=gpool-$(VERSION)/ HEAD | \
+		gzip -9 -n > build/gpool-$(VERSION).tar.gz
+
+gpu-bundle: all $(addprefix $(B)/tests/,$(GPU_TESTS)) ## a folder to carry to a machine with a GPU; run ./run there
+	$(Q)make/bundle.sh $(B) gpu-bundle $(GPU_TESTS)
+
+clean: ## remove build/ and gpu-bundle/
+	rm -rf build gpu-bundle

@@ -1,0 +1,50 @@
+# Tests: make builds, tests/run decides what to build and run, counts, and ends with "N passed, N failed, N skipped".
+
+# Groups of `make test`, in this order. Those that need longest come last.
+TESTS ?= meta headers docs unit abi integration install stress model fuzz asan ubsan tsan
+SECONDS ?=
+SEED ?=
+
+run_tests = +$(Q)MAKE='$(MAKE) $(if $(filter true,$(CI)),WERROR=1)' CC='$(CC)' tests/run
+
+.PHONY: test check
+test: need-test-deps ## build and run everything that this machine can run
+	$(run_tests) $(TESTS)
+
+check: test ## the same
+
+# One test by its name (test_NAME or NAME), or one group: make test-config, make test-unit
+test-%: need-test-deps ## one test or group by its name, such as test-config
+	$(run_tests) $(if $(wildcard tests/*/test_$*.c),test_$*,$*)
+
+.PHONY: check-gpu check-headers stress fuzz asan ubsan tsan
+check-gpu: need-deps ## tests that need a GPU; each says why where it skips
+	$(run_tests) gpu
+
+check-headers: ## gpool.h stands alone in C and C++
+	$(run_tests) headers
+
+stress: need-test-deps ## torture for SECONDS= (600) with SEED=
+	+$(Q)MAKE='$(MAKE)' SEED='$(SEED)' STRESS_SECONDS=$(or $(SECONDS),600) tests/run stress
+
+fuzz: need-test-deps ## each fuzz program for SECONDS= (600)
+	+$(Q)MAKE='$(MAKE)' FUZZ_SECONDS=$(or $(SECONDS),600) tests/run fuzz
+
+asan ubsan tsan: need-test-deps ## build with this sanitizer and run its tests
+	$(run_tests) $@
+
+# Fuzz programs exist in CONFIG=fuzz alone: clang's libFuzzer, over the same code as everything else.
+ifeq ($(CONFIG),fuzz)
+define fuzz_rule
+$(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) $(B)/libgpool.a
+	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ $$(AGENT_LIBS) -lcjson -lm
+endef
+$(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
+
+.PHONY: some-fuzz
+some-fuzz: $(addprefix $(B)/,$(NAMES))
+endif
+
+# What tests/run asks for: the programs of a group, and what they start.
+.PHONY: some-tests
+some-tests: all $(addprefix $(B)/tests/,$(NAMES))

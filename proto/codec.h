@@ -1,0 +1,69 @@
+/*
+ * codec.h - messages to bytes and back, expanded from messages.def; and the envelope before every message.
+ *
+ * Invariants, held by tests/unit/test_codec.c and tests/fuzz/fuzz_codec.c:
+ *   each message has exactly one encoding: what decodes re-encodes to the same bytes
+ *   the decoder reads nothing beyond `length` and refuses a byte too many as well as a byte too few
+ *   a decoded string is clean text (msg_text_clean) and ends with a NUL; the rest of its array is zero
+ *   a decoded list has at most as many records as its array
+ * Threads: no state. Memory: none is allocated.
+ */
+#ifndef GPOOL_PROTO_CODEC_H
+#define GPOOL_PROTO_CODEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/messages.h"
+
+/*
+ * msg_encode_NAME() - write one message with its envelope.
+ *
+ * @sequence: number for the envelope; an answer repeats that of its request
+ * @token:    [16] for the envelope; NULL: zeros
+ *
+ * Return: bytes written, or (the content of buffer is undefined then)
+ *   -EMSGSIZE  does not fit into capacity or MSG_BYTES_MAX
+ *   -EINVAL    a list longer than its array, or a string without a NUL or with bytes that the decoder would refuse
+ *
+ * msg_decode_NAME() - read one message; the caller who needs token or sequence reads the envelope too.
+ *
+ * Return: 0, or -EBADMSG and *message is as it was: envelope wrong or of another type, bytes missing or left over, a list too
+ * long, a string too long or not clean text.
+ */
+#define MESSAGE(name, type, text)                                                                                                  \
+	int msg_encode_##name(                                                                                                     \
+		const struct msg_##name *message, uint64_t sequence, const uint8_t *token, uint8_t *buffer, size_t capacity);      \
+	int msg_decode_##name(struct msg_##name *message, const uint8_t *buffer, size_t length);
+#include "proto/messages.def"
+
+/*
+ * msg_envelope_read() - check and read the first 40 bytes of a message, to see whom and what it is for.
+ *
+ * Return: 0, or (*envelope is as it was)
+ *   -EBADMSG  shorter than an envelope, longer than MSG_BYTES_MAX, wrong magic, body length that is not the rest of the buffer,
+ *             or something in the reserved bytes. The type is not checked: msg_name() knows which exist
+ *   -EPROTO   another version of the envelope
+ */
+int msg_envelope_read(struct msg_envelope *envelope, const uint8_t *buffer, size_t length);
+
+/* Write sequence and token (NULL: zeros) into an encoded message of at least MSG_ENVELOPE_BYTES. */
+void msg_envelope_stamp(uint8_t *buffer, uint64_t sequence, const uint8_t *token);
+
+/* Name of a type as in messages.def, "unknown" for a number that is not in it. */
+const char *msg_name(unsigned type);
+
+/* Is this a request that may come over the control channel? */
+bool msg_is_control_request(unsigned type);
+
+/* Clean text: valid UTF-8 without control characters (C0, DEL, C1), so that it can be printed and logged as it is. */
+bool msg_text_clean(const char *text, size_t length);
+
+/*
+ * Copy from to to[size], always with a NUL: cut between characters where it is too long, with '?' for each byte that is not
+ * clean text. What comes from outside (a process name, strerror) goes into a message this way, else encoding may fail.
+ */
+void msg_text_copy(char *to, size_t size, const char *from);
+
+#endif

@@ -1,0 +1,117 @@
+#include "shm/lease_bitmap.h"
+
+void lease_put(_Atomic uint64_t *bits, uint32_t first, uint32_t count)
+{
+	for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++)
+		atomic_fetch_or_explicit(&bits[word], lease_mask(word, first, count), memory_order_release);
+}
+
+bool lease_take(_Atomic uint64_t *bits, uint32_t first, uint32_t count)
+{
+	for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++) {
+		uint64_t mask = lease_mask(word, first, count);
+		uint64_t got = lease_take_word(bits, word, mask);
+
+		if (got == mask)
+			continue;
+		/* Somebody was faster: give back what this call took, here and in the words before. */
+		if (got)
+			atomic_fetch_or_explicit(&bits[word], got, memory_order_release);
+		if (word > first / 64)
+			lease_put(bits, first, word * 64 - first);
+		return false;
+	}
+	return true;
+}
+
+struct run_search {
+	uint32_t count;
+	bool first_fit;
+	uint32_t best_first, best_length; /* length 0: none yet */
+};
+
+/* A maximal run ends; true when the search may stop. */
+static bool run_ended(struct run_search *search, uint32_t first, uint32_t length)
+{
+	if (length < search->count || (search->best_length && length >= search->best_length))
+		return false;
+	search->best_first = first;
+	search->best_length = length;
+	return search->first_fit || length == search->count;
+}
+
+/* Looks at a moving target: what it finds is a candidate for lease_take(). */
+static bool run_find(_Atomic uint64_t *bits, uint32_t page_count, struct run_search *search)
+{
+	uint32_t words = (page_count + 63) / 64, first = 0, length = 0;
+
+	search->best_length = 0;
+	for (uint32_t word = 0; word < words; word++) {
+		uint64_t value = atomic_load_explicit(&bits[word], memory_order_relaxed);
+		uint32_t at = 0;
+
+		if (value == ~UINT64_C(0)) {
+			if (!length)
+				first = word * 64;
+			length += 64;
+			continue;
+		}
+		while (at < 64) {
+			uint64_t rest = value >> at;
+			uint32_t ones = (uint32_t)__builtin_ctzll(~rest); /* value is not all ones, so ~rest is not 0 */
+
+			if (ones) {
+				if (!length)
+					first = word * 64 + at;
+				length += ones;
+				at += ones;
+				if (at == 64)
+					break;
+			}
+			if (length && run_ended(search, first, length))
+				return true;
+			length = 0;
+			rest = value >> at;
+			if (!rest)
+				break;
+			at += (uint32_t)__builtin_ctzll(rest);
+		}
+	}
+	if (length)
+		run_ended(search, first, length);
+	return search->best_length != 0;
+}
+
+bool lease_take_run(_Atomic uint64_t *bits, uint32_t page_count, uint32_t count, bool first_fit, uint32_t *first)
+{
+	struct run_search search = { .count = count, .first_fit = first_fit };
+
+	/* Every failed claim means that another thread made progress, so this loop is lock-free. */
+	while (run_find(bits, page_count, &search)) {
+		if (lease_take(bits, search.best_first, count)) {
+			*first = search.best_first;
+			return true;
+		}
+	}
+	return false;
+}
+
+uint32_t lease_take_some(_Atomic uint64_t *bits, uint32_t page_count, uint32_t *hint, uint32_t *pages, uint32_t most)
+{
+	uint32_t words = (page_count + 63) / 64, got = 0, word = *hint < words ? *hint : 0;
+
+	for (uint32_t step = 0; step < words && got < most; step++, word = word + 1 == words ? 0 : word + 1) {
+		uint64_t value = atomic_load_explicit(&bits[word], memory_order_relaxed), wanted = 0;
+
+		for (uint32_t left = most - got; value && left; left--) {
+			wanted |= value & -value;
+			value &= value - 1;
+		}
+		if (!wanted)
+			continue;
+		for (uint64_t taken = lease_take_word(bits, word, wanted); taken; taken &= taken - 1)
+			pages[got++] = word * 64 + (uint32_t)__builtin_ctzll(taken);
+		*hint = word;
+	}
+	return got;
+}

@@ -1,0 +1,58 @@
+/*
+ * page_word.h - one 64-bit word of state for each page of a pool.
+ *
+ *   bits 63..60 state | 59..48 owner (session, 0: none) | 47..0 generation
+ *
+ * Writer: the agent alone. Readers: every worker and poolctl, also when the agent is dead.
+ * The generation goes up whenever the agent changes what a page is for; at one change a microsecond 48 bits last nine years.
+ */
+#ifndef GPOOL_SHM_PAGE_WORD_H
+#define GPOOL_SHM_PAGE_WORD_H
+
+#include <stdint.h>
+
+enum page_state {
+	PAGE_FREE,        /* lent to nobody */
+	PAGE_LEASED,      /* lent to its owner */
+	PAGE_SHARED,      /* part of a shared object; any permitted session may pin it */
+	PAGE_EVICTING,    /* the agent is looking whether it may be taken; lasts less than a microsecond */
+	PAGE_MOVING,      /* its content is being moved; pins wait */
+	PAGE_QUARANTINED, /* its owner closed the connection and still lives */
+	PAGE_RESERVED,    /* free, for critical work only */
+	PAGE_RETIRED,     /* out of use */
+	PAGE_STATES
+};
+
+enum { PAGE_OWNER_MAX = 4095 };
+
+#define PAGE_GENERATION_MASK ((UINT64_C(1) << 48) - 1)
+
+static inline uint64_t page_word_make(enum page_state state, uint32_t owner, uint64_t generation)
+{
+	return (uint64_t)state << 60 | (uint64_t)(owner & PAGE_OWNER_MAX) << 48 | (generation & PAGE_GENERATION_MASK);
+}
+
+static inline enum page_state page_word_state(uint64_t word)
+{
+	return (enum page_state)(word >> 60);
+}
+
+static inline uint32_t page_word_owner(uint64_t word)
+{
+	return (uint32_t)(word >> 48) & PAGE_OWNER_MAX;
+}
+
+static inline uint64_t page_word_generation(uint64_t word)
+{
+	return word & PAGE_GENERATION_MASK;
+}
+
+/* The same page and generation on its way out or elsewhere: a pin waits instead of giving up. */
+static inline int page_word_in_motion(uint64_t word)
+{
+	return page_word_state(word) == PAGE_EVICTING || page_word_state(word) == PAGE_MOVING;
+}
+
+const char *page_state_name(enum page_state state);
+
+#endif

@@ -1,0 +1,54 @@
+/*
+ * pins.h - pinning: a worker's word against the agent's word.
+ *
+ * The worker raises its own pin, then looks at the page word; the agent marks the page word, then looks at the pins. Both
+ * accesses of both sides are sequentially consistent, so at least one of the two sees the other: an acquire load here lets both
+ * miss each other (tests/model/pin_evict.pml shows it, tests/stress/torture shows it within seconds).
+ *
+ * Writers: the worker its pins, the agent the page words. A dead worker's pins vanish with its segment. Cost: one atomic add.
+ */
+#ifndef GPOOL_SHM_PINS_H
+#define GPOOL_SHM_PINS_H
+
+#include "shm/session_segment.h"
+
+#include <errno.h>
+
+/* The pin stands whatever the word says; the caller undoes it with pin_drop(). */
+static inline uint64_t pin_raise(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page)
+{
+	atomic_fetch_add_explicit(&session->pins[page], 1, memory_order_seq_cst);
+	return atomic_load_explicit(&pages[page], memory_order_seq_cst);
+}
+
+/* Returns how many pins there were, this one included. Release: what was done under the pin happens before it ends. */
+static inline uint32_t pin_drop(const struct session_segment *session, uint32_t page)
+{
+	return atomic_fetch_sub_explicit(&session->pins[page], 1, memory_order_release);
+}
+
+static inline uint32_t pin_count(const struct session_segment *session, uint32_t page)
+{
+	return atomic_load_explicit(&session->pins[page], memory_order_seq_cst);
+}
+
+/*
+ * pin_try() - pin the block whose handle says that its first page has this word and its entry this tag.
+ * Return: 0, -EAGAIN (in motion: wait and try again), -ESTALE (gone).
+ */
+static inline int pin_try(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page, uint64_t word,
+	uint64_t tag)
+{
+	uint64_t now = pin_raise(session, pages, page);
+
+	if (__builtin_expect(now == word, 1) &&
+		__builtin_expect(atomic_load_explicit(&session->blocks[page].tag, memory_order_seq_cst) == tag, 1))
+		return 0;
+	pin_drop(session, page);
+	if (page_word_in_motion(now) && page_word_owner(now) == page_word_owner(word) &&
+		page_word_generation(now) == page_word_generation(word))
+		return -EAGAIN;
+	return -ESTALE;
+}
+
+#endif

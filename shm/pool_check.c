@@ -1,0 +1,214 @@
+#include "shm/pool_check.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a session says of each of its pages. */
+enum use { USE_NONE, USE_IDLE, USE_CACHED, USE_BLOCK };
+
+struct look {
+	struct pool_check *check;
+	const struct pool_segment *pool;
+	uint8_t *use;     /* [page_count] of the session at hand */
+	uint8_t *visited; /* [page_count] extents seen from a head */
+};
+
+static void __attribute__((format(printf, 4, 5))) report(struct look *look, uint32_t session, uint32_t page, const char *format, ...)
+{
+	struct pool_finding finding = { .session = session, .page = page };
+	va_list arguments;
+
+	look->check->findings++;
+	if (!look->check->found)
+		return;
+	va_start(arguments, format);
+	vsnprintf(finding.text, sizeof(finding.text), format, arguments);
+	va_end(arguments);
+	look->check->found(look->check->context, &finding);
+}
+
+static uint64_t page_word(const struct look *look, uint32_t page)
+{
+	return atomic_load_explicit(&look->pool->pages[page], memory_order_acquire);
+}
+
+static bool owned_by(const struct look *look, uint32_t page, uint32_t session)
+{
+	uint64_t word = page_word(look, page);
+	enum page_state state = page_word_state(word);
+
+	return page_word_owner(word) == session &&
+		(state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING || state == PAGE_QUARANTINED);
+}
+
+static void check_words(struct look *look, const bool *attached)
+{
+	const struct pool_header *header = look->pool->header;
+
+	for (uint32_t page = 0; page < header->page_count; page++) {
+		uint64_t word = page_word(look, page);
+		enum page_state state = page_word_state(word);
+		uint32_t owner = page_word_owner(word);
+
+		if ((unsigned)state >= PAGE_STATES) {
+			report(look, 0, page, "state %d is none of the known ones", (int)state);
+			continue;
+		}
+		look->check->state_pages[state == PAGE_EVICTING ? PAGE_LEASED : state]++;
+		if ((state == PAGE_FREE || state == PAGE_RESERVED || state == PAGE_RETIRED) && owner)
+			report(look, 0, page, "%s and yet owned by session %u", page_state_name(state), owner);
+		if ((state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_QUARANTINED) && !attached[owner])
+			report(look, 0, page, "%s to session %u, which is not attached", page_state_name(state), owner);
+		if (state == PAGE_RESERVED && page < header->reserved_first)
+			report(look, 0, page, "RESERVED outside the reserved range");
+	}
+	for (int state = 0; state < PAGE_STATES; state++) {
+		uint32_t published = atomic_load_explicit(&header->state_pages[state], memory_order_relaxed);
+
+		/* A page that the agent looks at counts as LEASED until it is decided. */
+		if (state == PAGE_EVICTING)
+			continue;
+		if (published != look->check->state_pages[state])
+			report(look, 0, 0, "%u pages are %s, published are %u", look->check->state_pages[state],
+				page_state_name(state), published);
+	}
+}
+
+static void claim(struct look *look, uint32_t session, uint32_t page, enum use use)
+{
+	if (!owned_by(look, page, session)) {
+		report(look, session, page, "%s on a page that is not leased to it",
+			use == USE_IDLE ? "a free bit" : use == USE_CACHED ? "a cached run" : "a block");
+		return;
+	}
+	if (look->use[page] != USE_NONE) {
+		report(look, session, page, "in two places at once");
+		return;
+	}
+	look->use[page] = (uint8_t)use;
+	if (use == USE_IDLE)
+		look->check->idle_pages++;
+	else if (use == USE_CACHED)
+		look->check->cached_pages++;
+	else
+		look->check->block_pages++;
+}
+
+/* One run of a block or of the magazine; false when its length cannot be. */
+static bool claim_run(struct look *look, const struct pool_check_session *s, uint32_t first, enum use use)
+{
+	uint32_t count = atomic_load_explicit(&s->segment->blocks[first].page_count, memory_order_relaxed);
+
+	if (count < 1 || count > look->pool->header->page_count - first) {
+		report(look, s->id, first, "a block of %u pages, which do not fit", count);
+		return false;
+	}
+	for (uint32_t page = first; page < first + count; page++)
+		claim(look, s->id, page, use);
+	return true;
+}
+
+static void check_block(struct look *look, const struct pool_check_session *s, uint32_t head, uint64_t tag)
+{
+	const struct block_entry *blocks = s->segment->blocks;
+	uint32_t pins = atomic_load_explicit(&s->segment->pins[head], memory_order_relaxed);
+	uint32_t before = look->check->block_pages, next;
+
+	if (!claim_run(look, s, head, USE_BLOCK))
+		return;
+	next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[head].next, memory_order_relaxed) : 0;
+	while (next) {
+		uint32_t extent = next - 1;
+		uint64_t extent_tag;
+
+		if (extent >= look->pool->header->page_count) {
+			report(look, s->id, head, "a stitched block goes on at page %u, which there is not", extent);
+			return;
+		}
+		extent_tag = atomic_load_explicit(&blocks[extent].tag, memory_order_acquire);
+		if (extent_tag >> BLOCK_SEQUENCE_SHIFT != tag >> BLOCK_SEQUENCE_SHIFT || !(extent_tag & BLOCK_EXTENT) ||
+			look->visited[extent]) {
+			report(look, s->id, head, "a stitched block goes on at page %u, where another stands", extent);
+			return;
+		}
+		look->visited[extent] = 1;
+		if (!claim_run(look, s, extent, USE_BLOCK))
+			return;
+		next = atomic_load_explicit(&blocks[extent].next, memory_order_relaxed);
+	}
+	if (pins)
+		look->check->pinned_pages += look->check->block_pages - before;
+}
+
+static void check_session(struct look *look, const struct pool_check_session *s)
+{
+	uint32_t page_count = look->pool->header->page_count;
+	const struct session_segment *segment = s->segment;
+
+	memset(look->use, USE_NONE, page_count);
+	memset(look->visited, 0, page_count);
+	for (uint32_t word = 0; word < (page_count + 63) / 64; word++) {
+		uint64_t bits = atomic_load_explicit(&segment->free_bits[word], memory_order_acquire);
+
+		for (; bits; bits &= bits - 1) {
+			uint32_t page = word * 64 + (uint32_t)__builtin_ctzll(bits);
+
+			if (page < page_count)
+				claim(look, s->id, page, USE_IDLE);
+			else
+				report(look, s->id, page, "a free bit beyond the last page");
+		}
+	}
+	for (uint32_t page = 0; page < page_count; page++) {
+		uint64_t tag = atomic_load_explicit(&segment->blocks[page].tag, memory_order_acquire);
+
+		if (tag == BLOCK_TAG_CACHED)
+			claim_run(look, s, page, USE_CACHED);
+		else if (tag && !(tag & BLOCK_EXTENT))
+			check_block(look, s, page, tag);
+	}
+	for (uint32_t page = 0; page < page_count; page++) {
+		uint64_t tag = atomic_load_explicit(&segment->blocks[page].tag, memory_order_acquire);
+
+		if (tag & BLOCK_EXTENT && !look->visited[page] && look->check->quiescent)
+			report(look, s->id, page, "an extent of a stitched block without its head");
+		if (!owned_by(look, page, s->id))
+			continue;
+		if (look->use[page] == USE_NONE) {
+			look->check->in_transit++;
+			if (look->check->quiescent)
+				report(look, s->id, page, "leased, and in no block, not idle, not cached");
+		}
+		if (look->check->quiescent && atomic_load_explicit(&segment->pins[page], memory_order_relaxed) &&
+			!(block_tag_is_block(tag) && !(tag & BLOCK_EXTENT)))
+			report(look, s->id, page, "pinned, and no block starts here");
+	}
+}
+
+int pool_check(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
+	struct pool_check *check)
+{
+	struct look look = { .check = check, .pool = pool };
+	bool *attached = calloc(POOL_SESSIONS, sizeof(*attached));
+	int error = -ENOMEM;
+
+	look.use = malloc(pool->header->page_count);
+	look.visited = malloc(pool->header->page_count);
+	if (!attached || !look.use || !look.visited)
+		goto free_memory;
+	for (uint32_t i = 0; i < session_count; i++)
+		attached[sessions[i].id] = true;
+	check_words(&look, attached);
+	for (uint32_t i = 0; i < session_count; i++)
+		if (sessions[i].segment->page_count == pool->header->page_count)
+			check_session(&look, &sessions[i]);
+	error = check->findings ? 1 : 0;
+free_memory:
+	free(attached);
+	free(look.use);
+	free(look.visited);
+	return error;
+}

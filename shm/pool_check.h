@@ -1,0 +1,45 @@
+/*
+ * pool_check.h - proves the invariants of a pool segment and its session segments. Every test and `poolctl check` call it.
+ *
+ *   1  every page word has a known state; FREE, RESERVED and RETIRED pages have no owner, LEASED ones an attached one
+ *   2  the published page counts of the states add up to page_count and to what the words say
+ *   3  a free bit, a block entry or a cached page stands only on a page leased to that session
+ *   4  no page is in two blocks, or in a block and idle; extents of stitched blocks stand behind exactly one head
+ *   5  with `quiescent`: every leased page is idle, cached or in a block (none in transit), and every pin is on a block's head
+ *
+ * On a running pool a page may be between two places for nanoseconds: such findings are told apart by `in_transit`, and a caller
+ * who wants certainty looks again.
+ */
+#ifndef GPOOL_SHM_POOL_CHECK_H
+#define GPOOL_SHM_POOL_CHECK_H
+
+#include "shm/session_segment.h"
+
+struct pool_check_session {
+	uint32_t id;
+	const struct session_segment *segment;
+};
+
+struct pool_finding {
+	uint32_t session; /* whose segment is wrong; 0: the pool */
+	uint32_t page;
+	char text[160];
+};
+
+struct pool_check {
+	/* in */
+	bool quiescent;
+	void (*found)(void *context, const struct pool_finding *finding); /* may be NULL */
+	void *context;
+	/* out */
+	uint32_t findings;
+	uint32_t in_transit;
+	uint32_t state_pages[PAGE_STATES];
+	uint32_t idle_pages, block_pages, cached_pages, pinned_pages;
+};
+
+/* Return: 0 clean, 1 findings, -ENOMEM. Cost: one pass over the pages and over each session's bitmap and blocks. */
+int pool_check(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
+	struct pool_check *check);
+
+#endif

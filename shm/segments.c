@@ -1,0 +1,309 @@
+/* segments.c - creating, sealing, checking and mapping the two kinds of shared segment. */
+#include "shm/pool_segment.h"
+#include "shm/session_segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *const state_names[PAGE_STATES] = {
+	[PAGE_FREE] = "FREE",
+	[PAGE_LEASED] = "LEASED",
+	[PAGE_SHARED] = "SHARED",
+	[PAGE_EVICTING] = "EVICTING",
+	[PAGE_MOVING] = "MOVING",
+	[PAGE_QUARANTINED] = "QUARANTINED",
+	[PAGE_RESERVED] = "RESERVED",
+	[PAGE_RETIRED] = "RETIRED",
+};
+
+const char *page_state_name(enum page_state state)
+{
+	return (unsigned)state < PAGE_STATES ? state_names[state] : "INVALID";
+}
+
+const char *pool_pressure_name(enum pool_pressure pressure)
+{
+	static const char *const names[POOL_PRESSURES] = { "low", "medium", "high", "critical" };
+
+	return (unsigned)pressure < POOL_PRESSURES ? names[pressure] : "invalid";
+}
+
+static size_t round_up(size_t bytes, size_t to)
+{
+	return (bytes + to - 1) / to * to;
+}
+
+/* A sealable memfd of `bytes` that only its creator's user may re-open through /proc. */
+static int segment_memfd(const char *name, size_t bytes, int *fd)
+{
+	int error;
+
+	*fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (*fd < 0)
+		return -errno;
+	if (fchmod(*fd, 0600) < 0 || ftruncate(*fd, (off_t)bytes) < 0) {
+		error = -errno;
+		close(*fd);
+		return error;
+	}
+	return 0;
+}
+
+static int segment_map(int fd, size_t bytes, bool writable, void **base)
+{
+	*base = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+	return *base == MAP_FAILED ? -errno : 0;
+}
+
+/* A received descriptor is what it claims: a memfd of this size that nobody can shrink under us. */
+static int segment_verify(int fd, int seals, size_t bytes)
+{
+	struct stat stat;
+	int have;
+
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	have = fcntl(fd, F_GET_SEALS);
+	if (have < 0 || (have & seals) != seals)
+		return -EPERM;
+	return (uint64_t)stat.st_size == bytes ? 0 : -EBADMSG;
+}
+
+static void pool_segment_over(void *base, size_t bytes, bool writable, struct pool_segment *segment)
+{
+	struct pool_header *header = base;
+
+	segment->header = header;
+	segment->pages = (_Atomic uint64_t *)((char *)base + header->page_table_offset);
+	segment->sessions = (struct session_record *)((char *)base + header->sessions_offset);
+	segment->bytes = bytes;
+	segment->writable = writable;
+}
+
+static void pool_layout(uint32_t page_count, size_t *table, size_t *sessions, size_t *bytes)
+{
+	*table = round_up(sizeof(struct pool_header), 4096);
+	*sessions = round_up(*table + page_count * sizeof(uint64_t), 4096);
+	*bytes = round_up(*sessions + POOL_SESSIONS * sizeof(struct session_record), 4096);
+}
+
+static bool geometry_ok(const struct pool_geometry *g)
+{
+	return g->page_count >= 1 && g->page_count <= POOL_PAGES_MAX && g->pages_per_handle >= 1 &&
+		g->page_count % g->pages_per_handle == 0 && g->reserved_pages < g->page_count && g->page_bytes >= 4096 &&
+		strlen(g->name) < POOL_NAME_BYTES && strlen(g->backend) < 16 && strlen(g->device) < 64;
+}
+
+int pool_segment_create(const struct pool_geometry *geometry, struct pool_segment *segment, int *fd)
+{
+	size_t table, sessions, bytes;
+	struct pool_header *header;
+	char name[64];
+	void *base;
+	int error;
+
+	if (!geometry_ok(geometry))
+		return -EINVAL;
+	pool_layout(geometry->page_count, &table, &sessions, &bytes);
+	snprintf(name, sizeof(name), "gpool-pool-%u", geometry->index);
+	error = segment_memfd(name, bytes, fd);
+	if (error)
+		return error;
+	error = segment_map(*fd, bytes, true, &base);
+	if (error)
+		goto close_fd;
+	header = base;
+	header->magic = POOL_MAGIC;
+	header->layout_version = POOL_LAYOUT_VERSION;
+	header->header_bytes = sizeof(struct pool_header);
+	header->session_record_bytes = sizeof(struct session_record);
+	header->session_header_bytes = sizeof(struct session_header);
+	header->block_entry_bytes = sizeof(struct block_entry);
+	header->lease_request_bytes = sizeof(struct lease_request);
+	header->segment_bytes = bytes;
+	header->page_table_offset = table;
+	header->sessions_offset = sessions;
+	header->page_bytes = geometry->page_bytes;
+	header->page_count = geometry->page_count;
+	header->pages_per_handle = geometry->pages_per_handle;
+	header->reserved_first = geometry->page_count - geometry->reserved_pages;
+	header->index = geometry->index;
+	strcpy(header->name, geometry->name);
+	strcpy(header->backend, geometry->backend);
+	strcpy(header->device, geometry->device);
+	pool_segment_over(base, bytes, true, segment);
+	for (uint32_t page = 0; page < geometry->page_count; page++)
+		atomic_init(&segment->pages[page],
+			page_word_make(page < header->reserved_first ? PAGE_FREE : PAGE_RESERVED, 0, 1));
+	atomic_store(&header->state_pages[PAGE_FREE], header->reserved_first);
+	atomic_store(&header->state_pages[PAGE_RESERVED], geometry->reserved_pages);
+	if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0) {
+		error = -errno;
+		goto unmap;
+	}
+	return 0;
+unmap:
+	munmap(base, bytes);
+close_fd:
+	close(*fd);
+	return error;
+}
+
+int pool_segment_open(int fd, struct pool_segment *segment)
+{
+	size_t table, sessions, bytes;
+	struct pool_header header;
+	struct stat stat;
+	void *base;
+	int error;
+
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	if (stat.st_size < (off_t)sizeof(header))
+		return -EBADMSG;
+	error = segment_verify(fd, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, (size_t)stat.st_size);
+	if (error)
+		return error;
+	error = segment_map(fd, (size_t)stat.st_size, false, &base);
+	if (error)
+		return error;
+	memcpy(&header, base, offsetof(struct pool_header, clock_ms));
+	error = -EPROTO;
+	if (header.magic != POOL_MAGIC || header.layout_version != POOL_LAYOUT_VERSION || header.header_bytes != sizeof(header) ||
+		header.session_record_bytes != sizeof(struct session_record) ||
+		header.session_header_bytes != sizeof(struct session_header) ||
+		header.block_entry_bytes != sizeof(struct block_entry) ||
+		header.lease_request_bytes != sizeof(struct lease_request))
+		goto unmap;
+	error = -EBADMSG;
+	if (header.page_count < 1 || header.page_count > POOL_PAGES_MAX || header.pages_per_handle < 1 ||
+		header.page_count % header.pages_per_handle || header.reserved_first > header.page_count || header.page_bytes < 4096)
+		goto unmap;
+	pool_layout(header.page_count, &table, &sessions, &bytes);
+	if (bytes != (size_t)stat.st_size || header.page_table_offset != table || header.sessions_offset != sessions)
+		goto unmap;
+	pool_segment_over(base, bytes, false, segment);
+	return 0;
+unmap:
+	munmap(base, (size_t)stat.st_size);
+	return error;
+}
+
+void pool_segment_close(struct pool_segment *segment)
+{
+	if (segment->header)
+		munmap(segment->header, segment->bytes);
+	memset(segment, 0, sizeof(*segment));
+}
+
+struct session_layout session_layout_of(uint32_t page_count)
+{
+	struct session_layout layout;
+	size_t at = round_up(sizeof(struct session_header), 4096);
+
+	layout.free_bits = at;
+	at = round_up(at + (page_count + 63) / 64 * sizeof(uint64_t), 4096);
+	layout.pins = at;
+	at = round_up(at + page_count * sizeof(uint32_t), 4096);
+	layout.touch = at;
+	at = round_up(at + page_count * sizeof(uint32_t), 4096);
+	layout.blocks = at;
+	at = round_up(at + page_count * sizeof(struct block_entry), 4096);
+	/* a page of its own: a worker registers it with its GPU driver */
+	layout.timeline = at;
+	at = round_up(at + SESSION_TIMELINES * sizeof(uint64_t), 4096);
+	layout.requests = at;
+	at = round_up(at + SESSION_REQUESTS * sizeof(struct lease_request), 4096);
+	layout.stats = at;
+	at = round_up(at + sizeof(struct session_stats), 4096);
+	layout.answers = at;
+	layout.bytes = round_up(at + SESSION_ANSWERS * sizeof(struct session_answer), 4096);
+	return layout;
+}
+
+void session_segment_over(void *base, uint32_t page_count, struct session_segment *segment)
+{
+	struct session_layout layout = session_layout_of(page_count);
+	char *at = base;
+
+	segment->header = base;
+	segment->free_bits = (_Atomic uint64_t *)(at + layout.free_bits);
+	segment->pins = (_Atomic uint32_t *)(at + layout.pins);
+	segment->touch = (_Atomic uint32_t *)(at + layout.touch);
+	segment->blocks = (struct block_entry *)(at + layout.blocks);
+	segment->timeline = (_Atomic uint64_t *)(at + layout.timeline);
+	segment->requests = (struct lease_request *)(at + layout.requests);
+	segment->stats = (struct session_stats *)(at + layout.stats);
+	segment->answers = (struct session_answer *)(at + layout.answers);
+	segment->page_count = page_count;
+	segment->bytes = layout.bytes;
+}
+
+int session_segment_create(uint32_t page_count, uint32_t pool_index, uint32_t session, uint64_t incarnation,
+	struct session_segment *segment, int *fd)
+{
+	size_t bytes = session_layout_of(page_count).bytes;
+	char name[64];
+	void *base;
+	int error;
+
+	snprintf(name, sizeof(name), "gpool-session-%u-%u", pool_index, session);
+	error = segment_memfd(name, bytes, fd);
+	if (error)
+		return error;
+	error = segment_map(*fd, bytes, true, &base);
+	if (error)
+		goto close_fd;
+	if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+		error = -errno;
+		goto unmap;
+	}
+	session_segment_over(base, page_count, segment);
+	segment->header->magic = SESSION_MAGIC;
+	segment->header->layout_version = POOL_LAYOUT_VERSION;
+	segment->header->header_bytes = sizeof(struct session_header);
+	segment->header->page_count = page_count;
+	segment->header->session = session;
+	segment->header->incarnation = incarnation;
+	return 0;
+unmap:
+	munmap(base, bytes);
+close_fd:
+	close(*fd);
+	return error;
+}
+
+int session_segment_open(int fd, uint32_t page_count, bool writable, struct session_segment *segment)
+{
+	size_t bytes = session_layout_of(page_count).bytes;
+	struct session_header *header;
+	void *base;
+	int error;
+
+	error = segment_verify(fd, F_SEAL_SHRINK | F_SEAL_GROW, bytes);
+	if (error)
+		return error;
+	error = segment_map(fd, bytes, writable, &base);
+	if (error)
+		return error;
+	header = base;
+	if (writable && (header->magic != SESSION_MAGIC || header->layout_version != POOL_LAYOUT_VERSION ||
+				header->header_bytes != sizeof(*header))) {
+		munmap(base, bytes);
+		return -EPROTO;
+	}
+	session_segment_over(base, page_count, segment);
+	return 0;
+}
+
+void session_segment_close(struct session_segment *segment)
+{
+	if (segment->header)
+		munmap(segment->header, segment->bytes);
+	memset(segment, 0, sizeof(*segment));
+}

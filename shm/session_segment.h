@@ -1,0 +1,190 @@
+/*
+ * session_segment.h - what one worker and the agent share: leases, pins, blocks, requests. One memfd per session.
+ *
+ * Writers: that worker (any of its threads) and the agent. To the agent every field is hostile input: it reads a field once into
+ * a local, checks it against its own tables, and lets a wrong one hurt this session alone. Sizes and offsets are computed from
+ * the page count on both sides and never read from the segment. Sealed against shrinking and growing, so that nobody gets SIGBUS.
+ *
+ *   header | free_bits u64[] | pins u32[] | touch u32[] | blocks struct block_entry[] | timeline u64[] | requests | stats | answers
+ *
+ * A session that only reads (poolctl) has a segment of zero pages.
+ */
+#ifndef GPOOL_SHM_SESSION_SEGMENT_H
+#define GPOOL_SHM_SESSION_SEGMENT_H
+
+#include "shm/pool_segment.h"
+
+#define SESSION_MAGIC UINT64_C(0x73736573703167) /* "g1psess" */
+
+enum {
+	SESSION_TIMELINES = 256, /* stream slots; slot 0 is never used, so that fence 0 is "no fence" */
+	SESSION_REQUESTS = 64,   /* lease requests in flight; one bit each in requests_pending */
+	SESSION_STAT_SLOTS = 64, /* threads with counters of their own; the last is shared by all further ones */
+	SESSION_HISTOGRAM = 32,  /* bucket i: [2^i, 2^(i+1)) nanoseconds */
+	SESSION_ANSWERS = 8,
+	SESSION_ANSWER_BYTES = 496,
+};
+
+/*
+ * Where a leased page is: exactly one of
+ *   idle    its free bit is set
+ *   block   in a block: the entry at the block's first page has a tag
+ *   cached  in a thread's magazine: the entry's tag is BLOCK_TAG_CACHED; the agent may evict it like an unpinned block
+ *   transit a thread is between two of these; lasts nanoseconds, or until the process dies
+ *
+ * tag: sequence:48 (never repeated within a session) | attributes:16. 0: no block starts here.
+ */
+struct block_entry {
+	_Atomic uint64_t tag;
+	_Atomic uint32_t page_count; /* pages in a row from here */
+	_Atomic uint32_t next;       /* stitched blocks: first page of the next extent plus 1; 0: last */
+	_Atomic uint64_t owner_id;   /* what the worker calls it: request, adapter */
+	_Atomic uint64_t fence;      /* GPU work that must finish before the content may go: slot:16 | value:48 */
+};
+static_assert(sizeof(struct block_entry) == 32, "shared layout");
+
+enum {
+	BLOCK_TYPE_MASK = 0xf,      /* content type */
+	BLOCK_PRIORITY_SHIFT = 4,   /* two bits, 0 lowest */
+	BLOCK_PRIORITY_MASK = 0x30,
+	BLOCK_EXTENT = 0x40,        /* a further extent of a stitched block; goes with its head, never alone */
+	BLOCK_PREPARED = 0x80,      /* two-phase: taken, not yet committed */
+	BLOCK_DYING = 0x100,        /* freed while others still pin it; no new pins */
+	BLOCK_STITCHED = 0x200,     /* the head of a stitched block */
+	BLOCK_SPILL = 0x400,        /* content goes to host memory instead of being dropped */
+	BLOCK_ATTRIBUTES = 0xffff,
+	BLOCK_SEQUENCE_SHIFT = 16,
+};
+#define BLOCK_TAG_CACHED UINT64_C(1) /* sequence 0, which no block has */
+
+static inline uint64_t block_tag_make(uint64_t sequence, uint32_t attributes)
+{
+	return sequence << BLOCK_SEQUENCE_SHIFT | (attributes & BLOCK_ATTRIBUTES);
+}
+
+static inline bool block_tag_is_block(uint64_t tag)
+{
+	return tag >> BLOCK_SEQUENCE_SHIFT != 0;
+}
+
+enum lease_request_state { LEASE_IDLE, LEASE_REQUESTED, LEASE_DONE, LEASE_CANCELLED };
+enum lease_request_kind { LEASE_TAKE = 1, LEASE_GIVE_UP = 2 };
+enum {
+	LEASE_FIRST_FIT = 1u << 0,
+	LEASE_CRITICAL = 1u << 1,   /* may take reserved pages */
+	LEASE_CONTIGUOUS = 1u << 2, /* in one run or not at all */
+	LEASE_NO_EVICT = 1u << 3,   /* refuse rather than evict a block */
+	LEASE_FLAGS = 15u,
+};
+
+/*
+ * A request for pages. The worker fills it, sets state to REQUESTED and its bit in requests_pending, and rings the doorbell.
+ * Exactly one side ends it: the agent by REQUESTED -> DONE, the worker (time is up) by REQUESTED -> CANCELLED. An agent that
+ * loses takes the pages back. A cancelled slot belongs to the agent until it says IDLE (so that an answer to an old request never
+ * meets a new one): the worker sets its pending bit and rings once more, and takes another slot meanwhile.
+ *
+ * The `need` pages are handed over without their free bits, so that no other thread can take them: first_page is the first run,
+ * blocks[run].page_count its length, blocks[run].next the next run's first page plus 1. Pages beyond need come as free bits.
+ */
+struct lease_request {
+	_Atomic uint32_t state;
+	uint32_t kind;
+	uint32_t need;  /* pages, at least 1 */
+	uint32_t extra; /* pages more would be welcome, about so many; 0: none */
+	uint32_t flags;
+	uint32_t timeout_ms; /* how long the agent may keep it waiting; 0: answer at once */
+	/* the answer */
+	int32_t error;
+	uint32_t first_page;
+	uint32_t extra_granted;
+	uint32_t free_pages;   /* at an out-of-memory: what there was, and who held the most */
+	uint32_t pinned_pages;
+	uint32_t holder;       /* session */
+	uint32_t holder_pages; /* pinned by it */
+	uint32_t reserved[3];
+};
+static_assert(sizeof(struct lease_request) == 64, "one cache line each");
+
+/* Counters of one thread: plain loads and relaxed stores by that thread alone. */
+struct thread_stats {
+	_Alignas(128) _Atomic uint64_t allocations;
+	_Atomic uint64_t frees;
+	_Atomic uint64_t pins;
+	_Atomic uint64_t unpins;
+	_Atomic uint64_t stale_pins;
+	_Atomic uint64_t contended_pins; /* met a page in motion */
+	_Atomic uint64_t refills;
+	_Atomic uint64_t refusals;
+	_Atomic uint64_t magazine_hits;
+	_Atomic uint64_t stitched;
+	_Atomic uint64_t reserved[6];
+};
+static_assert(sizeof(struct thread_stats) == 128, "shared layout");
+
+struct session_stats {
+	_Atomic uint64_t allocation_ns[SESSION_HISTOGRAM]; /* one in 256, see thread caches */
+	_Atomic uint64_t refill_ns[SESSION_HISTOGRAM];     /* every one */
+	struct thread_stats threads[SESSION_STAT_SLOTS];
+};
+
+/* The agent's last answers to requests that change something, so that a repeat is recognised after an agent restart too. */
+struct session_answer {
+	_Atomic uint64_t sequence;
+	_Atomic uint32_t length;
+	uint32_t reserved;
+	uint8_t bytes[SESSION_ANSWER_BYTES];
+};
+static_assert(sizeof(struct session_answer) == 512, "shared layout");
+
+struct session_header {
+	/* Written once by the agent; to itself it is a comment, to the worker a check. */
+	uint64_t magic;
+	uint32_t layout_version;
+	uint32_t header_bytes;
+	uint32_t page_count;
+	uint32_t session;
+	uint64_t incarnation;
+	/* Worker -> agent */
+	_Alignas(64) _Atomic uint64_t requests_pending; /* bit i: look at requests[i] */
+	_Atomic uint32_t pin_waiters;                   /* threads asleep on a page in motion */
+	_Atomic uint64_t sequences;                     /* highest tag sequence handed to a thread, in chunks */
+	/* Agent -> worker */
+	_Alignas(64) _Atomic uint32_t closed; /* 1: the agent ended this session; errno in close_error */
+	_Atomic int32_t close_error;
+};
+
+struct session_layout {
+	size_t free_bits, pins, touch, blocks, timeline, requests, stats, answers, bytes;
+};
+
+/* Addresses of the parts in one process's mapping. */
+struct session_segment {
+	struct session_header *header;
+	_Atomic uint64_t *free_bits; /* [(page_count + 63) / 64] */
+	_Atomic uint32_t *pins;      /* [page_count] */
+	_Atomic uint32_t *touch;     /* [page_count], clock_ms of last use */
+	struct block_entry *blocks;  /* [page_count] */
+	_Atomic uint64_t *timeline;  /* [SESSION_TIMELINES] */
+	struct lease_request *requests; /* [SESSION_REQUESTS] */
+	struct session_stats *stats;
+	struct session_answer *answers; /* [SESSION_ANSWERS] */
+	uint32_t page_count;
+	size_t bytes;
+};
+
+struct session_layout session_layout_of(uint32_t page_count);
+
+/* session_segment_create() - a new sealed memfd, mapped; *fd is the caller's. pool_index and session name it for tools. */
+int session_segment_create(uint32_t page_count, uint32_t pool_index, uint32_t session, uint64_t incarnation,
+	struct session_segment *segment, int *fd);
+
+/*
+ * session_segment_open() - map one that was received; `writable` for the worker, read-only for tools.
+ * Return: 0, -EPROTO, -EPERM (not sealed), -EBADMSG (wrong size or page count), -ENOMEM.
+ */
+int session_segment_open(int fd, uint32_t page_count, bool writable, struct session_segment *segment);
+/* session_segment_over() - the parts of a mapping that the caller made; tests run workers as threads over one mapping. */
+void session_segment_over(void *base, uint32_t page_count, struct session_segment *segment);
+void session_segment_close(struct session_segment *segment);
+
+#endif

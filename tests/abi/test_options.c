@@ -1,0 +1,269 @@
+/*
+ * test_options.c - what programs built against another version of gpool.h rely on.
+ *
+ * Structs have the size and the places of their fields that they had when they were published; a shorter struct means zeros for
+ * what is missing, a longer one is taken when its unknown part is zero; libgpool.so exports what libgpool.map lists, and no more.
+ */
+#include "client/pool.h"
+#include "tests/lib/harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct harness harness;
+static struct gpool *pool;
+
+/* ---- sizes and places: numbers of version 0.1, for good ---- */
+
+static void test_layout(void **state)
+{
+	(void)state;
+	assert_int_equal(sizeof(struct gpool_block), 24);
+	assert_int_equal(sizeof(struct gpool_options), 72);
+	assert_int_equal(sizeof(struct gpool_alloc_options), 32);
+	assert_int_equal(sizeof(struct gpool_shortage), 20);
+	assert_int_equal(sizeof(struct gpool_span), 40);
+	assert_int_equal(sizeof(struct gpool_fence), 8);
+	assert_int_equal(sizeof(struct gpool_scope), 32);
+	assert_int_equal(sizeof(struct gpool_event), 280);
+	assert_int_equal(sizeof(struct gpool_statistics), 616);
+	assert_int_equal(offsetof(struct gpool_options, directory), 8);
+	assert_int_equal(offsetof(struct gpool_options, timeout_ms), 40);
+	assert_int_equal(offsetof(struct gpool_options, quota_bytes), 48);
+	assert_int_equal(offsetof(struct gpool_options, log), 56);
+	assert_int_equal(offsetof(struct gpool_alloc_options, owner_id), 16);
+	assert_int_equal(offsetof(struct gpool_alloc_options, stream), 28);
+	assert_int_equal(offsetof(struct gpool_statistics, driver_calls), 96);
+	assert_int_equal(offsetof(struct gpool_statistics, refill_ns), 360);
+	assert_int_equal(GPOOL_GRADIENT, 4);
+	assert_int_equal(GPOOL_ALLOC_SPILL, 16);
+	assert_int_equal(GPOOL_EVENT_DAMAGE, 11);
+}
+
+/* ---- gpool_options ---- */
+
+struct longer_options {
+	struct gpool_options known;
+	uint64_t future[2];
+};
+
+static int open_and_close(const struct gpool_options *options)
+{
+	struct gpool *opened;
+	int error = gpool_open(options, &opened);
+
+	if (!error)
+		gpool_close(opened);
+	return error;
+}
+
+static void test_longer_options(void **state)
+{
+	struct longer_options options = { .known = harness_options(&harness) };
+
+	(void)state;
+	options.known.size = sizeof(options);
+	assert_int_equal(open_and_close(&options.known), 0);
+	options.future[1] = 1;
+	assert_int_equal(open_and_close(&options.known), -E2BIG);
+	options.known.size = sizeof(options.known) + 1;
+	options.future[1] = 0;
+	options.future[0] = 1;
+	assert_int_equal(open_and_close(&options.known), -E2BIG);
+	/* Beyond the size is not ours to read. */
+	options.known.size = sizeof(options.known);
+	assert_int_equal(open_and_close(&options.known), 0);
+}
+
+static void test_shorter_options(void **state)
+{
+	struct gpool_options options = harness_options(&harness);
+
+	(void)state;
+	/* Fields behind the size do not count, whatever stands there. */
+	options.pool = "no pool of this name";
+	options.timeout_ms = -77;
+	options.magazine = 1000;
+	options.size = offsetof(struct gpool_options, pool);
+	assert_int_equal(open_and_close(&options), 0);
+	options.size = offsetof(struct gpool_options, name);
+	assert_int_equal(open_and_close(&options), -ENXIO);
+	options.size = 3;
+	assert_int_equal(open_and_close(&options), -EINVAL);
+	options.size = 0;
+	assert_int_equal(open_and_close(&options), -EINVAL);
+	/* No more than its own size field: all defaults. */
+	setenv("GPOOL_DIR", harness.directory, 1);
+	options.size = 4;
+	options.flags = 0xffffffff;
+	assert_int_equal(open_and_close(&options), 0);
+	unsetenv("GPOOL_DIR");
+}
+
+/* ---- gpool_alloc_options ---- */
+
+static void test_alloc_options(void **state)
+{
+	struct {
+		struct gpool_alloc_options known;
+		uint32_t future[3];
+	} options = { .known = GPOOL_ALLOC_OPTIONS_INIT };
+	struct gpool_scope scope;
+	struct gpool_block block;
+
+	(void)state;
+	options.known.size = sizeof(options.known) + 12;
+	options.known.content = GPOOL_GRADIENT;
+	assert_int_equal(gpool_alloc(pool, 1, &options.known, &block), 0);
+	assert_int_equal(block.tag & BLOCK_TYPE_MASK, GPOOL_GRADIENT);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	options.future[2] = 1;
+	assert_int_equal(gpool_alloc(pool, 1, &options.known, &block), -E2BIG);
+	assert_int_equal(gpool_prepare(pool, 1, &options.known, &block), -E2BIG);
+	assert_int_equal(gpool_scope_begin(pool, 0, 0, &scope), 0);
+	assert_int_equal(gpool_scope_alloc(&scope, 1, &options.known, &block), -E2BIG);
+	assert_int_equal(gpool_scope_end(&scope, NULL), 0);
+
+	options.known.priority = 99;
+	options.known.size = offsetof(struct gpool_alloc_options, priority);
+	assert_int_equal(gpool_alloc(pool, 1, &options.known, &block), 0);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	options.known.size = offsetof(struct gpool_alloc_options, owner_id);
+	assert_int_equal(gpool_alloc(pool, 1, &options.known, &block), -EINVAL);
+	options.known.size = 1;
+	assert_int_equal(gpool_alloc(pool, 1, &options.known, &block), -EINVAL);
+}
+
+/* ---- gpool_statistics ---- */
+
+static void test_statistics(void **state)
+{
+	struct {
+		struct gpool_statistics known;
+		uint8_t future[16];
+	} statistics;
+	struct gpool_block block;
+
+	(void)state;
+	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	memset(&statistics, 0xee, sizeof(statistics));
+	statistics.known.size = offsetof(struct gpool_statistics, frees);
+	assert_int_equal(gpool_statistics(pool, &statistics.known), 0);
+	assert_true(statistics.known.allocations >= 1);
+	assert_int_equal(statistics.known.frees, UINT64_C(0xeeeeeeeeeeeeeeee)); /* not ours to write */
+
+	statistics.known.size = sizeof(statistics.known) + 8;
+	assert_int_equal(gpool_statistics(pool, &statistics.known), 0);
+	assert_int_equal(statistics.known.size, sizeof(statistics.known) + 8);
+	for (int i = 0; i < 16; i++)
+		assert_int_equal(statistics.future[i], i < 8 ? 0 : 0xee);
+	statistics.known.size = 3;
+	assert_int_equal(gpool_statistics(pool, &statistics.known), -EINVAL);
+}
+
+/* ---- exported symbols ---- */
+
+enum { NAMES_MAX = 512, NAME_BYTES = 64 };
+
+struct names {
+	char name[NAMES_MAX][NAME_BYTES];
+	size_t count;
+};
+
+static int by_name(const void *left, const void *right)
+{
+	return strcmp(left, right);
+}
+
+static void names_add(struct names *names, const char *name)
+{
+	assert_true(names->count < NAMES_MAX && strlen(name) < NAME_BYTES);
+	strcpy(names->name[names->count++], name);
+}
+
+/* The lines "gpool_...;" of the map's only node. */
+static void names_of_map(FILE *map, struct names *names)
+{
+	char line[256], name[256];
+
+	while (fgets(line, sizeof(line), map))
+		if (sscanf(line, " %255[a-z0-9_];", name) == 1 && !strncmp(name, "gpool_", 6))
+			names_add(names, name);
+}
+
+/* Lines "gpool_alloc@@GPOOL_0.1 T ..." of nm -P. */
+static void names_of_library(FILE *nm, struct names *names)
+{
+	char line[512], name[256], kind;
+
+	while (fgets(line, sizeof(line), nm)) {
+		assert_int_equal(sscanf(line, "%255s %c", name, &kind), 2);
+		if (kind == 'A')
+			continue; /* the version node itself */
+		if (strchr(name, '@')) {
+			assert_string_equal(strchr(name, '@'), "@@GPOOL_0.1");
+			*strchr(name, '@') = '\0';
+		}
+		names_add(names, name);
+	}
+}
+
+/* The library of this build, and the sources: beside the test program, and where it was built from. */
+static void test_exports_equal_the_map(void **state)
+{
+	static struct names listed, exported;
+	char path[512], command[640];
+	FILE *map, *nm;
+	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 64);
+
+	(void)state;
+	assert_true(length > 0);
+	path[length] = '\0';
+	for (int up = 0; up < 2; up++)
+		*strrchr(path, '/') = '\0';
+	strcat(path, "/libgpool.so");
+	snprintf(command, sizeof(command), "nm -D -P --defined-only '%s'", path);
+	map = fopen("client/libgpool.map", "re");
+	if (!map || access(path, R_OK)) {
+		print_message("neither the sources nor '%s' are here\n", path);
+		skip();
+	}
+	nm = popen(command, "re");
+	assert_non_null(nm);
+	names_of_map(map, &listed);
+	names_of_library(nm, &exported);
+	fclose(map);
+	assert_int_equal(pclose(nm), 0);
+	assert_true(listed.count >= 38);
+	qsort(listed.name, listed.count, NAME_BYTES, by_name);
+	qsort(exported.name, exported.count, NAME_BYTES, by_name);
+	for (size_t i = 0; i < listed.count && i < exported.count; i++)
+		assert_string_equal(listed.name[i], exported.name[i]);
+	assert_int_equal(listed.count, exported.count);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_layout),
+		cmocka_unit_test(test_longer_options),
+		cmocka_unit_test(test_shorter_options),
+		cmocka_unit_test(test_alloc_options),
+		cmocka_unit_test(test_statistics),
+		cmocka_unit_test(test_exports_equal_the_map),
+	};
+	int failed;
+
+	harness_start(&harness, (const char *const[]){ "--pool", HARNESS_POOL, NULL });
+	pool = harness_open(&harness);
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	gpool_close(pool);
+	return harness_stop(&harness) || failed;
+}

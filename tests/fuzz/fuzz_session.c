@@ -1,0 +1,230 @@
+/*
+ * Goal: whatever a worker writes into its session segment, the agent's books stay right and other sessions stay untouched.
+ * Method: a real pool and two real sessions inside this process; the input is a list of writes into the first session's segment
+ * (offset and bytes) and of things that make the agent look at it: doorbell, housekeeping, eviction, requests of tools. After
+ * each input: the pool's words, counts and books agree, and the second session has exactly what it had.
+ */
+#include "agent/control.h"
+#include "agent/housekeeping.h"
+#include "agent/lease.h"
+#include "agent/log.h"
+#include "agent/session.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum { PAGES = 200, KEPT = 20 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static struct agent agent;
+static struct pool *pool;
+
+static void require(int condition, const char *what)
+{
+	if (condition)
+		return;
+	fprintf(stderr, "broken: %s\n", what);
+	abort();
+}
+
+/* The other end of a socket that nobody reads: full at some point, which the agent must bear as well. */
+static int deaf_socket(void)
+{
+	int pair[2];
+
+	require(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0, "socketpair");
+	return pair[0];
+}
+
+static void setup(void)
+{
+	static const struct pool_geometry geometry = {
+		.name = "p0", .backend = "host", .device = "", .page_bytes = 2 << 20, .page_count = PAGES, .pages_per_handle = 1
+	};
+	struct agent_pool_start start = { .handle_bytes = 2 << 20 };
+	struct config_error error;
+
+	log_setup("fuzz", -1, 0);
+	config_defaults(&agent.config);
+	require(config_add_pool(&agent.config, "name=p0,backend=host,size=400MiB,page_size=2MB,reserved=0", &error) == 0, error.text);
+	require(config_finish(&agent.config, &error) == 0, error.text);
+	agent.epoll = epoll_create1(EPOLL_CLOEXEC);
+	agent.timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+	agent.keeper.fd = deaf_socket();
+	agent.front.fd = deaf_socket();
+	require(pool_segment_create(&geometry, &start.segment, &start.segment_fd) == 0, "pool segment");
+	require(pool_create(&agent, 0, &start, &pool) == 0, "pool");
+	agent.pools[0] = pool;
+	agent.pool_count = 1;
+}
+
+static struct session *attach(const char *name)
+{
+	static struct attach_peer peer;
+	struct msg_attach_request request = { .layout_version = POOL_LAYOUT_VERSION };
+	uint32_t before = pool->session_next;
+	int pair[2];
+
+	peer = (struct attach_peer){ .pid = getpid(), .uid = geteuid(), .gid = getegid() };
+	peer.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	snprintf(request.name, sizeof(request.name), "%s", name);
+	require(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0, "socketpair");
+	require(session_admit(&agent, pair[0], &peer, &request) == 0, "admission");
+	close(pair[1]);
+	for (uint32_t id = before; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id] && !strcmp(pool->sessions[id]->name, name))
+			return pool->sessions[id];
+	abort();
+}
+
+static void finish(struct session *session)
+{
+	session_end(session, SESSION_END_DETACH);
+	sessions_free_dead(&agent);
+}
+
+static void books_hold(const struct session *second)
+{
+	uint32_t by_owner[3] = { 0 }, free_pages = 0, published = 0;
+
+	for (uint32_t page = 0; page < PAGES; page++) {
+		uint64_t word = pool_word(pool, page);
+
+		if (page_word_state(word) == PAGE_FREE) {
+			free_pages++;
+			require(page_word_owner(word) == 0, "a free page with an owner");
+		} else {
+			require(page_word_state(word) == PAGE_LEASED || page_word_state(word) == PAGE_QUARANTINED, "a state that cannot be");
+			by_owner[page_word_owner(word) == second->id ? 2 : 1]++;
+		}
+	}
+	for (int state = 0; state < PAGE_STATES; state++)
+		published += pool->segment.header->state_pages[state];
+	require(published == PAGES, "published counts");
+	require(pool->segment.header->state_pages[PAGE_FREE] == free_pages && pool->free.total == free_pages, "free pages");
+	require(by_owner[2] == second->leased && second->leased == KEPT, "the other session's pages");
+	require(pool->leased == by_owner[1] + by_owner[2], "leased pages");
+}
+
+static void ask(const struct session *session, uint8_t which)
+{
+	static uint8_t packet[8 + MSG_BYTES_MAX];
+	uint64_t id = 1;
+	int length = -1;
+
+	memcpy(packet, &id, sizeof(id));
+	switch (which % 5) {
+	case 0:
+		length = msg_encode_status_request(&(struct msg_status_request){ 0 }, 1, session->token, packet + 8, MSG_BYTES_MAX);
+		break;
+	case 1:
+		length = msg_encode_pages_request(&(struct msg_pages_request){ .count = PAGES }, 2, session->token, packet + 8, MSG_BYTES_MAX);
+		break;
+	case 2:
+		length = msg_encode_pins_request(&(struct msg_pins_request){ 0 }, 3, session->token, packet + 8, MSG_BYTES_MAX);
+		break;
+	case 3:
+		length = msg_encode_clients_request(&(struct msg_clients_request){ 0 }, 4, session->token, packet + 8, MSG_BYTES_MAX);
+		break;
+	default:
+		length = msg_encode_check_request(&(struct msg_check_request){ 0 }, 5, session->token, packet + 8, MSG_BYTES_MAX);
+	}
+	if (length > 0)
+		control_packet(&agent, packet, (size_t)length + 8);
+}
+
+/* One step of the input: how many bytes it used. */
+static size_t step(struct session *hostile, struct session *second, const uint8_t *data, size_t size)
+{
+	uint8_t *base = (uint8_t *)hostile->segment.header;
+	struct lease_request *slot = &hostile->segment.requests[data[0] % SESSION_REQUESTS];
+	uint32_t offset;
+	size_t length;
+
+	switch (data[0] >> 5) {
+	case 0: /* write anywhere */
+	case 1:
+		if (size < 6)
+			return size;
+		memcpy(&offset, data + 1, sizeof(offset));
+		length = data[5] % 32;
+		if (length > size - 6)
+			length = size - 6;
+		offset %= (uint32_t)(hostile->segment.bytes - 32);
+		memcpy(base + offset, data + 6, length);
+		return 6 + length;
+	case 2: /* a request with these fields */
+		if (size < 6)
+			return size;
+		*slot = (struct lease_request){ .kind = data[1] % 4, .need = data[2], .extra = data[3], .flags = data[4], .timeout_ms = data[5] % 2 };
+		slot->state = LEASE_REQUESTED;
+		hostile->segment.header->requests_pending |= UINT64_C(1) << (data[0] % SESSION_REQUESTS);
+		lease_doorbell(hostile);
+		return 6;
+	case 3: /* a block that may be a lie */
+		if (size < 6)
+			return size;
+		hostile->segment.blocks[data[1] % PAGES].page_count = data[2];
+		hostile->segment.blocks[data[1] % PAGES].next = data[3];
+		hostile->segment.blocks[data[1] % PAGES].tag = data[4] ? block_tag_make(data[4], data[5] | (uint32_t)(data[0] & 3) << 8) : 1;
+		hostile->segment.pins[data[1] % PAGES] = data[0] >> 2 & 1;
+		return 6;
+	case 4:
+		if (size < 2)
+			return size;
+		evict_pages(pool, &(struct evict_request){ .pages = data[1], .for_tenant = data[0] & 1 ? second->tenant : NULL });
+		return 2;
+	case 5:
+		hostile->last_refill_ms = 0;
+		housekeeping(pool);
+		return 1;
+	case 6:
+		lease_reclaim(hostile, data[0] & 31);
+		return 1;
+	default:
+		ask(second, data[0] & 31);
+		return 1;
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct session *hostile, *second;
+
+	if (!pool)
+		setup();
+	agent.config.lease.initial_pages = 0;
+	second = attach("second");
+	agent.config.lease.initial_pages = 64;
+	hostile = attach("hostile");
+	/* The second has its pages in one pinned block. */
+	second->segment.requests[0] = (struct lease_request){ .kind = LEASE_TAKE, .need = KEPT };
+	second->segment.requests[0].state = LEASE_REQUESTED;
+	second->segment.header->requests_pending = 1;
+	lease_doorbell(second);
+	require(second->segment.requests[0].state == LEASE_DONE && !second->segment.requests[0].error, "the second's grant");
+	second->segment.pins[second->segment.requests[0].first_page] = 1;
+	second->segment.blocks[second->segment.requests[0].first_page].tag = block_tag_make(77, 0);
+	while (size) {
+		size_t used = step(hostile, second, data, size);
+
+		data += used;
+		size -= used;
+		books_hold(second);
+		if (hostile->state != SESSION_LIVE)
+			break;
+	}
+	finish(hostile);
+	books_hold(second);
+	finish(second);
+	require(pool->free.total == PAGES && pool->leased == 0, "all pages back");
+	return 0;
+}

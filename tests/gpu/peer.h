@@ -1,0 +1,87 @@
+/*
+ * peer.h - a second process for a GPU test: the same program, started anew, and messages with a descriptor to it.
+ *
+ * The driver does not survive fork(), and a forked child would hold every descriptor of its parent, which decides how long
+ * memory lives. So a peer is executed: it has its socket, open as PEER_SOCKET, and nothing else.
+ */
+#ifndef GPOOL_TESTS_GPU_PEER_H
+#define GPOOL_TESTS_GPU_PEER_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { PEER_SOCKET = 3 };
+
+union peer_control {
+	char bytes[CMSG_SPACE(sizeof(int))];
+	struct cmsghdr align;
+};
+
+/* peer_send() - one message, with a descriptor unless fd < 0. Returns 0 or a negative errno. */
+static inline int peer_send(int socket, const void *data, size_t bytes, int fd)
+{
+	union peer_control control = { { 0 } };
+	struct iovec part = { (void *)data, bytes };
+	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+	struct cmsghdr *header;
+
+	if (fd >= 0) {
+		message.msg_control = &control;
+		message.msg_controllen = sizeof(control);
+		header = CMSG_FIRSTHDR(&message);
+		header->cmsg_level = SOL_SOCKET;
+		header->cmsg_type = SCM_RIGHTS;
+		header->cmsg_len = CMSG_LEN(sizeof(fd));
+		memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+	}
+	return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)bytes ? 0 : -errno;
+}
+
+/* peer_receive() - one message of exactly `bytes`; *fd is -1 or a descriptor of ours. -EPIPE when the other side is gone. */
+static inline int peer_receive(int socket, void *data, size_t bytes, int *fd)
+{
+	union peer_control control;
+	struct iovec part = { data, bytes };
+	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	struct cmsghdr *header;
+	ssize_t length = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+
+	*fd = -1;
+	if (length < 0)
+		return -errno;
+	header = CMSG_FIRSTHDR(&message);
+	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+		memcpy(fd, CMSG_DATA(header), sizeof(*fd));
+	return length == (ssize_t)bytes ? 0 : -EPIPE;
+}
+
+/* peer_start() - run this program with `arguments`, its socket as PEER_SOCKET; it dies with us. Returns its pid or -errno. */
+static inline pid_t peer_start(char *const arguments[], int *socket)
+{
+	int ends[2];
+	pid_t pid;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+		return -errno;
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (ends[1] == PEER_SOCKET ? fcntl(PEER_SOCKET, F_SETFD, 0) >= 0 : dup2(ends[1], PEER_SOCKET) >= 0)
+			execv("/proc/self/exe", arguments);
+		_exit(127);
+	}
+	close(ends[1]);
+	if (pid < 0)
+		close(ends[0]);
+	else
+		*socket = ends[0];
+	return pid < 0 ? -errno : pid;
+}
+
+#endif

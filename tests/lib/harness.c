@@ -1,0 +1,323 @@
+/* harness.c - see harness.h. */
+#include "tests/lib/harness.h"
+
+#include "client/request.h"
+#include "proto/attach.h"
+#include "proto/codec.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+	START_TRIES = 150, /* of 200 ms: with a sanitizer on a busy machine it takes seconds */
+	START_SLICE_MS = 200,
+	STOP_MS = 30000,
+	ANSWER_MS = 10000,
+	ARGUMENTS_MAX = 64,
+};
+
+/* ---- start and stop ---- */
+
+static void log_print(const struct harness *harness)
+{
+	char line[1024];
+	FILE *log = fopen(harness->log, "re");
+
+	if (!log)
+		return;
+	while (fgets(line, sizeof(line), log))
+		fprintf(stderr, "    gpoold: %s", line);
+	fclose(log);
+}
+
+static void __attribute__((noreturn, format(printf, 2, 3))) give_up(struct harness *harness, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fprintf(stderr, "\n");
+	log_print(harness);
+	harness_kill(harness);
+	exit(1);
+}
+
+static void program_path(char *path, size_t size)
+{
+	const char *named = getenv("GPOOLD");
+	ssize_t length;
+
+	if (named) {
+		snprintf(path, size, "%s", named);
+		return;
+	}
+	length = readlink("/proc/self/exe", path, size - 16);
+	path[length > 0 ? length : 0] = '\0';
+	/* .../tests/test_name -> .../gpoold */
+	for (int up = 0; up < 2 && strrchr(path, '/'); up++)
+		*strrchr(path, '/') = '\0';
+	strcat(path, "/gpoold");
+}
+
+static void __attribute__((noreturn)) run_program(const struct harness *harness, const char *const *arguments, pid_t parent)
+{
+	const char *all[ARGUMENTS_MAX] = { "gpoold", "--foreground", "--dir", harness->directory };
+	char path[512];
+	int count = 4, log;
+
+	/* A test that dies takes its agent along. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(127);
+	setpgid(0, 0);
+	for (; *arguments && count < ARGUMENTS_MAX - 1; arguments++)
+		all[count++] = *arguments;
+	log = open(harness->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	dup2(log, STDOUT_FILENO);
+	dup2(log, STDERR_FILENO);
+	program_path(path, sizeof(path));
+	execv(path, (char *const *)(uintptr_t)all);
+	fprintf(stderr, "cannot run '%s': %s\n", path, strerror(errno));
+	_exit(127);
+}
+
+void harness_start(struct harness *harness, const char *const *arguments)
+{
+	const char *folder = getenv("TMPDIR");
+	pid_t parent = getpid();
+	char path[128];
+	int status, socket = -ENOENT;
+
+	memset(harness, 0, sizeof(*harness));
+	snprintf(harness->base, sizeof(harness->base), "%.40s/gpool-test-XXXXXX", folder && *folder ? folder : "/tmp");
+	if (!mkdtemp(harness->base) || chmod(harness->base, 0755)) {
+		fprintf(stderr, "cannot make '%s': %s\n", harness->base, strerror(errno));
+		exit(1);
+	}
+	snprintf(harness->directory, sizeof(harness->directory), "%s/run", harness->base);
+	snprintf(harness->log, sizeof(harness->log), "%s/log", harness->base);
+	harness->pid = fork();
+	if (harness->pid == 0)
+		run_program(harness, arguments, parent);
+	if (harness->pid < 0)
+		give_up(harness, "cannot fork: %s", strerror(errno));
+	setpgid(harness->pid, harness->pid);
+
+	snprintf(path, sizeof(path), "%s/attach", harness->directory);
+	for (int tries = 0; socket < 0 && tries < START_TRIES; tries++) {
+		if (waitpid(harness->pid, &status, WNOHANG) == harness->pid) {
+			harness->pid = 0;
+			give_up(harness, "gpoold ended with status 0x%x instead of coming up", status);
+		}
+		socket = attach_connect(path, START_SLICE_MS);
+	}
+	if (socket < 0)
+		give_up(harness, "gpoold does not come up: %s", strerror(-socket));
+	close(socket);
+}
+
+static int folder_leftovers(const char *path)
+{
+	DIR *folder = opendir(path);
+	struct dirent *entry;
+	int count = 0;
+
+	if (!folder)
+		return 0;
+	while ((entry = readdir(folder))) {
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		fprintf(stderr, "gpoold left '%s/%s' behind\n", path, entry->d_name);
+		count++;
+	}
+	closedir(folder);
+	return count;
+}
+
+/* The folder is the test's own and small: files, and one level of folders. */
+static void folder_remove(const char *path, int depth)
+{
+	DIR *folder = opendir(path);
+	struct dirent *entry;
+	char inside[512];
+
+	while (folder && (entry = readdir(folder))) {
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		snprintf(inside, sizeof(inside), "%s/%s", path, entry->d_name);
+		if (unlink(inside) < 0 && depth > 0)
+			folder_remove(inside, depth - 1);
+	}
+	if (folder)
+		closedir(folder);
+	rmdir(path);
+}
+
+static int wait_for_end(pid_t pid, int timeout_ms, int *status)
+{
+	struct pollfd end = { .fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN };
+	int ready = end.fd < 0 ? -1 : poll(&end, 1, timeout_ms);
+
+	if (end.fd >= 0)
+		close(end.fd);
+	return ready == 1 && waitpid(pid, status, 0) == pid ? 0 : -1;
+}
+
+int harness_stop(struct harness *harness)
+{
+	int status = -1, result = 0;
+
+	if (harness->pid <= 0)
+		return -1; /* it was killed before, or never came up */
+	gpool_close(harness->admin);
+	harness->admin = NULL;
+	kill(harness->pid, SIGTERM);
+	if (wait_for_end(harness->pid, STOP_MS, &status)) {
+		fprintf(stderr, "gpoold does not end after SIGTERM\n");
+		result = -1;
+	} else if (status) {
+		fprintf(stderr, "gpoold ended with status 0x%x\n", status);
+		harness->pid = 0;
+		result = -1;
+	} else {
+		harness->pid = 0;
+	}
+	if (result == 0 && folder_leftovers(harness->directory))
+		result = -1;
+	if (result)
+		log_print(harness);
+	harness_kill(harness);
+	return result;
+}
+
+void harness_kill(struct harness *harness)
+{
+	int status;
+
+	if (harness->admin)
+		gpool_close(harness->admin);
+	harness->admin = NULL;
+	if (harness->pid > 0) {
+		kill(-harness->pid, SIGKILL);
+		wait_for_end(harness->pid, STOP_MS, &status);
+		harness->pid = 0;
+	}
+	folder_remove(harness->base, 3);
+}
+
+/* ---- attach ---- */
+
+struct gpool_options harness_options(const struct harness *harness)
+{
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+
+	options.directory = harness->directory;
+	options.timeout_ms = ANSWER_MS;
+	return options;
+}
+
+static struct gpool *open_as(const struct harness *harness, uint32_t flags)
+{
+	struct gpool_options options = harness_options(harness);
+	struct gpool *pool = NULL;
+	int error;
+
+	options.flags = flags;
+	error = gpool_open(&options, &pool);
+	if (error) {
+		fprintf(stderr, "cannot attach: %s\n", gpool_strerror(error));
+		log_print(harness);
+		exit(1);
+	}
+	return pool;
+}
+
+struct gpool *harness_open(const struct harness *harness)
+{
+	return open_as(harness, 0);
+}
+
+struct gpool *harness_open_calm(const struct harness *harness)
+{
+	struct gpool *pool = harness_open(harness);
+
+	/* The level is a word in shared memory that wakes nobody. */
+	for (int tries = 0; gpool_pressure(pool) != GPOOL_LOW; tries++) {
+		if (tries == ANSWER_MS) {
+			fprintf(stderr, "the pressure does not go down\n");
+			log_print(harness);
+			exit(1);
+		}
+		poll(NULL, 0, 1);
+	}
+	return pool;
+}
+
+/* ---- questions ---- */
+
+static uint8_t reply_bytes[MSG_BYTES_MAX];
+
+/* Length of the answer in reply_bytes; ends the program when there is none. */
+static size_t ask(struct harness *harness, uint8_t *request, int length)
+{
+	char text[512];
+
+	if (!harness->admin)
+		harness->admin = open_as(harness, GPOOL_OPEN_ADMIN);
+	length = pool_request(harness->admin, request, (size_t)length, reply_bytes, sizeof(reply_bytes), ANSWER_MS, text);
+	if (length < 0)
+		give_up(harness, "no answer: %s (%s)", gpool_strerror(length), text);
+	return (size_t)length;
+}
+
+uint32_t harness_evict(struct harness *harness, uint32_t session, uint32_t pages)
+{
+	const struct msg_evict_request request = { .pages = pages, .session = session };
+	struct msg_done_reply done;
+	uint8_t buffer[MSG_LARGEST_evict_request];
+	int length = msg_encode_evict_request(&request, 0, NULL, buffer, sizeof(buffer));
+
+	if (msg_decode_done_reply(&done, reply_bytes, ask(harness, buffer, length)))
+		give_up(harness, "the answer to an eviction is none");
+	return (uint32_t)done.value;
+}
+
+uint32_t harness_check(struct harness *harness)
+{
+	static struct msg_check_reply check;
+	const struct msg_check_request request = { .pool = "" };
+	uint8_t buffer[MSG_LARGEST_check_request];
+	int length = msg_encode_check_request(&request, 0, NULL, buffer, sizeof(buffer));
+
+	if (msg_decode_check_reply(&check, reply_bytes, ask(harness, buffer, length)))
+		give_up(harness, "the answer to a check is none");
+	for (uint32_t i = 0; i < check.findings_count; i++)
+		fprintf(stderr, "finding: session %u page %u: %s\n", check.findings[i].session, check.findings[i].page,
+			check.findings[i].text);
+	return check.found;
+}
+
+uint32_t harness_free_pages(struct harness *harness)
+{
+	static struct msg_status_reply status;
+	const struct msg_status_request request = { 0 };
+	uint8_t buffer[MSG_LARGEST_status_request];
+	int length = msg_encode_status_request(&request, 0, NULL, buffer, sizeof(buffer));
+
+	if (msg_decode_status_reply(&status, reply_bytes, ask(harness, buffer, length)) || !status.pools_count)
+		give_up(harness, "the answer to a status request is none");
+	return status.pools[0].free_pages;
+}

@@ -1,0 +1,1025 @@
+/*
+ * test_config.c - the configuration: what is taken, what is refused and in which words.
+ *
+ * Goal: every value arrives, and every mistake is answered with file, line, key, what was given and what is allowed.
+ * Method: files are written into a temporary folder and loaded; complaints are compared as whole texts. The last tests print a
+ * configuration and load it again.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "agent/config.h"
+
+static char folder[64], conf[80], conf_d[80];
+static struct config config;
+static struct config_error error;
+
+/* ---- helpers ---- */
+
+static void file_write(const char *path, const char *text, size_t bytes)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, bytes), bytes);
+	close(fd);
+}
+
+static int load(const char *text)
+{
+	file_write(conf, text, strlen(text));
+	memset(&error, 0, sizeof(error));
+	return config_load(conf, &config, &error);
+}
+
+static int load_finish(const char *text)
+{
+	int rc = load(text);
+
+	return rc ? rc : config_finish(&config, &error);
+}
+
+static void conf_d_write(const char *name, const char *text)
+{
+	char path[160];
+
+	mkdir(conf_d, 0755);
+	snprintf(path, sizeof(path), "%s/%s", conf_d, name);
+	file_write(path, text, strlen(text));
+}
+
+/* The complaint is "CONF:" and `rest`. */
+static void assert_complaint(const char *rest)
+{
+	char want[600];
+
+	snprintf(want, sizeof(want), "%s:%s", conf, rest);
+	assert_string_equal(error.text, want);
+}
+
+static int folder_make(void **state)
+{
+	(void)state;
+	snprintf(folder, sizeof(folder), "/tmp/gpool-config-XXXXXX");
+	if (!mkdtemp(folder))
+		return -1;
+	snprintf(conf, sizeof(conf), "%s/gpoold.conf", folder);
+	snprintf(conf_d, sizeof(conf_d), "%s/gpoold.conf.d", folder);
+	return 0;
+}
+
+static int folder_remove(void **state)
+{
+	char command[96];
+
+	(void)state;
+	snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+	return system(command);
+}
+
+/* Everything that config_print() writes, as one string for free(). */
+static char *print(const struct config *from, enum config_print_form form)
+{
+	char path[96], *text;
+	struct stat status;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/printed", folder);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	assert_true(fd >= 0);
+	assert_int_equal(config_print(from, form, fd), 0);
+	assert_int_equal(fstat(fd, &status), 0);
+	text = calloc(1, (size_t)status.st_size + 1);
+	assert_non_null(text);
+	assert_int_equal(pread(fd, text, (size_t)status.st_size, 0), status.st_size);
+	close(fd);
+	return text;
+}
+
+/* What differs between two configurations, both kinds in one text. */
+static const char *difference(const struct config *a, const struct config *b)
+{
+	static char text[2100];
+	char applies[1000], restart[1000];
+
+	config_difference(a, b, applies, sizeof(applies), restart, sizeof(restart));
+	snprintf(text, sizeof(text), "%s|%s", applies, restart);
+	return text;
+}
+
+/* ---- values ---- */
+
+static void test_empty_file_gives_the_defaults(void **state)
+{
+	static struct config defaults;
+
+	(void)state;
+	assert_int_equal(load(""), 0);
+	config_defaults(&defaults);
+	assert_string_equal(difference(&config, &defaults), "|");
+	assert_string_equal(config.runtime_dir, "/run/gpool");
+	assert_string_equal(config.front_user, "nobody");
+	assert_int_equal(config.log_level, 2);
+	assert_int_equal(config.log_target, CONFIG_LOG_STDERR);
+	assert_int_equal(config.pool_count, 0);
+	assert_int_equal(config.tenant_count, 0);
+	assert_int_equal(config.limits.sessions, 256);
+	assert_int_equal(config.limits.message_bytes, 65536);
+	assert_int_equal(config.lease.initial_pages, 64);
+	assert_int_equal(config.lease.batch_pages, 64);
+	assert_int_equal(config.lease.batch_most, 1024);
+	assert_int_equal(config.lease.idle_ms, 2000);
+	assert_int_equal(config.lease.keep_pages, 64);
+	assert_string_equal(config.eviction.policy, "lru_size_aware");
+	assert_int_equal(config.eviction.start_percent, 90);
+	assert_int_equal(config.eviction.stop_percent, 80);
+	assert_true(config.eviction.recency == 0.6 && config.eviction.size == 0.2 && config.eviction.priority == 0.2);
+	assert_int_equal(config.pressure.medium_percent, 75);
+	assert_int_equal(config.pressure.high_percent, 90);
+	assert_int_equal(config.pressure.critical_percent, 97);
+	assert_int_equal(config.pins.timeout_ms, 100);
+	assert_int_equal(config.pins.max_duration_ms, 30000);
+	assert_int_equal(config.pins.leaked, CONFIG_LEAK_REPORT);
+}
+
+/* The group's default bends to the machine: itself where it exists, else the agent's own. */
+static void test_default_group_falls_back(void **state)
+{
+	const struct group *entry = getgrnam("gpool");
+
+	(void)state;
+	config_defaults(&config);
+	assert_string_equal(config.group, entry ? "gpool" : "");
+	assert_int_equal(config.group_id, entry ? entry->gr_gid : getegid());
+}
+
+static void test_every_key_arrives(void **state)
+{
+	const struct passwd *nobody = getpwnam("nobody");
+
+	(void)state;
+	assert_non_null(nobody);
+	assert_int_equal(
+		load("runtime_dir = \"/tmp/r\"; group = \"root\"; front_user = \"1234567\";\n"
+		     "log = { level = \"debug\"; target = \"journal\"; };\n"
+		     "pools = ({ name = \"a\"; backend = \"host\"; device = \"GPU-1\"; size = \"4096 pages\";\n"
+		     "  page_size = \"512KB\"; handle_size = \"4MB\"; reserved = \"5%\"; }, { name = \"b\"; size = \"2GiB\"; "
+		     "});\n"
+		     "tenants = ({ name = \"t\"; users = [ \"root\", \"nobody\", \"4000000000\", \"nobody\" ];\n"
+		     "  groups = ( \"root\", \"77\" ); minimum = \"10%\"; limit = \"1GB\"; weight = 7; priority = 0; });\n"
+		     "access = { workers = { users = [ \"5\" ]; groups = [ \"6\" ]; };\n"
+		     "  observers = { users = [ \"7\" ]; groups = [ \"8\" ]; }; admins = { users = [ \"9\" ]; groups = [ \"10\" "
+		     "]; }; };\n"
+		     "limits = { sessions = 4000; message_size = \"64KiB\"; requests_per_second = 1; };\n"
+		     "lease = { initial_pages = 0; batch_pages = 1; batch_most = 2; idle = \"1min\"; keep_pages = 3; };\n"
+		     "eviction = { policy = \"lru_size_aware\"; start = 70; stop = 0; recency = 1; size = 0.0; priority = 0; };\n"
+		     "pressure = { medium = 1; high = 2; critical = 100; };\n"
+		     "pins = { timeout = \"0ms\"; max_duration = \"1h\"; leaked = \"disconnect\"; };\n"),
+		0);
+	assert_string_equal(config.runtime_dir, "/tmp/r");
+	assert_string_equal(config.group, "root");
+	assert_int_equal(config.group_id, 0);
+	assert_int_equal(config.front_uid, 1234567);
+	assert_int_equal(config.front_gid, 1234567);
+	assert_int_equal(config.log_level, 3);
+	assert_int_equal(config.log_target, CONFIG_LOG_JOURNAL);
+
+	assert_int_equal(config.pool_count, 2);
+	assert_string_equal(config.pools[0].name, "a");
+	assert_string_equal(config.pools[0].backend, "host");
+	assert_string_equal(config.pools[0].device, "GPU-1");
+	assert_int_equal(config.pools[0].size.unit, CONFIG_AMOUNT_PAGES);
+	assert_int_equal(config.pools[0].size.value, 4096);
+	assert_int_equal(config.pools[0].page_bytes, 512 << 10);
+	assert_int_equal(config.pools[0].handle_bytes, 4 << 20);
+	assert_int_equal(config.pools[0].reserved.unit, CONFIG_AMOUNT_PERCENT);
+	assert_int_equal(config.pools[0].reserved.value, 5);
+	assert_string_equal(config.pools[1].backend, "cuda");
+	assert_int_equal(config.pools[1].size.unit, CONFIG_AMOUNT_BYTES);
+	assert_int_equal(config.pools[1].size.value, 2ull << 30);
+	assert_int_equal(config.pools[1].page_bytes, 2 << 20);
+	assert_int_equal(config.pools[1].handle_bytes, 0);
+	assert_int_equal(config.pools[1].reserved.value, 96);
+
+	assert_int_equal(config.tenant_count, 1);
+	assert_int_equal(config.tenants[0].users.count, 3);
+	assert_int_equal(config.tenants[0].users.ids[0], 0);
+	assert_int_equal(config.tenants[0].users.ids[1], nobody->pw_uid);
+	assert_int_equal(config.tenants[0].users.ids[2], 4000000000u);
+	assert_int_equal(config.tenants[0].groups.count, 2);
+	assert_int_equal(config.tenants[0].groups.ids[1], 77);
+	assert_int_equal(config.tenants[0].minimum.unit, CONFIG_AMOUNT_PERCENT);
+	assert_int_equal(config.tenants[0].limit.value, 1000000000);
+	assert_int_equal(config.tenants[0].weight, 7);
+	assert_int_equal(config.tenants[0].priority, 0);
+
+	assert_int_equal(config.access.worker_users.ids[0], 5);
+	assert_int_equal(config.access.worker_groups.ids[0], 6);
+	assert_int_equal(config.access.observer_users.ids[0], 7);
+	assert_int_equal(config.access.observer_groups.ids[0], 8);
+	assert_int_equal(config.access.admin_users.ids[0], 9);
+	assert_int_equal(config.access.admin_groups.ids[0], 10);
+	assert_int_equal(config.limits.sessions, 4000);
+	assert_int_equal(config.limits.message_bytes, 64 << 10);
+	assert_int_equal(config.limits.requests_per_second, 1);
+	assert_int_equal(config.lease.initial_pages, 0);
+	assert_int_equal(config.lease.batch_pages, 1);
+	assert_int_equal(config.lease.batch_most, 2);
+	assert_int_equal(config.lease.idle_ms, 60000);
+	assert_int_equal(config.lease.keep_pages, 3);
+	assert_int_equal(config.eviction.start_percent, 70);
+	assert_int_equal(config.eviction.stop_percent, 0);
+	assert_true(config.eviction.recency == 1 && config.eviction.size == 0 && config.eviction.priority == 0);
+	assert_int_equal(config.pressure.medium_percent, 1);
+	assert_int_equal(config.pressure.high_percent, 2);
+	assert_int_equal(config.pressure.critical_percent, 100);
+	assert_int_equal(config.pins.timeout_ms, 0);
+	assert_int_equal(config.pins.max_duration_ms, 3600000);
+	assert_int_equal(config.pins.leaked, CONFIG_LEAK_DISCONNECT);
+}
+
+static void test_sizes_in_powers_of_1000_and_1024(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t bytes;
+	} sizes[] = {
+		{"5000B", 5000},
+		{"64KB", 64000},
+		{"64KiB", 65536},
+		{"20KB", 20000},
+		{"20 KiB", 20480},
+	};
+	char assignment[80];
+
+	(void)state;
+	config_defaults(&config);
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		snprintf(assignment, sizeof(assignment), "limits.message_size=%s", sizes[i].text);
+		assert_int_equal(config_set(&config, assignment, &error), 0);
+		assert_int_equal(config.limits.message_bytes, sizes[i].bytes);
+	}
+}
+
+static void test_page_sizes(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t bytes; /* 0: refused */
+	} sizes[] = {
+		{"512KB", 512 << 10},
+		{"512KiB", 512 << 10},
+		{"1MB", 1 << 20},
+		{"1MiB", 1 << 20},
+		{"2MB", 2 << 20},
+		{"2048KiB", 2 << 20},
+		{"4MB", 4 << 20},
+		{"4MiB", 4 << 20},
+		{"256KiB", 0},
+		{"8MiB", 0},
+		{"3MiB", 0},
+		{"4KiB", 0},
+		{"auto", 0},
+		{"2", 0},
+		{"2M", 0},
+		{"-2MiB", 0},
+		{" 2MiB", 0},
+		{"18014398509481984KiB", 0},
+		{"", 0},
+	};
+	char text[80];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		config_defaults(&config);
+		snprintf(text, sizeof(text), "name=a,size=64MiB,page_size=%s", sizes[i].text);
+		assert_int_equal(config_add_pool(&config, text, &error), sizes[i].bytes ? 0 : -EINVAL);
+		assert_int_equal(config.pool_count, sizes[i].bytes ? 1 : 0);
+		if (sizes[i].bytes)
+			assert_int_equal(config.pools[0].page_bytes, sizes[i].bytes);
+	}
+}
+
+static void test_amount_pages(void **state)
+{
+	const struct config_amount bytes = {CONFIG_AMOUNT_BYTES, (5u << 20) + 1}, pages = {CONFIG_AMOUNT_PAGES, 17},
+				   percent = {CONFIG_AMOUNT_PERCENT, 90}, huge = {CONFIG_AMOUNT_BYTES, 1ull << 60};
+
+	(void)state;
+	assert_int_equal(config_amount_pages(&bytes, 2 << 20, 100), 2);
+	assert_int_equal(config_amount_pages(&pages, 2 << 20, 100), 17);
+	assert_int_equal(config_amount_pages(&percent, 2 << 20, 40960), 36864);
+	assert_int_equal(config_amount_pages(&percent, 2 << 20, UINT32_MAX), 3865470565u);
+	assert_int_equal(config_amount_pages(&huge, 512 << 10, 100), UINT32_MAX);
+}
+
+/* ---- complaints: one key ---- */
+
+struct complaint {
+	const char *text, *want; /* want: what stands after "FILE:" */
+};
+
+static void assert_complaints(const struct complaint *cases, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		memset(&config, 0x5a, sizeof(config));
+		assert_int_equal(load(cases[i].text), -EINVAL);
+		assert_complaint(cases[i].want);
+		assert_int_equal(config.pool_count, 0x5a5a5a5a); /* untouched */
+	}
+}
+#define ASSERT_COMPLAINTS(cases) assert_complaints(cases, sizeof(cases) / sizeof((cases)[0]))
+
+static void test_unknown_keys(void **state)
+{
+	static const struct complaint cases[] = {
+		{"\nevicton = { };", "2: unknown key 'evicton'; did you mean 'eviction'?"},
+		{"poolz = ( );", "1: unknown key 'poolz'; did you mean 'pools'?"},
+		{"eviction = { start = 80;\n\n strat = 80; };", "3: unknown key 'eviction.strat'; did you mean 'start'?"},
+		{"access = { worker = { }; };", "1: unknown key 'access.worker'; did you mean 'workers'?"},
+		{"access = { workers = { usres = [ ]; }; };", "1: unknown key 'access.workers.usres'; did you mean 'users'?"},
+		{"something_else = 1;", "1: unknown key 'something_else'"},
+		{"pools = ( { name = \"a\";\n pagesize = \"2MiB\"; } );",
+			"2: unknown key 'pools.a.pagesize'; did you mean 'page_size'?"},
+		{"tenants = ( { name = \"t\"; wieght = 3; } );", "1: unknown key 'tenants.t.wieght'; did you mean 'weight'?"},
+	};
+
+	(void)state;
+	ASSERT_COMPLAINTS(cases);
+}
+
+static void test_wrong_types(void **state)
+{
+	static const struct complaint cases[] = {
+		{"\n\nlease = { idle = 5; };", "3: lease.idle is given a whole number; expected a duration in quotes, in ms, s, "
+					       "min or h, from \"10ms\" to \"1h\""},
+		{"lease = {\nkeep_pages = \"5\"; };",
+			"2: lease.keep_pages is given text in quotes; expected a whole number from 0 to 1048576 pages"},
+		{"lease = { keep_pages = 5.0; };",
+			"1: lease.keep_pages is given a number with a point; expected a whole number from 0 to 1048576 pages"},
+		{"eviction = { recency = true; };", "1: eviction.recency is given true or false; expected a number from 0 to 1"},
+		{"limits = { message_size = 65536; };",
+			"1: limits.message_size is given a whole number; expected a size in quotes, "
+			"with a unit, from \"4KiB\" to \"64KiB\""},
+		{"pools = ( { name = \"a\";\nsize = 1073741824; } );",
+			"2: pools.a.size is given a whole number; expected an amount above "
+			"0 in quotes, such as \"2GiB\", \"4096 pages\" or \"90%\""},
+		{"pools = ( { name = \"a\"; device = 0; } );",
+			"1: pools.a.device is given a whole number; expected text in quotes, 1 to 63 bytes"},
+		{"eviction = 3;", "1: eviction is given a whole number; expected a group, eviction = { ... };"},
+		{"pools = { };", "1: pools is given a group; expected a list of groups, pools = ( { ... } );"},
+		{"pools = ( 1 );", "1: pools holds a whole number; expected groups, { name = \"...\"; ... }"},
+		{"pools = (\n{ size = \"1GiB\"; } );", "2: one of pools has no name; expected name = \"...\";"},
+		{"tenants = ( { } );", "1: one of tenants has no name; expected name = \"...\";"},
+		{"access = { admins = { users = \"root\"; }; };",
+			"1: access.admins.users is given text in quotes; expected a list of at "
+			"most 64 users, such as [ \"alice\", \"1000\" ]"},
+		{"access = { admins = { groups = [ 1 ]; }; };",
+			"1: access.admins.groups is given a whole number; expected a list of at "
+			"most 64 groups, such as [ \"llm\", \"1000\" ]"},
+		{"access = { admins = { users = { }; }; };", "1: access.admins.users is given a group; expected a list of at "
+							     "most 64 users, such as [ \"alice\", \"1000\" ]"},
+	};
+
+	(void)state;
+	ASSERT_COMPLAINTS(cases);
+}
+
+static void test_wrong_units_and_ranges(void **state)
+{
+	static const struct complaint cases[] = {
+		{"limits = {\n sessions = 4001; };",
+			"2: limits.sessions: '4001' is not allowed; expected a whole number from 1 to 4000"},
+		{"limits = { sessions = 0; };", "1: limits.sessions: '0' is not allowed; expected a whole number from 1 to 4000"},
+		{"limits = { sessions = -1; };",
+			"1: limits.sessions: '-1' is not allowed; expected a whole number from 1 to 4000"},
+		{"limits = { sessions = 4294967297L; };",
+			"1: limits.sessions: '4294967297' is not allowed; expected a whole number from 1 to 4000"},
+		{"lease = { idle = \"2\"; };", "1: lease.idle: '2' is not allowed; expected a duration in quotes, in ms, s, min "
+					       "or h, from \"10ms\" to \"1h\""},
+		{"lease = { idle = \"2us\"; };", "1: lease.idle: '2us' is not allowed; expected a duration in quotes, in ms, s, "
+						 "min or h, from \"10ms\" to \"1h\""},
+		{"lease = { idle = \"61min\"; };", "1: lease.idle: '61min' is not allowed; expected a duration in quotes, in ms, "
+						   "s, min or h, from \"10ms\" to \"1h\""},
+		{"lease = { idle = \"1.5s\"; };", "1: lease.idle: '1.5s' is not allowed; expected a duration in quotes, in ms, "
+						  "s, min or h, from \"10ms\" to \"1h\""},
+		{"eviction = { size = 1.01; };", "1: eviction.size: '1.01' is not allowed; expected a number from 0 to 1"},
+		{"eviction = { policy = \"fifo\"; };",
+			"1: eviction.policy: 'fifo' is not allowed; expected only \"lru_size_aware\""},
+		{"pins = { leaked = \"kill\"; };",
+			"1: pins.leaked: 'kill' is not allowed; expected one of \"report\", \"unpin\", \"disconnect\""},
+		{"runtime_dir = \"run\";",
+			"1: runtime_dir: 'run' is not allowed; expected an absolute path in quotes, at most 95 bytes"},
+		{"pools = ( { name = \"a/b\"; } );", "1: pools.a/b.name: 'a/b' is not allowed; expected a name in quotes, 1 to "
+						     "63 letters, digits, '.', '_' and '-'"},
+		{"pools = ( { name = \"\"; } );", "1: pools..name: '' is not allowed; expected a name in quotes, 1 to 63 "
+						  "letters, digits, '.', '_' and '-'"},
+		{"pools = ( { name = \"a\"; size = \"101%\"; } );",
+			"1: pools.a.size: '101%' is not allowed; expected an amount above 0 in "
+			"quotes, such as \"2GiB\", \"4096 pages\" or \"90%\""},
+		{"pools = ( { name = \"a\"; size = \"0 pages\"; } );",
+			"1: pools.a.size: '0 pages' is not allowed; expected an amount above "
+			"0 in quotes, such as \"2GiB\", \"4096 pages\" or \"90%\""},
+		{"pools = ( { name = \"a\"; backend = \"hip\"; } );",
+			"1: pools.a.backend: 'hip' is not allowed; expected one of \"cuda\", \"host\""},
+		{"pools = ( { name = \"a\"; page_size = \"64KiB\"; } );",
+			"1: pools.a.page_size: '64KiB' is not allowed; expected a power of two in quotes, with a unit, from "
+			"\"512KiB\" to "
+			"\"4MiB\""},
+		{"pools = ( { name = \"a\"; handle_size = \"3MiB\"; } );",
+			"1: pools.a.handle_size: '3MiB' is not allowed; expected a power of two in quotes, with a unit, from "
+			"\"512KiB\" to "
+			"\"1GiB\", or \"auto\""},
+	};
+
+	(void)state;
+	ASSERT_COMPLAINTS(cases);
+}
+
+static void test_unknown_users_and_groups(void **state)
+{
+	static const struct complaint cases[] = {
+		{"\ngroup = \"no-such-group\";", "2: group: there is no group 'no-such-group'"},
+		{"front_user = \"no-such-user\";", "1: front_user: there is no user 'no-such-user'"},
+		{"front_user = \"\";", "1: front_user: '' is not allowed; expected the name or id of a user in quotes"},
+		{"access = { workers = { users = [ \"root\",\n \"no-such-user\" ]; }; };",
+			"2: access.workers.users: there is no user 'no-such-user'"},
+		{"access = { workers = { groups = [ \"no-such-group\" ]; }; };",
+			"1: access.workers.groups: there is no group 'no-such-group'"},
+		{"tenants = ( { name = \"t\"; users = [ \"4294967295\" ]; } );",
+			"1: tenants.t.users: there is no user '4294967295'"},
+	};
+
+	(void)state;
+	ASSERT_COMPLAINTS(cases);
+}
+
+static void test_text_that_libconfig_would_get_wrong(void **state)
+{
+	static const struct complaint cases[] = {
+		{"log = { };\n @include \"/etc\"\n",
+			"2: @include is not supported; put the file into the folder with the name of the configuration and .d"},
+		{"/*\n@include \"/etc/passwd\"\n*/\n",
+			"2: @include is not supported; put the file into the folder with the name of the configuration and .d"},
+		{"\nlimits = { sessions = 4294967552; };",
+			"2: 4294967552 does not fit into a whole number (at most 2147483647); write a "
+			"size as text with a unit, such as \"16GiB\""},
+		{"pools = ( { name = \"a\"; size = 17179869184; } );", "1: 17179869184 does not fit into a whole number (at most "
+								       "2147483647); write a size as text with a unit, such as "
+								       "\"16GiB\""},
+		{"limits = { sessions = 0x100000100; };",
+			"1: 0x100000100 does not fit into a whole number (at most 2147483647); write a "
+			"size as text with a unit, such as \"16GiB\""},
+		{"limits = { sessions = 99999999999999999999L; };", "1: 99999999999999999999L does not fit into a whole number "
+								    "(at most 2147483647); write a size as text with a unit, "
+								    "such as \"16GiB\""},
+		{"log = { };\n/* no end", "2: the comment that begins here has no end"},
+		{"log = { level = \"info; };\n", "1: the string that begins here has no end"},
+		{"\nruntime_dir = \"/tmp\\x00/etc\";", "2: a string cannot hold \\x00"},
+		{"runtime_dir = \"/tmp\",\n\"/etc\";", "2: text in quotes is not expected here"},
+		{"\"/tmp\"", "1: text in quotes is not expected here"},
+		{"pools = ( { name = \"a\" } \"b\" );", "1: text in quotes is not expected here"},
+		{"log = (((((((((((((((((", "1: brackets are nested too deeply"},
+		{"log = { };\nlog = { };", "2: duplicate setting name"},
+		{"log = {\n", "2: syntax error"},
+	};
+
+	(void)state;
+	ASSERT_COMPLAINTS(cases);
+}
+
+static void test_comments_and_numbers_in_strings_are_let_be(void **state)
+{
+	(void)state;
+	assert_int_equal(load("runtime_dir: \"/tmp\" /* one */ \"/x\"\n\"y\", log: { level: \"error\" }"), 0);
+	assert_string_equal(config.runtime_dir, "/tmp/xy");
+	assert_int_equal(config.log_level, 0);
+	assert_int_equal(
+		load("# 17179869184 \"\n// '/*' \"\n/* \" 99999999999 */\nruntime_dir = \"/17179869184/#/*@include\"; # end"), 0);
+	assert_string_equal(config.runtime_dir, "/17179869184/#/*@include");
+}
+
+static void test_too_long_texts(void **state)
+{
+	char text[300], long_path[200];
+
+	(void)state;
+	memset(long_path, 'x', sizeof(long_path));
+	long_path[0] = '/';
+	long_path[95] = '\0';
+	snprintf(text, sizeof(text), "runtime_dir = \"%s\";", long_path);
+	assert_int_equal(load(text), 0);
+	assert_string_equal(config.runtime_dir, long_path);
+	long_path[95] = 'x';
+	long_path[96] = '\0';
+	snprintf(text, sizeof(text), "runtime_dir = \"%s\";", long_path);
+	assert_int_equal(load(text), -EINVAL);
+	assert_non_null(strstr(error.text, ":1: runtime_dir: '/xxx"));
+	assert_non_null(strstr(error.text, "at most 95 bytes"));
+}
+
+/* So many that the next one does not fit, for each of the four limits. */
+static void test_too_many(void **state)
+{
+	static const struct {
+		const char *start, *one, *end, *want;
+		int most;
+	} cases[] = {
+		{"pools = (", "%s{ name = \"p%d\"; }", ");", "1: more than 32 pools", CONFIG_POOLS_MAX},
+		{"tenants = (", "%s{ name = \"t%d\"; }", ");", "1: more than 64 tenants", CONFIG_TENANTS_MAX},
+		{"access = { admins = { users = [", "%s\"%d\"", "]; }; };", "1: access.admins.users: more than 64 users",
+			CONFIG_NAMES_MAX},
+		{"access = { admins = { groups = [", "%s\"%d\"", "]; }; };", "1: access.admins.groups: more than 64 groups",
+			CONFIG_NAMES_MAX},
+	};
+	char text[8192];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		for (int over = 0; over < 2; over++) {
+			int used = snprintf(text, sizeof(text), "%s", cases[i].start);
+
+			for (int n = 0; n < cases[i].most + over; n++) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+				used += snprintf(text + used, sizeof(text) - (size_t)used, cases[i].one, n ? ", " : "", n);
+#pragma GCC diagnostic pop
+			}
+			snprintf(text + used, sizeof(text) - (size_t)used, "%s", cases[i].end);
+			assert_int_equal(load(text), over ? -EINVAL : 0);
+		}
+		assert_complaint(cases[i].want);
+	}
+}
+
+/* ---- complaints: files ---- */
+
+static void test_files_that_are_refused(void **state)
+{
+	char want[600];
+	char *big = malloc((1 << 20) + 1);
+
+	(void)state;
+	assert_non_null(big);
+	assert_int_equal(config_load("/nonexistent/gpoold.conf", &config, &error), -ENOENT);
+	assert_string_equal(error.text, "cannot open configuration '/nonexistent/gpoold.conf': No such file or directory");
+
+	assert_int_equal(config_load(folder, &config, &error), -EINVAL);
+	snprintf(want, sizeof(want), "configuration '%s' is not a regular file", folder);
+	assert_string_equal(error.text, want);
+
+	assert_int_equal(mkfifo(conf, 0600), 0);
+	assert_int_equal(config_load(conf, &config, &error), -EINVAL);
+	snprintf(want, sizeof(want), "configuration '%s' is not a regular file", conf);
+	assert_string_equal(error.text, want);
+	unlink(conf);
+
+	assert_int_equal(load(""), 0);
+	assert_int_equal(chmod(conf, 0666), 0);
+	assert_int_equal(config_load(conf, &config, &error), -EACCES);
+	snprintf(want, sizeof(want), "configuration '%s' may be written by everyone; chmod o-w it", conf);
+	assert_string_equal(error.text, want);
+	assert_int_equal(chmod(conf, 0644), 0);
+
+	memset(big, '\n', (1 << 20) + 1);
+	file_write(conf, big, (1 << 20) + 1);
+	assert_int_equal(config_load(conf, &config, &error), -EINVAL);
+	snprintf(want, sizeof(want), "configuration '%s' has 1048577 bytes, more than 1048576", conf);
+	assert_string_equal(error.text, want);
+	file_write(conf, big, 1 << 20);
+	assert_int_equal(config_load(conf, &config, &error), 0);
+	free(big);
+
+	file_write(conf, "log = { };\n\0\n", 13);
+	assert_int_equal(config_load(conf, &config, &error), -EINVAL);
+	assert_complaint("2: a zero byte; this is not a text file");
+}
+
+/* ---- conf.d ---- */
+
+static void test_conf_d_in_order_of_name(void **state)
+{
+	(void)state;
+	conf_d_write("20-b.conf", "limits = { sessions = 20; }; pools = ( { name = \"b\"; } );");
+	conf_d_write("10-a.conf", "limits = { sessions = 10; message_size = \"8KiB\"; }; pools = ( { name = \"a\"; } );");
+	conf_d_write("90-off", "limits = { sessions = 90; };");
+	conf_d_write(".hidden.conf", "limits = { sessions = 91; };");
+	assert_int_equal(load("limits = { sessions = 1; }; pools = ( { name = \"first\"; } ); lease = { keep_pages = 5; };"), 0);
+	assert_int_equal(config.limits.sessions, 20);
+	assert_int_equal(config.limits.message_bytes, 8192);
+	assert_int_equal(config.lease.keep_pages, 5);
+	assert_int_equal(config.pool_count, 3);
+	assert_string_equal(config.pools[0].name, "first");
+	assert_string_equal(config.pools[1].name, "a");
+	assert_string_equal(config.pools[2].name, "b");
+}
+
+static void test_conf_d_complaints_name_their_file(void **state)
+{
+	char want[600];
+
+	(void)state;
+	conf_d_write("10-a.conf", "\n\nlimits = { sesions = 10; };");
+	assert_int_equal(load(""), -EINVAL);
+	snprintf(want, sizeof(want), "%s/10-a.conf:3: unknown key 'limits.sesions'; did you mean 'sessions'?", conf_d);
+	assert_string_equal(error.text, want);
+
+	conf_d_write("10-a.conf", "\neviction = { start = 70; };");
+	assert_int_equal(load_finish("pools = ( { name = \"a\"; } );"), -EINVAL);
+	snprintf(want, sizeof(want), "%s/10-a.conf:2: eviction.stop 80 must be below eviction.start 70", conf_d);
+	assert_string_equal(error.text, want);
+
+	assert_int_equal(chmod(conf_d, 0777), 0);
+	assert_int_equal(load(""), -EACCES);
+	snprintf(want, sizeof(want), "folder '%s' may be written by everyone; chmod o-w it", conf_d);
+	assert_string_equal(error.text, want);
+}
+
+static void test_conf_d_with_too_many_files(void **state)
+{
+	char name[32], want[600];
+
+	(void)state;
+	for (int i = 0; i < CONFIG_SOURCES_MAX - 2; i++) {
+		snprintf(name, sizeof(name), "%02d.conf", i);
+		conf_d_write(name, "");
+	}
+	assert_int_equal(load(""), 0);
+	conf_d_write("99.conf", "");
+	assert_int_equal(load(""), -EINVAL);
+	snprintf(want, sizeof(want), "folder '%s' has more than %d files", conf_d, CONFIG_SOURCES_MAX - 2);
+	assert_string_equal(error.text, want);
+}
+
+/* ---- the command line ---- */
+
+static void test_set(void **state)
+{
+	(void)state;
+	config_defaults(&config);
+	assert_int_equal(config_set(&config, "eviction.start=85", &error), 0);
+	assert_int_equal(config.eviction.start_percent, 85);
+	assert_int_equal(config_set(&config, "pins.timeout=5ms", &error), 0);
+	assert_int_equal(config.pins.timeout_ms, 5);
+	assert_int_equal(config_set(&config, "runtime_dir=/tmp/a=b", &error), 0);
+	assert_string_equal(config.runtime_dir, "/tmp/a=b");
+	assert_int_equal(config_set(&config, "group=", &error), 0);
+	assert_string_equal(config.group, "");
+	assert_int_equal(config.group_id, getegid());
+	assert_int_equal(config_set(&config, "access.admins.users=root,1000", &error), 0);
+	assert_int_equal(config.access.admin_users.count, 2);
+	assert_int_equal(config.access.admin_users.ids[1], 1000);
+	assert_int_equal(config_set(&config, "access.admins.users=", &error), 0);
+	assert_int_equal(config.access.admin_users.count, 0);
+}
+
+static void test_set_complaints(void **state)
+{
+	static const struct complaint cases[] = {
+		{"eviction.start", "--set 'eviction.start': expected KEY=VALUE"},
+		{"eviction.strat=1", "--set eviction.strat: unknown key"},
+		{"eviction.start=0", "--set eviction.start: '0' is not allowed; expected a whole number from 1 to 100 percent"},
+		{"eviction.start= 85",
+			"--set eviction.start: ' 85' is not allowed; expected a whole number from 1 to 100 percent"},
+		{"eviction.start=0x55",
+			"--set eviction.start: '0x55' is not allowed; expected a whole number from 1 to 100 percent"},
+		{"eviction.size=nan", "--set eviction.size: 'nan' is not allowed; expected a number from 0 to 1"},
+		{"access.admins.users=root,,1", "--set access.admins.users: there is no user ''"},
+		{"access.admins.users=1,", "--set access.admins.users: there is no user ''"},
+		{"pools.gpu0.size=1GiB", "--set pools.gpu0.size: pools and tenants are set in the file; a pool also by --pool"},
+	};
+	static struct config before;
+
+	(void)state;
+	config_defaults(&config);
+	before = config;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(config_set(&config, cases[i].text, &error), -EINVAL);
+		assert_string_equal(error.text, cases[i].want);
+	}
+	assert_memory_equal(&before, &config, sizeof(config));
+}
+
+static void test_add_pool(void **state)
+{
+	(void)state;
+	config_defaults(&config);
+	assert_int_equal(config_add_pool(&config, "name=gpu0,backend=host,size=2GiB,page_size=2MiB", &error), 0);
+	assert_int_equal(config_add_pool(&config, "size=128 pages,reserved=0 pages,name=b", &error), 0);
+	assert_int_equal(config_finish(&config, &error), 0);
+	assert_int_equal(config.pool_count, 2);
+	assert_string_equal(config.pools[0].backend, "host");
+	assert_int_equal(config.pools[0].size.value, 2ull << 30);
+	assert_int_equal(config.pools[0].reserved.value, 64); /* a sixteenth of 1024 pages */
+	assert_int_equal(config.pools[1].reserved.value, 0);
+}
+
+static void test_add_pool_complaints(void **state)
+{
+	static const struct complaint cases[] = {
+		{"backend=host", "--pool: 'backend=host' has no name; expected name=NAME,size=SIZE,..."},
+		{"name=a,size", "--pool: 'size': expected key=value"},
+		{"name=a,colour=red", "--pool: unknown key 'colour'"},
+		{"name=a,", "--pool: '': expected key=value"},
+		{"name=a,backend=hip", "--pool: backend: 'hip' is not allowed; expected one of \"cuda\", \"host\""},
+	};
+
+	(void)state;
+	config_defaults(&config);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(config_add_pool(&config, cases[i].text, &error), -EINVAL);
+		assert_string_equal(error.text, cases[i].want);
+		assert_int_equal(config.pool_count, 0);
+	}
+	for (int i = 0; i < CONFIG_POOLS_MAX; i++)
+		assert_int_equal(config_add_pool(&config, "name=a", &error), 0);
+	assert_int_equal(config_add_pool(&config, "name=a", &error), -EINVAL);
+	assert_string_equal(error.text, "--pool: more than 32 pools");
+}
+
+/* ---- the whole ---- */
+
+#define POOL "pools = ( { name = \"a\"; size = \"100 pages\"; } );\n"
+
+static void test_finish_complaints(void **state)
+{
+	static const struct complaint cases[] = {
+		{POOL "eviction = { stop = 90; };", "2: eviction.stop 90 must be below eviction.start 90"},
+		{POOL "eviction = {\nrecency = 0.5; };",
+			"3: eviction.recency + eviction.size + eviction.priority is 0.9 and must be 1"},
+		{POOL "pressure = { medium = 90; };",
+			"2: pressure.medium 90, pressure.high 90 and pressure.critical 97 must rise in this order"},
+		{POOL "pressure = { critical = 90; };",
+			"2: pressure.medium 75, pressure.high 90 and pressure.critical 90 must rise in this order"},
+		{POOL "lease = { batch_pages = 2000; };", "2: lease.batch_most 1024 is below lease.batch_pages 2000"},
+		{"pools = ( { name = \"a\"; page_size = \"2MiB\"; handle_size = \"1MiB\"; } );",
+			"1: pools.a.handle_size of 1048576 bytes is not a multiple of page_size, 2097152 bytes"},
+		{"pools = ( { name = \"a\"; size = \"1MiB\"; } );", "1: pools.a.size gives 0 pages; expected 1 to 2147483647"},
+		{"pools = ( { name = \"a\"; size = \"4 pages\"; reserved = \"4 pages\"; } );",
+			"1: pools.a.reserved leaves nothing of 4 pages"},
+		{"pools = ( { name = \"a\"; reserved = \"100%\"; } );", "1: pools.a.reserved leaves nothing of the pool"},
+		{POOL "tenants = ( { name = \"t\"; minimum = \"60 pages\"; users = [ \"1\" ]; },\n"
+		      "{ name = \"u\"; minimum = \"40 pages\"; } );",
+			"2: the minima of all tenants are 100 pages; pool 'a' has 100, of which 6 are reserved"},
+		{"pools = ( { name = \"a\"; size = \"90%\"; } );\ntenants = ( { name = \"t\"; minimum = \"60%\"; users = [ \"1\" "
+		 "]; },\n"
+		 "{ name = \"u\"; minimum = \"41%\"; } );",
+			"2: the minima of all tenants are 101 percent of a pool, more than 100"},
+		{POOL "tenants = ( { name = \"t\"; minimum = \"60 pages\"; limit = \"50%\"; } );",
+			"2: the minimum of tenant 't' is above its limit in pool 'a'"},
+		{"pools = ( { name = \"a\"; } );\ntenants = ( { name = \"t\"; minimum = \"60%\"; limit = \"50%\"; } );",
+			"2: the minimum of tenant 't' is above its limit in pool 'a'"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(load_finish(cases[i].text), -EINVAL);
+		assert_complaint(cases[i].want);
+	}
+	assert_int_equal(load_finish(""), -EINVAL);
+	assert_string_equal(error.text, "no pool is configured; add one to pools in the configuration, or give "
+					"--pool name=gpu0,backend=cuda,device=0,size=90%");
+}
+
+/* Things that are given twice: the complaint names both places. */
+static void test_finish_duplicates(void **state)
+{
+	static const struct complaint cases[] = {
+		{"pools = ( { name = \"a\"; },\n{ name = \"a\"; } );", "2: there is a pool 'a' already, at %s:1"},
+		{POOL "tenants = ( { name = \"t\"; },\n{ name = \"t\"; users = [ \"1\" ]; } );",
+			"3: there is a tenant 't' already, at %s:2"},
+		{POOL "tenants = ( { name = \"t\"; users = [ \"1\", \"2\" ]; },\n{ name = \"u\"; users = [ \"3\", \"2\" ]; } );",
+			"3: user 2 belongs to tenant 'u' and, at %s:2, to tenant 't'"},
+		{POOL "tenants = ( { name = \"t\"; groups = [ \"7\" ]; },\n{ name = \"u\"; groups = [ \"7\" ]; } );",
+			"3: group 7 belongs to tenant 'u' and, at %s:2, to tenant 't'"},
+		{POOL "tenants = ( { name = \"t\"; },\n{ name = \"u\"; } );",
+			"3: tenant 'u' and, at %s:2, tenant 't' both have neither users nor groups; only one can take everyone "
+			"else"},
+	};
+	char want[300];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const char *at = strstr(cases[i].want, "%s");
+
+		assert_int_equal(load_finish(cases[i].text), -EINVAL);
+		snprintf(want, sizeof(want), "%.*s%s%s", (int)(at - cases[i].want), cases[i].want, conf, at + 2);
+		assert_complaint(want);
+	}
+}
+
+static void test_finish_names_the_command_line(void **state)
+{
+	(void)state;
+	assert_int_equal(load("pools = ( { name = \"a\"; } );"), 0);
+	assert_int_equal(config_set(&config, "eviction.start=10", &error), 0);
+	assert_int_equal(config_finish(&config, &error), -EINVAL);
+	assert_string_equal(error.text, "--set: eviction.stop 80 must be below eviction.start 10");
+	assert_int_equal(config_set(&config, "eviction.start=90", &error), 0);
+	assert_int_equal(config_finish(&config, &error), 0);
+	assert_int_equal(config_add_pool(&config, "name=a", &error), 0);
+	assert_int_equal(config_finish(&config, &error), -EINVAL);
+	assert_non_null(strstr(error.text, "--pool: there is a pool 'a' already, at "));
+}
+
+/* However often it is used, the command line is one source. */
+static void test_many_settings(void **state)
+{
+	(void)state;
+	assert_int_equal(load(POOL), 0);
+	for (int i = 0; i < 1000; i++)
+		assert_int_equal(config_set(&config, "eviction.start=10", &error), 0);
+	assert_int_equal(config_finish(&config, &error), -EINVAL);
+	assert_string_equal(error.text, "--set: eviction.stop 80 must be below eviction.start 10");
+}
+
+static void test_finish_fills_in(void **state)
+{
+	(void)state;
+	assert_int_equal(load_finish(POOL), 0);
+	assert_int_equal(config.tenant_count, 1);
+	assert_string_equal(config.tenants[0].name, "default");
+	assert_int_equal(config.tenants[0].limit.unit, CONFIG_AMOUNT_PERCENT);
+	assert_int_equal(config.tenants[0].limit.value, 100);
+	assert_int_equal(config.pools[0].reserved.value, 6); /* a sixteenth of 100 */
+	assert_int_equal(config_finish(&config, &error), 0); /* again changes nothing */
+	assert_int_equal(config.tenant_count, 1);
+	assert_int_equal(config.pools[0].reserved.value, 6);
+
+	assert_int_equal(load_finish("pools = ( { name = \"a\"; size = \"4096 pages\"; } );"), 0);
+	assert_int_equal(config.pools[0].reserved.value, 96);
+	assert_int_equal(load_finish("pools = ( { name = \"a\"; size = \"100 pages\"; reserved = \"50 pages\"; } );"), 0);
+	assert_int_equal(config.pools[0].reserved.value, 50); /* given is given */
+}
+
+static void test_minima_that_just_fit(void **state)
+{
+	(void)state;
+	assert_int_equal(load_finish(POOL "tenants = ( { name = \"t\"; minimum = \"54 pages\"; users = [ \"1\" ]; },\n"
+					  "{ name = \"u\"; minimum = \"40%\"; } );"),
+		0);
+}
+
+/* ---- difference and printing ---- */
+
+static void test_difference(void **state)
+{
+	static struct config now;
+
+	(void)state;
+	assert_int_equal(load_finish("pools = ( { name = \"a\"; }, { name = \"b\"; } );\n"
+				     "tenants = ( { name = \"t\"; }, { name = \"gone\"; users = [ \"1\" ]; } );"),
+		0);
+	now = config;
+	assert_string_equal(difference(&now, &config), "|");
+	assert_int_equal(load_finish("pools = ( { name = \"c\"; }, { name = \"a\"; size = \"50%\"; } );\n"
+				     "tenants = ( { name = \"new\"; users = [ \"2\" ]; }, { name = \"t\"; weight = 9; } );\n"
+				     "limits = { sessions = 7; }; eviction = { start = 88; recency = 0.5; size = 0.3; };\n"
+				     "access = { admins = { users = [ \"5\" ]; }; };"),
+		0);
+	assert_string_equal(difference(&now, &config),
+		"access.admins.users, eviction.start, eviction.recency, eviction.size, "
+		"tenants.t.weight, tenants.gone, tenants.new|limits.sessions, pools.a.size, pools.b, pools.c");
+}
+
+static void test_difference_in_a_small_buffer(void **state)
+{
+	static struct config now;
+	char applies[20], restart[8];
+
+	(void)state;
+	config_defaults(&now);
+	config = now;
+	config.eviction.start_percent = 50;
+	config.eviction.stop_percent = 40;
+	config.limits.sessions = 1;
+	config_difference(&now, &config, applies, sizeof(applies), restart, sizeof(restart));
+	assert_string_equal(applies, "eviction.start...");
+	assert_string_equal(restart, "...");
+}
+
+static void test_current_configuration_reads_back(void **state)
+{
+	static struct config now;
+	char *text;
+
+	(void)state;
+	assert_int_equal(
+		load_finish("pools = ( { name = \"a\"; size = \"100 pages\"; handle_size = \"8MiB\"; },\n"
+			    "  { name = \"b\"; size = \"3GB\"; reserved = \"7 pages\"; } );\n"
+			    "tenants = ( { name = \"t\"; users = [ \"1\", \"2\" ]; groups = [ \"3\" ]; minimum = \"1MiB\"; } );\n"
+			    "runtime_dir = \"/tmp/x y\"; front_user = \"root\"; log = { target = \"journal\"; };\n"
+			    "access = { observers = { users = [ \"4\", \"5\" ]; }; };\n"
+			    "lease = { idle = \"1234ms\"; }; limits = { message_size = \"5000B\"; };\n"
+			    "eviction = { recency = 0.3333; size = 0.6667; priority = 0; };"),
+		0);
+	now = config;
+	text = print(&now, CONFIG_PRINT_CURRENT);
+	assert_int_equal(load_finish(text), 0);
+	free(text);
+	assert_string_equal(difference(&now, &config), "|");
+	assert_false(config.pools[0].reserved_given);
+	assert_true(config.pools[1].reserved_given);
+	assert_int_equal(config.pools[0].reserved.value, now.pools[0].reserved.value);
+}
+
+/* Take the '#' away where a key stands behind it. `group` stays: its default bends to the machine. */
+static unsigned uncomment(char *text)
+{
+	unsigned count = 0;
+
+	for (char *c = text; *c; c++) {
+		bool starts = c == text || c[-1] == '\n' || c[-1] == ' ';
+
+		if (starts && *c == '#' && c[1] != ' ' && c[1] != '\n' && strncmp(c, "#group =", 8)) {
+			*c = ' ';
+			count++;
+		}
+	}
+	return count;
+}
+
+static void test_example_gives_the_defaults(void **state)
+{
+	static struct config defaults;
+	char *text;
+
+	(void)state;
+	config_defaults(&defaults);
+	assert_int_equal(config_add_pool(&defaults, "name=gpu0", &error), 0);
+	assert_int_equal(config_finish(&defaults, &error), 0);
+	text = print(NULL, CONFIG_PRINT_EXAMPLE);
+	assert_int_equal(load_finish(text), 0);
+	assert_string_equal(difference(&defaults, &config), "|");
+	assert_true(uncomment(text) > 35);
+	assert_int_equal(load_finish(text), 0);
+	assert_string_equal(difference(&defaults, &config), "|");
+	assert_int_equal(config.tenants[0].origin != 0, 1); /* it was in the file */
+	free(text);
+}
+
+static void test_print_reports_a_failed_write(void **state)
+{
+	int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(config_print(NULL, CONFIG_PRINT_EXAMPLE, fd), -ENOSPC);
+	close(fd);
+}
+
+#define IN_FOLDER(function) cmocka_unit_test_setup_teardown(function, folder_make, folder_remove)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		IN_FOLDER(test_empty_file_gives_the_defaults),
+		cmocka_unit_test(test_default_group_falls_back),
+		IN_FOLDER(test_every_key_arrives),
+		cmocka_unit_test(test_sizes_in_powers_of_1000_and_1024),
+		cmocka_unit_test(test_page_sizes),
+		cmocka_unit_test(test_amount_pages),
+		IN_FOLDER(test_unknown_keys),
+		IN_FOLDER(test_wrong_types),
+		IN_FOLDER(test_wrong_units_and_ranges),
+		IN_FOLDER(test_unknown_users_and_groups),
+		IN_FOLDER(test_text_that_libconfig_would_get_wrong),
+		IN_FOLDER(test_comments_and_numbers_in_strings_are_let_be),
+		IN_FOLDER(test_too_long_texts),
+		IN_FOLDER(test_too_many),
+		IN_FOLDER(test_files_that_are_refused),
+		IN_FOLDER(test_conf_d_in_order_of_name),
+		IN_FOLDER(test_conf_d_complaints_name_their_file),
+		IN_FOLDER(test_conf_d_with_too_many_files),
+		cmocka_unit_test(test_set),
+		cmocka_unit_test(test_set_complaints),
+		cmocka_unit_test(test_add_pool),
+		cmocka_unit_test(test_add_pool_complaints),
+		IN_FOLDER(test_finish_complaints),
+		IN_FOLDER(test_finish_duplicates),
+		IN_FOLDER(test_finish_names_the_command_line),
+		IN_FOLDER(test_many_settings),
+		IN_FOLDER(test_finish_fills_in),
+		IN_FOLDER(test_minima_that_just_fit),
+		IN_FOLDER(test_difference),
+		cmocka_unit_test(test_difference_in_a_small_buffer),
+		IN_FOLDER(test_current_configuration_reads_back),
+		IN_FOLDER(test_example_gives_the_defaults),
+		cmocka_unit_test(test_print_reports_a_failed_write),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}
