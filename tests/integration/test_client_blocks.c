@@ -1,0 +1,736 @@
+/*
+ * test_client_blocks.c - blocks against a real agent: what succeeds, and every error that the calls promise.
+ *
+ * One gpoold with a pool of 512 pages of 512 KB; each test attaches anew, so it begins with nothing. Evictions are made by an
+ * admin's request, so they happen exactly where a test wants them. After each test the agent proves the pool's invariants.
+ */
+#include "client/thread_cache.h"
+#include "tests/lib/harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ALL = 1000000 };
+
+static struct harness harness;
+static struct gpool *pool;
+
+static int attach(void **state)
+{
+	(void)state;
+	pool = harness_open_calm(&harness);
+	return 0;
+}
+
+static int detach(void **state)
+{
+	uint32_t findings = harness_check(&harness);
+
+	(void)state;
+	gpool_close(pool);
+	pool = NULL;
+	return findings || harness_free_pages(&harness) != PAGES ? -1 : 0;
+}
+
+static struct gpool_block alloc(uint32_t page_count)
+{
+	struct gpool_block block = { 0 };
+
+	assert_int_equal(gpool_alloc(pool, page_count, NULL, &block), 0);
+	assert_int_equal(block.page_count, page_count);
+	return block;
+}
+
+static volatile uint64_t *address_of(const struct gpool_block *block)
+{
+	uint64_t address = 0;
+
+	assert_int_equal(gpool_address(pool, block, &address), 0);
+	return (volatile uint64_t *)(uintptr_t)address;
+}
+
+/* First and last word of each page. */
+static void write_pages(const struct gpool_block *block, uint64_t value)
+{
+	volatile uint64_t *at = address_of(block);
+
+	for (uint64_t page = 0; page < block->page_count; page++) {
+		at[page * (PAGE_BYTES / 8)] = value + page;
+		at[(page + 1) * (PAGE_BYTES / 8) - 1] = value + page;
+	}
+}
+
+static void assert_pages(const struct gpool_block *block, uint64_t value)
+{
+	volatile uint64_t *at = address_of(block);
+
+	for (uint64_t page = 0; page < block->page_count; page++) {
+		assert_int_equal(at[page * (PAGE_BYTES / 8)], value + page);
+		assert_int_equal(at[(page + 1) * (PAGE_BYTES / 8) - 1], value + page);
+	}
+}
+
+static struct gpool_statistics statistics(void)
+{
+	struct gpool_statistics filled = { .size = sizeof(filled) };
+
+	assert_int_equal(gpool_statistics(pool, &filled), 0);
+	return filled;
+}
+
+static void evict_all(void)
+{
+	harness_evict(&harness, gpool_session(pool), ALL);
+}
+
+/* ---- allocating and freeing ---- */
+
+static void test_alloc_free(void **state)
+{
+	struct gpool_block one = alloc(1), many = alloc(7), again;
+	struct gpool_statistics before = statistics();
+
+	(void)state;
+	write_pages(&one, 1000);
+	write_pages(&many, 2000);
+	assert_pages(&one, 1000);
+	assert_pages(&many, 2000);
+	assert_int_equal(gpool_free(pool, &one), 0);
+	assert_int_equal(gpool_free(pool, &many), 0);
+	again = alloc(7);
+	/* Out of the thread's cache: the same place, and another content. */
+	assert_int_equal(again.page, many.page);
+	assert_true(again.tag != many.tag);
+	assert_int_equal(gpool_free(pool, &again), 0);
+	assert_int_equal(statistics().frees - before.frees, 3);
+	assert_int_equal(statistics().allocations - before.allocations, 1);
+}
+
+static void test_double_free_and_use_after_free(void **state)
+{
+	(void)state;
+	for (uint32_t pages = 1; pages <= 3; pages += 2) {
+		struct gpool_block block = alloc(pages), next;
+		uint64_t address = 77;
+
+		assert_int_equal(gpool_free(pool, &block), 0);
+		assert_int_equal(gpool_free(pool, &block), -ESTALE);
+		assert_int_equal(gpool_drop(pool, &block), -ESTALE);
+		assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+		assert_int_equal(gpool_unpin(pool, &block), -ESTALE);
+		assert_int_equal(gpool_touch(pool, &block), -ESTALE);
+		assert_int_equal(gpool_address(pool, &block, &address), -ESTALE);
+		assert_int_equal(address, 77);
+		/* Also when something else stands there. */
+		next = alloc(pages);
+		assert_int_equal(next.page, block.page);
+		assert_int_equal(gpool_free(pool, &block), -ESTALE);
+		assert_int_equal(gpool_unpin(pool, &block), -ESTALE);
+		assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+		assert_int_equal(gpool_free(pool, &next), 0);
+	}
+}
+
+static void test_pins_count(void **state)
+{
+	struct gpool_block block = alloc(2);
+
+	(void)state;
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+	assert_int_equal(gpool_unpin(pool, &block), -EINVAL);
+	assert_int_equal(gpool_free(pool, &block), -EINVAL);
+	assert_int_equal(gpool_touch(pool, &block), 0);
+	assert_int_equal(gpool_drop(pool, &block), 0);
+	assert_int_equal(gpool_drop(pool, &block), -ESTALE);
+}
+
+static void test_alloc_refuses_bad_arguments(void **state)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block = { .page = 4711 };
+
+	(void)state;
+	assert_int_equal(gpool_alloc(pool, 0, NULL, &block), -EINVAL);
+	assert_int_equal(gpool_alloc(pool, PAGES + 1, NULL, &block), -EINVAL);
+	options.flags = 1u << 5;
+	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
+	options.flags = GPOOL_ALLOC_SPILL;
+	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EOPNOTSUPP);
+	options.flags = 0;
+	options.content = GPOOL_CONTENTS;
+	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
+	options.content = GPOOL_GRADIENT;
+	options.priority = 4;
+	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
+	options.priority = 3;
+	options.timeout_ms = -2;
+	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
+	options.timeout_ms = 0;
+	options.stream = 5;
+	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
+	assert_int_equal(block.page, 4711);
+	options.stream = 0;
+	options.owner_id = 99;
+	assert_int_equal(gpool_alloc(pool, 1, &options, &block), 0);
+	assert_int_equal(atomic_load(&block_entry(pool, block.page)->owner_id), 99);
+	assert_int_equal(gpool_free(pool, &block), 0);
+}
+
+static uint64_t random_next(uint64_t *seed)
+{
+	*seed = *seed * 6364136223846793005u + 1442695040888963407u;
+	return *seed >> 17;
+}
+
+/* Handles from nowhere, and real ones with one field changed: an error each time, and the real block is as it was. */
+static void test_garbage_handles(void **state)
+{
+	struct gpool_block real = alloc(3);
+	uint64_t seed = 12345, address;
+
+	(void)state;
+	write_pages(&real, 5);
+	for (int i = 0; i < 100000; i++) {
+		struct gpool_block bad = real;
+		int error;
+
+		switch (random_next(&seed) % 6) {
+		case 0:
+			bad.page = (uint32_t)random_next(&seed);
+			break;
+		case 1:
+			bad.page = (uint32_t)(random_next(&seed) % PAGES);
+			break;
+		case 2:
+			bad.tag ^= UINT64_C(1) << random_next(&seed) % 64;
+			break;
+		case 3:
+			bad.tag = random_next(&seed) % 4;
+			break;
+		case 4:
+			bad = (struct gpool_block){ random_next(&seed), random_next(&seed), (uint32_t)random_next(&seed),
+				(uint32_t)random_next(&seed) };
+			break;
+		default:
+			bad.generation ^= UINT64_C(1) << random_next(&seed) % 64;
+			break;
+		}
+		if (!memcmp(&bad, &real, sizeof(bad)))
+			continue;
+		error = gpool_pin(pool, &bad);
+		assert_true(error == -EINVAL || error == -ESTALE);
+		error = gpool_touch(pool, &bad);
+		assert_true(error == -EINVAL || error == -ESTALE);
+		error = gpool_free(pool, &bad);
+		assert_true(error == -EINVAL || error == -ESTALE);
+		error = gpool_drop(pool, &bad);
+		assert_true(error == -EINVAL || error == -ESTALE);
+		error = gpool_commit(pool, &bad, NULL);
+		assert_true(error == -EINVAL || error == -ESTALE);
+		if (bad.tag == real.tag && bad.page == real.page)
+			continue; /* unpin and address go by the tag, which is right */
+		error = gpool_unpin(pool, &bad);
+		assert_true(error == -EINVAL || error == -ESTALE);
+		error = gpool_address(pool, &bad, &address);
+		assert_true(error == -EINVAL || error == -ESTALE);
+	}
+	real.page_count = 2;
+	assert_int_equal(gpool_free(pool, &real), -EINVAL);
+	real.page_count = 3;
+	assert_pages(&real, 5);
+	assert_int_equal(gpool_free(pool, &real), 0);
+}
+
+/* Holes of 8 pages low and of 4 pages high: first fit takes from the low one, best fit the exact one. */
+static void test_first_fit_and_best_fit(void **state)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block blocks[8], first, best;
+
+	(void)state;
+	options.flags = GPOOL_ALLOC_FIRST_FIT;
+	for (int i = 0; i < 8; i++) {
+		assert_int_equal(gpool_alloc(pool, 4, &options, &blocks[i]), 0);
+		assert_true(i == 0 || blocks[i].page == blocks[i - 1].page + 4);
+	}
+	assert_int_equal(gpool_free(pool, &blocks[1]), 0);
+	assert_int_equal(gpool_free(pool, &blocks[2]), 0);
+	assert_int_equal(gpool_free(pool, &blocks[5]), 0);
+	thread_cache_flush(thread_cache_of(pool));
+	assert_int_equal(gpool_alloc(pool, 4, &options, &first), 0);
+	assert_int_equal(first.page, blocks[1].page);
+	assert_int_equal(gpool_free(pool, &first), 0);
+	thread_cache_flush(thread_cache_of(pool));
+	best = alloc(4);
+	assert_int_equal(best.page, blocks[5].page);
+}
+
+static void test_out_of_memory_says_who(void **state)
+{
+	struct gpool_block all = alloc(PAGES), more = { .page = 4711 };
+	struct gpool_shortage shortage;
+
+	(void)state;
+	assert_int_equal(gpool_alloc(pool, 3, NULL, &more), -ENOSPC);
+	assert_int_equal(more.page, 4711);
+	gpool_shortage(pool, &shortage);
+	assert_int_equal(shortage.needed, 3);
+	assert_int_equal(shortage.free, 0);
+	assert_int_equal(shortage.pinned, PAGES);
+	assert_int_equal(shortage.holder, gpool_session(pool));
+	assert_int_equal(shortage.holder_pages, PAGES);
+	assert_int_equal(statistics().refusals, 1);
+	assert_int_equal(gpool_free(pool, &all), 0);
+	more = alloc(3);
+	assert_int_equal(gpool_free(pool, &more), 0);
+}
+
+static void test_quota(void **state)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_block block;
+	struct gpool *small;
+
+	(void)state;
+	options.quota_bytes = 8 * (uint64_t)PAGE_BYTES;
+	assert_int_equal(gpool_open(&options, &small), 0);
+	assert_int_equal(gpool_alloc(small, 9, NULL, &block), -EDQUOT);
+	assert_int_equal(gpool_alloc(small, 8, NULL, &block), 0);
+	assert_int_equal(gpool_free(small, &block), 0);
+	gpool_close(small);
+}
+
+/* ---- eviction ---- */
+
+static void test_evicted_block_is_stale(void **state)
+{
+	(void)state;
+	for (uint32_t pages = 1; pages <= 4; pages += 3) {
+		struct gpool_block gone = alloc(pages), kept = alloc(pages);
+		uint64_t address;
+
+		write_pages(&kept, 9);
+		assert_int_equal(gpool_unpin(pool, &gone), 0);
+		evict_all();
+		assert_int_equal(gpool_pin(pool, &gone), -ESTALE);
+		assert_int_equal(gpool_touch(pool, &gone), -ESTALE);
+		assert_int_equal(gpool_unpin(pool, &gone), -ESTALE);
+		assert_int_equal(gpool_free(pool, &gone), -ESTALE);
+		assert_int_equal(gpool_drop(pool, &gone), -ESTALE);
+		assert_int_equal(gpool_address(pool, &gone, &address), -ESTALE);
+		/* A pinned one stays. */
+		assert_pages(&kept, 9);
+		assert_int_equal(gpool_free(pool, &kept), 0);
+	}
+	assert_true(statistics().stale_pins >= 6);
+}
+
+static void test_evicted_caches_are_forgotten(void **state)
+{
+	struct gpool_block blocks[20], run = alloc(5);
+
+	(void)state;
+	for (int i = 0; i < 20; i++)
+		blocks[i] = alloc(1);
+	for (int i = 0; i < 20; i++)
+		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
+	assert_int_equal(gpool_free(pool, &run), 0);
+	assert_true(harness_evict(&harness, gpool_session(pool), ALL) >= 16 + 5);
+	for (int i = 0; i < 20; i++) {
+		blocks[i] = alloc(1);
+		write_pages(&blocks[i], (uint64_t)i);
+	}
+	run = alloc(5);
+	write_pages(&run, 100);
+	for (int i = 0; i < 20; i++)
+		assert_pages(&blocks[i], (uint64_t)i);
+	assert_pages(&run, 100);
+}
+
+static void test_eviction_makes_room(void **state)
+{
+	struct gpool_block old = alloc(PAGES / 2), pinned = alloc(PAGES / 2), new;
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+
+	(void)state;
+	write_pages(&pinned, 3);
+	assert_int_equal(gpool_unpin(pool, &old), 0);
+	options.flags = GPOOL_ALLOC_NO_EVICT;
+	assert_int_equal(gpool_alloc(pool, 2, &options, &new), -ENOSPC);
+	options.flags = 0;
+	options.timeout_ms = 1000;
+	assert_int_equal(gpool_alloc(pool, 2, &options, &new), 0);
+	assert_int_equal(gpool_pin(pool, &old), -ESTALE);
+	assert_pages(&pinned, 3);
+}
+
+/* ---- dying blocks ---- */
+
+static void test_free_while_others_pin(void **state)
+{
+	struct gpool_block block = alloc(PAGES), all;
+
+	(void)state;
+	write_pages(&block, 42);
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	/* No new pin, no second free; those who have it keep it, with its content. */
+	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+	assert_int_equal(gpool_free(pool, &block), -ESTALE);
+	assert_int_equal(statistics().deferred_blocks, 1);
+	evict_all();
+	assert_pages(&block, 42);
+	assert_int_equal(gpool_alloc(pool, 1, NULL, &all), -ENOSPC);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+	assert_pages(&block, 42);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+	/* The last unpin brought the pages back, without any other call. */
+	assert_int_equal(statistics().deferred_blocks, 0);
+	assert_int_equal(gpool_unpin(pool, &block), -ESTALE);
+	all = alloc(PAGES);
+	assert_int_equal(gpool_free(pool, &all), 0);
+}
+
+/* ---- stitched blocks ---- */
+
+/* The pool full of single pages, every other one freed: so many pages free, and no two of them in a row. */
+static void make_comb(struct gpool_block blocks[PAGES])
+{
+	for (int i = 0; i < PAGES; i++)
+		blocks[i] = alloc(1);
+	for (int i = 0; i < PAGES; i++)
+		if (blocks[i].page % 2)
+			assert_int_equal(gpool_free(pool, &blocks[i]), 0);
+}
+
+static void free_comb(struct gpool_block blocks[PAGES])
+{
+	for (int i = 0; i < PAGES; i++)
+		if (blocks[i].page % 2 == 0)
+			assert_int_equal(gpool_free(pool, &blocks[i]), 0);
+}
+
+/* Where page `index` of a stitched block lies in the window. */
+static volatile uint64_t *window_of(const struct gpool_block *block, uint32_t index)
+{
+	uint32_t run = block->page;
+
+	for (;;) {
+		uint32_t count = atomic_load(&block_entry(pool, run)->page_count);
+
+		if (index < count)
+			return (volatile uint64_t *)(uintptr_t)(pool->window_base + (run + index) * pool->page_bytes);
+		index -= count;
+		run = atomic_load(&block_entry(pool, run)->next) - 1;
+	}
+}
+
+static void test_stitched_block(void **state)
+{
+	static struct gpool_block comb[PAGES];
+	struct gpool_alloc_options contiguous = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block, whole;
+
+	(void)state;
+	make_comb(comb);
+	contiguous.flags = GPOOL_ALLOC_CONTIGUOUS | GPOOL_ALLOC_NO_EVICT;
+	assert_int_equal(gpool_alloc(pool, 2, &contiguous, &block), -ENOSPC);
+	/* Never a failure while so many pages are free. */
+	block = alloc(PAGES / 2);
+	assert_int_equal(statistics().stitched, 1);
+	write_pages(&block, 7000);
+	for (uint32_t i = 0; i < block.page_count; i++) {
+		assert_int_equal(window_of(&block, i)[0], 7000 + i);
+		window_of(&block, i)[1] = 8000 + i;
+		assert_int_equal(address_of(&block)[i * (PAGE_BYTES / 8) + 1], 8000 + i);
+	}
+	assert_int_equal(gpool_alloc(pool, 1, NULL, &whole), -ENOSPC);
+	assert_int_equal(harness_check(&harness), 0);
+
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	assert_int_equal(gpool_free(pool, &block), -ESTALE);
+	free_comb(comb);
+	whole = alloc(PAGES);
+	write_pages(&whole, 1);
+	assert_int_equal(gpool_free(pool, &whole), 0);
+}
+
+static void test_stitched_block_evicted_and_again(void **state)
+{
+	static struct gpool_block comb[PAGES];
+	struct gpool_block block;
+	uint64_t address;
+
+	(void)state;
+	make_comb(comb);
+	for (int round = 0; round < 40; round++) {
+		block = alloc(8);
+		write_pages(&block, (uint64_t)round * 100);
+		assert_pages(&block, (uint64_t)round * 100);
+		assert_int_equal(gpool_unpin(pool, &block), 0);
+		evict_all();
+		assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+		assert_int_equal(gpool_address(pool, &block, &address), -ESTALE);
+	}
+	assert_int_equal(statistics().stitched, 40);
+	free_comb(comb);
+}
+
+/* ---- scopes ---- */
+
+static void test_scope_unpins_at_its_end(void **state)
+{
+	struct gpool_block blocks[40];
+	struct gpool_scope scope;
+
+	(void)state;
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_CONTENTS, 0, &scope), -EINVAL);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_ACTIVATION, 2, &scope), -EINVAL);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_ACTIVATION, 0, &scope), 0);
+	for (int i = 0; i < 40; i++)
+		assert_int_equal(gpool_scope_alloc(&scope, 1 + (uint32_t)i % 3, NULL, &blocks[i]), 0);
+	assert_int_equal(blocks[0].tag & BLOCK_TYPE_MASK, GPOOL_ACTIVATION);
+	assert_int_equal(gpool_scope_end(&scope, NULL), 0);
+	assert_int_equal(gpool_scope_end(&scope, NULL), 0);
+	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &blocks[0]), -EINVAL);
+	for (int i = 0; i < 40; i++) {
+		assert_int_equal(gpool_unpin(pool, &blocks[i]), -EINVAL); /* it is not pinned any more */
+		assert_int_equal(gpool_drop(pool, &blocks[i]), 0);
+	}
+}
+
+static void test_scope_frees_and_reports(void **state)
+{
+	struct gpool_block block, freed;
+	struct gpool_scope scope;
+
+	(void)state;
+	{
+		GPOOL_SCOPE(inner);
+
+		assert_int_equal(gpool_scope_begin(pool, GPOOL_TEMP_BUFFER, GPOOL_SCOPE_FREE, &inner), 0);
+		assert_int_equal(gpool_scope_alloc(&inner, 2, NULL, &block), 0);
+	}
+	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_TEMP_BUFFER, GPOOL_SCOPE_FREE, &scope), 0);
+	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &block), 0);
+	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &freed), 0);
+	assert_int_equal(gpool_free(pool, &freed), 0);
+	/* One was freed by hand: the end says so, and lets go of the rest all the same. */
+	assert_int_equal(gpool_scope_end(&scope, NULL), -ESTALE);
+	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+}
+
+/* ---- two phases ---- */
+
+static void test_two_phases(void **state)
+{
+	struct gpool_block block, prepared, other;
+	uint64_t entry = 1, address;
+
+	(void)state;
+	assert_int_equal(gpool_prepare(pool, 0, NULL, &block), -EINVAL);
+	assert_int_equal(gpool_prepare(pool, 3, NULL, &block), 0);
+	prepared = block;
+	assert_int_equal(gpool_pin(pool, &block), -EINVAL);
+	assert_int_equal(gpool_unpin(pool, &block), -EINVAL);
+	assert_int_equal(gpool_free(pool, &block), -EINVAL);
+	assert_int_equal(gpool_drop(pool, &block), -EINVAL);
+	assert_int_equal(gpool_touch(pool, &block), -EINVAL);
+	assert_int_equal(gpool_address(pool, &block, &address), -EINVAL);
+	evict_all();
+	assert_int_equal(gpool_commit(pool, &block, &entry), 0);
+	assert_int_equal(gpool_address(pool, &block, &address), 0);
+	assert_int_equal(entry, address);
+	assert_int_equal(gpool_commit(pool, &block, &entry), -ESTALE);
+	assert_int_equal(gpool_commit(pool, &prepared, &entry), -ESTALE);
+	assert_int_equal(gpool_rollback(pool, &prepared), -ESTALE);
+	assert_int_equal(gpool_rollback(pool, &block), -ESTALE);
+	write_pages(&block, 4);
+	assert_int_equal(gpool_free(pool, &block), 0);
+
+	assert_int_equal(gpool_prepare(pool, 3, NULL, &other), 0);
+	assert_int_equal(gpool_rollback(pool, &other), 0);
+	assert_int_equal(gpool_rollback(pool, &other), -ESTALE);
+	assert_int_equal(gpool_commit(pool, &other, NULL), -ESTALE);
+}
+
+static void test_two_phases_stitched(void **state)
+{
+	static struct gpool_block comb[PAGES];
+	struct gpool_block block;
+	uint64_t entry = 0;
+
+	(void)state;
+	make_comb(comb);
+	assert_int_equal(gpool_prepare(pool, 6, NULL, &block), 0);
+	assert_int_equal(gpool_commit(pool, &block, &entry), 0);
+	assert_int_equal(entry, (uintptr_t)address_of(&block));
+	write_pages(&block, 60);
+	assert_pages(&block, 60);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	assert_int_equal(gpool_prepare(pool, 6, NULL, &block), 0);
+	assert_int_equal(gpool_rollback(pool, &block), 0);
+	free_comb(comb);
+}
+
+/* ---- the steady state ---- */
+
+/* Once everything has been mapped, allocating, pinning, freeing and refilling asks the driver nothing. */
+static void test_no_driver_calls_in_the_steady_state(void **state)
+{
+	struct gpool_block warm = alloc(PAGES), blocks[100];
+	uint64_t calls;
+
+	(void)state;
+	assert_int_equal(gpool_free(pool, &warm), 0);
+	calls = statistics().driver_calls;
+	assert_true(calls > PAGES);
+	for (int round = 0; round < 100; round++) {
+		for (int i = 0; i < 100; i++)
+			blocks[i] = alloc(1 + (uint32_t)(i * round) % 4);
+		for (int i = 0; i < 100; i++) {
+			assert_int_equal(gpool_pin(pool, &blocks[i]), 0);
+			assert_int_equal(gpool_unpin(pool, &blocks[i]), 0);
+		}
+		for (int i = 0; i < 100; i++)
+			assert_int_equal(gpool_free(pool, &blocks[i]), 0);
+	}
+	assert_int_equal(statistics().stitched, 0);
+	assert_int_equal(statistics().driver_calls, calls);
+}
+
+/* ---- failures of the back end ---- */
+
+/*
+ * Each call of each kind that mapping needs fails once: the allocation says so, nothing is half mapped, no page is lost, and the
+ * next allocation succeeds.
+ */
+static void test_mapping_fails(void **state)
+{
+	static const enum gpu_call kinds[] = { GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS };
+	struct gpool_block block = { .page = 4711 };
+	uint32_t failures = 0;
+
+	(void)state;
+	for (size_t kind = 0; kind < sizeof(kinds) / sizeof(kinds[0]); kind++) {
+		for (uint32_t n = 1; n <= 10; n++) {
+			uint32_t pages = 20 * (1 + (uint32_t)kind) + n;
+			int error;
+
+			gpu_fault_set(pool->gpu, kinds[kind], n, -ENOMEM);
+			error = gpool_alloc(pool, pages, NULL, &block);
+			gpu_fault_set(pool->gpu, kinds[kind], 0, 0);
+			if (error) {
+				assert_int_equal(error, -ENOMEM);
+				failures++;
+				assert_int_equal(gpool_alloc(pool, pages, NULL, &block), 0);
+			}
+			write_pages(&block, n);
+			assert_pages(&block, n);
+			assert_int_equal(gpool_free(pool, &block), 0);
+			/* Not mapped any more, so that the next round has something to do. */
+			gpool_close(pool);
+			pool = harness_open(&harness);
+		}
+	}
+	assert_true(failures >= 21);
+	block = alloc(PAGES);
+}
+
+static void test_stitching_fails(void **state)
+{
+	static const enum gpu_call kinds[] = { GPU_CALL_RESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS };
+	static struct gpool_block comb[PAGES];
+	struct gpool_block block;
+
+	(void)state;
+	make_comb(comb);
+	for (size_t kind = 0; kind < sizeof(kinds) / sizeof(kinds[0]); kind++) {
+		for (uint32_t n = 1; n <= (kinds[kind] == GPU_CALL_MAP ? 4 : 1); n++) {
+			gpu_fault_set(pool->gpu, kinds[kind], n, -ENOMEM);
+			assert_int_equal(gpool_alloc(pool, 4, NULL, &block), -ENOMEM);
+			block = alloc(4);
+			write_pages(&block, n);
+			assert_int_equal(gpool_free(pool, &block), 0);
+		}
+	}
+	/* An unmap that fails loses addresses, and no page. */
+	block = alloc(4);
+	gpu_fault_set(pool->gpu, GPU_CALL_UNMAP, 1, -EIO);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	free_comb(comb);
+	block = alloc(PAGES);
+}
+
+static void test_thread_keeps_as_many_as_asked(void **state)
+{
+	static const uint32_t sizes[] = { 1, 5, 64 };
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_block blocks[70];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		struct gpool_statistics before = { .size = sizeof(before) }, after = before;
+		struct gpool *other;
+
+		options.magazine = sizes[i];
+		assert_int_equal(gpool_open(&options, &other), 0);
+		for (int j = 0; j < 70; j++)
+			assert_int_equal(gpool_alloc(other, 1, NULL, &blocks[j]), 0);
+		/* The rest of the last batch, so that the magazine is empty. */
+		thread_cache_flush(thread_cache_of(other));
+		assert_int_equal(gpool_statistics(other, &before), 0);
+		for (int j = 0; j < 70; j++)
+			assert_int_equal(gpool_free(other, &blocks[j]), 0);
+		assert_int_equal(gpool_statistics(other, &after), 0);
+		assert_int_equal(after.idle_pages - before.idle_pages, 70 - sizes[i]);
+		gpool_close(other);
+	}
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, attach, detach)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_alloc_free),
+		TEST(test_double_free_and_use_after_free),
+		TEST(test_pins_count),
+		TEST(test_alloc_refuses_bad_arguments),
+		TEST(test_garbage_handles),
+		TEST(test_first_fit_and_best_fit),
+		TEST(test_out_of_memory_says_who),
+		TEST(test_quota),
+		TEST(test_evicted_block_is_stale),
+		TEST(test_evicted_caches_are_forgotten),
+		TEST(test_eviction_makes_room),
+		TEST(test_free_while_others_pin),
+		TEST(test_stitched_block),
+		TEST(test_stitched_block_evicted_and_again),
+		TEST(test_scope_unpins_at_its_end),
+		TEST(test_scope_frees_and_reports),
+		TEST(test_two_phases),
+		TEST(test_two_phases_stitched),
+		TEST(test_no_driver_calls_in_the_steady_state),
+		TEST(test_mapping_fails),
+		TEST(test_stitching_fails),
+		TEST(test_thread_keeps_as_many_as_asked),
+	};
+	int failed;
+
+	harness_start(&harness, (const char *const[]){ "--pool", HARNESS_POOL, NULL });
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	return harness_stop(&harness) || failed;
+}

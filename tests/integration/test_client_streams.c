@@ -1,0 +1,477 @@
+/*
+ * test_client_streams.c - streams and fences against a real agent, and what waits behind them.
+ *
+ * Manual streams stand for GPU work that is not done yet: their fences are reached when the test says so, which makes each
+ * "not yet" certain. Streams of the back end show that queued work, fences and waits keep their order.
+ */
+#include "client/block.h"
+#include "tests/lib/harness.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ALL = 1000000, SOON_MS = 20000 };
+
+static struct harness harness;
+static struct gpool *pool;
+
+static int attach(void **state)
+{
+	(void)state;
+	pool = harness_open_calm(&harness);
+	return 0;
+}
+
+static int detach(void **state)
+{
+	uint32_t findings = harness_check(&harness);
+
+	(void)state;
+	gpool_close(pool);
+	pool = NULL;
+	return findings || harness_free_pages(&harness) != PAGES ? -1 : 0;
+}
+
+static struct gpool_block alloc(uint32_t page_count)
+{
+	struct gpool_block block = { 0 };
+
+	assert_int_equal(gpool_alloc(pool, page_count, NULL, &block), 0);
+	return block;
+}
+
+static uint64_t address_of(const struct gpool_block *block)
+{
+	uint64_t address = 0;
+
+	assert_int_equal(gpool_address(pool, block, &address), 0);
+	return address;
+}
+
+static uint32_t open_stream(uint32_t flags)
+{
+	uint32_t stream = 0;
+
+	assert_int_equal(gpool_stream_open(pool, NULL, flags, &stream), 0);
+	assert_true(stream != 0);
+	return stream;
+}
+
+static struct gpool_fence record(uint32_t stream)
+{
+	struct gpool_fence fence = { 0 };
+
+	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
+	return fence;
+}
+
+static uint32_t deferred(void)
+{
+	struct gpool_statistics filled = { .size = sizeof(filled) };
+
+	assert_int_equal(gpool_statistics(pool, &filled), 0);
+	return filled.deferred_blocks;
+}
+
+static void evict_all(void)
+{
+	harness_evict(&harness, gpool_session(pool), ALL);
+}
+
+/* ---- fences ---- */
+
+static void test_manual_fences(void **state)
+{
+	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL), other = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_fence first = record(stream), second = record(stream), elsewhere = record(other), never = { 0 }, future;
+
+	(void)state;
+	assert_int_equal(gpool_fence_done(pool, never), 1);
+	assert_int_equal(gpool_fence_wait(pool, never, 0), 0);
+	assert_int_equal(gpool_fence_signal(pool, never), -EINVAL);
+	assert_int_equal(gpool_fence_done(pool, first), 0);
+	assert_int_equal(gpool_fence_wait(pool, first, 0), -ETIMEDOUT);
+	assert_int_equal(gpool_fence_wait(pool, first, 5), -ETIMEDOUT);
+	assert_int_equal(gpool_fence_wait(pool, first, -2), -EINVAL);
+	assert_int_equal(gpool_fence_signal(pool, second), 0);
+	assert_int_equal(gpool_fence_done(pool, first), 1);
+	assert_int_equal(gpool_fence_done(pool, second), 1);
+	assert_int_equal(gpool_fence_done(pool, elsewhere), 0);
+	/* A late signal of an earlier fence takes nothing back. */
+	assert_int_equal(gpool_fence_signal(pool, first), 0);
+	assert_int_equal(gpool_fence_wait(pool, second, -1), 0);
+	/* What was never recorded is no fence. */
+	future.value = second.value + 1;
+	assert_int_equal(gpool_fence_done(pool, future), -EINVAL);
+	assert_int_equal(gpool_fence_wait(pool, future, 0), -EINVAL);
+	assert_int_equal(gpool_fence_signal(pool, future), -EINVAL);
+	future.value = UINT64_C(300) << 48 | 1;
+	assert_int_equal(gpool_fence_done(pool, future), -EINVAL);
+	gpool_stream_close(pool, stream);
+	gpool_stream_close(pool, other);
+	assert_int_equal(gpool_fence_done(pool, elsewhere), 1);
+}
+
+static void *signal_fence(void *fence)
+{
+	gpool_fence_signal(pool, *(struct gpool_fence *)fence);
+	return NULL;
+}
+
+static void test_wait_is_woken(void **state)
+{
+	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_fence fence = record(stream);
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, signal_fence, &fence), 0);
+	assert_int_equal(gpool_fence_wait(pool, fence, SOON_MS), 0);
+	pthread_join(thread, NULL);
+}
+
+static void test_stream_numbers(void **state)
+{
+	uint32_t streams[255], one, again;
+	struct gpool_fence fence;
+	int marker;
+
+	(void)state;
+	assert_int_equal(gpool_stream_open(pool, NULL, 2, &one), -EINVAL);
+	assert_int_equal(gpool_stream_open(pool, &marker, GPOOL_STREAM_MANUAL, &one), -EINVAL);
+	assert_int_equal(gpool_stream_open(pool, &marker, 0, &one), -EOPNOTSUPP);
+	for (int i = 0; i < 255; i++)
+		streams[i] = open_stream(GPOOL_STREAM_MANUAL);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &one), -EUSERS);
+	assert_int_equal(gpool_fence_record(pool, 0, &fence), -EINVAL);
+	gpool_stream_close(pool, streams[100]);
+	assert_int_equal(gpool_fence_record(pool, streams[100], &fence), -EINVAL);
+	again = open_stream(GPOOL_STREAM_MANUAL);
+	/* The same slot, another stream. */
+	assert_true(again != streams[100]);
+	assert_int_equal(again & 255, streams[100] & 255);
+	assert_int_equal(gpool_fence_record(pool, streams[100], &fence), -EINVAL);
+	gpool_stream_close(pool, streams[100]);
+	fence = record(again);
+	assert_int_equal(gpool_fence_done(pool, fence), 0);
+	assert_int_equal(gpool_fill(pool, again, 0, 0, 4), -EINVAL);
+	assert_int_equal(gpool_copy(pool, again, 0, 0, 4), -EINVAL);
+	assert_int_equal(gpool_stream_wait(pool, again, fence), -EINVAL);
+}
+
+/* ---- queued work ---- */
+
+static void test_copy_fill_and_order(void **state)
+{
+	uint32_t manual = open_stream(GPOOL_STREAM_MANUAL), stream = open_stream(0), second = open_stream(0);
+	struct gpool_block from = alloc(2), to = alloc(2);
+	struct gpool_fence gate = record(manual), filled, copied;
+	volatile uint32_t *words = (volatile uint32_t *)(uintptr_t)address_of(&to);
+
+	(void)state;
+	words[0] = 1;
+	words[2 * PAGE_BYTES / 4 - 1] = 2;
+	/* Behind a gate that the test opens: nothing of this happens before. */
+	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
+	assert_int_equal(gpool_fill(pool, stream, address_of(&from), 0xabcd0123, 2 * PAGE_BYTES), 0);
+	assert_int_equal(gpool_fill(pool, stream, address_of(&from), 0, 6), -EINVAL);
+	filled = record(stream);
+	assert_int_equal(gpool_stream_wait(pool, second, filled), 0);
+	assert_int_equal(gpool_copy(pool, second, address_of(&to), address_of(&from), 2 * PAGE_BYTES), 0);
+	copied = record(second);
+	assert_int_equal(gpool_fence_done(pool, filled), 0);
+	assert_int_equal(gpool_fence_wait(pool, copied, 10), -ETIMEDOUT);
+	assert_int_equal(words[0], 1);
+	assert_int_equal(gpool_fence_signal(pool, gate), 0);
+	assert_int_equal(gpool_fence_wait(pool, copied, SOON_MS), 0);
+	assert_int_equal(gpool_fence_done(pool, filled), 1);
+	assert_int_equal(words[0], 0xabcd0123);
+	assert_int_equal(words[2 * PAGE_BYTES / 4 - 1], 0xabcd0123);
+	/* Not ours: refused at the call. */
+	assert_true(gpool_fill(pool, stream, 4096, 0, 4) < 0);
+}
+
+static void test_close_waits_for_queued_work(void **state)
+{
+	struct gpool_block block = alloc(64);
+	uint32_t stream = open_stream(0);
+	struct gpool_fence fence;
+	volatile uint32_t *words = (volatile uint32_t *)(uintptr_t)address_of(&block);
+
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(gpool_fill(pool, stream, address_of(&block), i, 64 * PAGE_BYTES), 0);
+	fence = record(stream);
+	gpool_stream_close(pool, stream);
+	assert_int_equal(gpool_fence_done(pool, fence), 1);
+	assert_int_equal(words[64 * PAGE_BYTES / 4 - 1], 3);
+	/* The same with the pool's end: the mappings go only when the work is done. detach() would not survive otherwise. */
+	stream = open_stream(0);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(gpool_fill(pool, stream, address_of(&block), i, 64 * PAGE_BYTES), 0);
+}
+
+/* ---- free_after, unpin_after ---- */
+
+static void test_free_after_waits_for_its_fence(void **state)
+{
+	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_block block = alloc(PAGES), more;
+	struct gpool_fence fence = record(stream), none = { 0 }, bad = { UINT64_C(200) << 48 | 7 };
+
+	(void)state;
+	assert_int_equal(gpool_free_after(pool, &block, bad), -EINVAL);
+	assert_int_equal(gpool_free_after(pool, &block, fence), 0);
+	assert_int_equal(gpool_free_after(pool, &block, fence), -ESTALE);
+	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+	evict_all();
+	assert_int_equal(gpool_alloc(pool, 1, NULL, &more), -ENOSPC);
+	assert_int_equal(deferred(), 1);
+	assert_int_equal(gpool_fence_signal(pool, fence), 0);
+	assert_int_equal(deferred(), 0);
+	more = alloc(PAGES);
+	/* Reached, or no fence at all: at once. */
+	assert_int_equal(gpool_free_after(pool, &more, fence), 0);
+	more = alloc(PAGES);
+	assert_int_equal(gpool_free_after(pool, &more, none), 0);
+	more = alloc(PAGES);
+}
+
+/* An allocation that waits for pages gets those that come free behind a fence meanwhile. */
+static void test_waiting_allocation_gets_deferred_pages(void **state)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_block block = alloc(PAGES), more;
+	struct gpool_fence fence = record(stream);
+	pthread_t thread;
+
+	(void)state;
+	assert_int_equal(gpool_free_after(pool, &block, fence), 0);
+	assert_int_equal(pthread_create(&thread, NULL, signal_fence, &fence), 0);
+	options.timeout_ms = SOON_MS;
+	assert_int_equal(gpool_alloc(pool, PAGES, &options, &more), 0);
+	pthread_join(thread, NULL);
+}
+
+static void test_many_behind_one_stream(void **state)
+{
+	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_block blocks[100];
+	struct gpool_fence fences[100];
+
+	(void)state;
+	for (int i = 0; i < 100; i++) {
+		blocks[i] = alloc(1);
+		fences[i] = record(stream);
+	}
+	/* Out of order on purpose. */
+	for (int i = 0; i < 100; i++)
+		assert_int_equal(gpool_free_after(pool, &blocks[i * 37 % 100], fences[i * 37 % 100]), 0);
+	assert_int_equal(deferred(), 100);
+	for (int i = 0; i < 100; i += 10) {
+		assert_int_equal(gpool_fence_signal(pool, fences[i]), 0);
+		assert_int_equal(deferred(), 99 - i);
+	}
+	gpool_stream_close(pool, stream);
+	assert_int_equal(deferred(), 0);
+}
+
+static void test_same_stream_reuses_at_once(void **state)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL), other = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_block block = alloc(5), again, elsewhere, differs;
+	struct gpool_fence fence = record(stream);
+
+	(void)state;
+	assert_int_equal(gpool_free_after(pool, &block, fence), 0);
+	options.stream = other;
+	assert_int_equal(gpool_alloc(pool, 5, &options, &elsewhere), 0);
+	assert_true(elsewhere.page != block.page);
+	options.stream = stream;
+	assert_int_equal(gpool_alloc(pool, 4, &options, &differs), 0);
+	assert_true(differs.page != block.page);
+	assert_int_equal(gpool_alloc(pool, 5, &options, &again), 0);
+	assert_int_equal(again.page, block.page);
+	assert_int_equal(deferred(), 0);
+	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+	/* What the first one was freed behind still holds: unpinned, the block may not be evicted yet. */
+	assert_int_equal(gpool_unpin(pool, &again), 0);
+	evict_all();
+	assert_int_equal(gpool_pin(pool, &again), 0);
+	assert_int_equal(gpool_unpin(pool, &again), 0);
+	assert_int_equal(gpool_fence_signal(pool, fence), 0);
+	evict_all();
+	assert_int_equal(gpool_pin(pool, &again), -ESTALE);
+}
+
+/* A free takes the fence into account that an unpin_after left behind. */
+static void test_unpin_after_keeps_the_content(void **state)
+{
+	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_block block = alloc(2), freed = alloc(2);
+	struct gpool_fence fence = record(stream), late = record(stream);
+
+	(void)state;
+	assert_int_equal(gpool_unpin_after(pool, &block, late), 0);
+	assert_int_equal(gpool_unpin_after(pool, &block, late), -EINVAL); /* it is not pinned any more */
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_int_equal(gpool_unpin_after(pool, &block, fence), 0); /* the later one counts */
+	assert_int_equal(gpool_fence_signal(pool, fence), 0);
+	evict_all();
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+
+	assert_int_equal(gpool_unpin_after(pool, &freed, late), 0);
+	assert_int_equal(gpool_drop(pool, &freed), 0);
+	assert_int_equal(deferred(), 1);
+	assert_int_equal(gpool_fence_signal(pool, late), 0);
+	assert_int_equal(deferred(), 0);
+	evict_all();
+	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+}
+
+static void test_unpin_after_in_two_streams(void **state)
+{
+	uint32_t first = open_stream(GPOOL_STREAM_MANUAL), second = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_block block = alloc(2);
+	struct gpool_fence one = record(first), two = record(second);
+
+	(void)state;
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_int_equal(gpool_unpin_after(pool, &block, one), 0);
+	assert_int_equal(gpool_unpin_after(pool, &block, two), 0);
+	/* An entry has room for one fence: the second pin waits. */
+	assert_int_equal(deferred(), 1);
+	assert_int_equal(gpool_fence_signal(pool, one), 0);
+	evict_all();
+	assert_int_equal(gpool_touch(pool, &block), 0);
+	assert_int_equal(gpool_fence_signal(pool, two), 0);
+	assert_int_equal(deferred(), 0);
+	evict_all();
+	assert_int_equal(gpool_touch(pool, &block), -ESTALE);
+}
+
+static void test_free_after_while_others_pin(void **state)
+{
+	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_block block = alloc(3);
+	struct gpool_fence fence = record(stream);
+
+	(void)state;
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_int_equal(gpool_free_after(pool, &block, fence), 0);
+	assert_int_equal(gpool_fence_signal(pool, fence), 0);
+	assert_int_equal(deferred(), 1);
+	/* The other holder leaves a fence of its own. */
+	fence = record(stream);
+	assert_int_equal(gpool_unpin_after(pool, &block, fence), 0);
+	assert_int_equal(deferred(), 1);
+	assert_int_equal(gpool_fence_signal(pool, fence), 0);
+	assert_int_equal(deferred(), 0);
+}
+
+static void test_scope_behind_a_fence(void **state)
+{
+	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_fence fence = record(stream);
+	struct gpool_block kept, freed;
+	struct gpool_scope scope;
+
+	(void)state;
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_ACTIVATION, 0, &scope), 0);
+	assert_int_equal(gpool_scope_alloc(&scope, 2, NULL, &kept), 0);
+	assert_int_equal(gpool_scope_end(&scope, &fence), 0);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_TEMP_BUFFER, GPOOL_SCOPE_FREE, &scope), 0);
+	assert_int_equal(gpool_scope_alloc(&scope, 2, NULL, &freed), 0);
+	assert_int_equal(gpool_scope_end(&scope, &fence), 0);
+	evict_all();
+	assert_int_equal(gpool_touch(pool, &kept), 0);
+	assert_int_equal(gpool_touch(pool, &freed), -ESTALE);
+	assert_int_equal(deferred(), 1);
+	assert_int_equal(gpool_fence_signal(pool, fence), 0);
+	assert_int_equal(deferred(), 0);
+	evict_all();
+	assert_int_equal(gpool_touch(pool, &kept), -ESTALE);
+}
+
+/* The range of a stitched block goes only when the work that uses it is done. */
+static void test_stitched_block_in_use_by_a_stream(void **state)
+{
+	uint32_t manual = open_stream(GPOOL_STREAM_MANUAL), stream = open_stream(0);
+	static struct gpool_block comb[PAGES];
+	struct gpool_fence gate = record(manual), done;
+	struct gpool_block block;
+
+	(void)state;
+	for (int i = 0; i < PAGES; i++)
+		comb[i] = alloc(1);
+	for (int i = 0; i < PAGES; i++)
+		if (comb[i].page % 2)
+			assert_int_equal(gpool_free(pool, &comb[i]), 0);
+	block = alloc(4);
+	assert_true(block.tag & BLOCK_STITCHED);
+	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
+	assert_int_equal(gpool_fill(pool, stream, address_of(&block), 5, 4 * PAGE_BYTES), 0);
+	done = record(stream);
+	/* A free that comes too early by the contract, and all the same no fault: the host back end says busy. */
+	assert_int_equal(gpool_free(pool, &block), 0);
+	assert_int_equal(deferred(), 1);
+	assert_int_equal(gpool_fence_signal(pool, gate), 0);
+	assert_int_equal(gpool_fence_wait(pool, done, SOON_MS), 0);
+	gpool_stream_close(pool, stream);
+	assert_int_equal(deferred(), 0);
+}
+
+static void test_back_end_fails(void **state)
+{
+	uint32_t stream;
+	struct gpool_fence fence, before;
+
+	(void)state;
+	gpu_fault_set(pool->gpu, GPU_CALL_HOST_REGISTER, 1, -ENOMEM);
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), -ENOMEM);
+	gpu_fault_set(pool->gpu, GPU_CALL_STREAM_CREATE, 1, -EIO);
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), -EIO);
+	stream = open_stream(0);
+	before = record(stream);
+	/* A fence that could not be queued does not exist: the next one has its number, and is reached. */
+	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
+	assert_int_equal(gpool_fence_record(pool, stream, &fence), -EIO);
+	fence = record(stream);
+	assert_int_equal(fence.value, before.value + 1);
+	assert_int_equal(gpool_fence_wait(pool, fence, SOON_MS), 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, attach, detach)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_manual_fences),
+		TEST(test_wait_is_woken),
+		TEST(test_stream_numbers),
+		TEST(test_copy_fill_and_order),
+		TEST(test_close_waits_for_queued_work),
+		TEST(test_free_after_waits_for_its_fence),
+		TEST(test_waiting_allocation_gets_deferred_pages),
+		TEST(test_many_behind_one_stream),
+		TEST(test_same_stream_reuses_at_once),
+		TEST(test_unpin_after_keeps_the_content),
+		TEST(test_unpin_after_in_two_streams),
+		TEST(test_free_after_while_others_pin),
+		TEST(test_scope_behind_a_fence),
+		TEST(test_stitched_block_in_use_by_a_stream),
+		TEST(test_back_end_fails),
+	};
+	int failed;
+
+	harness_start(&harness, (const char *const[]){ "--pool", HARNESS_POOL, NULL });
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	return harness_stop(&harness) || failed;
+}

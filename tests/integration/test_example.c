@@ -1,0 +1,270 @@
+/*
+ * test_example.c - the README shows what works.
+ *
+ * Goal: the program in README.md is examples/first.c to the byte, compiles without a warning, and does what it says, both when its
+ * block is still there and when it was evicted; the configuration in README.md is one that gpoold takes.
+ * Method: the code blocks are cut out of README.md. The program is compiled against this build's library and run on a terminal of
+ * its own, for it waits for Enter; the eviction is made by an admin's request while it waits.
+ */
+#include "tests/lib/harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+	FILE_MOST = 1 << 20,
+	OUTPUT_MOST = 4096,
+	PAGES = 4,        /* of the example's block */
+	WAIT_MS = 30000,
+	EVICT_TRIES = 10000, /* of a millisecond: until the example's own work on the block is done */
+};
+
+static struct harness harness;
+static char root[400];  /* of the repository */
+static char build[512]; /* where this build's programs are */
+static char program[128];
+
+/* ---- files ---- */
+
+/* .../build/CONFIG/tests/test_example -> .../build/CONFIG, ... */
+static void find_folders(void)
+{
+	char path[400];
+	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+	assert_true(length > 0);
+	path[length] = '\0';
+	for (int up = 0; up < 2; up++)
+		*strrchr(path, '/') = '\0';
+	snprintf(build, sizeof(build), "%s", path);
+	for (int up = 0; up < 2; up++)
+		*strrchr(path, '/') = '\0';
+	snprintf(root, sizeof(root), "%s", path);
+}
+
+static char *file_read(const char *name)
+{
+	char path[512], *text = malloc(FILE_MOST);
+	size_t length;
+	FILE *file;
+
+	assert_non_null(text);
+	snprintf(path, sizeof(path), "%s/%s", root, name);
+	file = fopen(path, "re");
+	if (!file)
+		fail_msg("cannot open '%s'", path);
+	length = fread(text, 1, FILE_MOST - 1, file);
+	fclose(file);
+	text[length] = '\0';
+	return text;
+}
+
+/* The one code block of README.md in this language. */
+static char *readme_block(const char *language)
+{
+	char *text = file_read("README.md"), mark[32], *begin, *end, *block;
+
+	snprintf(mark, sizeof(mark), "\n```%s\n", language);
+	begin = strstr(text, mark);
+	if (!begin)
+		fail_msg("README.md has no block of '%s'", language);
+	begin += strlen(mark);
+	assert_null(strstr(begin, mark));
+	end = strstr(begin, "\n```\n");
+	assert_non_null(end);
+	block = strndup(begin, (size_t)(end + 1 - begin));
+	free(text);
+	return block;
+}
+
+/* ---- running it ---- */
+
+/* On a new terminal, attached to the harness's agent. */
+static pid_t example_start(int *terminal)
+{
+	int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), slave;
+	pid_t child;
+
+	assert_true(master >= 0);
+	assert_int_equal(grantpt(master), 0);
+	assert_int_equal(unlockpt(master), 0);
+	slave = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+	assert_true(slave >= 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		setenv("GPOOL_DIR", harness.directory, 1);
+		if (dup2(slave, 0) < 0 || dup2(slave, 1) < 0 || dup2(slave, 2) < 0)
+			_exit(126);
+		execl(program, "first", (char *)NULL);
+		_exit(127);
+	}
+	close(slave);
+	*terminal = master;
+	return child;
+}
+
+/* What it prints, appended to output, until `word` is there or it ends; false: it ended first. */
+static bool output_until(int terminal, char output[OUTPUT_MOST], const char *word)
+{
+	struct pollfd more = { .fd = terminal, .events = POLLIN };
+	size_t used = strlen(output);
+
+	while (!word || !strstr(output, word)) {
+		ssize_t length;
+
+		if (poll(&more, 1, WAIT_MS) != 1)
+			fail_msg("the example hangs after: %s", output);
+		length = read(terminal, output + used, OUTPUT_MOST - 1 - used);
+		if (length <= 0)
+			return false; /* EIO: the other end is closed */
+		used += (size_t)length;
+		output[used] = '\0';
+	}
+	return true;
+}
+
+/* Up to its question. */
+static pid_t example_ask(int *terminal, char output[OUTPUT_MOST])
+{
+	pid_t child = example_start(terminal);
+
+	output[0] = '\0';
+	if (!output_until(*terminal, output, "Enter"))
+		fail_msg("the example ended early: %s", output);
+	return child;
+}
+
+/* Enter, and what comes then. */
+static void example_answer(pid_t child, int terminal, char output[OUTPUT_MOST])
+{
+	int status;
+
+	assert_int_equal(write(terminal, "\n", 1), 1);
+	output_until(terminal, output, NULL);
+	close(terminal);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	if (status)
+		fail_msg("the example ended with status 0x%x: %s", (unsigned)status, output);
+}
+
+/* ---- tests ---- */
+
+static void test_readme_has_the_example(void **state)
+{
+	char *shown = readme_block("c"), *file = file_read("examples/first.c");
+
+	(void)state;
+	assert_string_equal(shown, file);
+	free(shown);
+	free(file);
+}
+
+static void test_example_compiles(void **state)
+{
+	/* the sanitizer that the library was built with must be in the program too */
+	const char *config = strrchr(build, '/') + 1, *compiler = getenv("CC"), *sanitizer = "";
+	char command[2048];
+
+	(void)state;
+	if (!strcmp(config, "asan"))
+		sanitizer = "-fsanitize=address";
+	else if (!strcmp(config, "ubsan"))
+		sanitizer = "-fsanitize=undefined";
+	else if (!strcmp(config, "tsan"))
+		sanitizer = "-fsanitize=thread";
+	snprintf(program, sizeof(program), "%s/first", harness.base);
+	snprintf(command, sizeof(command),
+		"%s -std=c11 -Wall -Wextra -Wpedantic -Werror %s -I'%s/client' -o '%s' '%s/examples/first.c' '%s/libgpool.a' "
+		"-lnanomsg -ldl -pthread", compiler && *compiler ? compiler : "cc", sanitizer, root, program, root, build);
+	assert_int_equal(system(command), 0);
+}
+
+static void test_example_finds_its_block_again(void **state)
+{
+	char output[OUTPUT_MOST];
+	int terminal;
+	pid_t child = example_ask(&terminal, output);
+
+	(void)state;
+	example_answer(child, terminal, output);
+	assert_non_null(strstr(output, "still there"));
+	assert_int_equal(harness_check(&harness), 0);
+}
+
+static void test_example_notices_the_eviction(void **state)
+{
+	char output[OUTPUT_MOST];
+	int terminal;
+	pid_t child = example_ask(&terminal, output);
+	uint32_t taken = 0;
+
+	(void)state;
+	for (int tries = 0; !taken && tries < EVICT_TRIES; tries++) {
+		taken = harness_evict(&harness, 0, PAGES);
+		if (!taken)
+			poll(NULL, 0, 1);
+	}
+	assert_int_equal(taken, PAGES);
+	example_answer(child, terminal, output);
+	assert_non_null(strstr(output, "evicted"));
+	assert_int_equal(harness_check(&harness), 0);
+}
+
+static void test_readme_has_a_good_configuration(void **state)
+{
+	char *block = readme_block("libconfig"), path[128], command[1024];
+	FILE *file;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/gpoold.conf", harness.base);
+	file = fopen(path, "wxe");
+	assert_non_null(file);
+	assert_int_equal(fchmod(fileno(file), 0600), 0);
+	assert_true(fputs(block, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	free(block);
+	snprintf(command, sizeof(command), "'%s/gpoold' --check-config --config '%s'", build, path);
+	assert_int_equal(system(command), 0);
+}
+
+static int start(void **state)
+{
+	const char *const arguments[] = { "--pool", HARNESS_POOL, NULL };
+
+	(void)state;
+	find_folders();
+	harness_start(&harness, arguments);
+	return 0;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	return harness_stop(&harness);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_readme_has_the_example),
+		cmocka_unit_test(test_readme_has_a_good_configuration),
+		cmocka_unit_test(test_example_compiles),
+		cmocka_unit_test(test_example_finds_its_block_again),
+		cmocka_unit_test(test_example_notices_the_eviction),
+	};
+
+	return cmocka_run_group_tests(tests, start, stop);
+}
