@@ -1,0 +1,994 @@
+/*
+ * test_poolctl.c - poolctl as its users meet it, with a real agent.
+ *
+ * Goal: every verb works in both formats; what cannot be is refused with the right exit status; help, man page and completion say
+ * the same; a stopped agent is read by --offline.
+ * Method: run the program that was built against a gpoold on the host back end, whose worker is this process, and parse its JSON.
+ */
+#include "tests/integration/poolctl_process.h"
+#include "tests/lib/harness.h"
+
+#include "client/pool.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+/* ---- the command line ---- */
+
+static void test_usage_errors(void **state)
+{
+	static const char *const lines[][6] = {
+		{ "frobnicate" },
+		{ "" },
+		{ "-x", "status" },
+		{ "--frobnicate", "status" },
+		{ "status", "--frobnicate" },
+		{ "status", "extra" },
+		{ "status", "-o", "xml" },
+		{ "status", "-o" },
+		{ "status", "--quiet=yes" },
+		{ "status", "--timeout", "soon" },
+		{ "status", "--timeout", "-1" },
+		{ "status", "--timeout", "nan" },
+		{ "status", "-p", "" },
+		{ "status", "--first", "3" }, /* an option of another verb */
+		{ "pages", "--first", "-1" },
+		{ "pages", "--count", "0" },
+		{ "pages", "--count", "12x" },
+		{ "pages", "--owner", "4096" },
+		{ "pages", "--state", "LENT" },
+		{ "events", "--kind", "party" },
+		{ "events", "--count", "18446744073709551616" },
+		{ "evict" },
+		{ "evict", "1", "2" },
+		{ "evict", "1", "--content", "KV_CACHE,SOUP" },
+		{ "evict", "1", "--session", "0" },
+		{ "limit" },
+		{ "limit", "a" },
+		{ "limit", "a", "--session", "3", "--limit", "1" },
+		{ "limit", "--session", "3" },
+		{ "limit", "--session", "3", "--minimum", "1" },
+		{ "check", "--quiescent" },
+		{ "dump" },
+		{ "help", "frobnicate" },
+		{ "tenants", "--offline" },
+		{ "events", "--offline" },
+		{ "evict", "1", "--offline" },
+		{ "doctor", "--offline" },
+		{ "dump", "x", "--offline" },
+		{ "doctor", "-p", "p0" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+		const char *const *line = lines[i];
+		struct result result = poolctl(line[0], line[1], line[2], line[3], line[4], line[5], NULL);
+
+		if (result.code != USAGE)
+			fail_msg("line %zu, %s %s: exit status %d", i, lines[i][0], lines[i][1] ? lines[i][1] : "", result.code);
+		expect(&result, USAGE);
+		assert_string_equal(result.out, "");
+		expect_text(result.err, "--help");
+		result_free(&result);
+	}
+	struct result result = poolctl(NULL);
+
+	expect(&result, USAGE);
+	result_free(&result);
+}
+
+/* The verbs as --help lists them: two blanks and the name, in the part that "Verbs:" opens. */
+static int verb_names(char names[32][16])
+{
+	struct result result = poolctl("--help", NULL);
+	const char *line;
+	int count = 0;
+
+	expect(&result, OK);
+	line = strstr(result.out, "Verbs:\n");
+	assert_non_null(line);
+	for (line = strchr(line, '\n') + 1; line[0] == ' '; line = strchr(line, '\n') + 1) {
+		assert_true(count < 32);
+		assert_int_equal(sscanf(line, "%15s", names[count++]), 1);
+	}
+	result_free(&result);
+	return count;
+}
+
+static void test_every_verb_has_help(void **state)
+{
+	char names[32][16];
+	int count = verb_names(names);
+
+	(void)state;
+	assert_true(count >= 14);
+	for (int i = 0; i < count; i++) {
+		char usage[96];
+		struct result option = poolctl(names[i], "--help", NULL);
+		struct result verb = poolctl("help", names[i], NULL);
+
+		snprintf(usage, sizeof(usage), "Usage: poolctl [OPTION]... %.15s", names[i]);
+		expect(&option, OK);
+		assert_int_equal(strncmp(option.out, usage, strlen(usage)), 0);
+		assert_string_equal(option.out, verb.out);
+		result_free(&option);
+		result_free(&verb);
+	}
+	struct result result = poolctl("--version", NULL);
+
+	expect(&result, OK);
+	assert_int_equal(strncmp(result.out, "poolctl ", 8), 0);
+	result_free(&result);
+}
+
+/* The parts of the man page that the program writes stand in it word for word. */
+static void test_man_page_is_current(void **state)
+{
+	static const char end[] = ".\\\" End of what poolctl help --man writes.\n";
+	struct result result = poolctl("help", "--man", NULL);
+	char *page = source_read("man/poolctl.1"), *part = result.out;
+	int parts = 0;
+
+	(void)state;
+	expect(&result, OK);
+	while (*part) {
+		char *stop = strstr(part, end), after;
+
+		assert_non_null(stop);
+		stop += strlen(end);
+		after = *stop;
+		*stop = '\0';
+		if (!strstr(page, part))
+			fail_msg("man/poolctl.1 is not what 'poolctl help --man' writes:\n%s", part);
+		*stop = after;
+		part = stop;
+		parts++;
+	}
+	assert_int_equal(parts, 2);
+	free(page);
+	result_free(&result);
+}
+
+static void test_completion_is_current(void **state)
+{
+	struct result result = poolctl("help", "--completion", NULL);
+	char *script = source_read("etc/poolctl.bash");
+
+	(void)state;
+	expect(&result, OK);
+	assert_string_equal(result.out, script);
+	free(script);
+	result_free(&result);
+}
+
+static void test_no_agent(void **state)
+{
+	static const char *const lines[][4] = {
+		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "events", "--count", "1" },
+		{ "evict", "1" }, { "limit", "a", "--limit", "1" }, { "reload" }, { "check" },
+	};
+	char directory[] = "/tmp/poolctl.XXXXXX";
+	struct result result;
+
+	(void)state;
+	assert_non_null(mkdtemp(directory));
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+		result = poolctl("-d", directory, lines[i][0], lines[i][1], lines[i][2], lines[i][3], NULL);
+		expect(&result, NO_AGENT);
+		expect_text(result.err, "is gpoold running?");
+		expect_text(result.err, directory);
+		assert_string_equal(result.out, "");
+		result_free(&result);
+	}
+	/* GPOOL_DIR says where, --dir overrules it */
+	setenv("GPOOL_DIR", "/nonexistent/a", 1);
+	result = poolctl("status", NULL);
+	expect(&result, NO_AGENT);
+	expect_text(result.err, "/nonexistent/a");
+	result_free(&result);
+	result = poolctl("status", "-d", "/nonexistent/b", NULL);
+	expect(&result, NO_AGENT);
+	expect_text(result.err, "/nonexistent/b");
+	result_free(&result);
+	unsetenv("GPOOL_DIR");
+	/* its own version poolctl knows all the same */
+	result = poolctl("version", "-d", directory, "-o", "json", NULL);
+	expect(&result, NO_AGENT);
+	expect_document(&result, "version");
+	assert_true(cJSON_IsNull(cJSON_GetObjectItem(result.json, "agent")));
+	result_free(&result);
+	rmdir(directory);
+}
+
+/* ---- doctor ---- */
+
+static const cJSON *doctor_line(const struct result *result, const char *thing)
+{
+	const cJSON *line;
+
+	cJSON_ArrayForEach(line, list(result, "lines"))
+		if (!strcmp(string(line, "thing"), thing))
+			return line;
+	fail_msg("doctor says nothing about %s: %s", thing, result->out);
+	return NULL;
+}
+
+static void test_doctor(void **state)
+{
+	static const char *const things[] = { "kernel", "sealed memory", "pidfd", "peer pidfd", "io_uring", "wipe on fork",
+		"NVIDIA driver", "host back end", "RLIMIT_NOFILE", "RLIMIT_MEMLOCK", "RLIMIT_NPROC", "vm.max_map_count",
+		"memory", "/dev/shm", "cgroup memory limit", "folder of sockets", "agent", "clock source", "CPUs" };
+	char directory[] = "/tmp/poolctl.XXXXXX";
+	struct result result;
+	int fails;
+
+	(void)state;
+	assert_non_null(mkdtemp(directory));
+	result = poolctl("doctor", "-d", directory, "-o", "json", NULL);
+	expect_document(&result, "doctor");
+	for (size_t i = 0; i < sizeof(things) / sizeof(things[0]); i++)
+		doctor_line(&result, things[i]);
+	fails = (int)number(result.json, "fail");
+	assert_int_equal(result.code, fails ? FOUND : OK);
+	/* this test ran gpool's segments a moment ago, so these work here */
+	assert_string_equal(string(doctor_line(&result, "sealed memory"), "verdict"), "ok");
+	assert_string_equal(string(doctor_line(&result, "folder of sockets"), "verdict"), "ok");
+	result_free(&result);
+
+	/* a folder that everybody may write to is what gpoold refuses */
+	assert_int_equal(chmod(directory, 0777), 0);
+	result = poolctl("doctor", "-d", directory, "-o", "json", NULL);
+	assert_int_equal(result.code, FOUND);
+	assert_int_equal(number(result.json, "fail"), fails + 1);
+	assert_string_equal(string(doctor_line(&result, "folder of sockets"), "verdict"), "fail");
+	expect_text(string(doctor_line(&result, "folder of sockets"), "advice"), "chmod");
+	result_free(&result);
+
+	result = poolctl("doctor", "-d", directory, NULL);
+	assert_int_equal(result.code, FOUND);
+	expect_text(result.out, "host back end");
+	expect_text(result.out, "-> chmod");
+	result_free(&result);
+
+	result = poolctl("doctor", "-q", "-d", directory, NULL);
+	assert_int_equal(result.code, FOUND);
+	assert_string_equal(result.out, "");
+	result_free(&result);
+	rmdir(directory);
+}
+
+/* ---- with an agent ---- */
+
+enum { P0_PAGES = 2048, P0_PAGE_BYTES = 512 << 10, P1_PAGES = 32 };
+
+/* One agent for all tests; this process is a worker of the first pool. */
+struct world {
+	struct harness harness;
+	struct gpool *worker;
+	uint32_t session;
+};
+
+static struct world world;
+
+static struct gpool_block block_make(uint32_t pages, uint32_t content, uint64_t owner_id)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+
+	options.content = content;
+	options.owner_id = owner_id;
+	assert_int_equal(gpool_alloc(world.worker, pages, &options, &block), 0);
+	return block;
+}
+
+/* Pinned: 4 pages of KV_CACHE and 1 of ACTIVATION. Unpinned: three blocks of TEMP_BUFFER, 2 pages each. */
+static int world_setup(void **state)
+{
+	/* more pages than one answer holds; pins leak soon; user nobody may look, and no one but root may steer */
+	static const char *const arguments[] = {
+		"--pool", "name=p0,backend=host,size=1GiB,page_size=512KB,reserved=0",
+		"--pool", "name=p1,backend=host,size=64MiB,page_size=2MB,reserved=0",
+		"--set", "pins.max_duration=10ms",
+		"--set", "access.observers.users=nobody",
+		"--set", "group=nogroup",
+		NULL,
+	};
+
+	(void)state;
+	harness_start(&world.harness, arguments);
+	world.worker = harness_open(&world.harness);
+	world.session = gpool_session(world.worker);
+	block_make(4, GPOOL_KV_CACHE, 77);
+	block_make(1, GPOOL_ACTIVATION, 78);
+	for (int i = 0; i < 3; i++) {
+		struct gpool_block block = block_make(2, GPOOL_TEMP_BUFFER, 100);
+
+		assert_int_equal(gpool_unpin(world.worker, &block), 0);
+	}
+	return 0;
+}
+
+static int world_teardown(void **state)
+{
+	(void)state;
+	gpool_close(world.worker);
+	return harness_stop(&world.harness);
+}
+
+#define AGENT(...) poolctl("-d", world.harness.directory, __VA_ARGS__, NULL)
+#define AGENT_JSON(...) poolctl("-d", world.harness.directory, "-o", "json", __VA_ARGS__, NULL)
+
+static const cJSON *find(const cJSON *in, const char *name, double value)
+{
+	const cJSON *item;
+
+	cJSON_ArrayForEach(item, in)
+		if (number(item, name) == value)
+			return item;
+	fail_msg("no item with %s %g in %s", name, value, cJSON_PrintUnformatted(in));
+	return NULL;
+}
+
+static void test_status(void **state)
+{
+	struct result result = AGENT_JSON("status");
+	const cJSON *pool;
+
+	(void)state;
+	expect(&result, OK);
+	expect_document(&result, "status");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "pools")), 2);
+	assert_int_equal(kill((pid_t)number(result.json, "agent_pid"), 0), 0);
+	assert_int_equal(kill((pid_t)number(result.json, "front_pid"), 0), 0);
+	pool = list(&result, "pools")->child;
+	assert_string_equal(string(pool, "name"), "p0");
+	assert_string_equal(string(pool, "backend"), "host");
+	assert_string_equal(string(pool, "policy"), "lru_size_aware");
+	assert_int_equal(number(pool, "page_bytes"), P0_PAGE_BYTES);
+	assert_int_equal(number(pool, "page_count"), P0_PAGES);
+	assert_int_equal(number(pool, "pinned_pages"), 5);
+	assert_int_equal(number(pool, "used_pages"), 11);
+	assert_int_equal(number(pool, "leased_pages") + number(pool, "free_pages"), P0_PAGES);
+	assert_string_equal(string(pool, "pressure"), "low");
+	assert_int_equal(number(pool, "allocations"), 5);
+	result_free(&result);
+
+	result = AGENT_JSON("status", "-p", "p1");
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "pools")), 1);
+	assert_int_equal(number(list(&result, "pools")->child, "page_count"), P1_PAGES);
+	result_free(&result);
+
+	result = AGENT("status");
+	expect(&result, OK);
+	expect_text(result.out, "pool 'p0': 2048 pages of 512 KiB, 1 GiB, host back end, policy lru_size_aware, pressure low");
+	expect_text(result.out, "pool 'p1': 32 pages of 2 MiB");
+	result_free(&result);
+}
+
+static void test_pages(void **state)
+{
+	struct result result = AGENT_JSON("pages");
+	const cJSON *item;
+	int pages = 0, pinned = 0, blocks = 0;
+
+	(void)state;
+	expect(&result, OK);
+	expect_document(&result, "pages");
+	assert_int_equal(number(result.json, "page_count"), P0_PAGES);
+	cJSON_ArrayForEach(item, list(&result, "runs")) {
+		assert_int_equal(number(item, "first"), pages); /* no page is missing and none comes twice */
+		pages += (int)number(item, "count");
+		if (!strcmp(string(item, "use"), "block")) {
+			blocks += (int)number(item, "blocks");
+			pinned += number(item, "pins") ? (int)number(item, "count") : 0;
+			assert_int_equal(number(item, "owner"), world.session);
+		}
+	}
+	assert_int_equal(pages, P0_PAGES);
+	assert_int_equal(pinned, 5);
+	assert_int_equal(blocks, 5);
+	result_free(&result);
+
+	result = AGENT_JSON("pages", "--each");
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "pages")), P0_PAGES);
+	item = cJSON_GetArrayItem(list(&result, "pages"), P0_PAGES - 1);
+	assert_int_equal(number(item, "page"), P0_PAGES - 1);
+	item = find(list(&result, "pages"), "owner", world.session);
+	result_free(&result);
+
+	result = AGENT_JSON("pages", "--each", "--state", "PINNED");
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "pages")), 5);
+	cJSON_ArrayForEach(item, list(&result, "pages")) {
+		assert_string_equal(string(item, "status"), "PINNED");
+		assert_int_equal(number(item, "owner_id"), !strcmp(string(item, "content"), "KV_CACHE") ? 77 : 78);
+	}
+	result_free(&result);
+
+	result = AGENT("pages", "-p", "p1");
+	expect(&result, OK);
+	expect_text(result.out, "0-31   64 MiB  FREE");
+	result_free(&result);
+
+	result = AGENT("pages", "--first", "2048");
+	expect(&result, USAGE);
+	expect_text(result.err, "its last is 2047");
+	result_free(&result);
+}
+
+static void test_pins(void **state)
+{
+	struct result result = AGENT_JSON("pins");
+	const cJSON *pin;
+	int leaked = 0;
+
+	(void)state;
+	expect(&result, OK);
+	expect_document(&result, "pins");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "pins")), 2);
+	pin = find(list(&result, "pins"), "owner_id", 77);
+	assert_string_equal(string(pin, "pool"), "p0");
+	assert_string_equal(string(pin, "content"), "KV_CACHE");
+	assert_int_equal(number(pin, "page_count"), 4);
+	assert_int_equal(number(pin, "pins"), 1);
+	assert_int_equal(number(pin, "session"), world.session);
+	assert_int_equal(number(pin, "pid"), getpid());
+	result_free(&result);
+
+	/* they are held for longer than pins.max_duration, by a clock that ticks now and then */
+	for (int tries = 0; leaked < 2 && tries < 1000; tries++) {
+		result = AGENT_JSON("pins", "--leaked");
+		expect(&result, OK);
+		leaked = cJSON_GetArraySize(list(&result, "pins"));
+		result_free(&result);
+	}
+	assert_int_equal(leaked, 2);
+	result = AGENT("pins", "-p", "p0");
+	expect(&result, OK);
+	expect_text(result.out, "leaked");
+	result_free(&result);
+	result = AGENT_JSON("pins", "-p", "p1");
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "pins")), 0);
+	result_free(&result);
+}
+
+static void test_clients(void **state)
+{
+	struct result result = AGENT_JSON("clients");
+	const cJSON *client, *item;
+	bool self = false;
+
+	(void)state;
+	expect(&result, OK);
+	expect_document(&result, "clients");
+	client = find(list(&result, "clients"), "pid", getpid());
+	assert_int_equal(number(client, "session"), world.session);
+	assert_string_equal(string(client, "pool"), "p0");
+	assert_string_equal(string(client, "role"), "worker");
+	assert_string_equal(string(client, "tenant"), "default");
+	assert_string_equal(string(client, "state"), "live");
+	assert_int_equal(number(client, "used_pages"), 11);
+	assert_int_equal(number(client, "pinned_pages"), 5);
+	assert_int_equal(number(client, "allocations"), 5);
+	cJSON_ArrayForEach(item, list(&result, "clients"))
+		self = self || !strcmp(string(item, "name"), "poolctl");
+	assert_true(self);
+	result_free(&result);
+
+	result = AGENT_JSON("clients", "-p", "p1");
+	expect(&result, OK);
+	cJSON_ArrayForEach(item, list(&result, "clients"))
+		assert_string_equal(string(item, "pool"), "p1");
+	result_free(&result);
+
+	result = AGENT("clients");
+	expect(&result, OK);
+	expect_text(result.out, "worker");
+	expect_text(result.out, "observer");
+	result_free(&result);
+}
+
+static void test_tenants(void **state)
+{
+	struct result result = AGENT_JSON("tenants");
+	const cJSON *tenant;
+
+	(void)state;
+	expect(&result, OK);
+	expect_document(&result, "tenants");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "tenants")), 2);
+	tenant = list(&result, "tenants")->child;
+	assert_string_equal(string(tenant, "name"), "default");
+	assert_int_equal(number(tenant, "limit_pages"), P0_PAGES);
+	assert_int_equal(number(cJSON_GetObjectItem(tenant, "used_pages"), "KV_CACHE"), 4);
+	assert_int_equal(number(cJSON_GetObjectItem(tenant, "used_pages"), "TEMP_BUFFER"), 6);
+	assert_int_equal(number(cJSON_GetObjectItem(tenant, "used_pages"), "ACTIVATION"), 1);
+	result_free(&result);
+
+	result = AGENT("tenants", "-p", "p1");
+	expect(&result, OK);
+	expect_text(result.out, "p1    default");
+	assert_null(strstr(result.out, "p0"));
+	result_free(&result);
+}
+
+static void test_version(void **state)
+{
+	struct result result = AGENT_JSON("version");
+	const cJSON *agent;
+
+	(void)state;
+	expect(&result, OK);
+	expect_document(&result, "version");
+	assert_string_equal(string(result.json, "library"), gpool_version());
+	agent = cJSON_GetObjectItem(result.json, "agent");
+	assert_string_equal(string(agent, "version"), string(result.json, "poolctl"));
+	assert_int_equal(number(agent, "layout_version"), number(result.json, "layout_version"));
+	assert_int_equal(kill((pid_t)number(agent, "pid"), 0), 0);
+	result_free(&result);
+	result = AGENT("version");
+	expect(&result, OK);
+	expect_text(result.out, "agent ");
+	result_free(&result);
+}
+
+static void test_unknown_names(void **state)
+{
+	static const char *const lines[][4] = {
+		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "check" }, { "evict", "1" },
+		{ "limit", "default", "--limit", "1" },
+	};
+	struct result result;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+		result = AGENT("-p", "nope", lines[i][0], lines[i][1], lines[i][2], lines[i][3]);
+		expect(&result, USAGE);
+		expect_text(result.err, "no pool 'nope'");
+		result_free(&result);
+	}
+	result = AGENT("evict", "1", "--session", "4000");
+	expect(&result, USAGE);
+	expect_text(result.err, "no session 4000");
+	result_free(&result);
+	result = AGENT("limit", "--session", "4000", "--limit", "1");
+	expect(&result, USAGE);
+	result_free(&result);
+	result = AGENT("limit", "nobody", "--limit", "1");
+	expect(&result, USAGE);
+	expect_text(result.err, "no tenant 'nobody'");
+	result_free(&result);
+}
+
+static double tenant_number(const char *name)
+{
+	struct result result = AGENT_JSON("tenants", "-p", "p0");
+	double value;
+
+	expect(&result, OK);
+	value = number(list(&result, "tenants")->child, name);
+	result_free(&result);
+	return value;
+}
+
+static void test_limit(void **state)
+{
+	struct result result = AGENT_JSON("limit", "default", "--limit", "50%", "--minimum", "8000KiB");
+
+	(void)state;
+	expect(&result, OK);
+	expect_document(&result, "limit");
+	assert_int_equal(number(result.json, "limit_pages"), P0_PAGES / 2);
+	assert_int_equal(number(result.json, "minimum_pages"), 16); /* rounded up */
+	result_free(&result);
+	assert_int_equal(tenant_number("limit_pages"), P0_PAGES / 2);
+	assert_int_equal(tenant_number("minimum_pages"), 16);
+
+	/* one of the two leaves the other as it is */
+	result = AGENT("limit", "default", "--limit", "2000");
+	expect(&result, OK);
+	expect_text(result.out, "limit 2000 pages");
+	result_free(&result);
+	assert_int_equal(tenant_number("limit_pages"), 2000);
+	assert_int_equal(tenant_number("minimum_pages"), 16);
+
+	result = AGENT("limit", "default", "--minimum", "2001");
+	expect(&result, FAILED);
+	result_free(&result);
+	result = AGENT("limit", "default", "--limit", "2049");
+	expect(&result, USAGE);
+	expect_text(result.err, "2048 pages");
+	result_free(&result);
+
+	char session[16];
+
+	snprintf(session, sizeof(session), "%u", world.session);
+	result = AGENT("limit", "--session", session, "--limit", "1GiB");
+	expect(&result, OK);
+	result_free(&result);
+	result = AGENT_JSON("clients");
+	assert_int_equal(number(find(list(&result, "clients"), "pid", getpid()), "limit_pages"), P0_PAGES);
+	result_free(&result);
+}
+
+static void test_reload(void **state)
+{
+	struct result result = AGENT_JSON("reload");
+
+	(void)state;
+	expect(&result, OK);
+	expect_document(&result, "reload");
+	expect_text(string(result.json, "text"), "changed");
+	result_free(&result);
+	result = AGENT("reload");
+	expect(&result, OK);
+	expect_text(result.out, "changed");
+	result_free(&result);
+}
+
+static void test_check(void **state)
+{
+	_Atomic uint64_t *word = &world.worker->session.free_bits[P0_PAGES / 64 - 1];
+	struct result result = AGENT_JSON("check");
+	const cJSON *pool;
+
+	(void)state;
+	expect(&result, OK);
+	expect_document(&result, "check");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "pools")), 2);
+	assert_int_equal(number(result.json, "found"), 0);
+	result_free(&result);
+
+	/* the last page is nobody's */
+	atomic_fetch_or(word, UINT64_C(1) << 63);
+	result = AGENT_JSON("check", "-p", "p0");
+	atomic_fetch_and(word, ~(UINT64_C(1) << 63));
+	expect(&result, FOUND);
+	pool = list(&result, "pools")->child;
+	assert_int_equal(number(pool, "found"), 1);
+	assert_int_equal(number(cJSON_GetObjectItem(pool, "findings")->child, "session"), world.session);
+	assert_int_equal(number(cJSON_GetObjectItem(pool, "findings")->child, "page"), P0_PAGES - 1);
+	result_free(&result);
+
+	result = AGENT("check");
+	expect(&result, OK);
+	expect_text(result.out, "pool 'p1': 32 pages");
+	expect_text(result.out, "0 findings");
+	result_free(&result);
+}
+
+/* In blocks that may be evicted. */
+static int unpinned_pages(void)
+{
+	struct result result = AGENT_JSON("pages", "--state", "UNPINNED", "--each");
+	int pages = cJSON_GetArraySize(list(&result, "pages"));
+
+	result_free(&result);
+	return pages;
+}
+
+static void test_evict(void **state)
+{
+	char session[16];
+	struct result result;
+
+	(void)state;
+	/* content that was not named stays, however much is asked for */
+	result = AGENT_JSON("evict", "100%", "--content", "KV_CACHE,GRADIENT");
+	expect(&result, FAILED);
+	expect_document(&result, "evict");
+	assert_int_equal(number(result.json, "asked_pages"), P0_PAGES);
+	expect_text(result.err, "of 2048 pages");
+	result_free(&result);
+	assert_int_equal(unpinned_pages(), 6);
+
+	snprintf(session, sizeof(session), "%u", world.session);
+	result = AGENT_JSON("evict", "6", "--session", session, "--content", "TEMP_BUFFER");
+	expect(&result, OK);
+	assert_true(number(result.json, "evicted_pages") >= 6);
+	assert_int_equal(number(result.json, "asked_pages"), 6);
+	result_free(&result);
+	assert_int_equal(unpinned_pages(), 0);
+
+	/* pinned blocks stay, whatever is asked for */
+	result = AGENT("evict", "100%");
+	expect(&result, FAILED);
+	expect_text(result.out, "pages evicted");
+	result_free(&result);
+	result = AGENT_JSON("pages", "--state", "PINNED", "--each");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "pages")), 5);
+	result_free(&result);
+}
+
+static void test_quiet(void **state)
+{
+	static const char *const names[] = { "status", "pages", "pins", "clients", "tenants", "check", "version" };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		struct result result = AGENT("-q", names[i]);
+
+		expect(&result, OK);
+		assert_string_equal(result.out, "");
+		result_free(&result);
+	}
+}
+
+static void test_doctor_with_agent(void **state)
+{
+	struct result result = AGENT_JSON("doctor");
+
+	(void)state;
+	expect_document(&result, "doctor");
+	assert_string_equal(string(doctor_line(&result, "agent"), "verdict"), "ok");
+	assert_string_equal(string(doctor_line(&result, "front"), "verdict"), "ok");
+	expect_text(string(doctor_line(&result, "agent"), "found"), "2 pools");
+	expect_text(string(doctor_line(&result, "memory"), "found"), "host pools own 1.1 GiB");
+	expect_text(string(doctor_line(&result, "vm.max_map_count"), "found"), "needed 4096");
+	result_free(&result);
+}
+
+/* ---- events ---- */
+
+/* A session begins and ends, over and over, until the process has written something: it listens from some moment on. */
+static void events_make_until_heard(struct running running)
+{
+	struct pollfd wait = { .fd = running.out, .events = POLLIN };
+
+	do
+		gpool_close(harness_open(&world.harness));
+	while (poll(&wait, 1, 20) == 0);
+}
+
+static struct running events_start(const char *format, const char *option, const char *value)
+{
+	const char *arguments[] = { "poolctl", "events", "-d", world.harness.directory, "-o", format, option, value, NULL };
+
+	return poolctl_start((char *const *)(uintptr_t)arguments);
+}
+
+static void test_events_count(void **state)
+{
+	struct running running = events_start("json", "--count", "1");
+	struct result result;
+
+	(void)state;
+	events_make_until_heard(running);
+	result = poolctl_finish(running);
+	expect(&result, OK);
+	expect_document(&result, "event");
+	assert_int_equal(strncmp(string(result.json, "event"), "session-", 8), 0);
+	assert_string_equal(string(result.json, "pool"), "p0");
+	assert_true(number(result.json, "time_ms") > 1e12);
+	assert_ptr_equal(strchr(result.out, '\n'), result.out + strlen(result.out) - 1); /* one line */
+	result_free(&result);
+}
+
+static void test_events_kind_and_interrupt(void **state)
+{
+	struct running running = events_start("table", "--kind", "session-end");
+	struct result result;
+
+	(void)state;
+	events_make_until_heard(running);
+	assert_int_equal(kill(running.pid, SIGINT), 0);
+	result = poolctl_finish(running);
+	expect(&result, OK);
+	expect_text(result.out, "session-end");
+	assert_null(strstr(result.out, "session-start"));
+	result_free(&result);
+}
+
+/* ---- who may ---- */
+
+/* poolctl as the user nobody, whom the configuration lets look and not steer. */
+static struct result as_nobody(const char *first, ...)
+{
+	char *arguments[ARGUMENTS_MAX];
+	struct running running;
+	va_list rest;
+
+	va_start(rest, first);
+	arguments_fill(arguments, first, rest);
+	va_end(rest);
+	running = poolctl_start_as(arguments, 65534);
+	return poolctl_finish(running);
+}
+
+static void test_roles(void **state)
+{
+	char file[] = "/tmp/poolctl.XXXXXX", snapshot[64];
+	struct result result;
+
+	(void)state;
+	if (geteuid() != 0) {
+		print_message("only root can become another user\n");
+		skip();
+	}
+	result = as_nobody("status", "-d", world.harness.directory, "-o", "json", NULL);
+	expect(&result, OK);
+	result_free(&result);
+	result = as_nobody("evict", "1", "-d", world.harness.directory, NULL);
+	expect(&result, FAILED);
+	expect_text(result.err, "access.admins");
+	result_free(&result);
+	result = as_nobody("status", "--offline", "-d", world.harness.directory, NULL);
+	expect(&result, FAILED);
+	expect_text(result.err, "root can");
+	result_free(&result);
+
+	/* what nobody sees of the pools is in its snapshot: both pools, no session */
+	assert_non_null(mkdtemp(file));
+	assert_int_equal(chmod(file, 0777), 0);
+	snprintf(snapshot, sizeof(snapshot), "%s/snapshot", file);
+	result = as_nobody("dump", snapshot, "-d", world.harness.directory, "-o", "json", NULL);
+	expect(&result, OK);
+	assert_int_equal(number(result.json, "pools"), 2);
+	assert_int_equal(number(result.json, "sessions"), 0);
+	result_free(&result);
+	result = poolctl("pages", "--offline", snapshot, "-p", "p1", "-o", "json", NULL);
+	expect(&result, OK);
+	assert_int_equal(number(result.json, "page_count"), P1_PAGES);
+	result_free(&result);
+	unlink(snapshot);
+	rmdir(file);
+}
+
+/* ---- an agent that hangs ---- */
+
+/* The same question of the running agent and, while it is stopped, of its tables. */
+static void compare_pages(pid_t agent)
+{
+	struct result online = AGENT_JSON("pages", "--each"), offline;
+	const cJSON *a, *b;
+
+	kill(agent, SIGSTOP);
+	offline = AGENT_JSON("pages", "--each", "--offline");
+	expect(&offline, OK);
+	b = list(&offline, "pages")->child;
+	cJSON_ArrayForEach(a, list(&online, "pages")) {
+		assert_non_null(b);
+		assert_string_equal(string(a, "state"), string(b, "state"));
+		assert_string_equal(string(a, "status"), string(b, "status"));
+		assert_string_equal(string(a, "use"), string(b, "use"));
+		assert_int_equal(number(a, "owner"), number(b, "owner"));
+		assert_int_equal(number(a, "generation"), number(b, "generation"));
+		b = b->next;
+	}
+	assert_null(b);
+	result_free(&online);
+	result_free(&offline);
+}
+
+static void test_stopped_agent(void **state)
+{
+	struct result result = AGENT_JSON("status");
+	pid_t agent = (pid_t)number(result.json, "agent_pid");
+	char folder[] = "/tmp/poolctl.XXXXXX", snapshot[64];
+	double pinned = number(list(&result, "pools")->child, "pinned_pages");
+	double leased = number(list(&result, "pools")->child, "leased_pages");
+
+	(void)state;
+	result_free(&result);
+	compare_pages(agent);
+	result = AGENT("status", "--timeout", "0.5");
+	expect(&result, NO_AGENT);
+	expect_text(result.err, "--offline");
+	result_free(&result);
+
+	result = AGENT_JSON("status", "--offline");
+	expect(&result, OK);
+	assert_int_equal(number(list(&result, "pools")->child, "pinned_pages"), pinned);
+	assert_int_equal(number(list(&result, "pools")->child, "leased_pages"), leased);
+	result_free(&result);
+	result = AGENT_JSON("pins", "--offline");
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "pins")), 2);
+	assert_int_equal(number(list(&result, "pins")->child, "pid"), getpid());
+	result_free(&result);
+	result = AGENT_JSON("clients", "--offline");
+	expect(&result, OK);
+	assert_int_equal(number(find(list(&result, "clients"), "pid", getpid()), "pinned_pages"), pinned);
+	result_free(&result);
+	result = AGENT_JSON("check", "--offline");
+	expect(&result, OK);
+	result_free(&result);
+
+	assert_non_null(mkdtemp(folder));
+	snprintf(snapshot, sizeof(snapshot), "%s/snapshot", folder);
+	result = AGENT_JSON("dump", snapshot);
+	expect(&result, OK);
+	assert_int_equal(number(result.json, "pools"), 2);
+	assert_true(number(result.json, "sessions") >= 1);
+	result_free(&result);
+	kill(agent, SIGCONT);
+
+	result = poolctl("pins", "--offline", snapshot, "-o", "json", NULL);
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "pins")), 2);
+	result_free(&result);
+	unlink(snapshot);
+	rmdir(folder);
+	/* and nothing was disturbed */
+	result = AGENT("check");
+	expect(&result, OK);
+	result_free(&result);
+}
+
+/* Whatever failed: the agent goes on for the other tests. */
+static int agent_continue(void **state)
+{
+	(void)state;
+	return kill(-world.harness.pid, SIGCONT);
+}
+
+/* ---- the end ---- */
+
+static void test_events_end_with_gpoold(void **state)
+{
+	static const char *const arguments[] = { "--pool", HARNESS_POOL, NULL };
+	struct harness harness;
+	struct running running;
+	struct result result;
+
+	(void)state;
+	harness_start(&harness, arguments);
+	const char *line[] = { "poolctl", "events", "-d", harness.directory, NULL };
+
+	running = poolctl_start((char *const *)(uintptr_t)line);
+	/* it has attached when something is heard of it */
+	struct pollfd wait = { .fd = running.out, .events = POLLIN };
+
+	do
+		gpool_close(harness_open(&harness));
+	while (poll(&wait, 1, 20) == 0);
+	assert_int_equal(harness_stop(&harness), 0);
+	result = poolctl_finish(running);
+	expect(&result, NO_AGENT);
+	expect_text(result.err, "gpoold has left");
+	result_free(&result);
+}
+
+int main(void)
+{
+	const struct CMUnitTest alone[] = {
+		cmocka_unit_test(test_usage_errors),
+		cmocka_unit_test(test_every_verb_has_help),
+		cmocka_unit_test(test_man_page_is_current),
+		cmocka_unit_test(test_completion_is_current),
+		cmocka_unit_test(test_no_agent),
+		cmocka_unit_test(test_doctor),
+		cmocka_unit_test(test_events_end_with_gpoold),
+	};
+	const struct CMUnitTest with_agent[] = {
+		cmocka_unit_test(test_status),
+		cmocka_unit_test(test_pages),
+		cmocka_unit_test(test_pins),
+		cmocka_unit_test(test_clients),
+		cmocka_unit_test(test_tenants),
+		cmocka_unit_test(test_version),
+		cmocka_unit_test(test_unknown_names),
+		cmocka_unit_test(test_check),
+		cmocka_unit_test(test_quiet),
+		cmocka_unit_test(test_doctor_with_agent),
+		cmocka_unit_test(test_events_count),
+		cmocka_unit_test(test_events_kind_and_interrupt),
+		cmocka_unit_test(test_roles),
+		cmocka_unit_test_teardown(test_stopped_agent, agent_continue),
+		/* these change what the others look at */
+		cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_reload),
+		cmocka_unit_test(test_evict),
+	};
+	int failed;
+
+	alarm(STUCK_SECONDS);
+	unsetenv("NO_COLOR");
+	unsetenv("GPOOL_DIR");
+	failed = cmocka_run_group_tests(alone, NULL, NULL);
+	return failed + cmocka_run_group_tests(with_agent, world_setup, world_teardown);
+}

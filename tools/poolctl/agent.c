@@ -1,0 +1,173 @@
+/* agent.c - attach, ask, and say in words what went wrong. */
+#include "tools/poolctl/agent.h"
+#include "tools/poolctl/pieces.h"
+
+#include "client/request.h"
+#include "shm/pool_segment.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct log_text {
+	char *text;
+	size_t bytes;
+};
+
+/* The library's most important words about a failure: the agent's refusal comes this way. */
+static void log_keep(void *context, int level, const char *text)
+{
+	struct log_text *keep = context;
+
+	if (level == 0)
+		snprintf(keep->text, keep->bytes, "%s", text);
+}
+
+/*
+ * Where there is no socket, nobody is waited for: gpoold makes it once and keeps it while its agent restarts. The connection
+ * itself is the library's business.
+ */
+static bool attach_missing(const struct command *command)
+{
+	char path[PATH_MAX];
+
+	return snprintf(path, sizeof(path), "%s/attach", command->directory) < (int)sizeof(path) && access(path, F_OK) < 0 &&
+		errno == ENOENT;
+}
+
+int agent_try(const struct command *command, uint32_t role, struct gpool **pool, char *text, size_t text_bytes)
+{
+	/* the context must outlive the handle, which goes on logging */
+	static struct log_text keep;
+	static char kept[512];
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	int error;
+
+	keep = (struct log_text){ kept, sizeof(kept) };
+	kept[0] = '\0';
+	options.flags = role;
+	options.directory = command->directory;
+	options.pool = command->pool;
+	options.name = "poolctl";
+	options.timeout_ms = command->timeout_ms;
+	options.log = log_keep;
+	options.log_context = &keep;
+	error = attach_missing(command) ? -ENOENT : gpool_open(&options, pool);
+	snprintf(text, text_bytes, "%s", kept);
+	return error;
+}
+
+static int open_complain(const struct command *command, uint32_t role, int error, const char *why)
+{
+	const char *colon = why[0] ? ": " : "";
+
+	switch (error) {
+	case -ENOENT:
+	case -ECONNREFUSED:
+		complain("no agent answers in '%s': is gpoold running? start it, or name its folder with --dir",
+			command->directory);
+		return CODE_NO_AGENT;
+	case -ETIMEDOUT:
+	case -EPIPE:
+	case -EAGAIN:
+		if (keeper_pid(command->directory) == -ESRCH) {
+			complain("no agent answers in '%s': the gpoold that made its sockets is dead; start it again",
+				command->directory);
+			return CODE_NO_AGENT;
+		}
+		complain("the agent in '%s' does not answer in time: it may be stopped or hung; as root --offline reads its "
+			 "tables without it, and --timeout waits longer",
+			command->directory);
+		return CODE_NO_AGENT;
+	case -ENXIO:
+		complain("the agent in '%s' has no pool '%s'; 'poolctl status' lists them", command->directory,
+			command->pool ? command->pool : "");
+		return CODE_USAGE;
+	case -EACCES:
+		complain("you may not attach in '%s' as %s%s%s; root may, and so may whom access.%s of gpoold.conf names",
+			command->directory, role == GPOOL_OPEN_ADMIN ? "an admin" : "an observer", colon, why,
+			role == GPOOL_OPEN_ADMIN ? "admins" : "observers");
+		return CODE_FAILED;
+	case -EPROTO:
+		complain("the agent in '%s' and this poolctl (%s) disagree on the layout of shared memory%s%s; use the "
+			 "poolctl that came with the agent",
+			command->directory, gpool_version(), colon, why);
+		return CODE_FAILED;
+	default:
+		complain("cannot attach to the agent in '%s': %s%s%s", command->directory, gpool_strerror(error), colon, why);
+		return CODE_FAILED;
+	}
+}
+
+int agent_open(const struct command *command, uint32_t role, struct gpool **pool)
+{
+	char why[512];
+	int error = agent_try(command, role, pool, why, sizeof(why));
+
+	return error ? open_complain(command, role, error, why) : CODE_OK;
+}
+
+int agent_ask(const struct command *command, struct gpool *pool, uint8_t *request, int length, struct agent_answer *answer)
+{
+	char text[512] = "";
+
+	if (length < 0) {
+		complain("cannot write the request for '%s': a name on the command line is too long or no clean text",
+			command->verb->name);
+		return CODE_USAGE;
+	}
+	answer->length =
+		pool_request(pool, request, (size_t)length, answer->bytes, sizeof(answer->bytes), command->timeout_ms, text);
+	if (answer->length >= 0)
+		return CODE_OK;
+	switch (answer->length) {
+	case -ETIMEDOUT:
+		complain("the agent in '%s' did not answer '%s' within %g s: it may have taken effect all the same; --timeout "
+			 "waits longer",
+			command->directory, command->verb->name, command->timeout_ms / 1000.0);
+		return CODE_NO_AGENT;
+	case -EPIPE:
+		complain("the agent in '%s' ended the session during '%s': it may be restarting; try again", command->directory,
+			command->verb->name);
+		return CODE_NO_AGENT;
+	case -ENXIO:
+	case -ENOENT:
+	case -ESRCH: complain("%s: %s", command->verb->name, text[0] ? text : gpool_strerror(answer->length)); return CODE_USAGE;
+	default:
+		complain("%s failed: %s", command->verb->name, text[0] ? text : gpool_strerror(answer->length));
+		return CODE_FAILED;
+	}
+}
+
+int agent_bad_answer(const struct command *command)
+{
+	complain("the agent in '%s' gave an answer to '%s' that poolctl %s does not understand; compare 'poolctl version'",
+		command->directory, command->verb->name, gpool_version());
+	return CODE_FAILED;
+}
+
+void agent_pool_name(const struct gpool *pool, char name[64])
+{
+	char raw[POOL_NAME_BYTES + 1] = "";
+
+	memcpy(raw, pool_view(pool)->header->name, POOL_NAME_BYTES);
+	msg_text_copy(name, 64, raw);
+}
+
+AGENT_GETTER(status)
+
+int agent_status(const struct command *command, struct gpool *pool, struct msg_status_reply *reply)
+{
+	static const struct msg_status_request request;
+	int code = agent_get_status(command, pool, &request, reply);
+
+	for (uint32_t i = 0; !code && command->pool && i < reply->pools_count; i++) {
+		if (!strcmp(reply->pools[i].name, command->pool)) {
+			reply->pools[0] = reply->pools[i];
+			reply->pools_count = 1;
+		}
+	}
+	return code;
+}

@@ -1,0 +1,172 @@
+/* check.c - are the tables consistent? */
+#include "tools/poolctl/agent.h"
+#include "tools/poolctl/offline.h"
+#include "tools/poolctl/output.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <string.h>
+
+AGENT_GETTER(check)
+
+enum {
+	CHECK_TRIES = 4, /* the first look and three more */
+	CHECK_AGAIN_MS = 20, /* chosen: far above the time for which a page is between two places, even without a CPU */
+};
+
+/* Whose pools are checked: the agent's by request, or those of the tables at hand. */
+struct check_source {
+	struct gpool *pool;
+	struct offline *offline;
+	bool quiescent;
+	uint32_t first, count; /* pools */
+	struct msg_status_reply status;
+};
+
+static int check_ask(const struct command *command, const struct check_source *source, uint32_t index, struct check_view *view)
+{
+	static struct msg_check_reply reply;
+	struct msg_check_request request = { .pool = "" };
+	int code;
+
+	if (source->offline)
+		return offline_check(source->offline, index, source->quiescent, view);
+	strcpy(request.pool, source->status.pools[index].name);
+	code = agent_get_check(command, source->pool, &request, &reply);
+	if (code)
+		return code;
+	memset(view, 0, sizeof(*view));
+	strcpy(view->pool, request.pool);
+	view->pages = reply.pages;
+	view->sessions = reply.sessions;
+	view->in_transit = reply.in_transit;
+	view->found = reply.found;
+	view->count = reply.findings_count;
+	memcpy(view->findings, reply.findings, reply.findings_count * sizeof(reply.findings[0]));
+	return CODE_OK;
+}
+
+/*
+ * May another look differ? Workers change their tables while these are read. The agent's own it changes only between two
+ * requests, so what it finds wrong there stays wrong; read without it, they too may change under the reader.
+ */
+static bool check_may_change(const struct command *command, const struct check_view *view)
+{
+	if (command->snapshot || !view->found)
+		return false;
+	for (uint32_t i = 0; i < view->count; i++)
+		if (view->findings[i].session == 0 && !command->offline)
+			return false;
+	return true;
+}
+
+static void check_print(const struct command *command, const struct check_view *view)
+{
+	struct table *table;
+
+	print(command,
+		"pool '%s': %" PRIu32 " pages and %" PRIu32 " sessions looked at, %" PRIu32 " pages in transit: %s%" PRIu32
+		" findings%s\n",
+		view->pool, view->pages, view->sessions, view->in_transit,
+		color_code(command, view->found ? COLOR_RED : COLOR_GREEN), view->found, color_code(command, COLOR_NONE));
+	if (!view->count)
+		return;
+	table = table_create(">SESSION|>PAGE|FINDING");
+	for (uint32_t i = 0; i < view->count; i++) {
+		if (view->findings[i].session)
+			table_cell(table, "%" PRIu32, view->findings[i].session);
+		else
+			table_cell(table, "-");
+		table_cell(table, "%" PRIu32, view->findings[i].page);
+		table_cell(table, "%s", view->findings[i].text);
+	}
+	table_print(command, table);
+	table_destroy(table);
+	if (view->found > view->count)
+		print(command, "and %" PRIu32 " more\n", view->found - view->count);
+}
+
+static void check_json(cJSON *to, const struct check_view *view)
+{
+	cJSON *list;
+
+	json_text(to, "pool", view->pool);
+	json_number(to, "pages", view->pages);
+	json_number(to, "sessions", view->sessions);
+	json_number(to, "in_transit", view->in_transit);
+	json_number(to, "found", view->found);
+	list = json_array(to, "findings");
+	for (uint32_t i = 0; i < view->count; i++) {
+		cJSON *item = json_item(list);
+
+		json_number(item, "session", view->findings[i].session);
+		json_number(item, "page", view->findings[i].page);
+		json_text(item, "text", view->findings[i].text);
+	}
+}
+
+static int check_source_open(const struct command *command, struct check_source *source)
+{
+	int code;
+
+	if (command->offline) {
+		code = offline_open(command, &source->offline);
+		return code ? code : offline_pools(command, source->offline, &source->first, &source->count);
+	}
+	code = agent_open(command, GPOOL_OPEN_OBSERVER, &source->pool);
+	if (!code)
+		code = agent_status(command, source->pool, &source->status);
+	source->count = source->status.pools_count;
+	return code;
+}
+
+/* One pool, several times where that may help. */
+static int check_pool(const struct command *command, const struct check_source *source, uint32_t index, struct check_view *view)
+{
+	int code = CODE_OK;
+
+	for (int i = 0; !code && i < CHECK_TRIES; i++) {
+		if (i)
+			poll(NULL, 0, CHECK_AGAIN_MS);
+		code = check_ask(command, source, index, view);
+		if (!check_may_change(command, view))
+			break;
+	}
+	return code;
+}
+
+int check_run(const struct command *command)
+{
+	static struct check_source source;
+	static struct check_view view;
+	cJSON *document = json_document("check"), *pools = NULL;
+	uint64_t found = 0;
+	int code;
+
+	source.quiescent = command->values[OPTION_QUIESCENT] != NULL;
+	if (source.quiescent && !command->offline) {
+		cJSON_Delete(document);
+		return complain_usage(command->verb, "--quiescent needs --offline: the agent and its workers are at work");
+	}
+	json_bool(document, "offline", command->offline);
+	pools = json_array(document, "pools");
+	code = check_source_open(command, &source);
+	for (uint32_t i = source.first; !code && i < source.first + source.count; i++) {
+		code = check_pool(command, &source, i, &view);
+		if (code)
+			break;
+		found += view.found;
+		if (command->output == OUTPUT_JSON)
+			check_json(json_item(pools), &view);
+		else
+			check_print(command, &view);
+	}
+	offline_close(source.offline);
+	gpool_close(source.pool);
+	json_number(document, "found", found);
+	if (!code && command->output == OUTPUT_JSON)
+		json_print(command, document, false);
+	else
+		cJSON_Delete(document);
+	return code ? code : found ? CODE_FOUND : CODE_OK;
+}

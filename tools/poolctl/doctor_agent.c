@@ -1,0 +1,178 @@
+/* doctor_agent.c - the folder of the sockets, and the gpoold that serves there. */
+#include "tools/poolctl/agent.h"
+#include "tools/poolctl/doctor.h"
+#include "tools/poolctl/output.h"
+#include "tools/poolctl/pieces.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *group_name(gid_t gid)
+{
+	const struct group *group = getgrgid(gid);
+
+	return group ? group->gr_name : "?";
+}
+
+/* The rules that gpoold itself applies (it refuses a folder that others may write to), and who can reach it. */
+static void folder_check(struct doctor *doctor, const char *path)
+{
+	static const char thing[] = "folder of sockets";
+	struct stat stat;
+
+	if (lstat(path, &stat) < 0) {
+		if (errno == ENOENT) {
+			doctor_add(doctor, DOCTOR_INFO, thing, "'%s' does not exist; gpoold makes it", path);
+			return;
+		}
+		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s': %s", path, strerror(errno));
+		doctor_advise(doctor, "make the path reachable, or name another folder with --dir");
+		return;
+	}
+	if (!S_ISDIR(stat.st_mode)) {
+		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s' is no folder", path);
+		doctor_advise(doctor, "remove it, or set runtime_dir of gpoold.conf to another path");
+		return;
+	}
+	if (stat.st_mode & S_IWOTH) {
+		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s' may be written by everybody: gpoold refuses it", path);
+		doctor_advise(doctor, "chmod 0750 '%s'", path);
+	} else if (access(path, X_OK) < 0) {
+		doctor_add(doctor, DOCTOR_FAIL, thing, "you may not enter '%s': mode %04o, group %s", path, stat.st_mode & 07777,
+			group_name(stat.st_gid));
+		doctor_advise(doctor, "have an administrator add you to group %s, and log in anew", group_name(stat.st_gid));
+	} else {
+		doctor_add(doctor, DOCTOR_OK, thing, "'%s': mode %04o, group %s", path, stat.st_mode & 07777,
+			group_name(stat.st_gid));
+	}
+}
+
+/* One header that nobody would send ends a nanomsg process, so only the group may reach these sockets. */
+static void sockets_check(struct doctor *doctor, const char *directory)
+{
+	static const char *const names[] = { "attach", "nn" };
+	char path[PATH_MAX];
+	struct stat stat;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		snprintf(path, sizeof(path), "%s/%s", directory, names[i]);
+		if (lstat(path, &stat) < 0 || !(stat.st_mode & (S_IWOTH | (S_ISDIR(stat.st_mode) ? S_IXOTH : 0))))
+			continue;
+		doctor_add(doctor, DOCTOR_WARN, "sockets", "everybody may reach '%s': mode %04o", path, stat.st_mode & 07777);
+		doctor_advise(doctor, "chmod o-rwx '%s': any user could disturb the front", path);
+	}
+}
+
+static void group_check(struct doctor *doctor)
+{
+	if (getgrnam("gpool")) {
+		doctor_add(doctor, DOCTOR_OK, "group gpool", "exists");
+		return;
+	}
+	doctor_add(doctor, DOCTOR_INFO, "group gpool", "does not exist: gpoold gives the sockets to its own group");
+	doctor_advise(doctor, "groupadd --system gpool, and add the users of the workers to it, unless they all run as root");
+}
+
+static uint64_t now_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static void needs_learn(struct doctor *doctor, const struct msg_status_reply *status)
+{
+	for (uint32_t i = 0; i < status->pools_count; i++) {
+		const struct msg_pool_status *pool = &status->pools[i];
+
+		if (strcmp(pool->backend, "host")) {
+			doctor->handles += pool->page_count;
+			continue;
+		}
+		doctor->handles++;
+		doctor->host_bytes += pool->page_count * pool->page_size;
+		if (pool->page_count > doctor->host_pages)
+			doctor->host_pages = pool->page_count;
+	}
+}
+
+static void front_check(struct doctor *doctor, const struct msg_status_reply *status)
+{
+	if (status->front_restarts == 0) {
+		doctor_add(doctor, DOCTOR_OK, "front", "process %" PRIu32 " carries requests", status->front_pid);
+		return;
+	}
+	doctor_add(doctor, DOCTOR_WARN, "front", "process %" PRIu32 " carries requests, and was restarted %" PRIu32 " times",
+		status->front_pid, status->front_restarts);
+	doctor_advise(doctor, "look into the log of gpoold for why: somebody may send it nonsense");
+}
+
+static void agent_ask_status(struct doctor *doctor, const struct command *command, struct gpool *pool, uint64_t attach_us)
+{
+	static struct msg_status_reply status;
+	uint64_t begin = now_us();
+
+	if (agent_status(command, pool, &status)) {
+		doctor_add(doctor, DOCTOR_FAIL, "front", "the agent attaches sessions and answers no request");
+		doctor_advise(doctor,
+			"look into the log of gpoold: its front process carries requests, and is restarted when it ends");
+		return;
+	}
+	doctor->agent_answers = true;
+	doctor_add(doctor, DOCTOR_OK, "agent",
+		"process %" PRIu32 ", up %s, %" PRIu32 " pools; attached in %" PRIu64 " us, answers in %" PRIu64 " us",
+		status.agent_pid, age_text(status.uptime_ms).text, status.pools_count, attach_us, now_us() - begin);
+	front_check(doctor, &status);
+	needs_learn(doctor, &status);
+}
+
+static void agent_check(struct doctor *doctor, const struct command *command)
+{
+	struct gpool *pool;
+	uint64_t begin = now_us();
+	char why[256];
+	int error = agent_try(command, GPOOL_OPEN_OBSERVER, &pool, why, sizeof(why));
+
+	if (!error) {
+		agent_ask_status(doctor, command, pool, now_us() - begin);
+		gpool_close(pool);
+		return;
+	}
+	if (error == -ENOENT && doctor->keeper <= 0) {
+		doctor_add(doctor, DOCTOR_INFO, "agent", "none runs in '%s'", command->directory);
+		return;
+	}
+	doctor_add(doctor, error == -EACCES ? DOCTOR_WARN : DOCTOR_FAIL, "agent", "in '%s': %s%s%s", command->directory,
+		gpool_strerror(error), why[0] ? ": " : "", why);
+	if (error == -EACCES)
+		doctor_advise(doctor, "run doctor as root, or name your user or group in access.observers of gpoold.conf");
+	else if (doctor->keeper > 0)
+		doctor_advise(doctor,
+			"process %d is there: is it stopped? 'poolctl status --offline' as root reads its tables; restart gpoold",
+			(int)doctor->keeper);
+	else
+		doctor_advise(doctor, "start gpoold; it replaces what a dead one left");
+}
+
+void doctor_agent(struct doctor *doctor, const struct command *command)
+{
+	pid_t keeper = keeper_pid(command->directory);
+
+	doctor->keeper = keeper > 0 ? keeper : 0;
+	folder_check(doctor, command->directory);
+	sockets_check(doctor, command->directory);
+	group_check(doctor);
+	if (keeper == -ESRCH) {
+		doctor_add(doctor, DOCTOR_WARN, "gpoold.pid", "its process is dead, or not visible from here");
+		doctor_advise(doctor, "start gpoold again: it replaces the file. In a container this is nothing to worry about");
+	}
+	agent_check(doctor, command);
+}

@@ -1,0 +1,133 @@
+/* doctor_gpu.c - the GPU driver and its devices, and the host back end. */
+#include "tools/poolctl/doctor.h"
+#include "tools/poolctl/output.h"
+
+#include "cuda/gpu.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int index)
+{
+	struct gpu_device_info info;
+	struct gpu *gpu;
+	uint64_t granularity;
+	int error = cuda->device_info(index, &info);
+
+	if (!error)
+		error = gpu_open(cuda, index, GPU_OPEN_OWNER, &gpu);
+	if (error) {
+		doctor_add(doctor, DOCTOR_FAIL, "GPU", "device %d cannot be opened: %s; %s", index, strerror(-error),
+			gpu_error_text());
+		doctor_advise(doctor, "see what nvidia-smi says about it, and whether this process may use /dev/nvidia*");
+		return;
+	}
+	error = gpu_granularity(gpu, &granularity);
+	if (error) {
+		doctor_add(doctor, DOCTOR_FAIL, "GPU", "device %d, %s: no memory that can be mapped page by page: %s", index,
+			info.name, gpu_error_text());
+		doctor_advise(doctor,
+			"gpool needs a GPU and a driver with virtual memory management: Pascal or later, CUDA 10.2 or later");
+	} else {
+		doctor_add(doctor, DOCTOR_OK, "GPU", "device %d, %s, %s, granularity %s, timeline %s", index, info.name,
+			bytes_text(info.memory_bytes).text, bytes_text(granularity).text,
+			info.capabilities & GPU_CAP_TIMELINE ? "yes" : "no");
+		if (!doctor->agent_answers)
+			doctor->handles += info.memory_bytes / granularity;
+	}
+	gpu_close(gpu);
+}
+
+static void driver_check(struct doctor *doctor)
+{
+	const struct gpu_ops *cuda = gpu_backend("cuda");
+	int count = cuda ? cuda->device_count() : -ENODEV;
+	char version[256];
+
+	if (count <= 0) {
+		doctor_add(doctor, DOCTOR_INFO, "NVIDIA driver", count < 0 ? "no driver" : "a driver, and no device");
+		doctor_advise(doctor,
+			"for GPUs install the driver (libcuda.so.1), in a container by its NVIDIA runtime; backend \"host\" "
+			"works without");
+		return;
+	}
+	if (!doctor_read("/proc/driver/nvidia/version", version, sizeof(version)))
+		strcpy(version, "version unknown");
+	doctor_add(doctor, DOCTOR_OK, "NVIDIA driver", "%d devices; %s", count, version);
+	for (int i = 0; i < count; i++)
+		device_check(doctor, cuda, i);
+}
+
+/* Create, map, write by a stream, read back: as a worker does. */
+static int host_try(struct gpu *gpu, const char **step)
+{
+	uint64_t bytes, handle = 0, va = 0;
+	struct gpu_stream *stream = NULL;
+	bool mapped = false;
+	int error;
+
+	*step = "granularity";
+	error = gpu_granularity(gpu, &bytes);
+	if (error)
+		return error;
+	*step = "create";
+	error = gpu_create(gpu, bytes, &handle);
+	if (error)
+		return error;
+	*step = "reserve";
+	error = gpu_reserve(gpu, bytes, 0, &va);
+	if (error)
+		goto release;
+	*step = "map";
+	error = gpu_map(gpu, va, bytes, 0, handle);
+	if (error)
+		goto unreserve;
+	mapped = true;
+	*step = "access";
+	error = gpu_access(gpu, va, bytes, GPU_ACCESS_READ_WRITE);
+	if (error)
+		goto unreserve;
+	*step = "stream";
+	error = gpu_stream_create(gpu, &stream);
+	if (error)
+		goto unreserve;
+	*step = "fill";
+	error = gpu_fill(gpu, va, 0x67706f6f, bytes, stream);
+	if (!error)
+		error = gpu_stream_sync(gpu, stream);
+	if (!error && *(const volatile uint32_t *)(uintptr_t)(va + bytes - 4) != 0x67706f6f)
+		error = -EIO;
+	gpu_stream_destroy(gpu, stream);
+unreserve:
+	if (mapped)
+		gpu_unmap(gpu, va, bytes);
+	gpu_unreserve(gpu, va, bytes);
+release:
+	gpu_release(gpu, handle);
+	return error;
+}
+
+static void host_check(struct doctor *doctor)
+{
+	const char *step = "open";
+	struct gpu *gpu;
+	int error = gpu_open(gpu_backend("host"), 0, 0, &gpu);
+
+	if (!error) {
+		error = host_try(gpu, &step);
+		gpu_close(gpu);
+	}
+	if (!error) {
+		doctor_add(doctor, DOCTOR_OK, "host back end", "creates, maps, writes and reads back");
+		return;
+	}
+	doctor_add(doctor, DOCTOR_FAIL, "host back end", "fails at %s: %s; %s", step, strerror(-error), gpu_error_text());
+	doctor_advise(doctor, "free memory, or raise the memory limit of this container; memfd_create(2) must be allowed");
+}
+
+void doctor_gpu(struct doctor *doctor)
+{
+	driver_check(doctor);
+	host_check(doctor);
+}

@@ -1,0 +1,140 @@
+/* events.c - following what happens. */
+#include "tools/poolctl/agent.h"
+#include "tools/poolctl/output.h"
+#include "tools/poolctl/pieces.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LOOK_MS = 250 }; /* how long a signal may wait to be noticed */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int signal)
+{
+	(void)signal;
+	interrupted = 1;
+}
+
+static const char *const kind_names[] = {
+	[GPOOL_EVENT_PRESSURE] = "pressure",
+	[GPOOL_EVENT_EVICTION] = "eviction",
+	[GPOOL_EVENT_RECLAIM] = "reclaim",
+	[GPOOL_EVENT_TENANT_LIMIT] = "tenant-limit",
+	[GPOOL_EVENT_AGENT_START] = "agent-start",
+	[GPOOL_EVENT_SESSION_START] = "session-start",
+	[GPOOL_EVENT_SESSION_END] = "session-end",
+	[GPOOL_EVENT_LEAKED_PIN] = "leaked-pin",
+	[GPOOL_EVENT_RELOAD] = "reload",
+	[GPOOL_EVENT_FRONT_RESTART] = "front-restart",
+	[GPOOL_EVENT_DAMAGE] = "damaged-session",
+};
+enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
+
+static const char *kind_name(uint32_t kind)
+{
+	return kind && kind < KINDS ? kind_names[kind] : "unknown";
+}
+
+static int kind_parse(const struct command *command, uint32_t *kind)
+{
+	const char *text = command->values[OPTION_KIND];
+
+	*kind = 0;
+	if (!text)
+		return CODE_OK;
+	for (uint32_t i = 1; i < KINDS; i++)
+		if (!strcmp(text, kind_names[i]))
+			*kind = i;
+	return *kind ? CODE_OK : complain_usage(command->verb, "unknown kind of event '%s'", text);
+}
+
+static void event_print(const struct command *command, const struct gpool_event *event)
+{
+	cJSON *document;
+
+	if (command->output == OUTPUT_JSON) {
+		document = json_document("event");
+		json_text(document, "event", kind_name(event->kind));
+		json_number(document, "time_ms", event->time_ms);
+		json_text(document, "pool", event->pool);
+		json_number(document, "session", event->session);
+		json_number(document, "value", event->value);
+		json_text(document, "text", event->text);
+		json_print(command, document, true);
+		return;
+	}
+	print(command, "%s  %-15s  %-12s  %s\n", time_text(event->time_ms).text, kind_name(event->kind),
+		event->pool[0] ? event->pool : "-", event->text);
+	fflush(stdout);
+}
+
+static bool event_wanted(const struct command *command, uint32_t kind, const struct gpool_event *event)
+{
+	return (!kind || event->kind == kind) && (!command->pool || !event->pool[0] || !strcmp(event->pool, command->pool));
+}
+
+/*
+ * Events go on over a restart of agent or front, so silence does not end them; the end of gpoold does. Where its process could
+ * not be seen from the start (another pid namespace), that is not noticed.
+ */
+static bool gpoold_ended(const struct command *command)
+{
+	pid_t keeper = keeper_pid(command->directory);
+
+	return keeper == -ENOENT || keeper == -ESRCH;
+}
+
+static int events_follow(const struct command *command, struct gpool *pool, uint32_t kind, uint64_t count)
+{
+	bool seen = !gpoold_ended(command);
+	struct gpool_event event;
+
+	while (count && !interrupted) {
+		int error = gpool_event_next(pool, LOOK_MS, &event);
+
+		if (error == -ETIMEDOUT && seen && gpoold_ended(command)) {
+			complain("the events end: gpoold has left '%s'", command->directory);
+			return CODE_NO_AGENT;
+		}
+		if (error == -ETIMEDOUT)
+			continue;
+		if (error) {
+			complain("the events end: %s", gpool_strerror(error));
+			return error == -EPIPE ? CODE_NO_AGENT : CODE_FAILED;
+		}
+		if (!event_wanted(command, kind, &event))
+			continue;
+		event_print(command, &event);
+		/* whoever reads has enough */
+		if (ferror(stdout))
+			return CODE_OK;
+		count--;
+	}
+	return CODE_OK;
+}
+
+int events_run(const struct command *command)
+{
+	struct sigaction action = { .sa_handler = on_signal };
+	struct gpool *pool;
+	uint64_t count;
+	uint32_t kind;
+	int code = kind_parse(command, &kind);
+
+	if (code)
+		return code;
+	if (!command_number(command, OPTION_COUNT, 1, UINT64_MAX, UINT64_MAX, &count))
+		return CODE_USAGE;
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
+	if (code)
+		return code;
+	code = events_follow(command, pool, kind, count);
+	gpool_close(pool);
+	return code;
+}

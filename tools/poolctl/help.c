@@ -1,0 +1,251 @@
+/* help.c - --help, the generated part of the man page and the completion script, all from the tables of main.c. */
+#include "tools/poolctl/output.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { HELP_COLUMNS = 100, HELP_INDENT = 29, MAN_COLUMNS = 78 };
+
+int complain_usage(const struct verb *verb, const char *format, ...)
+{
+	char text[512];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	complain("%s; see 'poolctl %s%s--help'", text, verb ? verb->name : "", verb ? " " : "");
+	return CODE_USAGE;
+}
+
+/* Words of `text` from column `at` on, broken before HELP_COLUMNS, further lines indented. */
+static void wrap_print(const char *text, int at, int indent)
+{
+	const char *separator = "";
+
+	while (*text) {
+		int length = (int)strcspn(text, " ");
+
+		if (separator[0] && at + 1 + length > HELP_COLUMNS) {
+			printf("\n%*s", indent, "");
+			at = indent;
+			separator = "";
+		}
+		printf("%s%.*s", separator, length, text);
+		at += (int)strlen(separator) + length;
+		separator = " ";
+		text += length + (text[length] ? 1 : 0);
+	}
+	putchar('\n');
+}
+
+static void options_print(const struct option_spec *spec, bool offline)
+{
+	for (; spec->name; spec++) {
+		char text[64];
+		int width;
+
+		if (!spec->help || (spec->id == OPTION_OFFLINE && !offline))
+			continue;
+		snprintf(text, sizeof(text), "  %c%c%s--%s%s%s", spec->letter ? '-' : ' ', spec->letter ? spec->letter : ' ',
+			spec->letter ? ", " : "  ", spec->name, spec->argument ? " " : "", spec->argument ? spec->argument : "");
+		width = printf("%-*s", HELP_INDENT, text);
+		if (width > HELP_INDENT)
+			printf("\n%*s", HELP_INDENT, "");
+		wrap_print(spec->help, HELP_INDENT, HELP_INDENT);
+	}
+}
+
+static void program_help(void)
+{
+	printf("Usage: poolctl [OPTION]... VERB [ARGUMENT]...\nLook at and steer the gpool agent of this machine.\n\nVerbs:\n");
+	for (const struct verb *verb = verbs; verb->name; verb++)
+		printf("  %-10s %-10s    %s\n", verb->name, verb->arguments, verb->summary);
+	printf("\nOptions:\n");
+	options_print(global_options, true);
+	printf("\nExit status:\n");
+	for (int code = 0; code < CODES; code++)
+		printf("  %d  %s\n", code, code_texts[code]);
+	printf("\n'poolctl VERB --help' tells more.\n");
+}
+
+void help_print(const struct verb *verb)
+{
+	if (!verb) {
+		program_help();
+		return;
+	}
+	printf("Usage: poolctl [OPTION]... %s%s%s\n%s: %s.\n\n", verb->name, verb->arguments[0] ? " " : "", verb->arguments,
+		verb->name, verb->summary);
+	wrap_print(verb->text, 0, 0);
+	if (verb->options->name && verb->options->help) {
+		printf("\nOptions of %s:\n", verb->name);
+		options_print(verb->options, true);
+	}
+	printf("\nOptions of every verb:\n");
+	options_print(global_options, verb->offline);
+}
+
+/* ---- the man page ---- */
+
+/* The man page has these parts word for word, which a test compares. */
+#define MAN_BEGIN ".\\\" Begin of what poolctl help --man writes.\n"
+#define MAN_END ".\\\" End of what poolctl help --man writes.\n"
+
+/* mdoc text: each sentence on lines of its own, at most MAN_COLUMNS wide. */
+static void man_text(const char *text)
+{
+	int at = 0;
+
+	while (*text) {
+		int length = (int)strcspn(text, " ");
+		bool sentence = length && text[length - 1] == '.';
+
+		if (at && at + length + 1 > MAN_COLUMNS) {
+			putchar('\n');
+			at = 0;
+		}
+		printf("%s%.*s", at ? " " : "", length, text);
+		at += length + 1;
+		text += length + (text[length] ? 1 : 0);
+		if (sentence) {
+			putchar('\n');
+			at = 0;
+		}
+	}
+	if (at)
+		putchar('\n');
+}
+
+static void man_options(const struct option_spec *spec)
+{
+	printf(".Bl -tag -width Ds\n");
+	for (; spec->name; spec++) {
+		if (!spec->help)
+			continue;
+		printf(".It");
+		if (spec->letter)
+			printf(" Fl %c ,", spec->letter);
+		printf(" Fl -%s", spec->name);
+		if (spec->argument && spec->argument[0] == '[')
+			printf(" Op Ar %.*s", (int)strlen(spec->argument) - 2, spec->argument + 1);
+		else if (spec->argument)
+			printf(" Ar %s", spec->argument);
+		putchar('\n');
+		man_text(spec->help);
+	}
+	printf(".El\n");
+}
+
+static void man_print(void)
+{
+	printf(MAN_BEGIN ".Sh OPTIONS\nThese stand before or after the verb.\n");
+	man_options(global_options);
+	printf(".Sh VERBS\n.Bl -tag -width Ds\n");
+	for (const struct verb *verb = verbs; verb->name; verb++) {
+		printf(".It Ic %s", verb->name);
+		if (verb->arguments[0] == '[')
+			printf(" Op Ar %.*s", (int)strlen(verb->arguments) - 2, verb->arguments + 1);
+		else if (verb->arguments[0])
+			printf(" Ar %s", verb->arguments);
+		printf("\n%c", verb->summary[0] - ('a' - 'A'));
+		printf("%s.\n", verb->summary + 1);
+		man_text(verb->text);
+		if (verb->offline)
+			printf("Works with\n.Fl -offline .\n");
+		if (verb->options->name && verb->options->help)
+			man_options(verb->options);
+	}
+	printf(".El\n" MAN_END MAN_BEGIN ".Sh EXIT STATUS\n.Bl -tag -width Ds\n");
+	for (int code = 0; code < CODES; code++) {
+		printf(".It %d\n", code);
+		man_text(code_texts[code]);
+	}
+	printf(".El\n" MAN_END);
+}
+
+/* ---- completion ---- */
+
+static void completion_options(const struct option_spec *spec)
+{
+	for (; spec->name; spec++)
+		if (spec->help)
+			printf(" --%s", spec->name);
+}
+
+static void completion_words(const struct option_spec *spec)
+{
+	for (; spec->name; spec++) {
+		if (!spec->help || !spec->words)
+			continue;
+		printf("\t--%s", spec->name);
+		if (spec->letter)
+			printf(" | -%c", spec->letter);
+		printf(")\n\t\tCOMPREPLY=($(compgen -W \"%s\" -- \"$current\"))\n\t\treturn\n\t\t;;\n", spec->words);
+	}
+}
+
+static void completion_print(void)
+{
+	printf("# bash completion for poolctl; written by poolctl help --completion from its table of verbs.\n"
+	       "_poolctl() {\n"
+	       "\tlocal current=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\" verb='' word\n"
+	       "\tlocal verbs='");
+	for (const struct verb *verb = verbs; verb->name; verb++)
+		printf("%s%s", verb == verbs ? "" : " ", verb->name);
+	printf("'\n\tlocal options='");
+	for (const struct option_spec *spec = global_options; spec->name; spec++)
+		printf("%s--%s", spec == global_options ? "" : " ", spec->name);
+	printf("'\n\tCOMPREPLY=()\n"
+	       "\tfor word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
+	       "\t\tif [[ -z $verb && \" $verbs \" == *\" $word \"* ]]; then verb=$word; fi\n"
+	       "\tdone\n"
+	       "\tcase $previous in\n");
+	completion_words(global_options);
+	for (const struct verb *verb = verbs; verb->name; verb++)
+		completion_words(verb->options);
+	printf("\t--dir | -d)\n\t\tCOMPREPLY=($(compgen -d -- \"$current\"))\n\t\treturn\n\t\t;;\n"
+	       "\tesac\n"
+	       "\tcase $verb in\n"
+	       "\t'')\n\t\tif [[ $current != -* ]]; then options=$verbs; fi\n\t\t;;\n");
+	for (const struct verb *verb = verbs; verb->name; verb++) {
+		if (!verb->options->name || !verb->options->help)
+			continue;
+		printf("\t%s) options+='", verb->name);
+		completion_options(verb->options);
+		printf("' ;;\n");
+	}
+	printf("\thelp)\n\t\tif [[ $current != -* ]]; then options=$verbs; fi\n\t\t;;\n"
+	       "\tdump)\n\t\tif [[ $current != -* ]]; then\n"
+	       "\t\t\tCOMPREPLY=($(compgen -f -- \"$current\"))\n\t\t\treturn\n\t\tfi\n\t\t;;\n"
+	       "\tesac\n"
+	       "\tif [[ $previous == --offline && $current != -* ]]; then\n"
+	       "\t\tCOMPREPLY=($(compgen -f -W \"$([[ -z $verb ]] && echo \"$verbs\")\" -- \"$current\"))\n"
+	       "\t\treturn\n"
+	       "\tfi\n"
+	       "\tCOMPREPLY=($(compgen -W \"$options\" -- \"$current\"))\n"
+	       "}\n"
+	       "complete -F _poolctl poolctl\n");
+}
+
+int help_run(const struct command *command)
+{
+	const struct verb *verb = NULL;
+
+	if (command->values[OPTION_MAN]) {
+		man_print();
+		return CODE_OK;
+	}
+	if (command->values[OPTION_COMPLETION]) {
+		completion_print();
+		return CODE_OK;
+	}
+	if (command->argument_count) {
+		verb = verb_find(command->arguments[0]);
+		if (!verb)
+			return complain_usage(NULL, "unknown verb '%s'", command->arguments[0]);
+	}
+	help_print(verb);
+	return CODE_OK;
+}

@@ -1,0 +1,383 @@
+/* main.c - the tables of verbs, options and exit codes, and the way from the command line to a verb. */
+#include "tools/poolctl/poolctl.h"
+
+#include "client/gpool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define STATE_WORDS "FREE LEASED SHARED EVICTING MOVING QUARANTINED RESERVED RETIRED PINNED UNPINNED"
+#define CONTENT_WORDS "KV_CACHE LORA_WEIGHT TEMP_BUFFER ACTIVATION GRADIENT"
+#define KIND_WORDS \
+	"pressure eviction reclaim tenant-limit agent-start session-start session-end leaked-pin reload front-restart " \
+	"damaged-session"
+
+const char *const code_texts[CODES] = {
+	[CODE_OK] = "Done.",
+	[CODE_FAILED] = "The request failed; the message says why and what helps.",
+	[CODE_USAGE] = "The command line is wrong, or names a verb, option, pool, tenant or session that does not exist.",
+	[CODE_NO_AGENT] = "No agent answers in the folder of sockets, or not in time.",
+	[CODE_FOUND] = "Done, and check found something wrong, or doctor a failure.",
+};
+
+const struct option_spec global_options[] = {
+	{
+		.name = "dir",
+		.letter = 'd',
+		.argument = "DIR",
+		.id = OPTION_DIR,
+		.help = "Folder of the agent's sockets. The default is $GPOOL_DIR, and /run/gpool without it.",
+	},
+	{
+		.name = "pool",
+		.letter = 'p',
+		.argument = "NAME",
+		.id = OPTION_POOL,
+		.help = "The pool that is meant. The default is all pools where a verb can show several, and the agent's "
+			"first one elsewhere.",
+	},
+	{
+		.name = "output",
+		.letter = 'o',
+		.argument = "FORMAT",
+		.id = OPTION_OUTPUT,
+		.words = "table json",
+		.help = "Print a table for people, or json for programs. The default is table.",
+	},
+	{
+		.name = "timeout",
+		.argument = "SECONDS",
+		.id = OPTION_TIMEOUT,
+		.help = "Wait at most so long for an answer. The default is 5; fractions are fine.",
+	},
+	{
+		.name = "offline",
+		.argument = "[SNAPSHOT]",
+		.id = OPTION_OFFLINE,
+		.help = "Do not ask the agent: read the shared tables through the descriptors of gpoold, which takes root, or "
+			"those of a file that dump wrote.",
+	},
+	{
+		.name = "quiet",
+		.letter = 'q',
+		.id = OPTION_QUIET,
+		.help = "Print nothing but complaints: for scripts that look at the exit status alone.",
+	},
+	{
+		.name = "no-color",
+		.id = OPTION_NO_COLOR,
+		.help = "No colours. There are none either when $NO_COLOR is set or the output is no terminal.",
+	},
+	{
+		.name = "help",
+		.letter = 'h',
+		.id = OPTION_HELP,
+		.help = "Print help, on a verb when one is given.",
+	},
+	{
+		.name = "version",
+		.id = OPTION_VERSION,
+		.help = "Print the version of poolctl.",
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec pages_options[] = {
+	{
+		.name = "first",
+		.argument = "N",
+		.id = OPTION_FIRST,
+		.help = "Begin with this page. The default is 0.",
+	},
+	{
+		.name = "count",
+		.argument = "N",
+		.id = OPTION_COUNT,
+		.help = "Look at so many pages. The default is all.",
+	},
+	{
+		.name = "state",
+		.argument = "STATE",
+		.id = OPTION_STATE,
+		.words = STATE_WORDS,
+		.help = "Only pages in this state: FREE, LEASED, SHARED, EVICTING, MOVING, QUARANTINED, RESERVED or RETIRED; "
+			"or PINNED or UNPINNED for pages in blocks that are pinned or not.",
+	},
+	{
+		.name = "owner",
+		.argument = "N",
+		.id = OPTION_OWNER,
+		.help = "Only pages of the session with this number.",
+	},
+	{
+		.name = "each",
+		.id = OPTION_EACH,
+		.help = "One line for each page instead of one for each run of pages that are alike.",
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec pins_options[] = {
+	{
+		.name = "leaked",
+		.id = OPTION_LEAKED,
+		.help = "Only pins that are older than pins.max_duration of the configuration. Offline, where that is not "
+			"known: older than 30 seconds.",
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec events_options[] = {
+	{
+		.name = "count",
+		.argument = "N",
+		.id = OPTION_COUNT,
+		.help = "End after so many events. Without it events are followed until a signal.",
+	},
+	{
+		.name = "kind",
+		.argument = "KIND",
+		.id = OPTION_KIND,
+		.words = KIND_WORDS,
+		.help = "Only this kind: pressure, eviction, reclaim, tenant-limit, agent-start, session-start, session-end, "
+			"leaked-pin, reload, front-restart or damaged-session.",
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec evict_options[] = {
+	{
+		.name = "session",
+		.argument = "N",
+		.id = OPTION_SESSION,
+		.help = "Only blocks of the session with this number.",
+	},
+	{
+		.name = "content",
+		.argument = "TYPE,...",
+		.id = OPTION_CONTENT,
+		.words = CONTENT_WORDS,
+		.help = "Only blocks of these content types: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT.",
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec limit_options[] = {
+	{
+		.name = "session",
+		.argument = "N",
+		.id = OPTION_SESSION,
+		.help = "The session with this number instead of a tenant.",
+	},
+	{
+		.name = "limit",
+		.argument = "PAGES",
+		.id = OPTION_LIMIT,
+		.help = "The most that it may lease. For a session 0 means the limit of its tenant.",
+	},
+	{
+		.name = "minimum",
+		.argument = "PAGES",
+		.id = OPTION_MINIMUM,
+		.help = "What the tenant is guaranteed.",
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec check_options[] = {
+	{
+		.name = "quiescent",
+		.id = OPTION_QUIESCENT,
+		.help = "With --offline, where no process is at work: pages between two places and pins beside blocks count "
+			"as wrong too.",
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec help_options[] = {
+	{
+		.name = "man",
+		.id = OPTION_MAN,
+	},
+	{
+		.name = "completion",
+		.id = OPTION_COMPLETION,
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec no_options[] = { { .name = NULL } };
+
+const struct verb verbs[] = {
+	{
+		.name = "status",
+		.arguments = "",
+		.summary = "show the pools in numbers, with their pressure",
+		.text = "For each pool a bar and the pages behind it: pinned, in unpinned blocks, idle in a worker, free, "
+			"kept back, out of use; the pressure level; and what was lent, taken back, evicted and refused since "
+			"the agent began.",
+		.options = no_options,
+		.offline = true,
+		.run = status_run,
+	},
+	{
+		.name = "pages",
+		.arguments = "",
+		.summary = "show the page table",
+		.text = "Pages that are alike and neighbours share a line. BLOCKS says how many blocks begin in such a run, "
+			"PINS how often the most pinned of them is pinned, and UNUSED how long ago one of them was used last.",
+		.options = pages_options,
+		.offline = true,
+		.run = pages_run,
+	},
+	{
+		.name = "pins",
+		.arguments = "",
+		.summary = "show who has pinned what",
+		.text = "One line for each pinned block, with the process that pins it. AGE counts from when the pin was made "
+			"or refreshed.",
+		.options = pins_options,
+		.offline = true,
+		.run = pins_run,
+	},
+	{
+		.name = "clients",
+		.arguments = "",
+		.summary = "show the sessions: workers, observers, admins",
+		.text = "One line for each session, with the pages lent to it and what it did with them.",
+		.options = no_options,
+		.offline = true,
+		.run = clients_run,
+	},
+	{
+		.name = "tenants",
+		.arguments = "",
+		.summary = "show the tenants, their shares and what they use",
+		.text = "One line for each tenant and pool: guaranteed minimum, limit, pages lent and borrowed above the "
+			"minimum, and pages by content.",
+		.options = no_options,
+		.run = tenants_run,
+	},
+	{
+		.name = "events",
+		.arguments = "",
+		.summary = "follow what happens",
+		.text = "One line for each event from now on: pressure levels, evictions, idle pages taken back, limits met, "
+			"sessions that begin and end, leaked pins, restarts. With json one object a line. An interrupt ends "
+			"it with status 0.",
+		.options = events_options,
+		.run = events_run,
+	},
+	{
+		.name = "evict",
+		.arguments = "PAGES",
+		.summary = "take unpinned blocks from their owners now",
+		.text = "Evicts whole blocks, in the order of the eviction policy, until at least PAGES pages came free. "
+			"PAGES is a number, a size such as 128MiB, or percent of the pool. Pinned blocks stay; when fewer "
+			"pages than asked came free, the status is 1.",
+		.options = evict_options,
+		.arguments_least = 1,
+		.arguments_most = 1,
+		.run = evict_run,
+	},
+	{
+		.name = "limit",
+		.arguments = "[TENANT]",
+		.summary = "change what a tenant or a session may lease",
+		.text = "Holds until the next reload. PAGES is a number, a size such as 4GiB, or percent of the pool. What is "
+			"lent above a new limit is not taken back by force: it shrinks as it comes idle.",
+		.options = limit_options,
+		.arguments_most = 1,
+		.run = limit_run,
+	},
+	{
+		.name = "reload",
+		.arguments = "",
+		.summary = "have the agent read its configuration again",
+		.text = "Says what changed and what waits for a restart. On a mistake in the file nothing changes.",
+		.options = no_options,
+		.run = reload_run,
+	},
+	{
+		.name = "check",
+		.arguments = "",
+		.summary = "prove that the tables are consistent",
+		.text = "Compares page table, published counts, leases, blocks and pins. What workers change at that very "
+			"moment may look wrong for an instant, so findings in their tables are looked at up to three times "
+			"more before they count.",
+		.options = check_options,
+		.offline = true,
+		.run = check_run,
+	},
+	{
+		.name = "doctor",
+		.arguments = "",
+		.summary = "test this machine and say what to do",
+		.text = "Needs no agent. Looks at the kernel, the GPU driver, limits, memory, the folder of sockets and, "
+			"where one runs, the agent.",
+		.options = no_options,
+		.run = doctor_run,
+	},
+	{
+		.name = "dump",
+		.arguments = "FILE",
+		.summary = "write a snapshot that --offline reads",
+		.text = "As root all pools with all sessions, through the descriptors of gpoold and without asking the agent; "
+			"else the pools alone, through the agent. FILE is replaced as a whole, and only its owner may read "
+			"it.",
+		.options = no_options,
+		.arguments_least = 1,
+		.arguments_most = 1,
+		.run = dump_run,
+	},
+	{
+		.name = "version",
+		.arguments = "",
+		.summary = "show the versions of poolctl and of the agent",
+		.text = "When no agent answers, poolctl's own lines are printed all the same.",
+		.options = no_options,
+		.run = version_run,
+	},
+	{
+		.name = "help",
+		.arguments = "[VERB]",
+		.summary = "explain poolctl or one verb",
+		.text = "The same as --help.",
+		.options = help_options,
+		.arguments_most = 1,
+		.run = help_run,
+	},
+	{ .name = NULL },
+};
+
+const struct verb *verb_find(const char *name)
+{
+	for (const struct verb *verb = verbs; verb->name; verb++)
+		if (!strcmp(verb->name, name))
+			return verb;
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	struct command command;
+	int code = command_parse(argc, argv, &command);
+
+	if (code)
+		return code;
+	if (command.values[OPTION_HELP]) {
+		help_print(command.verb);
+	} else if (command.values[OPTION_VERSION]) {
+		printf("poolctl %s\n", gpool_version());
+	} else if (!command.verb) {
+		return complain_usage(NULL, "which verb?");
+	} else {
+		code = command.verb->run(&command);
+	}
+	if (fflush(stdout) || ferror(stdout)) {
+		complain("cannot write the output: %s", strerror(errno));
+		return code ? code : CODE_FAILED;
+	}
+	return code;
+}

@@ -1,0 +1,510 @@
+/* offline.c - from pieces to what status, pages, pins, clients and check show. */
+#include "tools/poolctl/offline.h"
+#include "tools/poolctl/output.h"
+#include "tools/poolctl/pieces.h"
+
+#include "proto/codec.h"
+#include "shm/page_map.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { LEAKED_AFTER_MS = 30000 }; /* the default of pins.max_duration; the configured value is not in shared memory */
+
+struct offline_pool {
+	char name[64]; /* clean text */
+	struct pool_segment pool;
+	uint32_t count; /* sessions */
+	struct pool_check_session *sessions;
+	struct session_segment *segments;                   /* [count], what sessions[] point to */
+	const struct session_segment *by_id[POOL_SESSIONS]; /* NULL: none */
+};
+
+struct offline {
+	struct pieces pieces;
+	uint32_t pool_count;
+	struct offline_pool pools[PIECE_POOLS_MAX];
+};
+
+/* A name out of shared memory: maybe without its NUL, maybe no text. */
+static void text_copy(char *to, size_t size, const char *from, size_t bytes)
+{
+	char raw[POOL_NAME_BYTES + 1] = "";
+
+	memcpy(raw, from, bytes < POOL_NAME_BYTES ? bytes : POOL_NAME_BYTES);
+	msg_text_copy(to, size, raw);
+}
+
+/* A session that only reads has a segment of zero pages. */
+static int session_open(const struct piece *piece, uint32_t page_count, struct session_segment *segment)
+{
+	struct stat stat;
+
+	if (fstat(piece->fd, &stat) < 0)
+		return -errno;
+	if ((uint64_t)stat.st_size == session_layout_of(0).bytes)
+		page_count = 0;
+	return session_segment_open(piece->fd, page_count, false, segment);
+}
+
+static void offline_add_session(struct offline_pool *pool, const struct piece *piece)
+{
+	struct session_segment *segment = &pool->segments[pool->count];
+	int error = session_open(piece, pool->pool.header->page_count, segment);
+
+	if (error) {
+		complain("passing over session %u of pool '%s': its table is unusable: %s", piece->session, pool->name,
+			strerror(-error));
+		return;
+	}
+	pool->by_id[piece->session] = segment;
+	pool->sessions[pool->count++] = (struct pool_check_session){ piece->session, segment };
+}
+
+static int offline_add_pool(struct offline *offline, const struct piece *piece)
+{
+	struct offline_pool *pool = &offline->pools[offline->pool_count];
+	int error = pool_segment_open(piece->fd, &pool->pool);
+
+	if (error) {
+		complain("cannot read the table of pool %u: %s", piece->pool,
+			error == -EPROTO ? "it has another layout than this poolctl knows; use the one that came with the agent"
+				: error == -EBADMSG ? "it is damaged"
+						    : strerror(-error));
+		return CODE_FAILED;
+	}
+	text_copy(pool->name, sizeof(pool->name), pool->pool.header->name, sizeof(pool->pool.header->name));
+	pool->sessions = memory_or_exit(calloc(POOL_SESSIONS, sizeof(*pool->sessions)));
+	pool->segments = memory_or_exit(calloc(POOL_SESSIONS, sizeof(*pool->segments)));
+	offline->pool_count++;
+	return CODE_OK;
+}
+
+static int offline_assemble(struct offline *offline)
+{
+	const struct piece *pool = NULL;
+	int code;
+
+	for (uint32_t i = 0; i < offline->pieces.count; i++) {
+		const struct piece *piece = &offline->pieces.list[i];
+
+		if (piece->kind == PIECE_POOL) {
+			code = offline_add_pool(offline, piece);
+			if (code)
+				return code;
+			pool = piece;
+		} else if (pool && piece->pool == pool->pool) {
+			offline_add_session(&offline->pools[offline->pool_count - 1], piece);
+		} else {
+			complain("passing over session %u: its pool %u is missing", piece->session, piece->pool);
+		}
+	}
+	return CODE_OK;
+}
+
+int offline_open(const struct command *command, struct offline **offline)
+{
+	struct offline *opened = memory_or_exit(calloc(1, sizeof(*opened)));
+	int code = command->snapshot ? snapshot_read(command->snapshot, &opened->pieces)
+				     : pieces_from_keeper(command, &opened->pieces);
+
+	if (!code)
+		code = offline_assemble(opened);
+	if (code) {
+		offline_close(opened);
+		return code;
+	}
+	*offline = opened;
+	return CODE_OK;
+}
+
+void offline_close(struct offline *offline)
+{
+	if (!offline)
+		return;
+	for (uint32_t i = 0; i < offline->pool_count; i++) {
+		struct offline_pool *pool = &offline->pools[i];
+
+		for (uint32_t j = 0; j < pool->count; j++)
+			session_segment_close(&pool->segments[j]);
+		pool_segment_close(&pool->pool);
+		free(pool->sessions);
+		free(pool->segments);
+	}
+	pieces_close(&offline->pieces);
+	free(offline);
+}
+
+uint64_t offline_time_ms(const struct offline *offline)
+{
+	return offline->pieces.time_ms;
+}
+
+void offline_print_source(const struct command *command, const struct offline *offline)
+{
+	if (offline->pieces.keeper)
+		print(command, "offline: read through the descriptors of gpoold, process %d\n", (int)offline->pieces.keeper);
+	else
+		print(command, "offline: the snapshot '%s' of %s\n", command->snapshot, time_text(offline->pieces.time_ms).text);
+}
+
+/* ---- what each page is used for ---- */
+
+/* The page words, copied once so that what is counted from them fits, and what the sessions say about the pages. */
+struct look {
+	const struct offline_pool *pool;
+	uint64_t *words;         /* [page_count] */
+	struct page_fact *facts; /* [page_count] */
+	uint32_t state_pages[PAGE_STATES];
+	uint32_t largest_free_run;
+	struct look_session {
+		uint32_t leased, idle, used, pinned;
+	} sessions[POOL_SESSIONS]; /* [0]: all together */
+};
+
+static bool in_block(const struct page_fact *fact)
+{
+	return fact->use == PAGE_USE_HEAD || fact->use == PAGE_USE_INSIDE;
+}
+
+static uint32_t pins_of(const struct look *look, const struct page_fact *fact)
+{
+	return in_block(fact) ? atomic_load_explicit(&look->pool->by_id[fact->session]->pins[fact->head], memory_order_relaxed)
+			      : 0;
+}
+
+static void look_at_page(struct look *look, uint32_t page)
+{
+	const struct page_fact *fact = &look->facts[page];
+	struct look_session *owner = &look->sessions[page_word_owner(look->words[page])];
+	struct look_session *user = &look->sessions[fact->session];
+	bool idle = fact->use == PAGE_USE_IDLE || fact->use == PAGE_USE_CACHED, pinned = pins_of(look, fact) != 0;
+
+	if (owner != look->sessions)
+		owner->leased++;
+	if (user == look->sessions)
+		return;
+	user->idle += idle;
+	user->used += in_block(fact);
+	user->pinned += pinned;
+	look->sessions[0].idle += idle;
+	look->sessions[0].used += in_block(fact);
+	look->sessions[0].pinned += pinned;
+}
+
+static struct look *look_create(const struct offline_pool *pool)
+{
+	struct look *look = memory_or_exit(calloc(1, sizeof(*look)));
+	uint32_t page_count = pool->pool.header->page_count, run = 0;
+
+	look->pool = pool;
+	look->words = memory_or_exit(calloc(page_count, sizeof(*look->words)));
+	look->facts = memory_or_exit(calloc(page_count, sizeof(*look->facts)));
+	page_map_fill(&pool->pool, pool->sessions, pool->count, look->facts);
+	for (uint32_t page = 0; page < page_count; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pool.pages[page], memory_order_acquire);
+		enum page_state state = page_word_state(word);
+
+		look->words[page] = word;
+		if ((unsigned)state < PAGE_STATES)
+			look->state_pages[state]++;
+		run = state == PAGE_FREE ? run + 1 : 0;
+		if (run > look->largest_free_run)
+			look->largest_free_run = run;
+		look_at_page(look, page);
+	}
+	return look;
+}
+
+static void look_destroy(struct look *look)
+{
+	if (!look)
+		return;
+	free(look->words);
+	free(look->facts);
+	free(look);
+}
+
+/* Since a block was last used, by the agent's coarse clock, which stands still while no agent runs. */
+static uint32_t idle_ms_of(const struct look *look, const struct page_fact *fact)
+{
+	uint32_t now = atomic_load_explicit(&look->pool->pool.header->clock_ms, memory_order_relaxed);
+	uint32_t age = now - atomic_load_explicit(&look->pool->by_id[fact->session]->touch[fact->head], memory_order_relaxed);
+
+	return age > INT32_MAX ? 0 : age;
+}
+
+static void page_entry_fill(const struct look *look, uint32_t page, struct msg_page_entry *entry)
+{
+	const struct page_fact *fact = &look->facts[page];
+	uint64_t word = look->words[page];
+
+	*entry = (struct msg_page_entry){
+		.page = page,
+		.state = (uint8_t)page_word_state(word),
+		.use = fact->use,
+		.owner = (uint16_t)page_word_owner(word),
+		.generation = page_word_generation(word),
+	};
+	if (!in_block(fact))
+		return;
+	entry->content_type = fact->content;
+	entry->pins = pins_of(look, fact);
+	entry->idle_ms = idle_ms_of(look, fact);
+	entry->block_first = fact->head;
+	entry->block_pages = fact->pages;
+	entry->owner_id =
+		atomic_load_explicit(&look->pool->by_id[fact->session]->blocks[fact->head].owner_id, memory_order_relaxed);
+}
+
+/* ---- the verbs ---- */
+
+/* The pool that --pool names, else the first; NULL after a complaint. */
+static const struct offline_pool *pool_pick(const struct command *command, const struct offline *offline)
+{
+	if (!command->pool)
+		return &offline->pools[0];
+	for (uint32_t i = 0; i < offline->pool_count; i++)
+		if (!strcmp(offline->pools[i].name, command->pool))
+			return &offline->pools[i];
+	complain("there is no pool '%s'; 'poolctl status --offline' lists them", command->pool);
+	return NULL;
+}
+
+static bool pool_shown(const struct command *command, const struct offline_pool *pool)
+{
+	return !command->pool || !strcmp(command->pool, pool->name);
+}
+
+static uint64_t counter(const struct pool_segment *pool, enum pool_counter which)
+{
+	return atomic_load_explicit(&pool->header->counters[which], memory_order_relaxed);
+}
+
+/* The sum over a session's threads of one field of struct thread_stats. */
+static uint64_t stats_sum(const struct session_segment *segment, size_t field)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < SESSION_STAT_SLOTS; i++)
+		sum += atomic_load_explicit(
+			(const _Atomic uint64_t *)((const char *)&segment->stats->threads[i] + field), memory_order_relaxed);
+	return sum;
+}
+#define STATS_SUM(segment, field) stats_sum((segment), offsetof(struct thread_stats, field))
+
+static void pool_status(const struct offline_pool *from, struct msg_pool_status *to)
+{
+	const struct pool_header *header = from->pool.header;
+	struct look *look = look_create(from);
+
+	strcpy(to->name, from->name);
+	text_copy(to->backend, sizeof(to->backend), header->backend, sizeof(header->backend));
+	text_copy(to->device, sizeof(to->device), header->device, sizeof(header->device));
+	to->page_size = header->page_bytes;
+	to->page_count = header->page_count;
+	to->free_pages = look->state_pages[PAGE_FREE];
+	to->leased_pages = look->state_pages[PAGE_LEASED];
+	to->quarantined_pages = look->state_pages[PAGE_QUARANTINED];
+	to->reserved_pages = look->state_pages[PAGE_RESERVED];
+	to->retired_pages = look->state_pages[PAGE_RETIRED];
+	to->largest_free_run = look->largest_free_run;
+	to->idle_pages = look->sessions[0].idle;
+	to->used_pages = look->sessions[0].used;
+	to->pinned_pages = look->sessions[0].pinned;
+	for (uint32_t i = 0; i < from->count; i++) {
+		to->contended_pins += STATS_SUM(&from->segments[i], contended_pins);
+		to->pins += STATS_SUM(&from->segments[i], pins);
+		to->allocations += STATS_SUM(&from->segments[i], allocations);
+	}
+	to->sessions = atomic_load(&header->sessions);
+	to->waiters = atomic_load(&header->waiters);
+	to->pressure = atomic_load(&header->pressure);
+	to->grants = counter(&from->pool, POOL_COUNT_GRANTS);
+	to->reclaims = counter(&from->pool, POOL_COUNT_RECLAIMS);
+	to->evictions = counter(&from->pool, POOL_COUNT_EVICTIONS);
+	to->evicted_pages = counter(&from->pool, POOL_COUNT_EVICTED_PAGES);
+	to->refusals = counter(&from->pool, POOL_COUNT_REFUSALS);
+	to->deaths = counter(&from->pool, POOL_COUNT_DEATHS);
+	to->leaked_pins = counter(&from->pool, POOL_COUNT_LEAKED_PINS);
+	look_destroy(look);
+}
+
+int offline_status(const struct command *command, const struct offline *offline, struct msg_status_reply *reply)
+{
+	memset(reply, 0, sizeof(*reply));
+	if (!pool_pick(command, offline))
+		return CODE_USAGE;
+	reply->incarnation = atomic_load(&offline->pools[0].pool.header->incarnation);
+	for (uint32_t i = 0; i < offline->pool_count; i++)
+		if (pool_shown(command, &offline->pools[i]))
+			pool_status(&offline->pools[i], &reply->pools[reply->pools_count++]);
+	return CODE_OK;
+}
+
+int offline_pages(const struct command *command, const struct offline *offline, struct pages_view *view)
+{
+	const struct offline_pool *pool = pool_pick(command, offline);
+	struct look *look;
+
+	if (!pool)
+		return CODE_USAGE;
+	strcpy(view->pool, pool->name);
+	view->page_bytes = pool->pool.header->page_bytes;
+	view->page_count = pool->pool.header->page_count;
+	if (view->first > view->page_count)
+		view->first = view->page_count;
+	if (view->count > view->page_count - view->first)
+		view->count = view->page_count - view->first;
+	view->pages = memory_or_exit(calloc(view->count + 1, sizeof(*view->pages)));
+	look = look_create(pool);
+	for (uint32_t i = 0; i < view->count; i++)
+		page_entry_fill(look, view->first + i, &view->pages[i]);
+	look_destroy(look);
+	return CODE_OK;
+}
+
+static void pin_entry(const struct offline_pool *pool, const struct msg_page_entry *page, struct msg_pin_entry *pin)
+{
+	const struct session_record *record = &pool->pool.sessions[page->owner];
+
+	memset(pin, 0, sizeof(*pin));
+	pin->page = page->page;
+	pin->page_count = page->block_pages;
+	pin->pins = page->pins;
+	pin->age_ms = page->idle_ms;
+	pin->leaked = page->idle_ms > LEAKED_AFTER_MS;
+	pin->content_type = page->content_type;
+	pin->session = page->owner;
+	pin->pid = record->pid;
+	pin->owner_id = page->owner_id;
+	text_copy(pin->name, sizeof(pin->name), record->name, sizeof(record->name));
+}
+
+static void pool_pins(const struct command *command, const struct offline_pool *pool, struct pins_view *view)
+{
+	struct look *look = look_create(pool);
+
+	for (uint32_t page = 0; page < pool->pool.header->page_count; page++) {
+		struct msg_page_entry entry;
+		struct msg_pin_entry pin;
+
+		if (look->facts[page].use != PAGE_USE_HEAD)
+			continue;
+		page_entry_fill(look, page, &entry);
+		pin_entry(pool, &entry, &pin);
+		if (pin.pins && (!command->values[OPTION_LEAKED] || pin.leaked))
+			pins_add(view, pool->name, pool->pool.header->page_bytes, &pin);
+	}
+	look_destroy(look);
+}
+
+int offline_pins(const struct command *command, const struct offline *offline, struct pins_view *view)
+{
+	if (!pool_pick(command, offline))
+		return CODE_USAGE;
+	for (uint32_t i = 0; i < offline->pool_count; i++)
+		if (pool_shown(command, &offline->pools[i]))
+			pool_pins(command, &offline->pools[i], view);
+	return CODE_OK;
+}
+
+static void client_entry(const struct offline *offline, const struct look *look, uint32_t id, struct msg_client_entry *to)
+{
+	const struct offline_pool *pool = look->pool;
+	const struct session_record *record = &pool->pool.sessions[id];
+	const struct look_session *sums = &look->sessions[id];
+	const struct session_segment *segment = pool->by_id[id];
+
+	memset(to, 0, sizeof(*to));
+	strcpy(to->pool, pool->name);
+	to->session = id;
+	to->pid = record->pid;
+	to->uid = record->uid;
+	to->role = record->role;
+	to->state = atomic_load_explicit(&record->state, memory_order_acquire) == SESSION_RECORD_CLOSED;
+	text_copy(to->name, sizeof(to->name), record->name, sizeof(record->name));
+	text_copy(to->tenant, sizeof(to->tenant), record->tenant, sizeof(record->tenant));
+	to->age_ms = offline->pieces.time_ms > record->attached_ms ? offline->pieces.time_ms - record->attached_ms : 0;
+	to->leased_pages = sums->leased;
+	to->idle_pages = sums->idle;
+	to->used_pages = sums->used;
+	to->pinned_pages = sums->pinned;
+	if (!segment)
+		return;
+	to->allocations = STATS_SUM(segment, allocations);
+	to->frees = STATS_SUM(segment, frees);
+	to->pins = STATS_SUM(segment, pins);
+	to->contended_pins = STATS_SUM(segment, contended_pins);
+	to->stale_pins = STATS_SUM(segment, stale_pins);
+	to->refills = STATS_SUM(segment, refills);
+	to->refusals = STATS_SUM(segment, refusals);
+}
+
+int offline_clients(const struct command *command, const struct offline *offline, struct clients_view *view)
+{
+	if (!pool_pick(command, offline))
+		return CODE_USAGE;
+	for (uint32_t i = 0; i < offline->pool_count; i++) {
+		const struct offline_pool *pool = &offline->pools[i];
+		struct look *look;
+
+		if (!pool_shown(command, pool))
+			continue;
+		look = look_create(pool);
+		for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
+			if (atomic_load(&pool->pool.sessions[id].state) == SESSION_RECORD_NONE)
+				continue;
+			view->clients = list_grow(view->clients, view->count, &view->capacity, sizeof(*view->clients));
+			client_entry(offline, look, id, &view->clients[view->count++]);
+		}
+		look_destroy(look);
+	}
+	return CODE_OK;
+}
+
+static void finding_keep(void *context, const struct pool_finding *finding)
+{
+	struct check_view *view = context;
+	struct msg_finding *kept;
+
+	if (view->count == sizeof(view->findings) / sizeof(view->findings[0]))
+		return;
+	kept = &view->findings[view->count++];
+	kept->session = finding->session;
+	kept->page = finding->page;
+	msg_text_copy(kept->text, sizeof(kept->text), finding->text);
+}
+
+int offline_check(const struct offline *offline, uint32_t index, bool quiescent, struct check_view *view)
+{
+	const struct offline_pool *pool = &offline->pools[index];
+	struct pool_check check = { .quiescent = quiescent, .found = finding_keep, .context = view };
+	int error;
+
+	memset(view, 0, sizeof(*view));
+	strcpy(view->pool, pool->name);
+	error = pool_check(&pool->pool, pool->sessions, pool->count, &check);
+	if (error < 0) {
+		complain("cannot check pool '%s': %s", pool->name, strerror(-error));
+		return CODE_FAILED;
+	}
+	view->pages = pool->pool.header->page_count;
+	view->sessions = pool->count;
+	view->in_transit = check.in_transit;
+	view->found = check.findings;
+	return CODE_OK;
+}
+
+int offline_pools(const struct command *command, const struct offline *offline, uint32_t *first, uint32_t *count)
+{
+	const struct offline_pool *pool = pool_pick(command, offline);
+
+	if (!pool)
+		return CODE_USAGE;
+	*first = (uint32_t)(pool - offline->pools);
+	*count = command->pool ? 1 : offline->pool_count;
+	return CODE_OK;
+}

@@ -1,0 +1,34 @@
+/*
+ * offline.h - the tables of an agent that does not answer: dead, stopped, hung, or long gone and only a snapshot left.
+ *
+ * It maps the segments read-only and works out by itself what the agent would answer. Pages, owners and free runs come from the
+ * pool segment; idle, cached and used pages, pins and names of blocks from the session segments, in which anything may stand:
+ * every field is read once, checked, and believed only about pages that the pool segment gives to that session.
+ */
+#ifndef GPOOL_TOOLS_POOLCTL_OFFLINE_H
+#define GPOOL_TOOLS_POOLCTL_OFFLINE_H
+
+#include "tools/poolctl/view.h"
+
+#include "proto/messages.h"
+
+struct offline;
+
+/* offline_open() - by command->snapshot or the keeper. Return: CODE_OK, or an exit code after a complaint. */
+int offline_open(const struct command *command, struct offline **offline);
+void offline_close(struct offline *offline);
+
+uint64_t offline_time_ms(const struct offline *offline);
+/* offline_print_source() - one line for people: where the tables come from. */
+void offline_print_source(const struct command *command, const struct offline *offline);
+
+/* What verbs show; each an exit code, CODE_USAGE when there is no pool of command->pool's name. */
+int offline_status(const struct command *command, const struct offline *offline, struct msg_status_reply *reply);
+int offline_pages(const struct command *command, const struct offline *offline, struct pages_view *view);
+int offline_pins(const struct command *command, const struct offline *offline, struct pins_view *view);
+int offline_clients(const struct command *command, const struct offline *offline, struct clients_view *view);
+/* offline_pools() - which pools --pool lets through: [first, first + count). offline_check() - one of them. */
+int offline_pools(const struct command *command, const struct offline *offline, uint32_t *first, uint32_t *count);
+int offline_check(const struct offline *offline, uint32_t index, bool quiescent, struct check_view *view);
+
+#endif

@@ -1,0 +1,60 @@
+/*
+ * output.h - tables for people, JSON for programs.
+ *
+ * A table is filled cell by cell and printed at its end, when the width of each column is known. A JSON document is
+ * {"version": 1, "kind": KIND, ...}: fields are added within a version, never renamed or removed.
+ */
+#ifndef GPOOL_TOOLS_POOLCTL_OUTPUT_H
+#define GPOOL_TOOLS_POOLCTL_OUTPUT_H
+
+#include "tools/poolctl/poolctl.h"
+
+#include <cjson/cJSON.h>
+#include <stddef.h>
+
+enum color { COLOR_NONE, COLOR_GREEN, COLOR_YELLOW, COLOR_RED, COLOR_DIM, COLOR_BOLD, COLORS };
+
+/* ---- tables ---- */
+
+struct table;
+
+/* table_create() - `columns`: headings separated by '|', with '>' before one that is aligned to the right: "PAGES|>SIZE". */
+struct table *table_create(const char *columns);
+void table_destroy(struct table *table);
+/* Rows are filled from left to right; a full one is followed by the next. */
+void __attribute__((format(printf, 2, 3))) table_cell(struct table *table, const char *format, ...);
+void __attribute__((format(printf, 3, 4))) table_cell_color(struct table *table, enum color color, const char *format, ...);
+uint32_t table_rows(const struct table *table);
+void table_print(const struct command *command, const struct table *table);
+
+/* print() - to standard output, unless --quiet. */
+void __attribute__((format(printf, 2, 3))) print(const struct command *command, const char *format, ...);
+/* The sequence that starts a colour, COLOR_NONE that which ends it; "" when the output has none. */
+const char *color_code(const struct command *command, enum color color);
+
+/* ---- units ---- */
+
+struct text {
+	char text[64];
+};
+
+struct text bytes_text(uint64_t bytes);        /* "1.5 GiB" */
+struct text age_text(uint64_t ms);             /* "3 h 12 m" */
+struct text nanoseconds_text(uint64_t ns);     /* "12 us" */
+struct text percent_text(uint64_t part, uint64_t whole);
+struct text time_text(uint64_t time_ms);       /* local wall clock, "2026-01-31 12:00:00.000" */
+
+/* ---- JSON ---- */
+
+cJSON *json_document(const char *kind);
+void json_number(cJSON *object, const char *name, uint64_t value); /* exact, also above 2^53 */
+void json_text(cJSON *object, const char *name, const char *value);
+void json_bool(cJSON *object, const char *name, bool value);
+void json_null(cJSON *object, const char *name);
+cJSON *json_array(cJSON *object, const char *name);
+cJSON *json_object(cJSON *object, const char *name);
+cJSON *json_item(cJSON *array); /* a new object at the end of it */
+/* json_print() - the document, indented (line: on one line and flushed), and destroy it. */
+void json_print(const struct command *command, cJSON *document, bool line);
+
+#endif

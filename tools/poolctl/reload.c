@@ -1,0 +1,29 @@
+/* reload.c - the agent reads its configuration again. */
+#include "tools/poolctl/agent.h"
+#include "tools/poolctl/output.h"
+
+AGENT_DOER(reload)
+
+int reload_run(const struct command *command)
+{
+	static const struct msg_reload_request request;
+	struct msg_done_reply reply;
+	struct gpool *pool;
+	cJSON *document;
+	int code = agent_open(command, GPOOL_OPEN_ADMIN, &pool);
+
+	if (code)
+		return code;
+	code = agent_do_reload(command, pool, &request, &reply);
+	gpool_close(pool);
+	if (code)
+		return code;
+	if (command->output == OUTPUT_JSON) {
+		document = json_document("reload");
+		json_text(document, "text", reply.text);
+		json_print(command, document, false);
+	} else {
+		print(command, "%s\n", reply.text[0] ? reply.text : "reloaded");
+	}
+	return CODE_OK;
+}

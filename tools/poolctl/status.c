@@ -1,0 +1,242 @@
+/* status.c - the pools in numbers. */
+#include "tools/poolctl/agent.h"
+#include "tools/poolctl/offline.h"
+#include "tools/poolctl/output.h"
+
+#include "shm/pool_segment.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { BAR_CELLS = 64 };
+
+/* One kind of page as the bar shows it, in this order. */
+struct share {
+	char mark;
+	const char *name;
+	enum color color;
+	uint32_t pages;
+};
+enum {
+	SHARE_PINNED,
+	SHARE_UNPINNED,
+	SHARE_IDLE,
+	SHARE_TRANSIT,
+	SHARE_QUARANTINED,
+	SHARE_RETIRED,
+	SHARE_OTHER,
+	SHARE_FREE,
+	SHARE_RESERVED,
+	SHARES
+};
+
+static uint32_t minus(uint32_t from, uint32_t what)
+{
+	return from > what ? from - what : 0;
+}
+
+/* Workers go on while the agent counts, so a difference may come out below zero: then it is 0. */
+static void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES])
+{
+	static const struct share kinds[SHARES] = {
+		[SHARE_PINNED] = { '#', "pinned", COLOR_RED, 0 },
+		[SHARE_UNPINNED] = { '=', "unpinned", COLOR_YELLOW, 0 },
+		[SHARE_IDLE] = { '-', "idle in workers", COLOR_GREEN, 0 },
+		[SHARE_TRANSIT] = { '~', "in transit", COLOR_GREEN, 0 },
+		[SHARE_QUARANTINED] = { 'q', "quarantined", COLOR_RED, 0 },
+		[SHARE_RETIRED] = { 'x', "retired", COLOR_DIM, 0 },
+		[SHARE_OTHER] = { 's', "shared or moving", COLOR_YELLOW, 0 },
+		[SHARE_FREE] = { '.', "free", COLOR_NONE, 0 },
+		[SHARE_RESERVED] = { 'R', "reserved", COLOR_DIM, 0 },
+	};
+	uint32_t sum = 0;
+
+	memcpy(shares, kinds, sizeof(kinds));
+	shares[SHARE_PINNED].pages = pool->pinned_pages;
+	shares[SHARE_UNPINNED].pages = minus(pool->used_pages, pool->pinned_pages);
+	shares[SHARE_IDLE].pages = pool->idle_pages;
+	shares[SHARE_TRANSIT].pages = minus(minus(pool->leased_pages, pool->used_pages), pool->idle_pages);
+	shares[SHARE_QUARANTINED].pages = pool->quarantined_pages;
+	shares[SHARE_RETIRED].pages = pool->retired_pages;
+	shares[SHARE_FREE].pages = pool->free_pages;
+	shares[SHARE_RESERVED].pages = pool->reserved_pages;
+	for (int i = 0; i < SHARES; i++)
+		sum += shares[i].pages;
+	shares[SHARE_OTHER].pages = minus(pool->page_count, sum);
+}
+
+static void bar_print(const struct command *command, const struct msg_pool_status *pool, const struct share *shares)
+{
+	print(command, "  [");
+	for (uint32_t cell = 0; cell < BAR_CELLS; cell++) {
+		/* the page in the middle of the cell, had all pages been sorted by kind */
+		uint64_t page = ((uint64_t)cell * 2 + 1) * pool->page_count / (2 * BAR_CELLS), before = 0;
+		int kind = 0;
+
+		while (kind + 1 < SHARES && page >= before + shares[kind].pages)
+			before += shares[kind++].pages;
+		print(command, "%s%c%s", color_code(command, shares[kind].color), shares[kind].mark,
+			color_code(command, COLOR_NONE));
+	}
+	print(command, "] %s lent\n", percent_text(pool->leased_pages, pool->page_count).text);
+}
+
+static void shares_print(const struct command *command, const struct msg_pool_status *pool, const struct share *shares)
+{
+	struct table *table = table_create(" |>PAGES|>SIZE|>SHARE|KIND");
+
+	for (int i = 0; i < SHARES; i++) {
+		if (!shares[i].pages && i != SHARE_PINNED && i != SHARE_UNPINNED && i != SHARE_IDLE && i != SHARE_FREE)
+			continue;
+		table_cell(table, "  %c", shares[i].mark);
+		table_cell(table, "%" PRIu32, shares[i].pages);
+		table_cell(table, "%s", bytes_text(shares[i].pages * pool->page_size).text);
+		table_cell(table, "%s", percent_text(shares[i].pages, pool->page_count).text);
+		table_cell(table, "%s", shares[i].name);
+	}
+	table_print(command, table);
+	table_destroy(table);
+}
+
+static enum color pressure_color(uint32_t pressure)
+{
+	static const enum color colors[POOL_PRESSURES] = { COLOR_GREEN, COLOR_NONE, COLOR_YELLOW, COLOR_RED };
+
+	return pressure < POOL_PRESSURES ? colors[pressure] : COLOR_RED;
+}
+
+static void pool_print(const struct command *command, const struct msg_pool_status *pool)
+{
+	struct share shares[SHARES];
+
+	shares_fill(pool, shares);
+	print(command, "\npool '%s': %" PRIu32 " pages of %s, %s, %s back end%s%s, pressure %s%s%s\n", pool->name,
+		pool->page_count, bytes_text(pool->page_size).text, bytes_text(pool->page_count * pool->page_size).text,
+		pool->backend, pool->policy[0] ? ", policy " : "", pool->policy,
+		color_code(command, pressure_color(pool->pressure)), pool_pressure_name(pool->pressure),
+		color_code(command, COLOR_NONE));
+	bar_print(command, pool, shares);
+	shares_print(command, pool, shares);
+	print(command,
+		"  largest free run %" PRIu32 " pages (%s of the free ones), sessions %" PRIu32 ", requests waiting %" PRIu32
+		"\n",
+		pool->largest_free_run, percent_text(pool->largest_free_run, pool->free_pages).text, pool->sessions,
+		pool->waiters);
+	print(command,
+		"  pages lent %" PRIu64 ", taken back idle %" PRIu64 ", evicted %" PRIu64 " in %" PRIu64
+		" blocks; refusals %" PRIu64 ", deaths %" PRIu64 ", leaked pins %" PRIu64 "\n",
+		pool->grants, pool->reclaims, pool->evicted_pages, pool->evictions, pool->refusals, pool->deaths,
+		pool->leaked_pins);
+	print(command, "  allocations %" PRIu64 ", pins %" PRIu64 ", contended %s", pool->allocations, pool->pins,
+		percent_text(pool->contended_pins, pool->pins).text);
+	if (!command->offline)
+		print(command, "; refill median %s, 99th percentile %s", nanoseconds_text(pool->refill_p50_ns).text,
+			nanoseconds_text(pool->refill_p99_ns).text);
+	print(command, "\n");
+}
+
+static void status_table(const struct command *command, const struct msg_status_reply *reply)
+{
+	if (!command->offline)
+		print(command,
+			"agent %" PRIu32 ", up %s, incarnation %" PRIu64 "; front %" PRIu32 ", restarted %" PRIu32 " times\n",
+			reply->agent_pid, age_text(reply->uptime_ms).text, reply->incarnation, reply->front_pid,
+			reply->front_restarts);
+	for (uint32_t i = 0; i < reply->pools_count; i++)
+		pool_print(command, &reply->pools[i]);
+}
+
+static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offline)
+{
+	json_text(to, "name", pool->name);
+	json_text(to, "backend", pool->backend);
+	json_text(to, "device", pool->device);
+	json_number(to, "page_bytes", pool->page_size);
+	json_text(to, "pressure", pool_pressure_name(pool->pressure));
+#define NUMBER(field) json_number(to, #field, pool->field)
+	NUMBER(page_count);
+	NUMBER(free_pages);
+	NUMBER(leased_pages);
+	NUMBER(idle_pages);
+	NUMBER(used_pages);
+	NUMBER(pinned_pages);
+	NUMBER(quarantined_pages);
+	NUMBER(reserved_pages);
+	NUMBER(retired_pages);
+	NUMBER(largest_free_run);
+	NUMBER(sessions);
+	NUMBER(waiters);
+	NUMBER(grants);
+	NUMBER(reclaims);
+	NUMBER(evictions);
+	NUMBER(evicted_pages);
+	NUMBER(refusals);
+	NUMBER(deaths);
+	NUMBER(leaked_pins);
+	NUMBER(contended_pins);
+	NUMBER(pins);
+	NUMBER(allocations);
+	if (offline) {
+		json_null(to, "refill_p50_ns");
+		json_null(to, "refill_p99_ns");
+		json_null(to, "policy");
+		return;
+	}
+	NUMBER(refill_p50_ns);
+	NUMBER(refill_p99_ns);
+#undef NUMBER
+	json_text(to, "policy", pool->policy);
+}
+
+static void status_json(const struct command *command, const struct msg_status_reply *reply, const struct offline *offline)
+{
+	cJSON *document = json_document("status"), *pools;
+
+	json_bool(document, "offline", command->offline);
+	json_number(document, "incarnation", reply->incarnation);
+	if (offline) {
+		json_number(document, "time_ms", offline_time_ms(offline));
+		json_null(document, "agent_pid");
+	} else {
+		json_number(document, "uptime_ms", reply->uptime_ms);
+		json_number(document, "agent_pid", reply->agent_pid);
+		json_number(document, "front_pid", reply->front_pid);
+		json_number(document, "front_restarts", reply->front_restarts);
+	}
+	pools = json_array(document, "pools");
+	for (uint32_t i = 0; i < reply->pools_count; i++)
+		pool_json(json_item(pools), &reply->pools[i], offline != NULL);
+	json_print(command, document, false);
+}
+
+static int status_ask(const struct command *command, struct msg_status_reply *reply)
+{
+	struct gpool *pool;
+	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
+
+	if (code)
+		return code;
+	code = agent_status(command, pool, reply);
+	gpool_close(pool);
+	return code;
+}
+
+int status_run(const struct command *command)
+{
+	static struct msg_status_reply reply;
+	struct offline *offline = NULL;
+	int code = command->offline ? offline_open(command, &offline) : status_ask(command, &reply);
+
+	if (!code && offline)
+		code = offline_status(command, offline, &reply);
+	if (!code && command->output == OUTPUT_JSON) {
+		status_json(command, &reply, offline);
+	} else if (!code) {
+		if (offline)
+			offline_print_source(command, offline);
+		status_table(command, &reply);
+	}
+	offline_close(offline);
+	return code;
+}

@@ -1,0 +1,98 @@
+/* tenants.c - who shares the pools, by which rules, and what they use. */
+#include "tools/poolctl/agent.h"
+#include "tools/poolctl/output.h"
+#include "tools/poolctl/view.h"
+
+#include <inttypes.h>
+
+AGENT_GETTER(tenants)
+
+static void tenant_contents(const struct msg_tenant_entry *tenant, uint64_t contents[GPOOL_CONTENTS])
+{
+	contents[GPOOL_KV_CACHE] = tenant->by_content_0;
+	contents[GPOOL_LORA_WEIGHT] = tenant->by_content_1;
+	contents[GPOOL_TEMP_BUFFER] = tenant->by_content_2;
+	contents[GPOOL_ACTIVATION] = tenant->by_content_3;
+	contents[GPOOL_GRADIENT] = tenant->by_content_4;
+}
+
+static void tenants_table(const struct command *command, const struct msg_tenants_reply *reply)
+{
+	struct table *table = table_create(
+		"POOL|TENANT|>MINIMUM|>LIMIT|>LEASED|>OF LIMIT|>BORROWED|>WEIGHT|>PRIORITY|>SESSIONS|>REFUSALS|>EVICTED|"
+		">KV|>LORA|>TEMP|>ACTIVATION|>GRADIENT");
+	uint64_t contents[GPOOL_CONTENTS];
+
+	for (uint32_t i = 0; i < reply->tenants_count; i++) {
+		const struct msg_tenant_entry *tenant = &reply->tenants[i];
+
+		table_cell(table, "%s", tenant->pool);
+		table_cell(table, "%s", tenant->name);
+		table_cell(table, "%" PRIu32, tenant->minimum_pages);
+		table_cell(table, "%" PRIu32, tenant->limit_pages);
+		table_cell(table, "%" PRIu32, tenant->leased_pages);
+		table_cell_color(table, tenant->leased_pages >= tenant->limit_pages ? COLOR_RED : COLOR_NONE, "%s",
+			percent_text(tenant->leased_pages, tenant->limit_pages).text);
+		table_cell(table, "%" PRIu32, tenant->borrowed_pages);
+		table_cell(table, "%" PRIu32, tenant->weight);
+		table_cell(table, "%" PRIu32, tenant->priority);
+		table_cell(table, "%" PRIu32, tenant->sessions);
+		table_cell(table, "%" PRIu64, tenant->refusals);
+		table_cell(table, "%" PRIu64, tenant->evicted_pages);
+		tenant_contents(tenant, contents);
+		for (int content = 0; content < GPOOL_CONTENTS; content++)
+			table_cell(table, "%" PRIu64, contents[content]);
+	}
+	table_print(command, table);
+	table_destroy(table);
+}
+
+static void tenants_json(const struct command *command, const struct msg_tenants_reply *reply)
+{
+	cJSON *document = json_document("tenants"), *list = json_array(document, "tenants");
+	uint64_t contents[GPOOL_CONTENTS];
+
+	for (uint32_t i = 0; i < reply->tenants_count; i++) {
+		const struct msg_tenant_entry *tenant = &reply->tenants[i];
+		cJSON *to = json_item(list), *used;
+
+		json_text(to, "pool", tenant->pool);
+		json_text(to, "name", tenant->name);
+#define NUMBER(field) json_number(to, #field, tenant->field)
+		NUMBER(minimum_pages);
+		NUMBER(limit_pages);
+		NUMBER(weight);
+		NUMBER(priority);
+		NUMBER(leased_pages);
+		NUMBER(borrowed_pages);
+		NUMBER(sessions);
+		NUMBER(refusals);
+		NUMBER(evicted_pages);
+#undef NUMBER
+		used = json_object(to, "used_pages");
+		tenant_contents(tenant, contents);
+		for (uint32_t content = 0; content < GPOOL_CONTENTS; content++)
+			json_number(used, content_name(content), contents[content]);
+	}
+	json_print(command, document, false);
+}
+
+int tenants_run(const struct command *command)
+{
+	static struct msg_tenants_reply reply;
+	struct msg_tenants_request request = { .pool = "" };
+	struct gpool *pool;
+	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
+
+	if (code)
+		return code;
+	if (command->pool)
+		agent_pool_name(pool, request.pool);
+	code = agent_get_tenants(command, pool, &request, &reply);
+	gpool_close(pool);
+	if (!code && command->output == OUTPUT_JSON)
+		tenants_json(command, &reply);
+	else if (!code)
+		tenants_table(command, &reply);
+	return code;
+}
