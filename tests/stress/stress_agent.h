@@ -1,0 +1,230 @@
+/*
+ * stress_agent.h - a real gpoold for a stress test, on the host back end, with an observer's session to ask and to look.
+ *
+ * Functions that judge print what they did not like and return false.
+ */
+#ifndef GPOOL_TESTS_STRESS_AGENT_H
+#define GPOOL_TESTS_STRESS_AGENT_H
+
+#include "client/gpool.h"
+#include "client/request.h"
+#include "proto/codec.h"
+#include "shm/doorbell.h"
+#include "shm/pool_segment.h"
+#include "tests/lib/harness.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/types.h>
+
+enum { STRESS_SETTINGS_MAX = 8, STRESS_PATIENCE_MS = 30000 };
+
+struct stress_agent {
+	struct harness harness;
+	const char *directory;
+	struct gpool *observer;
+	const struct pool_header *header;
+	pid_t keeper, pid, front;
+};
+
+/* One request of the observer; the answer is in `reply`. */
+static inline bool stress_ask(
+	struct stress_agent *agent, const char *what, uint8_t *request, int length, uint8_t *reply, int *got)
+{
+	char text[512] = "";
+
+	*got = length < 0
+		       ? length
+		       : pool_request(agent->observer, request, (size_t)length, reply, MSG_BYTES_MAX, STRESS_PATIENCE_MS, text);
+	if (*got < 0)
+		printf("%s: %s %s\n", what, gpool_strerror(*got), text);
+	return *got >= 0;
+}
+
+static inline bool stress_agent_status(struct stress_agent *agent, struct msg_status_reply *status)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct msg_status_request request = {0};
+	uint8_t message[MSG_LARGEST_status_request];
+	int length = msg_encode_status_request(&request, 0, NULL, message, sizeof(message));
+
+	return stress_ask(agent, "status", message, length, reply, &length) &&
+	       !msg_decode_status_reply(status, reply, (size_t)length);
+}
+
+/* Is it the agent that was started? A front may have been replaced. */
+static inline bool stress_agent_same(struct stress_agent *agent)
+{
+	static struct msg_status_reply status;
+
+	if (!stress_agent_status(agent, &status))
+		return false;
+	if (status.agent_pid != (uint32_t)agent->pid)
+		printf("the agent was process %d and is %u: it has died\n", (int)agent->pid, status.agent_pid);
+	return status.agent_pid == (uint32_t)agent->pid;
+}
+
+static inline bool stress_agent_front(struct stress_agent *agent, pid_t *pid, uint32_t *restarts)
+{
+	static struct msg_status_reply status;
+
+	if (!stress_agent_status(agent, &status))
+		return false;
+	*pid = (pid_t)status.front_pid;
+	*restarts = status.front_restarts;
+	return true;
+}
+
+/*
+ * stress_agent_start() - with one pool of `pages` pages of 512 KiB, none reserved; `settings`: key=value up to NULL, or NULL.
+ * The caller may fork workers afterwards, which open sessions of their own; but as nanomsg was used here, they may send no
+ * control requests unless they become another program.
+ */
+static inline bool stress_agent_start(struct stress_agent *agent, uint32_t pages, const char *const *settings)
+{
+	static struct msg_status_reply status;
+	const char *arguments[8 + 2 * STRESS_SETTINGS_MAX];
+	struct gpool_options options;
+	char pool[128];
+	int count = 0, error;
+
+	memset(agent, 0, sizeof(*agent));
+	snprintf(pool, sizeof(pool), "name=stress,backend=host,size=%uKiB,page_size=512KB,reserved=0", pages * 512);
+	arguments[count++] = "--pool";
+	arguments[count++] = pool;
+	arguments[count++] = "--set";
+	arguments[count++] = "log.level=warning";
+	for (int i = 0; settings && settings[i] && i < STRESS_SETTINGS_MAX; i++) {
+		arguments[count++] = "--set";
+		arguments[count++] = settings[i];
+	}
+	arguments[count] = NULL;
+	fflush(stdout);
+	harness_start(&agent->harness, arguments);
+	agent->directory = agent->harness.directory;
+	agent->keeper = agent->harness.pid;
+	options = harness_options(&agent->harness);
+	options.flags = GPOOL_OPEN_OBSERVER;
+	options.timeout_ms = STRESS_PATIENCE_MS;
+	error = gpool_open(&options, &agent->observer);
+	if (error) {
+		printf("an observer cannot attach: %s\n", gpool_strerror(error));
+		return false;
+	}
+	agent->header = pool_view(agent->observer)->header;
+	if (!stress_agent_status(agent, &status))
+		return false;
+	agent->pid = (pid_t)status.agent_pid;
+	agent->front = (pid_t)status.front_pid;
+	return true;
+}
+
+/*
+ * The agent's own proof of the invariants. Findings against session `except` (0: none) do not count. With `still`, nobody is in
+ * the middle of anything: no page may be between two places.
+ */
+static inline bool stress_agent_check_session(struct stress_agent *agent, bool still, uint32_t except)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	static struct msg_check_reply check;
+	struct msg_check_request request = {.pool = ""};
+	uint8_t message[MSG_LARGEST_check_request];
+	int length = msg_encode_check_request(&request, 0, NULL, message, sizeof(message));
+	uint32_t others = 0;
+
+	if (!stress_ask(agent, "check", message, length, reply, &length))
+		return false;
+	if (msg_decode_check_reply(&check, reply, (size_t)length)) {
+		printf("the answer to check_request cannot be read\n");
+		return false;
+	}
+	for (uint32_t i = 0; i < check.findings_count; i++)
+		if (!except || check.findings[i].session != except) {
+			printf("finding: session %u, page %u: %s\n", check.findings[i].session, check.findings[i].page,
+				check.findings[i].text);
+			others++;
+		}
+	if (check.found > check.findings_count && !except)
+		others++;
+	if (still && check.in_transit)
+		printf("%u leased pages are in no block, not idle and not cached\n", check.in_transit);
+	return !others && !(still && check.in_transit);
+}
+
+static inline bool stress_agent_check(struct stress_agent *agent, bool still)
+{
+	return stress_agent_check_session(agent, still, 0);
+}
+
+static inline bool stress_agent_check_except(struct stress_agent *agent, uint32_t session)
+{
+	return stress_agent_check_session(agent, false, session);
+}
+
+/* Until every page is FREE, as it is when the last worker is gone: no page lost. */
+static inline bool stress_agent_wait_free(struct stress_agent *agent)
+{
+	const struct pool_header *header = agent->header;
+	uint32_t free_pages = 0;
+
+	/* An observer has nothing to sleep on for this, so it looks every millisecond. */
+	for (int tries = 0; tries < STRESS_PATIENCE_MS; tries++) {
+		free_pages = atomic_load(&header->state_pages[PAGE_FREE]);
+		if (free_pages == header->page_count)
+			return true;
+		poll(NULL, 0, 1);
+	}
+	printf("%u of %u pages are free when all workers are gone:", free_pages, header->page_count);
+	for (int state = 0; state < PAGE_STATES; state++)
+		printf(" %s %u", page_state_name((enum page_state)state), atomic_load(&header->state_pages[state]));
+	printf("\n");
+	return false;
+}
+
+/* The end of what gpoold said. */
+static inline void stress_log_show(const struct stress_agent *agent)
+{
+	char text[4096];
+	size_t length;
+	FILE *log = fopen(agent->harness.log, "re");
+
+	if (!log)
+		return;
+	if (fseek(log, -(long)sizeof(text), SEEK_END) < 0)
+		rewind(log);
+	length = fread(text, 1, sizeof(text), log);
+	if (length)
+		printf("gpoold said:\n%.*s", (int)length, text);
+	fclose(log);
+}
+
+/* stress_agent_stop() - with `clean` false, show what gpoold said. Return: clean, and it ended well and left nothing. */
+static inline bool stress_agent_stop(struct stress_agent *agent, bool clean)
+{
+	if (!clean)
+		stress_log_show(agent);
+	gpool_close(agent->observer);
+	return harness_stop(&agent->harness) == 0 && clean;
+}
+
+/* How many descriptors a process has open; negative: it is gone. */
+static inline int stress_descriptors(pid_t pid)
+{
+	char path[64];
+	int count = 0;
+	DIR *folder;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	folder = opendir(path);
+	if (!folder)
+		return -1;
+	while (readdir(folder))
+		count++;
+	closedir(folder);
+	return count - 2;
+}
+
+#endif

@@ -1,0 +1,595 @@
+/*
+ * torture_worker.h - what the workers of torture.c do, and what they and their tormentor share.
+ *
+ * A worker is this program again, with two threads. Each thread draws one thing to do after the other: allocate, verify under a
+ * pin, free in every way there is, pass a handle to the other thread, leave things behind a fence. It knows the content of each
+ * of its blocks from the block's tag alone, and which answers the documentation allows.
+ */
+#ifndef GPOOL_TESTS_STRESS_TORTURE_WORKER_H
+#define GPOOL_TESTS_STRESS_TORTURE_WORKER_H
+
+#include "client/gpool.h"
+#include "shm/doorbell.h"
+#include "tests/stress/stress.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+enum {
+	THREADS = 2,
+	WORKERS_MAX = 32,
+	HANDLES = 48,
+	BUDGET = 96,  /* pages that a thread wants: eight workers want three times the pool */
+	PENDING = 6,  /* fences not yet reached, of a thread */
+	EXCHANGE = 8, /* handles that the threads of a worker pass each other */
+	PATIENCE_MS = 30000,
+	TEXTS = 8,
+};
+
+enum command { RUN, STAND_STILL, LEAVE };
+
+struct counters {
+	_Atomic uint64_t allocations, pages, refusals, verified, verified_bytes, stale, late, frees, lost_frees, fences, prepared,
+		spans, scopes;
+};
+
+/* What all processes see. */
+struct stage {
+	_Atomic uint32_t command;
+	_Atomic uint32_t standing[WORKERS_MAX]; /* threads that stand still; reset at each start of a worker */
+	_Atomic uint32_t wrong;                 /* violations */
+	char texts[TEXTS][256];
+	struct counters counters;
+	bool broken;
+};
+
+static struct stage *stage;
+
+#define COUNT(what, add) atomic_fetch_add_explicit(&stage->counters.what, (add), memory_order_relaxed)
+
+static void __attribute__((format(printf, 1, 2))) violation(const char *format, ...)
+{
+	uint32_t at = atomic_fetch_add(&stage->wrong, 1);
+	va_list arguments;
+
+	if (at >= TEXTS)
+		return;
+	va_start(arguments, format);
+	vsnprintf(stage->texts[at], sizeof(stage->texts[at]), format, arguments);
+	va_end(arguments);
+}
+
+/* ---- a worker ---- */
+
+struct pending {
+	struct gpool_block block;
+	struct gpool_fence fence;
+	uint64_t address;
+};
+
+struct thread {
+	struct worker *worker;
+	uint64_t random;
+	struct gpool_block handles[HANDLES];
+	uint32_t handle_count, pages; /* that it believes to have */
+	struct pending pending[PENDING];
+	uint32_t pending_count;
+	uint32_t stream;
+};
+
+struct worker {
+	struct gpool *pool;
+	uint32_t slot;
+	uint64_t page_bytes;
+	uint64_t key; /* of this process: tags are unique within it */
+	pthread_mutex_t lock;
+	struct gpool_block exchange[EXCHANGE];
+	struct thread threads[THREADS];
+};
+
+static uint64_t content_key(const struct worker *worker, const struct gpool_block *block)
+{
+	return worker->key ^ block->tag * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+/* Any answer that the documentation does not allow here is a violation. */
+static void refuse(const struct thread *thread, const char *call, int error, const struct gpool_block *block)
+{
+	violation("worker %u: %s of block %" PRIx64 " at page %u answers %d: %s", thread->worker->slot, call, block->tag,
+		block->page, error, gpool_strerror(error));
+}
+
+static void contents_verify(const struct thread *thread, const struct gpool_block *block, uint64_t address, const char *when)
+{
+	const struct worker *worker = thread->worker;
+	int64_t wrong = content_check(address, worker->page_bytes, block->page_count, content_key(worker, block));
+
+	if (wrong >= 0)
+		violation("worker %u (session %u): wrong content in page %" PRId64 " of %u of block %" PRIx64 " at page %u, %s",
+			worker->slot, gpool_session(worker->pool), wrong, block->page_count, block->tag, block->page, when);
+	COUNT(verified, 1);
+	COUNT(verified_bytes, (uint64_t)block->page_count * CONTENT_WORDS * 8);
+}
+
+/* False also when the other thread freed the block under our pin: the content stays, but the handle is no longer good. */
+static bool address_of(const struct thread *thread, const struct gpool_block *block, uint64_t *address)
+{
+	int error = gpool_address(thread->worker->pool, block, address);
+
+	if (error && error != -ESTALE)
+		refuse(thread, "gpool_address()", error, block);
+	return !error;
+}
+
+static void unpin(const struct thread *thread, const struct gpool_block *block)
+{
+	int error = gpool_unpin(thread->worker->pool, block);
+
+	if (error)
+		refuse(thread, "gpool_unpin()", error, block);
+}
+
+static void handle_forget(struct thread *thread, uint32_t at)
+{
+	uint32_t pages = thread->handles[at].page_count;
+
+	/* Handles come and go between the threads, so this is an estimate and must not wrap. */
+	thread->pages -= pages < thread->pages ? pages : thread->pages;
+	thread->handles[at] = thread->handles[--thread->handle_count];
+}
+
+static void handle_add(struct thread *thread, const struct gpool_block *block)
+{
+	thread->handles[thread->handle_count++] = *block;
+	thread->pages += block->page_count;
+}
+
+/* Pins; false when the block is gone, or busy for long. Out: forget it. */
+static bool pin(const struct thread *thread, const struct gpool_block *block, bool *gone)
+{
+	int error = gpool_pin(thread->worker->pool, block);
+
+	*gone = error == -ESTALE;
+	if (*gone)
+		COUNT(stale, 1);
+	else if (error == -ETIMEDOUT)
+		COUNT(late, 1);
+	else if (error)
+		refuse(thread, "gpool_pin()", error, block);
+	return !error;
+}
+
+static uint32_t any_size(struct thread *thread)
+{
+	switch (chance_below(&thread->random, 16)) {
+	case 0:
+		return 1 + chance_below(&thread->random, 64); /* more than a word of the bitmap; often stitched */
+	case 1:
+	case 2:
+	case 3:
+		return 1 + chance_below(&thread->random, 12);
+	default:
+		return 1 + chance_below(&thread->random, 3);
+	}
+}
+
+static struct gpool_alloc_options any_options(struct thread *thread)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+
+	options.content = chance_below(&thread->random, GPOOL_CONTENTS);
+	options.priority = chance_below(&thread->random, 4);
+	options.owner_id = chance(&thread->random);
+	if (chance_below(&thread->random, 4) == 0)
+		options.flags |= GPOOL_ALLOC_FIRST_FIT;
+	if (chance_below(&thread->random, 8) == 0)
+		options.flags |= GPOOL_ALLOC_NO_EVICT;
+	if (chance_below(&thread->random, 8) == 0)
+		options.flags |= GPOOL_ALLOC_CONTIGUOUS;
+	if (chance_below(&thread->random, 4) == 0)
+		options.timeout_ms = (int32_t)chance_below(&thread->random, 20);
+	return options;
+}
+
+/* Pinned and filled; false when there was no memory. */
+static bool allocate(struct thread *thread, struct gpool_block *block)
+{
+	struct gpool_alloc_options options = any_options(thread);
+	uint32_t pages = any_size(thread);
+	uint64_t address;
+	int error;
+
+	error = gpool_alloc(thread->worker->pool, pages, &options, block);
+	if (error == -ENOSPC)
+		COUNT(refusals, 1);
+	else if (error)
+		violation("worker %u: gpool_alloc() of %u pages answers %d: %s", thread->worker->slot, pages, error,
+			gpool_strerror(error));
+	if (error || !address_of(thread, block, &address))
+		return false;
+	content_write(address, thread->worker->page_bytes, pages, content_key(thread->worker, block));
+	COUNT(allocations, 1);
+	COUNT(pages, pages);
+	return true;
+}
+
+static void do_allocate(struct thread *thread)
+{
+	struct gpool_block block;
+
+	if (thread->handle_count == HANDLES || thread->pages >= BUDGET || !allocate(thread, &block))
+		return;
+	unpin(thread, &block);
+	handle_add(thread, &block);
+}
+
+/* --broken: what is wrong when nobody pins. */
+static void do_peek(struct thread *thread, uint32_t at)
+{
+	struct gpool_block block = thread->handles[at];
+	uint64_t address;
+	bool gone;
+
+	/* The address of a stitched block ends with it; a page of the window can always be read. */
+	if (block.page_count > 1)
+		return;
+	if (!pin(thread, &block, &gone)) {
+		if (gone)
+			handle_forget(thread, at);
+		return;
+	}
+	if (!address_of(thread, &block, &address))
+		return;
+	unpin(thread, &block);
+	poll(NULL, 0, 1);
+	contents_verify(thread, &block, address, "not pinned");
+}
+
+static void do_verify(struct thread *thread, uint32_t at)
+{
+	struct gpool_block block = thread->handles[at];
+	uint64_t address;
+	bool gone;
+
+	if (!pin(thread, &block, &gone)) {
+		if (gone)
+			handle_forget(thread, at);
+		return;
+	}
+	if (address_of(thread, &block, &address)) {
+		contents_verify(thread, &block, address, "pinned");
+		if (chance_below(&thread->random, 4) == 0) {
+			int error = gpool_touch(thread->worker->pool, &block);
+
+			/* The other thread may have freed it: our pin keeps the content, not the block. */
+			if (error && error != -ESTALE)
+				refuse(thread, "gpool_touch()", error, &block);
+		}
+		if (chance_below(&thread->random, 8) == 0)
+			sched_yield();
+		contents_verify(thread, &block, address, "still pinned");
+	}
+	unpin(thread, &block);
+}
+
+static void do_free(struct thread *thread, uint32_t at)
+{
+	struct gpool_block block = thread->handles[at];
+	bool gone;
+	int error;
+
+	if (!pin(thread, &block, &gone)) {
+		if (gone)
+			handle_forget(thread, at);
+		return;
+	}
+	handle_forget(thread, at);
+	if (chance_below(&thread->random, 4) == 0)
+		sched_yield();
+	error = gpool_free(thread->worker->pool, &block);
+	if (!error) {
+		COUNT(frees, 1);
+		return;
+	}
+	if (error != -ESTALE)
+		refuse(thread, "gpool_free()", error, &block);
+	/* The other thread was faster; our pin is still ours. */
+	COUNT(lost_frees, 1);
+	unpin(thread, &block);
+}
+
+static void do_drop(struct thread *thread, uint32_t at)
+{
+	struct gpool_block block = thread->handles[at];
+	int error = gpool_drop(thread->worker->pool, &block);
+
+	if (error == -ETIMEDOUT)
+		return;
+	handle_forget(thread, at);
+	if (!error)
+		COUNT(frees, 1);
+	else if (error == -ESTALE)
+		COUNT(lost_frees, 1);
+	else
+		refuse(thread, "gpool_drop()", error, &block);
+}
+
+/* Leave ours for the other thread and keep it too, or not; take what lies there. */
+static void do_exchange(struct thread *thread, uint32_t at)
+{
+	struct worker *worker = thread->worker;
+	struct gpool_block ours = thread->handles[at], theirs;
+	uint32_t place = chance_below(&thread->random, EXCHANGE);
+
+	pthread_mutex_lock(&worker->lock);
+	theirs = worker->exchange[place];
+	worker->exchange[place] = ours;
+	pthread_mutex_unlock(&worker->lock);
+	if (chance_below(&thread->random, 2))
+		handle_forget(thread, at);
+	if (theirs.tag && thread->handle_count < HANDLES)
+		handle_add(thread, &theirs);
+}
+
+/* The oldest fence is reached; until now the content had to stay, although the block was freed or unpinned behind it. */
+static void reach_fence(struct thread *thread)
+{
+	struct pending pending = thread->pending[0];
+	int error;
+
+	thread->pending_count--;
+	memmove(thread->pending, thread->pending + 1, thread->pending_count * sizeof(pending));
+	contents_verify(thread, &pending.block, pending.address, "before its fence");
+	error = gpool_fence_signal(thread->worker->pool, pending.fence);
+	if (error)
+		refuse(thread, "gpool_fence_signal()", error, &pending.block);
+	COUNT(fences, 1);
+}
+
+static void do_fence(struct thread *thread, uint32_t at)
+{
+	struct gpool *pool = thread->worker->pool;
+	struct pending *pending;
+	struct gpool_block block = thread->handles[at];
+	bool gone, ends = chance_below(&thread->random, 2);
+	int error;
+
+	if (thread->pending_count == PENDING)
+		reach_fence(thread);
+	if (!pin(thread, &block, &gone)) {
+		if (gone)
+			handle_forget(thread, at);
+		return;
+	}
+	pending = &thread->pending[thread->pending_count];
+	pending->block = block;
+	if (!address_of(thread, &block, &pending->address))
+		return;
+	error = gpool_fence_record(pool, thread->stream, &pending->fence);
+	if (error)
+		refuse(thread, "gpool_fence_record()", error, &block);
+	error = ends ? gpool_free_after(pool, &block, pending->fence) : gpool_unpin_after(pool, &block, pending->fence);
+	if (ends)
+		handle_forget(thread, at);
+	if (!error) {
+		thread->pending_count++;
+		return;
+	}
+	if (error != -ESTALE || !ends)
+		refuse(thread, ends ? "gpool_free_after()" : "gpool_unpin_after()", error, &block);
+	COUNT(lost_frees, 1);
+	gpool_fence_signal(pool, pending->fence);
+	unpin(thread, &block);
+}
+
+static void do_prepare(struct thread *thread)
+{
+	struct gpool *pool = thread->worker->pool;
+	struct gpool_alloc_options options = any_options(thread);
+	uint32_t pages = any_size(thread);
+	struct gpool_block block;
+	uint64_t entry = 0, address;
+	int error;
+
+	if (thread->handle_count == HANDLES || thread->pages >= BUDGET)
+		return;
+	error = gpool_prepare(pool, pages, &options, &block);
+	if (error == -ENOSPC)
+		COUNT(refusals, 1);
+	else if (error)
+		violation("worker %u: gpool_prepare() answers %d: %s", thread->worker->slot, error, gpool_strerror(error));
+	if (error)
+		return;
+	COUNT(prepared, 1);
+	if (chance_below(&thread->random, 2)) {
+		error = gpool_rollback(pool, &block);
+		if (error)
+			refuse(thread, "gpool_rollback()", error, &block);
+		return;
+	}
+	error = gpool_commit(pool, &block, &entry);
+	if (error) {
+		refuse(thread, "gpool_commit()", error, &block);
+		return;
+	}
+	if (!address_of(thread, &block, &address))
+		return;
+	if (entry != address)
+		violation("worker %u: gpool_commit() stores %" PRIx64 ", gpool_address() says %" PRIx64, thread->worker->slot,
+			entry, address);
+	content_write(address, thread->worker->page_bytes, pages, content_key(thread->worker, &block));
+	unpin(thread, &block);
+	handle_add(thread, &block);
+}
+
+static void do_scope(struct thread *thread)
+{
+	struct worker *worker = thread->worker;
+	struct gpool_block blocks[3];
+	uint32_t count = 0;
+	uint64_t address;
+	GPOOL_SCOPE(scope);
+	int error;
+
+	error = gpool_scope_begin(worker->pool, GPOOL_TEMP_BUFFER, GPOOL_SCOPE_FREE, &scope);
+	while (!error && count < 3) {
+		error = gpool_scope_alloc(&scope, any_size(thread), NULL, &blocks[count]);
+		if (!error && address_of(thread, &blocks[count], &address)) {
+			content_write(address, worker->page_bytes, blocks[count].page_count, content_key(worker, &blocks[count]));
+			count++;
+		}
+	}
+	if (error == -ENOSPC)
+		COUNT(refusals, 1);
+	else if (error)
+		violation("worker %u: a scope answers %d: %s", worker->slot, error, gpool_strerror(error));
+	for (uint32_t i = 0; i < count; i++)
+		if (address_of(thread, &blocks[i], &address))
+			contents_verify(thread, &blocks[i], address, "in its scope");
+	error = gpool_scope_end(&scope, NULL);
+	if (error)
+		violation("worker %u: gpool_scope_end() answers %d: %s", worker->slot, error, gpool_strerror(error));
+	COUNT(scopes, 1);
+}
+
+static void do_spans(struct thread *thread)
+{
+	struct worker *worker = thread->worker;
+	struct gpool_span spans[4];
+	uint64_t keys[4];
+	uint32_t count = 0;
+	int error = 0;
+
+	while (count < 4) {
+		/* At least as large as the words that content_write() spreads over it. */
+		error = gpool_span_alloc(
+			worker->pool, 4096 + chance_below(&thread->random, 60000), GPOOL_ACTIVATION, &spans[count]);
+		if (error)
+			break;
+		keys[count] = worker->key + chance(&thread->random);
+		content_write(spans[count].address, spans[count].bytes / 128 * 128, 1, keys[count]);
+		count++;
+	}
+	if (error == -ENOSPC)
+		COUNT(refusals, 1);
+	else if (error)
+		violation("worker %u: gpool_span_alloc() answers %d: %s", worker->slot, error, gpool_strerror(error));
+	for (uint32_t i = 0; i < count; i++) {
+		if (content_check(spans[i].address, spans[i].bytes / 128 * 128, 1, keys[i]) >= 0)
+			violation("worker %u: wrong content in a span of %u bytes at page %u", worker->slot, spans[i].bytes,
+				spans[i].block.page);
+		error = gpool_span_free(worker->pool, &spans[i]);
+		if (error)
+			refuse(thread, "gpool_span_free()", error, &spans[i].block);
+		COUNT(spans, 1);
+	}
+}
+
+static void work(struct thread *thread)
+{
+	uint32_t what = chance_below(&thread->random, 64), at;
+
+	if (what < 20) {
+		do_allocate(thread);
+		return;
+	}
+	if (what == 20) {
+		do_scope(thread);
+		return;
+	}
+	if (what == 21) {
+		do_spans(thread);
+		return;
+	}
+	if (what < 24) {
+		do_prepare(thread);
+		return;
+	}
+	if (what < 27 && thread->pending_count) {
+		reach_fence(thread);
+		return;
+	}
+	if (!thread->handle_count)
+		return;
+	at = chance_below(&thread->random, thread->handle_count);
+	if (stage->broken)
+		do_peek(thread, at);
+	else if (what < 46)
+		do_verify(thread, at);
+	else if (what < 50)
+		do_exchange(thread, at);
+	else if (what < 54)
+		do_fence(thread, at);
+	else if (what < 59)
+		do_free(thread, at);
+	else
+		do_drop(thread, at);
+}
+
+static void *thread_main(void *argument)
+{
+	struct thread *thread = argument;
+	struct worker *worker = thread->worker;
+	int error = gpool_stream_open(worker->pool, NULL, GPOOL_STREAM_MANUAL, &thread->stream);
+
+	if (error)
+		violation("worker %u: gpool_stream_open() answers %d: %s", worker->slot, error, gpool_strerror(error));
+	while (!error && atomic_load_explicit(&stage->command, memory_order_relaxed) == RUN)
+		work(thread);
+	while (thread->pending_count)
+		reach_fence(thread);
+	atomic_fetch_add(&stage->standing[worker->slot], 1);
+	futex_wake(&stage->standing[worker->slot], 1);
+	while (atomic_load(&stage->command) != LEAVE)
+		futex_wait(&stage->command, STAND_STILL, -1);
+	gpool_stream_close(worker->pool, thread->stream);
+	return NULL;
+}
+
+/* torture --worker SLOT FD DIRECTORY SEED: becomes one of the workers. */
+static int worker_main(char **arguments)
+{
+	static struct worker worker;
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	pthread_t other;
+	int error;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	stage = mmap(NULL, sizeof(*stage), PROT_READ | PROT_WRITE, MAP_SHARED, atoi(arguments[1]), 0);
+	if (stage == MAP_FAILED)
+		return 1;
+	worker.slot = (uint32_t)atoi(arguments[0]);
+	worker.key = strtoull(arguments[3], NULL, 0);
+	options.directory = arguments[2];
+	options.timeout_ms = PATIENCE_MS;
+	error = gpool_open(&options, &worker.pool);
+	if (error) {
+		violation("worker %u: gpool_open() answers %d: %s", worker.slot, error, gpool_strerror(error));
+		return 1;
+	}
+	worker.page_bytes = gpool_page_bytes(worker.pool);
+	pthread_mutex_init(&worker.lock, NULL);
+	for (uint32_t i = 0; i < THREADS; i++) {
+		worker.threads[i].worker = &worker;
+		worker.threads[i].random = worker.key + i * UINT64_C(0x5851f42d4c957f2d);
+	}
+	error = pthread_create(&other, NULL, thread_main, &worker.threads[1]);
+	if (error) {
+		violation("worker %u: cannot start a thread: %s", worker.slot, strerror(error));
+		return 1;
+	}
+	thread_main(&worker.threads[0]);
+	pthread_join(other, NULL);
+	gpool_close(worker.pool);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,207 @@
+/* daemon.c - a gpoold of the bench's own on the host back end, in the group's folder. */
+#include "tools/bench/bench.h"
+
+#include "proto/codec.h"
+#include "shm/pool_segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+	SETTINGS_MAX = 8,
+	START_PATIENCE_MS = 30000,
+	REQUEST_PATIENCE_MS = 30000,
+};
+
+static int program_find(char path[PATH_MAX])
+{
+	const char *given = getenv("GPOOLD");
+	ssize_t length;
+	char *slash;
+
+	if (given && *given) {
+		snprintf(path, PATH_MAX, "%s", given);
+		return 0;
+	}
+	length = readlink("/proc/self/exe", path, PATH_MAX - sizeof("gpoold"));
+	if (length < 0)
+		return -errno;
+	path[length] = '\0';
+	slash = strrchr(path, '/');
+	strcpy(slash ? slash + 1 : path, "gpoold");
+	return access(path, X_OK) == 0 ? 0 : -errno;
+}
+
+static void socket_folder(const struct bench *bench, char path[PATH_MAX])
+{
+	snprintf(path, PATH_MAX, "%s/run", bench->folder);
+}
+
+/* In the child: become gpoold, with its log in the folder. It ends when we do, however we do. */
+static _Noreturn void program_become(const struct bench *bench, const char *program, uint32_t pages, const char *const *settings)
+{
+	char folder[PATH_MAX], log[PATH_MAX + 16], pool[128];
+	const char *arguments[8 + 2 * SETTINGS_MAX];
+	int count = 0, fd;
+
+	socket_folder(bench, folder);
+	snprintf(log, sizeof(log), "%s/gpoold.log", bench->folder);
+	snprintf(pool, sizeof(pool), "name=bench,backend=host,size=%" PRIu64 "KiB,page_size=512KB,reserved=0",
+		(uint64_t)pages * 512);
+	arguments[count++] = program;
+	arguments[count++] = "--foreground";
+	arguments[count++] = "--dir";
+	arguments[count++] = folder;
+	arguments[count++] = "--pool";
+	arguments[count++] = pool;
+	for (int i = 0; settings && settings[i] && i < SETTINGS_MAX; i++) {
+		arguments[count++] = "--set";
+		arguments[count++] = settings[i];
+	}
+	arguments[count] = NULL;
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	fd = open(log, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd >= 0) {
+		dup2(fd, STDOUT_FILENO);
+		dup2(fd, STDERR_FILENO);
+	}
+	execv(program, (char *const *)arguments);
+	_exit(127);
+}
+
+static void log_show(const struct bench *bench)
+{
+	char path[PATH_MAX + 16], line[512];
+	FILE *log;
+
+	snprintf(path, sizeof(path), "%s/gpoold.log", bench->folder);
+	log = fopen(path, "re");
+	while (log && fgets(line, sizeof(line), log))
+		fprintf(stderr, "gpoold: %s", line);
+	if (log)
+		fclose(log);
+}
+
+int daemon_open(const struct bench *bench, uint32_t flags, struct gpool **pool)
+{
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	char folder[PATH_MAX];
+
+	socket_folder(bench, folder);
+	options.directory = folder;
+	options.flags = flags;
+	options.name = "gpool-bench";
+	options.timeout_ms = START_PATIENCE_MS;
+	return gpool_open(&options, pool);
+}
+
+/* Opens the control session in short waits, so that a gpoold that gives up is noticed at once. */
+static int daemon_await(struct bench *bench)
+{
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	uint64_t deadline = now_ns() + START_PATIENCE_MS * UINT64_C(1000000);
+	char folder[PATH_MAX];
+	int error;
+
+	socket_folder(bench, folder);
+	options.directory = folder;
+	options.flags = GPOOL_OPEN_ADMIN;
+	options.name = "gpool-bench";
+	options.timeout_ms = 250;
+	do {
+		error = gpool_open(&options, &bench->control);
+		if (!error)
+			return 0;
+		if (waitpid(bench->agent, NULL, WNOHANG) == bench->agent) {
+			bench->agent = 0;
+			return -EPIPE;
+		}
+	} while ((error == -ENOENT || error == -ETIMEDOUT) && now_ns() < deadline);
+	return error;
+}
+
+int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings)
+{
+	char program[PATH_MAX];
+	int error;
+
+	error = program_find(program);
+	if (error)
+		return bench_complain(bench, error, "cannot find gpoold beside this program; $GPOOLD names another");
+	bench->agent = fork();
+	if (bench->agent == 0)
+		program_become(bench, program, pages, settings);
+	if (bench->agent < 0) {
+		error = -errno;
+		bench->agent = 0;
+		return bench_complain(bench, error, "cannot start '%s'", program);
+	}
+	error = daemon_await(bench);
+	if (!error)
+		return 0;
+	bench_complain(bench, error, "'%s' does not serve", program);
+	log_show(bench);
+	daemon_stop(bench);
+	return error;
+}
+
+void daemon_stop(struct bench *bench)
+{
+	gpool_close(bench->control);
+	bench->control = NULL;
+	if (!bench->agent)
+		return;
+	kill(bench->agent, SIGTERM);
+	waitpid(bench->agent, NULL, 0);
+	bench->agent = 0;
+}
+
+int64_t daemon_evict(const struct bench *bench, uint32_t pages)
+{
+	static struct msg_evict_request request;
+	static struct msg_done_reply done;
+	static uint8_t reply[MSG_BYTES_MAX];
+	uint8_t message[MSG_LARGEST_evict_request];
+	char text[512] = "";
+	int length;
+
+	request.pages = pages;
+	length = msg_encode_evict_request(&request, 0, NULL, message, sizeof(message));
+	if (length < 0)
+		return length;
+	length = pool_request(bench->control, message, (size_t)length, reply, sizeof(reply), REQUEST_PATIENCE_MS, text);
+	if (length < 0)
+		return bench_complain(bench, length, "cannot evict: %s", text);
+	if (msg_decode_done_reply(&done, reply, (size_t)length))
+		return bench_complain(bench, -EBADMSG, "cannot read the answer to evict_request");
+	return (int64_t)done.value;
+}
+
+int daemon_wait_free(const struct bench *bench, uint64_t *when)
+{
+	const struct pool_header *header = pool_view(bench->control)->header;
+	uint64_t deadline = now_ns() + UINT64_C(30000000000), now;
+
+	/* Nothing wakes an observer at this change, so it looks again and again, leaving the core to whoever wants it. */
+	while (atomic_load(&header->state_pages[PAGE_FREE]) != header->page_count) {
+		if (now_ns() > deadline)
+			return bench_complain(bench, -ETIMEDOUT, "%u of %u pages are free after 30 s",
+				atomic_load(&header->state_pages[PAGE_FREE]), header->page_count);
+		sched_yield();
+	}
+	now = now_ns();
+	if (when)
+		*when = now;
+	return 0;
+}

@@ -1,0 +1,83 @@
+/* measure.c - samples out of a group, time, and order statistics. */
+#include "tools/bench/bench.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+/* What goes through the pipe; small enough (PIPE_BUF) to be written whole. */
+void bench_sample(struct bench *bench, enum figure figure, double value)
+{
+	struct bench_result result = {.figure = figure, .value = value};
+
+	while (write(bench->results, &result, sizeof(result)) < 0 && errno == EINTR)
+		;
+}
+
+int bench_complain(const struct bench *bench, int error, const char *format, ...)
+{
+	va_list arguments;
+	char text[256];
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	fprintf(stderr, "gpool-bench: %s: %s: %s\n", bench->group, text, gpool_strerror(error));
+	return error;
+}
+
+uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint64_t own_time_ns(void)
+{
+	uint64_t ran, waited = 0;
+	FILE *file = fopen("/proc/thread-self/schedstat", "re");
+
+	if (file && fscanf(file, "%" SCNu64 " %" SCNu64, &ran, &waited) != 2)
+		waited = 0;
+	if (file)
+		fclose(file);
+	return now_ns() - waited;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+double median(double *values, size_t count)
+{
+	qsort(values, count, sizeof(*values), compare);
+	return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+double percentile(double *values, size_t count, double share)
+{
+	size_t at = (size_t)(share * (double)count);
+
+	qsort(values, count, sizeof(*values), compare);
+	return values[at < count ? at : count - 1];
+}
+
+uint32_t random_next(uint64_t *state)
+{
+	uint64_t x = *state;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	*state = x;
+	return (uint32_t)(x >> 32);
+}

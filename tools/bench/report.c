@@ -1,0 +1,102 @@
+#include "tools/bench/report.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+const struct figure_text figure_texts[FIGURES] = {
+#define FIGURE(group, name, unit, goal, text) {GROUP_##group, #name, unit, text, goal},
+#include "tools/bench/figures.def"
+};
+
+int values_add(struct figure_values *values, double value)
+{
+	if (values->count == values->capacity) {
+		size_t capacity = values->capacity ? 2 * values->capacity : 32;
+		double *grown = realloc(values->values, capacity * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		values->values = grown;
+		values->capacity = capacity;
+	}
+	values->values[values->count++] = value;
+	return 0;
+}
+
+/* "AMD EPYC 7B13, 2 cores, Linux 6.1.0": printable and without quotes or backslashes, so that it goes into JSON as it is. */
+static const char *machine(void)
+{
+	static char text[384];
+	char line[256], cpu[200] = "unknown CPU";
+	struct utsname kernel;
+	FILE *file;
+
+	if (text[0])
+		return text;
+	file = fopen("/proc/cpuinfo", "re");
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "model name : %199[^\n]", cpu) == 1)
+			break;
+	if (file)
+		fclose(file);
+	uname(&kernel);
+	snprintf(text, sizeof(text), "%s, %ld cores, %s %.64s", cpu, sysconf(_SC_NPROCESSORS_ONLN), kernel.sysname,
+		kernel.release);
+	for (char *at = text; *at; at++)
+		if (*at < ' ' || *at > '~' || *at == '"' || *at == '\\')
+			*at = '?';
+	return text;
+}
+
+/* Three digits that mean something, whatever the size. */
+static const char *number(double value, char text[32])
+{
+	int decimals = value < 0.1 ? 4 : value < 10 ? 3 : value < 100 ? 2 : value < 1000 ? 1 : 0;
+
+	snprintf(text, 32, "%.*f", decimals, value);
+	return text;
+}
+
+void report_begin(bool json)
+{
+	if (json)
+		return;
+	printf("gpool-bench %s on %s\n\n", gpool_version(), machine());
+	printf("%-22s %9s %9s %9s  %-5s %6s %5s  %s\n", "bench", "median", "min", "max", "unit", "goal", "runs", "what");
+}
+
+void report_figure(bool json, enum figure figure, struct figure_values *values)
+{
+	const struct figure_text *text = &figure_texts[figure];
+	char middle[32], low[32], high[32], goal[32] = "-";
+	double of_all = median(values->values, values->count); /* sorts */
+
+	number(of_all, middle);
+	number(values->values[0], low);
+	number(values->values[values->count - 1], high);
+	if (text->goal > 0)
+		snprintf(goal, sizeof(goal), "%g", text->goal);
+	if (!json) {
+		printf("%-22s %9s %9s %9s  %-5s %6s %5zu  %s\n", text->name, middle, low, high, text->unit, goal, values->count,
+			text->text);
+		return;
+	}
+	printf("{\"bench\": \"%s\", \"unit\": \"%s\", \"median\": %s, \"min\": %s, \"max\": %s, \"runs\": %zu", text->name,
+		text->unit, middle, low, high, values->count);
+	if (text->goal > 0)
+		printf(", \"goal\": %s", goal);
+	printf(", \"machine\": \"%s\"}\n", machine());
+}
+
+void report_list(void)
+{
+	for (int i = 0; i < FIGURES; i++) {
+		const struct figure_text *text = &figure_texts[i];
+
+		printf("%-22s %-5s  %s\n", text->name, text->unit, text->text);
+	}
+}

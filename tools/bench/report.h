@@ -1,0 +1,34 @@
+/* report.h - what people and programs read: the figures as a table or as one JSON object a line. */
+#ifndef GPOOL_BENCH_REPORT_H
+#define GPOOL_BENCH_REPORT_H
+
+#include "tools/bench/bench.h"
+
+#include <stdbool.h>
+
+enum group {
+#define GROUP(name, runs, text) GROUP_##name,
+#include "tools/bench/figures.def"
+	GROUPS
+};
+
+struct figure_text {
+	enum group group; /* measured with */
+	const char *name, *unit, *text;
+	double goal; /* 0: none */
+};
+extern const struct figure_text figure_texts[FIGURES];
+
+/* All samples of one figure. */
+struct figure_values {
+	double *values;
+	size_t count, capacity;
+};
+
+int values_add(struct figure_values *values, double value);
+
+void report_begin(bool json);
+void report_figure(bool json, enum figure figure, struct figure_values *values);
+void report_list(void);
+
+#endif
