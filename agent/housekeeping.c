@@ -28,6 +28,16 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 		pool->evict_rest_ms = now + WATERMARK_REST_MS;
 }
 
+/* Reserved pages that critical work has freed go back at once: nobody else may use them. */
+static void reserved_return(struct session *session)
+{
+	struct pool *pool = session->pool;
+	uint32_t first = pool->segment.header->reserved_first;
+
+	if (first < pool->page_count && pool->reserved.total < pool->page_count - first)
+		lease_reclaim_range(session, first, pool->page_count - first);
+}
+
 static bool leak_is_new(struct session *session, uint32_t page)
 {
 	uint64_t bit = UINT64_C(1) << (page % 64);
@@ -107,6 +117,7 @@ void housekeeping(struct pool *pool)
 		if (session->state != SESSION_LIVE || session->role != SESSION_WORKER)
 			continue;
 		lease_shrink_idle(session, now);
+		reserved_return(session);
 		if (scan_leaks)
 			leak_scan(session, (uint32_t)now);
 	}

@@ -49,31 +49,50 @@ static uint64_t owned_mask(const struct pool *pool, const struct session *sessio
 	return owned;
 }
 
+/* Those of `mask` in one word that are idle and ours to take. Returns how many. */
+static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t mask)
+{
+	uint64_t got = owned_mask(session->pool, session, word, lease_take_word(session->segment.free_bits, word, mask));
+	uint32_t taken = (uint32_t)__builtin_popcountll(got);
+
+	pool_take_back_word(session->pool, word, got);
+	account(session, -(int64_t)taken);
+	session->reclaimed_pages += taken;
+	session->pool->reclaimed_unannounced += taken;
+	pool_count(session->pool, POOL_COUNT_RECLAIMS, taken);
+	return taken;
+}
+
 uint32_t lease_reclaim(struct session *session, uint32_t most)
 {
-	struct pool *pool = session->pool;
 	uint32_t taken = 0;
 
 	if (session->state != SESSION_LIVE)
 		return 0;
 	/* From the top, so that what stays lies together at the bottom. */
 	for (uint32_t word = (session->segment.page_count + 63) / 64; word-- > 0 && taken < most;) {
-		uint64_t seen = atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed), got;
+		uint64_t seen = atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed);
 
 		while ((uint32_t)__builtin_popcountll(seen) > most - taken)
 			seen &= seen - 1;
-		if (!seen)
-			continue;
-		got = owned_mask(pool, session, word, lease_take_word(session->segment.free_bits, word, seen));
-		if (!got)
-			continue;
-		pool_take_back_word(pool, word, got);
-		taken += (uint32_t)__builtin_popcountll(got);
+		if (seen)
+			taken += reclaim_word(session, word, seen);
 	}
-	account(session, -(int64_t)taken);
-	session->reclaimed_pages += taken;
-	pool->reclaimed_unannounced += taken;
-	pool_count(pool, POOL_COUNT_RECLAIMS, taken);
+	return taken;
+}
+
+uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t count)
+{
+	uint32_t taken = 0;
+
+	if (session->state != SESSION_LIVE)
+		return 0;
+	for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++) {
+		uint64_t mask = lease_mask(word, first, count);
+
+		if (atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed) & mask)
+			taken += reclaim_word(session, word, mask);
+	}
 	return taken;
 }
 

@@ -30,6 +30,9 @@ void lease_initial(struct session *session, uint32_t pages);
 /* lease_reclaim() - take back idle pages of one session, at most `most`; no answer of the worker is needed. Returns pages. */
 uint32_t lease_reclaim(struct session *session, uint32_t most);
 
+/* lease_reclaim_range() - the idle ones of pages [first, first + count). */
+uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t count);
+
 /* lease_serve_waiters() - pages may have come free, or time is up. */
 void lease_serve_waiters(struct pool *pool);
 /* lease_forget() - a session ends: its waiters go. */

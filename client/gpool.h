@@ -246,8 +246,8 @@ enum {
 };
 
 /*
- * gpool_stream_open() - a stream whose progress everybody can see. `native`: a CUstream of this process to put fences on, or NULL
- * for one of gpool's own. At most 255 at a time. Return: 0, -EINVAL, -EUSERS (too many), -ENOMEM, -EIO, -EOPNOTSUPP.
+ * gpool_stream_open() - a stream whose progress everybody can see. `native`: a CUstream of this process to put fences on, which stays
+ * the program's and must outlive gpool_stream_close(), or NULL for one of gpool's own. At most 255 at a time. Return: 0, -EINVAL, -EUSERS (too many), -ENOMEM, -EIO, -EOPNOTSUPP.
  */
 GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t *stream);
 /* gpool_stream_close() - waits for its work. */

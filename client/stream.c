@@ -23,6 +23,7 @@ struct stream {
 	struct gpu_stream *gpu; /* NULL: manual, or closed */
 	bool open;
 	bool manual;
+	bool adopted; /* the program's own: not ours to destroy */
 	uint32_t generation;
 	_Atomic uint64_t recorded; /* highest value of a fence */
 };
@@ -55,7 +56,8 @@ static void stream_end(struct gpool *pool, uint32_t slot)
 
 	if (stream->gpu) {
 		gpu_stream_sync(pool->gpu, stream->gpu);
-		gpu_stream_destroy(pool->gpu, stream->gpu);
+		if (!stream->adopted)
+			gpu_stream_destroy(pool->gpu, stream->gpu);
 		stream->gpu = NULL;
 	}
 	/* Nobody can reach the fences of a closed manual stream any more, nor those of work that failed: they are reached. */
@@ -128,7 +130,7 @@ int fence_check(struct gpool *pool, struct gpool_fence fence)
 
 /* ---- streams ---- */
 
-static int stream_start(struct gpool *pool, struct stream *stream)
+static int stream_start(struct gpool *pool, struct stream *stream, void *native)
 {
 	struct streams *streams = pool->streams;
 	int error;
@@ -141,7 +143,8 @@ static int stream_start(struct gpool *pool, struct stream *stream)
 			return error;
 		streams->registered = true;
 	}
-	return gpu_stream_create(pool->gpu, &stream->gpu);
+	stream->adopted = native != NULL;
+	return native ? gpu_stream_adopt(pool->gpu, native, &stream->gpu) : gpu_stream_create(pool->gpu, &stream->gpu);
 }
 
 /* A closed one, locked; NULL: there is none. One that is locked by somebody else is in use, or just closing. */
@@ -169,13 +172,13 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 		return -ECHILD;
 	if (flags & ~(uint32_t)GPOOL_STREAM_MANUAL || (native && flags))
 		return -EINVAL;
-	if (native || pool->role)
-		return -EOPNOTSUPP; /* the back-end table cannot adopt streams yet; an observer has no device */
+	if (pool->role)
+		return -EOPNOTSUPP; /* an observer has no device */
 	pthread_mutex_lock(&pool->streams->lock);
 	opened = stream_find_closed(pool->streams, &slot);
 	if (opened) {
 		if (!(flags & GPOOL_STREAM_MANUAL))
-			error = stream_start(pool, opened);
+			error = stream_start(pool, opened, native);
 		if (!error) {
 			opened->manual = flags & GPOOL_STREAM_MANUAL;
 			opened->generation = (opened->generation + 1) & (UINT32_MAX >> SLOT_BITS);

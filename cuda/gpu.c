@@ -29,6 +29,7 @@ static const char *const call_names[GPU_CALL_KINDS] = {
 	[GPU_CALL_UNMAP] = "unmap",
 	[GPU_CALL_ACCESS] = "access",
 	[GPU_CALL_STREAM_CREATE] = "stream_create",
+	[GPU_CALL_STREAM_ADOPT] = "stream_adopt",
 	[GPU_CALL_STREAM_SYNC] = "stream_sync",
 	[GPU_CALL_COPY] = "copy",
 	[GPU_CALL_FILL] = "fill",
@@ -294,6 +295,13 @@ int gpu_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 	int rc = call_begin(gpu, GPU_CALL_STREAM_CREATE, stream);
 
 	return rc < 0 ? rc : gpu->ops->stream_create(gpu, stream);
+}
+
+int gpu_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream)
+{
+	int rc = call_begin(gpu, GPU_CALL_STREAM_ADOPT, native && stream);
+
+	return rc < 0 ? rc : gpu->ops->stream_adopt(gpu, native, stream);
 }
 
 void gpu_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)

@@ -41,6 +41,7 @@ enum gpu_call {
 	GPU_CALL_UNMAP,
 	GPU_CALL_ACCESS,
 	GPU_CALL_STREAM_CREATE,
+	GPU_CALL_STREAM_ADOPT,
 	GPU_CALL_STREAM_SYNC,
 	GPU_CALL_COPY,
 	GPU_CALL_FILL,
@@ -113,6 +114,7 @@ struct gpu_ops {
 	int (*unmap)(struct gpu *gpu, uint64_t va, uint64_t bytes);
 	int (*access)(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
 	int (*stream_create)(struct gpu *gpu, struct gpu_stream **stream);
+	int (*stream_adopt)(struct gpu *gpu, void *native, struct gpu_stream **stream);
 	void (*stream_destroy)(struct gpu *gpu, struct gpu_stream *stream);
 	int (*stream_sync)(struct gpu *gpu, struct gpu_stream *stream);
 	int (*copy)(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
@@ -188,6 +190,12 @@ int gpu_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
 int gpu_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
 
 int gpu_stream_create(struct gpu *gpu, struct gpu_stream **stream);
+/*
+ * gpu_stream_adopt() - a stream that the program made by itself, to queue on and put timelines behind; it stays the program's and is
+ * never given to gpu_stream_destroy(). native: a CUstream of the device's primary context (`cuda`), or a stream that
+ * gpu_stream_create() made on this struct gpu (`host`), which is told from garbage: -EINVAL.
+ */
+int gpu_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 /* gpu_stream_destroy() - lets queued work finish first. */
 void gpu_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
 /* gpu_stream_sync() - wait until all that was queued is done; returns the first error of queued work since the last sync. */

@@ -188,6 +188,7 @@ const struct gpu_ops gpu_cuda_ops = {
 	.unmap = cuda_unmap,
 	.access = cuda_access,
 	.stream_create = cuda_stream_create,
+	.stream_adopt = cuda_stream_adopt,
 	.stream_destroy = cuda_stream_destroy,
 	.stream_sync = cuda_stream_sync,
 	.copy = cuda_copy,

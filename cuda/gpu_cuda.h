@@ -139,6 +139,7 @@ int cuda_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access ac
 
 /* gpu_cuda_stream.c */
 int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream);
+int cuda_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
 int cuda_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
 int cuda_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);

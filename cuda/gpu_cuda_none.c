@@ -133,6 +133,14 @@ static int none_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 	return none(-EOPNOTSUPP);
 }
 
+static int none_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream)
+{
+	(void)gpu;
+	(void)native;
+	(void)stream;
+	return none(-EOPNOTSUPP);
+}
+
 static void none_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)
 {
 	(void)gpu;
@@ -270,6 +278,7 @@ const struct gpu_ops gpu_cuda_ops = {
 	.unmap = none_unmap,
 	.access = none_access,
 	.stream_create = none_stream_create,
+	.stream_adopt = none_stream_adopt,
 	.stream_destroy = none_stream_destroy,
 	.stream_sync = none_stream_sync,
 	.copy = none_copy,

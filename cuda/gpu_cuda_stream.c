@@ -43,6 +43,14 @@ int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 	return 0;
 }
 
+/* A stream of ours is the driver's own handle, so there is nothing to wrap. */
+int cuda_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream)
+{
+	(void)gpu;
+	*stream = native;
+	return 0;
+}
+
 void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);

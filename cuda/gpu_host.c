@@ -239,6 +239,7 @@ const struct gpu_ops gpu_host_ops = {
 	.unmap = host_unmap,
 	.access = host_access,
 	.stream_create = host_stream_create,
+	.stream_adopt = host_stream_adopt,
 	.stream_destroy = host_stream_destroy,
 	.stream_sync = host_stream_sync,
 	.copy = host_copy,

@@ -149,6 +149,7 @@ void host_use_end(struct gpu_host *host, struct host_use *use);
 
 /* gpu_host_stream.c. host_stream_queue_*() are the halves of event_record() and event_wait() that know about streams. */
 int host_stream_create(struct gpu *gpu, struct gpu_stream **stream);
+int host_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 void host_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
 int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
 int host_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);

@@ -267,6 +267,21 @@ int host_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 	return 0;
 }
 
+int host_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream)
+{
+	struct gpu_host *host = host_of(gpu);
+	struct gpu_stream *found;
+
+	pthread_mutex_lock(&host->lock);
+	for (found = host->streams; found && found != native; found = found->next)
+		;
+	pthread_mutex_unlock(&host->lock);
+	if (!found)
+		return gpu_fail(-EINVAL, "cannot adopt %p: no stream of this device", native);
+	*stream = found;
+	return 0;
+}
+
 /* stream_join() - end the thread once its queue is empty, and free the stream, which is in no list any more. */
 static void stream_join(struct gpu_stream *stream)
 {

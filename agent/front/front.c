@@ -527,12 +527,18 @@ static void reset_signals(void)
 
 static int start(struct front *front, const struct front_options *options)
 {
-	const struct rlimit limit = {.rlim_cur = DESCRIPTORS_MAX, .rlim_max = DESCRIPTORS_MAX};
+	struct rlimit limit;
 	int result;
 
 	reset_signals();
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+	/* Low, so that attached descriptors cannot pile up far; never above what the system allows this process anyway. */
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return -errno;
+	limit.rlim_cur = limit.rlim_max = limit.rlim_max < DESCRIPTORS_MAX ? limit.rlim_max : DESCRIPTORS_MAX;
+	if (setrlimit(RLIMIT_NOFILE, &limit) < 0) {
+		say("cannot limit descriptors to %llu: %s", (unsigned long long)limit.rlim_cur, strerror(errno));
+		return -errno;
+	}
 	result = sandbox_drop(options->uid, options->gid, options->parent);
 	if (result < 0) {
 		say("cannot drop rights: %s", strerror(-result));

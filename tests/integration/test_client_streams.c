@@ -143,7 +143,7 @@ static void test_stream_numbers(void **state)
 	(void)state;
 	assert_int_equal(gpool_stream_open(pool, NULL, 2, &one), -EINVAL);
 	assert_int_equal(gpool_stream_open(pool, &marker, GPOOL_STREAM_MANUAL, &one), -EINVAL);
-	assert_int_equal(gpool_stream_open(pool, &marker, 0, &one), -EOPNOTSUPP);
+	assert_int_equal(gpool_stream_open(pool, &marker, 0, &one), -EINVAL); /* no stream of this device */
 	for (int i = 0; i < 255; i++)
 		streams[i] = open_stream(GPOOL_STREAM_MANUAL);
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &one), -EUSERS);
@@ -448,11 +448,39 @@ static void test_back_end_fails(void **state)
 	assert_int_equal(gpool_fence_wait(pool, fence, SOON_MS), 0);
 }
 
+/* A stream that the program made by itself: fences stand behind what it queued, and it is still there afterwards. */
+static void test_streams_of_the_program(void **state)
+{
+	struct gpu_stream *native;
+	struct gpool_block block = alloc(1);
+	uint32_t stream = 0, *words = (uint32_t *)(uintptr_t)address_of(&block);
+	uint32_t gate = open_stream(GPOOL_STREAM_MANUAL);
+	struct gpool_fence hold = record(gate), fence;
+
+	(void)state;
+	assert_int_equal(gpu_stream_create(pool->gpu, &native), 0);
+	assert_int_equal(gpool_stream_open(pool, native, 0, &stream), 0);
+	assert_int_equal(gpool_stream_wait(pool, stream, hold), 0);
+	assert_int_equal(gpu_fill(pool->gpu, address_of(&block), 7, gpool_page_bytes(pool), native), 0);
+	fence = record(stream);
+	assert_int_equal(gpool_fence_done(pool, fence), 0);
+	assert_int_equal(gpool_fence_signal(pool, hold), 0);
+	assert_int_equal(gpool_fence_wait(pool, fence, 10000), 0);
+	assert_int_equal(words[0], 7);
+	gpool_stream_close(pool, stream);
+	assert_int_equal(gpu_fill(pool->gpu, address_of(&block), 8, gpool_page_bytes(pool), native), 0);
+	assert_int_equal(gpu_stream_sync(pool->gpu, native), 0);
+	assert_int_equal(words[0], 8);
+	gpu_stream_destroy(pool->gpu, native);
+	assert_int_equal(gpool_free(pool, &block), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, attach, detach)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(test_streams_of_the_program),
 		TEST(test_manual_fences),
 		TEST(test_wait_is_woken),
 		TEST(test_stream_numbers),

@@ -753,6 +753,8 @@ static int call_once(struct fault_case *c, enum gpu_call call)
 		return gpu_unmap(f->gpu, at(f, 7), f->granularity);
 	case GPU_CALL_STREAM_CREATE:
 		return gpu_stream_create(f->gpu, &stream);
+	case GPU_CALL_STREAM_ADOPT:
+		return gpu_stream_adopt(f->gpu, f->stream, &stream);
 	case GPU_CALL_STREAM_SYNC:
 		return finish(f);
 	case GPU_CALL_COPY:
@@ -793,7 +795,7 @@ static void test_every_kind_of_call_can_be_made_to_fail(void **state)
 	/* in an order in which each finds what it needs */
 	static const enum gpu_call calls[] = {
 		GPU_CALL_GRANULARITY, GPU_CALL_MEMORY_INFO, GPU_CALL_CREATE, GPU_CALL_EXPORT, GPU_CALL_IMPORT, GPU_CALL_RESERVE,
-		GPU_CALL_UNRESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_STREAM_CREATE, GPU_CALL_COPY,
+		GPU_CALL_UNRESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_STREAM_CREATE, GPU_CALL_STREAM_ADOPT, GPU_CALL_COPY,
 		GPU_CALL_FILL, GPU_CALL_TIMELINE_WRITE, GPU_CALL_TIMELINE_WAIT, GPU_CALL_EVENT_CREATE, GPU_CALL_EVENT_RECORD,
 		GPU_CALL_EVENT_WAIT, GPU_CALL_STREAM_SYNC, GPU_CALL_EVENT_QUERY, GPU_CALL_EVENT_EXPORT, GPU_CALL_EVENT_IMPORT,
 		GPU_CALL_HOST_REGISTER, GPU_CALL_HOST_UNREGISTER,
