@@ -31,8 +31,9 @@
 enum {
 	BATCH = 64,                 /* chosen: requests taken before the agent gets its turn */
 	DESCRIPTORS_OWN = 64,       /* chosen: standard ones, the agent's, and nanomsg's own: 11 in all when this was written */
-	DESCRIPTORS_MAX = DESCRIPTORS_OWN + FRONT_CONNECTIONS_MAX + FRONT_LEAKED_MAX,
 	DESCRIPTORS_CHECK_MS = 500, /* chosen: how often they are counted */
+	CONNECTIONS_MOST = 65536,   /* chosen; the kernel's own limits come first */
+	LEAKED_CHECKS = 4,          /* so many counts in a row: twice as long as nanomsg waits for a connection's greeting, 1 s */
 	ROUTE_BYTES_MAX = 128,      /* nanomsg's way back to the asker: 48 bytes for a direct one, 4 for each hop */
 	SP_HEADER_BYTES = 64,       /* chosen: room in NN_RCVMAXSIZE for what REQ puts before a message: 4 bytes without hops */
 	TOKEN_BUCKETS = 4096,       /* a power of two; chosen for thousands of sessions */
@@ -78,8 +79,11 @@ struct front {
 	int events;
 	int control_fd; /* readable when control has a request */
 	uint64_t started_ns;
-	int descriptors_base;
+	struct pollfd *descriptors; /* [descriptors_max] for count_descriptors() */
+	uint32_t descriptors_max;   /* RLIMIT_NOFILE */
+	int descriptors_base;       /* open when nobody was connected */
 	uint64_t descriptors_checked_ns;
+	int leaked_checks; /* counts in a row that found too many */
 	uint64_t next_serial;
 	struct allowance strangers; /* for all requests with unknown tokens together */
 	struct token *tokens[TOKEN_BUCKETS];
@@ -423,34 +427,40 @@ static int serve_clients(struct front *front)
 /* ---- descriptors ---- */
 
 /* How many are open: poll() says which numbers are not, all in one system call, and without a look into /proc. */
-static int count_descriptors(void)
+static int count_descriptors(const struct front *front)
 {
-	static struct pollfd all[DESCRIPTORS_MAX];
 	int count = 0;
 
-	for (int fd = 0; fd < DESCRIPTORS_MAX; fd++)
-		all[fd] = (struct pollfd){.fd = fd};
-	if (poll(all, DESCRIPTORS_MAX, 0) < 0)
+	for (uint32_t i = 0; i < front->descriptors_max; i++)
+		front->descriptors[i] = (struct pollfd){.fd = (int)i};
+	if (poll(front->descriptors, front->descriptors_max, 0) < 0)
 		return -errno;
-	for (int fd = 0; fd < DESCRIPTORS_MAX; fd++)
-		count += !(all[fd].revents & POLLNVAL);
+	for (uint32_t i = 0; i < front->descriptors_max; i++)
+		count += !(front->descriptors[i].revents & POLLNVAL);
 	return count;
 }
 
 /*
- * nanomsg keeps descriptors that a peer attaches to its messages. -EMFILE when more are open than can be explained by
- * connections; those that are not through their handshake count as unexplained, but nanomsg ends them after a second.
+ * -EMFILE when for a while more descriptors have been open than connections can explain, as nanomsg keeps those that a peer
+ * attaches to its messages; or all that there may be, as nanomsg then tries to accept the next connection without a pause. For
+ * a moment it may be so with honest peers too: a connection is counted as one when it has sent its greeting.
  */
 static int check_descriptors(struct front *front)
 {
 	uint64_t connections = nn_get_statistic(front->control, NN_STAT_CURRENT_CONNECTIONS) +
 		nn_get_statistic(front->events, NN_STAT_CURRENT_CONNECTIONS);
-	int open = count_descriptors();
+	int open = count_descriptors(front);
+	bool leaked = open - front->descriptors_base - (int64_t)connections > FRONT_LEAKED_MAX;
 
-	if (open - front->descriptors_base - (int64_t)connections <= FRONT_LEAKED_MAX)
+	if (!leaked && open < (int)front->descriptors_max) {
+		front->leaked_checks = 0;
 		return 0;
-	say("%d descriptors are open and only %" PRIu64 " connections; a peer attaches descriptors to messages: ending, to be restarted",
-		open, connections);
+	}
+	if (++front->leaked_checks < LEAKED_CHECKS)
+		return 0;
+	say("%d of %" PRIu32 " descriptors are open, %" PRIu64 " of them for connections; %s; ending, to be restarted", open,
+		front->descriptors_max, connections,
+		leaked ? "a peer attaches descriptors to messages" : "there are more connections than allowed");
 	return -EMFILE;
 }
 
@@ -534,10 +544,13 @@ static int start(struct front *front, const struct front_options *options)
 	/* Low, so that attached descriptors cannot pile up far; never above what the system allows this process anyway. */
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return -errno;
-	limit.rlim_cur = limit.rlim_max = limit.rlim_max < DESCRIPTORS_MAX ? limit.rlim_max : DESCRIPTORS_MAX;
+	if (front->descriptors_max > limit.rlim_max)
+		front->descriptors_max = (uint32_t)limit.rlim_max;
+	limit.rlim_cur = limit.rlim_max = front->descriptors_max;
 	if (setrlimit(RLIMIT_NOFILE, &limit) < 0) {
-		say("cannot limit descriptors to %llu: %s", (unsigned long long)limit.rlim_cur, strerror(errno));
-		return -errno;
+		result = -errno;
+		say("cannot limit descriptors to %" PRIu32 ": %s", front->descriptors_max, strerror(-result));
+		return result;
 	}
 	result = sandbox_drop(options->uid, options->gid, options->parent);
 	if (result < 0) {
@@ -554,7 +567,7 @@ static int start(struct front *front, const struct front_options *options)
 			return result;
 		}
 	}
-	front->descriptors_base = count_descriptors();
+	front->descriptors_base = count_descriptors(front);
 	front->started_ns = front->descriptors_checked_ns = now_ns();
 	return front->descriptors_base < 0 ? front->descriptors_base : 0;
 }
@@ -589,11 +602,17 @@ int front_run(const struct front_options *options)
 	struct front *front;
 	int result;
 
-	if (!options->control_url || !options->events_url || options->message_bytes_max > MSG_BYTES_MAX)
+	if (!options->control_url || !options->events_url || options->message_bytes_max > MSG_BYTES_MAX ||
+		options->connections_max > CONNECTIONS_MOST)
 		return -EINVAL;
 	front = calloc(1, sizeof(*front));
 	if (!front)
 		return -ENOMEM;
+	front->descriptors_max = DESCRIPTORS_OWN + FRONT_LEAKED_MAX +
+		(options->connections_max ? options->connections_max : (uint32_t)FRONT_CONNECTIONS_MAX);
+	front->descriptors = calloc(front->descriptors_max, sizeof(*front->descriptors));
+	if (!front->descriptors)
+		return -ENOMEM; /* nothing to free before the end of the process */
 	front->message_bytes_max = options->message_bytes_max ? options->message_bytes_max : MSG_BYTES_MAX;
 	front->requests_per_second = options->requests_per_second;
 	front->agent_socket = options->agent_socket;

@@ -32,7 +32,7 @@
 enum {
 	FRONT_ID_BYTES = 8,
 	FRONT_FLIGHTS_MAX = 256,     /* requests that the agent has not answered yet */
-	FRONT_CONNECTIONS_MAX = 512, /* chosen; both sockets together. More wait in the kernel's queue */
+	FRONT_CONNECTIONS_MAX = 512, /* chosen; both sockets together, unless the options say otherwise */
 	FRONT_LEAKED_MAX = 64,       /* chosen: descriptors that belong to nothing known, before the front gives up and is restarted */
 };
 
@@ -45,6 +45,7 @@ struct front_options {
 	gid_t gid;               /* group to become, which owns the sockets then; (gid_t)-1: stay */
 	size_t message_bytes_max;     /* largest request; 0: MSG_BYTES_MAX */
 	uint32_t requests_per_second; /* for each token, with a burst of one second; 0: no limit */
+	uint32_t connections_max;     /* to both sockets together; 0: FRONT_CONNECTIONS_MAX */
 	bool seccomp;                 /* false only to debug */
 };
 
@@ -58,7 +59,7 @@ struct front_options {
  *
  * Return: to be passed to _exit() as failure or not, for there is no way back into a keeper:
  *   0           the agent closed its end
- *   -EMFILE     descriptors have piled up; start another front
+ *   -EMFILE     descriptors have piled up, or there are more connections than allowed; start another front
  *   -EINVAL     an option out of range
  *   -ENAMETOOLONG, -EADDRINUSE, -EACCES and others: a socket could not be bound
  *   -EPERM, -ESRCH and others: rights could not be dropped, or the keeper is gone already

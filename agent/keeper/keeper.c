@@ -27,7 +27,7 @@ enum {
 	FRONT_YOUNG_MS = 1000,     /* a front that dies younger counts as a quick death */
 	FRONT_QUICK_DEATHS = 20,   /* so many in a row are answered at once: somebody may be killing it, and it is needed */
 	FRONT_BACKOFF_MS = 100,    /* further ones after this, doubled each time */
-	FRONT_BACKOFF_DOUBLINGS = 6,
+	FRONT_BACKOFF_DOUBLINGS = 4,
 	STOP_PATIENCE_MS = 10000,  /* for a child that was asked to end */
 };
 
