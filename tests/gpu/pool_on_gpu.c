@@ -1,0 +1,293 @@
+/*
+ * pool_on_gpu.c - the whole of gpool on a real GPU: a gpoold that owns its memory, and workers that share it.
+ *
+ * Goal: what the integration tests show on `host` holds on `cuda`: pages created by a process without a context are mapped by
+ * others, block by block and stitched; contents written by the GPU are what the GPU reads back; fences let go when the GPU is done;
+ * a killed worker's pages come back; nothing is left on the device when gpoold ends.
+ * Method: a real gpoold, this process as one worker and a child (this program executed anew) as another. Data goes in by fill and
+ * comes out by copy into registered host memory, so that no address is touched by the CPU. `pool_on_gpu --backend host` runs the
+ * same on the host back end, which tests the test.
+ *
+ * Exit: 0 pass, 1 fail, 77 there is no GPU (the reason is printed).
+ */
+#include "client/pool.h"
+#include "cuda/gpu.h"
+#include "tests/lib/harness.h"
+
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 64, PAGE_BYTES = 2 << 20, WAIT_MS = 20000 };
+
+static const char *backend = "cuda";
+static const char *program;
+static struct harness harness;
+static struct gpool *pool;
+static uint32_t stream;
+static uint32_t *mirror; /* registered host memory, one page of the pool */
+
+static int attach(void **state)
+{
+	char text[160];
+	const char *const arguments[] = { "--pool", text, NULL };
+
+	(void)state;
+	snprintf(text, sizeof(text), "name=p0,backend=%s,size=%d pages,page_size=2MB,reserved=0", backend, PAGES);
+	harness_start(&harness, arguments);
+	pool = harness_open(&harness);
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
+	mirror = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(mirror != MAP_FAILED);
+	assert_int_equal(gpu_host_register(pool->gpu, mirror, PAGE_BYTES), 0);
+	return 0;
+}
+
+static int detach(void **state)
+{
+	(void)state;
+	gpu_host_unregister(pool->gpu, mirror);
+	munmap(mirror, PAGE_BYTES);
+	gpool_close(pool);
+	return harness_stop(&harness);
+}
+
+static struct gpool_block alloc(uint32_t pages)
+{
+	struct gpool_block block;
+	int error = gpool_alloc(pool, pages, NULL, &block);
+
+	if (error)
+		fail_msg("gpool_alloc(%u): %s; %s", pages, gpool_strerror(error), gpu_error_text());
+	return block;
+}
+
+static uint64_t address_of(const struct gpool_block *block)
+{
+	uint64_t address = 0;
+
+	assert_int_equal(gpool_address(pool, block, &address), 0);
+	return address;
+}
+
+static void finish(void)
+{
+	struct gpool_fence fence;
+
+	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
+	assert_int_equal(gpool_fence_wait(pool, fence, WAIT_MS), 0);
+}
+
+/* Each page of a block gets its own value. */
+static void fill(const struct gpool_block *block, uint32_t seed)
+{
+	for (uint32_t i = 0; i < block->page_count; i++)
+		assert_int_equal(gpool_fill(pool, stream, address_of(block) + (uint64_t)i * PAGE_BYTES, seed + i, PAGE_BYTES), 0);
+}
+
+static void verify(const struct gpool_block *block, uint32_t seed)
+{
+	for (uint32_t i = 0; i < block->page_count; i++) {
+		memset(mirror, 0xff, PAGE_BYTES);
+		assert_int_equal(
+			gpool_copy(pool, stream, (uint64_t)(uintptr_t)mirror, address_of(block) + (uint64_t)i * PAGE_BYTES, PAGE_BYTES), 0);
+		finish();
+		for (uint32_t word = 0; word < PAGE_BYTES / sizeof(*mirror); word++)
+			if (mirror[word] != seed + i)
+				fail_msg("page %u of the block, word %u: %u instead of %u", i, word, mirror[word], seed + i);
+	}
+}
+
+static void test_contents_stay(void **state)
+{
+	struct gpool_block one = alloc(1), many = alloc(20);
+
+	(void)state;
+	fill(&one, 100);
+	fill(&many, 200);
+	finish();
+	verify(&one, 100);
+	verify(&many, 200);
+	assert_int_equal(gpool_free(pool, &one), 0);
+	assert_int_equal(gpool_free(pool, &many), 0);
+}
+
+static void test_a_stitched_block_is_contiguous(void **state)
+{
+	struct gpool_block pages[PAGES], stitched;
+	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+
+	(void)state;
+	for (int i = 0; i < PAGES; i++)
+		pages[i] = alloc(1);
+	for (int i = 0; i < PAGES; i += 2)
+		assert_int_equal(gpool_free(pool, &pages[i]), 0);
+	stitched = alloc(PAGES / 2);
+	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(statistics.stitched, 1);
+	for (int i = 1; i < PAGES; i += 2)
+		fill(&pages[i], 1000 + (uint32_t)i);
+	fill(&stitched, 5000);
+	finish();
+	verify(&stitched, 5000);
+	for (int i = 1; i < PAGES; i += 2)
+		verify(&pages[i], 1000 + (uint32_t)i);
+	assert_int_equal(gpool_free(pool, &stitched), 0);
+	for (int i = 1; i < PAGES; i += 2)
+		assert_int_equal(gpool_free(pool, &pages[i]), 0);
+}
+
+static void test_a_fence_holds_a_block(void **state)
+{
+	struct gpool_block block = alloc(8);
+	struct gpool_fence fence;
+	uint32_t gate;
+	struct gpool_fence hold;
+
+	(void)state;
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &gate), 0);
+	assert_int_equal(gpool_fence_record(pool, gate, &hold), 0);
+	assert_int_equal(gpool_stream_wait(pool, stream, hold), 0);
+	fill(&block, 1);
+	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
+	assert_int_equal(gpool_unpin_after(pool, &block, fence), 0);
+	assert_int_equal(gpool_fence_done(pool, fence), 0);
+	assert_int_equal(harness_evict(&harness, gpool_session(pool), 8), 0); /* the GPU is not done with it */
+	assert_int_equal(gpool_fence_signal(pool, hold), 0);
+	assert_int_equal(gpool_fence_wait(pool, fence, WAIT_MS), 0);
+	assert_int_equal(harness_evict(&harness, gpool_session(pool), 8), 8);
+	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+	gpool_stream_close(pool, gate);
+}
+
+/* The other worker: takes what it can, fills it, says so, and waits for its death. */
+static int other_worker(const char *directory)
+{
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct gpool_block block;
+	uint64_t address;
+	uint32_t work;
+	struct gpool *mine;
+
+	options.directory = directory;
+	options.timeout_ms = WAIT_MS;
+	if (gpool_open(&options, &mine) || gpool_alloc(mine, PAGES / 2, NULL, &block) || gpool_address(mine, &block, &address) ||
+		gpool_stream_open(mine, NULL, 0, &work))
+		return 1;
+	for (;;) {
+		if (gpool_fill(mine, work, address, 0xdead, (uint64_t)PAGES / 2 * PAGE_BYTES))
+			return 1;
+		if (write(STDOUT_FILENO, ".", 1) != 1)
+			return 1;
+	}
+}
+
+static void test_a_killed_worker_gives_all_back(void **state)
+{
+	int ends[2], status;
+	char byte;
+	pid_t child;
+	struct gpool_block all;
+
+	(void)state;
+	assert_int_equal(pipe(ends), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		dup2(ends[1], STDOUT_FILENO);
+		execl(program, program, "--worker", harness.directory, (char *)NULL);
+		_exit(127);
+	}
+	close(ends[1]);
+	assert_int_equal(read(ends[0], &byte, 1), 1); /* its GPU work has begun */
+	assert_int_equal(kill(child, SIGKILL), 0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	close(ends[0]);
+	{
+		struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+		int error;
+
+		options.timeout_ms = WAIT_MS;
+		error = gpool_alloc(pool, PAGES, &options, &all);
+		if (error)
+			fail_msg("all pages after the death: %s", gpool_strerror(error));
+	}
+	fill(&all, 7);
+	finish();
+	verify(&all, 7);
+	assert_int_equal(gpool_free(pool, &all), 0);
+	assert_int_equal(harness_check(&harness), 0);
+}
+
+/* What gpoold took from the device it gives back. */
+static void test_nothing_is_left_on_the_device(void **state)
+{
+	const struct gpu_ops *ops = gpu_backend(backend);
+	uint64_t before = 0, after = 0, total;
+	struct gpu *gpu;
+	int tries;
+
+	(void)state;
+	assert_int_equal(gpu_open(ops, 0, 0, &gpu), 0);
+	assert_int_equal(gpu_memory_info(gpu, &before, &total), 0);
+	attach(NULL);
+	{
+		struct gpool_block block = alloc(4);
+
+		fill(&block, 3);
+		finish();
+		assert_int_equal(gpool_free(pool, &block), 0);
+	}
+	assert_int_equal(detach(NULL), 0);
+	for (tries = 0; tries < 200; tries++) {
+		assert_int_equal(gpu_memory_info(gpu, &after, &total), 0);
+		if (after + PAGES / 2 * (uint64_t)PAGE_BYTES > before || strcmp(backend, "cuda"))
+			break;
+		poll(NULL, 0, 20);
+	}
+	if (tries == 200)
+		fail_msg("%llu bytes were free before and %llu after", (unsigned long long)before, (unsigned long long)after);
+	gpu_close(gpu);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_contents_stay, attach, detach),
+		cmocka_unit_test_setup_teardown(test_a_stitched_block_is_contiguous, attach, detach),
+		cmocka_unit_test_setup_teardown(test_a_fence_holds_a_block, attach, detach),
+		cmocka_unit_test_setup_teardown(test_a_killed_worker_gives_all_back, attach, detach),
+		cmocka_unit_test(test_nothing_is_left_on_the_device),
+	};
+	const struct gpu_ops *ops;
+
+	program = argv[0];
+	if (argc == 3 && !strcmp(argv[1], "--worker"))
+		return other_worker(argv[2]);
+	if (argc == 3 && !strcmp(argv[1], "--backend")) {
+		backend = argv[2];
+	} else if (argc > 1) {
+		fprintf(stderr, "usage: pool_on_gpu [--backend cuda|host]\n");
+		return 2;
+	}
+	ops = gpu_backend(backend);
+	if (!ops) {
+		fprintf(stderr, "pool_on_gpu: no back end '%s'\n", backend);
+		return 2;
+	}
+	if (ops->device_count() < 1) {
+		printf("no device of back end '%s': %s\n", backend, gpu_error_text());
+		return 77;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
