@@ -3,6 +3,7 @@
 #include "agent/event.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/requests.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -127,7 +128,7 @@ void housekeeping(struct pool *pool)
 		return;
 	watermark_eviction(pool, now);
 	if (pool->waiter_count)
-		lease_serve_waiters(pool);
+		requests_serve_waiters(pool);
 	pool_update_pressure(pool);
 	announce(pool);
 }

@@ -1,19 +1,14 @@
 #include "agent/lease.h"
 
-#include "agent/event.h"
-#include "agent/log.h"
-#include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 enum {
-	WAITER_TICK_MS = 5,       /* how often pages are looked for again while somebody waits; a worker that frees rings earlier */
-	REFILL_SOON_MS = 50,      /* refills closer than this double the batch */
-	REFILL_CALM_MS = 1000,    /* further apart than this: the batch starts over */
-	PINNED_EXTENTS_MAX = 4096, /* of one stitched block, in the figures of a refusal: a chain in a circle must end */
-	CONTIGUITY_ROUNDS = 8,    /* rounds of eviction to make a run, before a contiguous request is refused */
+	REFILL_SOON_MS = 50,   /* refills closer than this double the batch */
+	REFILL_CALM_MS = 1000, /* further apart than this: the batch starts over */
+	CONTIGUITY_ROUNDS = 8, /* rounds of eviction to make a run, before a contiguous request is refused */
 };
 
 uint32_t lease_idle(const struct session *session)
@@ -261,13 +256,8 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	return longest_run(pool, flags) >= need;
 }
 
-struct grant {
-	uint32_t run_count; /* in pool->runs: the hand-over */
-	uint32_t extra_first, extra_count;
-};
-
 /* `need` pages out of the index, in one run or many; there are enough. Extra only when it lies right behind or in one run. */
-static void take(struct pool *pool, uint32_t need, uint32_t extra, uint32_t flags, struct grant *grant)
+static void take(struct pool *pool, uint32_t need, uint32_t extra, uint32_t flags, struct lease_grant *grant)
 {
 	bool first_fit = flags & LEASE_FIRST_FIT;
 	uint32_t first, got;
@@ -297,7 +287,7 @@ static void take(struct pool *pool, uint32_t need, uint32_t extra, uint32_t flag
 }
 
 /* Words first, then what the worker may act on. */
-static void lend(struct session *session, const struct grant *grant)
+static void lend(struct session *session, const struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
 	struct block_entry *blocks = session->segment.blocks;
@@ -320,8 +310,7 @@ static void lend(struct session *session, const struct grant *grant)
 	pool_count(pool, POOL_COUNT_GRANTS, total);
 }
 
-/* The worker gave up waiting while this was decided: the hand-over comes back, what became free bits stays. */
-static void take_back(struct session *session, const struct grant *grant)
+void lease_grant_undo(struct session *session, const struct lease_grant *grant)
 {
 	for (uint32_t i = 0; i < grant->run_count; i++) {
 		pool_take_back(session->pool, session->pool->runs[i].first, session->pool->runs[i].count);
@@ -356,7 +345,7 @@ static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t e
 	return extra < most ? extra : most;
 }
 
-static int lease_take_pages(struct session *session, const struct waiter *want, struct grant *grant)
+int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
 	uint32_t extra;
@@ -375,276 +364,10 @@ static int lease_take_pages(struct session *session, const struct waiter *want, 
 	return 0;
 }
 
-/* Pages of the pinned block at `head`, as its session says, which is believed as far as it can be. */
-static uint32_t pinned_pages(const struct pool *pool, const struct session *session, uint32_t head)
-{
-	const struct block_entry *blocks = session->segment.blocks;
-	uint64_t tag = atomic_load_explicit(&blocks[head].tag, memory_order_acquire);
-	uint32_t total = 0, extent = head;
-
-	for (int extents = 0; extents < PINNED_EXTENTS_MAX; extents++) {
-		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed), next;
-
-		if (count < 1 || count > pool->page_count - extent || count > session->leased - total)
-			break;
-		total += count;
-		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
-		if (!next || next > pool->page_count)
-			break;
-		extent = next - 1;
-	}
-	return total;
-}
-
-/* Who holds the most pinned pages, for the refusal: one pass over the pin words of each session's pages. */
-static void shortage(struct pool *pool, struct lease_request *slot)
-{
-	static uint32_t pinned_by[POOL_SESSIONS];
-	uint32_t pinned = 0, holder = 0;
-	uint64_t now = clock_ns();
-
-	/* A storm of refusals must not become a storm of scans: the figures may be this old. */
-	if (now - pool->shortage_ns > 1000000) {
-		for (uint32_t id = 0; id < POOL_SESSIONS; id++)
-			pinned_by[id] = 0;
-		for (uint32_t page = 0; page < pool->page_count; page++) {
-			uint64_t word = pool_word(pool, page);
-			const struct session *session = pool->sessions[page_word_owner(word)];
-			uint32_t count;
-
-			if (!session || page_word_state(word) != PAGE_LEASED ||
-				!atomic_load_explicit(&session->segment.pins[page], memory_order_relaxed))
-				continue;
-			count = pinned_pages(pool, session, page);
-			pinned_by[session->id] += count;
-			pinned += count;
-			if (pinned_by[session->id] > pinned_by[holder])
-				holder = session->id;
-		}
-		pool->shortage_ns = now;
-		pool->shortage_pinned = pinned;
-		pool->shortage_holder = holder;
-		pool->shortage_holder_pages = pinned_by[holder];
-	}
-	slot->free_pages = pool->free.total;
-	slot->pinned_pages = pool->shortage_pinned;
-	slot->holder = pool->shortage_holder;
-	slot->holder_pages = pool->shortage_holder_pages;
-}
-
-static void note_refill(struct session *session, uint64_t started_ns)
-{
-	struct pool *pool = session->pool;
-
-	session->refills++;
-	pool->refill_ns[pool->refill_count++ % REFILL_SAMPLES] = clock_ns() - started_ns;
-	pool_count(pool, POOL_COUNT_REFILLS, 1);
-}
-
-/* The end of a request. False: the worker had cancelled it, and the slot is its again. */
-static bool answer(struct session *session, uint32_t slot_index)
-{
-	struct lease_request *slot = &session->segment.requests[slot_index];
-	uint32_t state = LEASE_REQUESTED;
-
-	if (atomic_compare_exchange_strong_explicit(&slot->state, &state, LEASE_DONE, memory_order_acq_rel, memory_order_acquire)) {
-		futex_wake(&slot->state, 1);
-		return true;
-	}
-	atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
-	return false;
-}
-
-/* Once a second at most: a worker must not be able to flood everybody who listens. */
-static void announce_limit(struct session *session, uint32_t need)
-{
-	uint64_t now = clock_ms();
-
-	if (session->quota_event_ms && now - session->quota_event_ms < 1000)
-		return;
-	session->quota_event_ms = now;
-	event_publish(session->pool->agent, EVENT_TENANT_LIMIT, session->pool, session->id, need,
-		"'%s' asked for %u pages beyond its limit", session->name, need);
-}
-
-/* Try to serve; true when the request is over, with pages or without. */
-static bool serve(struct session *session, struct waiter *want, bool last_try)
-{
-	struct lease_request *slot = &session->segment.requests[want->slot];
-	struct grant grant;
-	int error = lease_take_pages(session, want, &grant);
-
-	want->at_limit = error == -EDQUOT;
-	if (error && !last_try && error != -EPERM)
-		return false;
-	slot->error = error;
-	if (error) {
-		session->refusals++;
-		session->tenant->refusals++;
-		pool_count(session->pool, POOL_COUNT_REFUSALS, 1);
-		shortage(session->pool, slot);
-		if (error == -EDQUOT)
-			announce_limit(session, want->need);
-		answer(session, want->slot);
-		return true;
-	}
-	slot->first_page = session->pool->runs[0].first;
-	slot->extra_granted = grant.extra_count;
-	if (!answer(session, want->slot))
-		take_back(session, &grant);
-	note_refill(session, want->started_ns);
-	return true;
-}
-
-/* Workers ring when they free pages only while somebody waits for the pool's; who waits at a limit of his own looks by the clock. */
-static void waiters_publish(struct pool *pool)
-{
-	const struct waiter *waiter;
-
-	pool->short_waiters = 0;
-	TAILQ_FOREACH(waiter, &pool->waiters, link)
-		pool->short_waiters += !waiter->at_limit;
-	atomic_store_explicit(&pool->segment.header->waiters, pool->short_waiters, memory_order_relaxed);
-	if (pool->waiter_count)
-		agent_need_tick(pool->agent, WAITER_TICK_MS);
-}
-
-static void waiter_remove(struct pool *pool, struct waiter *waiter)
-{
-	TAILQ_REMOVE(&pool->waiters, waiter, link);
-	pool->waiter_count--;
-	free(waiter);
-}
-
-/* In order of the tenants' priority, then of arrival. */
-static void waiter_insert(struct pool *pool, struct waiter *waiter)
-{
-	uint32_t priority = waiter->session->tenant->config->priority;
-	struct waiter *at;
-
-	TAILQ_FOREACH(at, &pool->waiters, link)
-		if (at->session->tenant->config->priority < priority)
-			break;
-	if (at)
-		TAILQ_INSERT_BEFORE(at, waiter, link);
-	else
-		TAILQ_INSERT_TAIL(&pool->waiters, waiter, link);
-	pool->waiter_count++;
-}
-
-void lease_serve_waiters(struct pool *pool)
-{
-	uint64_t now = clock_ms();
-	struct waiter *waiter, *next;
-
-	for (waiter = TAILQ_FIRST(&pool->waiters); waiter; waiter = next) {
-		struct lease_request *slot = &waiter->session->segment.requests[waiter->slot];
-
-		next = TAILQ_NEXT(waiter, link);
-		if (atomic_load_explicit(&slot->state, memory_order_acquire) != LEASE_REQUESTED) {
-			atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
-			waiter_remove(pool, waiter);
-		} else if (serve(waiter->session, waiter, now >= waiter->deadline_ms)) {
-			waiter_remove(pool, waiter);
-		}
-	}
-	waiters_publish(pool);
-}
-
-void lease_forget(struct session *session)
-{
-	struct pool *pool = session->pool;
-	struct waiter *waiter, *next;
-
-	for (waiter = TAILQ_FIRST(&pool->waiters); waiter; waiter = next) {
-		next = TAILQ_NEXT(waiter, link);
-		if (waiter->session == session)
-			waiter_remove(pool, waiter);
-	}
-	waiters_publish(pool);
-}
-
-static bool is_waiting(const struct session *session, uint32_t slot)
-{
-	const struct waiter *waiter;
-
-	TAILQ_FOREACH(waiter, &session->pool->waiters, link)
-		if (waiter->session == session && waiter->slot == slot)
-			return true;
-	return false;
-}
-
-static void request_refuse(struct session *session, uint32_t slot, int error, const char *what)
-{
-	session->segment.requests[slot].error = error;
-	answer(session, slot);
-	session_damage(session, what);
-}
-
-static void request_serve(struct session *session, uint32_t slot_index)
-{
-	struct lease_request *slot = &session->segment.requests[slot_index];
-	struct pool *pool = session->pool;
-	struct waiter want = { .session = session, .slot = slot_index, .started_ns = clock_ns() }, *waiter;
-	uint32_t state = atomic_load_explicit(&slot->state, memory_order_acquire), kind, timeout_ms;
-
-	if (state == LEASE_CANCELLED && !is_waiting(session, slot_index))
-		atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
-	if (state != LEASE_REQUESTED || is_waiting(session, slot_index))
-		return;
-	/* Read once; the worker may change them meanwhile. */
-	kind = *(volatile uint32_t *)&slot->kind;
-	want.need = *(volatile uint32_t *)&slot->need;
-	want.extra = *(volatile uint32_t *)&slot->extra;
-	want.flags = *(volatile uint32_t *)&slot->flags;
-	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
-	if (kind == LEASE_GIVE_UP) {
-		lease_reclaim(session, UINT32_MAX);
-		slot->error = 0;
-		answer(session, slot_index);
-		return;
-	}
-	if (kind != LEASE_TAKE || want.flags & ~(uint32_t)LEASE_FLAGS) {
-		request_refuse(session, slot_index, -EINVAL, "a lease request of an unknown kind");
-		return;
-	}
-	if (want.need < 1 || want.need > pool->page_count) {
-		slot->error = -EINVAL;
-		answer(session, slot_index);
-		return;
-	}
-	if (serve(session, &want, timeout_ms == 0))
-		return;
-	waiter = malloc(sizeof(*waiter));
-	if (!waiter) {
-		slot->error = -ENOMEM;
-		answer(session, slot_index);
-		return;
-	}
-	*waiter = want;
-	waiter->deadline_ms = clock_ms() + timeout_ms;
-	waiter_insert(pool, waiter);
-	waiters_publish(pool);
-	pool_update_pressure(pool);
-}
-
-void lease_doorbell(struct session *session)
-{
-	uint64_t pending;
-
-	if (session->state != SESSION_LIVE || session->role != SESSION_WORKER)
-		return;
-	pending = atomic_exchange_explicit(&session->segment.header->requests_pending, 0, memory_order_acq_rel);
-	for (; pending && session->state == SESSION_LIVE; pending &= pending - 1)
-		request_serve(session, (uint32_t)__builtin_ctzll(pending));
-	if (session->pool->waiter_count)
-		lease_serve_waiters(session->pool);
-}
-
 void lease_initial(struct session *session, uint32_t pages)
 {
 	struct pool *pool = session->pool;
-	struct grant grant = { 0 };
+	struct lease_grant grant = { 0 };
 	uint32_t most = room(session);
 
 	if (pages > most)

@@ -1,5 +1,5 @@
 /*
- * lease.h - lending pages: grants, hand-overs, taking idle pages back, requests that wait.
+ * lease.h - lending pages: grants, hand-overs, taking idle pages back.
  *
  * A grant is atomic: one thread decides and books it, so there is no check-then-allocate between engines.
  */
@@ -8,18 +8,24 @@
 
 #include "agent/session.h"
 
-struct waiter {
-	TAILQ_ENTRY(waiter) link;
-	struct session *session;
-	uint32_t slot;
+/* What a worker asks for, checked for its form; see struct lease_request. */
+struct lease_want {
 	uint32_t need, extra, flags;
-	bool at_limit; /* waits for its own tenant or session, not for the pool */
-	uint64_t deadline_ms;
-	uint64_t started_ns;
 };
 
-/* lease_doorbell() - serve what the session's request ring holds. */
-void lease_doorbell(struct session *session);
+/* What it got: the hand-over stands in pool->runs[run_count], the rest became free bits. */
+struct lease_grant {
+	uint32_t run_count;
+	uint32_t extra_first, extra_count;
+};
+
+/*
+ * lease_grant() - decide and book: room within the limits, then free pages, then one run if it can be had, each by what costs
+ * others least. Return: 0, -EPERM, -EDQUOT, -ENOSPC.
+ */
+int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant);
+/* lease_grant_undo() - the worker gave up waiting while this was decided: the hand-over comes back, what became free bits stays. */
+void lease_grant_undo(struct session *session, const struct lease_grant *grant);
 
 /* lease_idle() - pages that are idle by the session's own free bits: believed for statistics only. */
 uint32_t lease_idle(const struct session *session);
@@ -32,11 +38,6 @@ uint32_t lease_reclaim(struct session *session, uint32_t most);
 
 /* lease_reclaim_range() - the idle ones of pages [first, first + count). */
 uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t count);
-
-/* lease_serve_waiters() - pages may have come free, or time is up. */
-void lease_serve_waiters(struct pool *pool);
-/* lease_forget() - a session ends: its waiters go. */
-void lease_forget(struct session *session);
 
 /* lease_shrink_idle() - housekeeping: idle pages that nobody asked for go back. */
 void lease_shrink_idle(struct session *session, uint64_t now_ms);

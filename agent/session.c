@@ -4,6 +4,7 @@
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/requests.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -237,7 +238,7 @@ static void connection_closed(struct session *session)
 	}
 	session->state = SESSION_CLOSING;
 	session->closing_ms = clock_ms();
-	lease_forget(session);
+	requests_forget(session);
 	agent_need_tick(session->pool->agent, CLOSING_GRACE_MS);
 }
 
@@ -291,7 +292,7 @@ static void pidfd_ready(struct event_source *source, uint32_t events)
 static void doorbell_ready(struct event_source *source, uint32_t events)
 {
 	(void)events;
-	lease_doorbell(session_of(source, doorbell));
+	requests_doorbell(session_of(source, doorbell));
 }
 
 static int send_admission(struct session *session)
@@ -473,7 +474,7 @@ void session_end(struct session *session, enum session_end how)
 	if (session->state == SESSION_DEAD)
 		return;
 	session->state = SESSION_DEAD;
-	lease_forget(session);
+	requests_forget(session);
 	pages = pool_take_back_of(pool, session->id);
 	session->tenant->leased -= session->leased;
 	session->tenant->sessions--;
@@ -497,7 +498,7 @@ void session_end(struct session *session, enum session_end how)
 		event_publish(pool->agent, EVENT_SESSION_END, pool, session->id, pages, "'%s' ended, %u pages back", session->name, pages);
 	}
 	if (pool->waiter_count)
-		lease_serve_waiters(pool);
+		requests_serve_waiters(pool);
 }
 
 void session_disconnect(struct session *session, int error, const char *why)

@@ -33,7 +33,7 @@ enum {
 	FRONT_ID_BYTES = 8,
 	FRONT_FLIGHTS_MAX = 256,     /* requests that the agent has not answered yet */
 	FRONT_CONNECTIONS_MAX = 512, /* chosen; both sockets together, unless the options say otherwise */
-	FRONT_LEAKED_MAX = 64,       /* chosen: descriptors that belong to nothing known, before the front gives up and is restarted */
+	FRONT_LEAKED_MAX = 64,       /* chosen: descriptors that belong to nothing known, before the front gives up */
 };
 
 struct front_options {

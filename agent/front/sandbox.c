@@ -68,7 +68,8 @@ int sandbox_drop(uid_t uid, gid_t gid, pid_t parent)
 
 /*
  * Seen with strace in a front that served, lost and accepted connections, or what malloc, abort and nanomsg need on their less
- * common ways, and poll() and epoll_wait() on machines that have only their younger forms. Nothing here opens a file, makes a socket, a process or a thread, or names another process.
+ * common ways, and poll() and epoll_wait() on machines that have only their younger forms. Nothing here opens a file, makes a
+ * socket, a process or a thread, or names another process.
  */
 static const int plain_calls[] = {
 	/* the two loops: ours, and nanomsg's worker thread */

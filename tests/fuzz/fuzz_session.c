@@ -8,6 +8,7 @@
 #include "agent/housekeeping.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/requests.h"
 #include "agent/session.h"
 
 #include <fcntl.h>
@@ -167,7 +168,7 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 		*slot = (struct lease_request){ .kind = data[1] % 4, .need = data[2], .extra = data[3], .flags = data[4], .timeout_ms = data[5] % 2 };
 		slot->state = LEASE_REQUESTED;
 		hostile->segment.header->requests_pending |= UINT64_C(1) << (data[0] % SESSION_REQUESTS);
-		lease_doorbell(hostile);
+		requests_doorbell(hostile);
 		return 6;
 	case 3: /* a block that may be a lie */
 		if (size < 6)
@@ -209,7 +210,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	second->segment.requests[0] = (struct lease_request){ .kind = LEASE_TAKE, .need = KEPT };
 	second->segment.requests[0].state = LEASE_REQUESTED;
 	second->segment.header->requests_pending = 1;
-	lease_doorbell(second);
+	requests_doorbell(second);
 	require(second->segment.requests[0].state == LEASE_DONE && !second->segment.requests[0].error, "the second's grant");
 	second->segment.pins[second->segment.requests[0].first_page] = 1;
 	second->segment.blocks[second->segment.requests[0].first_page].tag = block_tag_make(77, 0);

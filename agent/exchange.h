@@ -1,0 +1,41 @@
+/*
+ * exchange.h - one request of a tool being answered, as the handlers in control.c and inspect.c see it.
+ */
+#ifndef GPOOL_AGENT_EXCHANGE_H
+#define GPOOL_AGENT_EXCHANGE_H
+
+#include "agent/agent.h"
+#include "proto/codec.h"
+
+#include <stddef.h>
+
+struct exchange {
+	struct agent *agent;
+	struct session *session;
+	const uint8_t *request;
+	size_t request_bytes;
+	uint64_t sequence;
+	uint8_t *reply; /* [MSG_BYTES_MAX] */
+	int reply_bytes;
+};
+
+/* Handlers return the length of what they wrote to reply, or negative errno. */
+int exchange_fail(struct exchange *x, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int exchange_malformed(struct exchange *x);
+/* exchange_pool() - by name, the first for an empty one; NULL: there is none, which exchange_no_pool() says. */
+struct pool *exchange_pool(struct exchange *x, const char *name);
+int exchange_no_pool(struct exchange *x, const char *name);
+
+#define DECODE(x, name, into) msg_decode_##name(into, (x)->request, (x)->request_bytes)
+#define ENCODE(x, name, message) msg_encode_##name(message, (x)->sequence, NULL, (x)->reply, MSG_BYTES_MAX)
+
+/* Those that look and change nothing: inspect.c. */
+int answer_version(struct exchange *x);
+int answer_status(struct exchange *x);
+int answer_pages(struct exchange *x);
+int answer_pins(struct exchange *x);
+int answer_clients(struct exchange *x);
+int answer_tenants(struct exchange *x);
+int answer_check(struct exchange *x);
+
+#endif

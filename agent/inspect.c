@@ -1,0 +1,482 @@
+/* inspect.c - the requests that look at a pool and change nothing. */
+#include "agent/exchange.h"
+
+#include "agent/session.h"
+#include "shm/page_map.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Large structs live here: the agent has one thread and answers one request at a time. */
+static union {
+	struct msg_status_reply status;
+	struct msg_pages_reply pages;
+	struct msg_pins_reply pins;
+	struct msg_clients_reply clients;
+	struct msg_tenants_reply tenants;
+	struct msg_check_reply check;
+} big;
+
+/* What all sessions say about a pool's pages; free() it. */
+static struct page_fact *facts_of(const struct pool *pool)
+{
+	struct pool_check_session *sessions;
+	struct page_fact *facts = malloc(pool->page_count * sizeof(*facts));
+	int count = facts ? pool_check_sessions(pool, &sessions) : -1;
+
+	if (count < 0) {
+		free(facts);
+		return NULL;
+	}
+	page_map_fill(&pool->segment, sessions, (uint32_t)count, facts);
+	free(sessions);
+	return facts;
+}
+
+static const struct session *session_of_fact(const struct pool *pool, const struct page_fact *fact)
+{
+	return fact->session ? pool->sessions[fact->session] : NULL;
+}
+
+static uint32_t pins_of_fact(const struct pool *pool, const struct page_fact *fact)
+{
+	const struct session *session = session_of_fact(pool, fact);
+
+	if (!session || (fact->use != PAGE_USE_HEAD && fact->use != PAGE_USE_INSIDE))
+		return 0;
+	return atomic_load_explicit(&session->segment.pins[fact->head], memory_order_relaxed);
+}
+
+static uint32_t idle_ms_of(const struct session *session, uint32_t page)
+{
+	uint32_t age = (uint32_t)clock_ms() - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);
+
+	return age > INT32_MAX ? 0 : age;
+}
+
+static int by_value(const void *left, const void *right)
+{
+	uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+
+	return a < b ? -1 : a > b;
+}
+
+static void refill_percentiles(const struct pool *pool, uint64_t *p50, uint64_t *p99)
+{
+	static uint64_t sorted[REFILL_SAMPLES];
+	size_t count = pool->refill_count < REFILL_SAMPLES ? pool->refill_count : REFILL_SAMPLES;
+
+	*p50 = *p99 = 0;
+	if (!count)
+		return;
+	memcpy(sorted, pool->refill_ns, count * sizeof(*sorted));
+	qsort(sorted, count, sizeof(*sorted), by_value);
+	*p50 = sorted[count / 2];
+	*p99 = sorted[count * 99 / 100];
+}
+
+/* The counters of all threads of a session. */
+struct session_totals {
+	uint64_t allocations, frees, pins, contended, stale;
+};
+
+static struct session_totals totals_of(const struct session *session)
+{
+	struct session_totals totals = { 0 };
+
+	for (int i = 0; i < SESSION_STAT_SLOTS; i++) {
+		const struct thread_stats *stats = &session->segment.stats->threads[i];
+
+		totals.allocations += atomic_load_explicit(&stats->allocations, memory_order_relaxed);
+		totals.frees += atomic_load_explicit(&stats->frees, memory_order_relaxed);
+		totals.pins += atomic_load_explicit(&stats->pins, memory_order_relaxed);
+		totals.contended += atomic_load_explicit(&stats->contended_pins, memory_order_relaxed);
+		totals.stale += atomic_load_explicit(&stats->stale_pins, memory_order_relaxed);
+	}
+	return totals;
+}
+
+static int pool_status_fill(const struct pool *pool, struct msg_pool_status *status)
+{
+	const struct pool_header *header = pool->segment.header;
+	struct page_fact *facts = facts_of(pool);
+
+	if (!facts)
+		return -ENOMEM;
+	memset(status, 0, sizeof(*status));
+	snprintf(status->name, sizeof(status->name), "%s", header->name);
+	snprintf(status->backend, sizeof(status->backend), "%s", header->backend);
+	snprintf(status->device, sizeof(status->device), "%s", header->device);
+	snprintf(status->policy, sizeof(status->policy), "%s", pool->evict.policy->name);
+	status->page_size = header->page_bytes;
+	status->page_count = header->page_count;
+	status->free_pages = header->state_pages[PAGE_FREE];
+	status->leased_pages = header->state_pages[PAGE_LEASED];
+	status->quarantined_pages = header->state_pages[PAGE_QUARANTINED];
+	status->reserved_pages = header->state_pages[PAGE_RESERVED];
+	status->retired_pages = header->state_pages[PAGE_RETIRED];
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		status->idle_pages += facts[page].use == PAGE_USE_IDLE || facts[page].use == PAGE_USE_CACHED;
+		status->used_pages += facts[page].use == PAGE_USE_HEAD || facts[page].use == PAGE_USE_INSIDE;
+		status->pinned_pages += pins_of_fact(pool, &facts[page]) != 0;
+	}
+	free(facts);
+	status->largest_free_run = free_runs_longest(&pool->free);
+	status->sessions = pool->session_count;
+	status->waiters = pool->waiter_count;
+	status->pressure = header->pressure;
+	status->grants = header->counters[POOL_COUNT_GRANTS];
+	status->reclaims = header->counters[POOL_COUNT_RECLAIMS];
+	status->evictions = header->counters[POOL_COUNT_EVICTIONS];
+	status->evicted_pages = header->counters[POOL_COUNT_EVICTED_PAGES];
+	status->refusals = header->counters[POOL_COUNT_REFUSALS];
+	status->deaths = header->counters[POOL_COUNT_DEATHS];
+	status->leaked_pins = header->counters[POOL_COUNT_LEAKED_PINS];
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id]) {
+			struct session_totals totals = totals_of(pool->sessions[id]);
+
+			status->contended_pins += totals.contended;
+			status->pins += totals.pins;
+			status->allocations += totals.allocations;
+		}
+	refill_percentiles(pool, &status->refill_p50_ns, &status->refill_p99_ns);
+	return 0;
+}
+
+int answer_status(struct exchange *x)
+{
+	struct msg_status_reply *reply = &big.status;
+
+	memset(reply, 0, sizeof(*reply));
+	reply->uptime_ms = clock_ms() - x->agent->start_ms;
+	reply->incarnation = x->agent->incarnation;
+	reply->front_restarts = x->agent->front_restarts;
+	reply->agent_pid = (uint32_t)getpid();
+	reply->front_pid = (uint32_t)x->agent->front_pid;
+	for (uint32_t i = 0; i < x->agent->pool_count; i++)
+		if (pool_status_fill(x->agent->pools[i], &reply->pools[reply->pools_count++]))
+			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
+	return ENCODE(x, status_reply, reply);
+}
+
+int answer_version(struct exchange *x)
+{
+	struct msg_version_reply reply = {
+		.layout_version = POOL_LAYOUT_VERSION,
+		.pid = (uint32_t)getpid(),
+		.incarnation = x->agent->incarnation,
+		.version = GPOOL_VERSION,
+	};
+
+	return ENCODE(x, version_reply, &reply);
+}
+
+static void page_entry_fill(const struct pool *pool, uint32_t page, const struct page_fact *fact, struct msg_page_entry *entry)
+{
+	const struct session *session = session_of_fact(pool, fact);
+	uint64_t word = pool_word(pool, page);
+
+	*entry = (struct msg_page_entry){
+		.page = page,
+		.state = (uint8_t)page_word_state(word),
+		.use = fact->use,
+		.content_type = fact->content,
+		.owner = (uint16_t)page_word_owner(word),
+		.generation = page_word_generation(word),
+		.pins = pins_of_fact(pool, fact),
+		.block_first = fact->head,
+		.block_pages = fact->pages,
+	};
+	if (session && fact->use >= PAGE_USE_HEAD) {
+		entry->idle_ms = idle_ms_of(session, fact->head);
+		entry->owner_id = atomic_load_explicit(&session->segment.blocks[fact->head].owner_id, memory_order_relaxed);
+	}
+}
+
+int answer_pages(struct exchange *x)
+{
+	struct msg_pages_reply *reply = &big.pages;
+	struct msg_pages_request request;
+	const struct pool *pool;
+	struct page_fact *facts;
+
+	if (DECODE(x, pages_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	if (request.first >= pool->page_count || request.count < 1)
+		return exchange_fail(x, -EINVAL, "pages %u and %u more: pool '%s' has pages 0 to %u", request.first, request.count,
+			pool->segment.header->name, pool->page_count - 1);
+	if (request.count > sizeof(reply->pages) / sizeof(*reply->pages))
+		request.count = sizeof(reply->pages) / sizeof(*reply->pages);
+	facts = facts_of(pool);
+	if (!facts)
+		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
+	memset(reply, 0, sizeof(*reply));
+	reply->page_count = pool->page_count;
+	for (uint32_t page = request.first; page < pool->page_count && page < request.first + request.count; page++)
+		page_entry_fill(pool, page, &facts[page], &reply->pages[reply->pages_count++]);
+	free(facts);
+	return ENCODE(x, pages_reply, reply);
+}
+
+int answer_pins(struct exchange *x)
+{
+	struct msg_pins_reply *reply = &big.pins;
+	struct msg_pins_request request;
+	const struct pool *pool;
+	struct page_fact *facts;
+	uint32_t longest = x->agent->config.pins.max_duration_ms;
+
+	if (DECODE(x, pins_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	facts = facts_of(pool);
+	if (!facts)
+		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
+	memset(reply, 0, sizeof(*reply));
+	for (uint32_t page = request.first; page < pool->page_count; page++) {
+		const struct session *session = session_of_fact(pool, &facts[page]);
+		uint32_t pins = facts[page].use == PAGE_USE_HEAD ? pins_of_fact(pool, &facts[page]) : 0, age;
+		struct msg_pin_entry *entry;
+
+		if (!pins)
+			continue;
+		age = idle_ms_of(session, page);
+		if (request.leaked_only && age <= longest)
+			continue;
+		if (reply->pins_count == sizeof(reply->pins) / sizeof(*reply->pins)) {
+			reply->next = page;
+			break;
+		}
+		entry = &reply->pins[reply->pins_count++];
+		*entry = (struct msg_pin_entry){
+			.page = page,
+			.page_count = facts[page].pages,
+			.pins = pins,
+			.age_ms = age,
+			.leaked = age > longest,
+			.content_type = facts[page].content,
+			.session = session->id,
+			.pid = (uint32_t)session->pid,
+			.owner_id = atomic_load_explicit(&session->segment.blocks[page].owner_id, memory_order_relaxed),
+		};
+		snprintf(entry->name, sizeof(entry->name), "%s", session->name);
+	}
+	free(facts);
+	return ENCODE(x, pins_reply, reply);
+}
+
+static void client_entry_fill(const struct session *session, const struct page_fact *facts, struct msg_client_entry *entry)
+{
+	const struct pool *pool = session->pool;
+	struct session_totals totals = totals_of(session);
+
+	memset(entry, 0, sizeof(*entry));
+	snprintf(entry->pool, sizeof(entry->pool), "%s", pool->segment.header->name);
+	snprintf(entry->name, sizeof(entry->name), "%s", session->name);
+	snprintf(entry->tenant, sizeof(entry->tenant), "%s", session->tenant->config->name);
+	entry->session = session->id;
+	entry->pid = (uint32_t)session->pid;
+	entry->uid = session->uid;
+	entry->role = session->role;
+	entry->state = session->state != SESSION_LIVE;
+	entry->age_ms = clock_ms() - session->attached_ms;
+	entry->leased_pages = session->leased;
+	entry->limit_pages = session->limit;
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		if (facts[page].session != session->id)
+			continue;
+		entry->idle_pages += facts[page].use == PAGE_USE_IDLE || facts[page].use == PAGE_USE_CACHED;
+		entry->used_pages += facts[page].use >= PAGE_USE_HEAD;
+		entry->pinned_pages += pins_of_fact(pool, &facts[page]) != 0;
+	}
+	entry->allocations = totals.allocations;
+	entry->frees = totals.frees;
+	entry->pins = totals.pins;
+	entry->contended_pins = totals.contended;
+	entry->stale_pins = totals.stale;
+	entry->refills = session->refills;
+	entry->refusals = session->refusals;
+	entry->evicted_pages = session->evicted_pages;
+	entry->reclaimed_pages = session->reclaimed_pages;
+	entry->damage = session->damage;
+}
+
+int answer_clients(struct exchange *x)
+{
+	struct msg_clients_reply *reply = &big.clients;
+	struct msg_clients_request request;
+	const struct pool *only = NULL;
+
+	if (DECODE(x, clients_request, &request))
+		return exchange_malformed(x);
+	if (request.pool[0] && !(only = exchange_pool(x, request.pool)))
+		return exchange_no_pool(x, request.pool);
+	memset(reply, 0, sizeof(*reply));
+	for (uint32_t p = request.first >> 12; p < x->agent->pool_count && !reply->next; p++) {
+		const struct pool *pool = x->agent->pools[p];
+		struct page_fact *facts;
+
+		if (only && pool != only)
+			continue;
+		facts = facts_of(pool);
+		if (!facts)
+			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
+		for (uint32_t id = p == request.first >> 12 ? request.first & 0xfff : 0; id < POOL_SESSIONS; id++) {
+			if (!pool->sessions[id])
+				continue;
+			if (reply->clients_count == sizeof(reply->clients) / sizeof(*reply->clients)) {
+				reply->next = p << 12 | id;
+				break;
+			}
+			client_entry_fill(pool->sessions[id], facts, &reply->clients[reply->clients_count++]);
+		}
+		free(facts);
+	}
+	return ENCODE(x, clients_reply, reply);
+}
+
+static void tenant_entry_fill(const struct pool *pool, const struct tenant *tenant, const struct page_fact *facts,
+	struct msg_tenant_entry *entry)
+{
+	uint64_t by_content[5] = { 0 };
+
+	memset(entry, 0, sizeof(*entry));
+	snprintf(entry->pool, sizeof(entry->pool), "%s", pool->segment.header->name);
+	snprintf(entry->name, sizeof(entry->name), "%s", tenant->config->name);
+	entry->minimum_pages = tenant->minimum;
+	entry->limit_pages = tenant->limit;
+	entry->weight = tenant->config->weight;
+	entry->priority = tenant->config->priority;
+	entry->leased_pages = tenant->leased;
+	entry->borrowed_pages = tenant->leased > tenant->minimum ? tenant->leased - tenant->minimum : 0;
+	entry->sessions = tenant->sessions;
+	entry->refusals = tenant->refusals;
+	entry->evicted_pages = tenant->evicted_pages;
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		const struct session *session = session_of_fact(pool, &facts[page]);
+
+		if (session && session->tenant == tenant && facts[page].use >= PAGE_USE_HEAD && facts[page].content < 5)
+			by_content[facts[page].content]++;
+	}
+	entry->by_content_0 = by_content[0];
+	entry->by_content_1 = by_content[1];
+	entry->by_content_2 = by_content[2];
+	entry->by_content_3 = by_content[3];
+	entry->by_content_4 = by_content[4];
+}
+
+int answer_tenants(struct exchange *x)
+{
+	struct msg_tenants_reply *reply = &big.tenants;
+	struct msg_tenants_request request;
+	const struct pool *only = NULL;
+
+	if (DECODE(x, tenants_request, &request))
+		return exchange_malformed(x);
+	if (request.pool[0] && !(only = exchange_pool(x, request.pool)))
+		return exchange_no_pool(x, request.pool);
+	memset(reply, 0, sizeof(*reply));
+	for (uint32_t p = 0; p < x->agent->pool_count; p++) {
+		const struct pool *pool = x->agent->pools[p];
+		struct page_fact *facts;
+
+		if (only && pool != only)
+			continue;
+		facts = facts_of(pool);
+		if (!facts)
+			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
+		for (uint32_t i = 0; i < pool->tenant_count; i++)
+			if (reply->tenants_count < sizeof(reply->tenants) / sizeof(*reply->tenants))
+				tenant_entry_fill(pool, &pool->tenants[i], facts, &reply->tenants[reply->tenants_count++]);
+		free(facts);
+	}
+	return ENCODE(x, tenants_reply, reply);
+}
+
+static void note_finding(void *context, const struct pool_finding *finding)
+{
+	struct msg_check_reply *reply = context;
+	struct msg_finding *entry;
+
+	if (reply->findings_count == sizeof(reply->findings) / sizeof(*reply->findings))
+		return;
+	entry = &reply->findings[reply->findings_count++];
+	entry->session = finding->session;
+	entry->page = finding->page;
+	snprintf(entry->text, sizeof(entry->text), "%s", finding->text);
+}
+
+/* The agent's own books against the page words. */
+static void check_books(const struct pool *pool, struct msg_check_reply *reply)
+{
+	uint32_t free_pages = 0, leased = 0, *by_owner = calloc(POOL_SESSIONS, sizeof(*by_owner));
+	struct pool_finding finding = { 0 };
+
+	if (!by_owner)
+		return;
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = pool_word(pool, page);
+
+		free_pages += page_word_state(word) == PAGE_FREE;
+		leased += page_word_owner(word) != 0;
+		by_owner[page_word_owner(word)]++;
+	}
+	if (free_pages != pool->free.total) {
+		snprintf(finding.text, sizeof(finding.text), "%u pages are FREE, the index has %u", free_pages, pool->free.total);
+		note_finding(reply, &finding);
+		reply->found++;
+	}
+	if (leased != pool->leased) {
+		snprintf(finding.text, sizeof(finding.text), "%u pages have an owner, booked are %u", leased, pool->leased);
+		note_finding(reply, &finding);
+		reply->found++;
+	}
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id] && pool->sessions[id]->leased != by_owner[id]) {
+			finding.session = id;
+			snprintf(finding.text, sizeof(finding.text), "%u pages are leased to it, booked are %u", by_owner[id],
+				pool->sessions[id]->leased);
+			note_finding(reply, &finding);
+			reply->found++;
+		}
+	free(by_owner);
+}
+
+int answer_check(struct exchange *x)
+{
+	struct msg_check_reply *reply = &big.check;
+	struct msg_check_request request;
+	struct pool_check check = { .found = note_finding, .context = reply };
+	struct pool_check_session *sessions;
+	struct pool *pool;
+	int count;
+
+	if (DECODE(x, check_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	memset(reply, 0, sizeof(*reply));
+	count = pool_check_sessions(pool, &sessions);
+	if (count < 0 || pool_check(&pool->segment, sessions, (uint32_t)count, &check) < 0) {
+		if (count >= 0)
+			free(sessions);
+		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
+	}
+	free(sessions);
+	reply->pages = pool->page_count;
+	reply->sessions = (uint32_t)count;
+	reply->in_transit = check.in_transit;
+	reply->found = check.findings;
+	check_books(pool, reply);
+	return ENCODE(x, check_reply, reply);
+}

@@ -1,0 +1,18 @@
+/*
+ * requests.h - the workers' request rings: who asks for pages, who waits for some, and what they are told.
+ */
+#ifndef GPOOL_AGENT_REQUESTS_H
+#define GPOOL_AGENT_REQUESTS_H
+
+#include "agent/session.h"
+
+/* requests_doorbell() - serve what the session's request ring holds. */
+void requests_doorbell(struct session *session);
+
+/* requests_serve_waiters() - pages may have come free, or time is up. In order of the tenants' priority, then of arrival. */
+void requests_serve_waiters(struct pool *pool);
+
+/* requests_forget() - a session ends: its waiters go. */
+void requests_forget(struct session *session);
+
+#endif
