@@ -149,7 +149,7 @@ int config_add_pool(struct config *config, const char *text, struct config_error
 /*
  * config_finish() - checks that need the whole: at least one pool, names unique, percentages in order, minima that fit. Also makes
  * the tenant "default" when none is given, and lowers a pool's default of reserved pages to a sixteenth of a pool whose size is
- * in bytes or pages.
+ * in bytes or pages (for one in percent the keeper does it, which knows the device).
  */
 int config_finish(struct config *config, struct config_error *error);
 

@@ -61,7 +61,7 @@ void evict_configure(struct pool *pool);
 
 /*
  * evict_pages() - take blocks until at least `pages` pages came free, or no candidate is left. Returns pages taken.
- * @for_tenant:  who needs them: decides whose blocks may go (see tenant rules in README.md); NULL: all
+ * @for_tenant:  who needs them: decides whose blocks may go (see tenant rules in README.md); NULL: all above their minimum
  * @only:        only this session's blocks; NULL: all
  * @within:      only blocks of for_tenant itself (it is at its limit)
  * @contents:    bit i: content type i may go; 0: all

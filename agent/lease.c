@@ -257,25 +257,29 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 }
 
 /* `need` pages out of the index, in one run or many; there are enough. Extra only when it lies right behind or in one run. */
-static void take(struct pool *pool, uint32_t need, uint32_t extra, uint32_t flags, struct lease_grant *grant)
+static void take(struct session *session, const struct lease_want *want, uint32_t extra, struct lease_grant *grant)
 {
-	bool first_fit = flags & LEASE_FIRST_FIT;
-	uint32_t first, got;
+	struct pool *pool = session->pool;
+	bool first_fit = want->flags & LEASE_FIRST_FIT, critical = want->flags & LEASE_CRITICAL;
+	/* What others' minima keep is not for this session; a critical request has the reserved pages for that. */
+	uint32_t kept = kept_from(pool, session->tenant), need = want->need, first, got;
+	uint32_t normal = pool->free.total > kept ? pool->free.total - kept : 0;
 
 	grant->run_count = 0;
 	grant->extra_count = 0;
-	if (extra && free_runs_take(&pool->free, need + extra, first_fit, &first)) {
+	if (extra && need + extra <= normal && free_runs_take(&pool->free, need + extra, first_fit, &first)) {
 		pool->runs[grant->run_count++] = (struct page_run){ first, need };
 		grant->extra_first = first + need;
 		grant->extra_count = extra;
 		return;
 	}
-	if (free_runs_take(&pool->free, need, first_fit, &first) ||
-		(flags & LEASE_CRITICAL && free_runs_take(&pool->reserved, need, first_fit, &first))) {
+	if ((need <= normal && free_runs_take(&pool->free, need, first_fit, &first)) ||
+		(critical && free_runs_take(&pool->reserved, need, first_fit, &first))) {
 		pool->runs[grant->run_count++] = (struct page_run){ first, need };
 	} else {
 		while (need) {
-			got = free_runs_take_longest(&pool->free, need, &first);
+			got = normal ? free_runs_take_longest(&pool->free, need < normal ? need : normal, &first) : 0;
+			normal -= got;
 			if (!got)
 				got = free_runs_take_longest(&pool->reserved, need, &first);
 			pool->runs[grant->run_count++] = (struct page_run){ first, got };
@@ -347,7 +351,6 @@ static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t e
 
 int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant)
 {
-	struct pool *pool = session->pool;
 	uint32_t extra;
 
 	if (want->flags & LEASE_CRITICAL && !session->privileged)
@@ -359,7 +362,7 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 	if (want->need > 1 && !make_run(session, want->need, want->flags) && want->flags & LEASE_CONTIGUOUS)
 		return -ENOSPC;
 	extra = welcome_extra(session, want->need, want->extra);
-	take(pool, want->need, extra, want->flags, grant);
+	take(session, want, extra, grant);
 	lend(session, grant);
 	return 0;
 }

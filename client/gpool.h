@@ -55,7 +55,10 @@ GPOOL_API const char *gpool_strerror(int error);
 
 struct gpool; /* an attached pool */
 
-/* What a block holds. It orders eviction: TEMP_BUFFER goes first, then ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. */
+/*
+ * What a block holds. It weighs in, beside the time of the last use and the size, when the agent chooses what to evict:
+ * TEMP_BUFFER is the cheapest to lose, then ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE.
+ */
 enum gpool_content {
 	GPOOL_KV_CACHE = 0,    /* pinned for its request */
 	GPOOL_LORA_WEIGHT = 1, /* pinned by hand while in an active batch */
@@ -121,7 +124,7 @@ struct gpool_alloc_options {
 	uint32_t content;   /* enum gpool_content */
 	uint32_t priority;  /* 0..3, higher stays longer */
 	uint64_t owner_id;  /* what tools show: request, adapter; free to choose */
-	int32_t timeout_ms; /* longest wait for pages; 0: none, -1: no limit */
+	int32_t timeout_ms; /* longest wait for pages; 0: none, -1: no limit (49 days) */
 	uint32_t stream;    /* where it will be used first (gpool_stream_open); 0: anywhere */
 };
 GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
@@ -246,14 +249,15 @@ enum {
 };
 
 /*
- * gpool_stream_open() - a stream whose progress everybody can see. `native`: a CUstream of this process to put fences on, which stays
- * the program's and must outlive gpool_stream_close(), or NULL for one of gpool's own. At most 255 at a time. Return: 0, -EINVAL, -EUSERS (too many), -ENOMEM, -EIO, -EOPNOTSUPP.
+ * gpool_stream_open() - a stream whose progress everybody can see. `native`: a CUstream of this process to put fences on, which
+ * stays the program's and must outlive gpool_stream_close(), or NULL for one of gpool's own. At most 255 at a time.
+ * Return: 0, -EINVAL, -EUSERS (too many), -ENOMEM, -EIO, -EOPNOTSUPP.
  */
 GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t *stream);
 /* gpool_stream_close() - waits for its work. */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
-/* gpool_copy(), gpool_fill() - queue on a stream of gpool's own. bytes of fill: a multiple of 4. */
+/* gpool_copy(), gpool_fill() - queue on a stream that is not manual. bytes of fill: a multiple of 4. */
 GPOOL_API int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, uint64_t bytes);
 GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value, uint64_t bytes);
 

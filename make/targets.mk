@@ -59,12 +59,24 @@ $(B)/confgen: $(B)/obj/man/gen/confgen.o $(filter $(B)/obj/agent/config%.o,$(AGE
 $(B)/protogen: $(B)/obj/proto/gen/protogen.o $(filter $(B)/obj/proto/%.o,$(COMMON_OBJ))
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^
 
+# Puts each part of the first file, from a line "Begin of what ..." to its "End of ...", in the place of that part of the second.
+define SPLICE
+NR == FNR { if (/^\.\\" Begin of what/) parts++; part[parts] = part[parts] $$0 "\n"; next } \
+/^\.\\" Begin of what/ { printf "%s", part[++placed]; wrong += within; within = 1 } \
+!within { print } \
+/^\.\\" End of what/ { within = 0 } \
+END { exit !parts || placed != parts || wrong || within }
+endef
+
 .PHONY: docs
-docs: $(B)/confgen $(B)/protogen ## make again what is generated and committed: example file, manual page, PROTOCOL.md
+docs: $(B)/confgen $(B)/protogen $(B)/poolctl ## make again what is generated and committed: manuals, completion, PROTOCOL.md
 	$(call say,GEN,etc/gpoold.conf)$(B)/confgen --example > $(B)/gpoold.conf && cp $(B)/gpoold.conf etc/gpoold.conf
 	$(call say,GEN,man/gpoold.conf.5)$(B)/confgen --man man/gpoold.conf.5.in > $(B)/gpoold.conf.5 && \
 		cp $(B)/gpoold.conf.5 man/
 	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
+	$(call say,GEN,etc/poolctl.bash)$(B)/poolctl help --completion > $(B)/poolctl.bash && cp $(B)/poolctl.bash etc/
+	$(call say,GEN,man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
+		awk '$(SPLICE)' $(B)/poolctl.parts man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 man/
 
 # ---- looking at the source ----
 
@@ -78,6 +90,9 @@ format: ## clang-format, in place
 # ---- install ----
 
 LIBRARY_FILE := libgpool.so.$(VERSION)
+COMPLETION_DIR := $(prefix)/share/bash-completion/completions
+TRACE_DIR := $(prefix)/share/gpool/traces
+TRACES := $(wildcard tools/demo/traces/*)
 
 .PHONY: install uninstall
 install: all ## install below prefix and sysconfdir
@@ -94,6 +109,9 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -m 644 client/gpool.h $(DESTDIR)$(includedir)/
 	$(foreach s,$(MANDIRS),$(if $(call man_pages,$(s)),$(INSTALL) -d $(DESTDIR)$(mandir)/man$(s) && \
 		$(INSTALL) -m 644 $(call man_pages,$(s)) $(DESTDIR)$(mandir)/man$(s)/ &&)) true
+	$(INSTALL) -d $(DESTDIR)$(COMPLETION_DIR)
+	$(INSTALL) -m 644 etc/poolctl.bash $(DESTDIR)$(COMPLETION_DIR)/poolctl
+	$(if $(TRACES),$(INSTALL) -d $(DESTDIR)$(TRACE_DIR) && $(INSTALL) -m 644 $(TRACES) $(DESTDIR)$(TRACE_DIR)/)
 	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
 		$(INSTALL) -m 644 etc/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 
@@ -102,7 +120,9 @@ uninstall: ## remove what install puts there, but for the configuration
 		$(addprefix $(DESTDIR)$(libdir)/,$(LIBRARY_FILE) libgpool.so.$(SOVERSION) libgpool.so libgpool.a) \
 		$(DESTDIR)$(libdir)/pkgconfig/gpool.pc \
 		$(DESTDIR)$(includedir)/gpool.h \
+		$(DESTDIR)$(COMPLETION_DIR)/poolctl $(addprefix $(DESTDIR)$(TRACE_DIR)/,$(notdir $(TRACES))) \
 		$(foreach s,$(MANDIRS),$(addprefix $(DESTDIR)$(mandir)/man$(s)/,$(notdir $(call man_pages,$(s)))))
+	rmdir $(DESTDIR)$(TRACE_DIR) $(dir $(DESTDIR)$(TRACE_DIR)) 2>/dev/null || true
 
 # ---- packing ----
 

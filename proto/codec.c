@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define MESSAGE(name, type, text)                                                                                                  \
-	static_assert((int)MSG_LARGEST_##name <= MSG_BYTES_MAX, #name " does not fit into a message: lower its list's `most`");      \
+	static_assert((int)MSG_LARGEST_##name <= MSG_BYTES_MAX, #name " does not fit; lower its list's `most`");                     \
 	static_assert((type) > 0 && (type) <= UINT16_MAX, #name " has a type that the envelope cannot hold");
 #define STR(name, size, text) static_assert((size) > 1 && (size) <= UINT16_MAX, #name " has a size that its length cannot hold");
 #include "proto/messages.def"

@@ -15,7 +15,7 @@ enum page_state {
 	PAGE_FREE,        /* lent to nobody */
 	PAGE_LEASED,      /* lent to its owner */
 	PAGE_SHARED,      /* part of a shared object; any permitted session may pin it */
-	PAGE_EVICTING,    /* the agent is looking whether it may be taken; lasts less than a microsecond */
+	PAGE_EVICTING,    /* the agent is looking whether it may be taken; less than a microsecond, unless it is preempted */
 	PAGE_MOVING,      /* its content is being moved; pins wait */
 	PAGE_QUARANTINED, /* its owner closed the connection and still lives */
 	PAGE_RESERVED,    /* free, for critical work only */

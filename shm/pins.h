@@ -3,7 +3,8 @@
  *
  * The worker raises its own pin, then looks at the page word; the agent marks the page word, then looks at the pins. Both
  * accesses of both sides are sequentially consistent, so at least one of the two sees the other: an acquire load here lets both
- * miss each other (tests/model/pin_evict.pml shows it, tests/stress/torture shows it within seconds).
+ * miss each other (tests/model/pin_evict.pml shows it). tests/stress/torture_threads --broken plants the pin that does not look at
+ * the page word, and must find it.
  *
  * Writers: the worker its pins, the agent the page words. A dead worker's pins vanish with its segment. Cost: one atomic add.
  */

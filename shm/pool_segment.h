@@ -82,7 +82,7 @@ struct pool_header {
 
 	/* Read by workers on every pin or free, written by the agent now and then: a line of their own. */
 	_Alignas(64) _Atomic uint32_t clock_ms; /* coarse: at most 100 ms behind while a session is attached; wraps */
-	_Atomic uint32_t waiters;               /* requests that wait for pages: a worker that frees rings its doorbell */
+	_Atomic uint32_t waiters;               /* requests that wait for the pool's pages: a worker that frees rings its doorbell */
 	_Atomic uint32_t pressure;              /* enum pool_pressure */
 	_Atomic uint32_t pin_timeout_ms;
 	_Atomic uint64_t incarnation;           /* number of the agent's start */

@@ -32,7 +32,6 @@ enum {
 	BATCH = 64,                 /* chosen: requests taken before the agent gets its turn */
 	DESCRIPTORS_OWN = 64,       /* chosen: standard ones, the agent's, and nanomsg's own: 11 in all when this was written */
 	DESCRIPTORS_CHECK_MS = 500, /* chosen: how often they are counted */
-	CONNECTIONS_MOST = 65536,   /* chosen; the kernel's own limits come first */
 	LEAKED_CHECKS = 4,          /* so many counts in a row: twice as long as nanomsg waits for a connection's greeting, 1 s */
 	ROUTE_BYTES_MAX = 128,      /* nanomsg's way back to the asker: 48 bytes for a direct one, 4 for each hop */
 	SP_HEADER_BYTES = 64,       /* chosen: room in NN_RCVMAXSIZE for what REQ puts before a message: 4 bytes without hops */
@@ -603,7 +602,7 @@ int front_run(const struct front_options *options)
 	int result;
 
 	if (!options->control_url || !options->events_url || options->message_bytes_max > MSG_BYTES_MAX ||
-		options->connections_max > CONNECTIONS_MOST)
+		options->connections_max > FRONT_CONNECTIONS_MOST)
 		return -EINVAL;
 	front = calloc(1, sizeof(*front));
 	if (!front)

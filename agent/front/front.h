@@ -33,6 +33,7 @@ enum {
 	FRONT_ID_BYTES = 8,
 	FRONT_FLIGHTS_MAX = 256,     /* requests that the agent has not answered yet */
 	FRONT_CONNECTIONS_MAX = 512, /* chosen; both sockets together, unless the options say otherwise */
+	FRONT_CONNECTIONS_MOST = 65536, /* what connections_max may be; the kernel's own limits come first */
 	FRONT_LEAKED_MAX = 64,       /* chosen: descriptors that belong to nothing known, before the front gives up */
 };
 

@@ -236,6 +236,14 @@ static int agent_start(struct keeper *keeper)
 	return 0;
 }
 
+/* Each session may hold one for control and one for events. */
+static uint32_t front_connections(const struct config *config)
+{
+	uint32_t wanted = 2 * config->limits.sessions * config->pool_count + 64;
+
+	return wanted < FRONT_CONNECTIONS_MOST ? wanted : FRONT_CONNECTIONS_MOST;
+}
+
 static void front_child(struct keeper *keeper, int socket)
 {
 	const struct config *config = keeper->config;
@@ -248,6 +256,7 @@ static void front_child(struct keeper *keeper, int socket)
 		.gid = root ? config->front_gid : (gid_t)-1,
 		.message_bytes_max = config->limits.message_bytes,
 		.requests_per_second = config->limits.requests_per_second,
+		.connections_max = front_connections(config),
 		.seccomp = true,
 	};
 

@@ -16,6 +16,7 @@
  *   BUG_DROP_EVICTING      allocate gives up a page whose word is EVICTING
  *   BUG_EVICT_UNTAGGED     the agent evicts a page without a block
  *   BUG_FLUSH_NO_PIN       a thread empties its magazine without a pin
+ *   BUG_TAG_FIRST          the agent reads the tag before it looks at the pins: a free that ends in between is missed
  */
 #define CPUS  2           /* the two threads; the agent's stores are in memory at once (pin_evict.pml buffers them) */
 #ifndef PAGES
@@ -354,9 +355,14 @@ proctype agent()
 		if
 		:: STATE(word[page]) == LEASED ->            /* evict the block that starts here */
 			word[page] = MAKE(EVICTING, word[page]);
+#ifdef BUG_TAG_FIRST
+			entry = mem[TAG(page)];
+#endif
 			if
 			:: pins[page] == 0 ->
+#ifndef BUG_TAG_FIRST
 				entry = mem[TAG(page)];
+#endif
 				if
 #ifdef BUG_EVICT_UNTAGGED
 				:: entry == 0 && ((bits >> page) & 1) ->

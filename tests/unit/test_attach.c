@@ -556,7 +556,8 @@ static struct child start_child(const struct fixture *fixture)
 		char byte;
 
 		close(life[1]);
-		if (geteuid() == 0 && (setgroups(2, groups) < 0 || setresgid(1234, 1234, 1234) < 0 || setresuid(1235, 1235, 1235) < 0))
+		if (geteuid() == 0 &&
+			(setgroups(2, groups) < 0 || setresgid(1234, 1234, 1234) < 0 || setresuid(1235, 1235, 1235) < 0))
 			_exit(2);
 		if (attach_connect(path, 10000) < 0)
 			_exit(3);

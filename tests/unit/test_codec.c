@@ -221,8 +221,13 @@ static void test_round_trip_keeps_every_field(void **state)
 
 static void test_wire_form_is_as_documented(void **state)
 {
-	static const uint8_t expected[] = {'G', 'P', 'M', '1', 1, 0, 16, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-		0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0xf3, 0xff, 0xff, 0xff, 2, 0, 'n', 'o'};
+	static const uint8_t expected[] = {
+		'G', 'P', 'M', '1', 1, 0, 16, 0,                /* magic, version, type */
+		7, 0, 0, 0, 0, 0, 0, 0,                         /* sequence */
+		0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* token */
+		8, 0, 0, 0, 0, 0, 0, 0,                         /* bytes after the envelope, reserved */
+		0xf3, 0xff, 0xff, 0xff, 2, 0, 'n', 'o',
+	};
 	const struct msg_error_reply reply = {.error = -13, .text = "no"};
 
 	(void)state;
