@@ -46,7 +46,7 @@ $(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ): | need-deps
 
 .PHONY: demo bench
 demo: all ## show what gpool does, without a GPU
-	$(Q)$(B)/gpool-demo $(DEMO_ARGS)
+	$(Q)$(B)/gpool-demo --report build/demo.html $(DEMO_ARGS)
 
 bench: all ## measure; BENCH_ARGS= is passed on
 	$(Q)$(B)/gpool-bench $(BENCH_ARGS)

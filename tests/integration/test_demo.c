@@ -1,0 +1,454 @@
+/*
+ * test_demo.c - gpool-demo as people run it, on a small slice of the traces shipped with it.
+ *
+ * Goal: every request finishes and verifies while engines are killed; the report has both engines' curves; one wrong byte makes
+ * it fail; wrong options and traces are refused; an interrupt leaves neither a process nor a file. Method: the real program with
+ * the real agent, as children of this process, which is the reaper of all their descendants and so sees what they leave behind.
+ * $TMPDIR is a folder of this test's own, which must be empty afterwards.
+ */
+#include <cjson/cJSON.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "client/gpool.h"
+
+enum { STUCK_SECONDS = 200, REQUESTS = 40, ARGUMENTS_MAX = 32, TEXT_MAX = 1 << 20 };
+
+static char demo[4096 + 32];
+static char folder[] = "/tmp/test_demo.XXXXXX";
+static char temporary[64], report[64], out_path[64], error_path[64], trace_path[64];
+
+/* ---- running it ---- */
+
+/* Start gpool-demo with a NULL-terminated list of arguments. Its output goes to out_path; its messages to error_fd or error_path.
+ */
+static pid_t demo_start(const char *const *arguments, int error_fd)
+{
+	const char *all[ARGUMENTS_MAX] = {demo};
+	pid_t child;
+
+	for (size_t i = 0; arguments[i]; i++) {
+		assert_true(i + 2 < ARGUMENTS_MAX);
+		all[i + 1] = arguments[i];
+	}
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+		int error = error_fd >= 0 ? error_fd : open(error_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+		if (dup2(out, 1) < 0 || dup2(error, 2) < 0)
+			_exit(99);
+		execv(demo, (char *const *)(uintptr_t)all);
+		_exit(98);
+	}
+	return child;
+}
+
+static int wait_for(pid_t child)
+{
+	int status;
+
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static int demo_run(const char *const *arguments)
+{
+	return wait_for(demo_start(arguments, -1));
+}
+
+static const char *read_text(const char *path)
+{
+	static char text[TEXT_MAX];
+	FILE *file = fopen(path, "r");
+	size_t length;
+
+	if (!file)
+		fail_msg("cannot open '%s'", path);
+	length = fread(text, 1, sizeof text - 1, file);
+	text[length] = '\0';
+	fclose(file);
+	return text;
+}
+
+static cJSON *read_result(void)
+{
+	cJSON *result = cJSON_Parse(read_text(out_path));
+
+	if (!result)
+		fail_msg("no JSON in '%s'; it said: %s", out_path, read_text(error_path));
+	return result;
+}
+
+static double number(const cJSON *object, const char *name)
+{
+	const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+
+	if (!cJSON_IsNumber(item))
+		fail_msg("no number '%s'", name);
+	return item->valuedouble;
+}
+
+/* ---- what must hold ---- */
+
+/* Nothing in $TMPDIR and no descendant, alive or dead. */
+static void assert_nothing_left(void)
+{
+	DIR *directory = opendir(temporary);
+	const struct dirent *entry;
+
+	assert_non_null(directory);
+	while ((entry = readdir(directory)) != NULL)
+		if (entry->d_name[0] != '.')
+			fail_msg("'%s' was left in the temporary folder", entry->d_name);
+	closedir(directory);
+	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+	assert_int_equal(errno, ECHILD);
+}
+
+/* A run in which everything came to its end, whatever happened on the way. */
+static void assert_complete(const cJSON *result, const cJSON *run)
+{
+	const cJSON *agent = cJSON_GetObjectItemCaseSensitive(run, "agent");
+	const cJSON *pool = cJSON_GetObjectItemCaseSensitive(result, "pool");
+	double token_bytes = number(cJSON_GetObjectItemCaseSensitive(result, "model"), "token_bytes");
+
+	assert_true(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(run, "complete")));
+	assert_true(number(run, "requests") == REQUESTS);
+	assert_true(number(run, "finished") == REQUESTS);
+	assert_true(number(run, "tokens") > 0);
+	/* A follow-up does not write its prefix, but verifies it. */
+	assert_true(number(run, "bytes_verified") >= number(run, "tokens") * token_bytes);
+	assert_true(number(run, "bytes_written") >= (number(run, "tokens") - number(run, "prefix_hit_tokens")) * token_bytes);
+	assert_true(number(run, "peak_pages") > 0);
+	assert_true(number(run, "peak_pages") <= number(pool, "page_count"));
+	assert_true(number(agent, "pages_left") == 0);
+	assert_true(number(agent, "findings") == 0);
+	assert_true(number(agent, "pages_checked") == number(pool, "page_count"));
+}
+
+/* Points of the first curve with these classes from `from` on; -1: there is none. */
+static long curve_points(const char *from, const char *css_class)
+{
+	char wanted[96];
+	const char *at;
+
+	snprintf(wanted, sizeof wanted, "class=\"%s\" data-points=\"", css_class);
+	at = strstr(from, wanted);
+	return at ? strtol(at + strlen(wanted), NULL, 10) : -1;
+}
+
+static int occurrences(const char *text, const char *word)
+{
+	int count = 0;
+
+	for (; (text = strstr(text, word)) != NULL; text += strlen(word))
+		count++;
+	return count;
+}
+
+/* One file that needs nothing else, with the four layers of both engines, `charts` times. */
+static void assert_report(int charts, double least_points)
+{
+	static const char *const curves[] = {"area e0 running", "area e0 cached", "area e1 running", "area e1 cached"};
+	const char *text = read_text(report), *figures;
+
+	assert_non_null(strstr(text, "<!DOCTYPE html>"));
+	assert_non_null(strstr(text, "</html>"));
+	for (size_t i = 0; i < sizeof curves / sizeof curves[0]; i++) {
+		char wanted[64];
+
+		snprintf(wanted, sizeof wanted, "class=\"%s\"", curves[i]);
+		assert_int_equal(occurrences(text, wanted), charts);
+		for (const char *at = text; (at = strstr(at, wanted)) != NULL; at++)
+			assert_true((double)curve_points(at, curves[i]) >= least_points);
+	}
+	assert_true((double)curve_points(text, "line shared") >= least_points);
+	assert_null(strstr(text, "http:"));
+	assert_null(strstr(text, "https:"));
+	assert_null(strstr(text, "src="));
+	assert_null(strstr(text, "url("));
+	/* The drawings come before the figures: no coordinate is a number that is none. */
+	figures = strstr(text, "In figures");
+	assert_non_null(figures);
+	assert_null(memmem(text, (size_t)(figures - text), "nan", 3));
+	assert_non_null(strstr(text, "prefers-color-scheme:dark"));
+}
+
+/* ---- tests ---- */
+
+static void test_demo_verifies_while_engines_are_killed(void **state)
+{
+	const char *const arguments[] = {
+		"--limit", "40", "--kill-every", "0.5", "-o", "json", "--no-split", "--seed", "3", "--report", report, NULL};
+	const cJSON *run;
+	cJSON *result;
+
+	(void)state;
+	assert_int_equal(demo_run(arguments), 0);
+	result = read_result();
+	assert_true(number(result, "version") == 1);
+	assert_string_equal(cJSON_GetObjectItemCaseSensitive(result, "kind")->valuestring, "demo");
+	assert_true(number(result, "errors") == 0);
+	assert_string_equal(cJSON_GetObjectItemCaseSensitive(result, "seed")->valuestring, "3");
+	assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(result, "runs")), 1);
+	run = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(result, "runs"), 0);
+	assert_complete(result, run);
+	assert_true(number(run, "failed") == 0);
+	assert_true(number(run, "kills") >= 1);
+	assert_report(1, 5);
+	cJSON_Delete(result);
+	assert_nothing_left();
+}
+
+/* A pool so small that requests wait, give up their pages and lose their prefixes; shared, then split. */
+static void test_demo_verifies_under_pressure(void **state)
+{
+	const char *const arguments[] = {"--limit", "40", "--kill-every", "0", "-o", "json", "--seed", "4", "--pool-size",
+		"256MiB", "--load", "4", "--speed", "40", "--report", report, "--quiet", NULL};
+	cJSON *result;
+
+	(void)state;
+	assert_int_equal(demo_run(arguments), 0);
+	result = read_result();
+	assert_true(number(result, "errors") == 0);
+	assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(result, "runs")), 2);
+	for (int i = 0; i < 2; i++) {
+		const cJSON *run = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(result, "runs"), i);
+
+		assert_string_equal(cJSON_GetObjectItemCaseSensitive(run, "mode")->valuestring, i ? "split" : "shared");
+		assert_complete(result, run);
+		assert_true(number(run, "failed") == 0);
+		assert_true(number(run, "kills") == 0);
+		assert_true(number(run, "waits") > 0);
+		assert_true(number(run, "wait_us") > 0);
+		assert_true(number(cJSON_GetObjectItemCaseSensitive(run, "agent"), "evictions") > 0);
+	}
+	assert_report(2, 5);
+	assert_true(curve_points(read_text(report), "line split") >= 5);
+	assert_int_equal(strlen(read_text(error_path)), 0);
+	cJSON_Delete(result);
+	assert_nothing_left();
+}
+
+/* A verification that cannot fail proves nothing. */
+static void test_demo_finds_one_flipped_bit(void **state)
+{
+	const char *const arguments[] = {"--limit", "40", "--kill-every", "0", "-o", "json", "--no-split", "--seed", "5",
+		"--corrupt", "7", "--model", "tiny", "--report", report, NULL};
+	const cJSON *run;
+	cJSON *result;
+
+	(void)state;
+	assert_int_equal(demo_run(arguments), 1);
+	result = read_result();
+	assert_true(number(result, "errors") == 1);
+	run = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(result, "runs"), 0);
+	assert_true(number(run, "failed") == 1);
+	assert_true(number(run, "finished") == REQUESTS);
+	assert_non_null(strstr(cJSON_GetObjectItemCaseSensitive(run, "error")->valuestring, "wrote"));
+	assert_non_null(strstr(read_text(error_path), "1 error on the shared pool"));
+	assert_non_null(strstr(read_text(report), "1 error on the shared pool"));
+	cJSON_Delete(result);
+	assert_nothing_left();
+}
+
+static void test_demo_interrupted_leaves_nothing(void **state)
+{
+	const char *const arguments[] = {"--no-split", "--kill-every", "1", "--model", "tiny", "--report", report, NULL};
+	int ends[2];
+	char said[4096];
+	size_t length = 0;
+	ssize_t more;
+	pid_t child;
+
+	(void)state;
+	unlink(report);
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	child = demo_start(arguments, ends[1]);
+	close(ends[1]);
+	/* The first line of progress: agent and engines are up. */
+	while (length < sizeof said - 1 && (more = read(ends[0], said + length, sizeof said - 1 - length)) > 0) {
+		length += (size_t)more;
+		said[length] = '\0';
+		if (strstr(said, " requests ")) {
+			kill(child, SIGINT);
+			break;
+		}
+	}
+	while (read(ends[0], said, sizeof said) > 0)
+		;
+	close(ends[0]);
+	assert_int_equal(wait_for(child), 130);
+	assert_int_equal(access(report, F_OK), -1);
+	assert_nothing_left();
+}
+
+/* The agent that --keep left. */
+static int kept_agent;
+
+static void test_demo_keep_leaves_a_working_agent(void **state)
+{
+	const char *const arguments[] = {"--limit", "10", "--no-split", "--kill-every", "0", "--model", "tiny", "--quiet",
+		"--keep", "--report", report, NULL};
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct gpool *pool;
+	char directory[128] = "", root[128] = "", log[160];
+	const char *said;
+	int status = demo_run(arguments);
+
+	(void)state;
+	said = read_text(error_path);
+	assert_non_null(strstr(said, "as process "));
+	assert_int_equal(sscanf(strstr(said, "as process "), "as process %d.", &kept_agent), 1);
+	assert_int_equal(sscanf(strstr(said, "--dir "), "--dir %127s", directory), 1);
+	assert_int_equal(sscanf(strstr(said, "remove "), "remove %127s", root), 1);
+	assert_int_equal(status, 0);
+	options.directory = directory;
+	options.flags = GPOOL_OPEN_OBSERVER;
+	options.timeout_ms = 5000;
+	assert_int_equal(gpool_open(&options, &pool), 0);
+	assert_true(gpool_page_count(pool) > 0);
+	gpool_close(pool);
+	kill(kept_agent, SIGTERM);
+	assert_int_equal(wait_for(kept_agent), 0);
+	kept_agent = 0;
+	snprintf(log, sizeof log, "%s/log", root);
+	assert_int_equal(unlink(log), 0);
+	rmdir(directory);
+	assert_int_equal(rmdir(root), 0);
+	assert_nothing_left();
+}
+
+/* Nothing is started for a command line that cannot be. */
+static void test_demo_refuses(void **state)
+{
+	static const struct {
+		const char *arguments[6];
+		const char *words;
+	} bad[] = {
+		{{"--speed", "fast"}, "--speed fast: a number"},
+		{{"--speed", "0"}, "a number from"},
+		{{"--limit", "0"}, "at least 1"},
+		{{"--limit", "-4"}, "a whole number"},
+		{{"--seed", "x"}, "a whole number"},
+		{{"--page-size", "3MiB"}, "512KiB, 1MiB, 2MiB or 4MiB"},
+		{{"--page-size", "768KiB"}, "512KiB, 1MiB, 2MiB or 4MiB"},
+		{{"--pool-size", "2"}, "a size such as"},
+		{{"--pool-size", "1MiB"}, "too small"},
+		{{"--model", "gpt"}, "neither a model nor"},
+		{{"--model", "llama-70b", "--pool-size", "64MiB"}, "larger --pool-size"},
+		{{"--model", "llama-70b,dtype=fp32"}, "more than a page"},
+		{{"-o", "xml"}, "table or json"},
+		{{"--frobnicate"}, "unrecognized option"},
+		{{"again"}, "what is 'again'"},
+		{{"--trace", "/nonexistent"}, "cannot open trace"},
+		{{"--trace", trace_path, "--trace", trace_path}, "bad.csv:2: "},
+		{{"--trace", "a", "--trace", "b", "--trace", "c"}, "at most two"},
+	};
+	FILE *file = fopen(trace_path, "w");
+
+	(void)state;
+	assert_non_null(file);
+	fputs("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,many,1\n", file);
+	fclose(file);
+	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+		const char *arguments[8] = {NULL};
+
+		memcpy(arguments, bad[i].arguments, sizeof bad[i].arguments);
+		if (demo_run(arguments) != 2 || !strstr(read_text(error_path), bad[i].words))
+			fail_msg("'%s %s': not refused with '%s' but: %s", arguments[0], arguments[1] ? arguments[1] : "",
+				bad[i].words, read_text(error_path));
+		assert_nothing_left();
+	}
+}
+
+static void test_demo_helps(void **state)
+{
+	const char *const help[] = {"--help", NULL};
+	const char *text;
+
+	(void)state;
+	assert_int_equal(demo_run(help), 0);
+	text = read_text(out_path);
+	assert_non_null(strstr(text, "--kill-every SECONDS"));
+	assert_non_null(strstr(text, "llama-70b-tp8 (40960 bytes a token)"));
+	assert_null(strstr(text, "--corrupt"));
+}
+
+/* ---- around them ---- */
+
+static int prepare(void **state)
+{
+	char *slash;
+	ssize_t length = readlink("/proc/self/exe", demo, sizeof demo - 32);
+
+	(void)state;
+	if (length < 0)
+		return -1;
+	/* This is build/CONFIG/tests/test_demo, and the program build/CONFIG/gpool-demo. */
+	demo[length] = '\0';
+	slash = strrchr(demo, '/');
+	strcpy(slash, "/../gpool-demo");
+	if (getenv("GPOOL_DEMO"))
+		snprintf(demo, sizeof demo, "%s", getenv("GPOOL_DEMO"));
+	/* The agent's front may run as another user, who must be able to reach its sockets. */
+	if (!mkdtemp(folder) || chmod(folder, 0711) != 0)
+		return -1;
+	snprintf(temporary, sizeof temporary, "%s/tmp", folder);
+	snprintf(report, sizeof report, "%s/report.html", folder);
+	snprintf(out_path, sizeof out_path, "%s/out", folder);
+	snprintf(error_path, sizeof error_path, "%s/error", folder);
+	snprintf(trace_path, sizeof trace_path, "%s/bad.csv", folder);
+	setenv("TMPDIR", temporary, 1);
+	alarm(STUCK_SECONDS);
+	return mkdir(temporary, 0711) != 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ? -1 : 0;
+}
+
+static int clean_up(void **state)
+{
+	const char *const paths[] = {report, out_path, error_path, trace_path};
+
+	(void)state;
+	if (kept_agent > 0) {
+		kill(kept_agent, SIGTERM);
+		waitpid(kept_agent, NULL, 0);
+	}
+	for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+		unlink(paths[i]);
+	rmdir(temporary);
+	return rmdir(folder);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_demo_refuses),
+		cmocka_unit_test(test_demo_helps),
+		cmocka_unit_test(test_demo_verifies_while_engines_are_killed),
+		cmocka_unit_test(test_demo_verifies_under_pressure),
+		cmocka_unit_test(test_demo_finds_one_flipped_bit),
+		cmocka_unit_test(test_demo_interrupted_leaves_nothing),
+		cmocka_unit_test(test_demo_keep_leaves_a_working_agent),
+	};
+
+	return cmocka_run_group_tests(tests, prepare, clean_up);
+}

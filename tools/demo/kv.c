@@ -1,0 +1,175 @@
+/* kv.c - see kv.h. */
+#include "tools/demo/kv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of a page that hold something when `tokens` of its tokens are there: with the last one also what is left at its end. */
+static uint64_t page_filled(const struct kv_context *context, uint32_t tokens)
+{
+	return tokens == context->tokens_per_page ? context->page_bytes : tokens * context->token_bytes;
+}
+
+uint32_t kv_part_full_pages(const struct kv_context *context, const struct kv_part *part)
+{
+	return part->tokens / context->tokens_per_page;
+}
+
+int kv_part_check(const struct kv_context *context, const struct kv_part *part)
+{
+	uint32_t left = part->tokens;
+	uint64_t checked = 0;
+
+	for (uint32_t i = 0; left > 0; i++) {
+		uint32_t tokens = left < context->tokens_per_page ? left : context->tokens_per_page;
+		uint64_t words = page_filled(context, tokens) / sizeof(uint64_t);
+		const uint64_t *page = (const uint64_t *)(void *)(part->memory + i * context->page_bytes);
+		uint64_t seed = pattern_seed(&part->owner, part->first_page + i);
+		int64_t wrong = pattern_check(page, seed, 0, words);
+
+		if (wrong >= 0) {
+			board_error(context->score,
+				"request %u of engine %u, life %u, page %u of its KV (page %u of the pool), word %lld: found "
+				"%016llx, "
+				"wrote %016llx",
+				part->owner.request, part->owner.engine, part->owner.life, part->first_page + i,
+				part->block.page + i, (long long)wrong, (unsigned long long)page[wrong],
+				(unsigned long long)pattern_word(seed, (uint64_t)wrong));
+			return -EBADMSG;
+		}
+		checked += words * sizeof(uint64_t);
+		left -= tokens;
+	}
+	board_add(&context->score->bytes_verified, checked);
+	return 0;
+}
+
+static int kv_append(struct kv *kv, const struct kv_part *part)
+{
+	if (kv->count == kv->capacity) {
+		uint32_t more = kv->capacity ? kv->capacity * 2 : 8;
+		struct kv_part *grown = realloc(kv->parts, more * sizeof *grown);
+
+		if (!grown)
+			return -ENOMEM;
+		kv->parts = grown;
+		kv->capacity = more;
+	}
+	kv->parts[kv->count++] = *part;
+	return 0;
+}
+
+int kv_take(const struct kv_context *context, struct kv *kv, const struct pattern_owner *owner, uint32_t pages, int timeout_ms)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct kv_part part = {.owner = *owner, .first_page = kv->pages};
+	uint64_t address;
+	int error;
+
+	options.content = GPOOL_KV_CACHE;
+	options.owner_id = owner->request;
+	options.timeout_ms = timeout_ms;
+	error = gpool_alloc(context->pool, pages, &options, &part.block);
+	/* Without a quota of its own the engine meets its tenant's limit only where that is all of the pool. */
+	if (error)
+		return error == -EDQUOT ? -ENOSPC : error;
+	error = gpool_address(context->pool, &part.block, &address);
+	if (error)
+		goto free_block;
+	/* On the host back end the CPU reads and writes device addresses. */
+	part.memory = (unsigned char *)(uintptr_t)address;
+	error = kv_append(kv, &part);
+	if (error)
+		goto free_block;
+	kv->pages += pages;
+	return 0;
+
+free_block:
+	gpool_free(context->pool, &part.block);
+	return error;
+}
+
+int kv_set_prefix(const struct kv_context *context, struct kv *kv, const struct kv_part *part)
+{
+	uint32_t pages = kv_part_full_pages(context, part);
+	int error = kv_append(kv, part);
+
+	if (error)
+		return error;
+	kv->has_prefix = 1;
+	kv->current = 1;
+	kv->pages = pages;
+	kv->tokens = pages * context->tokens_per_page;
+	return 0;
+}
+
+uint32_t kv_room(const struct kv_context *context, const struct kv *kv)
+{
+	return kv->pages * context->tokens_per_page - kv->tokens;
+}
+
+void kv_write(const struct kv_context *context, struct kv *kv, uint32_t tokens)
+{
+	uint64_t written = 0;
+
+	while (tokens > 0) {
+		uint32_t page = kv->tokens / context->tokens_per_page;
+		uint32_t begin = kv->tokens % context->tokens_per_page;
+		uint32_t count = context->tokens_per_page - begin;
+		struct kv_part *part = &kv->parts[kv->current];
+		uint64_t first, last;
+
+		if (page >= part->first_page + part->block.page_count) {
+			kv->current++;
+			continue;
+		}
+		count = count < tokens ? count : tokens;
+		first = begin * context->token_bytes / sizeof(uint64_t);
+		last = page_filled(context, begin + count) / sizeof(uint64_t);
+		pattern_write((uint64_t *)(void *)(part->memory + (page - part->first_page) * context->page_bytes),
+			pattern_seed(&part->owner, page), first, last - first);
+		written += (last - first) * sizeof(uint64_t);
+		part->tokens += count;
+		kv->tokens += count;
+		tokens -= count;
+	}
+	board_add(&context->score->bytes_written, written);
+}
+
+int kv_check(const struct kv_context *context, const struct kv *kv)
+{
+	int error = 0;
+
+	/* All of them, also after the first bad one: each is an error to be counted. */
+	for (uint32_t i = 0; i < kv->count; i++)
+		if (kv_part_check(context, &kv->parts[i]) != 0)
+			error = -EBADMSG;
+	return error;
+}
+
+void kv_touch(const struct kv_context *context, const struct kv *kv)
+{
+	for (uint32_t i = 0; i < kv->count; i++)
+		gpool_touch(context->pool, &kv->parts[i].block);
+}
+
+void kv_release(const struct kv_context *context, struct kv *kv, const struct kv_part *keep)
+{
+	for (uint32_t i = kv->has_prefix; i < kv->count; i++) {
+		int error = 0;
+
+		if (&kv->parts[i] != keep)
+			error = gpool_free(context->pool, &kv->parts[i].block);
+		if (error)
+			board_error(context->score, "cannot free a pinned block at page %u: %s", kv->parts[i].block.page,
+				gpool_strerror(error));
+	}
+	kv->count = kv->pages = kv->tokens = kv->has_prefix = kv->current = 0;
+}
+
+void kv_destroy(struct kv *kv)
+{
+	free(kv->parts);
+	memset(kv, 0, sizeof *kv);
+}

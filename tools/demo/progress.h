@@ -1,0 +1,23 @@
+/*
+ * progress.h - one line that says how far a run is: rewritten on a terminal, a new one every 2 s elsewhere. On stderr.
+ */
+#ifndef GPOOL_DEMO_PROGRESS_H
+#define GPOOL_DEMO_PROGRESS_H
+
+#include "tools/demo/board.h"
+#include "tools/demo/run.h"
+
+struct progress {
+	bool terminal;
+	bool open; /* the cursor stands behind a line */
+	uint64_t next_us;
+};
+
+void progress_init(struct progress *progress);
+/* progress_end() - leave the line, if one is being rewritten. */
+void progress_end(struct progress *progress);
+/* progress_show() - when it is time again, or `last`. */
+void progress_show(
+	struct progress *progress, const struct plan *plan, const struct run *run, const struct board *board, bool last);
+
+#endif

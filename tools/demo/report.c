@@ -1,0 +1,439 @@
+/* report.c - see report.h. */
+#include "tools/demo/report.h"
+
+#include "tools/demo/chart.h"
+#include "tools/demo/text.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WIDTH = 1000, POOL_HEIGHT = 330, WAIT_HEIGHT = 190, MARGINS = 50, MANY_KILLS = 12 };
+
+/* Two hues that people with any kind of colour vision tell apart, each with a pale form for what may be evicted. */
+static const char style[] =
+	":root{color-scheme:light dark;--page:#fcfcfb;--ink:#1c1d20;--soft:#5c6068;--rule:#dcdcd6;--card:#f3f3ef;"
+	"--e0:#2a6db5;--e0p:#b9d3ec;--e1:#c65d0e;--e1p:#f4cfae;--kill:#a01c34;--bad:#b00020;--good:#1d7a46;"
+	"--shared:#1d7a46;--split:#7a4bb0}\n"
+	"@media(prefers-color-scheme:dark){:root{--page:#17181b;--ink:#e8e8e4;--soft:#a3a7ae;--rule:#34363b;"
+	"--card:#1f2125;--e0:#5c9fe6;--e0p:#254463;--e1:#ec8f43;--e1p:#5f3d1f;--kill:#ff7d90;--bad:#ff7d90;"
+	"--good:#62c38d;--shared:#62c38d;--split:#b996ea}}\n"
+	"*{box-sizing:border-box}\n"
+	"body{margin:0;background:var(--page);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',"
+	"Roboto,'Helvetica Neue',Arial,sans-serif}\n"
+	"main{max-width:1080px;margin:0 auto;padding:36px 24px 56px}\n"
+	"h1{font-size:28px;line-height:1.2;margin:0 0 6px}\n"
+	"h2{font-size:19px;margin:40px 0 4px}\n"
+	"p{margin:6px 0 12px;max-width:80ch}\n"
+	".soft{color:var(--soft)}\n"
+	".tiles{display:grid;grid-template-columns:repeat(3,1fr);gap:10px;margin:24px 0 8px}\n"
+	".tile{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:12px 14px}\n"
+	".tile b{display:block;font-size:23px;line-height:1.25;font-variant-numeric:tabular-nums}\n"
+	".tile span{color:var(--soft);font-size:13.5px}\n"
+	".good{color:var(--good)}\n"
+	".bad{color:var(--bad)}\n"
+	".chart{display:block;width:100%;min-width:640px;height:auto;margin:6px 0 2px}\n"
+	".chart text{font:12px system-ui,sans-serif;fill:var(--soft)}\n"
+	".chart .name{font-size:12.5px}\n"
+	".grid{stroke:var(--rule);stroke-width:1}\n"
+	".axis{stroke:var(--soft);stroke-width:1}\n"
+	".level{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:6 4}\n"
+	".line{fill:none;stroke-width:2;stroke-linejoin:round}\n"
+	".e0.running{fill:var(--e0)}\n"
+	".e1.running{fill:var(--e1)}\n"
+	".e0.cached{fill:var(--e0p)}\n"
+	".e1.cached{fill:var(--e1p)}\n"
+	".line.shared{stroke:var(--shared)}\n"
+	".line.split{stroke:var(--split);stroke-dasharray:7 3}\n"
+	".event line{stroke:var(--kill);stroke-width:1;stroke-dasharray:2 3;opacity:.75}\n"
+	".event path{fill:var(--kill)}\n"
+	".event.many line{opacity:.25}\n"
+	".legend{display:flex;flex-wrap:wrap;gap:4px 20px;font-size:14px;margin:8px 0 0;padding:0;"
+	"list-style:none}\n"
+	".legend i{display:inline-block;width:14px;height:14px;border-radius:3px;margin-right:7px;"
+	"vertical-align:-2px}\n"
+	".legend i.rule{height:0;border-radius:0;border-top:3px solid;vertical-align:4px;width:22px}\n"
+	".scroll{overflow-x:auto}\n"
+	"table{border-collapse:collapse;width:100%;font-size:15px;margin:10px 0}\n"
+	"th,td{padding:6px 10px;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap;"
+	"font-variant-numeric:tabular-nums}\n"
+	"th:first-child,td:first-child{text-align:left;white-space:normal;min-width:15em}\n"
+	"th{color:var(--soft);font-weight:600}\n"
+	"dl{display:grid;grid-template-columns:max-content 1fr;gap:5px 20px;margin:12px 0;font-size:15px}\n"
+	"dt{color:var(--soft)}\n"
+	"dd{margin:0;overflow-wrap:anywhere}\n"
+	"code{font:13.5px ui-monospace,'DejaVu Sans Mono',Menlo,monospace}\n"
+	"@media(max-width:620px){.tiles{grid-template-columns:repeat(2,"
+	"1fr)}dl{grid-template-columns:1fr}dd{margin-bottom:8px}}\n";
+
+static void escape(FILE *out, const char *text)
+{
+	for (; *text; text++)
+		switch (*text) {
+		case '&':
+			fputs("&amp;", out);
+			break;
+		case '<':
+			fputs("&lt;", out);
+			break;
+		case '>':
+			fputs("&gt;", out);
+			break;
+		case '"':
+			fputs("&quot;", out);
+			break;
+		default:
+			fputc(*text, out);
+		}
+}
+
+/* ---- curves ---- */
+
+/* The samples of a run, thinned out to what a drawing can show: each point is the mean of a few. */
+struct curves {
+	double x[CHART_POINTS_MAX];
+	double pinned[BOARD_ENGINES][CHART_POINTS_MAX];
+	double cached[BOARD_ENGINES][CHART_POINTS_MAX];
+	double waiting[CHART_POINTS_MAX];
+	size_t count;
+};
+
+static void curves_make(struct curves *curves, const struct run *run)
+{
+	uint32_t group = (run->sample_count + CHART_POINTS_MAX - 1) / CHART_POINTS_MAX;
+
+	memset(curves, 0, sizeof *curves);
+	for (uint32_t first = 0; first < run->sample_count; first += group) {
+		uint32_t count = run->sample_count - first < group ? run->sample_count - first : group;
+		size_t at = curves->count++;
+
+		for (uint32_t i = first; i < first + count; i++) {
+			const struct run_sample *sample = &run->samples[i];
+
+			curves->x[at] += (double)sample->time_us / 1e6 / count;
+			for (int e = 0; e < BOARD_ENGINES; e++) {
+				curves->pinned[e][at] += (double)sample->engines[e].pinned_pages / count;
+				curves->cached[e][at] += (double)sample->engines[e].cached_pages / count;
+				curves->waiting[at] += (double)sample->engines[e].waiting / count;
+			}
+		}
+	}
+}
+
+/* Put `values` on top of what is in `base`: low is the old base, base the new one. */
+static void stack(double *low, double *base, const double *values, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		low[i] = base[i];
+		base[i] += values[i];
+	}
+}
+
+static void draw_layer(
+	const struct chart *chart, const struct plan *plan, const struct curves *curves, int engine, bool cached, double *base)
+{
+	double low[CHART_POINTS_MAX];
+	char title[96], css_class[24];
+	struct chart_curve curve = {
+		.css_class = css_class, .title = title, .x = curves->x, .low = low, .high = base, .count = curves->count};
+
+	snprintf(
+		title, sizeof title, "%s: %s", plan->traces[engine].name, cached ? "cached, may be evicted" : "running requests");
+	snprintf(css_class, sizeof css_class, "e%d %s", engine, cached ? "cached" : "running");
+	stack(low, base, cached ? curves->cached[engine] : curves->pinned[engine], curves->count);
+	chart_area(chart, &curve);
+}
+
+/* All kills, or those of one engine. */
+static void draw_kills(const struct chart *chart, const struct plan *plan, const struct run *run, int engine)
+{
+	for (uint32_t i = 0; i < run->kill_count; i++) {
+		const struct run_kill *kill = &run->kills[i];
+		char title[96];
+
+		if (engine >= 0 && kill->engine != (uint32_t)engine)
+			continue;
+		snprintf(title, sizeof title, "engine %s killed at %.1f s", plan->traces[kill->engine].name,
+			(double)kill->time_us / 1e6);
+		chart_event(chart, (double)kill->time_us / 1e6, run->kill_count > MANY_KILLS ? "many" : "few", title);
+	}
+}
+
+static void draw_shared(FILE *out, const struct plan *plan, const struct run *run, double seconds)
+{
+	struct chart chart = {out, WIDTH, POOL_HEIGHT, seconds, plan->page_count, plan->page_count / 4.0};
+	static struct curves curves;
+	double base[CHART_POINTS_MAX] = {0};
+
+	curves_make(&curves, run);
+	chart_begin(&chart, "pages of both engines in the shared pool over time", "pages of both engines");
+	for (int cached = 0; cached < 2; cached++)
+		for (int e = 0; e < BOARD_ENGINES; e++)
+			draw_layer(&chart, plan, &curves, e, cached, base);
+	chart_level(&chart, plan->page_count, "the pool");
+	draw_kills(&chart, plan, run, -1);
+	chart_end(&chart, 1);
+}
+
+static void draw_half(FILE *out, const struct plan *plan, const struct run *run, int engine, double seconds)
+{
+	/* A page is as high as in the drawing of the shared pool. */
+	struct chart chart = {
+		out, WIDTH, (POOL_HEIGHT - MARGINS) / 2.0 + MARGINS, seconds, plan->page_count / 2.0, plan->page_count / 4.0};
+	static struct curves curves;
+	double base[CHART_POINTS_MAX] = {0};
+	char label[96], name[96];
+
+	curves_make(&curves, run);
+	snprintf(label, sizeof label, "pages of engine %s in its half over time", plan->traces[engine].name);
+	snprintf(name, sizeof name, "pages of %s", plan->traces[engine].name);
+	chart_begin(&chart, label, name);
+	draw_layer(&chart, plan, &curves, engine, false, base);
+	draw_layer(&chart, plan, &curves, engine, true, base);
+	chart_level(&chart, plan->page_count / 2.0, "its half");
+	draw_kills(&chart, plan, run, engine);
+	chart_end(&chart, engine == BOARD_ENGINES - 1);
+}
+
+static double most_waiting(const struct run *run)
+{
+	double most = 0;
+
+	for (uint32_t i = 0; run && i < run->sample_count; i++) {
+		double now = 0;
+
+		for (int e = 0; e < BOARD_ENGINES; e++)
+			now += run->samples[i].engines[e].waiting;
+		most = now > most ? now : most;
+	}
+	return most;
+}
+
+static void draw_waiting(FILE *out, const struct run *shared, const struct run *split, double seconds)
+{
+	double most = most_waiting(shared), other = most_waiting(split);
+	struct chart chart = {
+		out, WIDTH, WAIT_HEIGHT, seconds, (most > other ? most : other) > 4 ? (most > other ? most : other) : 4, 0};
+	static struct curves curves;
+	struct chart_curve curve = {.x = curves.x, .high = curves.waiting};
+
+	chart_begin(&chart, "requests waiting over time", "requests that wait for their turn");
+	if (split) {
+		curves_make(&curves, split);
+		curve.count = curves.count;
+		curve.css_class = "split";
+		curve.title = "two halves";
+		chart_line(&chart, &curve);
+	}
+	curves_make(&curves, shared);
+	curve.count = curves.count;
+	curve.css_class = "shared";
+	curve.title = "shared pool";
+	chart_line(&chart, &curve);
+	chart_end(&chart, 1);
+}
+
+/* ---- parts of the page ---- */
+
+static void tile(FILE *out, const char *css_class, const char *figure, const char *text)
+{
+	fprintf(out, "<div class=\"tile\"><b class=\"%s\">%s</b><span>%s</span></div>\n", css_class, figure, text);
+}
+
+static void write_tiles(FILE *out, const struct run *shared, const struct run *split)
+{
+	uint64_t errors = shared->errors + (split ? split->errors : 0);
+	uint64_t verified = shared->total.bytes_verified + (split ? split->total.bytes_verified : 0);
+	uint32_t kills = shared->kill_count + (split ? split->kill_count : 0);
+	bool complete = shared->complete && (!split || split->complete);
+	char a[TEXT_BYTES], b[TEXT_BYTES], figure[2 * TEXT_BYTES + 8];
+
+	fputs("<div class=\"tiles\">\n", out);
+	tile(out, errors ? "bad" : "good", text_count(a, errors), errors == 1 ? "error" : "errors");
+	tile(out, "", text_bytes(a, verified), "of KV compared, byte by byte, with what was written");
+	tile(out, complete ? "" : "bad", text_count(a, shared->total.finished),
+		complete ? "requests, all finished" : "requests finished, not all");
+	tile(out, "", text_count(a, kills), "times an engine was killed and started again");
+	if (split) {
+		snprintf(figure, sizeof figure, "%.1f s / %.1f s", shared->seconds, split->seconds);
+		tile(out, "", figure, "to finish all, on the shared pool / on two halves");
+		snprintf(figure, sizeof figure, "%s / %s",
+			text_seconds(a, shared->total.finished ? shared->total.wait_us / shared->total.finished : 0),
+			text_seconds(b, split->total.finished ? split->total.wait_us / split->total.finished : 0));
+		tile(out, "", figure, "mean wait of a request for pages, shared / halves");
+	}
+	fputs("</div>\n", out);
+}
+
+static void write_errors(FILE *out, const struct run *run)
+{
+	if (!run || run->errors == 0)
+		return;
+	fprintf(out, "<p class=\"bad\"><b>%llu error%s on %s.</b> The first: ", (unsigned long long)run->errors,
+		run->errors == 1 ? "" : "s", run->split ? "the two halves" : "the shared pool");
+	escape(out, run->error_text);
+	fputs("</p>\n", out);
+}
+
+static void write_legend(FILE *out, const struct plan *plan)
+{
+	fputs("<ul class=\"legend\">\n", out);
+	for (int e = 0; e < BOARD_ENGINES; e++) {
+		fprintf(out, "<li><i style=\"background:var(--e%d)\"></i>%s, running requests</li>\n", e, plan->traces[e].name);
+		fprintf(out, "<li><i style=\"background:var(--e%dp)\"></i>%s, cached and free to be evicted</li>\n", e,
+			plan->traces[e].name);
+	}
+	fputs("<li><i class=\"rule\" style=\"border-top-color:var(--kill);border-top-style:dotted\"></i>an engine was "
+	      "killed</li></ul>\n",
+		out);
+}
+
+static void write_table(FILE *out, const struct run *shared, const struct run *split)
+{
+	struct summary_row rows[SUMMARY_ROWS_MAX];
+	size_t count = summary_rows(shared, split, rows);
+
+	fprintf(out, "<div class=\"scroll\"><table><thead><tr><th></th><th>shared pool</th>%s</tr></thead><tbody>\n",
+		split ? "<th>two halves</th><th>halves / shared</th>" : "");
+	for (size_t i = 0; i < count; i++) {
+		fprintf(out, "<tr><td>%s</td><td>%s</td>", rows[i].label, rows[i].shared);
+		if (split)
+			fprintf(out, "<td>%s</td><td>%s</td>", rows[i].split, rows[i].ratio);
+		fputs("</tr>\n", out);
+	}
+	fputs("</tbody></table></div>\n", out);
+}
+
+static void write_explanation(FILE *out, const struct plan *plan)
+{
+	char a[TEXT_BYTES], b[TEXT_BYTES], c[TEXT_BYTES];
+
+	fprintf(out,
+		"<h2>What was run</h2>\n<p>Two engine processes, <b>%s</b> and <b>%s</b>, replayed the request traces of two "
+		"services at "
+		"the same time, with memory that a gpool agent lent them, page by page, on the <code>host</code> back end. A "
+		"request took "
+		"pages for its context, and one more whenever its generated tokens had filled the last one. It wrote a pattern "
+		"of its own "
+		"into every byte of them, compared all of it when it ended, and let go of them. The context of finished requests "
+		"stayed "
+		"in memory for %.3g s, unpinned; every fourth request began with such a prefix, if it had not been evicted "
+		"meanwhile. "
+		"A request that found no pages waited; a running one that could not grow made the youngest start over.</p>\n",
+		plan->traces[0].name, plan->traces[1].name, PLAN_CACHE_S / plan->speed);
+	fprintf(out,
+		"<p>Requests came %.3g times as fast as in the trace. One step, which is a token for each running request, took "
+		"%s, and "
+		"%d ms at the trace's pace; so %.3g times as many requests were in flight as at that pace. There is no model "
+		"behind it: "
+		"steps set the time, and the memory traffic is real. All times are counted in steps, so that a busy machine "
+		"stretches the "
+		"clock on the wall and not the figures. On the shared pool either engine could take all %s pages, on the halves "
+		"%s. Requests, "
+		"seed and kills were the same. An engine that was killed began its unfinished requests anew.</p>\n",
+		plan->speed, text_seconds(a, plan->step_us), PLAN_STEP_US / 1000, plan->load, text_count(b, plan->page_count),
+		text_count(c, plan->page_count / 2));
+}
+
+static void write_facts(FILE *out, const struct summary_frame *frame)
+{
+	const struct plan *plan = frame->plan;
+	char a[TEXT_BYTES], b[TEXT_BYTES];
+
+	fputs("<dl>\n<dt>command</dt><dd><code>", out);
+	escape(out, frame->command);
+	fprintf(out, "</code></dd>\n<dt>seed</dt><dd>%llu</dd>\n<dt>date</dt><dd>%s</dd>\n<dt>machine</dt><dd>",
+		(unsigned long long)plan->seed, frame->date);
+	escape(out, frame->machine);
+	fputs("</dd>\n<dt>traces</dt><dd>", out);
+	escape(out, plan->trace_source);
+	fprintf(out,
+		": %s %u requests, %s %u requests. Azure Public Dataset, &ldquo;Azure LLM inference trace 2023&rdquo; (Patel et "
+		"al., "
+		"Splitwise, ISCA 2024), CC-BY 4.0, unless you gave others</dd>\n",
+		plan->traces[0].name, plan->traces[0].count, plan->traces[1].name, plan->traces[1].count);
+	fprintf(out, "<dt>model</dt><dd>%s: %u layers, %u KV heads of %u, %s: %s bytes of KV a token, %u tokens a page</dd>\n",
+		plan->model.name, plan->model.layers, plan->model.kv_heads, plan->model.head_dim, plan->model.dtype,
+		text_count(a, plan->model.token_bytes), plan->tokens_per_page);
+	fprintf(out, "<dt>pool</dt><dd>%u pages of %s, ", plan->page_count, text_bytes(a, plan->page_bytes));
+	fprintf(out, "%s</dd>\n</dl>\n", text_bytes(b, plan->page_count * plan->page_bytes));
+}
+
+static void write_charts(FILE *out, const struct plan *plan, const struct run *shared, const struct run *split)
+{
+	double seconds = split && split->seconds > shared->seconds ? split->seconds : shared->seconds;
+
+	fputs("<h2>One shared pool</h2>\n<p class=\"soft\">Pages of both engines over time, stacked. What one does not need the "
+	      "other uses."
+	      "</p>\n",
+		out);
+	draw_shared(out, plan, shared, seconds);
+	write_legend(out, plan);
+	if (split) {
+		fputs("<h2>Two fixed halves</h2>\n<p class=\"soft\">The same requests, each engine with half of the memory, at "
+		      "the same scale."
+		      "</p>\n",
+			out);
+		for (int e = 0; e < BOARD_ENGINES; e++)
+			draw_half(out, plan, split, e, seconds);
+	}
+	fputs("<h2>Requests waiting</h2>\n<p class=\"soft\">Of both engines together: they have come and hold no pages "
+	      "yet.</p>\n",
+		out);
+	draw_waiting(out, shared, split, seconds);
+	fputs("<ul class=\"legend\"><li><i class=\"rule\" style=\"border-top-color:var(--shared)\"></i>shared pool</li>", out);
+	if (split)
+		fputs("<li><i class=\"rule\" style=\"border-top-color:var(--split);border-top-style:dashed\"></i>two halves</li>",
+			out);
+	fputs("</ul>\n", out);
+}
+
+static void write_page(FILE *out, const struct summary_frame *frame, const struct run *shared, const struct run *split)
+{
+	const struct plan *plan = frame->plan;
+
+	fprintf(out,
+		"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+		"content=\"width=device-width,"
+		"initial-scale=1\"><title>gpool: two engines, one pool</title>\n<style>\n%s</style></head>\n<body><main>\n",
+		style);
+	fprintf(out,
+		"<h1>Two engines, one pool of GPU memory</h1>\n<p class=\"soft\">%s and %s, %u requests of real traces, on gpool"
+		"%s<br>%s</p>\n",
+		plan->traces[0].name, plan->traces[1].name, plan->traces[0].count + plan->traces[1].count,
+		split ? " and on a fixed split" : "", frame->date);
+	write_tiles(out, shared, split);
+	write_errors(out, shared);
+	write_errors(out, split);
+	write_charts(out, plan, shared, split);
+	fputs("<h2>In figures</h2>\n", out);
+	write_table(out, shared, split);
+	write_explanation(out, plan);
+	fputs("<h2>To run it again</h2>\n", out);
+	write_facts(out, frame);
+	fputs("</main></body></html>\n", out);
+}
+
+int report_write(const struct summary_frame *frame, const struct run *shared, const struct run *split)
+{
+	char path[4096 + 16];
+	FILE *out;
+	int error = 0, length = snprintf(path, sizeof path, "%s.%d", frame->report, (int)getpid());
+
+	if (length < 0 || (size_t)length >= sizeof path)
+		return -ENAMETOOLONG;
+	out = fopen(path, "wxe");
+	if (!out)
+		return -errno;
+	write_page(out, frame, shared, split);
+	if (ferror(out))
+		error = -EIO;
+	if (fclose(out) != 0 && !error)
+		error = -errno;
+	if (!error && rename(path, frame->report) != 0)
+		error = -errno;
+	if (error)
+		unlink(path);
+	return error;
+}

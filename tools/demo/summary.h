@@ -1,0 +1,38 @@
+/*
+ * summary.h - the results of one or two runs, as rows of a table and as JSON.
+ */
+#ifndef GPOOL_DEMO_SUMMARY_H
+#define GPOOL_DEMO_SUMMARY_H
+
+#include "tools/demo/run.h"
+
+#include <stdio.h>
+
+enum { SUMMARY_ROWS_MAX = 32 };
+
+struct summary_row {
+	char label[48];
+	char shared[40];
+	char split[40]; /* "" without a split run */
+	char ratio[16]; /* split to shared; "" where it says nothing */
+};
+
+/* summary_rows() - Return: how many. split NULL: only the shared run. */
+size_t summary_rows(const struct run *shared, const struct run *split, struct summary_row rows[SUMMARY_ROWS_MAX]);
+
+/* summary_print() - the table for people. */
+void summary_print(FILE *out, const struct run *shared, const struct run *split);
+
+/* What there is to say about the whole, beside the runs. */
+struct summary_frame {
+	const struct plan *plan;
+	const char *command;
+	const char *machine;
+	const char *date;
+	const char *report; /* path */
+};
+
+/* summary_json() - one object with a version, for programs; gpool-demo(1) describes it. Return: 0 or -ENOMEM. */
+int summary_json(FILE *out, const struct summary_frame *frame, const struct run *shared, const struct run *split);
+
+#endif
