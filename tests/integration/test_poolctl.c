@@ -349,6 +349,9 @@ static void test_status(void **state)
 	assert_int_equal(number(pool, "page_count"), P0_PAGES);
 	assert_int_equal(number(pool, "pinned_pages"), 5);
 	assert_int_equal(number(pool, "used_pages"), 11);
+	assert_true(number(pool, "pool_utilization") == 11 / number(pool, "page_count"));
+	assert_true(number(pool, "fragmentation_ratio") == number(pool, "largest_free_run") / number(pool, "free_pages"));
+	assert_true(cJSON_IsNull(cJSON_GetObjectItem(pool, "pin_contention"))); /* nobody has pinned anything */
 	assert_int_equal(number(pool, "leased_pages") + number(pool, "free_pages"), P0_PAGES);
 	assert_string_equal(string(pool, "pressure"), "low");
 	assert_int_equal(number(pool, "allocations"), 5);

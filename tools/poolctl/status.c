@@ -147,6 +147,15 @@ static void status_table(const struct command *command, const struct msg_status_
 		pool_print(command, &reply->pools[i]);
 }
 
+/* A ratio from 0 to 1; null of nothing. */
+static void json_share(cJSON *to, const char *name, uint64_t part, uint64_t whole)
+{
+	if (whole)
+		cJSON_AddNumberToObject(to, name, (double)part / (double)whole);
+	else
+		json_null(to, name);
+}
+
 static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offline)
 {
 	json_text(to, "name", pool->name);
@@ -177,6 +186,10 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	NUMBER(contended_pins);
 	NUMBER(pins);
 	NUMBER(allocations);
+	/* by the names that metrics have, so that nobody has to compute them anew */
+	json_share(to, "pool_utilization", pool->used_pages, pool->page_count);
+	json_share(to, "fragmentation_ratio", pool->largest_free_run, pool->free_pages);
+	json_share(to, "pin_contention", pool->contended_pins, pool->pins);
 	if (offline) {
 		json_null(to, "refill_p50_ns");
 		json_null(to, "refill_p99_ns");
