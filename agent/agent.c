@@ -25,6 +25,7 @@
 
 enum {
 	CONNECTIONS_MAX = 128,      /* accepted and silent, at most */
+	CONNECTIONS_OF_USER = 32,   /* so that one user cannot keep all others out; root may have all */
 	CONNECTION_SILENCE_MS = 5000, /* after that a silent connection is closed */
 	TICK_MS = 100,              /* the coarse clock's step while sessions are attached */
 	ACCEPT_BATCH = 16,
@@ -36,6 +37,7 @@ struct connection {
 	struct event_source socket;
 	struct agent *agent;
 	struct connection *next;
+	uid_t uid;
 	uint64_t since_ms;
 	bool over;
 };
@@ -310,6 +312,30 @@ static void connection_ready(struct event_source *source, uint32_t events)
 	connection_close(connection, !error);
 }
 
+/* NULL: there are too many, of all or of this user, or no memory. */
+static struct connection *connection_new(struct agent *agent, int fd)
+{
+	struct ucred caller = { .uid = (uid_t)-1 };
+	socklen_t bytes = sizeof(caller);
+	struct connection *connection;
+	uint32_t same = 0;
+
+	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &caller, &bytes);
+	for (connection = agent->connections; connection; connection = connection->next)
+		same += connection->uid == caller.uid && !connection->over;
+	if (agent->connection_count >= CONNECTIONS_MAX || (caller.uid && same >= CONNECTIONS_OF_USER))
+		return NULL;
+	connection = calloc(1, sizeof(*connection));
+	if (!connection)
+		return NULL;
+	connection->agent = agent;
+	connection->uid = caller.uid;
+	connection->since_ms = clock_ms();
+	connection->socket.fd = fd;
+	connection->socket.ready = connection_ready;
+	return connection;
+}
+
 static void listener_ready(struct event_source *source, uint32_t events)
 {
 	struct agent *agent = owner_of(source, struct agent, listener);
@@ -329,16 +355,14 @@ static void listener_ready(struct event_source *source, uint32_t events)
 			}
 			return;
 		}
-		connection = agent->connection_count < CONNECTIONS_MAX ? calloc(1, sizeof(*connection)) : NULL;
+		connection = connection_new(agent, fd);
 		if (!connection) {
-			log_warning("a connection is refused: %u wait for their first message already", agent->connection_count);
+			if (clock_ms() - agent->refused_ms > 1000)
+				log_warning("connections are refused: %u wait for their first message already", agent->connection_count);
+			agent->refused_ms = clock_ms();
 			close(fd);
 			continue;
 		}
-		connection->agent = agent;
-		connection->since_ms = clock_ms();
-		connection->socket.fd = fd;
-		connection->socket.ready = connection_ready;
 		if (agent_watch(agent, &connection->socket, EPOLLIN)) {
 			close(fd);
 			free(connection);

@@ -57,6 +57,7 @@ struct agent {
 	uint32_t pool_count;
 	struct connection *connections; /* accepted, first message not there yet */
 	uint32_t connection_count;
+	uint64_t refused_ms; /* when one was last turned away */
 	/* Tokens that a new front has still to be told: from this pool and session on. Done when token_pool is pool_count. */
 	uint32_t token_pool, token_session;
 	struct session *graveyard; /* ended within this pass of the loop; freed at its end */

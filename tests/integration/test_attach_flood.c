@@ -1,0 +1,91 @@
+/*
+ * Goal: a user who opens connections and says nothing keeps nobody else from attaching.
+ * Method: as root, a child becomes nobody and opens more silent connections than one user may have, on a socket that is open to all;
+ * some are turned away, and a worker of root's attaches at once. Without root there is no second user, and the test skips.
+ */
+#include "proto/attach.h"
+#include "tests/lib/harness.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { CONNECTIONS = 200, NOBODY = 65534 };
+
+/* Opens all, tells the parent by a byte how many were closed by the agent, and lives until the pipe closes. */
+static int silent_user(const char *path, int ready, int end)
+{
+	static int sockets[CONNECTIONS];
+	struct pollfd look;
+	uint8_t turned_away = 0;
+	char byte;
+
+	if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0)
+		return 1;
+	for (int i = 0; i < CONNECTIONS; i++) {
+		sockets[i] = attach_connect(path, 2000);
+		if (sockets[i] < 0)
+			return 1;
+	}
+	/* The agent accepts in order: once the last one is decided, all are. */
+	look = (struct pollfd){ sockets[CONNECTIONS - 1], POLLIN, 0 };
+	if (poll(&look, 1, 4000) != 1)
+		return 1;
+	for (int i = 0; i < CONNECTIONS; i++) {
+		look.fd = sockets[i];
+		turned_away += poll(&look, 1, 0) == 1 && turned_away < 255;
+	}
+	if (write(ready, &turned_away, 1) != 1)
+		return 1;
+	return read(end, &byte, 1) == 0 ? 0 : 1;
+}
+
+int main(void)
+{
+	static const char *const arguments[] = { "--pool", HARNESS_POOL, NULL };
+	struct gpool_options options;
+	struct harness harness;
+	struct gpool *pool;
+	int ready[2], end[2], status = 1, error;
+	uint8_t turned_away = 0;
+	char path[160];
+	pid_t child;
+
+	if (geteuid() != 0) {
+		puts("needs root, to be two users");
+		return 77;
+	}
+	harness_start(&harness, arguments);
+	snprintf(path, sizeof(path), "%s/attach", harness.directory);
+	if (chmod(harness.base, 0755) < 0 || chmod(path, 0666) < 0 || pipe(ready) < 0 || pipe(end) < 0)
+		return 1;
+	child = fork();
+	if (child == 0) {
+		close(end[1]);
+		_exit(silent_user(path, ready[1], end[0]));
+	}
+	close(ready[1]);
+	close(end[0]);
+	if (child < 0 || read(ready[0], &turned_away, 1) != 1) {
+		fprintf(stderr, "the silent user failed\n");
+		harness_stop(&harness);
+		return 1;
+	}
+	printf("%u of %d silent connections were turned away\n", turned_away, CONNECTIONS);
+	options = harness_options(&harness);
+	error = gpool_open(&options, &pool);
+	if (error)
+		fprintf(stderr, "another user cannot attach: %s\n", gpool_strerror(error));
+	else
+		gpool_close(pool);
+	close(end[1]);
+	waitpid(child, &status, 0);
+	if (harness_stop(&harness) || error || status || turned_away < CONNECTIONS - 128)
+		return 1;
+	return 0;
+}
