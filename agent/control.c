@@ -144,6 +144,24 @@ static int answer_limit(struct exchange *x)
 	return done(x, limit, "tenant limits changed, until the next reload");
 }
 
+/* A pool's size changes with a restart only, minima at once: so they are measured by the pools that run. */
+static int minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes)
+{
+	for (uint32_t p = 0; p < agent->pool_count; p++) {
+		const struct pool *pool = agent->pools[p];
+		uint64_t sum = 0;
+
+		for (uint32_t i = 0; i < next->tenant_count; i++)
+			sum += config_amount_pages(&next->tenants[i].minimum, pool->segment.header->page_bytes, pool->page_count);
+		if (sum <= pool->segment.header->reserved_first)
+			continue;
+		snprintf(text, text_bytes, "the tenants' minima are %llu pages, and pool '%s' as it runs lends %u; lower them, or restart gpoold",
+			(unsigned long long)sum, pool->segment.header->name, pool->segment.header->reserved_first);
+		return -ERANGE;
+	}
+	return 0;
+}
+
 int control_reload(struct agent *agent, char *text, size_t text_bytes)
 {
 	struct config *next = malloc(sizeof(*next));
@@ -165,6 +183,12 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 		next->tenant_count = agent->config.tenant_count;
 		memcpy(next->tenants, agent->config.tenants, sizeof(next->tenants));
 		tenants = "tenants (removed or in another order)";
+	}
+	status = minima_fit(agent, next, text, text_bytes);
+	if (status) {
+		log_error("reload: %s; the configuration stays as it was", text);
+		free(next);
+		return status;
 	}
 	config_difference(&agent->config, next, applies, sizeof(applies), restart, sizeof(restart));
 	if (tenants)

@@ -308,9 +308,16 @@ static bool queue_suffices(const struct pool *pool, const struct evict_request *
 	return pages >= request->pages;
 }
 
+bool evict_possible(struct pool *pool, const struct evict_request *request)
+{
+	scan(pool, request);
+	pool->evict.queue_general = false;
+	return queue_suffices(pool, request);
+}
+
 uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 {
-	static const struct evict_request everybody = { .pages = 0 };
+	static const struct evict_request everybody = { .by_operator = true };
 	struct evict_state *evict = &pool->evict;
 	uint64_t begin = clock_ns();
 	uint32_t taken = 0;

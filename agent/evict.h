@@ -80,5 +80,7 @@ struct evict_request {
 	uint32_t pages;
 };
 uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
+/* evict_possible() - whether request->pages could be had so, at this moment. Nothing is taken. Cost: a scan. */
+bool evict_possible(struct pool *pool, const struct evict_request *request);
 
 #endif

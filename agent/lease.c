@@ -182,14 +182,26 @@ static void consolidate(struct session *session)
 	evict_pages(session->pool, &cached);
 }
 
-/* Bring the session below its limits by giving up what it or its tenant does not use. */
-static bool make_room(struct session *session, uint32_t need, uint32_t flags)
+/* Could the pool give so many pages, if all that may be taken were taken? Asked before blocks are given up for a limit's sake. */
+static bool could_free(struct session *session, uint32_t need, uint32_t flags)
+{
+	struct evict_request request = { .for_tenant = session->tenant };
+	uint32_t lacks = lacking(session, need, flags), idle = pool_idle(session->pool);
+
+	request.pages = lacks > idle ? lacks - idle : 0;
+	return !request.pages || evict_possible(session->pool, &request);
+}
+
+/* Bring the session below its limits by giving up what it or its tenant does not use. 0, -EDQUOT or -ENOSPC. */
+static int make_room(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
 
 	if (need <= room(session))
-		return true;
+		return 0;
 	consolidate(session);
+	if (need > room(session) && !(flags & LEASE_NO_EVICT) && !could_free(session, need, flags))
+		return -ENOSPC;
 	if (need > session_room(session) && !(flags & LEASE_NO_EVICT)) {
 		struct evict_request own = { .only = session, .for_tenant = session->tenant, .whole = true, .pages = need - session_room(session) };
 
@@ -202,7 +214,7 @@ static bool make_room(struct session *session, uint32_t need, uint32_t flags)
 
 		evict_pages(pool, &within);
 	}
-	return need <= room(session);
+	return need <= room(session) ? 0 : -EDQUOT;
 }
 
 /* Bring enough pages into the index. */
@@ -352,11 +364,13 @@ static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t e
 int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant)
 {
 	uint32_t extra;
+	int error;
 
 	if (want->flags & LEASE_CRITICAL && !session->privileged)
 		return -EPERM;
-	if (!make_room(session, want->need, want->flags))
-		return -EDQUOT;
+	error = make_room(session, want->need, want->flags);
+	if (error)
+		return error;
 	if (!make_free(session, want->need, want->flags))
 		return -ENOSPC;
 	if (want->need > 1 && !make_run(session, want->need, want->flags) && want->flags & LEASE_CONTIGUOUS)

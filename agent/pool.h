@@ -55,6 +55,7 @@ struct pool {
 	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
+	uint64_t tick_ms, awake_ms; /* last housekeeping; since when it has come regularly */
 	uint64_t shortage_ns; /* when the figures for refusals were made */
 	uint32_t shortage_pinned, shortage_holder, shortage_holder_pages;
 	uint32_t evicted_unannounced, reclaimed_unannounced; /* pages since the last event */

@@ -85,7 +85,7 @@ static bool may_join(const struct config_tenant *tenant, const struct attach_pee
 }
 
 /* The tenant asked for, or the first that names this peer, or the first that is open to all. */
-static struct tenant *tenant_for(struct pool *pool, const char *name, const struct attach_peer *peer, int *error)
+static struct tenant *tenant_for(struct pool *pool, const char *name, uint32_t role, const struct attach_peer *peer, int *error)
 {
 	if (name[0]) {
 		struct tenant *tenant = pool_tenant(pool, name);
@@ -101,6 +101,9 @@ static struct tenant *tenant_for(struct pool *pool, const char *name, const stru
 			if (to_all == (open == 1) && may_join(config, peer))
 				return &pool->tenants[i];
 		}
+	/* Who takes no pages needs no tenant, and the operator must get in whatever the list says. */
+	if (role != SESSION_WORKER || is_operator(peer))
+		return &pool->tenants[0];
 	*error = -EACCES;
 	return NULL;
 }
@@ -453,7 +456,7 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 	if (!may_be(&agent->config, request->role, peer))
 		return refuse(socket, -EACCES, "user %u may not attach as %s; see access in gpoold.conf", peer->uid,
 			session_role_name(request->role));
-	tenant = tenant_for(pool, request->tenant, peer, &error);
+	tenant = tenant_for(pool, request->tenant, request->role, peer, &error);
 	if (!tenant)
 		return refuse(socket, error, error == -ENXIO ? "no tenant '%s'; poolctl tenants lists them" :
 							       "user may not join tenant '%s'; see tenants in gpoold.conf",

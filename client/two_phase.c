@@ -39,6 +39,8 @@ int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry)
 	committed.tag &= ~(uint64_t)BLOCK_PREPARED;
 	if (!block_word_same(atomic_load_explicit(&pool->pages[block->page], memory_order_acquire), block->generation))
 		return -ESTALE;
+	/* A commit is a use: the pin is as young as the block. Before the tag, which makes the pin one that can be called leaked. */
+	atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
 	if (!atomic_compare_exchange_strong_explicit(&block_entry(pool, block->page)->tag, &tag, committed.tag,
 		    memory_order_seq_cst, memory_order_relaxed))
 		return -ESTALE;

@@ -22,10 +22,17 @@ static inline uint64_t pin_raise(const struct session_segment *session, const _A
 	return atomic_load_explicit(&pages[page], memory_order_seq_cst);
 }
 
-/* Returns how many pins there were, this one included. Release: what was done under the pin happens before it ends. */
+/*
+ * Returns how many pins there were, this one included. Release: what was done under the pin happens before it ends.
+ * 0: the agent had taken it away (pins.leaked = "unpin"); the count stays 0.
+ */
 static inline uint32_t pin_drop(const struct session_segment *session, uint32_t page)
 {
-	return atomic_fetch_sub_explicit(&session->pins[page], 1, memory_order_release);
+	uint32_t pins = atomic_fetch_sub_explicit(&session->pins[page], 1, memory_order_release);
+
+	if (__builtin_expect(pins == 0, 0))
+		atomic_fetch_add_explicit(&session->pins[page], 1, memory_order_relaxed);
+	return pins;
 }
 
 static inline uint32_t pin_count(const struct session_segment *session, uint32_t page)

@@ -1,0 +1,946 @@
+/*
+ * test_eviction.c - whose blocks go when pages run out, which of them first, and what never goes.
+ *
+ * Goal: the watermarks start and stop eviction; the order is that of content, recency, size and priority; what is pinned, behind
+ * a fence or prepared stays; a stitched block goes whole; tenants' minima, priorities and weights decide between tenants; a
+ * refused request destroys nothing; and the pressure is told, in the pool's header and as events. Method: a gpoold for each test,
+ * with a pool of 64 pages, watermarks that rest where they are not the subject, and workers that keep one page in their magazine,
+ * so that pages can be counted. Blocks compare as equally recent when they were touched within one step of the agent's clock.
+ */
+#include "client/gpool.h"
+#include "client/request.h"
+#include "proto/codec.h"
+#include "shm/session_segment.h"
+#include "tests/lib/harness.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 64, PAGE_BYTES = 512 << 10, ANSWER_MS = 10000, STUCK_SECONDS = 60, TRIES = 4000, TRY_MS = 5, EVENTS_MAX = 256 };
+
+#define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
+/* Nothing is taken before somebody asks for it, and nothing is lent that nobody needs. */
+#define QUIET \
+	"--set", "eviction.start=100", "--set", "eviction.stop=99", "--set", "lease.initial_pages=0", "--set", \
+		"lease.batch_pages=1", "--set", "lease.batch_most=1"
+
+/* Until it holds, for as long as a slow machine may need. */
+#define AWAIT(condition) \
+	for (int tries_ = 0; !(condition); tries_++) { \
+		assert_true(tries_ < TRIES); \
+		poll(NULL, 0, TRY_MS); \
+	}
+
+static const char *const quiet[] = {"--pool", POOL, QUIET, NULL};
+
+static struct harness harness;
+static struct gpool *looker; /* an admin session, to ask and to listen */
+
+/* ---- questions ---- */
+
+static uint8_t reply_bytes[MSG_BYTES_MAX];
+
+#define ASK(question, request, answer, into) \
+	do { \
+		uint8_t message_[MSG_LARGEST_##question]; \
+		int length_ = msg_encode_##question(request, 0, NULL, message_, sizeof(message_)); \
+		length_ = pool_request(looker, message_, (size_t)length_, reply_bytes, sizeof(reply_bytes), ANSWER_MS, NULL); \
+		assert_true(length_ > 0); \
+		assert_int_equal(msg_decode_##answer(into, reply_bytes, (size_t)length_), 0); \
+	} while (0)
+
+static const struct msg_pool_status *status(void)
+{
+	static struct msg_status_reply reply;
+	const struct msg_status_request request = {0};
+
+	ASK(status_request, &request, status_reply, &reply);
+	assert_int_equal(reply.pools_count, 1);
+	return &reply.pools[0];
+}
+
+/* Pages that the agent took. contents: bit for each content, 0: all. */
+static uint32_t evict(uint32_t pages, uint32_t session, uint32_t contents)
+{
+	const struct msg_evict_request request = {.pages = pages, .session = session, .content_types = contents};
+	struct msg_done_reply done;
+
+	ASK(evict_request, &request, done_reply, &done);
+	return (uint32_t)done.value;
+}
+
+/* Steps of the agent's clock, at each of which it looks after everything. */
+static void await_ticks(int count)
+{
+	const struct pool_header *header = pool_view(looker)->header;
+
+	while (count-- > 0) {
+		uint32_t was = atomic_load(&header->clock_ms);
+
+		AWAIT(atomic_load(&header->clock_ms) != was);
+	}
+}
+
+/* ---- fixture ---- */
+
+static void start(const char *const *arguments)
+{
+	struct gpool_options options;
+
+	alarm(STUCK_SECONDS);
+	harness_start(&harness, arguments);
+	options = harness_options(&harness);
+	options.flags = GPOOL_OPEN_ADMIN;
+	assert_int_equal(gpool_open(&options, &looker), 0);
+}
+
+static int stop(void **state)
+{
+	uint32_t findings = harness.pid > 0 ? harness_check(&harness) : 0;
+
+	(void)state;
+	gpool_close(looker);
+	looker = NULL;
+	alarm(0);
+	return harness_stop(&harness) || findings ? -1 : 0;
+}
+
+static struct gpool *open_limited(const char *tenant, uint32_t quota_pages)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool *pool = NULL;
+
+	options.tenant = tenant;
+	options.magazine = 1;
+	options.quota_bytes = (uint64_t)quota_pages * PAGE_BYTES;
+	assert_int_equal(gpool_open(&options, &pool), 0);
+	return pool;
+}
+
+static struct gpool *open_tenant(const char *tenant)
+{
+	return open_limited(tenant, 0);
+}
+
+static int try_alloc(struct gpool *pool, uint32_t page_count, uint32_t flags, struct gpool_block *block)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+
+	options.flags = flags;
+	return gpool_alloc(pool, page_count, &options, block);
+}
+
+static struct gpool_block alloc_as(struct gpool *pool, uint32_t page_count, uint32_t content, uint32_t priority)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block = {0};
+
+	options.content = content;
+	options.priority = priority;
+	assert_int_equal(gpool_alloc(pool, page_count, &options, &block), 0);
+	return block;
+}
+
+static struct gpool_block alloc(struct gpool *pool, uint32_t page_count)
+{
+	return alloc_as(pool, page_count, GPOOL_KV_CACHE, 0);
+}
+
+static void unpin_all(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		assert_int_equal(gpool_unpin(pool, &blocks[i]), 0);
+}
+
+static void alloc_pinned(struct gpool *pool, struct gpool_block *blocks, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		blocks[i] = alloc(pool, 1);
+}
+
+static void alloc_unpinned(struct gpool *pool, struct gpool_block *blocks, uint32_t count)
+{
+	alloc_pinned(pool, blocks, count);
+	unpin_all(pool, blocks, count);
+}
+
+/* Single pages, pinned, until there are none; `error` is what the last answered. */
+static uint32_t alloc_most(struct gpool *pool, struct gpool_block *blocks, int *error)
+{
+	uint32_t count = 0;
+
+	while (count < PAGES && !(*error = try_alloc(pool, 1, 0, &blocks[count])))
+		count++;
+	return count;
+}
+
+static bool alive(struct gpool *pool, const struct gpool_block *block)
+{
+	int error = gpool_pin(pool, block);
+
+	if (error) {
+		assert_int_equal(error, -ESTALE);
+		return false;
+	}
+	assert_int_equal(gpool_unpin(pool, block), 0);
+	return true;
+}
+
+static uint32_t count_alive(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		found += alive(pool, &blocks[i]);
+	return found;
+}
+
+/* All of them within one step of the clock. */
+static void touch_together(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
+{
+	const struct pool_header *header = pool_view(pool)->header;
+	uint32_t clock;
+
+	do {
+		clock = atomic_load(&header->clock_ms);
+		for (uint32_t i = 0; i < count; i++)
+			assert_int_equal(gpool_touch(pool, &blocks[i]), 0);
+	} while (atomic_load(&header->clock_ms) != clock);
+}
+
+/* Evicted one by one they go in the order in which they stand. Looking at one without touching it: its address. */
+static void expect_order(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
+{
+	uint64_t address;
+
+	for (uint32_t gone = 0; gone < count; gone++) {
+		for (uint32_t i = 0; i < count; i++)
+			assert_int_equal(gpool_address(pool, &blocks[i], &address), i < gone ? -ESTALE : 0);
+		assert_int_equal(evict(1, gpool_session(pool), 0), blocks[gone].page_count);
+	}
+	assert_int_equal(evict(1, gpool_session(pool), 0), 0);
+}
+
+/* ---- watermarks ---- */
+
+static const char *const watermarks[] = {"--pool", POOL, "--set", "eviction.start=75", "--set", "eviction.stop=50", "--set",
+	"lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+
+static void test_watermarks_start_and_stop(void **state)
+{
+	struct gpool_block pinned[16], blocks[PAGES];
+	uint64_t address;
+	struct gpool *pool;
+	uint32_t left = 0;
+
+	(void)state;
+	start(watermarks);
+	pool = open_tenant(NULL);
+	alloc_pinned(pool, pinned, 16);
+	/* 47 of 64 are 73 %. */
+	alloc_unpinned(pool, blocks, 31);
+	await_ticks(4);
+	assert_int_equal(status()->evicted_pages, 0);
+	/* 48 are 75 %: down to 50 %, and no further. */
+	alloc_unpinned(pool, blocks + 31, 1);
+	AWAIT(status()->evicted_pages != 0);
+	await_ticks(4);
+	assert_int_equal(status()->evicted_pages, 16);
+	assert_int_equal(status()->used_pages, 32);
+	for (uint32_t i = 0; i < 32; i++)
+		left += gpool_address(pool, &blocks[i], &address) == 0;
+	assert_int_equal(left, 16);
+	/* Up again, and below the start nothing happens. */
+	alloc_unpinned(pool, blocks + 32, 15);
+	await_ticks(4);
+	assert_int_equal(status()->evicted_pages, 16);
+	/* What is pinned stayed all the time. */
+	for (uint32_t i = 0; i < 16; i++)
+		assert_int_equal(gpool_free(pool, &pinned[i]), 0);
+	gpool_close(pool);
+}
+
+static void test_watermarks_take_no_pinned_block(void **state)
+{
+	struct gpool_block pinned[56], blocks[4];
+	struct gpool *pool;
+
+	(void)state;
+	start(watermarks);
+	pool = open_tenant(NULL);
+	alloc_pinned(pool, pinned, 56);
+	alloc_unpinned(pool, blocks, 4);
+	/* All that is not pinned goes, and that is not enough. */
+	AWAIT(status()->evicted_pages == 4);
+	await_ticks(12);
+	assert_int_equal(status()->evicted_pages, 4);
+	assert_int_equal(status()->used_pages, 56);
+	for (uint32_t i = 0; i < 56; i++)
+		assert_int_equal(gpool_unpin(pool, &pinned[i]), 0);
+	AWAIT(status()->used_pages < 48);
+	gpool_close(pool);
+}
+
+/* A percent of this pool is less than a page. That near to the stop it rests, until the start is met again. */
+static void test_watermarks_rest_in_a_small_pool(void **state)
+{
+	struct gpool_block blocks[56], more[14];
+	struct gpool_fence fence;
+	uint32_t stream, used;
+	struct gpool *pool;
+
+	(void)state;
+	start(watermarks);
+	pool = open_tenant(NULL);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
+	alloc_pinned(pool, blocks, 56);
+	for (uint32_t i = 0; i < 56; i++)
+		assert_int_equal(gpool_unpin_after(pool, &blocks[i], fence), 0);
+	/* All at once. */
+	assert_int_equal(gpool_fence_signal(pool, fence), 0);
+	AWAIT(status()->used_pages <= 33);
+	await_ticks(4);
+	used = status()->used_pages;
+	assert_in_range(used, 32, 33);
+	alloc_unpinned(pool, more, 14);
+	await_ticks(4);
+	assert_int_equal(status()->used_pages, used + 14);
+	gpool_close(pool);
+}
+
+/* ---- order ---- */
+
+static void test_order_by_content(void **state)
+{
+	static const uint32_t contents[] = {
+		GPOOL_TEMP_BUFFER, GPOOL_ACTIVATION, GPOOL_GRADIENT, GPOOL_LORA_WEIGHT, GPOOL_KV_CACHE};
+	struct gpool_block blocks[5];
+	struct gpool *pool;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	/* Not in the order of pages, which decides between equals. */
+	for (uint32_t i = 5; i-- > 0;)
+		blocks[i] = alloc_as(pool, 1, contents[i], 0);
+	unpin_all(pool, blocks, 5);
+	touch_together(pool, blocks, 5);
+	expect_order(pool, blocks, 5);
+	gpool_close(pool);
+}
+
+static void test_order_by_priority_within_a_content(void **state)
+{
+	struct gpool_block blocks[6];
+	struct gpool *pool;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	for (uint32_t i = 6; i-- > 0;)
+		blocks[i] = alloc_as(pool, 1, i < 4 ? GPOOL_TEMP_BUFFER : GPOOL_ACTIVATION, i < 4 ? i : i - 4);
+	unpin_all(pool, blocks, 6);
+	touch_together(pool, blocks, 6);
+	expect_order(pool, blocks, 6);
+	gpool_close(pool);
+}
+
+static void test_order_by_size(void **state)
+{
+	struct gpool_block blocks[3];
+	struct gpool *pool;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	for (uint32_t i = 3; i-- > 0;)
+		blocks[i] = alloc(pool, 12 - 4 * i);
+	unpin_all(pool, blocks, 3);
+	touch_together(pool, blocks, 3);
+	expect_order(pool, blocks, 3);
+	gpool_close(pool);
+}
+
+/* A KV block that was not used for long goes before a temporary one of just now. */
+static void test_order_by_recency(void **state)
+{
+	struct gpool_block blocks[4];
+	struct gpool *pool;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	for (uint32_t i = 4; i-- > 0;)
+		blocks[i] = alloc_as(pool, 1, i == 0 ? GPOOL_KV_CACHE : GPOOL_TEMP_BUFFER, 0);
+	unpin_all(pool, blocks, 4);
+	touch_together(pool, blocks, 4);
+	/* Steps that are long against a few questions. */
+	for (uint32_t i = 1; i < 4; i++) {
+		await_ticks(i == 1 ? 20 : 8);
+		touch_together(pool, blocks + i, 4 - i);
+	}
+	expect_order(pool, blocks, 4);
+	gpool_close(pool);
+}
+
+static void test_contents_that_were_not_named_stay(void **state)
+{
+	struct gpool_block temporary, kv;
+	struct gpool *pool;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	temporary = alloc_as(pool, 1, GPOOL_TEMP_BUFFER, 0);
+	kv = alloc_as(pool, 1, GPOOL_KV_CACHE, 0);
+	assert_int_equal(gpool_unpin(pool, &temporary), 0);
+	assert_int_equal(gpool_unpin(pool, &kv), 0);
+	assert_int_equal(evict(PAGES, 0, 1u << GPOOL_KV_CACHE), 1);
+	assert_false(alive(pool, &kv));
+	assert_true(alive(pool, &temporary));
+	gpool_close(pool);
+}
+
+/* ---- what stays, and what goes as one ---- */
+
+static void test_a_fence_protects(void **state)
+{
+	struct gpool_block blocks[4], more;
+	struct gpool_fence fence;
+	struct gpool *pool, *other;
+	uint32_t stream;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	other = open_tenant(NULL);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		blocks[i] = alloc(pool, PAGES / 4);
+	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(gpool_unpin_after(pool, &blocks[i], fence), 0);
+	/* Nobody gets it: not who needs a page, not the operator. */
+	assert_int_equal(try_alloc(other, 1, 0, &more), -ENOSPC);
+	assert_int_equal(evict(1, gpool_session(pool), 0), 0);
+	assert_int_equal(evict(1, 0, 0), 0);
+	assert_int_equal(gpool_fence_signal(pool, fence), 0);
+	assert_int_equal(try_alloc(other, 1, 0, &more), 0);
+	assert_int_equal(count_alive(pool, blocks, 4), 3);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+static void test_a_prepared_block_stays(void **state)
+{
+	struct gpool_block prepared, more;
+	struct gpool *pool, *other;
+	uint64_t entry = 0, address = 0;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	other = open_tenant(NULL);
+	assert_int_equal(gpool_prepare(pool, PAGES, NULL, &prepared), 0);
+	assert_int_equal(try_alloc(other, 1, 0, &more), -ENOSPC);
+	assert_int_equal(evict(PAGES, 0, 0), 0);
+	assert_int_equal(gpool_commit(pool, &prepared, &entry), 0);
+	assert_int_equal(gpool_address(pool, &prepared, &address), 0);
+	assert_true(entry == address);
+	assert_int_equal(gpool_unpin(pool, &prepared), 0);
+	assert_int_equal(try_alloc(other, 1, 0, &more), 0);
+	assert_false(alive(pool, &prepared));
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+static void test_a_stitched_block_goes_whole(void **state)
+{
+	struct gpool_block blocks[PAGES], stitched, more;
+	struct gpool *pool, *other;
+	int error;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	other = open_tenant(NULL);
+	assert_int_equal(alloc_most(pool, blocks, &error), PAGES);
+	for (uint32_t i = 0; i < 16; i += 2)
+		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
+	stitched = alloc(pool, 8);
+	assert_true(stitched.tag & BLOCK_STITCHED);
+	/* Pinned it does not go at all. */
+	assert_int_equal(try_alloc(other, 1, 0, &more), -ENOSPC);
+	assert_int_equal(evict(1, 0, 0), 0);
+	assert_int_equal(gpool_unpin(pool, &stitched), 0);
+	assert_int_equal(evict(1, gpool_session(pool), 0), 8);
+	assert_false(alive(pool, &stitched));
+	assert_int_equal(status()->free_pages, 8);
+	more = alloc(other, 8);
+	assert_true(more.tag & BLOCK_STITCHED);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+/* ---- refused requests ---- */
+
+static void test_a_refused_request_destroys_nothing(void **state)
+{
+	struct gpool_block pinned, blocks[10], more;
+	struct gpool *pool, *other;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	other = open_tenant(NULL);
+	pinned = alloc(pool, PAGES - 10);
+	alloc_unpinned(pool, blocks, 10);
+	assert_int_equal(try_alloc(other, 11, 0, &more), -ENOSPC);
+	assert_int_equal(try_alloc(pool, 11, 0, &more), -ENOSPC);
+	assert_int_equal(count_alive(pool, blocks, 10), 10);
+	assert_int_equal(status()->evicted_pages, 0);
+	assert_int_equal(try_alloc(other, 10, 0, &more), 0);
+	assert_int_equal(count_alive(pool, blocks, 10), 0);
+	assert_int_equal(gpool_free(pool, &pinned), 0);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+struct waiter {
+	struct gpool *pool;
+	uint32_t page_count;
+	int32_t timeout_ms;
+	struct gpool_block block;
+	int error;
+	pthread_t thread;
+};
+
+static void *wait_for_pages(void *argument)
+{
+	struct waiter *waiter = argument;
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+
+	options.timeout_ms = waiter->timeout_ms;
+	waiter->error = gpool_alloc(waiter->pool, waiter->page_count, &options, &waiter->block);
+	return NULL;
+}
+
+static void waiter_start(struct waiter *waiter)
+{
+	assert_int_equal(pthread_create(&waiter->thread, NULL, wait_for_pages, waiter), 0);
+	AWAIT(status()->waiters == 1);
+}
+
+static void test_a_waiting_request_destroys_nothing_before_it_can_be_served(void **state)
+{
+	struct waiter waiter = {.page_count = 12, .timeout_ms = 30000};
+	struct gpool_block pinned, two, blocks[10];
+	uint64_t address;
+	struct gpool *pool;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	pinned = alloc(pool, PAGES - 12);
+	two = alloc(pool, 2);
+	alloc_unpinned(pool, blocks, 10);
+	waiter.pool = open_tenant(NULL);
+	waiter_start(&waiter);
+	await_ticks(6);
+	for (uint32_t i = 0; i < 10; i++)
+		assert_int_equal(gpool_address(pool, &blocks[i], &address), 0);
+	assert_int_equal(status()->evicted_pages, 0);
+	assert_int_equal(gpool_unpin(pool, &two), 0);
+	pthread_join(waiter.thread, NULL);
+	assert_int_equal(waiter.error, 0);
+	assert_int_equal(count_alive(pool, blocks, 10), 0);
+	assert_int_equal(gpool_free(pool, &pinned), 0);
+	gpool_close(waiter.pool);
+	gpool_close(pool);
+}
+
+/* Room below its quota could be made of its own blocks, but then the pool has too few. */
+static void test_a_request_that_the_pool_refuses_costs_no_block_for_the_quota(void **state)
+{
+	struct gpool_block blocks[10], pinned, more;
+	struct gpool *pool, *other;
+
+	(void)state;
+	start(quiet);
+	pool = open_limited(NULL, 20);
+	other = open_tenant(NULL);
+	alloc_unpinned(pool, blocks, 10);
+	pinned = alloc(other, PAGES - 10);
+	assert_int_equal(try_alloc(pool, 15, 0, &more), -ENOSPC);
+	assert_int_equal(count_alive(pool, blocks, 10), 10);
+	assert_int_equal(gpool_free(other, &pinned), 0);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+static void test_no_evict_is_refused_at_the_quota_too(void **state)
+{
+	struct gpool_block blocks[10], more;
+	struct gpool *pool, *other;
+
+	(void)state;
+	start(quiet);
+	pool = open_limited(NULL, 10);
+	other = open_tenant(NULL);
+	alloc_unpinned(pool, blocks, 10);
+	assert_int_equal(try_alloc(pool, 1, GPOOL_ALLOC_NO_EVICT, &more), -EDQUOT);
+	assert_int_equal(count_alive(pool, blocks, 10), 10);
+	more = alloc(other, PAGES - 10);
+	assert_int_equal(try_alloc(other, 1, GPOOL_ALLOC_NO_EVICT, &more), -ENOSPC);
+	assert_int_equal(count_alive(pool, blocks, 10), 10);
+	assert_int_equal(try_alloc(other, 1, 0, &more), 0);
+	assert_int_equal(count_alive(pool, blocks, 10), 9);
+	assert_int_equal(try_alloc(pool, 1, 0, &more), 0);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+/* ---- tenants ---- */
+
+/* Joined by name; the users are there so that only the last takes everybody. */
+#define TENANTS(list) \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"tenants = ( " list " );\n"
+
+static void start_tenants(const char *text, const char *start_percent)
+{
+	char path[64], set_start[64], set_stop[] = "eviction.stop=50";
+	const char *arguments[] = {"--config", path, QUIET, "--set", set_start, "--set", set_stop, NULL};
+	FILE *file;
+
+	snprintf(set_start, sizeof(set_start), "eviction.start=%s", start_percent);
+	snprintf(path, sizeof(path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	file = fopen(path, "we");
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	start(arguments);
+	unlink(path);
+}
+
+static const char minima[] = TENANTS("{ name = \"sure\"; users = [ \"1\" ]; minimum = \"16 pages\"; },"
+				     "{ name = \"lender\"; users = [ \"2\" ]; minimum = \"16 pages\"; unused = \"lend\"; },"
+				     "{ name = \"rest\"; }");
+
+static void test_what_is_kept_is_there_at_once(void **state)
+{
+	struct gpool_block blocks[PAGES], sure[16], more;
+	struct gpool *borrower, *owner;
+	int error;
+
+	(void)state;
+	start_tenants(minima, "100");
+	borrower = open_tenant("rest");
+	/* The lender's pages too, but not those that are kept. */
+	assert_int_equal(alloc_most(borrower, blocks, &error), PAGES - 16);
+	assert_int_equal(error, -ENOSPC);
+	assert_int_equal(status()->free_pages, 16);
+	owner = open_tenant("sure");
+	for (uint32_t i = 0; i < 16; i++)
+		assert_int_equal(try_alloc(owner, 1, GPOOL_ALLOC_NO_EVICT, &sure[i]), 0);
+	assert_int_equal(try_alloc(owner, 1, 0, &more), -ENOSPC);
+	/* Given back, they are kept again. */
+	for (uint32_t i = 0; i < 16; i++)
+		assert_int_equal(gpool_free(owner, &sure[i]), 0);
+	gpool_close(owner);
+	assert_int_equal(try_alloc(borrower, 1, 0, &more), -ENOSPC);
+	gpool_close(borrower);
+}
+
+static void test_what_is_lent_comes_back_when_it_is_unpinned(void **state)
+{
+	struct gpool_block blocks[PAGES], mine[16], more;
+	struct gpool *borrower, *lender;
+	uint32_t count;
+	int error;
+
+	(void)state;
+	start_tenants(minima, "100");
+	borrower = open_tenant("rest");
+	count = alloc_most(borrower, blocks, &error);
+	assert_int_equal(count, PAGES - 16);
+	lender = open_tenant("lender");
+	assert_int_equal(try_alloc(lender, 1, 0, &more), -ENOSPC);
+	unpin_all(borrower, blocks, count);
+	alloc_pinned(lender, mine, 16);
+	/* One for one, and none beyond the minimum's need. */
+	assert_int_equal(count_alive(borrower, blocks, count), count - 16);
+	gpool_close(lender);
+	gpool_close(borrower);
+}
+
+static void test_watermarks_leave_minima_alone(void **state)
+{
+	struct gpool_block sure[24], pinned;
+	struct gpool *owner, *other;
+
+	(void)state;
+	start_tenants(minima, "75");
+	owner = open_tenant("sure");
+	other = open_tenant("rest");
+	alloc_unpinned(owner, sure, 24);
+	pinned = alloc(other, PAGES - 24);
+	/* What is above the minimum goes, and that does not bring it below the watermark. */
+	AWAIT(status()->evicted_pages >= 8);
+	await_ticks(12);
+	assert_int_equal(status()->evicted_pages, 8);
+	assert_int_equal(count_alive(owner, sure, 24), 16);
+	assert_int_equal(gpool_free(other, &pinned), 0);
+	gpool_close(owner);
+	gpool_close(other);
+}
+
+static void test_no_priority_takes_a_minimum(void **state)
+{
+	static const char text[] = TENANTS("{ name = \"sure\"; users = [ \"1\" ]; minimum = \"16 pages\"; priority = 10; },"
+					   "{ name = \"gold\"; priority = 90; }");
+	struct gpool_block sure[20], blocks[PAGES];
+	struct gpool *owner, *other;
+	int error;
+
+	(void)state;
+	start_tenants(text, "100");
+	owner = open_tenant("sure");
+	other = open_tenant("gold");
+	alloc_unpinned(owner, sure, 20);
+	assert_int_equal(alloc_most(other, blocks, &error), PAGES - 16);
+	assert_int_equal(error, -ENOSPC);
+	assert_int_equal(count_alive(owner, sure, 20), 16);
+	gpool_close(owner);
+	gpool_close(other);
+}
+
+/* A minimum protects from others. For a page more than that a tenant gives a block of its own. */
+static void test_a_tenant_at_its_minimum_takes_its_own_blocks(void **state)
+{
+	struct gpool_block sure[16], pinned, more;
+	struct gpool *owner, *other;
+
+	(void)state;
+	start_tenants(minima, "100");
+	owner = open_tenant("sure");
+	other = open_tenant("rest");
+	alloc_unpinned(owner, sure, 16);
+	pinned = alloc(other, PAGES - 16);
+	assert_int_equal(try_alloc(owner, 1, 0, &more), 0);
+	assert_int_equal(count_alive(owner, sure, 16), 15);
+	assert_int_equal(gpool_free(other, &pinned), 0);
+	gpool_close(owner);
+	gpool_close(other);
+}
+
+static void test_an_operator_may_take_a_minimum(void **state)
+{
+	struct gpool_block sure[16];
+	struct gpool *owner;
+
+	(void)state;
+	start_tenants(minima, "100");
+	owner = open_tenant("sure");
+	alloc_unpinned(owner, sure, 16);
+	assert_int_equal(evict(4, gpool_session(owner), 0), 4);
+	assert_int_equal(evict(4, 0, 1u << GPOOL_KV_CACHE), 4);
+	assert_int_equal(evict(4, 0, 0), 4);
+	assert_int_equal(count_alive(owner, sure, 16), 4);
+	gpool_close(owner);
+}
+
+static void test_priority_decides(void **state)
+{
+	static const char text[] = TENANTS("{ name = \"gold\"; users = [ \"1\" ]; priority = 90; },"
+					   "{ name = \"silver\"; priority = 50; }");
+	struct gpool_block high[32], low[32], blocks[PAGES];
+	struct gpool *gold, *silver;
+	int error;
+
+	(void)state;
+	start_tenants(text, "100");
+	gold = open_tenant("gold");
+	silver = open_tenant("silver");
+	alloc_unpinned(gold, high, 32);
+	alloc_unpinned(silver, low, 32);
+	/* All of its own, nothing of the higher one's. */
+	assert_int_equal(alloc_most(silver, blocks, &error), 32);
+	assert_int_equal(error, -ENOSPC);
+	assert_int_equal(count_alive(gold, high, 32), 32);
+	/* The other way round all that is not pinned. */
+	unpin_all(silver, blocks, 20);
+	for (uint32_t i = 0; i < 32; i++)
+		assert_int_equal(gpool_pin(gold, &high[i]), 0);
+	assert_int_equal(alloc_most(gold, low, &error), 20);
+	assert_int_equal(error, -ENOSPC);
+	assert_int_equal(count_alive(silver, blocks, 20), 0);
+	gpool_close(gold);
+	gpool_close(silver);
+}
+
+static void test_weight_decides(void **state)
+{
+	static const char text[] = TENANTS("{ name = \"heavy\"; users = [ \"1\" ]; weight = 300; },"
+					   "{ name = \"light\"; weight = 100; }");
+	struct gpool_block light[32], heavy[PAGES];
+	struct gpool *three, *one;
+	uint32_t count;
+	int error;
+
+	(void)state;
+	start_tenants(text, "100");
+	three = open_tenant("heavy");
+	one = open_tenant("light");
+	alloc_unpinned(one, light, 32);
+	/* 48 to 16 are three to one; at equal shares one more may go. */
+	count = alloc_most(three, heavy, &error);
+	assert_int_equal(error, -ENOSPC);
+	assert_in_range(count, 48, 49);
+	assert_int_equal(count_alive(one, light, 32), PAGES - count);
+	gpool_close(three);
+	gpool_close(one);
+}
+
+/* ---- pressure ---- */
+
+static struct gpool_event events[EVENTS_MAX];
+static uint32_t event_count;
+
+/* All events so far, in order: up to the one of a reload. */
+static void events_collect(void)
+{
+	const struct msg_reload_request request = {0};
+	struct gpool_event event;
+	struct msg_done_reply done;
+
+	event_count = 0;
+	ASK(reload_request, &request, done_reply, &done);
+	for (;;) {
+		assert_int_equal(gpool_event_next(looker, ANSWER_MS, &event), 0);
+		if (event.kind == GPOOL_EVENT_RELOAD)
+			return;
+		assert_true(event_count < EVENTS_MAX);
+		events[event_count++] = event;
+	}
+}
+
+static void events_listen(void)
+{
+	struct gpool_event event;
+
+	do
+		gpool_close(harness_open(&harness));
+	while (gpool_event_next(looker, 20, &event));
+	events_collect();
+}
+
+static void test_pressure_rises_and_falls_step_by_step(void **state)
+{
+	/* Pages from which on a level holds, of 64: 75, 90 and 97 percent. */
+	static const uint32_t steps[] = {48, 58, 63};
+	static const uint64_t expected[] = {1, 2, 3, 2, 1, 0};
+	struct gpool_block blocks[PAGES];
+	struct gpool *pool;
+	uint32_t count = 0, told = 0;
+
+	(void)state;
+	start(quiet);
+	events_listen();
+	pool = open_tenant(NULL);
+	assert_int_equal(gpool_pressure(pool), GPOOL_LOW);
+	for (int level = 0; level < 3; level++) {
+		while (count < steps[level] - 1)
+			blocks[count++] = alloc(pool, 1);
+		await_ticks(3);
+		assert_int_equal(gpool_pressure(pool), level);
+		blocks[count++] = alloc(pool, 1);
+		AWAIT(gpool_pressure(pool) == level + 1);
+		assert_int_equal(gpool_pressure(looker), level + 1);
+		assert_int_equal(status()->pressure, level + 1);
+	}
+	for (int level = 2; level >= 0; level--) {
+		/* One below, and one for the page that the thread keeps. */
+		while (count > steps[level] - 2)
+			assert_int_equal(gpool_free(pool, &blocks[--count]), 0);
+		AWAIT(gpool_pressure(pool) == level);
+		await_ticks(3);
+		assert_int_equal(gpool_pressure(pool), level);
+	}
+	events_collect();
+	for (uint32_t i = 0; i < event_count; i++) {
+		if (events[i].kind != GPOOL_EVENT_PRESSURE)
+			continue;
+		assert_true(told < 6);
+		assert_int_equal(events[i].value, expected[told++]);
+		assert_string_equal(events[i].pool, "p0");
+	}
+	assert_int_equal(told, 6);
+	gpool_close(pool);
+}
+
+static void test_who_waits_for_pages_makes_it_critical(void **state)
+{
+	struct waiter waiter = {.page_count = PAGES / 2 + 1, .timeout_ms = 30000};
+	struct gpool_block half;
+	struct gpool *pool;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	half = alloc(pool, PAGES / 2);
+	waiter.pool = open_tenant(NULL);
+	assert_int_equal(gpool_pressure(pool), GPOOL_LOW);
+	waiter_start(&waiter);
+	AWAIT(gpool_pressure(pool) == GPOOL_CRITICAL);
+	assert_int_equal(gpool_free(pool, &half), 0);
+	pthread_join(waiter.thread, NULL);
+	assert_int_equal(waiter.error, 0);
+	AWAIT(gpool_pressure(pool) == GPOOL_LOW);
+	gpool_close(waiter.pool);
+	gpool_close(pool);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_watermarks_start_and_stop, stop),
+		cmocka_unit_test_teardown(test_watermarks_take_no_pinned_block, stop),
+		cmocka_unit_test_teardown(test_watermarks_rest_in_a_small_pool, stop),
+		cmocka_unit_test_teardown(test_order_by_content, stop),
+		cmocka_unit_test_teardown(test_order_by_priority_within_a_content, stop),
+		cmocka_unit_test_teardown(test_order_by_size, stop),
+		cmocka_unit_test_teardown(test_order_by_recency, stop),
+		cmocka_unit_test_teardown(test_contents_that_were_not_named_stay, stop),
+		cmocka_unit_test_teardown(test_a_fence_protects, stop),
+		cmocka_unit_test_teardown(test_a_prepared_block_stays, stop),
+		cmocka_unit_test_teardown(test_a_stitched_block_goes_whole, stop),
+		cmocka_unit_test_teardown(test_a_refused_request_destroys_nothing, stop),
+		cmocka_unit_test_teardown(test_a_waiting_request_destroys_nothing_before_it_can_be_served, stop),
+		cmocka_unit_test_teardown(test_a_request_that_the_pool_refuses_costs_no_block_for_the_quota, stop),
+		cmocka_unit_test_teardown(test_no_evict_is_refused_at_the_quota_too, stop),
+		cmocka_unit_test_teardown(test_what_is_kept_is_there_at_once, stop),
+		cmocka_unit_test_teardown(test_what_is_lent_comes_back_when_it_is_unpinned, stop),
+		cmocka_unit_test_teardown(test_watermarks_leave_minima_alone, stop),
+		cmocka_unit_test_teardown(test_no_priority_takes_a_minimum, stop),
+		cmocka_unit_test_teardown(test_a_tenant_at_its_minimum_takes_its_own_blocks, stop),
+		cmocka_unit_test_teardown(test_an_operator_may_take_a_minimum, stop),
+		cmocka_unit_test_teardown(test_priority_decides, stop),
+		cmocka_unit_test_teardown(test_weight_decides, stop),
+		cmocka_unit_test_teardown(test_pressure_rises_and_falls_step_by_step, stop),
+		cmocka_unit_test_teardown(test_who_waits_for_pages_makes_it_critical, stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

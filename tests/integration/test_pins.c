@@ -1,0 +1,549 @@
+/*
+ * test_pins.c - pins that are held for longer than pins.max_duration.
+ *
+ * Goal: each of the three answers to a leaked pin does what it says and no more. It is found once and its holder named; a touch
+ * in time prevents it; a pin that was taken away leaves a block that can be evicted and a program that can go on; a session that
+ * was ended keeps its pages until its process ends. Method: a gpoold for each test, with a short time to leak. What it knows is
+ * asked of it, over and over until it is as expected; events are counted up to one that was ordered by a reload. A second block,
+ * which leaks too, tells when the first had its turn.
+ */
+#include "client/gpool.h"
+#include "client/pool.h"
+#include "client/request.h"
+#include "proto/codec.h"
+#include "tests/lib/harness.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 64, ANSWER_MS = 10000, STUCK_SECONDS = 60, TRIES = 4000, TRY_MS = 5, EVENTS_MAX = 256 };
+
+#define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
+#define QUIET "--set", "eviction.start=100", "--set", "eviction.stop=99"
+
+/* Until it holds, for as long as a slow machine may need. */
+#define AWAIT(condition) \
+	for (int tries_ = 0; !(condition); tries_++) { \
+		assert_true(tries_ < TRIES); \
+		poll(NULL, 0, TRY_MS); \
+	}
+
+static struct harness harness;
+static struct gpool *looker; /* an admin session, to ask and to listen */
+
+/* ---- questions ---- */
+
+static uint8_t reply_bytes[MSG_BYTES_MAX];
+
+#define ASK(question, request, answer, into) \
+	do { \
+		uint8_t message_[MSG_LARGEST_##question]; \
+		int length_ = msg_encode_##question(request, 0, NULL, message_, sizeof(message_)); \
+		length_ = pool_request(looker, message_, (size_t)length_, reply_bytes, sizeof(reply_bytes), ANSWER_MS, NULL); \
+		assert_true(length_ > 0); \
+		assert_int_equal(msg_decode_##answer(into, reply_bytes, (size_t)length_), 0); \
+	} while (0)
+
+static const struct msg_status_reply *status(void)
+{
+	static struct msg_status_reply reply;
+	const struct msg_status_request request = {0};
+
+	ASK(status_request, &request, status_reply, &reply);
+	assert_int_equal(reply.pools_count, 1);
+	return &reply;
+}
+
+static const struct msg_pins_reply *pins(bool leaked_only)
+{
+	static struct msg_pins_reply reply;
+	const struct msg_pins_request request = {.leaked_only = leaked_only};
+
+	ASK(pins_request, &request, pins_reply, &reply);
+	return &reply;
+}
+
+static const struct msg_pin_entry *pin_at(const struct msg_pins_reply *reply, uint32_t page)
+{
+	for (uint32_t i = 0; i < reply->pins_count; i++)
+		if (reply->pins[i].page == page)
+			return &reply->pins[i];
+	return NULL;
+}
+
+static const struct msg_client_entry *client(uint32_t session)
+{
+	static struct msg_clients_reply reply;
+	const struct msg_clients_request request = {.pool = ""};
+
+	ASK(clients_request, &request, clients_reply, &reply);
+	for (uint32_t i = 0; i < reply.clients_count; i++)
+		if (reply.clients[i].session == session)
+			return &reply.clients[i];
+	return NULL;
+}
+
+/* Steps of the agent's clock, at each of which it looks after everything. */
+static void await_ticks(int count)
+{
+	const struct pool_header *header = pool_view(looker)->header;
+
+	while (count-- > 0) {
+		uint32_t was = atomic_load(&header->clock_ms);
+
+		AWAIT(atomic_load(&header->clock_ms) != was);
+	}
+}
+
+/* ---- events ---- */
+
+static struct gpool_event events[EVENTS_MAX];
+static uint32_t event_count;
+
+/* All events so far, in order. */
+static void events_collect(void)
+{
+	const struct msg_reload_request request = {0};
+	struct gpool_event event;
+	struct msg_done_reply done;
+
+	ASK(reload_request, &request, done_reply, &done);
+	for (;;) {
+		assert_int_equal(gpool_event_next(looker, ANSWER_MS, &event), 0);
+		if (event.kind == GPOOL_EVENT_RELOAD)
+			return;
+		assert_true(event_count < EVENTS_MAX);
+		events[event_count++] = event;
+	}
+}
+
+static uint32_t events_of(uint32_t kind, uint64_t value)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < event_count; i++)
+		found += events[i].kind == kind && events[i].value == value;
+	return found;
+}
+
+/* Who listens hears nothing for a moment, so something happens until it is heard. */
+static void events_listen(void)
+{
+	struct gpool_event event;
+
+	do
+		gpool_close(harness_open(&harness));
+	while (gpool_event_next(looker, 20, &event));
+	events_collect();
+	event_count = 0;
+}
+
+/* ---- fixture ---- */
+
+static void start(const char *const *arguments)
+{
+	struct gpool_options options;
+
+	alarm(STUCK_SECONDS);
+	harness_start(&harness, arguments);
+	options = harness_options(&harness);
+	options.flags = GPOOL_OPEN_ADMIN;
+	assert_int_equal(gpool_open(&options, &looker), 0);
+	event_count = 0;
+}
+
+static int stop(void **state)
+{
+	uint32_t findings = harness.pid > 0 ? harness_check(&harness) : 0;
+
+	(void)state;
+	gpool_close(looker);
+	looker = NULL;
+	alarm(0);
+	return harness_stop(&harness) || findings ? -1 : 0;
+}
+
+static struct gpool_block alloc(struct gpool *pool, uint32_t page_count)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block = {0};
+
+	options.owner_id = 77;
+	assert_int_equal(gpool_alloc(pool, page_count, &options, &block), 0);
+	return block;
+}
+
+static uint32_t pins_on(const struct gpool *pool, const struct gpool_block *block)
+{
+	return atomic_load(&pool->session.pins[block->page]);
+}
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* ---- report ---- */
+
+static const char *const report[] = {
+	"--pool", POOL, QUIET, "--set", "pins.max_duration=300ms", "--set", "pins.leaked=report", NULL};
+
+static void test_report_says_it_once_and_names_the_holder(void **state)
+{
+	const struct msg_pins_reply *reply;
+	struct gpool_options options;
+	struct gpool_block block;
+	struct gpool *pool;
+
+	(void)state;
+	start(report);
+	events_listen();
+	options = harness_options(&harness);
+	options.name = "forgetful";
+	assert_int_equal(gpool_open(&options, &pool), 0);
+	block = alloc(pool, 2);
+	reply = pins(false);
+	assert_int_equal(reply->pins_count, 1);
+	assert_int_equal(reply->pins[0].leaked, 0);
+
+	/* Long after it was found it has been told once. */
+	AWAIT((reply = pins(true))->pins_count == 1 && reply->pins[0].age_ms > 1500);
+	assert_int_equal(reply->pins[0].page, block.page);
+	assert_int_equal(reply->pins[0].page_count, 2);
+	assert_int_equal(reply->pins[0].pins, 1);
+	assert_int_equal(reply->pins[0].leaked, 1);
+	assert_int_equal(reply->pins[0].session, gpool_session(pool));
+	assert_int_equal(reply->pins[0].pid, getpid());
+	assert_int_equal(reply->pins[0].owner_id, 77);
+	assert_string_equal(reply->pins[0].name, "forgetful");
+	assert_int_equal(status()->pools[0].leaked_pins, 1);
+	events_collect();
+	assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, block.page), 1);
+	for (uint32_t i = 0; i < event_count; i++)
+		if (events[i].kind == GPOOL_EVENT_LEAKED_PIN) {
+			assert_int_equal(events[i].session, gpool_session(pool));
+			assert_non_null(strstr(events[i].text, "forgetful"));
+		}
+
+	/* It is a report: the pin stands. */
+	assert_int_equal(harness_evict(&harness, gpool_session(pool), 1), 0);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+	assert_int_equal(pins(false)->pins_count, 0);
+	await_ticks(2);
+	/* Another leak of the same block is another report. */
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	AWAIT(status()->pools[0].leaked_pins == 2);
+	events_collect();
+	assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, block.page), 2);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	gpool_close(pool);
+}
+
+static const char *const patient[] = {
+	"--pool", POOL, QUIET, "--set", "pins.max_duration=1s", "--set", "pins.leaked=report", NULL};
+
+static void test_a_touch_prevents_it(void **state)
+{
+	struct gpool_block touched, pinned, forgotten;
+	const struct msg_pins_reply *reply;
+	const struct msg_pin_entry *entry;
+	struct gpool *pool;
+	uint32_t age;
+
+	(void)state;
+	start(patient);
+	events_listen();
+	pool = harness_open(&harness);
+	touched = alloc(pool, 1);
+	pinned = alloc(pool, 1);
+	forgotten = alloc(pool, 1);
+	/* The forgotten one is the clock. */
+	do {
+		poll(NULL, 0, TRY_MS);
+		assert_int_equal(gpool_touch(pool, &touched), 0);
+		assert_int_equal(gpool_pin(pool, &pinned), 0); /* a further pin refreshes as well */
+		assert_int_equal(gpool_unpin(pool, &pinned), 0);
+		reply = pins(false);
+		entry = pin_at(reply, forgotten.page);
+		assert_non_null(entry);
+		age = entry->age_ms;
+		assert_int_equal(entry->leaked, age > 1000);
+		assert_int_equal(pin_at(reply, touched.page)->pins, 1);
+		assert_int_equal(pin_at(reply, touched.page)->leaked, 0);
+		assert_int_equal(pin_at(reply, pinned.page)->leaked, 0);
+	} while (age <= 2500);
+	assert_int_equal(status()->pools[0].leaked_pins, 1);
+	events_collect();
+	assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, forgotten.page), 1);
+	assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, touched.page), 0);
+	assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, pinned.page), 0);
+	gpool_close(pool);
+}
+
+/*
+ * An agent that had no time for a while, stopped, starved or in a debugger, has not moved the clock that touches are stamped
+ * with. What was touched meanwhile is no leak.
+ */
+static void test_an_agent_that_slept_blames_nobody(void **state)
+{
+	struct gpool_block block;
+	struct gpool *pool;
+	uint64_t end;
+	pid_t agent;
+
+	(void)state;
+	start(report);
+	pool = harness_open(&harness);
+	block = alloc(pool, 1);
+	agent = (pid_t)status()->agent_pid;
+	assert_true(agent > 1);
+	assert_int_equal(kill(agent, SIGSTOP), 0);
+	for (end = now_ms() + 900; now_ms() < end; poll(NULL, 0, TRY_MS))
+		if (gpool_touch(pool, &block))
+			break;
+	assert_int_equal(kill(agent, SIGCONT), 0);
+	assert_true(now_ms() >= end);
+	for (int i = 0; i < 5; i++) {
+		assert_int_equal(gpool_touch(pool, &block), 0);
+		await_ticks(1);
+	}
+	assert_int_equal(status()->pools[0].leaked_pins, 0);
+	gpool_close(pool);
+}
+
+/* ---- unpin ---- */
+
+static const char *const unpin[] = {
+	"--pool", POOL, QUIET, "--set", "pins.max_duration=500ms", "--set", "pins.leaked=unpin", NULL};
+
+/* The agent has looked at all pins that were there before. */
+static void await_leaks(struct gpool *pool)
+{
+	struct gpool_block marker = alloc(pool, 1);
+
+	AWAIT(pins_on(pool, &marker) == 0);
+	await_ticks(2);
+	assert_int_equal(gpool_drop(pool, &marker), 0);
+}
+
+static void all_can_be_had(struct gpool *pool)
+{
+	struct gpool_block all = alloc(pool, PAGES);
+
+	assert_int_equal(gpool_free(pool, &all), 0);
+}
+
+static void test_an_unpinned_block_can_be_evicted(void **state)
+{
+	struct gpool_block block;
+	struct gpool *pool;
+	uint64_t address, *word;
+
+	(void)state;
+	start(unpin);
+	pool = harness_open(&harness);
+	block = alloc(pool, 2);
+	assert_int_equal(gpool_address(pool, &block, &address), 0);
+	word = (uint64_t *)(uintptr_t)address;
+	*word = block.tag;
+	AWAIT(pins(false)->pins_count == 0);
+	assert_int_equal(status()->pools[0].leaked_pins, 1);
+
+	/* The program finds out when it unpins, and has lost nothing. */
+	assert_int_equal(gpool_unpin(pool, &block), -EINVAL);
+	assert_int_equal(gpool_free(pool, &block), -EINVAL);
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_true(*word == block.tag);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+
+	assert_int_equal(harness_evict(&harness, gpool_session(pool), 1), 2);
+	assert_int_equal(gpool_unpin(pool, &block), -ESTALE);
+	assert_int_equal(gpool_free(pool, &block), -ESTALE);
+	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+	assert_int_equal(gpool_touch(pool, &block), -ESTALE);
+	all_can_be_had(pool);
+	gpool_close(pool);
+}
+
+/* Freed while somebody else had it pinned, and he forgot: the last pin that the block waits for is the one that is taken away. */
+static void test_a_freed_block_ends_with_its_leaked_pin(void **state)
+{
+	struct gpool_block block;
+	struct gpool *pool;
+
+	(void)state;
+	start(unpin);
+	pool = harness_open(&harness);
+	block = alloc(pool, 2);
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	await_leaks(pool);
+	all_can_be_had(pool);
+	assert_int_equal(gpool_unpin(pool, &block), -ESTALE);
+	gpool_close(pool);
+}
+
+/* Behind the unfinished fence of a second stream a pin stays until that is reached, which may be after it was taken away. */
+static void test_a_pin_behind_a_fence_is_not_taken_twice(void **state)
+{
+	struct gpool_fence first, second;
+	struct gpool_block block;
+	struct gpool *pool;
+	uint32_t one, two;
+
+	(void)state;
+	start(unpin);
+	pool = harness_open(&harness);
+	block = alloc(pool, 1);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &one), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &two), 0);
+	assert_int_equal(gpool_fence_record(pool, one, &first), 0);
+	assert_int_equal(gpool_fence_record(pool, two, &second), 0);
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	assert_int_equal(gpool_unpin_after(pool, &block, first), 0);
+	assert_int_equal(gpool_unpin_after(pool, &block, second), 0);
+	assert_int_equal(pins_on(pool, &block), 1);
+	await_leaks(pool);
+	assert_int_equal(gpool_fence_signal(pool, first), 0);
+	assert_int_equal(gpool_fence_signal(pool, second), 0);
+	assert_int_equal(pins_on(pool, &block), 0);
+	assert_true(harness_evict(&harness, gpool_session(pool), PAGES) >= 1);
+	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+	gpool_close(pool);
+}
+
+static void test_a_prepared_block_can_be_rolled_back_or_committed(void **state)
+{
+	struct gpool_block given_up, kept;
+	struct gpool *pool;
+
+	(void)state;
+	start(unpin);
+	pool = harness_open(&harness);
+	assert_int_equal(gpool_prepare(pool, 2, NULL, &given_up), 0);
+	assert_int_equal(gpool_prepare(pool, 2, NULL, &kept), 0);
+	await_leaks(pool);
+	/* Nobody evicts what is not complete, and its pin is its worker's whatever the time. */
+	harness_evict(&harness, gpool_session(pool), PAGES);
+	assert_int_equal(gpool_rollback(pool, &given_up), 0);
+	assert_int_equal(gpool_commit(pool, &kept, NULL), 0);
+	assert_int_equal(gpool_free(pool, &kept), 0); /* a commit counts as use, so the pin is young again */
+	all_can_be_had(pool);
+	gpool_close(pool);
+}
+
+/* ---- disconnect ---- */
+
+static const char *const disconnect[] = {
+	"--pool", POOL, QUIET, "--set", "pins.max_duration=500ms", "--set", "pins.leaked=disconnect", NULL};
+
+/* Forgets a pin, says its session, waits for a byte, says what the agent answers now, and stays. */
+static _Noreturn void forgetful_main(int parent, pid_t expected)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_block block, more;
+	struct gpool *pool;
+	int answer[3];
+	uint32_t session;
+	char go;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != expected)
+		_exit(1);
+	options.name = "forgetful";
+	if (gpool_open(&options, &pool) || gpool_alloc(pool, 3, NULL, &block))
+		_exit(1);
+	session = gpool_session(pool);
+	if (write(parent, &session, sizeof(session)) != sizeof(session) || read(parent, &go, 1) != 1)
+		_exit(1);
+	answer[0] = gpool_alloc(pool, 1, NULL, &more);
+	answer[1] = gpool_alloc(pool, PAGES / 2, NULL, &more);
+	answer[2] = gpool_unpin(pool, &block);
+	if (write(parent, answer, sizeof(answer)) != sizeof(answer))
+		_exit(1);
+	for (;;)
+		pause();
+}
+
+static void test_a_disconnected_session_keeps_its_pages_until_its_end(void **state)
+{
+	const struct msg_client_entry *entry;
+	struct gpool_block rest;
+	uint32_t session = 0, leased, ended = 0;
+	pid_t pid, self = getpid();
+	int ends[2], answer[3];
+	struct gpool *other;
+
+	(void)state;
+	start(disconnect);
+	events_listen();
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0)
+		forgetful_main(ends[1], self);
+	assert_true(pid > 1);
+	assert_int_equal(read(ends[0], &session, sizeof(session)), sizeof(session));
+	AWAIT((entry = client(session)) && entry->state == 1);
+	leased = entry->leased_pages;
+	assert_true(leased >= 3);
+	AWAIT(status()->pools[0].quarantined_pages == leased);
+	assert_int_equal(status()->pools[0].leaked_pins, 1);
+	events_collect();
+	for (uint32_t i = 0; i < event_count; i++)
+		ended += events[i].kind == GPOOL_EVENT_DAMAGE && events[i].session == session &&
+			 strstr(events[i].text, "forgetful") && strstr(events[i].text, "max_duration");
+	assert_int_equal(ended, 1);
+
+	/* It hears of it, and nobody gets what it has mapped. */
+	assert_int_equal(write(ends[0], "g", 1), 1);
+	assert_int_equal(read(ends[0], answer, sizeof(answer)), sizeof(answer));
+	assert_int_equal(answer[0], -EPIPE);
+	assert_int_equal(answer[1], -EPIPE);
+	other = harness_open(&harness);
+	assert_int_equal(gpool_alloc(other, PAGES - leased + 1, NULL, &rest), -ENOSPC);
+	rest = alloc(other, PAGES - leased);
+	assert_int_equal(gpool_free(other, &rest), 0);
+	assert_int_equal(harness_check(&harness), 0);
+
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	AWAIT(!client(session));
+	all_can_be_had(other);
+	close(ends[0]);
+	close(ends[1]);
+	gpool_close(other);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_report_says_it_once_and_names_the_holder, stop),
+		cmocka_unit_test_teardown(test_a_touch_prevents_it, stop),
+		cmocka_unit_test_teardown(test_an_agent_that_slept_blames_nobody, stop),
+		cmocka_unit_test_teardown(test_an_unpinned_block_can_be_evicted, stop),
+		cmocka_unit_test_teardown(test_a_freed_block_ends_with_its_leaked_pin, stop),
+		cmocka_unit_test_teardown(test_a_pin_behind_a_fence_is_not_taken_twice, stop),
+		cmocka_unit_test_teardown(test_a_prepared_block_can_be_rolled_back_or_committed, stop),
+		cmocka_unit_test_teardown(test_a_disconnected_session_keeps_its_pages_until_its_end, stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
