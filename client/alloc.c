@@ -91,7 +91,7 @@ static int run_to_block(struct gpool *pool, struct thread_cache *cache, uint32_t
 	if (!error)
 		error = run_pin(pool, page, &word);
 	if (error) {
-		lease_put(pool->session.free_bits, page, page_count);
+		pool_put(pool, page, page_count);
 		return error;
 	}
 	block_from_run(cache, page, page_count, word, &request->attributes, block);
@@ -106,7 +106,7 @@ static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t
 	int error = window_map(pool, page, count);
 
 	if (error) {
-		lease_put(pool->session.free_bits, page, count);
+		pool_put(pool, page, count);
 		return error;
 	}
 	/* The lowest page on top, so that low ones are used first. */
@@ -116,7 +116,7 @@ static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t
 		struct block_entry *entry = block_entry(pool, i);
 
 		if (!block_word_same(word, leased)) {
-			lease_put(pool->session.free_bits, i, 1);
+			pool_put(pool, i, 1);
 			error = -ESTALE;
 			continue;
 		}
@@ -155,7 +155,7 @@ static int magazine_fill(struct gpool *pool, struct thread_cache *cache)
 			first--;
 		if (unlikely(pages[end - 1] >= pool->unreserved)) {
 			/* reserved pages in the last word that it shares with others */
-			lease_put(pool->session.free_bits, pages[first], end - first);
+			pool_put(pool, pages[first], end - first);
 			continue;
 		}
 		result = magazine_add(pool, cache, pages[first], end - first);
@@ -189,10 +189,10 @@ static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t
 		block_from_run(cache, run.page, page_count, run.word, &request->attributes, block);
 		return 0;
 	}
-	if (!lease_take_run(pool->session.free_bits, limit, page_count, first_fit, &first))
+	if (!lease_take_run(pool->session.free_bits, pool->summary, limit, page_count, first_fit, &first))
 		return -ENOSPC;
 	if (unlikely(first + page_count > limit)) {
-		lease_put(pool->session.free_bits, first, page_count);
+		pool_put(pool, first, page_count);
 		return -ENOSPC;
 	}
 	return run_to_block(pool, cache, first, page_count, request, block);

@@ -18,7 +18,7 @@ static void run_to_bits(struct gpool *pool, uint32_t page, uint32_t page_count)
 {
 	atomic_store_explicit(&block_entry(pool, page)->tag, 0, memory_order_release);
 	pin_drop(&pool->session, page);
-	lease_put(pool->session.free_bits, page, page_count);
+	pool_put(pool, page, page_count);
 	pool_wake_waiters(pool);
 }
 

@@ -25,7 +25,7 @@
 #define DIRECTORY_DEFAULT "/run/gpool"
 
 enum {
-	REPLY_MS = 10000, /* for an answer to an attach request, when the caller would wait less for the agent itself */
+	REPLY_MS = 10000, /* for an answer to an attach request, when the caller would not wait for the agent itself */
 	DETACH_MS = 2000,
 	RUNS_SHARE = 64,  /* a thread keeps 1/64 of the pool in runs, or ... */
 	RUNS_LEAST = 256, /* ... so many pages: two blocks of 100, the size of the speed goal; the agent can take them back */
@@ -200,7 +200,7 @@ static int attach_ask(struct attaching *a, int fds[3])
 	int timeout_ms = a->options.timeout_ms, length, error;
 	size_t fd_count = 0;
 
-	if (timeout_ms >= 0 && timeout_ms < REPLY_MS)
+	if (timeout_ms == 0)
 		timeout_ms = REPLY_MS;
 	strcpy(request.pool, a->pool_name);
 	strcpy(request.name, a->name);
@@ -331,6 +331,7 @@ static void pool_destroy_parts(struct gpool *pool)
 	window_close(pool);
 	if (pool->gpu)
 		gpu_close(pool->gpu);
+	free((void *)pool->summary);
 }
 
 static void pool_release(struct gpool *pool)
@@ -369,6 +370,10 @@ static int parts_open(struct attaching *a)
 		error = deferred_open(pool);
 	if (error || pool->role)
 		return error;
+	pool->summary = calloc(lease_summary_words(pool->page_count), sizeof(*pool->summary));
+	if (!pool->summary)
+		return -ENOMEM;
+	lease_summary_all(pool->summary, pool->page_count);
 	error = stitch_open(pool);
 	if (!error)
 		error = span_open(pool);

@@ -19,6 +19,7 @@
 #include "client/gpool.h"
 #include "cuda/gpu.h"
 #include "proto/messages.h"
+#include "shm/lease_bitmap.h"
 #include "shm/session_segment.h"
 
 #include <errno.h>
@@ -64,6 +65,7 @@ struct gpool {
 	struct session_segment session;
 	uint64_t window_base;
 	uint64_t page_bytes;
+	_Atomic uint64_t *summary; /* of session.free_bits */
 	uint32_t unreserved; /* pages [0, unreserved) are for everybody, the rest for critical work */
 	uint32_t magazine;   /* single pages that a thread keeps */
 	uint32_t run_pages;  /* pages in runs that a thread keeps */
@@ -129,6 +131,12 @@ static inline bool pool_is_short(const struct gpool *pool)
 {
 	return atomic_load_explicit(&pool->header->waiters, memory_order_relaxed) != 0 ||
 		atomic_load_explicit(&pool->header->pressure, memory_order_relaxed) >= POOL_PRESSURE_HIGH;
+}
+
+/* pool_put() - pages of ours become idle. */
+static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t count)
+{
+	lease_put_summed(pool->session.free_bits, pool->summary, first, count);
 }
 
 /* pool_pages_freed() - pages became idle or may be evicted: whoever waits for some gets another try. */

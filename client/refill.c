@@ -170,7 +170,7 @@ static uint32_t chain_walk(const struct gpool *pool, uint32_t first, uint32_t mo
 		if (count == 0 || count > pool->page_count - run || count > most - total)
 			return 0;
 		if (give_back)
-			lease_put(pool->session.free_bits, run, count);
+			pool_put(pool, run, count);
 		total += count;
 		if (!next)
 			return total;
@@ -231,6 +231,8 @@ static int refill_once(struct gpool *pool, struct thread_cache *cache, uint32_t 
 	request_announce(pool, slot);
 	error = request_wait(pool, slot, timeout_ms);
 	if (!error) {
+		/* What came beyond the need came as free bits, somewhere. */
+		lease_summary_all(pool->summary, pool->page_count);
 		error = answer_read(pool, cache, request, need, first);
 		atomic_store_explicit(&request->state, LEASE_IDLE, memory_order_release);
 	}

@@ -203,7 +203,7 @@ static void chain_put(const struct gpool *pool, uint32_t run)
 		uint32_t count = atomic_load_explicit(&block_entry(pool, run)->page_count, memory_order_relaxed);
 		uint32_t next = atomic_load_explicit(&block_entry(pool, run)->next, memory_order_relaxed);
 
-		lease_put(pool->session.free_bits, run, count);
+		pool_put(pool, run, count);
 		if (!next)
 			return;
 		run = next - 1;

@@ -80,7 +80,7 @@ static void run_flush(const struct gpool *pool, const struct cached_run *run)
 			return;
 		atomic_store_explicit(&block_entry(pool, run->page)->tag, 0, memory_order_release);
 		pin_drop(&pool->session, run->page);
-		lease_put(pool->session.free_bits, run->page, run->page_count);
+		pool_put(pool, run->page, run->page_count);
 		return;
 	}
 }

@@ -24,6 +24,44 @@ bool lease_take(_Atomic uint64_t *bits, uint32_t first, uint32_t count)
 	return true;
 }
 
+void lease_summary_all(_Atomic uint64_t *summary, uint32_t page_count)
+{
+	for (uint32_t i = 0; i < lease_summary_words(page_count); i++)
+		atomic_store_explicit(&summary[i], ~UINT64_C(0), memory_order_relaxed);
+}
+
+void lease_put_summed(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t first, uint32_t count)
+{
+	lease_put(bits, first, count);
+	/* After the bits; a search that clears it meanwhile looks at the bits once more. */
+	for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++)
+		if (!(atomic_load_explicit(&summary[word / 64], memory_order_seq_cst) >> (word % 64) & 1))
+			atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);
+}
+
+/* A word that was seen empty: skip it from now on, unless somebody has put something there since. */
+static void summary_clear(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t word)
+{
+	atomic_fetch_and_explicit(&summary[word / 64], ~(UINT64_C(1) << (word % 64)), memory_order_seq_cst);
+	if (atomic_load_explicit(&bits[word], memory_order_seq_cst))
+		atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);
+}
+
+/* The first word >= `word` that may hold something, or `words`. */
+static uint32_t summary_next(const _Atomic uint64_t *summary, uint32_t word, uint32_t words)
+{
+	while (word < words) {
+		uint64_t rest = atomic_load_explicit(&summary[word / 64], memory_order_relaxed) >> (word % 64);
+
+		if (rest) {
+			word += (uint32_t)__builtin_ctzll(rest);
+			return word < words ? word : words;
+		}
+		word = (word / 64 + 1) * 64;
+	}
+	return words;
+}
+
 struct run_search {
 	uint32_t count;
 	bool first_fit;
@@ -41,14 +79,30 @@ static bool run_ended(struct run_search *search, uint32_t first, uint32_t length
 }
 
 /* Looks at a moving target: what it finds is a candidate for lease_take(). */
-static bool run_find(_Atomic uint64_t *bits, uint32_t page_count, struct run_search *search)
+static bool run_find(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, struct run_search *search)
 {
 	uint32_t words = (page_count + 63) / 64, first = 0, length = 0;
 
 	search->best_length = 0;
 	for (uint32_t word = 0; word < words; word++) {
-		uint64_t value = atomic_load_explicit(&bits[word], memory_order_relaxed);
+		uint64_t value;
 		uint32_t at = 0;
+
+		if (summary) {
+			uint32_t next = summary_next(summary, word, words);
+
+			/* Empty words end a run. */
+			if (next > word && length && run_ended(search, first, length))
+				return true;
+			if (next > word)
+				length = 0;
+			if (next == words)
+				break;
+			word = next;
+		}
+		value = atomic_load_explicit(&bits[word], memory_order_relaxed);
+		if (!value && summary)
+			summary_clear(bits, summary, word);
 
 		if (value == ~UINT64_C(0)) {
 			if (!length)
@@ -82,12 +136,13 @@ static bool run_find(_Atomic uint64_t *bits, uint32_t page_count, struct run_sea
 	return search->best_length != 0;
 }
 
-bool lease_take_run(_Atomic uint64_t *bits, uint32_t page_count, uint32_t count, bool first_fit, uint32_t *first)
+bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, uint32_t count, bool first_fit,
+	uint32_t *first)
 {
 	struct run_search search = { .count = count, .first_fit = first_fit };
 
 	/* Every failed claim means that another thread made progress, so this loop is lock-free. */
-	while (run_find(bits, page_count, &search)) {
+	while (run_find(bits, summary, page_count, &search)) {
 		if (lease_take(bits, search.best_first, count)) {
 			*first = search.best_first;
 			return true;

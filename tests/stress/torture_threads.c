@@ -228,7 +228,7 @@ static bool allocate(struct worker *worker, uint32_t count, struct handle *handl
 
 	if (count == 1 && allocate_cached(worker, handle))
 		return true;
-	if (!lease_take_run(segment->free_bits, PAGES, count, first_fit, &page))
+	if (!lease_take_run(segment->free_bits, NULL, PAGES, count, first_fit, &page))
 		return false;
 	may_die(worker);
 	word = pin_claimed(worker, page);

@@ -82,11 +82,11 @@ static void test_best_fit_takes_the_shortest_run(void **state)
 	lease_put(bits, 62, 6); /* crosses a word */
 	lease_put(bits, 128, 64);
 	lease_put(bits, 200, 5);
-	assert_true(lease_take_run(bits, PAGES, 6, false, &first));
+	assert_true(lease_take_run(bits, NULL, PAGES, 6, false, &first));
 	assert_int_equal(first, 62);
-	assert_true(lease_take_run(bits, PAGES, 4, false, &first));
+	assert_true(lease_take_run(bits, NULL, PAGES, 4, false, &first));
 	assert_int_equal(first, 200);
-	assert_true(lease_take_run(bits, PAGES, 21, false, &first));
+	assert_true(lease_take_run(bits, NULL, PAGES, 21, false, &first));
 	assert_int_equal(first, 128);
 }
 
@@ -99,7 +99,7 @@ static void test_first_fit_takes_the_lowest_run(void **state)
 	lease_put(bits, 5, 2);
 	lease_put(bits, 30, 50);
 	lease_put(bits, 100, 10);
-	assert_true(lease_take_run(bits, PAGES, 10, true, &first));
+	assert_true(lease_take_run(bits, NULL, PAGES, 10, true, &first));
 	assert_int_equal(first, 30);
 }
 
@@ -111,7 +111,7 @@ static void test_no_run_long_enough(void **state)
 	clear();
 	for (uint32_t page = 0; page < PAGES; page += 2)
 		lease_put(bits, page, 1);
-	assert_false(lease_take_run(bits, PAGES, 2, false, &first));
+	assert_false(lease_take_run(bits, NULL, PAGES, 2, false, &first));
 	assert_int_equal(first, 77);
 	assert_int_equal(count_set(), PAGES / 2);
 }
@@ -123,7 +123,7 @@ static void test_run_to_the_last_page(void **state)
 	(void)state;
 	clear();
 	lease_put(bits, 0, PAGES);
-	assert_true(lease_take_run(bits, PAGES, PAGES, false, &first));
+	assert_true(lease_take_run(bits, NULL, PAGES, PAGES, false, &first));
 	assert_int_equal(first, 0);
 	assert_int_equal(count_set(), 0);
 }
@@ -177,7 +177,7 @@ static void test_random_against_an_array(void **state)
 				best = run;
 			run = 0;
 		}
-		assert_int_equal(lease_take_run(bits, PAGES, count, false, &first), best != UINT32_MAX);
+		assert_int_equal(lease_take_run(bits, NULL, PAGES, count, false, &first), best != UINT32_MAX);
 		if (best == UINT32_MAX)
 			continue;
 		/* it took from a run of the shortest length that fits */
@@ -196,6 +196,43 @@ static void test_random_against_an_array(void **state)
 		assert_int_equal(is_set(page), model[page]);
 }
 
+/* With a summary the search finds the same, and skips what it has seen empty. */
+static void test_summary_never_hides_a_page(void **state)
+{
+	enum { MANY = 20000 };
+	static _Atomic uint64_t large[(MANY + 63) / 64], summary[(MANY + 4095) / 4096];
+	uint32_t first, skipped = 0;
+
+	(void)state;
+	srandom(3);
+	lease_summary_all(summary, MANY);
+	assert_false(lease_take_run(large, summary, MANY, 1, false, &first));
+	for (uint32_t i = 0; i < lease_summary_words(MANY); i++)
+		skipped += 64 - (uint32_t)__builtin_popcountll(summary[i]);
+	assert_true(skipped >= MANY / 64);
+	for (int step = 0; step < 20000; step++) {
+		uint32_t count = (uint32_t)random() % 200 + 1, at = (uint32_t)random() % (MANY - 200);
+
+		lease_put_summed(large, summary, at, count);
+		if (random() % 2) {
+			/* the longer one first: two runs, between them words that are known to be empty */
+			uint32_t other = (at + MANY / 2) % (MANY - 200);
+
+			lease_put_summed(large, summary, other, count + 1 > 200 ? 200 : count + 1);
+			assert_true(lease_take_run(large, summary, MANY, count, false, &first));
+			assert_true(first == at || (count == 200 && first == other));
+			assert_true(lease_take_run(large, summary, MANY, count, true, &first));
+			for (uint32_t word = 0; word < (MANY + 63) / 64; word++)
+				large[word] = 0;
+			continue;
+		}
+		assert_true(lease_take_run(large, summary, MANY, count, random() % 2, &first));
+		assert_int_equal(first, at);
+		assert_false(lease_take_run(large, summary, MANY, 1, false, &first));
+	}
+}
+
+static _Atomic uint64_t shared_summary[(PAGES + 4095) / 4096];
 static _Atomic uint32_t stamps[PAGES];
 static _Atomic uint32_t clashes;
 
@@ -206,7 +243,7 @@ static void *claimer(void *argument)
 	for (int step = 0; step < 40000; step++) {
 		uint32_t count = (uint32_t)rand_r(&seed) % 9 + 1;
 
-		if (!lease_take_run(bits, PAGES, count, rand_r(&seed) % 2, &first))
+		if (!lease_take_run(bits, shared_summary, PAGES, count, rand_r(&seed) % 2, &first))
 			continue;
 		for (uint32_t page = first; page < first + count; page++)
 			if (atomic_exchange(&stamps[page], me))
@@ -214,7 +251,7 @@ static void *claimer(void *argument)
 		for (uint32_t page = first; page < first + count; page++)
 			if (atomic_exchange(&stamps[page], 0) != me)
 				atomic_fetch_add(&clashes, 1);
-		lease_put(bits, first, count);
+		lease_put_summed(bits, shared_summary, first, count);
 	}
 	return NULL;
 }
@@ -225,6 +262,7 @@ static void test_threads_never_share_a_page(void **state)
 
 	(void)state;
 	clear();
+	lease_summary_all(shared_summary, PAGES);
 	lease_put(bits, 0, PAGES);
 	for (uintptr_t i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, claimer, (void *)(i + 1)), 0);
@@ -246,6 +284,7 @@ int main(void)
 		cmocka_unit_test(test_run_to_the_last_page),
 		cmocka_unit_test(test_take_some_stops_at_most),
 		cmocka_unit_test(test_random_against_an_array),
+		cmocka_unit_test(test_summary_never_hides_a_page),
 		cmocka_unit_test(test_threads_never_share_a_page),
 	};
 
