@@ -1,0 +1,262 @@
+/*
+ * test_reload.c - the configuration: a wrong one at the start, another one later.
+ *
+ * Goal: a wrong configuration starts nothing and is named by file and line; a reload, by SIGHUP or by request, changes what it
+ * says and says what needs a restart; a broken file changes nothing; nothing is measured by a configuration that does not run
+ * yet, and tenants shut out nobody who only looks and steers. Method: a real gpoold with a configuration file that is written
+ * anew beneath it; what it says is read from the answer, the event or the log.
+ */
+#include "client/gpool.h"
+#include "proto/codec.h"
+#include "tests/integration/life.h"
+#include "tests/lib/harness.h"
+
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char config_path[64];
+
+static void config_write(const char *text)
+{
+	FILE *file = fopen(config_path, "we");
+
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+#define POOLS_OF(size) \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"" size \
+	"\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
+
+static void test_a_wrong_configuration_starts_nothing(void **state)
+{
+	static const struct {
+		const char *text;
+		int line;
+	} wrongs[] = {
+		{POOLS_OF("32MiB") "eviction = { start = 90; stop = 80; begin = 3; };\n", 2},
+		{POOLS_OF("32MiB") "\nlease = {\n	idle = \"2 parsecs\";\n};\n", 4},
+		{POOLS_OF("32MiB") "eviction = {\n	start = 101;\n};\n", 3},
+		{POOLS_OF("32MiB") "access = { admins = {\n	users = [ \"nobody-of-that-name\" ]; }; };\n", 3},
+	};
+	char base[] = "/tmp/gpool-test-XXXXXX", directory[64], log[64], place[96], text[2048];
+	struct stat stat_of;
+
+	(void)state;
+	alarm(STUCK_SECONDS);
+	assert_non_null(mkdtemp(base));
+	snprintf(directory, sizeof(directory), "%s/run", base);
+	snprintf(log, sizeof(log), "%s/log", base);
+	snprintf(config_path, sizeof(config_path), "%s/conf", base);
+	for (size_t i = 0; i < sizeof(wrongs) / sizeof(*wrongs); i++) {
+		const char *const arguments[] = {"--config", config_path, "--dir", directory, NULL};
+		pid_t pid;
+
+		config_write(wrongs[i].text);
+		pid = gpoold_spawn(log, arguments);
+		assert_int_equal(status_of(pid), 2 << 8);
+		assert_int_equal(group_count(pid), 0);
+		assert_int_equal(stat(directory, &stat_of), -1);
+		file_read(log, text, sizeof(text));
+		snprintf(place, sizeof(place), "%s:%d", config_path, wrongs[i].line);
+		if (!strstr(text, place))
+			print_message("expected '%s' in: %s\n", place, text);
+		assert_non_null(strstr(text, place));
+	}
+	unlink(config_path);
+	unlink(log);
+	assert_int_equal(rmdir(base), 0);
+}
+
+static void start_config(const char *text)
+{
+	const char *arguments[] = {"--config", config_path, NULL};
+
+	snprintf(config_path, sizeof(config_path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	config_write(text);
+	start(arguments);
+}
+
+static int stop_config(void **state)
+{
+	unlink(config_path);
+	return stop(state);
+}
+
+static int reload(char *text)
+{
+	const struct msg_reload_request request = {0};
+	struct msg_done_reply done;
+	int error = ASK_FROM(admin, reload_request, &request, done_reply, &done);
+
+	strcpy(text, error ? error_text : done.text);
+	return error;
+}
+
+/* Somebody who listens before anything happens: something happens until it is heard. */
+static void events_listen(void)
+{
+	struct gpool_event event;
+
+	do
+		gpool_close(harness_open(&harness));
+	while (gpool_event_next(admin, 20, &event));
+}
+
+static void await_reload_event(char *text)
+{
+	struct gpool_event event;
+
+	do
+		assert_int_equal(gpool_event_next(admin, ANSWER_MS, &event), 0);
+	while (event.kind != GPOOL_EVENT_RELOAD);
+	strcpy(text, event.text);
+}
+
+#define CALM "eviction = { start = 100; stop = 99; };\n"
+#define EAGER "eviction = { start = 50; stop = 25; };\n"
+#define ONE "{ name = \"one\"; users = [ \"1\" ]; limit = \"40 pages\"; }"
+#define TWO "{ name = \"two\"; users = [ \"2\" ]; }"
+#define OTHERS "{ name = \"others\"; }"
+
+static void test_a_reload_changes_what_it_can(void **state)
+{
+	struct gpool_block blocks[40];
+	struct gpool *pool, *joined;
+	char text[1024];
+	pid_t agent;
+
+	(void)state;
+	start_config(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " OTHERS " );\n");
+	agent = (pid_t)status()->agent_pid;
+	events_listen();
+	pool = open_as(0, NULL, "others");
+	alloc_unpinned(pool, blocks, 40);
+	assert_int_equal(status()->pools[0].evicted_pages, 0);
+
+	/* By signal: the watermarks, a limit and a new tenant apply, the size does not. */
+	config_write(POOLS_OF("64MiB") EAGER "tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"30 pages\"; }, " OTHERS
+					     ", " TWO " );\n");
+	assert_int_equal(kill(harness.pid, SIGHUP), 0);
+	await_reload_event(text);
+	assert_non_null(strstr(text, "eviction.start"));
+	assert_non_null(strstr(text, "tenants.one.limit"));
+	assert_non_null(strstr(text, "tenants.two"));
+	assert_non_null(strstr(text, "needs a restart: pools.p0.size"));
+	assert_int_equal(status()->pools[0].page_count, PAGES);
+	assert_int_equal(tenant("one")->limit_pages, 30);
+	assert_non_null(tenant("two"));
+	joined = open_as(0, NULL, "two");
+	gpool_close(joined);
+	AWAIT(status()->pools[0].evicted_pages > 0);
+	assert_true(count_there(pool, blocks, 40) < 40);
+
+	/* By request: nothing new, and tenants in another order stay as they are and are named. */
+	config_write(POOLS_OF("32MiB") EAGER "tenants = ( " OTHERS
+					     ", { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; } );\n");
+	assert_int_equal(reload(text), 0);
+	assert_non_null(strstr(strstr(text, "needs a restart"), "tenants"));
+	assert_int_equal(tenant("one")->limit_pages, 30);
+	assert_non_null(tenant("two"));
+	assert_int_equal(status()->agent_pid, agent);
+	gpool_close(pool);
+}
+
+static void test_a_broken_file_changes_nothing(void **state)
+{
+	char text[1024], place[96], log[16384];
+
+	(void)state;
+	start_config(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " OTHERS " );\n");
+	config_write(POOLS_OF("32MiB") "tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; }, " OTHERS " );\n"
+				       "eviction = { start = \"often\"; };\n");
+	assert_int_not_equal(reload(text), 0);
+	snprintf(place, sizeof(place), "%s:3", config_path);
+	assert_non_null(strstr(text, place));
+	assert_int_equal(tenant("one")->limit_pages, 40);
+	/* By signal it is the log that says so. */
+	assert_int_equal(truncate(harness.log, 0), 0);
+	assert_int_equal(kill(harness.pid, SIGHUP), 0);
+	do {
+		file_read(harness.log, log, sizeof(log));
+		poll(NULL, 0, TRY_MS);
+	} while (!strstr(log, "the configuration stays as it was"));
+	assert_non_null(strstr(log, place));
+	assert_int_equal(tenant("one")->limit_pages, 40);
+	/* A file that is not there is no configuration either. */
+	unlink(config_path);
+	assert_int_not_equal(reload(text), 0);
+	assert_int_equal(tenant("one")->limit_pages, 40);
+	config_write(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " OTHERS " );\n");
+	assert_int_equal(reload(text), 0);
+}
+
+/* What needs a restart is not there yet, so nothing may be measured by it: these minima fit the next start's pool alone. */
+static void test_minima_are_measured_by_the_pool_that_runs(void **state)
+{
+	uint32_t minima;
+	struct gpool_block block;
+	struct gpool *pool;
+	char text[1024];
+
+	(void)state;
+	start_config(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " OTHERS " );\n");
+	config_write(POOLS_OF("64MiB") CALM "tenants = ( { name = \"one\"; users = [ \"1\" ]; minimum = \"100 pages\"; }, " OTHERS
+					    " );\n");
+	reload(text);
+	minima = tenant("one")->minimum_pages;
+	minima += tenant("others")->minimum_pages;
+	assert_true(minima <= PAGES);
+	pool = open_as(0, NULL, "others");
+	block = alloc(pool, 1);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	gpool_close(pool);
+}
+
+/* Tenants say who leases pages. Who only looks and steers leases none, and is not shut out where all of them name their users. */
+static void test_an_admin_needs_no_tenant(void **state)
+{
+	const char *const arguments[] = {"--config", config_path, NULL};
+	struct gpool_options options;
+	struct gpool *pool = NULL;
+
+	(void)state;
+	alarm(STUCK_SECONDS);
+	snprintf(config_path, sizeof(config_path), "/tmp/gpool-test-%d.conf", (int)getpid());
+	config_write(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " TWO " );\n");
+	harness_start(&harness, arguments);
+	unlink(config_path);
+	options = harness_options(&harness);
+	options.flags = GPOOL_OPEN_OBSERVER;
+	assert_int_equal(gpool_open(&options, &pool), 0);
+	gpool_close(pool);
+	options.flags = GPOOL_OPEN_ADMIN;
+	assert_int_equal(gpool_open(&options, &pool), 0);
+	gpool_close(pool);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_wrong_configuration_starts_nothing),
+		cmocka_unit_test_teardown(test_a_reload_changes_what_it_can, stop_config),
+		cmocka_unit_test_teardown(test_a_broken_file_changes_nothing, stop_config),
+		cmocka_unit_test_teardown(test_minima_are_measured_by_the_pool_that_runs, stop_config),
+		cmocka_unit_test_teardown(test_an_admin_needs_no_tenant, clean),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
