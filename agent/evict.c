@@ -308,6 +308,69 @@ static bool queue_suffices(const struct pool *pool, const struct evict_request *
 	return pages >= request->pages;
 }
 
+enum { WINDOW_BLOCKED = UINT8_MAX }; /* else: what taking the page loses */
+
+/* What each page below the reserved ones would cost. */
+static void window_costs(struct pool *pool, uint8_t *costs)
+{
+	for (uint32_t page = 0; page < pool->segment.header->reserved_first; page++) {
+		uint64_t word = pool_word(pool, page);
+		const struct session *session = pool->sessions[page_word_owner(word)];
+		bool idle = session && session->role == SESSION_WORKER && session->state == SESSION_LIVE &&
+			page_word_state(word) == PAGE_LEASED &&
+			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;
+
+		costs[page] = page_word_state(word) == PAGE_FREE || idle ? 0 : WINDOW_BLOCKED;
+	}
+	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
+		const struct evict_candidate *candidate = &pool->evict.queue[i];
+
+		/* The extents of a stitched block lie elsewhere: it is left alone. */
+		for (uint32_t page = candidate->page; !(candidate->tag & BLOCK_STITCHED) && page < candidate->page + candidate->pages; page++)
+			costs[page] = candidate->cached ? 0 : 1;
+	}
+}
+
+static bool window_find(const uint8_t *costs, uint32_t pages, uint32_t need, uint32_t *first)
+{
+	uint32_t blocked = 0, cost = 0, best = UINT32_MAX;
+
+	for (uint32_t page = 0; page < pages; page++) {
+		blocked += costs[page] == WINDOW_BLOCKED;
+		cost += costs[page];
+		if (page >= need) {
+			blocked -= costs[page - need] == WINDOW_BLOCKED;
+			cost -= costs[page - need];
+		}
+		if (page + 1 >= need && !blocked && cost < best) {
+			best = cost;
+			*first = page + 1 - need;
+		}
+	}
+	return best != UINT32_MAX;
+}
+
+bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first)
+{
+	uint8_t *costs = malloc(pool->page_count);
+	bool found;
+
+	if (!costs)
+		return false;
+	scan(pool, request);
+	pool->evict.queue_general = false;
+	window_costs(pool, costs);
+	found = window_find(costs, pool->segment.header->reserved_first, need, first);
+	free(costs);
+	for (uint32_t i = 0; found && i < pool->evict.queue_count; i++) {
+		const struct evict_candidate *candidate = &pool->evict.queue[i];
+
+		if (!(candidate->tag & BLOCK_STITCHED) && candidate->page < *first + need && candidate->page + candidate->pages > *first)
+			evict_one(pool, candidate);
+	}
+	return found;
+}
+
 bool evict_possible(struct pool *pool, const struct evict_request *request)
 {
 	scan(pool, request);

@@ -8,7 +8,6 @@
 enum {
 	REFILL_SOON_MS = 50,   /* refills closer than this double the batch */
 	REFILL_CALM_MS = 1000, /* further apart than this: the batch starts over */
-	CONTIGUITY_ROUNDS = 8, /* rounds of eviction to make a run, before a contiguous request is refused */
 };
 
 uint32_t lease_idle(const struct session *session)
@@ -250,21 +249,20 @@ static uint32_t longest_run(const struct pool *pool, uint32_t flags)
 static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
+	struct evict_request request = { .for_tenant = session->tenant, .cached_only = flags & LEASE_NO_EVICT };
+	uint32_t first;
 
 	if (longest_run(pool, flags) >= need)
 		return true;
 	consolidate(session);
-	if (!(flags & LEASE_CONTIGUOUS))
+	if (longest_run(pool, flags) >= need || !(flags & LEASE_CONTIGUOUS))
 		return longest_run(pool, flags) >= need;
-	reclaim_from(pool, NULL, UINT32_MAX);
-	for (int round = 0; round < CONTIGUITY_ROUNDS && longest_run(pool, flags) < need; round++) {
-		struct evict_request request = {
-			.for_tenant = session->tenant, .pages = need, .cached_only = flags & LEASE_NO_EVICT
-		};
-
-		if (!evict_pages(pool, &request))
-			break;
-	}
+	if (!evict_window(pool, &request, need, &first))
+		return false;
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id] && pool->sessions[id]->role == SESSION_WORKER)
+			lease_reclaim_range(pool->sessions[id], first, need);
+	/* A pin or an allocation may have been faster: then this try fails, and the next one looks for another place. */
 	return longest_run(pool, flags) >= need;
 }
 
@@ -371,10 +369,13 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 	error = make_room(session, want->need, want->flags);
 	if (error)
 		return error;
+	/* Who insists on one run gets it first: pages that were freed elsewhere would be lost for nothing. */
+	if (want->need > 1 && want->flags & LEASE_CONTIGUOUS && !make_run(session, want->need, want->flags))
+		return -ENOSPC;
 	if (!make_free(session, want->need, want->flags))
 		return -ENOSPC;
-	if (want->need > 1 && !make_run(session, want->need, want->flags) && want->flags & LEASE_CONTIGUOUS)
-		return -ENOSPC;
+	if (want->need > 1 && !(want->flags & LEASE_CONTIGUOUS))
+		make_run(session, want->need, want->flags);
 	extra = welcome_extra(session, want->need, want->extra);
 	take(session, want, extra, grant);
 	lend(session, grant);

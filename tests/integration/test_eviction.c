@@ -517,6 +517,37 @@ static void test_a_refused_request_destroys_nothing(void **state)
 	gpool_close(other);
 }
 
+/* Pages in a row are made where they cost least, and nothing is lost where they cannot be made. */
+static void test_a_contiguous_request_takes_the_cheapest_place(void **state)
+{
+	struct gpool_block blocks[PAGES], by_page[PAGES], more;
+	struct gpool *pool, *other;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	other = open_tenant(NULL);
+	alloc_pinned(pool, blocks, PAGES);
+	for (uint32_t i = 0; i < PAGES; i++)
+		by_page[blocks[i].page] = blocks[i];
+	/* One in sixteen stays pinned: no sixteen in a row can be had. */
+	for (uint32_t page = 0; page < PAGES; page++)
+		if (page % 16 != 0)
+			assert_int_equal(gpool_unpin(pool, &by_page[page]), 0);
+	assert_int_equal(try_alloc(other, 16, GPOOL_ALLOC_CONTIGUOUS, &more), -ENOSPC);
+	assert_int_equal(status()->evicted_pages, 0);
+	/* With page 16 free there is a place around it, for fifteen blocks. */
+	assert_int_equal(gpool_free(pool, &by_page[16]), 0);
+	assert_int_equal(try_alloc(other, 16, GPOOL_ALLOC_CONTIGUOUS, &more), 0);
+	assert_true(more.page <= 16 && more.page + 16 > 16);
+	assert_int_equal(status()->evicted_pages, 15);
+	for (uint32_t page = 0; page < PAGES; page++)
+		if (page % 16 != 0)
+			assert_int_equal(alive(pool, &by_page[page]), page < more.page || page >= more.page + 16);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
 struct waiter {
 	struct gpool *pool;
 	uint32_t page_count;
@@ -927,6 +958,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_a_prepared_block_stays, stop),
 		cmocka_unit_test_teardown(test_a_stitched_block_goes_whole, stop),
 		cmocka_unit_test_teardown(test_a_refused_request_destroys_nothing, stop),
+		cmocka_unit_test_teardown(test_a_contiguous_request_takes_the_cheapest_place, stop),
 		cmocka_unit_test_teardown(test_a_waiting_request_destroys_nothing_before_it_can_be_served, stop),
 		cmocka_unit_test_teardown(test_a_request_that_the_pool_refuses_costs_no_block_for_the_quota, stop),
 		cmocka_unit_test_teardown(test_no_evict_is_refused_at_the_quota_too, stop),
