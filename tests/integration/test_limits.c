@@ -43,6 +43,9 @@ static int stop(void **state)
 
 	(void)state;
 	alarm(0);
+	/* A test that skips has started nothing. */
+	if (harness.pid <= 0)
+		return 0;
 	return harness_stop(&harness) || findings ? -1 : 0;
 }
 
