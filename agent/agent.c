@@ -91,13 +91,16 @@ void agent_need_tick(struct agent *agent, uint32_t ms)
 static void keeper_send(struct agent *agent, uint32_t what, uint32_t kind, uint32_t pool, uint32_t id, int fd)
 {
 	struct keep_message message = { what, kind, pool, id };
+	uint64_t end = clock_ms() + KEEPER_PATIENCE_MS;
 	int error;
 
 	/* The keeper does nothing but read, so a full queue is soon empty: at the start it gets a descriptor for each handle. */
 	while ((error = attach_send(agent->keeper.fd, &message, sizeof(message), &fd, fd >= 0)) == -EAGAIN || error == -ETOOMANYREFS) {
 		struct pollfd look = { agent->keeper.fd, POLLOUT, 0 };
 
-		if (poll(&look, 1, KEEPER_PATIENCE_MS) != 1)
+		/* Too many descriptors in flight is no matter of this socket: nothing tells when there are fewer. */
+		poll(&look, error == -EAGAIN ? 1 : 0, error == -EAGAIN ? KEEPER_PATIENCE_MS : 1);
+		if (clock_ms() >= end)
 			break;
 	}
 	if (error && !agent->stopping)
@@ -441,6 +444,7 @@ static void agent_teardown(struct agent *agent)
 int agent_run(const struct agent_start *start)
 {
 	struct agent *agent = calloc(1, sizeof(*agent));
+	char text[512];
 	int error;
 
 	if (!agent)
@@ -469,7 +473,11 @@ int agent_run(const struct agent_start *start)
 			start->pools[i].segment.header->backend, start->pools[i].segment.header->device,
 			agent->pools[i]->reserved.total);
 	}
-	error = agent_watch(agent, &agent->listener, EPOLLIN);
+	error = pools_minima_fit(agent, &agent->config, text, sizeof(text));
+	if (error)
+		log_error("%s; gpoold stops", text);
+	if (!error)
+		error = agent_watch(agent, &agent->listener, EPOLLIN);
 	if (error) {
 		log_error("cannot listen: %s", strerror(-error));
 		agent_teardown(agent);

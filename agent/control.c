@@ -84,7 +84,7 @@ static int answer_evict(struct exchange *x)
 	pages = evict_pages(pool, &evict);
 	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
 	if (pool->waiter_count)
-		requests_serve_waiters(pool);
+		requests_serve_waiters(pool, NULL);
 	return done(x, pages, text);
 }
 
@@ -140,26 +140,8 @@ static int answer_limit(struct exchange *x)
 	event_publish(x->agent, EVENT_TENANT_LIMIT, pool, 0, limit, "tenant '%s': minimum %u, limit %u pages", request.tenant, minimum,
 		limit);
 	if (pool->waiter_count)
-		requests_serve_waiters(pool);
+		requests_serve_waiters(pool, NULL);
 	return done(x, limit, "tenant limits changed, until the next reload");
-}
-
-/* A pool's size changes with a restart only, minima at once: so they are measured by the pools that run. */
-static int minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes)
-{
-	for (uint32_t p = 0; p < agent->pool_count; p++) {
-		const struct pool *pool = agent->pools[p];
-		uint64_t sum = 0;
-
-		for (uint32_t i = 0; i < next->tenant_count; i++)
-			sum += config_amount_pages(&next->tenants[i].minimum, pool->segment.header->page_bytes, pool->page_count);
-		if (sum <= pool->segment.header->reserved_first)
-			continue;
-		snprintf(text, text_bytes, "the tenants' minima are %llu pages, and pool '%s' as it runs lends %u; lower them, or restart gpoold",
-			(unsigned long long)sum, pool->segment.header->name, pool->segment.header->reserved_first);
-		return -ERANGE;
-	}
-	return 0;
 }
 
 int control_reload(struct agent *agent, char *text, size_t text_bytes)
@@ -184,7 +166,7 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 		memcpy(next->tenants, agent->config.tenants, sizeof(next->tenants));
 		tenants = "tenants (removed or in another order)";
 	}
-	status = minima_fit(agent, next, text, text_bytes);
+	status = pools_minima_fit(agent, next, text, text_bytes);
 	if (status) {
 		log_error("reload: %s; the configuration stays as it was", text);
 		free(next);

@@ -128,22 +128,23 @@ static bool tag_evictable(uint64_t tag)
 static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candidate)
 {
 	struct session *session = pool->sessions[candidate->session];
-	uint32_t page = candidate->page, taken = 0;
+	uint32_t page = candidate->page, taken = 0, budget = candidate->pages;
 	uint64_t word = pool_word(pool, page), tag;
 
-	if (!session || page_word_owner(word) != session->id || page_word_state(word) != PAGE_LEASED)
+	if (!session || session->state != SESSION_LIVE || page_word_owner(word) != session->id ||
+		page_word_state(word) != PAGE_LEASED)
 		return 0;
 	atomic_store_explicit(&pool->segment.pages[page],
 		page_word_make(PAGE_EVICTING, session->id, page_word_generation(word)), memory_order_seq_cst);
 	/* Pins, fence, then the tag: read earlier, a free that ends in between would leave its pages' bits to nobody. */
 	if (block_idle(session, page)) {
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
-		if (tag == candidate->tag && block_walk(pool, session, page, tag, false, NULL) == candidate->pages)
+		if (tag == candidate->tag && block_walk(pool, session, page, tag, false, &budget) == candidate->pages)
 			taken = block_walk(pool, session, page, tag, true, NULL);
 	}
 	if (!taken)
 		atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
-	if (atomic_load_explicit(&session->segment.header->pin_waiters, memory_order_relaxed))
+	if (atomic_load_explicit(&session->segment.header->pin_waiters, memory_order_seq_cst))
 		futex_wake((_Atomic uint32_t *)&pool->segment.pages[page] + 1, INT32_MAX);
 	if (!taken)
 		return 0;
@@ -170,19 +171,19 @@ static uint64_t borrowed_share(const struct tenant *tenant)
 	return borrowed * 1000 / tenant->config->weight;
 }
 
-/* May `victim` lose a block so that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never. */
-static bool tenant_may_lose(const struct tenant *victim, const struct tenant *taker)
+/* May `victim` lose a block of so many pages so that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never. */
+static bool tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages)
 {
 	if (victim == taker)
 		return true;
-	if (victim->leased <= victim->minimum)
+	if (victim->leased < victim->minimum + pages)
 		return false;
 	if (!taker || taker->leased < taker->minimum || victim->config->priority < taker->config->priority)
 		return true;
 	return victim->config->priority == taker->config->priority && borrowed_share(victim) >= borrowed_share(taker);
 }
 
-static bool wanted(const struct evict_request *request, const struct session *session, uint64_t tag)
+static bool wanted(const struct evict_request *request, const struct session *session, uint64_t tag, uint32_t pages)
 {
 	if (request->only && request->only != session)
 		return false;
@@ -194,7 +195,7 @@ static bool wanted(const struct evict_request *request, const struct session *se
 		return false;
 	if (request->contents && !(request->contents >> (tag & BLOCK_TYPE_MASK) & 1))
 		return false;
-	return request->by_operator || tenant_may_lose(session->tenant, request->for_tenant);
+	return request->by_operator || tenant_may_lose(session->tenant, request->for_tenant, pages);
 }
 
 static int by_score(const void *left, const void *right)
@@ -242,7 +243,7 @@ static void scan(struct pool *pool, const struct evict_request *request)
 		if (!session || session->state != SESSION_LIVE)
 			continue;
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
-		if (!tag || !tag_evictable(tag) || !wanted(request, session, tag) || !block_idle(session, page))
+		if (!tag || !tag_evictable(tag) || !wanted(request, session, tag, 1) || !block_idle(session, page))
 			continue;
 		if (session->walk_scan != evict->scan_count) {
 			session->walk_scan = evict->scan_count;
@@ -293,17 +294,19 @@ static uint64_t *barren_of(struct pool *pool, const struct evict_request *reques
 	return request->for_tenant ? &request->for_tenant->barren_ns : &pool->evict.barren_ns;
 }
 
-/* Do the candidates left in the queue add up to what is asked for? */
+/* Do the candidates left in the queue add up to what is asked for, taken in order and no tenant below its minimum? */
 static bool queue_suffices(const struct pool *pool, const struct evict_request *request)
 {
 	const struct evict_state *evict = &pool->evict;
-	uint32_t pages = 0;
+	uint32_t lost[CONFIG_TENANTS_MAX] = { 0 }, pages = 0;
 
 	for (uint32_t i = evict->queue_head; i < evict->queue_count && pages < request->pages; i++) {
 		const struct session *session = pool->sessions[evict->queue[i].session];
 
-		if (session && wanted(request, session, evict->queue[i].tag))
+		if (session && wanted(request, session, evict->queue[i].tag, lost[session->tenant - pool->tenants] + evict->queue[i].pages)) {
 			pages += evict->queue[i].pages;
+			lost[session->tenant - pool->tenants] += evict->queue[i].pages;
+		}
 	}
 	return pages >= request->pages;
 }
@@ -365,7 +368,10 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 	for (uint32_t i = 0; found && i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
 
-		if (!(candidate->tag & BLOCK_STITCHED) && candidate->page < *first + need && candidate->page + candidate->pages > *first)
+		const struct session *session = pool->sessions[candidate->session];
+
+		if (session && !(candidate->tag & BLOCK_STITCHED) && candidate->page < *first + need &&
+			candidate->page + candidate->pages > *first && wanted(request, session, candidate->tag, candidate->pages))
 			evict_one(pool, candidate);
 	}
 	return found;
@@ -384,14 +390,14 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 	struct evict_state *evict = &pool->evict;
 	uint64_t begin = clock_ns();
 	uint32_t taken = 0;
-	bool fresh = false;
+	/* A queue of before is asked once whether it will do: it may be long, and this request's part of it short. */
+	bool fresh = false, reuse = queue_usable(evict, request, begin) && (!request->whole || queue_suffices(pool, request));
 
 	while (taken < request->pages) {
 		const struct evict_candidate *candidate;
 		struct session *session;
 
-		if (fresh ? evict->queue_head >= evict->queue_count :
-			    !queue_usable(evict, request, begin) || (request->whole && !taken && !queue_suffices(pool, request))) {
+		if (fresh ? evict->queue_head >= evict->queue_count : !reuse || evict->queue_head >= evict->queue_count) {
 			if (fresh)
 				break;
 			/*
@@ -409,7 +415,7 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 		}
 		candidate = &evict->queue[evict->queue_head++];
 		session = pool->sessions[candidate->session];
-		if (session && wanted(request, session, candidate->tag))
+		if (session && wanted(request, session, candidate->tag, candidate->pages))
 			taken += evict_one(pool, candidate);
 	}
 	if (fresh && !taken && general(request))

@@ -11,6 +11,7 @@
 
 enum {
 	WATERMARK_REST_MS = 1000,
+	LEAKS_TOLD = 16, /* leaked pins that one look tells one by one */
 	ASLEEP_MS = 500, /* no tick for so long: the agent was stopped, or nobody was attached */
 };
 
@@ -46,17 +47,8 @@ static void reserved_return(struct session *session)
 		lease_reclaim_range(session, first, pool->page_count - first);
 }
 
-static bool leak_is_new(struct session *session, uint32_t page)
-{
-	uint64_t bit = UINT64_C(1) << (page % 64);
-
-	if (!session->leak_reported)
-		session->leak_reported = calloc((session->segment.page_count + 63) / 64, sizeof(uint64_t));
-	if (!session->leak_reported || session->leak_reported[page / 64] & bit)
-		return false;
-	session->leak_reported[page / 64] |= bit;
-	return true;
-}
+/* What a pin is suspected of: at the first look nothing more, since it may be one that is just being made. */
+enum leak { LEAK_NONE, LEAK_SEEN, LEAK_REPORTED };
 
 /*
  * Take a leaked pin away. Only from a block that stands: one that is being freed keeps the pin of its free, which ends it, and one
@@ -72,48 +64,71 @@ static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 		memory_order_relaxed);
 }
 
-/* A pin that was neither dropped nor refreshed for too long. */
+/* A pin that was neither dropped nor refreshed for too long, also not since the last look. */
 static void leak_found(struct session *session, uint32_t page, uint32_t pins, uint32_t age_ms)
 {
 	struct pool *pool = session->pool;
 	enum config_leak_action action = pool->agent->config.pins.leaked;
-	bool is_new = leak_is_new(session, page);
 
-	if (is_new) {
+	if (session->leaks[page] != LEAK_REPORTED) {
+		session->leaks[page] = LEAK_REPORTED;
 		pool_count(pool, POOL_COUNT_LEAKED_PINS, 1);
-		log_warning("pool '%s': page %u is pinned by session %u ('%s', pid %d) for %u ms without a refresh", pool->config->name, page,
-			session->id, session->name, session->pid, age_ms);
-		event_publish(pool->agent, EVENT_LEAKED_PIN, pool, session->id, page, "page %u pinned by '%s' (pid %d) for %u ms", page,
-			session->name, session->pid, age_ms);
+		/* A worker can make as many as it has pages: the first ones of a look are told, and poolctl pins knows all. */
+		if (pool->leaks_told++ < LEAKS_TOLD) {
+			log_warning("pool '%s': page %u is pinned by session %u ('%s', pid %d) for %u ms without a refresh",
+				pool->config->name, page, session->id, session->name, session->pid, age_ms);
+			event_publish(pool->agent, EVENT_LEAKED_PIN, pool, session->id, page,
+				"page %u pinned by '%s' (pid %d) for %u ms", page, session->name, session->pid, age_ms);
+		}
 	}
-	/* At the second look: a pin made during the first one has left its mark by then. */
-	if (action == CONFIG_LEAK_UNPIN && !is_new)
+	if (action == CONFIG_LEAK_UNPIN)
 		leak_unpin(session, page, pins);
 	else if (action == CONFIG_LEAK_DISCONNECT)
 		session_disconnect(session, -ETIMEDOUT, "it held a pin longer than pins.max_duration");
 }
 
-static void leak_scan(struct session *session, uint32_t now_ms)
+static void leak_look(struct session *session, uint32_t page, uint32_t now_ms)
 {
 	struct pool *pool = session->pool;
-	uint32_t longest = pool->agent->config.pins.max_duration_ms;
+	uint32_t pins = pin_count(&session->segment, page), awake = now_ms - (uint32_t)pool->awake_ms, age = 0;
 
-	for (uint32_t page = 0; page < session->segment.page_count && session->state == SESSION_LIVE; page++) {
-		uint32_t pins = pin_count(&session->segment, page), age;
-
-		if (!pins) {
-			if (session->leak_reported)
-				session->leak_reported[page / 64] &= ~(UINT64_C(1) << (page % 64));
-			continue;
-		}
+	if (pins) {
 		age = now_ms - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);
+		if (age > INT32_MAX)
+			age = 0;
 		/* While the agent slept the clock that touches carry stood still: that time is nobody's. */
-		if (age <= INT32_MAX && age > now_ms - (uint32_t)pool->awake_ms)
-			age = now_ms - (uint32_t)pool->awake_ms;
-		if (age <= longest || age > INT32_MAX || page_word_owner(pool_word(pool, page)) != session->id)
-			continue;
-		leak_found(session, page, pins, age);
+		if (age > awake)
+			age = awake;
 	}
+	if (age <= pool->agent->config.pins.max_duration_ms) {
+		if (session->leaks)
+			session->leaks[page] = LEAK_NONE;
+		return;
+	}
+	if (!session->leaks)
+		session->leaks = calloc(session->segment.page_count, sizeof(*session->leaks));
+	if (!session->leaks)
+		return;
+	if (session->leaks[page] == LEAK_NONE)
+		session->leaks[page] = LEAK_SEEN;
+	else
+		leak_found(session, page, pins, age);
+}
+
+/* One pass over the pool's pages, each in its owner's segment: nobody's unused pin words are touched. */
+static void leak_scan(struct pool *pool, uint32_t now_ms)
+{
+	pool->leaks_told = 0;
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = pool_word(pool, page);
+		struct session *session = pool->sessions[page_word_owner(word)];
+
+		if (session && page_word_state(word) == PAGE_LEASED && session->state == SESSION_LIVE && session->role == SESSION_WORKER)
+			leak_look(session, page, now_ms);
+	}
+	if (pool->leaks_told > LEAKS_TOLD)
+		log_warning("pool '%s': %u more leaked pins; poolctl pins --leaked lists them", pool->config->name,
+			pool->leaks_told - LEAKS_TOLD);
 }
 
 static void announce(struct pool *pool)
@@ -149,16 +164,16 @@ void housekeeping(struct pool *pool)
 			continue;
 		lease_shrink_idle(session, now);
 		reserved_return(session);
-		if (scan_leaks)
-			leak_scan(session, (uint32_t)now);
 	}
-	if (scan_leaks)
+	if (scan_leaks) {
 		pool->leak_scan_ms = now;
+		leak_scan(pool, (uint32_t)now);
+	}
 	if (!pool->session_count)
 		return;
 	watermark_eviction(pool, now);
 	if (pool->waiter_count)
-		requests_serve_waiters(pool);
+		requests_serve_waiters(pool, NULL);
 	pool_update_pressure(pool);
 	announce(pool);
 }

@@ -90,26 +90,37 @@ uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t c
 	return taken;
 }
 
-static bool over_minimum(const struct session *session)
+/* Idle pages that are worth taking for `taker`: of a tenant that keeps its minimum only what it has above, the rest would be kept. */
+static uint32_t spare_of(const struct tenant *tenant, const struct tenant *taker)
 {
-	return session->tenant->leased > session->tenant->minimum;
+	if (tenant == taker || tenant->config->unused == CONFIG_UNUSED_LEND)
+		return UINT32_MAX;
+	return tenant->leased > tenant->minimum ? tenant->leased - tenant->minimum : 0;
 }
 
-/* Take back idle pages: of borrowers first. `tenant` not NULL: only of its sessions. */
-static uint32_t reclaim_from(struct pool *pool, const struct tenant *tenant, uint32_t pages)
+/* Whose idle pages go first: those of tenants above their minimum. */
+static bool in_turn(const struct session *session, int turn)
+{
+	return (session->tenant->leased > session->tenant->minimum) == (turn == 0);
+}
+
+/* Take back idle pages for `taker`. `tenant` not NULL: only of its sessions. */
+static uint32_t reclaim_from(struct pool *pool, const struct tenant *tenant, const struct tenant *taker, uint32_t pages)
 {
 	uint32_t taken = 0;
 
-	for (int borrowers = 1; borrowers >= 0 && taken < pages; borrowers--)
+	for (int turn = 0; turn < 2 && taken < pages; turn++)
 		for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS && taken < pages; id++) {
 			struct session *session = pool->sessions[id];
 
 			if (!session)
 				continue;
 			left--;
-			if (session->role == SESSION_WORKER && (!tenant || session->tenant == tenant) &&
-				over_minimum(session) == (borrowers == 1))
-				taken += lease_reclaim(session, pages - taken);
+			if (session->role == SESSION_WORKER && (!tenant || session->tenant == tenant) && in_turn(session, turn)) {
+				uint32_t spare = spare_of(session->tenant, taker);
+
+				taken += lease_reclaim(session, pages - taken < spare ? pages - taken : spare);
+			}
 		}
 	return taken;
 }
@@ -181,11 +192,26 @@ static void consolidate(struct session *session)
 	evict_pages(session->pool, &cached);
 }
 
+/* Idle pages that are really their sessions': a decision must not believe what a liar's bits say. */
+static uint32_t idle_owned(const struct pool *pool)
+{
+	uint32_t idle = 0;
+
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = pool_word(pool, page);
+		const struct session *session = pool->sessions[page_word_owner(word)];
+
+		idle += session && session->role == SESSION_WORKER && page_word_state(word) == PAGE_LEASED &&
+			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;
+	}
+	return idle;
+}
+
 /* Could the pool give so many pages, if all that may be taken were taken? Asked before blocks are given up for a limit's sake. */
 static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct evict_request request = { .for_tenant = session->tenant };
-	uint32_t lacks = lacking(session, need, flags), idle = pool_idle(session->pool);
+	uint32_t lacks = lacking(session, need, flags), idle = idle_owned(session->pool);
 
 	request.pages = lacks > idle ? lacks - idle : 0;
 	return !request.pages || evict_possible(session->pool, &request);
@@ -207,7 +233,7 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 		evict_pages(pool, &own);
 	}
 	if (need > tenant_room(session))
-		reclaim_from(pool, session->tenant, need - tenant_room(session));
+		reclaim_from(pool, session->tenant, session->tenant, need - tenant_room(session));
 	if (need > tenant_room(session) && !(flags & LEASE_NO_EVICT)) {
 		struct evict_request within = { .for_tenant = session->tenant, .within = true, .whole = true, .pages = need - tenant_room(session) };
 
@@ -223,7 +249,7 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 
 	if (need <= available(session, flags))
 		return true;
-	reclaim_from(pool, NULL, lacking(session, need, flags));
+	reclaim_from(pool, NULL, session->tenant, lacking(session, need, flags));
 	if (need > available(session, flags)) {
 		struct evict_request request = {
 			.for_tenant = session->tenant,
@@ -237,11 +263,15 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 	return need <= available(session, flags);
 }
 
-static uint32_t longest_run(const struct pool *pool, uint32_t flags)
+/* The longest run that this session may have now. */
+static uint32_t longest_run(const struct session *session, uint32_t flags)
 {
-	uint32_t longest = free_runs_longest(&pool->free);
+	const struct pool *pool = session->pool;
+	uint32_t longest = free_runs_longest(&pool->free), normal = available(session, 0);
 	uint32_t reserved = flags & LEASE_CRITICAL ? free_runs_longest(&pool->reserved) : 0;
 
+	if (longest > normal)
+		longest = normal;
 	return longest > reserved ? longest : reserved;
 }
 
@@ -252,18 +282,18 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	struct evict_request request = { .for_tenant = session->tenant, .cached_only = flags & LEASE_NO_EVICT };
 	uint32_t first;
 
-	if (longest_run(pool, flags) >= need)
+	if (longest_run(session, flags) >= need)
 		return true;
 	consolidate(session);
-	if (longest_run(pool, flags) >= need || !(flags & LEASE_CONTIGUOUS))
-		return longest_run(pool, flags) >= need;
+	if (longest_run(session, flags) >= need || !(flags & LEASE_CONTIGUOUS))
+		return longest_run(session, flags) >= need;
 	if (!evict_window(pool, &request, need, &first))
 		return false;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->role == SESSION_WORKER)
 			lease_reclaim_range(pool->sessions[id], first, need);
 	/* A pin or an allocation may have been faster: then this try fails, and the next one looks for another place. */
-	return longest_run(pool, flags) >= need;
+	return longest_run(session, flags) >= need;
 }
 
 /* `need` pages out of the index, in one run or many; there are enough. Extra only when it lies right behind or in one run. */
@@ -373,6 +403,8 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 	if (want->need > 1 && want->flags & LEASE_CONTIGUOUS && !make_run(session, want->need, want->flags))
 		return -ENOSPC;
 	if (!make_free(session, want->need, want->flags))
+		return -ENOSPC;
+	if (want->flags & LEASE_CONTIGUOUS && longest_run(session, want->flags) < want->need)
 		return -ENOSPC;
 	if (want->need > 1 && !(want->flags & LEASE_CONTIGUOUS))
 		make_run(session, want->need, want->flags);

@@ -7,6 +7,7 @@
 #include "agent/session.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -209,6 +210,33 @@ void pool_configure(struct pool *pool)
 			pool->sessions[id]->limit = pool->sessions[id]->quota;
 	atomic_store_explicit(&pool->segment.header->pin_timeout_ms, config->pins.timeout_ms, memory_order_relaxed);
 	evict_configure(pool);
+}
+
+int pools_minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes)
+{
+	for (uint32_t p = 0; p < agent->pool_count; p++) {
+		const struct pool *pool = agent->pools[p];
+		uint64_t sum = 0;
+
+		for (uint32_t i = 0; i < next->tenant_count; i++) {
+			const struct config_tenant *tenant = &next->tenants[i];
+			uint32_t minimum = config_amount_pages(&tenant->minimum, pool->segment.header->page_bytes, pool->page_count);
+			uint32_t limit = config_amount_pages(&tenant->limit, pool->segment.header->page_bytes, pool->page_count);
+
+			sum += minimum;
+			if (minimum <= limit)
+				continue;
+			snprintf(text, text_bytes, "tenant '%s': its minimum is %u pages in pool '%s', above its limit of %u", tenant->name,
+				minimum, pool->segment.header->name, limit);
+			return -ERANGE;
+		}
+		if (sum <= pool->segment.header->reserved_first)
+			continue;
+		snprintf(text, text_bytes, "the tenants' minima are %llu pages, and pool '%s' as it runs lends %u; lower them",
+			(unsigned long long)sum, pool->segment.header->name, pool->segment.header->reserved_first);
+		return -ERANGE;
+	}
+	return 0;
 }
 
 int pool_check_sessions(const struct pool *pool, struct pool_check_session **sessions)

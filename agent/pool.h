@@ -55,7 +55,9 @@ struct pool {
 	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
+	uint32_t leaks_told; /* in the look at hand */
 	uint64_t tick_ms, awake_ms; /* last housekeeping; since when it has come regularly */
+	uint64_t shortage_took_ns;
 	uint64_t shortage_ns; /* when the figures for refusals were made */
 	uint32_t shortage_pinned, shortage_holder, shortage_holder_pages;
 	uint32_t evicted_unannounced, reclaimed_unannounced; /* pages since the last event */
@@ -100,6 +102,12 @@ uint32_t pool_utilization(const struct pool *pool);
 void pool_update_pressure(struct pool *pool);
 /* Apply what a reload changed: tenants' minima and limits, policy, timeouts. */
 void pool_configure(struct pool *pool);
+
+/*
+ * pools_minima_fit() - whether the minima of a configuration fit the pools as they run: a size in percent is known only then, and a
+ * changed one waits for a restart while minima apply at once. 0, or -ERANGE with the reason in text.
+ */
+int pools_minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes);
 
 /* All live sessions as pool_check() and page_map_fill() want them; free() it. Count, or -ENOMEM. */
 int pool_check_sessions(const struct pool *pool, struct pool_check_session **sessions);

@@ -12,7 +12,8 @@
 
 enum {
 	WAITER_TICK_MS = 5,        /* how often pages are looked for again while somebody waits; a worker that frees rings earlier */
-	PINNED_EXTENTS_MAX = 4096, /* of one stitched block, in the figures of a refusal: a chain in a circle must end */
+	SHORTAGE_NS = 1000000,     /* the figures of a refusal may be so old, or as old as it took to make them */
+	AT_LIMIT_TICK_MS = 50,     /* how often the clock tries again for who waits at a limit of his own */
 };
 
 struct waiter {
@@ -26,17 +27,19 @@ struct waiter {
 };
 
 /* Pages of the pinned block at `head`, as its session says, which is believed as far as it can be. */
-static uint32_t pinned_pages(const struct pool *pool, const struct session *session, uint32_t head)
+static uint32_t pinned_pages(const struct pool *pool, const struct session *session, uint32_t head, uint32_t *budget)
 {
 	const struct block_entry *blocks = session->segment.blocks;
 	uint64_t tag = atomic_load_explicit(&blocks[head].tag, memory_order_acquire);
 	uint32_t total = 0, extent = head;
 
-	for (int extents = 0; extents < PINNED_EXTENTS_MAX; extents++) {
+	/* A budget for all blocks of the session: honest ones do not overlap, so theirs suffices. */
+	for (;;) {
 		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed), next;
 
-		if (count < 1 || count > pool->page_count - extent || count > session->leased - total)
+		if (count < 1 || count > pool->page_count - extent || count > *budget)
 			break;
+		*budget -= count;
 		total += count;
 		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
 		if (!next || next > pool->page_count)
@@ -49,14 +52,16 @@ static uint32_t pinned_pages(const struct pool *pool, const struct session *sess
 /* Who holds the most pinned pages, for the refusal: one pass over the pin words of each session's pages. */
 static void shortage(struct pool *pool, struct lease_request *slot)
 {
-	static uint32_t pinned_by[POOL_SESSIONS];
+	static uint32_t pinned_by[POOL_SESSIONS], budget[POOL_SESSIONS];
 	uint32_t pinned = 0, holder = 0;
 	uint64_t now = clock_ns();
 
 	/* A storm of refusals must not become a storm of scans: the figures may be this old. */
-	if (now - pool->shortage_ns > 1000000) {
-		for (uint32_t id = 0; id < POOL_SESSIONS; id++)
+	if (now - pool->shortage_ns > pool->shortage_took_ns + SHORTAGE_NS) {
+		for (uint32_t id = 0; id < POOL_SESSIONS; id++) {
 			pinned_by[id] = 0;
+			budget[id] = pool->sessions[id] ? pool->sessions[id]->leased : 0;
+		}
 		for (uint32_t page = 0; page < pool->page_count; page++) {
 			uint64_t word = pool_word(pool, page);
 			const struct session *session = pool->sessions[page_word_owner(word)];
@@ -65,13 +70,14 @@ static void shortage(struct pool *pool, struct lease_request *slot)
 			if (!session || page_word_state(word) != PAGE_LEASED ||
 				!atomic_load_explicit(&session->segment.pins[page], memory_order_relaxed))
 				continue;
-			count = pinned_pages(pool, session, page);
+			count = pinned_pages(pool, session, page, &budget[session->id]);
 			pinned_by[session->id] += count;
 			pinned += count;
 			if (pinned_by[session->id] > pinned_by[holder])
 				holder = session->id;
 		}
-		pool->shortage_ns = now;
+		pool->shortage_ns = clock_ns();
+		pool->shortage_took_ns = pool->shortage_ns - now;
 		pool->shortage_pinned = pinned;
 		pool->shortage_holder = holder;
 		pool->shortage_holder_pages = pinned_by[holder];
@@ -182,7 +188,21 @@ static void waiter_insert(struct pool *pool, struct waiter *waiter)
 	pool->waiter_count++;
 }
 
-void requests_serve_waiters(struct pool *pool)
+/*
+ * What helps who waits at a limit of his own is what his own tenant gives back; so a ring of others does not count, and the clock
+ * tries for one waiter of a session at a time, now and then: each try may cost a scan.
+ */
+static bool worth_a_try(const struct waiter *waiter, const struct session *ringer, uint64_t now)
+{
+	if (!waiter->at_limit || now >= waiter->deadline_ms)
+		return true;
+	if (now - waiter->session->at_limit_ms < AT_LIMIT_TICK_MS)
+		return false;
+	waiter->session->at_limit_ms = now;
+	return !ringer || ringer->tenant == waiter->session->tenant;
+}
+
+void requests_serve_waiters(struct pool *pool, const struct session *ringer)
 {
 	uint64_t now = clock_ms();
 	struct waiter *waiter, *next;
@@ -194,7 +214,7 @@ void requests_serve_waiters(struct pool *pool)
 		if (atomic_load_explicit(&slot->state, memory_order_acquire) != LEASE_REQUESTED) {
 			atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
 			waiter_remove(pool, waiter);
-		} else if (serve(waiter->session, waiter, now >= waiter->deadline_ms)) {
+		} else if (worth_a_try(waiter, ringer, now) && serve(waiter->session, waiter, now >= waiter->deadline_ms)) {
 			waiter_remove(pool, waiter);
 		}
 	}
@@ -288,5 +308,5 @@ void requests_doorbell(struct session *session)
 	for (; pending && session->state == SESSION_LIVE; pending &= pending - 1)
 		request_serve(session, (uint32_t)__builtin_ctzll(pending));
 	if (session->pool->waiter_count)
-		requests_serve_waiters(session->pool);
+		requests_serve_waiters(session->pool, session);
 }

@@ -9,8 +9,11 @@
 /* requests_doorbell() - serve what the session's request ring holds. */
 void requests_doorbell(struct session *session);
 
-/* requests_serve_waiters() - pages may have come free, or time is up. In order of the tenants' priority, then of arrival. */
-void requests_serve_waiters(struct pool *pool);
+/*
+ * requests_serve_waiters() - pages may have come free, or time is up. In order of the tenants' priority, then of arrival.
+ * ringer: whose doorbell says so; NULL: the clock, or the agent itself.
+ */
+void requests_serve_waiters(struct pool *pool, const struct session *ringer);
 
 /* requests_forget() - a session ends: its waiters go. */
 void requests_forget(struct session *session);

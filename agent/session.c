@@ -341,7 +341,7 @@ static void session_free(struct session *session)
 	if (session->segment_fd >= 0)
 		close(session->segment_fd);
 	session_segment_close(&session->segment);
-	free(session->leak_reported);
+	free(session->leaks);
 	free(session);
 }
 
@@ -501,7 +501,7 @@ void session_end(struct session *session, enum session_end how)
 		event_publish(pool->agent, EVENT_SESSION_END, pool, session->id, pages, "'%s' ended, %u pages back", session->name, pages);
 	}
 	if (pool->waiter_count)
-		requests_serve_waiters(pool);
+		requests_serve_waiters(pool, NULL);
 }
 
 void session_disconnect(struct session *session, int error, const char *why)

@@ -36,13 +36,14 @@ struct session {
 	uint32_t leased;
 	uint32_t limit; /* 0: the tenant's */
 	uint32_t quota; /* what it asked for itself: the limit, until poolctl says otherwise */
+	uint64_t at_limit_ms;    /* when one of its waiters at a limit was last tried */
 	uint64_t quota_event_ms; /* when its last refusal at a limit was announced */
 	uint32_t batch; /* pages per refill; grows with demand */
 	uint64_t last_refill_ms;
 	uint64_t refills, refusals, evicted_pages, reclaimed_pages, damage;
 	uint64_t walk_scan;   /* the scan for eviction that walk_budget belongs to */
 	uint32_t walk_budget; /* pages of its blocks that this scan may still look at: honest blocks do not overlap */
-	uint64_t *leak_reported; /* bitmap, by page; made at the first leak */
+	uint8_t *leaks; /* by page, enum leak; made at the first suspicion */
 	struct session *next_dead;
 };
 

@@ -77,16 +77,17 @@ static void check_words(struct look *look, const bool *attached)
 	}
 }
 
-static void claim(struct look *look, uint32_t session, uint32_t page, enum use use)
+/* False: it is not the session's to claim, which is a finding. */
+static bool claim(struct look *look, uint32_t session, uint32_t page, enum use use)
 {
 	if (!owned_by(look, page, session)) {
 		report(look, session, page, "%s on a page that is not leased to it",
 			use == USE_IDLE ? "a free bit" : use == USE_CACHED ? "a cached run" : "a block");
-		return;
+		return false;
 	}
 	if (look->use[page] != USE_NONE) {
 		report(look, session, page, "in two places at once");
-		return;
+		return false;
 	}
 	look->use[page] = (uint8_t)use;
 	if (use == USE_IDLE)
@@ -95,9 +96,13 @@ static void claim(struct look *look, uint32_t session, uint32_t page, enum use u
 		look->check->cached_pages++;
 	else
 		look->check->block_pages++;
+	return true;
 }
 
-/* One run of a block or of the magazine; false when its length cannot be. */
+/*
+ * One run of a block or of the magazine; false when it cannot be. It ends at the first page that is not its own, so that runs which
+ * a damaged session lays over each other cost one finding each and no more.
+ */
 static bool claim_run(struct look *look, const struct pool_check_session *s, uint32_t first, enum use use)
 {
 	uint32_t count = atomic_load_explicit(&s->segment->blocks[first].page_count, memory_order_relaxed);
@@ -107,7 +112,8 @@ static bool claim_run(struct look *look, const struct pool_check_session *s, uin
 		return false;
 	}
 	for (uint32_t page = first; page < first + count; page++)
-		claim(look, s->id, page, use);
+		if (!claim(look, s->id, page, use))
+			return false;
 	return true;
 }
 

@@ -36,32 +36,53 @@ static int trusted(const char *path)
 	return 0;
 }
 
-static int lock(struct directory *directory)
+static int lock_busy(struct directory *directory)
 {
 	char text[32] = "";
-	ssize_t length;
-	int locked;
+	ssize_t length = read(directory->lock_fd, text, sizeof(text) - 1);
+
+	text[length > 0 ? length : 0] = '\0';
+	text[strcspn(text, "\n")] = '\0';
+	log_error("another gpoold (pid %s) serves in '%s'; stop it or choose another runtime_dir", text, directory->config->runtime_dir);
+	return -EBUSY;
+}
+
+/* -ESTALE: the file that was locked is no longer the one of that name, since its owner has ended in between. */
+static int lock_once(struct directory *directory)
+{
+	struct stat mine, named;
+	char text[32];
+	int length;
 
 	directory->lock_fd = open(directory->pid_file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
 	if (directory->lock_fd < 0)
 		return -errno;
-	while ((locked = flock(directory->lock_fd, LOCK_EX | LOCK_NB)) < 0 && errno == EINTR)
-		;
-	if (locked < 0 && errno != EWOULDBLOCK)
+	while (flock(directory->lock_fd, LOCK_EX | LOCK_NB) < 0)
+		if (errno != EINTR)
+			return errno == EWOULDBLOCK ? lock_busy(directory) : -errno;
+	if (fstat(directory->lock_fd, &mine) < 0)
 		return -errno;
-	if (locked < 0) {
-		length = read(directory->lock_fd, text, sizeof(text) - 1);
-		text[length > 0 ? length : 0] = '\0';
-		text[strcspn(text, "\n")] = '\0';
-		log_error("another gpoold (pid %s) serves in '%s'; stop it or choose another runtime_dir", text, directory->config->runtime_dir);
-		close(directory->lock_fd);
-		directory->lock_fd = -1;
-		return -EBUSY;
-	}
+	if (stat(directory->pid_file, &named) < 0 || named.st_dev != mine.st_dev || named.st_ino != mine.st_ino)
+		return -ESTALE;
+	directory->locked = true;
 	length = snprintf(text, sizeof(text), "%d\n", (int)getpid());
 	if (ftruncate(directory->lock_fd, 0) < 0 || pwrite(directory->lock_fd, text, (size_t)length, 0) != length)
 		return -errno;
 	return 0;
+}
+
+static int lock(struct directory *directory)
+{
+	int error;
+
+	do {
+		error = lock_once(directory);
+		if (error && !directory->locked && directory->lock_fd >= 0) {
+			close(directory->lock_fd);
+			directory->lock_fd = -1;
+		}
+	} while (error == -ESTALE);
+	return error;
 }
 
 int directory_open(struct directory *directory, const struct config *config)
@@ -105,16 +126,20 @@ void directory_close(struct directory *directory)
 {
 	char path[192];
 
-	if (directory->lock_fd < 0)
-		return;
-	snprintf(path, sizeof(path), "%s/control", directory->front);
-	unlink(path);
-	snprintf(path, sizeof(path), "%s/events", directory->front);
-	unlink(path);
-	rmdir(directory->front);
-	unlink(directory->attach);
-	unlink(directory->pid_file);
-	close(directory->lock_fd);
+	if (directory->listening) {
+		snprintf(path, sizeof(path), "%s/control", directory->front);
+		unlink(path);
+		snprintf(path, sizeof(path), "%s/events", directory->front);
+		unlink(path);
+		unlink(directory->attach);
+	}
+	if (directory->locked) {
+		rmdir(directory->front);
+		unlink(directory->pid_file);
+	}
+	if (directory->lock_fd >= 0)
+		close(directory->lock_fd);
+	/* Not empty: somebody else is in it by now. */
 	if (directory->created)
 		rmdir(directory->config->runtime_dir);
 }

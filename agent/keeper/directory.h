@@ -8,7 +8,9 @@
 
 struct directory {
 	const struct config *config;
-	bool created; /* by us: goes with us */
+	bool created;   /* by us: goes with us */
+	bool locked;    /* ours; else nothing in it is */
+	bool listening; /* the sockets are ours */
 	int lock_fd;
 	char attach[128];
 	char front[128]; /* of the nanomsg sockets: the front's own */

@@ -102,7 +102,7 @@ static void device_ask(const struct config_pool *config, struct device_answer *a
 		gpu_close(gpu);
 }
 
-static int device_ask_in_child(const struct config_pool *config, struct device_answer *answer)
+static int device_ask_in_child(const struct keeper *keeper, const struct config_pool *config, struct device_answer *answer)
 {
 	int ends[2], status;
 	ssize_t length;
@@ -112,6 +112,10 @@ static int device_ask_in_child(const struct config_pool *config, struct device_a
 		return -errno;
 	child = fork();
 	if (child == 0) {
+		/* A driver that hangs must neither outlive the keeper nor hold its lock. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(keeper->directory.lock_fd);
+		sigprocmask(SIG_SETMASK, &keeper->old_mask, NULL);
 		device_ask(config, answer);
 		_exit(write(ends[1], answer, sizeof(*answer)) == (ssize_t)sizeof(*answer) ? 0 : 1);
 	}
@@ -175,7 +179,7 @@ static int pools_create(struct keeper *keeper)
 		struct agent_pool_start *pool = &keeper->start.pools[i];
 		struct pool_geometry geometry;
 		struct device_answer device;
-		int error = device_ask_in_child(config, &device);
+		int error = device_ask_in_child(keeper, config, &device);
 
 		if (error) {
 			log_error("pool '%s': no device '%s' on back end '%s': %s; poolctl doctor tells what there is", config->name,
@@ -361,7 +365,8 @@ static void held_add(struct keeper *keeper, const struct keep_message *message, 
 	keeper->held = held;
 }
 
-static void channel_read(struct keeper *keeper)
+/* False: the agent's end is closed. */
+static bool channel_read(struct keeper *keeper)
 {
 	struct keep_message message;
 	size_t fd_count = 0;
@@ -370,11 +375,11 @@ static void channel_read(struct keeper *keeper)
 	if (length != sizeof(message)) {
 		if (fd_count)
 			close(fd);
-		return; /* its end is told by SIGCHLD */
+		return length != -EPIPE && length != -ECONNRESET;
 	}
 	if (message.what == KEEP_HOLD && fd_count) {
 		held_add(keeper, &message, fd);
-		return;
+		return true;
 	}
 	if (fd_count)
 		close(fd);
@@ -382,6 +387,7 @@ static void channel_read(struct keeper *keeper)
 		held_drop(keeper, &message);
 	else if (message.what == KEEP_READY)
 		log_info("serving in '%s'", keeper->config->runtime_dir);
+	return true;
 }
 
 /* ---- life ---- */
@@ -431,10 +437,8 @@ static int keeper_loop(struct keeper *keeper)
 
 		if (poll(look, 2, timeout) < 0 && errno != EINTR)
 			break;
-		if (look[1].revents & POLLIN)
-			channel_read(keeper);
-		else if (look[1].revents & POLLHUP)
-			poll(look, 1, -1); /* the agent's end; SIGCHLD follows */
+		if (look[1].revents && !channel_read(keeper))
+			poll(look, 1, -1); /* the agent ends: SIGCHLD follows */
 		if (look[0].revents & POLLIN)
 			signal_read(keeper, &exit_status);
 		if (keeper->front_due_ms && now_ms() >= keeper->front_due_ms && !keeper->stopping)
@@ -509,7 +513,13 @@ static int keeper_setup(struct keeper *keeper)
 	error = pools_create(keeper);
 	if (error)
 		return error;
-	keeper->start.listen_fd = attach_listen(keeper->directory.attach, 0660);
+	/* After the death of a keeper its agent may still be ending, with the socket open. */
+	for (uint64_t end = now_ms() + STOP_PATIENCE_MS;; poll(NULL, 0, 50)) {
+		keeper->start.listen_fd = attach_listen(keeper->directory.attach, 0660);
+		if (keeper->start.listen_fd != -EADDRINUSE || now_ms() >= end)
+			break;
+	}
+	keeper->directory.listening = keeper->start.listen_fd >= 0;
 	if (keeper->start.listen_fd < 0) {
 		log_error("cannot listen at '%s': %s", keeper->directory.attach, strerror(-keeper->start.listen_fd));
 		return keeper->start.listen_fd;
