@@ -60,6 +60,10 @@ static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 
 	if (!block_tag_is_block(tag) || tag & (BLOCK_PREPARED | BLOCK_EXTENT))
 		return;
+	/* The tag is read first: a block that ended and began anew since was touched just now. */
+	if ((uint32_t)clock_ms() - atomic_load_explicit(&session->segment.touch[page], memory_order_acquire) <=
+		session->pool->agent->config.pins.max_duration_ms)
+		return;
 	atomic_compare_exchange_strong_explicit(&session->segment.pins[page], &pins, tag & BLOCK_DYING ? 1 : 0, memory_order_seq_cst,
 		memory_order_relaxed);
 }

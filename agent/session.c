@@ -168,13 +168,13 @@ static void record_write(struct session *session, enum session_record_state stat
 	atomic_store_explicit(&record->state, state, memory_order_release);
 }
 
-static int send_handles(struct session *session, uint32_t first, uint32_t count)
+static void send_handles(struct session *session, uint32_t first, uint32_t count)
 {
 	static struct msg_handles_reply reply;
 	static uint8_t buffer[MSG_BYTES_MAX];
 	const struct physical *physical = &session->pool->physical;
 	uint32_t per_handle = session->pool->segment.header->pages_per_handle;
-	int fds[ATTACH_FDS_MAX], length;
+	int fds[ATTACH_FDS_MAX], length, error = 0;
 	size_t fd_count = 0;
 
 	memset(&reply, 0, sizeof(reply));
@@ -211,7 +211,16 @@ static int send_handles(struct session *session, uint32_t first, uint32_t count)
 		}
 	}
 	length = msg_encode_handles_reply(&reply, 0, NULL, buffer, sizeof(buffer));
-	return length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, fds, fd_count);
+	if (length > 0)
+		error = attach_send(session->socket.fd, buffer, (size_t)length, fds, fd_count);
+	if (length > 0 && !error)
+		return;
+	/* Too many descriptors in flight, most likely: the worker must hear of it rather than wait. */
+	memset(&reply, 0, sizeof(reply));
+	reply.error = error ? error : length;
+	length = msg_encode_handles_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+	if (length > 0)
+		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
 }
 
 static void send_detached(struct session *session)

@@ -269,6 +269,12 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 		}
 		if (error == -ENOSPC)
 			error = alloc_asked(pool, cache, page_count, request, block);
+		if (error == -EPIPE) {
+			/* Nobody to ask: look at every word once more, also at those that seemed empty. */
+			lease_summary_all(pool->summary, pool->page_count);
+			if (!alloc_leased(pool, cache, page_count, request, block))
+				return 0;
+		}
 		if (error == -ENOSPC && shortage_may_pass(pool, cache, page_count, request))
 			sched_yield();
 		else if (error != -ESTALE)

@@ -56,11 +56,22 @@ static int set_up(int socket, const char *url)
 	return result;
 }
 
+int nanomsg_claim(void)
+{
+	static _Atomic int owner;
+	int nobody = 0;
+
+	return atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()) || nobody == (int)getpid() ? 0 : -EOPNOTSUPP;
+}
+
 int control_open(const char *url, struct control **control)
 {
-	struct control *made = malloc(sizeof(*made));
-	int result;
+	struct control *made;
+	int result = nanomsg_claim();
 
+	if (result < 0)
+		return result;
+	made = malloc(sizeof(*made));
 	if (!made)
 		return -ENOMEM;
 	made->owner = getpid();

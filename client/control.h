@@ -27,6 +27,12 @@ struct control;
 int control_open(const char *url, struct control **control);
 
 /*
+ * nanomsg_claim() - before the first socket: nanomsg does not survive a fork, so only the process that used it first may go on.
+ * 0, or -EOPNOTSUPP in a child whose parent had used it: exec a program of its own there.
+ */
+int nanomsg_claim(void);
+
+/*
  * control_call() - send one request and wait for its answer.
  *
  * @token:      [16] of the session, from attach_reply

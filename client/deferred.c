@@ -116,7 +116,8 @@ static uint64_t block_fence(const struct gpool *pool, const struct gpool_block *
 /* End a block that is in no list, if it can end. Pins first: whoever leaves a fence behind stores it before he lets go. */
 static bool free_look(struct gpool *pool, struct deferred *entry)
 {
-	bool alone = pin_count(&pool->session, entry->block.page) == 1;
+	/* 0: the agent took the free's own pin as leaked; a dying block it leaves alone */
+	bool alone = pin_count(&pool->session, entry->block.page) <= 1;
 
 	entry->fence = block_fence(pool, &entry->block);
 	return alone && !entry->fence && block_finish(pool, &entry->block) == 0;
@@ -128,7 +129,7 @@ static bool free_try(struct gpool *pool, struct deferred *entry)
 	if (free_look(pool, entry))
 		return true;
 	list_add(pool, entry);
-	if (entry->fence || pin_count(&pool->session, entry->block.page) != 1)
+	if (entry->fence || pin_count(&pool->session, entry->block.page) > 1)
 		return false;
 	/* An unpin that ran before the entry had its place found nothing to look after. */
 	list_remove(pool, entry);
@@ -138,9 +139,13 @@ static bool free_try(struct gpool *pool, struct deferred *entry)
 	return false;
 }
 
+/* The agent may have taken the pin as leaked, and the block after it: then there is nothing of ours left at this page. */
 static void unpin_now(const struct gpool *pool, const struct gpool_block *block)
 {
-	pin_drop(&pool->session, block->page);
+	uint64_t tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
+
+	if ((tag & ~(uint64_t)BLOCK_DYING) == block->tag && pin_count(&pool->session, block->page))
+		pin_drop(&pool->session, block->page);
 	pool_wake_waiters(pool);
 }
 
@@ -149,8 +154,13 @@ static void entry_ready(struct gpool *pool, struct deferred *entry)
 {
 	list_remove(pool, entry);
 	if (entry->kind == DEFERRED_UNPIN) {
+		struct deferred *waits = &pool->deferred->blocks[entry->block.page];
+
 		unpin_now(pool, &entry->block);
 		free(entry);
+		/* It may have been the last one that a freed block waited for. */
+		if (waits->kind == DEFERRED_FREE && !waits->fence && pin_count(&pool->session, waits->block.page) <= 1)
+			entry_ready(pool, waits);
 	} else if (free_try(pool, entry)) {
 		entry->kind = DEFERRED_NONE;
 	}
@@ -192,7 +202,7 @@ void deferred_unpinned(struct gpool *pool, uint32_t page)
 	struct deferred *entry = &pool->deferred->blocks[page];
 
 	pthread_mutex_lock(&pool->deferred->lock);
-	if (entry->kind == DEFERRED_FREE && !entry->fence && pin_count(&pool->session, page) == 1)
+	if (entry->kind == DEFERRED_FREE && !entry->fence && pin_count(&pool->session, page) <= 1)
 		entry_ready(pool, entry);
 	pthread_mutex_unlock(&pool->deferred->lock);
 }
@@ -232,6 +242,8 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 	pthread_mutex_lock(&lists->lock);
 	/* The latest first: the nearest to what the GPU has in its caches. */
 	TAILQ_FOREACH_REVERSE(entry, &lists->behind[slot], deferred_list, link) {
+		if (entry->block.page + entry->block.page_count > pool->unreserved)
+			continue; /* for critical work only */
 		if (++looks > REUSE_LOOKS) {
 			entry = NULL;
 			break;

@@ -3,6 +3,8 @@
  */
 #include "client/events.h"
 
+#include "client/control.h"
+
 #include <errno.h>
 #include <nanomsg/nn.h>
 #include <nanomsg/pubsub.h>
@@ -47,9 +49,12 @@ static int set_up(int socket, const char *url)
 
 int events_open(const char *url, struct events **events)
 {
-	struct events *made = malloc(sizeof(*made));
-	int result;
+	struct events *made;
+	int result = nanomsg_claim();
 
+	if (result < 0)
+		return result;
+	made = malloc(sizeof(*made));
 	if (!made)
 		return -ENOMEM;
 	made->owner = getpid();

@@ -301,6 +301,7 @@ static int device_open(struct attaching *a)
 static struct gpool *pool_allocate(void)
 {
 	struct gpool *pool = mmap(NULL, sizeof(*pool), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pthread_condattr_t attributes;
 
 	if (pool == MAP_FAILED)
 		return NULL;
@@ -312,7 +313,10 @@ static struct gpool *pool_allocate(void)
 	pool->doorbell = -1;
 	pthread_mutex_init(&pool->attach_lock, NULL);
 	pthread_mutex_init(&pool->request_lock, NULL);
-	pthread_cond_init(&pool->request_free, NULL);
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* a wait must not follow a clock that is set */
+	pthread_cond_init(&pool->request_free, &attributes);
+	pthread_condattr_destroy(&attributes);
 	pthread_mutex_init(&pool->control_lock, NULL);
 	pthread_mutex_init(&pool->events_lock, NULL);
 	return pool;

@@ -18,6 +18,7 @@
 enum {
 	GRACE_MS = 2000,      /* after the time that the agent was given: it may be restarting, which takes a seventh of this */
 	LOOK_MS = 1000,       /* between two looks whether the agent is there at all */
+	SWEEP_LOOK_MS = 10,   /* between two looks whether blocks of our own have begun to wait */
 	SLOT_LOOK_NS = 10000000,
 	BATCH_FIRST = 64,     /* pages in one trip */
 	BATCH_MAX = 1024,
@@ -88,7 +89,7 @@ static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 			break;
 		}
 		/* A release of ours wakes us; what the agent gives back after a cancellation is found by looking. */
-		clock_gettime(CLOCK_REALTIME, &until);
+		clock_gettime(CLOCK_MONOTONIC, &until);
 		until.tv_nsec += SLOT_LOOK_NS;
 		if (until.tv_nsec >= 1000000000) {
 			until.tv_nsec -= 1000000000;
@@ -137,7 +138,7 @@ static int request_wait(struct gpool *pool, int slot, int32_t timeout_ms)
 		/* While blocks of our own wait for the GPU or for other threads, their pages may be what the agent waits for. */
 		bool sweep = atomic_load_explicit(&pool->deferred_count, memory_order_relaxed) != 0;
 		uint64_t now = monotonic_ns();
-		int64_t slice_ms = sweep ? 1 : LOOK_MS;
+		int64_t slice_ms = sweep ? 1 : SWEEP_LOOK_MS; /* another thread may make one wait meanwhile */
 
 		if (now - looked >= LOOK_MS * UINT64_C(1000000)) {
 			looked = now;

@@ -269,7 +269,11 @@ int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 		return -ECHILD;
 	if (unlikely(fence_check(pool, fence)))
 		return -EINVAL;
-	return fence_reached(&pool->session, fence.value);
+	if (!fence_reached(&pool->session, fence.value))
+		return 0;
+	/* Whoever asks is likely to be quiet after that: what was freed behind the fence ends here. */
+	deferred_sweep(pool);
+	return 1;
 }
 
 /* The half of a timeline word that changes at each step, to sleep on; gpool_fence_signal() wakes it. */
@@ -290,8 +294,10 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 	if (error || timeout_ms < -1)
 		return -EINVAL;
 	for (int spins = 0; spins < WAIT_SPINS; spins++) {
-		if (fence_reached(&pool->session, fence.value))
+		if (fence_reached(&pool->session, fence.value)) {
+			deferred_sweep(pool);
 			return 0;
+		}
 		cpu_relax();
 	}
 	start = monotonic_ns();
@@ -300,8 +306,10 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 		uint64_t reached = atomic_load_explicit(&pool->session.timeline[slot], memory_order_acquire);
 		uint64_t gone = monotonic_ns() - start;
 
-		if (reached >= (fence.value & FENCE_VALUE_MASK))
+		if (reached >= (fence.value & FENCE_VALUE_MASK)) {
+			deferred_sweep(pool);
 			return 0;
+		}
 		if (gone >= limit)
 			return -ETIMEDOUT;
 		if (step > limit - gone)

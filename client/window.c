@@ -4,6 +4,7 @@
 #include "proto/attach.h"
 #include "proto/codec.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -148,7 +149,7 @@ static int source_add(struct window *window, const struct msg_handle_entry *entr
 
 	if (!source)
 		return -ENOMEM;
-	source->fd = dup(fd);
+	source->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (source->fd < 0) {
 		free(source);
 		return -errno;
@@ -179,6 +180,9 @@ static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *
 	if (length < 0)
 		return length;
 	pthread_mutex_lock(&pool->attach_lock);
+	/* An answer that came too late for an earlier question would be taken for ours. */
+	while (attach_receive(pool->socket, buffer, MSG_LARGEST_handles_reply, NULL, 0, NULL, 0) > 0)
+		;
 	error = attach_send(pool->socket, buffer, (size_t)length, NULL, 0);
 	if (!error)
 		error = length = attach_receive(pool->socket, buffer, MSG_LARGEST_handles_reply, fds, ATTACH_FDS_MAX, &fd_count,

@@ -147,6 +147,9 @@ bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t 
 			*first = search.best_first;
 			return true;
 		}
+		/* What was given back may have been seen as empty meanwhile; a bit too many does no harm. */
+		for (uint32_t word = search.best_first / 64; summary && word <= (search.best_first + count - 1) / 64; word++)
+			atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);
 	}
 	return false;
 }

@@ -10,6 +10,7 @@
 #include "tests/lib/harness.h"
 
 #include <poll.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -486,6 +487,66 @@ static void test_fork(void **state)
 	gpool_close(pool);
 }
 
+/* A child may attach by itself; what nanomsg cannot do there is refused, and the end of it does not hang. */
+static void test_child_with_a_pool_of_its_own(void **state)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool *pool = harness_open(&harness);
+	struct gpool_event event;
+	int status;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(gpool_event_next(pool, 0, &event), -ETIMEDOUT); /* nanomsg's threads run from here on */
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		struct gpool_block block;
+		struct gpool *own;
+
+		alarm(30);
+		if (gpool_open(&options, &own) || gpool_alloc(own, 1, NULL, &block))
+			_exit(1);
+		if (gpool_event_next(own, 0, &event) != -EOPNOTSUPP)
+			_exit(2);
+		gpool_close(own);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	gpool_close(pool);
+}
+
+/* A program that a worker starts must not inherit the pool's memory or the worker's segments. */
+static void test_descriptors_close_on_exec(void **state)
+{
+	struct gpool *pool = harness_open(&harness);
+	struct gpool_block block;
+	uint32_t stream;
+	char target[128], path[64];
+	int looked = 0;
+
+	(void)state;
+	assert_int_equal(gpool_alloc(pool, 100, NULL, &block), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
+	for (int fd = 3; fd < 256; fd++) {
+		ssize_t length;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		length = readlink(path, target, sizeof(target) - 1);
+		if (length < 0)
+			continue;
+		target[length] = '\0';
+		if (strncmp(target, "/memfd:", 7))
+			continue;
+		looked++;
+		if (!(fcntl(fd, F_GETFD) & FD_CLOEXEC))
+			fail_msg("descriptor %d (%s) survives exec", fd, target);
+	}
+	assert_true(looked >= 1);
+	gpool_close(pool);
+}
+
 /* ---- inspection ---- */
 
 static void test_strerror_and_version(void **state)
@@ -612,6 +673,8 @@ int main(void)
 		TEST(test_close_returns_everything),
 		TEST(test_agent_goes_away),
 		TEST(test_fork),
+		TEST(test_child_with_a_pool_of_its_own),
+		TEST(test_descriptors_close_on_exec),
 		TEST(test_strerror_and_version),
 		TEST(test_statistics),
 		TEST(test_event_of_an_eviction),

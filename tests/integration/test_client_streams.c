@@ -448,6 +448,24 @@ static void test_back_end_fails(void **state)
 	assert_int_equal(gpool_fence_wait(pool, fence, SOON_MS), 0);
 }
 
+/* Who has waited for a fence is likely to be quiet after that: what was freed behind it is over by then. */
+static void test_a_wait_ends_what_was_freed_behind_the_fence(void **state)
+{
+	uint32_t gate = open_stream(GPOOL_STREAM_MANUAL), stream = open_stream(0);
+	struct gpool_block block = alloc(3), other = alloc(2);
+	struct gpool_fence hold = record(gate), fence;
+
+	(void)state;
+	assert_int_equal(gpool_stream_wait(pool, stream, hold), 0);
+	fence = record(stream);
+	assert_int_equal(gpool_free_after(pool, &block, fence), 0);
+	assert_int_equal(gpool_free_after(pool, &other, fence), 0);
+	assert_int_equal(deferred(), 2);
+	assert_int_equal(gpool_fence_signal(pool, hold), 0);
+	assert_int_equal(gpool_fence_wait(pool, fence, 10000), 0);
+	assert_int_equal(deferred(), 0);
+}
+
 /* A stream that the program made by itself: fences stand behind what it queued, and it is still there afterwards. */
 static void test_streams_of_the_program(void **state)
 {
@@ -480,6 +498,7 @@ static void test_streams_of_the_program(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(test_a_wait_ends_what_was_freed_behind_the_fence),
 		TEST(test_streams_of_the_program),
 		TEST(test_manual_fences),
 		TEST(test_wait_is_woken),

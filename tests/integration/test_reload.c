@@ -81,6 +81,33 @@ static void test_a_wrong_configuration_starts_nothing(void **state)
 	assert_int_equal(rmdir(base), 0);
 }
 
+/* The size of a pool in percent is known when it is made: minima that do not fit are refused then, and nothing is left. */
+static void test_minima_that_do_not_fit_a_pool_in_percent(void **state)
+{
+	char base[] = "/tmp/gpool-test-XXXXXX", directory[64], log[64], text[4096];
+	const char *const arguments[] = {"--config", config_path, "--dir", directory, NULL};
+	struct stat stat_of;
+	pid_t pid;
+
+	(void)state;
+	assert_non_null(mkdtemp(base));
+	snprintf(directory, sizeof(directory), "%s/run", base);
+	snprintf(log, sizeof(log), "%s/log", base);
+	snprintf(config_path, sizeof(config_path), "%s/conf", base);
+	config_write("pools = ( { name = \"p0\"; backend = \"host\"; size = \"1%\"; page_size = \"512KB\"; } );\n"
+		     "tenants = ( { name = \"one\"; users = [ \"1\" ]; minimum = \"900GiB\"; limit = \"2000GiB\"; } );\n");
+	pid = gpoold_spawn(log, arguments);
+	assert_int_equal(status_of(pid), 1 << 8);
+	assert_int_equal(group_count(pid), 0);
+	assert_int_equal(stat(directory, &stat_of), -1);
+	file_read(log, text, sizeof(text));
+	if (!strstr(text, "minim"))
+		fail_msg("no word of the minima in: %s", text);
+	unlink(config_path);
+	unlink(log);
+	assert_int_equal(rmdir(base), 0);
+}
+
 static void start_config(const char *text)
 {
 	const char *arguments[] = {"--config", config_path, NULL};
@@ -252,6 +279,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_wrong_configuration_starts_nothing),
+		cmocka_unit_test(test_minima_that_do_not_fit_a_pool_in_percent),
 		cmocka_unit_test_teardown(test_a_reload_changes_what_it_can, stop_config),
 		cmocka_unit_test_teardown(test_a_broken_file_changes_nothing, stop_config),
 		cmocka_unit_test_teardown(test_minima_are_measured_by_the_pool_that_runs, stop_config),
