@@ -101,11 +101,14 @@ static inline char *source_read(const char *name)
 
 static inline void exec_poolctl(char *const *arguments, int out, int err, uid_t uid)
 {
+	/* Opened first: another user may not be able to reach the folder that this was built in. */
+	int program = open(poolctl_path(), O_PATH | O_CLOEXEC);
+
 	dup2(out, STDOUT_FILENO);
 	dup2(err, STDERR_FILENO);
 	if (uid && (setgroups(0, NULL) || setgid(uid) || setuid(uid)))
 		_exit(127);
-	execv(poolctl_path(), arguments);
+	fexecve(program, arguments, environ);
 	_exit(127);
 }
 
