@@ -43,6 +43,8 @@ static void check_round_trip(const struct config *config)
 	must(bytes > 0 && bytes < (ssize_t)sizeof(text), "printed size", "");
 	config_defaults(&again);
 	must(config_load_text("printed", text, (size_t)bytes, &again, &error) == 0, "printed text is refused", error.text);
+	/* What was not given stands there as a comment, and follows from the rest again. */
+	must(config_finish(&again, &error) == 0, "printed text is not whole", error.text);
 	config_difference(config, &again, applies, sizeof(applies), restart, sizeof(restart));
 	must(!applies[0] && !restart[0], applies, restart);
 }
