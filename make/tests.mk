@@ -41,8 +41,12 @@ $(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tes
 endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
 
+# The dictionary of the message table, for those that read messages.
+$(B)/messages.dict: $(B)/protogen
+	$(call say,GEN,$@)$< --dictionary > $@
+
 .PHONY: some-fuzz
-some-fuzz: $(addprefix $(B)/,$(NAMES))
+some-fuzz: $(addprefix $(B)/,$(NAMES)) $(B)/messages.dict
 endif
 
 # What tests/run asks for: the programs of a group, and what they start.
