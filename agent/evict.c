@@ -420,7 +420,5 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 	}
 	if (fresh && !taken && general(request))
 		*barren_of(pool, request) = clock_ns();
-	evict->round_ns += clock_ns() - begin;
-	evict->round_pages += taken;
 	return taken;
 }

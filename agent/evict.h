@@ -52,7 +52,6 @@ struct evict_state {
 	uint64_t scan_count, scan_ns;  /* how many, and what the last one took */
 	bool queue_general;            /* holds every block of the pool, not one request's choice */
 	uint64_t barren_ns;            /* when a scan last found nothing; see evict.c */
-	uint64_t round_ns, round_pages; /* cost of all rounds and what they took */
 };
 
 int evict_init(struct pool *pool);

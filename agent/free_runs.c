@@ -174,8 +174,6 @@ bool free_runs_take(struct free_runs *runs, uint32_t count, bool first_fit, uint
 			*first = run_take(runs, run - 1, count);
 			return true;
 		}
-		if (class + 1 == FREE_RUNS_CLASSES)
-			break;
 	}
 	return false;
 }

@@ -268,12 +268,6 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	asked.want.extra = *(volatile uint32_t *)&slot->extra;
 	asked.want.flags = *(volatile uint32_t *)&slot->flags;
 	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
-	if (kind == LEASE_GIVE_UP) {
-		lease_reclaim(session, UINT32_MAX);
-		slot->error = 0;
-		answer(session, slot_index);
-		return;
-	}
 	if (kind != LEASE_TAKE || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
 		request_refuse(session, slot_index, -EINVAL, "a lease request of an unknown kind");
 		return;

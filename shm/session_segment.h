@@ -68,7 +68,7 @@ static inline bool block_tag_is_block(uint64_t tag)
 }
 
 enum lease_request_state { LEASE_IDLE, LEASE_REQUESTED, LEASE_DONE, LEASE_CANCELLED };
-enum lease_request_kind { LEASE_TAKE = 1, LEASE_GIVE_UP = 2 };
+enum lease_request_kind { LEASE_TAKE = 1 };
 enum {
 	LEASE_FIRST_FIT = 1u << 0,
 	LEASE_CRITICAL = 1u << 1,   /* may take reserved pages */
