@@ -88,14 +88,13 @@ void agent_need_tick(struct agent *agent, uint32_t ms)
 		agent->timer_ms = ms;
 }
 
-static void keeper_send(struct agent *agent, uint32_t what, uint32_t kind, uint32_t pool, uint32_t id, int fd)
+static void keeper_send(struct agent *agent, const struct keep_message *message, const int *fds, uint32_t fd_count)
 {
-	struct keep_message message = { what, kind, pool, id };
 	uint64_t end = clock_ms() + KEEPER_PATIENCE_MS;
 	int error;
 
 	/* The keeper does nothing but read, so a full queue is soon empty: at the start it gets a descriptor for each handle. */
-	while ((error = attach_send(agent->keeper.fd, &message, sizeof(message), &fd, fd >= 0)) == -EAGAIN || error == -ETOOMANYREFS) {
+	while ((error = attach_send(agent->keeper.fd, message, sizeof(*message), fds, fd_count)) == -EAGAIN || error == -ETOOMANYREFS) {
 		struct pollfd look = { agent->keeper.fd, POLLOUT, 0 };
 
 		/* Too many descriptors in flight is no matter of this socket: nothing tells when there are fewer. */
@@ -104,18 +103,29 @@ static void keeper_send(struct agent *agent, uint32_t what, uint32_t kind, uint3
 			break;
 	}
 	if (error && !agent->stopping)
-		log_warning("the keeper does not take a message (%u): %s; it will not have the descriptor of %u/%u", what,
-			strerror(-error), pool, id);
+		log_warning("the keeper does not take a message (%u): %s; it will not have the descriptor of %u/%u", message->what,
+			strerror(-error), message->pool, message->id);
 }
 
-void agent_hold(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id, int fd)
+void agent_hold(struct agent *agent, const struct held *item)
 {
-	keeper_send(agent, KEEP_HOLD, kind, pool, id, fd);
+	struct keep_message message = {
+		.what = KEEP_HOLD,
+		.kind = item->kind,
+		.pool = item->pool,
+		.id = item->id,
+		.value = item->value,
+		.value2 = item->value2,
+	};
+
+	keeper_send(agent, &message, item->fds, item->fd_count);
 }
 
 void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id)
 {
-	keeper_send(agent, KEEP_DROP, kind, pool, id, -1);
+	struct keep_message message = { .what = KEEP_DROP, .kind = kind, .pool = pool, .id = id };
+
+	keeper_send(agent, &message, NULL, 0);
 }
 
 static void front_watch(struct agent *agent, uint32_t events)
@@ -378,7 +388,7 @@ static void listener_ready(struct event_source *source, uint32_t events)
 	}
 }
 
-static int agent_setup(struct agent *agent, const struct agent_start *start)
+static int agent_setup(struct agent *agent, const struct module_start *start)
 {
 	sigset_t mask;
 	int error = 0;
@@ -441,15 +451,23 @@ static void agent_teardown(struct agent *agent)
 	close(agent->listener.fd);
 }
 
-int agent_run(const struct agent_start *start)
+int agent_run(const struct module_start *start)
 {
 	struct agent *agent = calloc(1, sizeof(*agent));
+	struct config_error mistake;
 	char text[512];
 	int error;
 
 	if (!agent)
 		return 1;
-	agent->config = *start->config;
+	error = recipe_load(start->recipe, &agent->config, &mistake);
+	if (error) {
+		log_setup("agent", LOG_LEVEL_INFO, 0);
+		log_error("%s", mistake.text);
+		free(agent);
+		return 1;
+	}
+	agent->start = start;
 	agent->recipe = start->recipe;
 	agent->incarnation = start->incarnation;
 	agent->start_ms = clock_ms();
@@ -484,7 +502,7 @@ int agent_run(const struct agent_start *start)
 		free(agent);
 		return 1;
 	}
-	keeper_send(agent, KEEP_READY, 0, 0, 0, -1);
+	keeper_send(agent, &(struct keep_message){ .what = KEEP_READY }, NULL, 0);
 	event_publish(agent, EVENT_AGENT_START, NULL, 0, agent->incarnation, "agent start %llu",
 		(unsigned long long)agent->incarnation);
 	agent_loop(agent);

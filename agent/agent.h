@@ -2,14 +2,14 @@
  * agent.h - the policy process: sole writer of the pool segments, one thread, one event loop, no locks, no CUDA context.
  *
  * agent_run() is called in a child that the keeper forked without exec, since only so it inherits the writable mappings of the
- * sealed pool segments. Everything it needs comes in struct agent_start, so that a restarted agent starts the same way.
+ * sealed pool segments. Everything it needs comes in struct module_start, so that a restarted agent starts the same way.
  */
 #ifndef GPOOL_AGENT_AGENT_H
 #define GPOOL_AGENT_AGENT_H
 
 #include "agent/config.h"
+#include "agent/module.h"
 #include "agent/recipe.h"
-#include "shm/pool_segment.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,26 +24,10 @@ struct event_source {
 	void (*ready)(struct event_source *source, uint32_t events);
 };
 
-struct agent_pool_start {
-	struct pool_segment segment;
-	int segment_fd;
-	uint64_t handle_bytes;
-	int device; /* index within its back end */
-};
-
-struct agent_start {
-	const struct recipe *recipe;
-	const struct config *config;
-	struct agent_pool_start pools[CONFIG_POOLS_MAX];
-	uint32_t pool_count;
-	int listen_fd;
-	int keeper_fd; /* SOCK_SEQPACKET towards the keeper */
-	uint64_t incarnation;
-};
-
 struct agent {
 	struct config config;
 	const struct recipe *recipe;
+	const struct module_start *start;
 	uint64_t incarnation;
 	uint64_t start_ms;
 	int epoll;
@@ -64,7 +48,7 @@ struct agent {
 };
 
 /* Returns the exit status. */
-int agent_run(const struct agent_start *start);
+int agent_run(const struct module_start *start);
 
 int agent_watch(struct agent *agent, struct event_source *source, uint32_t events);
 void agent_unwatch(struct agent *agent, struct event_source *source);
@@ -78,8 +62,8 @@ uint64_t wall_ms(void);
 /* agent_announce_token() - to the front, now or when it reads again. */
 void agent_announce_token(struct agent *agent, const struct session *session);
 
-/* keeper_channel: the agent hands over what must outlive it. */
-void agent_hold(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id, int fd);
+/* What must outlive the agent: the keeper gets duplicates of `fds`. `item` says what they are. */
+void agent_hold(struct agent *agent, const struct held *item);
 void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id);
 
 #endif

@@ -252,7 +252,7 @@ int pool_check_sessions(const struct pool *pool, struct pool_check_session **ses
 	return count;
 }
 
-int pool_create(struct agent *agent, uint32_t index, const struct agent_pool_start *start, struct pool **result)
+int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **result)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
 	const struct pool_header *header = start->segment.header;
@@ -274,7 +274,9 @@ int pool_create(struct agent *agent, uint32_t index, const struct agent_pool_sta
 	if (error)
 		goto free_pool;
 	for (uint32_t i = 0; i < pool->physical.exported; i++)
-		agent_hold(agent, KEEP_HANDLE, index, i, pool->physical.exports[i].fd);
+		agent_hold(agent, &(struct held){ .kind = KEEP_HANDLE, .pool = index, .id = i, .fd_count = 1,
+			.fds = { pool->physical.exports[i].fd }, .value = pool->physical.exports[i].offset,
+			.value2 = pool->physical.exports[i].length });
 	error = free_runs_init(&pool->free, 0, header->reserved_first);
 	if (error)
 		goto destroy_physical;
@@ -284,11 +286,8 @@ int pool_create(struct agent *agent, uint32_t index, const struct agent_pool_sta
 	error = evict_init(pool);
 	if (error)
 		goto fini_reserved;
-	pool->runs = calloc(pool->page_count, sizeof(*pool->runs));
-	if (!pool->runs) {
-		error = -ENOMEM;
-		goto fini_evict;
-	}
+	pool->ledger = start->ledger;
+	pool->runs = pool->ledger.runs;
 	/* The words say what is free, today (all) and after a restart of the agent. */
 	for (uint32_t page = 0; page < pool->page_count; page++) {
 		enum page_state state = page_word_state(pool_word(pool, page));
@@ -302,8 +301,6 @@ int pool_create(struct agent *agent, uint32_t index, const struct agent_pool_sta
 	pool_configure(pool);
 	*result = pool;
 	return 0;
-fini_evict:
-	evict_fini(pool);
 fini_reserved:
 	free_runs_fini(&pool->reserved);
 fini_free:
@@ -322,7 +319,6 @@ void pool_destroy(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id])
 			session_end(pool->sessions[id], SESSION_END_STOP);
-	free(pool->runs);
 	evict_fini(pool);
 	free_runs_fini(&pool->reserved);
 	free_runs_fini(&pool->free);

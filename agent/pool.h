@@ -14,9 +14,6 @@
 
 enum { REFILL_SAMPLES = 4096 };
 
-struct page_run {
-	uint32_t first, count;
-};
 
 /* A tenant's standing in one pool. */
 struct tenant {
@@ -50,7 +47,8 @@ struct pool {
 	uint32_t waiter_count;  /* all */
 	uint32_t short_waiters; /* those that wait for the pool's pages, not at a limit of their own */
 	uint32_t leased;
-	struct page_run *runs; /* [page_count] scratch of one grant */
+	struct ledger ledger;
+	struct page_run *runs; /* the ledger's: [page_count] of the step at hand */
 	struct evict_state evict;
 	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
 	uint64_t refill_count;
@@ -66,7 +64,7 @@ struct pool {
 };
 
 /* pool_create() - takes over the segment; makes the physical pages. *pool is NULL on failure, which is logged. */
-int pool_create(struct agent *agent, uint32_t index, const struct agent_pool_start *start, struct pool **pool);
+int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **pool);
 void pool_destroy(struct pool *pool);
 
 static inline uint64_t pool_word(const struct pool *pool, uint32_t page)

@@ -431,7 +431,8 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 	pool_count(pool, POOL_COUNT_ATTACHES, 1);
 	if (session->role == SESSION_WORKER)
 		lease_initial(session, agent->config.lease.initial_pages);
-	agent_hold(agent, KEEP_SESSION, pool->index, session->id, session->segment_fd);
+	agent_hold(agent, &(struct held){ .kind = KEEP_SESSION, .pool = pool->index, .id = session->id, .fd_count = 4,
+		.fds = { session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd } });
 	agent_announce_token(agent, session);
 	agent_need_tick(agent, 100);
 	error = send_admission(session);

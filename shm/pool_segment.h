@@ -4,7 +4,8 @@
  * The keeper creates it, makes the only writable mapping, then seals it (F_SEAL_FUTURE_WRITE): from then on nobody, a restarted
  * agent included, can map it for writing, so the agent inherits the mapping by fork. Everybody else maps it read-only.
  *
- *   header | page table: u64[page_count] | session directory: struct session_record[4096]
+ *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct object_record[1024] |
+ *   struct role_record[64]
  *
  * Fixed-width fields, offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION.
  */
@@ -21,10 +22,13 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 1,
+	POOL_LAYOUT_VERSION = 2,
 	POOL_SESSIONS = PAGE_OWNER_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,
+	POOL_OBJECTS = 1024,                /* versions of named objects at a time; 0 is none. Number 1.. is the owner of their pages */
+	POOL_OBJECT_NAME_BYTES = 128,
+	POOL_ROLES = 64,
 };
 
 enum pool_pressure { POOL_PRESSURE_LOW, POOL_PRESSURE_MEDIUM, POOL_PRESSURE_HIGH, POOL_PRESSURE_CRITICAL, POOL_PRESSURES };
@@ -41,6 +45,15 @@ enum pool_counter {
 	POOL_COUNT_LEAKED_PINS,   /* pins reported as leaked */
 	POOL_COUNT_ATTACHES,
 	POOL_COUNT_DAMAGE,        /* fields of session segments that could not be */
+	POOL_COUNT_AGENT_STARTS,
+	POOL_COUNT_SPILLED_PAGES,  /* content kept in host memory or in the file */
+	POOL_COUNT_RESTORED_PAGES,
+	POOL_COUNT_SPILL_ERRORS,   /* pages whose content was lost: disk full, bad checksum */
+	POOL_COUNT_SCRUBBED_PAGES, /* zeroed between two trust domains */
+	POOL_COUNT_RETIREMENTS,    /* pages set aside because a former holder may still map them */
+	POOL_COUNT_PUBLICATIONS,
+	POOL_COUNT_TAKEOVERS,      /* roles that went on after a death */
+	POOL_COUNT_MOVER_STARTS,
 	POOL_COUNTERS = 32
 };
 
@@ -59,6 +72,54 @@ struct session_record {
 };
 static_assert(sizeof(struct session_record) == 192, "shared layout");
 
+enum object_state {
+	OBJECT_NONE,
+	OBJECT_PUBLISHING, /* its pages are becoming its own; seen by nobody */
+	OBJECT_CURRENT,    /* what its name means */
+	OBJECT_OLD,        /* a newer version is current; goes with its last reader */
+	OBJECT_DELETED,    /* its name is gone; goes with its last reader */
+	OBJECT_ENDING,     /* its pages are on their way back */
+	OBJECT_STATES
+};
+
+/* What may become of an object's pages, and so how they are mapped. */
+enum object_class {
+	OBJECT_IMMUTABLE, /* nobody writes after publication */
+	OBJECT_MUTABLE,   /* its one writer goes on writing; readers read */
+	OBJECT_EPHEMERAL, /* as immutable, and may be evicted while nobody has it open */
+	OBJECT_CLASSES
+};
+
+/* One version of a named object. Its pages are SHARED with its number as the owner. */
+struct object_record {
+	_Atomic uint32_t state; /* enum object_state; stored last */
+	uint32_t class;         /* enum object_class */
+	uint64_t version;       /* 1.. of this name, never repeated */
+	uint64_t layout_hash;
+	uint32_t pages;
+	uint32_t allocations;
+	uint64_t manifest_bytes;
+	uint64_t published_ms;  /* wall clock */
+	uint32_t uid;           /* of who published it */
+	uint32_t pid;
+	_Atomic uint32_t writer;  /* session that may write (OBJECT_MUTABLE); 0: none, it may be adopted */
+	_Atomic uint32_t readers; /* sessions that have it open */
+	char name[POOL_OBJECT_NAME_BYTES];
+	char tenant[POOL_NAME_BYTES];
+	char role[POOL_NAME_BYTES]; /* who holds this role may adopt it; empty: nobody */
+};
+static_assert(sizeof(struct object_record) == 320, "shared layout");
+
+/* A role that one session holds at a time. `token` goes up with each holder and fences the ones before. */
+struct role_record {
+	_Atomic uint32_t holder; /* session, 0: nobody; changes after token. Standbys sleep on it */
+	_Atomic uint32_t waiters;
+	_Atomic uint64_t token;
+	char name[POOL_NAME_BYTES]; /* empty: the place is free; written once */
+	uint64_t reserved[6];
+};
+static_assert(sizeof(struct role_record) == 128, "shared layout");
+
 struct pool_header {
 	/* Written once by the keeper. */
 	uint64_t magic;
@@ -68,9 +129,13 @@ struct pool_header {
 	uint32_t session_header_bytes;
 	uint32_t block_entry_bytes;
 	uint32_t lease_request_bytes;
+	uint32_t object_record_bytes;
+	uint32_t role_record_bytes;
 	uint64_t segment_bytes;
 	uint64_t page_table_offset;
 	uint64_t sessions_offset;
+	uint64_t objects_offset;
+	uint64_t roles_offset;
 	uint64_t page_bytes;
 	uint32_t page_count;
 	uint32_t pages_per_handle;
@@ -85,7 +150,7 @@ struct pool_header {
 	_Atomic uint32_t waiters;               /* requests that wait for the pool's pages: a worker that frees rings its doorbell */
 	_Atomic uint32_t pressure;              /* enum pool_pressure */
 	_Atomic uint32_t pin_timeout_ms;
-	_Atomic uint64_t incarnation;           /* number of the agent's start */
+	_Atomic uint64_t incarnation;           /* number of the agent's start; goes up with each */
 
 	/* Written by the agent at every change, read by tools. */
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];
@@ -97,6 +162,8 @@ struct pool_segment {
 	struct pool_header *header;
 	_Atomic uint64_t *pages; /* [page_count] */
 	struct session_record *sessions; /* [POOL_SESSIONS] */
+	struct object_record *objects;   /* [POOL_OBJECTS] */
+	struct role_record *roles;       /* [POOL_ROLES] */
 	size_t bytes;
 	bool writable;
 };

@@ -81,15 +81,26 @@ static void pool_segment_over(void *base, size_t bytes, bool writable, struct po
 	segment->header = header;
 	segment->pages = (_Atomic uint64_t *)((char *)base + header->page_table_offset);
 	segment->sessions = (struct session_record *)((char *)base + header->sessions_offset);
+	segment->objects = (struct object_record *)((char *)base + header->objects_offset);
+	segment->roles = (struct role_record *)((char *)base + header->roles_offset);
 	segment->bytes = bytes;
 	segment->writable = writable;
 }
 
-static void pool_layout(uint32_t page_count, size_t *table, size_t *sessions, size_t *bytes)
+struct pool_layout {
+	size_t table, sessions, objects, roles, bytes;
+};
+
+static struct pool_layout pool_layout_of(uint32_t page_count)
 {
-	*table = round_up(sizeof(struct pool_header), 4096);
-	*sessions = round_up(*table + page_count * sizeof(uint64_t), 4096);
-	*bytes = round_up(*sessions + POOL_SESSIONS * sizeof(struct session_record), 4096);
+	struct pool_layout layout;
+
+	layout.table = round_up(sizeof(struct pool_header), 4096);
+	layout.sessions = round_up(layout.table + page_count * sizeof(uint64_t), 4096);
+	layout.objects = round_up(layout.sessions + POOL_SESSIONS * sizeof(struct session_record), 4096);
+	layout.roles = round_up(layout.objects + POOL_OBJECTS * sizeof(struct object_record), 4096);
+	layout.bytes = round_up(layout.roles + POOL_ROLES * sizeof(struct role_record), 4096);
+	return layout;
 }
 
 static bool geometry_ok(const struct pool_geometry *g)
@@ -101,7 +112,8 @@ static bool geometry_ok(const struct pool_geometry *g)
 
 int pool_segment_create(const struct pool_geometry *geometry, struct pool_segment *segment, int *fd)
 {
-	size_t table, sessions, bytes;
+	struct pool_layout layout = pool_layout_of(geometry->page_count);
+	size_t bytes = layout.bytes;
 	struct pool_header *header;
 	char name[64];
 	void *base;
@@ -109,7 +121,6 @@ int pool_segment_create(const struct pool_geometry *geometry, struct pool_segmen
 
 	if (!geometry_ok(geometry))
 		return -EINVAL;
-	pool_layout(geometry->page_count, &table, &sessions, &bytes);
 	snprintf(name, sizeof(name), "gpool-pool-%u", geometry->index);
 	error = segment_memfd(name, bytes, fd);
 	if (error)
@@ -125,9 +136,13 @@ int pool_segment_create(const struct pool_geometry *geometry, struct pool_segmen
 	header->session_header_bytes = sizeof(struct session_header);
 	header->block_entry_bytes = sizeof(struct block_entry);
 	header->lease_request_bytes = sizeof(struct lease_request);
+	header->object_record_bytes = sizeof(struct object_record);
+	header->role_record_bytes = sizeof(struct role_record);
 	header->segment_bytes = bytes;
-	header->page_table_offset = table;
-	header->sessions_offset = sessions;
+	header->page_table_offset = layout.table;
+	header->sessions_offset = layout.sessions;
+	header->objects_offset = layout.objects;
+	header->roles_offset = layout.roles;
 	header->page_bytes = geometry->page_bytes;
 	header->page_count = geometry->page_count;
 	header->pages_per_handle = geometry->pages_per_handle;
@@ -156,7 +171,7 @@ close_fd:
 
 int pool_segment_open(int fd, struct pool_segment *segment)
 {
-	size_t table, sessions, bytes;
+	struct pool_layout layout;
 	struct pool_header header;
 	struct stat stat;
 	void *base;
@@ -178,16 +193,18 @@ int pool_segment_open(int fd, struct pool_segment *segment)
 		header.session_record_bytes != sizeof(struct session_record) ||
 		header.session_header_bytes != sizeof(struct session_header) ||
 		header.block_entry_bytes != sizeof(struct block_entry) ||
-		header.lease_request_bytes != sizeof(struct lease_request))
+		header.lease_request_bytes != sizeof(struct lease_request) ||
+		header.object_record_bytes != sizeof(struct object_record) || header.role_record_bytes != sizeof(struct role_record))
 		goto unmap;
 	error = -EBADMSG;
 	if (header.page_count < 1 || header.page_count > POOL_PAGES_MAX || header.pages_per_handle < 1 ||
 		header.page_count % header.pages_per_handle || header.reserved_first > header.page_count || header.page_bytes < 4096)
 		goto unmap;
-	pool_layout(header.page_count, &table, &sessions, &bytes);
-	if (bytes != (size_t)stat.st_size || header.page_table_offset != table || header.sessions_offset != sessions)
+	layout = pool_layout_of(header.page_count);
+	if (layout.bytes != (size_t)stat.st_size || header.page_table_offset != layout.table ||
+		header.sessions_offset != layout.sessions || header.objects_offset != layout.objects || header.roles_offset != layout.roles)
 		goto unmap;
-	pool_segment_over(base, bytes, false, segment);
+	pool_segment_over(base, layout.bytes, false, segment);
 	return 0;
 unmap:
 	munmap(base, (size_t)stat.st_size);

@@ -31,17 +31,17 @@ enum {
 	STOP_PATIENCE_MS = 10000,  /* for a child that was asked to end */
 };
 
-struct held {
-	struct held *next;
-	uint32_t kind, pool, id;
-	int fd;
+struct held_item {
+	struct held_item *next;
+	struct held held;
 };
 
 struct keeper {
 	const struct recipe *recipe;
 	const struct config *config;
 	struct directory directory;
-	struct agent_start start;
+	struct module_pool pools[MODULE_POOLS_MAX];
+	struct module_start start;
 	sigset_t mask, old_mask;
 	int signals;
 	int channel; /* towards the agent */
@@ -50,7 +50,7 @@ struct keeper {
 	uint64_t front_born_ms;
 	uint32_t front_quick_deaths;
 	uint64_t front_due_ms; /* 0: not waiting to restart it */
-	struct held *held;
+	struct held_item *held;
 	bool stopping;
 };
 
@@ -176,7 +176,7 @@ static int pools_create(struct keeper *keeper)
 {
 	for (uint32_t i = 0; i < keeper->config->pool_count; i++) {
 		const struct config_pool *config = &keeper->config->pools[i];
-		struct agent_pool_start *pool = &keeper->start.pools[i];
+		struct module_pool *pool = &keeper->pools[i];
 		struct pool_geometry geometry;
 		struct device_answer device;
 		int error = device_ask_in_child(keeper, config, &device);
@@ -192,6 +192,13 @@ static int pools_create(struct keeper *keeper)
 		error = pool_segment_create(&geometry, &pool->segment, &pool->segment_fd);
 		if (error) {
 			log_error("pool '%s': cannot make its segment: %s", config->name, strerror(-error));
+			return error;
+		}
+		error = ledger_create(geometry.page_count, 0, 0, &pool->ledger, &pool->ledger_fd);
+		if (error) {
+			log_error("pool '%s': cannot make its ledger: %s", config->name, strerror(-error));
+			close(pool->segment_fd);
+			pool_segment_close(&pool->segment);
 			return error;
 		}
 		pool->device = device.index;
@@ -210,8 +217,9 @@ static void child_begin(struct keeper *keeper, const char *name)
 	close(keeper->signals);
 	/* flock belongs to the open description: a child that kept it would hold the lock after the keeper's death */
 	close(keeper->directory.lock_fd);
-	for (struct held *held = keeper->held; held; held = held->next)
-		close(held->fd);
+	for (struct held_item *item = keeper->held; item; item = item->next)
+		for (uint32_t i = 0; i < item->held.fd_count; i++)
+			close(item->held.fds[i]);
 	sigprocmask(SIG_SETMASK, &keeper->old_mask, NULL);
 }
 
@@ -267,8 +275,10 @@ static void front_child(struct keeper *keeper, int socket)
 	child_begin(keeper, "gpoold-front");
 	log_setup("front", config->log_level, config->log_target == CONFIG_LOG_JOURNAL);
 	/* The writable pool segments are the agent's alone: this process must not even have them mapped. */
-	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
+	for (uint32_t i = 0; i < keeper->start.pool_count; i++) {
 		pool_segment_close(&keeper->start.pools[i].segment);
+		ledger_close(&keeper->start.pools[i].ledger);
+	}
 	if (dup2(socket, 3) < 0 || close_range(4, ~0U, 0) < 0)
 		_exit(1);
 	options.agent_socket = 3;
@@ -339,30 +349,34 @@ static void front_died(struct keeper *keeper, int status)
 
 static void held_drop(struct keeper *keeper, const struct keep_message *message)
 {
-	for (struct held **at = &keeper->held; *at; at = &(*at)->next) {
-		struct held *held = *at;
+	for (struct held_item **at = &keeper->held; *at; at = &(*at)->next) {
+		struct held_item *item = *at;
 
-		if (held->kind != message->kind || held->pool != message->pool || held->id != message->id)
+		if (item->held.kind != message->kind || item->held.pool != message->pool || item->held.id != message->id)
 			continue;
-		*at = held->next;
-		close(held->fd);
-		free(held);
+		*at = item->next;
+		for (uint32_t i = 0; i < item->held.fd_count; i++)
+			close(item->held.fds[i]);
+		free(item);
 		return;
 	}
 }
 
-static void held_add(struct keeper *keeper, const struct keep_message *message, int fd)
+static void held_add(struct keeper *keeper, const struct keep_message *message, const int *fds, size_t fd_count)
 {
-	struct held *held = malloc(sizeof(*held));
+	struct held_item *item = malloc(sizeof(*item));
 
 	held_drop(keeper, message);
-	if (!held) {
+	if (!item) {
 		log_error("out of memory: the descriptor of %u/%u is not kept", message->pool, message->id);
-		close(fd);
+		for (size_t i = 0; i < fd_count; i++)
+			close(fds[i]);
 		return;
 	}
-	*held = (struct held){ keeper->held, message->kind, message->pool, message->id, fd };
-	keeper->held = held;
+	item->next = keeper->held;
+	item->held = (struct held){ message->kind, message->pool, message->id, (uint32_t)fd_count, { 0 }, message->value, message->value2 };
+	memcpy(item->held.fds, fds, fd_count * sizeof(*fds));
+	keeper->held = item;
 }
 
 /* False: the agent's end is closed. */
@@ -370,19 +384,17 @@ static bool channel_read(struct keeper *keeper)
 {
 	struct keep_message message;
 	size_t fd_count = 0;
-	int fd = -1, length = attach_receive(keeper->channel, &message, sizeof(message), &fd, 1, &fd_count, 0);
+	int fds[KEEP_FDS_MAX];
+	int length = attach_receive(keeper->channel, &message, sizeof(message), fds, KEEP_FDS_MAX, &fd_count, 0);
 
-	if (length != sizeof(message)) {
-		if (fd_count)
-			close(fd);
-		return length != -EPIPE && length != -ECONNRESET;
-	}
-	if (message.what == KEEP_HOLD && fd_count) {
-		held_add(keeper, &message, fd);
+	if (length == sizeof(message) && message.what == KEEP_HOLD && fd_count) {
+		held_add(keeper, &message, fds, fd_count);
 		return true;
 	}
-	if (fd_count)
-		close(fd);
+	for (size_t i = 0; i < fd_count; i++)
+		close(fds[i]);
+	if (length != sizeof(message))
+		return length != -EPIPE && length != -ECONNRESET;
 	if (message.what == KEEP_DROP)
 		held_drop(keeper, &message);
 	else if (message.what == KEEP_READY)
@@ -528,7 +540,9 @@ static int keeper_setup(struct keeper *keeper)
 		chown(keeper->directory.attach, (uid_t)-1, keeper->config->group_id) < 0)
 		log_warning("cannot give '%s' to group '%s': %s", keeper->directory.attach, keeper->config->group, strerror(errno));
 	keeper->start.recipe = keeper->recipe;
-	keeper->start.config = keeper->config;
+	keeper->start.size = sizeof(keeper->start);
+	keeper->start.pools = keeper->pools;
+	keeper->start.parent = getpid();
 	/* Workers tell one run of the pool from another by it, so no two starts have the same number: microseconds, then restarts. */
 	keeper->start.incarnation = wall_us() << 10;
 	error = agent_start(keeper);
@@ -560,10 +574,13 @@ int keeper_run(const struct recipe *recipe, const struct config *config)
 	child_stop(keeper, &keeper->agent, "agent");
 	child_stop(keeper, &keeper->front, "front");
 	while (keeper->held)
-		held_drop(keeper, &(struct keep_message){ 0, keeper->held->kind, keeper->held->pool, keeper->held->id });
+		held_drop(keeper, &(struct keep_message){ .kind = keeper->held->held.kind, .pool = keeper->held->held.pool,
+			.id = keeper->held->held.id });
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++) {
 		close(keeper->start.pools[i].segment_fd);
 		pool_segment_close(&keeper->start.pools[i].segment);
+		close(keeper->start.pools[i].ledger_fd);
+		ledger_close(&keeper->start.pools[i].ledger);
 	}
 free_keeper:
 	directory_close(&keeper->directory);

@@ -1,0 +1,138 @@
+/*
+ * ledger.h - what an agent must know that nobody else may see or write, and that the next agent goes on with: tokens, limits, the
+ * step it is in, spilled blocks. One shared memory for each pool, made by the keeper, inherited by the agent alone.
+ *
+ * Writer: the agent. Reader: the next one. What the page words and the session segments tell anyhow is not written down twice.
+ * Crash rule: the agent may die between any two stores; recover.c says what each half-done step becomes. So a record is filled
+ * first and its state stored last, and a step that touches several words stands in the journal before the first of them changes.
+ *
+ *   header | runs struct page_run[page_count] | sessions[POOL_SESSIONS] | objects[POOL_OBJECTS] | pages[page_count] | slots[slot_count]
+ */
+#ifndef GPOOL_AGENT_LEDGER_H
+#define GPOOL_AGENT_LEDGER_H
+
+#include "shm/pool_segment.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define LEDGER_MAGIC UINT64_C(0x7265676465706731) /* "1gpedger" */
+
+struct page_run {
+	uint32_t first, count;
+};
+
+/*
+ * The step that the agent is in. `what` is stored last and cleared first; while it is not LEDGER_REST the other fields and the
+ * first run_count runs are whole.
+ */
+enum ledger_step {
+	LEDGER_REST,
+	LEDGER_GRANT,     /* runs become LEASED to session; committed by the answer in its request slot. Else: taken back */
+	LEDGER_RECLAIM,   /* idle pages, runs, were seen idle after they were marked: they are the agent's */
+	LEDGER_TAKE,      /* a block, runs in order of its extents, was found unpinned after it was marked: it goes */
+};
+struct ledger_journal {
+	_Atomic uint32_t what;      /* enum ledger_step */
+	uint32_t session;
+	uint32_t run_count;
+	uint32_t slot;              /* LEDGER_GRANT: request slot */
+	uint32_t slot_state;        /* LEDGER_GRANT: what the slot's state must no longer be */
+	uint32_t reserved[3];
+};
+
+/* A control request that changes something and is being carried out: what is known of it when the agent dies in it. */
+struct ledger_verb {
+	_Atomic uint32_t session; /* 0: none */
+	uint32_t type;
+	uint64_t sequence;
+	_Atomic uint64_t progress;
+};
+
+enum ledger_session_state {
+	LEDGER_SESSION_NONE,
+	LEDGER_SESSION_ADMITTING, /* its answer may or may not have been sent */
+	LEDGER_SESSION_LIVE,
+	LEDGER_SESSION_CLOSED,    /* connection closed, process lives */
+	LEDGER_SESSION_ENDING,    /* its pages are on their way back */
+};
+enum { LEDGER_ANSWER_BYTES = 368 };
+
+struct ledger_session {
+	_Atomic uint32_t state; /* enum ledger_session_state */
+	uint32_t role;
+	uint32_t privileged;
+	uint32_t pid;
+	uint32_t uid;
+	uint32_t quota;  /* pages */
+	_Atomic uint32_t limit;
+	uint32_t domain; /* trust domain, index in the configuration */
+	uint64_t attached_ms; /* CLOCK_MONOTONIC, which all agents of one boot share */
+	uint8_t token[16];
+	char name[POOL_NAME_BYTES];
+	char tenant[POOL_NAME_BYTES];
+	/* The last request on the attach socket that changed something, and its answer: a repeat gets the same one. */
+	_Atomic uint64_t answered;
+	uint32_t answer_bytes;
+	uint32_t reserved;
+	uint8_t answer[LEDGER_ANSWER_BYTES];
+};
+
+/* Beside struct object_record of the pool segment: who has it open, one bit for each session. */
+struct ledger_object {
+	_Atomic uint64_t readers[POOL_SESSIONS / 64];
+};
+
+struct ledger_page {
+	uint8_t domain;    /* whose bytes are in it, trust domain plus 1; 0: nobody's, zeros */
+	uint8_t reserved[3];
+};
+
+/* A page's worth of spilled content: of the host memory tier [0, memory_slots), of the file [memory_slots, slot_count). */
+struct ledger_slot {
+	_Atomic uint64_t tag;  /* of the block; 0: free */
+	uint32_t session;
+	uint32_t index;        /* of the page within its block, in order of its extents */
+	uint64_t checksum;     /* XXH3 64 */
+	uint32_t next;         /* slot of the next page plus 1; 0: last */
+	uint32_t pages;        /* of the whole block */
+	uint32_t state;        /* spill.c's own */
+	uint32_t reserved;
+};
+
+/* Limits that poolctl has set and that hold until the next reload, by position in the configuration. */
+struct ledger_tenant {
+	_Atomic uint32_t changed; /* 1: the two below count */
+	_Atomic uint32_t minimum, limit;
+};
+enum { LEDGER_TENANTS = 64 };
+
+struct ledger_header {
+	uint64_t magic;
+	uint32_t layout_version; /* POOL_LAYOUT_VERSION: one number for all that is shared */
+	uint32_t header_bytes;
+	uint32_t page_count;
+	uint32_t memory_slots, slot_count;
+	_Atomic uint32_t started; /* an agent has served from this ledger */
+	struct ledger_journal journal;
+	struct ledger_verb verb;
+	struct ledger_tenant tenants[LEDGER_TENANTS];
+};
+
+struct ledger {
+	struct ledger_header *header;
+	struct page_run *runs;           /* [page_count]: of the journal, and scratch of one grant */
+	struct ledger_session *sessions; /* [POOL_SESSIONS] */
+	struct ledger_object *objects;   /* [POOL_OBJECTS] */
+	struct ledger_page *pages;       /* [page_count] */
+	struct ledger_slot *slots;       /* [slot_count] */
+	size_t bytes;
+};
+
+/* ledger_create() - a new one, zeroed and mapped; *fd is the caller's, and never given to anybody. 0, -ENOMEM or what memfd_create said. */
+int ledger_create(uint32_t page_count, uint32_t memory_slots, uint32_t slot_count, struct ledger *ledger, int *fd);
+/* ledger_open() - map one that was kept over a restart of gpoold. 0, -EPROTO (another layout), -EBADMSG, -ENOMEM. */
+int ledger_open(int fd, struct ledger *ledger);
+void ledger_close(struct ledger *ledger);
+
+#endif
