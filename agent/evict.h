@@ -85,6 +85,11 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
  * nothing was lost. Cost: a scan, and a pass over the pages.
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
+/*
+ * evict_take_runs() - the extents of a block in pool->runs, whose loss is decided, become free: bits, tags, words. Done again for those that
+ * are not yet, when the agent died in it. Returns pages; the caller books them.
+ */
+uint32_t evict_take_runs(struct pool *pool, struct session *session, uint32_t run_count);
 /* evict_possible() - whether request->pages could be had so, at this moment. Nothing is taken. Cost: a scan. */
 bool evict_possible(struct pool *pool, const struct evict_request *request);
 
