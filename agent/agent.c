@@ -5,6 +5,7 @@
 #include "agent/front/front.h"
 #include "agent/housekeeping.h"
 #include "agent/keeper/channel.h"
+#include "agent/kept_config.h"
 #include "agent/log.h"
 #include "agent/session.h"
 
@@ -88,7 +89,7 @@ void agent_need_tick(struct agent *agent, uint32_t ms)
 		agent->timer_ms = ms;
 }
 
-static void keeper_send(struct agent *agent, const struct keep_message *message, const int *fds, uint32_t fd_count)
+int agent_tell_keeper(struct agent *agent, const struct keep_message *message, const int *fds, uint32_t fd_count)
 {
 	uint64_t end = clock_ms() + KEEPER_PATIENCE_MS;
 	int error;
@@ -103,11 +104,11 @@ static void keeper_send(struct agent *agent, const struct keep_message *message,
 			break;
 	}
 	if (error && !agent->stopping)
-		log_warning("the keeper does not take a message (%u): %s; it will not have the descriptor of %u/%u", message->what,
-			strerror(-error), message->pool, message->id);
+		log_warning("the keeper does not take a message (%u, of %u/%u): %s", message->what, message->pool, message->id, strerror(-error));
+	return error;
 }
 
-void agent_hold(struct agent *agent, const struct held *item)
+int agent_hold(struct agent *agent, const struct held *item)
 {
 	struct keep_message message = {
 		.what = KEEP_HOLD,
@@ -118,14 +119,14 @@ void agent_hold(struct agent *agent, const struct held *item)
 		.value2 = item->value2,
 	};
 
-	keeper_send(agent, &message, item->fds, item->fd_count);
+	return agent_tell_keeper(agent, &message, item->fds, item->fd_count);
 }
 
 void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id)
 {
 	struct keep_message message = { .what = KEEP_DROP, .kind = kind, .pool = pool, .id = id };
 
-	keeper_send(agent, &message, NULL, 0);
+	agent_tell_keeper(agent, &message, NULL, 0);
 }
 
 static void front_watch(struct agent *agent, uint32_t events)
@@ -226,6 +227,10 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 		front_take(agent, fd, (pid_t)message.id, message.pool);
 	else if (fd_count)
 		close(fd);
+	else if (length == sizeof(message) && message.what == KEEP_VERDICT)
+		upgrade_answer(agent, &message);
+	else if (length == sizeof(message) && message.what == KEEP_LEAVE)
+		_exit(0); /* a successor goes on with all of it as it is */
 }
 
 static void signals_ready(struct event_source *source, uint32_t events)
@@ -238,8 +243,10 @@ static void signals_ready(struct event_source *source, uint32_t events)
 	while (read(source->fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
 		if (info.ssi_signo == SIGHUP)
 			control_reload(agent, text, sizeof(text));
-		else
+		else if ((int)info.ssi_pid == agent->start->parent)
 			agent->stopping = true;
+		else /* a terminal or a service manager signals all of us; whether and how to stop is the keeper's to say */
+			log_debug("signal %u is left to the keeper", info.ssi_signo);
 	}
 }
 
@@ -451,6 +458,16 @@ static void agent_teardown(struct agent *agent)
 	close(agent->listener.fd);
 }
 
+/* The first start undoes what it did. A later one leaves all as it is: the pool has users, and the next try goes on from there. */
+static int agent_give_up(struct agent *agent)
+{
+	if (agent->start->restarts || agent->start->adopted)
+		return 1;
+	agent_teardown(agent);
+	free(agent);
+	return 1;
+}
+
 int agent_run(const struct module_start *start)
 {
 	struct agent *agent = calloc(1, sizeof(*agent));
@@ -460,9 +477,13 @@ int agent_run(const struct module_start *start)
 
 	if (!agent)
 		return 1;
-	error = recipe_load(start->recipe, &agent->config, &mistake);
+	/* Another run's is for that run. */
+	error = start->adopted ? -ENOENT : kept_config_load(start, &agent->config, &mistake);
+	if (error && error != -ENOENT)
+		log_warning("%s; the files are read", mistake.text);
+	if (error)
+		error = recipe_load(start->recipe, &agent->config, &mistake);
 	if (error) {
-		log_setup("agent", LOG_LEVEL_INFO, 0);
 		log_error("%s", mistake.text);
 		free(agent);
 		return 1;
@@ -480,10 +501,8 @@ int agent_run(const struct module_start *start)
 	for (uint32_t i = 0; i < start->pool_count; i++) {
 		error = pool_create(agent, i, &start->pools[i], &agent->pools[i]);
 		if (error) {
-			log_error("cannot make pool '%s': %s; gpoold stops", agent->config.pools[i].name, strerror(-error));
-			agent_teardown(agent);
-			free(agent);
-			return 1;
+			log_error("cannot make pool '%s': %s", agent->config.pools[i].name, strerror(-error));
+			return agent_give_up(agent);
 		}
 		agent->pool_count++;
 		log_info("pool '%s': %u pages of %llu bytes on %s %s, %u reserved", agent->config.pools[i].name,
@@ -493,16 +512,15 @@ int agent_run(const struct module_start *start)
 	}
 	error = pools_minima_fit(agent, &agent->config, text, sizeof(text));
 	if (error)
-		log_error("%s; gpoold stops", text);
+		log_error("%s", text);
 	if (!error)
 		error = agent_watch(agent, &agent->listener, EPOLLIN);
 	if (error) {
-		log_error("cannot listen: %s", strerror(-error));
-		agent_teardown(agent);
-		free(agent);
-		return 1;
+		log_error("cannot serve: %s", strerror(-error));
+		return agent_give_up(agent);
 	}
-	keeper_send(agent, &(struct keep_message){ .what = KEEP_READY }, NULL, 0);
+	kept_config_hold(agent);
+	agent_tell_keeper(agent, &(struct keep_message){ .what = KEEP_READY }, NULL, 0);
 	event_publish(agent, EVENT_AGENT_START, NULL, 0, agent->incarnation, "agent start %llu",
 		(unsigned long long)agent->incarnation);
 	agent_loop(agent);

@@ -3,9 +3,11 @@
 
 #include "agent/event.h"
 #include "agent/exchange.h"
+#include "agent/kept_config.h"
 #include "agent/log.h"
 #include "agent/requests.h"
 #include "agent/session.h"
+#include "agent/upgrade.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -27,7 +29,7 @@ int exchange_fail(struct exchange *x, int error, const char *format, ...)
 	return msg_encode_error_reply(&reply, x->sequence, NULL, x->reply, MSG_BYTES_MAX);
 }
 
-static int done(struct exchange *x, uint64_t value, const char *text)
+int exchange_done(struct exchange *x, uint64_t value, const char *text)
 {
 	struct msg_done_reply reply = { .value = value };
 
@@ -85,7 +87,7 @@ static int answer_evict(struct exchange *x)
 	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
-	return done(x, pages, text);
+	return exchange_done(x, pages, text);
 }
 
 static uint64_t minima_of(const struct pool *pool, const struct tenant *except)
@@ -120,7 +122,7 @@ static int answer_limit(struct exchange *x)
 			return exchange_fail(x, -EINVAL, "a session has no minimum; give one to its tenant '%s'", session->tenant->config->name);
 		if (request.limit_pages != UINT32_MAX)
 			session->limit = request.limit_pages;
-		return done(x, session->limit, "session limit changed");
+		return exchange_done(x, session->limit, "session limit changed");
 	}
 	tenant = pool_tenant(pool, request.tenant);
 	if (!tenant)
@@ -141,7 +143,7 @@ static int answer_limit(struct exchange *x)
 		limit);
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
-	return done(x, limit, "tenant limits changed, until the next reload");
+	return exchange_done(x, limit, "tenant limits changed, until the next reload");
 }
 
 int control_reload(struct agent *agent, char *text, size_t text_bytes)
@@ -181,6 +183,7 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 	log_setup("agent", agent->config.log_level, agent->config.log_target == CONFIG_LOG_JOURNAL);
 	for (uint32_t i = 0; i < agent->pool_count; i++)
 		pool_configure(agent->pools[i]);
+	kept_config_hold(agent);
 	log_info("reload: %s", text);
 	event_publish(agent, EVENT_RELOAD, NULL, 0, 0, "%s", text);
 	return 0;
@@ -193,7 +196,7 @@ static int answer_reload(struct exchange *x)
 
 	text[0] = '\0';
 	error = control_reload(x->agent, text, sizeof(text));
-	return error ? exchange_fail(x, error, "%s", text) : done(x, 0, text);
+	return error ? exchange_fail(x, error, "%s", text) : exchange_done(x, 0, text);
 }
 
 struct verb {
@@ -214,6 +217,7 @@ static const struct verb verbs[] = {
 	{ MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict },
 	{ MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit },
 	{ MSG_TYPE_reload_request, SESSION_ADMIN, true, answer_reload },
+	{ MSG_TYPE_upgrade_request, SESSION_ADMIN, true, answer_upgrade },
 };
 
 static const struct verb *verb_of(unsigned type)
@@ -276,25 +280,37 @@ static int answer(struct exchange *x, unsigned type)
 	return x->reply_bytes;
 }
 
+void control_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct exchange x = { .agent = agent, .id = later->id, .sequence = later->sequence, .reply = reply };
+
+	x.reply_bytes = error ? exchange_fail(&x, error, "%s", text) : exchange_done(&x, 0, text);
+	x.session = session_by_token(agent, later->token);
+	if (x.session && x.reply_bytes > 0)
+		answer_keep(&x);
+	if (x.reply_bytes > 0)
+		front_send(agent, x.id, reply, (uint32_t)x.reply_bytes);
+}
+
 void control_packet(struct agent *agent, const uint8_t *packet, size_t length)
 {
 	static uint8_t reply[MSG_BYTES_MAX];
 	struct exchange x = { .agent = agent, .reply = reply };
 	struct msg_envelope envelope;
-	uint64_t id;
 	int bytes;
 
-	if (length <= sizeof(id))
+	if (length <= sizeof(x.id))
 		return;
-	memcpy(&id, packet, sizeof(id));
-	x.request = packet + sizeof(id);
-	x.request_bytes = length - sizeof(id);
-	if (!id || msg_envelope_read(&envelope, x.request, x.request_bytes))
+	memcpy(&x.id, packet, sizeof(x.id));
+	x.request = packet + sizeof(x.id);
+	x.request_bytes = length - sizeof(x.id);
+	if (!x.id || msg_envelope_read(&envelope, x.request, x.request_bytes))
 		return;
 	x.sequence = envelope.sequence;
 	/* The front has looked already; it is the process that may be taken over. */
 	x.session = session_by_token(agent, envelope.token);
 	bytes = x.session ? answer(&x, envelope.type) : exchange_fail(&x, -EACCES, "the token is not of a live session; attach again");
 	if (bytes > 0)
-		front_send(agent, id, reply, (uint32_t)bytes);
+		front_send(agent, x.id, reply, (uint32_t)bytes);
 }

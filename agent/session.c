@@ -1,5 +1,6 @@
 #include "agent/session.h"
 
+#include "agent/descriptors.h"
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
@@ -473,6 +474,11 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 			request->tenant);
 	if (pool->session_count >= agent->config.limits.sessions)
 		return refuse(socket, -EUSERS, "%u sessions are attached, the limit; raise limits.sessions", pool->session_count);
+	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
+		return refuse(socket, -EMFILE,
+			"a session takes %d descriptors, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are left; raise "
+			"LimitNOFILE= of its unit",
+			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
 	if (error)
 		return refuse(socket, error, "the agent cannot make a session: %s", strerror(-error));
