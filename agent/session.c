@@ -1,6 +1,7 @@
 #include "agent/session.h"
 
 #include "agent/crash_point.h"
+#include "agent/descriptors.h"
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
@@ -368,8 +369,8 @@ static void ledger_state(const struct session *session, enum ledger_session_stat
 	crash_point();
 }
 
-/* What the next agent cannot find elsewhere. */
-static void ledger_write(const struct session *session)
+/* What the next agent cannot find elsewhere. Without it, and the keeper's hold, there is no session. */
+static int ledger_write(const struct session *session)
 {
 	struct ledger_session *record = ledger_of(session);
 
@@ -385,7 +386,7 @@ static void ledger_write(const struct session *session)
 	snprintf(record->name, sizeof(record->name), "%s", session->name);
 	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
 	ledger_state(session, LEDGER_SESSION_ADMITTING);
-	agent_hold(session->pool->agent, &(struct held){
+	return agent_hold(session->pool->agent, &(struct held){
 		.kind = KEEP_SESSION, .pool = session->pool->index, .id = session->id, .fd_count = 4,
 		.fds = { session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd } });
 }
@@ -498,7 +499,14 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 		session_free(session);
 		return error;
 	}
-	ledger_write(session);
+	error = ledger_write(session);
+	if (error) {
+		ledger_state(session, LEDGER_SESSION_NONE);
+		session_unwatch(session);
+		session->socket.fd = session->pidfd.fd = -1;
+		session_free(session);
+		return error;
+	}
 	session_enter(session);
 	record_write(session, SESSION_RECORD_LIVE);
 	pool_count(pool, POOL_COUNT_ATTACHES, 1);
@@ -540,6 +548,11 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 			request->tenant);
 	if (pool->session_count >= agent->config.limits.sessions)
 		return refuse(socket, -EUSERS, "%u sessions are attached, the limit; raise limits.sessions", pool->session_count);
+	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
+		return refuse(socket, -EMFILE,
+			"a session takes %d descriptors, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are left; raise "
+			"LimitNOFILE= of its unit",
+			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
 	if (error)
 		return refuse(socket, error, "the agent cannot make a session: %s", strerror(-error));

@@ -38,6 +38,7 @@ enum {
 };
 
 struct front_options {
+	uint32_t size;           /* sizeof(struct front_options) of who fills it; they only grow */
 	const char *control_url; /* "ipc:///path" of the REP socket */
 	const char *events_url;  /* "ipc:///path" of the PUB socket */
 	int agent_socket;        /* SOCK_SEQPACKET to the agent; the front ends when it closes */

@@ -332,6 +332,16 @@ const struct verb verbs[] = {
 		.run = dump_run,
 	},
 	{
+		.name = "upgrade",
+		.arguments = "",
+		.summary = "have the agent go on with newly installed code",
+		.text = "Loads the file gpoold-agent.so anew, as make install or a package has put it there, and has agent, front and "
+			"movers go on with it. No page changes hands; processes that are attached stay so. A file that cannot be "
+			"loaded, or whose layout of shared memory is another, is refused, and the agent goes on as it was.",
+		.options = no_options,
+		.run = upgrade_run,
+	},
+	{
 		.name = "version",
 		.arguments = "",
 		.summary = "show the versions of poolctl and of the agent",

@@ -131,6 +131,7 @@ int reload_run(const struct command *command);
 int check_run(const struct command *command);
 int doctor_run(const struct command *command);
 int dump_run(const struct command *command);
+int upgrade_run(const struct command *command);
 int version_run(const struct command *command);
 
 #endif
