@@ -157,17 +157,15 @@ static inline void rig_tiers(struct rig *rig)
 	rig_hold(rig, (struct held){KEEP_TIER, 0, 1, 1, {rig->file_fd}, FILE_SLOTS, 0});
 }
 
-static inline struct rig *rig_new(bool each_handle, bool tiers)
+/* All but the memory behind it. */
+static inline struct rig *rig_pool(const char *backend)
 {
-	struct pool_geometry geometry = {"gpu0", "host", "0", 0, PAGE_BYTES, PAGES, PAGES_PER_HANDLE, 0};
+	struct pool_geometry geometry = {"gpu0", backend, "0", 0, PAGE_BYTES, PAGES, PAGES_PER_HANDLE, 0};
 	struct rig *rig = calloc(1, sizeof(*rig));
 
 	assert_non_null(rig);
-	setenv("GPOOL_HOST_GRANULARITY", "64KiB", 1);
-	setenv("GPOOL_HOST_MEMORY", "1GiB", 1);
 	unsetenv("GPOOL_NO_URING");
 	rig->memory_fd = rig->file_fd = -1;
-	assert_int_equal(gpu_open(gpu_backend("host"), 0, 0, &rig->gpu), 0);
 	assert_int_equal(pool_segment_create(&geometry, &rig->pool.segment, &rig->pool.segment_fd), 0);
 	assert_int_equal(ledger_create(PAGES, 0, 0, &rig->pool.ledger, &rig->pool.ledger_fd), 0);
 	rig->pool.handle_bytes = (uint64_t)PAGES_PER_HANDLE * PAGE_BYTES;
@@ -188,10 +186,20 @@ static inline struct rig *rig_new(bool each_handle, bool tiers)
 		.listen_fd = -1,
 		.keeper_fd = -1,
 		.parent = getpid()};
+	mover_queue_init(&rig->queue, rig->ring, rig->pool.work_bell, rig->pool.done_bell);
+	return rig;
+}
+
+static inline struct rig *rig_new(bool each_handle, bool tiers)
+{
+	struct rig *rig = rig_pool("host");
+
+	setenv("GPOOL_HOST_GRANULARITY", "64KiB", 1);
+	setenv("GPOOL_HOST_MEMORY", "1GiB", 1);
+	assert_int_equal(gpu_open(gpu_backend("host"), 0, 0, &rig->gpu), 0);
 	rig_handles(rig, each_handle);
 	if (tiers)
 		rig_tiers(rig);
-	mover_queue_init(&rig->queue, rig->ring, rig->pool.work_bell, rig->pool.done_bell);
 	return rig;
 }
 
@@ -263,7 +271,7 @@ static inline void rig_free(struct rig *rig)
 {
 	if (rig->mover)
 		assert_int_equal(rig_stop(rig, SIGTERM), 0);
-	gpu_close(rig->gpu);
+	gpu_close(rig->gpu); /* NULL where it is somebody else's */
 	for (uint32_t i = 0; i < rig->start.held_count; i++)
 		close(rig->held[i].fds[0]);
 	if (rig->memory)
