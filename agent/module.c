@@ -10,9 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Without a mover in this build there is none: then the keeper starts none. */
-extern int mover_run(const struct module_start *start) __attribute__((weak));
-
 /* The keeper may know fewer options than we do, or more: the common part counts, and a part that is missing is zero. */
 static int front(const struct module_start *start, const void *given)
 {
