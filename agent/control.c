@@ -27,7 +27,7 @@ int exchange_fail(struct exchange *x, int error, const char *format, ...)
 	return msg_encode_error_reply(&reply, x->sequence, NULL, x->reply, MSG_BYTES_MAX);
 }
 
-static int done(struct exchange *x, uint64_t value, const char *text)
+int exchange_done(struct exchange *x, uint64_t value, const char *text)
 {
 	struct msg_done_reply reply = { .value = value };
 
@@ -85,7 +85,7 @@ static int answer_evict(struct exchange *x)
 	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
-	return done(x, pages, text);
+	return exchange_done(x, pages, text);
 }
 
 static uint64_t minima_of(const struct pool *pool, const struct tenant *except)
@@ -120,7 +120,7 @@ static int answer_limit(struct exchange *x)
 			return exchange_fail(x, -EINVAL, "a session has no minimum; give one to its tenant '%s'", session->tenant->config->name);
 		if (request.limit_pages != UINT32_MAX)
 			session->limit = request.limit_pages;
-		return done(x, session->limit, "session limit changed");
+		return exchange_done(x, session->limit, "session limit changed");
 	}
 	tenant = pool_tenant(pool, request.tenant);
 	if (!tenant)
@@ -141,7 +141,7 @@ static int answer_limit(struct exchange *x)
 		limit);
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
-	return done(x, limit, "tenant limits changed, until the next reload");
+	return exchange_done(x, limit, "tenant limits changed, until the next reload");
 }
 
 int control_reload(struct agent *agent, char *text, size_t text_bytes)
@@ -193,7 +193,7 @@ static int answer_reload(struct exchange *x)
 
 	text[0] = '\0';
 	error = control_reload(x->agent, text, sizeof(text));
-	return error ? exchange_fail(x, error, "%s", text) : done(x, 0, text);
+	return error ? exchange_fail(x, error, "%s", text) : exchange_done(x, 0, text);
 }
 
 struct verb {
@@ -211,9 +211,11 @@ static const struct verb verbs[] = {
 	{ MSG_TYPE_clients_request, SESSION_OBSERVER, false, answer_clients },
 	{ MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants },
 	{ MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check },
+	{ MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles },
 	{ MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict },
 	{ MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit },
 	{ MSG_TYPE_reload_request, SESSION_ADMIN, true, answer_reload },
+	{ MSG_TYPE_role_remove_request, SESSION_ADMIN, true, answer_role_remove },
 };
 
 static const struct verb *verb_of(unsigned type)

@@ -31,6 +31,9 @@ static const char *const kind_names[] = {
 	[GPOOL_EVENT_RELOAD] = "reload",
 	[GPOOL_EVENT_FRONT_RESTART] = "front-restart",
 	[GPOOL_EVENT_DAMAGE] = "damaged-session",
+	[GPOOL_EVENT_ROLE_GRANTED] = "role-granted",
+	[GPOOL_EVENT_ROLE_FREED] = "role-freed",
+	[GPOOL_EVENT_TAKEOVER] = "takeover",
 };
 enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
 

@@ -11,7 +11,7 @@
 #define CONTENT_WORDS "KV_CACHE LORA_WEIGHT TEMP_BUFFER ACTIVATION GRADIENT"
 #define KIND_WORDS \
 	"pressure eviction reclaim tenant-limit agent-start session-start session-end leaked-pin reload front-restart " \
-	"damaged-session"
+	"damaged-session role-granted role-freed takeover"
 
 const char *const code_texts[CODES] = {
 	[CODE_OK] = "Done.",
@@ -141,7 +141,7 @@ static const struct option_spec events_options[] = {
 		.id = OPTION_KIND,
 		.words = KIND_WORDS,
 		.help = "Only this kind: pressure, eviction, reclaim, tenant-limit, agent-start, session-start, session-end, "
-			"leaked-pin, reload, front-restart or damaged-session.",
+			"leaked-pin, reload, front-restart, damaged-session, role-granted, role-freed or takeover.",
 	},
 	{ .name = NULL },
 };
