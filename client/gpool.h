@@ -389,9 +389,9 @@ enum gpool_event_kind {
 	GPOOL_EVENT_RELOAD = 9,
 	GPOOL_EVENT_FRONT_RESTART = 10,
 	GPOOL_EVENT_DAMAGE = 11,
-	GPOOL_EVENT_ROLE_GRANTED = 12, /* value: token */
-	GPOOL_EVENT_ROLE_FREED = 13,   /* value: token */
-	GPOOL_EVENT_TAKEOVER = 14      /* a standby has the role of a dead session; value: token */
+	GPOOL_EVENT_ROLE_GRANTED = 15, /* value: token */
+	GPOOL_EVENT_ROLE_FREED = 16,   /* value: token */
+	GPOOL_EVENT_TAKEOVER = 17      /* a standby has the role of a dead session; value: token */
 };
 
 struct gpool_event {

@@ -46,7 +46,7 @@ static void test_layout(void **state)
 	assert_int_equal(GPOOL_GRADIENT, 4);
 	assert_int_equal(GPOOL_ALLOC_SPILL, 16);
 	assert_int_equal(GPOOL_EVENT_DAMAGE, 11);
-	assert_int_equal(GPOOL_EVENT_TAKEOVER, 14);
+	assert_int_equal(GPOOL_EVENT_TAKEOVER, 17);
 }
 
 /* ---- gpool_options ---- */
