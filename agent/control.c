@@ -219,10 +219,12 @@ static const struct verb verbs[] = {
 	{ MSG_TYPE_clients_request, SESSION_OBSERVER, false, answer_clients },
 	{ MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants },
 	{ MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check },
+	{ MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles },
 	{ MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict },
 	{ MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit },
 	{ MSG_TYPE_reload_request, SESSION_ADMIN, true, answer_reload },
 	{ MSG_TYPE_upgrade_request, SESSION_ADMIN, true, answer_upgrade },
+	{ MSG_TYPE_role_remove_request, SESSION_ADMIN, true, answer_role_remove },
 };
 
 static const struct verb *verb_of(unsigned type)

@@ -22,6 +22,9 @@ enum event_kind {
 	EVENT_RELOAD,
 	EVENT_FRONT_RESTART,
 	EVENT_DAMAGE,
+	EVENT_ROLE_GRANTED = 15, /* 12 to 14 are of objects */
+	EVENT_ROLE_FREED,
+	EVENT_TAKEOVER,
 };
 
 /* `pool` NULL: all pools; session 0: nobody in particular. */

@@ -6,6 +6,7 @@
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/roles.h"
 #include "agent/session.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
@@ -247,6 +248,7 @@ int recover_pool(struct pool *pool)
 	journal_settle(pool);
 	looks_end(pool);
 	control_recover(pool);
+	roles_recover(pool);
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		struct session *session = pool->sessions[id];
 

@@ -7,6 +7,7 @@
 #include "agent/lease.h"
 #include "agent/log.h"
 #include "agent/requests.h"
+#include "agent/roles.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -236,6 +237,21 @@ static void send_detached(const struct session *session, uint64_t sequence)
 		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
 }
 
+/* The asker takes the answer by the sequence number that it gave its question. */
+static void send_role(struct session *session, const struct msg_role_request *request, uint64_t sequence)
+{
+	struct msg_role_reply reply;
+	uint8_t buffer[MSG_LARGEST_role_reply];
+	int length, error;
+
+	role_serve(session, request, &reply);
+	length = msg_encode_role_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
+	error = length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
+	if (error)
+		log_debug("session %u ('%s') does not take an answer: %s; it will ask again", session->id, session->name,
+			strerror(-error));
+}
+
 static bool process_ended(const struct session *session)
 {
 	struct pollfd look = { .fd = session->pidfd.fd, .events = POLLIN };
@@ -254,6 +270,7 @@ static void connection_closed(struct session *session)
 	session->state = SESSION_CLOSING;
 	session->closing_ms = clock_ms();
 	requests_forget(session);
+	roles_withdraw(session);
 	agent_need_tick(session->pool->agent, CLOSING_GRACE_MS);
 }
 
@@ -263,6 +280,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
 	uint8_t buffer[512];
 	struct msg_envelope envelope;
 	struct msg_handles_request handles;
+	struct msg_role_request role;
 	int length;
 
 	(void)events;
@@ -285,6 +303,12 @@ static void socket_ready(struct event_source *source, uint32_t events)
 			session_damage(session, "a handles request that cannot be");
 		else
 			send_handles(session, envelope.sequence, handles.first, handles.count);
+		return;
+	case MSG_TYPE_role_request:
+		if (msg_decode_role_request(&role, buffer, (size_t)length))
+			session_damage(session, "a role request that cannot be");
+		else
+			send_role(session, &role, envelope.sequence);
 		return;
 	case MSG_TYPE_detach_request:
 		/* Ended first: an agent that dies between the two must not have said it for nothing. The socket outlives this pass. */
@@ -664,6 +688,7 @@ void session_end(struct session *session, enum session_end how)
 	pool->agent->graveyard = session;
 	if (how == SESSION_END_STOP)
 		return;
+	roles_session_end(session, how == SESSION_END_DEATH);
 	if (how == SESSION_END_DEATH && session->role == SESSION_WORKER)
 		pool_count(pool, POOL_COUNT_DEATHS, 1);
 	if (session->role == SESSION_WORKER) {
