@@ -151,6 +151,8 @@ static void front_watch(struct agent *agent, uint32_t events)
 /* Every live session's token, to a front that knows none; goes on when the front has read what it was told. */
 static void tokens_send(struct agent *agent)
 {
+	static const uint8_t none[16];
+
 	for (; agent->token_pool < agent->pool_count; agent->token_pool++, agent->token_session = 1)
 		for (; agent->token_session < POOL_SESSIONS; agent->token_session++) {
 			const struct session *session = agent->pools[agent->token_pool]->sessions[agent->token_session];
@@ -160,7 +162,10 @@ static void tokens_send(struct agent *agent)
 				return;
 			}
 		}
-	front_watch(agent, EPOLLIN);
+	if (event_token(agent, none, FRONT_TOKENS_TOLD) == -EAGAIN)
+		front_watch(agent, EPOLLIN | EPOLLOUT);
+	else
+		front_watch(agent, EPOLLIN);
 }
 
 void agent_announce_token(struct agent *agent, const struct session *session)

@@ -1,6 +1,7 @@
 /* pool.c - attaching to a pool and detaching; what a fork means. See pool.h. */
 #include "client/pool.h"
 
+#include "client/attach_call.h"
 #include "client/control.h"
 #include "client/deferred.h"
 #include "client/events.h"
@@ -363,11 +364,15 @@ static void pool_release(struct gpool *pool)
 static void detach(struct gpool *pool)
 {
 	const struct msg_detach_request request = { 0 };
-	uint8_t buffer[MSG_LARGEST_detach_request + MSG_LARGEST_detach_reply]; /* room for either */
+	uint8_t buffer[MSG_LARGEST_detach_request], reply[MSG_LARGEST_detach_reply];
 	int length = msg_encode_detach_request(&request, 0, pool->token, buffer, sizeof(buffer));
 
-	if (length > 0 && attach_send(pool->socket, buffer, (size_t)length, NULL, 0) == 0)
-		attach_receive(pool->socket, buffer, sizeof(buffer), NULL, 0, NULL, DETACH_MS);
+	if (length < 0)
+		return;
+	if (pool->header && pool->session.header)
+		attach_call(pool, buffer, (size_t)length, reply, sizeof(reply), NULL, 0, NULL);
+	else if (attach_send(pool->socket, buffer, (size_t)length, NULL, 0) == 0)
+		attach_receive(pool->socket, reply, sizeof(reply), NULL, 0, NULL, DETACH_MS);
 }
 
 /* An agent that ends over our request is started again, and our next connection waits for it. */
