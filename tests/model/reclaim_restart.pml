@@ -17,7 +17,7 @@
  *   BUG_LATE_ODD        a thread takes the bits first and makes its counter odd then
  *   BUG_ODD_AFTER_TAG   a thread clears the tag first and makes its counter odd then
  *   BUG_EARLY_EVEN      a thread makes its counter even before it writes the entry
- *   BUG_NO_HEAD         the decision does not look at the runs that begin before the page
+ *   BUG_NO_HEAD         the decision does not look at the runs that begin before the page; with PAGES=2
  *   BUG_JOURNAL_LATE    the bits are taken before the journal is written
  *   BUG_REST_FIRST      recovery clears the journal before it has set the flags
  *   BUG_FLAG_FIRST      the flag is cleared before the page word
@@ -25,7 +25,7 @@
  */
 #define CPUS  2           /* the two threads; the agent's stores are in memory at once: a dead agent's have all arrived */
 #ifndef PAGES
-#define PAGES 2
+#define PAGES 1
 #endif
 #define TAG(p) (p)
 #define CTR(t) (PAGES + (t))
