@@ -242,6 +242,7 @@ again:
 		};
 		goto again
 	:: worker_done && mem[PENDING] == 0 -> goto done
+	:: kills > 0 -> kills--; goto dead       /* dies asleep */
 	fi;
 look:
 	slot = mem[SLOT];
@@ -312,11 +313,7 @@ dead:
 	atomic { slot = 0; set = 0; got = false };
 	goto start;
 done:
-	/* It may die once more with nothing left to do, and the next one finds nothing. */
-	if
-	:: kills > 0 -> kills--; goto dead
-	:: true
-	fi
+	skip
 }
 
 init {

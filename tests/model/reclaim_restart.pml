@@ -41,7 +41,7 @@
 #define OPS 3             /* of thread 0 */
 #endif
 #ifndef OTHER_OPS
-#define OTHER_OPS 3       /* of thread 1 */
+#define OTHER_OPS 2       /* of thread 1 */
 #endif
 #define LIMIT(t) ((t) == 0 -> OPS : OTHER_OPS)
 #ifndef AGENT_OPS
