@@ -37,19 +37,19 @@
 #define TWO_PAGES 32
 #define SET(p, e) ((((e) & TWO_PAGES) -> 3 : 1) << (p))
 
-#ifndef OPS
-#define OPS 3             /* of thread 0 */
-#endif
-#ifndef OTHER_OPS
-#define OTHER_OPS 2       /* of thread 1 */
+/* Operations of thread 0, of thread 1 and of the agent, and deaths of the agent. */
+#ifdef SMALL
+#define OPS       2
+#define OTHER_OPS 1
+#define AGENT_OPS 2
+#define KILLS     1
+#else
+#define OPS       3
+#define OTHER_OPS 2
+#define AGENT_OPS 3
+#define KILLS     2
 #endif
 #define LIMIT(t) ((t) == 0 -> OPS : OTHER_OPS)
-#ifndef AGENT_OPS
-#define AGENT_OPS 3
-#endif
-#ifndef KILLS
-#define KILLS 2
-#endif
 
 /* Sets of pages, a bit each. */
 byte leased;              /* the page words: the pages whose word is LEASED; the others are FREE */

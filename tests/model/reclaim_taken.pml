@@ -1,9 +1,9 @@
 /*
  * reclaim_taken.pml - another way to reclaim, in which a death leaves nothing in doubt.
  *
- * Each page has two bits in one word: idle, and taken by the agent. Worker threads set and clear idle bits; the agent takes by one
- * compare-and-swap that clears idle bits and sets the taken ones of the same pages. Then come the page words, then the taken bits
- * go. So the word tells the next agent what the last one got, and it finishes that: no journal, no counters in the workers.
+ * Each page has two bits in one word: idle, and taken by the agent. Worker threads set and clear idle bits; the agent takes by
+ * one compare-and-swap that clears idle bits and sets the taken ones of the same pages. Then come the page words, then the taken
+ * bits go. So the word tells the next agent what the last one got, and it finishes that: no journal, no counters in the workers.
  * Proved: worker and agent never both have a page, and no page is lost.
  * Planted bugs:
  *   BUG_TWO_STEPS     idle bits and taken bits change by two instructions: what was cleared is lost

@@ -3,11 +3,11 @@
  *
  * Spill: EVICTING and the look at the pins; slot record WRITING; word MOVING, same generation; job. When the mover says DONE:
  * journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, asked for in a request slot: slot record LOADING; word
- * MOVING, the worker's; job. When DONE: journal GRANT, word LEASED, answer, compare-and-swap of the request; then slot FREE, or, if
- * the worker has given up, word FREE and slot SAVED again; REST, job IDLE. What a job in the ring names, page and slot, is nobody
- * else's until the job is DONE, whatever becomes of agent, mover and request.
+ * MOVING, the worker's; job. When DONE: journal GRANT, word LEASED, answer, compare-and-swap of the request; then slot FREE, or,
+ * if the worker has given up, word FREE and slot SAVED again; REST, job IDLE. What a job in the ring names, page and slot, is
+ * nobody else's until the job is DONE, whatever becomes of agent, mover and request.
  * Proved: what is read under a pin is what was written last, and after all deaths the content is there once more; a mover writes
- * no slot and no page that is somebody else's.
+ * no slot and no page that is somebody else's. With -DDEATH the worker may die, and all of its pages and slots come free.
  * Planted bugs:
  *   BUG_COPY_LEASED     the word stays LEASED while the mover copies
  *   BUG_TAKE_EARLY      the page goes before the mover is done
@@ -19,7 +19,8 @@
  *   BUG_BACK_RUNNING    recovery gives up a spill, slot and all, whose job is still in the ring
  *   BUG_FREE_LOADING    recovery frees a page that a job still loads into
  *   BUG_CANCEL_EARLY    the end of a request frees the page that a job still loads into
- *   BUG_NO_LOOK  recovery takes the restore for answered without looking at the request
+ *   BUG_NO_LOOK         recovery takes the restore for answered without looking at the request
+ *   BUG_BURY_RUNNING    pages and slots of a dead worker come free while a job still names them; with DEATH
  */
 #define FREE     0
 #define LEASED   1
@@ -49,7 +50,7 @@
 #define GARBAGE 15
 
 #ifndef OPS
-#define OPS 4
+#define OPS 3
 #endif
 #ifndef SPILLS
 #define SPILLS 2
@@ -79,6 +80,7 @@ byte journal, j_serial;
 /* Ghosts: the bytes. */
 byte page_bytes, slot_bytes, latest;
 bool worker_done;
+bool dies, buried;
 
 byte kills = KILLS, mover_kills = MOVER_KILLS;
 #define STEP(...) if :: __VA_ARGS__ :: kills > 0 -> kills--; goto dead fi
@@ -112,6 +114,9 @@ proctype worker()
 				d_step { serial++; request = REQUESTED };
 				if
 				:: request == DONE
+#ifdef DEATH
+				:: dies = true; goto out
+#endif
 				:: true ->
 					d_step {
 						won = (request == REQUESTED);
@@ -135,8 +140,12 @@ proctype worker()
 		fi;
 		d_step { now = 0; won = false }
 	:: true -> break
+#ifdef DEATH
+	:: dies = true; break
+#endif
 	od;
-	atomic { op = 0; handle = 0; worker_done = true }
+out:
+	atomic { op = 0; handle = 0; now = 0; won = false; worker_done = true }
 }
 
 proctype mover()
@@ -327,7 +336,23 @@ again:
 	/* The job is IDLE as well: a request that is given back while its page still loads would be taken for a new one. */
 	:: request == CANCELLED && slot != LOADING -> STEP(request = IDLE); goto again
 	:: lends < LENDS && STATE(word) == FREE -> lends++; lend(); goto again
-	:: worker_done && job == IDLE && request == IDLE -> goto done
+#ifdef DEATH
+	/* The burial; it is done again when the agent dies in it. */
+#ifdef BUG_BURY_RUNNING
+	:: dies && !buried ->
+#else
+	:: dies && !buried && (job == IDLE || job == DONE) ->
+#endif
+		if
+		:: STATE(word) == LEASED || STATE(word) == MOVING -> STEP(word = MAKE(FREE, word) + NEXT_GEN)
+		:: else
+		fi;
+		STEP(slot = FREE);
+		STEP(job = IDLE);
+		STEP(d_step { tag = false; request = IDLE; buried = true });
+		goto again
+#endif
+	:: worker_done && job == IDLE && request == IDLE && buried == dies -> goto done
 	:: kills > 0 -> kills--          /* dies asleep */
 	fi;
 dead:
@@ -344,7 +369,8 @@ init {
 	_nr_pr == 2;
 	assert(journal == REST && (slot == FREE || slot == SAVED));
 	if
-	:: slot == SAVED -> assert(STATE(word) == FREE && !tag && slot_bytes == latest)
+	:: dies -> assert(STATE(word) == FREE && slot == FREE)
+	:: slot == SAVED && !dies -> assert(STATE(word) == FREE && !tag && slot_bytes == latest)
 	:: else -> assert(STATE(word) == LEASED && tag && page_bytes == latest)
 	fi
 }

@@ -21,4 +21,8 @@
 #ifndef OPS
 #define OPS 2
 #endif
+#ifdef SMALL
+#define OTHER_OPS 1
+#define KILLS     1
+#endif
 #include "allocate_free.pml"
