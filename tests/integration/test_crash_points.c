@@ -398,10 +398,23 @@ static void test_quarantine(void **state)
 
 /* ---- */
 
+/* .../tests/crash/gpoold-agent.so, beside the test program. */
+static const char *module_path(void)
+{
+	static char path[512];
+	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 32);
+
+	assert_true(length > 0);
+	path[length] = '\0';
+	strcpy(strrchr(path, '/'), "/crash/gpoold-agent.so");
+	return path;
+}
+
 static int crash_start(void **state)
 {
 	char path[] = "/tmp/gpool-crash-XXXXXX";
-	const char *arguments[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=4", "--set", "lease.batch_pages=4", NULL};
+	const char *arguments[] = {"--module", module_path(), "--pool", POOL, QUIET, "--set", "lease.initial_pages=4", "--set",
+		"lease.batch_pages=4", NULL};
 	int fd = mkstemp(path);
 
 	assert_true(fd >= 0 && ftruncate(fd, sizeof(*countdown)) == 0);
