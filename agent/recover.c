@@ -28,6 +28,14 @@ static const struct held *held_session(const struct pool *pool, uint32_t id)
 	return NULL;
 }
 
+/* Ours are duplicates of the keeper's: the worker's end closes with the last of them. */
+static void held_close_here(const struct held *held)
+{
+	for (uint32_t i = 0; i < held->fd_count; i++)
+		if (held->fds[i] >= 0)
+			close(held->fds[i]);
+}
+
 /* One that nobody has heard of, or that was ending: what is left of it ends. */
 static void session_bury(struct pool *pool, uint32_t id)
 {
@@ -39,9 +47,24 @@ static void session_bury(struct pool *pool, uint32_t id)
 	atomic_store_explicit(&pool->ledger.sessions[id].state, LEDGER_SESSION_NONE, memory_order_release);
 	crash_point();
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, id);
-	/* Ours are duplicates of the keeper's: the worker's end closes with the last of them. */
-	for (uint32_t i = 0; held && i < held->fd_count; i++)
-		close(held->fds[i]);
+	if (held)
+		held_close_here(held);
+}
+
+/* Those of which the ledger knows nothing any more, or not yet: the agent died before it had told the keeper. */
+static void held_forget(const struct pool *pool)
+{
+	const struct module_start *start = pool->agent->start;
+
+	for (uint32_t i = 0; i < start->held_count; i++) {
+		const struct held *held = &start->held[i];
+
+		if (held->kind != KEEP_SESSION || held->pool != pool->index || held->id >= POOL_SESSIONS ||
+			atomic_load_explicit(&pool->ledger.sessions[held->id].state, memory_order_acquire) != LEDGER_SESSION_NONE)
+			continue;
+		agent_drop(pool->agent, KEEP_SESSION, pool->index, held->id);
+		held_close_here(held);
+	}
 }
 
 static int sessions_restore(struct pool *pool)
@@ -51,6 +74,7 @@ static int sessions_restore(struct pool *pool)
 
 	if (!leased)
 		return -ENOMEM;
+	held_forget(pool);
 	for (uint32_t page = 0; page < pool->page_count; page++)
 		if (page_word_state(pool_word(pool, page)) != PAGE_SHARED)
 			leased[page_word_owner(pool_word(pool, page))]++;
