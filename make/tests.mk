@@ -51,4 +51,4 @@ endif
 
 # What tests/run asks for: the programs of a group, and what they start.
 .PHONY: some-tests
-some-tests: all $(addprefix $(B)/tests/,$(NAMES))
+some-tests: all $(addprefix $(B)/tests/,$(NAMES)) $(TEST_MODULES)
