@@ -116,6 +116,29 @@ static inline void kill_and_await(pid_t pid, int signal_number)
 	close(fd);
 }
 
+/* How many descriptors of a process are of files that are called so. */
+static inline uint32_t fds_of(pid_t pid, const char *prefix)
+{
+	char folder[64], path[400], target[200];
+	struct dirent *entry;
+	uint32_t count = 0;
+	DIR *fds;
+
+	snprintf(folder, sizeof(folder), "/proc/%d/fd", (int)pid);
+	fds = opendir(folder);
+	assert_non_null(fds);
+	while ((entry = readdir(fds))) {
+		ssize_t length;
+
+		snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+		length = readlink(path, target, sizeof(target) - 1);
+		target[length > 0 ? length : 0] = '\0';
+		count += !strncmp(target, prefix, strlen(prefix));
+	}
+	closedir(fds);
+	return count;
+}
+
 /* Whether gpoold's log has this. */
 static inline bool log_has(const char *text)
 {

@@ -209,6 +209,7 @@ static void test_memory_outlives_gpoold(void **state)
 	manager_stop();
 	assert_int_equal(manager.readies, 1);
 	assert_true(manager.stored >= 0);
+	assert_int_equal(manager.removals, 0);
 
 	for (int i = 0; i < 2; i++) {
 		start_given(usual);
@@ -233,6 +234,31 @@ static void test_memory_outlives_gpoold(void **state)
 		assert_true(manager.stored >= 0);
 		first = second;
 	}
+	manager_end();
+}
+
+/* Of a session that is there at the end the next run has segment and pidfd, by which its agent knows when its pages come free. */
+static void test_sessions_are_held_until_their_process_is_dead(void **state)
+{
+	struct gpool *observer;
+	struct gpool_options options;
+
+	(void)state;
+	manager_begin();
+	start_given(usual);
+	options = harness_options(&harness);
+	options.flags = GPOOL_OPEN_OBSERVER;
+	assert_int_equal(gpool_open(&options, &observer), 0);
+	manager_stop();
+	start_given(usual);
+	/* The tool that looked whether it serves goes a moment later. */
+	for (int tries = 0; fds_of(harness.pid, "anon_inode:[pidfd]") != 1; tries++) {
+		assert_true(tries < END_MS / 5);
+		poll(NULL, 0, 5);
+	}
+	assert_int_equal(fds_of(harness.pid, "/memfd:gpool-session-0-"), 1);
+	gpool_close(observer);
+	manager_stop();
 	manager_end();
 }
 
@@ -321,6 +347,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_memory_outlives_gpoold),
+		cmocka_unit_test(test_sessions_are_held_until_their_process_is_dead),
 		cmocka_unit_test(test_without_the_key_it_is_given_back),
 		cmocka_unit_test(test_a_manager_that_takes_nothing),
 		cmocka_unit_test(test_what_does_not_fit_stays_in_the_store),

@@ -180,28 +180,6 @@ static bool maps_have(pid_t pid, const char *text)
 	return has;
 }
 
-static uint32_t fds_of(pid_t pid, const char *prefix)
-{
-	char folder[64], path[400], target[200];
-	struct dirent *entry;
-	uint32_t count = 0;
-	DIR *fds;
-
-	snprintf(folder, sizeof(folder), "/proc/%d/fd", (int)pid);
-	fds = opendir(folder);
-	assert_non_null(fds);
-	while ((entry = readdir(fds))) {
-		ssize_t length;
-
-		snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
-		length = readlink(path, target, sizeof(target) - 1);
-		target[length > 0 ? length : 0] = '\0';
-		count += !strncmp(target, prefix, strlen(prefix));
-	}
-	closedir(fds);
-	return count;
-}
-
 static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 {
 	static char module[700];

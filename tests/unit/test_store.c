@@ -13,8 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -198,11 +200,37 @@ static void test_damage_is_refused(void **state)
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EBADMSG);
 }
 
+/* In a process without rights and with a low limit, which may have its descriptors in flight once and not twice. */
+static void test_too_many_in_flight_is_named(void **state)
+{
+	int status;
+	pid_t child = fork();
+
+	(void)state;
+	assert_true(child >= 0);
+	if (child == 0) {
+		struct rlimit low = { HANDLES + 100, HANDLES + 100 };
+		char text[400] = "";
+		int first, second;
+
+		if (setrlimit(RLIMIT_NOFILE, &low) < 0 || (geteuid() == 0 && setuid(65534) < 0))
+			_exit(1);
+		first = store_write(&start, &held, text, sizeof(text));
+		second = store_write(&start, &held, text, sizeof(text));
+		if (first < 0 || second != -ETOOMANYREFS || !strstr(text, "RLIMIT_NOFILE") || !strstr(text, "LimitNOFILE"))
+			fprintf(stderr, "%d, %d: %s\n", first, second, text);
+		_exit(first >= 0 && second == -ETOOMANYREFS && strstr(text, "RLIMIT_NOFILE") && strstr(text, "LimitNOFILE") ? 0 : 2);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_what_goes_in_comes_out, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_what_differs_does_not_fit, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_too_many_in_flight_is_named, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_damage_is_refused, set_up, tear_down),
 	};
 
