@@ -215,7 +215,7 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 	if (length == -EAGAIN)
 		return;
 	if (length == -EPIPE || length == -ECONNRESET) {
-		agent->stopping = true; /* the keeper is gone: nothing to serve for */
+		agent->stopping = true; /* it says to stop, or is gone: nothing to serve for */
 		return;
 	}
 	if (length < 0) {
@@ -243,10 +243,7 @@ static void signals_ready(struct event_source *source, uint32_t events)
 	while (read(source->fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
 		if (info.ssi_signo == SIGHUP)
 			control_reload(agent, text, sizeof(text));
-		else if ((int)info.ssi_pid == agent->start->parent)
-			agent->stopping = true;
-		else /* a terminal or a service manager signals all of us; whether and how to stop is the keeper's to say */
-			log_debug("signal %u is left to the keeper", info.ssi_signo);
+		/* A stop, which a terminal or a service manager sends to all of us, is left to the keeper: it says whether and how. */
 	}
 }
 

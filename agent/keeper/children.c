@@ -462,18 +462,31 @@ static void child_stop(struct keeper *keeper, pid_t *pid, const char *name)
 	child_await(keeper, pid, name);
 }
 
-void children_stop(struct keeper *keeper, bool leave)
+/*
+ * By the end of what we say to it, and not by a signal: a terminal or a service manager sends those to all of us at once, and of two that
+ * are pending one is lost, so the agent could not tell whose it was.
+ */
+static void agent_stop(struct keeper *keeper, bool leave)
 {
 	struct keep_message message = { .what = KEEP_LEAVE };
+
+	if (keeper->channel < 0 || (leave && attach_send(keeper->channel, &message, sizeof(message), NULL, 0))) {
+		if (keeper->agent.pid > 0)
+			kill(keeper->agent.pid, SIGKILL);
+	} else if (!leave) {
+		shutdown(keeper->channel, SHUT_WR);
+	}
+	child_await(keeper, &keeper->agent.pid, "agent");
+	channel_drain(keeper);
+}
+
+void children_stop(struct keeper *keeper, bool leave)
+{
 
 	keeper->stopping = true;
 	probe_cancel(&keeper->probe);
 	/* The agent first: no new request is taken. Its end closes the front's channel. */
-	if (leave && keeper->channel >= 0 && attach_send(keeper->channel, &message, sizeof(message), NULL, 0) == 0)
-		child_await(keeper, &keeper->agent.pid, "agent");
-	else
-		child_stop(keeper, &keeper->agent.pid, "agent");
-	channel_drain(keeper);
+	agent_stop(keeper, leave);
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
 		if (keeper->movers[i].pid > 0)
 			kill(keeper->movers[i].pid, SIGTERM);

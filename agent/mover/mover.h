@@ -7,7 +7,7 @@
 #include "agent/module.h"
 
 /*
- * mover_run() - serve pools[start->pool] until SIGTERM, or until the keeper dies. Called in a forked child with default signals.
+ * mover_run() - serve pools[start->pool] until SIGTERM, or until the keeper dies (then it is killed). Called in a forked child with default signals.
  * Of its pool it gets the segment mapped read-only, ring, bells, and of start->held the handles and tiers; of other pools, of
  * sessions and of the ledger nothing. Returns the exit status.
  */
