@@ -474,8 +474,7 @@ int agent_run(const struct module_start *start)
 
 	if (!agent)
 		return 1;
-	/* Another run's is for that run. */
-	error = start->adopted ? -ENOENT : kept_config_load(start, &agent->config, &mistake);
+	error = kept_config_load(start, &agent->config, &mistake);
 	if (error && error != -ENOENT)
 		log_warning("%s; the files are read", mistake.text);
 	if (error)
@@ -516,7 +515,6 @@ int agent_run(const struct module_start *start)
 		log_error("cannot serve: %s", strerror(-error));
 		return agent_give_up(agent);
 	}
-	kept_config_hold(agent);
 	agent_tell_keeper(agent, &(struct keep_message){ .what = KEEP_READY }, NULL, 0);
 	event_publish(agent, EVENT_AGENT_START, NULL, 0, agent->incarnation, "agent start %llu",
 		(unsigned long long)agent->incarnation);

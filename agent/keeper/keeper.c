@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <time.h>
@@ -131,6 +132,23 @@ static int kept_take(struct keeper *keeper, struct store *store)
 	return 0;
 }
 
+/*
+ * What this process goes by is what the agent is to go by, whatever becomes of the files meanwhile. The agent replaces it at a reload.
+ */
+static int config_hold(struct keeper *keeper)
+{
+	struct held item = { .kind = KEEP_CONFIG, .fd_count = 1, .fds = { memfd_create("gpool-config", MFD_CLOEXEC) } };
+	int error = item.fds[0] < 0 ? -errno : config_print(keeper->config, CONFIG_PRINT_CURRENT, item.fds[0]);
+
+	if (!error)
+		error = held_add(&keeper->held, &item);
+	if (!error)
+		return 0;
+	log_error("cannot hold the configuration: %s", strerror(-error));
+	held_close(&item);
+	return error;
+}
+
 static int module_find(struct keeper *keeper, const char *given)
 {
 	static char path[PATH_MAX];
@@ -203,6 +221,8 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 		error = listen_start(keeper);
 	if (!error)
 		error = kept_take(keeper, &store);
+	if (!error)
+		error = config_hold(keeper);
 	store_close(&store);
 	return error ? error : agent_start(keeper);
 }

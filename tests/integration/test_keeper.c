@@ -88,13 +88,14 @@ static void test_memory_outlives_the_agent(void **state)
 	pool_is_whole(PAGES);
 }
 
-/* A file that was broken after the start is no reason to stay down; what a reload has taken over is in force. */
+/* A file that was broken after the start is no reason to stay down: only a reload takes over what is in it, or refuses it. */
 static void test_a_restart_keeps_the_configuration(void **state)
 {
 	static const char text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n";
 	char path[64] = "/tmp/gpool-keeper-XXXXXX";
 	int fd = mkstemp(path);
 	const char *const arguments[] = { "--config", path, NULL };
+	struct result result;
 
 	(void)state;
 	assert_true(fd >= 0);
@@ -104,6 +105,9 @@ static void test_a_restart_keeps_the_configuration(void **state)
 	kill_and_await(agent_seen().pid, SIGKILL);
 	agent_seen();
 	file_write(path, "pools = nonsense", 16);
+	result = poolctl("--dir", harness.directory, "reload", NULL);
+	expect(&result, FAILED);
+	result_free(&result);
 	kill_and_await(agent_seen().pid, SIGKILL);
 	agent_seen();
 	pool_is_whole(PAGES);
