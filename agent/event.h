@@ -22,6 +22,9 @@ enum event_kind {
 	EVENT_RELOAD,
 	EVENT_FRONT_RESTART,
 	EVENT_DAMAGE,
+	EVENT_OBJECT_PUBLISHED,
+	EVENT_OBJECT_DELETED,
+	EVENT_OBJECT_EVICTED,
 };
 
 /* `pool` NULL: all pools; session 0: nobody in particular. */

@@ -9,6 +9,7 @@
  *   deferred->lock   blocks that wait for fences or for other threads' pins
  *   stitches->lock   ranges of stitched blocks
  *   window->lock     imported handles and what is mapped
+ *   objects_lock     handles of objects
  *   attach_lock      one question and its answer on the attach socket
  *   streams[].lock   one stream; nothing is taken inside it
  * spans->lock stands outside all of these: a page of spans is allocated and freed under it.
@@ -39,6 +40,7 @@
 struct control;
 struct deferred_lists;
 struct events;
+struct gpool_object;
 struct spans;
 struct stitches;
 struct streams;
@@ -77,6 +79,8 @@ struct gpool {
 	struct stitches *stitches;
 	struct streams *streams;
 	struct spans *spans;
+	pthread_mutex_t objects_lock;
+	struct gpool_object *objects; /* all handles of this process */
 	struct gpu *gpu; /* NULL for a session that only reads */
 	uint32_t capabilities;
 	uint64_t calls_at_open;
@@ -85,6 +89,7 @@ struct gpool {
 	int doorbell;
 	uint8_t token[MSG_TOKEN_BYTES];
 	pthread_mutex_t attach_lock;
+	uint64_t attach_sequence; /* of the last question */
 
 	/* Requests for pages in flight. */
 	pthread_mutex_t request_lock;
