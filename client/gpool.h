@@ -437,7 +437,8 @@ GPOOL_API int gpool_object_entry(struct gpool_object *object, uint32_t index, co
 
 /*
  * gpool_object_delete() - the name is gone at once, the pages with their last reader. Members of the publisher's tenant, its writer
- * and admins may. version 0: the current one. Return: 0, -ENOENT, -ESTALE (another version is current), -EPERM, -EPIPE, -ECHILD.
+ * and admins may. version 0: the current one. Return: 0, -ENOENT, -ESTALE (another version is current), -EPERM, -EINVAL (name),
+ * -ETIMEDOUT (no answer within 10 s; it may be deleted all the same), -EPIPE, -ECHILD.
  */
 GPOOL_API int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version);
 

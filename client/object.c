@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { DELETE_MS = 10000 }; /* chosen: an agent that restarts is back long before */
+
 int object_text_copy(char *to, size_t size, const char *from)
 {
 	size_t length = from ? strnlen(from, size) : 0;
@@ -68,11 +70,11 @@ void objects_close_all(struct gpool *pool)
 
 /* ---- what sessions ask ---- */
 
-static int change_ask(struct gpool *pool, const struct msg_object_change_request *request)
+static int change_ask(struct gpool *pool, const struct msg_object_change_request *request, int timeout_ms)
 {
 	struct msg_object_change_reply reply;
 	uint8_t question[MSG_LARGEST_object_change_request], answer[MSG_LARGEST_object_change_reply];
-	struct attach_call call = { .request = question, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = -1 };
+	struct attach_call call = { .request = question, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = timeout_ms };
 	int length;
 
 	call.length = msg_encode_object_change_request(request, 0, NULL, question, sizeof(question));
@@ -145,7 +147,7 @@ static void handle_drop(struct gpool_object *object)
 	for (const struct gpool_object *other = pool->objects; other; other = other->next)
 		if (other->number == number && other->version == version)
 			return;
-	change_ask(pool, &request);
+	change_ask(pool, &request, -1);
 }
 
 int gpool_object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, struct gpool_object **object)
@@ -239,7 +241,7 @@ int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version)
 		return -EPERM;
 	if (!name || !*name || object_text_copy(request.name, sizeof(request.name), name))
 		return -EINVAL;
-	return change_ask(pool, &request);
+	return change_ask(pool, &request, DELETE_MS);
 }
 
 /* ---- reading ---- */

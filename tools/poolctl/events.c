@@ -31,6 +31,9 @@ static const char *const kind_names[] = {
 	[GPOOL_EVENT_RELOAD] = "reload",
 	[GPOOL_EVENT_FRONT_RESTART] = "front-restart",
 	[GPOOL_EVENT_DAMAGE] = "damaged-session",
+	[GPOOL_EVENT_OBJECT_PUBLISHED] = "object-published",
+	[GPOOL_EVENT_OBJECT_DELETED] = "object-deleted",
+	[GPOOL_EVENT_OBJECT_EVICTED] = "object-evicted",
 };
 enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
 

@@ -411,6 +411,16 @@ int offline_pins(const struct command *command, const struct offline *offline, s
 	return CODE_OK;
 }
 
+int offline_objects(const struct command *command, const struct offline *offline, struct objects_view *view)
+{
+	if (!pool_pick(command, offline))
+		return CODE_USAGE;
+	for (uint32_t i = 0; i < offline->pool_count; i++)
+		if (pool_shown(command, &offline->pools[i]))
+			objects_add(view, offline->pools[i].name, &offline->pools[i].pool);
+	return CODE_OK;
+}
+
 static void client_entry(const struct offline *offline, const struct look *look, uint32_t id, struct msg_client_entry *to)
 {
 	const struct offline_pool *pool = look->pool;
