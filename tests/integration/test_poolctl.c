@@ -613,7 +613,7 @@ static void test_objects(void **state)
 	result_free(&result);
 	result = AGENT_JSON("pages", "--state", "SHARED");
 	expect(&result, OK);
-	cJSON_ArrayForEach(run, list(&result, "pages"))
+	cJSON_ArrayForEach(run, list(&result, "runs"))
 	{
 		assert_int_equal(number(run, "object"), index);
 		assert_int_equal(number(run, "owner"), 0);
