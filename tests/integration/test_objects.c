@@ -1046,9 +1046,9 @@ int main(void)
 	if (!file || fputs(config_text, file) < 0 || fclose(file))
 		return 1;
 	harness_start(&harness, arguments);
-	unlink(path);
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	if (harness_stop(&harness))
 		failed++;
+	unlink(path);
 	return failed;
 }
