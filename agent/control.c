@@ -84,7 +84,7 @@ static int answer_evict(struct exchange *x)
 	begin = clock_ns();
 	pages = evict_pages(pool, &evict);
 	if (pages < request.pages && !request.session && !request.content_types)
-		pages += objects_evict(pool, NULL, request.pages - pages, true);
+		pages += objects_evict(pool, NULL, OBJECTS_OF_EVERYONE, request.pages - pages);
 	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);

@@ -1,6 +1,7 @@
 #include "agent/evict.h"
 
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/session.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
@@ -310,10 +311,10 @@ static bool queue_suffices(const struct pool *pool, const struct evict_request *
 	return pages >= request->pages;
 }
 
-enum { WINDOW_BLOCKED = UINT8_MAX }; /* else: what taking the page loses */
+enum { WINDOW_OBJECT = 2, WINDOW_BLOCKED = UINT8_MAX }; /* else: what taking the page loses */
 
 /* What each page below the reserved ones would cost. */
-static void window_costs(struct pool *pool, uint8_t *costs)
+static void window_costs(struct pool *pool, const struct evict_request *request, uint8_t *costs)
 {
 	for (uint32_t page = 0; page < pool->segment.header->reserved_first; page++) {
 		uint64_t word = pool_word(pool, page);
@@ -322,7 +323,8 @@ static void window_costs(struct pool *pool, uint8_t *costs)
 			page_word_state(word) == PAGE_LEASED &&
 			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;
 
-		costs[page] = page_word_state(word) == PAGE_FREE || idle ? 0 : WINDOW_BLOCKED;
+		costs[page] = page_word_state(word) == PAGE_FREE || idle ? 0 :
+			!request->cached_only && objects_may_evict(pool, request->for_tenant, word) ? WINDOW_OBJECT : WINDOW_BLOCKED;
 	}
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
@@ -361,7 +363,7 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 		return false;
 	scan(pool, request);
 	pool->evict.queue_general = false;
-	window_costs(pool, costs);
+	window_costs(pool, request, costs);
 	found = window_find(costs, pool->segment.header->reserved_first, need, first);
 	free(costs);
 	for (uint32_t i = 0; found && i < pool->evict.queue_count; i++) {
@@ -373,6 +375,8 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 			candidate->page + candidate->pages > *first && wanted(request, session, candidate->tag, candidate->pages))
 			evict_one(pool, candidate);
 	}
+	if (found && !request->cached_only)
+		objects_evict_at(pool, request->for_tenant, *first, need);
 	return found;
 }
 

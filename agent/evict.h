@@ -81,7 +81,7 @@ struct evict_request {
 uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
 /*
  * evict_window() - make `need` pages in a row takeable with the least loss of content: finds the place where they are free, idle or in
- * blocks that may go, and evicts those blocks. Free and idle pages there are left to the caller. False: there is no such place, and
+ * blocks or ephemeral objects that may go, and evicts those. Free and idle pages there are left to the caller. False: there is no such place, and
  * nothing was lost. Cost: a scan, and a pass over the pages.
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);

@@ -38,7 +38,7 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 	if (request.pages)
 		taken = evict_pages(pool, &request);
 	if (taken < request.pages)
-		taken += objects_evict(pool, NULL, request.pages - taken, false);
+		taken += objects_evict(pool, NULL, OBJECTS_BY_RULES, request.pages - taken);
 	if (request.pages && !taken)
 		pool->evict_rest_ms = now + WATERMARK_REST_MS;
 }

@@ -215,6 +215,8 @@ static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 	struct evict_request request = { .for_tenant = session->tenant };
 	uint32_t lacks = lacking(session, need, flags), idle = idle_owned(session->pool);
 
+	idle += objects_evictable(session->pool, session->tenant, OBJECTS_BY_RULES);
+
 	request.pages = lacks > idle ? lacks - idle : 0;
 	return !request.pages || evict_possible(session->pool, &request);
 }
@@ -241,6 +243,9 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 
 		evict_pages(pool, &within);
 	}
+	if (need > tenant_room(session) && need <= session_room(session) && !(flags & LEASE_NO_EVICT) &&
+		objects_evictable(pool, session->tenant, OBJECTS_OF_TAKER) >= need - tenant_room(session))
+		objects_evict(pool, session->tenant, OBJECTS_OF_TAKER, need - tenant_room(session));
 	return need <= room(session) ? 0 : -EDQUOT;
 }
 
@@ -248,7 +253,7 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 static void evict_objects_too(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
-	uint32_t lacks = lacking(session, need, flags), objects = objects_evictable(pool, session->tenant, false);
+	uint32_t lacks = lacking(session, need, flags), objects = objects_evictable(pool, session->tenant, OBJECTS_BY_RULES);
 	struct evict_request request = { .for_tenant = session->tenant, .whole = true };
 
 	if (!objects)
@@ -256,7 +261,7 @@ static void evict_objects_too(struct session *session, uint32_t need, uint32_t f
 	request.pages = lacks > objects ? lacks - objects : 0;
 	if (request.pages && !evict_possible(pool, &request))
 		return;
-	objects_evict(pool, session->tenant, lacks, false);
+	objects_evict(pool, session->tenant, OBJECTS_BY_RULES, lacks);
 	request.pages = lacking(session, need, flags);
 	if (request.pages)
 		evict_pages(pool, &request);

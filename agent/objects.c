@@ -228,17 +228,19 @@ bool objects_may_map(const struct pool *pool, const struct session *session, uin
 
 /* ---- eviction ---- */
 
-static bool evictable(const struct pool *pool, uint32_t number, const struct tenant *taker, uint32_t lost, bool by_operator)
+static bool evictable(const struct pool *pool, uint32_t number, const struct tenant *taker, enum objects_whose whose,
+	uint32_t lost)
 {
 	const struct object_record *record = object_record(pool, number);
 	const struct tenant *victim = pool->objects->of[number].tenant;
 
 	return object_state(pool, number) == OBJECT_CURRENT && record->class == OBJECT_EPHEMERAL &&
 		!atomic_load_explicit(&record->readers, memory_order_relaxed) &&
-		(by_operator || !victim || evict_tenant_may_lose(victim, taker, lost + record->pages));
+		(whose == OBJECTS_OF_EVERYONE || (whose == OBJECTS_OF_TAKER ? victim == taker :
+			!victim || evict_tenant_may_lose(victim, taker, lost + record->pages)));
 }
 
-uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, bool by_operator)
+uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose)
 {
 	uint32_t lost[CONFIG_TENANTS_MAX] = { 0 }, pages = 0;
 
@@ -247,7 +249,7 @@ uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, bool b
 		uint32_t none = 0, *lost_of = victim ? &lost[victim - pool->tenants] : &none;
 
 		left -= object_state(pool, i) != OBJECT_NONE;
-		if (!evictable(pool, i, taker, *lost_of, by_operator))
+		if (!evictable(pool, i, taker, whose, *lost_of))
 			continue;
 		*lost_of += object_record(pool, i)->pages;
 		pages += object_record(pool, i)->pages;
@@ -255,32 +257,51 @@ uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, bool b
 	return pages;
 }
 
-uint32_t objects_evict(struct pool *pool, const struct tenant *taker, uint32_t pages, bool by_operator)
+bool objects_may_evict(const struct pool *pool, const struct tenant *taker, uint64_t word)
+{
+	uint32_t number = page_word_owner(word);
+
+	return page_word_state(word) == PAGE_SHARED && number < POOL_OBJECTS && evictable(pool, number, taker, OBJECTS_BY_RULES, 0);
+}
+
+static uint32_t evict_one_object(struct pool *pool, uint32_t number)
+{
+	const struct object_record *record = object_record(pool, number);
+	struct tenant *tenant = pool->objects->of[number].tenant;
+	uint32_t pages = record->pages;
+
+	if (tenant)
+		tenant->evicted_pages += pages;
+	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
+	pool_count(pool, POOL_COUNT_EVICTED_PAGES, pages);
+	pool->evicted_unannounced += pages;
+	event_publish(pool->agent, EVENT_OBJECT_EVICTED, pool, 0, record->version, "object '%s' version %llu evicted, %u pages",
+		record->name, (unsigned long long)record->version, pages);
+	object_end(pool, number);
+	return pages;
+}
+
+void objects_evict_at(struct pool *pool, const struct tenant *taker, uint32_t first, uint32_t count)
+{
+	for (uint32_t page = first; page < first + count; page++)
+		if (objects_may_evict(pool, taker, pool_word(pool, page)))
+			evict_one_object(pool, page_word_owner(pool_word(pool, page)));
+}
+
+uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages)
 {
 	uint32_t taken = 0;
 
 	while (taken < pages) {
-		const struct object_record *record;
-		struct object *oldest = NULL;
-		uint32_t number = 0;
+		uint32_t oldest = 0;
 
 		for (uint32_t i = 1; i < POOL_OBJECTS; i++)
-			if (evictable(pool, i, taker, 0, by_operator) && (!oldest || pool->objects->of[i].used_ms < oldest->used_ms)) {
-				oldest = &pool->objects->of[i];
-				number = i;
-			}
+			if (evictable(pool, i, taker, whose, 0) &&
+				(!oldest || pool->objects->of[i].used_ms < pool->objects->of[oldest].used_ms))
+				oldest = i;
 		if (!oldest)
 			break;
-		record = object_record(pool, number);
-		taken += record->pages;
-		if (oldest->tenant)
-			oldest->tenant->evicted_pages += record->pages;
-		pool_count(pool, POOL_COUNT_EVICTIONS, 1);
-		pool_count(pool, POOL_COUNT_EVICTED_PAGES, record->pages);
-		pool->evicted_unannounced += record->pages;
-		event_publish(pool->agent, EVENT_OBJECT_EVICTED, pool, 0, record->version, "object '%s' version %llu evicted, %u pages",
-			record->name, (unsigned long long)record->version, record->pages);
-		object_end(pool, number);
+		taken += evict_one_object(pool, oldest);
 	}
 	return taken;
 }

@@ -40,12 +40,18 @@ void objects_session_end(struct session *session);
 /* objects_may_map() - whether a page with this word belongs to an object that the session has open. */
 bool objects_may_map(const struct pool *pool, const struct session *session, uint64_t word);
 
-/*
- * objects_evictable() - pages of ephemeral objects that nobody has open and that `taker` (NULL: the pool at large) may have by the
- * tenant rules; by_operator: whatever the rules. objects_evict() - until at least `pages` came free; how many did.
- */
-uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, bool by_operator);
-uint32_t objects_evict(struct pool *pool, const struct tenant *taker, uint32_t pages, bool by_operator);
+enum objects_whose {
+	OBJECTS_BY_RULES,    /* that the taker (NULL: the pool at large) may have by the tenant rules */
+	OBJECTS_OF_TAKER,    /* the taker's own: it is at its limit */
+	OBJECTS_OF_EVERYONE, /* an operator asks */
+};
+
+/* objects_evictable() - pages of ephemeral objects that nobody has open. objects_evict() - until `pages` came free; how many did. */
+uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose);
+uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages);
+/* objects_may_evict() - whether a page with this word is of such an object, by the rules. objects_evict_at() - all that have one here. */
+bool objects_may_evict(const struct pool *pool, const struct tenant *taker, uint64_t word);
+void objects_evict_at(struct pool *pool, const struct tenant *taker, uint32_t first, uint32_t count);
 
 /*
  * objects_recover() - after an agent's death, when pool->sessions[] holds those that still live and tenants are there. Finishes or

@@ -4,6 +4,7 @@
 #include "proto/codec.h"
 
 #include <poll.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -55,6 +56,14 @@ static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t se
 	return 0;
 }
 
+/* Another thread's question may take long. */
+static int attach_lock(struct gpool *pool, uint64_t end_ns)
+{
+	struct timespec end = { (time_t)(end_ns / 1000000000), (long)(end_ns % 1000000000) };
+
+	return end_ns ? pthread_mutex_clocklock(&pool->attach_lock, CLOCK_MONOTONIC, &end) : pthread_mutex_lock(&pool->attach_lock);
+}
+
 int attach_call(struct gpool *pool, struct attach_call *call)
 {
 	uint64_t end_ns = call->timeout_ms < 0 ? 0 : monotonic_ns() + (uint64_t)call->timeout_ms * 1000000, incarnation, sequence;
@@ -63,7 +72,8 @@ int attach_call(struct gpool *pool, struct attach_call *call)
 	if (call->length < 0)
 		return call->length;
 	call->fd_count = 0;
-	pthread_mutex_lock(&pool->attach_lock);
+	if (attach_lock(pool, end_ns))
+		return -ETIMEDOUT;
 	sequence = ++pool->attach_sequence;
 	msg_envelope_stamp(call->request, sequence, pool->token);
 	do {

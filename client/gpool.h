@@ -371,7 +371,7 @@ GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, con
  *
  * Return: 0, or, and then it is as before and may be published again or aborted:
  *   -ESTALE  another version is current than expected; the role's token is not good any more; a pin was lost to pins.leaked
- *   -EBUSY   queued GPU work still writes to it
+ *   -EBUSY   queued GPU work still uses it and could write to it
  *   -EINVAL  published already, or without an allocation
  *   -EUSERS  as many versions of objects are there as a pool can have (1,023)
  *   -ENOSPC  the metadata of all objects together is too large (1 GiB)

@@ -254,7 +254,22 @@ static int parts_take_out(struct gpool_object *object)
 	return 0;
 }
 
-/* It was refused: they are blocks again, with their content, pinned once. */
+static int run_ours(const struct gpool *pool, uint32_t first, uint32_t count, void *context)
+{
+	(void)context;
+	for (uint32_t page = first; page < first + count; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
+
+		if (page_word_state(word) != PAGE_LEASED || page_word_owner(word) != pool->id)
+			return -ESTALE;
+	}
+	return 0;
+}
+
+/*
+ * It was refused: they are blocks again, with their content, pinned once. A successor of an agent that died over it may have changed
+ * the generations; pages in transit are ours as long as the words say so.
+ */
 static void parts_put_back(struct gpool_object *object)
 {
 	struct gpool *pool = object->pool;
@@ -264,12 +279,9 @@ static void parts_put_back(struct gpool_object *object)
 		uint64_t word;
 
 		/* Not ours any more: the block stays stale, and whoever frees it is told so. */
-		if (run_pin(pool, part->block.page, &word))
+		if (part_runs(pool, &part->block, NULL, run_ours) || run_pin(pool, part->block.page, &word))
 			continue;
-		if (word != part->block.generation) {
-			pin_drop(&pool->session, part->block.page);
-			continue;
-		}
+		part->block.generation = word;
 		if (!part->range) {
 			atomic_store_explicit(&block_entry(pool, part->block.page)->tag, part->block.tag, memory_order_release);
 		} else if (!stitch_give(pool, &part->block, part->range)) {

@@ -762,6 +762,59 @@ static void test_ephemeral_is_evicted(void **state)
 	assert_int_equal(gpool_object_close(open), 0);
 }
 
+/* Neighbouring pages: objects go where that costs the fewest. */
+static void test_ephemeral_makes_room_in_a_row(void **state)
+{
+	struct gpool_alloc_options row = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+	char name[16];
+	uint32_t left = 0;
+
+	(void)state;
+	for (int i = 0; i < 36; i++) {
+		snprintf(name, sizeof(name), "row-%d", i);
+		publish_and_close(pool, name, GPOOL_OBJECT_EPHEMERAL, 100, (uint64_t)i);
+	}
+	row.flags = GPOOL_ALLOC_CONTIGUOUS;
+	assert_int_equal(gpool_alloc(pool, 700, &row, &block), 0);
+	for (int i = 0; i < 36; i++) {
+		snprintf(name, sizeof(name), "row-%d", i);
+		left += versions_of(name);
+	}
+	print_message("%u of 36 are left\n", left);
+	assert_true(left >= 28 && left < 36);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	row.flags |= GPOOL_ALLOC_NO_EVICT;
+	assert_int_equal(gpool_alloc(pool, 1000, &row, &block), -ENOSPC);
+}
+
+/* A tenant at its limit gives up its own first. */
+static void test_ephemeral_of_a_full_tenant(void **state)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool *other;
+	struct gpool_block block;
+
+	(void)state;
+	options.tenant = "other";
+	assert_int_equal(gpool_open(&options, &other), 0);
+	publish_and_close(pool, "of-another", GPOOL_OBJECT_EPHEMERAL, 200, 1);
+	publish_and_close(other, "own", GPOOL_OBJECT_EPHEMERAL, 200, 1);
+	publish_and_close(other, "own-kept", GPOOL_OBJECT_IMMUTABLE, 50, 1);
+	assert_int_equal(gpool_alloc(other, 251, NULL, &block), -EDQUOT);
+	assert_int_equal(versions_of("own"), 1);
+	assert_int_equal(gpool_alloc(other, 250, NULL, &block), 0);
+	assert_int_equal(versions_of("own"), 0);
+	assert_int_equal(versions_of("of-another") + versions_of("own-kept"), 2);
+	/* What was published stays on the tenant's books when its session ends. */
+	gpool_close(other);
+	assert_int_equal(gpool_open(&options, &other), 0);
+	assert_int_equal(gpool_alloc(other, 251, NULL, &block), -EDQUOT);
+	assert_int_equal(gpool_object_delete(other, "own-kept", 0), 0);
+	assert_int_equal(gpool_alloc(other, 300, NULL, &block), 0);
+	gpool_close(other);
+}
+
 /* ---- size ---- */
 
 enum { MANY_ALLOCATIONS = 3500, MANY_ENTRIES = 100000 };
@@ -1023,19 +1076,13 @@ static void test_arguments(void **state)
 
 /* The second tenant is joined by name; nobody who names none gets it. */
 static const char config_text[] =
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"2GiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
-	"tenants = ( { name = \"rest\"; }, { name = \"other\"; users = [ \"1\" ]; } );\n"
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"2GiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; handle_size = \"%s\"; } );\n"
+	"tenants = ( { name = \"rest\"; }, { name = \"other\"; users = [ \"1\" ]; limit = \"300 pages\"; } );\n"
 	"eviction = { start = 100; stop = 99; };\n";
 
-int main(void)
+/* Once with handles of one page, once with such of four: then what belongs to several shares a handle. */
+static int run_with(const char *handle_size, const struct CMUnitTest *tests, size_t count)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, attach, detach)
-	const struct CMUnitTest tests[] = {
-		TEST(arguments), TEST(outlives_its_writer), TEST(layout_hash), TEST(reader_keeps_its_version), TEST(unpublished_work_vanishes),
-		TEST(killed_around_publish), TEST(dead_readers_let_go), TEST(deleted_while_mapped), TEST(expected_version), TEST(two_writers),
-		TEST(read_only), TEST(pages_come_back_writable), TEST(busy), TEST(mutable), TEST(stale_role), TEST(ephemeral_is_evicted),
-		TEST(many), TEST(stitched), TEST(who_may_delete), TEST(repeats), TEST(lies),
-	};
 	char path[64];
 	const char *const arguments[] = { "--config", path, NULL };
 	FILE *file;
@@ -1043,12 +1090,28 @@ int main(void)
 
 	snprintf(path, sizeof(path), "/tmp/gpool-test-%d.conf", (int)getpid());
 	file = fopen(path, "we");
-	if (!file || fputs(config_text, file) < 0 || fclose(file))
+	if (!file || fprintf(file, config_text, handle_size) < 0 || fclose(file))
 		return 1;
 	harness_start(&harness, arguments);
-	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	failed = _cmocka_run_group_tests(handle_size, tests, count, NULL, NULL);
 	if (harness_stop(&harness))
 		failed++;
 	unlink(path);
 	return failed;
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, attach, detach)
+	const struct CMUnitTest tests[] = {
+		TEST(arguments), TEST(outlives_its_writer), TEST(layout_hash), TEST(reader_keeps_its_version), TEST(unpublished_work_vanishes),
+		TEST(killed_around_publish), TEST(dead_readers_let_go), TEST(deleted_while_mapped), TEST(expected_version), TEST(two_writers),
+		TEST(read_only), TEST(pages_come_back_writable), TEST(busy), TEST(mutable), TEST(stale_role), TEST(ephemeral_makes_room_in_a_row), TEST(ephemeral_of_a_full_tenant),
+		TEST(many), TEST(who_may_delete), TEST(repeats), TEST(lies), TEST(stitched), TEST(ephemeral_is_evicted),
+	};
+	size_t count = sizeof(tests) / sizeof(tests[0]);
+	int failed = run_with("auto", tests, count);
+
+	/* All but the last two: where handles are larger than pages nothing is stitched, so a request needs pages in a row. */
+	return failed + run_with("2MB", tests, count - 2);
 }
