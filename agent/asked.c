@@ -1,5 +1,6 @@
 #include "agent/asked.h"
 
+#include "agent/crash_point.h"
 #include "agent/log.h"
 
 #include <errno.h>
@@ -8,11 +9,6 @@
 static struct ledger_session *kept_of(const struct session *session)
 {
 	return &session->pool->ledger.sessions[session->id];
-}
-
-void asked_reset(struct session *session)
-{
-	atomic_store_explicit(&kept_of(session)->answered, 0, memory_order_release);
 }
 
 int asked_find(struct session *session, uint64_t sequence, uint8_t *answer)
@@ -36,9 +32,11 @@ int asked_keep(struct session *session, uint64_t sequence, const uint8_t *bytes,
 		return -EMSGSIZE;
 	/* Nothing is carried out before the number stands: an agent that dies here has answered nothing. */
 	atomic_store_explicit(&kept->answered, 0, memory_order_release);
+	crash_point();
 	memcpy(kept->answer, bytes, (size_t)length);
 	kept->answer_bytes = (uint32_t)length;
 	atomic_store_explicit(&kept->answered, sequence, memory_order_release);
+	crash_point();
 	return 0;
 }
 

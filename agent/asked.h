@@ -11,9 +11,6 @@
 
 #include "agent/session.h"
 
-/* asked_reset() - of a new session. */
-void asked_reset(struct session *session);
-
 /*
  * asked_find() - Return: length of the answer that was kept for this number, copied to answer[LEDGER_ANSWER_BYTES]; 0: it is a new
  * question; -ESTALE: it is older than the last one.

@@ -1,12 +1,14 @@
 /* control.c - see control.h: the requests that steer, who may make which, and repeats. */
 #include "agent/control.h"
 
+#include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/exchange.h"
 #include "agent/log.h"
 #include "agent/objects.h"
 #include "agent/requests.h"
 #include "agent/session.h"
+#include "agent/upgrade.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -28,7 +30,7 @@ int exchange_fail(struct exchange *x, int error, const char *format, ...)
 	return msg_encode_error_reply(&reply, x->sequence, NULL, x->reply, MSG_BYTES_MAX);
 }
 
-static int done(struct exchange *x, uint64_t value, const char *text)
+int exchange_done(struct exchange *x, uint64_t value, const char *text)
 {
 	struct msg_done_reply reply = { .value = value };
 
@@ -88,7 +90,7 @@ static int answer_evict(struct exchange *x)
 	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
-	return done(x, pages, text);
+	return exchange_done(x, pages, text);
 }
 
 static uint64_t minima_of(const struct pool *pool, const struct tenant *except)
@@ -121,9 +123,11 @@ static int answer_limit(struct exchange *x)
 				pool->segment.header->name);
 		if (request.minimum_pages != UINT32_MAX)
 			return exchange_fail(x, -EINVAL, "a session has no minimum; give one to its tenant '%s'", session->tenant->config->name);
-		if (request.limit_pages != UINT32_MAX)
+		if (request.limit_pages != UINT32_MAX) {
 			session->limit = request.limit_pages;
-		return done(x, session->limit, "session limit changed");
+			atomic_store_explicit(&pool->ledger.sessions[session->id].limit, session->limit, memory_order_relaxed);
+		}
+		return exchange_done(x, session->limit, "session limit changed");
 	}
 	tenant = pool_tenant(pool, request.tenant);
 	if (!tenant)
@@ -140,11 +144,12 @@ static int answer_limit(struct exchange *x)
 			(unsigned long long)(minima_of(pool, tenant) + minimum), pool->segment.header->reserved_first);
 	tenant->limit = limit;
 	tenant->minimum = minimum;
+	pool_limits_note(pool, tenant);
 	event_publish(x->agent, EVENT_TENANT_LIMIT, pool, 0, limit, "tenant '%s': minimum %u, limit %u pages", request.tenant, minimum,
 		limit);
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
-	return done(x, limit, "tenant limits changed, until the next reload");
+	return exchange_done(x, limit, "tenant limits changed, until the next reload");
 }
 
 int control_reload(struct agent *agent, char *text, size_t text_bytes)
@@ -182,8 +187,11 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 	recipe_apply(&agent->config, next);
 	free(next);
 	log_setup("agent", agent->config.log_level, agent->config.log_target == CONFIG_LOG_JOURNAL);
-	for (uint32_t i = 0; i < agent->pool_count; i++)
+	for (uint32_t i = 0; i < agent->pool_count; i++) {
+		pool_limits_forget(agent->pools[i]);
 		pool_configure(agent->pools[i]);
+	}
+	agent_keep_config(agent);
 	log_info("reload: %s", text);
 	event_publish(agent, EVENT_RELOAD, NULL, 0, 0, "%s", text);
 	return 0;
@@ -196,7 +204,7 @@ static int answer_reload(struct exchange *x)
 
 	text[0] = '\0';
 	error = control_reload(x->agent, text, sizeof(text));
-	return error ? exchange_fail(x, error, "%s", text) : done(x, 0, text);
+	return error ? exchange_fail(x, error, "%s", text) : exchange_done(x, 0, text);
 }
 
 struct verb {
@@ -214,9 +222,12 @@ static const struct verb verbs[] = {
 	{ MSG_TYPE_clients_request, SESSION_OBSERVER, false, answer_clients },
 	{ MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants },
 	{ MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check },
+	{ MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles },
 	{ MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict },
 	{ MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit },
 	{ MSG_TYPE_reload_request, SESSION_ADMIN, true, answer_reload },
+	{ MSG_TYPE_upgrade_request, SESSION_ADMIN, true, answer_upgrade },
+	{ MSG_TYPE_role_remove_request, SESSION_ADMIN, true, answer_role_remove },
 };
 
 static const struct verb *verb_of(unsigned type)
@@ -258,6 +269,44 @@ static void answer_keep(struct exchange *x)
 	atomic_store_explicit(&answer->length, (uint32_t)x->reply_bytes, memory_order_release);
 }
 
+/* What is being done is written down: an agent that dies in it leaves it to the next one to say how far it came. */
+static void verb_begin(const struct exchange *x, unsigned type)
+{
+	struct ledger_verb *verb = &x->session->pool->ledger.header->verb;
+
+	verb->type = type;
+	verb->sequence = x->sequence;
+	atomic_store_explicit(&verb->progress, 0, memory_order_relaxed);
+	atomic_store_explicit(&verb->session, x->session->id, memory_order_release);
+	crash_point();
+}
+
+static void verb_end(struct pool *pool)
+{
+	atomic_store_explicit(&pool->ledger.header->verb.session, 0, memory_order_release);
+	crash_point();
+}
+
+void control_recover(struct pool *pool)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct ledger_verb *verb = &pool->ledger.header->verb;
+	uint32_t id = atomic_load_explicit(&verb->session, memory_order_acquire);
+	struct exchange x = { .agent = pool->agent, .reply = reply, .sequence = verb->sequence };
+
+	x.session = id < POOL_SESSIONS ? pool->sessions[id] : NULL;
+	/* The others may be done again without harm: the asker repeats, and they are. */
+	if (x.session && x.session->segment.header && verb->type == MSG_TYPE_evict_request && !answer_repeated(&x)) {
+		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);
+		char text[128];
+
+		snprintf(text, sizeof(text), "%llu pages evicted, then the agent was restarted", (unsigned long long)pages);
+		x.reply_bytes = exchange_done(&x, pages, text);
+		answer_keep(&x);
+	}
+	verb_end(pool);
+}
+
 static int answer(struct exchange *x, unsigned type)
 {
 	const struct verb *verb = verb_of(type);
@@ -271,12 +320,29 @@ static int answer(struct exchange *x, unsigned type)
 	length = verb->changes ? answer_repeated(x) : 0;
 	if (length)
 		return length;
+	if (verb->changes)
+		verb_begin(x, type);
 	x->reply_bytes = verb->answer(x);
 	if (x->reply_bytes < 0)
 		x->reply_bytes = exchange_fail(x, x->reply_bytes, "the answer to %s cannot be written", msg_name(type));
 	if (verb->changes && x->reply_bytes > 0)
 		answer_keep(x);
+	if (verb->changes)
+		verb_end(x->session->pool);
 	return x->reply_bytes;
+}
+
+void control_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct exchange x = { .agent = agent, .id = later->id, .sequence = later->sequence, .reply = reply };
+
+	x.reply_bytes = error ? exchange_fail(&x, error, "%s", text) : exchange_done(&x, 0, text);
+	x.session = session_by_token(agent, later->token);
+	if (x.session && x.reply_bytes > 0)
+		answer_keep(&x);
+	if (x.reply_bytes > 0)
+		front_send(agent, x.id, reply, (uint32_t)x.reply_bytes);
 }
 
 void control_packet(struct agent *agent, const uint8_t *packet, size_t length)
@@ -284,20 +350,19 @@ void control_packet(struct agent *agent, const uint8_t *packet, size_t length)
 	static uint8_t reply[MSG_BYTES_MAX];
 	struct exchange x = { .agent = agent, .reply = reply };
 	struct msg_envelope envelope;
-	uint64_t id;
 	int bytes;
 
-	if (length <= sizeof(id))
+	if (length <= sizeof(x.id))
 		return;
-	memcpy(&id, packet, sizeof(id));
-	x.request = packet + sizeof(id);
-	x.request_bytes = length - sizeof(id);
-	if (!id || msg_envelope_read(&envelope, x.request, x.request_bytes))
+	memcpy(&x.id, packet, sizeof(x.id));
+	x.request = packet + sizeof(x.id);
+	x.request_bytes = length - sizeof(x.id);
+	if (!x.id || msg_envelope_read(&envelope, x.request, x.request_bytes))
 		return;
 	x.sequence = envelope.sequence;
 	/* The front has looked already; it is the process that may be taken over. */
 	x.session = session_by_token(agent, envelope.token);
 	bytes = x.session ? answer(&x, envelope.type) : exchange_fail(&x, -EACCES, "the token is not of a live session; attach again");
 	if (bytes > 0)
-		front_send(agent, id, reply, (uint32_t)bytes);
+		front_send(agent, x.id, reply, (uint32_t)bytes);
 }

@@ -25,6 +25,9 @@ enum event_kind {
 	EVENT_OBJECT_PUBLISHED,
 	EVENT_OBJECT_DELETED,
 	EVENT_OBJECT_EVICTED,
+	EVENT_ROLE_GRANTED = 15, /* 12 to 14 are of objects */
+	EVENT_ROLE_FREED,
+	EVENT_TAKEOVER,
 };
 
 /* `pool` NULL: all pools; session 0: nobody in particular. */

@@ -90,6 +90,11 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
  * that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never.
  */
 bool evict_tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages);
+/*
+ * evict_take_runs() - the extents of a block in pool->runs, whose loss is decided, become free: bits, tags, words. Done again for those that
+ * are not yet, when the agent died in it. Returns pages; the caller books them.
+ */
+uint32_t evict_take_runs(struct pool *pool, struct session *session, uint32_t run_count);
 /* evict_possible() - whether request->pages could be had so, at this moment. Nothing is taken. Cost: a scan. */
 bool evict_possible(struct pool *pool, const struct evict_request *request);
 

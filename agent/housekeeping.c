@@ -4,8 +4,9 @@
 #include "agent/lease.h"
 #include "agent/log.h"
 #include "agent/objects.h"
-#include "shm/pins.h"
+#include "agent/recover.h"
 #include "agent/requests.h"
+#include "shm/pins.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -172,6 +173,8 @@ void housekeeping(struct pool *pool)
 		session_tick(session);
 		if (session->state != SESSION_LIVE || session->role != SESSION_WORKER)
 			continue;
+		if (session->doubts)
+			recover_doubts(session);
 		lease_shrink_idle(session, now);
 		reserved_return(session);
 	}

@@ -6,7 +6,8 @@
  * Crash rule: the agent may die between any two stores; recover.c says what each half-done step becomes. So a record is filled
  * first and its state stored last, and a step that touches several words stands in the journal before the first of them changes.
  *
- *   header | runs struct page_run[page_count] | sessions[POOL_SESSIONS] | objects[POOL_OBJECTS] | pages[page_count] | slots[slot_count]
+ *   header | runs struct page_run[page_count] | sessions[POOL_SESSIONS] | objects[POOL_OBJECTS] | roles[POOL_ROLES] |
+ *   pages[page_count] | slots[slot_count]
  */
 #ifndef GPOOL_AGENT_LEDGER_H
 #define GPOOL_AGENT_LEDGER_H
@@ -29,16 +30,18 @@ struct page_run {
 enum ledger_step {
 	LEDGER_REST,
 	LEDGER_GRANT,     /* runs become LEASED to session; committed by the answer in its request slot. Else: taken back */
-	LEDGER_RECLAIM,   /* idle pages, runs, were seen idle after they were marked: they are the agent's */
+	LEDGER_RECLAIM,   /* the free bits `mask` of word `slot` are being cleared: what of them was set is the agent's */
 	LEDGER_TAKE,      /* a block, runs in order of its extents, was found unpinned after it was marked: it goes */
 };
+enum { LEDGER_NO_SLOT = UINT32_MAX };
 struct ledger_journal {
 	_Atomic uint32_t what;      /* enum ledger_step */
 	uint32_t session;
 	uint32_t run_count;
-	uint32_t slot;              /* LEDGER_GRANT: request slot */
-	uint32_t slot_state;        /* LEDGER_GRANT: what the slot's state must no longer be */
-	uint32_t reserved[3];
+	uint32_t slot;              /* LEDGER_GRANT: request slot, or LEDGER_NO_SLOT: of a session that is not admitted yet */
+	uint32_t slot_word;         /* LEDGER_GRANT: the slot's state as long as it is not answered */
+	uint32_t reserved;
+	uint64_t mask;
 };
 
 /* A control request that changes something and is being carried out: what is known of it when the agent dies in it. */
@@ -51,7 +54,8 @@ struct ledger_verb {
 
 enum ledger_session_state {
 	LEDGER_SESSION_NONE,
-	LEDGER_SESSION_ADMITTING, /* its answer may or may not have been sent */
+	LEDGER_SESSION_ADMITTING, /* being made; nobody has heard of it */
+	LEDGER_SESSION_SENDING,   /* whole; its answer may or may not have been sent */
 	LEDGER_SESSION_LIVE,
 	LEDGER_SESSION_CLOSED,    /* connection closed, process lives */
 	LEDGER_SESSION_ENDING,    /* its pages are on their way back */
@@ -83,9 +87,19 @@ struct ledger_object {
 	_Atomic uint64_t readers[POOL_SESSIONS / 64];
 };
 
+/*
+ * Beside struct role_record of the pool segment: who waits for it, by session; 0: does not. The lowest arrival is next. One store
+ * joins the row and one leaves it, so there is no list to find half-linked. Rows of roles that nobody uses are never touched.
+ */
+struct ledger_role {
+	_Atomic uint64_t arrivals; /* numbers given; stored before the number is used */
+	_Atomic uint64_t standbys[POOL_SESSIONS];
+};
+
 struct ledger_page {
 	uint8_t domain;    /* whose bytes are in it, trust domain plus 1; 0: nobody's, zeros */
-	uint8_t reserved[3];
+	uint8_t doubt;     /* 1: leased, and its predecessor's death left open whether the agent has taken it; see recover.c */
+	uint8_t reserved[2];
 };
 
 /* A page's worth of spilled content: of the host memory tier [0, memory_slots), of the file [memory_slots, slot_count). */
@@ -124,6 +138,7 @@ struct ledger {
 	struct page_run *runs;           /* [page_count]: of the journal, and scratch of one grant */
 	struct ledger_session *sessions; /* [POOL_SESSIONS] */
 	struct ledger_object *objects;   /* [POOL_OBJECTS] */
+	struct ledger_role *roles;       /* [POOL_ROLES] */
 	struct ledger_page *pages;       /* [page_count] */
 	struct ledger_slot *slots;       /* [slot_count] */
 	size_t bytes;

@@ -1,5 +1,6 @@
 #include "agent/objects.h"
 
+#include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/evict.h"
 #include "agent/keeper/channel.h"
@@ -60,6 +61,7 @@ void object_set_state(struct pool *pool, uint32_t number, enum object_state stat
 	log_debug("object %u of pool '%s' ('%s', version %llu): %s -> %s", number, pool->config->name, record->name,
 		(unsigned long long)record->version, state_names[was], state_names[state]);
 	atomic_store_explicit(&record->state, state, memory_order_seq_cst);
+	crash_point();
 	if (was == OBJECT_NONE)
 		pool->objects->live++;
 	if (state == OBJECT_NONE)
@@ -121,8 +123,13 @@ void object_end(struct pool *pool, uint32_t number)
 
 	if (object_state(pool, number) != OBJECT_ENDING)
 		object_set_state(pool, number, OBJECT_ENDING);
-	for (uint32_t i = 0; object->fd > 0 && i < object->manifest.header->runs; i++)
-		pool_take_back(pool, object->manifest.runs[i].first, object->manifest.runs[i].count);
+	if (object->fd > 0)
+		for (uint32_t i = 0; i < object->manifest.header->runs; i++)
+			pool_take_back(pool, object->manifest.runs[i].first, object->manifest.runs[i].count);
+	else /* it was lost with an agent */
+		for (uint32_t page = 0; page < pool->page_count; page++)
+			if (page_word_state(pool_word(pool, page)) == PAGE_SHARED && page_word_owner(pool_word(pool, page)) == number)
+				pool_take_back(pool, page, 1);
 	if (object->tenant)
 		object->tenant->leased -= pages;
 	object_forget(pool, number);
@@ -157,6 +164,7 @@ void object_commit(struct pool *pool, uint32_t number)
 	object_set_state(pool, number, OBJECT_CURRENT);
 	if (record->class != OBJECT_MUTABLE)
 		atomic_store_explicit(&record->writer, 0, memory_order_relaxed);
+	crash_point();
 	if (!before)
 		return;
 	object_set_state(pool, before, OBJECT_OLD);
@@ -191,6 +199,7 @@ static void readers_publish(struct pool *pool, uint32_t number)
 void object_reader_add(struct pool *pool, uint32_t number, uint32_t session)
 {
 	atomic_fetch_or_explicit(readers_word(pool, number, session), UINT64_C(1) << (session % 64), memory_order_relaxed);
+	crash_point();
 	readers_publish(pool, number);
 }
 
@@ -200,7 +209,9 @@ void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session)
 
 	if (atomic_load_explicit(&record->writer, memory_order_relaxed) == session)
 		atomic_store_explicit(&record->writer, 0, memory_order_relaxed);
+	crash_point();
 	atomic_fetch_and_explicit(readers_word(pool, number, session), ~(UINT64_C(1) << (session % 64)), memory_order_relaxed);
+	crash_point();
 	readers_publish(pool, number);
 	end_if_unused(pool, number);
 }

@@ -54,10 +54,8 @@ bool objects_may_evict(const struct pool *pool, const struct tenant *taker, uint
 void objects_evict_at(struct pool *pool, const struct tenant *taker, uint32_t first, uint32_t count);
 
 /*
- * objects_recover() - after an agent's death, when pool->sessions[] holds those that still live and tenants are there. Finishes or
- * rolls back what was half-done, lets go what dead sessions had open, and maps the manifests again from start->held. It changes
- * records and page words; published counts, index and sessions' books are to be made from the words afterwards. tenant->leased gets
- * the pages of objects here.
+ * objects_recover() - after an agent's death, when the sessions are restored and books and index fit the words. Maps the manifests
+ * again from start->held, finishes or rolls back what was half-done, lets go what dead sessions had open, and books the pages.
  */
 void objects_recover(struct pool *pool);
 

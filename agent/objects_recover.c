@@ -4,6 +4,7 @@
  */
 #include "agent/objects.h"
 
+#include "agent/crash_point.h"
 #include "agent/keeper/channel.h"
 #include "agent/log.h"
 
@@ -11,21 +12,16 @@
 #include <string.h>
 #include <unistd.h>
 
-static void word_store(struct pool *pool, uint32_t page, enum page_state state, uint32_t owner)
+/* Also one that is closed: its process lives and may have pages mapped. */
+static struct session *session_there(const struct pool *pool, uint32_t id)
 {
-	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, owner, page_word_generation(pool_word(pool, page)) + 1),
-		memory_order_seq_cst);
+	return id && id < POOL_SESSIONS ? pool->sessions[id] : NULL;
 }
 
-static void page_free(struct pool *pool, uint32_t page)
+static void book(struct session *session, int pages)
 {
-	word_store(pool, page, page < pool->segment.header->reserved_first ? PAGE_FREE : PAGE_RESERVED, 0);
-}
-
-/* The records' place in a closed session's list counts as well: its process lives and may have pages mapped. */
-static bool session_there(const struct pool *pool, uint32_t id)
-{
-	return id && id < POOL_SESSIONS && pool->sessions[id];
+	session->leased += (uint32_t)pages;
+	session->tenant->leased += (uint32_t)pages;
 }
 
 static bool is_shared_by(uint64_t word, uint32_t number)
@@ -85,38 +81,46 @@ static bool can_finish(const struct pool *pool, uint32_t number)
 static void finish(struct pool *pool, uint32_t number)
 {
 	const struct object *object = &pool->objects->of[number];
+	struct session *writer = session_there(pool, atomic_load_explicit(&object_record(pool, number)->writer, memory_order_relaxed));
 
 	for (uint32_t i = 0; i < object->manifest.header->runs; i++)
-		for (uint32_t page = object->manifest.runs[i].first, left = object->manifest.runs[i].count; left; page++, left--)
-			if (!is_shared_by(pool_word(pool, page), number))
-				word_store(pool, page, PAGE_SHARED, number);
+		for (uint32_t page = object->manifest.runs[i].first, left = object->manifest.runs[i].count; left; page++, left--) {
+			if (is_shared_by(pool_word(pool, page), number))
+				continue;
+			pool_share(pool, page, 1, number);
+			if (writer)
+				book(writer, -1);
+		}
 	object_set_state(pool, number, OBJECT_CURRENT);
 }
 
 /* Nobody has seen it: its pages go back to where they came from. */
 static void roll_back(struct pool *pool, uint32_t number)
 {
-	uint32_t writer = atomic_load_explicit(&object_record(pool, number)->writer, memory_order_relaxed);
+	struct session *writer = session_there(pool, atomic_load_explicit(&object_record(pool, number)->writer, memory_order_relaxed));
 
 	for (uint32_t page = 0; page < pool->page_count; page++) {
 		if (!is_shared_by(pool_word(pool, page), number))
 			continue;
-		if (session_there(pool, writer))
-			word_store(pool, page, PAGE_LEASED, writer);
-		else
-			page_free(pool, page);
+		if (writer) {
+			pool_unshare(pool, page, 1, writer->id);
+			book(writer, 1);
+		} else {
+			pool_take_back(pool, page, 1);
+		}
 	}
 	object_forget(pool, number);
 	object_set_state(pool, number, OBJECT_NONE);
 }
 
-static void end_words(struct pool *pool, uint32_t number)
+/* By the words: the manifest may be lost. */
+static void end_by_words(struct pool *pool, uint32_t number)
 {
 	if (object_state(pool, number) != OBJECT_ENDING)
 		object_set_state(pool, number, OBJECT_ENDING);
 	for (uint32_t page = 0; page < pool->page_count; page++)
 		if (is_shared_by(pool_word(pool, page), number))
-			page_free(pool, page);
+			pool_take_back(pool, page, 1);
 	object_forget(pool, number);
 	object_set_state(pool, number, OBJECT_NONE);
 }
@@ -135,6 +139,7 @@ static void readers_recover(struct pool *pool, uint32_t number)
 		else
 			atomic_fetch_and_explicit(&pool->ledger.objects[number].readers[id / 64], ~(UINT64_C(1) << (id % 64)),
 				memory_order_relaxed);
+		crash_point();
 	}
 	atomic_store_explicit(&record->readers, readers, memory_order_relaxed);
 	if (writer && (record->class != OBJECT_MUTABLE || !session_there(pool, writer)))
@@ -153,7 +158,7 @@ static void recover_one(struct pool *pool, uint32_t number)
 		finish(pool, number);
 	}
 	if (object_state(pool, number) == OBJECT_ENDING) {
-		end_words(pool, number);
+		end_by_words(pool, number);
 		return;
 	}
 	readers_recover(pool, number);
@@ -188,7 +193,7 @@ void objects_recover(struct pool *pool)
 			state = OBJECT_OLD;
 		}
 		if (state != OBJECT_CURRENT && !atomic_load_explicit(&record->readers, memory_order_relaxed))
-			end_words(pool, i);
+			end_by_words(pool, i);
 		else if (pool->objects->of[i].tenant)
 			pool->objects->of[i].tenant->leased += record->pages;
 	}

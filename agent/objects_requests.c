@@ -2,6 +2,7 @@
 #include "agent/objects.h"
 
 #include "agent/asked.h"
+#include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
@@ -177,20 +178,23 @@ static void runs_share(struct session *session, const struct manifest *manifest,
 	}
 }
 
-static void publish(struct question *q, const struct msg_object_publish_request *request, struct msg_object_publish_reply *reply,
+/* 0, or an error before anything has happened. */
+static int publish(struct question *q, const struct msg_object_publish_request *request, struct msg_object_publish_reply *reply,
 	const struct manifest *manifest, int fd)
 {
 	struct pool *pool = q->session->pool;
-	struct object *object = &pool->objects->of[reply->object];
 	uint8_t bytes[MSG_LARGEST_object_publish_reply];
-	int length;
+	int length, error;
 
+	/* Without the keeper's hold a successor could not open it for anybody. */
+	error = agent_hold(pool->agent,
+		&(struct held){ .kind = KEEP_OBJECT, .pool = pool->index, .id = reply->object, .fd_count = 1, .fds = { fd } });
+	if (error)
+		return error;
 	reply->version = version_next(pool);
 	record_fill(q->session, reply->object, request, manifest, reply->version);
-	*object = (struct object){ .fd = fd, .manifest = *manifest, .tenant = q->session->tenant };
+	pool->objects->of[reply->object] = (struct object){ .fd = fd, .manifest = *manifest, .tenant = q->session->tenant };
 	pool->objects->manifest_bytes += manifest->bytes;
-	agent_hold(pool->agent,
-		&(struct held){ .kind = KEEP_OBJECT, .pool = pool->index, .id = reply->object, .fd_count = 1, .fds = { fd } });
 	/* Before it is PUBLISHING: from then on a successor finishes it, and the sender must find its answer. */
 	KEEP(q, object_publish_reply, reply, bytes, length);
 	object_set_state(pool, reply->object, OBJECT_PUBLISHING);
@@ -198,11 +202,14 @@ static void publish(struct question *q, const struct msg_object_publish_request 
 	object_commit(pool, reply->object);
 	pool_count(pool, POOL_COUNT_PUBLICATIONS, reply->version -
 		atomic_load_explicit(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], memory_order_relaxed));
+	crash_point();
 	asked_send(q->session, bytes, length, -1);
+	crash_point();
 	event_publish(pool->agent, EVENT_OBJECT_PUBLISHED, pool, q->session->id, reply->version,
 		"object '%s' version %llu published, %u pages", request->name, (unsigned long long)reply->version,
 		manifest->header->pages);
 	serve_waiters(pool);
+	return 0;
 }
 
 static const char *manifest_error(int error)
@@ -235,10 +242,13 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 		publish_check(q->session, request, &manifest, &reply);
 	}
 	if (!reply.error) {
-		publish(q, request, &reply, &manifest, fd);
-		return;
+		error = publish(q, request, &reply, &manifest, fd);
+		if (!error)
+			return;
+		REFUSE(&reply, -ENOMEM, "the keeper cannot hold the manifest: %s", strerror(-error));
 	}
 	reply.object = 0;
+	reply.version = 0;
 	manifest_close(&manifest);
 	KEEP(q, object_publish_reply, &reply, bytes, length);
 	asked_send(q->session, bytes, length, -1);

@@ -1,10 +1,12 @@
 #include "agent/pool.h"
 
+#include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
 #include "agent/log.h"
 #include "agent/objects.h"
+#include "agent/recover.h"
 #include "agent/session.h"
 
 #include <errno.h>
@@ -37,6 +39,7 @@ void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner
 		normal += page_word_state(word) == PAGE_FREE;
 		atomic_store_explicit(&pool->segment.pages[page],
 			page_word_make(PAGE_LEASED, owner, page_word_generation(word) + 1), memory_order_seq_cst);
+		crash_point();
 	}
 	words_count(pool, PAGE_FREE, -(int64_t)normal);
 	words_count(pool, PAGE_RESERVED, -(int64_t)(count - normal));
@@ -44,14 +47,29 @@ void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner
 	pool->leased += count;
 }
 
+static void words_become(struct pool *pool, uint32_t first, uint32_t count, enum page_state state, uint32_t owner)
+{
+	for (uint32_t page = first; page < first + count; page++) {
+		atomic_store_explicit(&pool->segment.pages[page],
+			page_word_make(state, owner, page_word_generation(pool_word(pool, page)) + 1), memory_order_seq_cst);
+		crash_point();
+	}
+}
+
 void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t object)
 {
-	for (uint32_t page = first; page < first + count; page++)
-		atomic_store_explicit(&pool->segment.pages[page],
-			page_word_make(PAGE_SHARED, object, page_word_generation(pool_word(pool, page)) + 1), memory_order_seq_cst);
+	words_become(pool, first, count, PAGE_SHARED, object);
 	words_count(pool, PAGE_LEASED, -(int64_t)count);
 	words_count(pool, PAGE_SHARED, count);
 	pool->leased -= count;
+}
+
+void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner)
+{
+	words_become(pool, first, count, PAGE_LEASED, owner);
+	words_count(pool, PAGE_SHARED, -(int64_t)count);
+	words_count(pool, PAGE_LEASED, count);
+	pool->leased += count;
 }
 
 /* Words only; the caller puts the run into the index. */
@@ -63,8 +81,10 @@ static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum p
 		uint64_t word = pool_word(pool, page);
 
 		by_state[counted_state(word)]++;
+		pool->ledger.pages[page].doubt = 0;
 		atomic_store_explicit(&pool->segment.pages[page], page_word_make(to, 0, page_word_generation(word) + 1),
 			memory_order_seq_cst);
+		crash_point();
 	}
 	for (int state = 0; state < PAGE_STATES; state++)
 		if (by_state[state])
@@ -139,6 +159,7 @@ static void run_quarantine(struct pool *pool, uint32_t first, uint32_t count)
 		words_count(pool, counted_state(word), -1);
 		atomic_store_explicit(&pool->segment.pages[page],
 			page_word_make(PAGE_QUARANTINED, page_word_owner(word), page_word_generation(word) + 1), memory_order_seq_cst);
+		crash_point();
 	}
 	words_count(pool, PAGE_QUARANTINED, count);
 }
@@ -206,6 +227,19 @@ struct tenant *pool_tenant(struct pool *pool, const char *name)
 	return NULL;
 }
 
+/* What poolctl has set holds until the next reload, over a restart of the agent too. */
+static void limits_restore(struct pool *pool)
+{
+	for (uint32_t i = 0; i < pool->tenant_count && i < LEDGER_TENANTS; i++) {
+		const struct ledger_tenant *note = &pool->ledger.header->tenants[i];
+
+		if (!atomic_load_explicit(&note->changed, memory_order_acquire))
+			continue;
+		pool->tenants[i].minimum = atomic_load_explicit(&note->minimum, memory_order_relaxed);
+		pool->tenants[i].limit = atomic_load_explicit(&note->limit, memory_order_relaxed);
+	}
+}
+
 void pool_configure(struct pool *pool)
 {
 	const struct config *config = &pool->agent->config;
@@ -221,12 +255,30 @@ void pool_configure(struct pool *pool)
 		if (tenant->limit > pool->page_count)
 			tenant->limit = pool->page_count;
 	}
-	/* What poolctl limit said holds until here. */
-	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
-		if (pool->sessions[id])
-			pool->sessions[id]->limit = pool->sessions[id]->quota;
+	limits_restore(pool);
 	atomic_store_explicit(&pool->segment.header->pin_timeout_ms, config->pins.timeout_ms, memory_order_relaxed);
 	evict_configure(pool);
+}
+
+void pool_limits_note(struct pool *pool, const struct tenant *tenant)
+{
+	struct ledger_tenant *note = &pool->ledger.header->tenants[tenant - pool->tenants];
+
+	static_assert((int)LEDGER_TENANTS >= (int)CONFIG_TENANTS_MAX, "one for each");
+	atomic_store_explicit(&note->minimum, tenant->minimum, memory_order_relaxed);
+	atomic_store_explicit(&note->limit, tenant->limit, memory_order_relaxed);
+	atomic_store_explicit(&note->changed, 1, memory_order_release);
+}
+
+void pool_limits_forget(struct pool *pool)
+{
+	for (uint32_t i = 0; i < LEDGER_TENANTS; i++)
+		atomic_store_explicit(&pool->ledger.header->tenants[i].changed, 0, memory_order_release);
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id]) {
+			pool->sessions[id]->limit = pool->sessions[id]->quota;
+			atomic_store_explicit(&pool->ledger.sessions[id].limit, pool->sessions[id]->quota, memory_order_relaxed);
+		}
 }
 
 int pools_minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes)
@@ -269,6 +321,66 @@ int pool_check_sessions(const struct pool *pool, struct pool_check_session **ses
 	return count;
 }
 
+/* The words say what is free, and how many there are of each kind: all free at first, and after a restart of the agent as it was. */
+static void words_read(struct pool *pool)
+{
+	uint32_t by_state[PAGE_STATES] = { 0 };
+
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		enum page_state state = counted_state(pool_word(pool, page));
+
+		by_state[state]++;
+		if (state == PAGE_FREE)
+			free_runs_put(&pool->free, page, 1);
+		else if (state == PAGE_RESERVED)
+			free_runs_put(&pool->reserved, page, 1);
+	}
+	for (int state = 0; state < PAGE_STATES; state++)
+		atomic_store_explicit(&pool->segment.header->state_pages[state], by_state[state], memory_order_relaxed);
+	pool->leased = by_state[PAGE_LEASED] + by_state[PAGE_QUARANTINED];
+}
+
+static bool memory_is_held(const struct pool *pool)
+{
+	const struct module_start *start = pool->agent->start;
+
+	for (uint32_t i = 0; i < start->held_count; i++)
+		if (start->held[i].kind == KEEP_HANDLE && start->held[i].pool == pool->index)
+			return true;
+	return false;
+}
+
+/* A successor must find every handle that anybody may have mapped: so without the keeper's hold on all of them nobody gets any. */
+static int memory_hold(struct pool *pool)
+{
+	int error = 0;
+
+	for (uint32_t i = 0; i < pool->physical.exported && !error; i++)
+		error = agent_hold(pool->agent, &(struct held){ .kind = KEEP_HANDLE, .pool = pool->index, .id = i, .fd_count = 1,
+			.fds = { pool->physical.exports[i].fd }, .value = pool->physical.exports[i].offset,
+			.value2 = pool->physical.exports[i].length });
+	if (error)
+		physical_destroy(&pool->physical);
+	return error;
+}
+
+static int memory_start(struct pool *pool, const struct module_pool *start, uint32_t handles)
+{
+	const struct pool_header *header = start->segment.header;
+	const struct gpu_ops *ops = gpu_backend(header->backend);
+	uint32_t held = pool->agent->start->held_count;
+	int error;
+
+	if (memory_is_held(pool)) {
+		error = physical_adopt(&pool->physical, ops, start->device, start->handle_bytes, handles, header->name, pool->index,
+			pool->agent->start->held, held);
+		/* Where nothing was created the keeper has it all. */
+		return error || !pool->physical.created ? error : memory_hold(pool);
+	}
+	error = physical_create(&pool->physical, ops, start->device, start->handle_bytes, handles, header->name);
+	return error ? error : memory_hold(pool);
+}
+
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **result)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
@@ -287,13 +399,9 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	pool->page_count = header->page_count;
 	pool->session_next = 1;
 	TAILQ_INIT(&pool->waiters);
-	error = physical_create(&pool->physical, gpu_backend(header->backend), start->device, start->handle_bytes, handles, header->name);
+	error = memory_start(pool, start, handles);
 	if (error)
 		goto free_pool;
-	for (uint32_t i = 0; i < pool->physical.exported; i++)
-		agent_hold(agent, &(struct held){ .kind = KEEP_HANDLE, .pool = index, .id = i, .fd_count = 1,
-			.fds = { pool->physical.exports[i].fd }, .value = pool->physical.exports[i].offset,
-			.value2 = pool->physical.exports[i].length });
 	error = free_runs_init(&pool->free, 0, header->reserved_first);
 	if (error)
 		goto destroy_physical;
@@ -308,20 +416,19 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 		goto fini_evict;
 	pool->ledger = start->ledger;
 	pool->runs = pool->ledger.runs;
-	/* The words say what is free, today (all) and after a restart of the agent. */
-	for (uint32_t page = 0; page < pool->page_count; page++) {
-		enum page_state state = page_word_state(pool_word(pool, page));
-
-		if (state == PAGE_FREE)
-			free_runs_put(&pool->free, page, 1);
-		else if (state == PAGE_RESERVED)
-			free_runs_put(&pool->reserved, page, 1);
-	}
+	words_read(pool);
 	atomic_store_explicit(&pool->segment.header->incarnation, agent->incarnation, memory_order_relaxed);
 	pool_configure(pool);
+	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))
+		error = recover_pool(pool);
+	if (error)
+		goto fini_evict;
+	atomic_store_explicit(&pool->ledger.header->started, 1, memory_order_release);
+	pool_count(pool, POOL_COUNT_AGENT_STARTS, 1);
 	*result = pool;
 	return 0;
 fini_evict:
+	objects_destroy(pool);
 	evict_fini(pool);
 fini_reserved:
 	free_runs_fini(&pool->reserved);

@@ -80,6 +80,9 @@ void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner
 /* pool_share() - pages that are leased become those of a named object, with a new generation. */
 void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t object);
 
+/* pool_unshare() - the other way, where a publication is rolled back. */
+void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
+
 /* pool_take_back() - pages of whatever state become FREE (or RESERVED), with a new generation, and go to the index. */
 void pool_take_back(struct pool *pool, uint32_t first, uint32_t count);
 
@@ -105,6 +108,10 @@ uint32_t pool_utilization(const struct pool *pool);
 void pool_update_pressure(struct pool *pool);
 /* Apply what a reload changed: tenants' minima and limits, policy, timeouts. */
 void pool_configure(struct pool *pool);
+
+/* What poolctl limit said holds until a reload: note it for the next agent, or forget all of it. */
+void pool_limits_note(struct pool *pool, const struct tenant *tenant);
+void pool_limits_forget(struct pool *pool);
 
 /*
  * pools_minima_fit() - whether the minima of a configuration fit the pools as they run: a size in percent is known only then, and a

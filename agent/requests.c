@@ -4,6 +4,7 @@
 #include "agent/requests.h"
 
 #include "agent/event.h"
+#include "agent/journal.h"
 #include "agent/lease.h"
 #include "shm/doorbell.h"
 
@@ -20,6 +21,7 @@ struct waiter {
 	TAILQ_ENTRY(waiter) link;
 	struct session *session;
 	uint32_t slot;
+	uint32_t word; /* of the slot's state: this request and no later one */
 	struct lease_want want;
 	bool at_limit; /* waits for its own tenant or session, not for the pool */
 	uint64_t deadline_ms;
@@ -97,18 +99,36 @@ static void note_refill(struct session *session, uint64_t started_ns)
 	pool_count(pool, POOL_COUNT_REFILLS, 1);
 }
 
-/* The end of a request. False: the worker had cancelled it, and the slot is its again. */
-static bool answer(struct session *session, uint32_t slot_index)
+/* The end of a request, in one step. False: the worker had cancelled it, and the slot is its again. */
+static bool answer(struct session *session, const struct waiter *waiter)
 {
-	struct lease_request *slot = &session->segment.requests[slot_index];
-	uint32_t state = LEASE_REQUESTED;
+	struct lease_request *slot = &session->segment.requests[waiter->slot];
+	uint32_t word = waiter->word;
 
-	if (atomic_compare_exchange_strong_explicit(&slot->state, &state, LEASE_DONE, memory_order_acq_rel, memory_order_acquire)) {
+	if (atomic_compare_exchange_strong_explicit(&slot->state, &word, lease_state_to(word, LEASE_DONE), memory_order_acq_rel,
+		    memory_order_acquire)) {
+		crash_point();
 		futex_wake(&slot->state, 1);
 		return true;
 	}
-	atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
 	return false;
+}
+
+/* A cancelled slot goes back to the worker. */
+static void give_back(struct session *session, uint32_t slot_index)
+{
+	struct lease_request *slot = &session->segment.requests[slot_index];
+	uint32_t word = atomic_load_explicit(&slot->state, memory_order_acquire);
+
+	if (lease_state_of(word) == LEASE_CANCELLED)
+		atomic_store_explicit(&slot->state, lease_state_to(word, LEASE_IDLE), memory_order_release);
+}
+
+static void refuse(struct session *session, const struct waiter *waiter, int error)
+{
+	session->segment.requests[waiter->slot].error = error;
+	if (!answer(session, waiter))
+		give_back(session, waiter->slot);
 }
 
 /* Once a second at most: a worker must not be able to flood everybody who listens. */
@@ -128,12 +148,15 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 {
 	struct lease_request *slot = &session->segment.requests[waiter->slot];
 	struct lease_grant grant;
-	int error = lease_grant(session, &waiter->want, &grant);
+	int error;
+
+	waiter->want.slot = waiter->slot;
+	waiter->want.word = waiter->word;
+	error = lease_grant(session, &waiter->want, &grant);
 
 	waiter->at_limit = error == -EDQUOT;
 	if (error && !last_try && error != -EPERM)
 		return false;
-	slot->error = error;
 	if (error) {
 		session->refusals++;
 		session->tenant->refusals++;
@@ -141,13 +164,21 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 		shortage(session->pool, slot);
 		if (error == -EDQUOT)
 			announce_limit(session, waiter->want.need);
-		answer(session, waiter->slot);
+		refuse(session, waiter, error);
 		return true;
 	}
+	slot->error = 0;
 	slot->first_page = session->pool->runs[0].first;
+	slot->extra_first = grant.extra_first;
 	slot->extra_granted = grant.extra_count;
-	if (!answer(session, waiter->slot))
+	crash_point();
+	if (answer(session, waiter)) {
+		journal_end(&session->pool->ledger);
+	} else {
 		lease_grant_undo(session, &grant);
+		journal_end(&session->pool->ledger);
+		give_back(session, waiter->slot);
+	}
 	note_refill(session, waiter->started_ns);
 	return true;
 }
@@ -211,8 +242,8 @@ void requests_serve_waiters(struct pool *pool, const struct session *ringer)
 		struct lease_request *slot = &waiter->session->segment.requests[waiter->slot];
 
 		next = TAILQ_NEXT(waiter, link);
-		if (atomic_load_explicit(&slot->state, memory_order_acquire) != LEASE_REQUESTED) {
-			atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
+		if (atomic_load_explicit(&slot->state, memory_order_acquire) != waiter->word) {
+			give_back(waiter->session, waiter->slot);
 			waiter_remove(pool, waiter);
 		} else if (worth_a_try(waiter, ringer, now) && serve(waiter->session, waiter, now >= waiter->deadline_ms)) {
 			waiter_remove(pool, waiter);
@@ -244,23 +275,17 @@ static bool is_waiting(const struct session *session, uint32_t slot)
 	return false;
 }
 
-static void request_refuse(struct session *session, uint32_t slot, int error, const char *what)
-{
-	session->segment.requests[slot].error = error;
-	answer(session, slot);
-	session_damage(session, what);
-}
-
 static void request_serve(struct session *session, uint32_t slot_index)
 {
 	struct lease_request *slot = &session->segment.requests[slot_index];
 	struct pool *pool = session->pool;
 	struct waiter asked = { .session = session, .slot = slot_index, .started_ns = clock_ns() }, *waiter;
-	uint32_t state = atomic_load_explicit(&slot->state, memory_order_acquire), kind, timeout_ms;
+	uint32_t kind, timeout_ms;
 
-	if (state == LEASE_CANCELLED && !is_waiting(session, slot_index))
-		atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
-	if (state != LEASE_REQUESTED || is_waiting(session, slot_index))
+	asked.word = atomic_load_explicit(&slot->state, memory_order_acquire);
+	if (lease_state_of(asked.word) == LEASE_CANCELLED && !is_waiting(session, slot_index))
+		give_back(session, slot_index);
+	if (lease_state_of(asked.word) != LEASE_REQUESTED || is_waiting(session, slot_index))
 		return;
 	/* Read once; the worker may change them meanwhile. */
 	kind = *(volatile uint32_t *)&slot->kind;
@@ -269,20 +294,19 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	asked.want.flags = *(volatile uint32_t *)&slot->flags;
 	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
 	if (kind != LEASE_TAKE || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
-		request_refuse(session, slot_index, -EINVAL, "a lease request of an unknown kind");
+		refuse(session, &asked, -EINVAL);
+		session_damage(session, "a lease request of an unknown kind");
 		return;
 	}
 	if (asked.want.need < 1 || asked.want.need > pool->page_count) {
-		slot->error = -EINVAL;
-		answer(session, slot_index);
+		refuse(session, &asked, -EINVAL);
 		return;
 	}
 	if (serve(session, &asked, timeout_ms == 0))
 		return;
 	waiter = malloc(sizeof(*waiter));
 	if (!waiter) {
-		slot->error = -ENOMEM;
-		answer(session, slot_index);
+		refuse(session, &asked, -ENOMEM);
 		return;
 	}
 	*waiter = asked;
@@ -290,6 +314,12 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	waiter_insert(pool, waiter);
 	waiters_publish(pool);
 	pool_update_pressure(pool);
+}
+
+void requests_restart(struct session *session)
+{
+	for (uint32_t slot = 0; slot < SESSION_REQUESTS && session->state == SESSION_LIVE; slot++)
+		request_serve(session, slot);
 }
 
 void requests_doorbell(struct session *session)

@@ -9,6 +9,9 @@
 /* requests_doorbell() - serve what the session's request ring holds. */
 void requests_doorbell(struct session *session);
 
+/* requests_restart() - look at every slot: what the agent before this one has seen and not answered rings no more. */
+void requests_restart(struct session *session);
+
 /*
  * requests_serve_waiters() - pages may have come free, or time is up. In order of the tenants' priority, then of arrival.
  * ringer: whose doorbell says so; NULL: the clock, or the agent itself.

@@ -1,5 +1,7 @@
 #include "agent/session.h"
 
+#include "agent/crash_point.h"
+#include "agent/descriptors.h"
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
 #include "agent/asked.h"
@@ -7,6 +9,7 @@
 #include "agent/log.h"
 #include "agent/objects.h"
 #include "agent/requests.h"
+#include "agent/roles.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -20,6 +23,7 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -232,7 +236,7 @@ static void send_handles(struct session *session, uint64_t sequence, uint32_t fi
 		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
 }
 
-static void send_detached(struct session *session, uint64_t sequence)
+static void send_detached(const struct session *session, uint64_t sequence)
 {
 	struct msg_detach_reply reply = { .error = 0 };
 	uint8_t buffer[128];
@@ -240,6 +244,21 @@ static void send_detached(struct session *session, uint64_t sequence)
 
 	if (length > 0)
 		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
+}
+
+/* The asker takes the answer by the sequence number that it gave its question. */
+static void send_role(struct session *session, const struct msg_role_request *request, uint64_t sequence)
+{
+	struct msg_role_reply reply;
+	uint8_t buffer[MSG_LARGEST_role_reply];
+	int length, error;
+
+	role_serve(session, request, &reply);
+	length = msg_encode_role_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
+	error = length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
+	if (error)
+		log_debug("session %u ('%s') does not take an answer: %s; it will ask again", session->id, session->name,
+			strerror(-error));
 }
 
 static bool process_ended(const struct session *session)
@@ -260,6 +279,7 @@ static void connection_closed(struct session *session)
 	session->state = SESSION_CLOSING;
 	session->closing_ms = clock_ms();
 	requests_forget(session);
+	roles_withdraw(session);
 	agent_need_tick(session->pool->agent, CLOSING_GRACE_MS);
 }
 
@@ -269,6 +289,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
 	uint8_t buffer[1024];
 	struct msg_envelope envelope;
 	struct msg_handles_request handles;
+	struct msg_role_request role;
 	size_t fd_count = 0;
 	int length, fd = -1;
 
@@ -306,9 +327,16 @@ static void socket_ready(struct event_source *source, uint32_t events)
 		else
 			send_handles(session, envelope.sequence, handles.first, handles.count);
 		return;
+	case MSG_TYPE_role_request:
+		if (msg_decode_role_request(&role, buffer, (size_t)length))
+			session_damage(session, "a role request that cannot be");
+		else
+			send_role(session, &role, envelope.sequence);
+		return;
 	case MSG_TYPE_detach_request:
-		send_detached(session, envelope.sequence);
+		/* Ended first: an agent that dies between the two must not have said it for nothing. The socket outlives this pass. */
 		session_end(session, SESSION_END_DETACH);
+		send_detached(session, envelope.sequence);
 		return;
 	default:
 		session_damage(session, "a message that does not belong here");
@@ -377,6 +405,51 @@ static void session_free(struct session *session)
 	free(session);
 }
 
+static struct ledger_session *ledger_of(const struct session *session)
+{
+	return &session->pool->ledger.sessions[session->id];
+}
+
+static void ledger_state(const struct session *session, enum ledger_session_state state)
+{
+	atomic_store_explicit(&ledger_of(session)->state, state, memory_order_release);
+	crash_point();
+}
+
+/* What the next agent cannot find elsewhere. Without it, and the keeper's hold, there is no session. */
+static int ledger_write(const struct session *session)
+{
+	struct ledger_session *record = ledger_of(session);
+
+	memset(record, 0, sizeof(*record));
+	record->role = session->role;
+	record->privileged = session->privileged;
+	record->pid = (uint32_t)session->pid;
+	record->uid = session->uid;
+	record->quota = session->quota;
+	record->limit = session->limit;
+	record->attached_ms = session->attached_ms;
+	memcpy(record->token, session->token, sizeof(record->token));
+	snprintf(record->name, sizeof(record->name), "%s", session->name);
+	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
+	ledger_state(session, LEDGER_SESSION_ADMITTING);
+	return agent_hold(session->pool->agent, &(struct held){
+		.kind = KEEP_SESSION, .pool = session->pool->index, .id = session->id, .fd_count = 4,
+		.fds = { session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd } });
+}
+
+static int session_watch(struct session *session)
+{
+	struct agent *agent = session->pool->agent;
+	int error = agent_watch(agent, &session->pidfd, EPOLLIN);
+
+	if (!error && session->doorbell.fd >= 0)
+		error = agent_watch(agent, &session->doorbell, EPOLLIN | EPOLLET);
+	if (!error && session->socket.fd >= 0)
+		error = agent_watch(agent, &session->socket, EPOLLIN);
+	return error;
+}
+
 /* Descriptors, segment, registration. On failure the caller frees what there is. */
 static int session_equip(struct session *session, struct agent *agent)
 {
@@ -390,14 +463,7 @@ static int session_equip(struct session *session, struct agent *agent)
 	if (error)
 		return error;
 	session->doorbell.fd = doorbell_create();
-	if (session->doorbell.fd < 0)
-		return session->doorbell.fd;
-	error = agent_watch(agent, &session->pidfd, EPOLLIN);
-	if (!error)
-		error = agent_watch(agent, &session->doorbell, EPOLLIN | EPOLLET);
-	if (!error)
-		error = agent_watch(agent, &session->socket, EPOLLIN);
-	return error;
+	return session->doorbell.fd < 0 ? session->doorbell.fd : session_watch(session);
 }
 
 /* 0: none. Less than a page is one page; more than the pool is the pool. */
@@ -410,16 +476,56 @@ static uint32_t quota_pages(const struct pool *pool, uint64_t bytes)
 	return pages < 1 ? 1 : pages > pool->page_count ? pool->page_count : (uint32_t)pages;
 }
 
+static struct session *session_new(struct pool *pool, uint32_t id)
+{
+	struct session *session = calloc(1, sizeof(*session));
+
+	if (!session)
+		return NULL;
+	session->pool = pool;
+	session->id = id;
+	session->segment_fd = session->doorbell.fd = session->socket.fd = session->pidfd.fd = -1;
+	session->socket.ready = socket_ready;
+	session->pidfd.ready = pidfd_ready;
+	session->doorbell.ready = doorbell_ready;
+	return session;
+}
+
+static void session_enter(struct session *session)
+{
+	struct pool *pool = session->pool;
+
+	pool->sessions[session->id] = session;
+	pool->session_count++;
+	session->tenant->sessions++;
+	/* The coarse clock stood still while nobody was attached. */
+	atomic_store_explicit(&pool->segment.header->clock_ms, (uint32_t)clock_ms(), memory_order_relaxed);
+	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
+}
+
+/* The attach is answered. On failure it went away already, or cannot take descriptors: the session ends. */
+static bool session_answer(struct session *session)
+{
+	int error = send_admission(session);
+
+	if (!error) {
+		ledger_state(session, LEDGER_SESSION_LIVE);
+		return true;
+	}
+	/* It has got nothing, so nothing has to wait for its death. */
+	log_warning("cannot answer '%s' (pid %d): %s; its session ends", session->name, session->pid, strerror(-error));
+	session_end(session, SESSION_END_DETACH);
+	return false;
+}
+
 static int session_start(struct agent *agent, struct pool *pool, int socket, const struct attach_peer *peer,
 	const struct msg_attach_request *request, struct tenant *tenant)
 {
-	struct session *session = calloc(1, sizeof(*session));
+	struct session *session = session_new(pool, id_find(pool));
 	int error;
 
 	if (!session)
 		return -ENOMEM;
-	session->pool = pool;
-	session->id = id_find(pool);
 	session->role = (enum session_role)request->role;
 	session->privileged = is_operator(peer) || !strcmp(tenant->config->name, "system") ||
 		(may_be(&agent->config, SESSION_ADMIN, peer));
@@ -430,10 +536,6 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 	session->quota = quota_pages(pool, request->quota_bytes);
 	session->limit = session->quota;
 	session->attached_ms = session->last_refill_ms = clock_ms();
-	session->segment_fd = session->doorbell.fd = session->socket.fd = session->pidfd.fd = -1;
-	session->socket.ready = socket_ready;
-	session->pidfd.ready = pidfd_ready;
-	session->doorbell.ready = doorbell_ready;
 	session->socket.fd = socket;
 	session->pidfd.fd = peer->pidfd;
 	error = session_equip(session, agent);
@@ -444,28 +546,24 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 		session_free(session);
 		return error;
 	}
-	asked_reset(session);
-	pool->sessions[session->id] = session;
-	pool->session_count++;
-	tenant->sessions++;
+	error = ledger_write(session);
+	if (error) {
+		ledger_state(session, LEDGER_SESSION_NONE);
+		session_unwatch(session);
+		session->socket.fd = session->pidfd.fd = -1;
+		session_free(session);
+		return error;
+	}
+	session_enter(session);
 	record_write(session, SESSION_RECORD_LIVE);
-	/* The coarse clock stood still while nobody was attached. */
-	atomic_store_explicit(&pool->segment.header->clock_ms, (uint32_t)clock_ms(), memory_order_relaxed);
-	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
 	pool_count(pool, POOL_COUNT_ATTACHES, 1);
 	if (session->role == SESSION_WORKER)
 		lease_initial(session, agent->config.lease.initial_pages);
-	agent_hold(agent, &(struct held){ .kind = KEEP_SESSION, .pool = pool->index, .id = session->id, .fd_count = 4,
-		.fds = { session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd } });
+	ledger_state(session, LEDGER_SESSION_SENDING);
 	agent_announce_token(agent, session);
 	agent_need_tick(agent, 100);
-	error = send_admission(session);
-	if (error) {
-		/* It went away already, or cannot take descriptors. It has got nothing, so nothing has to wait for its death. */
-		log_warning("cannot answer '%s' (pid %d): %s; its session ends", session->name, session->pid, strerror(-error));
-		session_end(session, SESSION_END_DETACH);
+	if (!session_answer(session))
 		return 0;
-	}
 	log_debug("session %u of pool '%s': %s '%s', pid %d, uid %u, tenant '%s'", session->id, pool->config->name,
 		session_role_name(session->role), session->name, session->pid, session->uid, tenant->config->name);
 	if (session->role == SESSION_WORKER)
@@ -497,10 +595,94 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 			request->tenant);
 	if (pool->session_count >= agent->config.limits.sessions)
 		return refuse(socket, -EUSERS, "%u sessions are attached, the limit; raise limits.sessions", pool->session_count);
+	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
+		return refuse(socket, -EMFILE,
+			"a session takes %d descriptors, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are left; raise "
+			"LimitNOFILE= of its unit",
+			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
 	if (error)
 		return refuse(socket, error, "the agent cannot make a session: %s", strerror(-error));
 	return 0;
+}
+
+/* What the keeper holds of it; without (the keeper was out of memory) the process itself is asked for. */
+static void restore_descriptors(struct session *session, const struct held *held)
+{
+	if (held && held->fd_count == 4) {
+		session->segment_fd = held->fds[0];
+		session->socket.fd = held->fds[1];
+		session->pidfd.fd = held->fds[2];
+		session->doorbell.fd = held->fds[3];
+		return;
+	}
+	session->pidfd.fd = (int)syscall(SYS_pidfd_open, session->pid, 0);
+}
+
+int session_restore(struct pool *pool, uint32_t id, const struct held *held, uint32_t leased)
+{
+	const struct ledger_session *record = &pool->ledger.sessions[id];
+	struct session *session = session_new(pool, id);
+	int error;
+
+	if (!session)
+		return -ENOMEM;
+	session->role = (enum session_role)record->role;
+	session->privileged = record->privileged != 0;
+	session->pid = (pid_t)record->pid;
+	session->uid = record->uid;
+	session->quota = record->quota;
+	session->limit = record->limit;
+	session->attached_ms = record->attached_ms;
+	session->last_refill_ms = clock_ms();
+	session->leased = leased;
+	memcpy(session->token, record->token, sizeof(session->token));
+	snprintf(session->name, sizeof(session->name), "%.63s", record->name);
+	session->tenant = pool_tenant(pool, record->tenant);
+	if (!session->tenant)
+		session->tenant = &pool->tenants[0];
+	session->tenant->leased += leased;
+	restore_descriptors(session, held);
+	error = session->segment_fd < 0 ? -EBADF :
+		session_segment_open(session->segment_fd, session->role == SESSION_WORKER ? pool->page_count : 0, true, &session->segment);
+	session_enter(session);
+	if (!error && session->pidfd.fd >= 0)
+		error = session_watch(session);
+	if (error && session->pidfd.fd >= 0) {
+		/* Without its segment nothing can be said to it: it is as one that has closed its connection. */
+		log_warning("session %u of pool '%s' ('%s', pid %d) cannot go on: %s; its pages wait for its end", id, pool->config->name,
+			session->name, session->pid, strerror(-error));
+		agent_unwatch(pool->agent, &session->socket);
+		agent_unwatch(pool->agent, &session->doorbell);
+		session->state = SESSION_CLOSED;
+	} else if (session->pidfd.fd < 0) {
+		session->state = SESSION_CLOSED;
+		return 0; /* session_resume() finds that it is dead */
+	}
+	if (record->state == LEDGER_SESSION_CLOSED) {
+		session->state = SESSION_CLOSED;
+		agent_unwatch(pool->agent, &session->socket);
+	}
+	return 0;
+}
+
+void session_resume(struct session *session)
+{
+	const struct ledger_session *record = ledger_of(session);
+
+	if (session->pidfd.fd < 0) {
+		session_end(session, SESSION_END_DEATH);
+		return;
+	}
+	if (session->state == SESSION_CLOSED) {
+		pool_quarantine_of(session->pool, session->id);
+		record_write(session, SESSION_RECORD_CLOSED);
+		return;
+	}
+	/* Perhaps told already: then it is told twice, and drops what it did not ask for. */
+	if (record->state == LEDGER_SESSION_SENDING && !session_answer(session))
+		return;
+	requests_restart(session);
 }
 
 void session_end(struct session *session, enum session_end how)
@@ -511,6 +693,7 @@ void session_end(struct session *session, enum session_end how)
 	if (session->state == SESSION_DEAD)
 		return;
 	session->state = SESSION_DEAD;
+	ledger_state(session, LEDGER_SESSION_ENDING);
 	requests_forget(session);
 	pages = pool_take_back_of(pool, session->id);
 	objects_session_end(session);
@@ -522,12 +705,14 @@ void session_end(struct session *session, enum session_end how)
 	record_write(session, SESSION_RECORD_NONE);
 	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
 	session_unwatch(session);
+	ledger_state(session, LEDGER_SESSION_NONE);
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, session->id);
 	event_token(pool->agent, session->token, 0);
 	session->next_dead = pool->agent->graveyard;
 	pool->agent->graveyard = session;
 	if (how == SESSION_END_STOP)
 		return;
+	roles_session_end(session, how == SESSION_END_DEATH);
 	if (how == SESSION_END_DEATH && session->role == SESSION_WORKER)
 		pool_count(pool, POOL_COUNT_DEATHS, 1);
 	if (session->role == SESSION_WORKER) {
@@ -576,6 +761,7 @@ void session_tick(struct session *session)
 		return;
 	}
 	session->state = SESSION_CLOSED;
+	ledger_state(session, LEDGER_SESSION_CLOSED);
 	pool_quarantine_of(pool, session->id);
 	record_write(session, SESSION_RECORD_CLOSED);
 	log_info("session %u of pool '%s' ('%s', pid %d) closed its connection and lives on: %u pages wait for its end", session->id,

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 enum {
+	ANSWER_MS = 10000, /* far above a restart of the agent */
 	AGAIN_MS = 200, /* chosen: an agent that restarts takes less, and a repeat costs nothing */
 	ROOM_MS = 1,    /* until a full queue is looked at again, where nothing tells */
 };
@@ -24,7 +25,7 @@ static int time_left(uint64_t end_ns, int most)
 	return (end_ns - now) / 1000000 + 1 < (uint64_t)most ? (int)((end_ns - now) / 1000000 + 1) : most;
 }
 
-static void send_question(struct gpool *pool, const struct attach_call *call, uint64_t end_ns)
+static void send_question(struct gpool *pool, const struct attach_question *call, uint64_t end_ns)
 {
 	int error;
 
@@ -39,7 +40,7 @@ static void send_question(struct gpool *pool, const struct attach_call *call, ui
 }
 
 /* One packet. Bytes of our answer; 0: another's, which came too late. */
-static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t sequence, int wait_ms)
+static int take_answer(struct gpool *pool, struct attach_question *call, uint64_t sequence, int wait_ms)
 {
 	struct msg_envelope envelope;
 	size_t fd_count = 0;
@@ -64,7 +65,7 @@ static int attach_lock(struct gpool *pool, uint64_t end_ns)
 	return end_ns ? pthread_mutex_clocklock(&pool->attach_lock, CLOCK_MONOTONIC, &end) : pthread_mutex_lock(&pool->attach_lock);
 }
 
-int attach_call(struct gpool *pool, struct attach_call *call)
+int attach_question_ask(struct gpool *pool, struct attach_question *call)
 {
 	uint64_t end_ns = call->timeout_ms < 0 ? 0 : monotonic_ns() + (uint64_t)call->timeout_ms * 1000000, incarnation, sequence;
 	int length = -EPIPE;
@@ -91,4 +92,24 @@ int attach_call(struct gpool *pool, struct attach_call *call)
 	} while (length == -ETIMEDOUT && time_left(end_ns, AGAIN_MS));
 	pthread_mutex_unlock(&pool->attach_lock);
 	return length == -ECONNRESET ? -EPIPE : length;
+}
+
+int attach_call(struct gpool *pool, uint8_t *request, size_t request_bytes, uint8_t *reply, size_t capacity, int *fds,
+	size_t fd_capacity, size_t *fd_count)
+{
+	struct attach_question question = {
+		.request = request,
+		.length = (int)request_bytes,
+		.fd = -1,
+		.answer = reply,
+		.capacity = capacity,
+		.fds = fds,
+		.fd_capacity = fd_capacity,
+		.timeout_ms = ANSWER_MS,
+	};
+	int length = attach_question_ask(pool, &question);
+
+	if (fd_count)
+		*fd_count = question.fd_count;
+	return length >= 0 || length == -EMFILE ? length : -EPIPE;
 }

@@ -1,10 +1,12 @@
 /* pool.c - attaching to a pool and detaching; what a fork means. See pool.h. */
 #include "client/pool.h"
 
+#include "client/attach_call.h"
 #include "client/control.h"
 #include "client/deferred.h"
 #include "client/events.h"
 #include "client/object.h"
+#include "client/role.h"
 #include "client/span.h"
 #include "client/stitch.h"
 #include "client/stream.h"
@@ -28,6 +30,8 @@
 enum {
 	REPLY_MS = 10000, /* for an answer to an attach request, when the caller would not wait for the agent itself */
 	DETACH_MS = 2000,
+	ATTACH_TRIES = 8,
+	ATTACH_PAUSE_MS = 10, /* an agent that turns us away without a word is not to be stormed */
 	RUNS_SHARE = 64,  /* a thread keeps 1/64 of the pool in runs, or ... */
 	RUNS_LEAST = 256, /* ... so many pages: two blocks of 100, the size of the speed goal; the agent can take them back */
 };
@@ -191,6 +195,7 @@ static int refusal(int error)
 	}
 }
 
+/* -EPIPE: the agent went away over our request. */
 static int attach_ask(struct attaching *a, int fds[3])
 {
 	struct msg_attach_request request = {
@@ -211,12 +216,10 @@ static int attach_ask(struct attaching *a, int fds[3])
 		return -EINVAL;
 	error = attach_send(a->pool->socket, a->buffer, (size_t)length, NULL, 0);
 	if (error)
-		return error == -EPIPE ? -ETIMEDOUT : -EPROTO;
+		return error == -EPIPE || error == -ECONNRESET ? -EPIPE : -EPROTO;
 	length = attach_receive(a->pool->socket, a->buffer, sizeof(a->buffer), fds, 3, &fd_count, timeout_ms);
-	if (length < 0) {
-		/* -EPIPE: it went away over our request, which for us is no answer */
-		return length == -EPIPE ? -ETIMEDOUT : refusal(length);
-	}
+	if (length < 0)
+		return length == -EPIPE || length == -ECONNRESET ? -EPIPE : refusal(length);
 	if (msg_decode_attach_reply(&a->reply, a->buffer, (size_t)length))
 		error = -EPROTO;
 	else if (a->reply.error) {
@@ -316,6 +319,7 @@ static struct gpool *pool_allocate(void)
 	pthread_mutex_init(&pool->objects_lock, NULL);
 	/* Above those of all sessions before, which may have had the same number. */
 	pool->attach_sequence = monotonic_ns();
+	pthread_mutex_init(&pool->roles_lock, NULL);
 	pthread_mutex_init(&pool->request_lock, NULL);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* a wait must not follow a clock that is set */
@@ -331,6 +335,7 @@ static void pool_destroy_parts(struct gpool *pool)
 {
 	control_close(pool->control);
 	events_close(pool->events);
+	role_close(pool);
 	/* Work first, then what it used, then the device. */
 	stream_close_all(pool);
 	objects_close_all(pool);
@@ -353,6 +358,7 @@ static void pool_release(struct gpool *pool)
 	pool_segment_close(&pool->segment);
 	pthread_mutex_destroy(&pool->attach_lock);
 	pthread_mutex_destroy(&pool->objects_lock);
+	pthread_mutex_destroy(&pool->roles_lock);
 	pthread_mutex_destroy(&pool->request_lock);
 	pthread_cond_destroy(&pool->request_free);
 	pthread_mutex_destroy(&pool->control_lock);
@@ -364,11 +370,34 @@ static void pool_release(struct gpool *pool)
 static void detach(struct gpool *pool)
 {
 	const struct msg_detach_request request = { 0 };
-	uint8_t buffer[MSG_LARGEST_detach_request + MSG_LARGEST_detach_reply]; /* room for either */
+	uint8_t buffer[MSG_LARGEST_detach_request], reply[MSG_LARGEST_detach_reply];
 	int length = msg_encode_detach_request(&request, 0, pool->token, buffer, sizeof(buffer));
 
-	if (length > 0 && attach_send(pool->socket, buffer, (size_t)length, NULL, 0) == 0)
-		attach_receive(pool->socket, buffer, sizeof(buffer), NULL, 0, NULL, DETACH_MS);
+	if (length < 0)
+		return;
+	if (pool->header && pool->session.header)
+		attach_call(pool, buffer, (size_t)length, reply, sizeof(reply), NULL, 0, NULL);
+	else if (attach_send(pool->socket, buffer, (size_t)length, NULL, 0) == 0)
+		attach_receive(pool->socket, reply, sizeof(reply), NULL, 0, NULL, DETACH_MS);
+}
+
+/* An agent that ends over our request is started again, and our next connection waits for it. */
+static int attach(struct attaching *a, int fds[3])
+{
+	int error;
+
+	for (int tries = 1;; tries++) {
+		error = attach_socket(a);
+		if (!error)
+			error = attach_ask(a, fds);
+		if (error != -EPIPE)
+			return error;
+		close(a->pool->socket);
+		a->pool->socket = -1;
+		if (tries == ATTACH_TRIES)
+			return -ETIMEDOUT;
+		poll(NULL, 0, ATTACH_PAUSE_MS);
+	}
 }
 
 static int parts_open(struct attaching *a)
@@ -397,15 +426,11 @@ static int parts_open(struct attaching *a)
 static int pool_open(struct attaching *a)
 {
 	struct gpool *pool = a->pool;
-	int fds[3], error;
+	int fds[3], error = attach(a, fds);
 
-	error = attach_socket(a);
-	if (error)
-		return error;
-	error = attach_ask(a, fds);
 	if (error) {
 		/* It may have admitted us all the same, and then lends us pages until it hears otherwise. */
-		if (error != -ETIMEDOUT)
+		if (pool->socket >= 0 && error != -ETIMEDOUT)
 			detach(pool);
 		return error;
 	}

@@ -11,6 +11,7 @@
  *   window->lock     imported handles and what is mapped
  *   objects_lock     handles of objects
  *   attach_lock      one question and its answer on the attach socket
+ *   roles_lock       names of roles; nothing is taken inside it
  *   streams[].lock   one stream; nothing is taken inside it
  * spans->lock stands outside all of these: a page of spans is allocated and freed under it.
  */
@@ -41,6 +42,7 @@ struct control;
 struct deferred_lists;
 struct events;
 struct gpool_object;
+struct role_claim;
 struct spans;
 struct stitches;
 struct streams;
@@ -89,7 +91,9 @@ struct gpool {
 	int doorbell;
 	uint8_t token[MSG_TOKEN_BYTES];
 	pthread_mutex_t attach_lock;
-	uint64_t attach_sequence; /* of the last question */
+	uint64_t attach_sequence; /* of the last question that carried a number */
+	pthread_mutex_t roles_lock;
+	struct role_claim *roles; /* roles that this process holds or waits for */
 
 	/* Requests for pages in flight. */
 	pthread_mutex_t request_lock;

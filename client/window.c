@@ -11,8 +11,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HANDLES_REPLY_MS = 10000 }; /* chosen: an agent that restarts is back long before */
-
 /* Handles that lie one after the other behind one descriptor, which is kept: importing all of them at once would take long. */
 struct handle_source {
 	struct handle_source *next;
@@ -188,20 +186,14 @@ static bool entry_fits(const struct window *window, const struct msg_handle_entr
 static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *buffer, struct msg_handles_reply *reply)
 {
 	struct msg_handles_request request = { .first = *at, .count = end - *at };
-	uint8_t question[MSG_LARGEST_handles_request];
+	uint8_t request_bytes[MSG_LARGEST_handles_request];
 	int fds[ATTACH_FDS_MAX], length, error;
-	struct attach_call call = {
-		.request = question,
-		.length = msg_encode_handles_request(&request, 0, NULL, question, sizeof(question)),
-		.fd = -1,
-		.answer = buffer,
-		.capacity = MSG_LARGEST_handles_reply,
-		.fds = fds,
-		.fd_capacity = ATTACH_FDS_MAX,
-		.timeout_ms = HANDLES_REPLY_MS,
-	};
+	size_t fd_count = 0;
 
-	length = attach_call(pool, &call);
+	length = msg_encode_handles_request(&request, 0, pool->token, request_bytes, sizeof(request_bytes));
+	if (length < 0)
+		return length;
+	length = attach_call(pool, request_bytes, (size_t)length, buffer, MSG_LARGEST_handles_reply, fds, ATTACH_FDS_MAX, &fd_count);
 	if (length < 0)
 		return length;
 	error = msg_decode_handles_reply(reply, buffer, (size_t)length);
@@ -212,7 +204,7 @@ static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *
 	for (uint32_t i = 0; !error && i < reply->entries_count; i++) {
 		const struct msg_handle_entry *entry = &reply->entries[i];
 
-		if (!entry_fits(pool->window, entry, *at, call.fd_count))
+		if (!entry_fits(pool->window, entry, *at, fd_count))
 			error = -EPROTO;
 		else if (entry->count > 1)
 			error = source_add(pool->window, entry, fds[entry->fd_index]);
@@ -221,7 +213,7 @@ static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *
 		if (!error)
 			*at = entry->first + entry->count;
 	}
-	for (size_t i = 0; i < call.fd_count; i++)
+	for (size_t i = 0; i < fd_count; i++)
 		close(fds[i]);
 	return error;
 }

@@ -51,6 +51,7 @@ static int setup(void **state)
 	pool->page_count = PAGES;
 	pool->tenant_count = 1;
 	pool->tenants[0].config = &agent->config.tenants[0];
+	assert_int_equal(free_runs_init(&pool->free, 0, PAGES - 2) | free_runs_init(&pool->reserved, PAGES - 2, 2), 0);
 	assert_int_equal(pool_segment_create(&geometry, &pool->segment, &pool->segment_fd), 0);
 	assert_int_equal(ledger_create(PAGES, 0, 0, &pool->ledger, &fds[0]), 0);
 	close(fds[0]);
@@ -65,6 +66,8 @@ static int teardown(void **state)
 {
 	(void)state;
 	objects_destroy(pool);
+	free_runs_fini(&pool->free);
+	free_runs_fini(&pool->reserved);
 	close(pool->segment_fd);
 	pool_segment_close(&pool->segment);
 	ledger_close(&pool->ledger);
@@ -182,19 +185,35 @@ static void begin(bool writer_lives, bool old_read)
 	atomic_store(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], 1);
 }
 
-/* As agent/recover.c does it: what is published about the words is made from them. */
-static void counts_make(void)
+/* As pool_create() and sessions_restore() do it before: books and index are made from the words as they were left. */
+static void books_make(void)
 {
 	uint32_t counts[PAGE_STATES] = { 0 };
 
-	for (uint32_t page = 0; page < PAGES; page++) {
-		if (page_word_owner(pool_word(pool, page)) == WRITER && page_word_state(pool_word(pool, page)) == PAGE_LEASED &&
-			!pool->sessions[WRITER])
-			word(page, PAGE_FREE, 0);
+	for (uint32_t page = 0; page < PAGES; page++)
 		counts[page_word_state(pool_word(pool, page))]++;
-	}
 	for (int i = 0; i < PAGE_STATES; i++)
 		atomic_store(&pool->segment.header->state_pages[i], counts[i]);
+	pool->leased = counts[PAGE_LEASED];
+	pool->tenants[0].leased = 0;
+	for (uint32_t id = 0; id < POOL_SESSIONS; id++) {
+		struct session *session = pool->sessions[id];
+
+		if (!session)
+			continue;
+		session->tenant = &pool->tenants[0];
+		session->leased = 0;
+		for (uint32_t page = 0; page < PAGES; page++)
+			session->leased += page_word_owner(pool_word(pool, page)) == id && page_word_state(pool_word(pool, page)) == PAGE_LEASED;
+		pool->tenants[0].leased += session->leased;
+	}
+}
+
+/* What the publisher still leased when it died, as its burial gives it back. */
+static void dead_buried(void)
+{
+	if (!pool->sessions[WRITER])
+		pool_take_back_of(pool, WRITER);
 }
 
 static void found(void *context, const struct pool_finding *finding)
@@ -208,10 +227,15 @@ static void recover(void)
 	static struct session_segment none;
 	struct pool_check_session sessions[] = { { READER, &none }, { WRITER, &none } };
 	struct pool_check check = { .found = found };
+	uint32_t leased = 0;
 
 	assert_int_equal(objects_create(pool), 0);
+	books_make();
 	objects_recover(pool);
-	counts_make();
+	dead_buried();
+	for (uint32_t page = 0; page < PAGES; page++)
+		leased += page_word_state(pool_word(pool, page)) == PAGE_LEASED;
+	assert_int_equal(pool->leased, leased);
 	assert_int_equal(pool_check(&pool->segment, sessions, pool->sessions[WRITER] ? 2 : 1, &check), 0);
 }
 
@@ -231,7 +255,8 @@ static void assert_rolled_back(bool writer_lives)
 	assert_int_equal(pages_in(old_pages, OLD_PAGES, PAGE_SHARED, OLD), OLD_PAGES);
 	assert_int_equal(writer_lives ? pages_in(new_pages, NEW_PAGES, PAGE_LEASED, WRITER) : pages_in(new_pages, NEW_PAGES, PAGE_FREE, 0),
 		NEW_PAGES);
-	assert_int_equal(pool->tenants[0].leased, OLD_PAGES);
+	assert_int_equal(pool->tenants[0].leased, OLD_PAGES + (writer_lives ? NEW_PAGES : 0));
+	assert_int_equal(writer.leased, writer_lives ? NEW_PAGES : writer.leased);
 	assert_int_equal(pool->objects->of[NEW].fd, 0);
 	assert_true(pool->objects->of[OLD].fd > 0);
 }

@@ -52,6 +52,11 @@ struct objects_view {
 	struct object_view *objects;
 };
 
+struct roles_view {
+	uint32_t count, capacity;
+	struct msg_role_entry *roles;
+};
+
 struct check_view {
 	char pool[64];
 	uint32_t pages, sessions, in_transit, found;
