@@ -4,6 +4,7 @@
 #include "agent/event.h"
 #include "agent/exchange.h"
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/requests.h"
 #include "agent/session.h"
 
@@ -82,6 +83,8 @@ static int answer_evict(struct exchange *x)
 	evict.pages = request.pages;
 	begin = clock_ns();
 	pages = evict_pages(pool, &evict);
+	if (pages < request.pages && !request.session && !request.content_types)
+		pages += objects_evict(pool, NULL, request.pages - pages, true);
 	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);

@@ -171,8 +171,7 @@ static uint64_t borrowed_share(const struct tenant *tenant)
 	return borrowed * 1000 / tenant->config->weight;
 }
 
-/* May `victim` lose a block of so many pages so that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never. */
-static bool tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages)
+bool evict_tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages)
 {
 	if (victim == taker)
 		return true;
@@ -195,7 +194,7 @@ static bool wanted(const struct evict_request *request, const struct session *se
 		return false;
 	if (request->contents && !(request->contents >> (tag & BLOCK_TYPE_MASK) & 1))
 		return false;
-	return request->by_operator || tenant_may_lose(session->tenant, request->for_tenant, pages);
+	return request->by_operator || evict_tenant_may_lose(session->tenant, request->for_tenant, pages);
 }
 
 static int by_score(const void *left, const void *right)

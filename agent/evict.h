@@ -85,6 +85,11 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
  * nothing was lost. Cost: a scan, and a pass over the pages.
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
+/*
+ * evict_tenant_may_lose() - the tenant rules of README.md: may `victim` lose so many pages, all that it loses for this request, so
+ * that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never.
+ */
+bool evict_tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages);
 /* evict_possible() - whether request->pages could be had so, at this moment. Nothing is taken. Cost: a scan. */
 bool evict_possible(struct pool *pool, const struct evict_request *request);
 

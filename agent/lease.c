@@ -1,5 +1,7 @@
 #include "agent/lease.h"
 
+#include "agent/objects.h"
+
 #include "shm/lease_bitmap.h"
 
 #include <errno.h>
@@ -242,6 +244,24 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 	return need <= room(session) ? 0 : -EDQUOT;
 }
 
+/* Blocks alone did not add up: whole objects first, as few as will do, then blocks for the rest; nothing when even that is too little. */
+static void evict_objects_too(struct session *session, uint32_t need, uint32_t flags)
+{
+	struct pool *pool = session->pool;
+	uint32_t lacks = lacking(session, need, flags), objects = objects_evictable(pool, session->tenant, false);
+	struct evict_request request = { .for_tenant = session->tenant, .whole = true };
+
+	if (!objects)
+		return;
+	request.pages = lacks > objects ? lacks - objects : 0;
+	if (request.pages && !evict_possible(pool, &request))
+		return;
+	objects_evict(pool, session->tenant, lacks, false);
+	request.pages = lacking(session, need, flags);
+	if (request.pages)
+		evict_pages(pool, &request);
+}
+
 /* Bring enough pages into the index. */
 static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 {
@@ -260,6 +280,8 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 
 		evict_pages(pool, &request);
 	}
+	if (need > available(session, flags) && !(flags & LEASE_NO_EVICT))
+		evict_objects_too(session, need, flags);
 	return need <= available(session, flags);
 }
 

@@ -4,6 +4,7 @@
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/session.h"
 
 #include <errno.h>
@@ -41,6 +42,16 @@ void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner
 	words_count(pool, PAGE_RESERVED, -(int64_t)(count - normal));
 	words_count(pool, PAGE_LEASED, count);
 	pool->leased += count;
+}
+
+void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t object)
+{
+	for (uint32_t page = first; page < first + count; page++)
+		atomic_store_explicit(&pool->segment.pages[page],
+			page_word_make(PAGE_SHARED, object, page_word_generation(pool_word(pool, page)) + 1), memory_order_seq_cst);
+	words_count(pool, PAGE_LEASED, -(int64_t)count);
+	words_count(pool, PAGE_SHARED, count);
+	pool->leased -= count;
 }
 
 /* Words only; the caller puts the run into the index. */
@@ -94,7 +105,13 @@ void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask)
 	}
 }
 
-/* Calls `run` for each maximal run of pages with this owner. */
+/* The owner of a shared page is an object, and may have the number of a session. */
+static bool is_of_session(uint64_t word, uint32_t session)
+{
+	return page_word_owner(word) == session && page_word_state(word) != PAGE_SHARED;
+}
+
+/* Calls `run` for each maximal run of pages of this session. */
 static uint32_t for_runs_of(struct pool *pool, uint32_t owner, void (*run)(struct pool *pool, uint32_t first, uint32_t count))
 {
 	uint32_t total = 0;
@@ -102,7 +119,7 @@ static uint32_t for_runs_of(struct pool *pool, uint32_t owner, void (*run)(struc
 	for (uint32_t page = 0; page < pool->page_count;) {
 		uint32_t first = page;
 
-		while (page < pool->page_count && page_word_owner(pool_word(pool, page)) == owner)
+		while (page < pool->page_count && is_of_session(pool_word(pool, page), owner))
 			page++;
 		if (page > first) {
 			run(pool, first, page - first);
@@ -286,6 +303,9 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	error = evict_init(pool);
 	if (error)
 		goto fini_reserved;
+	error = objects_create(pool);
+	if (error)
+		goto fini_evict;
 	pool->ledger = start->ledger;
 	pool->runs = pool->ledger.runs;
 	/* The words say what is free, today (all) and after a restart of the agent. */
@@ -301,6 +321,8 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	pool_configure(pool);
 	*result = pool;
 	return 0;
+fini_evict:
+	evict_fini(pool);
 fini_reserved:
 	free_runs_fini(&pool->reserved);
 fini_free:
@@ -319,6 +341,7 @@ void pool_destroy(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id])
 			session_end(pool->sessions[id], SESSION_END_STOP);
+	objects_destroy(pool);
 	evict_fini(pool);
 	free_runs_fini(&pool->reserved);
 	free_runs_fini(&pool->free);

@@ -25,6 +25,7 @@ struct tenant {
 	uint64_t barren_ns; /* when a scan for its sake last found nothing to evict; see evict.c */
 };
 
+struct objects;
 struct waiter;
 TAILQ_HEAD(waiter_list, waiter);
 
@@ -50,6 +51,7 @@ struct pool {
 	struct ledger ledger;
 	struct page_run *runs; /* the ledger's: [page_count] of the step at hand */
 	struct evict_state evict;
+	struct objects *objects;
 	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
@@ -75,15 +77,18 @@ static inline uint64_t pool_word(const struct pool *pool, uint32_t page)
 /* pool_lend() - [first, first + count), out of the index already, to `owner`: words first, then the caller sets free bits. */
 void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
 
+/* pool_share() - pages that are leased become those of a named object, with a new generation. */
+void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t object);
+
 /* pool_take_back() - pages of whatever state become FREE (or RESERVED), with a new generation, and go to the index. */
 void pool_take_back(struct pool *pool, uint32_t first, uint32_t count);
 
 /* pool_take_back_word() - the same for the bits of `mask` in 64-page word `word`, in runs. */
 void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask);
 
-/* pool_quarantine_of() - all pages of a session whose connection closed while its process lives. */
+/* pool_quarantine_of() - all pages that are leased to a session whose connection closed while its process lives. */
 void pool_quarantine_of(struct pool *pool, uint32_t owner);
-/* pool_take_back_of() - all pages of a session. Returns how many. */
+/* pool_take_back_of() - all pages that are leased to a session. Returns how many. */
 uint32_t pool_take_back_of(struct pool *pool, uint32_t owner);
 
 static inline void pool_count(struct pool *pool, enum pool_counter counter, uint64_t more)

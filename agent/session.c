@@ -2,8 +2,10 @@
 
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
+#include "agent/asked.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/requests.h"
 #include "agent/roles.h"
 #include "shm/doorbell.h"
@@ -169,12 +171,25 @@ static void record_write(struct session *session, enum session_record_state stat
 	atomic_store_explicit(&record->state, state, memory_order_release);
 }
 
-static void send_handles(struct session *session, uint32_t first, uint32_t count)
+/* A descriptor is memory for good (no import can be revoked), so only of what is leased to the asker, or of an object it reads. */
+static bool handle_allowed(const struct session *session, uint32_t handle)
+{
+	uint32_t per_handle = session->pool->segment.header->pages_per_handle;
+
+	for (uint32_t page = handle * per_handle; page < (handle + 1) * per_handle; page++) {
+		uint64_t word = pool_word(session->pool, page);
+
+		if (page_word_state(word) == PAGE_SHARED ? objects_may_map(session->pool, session, word) : page_word_owner(word) == session->id)
+			return true;
+	}
+	return false;
+}
+
+static void send_handles(struct session *session, uint64_t sequence, uint32_t first, uint32_t count)
 {
 	static struct msg_handles_reply reply;
 	static uint8_t buffer[MSG_BYTES_MAX];
 	const struct physical *physical = &session->pool->physical;
-	uint32_t per_handle = session->pool->segment.header->pages_per_handle;
 	int fds[ATTACH_FDS_MAX], length, error = 0;
 	size_t fd_count = 0;
 
@@ -190,17 +205,9 @@ static void send_handles(struct session *session, uint32_t first, uint32_t count
 			.length = physical->handle_bytes,
 		};
 	} else {
-		/* A descriptor is memory for good (no import can be revoked), so only of what is leased to the asker. */
 		for (uint32_t handle = first; handle < first + count && fd_count < ATTACH_FDS_MAX; handle++) {
-			bool leased = false;
-
-			for (uint32_t page = handle * per_handle; page < (handle + 1) * per_handle; page++)
-				leased |= page_word_owner(pool_word(session->pool, page)) == session->id;
-			if (!leased) {
-				if (!fd_count)
-					reply.error = -EACCES;
-				break;
-			}
+			if (!handle_allowed(session, handle))
+				continue;
 			reply.entries[reply.entries_count++] = (struct msg_handle_entry){
 				.first = handle,
 				.count = 1,
@@ -210,8 +217,10 @@ static void send_handles(struct session *session, uint32_t first, uint32_t count
 			};
 			fds[fd_count++] = physical->exports[handle].fd;
 		}
+		if (!fd_count)
+			reply.error = -EACCES;
 	}
-	length = msg_encode_handles_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+	length = msg_encode_handles_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 	if (length > 0)
 		error = attach_send(session->socket.fd, buffer, (size_t)length, fds, fd_count);
 	if (length > 0 && !error)
@@ -219,16 +228,16 @@ static void send_handles(struct session *session, uint32_t first, uint32_t count
 	/* Too many descriptors in flight, most likely: the worker must hear of it rather than wait. */
 	memset(&reply, 0, sizeof(reply));
 	reply.error = error ? error : length;
-	length = msg_encode_handles_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+	length = msg_encode_handles_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 	if (length > 0)
 		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
 }
 
-static void send_detached(struct session *session)
+static void send_detached(struct session *session, uint64_t sequence)
 {
 	struct msg_detach_reply reply = { .error = 0 };
 	uint8_t buffer[128];
-	int length = msg_encode_detach_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+	int length = msg_encode_detach_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 
 	if (length > 0)
 		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
@@ -274,32 +283,46 @@ static void connection_closed(struct session *session)
 static void socket_ready(struct event_source *source, uint32_t events)
 {
 	struct session *session = session_of(source, socket);
-	uint8_t buffer[512];
+	uint8_t buffer[1024];
 	struct msg_envelope envelope;
 	struct msg_handles_request handles;
 	struct msg_role_request role;
-	int length;
+	size_t fd_count = 0;
+	int length, fd = -1;
 
 	(void)events;
 	if (session->state != SESSION_LIVE)
 		return;
-	length = attach_receive(source->fd, buffer, sizeof(buffer), NULL, 0, NULL, 0);
-	if (length == -EAGAIN)
+	/* Out of descriptors is our trouble and not the sender's damage: it asks again. */
+	length = attach_receive(source->fd, buffer, sizeof(buffer), &fd, 1, &fd_count, 0);
+	if (length == -EAGAIN || length == -EMFILE)
 		return;
 	if (length == -EPIPE || length == -ECONNRESET) {
 		connection_closed(session);
 		return;
 	}
 	if (length < 0 || msg_envelope_read(&envelope, buffer, (size_t)length)) {
+		if (fd >= 0)
+			close(fd);
 		session_damage(session, "a packet that is no message");
 		return;
+	}
+	switch (envelope.type) {
+	case MSG_TYPE_object_publish_request:
+	case MSG_TYPE_object_open_request:
+	case MSG_TYPE_object_change_request:
+		objects_request(session, &envelope, buffer, (size_t)length, fd);
+		return;
+	default:
+		if (fd >= 0)
+			close(fd);
 	}
 	switch (envelope.type) {
 	case MSG_TYPE_handles_request:
 		if (msg_decode_handles_request(&handles, buffer, (size_t)length) || session->role != SESSION_WORKER)
 			session_damage(session, "a handles request that cannot be");
 		else
-			send_handles(session, handles.first, handles.count);
+			send_handles(session, envelope.sequence, handles.first, handles.count);
 		return;
 	case MSG_TYPE_role_request:
 		if (msg_decode_role_request(&role, buffer, (size_t)length))
@@ -308,7 +331,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
 			send_role(session, &role, envelope.sequence);
 		return;
 	case MSG_TYPE_detach_request:
-		send_detached(session);
+		send_detached(session, envelope.sequence);
 		session_end(session, SESSION_END_DETACH);
 		return;
 	default:
@@ -445,6 +468,7 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 		session_free(session);
 		return error;
 	}
+	asked_reset(session);
 	pool->sessions[session->id] = session;
 	pool->session_count++;
 	tenant->sessions++;
@@ -513,6 +537,7 @@ void session_end(struct session *session, enum session_end how)
 	session->state = SESSION_DEAD;
 	requests_forget(session);
 	pages = pool_take_back_of(pool, session->id);
+	objects_session_end(session);
 	session->tenant->leased -= session->leased;
 	session->tenant->sessions--;
 	pool->sessions[session->id] = NULL;

@@ -182,7 +182,7 @@ static void look_at_page(struct look *look, uint32_t page)
 	struct look_session *user = &look->sessions[fact->session];
 	bool idle = fact->use == PAGE_USE_IDLE || fact->use == PAGE_USE_CACHED, pinned = pins_of(look, fact) != 0;
 
-	if (owner != look->sessions)
+	if (owner != look->sessions && page_word_state(look->words[page]) != PAGE_SHARED)
 		owner->leased++;
 	if (user == look->sessions)
 		return;
