@@ -1,6 +1,6 @@
 /*
  * bench_takeover.c - how long nobody acts in a role: from the end of its holder, by force or in order, until the standby knows that it
- * is its turn. Holder and standby are processes of their own; all read one clock.
+ * is its turn, and has what the dead one published. Holder and standby are processes of their own; all read one clock.
  */
 #include "tools/bench/bench.h"
 
@@ -13,8 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { POOL_PAGES = 40960, PATIENCE_MS = 60000, LOOK_MS = 1 };
+enum { POOL_PAGES = 40960, OBJECT_PAGES = 64, PATIENCE_MS = 60000, LOOK_MS = 1 };
 #define ROLE "takeover"
+#define OBJECT "kv"
 
 /* What the two tell: a time, or negative errno. */
 struct word {
@@ -41,6 +42,35 @@ static int hear(int from, int64_t *value)
 	return word.value < 0 ? (int)word.value : 0;
 }
 
+/* What the next holder goes on with. */
+static int publish(struct gpool *pool, const struct gpool_role *role)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *object;
+	uint64_t version;
+	uint32_t index;
+	int error;
+
+	options.memory_class = GPOOL_OBJECT_MUTABLE;
+	options.role = ROLE;
+	options.role_token = role->token;
+	error = gpool_object_create(pool, OBJECT, &options, &object);
+	if (!error)
+		error = gpool_object_alloc(object, OBJECT_PAGES, NULL, &index);
+	return error ? error : gpool_object_publish(object, &version);
+}
+
+static int adopt(struct gpool *pool, const struct gpool_role *role)
+{
+	struct gpool_object_open_options options = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
+	struct gpool_object *object;
+
+	options.flags = GPOOL_OBJECT_ADOPT;
+	options.role = ROLE;
+	options.role_token = role->token;
+	return gpool_object_open(pool, OBJECT, &options, &object);
+}
+
 /* Takes the role and every page, says so; releases it when it hears a word, and tells when it began to. */
 static _Noreturn void hold(const struct bench *bench, int orders, int say_to)
 {
@@ -53,7 +83,9 @@ static _Noreturn void hold(const struct bench *bench, int orders, int say_to)
 	error = daemon_open(bench, 0, &pool);
 	if (!error)
 		error = gpool_role_acquire(pool, ROLE, PATIENCE_MS, &role);
-	for (unsigned i = 0; i < POOL_PAGES && !error; i++) {
+	if (!error)
+		error = publish(pool, &role);
+	for (unsigned i = OBJECT_PAGES; i < POOL_PAGES && !error; i++) {
 		struct gpool_block block;
 
 		error = gpool_alloc(pool, 1, NULL, &block);
@@ -67,7 +99,7 @@ static _Noreturn void hold(const struct bench *bench, int orders, int say_to)
 		pause();
 }
 
-static _Noreturn void stand_by(const struct bench *bench, int say_to)
+static _Noreturn void stand_by(const struct bench *bench, int say_to, int by_force)
 {
 	struct gpool_role role;
 	struct gpool *pool;
@@ -77,6 +109,10 @@ static _Noreturn void stand_by(const struct bench *bench, int say_to)
 	if (!error)
 		error = gpool_role_acquire(pool, ROLE, PATIENCE_MS, &role);
 	say(say_to, error ? error : (int64_t)now_ns());
+	if (by_force) {
+		error = adopt(pool, &role);
+		say(say_to, error ? error : (int64_t)now_ns());
+	}
 	for (;;)
 		pause();
 }
@@ -86,7 +122,7 @@ struct scene {
 	int orders[2], of_holder[2], of_standby[2];
 };
 
-static pid_t start(const struct bench *bench, struct scene *scene, int is_holder)
+static pid_t start(const struct bench *bench, struct scene *scene, int is_holder, int by_force)
 {
 	pid_t pid = fork();
 
@@ -95,7 +131,7 @@ static pid_t start(const struct bench *bench, struct scene *scene, int is_holder
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (is_holder)
 		hold(bench, scene->orders[0], scene->of_holder[1]);
-	stand_by(bench, scene->of_standby[1]);
+	stand_by(bench, scene->of_standby[1], by_force);
 }
 
 /* Until the table says that somebody waits. */
@@ -114,16 +150,16 @@ static int await_standby(const struct bench *bench)
 
 static int scene_play(struct bench *bench, struct scene *scene, int by_force)
 {
-	int64_t begin, held;
+	int64_t begin, held, adopted = 0;
 	int error;
 
-	scene->holder = start(bench, scene, 1);
+	scene->holder = start(bench, scene, 1, by_force);
 	if (scene->holder < 0)
 		return -errno;
 	error = hear(scene->of_holder[0], &begin);
 	if (error)
 		return error;
-	scene->standby = start(bench, scene, 0);
+	scene->standby = start(bench, scene, 0, by_force);
 	if (scene->standby < 0)
 		return -errno;
 	error = await_standby(bench);
@@ -140,10 +176,16 @@ static int scene_play(struct bench *bench, struct scene *scene, int by_force)
 	if (!error)
 		error = hear(scene->of_standby[0], &held);
 	if (!error && by_force)
-		bench_sample(bench, FIGURE_takeover, (double)(held - begin) / 1e6);
-	else if (!error)
+		error = hear(scene->of_standby[0], &adopted);
+	if (error)
+		return error;
+	if (!by_force) {
 		bench_sample(bench, FIGURE_handover, (double)(held - begin) / 1e3);
-	return error;
+		return 0;
+	}
+	bench_sample(bench, FIGURE_takeover, (double)(held - begin) / 1e6);
+	bench_sample(bench, FIGURE_takeover_object, (double)(adopted - begin) / 1e6);
+	return 0;
 }
 
 static void process_end(pid_t pid)
@@ -171,6 +213,11 @@ static int sample(struct bench *bench, int by_force)
 	while (count-- > 0) {
 		close(pipes[count][0]);
 		close(pipes[count][1]);
+	}
+	/* The object outlives both; one that was never published is not there. */
+	if (!error) {
+		error = gpool_object_delete(bench->control, OBJECT, 0);
+		error = error == -ENOENT ? 0 : error;
 	}
 	return error ? error : daemon_wait_free(bench, NULL);
 }
