@@ -91,7 +91,7 @@ struct gpool {
 	int doorbell;
 	uint8_t token[MSG_TOKEN_BYTES];
 	pthread_mutex_t attach_lock;
-	uint64_t attach_sequence; /* of the last question that carried a number */
+	uint64_t attach_sequence; /* of the last question */
 	pthread_mutex_t roles_lock;
 	struct role_claim *roles; /* roles that this process holds or waits for */
 
