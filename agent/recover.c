@@ -82,7 +82,9 @@ static int sessions_restore(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS && !error; id++) {
 		uint32_t state = atomic_load_explicit(&pool->ledger.sessions[id].state, memory_order_acquire);
 
-		if (state == LEDGER_SESSION_ADMITTING || state == LEDGER_SESSION_ENDING)
+		/* NONE, but held: the last agent died between its end and telling the keeper of it. */
+		if (state == LEDGER_SESSION_ADMITTING || state == LEDGER_SESSION_ENDING ||
+			(state == LEDGER_SESSION_NONE && held_session(pool, id)))
 			session_bury(pool, id);
 		else if (state != LEDGER_SESSION_NONE)
 			error = session_restore(pool, id, held_session(pool, id), leased[id]);
