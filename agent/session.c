@@ -619,6 +619,21 @@ static void restore_descriptors(struct session *session, const struct held *held
 	session->pidfd.fd = (int)syscall(SYS_pidfd_open, session->pid, 0);
 }
 
+/*
+ * gpoold itself was started anew and has a new pool segment: who was attached looks at the old one, which nobody writes any more. It
+ * is told that its session is over, and its pages wait for its death, since it may still use them.
+ */
+static void session_leave_behind(struct session *session)
+{
+	if (session->segment.header) {
+		atomic_store_explicit(&session->segment.header->close_error, -EPIPE, memory_order_relaxed);
+		atomic_store_explicit(&session->segment.header->closed, 1, memory_order_release);
+		for (uint32_t i = 0; i < SESSION_REQUESTS; i++)
+			futex_wake(&session->segment.requests[i].state, 1);
+	}
+	ledger_state(session, LEDGER_SESSION_CLOSED);
+}
+
 int session_restore(struct pool *pool, uint32_t id, const struct held *held, uint32_t leased)
 {
 	const struct ledger_session *record = &pool->ledger.sessions[id];
@@ -659,6 +674,8 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 		session->state = SESSION_CLOSED;
 		return 0; /* session_resume() finds that it is dead */
 	}
+	if (pool->agent->start->adopted)
+		session_leave_behind(session);
 	if (record->state == LEDGER_SESSION_CLOSED) {
 		session->state = SESSION_CLOSED;
 		agent_unwatch(pool->agent, &session->socket);
