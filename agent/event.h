@@ -22,6 +22,7 @@ enum event_kind {
 	EVENT_RELOAD,
 	EVENT_FRONT_RESTART,
 	EVENT_DAMAGE,
+	EVENT_SPILL_ERROR = 20,
 };
 
 /* `pool` NULL: all pools; session 0: nobody in particular. */

@@ -59,7 +59,8 @@ void evict_fini(struct pool *pool);
 void evict_configure(struct pool *pool);
 
 /*
- * evict_pages() - take blocks until at least `pages` pages came free, or no candidate is left. Returns pages taken.
+ * evict_pages() - take blocks until at least `pages` pages came free, or no candidate is left. Returns pages taken; those of blocks
+ * that are spilled count, although they come free later (spill->saving_pages).
  * @for_tenant:  who needs them: decides whose blocks may go (see tenant rules in README.md); NULL: all above their minimum
  * @only:        only this session's blocks; NULL: all
  * @within:      only blocks of for_tenant itself (it is at its limit)
@@ -85,6 +86,11 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
  * nothing was lost. Cost: a scan, and a pass over the pages.
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
+/*
+ * evict_to_spill() - one block by name, at its worker's own wish: see spill_begin(). Return: 0, also -ESTALE (not there), -EBUSY
+ * (pinned, or behind a fence).
+ */
+int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, int32_t request);
 /* evict_possible() - whether request->pages could be had so, at this moment. Nothing is taken. Cost: a scan. */
 bool evict_possible(struct pool *pool, const struct evict_request *request);
 

@@ -5,6 +5,7 @@
 #include "agent/lease.h"
 #include "agent/log.h"
 #include "agent/session.h"
+#include "agent/spill.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -59,7 +60,7 @@ static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum p
 		if (by_state[state])
 			words_count(pool, (enum page_state)state, -(int64_t)by_state[state]);
 	words_count(pool, to, count);
-	pool->leased -= by_state[PAGE_LEASED] + by_state[PAGE_QUARANTINED];
+	pool->leased -= by_state[PAGE_LEASED] + by_state[PAGE_MOVING] + by_state[PAGE_QUARANTINED];
 }
 
 void pool_take_back(struct pool *pool, uint32_t first, uint32_t count)
@@ -92,6 +93,27 @@ void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask)
 			break;
 		mask &= ~UINT64_C(0) << (at + count);
 	}
+}
+
+void pool_move(struct pool *pool, uint32_t page, enum page_state state)
+{
+	uint64_t word = pool_word(pool, page);
+
+	words_count(pool, counted_state(word), -1);
+	words_count(pool, state, 1);
+	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, page_word_owner(word), page_word_generation(word)),
+		memory_order_seq_cst);
+}
+
+uint64_t pool_set_aside(struct pool *pool, uint32_t page)
+{
+	uint64_t word = pool_word(pool, page), generation = page_word_generation(word) + 1;
+
+	words_count(pool, counted_state(word), -1);
+	words_count(pool, PAGE_RETIRED, 1);
+	pool->leased--;
+	atomic_store_explicit(&pool->segment.pages[page], page_word_make(PAGE_RETIRED, 0, generation), memory_order_seq_cst);
+	return generation;
 }
 
 /* Calls `run` for each maximal run of pages with this owner. */
@@ -288,6 +310,12 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 		goto fini_reserved;
 	pool->ledger = start->ledger;
 	pool->runs = pool->ledger.runs;
+	error = jobs_open(pool, start);
+	if (error)
+		goto fini_evict;
+	error = spill_open(pool, agent->start);
+	if (error)
+		goto close_jobs;
 	/* The words say what is free, today (all) and after a restart of the agent. */
 	for (uint32_t page = 0; page < pool->page_count; page++) {
 		enum page_state state = page_word_state(pool_word(pool, page));
@@ -301,6 +329,10 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	pool_configure(pool);
 	*result = pool;
 	return 0;
+close_jobs:
+	jobs_close(pool);
+fini_evict:
+	evict_fini(pool);
 fini_reserved:
 	free_runs_fini(&pool->reserved);
 fini_free:
@@ -319,6 +351,8 @@ void pool_destroy(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id])
 			session_end(pool->sessions[id], SESSION_END_STOP);
+	spill_close(pool);
+	jobs_close(pool);
 	evict_fini(pool);
 	free_runs_fini(&pool->reserved);
 	free_runs_fini(&pool->free);

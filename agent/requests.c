@@ -5,6 +5,7 @@
 
 #include "agent/event.h"
 #include "agent/lease.h"
+#include "agent/spill.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -12,6 +13,7 @@
 
 enum {
 	WAITER_TICK_MS = 5,        /* how often pages are looked for again while somebody waits; a worker that frees rings earlier */
+	SPILL_PATIENCE_MS = 1500,  /* a request that may have been short only because pages are still being spilled is kept so long */
 	SHORTAGE_NS = 1000000,     /* the figures of a refusal may be so old, or as old as it took to make them */
 	AT_LIMIT_TICK_MS = 50,     /* how often the clock tries again for who waits at a limit of his own */
 };
@@ -21,6 +23,7 @@ struct waiter {
 	struct session *session;
 	uint32_t slot;
 	struct lease_want want;
+	bool claims;   /* counts on pages that are being spilled */
 	bool at_limit; /* waits for its own tenant or session, not for the pool */
 	uint64_t deadline_ms;
 	uint64_t started_ns;
@@ -97,17 +100,32 @@ static void note_refill(struct session *session, uint64_t started_ns)
 	pool_count(pool, POOL_COUNT_REFILLS, 1);
 }
 
-/* The end of a request. False: the worker had cancelled it, and the slot is its again. */
-static bool answer(struct session *session, uint32_t slot_index)
+bool requests_answer(struct session *session, uint32_t slot_index, int error)
 {
 	struct lease_request *slot = &session->segment.requests[slot_index];
 	uint32_t state = LEASE_REQUESTED;
 
-	if (atomic_compare_exchange_strong_explicit(&slot->state, &state, LEASE_DONE, memory_order_acq_rel, memory_order_acquire)) {
-		futex_wake(&slot->state, 1);
+	slot->error = error;
+	if (!atomic_compare_exchange_strong_explicit(&slot->state, &state, LEASE_DONE, memory_order_acq_rel, memory_order_acquire))
+		return false;
+	futex_wake(&slot->state, 1);
+	return true;
+}
+
+void requests_release(struct session *session, uint32_t slot)
+{
+	uint32_t state = LEASE_CANCELLED;
+
+	atomic_compare_exchange_strong_explicit(&session->segment.requests[slot].state, &state, LEASE_IDLE, memory_order_release,
+		memory_order_relaxed);
+}
+
+/* The end of a request. False: the worker had cancelled it, and the slot is its again. */
+static bool answer(struct session *session, uint32_t slot_index)
+{
+	if (requests_answer(session, slot_index, session->segment.requests[slot_index].error))
 		return true;
-	}
-	atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
+	atomic_store_explicit(&session->segment.requests[slot_index].state, LEASE_IDLE, memory_order_release);
 	return false;
 }
 
@@ -123,15 +141,39 @@ static void announce_limit(struct session *session, uint32_t need)
 		"'%s' asked for %u pages beyond its limit", session->name, need);
 }
 
+/* May this refusal be only because pages are still on their way out? Asked again when they are. */
+static bool spilling(struct session *session, const struct waiter *waiter)
+{
+	return session->pool->spill->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT) &&
+		clock_ns() - waiter->started_ns < SPILL_PATIENCE_MS * UINT64_C(1000000);
+}
+
+/* What others count on is not there for this one. */
+static int grant(struct session *session, struct waiter *waiter, struct lease_grant *granted)
+{
+	struct spill *spill = session->pool->spill;
+	int error;
+
+	if (waiter->claims)
+		spill->claimed_pages -= waiter->want.need;
+	waiter->claims = false;
+	error = lease_grant(session, &waiter->want, granted);
+	if (error && spilling(session, waiter)) {
+		waiter->claims = true;
+		spill->claimed_pages += waiter->want.need;
+	}
+	return error;
+}
+
 /* Try to serve; true when the request is over, with pages or without. */
 static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 {
 	struct lease_request *slot = &session->segment.requests[waiter->slot];
-	struct lease_grant grant;
-	int error = lease_grant(session, &waiter->want, &grant);
+	struct lease_grant granted;
+	int error = grant(session, waiter, &granted);
 
 	waiter->at_limit = error == -EDQUOT;
-	if (error && !last_try && error != -EPERM)
+	if (error && (!last_try || waiter->claims) && error != -EPERM)
 		return false;
 	slot->error = error;
 	if (error) {
@@ -145,9 +187,9 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 		return true;
 	}
 	slot->first_page = session->pool->runs[0].first;
-	slot->extra_granted = grant.extra_count;
+	slot->extra_granted = granted.extra_count;
 	if (!answer(session, waiter->slot))
-		lease_grant_undo(session, &grant);
+		lease_grant_undo(session, &granted);
 	note_refill(session, waiter->started_ns);
 	return true;
 }
@@ -167,6 +209,8 @@ static void waiters_publish(struct pool *pool)
 
 static void waiter_remove(struct pool *pool, struct waiter *waiter)
 {
+	if (waiter->claims)
+		pool->spill->claimed_pages -= waiter->want.need;
 	TAILQ_REMOVE(&pool->waiters, waiter, link);
 	pool->waiter_count--;
 	free(waiter);
@@ -194,7 +238,7 @@ static void waiter_insert(struct pool *pool, struct waiter *waiter)
  */
 static bool worth_a_try(const struct waiter *waiter, const struct session *ringer, uint64_t now)
 {
-	if (!waiter->at_limit || now >= waiter->deadline_ms)
+	if (!waiter->at_limit || waiter->claims || now >= waiter->deadline_ms)
 		return true;
 	if (now - waiter->session->at_limit_ms < AT_LIMIT_TICK_MS)
 		return false;
@@ -258,6 +302,9 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	struct waiter asked = { .session = session, .slot = slot_index, .started_ns = clock_ns() }, *waiter;
 	uint32_t state = atomic_load_explicit(&slot->state, memory_order_acquire), kind, timeout_ms;
 
+	/* The mover is at it: the slot waits. */
+	if (session->spill_requests >> slot_index & 1)
+		return;
 	if (state == LEASE_CANCELLED && !is_waiting(session, slot_index))
 		atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
 	if (state != LEASE_REQUESTED || is_waiting(session, slot_index))
@@ -268,6 +315,11 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	asked.want.extra = *(volatile uint32_t *)&slot->extra;
 	asked.want.flags = *(volatile uint32_t *)&slot->flags;
 	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
+	if (kind == LEASE_RESTORE || kind == LEASE_DISCARD || kind == LEASE_SPILL) {
+		spill_request(session, slot_index, &(struct lease_request){ .kind = kind, .need = asked.want.need,
+			.first_page = *(volatile uint32_t *)&slot->first_page, .tag = *(volatile uint64_t *)&slot->tag });
+		return;
+	}
 	if (kind != LEASE_TAKE || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
 		request_refuse(session, slot_index, -EINVAL, "a lease request of an unknown kind");
 		return;

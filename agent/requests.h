@@ -15,6 +15,13 @@ void requests_doorbell(struct session *session);
  */
 void requests_serve_waiters(struct pool *pool, const struct session *ringer);
 
+/*
+ * requests_answer() - the end of a request. False: the worker had cancelled it; then, as after each answer of a request that took
+ * long, requests_release() gives the slot back. A slot that is answered stays as it is.
+ */
+bool requests_answer(struct session *session, uint32_t slot, int error);
+void requests_release(struct session *session, uint32_t slot);
+
 /* requests_forget() - a session ends: its waiters go. */
 void requests_forget(struct session *session);
 

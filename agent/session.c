@@ -5,6 +5,7 @@
 #include "agent/lease.h"
 #include "agent/log.h"
 #include "agent/requests.h"
+#include "agent/spill.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -407,6 +408,7 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 	session->quota = quota_pages(pool, request->quota_bytes);
 	session->limit = session->quota;
 	session->attached_ms = session->last_refill_ms = clock_ms();
+	LIST_INIT(&session->spilled);
 	session->segment_fd = session->doorbell.fd = session->socket.fd = session->pidfd.fd = -1;
 	session->socket.ready = socket_ready;
 	session->pidfd.ready = pidfd_ready;
@@ -488,6 +490,7 @@ void session_end(struct session *session, enum session_end how)
 		return;
 	session->state = SESSION_DEAD;
 	requests_forget(session);
+	spill_session_ends(session);
 	pages = pool_take_back_of(pool, session->id);
 	session->tenant->leased -= session->leased;
 	session->tenant->sessions--;

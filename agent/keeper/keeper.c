@@ -179,6 +179,7 @@ static int pools_create(struct keeper *keeper)
 		struct module_pool *pool = &keeper->pools[i];
 		struct pool_geometry geometry;
 		struct device_answer device;
+		uint32_t slots, memory_slots;
 		int error = device_ask_in_child(keeper, config, &device);
 
 		if (error) {
@@ -194,7 +195,8 @@ static int pools_create(struct keeper *keeper)
 			log_error("pool '%s': cannot make its segment: %s", config->name, strerror(-error));
 			return error;
 		}
-		error = ledger_create(geometry.page_count, 0, 0, &pool->ledger, &pool->ledger_fd);
+		slots = config_spill_slots(config, &memory_slots);
+		error = ledger_create(geometry.page_count, memory_slots, slots, &pool->ledger, &pool->ledger_fd);
 		if (error) {
 			log_error("pool '%s': cannot make its ledger: %s", config->name, strerror(-error));
 			close(pool->segment_fd);
