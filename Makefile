@@ -75,7 +75,7 @@ CLIENT_OBJ := $(call obj,$(CLIENT_SRC))
 KERNEL_OBJ := $(CUDA_KERNEL_OBJ)
 
 CLIENT_LIBS := -lnanomsg -ldl
-AGENT_LIBS := -lnanomsg -lconfig -lseccomp -ldl
+AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -ldl
 TOOL_LIBS := $(CLIENT_LIBS) -lcjson -lm
 bench_LIBS := -ljemalloc
 TEST_LIBS := -lcmocka $(AGENT_LIBS) -lcjson -lm

@@ -1,0 +1,472 @@
+/*
+ * mover.c - the life of a mover: what it keeps of its keeper's, what it opens, and who does which job.
+ *
+ * The first thread sleeps in poll() on the bell, the signals and the lanes' call for help. At the bell it takes what is new in the ring
+ * over into `pending`, in order of numbers. The lanes, threads with a GPU stream each, take from there what nothing before it is
+ * in the way of, and put the result into the ring. So a copy, a checksum and a disk go on at the same time, each waited for by
+ * the thread that needs it, and nothing is waited for by all.
+ *
+ * Crash rule: nothing here outlives the process but the ring and the bytes; ring.h says why that is enough.
+ */
+#include "agent/mover/mover.h"
+
+#include "agent/log.h"
+#include "agent/mover/mover_lane.h"
+#include "agent/mover/ring.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+/*
+ * Chosen: one that copies, one that computes a checksum, one that waits for the disk, and one more so that none of the three rests; of
+ * a page of 2 MiB the file has 16 requests then, enough for an NVMe device, and the buffers come to 8 MiB, which is how much a user
+ * may usually lock.
+ */
+enum { LANES = 4 };
+
+struct pending {
+	uint32_t slot;
+	bool running;
+	uint64_t number;
+	struct mover_task task;
+};
+
+struct mover;
+
+struct worker {
+	struct mover *mover;
+	struct mover_lane lane;
+	pthread_t thread;
+	bool started;
+};
+
+struct mover {
+	struct mover_ring *ring;
+	int work_bell, done_bell;
+	int signals; /* signalfd */
+	int help;    /* eventfd: a lane's GPU context is lost */
+	char pool[POOL_NAME_BYTES];
+	struct gpu *gpu;
+	struct mover_window window;
+	struct mover_memory memory;
+	struct mover_file file;
+
+	pthread_mutex_t lock;
+	pthread_cond_t more;
+	bool stop;
+	bool known[MOVER_JOBS]; /* slots that are in `pending` */
+	struct pending pending[MOVER_JOBS]; /* by number */
+	uint32_t pending_count;
+	struct worker workers[LANES];
+};
+
+static void bell_ring(int bell)
+{
+	uint64_t one = 1;
+
+	/* -EAGAIN says that the counter is full: then it is rung already. */
+	while (write(bell, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
+/* ---- jobs; callers hold the lock ---- */
+
+static void pending_add(struct mover *mover, uint32_t slot)
+{
+	const struct mover_job *job = &mover->ring->jobs[slot];
+	struct pending added = { .slot = slot, .number = job->number,
+		.task = { .kind = job->kind, .page = job->page, .to = job->to, .tier = job->tier, .checksum = job->checksum } };
+	uint32_t at = mover->pending_count;
+
+	while (at && mover->pending[at - 1].number > added.number)
+		at--;
+	memmove(&mover->pending[at + 1], &mover->pending[at], (mover->pending_count - at) * sizeof(*mover->pending));
+	mover->pending[at] = added;
+	mover->pending_count++;
+	mover->known[slot] = true;
+}
+
+static void pending_remove(struct mover *mover, uint32_t slot)
+{
+	uint32_t at = 0;
+
+	while (mover->pending[at].slot != slot)
+		at++;
+	mover->pending_count--;
+	memmove(&mover->pending[at], &mover->pending[at + 1], (mover->pending_count - at) * sizeof(*mover->pending));
+	mover->known[slot] = false;
+}
+
+/* Only at its start a mover finds slots TAKEN that it does not know: its predecessor's. */
+static void ring_scan(struct mover *mover)
+{
+	uint32_t lanes = LANES;
+
+	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++) {
+		uint32_t state;
+
+		if (mover->known[slot])
+			continue;
+		state = atomic_load_explicit(&mover->ring->jobs[slot].state, memory_order_acquire);
+		if (state != MOVER_QUEUED && state != MOVER_TAKEN)
+			continue;
+		pending_add(mover, slot);
+		if (lanes) {
+			lanes--;
+			pthread_cond_signal(&mover->more);
+		}
+	}
+}
+
+static bool uses_tier(const struct mover_task *task)
+{
+	return task->kind == MOVER_SPILL || task->kind == MOVER_LOAD;
+}
+
+static bool uses_page(const struct mover_task *task, uint32_t page)
+{
+	return task->page == page || (task->kind == MOVER_COPY && task->to == page);
+}
+
+static bool in_the_way(const struct mover_task *a, const struct mover_task *b)
+{
+	if (uses_page(a, b->page) || (b->kind == MOVER_COPY && uses_page(a, b->to)))
+		return true;
+	return uses_tier(a) && uses_tier(b) && a->tier == b->tier && a->to == b->to;
+}
+
+/* The first job that is not running and has nothing before it in its way. */
+static struct pending *pending_take(struct mover *mover)
+{
+	for (uint32_t i = 0; i < mover->pending_count; i++) {
+		struct pending *job = &mover->pending[i];
+		bool free = !job->running;
+
+		for (uint32_t before = 0; before < i && free; before++)
+			free = !in_the_way(&mover->pending[before].task, &job->task);
+		if (free)
+			return job;
+	}
+	return NULL;
+}
+
+/* The bytes are where they belong: now the result may show. */
+static void job_finish(struct mover *mover, uint32_t slot, const struct mover_task *task, int error)
+{
+	struct mover_job *job = &mover->ring->jobs[slot];
+
+	if (task->kind == MOVER_SPILL && !error)
+		job->checksum = task->checksum;
+	job->error = error;
+	atomic_fetch_add_explicit(&mover->ring->jobs_done, 1, memory_order_relaxed);
+	if (!error)
+		atomic_fetch_add_explicit(&mover->ring->bytes_moved, mover->window.page_bytes, memory_order_relaxed);
+	pending_remove(mover, slot);
+	atomic_store_explicit(&job->state, MOVER_DONE, memory_order_release);
+	bell_ring(mover->done_bell);
+	/* Something may have waited for this page. */
+	if (mover->pending_count)
+		pthread_cond_broadcast(&mover->more);
+}
+
+static void *worker_main(void *argument)
+{
+	struct worker *worker = argument;
+	struct mover *mover = worker->mover;
+
+	pthread_mutex_lock(&mover->lock);
+	while (!mover->stop) {
+		struct pending *job = pending_take(mover);
+		struct mover_task task;
+		uint32_t slot;
+		int error;
+
+		if (!job) {
+			pthread_cond_wait(&mover->more, &mover->lock);
+			continue;
+		}
+		job->running = true;
+		slot = job->slot;
+		task = job->task;
+		atomic_store_explicit(&mover->ring->jobs[slot].state, MOVER_TAKEN, memory_order_relaxed);
+		pthread_mutex_unlock(&mover->lock);
+		error = mover_lane_do(&worker->lane, &task);
+		pthread_mutex_lock(&mover->lock);
+		/* Its job gets its error also when the context is lost: repeated for ever, it might be the one that does it. */
+		job_finish(mover, slot, &task, error);
+		if (worker->lane.lost) {
+			mover->stop = true;
+			bell_ring(mover->help);
+		}
+	}
+	pthread_mutex_unlock(&mover->lock);
+	return NULL;
+}
+
+/* ---- what is inherited ---- */
+
+static bool held_is_ours(const struct module_start *start, const struct held *held)
+{
+	return held->pool == start->pool && (held->kind == KEEP_HANDLE || held->kind == KEEP_TIER) && held->fd_count >= 1;
+}
+
+static int compare_fds(const void *a, const void *b)
+{
+	int x = *(const int *)a, y = *(const int *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* All descriptors but the standard ones, the bells, and what is held of our pool. */
+static int descriptors_drop(const struct module_start *start)
+{
+	const struct module_pool *pool = &start->pools[start->pool];
+	int *kept = calloc(start->held_count + 2, sizeof(*kept)), next = STDERR_FILENO + 1;
+	uint32_t count = 0;
+
+	if (!kept)
+		return -ENOMEM;
+	kept[count++] = pool->work_bell;
+	kept[count++] = pool->done_bell;
+	for (uint32_t i = 0; i < start->held_count; i++)
+		if (held_is_ours(start, &start->held[i]))
+			kept[count++] = start->held[i].fds[0];
+	qsort(kept, count, sizeof(*kept), compare_fds);
+	for (uint32_t i = 0; i < count; i++) {
+		if (kept[i] > next)
+			close_range((unsigned)next, (unsigned)kept[i] - 1, 0);
+		if (kept[i] >= next)
+			next = kept[i] + 1;
+	}
+	close_range((unsigned)next, ~0U, 0);
+	free(kept);
+	return 0;
+}
+
+/* The agent's tables, which nobody else may write: this process must not even have them mapped. */
+static void mappings_drop(const struct module_start *start)
+{
+	for (uint32_t i = 0; i < start->pool_count; i++) {
+		pool_segment_close(&start->pools[i].segment);
+		ledger_close(&start->pools[i].ledger);
+		if (i != start->pool && start->pools[i].ring)
+			munmap(start->pools[i].ring, start->pools[i].ring_bytes);
+	}
+}
+
+/* A configuration that is being edited must not keep a mover from its successor's work. */
+static void log_configure(const struct recipe *recipe)
+{
+	struct config *config = calloc(1, sizeof(*config));
+	struct config_error error;
+
+	log_setup("mover", LOG_LEVEL_INFO, 0);
+	if (config && recipe && recipe_load(recipe, config, &error) == 0)
+		log_setup("mover", config->log_level, config->log_target == CONFIG_LOG_JOURNAL);
+	else if (config && recipe)
+		log_warning("cannot read the configuration: %s; going on with the defaults for logging", error.text);
+	free(config);
+}
+
+/* ---- life ---- */
+
+static const struct held *tier_find(const struct module_start *start, enum mover_tier tier)
+{
+	for (uint32_t i = 0; i < start->held_count; i++)
+		if (held_is_ours(start, &start->held[i]) && start->held[i].kind == KEEP_TIER && start->held[i].id == (uint32_t)tier)
+			return &start->held[i];
+	return NULL;
+}
+
+/* A tier that cannot be opened is one that is not there: its jobs are refused, the others are done. */
+static void tiers_open(struct mover *mover, const struct module_start *start)
+{
+	const struct held *memory = tier_find(start, MOVER_TIER_MEMORY), *file = tier_find(start, MOVER_TIER_FILE);
+	int error = memory ? mover_memory_open(&mover->memory, mover->gpu, memory, mover->window.page_bytes) : 0;
+
+	if (error)
+		log_error("pool '%s': cannot use its memory tier: %s; nothing goes there", mover->pool, strerror(-error));
+	error = file ? mover_file_open(&mover->file, file, mover->window.page_bytes) : 0;
+	if (error)
+		log_error("pool '%s': cannot use its file tier: %s; nothing goes there", mover->pool, strerror(-error));
+}
+
+/* All lanes alike, so that one word says how files go. */
+static void uring_open(struct mover *mover)
+{
+	const char *refuse = getenv("GPOOL_NO_URING");
+	bool threads = refuse && !strcmp(refuse, "1");
+	enum mover_file_way way = !mover->file.open ? MOVER_FILE_NONE : threads ? MOVER_FILE_THREADS : MOVER_FILE_URING;
+	int error = 0;
+
+	for (uint32_t i = 0; way == MOVER_FILE_URING && i < LANES && !error; i++)
+		error = mover_transfer_uring(&mover->workers[i].lane.transfer);
+	if (error) {
+		log_info("pool '%s': no io_uring: %s; threads read and write its file", mover->pool, strerror(-error));
+		way = MOVER_FILE_THREADS;
+		for (uint32_t i = 0; i < LANES; i++)
+			mover_transfer_fini(&mover->workers[i].lane.transfer);
+	}
+	atomic_store_explicit(&mover->ring->uring_error, error, memory_order_relaxed);
+	atomic_store_explicit(&mover->ring->uring, way, memory_order_relaxed);
+}
+
+static int lanes_open(struct mover *mover)
+{
+	for (uint32_t i = 0; i < LANES; i++) {
+		int error;
+
+		mover->workers[i].mover = mover;
+		error = mover_lane_open(&mover->workers[i].lane, mover->gpu, &mover->window, &mover->memory, &mover->file);
+		if (error) {
+			log_error("pool '%s': cannot make lane %u: %s; its mover ends", mover->pool, i, gpu_error_text());
+			return error;
+		}
+	}
+	uring_open(mover);
+	return 0;
+}
+
+/* SIGTERM is a descriptor in the first thread's poll, and nobody's else. */
+static int signals_open(struct mover *mover)
+{
+	sigset_t mask;
+
+	signal(SIGXFSZ, SIG_IGN); /* a file limit is an error of the write */
+	signal(SIGINT, SIG_IGN);  /* of a terminal: the keeper hears it too, and says what follows */
+	signal(SIGHUP, SIG_IGN);
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGTERM);
+	if (sigprocmask(SIG_BLOCK, &mask, NULL) < 0)
+		return -errno;
+	mover->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+	mover->help = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return mover->signals < 0 || mover->help < 0 ? -errno : 0;
+}
+
+static int mover_open(struct mover *mover, const struct module_start *start)
+{
+	const struct module_pool *pool = &start->pools[start->pool];
+	const struct pool_header *header = pool->segment.header;
+	int error;
+
+	mover->ring = pool->ring;
+	mover->work_bell = pool->work_bell;
+	mover->done_bell = pool->done_bell;
+	mover->signals = mover->help = -1;
+	memcpy(mover->pool, header->name, sizeof(mover->pool));
+	pthread_mutex_init(&mover->lock, NULL);
+	pthread_cond_init(&mover->more, NULL);
+	error = descriptors_drop(start);
+	if (!error)
+		error = signals_open(mover); /* before the driver starts threads, which would take them otherwise */
+	if (error) {
+		log_error("pool '%s': cannot set its mover up: %s; it ends", mover->pool, strerror(-error));
+		return error;
+	}
+	error = gpu_open(gpu_backend(header->backend), pool->device, 0, &mover->gpu);
+	if (error) {
+		mover->gpu = NULL;
+		log_error("cannot open device %d of back end '%s' for pool '%s': %s; its mover ends", pool->device, header->backend,
+			mover->pool, gpu_error_text());
+		return error;
+	}
+	error = mover_window_open(&mover->window, mover->gpu, start);
+	if (error)
+		return error;
+	mappings_drop(start);
+	tiers_open(mover, start);
+	return lanes_open(mover);
+}
+
+static int workers_start(struct mover *mover)
+{
+	for (uint32_t i = 0; i < LANES; i++) {
+		int error = pthread_create(&mover->workers[i].thread, NULL, worker_main, &mover->workers[i]);
+
+		if (error) {
+			log_error("pool '%s': no thread for lane %u: %s; its mover ends", mover->pool, i, strerror(error));
+			return -error;
+		}
+		mover->workers[i].started = true;
+	}
+	return 0;
+}
+
+/* Running jobs are finished, the others stay in the ring. */
+static void workers_stop(struct mover *mover)
+{
+	pthread_mutex_lock(&mover->lock);
+	mover->stop = true;
+	pthread_cond_broadcast(&mover->more);
+	pthread_mutex_unlock(&mover->lock);
+	for (uint32_t i = 0; i < LANES; i++)
+		if (mover->workers[i].started)
+			pthread_join(mover->workers[i].thread, NULL);
+}
+
+static int mover_serve(struct mover *mover)
+{
+	struct pollfd look[] = { { mover->work_bell, POLLIN, 0 }, { mover->signals, POLLIN, 0 }, { mover->help, POLLIN, 0 } };
+	uint64_t rung;
+
+	atomic_store_explicit(&mover->ring->serving, (uint32_t)getpid(), memory_order_release);
+	bell_ring(mover->done_bell); /* a predecessor may have died before it rang */
+	for (;;) {
+		pthread_mutex_lock(&mover->lock);
+		ring_scan(mover);
+		pthread_mutex_unlock(&mover->lock);
+		if (poll(look, sizeof(look) / sizeof(*look), -1) < 0 && errno != EINTR)
+			return -errno;
+		if (look[1].revents)
+			return 0;
+		if (look[2].revents) {
+			log_error("pool '%s': its GPU context is lost; its mover ends, for a successor to begin anew", mover->pool);
+			return -ENODEV;
+		}
+		/* Before the look into the ring: a job that comes later rings again. */
+		if (look[0].revents && read(mover->work_bell, &rung, sizeof(rung)) < 0 && errno != EAGAIN && errno != EINTR)
+			return -errno;
+	}
+}
+
+static void mover_close(struct mover *mover)
+{
+	workers_stop(mover);
+	for (uint32_t i = 0; i < LANES; i++)
+		if (mover->workers[i].lane.gpu)
+			mover_lane_close(&mover->workers[i].lane);
+	if (mover->gpu)
+		gpu_close(mover->gpu);
+	mover_memory_close(&mover->memory);
+	mover_file_close(&mover->file);
+	mover_window_close(&mover->window);
+}
+
+int mover_run(const struct module_start *start)
+{
+	struct mover *mover;
+	int error;
+
+	log_configure(start->recipe);
+	mover = calloc(1, sizeof(*mover));
+	error = mover ? mover_open(mover, start) : -ENOMEM;
+	if (!error)
+		error = workers_start(mover);
+	if (!error) {
+		log_info("pool '%s': its mover serves", mover->pool);
+		error = mover_serve(mover);
+	}
+	if (mover)
+		mover_close(mover);
+	free(mover);
+	return error ? 1 : 0;
+}

@@ -1,0 +1,59 @@
+/*
+ * mover_file.h - the file tier: slots of one page each, written and read past the page cache where the file system takes O_DIRECT, by
+ * io_uring where the system allows it, else by the calling threads themselves.
+ *
+ * A process that is killed leaves io_uring's requests behind: they may write to a slot when it is long buried, and its successor at
+ * work. So a mover locks the file, by a description of its own that the rings hold too. The kernel gives that lock back when the
+ * last request is done, and not before the successor gets it.
+ */
+#ifndef GPOOL_AGENT_MOVER_MOVER_FILE_H
+#define GPOOL_AGENT_MOVER_MOVER_FILE_H
+
+#include "agent/keeper/channel.h"
+
+#include <liburing.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct mover_file {
+	bool open;    /* there is such a tier */
+	int fd;       /* our own description, locked; O_DIRECT when `direct` */
+	int plain_fd; /* the inherited one: for what O_DIRECT refuses */
+	bool direct;
+	uint64_t page_bytes;
+	uint32_t slots;
+	_Atomic bool complained;
+};
+
+enum { MOVER_FILE_PARTS = 8 };
+
+/* One at a time: a page between a buffer and the file. Thread: one at a time. */
+struct mover_transfer {
+	struct mover_file *file;
+	uint8_t *buffer; /* page_bytes, aligned to the system's page */
+	bool uring;
+	bool fixed_buffer, fixed_file;
+	struct io_uring ring;
+	bool write;
+	uint64_t offset;
+	uint32_t part_bytes;
+	uint32_t part_count;
+	uint32_t waiting;               /* parts that io_uring has */
+	int32_t done[MOVER_FILE_PARTS]; /* bytes, or negative errno, of each part */
+};
+
+/* mover_file_open() - what the keeper holds; waits for the requests of a killed predecessor. 0, -EINVAL (no slots), or negative errno. */
+int mover_file_open(struct mover_file *file, const struct held *held, uint64_t page_bytes);
+void mover_file_close(struct mover_file *file);
+
+void mover_transfer_init(struct mover_transfer *transfer, struct mover_file *file, uint8_t *buffer);
+/* mover_transfer_uring() - go by io_uring from now on. 0, or negative errno: it cannot be used here, and nothing has changed. */
+int mover_transfer_uring(struct mover_transfer *transfer);
+void mover_transfer_fini(struct mover_transfer *transfer);
+
+/* mover_transfer_begin() - the buffer is the transfer's until its end. 0, or -EINVAL: no such slot. */
+int mover_transfer_begin(struct mover_transfer *transfer, uint32_t slot, bool write);
+/* mover_transfer_end() - wait until all of the page is there. 0, -ENOSPC, -EBADMSG (the file ends before the slot does), -EIO. */
+int mover_transfer_end(struct mover_transfer *transfer);
+
+#endif

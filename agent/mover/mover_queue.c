@@ -1,0 +1,116 @@
+#include "agent/mover/mover_queue.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+static void bell_ring(int bell)
+{
+	uint64_t one = 1;
+
+	/* -EAGAIN says that the counter is full: then it is rung already. */
+	while (write(bell, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
+static void bell_drain(int bell)
+{
+	uint64_t rung;
+
+	while (read(bell, &rung, sizeof(rung)) < 0 && errno == EINTR)
+		;
+}
+
+void mover_queue_init(struct mover_queue *queue, struct mover_ring *ring, int work_bell, int done_bell)
+{
+	memset(queue, 0, sizeof(*queue));
+	queue->ring = ring;
+	queue->work_bell = work_bell;
+	queue->done_bell = done_bell;
+	/* The agent waits in epoll and nowhere else. */
+	fcntl(work_bell, F_SETFL, fcntl(work_bell, F_GETFL) | O_NONBLOCK);
+	fcntl(done_bell, F_SETFL, fcntl(done_bell, F_GETFL) | O_NONBLOCK);
+}
+
+int mover_submit(struct mover_queue *queue, const struct mover_order *order)
+{
+	uint32_t slot = queue->next;
+	struct mover_job *job;
+
+	if (queue->in_flight == MOVER_JOBS)
+		return -EAGAIN;
+	while (queue->used[slot])
+		slot = (slot + 1) % MOVER_JOBS;
+	queue->next = (slot + 1) % MOVER_JOBS;
+	queue->used[slot] = true;
+	queue->orders[slot] = *order;
+	queue->in_flight++;
+	job = &queue->ring->jobs[slot];
+	job->kind = order->kind;
+	job->page = order->page;
+	job->to = order->to;
+	job->tier = order->tier;
+	job->error = 0;
+	job->number = ++queue->number;
+	job->checksum = order->checksum;
+	job->tag = order->tag;
+	atomic_store_explicit(&job->state, MOVER_QUEUED, memory_order_release);
+	bell_ring(queue->work_bell);
+	return 0;
+}
+
+/* An error that no mover says is one that we do not understand. */
+static int error_known(int32_t error)
+{
+	return error == 0 || error == -EBADMSG || error == -ENOSPC || error == -EINVAL ? error : -EIO;
+}
+
+uint32_t mover_collect(struct mover_queue *queue, void (*each)(void *context, const struct mover_result *result), void *context)
+{
+	uint32_t count = 0;
+
+	bell_drain(queue->done_bell); /* before the look: a result that comes later rings again */
+	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++) {
+		struct mover_job *job = &queue->ring->jobs[slot];
+		struct mover_result result;
+
+		if (!queue->used[slot] || atomic_load_explicit(&job->state, memory_order_acquire) != MOVER_DONE)
+			continue;
+		result.order = queue->orders[slot];
+		result.error = error_known(job->error);
+		if (result.order.kind == MOVER_SPILL && !result.error)
+			result.order.checksum = job->checksum;
+		each(context, &result);
+		atomic_store_explicit(&job->state, MOVER_IDLE, memory_order_release);
+		queue->used[slot] = false;
+		queue->in_flight--;
+		count++;
+	}
+	return count;
+}
+
+uint32_t mover_rescan(struct mover_queue *queue)
+{
+	queue->in_flight = 0;
+	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++) {
+		struct mover_job *job = &queue->ring->jobs[slot];
+		uint32_t state = atomic_load_explicit(&job->state, memory_order_acquire);
+
+		if (job->number > queue->number)
+			queue->number = job->number;
+		queue->used[slot] = state == MOVER_QUEUED || state == MOVER_TAKEN || state == MOVER_DONE;
+		if (!queue->used[slot])
+			continue;
+		queue->orders[slot] = (struct mover_order){ .kind = job->kind, .tier = job->tier, .page = job->page, .to = job->to,
+			.checksum = job->checksum, .tag = job->tag };
+		queue->in_flight++;
+	}
+	bell_ring(queue->work_bell);
+	return queue->in_flight;
+}
+
+const struct mover_order *mover_order_of(const struct mover_queue *queue, uint32_t slot)
+{
+	return slot < MOVER_JOBS && queue->used[slot] ? &queue->orders[slot] : NULL;
+}

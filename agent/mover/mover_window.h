@@ -1,0 +1,41 @@
+/*
+ * mover_window.h - a pool's pages as the mover addresses them: one reservation, in which handles are imported and mapped when a page of
+ * theirs is first asked for, and then stay. Threads: any.
+ */
+#ifndef GPOOL_AGENT_MOVER_MOVER_WINDOW_H
+#define GPOOL_AGENT_MOVER_MOVER_WINDOW_H
+
+#include "agent/module.h"
+#include "cuda/gpu.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+struct mover_handle {
+	int fd;          /* -1: none is held, or it is mapped and needs none any more */
+	bool mapped;
+	uint64_t offset;
+};
+
+struct mover_window {
+	struct gpu *gpu;
+	uint64_t base;
+	uint64_t page_bytes;
+	uint64_t handle_bytes;
+	uint32_t page_count;
+	uint32_t pages_per_handle;
+	uint32_t handle_count;
+	bool arena;                   /* all handles lie one after the other behind one descriptor */
+	pthread_mutex_t lock;
+	struct mover_handle *handles; /* [handle_count] */
+};
+
+/* mover_window_open() - takes the descriptors of start->held that it needs. 0, -ENOMEM, -EINVAL (no handle is held), -EIO. */
+int mover_window_open(struct mover_window *window, struct gpu *gpu, const struct module_start *start);
+/* mover_window_close() - after gpu_close(), which gives back what is mapped: one by one that takes a second on a GPU. */
+void mover_window_close(struct mover_window *window);
+
+/* mover_window_page() - the address of a page; maps its handle. 0, -EINVAL (there is no such page), -EIO. */
+int mover_window_page(struct mover_window *window, uint32_t page, uint64_t *address);
+
+#endif
