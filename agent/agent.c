@@ -1,11 +1,13 @@
 #include "agent/agent.h"
 
+#include "agent/config_kept.h"
 #include "agent/control.h"
 #include "agent/event.h"
 #include "agent/front/front.h"
 #include "agent/housekeeping.h"
 #include "agent/keeper/channel.h"
 #include "agent/log.h"
+#include "agent/recover.h"
 #include "agent/session.h"
 
 #include <errno.h>
@@ -451,63 +453,106 @@ static void agent_teardown(struct agent *agent)
 	close(agent->listener.fd);
 }
 
+/* The pools stand as the keeper has made them, and a file that says otherwise by now is for the next start of gpoold. */
+static bool config_fits(const struct config *config, const struct module_start *start)
+{
+	if (config->pool_count != start->pool_count)
+		return false;
+	for (uint32_t i = 0; i < start->pool_count; i++)
+		if (strcmp(config->pools[i].name, start->pools[i].segment.header->name))
+			return false;
+	return true;
+}
+
+/* What the keeper has read, or what the agent before this one went by; else the file. */
+static int config_read(struct agent *agent, bool *kept)
+{
+	struct config_error mistake = { "" };
+	int error = config_kept(agent->start, &agent->config, &mistake);
+
+	*kept = !error;
+	if (error && error != -ENOENT)
+		log_warning("the configuration that was kept cannot be read: %s; the file is read instead", mistake.text);
+	if (error)
+		error = recipe_load(agent->start->recipe, &agent->config, &mistake);
+	if (error) {
+		log_error("%s", mistake.text);
+	} else if (!config_fits(&agent->config, agent->start)) {
+		log_error("the configuration has other pools than gpoold was started with; restart gpoold");
+		error = -EINVAL;
+	}
+	return error;
+}
+
+static int pools_open(struct agent *agent)
+{
+	const struct module_start *start = agent->start;
+	char text[512];
+	int error;
+
+	for (uint32_t i = 0; i < start->pool_count; i++) {
+		const struct pool_header *header = start->pools[i].segment.header;
+
+		error = pool_create(agent, i, &start->pools[i], &agent->pools[i]);
+		if (error) {
+			log_error("cannot make pool '%s': %s; the agent stops", header->name, strerror(-error));
+			return error;
+		}
+		agent->pool_count++;
+		log_info("pool '%s': %u pages of %llu bytes on %s %s, %u reserved", header->name, header->page_count,
+			(unsigned long long)header->page_bytes, header->backend, header->device, header->page_count - header->reserved_first);
+	}
+	error = pools_minima_fit(agent, &agent->config, text, sizeof(text));
+	if (error)
+		log_error("%s; the agent stops", text);
+	return error;
+}
+
 int agent_run(const struct module_start *start)
 {
 	struct agent *agent = calloc(1, sizeof(*agent));
-	struct config_error mistake;
-	char text[512];
+	bool kept;
 	int error;
 
 	if (!agent)
 		return 1;
-	error = recipe_load(start->recipe, &agent->config, &mistake);
-	if (error) {
-		log_setup("agent", LOG_LEVEL_INFO, 0);
-		log_error("%s", mistake.text);
-		free(agent);
-		return 1;
-	}
 	agent->start = start;
 	agent->recipe = start->recipe;
 	agent->incarnation = start->incarnation;
 	agent->start_ms = clock_ms();
+	log_setup("agent", LOG_LEVEL_INFO, 0);
+	error = config_read(agent, &kept);
+	if (error)
+		goto free_agent;
 	log_setup("agent", agent->config.log_level, agent->config.log_target == CONFIG_LOG_JOURNAL);
 	error = agent_setup(agent, start);
 	if (error) {
 		log_error("cannot start: %s", strerror(-error));
-		return 1;
+		goto free_agent;
 	}
-	for (uint32_t i = 0; i < start->pool_count; i++) {
-		error = pool_create(agent, i, &start->pools[i], &agent->pools[i]);
-		if (error) {
-			log_error("cannot make pool '%s': %s; gpoold stops", agent->config.pools[i].name, strerror(-error));
-			agent_teardown(agent);
-			free(agent);
-			return 1;
-		}
-		agent->pool_count++;
-		log_info("pool '%s': %u pages of %llu bytes on %s %s, %u reserved", agent->config.pools[i].name,
-			agent->pools[i]->page_count, (unsigned long long)start->pools[i].segment.header->page_bytes,
-			start->pools[i].segment.header->backend, start->pools[i].segment.header->device,
-			agent->pools[i]->reserved.total);
-	}
-	error = pools_minima_fit(agent, &agent->config, text, sizeof(text));
-	if (error)
-		log_error("%s; gpoold stops", text);
+	error = pools_open(agent);
 	if (!error)
 		error = agent_watch(agent, &agent->listener, EPOLLIN);
 	if (error) {
-		log_error("cannot listen: %s", strerror(-error));
-		agent_teardown(agent);
-		free(agent);
-		return 1;
+		log_error("cannot start: %s", strerror(-error));
+		/* What is here is the keeper's to give to another: only what was begun by this one is taken down. */
+		if (!start->restarts)
+			agent_teardown(agent);
+		goto free_agent;
 	}
+	if (!kept)
+		config_keep(agent);
+	else if (start->restarts)
+		control_catch_up(agent);
 	keeper_send(agent, &(struct keep_message){ .what = KEEP_READY }, NULL, 0);
+	for (uint32_t i = 0; i < agent->pool_count; i++)
+		recover_resume(agent->pools[i]);
 	event_publish(agent, EVENT_AGENT_START, NULL, 0, agent->incarnation, "agent start %llu",
 		(unsigned long long)agent->incarnation);
 	agent_loop(agent);
 	log_debug("agent stops");
 	agent_teardown(agent);
+free_agent:
 	free(agent);
-	return 0;
+	return error ? 1 : 0;
 }

@@ -1,6 +1,8 @@
 /* control.c - see control.h: the requests that steer, who may make which, and repeats. */
 #include "agent/control.h"
 
+#include "agent/config_kept.h"
+#include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/exchange.h"
 #include "agent/log.h"
@@ -123,8 +125,10 @@ static int answer_limit(struct exchange *x)
 				pool->segment.header->name);
 		if (request.minimum_pages != UINT32_MAX)
 			return exchange_fail(x, -EINVAL, "a session has no minimum; give one to its tenant '%s'", session->tenant->config->name);
-		if (request.limit_pages != UINT32_MAX)
+		if (request.limit_pages != UINT32_MAX) {
 			session->limit = request.limit_pages;
+			atomic_store_explicit(&pool->ledger.sessions[session->id].limit, session->limit, memory_order_relaxed);
+		}
 		return done(x, session->limit, "session limit changed");
 	}
 	tenant = pool_tenant(pool, request.tenant);
@@ -142,6 +146,7 @@ static int answer_limit(struct exchange *x)
 			(unsigned long long)(minima_of(pool, tenant) + minimum), pool->segment.header->reserved_first);
 	tenant->limit = limit;
 	tenant->minimum = minimum;
+	pool_limits_note(pool, tenant);
 	event_publish(x->agent, EVENT_TENANT_LIMIT, pool, 0, limit, "tenant '%s': minimum %u, limit %u pages", request.tenant, minimum,
 		limit);
 	if (pool->waiter_count)
@@ -149,7 +154,7 @@ static int answer_limit(struct exchange *x)
 	return done(x, limit, "tenant limits changed, until the next reload");
 }
 
-int control_reload(struct agent *agent, char *text, size_t text_bytes)
+static int reload(struct agent *agent, bool asked, char *text, size_t text_bytes)
 {
 	struct config *next = malloc(sizeof(*next));
 	struct config_error error;
@@ -184,11 +189,27 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 	recipe_apply(&agent->config, next);
 	free(next);
 	log_setup("agent", agent->config.log_level, agent->config.log_target == CONFIG_LOG_JOURNAL);
-	for (uint32_t i = 0; i < agent->pool_count; i++)
+	for (uint32_t i = 0; i < agent->pool_count; i++) {
+		if (asked)
+			pool_limits_forget(agent->pools[i]);
 		pool_configure(agent->pools[i]);
+	}
+	config_keep(agent);
 	log_info("reload: %s", text);
 	event_publish(agent, EVENT_RELOAD, NULL, 0, 0, "%s", text);
 	return 0;
+}
+
+int control_reload(struct agent *agent, char *text, size_t text_bytes)
+{
+	return reload(agent, true, text, text_bytes);
+}
+
+void control_catch_up(struct agent *agent)
+{
+	char text[1024];
+
+	reload(agent, false, text, sizeof(text));
 }
 
 static int answer_reload(struct exchange *x)
@@ -260,6 +281,44 @@ static void answer_keep(struct exchange *x)
 	atomic_store_explicit(&answer->length, (uint32_t)x->reply_bytes, memory_order_release);
 }
 
+/* What is being done is written down: an agent that dies in it leaves it to the next one to say how far it came. */
+static void verb_begin(const struct exchange *x, unsigned type)
+{
+	struct ledger_verb *verb = &x->session->pool->ledger.header->verb;
+
+	verb->type = type;
+	verb->sequence = x->sequence;
+	atomic_store_explicit(&verb->progress, 0, memory_order_relaxed);
+	atomic_store_explicit(&verb->session, x->session->id, memory_order_release);
+	crash_point();
+}
+
+static void verb_end(struct pool *pool)
+{
+	atomic_store_explicit(&pool->ledger.header->verb.session, 0, memory_order_release);
+	crash_point();
+}
+
+void control_recover(struct pool *pool)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct ledger_verb *verb = &pool->ledger.header->verb;
+	uint32_t id = atomic_load_explicit(&verb->session, memory_order_acquire);
+	struct exchange x = { .agent = pool->agent, .reply = reply, .sequence = verb->sequence };
+
+	x.session = id < POOL_SESSIONS ? pool->sessions[id] : NULL;
+	/* The others may be done again without harm: the asker repeats, and they are. */
+	if (x.session && x.session->segment.header && verb->type == MSG_TYPE_evict_request && !answer_repeated(&x)) {
+		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);
+		char text[128];
+
+		snprintf(text, sizeof(text), "%llu pages evicted, then the agent was restarted", (unsigned long long)pages);
+		x.reply_bytes = done(&x, pages, text);
+		answer_keep(&x);
+	}
+	verb_end(pool);
+}
+
 static int answer(struct exchange *x, unsigned type)
 {
 	const struct verb *verb = verb_of(type);
@@ -273,11 +332,15 @@ static int answer(struct exchange *x, unsigned type)
 	length = verb->changes ? answer_repeated(x) : 0;
 	if (length)
 		return length;
+	if (verb->changes)
+		verb_begin(x, type);
 	x->reply_bytes = verb->answer(x);
 	if (x->reply_bytes < 0)
 		x->reply_bytes = exchange_fail(x, x->reply_bytes, "the answer to %s cannot be written", msg_name(type));
 	if (verb->changes && x->reply_bytes > 0)
 		answer_keep(x);
+	if (verb->changes)
+		verb_end(x->session->pool);
 	return x->reply_bytes;
 }
 

@@ -1,5 +1,6 @@
 #include "agent/evict.h"
 
+#include "agent/journal.h"
 #include "agent/log.h"
 #include "agent/session.h"
 #include "agent/spill.h"
@@ -67,51 +68,74 @@ void evict_configure(struct pool *pool)
 
 /*
  * The pages of a block, extents included, read from the hostile segment: 0 when it is not a block that could be, else the total.
- * With `clear`, the block ends: its tags go to 0 and its pages back to the pool. `budget`, pages that may still be looked at,
- * bounds what a session can cost whose blocks lie over each other.
+ * `budget`, pages that may still be looked at, bounds what a session can cost whose blocks lie over each other. run_count not NULL:
+ * the extents stand in pool->runs afterwards.
  */
-static uint32_t block_walk(struct pool *pool, struct session *session, uint32_t head, uint64_t tag, bool clear, uint32_t *budget)
+static uint32_t block_walk(struct pool *pool, const struct session *session, uint32_t head, uint64_t tag, uint32_t *budget,
+	uint32_t *run_count)
 {
-	struct block_entry *blocks = session->segment.blocks;
+	const struct block_entry *blocks = session->segment.blocks;
 	uint32_t total = 0, extent = head;
 
+	if (run_count)
+		*run_count = 0;
 	for (;;) {
 		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed), next;
 
-		if (count < 1 || count > pool->page_count - extent || count > pool->page_count - total)
-			return clear ? total : 0;
-		if (budget) {
-			if (*budget < count)
-				return 0;
-			*budget -= count;
-		}
+		if (count < 1 || count > pool->page_count - extent || count > pool->page_count - total || count > *budget)
+			return 0;
+		*budget -= count;
 		for (uint32_t page = extent; page < extent + count; page++) {
 			uint64_t word = pool_word(pool, page);
 
 			if (page_word_owner(word) != session->id ||
 				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)))
-				return clear ? total : 0;
+				return 0;
 		}
+		if (run_count)
+			pool->runs[(*run_count)++] = (struct page_run){ extent, count };
 		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
-		if (clear) {
-			/* A liar's free bits on these pages must not outlive the lease. */
-			for (uint32_t word = extent / 64; word <= (extent + count - 1) / 64; word++)
-				lease_take_word(session->segment.free_bits, word, lease_mask(word, extent, count));
-			atomic_store_explicit(&blocks[extent].tag, 0, memory_order_release);
-			pool_take_back(pool, extent, count);
-			session->leased -= count;
-			session->tenant->leased -= count;
-		}
 		total += count;
 		if (!next)
 			return total;
 		if (next > pool->page_count)
-			return clear ? total : 0;
+			return 0;
 		extent = next - 1;
-		if (!clear && atomic_load_explicit(&blocks[extent].tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT !=
-				      tag >> BLOCK_SEQUENCE_SHIFT)
+		if (atomic_load_explicit(&blocks[extent].tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT != tag >> BLOCK_SEQUENCE_SHIFT)
 			return 0;
 	}
+}
+
+uint32_t evict_take_runs(struct pool *pool, struct session *session, uint32_t run_count)
+{
+	uint32_t total = 0;
+
+	for (uint32_t i = 0; i < run_count; i++) {
+		const struct page_run *run = &pool->runs[i];
+		uint32_t end = run->first + run->count;
+
+		/* A liar's free bits on these pages must not outlive the lease. */
+		for (uint32_t word = run->first / 64; word <= (end - 1) / 64; word++)
+			lease_take_word(session->segment.free_bits, word, lease_mask(word, run->first, run->count));
+		atomic_store_explicit(&session->segment.blocks[run->first].tag, 0, memory_order_release);
+		crash_point();
+		pool_take_back(pool, run->first, run->count);
+		total += run->count;
+	}
+	return total;
+}
+
+/* The block ends, in a step that the next agent can finish. */
+static uint32_t block_take(struct pool *pool, struct session *session, uint32_t run_count)
+{
+	uint32_t total;
+
+	journal_begin(&pool->ledger, LEDGER_TAKE, session->id, run_count);
+	total = evict_take_runs(pool, session, run_count);
+	session->leased -= total;
+	session->tenant->leased -= total;
+	journal_end(&pool->ledger);
+	return total;
 }
 
 static bool block_idle(const struct session *session, uint32_t page)
@@ -147,25 +171,27 @@ static void wake_pins(const struct pool *pool, const struct session *session, ui
 static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candidate)
 {
 	struct session *session = pool->sessions[candidate->session];
-	uint32_t page = candidate->page, taken = 0, budget = candidate->pages, leaving = 0;
+	uint32_t page = candidate->page, taken = 0, budget = candidate->pages, leaving = 0, run_count;
 	uint64_t word = pool_word(pool, page), tag;
 
 	if (!session || session->state != SESSION_LIVE || page_word_owner(word) != session->id ||
 		page_word_state(word) != PAGE_LEASED)
 		return 0;
 	mark(pool, page, word);
+	crash_point();
 	/* Pins, fence, then the tag: read earlier, a free that ends in between would leave its pages' bits to nobody. */
 	if (block_idle(session, page)) {
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
-		if (tag != candidate->tag || block_walk(pool, session, page, tag, false, &budget) != candidate->pages)
+		if (tag != candidate->tag || block_walk(pool, session, page, tag, &budget, &run_count) != candidate->pages)
 			;
 		else if (!spills(tag))
-			taken = block_walk(pool, session, page, tag, true, NULL);
-		else if (!spill_begin(session, page, tag, candidate->pages, -1))
+			taken = block_take(pool, session, run_count);
+		else if (!spill_begin(session, page, tag, candidate->pages, NULL))
 			leaving = candidate->pages;
 	}
 	if (!taken && !leaving)
 		atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
+	crash_point();
 	wake_pins(pool, session, page);
 	if (!taken)
 		return leaving;
@@ -184,7 +210,7 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 	return taken;
 }
 
-int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, int32_t request)
+int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const struct spill_asker *asker)
 {
 	struct pool *pool = session->pool;
 	uint64_t word = pool_word(pool, page), now;
@@ -196,8 +222,8 @@ int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, int32_t
 	mark(pool, page, word);
 	if (block_idle(session, page)) {
 		now = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
-		pages = now == tag && block_tag_is_block(tag) && tag_evictable(tag) ? block_walk(pool, session, page, tag, false, &budget) : 0;
-		error = pages ? spill_begin(session, page, tag, pages, request) : -ESTALE;
+		pages = now == tag && block_tag_is_block(tag) && tag_evictable(tag) ? block_walk(pool, session, page, tag, &budget, NULL) : 0;
+		error = pages ? spill_begin(session, page, tag, pages, asker) : -ESTALE;
 	}
 	if (error)
 		atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
@@ -291,7 +317,7 @@ static void scan(struct pool *pool, const struct evict_request *request)
 			session->walk_scan = evict->scan_count;
 			session->walk_budget = session->leased;
 		}
-		pages = block_walk(pool, session, page, tag, false, &session->walk_budget);
+		pages = block_walk(pool, session, page, tag, &session->walk_budget, NULL);
 		if (!pages || (spills(tag) && !spill_possible(pool, page, pages)))
 			continue;
 		candidate = &evict->queue[count++];
@@ -461,8 +487,11 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 		}
 		candidate = &evict->queue[evict->queue_head++];
 		session = pool->sessions[candidate->session];
-		if (session && wanted(request, session, candidate->tag, candidate->pages))
+		if (session && wanted(request, session, candidate->tag, candidate->pages)) {
 			taken += evict_one(pool, candidate);
+			if (request->by_operator)
+				atomic_store_explicit(&pool->ledger.header->verb.progress, taken, memory_order_relaxed);
+		}
 	}
 	if (fresh && !taken && general(request))
 		*barren_of(pool, request) = clock_ns();

@@ -3,9 +3,10 @@
 #include "agent/event.h"
 #include "agent/lease.h"
 #include "agent/log.h"
-#include "shm/pins.h"
+#include "agent/recover.h"
 #include "agent/requests.h"
 #include "agent/spill.h"
+#include "shm/pins.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -170,6 +171,8 @@ void housekeeping(struct pool *pool)
 		session_tick(session);
 		if (session->state != SESSION_LIVE || session->role != SESSION_WORKER)
 			continue;
+		if (session->doubts)
+			recover_doubts(session);
 		lease_shrink_idle(session, now);
 		reserved_return(session);
 	}

@@ -27,6 +27,12 @@ static void done_ready(struct event_source *source, uint32_t events)
 	spill_go_on(pool);
 }
 
+void jobs_resume(struct pool *pool)
+{
+	if (jobs_possible(&pool->jobs))
+		done_ready(&pool->jobs.done, EPOLLIN);
+}
+
 int jobs_open(struct pool *pool, const struct module_pool *start)
 {
 	pool->jobs.done.fd = -1;

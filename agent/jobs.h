@@ -26,6 +26,8 @@ static inline uint64_t job_tag(enum job_owner owner, uint64_t own)
 
 /* jobs_open() - takes over what an earlier agent has left in the ring. 0, or what epoll said. */
 int jobs_open(struct pool *pool, const struct module_pool *start);
+/* jobs_resume() - after a restart: results that nobody has looked at, and jobs that were not submitted. */
+void jobs_resume(struct pool *pool);
 void jobs_close(struct pool *pool);
 
 static inline bool jobs_possible(const struct jobs *jobs)

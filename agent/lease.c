@@ -1,5 +1,6 @@
 #include "agent/lease.h"
 
+#include "agent/journal.h"
 #include "agent/spill.h"
 #include "shm/lease_bitmap.h"
 
@@ -47,10 +48,19 @@ static uint64_t owned_mask(const struct pool *pool, const struct session *sessio
 /* Those of `mask` in one word that are idle and ours to take. Returns how many. */
 static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t mask)
 {
-	uint64_t got = owned_mask(session->pool, session, word, lease_take_word(session->segment.free_bits, word, mask));
-	uint32_t taken = (uint32_t)__builtin_popcountll(got);
+	struct ledger_journal *journal = &session->pool->ledger.header->journal;
+	uint32_t taken;
+	uint64_t got;
 
+	journal->slot = word;
+	journal->mask = mask;
+	journal_begin(&session->pool->ledger, LEDGER_RECLAIM, session->id, 0);
+	got = lease_take_word(session->segment.free_bits, word, mask);
+	crash_point();
+	got = owned_mask(session->pool, session, word, got);
+	taken = (uint32_t)__builtin_popcountll(got);
 	pool_take_back_word(session->pool, word, got);
+	journal_end(&session->pool->ledger);
 	account(session, -(int64_t)taken);
 	session->reclaimed_pages += taken;
 	session->pool->reclaimed_unannounced += taken;
@@ -344,13 +354,19 @@ static void take(struct session *session, const struct lease_want *want, uint32_
 		grant->extra_count = free_runs_take_longest(&pool->free, extra, &grant->extra_first);
 }
 
-/* Words first, then what the worker may act on. */
-static void lend(struct session *session, const struct lease_grant *grant)
+/* Words first, then what the worker may act on, which the answer is. */
+static void lend(struct session *session, const struct lease_want *want, const struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
+	struct ledger_journal *journal = &pool->ledger.header->journal;
 	struct block_entry *blocks = session->segment.blocks;
-	uint32_t total = grant->extra_count;
+	uint32_t total = grant->extra_count, run_count = grant->run_count;
 
+	if (grant->extra_count)
+		pool->runs[run_count++] = (struct page_run){ grant->extra_first, grant->extra_count };
+	journal->slot = want->slot;
+	journal->slot_word = want->word;
+	journal_begin(&pool->ledger, LEDGER_GRANT, session->id, run_count);
 	for (uint32_t i = 0; i < grant->run_count; i++) {
 		const struct page_run *run = &pool->runs[i];
 
@@ -360,17 +376,17 @@ static void lend(struct session *session, const struct lease_grant *grant)
 			memory_order_relaxed);
 		total += run->count;
 	}
-	if (grant->extra_count) {
+	if (grant->extra_count)
 		pool_lend(pool, grant->extra_first, grant->extra_count, session->id);
-		lease_put(session->segment.free_bits, grant->extra_first, grant->extra_count);
-	}
 	account(session, total);
 	pool_count(pool, POOL_COUNT_GRANTS, total);
 }
 
 void lease_grant_undo(struct session *session, const struct lease_grant *grant)
 {
-	for (uint32_t i = 0; i < grant->run_count; i++) {
+	uint32_t run_count = grant->run_count + (grant->extra_count ? 1 : 0);
+
+	for (uint32_t i = 0; i < run_count; i++) {
 		pool_take_back(session->pool, session->pool->runs[i].first, session->pool->runs[i].count);
 		account(session, -(int64_t)session->pool->runs[i].count);
 	}
@@ -424,13 +440,14 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 		make_run(session, want->need, want->flags);
 	extra = welcome_extra(session, want->need, want->extra);
 	take(session, want, extra, grant);
-	lend(session, grant);
+	lend(session, want, grant);
 	return 0;
 }
 
 void lease_initial(struct session *session, uint32_t pages)
 {
 	struct pool *pool = session->pool;
+	static const struct lease_want want = { .slot = LEDGER_NO_SLOT };
 	struct lease_grant grant = { 0 };
 	uint32_t most = room(session);
 
@@ -441,7 +458,9 @@ void lease_initial(struct session *session, uint32_t pages)
 	if (!pages)
 		return;
 	grant.extra_count = free_runs_take_longest(&pool->free, pages, &grant.extra_first);
-	lend(session, &grant);
+	lend(session, &want, &grant);
+	lease_put(session->segment.free_bits, grant.extra_first, grant.extra_count);
+	journal_end(&pool->ledger);
 }
 
 void lease_shrink_idle(struct session *session, uint64_t now_ms)

@@ -29,16 +29,18 @@ struct page_run {
 enum ledger_step {
 	LEDGER_REST,
 	LEDGER_GRANT,     /* runs become LEASED to session; committed by the answer in its request slot. Else: taken back */
-	LEDGER_RECLAIM,   /* idle pages, runs, were seen idle after they were marked: they are the agent's */
+	LEDGER_RECLAIM,   /* the free bits `mask` of word `slot` are being cleared: what of them was set is the agent's */
 	LEDGER_TAKE,      /* a block, runs in order of its extents, was found unpinned after it was marked: it goes */
 };
+enum { LEDGER_NO_SLOT = UINT32_MAX };
 struct ledger_journal {
 	_Atomic uint32_t what;      /* enum ledger_step */
 	uint32_t session;
 	uint32_t run_count;
-	uint32_t slot;              /* LEDGER_GRANT: request slot */
-	uint32_t slot_state;        /* LEDGER_GRANT: what the slot's state must no longer be */
-	uint32_t reserved[3];
+	uint32_t slot;              /* LEDGER_GRANT: request slot, or LEDGER_NO_SLOT: of a session that is not admitted yet */
+	uint32_t slot_word;         /* LEDGER_GRANT: the slot's state as long as it is not answered */
+	uint32_t reserved;
+	uint64_t mask;
 };
 
 /* A control request that changes something and is being carried out: what is known of it when the agent dies in it. */
@@ -51,7 +53,8 @@ struct ledger_verb {
 
 enum ledger_session_state {
 	LEDGER_SESSION_NONE,
-	LEDGER_SESSION_ADMITTING, /* its answer may or may not have been sent */
+	LEDGER_SESSION_ADMITTING, /* being made; nobody has heard of it */
+	LEDGER_SESSION_SENDING,   /* whole; its answer may or may not have been sent */
 	LEDGER_SESSION_LIVE,
 	LEDGER_SESSION_CLOSED,    /* connection closed, process lives */
 	LEDGER_SESSION_ENDING,    /* its pages are on their way back */
@@ -85,7 +88,8 @@ struct ledger_object {
 
 struct ledger_page {
 	uint8_t domain;    /* whose bytes are in it, trust domain plus 1; 0: nobody's, zeros */
-	uint8_t reserved[3];
+	uint8_t doubt;     /* 1: leased, and its predecessor's death left open whether the agent has taken it; see recover.c */
+	uint8_t reserved[2];
 };
 
 /*
@@ -110,8 +114,8 @@ struct ledger_slot {
 	uint32_t page;
 	uint64_t generation;    /* of that page, LEASED or MOVING */
 	uint64_t owner_id;      /* of the block */
-	uint32_t request;       /* SLOT_LOADING, SLOT_ANSWERED: request slot */
-	uint32_t reserved;
+	uint32_t request;       /* SLOT_LOADING, SLOT_ANSWERED: request slot, ... */
+	uint32_t request_word;  /* ... and its state, which that request had and no later one has */
 };
 static_assert(sizeof(struct ledger_slot) == 64, "one cache line each");
 

@@ -1,9 +1,11 @@
 #include "agent/pool.h"
 
+#include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/recover.h"
 #include "agent/session.h"
 #include "agent/spill.h"
 
@@ -37,6 +39,7 @@ void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner
 		normal += page_word_state(word) == PAGE_FREE;
 		atomic_store_explicit(&pool->segment.pages[page],
 			page_word_make(PAGE_LEASED, owner, page_word_generation(word) + 1), memory_order_seq_cst);
+		crash_point();
 	}
 	words_count(pool, PAGE_FREE, -(int64_t)normal);
 	words_count(pool, PAGE_RESERVED, -(int64_t)(count - normal));
@@ -55,6 +58,7 @@ static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum p
 		by_state[counted_state(word)]++;
 		atomic_store_explicit(&pool->segment.pages[page], page_word_make(to, 0, page_word_generation(word) + 1),
 			memory_order_seq_cst);
+		crash_point();
 	}
 	for (int state = 0; state < PAGE_STATES; state++)
 		if (by_state[state])
@@ -144,6 +148,7 @@ static void run_quarantine(struct pool *pool, uint32_t first, uint32_t count)
 		words_count(pool, counted_state(word), -1);
 		atomic_store_explicit(&pool->segment.pages[page],
 			page_word_make(PAGE_QUARANTINED, page_word_owner(word), page_word_generation(word) + 1), memory_order_seq_cst);
+		crash_point();
 	}
 	words_count(pool, PAGE_QUARANTINED, count);
 }
@@ -211,6 +216,19 @@ struct tenant *pool_tenant(struct pool *pool, const char *name)
 	return NULL;
 }
 
+/* What poolctl has set holds until the next reload, over a restart of the agent too. */
+static void limits_restore(struct pool *pool)
+{
+	for (uint32_t i = 0; i < pool->tenant_count && i < LEDGER_TENANTS; i++) {
+		const struct ledger_tenant *note = &pool->ledger.header->tenants[i];
+
+		if (!atomic_load_explicit(&note->changed, memory_order_acquire))
+			continue;
+		pool->tenants[i].minimum = atomic_load_explicit(&note->minimum, memory_order_relaxed);
+		pool->tenants[i].limit = atomic_load_explicit(&note->limit, memory_order_relaxed);
+	}
+}
+
 void pool_configure(struct pool *pool)
 {
 	const struct config *config = &pool->agent->config;
@@ -226,12 +244,30 @@ void pool_configure(struct pool *pool)
 		if (tenant->limit > pool->page_count)
 			tenant->limit = pool->page_count;
 	}
-	/* What poolctl limit said holds until here. */
-	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
-		if (pool->sessions[id])
-			pool->sessions[id]->limit = pool->sessions[id]->quota;
+	limits_restore(pool);
 	atomic_store_explicit(&pool->segment.header->pin_timeout_ms, config->pins.timeout_ms, memory_order_relaxed);
 	evict_configure(pool);
+}
+
+void pool_limits_note(struct pool *pool, const struct tenant *tenant)
+{
+	struct ledger_tenant *note = &pool->ledger.header->tenants[tenant - pool->tenants];
+
+	static_assert((int)LEDGER_TENANTS >= (int)CONFIG_TENANTS_MAX, "one for each");
+	atomic_store_explicit(&note->minimum, tenant->minimum, memory_order_relaxed);
+	atomic_store_explicit(&note->limit, tenant->limit, memory_order_relaxed);
+	atomic_store_explicit(&note->changed, 1, memory_order_release);
+}
+
+void pool_limits_forget(struct pool *pool)
+{
+	for (uint32_t i = 0; i < LEDGER_TENANTS; i++)
+		atomic_store_explicit(&pool->ledger.header->tenants[i].changed, 0, memory_order_release);
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id]) {
+			pool->sessions[id]->limit = pool->sessions[id]->quota;
+			atomic_store_explicit(&pool->ledger.sessions[id].limit, pool->sessions[id]->quota, memory_order_relaxed);
+		}
 }
 
 int pools_minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes)
@@ -272,6 +308,25 @@ int pool_check_sessions(const struct pool *pool, struct pool_check_session **ses
 		if (pool->sessions[id])
 			(*sessions)[count++] = (struct pool_check_session){ id, &pool->sessions[id]->segment };
 	return count;
+}
+
+/* The words say what is free, and how many there are of each kind: all free at first, and after a restart of the agent as it was. */
+static void words_read(struct pool *pool)
+{
+	uint32_t by_state[PAGE_STATES] = { 0 };
+
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		enum page_state state = counted_state(pool_word(pool, page));
+
+		by_state[state]++;
+		if (state == PAGE_FREE)
+			free_runs_put(&pool->free, page, 1);
+		else if (state == PAGE_RESERVED)
+			free_runs_put(&pool->reserved, page, 1);
+	}
+	for (int state = 0; state < PAGE_STATES; state++)
+		atomic_store_explicit(&pool->segment.header->state_pages[state], by_state[state], memory_order_relaxed);
+	pool->leased = by_state[PAGE_LEASED] + by_state[PAGE_QUARANTINED];
 }
 
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **result)
@@ -316,19 +371,19 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	error = spill_open(pool, agent->start);
 	if (error)
 		goto close_jobs;
-	/* The words say what is free, today (all) and after a restart of the agent. */
-	for (uint32_t page = 0; page < pool->page_count; page++) {
-		enum page_state state = page_word_state(pool_word(pool, page));
-
-		if (state == PAGE_FREE)
-			free_runs_put(&pool->free, page, 1);
-		else if (state == PAGE_RESERVED)
-			free_runs_put(&pool->reserved, page, 1);
-	}
+	words_read(pool);
 	atomic_store_explicit(&pool->segment.header->incarnation, agent->incarnation, memory_order_relaxed);
 	pool_configure(pool);
+	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))
+		error = recover_pool(pool);
+	if (error)
+		goto close_spill;
+	atomic_store_explicit(&pool->ledger.header->started, 1, memory_order_release);
+	pool_count(pool, POOL_COUNT_AGENT_STARTS, 1);
 	*result = pool;
 	return 0;
+close_spill:
+	spill_close(pool);
 close_jobs:
 	jobs_close(pool);
 fini_evict:

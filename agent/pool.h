@@ -112,6 +112,10 @@ void pool_update_pressure(struct pool *pool);
 /* Apply what a reload changed: tenants' minima and limits, policy, timeouts. */
 void pool_configure(struct pool *pool);
 
+/* What poolctl limit said holds until a reload: note it for the next agent, or forget all of it. */
+void pool_limits_note(struct pool *pool, const struct tenant *tenant);
+void pool_limits_forget(struct pool *pool);
+
 /*
  * pools_minima_fit() - whether the minima of a configuration fit the pools as they run: a size in percent is known only then, and a
  * changed one waits for a restart while minima apply at once. 0, or -ERANGE with the reason in text.

@@ -4,6 +4,7 @@
 #include "agent/requests.h"
 
 #include "agent/event.h"
+#include "agent/journal.h"
 #include "agent/lease.h"
 #include "agent/spill.h"
 #include "shm/doorbell.h"
@@ -22,6 +23,7 @@ struct waiter {
 	TAILQ_ENTRY(waiter) link;
 	struct session *session;
 	uint32_t slot;
+	uint32_t word; /* of the slot's state: this request and no later one */
 	struct lease_want want;
 	bool claims;   /* counts on pages that are being spilled */
 	bool at_limit; /* waits for its own tenant or session, not for the pool */
@@ -100,33 +102,34 @@ static void note_refill(struct session *session, uint64_t started_ns)
 	pool_count(pool, POOL_COUNT_REFILLS, 1);
 }
 
-bool requests_answer(struct session *session, uint32_t slot_index, int error)
+bool requests_answer(struct session *session, uint32_t slot_index, uint32_t asked)
 {
 	struct lease_request *slot = &session->segment.requests[slot_index];
-	uint32_t state = LEASE_REQUESTED;
+	uint32_t word = asked;
 
-	slot->error = error;
-	if (!atomic_compare_exchange_strong_explicit(&slot->state, &state, LEASE_DONE, memory_order_acq_rel, memory_order_acquire))
-		return false;
-	futex_wake(&slot->state, 1);
-	return true;
-}
-
-void requests_release(struct session *session, uint32_t slot)
-{
-	uint32_t state = LEASE_CANCELLED;
-
-	atomic_compare_exchange_strong_explicit(&session->segment.requests[slot].state, &state, LEASE_IDLE, memory_order_release,
-		memory_order_relaxed);
-}
-
-/* The end of a request. False: the worker had cancelled it, and the slot is its again. */
-static bool answer(struct session *session, uint32_t slot_index)
-{
-	if (requests_answer(session, slot_index, session->segment.requests[slot_index].error))
+	if (atomic_compare_exchange_strong_explicit(&slot->state, &word, lease_state_to(word, LEASE_DONE), memory_order_acq_rel,
+		    memory_order_acquire)) {
+		crash_point();
+		futex_wake(&slot->state, 1);
 		return true;
-	atomic_store_explicit(&session->segment.requests[slot_index].state, LEASE_IDLE, memory_order_release);
+	}
 	return false;
+}
+
+void requests_give_back(struct session *session, uint32_t slot_index)
+{
+	struct lease_request *slot = &session->segment.requests[slot_index];
+	uint32_t word = atomic_load_explicit(&slot->state, memory_order_acquire);
+
+	if (lease_state_of(word) == LEASE_CANCELLED)
+		atomic_store_explicit(&slot->state, lease_state_to(word, LEASE_IDLE), memory_order_release);
+}
+
+static void refuse(struct session *session, const struct waiter *waiter, int error)
+{
+	session->segment.requests[waiter->slot].error = error;
+	if (!requests_answer(session, waiter->slot, waiter->word))
+		requests_give_back(session, waiter->slot);
 }
 
 /* Once a second at most: a worker must not be able to flood everybody who listens. */
@@ -157,6 +160,8 @@ static int grant(struct session *session, struct waiter *waiter, struct lease_gr
 	if (waiter->claims)
 		spill->claimed_pages -= waiter->want.need;
 	waiter->claims = false;
+	waiter->want.slot = waiter->slot;
+	waiter->want.word = waiter->word;
 	error = lease_grant(session, &waiter->want, granted);
 	if (error && spilling(session, waiter)) {
 		waiter->claims = true;
@@ -175,7 +180,6 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	waiter->at_limit = error == -EDQUOT;
 	if (error && (!last_try || waiter->claims) && error != -EPERM)
 		return false;
-	slot->error = error;
 	if (error) {
 		session->refusals++;
 		session->tenant->refusals++;
@@ -183,13 +187,21 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 		shortage(session->pool, slot);
 		if (error == -EDQUOT)
 			announce_limit(session, waiter->want.need);
-		answer(session, waiter->slot);
+		refuse(session, waiter, error);
 		return true;
 	}
+	slot->error = 0;
 	slot->first_page = session->pool->runs[0].first;
+	slot->extra_first = granted.extra_first;
 	slot->extra_granted = granted.extra_count;
-	if (!answer(session, waiter->slot))
+	crash_point();
+	if (requests_answer(session, waiter->slot, waiter->word)) {
+		journal_end(&session->pool->ledger);
+	} else {
 		lease_grant_undo(session, &granted);
+		journal_end(&session->pool->ledger);
+		requests_give_back(session, waiter->slot);
+	}
 	note_refill(session, waiter->started_ns);
 	return true;
 }
@@ -255,8 +267,8 @@ void requests_serve_waiters(struct pool *pool, const struct session *ringer)
 		struct lease_request *slot = &waiter->session->segment.requests[waiter->slot];
 
 		next = TAILQ_NEXT(waiter, link);
-		if (atomic_load_explicit(&slot->state, memory_order_acquire) != LEASE_REQUESTED) {
-			atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
+		if (atomic_load_explicit(&slot->state, memory_order_acquire) != waiter->word) {
+			requests_give_back(waiter->session, waiter->slot);
 			waiter_remove(pool, waiter);
 		} else if (worth_a_try(waiter, ringer, now) && serve(waiter->session, waiter, now >= waiter->deadline_ms)) {
 			waiter_remove(pool, waiter);
@@ -288,26 +300,20 @@ static bool is_waiting(const struct session *session, uint32_t slot)
 	return false;
 }
 
-static void request_refuse(struct session *session, uint32_t slot, int error, const char *what)
-{
-	session->segment.requests[slot].error = error;
-	answer(session, slot);
-	session_damage(session, what);
-}
-
 static void request_serve(struct session *session, uint32_t slot_index)
 {
 	struct lease_request *slot = &session->segment.requests[slot_index];
 	struct pool *pool = session->pool;
 	struct waiter asked = { .session = session, .slot = slot_index, .started_ns = clock_ns() }, *waiter;
-	uint32_t state = atomic_load_explicit(&slot->state, memory_order_acquire), kind, timeout_ms;
+	uint32_t kind, timeout_ms;
 
+	asked.word = atomic_load_explicit(&slot->state, memory_order_acquire);
 	/* The mover is at it: the slot waits. */
 	if (session->spill_requests >> slot_index & 1)
 		return;
-	if (state == LEASE_CANCELLED && !is_waiting(session, slot_index))
-		atomic_store_explicit(&slot->state, LEASE_IDLE, memory_order_release);
-	if (state != LEASE_REQUESTED || is_waiting(session, slot_index))
+	if (lease_state_of(asked.word) == LEASE_CANCELLED && !is_waiting(session, slot_index))
+		requests_give_back(session, slot_index);
+	if (lease_state_of(asked.word) != LEASE_REQUESTED || is_waiting(session, slot_index))
 		return;
 	/* Read once; the worker may change them meanwhile. */
 	kind = *(volatile uint32_t *)&slot->kind;
@@ -316,25 +322,25 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	asked.want.flags = *(volatile uint32_t *)&slot->flags;
 	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
 	if (kind == LEASE_RESTORE || kind == LEASE_DISCARD || kind == LEASE_SPILL) {
-		spill_request(session, slot_index, &(struct lease_request){ .kind = kind, .need = asked.want.need,
+		spill_request(session, slot_index, &(struct lease_request){ .state = asked.word, .kind = kind, .need = asked.want.need,
 			.first_page = *(volatile uint32_t *)&slot->first_page, .tag = *(volatile uint64_t *)&slot->tag });
 		return;
 	}
 	if (kind != LEASE_TAKE || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
-		request_refuse(session, slot_index, -EINVAL, "a lease request of an unknown kind");
+		refuse(session, &asked, -EINVAL);
+		session_damage(session, "a lease request of an unknown kind");
 		return;
 	}
 	if (asked.want.need < 1 || asked.want.need > pool->page_count) {
-		slot->error = -EINVAL;
-		answer(session, slot_index);
+		refuse(session, &asked, -EINVAL);
 		return;
 	}
 	if (serve(session, &asked, timeout_ms == 0))
 		return;
 	waiter = malloc(sizeof(*waiter));
 	if (!waiter) {
-		slot->error = -ENOMEM;
-		answer(session, slot_index);
+		pool->spill->claimed_pages -= asked.claims ? asked.want.need : 0;
+		refuse(session, &asked, -ENOMEM);
 		return;
 	}
 	*waiter = asked;
@@ -342,6 +348,12 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	waiter_insert(pool, waiter);
 	waiters_publish(pool);
 	pool_update_pressure(pool);
+}
+
+void requests_restart(struct session *session)
+{
+	for (uint32_t slot = 0; slot < SESSION_REQUESTS && session->state == SESSION_LIVE; slot++)
+		request_serve(session, slot);
 }
 
 void requests_doorbell(struct session *session)

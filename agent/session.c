@@ -1,5 +1,6 @@
 #include "agent/session.h"
 
+#include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
@@ -19,6 +20,7 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -169,7 +171,7 @@ static void record_write(struct session *session, enum session_record_state stat
 	atomic_store_explicit(&record->state, state, memory_order_release);
 }
 
-static void send_handles(struct session *session, uint32_t first, uint32_t count)
+static void send_handles(struct session *session, uint64_t sequence, uint32_t first, uint32_t count)
 {
 	static struct msg_handles_reply reply;
 	static uint8_t buffer[MSG_BYTES_MAX];
@@ -211,7 +213,7 @@ static void send_handles(struct session *session, uint32_t first, uint32_t count
 			fds[fd_count++] = physical->exports[handle].fd;
 		}
 	}
-	length = msg_encode_handles_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+	length = msg_encode_handles_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 	if (length > 0)
 		error = attach_send(session->socket.fd, buffer, (size_t)length, fds, fd_count);
 	if (length > 0 && !error)
@@ -219,16 +221,16 @@ static void send_handles(struct session *session, uint32_t first, uint32_t count
 	/* Too many descriptors in flight, most likely: the worker must hear of it rather than wait. */
 	memset(&reply, 0, sizeof(reply));
 	reply.error = error ? error : length;
-	length = msg_encode_handles_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+	length = msg_encode_handles_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 	if (length > 0)
 		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
 }
 
-static void send_detached(struct session *session)
+static void send_detached(const struct session *session, uint64_t sequence)
 {
 	struct msg_detach_reply reply = { .error = 0 };
 	uint8_t buffer[128];
-	int length = msg_encode_detach_reply(&reply, 0, NULL, buffer, sizeof(buffer));
+	int length = msg_encode_detach_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 
 	if (length > 0)
 		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
@@ -282,11 +284,12 @@ static void socket_ready(struct event_source *source, uint32_t events)
 		if (msg_decode_handles_request(&handles, buffer, (size_t)length) || session->role != SESSION_WORKER)
 			session_damage(session, "a handles request that cannot be");
 		else
-			send_handles(session, handles.first, handles.count);
+			send_handles(session, envelope.sequence, handles.first, handles.count);
 		return;
 	case MSG_TYPE_detach_request:
-		send_detached(session);
+		/* Ended first: an agent that dies between the two must not have said it for nothing. The socket outlives this pass. */
 		session_end(session, SESSION_END_DETACH);
+		send_detached(session, envelope.sequence);
 		return;
 	default:
 		session_damage(session, "a message that does not belong here");
@@ -355,6 +358,51 @@ static void session_free(struct session *session)
 	free(session);
 }
 
+static struct ledger_session *ledger_of(const struct session *session)
+{
+	return &session->pool->ledger.sessions[session->id];
+}
+
+static void ledger_state(const struct session *session, enum ledger_session_state state)
+{
+	atomic_store_explicit(&ledger_of(session)->state, state, memory_order_release);
+	crash_point();
+}
+
+/* What the next agent cannot find elsewhere. */
+static void ledger_write(const struct session *session)
+{
+	struct ledger_session *record = ledger_of(session);
+
+	memset(record, 0, sizeof(*record));
+	record->role = session->role;
+	record->privileged = session->privileged;
+	record->pid = (uint32_t)session->pid;
+	record->uid = session->uid;
+	record->quota = session->quota;
+	record->limit = session->limit;
+	record->attached_ms = session->attached_ms;
+	memcpy(record->token, session->token, sizeof(record->token));
+	snprintf(record->name, sizeof(record->name), "%s", session->name);
+	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
+	ledger_state(session, LEDGER_SESSION_ADMITTING);
+	agent_hold(session->pool->agent, &(struct held){
+		.kind = KEEP_SESSION, .pool = session->pool->index, .id = session->id, .fd_count = 4,
+		.fds = { session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd } });
+}
+
+static int session_watch(struct session *session)
+{
+	struct agent *agent = session->pool->agent;
+	int error = agent_watch(agent, &session->pidfd, EPOLLIN);
+
+	if (!error && session->doorbell.fd >= 0)
+		error = agent_watch(agent, &session->doorbell, EPOLLIN | EPOLLET);
+	if (!error && session->socket.fd >= 0)
+		error = agent_watch(agent, &session->socket, EPOLLIN);
+	return error;
+}
+
 /* Descriptors, segment, registration. On failure the caller frees what there is. */
 static int session_equip(struct session *session, struct agent *agent)
 {
@@ -368,14 +416,7 @@ static int session_equip(struct session *session, struct agent *agent)
 	if (error)
 		return error;
 	session->doorbell.fd = doorbell_create();
-	if (session->doorbell.fd < 0)
-		return session->doorbell.fd;
-	error = agent_watch(agent, &session->pidfd, EPOLLIN);
-	if (!error)
-		error = agent_watch(agent, &session->doorbell, EPOLLIN | EPOLLET);
-	if (!error)
-		error = agent_watch(agent, &session->socket, EPOLLIN);
-	return error;
+	return session->doorbell.fd < 0 ? session->doorbell.fd : session_watch(session);
 }
 
 /* 0: none. Less than a page is one page; more than the pool is the pool. */
@@ -388,16 +429,57 @@ static uint32_t quota_pages(const struct pool *pool, uint64_t bytes)
 	return pages < 1 ? 1 : pages > pool->page_count ? pool->page_count : (uint32_t)pages;
 }
 
+static struct session *session_new(struct pool *pool, uint32_t id)
+{
+	struct session *session = calloc(1, sizeof(*session));
+
+	if (!session)
+		return NULL;
+	session->pool = pool;
+	session->id = id;
+	LIST_INIT(&session->spilled);
+	session->segment_fd = session->doorbell.fd = session->socket.fd = session->pidfd.fd = -1;
+	session->socket.ready = socket_ready;
+	session->pidfd.ready = pidfd_ready;
+	session->doorbell.ready = doorbell_ready;
+	return session;
+}
+
+static void session_enter(struct session *session)
+{
+	struct pool *pool = session->pool;
+
+	pool->sessions[session->id] = session;
+	pool->session_count++;
+	session->tenant->sessions++;
+	/* The coarse clock stood still while nobody was attached. */
+	atomic_store_explicit(&pool->segment.header->clock_ms, (uint32_t)clock_ms(), memory_order_relaxed);
+	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
+}
+
+/* The attach is answered. On failure it went away already, or cannot take descriptors: the session ends. */
+static bool session_answer(struct session *session)
+{
+	int error = send_admission(session);
+
+	if (!error) {
+		ledger_state(session, LEDGER_SESSION_LIVE);
+		return true;
+	}
+	/* It has got nothing, so nothing has to wait for its death. */
+	log_warning("cannot answer '%s' (pid %d): %s; its session ends", session->name, session->pid, strerror(-error));
+	session_end(session, SESSION_END_DETACH);
+	return false;
+}
+
 static int session_start(struct agent *agent, struct pool *pool, int socket, const struct attach_peer *peer,
 	const struct msg_attach_request *request, struct tenant *tenant)
 {
-	struct session *session = calloc(1, sizeof(*session));
+	struct session *session = session_new(pool, id_find(pool));
 	int error;
 
 	if (!session)
 		return -ENOMEM;
-	session->pool = pool;
-	session->id = id_find(pool);
 	session->role = (enum session_role)request->role;
 	session->privileged = is_operator(peer) || !strcmp(tenant->config->name, "system") ||
 		(may_be(&agent->config, SESSION_ADMIN, peer));
@@ -408,11 +490,6 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 	session->quota = quota_pages(pool, request->quota_bytes);
 	session->limit = session->quota;
 	session->attached_ms = session->last_refill_ms = clock_ms();
-	LIST_INIT(&session->spilled);
-	session->segment_fd = session->doorbell.fd = session->socket.fd = session->pidfd.fd = -1;
-	session->socket.ready = socket_ready;
-	session->pidfd.ready = pidfd_ready;
-	session->doorbell.ready = doorbell_ready;
 	session->socket.fd = socket;
 	session->pidfd.fd = peer->pidfd;
 	error = session_equip(session, agent);
@@ -423,27 +500,17 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 		session_free(session);
 		return error;
 	}
-	pool->sessions[session->id] = session;
-	pool->session_count++;
-	tenant->sessions++;
+	ledger_write(session);
+	session_enter(session);
 	record_write(session, SESSION_RECORD_LIVE);
-	/* The coarse clock stood still while nobody was attached. */
-	atomic_store_explicit(&pool->segment.header->clock_ms, (uint32_t)clock_ms(), memory_order_relaxed);
-	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
 	pool_count(pool, POOL_COUNT_ATTACHES, 1);
 	if (session->role == SESSION_WORKER)
 		lease_initial(session, agent->config.lease.initial_pages);
-	agent_hold(agent, &(struct held){ .kind = KEEP_SESSION, .pool = pool->index, .id = session->id, .fd_count = 4,
-		.fds = { session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd } });
+	ledger_state(session, LEDGER_SESSION_SENDING);
 	agent_announce_token(agent, session);
 	agent_need_tick(agent, 100);
-	error = send_admission(session);
-	if (error) {
-		/* It went away already, or cannot take descriptors. It has got nothing, so nothing has to wait for its death. */
-		log_warning("cannot answer '%s' (pid %d): %s; its session ends", session->name, session->pid, strerror(-error));
-		session_end(session, SESSION_END_DETACH);
+	if (!session_answer(session))
 		return 0;
-	}
 	log_debug("session %u of pool '%s': %s '%s', pid %d, uid %u, tenant '%s'", session->id, pool->config->name,
 		session_role_name(session->role), session->name, session->pid, session->uid, tenant->config->name);
 	if (session->role == SESSION_WORKER)
@@ -481,6 +548,85 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 	return 0;
 }
 
+/* What the keeper holds of it; without (the keeper was out of memory) the process itself is asked for. */
+static void restore_descriptors(struct session *session, const struct held *held)
+{
+	if (held && held->fd_count == 4) {
+		session->segment_fd = held->fds[0];
+		session->socket.fd = held->fds[1];
+		session->pidfd.fd = held->fds[2];
+		session->doorbell.fd = held->fds[3];
+		return;
+	}
+	session->pidfd.fd = (int)syscall(SYS_pidfd_open, session->pid, 0);
+}
+
+int session_restore(struct pool *pool, uint32_t id, const struct held *held, uint32_t leased)
+{
+	const struct ledger_session *record = &pool->ledger.sessions[id];
+	struct session *session = session_new(pool, id);
+	int error;
+
+	if (!session)
+		return -ENOMEM;
+	session->role = (enum session_role)record->role;
+	session->privileged = record->privileged != 0;
+	session->pid = (pid_t)record->pid;
+	session->uid = record->uid;
+	session->quota = record->quota;
+	session->limit = record->limit;
+	session->attached_ms = record->attached_ms;
+	session->last_refill_ms = clock_ms();
+	session->leased = leased;
+	memcpy(session->token, record->token, sizeof(session->token));
+	snprintf(session->name, sizeof(session->name), "%.63s", record->name);
+	session->tenant = pool_tenant(pool, record->tenant);
+	if (!session->tenant)
+		session->tenant = &pool->tenants[0];
+	session->tenant->leased += leased;
+	restore_descriptors(session, held);
+	error = session->segment_fd < 0 ? -EBADF :
+		session_segment_open(session->segment_fd, session->role == SESSION_WORKER ? pool->page_count : 0, true, &session->segment);
+	session_enter(session);
+	if (!error && session->pidfd.fd >= 0)
+		error = session_watch(session);
+	if (error && session->pidfd.fd >= 0) {
+		/* Without its segment nothing can be said to it: it is as one that has closed its connection. */
+		log_warning("session %u of pool '%s' ('%s', pid %d) cannot go on: %s; its pages wait for its end", id, pool->config->name,
+			session->name, session->pid, strerror(-error));
+		agent_unwatch(pool->agent, &session->socket);
+		agent_unwatch(pool->agent, &session->doorbell);
+		session->state = SESSION_CLOSED;
+	} else if (session->pidfd.fd < 0) {
+		session->state = SESSION_CLOSED;
+		return 0; /* session_resume() finds that it is dead */
+	}
+	if (record->state == LEDGER_SESSION_CLOSED) {
+		session->state = SESSION_CLOSED;
+		agent_unwatch(pool->agent, &session->socket);
+	}
+	return 0;
+}
+
+void session_resume(struct session *session)
+{
+	const struct ledger_session *record = ledger_of(session);
+
+	if (session->pidfd.fd < 0) {
+		session_end(session, SESSION_END_DEATH);
+		return;
+	}
+	if (session->state == SESSION_CLOSED) {
+		pool_quarantine_of(session->pool, session->id);
+		record_write(session, SESSION_RECORD_CLOSED);
+		return;
+	}
+	/* Perhaps told already: then it is told twice, and drops what it did not ask for. */
+	if (record->state == LEDGER_SESSION_SENDING && !session_answer(session))
+		return;
+	requests_restart(session);
+}
+
 void session_end(struct session *session, enum session_end how)
 {
 	struct pool *pool = session->pool;
@@ -489,6 +635,7 @@ void session_end(struct session *session, enum session_end how)
 	if (session->state == SESSION_DEAD)
 		return;
 	session->state = SESSION_DEAD;
+	ledger_state(session, LEDGER_SESSION_ENDING);
 	requests_forget(session);
 	spill_session_ends(session);
 	pages = pool_take_back_of(pool, session->id);
@@ -500,6 +647,7 @@ void session_end(struct session *session, enum session_end how)
 	record_write(session, SESSION_RECORD_NONE);
 	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
 	session_unwatch(session);
+	ledger_state(session, LEDGER_SESSION_NONE);
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, session->id);
 	event_token(pool->agent, session->token, 0);
 	session->next_dead = pool->agent->graveyard;
@@ -554,6 +702,7 @@ void session_tick(struct session *session)
 		return;
 	}
 	session->state = SESSION_CLOSED;
+	ledger_state(session, LEDGER_SESSION_CLOSED);
 	pool_quarantine_of(pool, session->id);
 	record_write(session, SESSION_RECORD_CLOSED);
 	log_info("session %u of pool '%s' ('%s', pid %d) closed its connection and lives on: %u pages wait for its end", session->id,

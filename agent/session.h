@@ -49,12 +49,21 @@ struct session {
 	uint32_t spilled_pages; /* of them, those that lie outside of the pool */
 	uint32_t saving;        /* leased pages on their way to be spilled */
 	uint64_t spill_requests; /* slots of requests about spilled blocks that are under way */
+	uint32_t doubts; /* pages of which it is open whether they are this session's; see recover.c */
 	uint8_t *leaks; /* by page, enum leak; made at the first suspicion */
 	struct session *next_dead;
 };
 
 /* session_admit() - an attach request that arrived; answers it on `socket`, which the session keeps on success. */
 int session_admit(struct agent *agent, int socket, const struct attach_peer *peer, const struct msg_attach_request *request);
+
+/*
+ * session_restore() - a session that an agent before this one has admitted, with so many pages; it hears nothing of it until
+ * session_resume(). 0, or -ENOMEM.
+ */
+int session_restore(struct pool *pool, uint32_t id, const struct held *held, uint32_t leased);
+/* session_resume() - once all of the pool is restored: what it waits for is served. May end it. */
+void session_resume(struct session *session);
 
 enum session_end { SESSION_END_DETACH, SESSION_END_DEATH, SESSION_END_STOP };
 void session_end(struct session *session, enum session_end how);

@@ -136,14 +136,17 @@ static void block_drop(struct pool *pool, struct spill_block *block)
 /* True: the asker had not given up. False: the slot is still to be released. */
 static bool request_answer(const struct spill_block *block, int error)
 {
-	return block->request >= 0 && block->session && requests_answer(block->session, (uint32_t)block->request, error);
+	if (block->request < 0 || !block->session)
+		return false;
+	block->session->segment.requests[block->request].error = error;
+	return requests_answer(block->session, (uint32_t)block->request, block->request_word);
 }
 
 static void request_end(struct spill_block *block)
 {
 	if (block->request >= 0 && block->session) {
 		block->session->spill_requests &= ~(UINT64_C(1) << block->request);
-		requests_release(block->session, (uint32_t)block->request);
+		requests_give_back(block->session, (uint32_t)block->request);
 	}
 	block->request = -1;
 }
@@ -311,7 +314,7 @@ bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages)
 		(!spill->rest_ms[head] || (int32_t)((uint32_t)now - spill->rest_ms[head]) >= 0);
 }
 
-int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, int32_t request)
+int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker)
 {
 	struct pool *pool = session->pool;
 	struct spill *spill = pool->spill;
@@ -341,7 +344,10 @@ int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t p
 		return error;
 	}
 	pages_to_moving(pool, block);
-	block->request = request;
+	if (asker) {
+		block->request = asker->slot;
+		block->request_word = asker->word;
+	}
 	spill_block_begin(pool, block, SPILL_SAVING);
 	submit(pool);
 	return 0;
@@ -411,9 +417,11 @@ static int load_begin(struct session *session, uint32_t slot, const struct lease
 		slot_of(pool, block, i)->generation = pool->spill->sources[i].generation;
 	}
 	slot_of(pool, block, 0)->request = slot;
+	slot_of(pool, block, 0)->request_word = ask->state;
 	state_set(pool, block, SLOT_LOADING);
 	pages_to_moving(pool, block);
 	block->request = (int32_t)slot;
+	block->request_word = ask->state;
 	spill_block_begin(pool, block, SPILL_LOADING);
 	submit(pool);
 	return 0;
@@ -473,7 +481,14 @@ static void load_end(struct pool *pool, struct spill_block *block)
 
 /* ---- requests ---- */
 
-/* 0: answered later. */
+static void answer_now(struct session *session, uint32_t slot, const struct lease_request *ask, int error)
+{
+	session->segment.requests[slot].error = error;
+	if (!requests_answer(session, slot, ask->state))
+		requests_give_back(session, slot);
+}
+
+/* 0: answered, or later. */
 static int restore_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
 {
 	if (!block)
@@ -483,18 +498,18 @@ static int restore_ask(struct session *session, uint32_t slot, const struct leas
 	if (ask->need)
 		return load_begin(session, slot, ask, block);
 	session->segment.requests[slot].extra_granted = block->pages;
-	requests_answer(session, slot, 0);
+	answer_now(session, slot, ask, 0);
 	return 0;
 }
 
-static int discard_ask(struct session *session, uint32_t slot, struct spill_block *block)
+static int discard_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
 {
 	if (!block)
 		return -ESTALE;
 	if (block->phase != SPILL_SAVED)
 		return -EBUSY;
 	block_drop(session->pool, block);
-	requests_answer(session, slot, 0);
+	answer_now(session, slot, ask, 0);
 	return 0;
 }
 
@@ -502,6 +517,7 @@ static int spill_ask(struct session *session, uint32_t slot, const struct lease_
 {
 	if (block && block->phase == SPILL_SAVING && block->request < 0) {
 		block->request = (int32_t)slot;
+		block->request_word = ask->state;
 		session->spill_requests |= UINT64_C(1) << slot;
 		return 0;
 	}
@@ -509,7 +525,7 @@ static int spill_ask(struct session *session, uint32_t slot, const struct lease_
 		return -EBUSY;
 	if (ask->first_page >= session->pool->page_count)
 		return -EINVAL;
-	return evict_to_spill(session, ask->first_page, ask->tag, (int32_t)slot);
+	return evict_to_spill(session, ask->first_page, ask->tag, &(struct spill_asker){ (int32_t)slot, ask->state });
 }
 
 void spill_request(struct session *session, uint32_t slot, const struct lease_request *ask)
@@ -524,11 +540,11 @@ void spill_request(struct session *session, uint32_t slot, const struct lease_re
 	else if (ask->kind == LEASE_RESTORE)
 		error = restore_ask(session, slot, ask, block);
 	else if (ask->kind == LEASE_DISCARD)
-		error = discard_ask(session, slot, block);
+		error = discard_ask(session, slot, ask, block);
 	else if (ask->kind == LEASE_SPILL)
 		error = spill_ask(session, slot, ask, block);
 	if (error)
-		requests_answer(session, slot, error);
+		answer_now(session, slot, ask, error);
 }
 
 /* ---- the ends of jobs and of sessions ---- */

@@ -21,6 +21,12 @@ struct lease_request;
 struct pool;
 struct session;
 
+/* A request of the session's own. */
+struct spill_asker {
+	int32_t slot;
+	uint32_t word; /* its state, as it was read */
+};
+
 enum spill_phase { SPILL_SAVING, SPILL_SAVED, SPILL_LOADING };
 
 /* A block in the slots, or on its way there or back. What the ledger says of it is not repeated here. */
@@ -36,6 +42,7 @@ struct spill_block {
 	uint32_t next;                    /* pages before this one are begun */
 	int error;                        /* of the first job that failed */
 	int32_t request;                  /* slot of the session's request that this is for; -1: none */
+	uint32_t request_word;            /* its state, serial number included */
 	uint32_t chain[];                 /* [pages] */
 };
 TAILQ_HEAD(spill_list, spill_block);
@@ -64,7 +71,8 @@ struct spill {
 int spill_open(struct pool *pool, const struct module_start *start);
 void spill_close(struct pool *pool);
 
-/* spill_recover() - after a restart, when words and sessions are known and before anybody is served. */
+/* spill_recover_ends(), spill_recover() - after a restart, before sessions are restored, and when they are; before anybody is served. */
+void spill_recover_ends(struct pool *pool);
 void spill_recover(struct pool *pool);
 
 /* spill_possible() - whether the block of so many pages that starts at `head` could be saved now. */
@@ -72,10 +80,10 @@ bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages);
 
 /*
  * spill_begin() - save the block at `head`, which is marked EVICTING and was seen unpinned, its fence reached. On success its pages are
- * MOVING, and in the end free or, when it fails, the session's again. `request`: of the session's that asks for it, -1: none.
+ * MOVING, and in the end free or, when it fails, the session's again. `asker`: whose request it is, answered then; NULL: nobody's.
  * Return: 0, or -EOPNOTSUPP, -ENOSPC (no slots), -EBUSY (on its way already), -EAGAIN (the entry has changed), -ENOMEM; nothing changed.
  */
-int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, int32_t request);
+int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker);
 
 /* spill_request() - a LEASE_RESTORE, LEASE_DISCARD or LEASE_SPILL; answered now or later. `ask` is the caller's copy. */
 void spill_request(struct session *session, uint32_t slot, const struct lease_request *ask);

@@ -61,44 +61,51 @@ static void saving_recover(struct pool *pool, struct spill_block *block)
 	spill_block_free(pool, block);
 }
 
+enum asked { ASKED_STILL, ASKED_NO_MORE, ASKED_AND_ANSWERED };
+
+/* What has become of the request that a block was loaded for. */
+static enum asked request_of(const struct pool *pool, const struct spill_block *block)
+{
+	const struct ledger_slot *head = slot_of(pool, block, 0);
+	uint32_t word = atomic_load_explicit(&block->session->segment.requests[head->request % SESSION_REQUESTS].state, memory_order_acquire);
+
+	if (word == head->request_word)
+		return ASKED_STILL;
+	return word == lease_state_to(head->request_word, LEASE_CANCELLED) ? ASKED_NO_MORE : ASKED_AND_ANSWERED;
+}
+
 static void loading_recover(struct pool *pool, struct spill_block *block)
 {
 	const struct ledger_slot *head = slot_of(pool, block, 0);
-	const struct lease_request *request = &block->session->segment.requests[head->request % SESSION_REQUESTS];
-	uint32_t state = atomic_load_explicit(&request->state, memory_order_acquire);
 
-	if (pages_hold(pool, block)) {
-		/* Also when the worker has given up: the mover may be writing to the pages. */
-		if (state == LEASE_REQUESTED || state == LEASE_CANCELLED)
-			block->request = (int32_t)(head->request % SESSION_REQUESTS);
-		state_set(pool, block->chain[0], SLOT_LOADING);
-		spill_block_begin(pool, block, SPILL_LOADING);
-	} else {
+	block->session->spilled_pages += block->pages;
+	if (!pages_hold(pool, block)) {
 		spill_pages_give_back(pool, block);
 		state_set(pool, block->chain[0], SLOT_SAVED);
+		return;
 	}
-	block->session->spilled_pages += block->pages;
+	/* Also when the worker has given up: the mover may be writing to the pages. */
+	block->request = (int32_t)(head->request % SESSION_REQUESTS);
+	block->request_word = head->request_word;
+	state_set(pool, block->chain[0], SLOT_LOADING);
+	spill_block_begin(pool, block, SPILL_LOADING);
 }
 
 static void answered_recover(struct pool *pool, struct spill_block *block)
 {
-	const struct ledger_slot *head = slot_of(pool, block, 0);
-	const struct lease_request *request = &block->session->segment.requests[head->request % SESSION_REQUESTS];
-
-	switch (atomic_load_explicit(&request->state, memory_order_acquire)) {
-	case LEASE_REQUESTED:
-		if (*(volatile const uint64_t *)&request->tag == block->tag) {
-			loading_recover(pool, block);
-			return;
-		}
+	switch (request_of(pool, block)) {
+	case ASKED_STILL:
+		loading_recover(pool, block);
 		break;
-	case LEASE_CANCELLED:
+	case ASKED_NO_MORE:
 		state_set(pool, block->chain[0], SLOT_SAVED);
 		block->session->spilled_pages += block->pages;
-		return;
+		break;
+	case ASKED_AND_ANSWERED:
+		forget(pool, block->chain, block->pages);
+		spill_block_free(pool, block);
+		break;
 	}
-	forget(pool, block->chain, block->pages);
-	spill_block_free(pool, block);
 }
 
 static void saved_recover(struct pool *pool, struct spill_block *block)
@@ -116,13 +123,6 @@ static void orphan_recover(struct pool *pool, struct spill_block *block, enum le
 		forget(pool, block->chain, block->pages);
 		free(block);
 		return;
-	}
-	for (uint32_t i = 0; i < block->pages && state == SLOT_LOADING; i++) {
-		struct ledger_slot *slot = &pool->ledger.slots[block->chain[i]];
-
-		/* Its owner's burial, which follows, must not find it. */
-		if (block->owner && pool_word(pool, slot->page) == page_word_make(PAGE_MOVING, block->owner, slot->generation))
-			slot->generation = pool_set_aside(pool, slot->page) - 1;
 	}
 	spill_block_begin(pool, block, state == SLOT_SAVING ? SPILL_SAVING : SPILL_LOADING);
 }
@@ -198,6 +198,29 @@ static void leftovers_recover(struct pool *pool, const uint8_t *whole)
 			forget(pool, &slot, 1);
 }
 
+/* Sessions that were ending go on ending: what the mover may still be writing to must not come free with the rest of their pages. */
+void spill_recover_ends(struct pool *pool)
+{
+	uint32_t slot_count = pool->ledger.header->slot_count, *chain = calloc(pool->page_count, sizeof(*chain));
+
+	for (uint32_t head = 0; chain && head < slot_count; head++) {
+		struct ledger_slot *slots = pool->ledger.slots;
+		uint32_t owner = slots[head].session % POOL_SESSIONS, state;
+
+		if (!slots_chain(&pool->ledger, head, chain) || slots[head].state != SLOT_LOADING)
+			continue;
+		state = atomic_load_explicit(&pool->ledger.sessions[owner].state, memory_order_acquire);
+		for (uint32_t i = 0; i < slots[head].pages && state != LEDGER_SESSION_LIVE && state != LEDGER_SESSION_CLOSED &&
+			state != LEDGER_SESSION_SENDING; i++) {
+			struct ledger_slot *slot = &slots[chain[i]];
+
+			if (owner && page_word_owner(pool_word(pool, slot->page)) == owner)
+				slot->generation = pool_set_aside(pool, slot->page) - 1;
+		}
+	}
+	free(chain);
+}
+
 void spill_recover(struct pool *pool)
 {
 	uint32_t slot_count = pool->ledger.header->slot_count, *chain = calloc(pool->page_count, sizeof(*chain));
@@ -220,8 +243,6 @@ void spill_recover(struct pool *pool)
 	ring_recover(pool);
 	words_recover(pool);
 	slots_soil(&pool->spill->slots);
-	spill_go_on(pool);
-	agent_need_tick(pool->agent, 1);
 free_memory:
 	free(whole);
 	free(chain);

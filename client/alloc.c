@@ -2,7 +2,8 @@
  * alloc.c - allocating blocks: from the thread's caches, from the process's lease, from the agent, in this order.
  *
  * Pages that a thread has claimed and not yet written into an entry are in transit: no free bit, no tag. Nobody takes them, so
- * every path below either makes them a block or puts the bits back.
+ * every path below either makes them a block or puts the bits back, and says so meanwhile (transit_begin()). Pages that the agent
+ * hands over need not be announced: it has written down whose they are.
  */
 #include "client/alloc.h"
 
@@ -16,7 +17,10 @@
 
 #include <sched.h>
 
-enum { ALLOC_TRIES = 8 }; /* chosen: a millisecond of refusals, far longer than a thread is between two instructions */
+enum {
+	ALLOC_TRIES = 8,     /* chosen: a millisecond of refusals, far longer than a thread is between two instructions */
+	RUN_PIN_TRIES = 1000 /* looks of the agent in a row; more is an agent that is gone for good */
+};
 
 /* ---- options ---- */
 
@@ -71,11 +75,10 @@ int run_pin(const struct gpool *pool, uint32_t page, uint64_t *word)
 		if (page_word_state(now) == PAGE_LEASED)
 			break;
 		pin_drop(&pool->session, page);
-		/* No block starts here, so the agent lets go as soon as it has looked; it may be preempted while it does. */
-		if (!page_word_in_motion(now) || page_word_owner(now) != pool->id || tries == 100000)
+		/* No block starts here, so the agent lets go as soon as it has looked. */
+		if (!page_word_in_motion(now) || page_word_owner(now) != pool->id || tries == RUN_PIN_TRIES)
 			return -ESTALE;
-		if (tries % 64 == 63)
-			sched_yield();
+		word_settle(pool, page);
 	}
 	if (page_word_owner(now) != pool->id) {
 		pin_drop(&pool->session, page);
@@ -171,8 +174,7 @@ static int magazine_fill(struct gpool *pool, struct thread_cache *cache)
 	return error ? error : -ENOSPC;
 }
 
-/* Out of what this process leases. -ENOSPC: nothing fits. */
-static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t page_count, const struct alloc_request *request,
+static int lease_search(struct gpool *pool, struct thread_cache *cache, uint32_t page_count, const struct alloc_request *request,
 	struct gpool_block *block)
 {
 	bool first_fit = request->flags & GPOOL_ALLOC_FIRST_FIT;
@@ -200,6 +202,17 @@ static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t
 		return -ENOSPC;
 	}
 	return run_to_block(pool, cache, first, page_count, request, block);
+}
+
+/* Out of what this process leases. -ENOSPC: nothing fits. */
+static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t page_count, const struct alloc_request *request,
+	struct gpool_block *block)
+{
+	struct thread_stats *transit = transit_begin(pool);
+	int error = lease_search(pool, cache, page_count, request, block);
+
+	transit_end(pool, transit);
+	return error;
 }
 
 /* ---- from the agent ---- */

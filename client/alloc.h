@@ -36,4 +36,10 @@ int block_free(struct gpool *pool, const struct gpool_block *block, uint64_t fen
  */
 int block_finish(struct gpool *pool, const struct gpool_block *block);
 
+/*
+ * word_settle() - wait while the page is in motion. The agent's look lasts less than a microsecond, unless it dies over it: then until
+ * the next one has put things right.
+ */
+void word_settle(const struct gpool *pool, uint32_t page) COLD;
+
 #endif

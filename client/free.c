@@ -11,16 +11,18 @@
 #include "client/deferred.h"
 #include "client/spill.h"
 #include "client/stitch.h"
-#include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 #include "shm/timeline.h"
 
 /* Idle again. The caller's pin ends between tag and bits, so that nobody finds a page in two places. */
 static void run_to_bits(struct gpool *pool, uint32_t page, uint32_t page_count)
 {
+	struct thread_stats *transit = transit_begin(pool);
+
 	atomic_store_explicit(&block_entry(pool, page)->tag, 0, memory_order_release);
 	pin_drop(&pool->session, page);
 	pool_put(pool, page, page_count);
+	transit_end(pool, transit);
 	pool_wake_waiters(pool);
 }
 
@@ -48,7 +50,7 @@ static COLD void free_later(struct gpool *pool, const struct gpool_block *block,
  */
 static COLD int free_unpinned(struct gpool *pool, const struct gpool_block *block)
 {
-	for (int tries = 0; tries < 100000; tries++) {
+	for (int tries = 0; tries < 1000; tries++) {
 		uint64_t word = pin_raise(&pool->session, pool->pages, block->page);
 
 		if (word == block->generation) {
@@ -58,10 +60,7 @@ static COLD int free_unpinned(struct gpool *pool, const struct gpool_block *bloc
 		pin_drop(&pool->session, block->page);
 		if (!block_word_same(word, block->generation))
 			break;
-		/* A block that is being spilled comes back as soon as the agent sees that it is dying. */
-		if (page_word_state(word) == PAGE_MOVING && tries % 64 == 63)
-			futex_wait(page_word_high(pool, block->page), (uint32_t)(word >> 32), 1000000);
-		cpu_relax();
+		word_settle(pool, block->page);
 	}
 	return -ESTALE;
 }

@@ -11,8 +11,23 @@
 
 enum {
 	PIN_SPINS = 64,       /* an eviction that fails lasts less than a microsecond: about that long */
-	PIN_SLICE_NS = 1000000 /* the agent wakes sleepers; this is for an agent that died over it */
+	PIN_SLICE_NS = 1000000, /* the agent wakes sleepers; this is for an agent that died over it */
+	GONE_SLICES = 256,      /* between two looks whether there will be another agent */
 };
+
+void word_settle(const struct gpool *pool, uint32_t page)
+{
+	for (int slices = 1;; slices++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_seq_cst);
+
+		if (!page_word_in_motion(word) || (slices % GONE_SLICES == 0 && pool_gone(pool)))
+			return;
+		if (slices < PIN_SPINS)
+			cpu_relax();
+		else
+			futex_wait(page_word_high(pool, page), (uint32_t)(word >> 32), PIN_SLICE_NS);
+	}
+}
 
 /* pin_try() said that the block is in motion. */
 static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *block)

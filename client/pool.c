@@ -28,6 +28,8 @@
 enum {
 	REPLY_MS = 10000, /* for an answer to an attach request, when the caller would not wait for the agent itself */
 	DETACH_MS = 2000,
+	ATTACH_TRIES = 8,
+	ATTACH_PAUSE_MS = 10, /* an agent that turns us away without a word is not to be stormed */
 	RUNS_SHARE = 64,  /* a thread keeps 1/64 of the pool in runs, or ... */
 	RUNS_LEAST = 256, /* ... so many pages: two blocks of 100, the size of the speed goal; the agent can take them back */
 };
@@ -191,6 +193,7 @@ static int refusal(int error)
 	}
 }
 
+/* -EPIPE: the agent went away over our request. */
 static int attach_ask(struct attaching *a, int fds[3])
 {
 	struct msg_attach_request request = {
@@ -211,12 +214,10 @@ static int attach_ask(struct attaching *a, int fds[3])
 		return -EINVAL;
 	error = attach_send(a->pool->socket, a->buffer, (size_t)length, NULL, 0);
 	if (error)
-		return error == -EPIPE ? -ETIMEDOUT : -EPROTO;
+		return error == -EPIPE || error == -ECONNRESET ? -EPIPE : -EPROTO;
 	length = attach_receive(a->pool->socket, a->buffer, sizeof(a->buffer), fds, 3, &fd_count, timeout_ms);
-	if (length < 0) {
-		/* -EPIPE: it went away over our request, which for us is no answer */
-		return length == -EPIPE ? -ETIMEDOUT : refusal(length);
-	}
+	if (length < 0)
+		return length == -EPIPE || length == -ECONNRESET ? -EPIPE : refusal(length);
 	if (msg_decode_attach_reply(&a->reply, a->buffer, (size_t)length))
 		error = -EPROTO;
 	else if (a->reply.error) {
@@ -367,6 +368,25 @@ static void detach(struct gpool *pool)
 		attach_receive(pool->socket, buffer, sizeof(buffer), NULL, 0, NULL, DETACH_MS);
 }
 
+/* An agent that ends over our request is started again, and our next connection waits for it. */
+static int attach(struct attaching *a, int fds[3])
+{
+	int error;
+
+	for (int tries = 1;; tries++) {
+		error = attach_socket(a);
+		if (!error)
+			error = attach_ask(a, fds);
+		if (error != -EPIPE)
+			return error;
+		close(a->pool->socket);
+		a->pool->socket = -1;
+		if (tries == ATTACH_TRIES)
+			return -ETIMEDOUT;
+		poll(NULL, 0, ATTACH_PAUSE_MS);
+	}
+}
+
 static int parts_open(struct attaching *a)
 {
 	struct gpool *pool = a->pool;
@@ -395,15 +415,11 @@ static int parts_open(struct attaching *a)
 static int pool_open(struct attaching *a)
 {
 	struct gpool *pool = a->pool;
-	int fds[3], error;
+	int fds[3], error = attach(a, fds);
 
-	error = attach_socket(a);
-	if (error)
-		return error;
-	error = attach_ask(a, fds);
 	if (error) {
 		/* It may have admitted us all the same, and then lends us pages until it hears otherwise. */
-		if (error != -ETIMEDOUT)
+		if (pool->socket >= 0 && error != -ETIMEDOUT)
 			detach(pool);
 		return error;
 	}

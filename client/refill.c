@@ -4,6 +4,7 @@
  *   IDLE -> REQUESTED (we) -> DONE (the agent) -> IDLE (we)
  *                          -> CANCELLED (we)   -> IDLE (the agent)
  *
+ * Each request of a slot has a serial number in the word of its state.
  * A cancelled slot is used again only when the agent has given it back, so no late answer can meet a new request. And an answer
  * is believed only where it fits the question: what does not fit becomes idle pages, and the question is asked again.
  */
@@ -66,7 +67,7 @@ static int slot_find(struct gpool *pool)
 		uint32_t slot = pool->request_next++ % SESSION_REQUESTS;
 
 		if (!(pool->requests_used >> slot & 1) &&
-			atomic_load_explicit(&pool->session.requests[slot].state, memory_order_acquire) == LEASE_IDLE) {
+			lease_state_of(atomic_load_explicit(&pool->session.requests[slot].state, memory_order_acquire)) == LEASE_IDLE) {
 			pool->requests_used |= UINT64_C(1) << slot;
 			return (int)slot;
 		}
@@ -118,23 +119,21 @@ static void request_announce(struct gpool *pool, int slot)
 }
 
 /* Nobody answers: withdraw, and tell it, so that the slot comes back. -EPIPE, or 0 when the answer came after all. */
-static int request_cancel(struct gpool *pool, int slot)
+static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 {
-	uint32_t state = LEASE_REQUESTED;
-
-	if (!atomic_compare_exchange_strong_explicit(&pool->session.requests[slot].state, &state, LEASE_CANCELLED,
-		    memory_order_acq_rel, memory_order_acquire))
+	if (!atomic_compare_exchange_strong_explicit(&pool->session.requests[slot].state, &word,
+		    lease_state_to(word, LEASE_CANCELLED), memory_order_acq_rel, memory_order_acquire))
 		return 0;
 	request_announce(pool, slot);
 	return -EPIPE;
 }
 
-static int request_wait(struct gpool *pool, int slot, int32_t timeout_ms)
+static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t timeout_ms)
 {
 	const _Atomic uint32_t *state = &pool->session.requests[slot].state;
 	uint64_t start = monotonic_ns(), looked = start, limit = wait_limit_ns(timeout_ms);
 
-	while (atomic_load_explicit(state, memory_order_acquire) == LEASE_REQUESTED) {
+	while (atomic_load_explicit(state, memory_order_acquire) == word) {
 		/* While blocks of our own wait for the GPU or for other threads, their pages may be what the agent waits for. */
 		bool sweep = atomic_load_explicit(&pool->deferred_count, memory_order_relaxed) != 0;
 		uint64_t now = monotonic_ns();
@@ -143,11 +142,11 @@ static int request_wait(struct gpool *pool, int slot, int32_t timeout_ms)
 		if (now - looked >= LOOK_MS * UINT64_C(1000000)) {
 			looked = now;
 			if (pool_gone(pool))
-				return request_cancel(pool, slot);
+				return request_cancel(pool, slot, word);
 		}
 		if (now - start >= limit)
-			return request_cancel(pool, slot);
-		futex_wait(state, LEASE_REQUESTED, slice_ms * 1000000);
+			return request_cancel(pool, slot, word);
+		futex_wait(state, word, slice_ms * 1000000);
 		if (sweep)
 			deferred_sweep(pool);
 	}
@@ -179,6 +178,13 @@ static uint32_t chain_walk(const struct gpool *pool, uint32_t first, uint32_t mo
 	}
 }
 
+/* What came beyond the need is idle. */
+static void extra_put(const struct gpool *pool, uint32_t first, uint32_t count)
+{
+	if (count && first < pool->page_count && count <= pool->page_count - first)
+		pool_put(pool, first, count);
+}
+
 static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request, uint32_t need,
 	uint32_t *first)
 {
@@ -186,6 +192,7 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 
 	switch (request->error) {
 	case 0:
+		extra_put(pool, request->extra_first, request->extra_granted);
 		break;
 	case -ENOSPC:
 	case -EDQUOT:
@@ -217,10 +224,12 @@ static int refill_once(struct gpool *pool, struct thread_cache *cache, uint32_t 
 {
 	int error, slot = slot_acquire(pool, timeout_ms);
 	struct lease_request *request;
+	uint32_t word;
 
 	if (slot < 0)
 		return slot;
 	request = &pool->session.requests[slot];
+	word = lease_state_to(atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
 	request->kind = LEASE_TAKE;
 	request->need = need;
 	request->extra = refill_extra(pool, cache, need);
@@ -228,14 +237,13 @@ static int refill_once(struct gpool *pool, struct thread_cache *cache, uint32_t 
 	request->timeout_ms = timeout_ms < 0 ? UINT32_MAX : (uint32_t)timeout_ms;
 	request->error = 0;
 	request->first_page = 0;
-	atomic_store_explicit(&request->state, LEASE_REQUESTED, memory_order_release);
+	request->extra_granted = 0;
+	atomic_store_explicit(&request->state, word, memory_order_release);
 	request_announce(pool, slot);
-	error = request_wait(pool, slot, timeout_ms);
+	error = request_wait(pool, slot, word, timeout_ms);
 	if (!error) {
-		/* What came beyond the need came as free bits, somewhere. */
-		lease_summary_all(pool->summary, pool->page_count);
 		error = answer_read(pool, cache, request, need, first);
-		atomic_store_explicit(&request->state, LEASE_IDLE, memory_order_release);
+		atomic_store_explicit(&request->state, lease_state_to(word, LEASE_IDLE), memory_order_release);
 	}
 	slot_release(pool, slot);
 	return error;
@@ -259,6 +267,7 @@ int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, u
 int lease_ask(struct gpool *pool, struct lease_request *ask)
 {
 	struct lease_request *request;
+	uint32_t word;
 	int error, slot;
 
 	if (atomic_load_explicit(&pool->session.header->closed, memory_order_acquire))
@@ -267,6 +276,7 @@ int lease_ask(struct gpool *pool, struct lease_request *ask)
 	if (slot < 0)
 		return slot;
 	request = &pool->session.requests[slot];
+	word = lease_state_to(atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
 	request->kind = ask->kind;
 	request->need = ask->need;
 	request->extra = 0;
@@ -276,13 +286,13 @@ int lease_ask(struct gpool *pool, struct lease_request *ask)
 	request->first_page = ask->first_page;
 	request->extra_granted = 0;
 	request->tag = ask->tag;
-	atomic_store_explicit(&request->state, LEASE_REQUESTED, memory_order_release);
+	atomic_store_explicit(&request->state, word, memory_order_release);
 	request_announce(pool, slot);
-	error = request_wait(pool, slot, -1);
+	error = request_wait(pool, slot, word, -1);
 	if (!error) {
 		ask->extra_granted = request->extra_granted;
 		error = ask->error = request->error;
-		atomic_store_explicit(&request->state, LEASE_IDLE, memory_order_release);
+		atomic_store_explicit(&request->state, lease_state_to(word, LEASE_IDLE), memory_order_release);
 	}
 	slot_release(pool, slot);
 	return error;

@@ -285,6 +285,7 @@ void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag)
 int stitch_finish(struct gpool *pool, const struct gpool_block *block)
 {
 	struct stitches *stitches = pool->stitches;
+	struct thread_stats *transit;
 	struct stitch *stitch;
 	int error = 0;
 
@@ -295,11 +296,13 @@ int stitch_finish(struct gpool *pool, const struct gpool_block *block)
 	pthread_mutex_unlock(&stitches->lock);
 	if (error)
 		return error;
+	transit = transit_begin(pool);
 	/* The head first: extents without a head are what a check forgives, a head with foreign extents is not. */
 	atomic_store_explicit(&block_entry(pool, block->page)->tag, 0, memory_order_release);
 	extents_tag(pool, block->page, 0, 0);
 	pin_drop(&pool->session, block->page);
 	chain_put(pool, block->page);
+	transit_end(pool, transit);
 	pool_wake_waiters(pool);
 	return 0;
 }

@@ -87,13 +87,19 @@ static void run_flush(const struct gpool *pool, const struct cached_run *run)
 
 void thread_cache_flush(struct thread_cache *cache)
 {
+	struct thread_stats *transit;
+
 	if (!cache->magazine_count && !cache->run_count)
 		return;
+	/* Of the cache itself: at the end of a thread its slot of the table may be gone already. */
+	transit = cache->stats;
+	transit_begin_in(cache->pool, transit);
 	while (cache->magazine_count)
 		run_flush(cache->pool, &cache->magazine[--cache->magazine_count]);
 	while (cache->run_count)
 		run_flush(cache->pool, &cache->runs[--cache->run_count]);
 	cache->run_pages = 0;
+	transit_end(cache->pool, transit);
 	pool_wake_waiters(cache->pool);
 }
 

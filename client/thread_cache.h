@@ -162,6 +162,38 @@ static inline void stat_add(const struct thread_cache *cache, _Atomic uint64_t *
 		atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
+/*
+ * transit_begin(), transit_end() - around every time that a thread has pages in its hands which stand neither in the free bits nor in an
+ * entry: see struct thread_stats. They nest. Not around magazines and runs at hand, whose pages always have an entry. A thread without
+ * a cache shares the last slot. The order: begun before the first page is taken (an atomic instruction), ended after the last is put.
+ */
+static inline void transit_begin_in(struct gpool *pool, struct thread_stats *stats)
+{
+	if (likely(stats != &pool->session.stats->threads[SESSION_STAT_SLOTS - 1]))
+		atomic_store_explicit(&stats->transits_begun,
+			atomic_load_explicit(&stats->transits_begun, memory_order_relaxed) + 1, memory_order_relaxed);
+	else
+		atomic_fetch_add_explicit(&stats->transits_begun, 1, memory_order_relaxed);
+}
+
+static inline struct thread_stats *transit_begin(struct gpool *pool)
+{
+	struct thread_cache *cache = thread_cache_of(pool);
+	struct thread_stats *stats = cache ? cache->stats : &pool->session.stats->threads[SESSION_STAT_SLOTS - 1];
+
+	transit_begin_in(pool, stats);
+	return stats;
+}
+
+static inline void transit_end(struct gpool *pool, struct thread_stats *stats)
+{
+	if (likely(stats != &pool->session.stats->threads[SESSION_STAT_SLOTS - 1]))
+		atomic_store_explicit(&stats->transits_ended,
+			atomic_load_explicit(&stats->transits_ended, memory_order_relaxed) + 1, memory_order_release);
+	else
+		atomic_fetch_add_explicit(&stats->transits_ended, 1, memory_order_release);
+}
+
 /* histogram_add() - one measurement into buckets of powers of two. */
 void histogram_add(_Atomic uint64_t *histogram, uint64_t nanoseconds);
 

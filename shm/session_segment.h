@@ -67,7 +67,8 @@ static inline bool block_tag_is_block(uint64_t tag)
 	return tag >> BLOCK_SEQUENCE_SHIFT != 0;
 }
 
-enum lease_request_state { LEASE_IDLE, LEASE_REQUESTED, LEASE_DONE, LEASE_CANCELLED };
+/* The low bits of a request's state word; above them its serial number. */
+enum lease_request_state { LEASE_IDLE, LEASE_REQUESTED, LEASE_DONE, LEASE_CANCELLED, LEASE_STATE_MASK = 0xf, LEASE_SERIAL_ONE = 0x10 };
 enum lease_request_kind {
 	LEASE_TAKE = 1,
 	/*
@@ -96,11 +97,15 @@ enum {
  * loses takes the pages back. A cancelled slot belongs to the agent until it says IDLE (so that an answer to an old request never
  * meets a new one): the worker sets its pending bit and rings once more, and takes another slot meanwhile.
  *
- * The `need` pages are handed over without their free bits, so that no other thread can take them: first_page is the first run,
- * blocks[run].page_count its length, blocks[run].next the next run's first page plus 1. Pages beyond need come as free bits.
+ * The worker raises the serial number with each request. By it an agent that finds the step of its predecessor half done can tell
+ * whether that request was answered: the step to DONE is what hands over all pages of a grant at once.
+ *
+ * The pages come without their free bits, so that no other thread can take them. Of the `need` pages first_page is the first run,
+ * blocks[run].page_count its length, blocks[run].next the next run's first page plus 1. Those beyond are [extra_first, +
+ * extra_granted), which the worker makes idle.
  */
 struct lease_request {
-	_Atomic uint32_t state;
+	_Atomic uint32_t state; /* serial:28 | enum lease_request_state:4 */
 	uint32_t kind;
 	uint32_t need;  /* pages, at least 1 */
 	uint32_t extra; /* pages more would be welcome, about so many; 0: none */
@@ -114,10 +119,21 @@ struct lease_request {
 	uint32_t pinned_pages;
 	uint32_t holder;       /* session */
 	uint32_t holder_pages; /* pinned by it */
-	uint32_t reserved;
+	uint32_t extra_first;
 	uint64_t tag; /* LEASE_RESTORE, LEASE_DISCARD, LEASE_SPILL */
 };
 static_assert(sizeof(struct lease_request) == 64, "one cache line each");
+
+static inline enum lease_request_state lease_state_of(uint32_t word)
+{
+	return (enum lease_request_state)(word & LEASE_STATE_MASK);
+}
+
+/* The same request in another state. */
+static inline uint32_t lease_state_to(uint32_t word, enum lease_request_state state)
+{
+	return (word & ~(uint32_t)LEASE_STATE_MASK) | (uint32_t)state;
+}
 
 /* Counters of one thread: plain loads and relaxed stores by that thread alone. */
 struct thread_stats {
@@ -131,7 +147,12 @@ struct thread_stats {
 	_Atomic uint64_t refusals;
 	_Atomic uint64_t magazine_hits;
 	_Atomic uint64_t stitched;
-	_Atomic uint64_t reserved[6];
+	/*
+	 * How often the thread began and ended to have pages in its hands, in neither bits nor entries. While they are equal it has
+	 * none: so an agent that does not know what its predecessor took sees what is the worker's.
+	 */
+	_Atomic uint64_t transits_begun, transits_ended;
+	_Atomic uint64_t reserved[4];
 };
 static_assert(sizeof(struct thread_stats) == 128, "shared layout");
 

@@ -1,6 +1,7 @@
 #include "agent/keeper/keeper.h"
 
 #include "agent/agent.h"
+#include "agent/config_kept.h"
 #include "agent/front/front.h"
 #include "agent/keeper/channel.h"
 #include "agent/keeper/directory.h"
@@ -51,6 +52,7 @@ struct keeper {
 	uint32_t front_quick_deaths;
 	uint64_t front_due_ms; /* 0: not waiting to restart it */
 	struct held_item *held;
+	struct held kept;
 	bool stopping;
 };
 
@@ -543,6 +545,11 @@ static int keeper_setup(struct keeper *keeper)
 		log_warning("cannot give '%s' to group '%s': %s", keeper->directory.attach, keeper->config->group, strerror(errno));
 	keeper->start.recipe = keeper->recipe;
 	keeper->start.size = sizeof(keeper->start);
+	keeper->kept = (struct held){ .kind = KEEP_CONFIG, .fd_count = 1, .fds = { config_to_memfd(keeper->config) } };
+	if (keeper->kept.fds[0] < 0)
+		return keeper->kept.fds[0];
+	keeper->start.held = &keeper->kept;
+	keeper->start.held_count = 1;
 	keeper->start.pools = keeper->pools;
 	keeper->start.parent = getpid();
 	/* Workers tell one run of the pool from another by it, so no two starts have the same number: microseconds, then restarts. */
