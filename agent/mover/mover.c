@@ -1,10 +1,10 @@
 /*
  * mover.c - the life of a mover: what it keeps of its keeper's, what it opens, and who does which job.
  *
- * The first thread sleeps in poll() on the bell, the signals and the lanes' call for help. At the bell it takes what is new in the ring
- * over into `pending`, in order of numbers. The lanes, threads with a GPU stream each, take from there what nothing before it is
- * in the way of, and put the result into the ring. So a copy, a checksum and a disk go on at the same time, each waited for by
- * the thread that needs it, and nothing is waited for by all.
+ * The first thread sleeps in poll() on the bell, the signals and the lanes' call for help. At the bell it takes what is new in
+ * the ring over into `pending`, in order of numbers. The lanes, threads with a GPU stream each, take from there what nothing
+ * before it is in the way of, and put the result into the ring. So a copy, a checksum and a disk go on at the same time, each
+ * waited for by the thread that needs it, and nothing is waited for by all.
  *
  * Crash rule: nothing here outlives the process but the ring and the bytes; ring.h says why that is enough.
  */
@@ -26,9 +26,9 @@
 #include <unistd.h>
 
 /*
- * Chosen: one that copies, one that computes a checksum, one that waits for the disk, and one more so that none of the three rests; of
- * a page of 2 MiB the file has 16 requests then, enough for an NVMe device, and the buffers come to 8 MiB, which is how much a user
- * may usually lock.
+ * Chosen: one that copies, one that computes a checksum, one that waits for the disk, and one more so that none of the three
+ * rests; of a page of 2 MiB the file has 16 requests then, enough for an NVMe device, and the buffers come to 8 MiB, which is how
+ * much a user may usually lock.
  */
 enum { LANES = 4 };
 
@@ -62,7 +62,7 @@ struct mover {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
 	bool stop;
-	bool known[MOVER_JOBS]; /* slots that are in `pending` */
+	bool known[MOVER_JOBS];             /* slots that are in `pending` */
 	struct pending pending[MOVER_JOBS]; /* by number */
 	uint32_t pending_count;
 	struct worker workers[LANES];
@@ -82,8 +82,9 @@ static void bell_ring(int bell)
 static void pending_add(struct mover *mover, uint32_t slot)
 {
 	const struct mover_job *job = &mover->ring->jobs[slot];
-	struct pending added = { .slot = slot, .number = job->number,
-		.task = { .kind = job->kind, .page = job->page, .to = job->to, .tier = job->tier, .checksum = job->checksum } };
+	struct pending added = {.slot = slot,
+		.number = job->number,
+		.task = {.kind = job->kind, .page = job->page, .to = job->to, .tier = job->tier, .checksum = job->checksum}};
 	uint32_t at = mover->pending_count;
 
 	while (at && mover->pending[at - 1].number > added.number)
@@ -281,7 +282,8 @@ static void log_configure(const struct recipe *recipe)
 static const struct held *tier_find(const struct module_start *start, enum mover_tier tier)
 {
 	for (uint32_t i = 0; i < start->held_count; i++)
-		if (held_is_ours(start, &start->held[i]) && start->held[i].kind == KEEP_TIER && start->held[i].id == (uint32_t)tier)
+		if (held_is_ours(start, &start->held[i]) && start->held[i].kind == KEEP_TIER &&
+			start->held[i].id == (uint32_t)tier)
 			return &start->held[i];
 	return NULL;
 }
@@ -375,8 +377,8 @@ static int mover_open(struct mover *mover, const struct module_start *start)
 	error = gpu_open(gpu_backend(header->backend), pool->device, 0, &mover->gpu);
 	if (error) {
 		mover->gpu = NULL;
-		log_error("cannot open device %d of back end '%s' for pool '%s': %s; its mover ends", pool->device, header->backend,
-			mover->pool, gpu_error_text());
+		log_error("cannot open device %d of back end '%s' for pool '%s': %s; its mover ends", pool->device,
+			header->backend, mover->pool, gpu_error_text());
 		return error;
 	}
 	error = mover_window_open(&mover->window, mover->gpu, start);
@@ -415,7 +417,7 @@ static void workers_stop(struct mover *mover)
 
 static int mover_serve(struct mover *mover)
 {
-	struct pollfd look[] = { { mover->work_bell, POLLIN, 0 }, { mover->signals, POLLIN, 0 }, { mover->help, POLLIN, 0 } };
+	struct pollfd look[] = {{mover->work_bell, POLLIN, 0}, {mover->signals, POLLIN, 0}, {mover->help, POLLIN, 0}};
 	uint64_t rung;
 
 	atomic_store_explicit(&mover->ring->serving, (uint32_t)getpid(), memory_order_release);
@@ -429,7 +431,7 @@ static int mover_serve(struct mover *mover)
 		if (look[1].revents)
 			return 0;
 		if (look[2].revents) {
-			log_error("pool '%s': its GPU context is lost; its mover ends, for a successor to begin anew", mover->pool);
+			log_error("pool '%s': its GPU context is lost; its mover ends, a successor begins anew", mover->pool);
 			return -ENODEV;
 		}
 		/* Before the look into the ring: a job that comes later rings again. */

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum {
-	DIRECT_ALIGNMENT = 4096,    /* what every device takes */
+	DIRECT_ALIGNMENT = 4096,      /* what every device takes */
 	PART_BYTES_LEAST = 512 << 10, /* chosen: a few requests for each page keep a disk busy that is good at many at once */
 };
 
@@ -70,8 +70,8 @@ static int file_error(struct mover_file *file, int error, bool write)
 	if (error == -ENOSPC || error == -EDQUOT || error == -EFBIG)
 		return -ENOSPC;
 	if (!atomic_exchange_explicit(&file->complained, true, memory_order_relaxed))
-		log_error("cannot %s the file tier: %s; such pages are given up, further ones without a word", write ? "write" : "read",
-			strerror(-error));
+		log_error("cannot %s the file tier: %s; such pages are given up, further ones without a word",
+			write ? "write" : "read", strerror(-error));
 	return -EIO;
 }
 
@@ -120,7 +120,7 @@ void mover_transfer_init(struct mover_transfer *transfer, struct mover_file *fil
 
 static bool uring_knows(struct io_uring *ring)
 {
-	static const int needed[] = { IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED, IORING_OP_READ, IORING_OP_WRITE };
+	static const int needed[] = {IORING_OP_READ_FIXED, IORING_OP_WRITE_FIXED, IORING_OP_READ, IORING_OP_WRITE};
 	struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
 	bool known = probe;
 
@@ -132,7 +132,7 @@ static bool uring_knows(struct io_uring *ring)
 
 int mover_transfer_uring(struct mover_transfer *transfer)
 {
-	struct iovec buffer = { .iov_base = transfer->buffer, .iov_len = transfer->file->page_bytes };
+	struct iovec buffer = {.iov_base = transfer->buffer, .iov_len = transfer->file->page_bytes};
 	int error = io_uring_queue_init(MOVER_FILE_PARTS, &transfer->ring, 0);
 
 	if (error)
@@ -192,7 +192,8 @@ static void uring_wait(struct mover_transfer *transfer)
 		if (error == -EINTR || error == -EAGAIN)
 			continue;
 		if (error) {
-			log_error("cannot wait for io_uring: %s; the mover ends, and its successor repeats its jobs", strerror(-error));
+			log_error("cannot wait for io_uring: %s; the mover ends, and its successor repeats its jobs",
+				strerror(-error));
 			_exit(1);
 		}
 		if (cqe->user_data < transfer->part_count)
@@ -252,7 +253,8 @@ int mover_transfer_end(struct mover_transfer *transfer)
 		uint64_t at = (uint64_t)part * transfer->part_bytes + done;
 
 		if (done < bytes)
-			error = range_transfer(transfer->file, transfer->write, transfer->buffer + at, bytes - done, transfer->offset + at);
+			error = range_transfer(
+				transfer->file, transfer->write, transfer->buffer + at, bytes - done, transfer->offset + at);
 	}
 	return error;
 }

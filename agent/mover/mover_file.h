@@ -1,10 +1,10 @@
 /*
- * mover_file.h - the file tier: slots of one page each, written and read past the page cache where the file system takes O_DIRECT, by
- * io_uring where the system allows it, else by the calling threads themselves.
+ * mover_file.h - the file tier: slots of one page each, written and read past the page cache where the file system takes
+ * O_DIRECT, by io_uring where the system allows it, else by the calling threads themselves.
  *
- * A process that is killed leaves io_uring's requests behind: they may write to a slot when it is long buried, and its successor at
- * work. So a mover locks the file, by a description of its own that the rings hold too. The kernel gives that lock back when the
- * last request is done, and not before the successor gets it.
+ * A process that is killed leaves io_uring's requests behind: they may write to a slot when it is long buried, and its successor
+ * at work. So a mover locks the file, by a description of its own that the rings hold too: the kernel lets go of that lock when
+ * the last request is done, and not before that the successor has it.
  */
 #ifndef GPOOL_AGENT_MOVER_MOVER_FILE_H
 #define GPOOL_AGENT_MOVER_MOVER_FILE_H
@@ -42,7 +42,7 @@ struct mover_transfer {
 	int32_t done[MOVER_FILE_PARTS]; /* bytes, or negative errno, of each part */
 };
 
-/* mover_file_open() - what the keeper holds; waits for the requests of a killed predecessor. 0, -EINVAL (no slots), or negative errno. */
+/* mover_file_open() - what the keeper holds; waits for requests of a killed predecessor. 0, -EINVAL (no slots), negative errno. */
 int mover_file_open(struct mover_file *file, const struct held *held, uint64_t page_bytes);
 void mover_file_close(struct mover_file *file);
 

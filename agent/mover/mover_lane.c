@@ -103,7 +103,8 @@ static int spill_to_memory(struct mover_lane *lane, struct mover_task *task, uin
 }
 
 /* The bytes are looked at where the GPU will read them, before it does. */
-static int load_from_memory(struct mover_lane *lane, const struct mover_task *task, uint64_t page, const uint8_t *slot, bool locked)
+static int load_from_memory(
+	struct mover_lane *lane, const struct mover_task *task, uint64_t page, const uint8_t *slot, bool locked)
 {
 	const uint8_t *source = locked ? slot : lane->buffer;
 

@@ -102,8 +102,12 @@ uint32_t mover_rescan(struct mover_queue *queue)
 		queue->used[slot] = state == MOVER_QUEUED || state == MOVER_TAKEN || state == MOVER_DONE;
 		if (!queue->used[slot])
 			continue;
-		queue->orders[slot] = (struct mover_order){ .kind = job->kind, .tier = job->tier, .page = job->page, .to = job->to,
-			.checksum = job->checksum, .tag = job->tag };
+		queue->orders[slot] = (struct mover_order){.kind = job->kind,
+			.tier = job->tier,
+			.page = job->page,
+			.to = job->to,
+			.checksum = job->checksum,
+			.tag = job->tag};
 		queue->in_flight++;
 	}
 	bell_ring(queue->work_bell);

@@ -1,8 +1,8 @@
 /*
  * mover_queue.h - the agent's side of a mover's ring: puts jobs in, takes results out, decides nothing.
  *
- * It keeps its own copy of what each slot stands for, so that a mover that went mad can spoil bytes (which checksums find) and answers,
- * and nothing else. After a restart of the agent that copy comes from the ring; what the agent's ledger says goes before it.
+ * It keeps its own copy of what each slot stands for, so that a mover that went mad can spoil bytes (which checksums find) and
+ * answers, and nothing else. After a restart of the agent that copy comes from the ring; the agent's ledger goes before it.
  * Threads: one.
  */
 #ifndef GPOOL_AGENT_MOVER_MOVER_QUEUE_H
@@ -36,8 +36,8 @@ struct mover_queue {
 };
 
 /*
- * mover_queue_init() - over the ring and bells of a struct module_pool, which stay the caller's; done_bell goes into its epoll set.
- * With jobs of an earlier agent in the ring, mover_rescan() follows.
+ * mover_queue_init() - over the ring and bells of a struct module_pool, which stay the caller's; done_bell goes into its epoll
+ * set. With jobs of an earlier agent in the ring, mover_rescan() follows.
  */
 void mover_queue_init(struct mover_queue *queue, struct mover_ring *ring, int work_bell, int done_bell);
 
@@ -48,15 +48,15 @@ void mover_queue_init(struct mover_queue *queue, struct mover_ring *ring, int wo
 int mover_submit(struct mover_queue *queue, const struct mover_order *order);
 
 /*
- * mover_collect() - when done_bell is readable: call `each` for every result that is there, in no particular order. `each` may submit;
- * the slot of its own result is free only after it returns, so that a result is seen again if the agent dies in `each`.
+ * mover_collect() - when done_bell is readable: call `each` for every result that is there, in no particular order. `each` may
+ * submit; the slot of its own result is free only after it returns, so that a result is seen again if the agent dies in `each`.
  * Return: how many.
  */
 uint32_t mover_collect(struct mover_queue *queue, void (*each)(void *context, const struct mover_result *result), void *context);
 
 /*
- * mover_rescan() - after a restart of the agent: take over what is in the ring, go on behind its highest number, wake the mover in
- * case the last agent did not come to it. Results that wait are for mover_collect(), which should be called next.
+ * mover_rescan() - after a restart of the agent: take over what is in the ring, go on behind its highest number, wake the mover
+ * in case the last agent did not come to it. Results that wait are for mover_collect(), which should be called next.
  * Return: how many jobs are in flight; mover_order_of() tells each.
  */
 uint32_t mover_rescan(struct mover_queue *queue);

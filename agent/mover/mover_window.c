@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the keeper holds of this pool, by handle. A back end whose handles lie one after the other has exported the first one alone. */
+/* What the keeper holds of this pool, by handle. Where handles lie one after the other, that is the first one alone. */
 static int handles_fill(struct mover_window *window, const struct module_start *start)
 {
 	uint32_t found = 0;
@@ -17,7 +17,8 @@ static int handles_fill(struct mover_window *window, const struct module_start *
 	for (uint32_t i = 0; i < start->held_count; i++) {
 		const struct held *held = &start->held[i];
 
-		if (held->kind != KEEP_HANDLE || held->pool != start->pool || held->id >= window->handle_count || held->fd_count < 1)
+		if (held->kind != KEEP_HANDLE || held->pool != start->pool || held->id >= window->handle_count ||
+			held->fd_count < 1)
 			continue;
 		found += window->handles[held->id].fd < 0;
 		window->handles[held->id].fd = held->fds[0];
@@ -80,7 +81,7 @@ void mover_window_close(struct mover_window *window)
 static int handle_map(struct mover_window *window, uint32_t index)
 {
 	struct mover_handle *handle = &window->handles[index];
-	struct gpu_export from = { .fd = handle->fd, .offset = handle->offset, .length = window->handle_bytes };
+	struct gpu_export from = {.fd = handle->fd, .offset = handle->offset, .length = window->handle_bytes};
 	uint64_t address = window->base + index * window->handle_bytes, imported;
 	int error;
 

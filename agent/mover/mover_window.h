@@ -1,6 +1,6 @@
 /*
- * mover_window.h - a pool's pages as the mover addresses them: one reservation, in which handles are imported and mapped when a page of
- * theirs is first asked for, and then stay. Threads: any.
+ * mover_window.h - a pool's pages as the mover addresses them: one reservation, in which handles are imported and mapped when a
+ * page of theirs is first asked for, and then stay. Threads: any.
  */
 #ifndef GPOOL_AGENT_MOVER_MOVER_WINDOW_H
 #define GPOOL_AGENT_MOVER_MOVER_WINDOW_H
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 
 struct mover_handle {
-	int fd;          /* -1: none is held, or it is mapped and needs none any more */
+	int fd; /* -1: none is held, or it is mapped and needs none any more */
 	bool mapped;
 	uint64_t offset;
 };
@@ -25,7 +25,7 @@ struct mover_window {
 	uint32_t page_count;
 	uint32_t pages_per_handle;
 	uint32_t handle_count;
-	bool arena;                   /* all handles lie one after the other behind one descriptor */
+	bool arena; /* all handles lie one after the other behind one descriptor */
 	pthread_mutex_t lock;
 	struct mover_handle *handles; /* [handle_count] */
 };

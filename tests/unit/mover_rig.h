@@ -1,8 +1,9 @@
 /*
- * mover_rig.h - a pool on the host back end, its ring and its tiers, and the real mover in a forked child: for the tests of the mover.
+ * mover_rig.h - a pool on the host back end, its ring and its tiers, and the real mover in a forked child: for the tests of the
+ * mover.
  *
- * The test is the agent, and the keeper too: it starts movers, kills them, and looks into pages and tiers, which it has mapped. It starts
- * no thread, so that each fork is of a process with one.
+ * The test is the agent, and the keeper too: it starts movers, kills them, and looks into pages and tiers, which it has mapped.
+ * It starts no thread, so that each fork is of a process with one.
  */
 #ifndef GPOOL_TESTS_MOVER_RIG_H
 #define GPOOL_TESTS_MOVER_RIG_H
@@ -127,7 +128,7 @@ static inline void rig_handles(struct rig *rig, bool each)
 		assert_int_equal(gpu_map(rig->gpu, base + i * bytes, bytes, 0, handle), 0);
 		assert_int_equal(gpu_export(rig->gpu, handle, &export), 0);
 		if (each || i == 0)
-			rig_hold(rig, (struct held){ KEEP_HANDLE, 0, i, 1, { export.fd }, export.offset, export.length });
+			rig_hold(rig, (struct held){KEEP_HANDLE, 0, i, 1, {export.fd}, export.offset, export.length});
 		else
 			close(export.fd);
 	}
@@ -147,26 +148,24 @@ static inline void rig_tiers(struct rig *rig)
 	assert_int_equal(ftruncate(rig->memory_fd, (off_t)MEMORY_SLOTS * PAGE_BYTES), 0);
 	rig->memory = mmap(NULL, (size_t)MEMORY_SLOTS * PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, rig->memory_fd, 0);
 	assert_true(rig->memory != MAP_FAILED);
-	rig_hold(rig, (struct held){ KEEP_TIER, 0, 0, 1, { rig->memory_fd }, 0, 0 });
+	rig_hold(rig, (struct held){KEEP_TIER, 0, 0, 1, {rig->memory_fd}, 0, 0});
 
 	snprintf(path, sizeof(path), "%.200s/gpool-mover-XXXXXX", folder && *folder ? folder : "/tmp");
 	rig->file_fd = mkostemp(path, O_CLOEXEC);
 	assert_true(rig->file_fd >= 0);
 	unlink(path);
-	rig_hold(rig, (struct held){ KEEP_TIER, 0, 1, 1, { rig->file_fd }, FILE_SLOTS, 0 });
+	rig_hold(rig, (struct held){KEEP_TIER, 0, 1, 1, {rig->file_fd}, FILE_SLOTS, 0});
 }
 
-static inline struct rig *rig_new(bool each_handle, bool tiers)
+/* All but the memory behind it. */
+static inline struct rig *rig_pool(const char *backend)
 {
-	struct pool_geometry geometry = { "gpu0", "host", "0", 0, PAGE_BYTES, PAGES, PAGES_PER_HANDLE, 0 };
+	struct pool_geometry geometry = {"gpu0", backend, "0", 0, PAGE_BYTES, PAGES, PAGES_PER_HANDLE, 0};
 	struct rig *rig = calloc(1, sizeof(*rig));
 
 	assert_non_null(rig);
-	setenv("GPOOL_HOST_GRANULARITY", "64KiB", 1);
-	setenv("GPOOL_HOST_MEMORY", "1GiB", 1);
 	unsetenv("GPOOL_NO_URING");
 	rig->memory_fd = rig->file_fd = -1;
-	assert_int_equal(gpu_open(gpu_backend("host"), 0, 0, &rig->gpu), 0);
 	assert_int_equal(pool_segment_create(&geometry, &rig->pool.segment, &rig->pool.segment_fd), 0);
 	assert_int_equal(ledger_create(PAGES, 0, 0, &rig->pool.ledger, &rig->pool.ledger_fd), 0);
 	rig->pool.handle_bytes = (uint64_t)PAGES_PER_HANDLE * PAGE_BYTES;
@@ -177,14 +176,30 @@ static inline struct rig *rig_new(bool each_handle, bool tiers)
 	rig->pool.work_bell = eventfd(0, EFD_CLOEXEC);
 	rig->pool.done_bell = eventfd(0, EFD_CLOEXEC);
 	assert_true(rig->pool.work_bell >= 0 && rig->pool.done_bell >= 0);
-	rig->recipe = (struct recipe){ .pools = { "name=gpu0,backend=host,size=32MiB" }, .pool_count = 1,
-		.sets = { "log.level=error" }, .set_count = 1 };
-	rig->start = (struct module_start){ .size = sizeof(rig->start), .recipe = &rig->recipe, .pools = &rig->pool, .pool_count = 1,
-		.held = rig->held, .listen_fd = -1, .keeper_fd = -1, .parent = getpid() };
+	rig->recipe = (struct recipe){
+		.pools = {"name=gpu0,backend=host,size=32MiB"}, .pool_count = 1, .sets = {"log.level=error"}, .set_count = 1};
+	rig->start = (struct module_start){.size = sizeof(rig->start),
+		.recipe = &rig->recipe,
+		.pools = &rig->pool,
+		.pool_count = 1,
+		.held = rig->held,
+		.listen_fd = -1,
+		.keeper_fd = -1,
+		.parent = getpid()};
+	mover_queue_init(&rig->queue, rig->ring, rig->pool.work_bell, rig->pool.done_bell);
+	return rig;
+}
+
+static inline struct rig *rig_new(bool each_handle, bool tiers)
+{
+	struct rig *rig = rig_pool("host");
+
+	setenv("GPOOL_HOST_GRANULARITY", "64KiB", 1);
+	setenv("GPOOL_HOST_MEMORY", "1GiB", 1);
+	assert_int_equal(gpu_open(gpu_backend("host"), 0, 0, &rig->gpu), 0);
 	rig_handles(rig, each_handle);
 	if (tiers)
 		rig_tiers(rig);
-	mover_queue_init(&rig->queue, rig->ring, rig->pool.work_bell, rig->pool.done_bell);
 	return rig;
 }
 
@@ -192,7 +207,7 @@ static inline struct rig *rig_new(bool each_handle, bool tiers)
 
 static inline void rig_wait_bell(struct rig *rig)
 {
-	struct pollfd look = { rig->pool.done_bell, POLLIN, 0 };
+	struct pollfd look = {rig->pool.done_bell, POLLIN, 0};
 
 	assert_int_equal(poll(&look, 1, PATIENCE_MS), 1);
 }
@@ -256,7 +271,7 @@ static inline void rig_free(struct rig *rig)
 {
 	if (rig->mover)
 		assert_int_equal(rig_stop(rig, SIGTERM), 0);
-	gpu_close(rig->gpu);
+	gpu_close(rig->gpu); /* NULL where it is somebody else's */
 	for (uint32_t i = 0; i < rig->start.held_count; i++)
 		close(rig->held[i].fds[0]);
 	if (rig->memory)
@@ -276,13 +291,14 @@ static inline void rig_free(struct rig *rig)
 static inline void rig_submit(struct rig *rig, enum mover_job_kind kind, uint32_t page, enum mover_tier tier, uint32_t to,
 	uint64_t checksum, uint64_t tag)
 {
-	struct mover_order order = { kind, tier, page, to, checksum, tag };
+	struct mover_order order = {kind, tier, page, to, checksum, tag};
 
 	assert_int_equal(mover_submit(&rig->queue, &order), 0);
 }
 
 /* One job alone; its error. */
-static inline int rig_do(struct rig *rig, enum mover_job_kind kind, uint32_t page, enum mover_tier tier, uint32_t to, uint64_t checksum)
+static inline int rig_do(
+	struct rig *rig, enum mover_job_kind kind, uint32_t page, enum mover_tier tier, uint32_t to, uint64_t checksum)
 {
 	rig_submit(rig, kind, page, tier, to, checksum, 0);
 	rig_collect(rig, 1);

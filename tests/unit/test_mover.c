@@ -1,10 +1,9 @@
 /*
  * test_mover.c - does the mover bring bytes where they belong, and say so only then?
  *
- * Goal: each kind of job, on both tiers, by io_uring and by threads; what is wrong with a job, its bytes or the disk is its error and
- * harms nothing else.
- * Method: the real mover_run() in a forked child over a real pool of the host back end (mover_rig.h); what it did is looked up in
- * the pages and tiers themselves.
+ * Goal: each kind of job, on both tiers, by io_uring and by threads; what is wrong with a job, its bytes or the disk is its error
+ * and harms nothing else. Method: the real mover_run() in a forked child over a real pool of the host back end (mover_rig.h);
+ * what it did is looked up in the pages and tiers themselves.
  */
 #include "tests/unit/mover_rig.h"
 
@@ -66,8 +65,8 @@ static void test_scrub(void **state)
 /* Each page to a slot and back into another page, the first and the last of all included. */
 static void there_and_back(struct rig *rig, enum mover_tier tier, uint32_t slots)
 {
-	static const uint32_t pages[] = { 0, 1, 17, 30 };
-	const uint32_t to[] = { 0, slots - 1, 7, slots / 2 };
+	static const uint32_t pages[] = {0, 1, 17, 30};
+	const uint32_t to[] = {0, slots - 1, 7, slots / 2};
 
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(rig_do(rig, MOVER_SPILL, pages[i], tier, to[i], 0), 0);
@@ -161,7 +160,7 @@ static void test_file_ends_early(void **state)
 /* A limit of file size, in the middle of a slot: writes come short, then fail as on a full disk. */
 static void limit_file_size(void)
 {
-	struct rlimit limit = { 4 * PAGE_BYTES + 4096 * 3 + 100, 4 * PAGE_BYTES + 4096 * 3 + 100 };
+	struct rlimit limit = {4 * PAGE_BYTES + 4096 * 3 + 100, 4 * PAGE_BYTES + 4096 * 3 + 100};
 
 	setrlimit(RLIMIT_FSIZE, &limit);
 }
@@ -236,7 +235,7 @@ static void test_a_descriptor_for_each_handle(void **state)
 static void test_all_slots_at_once(void **state)
 {
 	struct rig *rig = *state;
-	struct mover_order one_more = { .kind = MOVER_SCRUB, .page = 0 };
+	struct mover_order one_more = {.kind = MOVER_SCRUB, .page = 0};
 
 	/* No mover works yet, so that all of them wait in the ring. */
 	assert_int_equal(rig->mover, 0);
