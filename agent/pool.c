@@ -56,6 +56,7 @@ static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum p
 		uint64_t word = pool_word(pool, page);
 
 		by_state[counted_state(word)]++;
+		pool->ledger.pages[page].doubt = 0;
 		atomic_store_explicit(&pool->segment.pages[page], page_word_make(to, 0, page_word_generation(word) + 1),
 			memory_order_seq_cst);
 		crash_point();

@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* ---- sessions ---- */
 
@@ -30,12 +31,17 @@ static const struct held *held_session(const struct pool *pool, uint32_t id)
 /* One that nobody has heard of, or that was ending: what is left of it ends. */
 static void session_bury(struct pool *pool, uint32_t id)
 {
+	const struct held *held = held_session(pool, id);
+
 	pool_take_back_of(pool, id);
 	atomic_store_explicit(&pool->segment.sessions[id].state, SESSION_RECORD_NONE, memory_order_release);
 	crash_point();
 	atomic_store_explicit(&pool->ledger.sessions[id].state, LEDGER_SESSION_NONE, memory_order_release);
 	crash_point();
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, id);
+	/* Ours are duplicates of the keeper's: the worker's end closes with the last of them. */
+	for (uint32_t i = 0; held && i < held->fd_count; i++)
+		close(held->fds[i]);
 }
 
 static int sessions_restore(struct pool *pool)

@@ -1,0 +1,439 @@
+/*
+ * test_crash_points.c - the agent dies after each of its stores, one after the other, and the next one makes it right.
+ *
+ * Goal: each half-done step of each protocol has an outcome in which no page is lost or in two hands, contents are right, and the
+ * worker's call ends as if nothing had been. Method: gpoold runs a module that is built with GPOOL_CRASH_POINTS, in which the agent
+ * dies at the n-th store since it was told to; each scenario is played for n = 1, 2, 3, ... until it ends before the n-th. In between
+ * and in the end the books must balance.
+ *
+ * $GPOOL_CRASH_STRIDE tries every so many-th point only.
+ */
+#include "tests/integration/life.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+enum { BLOCKS = 24, WORDS = 64 };
+
+static _Atomic int64_t *countdown;
+static uint32_t page_bytes;
+
+/* ---- contents ---- */
+
+static uint64_t word_of(uint64_t name, uint32_t i)
+{
+	return (name + 1) * UINT64_C(0x9e3779b97f4a7c15) + i;
+}
+
+static void put(struct gpool *pool, const struct gpool_block *block, uint64_t name)
+{
+	uint64_t address;
+
+	assert_int_equal(gpool_address(pool, block, &address), 0);
+	for (uint32_t page = 0; page < block->page_count; page++)
+		for (uint32_t i = 0; i < WORDS; i++)
+			((uint64_t *)(uintptr_t)(address + page * (uint64_t)page_bytes))[i] = word_of(name * 1000 + page, i);
+}
+
+/* Under a pin of the caller. */
+static void is(struct gpool *pool, const struct gpool_block *block, uint64_t name)
+{
+	uint64_t address;
+
+	assert_int_equal(gpool_address(pool, block, &address), 0);
+	for (uint32_t page = 0; page < block->page_count; page++)
+		for (uint32_t i = 0; i < WORDS; i++)
+			assert_int_equal(((uint64_t *)(uintptr_t)(address + page * (uint64_t)page_bytes))[i],
+				word_of(name * 1000 + page, i));
+}
+
+/* ---- workers ---- */
+
+struct worker {
+	struct gpool *pool;
+	struct gpool_block blocks[BLOCKS];
+	bool pinned[BLOCKS];
+	uint32_t count;
+};
+
+static struct worker first, second;
+
+static void worker_open(struct worker *worker, const char *name)
+{
+	struct gpool_options options = harness_options(&harness);
+
+	options.name = name;
+	options.timeout_ms = ANSWER_MS;
+	memset(worker, 0, sizeof(*worker));
+	assert_int_equal(gpool_open(&options, &worker->pool), 0);
+	page_bytes = (uint32_t)gpool_page_bytes(worker->pool);
+}
+
+static void take(struct worker *worker, uint32_t pages, uint32_t flags)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	uint32_t i = worker->count;
+
+	options.flags = flags;
+	options.timeout_ms = ANSWER_MS;
+	assert_in_range(i, 0, BLOCKS - 1);
+	assert_int_equal(gpool_alloc(worker->pool, pages, &options, &worker->blocks[i]), 0);
+	put(worker->pool, &worker->blocks[i], i + 100 * (worker == &second));
+	worker->pinned[i] = true;
+	worker->count++;
+}
+
+static void let_go(struct worker *worker)
+{
+	for (uint32_t i = 0; i < worker->count; i++)
+		if (worker->pinned[i]) {
+			assert_int_equal(gpool_unpin(worker->pool, &worker->blocks[i]), 0);
+			worker->pinned[i] = false;
+		}
+}
+
+/* What is pinned is right; what is not is right or gone. */
+static void worker_verify(struct worker *worker)
+{
+	for (uint32_t i = 0; worker->pool && i < worker->count; i++) {
+		int error = 0;
+
+		if (!worker->pinned[i])
+			error = gpool_pin(worker->pool, &worker->blocks[i]);
+		if (error) {
+			assert_int_equal(error, -ESTALE);
+			continue;
+		}
+		is(worker->pool, &worker->blocks[i], i + 100 * (worker == &second));
+		if (!worker->pinned[i])
+			assert_int_equal(gpool_unpin(worker->pool, &worker->blocks[i]), 0);
+	}
+}
+
+static void worker_close(struct worker *worker)
+{
+	if (worker->pool)
+		gpool_close(worker->pool);
+	worker->pool = NULL;
+}
+
+/* ---- a scenario, with a death at each point ---- */
+
+struct scenario {
+	void (*prepare)(void);
+	void (*act)(void);
+};
+
+static void books_balance(void)
+{
+	/* What another agent has left open it decides with its next ticks. */
+	AWAIT(harness_check(&harness) == 0);
+}
+
+static void play(const struct scenario *scenario)
+{
+	const char *stride_text = getenv("GPOOL_CRASH_STRIDE");
+	int stride = stride_text ? atoi(stride_text) : 1;
+	int64_t left = 0, at;
+	uint32_t deaths = 0;
+
+	for (at = 1; left == 0; at += stride > 0 ? stride : 1) {
+		alarm(STUCK_SECONDS);
+		scenario->prepare();
+		atomic_store(countdown, at);
+		scenario->act();
+		left = atomic_exchange(countdown, 0);
+		deaths += left == 0;
+		worker_verify(&first);
+		worker_verify(&second);
+		books_balance();
+		worker_close(&first);
+		worker_close(&second);
+		AWAIT(harness_free_pages(&harness) == PAGES);
+		books_balance();
+	}
+	print_message("%u deaths at %lld points\n", deaths, (long long)(at - left));
+	assert_true(deaths > 0);
+}
+
+static void nothing(void)
+{
+}
+
+/* ---- scenarios ---- */
+
+static void come_and_go(void)
+{
+	worker_open(&first, "first");
+	take(&first, 1, 0);
+	take(&first, 3, 0);
+	worker_verify(&first);
+	assert_int_equal(gpool_free(first.pool, &first.blocks[0]), 0);
+	assert_int_equal(gpool_free(first.pool, &first.blocks[1]), 0);
+	first.count = 0;
+	worker_close(&first);
+}
+
+static void test_attach_and_detach(void **state)
+{
+	(void)state;
+	play(&(struct scenario){nothing, come_and_go});
+}
+
+static void one_worker(void)
+{
+	worker_open(&first, "first");
+}
+
+static void ask_for_pages(void)
+{
+	take(&first, 7, 0);
+	take(&first, 11, GPOOL_ALLOC_FIRST_FIT);
+	for (int i = 0; i < 12; i++)
+		take(&first, 1, 0);
+	take(&first, 9, GPOOL_ALLOC_CONTIGUOUS);
+}
+
+static void test_grant(void **state)
+{
+	(void)state;
+	play(&(struct scenario){one_worker, ask_for_pages});
+}
+
+/* Every second page of the pool is the first's, pinned, so that the second's block has to be stitched. */
+static void holes(void)
+{
+	struct gpool_block blocks[PAGES];
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+
+	worker_open(&first, "first");
+	worker_open(&second, "second");
+	options.timeout_ms = ANSWER_MS;
+	for (int i = 0; i < PAGES; i++)
+		assert_int_equal(gpool_alloc(first.pool, 1, &options, &blocks[i]), 0);
+	for (int i = 0; i < PAGES; i++) {
+		if (blocks[i].page % 2 || first.count == BLOCKS) {
+			assert_int_equal(gpool_free(first.pool, &blocks[i]), 0);
+			continue;
+		}
+		first.blocks[first.count] = blocks[i];
+		first.pinned[first.count] = true;
+		put(first.pool, &blocks[i], first.count++);
+	}
+}
+
+static void ask_for_many(void)
+{
+	take(&second, 20, 0);
+	take(&second, 6, 0);
+}
+
+static void test_stitched_grant(void **state)
+{
+	(void)state;
+	play(&(struct scenario){holes, ask_for_many});
+}
+
+/* All of the pool is the first's: blocks that may go, one of them stitched, the rest idle or in magazines. */
+static void may_go(void)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block *stitched;
+
+	holes();
+	worker_close(&second);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(gpool_free(first.pool, &first.blocks[--first.count]), 0);
+	stitched = &first.blocks[first.count];
+	options.timeout_ms = ANSWER_MS;
+	assert_int_equal(gpool_alloc(first.pool, 12, &options, stitched), 0);
+	put(first.pool, stitched, first.count);
+	first.pinned[first.count++] = true;
+	let_go(&first);
+	worker_open(&second, "second");
+}
+
+static void take_all(void)
+{
+	take(&second, 30, 0);
+	take(&second, 20, 0);
+}
+
+static void test_eviction_and_reclaim(void **state)
+{
+	(void)state;
+	play(&(struct scenario){may_go, take_all});
+}
+
+static void operator_evicts(void)
+{
+	assert_in_range(harness_evict(&harness, 0, 16), 0, PAGES);
+}
+
+static void test_operators_eviction(void **state)
+{
+	(void)state;
+	play(&(struct scenario){may_go, operator_evicts});
+}
+
+/* The second asks for more than there is, and gives up. */
+static void all_pinned(void)
+{
+	holes();
+	for (uint32_t i = 0; i < first.count; i++)
+		assert_true(first.pinned[i]);
+}
+
+static void ask_in_vain(void)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+
+	options.timeout_ms = 20;
+	assert_int_equal(gpool_alloc(second.pool, PAGES - 4, &options, &block), -ENOSPC);
+	take(&second, 2, 0);
+}
+
+static void test_refusal(void **state)
+{
+	(void)state;
+	play(&(struct scenario){all_pinned, ask_in_vain});
+}
+
+/* ---- deaths of workers ---- */
+
+static pid_t child;
+static int child_says, child_hears;
+
+static void child_run(bool shuts)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_block block;
+	struct gpool *pool;
+	char byte = 0;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	options.name = "child";
+	options.timeout_ms = ANSWER_MS;
+	if (gpool_open(&options, &pool) || gpool_alloc(pool, 5, NULL, &block) || gpool_alloc(pool, 1, NULL, &block) ||
+		write(child_says, &byte, 1) != 1)
+		_exit(1);
+	while (read(child_hears, &byte, 1) == 1)
+		if (shuts) {
+			/* Its descriptors go, it stays: the highest ones are what the library has opened. */
+			close_range(3, (unsigned)(child_says < child_hears ? child_says : child_hears) - 1, 0);
+			close_range((unsigned)(child_says > child_hears ? child_says : child_hears) + 1, ~0U, 0);
+			if (write(child_says, &byte, 1) != 1)
+				break;
+		}
+	_exit(0);
+}
+
+static void child_start_as(bool shuts)
+{
+	int to[2], from[2];
+	char byte;
+
+	assert_int_equal(pipe(to), 0);
+	assert_int_equal(pipe(from), 0);
+	child = fork();
+	if (child == 0) {
+		child_says = from[1];
+		child_hears = to[0];
+		close(to[1]);
+		close(from[0]);
+		child_run(shuts);
+	}
+	close(to[0]);
+	close(from[1]);
+	child_says = from[0]; /* what it says we read */
+	child_hears = to[1];
+	assert_int_equal(read(child_says, &byte, 1), 1);
+}
+
+static void child_start(void)
+{
+	child_start_as(false);
+}
+
+static void child_start_to_shut(void)
+{
+	child_start_as(true);
+}
+
+static void child_dies(void)
+{
+	int status;
+
+	assert_true(child > 0);
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+	close(child_says);
+	close(child_hears);
+	AWAIT(harness_free_pages(&harness) == PAGES);
+}
+
+static void test_death_of_a_worker(void **state)
+{
+	(void)state;
+	play(&(struct scenario){child_start, child_dies});
+}
+
+static void child_shuts_and_dies(void)
+{
+	char byte = 1;
+
+	assert_int_equal(write(child_hears, &byte, 1), 1);
+	assert_int_equal(read(child_says, &byte, 1), 1);
+	AWAIT(status()->pools[0].quarantined_pages > 0);
+	child_dies();
+}
+
+static void test_quarantine(void **state)
+{
+	(void)state;
+	play(&(struct scenario){child_start_to_shut, child_shuts_and_dies});
+}
+
+/* ---- */
+
+static int crash_start(void **state)
+{
+	char path[] = "/tmp/gpool-crash-XXXXXX";
+	const char *arguments[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=4", "--set", "lease.batch_pages=4", NULL};
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0 && ftruncate(fd, sizeof(*countdown)) == 0);
+	countdown = mmap(NULL, sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(countdown, MAP_FAILED);
+	close(fd);
+	setenv("GPOOL_CRASH_FILE", path, 1);
+	start(arguments);
+	(void)state;
+	return 0;
+}
+
+static int crash_stop(void **state)
+{
+	unlink(getenv("GPOOL_CRASH_FILE"));
+	return stop(state);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_attach_and_detach),
+		cmocka_unit_test(test_grant),
+		cmocka_unit_test(test_stitched_grant),
+		cmocka_unit_test(test_eviction_and_reclaim),
+		cmocka_unit_test(test_operators_eviction),
+		cmocka_unit_test(test_refusal),
+		cmocka_unit_test(test_death_of_a_worker),
+		cmocka_unit_test(test_quarantine),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, crash_start, crash_stop);
+}
