@@ -327,7 +327,7 @@ static void words_read(struct pool *pool)
 	}
 	for (int state = 0; state < PAGE_STATES; state++)
 		atomic_store_explicit(&pool->segment.header->state_pages[state], by_state[state], memory_order_relaxed);
-	pool->leased = by_state[PAGE_LEASED] + by_state[PAGE_QUARANTINED];
+	pool->leased = by_state[PAGE_LEASED] + by_state[PAGE_MOVING] + by_state[PAGE_QUARANTINED];
 }
 
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **result)

@@ -334,7 +334,7 @@ static void pool_destroy_parts(struct gpool *pool)
 	span_close(pool);
 	deferred_close(pool);
 	stitch_close(pool);
-	spill_close(pool);
+	spills_close(pool);
 	window_close(pool);
 	if (pool->gpu)
 		gpu_close(pool->gpu);
@@ -402,7 +402,7 @@ static int parts_open(struct attaching *a)
 	lease_summary_all(pool->summary, pool->page_count);
 	error = stitch_open(pool);
 	if (!error)
-		error = spill_open(pool);
+		error = spills_open(pool);
 	if (!error)
 		error = span_open(pool);
 	if (!error)

@@ -28,7 +28,7 @@ static int by_sequence(const void *left, const void *right)
 	return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
 }
 
-int spill_open(struct gpool *pool)
+int spills_open(struct gpool *pool)
 {
 	struct spills *spills = calloc(1, sizeof(*spills));
 
@@ -40,7 +40,7 @@ int spill_open(struct gpool *pool)
 	return 0;
 }
 
-void spill_close(struct gpool *pool)
+void spills_close(struct gpool *pool)
 {
 	struct spills *spills = pool->spills;
 

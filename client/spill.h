@@ -10,8 +10,8 @@
 
 #include "client/alloc.h"
 
-int spill_open(struct gpool *pool);
-void spill_close(struct gpool *pool);
+int spills_open(struct gpool *pool);
+void spills_close(struct gpool *pool);
 
 /* spill_where() - where a block is that is not where its handle says. -ESTALE: nowhere that is known; perhaps it is spilled. */
 int spill_where(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place) COLD;
