@@ -102,6 +102,7 @@ enum ledger_slot_state {
 	SLOT_SAVED,    /* complete; the pages it came from are gone, or about to go */
 	SLOT_LOADING,  /* being read into page; the request that asks for it is not answered */
 	SLOT_ANSWERED, /* that request is about to be answered: its slot's state tells whether it was */
+	SLOT_DISCARDED, /* so is one that wants it forgotten */
 };
 struct ledger_slot {
 	_Atomic uint64_t tag;   /* of the block, without BLOCK_STITCHED; 0: free */
@@ -114,7 +115,7 @@ struct ledger_slot {
 	uint32_t page;
 	uint64_t generation;    /* of that page, LEASED or MOVING */
 	uint64_t owner_id;      /* of the block */
-	uint32_t request;       /* SLOT_LOADING, SLOT_ANSWERED: request slot, ... */
+	uint32_t request;       /* from SLOT_LOADING on: request slot, ... */
 	uint32_t request_word;  /* ... and its state, which that request had and no later one has */
 };
 static_assert(sizeof(struct ledger_slot) == 64, "one cache line each");

@@ -108,6 +108,7 @@ void pool_move(struct pool *pool, uint32_t page, enum page_state state)
 	words_count(pool, state, 1);
 	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, page_word_owner(word), page_word_generation(word)),
 		memory_order_seq_cst);
+	crash_point();
 }
 
 uint64_t pool_set_aside(struct pool *pool, uint32_t page)
@@ -118,6 +119,7 @@ uint64_t pool_set_aside(struct pool *pool, uint32_t page)
 	words_count(pool, PAGE_RETIRED, 1);
 	pool->leased--;
 	atomic_store_explicit(&pool->segment.pages[page], page_word_make(PAGE_RETIRED, 0, generation), memory_order_seq_cst);
+	crash_point();
 	return generation;
 }
 

@@ -1,5 +1,6 @@
 #include "agent/spill.h"
 
+#include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/evict.h"
 #include "agent/log.h"
@@ -25,6 +26,7 @@ static struct ledger_slot *slot_of(const struct pool *pool, const struct spill_b
 static void state_set(const struct pool *pool, const struct spill_block *block, enum ledger_slot_state state)
 {
 	atomic_store_explicit(&slot_of(pool, block, 0)->state, state, memory_order_release);
+	crash_point();
 }
 
 /* ---- blocks ---- */
@@ -200,6 +202,7 @@ void spill_pages_take(struct pool *pool, struct spill_block *block)
 		lease_take_word(session->segment.free_bits, page / 64, UINT64_C(1) << (page % 64));
 		if (atomic_load_explicit(tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT == block->tag >> BLOCK_SEQUENCE_SHIFT)
 			atomic_store_explicit(tag, 0, memory_order_release);
+		crash_point();
 		pool_take_back(pool, page, 1);
 		taken++;
 	}
@@ -258,6 +261,7 @@ static void submit(struct pool *pool)
 			order.tier = slots_tier(&spill->slots, block->chain[block->next], &order.to);
 			if (mover_submit(&pool->jobs.queue, &order))
 				return;
+			crash_point();
 			place->begun = true;
 			block->begun++;
 		}
@@ -300,6 +304,7 @@ void spill_job_done(struct pool *pool, const struct mover_result *result)
 			tier_rests(pool, slots_tier(&spill->slots, (uint32_t)number, &to), result->error);
 	} else if (place->block->phase == SPILL_SAVING) {
 		pool->ledger.slots[number].checksum = result->order.checksum;
+		crash_point();
 	}
 }
 
@@ -401,6 +406,13 @@ static void save_end(struct pool *pool, struct spill_block *block)
 
 /* ---- and back ---- */
 
+/* So that the next agent can tell whether it was answered. */
+static void request_note(const struct pool *pool, const struct spill_block *block, uint32_t slot, uint32_t word)
+{
+	slot_of(pool, block, 0)->request = slot;
+	slot_of(pool, block, 0)->request_word = word;
+}
+
 static int load_begin(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
 {
 	struct pool *pool = session->pool;
@@ -416,8 +428,7 @@ static int load_begin(struct session *session, uint32_t slot, const struct lease
 		slot_of(pool, block, i)->page = pool->spill->sources[i].page;
 		slot_of(pool, block, i)->generation = pool->spill->sources[i].generation;
 	}
-	slot_of(pool, block, 0)->request = slot;
-	slot_of(pool, block, 0)->request_word = ask->state;
+	request_note(pool, block, slot, ask->state);
 	state_set(pool, block, SLOT_LOADING);
 	pages_to_moving(pool, block);
 	block->request = (int32_t)slot;
@@ -508,13 +519,22 @@ static int discard_ask(struct session *session, uint32_t slot, const struct leas
 		return -ESTALE;
 	if (block->phase != SPILL_SAVED)
 		return -EBUSY;
-	block_drop(session->pool, block);
-	answer_now(session, slot, ask, 0);
+	request_note(session->pool, block, slot, ask->state);
+	state_set(session->pool, block, SLOT_DISCARDED);
+	session->segment.requests[slot].error = 0;
+	if (requests_answer(session, slot, ask->state)) {
+		block_drop(session->pool, block);
+	} else {
+		state_set(session->pool, block, SLOT_SAVED);
+		requests_give_back(session, slot);
+	}
 	return 0;
 }
 
 static int spill_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
 {
+	int error;
+
 	if (block && block->phase == SPILL_SAVING && block->request < 0) {
 		block->request = (int32_t)slot;
 		block->request_word = ask->state;
@@ -525,7 +545,12 @@ static int spill_ask(struct session *session, uint32_t slot, const struct lease_
 		return -EBUSY;
 	if (ask->first_page >= session->pool->page_count)
 		return -EINVAL;
-	return evict_to_spill(session, ask->first_page, ask->tag, &(struct spill_asker){ (int32_t)slot, ask->state });
+	error = evict_to_spill(session, ask->first_page, ask->tag, &(struct spill_asker){ (int32_t)slot, ask->state });
+	/* Asked again after a restart, or once too often: it is where it shall be. */
+	if (error != -ESTALE || !block)
+		return error;
+	answer_now(session, slot, ask, 0);
+	return 0;
 }
 
 void spill_request(struct session *session, uint32_t slot, const struct lease_request *ask)
@@ -586,6 +611,7 @@ void spill_session_ends(struct session *session)
 			saving_count(pool, block, -(int64_t)block->pages);
 		for (uint32_t i = 0; i < block->pages; i++) {
 			slot_of(pool, block, i)->session = 0;
+			crash_point();
 			if (block->phase == SPILL_LOADING && page_word_owner(pool_word(pool, slot_of(pool, block, i)->page)) == session->id) {
 				slot_of(pool, block, i)->generation = pool_set_aside(pool, slot_of(pool, block, i)->page) - 1;
 				session->leased--;

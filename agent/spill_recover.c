@@ -7,6 +7,7 @@
  */
 #include "agent/spill.h"
 
+#include "agent/crash_point.h"
 #include "agent/log.h"
 #include "agent/pool.h"
 #include "agent/session.h"
@@ -23,6 +24,7 @@ static const struct ledger_slot *slot_of(const struct pool *pool, const struct s
 static void state_set(struct pool *pool, uint32_t head, enum ledger_slot_state state)
 {
 	atomic_store_explicit(&pool->ledger.slots[head].state, state, memory_order_release);
+	crash_point();
 }
 
 /* Those of its pages that are still as the slots say are MOVING again. False: one is neither this nor that. */
@@ -108,6 +110,18 @@ static void answered_recover(struct pool *pool, struct spill_block *block)
 	}
 }
 
+/* To be forgotten, if the worker has heard so. */
+static void discarded_recover(struct pool *pool, struct spill_block *block)
+{
+	if (request_of(pool, block) == ASKED_AND_ANSWERED) {
+		forget(pool, block->chain, block->pages);
+		spill_block_free(pool, block);
+		return;
+	}
+	state_set(pool, block->chain[0], SLOT_SAVED);
+	block->session->spilled_pages += block->pages;
+}
+
 static void saved_recover(struct pool *pool, struct spill_block *block)
 {
 	spill_pages_take(pool, block);
@@ -151,6 +165,8 @@ static void chain_recover(struct pool *pool, const uint32_t *chain)
 		loading_recover(pool, block);
 	else if (state == SLOT_ANSWERED)
 		answered_recover(pool, block);
+	else if (state == SLOT_DISCARDED)
+		discarded_recover(pool, block);
 	else
 		saved_recover(pool, block);
 }

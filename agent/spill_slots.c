@@ -1,5 +1,7 @@
 #include "agent/spill_slots.h"
 
+#include "agent/crash_point.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -70,6 +72,7 @@ int slots_open(struct spill_slots *slots, const struct ledger *ledger, uint64_t 
 			slots_close(slots);
 			return -ENOMEM;
 		}
+		tier->free_count = tier->dirty = 0;
 		/* The lowest on top. */
 		for (uint32_t slot = tier->first + tier->count; slot-- > tier->first;)
 			if (!slot_tag(ledger, slot))
@@ -141,14 +144,17 @@ int slots_take(struct spill_slots *slots, const struct spill_name *name, const s
 		slot->request = 0;
 		atomic_store_explicit(&slot->state, SLOT_SAVING, memory_order_relaxed);
 		atomic_store_explicit(&slot->tag, name->tag, memory_order_release);
+		crash_point();
 	}
 	return 0;
 }
 
 void slots_put(struct spill_slots *slots, const uint32_t *chain, uint32_t pages)
 {
-	for (uint32_t i = 0; i < pages; i++)
+	for (uint32_t i = 0; i < pages; i++) {
 		atomic_store_explicit(&slot_at(slots->ledger, chain[i])->tag, 0, memory_order_release);
+		crash_point();
+	}
 	for (uint32_t i = pages; i-- > 0;)
 		tier_push(slots, chain[i]);
 }

@@ -564,7 +564,7 @@ static void test_at_its_own_wish(void **state)
 	for (int i = 0; i < 5; i++) {
 		assert_int_equal(spill_now(pool, &block), 0);
 		assert_int_equal(kept_bytes(), 3 * PAGE_BYTES);
-		assert_int_equal(spill_now(pool, &block), -ESTALE);
+		assert_int_equal(spill_now(pool, &block), 0); /* it is where it shall be */
 		read_back(pool, &block, 5);
 	}
 	assert_int_equal(gpool_drop(pool, &block), 0);
