@@ -2,7 +2,8 @@
 #
 # The rules find sources by folder, so that a new file needs no line here:
 #   shm/ proto/ cuda/      -> the common part, in gpoold and libgpool alike
-#   agent/                 -> gpoold            client/ -> libgpool        tools/NAME/ -> one program each
+#   agent/keeper/ and few  -> gpoold            the rest of agent/ -> gpoold-agent.so, which its children load
+#   client/                -> libgpool          tools/NAME/ -> one program each
 #   tests/*/test_NAME.c    -> one test program each
 
 VERSION := 0.1.0
@@ -58,6 +59,8 @@ include make/cuda.mk
 
 COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c)
 AGENT_SRC := $(wildcard agent/*.c agent/*/*.c)
+KEEPER_SRC := agent/main.c agent/recipe.c agent/log.c agent/ledger.c agent/kept_config.c $(wildcard agent/config*.c agent/keeper/*.c shm/*.c proto/*.c)
+MODULE_SRC := $(filter-out agent/main.c agent/keeper/%,$(AGENT_SRC)) $(COMMON_SRC)
 CLIENT_SRC := $(wildcard client/*.c client/*/*.c)
 TOOLS := $(notdir $(patsubst %/,%,$(wildcard tools/*/)))
 UNIT := $(notdir $(basename $(wildcard tests/unit/test_*.c)))
@@ -70,11 +73,14 @@ FUZZ := $(notdir $(basename $(wildcard tests/fuzz/fuzz_*.c)))
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 COMMON_OBJ := $(call obj,$(COMMON_SRC))
 AGENT_OBJ := $(call obj,$(AGENT_SRC))
+KEEPER_OBJ := $(call obj,$(KEEPER_SRC))
+MODULE_OBJ := $(call obj,$(MODULE_SRC))
 AGENT_LIB_OBJ := $(filter-out $(B)/obj/agent/main.o,$(AGENT_OBJ))
 CLIENT_OBJ := $(call obj,$(CLIENT_SRC))
 KERNEL_OBJ := $(CUDA_KERNEL_OBJ)
 
 CLIENT_LIBS := -lnanomsg -ldl
+KEEPER_LIBS := -lconfig -ldl
 AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -ldl
 TOOL_LIBS := $(CLIENT_LIBS) -lcjson -lm
 bench_LIBS := -ljemalloc
@@ -86,11 +92,11 @@ tool_name = $(if $(filter poolctl,$(1)),poolctl,gpool-$(1))
 
 .DEFAULT_GOAL := all
 .PHONY: all
-all: need-deps $(B)/gpoold $(LIBRARIES) $(foreach t,$(TOOLS),$(B)/$(call tool_name,$(t))) $(B)/gpool.pc links
+all: need-deps $(B)/gpoold $(B)/gpoold-agent.so $(LIBRARIES) $(foreach t,$(TOOLS),$(B)/$(call tool_name,$(t))) $(B)/gpool.pc links
 
 # build/NAME -> build/release/NAME
 .PHONY: links
-links: $(B)/gpoold $(LIBRARIES) $(foreach t,$(TOOLS),$(B)/$(call tool_name,$(t)))
+links: $(B)/gpoold $(B)/gpoold-agent.so $(LIBRARIES) $(foreach t,$(TOOLS),$(B)/$(call tool_name,$(t)))
 ifeq ($(CONFIG),release)
 	$(Q)for f in $(notdir $^); do ln -sfn release/$$f build/$$f; done
 endif
@@ -99,8 +105,20 @@ $(B)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-$(B)/gpoold: $(AGENT_OBJ) $(COMMON_OBJ)
-	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(AGENT_LIBS)
+$(B)/gpoold: $(KEEPER_OBJ)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(KEEPER_LIBS)
+
+$(B)/gpoold-agent.so: $(MODULE_OBJ)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $^ $(AGENT_LIBS)
+
+# Where an installed gpoold finds its module. The file changes when the folder does, and only then.
+$(B)/module-dir: FORCE
+	@mkdir -p $(@D)
+	$(Q)echo '$(libdir)/gpool' | cmp -s - $@ || echo '$(libdir)/gpool' > $@
+.PHONY: FORCE
+FORCE:
+$(B)/obj/agent/keeper/loader.o: $(B)/module-dir
+$(B)/obj/agent/keeper/loader.o: ALL_CFLAGS += -DGPOOL_MODULE_DIR='"$(libdir)/gpool"'
 
 $(B)/libgpool.a: $(CLIENT_OBJ) $(COMMON_OBJ) $(KERNEL_OBJ)
 	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^

@@ -1,11 +1,11 @@
 #include "agent/agent.h"
 
-#include "agent/config_kept.h"
 #include "agent/control.h"
 #include "agent/event.h"
 #include "agent/front/front.h"
 #include "agent/housekeeping.h"
 #include "agent/keeper/channel.h"
+#include "agent/kept_config.h"
 #include "agent/log.h"
 #include "agent/recover.h"
 #include "agent/session.h"
@@ -90,7 +90,7 @@ void agent_need_tick(struct agent *agent, uint32_t ms)
 		agent->timer_ms = ms;
 }
 
-static void keeper_send(struct agent *agent, const struct keep_message *message, const int *fds, uint32_t fd_count)
+int agent_tell_keeper(struct agent *agent, const struct keep_message *message, const int *fds, uint32_t fd_count)
 {
 	uint64_t end = clock_ms() + KEEPER_PATIENCE_MS;
 	int error;
@@ -105,11 +105,11 @@ static void keeper_send(struct agent *agent, const struct keep_message *message,
 			break;
 	}
 	if (error && !agent->stopping)
-		log_warning("the keeper does not take a message (%u): %s; it will not have the descriptor of %u/%u", message->what,
-			strerror(-error), message->pool, message->id);
+		log_warning("the keeper does not take a message (%u, of %u/%u): %s", message->what, message->pool, message->id, strerror(-error));
+	return error;
 }
 
-void agent_hold(struct agent *agent, const struct held *item)
+int agent_hold(struct agent *agent, const struct held *item)
 {
 	struct keep_message message = {
 		.what = KEEP_HOLD,
@@ -120,14 +120,25 @@ void agent_hold(struct agent *agent, const struct held *item)
 		.value2 = item->value2,
 	};
 
-	keeper_send(agent, &message, item->fds, item->fd_count);
+	return agent_tell_keeper(agent, &message, item->fds, item->fd_count);
 }
 
 void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id)
 {
 	struct keep_message message = { .what = KEEP_DROP, .kind = kind, .pool = pool, .id = id };
 
-	keeper_send(agent, &message, NULL, 0);
+	agent_tell_keeper(agent, &message, NULL, 0);
+}
+
+void agent_keep_config(struct agent *agent)
+{
+	int fd = kept_config_write(&agent->config);
+	int error = fd < 0 ? fd : agent_hold(agent, &(struct held){ .kind = KEEP_CONFIG, .fd_count = 1, .fds = { fd } });
+
+	if (error)
+		log_warning("the configuration is not kept: %s; an agent that is started again goes by the one before", strerror(-error));
+	if (fd >= 0)
+		close(fd);
 }
 
 static void front_watch(struct agent *agent, uint32_t events)
@@ -140,6 +151,8 @@ static void front_watch(struct agent *agent, uint32_t events)
 /* Every live session's token, to a front that knows none; goes on when the front has read what it was told. */
 static void tokens_send(struct agent *agent)
 {
+	static const uint8_t none[16];
+
 	for (; agent->token_pool < agent->pool_count; agent->token_pool++, agent->token_session = 1)
 		for (; agent->token_session < POOL_SESSIONS; agent->token_session++) {
 			const struct session *session = agent->pools[agent->token_pool]->sessions[agent->token_session];
@@ -149,7 +162,10 @@ static void tokens_send(struct agent *agent)
 				return;
 			}
 		}
-	front_watch(agent, EPOLLIN);
+	if (event_token(agent, none, FRONT_TOKENS_TOLD) == -EAGAIN)
+		front_watch(agent, EPOLLIN | EPOLLOUT);
+	else
+		front_watch(agent, EPOLLIN);
 }
 
 void agent_announce_token(struct agent *agent, const struct session *session)
@@ -228,6 +244,10 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 		front_take(agent, fd, (pid_t)message.id, message.pool);
 	else if (fd_count)
 		close(fd);
+	else if (length == sizeof(message) && message.what == KEEP_VERDICT)
+		upgrade_answer(agent, &message);
+	else if (length == sizeof(message) && message.what == KEEP_LEAVE)
+		_exit(0); /* a successor goes on with all of it as it is */
 }
 
 static void signals_ready(struct event_source *source, uint32_t events)
@@ -240,8 +260,10 @@ static void signals_ready(struct event_source *source, uint32_t events)
 	while (read(source->fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
 		if (info.ssi_signo == SIGHUP)
 			control_reload(agent, text, sizeof(text));
-		else
+		else if ((int)info.ssi_pid == agent->start->parent)
 			agent->stopping = true;
+		else /* a terminal or a service manager signals all of us; whether and how to stop is the keeper's to say */
+			log_debug("signal %u is left to the keeper", info.ssi_signo);
 	}
 }
 
@@ -464,15 +486,14 @@ static bool config_fits(const struct config *config, const struct module_start *
 	return true;
 }
 
-/* What the keeper has read, or what the agent before this one went by; else the file. */
-static int config_read(struct agent *agent, bool *kept)
+/* What the keeper has read, or what the agent before this one went by. */
+static int config_read(struct agent *agent)
 {
-	struct config_error mistake = { "" };
-	int error = config_kept(agent->start, &agent->config, &mistake);
+	struct config_error mistake;
+	int error = kept_config_load(agent->start, &agent->config, &mistake);
 
-	*kept = !error;
 	if (error && error != -ENOENT)
-		log_warning("the configuration that was kept cannot be read: %s; the file is read instead", mistake.text);
+		log_warning("%s; the files are read", mistake.text);
 	if (error)
 		error = recipe_load(agent->start->recipe, &agent->config, &mistake);
 	if (error) {
@@ -495,7 +516,7 @@ static int pools_open(struct agent *agent)
 
 		error = pool_create(agent, i, &start->pools[i], &agent->pools[i]);
 		if (error) {
-			log_error("cannot make pool '%s': %s; the agent stops", header->name, strerror(-error));
+			log_error("cannot make pool '%s': %s", header->name, strerror(-error));
 			return error;
 		}
 		agent->pool_count++;
@@ -504,14 +525,23 @@ static int pools_open(struct agent *agent)
 	}
 	error = pools_minima_fit(agent, &agent->config, text, sizeof(text));
 	if (error)
-		log_error("%s; the agent stops", text);
+		log_error("%s", text);
 	return error;
+}
+
+/* The first start undoes what it did. A later one leaves all as it is: the pool has users, and the next try goes on from there. */
+static int agent_give_up(struct agent *agent)
+{
+	if (agent->start->restarts || agent->start->adopted)
+		return 1;
+	agent_teardown(agent);
+	free(agent);
+	return 1;
 }
 
 int agent_run(const struct module_start *start)
 {
 	struct agent *agent = calloc(1, sizeof(*agent));
-	bool kept;
 	int error;
 
 	if (!agent)
@@ -520,31 +550,27 @@ int agent_run(const struct module_start *start)
 	agent->recipe = start->recipe;
 	agent->incarnation = start->incarnation;
 	agent->start_ms = clock_ms();
-	log_setup("agent", LOG_LEVEL_INFO, 0);
-	error = config_read(agent, &kept);
-	if (error)
-		goto free_agent;
+	error = config_read(agent);
+	if (error) {
+		free(agent);
+		return 1;
+	}
 	log_setup("agent", agent->config.log_level, agent->config.log_target == CONFIG_LOG_JOURNAL);
 	error = agent_setup(agent, start);
 	if (error) {
 		log_error("cannot start: %s", strerror(-error));
-		goto free_agent;
+		free(agent);
+		return 1;
 	}
 	error = pools_open(agent);
 	if (!error)
 		error = agent_watch(agent, &agent->listener, EPOLLIN);
 	if (error) {
-		log_error("cannot start: %s", strerror(-error));
-		/* What is here is the keeper's to give to another: only what was begun by this one is taken down. */
-		if (!start->restarts)
-			agent_teardown(agent);
-		goto free_agent;
+		log_error("cannot serve: %s", strerror(-error));
+		return agent_give_up(agent);
 	}
-	if (!kept)
-		config_keep(agent);
-	else if (start->restarts)
-		control_catch_up(agent);
-	keeper_send(agent, &(struct keep_message){ .what = KEEP_READY }, NULL, 0);
+	agent_keep_config(agent);
+	agent_tell_keeper(agent, &(struct keep_message){ .what = KEEP_READY }, NULL, 0);
 	for (uint32_t i = 0; i < agent->pool_count; i++)
 		recover_resume(agent->pools[i]);
 	event_publish(agent, EVENT_AGENT_START, NULL, 0, agent->incarnation, "agent start %llu",
@@ -552,7 +578,6 @@ int agent_run(const struct module_start *start)
 	agent_loop(agent);
 	log_debug("agent stops");
 	agent_teardown(agent);
-free_agent:
 	free(agent);
-	return error ? 1 : 0;
+	return 0;
 }

@@ -10,6 +10,7 @@
 #include "agent/config.h"
 #include "agent/module.h"
 #include "agent/recipe.h"
+#include "agent/upgrade.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,6 +45,7 @@ struct agent {
 	uint64_t refused_ms; /* when one was last turned away */
 	/* Tokens that a new front has still to be told: from this pool and session on. Done when token_pool is pool_count. */
 	uint32_t token_pool, token_session;
+	struct upgrade upgrade;
 	struct session *graveyard; /* ended within this pass of the loop; freed at its end */
 };
 
@@ -52,6 +54,8 @@ int agent_run(const struct module_start *start);
 
 int agent_watch(struct agent *agent, struct event_source *source, uint32_t events);
 void agent_unwatch(struct agent *agent, struct event_source *source);
+/* agent_tell_keeper() - 0, or negative errno, which is logged. */
+int agent_tell_keeper(struct agent *agent, const struct keep_message *message, const int *fds, uint32_t fd_count);
 /* agent_need_tick() - housekeeping is due within `ms` milliseconds. */
 void agent_need_tick(struct agent *agent, uint32_t ms);
 
@@ -63,7 +67,10 @@ uint64_t wall_ms(void);
 void agent_announce_token(struct agent *agent, const struct session *session);
 
 /* What must outlive the agent: the keeper gets duplicates of `fds`. `item` says what they are. */
-void agent_hold(struct agent *agent, const struct held *item);
+int agent_hold(struct agent *agent, const struct held *item); /* 0, or negative errno, which is logged */
 void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id);
+
+/* agent_keep_config() - what is in force, to the keeper: for the next agent. */
+void agent_keep_config(struct agent *agent);
 
 #endif

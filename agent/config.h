@@ -78,6 +78,7 @@ struct config {
 	char front_user[CONFIG_NAME_BYTES]; /* the front runs as this user when gpoold is root */
 	uid_t front_uid;
 	gid_t front_gid;
+	int keep_over_restart;              /* 0 no, 1 yes */
 	int log_level;                      /* 0 error, 1 warning, 2 info, 3 debug */
 	enum config_log_target log_target;
 

@@ -1,7 +1,6 @@
 /* control.c - see control.h: the requests that steer, who may make which, and repeats. */
 #include "agent/control.h"
 
-#include "agent/config_kept.h"
 #include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/exchange.h"
@@ -9,6 +8,7 @@
 #include "agent/requests.h"
 #include "agent/session.h"
 #include "agent/spill.h"
+#include "agent/upgrade.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ int exchange_fail(struct exchange *x, int error, const char *format, ...)
 	return msg_encode_error_reply(&reply, x->sequence, NULL, x->reply, MSG_BYTES_MAX);
 }
 
-static int done(struct exchange *x, uint64_t value, const char *text)
+int exchange_done(struct exchange *x, uint64_t value, const char *text)
 {
 	struct msg_done_reply reply = { .value = value };
 
@@ -92,7 +92,7 @@ static int answer_evict(struct exchange *x)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %u on their way to be spilled", leaving);
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
-	return done(x, pages, text);
+	return exchange_done(x, pages, text);
 }
 
 static uint64_t minima_of(const struct pool *pool, const struct tenant *except)
@@ -129,7 +129,7 @@ static int answer_limit(struct exchange *x)
 			session->limit = request.limit_pages;
 			atomic_store_explicit(&pool->ledger.sessions[session->id].limit, session->limit, memory_order_relaxed);
 		}
-		return done(x, session->limit, "session limit changed");
+		return exchange_done(x, session->limit, "session limit changed");
 	}
 	tenant = pool_tenant(pool, request.tenant);
 	if (!tenant)
@@ -151,10 +151,10 @@ static int answer_limit(struct exchange *x)
 		limit);
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
-	return done(x, limit, "tenant limits changed, until the next reload");
+	return exchange_done(x, limit, "tenant limits changed, until the next reload");
 }
 
-static int reload(struct agent *agent, bool asked, char *text, size_t text_bytes)
+int control_reload(struct agent *agent, char *text, size_t text_bytes)
 {
 	struct config *next = malloc(sizeof(*next));
 	struct config_error error;
@@ -190,26 +190,13 @@ static int reload(struct agent *agent, bool asked, char *text, size_t text_bytes
 	free(next);
 	log_setup("agent", agent->config.log_level, agent->config.log_target == CONFIG_LOG_JOURNAL);
 	for (uint32_t i = 0; i < agent->pool_count; i++) {
-		if (asked)
-			pool_limits_forget(agent->pools[i]);
+		pool_limits_forget(agent->pools[i]);
 		pool_configure(agent->pools[i]);
 	}
-	config_keep(agent);
+	agent_keep_config(agent);
 	log_info("reload: %s", text);
 	event_publish(agent, EVENT_RELOAD, NULL, 0, 0, "%s", text);
 	return 0;
-}
-
-int control_reload(struct agent *agent, char *text, size_t text_bytes)
-{
-	return reload(agent, true, text, text_bytes);
-}
-
-void control_catch_up(struct agent *agent)
-{
-	char text[1024];
-
-	reload(agent, false, text, sizeof(text));
 }
 
 static int answer_reload(struct exchange *x)
@@ -219,7 +206,7 @@ static int answer_reload(struct exchange *x)
 
 	text[0] = '\0';
 	error = control_reload(x->agent, text, sizeof(text));
-	return error ? exchange_fail(x, error, "%s", text) : done(x, 0, text);
+	return error ? exchange_fail(x, error, "%s", text) : exchange_done(x, 0, text);
 }
 
 struct verb {
@@ -237,9 +224,12 @@ static const struct verb verbs[] = {
 	{ MSG_TYPE_clients_request, SESSION_OBSERVER, false, answer_clients },
 	{ MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants },
 	{ MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check },
+	{ MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles },
 	{ MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict },
 	{ MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit },
 	{ MSG_TYPE_reload_request, SESSION_ADMIN, true, answer_reload },
+	{ MSG_TYPE_upgrade_request, SESSION_ADMIN, true, answer_upgrade },
+	{ MSG_TYPE_role_remove_request, SESSION_ADMIN, true, answer_role_remove },
 };
 
 static const struct verb *verb_of(unsigned type)
@@ -313,7 +303,7 @@ void control_recover(struct pool *pool)
 		char text[128];
 
 		snprintf(text, sizeof(text), "%llu pages evicted, then the agent was restarted", (unsigned long long)pages);
-		x.reply_bytes = done(&x, pages, text);
+		x.reply_bytes = exchange_done(&x, pages, text);
 		answer_keep(&x);
 	}
 	verb_end(pool);
@@ -344,25 +334,37 @@ static int answer(struct exchange *x, unsigned type)
 	return x->reply_bytes;
 }
 
+void control_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct exchange x = { .agent = agent, .id = later->id, .sequence = later->sequence, .reply = reply };
+
+	x.reply_bytes = error ? exchange_fail(&x, error, "%s", text) : exchange_done(&x, 0, text);
+	x.session = session_by_token(agent, later->token);
+	if (x.session && x.reply_bytes > 0)
+		answer_keep(&x);
+	if (x.reply_bytes > 0)
+		front_send(agent, x.id, reply, (uint32_t)x.reply_bytes);
+}
+
 void control_packet(struct agent *agent, const uint8_t *packet, size_t length)
 {
 	static uint8_t reply[MSG_BYTES_MAX];
 	struct exchange x = { .agent = agent, .reply = reply };
 	struct msg_envelope envelope;
-	uint64_t id;
 	int bytes;
 
-	if (length <= sizeof(id))
+	if (length <= sizeof(x.id))
 		return;
-	memcpy(&id, packet, sizeof(id));
-	x.request = packet + sizeof(id);
-	x.request_bytes = length - sizeof(id);
-	if (!id || msg_envelope_read(&envelope, x.request, x.request_bytes))
+	memcpy(&x.id, packet, sizeof(x.id));
+	x.request = packet + sizeof(x.id);
+	x.request_bytes = length - sizeof(x.id);
+	if (!x.id || msg_envelope_read(&envelope, x.request, x.request_bytes))
 		return;
 	x.sequence = envelope.sequence;
 	/* The front has looked already; it is the process that may be taken over. */
 	x.session = session_by_token(agent, envelope.token);
 	bytes = x.session ? answer(&x, envelope.type) : exchange_fail(&x, -EACCES, "the token is not of a live session; attach again");
 	if (bytes > 0)
-		front_send(agent, id, reply, (uint32_t)bytes);
+		front_send(agent, x.id, reply, (uint32_t)bytes);
 }

@@ -14,14 +14,18 @@ struct exchange {
 	struct session *session;
 	const uint8_t *request;
 	size_t request_bytes;
+	uint64_t id; /* the front's, for the answer */
 	uint64_t sequence;
 	uint8_t *reply; /* [MSG_BYTES_MAX] */
 	int reply_bytes;
 };
 
-/* Handlers return the length of what they wrote to reply, or negative errno. */
+/* Handlers return the length of what they wrote to reply, or negative errno; 0: the answer comes later, by control_answer_later(). */
 int exchange_fail(struct exchange *x, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* exchange_done() - it took effect. */
+int exchange_done(struct exchange *x, uint64_t value, const char *text);
 int exchange_malformed(struct exchange *x);
+int exchange_done(struct exchange *x, uint64_t value, const char *text);
 /* exchange_pool() - by name, the first for an empty one; NULL: there is none, which exchange_no_pool() says. */
 struct pool *exchange_pool(struct exchange *x, const char *name);
 int exchange_no_pool(struct exchange *x, const char *name);
@@ -37,5 +41,9 @@ int answer_pins(struct exchange *x);
 int answer_clients(struct exchange *x);
 int answer_tenants(struct exchange *x);
 int answer_check(struct exchange *x);
+
+/* control_roles.c */
+int answer_roles(struct exchange *x);
+int answer_role_remove(struct exchange *x);
 
 #endif

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 struct parts {
-	size_t runs, sessions, objects, pages, slots, bytes;
+	size_t runs, sessions, objects, roles, pages, slots, bytes;
 };
 
 static size_t round_up(size_t bytes)
@@ -22,7 +22,8 @@ static struct parts parts_of(uint32_t page_count, uint32_t slot_count)
 	parts.runs = round_up(sizeof(struct ledger_header));
 	parts.sessions = round_up(parts.runs + page_count * sizeof(struct page_run));
 	parts.objects = round_up(parts.sessions + POOL_SESSIONS * sizeof(struct ledger_session));
-	parts.pages = round_up(parts.objects + POOL_OBJECTS * sizeof(struct ledger_object));
+	parts.roles = round_up(parts.objects + POOL_OBJECTS * sizeof(struct ledger_object));
+	parts.pages = round_up(parts.roles + POOL_ROLES * sizeof(struct ledger_role));
 	parts.slots = round_up(parts.pages + page_count * sizeof(struct ledger_page));
 	parts.bytes = round_up(parts.slots + slot_count * sizeof(struct ledger_slot));
 	return parts;
@@ -37,6 +38,7 @@ static void ledger_over(void *base, uint32_t page_count, uint32_t slot_count, st
 	ledger->runs = (struct page_run *)(void *)(at + parts.runs);
 	ledger->sessions = (struct ledger_session *)(void *)(at + parts.sessions);
 	ledger->objects = (struct ledger_object *)(void *)(at + parts.objects);
+	ledger->roles = (struct ledger_role *)(void *)(at + parts.roles);
 	ledger->pages = (struct ledger_page *)(void *)(at + parts.pages);
 	ledger->slots = (struct ledger_slot *)(void *)(at + parts.slots);
 	ledger->bytes = parts.bytes;

@@ -6,7 +6,8 @@
  * Crash rule: the agent may die between any two stores; recover.c says what each half-done step becomes. So a record is filled
  * first and its state stored last, and a step that touches several words stands in the journal before the first of them changes.
  *
- *   header | runs struct page_run[page_count] | sessions[POOL_SESSIONS] | objects[POOL_OBJECTS] | pages[page_count] | slots[slot_count]
+ *   header | runs struct page_run[page_count] | sessions[POOL_SESSIONS] | objects[POOL_OBJECTS] | roles[POOL_ROLES] |
+ *   pages[page_count] | slots[slot_count]
  */
 #ifndef GPOOL_AGENT_LEDGER_H
 #define GPOOL_AGENT_LEDGER_H
@@ -86,6 +87,15 @@ struct ledger_object {
 	_Atomic uint64_t readers[POOL_SESSIONS / 64];
 };
 
+/*
+ * Beside struct role_record of the pool segment: who waits for it, by session; 0: does not. The lowest arrival is next. One store
+ * joins the row and one leaves it, so there is no list to find half-linked. Rows of roles that nobody uses are never touched.
+ */
+struct ledger_role {
+	_Atomic uint64_t arrivals; /* numbers given; stored before the number is used */
+	_Atomic uint64_t standbys[POOL_SESSIONS];
+};
+
 struct ledger_page {
 	uint8_t domain;    /* whose bytes are in it, trust domain plus 1; 0: nobody's, zeros */
 	uint8_t doubt;     /* 1: leased, and its predecessor's death left open whether the agent has taken it; see recover.c */
@@ -144,6 +154,7 @@ struct ledger {
 	struct page_run *runs;           /* [page_count]: of the journal, and scratch of one grant */
 	struct ledger_session *sessions; /* [POOL_SESSIONS] */
 	struct ledger_object *objects;   /* [POOL_OBJECTS] */
+	struct ledger_role *roles;       /* [POOL_ROLES] */
 	struct ledger_page *pages;       /* [page_count] */
 	struct ledger_slot *slots;       /* [slot_count] */
 	size_t bytes;

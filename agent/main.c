@@ -24,6 +24,7 @@ static const char usage[] =
 	"  -p, --pool KEY=VALUE,.. a pool, as in name=gpu0,backend=host,size=2GiB,page_size=2MB; may be repeated;\n"
 	"                          the default file is not read then\n"
 	"  -s, --set KEY=VALUE     any setting, as in eviction.start=85; may be repeated\n"
+	"      --module FILE       code of the other processes (default: gpoold-agent.so beside this program, else as installed)\n"
 	"      --check-config      check the configuration and exit\n"
 	"      --print-config      print every setting with its meaning, range and default, and exit\n"
 	"  -f, --foreground        stay in the foreground (always so; accepted for habit's sake)\n"
@@ -31,9 +32,9 @@ static const char usage[] =
 	"      --version           version\n"
 	"\n"
 	"SIGTERM stops it in order and leaves nothing behind; SIGHUP reloads the configuration.\n"
-	"Exit status: 0 stopped on purpose, 1 could not start or go on, 2 wrong use or configuration.\n";
+	"Exit status: 0 stopped on purpose, 1 could not start, 2 wrong use or configuration.\n";
 
-enum { OPTION_CHECK = 256, OPTION_PRINT, OPTION_VERSION };
+enum { OPTION_CHECK = 256, OPTION_PRINT, OPTION_VERSION, OPTION_MODULE };
 
 static const struct option options[] = {
 	{ "config", required_argument, NULL, 'c' },
@@ -41,6 +42,7 @@ static const struct option options[] = {
 	{ "pool", required_argument, NULL, 'p' },
 	{ "set", required_argument, NULL, 's' },
 	{ "foreground", no_argument, NULL, 'f' },
+	{ "module", required_argument, NULL, OPTION_MODULE },
 	{ "check-config", no_argument, NULL, OPTION_CHECK },
 	{ "print-config", no_argument, NULL, OPTION_PRINT },
 	{ "help", no_argument, NULL, 'h' },
@@ -60,6 +62,7 @@ int main(int argc, char **argv)
 	static struct recipe recipe;
 	static struct config config;
 	struct config_error error;
+	const char *module = NULL;
 	bool check = false, print = false;
 	int option;
 
@@ -82,6 +85,9 @@ int main(int argc, char **argv)
 			recipe.sets[recipe.set_count++] = optarg;
 			break;
 		case 'f':
+			break;
+		case OPTION_MODULE:
+			module = optarg;
 			break;
 		case OPTION_CHECK:
 			check = true;
@@ -116,5 +122,5 @@ int main(int argc, char **argv)
 		puts("the configuration is good");
 		return 0;
 	}
-	return keeper_run(&recipe, &config);
+	return keeper_run(&recipe, &config, module);
 }

@@ -46,6 +46,12 @@ struct module_start {
 	int keeper_fd; /* agent: SOCK_SEQPACKET towards the keeper */
 	uint32_t pool; /* mover: whose */
 	int parent;    /* the keeper's pid */
+	/*
+	 * 1: pools and held are those of another run of gpoold. Its sessions cannot go on: their segments and pidfds are held, their
+	 * connections are not (fds of -1), and the pool segment is a copy of the one that they look at. Zero again from the first
+	 * KEEP_READY on.
+	 */
+	uint32_t adopted;
 };
 
 /* What a device is: asked in a child, since the keeper never touches a driver. */

@@ -48,32 +48,43 @@ static int export_all(struct physical *physical)
 	return 0;
 }
 
-int physical_create(struct physical *physical, const struct gpu_ops *ops, int device, uint64_t handle_bytes, uint32_t handle_count,
-	const char *pool)
+static int handle_create(struct physical *physical, uint32_t handle, const char *pool)
 {
-	int error;
+	int error = gpu_create(physical->gpu, physical->handle_bytes, &physical->handles[handle]);
 
+	if (error)
+		log_error("cannot create handle %u of %u (%llu bytes each) for pool '%s': %s; choose a smaller size", handle,
+			physical->handle_count, (unsigned long long)physical->handle_bytes, pool, gpu_error_text());
+	return error;
+}
+
+static int physical_begin(struct physical *physical, uint64_t handle_bytes, uint32_t handle_count)
+{
 	memset(physical, 0, sizeof(*physical));
 	physical->handle_bytes = handle_bytes;
 	physical->handle_count = handle_count;
 	physical->handles = calloc(handle_count, sizeof(*physical->handles));
 	physical->exports = calloc(handle_count, sizeof(*physical->exports));
-	if (!physical->handles || !physical->exports) {
-		error = -ENOMEM;
+	return physical->handles && physical->exports ? 0 : -ENOMEM;
+}
+
+int physical_create(struct physical *physical, const struct gpu_ops *ops, int device, uint64_t handle_bytes, uint32_t handle_count,
+	const char *pool)
+{
+	int error;
+
+	error = physical_begin(physical, handle_bytes, handle_count);
+	if (error)
 		goto destroy;
-	}
 	error = gpu_open(ops, device, GPU_OPEN_OWNER, &physical->gpu);
 	if (error) {
 		log_error("cannot open device %d of back end '%s' for pool '%s': %s", device, ops->name, pool, gpu_error_text());
 		goto destroy;
 	}
 	for (uint32_t i = 0; i < handle_count; i++) {
-		error = gpu_create(physical->gpu, handle_bytes, &physical->handles[i]);
-		if (error) {
-			log_error("cannot create handle %u of %u (%llu bytes each) for pool '%s': %s; choose a smaller size", i, handle_count,
-				(unsigned long long)handle_bytes, pool, gpu_error_text());
+		error = handle_create(physical, i, pool);
+		if (error)
 			goto destroy;
-		}
 		physical->created = i + 1;
 		if ((i + 1) % 8192 == 0)
 			log_info("pool '%s': %u of %u handles created", pool, i + 1, handle_count);
@@ -90,12 +101,79 @@ destroy:
 	return error;
 }
 
+/* Whether one export stands for all: then the file behind it is as long as all of them, which no file of one handle is. */
+static bool is_arena(const struct physical *physical, const struct held *first)
+{
+	uint64_t end = first->value + physical->handle_count * physical->handle_bytes;
+	struct stat stat;
+
+	return fstat(first->fds[0], &stat) == 0 && S_ISREG(stat.st_mode) && (uint64_t)stat.st_size >= end;
+}
+
+static int adopt_all(struct physical *physical, uint32_t pool_index, const struct held *held, uint32_t held_count)
+{
+	for (uint32_t i = 0; i < held_count; i++) {
+		const struct held *item = &held[i];
+
+		if (item->kind != KEEP_HANDLE || item->pool != pool_index)
+			continue;
+		if (item->id >= physical->handle_count || item->fd_count != 1 || item->value2 != physical->handle_bytes)
+			return -EBADMSG;
+		physical->exports[item->id] = (struct gpu_export){ item->fds[0], item->value, item->value2 };
+		physical->exported++;
+		if (item->id == 0 && is_arena(physical, item))
+			physical->arena = true;
+	}
+	return physical->arena && physical->exported != 1 ? -EBADMSG : 0;
+}
+
+/* exports[] has holes, each of length 0. */
+static int adopt_complete(struct physical *physical, const struct gpu_ops *ops, int device, const char *pool)
+{
+	uint32_t missing = physical->handle_count - physical->exported;
+	int error = gpu_open(ops, device, GPU_OPEN_OWNER, &physical->gpu);
+
+	if (error)
+		return error;
+	log_warning("pool '%s': %u of %u handles are missing; they are created", pool, missing, physical->handle_count);
+	for (uint32_t i = 0; i < physical->handle_count && !error; i++) {
+		if (physical->exports[i].length)
+			continue;
+		error = handle_create(physical, i, pool);
+		physical->created = i + 1;
+		if (!error)
+			error = gpu_export(physical->gpu, physical->handles[i], &physical->exports[i]);
+		if (!error)
+			physical->exported++;
+	}
+	return error;
+}
+
+int physical_adopt(struct physical *physical, const struct gpu_ops *ops, int device, uint64_t handle_bytes, uint32_t handle_count,
+	const char *pool, uint32_t pool_index, const struct held *held, uint32_t held_count)
+{
+	int error = physical_begin(physical, handle_bytes, handle_count);
+
+	if (!error)
+		error = adopt_all(physical, pool_index, held, held_count);
+	if (!error && !physical->arena && physical->exported < handle_count)
+		error = adopt_complete(physical, ops, device, pool);
+	if (!error)
+		return 0;
+	log_error("cannot take over the memory of pool '%s': %s", pool, strerror(-error));
+	/* The held descriptors stay as they are, for another try. */
+	physical->exported = 0;
+	physical_destroy(physical);
+	return error;
+}
+
 void physical_destroy(struct physical *physical)
 {
 	for (uint32_t i = 0; i < physical->exported; i++)
 		close(physical->exports[i].fd);
 	for (uint32_t i = 0; i < physical->created; i++)
-		gpu_release(physical->gpu, physical->handles[i]);
+		if (physical->handles[i])
+			gpu_release(physical->gpu, physical->handles[i]);
 	if (physical->gpu)
 		gpu_close(physical->gpu);
 	free(physical->handles);

@@ -4,6 +4,7 @@
 #ifndef GPOOL_AGENT_PHYSICAL_H
 #define GPOOL_AGENT_PHYSICAL_H
 
+#include "agent/keeper/channel.h"
 #include "cuda/gpu.h"
 
 #include <stdbool.h>
@@ -15,7 +16,7 @@ struct physical {
 	uint64_t handle_bytes;
 	uint32_t handle_count;
 	bool arena;      /* all handles lie one after the other behind exports[0] */
-	uint64_t *handles;
+	uint64_t *handles; /* 0: adopted, no handle in this process */
 	struct gpu_export *exports; /* [handle_count], or [1] for an arena */
 	uint32_t created, exported;
 };
@@ -23,6 +24,15 @@ struct physical {
 /* physical_create() - all handles of a pool; logs its progress, since 40,960 of them take seconds on a GPU. */
 int physical_create(struct physical *physical, const struct gpu_ops *ops, int device, uint64_t handle_bytes, uint32_t handle_count,
 	const char *pool);
+
+/*
+ * physical_adopt() - the same out of what the keeper has held since an agent made it, without a call to a driver: an export is all
+ * that is ever passed on. Handles that are missing are created: a set is that of an agent that died before it served, so nobody has
+ * seen them. -EBADMSG: what is held cannot be this pool's memory.
+ */
+int physical_adopt(struct physical *physical, const struct gpu_ops *ops, int device, uint64_t handle_bytes, uint32_t handle_count,
+	const char *pool, uint32_t pool_index, const struct held *held, uint32_t held_count);
+/* physical_destroy() - what was created here goes, and what was adopted when the keeper lets go of it too. */
 void physical_destroy(struct physical *physical);
 
 #endif

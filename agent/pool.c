@@ -332,6 +332,47 @@ static void words_read(struct pool *pool)
 	pool->leased = by_state[PAGE_LEASED] + by_state[PAGE_MOVING] + by_state[PAGE_QUARANTINED];
 }
 
+static bool memory_is_held(const struct pool *pool)
+{
+	const struct module_start *start = pool->agent->start;
+
+	for (uint32_t i = 0; i < start->held_count; i++)
+		if (start->held[i].kind == KEEP_HANDLE && start->held[i].pool == pool->index)
+			return true;
+	return false;
+}
+
+/* A successor must find every handle that anybody may have mapped: so without the keeper's hold on all of them nobody gets any. */
+static int memory_hold(struct pool *pool)
+{
+	int error = 0;
+
+	for (uint32_t i = 0; i < pool->physical.exported && !error; i++)
+		error = agent_hold(pool->agent, &(struct held){ .kind = KEEP_HANDLE, .pool = pool->index, .id = i, .fd_count = 1,
+			.fds = { pool->physical.exports[i].fd }, .value = pool->physical.exports[i].offset,
+			.value2 = pool->physical.exports[i].length });
+	if (error)
+		physical_destroy(&pool->physical);
+	return error;
+}
+
+static int memory_start(struct pool *pool, const struct module_pool *start, uint32_t handles)
+{
+	const struct pool_header *header = start->segment.header;
+	const struct gpu_ops *ops = gpu_backend(header->backend);
+	uint32_t held = pool->agent->start->held_count;
+	int error;
+
+	if (memory_is_held(pool)) {
+		error = physical_adopt(&pool->physical, ops, start->device, start->handle_bytes, handles, header->name, pool->index,
+			pool->agent->start->held, held);
+		/* Where nothing was created the keeper has it all. */
+		return error || !pool->physical.created ? error : memory_hold(pool);
+	}
+	error = physical_create(&pool->physical, ops, start->device, start->handle_bytes, handles, header->name);
+	return error ? error : memory_hold(pool);
+}
+
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **result)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
@@ -350,13 +391,9 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	pool->page_count = header->page_count;
 	pool->session_next = 1;
 	TAILQ_INIT(&pool->waiters);
-	error = physical_create(&pool->physical, gpu_backend(header->backend), start->device, start->handle_bytes, handles, header->name);
+	error = memory_start(pool, start, handles);
 	if (error)
 		goto free_pool;
-	for (uint32_t i = 0; i < pool->physical.exported; i++)
-		agent_hold(agent, &(struct held){ .kind = KEEP_HANDLE, .pool = index, .id = i, .fd_count = 1,
-			.fds = { pool->physical.exports[i].fd }, .value = pool->physical.exports[i].offset,
-			.value2 = pool->physical.exports[i].length });
 	error = free_runs_init(&pool->free, 0, header->reserved_first);
 	if (error)
 		goto destroy_physical;

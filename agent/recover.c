@@ -6,6 +6,7 @@
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/roles.h"
 #include "agent/session.h"
 #include "agent/spill.h"
 #include "shm/doorbell.h"
@@ -251,6 +252,7 @@ int recover_pool(struct pool *pool)
 	looks_end(pool);
 	spill_recover(pool);
 	control_recover(pool);
+	roles_recover(pool);
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		struct session *session = pool->sessions[id];
 

@@ -1,11 +1,13 @@
 #include "agent/session.h"
 
 #include "agent/crash_point.h"
+#include "agent/descriptors.h"
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
 #include "agent/log.h"
 #include "agent/requests.h"
+#include "agent/roles.h"
 #include "agent/spill.h"
 #include "shm/doorbell.h"
 
@@ -236,6 +238,21 @@ static void send_detached(const struct session *session, uint64_t sequence)
 		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
 }
 
+/* The asker takes the answer by the sequence number that it gave its question. */
+static void send_role(struct session *session, const struct msg_role_request *request, uint64_t sequence)
+{
+	struct msg_role_reply reply;
+	uint8_t buffer[MSG_LARGEST_role_reply];
+	int length, error;
+
+	role_serve(session, request, &reply);
+	length = msg_encode_role_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
+	error = length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
+	if (error)
+		log_debug("session %u ('%s') does not take an answer: %s; it will ask again", session->id, session->name,
+			strerror(-error));
+}
+
 static bool process_ended(const struct session *session)
 {
 	struct pollfd look = { .fd = session->pidfd.fd, .events = POLLIN };
@@ -254,6 +271,7 @@ static void connection_closed(struct session *session)
 	session->state = SESSION_CLOSING;
 	session->closing_ms = clock_ms();
 	requests_forget(session);
+	roles_withdraw(session);
 	agent_need_tick(session->pool->agent, CLOSING_GRACE_MS);
 }
 
@@ -263,6 +281,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
 	uint8_t buffer[512];
 	struct msg_envelope envelope;
 	struct msg_handles_request handles;
+	struct msg_role_request role;
 	int length;
 
 	(void)events;
@@ -285,6 +304,12 @@ static void socket_ready(struct event_source *source, uint32_t events)
 			session_damage(session, "a handles request that cannot be");
 		else
 			send_handles(session, envelope.sequence, handles.first, handles.count);
+		return;
+	case MSG_TYPE_role_request:
+		if (msg_decode_role_request(&role, buffer, (size_t)length))
+			session_damage(session, "a role request that cannot be");
+		else
+			send_role(session, &role, envelope.sequence);
 		return;
 	case MSG_TYPE_detach_request:
 		/* Ended first: an agent that dies between the two must not have said it for nothing. The socket outlives this pass. */
@@ -369,8 +394,8 @@ static void ledger_state(const struct session *session, enum ledger_session_stat
 	crash_point();
 }
 
-/* What the next agent cannot find elsewhere. */
-static void ledger_write(const struct session *session)
+/* What the next agent cannot find elsewhere. Without it, and the keeper's hold, there is no session. */
+static int ledger_write(const struct session *session)
 {
 	struct ledger_session *record = ledger_of(session);
 
@@ -386,7 +411,7 @@ static void ledger_write(const struct session *session)
 	snprintf(record->name, sizeof(record->name), "%s", session->name);
 	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
 	ledger_state(session, LEDGER_SESSION_ADMITTING);
-	agent_hold(session->pool->agent, &(struct held){
+	return agent_hold(session->pool->agent, &(struct held){
 		.kind = KEEP_SESSION, .pool = session->pool->index, .id = session->id, .fd_count = 4,
 		.fds = { session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd } });
 }
@@ -500,7 +525,14 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 		session_free(session);
 		return error;
 	}
-	ledger_write(session);
+	error = ledger_write(session);
+	if (error) {
+		ledger_state(session, LEDGER_SESSION_NONE);
+		session_unwatch(session);
+		session->socket.fd = session->pidfd.fd = -1;
+		session_free(session);
+		return error;
+	}
 	session_enter(session);
 	record_write(session, SESSION_RECORD_LIVE);
 	pool_count(pool, POOL_COUNT_ATTACHES, 1);
@@ -542,6 +574,11 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 			request->tenant);
 	if (pool->session_count >= agent->config.limits.sessions)
 		return refuse(socket, -EUSERS, "%u sessions are attached, the limit; raise limits.sessions", pool->session_count);
+	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
+		return refuse(socket, -EMFILE,
+			"a session takes %d descriptors, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are left; raise "
+			"LimitNOFILE= of its unit",
+			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
 	if (error)
 		return refuse(socket, error, "the agent cannot make a session: %s", strerror(-error));
@@ -654,6 +691,7 @@ void session_end(struct session *session, enum session_end how)
 	pool->agent->graveyard = session;
 	if (how == SESSION_END_STOP)
 		return;
+	roles_session_end(session, how == SESSION_END_DEATH);
 	if (how == SESSION_END_DEATH && session->role == SESSION_WORKER)
 		pool_count(pool, POOL_COUNT_DEATHS, 1);
 	if (session->role == SESSION_WORKER) {

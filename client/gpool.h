@@ -320,6 +320,67 @@ GPOOL_API int gpool_prepare(struct gpool *pool, uint32_t page_count, const struc
 GPOOL_API int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry);
 GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block);
 
+/* ---- roles ---- */
+
+/*
+ * A role is a name that one session of a pool holds at a time: the engine that serves, while others stand by. The agent grants it;
+ * the kernel tells the agent of the holder's death, and nothing less than that, a release or a close takes a role away: no time-out,
+ * no missed heartbeat. So a holder that is stopped, or has lost its connection, keeps the role until its process has ended, and
+ * when a standby has it, nothing of the old holder runs any more, on this machine or its GPUs.
+ *
+ * What the holder does elsewhere (a request to a server, a file) may arrive late all the same: send the token along, and let the
+ * other side refuse one that is lower than it has seen.
+ */
+struct gpool_role {
+	uint64_t token;   /* fencing token: each grant has a higher one than all before in this pool */
+	uint32_t index;   /* the role's place in the pool's table */
+	uint32_t session; /* holder: gpool_session() */
+};
+GPOOL_ASSERT_SIZE(gpool_role, 16);
+
+/*
+ * gpool_role_acquire() - hold a role; wait for it while another session does, in order of arrival.
+ *
+ * A role exists from its first acquisition on and belongs to the tenant of who made that. It keeps its place, one of 64 in each pool,
+ * when nobody holds it ('poolctl roles remove NAME' frees the place).
+ *
+ * @name:       1 to 63 bytes of printable UTF-8
+ * @timeout_ms: longest wait, milliseconds; 0: do not wait, -1: no limit
+ * @role:       receives the token
+ *
+ * Return: 0, or
+ *   -ETIMEDOUT  another session holds it, and the time is over; this one waits no longer
+ *   -EALREADY   this process has the role, or another thread of it waits for it
+ *   -EACCES     the role is another tenant's
+ *   -EPERM      a session that only reads
+ *   -ENOSPC     64 roles have names
+ *   -EINVAL     a name that cannot be, timeout_ms below -1
+ *   -EPIPE      the agent has ended this session, or does not answer: then the role may be, or become, this process's until it
+ *               asks again or closes
+ *   -ENOMEM, -EPROTO, -ECHILD
+ *
+ * Cost: a round trip to the agent; while waiting a sleep in the kernel. An agent that restarts meanwhile keeps who waits, in order.
+ */
+GPOOL_API int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role);
+
+/*
+ * gpool_role_check() - whether this process holds the role by this token. 0, -ESTALE (given back, or taken over), -EINVAL, -ECHILD.
+ * Two loads. What it says was true when it looked; a role does not go away from a process that neither releases nor closes.
+ */
+GPOOL_API int gpool_role_check(const struct gpool *pool, const struct gpool_role *role);
+
+/*
+ * gpool_role_release() - give it back; the first standby has it when this returns. gpool_close() does the same. What GPU work of the
+ * holder still runs is the holder's to wait for. Return: 0, -ESTALE (not ours), -EPIPE, -EPROTO, -ECHILD.
+ */
+GPOOL_API int gpool_role_release(struct gpool *pool, const struct gpool_role *role);
+
+/*
+ * gpool_role_get() - who holds a role: any session may look. *session 0: nobody, and *token is the last holder's. Either may be NULL.
+ * Return: 0, -ENOENT (no role of that name), -EINVAL, -ECHILD. No system call.
+ */
+GPOOL_API int gpool_role_get(const struct gpool *pool, const char *name, uint32_t *session, uint64_t *token);
+
 /* ---- events ---- */
 
 enum gpool_event_kind {
@@ -334,7 +395,10 @@ enum gpool_event_kind {
 	GPOOL_EVENT_RELOAD = 9,
 	GPOOL_EVENT_FRONT_RESTART = 10,
 	GPOOL_EVENT_DAMAGE = 11,
-	GPOOL_EVENT_SPILL_ERROR = 20 /* content could not be spilled (it stayed), or not be read back (it is lost) */
+	GPOOL_EVENT_ROLE_GRANTED = 15, /* value: token */
+	GPOOL_EVENT_ROLE_FREED = 16,   /* value: token */
+	GPOOL_EVENT_TAKEOVER = 17,     /* a standby has the role of a dead session; value: token */
+	GPOOL_EVENT_SPILL_ERROR = 20   /* content could not be spilled, and stayed, or not be read back, and is lost */
 };
 
 struct gpool_event {

@@ -20,9 +20,11 @@ const char *gpool_strerror(int error)
 	case E2BIG:
 		return "options of a newer library, with a field set that this one does not know";
 	case EACCES:
-		return "this user may not attach, or not to this tenant or in this role";
+		return "this user may not attach, or not to this tenant or in this role; or what is asked for is another tenant's";
 	case EAGAIN:
 		return "not possible at this moment";
+	case EALREADY:
+		return "this process has that role already, or waits for it";
 	case EBADMSG:
 		return "an answer that is no message of the protocol";
 	case EBUSY:
@@ -44,11 +46,11 @@ const char *gpool_strerror(int error)
 	case ENODEV:
 		return "the pool's device or back end cannot be opened in this process";
 	case ENOENT:
-		return "no agent listens there";
+		return "no agent listens there, or nothing of that name is there";
 	case ENOMEM:
 		return "out of host memory, or pages could not be mapped into this process";
 	case ENOSPC:
-		return "not enough pages free or evictable";
+		return "not enough pages free or evictable, or no place left in a table of names";
 	case ENXIO:
 		return "no pool or tenant of that name";
 	case EOPNOTSUPP:
@@ -60,7 +62,7 @@ const char *gpool_strerror(int error)
 	case EPROTO:
 		return "agent and library disagree on the protocol or the layout of shared memory";
 	case ESTALE:
-		return "the block is gone: freed or evicted";
+		return "the block is gone: freed or evicted; or the role is not ours any more";
 	case ETIMEDOUT:
 		return "not in time";
 	case EUSERS:

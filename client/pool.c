@@ -1,9 +1,11 @@
 /* pool.c - attaching to a pool and detaching; what a fork means. See pool.h. */
 #include "client/pool.h"
 
+#include "client/attach_call.h"
 #include "client/control.h"
 #include "client/deferred.h"
 #include "client/events.h"
+#include "client/role.h"
 #include "client/span.h"
 #include "client/spill.h"
 #include "client/stitch.h"
@@ -314,6 +316,7 @@ static struct gpool *pool_allocate(void)
 	pool->socket = -1;
 	pool->doorbell = -1;
 	pthread_mutex_init(&pool->attach_lock, NULL);
+	pthread_mutex_init(&pool->roles_lock, NULL);
 	pthread_mutex_init(&pool->request_lock, NULL);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* a wait must not follow a clock that is set */
@@ -329,6 +332,7 @@ static void pool_destroy_parts(struct gpool *pool)
 {
 	control_close(pool->control);
 	events_close(pool->events);
+	role_close(pool);
 	/* Work first, then what it used, then the device. */
 	stream_close_all(pool);
 	span_close(pool);
@@ -350,6 +354,7 @@ static void pool_release(struct gpool *pool)
 	session_segment_close(&pool->session);
 	pool_segment_close(&pool->segment);
 	pthread_mutex_destroy(&pool->attach_lock);
+	pthread_mutex_destroy(&pool->roles_lock);
 	pthread_mutex_destroy(&pool->request_lock);
 	pthread_cond_destroy(&pool->request_free);
 	pthread_mutex_destroy(&pool->control_lock);
@@ -361,11 +366,15 @@ static void pool_release(struct gpool *pool)
 static void detach(struct gpool *pool)
 {
 	const struct msg_detach_request request = { 0 };
-	uint8_t buffer[MSG_LARGEST_detach_request + MSG_LARGEST_detach_reply]; /* room for either */
+	uint8_t buffer[MSG_LARGEST_detach_request], reply[MSG_LARGEST_detach_reply];
 	int length = msg_encode_detach_request(&request, 0, pool->token, buffer, sizeof(buffer));
 
-	if (length > 0 && attach_send(pool->socket, buffer, (size_t)length, NULL, 0) == 0)
-		attach_receive(pool->socket, buffer, sizeof(buffer), NULL, 0, NULL, DETACH_MS);
+	if (length < 0)
+		return;
+	if (pool->header && pool->session.header)
+		attach_call(pool, buffer, (size_t)length, reply, sizeof(reply), NULL, 0, NULL);
+	else if (attach_send(pool->socket, buffer, (size_t)length, NULL, 0) == 0)
+		attach_receive(pool->socket, reply, sizeof(reply), NULL, 0, NULL, DETACH_MS);
 }
 
 /* An agent that ends over our request is started again, and our next connection waits for it. */

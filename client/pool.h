@@ -11,6 +11,7 @@
  *   stitches->lock   ranges of stitched blocks
  *   window->lock     imported handles and what is mapped
  *   attach_lock      one question and its answer on the attach socket
+ *   roles_lock       names of roles; nothing is taken inside it
  *   streams[].lock   one stream; nothing is taken inside it
  * spans->lock stands outside all of these: a page of spans is allocated and freed under it.
  */
@@ -40,6 +41,7 @@
 struct control;
 struct deferred_lists;
 struct events;
+struct role_claim;
 struct spans;
 struct spills;
 struct stitches;
@@ -88,6 +90,9 @@ struct gpool {
 	int doorbell;
 	uint8_t token[MSG_TOKEN_BYTES];
 	pthread_mutex_t attach_lock;
+	uint64_t attach_sequence; /* of the last question that carried a number */
+	pthread_mutex_t roles_lock;
+	struct role_claim *roles; /* roles that this process holds or waits for */
 
 	/* Requests for pages in flight. */
 	pthread_mutex_t request_lock;

@@ -1,6 +1,7 @@
 /* window.c - see window.h. */
 #include "client/window.h"
 
+#include "client/attach_call.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 
@@ -9,8 +10,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-enum { HANDLES_REPLY_MS = 10000 }; /* chosen: an agent that restarts is back long before */
 
 /* Handles that lie one after the other behind one descriptor, which is kept: importing all of them at once would take long. */
 struct handle_source {
@@ -173,23 +172,16 @@ static bool entry_fits(const struct window *window, const struct msg_handle_entr
 static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *buffer, struct msg_handles_reply *reply)
 {
 	struct msg_handles_request request = { .first = *at, .count = end - *at };
+	uint8_t request_bytes[MSG_LARGEST_handles_request];
 	int fds[ATTACH_FDS_MAX], length, error;
 	size_t fd_count = 0;
 
-	length = msg_encode_handles_request(&request, 0, pool->token, buffer, MSG_LARGEST_handles_reply);
+	length = msg_encode_handles_request(&request, 0, pool->token, request_bytes, sizeof(request_bytes));
 	if (length < 0)
 		return length;
-	pthread_mutex_lock(&pool->attach_lock);
-	/* An answer that came too late for an earlier question would be taken for ours. */
-	while (attach_receive(pool->socket, buffer, MSG_LARGEST_handles_reply, NULL, 0, NULL, 0) > 0)
-		;
-	error = attach_send(pool->socket, buffer, (size_t)length, NULL, 0);
-	if (!error)
-		error = length = attach_receive(pool->socket, buffer, MSG_LARGEST_handles_reply, fds, ATTACH_FDS_MAX, &fd_count,
-			HANDLES_REPLY_MS);
-	pthread_mutex_unlock(&pool->attach_lock);
-	if (error < 0)
-		return error;
+	length = attach_call(pool, request_bytes, (size_t)length, buffer, MSG_LARGEST_handles_reply, fds, ATTACH_FDS_MAX, &fd_count);
+	if (length < 0)
+		return length;
 	error = msg_decode_handles_reply(reply, buffer, (size_t)length);
 	if (!error)
 		error = reply->error;

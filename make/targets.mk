@@ -98,8 +98,10 @@ TRACES := $(wildcard tools/demo/traces/*)
 install: all ## install below prefix and sysconfdir
 	$(Q)rm -f $(B)/gpool.pc && $(MAKE) --no-print-directory $(B)/gpool.pc
 	$(INSTALL) -d $(DESTDIR)$(sbindir) $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
-		$(DESTDIR)$(sysconfdir)/gpool
+		$(DESTDIR)$(libdir)/gpool $(DESTDIR)$(sysconfdir)/gpool
 	$(INSTALL) -m 755 $(B)/gpoold $(DESTDIR)$(sbindir)/
+	$(INSTALL) -m 644 $(B)/gpoold-agent.so $(DESTDIR)$(libdir)/gpool/gpoold-agent.so~
+	mv -f $(DESTDIR)$(libdir)/gpool/gpoold-agent.so~ $(DESTDIR)$(libdir)/gpool/gpoold-agent.so
 	$(INSTALL) -m 755 $(addprefix $(B)/,$(TOOL_NAMES)) $(DESTDIR)$(bindir)/
 	$(INSTALL) -m 644 $(B)/libgpool.so $(DESTDIR)$(libdir)/$(LIBRARY_FILE)
 	ln -sfn $(LIBRARY_FILE) $(DESTDIR)$(libdir)/libgpool.so.$(SOVERSION)
@@ -116,12 +118,13 @@ install: all ## install below prefix and sysconfdir
 		$(INSTALL) -m 644 etc/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 
 uninstall: ## remove what install puts there, but for the configuration
-	rm -f $(DESTDIR)$(sbindir)/gpoold $(addprefix $(DESTDIR)$(bindir)/,$(TOOL_NAMES)) \
+	rm -f $(DESTDIR)$(sbindir)/gpoold $(DESTDIR)$(libdir)/gpool/gpoold-agent.so $(addprefix $(DESTDIR)$(bindir)/,$(TOOL_NAMES)) \
 		$(addprefix $(DESTDIR)$(libdir)/,$(LIBRARY_FILE) libgpool.so.$(SOVERSION) libgpool.so libgpool.a) \
 		$(DESTDIR)$(libdir)/pkgconfig/gpool.pc \
 		$(DESTDIR)$(includedir)/gpool.h \
 		$(DESTDIR)$(COMPLETION_DIR)/poolctl $(addprefix $(DESTDIR)$(TRACE_DIR)/,$(notdir $(TRACES))) \
 		$(foreach s,$(MANDIRS),$(addprefix $(DESTDIR)$(mandir)/man$(s)/,$(notdir $(call man_pages,$(s)))))
+	rmdir $(DESTDIR)$(libdir)/gpool 2>/dev/null || true
 	rmdir $(DESTDIR)$(TRACE_DIR) $(dir $(DESTDIR)$(TRACE_DIR)) 2>/dev/null || true
 
 # ---- packing ----

@@ -110,15 +110,26 @@ struct object_record {
 };
 static_assert(sizeof(struct object_record) == 320, "shared layout");
 
-/* A role that one session holds at a time. `token` goes up with each holder and fences the ones before. */
+enum role_state { ROLE_NONE, ROLE_NAMED };
+
+/*
+ * A role that one session holds at a time. `token` goes up with each holder and fences the ones before; it never goes down, also
+ * not when the place gets another name. Who reads the same token before and after `holder` (and `name`) has seen a pair that was.
+ *   grant: token + 1, then holder          release: holder = 0
+ */
 struct role_record {
-	_Atomic uint32_t holder; /* session, 0: nobody; changes after token. Standbys sleep on it */
+	_Atomic uint32_t holder; /* session, 0: nobody. Standbys sleep on it */
 	_Atomic uint32_t waiters;
 	_Atomic uint64_t token;
-	char name[POOL_NAME_BYTES]; /* empty: the place is free; written once */
-	uint64_t reserved[6];
+	char name[POOL_NAME_BYTES];
+	char tenant[POOL_NAME_BYTES]; /* whose sessions may have it: that of who came first */
+	_Atomic uint32_t state;       /* enum role_state; stored last, cleared first */
+	uint32_t reserved;
+	_Atomic uint64_t changed_ms;  /* wall clock, of the last grant or release */
+	_Atomic uint64_t takeovers;   /* grants to a standby because the holder died */
+	uint64_t more[3];
 };
-static_assert(sizeof(struct role_record) == 128, "shared layout");
+static_assert(sizeof(struct role_record) == 192, "shared layout");
 
 struct pool_header {
 	/* Written once by the keeper. */

@@ -37,7 +37,7 @@ enum {
 	SP_HEADER_BYTES = 64,       /* chosen: room in NN_RCVMAXSIZE for what REQ puts before a message: 4 bytes without hops */
 	TOKEN_BUCKETS = 4096,       /* a power of two; chosen for thousands of sessions */
 	FLIGHT_MS_MAX = 60000,      /* chosen: an agent that has not answered by then never will */
-	GRACE_MS = 1000,            /* chosen: twice the time after which clients ask again */
+	GRACE_MS = 1000,            /* for an agent that tells all tokens; afterwards requests with known ones are served */
 };
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
@@ -78,6 +78,7 @@ struct front {
 	int events;
 	int control_fd; /* readable when control has a request */
 	uint64_t started_ns;
+	bool told; /* the agent has told all tokens that there are */
 	struct pollfd *descriptors; /* [descriptors_max] for count_descriptors() */
 	uint32_t descriptors_max;   /* RLIMIT_NOFILE */
 	int descriptors_base;       /* open when nobody was connected */
@@ -265,7 +266,9 @@ static void handle_notice(struct front *front, uint8_t *message, size_t length)
 		if (nn_send(front->events, message, length, NN_DONTWAIT) < 0)
 			say("cannot publish an event of %zu bytes: %s; it is dropped", length, nn_strerror(nn_errno()));
 	} else if (msg_decode_front_token(&notice, message, length) == 0) {
-		if (!notice.valid)
+		if (notice.valid == FRONT_TOKENS_TOLD)
+			front->told = true;
+		else if (!notice.valid)
 			token_remove(front, notice.token);
 		else if (token_add(front, notice.token) < 0)
 			say("no memory for another token; its session cannot send commands");
@@ -332,12 +335,12 @@ static int forward(struct front *front, uint64_t id, const void *message, size_t
 }
 
 /*
- * A request with an unknown token: refused, but not by a front that has just started and may not have been told of all tokens.
- * Then there is no answer, the client asks again, and a session that lives is never told that it does not.
+ * A request with an unknown token: refused, but not by a front that has not been told of all tokens. Then there is no answer, the
+ * client asks again, and a session that lives is never told that it does not.
  */
 static void refuse_stranger(struct front *front, struct route *route, uint64_t sequence)
 {
-	if (now_ns() - front->started_ns < GRACE_MS * NS_PER_MS)
+	if (!front->told)
 		return;
 	if (allowance_take(&front->strangers, front->requests_per_second))
 		answer_error(front, route, sequence, -EACCES,
@@ -575,8 +578,10 @@ static int start(struct front *front, const struct front_options *options)
 static int serve(struct front *front)
 {
 	for (;;) {
+		/* Requests wait until all tokens are known: who asks again because a front has ended is answered at once. */
+		bool known = front->told || now_ns() - front->started_ns >= GRACE_MS * NS_PER_MS;
 		struct pollfd polls[2] = {
-			{.fd = front->agent_socket, .events = POLLIN}, {.fd = front->control_fd, .events = POLLIN}};
+			{.fd = front->agent_socket, .events = POLLIN}, {.fd = known ? front->control_fd : -1, .events = POLLIN}};
 		int result = 0;
 		uint64_t now;
 

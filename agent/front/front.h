@@ -37,7 +37,10 @@ enum {
 	FRONT_LEAKED_MAX = 64,       /* chosen: descriptors that belong to nothing known, before the front gives up */
 };
 
+enum { FRONT_TOKENS_TOLD = 2 }; /* front_token.valid: that was all of them */
+
 struct front_options {
+	uint32_t size;           /* sizeof(struct front_options) of who fills it; they only grow */
 	const char *control_url; /* "ipc:///path" of the REP socket */
 	const char *events_url;  /* "ipc:///path" of the PUB socket */
 	int agent_socket;        /* SOCK_SEQPACKET to the agent; the front ends when it closes */

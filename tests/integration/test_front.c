@@ -39,6 +39,7 @@
 #include "proto/attach.h"
 #include "proto/codec.h"
 
+enum { SILENCE_MS = 100 }; /* for what must not come */
 enum {
 	STUCK_SECONDS = 120,
 	SP_REQ = 0x30,
@@ -90,7 +91,7 @@ static void send_to_front(const struct fixture *fixture, uint64_t id, const uint
 	assert_int_equal(attach_send(fixture->agent, packet, FRONT_ID_BYTES + length, NULL, 0), 0);
 }
 
-static void announce(const struct fixture *fixture, const uint8_t *bytes, bool valid)
+static void announce(const struct fixture *fixture, const uint8_t *bytes, uint8_t valid)
 {
 	struct msg_front_token notice = {.valid = valid};
 	uint8_t message[MSG_LARGEST_front_token];
@@ -141,6 +142,7 @@ static void start_usual_front(struct fixture *fixture)
 {
 	start_front(fixture, usual_options());
 	announce(fixture, token, true);
+	announce(fixture, token, FRONT_TOKENS_TOLD);
 }
 
 /* Wait for the end of the front; its status as of waitpid(). */
@@ -543,18 +545,19 @@ static void test_client_survives_a_restart(void **state)
 	stop_front(fixture);
 }
 
-/* In its first second a front does not refuse what it may not have heard of: no answer, so ask again, as REQ does. */
-static void wait_until_strangers_are_refused(const struct fixture *fixture)
+/* Before a front has been told all tokens it answers nobody: what it does not know may be good. Then it does at once. */
+static void start_front_that_learns(struct fixture *fixture)
 {
-	int fd = connect_req(fixture);
-	struct pollfd wait = {.fd = fd, .events = POLLIN};
-	uint32_t id = 0;
+	struct pollfd wait = {.events = POLLIN};
+	int fd;
 
-	do
-		id++, send_version_request(fd, id, other_token, id + 1000);
-	while (poll(&wait, 1, CONTROL_RESEND_MS) == 0);
-	expect_error(fd, id, id + 1000, -EACCES);
-	assert_true(id > 1);
+	start_front(fixture, usual_options());
+	announce(fixture, token, true);
+	fd = wait.fd = connect_req(fixture);
+	send_version_request(fd, 1, other_token, 1001);
+	assert_int_equal(poll(&wait, 1, SILENCE_MS), 0);
+	announce(fixture, token, FRONT_TOKENS_TOLD);
+	expect_error(fd, 1, 1001, -EACCES);
 	close(fd);
 }
 
@@ -564,8 +567,7 @@ static void test_tokens_are_checked(void **state)
 	static struct request request;
 	int fd;
 
-	start_usual_front(fixture);
-	wait_until_strangers_are_refused(fixture);
+	start_front_that_learns(fixture);
 	fd = connect_req(fixture);
 	expect_no_request(fixture);
 
@@ -597,9 +599,8 @@ static void test_announced_tokens_are_known_at_once(void **state)
 	uint8_t fresh[MSG_TOKEN_BYTES] = {7};
 	int fd;
 
-	start_usual_front(fixture);
-	/* past its first second, when it would be silent, a refusal would come back instead of the answer */
-	wait_until_strangers_are_refused(fixture);
+	/* were it not told all, it would be silent where it has to refuse */
+	start_front_that_learns(fixture);
 	fd = connect_req(fixture);
 	for (uint32_t i = 1; i <= 2000; i++) {
 		memcpy(fresh + 4, &i, sizeof(i));

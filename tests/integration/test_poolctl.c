@@ -52,6 +52,10 @@ static void test_usage_errors(void **state)
 		{ "check", "--quiescent" },
 		{ "dump" },
 		{ "help", "frobnicate" },
+		{ "roles", "main" },
+		{ "roles", "remove" },
+		{ "roles", "remove", "" },
+		{ "roles", "remove", "main", "--offline" },
 		{ "tenants", "--offline" },
 		{ "events", "--offline" },
 		{ "evict", "1", "--offline" },
@@ -166,7 +170,7 @@ static void test_no_agent(void **state)
 {
 	static const char *const lines[][4] = {
 		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "events", "--count", "1" },
-		{ "evict", "1" }, { "limit", "a", "--limit", "1" }, { "reload" }, { "check" },
+		{ "evict", "1" }, { "limit", "a", "--limit", "1" }, { "reload" }, { "check" }, { "roles" }, { "roles", "remove", "a" },
 	};
 	char directory[] = "/tmp/poolctl.XXXXXX";
 	struct result result;
@@ -519,6 +523,53 @@ static void test_tenants(void **state)
 	result_free(&result);
 }
 
+static void test_held_roles(void **state)
+{
+	struct gpool_role role, other;
+	struct result result;
+	const cJSON *item;
+
+	(void)state;
+	assert_int_equal(gpool_role_acquire(world.worker, "main", 0, &role), 0);
+	assert_int_equal(gpool_role_acquire(world.worker, "other", 0, &other), 0);
+	result = AGENT_JSON("roles");
+	expect(&result, OK);
+	expect_document(&result, "roles");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "roles")), 2);
+	item = find(list(&result, "roles"), "token", (double)role.token);
+	assert_string_equal(string(item, "name"), "main");
+	assert_string_equal(string(item, "pool"), "p0");
+	assert_string_equal(string(item, "tenant"), "default");
+	assert_string_equal(string(item, "state"), "held");
+	assert_int_equal(number(item, "session"), world.session);
+	assert_int_equal(number(item, "pid"), getpid());
+	assert_int_equal(number(item, "standbys"), 0);
+	result_free(&result);
+	result = AGENT("roles", "-p", "p0");
+	expect(&result, OK);
+	expect_text(result.out, "held");
+	result_free(&result);
+	result = AGENT_JSON("roles", "-p", "p1");
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "roles")), 0);
+	result_free(&result);
+
+	result = AGENT("roles", "remove", "main");
+	expect(&result, FAILED);
+	expect_text(result.err, "is held");
+	result_free(&result);
+	assert_int_equal(gpool_role_release(world.worker, &role), 0);
+	result = AGENT_JSON("roles", "remove", "main");
+	expect(&result, OK);
+	assert_int_equal(number(result.json, "token"), (double)role.token);
+	result_free(&result);
+	result = AGENT("roles", "remove", "main");
+	expect(&result, USAGE);
+	expect_text(result.err, "no role 'main'");
+	result_free(&result);
+	assert_int_equal(gpool_role_release(world.worker, &other), 0);
+}
+
 static void test_version(void **state)
 {
 	struct result result = AGENT_JSON("version");
@@ -543,7 +594,7 @@ static void test_unknown_names(void **state)
 {
 	static const char *const lines[][4] = {
 		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "check" }, { "evict", "1" },
-		{ "limit", "default", "--limit", "1" },
+		{ "limit", "default", "--limit", "1" }, { "roles" }, { "roles", "remove", "main" },
 	};
 	struct result result;
 
@@ -709,7 +760,7 @@ static void test_evict(void **state)
 
 static void test_quiet(void **state)
 {
-	static const char *const names[] = { "status", "pages", "pins", "clients", "tenants", "check", "version" };
+	static const char *const names[] = { "status", "pages", "pins", "clients", "tenants", "roles", "check", "version" };
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -973,6 +1024,7 @@ int main(void)
 		cmocka_unit_test(test_pins),
 		cmocka_unit_test(test_clients),
 		cmocka_unit_test(test_tenants),
+		cmocka_unit_test(test_held_roles),
 		cmocka_unit_test(test_version),
 		cmocka_unit_test(test_unknown_names),
 		cmocka_unit_test(test_check),

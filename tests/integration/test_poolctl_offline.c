@@ -315,6 +315,51 @@ static void test_offline_clients(void **state)
 	result_free(&result);
 }
 
+static void role_set(struct keeper *keeper, uint32_t index, uint32_t holder, const char *name)
+{
+	struct role_record *record = &keeper->pool.roles[index];
+
+	atomic_store(&record->holder, holder);
+	atomic_store(&record->token, 40 + index);
+	atomic_store(&record->waiters, index);
+	snprintf(record->name, sizeof(record->name), "%s", name);
+	snprintf(record->tenant, sizeof(record->tenant), "default");
+	atomic_store(&record->state, ROLE_NAMED);
+}
+
+static void test_offline_roles(void **state)
+{
+	struct keeper *keeper = *state;
+	struct result result;
+	const cJSON *role;
+
+	role_set(keeper, 0, WORKER, "main");
+	role_set(keeper, 3, 0, "nobody's");
+	role_set(keeper, 9, GONE, "late");
+	role_set(keeper, 12, 0xfffffff0, "damaged");
+	memset(keeper->pool.roles[12].name, 0xff, sizeof(keeper->pool.roles[12].name));
+	result = OFFLINE("roles");
+	expect(&result, OK);
+	expect_document(&result, "roles");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "roles")), 4);
+	role = list(&result, "roles")->child;
+	assert_string_equal(string(role, "name"), "main");
+	assert_string_equal(string(role, "state"), "held");
+	assert_string_equal(string(role, "holder"), "engine");
+	assert_int_equal(number(role, "pid"), 4000 + WORKER);
+	assert_int_equal(number(role, "token"), 40);
+	role = role->next;
+	assert_string_equal(string(role, "state"), "free");
+	assert_int_equal(number(role, "standbys"), 3);
+	role = role->next;
+	assert_string_equal(string(role, "state"), "closed");
+	result_free(&result);
+	result = poolctl("roles", "-d", keeper->directory, "--offline", NULL);
+	expect(&result, OK);
+	expect_text(result.out, "main");
+	result_free(&result);
+}
+
 static void test_offline_check(void **state)
 {
 	struct keeper *keeper = *state;
@@ -380,7 +425,7 @@ static uint64_t random_next(uint64_t *seed)
 
 static void verbs_survive(struct keeper *keeper, const char *snapshot)
 {
-	static const char *const names[] = { "status", "pages", "pins", "clients", "check" };
+	static const char *const names[] = { "status", "pages", "pins", "clients", "roles", "check" };
 	const char *offline = snapshot ? snapshot : "--offline";
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -714,6 +759,7 @@ int main(void)
 		WITH_KEEPER(test_offline_pages_filters),
 		WITH_KEEPER(test_offline_pins),
 		WITH_KEEPER(test_offline_clients),
+		WITH_KEEPER(test_offline_roles),
 		WITH_KEEPER(test_offline_check),
 		WITH_KEEPER(test_offline_hostile_names),
 		WITH_KEEPER(test_offline_hostile_sessions),

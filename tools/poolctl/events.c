@@ -31,12 +31,15 @@ static const char *const kind_names[] = {
 	[GPOOL_EVENT_RELOAD] = "reload",
 	[GPOOL_EVENT_FRONT_RESTART] = "front-restart",
 	[GPOOL_EVENT_DAMAGE] = "damaged-session",
+	[GPOOL_EVENT_ROLE_GRANTED] = "role-granted",
+	[GPOOL_EVENT_ROLE_FREED] = "role-freed",
+	[GPOOL_EVENT_TAKEOVER] = "takeover",
 };
 enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
 
 static const char *kind_name(uint32_t kind)
 {
-	return kind && kind < KINDS ? kind_names[kind] : "unknown";
+	return kind && kind < KINDS && kind_names[kind] ? kind_names[kind] : "unknown";
 }
 
 static int kind_parse(const struct command *command, uint32_t *kind)
@@ -47,7 +50,7 @@ static int kind_parse(const struct command *command, uint32_t *kind)
 	if (!text)
 		return CODE_OK;
 	for (uint32_t i = 1; i < KINDS; i++)
-		if (!strcmp(text, kind_names[i]))
+		if (kind_names[i] && !strcmp(text, kind_names[i]))
 			*kind = i;
 	return *kind ? CODE_OK : complain_usage(command->verb, "unknown kind of event '%s'", text);
 }

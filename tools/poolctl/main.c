@@ -11,7 +11,7 @@
 #define CONTENT_WORDS "KV_CACHE LORA_WEIGHT TEMP_BUFFER ACTIVATION GRADIENT"
 #define KIND_WORDS \
 	"pressure eviction reclaim tenant-limit agent-start session-start session-end leaked-pin reload front-restart " \
-	"damaged-session"
+	"damaged-session role-granted role-freed takeover"
 
 const char *const code_texts[CODES] = {
 	[CODE_OK] = "Done.",
@@ -141,7 +141,7 @@ static const struct option_spec events_options[] = {
 		.id = OPTION_KIND,
 		.words = KIND_WORDS,
 		.help = "Only this kind: pressure, eviction, reclaim, tenant-limit, agent-start, session-start, session-end, "
-			"leaked-pin, reload, front-restart or damaged-session.",
+			"leaked-pin, reload, front-restart, damaged-session, role-granted, role-freed or takeover.",
 	},
 	{ .name = NULL },
 };
@@ -260,11 +260,23 @@ const struct verb verbs[] = {
 		.run = tenants_run,
 	},
 	{
+		.name = "roles",
+		.arguments = "[remove NAME]",
+		.summary = "show who holds which role, and who stands by",
+		.text = "One line for each role, with the fencing token of its last holder. A holder that is closed has lost its "
+			"connection and keeps the role until its process ends. With remove the place of a role that nobody holds "
+			"is freed; when a role of this name is taken later, it has a higher token all the same.",
+		.options = no_options,
+		.arguments_most = 2,
+		.offline = true,
+		.run = roles_run,
+	},
+	{
 		.name = "events",
 		.arguments = "",
 		.summary = "follow what happens",
 		.text = "One line for each event from now on: pressure levels, evictions, idle pages taken back, limits met, "
-			"sessions that begin and end, leaked pins, restarts. With json one object a line. An interrupt ends "
+			"sessions that begin and end, roles that change hands, leaked pins, restarts. With json one object a line. An interrupt ends "
 			"it with status 0.",
 		.options = events_options,
 		.run = events_run,
@@ -330,6 +342,16 @@ const struct verb verbs[] = {
 		.arguments_least = 1,
 		.arguments_most = 1,
 		.run = dump_run,
+	},
+	{
+		.name = "upgrade",
+		.arguments = "",
+		.summary = "have the agent go on with newly installed code",
+		.text = "Loads the file gpoold-agent.so anew, as make install or a package has put it there, and has agent, front and "
+			"movers go on with it. No page changes hands; processes that are attached stay so. A file that cannot be "
+			"loaded, or whose layout of shared memory is another, is refused, and the agent goes on as it was.",
+		.options = no_options,
+		.run = upgrade_run,
 	},
 	{
 		.name = "version",

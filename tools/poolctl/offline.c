@@ -465,6 +465,50 @@ int offline_clients(const struct command *command, const struct offline *offline
 	return CODE_OK;
 }
 
+static void role_entry(const struct offline *offline, const struct offline_pool *pool, const struct role_record *record,
+	struct msg_role_entry *entry)
+{
+	uint64_t changed_ms = atomic_load(&record->changed_ms);
+	const struct session_record *holder;
+
+	memset(entry, 0, sizeof(*entry));
+	strcpy(entry->pool, pool->name);
+	text_copy(entry->name, sizeof(entry->name), record->name, sizeof(record->name));
+	text_copy(entry->tenant, sizeof(entry->tenant), record->tenant, sizeof(record->tenant));
+	entry->session = atomic_load(&record->holder);
+	entry->standbys = atomic_load(&record->waiters);
+	entry->token = atomic_load(&record->token);
+	entry->takeovers = atomic_load(&record->takeovers);
+	entry->age_ms = offline_time_ms(offline) > changed_ms ? offline_time_ms(offline) - changed_ms : 0;
+	if (!entry->session || entry->session >= POOL_SESSIONS)
+		return;
+	holder = &pool->pool.sessions[entry->session];
+	entry->state = atomic_load(&holder->state) != SESSION_RECORD_LIVE;
+	entry->pid = holder->pid;
+	text_copy(entry->holder, sizeof(entry->holder), holder->name, sizeof(holder->name));
+}
+
+int offline_roles(const struct command *command, const struct offline *offline, struct roles_view *view)
+{
+	if (!pool_pick(command, offline))
+		return CODE_USAGE;
+	for (uint32_t i = 0; i < offline->pool_count; i++) {
+		const struct offline_pool *pool = &offline->pools[i];
+
+		if (!pool_shown(command, pool))
+			continue;
+		for (uint32_t index = 0; index < POOL_ROLES; index++) {
+			const struct role_record *record = &pool->pool.roles[index];
+
+			if (atomic_load(&record->state) != ROLE_NAMED)
+				continue;
+			view->roles = list_grow(view->roles, view->count, &view->capacity, sizeof(*view->roles));
+			role_entry(offline, pool, record, &view->roles[view->count++]);
+		}
+	}
+	return CODE_OK;
+}
+
 static void finding_keep(void *context, const struct pool_finding *finding)
 {
 	struct check_view *view = context;

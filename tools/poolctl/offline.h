@@ -27,6 +27,7 @@ int offline_status(const struct command *command, const struct offline *offline,
 int offline_pages(const struct command *command, const struct offline *offline, struct pages_view *view);
 int offline_pins(const struct command *command, const struct offline *offline, struct pins_view *view);
 int offline_clients(const struct command *command, const struct offline *offline, struct clients_view *view);
+int offline_roles(const struct command *command, const struct offline *offline, struct roles_view *view);
 /* offline_pools() - which pools --pool lets through: [first, first + count). offline_check() - one of them. */
 int offline_pools(const struct command *command, const struct offline *offline, uint32_t *first, uint32_t *count);
 int offline_check(const struct offline *offline, uint32_t index, bool quiescent, struct check_view *view);

@@ -124,6 +124,7 @@ int pages_run(const struct command *command);
 int pins_run(const struct command *command);
 int clients_run(const struct command *command);
 int tenants_run(const struct command *command);
+int roles_run(const struct command *command);
 int events_run(const struct command *command);
 int evict_run(const struct command *command);
 int limit_run(const struct command *command);
@@ -131,6 +132,7 @@ int reload_run(const struct command *command);
 int check_run(const struct command *command);
 int doctor_run(const struct command *command);
 int dump_run(const struct command *command);
+int upgrade_run(const struct command *command);
 int version_run(const struct command *command);
 
 #endif

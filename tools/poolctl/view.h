@@ -38,6 +38,11 @@ struct clients_view {
 	struct msg_client_entry *clients;
 };
 
+struct roles_view {
+	uint32_t count, capacity;
+	struct msg_role_entry *roles;
+};
+
 struct check_view {
 	char pool[64];
 	uint32_t pages, sessions, in_transit, found;

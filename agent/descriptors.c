@@ -1,0 +1,29 @@
+#include "agent/descriptors.h"
+
+#include "agent/pool.h"
+
+#include <sys/resource.h>
+
+enum {
+	DESCRIPTORS_OWN = 64,     /* of the processes themselves, 9 to 20, and room for connections that have not spoken yet */
+	DESCRIPTORS_OF_POOL = 6,  /* segment, ledger, bells, tiers */
+};
+
+uint32_t descriptors_most(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur > UINT32_MAX)
+		return UINT32_MAX;
+	return (uint32_t)limit.rlim_cur;
+}
+
+bool descriptors_left(const struct agent *agent, uint32_t wanted)
+{
+	uint64_t used = DESCRIPTORS_OWN;
+
+	for (uint32_t i = 0; i < agent->pool_count; i++)
+		used += DESCRIPTORS_OF_POOL + agent->pools[i]->physical.exported +
+			(uint64_t)DESCRIPTORS_OF_SESSION * agent->pools[i]->session_count;
+	return used + wanted <= descriptors_most();
+}

@@ -1,0 +1,97 @@
+#include "agent/keeper/child.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+pid_t child_fork(const struct child_shed *shed, const char *name)
+{
+	pid_t parent = getpid(), pid = fork();
+
+	if (pid < 0)
+		return -errno;
+	if (pid)
+		return pid;
+	prctl(PR_SET_NAME, name);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(1); /* it died before it could be asked for */
+	close(shed->signals);
+	close(shed->lock_fd);
+	sigprocmask(SIG_SETMASK, &shed->mask, NULL);
+	return 0;
+}
+
+uint64_t keeper_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+void child_born(struct child *child, pid_t pid)
+{
+	child->pid = pid;
+	child->born_ms = keeper_ms();
+	child->due_ms = 0;
+}
+
+uint32_t child_died(struct child *child, bool young)
+{
+	uint64_t now = keeper_ms();
+	uint32_t doublings, pause = 0;
+
+	child->pid = 0;
+	child->restarts++;
+	child->quick_deaths = young || now - child->born_ms < CHILD_YOUNG_MS ? child->quick_deaths + 1 : 0;
+	if (child->quick_deaths > CHILD_QUICK_DEATHS) {
+		doublings = child->quick_deaths - CHILD_QUICK_DEATHS - 1;
+		pause = CHILD_PAUSE_MS << (doublings < CHILD_DOUBLINGS ? doublings : CHILD_DOUBLINGS);
+	}
+	child->due_ms = now + pause;
+	return pause;
+}
+
+void child_replaced(struct child *child)
+{
+	child->pid = 0;
+	child->restarts++;
+	child->due_ms = keeper_ms();
+}
+
+void child_failed(struct child *child)
+{
+	child->pid = 0;
+	child->due_ms = keeper_ms() + CHILD_PAUSE_MS;
+}
+
+bool child_due(const struct child *child)
+{
+	return !child->pid && child->due_ms && keeper_ms() >= child->due_ms;
+}
+
+int child_wait_ms(const struct child *child, int ms)
+{
+	uint64_t now = keeper_ms();
+	int left;
+
+	if (child->pid || !child->due_ms)
+		return ms;
+	left = child->due_ms > now ? (int)(child->due_ms - now) : 0;
+	return ms < 0 || left < ms ? left : ms;
+}
+
+const char *child_end_text(int status)
+{
+	static char text[32];
+
+	if (WIFSIGNALED(status))
+		snprintf(text, sizeof(text), "signal %d", WTERMSIG(status));
+	else
+		snprintf(text, sizeof(text), "status %d", WEXITSTATUS(status));
+	return text;
+}

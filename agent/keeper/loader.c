@@ -1,0 +1,216 @@
+#include "agent/keeper/loader.h"
+
+#include "agent/log.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MODULE_FILE "gpoold-agent.so"
+enum { PROBE_MS = 10000 }; /* chosen: loading takes milliseconds; a file whose start-up code hangs must not hang us */
+
+void loader_find(const char *given, char path[PATH_MAX])
+{
+	ssize_t length;
+	char *slash;
+
+	if (given) {
+		snprintf(path, PATH_MAX, "%s", given);
+		return;
+	}
+	length = readlink("/proc/self/exe", path, PATH_MAX - sizeof(MODULE_FILE) - 1);
+	path[length > 0 ? length : 0] = '\0';
+	slash = strrchr(path, '/');
+	if (slash) {
+		strcpy(slash + 1, MODULE_FILE);
+		if (access(path, F_OK) == 0)
+			return;
+	}
+	snprintf(path, PATH_MAX, "%s/%s", GPOOL_MODULE_DIR, MODULE_FILE);
+}
+
+void loader_close(struct loader *loader)
+{
+	if (loader->fd >= 0)
+		close(loader->fd);
+	loader->fd = -1;
+}
+
+/* In a child. NULL: *why says the reason. */
+static const struct module *load(const struct loader *loader, const char **why)
+{
+	char name[64];
+	void *library;
+
+	*why = NULL;
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", loader->fd);
+	library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+	if (!library) {
+		const char *text = dlerror();
+
+		/* "/proc/self/fd/5: invalid ELF header": the file has a better name. */
+		*why = text && !strncmp(text, name, strlen(name)) && text[strlen(name)] == ':' ? text + strlen(name) + 2 : text;
+		return NULL;
+	}
+	return dlsym(library, MODULE_SYMBOL);
+}
+
+const struct module *loader_load(const struct loader *loader)
+{
+	const char *why;
+	const struct module *module = load(loader, &why);
+
+	if (!module)
+		log_error("cannot load '%s': %s", loader->path, why ? why : "it is no module of gpoold");
+	return module;
+}
+
+static void facts_collect(const struct loader *loader, struct loader_facts *facts)
+{
+	const char *why;
+	const struct module *module = load(loader, &why);
+
+	memset(facts, 0, sizeof(*facts));
+	if (!module) {
+		facts->error = -ENOEXEC;
+		snprintf(facts->text, sizeof(facts->text), "%s", why ? why : "it has no symbol '" MODULE_SYMBOL "'");
+		return;
+	}
+	facts->abi = module->abi;
+	if (module->size < offsetof(struct module, device) + sizeof(module->device)) {
+		facts->error = -ENOEXEC;
+		snprintf(facts->text, sizeof(facts->text), "its table has %u bytes", module->size);
+		return;
+	}
+	facts->layout_version = module->layout_version;
+	facts->has_mover = module->mover != NULL;
+	snprintf(facts->version, sizeof(facts->version), "%s", module->version ? module->version : "");
+	if (module->abi == MODULE_ABI && (!module->agent || !module->front || !module->device)) {
+		facts->error = -ENOEXEC;
+		snprintf(facts->text, sizeof(facts->text), "a function is missing in its table");
+	}
+}
+
+int probe_start(struct probe *probe, const char *path, const struct child_shed *shed, char *text, size_t text_bytes)
+{
+	struct stat status;
+	int ends[2], error;
+
+	memset(probe, 0, sizeof(*probe));
+	probe->answer = -1;
+	snprintf(probe->loader.path, sizeof(probe->loader.path), "%s", path);
+	probe->loader.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	error = probe->loader.fd < 0 || fstat(probe->loader.fd, &status) < 0 ? -errno : S_ISREG(status.st_mode) ? 0 : -ENOEXEC;
+	if (error) {
+		snprintf(text, text_bytes, "cannot open '%s': %s; install it there, or name it with --module", path,
+			error == -ENOEXEC ? "it is no file" : strerror(-error));
+		goto close_file;
+	}
+	error = pipe2(ends, O_CLOEXEC) < 0 ? -errno : 0;
+	if (error) {
+		snprintf(text, text_bytes, "cannot look at '%s': %s", path, strerror(-error));
+		goto close_file;
+	}
+	probe->pid = child_fork(shed, "gpoold-probe");
+	if (probe->pid == 0) {
+		struct loader_facts facts;
+
+		facts_collect(&probe->loader, &facts);
+		_exit(write(ends[1], &facts, sizeof(facts)) == (ssize_t)sizeof(facts) ? 0 : 1);
+	}
+	close(ends[1]);
+	probe->answer = ends[0];
+	probe->end_ms = keeper_ms() + PROBE_MS;
+	if (probe->pid > 0)
+		return 0;
+	error = probe->pid;
+	probe->pid = 0;
+	snprintf(text, text_bytes, "cannot look at '%s': %s", path, strerror(-error));
+	close(probe->answer);
+	probe->answer = -1;
+close_file:
+	loader_close(&probe->loader);
+	return error;
+}
+
+static int verdict(const struct loader *loader, char *text, size_t text_bytes)
+{
+	const struct loader_facts *facts = &loader->facts;
+
+	if (facts->error) {
+		snprintf(text, text_bytes, "cannot load '%s': %s; install the file of this version there", loader->path, facts->text);
+		return facts->error;
+	}
+	if (facts->abi != MODULE_ABI) {
+		snprintf(text, text_bytes, "'%s' has interface %u, this gpoold has %d; stop gpoold and start the one that came with the file",
+			loader->path, facts->abi, MODULE_ABI);
+		return -EPROTO;
+	}
+	if (facts->layout_version != POOL_LAYOUT_VERSION) {
+		snprintf(text, text_bytes,
+			"'%s' has layout %u, the pools here have %d and keep it while they live; stop gpoold and start the one that came "
+			"with the file",
+			loader->path, facts->layout_version, POOL_LAYOUT_VERSION);
+		return -EPROTO;
+	}
+	snprintf(text, text_bytes, "version %s, layout %u, of '%s'", facts->version, facts->layout_version, loader->path);
+	return 0;
+}
+
+/* Its status, once it has ended; `kill_it`: which is not left to it. */
+static int probe_reap(struct probe *probe, bool kill_it)
+{
+	int status = 0;
+
+	if (kill_it)
+		kill(probe->pid, SIGKILL);
+	while (waitpid(probe->pid, &status, 0) < 0 && errno == EINTR)
+		;
+	close(probe->answer);
+	probe->pid = 0;
+	probe->answer = -1;
+	return status;
+}
+
+int probe_finish(struct probe *probe, struct loader *loader, char *text, size_t text_bytes)
+{
+	struct pollfd look = { probe->answer, POLLIN, 0 };
+	struct loader_facts *facts = &probe->loader.facts;
+	uint64_t now = keeper_ms();
+	bool said = poll(&look, 1, probe->end_ms > now ? (int)(probe->end_ms - now) : 0) == 1;
+	bool whole = said && read(probe->answer, facts, sizeof(*facts)) == (ssize_t)sizeof(*facts);
+	/* Closed without a word: it is dying, and its status tells of what. */
+	int status = probe_reap(probe, !said || whole), error;
+
+	if (whole) {
+		facts->text[sizeof(facts->text) - 1] = '\0';
+		facts->version[sizeof(facts->version) - 1] = '\0';
+		error = verdict(&probe->loader, text, text_bytes);
+	} else if (said) {
+		error = -ENOEXEC;
+		snprintf(text, text_bytes, "cannot load '%s': its start-up code ended with %s", probe->loader.path, child_end_text(status));
+	} else {
+		error = -ETIMEDOUT;
+		snprintf(text, text_bytes, "cannot load '%s': its start-up code did not end within %d ms", probe->loader.path, PROBE_MS);
+	}
+	if (error)
+		loader_close(&probe->loader);
+	else
+		*loader = probe->loader;
+	return error;
+}
+
+void probe_cancel(struct probe *probe)
+{
+	if (!probe->pid)
+		return;
+	probe_reap(probe, true);
+	loader_close(&probe->loader);
+}

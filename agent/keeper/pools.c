@@ -1,0 +1,253 @@
+#include "agent/keeper/pools.h"
+
+#include "agent/log.h"
+#include "agent/mover/ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- what a device is, asked in a child: this process never touches a driver ---- */
+
+/* A driver may hang; a signal to stop must not have to wait for it. The signal stays to be read. */
+static int answer_await(int answer, int signals)
+{
+	for (;;) {
+		struct pollfd look[] = { { answer, POLLIN, 0 }, { signals, POLLIN, 0 } };
+		sigset_t pending;
+
+		if (poll(look, 2, -1) < 0 && errno != EINTR)
+			return -errno;
+		if (look[0].revents)
+			return 0;
+		if (sigpending(&pending) == 0 && (sigismember(&pending, SIGTERM) || sigismember(&pending, SIGINT)))
+			return -EINTR;
+		/* Another one: of the child's end, which closes its pipe as well. */
+		poll(look, 1, 10);
+	}
+}
+
+static int device_ask(const struct config_pool *config, const struct loader *loader, const struct child_shed *shed,
+	struct module_device *device)
+{
+	ssize_t length = 0;
+	int ends[2], error;
+	pid_t child;
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -errno;
+	child = child_fork(shed, "gpoold-device");
+	if (child == 0) {
+		const struct module *module = loader_load(loader);
+
+		if (!module)
+			_exit(1);
+		module->device(config->backend, config->device, device);
+		_exit(write(ends[1], device, sizeof(*device)) == (ssize_t)sizeof(*device) ? 0 : 1);
+	}
+	close(ends[1]);
+	error = child < 0 ? child : answer_await(ends[0], shed->signals);
+	if (!error)
+		length = read(ends[0], device, sizeof(*device));
+	close(ends[0]);
+	if (child > 0) {
+		if (error)
+			kill(child, SIGKILL);
+		waitpid(child, NULL, 0);
+	}
+	if (error)
+		return error;
+	if (length != (ssize_t)sizeof(*device))
+		return -EIO;
+	device->uuid[sizeof(device->uuid) - 1] = '\0';
+	device->text[sizeof(device->text) - 1] = '\0';
+	return device->error;
+}
+
+static int geometry_of(const struct config_pool *config, const struct module_device *device, uint32_t index,
+	struct pool_geometry *geometry)
+{
+	uint64_t bytes = config->handle_bytes, pages, reserved;
+
+	if (!bytes)
+		bytes = config->page_bytes > device->granularity ? config->page_bytes : device->granularity;
+	if (bytes % config->page_bytes || bytes % device->granularity) {
+		log_error("pool '%s': handle_size %llu is no multiple of page_size %llu and the device's granularity %llu", config->name,
+			(unsigned long long)bytes, (unsigned long long)config->page_bytes, (unsigned long long)device->granularity);
+		return -EINVAL;
+	}
+	pages = config->size.unit == CONFIG_AMOUNT_PAGES ? config->size.value :
+		config->size.unit == CONFIG_AMOUNT_BYTES ? config->size.value / config->page_bytes :
+							   device->memory_bytes / 100 * config->size.value / config->page_bytes;
+	pages -= pages % (bytes / config->page_bytes);
+	if (pages < 1 || pages > POOL_PAGES_MAX) {
+		log_error("pool '%s': size gives %llu pages; it takes 1 to %d", config->name, (unsigned long long)pages, POOL_PAGES_MAX);
+		return -ERANGE;
+	}
+	reserved = config_amount_pages(&config->reserved, config->page_bytes, (uint32_t)pages);
+	/* The default of 96 is meant for pools of thousands of pages; what somebody chose stands. */
+	if (!config->reserved_given && reserved > pages / 16)
+		reserved = pages / 16;
+	if (reserved >= pages) {
+		log_error("pool '%s': %llu of %llu pages reserved leaves none to lend; choose fewer", config->name,
+			(unsigned long long)reserved, (unsigned long long)pages);
+		return -ERANGE;
+	}
+	*geometry = (struct pool_geometry){
+		.name = config->name,
+		.backend = config->backend,
+		.device = device->uuid,
+		.index = index,
+		.page_bytes = config->page_bytes,
+		.page_count = (uint32_t)pages,
+		.pages_per_handle = (uint32_t)(bytes / config->page_bytes),
+		.reserved_pages = (uint32_t)reserved,
+	};
+	return 0;
+}
+
+int pool_measure(const struct config_pool *config, uint32_t index, const struct loader *loader, const struct child_shed *shed,
+	struct module_device *device, struct pool_geometry *geometry)
+{
+	int error;
+
+	memset(device, 0, sizeof(*device));
+	error = device_ask(config, loader, shed, device);
+	if (error == -EINTR)
+		return error;
+	if (error) {
+		log_error("pool '%s': no device '%s' on back end '%s': %s; poolctl doctor tells what there is", config->name, config->device,
+			config->backend, device->text[0] ? device->text : strerror(-error));
+		return error;
+	}
+	return geometry_of(config, device, index, geometry);
+}
+
+/* ---- segments ---- */
+
+static int ring_make(struct module_pool *pool)
+{
+	pool->ring_bytes = (sizeof(struct mover_ring) + 4095) / 4096 * 4096;
+	pool->ring = mmap(NULL, pool->ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (pool->ring == MAP_FAILED) {
+		pool->ring = NULL;
+		return -errno;
+	}
+	pool->work_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	pool->done_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return pool->work_bell < 0 || pool->done_bell < 0 ? -errno : 0;
+}
+
+static void pool_clear(struct module_pool *pool)
+{
+	memset(pool, 0, sizeof(*pool));
+	pool->segment_fd = pool->ledger_fd = pool->work_bell = pool->done_bell = -1;
+}
+
+static int pool_begin(const struct pool_geometry *geometry, const struct module_device *device, struct module_pool *pool)
+{
+	int error;
+
+	pool_clear(pool);
+	pool->device = device->index;
+	pool->handle_bytes = geometry->page_bytes * geometry->pages_per_handle;
+	error = pool_segment_create(geometry, &pool->segment, &pool->segment_fd);
+	if (error) {
+		pool->segment_fd = -1;
+		log_error("pool '%s': cannot make its segment: %s", geometry->name, strerror(-error));
+		return error;
+	}
+	error = ring_make(pool);
+	if (error)
+		log_error("pool '%s': cannot make its mover's ring: %s", geometry->name, strerror(-error));
+	return error;
+}
+
+int pool_make(const struct config_pool *config, const struct pool_geometry *geometry, const struct module_device *device,
+	struct module_pool *pool)
+{
+	int error = pool_begin(geometry, device, pool);
+	uint32_t memory_slots, slots = config_spill_slots(config, &memory_slots);
+
+	if (!error) {
+		error = ledger_create(geometry->page_count, memory_slots, slots, &pool->ledger, &pool->ledger_fd);
+		if (error) {
+			pool->ledger_fd = -1;
+			log_error("pool '%s': cannot make its ledger: %s", geometry->name, strerror(-error));
+		}
+	}
+	if (error)
+		pool_unmake(pool);
+	return error;
+}
+
+/* Everything that the agent has written there; what the keeper writes is the same by comparison. */
+static void segment_copy(const struct pool_segment *from, struct pool_segment *to)
+{
+	const size_t written = offsetof(struct pool_header, clock_ms);
+
+	memcpy((char *)to->header + written, (const char *)from->header + written, sizeof(*to->header) - written);
+	for (uint32_t page = 0; page < to->header->page_count; page++)
+		atomic_store_explicit(&to->pages[page], atomic_load_explicit(&from->pages[page], memory_order_relaxed),
+			memory_order_relaxed);
+	memcpy(to->sessions, from->sessions, POOL_SESSIONS * sizeof(*to->sessions));
+	memcpy(to->objects, from->objects, POOL_OBJECTS * sizeof(*to->objects));
+	memcpy(to->roles, from->roles, POOL_ROLES * sizeof(*to->roles));
+}
+
+int pool_make_from(const struct pool_geometry *geometry, const struct module_device *device, const struct pool_segment *from,
+	int ledger_fd, struct module_pool *pool)
+{
+	int error = pool_begin(geometry, device, pool);
+
+	if (!error) {
+		pool->ledger_fd = ledger_fd;
+		error = ledger_open(ledger_fd, &pool->ledger);
+		if (!error && pool->ledger.header->page_count != geometry->page_count)
+			error = -EBADMSG;
+		if (error)
+			log_error("pool '%s': cannot use its kept ledger: %s", geometry->name, strerror(-error));
+	}
+	if (error) {
+		pool->ledger_fd = -1; /* still the caller's */
+		pool_unmake(pool);
+		return error;
+	}
+	segment_copy(from, &pool->segment);
+	return 0;
+}
+
+static void close_if_open(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+void pool_unmake(struct module_pool *pool)
+{
+	pool_segment_close(&pool->segment);
+	ledger_close(&pool->ledger);
+	if (pool->ring)
+		munmap(pool->ring, pool->ring_bytes);
+	pool->ring = NULL;
+	close_if_open(&pool->segment_fd);
+	close_if_open(&pool->ledger_fd);
+	close_if_open(&pool->work_bell);
+	close_if_open(&pool->done_bell);
+}
+
+int pool_leave_for_mover(struct module_pool *pool)
+{
+	pool_segment_close(&pool->segment);
+	ledger_close(&pool->ledger);
+	close_if_open(&pool->ledger_fd);
+	return pool_segment_open(pool->segment_fd, &pool->segment);
+}

@@ -1,0 +1,283 @@
+/*
+ * role.c - roles that one process holds at a time. What is true of a role stands in its record of the pool segment, which the agent
+ * alone writes; see shm/pool_segment.h and agent/roles.h.
+ *
+ * The agent knows sessions, not threads. So that two threads of a process are not both told that they hold a role, or one withdraws
+ * what the other waits for, a name is claimed in this process before the agent is asked about it.
+ */
+#include "client/role.h"
+
+#include "client/attach_call.h"
+#include "proto/codec.h"
+#include "shm/doorbell.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOOK_MS = 500 }; /* between two looks of a standby whether the agent has ended its session */
+
+enum { VERB_TAKE, VERB_WAIT, VERB_WITHDRAW, VERB_RELEASE };
+enum { STANDING_NEITHER, STANDING_HOLDER, STANDING_STANDBY };
+
+struct role_claim {
+	struct role_claim *next;
+	uint64_t token; /* 0: still waiting */
+	uint32_t index;
+	char name[POOL_NAME_BYTES];
+};
+
+/* ---- claims ---- */
+
+static struct role_claim **claim_find(struct gpool *pool, const char *name)
+{
+	struct role_claim **at = &pool->roles;
+
+	while (*at && strcmp((*at)->name, name))
+		at = &(*at)->next;
+	return at;
+}
+
+static int claim_add(struct gpool *pool, const char *name)
+{
+	struct role_claim *claim = calloc(1, sizeof(*claim)), **at;
+	int error = 0;
+
+	if (!claim)
+		return -ENOMEM;
+	strcpy(claim->name, name);
+	pthread_mutex_lock(&pool->roles_lock);
+	at = claim_find(pool, name);
+	if (*at)
+		error = -EALREADY;
+	else
+		*at = claim;
+	pthread_mutex_unlock(&pool->roles_lock);
+	if (error)
+		free(claim);
+	return error;
+}
+
+static void claim_settle(struct gpool *pool, const char *name, const struct gpool_role *role)
+{
+	struct role_claim **at;
+
+	pthread_mutex_lock(&pool->roles_lock);
+	at = claim_find(pool, name);
+	(*at)->index = role->index;
+	(*at)->token = role->token;
+	pthread_mutex_unlock(&pool->roles_lock);
+}
+
+static void claim_drop(struct gpool *pool, const char *name)
+{
+	struct role_claim **at, *claim;
+
+	pthread_mutex_lock(&pool->roles_lock);
+	at = claim_find(pool, name);
+	claim = *at;
+	*at = claim->next;
+	pthread_mutex_unlock(&pool->roles_lock);
+	free(claim);
+}
+
+/* Of two threads that give a role back one finds it: the name stays claimed until the agent has answered, but has no token. */
+static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, char name[POOL_NAME_BYTES])
+{
+	int error = -ESTALE;
+
+	pthread_mutex_lock(&pool->roles_lock);
+	for (struct role_claim *claim = pool->roles; claim && error; claim = claim->next)
+		if (claim->token && claim->token == role->token && claim->index == role->index) {
+			strcpy(name, claim->name);
+			claim->token = 0;
+			error = 0;
+		}
+	pthread_mutex_unlock(&pool->roles_lock);
+	return error;
+}
+
+void role_close(struct gpool *pool)
+{
+	while (pool->roles) {
+		struct role_claim *claim = pool->roles;
+
+		pool->roles = claim->next;
+		free(claim);
+	}
+}
+
+/* ---- asking ---- */
+
+static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_t token, struct msg_role_reply *reply)
+{
+	struct msg_role_request request = { .verb = verb, .token = token };
+	uint8_t bytes[MSG_LARGEST_role_request], answer[MSG_LARGEST_role_reply];
+	int length;
+
+	strcpy(request.name, name);
+	length = msg_encode_role_request(&request, 0, pool->token, bytes, sizeof(bytes));
+	if (length < 0)
+		return -EINVAL; /* not clean text */
+	length = attach_call(pool, bytes, (size_t)length, answer, sizeof(answer), NULL, 0, NULL);
+	if (length < 0)
+		return -EPIPE;
+	if (msg_decode_role_reply(reply, answer, (size_t)length) || reply->index >= POOL_ROLES)
+		return -EPROTO;
+	if (reply->error)
+		pool_log(pool, POOL_LOG_DEBUG, "role '%s': %s", name, reply->text);
+	switch (reply->error) {
+	case 0:
+	case -EACCES:
+	case -ENOENT:
+	case -ENOSPC:
+	case -EPERM:
+	case -ESTALE:
+		return reply->error;
+	default:
+		return -EPROTO;
+	}
+}
+
+/* Until we hold it: 0, -ETIMEDOUT, -EPIPE. */
+static int role_wait(const struct gpool *pool, const struct role_record *record, int timeout_ms, uint64_t start)
+{
+	for (;;) {
+		uint32_t holder = atomic_load_explicit(&record->holder, memory_order_acquire);
+		int64_t slice = LOOK_MS * INT64_C(1000000);
+
+		if (holder == pool->id)
+			return 0;
+		if (pool_gone(pool))
+			return -EPIPE;
+		if (timeout_ms >= 0) {
+			uint64_t waited = monotonic_ns() - start, limit = (uint64_t)timeout_ms * 1000000;
+
+			if (waited >= limit)
+				return -ETIMEDOUT;
+			if (limit - waited < (uint64_t)slice)
+				slice = (int64_t)(limit - waited);
+		}
+		futex_wait(&record->holder, holder, slice);
+	}
+}
+
+static int role_take(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role)
+{
+	const struct role_record *record;
+	uint64_t start = monotonic_ns();
+	struct msg_role_reply reply;
+	int error = role_ask(pool, timeout_ms ? VERB_WAIT : VERB_TAKE, name, 0, &reply);
+
+	if (error)
+		return error;
+	if (reply.state == STANDING_STANDBY) {
+		record = &pool->segment.roles[reply.index];
+		error = role_wait(pool, record, timeout_ms, start);
+		if (error == -EPIPE)
+			return error;
+		if (!error) {
+			reply.state = STANDING_HOLDER;
+			reply.token = atomic_load_explicit(&record->token, memory_order_acquire);
+		} else {
+			/* The grant and the end of our patience may have crossed: then the agent says that we hold it, and we do. */
+			error = role_ask(pool, VERB_WITHDRAW, name, 0, &reply);
+			if (error)
+				return error;
+		}
+	}
+	if (reply.state != STANDING_HOLDER)
+		return -ETIMEDOUT;
+	*role = (struct gpool_role){ .token = reply.token, .index = reply.index, .session = pool->id };
+	return 0;
+}
+
+int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role)
+{
+	struct gpool_role taken;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (!name || !*name || strlen(name) >= POOL_NAME_BYTES || timeout_ms < -1)
+		return -EINVAL;
+	if (pool->role)
+		return -EPERM;
+	error = claim_add(pool, name);
+	if (error)
+		return error;
+	error = role_take(pool, name, timeout_ms, &taken);
+	if (error) {
+		claim_drop(pool, name);
+		return error;
+	}
+	claim_settle(pool, name, &taken);
+	*role = taken;
+	return 0;
+}
+
+int gpool_role_check(const struct gpool *pool, const struct gpool_role *role)
+{
+	const struct role_record *record;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (unlikely(role->index >= POOL_ROLES || !role->token))
+		return -EINVAL;
+	record = &pool->segment.roles[role->index];
+	/*
+	 * The holder first: while a token stands, it has one holder or none. So who is seen as the holder and finds his own token
+	 * after that was the holder by it when he looked.
+	 */
+	if (atomic_load_explicit(&record->holder, memory_order_seq_cst) != pool->id ||
+		atomic_load_explicit(&record->token, memory_order_seq_cst) != role->token)
+		return -ESTALE;
+	return 0;
+}
+
+int gpool_role_release(struct gpool *pool, const struct gpool_role *role)
+{
+	char name[POOL_NAME_BYTES];
+	struct msg_role_reply reply;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	error = claim_unsettle(pool, role, name);
+	if (error)
+		return error;
+	error = role_ask(pool, VERB_RELEASE, name, role->token, &reply);
+	claim_drop(pool, name);
+	/* It was ours until now, so that is the answer to a repeat: the agent died behind our release. */
+	return error == -ESTALE ? 0 : error;
+}
+
+int gpool_role_get(const struct gpool *pool, const char *name, uint32_t *session, uint64_t *token)
+{
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (!name || !*name || strlen(name) >= POOL_NAME_BYTES)
+		return -EINVAL;
+	for (uint32_t index = 0; index < POOL_ROLES; index++) {
+		const struct role_record *record = &pool->segment.roles[index];
+		uint64_t before, after;
+		uint32_t holder;
+		bool found;
+
+		/* Nothing here is locked: the same token before and after says that name and holder belong together. */
+		do {
+			before = atomic_load_explicit(&record->token, memory_order_seq_cst);
+			found = atomic_load_explicit(&record->state, memory_order_seq_cst) == ROLE_NAMED &&
+				!strncmp(record->name, name, POOL_NAME_BYTES);
+			holder = atomic_load_explicit(&record->holder, memory_order_seq_cst);
+			after = atomic_load_explicit(&record->token, memory_order_seq_cst);
+		} while (before != after);
+		if (!found)
+			continue;
+		if (session)
+			*session = holder;
+		if (token)
+			*token = after;
+		return 0;
+	}
+	return -ENOENT;
+}

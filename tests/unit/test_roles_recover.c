@@ -1,0 +1,306 @@
+/*
+ * test_roles_recover.c - what a new agent makes of roles that the last one left half-done.
+ *
+ * Goal: wherever an agent dies in a grant, a release, a join or a naming, roles_recover() leaves each role with one holder that
+ * lives, or with none and nobody who waits; tokens never go down, the order of standbys stays. Method: tables in plain memory are
+ * brought into each state that stands between two stores (the list is in agent/roles.h), and recovered.
+ */
+#include "agent/roles.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SESSIONS = 6 };
+
+static struct agent *agent;
+static struct pool *pool;
+static struct config_pool config_pool = { .name = "p0" };
+static struct config_tenant config_tenants[2] = { { .name = "serving" }, { .name = "batch" } };
+static struct session sessions[SESSIONS];
+
+static int setup(void **state)
+{
+	(void)state;
+	agent = calloc(1, sizeof(*agent));
+	pool = calloc(1, sizeof(*pool));
+	agent->front.fd = -1;
+	pool->agent = agent;
+	pool->config = &config_pool;
+	pool->segment.header = calloc(1, sizeof(*pool->segment.header));
+	pool->segment.roles = calloc(POOL_ROLES, sizeof(*pool->segment.roles));
+	pool->ledger.roles = calloc(POOL_ROLES, sizeof(*pool->ledger.roles));
+	pool->tenants[0].config = &config_tenants[0];
+	pool->tenants[1].config = &config_tenants[1];
+	memset(sessions, 0, sizeof(sessions));
+	for (uint32_t id = 1; id < SESSIONS; id++) {
+		sessions[id].pool = pool;
+		sessions[id].id = id;
+		sessions[id].tenant = &pool->tenants[0];
+		pool->sessions[id] = &sessions[id];
+	}
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	free(pool->segment.header);
+	free(pool->segment.roles);
+	free(pool->ledger.roles);
+	free(pool);
+	free(agent);
+	return 0;
+}
+
+static struct msg_role_reply ask(uint32_t session, uint32_t verb, const char *name, uint64_t token)
+{
+	struct msg_role_request request = { .verb = verb, .token = token };
+	struct msg_role_reply reply;
+
+	snprintf(request.name, sizeof(request.name), "%s", name);
+	role_serve(&sessions[session], &request, &reply);
+	return reply;
+}
+
+static struct role_record *record(void)
+{
+	int index = role_find(pool, "main");
+
+	assert_true(index >= 0);
+	return &pool->segment.roles[index];
+}
+
+static struct ledger_role *row(void)
+{
+	return &pool->ledger.roles[record() - pool->segment.roles];
+}
+
+static void gone(uint32_t session)
+{
+	pool->sessions[session] = NULL;
+}
+
+/* Session 1 holds, 2 and 3 stand by. */
+static uint64_t begin(void)
+{
+	uint64_t token = ask(1, ROLE_WAIT, "main", 0).token;
+
+	assert_int_equal(ask(2, ROLE_WAIT, "main", 0).state, ROLE_STANDBY);
+	assert_int_equal(ask(3, ROLE_WAIT, "main", 0).state, ROLE_STANDBY);
+	return token;
+}
+
+static void expect(uint32_t holder, uint64_t least_token, uint32_t waiters)
+{
+	uint32_t waiting = 0;
+
+	assert_int_equal(record()->holder, holder);
+	assert_true(record()->token >= least_token);
+	assert_int_equal(record()->waiters, waiters);
+	for (uint32_t id = 0; id < POOL_SESSIONS; id++)
+		waiting += row()->standbys[id] != 0;
+	assert_int_equal(waiting, waiters);
+}
+
+/* ---- recovery ---- */
+
+static void test_nothing_half_done_stays(void **state)
+{
+	uint64_t token = begin();
+
+	(void)state;
+	roles_recover(pool);
+	roles_recover(pool);
+	expect(1, token, 2);
+	assert_int_equal(record()->token, token);
+}
+
+static void test_holder_died_with_the_agent(void **state)
+{
+	uint64_t token = begin();
+
+	(void)state;
+	gone(1);
+	roles_recover(pool);
+	expect(2, token + 1, 1);
+	assert_int_equal(pool->segment.header->counters[POOL_COUNT_TAKEOVERS], 1);
+	gone(2);
+	roles_recover(pool);
+	expect(3, token + 2, 0);
+	gone(3);
+	roles_recover(pool);
+	expect(0, token + 2, 0);
+}
+
+static void test_grant_stopped_behind_the_token(void **state)
+{
+	uint64_t token = begin();
+
+	(void)state;
+	gone(1);
+	record()->holder = 0;
+	record()->token = token + 1;
+	roles_recover(pool);
+	/* Nobody ever had token + 1. */
+	expect(2, token + 2, 1);
+}
+
+static void test_grant_stopped_behind_the_holder(void **state)
+{
+	uint64_t token = begin();
+
+	(void)state;
+	gone(1);
+	record()->token = token + 1;
+	record()->holder = 2;
+	roles_recover(pool);
+	expect(2, token + 1, 1);
+	assert_int_equal(record()->token, token + 1);
+	/* It asks again, and hears what is. */
+	assert_int_equal(ask(2, ROLE_WAIT, "main", 0).token, token + 1);
+}
+
+static void test_release_stopped_behind_the_holder(void **state)
+{
+	uint64_t token = begin();
+
+	(void)state;
+	record()->holder = 0;
+	roles_recover(pool);
+	expect(2, token + 1, 1);
+	/* The repeat of the release that was not answered. */
+	assert_int_equal(ask(1, ROLE_RELEASE, "main", token).error, -ESTALE);
+	expect(2, token + 1, 1);
+}
+
+static void test_join_stopped_behind_each_store(void **state)
+{
+	uint64_t token = begin();
+
+	(void)state;
+	row()->arrivals++;
+	roles_recover(pool);
+	expect(1, token, 2);
+	row()->arrivals++;
+	row()->standbys[4] = row()->arrivals;
+	roles_recover(pool);
+	expect(1, token, 3);
+	/* Asked again it stays where it stands. */
+	assert_int_equal(ask(4, ROLE_WAIT, "main", 0).state, ROLE_STANDBY);
+	expect(1, token, 3);
+	for (uint32_t id = 1; id < 4; id++) {
+		gone(id);
+		roles_session_end(&sessions[id], true);
+		expect(id + 1, token + id, 3 - id);
+	}
+}
+
+static void test_standbys_that_ended_are_passed_over(void **state)
+{
+	uint64_t token = begin();
+
+	(void)state;
+	gone(2);
+	sessions[3].state = SESSION_CLOSED;
+	roles_recover(pool);
+	expect(1, token, 0);
+	gone(1);
+	roles_recover(pool);
+	expect(0, token, 0);
+}
+
+static void test_closed_holder_keeps_it(void **state)
+{
+	uint64_t token = begin();
+
+	(void)state;
+	sessions[1].state = SESSION_CLOSED;
+	roles_recover(pool);
+	expect(1, token, 2);
+	assert_int_equal(role_fence(pool, (uint32_t)role_find(pool, "main"), token, 1), 0);
+}
+
+static void test_naming_stopped_before_its_state(void **state)
+{
+	struct role_record *half = &pool->segment.roles[0];
+
+	(void)state;
+	half->token = 7;
+	strcpy(half->name, "main");
+	pool->ledger.roles[0].arrivals = 3;
+	pool->ledger.roles[0].standbys[4] = 3; /* of a name before, that was being removed */
+	roles_recover(pool);
+	assert_int_equal(role_find(pool, "main"), -ENOENT);
+	assert_true(ask(1, ROLE_TAKE, "main", 0).token > 7);
+	expect(1, 8, 0);
+}
+
+/* ---- names ---- */
+
+static void test_tokens_go_up_over_removal(void **state)
+{
+	uint64_t token, last;
+
+	(void)state;
+	token = ask(1, ROLE_TAKE, "main", 0).token;
+	assert_int_equal(role_remove(pool, "main", &last), -EBUSY);
+	assert_int_equal(ask(1, ROLE_RELEASE, "main", token).error, 0);
+	assert_true(ask(1, ROLE_TAKE, "other", 0).token > token);
+	assert_int_equal(role_remove(pool, "main", &last), 0);
+	assert_int_equal(last, token);
+	assert_int_equal(role_remove(pool, "main", &last), -ENOENT);
+	/* The place goes to another name, and the first name to another place. */
+	assert_true(ask(2, ROLE_TAKE, "third", 0).token > token);
+	assert_true(ask(2, ROLE_TAKE, "main", 0).token > token);
+	assert_int_equal(role_fence(pool, 0, token, 1), -ESTALE);
+}
+
+static void test_verbs_are_checked(void **state)
+{
+	uint64_t token = begin();
+
+	(void)state;
+	assert_int_equal(ask(1, ROLE_VERBS, "main", 0).error, -EINVAL);
+	assert_int_equal(ask(1, UINT32_MAX, "main", 0).error, -EINVAL);
+	assert_int_equal(ask(1, ROLE_TAKE, "", 0).error, -EINVAL);
+	assert_int_equal(ask(2, ROLE_RELEASE, "main", token).error, -ESTALE);
+	assert_int_equal(ask(1, ROLE_RELEASE, "main", token + 1).error, -ESTALE);
+	assert_int_equal(ask(1, ROLE_RELEASE, "none", token).error, -ENOENT);
+	assert_int_equal(ask(4, ROLE_WITHDRAW, "main", 0).state, ROLE_NEITHER);
+	assert_int_equal(ask(1, ROLE_WITHDRAW, "main", 0).state, ROLE_HOLDER);
+	assert_int_equal(ask(4, ROLE_TAKE, "main", 0).state, ROLE_NEITHER);
+	sessions[5].tenant = &pool->tenants[1];
+	assert_int_equal(ask(5, ROLE_WAIT, "main", 0).error, -EACCES);
+	sessions[5].role = SESSION_OBSERVER;
+	assert_int_equal(ask(5, ROLE_WAIT, "mine", 0).error, -EPERM);
+	assert_int_equal(role_fence(pool, POOL_ROLES, 1, 1), -ESTALE);
+	assert_int_equal(role_fence(pool, 5, 0, 0), -ESTALE);
+	expect(1, token, 2);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		TEST(test_nothing_half_done_stays),
+		TEST(test_holder_died_with_the_agent),
+		TEST(test_grant_stopped_behind_the_token),
+		TEST(test_grant_stopped_behind_the_holder),
+		TEST(test_release_stopped_behind_the_holder),
+		TEST(test_join_stopped_behind_each_store),
+		TEST(test_standbys_that_ended_are_passed_over),
+		TEST(test_closed_holder_keeps_it),
+		TEST(test_naming_stopped_before_its_state),
+		TEST(test_tokens_go_up_over_removal),
+		TEST(test_verbs_are_checked),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,163 @@
+/* roles.c - roles: who holds them, who stands by, and how a place is freed. */
+#include "tools/poolctl/agent.h"
+#include "tools/poolctl/offline.h"
+#include "tools/poolctl/output.h"
+#include "tools/poolctl/view.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+AGENT_GETTER(roles)
+AGENT_DOER(role_remove)
+
+static const char *state_name(const struct msg_role_entry *role)
+{
+	return !role->session ? "free" : role->state ? "closed" : "held";
+}
+
+static void roles_table(const struct command *command, const struct roles_view *view)
+{
+	struct table *table = table_create("POOL|ROLE|TENANT|STATE|>SESSION|>PID|HOLDER|>TOKEN|>STANDBYS|>TAKEOVERS|>SINCE");
+
+	for (uint32_t i = 0; i < view->count; i++) {
+		const struct msg_role_entry *role = &view->roles[i];
+
+		table_cell(table, "%s", role->pool);
+		table_cell(table, "%s", role->name);
+		table_cell(table, "%s", role->tenant);
+		table_cell_color(table, !role->session ? COLOR_DIM : role->state ? COLOR_YELLOW : COLOR_GREEN, "%s", state_name(role));
+		if (role->session) {
+			table_cell(table, "%" PRIu32, role->session);
+			table_cell(table, "%" PRIu32, role->pid);
+			table_cell(table, "%s", role->holder);
+		} else {
+			for (int column = 0; column < 3; column++)
+				table_cell(table, "-");
+		}
+		table_cell(table, "%" PRIu64, role->token);
+		table_cell(table, "%" PRIu32, role->standbys);
+		table_cell(table, "%" PRIu64, role->takeovers);
+		table_cell(table, "%s", age_text(role->age_ms).text);
+	}
+	table_print(command, table);
+	table_destroy(table);
+}
+
+static void roles_json(const struct command *command, const struct roles_view *view)
+{
+	cJSON *document = json_document("roles"), *list;
+
+	json_bool(document, "offline", command->offline);
+	list = json_array(document, "roles");
+	for (uint32_t i = 0; i < view->count; i++) {
+		const struct msg_role_entry *role = &view->roles[i];
+		cJSON *to = json_item(list);
+
+		json_text(to, "pool", role->pool);
+		json_text(to, "name", role->name);
+		json_text(to, "tenant", role->tenant);
+		json_text(to, "state", state_name(role));
+		json_text(to, "holder", role->holder);
+#define NUMBER(field) json_number(to, #field, role->field)
+		NUMBER(session);
+		NUMBER(pid);
+		NUMBER(token);
+		NUMBER(standbys);
+		NUMBER(takeovers);
+		NUMBER(age_ms);
+#undef NUMBER
+	}
+	json_print(command, document, false);
+}
+
+static int roles_ask(const struct command *command, struct roles_view *view)
+{
+	static struct msg_roles_reply reply;
+	struct msg_roles_request request = { .first = 0 };
+	struct gpool *pool;
+	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
+
+	if (code)
+		return code;
+	if (command->pool)
+		agent_pool_name(pool, request.pool);
+	do {
+		code = agent_get_roles(command, pool, &request, &reply);
+		if (code)
+			break;
+		for (uint32_t i = 0; i < reply.roles_count; i++) {
+			view->roles = list_grow(view->roles, view->count, &view->capacity, sizeof(*view->roles));
+			view->roles[view->count++] = reply.roles[i];
+		}
+		/* each part goes on behind the last one, or it would never end */
+		if (reply.next && reply.next <= request.first)
+			code = agent_bad_answer(command);
+		request.first = reply.next;
+	} while (!code && reply.next);
+	gpool_close(pool);
+	return code;
+}
+
+static void remove_print(const struct command *command, const struct msg_role_remove_request *request,
+	const struct msg_done_reply *reply)
+{
+	cJSON *document;
+
+	if (command->output == OUTPUT_JSON) {
+		document = json_document("role_remove");
+		json_text(document, "pool", request->pool);
+		json_text(document, "name", request->name);
+		json_number(document, "token", reply->value);
+		json_text(document, "text", reply->text);
+		json_print(command, document, false);
+		return;
+	}
+	print(command, "pool '%s', role '%s': %s\n", request->pool, request->name, reply->text);
+}
+
+static int role_remove_run(const struct command *command)
+{
+	struct msg_role_remove_request request = { .pool = "" };
+	struct msg_done_reply reply;
+	struct gpool *pool;
+	int code;
+
+	if (command->offline)
+		return complain_usage(command->verb, "'roles remove' takes an agent: not with --offline");
+	if (!command->arguments[1][0] || strlen(command->arguments[1]) >= sizeof(request.name))
+		return complain_usage(command->verb, "there is no role '%s'", command->arguments[1]);
+	strcpy(request.name, command->arguments[1]);
+	code = agent_open(command, GPOOL_OPEN_ADMIN, &pool);
+	if (code)
+		return code;
+	agent_pool_name(pool, request.pool);
+	code = agent_do_role_remove(command, pool, &request, &reply);
+	gpool_close(pool);
+	if (!code)
+		remove_print(command, &request, &reply);
+	return code;
+}
+
+int roles_run(const struct command *command)
+{
+	struct roles_view view = { .roles = NULL };
+	struct offline *offline = NULL;
+	int code;
+
+	if (command->argument_count) {
+		if (command->argument_count != 2 || strcmp(command->arguments[0], "remove"))
+			return complain_usage(command->verb, "'roles' takes no argument, or 'remove' and the name of a role");
+		return role_remove_run(command);
+	}
+	code = command->offline ? offline_open(command, &offline) : roles_ask(command, &view);
+	if (!code && offline)
+		code = offline_roles(command, offline, &view);
+	if (!code && command->output == OUTPUT_JSON)
+		roles_json(command, &view);
+	else if (!code)
+		roles_table(command, &view);
+	free(view.roles);
+	offline_close(offline);
+	return code;
+}

@@ -1,0 +1,29 @@
+/* upgrade.c - the agent goes on with the code that was installed meanwhile. */
+#include "tools/poolctl/agent.h"
+#include "tools/poolctl/output.h"
+
+AGENT_DOER(upgrade)
+
+int upgrade_run(const struct command *command)
+{
+	static const struct msg_upgrade_request request;
+	struct msg_done_reply reply;
+	struct gpool *pool;
+	cJSON *document;
+	int code = agent_open(command, GPOOL_OPEN_ADMIN, &pool);
+
+	if (code)
+		return code;
+	code = agent_do_upgrade(command, pool, &request, &reply);
+	gpool_close(pool);
+	if (code)
+		return code;
+	if (command->output == OUTPUT_JSON) {
+		document = json_document("upgrade");
+		json_text(document, "text", reply.text);
+		json_print(command, document, false);
+	} else {
+		print(command, "%s\n", reply.text);
+	}
+	return CODE_OK;
+}
