@@ -609,7 +609,8 @@ static void *pinner_main(void *argument)
 	return NULL;
 }
 
-static void many_pinners(struct gpool *pool, const struct gpool_block *blocks, uint32_t count, uint32_t rounds, bool kill_movers)
+/* victim: which of gpoold's processes is killed again and again meanwhile; NULL: none. */
+static void many_pinners(struct gpool *pool, const struct gpool_block *blocks, uint32_t count, uint32_t rounds, const char *victim)
 {
 	struct pinner pinners[4] = {{0}};
 
@@ -617,16 +618,16 @@ static void many_pinners(struct gpool *pool, const struct gpool_block *blocks, u
 		pinners[i] = (struct pinner){.pool = pool, .blocks = blocks, .count = count, .rounds = rounds, .seed = i + 1};
 		assert_int_equal(pthread_create(&pinners[i].thread, NULL, pinner_main, &pinners[i]), 0);
 	}
-	for (int kills = 0; kill_movers && kills < 20; kills++) {
+	for (int kills = 0; victim && kills < 20; kills++) {
 		uint64_t before = counter(POOL_COUNT_RESTORED_PAGES) + spilled();
-		pid_t mover;
+		pid_t pid;
 
 		AWAIT(counter(POOL_COUNT_RESTORED_PAGES) + spilled() > before + 5 || (harness_evict(&harness, 0, 8), false));
-		AWAIT((mover = process_of("gpoold-mover")) > 0);
-		kill(mover, SIGKILL);
+		AWAIT((pid = process_of(victim)) > 0);
+		kill(pid, SIGKILL);
 	}
 	for (uint32_t i = 0; i < 4; i++) {
-		if (!kill_movers)
+		if (!victim)
 			harness_evict(&harness, 0, 16);
 		assert_int_equal(pthread_join(pinners[i].thread, NULL), 0);
 		assert_int_equal(pinners[i].error, 0);
@@ -646,7 +647,7 @@ static void test_threads_want_the_same(void **state)
 	for (int round = 0; round < 20; round++) {
 		read_back(pool, &block, 0);
 		evict_all(pool, 3);
-		many_pinners(pool, &block, 1, 3, false);
+		many_pinners(pool, &block, 1, 3, NULL);
 	}
 	gpool_close(pool);
 }
@@ -662,29 +663,41 @@ static void test_threads_want_more_than_fits(void **state)
 	pool = open_worker();
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks[i] = made(pool, 1 + i % 4, i);
-	many_pinners(pool, blocks, BLOCKS, 200, false);
+	many_pinners(pool, blocks, BLOCKS, 200, NULL);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		read_back(pool, &blocks[i], i);
 	gpool_close(pool);
 }
 
-static void test_mover_killed(void **state)
+static void killed(const char *victim)
 {
 	enum { BLOCKS = 40 };
 	struct gpool *pool;
 	struct gpool_block blocks[BLOCKS];
 	char text[256];
 
-	(void)state;
 	with_file("4MiB", "64MiB", text, sizeof(text));
 	start((const char *const[]){"--pool", text, CALM, NULL});
 	pool = open_worker();
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks[i] = made(pool, 1 + i % 4, i);
-	many_pinners(pool, blocks, BLOCKS, 2000, true);
+	many_pinners(pool, blocks, BLOCKS, 2000, victim);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		read_back(pool, &blocks[i], i);
 	gpool_close(pool);
+	AWAIT(kept_bytes() == 0);
+}
+
+static void test_mover_killed(void **state)
+{
+	(void)state;
+	killed("gpoold-mover");
+}
+
+static void test_agent_killed(void **state)
+{
+	(void)state;
+	killed("gpoold-agent");
 }
 
 int main(void)
@@ -708,6 +721,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_threads_want_the_same, stop),
 		cmocka_unit_test_teardown(test_threads_want_more_than_fits, stop),
 		cmocka_unit_test_teardown(test_mover_killed, stop),
+		cmocka_unit_test_teardown(test_agent_killed, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
