@@ -8,6 +8,7 @@
 #include "client/object.h"
 #include "client/role.h"
 #include "client/span.h"
+#include "client/spill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
 #include "client/thread_cache.h"
@@ -342,6 +343,7 @@ static void pool_destroy_parts(struct gpool *pool)
 	span_close(pool);
 	deferred_close(pool);
 	stitch_close(pool);
+	spills_close(pool);
 	window_close(pool);
 	if (pool->gpu)
 		gpu_close(pool->gpu);
@@ -416,6 +418,8 @@ static int parts_open(struct attaching *a)
 		return -ENOMEM;
 	lease_summary_all(pool->summary, pool->page_count);
 	error = stitch_open(pool);
+	if (!error)
+		error = spills_open(pool);
 	if (!error)
 		error = span_open(pool);
 	if (!error)

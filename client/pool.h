@@ -6,6 +6,7 @@
  *
  * Locks, in the order in which they may nest:
  *   thread cache registry (thread_cache.c) - caches of all threads; held across fork()
+ *   spills->lock     where blocks are that have moved; nothing is taken inside it
  *   deferred->lock   blocks that wait for fences or for other threads' pins
  *   stitches->lock   ranges of stitched blocks
  *   window->lock     imported handles and what is mapped
@@ -44,6 +45,7 @@ struct events;
 struct gpool_object;
 struct role_claim;
 struct spans;
+struct spills;
 struct stitches;
 struct streams;
 struct thread_cache;
@@ -83,6 +85,7 @@ struct gpool {
 	struct spans *spans;
 	pthread_mutex_t objects_lock;
 	struct gpool_object *objects; /* all handles of this process */
+	struct spills *spills;
 	struct gpu *gpu; /* NULL for a session that only reads */
 	uint32_t capabilities;
 	uint64_t calls_at_open;
