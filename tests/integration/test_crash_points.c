@@ -8,6 +8,7 @@
  *
  * $GPOOL_CRASH_STRIDE tries every so many-th point only.
  */
+#include "shm/pool_segment.h"
 #include "tests/integration/life.h"
 
 #include <errno.h>
