@@ -14,7 +14,7 @@
 
 #include "proto/codec.h"
 
-enum { RECONNECT_MS = 50, RECONNECT_MS_MAX = 500 }; /* as in control.c */
+enum { RECONNECT_MS = 20, RECONNECT_MS_MAX = 0 }; /* as in control.c */
 
 struct events {
 	int socket; /* nanomsg's number */

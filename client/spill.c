@@ -184,6 +184,12 @@ static int pin_patiently(struct gpool *pool, const struct gpool_block *block, in
 	return error;
 }
 
+/* Freed, and others still pin it: it is theirs to the end, and nobody's who comes now. */
+static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
+{
+	return atomic_load_explicit(&block_entry(pool, place->page)->tag, memory_order_acquire) == (place->tag | BLOCK_DYING);
+}
+
 int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
 	struct spills *spills = pool->spills;
@@ -191,14 +197,14 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 
 	*place = *block;
 	error = pin_patiently(pool, block, error);
-	if (error != -ESTALE)
+	if (error != -ESTALE || dying_at(pool, block))
 		return error;
 	pthread_mutex_lock(&spills->lock);
 	while ((moved = moved_settled(spills, block->tag)) && moved->known) {
 		*place = moved->place;
 		pthread_mutex_unlock(&spills->lock);
 		error = pin_patiently(pool, place, pin_at(pool, place));
-		if (error != -ESTALE)
+		if (error != -ESTALE || dying_at(pool, place))
 			return error;
 		pthread_mutex_lock(&spills->lock);
 		/* Nobody has moved it meanwhile: then it is our turn. */
@@ -254,7 +260,7 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block)
 		if (known)
 			error = pin_patiently(pool, &place, pin_at(pool, &place));
 	}
-	if (error == -ESTALE) {
+	if (error == -ESTALE && !dying_at(pool, &place)) {
 		error = discard(pool, block->tag);
 		if (!error)
 			spill_forget(pool, block->tag);

@@ -49,6 +49,21 @@ $(B)/messages.dict: $(B)/protogen
 some-fuzz: $(addprefix $(B)/,$(NAMES)) $(B)/messages.dict
 endif
 
+# The module in which the agent dies at a store of the test's choice (agent/crash_point.h).
+CRASH_SRC := $(shell grep -l 'crash_point\|journal.h' agent/*.c agent/*/*.c)
+CRASH_OBJ := $(patsubst %.c,$(B)/obj/crash/%.o,$(CRASH_SRC))
+
+$(B)/obj/crash/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,$< for crashes)$(CC) $(ALL_CFLAGS) -DGPOOL_CRASH_POINTS -MMD -MP -c -o $@ $<
+
+$(B)/tests/crash/gpoold-agent.so: $(CRASH_OBJ) $(filter-out $(call obj,$(CRASH_SRC)),$(MODULE_OBJ))
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $^ $(AGENT_LIBS)
+
+$(B)/tests/test_crash_points $(B)/tests/test_objects_crash: | $(B)/tests/crash/gpoold-agent.so
+-include $(CRASH_OBJ:.o=.d)
+
 # What tests/run asks for: the programs of a group, and what they start.
 .PHONY: some-tests
-some-tests: all $(addprefix $(B)/tests/,$(NAMES))
+some-tests: all $(addprefix $(B)/tests/,$(NAMES)) $(TEST_MODULES)

@@ -338,6 +338,9 @@ done:
 	atomic { DRAINED(t) -> op = 0; finished++ }
 }
 
+#ifdef AGENT
+#include AGENT
+#else
 proctype agent()
 {
 	byte k, page, entry;
@@ -412,6 +415,7 @@ proctype agent()
 	od;
 	atomic { k = 0; finished++ }
 }
+#endif
 
 /* How many places hold page p? */
 #define IN_BIT(p)    ((bits >> (p)) & 1)

@@ -1,0 +1,376 @@
+/*
+ * spill_restart.pml - a block's content goes to a slot of host memory and comes back; agent and mover may be killed anywhere.
+ *
+ * Spill: EVICTING and the look at the pins; slot record WRITING; word MOVING, same generation; job. When the mover says DONE:
+ * journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, asked for in a request slot: slot record LOADING; word
+ * MOVING, the worker's; job. When DONE: journal GRANT, word LEASED, answer, compare-and-swap of the request; then slot FREE, or,
+ * if the worker has given up, word FREE and slot SAVED again; REST, job IDLE. What a job in the ring names, page and slot, is
+ * nobody else's until the job is DONE, whatever becomes of agent, mover and request.
+ * Proved: what is read under a pin is what was written last, and after all deaths the content is there once more; a mover writes
+ * no slot and no page that is somebody else's. With -DDEATH the worker may die, and all of its pages and slots come free.
+ * Planted bugs:
+ *   BUG_COPY_LEASED     the word stays LEASED while the mover copies
+ *   BUG_TAKE_EARLY      the page goes before the mover is done
+ *   BUG_DONE_FIRST      the mover says DONE before it has copied
+ *   BUG_SAVED_LATE      the slot is SAVED when journal and job are done with
+ *   BUG_NO_RECORD       the slot's record is written after the job
+ *   BUG_SLOT_FIRST      a restore frees the slot before the journal is written
+ *   BUG_UNDO_FREES      an answer that came too late frees the slot all the same
+ *   BUG_BACK_RUNNING    recovery gives up a spill, slot and all, whose job is still in the ring
+ *   BUG_FREE_LOADING    recovery frees a page that a job still loads into
+ *   BUG_CANCEL_EARLY    the end of a request frees the page that a job still loads into
+ *   BUG_NO_LOOK         recovery takes the restore for answered without looking at the request
+ *   BUG_BURY_RUNNING    pages and slots of a dead worker come free while a job still names them; with DEATH
+ */
+#define FREE     0
+#define LEASED   1
+#define EVICTING 2
+#define MOVING   3
+#define OTHER    4        /* lent to another worker, who writes into it */
+#define STATE(w) ((w) & 7)
+#define MAKE(s, w) (((w) & 248) | (s))
+#define NEXT_GEN 8
+
+#define IDLE      0       /* of the request, and of the job */
+#define REQUESTED 1
+#define DONE      2
+#define CANCELLED 3
+#define QUEUED    4
+#define TAKEN     5
+
+/* FREE, or: */
+#define WRITING 1
+#define SAVED   2
+#define LOADING 3
+
+#define REST  0
+#define TAKE  1
+#define GRANT 2
+
+#define GARBAGE 15
+
+#ifndef OPS
+#define OPS 3
+#endif
+#ifndef SPILLS
+#define SPILLS 2
+#endif
+#ifndef LENDS
+#define LENDS 1
+#endif
+#ifndef KILLS
+#define KILLS 2
+#endif
+#ifndef MOVER_KILLS
+#define MOVER_KILLS 1
+#endif
+
+/* One page, one slot, one job, one request. Stores are in memory at once: pin_evict and grant_restart buffer them. */
+byte word = LEASED;
+byte pins;
+bool tag = true;          /* the worker's block starts here */
+byte request, serial;     /* state, number */
+byte job;
+bool job_load;
+
+/* The ledger. */
+byte slot;
+byte journal, j_serial;
+
+/* Ghosts: the bytes. */
+byte page_bytes, slot_bytes, latest;
+bool worker_done;
+bool dies, buried;
+
+byte kills = KILLS, mover_kills = MOVER_KILLS;
+#define STEP(...) if :: __VA_ARGS__ :: kills > 0 -> kills--; goto dead fi
+
+proctype worker()
+{
+	byte op, handle, now;
+	bool won;
+
+	handle = LEASED;
+	do
+	:: op < OPS -> op++;
+		pins++;
+		now = word;
+		if
+		:: now == handle && tag ->
+			assert(page_bytes == latest);
+			if
+			:: d_step { latest++; page_bytes = latest }
+			:: true
+			fi;
+			assert(page_bytes == latest);
+			pins--
+		:: now != handle && now == MAKE(EVICTING, handle) -> pins--
+		:: now != handle && now == MAKE(MOVING, handle) -> pins--
+		:: else ->
+			pins--;
+			/* Gone: ask for it, unless an old request is still the agent's. */
+			if
+			:: request == IDLE ->
+				d_step { serial++; request = REQUESTED };
+				if
+				:: request == DONE
+#ifdef DEATH
+				:: dies = true; goto out
+#endif
+				:: true ->
+					d_step {
+						won = (request == REQUESTED);
+						if
+						:: won -> request = CANCELLED
+						:: else
+						fi
+					}
+				fi;
+				if
+				:: won
+				:: else ->
+					handle = word;
+					assert(STATE(handle) == LEASED);
+					assert(page_bytes == latest);
+					tag = true;
+					request = IDLE
+				fi
+			:: else
+			fi
+		fi;
+		d_step { now = 0; won = false }
+	:: true -> break
+#ifdef DEATH
+	:: dies = true; break
+#endif
+	od;
+out:
+	atomic { op = 0; handle = 0; now = 0; won = false; worker_done = true }
+}
+
+proctype mover()
+{
+end:	do
+	:: job == QUEUED -> job = TAKEN
+	:: job == TAKEN ->
+#ifdef BUG_DONE_FIRST
+		job = DONE;
+#endif
+		d_step {
+			if
+			:: job_load -> assert(STATE(word) == MOVING && slot == LOADING); page_bytes = slot_bytes
+			:: else -> assert(slot == WRITING); slot_bytes = page_bytes
+			fi
+		};
+		if
+		:: job = DONE
+		:: mover_kills > 0 -> mover_kills--      /* the next one does it again */
+		fi
+	od
+}
+
+/* Lent to another, and back. */
+inline lend()
+{
+	word = MAKE(OTHER, word) + NEXT_GEN;
+	page_bytes = GARBAGE;
+	word = MAKE(FREE, word) + NEXT_GEN
+}
+
+inline finish_take()
+{
+	STEP(tag = false);
+#ifndef BUG_SAVED_LATE
+	STEP(slot = SAVED);
+#endif
+	if
+	:: STATE(word) == MOVING || STATE(word) == EVICTING -> STEP(word = MAKE(FREE, word) + NEXT_GEN)
+	:: else
+	fi;
+	STEP(journal = REST);
+#ifdef BUG_SAVED_LATE
+	STEP(job = IDLE);
+	STEP(slot = SAVED)
+#else
+	skip
+#endif
+}
+
+/* The restore came to nothing. */
+inline load_undo()
+{
+	if
+	:: STATE(word) == MOVING || STATE(word) == LEASED -> STEP(word = MAKE(FREE, word) + NEXT_GEN)
+	:: else
+	fi;
+#ifdef BUG_UNDO_FREES
+	STEP(slot = FREE)
+#else
+	STEP(slot = SAVED)
+#endif
+}
+
+proctype agent()
+{
+	byte spills, lends, got;
+
+start:
+	if
+	:: journal == TAKE -> finish_take()
+	:: journal == GRANT ->
+		if
+#ifdef BUG_NO_LOOK
+		:: false
+#else
+		:: serial == j_serial && (request == REQUESTED || request == CANCELLED) -> load_undo()
+#endif
+		:: else -> STEP(slot = FREE)
+		fi;
+		STEP(journal = REST)
+	:: else
+	fi;
+	/* A record without a job: the last one died before it was queued, or after it was done with. */
+	if
+#ifdef BUG_BACK_RUNNING
+	:: slot == WRITING ->
+#else
+	:: slot == WRITING && job == IDLE ->
+#endif
+		if
+		:: STATE(word) == MOVING || STATE(word) == EVICTING -> STEP(word = MAKE(LEASED, word))
+		:: else
+		fi;
+		STEP(slot = FREE)
+#ifdef BUG_FREE_LOADING
+	:: slot == LOADING ->
+#else
+	:: slot == LOADING && job == IDLE ->
+#endif
+		load_undo()
+	:: else
+	fi;
+	if
+	:: STATE(word) == EVICTING -> STEP(word = MAKE(LEASED, word))
+	:: else
+	fi;
+	if
+	:: job == DONE && slot != WRITING && slot != LOADING -> STEP(job = IDLE)
+	:: else
+	fi;
+
+again:
+	got = 0;
+	if
+	/* Spill. */
+	:: spills < SPILLS && STATE(word) == LEASED && tag && slot == FREE && job == IDLE -> spills++;
+		STEP(word = MAKE(EVICTING, word));
+		if
+		:: pins == 0 && tag
+		:: else -> STEP(word = MAKE(LEASED, word)); goto again
+		fi;
+#ifndef BUG_NO_RECORD
+		STEP(slot = WRITING);
+#endif
+#ifdef BUG_COPY_LEASED
+		STEP(word = MAKE(LEASED, word));
+#else
+		STEP(word = MAKE(MOVING, word));
+#endif
+		STEP(d_step { job_load = false; job = QUEUED });
+#ifdef BUG_NO_RECORD
+		STEP(slot = WRITING);
+#endif
+#ifdef BUG_TAKE_EARLY
+		STEP(journal = TAKE);
+		finish_take();
+#endif
+		goto again
+	:: job == DONE && slot == WRITING ->
+#ifdef BUG_COPY_LEASED
+		STEP(word = MAKE(EVICTING, word));
+		if
+		:: pins == 0
+		:: else -> STEP(word = MAKE(LEASED, word)); STEP(slot = FREE); STEP(job = IDLE); goto again
+		fi;
+#endif
+		STEP(journal = TAKE);
+		finish_take();
+		STEP(job = IDLE);
+		goto again
+	/* Restore. */
+	:: request == REQUESTED && slot == SAVED && STATE(word) == FREE && job == IDLE ->
+		STEP(slot = LOADING);
+		STEP(word = MAKE(MOVING, word) + NEXT_GEN);
+		STEP(d_step { job_load = true; job = QUEUED });
+		goto again
+#ifdef BUG_CANCEL_EARLY
+	:: request == CANCELLED && slot == LOADING && job != DONE ->
+		load_undo();
+		STEP(request = IDLE);
+		goto again
+#endif
+	:: job == DONE && slot == LOADING && request == REQUESTED ->
+#ifdef BUG_SLOT_FIRST
+		STEP(slot = FREE);
+#endif
+		STEP(j_serial = serial);
+		STEP(journal = GRANT);
+		STEP(word = MAKE(LEASED, word));
+		STEP(d_step {
+			got = (request == REQUESTED);
+			if
+			:: got -> request = DONE
+			:: else
+			fi });
+		if
+		:: got -> STEP(slot = FREE)
+		:: else -> load_undo()
+		fi;
+		STEP(journal = REST);
+		STEP(job = IDLE);
+		goto again
+	:: job == DONE && slot == LOADING && request != REQUESTED ->
+		load_undo();
+		STEP(job = IDLE);
+		goto again
+	/* The job is IDLE as well: a request that is given back while its page still loads would be taken for a new one. */
+	:: request == CANCELLED && slot != LOADING -> STEP(request = IDLE); goto again
+	:: lends < LENDS && STATE(word) == FREE -> lends++; lend(); goto again
+#ifdef DEATH
+	/* The burial; it is done again when the agent dies in it. */
+#ifdef BUG_BURY_RUNNING
+	:: dies && !buried ->
+#else
+	:: dies && !buried && (job == IDLE || job == DONE) ->
+#endif
+		if
+		:: STATE(word) == LEASED || STATE(word) == MOVING -> STEP(word = MAKE(FREE, word) + NEXT_GEN)
+		:: else
+		fi;
+		STEP(slot = FREE);
+		STEP(job = IDLE);
+		STEP(d_step { tag = false; request = IDLE; buried = true });
+		goto again
+#endif
+	:: worker_done && job == IDLE && request == IDLE && buried == dies -> goto done
+	:: kills > 0 -> kills--          /* dies asleep */
+	fi;
+dead:
+	got = 0;
+	goto start;
+done:
+	skip
+}
+
+init {
+	atomic {
+		run mover(); run worker(); run agent()
+	};
+	_nr_pr == 2;
+	assert(journal == REST && (slot == FREE || slot == SAVED));
+	if
+	:: dies -> assert(STATE(word) == FREE && slot == FREE)
+	:: slot == SAVED && !dies -> assert(STATE(word) == FREE && !tag && slot_bytes == latest)
+	:: else -> assert(STATE(word) == LEASED && tag && page_bytes == latest)
+	fi
+}
