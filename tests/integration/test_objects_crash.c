@@ -5,13 +5,12 @@
  * is lost. Method: that of test_crash_points.c, with its module; each scenario is played for the n-th store, n = 1, 2, 3, ...,
  * until it ends before the n-th. $GPOOL_CRASH_STRIDE tries every so many-th only.
  */
-#include "tests/integration/life.h"
+#include "tests/integration/crash_points.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-static _Atomic int64_t *countdown;
 static struct gpool *writer, *reader;
 static uint64_t last_version;
 static uint64_t page_words;
@@ -348,45 +347,16 @@ static void test_eviction(void **state)
 
 /* ---- */
 
-static const char *module_path(void)
+static int publisher_start(void **state)
 {
-	static char path[512];
-	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 32);
-
-	assert_true(length > 0);
-	path[length] = '\0';
-	strcpy(strrchr(path, '/'), "/crash/gpoold-agent.so");
-	return path;
-}
-
-static int crash_start(void **state)
-{
-	char path[] = "/tmp/gpool-crash-XXXXXX";
-	const char *arguments[] = { "--module", module_path(), "--pool", POOL, QUIET, "--set", "lease.initial_pages=4", "--set",
-		"lease.batch_pages=4", NULL };
-	int fd = mkstemp(path);
-
-	(void)state;
-	assert_true(fd >= 0 && ftruncate(fd, sizeof(*countdown)) == 0);
-	countdown = mmap(NULL, sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	assert_ptr_not_equal(countdown, MAP_FAILED);
-	close(fd);
 	last_version = 0;
-	setenv("GPOOL_CRASH_FILE", path, 1);
-	start(arguments);
-	return 0;
-}
-
-static int crash_stop(void **state)
-{
-	unlink(getenv("GPOOL_CRASH_FILE"));
-	return stop(state);
+	return crash_start(state);
 }
 
 int main(int argc, char **argv)
 {
 	/* A gpoold each: a keeper whose agents die too often in a row takes its time. */
-#define TEST(name) cmocka_unit_test_setup_teardown(name, crash_start, crash_stop)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, publisher_start, crash_stop)
 	const struct CMUnitTest tests[] = {
 		TEST(test_publish),
 		TEST(test_publish_over_a_reader),
@@ -400,5 +370,5 @@ int main(int argc, char **argv)
 
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, NULL, crash_end);
 }

@@ -2,11 +2,11 @@
  * test_roles_crash.c - the agent dies after each of its stores while roles are taken, waited for, withdrawn from, given back and taken over.
  *
  * Goal: no call notices; one holder at a time, tokens that go up, standbys in the order of their arrival. Method: as in
- * test_crash_points.c, with the module built with GPOOL_CRASH_POINTS; skipped where gpoold runs another one.
+ * test_crash_points.c, with the module built with GPOOL_CRASH_POINTS.
  *
  * After many deaths in a row the keeper takes its time, so only some points are tried; $GPOOL_CRASH_STRIDE=1: all of them, in minutes.
  */
-#include "tests/integration/life.h"
+#include "tests/integration/crash_points.h"
 
 #include "shm/pool_segment.h"
 
@@ -17,7 +17,6 @@
 
 enum { STANDBYS = 3 };
 
-static _Atomic int64_t *countdown;
 
 struct waiting {
 	struct gpool *pool;
@@ -120,6 +119,7 @@ static void play(const struct scenario *scenario)
 
 	for (at = 1; left == 0; at += stride > 0 ? stride : 1) {
 		alarm(STUCK_SECONDS);
+		crash_another(deaths);
 		first = open_worker();
 		for (uint32_t i = 0; i < STANDBYS; i++)
 			standbys[i].pool = open_worker();
@@ -127,11 +127,6 @@ static void play(const struct scenario *scenario)
 		atomic_store(countdown, at);
 		scenario->act();
 		left = atomic_exchange(countdown, 0);
-		if (left == at && at == 1) {
-			sessions_close();
-			print_message("this gpoold has no crash points\n");
-			skip();
-		}
 		deaths += left == 0;
 		sessions_close();
 		AWAIT(holder() == 0 && waiters() == 0);
@@ -261,25 +256,10 @@ static void test_both_die(void **state)
 
 /* ---- */
 
-static int crash_start(void **state)
+static int end(void **state)
 {
-	char path[] = "/tmp/gpool-crash-XXXXXX";
-	int fd = mkstemp(path);
-
-	(void)state;
-	assert_true(fd >= 0 && ftruncate(fd, sizeof(*countdown)) == 0);
-	countdown = mmap(NULL, sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	assert_ptr_not_equal(countdown, MAP_FAILED);
-	close(fd);
-	setenv("GPOOL_CRASH_FILE", path, 1);
-	start(quiet);
-	return 0;
-}
-
-static int crash_stop(void **state)
-{
-	unlink(getenv("GPOOL_CRASH_FILE"));
-	return stop(state);
+	crash_stop(NULL);
+	return crash_end(state);
 }
 
 int main(int argc, char **argv)
@@ -293,5 +273,5 @@ int main(int argc, char **argv)
 
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
-	return cmocka_run_group_tests(tests, crash_start, crash_stop);
+	return cmocka_run_group_tests(tests, crash_start, end);
 }
