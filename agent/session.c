@@ -603,8 +603,10 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 			"LimitNOFILE= of its unit",
 			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
+	/* Whatever the system said, it was no mistake of the asker: for him something is lacking here. */
 	if (error)
-		return refuse(socket, error, "the agent cannot make a session: %s", strerror(-error));
+		return refuse(socket, error == -EMFILE || error == -ENFILE ? -EMFILE : -ENOMEM, "the agent cannot make a session: %s",
+			strerror(-error));
 	return 0;
 }
 
