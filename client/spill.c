@@ -4,8 +4,11 @@
 #include "client/refill.h"
 #include "client/stitch.h"
 
+#include <poll.h>
 #include <search.h>
 #include <stdlib.h>
+
+enum { ON_ITS_WAY_MS = 1 }; /* between two looks at a block that is being moved: about as long as a page takes */
 
 /* Where a block is that has moved. */
 struct moved {
@@ -241,7 +244,7 @@ static int discard(struct gpool *pool, uint64_t tag)
 	return lease_ask(pool, &ask);
 }
 
-int spill_drop(struct gpool *pool, const struct gpool_block *block)
+static int drop_once(struct gpool *pool, const struct gpool_block *block)
 {
 	struct spills *spills = pool->spills;
 	struct gpool_block place = *block;
@@ -264,7 +267,7 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block)
 		error = discard(pool, block->tag);
 		if (!error)
 			spill_forget(pool, block->tag);
-		return error == -EBUSY ? -EAGAIN : error;
+		return error;
 	}
 	if (error)
 		return error;
@@ -273,6 +276,16 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block)
 	if (error)
 		gpool_unpin(pool, &place);
 	return error;
+}
+
+/* -EBUSY: it is on its way, which ends by itself; nothing tells this process when. */
+int spill_drop(struct gpool *pool, const struct gpool_block *block)
+{
+	int error;
+
+	while ((error = drop_once(pool, block)) == -EBUSY && !pool_gone(pool))
+		poll(NULL, 0, ON_ITS_WAY_MS);
+	return error == -EBUSY ? -EPIPE : error;
 }
 
 int spill_now(struct gpool *pool, const struct gpool_block *block)
