@@ -163,8 +163,11 @@ static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *targ
 {
 	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
 	uint32_t page_count;
-	int error = saved_ask(pool, tag, &page_count);
+	int error;
 
+	/* A restore that was given up before still writes to its pages. */
+	while ((error = saved_ask(pool, tag, &page_count)) == -EBUSY && !pool_gone(pool))
+		poll(NULL, 0, ON_ITS_WAY_MS);
 	if (!error)
 		error = target_alloc(pool, tag, page_count, target);
 	if (error)
