@@ -442,7 +442,7 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	pool->runs = pool->ledger.runs;
 	error = jobs_open(pool, start);
 	if (error)
-		goto fini_evict;
+		goto destroy_objects;
 	error = spill_open(pool, agent->start);
 	if (error)
 		goto close_jobs;
@@ -461,8 +461,9 @@ close_spill:
 	spill_close(pool);
 close_jobs:
 	jobs_close(pool);
-fini_evict:
+destroy_objects:
 	objects_destroy(pool);
+fini_evict:
 	evict_fini(pool);
 fini_reserved:
 	free_runs_fini(&pool->reserved);

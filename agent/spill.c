@@ -435,6 +435,7 @@ static int load_begin(struct session *session, uint32_t slot, const struct lease
 	pages_to_moving(pool, block);
 	block->request = (int32_t)slot;
 	block->request_word = ask->state;
+	block->keep = ask->flags & LEASE_KEEP;
 	spill_block_begin(pool, block, SPILL_LOADING);
 	submit(pool);
 	return 0;
@@ -466,6 +467,21 @@ static void content_lost(struct pool *pool, const struct spill_block *block)
 		block->pages, block->error == -EBADMSG ? "their checksum differs" : strerror(-block->error));
 }
 
+/* It could not be read, and its worker wants to ask again: then nothing has happened. An agent that dies here is asked again as well. */
+static void load_undo(struct pool *pool, struct spill_block *block)
+{
+	const struct session *session = block->session;
+
+	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; it is kept, %u pages",
+		pool->config->name, session->id, session->name, session->pid,
+		block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
+	spill_pages_give_back(pool, block);
+	state_set(pool, block, SLOT_SAVED);
+	block_end(pool, block);
+	request_answer(block, -EIO);
+	request_end(block);
+}
+
 static void load_end(struct pool *pool, struct spill_block *block)
 {
 	struct session *session = block->session;
@@ -473,6 +489,10 @@ static void load_end(struct pool *pool, struct spill_block *block)
 
 	if (!session) {
 		load_bury(pool, block);
+		return;
+	}
+	if (block->error && block->keep) {
+		load_undo(pool, block);
 		return;
 	}
 	atomic_store_explicit(&session->segment.blocks[head].owner_id, slot_of(pool, block, 0)->owner_id, memory_order_relaxed);

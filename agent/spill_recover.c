@@ -89,6 +89,7 @@ static void loading_recover(struct pool *pool, struct spill_block *block)
 	/* Also when the worker has given up: the mover may be writing to the pages. */
 	block->request = (int32_t)(head->request % SESSION_REQUESTS);
 	block->request_word = head->request_word;
+	block->keep = *(volatile uint32_t *)&block->session->segment.requests[block->request].flags & LEASE_KEEP;
 	state_set(pool, block->chain[0], SLOT_LOADING);
 	spill_block_begin(pool, block, SPILL_LOADING);
 }

@@ -280,7 +280,7 @@ int lease_ask(struct gpool *pool, struct lease_request *ask)
 	request->kind = ask->kind;
 	request->need = ask->need;
 	request->extra = 0;
-	request->flags = 0;
+	request->flags = ask->flags;
 	request->timeout_ms = 0;
 	request->error = 0;
 	request->first_page = ask->first_page;
