@@ -700,9 +700,13 @@ void session_resume(struct session *session)
 		record_write(session, SESSION_RECORD_CLOSED);
 		return;
 	}
-	/* Perhaps told already: then it is told twice, and drops what it did not ask for. */
-	if (record->state == LEDGER_SESSION_SENDING && !session_answer(session))
+	/* Perhaps told already: then it is told twice, and drops what it did not ask for. If not even that: it may use its pages. */
+	if (record->state == LEDGER_SESSION_SENDING && send_admission(session)) {
+		connection_closed(session);
 		return;
+	}
+	if (record->state == LEDGER_SESSION_SENDING)
+		ledger_state(session, LEDGER_SESSION_LIVE);
 	requests_restart(session);
 }
 
