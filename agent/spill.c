@@ -213,7 +213,7 @@ void spill_pages_take(struct pool *pool, struct spill_block *block)
 	wake_pins(pool, block);
 }
 
-/* The pages of a block, by its hostile entry: exactly so many, all of them the session's. `head` may be EVICTING. */
+/* The pages of a block, by its hostile entry: exactly so many, each once, all of them the session's. `head` may be EVICTING. */
 static bool sources_read(struct session *session, uint32_t head, uint64_t tag, uint32_t pages)
 {
 	struct pool *pool = session->pool;
@@ -221,6 +221,7 @@ static bool sources_read(struct session *session, uint32_t head, uint64_t tag, u
 	struct spill_source *sources = pool->spill->sources;
 	uint32_t total = 0, extent = head, next;
 
+	evict_look_begin(&pool->evict);
 	do {
 		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed);
 
@@ -231,6 +232,8 @@ static bool sources_read(struct session *session, uint32_t head, uint64_t tag, u
 
 			if (page_word_owner(word) != session->id ||
 				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)))
+				return false;
+			if (!evict_look_first(&pool->evict, page))
 				return false;
 			sources[total++] = (struct spill_source){ page, page_word_generation(word) };
 		}
