@@ -32,9 +32,9 @@ const struct evict_policy *evict_policy_named(const char *name)
 int evict_init(struct pool *pool)
 {
 	pool->evict.queue = calloc(pool->page_count, sizeof(*pool->evict.queue));
-	if (!pool->evict.queue)
-		return -ENOMEM;
-	evict_configure(pool);
+	pool->evict.walked = calloc(pool->page_count, sizeof(*pool->evict.walked));
+	if (pool->evict.queue && pool->evict.walked)
+		evict_configure(pool);
 	if (pool->evict.policy)
 		return 0;
 	evict_fini(pool);
@@ -44,6 +44,7 @@ int evict_init(struct pool *pool)
 void evict_fini(struct pool *pool)
 {
 	free(pool->evict.queue);
+	free(pool->evict.walked);
 	free(pool->evict.policy_state);
 }
 
@@ -67,8 +68,21 @@ void evict_configure(struct pool *pool)
 	pool->evict.queue_count = pool->evict.queue_head = 0;
 }
 
+/* A number that no page was marked with before. */
+static uint32_t walk_next(struct pool *pool)
+{
+	struct evict_state *evict = &pool->evict;
+
+	if (!++evict->walk) {
+		memset(evict->walked, 0, pool->page_count * sizeof(*evict->walked));
+		evict->walk = 1;
+	}
+	return evict->walk;
+}
+
 /*
- * The pages of a block, extents included, read from the hostile segment: 0 when it is not a block that could be, else the total.
+ * The pages of a block, extents included, read from the hostile segment: 0 when it is not a block that could be, else the total. Extents
+ * that lie over each other are none: taken, such a page would become free twice.
  * `budget`, pages that may still be looked at, bounds what a session can cost whose blocks lie over each other. run_count not NULL:
  * the extents stand in pool->runs afterwards.
  */
@@ -76,7 +90,7 @@ static uint32_t block_walk(struct pool *pool, const struct session *session, uin
 	uint32_t *run_count)
 {
 	const struct block_entry *blocks = session->segment.blocks;
-	uint32_t total = 0, extent = head;
+	uint32_t total = 0, extent = head, walk = walk_next(pool);
 
 	if (run_count)
 		*run_count = 0;
@@ -90,8 +104,10 @@ static uint32_t block_walk(struct pool *pool, const struct session *session, uin
 			uint64_t word = pool_word(pool, page);
 
 			if (page_word_owner(word) != session->id ||
-				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)))
+				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)) ||
+				pool->evict.walked[page] == walk)
 				return 0;
+			pool->evict.walked[page] = walk;
 		}
 		if (run_count)
 			pool->runs[(*run_count)++] = (struct page_run){ extent, count };

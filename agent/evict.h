@@ -51,6 +51,7 @@ struct evict_state {
 	uint32_t queue_head, queue_count;
 	uint64_t queue_ns;             /* when it was scanned */
 	uint64_t scan_count, scan_ns;  /* how many, and what the last one took */
+	uint32_t *walked, walk;        /* [page_count] the last walk over a block that met the page; its number */
 	bool queue_general;            /* holds every block of the pool, not one request's choice */
 	uint64_t barren_ns;            /* when a scan last found nothing; see evict.c */
 };
