@@ -138,6 +138,10 @@ static void orphan_recover(struct pool *pool, struct spill_block *block, enum le
 		free(block);
 		return;
 	}
+	/* Its number may soon be another session's. */
+	for (uint32_t i = block->pages; i-- > 0;)
+		pool->ledger.slots[block->chain[i]].session = 0;
+	crash_point();
 	spill_block_begin(pool, block, state == SLOT_SAVING ? SPILL_SAVING : SPILL_LOADING);
 }
 
@@ -230,8 +234,10 @@ void spill_recover_ends(struct pool *pool)
 			state != LEDGER_SESSION_SENDING; i++) {
 			struct ledger_slot *slot = &slots[chain[i]];
 
-			if (owner && page_word_owner(pool_word(pool, slot->page)) == owner)
-				slot->generation = pool_set_aside(pool, slot->page) - 1;
+			if (owner && page_word_owner(pool_word(pool, slot->page)) == owner) {
+				slot->generation = page_word_generation(pool_word(pool, slot->page));
+				pool_set_aside(pool, slot->page);
+			}
 		}
 	}
 	free(chain);
