@@ -8,10 +8,13 @@
  *
  * $GPOOL_CRASH_STRIDE tries every so many-th point only.
  */
+#include "client/pool.h"
 #include "shm/pool_segment.h"
 #include "tests/integration/crash_points.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <sys/socket.h>
 
 enum { BLOCKS = 24, WORDS = 64, HIGH = 200 };
 
@@ -452,6 +455,17 @@ static void test_quarantine(void **state)
 	play(&(struct scenario){child_start_to_shut, child_shuts_and_dies});
 }
 
+/* Told so, it closes its connection and lives on. */
+static void *shut_when_told(void *argument)
+{
+	const struct gpool *pool = argument;
+	char byte;
+
+	if (read(child_hears, &byte, 1) == 1)
+		shutdown(pool->socket, SHUT_RDWR);
+	return NULL;
+}
+
 /* Its block is spilled; then it is told to pin it, and waits for a mover that does not move. */
 static void spiller_run(void)
 {
@@ -459,6 +473,7 @@ static void spiller_run(void)
 	struct gpool_alloc_options with = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block block;
 	struct gpool *pool;
+	pthread_t thread;
 	uint32_t session;
 	char byte;
 
@@ -469,7 +484,8 @@ static void spiller_run(void)
 	if (gpool_open(&options, &pool) || gpool_alloc(pool, 3, &with, &block) || gpool_unpin(pool, &block))
 		_exit(1);
 	session = gpool_session(pool);
-	if (write(child_says, &session, sizeof(session)) != sizeof(session) || read(child_hears, &byte, 1) != 1)
+	if (write(child_says, &session, sizeof(session)) != sizeof(session) || read(child_hears, &byte, 1) != 1 ||
+		pthread_create(&thread, NULL, shut_when_told, pool))
 		_exit(1);
 	gpool_pin(pool, &block);
 	pause();
@@ -537,6 +553,36 @@ static void test_death_of_a_worker_while_it_is_read_back(void **state)
 	assert_true(deaths > 0);
 }
 
+/* The same with a connection that was closed before: its pages are in quarantine, and an agent that is started over that knows it. */
+static void test_death_in_quarantine_while_it_is_read_back(void **state)
+{
+	struct gpool *pool;
+	pid_t mover;
+	int status_of;
+
+	(void)state;
+	alarm(STUCK_SECONDS);
+	spiller_start();
+	mover = (pid_t)status()->pools[0].mover_pid;
+	assert_int_equal(write(child_hears, "", 1), 1);
+	AWAIT(status()->pools[0].quarantined_pages >= 3);
+	atomic_store(countdown, 1);
+	pool = open_worker();
+	gpool_close(pool);
+	assert_int_equal(atomic_load(countdown), 0);
+	assert_in_range(status()->pools[0].quarantined_pages, 3, PAGES);
+	assert_true(child > 0);
+	kill(child, SIGKILL);
+	waitpid(child, &status_of, 0);
+	close(child_says);
+	close(child_hears);
+	AWAIT(status()->pools[0].free_pages + status()->pools[0].retired_pages == PAGES);
+	assert_int_equal(status()->pools[0].retired_pages, 3);
+	kill(mover, SIGCONT);
+	AWAIT(harness_free_pages(&harness) == PAGES && status()->pools[0].spill_memory_bytes == 0);
+	books_balance();
+}
+
 /* ---- */
 
 static int end(void **state)
@@ -560,6 +606,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_death_of_a_worker),
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_death_of_a_worker_while_it_is_read_back),
+		cmocka_unit_test(test_death_in_quarantine_while_it_is_read_back),
 	};
 
 	if (argc > 1)
