@@ -621,6 +621,24 @@ static void blocks_end(struct pool *pool)
 	}
 }
 
+/* So that they do not come free with the others of their session. */
+static void pages_set_aside(struct pool *pool, const struct spill_block *block)
+{
+	struct session *session = block->session;
+
+	for (uint32_t i = 0; i < block->pages; i++) {
+		struct ledger_slot *slot = slot_of(pool, block, i);
+
+		if (page_word_owner(pool_word(pool, slot->page)) != session->id)
+			continue;
+		/* First, since quarantine has changed it: load_bury() goes by it. */
+		slot->generation = page_word_generation(pool_word(pool, slot->page));
+		pool_set_aside(pool, slot->page);
+		session->leased--;
+		session->tenant->leased--;
+	}
+}
+
 void spill_session_ends(struct session *session)
 {
 	struct pool *pool = session->pool;
@@ -634,14 +652,12 @@ void spill_session_ends(struct session *session)
 		/* The slots stay until their last job is done, and so do pages that the mover may be writing to. */
 		if (block->phase == SPILL_SAVING)
 			saving_count(pool, block, -(int64_t)block->pages);
-		for (uint32_t i = 0; i < block->pages; i++) {
+		else
+			pages_set_aside(pool, block);
+		/* Whose it was is forgotten last: a successor finds by it which pages are still to be set aside. */
+		for (uint32_t i = block->pages; i-- > 0;) {
 			slot_of(pool, block, i)->session = 0;
 			crash_point();
-			if (block->phase == SPILL_LOADING && page_word_owner(pool_word(pool, slot_of(pool, block, i)->page)) == session->id) {
-				slot_of(pool, block, i)->generation = pool_set_aside(pool, slot_of(pool, block, i)->page) - 1;
-				session->leased--;
-				session->tenant->leased--;
-			}
 		}
 		block_forget(pool, block);
 	}

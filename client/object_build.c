@@ -4,6 +4,7 @@
 #include "client/alloc.h"
 #include "client/attach_call.h"
 #include "client/stitch.h"
+#include "client/thread_cache.h"
 #include "client/window.h"
 #include "proto/codec.h"
 
@@ -346,6 +347,7 @@ static int publish(struct gpool_object *object, int fd)
 	struct gpool *pool = object->pool;
 	struct manifest_pool geometry = { pool->page_bytes, pool->page_count, pool->header->pages_per_handle };
 	bool readonly = object->memory_class != GPOOL_OBJECT_MUTABLE;
+	struct thread_stats *transit;
 	int error = addresses_fill(object);
 
 	if (error)
@@ -355,6 +357,8 @@ static int publish(struct gpool_object *object, int fd)
 		return error;
 	/* Nothing can be written any more when the name begins to mean it. */
 	error = readonly ? object_protect(object, true) : 0;
+	/* Until they are the object's or blocks again no agent may take them for its own. */
+	transit = transit_begin(pool);
 	if (!error)
 		error = parts_take_out(object);
 	if (!error) {
@@ -367,6 +371,7 @@ static int publish(struct gpool_object *object, int fd)
 		else if (error)
 			object->part_count = 0;
 	}
+	transit_end(pool, transit);
 	if (!error) {
 		object->writable = !readonly;
 		draft_free(&object->draft);
