@@ -361,6 +361,58 @@ static void test_discard(void **state)
 	play(&(struct scenario){are_spilled, drop_all});
 }
 
+/* ---- ranges ---- */
+
+static struct gpool_range *kept, *moved, *dropped;
+
+static uint64_t *words_of(const struct gpool_range *range)
+{
+	uint64_t address;
+
+	assert_int_equal(gpool_range_address(range, &address), 0);
+	return (uint64_t *)(uintptr_t)address;
+}
+
+static void have_ranges(void)
+{
+	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+
+	holes();
+	options.timeout_ms = ANSWER_MS;
+	options.name = "kept";
+	assert_int_equal(gpool_range_create(second.pool, 3, &options, &kept), 0);
+	options.name = NULL;
+	options.memory_class = GPOOL_OBJECT_MUTABLE;
+	assert_int_equal(gpool_range_create(second.pool, 5, &options, &moved), 0);
+	options.memory_class = GPOOL_OBJECT_EPHEMERAL;
+	assert_int_equal(gpool_range_create(second.pool, 4, &options, &dropped), 0);
+	for (uint32_t page = 0; page < 5; page++)
+		for (uint32_t i = 0; i < WORDS; i++) {
+			words_of(moved)[page * (page_bytes / 8) + i] = word_of(page, i);
+			words_of(kept)[page % 3 * (page_bytes / 8) + i] = word_of(7, i);
+		}
+}
+
+static void sleep_and_wake(void)
+{
+	assert_int_equal(gpool_sleep(second.pool, 0), 0);
+	assert_int_equal(gpool_wake(second.pool, ANSWER_MS), 0);
+	for (uint32_t page = 0; page < 5; page++)
+		for (uint32_t i = 0; i < WORDS; i++) {
+			assert_int_equal(words_of(moved)[page * (page_bytes / 8) + i], word_of(page, i));
+			assert_int_equal(words_of(kept)[page % 3 * (page_bytes / 8) + i], word_of(7, i));
+		}
+	memset(words_of(dropped), 1, 4 * (size_t)page_bytes);
+	assert_int_equal(gpool_range_destroy(kept), 0);
+	assert_int_equal(gpool_object_delete(second.pool, "kept", 0), 0);
+}
+
+static void test_sleep_and_wake(void **state)
+{
+	(void)state;
+	play(&(struct scenario){have_ranges, sleep_and_wake});
+}
+
 /* ---- deaths of workers ---- */
 
 static pid_t child;
@@ -603,6 +655,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_spill),
 		cmocka_unit_test(test_restore),
 		cmocka_unit_test(test_discard),
+		cmocka_unit_test(test_sleep_and_wake),
 		cmocka_unit_test(test_death_of_a_worker),
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_death_of_a_worker_while_it_is_read_back),
