@@ -31,6 +31,16 @@ uint32_t config_amount_pages(const struct config_amount *amount, uint64_t page_b
 	return pages > UINT32_MAX ? UINT32_MAX : (uint32_t)pages;
 }
 
+uint32_t config_spill_slots(const struct config_pool *pool, uint32_t *memory_slots)
+{
+	uint64_t memory = pool->spill_memory_bytes / pool->page_bytes;
+	uint64_t file = pool->spill_directory[0] ? pool->spill_file_bytes / pool->page_bytes : 0;
+
+	/* The largest sizes that the keys allow, 64 TiB each, are 2^28 of the smallest pages. */
+	*memory_slots = (uint32_t)memory;
+	return (uint32_t)(memory + file);
+}
+
 /* ---- the command line ---- */
 
 int config_set(struct config *config, const char *assignment, struct config_error *error)

@@ -48,6 +48,9 @@ struct config_pool {
 	uint64_t handle_bytes;     /* 0: the larger of page and granularity */
 	struct config_amount reserved; /* pages for critical work; see config_finish() */
 	bool reserved_given;           /* by the user, who then means it */
+	uint64_t spill_memory_bytes;
+	char spill_directory[CONFIG_PATH_BYTES]; /* empty: no file */
+	uint64_t spill_file_bytes;
 	uint32_t origin;
 };
 
@@ -159,6 +162,9 @@ int config_finish(struct config *config, struct config_error *error);
  * The answer may be above page_count.
  */
 uint32_t config_amount_pages(const struct config_amount *amount, uint64_t page_bytes, uint32_t page_count);
+
+/* config_spill_slots() - pages of spilled content that a pool keeps at most: of both tiers; *memory_slots: of the first. */
+uint32_t config_spill_slots(const struct config_pool *pool, uint32_t *memory_slots);
 
 /*
  * config_difference() - what a reload would change: names of changed keys that apply at once, and of those that need a restart,

@@ -260,8 +260,12 @@ static int word_find(const char *words, const char *text)
 	return -EINVAL;
 }
 
-static bool text_allowed(enum config_kind kind, const char *text)
+static bool text_allowed(const struct config_key *key, const char *text)
 {
+	enum config_kind kind = key->kind;
+
+	if (kind == CONFIG_KIND_PATH && text[0] == '\0' && key->text[0] == '\0')
+		return true;
 	if (kind == CONFIG_KIND_PATH && text[0] != '/')
 		return false;
 	if (kind == CONFIG_KIND_NAME && !isalnum((unsigned char)text[0]))
@@ -413,7 +417,8 @@ void config_value_expected(const struct config_key *key, char *text, size_t text
 		snprintf(text, text_bytes, "a name in quotes, 1 to %zu letters, digits, '.', '_' and '-'", key->bytes - 1);
 		break;
 	case CONFIG_KIND_PATH:
-		snprintf(text, text_bytes, "an absolute path in quotes, at most %zu bytes", key->bytes - 1);
+		snprintf(text, text_bytes, "an absolute path in quotes, at most %zu bytes%s", key->bytes - 1,
+			key->text[0] ? "" : ", or \"\"");
 		break;
 	case CONFIG_KIND_USER:
 		snprintf(text, text_bytes, "the name or id of a user in quotes");
@@ -520,7 +525,7 @@ static int text_parse(const struct config_key *key, const char *text, void *base
 {
 	int rc = 0;
 
-	if (strlen(text) >= key->bytes || !text_allowed(key->kind, text))
+	if (strlen(text) >= key->bytes || !text_allowed(key, text))
 		return -EINVAL;
 	if (key->kind == CONFIG_KIND_USER || key->kind == CONFIG_KIND_GROUP)
 		rc = account_parse(key, text, base, why, why_bytes);
@@ -610,7 +615,7 @@ void config_value_format(const struct config_key *key, const void *base, char *t
 		break;
 	}
 	case CONFIG_KIND_SIZE:
-		size_format(*(const uint32_t *)field, text, text_bytes);
+		size_format(key->bytes == sizeof(uint32_t) ? *(const uint32_t *)field : *(const uint64_t *)field, text, text_bytes);
 		break;
 	case CONFIG_KIND_PAGE_SIZE:
 		if (*(const uint64_t *)field)

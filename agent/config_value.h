@@ -16,13 +16,13 @@
 enum config_kind {
 	CONFIG_KIND_STRING,    /* char[]: printable, no quotation mark, no backslash */
 	CONFIG_KIND_NAME,      /* char[]: letters, digits, '.', '_', '-' */
-	CONFIG_KIND_PATH,      /* char[]: absolute */
+	CONFIG_KIND_PATH,      /* char[]: absolute; or empty, where that is the default */
 	CONFIG_KIND_USER,      /* char[] for front_user: resolved into front_uid and front_gid */
 	CONFIG_KIND_GROUP,     /* char[] for group: resolved into group_id */
 	CONFIG_KIND_ENUM,      /* int: index of the word in unit; or char[]: the word itself */
 	CONFIG_KIND_INTEGER,   /* uint32_t */
 	CONFIG_KIND_FLOAT,     /* double */
-	CONFIG_KIND_SIZE,      /* uint32_t, bytes: KB is 1000, KiB is 1024 */
+	CONFIG_KIND_SIZE,      /* uint32_t or uint64_t, bytes: KB is 1000, KiB is 1024 */
 	CONFIG_KIND_PAGE_SIZE, /* uint64_t, bytes, a power of two: KB and KiB are both 1024; "auto" is 0 where it is the default
 				*/
 	CONFIG_KIND_AMOUNT,    /* struct config_amount */

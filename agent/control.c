@@ -7,6 +7,7 @@
 #include "agent/log.h"
 #include "agent/requests.h"
 #include "agent/session.h"
+#include "agent/spill.h"
 #include "agent/upgrade.h"
 
 #include <errno.h>
@@ -63,7 +64,7 @@ static int answer_evict(struct exchange *x)
 	struct evict_request evict = { 0 };
 	struct pool *pool;
 	uint64_t begin;
-	uint32_t pages;
+	uint32_t pages, leaving;
 	char text[200];
 
 	if (DECODE(x, evict_request, &request))
@@ -83,8 +84,12 @@ static int answer_evict(struct exchange *x)
 	evict.contents = request.content_types;
 	evict.pages = request.pages;
 	begin = clock_ns();
+	leaving = pool->spill->saving_pages;
 	pages = evict_pages(pool, &evict);
-	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
+	leaving = pool->spill->saving_pages - leaving;
+	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages - leaving, (unsigned long long)(clock_ns() - begin));
+	if (leaving)
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %u on their way to be spilled", leaving);
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
 	return exchange_done(x, pages, text);

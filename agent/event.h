@@ -25,6 +25,7 @@ enum event_kind {
 	EVENT_ROLE_GRANTED = 15, /* 12 to 14 are of objects */
 	EVENT_ROLE_FREED,
 	EVENT_TAKEOVER,
+	EVENT_SPILL_ERROR = 20,
 };
 
 /* `pool` NULL: all pools; session 0: nobody in particular. */

@@ -3,6 +3,7 @@
 #include "agent/journal.h"
 #include "agent/log.h"
 #include "agent/session.h"
+#include "agent/spill.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 #include "shm/pins.h"
@@ -148,32 +149,52 @@ static bool tag_evictable(uint64_t tag)
 	return tag == BLOCK_TAG_CACHED || (block_tag_is_block(tag) && !(tag & (BLOCK_EXTENT | BLOCK_PREPARED | BLOCK_DYING)));
 }
 
-/* The protocol: mark the word, then look at the pins. Returns pages taken; 0: busy or changed, nothing happened. */
+/* Dropped, or spilled: then it is on its way. */
+static bool spills(uint64_t tag)
+{
+	return block_tag_is_block(tag) && tag & BLOCK_SPILL;
+}
+
+static void mark(struct pool *pool, uint32_t page, uint64_t word)
+{
+	atomic_store_explicit(&pool->segment.pages[page], page_word_make(PAGE_EVICTING, page_word_owner(word), page_word_generation(word)),
+		memory_order_seq_cst);
+}
+
+static void wake_pins(const struct pool *pool, const struct session *session, uint32_t page)
+{
+	if (atomic_load_explicit(&session->segment.header->pin_waiters, memory_order_seq_cst))
+		futex_wake((_Atomic uint32_t *)&pool->segment.pages[page] + 1, INT32_MAX);
+}
+
+/* The protocol: mark the word, then look at the pins. Returns pages taken or on their way; 0: busy or changed, nothing happened. */
 static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candidate)
 {
 	struct session *session = pool->sessions[candidate->session];
-	uint32_t page = candidate->page, taken = 0, budget = candidate->pages, run_count;
+	uint32_t page = candidate->page, taken = 0, budget = candidate->pages, leaving = 0, run_count;
 	uint64_t word = pool_word(pool, page), tag;
 
 	if (!session || session->state != SESSION_LIVE || page_word_owner(word) != session->id ||
 		page_word_state(word) != PAGE_LEASED)
 		return 0;
-	atomic_store_explicit(&pool->segment.pages[page],
-		page_word_make(PAGE_EVICTING, session->id, page_word_generation(word)), memory_order_seq_cst);
+	mark(pool, page, word);
 	crash_point();
 	/* Pins, fence, then the tag: read earlier, a free that ends in between would leave its pages' bits to nobody. */
 	if (block_idle(session, page)) {
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
-		if (tag == candidate->tag && block_walk(pool, session, page, tag, &budget, &run_count) == candidate->pages)
+		if (tag != candidate->tag || block_walk(pool, session, page, tag, &budget, &run_count) != candidate->pages)
+			;
+		else if (!spills(tag))
 			taken = block_take(pool, session, run_count);
+		else if (!spill_begin(session, page, tag, candidate->pages, NULL))
+			leaving = candidate->pages;
 	}
-	if (!taken)
+	if (!taken && !leaving)
 		atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
 	crash_point();
-	if (atomic_load_explicit(&session->segment.header->pin_waiters, memory_order_seq_cst))
-		futex_wake((_Atomic uint32_t *)&pool->segment.pages[page] + 1, INT32_MAX);
+	wake_pins(pool, session, page);
 	if (!taken)
-		return 0;
+		return leaving;
 	if (!candidate->cached) {
 		session->evicted_pages += taken;
 		session->tenant->evicted_pages += taken;
@@ -189,6 +210,27 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 	return taken;
 }
 
+int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const struct spill_asker *asker)
+{
+	struct pool *pool = session->pool;
+	uint64_t word = pool_word(pool, page), now;
+	uint32_t budget = session->leased, pages;
+	int error = -EBUSY;
+
+	if (session->state != SESSION_LIVE || page_word_owner(word) != session->id || page_word_state(word) != PAGE_LEASED)
+		return -ESTALE;
+	mark(pool, page, word);
+	if (block_idle(session, page)) {
+		now = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
+		pages = now == tag && block_tag_is_block(tag) && tag_evictable(tag) ? block_walk(pool, session, page, tag, &budget, NULL) : 0;
+		error = pages ? spill_begin(session, page, tag, pages, asker) : -ESTALE;
+	}
+	if (error)
+		atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
+	wake_pins(pool, session, page);
+	return error;
+}
+
 /* Borrowed pages per unit of weight, for the comparison between tenants. */
 static uint64_t borrowed_share(const struct tenant *tenant)
 {
@@ -202,7 +244,7 @@ static bool tenant_may_lose(const struct tenant *victim, const struct tenant *ta
 {
 	if (victim == taker)
 		return true;
-	if (victim->leased < victim->minimum + pages)
+	if (victim->leased - victim->saving < victim->minimum + pages)
 		return false;
 	if (!taker || taker->leased < taker->minimum || victim->config->priority < taker->config->priority)
 		return true;
@@ -276,7 +318,7 @@ static void scan(struct pool *pool, const struct evict_request *request)
 			session->walk_budget = session->leased;
 		}
 		pages = block_walk(pool, session, page, tag, &session->walk_budget, NULL);
-		if (!pages)
+		if (!pages || (spills(tag) && !spill_possible(pool, page, pages)))
 			continue;
 		candidate = &evict->queue[count++];
 		*candidate = (struct evict_candidate){
@@ -324,14 +366,18 @@ static uint64_t *barren_of(struct pool *pool, const struct evict_request *reques
 static bool queue_suffices(const struct pool *pool, const struct evict_request *request)
 {
 	const struct evict_state *evict = &pool->evict;
-	uint32_t lost[CONFIG_TENANTS_MAX] = { 0 }, pages = 0;
+	uint32_t lost[CONFIG_TENANTS_MAX] = { 0 }, pages = 0, room = slots_room(&pool->spill->slots, clock_ms());
 
 	for (uint32_t i = evict->queue_head; i < evict->queue_count && pages < request->pages; i++) {
-		const struct session *session = pool->sessions[evict->queue[i].session];
+		const struct evict_candidate *candidate = &evict->queue[i];
+		const struct session *session = pool->sessions[candidate->session];
+		bool spill = spills(candidate->tag);
 
-		if (session && wanted(request, session, evict->queue[i].tag, lost[session->tenant - pool->tenants] + evict->queue[i].pages)) {
-			pages += evict->queue[i].pages;
-			lost[session->tenant - pool->tenants] += evict->queue[i].pages;
+		if (session && (!spill || room >= candidate->pages) &&
+			wanted(request, session, candidate->tag, lost[session->tenant - pool->tenants] + candidate->pages)) {
+			pages += candidate->pages;
+			lost[session->tenant - pool->tenants] += candidate->pages;
+			room -= spill ? candidate->pages : 0;
 		}
 	}
 	return pages >= request->pages;

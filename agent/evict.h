@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 struct pool;
+struct spill_asker;
 struct session;
 struct tenant;
 struct config;
@@ -59,7 +60,8 @@ void evict_fini(struct pool *pool);
 void evict_configure(struct pool *pool);
 
 /*
- * evict_pages() - take blocks until at least `pages` pages came free, or no candidate is left. Returns pages taken.
+ * evict_pages() - take blocks until at least `pages` pages came free, or no candidate is left. Returns pages taken; those of blocks
+ * that are spilled count, although they come free later (spill->saving_pages).
  * @for_tenant:  who needs them: decides whose blocks may go (see tenant rules in README.md); NULL: all above their minimum
  * @only:        only this session's blocks; NULL: all
  * @within:      only blocks of for_tenant itself (it is at its limit)
@@ -85,6 +87,11 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
  * nothing was lost. Cost: a scan, and a pass over the pages.
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
+/*
+ * evict_to_spill() - one block by name, at its worker's own wish: see spill_begin(). Return: 0, also -ESTALE (not there), -EBUSY
+ * (pinned, or behind a fence).
+ */
+int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const struct spill_asker *asker);
 /*
  * evict_take_runs() - the extents of a block in pool->runs, whose loss is decided, become free: bits, tags, words. Done again for those that
  * are not yet, when the agent died in it. Returns pages; the caller books them.

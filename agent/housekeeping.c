@@ -5,6 +5,7 @@
 #include "agent/log.h"
 #include "agent/recover.h"
 #include "agent/requests.h"
+#include "agent/spill.h"
 #include "shm/pins.h"
 
 #include <errno.h>
@@ -30,6 +31,9 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 	if (!pool->evicting || now < pool->evict_rest_ms)
 		return;
 	request.pages = (uint32_t)((uint64_t)pages * (percent - config->eviction.stop_percent) / 100);
+	if (pool->spill->saving_pages >= request.pages && pool->spill->saving_pages)
+		return;
+	request.pages -= pool->spill->saving_pages;
 	/* A percent of a small pool may be less than a page: there is nothing to do, so this is the stop. */
 	if (!request.pages)
 		pool->evicting = false;
@@ -176,6 +180,7 @@ void housekeeping(struct pool *pool)
 		pool->leak_scan_ms = now;
 		leak_scan(pool, (uint32_t)now);
 	}
+	spill_tick(pool);
 	if (!pool->session_count)
 		return;
 	watermark_eviction(pool, now);

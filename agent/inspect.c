@@ -2,6 +2,7 @@
 #include "agent/exchange.h"
 
 #include "agent/session.h"
+#include "agent/spill.h"
 #include "shm/page_map.h"
 
 #include <errno.h>
@@ -99,6 +100,26 @@ static struct session_totals totals_of(const struct session *session)
 	return totals;
 }
 
+static void spill_status_fill(const struct pool *pool, struct msg_pool_status *status)
+{
+	const struct pool_header *header = pool->segment.header;
+	const struct spill *spill = pool->spill;
+
+	status->spill_memory_bytes = spill_used(pool, MOVER_TIER_MEMORY);
+	status->spill_memory_limit = spill->slots.tiers[MOVER_TIER_MEMORY].count * header->page_bytes;
+	status->spill_file_bytes = spill_used(pool, MOVER_TIER_FILE);
+	status->spill_file_limit = spill->slots.tiers[MOVER_TIER_FILE].count * header->page_bytes;
+	status->spilled_pages = header->counters[POOL_COUNT_SPILLED_PAGES];
+	status->restored_pages = header->counters[POOL_COUNT_RESTORED_PAGES];
+	status->spill_errors = header->counters[POOL_COUNT_SPILL_ERRORS];
+	status->spill_lost_blocks = spill->lost_blocks;
+	if (!jobs_possible(&pool->jobs))
+		return;
+	status->mover_pid = atomic_load_explicit(&pool->jobs.queue.ring->serving, memory_order_relaxed);
+	status->mover_file_way = atomic_load_explicit(&pool->jobs.queue.ring->uring, memory_order_relaxed);
+	status->mover_file_error = atomic_load_explicit(&pool->jobs.queue.ring->uring_error, memory_order_relaxed);
+}
+
 static int pool_status_fill(const struct pool *pool, struct msg_pool_status *status)
 {
 	const struct pool_header *header = pool->segment.header;
@@ -114,7 +135,8 @@ static int pool_status_fill(const struct pool *pool, struct msg_pool_status *sta
 	status->page_size = header->page_bytes;
 	status->page_count = header->page_count;
 	status->free_pages = header->state_pages[PAGE_FREE];
-	status->leased_pages = header->state_pages[PAGE_LEASED];
+	status->leased_pages = header->state_pages[PAGE_LEASED] + header->state_pages[PAGE_MOVING];
+	status->moving_pages = header->state_pages[PAGE_MOVING];
 	status->quarantined_pages = header->state_pages[PAGE_QUARANTINED];
 	status->reserved_pages = header->state_pages[PAGE_RESERVED];
 	status->retired_pages = header->state_pages[PAGE_RETIRED];
@@ -144,6 +166,7 @@ static int pool_status_fill(const struct pool *pool, struct msg_pool_status *sta
 			status->allocations += totals.allocations;
 		}
 	refill_percentiles(pool, &status->refill_p50_ns, &status->refill_p99_ns);
+	spill_status_fill(pool, status);
 	return 0;
 }
 
@@ -308,6 +331,7 @@ static void client_entry_fill(const struct session *session, const struct page_f
 	entry->evicted_pages = session->evicted_pages;
 	entry->reclaimed_pages = session->reclaimed_pages;
 	entry->damage = session->damage;
+	entry->spilled_pages = session->spilled_pages;
 }
 
 int answer_clients(struct exchange *x)

@@ -1,6 +1,7 @@
 #include "agent/lease.h"
 
 #include "agent/journal.h"
+#include "agent/spill.h"
 #include "shm/lease_bitmap.h"
 
 #include <errno.h>
@@ -193,6 +194,18 @@ static uint32_t room(const struct session *session)
 	return tenant < own ? tenant : own;
 }
 
+/* What of `pages` is still to be made free, when so many are on their way out already. */
+static uint32_t beyond(uint32_t pages, uint32_t leaving)
+{
+	return pages > leaving ? pages - leaving : 0;
+}
+
+/* Pages that are being spilled and on which no request counts that waits. */
+static uint32_t leaving(const struct pool *pool)
+{
+	return beyond(pool->spill->saving_pages, pool->spill->claimed_pages);
+}
+
 /* What is idle in the session's own magazines and bitmap goes back, so that it can be lent anew in one piece. */
 static void consolidate(struct session *session)
 {
@@ -223,7 +236,7 @@ static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 	struct evict_request request = { .for_tenant = session->tenant };
 	uint32_t lacks = lacking(session, need, flags), idle = idle_owned(session->pool);
 
-	request.pages = lacks > idle ? lacks - idle : 0;
+	request.pages = beyond(beyond(lacks, idle), leaving(session->pool));
 	return !request.pages || evict_possible(session->pool, &request);
 }
 
@@ -238,14 +251,14 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 	if (need > room(session) && !(flags & LEASE_NO_EVICT) && !could_free(session, need, flags))
 		return -ENOSPC;
 	if (need > session_room(session) && !(flags & LEASE_NO_EVICT)) {
-		struct evict_request own = { .only = session, .for_tenant = session->tenant, .whole = true, .pages = need - session_room(session) };
+		struct evict_request own = { .only = session, .for_tenant = session->tenant, .whole = true, .pages = beyond(need - session_room(session), session->saving) };
 
 		evict_pages(pool, &own);
 	}
 	if (need > tenant_room(session))
 		reclaim_from(pool, session->tenant, session->tenant, need - tenant_room(session));
 	if (need > tenant_room(session) && !(flags & LEASE_NO_EVICT)) {
-		struct evict_request within = { .for_tenant = session->tenant, .within = true, .whole = true, .pages = need - tenant_room(session) };
+		struct evict_request within = { .for_tenant = session->tenant, .within = true, .whole = true, .pages = beyond(need - tenant_room(session), session->tenant->saving) };
 
 		evict_pages(pool, &within);
 	}
@@ -263,7 +276,7 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 	if (need > available(session, flags)) {
 		struct evict_request request = {
 			.for_tenant = session->tenant,
-			.pages = lacking(session, need, flags),
+			.pages = beyond(lacking(session, need, flags), leaving(pool)),
 			.whole = true,
 			.cached_only = flags & LEASE_NO_EVICT,
 		};
@@ -297,7 +310,8 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	consolidate(session);
 	if (longest_run(session, flags) >= need || !(flags & LEASE_CONTIGUOUS))
 		return longest_run(session, flags) >= need;
-	if (!evict_window(pool, &request, need, &first))
+	/* While blocks are on their way out of a place that was chosen before, no second one is chosen. */
+	if (pool->spill->saving_pages || !evict_window(pool, &request, need, &first))
 		return false;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->role == SESSION_WORKER)

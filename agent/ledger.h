@@ -102,17 +102,33 @@ struct ledger_page {
 	uint8_t reserved[2];
 };
 
-/* A page's worth of spilled content: of the host memory tier [0, memory_slots), of the file [memory_slots, slot_count). */
-struct ledger_slot {
-	_Atomic uint64_t tag;  /* of the block; 0: free */
-	uint32_t session;
-	uint32_t index;        /* of the page within its block, in order of its extents */
-	uint64_t checksum;     /* XXH3 64 */
-	uint32_t next;         /* slot of the next page plus 1; 0: last */
-	uint32_t pages;        /* of the whole block */
-	uint32_t state;        /* spill.c's own */
-	uint32_t reserved;
+/*
+ * A page's worth of spilled content: of the host memory tier [0, memory_slots), of the file [memory_slots, slot_count).
+ * The slots of one block are a chain from that of its first page, whose `state` is the whole block's: one store decides.
+ */
+enum ledger_slot_state {
+	SLOT_UNUSED,
+	SLOT_SAVING,   /* being written from page, of that generation, which is MOVING */
+	SLOT_SAVED,    /* complete; the pages it came from are gone, or about to go */
+	SLOT_LOADING,  /* being read into page; the request that asks for it is not answered */
+	SLOT_ANSWERED, /* that request is about to be answered: its slot's state tells whether it was */
+	SLOT_DISCARDED, /* so is one that wants it forgotten */
 };
+struct ledger_slot {
+	_Atomic uint64_t tag;   /* of the block, without BLOCK_STITCHED; 0: free */
+	uint32_t session;       /* 0: its session has ended, and so does this as soon as no job uses it */
+	uint32_t index;         /* of the page within its block, in order of its extents */
+	uint64_t checksum;      /* XXH3 64 */
+	uint32_t next;          /* slot of the next page plus 1; 0: last */
+	uint32_t pages;         /* of the whole block */
+	_Atomic uint32_t state; /* enum ledger_slot_state, in the slot of page 0 */
+	uint32_t page;
+	uint64_t generation;    /* of that page, LEASED or MOVING */
+	uint64_t owner_id;      /* of the block */
+	uint32_t request;       /* from SLOT_LOADING on: request slot, ... */
+	uint32_t request_word;  /* ... and its state, which that request had and no later one has */
+};
+static_assert(sizeof(struct ledger_slot) == 64, "one cache line each");
 
 /* Limits that poolctl has set and that hold until the next reload, by position in the configuration. */
 struct ledger_tenant {

@@ -7,6 +7,7 @@
 #include "agent/agent.h"
 #include "agent/evict.h"
 #include "agent/free_runs.h"
+#include "agent/jobs.h"
 #include "agent/physical.h"
 #include "shm/pool_check.h"
 
@@ -20,11 +21,13 @@ struct tenant {
 	const struct config_tenant *config; /* in agent->config */
 	uint32_t minimum, limit; /* pages; limit as poolctl may have changed it */
 	uint32_t leased;
+	uint32_t saving; /* of them, on their way to be spilled */
 	uint32_t sessions;
 	uint64_t refusals, evicted_pages;
 	uint64_t barren_ns; /* when a scan for its sake last found nothing to evict; see evict.c */
 };
 
+struct spill;
 struct waiter;
 TAILQ_HEAD(waiter_list, waiter);
 
@@ -50,6 +53,8 @@ struct pool {
 	struct ledger ledger;
 	struct page_run *runs; /* the ledger's: [page_count] of the step at hand */
 	struct evict_state evict;
+	struct jobs jobs;
+	struct spill *spill;
 	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
@@ -80,6 +85,12 @@ void pool_take_back(struct pool *pool, uint32_t first, uint32_t count);
 
 /* pool_take_back_word() - the same for the bits of `mask` in 64-page word `word`, in runs. */
 void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask);
+
+/* pool_move() - a leased page to MOVING and back: same owner and generation, so that nobody takes it and pins wait. */
+void pool_move(struct pool *pool, uint32_t page, enum page_state state);
+
+/* pool_set_aside() - a page of an ended session becomes RETIRED, for as long as somebody may still write to it. Its generation. */
+uint64_t pool_set_aside(struct pool *pool, uint32_t page);
 
 /* pool_quarantine_of() - all pages of a session whose connection closed while its process lives. */
 void pool_quarantine_of(struct pool *pool, uint32_t owner);

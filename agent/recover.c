@@ -8,6 +8,7 @@
 #include "agent/log.h"
 #include "agent/roles.h"
 #include "agent/session.h"
+#include "agent/spill.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 #include "shm/page_map.h"
@@ -265,12 +266,15 @@ void recover_doubts(struct session *session)
 int recover_pool(struct pool *pool)
 {
 	uint64_t begin = clock_ns();
-	int error = sessions_restore(pool);
+	int error;
 
+	spill_recover_ends(pool);
+	error = sessions_restore(pool);
 	if (error)
 		return error;
 	journal_settle(pool);
 	looks_end(pool);
+	spill_recover(pool);
 	control_recover(pool);
 	roles_recover(pool);
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
@@ -289,6 +293,7 @@ void recover_resume(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id])
 			session_resume(pool->sessions[id]);
+	jobs_resume(pool);
 	if (pool->session_count)
 		agent_need_tick(pool->agent, 1);
 }

@@ -6,6 +6,7 @@
 #include "agent/event.h"
 #include "agent/journal.h"
 #include "agent/lease.h"
+#include "agent/spill.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -13,6 +14,7 @@
 
 enum {
 	WAITER_TICK_MS = 5,        /* how often pages are looked for again while somebody waits; a worker that frees rings earlier */
+	SPILL_PATIENCE_MS = 1500,  /* a request that may have been short only because pages are still being spilled is kept so long */
 	SHORTAGE_NS = 1000000,     /* the figures of a refusal may be so old, or as old as it took to make them */
 	AT_LIMIT_TICK_MS = 50,     /* how often the clock tries again for who waits at a limit of his own */
 };
@@ -23,6 +25,7 @@ struct waiter {
 	uint32_t slot;
 	uint32_t word; /* of the slot's state: this request and no later one */
 	struct lease_want want;
+	bool claims;   /* counts on pages that are being spilled */
 	bool at_limit; /* waits for its own tenant or session, not for the pool */
 	uint64_t deadline_ms;
 	uint64_t started_ns;
@@ -99,11 +102,10 @@ static void note_refill(struct session *session, uint64_t started_ns)
 	pool_count(pool, POOL_COUNT_REFILLS, 1);
 }
 
-/* The end of a request, in one step. False: the worker had cancelled it, and the slot is its again. */
-static bool answer(struct session *session, const struct waiter *waiter)
+bool requests_answer(struct session *session, uint32_t slot_index, uint32_t asked)
 {
-	struct lease_request *slot = &session->segment.requests[waiter->slot];
-	uint32_t word = waiter->word;
+	struct lease_request *slot = &session->segment.requests[slot_index];
+	uint32_t word = asked;
 
 	if (atomic_compare_exchange_strong_explicit(&slot->state, &word, lease_state_to(word, LEASE_DONE), memory_order_acq_rel,
 		    memory_order_acquire)) {
@@ -114,8 +116,7 @@ static bool answer(struct session *session, const struct waiter *waiter)
 	return false;
 }
 
-/* A cancelled slot goes back to the worker. */
-static void give_back(struct session *session, uint32_t slot_index)
+void requests_give_back(struct session *session, uint32_t slot_index)
 {
 	struct lease_request *slot = &session->segment.requests[slot_index];
 	uint32_t word = atomic_load_explicit(&slot->state, memory_order_acquire);
@@ -127,8 +128,8 @@ static void give_back(struct session *session, uint32_t slot_index)
 static void refuse(struct session *session, const struct waiter *waiter, int error)
 {
 	session->segment.requests[waiter->slot].error = error;
-	if (!answer(session, waiter))
-		give_back(session, waiter->slot);
+	if (!requests_answer(session, waiter->slot, waiter->word))
+		requests_give_back(session, waiter->slot);
 }
 
 /* Once a second at most: a worker must not be able to flood everybody who listens. */
@@ -143,19 +144,41 @@ static void announce_limit(struct session *session, uint32_t need)
 		"'%s' asked for %u pages beyond its limit", session->name, need);
 }
 
+/* May this refusal be only because pages are still on their way out? Asked again when they are. */
+static bool spilling(struct session *session, const struct waiter *waiter)
+{
+	return session->pool->spill->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT) &&
+		clock_ns() - waiter->started_ns < SPILL_PATIENCE_MS * UINT64_C(1000000);
+}
+
+/* What others count on is not there for this one. */
+static int grant(struct session *session, struct waiter *waiter, struct lease_grant *granted)
+{
+	struct spill *spill = session->pool->spill;
+	int error;
+
+	if (waiter->claims)
+		spill->claimed_pages -= waiter->want.need;
+	waiter->claims = false;
+	waiter->want.slot = waiter->slot;
+	waiter->want.word = waiter->word;
+	error = lease_grant(session, &waiter->want, granted);
+	if (error && spilling(session, waiter)) {
+		waiter->claims = true;
+		spill->claimed_pages += waiter->want.need;
+	}
+	return error;
+}
+
 /* Try to serve; true when the request is over, with pages or without. */
 static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 {
 	struct lease_request *slot = &session->segment.requests[waiter->slot];
-	struct lease_grant grant;
-	int error;
-
-	waiter->want.slot = waiter->slot;
-	waiter->want.word = waiter->word;
-	error = lease_grant(session, &waiter->want, &grant);
+	struct lease_grant granted;
+	int error = grant(session, waiter, &granted);
 
 	waiter->at_limit = error == -EDQUOT;
-	if (error && !last_try && error != -EPERM)
+	if (error && (!last_try || waiter->claims) && error != -EPERM)
 		return false;
 	if (error) {
 		session->refusals++;
@@ -169,15 +192,15 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	}
 	slot->error = 0;
 	slot->first_page = session->pool->runs[0].first;
-	slot->extra_first = grant.extra_first;
-	slot->extra_granted = grant.extra_count;
+	slot->extra_first = granted.extra_first;
+	slot->extra_granted = granted.extra_count;
 	crash_point();
-	if (answer(session, waiter)) {
+	if (requests_answer(session, waiter->slot, waiter->word)) {
 		journal_end(&session->pool->ledger);
 	} else {
-		lease_grant_undo(session, &grant);
+		lease_grant_undo(session, &granted);
 		journal_end(&session->pool->ledger);
-		give_back(session, waiter->slot);
+		requests_give_back(session, waiter->slot);
 	}
 	note_refill(session, waiter->started_ns);
 	return true;
@@ -198,6 +221,8 @@ static void waiters_publish(struct pool *pool)
 
 static void waiter_remove(struct pool *pool, struct waiter *waiter)
 {
+	if (waiter->claims)
+		pool->spill->claimed_pages -= waiter->want.need;
 	TAILQ_REMOVE(&pool->waiters, waiter, link);
 	pool->waiter_count--;
 	free(waiter);
@@ -225,7 +250,7 @@ static void waiter_insert(struct pool *pool, struct waiter *waiter)
  */
 static bool worth_a_try(const struct waiter *waiter, const struct session *ringer, uint64_t now)
 {
-	if (!waiter->at_limit || now >= waiter->deadline_ms)
+	if (!waiter->at_limit || waiter->claims || now >= waiter->deadline_ms)
 		return true;
 	if (now - waiter->session->at_limit_ms < AT_LIMIT_TICK_MS)
 		return false;
@@ -243,7 +268,7 @@ void requests_serve_waiters(struct pool *pool, const struct session *ringer)
 
 		next = TAILQ_NEXT(waiter, link);
 		if (atomic_load_explicit(&slot->state, memory_order_acquire) != waiter->word) {
-			give_back(waiter->session, waiter->slot);
+			requests_give_back(waiter->session, waiter->slot);
 			waiter_remove(pool, waiter);
 		} else if (worth_a_try(waiter, ringer, now) && serve(waiter->session, waiter, now >= waiter->deadline_ms)) {
 			waiter_remove(pool, waiter);
@@ -283,8 +308,11 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	uint32_t kind, timeout_ms;
 
 	asked.word = atomic_load_explicit(&slot->state, memory_order_acquire);
+	/* The mover is at it: the slot waits. */
+	if (session->spill_requests >> slot_index & 1)
+		return;
 	if (lease_state_of(asked.word) == LEASE_CANCELLED && !is_waiting(session, slot_index))
-		give_back(session, slot_index);
+		requests_give_back(session, slot_index);
 	if (lease_state_of(asked.word) != LEASE_REQUESTED || is_waiting(session, slot_index))
 		return;
 	/* Read once; the worker may change them meanwhile. */
@@ -293,6 +321,11 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	asked.want.extra = *(volatile uint32_t *)&slot->extra;
 	asked.want.flags = *(volatile uint32_t *)&slot->flags;
 	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
+	if (kind == LEASE_RESTORE || kind == LEASE_DISCARD || kind == LEASE_SPILL) {
+		spill_request(session, slot_index, &(struct lease_request){ .state = asked.word, .kind = kind, .need = asked.want.need,
+			.first_page = *(volatile uint32_t *)&slot->first_page, .tag = *(volatile uint64_t *)&slot->tag });
+		return;
+	}
 	if (kind != LEASE_TAKE || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
 		refuse(session, &asked, -EINVAL);
 		session_damage(session, "a lease request of an unknown kind");
@@ -306,6 +339,7 @@ static void request_serve(struct session *session, uint32_t slot_index)
 		return;
 	waiter = malloc(sizeof(*waiter));
 	if (!waiter) {
+		pool->spill->claimed_pages -= asked.claims ? asked.want.need : 0;
 		refuse(session, &asked, -ENOMEM);
 		return;
 	}

@@ -18,6 +18,13 @@ void requests_restart(struct session *session);
  */
 void requests_serve_waiters(struct pool *pool, const struct session *ringer);
 
+/*
+ * requests_answer() - the end of a request, whose state was `word`, in one step. False: the worker had cancelled it, and the slot is the
+ * agent's until requests_give_back(), which leaves others as they are.
+ */
+bool requests_answer(struct session *session, uint32_t slot, uint32_t word);
+void requests_give_back(struct session *session, uint32_t slot);
+
 /* requests_forget() - a session ends: its waiters go. */
 void requests_forget(struct session *session);
 

@@ -8,6 +8,7 @@
 #include "agent/log.h"
 #include "agent/requests.h"
 #include "agent/roles.h"
+#include "agent/spill.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -461,6 +462,7 @@ static struct session *session_new(struct pool *pool, uint32_t id)
 		return NULL;
 	session->pool = pool;
 	session->id = id;
+	LIST_INIT(&session->spilled);
 	session->segment_fd = session->doorbell.fd = session->socket.fd = session->pidfd.fd = -1;
 	session->socket.ready = socket_ready;
 	session->pidfd.ready = pidfd_ready;
@@ -672,6 +674,7 @@ void session_end(struct session *session, enum session_end how)
 	session->state = SESSION_DEAD;
 	ledger_state(session, LEDGER_SESSION_ENDING);
 	requests_forget(session);
+	spill_session_ends(session);
 	pages = pool_take_back_of(pool, session->id);
 	session->tenant->leased -= session->leased;
 	session->tenant->sessions--;

@@ -14,6 +14,8 @@
 #include "proto/codec.h"
 #include "shm/session_segment.h"
 
+#include <sys/queue.h>
+
 enum session_role { SESSION_WORKER, SESSION_OBSERVER, SESSION_ADMIN };
 enum session_state { SESSION_LIVE, SESSION_CLOSING, SESSION_CLOSED, SESSION_DEAD };
 
@@ -43,6 +45,10 @@ struct session {
 	uint64_t refills, refusals, evicted_pages, reclaimed_pages, damage;
 	uint64_t walk_scan;   /* the scan for eviction that walk_budget belongs to */
 	uint32_t walk_budget; /* pages of its blocks that this scan may still look at: honest blocks do not overlap */
+	LIST_HEAD(, spill_block) spilled; /* and those on their way there or back */
+	uint32_t spilled_pages; /* of them, those that lie outside of the pool */
+	uint32_t saving;        /* leased pages on their way to be spilled */
+	uint64_t spill_requests; /* slots of requests about spilled blocks that are under way */
 	uint32_t doubts; /* pages of which it is open whether they are this session's; see recover.c */
 	uint8_t *leaks; /* by page, enum leak; made at the first suspicion */
 	struct session *next_dead;

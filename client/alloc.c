@@ -24,7 +24,8 @@ enum {
 
 /* ---- options ---- */
 
-int alloc_request_read(const struct gpool_alloc_options *options, uint32_t more, struct alloc_request *request)
+int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_options *options, uint32_t more,
+	struct alloc_request *request)
 {
 	const uint32_t known = GPOOL_ALLOC_FIRST_FIT | GPOOL_ALLOC_CRITICAL | GPOOL_ALLOC_CONTIGUOUS | GPOOL_ALLOC_NO_EVICT |
 		GPOOL_ALLOC_SPILL;
@@ -37,8 +38,11 @@ int alloc_request_read(const struct gpool_alloc_options *options, uint32_t more,
 			return error;
 		if (read.flags & ~known || read.content >= GPOOL_CONTENTS || read.priority > 3 || read.timeout_ms < -1)
 			return -EINVAL;
-		if (read.flags & GPOOL_ALLOC_SPILL)
-			return -EOPNOTSUPP;
+		if (read.flags & GPOOL_ALLOC_SPILL) {
+			more |= BLOCK_SPILL;
+			if (!atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
+				return -EOPNOTSUPP;
+		}
 	}
 	*request = (struct alloc_request){
 		.attributes.flags = read.content | read.priority << BLOCK_PRIORITY_SHIFT | more,
@@ -354,7 +358,7 @@ int gpool_alloc(struct gpool *pool, uint32_t page_count, const struct gpool_allo
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (options) {
-		int error = alloc_request_read(options, 0, &request);
+		int error = alloc_request_read(pool, options, 0, &request);
 
 		if (error)
 			return error;

@@ -14,7 +14,8 @@ struct alloc_request {
 };
 
 /* alloc_request_read() - from the public options, NULL for none; `more` attributes are added. 0, -EINVAL, -E2BIG, -EOPNOTSUPP. */
-int alloc_request_read(const struct gpool_alloc_options *options, uint32_t more, struct alloc_request *request);
+int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_options *options, uint32_t more,
+	struct alloc_request *request);
 
 /* alloc_block() - gpool_alloc() after fork check and options. */
 int alloc_block(struct gpool *pool, uint32_t page_count, const struct alloc_request *request, struct gpool_block *block);

@@ -32,6 +32,12 @@ static inline bool block_word_same(uint64_t now, uint64_t word)
 			page_word_generation(now) == page_word_generation(word));
 }
 
+/* The half of a page word in which the state lies, to sleep on. The mapping is read-only, which FUTEX_WAIT allows. */
+static inline const _Atomic uint32_t *page_word_high(const struct gpool *pool, uint32_t page)
+{
+	return (const _Atomic uint32_t *)(const void *)&pool->pages[page] + (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+}
+
 /* The attributes that gpool_alloc() gives a block. */
 struct block_attributes {
 	uint32_t flags; /* BLOCK_* without the sequence */

@@ -9,6 +9,7 @@
 #include "client/alloc.h"
 
 #include "client/deferred.h"
+#include "client/spill.h"
 #include "client/stitch.h"
 #include "shm/lease_bitmap.h"
 #include "shm/timeline.h"
@@ -35,6 +36,8 @@ int block_finish(struct gpool *pool, const struct gpool_block *block)
 
 static COLD void free_later(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
 {
+	if (block->tag & BLOCK_SPILL)
+		spill_forget(pool, block->tag);
 	/* A pin that is about to fail because of the tag is gone at once. */
 	for (int tries = 0; tries < 64 && pin_count(&pool->session, block->page) > 1; tries++)
 		cpu_relax();
@@ -89,7 +92,7 @@ static inline __attribute__((always_inline)) int free_in(struct gpool *pool, con
 		stat_add(cache, &cache->stats->frees);
 	if (!fence)
 		fence = atomic_load_explicit(&entry->fence, memory_order_relaxed);
-	if (unlikely(pins > 1 || tag & BLOCK_STITCHED || (fence && !fence_reached(&pool->session, fence)))) {
+	if (unlikely(pins > 1 || tag & (BLOCK_STITCHED | BLOCK_SPILL) || (fence && !fence_reached(&pool->session, fence)))) {
 		free_later(pool, block, fence);
 		return 0;
 	}
@@ -106,24 +109,43 @@ static inline __attribute__((always_inline)) int free_in(struct gpool *pool, con
 	return 0;
 }
 
+/* It is not where the handle says: it may be elsewhere, or nowhere, and then there is content to be forgotten. */
+static COLD int free_moved(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+{
+	struct gpool_block place;
+	int error = -ESTALE;
+
+	if (!spill_where(pool, block, &place))
+		error = free_in(pool, &place, fence);
+	return error == -ESTALE && !(block->tag & BLOCK_UNUSABLE) ? spill_drop(pool, block) : error;
+}
+
 int block_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
 {
-	return free_in(pool, block, fence);
+	int error = free_in(pool, block, fence);
+
+	return unlikely(error == -ESTALE && block->tag & BLOCK_SPILL) ? free_moved(pool, block, fence) : error;
 }
 
 int gpool_free(struct gpool *pool, const struct gpool_block *block)
 {
+	int error;
+
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(block_handle_bad(pool, block)))
 		return -EINVAL;
-	return free_in(pool, block, 0);
+	error = free_in(pool, block, 0);
+	return unlikely(error == -ESTALE && block->tag & BLOCK_SPILL) ? free_moved(pool, block, 0) : error;
 }
 
 int gpool_drop(struct gpool *pool, const struct gpool_block *block)
 {
-	int error = gpool_pin(pool, block);
+	int error;
 
+	if (pool->alive && !block_handle_bad(pool, block) && block->tag & BLOCK_SPILL)
+		return spill_drop(pool, block);
+	error = gpool_pin(pool, block);
 	if (error)
 		return error;
 	error = free_in(pool, block, 0);

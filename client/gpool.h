@@ -115,7 +115,7 @@ enum {
 	GPOOL_ALLOC_CRITICAL = 1u << 1,   /* may use the reserved pages; admins and the system tenant only */
 	GPOOL_ALLOC_CONTIGUOUS = 1u << 2, /* neighbouring pages of the pool, or -ENOSPC; without it a block may be stitched */
 	GPOOL_ALLOC_NO_EVICT = 1u << 3,   /* rather -ENOSPC than another block's eviction */
-	GPOOL_ALLOC_SPILL = 1u << 4,      /* on eviction keep the content in host memory; -EOPNOTSUPP until the agent can */
+	GPOOL_ALLOC_SPILL = 1u << 4,      /* on eviction keep the content outside of the pool, and bring it back when it is pinned */
 };
 
 struct gpool_alloc_options {
@@ -210,6 +210,12 @@ GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
 
 /* gpool_unpin() - end one pin. -EINVAL: it is not pinned. -ESTALE: not this block's place any more. */
 GPOOL_API int gpool_unpin(struct gpool *pool, const struct gpool_block *block);
+
+/*
+ * gpool_relocate() - after a block that was spilled has come back elsewhere: make *block say where it is, so that calls with it find it
+ * at once again. The old handle stays good. 0, also when it has not moved; -ESTALE (spilled, or gone), -EINVAL, -ECHILD.
+ */
+GPOOL_API int gpool_relocate(struct gpool *pool, struct gpool_block *block);
 
 /* gpool_touch() - say that a block is in use: refreshes a long pin (max_pin_duration) and the eviction policy's clock. */
 GPOOL_API int gpool_touch(struct gpool *pool, const struct gpool_block *block);
@@ -391,7 +397,8 @@ enum gpool_event_kind {
 	GPOOL_EVENT_DAMAGE = 11,
 	GPOOL_EVENT_ROLE_GRANTED = 15, /* value: token */
 	GPOOL_EVENT_ROLE_FREED = 16,   /* value: token */
-	GPOOL_EVENT_TAKEOVER = 17      /* a standby has the role of a dead session; value: token */
+	GPOOL_EVENT_TAKEOVER = 17,     /* a standby has the role of a dead session; value: token */
+	GPOOL_EVENT_SPILL_ERROR = 20   /* content could not be spilled, and stayed, or not be read back, and is lost */
 };
 
 struct gpool_event {

@@ -3,6 +3,7 @@
  */
 #include "client/alloc.h"
 #include "client/deferred.h"
+#include "client/spill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
 #include "shm/doorbell.h"
@@ -14,12 +15,6 @@ enum {
 	GONE_SLICES = 256,      /* between two looks whether there will be another agent */
 };
 
-/* The half of a page word in which the state lies, to sleep on. The mapping is read-only, which FUTEX_WAIT allows. */
-static const _Atomic uint32_t *word_high(const struct gpool *pool, uint32_t page)
-{
-	return (const _Atomic uint32_t *)(const void *)&pool->pages[page] + (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
-}
-
 void word_settle(const struct gpool *pool, uint32_t page)
 {
 	for (int slices = 1;; slices++) {
@@ -30,7 +25,7 @@ void word_settle(const struct gpool *pool, uint32_t page)
 		if (slices < PIN_SPINS)
 			cpu_relax();
 		else
-			futex_wait(word_high(pool, page), (uint32_t)(word >> 32), PIN_SLICE_NS);
+			futex_wait(page_word_high(pool, page), (uint32_t)(word >> 32), PIN_SLICE_NS);
 	}
 }
 
@@ -53,7 +48,7 @@ static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *blo
 		uint64_t word = atomic_load_explicit(&pool->pages[block->page], memory_order_seq_cst);
 
 		if (page_word_in_motion(word))
-			futex_wait(word_high(pool, block->page), (uint32_t)(word >> 32), PIN_SLICE_NS);
+			futex_wait(page_word_high(pool, block->page), (uint32_t)(word >> 32), PIN_SLICE_NS);
 		error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
 		if (error != -EAGAIN)
 			break;
@@ -66,15 +61,32 @@ static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *blo
 	return error;
 }
 
-/* A pin that failed stood for a moment. When it was what a dying block waited for, nobody else looks after that. */
-static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, int error)
+int pin_at(struct gpool *pool, const struct gpool_block *block)
+{
+	int error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+
+	return error == -EAGAIN ? pin_wait(pool, block) : error;
+}
+
+/*
+ * A pin that failed stood for a moment. When it was what a dying block waited for, nobody else looks after that. *place: where it is
+ * pinned in the end.
+ */
+static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
 	const struct thread_cache *cache = thread_cache_of(pool);
+
+	*place = *block;
 
 	if (error == -EAGAIN) {
 		if (cache)
 			stat_add(cache, &cache->stats->contended_pins);
 		error = pin_wait(pool, block);
+		if (!error)
+			return 0;
+	}
+	if (block->tag & BLOCK_SPILL) {
+		error = spill_pin(pool, block, error, place);
 		if (!error)
 			return 0;
 	}
@@ -87,6 +99,7 @@ static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, 
 int gpool_pin(struct gpool *pool, const struct gpool_block *block)
 {
 	const struct thread_cache *cache;
+	struct gpool_block place;
 	int error;
 
 	if (unlikely(!pool->alive))
@@ -95,9 +108,10 @@ int gpool_pin(struct gpool *pool, const struct gpool_block *block)
 		return -EINVAL;
 	error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
 	if (unlikely(error)) {
-		error = pin_failed(pool, block, error);
+		error = pin_failed(pool, block, error, &place);
 		if (error)
 			return error;
+		block = &place;
 	}
 	atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
 	cache = thread_cache_of(pool);
@@ -119,6 +133,14 @@ static inline int unpin_check(const struct gpool *pool, const struct gpool_block
 	if (unlikely(atomic_load_explicit(&pool->session.pins[block->page], memory_order_relaxed) == 0))
 		return -EINVAL;
 	return 0;
+}
+
+/* A block that is not where its handle says: where it is, if it is pinned there. Else `error`. */
+static COLD int unpin_check_moved(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
+{
+	if (error != -ESTALE || spill_where(pool, block, place))
+		return error;
+	return unpin_check(pool, place);
 }
 
 static inline void pin_end(struct gpool *pool, const struct gpool_block *block)
@@ -147,19 +169,38 @@ static inline void unpin_checked(struct gpool *pool, const struct gpool_block *b
 
 int gpool_unpin(struct gpool *pool, const struct gpool_block *block)
 {
+	struct gpool_block place;
 	int error;
 
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	error = unpin_check(pool, block);
-	if (unlikely(error))
-		return error;
+	if (unlikely(error)) {
+		error = unpin_check_moved(pool, block, error, &place);
+		if (error)
+			return error;
+		block = &place;
+	}
 	unpin_checked(pool, block);
 	return 0;
 }
 
+/* Says that a block is used, which brings none back. */
+static COLD int touch_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
+{
+	*place = *block;
+	if (error == -EAGAIN)
+		error = pin_wait(pool, block);
+	if (error == -ESTALE && !spill_where(pool, block, place))
+		error = pin_at(pool, place);
+	if (error)
+		deferred_sweep(pool);
+	return error;
+}
+
 int gpool_touch(struct gpool *pool, const struct gpool_block *block)
 {
+	struct gpool_block place;
 	int error;
 
 	if (unlikely(!pool->alive))
@@ -168,9 +209,10 @@ int gpool_touch(struct gpool *pool, const struct gpool_block *block)
 		return -EINVAL;
 	error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
 	if (unlikely(error)) {
-		error = pin_failed(pool, block, error);
+		error = touch_failed(pool, block, error, &place);
 		if (error)
 			return error;
+		block = &place;
 	}
 	atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
 	pin_end(pool, block);
@@ -179,6 +221,7 @@ int gpool_touch(struct gpool *pool, const struct gpool_block *block)
 
 int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t *address)
 {
+	struct gpool_block place;
 	uint64_t tag;
 
 	if (unlikely(!pool->alive))
@@ -186,8 +229,14 @@ int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t 
 	if (unlikely(block_handle_bad(pool, block)))
 		return -EINVAL;
 	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
-	if (unlikely((tag & ~(uint64_t)BLOCK_DYING) != block->tag))
-		return -ESTALE;
+	if (unlikely((tag & ~(uint64_t)BLOCK_DYING) != block->tag)) {
+		if (spill_where(pool, block, &place))
+			return -ESTALE;
+		block = &place;
+		tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
+		if ((tag & ~(uint64_t)BLOCK_DYING) != block->tag)
+			return -ESTALE;
+	}
 	if (unlikely(tag & BLOCK_STITCHED))
 		return stitch_address(pool, block, address);
 	*address = pool->window_base + block->page * pool->page_bytes;
@@ -224,11 +273,16 @@ static bool entry_fence_raise(const struct gpool *pool, struct block_entry *entr
 
 int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence)
 {
+	struct gpool_block place;
 	int error;
 
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	error = unpin_check(pool, block);
+	if (unlikely(error)) {
+		error = unpin_check_moved(pool, block, error, &place);
+		block = &place;
+	}
 	if (!error)
 		error = fence_check(pool, fence);
 	if (error)

@@ -7,6 +7,7 @@
 #include "client/events.h"
 #include "client/role.h"
 #include "client/span.h"
+#include "client/spill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
 #include "client/thread_cache.h"
@@ -337,6 +338,7 @@ static void pool_destroy_parts(struct gpool *pool)
 	span_close(pool);
 	deferred_close(pool);
 	stitch_close(pool);
+	spills_close(pool);
 	window_close(pool);
 	if (pool->gpu)
 		gpu_close(pool->gpu);
@@ -408,6 +410,8 @@ static int parts_open(struct attaching *a)
 		return -ENOMEM;
 	lease_summary_all(pool->summary, pool->page_count);
 	error = stitch_open(pool);
+	if (!error)
+		error = spills_open(pool);
 	if (!error)
 		error = span_open(pool);
 	if (!error)

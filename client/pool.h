@@ -6,6 +6,7 @@
  *
  * Locks, in the order in which they may nest:
  *   thread cache registry (thread_cache.c) - caches of all threads; held across fork()
+ *   spills->lock     where blocks are that have moved; nothing is taken inside it
  *   deferred->lock   blocks that wait for fences or for other threads' pins
  *   stitches->lock   ranges of stitched blocks
  *   window->lock     imported handles and what is mapped
@@ -42,6 +43,7 @@ struct deferred_lists;
 struct events;
 struct role_claim;
 struct spans;
+struct spills;
 struct stitches;
 struct streams;
 struct thread_cache;
@@ -79,6 +81,7 @@ struct gpool {
 	struct stitches *stitches;
 	struct streams *streams;
 	struct spans *spans;
+	struct spills *spills;
 	struct gpu *gpu; /* NULL for a session that only reads */
 	uint32_t capabilities;
 	uint64_t calls_at_open;

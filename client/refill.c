@@ -263,3 +263,37 @@ int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, u
 	histogram_add(pool->session.stats->refill_ns, monotonic_ns() - start);
 	return error == -EAGAIN ? -EPIPE : error;
 }
+
+int lease_ask(struct gpool *pool, struct lease_request *ask)
+{
+	struct lease_request *request;
+	uint32_t word;
+	int error, slot;
+
+	if (atomic_load_explicit(&pool->session.header->closed, memory_order_acquire))
+		return -EPIPE;
+	slot = slot_acquire(pool, -1);
+	if (slot < 0)
+		return slot;
+	request = &pool->session.requests[slot];
+	word = lease_state_to(atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
+	request->kind = ask->kind;
+	request->need = ask->need;
+	request->extra = 0;
+	request->flags = 0;
+	request->timeout_ms = 0;
+	request->error = 0;
+	request->first_page = ask->first_page;
+	request->extra_granted = 0;
+	request->tag = ask->tag;
+	atomic_store_explicit(&request->state, word, memory_order_release);
+	request_announce(pool, slot);
+	error = request_wait(pool, slot, word, -1);
+	if (!error) {
+		ask->extra_granted = request->extra_granted;
+		error = ask->error = request->error;
+		atomic_store_explicit(&request->state, lease_state_to(word, LEASE_IDLE), memory_order_release);
+	}
+	slot_release(pool, slot);
+	return error;
+}

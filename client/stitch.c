@@ -267,6 +267,21 @@ int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first
 	return 0;
 }
 
+void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag)
+{
+	struct stitches *stitches = pool->stitches;
+	const struct block_entry *head = block_entry(pool, page);
+
+	/* Under the lock, or a sweep could meet the one without the other. */
+	pthread_mutex_lock(&stitches->lock);
+	stitches->at[page]->sequence = tag >> BLOCK_SEQUENCE_SHIFT;
+	extents_tag(pool, page,
+		block_tag_make(tag >> BLOCK_SEQUENCE_SHIFT, BLOCK_EXTENT | (tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),
+		atomic_load_explicit(&head->owner_id, memory_order_relaxed));
+	atomic_store_explicit(&block_entry(pool, page)->tag, tag, memory_order_release);
+	pthread_mutex_unlock(&stitches->lock);
+}
+
 int stitch_finish(struct gpool *pool, const struct gpool_block *block)
 {
 	struct stitches *stitches = pool->stitches;

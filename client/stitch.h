@@ -18,6 +18,9 @@ void stitch_close(struct gpool *pool);
 int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct alloc_request *request, struct gpool_block *block);
 
+/* stitch_rename() - the block that stands at `page`, which nobody else knows, gets another sequence with this tag. */
+void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag);
+
 /* stitch_finish() - block_finish() for a stitched block: 0, -EBUSY. */
 int stitch_finish(struct gpool *pool, const struct gpool_block *block);
 

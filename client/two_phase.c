@@ -14,7 +14,7 @@ int gpool_prepare(struct gpool *pool, uint32_t page_count, const struct gpool_al
 
 	if (!pool->alive)
 		return -ECHILD;
-	error = alloc_request_read(options, BLOCK_PREPARED, &request);
+	error = alloc_request_read(pool, options, BLOCK_PREPARED, &request);
 	return error ? error : alloc_block(pool, page_count, &request, block);
 }
 

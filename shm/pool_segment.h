@@ -48,7 +48,7 @@ enum pool_counter {
 	POOL_COUNT_AGENT_STARTS,
 	POOL_COUNT_SPILLED_PAGES,  /* content kept in host memory or in the file */
 	POOL_COUNT_RESTORED_PAGES,
-	POOL_COUNT_SPILL_ERRORS,   /* pages whose content was lost: disk full, bad checksum */
+	POOL_COUNT_SPILL_ERRORS,   /* pages that could not be written (they stayed) or not be read back (their content is lost) */
 	POOL_COUNT_SCRUBBED_PAGES, /* zeroed between two trust domains */
 	POOL_COUNT_RETIREMENTS,    /* pages set aside because a former holder may still map them */
 	POOL_COUNT_PUBLICATIONS,
@@ -162,6 +162,7 @@ struct pool_header {
 	_Atomic uint32_t pressure;              /* enum pool_pressure */
 	_Atomic uint32_t pin_timeout_ms;
 	_Atomic uint64_t incarnation;           /* number of the agent's start; goes up with each */
+	_Atomic uint32_t spill_slots;           /* pages of content that may be spilled at a time; 0: none */
 
 	/* Written by the agent at every change, read by tools. */
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];

@@ -51,7 +51,7 @@ enum {
 	BLOCK_PREPARED = 0x80,      /* two-phase: taken, not yet committed */
 	BLOCK_DYING = 0x100,        /* freed while others still pin it; no new pins */
 	BLOCK_STITCHED = 0x200,     /* the head of a stitched block */
-	BLOCK_SPILL = 0x400,        /* content goes to host memory instead of being dropped */
+	BLOCK_SPILL = 0x400,        /* content goes to host memory or a file instead of being dropped */
 	BLOCK_ATTRIBUTES = 0xffff,
 	BLOCK_SEQUENCE_SHIFT = 16,
 };
@@ -69,7 +69,20 @@ static inline bool block_tag_is_block(uint64_t tag)
 
 /* The low bits of a request's state word; above them its serial number. */
 enum lease_request_state { LEASE_IDLE, LEASE_REQUESTED, LEASE_DONE, LEASE_CANCELLED, LEASE_STATE_MASK = 0xf, LEASE_SERIAL_ONE = 0x10 };
-enum lease_request_kind { LEASE_TAKE = 1 };
+enum lease_request_kind {
+	LEASE_TAKE = 1,
+	/*
+	 * About the block `tag` of the asker's, which may be spilled. They have no time-out and are not cancelled: while one of them is
+	 * under way the agent's mover uses the pages.
+	 *   RESTORE  need 0: is it spilled? Answers its pages in extra_granted. Else: bring its `need` pages into the block that
+	 *            starts at first_page, which is pinned and prepared. -ESTALE: not spilled. -EIO: the content is lost
+	 *   DISCARD  forget what is kept of it. -ESTALE: not spilled. -EBUSY: it is on its way
+	 *   SPILL    move the block at first_page out of the pool. -EBUSY: pinned, or behind a fence. -ENOSPC: no room
+	 */
+	LEASE_RESTORE,
+	LEASE_DISCARD,
+	LEASE_SPILL,
+};
 enum {
 	LEASE_FIRST_FIT = 1u << 0,
 	LEASE_CRITICAL = 1u << 1,   /* may take reserved pages */
@@ -100,14 +113,14 @@ struct lease_request {
 	uint32_t timeout_ms; /* how long the agent may keep it waiting; 0: answer at once */
 	/* the answer */
 	int32_t error;
-	uint32_t first_page;
+	uint32_t first_page;    /* LEASE_RESTORE, LEASE_SPILL: part of the question */
 	uint32_t extra_granted;
 	uint32_t free_pages;   /* at an out-of-memory: what there was, and who held the most */
 	uint32_t pinned_pages;
 	uint32_t holder;       /* session */
 	uint32_t holder_pages; /* pinned by it */
 	uint32_t extra_first;
-	uint32_t reserved[2];
+	uint64_t tag; /* LEASE_RESTORE, LEASE_DISCARD, LEASE_SPILL */
 };
 static_assert(sizeof(struct lease_request) == 64, "one cache line each");
 

@@ -82,7 +82,7 @@ static int pool_start(struct keeper *keeper, uint32_t index, struct store *store
 	if (error)
 		return error;
 	if (store->socket < 0)
-		return pool_make(&geometry, &device, &keeper->pools[index]);
+		return pool_make(config, &geometry, &device, &keeper->pools[index]);
 	if (!store_fits(store, index, &geometry, text, sizeof(text)))
 		return kept_refuse(text);
 	error = pool_make_from(&geometry, &device, &store->pools[index].segment, store->pools[index].ledger_fd, &keeper->pools[index]);

@@ -170,12 +170,14 @@ static int pool_begin(const struct pool_geometry *geometry, const struct module_
 	return error;
 }
 
-int pool_make(const struct pool_geometry *geometry, const struct module_device *device, struct module_pool *pool)
+int pool_make(const struct config_pool *config, const struct pool_geometry *geometry, const struct module_device *device,
+	struct module_pool *pool)
 {
 	int error = pool_begin(geometry, device, pool);
+	uint32_t memory_slots, slots = config_spill_slots(config, &memory_slots);
 
 	if (!error) {
-		error = ledger_create(geometry->page_count, 0, 0, &pool->ledger, &pool->ledger_fd);
+		error = ledger_create(geometry->page_count, memory_slots, slots, &pool->ledger, &pool->ledger_fd);
 		if (error) {
 			pool->ledger_fd = -1;
 			log_error("pool '%s': cannot make its ledger: %s", geometry->name, strerror(-error));

@@ -18,7 +18,8 @@ int pool_measure(const struct config_pool *config, uint32_t index, const struct 
 	struct module_device *device, struct pool_geometry *geometry);
 
 /* pool_make() - a new pool's segment and ledger, and all else that it needs. 0, or negative errno, which is logged. */
-int pool_make(const struct pool_geometry *geometry, const struct module_device *device, struct module_pool *pool);
+int pool_make(const struct config_pool *config, const struct pool_geometry *geometry, const struct module_device *device,
+	struct module_pool *pool);
 
 /*
  * pool_make_from() - the same around the ledger of an earlier run, and with a copy of its segment: the old one, sealed, can be mapped

@@ -342,6 +342,73 @@ static void test_refusal(void **state)
 	play(&(struct scenario){all_pinned, ask_in_vain});
 }
 
+/* ---- spilled blocks ---- */
+
+static uint64_t counted(enum pool_counter which)
+{
+	return atomic_load(&pool_view(admin)->header->counters[which]);
+}
+
+static void may_be_spilled(void)
+{
+	worker_open(&first, "first");
+	take(&first, 1, GPOOL_ALLOC_SPILL);
+	take(&first, 3, GPOOL_ALLOC_SPILL);
+	take(&first, 2, GPOOL_ALLOC_SPILL);
+	let_go(&first);
+}
+
+/* All of them, and none is on its way any more. */
+static void spill_out(void)
+{
+	uint64_t before = counted(POOL_COUNT_SPILLED_PAGES);
+
+	AWAIT(counted(POOL_COUNT_SPILLED_PAGES) - before >= 6 ||
+		(harness_evict(&harness, gpool_session(first.pool), PAGES), counted(POOL_COUNT_SPILLED_PAGES) - before >= 6) ||
+		harness_free_pages(&harness) == PAGES);
+	AWAIT(atomic_load(&pool_view(admin)->header->state_pages[PAGE_MOVING]) == 0);
+}
+
+static void test_spill(void **state)
+{
+	(void)state;
+	play(&(struct scenario){may_be_spilled, spill_out});
+}
+
+static void are_spilled(void)
+{
+	may_be_spilled();
+	spill_out();
+}
+
+static void bring_back(void)
+{
+	for (uint32_t i = 0; i < first.count; i++) {
+		assert_int_equal(gpool_pin(first.pool, &first.blocks[i]), 0);
+		is(first.pool, &first.blocks[i], i);
+		assert_int_equal(gpool_unpin(first.pool, &first.blocks[i]), 0);
+	}
+}
+
+static void test_restore(void **state)
+{
+	(void)state;
+	play(&(struct scenario){are_spilled, bring_back});
+}
+
+static void drop_all(void)
+{
+	for (; first.count; first.count--)
+		assert_int_equal(gpool_drop(first.pool, &first.blocks[first.count - 1]), 0);
+	assert_int_equal(status()->pools[0].spill_memory_bytes, 0);
+}
+
+static void test_discard(void **state)
+{
+	(void)state;
+	play(&(struct scenario){are_spilled, drop_all});
+}
+
 /* ---- deaths of workers ---- */
 
 static pid_t child;
@@ -454,6 +521,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_eviction_and_reclaim),
 		cmocka_unit_test(test_operators_eviction),
 		cmocka_unit_test(test_refusal),
+		cmocka_unit_test(test_spill),
+		cmocka_unit_test(test_restore),
+		cmocka_unit_test(test_discard),
 		cmocka_unit_test(test_death_of_a_worker),
 		cmocka_unit_test(test_quarantine),
 	};

@@ -1,0 +1,643 @@
+#include "agent/spill.h"
+
+#include "agent/crash_point.h"
+#include "agent/event.h"
+#include "agent/evict.h"
+#include "agent/log.h"
+#include "agent/requests.h"
+#include "shm/doorbell.h"
+#include "shm/lease_bitmap.h"
+
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	REST_MS = 1000,    /* a tier that failed, and the block that it failed for, are left alone for so long */
+	TIDY_TICK_MS = 20,
+};
+
+static struct ledger_slot *slot_of(const struct pool *pool, const struct spill_block *block, uint32_t index)
+{
+	return &pool->ledger.slots[block->chain[index]];
+}
+
+static void state_set(const struct pool *pool, const struct spill_block *block, enum ledger_slot_state state)
+{
+	atomic_store_explicit(&slot_of(pool, block, 0)->state, state, memory_order_release);
+	crash_point();
+}
+
+/* ---- blocks ---- */
+
+static int by_name(const void *left, const void *right)
+{
+	const struct spill_block *a = left, *b = right;
+
+	if (a->owner != b->owner)
+		return a->owner < b->owner ? -1 : 1;
+	return a->tag < b->tag ? -1 : a->tag > b->tag;
+}
+
+struct spill_block *spill_block_find(const struct pool *pool, uint32_t owner, uint64_t tag)
+{
+	struct spill_block key = { .owner = owner, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
+	void *found = tfind(&key, &pool->spill->blocks, by_name);
+
+	return found ? *(struct spill_block **)found : NULL;
+}
+
+struct spill_block *spill_block_new(struct pool *pool, struct session *session, uint32_t owner, uint64_t tag, uint32_t pages)
+{
+	struct spill_block *block = calloc(1, sizeof(*block) + pages * sizeof(*block->chain));
+
+	if (!block)
+		return NULL;
+	block->session = session;
+	block->owner = owner;
+	block->tag = tag & ~(uint64_t)BLOCK_STITCHED;
+	block->pages = pages;
+	block->request = -1;
+	block->phase = SPILL_SAVED;
+	if (!session)
+		return block;
+	if (!tsearch(block, &pool->spill->blocks, by_name)) {
+		free(block);
+		return NULL;
+	}
+	LIST_INSERT_HEAD(&session->spilled, block, of_session);
+	return block;
+}
+
+/* No longer its session's, but perhaps still the mover's. */
+static void block_forget(struct pool *pool, struct spill_block *block)
+{
+	if (!block->session)
+		return;
+	tdelete(block, &pool->spill->blocks, by_name);
+	LIST_REMOVE(block, of_session);
+	block->session = NULL;
+}
+
+void spill_block_free(struct pool *pool, struct spill_block *block)
+{
+	block_forget(pool, block);
+	free(block);
+}
+
+static void saving_count(struct pool *pool, const struct spill_block *block, int64_t pages)
+{
+	pool->spill->saving_pages = (uint32_t)(pool->spill->saving_pages + pages);
+	block->session->saving = (uint32_t)(block->session->saving + pages);
+	block->session->tenant->saving = (uint32_t)(block->session->tenant->saving + pages);
+}
+
+/* Its jobs begin: loads before others, since somebody waits for them by name. */
+void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_phase phase)
+{
+	block->phase = phase;
+	block->begun = block->finished = block->next = 0;
+	block->error = 0;
+	for (uint32_t i = 0; i < block->pages; i++)
+		pool->spill->places[block->chain[i]] = (struct spill_place){ .block = block };
+	if (phase == SPILL_SAVING) {
+		TAILQ_INSERT_TAIL(&pool->spill->working, block, working);
+		if (block->session)
+			saving_count(pool, block, block->pages);
+	} else {
+		TAILQ_INSERT_HEAD(&pool->spill->working, block, working);
+		pool->spill->loading_pages += block->pages;
+	}
+	if (block->request >= 0)
+		block->session->spill_requests |= UINT64_C(1) << block->request;
+}
+
+/* The jobs are done: it stands in the slots, or is about to go. */
+static void block_end(struct pool *pool, struct spill_block *block)
+{
+	if (block->phase == SPILL_SAVED)
+		return;
+	TAILQ_REMOVE(&pool->spill->working, block, working);
+	if (block->phase == SPILL_SAVING && block->session)
+		saving_count(pool, block, -(int64_t)block->pages);
+	else if (block->phase == SPILL_LOADING)
+		pool->spill->loading_pages -= block->pages;
+	block->phase = SPILL_SAVED;
+}
+
+static void block_drop(struct pool *pool, struct spill_block *block)
+{
+	if (block->session)
+		block->session->spilled_pages -= block->pages;
+	slots_put(&pool->spill->slots, block->chain, block->pages);
+	spill_block_free(pool, block);
+	agent_need_tick(pool->agent, TIDY_TICK_MS);
+}
+
+/* True: the asker had not given up. False: the slot is still to be released. */
+static bool request_answer(const struct spill_block *block, int error)
+{
+	if (block->request < 0 || !block->session)
+		return false;
+	block->session->segment.requests[block->request].error = error;
+	return requests_answer(block->session, (uint32_t)block->request, block->request_word);
+}
+
+static void request_end(struct spill_block *block)
+{
+	if (block->request >= 0 && block->session) {
+		block->session->spill_requests &= ~(UINT64_C(1) << block->request);
+		requests_give_back(block->session, (uint32_t)block->request);
+	}
+	block->request = -1;
+}
+
+/* ---- page words ---- */
+
+/* Is this page still what the slot says: the session's, of that generation, and in this state? */
+static bool page_is(const struct pool *pool, const struct spill_block *block, uint32_t index, enum page_state state)
+{
+	const struct ledger_slot *slot = slot_of(pool, block, index);
+	uint64_t word = pool_word(pool, slot->page);
+
+	return word == page_word_make(state, block->owner, slot->generation);
+}
+
+static void pages_to_moving(struct pool *pool, const struct spill_block *block)
+{
+	for (uint32_t i = 0; i < block->pages; i++)
+		pool_move(pool, slot_of(pool, block, i)->page, PAGE_MOVING);
+}
+
+static void wake_pins(struct pool *pool, const struct spill_block *block)
+{
+	uint32_t head = slot_of(pool, block, 0)->page;
+
+	if (block->session && atomic_load_explicit(&block->session->segment.header->pin_waiters, memory_order_seq_cst))
+		futex_wake((_Atomic uint32_t *)&pool->segment.pages[head] + 1, INT32_MAX);
+}
+
+void spill_pages_give_back(struct pool *pool, const struct spill_block *block)
+{
+	for (uint32_t i = 0; i < block->pages; i++)
+		if (page_is(pool, block, i, PAGE_MOVING))
+			pool_move(pool, slot_of(pool, block, i)->page, PAGE_LEASED);
+	wake_pins(pool, block);
+}
+
+/* The pages that a block was saved from go to the pool. Those that went already, before the last agent died, are passed over. */
+void spill_pages_take(struct pool *pool, struct spill_block *block)
+{
+	struct session *session = block->session;
+	uint32_t taken = 0;
+
+	for (uint32_t i = 0; i < block->pages; i++) {
+		uint32_t page = slot_of(pool, block, i)->page;
+		_Atomic uint64_t *tag = &session->segment.blocks[page].tag;
+
+		if (!page_is(pool, block, i, PAGE_MOVING))
+			continue;
+		/* A liar's free bits on these pages must not outlive the lease. */
+		lease_take_word(session->segment.free_bits, page / 64, UINT64_C(1) << (page % 64));
+		if (atomic_load_explicit(tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT == block->tag >> BLOCK_SEQUENCE_SHIFT)
+			atomic_store_explicit(tag, 0, memory_order_release);
+		crash_point();
+		pool_take_back(pool, page, 1);
+		taken++;
+	}
+	session->leased -= taken;
+	session->tenant->leased -= taken;
+	wake_pins(pool, block);
+}
+
+/* The pages of a block, by its hostile entry: exactly so many, all of them the session's. `head` may be EVICTING. */
+static bool sources_read(struct session *session, uint32_t head, uint64_t tag, uint32_t pages)
+{
+	struct pool *pool = session->pool;
+	const struct block_entry *blocks = session->segment.blocks;
+	struct spill_source *sources = pool->spill->sources;
+	uint32_t total = 0, extent = head, next;
+
+	do {
+		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed);
+
+		if (count < 1 || count > pool->page_count - extent || count > pages - total)
+			return false;
+		for (uint32_t page = extent; page < extent + count; page++) {
+			uint64_t word = pool_word(pool, page);
+
+			if (page_word_owner(word) != session->id ||
+				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)))
+				return false;
+			sources[total++] = (struct spill_source){ page, page_word_generation(word) };
+		}
+		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
+		extent = next - 1;
+	} while (next && next <= pool->page_count && total < pages);
+	return !next && total == pages;
+}
+
+/* ---- jobs ---- */
+
+static void submit(struct pool *pool)
+{
+	struct spill *spill = pool->spill;
+	struct spill_block *block;
+
+	TAILQ_FOREACH(block, &spill->working, working) {
+		for (; block->next < block->pages && block->session && !block->error; block->next++) {
+			const struct ledger_slot *slot = slot_of(pool, block, block->next);
+			struct spill_place *place = &spill->places[block->chain[block->next]];
+			struct mover_order order = {
+				.kind = block->phase == SPILL_SAVING ? MOVER_SPILL : MOVER_LOAD,
+				.page = slot->page,
+				.checksum = slot->checksum,
+				.tag = job_tag(JOB_OF_SPILL, block->chain[block->next]),
+			};
+
+			if (place->begun)
+				continue;
+			order.tier = slots_tier(&spill->slots, block->chain[block->next], &order.to);
+			if (mover_submit(&pool->jobs.queue, &order))
+				return;
+			crash_point();
+			place->begun = true;
+			block->begun++;
+		}
+	}
+}
+
+static void tier_rests(struct pool *pool, enum mover_tier id, int error)
+{
+	struct spill_tier *tier = &pool->spill->slots.tiers[id];
+	uint64_t now = clock_ms();
+
+	if (now >= tier->rest_ms) {
+		const char *name = id == MOVER_TIER_MEMORY ? "memory" : "the file";
+
+		log_warning("pool '%s': cannot spill a page to %s: %s; its block stays, and so do others for %d ms", pool->config->name, name,
+			strerror(-error), REST_MS);
+		event_publish(pool->agent, EVENT_SPILL_ERROR, pool, 0, (uint64_t)-error, "cannot spill to %s: %s", name, strerror(-error));
+	}
+	tier->rest_ms = now + REST_MS;
+}
+
+void spill_job_done(struct pool *pool, const struct mover_result *result)
+{
+	struct spill *spill = pool->spill;
+	uint64_t number = result->order.tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1);
+	struct spill_place *place;
+	uint32_t to;
+
+	/* The tag is the agent's own, but from a ring that the mover can write it may be anything after a restart. */
+	if (number >= pool->ledger.header->slot_count || !spill->places[number].begun)
+		return;
+	place = &spill->places[number];
+	place->begun = false;
+	place->block->finished++;
+	if (result->error) {
+		pool_count(pool, POOL_COUNT_SPILL_ERRORS, 1);
+		if (!place->block->error)
+			place->block->error = result->error;
+		if (place->block->phase == SPILL_SAVING)
+			tier_rests(pool, slots_tier(&spill->slots, (uint32_t)number, &to), result->error);
+	} else if (place->block->phase == SPILL_SAVING) {
+		pool->ledger.slots[number].checksum = result->order.checksum;
+		crash_point();
+	}
+}
+
+/* ---- out of the pool ---- */
+
+bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages)
+{
+	const struct spill *spill = pool->spill;
+	uint64_t now = clock_ms();
+
+	return jobs_possible(&pool->jobs) && slots_room(&spill->slots, now) >= pages &&
+		(!spill->rest_ms[head] || (int32_t)((uint32_t)now - spill->rest_ms[head]) >= 0);
+}
+
+int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker)
+{
+	struct pool *pool = session->pool;
+	struct spill *spill = pool->spill;
+	struct spill_block *block = jobs_possible(&pool->jobs) ? spill_block_find(pool, session->id, tag) : NULL;
+	struct spill_name name = {
+		.tag = tag & ~(uint64_t)BLOCK_STITCHED,
+		.session = session->id,
+		.owner_id = atomic_load_explicit(&session->segment.blocks[head].owner_id, memory_order_relaxed),
+	};
+	int error;
+
+	if (!jobs_possible(&pool->jobs))
+		return -EOPNOTSUPP;
+	if (block && block->phase != SPILL_SAVED)
+		return -EBUSY;
+	/* It stands in the pool, so what was kept of it is of before. */
+	if (block)
+		block_drop(pool, block);
+	if (!sources_read(session, head, tag, pages))
+		return -EAGAIN;
+	block = spill_block_new(pool, session, session->id, tag, pages);
+	if (!block)
+		return -ENOMEM;
+	error = slots_take(&spill->slots, &name, spill->sources, pages, clock_ms(), block->chain);
+	if (error) {
+		spill_block_free(pool, block);
+		return error;
+	}
+	pages_to_moving(pool, block);
+	if (asker) {
+		block->request = asker->slot;
+		block->request_word = asker->word;
+	}
+	spill_block_begin(pool, block, SPILL_SAVING);
+	submit(pool);
+	return 0;
+}
+
+/* The entry is as it was: who frees without a pin, or lies, has changed it. */
+static bool entry_stands(const struct pool *pool, const struct spill_block *block)
+{
+	const struct block_entry *entry = &block->session->segment.blocks[slot_of(pool, block, 0)->page];
+
+	return (atomic_load_explicit(&entry->tag, memory_order_acquire) & ~(uint64_t)BLOCK_STITCHED) == block->tag;
+}
+
+static void save_undo(struct pool *pool, struct spill_block *block, int error)
+{
+	uint32_t head = slot_of(pool, block, 0)->page, rest = (uint32_t)clock_ms() + REST_MS;
+
+	if (block->session) {
+		pool->spill->rest_ms[head] = rest ? rest : 1;
+		spill_pages_give_back(pool, block);
+	}
+	block_end(pool, block);
+	request_answer(block, error);
+	request_end(block);
+	slots_put(&pool->spill->slots, block->chain, block->pages);
+	spill_block_free(pool, block);
+}
+
+static void save_end(struct pool *pool, struct spill_block *block)
+{
+	struct session *session = block->session;
+
+	if (block->error || !session || session->state != SESSION_LIVE || !entry_stands(pool, block)) {
+		save_undo(pool, block, block->error ? block->error : -EAGAIN);
+		return;
+	}
+	state_set(pool, block, SLOT_SAVED);
+	block_end(pool, block);
+	spill_pages_take(pool, block);
+	session->spilled_pages += block->pages;
+	session->evicted_pages += block->pages;
+	session->tenant->evicted_pages += block->pages;
+	pool->evicted_unannounced += block->pages;
+	pool->spill->freed = true;
+	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
+	pool_count(pool, POOL_COUNT_EVICTED_PAGES, block->pages);
+	pool_count(pool, POOL_COUNT_SPILLED_PAGES, block->pages);
+	request_answer(block, 0);
+	request_end(block);
+}
+
+/* ---- and back ---- */
+
+/* So that the next agent can tell whether it was answered. */
+static void request_note(const struct pool *pool, const struct spill_block *block, uint32_t slot, uint32_t word)
+{
+	slot_of(pool, block, 0)->request = slot;
+	slot_of(pool, block, 0)->request_word = word;
+}
+
+static int load_begin(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+{
+	struct pool *pool = session->pool;
+	uint64_t tag;
+
+	if (ask->need != block->pages || ask->first_page >= pool->page_count)
+		return -EINVAL;
+	tag = atomic_load_explicit(&session->segment.blocks[ask->first_page].tag, memory_order_acquire);
+	if (!(tag & BLOCK_PREPARED) || !sources_read(session, ask->first_page, tag, ask->need) ||
+		page_word_state(pool_word(pool, ask->first_page)) != PAGE_LEASED)
+		return -EINVAL;
+	for (uint32_t i = 0; i < block->pages; i++) {
+		slot_of(pool, block, i)->page = pool->spill->sources[i].page;
+		slot_of(pool, block, i)->generation = pool->spill->sources[i].generation;
+	}
+	request_note(pool, block, slot, ask->state);
+	state_set(pool, block, SLOT_LOADING);
+	pages_to_moving(pool, block);
+	block->request = (int32_t)slot;
+	block->request_word = ask->state;
+	spill_block_begin(pool, block, SPILL_LOADING);
+	submit(pool);
+	return 0;
+}
+
+/* The worker has ended: what the mover wrote to comes free only now. */
+static void load_bury(struct pool *pool, struct spill_block *block)
+{
+	for (uint32_t i = 0; i < block->pages; i++) {
+		const struct ledger_slot *slot = slot_of(pool, block, i);
+
+		if (pool_word(pool, slot->page) == page_word_make(PAGE_RETIRED, 0, slot->generation + 1))
+			pool_take_back(pool, slot->page, 1);
+	}
+	pool->spill->freed = true;
+	block_end(pool, block);
+	block_drop(pool, block);
+}
+
+static void content_lost(struct pool *pool, const struct spill_block *block)
+{
+	const struct session *session = block->session;
+
+	pool->spill->lost_blocks++;
+	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; it is lost, %u pages",
+		pool->config->name, session->id, session->name, session->pid,
+		block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
+	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages, "'%s' lost %u spilled pages: %s", session->name,
+		block->pages, block->error == -EBADMSG ? "their checksum differs" : strerror(-block->error));
+}
+
+static void load_end(struct pool *pool, struct spill_block *block)
+{
+	struct session *session = block->session;
+	uint32_t head = slot_of(pool, block, 0)->page;
+
+	if (!session) {
+		load_bury(pool, block);
+		return;
+	}
+	atomic_store_explicit(&session->segment.blocks[head].owner_id, slot_of(pool, block, 0)->owner_id, memory_order_relaxed);
+	spill_pages_give_back(pool, block);
+	state_set(pool, block, SLOT_ANSWERED);
+	block_end(pool, block);
+	if (!request_answer(block, block->error ? -EIO : 0)) {
+		state_set(pool, block, SLOT_SAVED);
+		request_end(block);
+		return;
+	}
+	request_end(block);
+	if (block->error)
+		content_lost(pool, block);
+	else
+		pool_count(pool, POOL_COUNT_RESTORED_PAGES, block->pages);
+	block_drop(pool, block);
+}
+
+/* ---- requests ---- */
+
+static void answer_now(struct session *session, uint32_t slot, const struct lease_request *ask, int error)
+{
+	session->segment.requests[slot].error = error;
+	if (!requests_answer(session, slot, ask->state))
+		requests_give_back(session, slot);
+}
+
+/* 0: answered, or later. */
+static int restore_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+{
+	if (!block)
+		return -ESTALE;
+	if (block->phase != SPILL_SAVED)
+		return -EBUSY;
+	if (ask->need)
+		return load_begin(session, slot, ask, block);
+	session->segment.requests[slot].extra_granted = block->pages;
+	answer_now(session, slot, ask, 0);
+	return 0;
+}
+
+static int discard_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+{
+	if (!block)
+		return -ESTALE;
+	if (block->phase != SPILL_SAVED)
+		return -EBUSY;
+	request_note(session->pool, block, slot, ask->state);
+	state_set(session->pool, block, SLOT_DISCARDED);
+	session->segment.requests[slot].error = 0;
+	if (requests_answer(session, slot, ask->state)) {
+		block_drop(session->pool, block);
+	} else {
+		state_set(session->pool, block, SLOT_SAVED);
+		requests_give_back(session, slot);
+	}
+	return 0;
+}
+
+static int spill_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+{
+	int error;
+
+	if (block && block->phase == SPILL_SAVING && block->request < 0) {
+		block->request = (int32_t)slot;
+		block->request_word = ask->state;
+		session->spill_requests |= UINT64_C(1) << slot;
+		return 0;
+	}
+	if (block && block->phase != SPILL_SAVED)
+		return -EBUSY;
+	if (ask->first_page >= session->pool->page_count)
+		return -EINVAL;
+	error = evict_to_spill(session, ask->first_page, ask->tag, &(struct spill_asker){ (int32_t)slot, ask->state });
+	/* Asked again after a restart, or once too often: it is where it shall be. */
+	if (error != -ESTALE || !block)
+		return error;
+	answer_now(session, slot, ask, 0);
+	return 0;
+}
+
+void spill_request(struct session *session, uint32_t slot, const struct lease_request *ask)
+{
+	struct spill_block *block = spill_block_find(session->pool, session->id, ask->tag);
+	int error = -EINVAL;
+
+	if (session->spill_requests >> slot & 1)
+		return;
+	if (!jobs_possible(&session->pool->jobs))
+		error = -ESTALE;
+	else if (ask->kind == LEASE_RESTORE)
+		error = restore_ask(session, slot, ask, block);
+	else if (ask->kind == LEASE_DISCARD)
+		error = discard_ask(session, slot, ask, block);
+	else if (ask->kind == LEASE_SPILL)
+		error = spill_ask(session, slot, ask, block);
+	if (error)
+		answer_now(session, slot, ask, error);
+}
+
+/* ---- the ends of jobs and of sessions ---- */
+
+static bool block_done(const struct spill_block *block)
+{
+	bool all = block->session && !block->error ? block->finished == block->pages : true;
+
+	return all && block->finished == block->begun;
+}
+
+static void blocks_end(struct pool *pool)
+{
+	struct spill_block *block, *next;
+
+	for (block = TAILQ_FIRST(&pool->spill->working); block; block = next) {
+		next = TAILQ_NEXT(block, working);
+		if (!block_done(block))
+			continue;
+		if (block->phase == SPILL_SAVING)
+			save_end(pool, block);
+		else
+			load_end(pool, block);
+	}
+}
+
+void spill_session_ends(struct session *session)
+{
+	struct pool *pool = session->pool;
+	struct spill_block *block;
+
+	while ((block = LIST_FIRST(&session->spilled))) {
+		if (block->phase == SPILL_SAVED) {
+			block_drop(pool, block);
+			continue;
+		}
+		/* The slots stay until their last job is done, and so do pages that the mover may be writing to. */
+		if (block->phase == SPILL_SAVING)
+			saving_count(pool, block, -(int64_t)block->pages);
+		for (uint32_t i = 0; i < block->pages; i++) {
+			slot_of(pool, block, i)->session = 0;
+			crash_point();
+			if (block->phase == SPILL_LOADING && page_word_owner(pool_word(pool, slot_of(pool, block, i)->page)) == session->id) {
+				slot_of(pool, block, i)->generation = pool_set_aside(pool, slot_of(pool, block, i)->page) - 1;
+				session->leased--;
+				session->tenant->leased--;
+			}
+		}
+		block_forget(pool, block);
+	}
+	blocks_end(pool);
+}
+
+void spill_go_on(struct pool *pool)
+{
+	struct spill *spill = pool->spill;
+
+	blocks_end(pool);
+	submit(pool);
+	if (!spill->freed && !TAILQ_EMPTY(&spill->working))
+		return;
+	spill->freed = false;
+	if (pool->waiter_count)
+		requests_serve_waiters(pool, NULL);
+}
+
+void spill_tick(struct pool *pool)
+{
+	if (slots_tidy(&pool->spill->slots))
+		agent_need_tick(pool->agent, TIDY_TICK_MS);
+}

@@ -1,0 +1,112 @@
+/*
+ * spill.h - blocks whose content is kept when they leave the pool: saved by the mover, page by page, and read back into whatever pages
+ * their worker has then.
+ *
+ *   in the pool --evicted--> SAVING --all pages written--> SAVED --restore--> LOADING --answered--> in the pool
+ *        ^----- an error: it stays -----'        ^----- the worker gave up -----'
+ *
+ * SAVED is the moment of truth, one store in the ledger: before it the pages hold the block and the slots are nothing, after it the
+ * slots hold it. While a page is saved or loaded its word is MOVING: nobody takes it, pins wait. README.md, "Spill", has the table of
+ * what each half-done step becomes when the agent dies.
+ */
+#ifndef GPOOL_AGENT_SPILL_H
+#define GPOOL_AGENT_SPILL_H
+
+#include "agent/jobs.h"
+#include "agent/spill_slots.h"
+
+#include <sys/queue.h>
+
+struct lease_request;
+struct pool;
+struct session;
+
+/* A request of the session's own. */
+struct spill_asker {
+	int32_t slot;
+	uint32_t word; /* its state, as it was read */
+};
+
+enum spill_phase { SPILL_SAVING, SPILL_SAVED, SPILL_LOADING };
+
+/* A block in the slots, or on its way there or back. What the ledger says of it is not repeated here. */
+struct spill_block {
+	LIST_ENTRY(spill_block) of_session;
+	TAILQ_ENTRY(spill_block) working; /* SAVING, LOADING */
+	struct session *session;          /* NULL: it has ended, and so does this with its last job */
+	uint32_t owner;                   /* the session's id */
+	enum spill_phase phase;
+	uint64_t tag;                     /* without BLOCK_STITCHED, which is a matter of the place */
+	uint32_t pages;
+	uint32_t begun, finished;         /* jobs */
+	uint32_t next;                    /* pages before this one are begun */
+	int error;                        /* of the first job that failed */
+	int32_t request;                  /* slot of the session's request that this is for; -1: none */
+	uint32_t request_word;            /* its state, serial number included */
+	uint32_t chain[];                 /* [pages] */
+};
+TAILQ_HEAD(spill_list, spill_block);
+
+/* By slot: whose, and whether a job for it is in the mover's ring. */
+struct spill_place {
+	struct spill_block *block;
+	bool begun;
+};
+
+struct spill {
+	struct spill_slots slots;
+	struct spill_place *places;   /* [slot_count] */
+	struct spill_source *sources; /* [page_count], scratch */
+	uint32_t *rest_ms;            /* [page_count] the block that starts there could not be saved: not tried before */
+	void *blocks;                 /* tsearch(3), by session and tag */
+	struct spill_list working;
+	uint32_t saving_pages;        /* that will come free */
+	uint32_t loading_pages;
+	uint32_t claimed_pages;       /* of the saving ones, those that requests which wait already count on; requests.c */
+	uint32_t lost_blocks;         /* content that could not be read back */
+	bool freed;                   /* pages came free since waiters were last served */
+};
+
+/* spill_open() - the tiers, from the keeper when it holds some. Return: 0 or what making them said, which is logged. */
+int spill_open(struct pool *pool, const struct module_start *start);
+void spill_close(struct pool *pool);
+
+/* spill_recover_ends(), spill_recover() - after a restart, before sessions are restored, and when they are; before anybody is served. */
+void spill_recover_ends(struct pool *pool);
+void spill_recover(struct pool *pool);
+
+/* spill_possible() - whether the block of so many pages that starts at `head` could be saved now. */
+bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages);
+
+/*
+ * spill_begin() - save the block at `head`, which is marked EVICTING and was seen unpinned, its fence reached. On success its pages are
+ * MOVING, and in the end free or, when it fails, the session's again. `asker`: whose request it is, answered then; NULL: nobody's.
+ * Return: 0, or -EOPNOTSUPP, -ENOSPC (no slots), -EBUSY (on its way already), -EAGAIN (the entry has changed), -ENOMEM; nothing changed.
+ */
+int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker);
+
+/* spill_request() - a LEASE_RESTORE, LEASE_DISCARD or LEASE_SPILL; answered now or later. `ask` is the caller's copy. */
+void spill_request(struct session *session, uint32_t slot, const struct lease_request *ask);
+
+/* spill_session_ends() - before its pages are taken back. */
+void spill_session_ends(struct session *session);
+
+void spill_job_done(struct pool *pool, const struct mover_result *result);
+/* spill_go_on() - blocks whose jobs are done, jobs that find room in the ring, requests that waited for pages. */
+void spill_go_on(struct pool *pool);
+void spill_tick(struct pool *pool);
+
+/* spill_used() - bytes kept in a tier. */
+uint64_t spill_used(const struct pool *pool, enum mover_tier tier);
+
+/* ---- for spill_recover.c ---- */
+
+/* session NULL: it has ended, and had the id `owner`. */
+struct spill_block *spill_block_new(struct pool *pool, struct session *session, uint32_t owner, uint64_t tag, uint32_t pages);
+void spill_block_free(struct pool *pool, struct spill_block *block);
+struct spill_block *spill_block_find(const struct pool *pool, uint32_t owner, uint64_t tag);
+void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_phase phase);
+void spill_pages_take(struct pool *pool, struct spill_block *block);
+void spill_pages_give_back(struct pool *pool, const struct spill_block *block);
+
+#endif

@@ -1,0 +1,304 @@
+/* spill.c - see spill.h; the requests stand in shm/session_segment.h. */
+#include "client/spill.h"
+
+#include "client/refill.h"
+#include "client/stitch.h"
+
+#include <search.h>
+#include <stdlib.h>
+
+/* Where a block is that has moved. */
+struct moved {
+	uint64_t sequence;
+	struct gpool_block place; /* last known: it may have left there again */
+	bool known;
+	bool coming; /* a thread brings it back */
+};
+
+struct spills {
+	pthread_mutex_t lock;
+	pthread_cond_t came;
+	void *moved; /* tsearch(3), by sequence */
+};
+
+static int by_sequence(const void *left, const void *right)
+{
+	const struct moved *a = left, *b = right;
+
+	return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
+}
+
+int spills_open(struct gpool *pool)
+{
+	struct spills *spills = calloc(1, sizeof(*spills));
+
+	if (!spills)
+		return -ENOMEM;
+	pthread_mutex_init(&spills->lock, NULL);
+	pthread_cond_init(&spills->came, NULL);
+	pool->spills = spills;
+	return 0;
+}
+
+void spills_close(struct gpool *pool)
+{
+	struct spills *spills = pool->spills;
+
+	if (!spills)
+		return;
+	tdestroy(spills->moved, free);
+	pthread_cond_destroy(&spills->came);
+	pthread_mutex_destroy(&spills->lock);
+	free(spills);
+	pool->spills = NULL;
+}
+
+/* ---- the table; the caller holds the lock ---- */
+
+static struct moved *moved_find(const struct spills *spills, uint64_t tag)
+{
+	struct moved key = { .sequence = tag >> BLOCK_SEQUENCE_SHIFT };
+	void *found = tfind(&key, &spills->moved, by_sequence);
+
+	return found ? *(struct moved **)found : NULL;
+}
+
+static struct moved *moved_add(struct spills *spills, uint64_t tag)
+{
+	struct moved *moved = calloc(1, sizeof(*moved));
+
+	if (!moved)
+		return NULL;
+	moved->sequence = tag >> BLOCK_SEQUENCE_SHIFT;
+	if (tsearch(moved, &spills->moved, by_sequence))
+		return moved;
+	free(moved);
+	return NULL;
+}
+
+static void moved_remove(struct spills *spills, struct moved *moved)
+{
+	tdelete(moved, &spills->moved, by_sequence);
+	free(moved);
+}
+
+/* What is known, when no thread is changing it. */
+static struct moved *moved_settled(struct spills *spills, uint64_t tag)
+{
+	struct moved *moved;
+
+	while ((moved = moved_find(spills, tag)) && moved->coming)
+		pthread_cond_wait(&spills->came, &spills->lock);
+	return moved;
+}
+
+int spill_where(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
+{
+	struct spills *spills = pool->spills;
+	const struct moved *moved;
+	int error = -ESTALE;
+
+	if (!(block->tag & BLOCK_SPILL))
+		return error;
+	pthread_mutex_lock(&spills->lock);
+	moved = moved_find(spills, block->tag);
+	if (moved && moved->known && !moved->coming) {
+		*place = moved->place;
+		error = 0;
+	}
+	pthread_mutex_unlock(&spills->lock);
+	return error;
+}
+
+void spill_forget(struct gpool *pool, uint64_t tag)
+{
+	struct spills *spills = pool->spills;
+	struct moved *moved;
+
+	pthread_mutex_lock(&spills->lock);
+	moved = moved_find(spills, tag);
+	if (moved && !moved->coming)
+		moved_remove(spills, moved);
+	pthread_mutex_unlock(&spills->lock);
+}
+
+/* ---- bringing back ---- */
+
+/* Is it spilled, and how many pages is it? */
+static int saved_ask(struct gpool *pool, uint64_t tag, uint32_t *page_count)
+{
+	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
+	int error = lease_ask(pool, &ask);
+
+	*page_count = ask.extra_granted;
+	return error;
+}
+
+/* Pages for it, pinned and seen by nobody. They may come a little later, when others have to be spilled for them. */
+static int target_alloc(struct gpool *pool, uint64_t tag, uint32_t page_count, struct gpool_block *target)
+{
+	struct alloc_request request = {
+		.attributes.flags = (tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK)) | BLOCK_PREPARED,
+		.timeout_ms = (int32_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed),
+	};
+
+	return alloc_block(pool, page_count, &request, target);
+}
+
+/* The pages have the content: from now on they are the block. */
+static void target_adopt(struct gpool *pool, struct gpool_block *target, uint64_t tag)
+{
+	tag = (tag & ~(uint64_t)BLOCK_STITCHED) | (target->tag & BLOCK_STITCHED);
+	if (tag & BLOCK_STITCHED)
+		stitch_rename(pool, target->page, tag);
+	else
+		atomic_store_explicit(&block_entry(pool, target->page)->tag, tag, memory_order_release);
+	target->tag = tag;
+}
+
+static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *target)
+{
+	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
+	uint32_t page_count;
+	int error = saved_ask(pool, tag, &page_count);
+
+	if (!error)
+		error = target_alloc(pool, tag, page_count, target);
+	if (error)
+		return error;
+	ask.need = page_count;
+	ask.first_page = target->page;
+	error = lease_ask(pool, &ask);
+	if (!error)
+		target_adopt(pool, target, tag);
+	else if (error != -EPIPE) /* then somebody may still be writing to the pages: nobody gets them */
+		block_free(pool, target, 0);
+	return error;
+}
+
+/* While it is on its way out there is nothing to do but wait: as with a block that comes back, no time is too long for that. */
+static int pin_patiently(struct gpool *pool, const struct gpool_block *block, int error)
+{
+	while (error == -ETIMEDOUT && !pool_gone(pool))
+		error = pin_at(pool, block);
+	return error;
+}
+
+int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
+{
+	struct spills *spills = pool->spills;
+	struct moved *moved;
+
+	*place = *block;
+	error = pin_patiently(pool, block, error);
+	if (error != -ESTALE)
+		return error;
+	pthread_mutex_lock(&spills->lock);
+	while ((moved = moved_settled(spills, block->tag)) && moved->known) {
+		*place = moved->place;
+		pthread_mutex_unlock(&spills->lock);
+		error = pin_patiently(pool, place, pin_at(pool, place));
+		if (error != -ESTALE)
+			return error;
+		pthread_mutex_lock(&spills->lock);
+		/* Nobody has moved it meanwhile: then it is our turn. */
+		moved = moved_settled(spills, block->tag);
+		if (moved && moved->known && moved->place.page == place->page && moved->place.generation == place->generation)
+			moved->known = false;
+	}
+	if (!moved)
+		moved = moved_add(spills, block->tag);
+	if (!moved) {
+		pthread_mutex_unlock(&spills->lock);
+		return -ENOMEM;
+	}
+	moved->coming = true;
+	pthread_mutex_unlock(&spills->lock);
+	error = bring_back(pool, block->tag, place);
+	pthread_mutex_lock(&spills->lock);
+	moved->coming = false;
+	moved->known = !error;
+	moved->place = *place;
+	if (error)
+		moved_remove(spills, moved);
+	pthread_cond_broadcast(&spills->came);
+	pthread_mutex_unlock(&spills->lock);
+	return error;
+}
+
+/* ---- the end ---- */
+
+static int discard(struct gpool *pool, uint64_t tag)
+{
+	struct lease_request ask = { .kind = LEASE_DISCARD, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
+
+	return lease_ask(pool, &ask);
+}
+
+int spill_drop(struct gpool *pool, const struct gpool_block *block)
+{
+	struct spills *spills = pool->spills;
+	struct gpool_block place = *block;
+	int error = pin_patiently(pool, block, pin_at(pool, block));
+
+	if (error == -ESTALE) {
+		const struct moved *moved;
+		bool known;
+
+		pthread_mutex_lock(&spills->lock);
+		moved = moved_settled(spills, block->tag);
+		known = moved && moved->known;
+		if (known)
+			place = moved->place;
+		pthread_mutex_unlock(&spills->lock);
+		if (known)
+			error = pin_patiently(pool, &place, pin_at(pool, &place));
+	}
+	if (error == -ESTALE) {
+		error = discard(pool, block->tag);
+		if (!error)
+			spill_forget(pool, block->tag);
+		return error == -EBUSY ? -EAGAIN : error;
+	}
+	if (error)
+		return error;
+	error = block_free(pool, &place, 0);
+	/* Another free was faster: the pin is still ours. */
+	if (error)
+		gpool_unpin(pool, &place);
+	return error;
+}
+
+int spill_now(struct gpool *pool, const struct gpool_block *block)
+{
+	struct lease_request ask = { .kind = LEASE_SPILL };
+	struct gpool_block place = *block;
+
+	if (atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) != block->tag)
+		spill_where(pool, block, &place);
+	ask.tag = place.tag;
+	ask.first_page = place.page;
+	return lease_ask(pool, &ask);
+}
+
+int gpool_relocate(struct gpool *pool, struct gpool_block *block)
+{
+	struct gpool_block place = *block;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (unlikely(block_handle_bad(pool, block)))
+		return -EINVAL;
+	for (int look = 0; look < 2; look++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[place.page], memory_order_acquire);
+
+		if (block_word_same(word, place.generation) &&
+			atomic_load_explicit(&block_entry(pool, place.page)->tag, memory_order_acquire) == place.tag) {
+			*block = place;
+			return 0;
+		}
+		if (look || spill_where(pool, block, &place))
+			break;
+	}
+	return -ESTALE;
+}

@@ -1,0 +1,728 @@
+/*
+ * test_spill.c - blocks that were allocated with spill leave the pool under pressure, and come back with what was in them.
+ *
+ * Goal: every byte is right after the way out and back, through memory and file, in one piece or stitched, with threads that want the
+ * same block at once and with a mover that is killed on the way; what cannot be saved stays; what cannot be read back is an error
+ * for that block alone; nothing stays behind of blocks that are freed or whose worker has ended. Method: a gpoold for each test, with
+ * a pool of 64 pages; content that says whose page it is; the counters in the pool's header say what has moved. Tiers are damaged
+ * through the keeper's descriptors.
+ */
+#include "tests/integration/life.h"
+
+#include "client/spill.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+enum { PAGE_BYTES = 512 << 10, WORDS = PAGE_BYTES / 8, MANY = 48 };
+
+#define CALM QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1"
+
+static const char *const in_memory[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
+static const char *const no_tier[] = {"--pool", POOL ",spill_memory=0MiB", CALM, NULL};
+
+/* ---- what is where ---- */
+
+static uint64_t counter(enum pool_counter which)
+{
+	return atomic_load(&pool_view(admin)->header->counters[which]);
+}
+
+static uint64_t spilled(void)
+{
+	return counter(POOL_COUNT_SPILLED_PAGES);
+}
+
+static uint64_t moving(void)
+{
+	return atomic_load(&pool_view(admin)->header->state_pages[PAGE_MOVING]);
+}
+
+static uint64_t kept_bytes(void)
+{
+	const struct msg_pool_status *pool = &status()->pools[0];
+
+	return pool->spill_memory_bytes + pool->spill_file_bytes;
+}
+
+/* The pid of gpoold's process of this name. */
+static pid_t process_of(const char *name)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *entry;
+	pid_t found = 0;
+
+	assert_non_null(proc);
+	while ((entry = readdir(proc)) && !found) {
+		char path[300], text[512], *end, kind;
+		int parent, group;
+
+		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
+		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
+			continue;
+		file_read(path, text, sizeof(text));
+		end = strrchr(text, ')');
+		if (end && sscanf(end + 1, " %c %d %d", &kind, &parent, &group) == 3 && group == harness.pid && kind != 'Z' && kind != 'X' &&
+			!strncmp(strchr(text, '(') + 1, name, strlen(name)))
+			found = (pid_t)atoi(entry->d_name);
+	}
+	closedir(proc);
+	return found;
+}
+
+/* A tier as the agent holds it: the memory by its name, the file by its size. */
+static int tier_open(const char *name, off_t bytes)
+{
+	pid_t agent = process_of("gpoold-agent");
+	char path[300], target[300];
+	int found = -1;
+
+	for (int fd = 3; fd < 256 && found < 0; fd++) {
+		struct stat stat_of;
+		ssize_t length;
+
+		snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)agent, fd);
+		length = readlink(path, target, sizeof(target) - 1);
+		if (length < 0)
+			continue;
+		target[length] = '\0';
+		if (strstr(target, name) && stat(path, &stat_of) == 0 && S_ISREG(stat_of.st_mode) && stat_of.st_size == bytes)
+			found = open(path, O_RDWR | O_CLOEXEC);
+	}
+	return found;
+}
+
+/* ---- blocks with a content ---- */
+
+static struct gpool_block alloc_spill(struct gpool *pool, uint32_t page_count, uint32_t flags)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block = {0};
+
+	options.flags = GPOOL_ALLOC_SPILL | flags;
+	options.owner_id = 4711;
+	options.timeout_ms = ANSWER_MS;
+	assert_int_equal(gpool_alloc(pool, page_count, &options, &block), 0);
+	return block;
+}
+
+static volatile uint64_t *words_of(struct gpool *pool, const struct gpool_block *block)
+{
+	uint64_t address = 0;
+
+	assert_int_equal(gpool_address(pool, block, &address), 0);
+	return (volatile uint64_t *)(uintptr_t)address;
+}
+
+/* Each word of the block says where in which content it is; the block is pinned. */
+static void fill(struct gpool *pool, const struct gpool_block *block, uint64_t content)
+{
+	volatile uint64_t *words = words_of(pool, block);
+
+	for (uint64_t i = 0; i < (uint64_t)block->page_count * WORDS; i++)
+		words[i] = content << 32 | i;
+}
+
+static uint64_t wrong_words(struct gpool *pool, const struct gpool_block *block, uint64_t content)
+{
+	volatile uint64_t *words = words_of(pool, block);
+	uint64_t wrong = 0;
+
+	for (uint64_t i = 0; i < (uint64_t)block->page_count * WORDS; i++)
+		wrong += words[i] != (content << 32 | i);
+	return wrong;
+}
+
+static struct gpool_block made(struct gpool *pool, uint32_t page_count, uint64_t content)
+{
+	struct gpool_block block = alloc_spill(pool, page_count, 0);
+
+	fill(pool, &block, content);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+	return block;
+}
+
+static void read_back(struct gpool *pool, const struct gpool_block *block, uint64_t content)
+{
+	assert_int_equal(gpool_pin(pool, block), 0);
+	assert_int_equal(wrong_words(pool, block, content), 0);
+	assert_int_equal(gpool_unpin(pool, block), 0);
+}
+
+/* All of a session's unpinned blocks leave. */
+static void evict_all(struct gpool *pool, uint64_t pages)
+{
+	uint64_t before = spilled();
+
+	/* The mover may only just be starting. */
+	AWAIT(spilled() - before >= pages || (harness_evict(&harness, gpool_session(pool), PAGES), spilled() - before >= pages));
+	AWAIT(moving() == 0);
+}
+
+/* ---- tests ---- */
+
+static void test_content_comes_back_elsewhere(void **state)
+{
+	struct gpool *pool, *other;
+	struct gpool_block blocks[4], squatters[64], moved;
+	uint32_t count = 0;
+
+	(void)state;
+	start(in_memory);
+	pool = open_worker();
+	other = open_worker();
+	for (uint32_t i = 0; i < 4; i++)
+		blocks[i] = made(pool, 1 + i, 100 + i);
+	evict_all(pool, 10);
+	assert_int_equal(spilled(), 10);
+	assert_int_equal(kept_bytes(), 10 * PAGE_BYTES);
+	assert_int_equal(harness_free_pages(&harness), 64);
+	/* Somebody else takes the place that they had. */
+	for (; count < 20; count++)
+		squatters[count] = alloc(other, 1);
+	for (uint32_t i = 0; i < 4; i++) {
+		struct gpool_block was = blocks[i];
+
+		assert_int_equal(gpool_touch(pool, &blocks[i]), -ESTALE);
+		assert_int_equal(gpool_pin(pool, &blocks[i]), 0);
+		assert_int_equal(wrong_words(pool, &blocks[i], 100 + i), 0);
+		moved = blocks[i];
+		assert_int_equal(gpool_relocate(pool, &moved), 0);
+		assert_int_not_equal(moved.page, was.page);
+		assert_int_equal(moved.page_count, was.page_count);
+		assert_int_equal(moved.tag >> 16, was.tag >> 16);
+		assert_int_equal(pool->session.blocks[moved.page].owner_id, 4711);
+		/* Both handles are good: a second pin by the new one, the unpins by either. */
+		assert_int_equal(gpool_pin(pool, &moved), 0);
+		assert_int_equal(wrong_words(pool, &moved, 100 + i), 0);
+		assert_int_equal(gpool_touch(pool, &was), 0);
+		assert_int_equal(gpool_unpin(pool, &was), 0);
+		assert_int_equal(gpool_unpin(pool, &moved), 0);
+		assert_int_equal(gpool_unpin(pool, &was), -EINVAL);
+	}
+	assert_int_equal(kept_bytes(), 0);
+	assert_int_equal(counter(POOL_COUNT_RESTORED_PAGES), 10);
+	/* And once more, from there. */
+	evict_all(pool, 10);
+	for (uint32_t i = 0; i < 4; i++)
+		read_back(pool, &blocks[i], 100 + i);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(gpool_pin(pool, &blocks[i]), 0);
+		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
+		assert_int_equal(gpool_free(pool, &blocks[i]), -ESTALE);
+		assert_int_equal(gpool_pin(pool, &blocks[i]), -ESTALE);
+	}
+	while (count)
+		assert_int_equal(gpool_free(other, &squatters[--count]), 0);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+static void test_pressure_of_another_spills(void **state)
+{
+	struct gpool *pool, *other;
+	struct gpool_block blocks[MANY], taken[MANY];
+
+	(void)state;
+	start(in_memory);
+	pool = open_worker();
+	other = open_worker();
+	for (uint32_t i = 0; i < MANY; i++)
+		blocks[i] = made(pool, 1, i);
+	/* Without time to wait: it waits all the same until what leaves has left. */
+	for (uint32_t i = 0; i < MANY; i++)
+		AWAIT(gpool_alloc(other, 1, NULL, &taken[i]) == 0);
+	assert_true(spilled() >= 2 * MANY - PAGES);
+	/* No more than was needed, but for what several requests asked for at once. */
+	assert_true(spilled() <= 2 * MANY - PAGES + 2);
+	for (uint32_t i = 0; i < MANY; i++)
+		assert_int_equal(gpool_free(other, &taken[i]), 0);
+	for (uint32_t i = 0; i < MANY; i++)
+		read_back(pool, &blocks[i], i);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+/* More content than pages: each pin drives another block out. */
+static void test_more_blocks_than_pages(void **state)
+{
+	enum { BLOCKS = 96 };
+	struct gpool *pool;
+	struct gpool_block blocks[BLOCKS];
+
+	(void)state;
+	start((const char *const[]){"--pool", POOL ",spill_memory=64MiB", CALM, NULL});
+	pool = open_worker();
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		blocks[i] = made(pool, 1, i);
+	for (int round = 0; round < 3; round++)
+		for (uint32_t i = 0; i < BLOCKS; i++)
+			read_back(pool, &blocks[i], i);
+	assert_true(counter(POOL_COUNT_RESTORED_PAGES) >= BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		assert_int_equal(gpool_drop(pool, &blocks[i]), 0);
+	assert_int_equal(kept_bytes(), 0);
+	gpool_close(pool);
+}
+
+static void test_stitched_blocks(void **state)
+{
+	struct gpool *pool;
+	struct gpool_block singles[PAGES], block, moved;
+
+	(void)state;
+	start(in_memory);
+	pool = open_worker();
+	for (uint32_t i = 0; i < PAGES; i++)
+		singles[i] = alloc(pool, 1);
+	for (uint32_t i = 0; i < PAGES; i += 2)
+		assert_int_equal(gpool_free(pool, &singles[i]), 0);
+	block = alloc_spill(pool, 8, 0);
+	assert_true(block.tag & BLOCK_STITCHED);
+	fill(pool, &block, 9);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+	evict_all(pool, 8);
+	read_back(pool, &block, 9); /* the pool is as full of holes as before */
+	evict_all(pool, 8);
+	for (uint32_t i = 1; i < PAGES; i += 2)
+		assert_int_equal(gpool_free(pool, &singles[i]), 0);
+	assert_int_equal(gpool_pin(pool, &block), 0); /* in one piece now, by the handle of the stitched one */
+	assert_int_equal(wrong_words(pool, &block, 9), 0);
+	moved = block;
+	assert_int_equal(gpool_relocate(pool, &moved), 0);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	assert_int_equal(gpool_pin(pool, &moved), -ESTALE);
+	gpool_close(pool);
+}
+
+static void test_freed_and_dropped_leave_nothing(void **state)
+{
+	struct gpool *pool;
+	struct gpool_block blocks[4];
+
+	(void)state;
+	start(in_memory);
+	pool = open_worker();
+	for (uint32_t i = 0; i < 4; i++)
+		blocks[i] = made(pool, 2, i);
+	evict_all(pool, 8);
+	assert_int_equal(gpool_drop(pool, &blocks[0]), 0);
+	assert_int_equal(gpool_drop(pool, &blocks[0]), -ESTALE);
+	assert_int_equal(gpool_free(pool, &blocks[1]), 0);
+	assert_int_equal(gpool_pin(pool, &blocks[1]), -ESTALE);
+	assert_int_equal(kept_bytes(), 4 * PAGE_BYTES);
+	read_back(pool, &blocks[2], 2);
+	assert_int_equal(gpool_drop(pool, &blocks[2]), 0);
+	assert_int_equal(kept_bytes(), 2 * PAGE_BYTES);
+	gpool_close(pool);
+	AWAIT(kept_bytes() == 0);
+}
+
+static void test_worker_killed(void **state)
+{
+	int ready[2];
+	char byte;
+	pid_t pid;
+
+	(void)state;
+	start(in_memory);
+	assert_int_equal(pipe(ready), 0);
+	fflush(NULL);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		struct gpool *pool = harness_open(&harness);
+		struct gpool_block blocks[20];
+		struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+
+		options.flags = GPOOL_ALLOC_SPILL;
+		for (int i = 0; i < 20; i++)
+			if (gpool_alloc(pool, 1, &options, &blocks[i]) || gpool_unpin(pool, &blocks[i]))
+				_exit(1);
+		if (write(ready[1], "", 1) != 1)
+			_exit(1);
+		for (int i = 0;; i++)
+			gpool_pin(pool, &blocks[i % 20]), gpool_unpin(pool, &blocks[i % 20]);
+	}
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	AWAIT(spilled() > 30 || (harness_evict(&harness, 0, 7), false));
+	kill(pid, SIGKILL);
+	status_of(pid);
+	AWAIT(harness_free_pages(&harness) == PAGES && kept_bytes() == 0);
+	assert_int_equal(moving(), 0);
+	close(ready[0]);
+	close(ready[1]);
+}
+
+/* ---- budgets and disks ---- */
+
+static void with_file(const char *memory, const char *file, char *pool_text, size_t bytes)
+{
+	char folder[64];
+
+	/* Beside the runtime directory, which does not exist yet: so in the folder for temporary files itself. */
+	snprintf(folder, sizeof(folder), "%s", getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	snprintf(pool_text, bytes, POOL ",spill_memory=%s,spill_directory=%s,spill_file=%s", memory, folder, file);
+}
+
+static void test_memory_full_then_file(void **state)
+{
+	struct gpool *pool;
+	struct gpool_block blocks[12];
+	char text[256];
+
+	(void)state;
+	with_file("2MiB", "16MiB", text, sizeof(text));
+	start((const char *const[]){"--pool", text, CALM, NULL});
+	pool = open_worker();
+	for (uint32_t i = 0; i < 12; i++)
+		blocks[i] = made(pool, 1 + i % 3, i);
+	evict_all(pool, 24);
+	assert_int_equal(status()->pools[0].spill_memory_bytes, 4 * PAGE_BYTES);
+	assert_int_equal(status()->pools[0].spill_file_bytes, 20 * PAGE_BYTES);
+	for (uint32_t i = 0; i < 12; i++)
+		read_back(pool, &blocks[i], i);
+	assert_int_equal(kept_bytes(), 0);
+	gpool_close(pool);
+}
+
+static void test_budget_full_block_stays(void **state)
+{
+	struct gpool *pool, *other;
+	struct gpool_block blocks[40], taken[40];
+	uint32_t got = 0;
+
+	(void)state;
+	start((const char *const[]){"--pool", POOL ",spill_memory=4MiB", CALM, NULL}); /* 8 pages */
+	pool = open_worker();
+	other = open_worker();
+	for (uint32_t i = 0; i < 40; i++)
+		blocks[i] = made(pool, 1, i);
+	for (int misses = 0; got < 40 && misses < 3;)
+		gpool_alloc(other, 1, NULL, &taken[got]) == 0 ? (void)got++ : (void)misses++;
+	/* 24 were free, 8 could be saved; the rest stays where it is. */
+	assert_int_equal(got, 32);
+	assert_int_equal(spilled(), 8);
+	for (uint32_t i = 0; i < got; i++)
+		assert_int_equal(gpool_free(other, &taken[i]), 0);
+	for (uint32_t i = 0; i < 40; i++)
+		read_back(pool, &blocks[i], i);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+static void test_disk_full_block_stays(void **state)
+{
+	const struct rlimit small = {6 * PAGE_BYTES, RLIM_INFINITY}, none = {RLIM_INFINITY, RLIM_INFINITY};
+	struct gpool *pool;
+	struct gpool_block blocks[10];
+	char text[256];
+	uint32_t there;
+
+	(void)state;
+	with_file("0MiB", "16MiB", text, sizeof(text));
+	start((const char *const[]){"--pool", text, CALM, NULL});
+	pool = open_worker();
+	evict_all(pool, 0);
+	for (uint32_t i = 0; i < 10; i++)
+		blocks[i] = made(pool, 1, i);
+	AWAIT(process_of("gpoold-mover"));
+	/* A disk that has room for 6 pages. (Writes above the limit fail; the signal that comes with it is gpoold's to ignore.) */
+	assert_int_equal(prlimit(process_of("gpoold-mover"), RLIMIT_FSIZE, &small, NULL), 0);
+	AWAIT((harness_evict(&harness, gpool_session(pool), PAGES), counter(POOL_COUNT_SPILL_ERRORS) > 0));
+	AWAIT(moving() == 0);
+	there = count_there(pool, blocks, 10);
+	assert_true(there >= 4);
+	for (uint32_t i = 0; i < 10; i++)
+		read_back(pool, &blocks[i], i);
+	/* There is room again. */
+	assert_int_equal(prlimit(process_of("gpoold-mover"), RLIMIT_FSIZE, &none, NULL), 0);
+	evict_all(pool, 10);
+	assert_int_equal(count_there(pool, blocks, 10), 0);
+	for (uint32_t i = 0; i < 10; i++)
+		read_back(pool, &blocks[i], i);
+	gpool_close(pool);
+}
+
+static void damage_and_see(const char *tier_name, off_t tier_bytes, const char *pool_text)
+{
+	struct gpool *pool;
+	struct gpool_block blocks[6];
+	uint64_t word, errors;
+	uint32_t lost = 0;
+	int fd;
+
+	start((const char *const[]){"--pool", pool_text, CALM, NULL});
+	pool = open_worker();
+	for (uint32_t i = 0; i < 6; i++)
+		blocks[i] = made(pool, 2, i);
+	evict_all(pool, 12);
+	fd = tier_open(tier_name, tier_bytes);
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &word, 8, 3 * PAGE_BYTES + 4096), 8);
+	word ^= 1 << 20;
+	assert_int_equal(pwrite(fd, &word, 8, 3 * PAGE_BYTES + 4096), 8);
+	close(fd);
+	for (uint32_t i = 0; i < 6; i++) {
+		int error = gpool_pin(pool, &blocks[i]);
+
+		if (error == -EIO) {
+			lost++;
+			/* It is gone, and says so from now on. */
+			assert_int_equal(gpool_pin(pool, &blocks[i]), -ESTALE);
+			assert_int_equal(gpool_drop(pool, &blocks[i]), -ESTALE);
+			continue;
+		}
+		assert_int_equal(error, 0);
+		assert_int_equal(wrong_words(pool, &blocks[i], i), 0);
+		assert_int_equal(gpool_unpin(pool, &blocks[i]), 0);
+	}
+	assert_int_equal(lost, 1);
+	errors = counter(POOL_COUNT_SPILL_ERRORS);
+	assert_int_equal(errors, 1);
+	assert_int_equal(kept_bytes(), 0);
+	gpool_close(pool);
+}
+
+static void test_damaged_memory(void **state)
+{
+	(void)state;
+	damage_and_see("memfd:gpool-spill", 32 << 20, in_memory[1]);
+}
+
+static void test_damaged_file(void **state)
+{
+	char text[256];
+
+	(void)state;
+	with_file("0MiB", "23MiB", text, sizeof(text));
+	damage_and_see("/", 23 << 20, text);
+}
+
+static void test_damaged_file_by_threads(void **state)
+{
+	char text[256];
+
+	(void)state;
+	setenv("GPOOL_NO_URING", "1", 1);
+	with_file("0MiB", "23MiB", text, sizeof(text));
+	damage_and_see("/", 23 << 20, text);
+	unsetenv("GPOOL_NO_URING");
+}
+
+static void test_no_tier(void **state)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+	struct gpool *pool;
+
+	(void)state;
+	start(no_tier);
+	pool = open_worker();
+	options.flags = GPOOL_ALLOC_SPILL;
+	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EOPNOTSUPP);
+	gpool_close(pool);
+}
+
+static void test_no_pages_to_come_back_to(void **state)
+{
+	struct gpool *pool, *other;
+	struct gpool_block block, taken[PAGES];
+
+	(void)state;
+	start(in_memory);
+	pool = open_worker();
+	other = open_worker();
+	block = made(pool, 4, 1);
+	evict_all(pool, 4);
+	for (uint32_t i = 0; i < PAGES; i++)
+		taken[i] = alloc(other, 1);
+	assert_int_equal(gpool_pin(pool, &block), -ENOSPC);
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(gpool_free(other, &taken[i]), 0);
+	read_back(pool, &block, 1);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+static void test_at_its_own_wish(void **state)
+{
+	struct gpool *pool;
+	struct gpool_block block;
+
+	(void)state;
+	start(in_memory);
+	pool = open_worker();
+	evict_all(pool, 0);
+	AWAIT(process_of("gpoold-mover"));
+	block = alloc_spill(pool, 3, 0);
+	fill(pool, &block, 5);
+	assert_int_equal(spill_now(pool, &block), -EBUSY);
+	assert_int_equal(gpool_unpin(pool, &block), 0);
+	for (int i = 0; i < 5; i++) {
+		assert_int_equal(spill_now(pool, &block), 0);
+		assert_int_equal(kept_bytes(), 3 * PAGE_BYTES);
+		assert_int_equal(spill_now(pool, &block), 0); /* it is where it shall be */
+		read_back(pool, &block, 5);
+	}
+	assert_int_equal(gpool_drop(pool, &block), 0);
+	gpool_close(pool);
+}
+
+/* ---- many at once ---- */
+
+struct pinner {
+	pthread_t thread;
+	struct gpool *pool;
+	const struct gpool_block *blocks;
+	uint32_t count, rounds, seed;
+	uint64_t wrong;
+	int error;
+};
+
+static void *pinner_main(void *argument)
+{
+	struct pinner *pinner = argument;
+
+	for (uint32_t i = 0; i < pinner->rounds && !pinner->error; i++) {
+		uint32_t which = (pinner->seed = pinner->seed * 1664525 + 1013904223) >> 8;
+		const struct gpool_block *block = &pinner->blocks[which % pinner->count];
+		uint64_t address;
+		int error = gpool_pin(pinner->pool, block);
+
+		/* All pages pinned or on their way for a moment: that may be, and passes. */
+		if (error == -ENOSPC)
+			continue;
+		if (!error)
+			error = gpool_address(pinner->pool, block, &address);
+		if (!error) {
+			const volatile uint64_t *words = (const volatile uint64_t *)(uintptr_t)address;
+
+			for (uint64_t at = 0; at < (uint64_t)block->page_count * WORDS; at += 509)
+				pinner->wrong += words[at] != ((uint64_t)(which % pinner->count) << 32 | at);
+			error = gpool_unpin(pinner->pool, block);
+		}
+		pinner->error = error;
+	}
+	return NULL;
+}
+
+/* victim: which of gpoold's processes is killed again and again meanwhile; NULL: none. */
+static void many_pinners(struct gpool *pool, const struct gpool_block *blocks, uint32_t count, uint32_t rounds, const char *victim)
+{
+	struct pinner pinners[4] = {{0}};
+
+	for (uint32_t i = 0; i < 4; i++) {
+		pinners[i] = (struct pinner){.pool = pool, .blocks = blocks, .count = count, .rounds = rounds, .seed = i + 1};
+		assert_int_equal(pthread_create(&pinners[i].thread, NULL, pinner_main, &pinners[i]), 0);
+	}
+	for (int kills = 0; victim && kills < 20; kills++) {
+		uint64_t before = counter(POOL_COUNT_RESTORED_PAGES) + spilled();
+		pid_t pid;
+
+		AWAIT(counter(POOL_COUNT_RESTORED_PAGES) + spilled() > before + 5 || (harness_evict(&harness, 0, 8), false));
+		AWAIT((pid = process_of(victim)) > 0);
+		kill(pid, SIGKILL);
+	}
+	for (uint32_t i = 0; i < 4; i++) {
+		if (!victim)
+			harness_evict(&harness, 0, 16);
+		assert_int_equal(pthread_join(pinners[i].thread, NULL), 0);
+		assert_int_equal(pinners[i].error, 0);
+		assert_int_equal(pinners[i].wrong, 0);
+	}
+}
+
+static void test_threads_want_the_same(void **state)
+{
+	struct gpool *pool;
+	struct gpool_block block;
+
+	(void)state;
+	start(in_memory);
+	pool = open_worker();
+	block = made(pool, 3, 0);
+	for (int round = 0; round < 20; round++) {
+		read_back(pool, &block, 0);
+		evict_all(pool, 3);
+		many_pinners(pool, &block, 1, 3, NULL);
+	}
+	gpool_close(pool);
+}
+
+static void test_threads_want_more_than_fits(void **state)
+{
+	enum { BLOCKS = 40 };
+	struct gpool *pool;
+	struct gpool_block blocks[BLOCKS];
+
+	(void)state;
+	start((const char *const[]){"--pool", POOL ",spill_memory=64MiB", CALM, NULL});
+	pool = open_worker();
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		blocks[i] = made(pool, 1 + i % 4, i);
+	many_pinners(pool, blocks, BLOCKS, 200, NULL);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		read_back(pool, &blocks[i], i);
+	gpool_close(pool);
+}
+
+static void killed(const char *victim)
+{
+	enum { BLOCKS = 40 };
+	struct gpool *pool;
+	struct gpool_block blocks[BLOCKS];
+	char text[256];
+
+	with_file("4MiB", "64MiB", text, sizeof(text));
+	start((const char *const[]){"--pool", text, CALM, NULL});
+	pool = open_worker();
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		blocks[i] = made(pool, 1 + i % 4, i);
+	many_pinners(pool, blocks, BLOCKS, 2000, victim);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		read_back(pool, &blocks[i], i);
+	gpool_close(pool);
+	AWAIT(kept_bytes() == 0);
+}
+
+static void test_mover_killed(void **state)
+{
+	(void)state;
+	killed("gpoold-mover");
+}
+
+static void test_agent_killed(void **state)
+{
+	(void)state;
+	killed("gpoold-agent");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_content_comes_back_elsewhere, stop),
+		cmocka_unit_test_teardown(test_pressure_of_another_spills, stop),
+		cmocka_unit_test_teardown(test_more_blocks_than_pages, stop),
+		cmocka_unit_test_teardown(test_stitched_blocks, stop),
+		cmocka_unit_test_teardown(test_freed_and_dropped_leave_nothing, stop),
+		cmocka_unit_test_teardown(test_worker_killed, stop),
+		cmocka_unit_test_teardown(test_memory_full_then_file, stop),
+		cmocka_unit_test_teardown(test_budget_full_block_stays, stop),
+		cmocka_unit_test_teardown(test_disk_full_block_stays, stop),
+		cmocka_unit_test_teardown(test_damaged_memory, stop),
+		cmocka_unit_test_teardown(test_damaged_file, stop),
+		cmocka_unit_test_teardown(test_damaged_file_by_threads, stop),
+		cmocka_unit_test_teardown(test_no_tier, stop),
+		cmocka_unit_test_teardown(test_no_pages_to_come_back_to, stop),
+		cmocka_unit_test_teardown(test_at_its_own_wish, stop),
+		cmocka_unit_test_teardown(test_threads_want_the_same, stop),
+		cmocka_unit_test_teardown(test_threads_want_more_than_fits, stop),
+		cmocka_unit_test_teardown(test_mover_killed, stop),
+		cmocka_unit_test_teardown(test_agent_killed, stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
