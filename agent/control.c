@@ -5,6 +5,7 @@
 #include "agent/event.h"
 #include "agent/exchange.h"
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/requests.h"
 #include "agent/session.h"
 #include "agent/spill.h"
@@ -87,6 +88,8 @@ static int answer_evict(struct exchange *x)
 	leaving = pool->spill->saving_pages;
 	pages = evict_pages(pool, &evict);
 	leaving = pool->spill->saving_pages - leaving;
+	if (pages < request.pages && !request.session && !request.content_types)
+		pages += objects_evict(pool, NULL, OBJECTS_OF_EVERYONE, request.pages - pages);
 	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages - leaving, (unsigned long long)(clock_ns() - begin));
 	if (leaving)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %u on their way to be spilled", leaving);

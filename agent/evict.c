@@ -2,6 +2,7 @@
 
 #include "agent/journal.h"
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/session.h"
 #include "agent/spill.h"
 #include "shm/doorbell.h"
@@ -239,8 +240,7 @@ static uint64_t borrowed_share(const struct tenant *tenant)
 	return borrowed * 1000 / tenant->config->weight;
 }
 
-/* May `victim` lose a block of so many pages so that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never. */
-static bool tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages)
+bool evict_tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages)
 {
 	if (victim == taker)
 		return true;
@@ -263,7 +263,7 @@ static bool wanted(const struct evict_request *request, const struct session *se
 		return false;
 	if (request->contents && !(request->contents >> (tag & BLOCK_TYPE_MASK) & 1))
 		return false;
-	return request->by_operator || tenant_may_lose(session->tenant, request->for_tenant, pages);
+	return request->by_operator || evict_tenant_may_lose(session->tenant, request->for_tenant, pages);
 }
 
 static int by_score(const void *left, const void *right)
@@ -383,10 +383,10 @@ static bool queue_suffices(const struct pool *pool, const struct evict_request *
 	return pages >= request->pages;
 }
 
-enum { WINDOW_BLOCKED = UINT8_MAX }; /* else: what taking the page loses */
+enum { WINDOW_OBJECT = 2, WINDOW_BLOCKED = UINT8_MAX }; /* else: what taking the page loses */
 
 /* What each page below the reserved ones would cost. */
-static void window_costs(struct pool *pool, uint8_t *costs)
+static void window_costs(struct pool *pool, const struct evict_request *request, uint8_t *costs)
 {
 	for (uint32_t page = 0; page < pool->segment.header->reserved_first; page++) {
 		uint64_t word = pool_word(pool, page);
@@ -395,7 +395,8 @@ static void window_costs(struct pool *pool, uint8_t *costs)
 			page_word_state(word) == PAGE_LEASED &&
 			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;
 
-		costs[page] = page_word_state(word) == PAGE_FREE || idle ? 0 : WINDOW_BLOCKED;
+		costs[page] = page_word_state(word) == PAGE_FREE || idle ? 0 :
+			!request->cached_only && objects_may_evict(pool, request->for_tenant, word) ? WINDOW_OBJECT : WINDOW_BLOCKED;
 	}
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
@@ -434,7 +435,7 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 		return false;
 	scan(pool, request);
 	pool->evict.queue_general = false;
-	window_costs(pool, costs);
+	window_costs(pool, request, costs);
 	found = window_find(costs, pool->segment.header->reserved_first, need, first);
 	free(costs);
 	for (uint32_t i = 0; found && i < pool->evict.queue_count; i++) {
@@ -446,6 +447,8 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 			candidate->page + candidate->pages > *first && wanted(request, session, candidate->tag, candidate->pages))
 			evict_one(pool, candidate);
 	}
+	if (found && !request->cached_only)
+		objects_evict_at(pool, request->for_tenant, *first, need);
 	return found;
 }
 

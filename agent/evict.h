@@ -83,7 +83,7 @@ struct evict_request {
 uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
 /*
  * evict_window() - make `need` pages in a row takeable with the least loss of content: finds the place where they are free, idle or in
- * blocks that may go, and evicts those blocks. Free and idle pages there are left to the caller. False: there is no such place, and
+ * blocks or ephemeral objects that may go, and evicts those. Free and idle pages there are left to the caller. False: there is no such place, and
  * nothing was lost. Cost: a scan, and a pass over the pages.
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
@@ -92,6 +92,11 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
  * (pinned, or behind a fence).
  */
 int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const struct spill_asker *asker);
+/*
+ * evict_tenant_may_lose() - the tenant rules of README.md: may `victim` lose so many pages, all that it loses for this request, so
+ * that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never.
+ */
+bool evict_tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages);
 /*
  * evict_take_runs() - the extents of a block in pool->runs, whose loss is decided, become free: bits, tags, words. Done again for those that
  * are not yet, when the agent died in it. Returns pages; the caller books them.

@@ -3,6 +3,7 @@
 #include "agent/event.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/recover.h"
 #include "agent/requests.h"
 #include "agent/spill.h"
@@ -23,6 +24,7 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 	const struct config *config = &pool->agent->config;
 	uint32_t percent = pool_utilization(pool), pages = pool->segment.header->reserved_first;
 	struct evict_request request = { 0 };
+	uint32_t taken = 0;
 
 	if (percent >= config->eviction.start_percent)
 		pool->evicting = true;
@@ -38,7 +40,11 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 	if (!request.pages)
 		pool->evicting = false;
 	/* Everything else is pinned: rest, or this would be a scan of the pool at every tick. */
-	if (request.pages && !evict_pages(pool, &request))
+	if (request.pages)
+		taken = evict_pages(pool, &request);
+	if (taken < request.pages)
+		taken += objects_evict(pool, NULL, OBJECTS_BY_RULES, request.pages - taken);
+	if (request.pages && !taken)
 		pool->evict_rest_ms = now + WATERMARK_REST_MS;
 }
 

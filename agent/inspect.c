@@ -451,6 +451,8 @@ static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 		uint64_t word = pool_word(pool, page);
 
 		free_pages += page_word_state(word) == PAGE_FREE;
+		if (page_word_state(word) == PAGE_SHARED)
+			continue;
 		leased += page_word_owner(word) != 0;
 		by_owner[page_word_owner(word)]++;
 	}

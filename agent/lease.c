@@ -1,6 +1,7 @@
 #include "agent/lease.h"
 
 #include "agent/journal.h"
+#include "agent/objects.h"
 #include "agent/spill.h"
 #include "shm/lease_bitmap.h"
 
@@ -236,6 +237,7 @@ static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 	struct evict_request request = { .for_tenant = session->tenant };
 	uint32_t lacks = lacking(session, need, flags), idle = idle_owned(session->pool);
 
+	idle += objects_evictable(session->pool, session->tenant, OBJECTS_BY_RULES);
 	request.pages = beyond(beyond(lacks, idle), leaving(session->pool));
 	return !request.pages || evict_possible(session->pool, &request);
 }
@@ -262,7 +264,28 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 
 		evict_pages(pool, &within);
 	}
+	if (need > tenant_room(session) && need <= session_room(session) && !(flags & LEASE_NO_EVICT) &&
+		objects_evictable(pool, session->tenant, OBJECTS_OF_TAKER) >= need - tenant_room(session))
+		objects_evict(pool, session->tenant, OBJECTS_OF_TAKER, need - tenant_room(session));
 	return need <= room(session) ? 0 : -EDQUOT;
+}
+
+/* Blocks alone did not add up: whole objects first, as few as will do, then blocks for the rest; nothing when even that is too little. */
+static void evict_objects_too(struct session *session, uint32_t need, uint32_t flags)
+{
+	struct pool *pool = session->pool;
+	uint32_t lacks = lacking(session, need, flags), objects = objects_evictable(pool, session->tenant, OBJECTS_BY_RULES);
+	struct evict_request request = { .for_tenant = session->tenant, .whole = true };
+
+	if (!objects)
+		return;
+	request.pages = lacks > objects ? lacks - objects : 0;
+	if (request.pages && !evict_possible(pool, &request))
+		return;
+	objects_evict(pool, session->tenant, OBJECTS_BY_RULES, lacks);
+	request.pages = lacking(session, need, flags);
+	if (request.pages)
+		evict_pages(pool, &request);
 }
 
 /* Bring enough pages into the index. */
@@ -283,6 +306,8 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 
 		evict_pages(pool, &request);
 	}
+	if (need > available(session, flags) && !(flags & LEASE_NO_EVICT))
+		evict_objects_too(session, need, flags);
 	return need <= available(session, flags);
 }
 

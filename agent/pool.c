@@ -5,6 +5,7 @@
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/recover.h"
 #include "agent/session.h"
 #include "agent/spill.h"
@@ -43,6 +44,31 @@ void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner
 	}
 	words_count(pool, PAGE_FREE, -(int64_t)normal);
 	words_count(pool, PAGE_RESERVED, -(int64_t)(count - normal));
+	words_count(pool, PAGE_LEASED, count);
+	pool->leased += count;
+}
+
+static void words_become(struct pool *pool, uint32_t first, uint32_t count, enum page_state state, uint32_t owner)
+{
+	for (uint32_t page = first; page < first + count; page++) {
+		atomic_store_explicit(&pool->segment.pages[page],
+			page_word_make(state, owner, page_word_generation(pool_word(pool, page)) + 1), memory_order_seq_cst);
+		crash_point();
+	}
+}
+
+void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t object)
+{
+	words_become(pool, first, count, PAGE_SHARED, object);
+	words_count(pool, PAGE_LEASED, -(int64_t)count);
+	words_count(pool, PAGE_SHARED, count);
+	pool->leased -= count;
+}
+
+void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner)
+{
+	words_become(pool, first, count, PAGE_LEASED, owner);
+	words_count(pool, PAGE_SHARED, -(int64_t)count);
 	words_count(pool, PAGE_LEASED, count);
 	pool->leased += count;
 }
@@ -123,7 +149,13 @@ uint64_t pool_set_aside(struct pool *pool, uint32_t page)
 	return generation;
 }
 
-/* Calls `run` for each maximal run of pages with this owner. */
+/* The owner of a shared page is an object, and may have the number of a session. */
+static bool is_of_session(uint64_t word, uint32_t session)
+{
+	return page_word_owner(word) == session && page_word_state(word) != PAGE_SHARED;
+}
+
+/* Calls `run` for each maximal run of pages of this session. */
 static uint32_t for_runs_of(struct pool *pool, uint32_t owner, void (*run)(struct pool *pool, uint32_t first, uint32_t count))
 {
 	uint32_t total = 0;
@@ -131,7 +163,7 @@ static uint32_t for_runs_of(struct pool *pool, uint32_t owner, void (*run)(struc
 	for (uint32_t page = 0; page < pool->page_count;) {
 		uint32_t first = page;
 
-		while (page < pool->page_count && page_word_owner(pool_word(pool, page)) == owner)
+		while (page < pool->page_count && is_of_session(pool_word(pool, page), owner))
 			page++;
 		if (page > first) {
 			run(pool, first, page - first);
@@ -403,11 +435,14 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	error = evict_init(pool);
 	if (error)
 		goto fini_reserved;
+	error = objects_create(pool);
+	if (error)
+		goto fini_evict;
 	pool->ledger = start->ledger;
 	pool->runs = pool->ledger.runs;
 	error = jobs_open(pool, start);
 	if (error)
-		goto fini_evict;
+		goto destroy_objects;
 	error = spill_open(pool, agent->start);
 	if (error)
 		goto close_jobs;
@@ -426,6 +461,8 @@ close_spill:
 	spill_close(pool);
 close_jobs:
 	jobs_close(pool);
+destroy_objects:
+	objects_destroy(pool);
 fini_evict:
 	evict_fini(pool);
 fini_reserved:
@@ -448,6 +485,7 @@ void pool_destroy(struct pool *pool)
 			session_end(pool->sessions[id], SESSION_END_STOP);
 	spill_close(pool);
 	jobs_close(pool);
+	objects_destroy(pool);
 	evict_fini(pool);
 	free_runs_fini(&pool->reserved);
 	free_runs_fini(&pool->free);

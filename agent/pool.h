@@ -28,6 +28,7 @@ struct tenant {
 };
 
 struct spill;
+struct objects;
 struct waiter;
 TAILQ_HEAD(waiter_list, waiter);
 
@@ -55,6 +56,7 @@ struct pool {
 	struct evict_state evict;
 	struct jobs jobs;
 	struct spill *spill;
+	struct objects *objects;
 	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
@@ -80,6 +82,12 @@ static inline uint64_t pool_word(const struct pool *pool, uint32_t page)
 /* pool_lend() - [first, first + count), out of the index already, to `owner`: words first, then the caller sets free bits. */
 void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
 
+/* pool_share() - pages that are leased become those of a named object, with a new generation. */
+void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t object);
+
+/* pool_unshare() - the other way, where a publication is rolled back. */
+void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
+
 /* pool_take_back() - pages of whatever state become FREE (or RESERVED), with a new generation, and go to the index. */
 void pool_take_back(struct pool *pool, uint32_t first, uint32_t count);
 
@@ -92,9 +100,9 @@ void pool_move(struct pool *pool, uint32_t page, enum page_state state);
 /* pool_set_aside() - a page of an ended session becomes RETIRED, for as long as somebody may still write to it. Its generation. */
 uint64_t pool_set_aside(struct pool *pool, uint32_t page);
 
-/* pool_quarantine_of() - all pages of a session whose connection closed while its process lives. */
+/* pool_quarantine_of() - all pages that are leased to a session whose connection closed while its process lives. */
 void pool_quarantine_of(struct pool *pool, uint32_t owner);
-/* pool_take_back_of() - all pages of a session. Returns how many. */
+/* pool_take_back_of() - all pages that are leased to a session. Returns how many. */
 uint32_t pool_take_back_of(struct pool *pool, uint32_t owner);
 
 static inline void pool_count(struct pool *pool, enum pool_counter counter, uint64_t more)

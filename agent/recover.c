@@ -6,6 +6,7 @@
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/roles.h"
 #include "agent/session.h"
 #include "agent/spill.h"
@@ -277,6 +278,7 @@ int recover_pool(struct pool *pool)
 	spill_recover(pool);
 	control_recover(pool);
 	roles_recover(pool);
+	objects_recover(pool);
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		struct session *session = pool->sessions[id];
 

@@ -4,8 +4,10 @@
 #include "agent/descriptors.h"
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
+#include "agent/asked.h"
 #include "agent/lease.h"
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/requests.h"
 #include "agent/roles.h"
 #include "agent/spill.h"
@@ -173,12 +175,25 @@ static void record_write(struct session *session, enum session_record_state stat
 	atomic_store_explicit(&record->state, state, memory_order_release);
 }
 
+/* A descriptor is memory for good (no import can be revoked), so only of what is leased to the asker, or of an object it reads. */
+static bool handle_allowed(const struct session *session, uint32_t handle)
+{
+	uint32_t per_handle = session->pool->segment.header->pages_per_handle;
+
+	for (uint32_t page = handle * per_handle; page < (handle + 1) * per_handle; page++) {
+		uint64_t word = pool_word(session->pool, page);
+
+		if (page_word_state(word) == PAGE_SHARED ? objects_may_map(session->pool, session, word) : page_word_owner(word) == session->id)
+			return true;
+	}
+	return false;
+}
+
 static void send_handles(struct session *session, uint64_t sequence, uint32_t first, uint32_t count)
 {
 	static struct msg_handles_reply reply;
 	static uint8_t buffer[MSG_BYTES_MAX];
 	const struct physical *physical = &session->pool->physical;
-	uint32_t per_handle = session->pool->segment.header->pages_per_handle;
 	int fds[ATTACH_FDS_MAX], length, error = 0;
 	size_t fd_count = 0;
 
@@ -194,17 +209,9 @@ static void send_handles(struct session *session, uint64_t sequence, uint32_t fi
 			.length = physical->handle_bytes,
 		};
 	} else {
-		/* A descriptor is memory for good (no import can be revoked), so only of what is leased to the asker. */
 		for (uint32_t handle = first; handle < first + count && fd_count < ATTACH_FDS_MAX; handle++) {
-			bool leased = false;
-
-			for (uint32_t page = handle * per_handle; page < (handle + 1) * per_handle; page++)
-				leased |= page_word_owner(pool_word(session->pool, page)) == session->id;
-			if (!leased) {
-				if (!fd_count)
-					reply.error = -EACCES;
-				break;
-			}
+			if (!handle_allowed(session, handle))
+				continue;
 			reply.entries[reply.entries_count++] = (struct msg_handle_entry){
 				.first = handle,
 				.count = 1,
@@ -214,6 +221,8 @@ static void send_handles(struct session *session, uint64_t sequence, uint32_t fi
 			};
 			fds[fd_count++] = physical->exports[handle].fd;
 		}
+		if (!fd_count)
+			reply.error = -EACCES;
 	}
 	length = msg_encode_handles_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 	if (length > 0)
@@ -278,25 +287,39 @@ static void connection_closed(struct session *session)
 static void socket_ready(struct event_source *source, uint32_t events)
 {
 	struct session *session = session_of(source, socket);
-	uint8_t buffer[512];
+	uint8_t buffer[1024];
 	struct msg_envelope envelope;
 	struct msg_handles_request handles;
 	struct msg_role_request role;
-	int length;
+	size_t fd_count = 0;
+	int length, fd = -1;
 
 	(void)events;
 	if (session->state != SESSION_LIVE)
 		return;
-	length = attach_receive(source->fd, buffer, sizeof(buffer), NULL, 0, NULL, 0);
-	if (length == -EAGAIN)
+	/* Out of descriptors is our trouble and not the sender's damage: it asks again. */
+	length = attach_receive(source->fd, buffer, sizeof(buffer), &fd, 1, &fd_count, 0);
+	if (length == -EAGAIN || length == -EMFILE)
 		return;
 	if (length == -EPIPE || length == -ECONNRESET) {
 		connection_closed(session);
 		return;
 	}
 	if (length < 0 || msg_envelope_read(&envelope, buffer, (size_t)length)) {
+		if (fd >= 0)
+			close(fd);
 		session_damage(session, "a packet that is no message");
 		return;
+	}
+	switch (envelope.type) {
+	case MSG_TYPE_object_publish_request:
+	case MSG_TYPE_object_open_request:
+	case MSG_TYPE_object_change_request:
+		objects_request(session, &envelope, buffer, (size_t)length, fd);
+		return;
+	default:
+		if (fd >= 0)
+			close(fd);
 	}
 	switch (envelope.type) {
 	case MSG_TYPE_handles_request:
@@ -676,6 +699,7 @@ void session_end(struct session *session, enum session_end how)
 	requests_forget(session);
 	spill_session_ends(session);
 	pages = pool_take_back_of(pool, session->id);
+	objects_session_end(session);
 	session->tenant->leased -= session->leased;
 	session->tenant->sessions--;
 	pool->sessions[session->id] = NULL;

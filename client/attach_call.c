@@ -3,72 +3,113 @@
 #include "proto/attach.h"
 #include "proto/codec.h"
 
+#include <poll.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
 	ANSWER_MS = 10000, /* far above a restart of the agent */
-	LOOK_MS = 50,      /* between two looks whether the agent is another one */
+	AGAIN_MS = 200, /* chosen: an agent that restarts takes less, and a repeat costs nothing */
+	ROOM_MS = 1,    /* until a full queue is looked at again, where nothing tells */
 };
 
-/* Whether what was received answers `sequence`; its descriptors are closed if not. */
-static bool answers(const uint8_t *reply, int length, uint64_t sequence, const int *fds, size_t fd_count)
+/* What is left of the caller's time, at most `most`. */
+static int time_left(uint64_t end_ns, int most)
 {
-	struct msg_envelope envelope;
+	uint64_t now = monotonic_ns();
 
-	if (!msg_envelope_read(&envelope, reply, (size_t)length) && envelope.sequence == sequence)
-		return true;
-	for (size_t i = 0; i < fd_count; i++)
-		close(fds[i]);
-	return false;
+	if (!end_ns)
+		return most;
+	if (now >= end_ns)
+		return 0;
+	return (end_ns - now) / 1000000 + 1 < (uint64_t)most ? (int)((end_ns - now) / 1000000 + 1) : most;
 }
 
-/* Caller holds attach_lock. */
-static int call_locked(struct gpool *pool, uint64_t sequence, const uint8_t *request, size_t request_bytes, uint8_t *reply,
-	size_t capacity, int *fds, size_t fd_capacity, size_t *fd_count)
+static void send_question(struct gpool *pool, const struct attach_question *call, uint64_t end_ns)
 {
-	uint64_t end = monotonic_ns() + ANSWER_MS * UINT64_C(1000000), asked = 0, now;
-	bool sent = false;
-	int length;
+	int error;
 
+	while ((error = attach_send(pool->socket, call->request, (size_t)call->length, &call->fd, call->fd >= 0)) == -EAGAIN ||
+		error == -ETOOMANYREFS) {
+		struct pollfd look = { pool->socket, error == -EAGAIN ? POLLOUT : 0, 0 };
+
+		poll(&look, 1, time_left(end_ns, error == -EAGAIN ? AGAIN_MS : ROOM_MS));
+		if (pool_gone(pool) || !time_left(end_ns, AGAIN_MS))
+			return;
+	}
+}
+
+/* One packet. Bytes of our answer; 0: another's, which came too late. */
+static int take_answer(struct gpool *pool, struct attach_question *call, uint64_t sequence, int wait_ms)
+{
+	struct msg_envelope envelope;
+	size_t fd_count = 0;
+	int length = attach_receive(pool->socket, call->answer, call->capacity, call->fds, call->fd_capacity, &fd_count, wait_ms);
+
+	if (length < 0)
+		return length == -EMSGSIZE ? 0 : length;
+	if (!msg_envelope_read(&envelope, call->answer, (size_t)length) && envelope.sequence == sequence) {
+		call->fd_count = fd_count;
+		return length;
+	}
+	for (size_t i = 0; i < fd_count; i++)
+		close(call->fds[i]);
+	return 0;
+}
+
+/* Another thread's question may take long. */
+static int attach_lock(struct gpool *pool, uint64_t end_ns)
+{
+	struct timespec end = { (time_t)(end_ns / 1000000000), (long)(end_ns % 1000000000) };
+
+	return end_ns ? pthread_mutex_clocklock(&pool->attach_lock, CLOCK_MONOTONIC, &end) : pthread_mutex_lock(&pool->attach_lock);
+}
+
+int attach_question_ask(struct gpool *pool, struct attach_question *call)
+{
+	uint64_t end_ns = call->timeout_ms < 0 ? 0 : monotonic_ns() + (uint64_t)call->timeout_ms * 1000000, incarnation, sequence;
+	int length = -EPIPE;
+
+	if (call->length < 0)
+		return call->length;
+	call->fd_count = 0;
+	if (attach_lock(pool, end_ns))
+		return -ETIMEDOUT;
+	sequence = ++pool->attach_sequence;
+	msg_envelope_stamp(call->request, sequence, pool->token);
 	do {
-		uint64_t incarnation = atomic_load_explicit(&pool->header->incarnation, memory_order_acquire);
-		size_t count = 0;
+		uint64_t again_ns = monotonic_ns() + AGAIN_MS * UINT64_C(1000000);
 
-		if (!sent || incarnation != asked) {
-			int error = attach_send(pool->socket, request, request_bytes, NULL, 0);
-
-			/* -EAGAIN: there are questions enough that nobody has read. */
-			if (error && error != -EAGAIN)
-				return -EPIPE;
-			sent = !error;
-			asked = incarnation;
-		}
-		length = attach_receive(pool->socket, reply, capacity, fds, fd_capacity, fd_capacity ? &count : NULL, LOOK_MS);
-		if (length >= 0 && answers(reply, length, sequence, fds, count)) {
-			if (fd_count)
-				*fd_count = count;
-			return length;
-		}
-		if (length == -EMFILE)
-			return length;
-		/* What is too long for us answers somebody else's question of before. */
-		if (length < 0 && length != -ETIMEDOUT && length != -EMSGSIZE)
-			return -EPIPE;
-		now = monotonic_ns();
-	} while (now < end && !atomic_load_explicit(&pool->session.header->closed, memory_order_acquire));
-	return -EPIPE;
+		incarnation = atomic_load_explicit(&pool->header->incarnation, memory_order_relaxed);
+		send_question(pool, call, end_ns);
+		do {
+			length = take_answer(pool, call, sequence, time_left(end_ns, AGAIN_MS));
+		} while (length == 0 && monotonic_ns() < again_ns &&
+			incarnation == atomic_load_explicit(&pool->header->incarnation, memory_order_relaxed));
+		if (length > 0 || (length < 0 && length != -ETIMEDOUT && length != -EAGAIN))
+			break;
+		length = pool_gone(pool) ? -EPIPE : -ETIMEDOUT;
+	} while (length == -ETIMEDOUT && time_left(end_ns, AGAIN_MS));
+	pthread_mutex_unlock(&pool->attach_lock);
+	return length == -ECONNRESET ? -EPIPE : length;
 }
 
 int attach_call(struct gpool *pool, uint8_t *request, size_t request_bytes, uint8_t *reply, size_t capacity, int *fds,
 	size_t fd_capacity, size_t *fd_count)
 {
-	uint64_t sequence;
-	int length;
+	struct attach_question question = {
+		.request = request,
+		.length = (int)request_bytes,
+		.fd = -1,
+		.answer = reply,
+		.capacity = capacity,
+		.fds = fds,
+		.fd_capacity = fd_capacity,
+		.timeout_ms = ANSWER_MS,
+	};
+	int length = attach_question_ask(pool, &question);
 
-	pthread_mutex_lock(&pool->attach_lock);
-	sequence = ++pool->attach_sequence;
-	msg_envelope_stamp(request, sequence, pool->token);
-	length = call_locked(pool, sequence, request, request_bytes, reply, capacity, fds, fd_capacity, fd_count);
-	pthread_mutex_unlock(&pool->attach_lock);
-	return length;
+	if (fd_count)
+		*fd_count = question.fd_count;
+	return length >= 0 || length == -EMFILE ? length : -EPIPE;
 }

@@ -1,23 +1,35 @@
 /*
- * attach_call.h - a question on the attach socket and its answer, also over a restart of the agent.
+ * attach_call.h - one question on the attach socket and its answer. Internal to libgpool.
+ *
+ * An agent may have read a question and died over it. So each has a number, is asked again with it when the agent was started anew
+ * or no answer came for a while, and only the answer with its number is taken; the agent answers a repeat and does nothing twice.
  */
 #ifndef GPOOL_CLIENT_ATTACH_CALL_H
 #define GPOOL_CLIENT_ATTACH_CALL_H
 
 #include "client/pool.h"
 
+struct attach_question {
+	uint8_t *request;       /* encoded; token and number are put in here */
+	int length;             /* as the encoder returned it */
+	int fd;                 /* that goes with it; -1: none */
+	uint8_t *answer;        /* [capacity] */
+	size_t capacity;
+	int *fds;               /* [fd_capacity] receives descriptors, the caller's */
+	size_t fd_capacity, fd_count;
+	int timeout_ms;         /* -1: until it is answered or the session is over */
+};
+
 /*
- * attach_call() - send one encoded request (this call writes token and sequence number into its envelope), wait for its answer.
- *
- * An agent that begins anew has lost what the last one had read and not answered: the request is sent again then, with the same
- * number. So it must be one that may take effect once and be answered twice. Answers to other numbers are passed over.
- *
- * @reply: [capacity] receives the whole answer, envelope included
- * @fds:   [fd_capacity] receives descriptors that came with it, which are the caller's; may be NULL with 0
- *
- * Return: length of the answer, or (no descriptor is kept)
- *   -EPIPE   the session is over, or the agent does not answer: the request may have taken effect, or take effect yet
- *   -EMFILE  the answer's descriptors could not be opened here
+ * attach_question_ask() - Return: bytes of the answer, or -ETIMEDOUT (it may yet take effect), -EPIPE (the session is over), -EMFILE
+ * (no room for its descriptors; it may have taken effect), what the encoder said.
+ */
+int attach_question_ask(struct gpool *pool, struct attach_question *question);
+
+/*
+ * attach_call() - the same for a question without a descriptor, for 10 seconds.
+ * Return: length of the answer, or -EPIPE (the session is over, or the agent does not answer: it may have taken effect, or take effect
+ * yet), -EMFILE.
  */
 int attach_call(struct gpool *pool, uint8_t *request, size_t request_bytes, uint8_t *reply, size_t capacity, int *fds,
 	size_t fd_capacity, size_t *fd_count);

@@ -28,11 +28,13 @@ const char *gpool_strerror(int error)
 	case EBADMSG:
 		return "an answer that is no message of the protocol";
 	case EBUSY:
-		return "queued GPU work still uses it";
+		return "queued GPU work or another writer still uses it";
 	case ECHILD:
 		return "called after fork(): the pool is the parent's, open one of your own";
 	case EDQUOT:
 		return "the tenant's limit or this process's quota is reached";
+	case EFBIG:
+		return "more metadata than an object can have";
 	case EFAULT:
 		return "an address that is not mapped for this access";
 	case EINVAL:
@@ -46,7 +48,7 @@ const char *gpool_strerror(int error)
 	case ENODEV:
 		return "the pool's device or back end cannot be opened in this process";
 	case ENOENT:
-		return "no agent listens there, or nothing of that name is there";
+		return "no agent listens there, or nothing of that name and version is there";
 	case ENOMEM:
 		return "out of host memory, or pages could not be mapped into this process";
 	case ENOSPC:
@@ -62,11 +64,11 @@ const char *gpool_strerror(int error)
 	case EPROTO:
 		return "agent and library disagree on the protocol or the layout of shared memory";
 	case ESTALE:
-		return "the block is gone: freed or evicted; or the role is not ours any more";
+		return "gone: a block freed or evicted, a version that is not current, a role that is not ours any more";
 	case ETIMEDOUT:
 		return "not in time";
 	case EUSERS:
-		return "too many sessions or streams";
+		return "too many sessions, streams or objects";
 	default:
 		return "unknown error";
 	}

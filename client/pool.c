@@ -5,6 +5,7 @@
 #include "client/control.h"
 #include "client/deferred.h"
 #include "client/events.h"
+#include "client/object.h"
 #include "client/role.h"
 #include "client/span.h"
 #include "client/spill.h"
@@ -316,6 +317,9 @@ static struct gpool *pool_allocate(void)
 	pool->socket = -1;
 	pool->doorbell = -1;
 	pthread_mutex_init(&pool->attach_lock, NULL);
+	pthread_mutex_init(&pool->objects_lock, NULL);
+	/* Above those of all sessions before, which may have had the same number. */
+	pool->attach_sequence = monotonic_ns();
 	pthread_mutex_init(&pool->roles_lock, NULL);
 	pthread_mutex_init(&pool->request_lock, NULL);
 	pthread_condattr_init(&attributes);
@@ -335,6 +339,7 @@ static void pool_destroy_parts(struct gpool *pool)
 	role_close(pool);
 	/* Work first, then what it used, then the device. */
 	stream_close_all(pool);
+	objects_close_all(pool);
 	span_close(pool);
 	deferred_close(pool);
 	stitch_close(pool);
@@ -354,6 +359,7 @@ static void pool_release(struct gpool *pool)
 	session_segment_close(&pool->session);
 	pool_segment_close(&pool->segment);
 	pthread_mutex_destroy(&pool->attach_lock);
+	pthread_mutex_destroy(&pool->objects_lock);
 	pthread_mutex_destroy(&pool->roles_lock);
 	pthread_mutex_destroy(&pool->request_lock);
 	pthread_cond_destroy(&pool->request_free);

@@ -10,6 +10,7 @@
  *   deferred->lock   blocks that wait for fences or for other threads' pins
  *   stitches->lock   ranges of stitched blocks
  *   window->lock     imported handles and what is mapped
+ *   objects_lock     handles of objects
  *   attach_lock      one question and its answer on the attach socket
  *   roles_lock       names of roles; nothing is taken inside it
  *   streams[].lock   one stream; nothing is taken inside it
@@ -41,6 +42,7 @@
 struct control;
 struct deferred_lists;
 struct events;
+struct gpool_object;
 struct role_claim;
 struct spans;
 struct spills;
@@ -82,6 +84,8 @@ struct gpool {
 	struct streams *streams;
 	struct spans *spans;
 	struct spills *spills;
+	pthread_mutex_t objects_lock;
+	struct gpool_object *objects; /* all handles of this process */
 	struct gpu *gpu; /* NULL for a session that only reads */
 	uint32_t capabilities;
 	uint64_t calls_at_open;

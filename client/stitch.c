@@ -323,3 +323,47 @@ int stitch_address(const struct gpool *pool, const struct gpool_block *block, ui
 	pthread_mutex_unlock(&stitches->lock);
 	return error;
 }
+
+int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+{
+	struct stitches *stitches = pool->stitches;
+	struct stitch *stitch;
+
+	pthread_mutex_lock(&stitches->lock);
+	stitch = stitches->at[block->page];
+	if (!stitch || stitch->sequence != block->tag >> BLOCK_SEQUENCE_SHIFT) {
+		pthread_mutex_unlock(&stitches->lock);
+		return -ESTALE;
+	}
+	*stitch->link = stitch->next;
+	if (stitch->next)
+		stitch->next->link = stitch->link;
+	stitches->count--;
+	stitches->at[stitch->page] = NULL;
+	pthread_mutex_unlock(&stitches->lock);
+	*address = stitch->va;
+	free(stitch);
+	atomic_store_explicit(&block_entry(pool, block->page)->tag, 0, memory_order_release);
+	extents_tag(pool, block->page, 0, 0);
+	return 0;
+}
+
+int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address)
+{
+	struct stitch *stitch = calloc(1, sizeof(*stitch));
+
+	if (!stitch)
+		return -ENOMEM;
+	*stitch = (struct stitch){
+		.word = block->generation,
+		.sequence = block->tag >> BLOCK_SEQUENCE_SHIFT,
+		.va = address,
+		.page = block->page,
+		.page_count = block->page_count,
+	};
+	extents_tag(pool, block->page,
+		block_tag_make(stitch->sequence, BLOCK_EXTENT | ((uint32_t)block->tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))), 0);
+	atomic_store_explicit(&block_entry(pool, block->page)->tag, block->tag, memory_order_release);
+	stitch_publish(pool, stitch);
+	return 0;
+}

@@ -24,6 +24,13 @@ void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag);
 /* stitch_finish() - block_finish() for a stitched block: 0, -EBUSY. */
 int stitch_finish(struct gpool *pool, const struct gpool_block *block);
 
+/*
+ * stitch_take() - the block ends, and its range of addresses becomes the caller's: its pages are in transit, and its runs still
+ * stand in the entries. The caller holds a pin, which stays. 0, -ESTALE. stitch_give() - the other way: 0, -ENOMEM.
+ */
+int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
+int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address);
+
 /* stitch_address() - 0, -ESTALE. */
 int stitch_address(const struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 

@@ -25,7 +25,9 @@ struct window {
 	uint32_t handle_count;
 	uint64_t handle_bytes;
 	uint64_t bytes;
-	_Atomic uint64_t *mapped; /* a bit for each handle */
+	_Atomic uint64_t *mapped; /* a bit for each handle: all of it is mapped for reading and writing */
+	uint64_t *there;          /* a bit for each handle: it is mapped */
+	uint64_t *readonly;       /* a bit for each page that may only be read: published, see window_protect() */
 	uint64_t *handles;        /* [handle_count]; 0: not imported */
 	struct handle_source *sources;
 };
@@ -54,8 +56,10 @@ int window_open(struct gpool *pool)
 	window->handle_bytes = pool->page_bytes * window->pages_per_handle;
 	window->bytes = pool->page_bytes * pool->page_count;
 	window->mapped = calloc((window->handle_count + 63) / 64, sizeof(*window->mapped));
+	window->there = calloc((window->handle_count + 63) / 64, sizeof(*window->there));
+	window->readonly = calloc((pool->page_count + 63) / 64, sizeof(*window->readonly));
 	window->handles = calloc(window->handle_count, sizeof(*window->handles));
-	if (!window->mapped || !window->handles)
+	if (!window->mapped || !window->there || !window->readonly || !window->handles)
 		goto free_window;
 	error = gpu_reserve(pool->gpu, window->bytes, 0, &pool->window_base);
 	if (error) {
@@ -68,10 +72,17 @@ int window_open(struct gpool *pool)
 	pool->window = window;
 	return 0;
 free_window:
-	free(window->mapped);
+	free((void *)window->mapped);
+	free(window->there);
+	free(window->readonly);
 	free(window->handles);
 	free(window);
 	return error;
+}
+
+static inline bool bit_of(const uint64_t *bits, uint32_t index)
+{
+	return bits[index / 64] >> (index % 64) & 1;
 }
 
 static void unmap_run(struct gpool *pool, uint32_t first, uint32_t end)
@@ -93,7 +104,7 @@ void window_close(struct gpool *pool)
 	for (uint32_t handle = 0; handle < window->handle_count;) {
 		uint32_t first = handle;
 
-		while (handle < window->handle_count && is_mapped(window, handle))
+		while (handle < window->handle_count && bit_of(window->there, handle))
 			handle++;
 		if (handle > first)
 			unmap_run(pool, first, handle);
@@ -110,7 +121,9 @@ void window_close(struct gpool *pool)
 		free(source);
 	}
 	pthread_mutex_destroy(&window->lock);
-	free(window->mapped);
+	free((void *)window->mapped);
+	free(window->there);
+	free(window->readonly);
 	free(window->handles);
 	free(window);
 	pool->window = NULL;
@@ -161,10 +174,11 @@ static int source_add(struct window *window, const struct msg_handle_entry *entr
 	return 0;
 }
 
-/* Whether a reply's entry is about handles from `at` on and about a descriptor that came with it. */
+/* Whether a reply's entry is about handles of [at, end) and about a descriptor that came with it. */
 static bool entry_fits(const struct window *window, const struct msg_handle_entry *entry, uint32_t at, size_t fd_count)
 {
-	return entry->first == at && entry->count >= 1 && entry->count <= window->handle_count - at &&
+	return entry->first >= at && entry->first < window->handle_count && entry->count >= 1 &&
+		entry->count <= window->handle_count - entry->first &&
 		entry->length == window->handle_bytes && entry->fd_index < fd_count;
 }
 
@@ -197,7 +211,7 @@ static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *
 		else
 			error = handle_import(pool, entry->first, fds[entry->fd_index], entry->offset);
 		if (!error)
-			*at += entry->count;
+			*at = entry->first + entry->count;
 	}
 	for (size_t i = 0; i < fd_count; i++)
 		close(fds[i]);
@@ -207,6 +221,7 @@ static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *
 static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct msg_handles_reply *reply;
+	uint32_t begin;
 	uint8_t *buffer;
 	int error = 0;
 
@@ -215,12 +230,19 @@ static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 		first = 0;
 		end = pool->window->handle_count;
 	}
+	begin = first;
 	reply = malloc(sizeof(*reply));
 	buffer = malloc(MSG_LARGEST_handles_reply);
 	if (!reply || !buffer)
 		error = -ENOMEM;
-	while (!error && first < end)
+	while (!error && first < end) {
 		error = handles_ask(pool, &first, end, buffer, reply);
+		/* Behind the last that we may have there may be some that we may not. */
+		if (error == -EACCES && first > begin)
+			break;
+	}
+	if (error == -EACCES && first > begin)
+		error = 0;
 	free(buffer);
 	free(reply);
 	if (error)
@@ -282,8 +304,10 @@ static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
 	if (error)
 		goto unmap;
 	window_keep_from_child(pool, va, (end - first) * window->handle_bytes);
-	for (handle = first; handle < end; handle++)
+	for (handle = first; handle < end; handle++) {
+		window->there[handle / 64] |= UINT64_C(1) << (handle % 64);
 		atomic_fetch_or_explicit(&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
+	}
 	return 0;
 unmap:
 	pool_log(pool, POOL_LOG_ERROR, "cannot map handles %u to %u of pool '%s': %s", first, end - 1, pool->header->name,
@@ -293,21 +317,50 @@ unmap:
 	return error;
 }
 
-static COLD int map_missing(struct gpool *pool, uint32_t first, uint32_t end)
+/* Pages [first, end) of one handle that is there are ours again: those that could only be read can be written. */
+static int handle_restore(struct gpool *pool, uint32_t handle, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
+	uint32_t begin = handle * window->pages_per_handle, page;
+	int error = 0;
+
+	if (first < begin)
+		first = begin;
+	if (end > begin + window->pages_per_handle)
+		end = begin + window->pages_per_handle;
+	for (page = first; page < end && !error; page++) {
+		if (!bit_of(window->readonly, page))
+			continue;
+		error = gpu_access(pool->gpu, pool->window_base + page * pool->page_bytes, pool->page_bytes, GPU_ACCESS_READ_WRITE);
+		if (!error)
+			window->readonly[page / 64] &= ~(UINT64_C(1) << (page % 64));
+	}
+	for (page = begin; page < begin + window->pages_per_handle; page++)
+		if (bit_of(window->readonly, page))
+			return error;
+	atomic_fetch_or_explicit(&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
+	return error;
+}
+
+static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_count)
+{
+	struct window *window = pool->window;
+	uint32_t first = handle_of(window, page), end = handle_of(window, page + page_count - 1) + 1;
 	int error = 0;
 
 	pthread_mutex_lock(&window->lock);
 	for (uint32_t handle = first; handle < end && !error;) {
 		uint32_t start = handle;
 
-		while (handle < end && !is_mapped(window, handle))
+		while (handle < end && !bit_of(window->there, handle))
 			handle++;
-		if (handle > start)
+		if (handle > start) {
 			error = map_run(pool, start, handle);
-		else
-			handle++;
+			continue;
+		}
+		if (!is_mapped(window, handle))
+			error = handle_restore(pool, handle, page, page + page_count);
+		handle++;
 	}
 	pthread_mutex_unlock(&window->lock);
 	/* Runs that were mapped before one failed stay: they are leased to us, and will be used. */
@@ -321,7 +374,7 @@ int window_map(struct gpool *pool, uint32_t page, uint32_t page_count)
 
 	for (uint32_t handle = first; handle < end; handle++)
 		if (unlikely(!is_mapped(window, handle)))
-			return map_missing(pool, handle, end);
+			return map_missing(pool, page, page_count);
 	return 0;
 }
 
@@ -337,4 +390,52 @@ int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle)
 		*handle = window->handles[index];
 	pthread_mutex_unlock(&window->lock);
 	return error ? -ENOMEM : 0;
+}
+
+int window_import(struct gpool *pool, uint32_t first, uint32_t count)
+{
+	struct window *window = pool->window;
+	uint32_t handle = handle_of(window, first), end = handle_of(window, first + count - 1) + 1;
+	int error = 0;
+
+	/* Where one descriptor carries all, there is nothing to be saved. */
+	if (pool->capabilities & GPU_CAP_EXPORT_OFFSET)
+		return 0;
+	pthread_mutex_lock(&window->lock);
+	while (handle < end && window->handles[handle])
+		handle++;
+	if (handle < end)
+		error = handles_fetch(pool, handle, end);
+	pthread_mutex_unlock(&window->lock);
+	return error == -EPIPE ? -EPIPE : error ? -ENOMEM : 0;
+}
+
+int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly)
+{
+	struct window *window = pool->window;
+	uint32_t page, start, end = first + count;
+	int error = 0;
+
+	if (!readonly)
+		return window_map(pool, first, count);
+	pthread_mutex_lock(&window->lock);
+	for (page = first; page < end && !error;) {
+		start = page;
+		while (page < end && bit_of(window->there, handle_of(window, page)))
+			page++;
+		/* A page that was only ever mapped elsewhere, in a stitched block, is not there. */
+		if (page == start) {
+			page++;
+			continue;
+		}
+		error = gpu_access(pool->gpu, pool->window_base + start * pool->page_bytes, (page - start) * pool->page_bytes, GPU_ACCESS_READ);
+		for (uint32_t at = start; !error && at < page; at++) {
+			uint32_t handle = handle_of(window, at);
+
+			atomic_fetch_and_explicit(&window->mapped[handle / 64], ~(UINT64_C(1) << (handle % 64)), memory_order_relaxed);
+			window->readonly[at / 64] |= UINT64_C(1) << (at % 64);
+		}
+	}
+	pthread_mutex_unlock(&window->lock);
+	return error;
 }

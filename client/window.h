@@ -19,6 +19,15 @@ int window_map(struct gpool *pool, uint32_t page, uint32_t page_count);
 /* window_handle() - the back end's handle behind a page that is leased to us, for mapping it elsewhere too: 0, -ENOMEM. */
 int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle);
 
+/* window_import() - ask for all handles behind [first, first + count) that this session may have, many at a time: 0, -EPIPE, -ENOMEM. */
+int window_import(struct gpool *pool, uint32_t first, uint32_t count);
+
+/*
+ * window_protect() - pages that are mapped here may only be read from now on, or written again. window_map() gives write access back
+ * too, when pages are leased to us anew. Return: 0, -EBUSY (queued GPU work would lose its access), -ENOMEM, or what the back end said.
+ */
+int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly);
+
 /* window_keep_from_child() - a mapping of ours that a forked child shall not have. */
 void window_keep_from_child(const struct gpool *pool, uint64_t va, uint64_t bytes);
 

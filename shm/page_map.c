@@ -4,7 +4,9 @@
 
 static bool owns(const struct pool_segment *pool, uint32_t page, uint32_t session)
 {
-	return page_word_owner(atomic_load_explicit(&pool->pages[page], memory_order_acquire)) == session;
+	uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
+
+	return page_word_owner(word) == session && page_word_state(word) != PAGE_SHARED;
 }
 
 /*

@@ -44,9 +44,27 @@ static bool owned_by(const struct look *look, uint32_t page, uint32_t session)
 		(state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING || state == PAGE_QUARANTINED);
 }
 
+/* A shared page belongs to a version of an object that is there, and each has as many as its record says. */
+static void check_objects(struct look *look, const uint32_t *shared)
+{
+	for (uint32_t i = 0; i < POOL_OBJECTS; i++) {
+		const struct object_record *record = &look->pool->objects[i];
+		uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
+		bool stands = i && state >= OBJECT_CURRENT && state <= OBJECT_DELETED;
+
+		if (state >= OBJECT_STATES)
+			report(look, 0, 0, "object %u is in state %u, which is none", i, state);
+		else if (shared[i] && (!i || state == OBJECT_NONE))
+			report(look, 0, 0, "%u pages are SHARED by object %u, which there is not", shared[i], i);
+		else if (stands && shared[i] != record->pages)
+			report(look, 0, 0, "object %u has %u pages, its record says %u", i, shared[i], record->pages);
+	}
+}
+
 static void check_words(struct look *look, const bool *attached)
 {
 	const struct pool_header *header = look->pool->header;
+	uint32_t shared[POOL_OBJECTS] = { 0 };
 
 	for (uint32_t page = 0; page < header->page_count; page++) {
 		uint64_t word = page_word(look, page);
@@ -62,9 +80,14 @@ static void check_words(struct look *look, const bool *attached)
 			report(look, 0, page, "%s and yet owned by session %u", page_state_name(state), owner);
 		if ((state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING || state == PAGE_QUARANTINED) && !attached[owner])
 			report(look, 0, page, "%s to session %u, which is not attached", page_state_name(state), owner);
+		if (state == PAGE_SHARED && owner < POOL_OBJECTS)
+			shared[owner]++;
+		else if (state == PAGE_SHARED)
+			report(look, 0, page, "SHARED by object %u, which cannot be", owner);
 		if (state == PAGE_RESERVED && page < header->reserved_first)
 			report(look, 0, page, "RESERVED outside the reserved range");
 	}
+	check_objects(look, shared);
 	for (int state = 0; state < PAGE_STATES; state++) {
 		uint32_t published = atomic_load_explicit(&header->state_pages[state], memory_order_relaxed);
 

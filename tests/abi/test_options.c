@@ -46,6 +46,19 @@ static void test_layout(void **state)
 	assert_int_equal(GPOOL_GRADIENT, 4);
 	assert_int_equal(GPOOL_ALLOC_SPILL, 16);
 	assert_int_equal(GPOOL_EVENT_DAMAGE, 11);
+	assert_int_equal(sizeof(struct gpool_object_options), 40);
+	assert_int_equal(sizeof(struct gpool_object_open_options), 40);
+	assert_int_equal(sizeof(struct gpool_object_info), 328);
+	assert_int_equal(offsetof(struct gpool_object_options, role), 16);
+	assert_int_equal(offsetof(struct gpool_object_options, expect_version), 32);
+	assert_int_equal(offsetof(struct gpool_object_open_options, layout_hash), 16);
+	assert_int_equal(offsetof(struct gpool_object_open_options, role_token), 32);
+	assert_int_equal(offsetof(struct gpool_object_info, version), 32);
+	assert_int_equal(offsetof(struct gpool_object_info, uid), 64);
+	assert_int_equal(offsetof(struct gpool_object_info, name), 72);
+	assert_int_equal(GPOOL_OBJECT_EPHEMERAL, 2);
+	assert_int_equal(GPOOL_OBJECT_ADOPT, 1);
+	assert_int_equal(GPOOL_EVENT_OBJECT_EVICTED, 14);
 	assert_int_equal(GPOOL_EVENT_TAKEOVER, 17);
 }
 
@@ -141,6 +154,62 @@ static void test_alloc_options(void **state)
 	assert_int_equal(gpool_alloc(pool, 1, &options.known, &block), -EINVAL);
 	options.known.size = 1;
 	assert_int_equal(gpool_alloc(pool, 1, &options.known, &block), -EINVAL);
+}
+
+/* ---- gpool_object_options, gpool_object_open_options, gpool_object_info ---- */
+
+static void test_object_structs(void **state)
+{
+	struct {
+		struct gpool_object_options known;
+		uint64_t future;
+	} made = { .known = GPOOL_OBJECT_OPTIONS_INIT };
+	struct {
+		struct gpool_object_open_options known;
+		uint64_t future;
+	} opened = { .known = GPOOL_OBJECT_OPEN_OPTIONS_INIT };
+	struct {
+		struct gpool_object_info known;
+		uint8_t future[16];
+	} info;
+	struct gpool_object *object, *other;
+	uint64_t version;
+	uint32_t index, cursor = 0;
+
+	(void)state;
+	made.known.size = sizeof(made);
+	made.future = 1;
+	assert_int_equal(gpool_object_create(pool, "abi", &made.known, &object), -E2BIG);
+	made.future = 0;
+	made.known.expect_version = 99; /* behind the size: not there */
+	made.known.size = offsetof(struct gpool_object_options, expect_version);
+	assert_int_equal(gpool_object_create(pool, "abi", &made.known, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	opened.known.size = sizeof(opened);
+	opened.future = 1;
+	assert_int_equal(gpool_object_open(pool, "abi", &opened.known, &other), -E2BIG);
+	opened.future = 0;
+	opened.known.version = version + 1;
+	assert_int_equal(gpool_object_open(pool, "abi", &opened.known, &other), -ENOENT);
+	opened.known.size = offsetof(struct gpool_object_open_options, version);
+	assert_int_equal(gpool_object_open(pool, "abi", &opened.known, &other), 0);
+	assert_int_equal(gpool_object_close(other), 0);
+
+	memset(&info, 0xee, sizeof(info));
+	info.known.size = offsetof(struct gpool_object_info, version);
+	assert_int_equal(gpool_object_info(object, &info.known), 0);
+	assert_int_equal(info.known.pages, 1);
+	assert_int_equal(info.known.version, UINT64_C(0xeeeeeeeeeeeeeeee));
+	info.known.size = sizeof(info.known) + 8;
+	assert_int_equal(gpool_object_next(pool, &cursor, &info.known), 0);
+	assert_string_equal(info.known.name, "abi");
+	for (int i = 0; i < 16; i++)
+		assert_int_equal(info.future[i], i < 8 ? 0 : 0xee);
+	info.known.size = 3;
+	assert_int_equal(gpool_object_info(object, &info.known), -EINVAL);
+	assert_int_equal(gpool_object_delete(pool, "abi", 0), 0);
+	assert_int_equal(gpool_object_close(object), 0);
 }
 
 /* ---- gpool_statistics ---- */
@@ -256,6 +325,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_layout),
+		cmocka_unit_test(test_object_structs),
 		cmocka_unit_test(test_longer_options),
 		cmocka_unit_test(test_shorter_options),
 		cmocka_unit_test(test_alloc_options),

@@ -45,6 +45,9 @@ static void test_usage_errors(void **state)
 		{ "evict", "1", "--content", "KV_CACHE,SOUP" },
 		{ "evict", "1", "--session", "0" },
 		{ "limit" },
+		{ "object" },
+		{ "object", "delete" },
+		{ "object", "paint", "a" },
 		{ "limit", "a" },
 		{ "limit", "a", "--session", "3", "--limit", "1" },
 		{ "limit", "--session", "3" },
@@ -594,7 +597,7 @@ static void test_unknown_names(void **state)
 {
 	static const char *const lines[][4] = {
 		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "check" }, { "evict", "1" },
-		{ "limit", "default", "--limit", "1" }, { "roles" }, { "roles", "remove", "main" },
+		{ "limit", "default", "--limit", "1" }, { "objects" }, { "object", "delete", "a" }, { "roles" }, { "roles", "remove", "main" },
 	};
 	struct result result;
 
@@ -627,6 +630,77 @@ static double tenant_number(const char *name)
 	value = number(list(&result, "tenants")->child, name);
 	result_free(&result);
 	return value;
+}
+
+static void test_objects(void **state)
+{
+	struct gpool_object *object;
+	struct result result;
+	const cJSON *entry, *run;
+	uint64_t version;
+	uint32_t index, pages = 0;
+
+	(void)state;
+	assert_int_equal(gpool_object_create(world.worker, "weights", NULL, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, 3, NULL, &index), 0);
+	assert_int_equal(gpool_object_set(object, "key", "value", 5), 0);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	result = AGENT_JSON("objects");
+	expect(&result, OK);
+	expect_document(&result, "objects");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "objects")), 1);
+	entry = list(&result, "objects")->child;
+	assert_string_equal(string(entry, "pool"), "p0");
+	assert_string_equal(string(entry, "name"), "weights");
+	assert_string_equal(string(entry, "state"), "current");
+	assert_string_equal(string(entry, "class"), "immutable");
+	assert_string_equal(string(entry, "tenant"), "default");
+	assert_int_equal(number(entry, "version"), version);
+	assert_int_equal(number(entry, "pages"), 3);
+	assert_int_equal(number(entry, "allocations"), 1);
+	assert_int_equal(number(entry, "readers"), 1);
+	assert_int_equal(number(entry, "pid"), getpid());
+	index = (uint32_t)number(entry, "number");
+	result_free(&result);
+	result = AGENT_JSON("pages", "--state", "SHARED");
+	expect(&result, OK);
+	cJSON_ArrayForEach(run, list(&result, "runs"))
+	{
+		assert_int_equal(number(run, "object"), index);
+		assert_int_equal(number(run, "owner"), 0);
+		pages += (uint32_t)number(run, "count");
+	}
+	assert_int_equal(pages, 3);
+	result_free(&result);
+	result = AGENT("objects");
+	expect(&result, OK);
+	expect_text(result.out, "weights");
+	result_free(&result);
+	result = AGENT("-p", "p1", "objects");
+	expect(&result, OK);
+	assert_null(strstr(result.out, "weights"));
+	result_free(&result);
+	result = AGENT("object", "delete", "nothing");
+	expect(&result, USAGE);
+	expect_text(result.err, "no object 'nothing'");
+	result_free(&result);
+	result = AGENT("object", "delete", "weights", "--object-version", "999");
+	expect(&result, FAILED);
+	expect_text(result.err, "not the current one");
+	result_free(&result);
+	result = AGENT("object", "delete", "weights");
+	expect(&result, OK);
+	result_free(&result);
+	/* It is still open here. */
+	result = AGENT_JSON("objects");
+	expect(&result, OK);
+	assert_string_equal(string(list(&result, "objects")->child, "state"), "deleted");
+	result_free(&result);
+	assert_int_equal(gpool_object_close(object), 0);
+	result = AGENT_JSON("objects");
+	expect(&result, OK);
+	assert_int_equal(cJSON_GetArraySize(list(&result, "objects")), 0);
+	result_free(&result);
 }
 
 static void test_limit(void **state)
@@ -1035,6 +1109,7 @@ int main(void)
 		cmocka_unit_test(test_roles),
 		cmocka_unit_test_teardown(test_stopped_agent, agent_continue),
 		/* these change what the others look at */
+		cmocka_unit_test(test_objects),
 		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_reload),
 		cmocka_unit_test(test_evict),

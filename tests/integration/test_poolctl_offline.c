@@ -289,6 +289,43 @@ static void test_offline_pins(void **state)
 	result_free(&result);
 }
 
+static void test_offline_objects(void **state)
+{
+	struct keeper *keeper = *state;
+	struct object_record *record = &keeper->pool.objects[7];
+	struct result result;
+	const cJSON *entry;
+
+	page_set(keeper, 80, 5, PAGE_SHARED, 7);
+	record->class = OBJECT_EPHEMERAL;
+	record->version = 12;
+	record->pages = 5;
+	strcpy(record->name, "cache");
+	strcpy(record->tenant, "default");
+	atomic_store(&record->state, OBJECT_OLD);
+	result = OFFLINE("objects");
+	expect(&result, OK);
+	expect_document(&result, "objects");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "objects")), 1);
+	entry = list(&result, "objects")->child;
+	assert_string_equal(string(entry, "name"), "cache");
+	assert_string_equal(string(entry, "state"), "old");
+	assert_string_equal(string(entry, "class"), "ephemeral");
+	assert_int_equal(number(entry, "version"), 12);
+	assert_int_equal(number(entry, "number"), 7);
+	result_free(&result);
+	result = OFFLINE("check");
+	expect(&result, OK);
+	result_free(&result);
+	/* Pages that its record does not know of, and pages of an object that there is not. */
+	page_set(keeper, 85, 1, PAGE_SHARED, 7);
+	page_set(keeper, 86, 1, PAGE_SHARED, 8);
+	result = OFFLINE("check");
+	expect(&result, FOUND);
+	assert_int_equal(number(result.json, "found"), 2);
+	result_free(&result);
+}
+
 static void test_offline_clients(void **state)
 {
 	struct keeper *keeper = *state;
@@ -425,7 +462,7 @@ static uint64_t random_next(uint64_t *seed)
 
 static void verbs_survive(struct keeper *keeper, const char *snapshot)
 {
-	static const char *const names[] = { "status", "pages", "pins", "clients", "roles", "check" };
+	static const char *const names[] = { "status", "pages", "pins", "clients", "objects", "roles", "check" };
 	const char *offline = snapshot ? snapshot : "--offline";
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -477,6 +514,8 @@ static void test_offline_hostile_pool(void **state)
 			atomic_store(&keeper->pool.pages[page], random_next(&seed));
 		for (size_t i = 0; i < sizeof(struct session_record) * 16; i++)
 			((uint8_t *)keeper->pool.sessions)[i] = (uint8_t)random_next(&seed);
+		for (size_t i = 0; i < sizeof(struct object_record) * 16; i++)
+			((uint8_t *)keeper->pool.objects)[i] = round % 2 ? (uint8_t)random_next(&seed) : (uint8_t)(random_next(&seed) % 6);
 		verbs_survive(keeper, NULL);
 	}
 	keeper->pool.header->page_count = 3;
@@ -758,6 +797,7 @@ int main(void)
 		WITH_KEEPER(test_offline_pages),
 		WITH_KEEPER(test_offline_pages_filters),
 		WITH_KEEPER(test_offline_pins),
+		WITH_KEEPER(test_offline_objects),
 		WITH_KEEPER(test_offline_clients),
 		WITH_KEEPER(test_offline_roles),
 		WITH_KEEPER(test_offline_check),

@@ -11,7 +11,7 @@
 #define CONTENT_WORDS "KV_CACHE LORA_WEIGHT TEMP_BUFFER ACTIVATION GRADIENT"
 #define KIND_WORDS \
 	"pressure eviction reclaim tenant-limit agent-start session-start session-end leaked-pin reload front-restart " \
-	"damaged-session role-granted role-freed takeover"
+	"damaged-session object-published object-deleted object-evicted role-granted role-freed takeover"
 
 const char *const code_texts[CODES] = {
 	[CODE_OK] = "Done.",
@@ -141,7 +141,8 @@ static const struct option_spec events_options[] = {
 		.id = OPTION_KIND,
 		.words = KIND_WORDS,
 		.help = "Only this kind: pressure, eviction, reclaim, tenant-limit, agent-start, session-start, session-end, "
-			"leaked-pin, reload, front-restart, damaged-session, role-granted, role-freed or takeover.",
+			"leaked-pin, reload, front-restart, damaged-session, object-published, object-deleted, object-evicted, "
+			"role-granted, role-freed or takeover.",
 	},
 	{ .name = NULL },
 };
@@ -159,6 +160,16 @@ static const struct option_spec evict_options[] = {
 		.id = OPTION_CONTENT,
 		.words = CONTENT_WORDS,
 		.help = "Only blocks of these content types: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT.",
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec object_options[] = {
+	{
+		.name = "object-version",
+		.argument = "N",
+		.id = OPTION_OBJECT_VERSION,
+		.help = "Only when this is the current version.",
 	},
 	{ .name = NULL },
 };
@@ -260,6 +271,17 @@ const struct verb verbs[] = {
 		.run = tenants_run,
 	},
 	{
+		.name = "objects",
+		.arguments = "",
+		.summary = "show the named objects",
+		.text = "One line for each version: current, old while somebody has it open, or deleted likewise. PAGES stay "
+			"taken until the version is neither current nor open; NUMBER is the owner of its pages in the page "
+			"table, WRITER the session that may write a mutable one.",
+		.options = no_options,
+		.offline = true,
+		.run = objects_run,
+	},
+	{
 		.name = "roles",
 		.arguments = "[remove NAME]",
 		.summary = "show who holds which role, and who stands by",
@@ -276,7 +298,8 @@ const struct verb verbs[] = {
 		.arguments = "",
 		.summary = "follow what happens",
 		.text = "One line for each event from now on: pressure levels, evictions, idle pages taken back, limits met, "
-			"sessions that begin and end, roles that change hands, leaked pins, restarts. With json one object a line. An interrupt ends "
+			"sessions that begin and end, roles that change hands, objects published, deleted and evicted, leaked "
+			"pins, restarts. With json one object a line. An interrupt ends "
 			"it with status 0.",
 		.options = events_options,
 		.run = events_run,
@@ -292,6 +315,16 @@ const struct verb verbs[] = {
 		.arguments_least = 1,
 		.arguments_most = 1,
 		.run = evict_run,
+	},
+	{
+		.name = "object",
+		.arguments = "delete NAME",
+		.summary = "delete a named object",
+		.text = "Its name is gone at once, and its pages with the last process that has it open.",
+		.options = object_options,
+		.arguments_least = 2,
+		.arguments_most = 2,
+		.run = object_run,
 	},
 	{
 		.name = "limit",

@@ -182,7 +182,7 @@ static void look_at_page(struct look *look, uint32_t page)
 	struct look_session *user = &look->sessions[fact->session];
 	bool idle = fact->use == PAGE_USE_IDLE || fact->use == PAGE_USE_CACHED, pinned = pins_of(look, fact) != 0;
 
-	if (owner != look->sessions)
+	if (owner != look->sessions && page_word_state(look->words[page]) != PAGE_SHARED)
 		owner->leased++;
 	if (user == look->sessions)
 		return;
@@ -408,6 +408,16 @@ int offline_pins(const struct command *command, const struct offline *offline, s
 	for (uint32_t i = 0; i < offline->pool_count; i++)
 		if (pool_shown(command, &offline->pools[i]))
 			pool_pins(command, &offline->pools[i], view);
+	return CODE_OK;
+}
+
+int offline_objects(const struct command *command, const struct offline *offline, struct objects_view *view)
+{
+	if (!pool_pick(command, offline))
+		return CODE_USAGE;
+	for (uint32_t i = 0; i < offline->pool_count; i++)
+		if (pool_shown(command, &offline->pools[i]))
+			objects_add(view, offline->pools[i].name, &offline->pools[i].pool);
 	return CODE_OK;
 }
 

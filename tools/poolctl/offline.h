@@ -26,6 +26,7 @@ void offline_print_source(const struct command *command, const struct offline *o
 int offline_status(const struct command *command, const struct offline *offline, struct msg_status_reply *reply);
 int offline_pages(const struct command *command, const struct offline *offline, struct pages_view *view);
 int offline_pins(const struct command *command, const struct offline *offline, struct pins_view *view);
+int offline_objects(const struct command *command, const struct offline *offline, struct objects_view *view);
 int offline_clients(const struct command *command, const struct offline *offline, struct clients_view *view);
 int offline_roles(const struct command *command, const struct offline *offline, struct roles_view *view);
 /* offline_pools() - which pools --pool lets through: [first, first + count). offline_check() - one of them. */

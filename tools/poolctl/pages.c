@@ -81,7 +81,7 @@ static int filter_parse(const struct command *command, struct filter *filter)
 
 static bool filter_passes(const struct filter *filter, const struct msg_page_entry *page)
 {
-	return (filter->state < 0 || page->state == filter->state) && (!filter->by_owner || page->owner == filter->owner) &&
+	return (filter->state < 0 || page->state == filter->state) && (!filter->by_owner || (page->owner == filter->owner && page->state != PAGE_SHARED)) &&
 		(filter->pinned < 0 || (in_block(page) && (page->pins != 0) == filter->pinned));
 }
 
@@ -126,7 +126,9 @@ static void run_row(struct table *table, const struct pages_view *view, const st
 		table_cell(table, "%" PRIu32 "-%" PRIu32, page->page, page->page + run->count - 1);
 	table_cell(table, "%s", bytes_text(run->count * view->page_bytes).text);
 	table_cell(table, "%s", page_state_name(page->state));
-	if (page->owner)
+	if (page->state == PAGE_SHARED)
+		table_cell(table, "object %u", page->owner);
+	else if (page->owner)
 		table_cell(table, "%u", page->owner);
 	else
 		table_cell(table, "-");
@@ -177,7 +179,8 @@ static void run_json(cJSON *to, const struct run *run, bool each)
 	}
 	json_text(to, "state", page_state_name(page->state));
 	json_text(to, "status", status_name(page));
-	json_number(to, "owner", page->owner);
+	json_number(to, "owner", page->state == PAGE_SHARED ? 0 : page->owner);
+	json_number(to, "object", page->state == PAGE_SHARED ? page->owner : 0);
 	json_text(to, "use", page->use == PAGE_USE_NONE ? "none" : use_name(page));
 	if (!in_block(page))
 		return;

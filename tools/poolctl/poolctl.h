@@ -43,6 +43,7 @@ enum option_id {
 	OPTION_LIMIT,
 	OPTION_MINIMUM,
 	OPTION_QUIESCENT,
+	OPTION_OBJECT_VERSION,
 	OPTION_MAN,
 	OPTION_COMPLETION,
 	OPTIONS
@@ -128,6 +129,8 @@ int roles_run(const struct command *command);
 int events_run(const struct command *command);
 int evict_run(const struct command *command);
 int limit_run(const struct command *command);
+int objects_run(const struct command *command);
+int object_run(const struct command *command);
 int reload_run(const struct command *command);
 int check_run(const struct command *command);
 int doctor_run(const struct command *command);

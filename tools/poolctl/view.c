@@ -2,9 +2,12 @@
 #include "tools/poolctl/view.h"
 
 #include "client/gpool.h"
+#include "proto/codec.h"
+#include "shm/pool_segment.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *content_name(uint32_t content)
 {
@@ -24,6 +27,63 @@ const char *role_name(uint32_t role)
 	static const char *const names[] = { "worker", "observer", "admin" };
 
 	return role < sizeof(names) / sizeof(names[0]) ? names[role] : "?";
+}
+
+const char *object_class_name(uint32_t memory_class)
+{
+	static const char *const names[] = { "immutable", "mutable", "ephemeral" };
+
+	return memory_class < sizeof(names) / sizeof(names[0]) ? names[memory_class] : "?";
+}
+
+const char *object_state_name(uint32_t state)
+{
+	static const char *const names[OBJECT_STATES] = { "none", "publishing", "current", "old", "deleted", "ending" };
+
+	return state < OBJECT_STATES ? names[state] : "?";
+}
+
+/* Maybe without its NUL, maybe no text. */
+static void record_text(char *to, size_t size, const char *from)
+{
+	char raw[POOL_OBJECT_NAME_BYTES + 1] = "";
+
+	memcpy(raw, from, size);
+	msg_text_copy(to, size, raw);
+}
+
+void objects_add(struct objects_view *view, const char *pool, const struct pool_segment *segment)
+{
+	for (uint32_t number = 1; number < POOL_OBJECTS; number++) {
+		const struct object_record *record = &segment->objects[number];
+		uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
+		struct object_view *to;
+
+		if (state == OBJECT_NONE)
+			continue;
+		view->objects = list_grow(view->objects, view->count, &view->capacity, sizeof(*view->objects));
+		to = &view->objects[view->count++];
+		*to = (struct object_view){
+			.page_bytes = segment->header->page_bytes,
+			.number = number,
+			.state = state,
+			.memory_class = record->class,
+			.pages = record->pages,
+			.allocations = record->allocations,
+			.readers = atomic_load_explicit(&record->readers, memory_order_relaxed),
+			.writer = atomic_load_explicit(&record->writer, memory_order_relaxed),
+			.uid = record->uid,
+			.pid = record->pid,
+			.version = record->version,
+			.layout_hash = record->layout_hash,
+			.metadata_bytes = record->manifest_bytes,
+			.published_ms = record->published_ms,
+		};
+		snprintf(to->pool, sizeof(to->pool), "%s", pool);
+		record_text(to->name, sizeof(to->name), record->name);
+		record_text(to->tenant, sizeof(to->tenant), record->tenant);
+		record_text(to->role, sizeof(to->role), record->role);
+	}
 }
 
 void pins_add(struct pins_view *view, const char *pool, uint64_t page_bytes, const struct msg_pin_entry *pin)

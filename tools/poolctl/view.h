@@ -38,6 +38,20 @@ struct clients_view {
 	struct msg_client_entry *clients;
 };
 
+/* A version of an object of some pool, as its record tells it. */
+struct object_view {
+	char pool[64];
+	uint64_t page_bytes;
+	uint32_t number, state, memory_class, pages, allocations, readers, writer, uid, pid;
+	uint64_t version, layout_hash, metadata_bytes, published_ms;
+	char name[128], tenant[64], role[64];
+};
+
+struct objects_view {
+	uint32_t count, capacity;
+	struct object_view *objects;
+};
+
 struct roles_view {
 	uint32_t count, capacity;
 	struct msg_role_entry *roles;
@@ -52,6 +66,11 @@ struct check_view {
 
 const char *content_name(uint32_t content); /* "KV_CACHE"; "?" for a number that is none */
 const char *role_name(uint32_t role);
+const char *object_class_name(uint32_t memory_class);
+const char *object_state_name(uint32_t state);
+struct pool_segment;
+/* objects_add() - all versions of objects that a pool's table has. */
+void objects_add(struct objects_view *view, const char *pool, const struct pool_segment *segment);
 void pins_add(struct pins_view *view, const char *pool, uint64_t page_bytes, const struct msg_pin_entry *pin);
 /* Grow a list so that one more fits; `item` is its element's size. */
 void *list_grow(void *list, uint32_t count, uint32_t *capacity, size_t item);

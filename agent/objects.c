@@ -1,0 +1,318 @@
+#include "agent/objects.h"
+
+#include "agent/crash_point.h"
+#include "agent/event.h"
+#include "agent/evict.h"
+#include "agent/keeper/channel.h"
+#include "agent/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int objects_create(struct pool *pool)
+{
+	pool->objects = calloc(1, sizeof(*pool->objects));
+	return pool->objects ? 0 : -ENOMEM;
+}
+
+void objects_destroy(struct pool *pool)
+{
+	if (!pool->objects)
+		return;
+	for (uint32_t i = 1; i < POOL_OBJECTS; i++) {
+		manifest_close(&pool->objects->of[i].manifest);
+		if (pool->objects->of[i].fd > 0)
+			close(pool->objects->of[i].fd);
+	}
+	free(pool->objects);
+	pool->objects = NULL;
+}
+
+struct manifest_pool object_geometry(const struct pool *pool)
+{
+	const struct pool_header *header = pool->segment.header;
+
+	return (struct manifest_pool){ header->page_bytes, header->page_count, header->pages_per_handle };
+}
+
+/* ---- states ---- */
+
+static const char *const state_names[OBJECT_STATES] = { "NONE", "PUBLISHING", "CURRENT", "OLD", "DELETED", "ENDING" };
+
+/* Which states may follow, as bits. */
+static const uint8_t states_next[OBJECT_STATES] = {
+	[OBJECT_NONE] = 1 << OBJECT_PUBLISHING,
+	[OBJECT_PUBLISHING] = 1 << OBJECT_CURRENT | 1 << OBJECT_NONE,
+	[OBJECT_CURRENT] = 1 << OBJECT_OLD | 1 << OBJECT_DELETED | 1 << OBJECT_ENDING,
+	[OBJECT_OLD] = 1 << OBJECT_ENDING,
+	[OBJECT_DELETED] = 1 << OBJECT_ENDING,
+	[OBJECT_ENDING] = 1 << OBJECT_NONE,
+};
+
+void object_set_state(struct pool *pool, uint32_t number, enum object_state state)
+{
+	struct object_record *record = object_record(pool, number);
+	enum object_state was = object_state(pool, number);
+
+	assert(states_next[was] >> state & 1);
+	log_debug("object %u of pool '%s' ('%s', version %llu): %s -> %s", number, pool->config->name, record->name,
+		(unsigned long long)record->version, state_names[was], state_names[state]);
+	atomic_store_explicit(&record->state, state, memory_order_seq_cst);
+	crash_point();
+	if (was == OBJECT_NONE)
+		pool->objects->live++;
+	if (state == OBJECT_NONE)
+		pool->objects->live--;
+}
+
+uint32_t object_current(const struct pool *pool, const char *name)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 1, left = pool->objects->live; left && i < POOL_OBJECTS; i++) {
+		enum object_state state = object_state(pool, i);
+
+		left -= state != OBJECT_NONE;
+		/* Two are CURRENT only where an agent died over a publication. */
+		if (state == OBJECT_CURRENT && !strcmp(object_record(pool, i)->name, name) &&
+			(!found || object_record(pool, i)->version > object_record(pool, found)->version))
+			found = i;
+	}
+	return found;
+}
+
+uint32_t object_of_version(const struct pool *pool, const char *name, uint64_t version)
+{
+	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
+		if ((object_state(pool, i) == OBJECT_CURRENT || object_state(pool, i) == OBJECT_OLD) &&
+			object_record(pool, i)->version == version && !strcmp(object_record(pool, i)->name, name))
+			return i;
+	return 0;
+}
+
+uint32_t object_place(const struct pool *pool)
+{
+	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
+		if (object_state(pool, i) == OBJECT_NONE)
+			return i;
+	return 0;
+}
+
+/* ---- the end ---- */
+
+void object_forget(struct pool *pool, uint32_t number)
+{
+	struct object *object = &pool->objects->of[number];
+
+	if (object->fd > 0) {
+		agent_drop(pool->agent, KEEP_OBJECT, pool->index, number);
+		pool->objects->manifest_bytes -= object->manifest.bytes;
+		manifest_close(&object->manifest);
+		close(object->fd);
+	}
+	*object = (struct object){ 0 };
+}
+
+void object_end(struct pool *pool, uint32_t number)
+{
+	const struct object *object = &pool->objects->of[number];
+	uint32_t pages = object_record(pool, number)->pages;
+
+	if (object_state(pool, number) != OBJECT_ENDING)
+		object_set_state(pool, number, OBJECT_ENDING);
+	if (object->fd > 0)
+		for (uint32_t i = 0; i < object->manifest.header->runs; i++)
+			pool_take_back(pool, object->manifest.runs[i].first, object->manifest.runs[i].count);
+	else /* it was lost with an agent */
+		for (uint32_t page = 0; page < pool->page_count; page++)
+			if (page_word_state(pool_word(pool, page)) == PAGE_SHARED && page_word_owner(pool_word(pool, page)) == number)
+				pool_take_back(pool, page, 1);
+	if (object->tenant)
+		object->tenant->leased -= pages;
+	object_forget(pool, number);
+	object_set_state(pool, number, OBJECT_NONE);
+}
+
+/* A version that is not what its name means goes with its last reader. */
+static void end_if_unused(struct pool *pool, uint32_t number)
+{
+	enum object_state state = object_state(pool, number);
+
+	if ((state == OBJECT_OLD || state == OBJECT_DELETED) &&
+		!atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed))
+		object_end(pool, number);
+}
+
+void object_delete(struct pool *pool, uint32_t number)
+{
+	struct object_record *record = object_record(pool, number);
+
+	object_set_state(pool, number, OBJECT_DELETED);
+	event_publish(pool->agent, EVENT_OBJECT_DELETED, pool, 0, record->version, "object '%s' version %llu deleted", record->name,
+		(unsigned long long)record->version);
+	end_if_unused(pool, number);
+}
+
+void object_commit(struct pool *pool, uint32_t number)
+{
+	struct object_record *record = object_record(pool, number);
+	uint32_t before = object_current(pool, record->name);
+
+	object_set_state(pool, number, OBJECT_CURRENT);
+	if (record->class != OBJECT_MUTABLE)
+		atomic_store_explicit(&record->writer, 0, memory_order_relaxed);
+	crash_point();
+	if (!before)
+		return;
+	object_set_state(pool, before, OBJECT_OLD);
+	end_if_unused(pool, before);
+}
+
+/* ---- readers ---- */
+
+static _Atomic uint64_t *readers_word(const struct pool *pool, uint32_t number, uint32_t session)
+{
+	return &pool->ledger.objects[number].readers[session / 64];
+}
+
+bool object_has_reader(const struct pool *pool, uint32_t number, uint32_t session)
+{
+	return atomic_load_explicit(readers_word(pool, number, session), memory_order_relaxed) >> (session % 64) & 1;
+}
+
+/* The bits are what counts; the record's number is for those who look, and made anew after a restart. */
+static void readers_publish(struct pool *pool, uint32_t number)
+{
+	uint32_t readers = 0;
+
+	for (uint32_t word = 0; word < POOL_SESSIONS / 64; word++)
+		readers += (uint32_t)__builtin_popcountll(
+			atomic_load_explicit(&pool->ledger.objects[number].readers[word], memory_order_relaxed));
+	atomic_store_explicit(&object_record(pool, number)->readers, readers, memory_order_relaxed);
+	if (!readers)
+		pool->objects->of[number].used_ms = clock_ms();
+}
+
+void object_reader_add(struct pool *pool, uint32_t number, uint32_t session)
+{
+	atomic_fetch_or_explicit(readers_word(pool, number, session), UINT64_C(1) << (session % 64), memory_order_relaxed);
+	crash_point();
+	readers_publish(pool, number);
+}
+
+void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session)
+{
+	struct object_record *record = object_record(pool, number);
+
+	if (atomic_load_explicit(&record->writer, memory_order_relaxed) == session)
+		atomic_store_explicit(&record->writer, 0, memory_order_relaxed);
+	crash_point();
+	atomic_fetch_and_explicit(readers_word(pool, number, session), ~(UINT64_C(1) << (session % 64)), memory_order_relaxed);
+	crash_point();
+	readers_publish(pool, number);
+	end_if_unused(pool, number);
+}
+
+void objects_session_end(struct session *session)
+{
+	struct pool *pool = session->pool;
+
+	for (uint32_t i = 1, left = pool->objects->live; left && i < POOL_OBJECTS; i++) {
+		enum object_state state = object_state(pool, i);
+
+		left -= state != OBJECT_NONE;
+		if (object_stands(pool, i) && object_has_reader(pool, i, session->id))
+			object_reader_drop(pool, i, session->id);
+	}
+}
+
+bool objects_may_map(const struct pool *pool, const struct session *session, uint64_t word)
+{
+	uint32_t number = page_word_owner(word);
+
+	return page_word_state(word) == PAGE_SHARED && number < POOL_OBJECTS && object_stands(pool, number) &&
+		object_has_reader(pool, number, session->id);
+}
+
+/* ---- eviction ---- */
+
+static bool evictable(const struct pool *pool, uint32_t number, const struct tenant *taker, enum objects_whose whose,
+	uint32_t lost)
+{
+	const struct object_record *record = object_record(pool, number);
+	const struct tenant *victim = pool->objects->of[number].tenant;
+
+	return object_state(pool, number) == OBJECT_CURRENT && record->class == OBJECT_EPHEMERAL &&
+		!atomic_load_explicit(&record->readers, memory_order_relaxed) &&
+		(whose == OBJECTS_OF_EVERYONE || (whose == OBJECTS_OF_TAKER ? victim == taker :
+			!victim || evict_tenant_may_lose(victim, taker, lost + record->pages)));
+}
+
+uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose)
+{
+	uint32_t lost[CONFIG_TENANTS_MAX] = { 0 }, pages = 0;
+
+	for (uint32_t i = 1, left = pool->objects->live; left && i < POOL_OBJECTS; i++) {
+		const struct tenant *victim = pool->objects->of[i].tenant;
+		uint32_t none = 0, *lost_of = victim ? &lost[victim - pool->tenants] : &none;
+
+		left -= object_state(pool, i) != OBJECT_NONE;
+		if (!evictable(pool, i, taker, whose, *lost_of))
+			continue;
+		*lost_of += object_record(pool, i)->pages;
+		pages += object_record(pool, i)->pages;
+	}
+	return pages;
+}
+
+bool objects_may_evict(const struct pool *pool, const struct tenant *taker, uint64_t word)
+{
+	uint32_t number = page_word_owner(word);
+
+	return page_word_state(word) == PAGE_SHARED && number < POOL_OBJECTS && evictable(pool, number, taker, OBJECTS_BY_RULES, 0);
+}
+
+static uint32_t evict_one_object(struct pool *pool, uint32_t number)
+{
+	const struct object_record *record = object_record(pool, number);
+	struct tenant *tenant = pool->objects->of[number].tenant;
+	uint32_t pages = record->pages;
+
+	if (tenant)
+		tenant->evicted_pages += pages;
+	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
+	pool_count(pool, POOL_COUNT_EVICTED_PAGES, pages);
+	pool->evicted_unannounced += pages;
+	event_publish(pool->agent, EVENT_OBJECT_EVICTED, pool, 0, record->version, "object '%s' version %llu evicted, %u pages",
+		record->name, (unsigned long long)record->version, pages);
+	object_end(pool, number);
+	return pages;
+}
+
+void objects_evict_at(struct pool *pool, const struct tenant *taker, uint32_t first, uint32_t count)
+{
+	for (uint32_t page = first; page < first + count; page++)
+		if (objects_may_evict(pool, taker, pool_word(pool, page)))
+			evict_one_object(pool, page_word_owner(pool_word(pool, page)));
+}
+
+uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages)
+{
+	uint32_t taken = 0;
+
+	while (taken < pages) {
+		uint32_t oldest = 0;
+
+		for (uint32_t i = 1; i < POOL_OBJECTS; i++)
+			if (evictable(pool, i, taker, whose, 0) &&
+				(!oldest || pool->objects->of[i].used_ms < pool->objects->of[oldest].used_ms))
+				oldest = i;
+		if (!oldest)
+			break;
+		taken += evict_one_object(pool, oldest);
+	}
+	return taken;
+}

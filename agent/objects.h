@@ -1,0 +1,100 @@
+/*
+ * objects.h - named objects: versions that outlive their writer. The states stand in the pool segment's records, the pages in the
+ * page words (SHARED, owner is the record's number), the readers in the ledger; what is here can be made again from these.
+ *
+ *   NONE -> PUBLISHING -> CURRENT -> OLD     -> ENDING -> NONE      a newer version became current, then the last reader went
+ *                                 -> DELETED -> ENDING -> NONE      its name was taken away, then the last reader went
+ *                                 -> ENDING -> NONE                 the same without readers; or evicted
+ *
+ * What a name means is its CURRENT record with the highest version. So one store, PUBLISHING -> CURRENT, publishes; that the record
+ * before it becomes OLD is tidying up. The files: objects.c states, objects_requests.c what sessions ask, objects_recover.c after
+ * the death of an agent.
+ */
+#ifndef GPOOL_AGENT_OBJECTS_H
+#define GPOOL_AGENT_OBJECTS_H
+
+#include "agent/session.h"
+#include "shm/manifest.h"
+
+/* Of the object with the same number as its record. */
+struct object {
+	int fd;                    /* of the manifest; 0: none */
+	struct manifest manifest;
+	struct tenant *tenant;     /* who has its pages on the books; NULL: a tenant that is no more */
+	uint64_t used_ms;          /* since when nobody has it open */
+};
+
+struct objects {
+	uint64_t manifest_bytes; /* of all */
+	uint32_t live;           /* records that are not NONE; for loops that can end early */
+	struct object of[POOL_OBJECTS];
+};
+
+int objects_create(struct pool *pool);
+void objects_destroy(struct pool *pool);
+
+/* objects_request() - a packet of type `type` on the attach socket, and the descriptor that came with it or -1, which it takes over. */
+void objects_request(struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd);
+/* objects_session_end() - it reads and writes nothing any more. */
+void objects_session_end(struct session *session);
+/* objects_may_map() - whether a page with this word belongs to an object that the session has open. */
+bool objects_may_map(const struct pool *pool, const struct session *session, uint64_t word);
+
+enum objects_whose {
+	OBJECTS_BY_RULES,    /* that the taker (NULL: the pool at large) may have by the tenant rules */
+	OBJECTS_OF_TAKER,    /* the taker's own: it is at its limit */
+	OBJECTS_OF_EVERYONE, /* an operator asks */
+};
+
+/* objects_evictable() - pages of ephemeral objects that nobody has open. objects_evict() - until `pages` came free; how many did. */
+uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose);
+uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages);
+/* objects_may_evict() - whether a page with this word is of such an object, by the rules. objects_evict_at() - all that have one here. */
+bool objects_may_evict(const struct pool *pool, const struct tenant *taker, uint64_t word);
+void objects_evict_at(struct pool *pool, const struct tenant *taker, uint32_t first, uint32_t count);
+
+/*
+ * objects_recover() - after an agent's death, when the sessions are restored and books and index fit the words. Maps the manifests
+ * again from start->held, finishes or rolls back what was half-done, lets go what dead sessions had open, and books the pages.
+ */
+void objects_recover(struct pool *pool);
+
+/* ---- between the three files ---- */
+
+static inline struct object_record *object_record(const struct pool *pool, uint32_t number)
+{
+	return &pool->segment.objects[number];
+}
+
+static inline enum object_state object_state(const struct pool *pool, uint32_t number)
+{
+	return (enum object_state)atomic_load_explicit(&object_record(pool, number)->state, memory_order_acquire);
+}
+
+/* CURRENT, OLD or DELETED: it has pages, and may be open. */
+static inline bool object_stands(const struct pool *pool, uint32_t number)
+{
+	return object_state(pool, number) >= OBJECT_CURRENT && object_state(pool, number) <= OBJECT_DELETED;
+}
+
+void object_set_state(struct pool *pool, uint32_t number, enum object_state state);
+struct manifest_pool object_geometry(const struct pool *pool);
+/* object_current() - what a name means; 0: nothing. object_of_version() - also an old one that is still open somewhere. */
+uint32_t object_current(const struct pool *pool, const char *name);
+uint32_t object_of_version(const struct pool *pool, const char *name, uint64_t version);
+/* object_place() - a free record; 0: there is none. */
+uint32_t object_place(const struct pool *pool);
+
+/* object_commit() - PUBLISHING, all its pages SHARED: CURRENT, and what the name meant before OLD. */
+void object_commit(struct pool *pool, uint32_t number);
+bool object_has_reader(const struct pool *pool, uint32_t number, uint32_t session);
+void object_reader_add(struct pool *pool, uint32_t number, uint32_t session);
+/* object_reader_drop() - its writership ends too. What nobody needs any more ends. */
+void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session);
+void object_delete(struct pool *pool, uint32_t number);
+/* object_end() - pages free, manifest dropped, record NONE. */
+void object_end(struct pool *pool, uint32_t number);
+/* object_forget() - unmaps and drops the manifest. */
+void object_forget(struct pool *pool, uint32_t number);
+
+#endif

@@ -1,0 +1,371 @@
+/* object.c - handles of named objects: opening, reading, closing, and what there is. */
+#include "client/object.h"
+
+#include "client/attach_call.h"
+#include "proto/codec.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DELETE_MS = 10000 }; /* chosen: an agent that restarts is back long before */
+
+int object_text_copy(char *to, size_t size, const char *from)
+{
+	size_t length = from ? strnlen(from, size) : 0;
+
+	if (length >= size || !msg_text_clean(from ? from : "", length))
+		return -EINVAL;
+	memcpy(to, from ? from : "", length);
+	memset(to + length, 0, size - length);
+	return 0;
+}
+
+int object_new(struct gpool *pool, const char *name, struct gpool_object **object)
+{
+	struct gpool_object *made;
+
+	if (pool->role)
+		return -EPERM;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return -ENOMEM;
+	if (!name || !*name || object_text_copy(made->name, sizeof(made->name), name)) {
+		free(made);
+		return -EINVAL;
+	}
+	made->pool = pool;
+	pthread_mutex_lock(&pool->objects_lock);
+	made->next = pool->objects;
+	made->link = &pool->objects;
+	if (made->next)
+		made->next->link = &made->next;
+	pool->objects = made;
+	pthread_mutex_unlock(&pool->objects_lock);
+	*object = made;
+	return 0;
+}
+
+void object_free(struct gpool_object *object)
+{
+	*object->link = object->next;
+	if (object->next)
+		object->next->link = object->link;
+	draft_free(&object->draft);
+	manifest_close(&object->manifest);
+	free(object->addresses);
+	free(object->parts);
+	free(object);
+}
+
+void objects_close_all(struct gpool *pool)
+{
+	/* All streams of ours are done; work that a program queued past us shall not keep the process here. */
+	while (pool->objects) {
+		object_parts_unmap(pool->objects);
+		object_unmap(pool->objects);
+		object_free(pool->objects);
+	}
+}
+
+/* ---- what sessions ask ---- */
+
+static int change_ask(struct gpool *pool, const struct msg_object_change_request *request, int timeout_ms)
+{
+	struct msg_object_change_reply reply;
+	uint8_t question[MSG_LARGEST_object_change_request], answer[MSG_LARGEST_object_change_reply];
+	struct attach_question call = { .request = question, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = timeout_ms };
+	int length;
+
+	call.length = msg_encode_object_change_request(request, 0, NULL, question, sizeof(question));
+	length = attach_question_ask(pool, &call);
+	if (length < 0)
+		return length;
+	if (msg_decode_object_change_reply(&reply, answer, (size_t)length))
+		return -EPROTO;
+	if (reply.error)
+		pool_log(pool, POOL_LOG_INFO, "a change of object '%s' is refused: %s", request->name, reply.text);
+	return reply.error;
+}
+
+static int open_ask(struct gpool_object *object, const struct gpool_object_open_options *options, int *fd)
+{
+	struct msg_object_open_request request = {
+		.flags = options->flags,
+		.version = options->version,
+		.layout_hash = options->layout_hash,
+		.role_token = options->role_token,
+	};
+	struct msg_object_open_reply reply;
+	uint8_t question[MSG_LARGEST_object_open_request], answer[MSG_LARGEST_object_open_reply];
+	struct attach_question call = {
+		.request = question,
+		.fd = -1,
+		.answer = answer,
+		.capacity = sizeof(answer),
+		.fds = fd,
+		.fd_capacity = 1,
+		.timeout_ms = -1,
+	};
+	int length;
+
+	msg_text_copy(request.name, sizeof(request.name), object->name);
+	msg_text_copy(request.role, sizeof(request.role), object->role);
+	call.length = msg_encode_object_open_request(&request, 0, NULL, question, sizeof(question));
+	length = attach_question_ask(object->pool, &call);
+	if (length < 0)
+		return length;
+	if (msg_decode_object_open_reply(&reply, answer, (size_t)length) || (call.fd_count == 0 && !reply.error)) {
+		for (size_t i = 0; i < call.fd_count; i++)
+			close(*fd);
+		return -EPROTO;
+	}
+	if (reply.error) {
+		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not opened: %s", object->name, reply.text);
+		return reply.error;
+	}
+	object->number = reply.object;
+	object->version = reply.version;
+	object->memory_class = reply.memory_class;
+	object->writable = reply.writable;
+	return 0;
+}
+
+/* ---- open and close ---- */
+
+/* The agent counts a session once, so it hears of its last handle alone. The caller holds objects_lock, so that no other comes up. */
+static void handle_drop(struct gpool_object *object)
+{
+	const struct msg_object_change_request request = { .verb = 1, .object = object->number, .version = object->version };
+	struct gpool *pool = object->pool;
+	uint32_t number = object->number;
+	uint64_t version = object->version;
+
+	object_free(object);
+	if (!number)
+		return;
+	for (const struct gpool_object *other = pool->objects; other; other = other->next)
+		if (other->number == number && other->version == version)
+			return;
+	change_ask(pool, &request, -1);
+}
+
+int gpool_object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, struct gpool_object **object)
+{
+	struct gpool_object_open_options read = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
+	struct manifest_pool geometry;
+	struct gpool_object *made;
+	int error = 0, fd;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (options)
+		error = options_read(&read, sizeof(read), options);
+	if (error)
+		return error;
+	if (read.flags & ~(uint32_t)GPOOL_OBJECT_ADOPT || (read.flags & GPOOL_OBJECT_ADOPT && (!read.role || !*read.role)))
+		return -EINVAL;
+	error = object_new(pool, name, &made);
+	if (error)
+		return error;
+	geometry = (struct manifest_pool){ pool->page_bytes, pool->page_count, pool->header->pages_per_handle };
+	error = object_text_copy(made->role, sizeof(made->role), read.role);
+	pthread_mutex_lock(&pool->objects_lock);
+	if (!error)
+		error = open_ask(made, &read, &fd);
+	if (!error) {
+		error = manifest_open(fd, &geometry, &made->manifest);
+		close(fd);
+		if (!error)
+			error = object_map(made);
+		else
+			error = error == -ENOMEM ? error : -EPROTO;
+	}
+	if (error)
+		handle_drop(made);
+	else
+		*object = made;
+	pthread_mutex_unlock(&pool->objects_lock);
+	return error;
+}
+
+void gpool_object_abort(struct gpool_object *object)
+{
+	struct gpool *pool;
+
+	if (!object || !object->pool->alive || object->number)
+		return;
+	pool = object->pool;
+	object_parts_drop(object);
+	pthread_mutex_lock(&pool->objects_lock);
+	object_free(object);
+	pthread_mutex_unlock(&pool->objects_lock);
+}
+
+int gpool_object_close(struct gpool_object *object)
+{
+	struct gpool *pool;
+	int error = 0;
+
+	if (!object)
+		return 0;
+	pool = object->pool;
+	if (!pool->alive)
+		return -ECHILD;
+	if (!object->number) {
+		gpool_object_abort(object);
+		return 0;
+	}
+	/* What was built here and could be written stays mapped in the window: as pages that may only be read. */
+	if (object->part_count && object->writable)
+		error = object_protect(object, true);
+	if (!error)
+		error = object_parts_unmap(object);
+	if (!error)
+		error = object_unmap(object);
+	if (error)
+		return error;
+	pthread_mutex_lock(&pool->objects_lock);
+	handle_drop(object);
+	pthread_mutex_unlock(&pool->objects_lock);
+	return 0;
+}
+
+int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version)
+{
+	struct msg_object_change_request request = { .verb = 2, .version = version };
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role == 1)
+		return -EPERM;
+	if (!name || !*name || object_text_copy(request.name, sizeof(request.name), name))
+		return -EINVAL;
+	return change_ask(pool, &request, DELETE_MS);
+}
+
+/* ---- reading ---- */
+
+int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *address, uint64_t *bytes)
+{
+	struct gpool *pool = object->pool;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (index >= (object->number ? object->manifest.header->allocations : object->part_count))
+		return -EINVAL;
+	if (object->number) {
+		*address = object->addresses[index];
+		*bytes = object->manifest.sizes[index] * pool->page_bytes;
+		return 0;
+	}
+	error = gpool_address(pool, &object->parts[index].block, address);
+	if (!error)
+		*bytes = object->parts[index].block.page_count * pool->page_bytes;
+	return error;
+}
+
+int gpool_object_entry(struct gpool_object *object, uint32_t index, const char **key, const void **value, size_t *bytes)
+{
+	const struct manifest_entry *entry;
+
+	if (!object->pool->alive)
+		return -ECHILD;
+	if (!object->number)
+		return -EINVAL;
+	if (index >= object->manifest.header->entries)
+		return -ENOENT;
+	entry = &object->manifest.entries[index];
+	*key = object->manifest.data + entry->offset;
+	*value = object->manifest.data + manifest_value_at(entry->offset, entry->key_bytes);
+	*bytes = entry->value_bytes;
+	return 0;
+}
+
+int gpool_object_get(struct gpool_object *object, const char *key, const void **value, size_t *bytes)
+{
+	const char *found;
+	int64_t index;
+
+	if (!object->pool->alive)
+		return -ECHILD;
+	if (!object->number)
+		return -EINVAL;
+	index = manifest_find(&object->manifest, key, strlen(key));
+	return index < 0 ? -ENOENT : gpool_object_entry(object, (uint32_t)index, &found, value, bytes);
+}
+
+/* ---- what there is ---- */
+
+/* A record as it stands; false: it is no version that anybody could have open, or it changed meanwhile. */
+static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_object_info *info)
+{
+	const struct object_record *record = &pool->segment.objects[number];
+	uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
+
+	if (state < OBJECT_CURRENT || state > OBJECT_DELETED)
+		return false;
+	*info = (struct gpool_object_info){
+		.size = info->size,
+		.number = number,
+		.state = state,
+		.memory_class = record->class,
+		.pages = record->pages,
+		.allocations = record->allocations,
+		.readers = atomic_load_explicit(&record->readers, memory_order_relaxed),
+		.writer = atomic_load_explicit(&record->writer, memory_order_relaxed),
+		.version = record->version,
+		.layout_hash = record->layout_hash,
+		.metadata_bytes = record->manifest_bytes,
+		.published_ms = record->published_ms,
+		.uid = record->uid,
+		.pid = record->pid,
+	};
+	memcpy(info->name, record->name, sizeof(info->name) - 1);
+	memcpy(info->tenant, record->tenant, sizeof(info->tenant) - 1);
+	memcpy(info->role, record->role, sizeof(info->role) - 1);
+	atomic_thread_fence(memory_order_acquire);
+	/* From here to a record of another version the state passes through those that are refused above. */
+	state = atomic_load_explicit(&record->state, memory_order_acquire);
+	return state >= OBJECT_CURRENT && state <= OBJECT_DELETED && record->version == info->version;
+}
+
+/* As far as the caller's struct goes. */
+static int info_give(struct gpool_object_info *filled, struct gpool_object_info *info)
+{
+	if (filled->size > sizeof(*filled))
+		memset((char *)info + sizeof(*filled), 0, filled->size - sizeof(*filled));
+	memcpy(info, filled, filled->size < sizeof(*filled) ? filled->size : sizeof(*filled));
+	return 0;
+}
+
+int gpool_object_info(struct gpool_object *object, struct gpool_object_info *info)
+{
+	struct gpool_object_info filled = { .size = info->size };
+
+	if (!object->pool->alive)
+		return -ECHILD;
+	if (!object->number || filled.size < sizeof(filled.size))
+		return -EINVAL;
+	/* It is open, so its record stands. */
+	if (!record_read(object->pool, object->number, &filled) || filled.version != object->version)
+		return -EPIPE;
+	return info_give(&filled, info);
+}
+
+int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_info *info)
+{
+	struct gpool_object_info filled = { .size = info->size };
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return -EINVAL;
+	for (uint32_t number = *cursor + 1; number < POOL_OBJECTS; number++)
+		if (record_read(pool, number, &filled)) {
+			*cursor = number;
+			return info_give(&filled, info);
+		}
+	return -ENOENT;
+}

@@ -1,0 +1,89 @@
+/*
+ * object.h - a handle of a named object: one that is being built, or a version that is open. Internal to libgpool.
+ *
+ * While it is built its allocations are blocks, pinned once by the handle. To be published they leave the block table first, so
+ * that their pages are in transit (shm/README.md): nobody takes those, and when agent or worker die at any point there is nothing
+ * to tidy up, since the page words say by then whether they are the object's or still the worker's.
+ *
+ * A version that is opened by name is mapped into a range of its own, with the access that its class gives. What this process has
+ * built itself stays where it is, and loses write access where it is.
+ */
+#ifndef GPOOL_CLIENT_OBJECT_H
+#define GPOOL_CLIENT_OBJECT_H
+
+#include "client/block.h"
+#include "shm/manifest.h"
+
+/* An allocation that is being built, or was built here. */
+struct object_part {
+	struct gpool_block block;
+	uint64_t range; /* once it is published: address of the range that a stitched block had */
+};
+
+/* Metadata before it is sorted. */
+struct draft_entry {
+	uint64_t prefix; /* the key's first 8 bytes, so that most comparisons need nothing else */
+	uint64_t at;     /* of key, NUL and value in `data`; rises with the order of the calls */
+	uint32_t key_bytes, value_bytes;
+};
+
+struct draft {
+	struct draft_entry *entries;
+	char *data;
+	uint64_t bytes, capacity;
+	uint32_t count, entry_capacity;
+};
+
+struct gpool_object {
+	struct gpool *pool;
+	struct gpool_object *next, **link; /* in pool->objects, under pool->objects_lock */
+	char name[128];
+	char role[64];
+	uint64_t role_token, expect_version;
+	uint32_t memory_class;
+	uint32_t number; /* 0: not published */
+	uint64_t version;
+	bool writable;
+	uint32_t touched_ms;
+	/* built here */
+	struct object_part *parts;
+	uint32_t part_count, part_capacity;
+	struct draft draft;
+	/* published */
+	struct manifest manifest;
+	uint64_t *addresses; /* [allocations] */
+	uint64_t range, range_bytes; /* opened by name */
+};
+
+/* object.c */
+int object_new(struct gpool *pool, const char *name, struct gpool_object **object);
+/* object_free() - out of the list, with all memory; what is mapped is gone already. The caller holds pool->objects_lock. */
+void object_free(struct gpool_object *object);
+void objects_close_all(struct gpool *pool);
+int object_text_copy(char *to, size_t size, const char *from);
+
+/* object_draft.c */
+int draft_set(struct draft *draft, const char *key, const void *value, size_t bytes);
+void draft_free(struct draft *draft);
+/* draft_manifest() - a sealed manifest of these runs and this metadata; *fd is the caller's. 0, -EFBIG, -ENOMEM, -EMFILE. */
+struct manifest_runs {
+	struct manifest_run *runs;
+	uint32_t *run_counts, *sizes; /* [allocations] */
+	uint32_t run_count, allocations;
+};
+int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64_t page_bytes, int *fd);
+
+/* object_map.c */
+/* object_map() - all of it into a range of its own, addresses filled: 0, -ENOMEM, -EPIPE. object_unmap() - 0, -EBUSY. */
+int object_map(struct gpool_object *object);
+int object_unmap(struct gpool_object *object);
+
+/* object_build.c */
+/* object_parts_drop() - of one that is not published: its blocks end. */
+void object_parts_drop(struct gpool_object *object);
+/* object_protect() - the pages that were built here, where they are: 0, -EBUSY. */
+int object_protect(struct gpool_object *object, bool readonly);
+/* object_parts_unmap() - the ranges of stitched parts, once it is published: 0, -EBUSY. */
+int object_parts_unmap(struct gpool_object *object);
+
+#endif

@@ -1,0 +1,399 @@
+/* object_build.c - building an object and publishing it. */
+#include "client/object.h"
+
+#include "client/alloc.h"
+#include "client/attach_call.h"
+#include "client/stitch.h"
+#include "client/window.h"
+#include "proto/codec.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A build may take minutes, and its pins shall not count as forgotten while it goes on. Once for each step of the coarse clock. */
+static void parts_touch(struct gpool_object *object)
+{
+	const struct gpool *pool = object->pool;
+	uint32_t now = pool_clock(pool);
+
+	if (now == object->touched_ms)
+		return;
+	object->touched_ms = now;
+	for (uint32_t i = 0; i < object->part_count; i++)
+		atomic_store_explicit(&pool->session.touch[object->parts[i].block.page], now, memory_order_relaxed);
+}
+
+int gpool_object_create(struct gpool *pool, const char *name, const struct gpool_object_options *options, struct gpool_object **object)
+{
+	struct gpool_object_options read = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *made;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (options)
+		error = options_read(&read, sizeof(read), options);
+	if (error)
+		return error;
+	if (read.flags || read.reserved || read.memory_class > GPOOL_OBJECT_EPHEMERAL)
+		return -EINVAL;
+	error = object_new(pool, name, &made);
+	if (error)
+		return error;
+	error = object_text_copy(made->role, sizeof(made->role), read.role);
+	if (error) {
+		gpool_object_abort(made);
+		return error;
+	}
+	made->memory_class = read.memory_class;
+	made->role_token = read.role_token;
+	made->expect_version = read.expect_version;
+	made->touched_ms = pool_clock(pool);
+	*object = made;
+	return 0;
+}
+
+int gpool_object_alloc(struct gpool_object *object, uint32_t page_count, const struct gpool_alloc_options *options, uint32_t *index)
+{
+	struct alloc_request request = { 0 };
+	struct gpool_block block;
+	int error;
+
+	if (!object->pool->alive)
+		return -ECHILD;
+	if (object->number)
+		return -EINVAL;
+	if (object->part_count == object->part_capacity) {
+		uint32_t capacity = object->part_capacity ? object->part_capacity * 2 : 16;
+		struct object_part *grown = realloc(object->parts, capacity * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		object->parts = grown;
+		object->part_capacity = capacity;
+	}
+	parts_touch(object);
+	error = options ? alloc_request_read(draft->pool, options, 0, &request) : 0;
+	if (!error)
+		error = alloc_block(object->pool, page_count, &request, &block);
+	if (error)
+		return error;
+	*index = object->part_count;
+	object->parts[object->part_count++] = (struct object_part){ .block = block };
+	return 0;
+}
+
+int gpool_object_set(struct gpool_object *object, const char *key, const void *value, size_t bytes)
+{
+	if (!object->pool->alive)
+		return -ECHILD;
+	if (object->number)
+		return -EINVAL;
+	parts_touch(object);
+	return draft_set(&object->draft, key, value, bytes);
+}
+
+void object_parts_drop(struct gpool_object *object)
+{
+	/* -ESTALE: a lost pin, and then a lost block */
+	for (uint32_t i = 0; i < object->part_count; i++)
+		gpool_free(object->pool, &object->parts[i].block);
+	object->part_count = 0;
+}
+
+/* ---- runs ---- */
+
+/* Calls `run` for each run of a part; it must be a block, or in transit with its entries as they were. */
+static int part_runs(const struct gpool *pool, const struct gpool_block *block, void *context,
+	int (*run)(const struct gpool *pool, uint32_t first, uint32_t count, void *context))
+{
+	uint32_t first = block->page;
+
+	if (!(block->tag & BLOCK_STITCHED))
+		return run(pool, block->page, block->page_count, context);
+	for (;;) {
+		uint32_t count = atomic_load_explicit(&block_entry(pool, first)->page_count, memory_order_relaxed);
+		uint32_t next = atomic_load_explicit(&block_entry(pool, first)->next, memory_order_relaxed);
+		int error = run(pool, first, count, context);
+
+		if (error || !next)
+			return error;
+		first = next - 1;
+	}
+}
+
+struct run_list {
+	struct manifest_runs *to;
+	uint32_t capacity;
+};
+
+static int run_add(const struct gpool *pool, uint32_t first, uint32_t count, void *context)
+{
+	struct run_list *list = context;
+
+	if (list->to->run_count == list->capacity) {
+		uint32_t capacity = list->capacity ? list->capacity * 2 : 64;
+		struct manifest_run *grown = realloc(list->to->runs, capacity * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		list->to->runs = grown;
+		list->capacity = capacity;
+	}
+	list->to->runs[list->to->run_count++] = (struct manifest_run){ first, count,
+		page_word_generation(atomic_load_explicit(&pool->pages[first], memory_order_acquire)) };
+	return 0;
+}
+
+static int runs_collect(const struct gpool_object *object, struct manifest_runs *runs)
+{
+	struct run_list list = { .to = runs };
+	int error = 0;
+
+	runs->allocations = object->part_count;
+	runs->run_counts = malloc(object->part_count * sizeof(*runs->run_counts));
+	runs->sizes = malloc(object->part_count * sizeof(*runs->sizes));
+	if (!runs->run_counts || !runs->sizes)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < object->part_count && !error; i++) {
+		uint32_t before = runs->run_count;
+
+		error = part_runs(object->pool, &object->parts[i].block, &list, run_add);
+		runs->run_counts[i] = runs->run_count - before;
+		runs->sizes[i] = object->parts[i].block.page_count;
+	}
+	return error;
+}
+
+static void runs_free(struct manifest_runs *runs)
+{
+	free(runs->runs);
+	free(runs->run_counts);
+	free(runs->sizes);
+}
+
+static int run_protect(const struct gpool *pool, uint32_t first, uint32_t count, void *context)
+{
+	int error = window_protect((struct gpool *)(uintptr_t)pool, first, count, *(bool *)context);
+
+	/* A back end that cannot say so for a part of a handle leaves it writable. */
+	if (error && error != -EBUSY)
+		pool_log(pool, POOL_LOG_WARNING, "pages %u to %u stay writable here: %s", first, first + count - 1, gpu_error_text());
+	return error == -EBUSY ? error : 0;
+}
+
+int object_protect(struct gpool_object *object, bool readonly)
+{
+	struct gpool *pool = object->pool;
+	int error = 0;
+
+	for (uint32_t i = 0; i < object->part_count && !error; i++) {
+		const struct object_part *part = &object->parts[i];
+
+		if (part->block.tag & BLOCK_STITCHED) {
+			error = gpu_access(pool->gpu, object->addresses[i], part->block.page_count * pool->page_bytes,
+				readonly ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE);
+			error = error == -EBUSY ? error : 0;
+		}
+		if (!error && (readonly || !(part->block.tag & BLOCK_STITCHED)))
+			error = part_runs(pool, &part->block, &readonly, run_protect);
+	}
+	return error;
+}
+
+int object_parts_unmap(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+
+	for (uint32_t i = 0; i < object->part_count; i++) {
+		struct object_part *part = &object->parts[i];
+		uint64_t bytes = part->block.page_count * pool->page_bytes;
+		int error;
+
+		if (!part->range)
+			continue;
+		error = gpu_unmap(pool->gpu, part->range, bytes);
+		if (error == -EBUSY)
+			return error;
+		if (!error)
+			gpu_unreserve(pool->gpu, part->range, bytes);
+		part->range = 0;
+	}
+	return 0;
+}
+
+/* ---- in transit ---- */
+
+/*
+ * Blocks [0, part_count) leave the block table; their pages are in nobody's hands but ours. All or none: first a pin on each that
+ * is surely ours, since the agent may have taken those of before as forgotten.
+ */
+static int parts_take_out(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+	uint32_t pinned, i;
+	int error = 0;
+
+	for (pinned = 0; pinned < object->part_count && !error; pinned++)
+		error = gpool_pin(pool, &object->parts[pinned].block);
+	if (error) {
+		for (i = 0; i + 1 < pinned; i++)
+			gpool_unpin(pool, &object->parts[i].block);
+		return -ESTALE;
+	}
+	for (i = 0; i < object->part_count; i++) {
+		struct object_part *part = &object->parts[i];
+
+		if (!(part->block.tag & BLOCK_STITCHED) || stitch_take(pool, &part->block, &part->range))
+			atomic_store_explicit(&block_entry(pool, part->block.page)->tag, 0, memory_order_release);
+		/* Ours of now and the one of the allocation, if it is still there. */
+		pin_drop(&pool->session, part->block.page);
+		pin_drop(&pool->session, part->block.page);
+	}
+	return 0;
+}
+
+static int run_ours(const struct gpool *pool, uint32_t first, uint32_t count, void *context)
+{
+	(void)context;
+	for (uint32_t page = first; page < first + count; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
+
+		if (page_word_state(word) != PAGE_LEASED || page_word_owner(word) != pool->id)
+			return -ESTALE;
+	}
+	return 0;
+}
+
+/*
+ * It was refused: they are blocks again, with their content, pinned once. A successor of an agent that died over it may have changed
+ * the generations; pages in transit are ours as long as the words say so.
+ */
+static void parts_put_back(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+
+	for (uint32_t i = 0; i < object->part_count; i++) {
+		struct object_part *part = &object->parts[i];
+		uint64_t word;
+
+		/* Not ours any more: the block stays stale, and whoever frees it is told so. */
+		if (part_runs(pool, &part->block, NULL, run_ours) || run_pin(pool, part->block.page, &word))
+			continue;
+		part->block.generation = word;
+		if (!part->range) {
+			atomic_store_explicit(&block_entry(pool, part->block.page)->tag, part->block.tag, memory_order_release);
+		} else if (!stitch_give(pool, &part->block, part->range)) {
+			part->range = 0;
+		} else {
+			/* Without memory for the range's record: in transit until this process ends. */
+			pin_drop(&pool->session, part->block.page);
+		}
+	}
+}
+
+/* ---- publish ---- */
+
+static int publish_ask(struct gpool_object *object, int fd)
+{
+	struct msg_object_publish_request request = {
+		.memory_class = object->memory_class,
+		.expect_version = object->expect_version,
+		.role_token = object->role_token,
+	};
+	struct msg_object_publish_reply reply;
+	uint8_t question[MSG_LARGEST_object_publish_request], answer[MSG_LARGEST_object_publish_reply];
+	struct attach_question call = { .request = question, .fd = fd, .answer = answer, .capacity = sizeof(answer), .timeout_ms = -1 };
+	int length;
+
+	msg_text_copy(request.name, sizeof(request.name), object->name);
+	msg_text_copy(request.role, sizeof(request.role), object->role);
+	call.length = msg_encode_object_publish_request(&request, 0, NULL, question, sizeof(question));
+	length = attach_question_ask(object->pool, &call);
+	if (length < 0)
+		return length;
+	if (msg_decode_object_publish_reply(&reply, answer, (size_t)length))
+		return -EPROTO;
+	if (reply.error) {
+		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not published: %s", object->name, reply.text);
+		return reply.error;
+	}
+	object->version = reply.version;
+	object->number = reply.object;
+	return 0;
+}
+
+static int addresses_fill(struct gpool_object *object)
+{
+	uint64_t *addresses = realloc(object->addresses, object->part_count * sizeof(*addresses));
+	int error = 0;
+
+	if (!addresses)
+		return -ENOMEM;
+	object->addresses = addresses;
+	for (uint32_t i = 0; i < object->part_count && !error; i++)
+		error = gpool_address(object->pool, &object->parts[i].block, &addresses[i]);
+	return error;
+}
+
+/* With the manifest at hand. On failure all is as before. */
+static int publish(struct gpool_object *object, int fd)
+{
+	struct gpool *pool = object->pool;
+	struct manifest_pool geometry = { pool->page_bytes, pool->page_count, pool->header->pages_per_handle };
+	bool readonly = object->memory_class != GPOOL_OBJECT_MUTABLE;
+	int error = addresses_fill(object);
+
+	if (error)
+		return error;
+	error = manifest_open(fd, &geometry, &object->manifest);
+	if (error)
+		return error;
+	/* Nothing can be written any more when the name begins to mean it. */
+	error = readonly ? object_protect(object, true) : 0;
+	if (!error)
+		error = parts_take_out(object);
+	if (!error) {
+		pthread_mutex_lock(&pool->objects_lock);
+		error = publish_ask(object, fd);
+		pthread_mutex_unlock(&pool->objects_lock);
+		/* When the session is over nobody knows, and nothing is left to do with the pages. */
+		if (error && error != -EPIPE)
+			parts_put_back(object);
+		else if (error)
+			object->part_count = 0;
+	}
+	if (!error) {
+		object->writable = !readonly;
+		draft_free(&object->draft);
+		return 0;
+	}
+	if (readonly && object->part_count)
+		object_protect(object, false);
+	manifest_close(&object->manifest);
+	return error;
+}
+
+int gpool_object_publish(struct gpool_object *object, uint64_t *version)
+{
+	struct manifest_runs runs = { NULL };
+	int error, fd;
+
+	if (!object->pool->alive)
+		return -ECHILD;
+	if (object->number || !object->part_count)
+		return -EINVAL;
+	parts_touch(object);
+	error = runs_collect(object, &runs);
+	if (!error)
+		error = draft_manifest(&object->draft, &runs, object->pool->page_bytes, &fd);
+	runs_free(&runs);
+	if (error)
+		return error;
+	error = publish(object, fd);
+	close(fd);
+	if (!error)
+		*version = object->version;
+	return error;
+}

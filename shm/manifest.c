@@ -1,0 +1,227 @@
+#include "shm/manifest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+static uint64_t round_8(uint64_t bytes)
+{
+	return (bytes + 7) / 8 * 8;
+}
+
+struct manifest_layout manifest_layout_of(uint32_t runs, uint32_t allocations, uint32_t entries)
+{
+	struct manifest_layout layout;
+
+	layout.runs = sizeof(struct manifest_header);
+	layout.run_counts = layout.runs + runs * sizeof(struct manifest_run);
+	layout.sizes = round_8(layout.run_counts + allocations * sizeof(uint32_t));
+	layout.entries = round_8(layout.sizes + allocations * sizeof(uint32_t));
+	layout.data = layout.entries + entries * sizeof(struct manifest_entry);
+	return layout;
+}
+
+uint64_t manifest_value_at(uint64_t offset, uint32_t key_bytes)
+{
+	return round_8(offset + key_bytes + 1);
+}
+
+uint64_t manifest_next_at(uint64_t offset, uint32_t key_bytes, uint32_t value_bytes)
+{
+	return round_8(manifest_value_at(offset, key_bytes) + value_bytes);
+}
+
+uint64_t manifest_hash(const void *base, const struct manifest_layout *layout, uint64_t bytes, uint64_t page_bytes)
+{
+	uint64_t hash = XXH3_64bits_withSeed((const char *)base + layout->sizes, bytes - layout->sizes, page_bytes);
+
+	return hash ? hash : 1; /* 0 says "any" to who opens */
+}
+
+int manifest_key_compare(const char *left, size_t left_bytes, const char *right, size_t right_bytes)
+{
+	int order = memcmp(left, right, left_bytes < right_bytes ? left_bytes : right_bytes);
+
+	return order ? order : left_bytes < right_bytes ? -1 : left_bytes > right_bytes;
+}
+
+static bool all_zero(const char *at, uint64_t bytes)
+{
+	for (uint64_t i = 0; i < bytes; i++)
+		if (at[i])
+			return false;
+	return true;
+}
+
+/* Runs within the pool, and no page in two of them. */
+static int check_runs(const struct manifest *manifest, const struct manifest_pool *pool)
+{
+	const struct manifest_header *header = manifest->header;
+	uint8_t *seen = calloc(pool->page_count / 8 + 1, 1);
+	uint64_t pages = 0;
+	int error = 0;
+
+	if (!seen)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < header->runs && !error; i++) {
+		uint32_t first = manifest->runs[i].first, count = manifest->runs[i].count;
+
+		if (count < 1 || first >= pool->page_count || count > pool->page_count - first)
+			error = -EBADMSG;
+		for (uint32_t page = first; !error && page < first + count; page++) {
+			if (seen[page / 8] >> (page % 8) & 1)
+				error = -EBADMSG;
+			seen[page / 8] |= (uint8_t)(1u << (page % 8));
+		}
+		pages += count;
+	}
+	free(seen);
+	return error ? error : pages == header->pages ? 0 : -EBADMSG;
+}
+
+/* The runs of each allocation add up to its size, those of all to all. */
+static int check_allocations(const struct manifest *manifest, const struct manifest_pool *pool)
+{
+	const struct manifest_header *header = manifest->header;
+	uint32_t run = 0;
+
+	for (uint32_t i = 0; i < header->allocations; i++) {
+		uint32_t runs = manifest->run_counts[i];
+		uint64_t pages = 0;
+
+		/* A handle is mapped whole, so pieces of handles cannot lie side by side. */
+		if (runs < 1 || runs > header->runs - run || (pool->pages_per_handle > 1 && runs > 1))
+			return -EBADMSG;
+		for (uint32_t end = run + runs; run < end; run++)
+			pages += manifest->runs[run].count;
+		if (pages != manifest->sizes[i])
+			return -EBADMSG;
+	}
+	return run == header->runs ? 0 : -EBADMSG;
+}
+
+static int check_entries(const struct manifest *manifest, uint64_t data_bytes)
+{
+	const char *last = NULL;
+	uint64_t at = 0;
+	uint32_t last_bytes = 0;
+
+	for (uint32_t i = 0; i < manifest->header->entries; i++) {
+		const struct manifest_entry *entry = &manifest->entries[i];
+		const char *key = manifest->data + at;
+		uint64_t value, end;
+
+		if (entry->offset != at || entry->key_bytes < 1 || entry->key_bytes > MANIFEST_KEY_MAX)
+			return -EBADMSG;
+		value = manifest_value_at(at, entry->key_bytes);
+		end = manifest_next_at(at, entry->key_bytes, entry->value_bytes);
+		if (end > data_bytes || memchr(key, 0, entry->key_bytes) || !all_zero(key + entry->key_bytes, value - at - entry->key_bytes) ||
+			!all_zero(manifest->data + value + entry->value_bytes, end - value - entry->value_bytes))
+			return -EBADMSG;
+		if (last && manifest_key_compare(last, last_bytes, key, entry->key_bytes) >= 0)
+			return -EBADMSG;
+		last = key;
+		last_bytes = entry->key_bytes;
+		at = end;
+	}
+	return at == data_bytes ? 0 : -EBADMSG;
+}
+
+int manifest_check(const void *base, size_t bytes, const struct manifest_pool *pool, struct manifest *manifest)
+{
+	const struct manifest_header *header = base;
+	struct manifest_layout layout;
+	struct manifest m = { .header = header, .bytes = bytes };
+	int error;
+
+	if (bytes < sizeof(*header) || bytes > MANIFEST_BYTES_MAX || header->magic != MANIFEST_MAGIC)
+		return -EBADMSG;
+	if (header->version != MANIFEST_VERSION || header->header_bytes != sizeof(*header))
+		return -EPROTO;
+	if (header->bytes != bytes || header->page_bytes != pool->page_bytes || header->reserved || header->allocations < 1 ||
+		header->runs < header->allocations || header->runs > header->pages || header->pages > pool->page_count)
+		return -EBADMSG;
+	layout = manifest_layout_of(header->runs, header->allocations, header->entries);
+	if (layout.data > bytes)
+		return -EBADMSG;
+	m.runs = (const struct manifest_run *)(const void *)((const char *)base + layout.runs);
+	m.run_counts = (const uint32_t *)(const void *)((const char *)base + layout.run_counts);
+	m.sizes = (const uint32_t *)(const void *)((const char *)base + layout.sizes);
+	m.entries = (const struct manifest_entry *)(const void *)((const char *)base + layout.entries);
+	m.data = (const char *)base + layout.data;
+	if (!all_zero((const char *)(m.run_counts + header->allocations), layout.sizes - layout.run_counts - header->allocations * sizeof(uint32_t)) ||
+		!all_zero((const char *)(m.sizes + header->allocations), layout.entries - layout.sizes - header->allocations * sizeof(uint32_t)))
+		return -EBADMSG;
+	error = check_runs(&m, pool);
+	if (!error)
+		error = check_allocations(&m, pool);
+	if (!error)
+		error = check_entries(&m, bytes - layout.data);
+	if (!error && header->layout_hash != manifest_hash(base, &layout, bytes, pool->page_bytes))
+		error = -EBADMSG;
+	if (!error)
+		*manifest = m;
+	return error;
+}
+
+int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *manifest)
+{
+	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+	struct statfs system;
+	struct stat stat;
+	void *base;
+	int seals = fcntl(fd, F_GET_SEALS), error;
+
+	/* Huge pages have other rules for mappings. */
+	if (seals < 0 || (seals & wanted) != wanted || fstatfs(fd, &system) < 0 || system.f_type != TMPFS_MAGIC)
+		return -EPERM;
+	if (fstat(fd, &stat) < 0)
+		return -errno;
+	if (stat.st_size > MANIFEST_BYTES_MAX)
+		return -EFBIG;
+	if (stat.st_size < (off_t)sizeof(struct manifest_header))
+		return -EBADMSG;
+	/* Private: before Linux 6.7 a shared mapping of a write-sealed file is refused, even one that only reads. */
+	base = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	error = manifest_check(base, (size_t)stat.st_size, pool, manifest);
+	if (error)
+		munmap(base, (size_t)stat.st_size);
+	return error;
+}
+
+void manifest_close(struct manifest *manifest)
+{
+	if (manifest->header)
+		munmap((void *)(uintptr_t)manifest->header, manifest->bytes);
+	memset(manifest, 0, sizeof(*manifest));
+}
+
+int64_t manifest_find(const struct manifest *manifest, const char *key, size_t key_bytes)
+{
+	uint32_t low = 0, high = manifest->header->entries;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		const struct manifest_entry *entry = &manifest->entries[middle];
+		int order = manifest_key_compare(manifest->data + entry->offset, entry->key_bytes, key, key_bytes);
+
+		if (order == 0)
+			return middle;
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return -1;
+}

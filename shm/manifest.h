@@ -1,0 +1,102 @@
+/*
+ * manifest.h - what a named object consists of: its allocations, the pages behind them, its metadata. One sealed memfd for each
+ * version, written by its publisher before it is published and by nobody afterwards.
+ *
+ *   header | runs struct manifest_run[runs] | run_counts u32[allocations] | sizes u32[allocations] |
+ *   entries struct manifest_entry[entries] | data
+ *
+ * From `sizes` on it is the layout: it says nothing of pages, so that two versions with equal sizes and metadata have equal hashes.
+ * There is one way to write a manifest: entries ascend by key, keys and values lie in data without holes, and what is left over
+ * is zero.
+ *
+ * To its reader every field is hostile until manifest_open() has passed it; then it cannot change any more, because of the seals.
+ */
+#ifndef GPOOL_SHM_MANIFEST_H
+#define GPOOL_SHM_MANIFEST_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MANIFEST_MAGIC UINT64_C(0x7473656e616d3167) /* "g1manest" */
+
+enum {
+	MANIFEST_VERSION = 1,
+	MANIFEST_BYTES_MAX = 64 << 20, /* chosen: 100,000 entries of 600 bytes */
+	MANIFEST_KEY_MAX = 1023,
+};
+
+struct manifest_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t header_bytes;
+	uint64_t bytes; /* of the whole file */
+	uint64_t page_bytes;
+	uint64_t layout_hash; /* XXH3 64 from sizes to the end, seed page_bytes; never 0 */
+	uint32_t pages, runs, allocations, entries;
+	uint64_t reserved;
+};
+static_assert(sizeof(struct manifest_header) == 64, "shared layout");
+
+/* Pages in a row; generation: of the first page's word when it was published, while it was still its publisher's. */
+struct manifest_run {
+	uint32_t first, count;
+	uint64_t generation;
+};
+static_assert(sizeof(struct manifest_run) == 16, "shared layout");
+
+/* A key at `offset` of data, with a NUL behind it; its value at the next multiple of 8 after that. */
+struct manifest_entry {
+	uint64_t offset;
+	uint32_t key_bytes; /* without the NUL; no NUL within */
+	uint32_t value_bytes;
+};
+static_assert(sizeof(struct manifest_entry) == 16, "shared layout");
+
+/* Where the parts begin. */
+struct manifest_layout {
+	uint64_t runs, run_counts, sizes, entries, data;
+};
+struct manifest_layout manifest_layout_of(uint32_t runs, uint32_t allocations, uint32_t entries);
+/* Offset of a value in data, and of the next key. */
+uint64_t manifest_value_at(uint64_t offset, uint32_t key_bytes);
+uint64_t manifest_next_at(uint64_t offset, uint32_t key_bytes, uint32_t value_bytes);
+uint64_t manifest_hash(const void *base, const struct manifest_layout *layout, uint64_t bytes, uint64_t page_bytes);
+
+/* The parts in one process's mapping. */
+struct manifest {
+	const struct manifest_header *header;
+	const struct manifest_run *runs;
+	const uint32_t *run_counts; /* [allocations]: how many of the runs, in order, belong to each */
+	const uint32_t *sizes;      /* [allocations]: pages */
+	const struct manifest_entry *entries;
+	const char *data;
+	size_t bytes;
+};
+
+/* The pool that it must fit. */
+struct manifest_pool {
+	uint64_t page_bytes;
+	uint32_t page_count;
+	uint32_t pages_per_handle;
+};
+
+/*
+ * manifest_check() - whether [base, base + bytes) is a manifest for this pool: every count, every run within the pool and no page
+ * twice, keys in order, the hash. base must be aligned to 8. Return: 0, -EBADMSG, -EPROTO (another version), -ENOMEM.
+ */
+int manifest_check(const void *base, size_t bytes, const struct manifest_pool *pool, struct manifest *manifest);
+
+/*
+ * manifest_open() - map a received one and check it. The descriptor stays the caller's.
+ * Return: 0, -EPERM (not sealed, or no memfd), -EFBIG (above MANIFEST_BYTES_MAX), and as manifest_check().
+ */
+int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *manifest);
+void manifest_close(struct manifest *manifest);
+
+/* manifest_find() - index of the entry with this key, or -1. Cost: log2(entries) comparisons. */
+int64_t manifest_find(const struct manifest *manifest, const char *key, size_t key_bytes);
+/* manifest_key_compare() - the order of entries: as memcmp(), a shorter key before a longer one that begins with it. */
+int manifest_key_compare(const char *left, size_t left_bytes, const char *right, size_t right_bytes);
+
+#endif

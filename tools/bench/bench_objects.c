@@ -1,0 +1,73 @@
+/*
+ * bench_objects.c - a large named object: how long its name waits for it, and how long a reader does. Writer and reader are two
+ * sessions; the writer builds before the clock starts, as the pages of a model are loaded before it is published.
+ */
+#include "tools/bench/bench.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { POOL_PAGES = 8192, ALLOCATIONS = 3500, ENTRIES = 100000 };
+
+static int build(struct gpool *pool, struct gpool_object **object)
+{
+	char key[48], value[64];
+	uint32_t index;
+	int error = gpool_object_create(pool, "bench", NULL, object);
+
+	for (int i = 0; i < ALLOCATIONS && !error; i++)
+		error = gpool_object_alloc(*object, 1, NULL, &index);
+	for (int i = 0; i < ENTRIES && !error; i++) {
+		snprintf(key, sizeof(key), "model.layers.%d.self_attn.q_proj.%d", i % 80, i);
+		snprintf(value, sizeof(value), "{\"dtype\":\"bf16\",\"shape\":[4096,%d]}", i);
+		error = gpool_object_set(*object, key, value, strlen(value));
+	}
+	return error;
+}
+
+static int sample(struct bench *bench, struct gpool *writer, struct gpool *reader)
+{
+	struct gpool_object *object, *open;
+	uint64_t begin, version, address, bytes;
+	int error = build(writer, &object);
+
+	if (error)
+		return error;
+	begin = now_ns();
+	error = gpool_object_publish(object, &version);
+	if (error)
+		return error;
+	bench_sample(bench, FIGURE_publish_3500, (double)(now_ns() - begin) / 1e6);
+	begin = now_ns();
+	error = gpool_object_open(reader, "bench", NULL, &open);
+	if (error)
+		return error;
+	bench_sample(bench, FIGURE_open_3500, (double)(now_ns() - begin) / 1e6);
+	error = gpool_object_address(open, ALLOCATIONS - 1, &address, &bytes);
+	if (!error)
+		error = gpool_object_close(open);
+	if (!error)
+		error = gpool_object_close(object);
+	return error ? error : gpool_object_delete(writer, "bench", 0);
+}
+
+int bench_objects(struct bench *bench)
+{
+	struct gpool *writer = NULL, *reader = NULL;
+	int error = daemon_start(bench, POOL_PAGES, NULL);
+
+	if (error)
+		return error;
+	error = daemon_open(bench, 0, &writer);
+	if (!error)
+		error = daemon_open(bench, 0, &reader);
+	for (unsigned run = 0; run < bench->runs && !error; run++)
+		error = sample(bench, writer, reader);
+	if (error)
+		bench_complain(bench, error, "cannot publish and open");
+	gpool_close(reader);
+	gpool_close(writer);
+	daemon_stop(bench);
+	return error;
+}

@@ -1,0 +1,181 @@
+/* objects.c - named objects: what there is, and deleting one. */
+#include "tools/poolctl/agent.h"
+#include "tools/poolctl/offline.h"
+#include "tools/poolctl/output.h"
+
+#include "client/request.h"
+#include "shm/pool_segment.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int by_name_and_version(const void *left, const void *right)
+{
+	const struct object_view *a = left, *b = right;
+	int order = strcmp(a->pool, b->pool);
+
+	if (!order)
+		order = strcmp(a->name, b->name);
+	return order ? order : a->version < b->version ? -1 : a->version > b->version;
+}
+
+static void objects_table(const struct command *command, const struct objects_view *view)
+{
+	struct table *table = table_create("POOL|NAME|>VERSION|STATE|CLASS|>PAGES|>SIZE|>ALLOCATIONS|>METADATA|>READERS|>WRITER|ROLE|"
+					   "TENANT|>PID|PUBLISHED|LAYOUT|>NUMBER");
+
+	for (uint32_t i = 0; i < view->count; i++) {
+		const struct object_view *object = &view->objects[i];
+
+		table_cell(table, "%s", object->pool);
+		table_cell(table, "%s", object->name);
+		table_cell(table, "%" PRIu64, object->version);
+		table_cell_color(table, object->state == OBJECT_CURRENT ? COLOR_GREEN : COLOR_DIM, "%s", object_state_name(object->state));
+		table_cell(table, "%s", object_class_name(object->memory_class));
+		table_cell(table, "%" PRIu32, object->pages);
+		table_cell(table, "%s", bytes_text(object->pages * object->page_bytes).text);
+		table_cell(table, "%" PRIu32, object->allocations);
+		table_cell(table, "%s", bytes_text(object->metadata_bytes).text);
+		table_cell(table, "%" PRIu32, object->readers);
+		if (object->writer)
+			table_cell(table, "%" PRIu32, object->writer);
+		else
+			table_cell(table, "-");
+		table_cell(table, "%s", object->role[0] ? object->role : "-");
+		table_cell(table, "%s", object->tenant);
+		table_cell(table, "%" PRIu32, object->pid);
+		table_cell(table, "%s", time_text(object->published_ms).text);
+		table_cell(table, "%016" PRIx64, object->layout_hash);
+		table_cell(table, "%" PRIu32, object->number);
+	}
+	table_print(command, table);
+	table_destroy(table);
+}
+
+static void objects_json(const struct command *command, const struct objects_view *view)
+{
+	cJSON *document = json_document("objects"), *list;
+	char hash[20];
+
+	json_bool(document, "offline", command->offline);
+	list = json_array(document, "objects");
+	for (uint32_t i = 0; i < view->count; i++) {
+		const struct object_view *object = &view->objects[i];
+		cJSON *to = json_item(list);
+
+		snprintf(hash, sizeof(hash), "%016" PRIx64, object->layout_hash);
+		json_text(to, "pool", object->pool);
+		json_text(to, "name", object->name);
+		json_number(to, "version", object->version);
+		json_text(to, "state", object_state_name(object->state));
+		json_text(to, "class", object_class_name(object->memory_class));
+		json_number(to, "page_bytes", object->page_bytes);
+		json_number(to, "pages", object->pages);
+		json_number(to, "allocations", object->allocations);
+		json_number(to, "metadata_bytes", object->metadata_bytes);
+		json_number(to, "readers", object->readers);
+		json_number(to, "writer", object->writer);
+		json_text(to, "role", object->role);
+		json_text(to, "tenant", object->tenant);
+		json_number(to, "uid", object->uid);
+		json_number(to, "pid", object->pid);
+		json_number(to, "published_ms", object->published_ms);
+		json_text(to, "layout_hash", hash);
+		json_number(to, "number", object->number);
+	}
+	json_print(command, document, false);
+}
+
+/* Out of each pool's table, which whoever is attached has mapped: the agent is asked only which pools there are. */
+static int objects_ask(const struct command *command, struct objects_view *view)
+{
+	static struct msg_status_reply status;
+	struct command of_pool = *command;
+	struct gpool *pool;
+	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
+
+	if (code)
+		return code;
+	code = agent_status(command, pool, &status);
+	gpool_close(pool);
+	for (uint32_t i = 0; !code && i < status.pools_count; i++) {
+		of_pool.pool = status.pools[i].name;
+		code = agent_open(&of_pool, GPOOL_OPEN_OBSERVER, &pool);
+		if (code)
+			return code;
+		objects_add(view, status.pools[i].name, pool_view(pool));
+		gpool_close(pool);
+	}
+	return code;
+}
+
+int objects_run(const struct command *command)
+{
+	struct objects_view view = { .objects = NULL };
+	struct offline *offline = NULL;
+	int code = command->offline ? offline_open(command, &offline) : objects_ask(command, &view);
+
+	if (!code && offline)
+		code = offline_objects(command, offline, &view);
+	if (!code && view.count)
+		qsort(view.objects, view.count, sizeof(*view.objects), by_name_and_version);
+	if (!code && command->output == OUTPUT_JSON)
+		objects_json(command, &view);
+	else if (!code)
+		objects_table(command, &view);
+	free(view.objects);
+	offline_close(offline);
+	return code;
+}
+
+/* ---- object delete ---- */
+
+static int delete_complain(const char *name, int error, uint64_t version)
+{
+	switch (error) {
+	case -ENOENT: complain("there is no object '%s'; 'poolctl objects' lists them", name); return CODE_USAGE;
+	case -EINVAL: complain("'%s' cannot be the name of an object", name); return CODE_USAGE;
+	case -ESTALE: complain("version %" PRIu64 " of '%s' is not the current one", version, name); return CODE_FAILED;
+	case -ETIMEDOUT:
+		complain("the agent did not answer in time: '%s' may be deleted all the same", name);
+		return CODE_NO_AGENT;
+	case -EPIPE: complain("the agent ended the session: it may be restarting; try again"); return CODE_NO_AGENT;
+	default: complain("cannot delete '%s': %s", name, gpool_strerror(error)); return CODE_FAILED;
+	}
+}
+
+int object_run(const struct command *command)
+{
+	const char *name = command->arguments[1];
+	cJSON *document;
+	struct gpool *pool;
+	uint64_t version;
+	char pool_name[64];
+	int code, error;
+
+	if (strcmp(command->arguments[0], "delete"))
+		return complain_usage(command->verb, "unknown action '%s': an object can be deleted", command->arguments[0]);
+	if (!command_number(command, OPTION_OBJECT_VERSION, 1, UINT64_MAX, 0, &version))
+		return CODE_USAGE;
+	code = agent_open(command, GPOOL_OPEN_ADMIN, &pool);
+	if (code)
+		return code;
+	agent_pool_name(pool, pool_name);
+	error = gpool_object_delete(pool, name, version);
+	gpool_close(pool);
+	if (error)
+		return delete_complain(name, error, version);
+	if (command->output == OUTPUT_JSON) {
+		document = json_document("object");
+		json_text(document, "pool", pool_name);
+		json_text(document, "name", name);
+		json_text(document, "action", "delete");
+		json_print(command, document, false);
+	} else {
+		print(command, "pool '%s': object '%s' deleted\n", pool_name, name);
+	}
+	return CODE_OK;
+}
