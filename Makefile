@@ -153,8 +153,16 @@ $(foreach t,$(STRESS),$(eval $(call test_rule,stress,$(t))))
 $(foreach t,$(GPU_TESTS),$(eval $(call test_rule,gpu,$(t))))
 TEST_PROGRAMS := $(foreach t,$(UNIT) $(ABI) $(INTEGRATION) $(STRESS) $(GPU_TESTS),$(B)/tests/$(t))
 
+# Modules for tests of the keeper; one of them is gpoold's own with another table.
+TEST_MODULES := $(patsubst tests/modules/%.c,$(B)/tests/modules/%.so,$(wildcard tests/modules/*.c))
+$(B)/tests/modules/%.so: $(B)/obj/tests/modules/%.o
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $^ $(if $(filter %/agent.o,$^),$(AGENT_LIBS))
+.SECONDARY: $(patsubst tests/modules/%.c,$(B)/obj/tests/modules/%.o,$(wildcard tests/modules/*.c))
+$(B)/tests/modules/mover.so: $(filter-out $(B)/obj/agent/module.o,$(MODULE_OBJ))
+
 .PHONY: tests
-tests: all $(TEST_PROGRAMS)
+tests: all $(TEST_PROGRAMS) $(TEST_MODULES)
 
 include make/targets.mk
 

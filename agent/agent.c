@@ -232,7 +232,7 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 	if (length == -EAGAIN)
 		return;
 	if (length == -EPIPE || length == -ECONNRESET) {
-		agent->stopping = true; /* the keeper is gone: nothing to serve for */
+		agent->stopping = true; /* it says to stop, or is gone: nothing to serve for */
 		return;
 	}
 	if (length < 0) {
@@ -260,10 +260,7 @@ static void signals_ready(struct event_source *source, uint32_t events)
 	while (read(source->fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
 		if (info.ssi_signo == SIGHUP)
 			control_reload(agent, text, sizeof(text));
-		else if ((int)info.ssi_pid == agent->start->parent)
-			agent->stopping = true;
-		else /* a terminal or a service manager signals all of us; whether and how to stop is the keeper's to say */
-			log_debug("signal %u is left to the keeper", info.ssi_signo);
+		/* A stop, which a terminal or a service manager sends to all of us, is left to the keeper: it says whether and how. */
 	}
 }
 
@@ -569,7 +566,6 @@ int agent_run(const struct module_start *start)
 		log_error("cannot serve: %s", strerror(-error));
 		return agent_give_up(agent);
 	}
-	agent_keep_config(agent);
 	agent_tell_keeper(agent, &(struct keep_message){ .what = KEEP_READY }, NULL, 0);
 	for (uint32_t i = 0; i < agent->pool_count; i++)
 		recover_resume(agent->pools[i]);

@@ -1,6 +1,6 @@
 /*
- * kept_config.h - the configuration that is in force, as text in the keeper's hands: an agent that is started again goes on with it, and
- * not with a file that somebody has changed meanwhile, or broken. A reload is what takes over a changed file.
+ * kept_config.h - the configuration that is in force, as text in the keeper's hands: every agent begins with it, and not with a file that
+ * somebody has changed meanwhile, or broken. The keeper writes the first, and each reload another.
  */
 #ifndef GPOOL_AGENT_KEPT_CONFIG_H
 #define GPOOL_AGENT_KEPT_CONFIG_H

@@ -36,7 +36,7 @@ struct module_pool {
 struct module_start {
 	uint32_t size; /* sizeof(struct module_start) of the keeper */
 	uint32_t restarts; /* of this process, not counting the first start */
-	const struct recipe *recipe; /* the command line; each process reads the configuration itself */
+	const struct recipe *recipe; /* the command line, for a reload; what is in force is held, as KEEP_CONFIG */
 	struct module_pool *pools;
 	uint32_t pool_count;
 	uint32_t held_count;

@@ -66,4 +66,4 @@ $(B)/tests/test_crash_points: | $(B)/tests/crash/gpoold-agent.so
 
 # What tests/run asks for: the programs of a group, and what they start.
 .PHONY: some-tests
-some-tests: all $(addprefix $(B)/tests/,$(NAMES))
+some-tests: all $(addprefix $(B)/tests/,$(NAMES)) $(TEST_MODULES)

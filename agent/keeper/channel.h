@@ -1,6 +1,8 @@
 /*
  * channel.h - what keeper and agent say to each other: a private SOCK_SEQPACKET pair, one struct a packet, with up to four descriptors.
  *
+ * When the agent reads its end, it is to stop: sessions end, memory is given back.
+ *
  * It outlives versions of the agent: fields and numbers are added, never changed.
  */
 #ifndef GPOOL_AGENT_KEEPER_CHANNEL_H

@@ -122,6 +122,7 @@ static void front_died(struct keeper *keeper, int status)
 	/* Its agent is dying, of which we hear next: it only was faster. */
 	if (agent_hung_up(keeper)) {
 		child_replaced(&keeper->front);
+		keeper->front.due_ms = 0;
 		return;
 	}
 	pause = child_died(&keeper->front, false);
@@ -130,20 +131,25 @@ static void front_died(struct keeper *keeper, int status)
 }
 
 /*
- * Its agent is gone. It ends by itself when it has passed on what that said last, so it is not hurried; its successor, which takes
- * over the sockets' places, need not wait for it.
+ * Its agent is gone. It ends by itself when it has passed on what that said last, so it is given a moment. Its successor waits for
+ * that: of two at the places of the sockets the wrong one could be the last.
  */
 static void front_retire(struct keeper *keeper)
 {
-	if (keeper->old_front > 0) {
-		kill(keeper->old_front, SIGKILL);
-		waitpid(keeper->old_front, NULL, 0);
-		keeper->old_front = 0;
-	}
 	if (!keeper->front.pid)
 		return;
 	keeper->old_front = keeper->front.pid;
+	keeper->old_front_ms = keeper_ms() + FRONT_PATIENCE_MS;
 	child_replaced(&keeper->front);
+}
+
+static void old_front_hurry(struct keeper *keeper)
+{
+	if (keeper->old_front <= 0 || keeper_ms() < keeper->old_front_ms)
+		return;
+	kill(keeper->old_front, SIGKILL);
+	waitpid(keeper->old_front, NULL, 0);
+	keeper->old_front = 0;
 }
 
 /* ---- movers ---- */
@@ -391,7 +397,8 @@ void children_start_due(struct keeper *keeper)
 		started_or_later(&keeper->agent, "the agent", agent_start(keeper));
 	if (keeper->channel < 0)
 		return;
-	if (child_due(&keeper->front))
+	old_front_hurry(keeper);
+	if (!keeper->old_front && child_due(&keeper->front))
 		started_or_later(&keeper->front, "the front", front_start(keeper));
 	for (uint32_t i = 0; i < keeper->start.pool_count && keeper->ready; i++)
 		if (child_due(&keeper->movers[i]))
@@ -408,7 +415,10 @@ int children_wait_ms(const struct keeper *keeper)
 	ms = child_wait_ms(&keeper->agent, ms);
 	if (keeper->channel < 0)
 		return ms;
-	ms = child_wait_ms(&keeper->front, ms);
+	if (!keeper->old_front)
+		ms = child_wait_ms(&keeper->front, ms);
+	else if (ms < 0 || ms > FRONT_PATIENCE_MS)
+		ms = FRONT_PATIENCE_MS;
 	for (uint32_t i = 0; i < keeper->start.pool_count && keeper->ready; i++)
 		ms = child_wait_ms(&keeper->movers[i], ms);
 	return ms;
@@ -452,18 +462,31 @@ static void child_stop(struct keeper *keeper, pid_t *pid, const char *name)
 	child_await(keeper, pid, name);
 }
 
-void children_stop(struct keeper *keeper, bool leave)
+/*
+ * By the end of what we say to it, and not by a signal: a terminal or a service manager sends those to all of us at once, and of two that
+ * are pending one is lost, so the agent could not tell whose it was.
+ */
+static void agent_stop(struct keeper *keeper, bool leave)
 {
 	struct keep_message message = { .what = KEEP_LEAVE };
+
+	if (keeper->channel < 0 || (leave && attach_send(keeper->channel, &message, sizeof(message), NULL, 0))) {
+		if (keeper->agent.pid > 0)
+			kill(keeper->agent.pid, SIGKILL);
+	} else if (!leave) {
+		shutdown(keeper->channel, SHUT_WR);
+	}
+	child_await(keeper, &keeper->agent.pid, "agent");
+	channel_drain(keeper);
+}
+
+void children_stop(struct keeper *keeper, bool leave)
+{
 
 	keeper->stopping = true;
 	probe_cancel(&keeper->probe);
 	/* The agent first: no new request is taken. Its end closes the front's channel. */
-	if (leave && keeper->channel >= 0 && attach_send(keeper->channel, &message, sizeof(message), NULL, 0) == 0)
-		child_await(keeper, &keeper->agent.pid, "agent");
-	else
-		child_stop(keeper, &keeper->agent.pid, "agent");
-	channel_drain(keeper);
+	agent_stop(keeper, leave);
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
 		if (keeper->movers[i].pid > 0)
 			kill(keeper->movers[i].pid, SIGTERM);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <time.h>
@@ -132,6 +133,23 @@ static int kept_take(struct keeper *keeper, struct store *store)
 	return 0;
 }
 
+/*
+ * What this process goes by is what the agent is to go by, whatever becomes of the files meanwhile. The agent replaces it at a reload.
+ */
+static int config_hold(struct keeper *keeper)
+{
+	struct held item = { .kind = KEEP_CONFIG, .fd_count = 1, .fds = { kept_config_write(keeper->config) } };
+	int error = item.fds[0] < 0 ? item.fds[0] : 0;
+
+	if (!error)
+		error = held_add(&keeper->held, &item);
+	if (!error)
+		return 0;
+	log_error("cannot hold the configuration: %s", strerror(-error));
+	held_close(&item);
+	return error;
+}
+
 static int module_find(struct keeper *keeper, const char *given)
 {
 	static char path[PATH_MAX];
@@ -181,21 +199,6 @@ static int listen_start(struct keeper *keeper)
 	return 0;
 }
 
-/* The agent goes by what was read here, once: the files may be others by the time that it starts. */
-static int config_hold(struct keeper *keeper)
-{
-	struct held item = { .kind = KEEP_CONFIG, .fd_count = 1 };
-	int error;
-
-	item.fds[0] = kept_config_write(keeper->config);
-	if (item.fds[0] < 0)
-		return item.fds[0];
-	error = held_add(&keeper->held, &item);
-	if (error)
-		close(item.fds[0]);
-	return error;
-}
-
 static int keeper_setup(struct keeper *keeper, const char *module)
 {
 	struct store store;
@@ -219,9 +222,9 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 		error = listen_start(keeper);
 	if (!error)
 		error = kept_take(keeper, &store);
-	store_close(&store);
 	if (!error)
 		error = config_hold(keeper);
+	store_close(&store);
 	return error ? error : agent_start(keeper);
 }
 

@@ -13,6 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifndef GPOOL_MODULE_DIR /* the Makefile knows better; who only reads the source does not */
+#define GPOOL_MODULE_DIR "/usr/local/lib/gpool"
+#endif
 #define MODULE_FILE "gpoold-agent.so"
 enum { PROBE_MS = 10000 }; /* chosen: loading takes milliseconds; a file whose start-up code hangs must not hang us */
 

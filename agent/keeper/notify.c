@@ -9,10 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 enum {
+	SEND_SECONDS = 5,
 	FIRST = 3, /* SD_LISTEN_FDS_START */
 	MOST = 1024, /* descriptors that a manager may hand over, far above what it keeps for one service */
 };
@@ -51,6 +53,7 @@ int notify_send(const char *text, int fd)
 	struct iovec part = { (void *)(uintptr_t)text, strlen(text) };
 	struct sockaddr_un address;
 	struct msghdr message = { .msg_name = &address, .msg_iov = &part, .msg_iovlen = 1 };
+	const struct timeval patience = { .tv_sec = SEND_SECONDS };
 	int error = address_of(&address, &message.msg_namelen), socket_fd;
 	ssize_t sent;
 
@@ -70,6 +73,8 @@ int notify_send(const char *text, int fd)
 	socket_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (socket_fd < 0)
 		return -errno;
+	/* A manager that hangs must not have us hang too. */
+	setsockopt(socket_fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	do
 		sent = sendmsg(socket_fd, &message, MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);

@@ -12,7 +12,10 @@
 #include "agent/module.h"
 #include "agent/recipe.h"
 
-enum { STOP_PATIENCE_MS = 10000 }; /* for a child that was asked to end */
+enum {
+	STOP_PATIENCE_MS = 10000, /* for a child that was asked to end */
+	FRONT_PATIENCE_MS = 200,  /* for a front whose agent is gone: it has nothing to do but end */
+};
 
 struct keeper {
 	const struct recipe *recipe;
@@ -26,7 +29,8 @@ struct keeper {
 	struct probe probe;           /* of an upgrade */
 	int channel;                  /* towards the agent; -1: none */
 	struct child agent, front, movers[MODULE_POOLS_MAX];
-	pid_t old_front;              /* of an agent that is gone: it ends by itself */
+	pid_t old_front;              /* of an agent that is gone: it ends by itself, or is killed when this time is over */
+	uint64_t old_front_ms;
 	bool ready;                   /* this agent serves */
 	bool ever_ready;
 	bool leaving;                 /* this agent was told to make room for its successor */

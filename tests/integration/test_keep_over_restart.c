@@ -1,0 +1,357 @@
+/*
+ * test_keep_over_restart.c - memory that outlives gpoold in the store of a service manager.
+ *
+ * Goal: with keep_over_restart a stop hands everything over as a whole, and the next run goes on with the same memory and words; what
+ * does not fit is refused and stays in the store; what cannot be handed over is given back, with the cause. Method: this process plays
+ * the service manager: it listens at $NOTIFY_SOCKET, keeps the descriptor that comes, and gives it to the next gpoold.
+ */
+#include "tests/integration/keeper.h"
+
+#include "client/gpool.h"
+#include "client/pool.h"
+#include "client/request.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#define KEEP "--set", "keep_over_restart=yes"
+
+static struct {
+	char place[64];
+	int socket;
+	int stored; /* -1: nothing */
+	bool deaf;  /* takes nothing: neither descriptors nor barriers */
+	uint32_t readies, removals;
+} manager = { .socket = -1, .stored = -1 };
+
+static void manager_begin(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+	snprintf(manager.place, sizeof(manager.place), "/tmp/gpool-notify-%d", (int)getpid());
+	unlink(manager.place);
+	manager.socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	assert_true(manager.socket >= 0);
+	strcpy(address.sun_path, manager.place);
+	assert_int_equal(bind(manager.socket, (const struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(setenv("NOTIFY_SOCKET", manager.place, 1), 0);
+	manager.readies = manager.removals = 0;
+}
+
+static void manager_take(void)
+{
+	char text[512], control[CMSG_SPACE(sizeof(int))];
+	struct iovec part = { text, sizeof(text) - 1 };
+	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
+	ssize_t length = recvmsg(manager.socket, &message, MSG_CMSG_CLOEXEC);
+	struct cmsghdr *entry = CMSG_FIRSTHDR(&message);
+	int fd = -1;
+
+	assert_true(length > 0);
+	text[length] = '\0';
+	if (entry)
+		memcpy(&fd, CMSG_DATA(entry), sizeof(fd));
+	manager.readies += strstr(text, "READY=1") != NULL;
+	if (strstr(text, "FDSTOREREMOVE=1")) {
+		expect_text(text, "FDNAME=gpool");
+		manager.removals++;
+		close(manager.stored);
+		manager.stored = -1;
+	} else if (strstr(text, "FDSTORE=1") && fd >= 0) {
+		expect_text(text, "FDNAME=gpool");
+		expect_text(text, "FDPOLL=0");
+		assert_int_equal(manager.stored, -1);
+		manager.stored = fd;
+		fd = -1;
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+/* What it said until its end, and its exit status. */
+static int manager_await_end(pid_t pid)
+{
+	struct pollfd look[] = { { manager.socket, POLLIN, 0 }, { (int)syscall(SYS_pidfd_open, pid, 0), POLLIN, 0 } };
+	int status;
+
+	for (;;) {
+		assert_true(poll(look, 2, END_MS) > 0);
+		if (look[0].revents && !manager.deaf)
+			manager_take();
+		else if (look[1].revents)
+			break;
+	}
+	close(look[1].fd);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+static void manager_stop(void)
+{
+	pid_t pid = harness.pid;
+
+	assert_int_equal(kill(pid, SIGTERM), 0);
+	assert_int_equal(manager_await_end(pid), 0);
+	harness.pid = 0;
+	harness_kill(&harness);
+}
+
+static void manager_end(void)
+{
+	if (manager.stored >= 0)
+		close(manager.stored);
+	close(manager.socket);
+	unlink(manager.place);
+	unsetenv("NOTIFY_SOCKET");
+	unsetenv("GPOOLD");
+	manager.stored = manager.socket = -1;
+	manager.deaf = false;
+}
+
+/* gpoold behind a shell that gives it what is stored as descriptor 3, as sd_listen_fds(3) tells, with limits of its own. */
+static void give_stored(char script[64], const char *before)
+{
+	char text[900];
+	int length;
+
+	snprintf(script, 64, "/tmp/gpool-given-%d", (int)getpid());
+	length = snprintf(text, sizeof(text),
+		"#!/bin/sh\n%s\nexport LISTEN_PID=$$\n%sexec '%s' \"$@\" %s\n", before,
+		manager.stored >= 0 ? "export LISTEN_FDS=1 LISTEN_FDNAMES=gpool\n" : "", beside("../gpoold"), manager.stored >= 0 ? "3<&9" : "");
+	file_write(script, text, (size_t)length);
+	assert_int_equal(chmod(script, 0700), 0);
+	assert_int_equal(setenv("GPOOLD", script, 1), 0);
+	/* Descriptor 9 is inherited: it is not close-on-exec. */
+	if (manager.stored >= 0)
+		assert_int_equal(dup2(manager.stored, 9), 9);
+}
+
+static void start_given(const char *const *arguments)
+{
+	char script[64];
+
+	alarm(STUCK_SECONDS);
+	give_stored(script, "");
+	harness_start(&harness, arguments);
+	agent_seen();
+	unlink(script);
+	close(9);
+}
+
+/* It does not come up: its status, and what it says into `said`. */
+static int refused(const char *const *arguments, char *said, size_t bytes, const char *before)
+{
+	char script[64], command[1200];
+	size_t length;
+	FILE *output;
+	int status;
+
+	give_stored(script, before);
+	length = (size_t)snprintf(command, sizeof(command), "timeout 20 %s --dir /tmp/gpool-refused-%d", script, (int)getpid());
+	for (; *arguments; arguments++)
+		length += (size_t)snprintf(command + length, sizeof(command) - length, " '%s'", *arguments);
+	snprintf(command + length, sizeof(command) - length, " 2>&1");
+	output = popen(command, "r");
+	assert_non_null(output);
+	length = fread(said, 1, bytes - 1, output);
+	said[length] = '\0';
+	status = pclose(output);
+	unlink(script);
+	close(9);
+	return WEXITSTATUS(status);
+}
+
+static const char *const usual[] = { "--pool", POOL, KEEP, NULL };
+
+static void fill(struct gpool *pool, uint8_t with)
+{
+	struct gpool_block block;
+	uint64_t address;
+
+	assert_int_equal(gpool_alloc(pool, PAGES, NULL, &block), 0);
+	assert_int_equal(gpool_address(pool, &block, &address), 0);
+	memset((void *)(uintptr_t)address, with, PAGES * gpool_page_bytes(pool));
+	assert_int_equal(gpool_free(pool, &block), 0);
+}
+
+static void is_filled(struct gpool *pool, uint8_t with)
+{
+	struct gpool_block block;
+	uint64_t address;
+
+	assert_int_equal(gpool_alloc(pool, PAGES, NULL, &block), 0);
+	assert_int_equal(gpool_address(pool, &block, &address), 0);
+	for (uint32_t page = 0; page < PAGES; page++)
+		assert_int_equal(*(uint8_t *)(uintptr_t)(address + page * gpool_page_bytes(pool)), with);
+	assert_int_equal(gpool_free(pool, &block), 0);
+}
+
+/* Words, counters and content are what they were, over two restarts, and an agent's death after one. */
+static void test_memory_outlives_gpoold(void **state)
+{
+	struct agent_seen first, second;
+	struct gpool *pool;
+	uint64_t word;
+
+	(void)state;
+	manager_begin();
+	start_given(usual);
+	first = agent_seen();
+	pool = harness_open(&harness);
+	fill(pool, 0x5a);
+	word = atomic_load(&pool_view(pool)->pages[0]);
+	gpool_close(pool);
+	pool_is_whole(PAGES);
+	manager_stop();
+	assert_int_equal(manager.readies, 1);
+	assert_true(manager.stored >= 0);
+	assert_int_equal(manager.removals, 0);
+
+	for (int i = 0; i < 2; i++) {
+		start_given(usual);
+		second = agent_seen();
+		assert_true(second.incarnation > first.incarnation);
+		pool_is_whole(PAGES);
+		pool = harness_open(&harness);
+		/* The generations go on, so no old handle names a new content. */
+		assert_true(page_word_generation(atomic_load(&pool_view(pool)->pages[0])) >= page_word_generation(word));
+		is_filled(pool, 0x5a);
+		word = atomic_load(&pool_view(pool)->pages[0]);
+		gpool_close(pool);
+		if (i) {
+			kill_and_await(second.pid, SIGKILL);
+			agent_seen();
+			pool = harness_open(&harness);
+			is_filled(pool, 0x5a);
+			gpool_close(pool);
+		}
+		manager_stop();
+		assert_int_equal(manager.removals, i + 1);
+		assert_true(manager.stored >= 0);
+		first = second;
+	}
+	manager_end();
+}
+
+/* Of a session that is there at the end the next run has segment and pidfd, by which its agent knows when its pages come free. */
+static void test_sessions_are_held_until_their_process_is_dead(void **state)
+{
+	struct gpool *observer;
+	struct gpool_options options;
+
+	(void)state;
+	manager_begin();
+	start_given(usual);
+	options = harness_options(&harness);
+	options.flags = GPOOL_OPEN_OBSERVER;
+	assert_int_equal(gpool_open(&options, &observer), 0);
+	manager_stop();
+	start_given(usual);
+	/* The tool that looked whether it serves goes a moment later. */
+	for (int tries = 0; fds_of(harness.pid, "anon_inode:[pidfd]") != 1; tries++) {
+		assert_true(tries < END_MS / 5);
+		poll(NULL, 0, 5);
+	}
+	assert_int_equal(fds_of(harness.pid, "/memfd:gpool-session-0-"), 1);
+	gpool_close(observer);
+	manager_stop();
+	manager_end();
+}
+
+static void test_what_does_not_fit_stays_in_the_store(void **state)
+{
+	static const char *const others[][8] = {
+		{ "--pool", "name=p1,backend=host,size=32MiB,page_size=512KB,reserved=0", KEEP, NULL },
+		{ "--pool", "name=p0,backend=host,size=64MiB,page_size=512KB,reserved=0", KEEP, NULL },
+		{ "--pool", "name=p0,backend=host,size=64MiB,page_size=1MB,reserved=0", KEEP, NULL },
+		{ "--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0,device=1", KEEP, NULL },
+		{ "--pool", POOL, "--pool", "name=p1,backend=host,size=32MiB,page_size=512KB,reserved=0", KEEP, NULL },
+	};
+	struct gpool *pool;
+	char said[4000];
+
+	(void)state;
+	manager_begin();
+	start_given(usual);
+	pool = harness_open(&harness);
+	fill(pool, 0x77);
+	gpool_close(pool);
+	manager_stop();
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		assert_int_equal(refused(others[i], said, sizeof(said), ""), 1);
+		expect_text(said, "cannot take over the memory that an earlier run has kept");
+		expect_text(said, "clean --what=fdstore");
+		expect_text(said, "keep_over_restart");
+	}
+	/* Neither is a limit too low for it. */
+	prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
+	assert_int_equal(refused(usual, said, sizeof(said), "ulimit -n 60"), 1);
+	expect_text(said, "LimitNOFILE=");
+	assert_int_equal(manager.removals, 0);
+	start_given(usual);
+	pool = harness_open(&harness);
+	is_filled(pool, 0x77);
+	gpool_close(pool);
+	manager_stop();
+	manager_end();
+}
+
+/* The key is the way out; and what was used up is no obstacle. */
+static void test_without_the_key_it_is_given_back(void **state)
+{
+	static const char *const without[] = { "--pool", POOL, NULL };
+	struct gpool *pool;
+
+	(void)state;
+	manager_begin();
+	start_given(usual);
+	pool = harness_open(&harness);
+	fill(pool, 0x33);
+	gpool_close(pool);
+	manager_stop();
+	assert_true(manager.stored >= 0);
+	start_given(without);
+	assert_true(log_has("is given back"));
+	pool = harness_open(&harness);
+	is_filled(pool, 0);
+	gpool_close(pool);
+	manager_stop();
+	assert_int_equal(manager.removals, 1);
+	assert_int_equal(manager.stored, -1);
+	manager_end();
+}
+
+static void test_a_manager_that_takes_nothing(void **state)
+{
+	pid_t pid;
+
+	(void)state;
+	manager_begin();
+	start_given(usual);
+	/* Nobody reads: the barrier is not passed, and the end says so. */
+	manager.deaf = true;
+	pid = harness.pid;
+	assert_int_equal(kill(pid, SIGTERM), 0);
+	assert_int_equal(manager_await_end(pid), 0);
+	log_await("memory is not kept over the restart");
+	harness.pid = 0;
+	harness_kill(&harness);
+	manager_end();
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_memory_outlives_gpoold),
+		cmocka_unit_test(test_sessions_are_held_until_their_process_is_dead),
+		cmocka_unit_test(test_without_the_key_it_is_given_back),
+		cmocka_unit_test(test_a_manager_that_takes_nothing),
+		cmocka_unit_test(test_what_does_not_fit_stays_in_the_store),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,341 @@
+/*
+ * test_keeper.c - the processes of gpoold die, one after the other and again and again.
+ *
+ * Goal: whoever dies is started again and the pool is as it was; who keeps dying is not given up; each child has what it needs and
+ * nothing else; the end leaves nothing; without descriptors sessions are refused by name. Method: kill -9 of the real processes, found in
+ * /proc, and tools that attach anew. What a child has mapped and open is read in /proc.
+ */
+#include "tests/integration/keeper.h"
+
+#include "client/gpool.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+static const char *const usual[] = { "--pool", POOL, NULL };
+
+static void start(const char *const *arguments)
+{
+	alarm(STUCK_SECONDS);
+	harness_start(&harness, arguments);
+}
+
+static void test_a_killed_agent_is_replaced(void **state)
+{
+	struct agent_seen first, second;
+
+	(void)state;
+	start(usual);
+	first = agent_seen();
+	pool_is_whole(PAGES);
+	kill_and_await(first.pid, SIGKILL);
+	second = agent_seen();
+	assert_int_not_equal(second.pid, first.pid);
+	assert_true(second.incarnation == first.incarnation + 1);
+	pool_is_whole(PAGES);
+	assert_true(log_has("agent ended (signal 9); it is started again"));
+}
+
+/* More often than what is answered at once: then with pauses, and still. */
+static void test_an_agent_that_keeps_dying_is_not_given_up(void **state)
+{
+	struct agent_seen first, last;
+	pid_t agent = 0;
+
+	(void)state;
+	start(usual);
+	first = agent_seen();
+	for (int i = 0; i < 23; i++) {
+		agent = child_awaited(harness.pid, "gpoold-agent");
+		kill_and_await(agent, SIGKILL);
+	}
+	last = agent_seen();
+	assert_true(last.incarnation >= first.incarnation + 23);
+	assert_true(log_has("started again after a pause"));
+	pool_is_whole(PAGES);
+	assert_int_equal(child_named(harness.pid, "gpoold-agent"), last.pid);
+	assert_true(child_named(harness.pid, "gpoold-front") > 0);
+}
+
+/* Whoever is started after the agent's death finds the memory of before, by the file itself. */
+static void test_memory_outlives_the_agent(void **state)
+{
+	struct gpool_options options;
+	struct gpool_block block;
+	uint64_t address;
+	struct gpool *pool;
+
+	(void)state;
+	start(usual);
+	pool = harness_open(&harness);
+	assert_int_equal(gpool_alloc(pool, PAGES, NULL, &block), 0);
+	assert_int_equal(gpool_address(pool, &block, &address), 0);
+	memset((void *)(uintptr_t)address, 0x5a, PAGES * gpool_page_bytes(pool));
+	assert_int_equal(gpool_free(pool, &block), 0);
+	gpool_close(pool);
+	kill_and_await(agent_seen().pid, SIGKILL);
+	options = harness_options(&harness);
+	assert_int_equal(gpool_open(&options, &pool), 0);
+	assert_int_equal(gpool_alloc(pool, PAGES, NULL, &block), 0);
+	assert_int_equal(gpool_address(pool, &block, &address), 0);
+	for (uint32_t page = 0; page < PAGES; page++)
+		assert_int_equal(*(uint8_t *)(uintptr_t)(address + page * gpool_page_bytes(pool)), 0x5a);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	gpool_close(pool);
+	pool_is_whole(PAGES);
+}
+
+/* A file that was broken after the start is no reason to stay down: only a reload takes over what is in it, or refuses it. */
+static void test_a_restart_keeps_the_configuration(void **state)
+{
+	static const char text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n";
+	char path[64] = "/tmp/gpool-keeper-XXXXXX";
+	int fd = mkstemp(path);
+	const char *const arguments[] = { "--config", path, NULL };
+	struct result result;
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, sizeof(text) - 1), (ssize_t)sizeof(text) - 1);
+	close(fd);
+	start(arguments);
+	kill_and_await(agent_seen().pid, SIGKILL);
+	agent_seen();
+	file_write(path, "pools = nonsense", 16);
+	result = poolctl("--dir", harness.directory, "reload", NULL);
+	expect(&result, FAILED);
+	result_free(&result);
+	kill_and_await(agent_seen().pid, SIGKILL);
+	agent_seen();
+	pool_is_whole(PAGES);
+	unlink(path);
+}
+
+static void test_the_front_goes_with_its_agent(void **state)
+{
+	pid_t agent, front, next;
+
+	(void)state;
+	start(usual);
+	agent = agent_seen().pid;
+	front = child_awaited(harness.pid, "gpoold-front");
+	kill_and_await(agent, SIGKILL);
+	agent_seen();
+	for (int tries = 0; (next = child_named(harness.pid, "gpoold-front")) == front || !next; tries++) {
+		assert_true(tries < END_MS / 5);
+		poll(NULL, 0, 5);
+	}
+	/* Its successor waited for its end. */
+	assert_int_equal(kill(front, 0), -1);
+}
+
+/* A terminal's interrupt and a service manager's stop reach all of them at once; only the keeper's order counts. */
+static void test_a_signal_to_all_stops_in_order(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 5; i++) {
+		start(usual);
+		agent_seen();
+		assert_int_equal(kill(-harness.pid, SIGTERM), 0);
+		assert_int_equal(harness_stop(&harness), 0);
+		assert_true(harness.pid == 0);
+	}
+	start(usual);
+	kill_and_await(agent_seen().pid, SIGKILL);
+	assert_int_equal(harness_stop(&harness), 0);
+	alarm(0);
+}
+
+static void test_a_missing_module_is_named(void **state)
+{
+	char command[900], line[600] = "";
+	FILE *output;
+
+	(void)state;
+	snprintf(command, sizeof(command), "%s --module /nowhere/gpoold-agent.so --dir /tmp/gpool-none-%d --pool %s 2>&1", beside("../gpoold"),
+		(int)getpid(), POOL);
+	output = popen(command, "r");
+	assert_non_null(output);
+	assert_non_null(fgets(line, sizeof(line), output));
+	expect_text(line, "/nowhere/gpoold-agent.so");
+	expect_text(line, "--module");
+	while (fgets(line, sizeof(line), output))
+		;
+	assert_int_equal(WEXITSTATUS(pclose(output)), 1);
+}
+
+/* ---- movers ---- */
+
+static bool maps_have(pid_t pid, const char *text)
+{
+	char path[64], line[600];
+	bool has = false;
+	FILE *maps;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	maps = fopen(path, "re");
+	assert_non_null(maps);
+	while (!has && fgets(line, sizeof(line), maps))
+		has = strstr(line, text) != NULL;
+	fclose(maps);
+	return has;
+}
+
+static void test_a_mover_has_its_pool_and_nothing_else(void **state)
+{
+	static char module[700];
+	const char *const arguments[] = { "--module", module, "--pool", POOL, "--pool",
+		"name=other,backend=host,size=8MiB,page_size=512KB,reserved=0", NULL };
+	struct gpool *pool;
+	pid_t mover, agent;
+
+	(void)state;
+	snprintf(module, sizeof(module), "%s", beside("modules/mover.so"));
+	start(arguments);
+	log_await("mover of 'p0': start 0, before me 0, 1 handles, 0 sessions, segment read-only, ledger not mapped, channel -1, bells 1");
+	log_await("mover of 'other': start 0, before me 0, 1 handles, 0 sessions, segment read-only, ledger not mapped, channel -1, bells 1");
+	pool = harness_open(&harness);
+	mover = child_named(harness.pid, "gpoold-mover");
+	/* With a session there; its mover's successor inherits a keeper that holds it. */
+	kill_and_await(mover, SIGKILL);
+	log_await("start 1, before me 1, 1 handles, 0 sessions, segment read-only, ledger not mapped, channel -1, bells 1");
+	gpool_close(pool);
+	mover = child_awaited(harness.pid, "gpoold-mover");
+	agent = child_named(harness.pid, "gpoold-agent");
+	assert_true(fds_of(harness.pid, "/memfd:gpool-ledger") == 2 && fds_of(agent, "/memfd:gpool-ledger") == 2);
+	assert_int_equal(fds_of(mover, "/memfd:gpool-ledger"), 0);
+	assert_int_equal(fds_of(mover, "/memfd:gpool-session"), 0);
+	assert_int_equal(fds_of(mover, "/memfd:gpool-pool"), 1);
+	assert_false(maps_have(mover, "gpool-ledger"));
+	assert_true(maps_have(agent, "gpool-ledger"));
+	assert_true(maps_have(mover, "gpool-pool"));
+	/* It goes on when the agent does not. */
+	kill_and_await(agent, SIGKILL);
+	agent_seen();
+	assert_int_equal(kill(mover, 0), 0);
+	pool_is_whole(PAGES);
+}
+
+/* ---- few descriptors ---- */
+
+enum { FEW = 256 };
+
+/* gpoold behind a shell that lowers its limit; as root it could raise it again, but for a right that nobody here has from now on. */
+static void limits_low(char path[64])
+{
+	char script[900];
+	int length = snprintf(script, sizeof(script), "#!/bin/sh\nulimit -n %d && exec '%s' \"$@\"\n", FEW, beside("../gpoold"));
+
+	prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
+	snprintf(path, 64, "/tmp/gpool-few-%d", (int)getpid());
+	file_write(path, script, (size_t)length);
+	assert_int_equal(chmod(path, 0700), 0);
+	assert_int_equal(setenv("GPOOLD", path, 1), 0);
+}
+
+struct crowd {
+	pid_t pid;
+	int channel; /* closed: they leave */
+	uint32_t count;
+};
+
+/* A process with as many sessions as it gets; a process may have 16. */
+static struct crowd crowd_start(void)
+{
+	struct crowd crowd = { 0 };
+	int ends[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+	crowd.pid = fork();
+	assert_true(crowd.pid >= 0);
+	if (crowd.pid == 0) {
+		struct gpool_options options = harness_options(&harness);
+		struct gpool *pools[FEW];
+		uint32_t count = 0;
+		char byte;
+
+		close(ends[0]);
+		options.flags = GPOOL_OPEN_OBSERVER;
+		while (count < FEW && !gpool_open(&options, &pools[count]))
+			count++;
+		if (write(ends[1], &count, sizeof(count)) != sizeof(count))
+			_exit(1);
+		while (read(ends[1], &byte, 1) > 0)
+			;
+		while (count)
+			gpool_close(pools[--count]);
+		_exit(0);
+	}
+	close(ends[1]);
+	crowd.channel = ends[0];
+	assert_int_equal(read(crowd.channel, &crowd.count, sizeof(crowd.count)), sizeof(crowd.count));
+	return crowd;
+}
+
+static void crowd_end(struct crowd *crowd)
+{
+	int status;
+
+	/* Later crowds have inherited this end. */
+	shutdown(crowd->channel, SHUT_RDWR);
+	close(crowd->channel);
+	assert_int_equal(waitpid(crowd->pid, &status, 0), crowd->pid);
+	assert_int_equal(status, 0);
+}
+
+static void test_few_descriptors_refuse_sessions_by_name(void **state)
+{
+	enum { CROWDS = 4 };
+	struct crowd crowds[CROWDS];
+	struct result result;
+	char script[64];
+	uint32_t count = 0;
+
+	(void)state;
+	alarm(STUCK_SECONDS);
+	limits_low(script);
+	start(usual);
+	unlink(script);
+	unsetenv("GPOOLD");
+	for (int i = 0; i < CROWDS; i++) {
+		crowds[i] = crowd_start();
+		count += crowds[i].count;
+	}
+	assert_true(count >= 32 && count < CROWDS * 16);
+	result = poolctl("--dir", harness.directory, "status", NULL);
+	expect(&result, FAILED);
+	expect_text(result.err, "RLIMIT_NOFILE");
+	expect_text(result.err, "256");
+	result_free(&result);
+	/* Who leaves makes room, and whoever comes then is served. */
+	crowd_end(&crowds[0]);
+	pool_is_whole(PAGES);
+	crowds[0] = crowd_start();
+	assert_true(crowds[0].count >= 15);
+	for (int i = 0; i < CROWDS; i++)
+		crowd_end(&crowds[i]);
+	kill_and_await(agent_seen().pid, SIGKILL);
+	agent_seen();
+	pool_is_whole(PAGES);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_a_killed_agent_is_replaced, stop),
+		cmocka_unit_test_teardown(test_an_agent_that_keeps_dying_is_not_given_up, stop),
+		cmocka_unit_test_teardown(test_memory_outlives_the_agent, stop),
+		cmocka_unit_test_teardown(test_a_restart_keeps_the_configuration, stop),
+		cmocka_unit_test_teardown(test_the_front_goes_with_its_agent, stop),
+		cmocka_unit_test(test_a_signal_to_all_stops_in_order),
+		cmocka_unit_test(test_a_missing_module_is_named),
+		cmocka_unit_test_teardown(test_a_mover_has_its_pool_and_nothing_else, stop),
+		/* Last: it gives up a right of this process for good. */
+		cmocka_unit_test_teardown(test_few_descriptors_refuse_sessions_by_name, stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

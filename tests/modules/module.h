@@ -1,0 +1,12 @@
+/*
+ * module.h - modules for tests of the keeper: each file here becomes a shared object that a gpoold is told to load.
+ */
+#ifndef GPOOL_TESTS_MODULE_H
+#define GPOOL_TESTS_MODULE_H
+
+#include "agent/module.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+extern const struct module gpool_module;
+
+#endif

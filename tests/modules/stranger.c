@@ -1,0 +1,8 @@
+/* stranger.c - a shared object that is no module. */
+#include "tests/modules/module.h"
+
+EXPORTED int gpool_stranger(void);
+EXPORTED int gpool_stranger(void)
+{
+	return 1;
+}
