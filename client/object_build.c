@@ -74,7 +74,7 @@ int gpool_object_alloc(struct gpool_object *object, uint32_t page_count, const s
 		object->part_capacity = capacity;
 	}
 	parts_touch(object);
-	error = options ? alloc_request_read(draft->pool, options, 0, &request) : 0;
+	error = options ? alloc_request_read(object->pool, options, 0, &request) : 0;
 	if (!error)
 		error = alloc_block(object->pool, page_count, &request, &block);
 	if (error)
