@@ -31,6 +31,9 @@ int stitch_finish(struct gpool *pool, const struct gpool_block *block);
 int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address);
 
+/* stitch_sweep() - ranges of blocks that are gone are unmapped. False: not all of them could be. */
+bool stitch_sweep(struct gpool *pool);
+
 /* stitch_address() - 0, -ESTALE. */
 int stitch_address(const struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 
