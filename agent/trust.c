@@ -340,6 +340,19 @@ static void let_go_word(struct session *session, uint32_t word, uint64_t mask)
 	}
 }
 
+/* Handles with a page that is lent to the session, of 64: it has them, whatever it says. */
+static uint64_t in_use(const struct session *session, uint32_t word)
+{
+	const struct pool *pool = session->pool;
+	uint32_t per_handle = pool->trust->per_handle;
+	uint64_t mask = 0;
+
+	for (uint32_t page = word * 64 * per_handle; page < (word + 1) * 64 * per_handle && page < pool->page_count; page++)
+		if (page_word_owner(pool_word(pool, page)) == session->id && page_word_state(pool_word(pool, page)) != PAGE_SHARED)
+			mask |= UINT64_C(1) << (page / per_handle % 64);
+	return mask;
+}
+
 void trust_let_go(struct session *session, uint32_t first, uint32_t count)
 {
 	struct pool *pool = session->pool;
@@ -353,7 +366,7 @@ void trust_let_go(struct session *session, uint32_t first, uint32_t count)
 		uint32_t high = first + count - word * 64;
 		uint64_t mask = (high < 64 ? (UINT64_C(1) << high) - 1 : ~UINT64_C(0)) & (~UINT64_C(0) << low);
 
-		let_go_word(session, word, mask);
+		let_go_word(session, word, mask & ~in_use(session, word));
 	}
 	if (!session->silent)
 		return;
