@@ -88,11 +88,13 @@ static int answer_evict(struct exchange *x)
 	leaving = pool->spill->saving_pages;
 	pages = evict_pages(pool, &evict);
 	leaving = pool->spill->saving_pages - leaving;
-	if (pages < request.pages && !request.session && !request.content_types)
-		pages += objects_evict(pool, NULL, OBJECTS_OF_EVERYONE, request.pages - pages);
-	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages - leaving, (unsigned long long)(clock_ns() - begin));
+	pages -= leaving;
+	if (pages + leaving < request.pages && !request.session && !request.content_types)
+		pages += objects_evict(pool, NULL, OBJECTS_OF_EVERYONE, request.pages - pages - leaving);
+	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
 	if (leaving)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %u on their way to be spilled", leaving);
+	pages += leaving;
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
 	return exchange_done(x, pages, text);

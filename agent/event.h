@@ -25,7 +25,7 @@ enum event_kind {
 	EVENT_OBJECT_PUBLISHED,
 	EVENT_OBJECT_DELETED,
 	EVENT_OBJECT_EVICTED,
-	EVENT_ROLE_GRANTED = 15, /* 12 to 14 are of objects */
+	EVENT_ROLE_GRANTED,
 	EVENT_ROLE_FREED,
 	EVENT_TAKEOVER,
 	EVENT_RETIRED = 18, /* pages are out of use: a process of another trust domain may still map them */

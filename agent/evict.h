@@ -88,15 +88,15 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
 /*
- * evict_to_spill() - one block by name, at its worker's own wish: see spill_begin(). Return: 0, also -ESTALE (not there), -EBUSY
- * (pinned, or behind a fence).
- */
-int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const struct spill_asker *asker);
-/*
  * evict_tenant_may_lose() - the tenant rules of README.md: may `victim` lose so many pages, all that it loses for this request, so
  * that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never.
  */
 bool evict_tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages);
+/*
+ * evict_to_spill() - one block by name, at its worker's own wish: see spill_begin(). Return: 0, also -ESTALE (not there), -EBUSY
+ * (pinned, or behind a fence).
+ */
+int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const struct spill_asker *asker);
 /*
  * evict_take_runs() - the extents of a block in pool->runs, whose loss is decided, become free: bits, tags, words. Done again for those that
  * are not yet, when the agent died in it. Returns pages; the caller books them.

@@ -349,7 +349,8 @@ static void make_ours(struct session *session, uint32_t need, uint32_t flags)
 		trust_cancel(pool, session->domain, need - own);
 	own = own_pages(session, flags);
 	wish.pages = beyond(need > own ? need - own : 0, leaving(pool));
-	if (wish.pages)
+	/* Nobody is asked for pages that do not help: they might have to be retired. */
+	if (wish.pages && trust_reach(pool, &wish) >= wish.pages)
 		trust_begin(pool, &wish);
 }
 

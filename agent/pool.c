@@ -136,6 +136,12 @@ void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask)
 	}
 }
 
+/* The owner of a shared page is an object, and may have the number of a session. */
+static bool is_of_session(uint64_t word, uint32_t session)
+{
+	return page_word_owner(word) == session && page_word_state(word) != PAGE_SHARED;
+}
+
 void pool_move(struct pool *pool, uint32_t page, enum page_state state)
 {
 	uint64_t word = pool_word(pool, page);
@@ -167,12 +173,6 @@ uint64_t pool_set_aside(struct pool *pool, uint32_t page)
 	atomic_store_explicit(&pool->segment.pages[page], page_word_make(PAGE_RETIRED, 0, generation), memory_order_seq_cst);
 	crash_point();
 	return generation;
-}
-
-/* The owner of a shared page is an object, and may have the number of a session. */
-static bool is_of_session(uint64_t word, uint32_t session)
-{
-	return page_word_owner(word) == session && page_word_state(word) != PAGE_SHARED;
 }
 
 /* Calls `run` for each maximal run of pages of this session. */
@@ -517,10 +517,10 @@ void pool_destroy(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id])
 			session_end(pool->sessions[id], SESSION_END_STOP);
+	objects_destroy(pool);
 	spill_close(pool);
 	jobs_close(pool);
 	trust_close(pool);
-	objects_destroy(pool);
 	evict_fini(pool);
 	free_runs_fini(&pool->reserved);
 	free_runs_fini(&pool->free);

@@ -28,8 +28,8 @@ struct tenant {
 	uint64_t barren_ns; /* when a scan for its sake last found nothing to evict; see evict.c */
 };
 
-struct spill;
 struct objects;
+struct spill;
 struct trust;
 struct waiter;
 TAILQ_HEAD(waiter_list, waiter);
@@ -57,9 +57,9 @@ struct pool {
 	struct ledger ledger;
 	struct page_run *runs; /* the ledger's: [page_count] of the step at hand */
 	struct evict_state evict;
+	struct objects *objects;
 	struct jobs jobs;
 	struct spill *spill;
-	struct objects *objects;
 	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;

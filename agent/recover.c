@@ -21,14 +21,16 @@
 
 /* ---- sessions ---- */
 
-static const struct held *held_session(const struct pool *pool, uint32_t id)
+/* What the keeper holds of each session: [POOL_SESSIONS], NULL: nothing; NULL: no memory. */
+static const struct held **held_sessions(const struct pool *pool)
 {
 	const struct module_start *start = pool->agent->start;
+	const struct held **by_id = calloc(POOL_SESSIONS, sizeof(*by_id));
 
-	for (uint32_t i = 0; i < start->held_count; i++)
-		if (start->held[i].kind == KEEP_SESSION && start->held[i].pool == pool->index && start->held[i].id == id)
-			return &start->held[i];
-	return NULL;
+	for (uint32_t i = 0; by_id && i < start->held_count; i++)
+		if (start->held[i].kind == KEEP_SESSION && start->held[i].pool == pool->index && start->held[i].id < POOL_SESSIONS)
+			by_id[start->held[i].id] = &start->held[i];
+	return by_id;
 }
 
 /* Ours are duplicates of the keeper's: the worker's end closes with the last of them. */
@@ -40,10 +42,8 @@ static void held_close_here(const struct held *held)
 }
 
 /* One that nobody has heard of, or that was ending: what is left of it ends. */
-static void session_bury(struct pool *pool, uint32_t id)
+static void session_bury(struct pool *pool, uint32_t id, const struct held *held)
 {
-	const struct held *held = held_session(pool, id);
-
 	pool_take_back_of(pool, id);
 	atomic_store_explicit(&pool->segment.sessions[id].state, SESSION_RECORD_NONE, memory_order_release);
 	crash_point();
@@ -54,41 +54,26 @@ static void session_bury(struct pool *pool, uint32_t id)
 		held_close_here(held);
 }
 
-/* Those of which the ledger knows nothing any more, or not yet: the agent died before it had told the keeper. */
-static void held_forget(const struct pool *pool)
-{
-	const struct module_start *start = pool->agent->start;
-
-	for (uint32_t i = 0; i < start->held_count; i++) {
-		const struct held *held = &start->held[i];
-
-		if (held->kind != KEEP_SESSION || held->pool != pool->index || held->id >= POOL_SESSIONS ||
-			atomic_load_explicit(&pool->ledger.sessions[held->id].state, memory_order_acquire) != LEDGER_SESSION_NONE)
-			continue;
-		agent_drop(pool->agent, KEEP_SESSION, pool->index, held->id);
-		held_close_here(held);
-	}
-}
-
 static int sessions_restore(struct pool *pool)
 {
 	uint32_t *leased = calloc(POOL_SESSIONS, sizeof(*leased));
-	int error = 0;
+	const struct held **held = held_sessions(pool);
+	int error = leased && held ? 0 : -ENOMEM;
 
-	if (!leased)
-		return -ENOMEM;
-	held_forget(pool);
-	for (uint32_t page = 0; page < pool->page_count; page++)
+	for (uint32_t page = 0; !error && page < pool->page_count; page++)
 		if (page_word_state(pool_word(pool, page)) != PAGE_SHARED)
 			leased[page_word_owner(pool_word(pool, page))]++;
 	for (uint32_t id = 1; id < POOL_SESSIONS && !error; id++) {
 		uint32_t state = atomic_load_explicit(&pool->ledger.sessions[id].state, memory_order_acquire);
 
-		if (state == LEDGER_SESSION_ADMITTING || state == LEDGER_SESSION_ENDING)
-			session_bury(pool, id);
+		/* NONE, but held: the last agent died between its end and telling the keeper of it. */
+		if (state == LEDGER_SESSION_ADMITTING || state == LEDGER_SESSION_ENDING ||
+			(state == LEDGER_SESSION_NONE && held[id]))
+			session_bury(pool, id, held[id]);
 		else if (state != LEDGER_SESSION_NONE)
-			error = session_restore(pool, id, held_session(pool, id), leased[id]);
+			error = session_restore(pool, id, held[id], leased[id]);
 	}
+	free((void *)held);
 	free(leased);
 	return error;
 }

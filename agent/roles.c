@@ -1,5 +1,6 @@
 #include "agent/roles.h"
 
+#include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/log.h"
 #include "shm/doorbell.h"
@@ -52,7 +53,9 @@ static void standby_join(struct pool *pool, uint32_t index, uint32_t session)
 		return;
 	arrival = atomic_load_explicit(&row->arrivals, memory_order_relaxed) + 1;
 	atomic_store_explicit(&row->arrivals, arrival, memory_order_release);
+	crash_point();
 	atomic_store_explicit(&row->standbys[session], arrival, memory_order_release);
+	crash_point();
 	waiters_add(record_of(pool, index), 1);
 }
 
@@ -61,6 +64,7 @@ static void standby_leave(struct pool *pool, uint32_t index, uint32_t session)
 	if (!waits(pool, index, session))
 		return;
 	atomic_store_explicit(&pool->ledger.roles[index].standbys[session], 0, memory_order_release);
+	crash_point();
 	waiters_add(record_of(pool, index), -1);
 }
 
@@ -98,9 +102,12 @@ static void grant(struct pool *pool, uint32_t index, struct session *session)
 
 	/* seq_cst: a fence is looked at with other words (whose pages are these?), and this is rare. */
 	atomic_store_explicit(&record->token, token_of(record) + 1, memory_order_seq_cst);
+	crash_point();
 	changed(record);
 	atomic_store_explicit(&record->holder, session->id, memory_order_seq_cst);
+	crash_point();
 	standby_leave(pool, index, session->id);
+	crash_point();
 	futex_wake(&record->holder, INT_MAX);
 }
 
@@ -140,6 +147,7 @@ static void vacate(struct pool *pool, uint32_t index, bool died)
 	struct role_record *record = record_of(pool, index);
 
 	atomic_store_explicit(&record->holder, 0, memory_order_seq_cst);
+	crash_point();
 	changed(record);
 	pass_on(pool, index, died);
 }
@@ -180,7 +188,9 @@ static int role_name(struct pool *pool, const char *name, const char *tenant)
 		snprintf(record->name, sizeof(record->name), "%s", name);
 		snprintf(record->tenant, sizeof(record->tenant), "%s", tenant);
 		changed(record);
+		crash_point();
 		atomic_store_explicit(&record->state, ROLE_NAMED, memory_order_release);
+		crash_point();
 		return (int)index;
 	}
 	return -ENOSPC;
@@ -267,6 +277,7 @@ static void take(struct session *session, const char *name, bool wait, struct ms
 		standby_join(pool, (uint32_t)index, session->id);
 	}
 	say_state(session, (uint32_t)index, reply);
+	crash_point();
 }
 
 static void let_go(struct session *session, const struct msg_role_request *request, struct msg_role_reply *reply)
@@ -286,6 +297,7 @@ static void let_go(struct session *session, const struct msg_role_request *reque
 	else
 		vacate(pool, (uint32_t)index, false);
 	say_state(session, (uint32_t)index, reply);
+	crash_point();
 }
 
 void role_serve(struct session *session, const struct msg_role_request *request, struct msg_role_reply *reply)
@@ -350,6 +362,7 @@ void roles_recover(struct pool *pool)
 		if (!atomic_load_explicit(&pool->ledger.roles[index].arrivals, memory_order_relaxed) && !named(record))
 			continue;
 		row_recover(pool, index);
+		crash_point();
 		if (!named(record))
 			continue;
 		if (holder && !pool->sessions[holder])

@@ -661,8 +661,10 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 			"LimitNOFILE= of its unit",
 			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
+	/* Whatever the system said, it was no mistake of the asker: for him something is lacking here. */
 	if (error)
-		return refuse(socket, error, "the agent cannot make a session: %s", strerror(-error));
+		return refuse(socket, error == -EMFILE || error == -ENFILE ? -EMFILE : -ENOMEM, "the agent cannot make a session: %s",
+			strerror(-error));
 	return 0;
 }
 
@@ -677,6 +679,21 @@ static void restore_descriptors(struct session *session, const struct held *held
 		return;
 	}
 	session->pidfd.fd = (int)syscall(SYS_pidfd_open, session->pid, 0);
+}
+
+/*
+ * gpoold itself was started anew and has a new pool segment: who was attached looks at the old one, which nobody writes any more. It
+ * is told that its session is over, and its pages wait for its death, since it may still use them.
+ */
+static void session_leave_behind(struct session *session)
+{
+	if (session->segment.header) {
+		atomic_store_explicit(&session->segment.header->close_error, -EPIPE, memory_order_relaxed);
+		atomic_store_explicit(&session->segment.header->closed, 1, memory_order_release);
+		for (uint32_t i = 0; i < SESSION_REQUESTS; i++)
+			futex_wake(&session->segment.requests[i].state, 1);
+	}
+	ledger_state(session, LEDGER_SESSION_CLOSED);
 }
 
 int session_restore(struct pool *pool, uint32_t id, const struct held *held, uint32_t leased)
@@ -720,6 +737,8 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 		session->state = SESSION_CLOSED;
 		return 0; /* session_resume() finds that it is dead */
 	}
+	if (pool->agent->start->adopted)
+		session_leave_behind(session);
 	if (record->state == LEDGER_SESSION_CLOSED) {
 		session->state = SESSION_CLOSED;
 		agent_unwatch(pool->agent, &session->socket);

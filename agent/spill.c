@@ -118,6 +118,8 @@ static void block_end(struct pool *pool, struct spill_block *block)
 {
 	if (block->phase == SPILL_SAVED)
 		return;
+	for (uint32_t i = 0; i < block->pages; i++)
+		pool->spill->places[block->chain[i]] = (struct spill_place){ .block = NULL };
 	TAILQ_REMOVE(&pool->spill->working, block, working);
 	if (block->phase == SPILL_SAVING && block->session)
 		saving_count(pool, block, -(int64_t)block->pages);
@@ -291,10 +293,10 @@ void spill_job_done(struct pool *pool, const struct mover_result *result)
 	uint32_t to;
 
 	/* The tag is the agent's own, but from a ring that the mover can write it may be anything after a restart. */
-	if (number >= pool->ledger.header->slot_count || !spill->places[number].begun)
+	if (number >= pool->ledger.header->slot_count || !spill->places[number].begun || spill->places[number].done)
 		return;
 	place = &spill->places[number];
-	place->begun = false;
+	place->done = true;
 	place->block->finished++;
 	if (result->error) {
 		pool_count(pool, POOL_COUNT_SPILL_ERRORS, 1);

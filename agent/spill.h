@@ -47,10 +47,10 @@ struct spill_block {
 };
 TAILQ_HEAD(spill_list, spill_block);
 
-/* By slot: whose, and whether a job for it is in the mover's ring. */
+/* By slot: whose, whether a job for it was submitted, and whether its result has come. */
 struct spill_place {
 	struct spill_block *block;
-	bool begun;
+	bool begun, done;
 };
 
 struct spill {

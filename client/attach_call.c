@@ -4,11 +4,9 @@
 #include "proto/codec.h"
 
 #include <poll.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
-	ANSWER_MS = 10000, /* far above a restart of the agent */
 	AGAIN_MS = 200, /* chosen: an agent that restarts takes less, and a repeat costs nothing */
 	ROOM_MS = 1,    /* until a full queue is looked at again, where nothing tells */
 };
@@ -25,7 +23,7 @@ static int time_left(uint64_t end_ns, int most)
 	return (end_ns - now) / 1000000 + 1 < (uint64_t)most ? (int)((end_ns - now) / 1000000 + 1) : most;
 }
 
-static void send_question(struct gpool *pool, const struct attach_question *call, uint64_t end_ns)
+static void send_question(struct gpool *pool, const struct attach_call *call, uint64_t end_ns)
 {
 	int error;
 
@@ -40,7 +38,7 @@ static void send_question(struct gpool *pool, const struct attach_question *call
 }
 
 /* One packet. Bytes of our answer; 0: another's, which came too late. */
-static int take_answer(struct gpool *pool, struct attach_question *call, uint64_t sequence, int wait_ms)
+static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t sequence, int wait_ms)
 {
 	struct msg_envelope envelope;
 	size_t fd_count = 0;
@@ -57,15 +55,7 @@ static int take_answer(struct gpool *pool, struct attach_question *call, uint64_
 	return 0;
 }
 
-/* Another thread's question may take long. */
-static int attach_lock(struct gpool *pool, uint64_t end_ns)
-{
-	struct timespec end = { (time_t)(end_ns / 1000000000), (long)(end_ns % 1000000000) };
-
-	return end_ns ? pthread_mutex_clocklock(&pool->attach_lock, CLOCK_MONOTONIC, &end) : pthread_mutex_lock(&pool->attach_lock);
-}
-
-int attach_question_ask(struct gpool *pool, struct attach_question *call)
+int attach_call(struct gpool *pool, struct attach_call *call)
 {
 	uint64_t end_ns = call->timeout_ms < 0 ? 0 : monotonic_ns() + (uint64_t)call->timeout_ms * 1000000, incarnation, sequence;
 	int length = -EPIPE;
@@ -73,8 +63,7 @@ int attach_question_ask(struct gpool *pool, struct attach_question *call)
 	if (call->length < 0)
 		return call->length;
 	call->fd_count = 0;
-	if (attach_lock(pool, end_ns))
-		return -ETIMEDOUT;
+	pthread_mutex_lock(&pool->attach_lock);
 	sequence = ++pool->attach_sequence;
 	msg_envelope_stamp(call->request, sequence, pool->token);
 	do {
@@ -92,24 +81,4 @@ int attach_question_ask(struct gpool *pool, struct attach_question *call)
 	} while (length == -ETIMEDOUT && time_left(end_ns, AGAIN_MS));
 	pthread_mutex_unlock(&pool->attach_lock);
 	return length == -ECONNRESET ? -EPIPE : length;
-}
-
-int attach_call(struct gpool *pool, uint8_t *request, size_t request_bytes, uint8_t *reply, size_t capacity, int *fds,
-	size_t fd_capacity, size_t *fd_count)
-{
-	struct attach_question question = {
-		.request = request,
-		.length = (int)request_bytes,
-		.fd = -1,
-		.answer = reply,
-		.capacity = capacity,
-		.fds = fds,
-		.fd_capacity = fd_capacity,
-		.timeout_ms = ANSWER_MS,
-	};
-	int length = attach_question_ask(pool, &question);
-
-	if (fd_count)
-		*fd_count = question.fd_count;
-	return length >= 0 || length == -EMFILE ? length : -EPIPE;
 }

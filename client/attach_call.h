@@ -9,7 +9,7 @@
 
 #include "client/pool.h"
 
-struct attach_question {
+struct attach_call {
 	uint8_t *request;       /* encoded; token and number are put in here */
 	int length;             /* as the encoder returned it */
 	int fd;                 /* that goes with it; -1: none */
@@ -21,17 +21,9 @@ struct attach_question {
 };
 
 /*
- * attach_question_ask() - Return: bytes of the answer, or -ETIMEDOUT (it may yet take effect), -EPIPE (the session is over), -EMFILE
+ * attach_call() - Return: bytes of the answer, or -ETIMEDOUT (it may yet take effect), -EPIPE (the session is over), -EMFILE
  * (no room for its descriptors; it may have taken effect), what the encoder said.
  */
-int attach_question_ask(struct gpool *pool, struct attach_question *question);
-
-/*
- * attach_call() - the same for a question without a descriptor, for 10 seconds.
- * Return: length of the answer, or -EPIPE (the session is over, or the agent does not answer: it may have taken effect, or take effect
- * yet), -EMFILE.
- */
-int attach_call(struct gpool *pool, uint8_t *request, size_t request_bytes, uint8_t *reply, size_t capacity, int *fds,
-	size_t fd_capacity, size_t *fd_count);
+int attach_call(struct gpool *pool, struct attach_call *call);
 
 #endif

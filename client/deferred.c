@@ -1,6 +1,7 @@
 /* deferred.c - see deferred.h. */
 #include "client/deferred.h"
 
+#include "client/spill.h"
 #include "client/window.h"
 #include "shm/timeline.h"
 
@@ -262,6 +263,8 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 	if (entry) {
 		list_remove(pool, entry);
 		entry->kind = DEFERRED_NONE;
+		if (entry->block.tag & BLOCK_SPILL)
+			spill_forget(pool, entry->block.tag);
 		/* What the block was freed behind still holds for the agent: it may not evict before that. */
 		again.fence = fence > entry->fence ? fence : entry->fence;
 		block_from_run(cache, entry->block.page, page_count, entry->block.generation, &again, block);

@@ -28,6 +28,9 @@ static void run_to_bits(struct gpool *pool, uint32_t page, uint32_t page_count)
 
 int block_finish(struct gpool *pool, const struct gpool_block *block)
 {
+	/* Not before: those who still pin it find it by the table. */
+	if (block->tag & BLOCK_SPILL)
+		spill_forget(pool, block->tag);
 	if (block->tag & BLOCK_STITCHED)
 		return stitch_finish(pool, block);
 	run_to_bits(pool, block->page, block->page_count);
@@ -36,8 +39,6 @@ int block_finish(struct gpool *pool, const struct gpool_block *block)
 
 static COLD void free_later(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
 {
-	if (block->tag & BLOCK_SPILL)
-		spill_forget(pool, block->tag);
 	/* A pin that is about to fail because of the tag is gone at once. */
 	for (int tries = 0; tries < 64 && pin_count(&pool->session, block->page) > 1; tries++)
 		cpu_relax();

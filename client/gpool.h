@@ -193,7 +193,7 @@ GPOOL_API int gpool_alloc(struct gpool *pool, uint32_t page_count, const struct 
  */
 GPOOL_API int gpool_free(struct gpool *pool, const struct gpool_block *block);
 
-/* gpool_drop() - pin and free in one: ends a block that the caller has not pinned. -ESTALE: freed or evicted already. */
+/* gpool_drop() - pin and free in one: ends a block that the caller has not pinned, a spilled one too. -ESTALE: freed or evicted already. */
 GPOOL_API int gpool_drop(struct gpool *pool, const struct gpool_block *block);
 
 /*
@@ -201,11 +201,19 @@ GPOOL_API int gpool_drop(struct gpool *pool, const struct gpool_block *block);
  *
  * Return: 0, or
  *   -ESTALE     freed or evicted
+ *   -EIO        of a block with GPOOL_ALLOC_SPILL: it could not be read back, or its checksum is wrong. Its content is lost
+ *   -ENOSPC, -EDQUOT  likewise: no pages to bring it back to now. It is still kept
+ *   -ENOMEM     likewise: this process cannot note or map where it comes back to
+ *   -EPIPE      likewise: it is spilled, and the agent is gone
  *   -EINVAL     not the handle of a block, or of one that is prepared and not committed
  *   -ETIMEDOUT  it was on the move for longer than the pool's pin_timeout (100 ms by default)
  *   -ECHILD     after fork()
  *
- * Cost: one atomic, two loads; no system call unless the block is on the move.
+ * A block with GPOOL_ALLOC_SPILL that has left the pool comes back for this, into other pages: the wait is as long as that takes, and
+ * the handle stays good. pin_timeout does not count then. Other blocks' pages may be evicted for it.
+ *
+ * Cost: one atomic, two loads; no system call unless the block is on the move. By the handle of a block that has moved a lock and a
+ * look into a table more, until gpool_relocate().
  */
 GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
 

@@ -74,11 +74,11 @@ static int change_ask(struct gpool *pool, const struct msg_object_change_request
 {
 	struct msg_object_change_reply reply;
 	uint8_t question[MSG_LARGEST_object_change_request], answer[MSG_LARGEST_object_change_reply];
-	struct attach_question call = { .request = question, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = timeout_ms };
+	struct attach_call call = { .request = question, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = timeout_ms };
 	int length;
 
 	call.length = msg_encode_object_change_request(request, 0, NULL, question, sizeof(question));
-	length = attach_question_ask(pool, &call);
+	length = attach_call(pool, &call);
 	if (length < 0)
 		return length;
 	if (msg_decode_object_change_reply(&reply, answer, (size_t)length))
@@ -98,7 +98,7 @@ static int open_ask(struct gpool_object *object, const struct gpool_object_open_
 	};
 	struct msg_object_open_reply reply;
 	uint8_t question[MSG_LARGEST_object_open_request], answer[MSG_LARGEST_object_open_reply];
-	struct attach_question call = {
+	struct attach_call call = {
 		.request = question,
 		.fd = -1,
 		.answer = answer,
@@ -112,7 +112,7 @@ static int open_ask(struct gpool_object *object, const struct gpool_object_open_
 	msg_text_copy(request.name, sizeof(request.name), object->name);
 	msg_text_copy(request.role, sizeof(request.role), object->role);
 	call.length = msg_encode_object_open_request(&request, 0, NULL, question, sizeof(question));
-	length = attach_question_ask(object->pool, &call);
+	length = attach_call(object->pool, &call);
 	if (length < 0)
 		return length;
 	if (msg_decode_object_open_reply(&reply, answer, (size_t)length) || (call.fd_count == 0 && !reply.error)) {

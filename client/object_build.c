@@ -75,6 +75,8 @@ int gpool_object_alloc(struct gpool_object *object, uint32_t page_count, const s
 	}
 	parts_touch(object);
 	error = options ? alloc_request_read(object->pool, options, 0, &request) : 0;
+	/* A part is pinned until it is published, and nobody's block from then on. */
+	request.attributes.flags &= ~(uint32_t)BLOCK_SPILL;
 	if (!error)
 		error = alloc_block(object->pool, page_count, &request, &block);
 	if (error)
@@ -304,13 +306,13 @@ static int publish_ask(struct gpool_object *object, int fd)
 	};
 	struct msg_object_publish_reply reply;
 	uint8_t question[MSG_LARGEST_object_publish_request], answer[MSG_LARGEST_object_publish_reply];
-	struct attach_question call = { .request = question, .fd = fd, .answer = answer, .capacity = sizeof(answer), .timeout_ms = -1 };
+	struct attach_call call = { .request = question, .fd = fd, .answer = answer, .capacity = sizeof(answer), .timeout_ms = -1 };
 	int length;
 
 	msg_text_copy(request.name, sizeof(request.name), object->name);
 	msg_text_copy(request.role, sizeof(request.role), object->role);
 	call.length = msg_encode_object_publish_request(&request, 0, NULL, question, sizeof(question));
-	length = attach_question_ask(object->pool, &call);
+	length = attach_call(object->pool, &call);
 	if (length < 0)
 		return length;
 	if (msg_decode_object_publish_reply(&reply, answer, (size_t)length))

@@ -188,11 +188,15 @@ int gpool_unpin(struct gpool *pool, const struct gpool_block *block)
 /* Says that a block is used, which brings none back. */
 static COLD int touch_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
+	const struct thread_cache *cache = thread_cache_of(pool);
+
 	*place = *block;
 	if (error == -EAGAIN)
 		error = pin_wait(pool, block);
 	if (error == -ESTALE && !spill_where(pool, block, place))
 		error = pin_at(pool, place);
+	if (error == -ESTALE && cache)
+		stat_add(cache, &cache->stats->stale_pins);
 	if (error)
 		deferred_sweep(pool);
 	return error;

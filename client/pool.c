@@ -375,12 +375,14 @@ static void detach(struct gpool *pool)
 {
 	const struct msg_detach_request request = { 0 };
 	uint8_t buffer[MSG_LARGEST_detach_request], reply[MSG_LARGEST_detach_reply];
+	struct attach_call call = { .request = buffer, .fd = -1, .answer = reply, .capacity = sizeof(reply), .timeout_ms = DETACH_MS };
 	int length = msg_encode_detach_request(&request, 0, pool->token, buffer, sizeof(buffer));
 
 	if (length < 0)
 		return;
+	call.length = length;
 	if (pool->header && pool->session.header)
-		attach_call(pool, buffer, (size_t)length, reply, sizeof(reply), NULL, 0, NULL);
+		attach_call(pool, &call);
 	else if (attach_send(pool->socket, buffer, (size_t)length, NULL, 0) == 0)
 		attach_receive(pool->socket, reply, sizeof(reply), NULL, 0, NULL, DETACH_MS);
 }

@@ -83,9 +83,9 @@ struct gpool {
 	struct stitches *stitches;
 	struct streams *streams;
 	struct spans *spans;
-	struct spills *spills;
 	pthread_mutex_t objects_lock;
 	struct gpool_object *objects; /* all handles of this process */
+	struct spills *spills;
 	struct gpu *gpu; /* NULL for a session that only reads */
 	uint32_t capabilities;
 	uint64_t calls_at_open;
@@ -94,7 +94,7 @@ struct gpool {
 	int doorbell;
 	uint8_t token[MSG_TOKEN_BYTES];
 	pthread_mutex_t attach_lock;
-	uint64_t attach_sequence; /* of the last question that carried a number */
+	uint64_t attach_sequence; /* of the last question */
 	pthread_mutex_t roles_lock;
 	struct role_claim *roles; /* roles that this process holds or waits for */
 

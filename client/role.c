@@ -14,7 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOK_MS = 500 }; /* between two looks of a standby whether the agent has ended its session */
+enum {
+	ANSWER_MS = 10000, /* far above a restart of the agent */
+	LOOK_MS = 500,     /* between two looks of a standby whether the agent has ended its session */
+};
 
 enum { VERB_TAKE, VERB_WAIT, VERB_WITHDRAW, VERB_RELEASE };
 enum { STANDING_NEITHER, STANDING_HOLDER, STANDING_STANDBY };
@@ -112,13 +115,14 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 {
 	struct msg_role_request request = { .verb = verb, .token = token };
 	uint8_t bytes[MSG_LARGEST_role_request], answer[MSG_LARGEST_role_reply];
+	struct attach_call call = { .request = bytes, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = ANSWER_MS };
 	int length;
 
 	strcpy(request.name, name);
-	length = msg_encode_role_request(&request, 0, pool->token, bytes, sizeof(bytes));
-	if (length < 0)
+	call.length = msg_encode_role_request(&request, 0, NULL, bytes, sizeof(bytes));
+	if (call.length < 0)
 		return -EINVAL; /* not clean text */
-	length = attach_call(pool, bytes, (size_t)length, answer, sizeof(answer), NULL, 0, NULL);
+	length = attach_call(pool, &call);
 	if (length < 0)
 		return -EPIPE;
 	if (msg_decode_role_reply(reply, answer, (size_t)length) || reply->index >= POOL_ROLES)

@@ -4,8 +4,11 @@
 #include "client/refill.h"
 #include "client/stitch.h"
 
+#include <poll.h>
 #include <search.h>
 #include <stdlib.h>
+
+enum { ON_ITS_WAY_MS = 1 }; /* between two looks at a block that is being moved: about as long as a page takes */
 
 /* Where a block is that has moved. */
 struct moved {
@@ -160,8 +163,11 @@ static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *targ
 {
 	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
 	uint32_t page_count;
-	int error = saved_ask(pool, tag, &page_count);
+	int error;
 
+	/* A restore that was given up before still writes to its pages. */
+	while ((error = saved_ask(pool, tag, &page_count)) == -EBUSY && !pool_gone(pool))
+		poll(NULL, 0, ON_ITS_WAY_MS);
 	if (!error)
 		error = target_alloc(pool, tag, page_count, target);
 	if (error)
@@ -184,6 +190,12 @@ static int pin_patiently(struct gpool *pool, const struct gpool_block *block, in
 	return error;
 }
 
+/* Freed, and others still pin it: it is theirs to the end, and nobody's who comes now. */
+static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
+{
+	return atomic_load_explicit(&block_entry(pool, place->page)->tag, memory_order_acquire) == (place->tag | BLOCK_DYING);
+}
+
 int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
 	struct spills *spills = pool->spills;
@@ -191,14 +203,14 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 
 	*place = *block;
 	error = pin_patiently(pool, block, error);
-	if (error != -ESTALE)
+	if (error != -ESTALE || dying_at(pool, block))
 		return error;
 	pthread_mutex_lock(&spills->lock);
 	while ((moved = moved_settled(spills, block->tag)) && moved->known) {
 		*place = moved->place;
 		pthread_mutex_unlock(&spills->lock);
 		error = pin_patiently(pool, place, pin_at(pool, place));
-		if (error != -ESTALE)
+		if (error != -ESTALE || dying_at(pool, place))
 			return error;
 		pthread_mutex_lock(&spills->lock);
 		/* Nobody has moved it meanwhile: then it is our turn. */
@@ -235,7 +247,7 @@ static int discard(struct gpool *pool, uint64_t tag)
 	return lease_ask(pool, &ask);
 }
 
-int spill_drop(struct gpool *pool, const struct gpool_block *block)
+static int drop_once(struct gpool *pool, const struct gpool_block *block)
 {
 	struct spills *spills = pool->spills;
 	struct gpool_block place = *block;
@@ -254,11 +266,11 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block)
 		if (known)
 			error = pin_patiently(pool, &place, pin_at(pool, &place));
 	}
-	if (error == -ESTALE) {
+	if (error == -ESTALE && !dying_at(pool, &place)) {
 		error = discard(pool, block->tag);
 		if (!error)
 			spill_forget(pool, block->tag);
-		return error == -EBUSY ? -EAGAIN : error;
+		return error;
 	}
 	if (error)
 		return error;
@@ -267,6 +279,16 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block)
 	if (error)
 		gpool_unpin(pool, &place);
 	return error;
+}
+
+/* -EBUSY: it is on its way, which ends by itself; nothing tells this process when. */
+int spill_drop(struct gpool *pool, const struct gpool_block *block)
+{
+	int error;
+
+	while ((error = drop_once(pool, block)) == -EBUSY && !pool_gone(pool))
+		poll(NULL, 0, ON_ITS_WAY_MS);
+	return error == -EBUSY ? -EPIPE : error;
 }
 
 int spill_now(struct gpool *pool, const struct gpool_block *block)

@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+enum { HANDLES_REPLY_MS = 10000 }; /* chosen: an agent that restarts is back long before */
+
 /* Handles that lie one after the other behind one descriptor, which is kept: importing all of them at once would take long. */
 struct handle_source {
 	struct handle_source *next;
@@ -188,16 +190,24 @@ static bool entry_fits(const struct window *window, const struct msg_handle_entr
 static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *buffer, struct msg_handles_reply *reply)
 {
 	struct msg_handles_request request = { .first = *at, .count = end - *at };
-	uint8_t request_bytes[MSG_LARGEST_handles_request];
+	uint8_t question[MSG_LARGEST_handles_request];
 	int fds[ATTACH_FDS_MAX], length, error;
-	size_t fd_count = 0;
+	struct attach_call call = {
+		.request = question,
+		.length = msg_encode_handles_request(&request, 0, NULL, question, sizeof(question)),
+		.fd = -1,
+		.answer = buffer,
+		.capacity = MSG_LARGEST_handles_reply,
+		.fds = fds,
+		.fd_capacity = ATTACH_FDS_MAX,
+		.timeout_ms = HANDLES_REPLY_MS,
+	};
+	size_t fd_count;
 
-	length = msg_encode_handles_request(&request, 0, pool->token, request_bytes, sizeof(request_bytes));
+	length = attach_call(pool, &call);
 	if (length < 0)
 		return length;
-	length = attach_call(pool, request_bytes, (size_t)length, buffer, MSG_LARGEST_handles_reply, fds, ATTACH_FDS_MAX, &fd_count);
-	if (length < 0)
-		return length;
+	fd_count = call.fd_count;
 	error = msg_decode_handles_reply(reply, buffer, (size_t)length);
 	if (!error)
 		error = reply->error;

@@ -60,6 +60,7 @@ static void handle_packet(const uint8_t *packet, size_t length)
 	struct msg_attach_request attach;
 	struct msg_handles_request handles;
 	struct msg_detach_request detach;
+	struct msg_role_request role;
 
 	if (msg_envelope_read(&envelope, packet, length) < 0)
 		return;
@@ -77,6 +78,10 @@ static void handle_packet(const uint8_t *packet, size_t length)
 	case MSG_TYPE_handles_request:
 		if (msg_decode_handles_request(&handles, packet, length) == 0)
 			demand(length == MSG_LARGEST_handles_request);
+		break;
+	case MSG_TYPE_role_request:
+		if (msg_decode_role_request(&role, packet, length) == 0)
+			demand_text(role.name, sizeof(role.name));
 		break;
 	case MSG_TYPE_detach_request:
 		if (msg_decode_detach_request(&detach, packet, length) == 0)

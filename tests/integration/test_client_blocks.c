@@ -161,8 +161,6 @@ static void test_alloc_refuses_bad_arguments(void **state)
 	assert_int_equal(gpool_alloc(pool, PAGES + 1, NULL, &block), -EINVAL);
 	options.flags = 1u << 5;
 	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
-	options.flags = GPOOL_ALLOC_SPILL;
-	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EOPNOTSUPP);
 	options.flags = 0;
 	options.content = GPOOL_CONTENTS;
 	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);

@@ -8,15 +8,13 @@
  *
  * $GPOOL_CRASH_STRIDE tries every so many-th point only.
  */
-#include "tests/integration/life.h"
+#include "shm/pool_segment.h"
+#include "tests/integration/crash_points.h"
 
 #include <errno.h>
-#include <stdatomic.h>
-#include <sys/mman.h>
 
-enum { BLOCKS = 24, WORDS = 64, DEATHS_OF_ONE = 16, HIGH = 200 };
+enum { BLOCKS = 24, WORDS = 64, HIGH = 200 };
 
-static _Atomic int64_t *countdown;
 static uint32_t page_bytes;
 
 /* ---- contents ---- */
@@ -131,45 +129,6 @@ static void books_balance(void)
 	AWAIT(harness_check(&harness) == 0);
 }
 
-/* .../tests/crash/gpoold-agent.so, beside the test program. */
-static const char *module_path(void)
-{
-	static char path[512];
-	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 32);
-
-	assert_true(length > 0);
-	path[length] = '\0';
-	strcpy(strrchr(path, '/'), "/crash/gpoold-agent.so");
-	return path;
-}
-
-static int crash_start(void **state)
-{
-	static char path[] = "/tmp/gpool-crash-XXXXXX";
-	const char *arguments[] = {"--module", module_path(), "--pool", POOL, QUIET, "--set", "lease.initial_pages=4", "--set",
-		"lease.batch_pages=4", NULL};
-
-	if (!countdown) {
-		int fd = mkstemp(path);
-
-		assert_true(fd >= 0 && ftruncate(fd, sizeof(*countdown)) == 0);
-		countdown = mmap(NULL, sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		assert_ptr_not_equal(countdown, MAP_FAILED);
-		close(fd);
-		setenv("GPOOL_CRASH_FILE", path, 1);
-	}
-	start(arguments);
-	(void)state;
-	return 0;
-}
-
-/* The keeper takes its time with an agent that dies too often. */
-static void another_gpoold(void)
-{
-	assert_int_equal(stop(NULL), 0);
-	crash_start(NULL);
-}
-
 static void play(const struct scenario *scenario)
 {
 	const char *stride_text = getenv("GPOOL_CRASH_STRIDE");
@@ -179,8 +138,7 @@ static void play(const struct scenario *scenario)
 
 	for (at = 1; left == 0; at += stride > 0 ? stride : 1) {
 		alarm(STUCK_SECONDS);
-		if (deaths % DEATHS_OF_ONE == DEATHS_OF_ONE - 1)
-			another_gpoold();
+		crash_another(deaths);
 		scenario->prepare();
 		atomic_store(countdown, at);
 		scenario->act();
@@ -344,11 +302,6 @@ static void test_refusal(void **state)
 
 /* ---- spilled blocks ---- */
 
-static uint64_t counted(enum pool_counter which)
-{
-	return atomic_load(&pool_view(admin)->header->counters[which]);
-}
-
 static void may_be_spilled(void)
 {
 	worker_open(&first, "first");
@@ -361,12 +314,8 @@ static void may_be_spilled(void)
 /* All of them, and none is on its way any more. */
 static void spill_out(void)
 {
-	uint64_t before = counted(POOL_COUNT_SPILLED_PAGES);
-
-	AWAIT(counted(POOL_COUNT_SPILLED_PAGES) - before >= 6 ||
-		(harness_evict(&harness, gpool_session(first.pool), PAGES), counted(POOL_COUNT_SPILLED_PAGES) - before >= 6) ||
-		harness_free_pages(&harness) == PAGES);
-	AWAIT(atomic_load(&pool_view(admin)->header->state_pages[PAGE_MOVING]) == 0);
+	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES), status()->pools[0].spill_memory_bytes == 6 * page_bytes &&
+		status()->pools[0].moving_pages == 0));
 }
 
 static void test_spill(void **state)
@@ -505,11 +454,10 @@ static void test_quarantine(void **state)
 
 /* ---- */
 
-static int crash_stop(void **state)
+static int end(void **state)
 {
-	atomic_store(countdown, 0);
-	unlink(getenv("GPOOL_CRASH_FILE"));
-	return stop(state);
+	crash_stop(NULL);
+	return crash_end(state);
 }
 
 int main(int argc, char **argv)
@@ -530,5 +478,5 @@ int main(int argc, char **argv)
 
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
-	return cmocka_run_group_tests(tests, crash_start, crash_stop);
+	return cmocka_run_group_tests(tests, crash_start, end);
 }

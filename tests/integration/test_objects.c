@@ -718,6 +718,66 @@ static void test_mutable(void **state)
 	assert_int_equal(gpool_object_close(other), 0);
 }
 
+static void trainer(struct gpool *own, int in, int out)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *object;
+	struct gpool_role role;
+	uint64_t version;
+
+	if (gpool_role_acquire(own, "trainer", 0, &role))
+		_exit(1);
+	options.memory_class = GPOOL_OBJECT_MUTABLE;
+	options.role = "trainer";
+	options.role_token = role.token;
+	assert_int_equal(gpool_object_create(own, "trained", &options, &object), 0);
+	add(object, 3, 1);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	tell(out);
+	await(in);
+}
+
+/* Who takes over the role of a dead writer may go on writing; nobody else, and never two. */
+static void test_adopted_by_its_role(void **state)
+{
+	struct gpool_object_open_options adopt = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
+	struct gpool_object_info info = { .size = sizeof(info) };
+	struct process writer = spawn(trainer);
+	struct gpool *other = harness_open(&harness);
+	struct gpool_object *object, *again;
+	struct gpool_role role, unrelated;
+
+	(void)state;
+	hear(&writer);
+	assert_int_equal(gpool_role_acquire(other, "unrelated", 0, &unrelated), 0);
+	adopt.flags = GPOOL_OBJECT_ADOPT;
+	adopt.role = "unrelated";
+	adopt.role_token = unrelated.token;
+	assert_int_equal(gpool_object_open(other, "trained", &adopt, &object), -EPERM);
+	kill_it(&writer);
+	assert_int_equal(gpool_role_acquire(pool, "trainer", WAIT_MS, &role), 0);
+	adopt.role = "trainer";
+	adopt.role_token = role.token - 1;
+	assert_int_equal(gpool_object_open(pool, "trained", &adopt, &object), -ESTALE);
+	adopt.role_token = role.token;
+	assert_int_equal(gpool_object_open(other, "trained", &adopt, &object), -ESTALE);
+	assert_int_equal(gpool_object_open(pool, "trained", &adopt, &object), 0);
+	assert_true(filled(object, 0, 1));
+	fill(object, 0, 2);
+	assert_int_equal(gpool_object_info(object, &info), 0);
+	assert_int_equal(info.writer, gpool_session(pool));
+	/* The role may pass on; the writer stays the writer until it closes the object. */
+	assert_int_equal(gpool_role_release(pool, &role), 0);
+	assert_int_equal(gpool_role_acquire(other, "trainer", 0, &role), 0);
+	adopt.role_token = role.token;
+	assert_int_equal(gpool_object_open(other, "trained", &adopt, &again), -EBUSY);
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_int_equal(gpool_object_open(other, "trained", &adopt, &again), 0);
+	assert_true(filled(again, 0, 2));
+	fill(again, 0, 3);
+	gpool_close(other);
+}
+
 static void test_stale_role(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -1106,7 +1166,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(arguments), TEST(outlives_its_writer), TEST(layout_hash), TEST(reader_keeps_its_version), TEST(unpublished_work_vanishes),
 		TEST(killed_around_publish), TEST(dead_readers_let_go), TEST(deleted_while_mapped), TEST(expected_version), TEST(two_writers),
-		TEST(read_only), TEST(pages_come_back_writable), TEST(busy), TEST(mutable), TEST(stale_role), TEST(ephemeral_makes_room_in_a_row), TEST(ephemeral_of_a_full_tenant),
+		TEST(read_only), TEST(pages_come_back_writable), TEST(busy), TEST(mutable), TEST(adopted_by_its_role), TEST(stale_role), TEST(ephemeral_makes_room_in_a_row), TEST(ephemeral_of_a_full_tenant),
 		TEST(many), TEST(who_may_delete), TEST(repeats), TEST(lies), TEST(stitched), TEST(ephemeral_is_evicted),
 	};
 	size_t count = sizeof(tests) / sizeof(tests[0]);

@@ -15,6 +15,7 @@
 #include "tests/lib/harness.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -25,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -314,7 +316,8 @@ static void test_death_passes_it_on(void **state)
 	}
 	actor_kill(&first);
 	took_over(&second, first.role.token);
-	assert_int_equal(takeovers(), 1);
+	/* The agent counts behind the grant. */
+	AWAIT(takeovers() == 1);
 	assert_int_equal(atomic_load(&record_of("main")->takeovers), 1);
 	do
 		assert_int_equal(gpool_event_next(admin, ANSWER_MS, &event), 0);
@@ -333,7 +336,118 @@ static void test_death_passes_it_on(void **state)
 	actor_end(&second);
 }
 
+/* ---- what the dead leave ---- */
+
+/* In a thread, so that the test itself has the session that waits. */
+static void *acquire_in_thread(void *pool)
+{
+	struct gpool_role role;
+
+	return (void *)(intptr_t)gpool_role_acquire(pool, "main", -1, &role);
+}
+
+enum { KV_PAGES = 3, KV_WORD = 0x600dcafe };
+
+static uint32_t *kv_of(struct gpool_object *object)
+{
+	uint64_t address, bytes;
+
+	if (gpool_object_address(object, 0, &address, &bytes))
+		return NULL;
+	return (uint32_t *)(uintptr_t)address;
+}
+
+/* Holds the role, publishes what it writes, says so, and waits for its end. */
+static _Noreturn void engine_main(int channel)
+{
+	struct gpool_object_options how = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_object *object;
+	struct answer answer;
+	struct gpool *pool;
+	uint64_t version;
+	uint32_t index;
+
+	options.magazine = 1;
+	answer.result = gpool_open(&options, &pool);
+	if (!answer.result)
+		answer.result = gpool_role_acquire(pool, "main", 0, &answer.role);
+	how.memory_class = GPOOL_OBJECT_MUTABLE;
+	how.role = "main";
+	how.role_token = answer.role.token;
+	if (!answer.result)
+		answer.result = gpool_object_create(pool, "kv", &how, &object);
+	if (!answer.result)
+		answer.result = gpool_object_alloc(object, KV_PAGES, NULL, &index);
+	if (!answer.result)
+		answer.result = gpool_object_publish(object, &version);
+	/* Written after its publication, as an engine fills its cache. */
+	if (!answer.result)
+		kv_of(object)[1] = KV_WORD;
+	if (write(channel, &answer, sizeof(answer)) == sizeof(answer))
+		for (;;)
+			pause();
+	_exit(1);
+}
+
+static void test_a_standby_adopts_the_kv_of_the_dead(void **state)
+{
+	struct gpool_object_open_options adopt = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
+	struct actor engine = { .session = 0 };
+	struct gpool_object *object;
+	struct gpool *standby, *other;
+	struct gpool_role role;
+	struct answer answer;
+	pthread_t thread;
+	void *result;
+	int ends[2];
+
+	(void)state;
+	start(quiet);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	fflush(stdout);
+	engine.pid = fork();
+	assert_true(engine.pid >= 0);
+	if (engine.pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		engine_main(ends[1]);
+	}
+	close(ends[1]);
+	engine.channel = ends[0];
+	answer = heard(&engine);
+	assert_int_equal(answer.result, 0);
+	standby = open_worker();
+	other = open_worker();
+
+	/* While it lives, and with its token, nobody adopts: the token is good for its own session alone. */
+	adopt.flags = GPOOL_OBJECT_ADOPT;
+	adopt.role = "main";
+	adopt.role_token = answer.role.token;
+	assert_int_equal(gpool_object_open(standby, "kv", &adopt, &object), -ESTALE);
+	assert_int_equal(pthread_create(&thread, NULL, acquire_in_thread, standby), 0);
+	AWAIT(waiters() == 1);
+	actor_kill(&engine);
+	assert_int_equal(pthread_join(thread, &result), 0);
+	assert_int_equal((int)(intptr_t)result, 0);
+
+	/* With the role comes what the dead has left, at once: no wait, no other writer, as it was. */
+	assert_int_equal(gpool_role_get(standby, "main", &role.session, &role.token), 0);
+	assert_int_equal(role.session, gpool_session(standby));
+	assert_true(role.token > answer.role.token);
+	assert_int_equal(gpool_object_open(standby, "kv", &adopt, &object), -ESTALE);
+	adopt.role_token = role.token;
+	assert_int_equal(gpool_object_open(other, "kv", &adopt, &object), -ESTALE);
+	assert_int_equal(gpool_object_open(standby, "kv", &adopt, &object), 0);
+	assert_int_equal(kv_of(object)[1], KV_WORD);
+	kv_of(object)[2] = KV_WORD;
+	assert_int_equal(gpool_object_close(object), 0);
+	gpool_close(standby);
+	gpool_close(other);
+	actor_end(&engine);
+}
+
 /* ---- not dead enough ---- */
+
 
 static void test_a_stopped_holder_keeps_it(void **state)
 {
@@ -466,17 +580,9 @@ static void test_standbys_in_order_of_arrival(void **state)
 		token = actors[next].role.token;
 		at = next;
 	}
-	assert_int_equal(takeovers(), ACTORS - 2);
+	AWAIT(takeovers() == ACTORS - 2);
 	for (int i = 0; i < ACTORS; i++)
 		actor_end(&actors[i]);
-}
-
-/* In a thread, so that the test itself can end the connection that is waited on. */
-static void *acquire_in_thread(void *pool)
-{
-	struct gpool_role role;
-
-	return (void *)(intptr_t)gpool_role_acquire(pool, "main", -1, &role);
 }
 
 static void test_a_closed_standby_waits_for_nothing(void **state)
@@ -579,6 +685,58 @@ static void test_time_out_and_grant_may_cross(void **state)
 	assert_int_equal(waiters(), 0);
 	for (int i = 0; i < THREADS; i++)
 		gpool_close(pools[i]);
+}
+
+static bool unread(const struct gpool *pool)
+{
+	int bytes = 0;
+
+	return ioctl(pool->socket, SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
+static void *acquire_for_a_moment(void *pool)
+{
+	struct gpool_role role;
+
+	return (void *)(intptr_t)gpool_role_acquire(pool, "main", 200, &role);
+}
+
+/* The same for certain: both lie before the agent, the release first, when it reads on. */
+static void test_time_out_and_grant_do_cross(void **state)
+{
+	struct msg_role_request request = { .verb = 3, .name = "main" };
+	uint8_t bytes[MSG_LARGEST_role_request];
+	struct gpool *first, *second;
+	struct gpool_role role;
+	pthread_t thread;
+	pid_t agent_pid;
+	void *result;
+	int length;
+
+	(void)state;
+	start(quiet);
+	agent_pid = (pid_t)status()->agent_pid;
+	first = open_worker();
+	second = open_worker();
+	assert_int_equal(gpool_role_acquire(first, "main", 0, &role), 0);
+	request.token = role.token;
+	length = msg_encode_role_request(&request, 1, NULL, bytes, sizeof(bytes));
+	assert_int_equal(pthread_create(&thread, NULL, acquire_for_a_moment, second), 0);
+	AWAIT(waiters() == 1);
+	assert_true(agent_pid > 1);
+	assert_int_equal(kill(agent_pid, SIGSTOP), 0);
+	/* It may just have read a withdrawal; then there was nothing to cross, and all is as it should be. */
+	assert_int_equal(attach_send(first->socket, bytes, (size_t)length, NULL, 0), 0);
+	AWAIT(unread(second) || waiters() == 0);
+	assert_int_equal(kill(agent_pid, SIGCONT), 0);
+	assert_int_equal(pthread_join(thread, &result), 0);
+	AWAIT(!unread(first));
+	if ((int)(intptr_t)result == 0)
+		assert_int_equal(holder(), gpool_session(second));
+	else
+		assert_int_not_equal(holder(), gpool_session(second));
+	gpool_close(first);
+	gpool_close(second);
 }
 
 /* ---- a crowd ---- */
@@ -928,6 +1086,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_take_and_give_back, stop),
 		cmocka_unit_test_teardown(test_release_passes_it_on, stop),
 		cmocka_unit_test_teardown(test_death_passes_it_on, stop),
+		cmocka_unit_test_teardown(test_a_standby_adopts_the_kv_of_the_dead, stop),
 		cmocka_unit_test_teardown(test_a_stopped_holder_keeps_it, stop),
 		cmocka_unit_test_teardown(test_a_closed_connection_keeps_it, stop),
 		cmocka_unit_test_teardown(test_a_child_keeps_nothing, stop),
@@ -936,6 +1095,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_a_closed_standby_waits_for_nothing, stop),
 		cmocka_unit_test_teardown(test_two_threads_are_one_session, stop),
 		cmocka_unit_test_teardown(test_time_out_and_grant_may_cross, stop),
+		cmocka_unit_test_teardown(test_time_out_and_grant_do_cross, stop),
 		cmocka_unit_test_teardown(test_never_two_holders, stop),
 		cmocka_unit_test_teardown(test_names_and_places, stop),
 		cmocka_unit_test_teardown(test_a_role_is_of_one_tenant, stop),

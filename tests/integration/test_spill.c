@@ -578,6 +578,7 @@ struct pinner {
 	struct gpool *pool;
 	const struct gpool_block *blocks;
 	uint32_t count, rounds, seed;
+	_Atomic bool stop;
 	uint64_t wrong;
 	int error;
 };
@@ -586,7 +587,7 @@ static void *pinner_main(void *argument)
 {
 	struct pinner *pinner = argument;
 
-	for (uint32_t i = 0; i < pinner->rounds && !pinner->error; i++) {
+	for (uint32_t i = 0; i < pinner->rounds && !pinner->error && !atomic_load(&pinner->stop); i++) {
 		uint32_t which = (pinner->seed = pinner->seed * 1664525 + 1013904223) >> 8;
 		const struct gpool_block *block = &pinner->blocks[which % pinner->count];
 		uint64_t address;
@@ -615,7 +616,11 @@ static void many_pinners(struct gpool *pool, const struct gpool_block *blocks, u
 	struct pinner pinners[4] = {{0}};
 
 	for (uint32_t i = 0; i < 4; i++) {
-		pinners[i] = (struct pinner){.pool = pool, .blocks = blocks, .count = count, .rounds = rounds, .seed = i + 1};
+		pinners[i].pool = pool;
+		pinners[i].blocks = blocks;
+		pinners[i].count = count;
+		pinners[i].rounds = rounds;
+		pinners[i].seed = i + 1;
 		assert_int_equal(pthread_create(&pinners[i].thread, NULL, pinner_main, &pinners[i]), 0);
 	}
 	for (int kills = 0; victim && kills < 20; kills++) {
@@ -627,6 +632,7 @@ static void many_pinners(struct gpool *pool, const struct gpool_block *blocks, u
 		kill(pid, SIGKILL);
 	}
 	for (uint32_t i = 0; i < 4; i++) {
+		atomic_store(&pinners[i].stop, victim != NULL);
 		if (!victim)
 			harness_evict(&harness, 0, 16);
 		assert_int_equal(pthread_join(pinners[i].thread, NULL), 0);
@@ -681,7 +687,7 @@ static void killed(const char *victim)
 	pool = open_worker();
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		blocks[i] = made(pool, 1 + i % 4, i);
-	many_pinners(pool, blocks, BLOCKS, 2000, victim);
+	many_pinners(pool, blocks, BLOCKS, UINT32_MAX, victim);
 	for (uint32_t i = 0; i < BLOCKS; i++)
 		read_back(pool, &blocks[i], i);
 	gpool_close(pool);
@@ -700,7 +706,7 @@ static void test_agent_killed(void **state)
 	killed("gpoold-agent");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_content_comes_back_elsewhere, stop),
@@ -724,5 +730,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_agent_killed, stop),
 	};
 
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,6 +102,39 @@ static void test_the_same_version_is_taken(void **state)
 	assert_false(log_has("agent ended"));
 }
 
+/* Workers of before do not notice: what they have stays, and the new agent gives them more. */
+static void test_workers_stay_attached(void **state)
+{
+	struct gpool_block kept, more;
+	struct agent_seen before, after;
+	struct result result;
+	struct gpool *pool;
+	uint64_t address;
+
+	(void)state;
+	start();
+	pool = harness_open(&harness);
+	assert_int_equal(gpool_alloc(pool, 8, NULL, &kept), 0);
+	assert_int_equal(gpool_address(pool, &kept, &address), 0);
+	memset((void *)(uintptr_t)address, 0x5a, 8 * (size_t)gpool_page_bytes(pool));
+	for (int i = 0; i < 3; i++) {
+		before = agent_seen();
+		install("../gpoold-agent.so", module);
+		result = upgrade();
+		expect(&result, OK);
+		result_free(&result);
+		assert_int_equal(gpool_alloc(pool, PAGES / 2, NULL, &more), 0);
+		assert_int_equal(gpool_free(pool, &more), 0);
+		after = agent_seen();
+		assert_int_not_equal(after.pid, before.pid);
+		for (size_t at = 0; at < 8 * (size_t)gpool_page_bytes(pool); at += 4096)
+			assert_int_equal(((uint8_t *)(uintptr_t)address)[at], 0x5a);
+	}
+	assert_int_equal(gpool_free(pool, &kept), 0);
+	gpool_close(pool);
+	pool_is_whole(PAGES);
+}
+
 /* Only an upgrade brings other code: who is started again runs what its predecessor ran, whatever the file is by now. */
 static void test_a_restart_is_no_upgrade(void **state)
 {
@@ -188,6 +221,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_the_same_version_is_taken, stop_and_remove),
+		cmocka_unit_test_teardown(test_workers_stay_attached, stop_and_remove),
 		cmocka_unit_test_teardown(test_a_restart_is_no_upgrade, stop_and_remove),
 		cmocka_unit_test_teardown(test_what_does_not_fit_is_refused, stop_and_remove),
 		cmocka_unit_test_teardown(test_one_that_does_not_serve_is_undone, stop_and_remove),

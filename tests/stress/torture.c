@@ -286,6 +286,8 @@ static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 		tormentor->kills, tormentor->stops, atomic_load(&header->counters[POOL_COUNT_EVICTIONS]),
 		atomic_load(&header->counters[POOL_COUNT_EVICTED_PAGES]), atomic_load(&header->counters[POOL_COUNT_RECLAIMS]),
 		atomic_load(&header->counters[POOL_COUNT_REFILLS]), atomic_load(&header->counters[POOL_COUNT_DEATHS]));
+	printf("%" PRIu64 " pages spilled, %" PRIu64 " restored, %" PRIu64 " lost\n", atomic_load(&header->counters[POOL_COUNT_SPILLED_PAGES]),
+		atomic_load(&header->counters[POOL_COUNT_RESTORED_PAGES]), atomic_load(&header->counters[POOL_COUNT_SPILL_ERRORS]));
 	printf("%" PRIu64 " allocations of %" PRIu64 " pages, %" PRIu64 " refused; %" PRIu64 " contents and %" PRIu64
 	       " bytes verified, %" PRIu64 " stale, %" PRIu64 " late\n",
 		c->allocations, c->pages, c->refusals, c->verified, c->verified_bytes, c->stale, c->late);

@@ -10,6 +10,7 @@
 
 #include "client/gpool.h"
 #include "shm/doorbell.h"
+#include "shm/session_segment.h"
 #include "tests/stress/stress.h"
 
 #include <errno.h>
@@ -162,6 +163,8 @@ static bool pin(const struct thread *thread, const struct gpool_block *block, bo
 		COUNT(stale, 1);
 	else if (error == -ETIMEDOUT)
 		COUNT(late, 1);
+	else if (error == -ENOSPC && block->tag & BLOCK_SPILL)
+		COUNT(refusals, 1); /* its content is kept, and there are no pages for it now */
 	else if (error)
 		refuse(thread, "gpool_pin()", error, block);
 	return !error;
@@ -196,6 +199,8 @@ static struct gpool_alloc_options any_options(struct thread *thread)
 		options.flags |= GPOOL_ALLOC_CONTIGUOUS;
 	if (chance_below(&thread->random, 4) == 0)
 		options.timeout_ms = (int32_t)chance_below(&thread->random, 20);
+	if (chance_below(&thread->random, 3) == 0 && !stage->broken)
+		options.flags |= GPOOL_ALLOC_SPILL;
 	return options;
 }
 
@@ -311,7 +316,7 @@ static void do_drop(struct thread *thread, uint32_t at)
 	struct gpool_block block = thread->handles[at];
 	int error = gpool_drop(thread->worker->pool, &block);
 
-	if (error == -ETIMEDOUT)
+	if (error == -ETIMEDOUT || (error == -ENOSPC && block.tag & BLOCK_SPILL))
 		return;
 	handle_forget(thread, at);
 	if (!error)

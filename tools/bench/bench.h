@@ -64,6 +64,8 @@ uint32_t random_next(uint64_t *state);
  * @settings: `key=value` for --set, up to NULL; may be NULL
  */
 int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings);
+/* daemon_start_with() - the same, with more keys of the pool: ",key=value". */
+int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, const char *const *settings);
 /* daemon_open() - another session with it: a worker's, unless flags say otherwise. */
 int daemon_open(const struct bench *bench, uint32_t flags, struct gpool **pool);
 /* daemon_evict() - take `pages` pages of unpinned blocks now; returns how many, or negative errno. */

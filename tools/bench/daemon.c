@@ -49,16 +49,17 @@ static void socket_folder(const struct bench *bench, char path[PATH_MAX])
 }
 
 /* In the child: become gpoold, with its log in the folder. It ends when we do, however we do. */
-static _Noreturn void program_become(const struct bench *bench, const char *program, uint32_t pages, const char *const *settings)
+static _Noreturn void program_become(const struct bench *bench, const char *program, uint32_t pages, const char *more,
+	const char *const *settings)
 {
-	char folder[PATH_MAX], log[PATH_MAX + 16], pool[128];
+	char folder[PATH_MAX], log[PATH_MAX + 16], pool[128 + PATH_MAX + 64];
 	const char *arguments[8 + 2 * SETTINGS_MAX];
 	int count = 0, fd;
 
 	socket_folder(bench, folder);
 	snprintf(log, sizeof(log), "%s/gpoold.log", bench->folder);
-	snprintf(pool, sizeof(pool), "name=bench,backend=host,size=%" PRIu64 "KiB,page_size=512KB,reserved=0",
-		(uint64_t)pages * 512);
+	snprintf(pool, sizeof(pool), "name=bench,backend=host,size=%" PRIu64 "KiB,page_size=512KB,reserved=0%s",
+		(uint64_t)pages * 512, more);
 	arguments[count++] = program;
 	arguments[count++] = "--foreground";
 	arguments[count++] = "--dir";
@@ -133,6 +134,11 @@ static int daemon_await(struct bench *bench)
 
 int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings)
 {
+	return daemon_start_with(bench, pages, "", settings);
+}
+
+int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, const char *const *settings)
+{
 	char program[PATH_MAX];
 	int error;
 
@@ -141,7 +147,7 @@ int daemon_start(struct bench *bench, uint32_t pages, const char *const *setting
 		return bench_complain(bench, error, "cannot find gpoold beside this program; $GPOOLD names another");
 	bench->agent = fork();
 	if (bench->agent == 0)
-		program_become(bench, program, pages, settings);
+		program_become(bench, program, pages, more, settings);
 	if (bench->agent < 0) {
 		error = -errno;
 		bench->agent = 0;

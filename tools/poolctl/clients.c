@@ -13,7 +13,7 @@ static void clients_table(const struct command *command, const struct clients_vi
 {
 	struct table *table = table_create(
 		"POOL|>SESSION|ROLE|STATE|NAME|TENANT|>PID|>UID|>AGE|>LEASED|>USED|>PINNED|>IDLE|>LIMIT|>ALLOCATIONS|"
-		">REFUSALS|>EVICTED|>DAMAGE");
+		">REFUSALS|>EVICTED|>SPILLED|>DAMAGE");
 
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct msg_client_entry *client = &view->clients[i];
@@ -41,6 +41,7 @@ static void clients_table(const struct command *command, const struct clients_vi
 		table_cell(table, "%" PRIu64, client->allocations);
 		table_cell(table, "%" PRIu64, client->refusals);
 		table_cell(table, "%" PRIu64, client->evicted_pages);
+		table_cell(table, "%" PRIu32, client->spilled_pages);
 		table_cell_color(table, client->damage ? COLOR_RED : COLOR_NONE, "%" PRIu64, client->damage);
 	}
 	table_print(command, table);
@@ -74,6 +75,7 @@ static void client_json(cJSON *to, const struct msg_client_entry *client)
 	NUMBER(evicted_pages);
 	NUMBER(reclaimed_pages);
 	NUMBER(damage);
+	NUMBER(spilled_pages);
 #undef NUMBER
 }
 

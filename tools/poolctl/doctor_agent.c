@@ -115,6 +115,33 @@ static void front_check(struct doctor *doctor, const struct msg_status_reply *st
 	doctor_advise(doctor, "look into the log of gpoold for why: somebody may send it nonsense");
 }
 
+/* Who moves bytes for each pool, and how it writes the file. */
+static void movers_check(struct doctor *doctor, const struct msg_status_reply *status)
+{
+	for (uint32_t i = 0; i < status->pools_count; i++) {
+		const struct msg_pool_status *pool = &status->pools[i];
+
+		if (!pool->mover_pid) {
+			doctor_add(doctor, DOCTOR_WARN, "mover", "pool '%s' has no mover that serves: nothing is spilled, and nothing comes back",
+				pool->name);
+			doctor_advise(doctor, "look into the log of gpoold for why it does not start");
+		} else if (pool->mover_file_way == 2 && pool->mover_file_error) {
+			doctor_add(doctor, DOCTOR_WARN, "mover", "process %" PRIu32 " of pool '%s' writes its file by threads, without io_uring: %s",
+				pool->mover_pid, pool->name, strerror(-pool->mover_file_error));
+			doctor_advise(doctor, "it works, and is slower; see kernel.io_uring_disabled in sysctl(8) and the seccomp profile of the container");
+		} else {
+			doctor_add(doctor, DOCTOR_OK, "mover", "process %" PRIu32 " of pool '%s'%s", pool->mover_pid, pool->name,
+				pool->mover_file_way == 1 ? ", its file by io_uring" :
+				pool->mover_file_way == 2 ? ", its file by threads, as GPOOL_NO_URING says" : ", without a file");
+		}
+		if (pool->spill_lost_blocks) {
+			doctor_add(doctor, DOCTOR_FAIL, "spill", "pool '%s' could not read back %" PRIu32 " spilled blocks", pool->name,
+				pool->spill_lost_blocks);
+			doctor_advise(doctor, "look at the disk of spill_directory, or at the memory: the log of gpoold tells which it was");
+		}
+	}
+}
+
 static void agent_ask_status(struct doctor *doctor, const struct command *command, struct gpool *pool, uint64_t attach_us)
 {
 	static struct msg_status_reply status;
@@ -131,6 +158,7 @@ static void agent_ask_status(struct doctor *doctor, const struct command *comman
 		"process %" PRIu32 ", up %s, %" PRIu32 " pools; attached in %" PRIu64 " us, answers in %" PRIu64 " us",
 		status.agent_pid, age_text(status.uptime_ms).text, status.pools_count, attach_us, now_us() - begin);
 	front_check(doctor, &status);
+	movers_check(doctor, &status);
 	needs_learn(doctor, &status);
 }
 

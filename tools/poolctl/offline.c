@@ -306,7 +306,8 @@ static void pool_status(const struct offline_pool *from, struct msg_pool_status 
 	to->page_size = header->page_bytes;
 	to->page_count = header->page_count;
 	to->free_pages = look->state_pages[PAGE_FREE];
-	to->leased_pages = look->state_pages[PAGE_LEASED];
+	to->leased_pages = look->state_pages[PAGE_LEASED] + look->state_pages[PAGE_MOVING];
+	to->moving_pages = look->state_pages[PAGE_MOVING];
 	to->quarantined_pages = look->state_pages[PAGE_QUARANTINED];
 	to->reserved_pages = look->state_pages[PAGE_RESERVED];
 	to->retired_pages = look->state_pages[PAGE_RETIRED];
@@ -329,6 +330,9 @@ static void pool_status(const struct offline_pool *from, struct msg_pool_status 
 	to->refusals = counter(&from->pool, POOL_COUNT_REFUSALS);
 	to->deaths = counter(&from->pool, POOL_COUNT_DEATHS);
 	to->leaked_pins = counter(&from->pool, POOL_COUNT_LEAKED_PINS);
+	to->spilled_pages = counter(&from->pool, POOL_COUNT_SPILLED_PAGES);
+	to->restored_pages = counter(&from->pool, POOL_COUNT_RESTORED_PAGES);
+	to->spill_errors = counter(&from->pool, POOL_COUNT_SPILL_ERRORS);
 	look_destroy(look);
 }
 

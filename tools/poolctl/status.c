@@ -106,6 +106,22 @@ static enum color pressure_color(uint32_t pressure)
 	return pressure < POOL_PRESSURES ? colors[pressure] : COLOR_RED;
 }
 
+/* Nothing where nothing can be spilled and nothing was. */
+static void spill_print(const struct command *command, const struct msg_pool_status *pool)
+{
+	if (!command->offline && pool->spill_memory_limit + pool->spill_file_limit)
+		print(command, "  spilled: memory %s of %s, file %s of %s; %" PRIu32 " pages on their way\n",
+			bytes_text(pool->spill_memory_bytes).text, bytes_text(pool->spill_memory_limit).text,
+			bytes_text(pool->spill_file_bytes).text, bytes_text(pool->spill_file_limit).text, pool->moving_pages);
+	if (pool->spilled_pages || pool->spill_errors)
+		print(command, "  pages spilled %" PRIu64 ", brought back %" PRIu64 ", %sfailed %" PRIu64 "%s\n", pool->spilled_pages,
+			pool->restored_pages, color_code(command, pool->spill_errors ? COLOR_RED : COLOR_NONE), pool->spill_errors,
+			color_code(command, COLOR_NONE));
+	if (pool->spill_lost_blocks)
+		print(command, "  %s%" PRIu32 " blocks could not be read back%s\n", color_code(command, COLOR_RED), pool->spill_lost_blocks,
+			color_code(command, COLOR_NONE));
+}
+
 static void pool_print(const struct command *command, const struct msg_pool_status *pool)
 {
 	struct share shares[SHARES];
@@ -128,6 +144,7 @@ static void pool_print(const struct command *command, const struct msg_pool_stat
 		" blocks; refusals %" PRIu64 ", deaths %" PRIu64 ", leaked pins %" PRIu64 "\n",
 		pool->grants, pool->reclaims, pool->evicted_pages, pool->evictions, pool->refusals, pool->deaths,
 		pool->leaked_pins);
+	spill_print(command, pool);
 	print(command, "  allocations %" PRIu64 ", pins %" PRIu64 ", contended %s", pool->allocations, pool->pins,
 		percent_text(pool->contended_pins, pool->pins).text);
 	if (!command->offline)
@@ -155,6 +172,10 @@ static void json_share(cJSON *to, const char *name, uint64_t part, uint64_t whol
 	else
 		json_null(to, name);
 }
+
+/* What the agent alone knows. */
+static const char *const spill_names[] = { "spill_memory_bytes", "spill_memory_limit", "spill_file_bytes", "spill_file_limit",
+	"spill_lost_blocks", "mover_pid" };
 
 static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offline)
 {
@@ -186,6 +207,10 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	NUMBER(contended_pins);
 	NUMBER(pins);
 	NUMBER(allocations);
+	NUMBER(moving_pages);
+	NUMBER(spilled_pages);
+	NUMBER(restored_pages);
+	NUMBER(spill_errors);
 	/* by the names that metrics have, so that nobody has to compute them anew */
 	json_share(to, "pool_utilization", pool->used_pages, pool->page_count);
 	json_share(to, "fragmentation_ratio", pool->largest_free_run, pool->free_pages);
@@ -194,10 +219,18 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 		json_null(to, "refill_p50_ns");
 		json_null(to, "refill_p99_ns");
 		json_null(to, "policy");
+		for (size_t i = 0; i < sizeof(spill_names) / sizeof(*spill_names); i++)
+			json_null(to, spill_names[i]);
 		return;
 	}
 	NUMBER(refill_p50_ns);
 	NUMBER(refill_p99_ns);
+	NUMBER(spill_memory_bytes);
+	NUMBER(spill_memory_limit);
+	NUMBER(spill_file_bytes);
+	NUMBER(spill_file_limit);
+	NUMBER(spill_lost_blocks);
+	NUMBER(mover_pid);
 #undef NUMBER
 	json_text(to, "policy", pool->policy);
 }

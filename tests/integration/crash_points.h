@@ -1,0 +1,74 @@
+/*
+ * crash_points.h - a gpoold whose agent dies at a store of the test's choice; what the tests of crash points share.
+ *
+ * gpoold runs a module that is built with GPOOL_CRASH_POINTS (agent/crash_point.h). *countdown is how many stores from now the agent
+ * dies; 0: it does not. Included once by each test program, behind which crash_start() and crash_stop() are a test's set-up and teardown.
+ */
+#ifndef GPOOL_TESTS_CRASH_POINTS_H
+#define GPOOL_TESTS_CRASH_POINTS_H
+
+#include "tests/integration/life.h"
+
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+enum { DEATHS_OF_ONE = 16 }; /* the keeper takes its time with an agent that dies more often in a row */
+
+static _Atomic int64_t *countdown;
+static char crash_file[] = "/tmp/gpool-crash-XXXXXX";
+
+/* .../tests/crash/gpoold-agent.so, beside the test program. */
+static inline const char *crash_module(void)
+{
+	static char path[512];
+	ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 32);
+
+	assert_true(length > 0);
+	path[length] = '\0';
+	strcpy(strrchr(path, '/'), "/crash/gpoold-agent.so");
+	return path;
+}
+
+static inline int crash_start(void **state)
+{
+	const char *arguments[] = {"--module", crash_module(), "--pool", POOL, QUIET, "--set", "lease.initial_pages=4", "--set",
+		"lease.batch_pages=4", NULL};
+
+	(void)state;
+	if (!countdown) {
+		int fd = mkstemp(crash_file);
+
+		assert_true(fd >= 0 && ftruncate(fd, sizeof(*countdown)) == 0);
+		countdown = mmap(NULL, sizeof(*countdown), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		assert_ptr_not_equal(countdown, MAP_FAILED);
+		close(fd);
+		setenv("GPOOL_CRASH_FILE", crash_file, 1);
+	}
+	start(arguments);
+	return 0;
+}
+
+static inline int crash_stop(void **state)
+{
+	atomic_store(countdown, 0);
+	return stop(state);
+}
+
+/* Before the next death, when the one at hand has had so many. */
+static inline void crash_another(uint32_t deaths)
+{
+	if (deaths % DEATHS_OF_ONE != DEATHS_OF_ONE - 1)
+		return;
+	assert_int_equal(crash_stop(NULL), 0);
+	crash_start(NULL);
+}
+
+/* At the end of the program. */
+static inline int crash_end(void **state)
+{
+	(void)state;
+	unlink(crash_file);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,91 @@
+/*
+ * bench_restart.c - the death of the agent of a pool of 40,960 pages, of which a worker holds half in blocks of their own.
+ */
+#include "tools/bench/bench.h"
+
+#include "proto/codec.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { POOL_PAGES = 40960, HELD = POOL_PAGES / 2, ASKED = 256, ANSWER_MS = 30000 };
+
+static int ask_status(const struct bench *bench, uint32_t *agent_pid)
+{
+	static struct msg_status_reply status;
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct msg_status_request request = {0};
+	uint8_t message[MSG_LARGEST_status_request];
+	char text[512];
+	int length = msg_encode_status_request(&request, 0, NULL, message, sizeof(message));
+
+	length = pool_request(bench->control, message, (size_t)length, reply, sizeof(reply), ANSWER_MS, text);
+	if (length < 0)
+		return length;
+	length = msg_decode_status_reply(&status, reply, (size_t)length);
+	*agent_pid = status.agent_pid;
+	return length;
+}
+
+/* More pages in a row than the lease can have: only the agent can give them. */
+static int sample_restart(struct bench *bench, struct gpool *pool)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+	uint32_t before, after;
+	struct pollfd ended = {.events = POLLIN};
+	uint64_t killed, served, answered;
+	int error = ask_status(bench, &before);
+
+	if (error || before <= 1)
+		return error ? error : -ESRCH;
+	ended.fd = (int)syscall(SYS_pidfd_open, (pid_t)before, 0);
+	if (ended.fd < 0)
+		return -errno;
+	options.flags = GPOOL_ALLOC_CONTIGUOUS;
+	killed = now_ns();
+	kill((pid_t)before, SIGKILL);
+	/* Until it has ended it could still answer. */
+	error = poll(&ended, 1, ANSWER_MS) == 1 ? 0 : -ETIMEDOUT;
+	close(ended.fd);
+	/* The block stays: given back it would be in the lease, and the next question never asked. */
+	if (!error)
+		error = gpool_alloc(pool, ASKED, &options, &block);
+	served = now_ns();
+	if (!error)
+		error = ask_status(bench, &after);
+	answered = now_ns();
+	if (!error && after == before)
+		error = -EAGAIN;
+	if (error)
+		return error;
+	bench_sample(bench, FIGURE_agent_restart_40960, (double)(served - killed) / 1e6);
+	bench_sample(bench, FIGURE_agent_restart_control, (double)(answered - killed) / 1e6);
+	return 0;
+}
+
+int bench_restart(struct bench *bench)
+{
+	static const char *const settings[] = {"lease.idle=1h", "lease.batch_most=64", NULL};
+	struct gpool *pool = NULL;
+	int error = daemon_start(bench, POOL_PAGES, settings);
+
+	if (error)
+		return error;
+	error = daemon_open(bench, 0, &pool);
+	for (uint32_t i = 0; i < HELD && !error; i++) {
+		struct gpool_block block;
+
+		error = gpool_alloc(pool, 1, NULL, &block);
+	}
+	for (unsigned run = 0; run < bench->runs && !error; run++)
+		error = sample_restart(bench, pool);
+	if (error)
+		bench_complain(bench, error, "no agent came back");
+	gpool_close(pool);
+	daemon_stop(bench);
+	return error;
+}
