@@ -18,7 +18,7 @@
 #include <time.h>
 
 enum {
-	GRACE_MS = 2000,      /* after the time that the agent was given: it may be restarting, which takes a seventh of this */
+	GRACE_MS = 4000,      /* after the time that the agent was given: it waits a little longer for pages on their way, anew after a restart */
 	LOOK_MS = 1000,       /* between two looks whether the agent is there at all */
 	SWEEP_LOOK_MS = 10,   /* between two looks whether blocks of our own have begun to wait */
 	SLOT_LOOK_NS = 10000000,
