@@ -320,6 +320,20 @@ int config_finish(struct config *config, struct config_error *error)
 	return rc;
 }
 
+uint32_t config_domains(const struct config *config)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < config->tenant_count; i++) {
+		bool seen = false;
+
+		for (uint32_t j = 0; j < i && !seen; j++)
+			seen = !strcmp(config->tenants[i].domain, config->tenants[j].domain);
+		count += !seen;
+	}
+	return count;
+}
+
 /* ---- the difference at a reload ---- */
 
 struct differences {

@@ -25,6 +25,7 @@ enum {
 
 enum config_leak_action { CONFIG_LEAK_REPORT, CONFIG_LEAK_UNPIN, CONFIG_LEAK_DISCONNECT };
 enum config_unused { CONFIG_UNUSED_KEEP, CONFIG_UNUSED_LEND };
+enum config_release { CONFIG_RELEASE_UNMAP, CONFIG_RELEASE_DEATH };
 enum config_log_target { CONFIG_LOG_STDERR, CONFIG_LOG_JOURNAL };
 
 /*
@@ -68,6 +69,7 @@ struct config_tenant {
 	uint32_t weight;              /* 1..1000 */
 	uint32_t priority;            /* 0..100, higher first */
 	enum config_unused unused;    /* what of the minimum it does not lease */
+	char domain[CONFIG_NAME_BYTES]; /* trust domain */
 	uint32_t origin;
 };
 
@@ -123,6 +125,11 @@ struct config {
 		enum config_leak_action leaked;
 	} pins;
 
+	struct {
+		enum config_release release; /* what proves that a process has let go of a page */
+		uint32_t death_grace_ms;
+	} trust;
+
 	/* Not configuration, but where it came from. */
 	uint32_t source_count;
 	char sources[CONFIG_SOURCES_MAX][CONFIG_PATH_BYTES]; /* [0] is unused */
@@ -162,6 +169,9 @@ int config_finish(struct config *config, struct config_error *error);
  * The answer may be above page_count.
  */
 uint32_t config_amount_pages(const struct config_amount *amount, uint64_t page_bytes, uint32_t page_count);
+
+/* config_domains() - how many trust domains its tenants are of. */
+uint32_t config_domains(const struct config *config);
 
 /* config_spill_slots() - pages of spilled content that a pool keeps at most: of both tiers; *memory_slots: of the first. */
 uint32_t config_spill_slots(const struct config_pool *pool, uint32_t *memory_slots);

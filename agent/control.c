@@ -179,7 +179,7 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 	if (!recipe_tenants_follow(&agent->config, next)) {
 		next->tenant_count = agent->config.tenant_count;
 		memcpy(next->tenants, agent->config.tenants, sizeof(next->tenants));
-		tenants = "tenants (removed or in another order)";
+		tenants = "tenants (removed, in another order, or of other trust domains)";
 	}
 	status = pools_minima_fit(agent, next, text, text_bytes);
 	if (status) {
@@ -229,6 +229,7 @@ static const struct verb verbs[] = {
 	{ MSG_TYPE_clients_request, SESSION_OBSERVER, false, answer_clients },
 	{ MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants },
 	{ MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check },
+	{ MSG_TYPE_transfers_request, SESSION_OBSERVER, false, answer_transfers },
 	{ MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles },
 	{ MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict },
 	{ MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit },

@@ -28,6 +28,7 @@ enum event_kind {
 	EVENT_ROLE_GRANTED,
 	EVENT_ROLE_FREED,
 	EVENT_TAKEOVER,
+	EVENT_RETIRED = 18, /* pages are out of use: a process of another trust domain may still map them */
 	EVENT_SPILL_ERROR = 20,
 };
 

@@ -5,6 +5,7 @@
 #include "agent/objects.h"
 #include "agent/session.h"
 #include "agent/spill.h"
+#include "agent/trust.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 #include "shm/pins.h"
@@ -261,6 +262,8 @@ static bool wanted(const struct evict_request *request, const struct session *se
 		return false;
 	if (request->within && session->tenant != request->for_tenant)
 		return false;
+	if (request->for_tenant && !trust_useful(session->pool, request->for_tenant->domain, session))
+		return false;
 	if (tag == BLOCK_TAG_CACHED)
 		return !request->contents; /* holds nothing: as good as free */
 	if (request->cached_only)
@@ -399,7 +402,9 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 			page_word_state(word) == PAGE_LEASED &&
 			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;
 
-		costs[page] = page_word_state(word) == PAGE_FREE || idle ? 0 :
+		bool there = page_word_state(word) == PAGE_FREE && trust_reachable(pool, request->for_tenant->domain, page);
+
+		costs[page] = there || idle ? 0 :
 			!request->cached_only && objects_may_evict(pool, request->for_tenant, word) ? WINDOW_OBJECT : WINDOW_BLOCKED;
 	}
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {

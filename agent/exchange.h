@@ -42,6 +42,9 @@ int answer_clients(struct exchange *x);
 int answer_tenants(struct exchange *x);
 int answer_check(struct exchange *x);
 
+/* control_trust.c */
+int answer_transfers(struct exchange *x);
+
 /* control_roles.c */
 int answer_roles(struct exchange *x);
 int answer_role_remove(struct exchange *x);

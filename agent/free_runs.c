@@ -205,6 +205,29 @@ uint32_t free_runs_take_longest(struct free_runs *runs, uint32_t most, uint32_t 
 	return length;
 }
 
+/* The first page of the run that holds `at`. */
+static uint32_t start_of(const struct free_runs *runs, uint32_t at)
+{
+	uint32_t word = at / 64;
+	uint64_t starts = runs->starts[word] & (~UINT64_C(0) >> (63 - at % 64));
+
+	while (!starts)
+		starts = runs->starts[--word];
+	return word * 64 + 63 - (uint32_t)__builtin_clzll(starts);
+}
+
+void free_runs_remove(struct free_runs *runs, uint32_t first, uint32_t count)
+{
+	uint32_t at = first - runs->low, start = start_of(runs, at), length = runs->length[start];
+
+	assert(count >= 1 && at + count <= start + length);
+	run_unlink(runs, start);
+	if (at > start)
+		run_link(runs, start, at - start);
+	if (start + length > at + count)
+		run_link(runs, at + count, start + length - (at + count));
+}
+
 uint32_t free_runs_longest(const struct free_runs *runs)
 {
 	uint32_t run = longest_at(runs);

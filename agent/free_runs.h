@@ -36,6 +36,9 @@ bool free_runs_take(struct free_runs *runs, uint32_t count, bool first_fit, uint
 /* free_runs_take_longest() - the longest run, or `most` pages of it. Returns its length, 0 when all is lent. */
 uint32_t free_runs_take_longest(struct free_runs *runs, uint32_t most, uint32_t *first);
 
+/* free_runs_remove() - pages [first, first + count), all of which are in it and next to each other. */
+void free_runs_remove(struct free_runs *runs, uint32_t first, uint32_t count);
+
 uint32_t free_runs_longest(const struct free_runs *runs);
 
 #endif

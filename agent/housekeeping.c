@@ -7,6 +7,7 @@
 #include "agent/recover.h"
 #include "agent/requests.h"
 #include "agent/spill.h"
+#include "agent/trust.h"
 #include "shm/pins.h"
 
 #include <errno.h>
@@ -189,6 +190,7 @@ void housekeeping(struct pool *pool)
 		leak_scan(pool, (uint32_t)now);
 	}
 	spill_tick(pool);
+	trust_tick(pool);
 	if (!pool->session_count)
 		return;
 	watermark_eviction(pool, now);

@@ -3,6 +3,7 @@
 
 #include "agent/session.h"
 #include "agent/spill.h"
+#include "agent/trust.h"
 #include "shm/page_map.h"
 
 #include <errno.h>
@@ -167,6 +168,9 @@ static int pool_status_fill(const struct pool *pool, struct msg_pool_status *sta
 		}
 	refill_percentiles(pool, &status->refill_p50_ns, &status->refill_p99_ns);
 	spill_status_fill(pool, status);
+	status->cleaning_pages = trust_cleaning(pool->trust);
+	status->scrubbed_pages = header->counters[POOL_COUNT_SCRUBBED_PAGES];
+	status->retirements = header->counters[POOL_COUNT_RETIREMENTS];
 	return 0;
 }
 
@@ -439,6 +443,16 @@ static void note_finding(void *context, const struct pool_finding *finding)
 	snprintf(entry->text, sizeof(entry->text), "%s", finding->text);
 }
 
+static void note_trust(void *context, uint32_t session, uint32_t page, const char *text)
+{
+	struct msg_check_reply *reply = context;
+	struct pool_finding finding = { .session = session, .page = page };
+
+	snprintf(finding.text, sizeof(finding.text), "%s", text);
+	note_finding(reply, &finding);
+	reply->found++;
+}
+
 /* The agent's own books against the page words. */
 static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 {
@@ -475,6 +489,7 @@ static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 			reply->found++;
 		}
 	free(by_owner);
+	trust_check(pool, note_trust, reply);
 }
 
 int answer_check(struct exchange *x)

@@ -2,6 +2,7 @@
 
 #include "agent/pool.h"
 #include "agent/spill.h"
+#include "agent/trust.h"
 
 #include <stddef.h>
 #include <sys/epoll.h>
@@ -14,6 +15,9 @@ static void job_done(void *context, const struct mover_result *result)
 	case JOB_OF_SPILL:
 		spill_job_done(pool, result);
 		break;
+	case JOB_OF_TRUST:
+		trust_job_done(pool, result);
+		break;
 	}
 }
 
@@ -25,6 +29,7 @@ static void done_ready(struct event_source *source, uint32_t events)
 	mover_collect(&pool->jobs.queue, job_done, pool);
 	/* Now that slots of the ring are free and pages too: what waits for either. */
 	spill_go_on(pool);
+	trust_go_on(pool);
 }
 
 void jobs_resume(struct pool *pool)

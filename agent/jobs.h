@@ -11,7 +11,7 @@
 
 struct pool;
 
-enum job_owner { JOB_OF_SPILL = 1 };
+enum job_owner { JOB_OF_SPILL = 1, JOB_OF_TRUST };
 enum { JOB_OWNER_SHIFT = 56 };
 
 struct jobs {

@@ -3,6 +3,7 @@
 #include "agent/journal.h"
 #include "agent/objects.h"
 #include "agent/spill.h"
+#include "agent/trust.h"
 #include "shm/lease_bitmap.h"
 
 #include <errno.h>
@@ -116,8 +117,19 @@ static bool in_turn(const struct session *session, int turn)
 	return (session->tenant->leased > session->tenant->minimum) == (turn == 0);
 }
 
-/* Take back idle pages for `taker`. `tenant` not NULL: only of its sessions. */
-static uint32_t reclaim_from(struct pool *pool, const struct tenant *tenant, const struct tenant *taker, uint32_t pages)
+/* Whose idle pages are looked at: of all, of one tenant, of one trust domain. */
+struct whose {
+	const struct tenant *tenant; /* NULL: of all */
+	uint32_t domain;             /* 0: of all */
+};
+
+static bool is_whose(const struct session *session, const struct whose *whose)
+{
+	return (!whose->tenant || session->tenant == whose->tenant) && (!whose->domain || session->domain == whose->domain);
+}
+
+/* Take back idle pages for `taker`; not those of which it would have nothing. */
+static uint32_t reclaim_from(struct pool *pool, const struct whose *whose, const struct tenant *taker, uint32_t pages)
 {
 	uint32_t taken = 0;
 
@@ -128,7 +140,8 @@ static uint32_t reclaim_from(struct pool *pool, const struct tenant *tenant, con
 			if (!session)
 				continue;
 			left--;
-			if (session->role == SESSION_WORKER && (!tenant || session->tenant == tenant) && in_turn(session, turn)) {
+			if (session->role == SESSION_WORKER && is_whose(session, whose) && in_turn(session, turn) &&
+				trust_useful(pool, taker->domain, session)) {
 				uint32_t spare = spare_of(session->tenant, taker);
 
 				taken += lease_reclaim(session, pages - taken < spare ? pages - taken : spare);
@@ -151,24 +164,57 @@ static uint32_t kept_from(const struct pool *pool, const struct tenant *tenant)
 	return kept;
 }
 
+/* What is free, whoever may have it. */
+static uint32_t free_pages(const struct pool *pool, uint32_t flags)
+{
+	return pool->free.total + (flags & LEASE_CRITICAL ? pool->reserved.total : 0);
+}
+
+/* The index that this session is served from: of what is free, what its trust domain may have. */
+static struct free_runs *free_of(const struct session *session, bool reserved)
+{
+	struct pool *pool = session->pool;
+	struct trust_view *view = pool->trust ? &pool->trust->views[session->domain] : NULL;
+
+	if (reserved)
+		return view ? &view->reserved : &pool->reserved;
+	return view ? &view->normal : &pool->free;
+}
+
+/* What of it the session's own trust domain may have at once. */
+static uint32_t own_pages(const struct session *session, uint32_t flags)
+{
+	return free_of(session, false)->total + (flags & LEASE_CRITICAL ? free_of(session, true)->total : 0);
+}
+
 /* What this session may be lent now. */
 static uint32_t available(const struct session *session, uint32_t flags)
 {
-	const struct pool *pool = session->pool;
-	uint32_t pages = pool->free.total + (flags & LEASE_CRITICAL ? pool->reserved.total : 0);
-	uint32_t kept = kept_from(pool, session->tenant);
+	uint32_t pages = free_pages(session->pool, flags), own = own_pages(session, flags);
+	uint32_t kept = kept_from(session->pool, session->tenant);
 
-	return pages > kept ? pages - kept : 0;
+	pages = pages > kept ? pages - kept : 0;
+	return pages < own ? pages : own;
 }
 
-/* How many pages must come free before `need` can be lent, those that are kept for others included. */
+/*
+ * How many pages must come free before `need` can be lent: those that are kept for others included, and those that are free and
+ * cannot be had from another trust domain left out.
+ */
 static uint32_t lacking(const struct session *session, uint32_t need, uint32_t flags)
 {
 	const struct pool *pool = session->pool;
-	uint32_t pages = pool->free.total + (flags & LEASE_CRITICAL ? pool->reserved.total : 0);
-	uint32_t target = need + kept_from(pool, session->tenant);
+	uint32_t pages = free_pages(pool, flags), own = own_pages(session, flags);
+	uint32_t target = need + kept_from(pool, session->tenant), lacks = target > pages ? target - pages : 0;
+	struct trust_wish wish = { .domain = session->domain, .pages = need > own ? need - own : 0, .reserved = flags & LEASE_CRITICAL };
 
-	return target > pages ? target - pages : 0;
+	if (pool->trust && wish.pages) {
+		uint32_t reach = trust_reach(pool, &wish);
+
+		if (wish.pages > reach + lacks)
+			lacks = wish.pages - reach;
+	}
+	return lacks;
 }
 
 static uint32_t tenant_room(const struct session *session)
@@ -201,10 +247,10 @@ static uint32_t beyond(uint32_t pages, uint32_t leaving)
 	return pages > leaving ? pages - leaving : 0;
 }
 
-/* Pages that are being spilled and on which no request counts that waits. */
+/* Pages that are being spilled or cleared, and on which no request counts that waits. */
 static uint32_t leaving(const struct pool *pool)
 {
-	return beyond(pool->spill->saving_pages, pool->spill->claimed_pages);
+	return beyond(pool->spill->saving_pages + trust_cleaning(pool->trust), pool->spill->claimed_pages);
 }
 
 /* What is idle in the session's own magazines and bitmap goes back, so that it can be lent anew in one piece. */
@@ -258,7 +304,7 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 		evict_pages(pool, &own);
 	}
 	if (need > tenant_room(session))
-		reclaim_from(pool, session->tenant, session->tenant, need - tenant_room(session));
+		reclaim_from(pool, &(struct whose){ .tenant = session->tenant }, session->tenant, need - tenant_room(session));
 	if (need > tenant_room(session) && !(flags & LEASE_NO_EVICT)) {
 		struct evict_request within = { .for_tenant = session->tenant, .within = true, .whole = true, .pages = beyond(need - tenant_room(session), session->tenant->saving) };
 
@@ -288,6 +334,26 @@ static void evict_objects_too(struct session *session, uint32_t need, uint32_t f
 		evict_pages(pool, &request);
 }
 
+/* What is free and another trust domain's is sent on its way; what is retired, and this one's own, is had at once. */
+static void make_ours(struct session *session, uint32_t need, uint32_t flags)
+{
+	struct pool *pool = session->pool;
+	uint32_t own = own_pages(session, flags);
+	struct trust_wish wish = { .domain = session->domain, .reserved = flags & LEASE_CRITICAL };
+
+	if (!pool->trust || need <= own)
+		return;
+	reclaim_from(pool, &(struct whose){ .domain = session->domain }, session->tenant, need - own);
+	own = own_pages(session, flags);
+	if (need > own)
+		trust_cancel(pool, session->domain, need - own);
+	own = own_pages(session, flags);
+	wish.pages = beyond(need > own ? need - own : 0, leaving(pool));
+	/* Nobody is asked for pages that do not help: they might have to be retired. */
+	if (wish.pages && trust_reach(pool, &wish) >= wish.pages)
+		trust_begin(pool, &wish);
+}
+
 /* Bring enough pages into the index. */
 static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 {
@@ -295,7 +361,9 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 
 	if (need <= available(session, flags))
 		return true;
-	reclaim_from(pool, NULL, session->tenant, lacking(session, need, flags));
+	make_ours(session, need, flags);
+	if (need > available(session, flags))
+		reclaim_from(pool, &(struct whose){ 0 }, session->tenant, beyond(lacking(session, need, flags), pool->trust ? leaving(pool) : 0));
 	if (need > available(session, flags)) {
 		struct evict_request request = {
 			.for_tenant = session->tenant,
@@ -308,15 +376,16 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 	}
 	if (need > available(session, flags) && !(flags & LEASE_NO_EVICT))
 		evict_objects_too(session, need, flags);
+	/* What was taken from another trust domain is free, and not ours yet. */
+	make_ours(session, need, flags);
 	return need <= available(session, flags);
 }
 
 /* The longest run that this session may have now. */
 static uint32_t longest_run(const struct session *session, uint32_t flags)
 {
-	const struct pool *pool = session->pool;
-	uint32_t longest = free_runs_longest(&pool->free), normal = available(session, 0);
-	uint32_t reserved = flags & LEASE_CRITICAL ? free_runs_longest(&pool->reserved) : 0;
+	uint32_t longest = free_runs_longest(free_of(session, false)), normal = available(session, 0);
+	uint32_t reserved = flags & LEASE_CRITICAL ? free_runs_longest(free_of(session, true)) : 0;
 
 	if (longest > normal)
 		longest = normal;
@@ -336,13 +405,34 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	if (longest_run(session, flags) >= need || !(flags & LEASE_CONTIGUOUS))
 		return longest_run(session, flags) >= need;
 	/* While blocks are on their way out of a place that was chosen before, no second one is chosen. */
-	if (pool->spill->saving_pages || !evict_window(pool, &request, need, &first))
+	if (pool->spill->saving_pages || trust_cleaning(pool->trust) || !evict_window(pool, &request, need, &first))
 		return false;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->role == SESSION_WORKER)
 			lease_reclaim_range(pool->sessions[id], first, need);
+	trust_begin_range(pool, session->domain, first, need);
 	/* A pin or an allocation may have been faster: then this try fails, and the next one looks for another place. */
 	return longest_run(session, flags) >= need;
+}
+
+/* A run out of the index: of this length, or false. */
+static bool take_run(struct session *session, bool reserved, uint32_t count, bool first_fit, uint32_t *first)
+{
+	if (!free_runs_take(free_of(session, reserved), count, first_fit, first))
+		return false;
+	if (session->pool->trust)
+		trust_taken(session->pool, session->domain, *first, count);
+	return true;
+}
+
+/* The longest one, or `most` pages of it; its length. */
+static uint32_t take_longest(struct session *session, bool reserved, uint32_t most, uint32_t *first)
+{
+	uint32_t length = free_runs_take_longest(free_of(session, reserved), most, first);
+
+	if (length && session->pool->trust)
+		trust_taken(session->pool, session->domain, *first, length);
+	return length;
 }
 
 /* `need` pages out of the index, in one run or many; there are enough. Extra only when it lies right behind or in one run. */
@@ -351,32 +441,31 @@ static void take(struct session *session, const struct lease_want *want, uint32_
 	struct pool *pool = session->pool;
 	bool first_fit = want->flags & LEASE_FIRST_FIT, critical = want->flags & LEASE_CRITICAL;
 	/* What others' minima keep is not for this session; a critical request has the reserved pages for that. */
-	uint32_t kept = kept_from(pool, session->tenant), need = want->need, first, got;
-	uint32_t normal = pool->free.total > kept ? pool->free.total - kept : 0;
+	uint32_t need = want->need, normal = available(session, 0), first, got;
 
 	grant->run_count = 0;
 	grant->extra_count = 0;
-	if (extra && need + extra <= normal && free_runs_take(&pool->free, need + extra, first_fit, &first)) {
+	if (extra && need + extra <= normal && take_run(session, false, need + extra, first_fit, &first)) {
 		pool->runs[grant->run_count++] = (struct page_run){ first, need };
 		grant->extra_first = first + need;
 		grant->extra_count = extra;
 		return;
 	}
-	if ((need <= normal && free_runs_take(&pool->free, need, first_fit, &first)) ||
-		(critical && free_runs_take(&pool->reserved, need, first_fit, &first))) {
+	if ((need <= normal && take_run(session, false, need, first_fit, &first)) ||
+		(critical && take_run(session, true, need, first_fit, &first))) {
 		pool->runs[grant->run_count++] = (struct page_run){ first, need };
 	} else {
 		while (need) {
-			got = normal ? free_runs_take_longest(&pool->free, need < normal ? need : normal, &first) : 0;
+			got = normal ? take_longest(session, false, need < normal ? need : normal, &first) : 0;
 			normal -= got;
 			if (!got)
-				got = free_runs_take_longest(&pool->reserved, need, &first);
+				got = take_longest(session, true, need, &first);
 			pool->runs[grant->run_count++] = (struct page_run){ first, got };
 			need -= got;
 		}
 	}
 	if (extra)
-		grant->extra_count = free_runs_take_longest(&pool->free, extra, &grant->extra_first);
+		grant->extra_count = take_longest(session, false, extra, &grant->extra_first);
 }
 
 /* Words first, then what the worker may act on, which the answer is. */
@@ -482,7 +571,7 @@ void lease_initial(struct session *session, uint32_t pages)
 		pages = available(session, 0) / 2;
 	if (!pages)
 		return;
-	grant.extra_count = free_runs_take_longest(&pool->free, pages, &grant.extra_first);
+	grant.extra_count = take_longest(session, false, pages, &grant.extra_first);
 	lend(session, &want, &grant);
 	lease_put(session->segment.free_bits, grant.extra_first, grant.extra_count);
 	journal_end(&pool->ledger);

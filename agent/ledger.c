@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 struct parts {
-	size_t runs, sessions, objects, roles, pages, slots, bytes;
+	size_t runs, sessions, objects, roles, pages, slots, holders, bytes;
 };
 
 static size_t round_up(size_t bytes)
@@ -25,7 +25,9 @@ static struct parts parts_of(uint32_t page_count, uint32_t slot_count)
 	parts.roles = round_up(parts.objects + POOL_OBJECTS * sizeof(struct ledger_object));
 	parts.pages = round_up(parts.roles + POOL_ROLES * sizeof(struct ledger_role));
 	parts.slots = round_up(parts.pages + page_count * sizeof(struct ledger_page));
-	parts.bytes = round_up(parts.slots + slot_count * sizeof(struct ledger_slot));
+	parts.holders = round_up(parts.slots + slot_count * sizeof(struct ledger_slot));
+	/* As many handles as pages: what is too much is never touched. */
+	parts.bytes = round_up(parts.holders + (size_t)POOL_SESSIONS * ((page_count + 63) / 64) * sizeof(uint64_t));
 	return parts;
 }
 
@@ -41,6 +43,8 @@ static void ledger_over(void *base, uint32_t page_count, uint32_t slot_count, st
 	ledger->roles = (struct ledger_role *)(void *)(at + parts.roles);
 	ledger->pages = (struct ledger_page *)(void *)(at + parts.pages);
 	ledger->slots = (struct ledger_slot *)(void *)(at + parts.slots);
+	ledger->holders = (_Atomic uint64_t *)(void *)(at + parts.holders);
+	ledger->holder_words = (page_count + 63) / 64;
 	ledger->bytes = parts.bytes;
 }
 

@@ -7,7 +7,7 @@
  * first and its state stored last, and a step that touches several words stands in the journal before the first of them changes.
  *
  *   header | runs struct page_run[page_count] | sessions[POOL_SESSIONS] | objects[POOL_OBJECTS] | roles[POOL_ROLES] |
- *   pages[page_count] | slots[slot_count]
+ *   pages[page_count] | slots[slot_count] | holders, a bit for each session and handle
  */
 #ifndef GPOOL_AGENT_LEDGER_H
 #define GPOOL_AGENT_LEDGER_H
@@ -70,7 +70,7 @@ struct ledger_session {
 	uint32_t uid;
 	uint32_t quota;  /* pages */
 	_Atomic uint32_t limit;
-	uint32_t domain; /* trust domain, index in the configuration */
+	uint32_t domain; /* trust domain, place in ledger_header.domains plus 1; 0: domains are not told apart */
 	uint64_t attached_ms; /* CLOCK_MONOTONIC, which all agents of one boot share */
 	uint8_t token[16];
 	char name[POOL_NAME_BYTES];
@@ -96,10 +96,21 @@ struct ledger_role {
 	_Atomic uint64_t standbys[POOL_SESSIONS];
 };
 
+/*
+ * What stands of trust domains at the first page of each handle, since all pages of a handle are in one: see trust.h. A transfer
+ * is stored before the first page's word changes, and cleared after the last one's.
+ */
+enum ledger_transfer {
+	LEDGER_TRANSFER_NONE,
+	LEDGER_TRANSFER_WAITS,  /* for former holders to let go */
+	LEDGER_TRANSFER_SCRUBS, /* nobody can have it mapped; done when `domain` is 0 */
+};
+
 struct ledger_page {
-	uint8_t domain;    /* whose bytes are in it, trust domain plus 1; 0: nobody's, zeros */
+	_Atomic uint8_t domain; /* whose bytes are in it, as in ledger_session; 0: nobody's, zeros, and nobody has it mapped */
 	uint8_t doubt;     /* 1: leased, and its predecessor's death left open whether the agent has taken it; see recover.c */
-	uint8_t reserved[2];
+	_Atomic uint8_t transfer; /* enum ledger_transfer */
+	uint8_t reserved;
 };
 
 /*
@@ -135,7 +146,7 @@ struct ledger_tenant {
 	_Atomic uint32_t changed; /* 1: the two below count */
 	_Atomic uint32_t minimum, limit;
 };
-enum { LEDGER_TENANTS = 64 };
+enum { LEDGER_TENANTS = 64, LEDGER_DOMAINS = 64 };
 
 struct ledger_header {
 	uint64_t magic;
@@ -147,6 +158,10 @@ struct ledger_header {
 	struct ledger_journal journal;
 	struct ledger_verb verb;
 	struct ledger_tenant tenants[LEDGER_TENANTS];
+	/* Trust domains by name, since the configuration's order may change. Places are never used again. */
+	_Atomic uint32_t domain_count;
+	uint32_t reserved;
+	char domains[LEDGER_DOMAINS][POOL_NAME_BYTES];
 };
 
 struct ledger {
@@ -157,11 +172,23 @@ struct ledger {
 	struct ledger_role *roles;       /* [POOL_ROLES] */
 	struct ledger_page *pages;       /* [page_count] */
 	struct ledger_slot *slots;       /* [slot_count] */
+	/*
+	 * [POOL_SESSIONS][holder_words]: the handles of which each session may have a descriptor, an import or a mapping. Memory
+	 * that is never touched while there is one domain; the row of a session that there is not means nothing.
+	 */
+	_Atomic uint64_t *holders;
+	uint32_t holder_words;
 	size_t bytes;
 };
 
 /* ledger_create() - a new one, zeroed and mapped; *fd is the caller's, and never given to anybody. 0, -ENOMEM or what memfd_create said. */
 int ledger_create(uint32_t page_count, uint32_t memory_slots, uint32_t slot_count, struct ledger *ledger, int *fd);
+/* ledger_holders() - a session's row. */
+static inline _Atomic uint64_t *ledger_holders(const struct ledger *ledger, uint32_t session)
+{
+	return ledger->holders + (size_t)session * ledger->holder_words;
+}
+
 /* ledger_open() - map one that was kept over a restart of gpoold. 0, -EPROTO (another layout), -EBADMSG, -ENOMEM. */
 int ledger_open(int fd, struct ledger *ledger);
 void ledger_close(struct ledger *ledger);

@@ -8,6 +8,7 @@
 #include "agent/lease.h"
 #include "agent/log.h"
 #include "agent/requests.h"
+#include "agent/trust.h"
 #include "shm/lease_bitmap.h"
 
 #include <errno.h>
@@ -272,6 +273,14 @@ static void adopt_check(const struct session *session, const struct msg_object_o
 		REFUSE(reply, -EBUSY, "session %u writes '%s'", writer, request->name);
 }
 
+/* One of its pages: all of them are of one trust domain, their publisher's. */
+static uint32_t object_page(const struct pool *pool, uint32_t number)
+{
+	const struct object *object = &pool->objects->of[number];
+
+	return object->fd > 0 && object->manifest.header->runs ? object->manifest.runs[0].first : 0;
+}
+
 static void open_check(const struct session *session, const struct msg_object_open_request *request, struct msg_object_open_reply *reply)
 {
 	const struct pool *pool = session->pool;
@@ -291,7 +300,11 @@ static void open_check(const struct session *session, const struct msg_object_op
 		return;
 	}
 	record = object_record(pool, reply->object);
-	if (request->layout_hash && request->layout_hash != record->layout_hash)
+	/* An object that is meant for other trust domains too would say so here. */
+	if (record->pages && !trust_may_read(pool, session, object_page(pool, reply->object)))
+		REFUSE(reply, -EACCES, "'%s' is of another trust domain, '%s'", request->name,
+			trust_domain_name(pool, trust_of_page(pool, object_page(pool, reply->object))));
+	else if (request->layout_hash && request->layout_hash != record->layout_hash)
 		REFUSE(reply, -EPROTO, "its layout hash is %016llx", (unsigned long long)record->layout_hash);
 	else if (request->flags & OPEN_ADOPT)
 		adopt_check(session, request, record, reply);

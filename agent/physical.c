@@ -58,40 +58,47 @@ static int handle_create(struct physical *physical, uint32_t handle, const char 
 	return error;
 }
 
-static int physical_begin(struct physical *physical, uint64_t handle_bytes, uint32_t handle_count)
+static int physical_begin(struct physical *physical, const struct physical_plan *plan)
 {
 	memset(physical, 0, sizeof(*physical));
-	physical->handle_bytes = handle_bytes;
-	physical->handle_count = handle_count;
-	physical->handles = calloc(handle_count, sizeof(*physical->handles));
-	physical->exports = calloc(handle_count, sizeof(*physical->exports));
+	physical->handle_bytes = plan->handle_bytes;
+	physical->handle_count = plan->handle_count;
+	physical->handles = calloc(plan->handle_count, sizeof(*physical->handles));
+	physical->exports = calloc(plan->handle_count, sizeof(*physical->exports));
 	return physical->handles && physical->exports ? 0 : -ENOMEM;
 }
 
-int physical_create(struct physical *physical, const struct gpu_ops *ops, int device, uint64_t handle_bytes, uint32_t handle_count,
-	const char *pool)
+static int device_open(struct physical *physical, const struct physical_plan *plan)
+{
+	return gpu_open(plan->ops, plan->device, GPU_OPEN_OWNER | (plan->separate ? GPU_OPEN_SEPARATE : 0), &physical->gpu);
+}
+
+int physical_create(struct physical *physical, const struct physical_plan *plan)
 {
 	int error;
 
-	error = physical_begin(physical, handle_bytes, handle_count);
+	error = physical_begin(physical, plan);
 	if (error)
 		goto destroy;
-	error = gpu_open(ops, device, GPU_OPEN_OWNER, &physical->gpu);
+	error = device_open(physical, plan);
 	if (error) {
-		log_error("cannot open device %d of back end '%s' for pool '%s': %s", device, ops->name, pool, gpu_error_text());
+		log_error("cannot open device %d of back end '%s' for pool '%s': %s", plan->device, plan->ops->name, plan->pool,
+			gpu_error_text());
 		goto destroy;
 	}
-	for (uint32_t i = 0; i < handle_count; i++) {
-		error = handle_create(physical, i, pool);
+	for (uint32_t i = 0; i < plan->handle_count; i++) {
+		error = handle_create(physical, i, plan->pool);
 		if (error)
 			goto destroy;
 		physical->created = i + 1;
 		if ((i + 1) % 8192 == 0)
-			log_info("pool '%s': %u of %u handles created", pool, i + 1, handle_count);
+			log_info("pool '%s': %u of %u handles created", plan->pool, i + 1, plan->handle_count);
 	}
 	error = export_all(physical);
+	if (!error && plan->separate && physical->arena)
+		physical->arena = false; /* of a single handle */
 	if (error) {
-		log_error("cannot export the memory of pool '%s': %s; raise RLIMIT_NOFILE or choose a larger handle_size", pool,
+		log_error("cannot export the memory of pool '%s': %s; raise RLIMIT_NOFILE or choose a larger handle_size", plan->pool,
 			gpu_error_text());
 		goto destroy;
 	}
@@ -128,18 +135,18 @@ static int adopt_all(struct physical *physical, uint32_t pool_index, const struc
 }
 
 /* exports[] has holes, each of length 0. */
-static int adopt_complete(struct physical *physical, const struct gpu_ops *ops, int device, const char *pool)
+static int adopt_complete(struct physical *physical, const struct physical_plan *plan)
 {
 	uint32_t missing = physical->handle_count - physical->exported;
-	int error = gpu_open(ops, device, GPU_OPEN_OWNER, &physical->gpu);
+	int error = device_open(physical, plan);
 
 	if (error)
 		return error;
-	log_warning("pool '%s': %u of %u handles are missing; they are created", pool, missing, physical->handle_count);
+	log_warning("pool '%s': %u of %u handles are missing; they are created", plan->pool, missing, physical->handle_count);
 	for (uint32_t i = 0; i < physical->handle_count && !error; i++) {
 		if (physical->exports[i].length)
 			continue;
-		error = handle_create(physical, i, pool);
+		error = handle_create(physical, i, plan->pool);
 		physical->created = i + 1;
 		if (!error)
 			error = gpu_export(physical->gpu, physical->handles[i], &physical->exports[i]);
@@ -149,18 +156,23 @@ static int adopt_complete(struct physical *physical, const struct gpu_ops *ops, 
 	return error;
 }
 
-int physical_adopt(struct physical *physical, const struct gpu_ops *ops, int device, uint64_t handle_bytes, uint32_t handle_count,
-	const char *pool, uint32_t pool_index, const struct held *held, uint32_t held_count)
+int physical_adopt(struct physical *physical, const struct physical_plan *plan, uint32_t pool_index, const struct held *held,
+	uint32_t held_count)
 {
-	int error = physical_begin(physical, handle_bytes, handle_count);
+	int error = physical_begin(physical, plan);
 
 	if (!error)
 		error = adopt_all(physical, pool_index, held, held_count);
-	if (!error && !physical->arena && physical->exported < handle_count)
-		error = adopt_complete(physical, ops, device, pool);
+	if (!error && plan->separate && physical->arena && physical->handle_count > 1)
+		error = -EACCES;
+	if (!error && plan->separate)
+		physical->arena = false;
+	if (!error && !physical->arena && physical->exported < plan->handle_count)
+		error = adopt_complete(physical, plan);
 	if (!error)
 		return 0;
-	log_error("cannot take over the memory of pool '%s': %s", pool, strerror(-error));
+	log_error("cannot take over the memory of pool '%s': %s%s", plan->pool, strerror(-error),
+		error == -EACCES ? "; it was made for one trust domain, and processes may have all of it mapped" : "");
 	/* The held descriptors stay as they are, for another try. */
 	physical->exported = 0;
 	physical_destroy(physical);

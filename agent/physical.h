@@ -21,17 +21,26 @@ struct physical {
 	uint32_t created, exported;
 };
 
+/* What a pool's memory is. */
+struct physical_plan {
+	const struct gpu_ops *ops;
+	int device;
+	uint64_t handle_bytes;
+	uint32_t handle_count;
+	bool separate;    /* a descriptor for each handle: who has one must not have all */
+	const char *pool; /* for the log */
+};
+
 /* physical_create() - all handles of a pool; logs its progress, since 40,960 of them take seconds on a GPU. */
-int physical_create(struct physical *physical, const struct gpu_ops *ops, int device, uint64_t handle_bytes, uint32_t handle_count,
-	const char *pool);
+int physical_create(struct physical *physical, const struct physical_plan *plan);
 
 /*
  * physical_adopt() - the same out of what the keeper has held since an agent made it, without a call to a driver: an export is all
  * that is ever passed on. Handles that are missing are created: a set is that of an agent that died before it served, so nobody has
- * seen them. -EBADMSG: what is held cannot be this pool's memory.
+ * seen them. -EBADMSG: what is held cannot be this pool's memory. -EACCES: one descriptor stands for all, and must not.
  */
-int physical_adopt(struct physical *physical, const struct gpu_ops *ops, int device, uint64_t handle_bytes, uint32_t handle_count,
-	const char *pool, uint32_t pool_index, const struct held *held, uint32_t held_count);
+int physical_adopt(struct physical *physical, const struct physical_plan *plan, uint32_t pool_index, const struct held *held,
+	uint32_t held_count);
 /* physical_destroy() - what was created here goes, and what was adopted when the keeper lets go of it too. */
 void physical_destroy(struct physical *physical);
 

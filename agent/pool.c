@@ -9,6 +9,7 @@
 #include "agent/recover.h"
 #include "agent/session.h"
 #include "agent/spill.h"
+#include "agent/trust.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -73,15 +74,22 @@ void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t ow
 	pool->leased += count;
 }
 
+/* Also one that is quarantined; not what belongs to an object, whose number is the owner then. */
+static bool is_lent(uint64_t word)
+{
+	return page_word_owner(word) && page_word_state(word) != PAGE_SHARED;
+}
+
 /* Words only; the caller puts the run into the index. */
 static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum page_state to)
 {
-	uint32_t by_state[PAGE_STATES] = { 0 };
+	uint32_t by_state[PAGE_STATES] = { 0 }, lent = 0;
 
 	for (uint32_t page = first; page < first + count; page++) {
 		uint64_t word = pool_word(pool, page);
 
 		by_state[counted_state(word)]++;
+		lent += is_lent(word);
 		pool->ledger.pages[page].doubt = 0;
 		atomic_store_explicit(&pool->segment.pages[page], page_word_make(to, 0, page_word_generation(word) + 1),
 			memory_order_seq_cst);
@@ -91,7 +99,7 @@ static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum p
 		if (by_state[state])
 			words_count(pool, (enum page_state)state, -(int64_t)by_state[state]);
 	words_count(pool, to, count);
-	pool->leased -= by_state[PAGE_LEASED] + by_state[PAGE_MOVING] + by_state[PAGE_QUARANTINED];
+	pool->leased -= lent;
 }
 
 void pool_take_back(struct pool *pool, uint32_t first, uint32_t count)
@@ -103,12 +111,14 @@ void pool_take_back(struct pool *pool, uint32_t first, uint32_t count)
 
 		words_free(pool, first, normal, PAGE_FREE);
 		free_runs_put(&pool->free, first, normal);
+		trust_put(pool, first, normal);
 		first += normal;
 		count -= normal;
 	}
 	if (count) {
 		words_free(pool, first, count, PAGE_RESERVED);
 		free_runs_put(&pool->reserved, first, count);
+		trust_put(pool, first, count);
 	}
 }
 
@@ -140,6 +150,16 @@ void pool_move(struct pool *pool, uint32_t page, enum page_state state)
 	words_count(pool, state, 1);
 	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, page_word_owner(word), page_word_generation(word)),
 		memory_order_seq_cst);
+	crash_point();
+}
+
+void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state)
+{
+	uint64_t word = pool_word(pool, page);
+
+	words_count(pool, counted_state(word), -1);
+	words_count(pool, state, 1);
+	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, 0, page_word_generation(word) + 1), memory_order_seq_cst);
 	crash_point();
 }
 
@@ -274,6 +294,7 @@ void pool_configure(struct pool *pool)
 		struct tenant *tenant = &pool->tenants[i];
 
 		tenant->config = &config->tenants[i];
+		tenant->domain = trust_domain(pool, tenant->config->domain);
 		tenant->minimum = config_amount_pages(&tenant->config->minimum, pool->config->page_bytes, pool->page_count);
 		tenant->limit = config_amount_pages(&tenant->config->limit, pool->config->page_bytes, pool->page_count);
 		if (tenant->limit > pool->page_count)
@@ -350,10 +371,14 @@ static void words_read(struct pool *pool)
 {
 	uint32_t by_state[PAGE_STATES] = { 0 };
 
+	pool->leased = 0;
 	for (uint32_t page = 0; page < pool->page_count; page++) {
 		enum page_state state = counted_state(pool_word(pool, page));
 
 		by_state[state]++;
+		pool->leased += is_lent(pool_word(pool, page));
+		if (state == PAGE_FREE || state == PAGE_RESERVED)
+			trust_put(pool, page, 1);
 		if (state == PAGE_FREE)
 			free_runs_put(&pool->free, page, 1);
 		else if (state == PAGE_RESERVED)
@@ -361,7 +386,6 @@ static void words_read(struct pool *pool)
 	}
 	for (int state = 0; state < PAGE_STATES; state++)
 		atomic_store_explicit(&pool->segment.header->state_pages[state], by_state[state], memory_order_relaxed);
-	pool->leased = by_state[PAGE_LEASED] + by_state[PAGE_MOVING] + by_state[PAGE_QUARANTINED];
 }
 
 static bool memory_is_held(const struct pool *pool)
@@ -391,17 +415,22 @@ static int memory_hold(struct pool *pool)
 static int memory_start(struct pool *pool, const struct module_pool *start, uint32_t handles)
 {
 	const struct pool_header *header = start->segment.header;
-	const struct gpu_ops *ops = gpu_backend(header->backend);
-	uint32_t held = pool->agent->start->held_count;
+	const struct physical_plan plan = {
+		.ops = gpu_backend(header->backend),
+		.device = start->device,
+		.handle_bytes = start->handle_bytes,
+		.handle_count = handles,
+		.separate = trust_wanted(pool, &start->ledger),
+		.pool = header->name,
+	};
 	int error;
 
 	if (memory_is_held(pool)) {
-		error = physical_adopt(&pool->physical, ops, start->device, start->handle_bytes, handles, header->name, pool->index,
-			pool->agent->start->held, held);
+		error = physical_adopt(&pool->physical, &plan, pool->index, pool->agent->start->held, pool->agent->start->held_count);
 		/* Where nothing was created the keeper has it all. */
 		return error || !pool->physical.created ? error : memory_hold(pool);
 	}
-	error = physical_create(&pool->physical, ops, start->device, start->handle_bytes, handles, header->name);
+	error = physical_create(&pool->physical, &plan);
 	return error ? error : memory_hold(pool);
 }
 
@@ -440,9 +469,12 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 		goto fini_evict;
 	pool->ledger = start->ledger;
 	pool->runs = pool->ledger.runs;
-	error = jobs_open(pool, start);
+	error = trust_open(pool);
 	if (error)
 		goto destroy_objects;
+	error = jobs_open(pool, start);
+	if (error)
+		goto close_trust;
 	error = spill_open(pool, agent->start);
 	if (error)
 		goto close_jobs;
@@ -461,6 +493,8 @@ close_spill:
 	spill_close(pool);
 close_jobs:
 	jobs_close(pool);
+close_trust:
+	trust_close(pool);
 destroy_objects:
 	objects_destroy(pool);
 fini_evict:
@@ -486,6 +520,7 @@ void pool_destroy(struct pool *pool)
 	objects_destroy(pool);
 	spill_close(pool);
 	jobs_close(pool);
+	trust_close(pool);
 	evict_fini(pool);
 	free_runs_fini(&pool->reserved);
 	free_runs_fini(&pool->free);

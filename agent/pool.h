@@ -21,6 +21,7 @@ struct tenant {
 	const struct config_tenant *config; /* in agent->config */
 	uint32_t minimum, limit; /* pages; limit as poolctl may have changed it */
 	uint32_t leased;
+	uint32_t domain; /* trust domain, 0: they are not told apart */
 	uint32_t saving; /* of them, on their way to be spilled */
 	uint32_t sessions;
 	uint64_t refusals, evicted_pages;
@@ -29,6 +30,7 @@ struct tenant {
 
 struct objects;
 struct spill;
+struct trust;
 struct waiter;
 TAILQ_HEAD(waiter_list, waiter);
 
@@ -42,6 +44,7 @@ struct pool {
 	struct physical physical;
 	struct free_runs free;     /* pages [0, reserved_first) */
 	struct free_runs reserved; /* the rest, for critical work */
+	struct trust *trust;       /* what of them is for whom; NULL: all of it is for everybody */
 	struct session *sessions[POOL_SESSIONS];
 	uint32_t session_count;
 	uint32_t session_next; /* where to look for a free id, so that ids are not reused at once */
@@ -99,6 +102,9 @@ void pool_move(struct pool *pool, uint32_t page, enum page_state state);
 
 /* pool_set_aside() - a page of an ended session becomes RETIRED, of the next generation, for as long as somebody may still write to it. */
 void pool_set_aside(struct pool *pool, uint32_t page);
+
+/* pool_put_aside() - a page that is free, or was put aside, is QUARANTINED or RETIRED without an owner; it is in no index. */
+void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state);
 
 /* pool_quarantine_of() - all pages that are leased to a session whose connection closed while its process lives. */
 void pool_quarantine_of(struct pool *pool, uint32_t owner);

@@ -28,15 +28,18 @@ int recipe_load(const struct recipe *recipe, struct config *config, struct confi
 	return status ? status : config_finish(config, error);
 }
 
-/* Tenants are booked by their place in the list: new ones may follow, and all may change in all but their names. */
+/*
+ * Tenants are booked by their place in the list: new ones may follow, and all may change in all but their names and their trust
+ * domains. What one domain alone has used was never told apart: a second one takes a restart.
+ */
 bool recipe_tenants_follow(const struct config *now, const struct config *next)
 {
 	if (now->tenant_count > next->tenant_count)
 		return false;
 	for (uint32_t i = 0; i < now->tenant_count; i++)
-		if (strcmp(now->tenants[i].name, next->tenants[i].name))
+		if (strcmp(now->tenants[i].name, next->tenants[i].name) || strcmp(now->tenants[i].domain, next->tenants[i].domain))
 			return false;
-	return true;
+	return config_domains(now) > 1 || config_domains(next) == 1;
 }
 
 void recipe_apply(struct config *now, const struct config *next)
@@ -47,6 +50,7 @@ void recipe_apply(struct config *now, const struct config *next)
 	now->eviction = next->eviction;
 	now->pressure = next->pressure;
 	now->pins = next->pins;
+	now->trust = next->trust;
 	if (recipe_tenants_follow(now, next)) {
 		now->tenant_count = next->tenant_count;
 		memcpy(now->tenants, next->tenants, sizeof(now->tenants));

@@ -10,6 +10,7 @@
 #include "agent/roles.h"
 #include "agent/session.h"
 #include "agent/spill.h"
+#include "agent/trust.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 #include "shm/page_map.h"
@@ -264,6 +265,7 @@ int recover_pool(struct pool *pool)
 	control_recover(pool);
 	roles_recover(pool);
 	objects_recover(pool);
+	trust_recover(pool);
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		struct session *session = pool->sessions[id];
 

@@ -7,6 +7,7 @@
 #include "agent/journal.h"
 #include "agent/lease.h"
 #include "agent/spill.h"
+#include "agent/trust.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -14,7 +15,8 @@
 
 enum {
 	WAITER_TICK_MS = 5,        /* how often pages are looked for again while somebody waits; a worker that frees rings earlier */
-	SPILL_PATIENCE_MS = 1500,  /* a request that may have been short only because pages are still being spilled is kept so long */
+	/* A request that may have been short only because pages are still being spilled, or cleared for its trust domain, is kept so long. */
+	LEAVING_PATIENCE_MS = 1500,
 	SHORTAGE_NS = 1000000,     /* the figures of a refusal may be so old, or as old as it took to make them */
 	AT_LIMIT_TICK_MS = 50,     /* how often the clock tries again for who waits at a limit of his own */
 };
@@ -25,7 +27,7 @@ struct waiter {
 	uint32_t slot;
 	uint32_t word; /* of the slot's state: this request and no later one */
 	struct lease_want want;
-	bool claims;   /* counts on pages that are being spilled */
+	bool claims;   /* counts on pages that are being spilled or cleared */
 	bool at_limit; /* waits for its own tenant or session, not for the pool */
 	uint64_t deadline_ms;
 	uint64_t started_ns;
@@ -55,8 +57,9 @@ static uint32_t pinned_pages(const struct pool *pool, const struct session *sess
 }
 
 /* Who holds the most pinned pages, for the refusal: one pass over the pin words of each session's pages. */
-static void shortage(struct pool *pool, struct lease_request *slot)
+static void shortage(const struct session *asker, struct lease_request *slot)
 {
+	struct pool *pool = asker->pool;
 	static uint32_t pinned_by[POOL_SESSIONS], budget[POOL_SESSIONS];
 	uint32_t pinned = 0, holder = 0;
 	uint64_t now = clock_ns();
@@ -87,7 +90,8 @@ static void shortage(struct pool *pool, struct lease_request *slot)
 		pool->shortage_holder = holder;
 		pool->shortage_holder_pages = pinned_by[holder];
 	}
-	slot->free_pages = pool->free.total;
+	/* Of several trust domains: what this one may have. */
+	slot->free_pages = pool->trust ? pool->trust->views[asker->domain].normal.total : pool->free.total;
 	slot->pinned_pages = pool->shortage_pinned;
 	slot->holder = pool->shortage_holder;
 	slot->holder_pages = pool->shortage_holder_pages;
@@ -145,10 +149,13 @@ static void announce_limit(struct session *session, uint32_t need)
 }
 
 /* May this refusal be only because pages are still on their way out? Asked again when they are. */
-static bool spilling(struct session *session, const struct waiter *waiter)
+static bool leaving(const struct session *session, const struct waiter *waiter, int error)
 {
-	return session->pool->spill->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT) &&
-		clock_ns() - waiter->started_ns < SPILL_PATIENCE_MS * UINT64_C(1000000);
+	const struct pool *pool = session->pool;
+
+	if (clock_ns() - waiter->started_ns >= LEAVING_PATIENCE_MS * UINT64_C(1000000))
+		return false;
+	return (pool->spill->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT)) || (trust_cleaning(pool->trust) && error == -ENOSPC);
 }
 
 /* What others count on is not there for this one. */
@@ -163,7 +170,7 @@ static int grant(struct session *session, struct waiter *waiter, struct lease_gr
 	waiter->want.slot = waiter->slot;
 	waiter->want.word = waiter->word;
 	error = lease_grant(session, &waiter->want, granted);
-	if (error && spilling(session, waiter)) {
+	if (error && leaving(session, waiter, error)) {
 		waiter->claims = true;
 		spill->claimed_pages += waiter->want.need;
 	}
@@ -184,7 +191,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 		session->refusals++;
 		session->tenant->refusals++;
 		pool_count(session->pool, POOL_COUNT_REFUSALS, 1);
-		shortage(session->pool, slot);
+		shortage(session, slot);
 		if (error == -EDQUOT)
 			announce_limit(session, waiter->want.need);
 		refuse(session, waiter, error);

@@ -11,6 +11,7 @@
 #include "agent/requests.h"
 #include "agent/roles.h"
 #include "agent/spill.h"
+#include "agent/trust.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -219,6 +220,7 @@ static void send_handles(struct session *session, uint64_t sequence, uint32_t fi
 				.offset = physical->exports[handle].offset,
 				.length = physical->exports[handle].length,
 			};
+			trust_hand_out(session, handle);
 			fds[fd_count++] = physical->exports[handle].fd;
 		}
 		if (!fd_count)
@@ -262,6 +264,33 @@ static void send_role(struct session *session, const struct msg_role_request *re
 			strerror(-error));
 }
 
+static void session_unwatch(struct session *session)
+{
+	agent_unwatch(session->pool->agent, &session->socket);
+	agent_unwatch(session->pool->agent, &session->pidfd);
+	agent_unwatch(session->pool->agent, &session->doorbell);
+}
+
+static struct ledger_session *ledger_of(const struct session *session)
+{
+	return &session->pool->ledger.sessions[session->id];
+}
+
+static void ledger_state(const struct session *session, enum ledger_session_state state)
+{
+	atomic_store_explicit(&ledger_of(session)->state, state, memory_order_release);
+	crash_point();
+}
+
+/* Its pages wait for its process. */
+static void session_set_closed(struct session *session)
+{
+	session->state = SESSION_CLOSED;
+	ledger_state(session, LEDGER_SESSION_CLOSED);
+	pool_quarantine_of(session->pool, session->id);
+	record_write(session, SESSION_RECORD_CLOSED);
+}
+
 static bool process_ended(const struct session *session)
 {
 	struct pollfd look = { .fd = session->pidfd.fd, .events = POLLIN };
@@ -269,12 +298,34 @@ static bool process_ended(const struct session *session)
 	return poll(&look, 1, 0) == 1 && look.revents & POLLIN;
 }
 
+/*
+ * The driver has let go before a pidfd says so; where that is not to be trusted, the pages are kept for a while. What is left of it
+ * then is as one that has closed its connection, for a successor of the agent too, which begins anew to count.
+ */
+static void process_died(struct session *session)
+{
+	struct pool *pool = session->pool;
+	uint32_t grace_ms = pool->agent->config.trust.death_grace_ms;
+
+	if (!grace_ms || session->role != SESSION_WORKER) {
+		session_end(session, SESSION_END_DEATH);
+		return;
+	}
+	session_unwatch(session);
+	requests_forget(session);
+	session->died_ms = clock_ms();
+	session_set_closed(session);
+	log_info("session %u of pool '%s' ('%s', pid %d) died: %u pages wait for %u ms", session->id, pool->config->name, session->name,
+		session->pid, session->leased, grace_ms);
+	agent_need_tick(pool->agent, grace_ms);
+}
+
 /* The connection is over; whether the process is too decides what becomes of the pages. */
 static void connection_closed(struct session *session)
 {
 	agent_unwatch(session->pool->agent, &session->socket);
 	if (process_ended(session)) {
-		session_end(session, SESSION_END_DEATH);
+		process_died(session);
 		return;
 	}
 	session->state = SESSION_CLOSING;
@@ -282,6 +333,18 @@ static void connection_closed(struct session *session)
 	requests_forget(session);
 	roles_withdraw(session);
 	agent_need_tick(session->pool->agent, CLOSING_GRACE_MS);
+}
+
+static void released(struct session *session, const uint8_t *packet, size_t length)
+{
+	static struct msg_handles_released message;
+
+	if (msg_decode_handles_released(&message, packet, length) || session->role != SESSION_WORKER) {
+		session_damage(session, "a release of handles that cannot be");
+		return;
+	}
+	for (uint32_t i = 0; i < message.runs_count; i++)
+		trust_let_go(session, message.runs[i].first, message.runs[i].count);
 }
 
 static void socket_ready(struct event_source *source, uint32_t events)
@@ -334,7 +397,15 @@ static void socket_ready(struct event_source *source, uint32_t events)
 		else
 			send_role(session, &role, envelope.sequence);
 		return;
+	case MSG_TYPE_handles_released:
+		released(session, buffer, (size_t)length);
+		return;
 	case MSG_TYPE_detach_request:
+		if (trust_holds(session)) {
+			send_detached(session, envelope.sequence);
+			connection_closed(session);
+			return;
+		}
 		/* Ended first: an agent that dies between the two must not have said it for nothing. The socket outlives this pass. */
 		session_end(session, SESSION_END_DETACH);
 		send_detached(session, envelope.sequence);
@@ -350,7 +421,7 @@ static void pidfd_ready(struct event_source *source, uint32_t events)
 
 	(void)events;
 	if (session->state != SESSION_DEAD)
-		session_end(session, SESSION_END_DEATH);
+		process_died(session);
 }
 
 static void doorbell_ready(struct event_source *source, uint32_t events)
@@ -384,13 +455,6 @@ static int send_admission(struct session *session)
 	return length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, fds, 3);
 }
 
-static void session_unwatch(struct session *session)
-{
-	agent_unwatch(session->pool->agent, &session->socket);
-	agent_unwatch(session->pool->agent, &session->pidfd);
-	agent_unwatch(session->pool->agent, &session->doorbell);
-}
-
 static void session_free(struct session *session)
 {
 	if (session->socket.fd >= 0)
@@ -406,27 +470,18 @@ static void session_free(struct session *session)
 	free(session);
 }
 
-static struct ledger_session *ledger_of(const struct session *session)
-{
-	return &session->pool->ledger.sessions[session->id];
-}
-
-static void ledger_state(const struct session *session, enum ledger_session_state state)
-{
-	atomic_store_explicit(&ledger_of(session)->state, state, memory_order_release);
-	crash_point();
-}
-
 /* What the next agent cannot find elsewhere. Without it, and the keeper's hold, there is no session. */
 static int ledger_write(const struct session *session)
 {
 	struct ledger_session *record = ledger_of(session);
 
+	trust_session_begin(session->pool, session->id);
 	memset(record, 0, sizeof(*record));
 	record->role = session->role;
 	record->privileged = session->privileged;
 	record->pid = (uint32_t)session->pid;
 	record->uid = session->uid;
+	record->domain = session->domain;
 	record->quota = session->quota;
 	record->limit = session->limit;
 	record->attached_ms = session->attached_ms;
@@ -532,6 +587,7 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 	session->privileged = is_operator(peer) || !strcmp(tenant->config->name, "system") ||
 		(may_be(&agent->config, SESSION_ADMIN, peer));
 	session->tenant = tenant;
+	session->domain = tenant->domain;
 	session->pid = peer->pid;
 	session->uid = peer->uid;
 	snprintf(session->name, sizeof(session->name), "%s", request->name);
@@ -595,6 +651,8 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 		return refuse(socket, error, error == -ENXIO ? "no tenant '%s'; poolctl tenants lists them" :
 							       "user may not join tenant '%s'; see tenants in gpoold.conf",
 			request->tenant);
+	if (pool->trust && !tenant->domain)
+		return refuse(socket, -ENOSPC, "there is no room for trust domain '%s'; restart gpoold", tenant->config->domain);
 	if (pool->session_count >= agent->config.limits.sessions)
 		return refuse(socket, -EUSERS, "%u sessions are attached, the limit; raise limits.sessions", pool->session_count);
 	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
@@ -658,6 +716,7 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 	session->privileged = record->privileged != 0;
 	session->pid = (pid_t)record->pid;
 	session->uid = record->uid;
+	session->domain = pool->trust ? record->domain : 0;
 	session->quota = record->quota;
 	session->limit = record->limit;
 	session->attached_ms = record->attached_ms;
@@ -738,6 +797,7 @@ void session_end(struct session *session, enum session_end how)
 	session->tenant->leased -= session->leased;
 	session->tenant->sessions--;
 	pool->sessions[session->id] = NULL;
+	trust_session_end(session);
 	pool->session_count--;
 	pool->evict.queue_count = pool->evict.queue_head = 0;
 	record_write(session, SESSION_RECORD_NONE);
@@ -792,16 +852,19 @@ void session_tick(struct session *session)
 {
 	struct pool *pool = session->pool;
 
+	if (session->died_ms && clock_ms() - session->died_ms >= pool->agent->config.trust.death_grace_ms) {
+		session_end(session, SESSION_END_DEATH);
+		return;
+	}
+	if (session->died_ms)
+		agent_need_tick(pool->agent, pool->agent->config.trust.death_grace_ms);
 	if (session->state != SESSION_CLOSING)
 		return;
 	if (clock_ms() - session->closing_ms < CLOSING_GRACE_MS) {
 		agent_need_tick(pool->agent, CLOSING_GRACE_MS);
 		return;
 	}
-	session->state = SESSION_CLOSED;
-	ledger_state(session, LEDGER_SESSION_CLOSED);
-	pool_quarantine_of(pool, session->id);
-	record_write(session, SESSION_RECORD_CLOSED);
+	session_set_closed(session);
 	log_info("session %u of pool '%s' ('%s', pid %d) closed its connection and lives on: %u pages wait for its end", session->id,
 		pool->config->name, session->name, session->pid, session->leased);
 }

@@ -32,6 +32,9 @@ struct session {
 	uid_t uid;
 	char name[64];
 	struct tenant *tenant;
+	uint32_t domain;  /* trust domain, that of the tenant at the attach */
+	bool silent;      /* has not let go of pages that are wanted for another trust domain */
+	uint64_t died_ms; /* its process is dead, and its pages are kept for trust.death_grace */
 	uint8_t token[16];
 	uint64_t attached_ms;
 	uint64_t closing_ms;

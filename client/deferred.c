@@ -2,6 +2,7 @@
 #include "client/deferred.h"
 
 #include "client/spill.h"
+#include "client/window.h"
 #include "shm/timeline.h"
 
 #include <stdlib.h>
@@ -141,7 +142,7 @@ static bool free_try(struct gpool *pool, struct deferred *entry)
 }
 
 /* The agent may have taken the pin as leaked, and the block after it: then there is nothing of ours left at this page. */
-static void unpin_now(const struct gpool *pool, const struct gpool_block *block)
+static void unpin_now(struct gpool *pool, const struct gpool_block *block)
 {
 	uint64_t tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
 
@@ -227,6 +228,8 @@ void deferred_sweep_now(struct gpool *pool)
 	for (int looks = 0; looks < PIN_LOOKS && (entry = TAILQ_FIRST(&lists->behind[0])); looks++)
 		entry_ready(pool, entry); /* to the end of the list, when it cannot end yet */
 	pthread_mutex_unlock(&lists->lock);
+	if (pool_release_due(pool))
+		window_let_go(pool);
 }
 
 bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slot, uint32_t page_count,

@@ -240,6 +240,13 @@ struct gpool_shortage {
 };
 GPOOL_API void gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage);
 
+/*
+ * gpool_let_go() - unmap what the agent wants back for tenants of another trust domain: pages that this process uses no more and still
+ * has mapped. Calls that allocate, wait or free while others wait do so by themselves; a process that is idle for long calls this now
+ * and then (it is one load where nothing is wanted), lest its former pages are retired. Return: handles let go, -ECHILD.
+ */
+GPOOL_API int gpool_let_go(struct gpool *pool);
+
 /* ---- work: smaller than a page ---- */
 
 /* Part of a page, aligned to 256 bytes. */
@@ -689,6 +696,7 @@ enum gpool_event_kind {
 	GPOOL_EVENT_ROLE_GRANTED = 15, /* value: token */
 	GPOOL_EVENT_ROLE_FREED = 16,   /* value: token */
 	GPOOL_EVENT_TAKEOVER = 17,     /* a standby has the role of a dead session; value: token */
+	GPOOL_EVENT_RETIRED = 18,      /* pages are out of use: a session of another trust domain may still map them; value: its pid */
 	GPOOL_EVENT_SPILL_ERROR = 20   /* content could not be spilled, and stayed, or not be read back, and is lost */
 };
 

@@ -70,8 +70,10 @@ bool pool_gone(const struct gpool *pool)
 	return poll(&connection, 1, 0) > 0 && connection.revents & (POLLHUP | POLLERR);
 }
 
-void pool_pages_freed(const struct gpool *pool)
+void pool_pages_freed(struct gpool *pool)
 {
+	if (pool_release_due(pool))
+		window_let_go(pool);
 	doorbell_ring(pool->doorbell);
 }
 

@@ -123,6 +123,7 @@ struct gpool {
 
 	/* Written by all threads: a line of its own. */
 	_Alignas(64) _Atomic uint32_t deferred_count; /* blocks and pins that wait; looked at without the lock */
+	_Atomic uint32_t release_seen;                /* the last release_serial for which nothing is left to do */
 };
 
 void __attribute__((format(printf, 3, 4))) pool_log(const struct gpool *pool, enum pool_log_level level, const char *format, ...);
@@ -148,16 +149,26 @@ static inline bool pool_is_short(const struct gpool *pool)
 		atomic_load_explicit(&pool->header->pressure, memory_order_relaxed) >= POOL_PRESSURE_HIGH;
 }
 
+/* Whether the agent wants something unmapped: looked at wherever this process waits or frees while others wait; see window_let_go(). */
+static inline bool pool_release_due(const struct gpool *pool)
+{
+	return pool->header && atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed) !=
+		atomic_load_explicit(&pool->release_seen, memory_order_relaxed);
+}
+
 /* pool_put() - pages of ours become idle. */
 static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t count)
 {
 	lease_put_summed(pool->session.free_bits, pool->summary, first, count);
 }
 
-/* pool_pages_freed() - pages became idle or may be evicted: whoever waits for some gets another try. */
-void pool_pages_freed(const struct gpool *pool) COLD;
+/*
+ * pool_pages_freed() - pages became idle or may be evicted: whoever waits for some gets another try. What of ours is wanted for
+ * another trust domain is let go.
+ */
+void pool_pages_freed(struct gpool *pool) COLD;
 
-static inline void pool_wake_waiters(const struct gpool *pool)
+static inline void pool_wake_waiters(struct gpool *pool)
 {
 	if (unlikely(atomic_load_explicit(&pool->header->waiters, memory_order_relaxed)))
 		pool_pages_freed(pool);

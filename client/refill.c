@@ -11,6 +11,7 @@
 #include "client/refill.h"
 
 #include "client/deferred.h"
+#include "client/window.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 
@@ -149,7 +150,11 @@ static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t tim
 		futex_wait(state, word, slice_ms * 1000000);
 		if (sweep)
 			deferred_sweep(pool);
+		if (pool_release_due(pool))
+			window_let_go(pool);
 	}
+	/* What was lent may just have been let go: see handle_let_go(). */
+	atomic_thread_fence(memory_order_seq_cst);
 	return 0;
 }
 

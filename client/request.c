@@ -4,6 +4,7 @@
 #include "client/control.h"
 #include "client/events.h"
 #include "client/pool.h"
+#include "client/window.h"
 #include "proto/codec.h"
 
 #include <string.h>
@@ -73,6 +74,8 @@ int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *eve
 		error = events_open(pool->events_url, &pool->events);
 	if (!error)
 		error = events_receive(pool->events, timeout_ms, &message);
+	if (pool_release_due(pool))
+		window_let_go(pool);
 	pthread_mutex_unlock(&pool->events_lock);
 	if (error)
 		return error;

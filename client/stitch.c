@@ -77,11 +77,12 @@ static int stitch_destroy(struct gpool *pool, struct stitch *stitch)
 	return 0;
 }
 
-/* Ranges of blocks that the agent has evicted. */
-static void stitches_sweep(struct gpool *pool)
+/* Ranges of blocks that the agent has evicted. False: queued work still uses one of them. */
+static bool stitches_sweep(struct gpool *pool)
 {
 	struct stitches *stitches = pool->stitches;
 	struct stitch *next;
+	bool all = true;
 
 	for (struct stitch *stitch = stitches->all; stitch; stitch = next) {
 		uint64_t word = atomic_load_explicit(&pool->pages[stitch->page], memory_order_acquire);
@@ -89,9 +90,22 @@ static void stitches_sweep(struct gpool *pool)
 
 		next = stitch->next;
 		if (!block_word_same(word, stitch->word) || tag >> BLOCK_SEQUENCE_SHIFT != stitch->sequence)
-			stitch_destroy(pool, stitch);
+			all &= !stitch_destroy(pool, stitch);
 	}
 	stitches->count_swept = stitches->count;
+	return all;
+}
+
+bool stitch_sweep(struct gpool *pool)
+{
+	bool all;
+
+	if (!pool->stitches)
+		return true;
+	pthread_mutex_lock(&pool->stitches->lock);
+	all = stitches_sweep(pool);
+	pthread_mutex_unlock(&pool->stitches->lock);
+	return all;
 }
 
 void stitch_close(struct gpool *pool)

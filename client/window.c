@@ -2,6 +2,7 @@
 #include "client/window.h"
 
 #include "client/attach_call.h"
+#include "client/stitch.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 
@@ -31,6 +32,7 @@ struct window {
 	uint64_t *there;          /* a bit for each handle: it is mapped */
 	uint64_t *readonly;       /* a bit for each page that may only be read: published, see window_protect() */
 	uint64_t *handles;        /* [handle_count]; 0: not imported */
+	bool retained;            /* something that is wanted back could not be let go yet */
 	struct handle_source *sources;
 };
 
@@ -179,8 +181,8 @@ static int source_add(struct window *window, const struct msg_handle_entry *entr
 /* Whether a reply's entry is about handles of [at, end) and about a descriptor that came with it. */
 static bool entry_fits(const struct window *window, const struct msg_handle_entry *entry, uint32_t at, size_t fd_count)
 {
-	return entry->first >= at && entry->first < window->handle_count && entry->count >= 1 &&
-		entry->count <= window->handle_count - entry->first &&
+	return entry->first < window->handle_count && entry->count >= 1 && entry->count <= window->handle_count - entry->first &&
+		entry->first + entry->count > at && (entry->first >= at || entry->count > 1) &&
 		entry->length == window->handle_bytes && entry->fd_index < fd_count;
 }
 
@@ -235,11 +237,6 @@ static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 	uint8_t *buffer;
 	int error = 0;
 
-	/* Where one descriptor carries many handles, one answer is enough for good. */
-	if (pool->capabilities & GPU_CAP_EXPORT_OFFSET) {
-		first = 0;
-		end = pool->window->handle_count;
-	}
 	begin = first;
 	reply = malloc(sizeof(*reply));
 	buffer = malloc(MSG_LARGEST_handles_reply);
@@ -408,13 +405,11 @@ int window_import(struct gpool *pool, uint32_t first, uint32_t count)
 	uint32_t handle = handle_of(window, first), end = handle_of(window, first + count - 1) + 1;
 	int error = 0;
 
-	/* Where one descriptor carries all, there is nothing to be saved. */
-	if (pool->capabilities & GPU_CAP_EXPORT_OFFSET)
-		return 0;
 	pthread_mutex_lock(&window->lock);
 	while (handle < end && window->handles[handle])
 		handle++;
-	if (handle < end)
+	/* Where one descriptor carries all, there is nothing to be saved. */
+	if (handle < end && !window->sources)
 		error = handles_fetch(pool, handle, end);
 	pthread_mutex_unlock(&window->lock);
 	return error == -EPIPE ? -EPIPE : error ? -ENOMEM : 0;
@@ -448,4 +443,121 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 	}
 	pthread_mutex_unlock(&window->lock);
 	return error;
+}
+
+/* ---- letting go ---- */
+
+/* The pages of a handle are wanted for another trust domain: they are nobody's, and in no use. */
+static bool is_wanted(const struct gpool *pool, uint32_t handle)
+{
+	const struct window *window = pool->window;
+
+	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_seq_cst);
+
+		if (page_word_owner(word) || (page_word_state(word) != PAGE_QUARANTINED && page_word_state(word) != PAGE_RETIRED))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * False: it stays. The bit goes first and the words are read again, since the agent may change its mind and lend us a page of it:
+ * who was lent it (refill.c has the fence) either finds the bit gone, and comes to the lock that we hold, or has been seen by us.
+ */
+static bool handle_let_go(struct gpool *pool, uint32_t handle)
+{
+	struct window *window = pool->window;
+	uint64_t bit = UINT64_C(1) << (handle % 64);
+	bool there = bit_of(window->there, handle);
+
+	atomic_fetch_and_explicit(&window->mapped[handle / 64], ~bit, memory_order_seq_cst);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!is_wanted(pool, handle))
+		return false; /* the next use restores the bit */
+	if (there && gpu_unmap(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes))
+		return false;
+	window->there[handle / 64] &= ~bit;
+	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++)
+		window->readonly[page / 64] &= ~(UINT64_C(1) << (page % 64));
+	if (window->handles[handle])
+		gpu_release(pool->gpu, window->handles[handle]);
+	window->handles[handle] = 0;
+	return true;
+}
+
+static int released_send(struct gpool *pool, struct msg_handles_released *message)
+{
+	uint8_t bytes[MSG_LARGEST_handles_released];
+	int length = msg_encode_handles_released(message, 0, pool->token, bytes, sizeof(bytes));
+
+	message->runs_count = 0;
+	return length < 0 ? length : attach_send(pool->socket, bytes, (size_t)length, NULL, 0);
+}
+
+static void run_note(struct msg_handles_released *message, uint32_t handle)
+{
+	struct msg_handle_run *last = message->runs_count ? &message->runs[message->runs_count - 1] : NULL;
+
+	if (last && last->first + last->count == handle)
+		last->count++;
+	else
+		message->runs[message->runs_count++] = (struct msg_handle_run){ handle, 1 };
+}
+
+/*
+ * Also what was never mapped, or was let go before, is told: an agent may have died over the message. A negative number: the agent
+ * takes no message now.
+ */
+static int handles_let_go(struct gpool *pool, struct msg_handles_released *message)
+{
+	struct window *window = pool->window;
+	int count = 0, error;
+
+	window->retained = false;
+	for (uint32_t handle = 0; handle < window->handle_count; handle++) {
+		if (!is_wanted(pool, handle))
+			continue;
+		if (window->handles[handle] && !handle_let_go(pool, handle)) {
+			window->retained = true;
+			continue;
+		}
+		count++;
+		run_note(message, handle);
+		if (message->runs_count < sizeof(message->runs) / sizeof(*message->runs))
+			continue;
+		error = released_send(pool, message);
+		if (error)
+			return error;
+	}
+	error = message->runs_count ? released_send(pool, message) : 0;
+	return error ? error : count;
+}
+
+int window_let_go(struct gpool *pool)
+{
+	uint32_t serial = atomic_load_explicit(&pool->header->release_serial, memory_order_acquire);
+	struct window *window = pool->window;
+	struct msg_handles_released *message;
+	int count = 0;
+
+	if (!window || window->sources || !stitch_sweep(pool)) /* one descriptor carries all: there is one trust domain */
+		return 0;
+	message = calloc(1, sizeof(*message));
+	if (!message)
+		return 0;
+	pthread_mutex_lock(&window->lock);
+	count = handles_let_go(pool, message);
+	if (count >= 0 && !window->retained)
+		atomic_store_explicit(&pool->release_seen, serial, memory_order_relaxed);
+	pthread_mutex_unlock(&window->lock);
+	free(message);
+	return count < 0 ? 0 : count;
+}
+
+int gpool_let_go(struct gpool *pool)
+{
+	if (!pool->alive)
+		return -ECHILD;
+	return pool_release_due(pool) ? window_let_go(pool) : 0;
 }

@@ -28,6 +28,9 @@ int window_import(struct gpool *pool, uint32_t first, uint32_t count);
  */
 int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly);
 
+/* window_let_go() - handles whose pages are wanted for another trust domain are unmapped, and the agent is told. Returns how many. */
+int window_let_go(struct gpool *pool) COLD;
+
 /* window_keep_from_child() - a mapping of ours that a forked child shall not have. */
 void window_keep_from_child(const struct gpool *pool, uint64_t va, uint64_t bytes);
 

@@ -163,7 +163,7 @@ int gpu_open(const struct gpu_ops *ops, int index, uint32_t flags, struct gpu **
 	rc = open_begin();
 	if (rc < 0)
 		return rc;
-	if (!ops || !gpu || index < 0 || (flags & ~(uint32_t)GPU_OPEN_OWNER))
+	if (!ops || !gpu || index < 0 || (flags & ~(uint32_t)(GPU_OPEN_OWNER | GPU_OPEN_SEPARATE)))
 		return gpu_fail(-EINVAL, "cannot open device %d: bad argument", index);
 	rc = ops->open(index, flags, &opened);
 	if (rc < 0)

@@ -65,6 +65,8 @@ enum gpu_access { GPU_ACCESS_NONE, GPU_ACCESS_READ, GPU_ACCESS_READ_WRITE };
 enum {
 	/* create, export and release only: no context, no streams, no mapping; what the agent asks for */
 	GPU_OPEN_OWNER = 1u << 0,
+	/* every handle has a descriptor of its own, which gives nothing but that handle; so it always is on `cuda` */
+	GPU_OPEN_SEPARATE = 1u << 1,
 };
 
 /* Flags of gpu_event_create(). */
@@ -74,7 +76,8 @@ enum { GPU_EVENT_INTERPROCESS = 1u << 0 };
 enum {
 	GPU_CAP_IPC_EVENT = 1u << 0,
 	GPU_CAP_TIMELINE = 1u << 1,        /* gpu_timeline_write()/wait() on registered host memory */
-	GPU_CAP_EXPORT_OFFSET = 1u << 2,   /* one exported FD may carry several handles, told apart by offset (host) */
+	GPU_CAP_EXPORT_OFFSET = 1u << 2,   /* one exported FD may carry several handles, told apart by offset (host,
+	                                      unless they were made with GPU_OPEN_SEPARATE) */
 	GPU_CAP_HOST_POINTER = 1u << 3,    /* a device address may be read and written by the CPU (host) */
 };
 

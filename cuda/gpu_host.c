@@ -143,13 +143,13 @@ static int host_open(int index, uint32_t flags, struct gpu **gpu)
 	struct gpu_host *host;
 	int rc = device_check(index);
 
-	(void)flags; /* nothing here is worth leaving out for an owner; gpu.c holds it to its calls */
 	if (rc < 0)
 		return rc;
 	host = calloc(1, sizeof(*host));
 	if (!host)
 		return gpu_fail(-ENOMEM, "cannot open host device %d: out of memory", index);
 	host->index = index;
+	host->separate = flags & GPU_OPEN_SEPARATE; /* nothing here is worth leaving out for an owner; gpu.c holds it to its calls */
 	host->page = (uint64_t)sysconf(_SC_PAGESIZE);
 	rc = granularity_setting(host->page, &host->granularity);
 	if (rc == 0)

@@ -20,11 +20,14 @@
 #include <pthread.h>
 #include <sys/types.h>
 
-enum { HOST_DEVICES_MAX = 64 };
+enum {
+	HOST_DEVICES_MAX = 64,
+	HOST_FILE_BUCKETS = 1024, /* for tens of thousands of handles with a file each */
+};
 
-/* A memfd that this process holds: its own arena, or one that handles were imported from. */
+/* A memfd that this process holds: its own arena, that of one handle, or one that handles were imported from. */
 struct host_file {
-	struct host_file *next;
+	struct host_file *next; /* of its bucket */
 	int fd;
 	dev_t device;
 	ino_t inode;
@@ -84,7 +87,8 @@ struct gpu_host {
 	uint64_t memory_bytes; /* of the device */
 
 	pthread_mutex_t lock;
-	struct host_file *files;
+	struct host_file *files[HOST_FILE_BUCKETS]; /* by inode */
+	bool separate;         /* GPU_OPEN_SEPARATE: no arena */
 	struct host_file *arena;
 	uint64_t arena_bytes;
 	uint64_t charged_bytes; /* of the device's memory; see host_memory_charge() */

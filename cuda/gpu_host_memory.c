@@ -3,7 +3,8 @@
  *
  * Each device that creates has one memfd, its arena; a handle is a slice of it, cut off its end. Slices are never used twice:
  * the file is sparse and an offset costs nothing, while a run of fresh slices at a run of addresses is one mapping for the
- * kernel, however many handles it is made of.
+ * kernel, however many handles it is made of. But who has the arena's descriptor can map all of it: where handles go to those
+ * who must not see each other's (GPU_OPEN_SEPARATE), each is a memfd of its own, at the price of a descriptor and a mapping each.
  *
  * Releasing the last reference punches the slice out of the file, unless it was exported: then another process may have it
  * mapped, the kernel does not say, and punching would take its contents. So exported memory is kept until the arena's last
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -65,6 +67,11 @@ int host_file_check(int fd, uint64_t *size_bytes, dev_t *device, ino_t *inode)
 	return 0;
 }
 
+static struct host_file **bucket_of(struct gpu_host *host, ino_t inode)
+{
+	return &host->files[inode % HOST_FILE_BUCKETS];
+}
+
 static struct host_file *file_add(struct gpu_host *host, int fd, dev_t device, ino_t inode)
 {
 	struct host_file *file = calloc(1, sizeof(*file));
@@ -75,14 +82,14 @@ static struct host_file *file_add(struct gpu_host *host, int fd, dev_t device, i
 	file->device = device;
 	file->inode = inode;
 	file->refs = 1;
-	file->next = host->files;
-	host->files = file;
+	file->next = *bucket_of(host, inode);
+	*bucket_of(host, inode) = file;
 	return file;
 }
 
 static void file_unref(struct gpu_host *host, struct host_file *file)
 {
-	struct host_file **link = &host->files;
+	struct host_file **link = bucket_of(host, file->inode);
 
 	if (--file->refs > 0)
 		return;
@@ -93,24 +100,42 @@ static void file_unref(struct gpu_host *host, struct host_file *file)
 	free(file);
 }
 
-/* arena_open() - make the device's memfd at its first creation; a device that only imports has none. */
-static int arena_open(struct gpu_host *host)
+static int file_make(struct gpu_host *host, const char *name, struct host_file **file)
 {
 	struct stat status;
-	int fd;
+	int fd = host_file_create(name);
 
-	if (host->arena)
-		return 0;
-	fd = host_file_create("gpool-arena");
 	if (fd < 0)
 		return fd;
-	if (fstat(fd, &status) == 0)
-		host->arena = file_add(host, fd, status.st_dev, status.st_ino);
-	if (!host->arena) {
-		close(fd);
-		return gpu_fail(-ENOMEM, "cannot create an arena on host device %d: out of memory", host->index);
+	*file = fstat(fd, &status) == 0 ? file_add(host, fd, status.st_dev, status.st_ino) : NULL;
+	if (*file)
+		return 0;
+	close(fd);
+	return gpu_fail(-ENOMEM, "cannot create a file on host device %d: out of memory", host->index);
+}
+
+/* slice_make() - `bytes` at the end of the arena, which is made at the first creation, or in a file of their own. With a reference. */
+static int slice_make(struct gpu_host *host, uint64_t bytes, struct host_file **file, uint64_t *offset)
+{
+	int rc = 0;
+
+	*file = host->arena;
+	if (host->separate || !host->arena)
+		rc = file_make(host, host->separate ? "gpool-handle" : "gpool-arena", file);
+	if (rc < 0)
+		return rc;
+	*offset = host->separate ? 0 : host->arena_bytes;
+	if (bytes > INT64_MAX - *offset)
+		rc = gpu_fail(-ENOMEM, "cannot create %llu bytes: the arena is full", (unsigned long long)bytes);
+	else if (ftruncate((*file)->fd, (off_t)(*offset + bytes)) < 0)
+		rc = gpu_fail(-ENOMEM, "cannot grow a file by %llu bytes: %s", (unsigned long long)bytes, strerror(errno));
+	if (!host->separate) {
+		host->arena = *file;
+		(*file)->refs++;
 	}
-	return 0;
+	if (rc < 0)
+		file_unref(host, *file);
+	return rc;
 }
 
 /* memory_add() - a slot for a slice, with one reference for its handle. Takes over no reference to the file on failure. */
@@ -190,30 +215,28 @@ void host_memory_unref(struct gpu_host *host, struct host_memory *memory)
 static int create_locked(struct gpu_host *host, uint64_t bytes, uint64_t *handle)
 {
 	struct host_memory *memory;
-	int rc = arena_open(host);
+	struct host_file *file;
+	uint64_t offset;
+	int rc = host_memory_charge(host, bytes);
 
 	if (rc < 0)
 		return rc;
-	if (bytes > INT64_MAX - host->arena_bytes)
-		return gpu_fail(-ENOMEM, "cannot create %llu bytes: the arena is full", (unsigned long long)bytes);
-	rc = host_memory_charge(host, bytes);
+	rc = slice_make(host, bytes, &file, &offset);
 	if (rc < 0)
-		return rc;
-	if (ftruncate(host->arena->fd, (off_t)(host->arena_bytes + bytes)) < 0) {
-		rc = gpu_fail(-ENOMEM, "cannot grow the arena by %llu bytes: %s", (unsigned long long)bytes, strerror(errno));
 		goto discharge;
-	}
-	memory = memory_add(host, host->arena, host->arena_bytes, bytes);
+	memory = memory_add(host, file, offset, bytes);
 	if (!memory) {
 		rc = gpu_fail(-ENOMEM, "cannot create %llu bytes: no memory for the handle", (unsigned long long)bytes);
-		goto discharge;
+		goto unref;
 	}
 	memory->owned = true;
-	host->arena->refs++;
-	host->arena_bytes += bytes;
+	if (!host->separate)
+		host->arena_bytes += bytes;
 	*handle = memory_handle(host, memory);
 	return 0;
 
+unref:
+	file_unref(host, file);
 discharge:
 	host_memory_discharge(host, bytes);
 	return rc;
@@ -273,8 +296,23 @@ int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 }
 
 /*
+ * own_copy() - a descriptor of our own. A file for each handle takes more of them than the usual soft limit of 1,024, which is made
+ * for select(2); then it is raised to the hard one.
+ */
+static int own_copy(int fd)
+{
+	int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	struct rlimit limit;
+
+	if (own >= 0 || errno != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= limit.rlim_max)
+		return own;
+	limit.rlim_cur = limit.rlim_max;
+	return setrlimit(RLIMIT_NOFILE, &limit) < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+}
+
+/*
  * file_import() - the file behind a descriptor, with a reference taken: one we know, found by its inode, or a new one with a
- * descriptor of our own. There are a handful of files, one per process that creates, so a list is enough.
+ * descriptor of our own.
  */
 static int file_import(struct gpu_host *host, int fd, struct host_file **imported, uint64_t *size_bytes)
 {
@@ -286,7 +324,7 @@ static int file_import(struct gpu_host *host, int fd, struct host_file **importe
 
 	if (fstat(fd, &status) < 0)
 		return gpu_fail(-EINVAL, "cannot import descriptor %d: %s", fd, strerror(errno));
-	for (file = host->files; file; file = file->next) {
+	for (file = *bucket_of(host, status.st_ino); file; file = file->next) {
 		if (file->inode == status.st_ino && file->device == status.st_dev) {
 			file->refs++;
 			*imported = file;
@@ -294,7 +332,7 @@ static int file_import(struct gpu_host *host, int fd, struct host_file **importe
 			return 0;
 		}
 	}
-	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	own = own_copy(fd);
 	if (own < 0)
 		return gpu_fail(-errno, "cannot import descriptor %d: %s", fd, strerror(errno));
 	/* Check our own descriptor: the caller's number may be made to mean another file meanwhile. */
@@ -356,9 +394,10 @@ void host_memory_fini(struct gpu_host *host)
 	struct host_file *file;
 
 	free(host->memories);
-	while ((file = host->files)) {
-		host->files = file->next;
-		close(file->fd);
-		free(file);
-	}
+	for (int i = 0; i < HOST_FILE_BUCKETS; i++)
+		while ((file = host->files[i])) {
+			host->files[i] = file->next;
+			close(file->fd);
+			free(file);
+		}
 }

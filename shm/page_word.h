@@ -17,9 +17,9 @@ enum page_state {
 	PAGE_SHARED,      /* part of a shared object; any permitted session may pin it */
 	PAGE_EVICTING,    /* the agent is looking whether it may be taken; less than a microsecond, unless it is preempted */
 	PAGE_MOVING,      /* its content is being moved; pins wait */
-	PAGE_QUARANTINED, /* its owner closed the connection and still lives */
+	PAGE_QUARANTINED, /* its owner closed the connection and still lives. Without owner: on its way to another trust domain */
 	PAGE_RESERVED,    /* free, for critical work only */
-	PAGE_RETIRED,     /* out of use */
+	PAGE_RETIRED,     /* out of use: somebody of another trust domain may still have it mapped, or the mover writes to it */
 	PAGE_STATES
 };
 

@@ -163,6 +163,11 @@ struct pool_header {
 	_Atomic uint32_t pin_timeout_ms;
 	_Atomic uint64_t incarnation;           /* number of the agent's start; goes up with each */
 	_Atomic uint32_t spill_slots;           /* pages of content that may be spilled at a time; 0: none */
+	/*
+	 * Goes up when pages that a session may have mapped are wanted for another trust domain: they are QUARANTINED or RETIRED,
+	 * without an owner. Who maps one of them unmaps it and says so (handles_released).
+	 */
+	_Atomic uint32_t release_serial;
 
 	/* Written by the agent at every change, read by tools. */
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];

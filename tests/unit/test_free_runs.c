@@ -104,6 +104,31 @@ static void shortest_and_lowest(uint32_t count, uint32_t *shortest, uint32_t *lo
 	}
 }
 
+/* Each place and length out of one run, by itself and beside others that stay. */
+static void test_remove_out_of_the_middle(void **state)
+{
+	struct free_runs runs;
+	uint32_t first;
+
+	(void)state;
+	for (uint32_t at = 0; at < 130; at++)
+		for (uint32_t count = 1; at + count <= 130; count += 1 + count / 3) {
+			assert_int_equal(free_runs_init(&runs, 10, 200), 0);
+			free_runs_put(&runs, 10, 3);
+			free_runs_put(&runs, 20, 130);
+			free_runs_put(&runs, 200, 7);
+			free_runs_remove(&runs, 20 + at, count);
+			assert_int_equal(runs.total, 140 - count);
+			/* What is left joins to the same again. */
+			free_runs_put(&runs, 20 + at, count);
+			assert_int_equal(free_runs_longest(&runs), 130);
+			assert_true(free_runs_take(&runs, 130, false, &first));
+			assert_int_equal(first, 20);
+			assert_int_equal(runs.total, 10);
+			free_runs_fini(&runs);
+		}
+}
+
 static void test_random_walk_against_an_array(void **state)
 {
 	static uint32_t firsts[PAGES], counts[PAGES];
@@ -158,6 +183,7 @@ int main(void)
 		cmocka_unit_test(test_ends_of_the_range),
 		cmocka_unit_test(test_an_empty_range_holds_nothing),
 		cmocka_unit_test(test_longest_is_cut_to_most),
+		cmocka_unit_test(test_remove_out_of_the_middle),
 		cmocka_unit_test(test_random_walk_against_an_array),
 	};
 

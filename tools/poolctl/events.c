@@ -37,6 +37,7 @@ static const char *const kind_names[] = {
 	[GPOOL_EVENT_ROLE_GRANTED] = "role-granted",
 	[GPOOL_EVENT_ROLE_FREED] = "role-freed",
 	[GPOOL_EVENT_TAKEOVER] = "takeover",
+	[GPOOL_EVENT_RETIRED] = "retired",
 	[GPOOL_EVENT_SPILL_ERROR] = "spill-error",
 };
 enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };

@@ -11,7 +11,7 @@
 #define CONTENT_WORDS "KV_CACHE LORA_WEIGHT TEMP_BUFFER ACTIVATION GRADIENT"
 #define KIND_WORDS \
 	"pressure eviction reclaim tenant-limit agent-start session-start session-end leaked-pin reload front-restart " \
-	"damaged-session object-published object-deleted object-evicted role-granted role-freed takeover"
+	"damaged-session object-published object-deleted object-evicted role-granted role-freed takeover retired"
 
 const char *const code_texts[CODES] = {
 	[CODE_OK] = "Done.",
@@ -142,7 +142,7 @@ static const struct option_spec events_options[] = {
 		.words = KIND_WORDS,
 		.help = "Only this kind: pressure, eviction, reclaim, tenant-limit, agent-start, session-start, session-end, "
 			"leaked-pin, reload, front-restart, damaged-session, object-published, object-deleted, object-evicted, "
-			"role-granted, role-freed or takeover.",
+			"role-granted, role-freed, takeover or retired.",
 	},
 	{ .name = NULL },
 };
@@ -292,6 +292,17 @@ const struct verb verbs[] = {
 		.arguments_most = 2,
 		.offline = true,
 		.run = roles_run,
+	},
+	{
+		.name = "transfers",
+		.arguments = "",
+		.summary = "show pages on their way between trust domains, and who holds them up",
+		.text = "Pages that tenants of one trust domain have given up and that are wanted for another: waiting for the "
+			"processes that may still have them mapped, being cleared, or retired, when such a process has not let go "
+			"in time. A retired page is out of use until that process lets go or ends; its own domain may have it at any "
+			"time. HOLDERS is the number of processes that may have it mapped, SESSION, PID and NAME are one of them.",
+		.options = no_options,
+		.run = transfers_run,
 	},
 	{
 		.name = "events",

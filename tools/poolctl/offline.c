@@ -312,6 +312,8 @@ static void pool_status(const struct offline_pool *from, struct msg_pool_status 
 	to->reserved_pages = look->state_pages[PAGE_RESERVED];
 	to->retired_pages = look->state_pages[PAGE_RETIRED];
 	to->largest_free_run = look->largest_free_run;
+	to->scrubbed_pages = atomic_load(&header->counters[POOL_COUNT_SCRUBBED_PAGES]);
+	to->retirements = atomic_load(&header->counters[POOL_COUNT_RETIREMENTS]);
 	to->idle_pages = look->sessions[0].idle;
 	to->used_pages = look->sessions[0].used;
 	to->pinned_pages = look->sessions[0].pinned;

@@ -126,6 +126,7 @@ int pins_run(const struct command *command);
 int clients_run(const struct command *command);
 int tenants_run(const struct command *command);
 int roles_run(const struct command *command);
+int transfers_run(const struct command *command);
 int events_run(const struct command *command);
 int evict_run(const struct command *command);
 int limit_run(const struct command *command);

@@ -175,7 +175,7 @@ static void json_share(cJSON *to, const char *name, uint64_t part, uint64_t whol
 
 /* What the agent alone knows. */
 static const char *const spill_names[] = { "spill_memory_bytes", "spill_memory_limit", "spill_file_bytes", "spill_file_limit",
-	"spill_lost_blocks", "mover_pid" };
+	"spill_lost_blocks", "mover_pid", "cleaning_pages" };
 
 static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offline)
 {
@@ -211,6 +211,8 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	NUMBER(spilled_pages);
 	NUMBER(restored_pages);
 	NUMBER(spill_errors);
+	NUMBER(scrubbed_pages);
+	NUMBER(retirements);
 	/* by the names that metrics have, so that nobody has to compute them anew */
 	json_share(to, "pool_utilization", pool->used_pages, pool->page_count);
 	json_share(to, "fragmentation_ratio", pool->largest_free_run, pool->free_pages);
@@ -231,6 +233,7 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	NUMBER(spill_file_limit);
 	NUMBER(spill_lost_blocks);
 	NUMBER(mover_pid);
+	NUMBER(cleaning_pages);
 #undef NUMBER
 	json_text(to, "policy", pool->policy);
 }

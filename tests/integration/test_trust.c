@@ -1,0 +1,770 @@
+/*
+ * test_trust.c - pages that move from the tenants of one trust domain to those of another.
+ *
+ * Goal: who gets such a page finds zeros in all of it; while a process of the old domain may have it mapped nobody of another one gets
+ * it, and it is retired and shown; it comes back when that process lets go or dies; all of this over deaths of agent and mover; no
+ * descriptor gives more than one handle; and with one domain nothing is ever cleared. Method: a real gpoold with two tenants, `red` and
+ * `blue`, whose sessions this process and its children open (as an operator may); red fills what it has, and blue looks at every byte.
+ */
+#include "tests/integration/life.h"
+
+#include "client/pool.h"
+#include "proto/attach.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+enum { RED_BYTE = 0xad, SOME = 8 };
+
+static char config_path[64];
+static struct gpool *red, *blue;
+
+/* ---- configuration ---- */
+
+#define POOLS "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
+#define POOLS_OF_FOUR \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; handle_size = \"2MB\"; reserved = \"0 pages\"; } );\n"
+#define CALM "eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n"
+#define APART \
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; },\n" \
+	"            { name = \"rose\"; domain = \"red\"; } );\n"
+#define TOGETHER "tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; }, { name = \"rose\"; } );\n"
+
+static void config_write(const char *text)
+{
+	FILE *file = fopen(config_path, "we");
+
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void start_config(const char *text)
+{
+	const char *arguments[] = {"--config", config_path, NULL};
+
+	snprintf(config_path, sizeof(config_path), "/tmp/gpool-trust-%d.conf", (int)getpid());
+	config_write(text);
+	start(arguments);
+}
+
+static void sessions_close(void)
+{
+	if (red)
+		gpool_close(red);
+	if (blue)
+		gpool_close(blue);
+	red = blue = NULL;
+}
+
+static int stop_config(void **state)
+{
+	int result;
+
+	sessions_close();
+	result = stop(state);
+	unlink(config_path);
+	return result;
+}
+
+/* ---- what gpoold says ---- */
+
+static uint64_t counted(enum pool_counter which)
+{
+	return atomic_load(&pool_view(admin)->header->counters[which]);
+}
+
+static uint32_t pages_in(enum page_state state)
+{
+	return atomic_load(&pool_view(admin)->header->state_pages[state]);
+}
+
+static const struct msg_transfers_reply *transfers(void)
+{
+	static struct msg_transfers_reply reply;
+	const struct msg_transfers_request request = {.pool = ""};
+
+	ASK(transfers_request, &request, transfers_reply, &reply);
+	return &reply;
+}
+
+static void books_balance(void)
+{
+	AWAIT(harness_check(&harness) == 0);
+}
+
+/* ---- pages ---- */
+
+static uint8_t *bytes_of(struct gpool *pool, const struct gpool_block *block)
+{
+	uint64_t address;
+
+	assert_int_equal(gpool_address(pool, block, &address), 0);
+	return (uint8_t *)(uintptr_t)address;
+}
+
+/* As many single pages as there are to be had, up to `most`. */
+static uint32_t take(struct gpool *pool, struct gpool_block *blocks, uint32_t most, int timeout_ms)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	uint32_t count = 0;
+
+	options.timeout_ms = timeout_ms;
+	while (count < most && gpool_alloc(pool, 1, &options, &blocks[count]) == 0)
+		count++;
+	return count;
+}
+
+static void fill(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		memset(bytes_of(pool, &blocks[i]), RED_BYTE, gpool_page_bytes(pool));
+}
+
+static void is_all(struct gpool *pool, const struct gpool_block *block, uint8_t byte)
+{
+	const uint8_t *bytes = bytes_of(pool, block);
+	uint64_t length = block->page_count * gpool_page_bytes(pool);
+
+	if (bytes[0] != byte || memcmp(bytes, bytes + 1, length - 1))
+		fail_msg("page %u holds something else than 0x%02x", block->page, byte);
+}
+
+static void are_zero(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		is_all(pool, &blocks[i], 0);
+}
+
+static void give(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
+}
+
+/* All of the pool held and filled by red, then given back; red has all of it mapped. */
+static void red_has_been_everywhere(struct gpool *pool)
+{
+	struct gpool_block blocks[PAGES];
+
+	assert_int_equal(take(pool, blocks, PAGES, ANSWER_MS), PAGES);
+	fill(pool, blocks, PAGES);
+	give(pool, blocks, PAGES);
+}
+
+/* ---- a process that works and so lets go ---- */
+
+static pthread_t busy_thread;
+static _Atomic bool busy_stop;
+
+static void *busy_run(void *argument)
+{
+	while (!atomic_load(&busy_stop)) {
+		gpool_let_go(argument);
+		poll(NULL, 0, 1); /* as a loop that serves requests would come by */
+	}
+	return NULL;
+}
+
+static void busy_begin(struct gpool *pool)
+{
+	atomic_store(&busy_stop, false);
+	assert_int_equal(pthread_create(&busy_thread, NULL, busy_run, pool), 0);
+}
+
+static void busy_end(void)
+{
+	atomic_store(&busy_stop, true);
+	pthread_join(busy_thread, NULL);
+}
+
+/* ---- a process of red's ---- */
+
+static pid_t child;
+static int child_says, child_hears;
+
+/* It fills all it can get, gives it back, says so, and is silent from then on; or on a byte detaches, and lives. */
+static void __attribute__((noreturn)) child_run(void)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_block blocks[PAGES];
+	struct gpool *pool;
+	char byte = 0;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	options.name = "child";
+	options.tenant = "red";
+	if (gpool_open(&options, &pool) || take(pool, blocks, PAGES, ANSWER_MS) != PAGES)
+		_exit(1);
+	fill(pool, blocks, PAGES);
+	for (uint32_t i = 0; i < PAGES; i++)
+		gpool_free(pool, &blocks[i]);
+	if (write(child_says, &byte, 1) != 1)
+		_exit(1);
+	if (read(child_hears, &byte, 1) == 1) {
+		gpool_close(pool);
+		if (write(child_says, &byte, 1) != 1 || read(child_hears, &byte, 1) != 1)
+			_exit(1);
+	}
+	_exit(0);
+}
+
+static void child_answers(void)
+{
+	char byte;
+
+	assert_int_equal(read(child_says, &byte, 1), 1);
+}
+
+static void child_begin(void)
+{
+	int to[2], from[2];
+
+	assert_int_equal(pipe2(to, O_CLOEXEC), 0);
+	assert_int_equal(pipe2(from, O_CLOEXEC), 0);
+	fflush(stdout);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		child_says = from[1];
+		child_hears = to[0];
+		close(to[1]);
+		close(from[0]);
+		child_run();
+	}
+	close(to[0]);
+	close(from[1]);
+	child_says = from[0];
+	child_hears = to[1];
+	child_answers();
+}
+
+static void child_end(void)
+{
+	assert_true(child > 0);
+	kill(child, SIGKILL);
+	status_of(child);
+	child = 0;
+	close(child_says);
+	close(child_hears);
+}
+
+static pid_t find_named(const char *name)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *entry;
+	pid_t found = 0;
+
+	assert_non_null(proc);
+	while ((entry = readdir(proc)) && !found) {
+		char path[300], text[512], *begin, *end, kind;
+		int parent, of;
+
+		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
+		file_read(path, text, sizeof(text));
+		begin = strchr(text, '(');
+		end = strrchr(text, ')');
+		if (begin && end && sscanf(end + 1, " %c %d %d", &kind, &parent, &of) == 3 && of == harness.pid && kind != 'Z' &&
+			(size_t)(end - begin - 1) == strlen(name) && !strncmp(begin + 1, name, strlen(name)))
+			found = atoi(entry->d_name);
+	}
+	closedir(proc);
+	return found;
+}
+
+/* And another one is there. */
+static void killed(const char *name)
+{
+	pid_t pid = find_named(name), next;
+
+	assert_true(pid > 0);
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	AWAIT((next = find_named(name)) > 0 && next != pid);
+}
+
+/* ---- tests ---- */
+
+static void moves(void)
+{
+	struct gpool_block blocks[PAGES];
+
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	red_has_been_everywhere(red);
+	busy_begin(red);
+	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
+	busy_end();
+	are_zero(blue, blocks, PAGES);
+	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
+	books_balance();
+	/* And back again. */
+	fill(blue, blocks, PAGES);
+	give(blue, blocks, PAGES);
+	busy_begin(blue);
+	assert_int_equal(take(red, blocks, PAGES, ANSWER_MS), PAGES);
+	busy_end();
+	are_zero(red, blocks, PAGES);
+	books_balance();
+}
+
+static void test_what_moves_holds_zeros(void **state)
+{
+	(void)state;
+	start_config(POOLS CALM APART);
+	moves();
+}
+
+static void test_several_pages_in_a_handle_move_together(void **state)
+{
+	struct gpool_block kept[PAGES], got;
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+
+	(void)state;
+	start_config(POOLS_OF_FOUR CALM APART);
+	moves();
+	sessions_close();
+	AWAIT(pages_in(PAGE_FREE) == PAGES);
+	/* One page of each handle is red's: no other page of it may be blue's. */
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	assert_int_equal(take(red, kept, PAGES, ANSWER_MS), PAGES);
+	for (uint32_t i = 0; i < PAGES; i++)
+		if (kept[i].page % 4)
+			assert_int_equal(gpool_free(red, &kept[i]), 0);
+	assert_int_equal(gpool_alloc(blue, 1, &options, &got), -ENOSPC);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
+}
+
+static void test_in_one_run(void **state)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	red_has_been_everywhere(red);
+	options.flags = GPOOL_ALLOC_CONTIGUOUS;
+	options.timeout_ms = ANSWER_MS;
+	busy_begin(red);
+	assert_int_equal(gpool_alloc(blue, PAGES / 2, &options, &block), 0);
+	is_all(blue, &block, 0);
+	assert_int_equal(gpool_free(blue, &block), 0);
+	options.flags = 0;
+	assert_int_equal(gpool_alloc(blue, PAGES - 3, &options, &block), 0);
+	is_all(blue, &block, 0);
+	busy_end();
+	books_balance();
+}
+
+static void test_within_a_domain_nothing_is_cleared(void **state)
+{
+	struct gpool_block blocks[PAGES];
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	red_has_been_everywhere(red);
+	blue = open_as(0, NULL, "rose"); /* of red's domain */
+	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
+	for (uint32_t i = 0; i < PAGES; i++)
+		is_all(blue, &blocks[i], RED_BYTE);
+	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), 0);
+}
+
+/* Blue has asked for SOME pages of a red session that says nothing. */
+static void red_is_silent(void)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+
+	/* What this is about takes as long as the silent one is given. */
+	assert_int_equal(gpool_alloc(blue, SOME, &options, &block), -ENOSPC);
+	AWAIT(pages_in(PAGE_RETIRED) == SOME);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), SOME);
+}
+
+static void is_shown(pid_t pid, uint32_t session)
+{
+	const struct msg_transfers_reply *reply = transfers();
+	uint32_t pages = 0;
+
+	for (uint32_t i = 0; i < reply->transfers_count; i++) {
+		assert_int_equal(reply->transfers[i].state, 1);
+		assert_string_equal(reply->transfers[i].domain, "red");
+		assert_int_equal(reply->transfers[i].pid, pid);
+		assert_int_equal(reply->transfers[i].holders, 1);
+		if (session)
+			assert_int_equal(reply->transfers[i].session, session);
+		pages += reply->transfers[i].page_count;
+	}
+	assert_int_equal(pages, SOME);
+	assert_int_equal(status()->pools[0].retired_pages, SOME);
+}
+
+static void test_who_does_not_let_go(void **state)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block blocks[PAGES], block;
+	struct gpool_shortage shortage;
+	const uint8_t *seen[PAGES];
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	assert_int_equal(take(red, blocks, PAGES, ANSWER_MS), PAGES);
+	fill(red, blocks, PAGES);
+	for (uint32_t i = 0; i < PAGES; i++)
+		seen[i] = bytes_of(red, &blocks[i]);
+	give(red, blocks, PAGES);
+	red_is_silent();
+	is_shown(getpid(), gpool_session(red));
+	/* No more of its pages are asked for, and the refusal says what there is for blue. */
+	assert_int_equal(gpool_alloc(blue, SOME, &options, &block), -ENOSPC);
+	gpool_shortage(blue, &shortage);
+	assert_int_equal(shortage.free, 0);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), SOME);
+	/* Nobody has written to what it still has mapped. */
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(seen[i][i], RED_BYTE);
+	books_balance();
+	/* It lets go. */
+	assert_int_equal(gpool_let_go(red), SOME);
+	assert_int_equal(gpool_let_go(red), 0);
+	AWAIT(pages_in(PAGE_FREE) == SOME && transfers()->transfers_count == 0);
+	assert_int_equal(take(blue, blocks, SOME, ANSWER_MS), SOME);
+	are_zero(blue, blocks, SOME);
+}
+
+static void test_other_pages_are_lent_instead(void **state)
+{
+	struct gpool_block blocks[PAGES], others[PAGES];
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	assert_int_equal(take(red, blocks, PAGES / 2, ANSWER_MS), PAGES / 2);
+	fill(red, blocks, PAGES / 2);
+	give(red, blocks, PAGES / 2);
+	/* Half of the pool nobody has had; what is red's comes after. */
+	assert_int_equal(take(blue, others, PAGES, 0), PAGES / 2);
+	are_zero(blue, others, PAGES / 2);
+	for (uint32_t i = 0; i < PAGES / 2; i++)
+		for (uint32_t j = 0; j < PAGES / 2; j++)
+			assert_int_not_equal(others[i].page, blocks[j].page);
+}
+
+static void test_retired_pages_serve_their_own_domain(void **state)
+{
+	struct gpool_block blocks[PAGES];
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	red_has_been_everywhere(red);
+	red_is_silent();
+	gpool_close(blue);
+	blue = open_as(0, NULL, "rose"); /* of red's domain */
+	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
+	for (uint32_t i = 0; i < PAGES; i++)
+		is_all(blue, &blocks[i], RED_BYTE);
+	assert_int_equal(pages_in(PAGE_RETIRED), 0);
+}
+
+static void test_death_lets_go(void **state)
+{
+	struct gpool_block blocks[PAGES];
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	child_begin();
+	blue = open_as(0, NULL, "blue");
+	red_is_silent();
+	is_shown(child, 0);
+	child_end();
+	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
+	are_zero(blue, blocks, PAGES);
+	assert_int_equal(pages_in(PAGE_RETIRED), 0);
+}
+
+static void test_release_by_death_alone(void **state)
+{
+	struct gpool_block blocks[PAGES];
+	char byte = 0;
+
+	(void)state;
+	start_config(POOLS CALM APART "trust: { release = \"death\"; };\n");
+	child_begin();
+	blue = open_as(0, NULL, "blue");
+	red_is_silent();
+	/* It says that it has nothing any more, and is not believed. */
+	assert_int_equal(write(child_hears, &byte, 1), 1);
+	child_answers();
+	assert_int_equal(pages_in(PAGE_RETIRED), SOME);
+	assert_int_equal(take(blue, blocks, SOME, 0), 0);
+	child_end();
+	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
+	are_zero(blue, blocks, PAGES);
+}
+
+static void test_grace_after_a_death(void **state)
+{
+	struct gpool_block blocks[PAGES];
+
+	(void)state;
+	start_config(POOLS CALM APART "trust: { death_grace = \"1min\"; };\n");
+	child_begin();
+	child_end();
+	AWAIT(pages_in(PAGE_QUARANTINED) > 0);
+	red = open_as(0, NULL, "red");
+	assert_int_equal(take(red, blocks, PAGES, 0), PAGES - pages_in(PAGE_QUARANTINED));
+	/* Also for the next agent. */
+	killed("gpoold-agent");
+	AWAIT(pages_in(PAGE_QUARANTINED) > 0);
+	config_write(POOLS CALM APART);
+	{
+		const struct msg_reload_request request = {0};
+		struct msg_done_reply done;
+
+		ASK(reload_request, &request, done_reply, &done);
+	}
+	AWAIT(pages_in(PAGE_QUARANTINED) == 0);
+}
+
+static void test_agent_dies_over_retired_pages(void **state)
+{
+	struct gpool_block blocks[PAGES];
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	red_has_been_everywhere(red);
+	red_is_silent();
+	killed("gpoold-agent");
+	is_shown(getpid(), gpool_session(red));
+	books_balance();
+	/* What red says to an agent that dies over it is said again to the next one. */
+	assert_int_equal(gpool_let_go(red), SOME);
+	killed("gpoold-agent");
+	busy_begin(red);
+	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
+	busy_end();
+	are_zero(blue, blocks, PAGES);
+}
+
+struct taker {
+	pthread_t thread;
+	struct gpool_block blocks[PAGES];
+	_Atomic uint32_t count;
+};
+
+static void *taker_run(void *argument)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct taker *taker = argument;
+
+	options.timeout_ms = ANSWER_MS;
+	while (taker->count < PAGES && gpool_alloc(blue, 1, &options, &taker->blocks[taker->count]) == 0)
+		atomic_fetch_add(&taker->count, 1);
+	return NULL;
+}
+
+static void deaths_over_transfers(const char *name)
+{
+	static struct taker taker;
+
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	for (int round = 0; round < 3; round++) {
+		red_has_been_everywhere(red);
+		busy_begin(red);
+		memset(&taker, 0, sizeof(taker));
+		assert_int_equal(pthread_create(&taker.thread, NULL, taker_run, &taker), 0);
+		AWAIT(atomic_load(&taker.count) > (uint32_t)round * SOME);
+		killed(name);
+		pthread_join(taker.thread, NULL);
+		busy_end();
+		assert_int_equal(taker.count, PAGES);
+		are_zero(blue, taker.blocks, PAGES);
+		fill(blue, taker.blocks, PAGES);
+		give(blue, taker.blocks, PAGES);
+		books_balance();
+		busy_begin(blue);
+		if (round < 2)
+			red_has_been_everywhere(red);
+		busy_end();
+	}
+}
+
+static void test_agent_dies_over_transfers(void **state)
+{
+	(void)state;
+	deaths_over_transfers("gpoold-agent");
+}
+
+static void test_mover_dies_over_transfers(void **state)
+{
+	(void)state;
+	deaths_over_transfers("gpoold-mover");
+}
+
+/* What nobody has mapped any more is made ready before somebody waits for it. */
+static void test_ahead_of_need(void **state)
+{
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	red_has_been_everywhere(red);
+	gpool_close(red);
+	red = NULL;
+	blue = open_as(0, NULL, "blue");
+	AWAIT(counted(POOL_COUNT_SCRUBBED_PAGES) >= SOME);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
+}
+
+/* Whose descriptor, of all that this process has, gives more than `most` bytes of pool memory? */
+static uint64_t largest_memory(void)
+{
+	DIR *fds = opendir("/proc/self/fd");
+	struct dirent *entry;
+	uint64_t largest = 0;
+
+	assert_non_null(fds);
+	while ((entry = readdir(fds))) {
+		char path[300], target[300];
+		struct stat stat_of;
+		ssize_t length;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%s", entry->d_name);
+		length = readlink(path, target, sizeof(target) - 1);
+		target[length > 0 ? length : 0] = '\0';
+		if ((strstr(target, "gpool-arena") || strstr(target, "gpool-handle")) && stat(path, &stat_of) == 0 &&
+			(uint64_t)stat_of.st_size > largest)
+			largest = (uint64_t)stat_of.st_size;
+	}
+	closedir(fds);
+	return largest;
+}
+
+static void test_a_descriptor_for_each_handle(void **state)
+{
+	struct gpool_block block;
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	block = alloc(red, 5);
+	assert_int_equal(largest_memory(), gpool_page_bytes(red));
+	fill(red, &block, 1);
+}
+
+static void test_one_domain_costs_nothing(void **state)
+{
+	struct gpool_block blocks[PAGES];
+
+	(void)state;
+	start_config(POOLS CALM TOGETHER);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	red_has_been_everywhere(red);
+	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
+	assert_int_equal(largest_memory(), PAGES * gpool_page_bytes(red));
+	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), 0);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
+	assert_int_equal(atomic_load(&pool_view(admin)->header->release_serial), 0);
+	/* A second domain takes a restart. */
+	config_write(POOLS CALM APART);
+	{
+		const struct msg_reload_request request = {0};
+		struct msg_done_reply done;
+
+		ASK(reload_request, &request, done_reply, &done);
+		assert_non_null(strstr(done.text, "trust domains"));
+	}
+	give(blue, blocks, PAGES);
+	red_has_been_everywhere(red);
+	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), 0);
+}
+
+static void test_objects_stay_in_their_domain(void **state)
+{
+	struct gpool_object *object;
+	uint64_t version;
+	uint32_t index;
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	assert_int_equal(gpool_object_create(red, "weights", NULL, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, 3, NULL, &index), 0);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	gpool_object_close(object);
+	assert_int_equal(gpool_object_open(blue, "weights", NULL, &object), -EACCES);
+	assert_int_equal(gpool_object_open(red, "weights", NULL, &object), 0);
+	gpool_object_close(object);
+}
+
+/* Runs that cannot be, of handles that it never had: nothing happens. */
+static void test_odd_releases(void **state)
+{
+	static const struct msg_handle_run runs[] = {{0, 0}, {0, UINT32_MAX}, {UINT32_MAX, 1}, {PAGES, 1}, {PAGES - 1, 2}, {0, PAGES}};
+	struct msg_handles_released message = {.runs_count = 0};
+	uint8_t bytes[MSG_LARGEST_handles_released];
+	struct gpool_block blocks[SOME];
+	int length;
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	assert_int_equal(take(red, blocks, SOME, ANSWER_MS), SOME);
+	fill(red, blocks, SOME);
+	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++)
+		message.runs[message.runs_count++] = runs[i];
+	length = msg_encode_handles_released(&message, 0, blue->token, bytes, sizeof(bytes));
+	assert_true(length > 0);
+	assert_int_equal(attach_send(blue->socket, bytes, (size_t)length, NULL, 0), 0);
+	assert_int_equal(attach_send(red->socket, bytes, (size_t)length, NULL, 0), 0);
+	/* Answered behind them: both are read by then. */
+	assert_int_equal(take(blue, blocks, SOME, ANSWER_MS), SOME);
+	are_zero(blue, blocks, SOME);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, NULL, stop_config)
+	const struct CMUnitTest tests[] = {
+		TEST(what_moves_holds_zeros),
+		TEST(several_pages_in_a_handle_move_together),
+		TEST(in_one_run),
+		TEST(within_a_domain_nothing_is_cleared),
+		TEST(who_does_not_let_go),
+		TEST(other_pages_are_lent_instead),
+		TEST(retired_pages_serve_their_own_domain),
+		TEST(death_lets_go),
+		TEST(release_by_death_alone),
+		TEST(grace_after_a_death),
+		TEST(agent_dies_over_retired_pages),
+		TEST(agent_dies_over_transfers),
+		TEST(mover_dies_over_transfers),
+		TEST(ahead_of_need),
+		TEST(a_descriptor_for_each_handle),
+		TEST(one_domain_costs_nothing),
+		TEST(objects_stay_in_their_domain),
+		TEST(odd_releases),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
