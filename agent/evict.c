@@ -33,9 +33,9 @@ const struct evict_policy *evict_policy_named(const char *name)
 int evict_init(struct pool *pool)
 {
 	pool->evict.queue = calloc(pool->page_count, sizeof(*pool->evict.queue));
-	if (!pool->evict.queue)
-		return -ENOMEM;
-	evict_configure(pool);
+	pool->evict.seen = calloc(pool->page_count, sizeof(*pool->evict.seen));
+	if (pool->evict.queue && pool->evict.seen)
+		evict_configure(pool);
 	if (pool->evict.policy)
 		return 0;
 	evict_fini(pool);
@@ -45,6 +45,7 @@ int evict_init(struct pool *pool)
 void evict_fini(struct pool *pool)
 {
 	free(pool->evict.queue);
+	free(pool->evict.seen);
 	free(pool->evict.policy_state);
 }
 
@@ -71,7 +72,7 @@ void evict_configure(struct pool *pool)
 /*
  * The pages of a block, extents included, read from the hostile segment: 0 when it is not a block that could be, else the total.
  * `budget`, pages that may still be looked at, bounds what a session can cost whose blocks lie over each other. run_count not NULL:
- * the extents stand in pool->runs afterwards.
+ * the extents stand in pool->runs afterwards, and no page is in two of them.
  */
 static uint32_t block_walk(struct pool *pool, const struct session *session, uint32_t head, uint64_t tag, uint32_t *budget,
 	uint32_t *run_count)
@@ -81,6 +82,7 @@ static uint32_t block_walk(struct pool *pool, const struct session *session, uin
 
 	if (run_count)
 		*run_count = 0;
+	evict_look_begin(&pool->evict);
 	for (;;) {
 		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed), next;
 
@@ -92,6 +94,8 @@ static uint32_t block_walk(struct pool *pool, const struct session *session, uin
 
 			if (page_word_owner(word) != session->id ||
 				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)))
+				return 0;
+			if (run_count && !evict_look_first(&pool->evict, page))
 				return 0;
 		}
 		if (run_count)

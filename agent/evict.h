@@ -53,10 +53,30 @@ struct evict_state {
 	uint64_t scan_count, scan_ns;  /* how many, and what the last one took */
 	bool queue_general;            /* holds every block of the pool, not one request's choice */
 	uint64_t barren_ns;            /* when a scan last found nothing; see evict.c */
+	uint64_t *seen;                /* [page_count] the last look that came by this page */
+	uint64_t look;
 };
 
 int evict_init(struct pool *pool);
 void evict_fini(struct pool *pool);
+
+/*
+ * evict_look_begin(), evict_look_first() - extents that a hostile segment lays over each other must not be taken for more pages than
+ * they have: whether this look comes by the page for the first time.
+ */
+static inline void evict_look_begin(struct evict_state *evict)
+{
+	evict->look++;
+}
+
+static inline bool evict_look_first(struct evict_state *evict, uint32_t page)
+{
+	bool first = evict->seen[page] != evict->look;
+
+	evict->seen[page] = evict->look;
+	return first;
+}
+
 void evict_configure(struct pool *pool);
 
 /*

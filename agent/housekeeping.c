@@ -108,6 +108,8 @@ static void leak_look(struct session *session, uint32_t page, uint32_t now_ms)
 	struct pool *pool = session->pool;
 	uint32_t pins = pin_count(&session->segment, page), awake = now_ms - (uint32_t)pool->awake_ms, age = 0;
 
+	if (pins && atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_relaxed) & BLOCK_RANGE)
+		pins = 0;
 	if (pins) {
 		age = now_ms - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);
 		if (age > INT32_MAX)

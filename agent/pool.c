@@ -163,16 +163,16 @@ void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state)
 	crash_point();
 }
 
-uint64_t pool_set_aside(struct pool *pool, uint32_t page)
+void pool_set_aside(struct pool *pool, uint32_t page)
 {
-	uint64_t word = pool_word(pool, page), generation = page_word_generation(word) + 1;
+	uint64_t word = pool_word(pool, page);
 
 	words_count(pool, counted_state(word), -1);
 	words_count(pool, PAGE_RETIRED, 1);
 	pool->leased--;
-	atomic_store_explicit(&pool->segment.pages[page], page_word_make(PAGE_RETIRED, 0, generation), memory_order_seq_cst);
+	atomic_store_explicit(&pool->segment.pages[page], page_word_make(PAGE_RETIRED, 0, page_word_generation(word) + 1),
+		memory_order_seq_cst);
 	crash_point();
-	return generation;
 }
 
 /* Calls `run` for each maximal run of pages of this session. */

@@ -100,8 +100,8 @@ void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask);
 /* pool_move() - a leased page to MOVING and back: same owner and generation, so that nobody takes it and pins wait. */
 void pool_move(struct pool *pool, uint32_t page, enum page_state state);
 
-/* pool_set_aside() - a page of an ended session becomes RETIRED, for as long as somebody may still write to it. Its generation. */
-uint64_t pool_set_aside(struct pool *pool, uint32_t page);
+/* pool_set_aside() - a page of an ended session becomes RETIRED, of the next generation, for as long as somebody may still write to it. */
+void pool_set_aside(struct pool *pool, uint32_t page);
 
 /* pool_put_aside() - a page that is free, or was put aside, is QUARANTINED or RETIRED without an owner; it is in no index. */
 void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state);

@@ -104,7 +104,7 @@ static void grant_undo(struct pool *pool, struct session *session, const struct 
 {
 	uint32_t word;
 
-	if (journal->slot >= SESSION_REQUESTS || session->role != SESSION_WORKER || !session->segment.header)
+	if (journal->slot >= SESSION_REQUESTS || session->role != SESSION_WORKER)
 		return;
 	word = atomic_load_explicit(&session->segment.requests[journal->slot].state, memory_order_acquire);
 	if (word != journal->slot_word && word != lease_state_to(journal->slot_word, LEASE_CANCELLED))
@@ -120,7 +120,7 @@ static void take_finish(struct pool *pool, struct session *session, const struct
 		const struct page_run *run = &pool->runs[i];
 
 		/* Its tag goes before its first page. */
-		if (owned(pool, run->first, session->id) && session->segment.header) {
+		if (owned(pool, run->first, session->id)) {
 			for (uint32_t word = run->first / 64; word <= (run->first + run->count - 1) / 64; word++)
 				lease_take_word(session->segment.free_bits, word, lease_mask(word, run->first, run->count));
 			atomic_store_explicit(&session->segment.blocks[run->first].tag, 0, memory_order_release);
@@ -135,7 +135,7 @@ static void reclaim_doubt(struct pool *pool, const struct session *session, cons
 {
 	uint64_t bits;
 
-	if (journal->slot >= (pool->page_count + 63) / 64 || !session->segment.header)
+	if (journal->slot >= (pool->page_count + 63) / 64)
 		return;
 	bits = atomic_load_explicit(&session->segment.free_bits[journal->slot], memory_order_acquire);
 	for (uint64_t mask = journal->mask & ~bits; mask; mask &= mask - 1) {

@@ -330,7 +330,7 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
 	if (kind == LEASE_RESTORE || kind == LEASE_DISCARD || kind == LEASE_SPILL) {
 		spill_request(session, slot_index, &(struct lease_request){ .state = asked.word, .kind = kind, .need = asked.want.need,
-			.first_page = *(volatile uint32_t *)&slot->first_page, .tag = *(volatile uint64_t *)&slot->tag });
+			.flags = asked.want.flags, .first_page = *(volatile uint32_t *)&slot->first_page, .tag = *(volatile uint64_t *)&slot->tag });
 		return;
 	}
 	if (kind != LEASE_TAKE || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {

@@ -693,13 +693,21 @@ static void restore_descriptors(struct session *session, const struct held *held
  */
 static void session_leave_behind(struct session *session)
 {
-	if (session->segment.header) {
-		atomic_store_explicit(&session->segment.header->close_error, -EPIPE, memory_order_relaxed);
-		atomic_store_explicit(&session->segment.header->closed, 1, memory_order_release);
-		for (uint32_t i = 0; i < SESSION_REQUESTS; i++)
-			futex_wake(&session->segment.requests[i].state, 1);
-	}
+	atomic_store_explicit(&session->segment.header->close_error, -EPIPE, memory_order_relaxed);
+	atomic_store_explicit(&session->segment.header->closed, 1, memory_order_release);
+	for (uint32_t i = 0; i < SESSION_REQUESTS; i++)
+		futex_wake(&session->segment.requests[i].state, 1);
 	ledger_state(session, LEDGER_SESSION_CLOSED);
+}
+
+/* What it says is lost: a blank one, which says nothing, so that nobody has to ask whether there is one. */
+static int segment_replace(struct session *session)
+{
+	if (session->segment_fd >= 0)
+		close(session->segment_fd);
+	session->segment_fd = -1;
+	return session_segment_create(session->role == SESSION_WORKER ? session->pool->page_count : 0, session->pool->index, session->id,
+		session->pool->agent->incarnation, &session->segment, &session->segment_fd);
 }
 
 int session_restore(struct pool *pool, uint32_t id, const struct held *held, uint32_t leased)
@@ -725,10 +733,14 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 	session->tenant = pool_tenant(pool, record->tenant);
 	if (!session->tenant)
 		session->tenant = &pool->tenants[0];
-	session->tenant->leased += leased;
 	restore_descriptors(session, held);
 	error = session->segment_fd < 0 ? -EBADF :
 		session_segment_open(session->segment_fd, session->role == SESSION_WORKER ? pool->page_count : 0, true, &session->segment);
+	if (error && segment_replace(session)) {
+		session_free(session);
+		return -ENOMEM;
+	}
+	session->tenant->leased += leased;
 	session_enter(session);
 	if (!error && session->pidfd.fd >= 0)
 		error = session_watch(session);
@@ -765,9 +777,13 @@ void session_resume(struct session *session)
 		record_write(session, SESSION_RECORD_CLOSED);
 		return;
 	}
-	/* Perhaps told already: then it is told twice, and drops what it did not ask for. */
-	if (record->state == LEDGER_SESSION_SENDING && !session_answer(session))
+	/* Perhaps told already: then it is told twice, and drops what it did not ask for. If not even that: it may use its pages. */
+	if (record->state == LEDGER_SESSION_SENDING && send_admission(session)) {
+		connection_closed(session);
 		return;
+	}
+	if (record->state == LEDGER_SESSION_SENDING)
+		ledger_state(session, LEDGER_SESSION_LIVE);
 	requests_restart(session);
 }
 

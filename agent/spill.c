@@ -213,7 +213,7 @@ void spill_pages_take(struct pool *pool, struct spill_block *block)
 	wake_pins(pool, block);
 }
 
-/* The pages of a block, by its hostile entry: exactly so many, all of them the session's. `head` may be EVICTING. */
+/* The pages of a block, by its hostile entry: exactly so many, each once, all of them the session's. `head` may be EVICTING. */
 static bool sources_read(struct session *session, uint32_t head, uint64_t tag, uint32_t pages)
 {
 	struct pool *pool = session->pool;
@@ -221,6 +221,7 @@ static bool sources_read(struct session *session, uint32_t head, uint64_t tag, u
 	struct spill_source *sources = pool->spill->sources;
 	uint32_t total = 0, extent = head, next;
 
+	evict_look_begin(&pool->evict);
 	do {
 		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed);
 
@@ -231,6 +232,8 @@ static bool sources_read(struct session *session, uint32_t head, uint64_t tag, u
 
 			if (page_word_owner(word) != session->id ||
 				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)))
+				return false;
+			if (!evict_look_first(&pool->evict, page))
 				return false;
 			sources[total++] = (struct spill_source){ page, page_word_generation(word) };
 		}
@@ -435,6 +438,7 @@ static int load_begin(struct session *session, uint32_t slot, const struct lease
 	pages_to_moving(pool, block);
 	block->request = (int32_t)slot;
 	block->request_word = ask->state;
+	block->keep = ask->flags & LEASE_KEEP;
 	spill_block_begin(pool, block, SPILL_LOADING);
 	submit(pool);
 	return 0;
@@ -466,6 +470,21 @@ static void content_lost(struct pool *pool, const struct spill_block *block)
 		block->pages, block->error == -EBADMSG ? "their checksum differs" : strerror(-block->error));
 }
 
+/* It could not be read, and its worker wants to ask again: then nothing has happened. An agent that dies here is asked again as well. */
+static void load_undo(struct pool *pool, struct spill_block *block)
+{
+	const struct session *session = block->session;
+
+	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; it is kept, %u pages",
+		pool->config->name, session->id, session->name, session->pid,
+		block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
+	spill_pages_give_back(pool, block);
+	state_set(pool, block, SLOT_SAVED);
+	block_end(pool, block);
+	request_answer(block, -EIO);
+	request_end(block);
+}
+
 static void load_end(struct pool *pool, struct spill_block *block)
 {
 	struct session *session = block->session;
@@ -473,6 +492,10 @@ static void load_end(struct pool *pool, struct spill_block *block)
 
 	if (!session) {
 		load_bury(pool, block);
+		return;
+	}
+	if (block->error && block->keep) {
+		load_undo(pool, block);
 		return;
 	}
 	atomic_store_explicit(&session->segment.blocks[head].owner_id, slot_of(pool, block, 0)->owner_id, memory_order_relaxed);
@@ -598,6 +621,24 @@ static void blocks_end(struct pool *pool)
 	}
 }
 
+/* So that they do not come free with the others of their session. */
+static void pages_set_aside(struct pool *pool, const struct spill_block *block)
+{
+	struct session *session = block->session;
+
+	for (uint32_t i = 0; i < block->pages; i++) {
+		struct ledger_slot *slot = slot_of(pool, block, i);
+
+		if (page_word_owner(pool_word(pool, slot->page)) != session->id)
+			continue;
+		/* First, since quarantine has changed it: load_bury() goes by it. */
+		slot->generation = page_word_generation(pool_word(pool, slot->page));
+		pool_set_aside(pool, slot->page);
+		session->leased--;
+		session->tenant->leased--;
+	}
+}
+
 void spill_session_ends(struct session *session)
 {
 	struct pool *pool = session->pool;
@@ -611,14 +652,12 @@ void spill_session_ends(struct session *session)
 		/* The slots stay until their last job is done, and so do pages that the mover may be writing to. */
 		if (block->phase == SPILL_SAVING)
 			saving_count(pool, block, -(int64_t)block->pages);
-		for (uint32_t i = 0; i < block->pages; i++) {
+		else
+			pages_set_aside(pool, block);
+		/* Whose it was is forgotten last: a successor finds by it which pages are still to be set aside. */
+		for (uint32_t i = block->pages; i-- > 0;) {
 			slot_of(pool, block, i)->session = 0;
 			crash_point();
-			if (block->phase == SPILL_LOADING && page_word_owner(pool_word(pool, slot_of(pool, block, i)->page)) == session->id) {
-				slot_of(pool, block, i)->generation = pool_set_aside(pool, slot_of(pool, block, i)->page) - 1;
-				session->leased--;
-				session->tenant->leased--;
-			}
 		}
 		block_forget(pool, block);
 	}

@@ -43,6 +43,7 @@ struct spill_block {
 	int error;                        /* of the first job that failed */
 	int32_t request;                  /* slot of the session's request that this is for; -1: none */
 	uint32_t request_word;            /* its state, serial number included */
+	bool keep;                        /* LOADING, and it stays when it cannot be read (LEASE_KEEP) */
 	uint32_t chain[];                 /* [pages] */
 };
 TAILQ_HEAD(spill_list, spill_block);

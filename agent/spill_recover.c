@@ -49,13 +49,19 @@ static void forget(struct pool *pool, const uint32_t *chain, uint32_t pages)
 
 /* ---- of a session that lives ---- */
 
-static void saving_recover(struct pool *pool, struct spill_block *block)
+/* busy: a job of it is in the ring, so neither slots nor pages may be anybody's before it is done. */
+static void saving_recover(struct pool *pool, struct spill_block *block, bool busy)
 {
 	const struct ledger_slot *head = slot_of(pool, block, 0);
 
 	/* The head becomes MOVING first, and LEASED first when it is undone: where it is not MOVING, nothing has begun or all is undone. */
 	if (pool_word(pool, head->page) == page_word_make(PAGE_MOVING, block->owner, head->generation) && pages_hold(pool, block)) {
 		spill_block_begin(pool, block, SPILL_SAVING);
+		return;
+	}
+	if (busy) {
+		spill_block_begin(pool, block, SPILL_SAVING);
+		block->error = -EAGAIN;
 		return;
 	}
 	spill_pages_give_back(pool, block);
@@ -76,12 +82,19 @@ static enum asked request_of(const struct pool *pool, const struct spill_block *
 	return word == lease_state_to(head->request_word, LEASE_CANCELLED) ? ASKED_NO_MORE : ASKED_AND_ANSWERED;
 }
 
-static void loading_recover(struct pool *pool, struct spill_block *block)
+static void loading_recover(struct pool *pool, struct spill_block *block, bool busy)
 {
 	const struct ledger_slot *head = slot_of(pool, block, 0);
+	bool hold = pages_hold(pool, block);
 
 	block->session->spilled_pages += block->pages;
-	if (!pages_hold(pool, block)) {
+	if (!hold && busy) {
+		/* Its pages are in quarantine: it comes to nothing, when it is done. */
+		spill_block_begin(pool, block, SPILL_LOADING);
+		block->error = -ECANCELED;
+		return;
+	}
+	if (!hold) {
 		spill_pages_give_back(pool, block);
 		state_set(pool, block->chain[0], SLOT_SAVED);
 		return;
@@ -89,15 +102,16 @@ static void loading_recover(struct pool *pool, struct spill_block *block)
 	/* Also when the worker has given up: the mover may be writing to the pages. */
 	block->request = (int32_t)(head->request % SESSION_REQUESTS);
 	block->request_word = head->request_word;
+	block->keep = *(volatile uint32_t *)&block->session->segment.requests[block->request].flags & LEASE_KEEP;
 	state_set(pool, block->chain[0], SLOT_LOADING);
 	spill_block_begin(pool, block, SPILL_LOADING);
 }
 
-static void answered_recover(struct pool *pool, struct spill_block *block)
+static void answered_recover(struct pool *pool, struct spill_block *block, bool busy)
 {
 	switch (request_of(pool, block)) {
 	case ASKED_STILL:
-		loading_recover(pool, block);
+		loading_recover(pool, block, busy);
 		break;
 	case ASKED_NO_MORE:
 		state_set(pool, block->chain[0], SLOT_SAVED);
@@ -138,12 +152,28 @@ static void orphan_recover(struct pool *pool, struct spill_block *block, enum le
 		free(block);
 		return;
 	}
+	/* Its number may soon be another session's. */
+	for (uint32_t i = block->pages; i-- > 0;)
+		pool->ledger.slots[block->chain[i]].session = 0;
+	crash_point();
 	spill_block_begin(pool, block, state == SLOT_SAVING ? SPILL_SAVING : SPILL_LOADING);
 }
 
 /* ---- all ---- */
 
-static void chain_recover(struct pool *pool, const uint32_t *chain)
+/* Slots that a job in the ring names. */
+static void ring_look(const struct pool *pool, uint8_t *named)
+{
+	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(&pool->jobs); i++) {
+		const struct mover_order *order = mover_order_of(&pool->jobs.queue, i);
+		uint64_t number = order ? order->tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1) : 0;
+
+		if (order && order->tag >> JOB_OWNER_SHIFT == JOB_OF_SPILL && number < pool->ledger.header->slot_count)
+			named[number] = 1;
+	}
+}
+
+static void chain_recover(struct pool *pool, const uint32_t *chain, bool busy)
 {
 	const struct ledger_slot *head = &pool->ledger.slots[chain[0]];
 	uint64_t tag = atomic_load_explicit(&head->tag, memory_order_relaxed);
@@ -160,11 +190,11 @@ static void chain_recover(struct pool *pool, const uint32_t *chain)
 	if (!session)
 		orphan_recover(pool, block, state);
 	else if (state == SLOT_SAVING)
-		saving_recover(pool, block);
+		saving_recover(pool, block, busy);
 	else if (state == SLOT_LOADING)
-		loading_recover(pool, block);
+		loading_recover(pool, block, busy);
 	else if (state == SLOT_ANSWERED)
-		answered_recover(pool, block);
+		answered_recover(pool, block, busy);
 	else if (state == SLOT_DISCARDED)
 		discarded_recover(pool, block);
 	else
@@ -230,8 +260,10 @@ void spill_recover_ends(struct pool *pool)
 			state != LEDGER_SESSION_SENDING; i++) {
 			struct ledger_slot *slot = &slots[chain[i]];
 
-			if (owner && page_word_owner(pool_word(pool, slot->page)) == owner)
-				slot->generation = pool_set_aside(pool, slot->page) - 1;
+			if (owner && page_word_owner(pool_word(pool, slot->page)) == owner) {
+				slot->generation = page_word_generation(pool_word(pool, slot->page));
+				pool_set_aside(pool, slot->page);
+			}
 		}
 	}
 	free(chain);
@@ -240,26 +272,31 @@ void spill_recover_ends(struct pool *pool)
 void spill_recover(struct pool *pool)
 {
 	uint32_t slot_count = pool->ledger.header->slot_count, *chain = calloc(pool->page_count, sizeof(*chain));
-	uint8_t *whole = calloc(1, slot_count + 1);
+	uint8_t *whole = calloc(1, slot_count + 1), *named = calloc(1, slot_count + 1);
 
-	if (!chain || !whole) {
+	if (!chain || !whole || !named) {
 		log_error("pool '%s': out of memory; spilled blocks are lost", pool->config->name);
 		goto free_memory;
 	}
+	ring_look(pool, named);
 	for (uint32_t head = 0; head < slot_count; head++) {
 		uint32_t pages = pool->ledger.slots[head].pages;
+		bool busy = false;
 
 		if (whole[head] || !slots_chain(&pool->ledger, head, chain))
 			continue;
-		for (uint32_t i = 0; i < pages; i++)
+		for (uint32_t i = 0; i < pages; i++) {
 			whole[chain[i]] = 1;
-		chain_recover(pool, chain);
+			busy |= named[chain[i]];
+		}
+		chain_recover(pool, chain, busy);
 	}
 	leftovers_recover(pool, whole);
 	ring_recover(pool);
 	words_recover(pool);
 	slots_soil(&pool->spill->slots);
 free_memory:
+	free(named);
 	free(whole);
 	free(chain);
 }

@@ -375,7 +375,7 @@ GPOOL_API int gpool_object_create(struct gpool *pool, const char *name, const st
 /*
  * gpool_object_alloc() - a further allocation, as gpool_alloc() with these options; *index counts from 0. It is a block of this
  * process, pinned until it is published. (As any pin it needs to be in use: every call for the object refreshes them all.)
- * Return: as gpool_alloc(); -EINVAL: it is published.
+ * Return: as gpool_alloc(); -EINVAL: it is published, or GPOOL_ALLOC_SPILL is asked for.
  */
 GPOOL_API int gpool_object_alloc(struct gpool_object *object, uint32_t page_count, const struct gpool_alloc_options *options,
 	uint32_t *index);
@@ -492,6 +492,128 @@ GPOOL_API int gpool_object_info(struct gpool_object *object, struct gpool_object
  * Return: 0, -ENOENT (that was all), -EINVAL, -ECHILD.
  */
 GPOOL_API int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_info *info);
+
+/* ---- work: ranges, sleep and wake ---- */
+
+/*
+ * A range has addresses of its own, in a row, which it keeps from its creation to its end; the pages behind it may lie anywhere in the
+ * pool. An engine that has nothing to do puts itself to sleep: all ranges of the handle give their pages back, and have them again, at
+ * the same addresses, when it wakes. What becomes of the content the class says:
+ *
+ *   GPOOL_OBJECT_IMMUTABLE  it is published as a named object by the first sleep, and read only from then on; waking opens that version
+ *   GPOOL_OBJECT_MUTABLE    it is spilled (gpoold.conf(5), spill_memory), and comes back
+ *   GPOOL_OBJECT_EPHEMERAL  it is dropped, and undefined after waking
+ *
+ * Blocks, scopes and spans are not ranges: what is pinned stays pinned and in the pool while the process sleeps.
+ */
+struct gpool_range;
+
+struct gpool_range_options {
+	uint32_t size;         /* sizeof(struct gpool_range_options); GPOOL_RANGE_OPTIONS_INIT sets it */
+	uint32_t flags;        /* none yet; an unknown bit is -EINVAL */
+	uint32_t memory_class; /* enum gpool_object_class */
+	uint32_t content;      /* enum gpool_content */
+	const char *name;      /* immutable: of the object as which it is kept, at most 127 bytes; others: NULL */
+	uint64_t owner_id;     /* what tools show; free to choose */
+	int32_t timeout_ms;    /* longest wait for pages; 0: none, -1: no limit (49 days) */
+	uint32_t reserved;     /* 0 */
+};
+GPOOL_ASSERT_SIZE(gpool_range_options, 40);
+#define GPOOL_RANGE_OPTIONS_INIT { sizeof(struct gpool_range_options), 0, 0, 0, 0, 0, 0, 0 }
+
+/*
+ * gpool_range_create() - addresses for `page_count` pages, and the pages, with one request for all. options NULL: mutable, KV_CACHE.
+ * No pin of a range is ever called leaked (pins.max_duration).
+ *
+ * Return: 0, or
+ *   -EINVAL  page_count, an unknown flag, class or content; a name that an immutable range lacks or another has
+ *   -EBUSY   this handle sleeps
+ *   -ENOSPC, -EDQUOT, -EPERM, -ENOMEM, -EPIPE, -ECHILD  as gpool_alloc()
+ *   -E2BIG
+ *
+ * Cost: one request to the agent, a mapping for each handle (a page, unless handles hold several) and one access call.
+ */
+GPOOL_API int gpool_range_create(struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options,
+	struct gpool_range **range);
+
+/*
+ * gpool_range_open() - a range over the pages of an immutable object, its allocations one behind the other, read only. Asleep the object
+ * is closed, and waking opens the same version. options: as gpool_object_open(), without flags and role.
+ * Return: as gpool_object_open(); -EINVAL: it is not immutable; -EBUSY: this handle sleeps; -EOPNOTSUPP: handles hold several pages, and
+ * the object's do not fill them, so that they cannot be put in a row.
+ */
+GPOOL_API int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options,
+	struct gpool_range **range);
+
+/*
+ * gpool_range_destroy() - its addresses end, awake or asleep; waits for work queued on this handle's streams. What was published stays.
+ * NULL is fine. Return: 0, -EBUSY (GPU work that the program queued elsewhere still uses it: it stays), -EIO, -EPIPE, -ECHILD.
+ */
+GPOOL_API int gpool_range_destroy(struct gpool_range *range);
+
+/* gpool_range_address() - of its first byte: the same for its whole life. */
+GPOOL_API int gpool_range_address(const struct gpool_range *range, uint64_t *address);
+
+enum gpool_range_state { GPOOL_RANGE_AWAKE = 1, GPOOL_RANGE_ASLEEP = 2 };
+
+struct gpool_range_info {
+	uint32_t size;         /* sizeof(struct gpool_range_info), set by the caller */
+	uint32_t state;        /* enum gpool_range_state */
+	uint32_t memory_class; /* enum gpool_object_class */
+	uint32_t page_count;
+	uint64_t address, bytes;
+	uint64_t version;      /* of the object as which it is kept; 0: it is not */
+	uint64_t layout_hash;  /* of that */
+	char name[128];        /* likewise */
+};
+GPOOL_ASSERT_SIZE(gpool_range_info, 176);
+
+/* gpool_range_get() - waits while the handle goes to sleep or wakes. Return: 0, -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_range_get(struct gpool_range *range, struct gpool_range_info *info);
+
+/*
+ * gpool_sleep() - all ranges of this handle give their pages back. All or nothing: on failure all of them are mapped and whole as before;
+ * only what was published for it stays published, and read only. Asleep already: 0.
+ *
+ * It waits for the work on this handle's streams; what else the program has queued on a GPU must be done, and no thread may use an
+ * address of a range until gpool_wake(). A manual stream is not waited for, and a stream that waits for one must be able to go on.
+ * When the process ends asleep, what was spilled is freed; objects live on.
+ *
+ * Return: 0, or
+ *   -EINVAL      flags other than 0
+ *   -EBUSY       queued GPU work uses a range
+ *   -ENOSPC      no room to spill all mutable ranges, or a table of objects is full
+ *   -EOPNOTSUPP  mutable ranges, and the pool keeps no spilled content
+ *   -EIO         spilling failed (a full disk); the GPU driver
+ *   -EUSERS, -EMFILE  as gpool_object_publish()
+ *   -ENOMEM      out of memory; if a range could then not be mapped again, gpool_asleep() says 1, and gpool_wake() tries again
+ *   -EPERM       a session that only reads
+ *   -EPIPE       the agent is gone; what is spilled is unknown
+ *   -ECHILD
+ *
+ * Cost: an unmap call for each range, one request to the agent; for immutable and mutable ranges their publication and their copying.
+ */
+GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
+
+/*
+ * gpool_wake() - all ranges have pages again, at the same addresses, with their contents. All pages are granted in one step, so it cannot
+ * run out half-way, and processes that wake at the same time do not wait for each other's. On failure all is as before: asleep,
+ * nothing lost, no page held. Awake already: 0. timeout_ms: longest wait for pages; 0: none, -1: no limit.
+ *
+ * Return: 0, or
+ *   -ENOSPC  not so many pages to be had (in time); gpool_shortage() says more
+ *   -EDQUOT  the tenant's limit or this process's quota
+ *   -ESTALE  an object is not there any more in the version that went to sleep
+ *   -EIO     spilled content cannot be read back. It is kept, and may be tried again; when all mutable ranges are destroyed, the others wake
+ *   -ENOMEM  pages could not be mapped
+ *   -EINVAL, -EPERM, -EMFILE, -EPIPE, -ECHILD
+ *
+ * Cost: one request to the agent for pages and one for content, a mapping for each handle, one access call for each range.
+ */
+GPOOL_API int gpool_wake(struct gpool *pool, int timeout_ms);
+
+/* gpool_asleep() - 1 after gpool_sleep(), 0 after gpool_wake(), -ECHILD. */
+GPOOL_API int gpool_asleep(struct gpool *pool);
 
 /* ---- roles ---- */
 

@@ -150,36 +150,29 @@ static void handle_drop(struct gpool_object *object)
 	change_ask(pool, &request, -1);
 }
 
-int gpool_object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, struct gpool_object **object)
+int object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, bool map,
+	struct gpool_object **object)
 {
-	struct gpool_object_open_options read = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
-	struct manifest_pool geometry;
+	struct manifest_pool geometry = { pool->page_bytes, pool->page_count, pool->header->pages_per_handle };
 	struct gpool_object *made;
-	int error = 0, fd;
+	int error, fd;
 
-	if (!pool->alive)
-		return -ECHILD;
-	if (options)
-		error = options_read(&read, sizeof(read), options);
-	if (error)
-		return error;
-	if (read.flags & ~(uint32_t)GPOOL_OBJECT_ADOPT || (read.flags & GPOOL_OBJECT_ADOPT && (!read.role || !*read.role)))
+	if (options->flags & ~(uint32_t)GPOOL_OBJECT_ADOPT || (options->flags & GPOOL_OBJECT_ADOPT && (!options->role || !*options->role)))
 		return -EINVAL;
 	error = object_new(pool, name, &made);
 	if (error)
 		return error;
-	geometry = (struct manifest_pool){ pool->page_bytes, pool->page_count, pool->header->pages_per_handle };
-	error = object_text_copy(made->role, sizeof(made->role), read.role);
+	error = object_text_copy(made->role, sizeof(made->role), options->role);
 	pthread_mutex_lock(&pool->objects_lock);
 	if (!error)
-		error = open_ask(made, &read, &fd);
+		error = open_ask(made, options, &fd);
 	if (!error) {
 		error = manifest_open(fd, &geometry, &made->manifest);
 		close(fd);
-		if (!error)
-			error = object_map(made);
-		else
+		if (error)
 			error = error == -ENOMEM ? error : -EPROTO;
+		else if (map)
+			error = object_map(made);
 	}
 	if (error)
 		handle_drop(made);
@@ -187,6 +180,18 @@ int gpool_object_open(struct gpool *pool, const char *name, const struct gpool_o
 		*object = made;
 	pthread_mutex_unlock(&pool->objects_lock);
 	return error;
+}
+
+int gpool_object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, struct gpool_object **object)
+{
+	struct gpool_object_open_options read = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (options)
+		error = options_read(&read, sizeof(read), options);
+	return error ? error : object_open(pool, name, &read, true, object);
 }
 
 void gpool_object_abort(struct gpool_object *object)

@@ -61,6 +61,9 @@ int object_new(struct gpool *pool, const char *name, struct gpool_object **objec
 void object_free(struct gpool_object *object);
 void objects_close_all(struct gpool *pool);
 int object_text_copy(char *to, size_t size, const char *from);
+/* object_open() - gpool_object_open() with options that were read. `map` false: into no range, the caller maps the manifest's runs. */
+int object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, bool map,
+	struct gpool_object **object);
 
 /* object_draft.c */
 int draft_set(struct draft *draft, const char *key, const void *value, size_t bytes);
@@ -79,6 +82,12 @@ int object_map(struct gpool_object *object);
 int object_unmap(struct gpool_object *object);
 
 /* object_build.c */
+/*
+ * object_keep() - publish a pinned, stitched block of the caller's, mapped at `address`, under this name, with no metadata. On success its
+ * pages are the object's, and the mapping, which may only be read then, stays the caller's. Else *block is as before, perhaps with
+ * another generation. Return: as gpool_object_publish().
+ */
+int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address, struct gpool_object **object);
 /* object_parts_drop() - of one that is not published: its blocks end. */
 void object_parts_drop(struct gpool_object *object);
 /* object_protect() - the pages that were built here, where they are: 0, -EBUSY. */

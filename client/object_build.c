@@ -4,6 +4,7 @@
 #include "client/alloc.h"
 #include "client/attach_call.h"
 #include "client/stitch.h"
+#include "client/thread_cache.h"
 #include "client/window.h"
 #include "proto/codec.h"
 
@@ -75,8 +76,9 @@ int gpool_object_alloc(struct gpool_object *object, uint32_t page_count, const s
 	}
 	parts_touch(object);
 	error = options ? alloc_request_read(object->pool, options, 0, &request) : 0;
-	/* A part is pinned until it is published, and nobody's block from then on. */
-	request.attributes.flags &= ~(uint32_t)BLOCK_SPILL;
+	/* What is to be published shall not be elsewhere when it is. */
+	if (!error && request.flags & GPOOL_ALLOC_SPILL)
+		error = -EINVAL;
 	if (!error)
 		error = alloc_block(object->pool, page_count, &request, &block);
 	if (error)
@@ -345,6 +347,7 @@ static int publish(struct gpool_object *object, int fd)
 	struct gpool *pool = object->pool;
 	struct manifest_pool geometry = { pool->page_bytes, pool->page_count, pool->header->pages_per_handle };
 	bool readonly = object->memory_class != GPOOL_OBJECT_MUTABLE;
+	struct thread_stats *transit;
 	int error = addresses_fill(object);
 
 	if (error)
@@ -354,6 +357,8 @@ static int publish(struct gpool_object *object, int fd)
 		return error;
 	/* Nothing can be written any more when the name begins to mean it. */
 	error = readonly ? object_protect(object, true) : 0;
+	/* Until they are the object's or blocks again no agent may take them for its own. */
+	transit = transit_begin(pool);
 	if (!error)
 		error = parts_take_out(object);
 	if (!error) {
@@ -366,6 +371,7 @@ static int publish(struct gpool_object *object, int fd)
 		else if (error)
 			object->part_count = 0;
 	}
+	transit_end(pool, transit);
 	if (!error) {
 		object->writable = !readonly;
 		draft_free(&object->draft);
@@ -397,5 +403,36 @@ int gpool_object_publish(struct gpool_object *object, uint64_t *version)
 	close(fd);
 	if (!error)
 		*version = object->version;
+	return error;
+}
+
+int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address, struct gpool_object **object)
+{
+	struct gpool_object *made;
+	uint64_t version, range;
+	int error = object_new(pool, name, &made);
+
+	if (error)
+		return error;
+	made->memory_class = GPOOL_OBJECT_IMMUTABLE;
+	made->parts = malloc(sizeof(*made->parts));
+	/* So that it is found as any stitched block is; the record goes with the publication. */
+	error = made->parts ? stitch_give(pool, block, address) : -ENOMEM;
+	if (!error) {
+		made->parts[0] = (struct object_part){ .block = *block };
+		made->part_count = made->part_capacity = 1;
+		error = gpool_object_publish(made, &version);
+	}
+	if (!error) {
+		made->parts[0].range = 0;
+		*object = made;
+		return 0;
+	}
+	if (made->part_count) {
+		*block = made->parts[0].block;
+		made->part_count = 0;
+		stitch_forget(pool, block, &range);
+	}
+	gpool_object_abort(made);
 	return error;
 }

@@ -83,6 +83,8 @@ static void draft_sort(struct draft *draft)
 {
 	uint32_t kept = 0;
 
+	if (!draft->count)
+		return;
 	qsort_r(draft->entries, draft->count, sizeof(*draft->entries), by_key_and_age, draft);
 	for (uint32_t i = 0; i < draft->count; i++)
 		if (i + 1 == draft->count || key_order(draft, &draft->entries[i], &draft->entries[i + 1]))

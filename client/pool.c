@@ -12,6 +12,7 @@
 #include "client/stitch.h"
 #include "client/stream.h"
 #include "client/thread_cache.h"
+#include "client/vm/range.h"
 #include "client/window.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
@@ -341,6 +342,7 @@ static void pool_destroy_parts(struct gpool *pool)
 	role_close(pool);
 	/* Work first, then what it used, then the device. */
 	stream_close_all(pool);
+	ranges_close(pool);
 	objects_close_all(pool);
 	span_close(pool);
 	deferred_close(pool);
@@ -422,6 +424,8 @@ static int parts_open(struct attaching *a)
 	error = stitch_open(pool);
 	if (!error)
 		error = spills_open(pool);
+	if (!error)
+		error = ranges_open(pool);
 	if (!error)
 		error = span_open(pool);
 	if (!error)

@@ -6,6 +6,7 @@
  *
  * Locks, in the order in which they may nest:
  *   thread cache registry (thread_cache.c) - caches of all threads; held across fork()
+ *   ranges->lock     ranges; held while they go to sleep and wake
  *   spills->lock     where blocks are that have moved; nothing is taken inside it
  *   deferred->lock   blocks that wait for fences or for other threads' pins
  *   stitches->lock   ranges of stitched blocks
@@ -43,6 +44,7 @@ struct control;
 struct deferred_lists;
 struct events;
 struct gpool_object;
+struct ranges;
 struct role_claim;
 struct spans;
 struct spills;
@@ -86,6 +88,7 @@ struct gpool {
 	pthread_mutex_t objects_lock;
 	struct gpool_object *objects; /* all handles of this process */
 	struct spills *spills;
+	struct ranges *ranges;
 	struct gpu *gpu; /* NULL for a session that only reads */
 	uint32_t capabilities;
 	uint64_t calls_at_open;

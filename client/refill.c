@@ -18,7 +18,7 @@
 #include <time.h>
 
 enum {
-	GRACE_MS = 4000,      /* after the time that the agent was given: it waits a little longer for pages on their way, anew after a restart */
+	GRACE_MS = 10000,     /* after the time that the agent was given: it may be restarting, or wait for pages on their way out */
 	LOOK_MS = 1000,       /* between two looks whether the agent is there at all */
 	SWEEP_LOOK_MS = 10,   /* between two looks whether blocks of our own have begun to wait */
 	SLOT_LOOK_NS = 10000000,
@@ -285,7 +285,7 @@ int lease_ask(struct gpool *pool, struct lease_request *ask)
 	request->kind = ask->kind;
 	request->need = ask->need;
 	request->extra = 0;
-	request->flags = 0;
+	request->flags = ask->flags;
 	request->timeout_ms = 0;
 	request->error = 0;
 	request->first_page = ask->first_page;

@@ -241,27 +241,15 @@ static void extents_tag(const struct gpool *pool, uint32_t head, uint64_t tag, u
 	}
 }
 
-int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
-	const struct alloc_request *request, struct gpool_block *block)
+int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
+	const struct block_attributes *attributes, struct gpool_block *block)
 {
 	struct block_entry *head = block_entry(pool, first);
-	const struct block_attributes *attributes = &request->attributes;
-	struct stitch *stitch = stitch_map(pool, first, page_count);
 	uint64_t word, sequence;
 
-	if (!stitch) {
-		chain_put(pool, first);
-		return -ENOMEM;
-	}
-	if (run_pin(pool, first, &word)) {
-		stitch_unmap(pool, stitch);
-		free(stitch);
-		chain_put(pool, first);
+	if (run_pin(pool, first, &word))
 		return -ESTALE;
-	}
 	sequence = sequence_next(cache);
-	stitch->word = word;
-	stitch->sequence = sequence;
 	extents_tag(pool, first,
 		block_tag_make(sequence, BLOCK_EXTENT | (attributes->flags & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),
 		attributes->owner_id);
@@ -275,6 +263,33 @@ int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first
 		.page_count = page_count,
 	};
 	atomic_store_explicit(&head->tag, block->tag, memory_order_release);
+	return 0;
+}
+
+void chain_end(struct gpool *pool, uint32_t first)
+{
+	/* The head first: extents without a head are what a check forgives, a head with foreign extents is not. */
+	atomic_store_explicit(&block_entry(pool, first)->tag, 0, memory_order_release);
+	extents_tag(pool, first, 0, 0);
+}
+
+int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
+	const struct alloc_request *request, struct gpool_block *block)
+{
+	struct stitch *stitch = stitch_map(pool, first, page_count);
+
+	if (!stitch) {
+		chain_put(pool, first);
+		return -ENOMEM;
+	}
+	if (chain_stand(pool, cache, first, page_count, &request->attributes, block)) {
+		stitch_unmap(pool, stitch);
+		free(stitch);
+		chain_put(pool, first);
+		return -ESTALE;
+	}
+	stitch->word = block->generation;
+	stitch->sequence = block->tag >> BLOCK_SEQUENCE_SHIFT;
 	stitch_publish(pool, stitch);
 	stat_add(cache, &cache->stats->allocations);
 	stat_add(cache, &cache->stats->stitched);
@@ -311,9 +326,7 @@ int stitch_finish(struct gpool *pool, const struct gpool_block *block)
 	if (error)
 		return error;
 	transit = transit_begin(pool);
-	/* The head first: extents without a head are what a check forgives, a head with foreign extents is not. */
-	atomic_store_explicit(&block_entry(pool, block->page)->tag, 0, memory_order_release);
-	extents_tag(pool, block->page, 0, 0);
+	chain_end(pool, block->page);
 	pin_drop(&pool->session, block->page);
 	chain_put(pool, block->page);
 	transit_end(pool, transit);
@@ -338,7 +351,7 @@ int stitch_address(const struct gpool *pool, const struct gpool_block *block, ui
 	return error;
 }
 
-int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+int stitch_forget(struct gpool *pool, const struct gpool_block *block, uint64_t *address)
 {
 	struct stitches *stitches = pool->stitches;
 	struct stitch *stitch;
@@ -357,9 +370,16 @@ int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *a
 	pthread_mutex_unlock(&stitches->lock);
 	*address = stitch->va;
 	free(stitch);
-	atomic_store_explicit(&block_entry(pool, block->page)->tag, 0, memory_order_release);
-	extents_tag(pool, block->page, 0, 0);
 	return 0;
+}
+
+int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+{
+	int error = stitch_forget(pool, block, address);
+
+	if (!error)
+		chain_end(pool, block->page);
+	return error;
 }
 
 int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address)

@@ -18,6 +18,14 @@ void stitch_close(struct gpool *pool);
 int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct alloc_request *request, struct gpool_block *block);
 
+/*
+ * chain_stand() - a chain of runs that is the caller's, in transit, becomes one block, pinned once: 0, -ESTALE (not ours any more).
+ * Where it is mapped is the caller's matter. chain_end() - the other way; the pin stays.
+ */
+int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
+	const struct block_attributes *attributes, struct gpool_block *block);
+void chain_end(struct gpool *pool, uint32_t first);
+
 /* stitch_rename() - the block that stands at `page`, which nobody else knows, gets another sequence with this tag. */
 void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag);
 
@@ -30,6 +38,8 @@ int stitch_finish(struct gpool *pool, const struct gpool_block *block);
  */
 int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address);
+/* stitch_forget() - the block stands on, but its range of addresses is the caller's, as after chain_stand(). 0, -ESTALE. */
+int stitch_forget(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 
 /* stitch_sweep() - ranges of blocks that are gone are unmapped. False: not all of them could be. */
 bool stitch_sweep(struct gpool *pool);

@@ -86,6 +86,24 @@ void stream_close_all(struct gpool *pool)
 	pool->streams = NULL;
 }
 
+int stream_sync_all(struct gpool *pool)
+{
+	int error = 0;
+
+	for (uint32_t i = 1; i < SESSION_TIMELINES; i++) {
+		struct stream *stream = &pool->streams->slots[i];
+		int result = 0;
+
+		pthread_mutex_lock(&stream->lock);
+		if (stream->open && stream->gpu)
+			result = gpu_stream_sync(pool->gpu, stream->gpu);
+		pthread_mutex_unlock(&stream->lock);
+		if (result)
+			error = result;
+	}
+	return error;
+}
+
 /* ---- numbers ---- */
 
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot)

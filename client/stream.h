@@ -13,6 +13,9 @@ int stream_open_all(struct gpool *pool);
 /* stream_close_all() - waits for all queued work. */
 void stream_close_all(struct gpool *pool);
 
+/* stream_sync_all() - wait for all work queued so far on streams that are not manual: 0, or what the back end said. */
+int stream_sync_all(struct gpool *pool);
+
 /* stream_slot_of() - of an open stream: 0, -EINVAL. */
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot);
 

@@ -142,9 +142,15 @@ static int receive_now(int socket, void *buffer, size_t capacity, int *fds, size
 		header.msg_control = control.bytes;
 		header.msg_controllen = CMSG_LEN(fd_capacity * sizeof(int));
 	}
-	do
+	/*
+	 * ECONNRESET is told once, when the peer closed without having read all that it was sent, and before what itself had sent and
+	 * lies in the queue: behind it that comes, and then the end. The second one in a row would be somebody's invention.
+	 */
+	for (int resets = 0;;) {
 		received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	while (received < 0 && errno == EINTR);
+		if (received >= 0 || (errno != EINTR && (errno != ECONNRESET || resets++)))
+			break;
+	}
 	if (received < 0)
 		return gone(errno);
 

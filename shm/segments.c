@@ -49,6 +49,7 @@ static int segment_memfd(const char *name, size_t bytes, int *fd)
 	if (fchmod(*fd, 0600) < 0 || ftruncate(*fd, (off_t)bytes) < 0) {
 		error = -errno;
 		close(*fd);
+		*fd = -1;
 		return error;
 	}
 	return 0;
@@ -292,6 +293,7 @@ unmap:
 	munmap(base, bytes);
 close_fd:
 	close(*fd);
+	*fd = -1;
 	return error;
 }
 

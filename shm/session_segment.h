@@ -52,6 +52,7 @@ enum {
 	BLOCK_DYING = 0x100,        /* freed while others still pin it; no new pins */
 	BLOCK_STITCHED = 0x200,     /* the head of a stitched block */
 	BLOCK_SPILL = 0x400,        /* content goes to host memory or a file instead of being dropped */
+	BLOCK_RANGE = 0x800,        /* of a range: pinned for as long as that is awake, which no clock calls leaked */
 	BLOCK_ATTRIBUTES = 0xffff,
 	BLOCK_SEQUENCE_SHIFT = 16,
 };
@@ -88,7 +89,8 @@ enum {
 	LEASE_CRITICAL = 1u << 1,   /* may take reserved pages */
 	LEASE_CONTIGUOUS = 1u << 2, /* in one run or not at all */
 	LEASE_NO_EVICT = 1u << 3,   /* refuse rather than evict a block */
-	LEASE_FLAGS = 15u,
+	LEASE_FLAGS = 15u,          /* those of LEASE_TAKE */
+	LEASE_KEEP = 1u << 4,       /* LEASE_RESTORE: what cannot be read back now stays spilled, and may be asked for again */
 };
 
 /*

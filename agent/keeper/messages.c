@@ -128,7 +128,7 @@ int channel_read(struct keeper *keeper)
 		log_error("no descriptor is left for what the agent gave; its successor will not have it. Raise RLIMIT_NOFILE");
 	if (length == sizeof(message))
 		message_take(keeper, &message);
-	return length == -EAGAIN ? -EAGAIN : length == -EPIPE || length == -ECONNRESET ? -EPIPE : 0;
+	return length == -EAGAIN || length == -EPIPE ? length : 0;
 }
 
 void channel_drain(struct keeper *keeper)

@@ -56,6 +56,13 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_object_info, version), 32);
 	assert_int_equal(offsetof(struct gpool_object_info, uid), 64);
 	assert_int_equal(offsetof(struct gpool_object_info, name), 72);
+	assert_int_equal(sizeof(struct gpool_range_options), 40);
+	assert_int_equal(sizeof(struct gpool_range_info), 176);
+	assert_int_equal(offsetof(struct gpool_range_options, name), 16);
+	assert_int_equal(offsetof(struct gpool_range_options, timeout_ms), 32);
+	assert_int_equal(offsetof(struct gpool_range_info, address), 16);
+	assert_int_equal(offsetof(struct gpool_range_info, name), 48);
+	assert_int_equal(GPOOL_RANGE_ASLEEP, 2);
 	assert_int_equal(GPOOL_OBJECT_EPHEMERAL, 2);
 	assert_int_equal(GPOOL_OBJECT_ADOPT, 1);
 	assert_int_equal(GPOOL_EVENT_OBJECT_EVICTED, 14);
@@ -77,6 +84,41 @@ static int open_and_close(const struct gpool_options *options)
 	if (!error)
 		gpool_close(opened);
 	return error;
+}
+
+/* Both ways for ranges too: the shorter one is mutable, since its name is missing. */
+static void test_range_structs(void **state)
+{
+	struct {
+		struct gpool_range_options known;
+		uint64_t future;
+	} made = { .known = GPOOL_RANGE_OPTIONS_INIT };
+	struct {
+		struct gpool_range_info known;
+		uint64_t future;
+	} info;
+	struct gpool_range *range;
+
+	(void)state;
+	made.known.size = sizeof(made);
+	made.known.memory_class = GPOOL_OBJECT_EPHEMERAL;
+	made.future = 1;
+	assert_int_equal(gpool_range_create(pool, 2, &made.known, &range), -E2BIG);
+	made.future = 0;
+	assert_int_equal(gpool_range_create(pool, 2, &made.known, &range), 0);
+	assert_int_equal(gpool_range_destroy(range), 0);
+	made.known.name = "beyond the size";
+	made.known.size = offsetof(struct gpool_range_options, name);
+	assert_int_equal(gpool_range_create(pool, 2, &made.known, &range), 0);
+	memset(&info, 0xff, sizeof(info));
+	info.known.size = offsetof(struct gpool_range_info, bytes);
+	assert_int_equal(gpool_range_get(range, &info.known), 0);
+	assert_int_equal(info.known.page_count, 2);
+	assert_int_equal(info.known.bytes, UINT64_MAX);
+	info.known.size = sizeof(info);
+	assert_int_equal(gpool_range_get(range, &info.known), 0);
+	assert_int_equal(info.future, 0);
+	assert_int_equal(gpool_range_destroy(range), 0);
 }
 
 static void test_longer_options(void **state)
@@ -326,6 +368,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_layout),
 		cmocka_unit_test(test_object_structs),
+		cmocka_unit_test(test_range_structs),
 		cmocka_unit_test(test_longer_options),
 		cmocka_unit_test(test_shorter_options),
 		cmocka_unit_test(test_alloc_options),

@@ -1,8 +1,9 @@
 /*
  * Goal: whatever a worker writes into its session segment, the agent's books stay right and other sessions stay untouched.
  * Method: a real pool and two real sessions inside this process; the input is a list of writes into the first session's segment
- * (offset and bytes) and of things that make the agent look at it: doorbell, housekeeping, eviction, requests of tools. After
- * each input: the pool's words, counts and books agree, and the second session has exactly what it had.
+ * (offset and bytes) and of things that make the agent look at it: doorbell, housekeeping, eviction, requests of tools, results of
+ * the mover, which this process plays as well: no byte is moved, and a result is whatever the input says. After each step: the
+ * pool's words, counts and books agree, the second session has exactly what it had, and slots of spilled pages are taken or free.
  */
 #include "agent/control.h"
 #include "agent/housekeeping.h"
@@ -10,23 +11,28 @@
 #include "agent/log.h"
 #include "agent/requests.h"
 #include "agent/session.h"
+#include "agent/spill.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { PAGES = 200, KEPT = 20 };
+enum { PAGES = 200, KEPT = 20, SPILL_SLOTS = 24 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct agent agent;
 static struct pool *pool;
+static int keeper; /* the keeper's end */
 
 static void require(int condition, const char *what)
 {
@@ -45,23 +51,45 @@ static int deaf_socket(void)
 	return pair[0];
 }
 
+/* The keeper reads, and this one holds nothing: nobody is started again here. */
+static void keeper_reads(void)
+{
+	struct keep_message message;
+	int fds[ATTACH_FDS_MAX];
+	size_t count;
+
+	while (attach_receive(keeper, &message, sizeof(message), fds, ATTACH_FDS_MAX, &count, 0) > 0)
+		while (count)
+			close(fds[--count]);
+}
+
 static void setup(void)
 {
 	static const struct pool_geometry geometry = {
 		.name = "p0", .backend = "host", .device = "", .page_bytes = 2 << 20, .page_count = PAGES, .pages_per_handle = 1
 	};
-	struct agent_pool_start start = { .handle_bytes = 2 << 20 };
+	static const struct module_start nothing_held;
+	struct module_pool start = { .handle_bytes = 2 << 20, .ring_bytes = sizeof(struct mover_ring) };
 	struct config_error error;
+	int pair[2];
 
 	log_setup("fuzz", -1, 0);
 	config_defaults(&agent.config);
 	require(config_add_pool(&agent.config, "name=p0,backend=host,size=400MiB,page_size=2MB,reserved=0", &error) == 0, error.text);
 	require(config_finish(&agent.config, &error) == 0, error.text);
+	agent.start = &nothing_held;
 	agent.epoll = epoll_create1(EPOLL_CLOEXEC);
 	agent.timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
-	agent.keeper.fd = deaf_socket();
+	require(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0, "socketpair");
+	agent.keeper.fd = pair[0];
+	keeper = pair[1];
 	agent.front.fd = deaf_socket();
 	require(pool_segment_create(&geometry, &start.segment, &start.segment_fd) == 0, "pool segment");
+	require(ledger_create(PAGES, SPILL_SLOTS, SPILL_SLOTS, &start.ledger, &start.ledger_fd) == 0, "ledger");
+	start.ring = mmap(NULL, start.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	require(start.ring != MAP_FAILED, "ring");
+	start.work_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	start.done_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	require(pool_create(&agent, 0, &start, &pool) == 0, "pool");
 	agent.pools[0] = pool;
 	agent.pool_count = 1;
@@ -86,15 +114,69 @@ static struct session *attach(const char *name)
 	abort();
 }
 
+/* The mover ends up to `count` jobs, those that came first in the ring, each with a result that may be a lie. */
+static void mover_ends(uint32_t count, uint8_t how)
+{
+	static const int32_t results[] = { 0, 0, 0, -ENOSPC, -EBADMSG, -EIO, -EINVAL, 77 };
+	struct mover_ring *ring = pool->jobs.queue.ring;
+
+	for (uint32_t slot = 0; slot < MOVER_JOBS && count; slot++) {
+		if (atomic_load(&ring->jobs[slot].state) != MOVER_QUEUED)
+			continue;
+		ring->jobs[slot].error = results[how % 8];
+		ring->jobs[slot].checksum = how;
+		/* It may write anywhere in the ring. */
+		ring->jobs[slot].page ^= how;
+		ring->jobs[slot].to ^= how;
+		ring->jobs[slot].tag ^= how;
+		atomic_store(&ring->jobs[slot].state, MOVER_DONE);
+		count--;
+	}
+	jobs_resume(pool);
+}
+
+/* A tier that failed rests for a while: until the next input. */
+static void tiers_rested(void)
+{
+	for (int tier = 0; tier < MOVER_TIERS; tier++)
+		pool->spill->slots.tiers[tier].rest_ms = 0;
+	memset(pool->spill->rest_ms, 0, PAGES * sizeof(*pool->spill->rest_ms));
+}
+
 static void finish(struct session *session)
 {
 	session_end(session, SESSION_END_DETACH);
 	sessions_free_dead(&agent);
 }
 
-static void books_hold(const struct session *second)
+static void spill_holds(const struct session *hostile, uint32_t moving)
 {
-	uint32_t by_owner[3] = { 0 }, free_pages = 0, published = 0;
+	const struct spill_block *block;
+	uint32_t taken = 0, saving = 0, loading = 0;
+
+	for (uint32_t slot = 0; slot < SPILL_SLOTS; slot++)
+		taken += pool->ledger.slots[slot].tag != 0;
+	require(taken == slots_used(&pool->spill->slots, MOVER_TIER_MEMORY), "taken slots");
+	TAILQ_FOREACH(block, &pool->spill->working, working) {
+		if (!block->session)
+			continue;
+		saving += block->phase == SPILL_SAVING ? block->pages : 0;
+		loading += block->phase == SPILL_LOADING ? block->pages : 0;
+	}
+	require(moving == saving + loading, "pages in motion");
+	require(pool->spill->saving_pages == saving && (!hostile || hostile->saving == saving), "pages on their way out");
+	for (uint32_t slot = 0; hostile && slot < SESSION_REQUESTS; slot++) {
+		uint32_t waits = 0;
+
+		TAILQ_FOREACH(block, &pool->spill->working, working)
+			waits += block->session && block->request == (int32_t)slot;
+		require(waits == (hostile->spill_requests >> slot & 1), "requests about spilled blocks");
+	}
+}
+
+static void books_hold(const struct session *second, const struct session *hostile)
+{
+	uint32_t moving = 0, retired = 0, by_owner[3] = { 0 }, free_pages = 0, published = 0;
 
 	for (uint32_t page = 0; page < PAGES; page++) {
 		uint64_t word = pool_word(pool, page);
@@ -102,17 +184,27 @@ static void books_hold(const struct session *second)
 		if (page_word_state(word) == PAGE_FREE) {
 			free_pages++;
 			require(page_word_owner(word) == 0, "a free page with an owner");
+		} else if (page_word_state(word) == PAGE_RETIRED) {
+			require(page_word_owner(word) == 0, "a page set aside with an owner");
+			retired++;
 		} else {
-			require(page_word_state(word) == PAGE_LEASED || page_word_state(word) == PAGE_QUARANTINED, "a state that cannot be");
+			require(page_word_state(word) == PAGE_LEASED || page_word_state(word) == PAGE_MOVING ||
+					page_word_state(word) == PAGE_QUARANTINED,
+				"a state that cannot be");
+			moving += page_word_state(word) == PAGE_MOVING;
 			by_owner[page_word_owner(word) == second->id ? 2 : 1]++;
 		}
 	}
 	for (int state = 0; state < PAGE_STATES; state++)
 		published += pool->segment.header->state_pages[state];
+	require(pool->segment.header->state_pages[PAGE_MOVING] == moving, "published pages in motion");
+	require(pool->segment.header->state_pages[PAGE_RETIRED] == retired, "published pages set aside");
 	require(published == PAGES, "published counts");
 	require(pool->segment.header->state_pages[PAGE_FREE] == free_pages && pool->free.total == free_pages, "free pages");
 	require(by_owner[2] == second->leased && second->leased == KEPT, "the other session's pages");
 	require(pool->leased == by_owner[1] + by_owner[2], "leased pages");
+	require(!hostile || hostile->leased == by_owner[1], "the session's own pages");
+	spill_holds(hostile, moving);
 }
 
 static void ask(const struct session *session, uint8_t which)
@@ -165,7 +257,10 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 	case 2: /* a request with these fields */
 		if (size < 6)
 			return size;
-		*slot = (struct lease_request){ .kind = data[1] % 4, .need = data[2], .extra = data[3], .flags = data[4], .timeout_ms = data[5] % 2 };
+		*slot = (struct lease_request){ .kind = data[1] % 6, .need = data[2], .extra = data[3], .flags = data[4], .timeout_ms = data[5] % 2 };
+		if (slot->kind > LEASE_TAKE)
+			*slot = (struct lease_request){ .kind = data[1] % 6, .need = data[2] % 8, .first_page = data[3],
+				.tag = block_tag_make(data[4], data[5] | BLOCK_SPILL) };
 		slot->state = LEASE_REQUESTED;
 		hostile->segment.header->requests_pending |= UINT64_C(1) << (data[0] % SESSION_REQUESTS);
 		requests_doorbell(hostile);
@@ -175,8 +270,8 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 			return size;
 		hostile->segment.blocks[data[1] % PAGES].page_count = data[2];
 		hostile->segment.blocks[data[1] % PAGES].next = data[3];
-		hostile->segment.blocks[data[1] % PAGES].tag = data[4] ? block_tag_make(data[4], data[5] | (uint32_t)(data[0] & 3) << 8) : 1;
-		hostile->segment.pins[data[1] % PAGES] = data[0] >> 2 & 1;
+		hostile->segment.blocks[data[1] % PAGES].tag = data[4] ? block_tag_make(data[4], data[5] | (uint32_t)(data[0] & 7) << 8) : 1;
+		hostile->segment.pins[data[1] % PAGES] = data[0] >> 3 & 1;
 		return 6;
 	case 4:
 		if (size < 2)
@@ -191,6 +286,12 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 		lease_reclaim(hostile, data[0] & 31);
 		return 1;
 	default:
+		if (data[0] & 16) {
+			if (size < 2)
+				return size;
+			mover_ends(data[0] & 15, data[1]);
+			return 2;
+		}
 		ask(second, data[0] & 31);
 		return 1;
 	}
@@ -202,6 +303,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!pool)
 		setup();
+	tiers_rested();
 	agent.config.lease.initial_pages = 0;
 	second = attach("second");
 	agent.config.lease.initial_pages = 64;
@@ -219,13 +321,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 		data += used;
 		size -= used;
-		books_hold(second);
+		books_hold(second, hostile->state == SESSION_LIVE ? hostile : NULL);
 		if (hostile->state != SESSION_LIVE)
 			break;
+		keeper_reads();
 	}
 	finish(hostile);
-	books_hold(second);
+	books_hold(second, NULL);
+	/* What the mover was still at comes free with its result. */
+	mover_ends(MOVER_JOBS, 0);
 	finish(second);
 	require(pool->free.total == PAGES && pool->leased == 0, "all pages back");
+	require(slots_used(&pool->spill->slots, MOVER_TIER_MEMORY) == 0 && TAILQ_EMPTY(&pool->spill->working), "all slots back");
+	require(pool->jobs.queue.in_flight == 0, "all jobs back");
+	keeper_reads();
 	return 0;
 }

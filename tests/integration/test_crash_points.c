@@ -8,10 +8,13 @@
  *
  * $GPOOL_CRASH_STRIDE tries every so many-th point only.
  */
+#include "client/pool.h"
 #include "shm/pool_segment.h"
 #include "tests/integration/crash_points.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <sys/socket.h>
 
 enum { BLOCKS = 24, WORDS = 64, HIGH = 200 };
 
@@ -358,6 +361,58 @@ static void test_discard(void **state)
 	play(&(struct scenario){are_spilled, drop_all});
 }
 
+/* ---- ranges ---- */
+
+static struct gpool_range *kept, *moved, *dropped;
+
+static uint64_t *words_of(const struct gpool_range *range)
+{
+	uint64_t address;
+
+	assert_int_equal(gpool_range_address(range, &address), 0);
+	return (uint64_t *)(uintptr_t)address;
+}
+
+static void have_ranges(void)
+{
+	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+
+	holes();
+	options.timeout_ms = ANSWER_MS;
+	options.name = "kept";
+	assert_int_equal(gpool_range_create(second.pool, 3, &options, &kept), 0);
+	options.name = NULL;
+	options.memory_class = GPOOL_OBJECT_MUTABLE;
+	assert_int_equal(gpool_range_create(second.pool, 5, &options, &moved), 0);
+	options.memory_class = GPOOL_OBJECT_EPHEMERAL;
+	assert_int_equal(gpool_range_create(second.pool, 4, &options, &dropped), 0);
+	for (uint32_t page = 0; page < 5; page++)
+		for (uint32_t i = 0; i < WORDS; i++) {
+			words_of(moved)[page * (page_bytes / 8) + i] = word_of(page, i);
+			words_of(kept)[page % 3 * (page_bytes / 8) + i] = word_of(7, i);
+		}
+}
+
+static void sleep_and_wake(void)
+{
+	assert_int_equal(gpool_sleep(second.pool, 0), 0);
+	assert_int_equal(gpool_wake(second.pool, ANSWER_MS), 0);
+	for (uint32_t page = 0; page < 5; page++)
+		for (uint32_t i = 0; i < WORDS; i++) {
+			assert_int_equal(words_of(moved)[page * (page_bytes / 8) + i], word_of(page, i));
+			assert_int_equal(words_of(kept)[page % 3 * (page_bytes / 8) + i], word_of(7, i));
+		}
+	memset(words_of(dropped), 1, 4 * (size_t)page_bytes);
+	assert_int_equal(gpool_range_destroy(kept), 0);
+	assert_int_equal(gpool_object_delete(second.pool, "kept", 0), 0);
+}
+
+static void test_sleep_and_wake(void **state)
+{
+	(void)state;
+	play(&(struct scenario){have_ranges, sleep_and_wake});
+}
+
 /* ---- deaths of workers ---- */
 
 static pid_t child;
@@ -452,6 +507,134 @@ static void test_quarantine(void **state)
 	play(&(struct scenario){child_start_to_shut, child_shuts_and_dies});
 }
 
+/* Told so, it closes its connection and lives on. */
+static void *shut_when_told(void *argument)
+{
+	const struct gpool *pool = argument;
+	char byte;
+
+	if (read(child_hears, &byte, 1) == 1)
+		shutdown(pool->socket, SHUT_RDWR);
+	return NULL;
+}
+
+/* Its block is spilled; then it is told to pin it, and waits for a mover that does not move. */
+static void spiller_run(void)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_alloc_options with = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+	struct gpool *pool;
+	pthread_t thread;
+	uint32_t session;
+	char byte;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	options.name = "spiller";
+	options.timeout_ms = ANSWER_MS;
+	with.flags = GPOOL_ALLOC_SPILL;
+	if (gpool_open(&options, &pool) || gpool_alloc(pool, 3, &with, &block) || gpool_unpin(pool, &block))
+		_exit(1);
+	session = gpool_session(pool);
+	if (write(child_says, &session, sizeof(session)) != sizeof(session) || read(child_hears, &byte, 1) != 1 ||
+		pthread_create(&thread, NULL, shut_when_told, pool))
+		_exit(1);
+	gpool_pin(pool, &block);
+	pause();
+	_exit(1);
+}
+
+static void spiller_start(void)
+{
+	int to[2], from[2];
+	uint32_t session;
+	pid_t mover;
+
+	assert_int_equal(pipe(to), 0);
+	assert_int_equal(pipe(from), 0);
+	child = fork();
+	if (child == 0) {
+		child_says = from[1];
+		child_hears = to[0];
+		spiller_run();
+	}
+	close(to[0]);
+	close(from[1]);
+	child_says = from[0];
+	child_hears = to[1];
+	assert_int_equal(read(child_says, &session, sizeof(session)), sizeof(session));
+	AWAIT((harness_evict(&harness, session, PAGES), status()->pools[0].spill_memory_bytes &&
+		status()->pools[0].moving_pages == 0));
+	mover = (pid_t)status()->pools[0].mover_pid;
+	assert_true(mover > 0);
+	kill(mover, SIGSTOP);
+	assert_int_equal(write(child_hears, "", 1), 1);
+	AWAIT(status()->pools[0].moving_pages == 3);
+}
+
+/* Worker and agent die: what the mover may still write to is lent to nobody before it is done. */
+static void test_death_of_a_worker_while_it_is_read_back(void **state)
+{
+	int64_t left = 0, at;
+	uint32_t deaths = 0;
+
+	(void)state;
+	for (at = 1; left == 0; at++) {
+		pid_t mover;
+		int status_of;
+
+		alarm(STUCK_SECONDS);
+		crash_another(deaths);
+		spiller_start();
+		mover = (pid_t)status()->pools[0].mover_pid;
+		atomic_store(countdown, at);
+		assert_true(child > 0);
+		kill(child, SIGKILL);
+		waitpid(child, &status_of, 0);
+		close(child_says);
+		close(child_hears);
+		AWAIT(status()->pools[0].free_pages + status()->pools[0].retired_pages == PAGES);
+		left = atomic_exchange(countdown, 0);
+		deaths += left == 0;
+		assert_int_equal(status()->pools[0].retired_pages, 3);
+		kill(mover, SIGCONT);
+		AWAIT(harness_free_pages(&harness) == PAGES && status()->pools[0].spill_memory_bytes == 0);
+		books_balance();
+	}
+	print_message("%u deaths at %lld points\n", deaths, (long long)(at - left));
+	assert_true(deaths > 0);
+}
+
+/* The same with a connection that was closed before: its pages are in quarantine, and an agent that is started over that knows it. */
+static void test_death_in_quarantine_while_it_is_read_back(void **state)
+{
+	struct gpool *pool;
+	pid_t mover;
+	int status_of;
+
+	(void)state;
+	alarm(STUCK_SECONDS);
+	spiller_start();
+	mover = (pid_t)status()->pools[0].mover_pid;
+	assert_int_equal(write(child_hears, "", 1), 1);
+	AWAIT(status()->pools[0].quarantined_pages >= 3);
+	atomic_store(countdown, 1);
+	pool = open_worker();
+	gpool_close(pool);
+	assert_int_equal(atomic_load(countdown), 0);
+	assert_in_range(status()->pools[0].quarantined_pages, 3, PAGES);
+	assert_true(child > 0);
+	kill(child, SIGKILL);
+	waitpid(child, &status_of, 0);
+	close(child_says);
+	close(child_hears);
+	AWAIT(status()->pools[0].free_pages + status()->pools[0].retired_pages == PAGES);
+	assert_int_equal(status()->pools[0].retired_pages, 3);
+	kill(mover, SIGCONT);
+	AWAIT(harness_free_pages(&harness) == PAGES && status()->pools[0].spill_memory_bytes == 0);
+	books_balance();
+}
+
 /* ---- */
 
 static int end(void **state)
@@ -472,8 +655,11 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_spill),
 		cmocka_unit_test(test_restore),
 		cmocka_unit_test(test_discard),
+		cmocka_unit_test(test_sleep_and_wake),
 		cmocka_unit_test(test_death_of_a_worker),
 		cmocka_unit_test(test_quarantine),
+		cmocka_unit_test(test_death_of_a_worker_while_it_is_read_back),
+		cmocka_unit_test(test_death_in_quarantine_while_it_is_read_back),
 	};
 
 	if (argc > 1)

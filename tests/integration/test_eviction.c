@@ -7,9 +7,12 @@
  * with a pool of 64 pages, watermarks that rest where they are not the subject, and workers that keep one page in their magazine,
  * so that pages can be counted. Blocks compare as equally recent when they were touched within one step of the agent's clock.
  */
+#include "client/block.h"
 #include "client/gpool.h"
+#include "client/pool.h"
 #include "client/request.h"
 #include "proto/codec.h"
+#include "shm/pins.h"
 #include "shm/session_segment.h"
 #include "tests/lib/harness.h"
 
@@ -493,6 +496,43 @@ static void test_a_stitched_block_goes_whole(void **state)
 	gpool_close(other);
 }
 
+/* A liar's extents lie over each other: no page may become free twice. */
+static void test_extents_that_overlap_are_no_block(void **state)
+{
+	struct gpool_block block, mine[PAGES], theirs[PAGES];
+	struct gpool *pool, *other;
+	uint32_t own, others;
+	int error;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	other = open_tenant(NULL);
+	assert_int_equal(try_alloc(pool, 8, GPOOL_ALLOC_CONTIGUOUS, &block), 0);
+	/* Pages 0 to 4 and, as a further extent, 2 to 4 of them again. */
+	atomic_store(&block_entry(pool, block.page)->page_count, 5);
+	atomic_store(&block_entry(pool, block.page)->next, block.page + 2 + 1);
+	atomic_store(&block_entry(pool, block.page + 2)->page_count, 3);
+	atomic_store(&block_entry(pool, block.page + 2)->next, 0);
+	atomic_store(&block_entry(pool, block.page + 2)->tag, block.tag | BLOCK_STITCHED | BLOCK_EXTENT);
+	atomic_store(&block_entry(pool, block.page)->tag, block.tag | BLOCK_STITCHED);
+	pin_drop(&pool->session, block.page);
+	evict(PAGES, gpool_session(pool), 0);
+	/* Whatever became of it: two workers get each page once, and no more than there are. */
+	own = alloc_most(pool, mine, &error);
+	others = alloc_most(other, theirs, &error);
+	assert_in_range(own + others, 0, PAGES);
+	for (uint32_t i = 0; i < own; i++)
+		for (uint32_t j = 0; j < others; j++)
+			assert_int_not_equal(mine[i].page, theirs[j].page);
+	gpool_close(other);
+	gpool_close(pool);
+	AWAIT(status()->free_pages == PAGES);
+	other = open_tenant(NULL);
+	assert_int_equal(alloc_most(other, theirs, &error), PAGES);
+	gpool_close(other);
+}
+
 /* ---- refused requests ---- */
 
 static void test_a_refused_request_destroys_nothing(void **state)
@@ -957,6 +997,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_a_fence_protects, stop),
 		cmocka_unit_test_teardown(test_a_prepared_block_stays, stop),
 		cmocka_unit_test_teardown(test_a_stitched_block_goes_whole, stop),
+		cmocka_unit_test_teardown(test_extents_that_overlap_are_no_block, stop),
 		cmocka_unit_test_teardown(test_a_refused_request_destroys_nothing, stop),
 		cmocka_unit_test_teardown(test_a_contiguous_request_takes_the_cheapest_place, stop),
 		cmocka_unit_test_teardown(test_a_waiting_request_destroys_nothing_before_it_can_be_served, stop),

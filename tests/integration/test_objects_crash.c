@@ -5,9 +5,11 @@
  * is lost. Method: that of test_crash_points.c, with its module; each scenario is played for the n-th store, n = 1, 2, 3, ...,
  * until it ends before the n-th. $GPOOL_CRASH_STRIDE tries every so many-th only.
  */
+#include "client/object.h"
 #include "tests/integration/crash_points.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 
@@ -353,6 +355,82 @@ static int publisher_start(void **state)
 	return crash_start(state);
 }
 
+/* ---- pages in doubt ---- */
+
+static void *ask_for_what_is_idle(void *block)
+{
+	struct gpool_alloc_options wait = GPOOL_ALLOC_OPTIONS_INIT;
+
+	wait.timeout_ms = ANSWER_MS;
+	return gpool_alloc(reader, PAGES - 10, &wait, block) ? block : NULL;
+}
+
+static void *publish_in_a_thread(void *version)
+{
+	return gpool_object_publish(building, version) ? version : NULL;
+}
+
+static uint32_t idle_pages(void)
+{
+	return (uint32_t)__builtin_popcountll(atomic_load(&writer->session.free_bits[0]));
+}
+
+/*
+ * The agent dies as it is about to take idle pages. While there is none they become an object's, and its pages are in nobody's hands
+ * but the publisher's when the next agent asks itself whose they are.
+ */
+static void test_published_pages_are_nobody_elses(void **state)
+{
+	const struct pool_header *header = pool_view(admin)->header;
+	struct gpool_alloc_options now = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block blocks[50], asked;
+	uint64_t before = atomic_load(&header->incarnation), version = 0;
+	pthread_t asker, publisher;
+	uint32_t clock;
+	void *failed;
+
+	(void)state;
+	writer = worker("writer");
+	reader = worker("reader");
+	for (int i = 0; i < 50; i++)
+		assert_int_equal(gpool_alloc(writer, 1, &now, &blocks[i]), 0);
+	for (int i = 0; i < 50; i++)
+		assert_int_equal(gpool_free(writer, &blocks[i]), 0);
+	assert_int_equal(gpool_object_create(writer, "name", NULL, &building), 0);
+	kill(harness.pid, SIGSTOP);
+	atomic_store(countdown, 1);
+	assert_int_equal(pthread_create(&asker, NULL, ask_for_what_is_idle, &asked), 0);
+	AWAIT(atomic_load(countdown) == 0);
+	while (idle_pages()) {
+		uint32_t index;
+
+		assert_int_equal(gpool_object_alloc(building, 1, &now, &index), 0);
+	}
+	/* It takes its pages out of the table, and comes no further. */
+	pthread_mutex_lock(&writer->attach_lock);
+	assert_int_equal(pthread_create(&publisher, NULL, publish_in_a_thread, &version), 0);
+	AWAIT(atomic_load(&block_entry(writer, building->parts[building->part_count - 1].block.page)->tag) == 0);
+	kill(harness.pid, SIGCONT);
+	AWAIT(atomic_load(&header->incarnation) != before);
+	for (int ticks = 0; ticks < 3; ticks++) {
+		clock = atomic_load(&header->clock_ms);
+		AWAIT(atomic_load(&header->clock_ms) != clock);
+	}
+	pthread_mutex_unlock(&writer->attach_lock);
+	pthread_join(publisher, &failed);
+	assert_null(failed);
+	gpool_object_close(building);
+	building = NULL;
+	assert_int_equal(gpool_object_delete(writer, "name", 0), 0);
+	gpool_close(writer);
+	writer = NULL;
+	pthread_join(asker, &failed);
+	assert_null(failed);
+	gpool_close(reader);
+	reader = NULL;
+	AWAIT(harness_free_pages(&harness) == PAGES);
+}
+
 int main(int argc, char **argv)
 {
 	/* A gpoold each: a keeper whose agents die too often in a row takes its time. */
@@ -366,6 +444,7 @@ int main(int argc, char **argv)
 		TEST(test_delete_and_publish),
 		TEST(test_sessions_end),
 		TEST(test_eviction),
+		TEST(test_published_pages_are_nobody_elses),
 	};
 
 	if (argc > 1)

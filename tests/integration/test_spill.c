@@ -7,14 +7,13 @@
  * a pool of 64 pages; content that says whose page it is; the counters in the pool's header say what has moved. Tiers are damaged
  * through the keeper's descriptors.
  */
-#include "tests/integration/life.h"
+#include "tests/integration/spill_view.h"
 
 #include "client/spill.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
 enum { PAGE_BYTES = 512 << 10, WORDS = PAGE_BYTES / 8, MANY = 48 };
 
@@ -22,77 +21,6 @@ enum { PAGE_BYTES = 512 << 10, WORDS = PAGE_BYTES / 8, MANY = 48 };
 
 static const char *const in_memory[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
 static const char *const no_tier[] = {"--pool", POOL ",spill_memory=0MiB", CALM, NULL};
-
-/* ---- what is where ---- */
-
-static uint64_t counter(enum pool_counter which)
-{
-	return atomic_load(&pool_view(admin)->header->counters[which]);
-}
-
-static uint64_t spilled(void)
-{
-	return counter(POOL_COUNT_SPILLED_PAGES);
-}
-
-static uint64_t moving(void)
-{
-	return atomic_load(&pool_view(admin)->header->state_pages[PAGE_MOVING]);
-}
-
-static uint64_t kept_bytes(void)
-{
-	const struct msg_pool_status *pool = &status()->pools[0];
-
-	return pool->spill_memory_bytes + pool->spill_file_bytes;
-}
-
-/* The pid of gpoold's process of this name. */
-static pid_t process_of(const char *name)
-{
-	DIR *proc = opendir("/proc");
-	struct dirent *entry;
-	pid_t found = 0;
-
-	assert_non_null(proc);
-	while ((entry = readdir(proc)) && !found) {
-		char path[300], text[512], *end, kind;
-		int parent, group;
-
-		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
-		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
-			continue;
-		file_read(path, text, sizeof(text));
-		end = strrchr(text, ')');
-		if (end && sscanf(end + 1, " %c %d %d", &kind, &parent, &group) == 3 && group == harness.pid && kind != 'Z' && kind != 'X' &&
-			!strncmp(strchr(text, '(') + 1, name, strlen(name)))
-			found = (pid_t)atoi(entry->d_name);
-	}
-	closedir(proc);
-	return found;
-}
-
-/* A tier as the agent holds it: the memory by its name, the file by its size. */
-static int tier_open(const char *name, off_t bytes)
-{
-	pid_t agent = process_of("gpoold-agent");
-	char path[300], target[300];
-	int found = -1;
-
-	for (int fd = 3; fd < 256 && found < 0; fd++) {
-		struct stat stat_of;
-		ssize_t length;
-
-		snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)agent, fd);
-		length = readlink(path, target, sizeof(target) - 1);
-		if (length < 0)
-			continue;
-		target[length] = '\0';
-		if (strstr(target, name) && stat(path, &stat_of) == 0 && S_ISREG(stat_of.st_mode) && stat_of.st_size == bytes)
-			found = open(path, O_RDWR | O_CLOEXEC);
-	}
-	return found;
-}
 
 /* ---- blocks with a content ---- */
 

@@ -16,6 +16,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/types.h>
@@ -96,7 +97,7 @@ static inline bool stress_agent_start(struct stress_agent *agent, uint32_t pages
 	arguments[count++] = "--pool";
 	arguments[count++] = pool;
 	arguments[count++] = "--set";
-	arguments[count++] = "log.level=warning";
+	arguments[count++] = getenv("STRESS_LOG") ? getenv("STRESS_LOG") : "log.level=warning";
 	for (int i = 0; settings && settings[i] && i < STRESS_SETTINGS_MAX; i++) {
 		arguments[count++] = "--set";
 		arguments[count++] = settings[i];

@@ -25,6 +25,7 @@
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -154,6 +155,14 @@ static pid_t gpoold_child(pid_t keeper, const char *name)
 	return found;
 }
 
+/* $TORTURE_GPOOLD_MS: another mean time between two deaths of gpoold's processes. */
+static uint32_t gpoold_ms(void)
+{
+	const char *text = getenv("TORTURE_GPOOLD_MS");
+
+	return text && atoi(text) > 0 ? (uint32_t)atoi(text) : GPOOLD_KILL_MEAN_MS;
+}
+
 static void torment_gpoold(struct tormentor *tormentor)
 {
 	static const char *const names[] = {"gpoold-agent", "gpoold-agent", "gpoold-mover", "gpoold-mover", "gpoold-front"};
@@ -200,7 +209,7 @@ static void torment(struct tormentor *tormentor)
 {
 	uint64_t now = clock_ns(), end = now + (uint64_t)(tormentor->arguments.seconds * 1e9);
 	uint64_t next_kill = now + some_time(tormentor, KILL_MEAN_MS), next_stop = now;
-	uint64_t next_gpoold = tormentor->keeper ? now + some_time(tormentor, GPOOLD_KILL_MEAN_MS) : UINT64_MAX;
+	uint64_t next_gpoold = tormentor->keeper ? now + some_time(tormentor, gpoold_ms()) : UINT64_MAX;
 
 	for (uint32_t slot = 0; slot < tormentor->arguments.workers; slot++)
 		if (!worker_start(tormentor, slot))
@@ -224,7 +233,7 @@ static void torment(struct tormentor *tormentor)
 		}
 		if (now >= next_gpoold) {
 			torment_gpoold(tormentor);
-			next_gpoold = now + some_time(tormentor, GPOOLD_KILL_MEAN_MS);
+			next_gpoold = now + some_time(tormentor, gpoold_ms());
 		}
 	}
 }

@@ -9,6 +9,7 @@
 #define GPOOL_TESTS_STRESS_TORTURE_WORKER_H
 
 #include "client/gpool.h"
+#include "client/request.h"
 #include "shm/doorbell.h"
 #include "shm/session_segment.h"
 #include "tests/stress/stress.h"
@@ -113,9 +114,15 @@ static void contents_verify(const struct thread *thread, const struct gpool_bloc
 	const struct worker *worker = thread->worker;
 	int64_t wrong = content_check(address, worker->page_bytes, block->page_count, content_key(worker, block));
 
-	if (wrong >= 0)
-		violation("worker %u (session %u): wrong content in page %" PRId64 " of %u of block %" PRIx64 " at page %u, %s",
-			worker->slot, gpool_session(worker->pool), wrong, block->page_count, block->tag, block->page, when);
+	if (wrong >= 0) {
+		uint32_t page = block->page_count == 1 ? block->page : 0;
+
+		violation("worker %u (session %u): wrong content in page %" PRId64 " of %u of block %" PRIx64
+			  " at page %u (word then %" PRIx64 ", now %" PRIx64 "), %s, after %" PRIu64 " agents",
+			worker->slot, gpool_session(worker->pool), wrong, block->page_count, block->tag, block->page, block->generation,
+			atomic_load(&pool_view(worker->pool)->pages[page]), when,
+			atomic_load(&pool_view(worker->pool)->header->counters[POOL_COUNT_AGENT_STARTS]));
+	}
 	COUNT(verified, 1);
 	COUNT(verified_bytes, (uint64_t)block->page_count * CONTENT_WORDS * 8);
 }

@@ -25,6 +25,15 @@ static struct config_pool config_pool = { .name = "p0" };
 static struct config_tenant config_tenants[2] = { { .name = "serving" }, { .name = "batch" } };
 static struct session sessions[SESSIONS];
 
+/* Zeros, aligned as what is mapped. */
+static void *of_segment(size_t bytes)
+{
+	void *part;
+
+	assert_int_equal(posix_memalign(&part, 64, bytes), 0);
+	return memset(part, 0, bytes);
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -33,9 +42,9 @@ static int setup(void **state)
 	agent->front.fd = -1;
 	pool->agent = agent;
 	pool->config = &config_pool;
-	pool->segment.header = calloc(1, sizeof(*pool->segment.header));
-	pool->segment.roles = calloc(POOL_ROLES, sizeof(*pool->segment.roles));
-	pool->ledger.roles = calloc(POOL_ROLES, sizeof(*pool->ledger.roles));
+	pool->segment.header = of_segment(sizeof(*pool->segment.header));
+	pool->segment.roles = of_segment(POOL_ROLES * sizeof(*pool->segment.roles));
+	pool->ledger.roles = of_segment(POOL_ROLES * sizeof(*pool->ledger.roles));
 	pool->tenants[0].config = &config_tenants[0];
 	pool->tenants[1].config = &config_tenants[1];
 	memset(sessions, 0, sizeof(sessions));

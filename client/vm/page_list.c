@@ -1,0 +1,205 @@
+/* page_list.c - see page_list.h. */
+#include "client/vm/page_list.h"
+
+#include "client/refill.h"
+#include "shm/lease_bitmap.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+enum { TAKE_TRIES = 8 }; /* as an allocation: other threads of ours may have pages in their hands for a moment */
+
+int page_list_add(struct page_list *list, uint32_t first, uint32_t count)
+{
+	struct page_span *last = list->count ? &list->spans[list->count - 1] : NULL;
+
+	if (last && last->first + last->count == first) {
+		last->count += count;
+		return 0;
+	}
+	if (list->count == list->capacity) {
+		uint32_t capacity = list->capacity ? list->capacity * 2 : 8;
+		struct page_span *grown = realloc(list->spans, capacity * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		list->spans = grown;
+		list->capacity = capacity;
+	}
+	list->spans[list->count++] = (struct page_span){ first, count };
+	return 0;
+}
+
+void page_list_reset(struct page_list *list)
+{
+	free(list->spans);
+	*list = (struct page_list){ NULL };
+}
+
+void page_list_put(struct gpool *pool, struct page_list *list)
+{
+	for (uint32_t i = 0; i < list->count; i++)
+		pool_put(pool, list->spans[i].first, list->spans[i].count);
+	page_list_reset(list);
+}
+
+void page_list_chain(const struct gpool *pool, const struct page_list *list, uint32_t next)
+{
+	for (uint32_t i = list->count; i-- > 0;) {
+		struct block_entry *entry = block_entry(pool, list->spans[i].first);
+
+		atomic_store_explicit(&entry->page_count, list->spans[i].count, memory_order_relaxed);
+		atomic_store_explicit(&entry->next, next, memory_order_relaxed);
+		next = list->spans[i].first + 1;
+	}
+}
+
+/* ---- taking ---- */
+
+static uint32_t whole_handles(const struct gpool *pool, uint32_t pages)
+{
+	uint32_t per_handle = pool->header->pages_per_handle;
+
+	return (pages + per_handle - 1) / per_handle * per_handle;
+}
+
+/* The chain that was handed over, as a list. Its entries are in our own segment, and were looked at. */
+static int chain_read(const struct gpool *pool, uint32_t first, struct page_list *list)
+{
+	for (uint32_t run = first;;) {
+		uint32_t count = atomic_load_explicit(&block_entry(pool, run)->page_count, memory_order_relaxed);
+		uint32_t next = atomic_load_explicit(&block_entry(pool, run)->next, memory_order_relaxed);
+
+		if (page_list_add(list, run, count))
+			return -ENOMEM;
+		if (!next)
+			return 0;
+		run = next - 1;
+	}
+}
+
+static void chain_give_back(const struct gpool *pool, uint32_t run)
+{
+	for (;;) {
+		uint32_t count = atomic_load_explicit(&block_entry(pool, run)->page_count, memory_order_relaxed);
+		uint32_t next = atomic_load_explicit(&block_entry(pool, run)->next, memory_order_relaxed);
+
+		pool_put(pool, run, count);
+		if (!next)
+			return;
+		run = next - 1;
+	}
+}
+
+static int take_once(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list)
+{
+	struct thread_cache *cache = thread_cache_of(pool);
+	uint32_t first;
+	int error = -ENOSPC;
+
+	if (!cache)
+		return -ENOMEM;
+	/* What is idle here the agent takes for it, so it should know of all. */
+	thread_cache_flush(cache);
+	for (int tries = 0; error == -ENOSPC && tries < (timeout_ms ? 1 : TAKE_TRIES); tries++) {
+		if (tries)
+			sched_yield();
+		error = refill_take(pool, cache, pages, flags, timeout_ms, &first);
+		if (error == -ENOSPC && cache->shortage.pinned + (uint64_t)pages > pool->unreserved)
+			break;
+	}
+	if (error)
+		return error;
+	error = chain_read(pool, first, list);
+	if (error) {
+		page_list_reset(list);
+		chain_give_back(pool, first);
+	}
+	return error;
+}
+
+/* One run, of which [*skip, + pages) begins with a handle. */
+static int take_aligned(struct gpool *pool, uint32_t pages, int32_t timeout_ms, struct page_list *list)
+{
+	uint32_t per_handle = pool->header->pages_per_handle, more = per_handle - 1, first, skip;
+	int error = take_once(pool, pages, LEASE_CONTIGUOUS, timeout_ms, list);
+
+	if (error || list->spans[0].first % per_handle == 0)
+		return error;
+	/* The agent does not know of handles: so many more that one begins early enough. */
+	page_list_put(pool, list);
+	if (more > pool->unreserved - pages)
+		return -ENOSPC;
+	error = take_once(pool, pages + more, LEASE_CONTIGUOUS, timeout_ms, list);
+	if (error)
+		return error;
+	first = list->spans[0].first;
+	skip = whole_handles(pool, first) - first;
+	if (skip)
+		pool_put(pool, first, skip);
+	if (more > skip)
+		pool_put(pool, first + skip + pages, more - skip);
+	list->spans[0] = (struct page_span){ first + skip, pages };
+	return 0;
+}
+
+/* The next `pages` of the list `from`, of which *span and *used say what is gone. */
+static int carve(const struct page_list *from, uint32_t *span, uint32_t *used, uint32_t pages, struct page_list *to)
+{
+	while (pages) {
+		const struct page_span *at = &from->spans[*span];
+		uint32_t count = at->count - *used < pages ? at->count - *used : pages;
+
+		if (to && page_list_add(to, at->first + *used, count))
+			return -ENOMEM;
+		pages -= count;
+		*used += count;
+		if (*used == at->count) {
+			*used = 0;
+			++*span;
+		}
+	}
+	return 0;
+}
+
+int page_lists_take(struct gpool *pool, struct page_list *lists, const uint32_t *wanted, uint32_t list_count, int32_t timeout_ms)
+{
+	uint32_t per_handle = pool->header->pages_per_handle, total = 0, span = 0, used = 0;
+	struct page_list all = { NULL };
+	int error = 0;
+
+	for (uint32_t i = 0; i < list_count; i++) {
+		/* Each begins with a handle, the last ends where it ends. */
+		uint32_t pages = i + 1 < list_count ? whole_handles(pool, wanted[i]) : wanted[i];
+
+		if (pages > pool->page_count - total)
+			return -ENOSPC;
+		total += pages;
+	}
+	if (!total)
+		return 0;
+	error = per_handle > 1 ? take_aligned(pool, total, timeout_ms, &all) : take_once(pool, total, 0, timeout_ms, &all);
+	if (error)
+		return error;
+	for (uint32_t i = 0; i < list_count && !error; i++)
+		if (wanted[i]) {
+			error = carve(&all, &span, &used, wanted[i], &lists[i]);
+			if (!error && i + 1 < list_count)
+				error = carve(&all, &span, &used, whole_handles(pool, wanted[i]) - wanted[i], NULL);
+		}
+	if (error) {
+		for (uint32_t i = 0; i < list_count; i++)
+			page_list_reset(&lists[i]);
+		page_list_put(pool, &all);
+		return error;
+	}
+	/* What only filled handles is idle. */
+	for (uint32_t i = 0; per_handle > 1 && i + 1 < list_count; i++) {
+		uint32_t rest = whole_handles(pool, wanted[i]) - wanted[i];
+
+		if (rest)
+			pool_put(pool, lists[i].spans[0].first + wanted[i], rest);
+	}
+	page_list_reset(&all);
+	return 0;
+}

@@ -1,0 +1,379 @@
+/* range.c - ranges: making, looking at and ending them. See range.h. */
+#include "client/vm/range.h"
+
+#include "client/alloc.h"
+#include "client/refill.h"
+#include "client/stitch.h"
+#include "client/stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int ranges_open(struct gpool *pool)
+{
+	struct ranges *ranges = calloc(1, sizeof(*ranges));
+
+	if (!ranges)
+		return -ENOMEM;
+	pthread_mutex_init(&ranges->lock, NULL);
+	ranges->end = &ranges->all;
+	pool->ranges = ranges;
+	return 0;
+}
+
+static void range_link(struct gpool_range *range)
+{
+	struct ranges *ranges = range->pool->ranges;
+
+	range->link = ranges->end;
+	*range->link = range;
+	ranges->end = &range->next;
+}
+
+void range_free(struct gpool_range *range)
+{
+	if (range->link) {
+		*range->link = range->next;
+		if (range->next)
+			range->next->link = range->link;
+		else
+			range->pool->ranges->end = range->link;
+	}
+	page_list_reset(&range->pages);
+	free(range);
+}
+
+void ranges_close(struct gpool *pool)
+{
+	struct ranges *ranges = pool->ranges;
+
+	if (!ranges)
+		return;
+	while (ranges->all) {
+		struct gpool_range *range = ranges->all;
+
+		/* Work that a program queued past us shall not keep the process here. */
+		if (!range_unmap(range))
+			range_unreserve(range);
+		range_free(range);
+	}
+	pthread_mutex_destroy(&ranges->lock);
+	free(ranges);
+	pool->ranges = NULL;
+}
+
+/* ---- pages ---- */
+
+int range_stand(struct gpool_range *range)
+{
+	struct gpool *pool = range->pool;
+	struct thread_cache *cache = thread_cache_of(pool);
+	int error;
+
+	if (!cache)
+		return -ENOMEM;
+	page_list_chain(pool, &range->pages, 0);
+	error = chain_stand(pool, cache, range->pages.spans[0].first, range->page_count, &range->attributes, &range->block);
+	if (!error)
+		return 0;
+	pool_log(pool, POOL_LOG_ERROR, "pages of a range are not leased to session %u any more", pool->id);
+	return -EPIPE;
+}
+
+void range_fall(struct gpool_range *range)
+{
+	const struct gpool_block *block = &range->block;
+	struct gpool *pool = range->pool;
+
+	/* A block that is not there any more has no pin of ours either. */
+	if (block->tag && atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) == block->tag) {
+		chain_end(pool, block->page);
+		pin_drop(&pool->session, block->page);
+	}
+	range->block = (struct gpool_block){ 0 };
+}
+
+int range_object_pages(struct gpool_range *range)
+{
+	const struct manifest *manifest = &range->object->manifest;
+
+	for (uint32_t i = 0; i < manifest->header->runs; i++)
+		if (page_list_add(&range->pages, manifest->runs[i].first, manifest->runs[i].count)) {
+			page_list_reset(&range->pages);
+			return -ENOMEM;
+		}
+	return 0;
+}
+
+/* ---- making ---- */
+
+static int options_check(const struct gpool *pool, const struct gpool_range_options *options, uint32_t page_count)
+{
+	if (options->flags || options->memory_class > GPOOL_OBJECT_EPHEMERAL || options->content >= GPOOL_CONTENTS ||
+		options->timeout_ms < -1 || options->reserved || page_count == 0 || page_count > pool->page_count)
+		return -EINVAL;
+	/* Only what is kept as an object has a name. */
+	return (options->memory_class == GPOOL_OBJECT_IMMUTABLE) == (options->name && *options->name) ? 0 : -EINVAL;
+}
+
+static struct gpool_range *range_new(struct gpool *pool, uint32_t page_count, uint32_t memory_class)
+{
+	struct gpool_range *range = calloc(1, sizeof(*range));
+
+	if (!range)
+		return NULL;
+	range->pool = pool;
+	range->page_count = page_count;
+	range->memory_class = memory_class;
+	return range;
+}
+
+/* Addresses, pages, both together, a block. On failure nothing is left but the struct. */
+static int range_back(struct gpool_range *range, int32_t timeout_ms)
+{
+	struct gpool *pool = range->pool;
+	uint32_t per_handle = pool->header->pages_per_handle;
+	int error = range_reserve(range, (range->page_count + per_handle - 1) / per_handle);
+
+	if (error)
+		return error;
+	error = page_lists_take(pool, &range->pages, &range->page_count, 1, timeout_ms);
+	if (error)
+		goto unreserve;
+	error = range_map(range);
+	if (error)
+		goto put;
+	error = range_stand(range);
+	if (!error)
+		return 0;
+	range_unmap(range);
+put:
+	page_list_put(pool, &range->pages);
+unreserve:
+	range_unreserve(range);
+	return error;
+}
+
+int gpool_range_create(struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range)
+{
+	struct gpool_range_options read = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool_range *made;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return -EPERM;
+	if (options)
+		error = options_read(&read, sizeof(read), options);
+	else
+		read.memory_class = GPOOL_OBJECT_MUTABLE;
+	if (!error)
+		error = options_check(pool, &read, page_count);
+	if (error)
+		return error;
+	made = range_new(pool, page_count, read.memory_class);
+	if (!made)
+		return -ENOMEM;
+	made->attributes = (struct block_attributes){ .flags = read.content | BLOCK_RANGE, .owner_id = read.owner_id };
+	error = object_text_copy(made->name, sizeof(made->name), read.name);
+	pthread_mutex_lock(&pool->ranges->lock);
+	if (!error)
+		error = pool->ranges->asleep ? -EBUSY : range_back(made, read.timeout_ms);
+	if (error) {
+		range_free(made);
+	} else {
+		range_link(made);
+		*range = made;
+	}
+	pthread_mutex_unlock(&pool->ranges->lock);
+	return error;
+}
+
+/* The pages of an object that is open, at addresses of the range's own. */
+static int object_back(struct gpool_range *range)
+{
+	struct gpool *pool = range->pool;
+	int64_t handles;
+	int error = range_object_pages(range);
+
+	if (error)
+		return error;
+	handles = range_handles(range);
+	if (handles < 0)
+		return (int)handles;
+	error = range_reserve(range, (uint64_t)handles);
+	if (error)
+		return error;
+	range->address = range->va + range->pages.spans[0].first % pool->header->pages_per_handle * pool->page_bytes;
+	error = range_map(range);
+	if (error)
+		range_unreserve(range);
+	return error;
+}
+
+int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, struct gpool_range **range)
+{
+	struct gpool_object_open_options read = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
+	struct gpool_object *object;
+	struct gpool_range *made;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (options)
+		error = options_read(&read, sizeof(read), options);
+	if (!error && (read.flags || read.role))
+		error = -EINVAL;
+	if (!error)
+		error = object_open(pool, name, &read, false, &object);
+	if (error)
+		return error;
+	/* What others may write, or what may be evicted while we sleep, would not be the same on waking. */
+	made = object->memory_class == GPOOL_OBJECT_IMMUTABLE ? range_new(pool, object->manifest.header->pages, GPOOL_OBJECT_IMMUTABLE) : NULL;
+	error = made ? 0 : object->memory_class == GPOOL_OBJECT_IMMUTABLE ? -ENOMEM : -EINVAL;
+	if (error)
+		goto close_object;
+	memcpy(made->name, object->name, sizeof(made->name));
+	made->object = object;
+	made->version = object->version;
+	made->layout_hash = object->manifest.header->layout_hash;
+	pthread_mutex_lock(&pool->ranges->lock);
+	error = pool->ranges->asleep ? -EBUSY : object_back(made);
+	if (error)
+		range_free(made);
+	else
+		range_link(made);
+	pthread_mutex_unlock(&pool->ranges->lock);
+	if (error)
+		goto close_object;
+	*range = made;
+	return 0;
+close_object:
+	gpool_object_close(object);
+	return error;
+}
+
+/* ---- ending ---- */
+
+/* The last range of the spilled block is gone: so is the block. */
+static int spilled_discard(struct gpool *pool)
+{
+	struct ranges *ranges = pool->ranges;
+	struct lease_request ask = { .kind = LEASE_DISCARD, .tag = ranges->spilled_tag & ~(uint64_t)BLOCK_STITCHED };
+	struct gpool_range *range, *next;
+	int error;
+
+	for (range = ranges->all; range; range = range->next)
+		if (range->spilled && !range->gone)
+			return 0;
+	error = lease_ask(pool, &ask);
+	if (error && error != -ESTALE)
+		return error;
+	ranges->spilled_tag = 0;
+	ranges->spilled_pages = 0;
+	for (range = ranges->all; range; range = next) {
+		next = range->next;
+		if (range->gone)
+			range_free(range);
+	}
+	return 0;
+}
+
+static int range_end(struct gpool_range *range)
+{
+	struct gpool *pool = range->pool;
+	struct thread_stats *transit;
+	int error = range->mapped ? stream_sync_all(pool) : 0;
+
+	if (!error)
+		error = range_unmap(range);
+	if (error)
+		return error;
+	if (range->spilled) {
+		range->gone = true;
+		error = spilled_discard(pool);
+		if (error)
+			range->gone = false;
+		else if (pool->ranges->spilled_tag)
+			range_unreserve(range);
+		return error;
+	}
+	range_unreserve(range);
+	if (range->object) {
+		gpool_object_close(range->object);
+	} else if (range->pages.count) {
+		transit = transit_begin(pool);
+		range_fall(range);
+		page_list_put(pool, &range->pages);
+		transit_end(pool, transit);
+		pool_wake_waiters(pool);
+	}
+	range_free(range);
+	return 0;
+}
+
+int gpool_range_destroy(struct gpool_range *range)
+{
+	struct gpool *pool;
+	int error;
+
+	if (!range)
+		return 0;
+	pool = range->pool;
+	if (!pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&pool->ranges->lock);
+	error = range_end(range);
+	pthread_mutex_unlock(&pool->ranges->lock);
+	return error;
+}
+
+/* ---- looking ---- */
+
+int gpool_range_address(const struct gpool_range *range, uint64_t *address)
+{
+	if (!range->pool->alive)
+		return -ECHILD;
+	*address = range->address;
+	return 0;
+}
+
+int gpool_range_get(struct gpool_range *range, struct gpool_range_info *info)
+{
+	struct gpool_range_info filled = { .size = info->size };
+	struct gpool *pool = range->pool;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return -EINVAL;
+	pthread_mutex_lock(&pool->ranges->lock);
+	filled.state = range->mapped ? GPOOL_RANGE_AWAKE : GPOOL_RANGE_ASLEEP;
+	filled.memory_class = range->memory_class;
+	filled.page_count = range->page_count;
+	filled.address = range->address;
+	filled.bytes = range->page_count * pool->page_bytes;
+	filled.version = range->version;
+	filled.layout_hash = range->layout_hash;
+	memcpy(filled.name, range->name, sizeof(filled.name));
+	pthread_mutex_unlock(&pool->ranges->lock);
+	if (filled.size > sizeof(filled))
+		memset((char *)info + sizeof(filled), 0, filled.size - sizeof(filled));
+	memcpy(info, &filled, filled.size < sizeof(filled) ? filled.size : sizeof(filled));
+	return 0;
+}
+
+int gpool_asleep(struct gpool *pool)
+{
+	int asleep;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (!pool->ranges)
+		return 0;
+	pthread_mutex_lock(&pool->ranges->lock);
+	asleep = pool->ranges->asleep;
+	pthread_mutex_unlock(&pool->ranges->lock);
+	return asleep;
+}

@@ -1,0 +1,126 @@
+/* range_map.c - a range's addresses, and its pages there: one mapping for each handle, one access call for all. See range.h. */
+#include "client/vm/range.h"
+
+#include "client/window.h"
+
+static uint64_t handle_bytes(const struct gpool *pool)
+{
+	return pool->page_bytes * pool->header->pages_per_handle;
+}
+
+static uint32_t handles_of(const struct gpool *pool, const struct page_span *span)
+{
+	uint32_t per_handle = pool->header->pages_per_handle;
+
+	return (span->first + span->count - 1) / per_handle - span->first / per_handle + 1;
+}
+
+int64_t range_handles(const struct gpool_range *range)
+{
+	const struct gpool *pool = range->pool;
+	const struct page_list *pages = &range->pages;
+	uint32_t per_handle = pool->header->pages_per_handle;
+	int64_t handles = 0;
+
+	for (uint32_t i = 0; i < pages->count; i++) {
+		const struct page_span *span = &pages->spans[i];
+
+		if ((i && span->first % per_handle) || (i + 1 < pages->count && (span->first + span->count) % per_handle))
+			return -EOPNOTSUPP;
+		handles += handles_of(pool, span);
+	}
+	return handles;
+}
+
+int range_reserve(struct gpool_range *range, uint64_t handles)
+{
+	struct gpool *pool = range->pool;
+	uint64_t bytes = handles * handle_bytes(pool);
+
+	if (gpu_reserve(pool->gpu, bytes, 0, &range->va)) {
+		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for a range: %s", (unsigned long long)bytes,
+			gpu_error_text());
+		return -ENOMEM;
+	}
+	range->bytes = bytes;
+	range->address = range->va;
+	return 0;
+}
+
+void range_unreserve(struct gpool_range *range)
+{
+	struct gpool *pool = range->pool;
+
+	if (range->bytes && gpu_unreserve(pool->gpu, range->va, range->bytes))
+		pool_log(pool, POOL_LOG_ERROR, "cannot give back the addresses of a range: %s; they are lost", gpu_error_text());
+	range->bytes = 0;
+}
+
+/* So that the descriptors of all handles are asked for together, where each handle has one. */
+static int handles_import(const struct gpool_range *range)
+{
+	uint32_t least = UINT32_MAX, end = 0;
+
+	for (uint32_t i = 0; i < range->pages.count; i++) {
+		const struct page_span *span = &range->pages.spans[i];
+
+		if (span->first < least)
+			least = span->first;
+		if (span->first + span->count > end)
+			end = span->first + span->count;
+	}
+	return window_import(range->pool, least, end - least);
+}
+
+static int span_map(struct gpool_range *range, const struct page_span *span, uint64_t *at)
+{
+	struct gpool *pool = range->pool;
+	uint32_t per_handle = pool->header->pages_per_handle, first = span->first / per_handle * per_handle;
+	uint64_t handle;
+	int error = 0;
+
+	for (uint32_t i = 0; i < handles_of(pool, span) && !error; i++) {
+		error = window_handle(pool, first + i * per_handle, &handle);
+		if (!error)
+			error = gpu_map(pool->gpu, *at, handle_bytes(pool), 0, handle);
+		if (!error)
+			*at += handle_bytes(pool);
+	}
+	return error;
+}
+
+int range_map(struct gpool_range *range)
+{
+	struct gpool *pool = range->pool;
+	uint64_t at = range->va;
+	int error = handles_import(range);
+
+	for (uint32_t i = 0; i < range->pages.count && !error; i++)
+		error = span_map(range, &range->pages.spans[i], &at);
+	if (!error)
+		error = gpu_access(pool->gpu, range->va, range->bytes, range->version ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE);
+	if (!error) {
+		window_keep_from_child(pool, range->va, range->bytes);
+		range->mapped = true;
+		return 0;
+	}
+	pool_log(pool, POOL_LOG_ERROR, "cannot map a range of %u pages: %s", range->page_count,
+		error == -EPIPE ? "the agent is gone" : gpu_error_text());
+	if (at > range->va && gpu_unmap(pool->gpu, range->va, at - range->va))
+		pool_log(pool, POOL_LOG_ERROR, "cannot unmap what was mapped of it: %s", gpu_error_text());
+	return error == -EPIPE ? -EPIPE : -ENOMEM;
+}
+
+int range_unmap(struct gpool_range *range)
+{
+	int error;
+
+	if (!range->mapped)
+		return 0;
+	error = gpu_unmap(range->pool->gpu, range->va, range->bytes);
+	if (!error)
+		range->mapped = false;
+	else if (error != -EBUSY)
+		pool_log(range->pool, POOL_LOG_ERROR, "cannot unmap a range of %u pages: %s", range->page_count, gpu_error_text());
+	return error;
+}

@@ -1,0 +1,255 @@
+/*
+ * sleep.c - all ranges give their pages back: kept as objects, spilled, or dropped, by class.
+ *
+ * In an order in which whatever may fail can be undone, or need not be:
+ *   1 wait for our streams
+ *   2 publish what is to be kept; it may stay published, since nothing but write access has changed
+ *   3 unmap; undone by mapping the same pages again
+ *   4 spill all mutable ranges as one block: the agent saves all of it, or none
+ *   5 let go of the rest, which cannot fail
+ */
+#include "client/vm/range.h"
+
+#include "client/alloc.h"
+#include "client/deferred.h"
+#include "client/refill.h"
+#include "client/stitch.h"
+#include "client/stream.h"
+
+#include <stdlib.h>
+
+static bool is_mutable(const struct gpool_range *range)
+{
+	return range->memory_class == GPOOL_OBJECT_MUTABLE;
+}
+
+/* ---- kept ---- */
+
+static int range_keep(struct gpool_range *range)
+{
+	struct gpool *pool = range->pool;
+	int error = object_keep(pool, range->name, &range->block, range->va, &range->object);
+
+	if (error) {
+		pool_log(pool, POOL_LOG_ERROR, "cannot keep a range of %u pages as object '%s': %s; this process stays awake",
+			range->page_count, range->name, gpool_strerror(error));
+		return error;
+	}
+	range->block = (struct gpool_block){ 0 };
+	range->version = range->object->version;
+	range->layout_hash = range->object->manifest.header->layout_hash;
+	/* Should it stay awake after all: its pages are everybody's to read. */
+	gpu_access(pool->gpu, range->va, range->bytes, GPU_ACCESS_READ);
+	return 0;
+}
+
+static int ranges_keep(struct ranges *ranges)
+{
+	int error = 0;
+
+	for (struct gpool_range *range = ranges->all; range && !error; range = range->next)
+		if (range->memory_class == GPOOL_OBJECT_IMMUTABLE && !range->version)
+			error = range_keep(range);
+	return error;
+}
+
+/* ---- unmapped, and mapped again ---- */
+
+static void ranges_map_again(struct ranges *ranges, const struct gpool_range *end)
+{
+	for (struct gpool_range *range = ranges->all; range != end; range = range->next)
+		if (!range->mapped && range_map(range)) {
+			/* It has its pages still; waking tries again. */
+			ranges->asleep = true;
+			pool_log(range->pool, POOL_LOG_ERROR, "a range of %u pages, which could not be put to sleep, is not mapped", range->page_count);
+		}
+}
+
+static int ranges_unmap(struct ranges *ranges)
+{
+	for (struct gpool_range *range = ranges->all; range; range = range->next) {
+		int error = range_unmap(range);
+
+		if (error) {
+			ranges_map_again(ranges, range);
+			return error;
+		}
+	}
+	return 0;
+}
+
+/* ---- spilled ---- */
+
+/* All mutable ranges' pages, one list behind the other, in transit. Returns how many; *first: of the first run. */
+static uint32_t mutable_join(struct ranges *ranges, uint32_t *first)
+{
+	uint32_t pages = 0, next = 0;
+
+	/* The last one first would need a list in both directions: so the chain runs backwards over the ranges. */
+	for (struct gpool_range *range = ranges->all; range; range = range->next) {
+		if (!is_mutable(range))
+			continue;
+		range_fall(range);
+		page_list_chain(range->pool, &range->pages, next);
+		*first = range->pages.spans[0].first;
+		next = *first + 1;
+		pages += range->page_count;
+	}
+	return pages;
+}
+
+static int mutable_part(struct ranges *ranges)
+{
+	int error = 0;
+
+	for (struct gpool_range *range = ranges->all; range; range = range->next)
+		if (is_mutable(range) && range_stand(range))
+			error = -EPIPE;
+	return error;
+}
+
+/*
+ * It was not spilled, says the agent. Pinned again it is as before; an eviction may have been faster with saving it, after the agent
+ * had refused: then it is what was asked for. Return: 0 it is saved; else `error`, and it is pinned.
+ */
+static int saved_after_all(struct gpool *pool, const struct gpool_block *block, int error)
+{
+	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_STITCHED };
+	uint64_t word;
+
+	while (error != -EPIPE) {
+		if (!run_pin(pool, block->page, &word)) {
+			if (atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) == block->tag)
+				return error;
+			pin_drop(&pool->session, block->page);
+		}
+		/* -EBUSY: on its way, and it may come back. */
+		switch (lease_ask(pool, &ask)) {
+		case 0:
+			return 0;
+		case -EBUSY:
+			continue;
+		default:
+			return -EPIPE;
+		}
+	}
+	return error;
+}
+
+static int ranges_spill(struct gpool *pool, uint32_t pages)
+{
+	const struct block_attributes attributes = { .flags = BLOCK_SPILL | BLOCK_RANGE };
+	struct lease_request ask = { .kind = LEASE_SPILL };
+	struct thread_cache *cache = thread_cache_of(pool);
+	struct ranges *ranges = pool->ranges;
+	struct thread_stats *transit;
+	struct gpool_block block;
+	int error;
+
+	if (!cache)
+		return -ENOMEM;
+	transit = transit_begin(pool);
+	mutable_join(ranges, &block.page);
+	error = chain_stand(pool, cache, block.page, pages, &attributes, &block);
+	transit_end(pool, transit);
+	if (error)
+		return -EPIPE;
+	ask.tag = block.tag;
+	ask.first_page = block.page;
+	pin_drop(&pool->session, block.page);
+	error = lease_ask(pool, &ask);
+	if (error)
+		error = saved_after_all(pool, &block, error);
+	if (!error) {
+		ranges->spilled_tag = block.tag;
+		ranges->spilled_pages = pages;
+		return 0;
+	}
+	if (error == -EPIPE)
+		return error;
+	transit = transit_begin(pool);
+	chain_end(pool, block.page);
+	pin_drop(&pool->session, block.page);
+	if (mutable_part(ranges))
+		error = -EPIPE;
+	transit_end(pool, transit);
+	/* The block was there: what the agent lacks is somebody to save it. */
+	return error == -ESTALE ? -EOPNOTSUPP : error;
+}
+
+/* ---- let go ---- */
+
+static void range_let_go(struct gpool_range *range)
+{
+	struct gpool *pool = range->pool;
+	struct thread_stats *transit;
+
+	if (range->object) {
+		/* A close that nobody hears of is the session's end, which closes it as well. */
+		gpool_object_close(range->object);
+		range->object = NULL;
+		page_list_reset(&range->pages);
+	} else if (is_mutable(range)) {
+		range->spilled = true;
+		page_list_reset(&range->pages);
+	} else {
+		transit = transit_begin(pool);
+		range_fall(range);
+		page_list_put(pool, &range->pages);
+		transit_end(pool, transit);
+	}
+}
+
+static int sleep_all(struct gpool *pool)
+{
+	struct ranges *ranges = pool->ranges;
+	uint32_t pages = 0;
+	int error;
+
+	for (const struct gpool_range *range = ranges->all; range; range = range->next)
+		pages += is_mutable(range) ? range->page_count : 0;
+	if (pages && !atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
+		return -EOPNOTSUPP;
+	error = stream_sync_all(pool);
+	if (!error)
+		error = ranges_keep(ranges);
+	if (!error)
+		error = ranges_unmap(ranges);
+	if (error)
+		return error;
+	error = pages ? ranges_spill(pool, pages) : 0;
+	if (error) {
+		ranges_map_again(ranges, NULL);
+		return error;
+	}
+	for (struct gpool_range *range = ranges->all; range; range = range->next)
+		range_let_go(range);
+	ranges->asleep = true;
+	return 0;
+}
+
+int gpool_sleep(struct gpool *pool, uint32_t flags)
+{
+	struct thread_cache *cache;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (flags)
+		return -EINVAL;
+	if (pool->role)
+		return -EPERM;
+	pthread_mutex_lock(&pool->ranges->lock);
+	if (!pool->ranges->asleep)
+		error = sleep_all(pool);
+	pthread_mutex_unlock(&pool->ranges->lock);
+	if (error)
+		return error;
+	/* What is idle goes back as soon as somebody needs it, or by the clock. */
+	deferred_sweep_now(pool);
+	cache = thread_cache_of(pool);
+	if (cache)
+		thread_cache_flush(cache);
+	pool_wake_waiters(pool);
+	return 0;
+}

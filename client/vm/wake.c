@@ -1,0 +1,258 @@
+/*
+ * wake.c - all ranges have their addresses, pages and contents again, or nothing has changed.
+ *
+ *   1 pages for all in one grant, so that two processes that wake at once cannot each hold half
+ *   2 open the objects that were kept, as the same versions
+ *   3 map
+ *   4 restore the content: once that is done nothing can fail, and until then the spilled block stands
+ */
+#include "client/vm/range.h"
+
+#include "client/alloc.h"
+#include "client/refill.h"
+#include "client/stitch.h"
+
+#include <stdlib.h>
+
+/* Those that need new pages: what was spilled in the order in which sleep.c chained it, then the rest. */
+struct waking {
+	struct gpool_range **ranges; /* [count] */
+	uint32_t *wanted;            /* [count] pages */
+	struct page_list *lists;     /* [count] */
+	uint32_t count, spilled;
+};
+
+static void waking_free(struct waking *waking)
+{
+	free(waking->ranges);
+	free(waking->wanted);
+	free(waking->lists);
+}
+
+static bool needs_pages(const struct gpool_range *range)
+{
+	return !range->pages.count && range->memory_class != GPOOL_OBJECT_IMMUTABLE;
+}
+
+static int waking_make(const struct ranges *ranges, struct waking *waking)
+{
+	uint32_t count = 0, at = 0;
+
+	for (const struct gpool_range *range = ranges->all; range; range = range->next) {
+		count += needs_pages(range);
+		waking->spilled += range->spilled;
+	}
+	waking->ranges = calloc(count + 1, sizeof(*waking->ranges));
+	waking->wanted = calloc(count + 1, sizeof(*waking->wanted));
+	waking->lists = calloc(count + 1, sizeof(*waking->lists));
+	if (!waking->ranges || !waking->wanted || !waking->lists)
+		return -ENOMEM;
+	waking->count = count;
+	at = waking->spilled;
+	for (struct gpool_range *range = ranges->all; range; range = range->next)
+		if (range->spilled)
+			waking->ranges[--at] = range; /* the chain runs backwards */
+	at = waking->spilled;
+	for (struct gpool_range *range = ranges->all; range; range = range->next)
+		if (needs_pages(range) && !range->spilled)
+			waking->ranges[at++] = range;
+	for (uint32_t i = 0; i < count; i++)
+		waking->wanted[i] = waking->ranges[i]->page_count;
+	return 0;
+}
+
+/* ---- objects ---- */
+
+/* The same version with the same layout, or it is not what went to sleep. */
+static int range_reopen(struct gpool_range *range)
+{
+	struct gpool_object_open_options options = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
+	int error;
+
+	options.version = range->version;
+	options.layout_hash = range->layout_hash;
+	error = object_open(range->pool, range->name, &options, false, &range->object);
+	if (error == -ENOENT || error == -EPROTO) {
+		pool_log(range->pool, POOL_LOG_ERROR, "cannot wake: object '%s' version %llu is gone; this process stays asleep", range->name,
+			(unsigned long long)range->version);
+		return -ESTALE;
+	}
+	if (error)
+		return error;
+	error = range_object_pages(range);
+	if (!error && (uint64_t)range_handles(range) * range->pool->page_bytes * range->pool->header->pages_per_handle != range->bytes)
+		error = -ESTALE;
+	if (error) {
+		page_list_reset(&range->pages);
+		gpool_object_close(range->object);
+		range->object = NULL;
+	}
+	return error;
+}
+
+static int ranges_reopen(struct ranges *ranges)
+{
+	int error = 0;
+
+	for (struct gpool_range *range = ranges->all; range && !error; range = range->next)
+		if (range->version && !range->object)
+			error = range_reopen(range);
+	return error;
+}
+
+/* ---- mapped ---- */
+
+static int ranges_map(struct ranges *ranges)
+{
+	int error = 0;
+
+	for (struct gpool_range *range = ranges->all; range && !error; range = range->next) {
+		if (range->mapped || range->gone)
+			continue;
+		error = range_map(range);
+		range->waking = !error;
+	}
+	return error;
+}
+
+static void ranges_unmap_again(struct ranges *ranges)
+{
+	for (struct gpool_range *range = ranges->all; range; range = range->next) {
+		if (range->waking)
+			range_unmap(range); /* nobody knows yet that it is mapped, so nothing uses it */
+		range->waking = false;
+		if (range->mapped || !range->object)
+			continue;
+		gpool_object_close(range->object);
+		range->object = NULL;
+		page_list_reset(&range->pages);
+	}
+}
+
+/* ---- content ---- */
+
+/* -EPIPE: then somebody may still be writing to the pages. */
+static int content_restore(struct gpool *pool, const struct waking *waking)
+{
+	const struct block_attributes attributes = { .flags = BLOCK_PREPARED | BLOCK_RANGE };
+	struct ranges *ranges = pool->ranges;
+	struct lease_request ask = {
+		.kind = LEASE_RESTORE,
+		.need = ranges->spilled_pages,
+		.flags = LEASE_KEEP,
+		.tag = ranges->spilled_tag & ~(uint64_t)BLOCK_STITCHED,
+	};
+	struct gpool_block block;
+	uint32_t next = 0;
+	int error;
+
+	for (uint32_t i = waking->spilled; i-- > 0;) {
+		page_list_chain(pool, &waking->ranges[i]->pages, next);
+		next = waking->ranges[i]->pages.spans[0].first + 1;
+	}
+	ask.first_page = next - 1;
+	if (chain_stand(pool, thread_cache_of(pool), ask.first_page, ask.need, &attributes, &block))
+		return -EPIPE;
+	error = lease_ask(pool, &ask);
+	if (error == -EPIPE)
+		return error;
+	/* In transit again. What the agent has written down as handed over, or has moved, it does not take for idle. */
+	chain_end(pool, block.page);
+	pin_drop(&pool->session, block.page);
+	if (error)
+		pool_log(pool, POOL_LOG_ERROR, "cannot wake: the content of %u pages cannot be read back; this process stays asleep", ask.need);
+	return error == -ESTALE ? -EIO : error;
+}
+
+/* ---- all ---- */
+
+static void pages_give_back(struct gpool *pool, const struct waking *waking, bool spilled_too)
+{
+	for (uint32_t i = 0; i < waking->count; i++) {
+		if (i < waking->spilled && !spilled_too)
+			page_list_reset(&waking->ranges[i]->pages);
+		else
+			page_list_put(pool, &waking->ranges[i]->pages);
+	}
+	pool_wake_waiters(pool);
+}
+
+/* Each range has a block of its own again. */
+static int ranges_stand(struct gpool *pool, const struct waking *waking)
+{
+	int error = 0;
+
+	for (uint32_t i = 0; i < waking->count; i++) {
+		struct gpool_range *range = waking->ranges[i];
+
+		range->spilled = false;
+		if (range->gone) {
+			page_list_put(pool, &range->pages);
+			range_free(range);
+		} else if (range_stand(range)) {
+			error = -EPIPE;
+		}
+	}
+	return error;
+}
+
+static int wake_up(struct gpool *pool, const struct waking *waking)
+{
+	struct ranges *ranges = pool->ranges;
+	struct thread_stats *transit;
+	int error;
+
+	error = ranges_reopen(ranges);
+	if (!error)
+		error = ranges_map(ranges);
+	if (!error && ranges->spilled_tag)
+		error = content_restore(pool, waking);
+	if (error) {
+		ranges_unmap_again(ranges);
+		pages_give_back(pool, waking, error != -EPIPE);
+		return error;
+	}
+	transit = transit_begin(pool);
+	error = ranges_stand(pool, waking);
+	transit_end(pool, transit);
+	for (struct gpool_range *range = ranges->all; range; range = range->next)
+		range->waking = false;
+	ranges->spilled_tag = 0;
+	ranges->spilled_pages = 0;
+	ranges->asleep = false;
+	pool_wake_waiters(pool);
+	return error;
+}
+
+static int wake_all(struct gpool *pool, int timeout_ms)
+{
+	struct waking waking = { NULL };
+	int error = thread_cache_of(pool) ? waking_make(pool->ranges, &waking) : -ENOMEM;
+
+	if (!error)
+		error = page_lists_take(pool, waking.lists, waking.wanted, waking.count, timeout_ms);
+	if (!error) {
+		for (uint32_t i = 0; i < waking.count; i++)
+			waking.ranges[i]->pages = waking.lists[i];
+		error = wake_up(pool, &waking);
+	}
+	waking_free(&waking);
+	return error;
+}
+
+int gpool_wake(struct gpool *pool, int timeout_ms)
+{
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (timeout_ms < -1)
+		return -EINVAL;
+	if (pool->role)
+		return -EPERM;
+	pthread_mutex_lock(&pool->ranges->lock);
+	if (pool->ranges->asleep)
+		error = wake_all(pool, timeout_ms);
+	pthread_mutex_unlock(&pool->ranges->lock);
+	return error;
+}

@@ -1,0 +1,147 @@
+/*
+ * test_hostile_blocks.c - blocks that cannot be, written by a worker into its own segment.
+ *
+ * Goal: a stitched block whose extents lie over each other gives nobody a page twice, whether it is evicted, spilled or restored into.
+ * Method: a real gpoold and a worker that changes the entries of its blocks. Afterwards the books balance, and another worker takes
+ * all of the pool and finds each page once.
+ */
+#include "client/pool.h"
+#include "shm/pool_segment.h"
+#include "tests/integration/life.h"
+
+#include <errno.h>
+
+enum { PART = 8 };
+
+static const char *const spilling[] = {"--pool", POOL ",spill_memory=16MiB", QUIET, NULL};
+
+static struct gpool_block block_of_a_part(struct gpool *pool, uint32_t flags)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+
+	options.flags = flags | GPOOL_ALLOC_CONTIGUOUS;
+	assert_int_equal(gpool_alloc(pool, PART, &options, &block), 0);
+	return block;
+}
+
+/* Of its pages [0, 5), then [2, 5): as many as it has, three of them twice. Its new tag. */
+static uint64_t fold(struct gpool *pool, const struct gpool_block *block, uint32_t attributes)
+{
+	struct block_entry *head = &pool->session.blocks[block->page], *extent = head + 2;
+	uint64_t tag = atomic_load(&head->tag) | BLOCK_STITCHED | attributes;
+
+	atomic_store(&extent->page_count, 3);
+	atomic_store(&extent->next, 0);
+	atomic_store(&extent->tag, (tag | BLOCK_EXTENT) & ~(uint64_t)BLOCK_STITCHED);
+	atomic_store(&head->page_count, 5);
+	atomic_store(&head->next, block->page + 3);
+	atomic_store(&head->tag, tag);
+	return tag;
+}
+
+/* By hand, as a library would not. The answer's error. */
+static int request(struct gpool *pool, uint32_t kind, uint32_t page, uint32_t need, uint64_t tag)
+{
+	struct lease_request *slot = &pool->session.requests[SESSION_REQUESTS - 1];
+	uint32_t word = lease_state_to(atomic_load(&slot->state) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
+	uint64_t one = 1;
+
+	slot->kind = kind;
+	slot->need = need;
+	slot->first_page = page;
+	slot->tag = tag;
+	atomic_store(&slot->state, word);
+	atomic_fetch_or(&pool->session.header->requests_pending, UINT64_C(1) << (SESSION_REQUESTS - 1));
+	assert_int_equal(write(pool->doorbell, &one, sizeof(one)), sizeof(one));
+	AWAIT(lease_state_of(atomic_load(&slot->state)) == LEASE_DONE);
+	return slot->error;
+}
+
+/* The liar goes; all pages are there, each once. */
+static void each_page_once(struct gpool *liar)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+	struct gpool *pool;
+	uint64_t seen = 0;
+
+	gpool_close(liar);
+	AWAIT(harness_free_pages(&harness) == PAGES);
+	pool = open_worker();
+	options.timeout_ms = ANSWER_MS;
+	for (int i = 0; i < PAGES; i++) {
+		assert_int_equal(gpool_alloc(pool, 1, &options, &block), 0);
+		assert_false(seen >> block.page & 1);
+		seen |= UINT64_C(1) << block.page;
+	}
+	options.timeout_ms = 0;
+	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -ENOSPC);
+	gpool_close(pool);
+	AWAIT(harness_free_pages(&harness) == PAGES);
+	assert_int_equal(harness_check(&harness), 0);
+}
+
+static void test_evicted(void **state)
+{
+	struct gpool_block block;
+	struct gpool *liar;
+
+	(void)state;
+	start(quiet);
+	liar = open_worker();
+	block = block_of_a_part(liar, 0);
+	assert_int_equal(gpool_unpin(liar, &block), 0);
+	fold(liar, &block, 0);
+	assert_int_equal(harness_evict(&harness, gpool_session(liar), PART), 0);
+	each_page_once(liar);
+}
+
+static void test_spilled(void **state)
+{
+	struct gpool_block block;
+	struct gpool *liar;
+	uint64_t tag;
+
+	(void)state;
+	start(spilling);
+	liar = open_worker();
+	block = block_of_a_part(liar, GPOOL_ALLOC_SPILL);
+	assert_int_equal(gpool_unpin(liar, &block), 0);
+	tag = fold(liar, &block, 0);
+	assert_int_equal(harness_evict(&harness, gpool_session(liar), PART), 0);
+	assert_int_equal(request(liar, LEASE_SPILL, block.page, 0, tag), -EAGAIN);
+	each_page_once(liar);
+}
+
+static void test_restored_into(void **state)
+{
+	struct gpool_block block, into;
+	struct gpool *liar;
+	uint64_t tag;
+
+	(void)state;
+	start(spilling);
+	liar = open_worker();
+	block = block_of_a_part(liar, GPOOL_ALLOC_SPILL);
+	assert_int_equal(gpool_unpin(liar, &block), 0);
+	tag = atomic_load(&liar->session.blocks[block.page].tag);
+	assert_int_equal(request(liar, LEASE_SPILL, block.page, 0, tag), 0);
+	into = block_of_a_part(liar, 0);
+	fold(liar, &into, BLOCK_PREPARED);
+	assert_int_equal(request(liar, LEASE_RESTORE, into.page, PART, tag), -EINVAL);
+	each_page_once(liar);
+}
+
+#define TEST(test) cmocka_unit_test_teardown(test, stop)
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		TEST(test_evicted),
+		TEST(test_spilled),
+		TEST(test_restored_into),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

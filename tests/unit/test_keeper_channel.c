@@ -1,0 +1,78 @@
+/*
+ * test_keeper_channel.c - what an agent has said before its death counts to the last word.
+ *
+ * Goal: everything that the dead agent gave to hold or to drop is taken, also when it had not read what the keeper told it: then the
+ * kernel reports a reset before it gives what is queued. Method: the keeper's reading of a real socket pair, whose other end is closed.
+ */
+#include "agent/keeper/state.h"
+#include "proto/attach.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct keeper keeper;
+
+static void say(int agent, enum keep_what what, uint32_t id)
+{
+	struct keep_message message = { .what = what, .kind = KEEP_SESSION, .id = id };
+	int fd = eventfd(0, EFD_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(attach_send(agent, &message, sizeof(message), &fd, what == KEEP_HOLD), 0);
+	close(fd);
+}
+
+static void last_words(bool unread)
+{
+	struct keep_message told = { .what = KEEP_MOVER };
+	int pair[2];
+
+	memset(&keeper, 0, sizeof(keeper));
+	keeper.start.pool_count = 1;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	keeper.channel = pair[0];
+	say(pair[1], KEEP_HOLD, 5);
+	say(pair[1], KEEP_HOLD, 6);
+	say(pair[1], KEEP_DROP, 5);
+	say(pair[1], KEEP_HOLD, 7);
+	if (unread)
+		assert_int_equal(attach_send(pair[0], &told, sizeof(told), NULL, 0), 0);
+	close(pair[1]);
+	channel_drain(&keeper);
+	assert_int_equal(keeper.channel, -1);
+	assert_null(held_find(&keeper.held, KEEP_SESSION, 0, 5));
+	assert_non_null(held_find(&keeper.held, KEEP_SESSION, 0, 6));
+	assert_non_null(held_find(&keeper.held, KEEP_SESSION, 0, 7));
+	held_clear(&keeper.held);
+}
+
+static void test_last_words(void **state)
+{
+	(void)state;
+	last_words(false);
+}
+
+static void test_last_words_of_one_that_had_not_listened(void **state)
+{
+	(void)state;
+	last_words(true);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_last_words),
+		cmocka_unit_test(test_last_words_of_one_that_had_not_listened),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,173 @@
+/*
+ * test_session_lost.c - sessions of which the keeper could not hold the descriptors, when an agent is started over them.
+ *
+ * Goal: their process lives, so their pages wait for its end; everybody else is served meanwhile, and the agent looks at nothing of them
+ * that is not there. Method: a real pool, whose ledger says that an agent has served with three sessions: one whose descriptors are held,
+ * and behind it two whose are not. The pages of these are in every state in which an agent's death may leave them.
+ */
+#include "agent/agent.h"
+#include "agent/evict.h"
+#include "agent/keeper/channel.h"
+#include "agent/pool.h"
+#include "agent/recover.h"
+#include "agent/session.h"
+#include "agent/spill.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 64, SLOTS = 16, HELD = 1, LOST = 2, SPILLS = 3, TAG = 77 << BLOCK_SEQUENCE_SHIFT };
+
+static struct agent *agent;
+static struct module_start start;
+static struct module_pool made;
+static struct held held[1];
+static struct pool *pool;
+static struct session_segment worker; /* as the one whose descriptors are held sees it */
+static int ends[2], connection[2];
+static pid_t process;
+
+static void session_was(uint32_t id, pid_t pid)
+{
+	struct ledger_session *record = &made.ledger.sessions[id];
+
+	record->pid = (uint32_t)pid;
+	strcpy(record->tenant, "t");
+	snprintf(record->name, sizeof(record->name), "s%u", id);
+	atomic_store(&record->state, LEDGER_SESSION_LIVE);
+}
+
+static void pages_were(uint32_t first, uint32_t count, enum page_state state, uint32_t owner)
+{
+	for (uint32_t page = first; page < first + count; page++)
+		atomic_store(&made.segment.pages[page], page_word_make(state, owner, 5));
+}
+
+static void slot_was(uint32_t number, uint64_t tag, enum ledger_slot_state state, uint32_t page)
+{
+	struct ledger_slot *slot = &made.ledger.slots[number];
+
+	*slot = (struct ledger_slot){ .session = SPILLS, .pages = 1, .page = page, .generation = 5 };
+	atomic_store(&slot->state, state);
+	atomic_store(&slot->tag, tag);
+}
+
+static int setup(void **state)
+{
+	struct pool_geometry geometry = { .name = "p", .backend = "host", .device = "host-0", .page_bytes = 524288, .page_count = PAGES,
+		.pages_per_handle = 1 };
+	static struct config_pool config;
+
+	(void)state;
+	agent = calloc(1, sizeof(*agent));
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, connection), 0);
+	agent->keeper.fd = ends[0];
+	agent->front.fd = -1;
+	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
+	agent->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+	config_defaults(&agent->config);
+	agent->config.tenant_count = 1;
+	strcpy(agent->config.tenants[0].name, "t");
+	config = (struct config_pool){ .name = "p", .backend = "host", .page_bytes = 524288 };
+	agent->config.pools[0] = config;
+	made = (struct module_pool){ .handle_bytes = 524288, .work_bell = -1, .done_bell = -1 };
+	assert_int_equal(pool_segment_create(&geometry, &made.segment, &made.segment_fd), 0);
+	assert_int_equal(ledger_create(PAGES, SLOTS, SLOTS, &made.ledger, &made.ledger_fd), 0);
+	process = fork();
+	if (process == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pause();
+		_exit(0);
+	}
+	assert_true(process > 0);
+	held[0] = (struct held){ .kind = KEEP_SESSION, .id = HELD, .fd_count = 4 };
+	assert_int_equal(session_segment_create(PAGES, 0, HELD, 1, &worker, &held[0].fds[0]), 0);
+	held[0].fds[1] = connection[0];
+	held[0].fds[2] = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	held[0].fds[3] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	start = (struct module_start){ .pools = &made, .pool_count = 1, .held = held, .held_count = 1, .keeper_fd = ends[0] };
+	agent->start = &start;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (process > 0) {
+		kill(process, SIGKILL);
+		waitpid(process, NULL, 0);
+	}
+	pool_destroy(pool);
+	sessions_free_dead(agent);
+	session_segment_close(&worker);
+	pool_segment_close(&made.segment);
+	ledger_close(&made.ledger);
+	close(made.segment_fd);
+	close(made.ledger_fd);
+	close(agent->epoll);
+	close(agent->timer.fd);
+	close(ends[0]);
+	close(ends[1]);
+	close(connection[1]);
+	free(agent);
+	return 0;
+}
+
+static void test_others_go_on(void **state)
+{
+	struct evict_request all = { .by_operator = true, .pages = PAGES };
+	struct lease_request *ask = &worker.requests[0];
+
+	(void)state;
+	session_was(HELD, getpid());
+	session_was(LOST, process);
+	session_was(SPILLS, process);
+	pages_were(0, 20, PAGE_LEASED, LOST);
+	pages_were(20, 2, PAGE_EVICTING, LOST);
+	pages_were(30, 1, PAGE_MOVING, SPILLS);
+	pages_were(32, 1, PAGE_MOVING, SPILLS);
+	slot_was(0, TAG, SLOT_SAVED, 30);
+	slot_was(2, TAG + TAG, SLOT_ANSWERED, 32);
+	atomic_store(&made.ledger.header->started, 1);
+	/* More than there is, so that everybody is looked at, and what is missing is counted. */
+	*ask = (struct lease_request){ .kind = LEASE_TAKE, .need = PAGES };
+	atomic_store(&ask->state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
+	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	recover_resume(pool);
+	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_DONE);
+	assert_int_equal(ask->error, -ENOSPC);
+	assert_int_equal(evict_pages(pool, &all), 0);
+	assert_int_equal(pool_idle(pool), 0);
+	for (uint32_t page = 0; page < 22; page++)
+		assert_int_equal(page_word_state(pool_word(pool, page)), PAGE_QUARANTINED);
+	/* They end, and all is there again. */
+	session_end(pool->sessions[LOST], SESSION_END_DEATH);
+	session_end(pool->sessions[SPILLS], SESSION_END_DEATH);
+	assert_int_equal(pool->free.total, PAGES);
+	assert_int_equal(pool->leased, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_others_go_on, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
