@@ -343,6 +343,12 @@ static void released(struct session *session, const uint8_t *packet, size_t leng
 		session_damage(session, "a release of handles that cannot be");
 		return;
 	}
+	/* In order, so that a message costs no more than a look at each page. */
+	for (uint32_t i = 1; i < message.runs_count; i++)
+		if (message.runs[i].first < (uint64_t)message.runs[i - 1].first + message.runs[i - 1].count) {
+			session_damage(session, "a release of handles out of order");
+			return;
+		}
 	for (uint32_t i = 0; i < message.runs_count; i++)
 		trust_let_go(session, message.runs[i].first, message.runs[i].count);
 }

@@ -136,6 +136,13 @@ int trust_open(struct pool *pool)
 
 	if (!trust_wanted(pool, &pool->ledger))
 		return 0;
+	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire) && !domain_count(&pool->ledger)) {
+		/* What is in its pages, and who has them mapped, nobody has written down. */
+		log_error("pool '%s': its memory is kept from a run with one trust domain; stop gpoold without keep_over_restart, or "
+			"leave the tenants in one domain",
+			header->name);
+		return -EACCES;
+	}
 	trust = calloc(1, sizeof(*trust));
 	if (!trust)
 		return -ENOMEM;

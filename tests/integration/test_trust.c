@@ -716,14 +716,126 @@ static void test_objects_stay_in_their_domain(void **state)
 	gpool_object_close(object);
 }
 
-/* Runs that cannot be, of handles that it never had: nothing happens. */
+/* ---- both at once ---- */
+
+struct side {
+	pthread_t thread;
+	struct gpool *pool;
+	uint8_t byte;
+	uint32_t seed, rounds, served;
+	bool strange;
+};
+
+/* Holds zeros, or what its own side has left. */
+static bool is_ours(const uint8_t *bytes, uint64_t length, uint8_t byte)
+{
+	return (bytes[0] == 0 || bytes[0] == byte) && !memcmp(bytes, bytes + 1, length - 1);
+}
+
+static void *side_run(void *argument)
+{
+	struct side *side = argument;
+	uint64_t page_bytes = gpool_page_bytes(side->pool);
+
+	for (uint32_t round = 0; round < side->rounds && !side->strange; round++) {
+		struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+		struct gpool_block blocks[SOME];
+		uint32_t count = 0;
+
+		options.timeout_ms = 200;
+		side->seed = side->seed * 1103515245 + 12345;
+		for (uint32_t want = 1 + side->seed / 65536 % SOME; count < want; count++)
+			if (gpool_alloc(side->pool, 1 + (round + count) % 3, &options, &blocks[count]))
+				break;
+		for (uint32_t i = 0; i < count; i++) {
+			uint64_t address;
+
+			gpool_address(side->pool, &blocks[i], &address);
+			for (uint32_t page = 0; page < blocks[i].page_count; page++) {
+				uint8_t *bytes = (uint8_t *)(uintptr_t)(address + page * page_bytes);
+
+				side->strange |= !is_ours(bytes, page_bytes, side->byte);
+				memset(bytes, side->byte, page_bytes);
+			}
+		}
+		for (uint32_t i = 0; i < count; i++)
+			gpool_free(side->pool, &blocks[i]);
+		side->served += count;
+	}
+	return NULL;
+}
+
+/* Two threads of each side, in a pool that is too small for all: pages go to and fro while their windows change beneath them. */
+static void test_both_at_once(void **state)
+{
+	struct side sides[4];
+
+	(void)state;
+	start_config("pools = ( { name = \"p0\"; backend = \"host\"; size = \"8MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	for (uint32_t i = 0; i < 4; i++) {
+		sides[i] = (struct side){.pool = i % 2 ? blue : red, .byte = i % 2 ? 0xb1 : RED_BYTE, .seed = i + 1, .rounds = 40};
+		assert_int_equal(pthread_create(&sides[i].thread, NULL, side_run, &sides[i]), 0);
+	}
+	for (uint32_t i = 0; i < 4; i++) {
+		pthread_join(sides[i].thread, NULL);
+		assert_false(sides[i].strange);
+		assert_true(sides[i].served > 0);
+	}
+	assert_true(counted(POOL_COUNT_SCRUBBED_PAGES) > 0);
+	books_balance();
+}
+
+/* Blocks of red that had to leave come back as they were, into whatever pages there are then. */
+static void test_spilled_over_domains(void **state)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block blocks[PAGES], others[PAGES];
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	options.flags = GPOOL_ALLOC_SPILL;
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(gpool_alloc(red, 1, &options, &blocks[i]), 0);
+	fill(red, blocks, PAGES);
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(gpool_unpin(red, &blocks[i]), 0);
+	busy_begin(red);
+	assert_int_equal(take(blue, others, PAGES / 2, ANSWER_MS), PAGES / 2);
+	are_zero(blue, others, PAGES / 2);
+	fill(blue, others, PAGES / 2);
+	give(blue, others, PAGES / 2);
+	busy_end();
+	busy_begin(blue);
+	for (uint32_t i = 0; i < PAGES; i++) {
+		assert_int_equal(gpool_pin(red, &blocks[i]), 0);
+		is_all(red, &blocks[i], RED_BYTE);
+		assert_int_equal(gpool_unpin(red, &blocks[i]), 0);
+	}
+	busy_end();
+	assert_true(counted(POOL_COUNT_SPILLED_PAGES) >= PAGES / 2);
+	assert_int_equal(counted(POOL_COUNT_SPILL_ERRORS), 0);
+	books_balance();
+}
+
+static void released_send(struct gpool *pool, const struct msg_handle_run *run)
+{
+	struct msg_handles_released message = {.runs_count = 1, .runs = {*run}};
+	uint8_t bytes[MSG_LARGEST_handles_released];
+	int length = msg_encode_handles_released(&message, 0, pool->token, bytes, sizeof(bytes));
+
+	assert_true(length > 0);
+	assert_int_equal(attach_send(pool->socket, bytes, (size_t)length, NULL, 0), 0);
+}
+
+/* Runs that cannot be, of handles that it never had, or has: nothing happens. */
 static void test_odd_releases(void **state)
 {
 	static const struct msg_handle_run runs[] = {{0, 0}, {0, UINT32_MAX}, {UINT32_MAX, 1}, {PAGES, 1}, {PAGES - 1, 2}, {0, PAGES}};
-	struct msg_handles_released message = {.runs_count = 0};
-	uint8_t bytes[MSG_LARGEST_handles_released];
 	struct gpool_block blocks[SOME];
-	int length;
 
 	(void)state;
 	start_config(POOLS CALM APART);
@@ -731,13 +843,10 @@ static void test_odd_releases(void **state)
 	blue = open_as(0, NULL, "blue");
 	assert_int_equal(take(red, blocks, SOME, ANSWER_MS), SOME);
 	fill(red, blocks, SOME);
-	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++)
-		message.runs[message.runs_count++] = runs[i];
-	length = msg_encode_handles_released(&message, 0, blue->token, bytes, sizeof(bytes));
-	assert_true(length > 0);
-	assert_int_equal(attach_send(blue->socket, bytes, (size_t)length, NULL, 0), 0);
-	assert_int_equal(attach_send(red->socket, bytes, (size_t)length, NULL, 0), 0);
-	/* Answered behind them: both are read by then. */
+	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+		released_send(blue, &runs[i]);
+		released_send(red, &runs[i]);
+	}
 	assert_int_equal(take(blue, blocks, SOME, ANSWER_MS), SOME);
 	are_zero(blue, blocks, SOME);
 }
@@ -763,6 +872,8 @@ int main(void)
 		TEST(a_descriptor_for_each_handle),
 		TEST(one_domain_costs_nothing),
 		TEST(objects_stay_in_their_domain),
+		TEST(both_at_once),
+		TEST(spilled_over_domains),
 		TEST(odd_releases),
 	};
 

@@ -370,6 +370,32 @@ static void test_released_memory_leaves_the_arena(void **state)
 	close(arena.fd);
 }
 
+static void test_separate_handles_share_no_file(void **state)
+{
+	struct gpu_export exports[3];
+	uint64_t handles[3], bytes;
+	struct stat files[3];
+	struct gpu *gpu;
+
+	(void)state;
+	assert_int_equal(gpu_open(&gpu_host_ops, 0, GPU_OPEN_OWNER | GPU_OPEN_SEPARATE, &gpu), 0);
+	assert_int_equal(gpu_granularity(gpu, &bytes), 0);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(gpu_create(gpu, bytes, &handles[i]), 0);
+		assert_int_equal(gpu_export(gpu, handles[i], &exports[i]), 0);
+		assert_int_equal(exports[i].offset, 0);
+		assert_int_equal(fstat(exports[i].fd, &files[i]), 0);
+		assert_int_equal(files[i].st_size, bytes);
+		for (int j = 0; j < i; j++)
+			assert_int_not_equal(files[i].st_ino, files[j].st_ino);
+	}
+	for (int i = 0; i < 3; i++) {
+		gpu_release(gpu, handles[i]);
+		close(exports[i].fd);
+	}
+	gpu_close(gpu);
+}
+
 static void test_exported_memory_is_kept_for_others(void **state)
 {
 	struct fixture *f = *state;
@@ -914,6 +940,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_backends_are_found_by_name, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_separate_handles_share_no_file, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_no_operation_of_a_backend_is_null, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_devices_are_found_by_index_and_uuid, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_wrong_settings_are_named, setup, teardown),
