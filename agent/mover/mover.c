@@ -53,6 +53,7 @@ struct mover {
 	int work_bell, done_bell;
 	int signals; /* signalfd */
 	int help;    /* eventfd: a lane's GPU context is lost */
+	uint32_t lanes; /* of LANES, those that could be made */
 	char pool[POOL_NAME_BYTES];
 	struct gpu *gpu;
 	struct mover_window window;
@@ -309,29 +310,40 @@ static void uring_open(struct mover *mover)
 	enum mover_file_way way = !mover->file.open ? MOVER_FILE_NONE : threads ? MOVER_FILE_THREADS : MOVER_FILE_URING;
 	int error = 0;
 
-	for (uint32_t i = 0; way == MOVER_FILE_URING && i < LANES && !error; i++)
+	for (uint32_t i = 0; way == MOVER_FILE_URING && i < mover->lanes && !error; i++)
 		error = mover_transfer_uring(&mover->workers[i].lane.transfer);
 	if (error) {
 		log_info("pool '%s': no io_uring: %s; threads read and write its file", mover->pool, strerror(-error));
 		way = MOVER_FILE_THREADS;
-		for (uint32_t i = 0; i < LANES; i++)
+		for (uint32_t i = 0; i < mover->lanes; i++)
 			mover_transfer_fini(&mover->workers[i].lane.transfer);
 	}
 	atomic_store_explicit(&mover->ring->uring_error, error, memory_order_relaxed);
 	atomic_store_explicit(&mover->ring->uring, way, memory_order_relaxed);
 }
 
+/* A system that has not enough for all lanes has it for some: who waits for a page waits for the first of them. */
+static int lanes_are(struct mover *mover, uint32_t count, int error, const char *what, const char *why)
+{
+	if (!count) {
+		log_error("pool '%s': cannot make %s: %s; its mover ends", mover->pool, what, why);
+		return error;
+	}
+	log_warning("pool '%s': cannot make %s %u: %s; its mover goes on with those it has", mover->pool, what, count, why);
+	mover->lanes = count;
+	return 0;
+}
+
 static int lanes_open(struct mover *mover)
 {
-	for (uint32_t i = 0; i < LANES; i++) {
+	mover->lanes = LANES;
+	for (uint32_t i = 0; i < mover->lanes; i++) {
 		int error;
 
 		mover->workers[i].mover = mover;
 		error = mover_lane_open(&mover->workers[i].lane, mover->gpu, &mover->window, &mover->memory, &mover->file);
-		if (error) {
-			log_error("pool '%s': cannot make lane %u: %s; its mover ends", mover->pool, i, gpu_error_text());
+		if (error && (error = lanes_are(mover, i, error, "lane", gpu_error_text())))
 			return error;
-		}
 	}
 	uring_open(mover);
 	return 0;
@@ -391,14 +403,12 @@ static int mover_open(struct mover *mover, const struct module_start *start)
 
 static int workers_start(struct mover *mover)
 {
-	for (uint32_t i = 0; i < LANES; i++) {
+	for (uint32_t i = 0; i < mover->lanes; i++) {
 		int error = pthread_create(&mover->workers[i].thread, NULL, worker_main, &mover->workers[i]);
 
-		if (error) {
-			log_error("pool '%s': no thread for lane %u: %s; its mover ends", mover->pool, i, strerror(error));
+		if (error && lanes_are(mover, i, -error, "thread", strerror(error)))
 			return -error;
-		}
-		mover->workers[i].started = true;
+		mover->workers[i].started = i < mover->lanes;
 	}
 	return 0;
 }
