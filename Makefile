@@ -42,7 +42,7 @@ ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -DGPOOL_VERSION='"$(VERSION)"' -fPIC -fvisib
 ALL_LDFLAGS = -pthread $(LDFLAGS) $(CONFIG_CFLAGS)
 
 ifeq ($(CONFIG),asan)
-CONFIG_CFLAGS := -fsanitize=address -fno-omit-frame-pointer -O1
+CONFIG_CFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1
 endif
 ifeq ($(CONFIG),ubsan)
 CONFIG_CFLAGS := -fsanitize=undefined -fno-sanitize-recover=all -O1

@@ -262,26 +262,11 @@ static void consolidate(struct session *session)
 	evict_pages(session->pool, &cached);
 }
 
-/* Idle pages that are really their sessions': a decision must not believe what a liar's bits say. */
-static uint32_t idle_owned(const struct pool *pool)
-{
-	uint32_t idle = 0;
-
-	for (uint32_t page = 0; page < pool->page_count; page++) {
-		uint64_t word = pool_word(pool, page);
-		const struct session *session = pool->sessions[page_word_owner(word)];
-
-		idle += session && session->role == SESSION_WORKER && page_word_state(word) == PAGE_LEASED &&
-			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;
-	}
-	return idle;
-}
-
 /* Could the pool give so many pages, if all that may be taken were taken? Asked before blocks are given up for a limit's sake. */
 static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct evict_request request = { .for_tenant = session->tenant };
-	uint32_t lacks = lacking(session, need, flags), idle = idle_owned(session->pool);
+	uint32_t lacks = lacking(session, need, flags), idle = pool_idle_owned(session->pool);
 
 	idle += objects_evictable(session->pool, session->tenant, OBJECTS_BY_RULES);
 	request.pages = beyond(beyond(lacks, idle), leaving(session->pool));

@@ -218,10 +218,28 @@ uint32_t pool_take_back_of(struct pool *pool, uint32_t owner)
 	return for_runs_of(pool, owner, pool_take_back);
 }
 
+uint32_t pool_idle_owned(const struct pool *pool)
+{
+	uint32_t idle = 0;
+
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = pool_word(pool, page);
+		const struct session *session = pool->sessions[page_word_owner(word)];
+
+		idle += session && session->role == SESSION_WORKER && session->state == SESSION_LIVE &&
+			page_word_state(word) == PAGE_LEASED &&
+			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;
+	}
+	return idle;
+}
+
 uint32_t pool_idle(const struct pool *pool)
 {
 	uint32_t idle = 0;
 
+	/* Of thousands of sessions each has few pages: one look at each page, and not at each word of each. */
+	if ((uint64_t)pool->session_count * ((pool->page_count + 63) / 64) > pool->page_count)
+		return pool_idle_owned(pool);
 	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
 		const struct session *session = pool->sessions[id];
 

@@ -120,6 +120,8 @@ static inline void pool_count(struct pool *pool, enum pool_counter counter, uint
 
 /* Pages idle in all sessions, by their free bits; an estimate, since workers change them. */
 uint32_t pool_idle(const struct pool *pool);
+/* Those of them that are really their sessions': a decision must not believe what a liar's bits say. Cost: a pass over the pages. */
+uint32_t pool_idle_owned(const struct pool *pool);
 /* Percent of the unreserved pages that are neither free nor idle. */
 uint32_t pool_utilization(const struct pool *pool);
 void pool_update_pressure(struct pool *pool);

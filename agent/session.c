@@ -742,6 +742,8 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 	}
 	session->tenant->leased += leased;
 	session_enter(session);
+	/* They come in order: the next one is behind all of them, and not who died last. */
+	pool->session_next = id % PAGE_OWNER_MAX + 1;
 	if (!error && session->pidfd.fd >= 0)
 		error = session_watch(session);
 	if (error && session->pidfd.fd >= 0) {

@@ -288,6 +288,22 @@ static void tier_rests(struct pool *pool, enum mover_tier id, int error)
 	tier->rest_ms = now + REST_MS;
 }
 
+/* What is in the slot may be good, and the mover's trouble its own: a context that was lost, no memory. Its successor may read it. */
+static bool load_again(struct pool *pool, struct spill_place *place, uint32_t number, int error)
+{
+	struct spill_block *block = place->block;
+	uint32_t index = pool->ledger.slots[number].index;
+
+	if (error != -EIO || block->phase != SPILL_LOADING || !block->session || place->again)
+		return false;
+	place->again = true;
+	place->begun = false;
+	block->begun--;
+	if (index < block->next)
+		block->next = index;
+	return true;
+}
+
 void spill_job_done(struct pool *pool, const struct mover_result *result)
 {
 	struct spill *spill = pool->spill;
@@ -299,6 +315,8 @@ void spill_job_done(struct pool *pool, const struct mover_result *result)
 	if (number >= pool->ledger.header->slot_count || !spill->places[number].begun || spill->places[number].done)
 		return;
 	place = &spill->places[number];
+	if (load_again(pool, place, (uint32_t)number, result->error))
+		return;
 	place->done = true;
 	place->block->finished++;
 	if (result->error) {
@@ -463,11 +481,21 @@ static void content_lost(struct pool *pool, const struct spill_block *block)
 	const struct session *session = block->session;
 
 	pool->spill->lost_blocks++;
-	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; it is lost, %u pages",
-		pool->config->name, session->id, session->name, session->pid,
-		block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
-	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages, "'%s' lost %u spilled pages: %s", session->name,
-		block->pages, block->error == -EBADMSG ? "their checksum differs" : strerror(-block->error));
+	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: its checksum differs; it is lost, "
+		"%u pages", pool->config->name, session->id, session->name, session->pid, block->pages);
+	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages, "'%s' lost %u spilled pages: their checksum differs",
+		session->name, block->pages);
+}
+
+/* It stays where it is. Whoever wants it may try again, or forget it. */
+static void content_stays(struct pool *pool, const struct spill_block *block)
+{
+	const struct session *session = block->session;
+
+	log_warning("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back now: %s; it stays, %u pages",
+		pool->config->name, session->id, session->name, session->pid, strerror(-block->error), block->pages);
+	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages, "%u spilled pages of '%s' cannot be read back now: %s",
+		block->pages, session->name, strerror(-block->error));
 }
 
 /* It could not be read, and its worker wants to ask again: then nothing has happened. An agent that dies here is asked again as well. */
@@ -500,6 +528,14 @@ static void load_end(struct pool *pool, struct spill_block *block)
 	}
 	atomic_store_explicit(&session->segment.blocks[head].owner_id, slot_of(pool, block, 0)->owner_id, memory_order_relaxed);
 	spill_pages_give_back(pool, block);
+	if (block->error && block->error != -EBADMSG) {
+		state_set(pool, block, SLOT_SAVED);
+		block_end(pool, block);
+		if (request_answer(block, -EIO))
+			content_stays(pool, block);
+		request_end(block);
+		return;
+	}
 	state_set(pool, block, SLOT_ANSWERED);
 	block_end(pool, block);
 	if (!request_answer(block, block->error ? -EIO : 0)) {

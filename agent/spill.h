@@ -52,6 +52,7 @@ TAILQ_HEAD(spill_list, spill_block);
 struct spill_place {
 	struct spill_block *block;
 	bool begun, done;
+	bool again; /* a load that failed was submitted once more */
 };
 
 struct spill {

@@ -201,7 +201,8 @@ GPOOL_API int gpool_drop(struct gpool *pool, const struct gpool_block *block);
  *
  * Return: 0, or
  *   -ESTALE     freed or evicted
- *   -EIO        of a block with GPOOL_ALLOC_SPILL: it could not be read back, or its checksum is wrong. Its content is lost
+ *   -EIO        of a block with GPOOL_ALLOC_SPILL: it cannot be read back. When its checksum is wrong its content is lost, and from now
+ *               on it is stale; else it is still kept, and another try may do
  *   -ENOSPC, -EDQUOT  likewise: no pages to bring it back to now. It is still kept
  *   -ENOMEM     likewise: this process cannot note or map where it comes back to
  *   -EPIPE      likewise: it is spilled, and the agent is gone

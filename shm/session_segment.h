@@ -76,7 +76,8 @@ enum lease_request_kind {
 	 * About the block `tag` of the asker's, which may be spilled. They have no time-out and are not cancelled: while one of them is
 	 * under way the agent's mover uses the pages.
 	 *   RESTORE  need 0: is it spilled? Answers its pages in extra_granted. Else: bring its `need` pages into the block that
-	 *            starts at first_page, which is pinned and prepared. -ESTALE: not spilled. -EIO: the content is lost
+	 *            starts at first_page, which is pinned and prepared. -ESTALE: not spilled. -EIO: it cannot be read; lost if its sum
+	 *            differs, else it stays
 	 *   DISCARD  forget what is kept of it. -ESTALE: not spilled. -EBUSY: it is on its way
 	 *   SPILL    move the block at first_page out of the pool. -EBUSY: pinned, or behind a fence. -ENOSPC: no room
 	 */

@@ -1,9 +1,9 @@
 /*
- * test_session_lost.c - sessions of which the keeper could not hold the descriptors, when an agent is started over them.
+ * test_agent_pool.c - a pool of the agent's, without processes around it: what needs a keeper or a mover that fails at the right moment.
  *
- * Goal: their process lives, so their pages wait for its end; everybody else is served meanwhile, and the agent looks at nothing of them
- * that is not there. Method: a real pool, whose ledger says that an agent has served with three sessions: one whose descriptors are held,
- * and behind it two whose are not. The pages of these are in every state in which an agent's death may leave them.
+ * Goal: a session whose descriptors the keeper could not hold waits for the end of its process, and everybody else is served meanwhile;
+ * spilled content that a mover cannot read back, for whatever reason but its own, is still there. Method: a real pool, whose ledger says
+ * that an agent has served; the test is the keeper, the worker and the mover.
  */
 #include "agent/agent.h"
 #include "agent/evict.h"
@@ -58,11 +58,11 @@ static void pages_were(uint32_t first, uint32_t count, enum page_state state, ui
 		atomic_store(&made.segment.pages[page], page_word_make(state, owner, 5));
 }
 
-static void slot_was(uint32_t number, uint64_t tag, enum ledger_slot_state state, uint32_t page)
+static void slot_was(uint32_t number, uint32_t session, uint64_t tag, enum ledger_slot_state state, uint32_t page)
 {
 	struct ledger_slot *slot = &made.ledger.slots[number];
 
-	*slot = (struct ledger_slot){ .session = SPILLS, .pages = 1, .page = page, .generation = 5 };
+	*slot = (struct ledger_slot){ .session = session, .pages = 1, .page = page, .generation = 5 };
 	atomic_store(&slot->state, state);
 	atomic_store(&slot->tag, tag);
 }
@@ -114,7 +114,9 @@ static int teardown(void **state)
 		waitpid(process, NULL, 0);
 	}
 	pool_destroy(pool);
+	pool = NULL;
 	sessions_free_dead(agent);
+	free(made.ring);
 	session_segment_close(&worker);
 	pool_segment_close(&made.segment);
 	ledger_close(&made.ledger);
@@ -142,13 +144,15 @@ static void test_others_go_on(void **state)
 	pages_were(20, 2, PAGE_EVICTING, LOST);
 	pages_were(30, 1, PAGE_MOVING, SPILLS);
 	pages_were(32, 1, PAGE_MOVING, SPILLS);
-	slot_was(0, TAG, SLOT_SAVED, 30);
-	slot_was(2, TAG + TAG, SLOT_ANSWERED, 32);
+	slot_was(0, SPILLS, TAG, SLOT_SAVED, 30);
+	slot_was(2, SPILLS, TAG + TAG, SLOT_ANSWERED, 32);
 	atomic_store(&made.ledger.header->started, 1);
 	/* More than there is, so that everybody is looked at, and what is missing is counted. */
 	*ask = (struct lease_request){ .kind = LEASE_TAKE, .need = PAGES };
 	atomic_store(&ask->state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
 	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	/* An id is used again only after all others, also by a new agent. */
+	assert_int_equal(pool->session_next, SPILLS + 1);
 	recover_resume(pool);
 	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_DONE);
 	assert_int_equal(ask->error, -ENOSPC);
@@ -163,10 +167,81 @@ static void test_others_go_on(void **state)
 	assert_int_equal(pool->leased, 0);
 }
 
+/* ---- a mover that cannot ---- */
+
+static void ask_back(uint32_t serial)
+{
+	struct lease_request *ask = &worker.requests[0];
+
+	*ask = (struct lease_request){ .kind = LEASE_RESTORE, .need = 1, .first_page = 40, .tag = TAG };
+	atomic_store(&ask->state, serial * LEASE_SERIAL_ONE | LEASE_REQUESTED);
+	atomic_store(&worker.header->requests_pending, 1);
+}
+
+/* The one job that is in the ring ends like this. */
+static void job_ends(struct mover_ring *ring, int error)
+{
+	uint32_t jobs = 0;
+
+	for (int i = 0; i < MOVER_JOBS; i++) {
+		if (atomic_load(&ring->jobs[i].state) != MOVER_QUEUED)
+			continue;
+		assert_int_equal(ring->jobs[i].kind, MOVER_LOAD);
+		assert_int_equal(ring->jobs[i].page, 40);
+		ring->jobs[i].error = error;
+		atomic_store(&ring->jobs[i].state, MOVER_DONE);
+		jobs++;
+	}
+	assert_int_equal(jobs, 1);
+	pool->jobs.done.ready(&pool->jobs.done, EPOLLIN);
+}
+
+static void test_what_cannot_be_read_now_stays(void **state)
+{
+	struct mover_ring *ring = aligned_alloc(64, sizeof(*ring));
+	struct lease_request *ask = &worker.requests[0];
+	struct ledger_slot *slot = &made.ledger.slots[0];
+
+	(void)state;
+	memset(ring, 0, sizeof(*ring));
+	made.ring = ring;
+	made.work_bell = eventfd(0, EFD_CLOEXEC);
+	made.done_bell = eventfd(0, EFD_CLOEXEC);
+	session_was(HELD, getpid());
+	pages_were(40, 1, PAGE_LEASED, HELD);
+	atomic_store(&worker.blocks[40].page_count, 1);
+	atomic_store(&worker.blocks[40].tag, block_tag_make(5, BLOCK_PREPARED));
+	atomic_store(&worker.pins[40], 1);
+	slot_was(0, HELD, TAG, SLOT_SAVED, 10);
+	atomic_store(&made.ledger.header->started, 1);
+	ask_back(1);
+	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	recover_resume(pool);
+	/* Another mover may do better: nobody hears of the first time. */
+	job_ends(ring, -EIO);
+	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_REQUESTED);
+	job_ends(ring, -EIO);
+	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_DONE);
+	assert_int_equal(ask->error, -EIO);
+	assert_int_equal(page_word_state(pool_word(pool, 40)), PAGE_LEASED);
+	assert_int_equal(atomic_load(&slot->tag), TAG);
+	assert_int_equal(atomic_load(&slot->state), SLOT_SAVED);
+	/* Later it can be. */
+	ask_back(2);
+	pool->sessions[HELD]->doorbell.ready(&pool->sessions[HELD]->doorbell, EPOLLIN);
+	job_ends(ring, 0);
+	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_DONE);
+	assert_int_equal(ask->error, 0);
+	assert_int_equal(atomic_load(&slot->tag), 0);
+	close(made.work_bell);
+	close(made.done_bell);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_others_go_on, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_what_cannot_be_read_now_stays, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
