@@ -15,6 +15,7 @@
 #include "tests/stress/stress.h"
 
 #include <errno.h>
+#include <execinfo.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
@@ -567,14 +568,31 @@ static void *thread_main(void *argument)
 }
 
 /* torture --worker SLOT FD DIRECTORY SEED: becomes one of the workers. */
+/* Where it happened: without it nobody learns more than that it did. */
+static void fault(int number, siginfo_t *info, void *context)
+{
+	void *frames[48];
+	char text[96];
+	int length = snprintf(text, sizeof(text), "worker %d: signal %d at %p\n", (int)getpid(), number, info->si_addr);
+
+	(void)context;
+	if (write(STDERR_FILENO, text, (size_t)length) == length)
+		backtrace_symbols_fd(frames, backtrace(frames, 48), STDERR_FILENO);
+	signal(number, SIG_DFL);
+	raise(number);
+}
+
 static int worker_main(char **arguments)
 {
+	const struct sigaction action = {.sa_sigaction = fault, .sa_flags = SA_SIGINFO};
 	static struct worker worker;
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
 	pthread_t other;
 	int error;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	sigaction(SIGSEGV, &action, NULL);
+	sigaction(SIGBUS, &action, NULL);
 	stage = mmap(NULL, sizeof(*stage), PROT_READ | PROT_WRITE, MAP_SHARED, atoi(arguments[1]), 0);
 	if (stage == MAP_FAILED)
 		return 1;
