@@ -385,7 +385,7 @@ static int publish(struct gpool_object *object, int fd)
 
 int gpool_object_publish(struct gpool_object *object, uint64_t *version)
 {
-	struct manifest_runs runs = { NULL };
+	struct manifest_runs runs = { .run_counts = NULL };
 	int error, fd;
 
 	if (!object->pool->alive)
