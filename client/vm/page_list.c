@@ -33,7 +33,7 @@ int page_list_add(struct page_list *list, uint32_t first, uint32_t count)
 void page_list_reset(struct page_list *list)
 {
 	free(list->spans);
-	*list = (struct page_list){ NULL };
+	*list = (struct page_list){ .count = 0 };
 }
 
 void page_list_put(struct gpool *pool, struct page_list *list)
@@ -165,7 +165,7 @@ static int carve(const struct page_list *from, uint32_t *span, uint32_t *used, u
 int page_lists_take(struct gpool *pool, struct page_list *lists, const uint32_t *wanted, uint32_t list_count, int32_t timeout_ms)
 {
 	uint32_t per_handle = pool->header->pages_per_handle, total = 0, span = 0, used = 0;
-	struct page_list all = { NULL };
+	struct page_list all = { .count = 0 };
 	int error = 0;
 
 	for (uint32_t i = 0; i < list_count; i++) {

@@ -226,7 +226,7 @@ static int wake_up(struct gpool *pool, const struct waking *waking)
 
 static int wake_all(struct gpool *pool, int timeout_ms)
 {
-	struct waking waking = { NULL };
+	struct waking waking = { .wanted = 0 };
 	int error = thread_cache_of(pool) ? waking_make(pool->ranges, &waking) : -ENOMEM;
 
 	if (!error)
