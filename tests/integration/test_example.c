@@ -180,7 +180,7 @@ static void test_example_compiles(void **state)
 
 	(void)state;
 	if (!strcmp(config, "asan"))
-		sanitizer = "-fsanitize=address";
+		sanitizer = "-fsanitize=address,undefined";
 	else if (!strcmp(config, "ubsan"))
 		sanitizer = "-fsanitize=undefined";
 	else if (!strcmp(config, "tsan"))
