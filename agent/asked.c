@@ -47,16 +47,3 @@ void asked_send(struct session *session, const uint8_t *bytes, int length, int f
 	if (error && error != -EPIPE)
 		log_debug("session %u does not take an answer: %s", session->id, strerror(-error));
 }
-
-bool asked_repeat(struct session *session, uint64_t sequence)
-{
-	uint8_t answer[LEDGER_ANSWER_BYTES];
-	int length = asked_find(session, sequence, answer);
-
-	if (!length)
-		return false;
-	/* An older one is nobody's any more: its asker has gone on. */
-	if (length > 0)
-		asked_send(session, answer, length, -1);
-	return true;
-}

@@ -23,7 +23,4 @@ int asked_keep(struct session *session, uint64_t sequence, const uint8_t *bytes,
 /* asked_send() - with a descriptor or -1. What is not taken now is asked for again. */
 void asked_send(struct session *session, const uint8_t *bytes, int length, int fd);
 
-/* asked_repeat() - for requests whose kept answer is all there is to a repeat: true when this was one, and it is answered. */
-bool asked_repeat(struct session *session, uint64_t sequence);
-
 #endif

@@ -112,7 +112,8 @@ static uint32_t block_walk(struct pool *pool, const struct session *session, uin
 	}
 }
 
-uint32_t evict_take_runs(struct pool *pool, struct session *session, uint32_t run_count)
+/* The extents in pool->runs become free: bits, tags, words. */
+static uint32_t runs_take(struct pool *pool, struct session *session, uint32_t run_count)
 {
 	uint32_t total = 0;
 
@@ -137,7 +138,7 @@ static uint32_t block_take(struct pool *pool, struct session *session, uint32_t 
 	uint32_t total;
 
 	journal_begin(&pool->ledger, LEDGER_TAKE, session->id, run_count);
-	total = evict_take_runs(pool, session, run_count);
+	total = runs_take(pool, session, run_count);
 	session->leased -= total;
 	session->tenant->leased -= total;
 	journal_end(&pool->ledger);

@@ -117,11 +117,6 @@ bool evict_tenant_may_lose(const struct tenant *victim, const struct tenant *tak
  * (pinned, or behind a fence).
  */
 int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const struct spill_asker *asker);
-/*
- * evict_take_runs() - the extents of a block in pool->runs, whose loss is decided, become free: bits, tags, words. Done again for those that
- * are not yet, when the agent died in it. Returns pages; the caller books them.
- */
-uint32_t evict_take_runs(struct pool *pool, struct session *session, uint32_t run_count);
 /* evict_possible() - whether request->pages could be had so, at this moment. Nothing is taken. Cost: a scan. */
 bool evict_possible(struct pool *pool, const struct evict_request *request);
 

@@ -116,7 +116,8 @@ void object_forget(struct pool *pool, uint32_t number)
 	*object = (struct object){ 0 };
 }
 
-void object_end(struct pool *pool, uint32_t number)
+/* Pages free, manifest dropped, record NONE. */
+static void object_end(struct pool *pool, uint32_t number)
 {
 	const struct object *object = &pool->objects->of[number];
 	uint32_t pages = object_record(pool, number)->pages;

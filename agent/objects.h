@@ -92,8 +92,6 @@ void object_reader_add(struct pool *pool, uint32_t number, uint32_t session);
 /* object_reader_drop() - its writership ends too. What nobody needs any more ends. */
 void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session);
 void object_delete(struct pool *pool, uint32_t number);
-/* object_end() - pages free, manifest dropped, record NONE. */
-void object_end(struct pool *pool, uint32_t number);
 /* object_forget() - unmaps and drops the manifest. */
 void object_forget(struct pool *pool, uint32_t number);
 

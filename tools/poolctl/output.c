@@ -301,3 +301,16 @@ void json_print(const struct command *command, cJSON *document, bool line)
 	cJSON_free(text);
 	cJSON_Delete(document);
 }
+
+void print_done(const struct command *command, const char *verb, const char *text)
+{
+	cJSON *document;
+
+	if (command->output != OUTPUT_JSON) {
+		print(command, "%s\n", text);
+		return;
+	}
+	document = json_document(verb);
+	json_text(document, "text", text);
+	json_print(command, document, false);
+}

@@ -56,5 +56,7 @@ cJSON *json_object(cJSON *object, const char *name);
 cJSON *json_item(cJSON *array); /* a new object at the end of it */
 /* json_print() - the document, indented (line: on one line and flushed), and destroy it. */
 void json_print(const struct command *command, cJSON *document, bool line);
+/* print_done() - what came of a command whose answer is a text for people, in either form. */
+void print_done(const struct command *command, const char *verb, const char *text);
 
 #endif

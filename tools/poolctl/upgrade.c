@@ -9,7 +9,6 @@ int upgrade_run(const struct command *command)
 	static const struct msg_upgrade_request request;
 	struct msg_done_reply reply;
 	struct gpool *pool;
-	cJSON *document;
 	int code = agent_open(command, GPOOL_OPEN_ADMIN, &pool);
 
 	if (code)
@@ -18,12 +17,6 @@ int upgrade_run(const struct command *command)
 	gpool_close(pool);
 	if (code)
 		return code;
-	if (command->output == OUTPUT_JSON) {
-		document = json_document("upgrade");
-		json_text(document, "text", reply.text);
-		json_print(command, document, false);
-	} else {
-		print(command, "%s\n", reply.text);
-	}
+	print_done(command, "upgrade", reply.text);
 	return CODE_OK;
 }
