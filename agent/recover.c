@@ -33,14 +33,6 @@ static const struct held **held_sessions(const struct pool *pool)
 	return by_id;
 }
 
-/* Ours are duplicates of the keeper's: the worker's end closes with the last of them. */
-static void held_close_here(const struct held *held)
-{
-	for (uint32_t i = 0; i < held->fd_count; i++)
-		if (held->fds[i] >= 0)
-			close(held->fds[i]);
-}
-
 /* One that nobody has heard of, or that was ending: what is left of it ends. */
 static void session_bury(struct pool *pool, uint32_t id, const struct held *held)
 {
@@ -50,8 +42,9 @@ static void session_bury(struct pool *pool, uint32_t id, const struct held *held
 	atomic_store_explicit(&pool->ledger.sessions[id].state, LEDGER_SESSION_NONE, memory_order_release);
 	crash_point();
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, id);
+	/* Ours are duplicates of the keeper's: the worker's end closes with the last of them. */
 	if (held)
-		held_close_here(held);
+		held_close(held);
 }
 
 static int sessions_restore(struct pool *pool)

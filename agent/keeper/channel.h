@@ -9,6 +9,7 @@
 #define GPOOL_AGENT_KEEPER_CHANNEL_H
 
 #include <stdint.h>
+#include <unistd.h>
 
 enum { KEEP_FDS_MAX = 4, KEEP_TEXT_BYTES = 240 };
 
@@ -48,5 +49,13 @@ struct held {
 	int fds[KEEP_FDS_MAX];
 	uint64_t value, value2;
 };
+
+/* held_close() - this process's duplicates of it. */
+static inline void held_close(const struct held *item)
+{
+	for (uint32_t i = 0; i < item->fd_count; i++)
+		if (item->fds[i] >= 0)
+			close(item->fds[i]);
+}
 
 #endif

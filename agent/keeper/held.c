@@ -64,13 +64,6 @@ static int list_grow(struct held_table *table)
 	return 0;
 }
 
-void held_close(const struct held *item)
-{
-	for (uint32_t i = 0; i < item->fd_count; i++)
-		if (item->fds[i] >= 0)
-			close(item->fds[i]);
-}
-
 int held_add(struct held_table *table, const struct held *item)
 {
 	uint32_t most = ids_of(item->kind);

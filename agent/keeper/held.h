@@ -32,7 +32,6 @@ void held_drop(struct held_table *table, uint32_t kind, uint32_t pool, uint32_t 
 const struct held *held_find(const struct held_table *table, uint32_t kind, uint32_t pool, uint32_t id);
 /* held_count() - how many of this kind in this pool. */
 uint32_t held_count(const struct held_table *table, uint32_t kind, uint32_t pool);
-void held_close(const struct held *item);
 /* held_clear() - close and forget all. */
 void held_clear(struct held_table *table);
 
