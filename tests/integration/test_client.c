@@ -299,8 +299,10 @@ static void test_open_as_a_stranger(void **state)
 	pid_t child;
 
 	(void)state;
-	if (getuid())
+	if (getuid()) {
+		print_message("only root can become another user\n");
 		skip();
+	}
 	options.timeout_ms = 0;
 	child = fork();
 	if (child == 0) {

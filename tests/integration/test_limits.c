@@ -227,8 +227,10 @@ static void test_critical_is_eperm_for_others(void **state)
 
 	(void)state;
 	/* Who runs gpoold may use the reserved pages, so this needs a second user. */
-	if (geteuid() != 0)
+	if (geteuid() != 0) {
+		print_message("only root can become another user\n");
 		skip();
+	}
 	start(arguments);
 	fflush(stdout);
 	pid = fork();

@@ -207,8 +207,10 @@ static void test_only_admins_may(void **state)
 	struct result result;
 
 	(void)state;
-	if (geteuid() != 0)
+	if (geteuid() != 0) {
+		print_message("only root can become another user\n");
 		skip();
+	}
 	start();
 	before = agent_seen();
 	result = poolctl_finish(poolctl_start_as(arguments, 65534));

@@ -61,7 +61,7 @@ static void program_help(void)
 {
 	printf("Usage: poolctl [OPTION]... VERB [ARGUMENT]...\nLook at and steer the gpool agent of this machine.\n\nVerbs:\n");
 	for (const struct verb *verb = verbs; verb->name; verb++)
-		printf("  %-10s %-10s    %s\n", verb->name, verb->arguments, verb->summary);
+		printf("  %-10s %-13s  %s\n", verb->name, verb->arguments, verb->summary);
 	printf("\nOptions:\n");
 	options_print(global_options, true);
 	printf("\nExit status:\n");
