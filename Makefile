@@ -3,7 +3,7 @@
 # The rules find sources by folder, so that a new file needs no line here:
 #   shm/ proto/ cuda/      -> the common part, in gpoold and libgpool alike
 #   agent/keeper/ and few  -> gpoold            the rest of agent/ -> gpoold-agent.so, which its children load
-#   client/                -> libgpool          tools/NAME/ -> one program each
+#   client/                -> libgpool, libgpool_torch          tools/NAME/ -> one program each; tools/lib/ is what several of them use
 #   tests/*/test_NAME.c    -> one test program each
 
 VERSION := 0.1.0
@@ -62,8 +62,8 @@ COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c)
 AGENT_SRC := $(wildcard agent/*.c agent/*/*.c)
 KEEPER_SRC := agent/main.c agent/recipe.c agent/log.c agent/ledger.c agent/kept_config.c $(wildcard agent/config*.c agent/keeper/*.c shm/*.c proto/*.c)
 MODULE_SRC := $(filter-out agent/main.c agent/keeper/%,$(AGENT_SRC)) $(COMMON_SRC)
-CLIENT_SRC := $(wildcard client/*.c client/*/*.c)
-TOOLS := $(notdir $(patsubst %/,%,$(wildcard tools/*/)))
+CLIENT_SRC := $(filter-out client/torch/%,$(wildcard client/*.c client/*/*.c))
+TOOLS := $(filter-out lib,$(notdir $(patsubst %/,%,$(wildcard tools/*/))))
 UNIT := $(notdir $(basename $(wildcard tests/unit/test_*.c)))
 ABI := $(notdir $(basename $(wildcard tests/abi/test_*.c)))
 INTEGRATION := $(notdir $(basename $(wildcard tests/integration/test_*.c)))
@@ -87,8 +87,8 @@ TOOL_LIBS := $(CLIENT_LIBS) -lcjson -lm
 bench_LIBS := -ljemalloc
 TEST_LIBS := -lcmocka $(AGENT_LIBS) -lcjson -lm
 
-PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench
-LIBRARIES := $(B)/libgpool.so $(B)/libgpool.a
+PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench $(B)/gpool-replay
+LIBRARIES := $(B)/libgpool.so $(B)/libgpool.a $(B)/libgpool_torch.so
 tool_name = $(if $(filter poolctl,$(1)),poolctl,gpool-$(1))
 
 .DEFAULT_GOAL := all
@@ -128,8 +128,16 @@ $(B)/libgpool.so: $(CLIENT_OBJ) $(COMMON_OBJ) $(KERNEL_OBJ) client/libgpool.map
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libgpool.so.$(SOVERSION) -Wl,--version-script=client/libgpool.map \
 		-o $@ $(filter %.o,$^) $(CLIENT_LIBS) && ln -sfn libgpool.so $(B)/libgpool.so.$(SOVERSION)
 
+# A user of libgpool like any other: it sees gpool.h and what that declares, and finds libgpool beside itself.
+$(B)/obj/client/torch/torch.o $(B)/obj/tests/integration/test_torch.o: ALL_CFLAGS += -Iclient
+$(B)/libgpool_torch.so: $(B)/obj/client/torch/torch.o $(B)/libgpool.so
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libgpool_torch.so.$(SOVERSION) -Wl,-rpath,'$$ORIGIN' -o $@ $< -L$(B) -lgpool
+
+$(B)/libtools.a: $(call obj,$(wildcard tools/lib/*.c))
+	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
+
 define tool_rule
-$(B)/$(call tool_name,$(1)): $(call obj,$(wildcard tools/$(1)/*.c)) $(B)/libgpool.a
+$(B)/$(call tool_name,$(1)): $(call obj,$(wildcard tools/$(1)/*.c)) $(B)/libtools.a $(B)/libgpool.a
 	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(TOOL_LIBS) $$($(1)_LIBS)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rule,$(t))))
@@ -140,12 +148,12 @@ $(B)/gpool.pc: Makefile
 		'Description: GPU memory lent in pages by one agent per machine' 'Version: $(VERSION)' \
 		'Libs: -L$${libdir} -lgpool' 'Libs.private: $(CLIENT_LIBS) -pthread' 'Cflags: -I$${includedir}' > $@
 
-# Tests: every program may use agent and client code, never both mains.
+# Tests: every program may use the code of agent, client and tools/lib, never both mains.
 define test_rule
-$(B)/tests/$(2): $(B)/obj/tests/$(1)/$(2).o $(B)/libgpool.a $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c))
+$(B)/tests/$(2): $(B)/obj/tests/$(1)/$(2).o $(B)/libtools.a $(B)/libgpool.a $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c))
 	@mkdir -p $$(@D)
 	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $(B)/obj/tests/$(1)/$(2).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) \
-		$(B)/libgpool.a $$(TEST_LIBS)
+		$(B)/libtools.a $(B)/libgpool.a $$(TEST_LIBS)
 endef
 $(foreach t,$(UNIT),$(eval $(call test_rule,unit,$(t))))
 $(foreach t,$(ABI),$(eval $(call test_rule,abi,$(t))))
@@ -154,13 +162,13 @@ $(foreach t,$(STRESS),$(eval $(call test_rule,stress,$(t))))
 $(foreach t,$(GPU_TESTS),$(eval $(call test_rule,gpu,$(t))))
 TEST_PROGRAMS := $(foreach t,$(UNIT) $(ABI) $(INTEGRATION) $(STRESS) $(GPU_TESTS),$(B)/tests/$(t))
 
-# Modules for tests of the keeper; one of them is gpoold's own with another table.
+# Modules for tests of the keeper; two of them are gpoold's own with another mover.
 TEST_MODULES := $(patsubst tests/modules/%.c,$(B)/tests/modules/%.so,$(wildcard tests/modules/*.c))
 $(B)/tests/modules/%.so: $(B)/obj/tests/modules/%.o
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $^ $(if $(filter %/agent.o,$^),$(AGENT_LIBS))
 .SECONDARY: $(patsubst tests/modules/%.c,$(B)/obj/tests/modules/%.o,$(wildcard tests/modules/*.c))
-$(B)/tests/modules/mover.so: $(filter-out $(B)/obj/agent/module.o,$(MODULE_OBJ))
+$(B)/tests/modules/mover.so $(B)/tests/modules/unwilling.so: $(filter-out $(B)/obj/agent/module.o,$(MODULE_OBJ))
 
 .PHONY: tests
 tests: all $(TEST_PROGRAMS) $(TEST_MODULES)

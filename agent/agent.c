@@ -4,6 +4,7 @@
 #include "agent/event.h"
 #include "agent/front/front.h"
 #include "agent/housekeeping.h"
+#include "agent/jobs.h"
 #include "agent/keeper/channel.h"
 #include "agent/kept_config.h"
 #include "agent/log.h"
@@ -211,8 +212,12 @@ static void front_take(struct agent *agent, int fd, pid_t pid, uint32_t restarts
 	agent->front.ready = front_ready;
 	agent->front_pid = pid;
 	agent->front_restarts = restarts;
-	if (agent_watch(agent, &agent->front, EPOLLIN))
-		log_error("cannot watch the front's channel; control requests are not answered");
+	if (agent_watch(agent, &agent->front, EPOLLIN)) {
+		log_error("cannot watch the front's channel; that front is sent away, and another one comes");
+		close(fd);
+		agent->front.fd = -1;
+		return;
+	}
 	agent->token_pool = 0;
 	agent->token_session = 1;
 	tokens_send(agent);
@@ -246,6 +251,9 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 		close(fd);
 	else if (length == sizeof(message) && message.what == KEEP_VERDICT)
 		upgrade_answer(agent, &message);
+	else if (length == sizeof(message) && (message.what == KEEP_MOVER || message.what == KEEP_MOVER_END) &&
+		message.pool < agent->pool_count)
+		jobs_hear(agent->pools[message.pool], &message);
 	else if (length == sizeof(message) && message.what == KEEP_LEAVE)
 		_exit(0); /* a successor goes on with all of it as it is */
 }

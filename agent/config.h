@@ -130,6 +130,10 @@ struct config {
 		uint32_t death_grace_ms;
 	} trust;
 
+	struct {
+		uint32_t patience_ms; /* how long jobs wait for a mover that does not come */
+	} mover;
+
 	/* Not configuration, but where it came from. */
 	uint32_t source_count;
 	char sources[CONFIG_SOURCES_MAX][CONFIG_PATH_BYTES]; /* [0] is unused */

@@ -230,6 +230,7 @@ static const struct verb verbs[] = {
 	{ MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants },
 	{ MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check },
 	{ MSG_TYPE_transfers_request, SESSION_OBSERVER, false, answer_transfers },
+	{ MSG_TYPE_regions_request, SESSION_OBSERVER, false, answer_regions },
 	{ MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles },
 	{ MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict },
 	{ MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit },

@@ -45,6 +45,9 @@ int answer_check(struct exchange *x);
 /* control_trust.c */
 int answer_transfers(struct exchange *x);
 
+/* control_regions.c */
+int answer_regions(struct exchange *x);
+
 /* control_roles.c */
 int answer_roles(struct exchange *x);
 int answer_role_remove(struct exchange *x);

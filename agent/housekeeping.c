@@ -1,6 +1,7 @@
 #include "agent/housekeeping.h"
 
 #include "agent/event.h"
+#include "agent/jobs.h"
 #include "agent/lease.h"
 #include "agent/log.h"
 #include "agent/objects.h"
@@ -189,6 +190,7 @@ void housekeeping(struct pool *pool)
 		pool->leak_scan_ms = now;
 		leak_scan(pool, (uint32_t)now);
 	}
+	jobs_tick(pool);
 	spill_tick(pool);
 	trust_tick(pool);
 	if (!pool->session_count)

@@ -116,9 +116,13 @@ static void spill_status_fill(const struct pool *pool, struct msg_pool_status *s
 	status->spill_lost_blocks = spill->lost_blocks;
 	if (!jobs_possible(&pool->jobs))
 		return;
-	status->mover_pid = atomic_load_explicit(&pool->jobs.queue.ring->serving, memory_order_relaxed);
+	status->mover_pid = jobs_mover(&pool->jobs);
 	status->mover_file_way = atomic_load_explicit(&pool->jobs.queue.ring->uring, memory_order_relaxed);
 	status->mover_file_error = atomic_load_explicit(&pool->jobs.queue.ring->uring_error, memory_order_relaxed);
+	if (!pool->jobs.gone)
+		return;
+	status->mover_gone_ms = clock_ms() - pool->jobs.since_ms;
+	snprintf(status->mover_why, sizeof(status->mover_why), "%s", pool->jobs.why);
 }
 
 static int pool_status_fill(const struct pool *pool, struct msg_pool_status *status)

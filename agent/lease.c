@@ -47,7 +47,10 @@ static uint64_t owned_mask(const struct pool *pool, const struct session *sessio
 	return owned;
 }
 
-/* Those of `mask` in one word that are idle and ours to take. Returns how many. */
+/*
+ * Those of `mask` in one word that are idle and ours to take. Returns how many. All of them were seen idle: after a death in here what is
+ * clear comes into doubt, and a page that was never idle, since it is on its way to the worker, must not.
+ */
 static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t mask)
 {
 	struct ledger_journal *journal = &session->pool->ledger.header->journal;
@@ -95,10 +98,10 @@ uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t c
 	if (session->state != SESSION_LIVE)
 		return 0;
 	for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++) {
-		uint64_t mask = lease_mask(word, first, count);
+		uint64_t seen = atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed) & lease_mask(word, first, count);
 
-		if (atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed) & mask)
-			taken += reclaim_word(session, word, mask);
+		if (seen)
+			taken += reclaim_word(session, word, seen);
 	}
 	return taken;
 }
@@ -250,7 +253,7 @@ static uint32_t beyond(uint32_t pages, uint32_t leaving)
 /* Pages that are being spilled or cleared, and on which no request counts that waits. */
 static uint32_t leaving(const struct pool *pool)
 {
-	return beyond(pool->spill->saving_pages + trust_cleaning(pool->trust), pool->spill->claimed_pages);
+	return beyond(pool->spill->saving_pages + trust_coming(pool), pool->spill->claimed_pages);
 }
 
 /* What is idle in the session's own magazines and bitmap goes back, so that it can be lent anew in one piece. */
@@ -278,6 +281,10 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
 
+	if (need <= room(session))
+		return 0;
+	/* As much as it takes: what else is idle there may be kept for a purpose, mapped where it will be used again. */
+	lease_reclaim(session, need - room(session));
 	if (need <= room(session))
 		return 0;
 	consolidate(session);
@@ -390,7 +397,7 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	if (longest_run(session, flags) >= need || !(flags & LEASE_CONTIGUOUS))
 		return longest_run(session, flags) >= need;
 	/* While blocks are on their way out of a place that was chosen before, no second one is chosen. */
-	if (pool->spill->saving_pages || trust_cleaning(pool->trust) || !evict_window(pool, &request, need, &first))
+	if (pool->spill->saving_pages || trust_coming(pool) || !evict_window(pool, &request, need, &first))
 		return false;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->role == SESSION_WORKER)
@@ -518,6 +525,12 @@ static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t e
 	return extra < most ? extra : most;
 }
 
+/* Whether so many pages are nobody's, and may be lent without taking anything from anybody. */
+static bool is_there(const struct session *session, uint32_t need, uint32_t flags)
+{
+	return need <= room(session) && need <= available(session, flags) && (!(flags & LEASE_CONTIGUOUS) || need <= longest_run(session, flags));
+}
+
 int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant)
 {
 	uint32_t extra;
@@ -525,6 +538,8 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 
 	if (want->flags & LEASE_CRITICAL && !session->privileged)
 		return -EPERM;
+	if (want->flags & LEASE_FREE && !is_there(session, want->need, want->flags))
+		return -ENOSPC;
 	error = make_room(session, want->need, want->flags);
 	if (error)
 		return error;
@@ -535,7 +550,7 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 		return -ENOSPC;
 	if (want->flags & LEASE_CONTIGUOUS && longest_run(session, want->flags) < want->need)
 		return -ENOSPC;
-	if (want->need > 1 && !(want->flags & LEASE_CONTIGUOUS))
+	if (want->need > 1 && !(want->flags & (LEASE_CONTIGUOUS | LEASE_SCATTERED)))
 		make_run(session, want->need, want->flags);
 	extra = welcome_extra(session, want->need, want->extra);
 	take(session, want, extra, grant);

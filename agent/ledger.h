@@ -107,7 +107,7 @@ enum ledger_transfer {
 };
 
 struct ledger_page {
-	_Atomic uint8_t domain; /* whose bytes are in it, as in ledger_session; 0: nobody's, zeros, and nobody has it mapped */
+	_Atomic uint8_t domain; /* whose bytes are in it, as in ledger_session or LEDGER_DOMAIN_FRESH; 0: nobody's, zeros, and nobody has it mapped */
 	uint8_t doubt;     /* 1: leased, and its predecessor's death left open whether the agent has taken it; see recover.c */
 	_Atomic uint8_t transfer; /* enum ledger_transfer */
 	uint8_t reserved;
@@ -146,7 +146,11 @@ struct ledger_tenant {
 	_Atomic uint32_t changed; /* 1: the two below count */
 	_Atomic uint32_t minimum, limit;
 };
-enum { LEDGER_TENANTS = 64, LEDGER_DOMAINS = 64 };
+enum {
+	LEDGER_TENANTS = 64,
+	LEDGER_DOMAINS = 64,
+	LEDGER_DOMAIN_FRESH = LEDGER_DOMAINS + 1, /* memory as a driver has given it, which says nothing of what is in it */
+};
 
 struct ledger_header {
 	uint64_t magic;

@@ -487,7 +487,7 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 		goto fini_evict;
 	pool->ledger = start->ledger;
 	pool->runs = pool->ledger.runs;
-	error = trust_open(pool);
+	error = trust_open(pool, start);
 	if (error)
 		goto destroy_objects;
 	error = jobs_open(pool, start);

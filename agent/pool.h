@@ -47,6 +47,7 @@ struct pool {
 	struct trust *trust;       /* what of them is for whom; NULL: all of it is for everybody */
 	struct session *sessions[POOL_SESSIONS];
 	uint32_t session_count;
+	uint32_t timeline_count; /* sessions that show others a page of theirs */
 	uint32_t session_next; /* where to look for a free id, so that ids are not reused at once */
 	struct tenant tenants[CONFIG_TENANTS_MAX];
 	uint32_t tenant_count;

@@ -51,6 +51,7 @@ void recipe_apply(struct config *now, const struct config *next)
 	now->pressure = next->pressure;
 	now->pins = next->pins;
 	now->trust = next->trust;
+	now->mover = next->mover;
 	if (recipe_tenants_follow(now, next)) {
 		now->tenant_count = next->tenant_count;
 		memcpy(now->tenants, next->tenants, sizeof(now->tenants));

@@ -10,6 +10,7 @@
 #include "agent/roles.h"
 #include "agent/session.h"
 #include "agent/spill.h"
+#include "agent/timelines.h"
 #include "agent/trust.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
@@ -252,6 +253,7 @@ int recover_pool(struct pool *pool)
 	error = sessions_restore(pool);
 	if (error)
 		return error;
+	timelines_recover(pool);
 	journal_settle(pool);
 	looks_end(pool);
 	spill_recover(pool);

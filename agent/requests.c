@@ -155,7 +155,7 @@ static bool leaving(const struct session *session, const struct waiter *waiter, 
 
 	if (clock_ns() - waiter->started_ns >= LEAVING_PATIENCE_MS * UINT64_C(1000000))
 		return false;
-	return (pool->spill->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT)) || (trust_cleaning(pool->trust) && error == -ENOSPC);
+	return (pool->spill->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT)) || (trust_coming(pool) && error == -ENOSPC);
 }
 
 /* What others count on is not there for this one. */

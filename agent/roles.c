@@ -289,12 +289,14 @@ static void let_go(struct session *session, const struct msg_role_request *reque
 		refuse(reply, -ENOENT, "pool '%s' has no role '%s'; poolctl roles lists them", pool->config->name, request->name);
 		return;
 	}
-	if (request->verb == ROLE_WITHDRAW)
+	if (request->verb == ROLE_WITHDRAW || request->verb == ROLE_FORGET)
 		standby_leave(pool, (uint32_t)index, session->id);
-	else if (role_fence(pool, (uint32_t)index, request->token, session->id))
+	if (request->verb == ROLE_FORGET && holder_of(record_of(pool, (uint32_t)index)) == session->id)
+		vacate(pool, (uint32_t)index, false);
+	else if (request->verb == ROLE_RELEASE && role_fence(pool, (uint32_t)index, request->token, session->id))
 		refuse(reply, -ESTALE, "session %u does not have role '%s' by token %llu", session->id, request->name,
 			(unsigned long long)request->token);
-	else
+	else if (request->verb == ROLE_RELEASE)
 		vacate(pool, (uint32_t)index, false);
 	say_state(session, (uint32_t)index, reply);
 	crash_point();

@@ -23,7 +23,14 @@
 
 #include "agent/session.h"
 
-enum role_verb { ROLE_TAKE, ROLE_WAIT, ROLE_WITHDRAW, ROLE_RELEASE, ROLE_VERBS };
+enum role_verb {
+	ROLE_TAKE,
+	ROLE_WAIT,
+	ROLE_WITHDRAW,
+	ROLE_RELEASE,
+	ROLE_FORGET, /* neither wait nor hold: of one who got no answer in time, and knows neither */
+	ROLE_VERBS
+};
 enum role_standing { ROLE_NEITHER, ROLE_HOLDER, ROLE_STANDBY };
 
 /* role_serve() - a request over the attach socket; anything may stand in it. */

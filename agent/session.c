@@ -11,6 +11,7 @@
 #include "agent/requests.h"
 #include "agent/roles.h"
 #include "agent/spill.h"
+#include "agent/timelines.h"
 #include "agent/trust.h"
 #include "shm/doorbell.h"
 
@@ -386,6 +387,10 @@ static void socket_ready(struct event_source *source, uint32_t events)
 	case MSG_TYPE_object_change_request:
 		objects_request(session, &envelope, buffer, (size_t)length, fd);
 		return;
+	case MSG_TYPE_timeline_share_request:
+	case MSG_TYPE_timeline_open_request:
+		timelines_request(session, &envelope, buffer, (size_t)length, fd);
+		return;
 	default:
 		if (fd >= 0)
 			close(fd);
@@ -547,6 +552,7 @@ static struct session *session_new(struct pool *pool, uint32_t id)
 	session->pool = pool;
 	session->id = id;
 	LIST_INIT(&session->spilled);
+	session->timeline_fd = -1;
 	session->segment_fd = session->doorbell.fd = session->socket.fd = session->pidfd.fd = -1;
 	session->socket.ready = socket_ready;
 	session->pidfd.ready = pidfd_ready;
@@ -806,6 +812,7 @@ void session_end(struct session *session, enum session_end how)
 	session->tenant->sessions--;
 	pool->sessions[session->id] = NULL;
 	trust_session_end(session);
+	timelines_session_end(session);
 	pool->session_count--;
 	pool->evict.queue_count = pool->evict.queue_head = 0;
 	record_write(session, SESSION_RECORD_NONE);

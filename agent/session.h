@@ -28,6 +28,7 @@ struct session {
 	struct event_source socket, pidfd, doorbell;
 	struct session_segment segment;
 	int segment_fd;
+	int timeline_fd; /* of the page that it shows to others; -1: none */
 	pid_t pid;
 	uid_t uid;
 	char name[64];

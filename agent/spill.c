@@ -142,7 +142,7 @@ static bool request_answer(const struct spill_block *block, int error)
 {
 	if (block->request < 0 || !block->session)
 		return false;
-	block->session->segment.requests[block->request].error = error;
+	block->session->segment.requests[block->request].error = error == JOB_GIVEN_UP ? -EIO : error;
 	return requests_answer(block->session, (uint32_t)block->request, block->request_word);
 }
 
@@ -319,10 +319,12 @@ void spill_job_done(struct pool *pool, const struct mover_result *result)
 		return;
 	place->done = true;
 	place->block->finished++;
+	if (result->error && !place->block->error)
+		place->block->error = result->error;
+	if (result->error == JOB_GIVEN_UP)
+		return;
 	if (result->error) {
 		pool_count(pool, POOL_COUNT_SPILL_ERRORS, 1);
-		if (!place->block->error)
-			place->block->error = result->error;
 		if (place->block->phase == SPILL_SAVING)
 			tier_rests(pool, slots_tier(&spill->slots, (uint32_t)number, &to), result->error);
 	} else if (place->block->phase == SPILL_SAVING) {
@@ -338,7 +340,7 @@ bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages)
 	const struct spill *spill = pool->spill;
 	uint64_t now = clock_ms();
 
-	return jobs_possible(&pool->jobs) && slots_room(&spill->slots, now) >= pages &&
+	return jobs_served(&pool->jobs) && slots_room(&spill->slots, now) >= pages &&
 		(!spill->rest_ms[head] || (int32_t)((uint32_t)now - spill->rest_ms[head]) >= 0);
 }
 
@@ -356,6 +358,8 @@ int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t p
 
 	if (!jobs_possible(&pool->jobs))
 		return -EOPNOTSUPP;
+	if (!jobs_served(&pool->jobs))
+		return -EIO;
 	if (block && block->phase != SPILL_SAVED)
 		return -EBUSY;
 	/* It stands in the pool, so what was kept of it is of before. */
@@ -394,7 +398,9 @@ static void save_undo(struct pool *pool, struct spill_block *block, int error)
 	uint32_t head = slot_of(pool, block, 0)->page, rest = (uint32_t)clock_ms() + REST_MS;
 
 	if (block->session) {
-		pool->spill->rest_ms[head] = rest ? rest : 1;
+		/* Nothing is wrong with a block that only found nobody to save it. */
+		if (error != JOB_GIVEN_UP)
+			pool->spill->rest_ms[head] = rest ? rest : 1;
 		spill_pages_give_back(pool, block);
 	}
 	block_end(pool, block);
@@ -503,9 +509,10 @@ static void load_undo(struct pool *pool, struct spill_block *block)
 {
 	const struct session *session = block->session;
 
-	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; it is kept, %u pages",
-		pool->config->name, session->id, session->name, session->pid,
-		block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
+	if (block->error != JOB_GIVEN_UP)
+		log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; it is kept, %u pages",
+			pool->config->name, session->id, session->name, session->pid,
+			block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
 	spill_pages_give_back(pool, block);
 	state_set(pool, block, SLOT_SAVED);
 	block_end(pool, block);
@@ -531,7 +538,7 @@ static void load_end(struct pool *pool, struct spill_block *block)
 	if (block->error && block->error != -EBADMSG) {
 		state_set(pool, block, SLOT_SAVED);
 		block_end(pool, block);
-		if (request_answer(block, -EIO))
+		if (request_answer(block, -EIO) && block->error != JOB_GIVEN_UP)
 			content_stays(pool, block);
 		request_end(block);
 		return;
@@ -567,6 +574,8 @@ static int restore_ask(struct session *session, uint32_t slot, const struct leas
 		return -ESTALE;
 	if (block->phase != SPILL_SAVED)
 		return -EBUSY;
+	if (!jobs_served(&session->pool->jobs) && (ask->need || ask->flags & LEASE_SOON))
+		return -EIO;
 	if (ask->need)
 		return load_begin(session, slot, ask, block);
 	session->segment.requests[slot].extra_granted = block->pages;
@@ -698,6 +707,15 @@ void spill_session_ends(struct session *session)
 		block_forget(pool, block);
 	}
 	blocks_end(pool);
+}
+
+void spill_give_up(struct pool *pool)
+{
+	struct spill_block *block;
+
+	TAILQ_FOREACH(block, &pool->spill->working, working)
+		if (!block_done(block))
+			block->error = block->error ? block->error : JOB_GIVEN_UP;
 }
 
 void spill_go_on(struct pool *pool)

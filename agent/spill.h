@@ -83,7 +83,8 @@ bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages);
 /*
  * spill_begin() - save the block at `head`, which is marked EVICTING and was seen unpinned, its fence reached. On success its pages are
  * MOVING, and in the end free or, when it fails, the session's again. `asker`: whose request it is, answered then; NULL: nobody's.
- * Return: 0, or -EOPNOTSUPP, -ENOSPC (no slots), -EBUSY (on its way already), -EAGAIN (the entry has changed), -ENOMEM; nothing changed.
+ * Return: 0, or -EOPNOTSUPP, -EIO (no mover serves), -ENOSPC (no slots), -EBUSY (on its way already), -EAGAIN (the entry has changed),
+ * -ENOMEM; nothing changed.
  */
 int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker);
 
@@ -94,6 +95,8 @@ void spill_request(struct session *session, uint32_t slot, const struct lease_re
 void spill_session_ends(struct session *session);
 
 void spill_job_done(struct pool *pool, const struct mover_result *result);
+/* spill_give_up() - nobody does their jobs: blocks on their way end with what has been done, those whose jobs are out with the last. */
+void spill_give_up(struct pool *pool);
 /* spill_go_on() - blocks whose jobs are done, jobs that find room in the ring, requests that waited for pages. */
 void spill_go_on(struct pool *pool);
 void spill_tick(struct pool *pool);

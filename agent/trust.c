@@ -3,6 +3,7 @@
 
 #include "agent/crash_point.h"
 #include "agent/log.h"
+#include "agent/objects.h"
 #include "agent/session.h"
 
 #include <errno.h>
@@ -26,6 +27,8 @@ bool trust_wanted(const struct pool *pool, const struct ledger *ledger)
 
 const char *trust_domain_name(const struct pool *pool, uint32_t domain)
 {
+	if (domain == LEDGER_DOMAIN_FRESH)
+		return "(fresh)";
 	return domain >= 1 && domain <= domain_count(&pool->ledger) ? pool->ledger.header->domains[domain - 1] : "";
 }
 
@@ -129,9 +132,26 @@ uint32_t trust_domain(struct pool *pool, const char *name)
 
 /* ---- life ---- */
 
-int trust_open(struct pool *pool)
+/*
+ * Before anything of it was ever lent: not known to be zeros where the back end does not promise them, or cannot be asked. An agent
+ * that died before it served may have made the memory, so this goes by what was lent and not by who made it.
+ */
+static void fresh_note(struct pool *pool, const struct module_pool *start)
 {
-	const struct pool_header *header = pool->segment.header;
+	const struct gpu_ops *ops = gpu_backend(pool->segment.header->backend);
+	struct gpu_device_info info;
+
+	if (!ops->device_info(start->device, &info) && info.capabilities & GPU_CAP_ZEROED)
+		return;
+	log_info("pool '%s': back end '%s' does not say what fresh memory holds; each page is cleared before it is lent for the first time",
+		pool->segment.header->name, ops->name);
+	for (uint32_t handle = 0; handle < pool->trust->handle_count; handle++)
+		atomic_store_explicit(&trust_note(pool, handle)->domain, LEDGER_DOMAIN_FRESH, memory_order_release);
+}
+
+int trust_open(struct pool *pool, const struct module_pool *start)
+{
+	struct pool_header *header = pool->segment.header;
 	struct trust *trust;
 
 	if (!trust_wanted(pool, &pool->ledger))
@@ -157,10 +177,15 @@ int trust_open(struct pool *pool)
 	pool->trust = trust;
 	if (!trust->holders || !trust->since_ms || !trust->moving || !trust->stuck || !trust->scrubs)
 		goto close;
+	if (!atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))
+		fresh_note(pool, start);
 	/* Those that have something here already: what is free comes into their views as it comes into the index. */
 	for (uint32_t domain = 1; domain <= domain_count(&pool->ledger); domain++)
 		if (view_make(pool, domain, false))
 			goto close;
+	/* Not 0: processes learn by it that they are told apart. */
+	if (!atomic_load_explicit(&header->release_serial, memory_order_relaxed))
+		trust_call(pool);
 	return 0;
 close:
 	trust_close(pool);
@@ -200,7 +225,7 @@ uint32_t trust_of_page(const struct pool *pool, uint32_t page)
 	uint32_t domain = !pool->trust ? 0 : atomic_load_explicit(&trust_note(pool, page / pool->trust->per_handle)->domain,
 		memory_order_relaxed);
 
-	return domain <= LEDGER_DOMAINS ? domain : 0;
+	return domain <= LEDGER_DOMAINS ? domain : LEDGER_DOMAIN_FRESH;
 }
 
 bool trust_may_read(const struct pool *pool, const struct session *session, uint32_t page)
@@ -347,7 +372,18 @@ static void let_go_word(struct session *session, uint32_t word, uint64_t mask)
 	}
 }
 
-/* Handles with a page that is lent to the session, of 64: it has them, whatever it says. */
+/* Lent to the session and not idle, or of an object that it has open. */
+static bool page_in_use(const struct session *session, uint32_t page)
+{
+	uint64_t word = pool_word(session->pool, page);
+
+	if (page_word_state(word) == PAGE_SHARED)
+		return objects_may_map(session->pool, session, word);
+	return page_word_owner(word) == session->id &&
+		!(atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1);
+}
+
+/* Handles with such a page, of 64: it has them, whatever it says. */
 static uint64_t in_use(const struct session *session, uint32_t word)
 {
 	const struct pool *pool = session->pool;
@@ -355,7 +391,7 @@ static uint64_t in_use(const struct session *session, uint32_t word)
 	uint64_t mask = 0;
 
 	for (uint32_t page = word * 64 * per_handle; page < (word + 1) * 64 * per_handle && page < pool->page_count; page++)
-		if (page_word_owner(pool_word(pool, page)) == session->id && page_word_state(pool_word(pool, page)) != PAGE_SHARED)
+		if (page_in_use(session, page))
 			mask |= UINT64_C(1) << (page / per_handle % 64);
 	return mask;
 }
@@ -409,6 +445,15 @@ bool trust_holds(const struct session *session)
 		if (atomic_load_explicit(&ledger_holders(&pool->ledger, session->id)[word], memory_order_relaxed))
 			return true;
 	return false;
+}
+
+void trust_call(struct pool *pool)
+{
+	_Atomic uint32_t *serial = &pool->segment.header->release_serial;
+	uint32_t next = atomic_load_explicit(serial, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(serial, next ? next : 1, memory_order_seq_cst);
+	crash_point();
 }
 
 void trust_stuck_update(struct pool *pool)

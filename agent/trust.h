@@ -3,7 +3,8 @@
  * of the old one may have it mapped.
  *
  * A handle is the unit, since it is what a process maps: all its pages are in one domain, whose bytes may be in them. What nobody
- * has used, or what was cleared, is in none (0) and open to all. The way from one to another:
+ * has used, or what was cleared, is in none (0) and open to all. What a driver gives without saying what is in it is at first in a
+ * domain that nobody is of (LEDGER_DOMAIN_FRESH), so that it goes the same way before it is lent. The way from one to another:
  *
  *   free, of domain A --wanted by B--> WAITS for A's sessions that may have it --none has--> SCRUBS --done--> free, of no domain
  *
@@ -59,7 +60,7 @@ struct trust {
 /* trust_wanted() - whether this pool tells domains apart. One that did once does so for good. */
 bool trust_wanted(const struct pool *pool, const struct ledger *ledger);
 /* trust_open() - pool->trust, when it is wanted. 0, -ENOMEM. */
-int trust_open(struct pool *pool);
+int trust_open(struct pool *pool, const struct module_pool *start);
 void trust_close(struct pool *pool);
 /* trust_domain() - the number of a domain; 0: domains are not told apart, or there is no room for another name. */
 uint32_t trust_domain(struct pool *pool, const char *name);
@@ -71,7 +72,7 @@ void trust_withdraw(struct pool *pool, uint32_t first, uint32_t count);
 /* trust_taken() - a run that was taken out of a domain's view, and is about to be lent to it: leaves index and other views. */
 void trust_taken(struct pool *pool, uint32_t domain, uint32_t first, uint32_t count);
 
-/* trust_of_page() - whose bytes may be in it. */
+/* trust_of_page() - whose bytes may be in it: a domain, LEDGER_DOMAIN_FRESH, or 0. */
 uint32_t trust_of_page(const struct pool *pool, uint32_t page);
 /* trust_may_read() - may this session see what is in this page? */
 bool trust_may_read(const struct pool *pool, const struct session *session, uint32_t page);
@@ -110,6 +111,9 @@ static inline uint32_t trust_cleaning(const struct trust *trust)
 	return trust ? trust->cleaning : 0;
 }
 
+/* trust_coming() - of those that are being cleared, the ones that it is worth to wait for: none while nobody clears. */
+uint32_t trust_coming(const struct pool *pool);
+
 void trust_job_done(struct pool *pool, const struct mover_result *result);
 /* trust_go_on() - scrubs that find room in the ring, requests that waited. trust_tick() - housekeeping. */
 void trust_go_on(struct pool *pool);
@@ -142,6 +146,8 @@ static inline bool trust_bit(const uint64_t *bits, uint32_t index)
 	return bits[index / 64] >> (index % 64) & 1;
 }
 
+/* trust_call() - those who may have pages that are wanted back are told by one number for all: each looks at the words. */
+void trust_call(struct pool *pool);
 bool trust_is_held(const struct pool *pool, uint32_t session, uint32_t handle);
 /* trust_handle_free() - all of its pages are free. */
 bool trust_handle_free(const struct pool *pool, uint32_t handle);

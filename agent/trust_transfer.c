@@ -90,6 +90,11 @@ static void scrubs_submit(struct pool *pool)
 		}
 }
 
+uint32_t trust_coming(const struct pool *pool)
+{
+	return jobs_served(&pool->jobs) ? trust_cleaning(pool->trust) : 0;
+}
+
 void trust_unheld(struct pool *pool, uint32_t handle)
 {
 	struct trust *trust = pool->trust;
@@ -175,11 +180,9 @@ void trust_go_on(struct pool *pool)
 
 /* ---- begin ---- */
 
-/* Those who may have pages that are wanted back are told by one number for all: each looks at the words. */
 static void holders_call(struct pool *pool)
 {
-	atomic_fetch_add_explicit(&pool->segment.header->release_serial, 1, memory_order_seq_cst);
-	crash_point();
+	trust_call(pool);
 	agent_need_tick(pool->agent, WAIT_TICK_MS);
 }
 
@@ -220,7 +223,7 @@ bool trust_reachable(const struct pool *pool, uint32_t domain, uint32_t page)
 	if (!pool->trust)
 		return true;
 	of = trust_of_page(pool, page);
-	return !of || of == domain || (jobs_possible(&pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
+	return !of || of == domain || (jobs_served(&pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
 }
 
 /* The pages of a handle that the wish is about. */
@@ -237,7 +240,7 @@ uint32_t trust_reach(const struct pool *pool, const struct trust_wish *wish)
 {
 	uint32_t pages = 0;
 
-	if (!pool->trust || !jobs_possible(&pool->jobs))
+	if (!pool->trust || !jobs_served(&pool->jobs))
 		return 0;
 	for (uint32_t handle = 0; handle < pool->trust->handle_count && pages < wish->pages; handle++)
 		if (can_move(pool, handle, wish->domain))
@@ -252,7 +255,7 @@ uint32_t trust_begin(struct pool *pool, const struct trust_wish *wish)
 	uint32_t begun = 0;
 	bool ask = false;
 
-	if (!trust || !jobs_possible(&pool->jobs))
+	if (!trust || !jobs_served(&pool->jobs))
 		return 0;
 	for (int asked = 0; asked <= (wish->ahead ? 0 : 1); asked++)
 		for (uint32_t i = 0; i < trust->handle_count && begun < wish->pages; i++) {
@@ -275,7 +278,7 @@ void trust_begin_range(struct pool *pool, uint32_t domain, uint32_t first, uint3
 	struct trust *trust = pool->trust;
 	bool ask = false;
 
-	if (!trust || !jobs_possible(&pool->jobs))
+	if (!trust || !jobs_served(&pool->jobs))
 		return;
 	for (uint32_t handle = first / trust->per_handle; handle <= (first + count - 1) / trust->per_handle; handle++)
 		if (can_move(pool, handle, domain))
@@ -385,7 +388,7 @@ void trust_tick(struct pool *pool)
 	if (!pool->waiter_count && pool->session_count && clock_ms() >= trust->ahead_ms)
 		ahead(pool);
 	trust_go_on(pool);
-	if (trust->cleaning)
+	if (trust_coming(pool))
 		agent_need_tick(pool->agent, WAIT_TICK_MS);
 }
 

@@ -4,6 +4,7 @@
 #include "proto/codec.h"
 
 #include <poll.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -55,15 +56,44 @@ static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t se
 	return 0;
 }
 
+/* One question at a time, and nobody waits for another's answer longer than for his own: 0, -ETIMEDOUT. */
+static int turn_take(struct gpool *pool, uint64_t end_ns)
+{
+	const struct timespec until = { .tv_sec = (time_t)(end_ns / 1000000000), .tv_nsec = (long)(end_ns % 1000000000) };
+	int error = 0;
+
+	pthread_mutex_lock(&pool->attach_lock);
+	while (pool->attach_busy && !error)
+		error = end_ns ? pthread_cond_timedwait(&pool->attach_free, &pool->attach_lock, &until) :
+				 pthread_cond_wait(&pool->attach_free, &pool->attach_lock);
+	/* The turn may have come free just as the time was over: who was woken for it must take it. */
+	if (!pool->attach_busy)
+		error = 0;
+	if (!error)
+		pool->attach_busy = true;
+	pthread_mutex_unlock(&pool->attach_lock);
+	return -error;
+}
+
+static void turn_end(struct gpool *pool)
+{
+	pthread_mutex_lock(&pool->attach_lock);
+	pool->attach_busy = false;
+	pthread_cond_signal(&pool->attach_free);
+	pthread_mutex_unlock(&pool->attach_lock);
+}
+
 int attach_call(struct gpool *pool, struct attach_call *call)
 {
 	uint64_t end_ns = call->timeout_ms < 0 ? 0 : monotonic_ns() + (uint64_t)call->timeout_ms * 1000000, incarnation, sequence;
-	int length = -EPIPE;
+	int length = -EPIPE, error;
 
 	if (call->length < 0)
 		return call->length;
 	call->fd_count = 0;
-	pthread_mutex_lock(&pool->attach_lock);
+	error = turn_take(pool, end_ns);
+	if (error)
+		return error;
 	sequence = ++pool->attach_sequence;
 	msg_envelope_stamp(call->request, sequence, pool->token);
 	do {
@@ -79,6 +109,6 @@ int attach_call(struct gpool *pool, struct attach_call *call)
 			break;
 		length = pool_gone(pool) ? -EPIPE : -ETIMEDOUT;
 	} while (length == -ETIMEDOUT && time_left(end_ns, AGAIN_MS));
-	pthread_mutex_unlock(&pool->attach_lock);
+	turn_end(pool);
 	return length == -ECONNRESET ? -EPIPE : length;
 }

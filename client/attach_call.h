@@ -21,7 +21,9 @@ struct attach_call {
 };
 
 /*
- * attach_call() - Return: bytes of the answer, or -ETIMEDOUT (it may yet take effect), -EPIPE (the session is over), -EMFILE
+ * attach_call() - waits for other threads' questions too, within timeout_ms.
+ *
+ * Return: bytes of the answer, or -ETIMEDOUT (it may yet take effect), -EPIPE (the session is over), -EMFILE
  * (no room for its descriptors; it may have taken effect), what the encoder said.
  */
 int attach_call(struct gpool *pool, struct attach_call *call);

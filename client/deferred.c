@@ -7,21 +7,14 @@
 
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/queue.h>
 
 enum {
 	REUSE_LOOKS = 16, /* blocks that an allocation looks at in its stream; chosen */
 	PIN_LOOKS = 8,    /* blocks waiting for pins that a sweep looks at; each unpin looks after its own, so this is a net */
 };
 
-enum deferred_kind { DEFERRED_NONE, DEFERRED_FREE, DEFERRED_UNPIN };
+enum deferred_kind { DEFERRED_NONE, DEFERRED_FREE, DEFERRED_UNPIN, DEFERRED_CALL };
 
-struct deferred {
-	TAILQ_ENTRY(deferred) link;
-	struct gpool_block block;
-	uint64_t fence; /* value: 48 bits, slot: which list; 0: waits for pins */
-	uint32_t kind;
-};
 TAILQ_HEAD(deferred_list, deferred);
 
 struct deferred_lists {
@@ -155,7 +148,11 @@ static void unpin_now(struct gpool *pool, const struct gpool_block *block)
 static void entry_ready(struct gpool *pool, struct deferred *entry)
 {
 	list_remove(pool, entry);
-	if (entry->kind == DEFERRED_UNPIN) {
+	if (entry->kind == DEFERRED_CALL) {
+		struct deferred_call *call = (struct deferred_call *)entry;
+
+		call->reached(pool, call);
+	} else if (entry->kind == DEFERRED_UNPIN) {
 		struct deferred *waits = &pool->deferred->blocks[entry->block.page];
 
 		unpin_now(pool, &entry->block);
@@ -199,6 +196,25 @@ int deferred_unpin(struct gpool *pool, const struct gpool_block *block, uint64_t
 	return 0;
 }
 
+void deferred_call(struct gpool *pool, struct deferred_call *call, uint64_t fence)
+{
+	static_assert(offsetof(struct deferred_call, entry) == 0, "entry_ready() finds the call by its entry");
+	call->entry = (struct deferred){ .fence = fence, .kind = DEFERRED_CALL };
+	pthread_mutex_lock(&pool->deferred->lock);
+	if (fence_reached(&pool->session, fence))
+		call->reached(pool, call);
+	else
+		list_add(pool, &call->entry);
+	pthread_mutex_unlock(&pool->deferred->lock);
+}
+
+void deferred_cancel(struct gpool *pool, struct deferred_call *call)
+{
+	pthread_mutex_lock(&pool->deferred->lock);
+	list_remove(pool, &call->entry);
+	pthread_mutex_unlock(&pool->deferred->lock);
+}
+
 void deferred_unpinned(struct gpool *pool, uint32_t page)
 {
 	struct deferred *entry = &pool->deferred->blocks[page];
@@ -209,14 +225,12 @@ void deferred_unpinned(struct gpool *pool, uint32_t page)
 	pthread_mutex_unlock(&pool->deferred->lock);
 }
 
-void deferred_sweep_now(struct gpool *pool)
+/* The caller holds the lock. */
+static void lists_sweep(struct gpool *pool)
 {
 	struct deferred_lists *lists = pool->deferred;
 	struct deferred *entry;
 
-	/* Whoever has the lock does what there is to do. */
-	if (pthread_mutex_trylock(&lists->lock))
-		return;
 	for (uint32_t word = 0; word < SESSION_TIMELINES / 64; word++) {
 		for (uint64_t busy = lists->busy[word]; busy; busy &= busy - 1) {
 			struct deferred_list *list = &lists->behind[word * 64 + (uint32_t)__builtin_ctzll(busy)];
@@ -227,9 +241,24 @@ void deferred_sweep_now(struct gpool *pool)
 	}
 	for (int looks = 0; looks < PIN_LOOKS && (entry = TAILQ_FIRST(&lists->behind[0])); looks++)
 		entry_ready(pool, entry); /* to the end of the list, when it cannot end yet */
-	pthread_mutex_unlock(&lists->lock);
+}
+
+void deferred_sweep_now(struct gpool *pool)
+{
+	/* Whoever has the lock does what there is to do. */
+	if (pthread_mutex_trylock(&pool->deferred->lock))
+		return;
+	lists_sweep(pool);
+	pthread_mutex_unlock(&pool->deferred->lock);
 	if (pool_release_due(pool))
 		window_let_go(pool);
+}
+
+void deferred_sweep_wait(struct gpool *pool)
+{
+	pthread_mutex_lock(&pool->deferred->lock);
+	lists_sweep(pool);
+	pthread_mutex_unlock(&pool->deferred->lock);
 }
 
 bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slot, uint32_t page_count,

@@ -202,7 +202,8 @@ GPOOL_API int gpool_drop(struct gpool *pool, const struct gpool_block *block);
  * Return: 0, or
  *   -ESTALE     freed or evicted
  *   -EIO        of a block with GPOOL_ALLOC_SPILL: it cannot be read back. When its checksum is wrong its content is lost, and from now
- *               on it is stale; else it is still kept, and another try may do
+ *               on it is stale; else it is still kept, and another try may do: a disk failed, or the pool is without its mover
+ *               (gpoold.conf(5), mover.patience)
  *   -ENOSPC, -EDQUOT  likewise: no pages to bring it back to now. It is still kept
  *   -ENOMEM     likewise: this process cannot note or map where it comes back to
  *   -EPIPE      likewise: it is spilled, and the agent is gone
@@ -211,7 +212,8 @@ GPOOL_API int gpool_drop(struct gpool *pool, const struct gpool_block *block);
  *   -ECHILD     after fork()
  *
  * A block with GPOOL_ALLOC_SPILL that has left the pool comes back for this, into other pages: the wait is as long as that takes, and
- * the handle stays good. pin_timeout does not count then. Other blocks' pages may be evicted for it.
+ * the handle stays good. pin_timeout does not count then, but where nobody comes to bring it the wait ends after mover.patience (5 s by
+ * default). Other blocks' pages may be evicted for it.
  *
  * Cost: one atomic, two loads; no system call unless the block is on the move. By the handle of a block that has moved a lock and a
  * look into a table more, until gpool_relocate().
@@ -243,8 +245,9 @@ GPOOL_API void gpool_shortage(struct gpool *pool, struct gpool_shortage *shortag
 
 /*
  * gpool_let_go() - unmap what the agent wants back for tenants of another trust domain: pages that this process uses no more and still
- * has mapped. Calls that allocate, wait or free while others wait do so by themselves; a process that is idle for long calls this now
- * and then (it is one load where nothing is wanted), lest its former pages are retired. Return: handles let go, -ECHILD.
+ * has mapped. Calls that allocate, wait or free while others wait do so by themselves, and gpool_sleep() with all that is not in use; a
+ * process that is idle for long without sleeping calls this now and then (it is one load where nothing is wanted), lest its former pages
+ * are retired. Return: handles let go, -ECHILD.
  */
 GPOOL_API int gpool_let_go(struct gpool *pool);
 
@@ -277,6 +280,11 @@ enum {
  * Return: 0, -EINVAL, -EUSERS (too many), -ENOMEM, -EIO, -EOPNOTSUPP.
  */
 GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t *stream);
+/*
+ * gpool_stream_native() - the CUstream behind a stream, to queue the program's own work on. It ends with the stream.
+ * Return: 0, -EINVAL (not open, or manual), -ECHILD.
+ */
+GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native);
 /* gpool_stream_close() - waits for its work. */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
@@ -294,9 +302,92 @@ GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpoo
 /* gpool_fence_signal() - reach a fence of a GPOOL_STREAM_MANUAL stream. */
 GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
 
+/*
+ * gpool_fence_done(), gpool_fence_wait() and gpool_stream_wait() also say, of a fence that was imported:
+ *   -ESRCH  its process has died, or detached, before it was reached: what it stands for may not have happened
+ *   -EPIPE  the agent is gone, so that nobody would tell of that
+ */
+
 /* gpool_free_after(), gpool_unpin_after() - as gpool_free() and gpool_unpin(), when the fence is reached; they return at once. */
 GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
 GPOOL_API int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
+
+/* ---- work: fences of other processes ---- */
+
+/*
+ * A fence that another process shall wait for is exported here, sent there by whatever way the two have, and imported there, where it is
+ * a fence like any other: to be asked, to be waited for, to make a stream wait, to free a block behind it. So an engine may publish
+ * pages while a copy to them is still queued, and its readers' streams wait for that copy.
+ *
+ *	gpool_copy(pool, stream, to, from, bytes);                    an engine ...
+ *	gpool_fence_record(pool, stream, &fence);
+ *	gpool_fence_export(pool, fence, 0, &handle);                  ... sends the handle
+ *
+ *	gpool_fence_import(pool, &handle, &fence);                    another one
+ *	gpool_stream_wait(pool, stream, fence);
+ *	...                                                           it reads; when its stream is done:
+ *	gpool_fence_done(pool, fence);                                1, or -ESRCH: the other one died, and what was read is not to be
+ *	gpool_fence_close(pool, fence);                               believed
+ */
+enum gpool_fence_way {
+	GPOOL_FENCE_REACHED = 1,     /* it was reached when it was exported: there is nothing to wait for */
+	GPOOL_FENCE_BY_TIMELINE = 2, /* a number in shared memory, for sessions of this pool and trust domain */
+	GPOOL_FENCE_BY_EVENT = 3     /* an event of the driver: also for sessions of other pools, as far as the driver lets them */
+};
+
+/* It means nothing any more when the process that made it has ended. */
+struct gpool_fence_handle {
+	uint32_t way; /* enum gpool_fence_way */
+	uint8_t bytes[124];
+};
+GPOOL_ASSERT_SIZE(gpool_fence_handle, 128);
+
+enum {
+	GPOOL_EXPORT_EVENT = 1u << 0, /* by an event, although the timeline can do it: a GPU then waits for it without a processor's help */
+};
+
+/*
+ * gpool_fence_export() - a handle of a fence of ours for other processes. By timeline where that can be, else by event.
+ *
+ * Return: 0, or
+ *   -EINVAL      no fence of ours, an imported one, an unknown flag; GPOOL_EXPORT_EVENT and a manual stream
+ *   -EOPNOTSUPP  GPOOL_EXPORT_EVENT, and the device has no events between processes
+ *   -EBUSY       256 fences are exported by events and not reached
+ *   -EPERM       a session that only reads
+ *   -EPIPE       the agent is gone, or does not answer
+ *   -EMFILE, -ENOMEM, -EIO, -EPROTO, -ECHILD
+ *
+ * Cost: one driver call; the first one of a process a question to the agent too.
+ */
+GPOOL_API int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t flags, struct gpool_fence_handle *handle);
+
+/*
+ * gpool_fence_import() - a fence of another process, as one of ours, until gpool_fence_close(). While such a fence is open and not
+ * reached, a thread of the library looks every 20 us to 1 ms how far it is, an eighth of the time that it waits already; so much later may
+ * streams go on that wait for it.
+ *
+ * @handle: from whom it comes does not matter: what no export has written is refused, and what lies harms those alone that wait for it
+ *
+ * Return: 0, or
+ *   -EINVAL      not the bytes of a handle; one of ours; an event of a handle of this same process
+ *   -ESRCH       its process has died, or detached; or by timeline it is of another pool
+ *   -EACCES      it is of another trust domain, or its event of a user whose processes ours may not look into
+ *   -EUSERS      255 streams, ours and theirs, are in use, or 256 events
+ *   -EOPNOTSUPP  an event, and the device has none between processes
+ *   -EPERM       a session that only reads
+ *   -EPIPE       the agent is gone, or does not answer
+ *   -EMFILE, -ENOMEM, -EIO, -EPROTO, -ECHILD
+ *
+ * Cost: by timeline a lock, and the first time for each process a question to the agent; by event a driver call, and one to open it the
+ * first time.
+ */
+GPOOL_API int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *handle, struct gpool_fence *fence);
+
+/*
+ * gpool_fence_close() - end one import. Streams and blocks that wait behind the fence go on waiting; it is not to be asked about any
+ * more. Return: 0, -EINVAL (not an open one), -ECHILD. Of one that was reached when it was imported: 0, and nothing to be done.
+ */
+GPOOL_API int gpool_fence_close(struct gpool *pool, struct gpool_fence fence);
 
 /* ---- work: scopes ---- */
 
@@ -494,7 +585,7 @@ GPOOL_API int gpool_object_info(struct gpool_object *object, struct gpool_object
  */
 GPOOL_API int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_info *info);
 
-/* ---- work: ranges, sleep and wake ---- */
+/* ---- work: ranges ---- */
 
 /*
  * A range has addresses of its own, in a row, which it keeps from its creation to its end; the pages behind it may lie anywhere in the
@@ -566,11 +657,147 @@ struct gpool_range_info {
 	uint64_t version;      /* of the object as which it is kept; 0: it is not */
 	uint64_t layout_hash;  /* of that */
 	char name[128];        /* likewise */
+	uint32_t backed_pages; /* all of them, but for an elastic range */
+	uint32_t parked_pages; /* mapped and not in use; what of them has gone to somebody else meanwhile included */
+	uint32_t captured_pages;
+	uint32_t handle_pages; /* pages that are mapped together: 1, unless they are smaller than what the GPU maps */
 };
-GPOOL_ASSERT_SIZE(gpool_range_info, 176);
+GPOOL_ASSERT_SIZE(gpool_range_info, 192);
 
 /* gpool_range_get() - waits while the handle goes to sleep or wakes. Return: 0, -EINVAL (its size), -ECHILD. */
 GPOOL_API int gpool_range_get(struct gpool_range *range, struct gpool_range_info *info);
+
+/* ---- work: elastic ranges ---- */
+
+/*
+ * gpool_range_reserve() - addresses for `page_count` pages, and no page. Single pages are backed and unbacked while the addresses stay, so
+ * that a tensor keeps its base address while its memory grows and shrinks. page_count may be larger than the pool. Class and content of
+ * the options count, as in gpool_range_create(), but an immutable range cannot be elastic; timeout_ms is 0. options NULL: mutable, KV_CACHE.
+ *
+ * Asleep what is backed at that time is spilled or dropped, by class, and backed again by waking. Calls of this section answer -EBUSY then.
+ *
+ * Return: 0, -EINVAL, -EBUSY (this handle sleeps), -ENOMEM (no such addresses), -EPERM (a session that only reads), -E2BIG, -ECHILD.
+ */
+GPOOL_API int gpool_range_reserve(struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options,
+	struct gpool_range **range);
+
+/*
+ * gpool_range_back() - pages [first, first + count) of an elastic range have memory when this returns; those that had any keep it, and
+ * its content. What the others contain is undefined. All or nothing.
+ *
+ * What was unbacked is parked: idle, so that anybody may take it, and mapped all the same. What nobody has taken is backed again without
+ * any call. Where pages are smaller than what the GPU maps (gpool_range_info, handle_pages), a page brings along its neighbours' memory.
+ *
+ * Return: 0, or
+ *   -EINVAL  not an elastic range, or not so many pages; timeout_ms below -1
+ *   -EBUSY   another thread backs a page there at the same time; GPU work is queued at addresses that were unbacked without its fence, and
+ *            whose memory went elsewhere; this handle sleeps
+ *   -ENOSPC, -EDQUOT  not so many pages to be had (in time); gpool_shortage() says more
+ *   -ENOMEM  the driver could not map them
+ *   -EPIPE, -ECHILD
+ *
+ * Threads: any. Cost: some tens of nanoseconds a page for what is parked. For the rest one request to the agent (none where this process has
+ * idle pages that are mapped nowhere), a mapping for each handle and one access call for each run of them.
+ */
+GPOOL_API int gpool_range_back(struct gpool_range *range, uint32_t first, uint32_t count, int timeout_ms);
+
+/*
+ * gpool_range_unback() - those of pages [first, first + count) that are backed are not any more, and their content is gone. fence: behind
+ * the last GPU work that uses them (gpool_fence_record()); zero: there is none left. Until it is reached the memory stays: nothing is
+ * ever unmapped under queued work. Nobody waits: backed again at once, they are the same memory, in the order that the program gives
+ * its own work.
+ *
+ * Return: 0, -EINVAL (as gpool_range_back(), or a fence that no stream has recorded), -EBUSY (this handle sleeps), -ENOMEM (nothing has
+ * changed), -ECHILD. Cost: no driver call; some tens of nanoseconds a page.
+ */
+GPOOL_API int gpool_range_unback(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence);
+
+/*
+ * gpool_range_capture() - captured 1: the addresses of these backed pages stand in a captured graph, or anywhere else where they are used
+ * without anybody asking; 0: not any more. From the one to the other they stay mapped to the same memory, backed or not, unless the
+ * handle sleeps; after waking they are mapped again. Return: 0, -EINVAL (a page is not backed; as above), -EBUSY (sleeps), -ECHILD.
+ */
+GPOOL_API int gpool_range_capture(struct gpool_range *range, uint32_t first, uint32_t count, int captured);
+
+enum gpool_page_state {
+	GPOOL_PAGE_HOLE = 0,   /* no memory, or memory that is somebody else's by now */
+	GPOOL_PAGE_PARKED = 1, /* not backed, and its memory is still there */
+	GPOOL_PAGE_BACKED = 2,
+};
+
+enum { GPOOL_PAGE_CAPTURED = 1u << 0 };
+
+struct gpool_range_page {
+	uint32_t size;       /* sizeof(struct gpool_range_page), set by the caller */
+	uint32_t state;      /* enum gpool_page_state */
+	uint32_t page;       /* in the pool; UINT32_MAX: a hole */
+	uint32_t flags;      /* GPOOL_PAGE_* */
+	uint64_t generation; /* of that page: another one means that it was somebody else's meanwhile */
+	uint64_t address;    /* of its first byte */
+};
+GPOOL_ASSERT_SIZE(gpool_range_page, 32);
+
+/* gpool_range_resolve() - what lies behind a page of an elastic range. Return: 0, -EINVAL (likewise; its size), -EBUSY (sleeps), -ECHILD. */
+GPOOL_API int gpool_range_resolve(struct gpool_range *range, uint32_t index, struct gpool_range_page *page);
+
+/* ---- work: elastic tensors ---- */
+
+/*
+ * An elastic range cut into equal slices, one for each layer and for K and V, say. Block i of every slice is backed together, so one call
+ * grows all of them and one shrinks all of them. Block i of slice s lies at address + s * slice_bytes + i * block_bytes, always.
+ */
+struct gpool_tensor;
+
+struct gpool_tensor_options {
+	uint32_t size;         /* sizeof(struct gpool_tensor_options); GPOOL_TENSOR_OPTIONS_INIT sets it */
+	uint32_t flags;        /* none yet; an unknown bit is -EINVAL */
+	uint32_t memory_class; /* enum gpool_object_class: mutable or ephemeral */
+	uint32_t content;      /* enum gpool_content */
+	uint64_t owner_id;     /* what tools show; free to choose */
+	uint32_t read_ahead;   /* blocks beyond those that are backed which a thread of this library brings to hand; 0: none, and no thread */
+	uint32_t reserved;     /* 0 */
+};
+GPOOL_ASSERT_SIZE(gpool_tensor_options, 32);
+#define GPOOL_TENSOR_OPTIONS_INIT { sizeof(struct gpool_tensor_options), 0, 0, 0, 0, 0, 0 }
+
+/*
+ * gpool_tensor_create() - addresses for `slices` slices of `blocks` blocks of `block_pages` pages, and no page. options NULL: mutable,
+ * KV_CACHE, without reading ahead. What is at hand is mapped, and others may have it whenever they need pages, without asking.
+ * Return: as gpool_range_reserve(); -EINVAL: also a shape of no or of more than 2^32 pages; -ENOMEM: also no thread.
+ */
+GPOOL_API int gpool_tensor_create(struct gpool *pool, uint32_t slices, uint32_t blocks, uint32_t block_pages,
+	const struct gpool_tensor_options *options, struct gpool_tensor **tensor);
+
+/* gpool_tensor_destroy() - as gpool_range_destroy(). NULL is fine. */
+GPOOL_API int gpool_tensor_destroy(struct gpool_tensor *tensor);
+
+/*
+ * gpool_tensor_grow() - the first `blocks` blocks of every slice are backed when this returns, or as many as before, when it fails. Those that
+ * were keep their content. So many already: 0. Return: as gpool_range_back(); -EINVAL: the slices have not so many blocks.
+ *
+ * Threads: any; one call at a time grows or shrinks a tensor. Cost: within what is at hand some tens of nanoseconds a page, and no driver
+ * call; beyond that one request to the agent, a mapping for each handle and an access call for each slice.
+ */
+GPOOL_API int gpool_tensor_grow(struct gpool_tensor *tensor, uint32_t blocks, int timeout_ms);
+
+/* gpool_tensor_shrink() - no more than the first `blocks` blocks are backed: as gpool_range_unback() for the others. So few already: 0. */
+GPOOL_API int gpool_tensor_shrink(struct gpool_tensor *tensor, uint32_t blocks, struct gpool_fence fence);
+
+struct gpool_tensor_info {
+	uint32_t size;        /* sizeof(struct gpool_tensor_info), set by the caller */
+	uint32_t slices, blocks, block_pages;
+	uint32_t backed;      /* blocks */
+	uint32_t ready;       /* those at hand behind them included, as far as is known */
+	uint64_t address;
+	uint64_t slice_bytes; /* from one slice to the next */
+	uint64_t block_bytes;
+};
+GPOOL_ASSERT_SIZE(gpool_tensor_info, 48);
+
+/* gpool_tensor_get() - Return: 0, -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_tensor_get(struct gpool_tensor *tensor, struct gpool_tensor_info *info);
+
+/* ---- work: sleep and wake ---- */
 
 /*
  * gpool_sleep() - all ranges of this handle give their pages back. All or nothing: on failure all of them are mapped and whole as before;
@@ -582,10 +809,10 @@ GPOOL_API int gpool_range_get(struct gpool_range *range, struct gpool_range_info
  *
  * Return: 0, or
  *   -EINVAL      flags other than 0
- *   -EBUSY       queued GPU work uses a range
+ *   -EBUSY       queued GPU work uses a range; a thread waits for pages of an elastic one
  *   -ENOSPC      no room to spill all mutable ranges, or a table of objects is full
  *   -EOPNOTSUPP  mutable ranges, and the pool keeps no spilled content
- *   -EIO         spilling failed (a full disk); the GPU driver
+ *   -EIO         spilling failed (a full disk, or no mover serves the pool: gpoold.conf(5), mover.patience); the GPU driver
  *   -EUSERS, -EMFILE  as gpool_object_publish()
  *   -ENOMEM      out of memory; if a range could then not be mapped again, gpool_asleep() says 1, and gpool_wake() tries again
  *   -EPERM       a session that only reads
@@ -593,6 +820,7 @@ GPOOL_API int gpool_range_get(struct gpool_range *range, struct gpool_range_info
  *   -ECHILD
  *
  * Cost: an unmap call for each range, one request to the agent; for immutable and mutable ranges their publication and their copying.
+ * Where the pool tells trust domains apart, also an unmapping of each handle that is not used any more, and its import on waking.
  */
 GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
 
@@ -605,16 +833,424 @@ GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
  *   -ENOSPC  not so many pages to be had (in time); gpool_shortage() says more
  *   -EDQUOT  the tenant's limit or this process's quota
  *   -ESTALE  an object is not there any more in the version that went to sleep
- *   -EIO     spilled content cannot be read back. It is kept, and may be tried again; when all mutable ranges are destroyed, the others wake
+ *   -EIO     spilled content cannot be read back (no mover serves the pool, for one). It is kept, and may be tried again; when all mutable
+ *            ranges are destroyed, the others wake
  *   -ENOMEM  pages could not be mapped
  *   -EINVAL, -EPERM, -EMFILE, -EPIPE, -ECHILD
  *
- * Cost: one request to the agent for pages and one for content, a mapping for each handle, one access call for each range.
+ * Cost: one request to the agent for pages and two for content, a mapping for each handle, one access call for each range.
  */
 GPOOL_API int gpool_wake(struct gpool *pool, int timeout_ms);
 
 /* gpool_asleep() - 1 after gpool_sleep(), 0 after gpool_wake(), -ECHILD. */
 GPOOL_API int gpool_asleep(struct gpool *pool);
+
+/* ---- work: stream-ordered memory ---- */
+
+/*
+ * gpool_malloc() and gpool_mfree() are for memory that lives from one point of a stream to another: what one frees in a stream, the same
+ * stream may have again at once, without anybody waiting for the GPU. Addresses are this process's own, in ranges that are reserved
+ * once; pages come from the pool. When no free place is long enough, pages that are free in several places are mapped side by side in a
+ * new one: nothing is copied, and free memory can always be had in one piece. gpool(7) tells how.
+ *
+ * Sizes are rounded up to pages of this allocator ("VPMM pages": a handle of the pool, or a multiple); what is at most half a page of
+ * the pool shares pages (enum gpool_vm_small).
+ */
+
+enum gpool_vm_small {
+	GPOOL_SMALL_SPANS = 0,  /* parts of pages of the pool, kept in the order of streams; a whole page when there is no other */
+	GPOOL_SMALL_DRIVER = 1, /* the driver's own stream-ordered pool, where it has one */
+	GPOOL_SMALL_PAGES = 2   /* whole pages, as for larger ones */
+};
+
+struct gpool_vm_options {
+	uint32_t size;          /* sizeof(struct gpool_vm_options); GPOOL_VM_OPTIONS_INIT sets it */
+	uint32_t flags;         /* none yet; an unknown bit is -EINVAL */
+	uint64_t page_bytes;    /* of a VPMM page: a multiple of the pool's handle; 0: $VPMM_PAGE_SIZE, else one handle */
+	uint64_t initial_bytes; /* to begin with, free in the stream of the first call; 0: $VPMM_PAGES pages, else none */
+	uint64_t address_bytes; /* to reserve at a time; 0: $VPMM_VA_SIZE, else 8 TB, or less where a process cannot have so many */
+	uint32_t small;         /* enum gpool_vm_small */
+	uint32_t content;       /* enum gpool_content, as tools show it */
+	int32_t timeout_ms;     /* longest wait for pages, and of calls without a stream for the GPU; 0: none, -1: no limit */
+	uint32_t trace;         /* through options.log of gpool_open(), level 3. 1: steps that call the driver or the agent, 2: all,
+	                           3: and the regions after each call; 0: $VPMM_TRACE, else none */
+	const char *record_path; /* a new file, to which all calls are recorded (gpool-replay(1)); NULL: $VPMM_RECORD, else none */
+	int32_t idle_ms;        /* what lies unused for so long the agent may take; 0: 1000, -1: it may not, but under pressure */
+	uint32_t reserved;      /* 0 */
+};
+GPOOL_ASSERT_SIZE(gpool_vm_options, 64);
+#define GPOOL_VM_OPTIONS_INIT { sizeof(struct gpool_vm_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/*
+ * gpool_vm_configure() - before this handle's first gpool_malloc(). Without it the defaults hold. Sizes in the environment are bytes, or
+ * have a suffix: K, M, G or T, each with or without "B" or "iB" (all powers of two).
+ * Return: 0, -EINVAL (a field out of range, a variable that is no size), -EBUSY (too late), -E2BIG, -EPERM, -ECHILD.
+ */
+GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *options);
+
+/*
+ * gpool_malloc() - `bytes` of memory for work that is queued on a stream from now on.
+ *
+ * @stream:  from gpool_stream_open(). 0: for work that the caller starts by itself after this call returns, wherever; then only memory
+ *           that the GPU has done with is given, and for lack of that the call waits on the host
+ * @address: receives the device address: where the GPU's smallest mapping can begin, of a small one a multiple of 256 bytes
+ *
+ * Looks in this order: the best fit among what was freed in this stream, whether the GPU has done with it or not; the best fit among
+ * what it has done with, in any stream; a new place, to which free pages are mapped, this stream's first, then what the GPU has done
+ * with, oldest first, and new ones from the agent. When that has none, or is short of them, also what other streams have freed and are
+ * not done with, for which this stream is made to wait on the GPU. On failure all is as it was, to the region.
+ *
+ * Return: 0, or
+ *   -EINVAL  bytes is 0; no open stream has that number; the first call: a variable of the environment that is no size
+ *   -ENOSPC  the pool has no pages (in time); gpool_shortage() says more
+ *   -EDQUOT  the tenant's limit or this process's quota
+ *   -ENOMEM  host memory, or addresses, or pages could not be mapped
+ *   -EIO     the driver failed, or the record file cannot be made (first call)
+ *   -EPIPE   the agent is gone, and what is free here is not enough
+ *   -EPERM   a session that only reads
+ *   -EOPNOTSUPP  GPOOL_SMALL_DRIVER, and the device has no such pool (first call)
+ *   -ECHILD
+ *
+ * Threads: any; calls in different streams do not wait for each other's driver calls.
+ * Cost:    about 100 ns and no driver call where a free place fits, as it does in the steady state. Else a map call for each handle and
+ *          one access call.
+ */
+GPOOL_API int gpool_malloc(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address);
+
+/*
+ * gpool_mfree() - an allocation ends behind all work that is queued on `stream` by now. The caller sees to it that work on other streams
+ * that uses it is done, or that `stream` waits for it.
+ *
+ * @stream: 0, or one that is closed: all work is done
+ *
+ * Return: 0, or
+ *   -EINVAL  not an address that gpool_malloc() gives, or a stream that never was
+ *   -ESTALE  no allocation begins there: it was freed already
+ *   -ENOMEM  host memory for what a stream that is new here frees; a small one is still allocated
+ *   -EPERM, -ECHILD
+ *
+ * Cost: about 100 ns and no driver call while one stream is in use. With several: one fence, recorded before any lock is taken.
+ */
+GPOOL_API int gpool_mfree(struct gpool *pool, uint64_t address, uint32_t stream);
+
+/*
+ * gpool_vm_trim() - what is free and done with goes back to the agent, the longest free first, but for so many bytes. It stays mapped,
+ * and is had again without a driver call unless somebody else has got the pages. Return: the bytes given back, -EPERM, -ECHILD.
+ * The library does the same under pressure and with what lies unused (idle_ms).
+ */
+GPOOL_API int64_t gpool_vm_trim(struct gpool *pool, uint64_t keep_bytes);
+
+/*
+ * gpool_vm_capture() - 1: the addresses of this allocation stay mapped to the same pages until 0, as a captured graph needs it: when it
+ * is freed meanwhile, it is only free when that ends. 0: that ends. Whole pages only.
+ * Return: 0, -EINVAL (not an address of whole pages, captured neither 0 nor 1), -ESTALE, -EPERM, -ECHILD.
+ */
+GPOOL_API int gpool_vm_capture(struct gpool *pool, uint64_t address, int captured);
+
+struct gpool_vm_totals {
+	uint32_t size;           /* sizeof(struct gpool_vm_totals), set by the caller */
+	uint32_t reserved;
+	uint64_t page_bytes;     /* of a VPMM page; 0: gpool_malloc() was not called yet */
+	uint64_t reserved_bytes; /* addresses: live, reusable, holes and zombies */
+	uint64_t mapped_bytes;   /* of those: with pages behind them; all but holes */
+	uint64_t live_bytes;     /* allocated */
+	uint64_t reusable_bytes; /* free. live and reusable together are the pages that this allocator has */
+	uint64_t hole_bytes;     /* nothing is mapped */
+	uint64_t zombie_bytes;   /* old places of pages that are mapped elsewhere, until the GPU has done with them */
+	uint64_t parked_bytes;   /* of the reusable ones: those that the agent may take */
+	uint64_t small_bytes;    /* allocated as parts of pages; in none of the above */
+	uint64_t live_regions, reusable_regions, hole_regions, zombie_regions;
+	uint64_t allocations, frees; /* calls that succeeded, small ones too */
+	uint64_t remaps;         /* allocations for which free pages were mapped to a new place ... */
+	uint64_t remapped_bytes; /* ... and how much of them */
+	uint64_t taken_bytes;    /* from the agent */
+	uint64_t waits;          /* how often a stream was made to wait for another */
+	uint64_t records_lost;   /* calls that could not be recorded (record_path) */
+};
+GPOOL_ASSERT_SIZE(gpool_vm_totals, 168);
+
+/* gpool_vm_totals() - Return: 0, -EINVAL (its size), -EPERM, -ECHILD. */
+GPOOL_API int gpool_vm_totals(struct gpool *pool, struct gpool_vm_totals *totals);
+
+/*
+ * gpool_vm_dump() - every region in ascending order. First in short, a line for each reservation, by pages:
+ *   [+10][1][-5][*4][#100]   allocated by the last call, allocated, free, zombie, hole
+ * then a line for each region with its address, pages, kind, stream, age and fence. `line` is called without a lock held.
+ * Return: the number of regions, -ENOMEM, -EPERM, -ECHILD.
+ */
+GPOOL_API int gpool_vm_dump(struct gpool *pool, void (*line)(void *context, const char *text), void *context);
+
+/* ---- work: paged KV caches ---- */
+
+/*
+ * A paged KV cache keeps the keys and values of tokens in blocks of one size, and for each sequence a table of its blocks. It has one range
+ * of addresses for its whole life, in which block i always has the same address:
+ *
+ *   address + i / chunk_blocks * chunk_bytes + i % chunk_blocks * block_bytes        (struct gpool_kv_layout)
+ *
+ * so kernels take that and the tables, and nothing else. A chunk is what it takes from the pool and gives back at once: one handle with
+ * several blocks, or several with one block. It has memory from its first block in use to its last; then that is parked, for anybody to
+ * take. Blocks with the lowest numbers come first: of those whose chunk has memory, then of chunks that get some.
+ *
+ * All GPU work with a cache is in the order of its one stream, or made to wait for it by the program (gpool_stream_wait()): a block that is
+ * freed may be another sequence's at once, copies are queued there, and memory is given back behind what is queued there by then.
+ *
+ * Sequences are numbers, good for this cache only. Calls may be made by any thread; but the tokens of one sequence are in the order of the
+ * calls that append them, so who appends to it from several threads does not know whose slots are whose neighbours.
+ */
+struct gpool_kv;
+
+/* What a block holds: keys and values of block_tokens tokens, 2 * layers * kv_heads * head_size * dtype_bytes bytes for each. */
+struct gpool_kv_shape {
+	uint32_t layers, kv_heads, head_size;
+	uint32_t dtype_bytes;  /* of an element: 1, 2, 4 or 8 */
+	uint32_t block_tokens; /* a power of two up to 1,024; 0: 16 */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_shape, 20);
+
+enum {
+	GPOOL_KV_KEEP = 1u << 0, /* gpool_sleep() spills the content, and waking brings it back; without it it is dropped */
+};
+
+#define GPOOL_KV_NO_WATERMARK UINT32_MAX
+
+struct gpool_kv_options {
+	uint32_t size;                /* sizeof(struct gpool_kv_options); GPOOL_KV_OPTIONS_INIT sets it */
+	uint32_t flags;               /* GPOOL_KV_KEEP; an unknown bit is -EINVAL */
+	struct gpool_kv_shape shape;
+	uint32_t stream;              /* in whose order all work with the cache is; open, and not a manual one */
+	uint32_t max_blocks;          /* up to 2^24, rounded up to whole chunks; 0: as many as the pool could hold */
+	uint32_t max_sequences;       /* at a time, preempted ones too, up to 65,536; 0: 256 */
+	uint32_t max_sequence_tokens; /* below 2^24, rounded up to whole blocks; 0: 131,072 */
+	uint32_t watermark_blocks;    /* that admission leaves free; 0: 1 % of max_blocks; or GPOOL_KV_NO_WATERMARK */
+	uint64_t owner_id;            /* what tools show; free to choose */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_options, 56);
+#define GPOOL_KV_OPTIONS_INIT { sizeof(struct gpool_kv_options), 0, { 0, 0, 0, 0, 0 }, 0, 0, 0, 0, 0, 0 }
+
+/*
+ * gpool_kv_create() - a cache without a block in use: addresses, and no page. It ends with gpool_kv_destroy(), or with the pool handle.
+ *
+ * Return: 0, or
+ *   -EINVAL  an unknown flag; a shape without bytes, or with a block above 2^40 bytes; a number out of range, or a watermark of all blocks;
+ *            no such stream, or a manual one
+ *   -EBUSY   this handle sleeps
+ *   -ENOMEM  host memory, or no such addresses
+ *   -EPERM   a session that only reads
+ *   -EIO, -E2BIG, -ECHILD
+ */
+GPOOL_API int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options *options, struct gpool_kv **kv);
+
+/*
+ * gpool_kv_destroy() - waits for the work on this handle's streams; sequences and addresses end. No other thread is in a call for it. NULL
+ * is fine. Return: 0, -EBUSY (GPU work that the program queued elsewhere still uses it: call again), -EIO, -EPIPE, -ECHILD.
+ */
+GPOOL_API int gpool_kv_destroy(struct gpool_kv *kv);
+
+struct gpool_kv_layout {
+	uint32_t size;          /* sizeof(struct gpool_kv_layout), set by the caller */
+	uint32_t block_tokens;
+	uint64_t block_bytes;
+	uint64_t chunk_bytes;
+	uint32_t chunk_blocks;
+	uint32_t max_blocks;
+	uint64_t address;       /* of block 0 */
+	uint64_t table_address; /* of the device's tables: int32_t [max_sequences][table_columns]; gpool_kv_sync() */
+	uint32_t table_columns;
+	uint32_t max_sequences;
+};
+GPOOL_ASSERT_SIZE(gpool_kv_layout, 56);
+
+/* gpool_kv_layout() - all that kernels need; never changes. Return: 0, -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout);
+
+/* gpool_kv_address() - of a block, in use or not: 0, -EINVAL (no such block), -ECHILD. */
+GPOOL_API int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64_t *address);
+
+/* What a request costs, and what there is for it. */
+struct gpool_kv_need {
+	uint32_t size;             /* sizeof(struct gpool_kv_need), set by the caller */
+	uint32_t needed_blocks;
+	uint32_t available_blocks; /* free ones, as far as their memory is here, or free in the pool: nobody needs to be evicted */
+	uint32_t free_blocks;      /* all that are not in use, whether memory is to be had for them or not */
+	uint32_t watermark_blocks; /* of those admission leaves so many */
+	uint32_t reserved;
+};
+GPOOL_ASSERT_SIZE(gpool_kv_need, 24);
+
+enum gpool_kv_admission {
+	GPOOL_KV_OK = 0,
+	GPOOL_KV_LATER = 1, /* not enough blocks now, or not without evicting what others have unpinned: gpool_kv_allocate() may try that */
+	GPOOL_KV_NEVER = 2  /* more than a sequence may have, or than the cache or the pool has */
+};
+
+/*
+ * gpool_kv_can_allocate() - whether a sequence of so many tokens can be admitted. need: may be NULL; its size is set by the caller.
+ * Limits of tenants and quotas are the agent's, and not looked at. Return: enum gpool_kv_admission, -EINVAL, -ECHILD. No system call.
+ */
+GPOOL_API int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_need *need);
+
+/* gpool_kv_shortage() - of this cache's last call that answered -ENOSPC, -EDQUOT or -EFBIG. Return: 0, -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_kv_shortage(struct gpool_kv *kv, struct gpool_kv_need *need);
+
+struct gpool_kv_request {
+	uint32_t size;             /* sizeof(struct gpool_kv_request); GPOOL_KV_REQUEST_INIT sets it */
+	uint32_t flags;            /* none yet; an unknown bit is -EINVAL */
+	uint32_t tokens;           /* that it begins with: the prompt's */
+	uint32_t estimated_tokens; /* that it is likely to have in the end: blocks for all of them now. 0: blocks as it grows */
+	uint32_t priority;         /* higher stays longer */
+	uint32_t reserved;         /* 0 */
+	uint64_t owner_id;         /* gpool_kv_sequence(); free to choose */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
+#define GPOOL_KV_REQUEST_INIT { sizeof(struct gpool_kv_request), 0, 0, 0, 0, 0, 0 }
+
+/*
+ * gpool_kv_allocate() - a sequence, with blocks for its tokens, or for the estimated ones if these are more. It leaves the watermark free.
+ *
+ * Return: 0, or, and then nothing has changed:
+ *   -EINVAL  an unknown flag
+ *   -EFBIG   GPOOL_KV_NEVER
+ *   -ENOSPC, -EDQUOT  not so many blocks, or pages for them (now); gpool_kv_shortage() says needed and available
+ *   -EUSERS  max_sequences
+ *   -EBUSY   this handle sleeps; GPU work is queued at addresses that the cache has given back, and whose memory went elsewhere
+ *   -ENOMEM  the driver could not map pages
+ *   -EPIPE, -E2BIG, -ECHILD
+ *
+ * Cost: about 20 ns a block where its chunk has memory; for others as gpool_range_back(), in one call for each run of chunks.
+ */
+GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *sequence);
+
+/*
+ * gpool_kv_append() - `tokens` more, all or none. A last block that is not full and that other sequences have too is copied first, on the
+ * cache's stream. *slot, which may be NULL, is the place of the first: block * block_tokens + place in the block. The others follow there
+ * up to the end of the block, and then as the table says.
+ *
+ * Return: 0, or, and then nothing has changed:
+ *   -EINVAL  tokens is 0, or no such sequence could be
+ *   -ESTALE  the sequence has ended, or is another cache's
+ *   -EAGAIN  it is preempted: gpool_kv_resume()
+ *   -EFBIG   more than max_sequence_tokens
+ *   -ENOSPC, -EDQUOT, -EBUSY, -ENOMEM, -EPIPE  as gpool_kv_allocate(), without the watermark
+ *   -EIO     the copy could not be queued; -EINVAL also: the cache's stream is closed
+ *   -ECHILD
+ *
+ * Cost: a compare-and-swap where there is room in the blocks that it has; otherwise one lock, and about 20 ns a block.
+ */
+GPOOL_API int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uint64_t *slot);
+
+/*
+ * gpool_kv_fork() - another sequence with the same tokens, in the same blocks; each of both copies the last one, if it is not full, when it
+ * appends and the other still has it. Blocks ahead of need stay with the first. Priority, arrival and owner_id are the first one's.
+ * Return: 0, -EINVAL, -ESTALE, -EAGAIN (it is preempted), -EUSERS (max_sequences), -ECHILD. Cost: about 5 ns a block.
+ */
+GPOOL_API int gpool_kv_fork(struct gpool_kv *kv, uint64_t sequence, uint64_t *child);
+
+/* gpool_kv_free() - it ends, running or preempted; blocks that no other has are free at once. Return: 0, -EINVAL, -ESTALE, -ECHILD. */
+GPOOL_API int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence);
+
+/*
+ * gpool_kv_preempt() - a running sequence gives its blocks back at once, and waits; its tokens are counted on, for the program to compute
+ * their keys and values again after gpool_kv_resume().
+ *
+ * @sequence: 0: the running one of lowest priority, of those the one that arrived last
+ * @victim:   receives which one; may be NULL
+ *
+ * Return: the number of blocks that are free by that (those that another sequence shares are not), or
+ *   -ENOENT  sequence is 0, and none runs
+ *   -EAGAIN  it is preempted already
+ *   -EINVAL, -ESTALE, -ECHILD
+ */
+GPOOL_API int gpool_kv_preempt(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim);
+
+/* gpool_kv_waiting() - the preempted one to resume first: of highest priority, of those that arrived first. 0, -ENOENT (none), -ECHILD. */
+GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
+
+/*
+ * gpool_kv_resume() - a preempted sequence has as many blocks again as it had, none of them shared, and as many tokens; what the blocks
+ * contain is undefined. Admission: it leaves the watermark free, unless no other sequence runs.
+ * Return: as gpool_kv_allocate(), but for -EFBIG and -EUSERS; -EALREADY (it runs), -EINVAL, -ESTALE.
+ */
+GPOOL_API int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence);
+
+/*
+ * gpool_kv_table() - the blocks of a sequence, in order: host memory, valid until gpool_kv_destroy(). It is the program's to see to it that
+ * no other thread changes the sequence while it looks. count 0: it is preempted, or has no token. Return: 0, -EINVAL, -ESTALE, -ECHILD.
+ */
+GPOOL_API int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32_t **blocks, uint32_t *count);
+
+/*
+ * gpool_kv_sync() - what has changed in the tables is copied to the device, on the cache's stream: work that is queued there after
+ * this call finds them as they are now, and work before it as they were. Rows of the device's table: struct gpool_kv_sequence.
+ * Where the content was dropped in sleep (GPOOL_KV_KEEP), so were these tables: sequences that are preempted and resumed are in them again.
+ *
+ * Return: 0, or, and then all that is not copied is by the next call:
+ *   -ENOSPC, -EDQUOT, -ENOMEM, -EBUSY, -EPIPE  pages for the tables, as gpool_range_back()
+ *   -EIO, -ECHILD
+ *
+ * Cost: a copy for each sequence that changed, of the entries from the first to the last that did; one fence for 64 KiB of them.
+ */
+GPOOL_API int gpool_kv_sync(struct gpool_kv *kv);
+
+/* A block and the one that gets its content. */
+struct gpool_kv_pair {
+	int32_t from, to;
+};
+
+/*
+ * gpool_kv_copy_blocks() - copies, in this order, on the cache's stream; neighbours in one. All blocks must be in use, and one that is
+ * written be no more than one sequence's. Return: 0, -EINVAL (a block that is not so, and nothing is queued), -ENOMEM, -EIO, -ECHILD.
+ */
+GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
+
+/*
+ * gpool_kv_validate() - whether a block is a sequence's, of this shape (block_tokens 0 means 16 here too). For what comes from elsewhere.
+ * Return: 0, -EINVAL (no such block, or no such sequence could be), -ESTALE (the sequence has ended, or is another cache's; the block is
+ * free), -EACCES (it is another sequence's), -EPROTO (the shape is not the cache's), -ECHILD. Cost: a look at each block of the sequence.
+ */
+GPOOL_API int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, const struct gpool_kv_shape *shape);
+
+enum gpool_kv_state { GPOOL_KV_RUNNING = 1, GPOOL_KV_PREEMPTED = 2 };
+
+struct gpool_kv_sequence {
+	uint32_t size;   /* sizeof(struct gpool_kv_sequence), set by the caller */
+	uint32_t state;  /* enum gpool_kv_state */
+	uint32_t tokens;
+	uint32_t blocks; /* that it has; preempted: that it had, and gets when it is resumed */
+	uint32_t shared_blocks; /* of those: other sequences have them too */
+	uint32_t room;   /* tokens for which it needs no further block, and no copy */
+	uint32_t row;    /* in the device's tables */
+	uint32_t priority;
+	uint64_t arrival; /* lower came earlier */
+	uint64_t owner_id;
+};
+GPOOL_ASSERT_SIZE(gpool_kv_sequence, 48);
+
+/* gpool_kv_sequence() - Return: 0, -EINVAL (its size), -ESTALE, -ECHILD. */
+GPOOL_API int gpool_kv_sequence(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_sequence *info);
+
+struct gpool_kv_statistics {
+	uint32_t size;             /* sizeof(struct gpool_kv_statistics), set by the caller */
+	uint32_t used_blocks;
+	uint32_t free_blocks;      /* these two are max_blocks */
+	uint32_t available_blocks; /* struct gpool_kv_need */
+	uint32_t watermark_blocks;
+	uint32_t reclaimable_blocks; /* that the preemption of gpool_kv_preempt()'s next victim would free */
+	uint32_t step_blocks;      /* that one further token of every running sequence needs */
+	uint32_t shared_blocks;    /* in use by more than one sequence */
+	uint32_t running, preempted; /* sequences */
+	uint32_t backed_chunks;    /* with memory */
+	uint32_t reserved;
+	uint64_t backed_bytes;     /* of those */
+	uint64_t allocations, forks, frees, preemptions, resumes; /* calls that succeeded */
+	uint64_t refusals;         /* for want of blocks, sequences or pages */
+	uint64_t block_copies;     /* of shared last blocks, and by gpool_kv_copy_blocks() */
+	uint64_t table_bytes;      /* copied to the device */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_statistics, 120);
+
+/* gpool_kv_statistics() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each running sequence. */
+GPOOL_API int gpool_kv_statistics(struct gpool_kv *kv, struct gpool_kv_statistics *statistics);
 
 /* ---- roles ---- */
 
@@ -651,8 +1287,8 @@ GPOOL_ASSERT_SIZE(gpool_role, 16);
  *   -EPERM      a session that only reads
  *   -ENOSPC     64 roles have names
  *   -EINVAL     a name that cannot be, timeout_ms below -1
- *   -EPIPE      the agent has ended this session, or does not answer: then the role may be, or become, this process's until it
- *               asks again or closes
+ *   -EPIPE      the agent has ended this session, or does not answer within 10 s: then this process neither waits for the role nor
+ *               gets it, once the agent is back
  *   -ENOMEM, -EPROTO, -ECHILD
  *
  * Cost: a round trip to the agent; while waiting a sleep in the kernel. An agent that restarts meanwhile keeps who waits, in order.
@@ -667,7 +1303,8 @@ GPOOL_API int gpool_role_check(const struct gpool *pool, const struct gpool_role
 
 /*
  * gpool_role_release() - give it back; the first standby has it when this returns. gpool_close() does the same. What GPU work of the
- * holder still runs is the holder's to wait for. Return: 0, -ESTALE (not ours), -EPIPE, -EPROTO, -ECHILD.
+ * holder still runs is the holder's to wait for. Return: 0, -ESTALE (not ours), -EPIPE (no answer within 10 s: it is given back once the
+ * agent is there), -EPROTO, -ECHILD.
  */
 GPOOL_API int gpool_role_release(struct gpool *pool, const struct gpool_role *role);
 
@@ -698,7 +1335,8 @@ enum gpool_event_kind {
 	GPOOL_EVENT_ROLE_FREED = 16,   /* value: token */
 	GPOOL_EVENT_TAKEOVER = 17,     /* a standby has the role of a dead session; value: token */
 	GPOOL_EVENT_RETIRED = 18,      /* pages are out of use: a session of another trust domain may still map them; value: its pid */
-	GPOOL_EVENT_SPILL_ERROR = 20   /* content could not be spilled, and stayed, or not be read back, and is lost */
+	GPOOL_EVENT_SPILL_ERROR = 20,  /* content could not be spilled, and stayed, or not be read back, and is lost */
+	GPOOL_EVENT_MOVER = 21         /* nothing can be spilled, brought back or cleared (value 0), or again it can (1) */
 };
 
 struct gpool_event {

@@ -1,5 +1,6 @@
 /* inspect.c - what a pool tells about itself, and what error codes mean. */
 #include "client/pool.h"
+#include "client/request.h"
 
 #include <string.h>
 
@@ -20,7 +21,7 @@ const char *gpool_strerror(int error)
 	case E2BIG:
 		return "options of a newer library, with a field set that this one does not know";
 	case EACCES:
-		return "this user may not attach, or not to this tenant or in this role; or what is asked for is another tenant's";
+		return "this user may not attach, or not to this tenant or in this role; or what is asked for is another tenant's or trust domain's";
 	case EAGAIN:
 		return "not possible at this moment";
 	case EALREADY:
@@ -28,7 +29,7 @@ const char *gpool_strerror(int error)
 	case EBADMSG:
 		return "an answer that is no message of the protocol";
 	case EBUSY:
-		return "queued GPU work or another writer still uses it";
+		return "queued GPU work or another writer still uses it, too much of it is not done, or it is too late for it";
 	case ECHILD:
 		return "called after fork(): the pool is the parent's, open one of your own";
 	case EDQUOT:
@@ -63,12 +64,14 @@ const char *gpool_strerror(int error)
 		return "the agent is gone, or has ended this session";
 	case EPROTO:
 		return "agent and library disagree on the protocol or the layout of shared memory";
+	case ESRCH:
+		return "the other process has died or detached, and never reached that fence";
 	case ESTALE:
-		return "gone: a block freed or evicted, a version that is not current, a role that is not ours any more";
+		return "gone: memory freed or evicted, a version that is not current, a role that is not ours any more";
 	case ETIMEDOUT:
 		return "not in time";
 	case EUSERS:
-		return "too many sessions, streams or objects";
+		return "too many sessions, streams, objects or events";
 	default:
 		return "unknown error";
 	}
@@ -128,6 +131,11 @@ static void count_threads(const struct session_stats *stats, struct gpool_statis
 		statistics->allocation_ns[i] = atomic_load_explicit(&stats->allocation_ns[i], memory_order_relaxed);
 		statistics->refill_ns[i] = atomic_load_explicit(&stats->refill_ns[i], memory_order_relaxed);
 	}
+}
+
+const struct gpu *pool_gpu(const struct gpool *pool)
+{
+	return pool->gpu;
 }
 
 int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics)

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DELETE_MS = 10000 }; /* chosen: an agent that restarts is back long before */
-
 int object_text_copy(char *to, size_t size, const char *from)
 {
 	size_t length = from ? strnlen(from, size) : 0;
@@ -88,7 +86,8 @@ static int change_ask(struct gpool *pool, const struct msg_object_change_request
 	return reply.error;
 }
 
-static int open_ask(struct gpool_object *object, const struct gpool_object_open_options *options, int *fd)
+static int open_ask(const struct gpool_object *object, const struct gpool_object_open_options *options,
+	struct msg_object_open_reply *reply, int *fd)
 {
 	struct msg_object_open_request request = {
 		.flags = options->flags,
@@ -96,7 +95,6 @@ static int open_ask(struct gpool_object *object, const struct gpool_object_open_
 		.layout_hash = options->layout_hash,
 		.role_token = options->role_token,
 	};
-	struct msg_object_open_reply reply;
 	uint8_t question[MSG_LARGEST_object_open_request], answer[MSG_LARGEST_object_open_reply];
 	struct attach_call call = {
 		.request = question,
@@ -115,39 +113,89 @@ static int open_ask(struct gpool_object *object, const struct gpool_object_open_
 	length = attach_call(object->pool, &call);
 	if (length < 0)
 		return length;
-	if (msg_decode_object_open_reply(&reply, answer, (size_t)length) || (call.fd_count == 0 && !reply.error)) {
+	if (msg_decode_object_open_reply(reply, answer, (size_t)length) || (call.fd_count == 0 && !reply->error)) {
 		for (size_t i = 0; i < call.fd_count; i++)
 			close(*fd);
 		return -EPROTO;
 	}
-	if (reply.error) {
-		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not opened: %s", object->name, reply.text);
-		return reply.error;
-	}
-	object->number = reply.object;
-	object->version = reply.version;
-	object->memory_class = reply.memory_class;
-	object->writable = reply.writable;
-	return 0;
+	if (reply->error)
+		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not opened: %s", object->name, reply->text);
+	return reply->error;
+}
+
+static bool name_is_asked(const struct gpool_object *object)
+{
+	for (const struct gpool_object *other = object->pool->objects; other; other = other->next)
+		if (other->asking && !strcmp(other->name, object->name))
+			return true;
+	return false;
+}
+
+void object_ask_begin(struct gpool_object *object)
+{
+	while (name_is_asked(object))
+		pthread_cond_wait(&object->pool->objects_answered, &object->pool->objects_lock);
+	object->asking = true;
+}
+
+void object_ask_end(struct gpool_object *object)
+{
+	object->asking = false;
+	pthread_cond_broadcast(&object->pool->objects_answered);
 }
 
 /* ---- open and close ---- */
 
-/* The agent counts a session once, so it hears of its last handle alone. The caller holds objects_lock, so that no other comes up. */
+static bool is_open_elsewhere(const struct gpool_object *object)
+{
+	for (const struct gpool_object *other = object->pool->objects; other; other = other->next)
+		if (other != object && other->number == object->number && other->version == object->version)
+			return true;
+	return false;
+}
+
+/* The agent counts a session once, so it hears of its last handle alone. What is mapped is gone already. */
 static void handle_drop(struct gpool_object *object)
 {
 	const struct msg_object_change_request request = { .verb = 1, .object = object->number, .version = object->version };
 	struct gpool *pool = object->pool;
-	uint32_t number = object->number;
-	uint64_t version = object->version;
 
+	pthread_mutex_lock(&pool->objects_lock);
+	if (object->number && !is_open_elsewhere(object)) {
+		object_ask_begin(object);
+		/* Whoever was being asked about meanwhile may have it open now. */
+		if (!is_open_elsewhere(object)) {
+			pthread_mutex_unlock(&pool->objects_lock);
+			change_ask(pool, &request, -1);
+			pthread_mutex_lock(&pool->objects_lock);
+		}
+		object_ask_end(object);
+	}
 	object_free(object);
-	if (!number)
-		return;
-	for (const struct gpool_object *other = pool->objects; other; other = other->next)
-		if (other->number == number && other->version == version)
-			return;
-	change_ask(pool, &request, -1);
+	pthread_mutex_unlock(&pool->objects_lock);
+}
+
+/* The agent's answer; on success the number is known to other threads, and *fd is the caller's. */
+static int open_in_turn(struct gpool_object *object, const struct gpool_object_open_options *options, int *fd)
+{
+	struct msg_object_open_reply reply;
+	struct gpool *pool = object->pool;
+	int error;
+
+	pthread_mutex_lock(&pool->objects_lock);
+	object_ask_begin(object);
+	pthread_mutex_unlock(&pool->objects_lock);
+	error = open_ask(object, options, &reply, fd);
+	pthread_mutex_lock(&pool->objects_lock);
+	if (!error) {
+		object->number = reply.object;
+		object->version = reply.version;
+		object->memory_class = reply.memory_class;
+		object->writable = reply.writable;
+	}
+	object_ask_end(object);
+	pthread_mutex_unlock(&pool->objects_lock);
+	return error;
 }
 
 int object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, bool map,
@@ -163,9 +211,8 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 	if (error)
 		return error;
 	error = object_text_copy(made->role, sizeof(made->role), options->role);
-	pthread_mutex_lock(&pool->objects_lock);
 	if (!error)
-		error = open_ask(made, options, &fd);
+		error = open_in_turn(made, options, &fd);
 	if (!error) {
 		error = manifest_open(fd, &geometry, &made->manifest);
 		close(fd);
@@ -178,7 +225,6 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 		handle_drop(made);
 	else
 		*object = made;
-	pthread_mutex_unlock(&pool->objects_lock);
 	return error;
 }
 
@@ -230,9 +276,7 @@ int gpool_object_close(struct gpool_object *object)
 		error = object_unmap(object);
 	if (error)
 		return error;
-	pthread_mutex_lock(&pool->objects_lock);
 	handle_drop(object);
-	pthread_mutex_unlock(&pool->objects_lock);
 	return 0;
 }
 
@@ -246,7 +290,7 @@ int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version)
 		return -EPERM;
 	if (!name || !*name || object_text_copy(request.name, sizeof(request.name), name))
 		return -EINVAL;
-	return change_ask(pool, &request, DELETE_MS);
+	return change_ask(pool, &request, pool->answer_ms);
 }
 
 /* ---- reading ---- */

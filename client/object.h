@@ -42,6 +42,7 @@ struct gpool_object {
 	uint64_t role_token, expect_version;
 	uint32_t memory_class;
 	uint32_t number; /* 0: not published */
+	bool asking;     /* the agent is being asked about it; under pool->objects_lock */
 	uint64_t version;
 	bool writable;
 	uint32_t touched_ms;
@@ -57,6 +58,13 @@ struct gpool_object {
 
 /* object.c */
 int object_new(struct gpool *pool, const char *name, struct gpool_object **object);
+/*
+ * object_ask_begin(), object_ask_end() - around a question to the agent whether this session has an object open: of one name there is one
+ * at a time, so that what the agent counts, one session each, and who has it open here cannot fall apart. The caller holds
+ * pool->objects_lock, which begin() lets go of while it waits for another thread's question about that name.
+ */
+void object_ask_begin(struct gpool_object *object);
+void object_ask_end(struct gpool_object *object);
 /* object_free() - out of the list, with all memory; what is mapped is gone already. The caller holds pool->objects_lock. */
 void object_free(struct gpool_object *object);
 void objects_close_all(struct gpool *pool);

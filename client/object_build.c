@@ -299,14 +299,13 @@ static void parts_put_back(struct gpool_object *object)
 
 /* ---- publish ---- */
 
-static int publish_ask(struct gpool_object *object, int fd)
+static int publish_ask(const struct gpool_object *object, int fd, struct msg_object_publish_reply *reply)
 {
 	struct msg_object_publish_request request = {
 		.memory_class = object->memory_class,
 		.expect_version = object->expect_version,
 		.role_token = object->role_token,
 	};
-	struct msg_object_publish_reply reply;
 	uint8_t question[MSG_LARGEST_object_publish_request], answer[MSG_LARGEST_object_publish_reply];
 	struct attach_call call = { .request = question, .fd = fd, .answer = answer, .capacity = sizeof(answer), .timeout_ms = -1 };
 	int length;
@@ -317,15 +316,31 @@ static int publish_ask(struct gpool_object *object, int fd)
 	length = attach_call(object->pool, &call);
 	if (length < 0)
 		return length;
-	if (msg_decode_object_publish_reply(&reply, answer, (size_t)length))
+	if (msg_decode_object_publish_reply(reply, answer, (size_t)length))
 		return -EPROTO;
-	if (reply.error) {
-		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not published: %s", object->name, reply.text);
-		return reply.error;
+	if (reply->error)
+		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not published: %s", object->name, reply->text);
+	return reply->error;
+}
+
+static int publish_in_turn(struct gpool_object *object, int fd)
+{
+	struct msg_object_publish_reply reply;
+	struct gpool *pool = object->pool;
+	int error;
+
+	pthread_mutex_lock(&pool->objects_lock);
+	object_ask_begin(object);
+	pthread_mutex_unlock(&pool->objects_lock);
+	error = publish_ask(object, fd, &reply);
+	pthread_mutex_lock(&pool->objects_lock);
+	if (!error) {
+		object->version = reply.version;
+		object->number = reply.object;
 	}
-	object->version = reply.version;
-	object->number = reply.object;
-	return 0;
+	object_ask_end(object);
+	pthread_mutex_unlock(&pool->objects_lock);
+	return error;
 }
 
 static int addresses_fill(struct gpool_object *object)
@@ -362,9 +377,7 @@ static int publish(struct gpool_object *object, int fd)
 	if (!error)
 		error = parts_take_out(object);
 	if (!error) {
-		pthread_mutex_lock(&pool->objects_lock);
-		error = publish_ask(object, fd);
-		pthread_mutex_unlock(&pool->objects_lock);
+		error = publish_in_turn(object, fd);
 		/* When the session is over nobody knows, and nothing is left to do with the pages. */
 		if (error && error != -EPIPE)
 			parts_put_back(object);

@@ -255,7 +255,7 @@ int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct
 		return -ECHILD;
 	if (block_handle_bad(pool, block) || fence_check(pool, fence))
 		return -EINVAL;
-	return block_free(pool, block, fence_reached(&pool->session, fence.value) ? 0 : fence.value);
+	return block_free(pool, block, fence_pending(pool, fence) ? fence.value : 0);
 }
 
 /*
@@ -291,8 +291,7 @@ int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struc
 		error = fence_check(pool, fence);
 	if (error)
 		return error;
-	if (!fence_reached(&pool->session, fence.value) &&
-		!entry_fence_raise(pool, block_entry(pool, block->page), fence.value))
+	if (fence_pending(pool, fence) && !entry_fence_raise(pool, block_entry(pool, block->page), fence.value))
 		return deferred_unpin(pool, block, fence.value);
 	unpin_checked(pool, block);
 	return 0;

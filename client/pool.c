@@ -5,6 +5,9 @@
 #include "client/control.h"
 #include "client/deferred.h"
 #include "client/events.h"
+#include "client/export.h"
+#include "client/import.h"
+#include "client/kv/kv.h"
 #include "client/object.h"
 #include "client/role.h"
 #include "client/span.h"
@@ -12,7 +15,10 @@
 #include "client/stitch.h"
 #include "client/stream.h"
 #include "client/thread_cache.h"
+#include "client/vm/background.h"
 #include "client/vm/range.h"
+#include "client/vm/space.h"
+#include "client/vm/vpmm.h"
 #include "client/window.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
@@ -31,6 +37,7 @@
 
 enum {
 	REPLY_MS = 10000, /* for an answer to an attach request, when the caller would not wait for the agent itself */
+	ANSWER_MS = 10000, /* chosen: an agent that restarts is back long before */
 	DETACH_MS = 2000,
 	ATTACH_TRIES = 8,
 	ATTACH_PAUSE_MS = 10, /* an agent that turns us away without a word is not to be stormed */
@@ -272,6 +279,9 @@ static int segments_open(struct attaching *a, const int fds[3])
 		return -EPROTO;
 	/* A child would not be stopped by its fork check if it wrote through a pointer it kept. */
 	madvise(pool->session.header, pool->session.bytes, MADV_DONTFORK);
+	/* Nothing of what was wanted before is ours. */
+	atomic_store_explicit(&pool->release_seen, atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed),
+		memory_order_relaxed);
 	pool->id = a->reply.session;
 	memcpy(pool->control_url, a->reply.control_url, sizeof(pool->control_url));
 	memcpy(pool->events_url, a->reply.events_url, sizeof(pool->events_url));
@@ -321,13 +331,17 @@ static struct gpool *pool_allocate(void)
 	pool->doorbell = -1;
 	pthread_mutex_init(&pool->attach_lock, NULL);
 	pthread_mutex_init(&pool->objects_lock, NULL);
+	pthread_cond_init(&pool->objects_answered, NULL);
+	pthread_mutex_init(&pool->kvs_lock, NULL);
 	/* Above those of all sessions before, which may have had the same number. */
 	pool->attach_sequence = monotonic_ns();
+	pool->answer_ms = ANSWER_MS;
 	pthread_mutex_init(&pool->roles_lock, NULL);
 	pthread_mutex_init(&pool->request_lock, NULL);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* a wait must not follow a clock that is set */
 	pthread_cond_init(&pool->request_free, &attributes);
+	pthread_cond_init(&pool->attach_free, &attributes);
 	pthread_condattr_destroy(&attributes);
 	pthread_mutex_init(&pool->control_lock, NULL);
 	pthread_mutex_init(&pool->events_lock, NULL);
@@ -340,14 +354,21 @@ static void pool_destroy_parts(struct gpool *pool)
 	control_close(pool->control);
 	events_close(pool->events);
 	role_close(pool);
-	/* Work first, then what it used, then the device. */
+	/* Work first, then what it used, then the device. What waits for other processes does not any more. */
+	import_close(pool);
 	stream_close_all(pool);
+	export_close(pool);
+	tensors_close(pool);
+	kv_close_all(pool);
+	vpmm_close(pool);
 	ranges_close(pool);
 	objects_close_all(pool);
 	span_close(pool);
 	deferred_close(pool);
 	stitch_close(pool);
 	spills_close(pool);
+	vm_close(pool);
+	background_close(pool);
 	window_close(pool);
 	if (pool->gpu)
 		gpu_close(pool->gpu);
@@ -363,7 +384,10 @@ static void pool_release(struct gpool *pool)
 	session_segment_close(&pool->session);
 	pool_segment_close(&pool->segment);
 	pthread_mutex_destroy(&pool->attach_lock);
+	pthread_cond_destroy(&pool->attach_free);
 	pthread_mutex_destroy(&pool->objects_lock);
+	pthread_cond_destroy(&pool->objects_answered);
+	pthread_mutex_destroy(&pool->kvs_lock);
 	pthread_mutex_destroy(&pool->roles_lock);
 	pthread_mutex_destroy(&pool->request_lock);
 	pthread_cond_destroy(&pool->request_free);
@@ -421,11 +445,21 @@ static int parts_open(struct attaching *a)
 	if (!pool->summary)
 		return -ENOMEM;
 	lease_summary_all(pool->summary, pool->page_count);
-	error = stitch_open(pool);
+	error = export_open(pool);
+	if (!error)
+		error = import_open(pool);
+	if (!error)
+		error = stitch_open(pool);
 	if (!error)
 		error = spills_open(pool);
 	if (!error)
 		error = ranges_open(pool);
+	if (!error)
+		error = vm_open(pool);
+	if (!error)
+		error = background_open(pool);
+	if (!error)
+		error = vpmm_open(pool);
 	if (!error)
 		error = span_open(pool);
 	if (!error)
@@ -499,6 +533,8 @@ void gpool_close(struct gpool *pool)
 	/* In a forked child there is nothing of ours: what the pool held the parent still holds. */
 	if (!pool || !pool->alive)
 		return;
+	/* Before the caches go, of which its thread has one. */
+	background_stop(pool);
 	thread_cache_pool_close(pool);
 	pool_destroy_parts(pool);
 	detach(pool);

@@ -9,13 +9,22 @@
  *   ranges->lock     ranges; held while they go to sleep and wake
  *   spills->lock     where blocks are that have moved; nothing is taken inside it
  *   deferred->lock   blocks that wait for fences or for other threads' pins
- *   stitches->lock   ranges of stitched blocks
+ *   spaces->lock     spaces of addresses; only ever tried where other locks are held
  *   window->lock     imported handles and what is mapped
- *   objects_lock     handles of objects
- *   attach_lock      one question and its answer on the attach socket
+ *   stitches->lock   ranges of stitched blocks; nothing is taken inside it
+ *   objects_lock     handles of objects; held for no question to the agent
+ *   exports->lock, imports->turn  fences for and of other processes, one at a time; held while the agent is asked
+ *   attach_lock      whose turn it is to ask the agent; held for no question either
+ *   background->lock tasks; nothing is taken inside it, and no task runs under it
  *   roles_lock       names of roles; nothing is taken inside it
- *   streams[].lock   one stream; nothing is taken inside it
- * spans->lock stands outside all of these: a page of spans is allocated and freed under it.
+ *   streams->lock    opening
+ *   streams[].lock   one stream
+ *   imports->lock    fences of other processes; its thread holds it while it looks
+ *   sources.lock     what they are read from; nothing is taken inside it
+ *   vpmm->lock       regions of gpool_malloc(); nothing is taken inside it, and it is not held over any call that may wait
+ *   small->lock      its parts of pages; likewise
+ *   kvs_lock         the list of KV caches; nothing is taken inside it
+ * spans->lock stands outside all of these: a page of spans is allocated and freed under it; so do the locks of a KV cache (kv/kv.h).
  */
 #ifndef GPOOL_CLIENT_POOL_H
 #define GPOOL_CLIENT_POOL_H
@@ -40,10 +49,14 @@
 #define cpu_relax() __asm__ volatile("" ::: "memory")
 #endif
 
+struct background;
 struct control;
 struct deferred_lists;
 struct events;
+struct exports;
+struct gpool_kv;
 struct gpool_object;
+struct imports;
 struct ranges;
 struct role_claim;
 struct spans;
@@ -51,6 +64,8 @@ struct spills;
 struct stitches;
 struct streams;
 struct thread_cache;
+struct vm_spaces;
+struct vpmm;
 struct window;
 
 enum {
@@ -84,11 +99,19 @@ struct gpool {
 	struct deferred_lists *deferred;
 	struct stitches *stitches;
 	struct streams *streams;
+	struct exports *exports; /* fences for other processes; NULL for a session that only reads */
+	struct imports *imports; /* likewise: fences of theirs */
 	struct spans *spans;
 	pthread_mutex_t objects_lock;
+	pthread_cond_t objects_answered; /* the agent is asked no more about some object */
 	struct gpool_object *objects; /* all handles of this process */
 	struct spills *spills;
 	struct ranges *ranges;
+	struct vm_spaces *spaces;
+	struct background *background;
+	struct vpmm *vpmm;
+	pthread_mutex_t kvs_lock;
+	struct gpool_kv *kvs; /* all of this handle */
 	struct gpu *gpu; /* NULL for a session that only reads */
 	uint32_t capabilities;
 	uint64_t calls_at_open;
@@ -97,7 +120,10 @@ struct gpool {
 	int doorbell;
 	uint8_t token[MSG_TOKEN_BYTES];
 	pthread_mutex_t attach_lock;
+	pthread_cond_t attach_free;
+	bool attach_busy;         /* a question is on its way; the socket and the next field are its asker's */
 	uint64_t attach_sequence; /* of the last question */
+	int answer_ms;            /* longest wait for an answer of an agent that must be somewhere */
 	pthread_mutex_t roles_lock;
 	struct role_claim *roles; /* roles that this process holds or waits for */
 

@@ -1,5 +1,5 @@
 /*
- * request.h - control requests to the agent, for tools: poolctl and the exporter. Not public.
+ * request.h - control requests to the agent, and what only tools look at. Not public.
  */
 #ifndef GPOOL_CLIENT_REQUEST_H
 #define GPOOL_CLIENT_REQUEST_H
@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct gpu;
 struct pool_segment;
 
 /*
@@ -25,5 +26,8 @@ int pool_request(struct gpool *pool, uint8_t *request, size_t request_bytes, uin
 
 /* pool_view() - the read-only pool segment of an attached pool. */
 const struct pool_segment *pool_view(const struct gpool *pool);
+
+/* pool_gpu() - the device of an attached worker, for who counts its calls (gpu_calls()); NULL: it has none. */
+const struct gpu *pool_gpu(const struct gpool *pool);
 
 #endif

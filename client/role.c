@@ -4,10 +4,15 @@
  *
  * The agent knows sessions, not threads. So that two threads of a process are not both told that they hold a role, or one withdraws
  * what the other waits for, a name is claimed in this process before the agent is asked about it.
+ *
+ * A question that gets no answer in time may yet be read, and leave the session a standby or the holder without anybody in this process
+ * who knows. So a message is sent behind it, without waiting, that takes it back: the agent reads them in order. An agent may die over
+ * that message too; so the name stays claimed as doubtful, and the message is sent again behind the next question that is answered.
  */
 #include "client/role.h"
 
 #include "client/attach_call.h"
+#include "proto/attach.h"
 #include "proto/codec.h"
 #include "shm/doorbell.h"
 
@@ -15,17 +20,17 @@
 #include <string.h>
 
 enum {
-	ANSWER_MS = 10000, /* far above a restart of the agent */
 	LOOK_MS = 500,     /* between two looks of a standby whether the agent has ended its session */
 };
 
-enum { VERB_TAKE, VERB_WAIT, VERB_WITHDRAW, VERB_RELEASE };
+enum { VERB_TAKE, VERB_WAIT, VERB_WITHDRAW, VERB_RELEASE, VERB_FORGET };
 enum { STANDING_NEITHER, STANDING_HOLDER, STANDING_STANDBY };
 
 struct role_claim {
 	struct role_claim *next;
 	uint64_t token; /* 0: still waiting */
 	uint32_t index;
+	bool doubtful;  /* nobody's: the agent did not say in time what has become of it */
 	char name[POOL_NAME_BYTES];
 };
 
@@ -50,13 +55,17 @@ static int claim_add(struct gpool *pool, const char *name)
 	strcpy(claim->name, name);
 	pthread_mutex_lock(&pool->roles_lock);
 	at = claim_find(pool, name);
-	if (*at)
+	if (*at && !(*at)->doubtful) {
 		error = -EALREADY;
-	else
+	} else if (*at) {
+		/* Ours from now on: whatever the agent has made of the question of before, it says in answer to the next. */
+		(*at)->doubtful = false;
+	} else {
 		*at = claim;
+		claim = NULL;
+	}
 	pthread_mutex_unlock(&pool->roles_lock);
-	if (error)
-		free(claim);
+	free(claim);
 	return error;
 }
 
@@ -99,6 +108,50 @@ static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, cha
 	return error;
 }
 
+/* Under roles_lock, so that no question about this name is on its way before it. */
+static int forget_send(const struct gpool *pool, const char *name)
+{
+	struct msg_role_request request = { .verb = VERB_FORGET };
+	uint8_t bytes[MSG_LARGEST_role_request];
+	int length;
+
+	strcpy(request.name, name);
+	/* No question has the number 0, so nobody takes the answer for his. */
+	length = msg_encode_role_request(&request, 0, pool->token, bytes, sizeof(bytes));
+	return length < 0 ? length : attach_send(pool->socket, bytes, (size_t)length, NULL, 0);
+}
+
+/* What was asked about it got no answer. */
+static void claim_doubt(struct gpool *pool, const char *name)
+{
+	struct role_claim *claim;
+
+	pthread_mutex_lock(&pool->roles_lock);
+	claim = *claim_find(pool, name);
+	claim->doubtful = true;
+	claim->token = 0;
+	forget_send(pool, name);
+	pthread_mutex_unlock(&pool->roles_lock);
+	pool_log(pool, POOL_LOG_WARNING, "no answer about role '%s': when the agent is back this process does not wait for it, nor have it", name);
+}
+
+/* The agent answers again. */
+static void doubts_end(struct gpool *pool)
+{
+	struct role_claim **at = &pool->roles, *claim;
+
+	pthread_mutex_lock(&pool->roles_lock);
+	while ((claim = *at)) {
+		if (!claim->doubtful || forget_send(pool, claim->name)) {
+			at = &claim->next;
+			continue;
+		}
+		*at = claim->next;
+		free(claim);
+	}
+	pthread_mutex_unlock(&pool->roles_lock);
+}
+
 void role_close(struct gpool *pool)
 {
 	while (pool->roles) {
@@ -115,7 +168,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 {
 	struct msg_role_request request = { .verb = verb, .token = token };
 	uint8_t bytes[MSG_LARGEST_role_request], answer[MSG_LARGEST_role_reply];
-	struct attach_call call = { .request = bytes, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = ANSWER_MS };
+	struct attach_call call = { .request = bytes, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = pool->answer_ms };
 	int length;
 
 	strcpy(request.name, name);
@@ -125,6 +178,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 	length = attach_call(pool, &call);
 	if (length < 0)
 		return -EPIPE;
+	doubts_end(pool);
 	if (msg_decode_role_reply(reply, answer, (size_t)length) || reply->index >= POOL_ROLES)
 		return -EPROTO;
 	if (reply->error)
@@ -195,6 +249,15 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 	return 0;
 }
 
+/* It is not ours: surely, or as far as the agent can be told. */
+static void claim_end(struct gpool *pool, const char *name, int error)
+{
+	if (error == -EPIPE && !pool_gone(pool))
+		claim_doubt(pool, name);
+	else
+		claim_drop(pool, name);
+}
+
 int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role)
 {
 	struct gpool_role taken;
@@ -211,7 +274,7 @@ int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, str
 		return error;
 	error = role_take(pool, name, timeout_ms, &taken);
 	if (error) {
-		claim_drop(pool, name);
+		claim_end(pool, name, error);
 		return error;
 	}
 	claim_settle(pool, name, &taken);
@@ -250,7 +313,7 @@ int gpool_role_release(struct gpool *pool, const struct gpool_role *role)
 	if (error)
 		return error;
 	error = role_ask(pool, VERB_RELEASE, name, role->token, &reply);
-	claim_drop(pool, name);
+	claim_end(pool, name, error);
 	/* It was ours until now, so that is the answer to a repeat: the agent died behind our release. */
 	return error == -ESTALE ? 0 : error;
 }

@@ -15,7 +15,6 @@
 
 enum {
 	SPAN_UNIT = 256,
-	SPAN_CLASSES = 64, /* far more than a page of 4 MB has */
 };
 
 struct span_page {
@@ -35,7 +34,13 @@ struct spans {
 	struct span_list with_room[GPOOL_CONTENTS][SPAN_CLASSES];
 	struct span_page **at; /* [page_count]; address space until it is used */
 	size_t bytes;
+	_Atomic uint32_t page_count; /* that hold spans */
 };
+
+uint32_t span_pages(const struct gpool *pool)
+{
+	return atomic_load_explicit(&pool->spans->page_count, memory_order_relaxed);
+}
 
 int span_open(struct gpool *pool)
 {
@@ -80,7 +85,7 @@ static uint32_t class_bytes(uint32_t class)
 	return (4 + class % 4) << (class / 4 - 1) << 8;
 }
 
-static uint32_t class_of(uint32_t bytes)
+uint32_t span_class_of(uint32_t bytes)
 {
 	uint32_t units = (bytes + SPAN_UNIT - 1) / SPAN_UNIT, shift, class;
 
@@ -127,6 +132,7 @@ static int page_add(struct gpool *pool, uint32_t class, uint32_t content, struct
 	gpool_address(pool, &page->block, &page->address);
 	pool->spans->at[page->block.page] = page;
 	TAILQ_INSERT_HEAD(&pool->spans->with_room[content][class], page, link);
+	atomic_fetch_add_explicit(&pool->spans->page_count, 1, memory_order_relaxed);
 	*added = page;
 	return 0;
 }
@@ -162,6 +168,7 @@ static int piece_put(struct gpool *pool, struct span_page *page, uint32_t piece)
 	if (page->used == 0) {
 		TAILQ_REMOVE(list, page, link);
 		pool->spans->at[page->block.page] = NULL;
+		atomic_fetch_sub_explicit(&pool->spans->page_count, 1, memory_order_relaxed);
 		error = gpool_free(pool, &page->block);
 		free(page);
 	}
@@ -182,7 +189,7 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struc
 		return -EPERM;
 	if (bytes == 0 || bytes > pool->page_bytes / 2 || content >= GPOOL_CONTENTS)
 		return -EINVAL;
-	class = class_of((uint32_t)bytes);
+	class = span_class_of((uint32_t)bytes);
 	pthread_mutex_lock(&pool->spans->lock);
 	page = TAILQ_FIRST(&pool->spans->with_room[content][class]);
 	if (!page)

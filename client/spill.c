@@ -127,10 +127,10 @@ void spill_forget(struct gpool *pool, uint64_t tag)
 
 /* ---- bringing back ---- */
 
-/* Is it spilled, and how many pages is it? */
+/* Is it spilled, can it be brought back, and how many pages is it? Others' blocks shall not go for one that nobody can bring. */
 static int saved_ask(struct gpool *pool, uint64_t tag, uint32_t *page_count)
 {
-	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
+	struct lease_request ask = { .kind = LEASE_RESTORE, .flags = LEASE_SOON, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
 	int error = lease_ask(pool, &ask);
 
 	*page_count = ask.extra_granted;
@@ -182,7 +182,10 @@ static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *targ
 	return error;
 }
 
-/* While it is on its way out there is nothing to do but wait: as with a block that comes back, no time is too long for that. */
+/*
+ * While it is on its way out there is nothing to do but wait: as with a block that comes back, no time is too long for that. The agent
+ * ends it, with or without a mover (mover.patience).
+ */
 static int pin_patiently(struct gpool *pool, const struct gpool_block *block, int error)
 {
 	while (error == -ETIMEDOUT && !pool_gone(pool))

@@ -2,6 +2,8 @@
 #include "client/stream.h"
 
 #include "client/deferred.h"
+#include "client/import.h"
+#include "client/vm/vpmm.h"
 #include "shm/doorbell.h"
 #include "shm/timeline.h"
 
@@ -25,12 +27,17 @@ struct stream {
 	bool manual;
 	bool adopted; /* the program's own: not ours to destroy */
 	uint32_t generation;
+	_Atomic uint32_t number;   /* while it is open; 0: it is closed. This and the next are written under the lock, read without it */
+	_Atomic bool waits;        /* it has a GPU stream, which can be made to wait */
 	_Atomic uint64_t recorded; /* highest value of a fence */
+	uint64_t shared;           /* highest value that is queued for the published page */
+	_Atomic bool mirror;       /* closed, and yet taken: see stream.h */
 };
 
 struct streams {
 	pthread_mutex_t lock; /* opening */
 	bool registered;      /* the timeline is known to the back end */
+	struct timeline_page *_Atomic page; /* for others; NULL: nobody has asked yet */
 	struct stream slots[SESSION_TIMELINES];
 };
 
@@ -47,12 +54,21 @@ int stream_open_all(struct gpool *pool)
 	return 0;
 }
 
+/* The processor says that it is reached, for us and for others. Never of a stream that a GPU writes for. Caller holds the stream's lock. */
+static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
+{
+	struct timeline_page *page = atomic_load_explicit(&pool->streams->page, memory_order_acquire);
+
+	if (atomic_load_explicit(&pool->session.timeline[slot], memory_order_relaxed) < value)
+		atomic_store_explicit(&pool->session.timeline[slot], value, memory_order_release);
+	if (page && atomic_load_explicit(&page->reached[slot], memory_order_relaxed) < value)
+		atomic_store_explicit(&page->reached[slot], value, memory_order_release);
+}
+
 /* Caller holds the stream's lock. */
 static void stream_end(struct gpool *pool, uint32_t slot)
 {
 	struct stream *stream = &pool->streams->slots[slot];
-	_Atomic uint64_t *reached = &pool->session.timeline[slot];
-	uint64_t recorded = atomic_load_explicit(&stream->recorded, memory_order_relaxed);
 
 	if (stream->gpu) {
 		gpu_stream_sync(pool->gpu, stream->gpu);
@@ -61,8 +77,8 @@ static void stream_end(struct gpool *pool, uint32_t slot)
 		stream->gpu = NULL;
 	}
 	/* Nobody can reach the fences of a closed manual stream any more, nor those of work that failed: they are reached. */
-	if (atomic_load_explicit(reached, memory_order_relaxed) < recorded)
-		atomic_store_explicit(reached, recorded, memory_order_release);
+	reach(pool, slot, atomic_load_explicit(&stream->recorded, memory_order_relaxed));
+	atomic_store_explicit(&stream->number, 0, memory_order_release);
 	stream->open = false;
 }
 
@@ -106,21 +122,6 @@ int stream_sync_all(struct gpool *pool)
 
 /* ---- numbers ---- */
 
-int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot)
-{
-	uint32_t index = stream & (SESSION_TIMELINES - 1);
-	struct stream *found = &pool->streams->slots[index];
-	bool open;
-
-	pthread_mutex_lock(&found->lock);
-	open = found->open && found->generation == stream >> SLOT_BITS;
-	pthread_mutex_unlock(&found->lock);
-	if (!open)
-		return -EINVAL;
-	*slot = index;
-	return 0;
-}
-
 /* The stream of that number, locked; NULL: there is none. */
 static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t *slot)
 {
@@ -135,6 +136,35 @@ static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t 
 	return NULL;
 }
 
+int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot)
+{
+	uint32_t index = stream & (SESSION_TIMELINES - 1);
+
+	if (!stream || atomic_load_explicit(&pool->streams->slots[index].number, memory_order_acquire) != stream)
+		return -EINVAL;
+	*slot = index;
+	return 0;
+}
+
+int stream_was(struct gpool *pool, uint32_t stream)
+{
+	struct stream *found = &pool->streams->slots[stream & (SESSION_TIMELINES - 1)];
+	uint32_t generation = stream >> SLOT_BITS;
+	bool was;
+
+	pthread_mutex_lock(&found->lock);
+	was = generation && generation <= found->generation;
+	pthread_mutex_unlock(&found->lock);
+	return was ? 0 : -EINVAL;
+}
+
+bool stream_can_wait(struct gpool *pool, uint32_t stream)
+{
+	uint32_t slot;
+
+	return !stream_slot_of(pool, stream, &slot) && atomic_load_explicit(&pool->streams->slots[slot].waits, memory_order_relaxed);
+}
+
 int fence_check(struct gpool *pool, struct gpool_fence fence)
 {
 	uint32_t slot = fence_slot(fence.value);
@@ -146,21 +176,36 @@ int fence_check(struct gpool *pool, struct gpool_fence fence)
 	return 0;
 }
 
+bool fence_pending(struct gpool *pool, struct gpool_fence fence)
+{
+	if (fence_reached(&pool->session, fence.value))
+		return false;
+	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))
+		import_hold(pool, fence);
+	return true;
+}
+
 /* ---- streams ---- */
+
+/* Caller holds streams->lock. */
+static int timeline_register(struct gpool *pool)
+{
+	int error = pool->streams->registered ? 0 : gpu_host_register(pool->gpu, (void *)pool->session.timeline, TIMELINE_BYTES);
+
+	if (!error)
+		pool->streams->registered = true;
+	return error;
+}
 
 static int stream_start(struct gpool *pool, struct stream *stream, void *native)
 {
-	struct streams *streams = pool->streams;
 	int error;
 
 	if (!(pool->capabilities & GPU_CAP_TIMELINE))
 		return -EOPNOTSUPP;
-	if (!streams->registered) {
-		error = gpu_host_register(pool->gpu, (void *)pool->session.timeline, TIMELINE_BYTES);
-		if (error)
-			return error;
-		streams->registered = true;
-	}
+	error = timeline_register(pool);
+	if (error)
+		return error;
 	stream->adopted = native != NULL;
 	return native ? gpu_stream_adopt(pool->gpu, native, &stream->gpu) : gpu_stream_create(pool->gpu, &stream->gpu);
 }
@@ -173,7 +218,7 @@ static struct stream *stream_find_closed(struct streams *streams, uint32_t *slot
 
 		if (pthread_mutex_trylock(&stream->lock))
 			continue;
-		if (!stream->open)
+		if (!stream->open && !atomic_load_explicit(&stream->mirror, memory_order_acquire))
 			return stream;
 		pthread_mutex_unlock(&stream->lock);
 	}
@@ -202,11 +247,31 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 			opened->generation = (opened->generation + 1) & (UINT32_MAX >> SLOT_BITS);
 			opened->open = true;
 			*stream = opened->generation << SLOT_BITS | slot;
+			atomic_store_explicit(&opened->waits, opened->gpu != NULL, memory_order_relaxed);
+			atomic_store_explicit(&opened->number, *stream, memory_order_release);
 		}
 		pthread_mutex_unlock(&opened->lock);
 	}
 	pthread_mutex_unlock(&pool->streams->lock);
 	return opened ? error : -EUSERS;
+}
+
+int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return -EINVAL;
+	error = found->gpu ? 0 : -EINVAL;
+	if (!error)
+		*native = found->gpu; /* what gpu_stream_adopt() takes */
+	pthread_mutex_unlock(&found->lock);
+	return error;
 }
 
 void gpool_stream_close(struct gpool *pool, uint32_t stream)
@@ -221,6 +286,7 @@ void gpool_stream_close(struct gpool *pool, uint32_t stream)
 		return;
 	stream_end(pool, slot);
 	pthread_mutex_unlock(&found->lock);
+	vpmm_stream_closed(pool, stream);
 	deferred_sweep(pool);
 }
 
@@ -256,6 +322,36 @@ int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value,
 	return error;
 }
 
+/* ---- the driver's pool ---- */
+
+int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint64_t *address)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return -EINVAL;
+	error = found->gpu ? gpu_pool_alloc(pool->gpu, bytes, found->gpu, address) : -EOPNOTSUPP;
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
+int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return -EINVAL;
+	error = found->gpu ? gpu_pool_free(pool->gpu, address, found->gpu) : -EOPNOTSUPP;
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
 /* ---- fences ---- */
 
 int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence)
@@ -281,14 +377,25 @@ int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *
 	return error;
 }
 
+/* 1 reached, 0 not yet; of another process's also what import_look() says. */
+static inline int fence_state(struct gpool *pool, struct gpool_fence fence)
+{
+	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))
+		return import_look(pool, fence);
+	return fence_reached(&pool->session, fence.value);
+}
+
 int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 {
+	int state;
+
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(fence_check(pool, fence)))
 		return -EINVAL;
-	if (!fence_reached(&pool->session, fence.value))
-		return 0;
+	state = fence_state(pool, fence);
+	if (state <= 0)
+		return state;
 	/* Whoever asks is likely to be quiet after that: what was freed behind the fence ends here. */
 	deferred_sweep(pool);
 	return 1;
@@ -300,22 +407,28 @@ static const _Atomic uint32_t *timeline_low(const struct gpool *pool, uint32_t s
 	return (const _Atomic uint32_t *)(const void *)&pool->session.timeline[slot] + (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__);
 }
 
+static int wait_ended(struct gpool *pool, int state)
+{
+	if (state < 0)
+		return state;
+	deferred_sweep(pool);
+	return 0;
+}
+
 int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_ms)
 {
 	uint32_t slot = fence_slot(fence.value);
 	uint64_t start, limit, step = WAIT_FIRST_NS;
-	int error;
+	int state;
 
 	if (!pool->alive)
 		return -ECHILD;
-	error = fence_check(pool, fence);
-	if (error || timeout_ms < -1)
+	if (fence_check(pool, fence) || timeout_ms < -1)
 		return -EINVAL;
 	for (int spins = 0; spins < WAIT_SPINS; spins++) {
-		if (fence_reached(&pool->session, fence.value)) {
-			deferred_sweep(pool);
-			return 0;
-		}
+		state = fence_state(pool, fence);
+		if (state)
+			return wait_ended(pool, state);
 		cpu_relax();
 	}
 	start = monotonic_ns();
@@ -324,10 +437,9 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 		uint64_t reached = atomic_load_explicit(&pool->session.timeline[slot], memory_order_acquire);
 		uint64_t gone = monotonic_ns() - start;
 
-		if (reached >= (fence.value & FENCE_VALUE_MASK)) {
-			deferred_sweep(pool);
-			return 0;
-		}
+		state = fence_state(pool, fence);
+		if (state)
+			return wait_ended(pool, state);
 		if (gone >= limit)
 			return -ETIMEDOUT;
 		if (step > limit - gone)
@@ -337,24 +449,34 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 	}
 }
 
+int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence)
+{
+	return gpu_timeline_wait(pool->gpu, stream, (const uint64_t *)&pool->session.timeline[fence_slot(fence.value)],
+		fence.value & FENCE_VALUE_MASK);
+}
+
 int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence)
 {
 	struct stream *found;
 	uint32_t slot;
-	int error = 0;
+	int error, state;
 
 	if (!pool->alive)
 		return -ECHILD;
 	if (fence_check(pool, fence))
 		return -EINVAL;
+	state = fence_state(pool, fence);
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
 		return -EINVAL;
 	if (!found->gpu)
 		error = -EINVAL; /* a manual stream has nothing that could wait */
-	else if (!fence_reached(&pool->session, fence.value))
-		error = gpu_timeline_wait(pool->gpu, found->gpu,
-			(const uint64_t *)&pool->session.timeline[fence_slot(fence.value)], fence.value & FENCE_VALUE_MASK);
+	else if (state)
+		error = state < 0 ? state : 0;
+	else if (stream_is_mirror(pool, fence_slot(fence.value)))
+		error = import_stream_wait(pool, found->gpu, fence);
+	else
+		error = stream_wait_word(pool, found->gpu, fence);
 	pthread_mutex_unlock(&found->lock);
 	return error;
 }
@@ -362,7 +484,6 @@ int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fe
 int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 {
 	uint32_t slot = fence_slot(fence.value);
-	uint64_t value = fence.value & FENCE_VALUE_MASK;
 	struct stream *stream;
 	int error = 0;
 
@@ -374,8 +495,8 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 	pthread_mutex_lock(&stream->lock);
 	if (!stream->open || !stream->manual)
 		error = -EINVAL;
-	else if (atomic_load_explicit(&pool->session.timeline[slot], memory_order_relaxed) < value)
-		atomic_store_explicit(&pool->session.timeline[slot], value, memory_order_release);
+	else
+		reach(pool, slot, fence.value & FENCE_VALUE_MASK);
 	pthread_mutex_unlock(&stream->lock);
 	if (error)
 		return error;
@@ -383,4 +504,109 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 	deferred_sweep(pool);
 	pool_wake_waiters(pool);
 	return 0;
+}
+
+/* ---- fences for others ---- */
+
+void stream_publish(struct gpool *pool, struct timeline_page *page)
+{
+	atomic_store_explicit(&pool->streams->page, page, memory_order_release);
+}
+
+/* The stream of a fence, locked: 0; 1: it is reached, or its stream is closed, which is the same; -EINVAL: no fence of ours. */
+static int stream_lock_of(struct gpool *pool, struct gpool_fence fence, struct stream **stream)
+{
+	uint32_t slot = fence_slot(fence.value);
+
+	if (fence_check(pool, fence) || stream_is_mirror(pool, slot))
+		return -EINVAL;
+	*stream = &pool->streams->slots[slot];
+	pthread_mutex_lock(&(*stream)->lock);
+	if (!fence_reached(&pool->session, fence.value) && (*stream)->open)
+		return 0;
+	pthread_mutex_unlock(&(*stream)->lock);
+	return 1;
+}
+
+int stream_share(struct gpool *pool, struct gpool_fence fence)
+{
+	struct timeline_page *page = atomic_load_explicit(&pool->streams->page, memory_order_acquire);
+	uint64_t value = fence.value & FENCE_VALUE_MASK, recorded;
+	uint32_t slot = fence_slot(fence.value);
+	struct stream *stream;
+	int error = stream_lock_of(pool, fence, &stream);
+
+	if (error)
+		return error;
+	/* A manual stream's signals come to the page by themselves. */
+	if (stream->gpu && stream->shared < value) {
+		recorded = atomic_load_explicit(&stream->recorded, memory_order_relaxed);
+		error = gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&page->reached[slot], recorded);
+		if (!error)
+			stream->shared = recorded;
+	}
+	pthread_mutex_unlock(&stream->lock);
+	return error;
+}
+
+int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event *event)
+{
+	struct stream *stream;
+	int error = stream_lock_of(pool, fence, &stream);
+
+	if (error)
+		return error;
+	error = stream->gpu ? gpu_event_record(pool->gpu, event, stream->gpu) : -EINVAL;
+	pthread_mutex_unlock(&stream->lock);
+	return error;
+}
+
+/* ---- fences of others ---- */
+
+bool stream_is_mirror(const struct gpool *pool, uint32_t slot)
+{
+	return slot < SESSION_TIMELINES && atomic_load_explicit(&pool->streams->slots[slot].mirror, memory_order_acquire);
+}
+
+int stream_mirror_open(struct gpool *pool, uint32_t *slot)
+{
+	struct stream *stream;
+	int error = 0;
+
+	/* The other streams that wait for it go by this word too. */
+	pthread_mutex_lock(&pool->streams->lock);
+	if (pool->capabilities & GPU_CAP_TIMELINE)
+		error = timeline_register(pool);
+	stream = error ? NULL : stream_find_closed(pool->streams, slot);
+	if (stream) {
+		atomic_store_explicit(&stream->mirror, true, memory_order_release);
+		pthread_mutex_unlock(&stream->lock);
+	}
+	pthread_mutex_unlock(&pool->streams->lock);
+	return error ? error : stream ? 0 : -EUSERS;
+}
+
+struct gpool_fence stream_mirror_next(struct gpool *pool, uint32_t slot)
+{
+	uint64_t value = atomic_fetch_add_explicit(&pool->streams->slots[slot].recorded, 1, memory_order_release) + 1;
+
+	return (struct gpool_fence){ fence_make(slot, value) };
+}
+
+void stream_mirror_reach(struct gpool *pool, uint32_t slot, uint64_t value)
+{
+	_Atomic uint64_t *reached = &pool->session.timeline[slot];
+
+	if (value == UINT64_MAX)
+		value = atomic_load_explicit(&pool->streams->slots[slot].recorded, memory_order_relaxed);
+	if (atomic_load_explicit(reached, memory_order_relaxed) >= value)
+		return;
+	atomic_store_explicit(reached, value, memory_order_release);
+	futex_wake(timeline_low(pool, slot), INT_MAX);
+}
+
+void stream_mirror_close(struct gpool *pool, uint32_t slot)
+{
+	stream_mirror_reach(pool, slot, UINT64_MAX);
+	atomic_store_explicit(&pool->streams->slots[slot].mirror, false, memory_order_release);
 }

@@ -2,7 +2,9 @@
 #include "client/window.h"
 
 #include "client/attach_call.h"
+#include "client/object.h"
 #include "client/stitch.h"
+#include "client/vm/space.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 
@@ -11,8 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-enum { HANDLES_REPLY_MS = 10000 }; /* chosen: an agent that restarts is back long before */
 
 /* Handles that lie one after the other behind one descriptor, which is kept: importing all of them at once would take long. */
 struct handle_source {
@@ -31,14 +31,18 @@ struct window {
 	_Atomic uint64_t *mapped; /* a bit for each handle: all of it is mapped for reading and writing */
 	uint64_t *there;          /* a bit for each handle: it is mapped */
 	uint64_t *readonly;       /* a bit for each page that may only be read: published, see window_protect() */
-	uint64_t *handles;        /* [handle_count]; 0: not imported */
-	bool retained;            /* something that is wanted back could not be let go yet */
+	_Atomic uint64_t *handles; /* [handle_count]; 0: not imported. Written under the lock, read without it by who has pages of it */
 	struct handle_source *sources;
 };
 
 static inline uint32_t handle_of(const struct window *window, uint32_t page)
 {
 	return window->pages_per_handle == 1 ? page : page / window->pages_per_handle;
+}
+
+static inline uint64_t handle_at(const struct window *window, uint32_t handle)
+{
+	return atomic_load_explicit(&window->handles[handle], memory_order_acquire);
 }
 
 static inline bool is_mapped(const struct window *window, uint32_t handle)
@@ -79,7 +83,7 @@ free_window:
 	free((void *)window->mapped);
 	free(window->there);
 	free(window->readonly);
-	free(window->handles);
+	free((void *)window->handles);
 	free(window);
 	return error;
 }
@@ -116,8 +120,8 @@ void window_close(struct gpool *pool)
 			handle++;
 	}
 	for (uint32_t handle = 0; handle < window->handle_count; handle++)
-		if (window->handles[handle])
-			gpu_release(pool->gpu, window->handles[handle]);
+		if (handle_at(window, handle))
+			gpu_release(pool->gpu, handle_at(window, handle));
 	gpu_unreserve(pool->gpu, pool->window_base, window->bytes);
 	while ((source = window->sources)) {
 		window->sources = source->next;
@@ -128,7 +132,7 @@ void window_close(struct gpool *pool)
 	free((void *)window->mapped);
 	free(window->there);
 	free(window->readonly);
-	free(window->handles);
+	free((void *)window->handles);
 	free(window);
 	pool->window = NULL;
 }
@@ -146,16 +150,17 @@ static int handle_import(struct gpool *pool, uint32_t handle, int fd, uint64_t o
 {
 	struct window *window = pool->window;
 	struct gpu_export from = { .fd = fd, .offset = offset, .length = window->handle_bytes };
+	uint64_t imported;
 	int error;
 
-	if (window->handles[handle])
+	if (handle_at(window, handle))
 		return 0;
-	error = gpu_import(pool->gpu, &from, &window->handles[handle]);
-	if (error) {
-		window->handles[handle] = 0;
+	error = gpu_import(pool->gpu, &from, &imported);
+	if (error)
 		pool_log(pool, POOL_LOG_ERROR, "cannot import handle %u of pool '%s': %s", handle, pool->header->name,
 			gpu_error_text());
-	}
+	else
+		atomic_store_explicit(&window->handles[handle], imported, memory_order_release);
 	return error;
 }
 
@@ -200,7 +205,7 @@ static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *
 		.capacity = MSG_LARGEST_handles_reply,
 		.fds = fds,
 		.fd_capacity = ATTACH_FDS_MAX,
-		.timeout_ms = HANDLES_REPLY_MS,
+		.timeout_ms = pool->answer_ms,
 	};
 	size_t fd_count;
 
@@ -278,7 +283,7 @@ static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
 	int error = 0;
 
 	for (uint32_t handle = first; handle < end && !error; handle++) {
-		if (window->handles[handle] || handle_from_source(pool, handle, &error))
+		if (handle_at(window, handle) || handle_from_source(pool, handle, &error))
 			continue;
 		if (fetched)
 			return -EPROTO; /* an answer without what was asked for */
@@ -303,7 +308,7 @@ static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
 		return error;
 	for (handle = first; handle < end; handle++) {
 		error = gpu_map(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes, 0,
-			window->handles[handle]);
+			handle_at(window, handle));
 		if (error)
 			goto unmap;
 	}
@@ -391,12 +396,20 @@ int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle)
 	uint32_t index = handle_of(window, page);
 	int error;
 
+	*handle = handle_at(window, index);
+	if (likely(*handle))
+		return 0;
 	pthread_mutex_lock(&window->lock);
 	error = handles_import(pool, index, index + 1);
 	if (!error)
-		*handle = window->handles[index];
+		*handle = handle_at(window, index);
 	pthread_mutex_unlock(&window->lock);
 	return error ? -ENOMEM : 0;
+}
+
+bool window_has(const struct gpool *pool, uint32_t page)
+{
+	return handle_at(pool->window, handle_of(pool->window, page)) != 0;
 }
 
 int window_import(struct gpool *pool, uint32_t first, uint32_t count)
@@ -406,7 +419,7 @@ int window_import(struct gpool *pool, uint32_t first, uint32_t count)
 	int error = 0;
 
 	pthread_mutex_lock(&window->lock);
-	while (handle < end && window->handles[handle])
+	while (handle < end && handle_at(window, handle))
 		handle++;
 	/* Where one descriptor carries all, there is nothing to be saved. */
 	if (handle < end && !window->sources)
@@ -447,6 +460,16 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 
 /* ---- letting go ---- */
 
+/* What a call lets go of: what is wanted, or all that this process does not use. */
+struct leaving {
+	bool all;
+	bool objects_unsettled; /* all: which objects are open is just changing, so that all of their pages count as used */
+	uint64_t objects[POOL_OBJECTS / 64]; /* all: a bit for each that this process has open */
+	uint64_t *gone;         /* a bit for each handle that may go, then that has gone and of which the agent shall hear */
+	uint64_t *imported;     /* [handle_count] of those, while it is not decided whether they go */
+	struct msg_handles_released message;
+};
+
 /* The pages of a handle are wanted for another trust domain: they are nobody's, and in no use. */
 static bool is_wanted(const struct gpool *pool, uint32_t handle)
 {
@@ -461,28 +484,64 @@ static bool is_wanted(const struct gpool *pool, uint32_t handle)
 	return true;
 }
 
-/*
- * False: it stays. The bit goes first and the words are read again, since the agent may change its mind and lend us a page of it:
- * who was lent it (refill.c has the fence) either finds the bit gone, and comes to the lock that we hold, or has been seen by us.
- */
-static bool handle_let_go(struct gpool *pool, uint32_t handle)
+bool window_wanted(const struct gpool *pool, uint32_t page)
+{
+	return is_wanted(pool, handle_of(pool->window, page));
+}
+
+/* No page of it is in a block, in a cache or in the hands of a thread of ours, nor part of an object that we have open. */
+static bool is_unused(const struct gpool *pool, const struct leaving *leaving, uint32_t handle)
+{
+	const struct window *window = pool->window;
+
+	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_seq_cst);
+		uint32_t owner = page_word_owner(word);
+
+		if (page_word_state(word) == PAGE_SHARED) {
+			if (leaving->objects_unsettled || owner >= POOL_OBJECTS || bit_of(leaving->objects, owner))
+				return false;
+		} else if (owner == pool->id &&
+			!(atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_seq_cst) >> (page % 64) & 1)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static bool may_leave(const struct gpool *pool, const struct leaving *leaving, uint32_t handle)
+{
+	return leaving->all ? is_unused(pool, leaving, handle) : is_wanted(pool, handle);
+}
+
+/* Who opens one is in the list before he looks for handles of its pages; one that has no number yet may have pages already. */
+static void objects_note(struct gpool *pool, struct leaving *leaving)
+{
+	pthread_mutex_lock(&pool->objects_lock);
+	for (const struct gpool_object *object = pool->objects; object; object = object->next) {
+		if (object->number && object->number < POOL_OBJECTS)
+			leaving->objects[object->number / 64] |= UINT64_C(1) << (object->number % 64);
+		else
+			leaving->objects_unsettled = true;
+	}
+	pthread_mutex_unlock(&pool->objects_lock);
+}
+
+/* False: it stays, and is as before; the next use restores the bit. */
+static bool handle_let_go(struct gpool *pool, const struct leaving *leaving, uint32_t handle)
 {
 	struct window *window = pool->window;
-	uint64_t bit = UINT64_C(1) << (handle % 64);
 	bool there = bit_of(window->there, handle);
 
-	atomic_fetch_and_explicit(&window->mapped[handle / 64], ~bit, memory_order_seq_cst);
-	atomic_thread_fence(memory_order_seq_cst);
-	if (!is_wanted(pool, handle))
-		return false; /* the next use restores the bit */
-	if (there && gpu_unmap(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes))
+	if (!may_leave(pool, leaving, handle) || vm_maps(pool, handle) ||
+		(there && gpu_unmap(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes))) {
+		atomic_store_explicit(&window->handles[handle], leaving->imported[handle], memory_order_release);
 		return false;
-	window->there[handle / 64] &= ~bit;
+	}
+	window->there[handle / 64] &= ~(UINT64_C(1) << (handle % 64));
 	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++)
 		window->readonly[page / 64] &= ~(UINT64_C(1) << (page % 64));
-	if (window->handles[handle])
-		gpu_release(pool->gpu, window->handles[handle]);
-	window->handles[handle] = 0;
+	gpu_release(pool->gpu, leaving->imported[handle]);
 	return true;
 }
 
@@ -505,54 +564,114 @@ static void run_note(struct msg_handles_released *message, uint32_t handle)
 		message->runs[message->runs_count++] = (struct msg_handle_run){ handle, 1 };
 }
 
-/*
- * Also what was never mapped, or was let go before, is told: an agent may have died over the message. A negative number: the agent
- * takes no message now.
- */
-static int handles_let_go(struct gpool *pool, struct msg_handles_released *message)
+/* Also what is wanted and was never mapped, or was let go before, is told: an agent may have died over the message. */
+static void candidates_mark(struct gpool *pool, struct leaving *leaving)
 {
 	struct window *window = pool->window;
-	int count = 0, error;
 
-	window->retained = false;
 	for (uint32_t handle = 0; handle < window->handle_count; handle++) {
-		if (!is_wanted(pool, handle))
+		uint64_t bit = UINT64_C(1) << (handle % 64), imported = handle_at(window, handle);
+
+		if (!may_leave(pool, leaving, handle) || (!imported && !is_wanted(pool, handle)))
 			continue;
-		if (window->handles[handle] && !handle_let_go(pool, handle)) {
-			window->retained = true;
-			continue;
-		}
-		count++;
-		run_note(message, handle);
-		if (message->runs_count < sizeof(message->runs) / sizeof(*message->runs))
-			continue;
-		error = released_send(pool, message);
-		if (error)
-			return error;
+		leaving->gone[handle / 64] |= bit;
+		leaving->imported[handle] = imported;
+		atomic_fetch_and_explicit(&window->mapped[handle / 64], ~bit, memory_order_seq_cst);
+		if (imported)
+			atomic_store_explicit(&window->handles[handle], 0, memory_order_seq_cst);
 	}
-	error = message->runs_count ? released_send(pool, message) : 0;
+}
+
+/*
+ * Bits in `mapped` and handles go first, and words, free bits and objects are read again after that, since the agent may change its mind and
+ * lend us a page of them, and a thread of ours may take an idle one or open an object: who was lent it (refill.c has the fence), has taken
+ * it (an atomic instruction) or is in the list of objects (a lock) either finds them gone, and comes to the lock that we hold, or has been
+ * seen by us. False: something that is wanted stays for now.
+ */
+static bool handles_let_go(struct gpool *pool, struct leaving *leaving)
+{
+	bool all = true;
+
+	candidates_mark(pool, leaving);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (leaving->all)
+		objects_note(pool, leaving);
+	for (uint32_t handle = 0; handle < pool->window->handle_count; handle++) {
+		if (!leaving->imported[handle] || handle_let_go(pool, leaving, handle))
+			continue;
+		leaving->gone[handle / 64] &= ~(UINT64_C(1) << (handle % 64));
+		all &= !is_wanted(pool, handle);
+	}
+	return all;
+}
+
+/* How many, or a negative number: the agent takes no message now. */
+static int gone_tell(struct gpool *pool, struct leaving *leaving)
+{
+	int count = 0, error = 0;
+
+	for (uint32_t handle = 0; handle < pool->window->handle_count && !error; handle++) {
+		if (!bit_of(leaving->gone, handle))
+			continue;
+		count++;
+		run_note(&leaving->message, handle);
+		if (leaving->message.runs_count == sizeof(leaving->message.runs) / sizeof(*leaving->message.runs))
+			error = released_send(pool, &leaving->message);
+	}
+	if (!error && leaving->message.runs_count)
+		error = released_send(pool, &leaving->message);
 	return error ? error : count;
+}
+
+/*
+ * Two sweeps: the first lets go of what stitched blocks of before have mapped; the second, after the words were looked at, of those that
+ * were evicted in between, lest the agent hears that nothing is mapped while a range of theirs still is.
+ */
+static int window_leave(struct gpool *pool, bool all)
+{
+	uint32_t serial = atomic_load_explicit(&pool->header->release_serial, memory_order_acquire);
+	struct window *window = pool->window;
+	struct leaving *leaving;
+	int count = 0;
+	bool whole;
+
+	if (!window || window->sources) /* one descriptor carries all: there is one trust domain */
+		return 0;
+	if (!stitch_sweep(pool) || !vm_sweep(pool))
+		return 0;
+	leaving = calloc(1, sizeof(*leaving));
+	if (!leaving)
+		return 0;
+	leaving->all = all;
+	leaving->gone = calloc((window->handle_count + 63) / 64, sizeof(*leaving->gone));
+	leaving->imported = calloc(window->handle_count, sizeof(*leaving->imported));
+	pthread_mutex_lock(&window->lock);
+	if (leaving->gone && leaving->imported) {
+		whole = handles_let_go(pool, leaving);
+		if (stitch_sweep(pool))
+			count = gone_tell(pool, leaving);
+		else
+			whole = false;
+		if (count >= 0 && whole)
+			atomic_store_explicit(&pool->release_seen, serial, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&window->lock);
+	free(leaving->gone);
+	free(leaving->imported);
+	free(leaving);
+	return count < 0 ? 0 : count;
 }
 
 int window_let_go(struct gpool *pool)
 {
-	uint32_t serial = atomic_load_explicit(&pool->header->release_serial, memory_order_acquire);
-	struct window *window = pool->window;
-	struct msg_handles_released *message;
-	int count = 0;
+	return window_leave(pool, false);
+}
 
-	if (!window || window->sources || !stitch_sweep(pool)) /* one descriptor carries all: there is one trust domain */
-		return 0;
-	message = calloc(1, sizeof(*message));
-	if (!message)
-		return 0;
-	pthread_mutex_lock(&window->lock);
-	count = handles_let_go(pool, message);
-	if (count >= 0 && !window->retained)
-		atomic_store_explicit(&pool->release_seen, serial, memory_order_relaxed);
-	pthread_mutex_unlock(&window->lock);
-	free(message);
-	return count < 0 ? 0 : count;
+void window_let_go_unused(struct gpool *pool)
+{
+	/* Where there is one trust domain nobody will ever want it, and importing it anew would cost us time. */
+	if (atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed))
+		window_leave(pool, true);
 }
 
 int gpool_let_go(struct gpool *pool)

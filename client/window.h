@@ -19,6 +19,9 @@ int window_map(struct gpool *pool, uint32_t page, uint32_t page_count);
 /* window_handle() - the back end's handle behind a page that is leased to us, for mapping it elsewhere too: 0, -ENOMEM. */
 int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle);
 
+/* window_has() - whether the handle behind a page is imported. */
+bool window_has(const struct gpool *pool, uint32_t page);
+
 /* window_import() - ask for all handles behind [first, first + count) that this session may have, many at a time: 0, -EPIPE, -ENOMEM. */
 int window_import(struct gpool *pool, uint32_t first, uint32_t count);
 
@@ -28,8 +31,17 @@ int window_import(struct gpool *pool, uint32_t first, uint32_t count);
  */
 int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly);
 
+/* window_wanted() - all pages of the handle behind `page` are wanted for another trust domain: they are nobody's, and in no use. */
+bool window_wanted(const struct gpool *pool, uint32_t page);
+
 /* window_let_go() - handles whose pages are wanted for another trust domain are unmapped, and the agent is told. Returns how many. */
 int window_let_go(struct gpool *pool) COLD;
+
+/*
+ * window_let_go_unused() - of a process that will not look for a while: whatever it has mapped and does not use, wanted or not, where this
+ * pool tells trust domains apart.
+ */
+void window_let_go_unused(struct gpool *pool);
 
 /* window_keep_from_child() - a mapping of ours that a forked child shall not have. */
 void window_keep_from_child(const struct gpool *pool, uint64_t va, uint64_t bytes);

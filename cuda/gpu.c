@@ -44,6 +44,8 @@ static const char *const call_names[GPU_CALL_KINDS] = {
 	[GPU_CALL_TIMELINE_WRITE] = "timeline_write",
 	[GPU_CALL_TIMELINE_WAIT] = "timeline_wait",
 	[GPU_CALL_MEMORY_INFO] = "memory_info",
+	[GPU_CALL_POOL_ALLOC] = "pool_alloc",
+	[GPU_CALL_POOL_FREE] = "pool_free",
 };
 
 /* What a device opened with GPU_OPEN_OWNER may do: the calls that need no context. */
@@ -409,6 +411,25 @@ int gpu_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t
 	int rc = call_begin(gpu, GPU_CALL_TIMELINE_WAIT, stream && word && (uintptr_t)word % sizeof(*word) == 0);
 
 	return rc < 0 ? rc : gpu->ops->timeline_wait(gpu, stream, word, value);
+}
+
+int gpu_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va)
+{
+	int rc = call_begin(gpu, GPU_CALL_POOL_ALLOC, bytes && stream && va);
+
+	return rc < 0 ? rc : gpu->ops->pool_alloc(gpu, bytes, stream, va);
+}
+
+int gpu_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream)
+{
+	int rc = call_begin(gpu, GPU_CALL_POOL_FREE, va && stream);
+
+	return rc < 0 ? rc : gpu->ops->pool_free(gpu, va, stream);
+}
+
+int gpu_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes)
+{
+	return gpu && held_bytes && used_bytes ? gpu->ops->pool_info(gpu, held_bytes, used_bytes) : -EINVAL;
 }
 
 uint64_t gpu_calls(const struct gpu *gpu, enum gpu_call call)

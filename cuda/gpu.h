@@ -56,6 +56,8 @@ enum gpu_call {
 	GPU_CALL_TIMELINE_WRITE,
 	GPU_CALL_TIMELINE_WAIT,
 	GPU_CALL_MEMORY_INFO,
+	GPU_CALL_POOL_ALLOC,
+	GPU_CALL_POOL_FREE,
 	GPU_CALL_KINDS
 };
 
@@ -79,6 +81,8 @@ enum {
 	GPU_CAP_EXPORT_OFFSET = 1u << 2,   /* one exported FD may carry several handles, told apart by offset (host,
 	                                      unless they were made with GPU_OPEN_SEPARATE) */
 	GPU_CAP_HOST_POINTER = 1u << 3,    /* a device address may be read and written by the CPU (host) */
+	GPU_CAP_ZEROED = 1u << 4,          /* gpu_create() gives zeros (host); without it, what somebody else may have left */
+	GPU_CAP_POOL = 1u << 5,            /* the driver has a pool of its own, in the order of streams: gpu_pool_alloc() */
 };
 
 struct gpu_device_info {
@@ -133,6 +137,9 @@ struct gpu_ops {
 	int (*host_unregister)(struct gpu *gpu, void *memory);
 	int (*timeline_write)(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value);
 	int (*timeline_wait)(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
+	int (*pool_alloc)(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va);
+	int (*pool_free)(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);
+	int (*pool_info)(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes);
 };
 
 extern const struct gpu_ops gpu_host_ops;
@@ -163,7 +170,7 @@ int gpu_granularity(struct gpu *gpu, uint64_t *bytes);
  * the management library: -EOPNOTSUPP where there is none. */
 int gpu_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes);
 
-/* gpu_create() - `bytes` (a multiple of the granularity) of physical memory that can be exported. */
+/* gpu_create() - `bytes` (a multiple of the granularity) of physical memory that can be exported; its content: GPU_CAP_ZEROED. */
 int gpu_create(struct gpu *gpu, uint64_t bytes, uint64_t *handle);
 /* gpu_release() - drop a created or imported handle; the memory lives on while it is mapped or an FD is open anywhere. An
  * injected fault leaves the handle as it was. */
@@ -216,7 +223,7 @@ int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struc
 /*
  * Events. query: 0 done or never recorded, -EAGAIN not yet. wait: for the last record before it, whatever is recorded later.
  * An imported event must come from another process (-EINVAL), which must still live (-ESRCH, -ENODEV) and on `host` be one
- * that this process may trace (-EPERM). One event may have 128 records pending on `host`, then -EBUSY.
+ * that this process may trace (-EPERM). Without GPU_CAP_IPC_EVENT both are -EOPNOTSUPP. One event may have 128 records pending on `host`, then -EBUSY.
  */
 int gpu_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event);
 void gpu_event_destroy(struct gpu *gpu, struct gpu_event *event);
@@ -238,6 +245,15 @@ int gpu_host_unregister(struct gpu *gpu, void *memory);
  */
 int gpu_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value);
 int gpu_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
+
+/*
+ * Memory of the driver's own, which the agent knows nothing of; -EOPNOTSUPP without GPU_CAP_POOL. gpu_pool_alloc() - for work that is
+ * queued on `stream` from now on. gpu_pool_free() - behind what is queued on it. What is freed is kept for later until gpu_close().
+ * gpu_pool_info() - what it holds, and what of that is allocated; not counted, as it asks nothing of the GPU.
+ */
+int gpu_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va);
+int gpu_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);
+int gpu_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes);
 
 /* What happened: gpu_calls() - how often each kind was called since open. */
 uint64_t gpu_calls(const struct gpu *gpu, enum gpu_call call);

@@ -65,6 +65,8 @@ static uint32_t device_capabilities(const struct cuda_driver *driver, CUdevice d
 	if (driver->cuStreamWriteValue64 && driver->cuStreamWaitValue64 &&
 		device_has(driver, device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS))
 		capabilities |= GPU_CAP_TIMELINE;
+	if (cuda_pool_has(driver) && device_has(driver, device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED))
+		capabilities |= GPU_CAP_POOL;
 	return capabilities;
 }
 
@@ -163,6 +165,7 @@ static void cuda_close(struct gpu *gpu)
 	struct gpu_cuda *cuda = cuda_of(gpu);
 
 	cuda_registrations_fini(cuda);
+	cuda_pool_fini(cuda);
 	cuda_memory_fini(cuda);
 	if (cuda->context)
 		cuda->driver->cuDevicePrimaryCtxRelease(cuda->device);
@@ -204,6 +207,9 @@ const struct gpu_ops gpu_cuda_ops = {
 	.host_unregister = cuda_host_unregister,
 	.timeline_write = cuda_timeline_write,
 	.timeline_wait = cuda_timeline_wait,
+	.pool_alloc = cuda_pool_alloc,
+	.pool_free = cuda_pool_free,
+	.pool_info = cuda_pool_info,
 };
 
 #endif

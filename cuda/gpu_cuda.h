@@ -58,7 +58,13 @@
 
 #define CUDA_OPTIONAL_CALLS(X) \
 	X(cuStreamWriteValue64) \
-	X(cuStreamWaitValue64)
+	X(cuStreamWaitValue64) \
+	X(cuMemPoolCreate) \
+	X(cuMemPoolDestroy) \
+	X(cuMemPoolSetAttribute) \
+	X(cuMemPoolGetAttribute) \
+	X(cuMemAllocFromPoolAsync) \
+	X(cuMemFreeAsync)
 
 struct cuda_driver {
 #define CUDA_MEMBER(call) __typeof__(call) *call;
@@ -100,6 +106,7 @@ struct gpu_cuda {
 	uint32_t memory_capacity;
 	uint32_t memory_free;                    /* slot + 1, a list through next_free */
 	struct cuda_registration *registrations; /* a few, so a list */
+	CUmemoryPool pool;                       /* the driver's, made when it is first used; NULL: not yet */
 };
 
 static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
@@ -136,6 +143,13 @@ int cuda_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
 int cuda_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
 int cuda_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
 int cuda_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
+
+/* gpu_cuda_pool.c. cuda_pool_fini() - what is still allocated from it stays until the context ends. */
+void cuda_pool_fini(struct gpu_cuda *cuda);
+bool cuda_pool_has(const struct cuda_driver *driver);
+int cuda_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va);
+int cuda_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);
+int cuda_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes);
 
 /* gpu_cuda_stream.c */
 int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream);

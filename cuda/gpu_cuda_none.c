@@ -260,6 +260,31 @@ static int none_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const 
 	return none(-EOPNOTSUPP);
 }
 
+static int none_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va)
+{
+	(void)gpu;
+	(void)bytes;
+	(void)stream;
+	(void)va;
+	return none(-EOPNOTSUPP);
+}
+
+static int none_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream)
+{
+	(void)gpu;
+	(void)va;
+	(void)stream;
+	return none(-EOPNOTSUPP);
+}
+
+static int none_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes)
+{
+	(void)gpu;
+	(void)held_bytes;
+	(void)used_bytes;
+	return none(-EOPNOTSUPP);
+}
+
 const struct gpu_ops gpu_cuda_ops = {
 	.name = "cuda",
 	.device_count = none_device_count,
@@ -294,6 +319,9 @@ const struct gpu_ops gpu_cuda_ops = {
 	.host_unregister = none_host_unregister,
 	.timeline_write = none_timeline_write,
 	.timeline_wait = none_timeline_wait,
+	.pool_alloc = none_pool_alloc,
+	.pool_free = none_pool_free,
+	.pool_info = none_pool_info,
 };
 
 #endif

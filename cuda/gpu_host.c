@@ -7,6 +7,8 @@
  *   GPOOL_HOST_GRANULARITY  smallest handle, a power of two from the system's page to 1GiB; 512KiB, the smallest page of a pool
  *                           (2MiB, as on A100 and H100, makes smaller pages share handles)
  *   GPOOL_HOST_MEMORY       bytes of each device; the machine's physical memory
+ *   GPOOL_HOST_LACKS        what devices shall lack that others have too: "events" between processes; "zeros" in fresh memory, which then
+ *                           holds other bytes; or both, with a comma
  * Sizes take a suffix: K, M, G or T, each with or without "iB" (all powers of two).
  */
 #include "cuda/gpu_host.h"
@@ -81,6 +83,30 @@ static int device_memory_bytes(uint64_t *bytes)
 	return setting_bytes("GPOOL_HOST_MEMORY", physical, bytes);
 }
 
+/* What a device has, but for what the setting takes away. */
+static int device_capabilities(uint32_t *capabilities)
+{
+	static const struct {
+		const char *name;
+		uint32_t capability;
+	} words[] = { { "events", GPU_CAP_IPC_EVENT }, { "zeros", GPU_CAP_ZEROED } };
+	uint32_t has = GPU_CAP_IPC_EVENT | GPU_CAP_TIMELINE | GPU_CAP_EXPORT_OFFSET | GPU_CAP_HOST_POINTER | GPU_CAP_ZEROED;
+	const char *text = getenv("GPOOL_HOST_LACKS");
+
+	while (text && *text) {
+		size_t length = strcspn(text, ","), i = 0;
+
+		while (i < sizeof(words) / sizeof(*words) && (strlen(words[i].name) != length || strncmp(words[i].name, text, length)))
+			i++;
+		if (i == sizeof(words) / sizeof(*words))
+			return gpu_fail(-EINVAL, "GPOOL_HOST_LACKS has '%.*s'; it takes events and zeros", (int)length, text);
+		has &= ~words[i].capability;
+		text += length + (text[length] == ',');
+	}
+	*capabilities = has;
+	return 0;
+}
+
 static int device_check(int index)
 {
 	int count = host_device_count();
@@ -94,13 +120,13 @@ static int device_check(int index)
 
 static int host_device_info(int index, struct gpu_device_info *info)
 {
-	struct gpu_device_info filled = {
-		.capabilities = GPU_CAP_IPC_EVENT | GPU_CAP_TIMELINE | GPU_CAP_EXPORT_OFFSET | GPU_CAP_HOST_POINTER,
-	};
+	struct gpu_device_info filled = { .memory_bytes = 0 };
 	int rc = device_check(index);
 
 	if (rc == 0)
 		rc = device_memory_bytes(&filled.memory_bytes);
+	if (rc == 0)
+		rc = device_capabilities(&filled.capabilities);
 	if (rc < 0)
 		return rc;
 	snprintf(filled.uuid, sizeof(filled.uuid), "HOST-00000000-0000-0000-0000-%012x", (unsigned)index);
@@ -154,6 +180,8 @@ static int host_open(int index, uint32_t flags, struct gpu **gpu)
 	rc = granularity_setting(host->page, &host->granularity);
 	if (rc == 0)
 		rc = device_memory_bytes(&host->memory_bytes);
+	if (rc == 0)
+		rc = device_capabilities(&host->capabilities);
 	if (rc == 0)
 		rc = progress_init(host);
 	if (rc < 0) {
@@ -221,6 +249,30 @@ void host_memory_discharge(struct gpu_host *host, uint64_t bytes)
 	host->charged_bytes -= bytes;
 }
 
+/* Nobody else's allocator stands behind this back end. */
+static int no_pool(void)
+{
+	return gpu_fail(-EOPNOTSUPP, "the host back end has no pool of a driver's own: that needs a GPU");
+}
+
+static int host_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va)
+{
+	(void)gpu, (void)bytes, (void)stream, (void)va;
+	return no_pool();
+}
+
+static int host_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream)
+{
+	(void)gpu, (void)va, (void)stream;
+	return no_pool();
+}
+
+static int host_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes)
+{
+	(void)gpu, (void)held_bytes, (void)used_bytes;
+	return no_pool();
+}
+
 const struct gpu_ops gpu_host_ops = {
 	.name = "host",
 	.device_count = host_device_count,
@@ -255,4 +307,7 @@ const struct gpu_ops gpu_host_ops = {
 	.host_unregister = host_unregister,
 	.timeline_write = host_timeline_write,
 	.timeline_wait = host_timeline_wait,
+	.pool_alloc = host_pool_alloc,
+	.pool_free = host_pool_free,
+	.pool_info = host_pool_info,
 };

@@ -85,6 +85,7 @@ struct gpu_host {
 	uint64_t granularity;
 	uint64_t page;         /* of the system */
 	uint64_t memory_bytes; /* of the device */
+	uint32_t capabilities;
 
 	pthread_mutex_t lock;
 	struct host_file *files[HOST_FILE_BUCKETS]; /* by inode */

@@ -260,6 +260,8 @@ int host_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_
 {
 	struct event_ipc exported = { .magic = event_ipc_magic, .pid = getpid(), .fd = event->fd };
 
+	if (!(host_of(gpu)->capabilities & GPU_CAP_IPC_EVENT))
+		return gpu_fail(-EOPNOTSUPP, "this device was told to have no events between processes");
 	if (event->host != host_of(gpu) || event->fd < 0)
 		return gpu_fail(-EINVAL, "cannot export an event that was not created interprocess on this device");
 	exported.cookie = event->ring->cookie;
@@ -314,8 +316,11 @@ static int import_into(struct gpu_event *event, const struct event_ipc *from)
 
 	/* The pidfd comes first: if the number is given to another process later, the cookie tells. */
 	event->pidfd = (int)syscall(SYS_pidfd_open, from->pid, 0);
-	if (event->pidfd < 0)
-		return gpu_fail(-errno, "cannot import an event of process %d: %s", from->pid, strerror(errno));
+	if (event->pidfd < 0) {
+		/* Of the number of a thread kernels say EINVAL, or ENOENT: there is no such process. */
+		rc = errno == EINVAL || errno == ENOENT ? -ESRCH : -errno;
+		return gpu_fail(rc, "cannot import an event of process %d: %s", from->pid, strerror(-rc));
+	}
 	fd = ring_open(event->host, from->pid, from->fd);
 	if (fd < 0)
 		return fd;
@@ -336,6 +341,8 @@ int host_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct 
 	int rc;
 
 	memcpy(&from, ipc, sizeof(from));
+	if (!(host->capabilities & GPU_CAP_IPC_EVENT))
+		return gpu_fail(-EOPNOTSUPP, "this device was told to have no events between processes");
 	if (from.magic != event_ipc_magic || from.pid <= 0 || from.fd < 0 || from.zero)
 		return gpu_fail(-EINVAL, "cannot import an event: these bytes are none");
 	if (from.pid == getpid())

@@ -28,6 +28,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+enum { FRESH_BYTE = 0xa5 }; /* what fresh memory holds where it is told to hold no zeros */
+
 /* host_file_create() - an empty memfd that only this user may re-open and nobody may shrink. Returns its descriptor. */
 int host_file_create(const char *name)
 {
@@ -212,6 +214,18 @@ void host_memory_unref(struct gpu_host *host, struct host_memory *memory)
 	host->memory_free = host_memory_slot(host, memory);
 }
 
+/* As a driver may leave it: bytes that somebody else has written. */
+static int slice_soil(const struct host_file *file, uint64_t offset, uint64_t bytes)
+{
+	void *slice = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, (off_t)offset);
+
+	if (slice == MAP_FAILED)
+		return gpu_fail(-ENOMEM, "cannot map %llu fresh bytes: %s", (unsigned long long)bytes, strerror(errno));
+	memset(slice, FRESH_BYTE, bytes);
+	munmap(slice, bytes);
+	return 0;
+}
+
 static int create_locked(struct gpu_host *host, uint64_t bytes, uint64_t *handle)
 {
 	struct host_memory *memory;
@@ -224,6 +238,10 @@ static int create_locked(struct gpu_host *host, uint64_t bytes, uint64_t *handle
 	rc = slice_make(host, bytes, &file, &offset);
 	if (rc < 0)
 		goto discharge;
+	if (!(host->capabilities & GPU_CAP_ZEROED))
+		rc = slice_soil(file, offset, bytes);
+	if (rc < 0)
+		goto unref;
 	memory = memory_add(host, file, offset, bytes);
 	if (!memory) {
 		rc = gpu_fail(-ENOMEM, "cannot create %llu bytes: no memory for the handle", (unsigned long long)bytes);

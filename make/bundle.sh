@@ -14,7 +14,7 @@ rm -rf "$bundle"
 mkdir -p "$bundle/lib" "$bundle/tests"
 
 programs=()
-for program in gpoold gpoold-agent.so poolctl gpool-bench gpool-demo; do
+for program in gpoold gpoold-agent.so poolctl gpool-bench gpool-demo gpool-replay; do
     programs+=("$build/$program")
 done
 for test in "$@"; do

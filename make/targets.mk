@@ -107,8 +107,9 @@ install: all ## install below prefix and sysconfdir
 	ln -sfn $(LIBRARY_FILE) $(DESTDIR)$(libdir)/libgpool.so.$(SOVERSION)
 	ln -sfn libgpool.so.$(SOVERSION) $(DESTDIR)$(libdir)/libgpool.so
 	$(INSTALL) -m 644 $(B)/libgpool.a $(DESTDIR)$(libdir)/
+	$(INSTALL) -m 644 $(B)/libgpool_torch.so $(DESTDIR)$(libdir)/
 	$(INSTALL) -m 644 $(B)/gpool.pc $(DESTDIR)$(libdir)/pkgconfig/
-	$(INSTALL) -m 644 client/gpool.h $(DESTDIR)$(includedir)/
+	$(INSTALL) -m 644 client/gpool.h client/torch/gpool_torch.h $(DESTDIR)$(includedir)/
 	$(foreach s,$(MANDIRS),$(if $(call man_pages,$(s)),$(INSTALL) -d $(DESTDIR)$(mandir)/man$(s) && \
 		$(INSTALL) -m 644 $(call man_pages,$(s)) $(DESTDIR)$(mandir)/man$(s)/ &&)) true
 	$(INSTALL) -d $(DESTDIR)$(COMPLETION_DIR)
@@ -119,9 +120,9 @@ install: all ## install below prefix and sysconfdir
 
 uninstall: ## remove what install puts there, but for the configuration
 	rm -f $(DESTDIR)$(sbindir)/gpoold $(DESTDIR)$(libdir)/gpool/gpoold-agent.so $(addprefix $(DESTDIR)$(bindir)/,$(TOOL_NAMES)) \
-		$(addprefix $(DESTDIR)$(libdir)/,$(LIBRARY_FILE) libgpool.so.$(SOVERSION) libgpool.so libgpool.a) \
+		$(addprefix $(DESTDIR)$(libdir)/,$(LIBRARY_FILE) libgpool.so.$(SOVERSION) libgpool.so libgpool.a libgpool_torch.so) \
 		$(DESTDIR)$(libdir)/pkgconfig/gpool.pc \
-		$(DESTDIR)$(includedir)/gpool.h \
+		$(DESTDIR)$(includedir)/gpool.h $(DESTDIR)$(includedir)/gpool_torch.h \
 		$(DESTDIR)$(COMPLETION_DIR)/poolctl $(addprefix $(DESTDIR)$(TRACE_DIR)/,$(notdir $(TRACES))) \
 		$(foreach s,$(MANDIRS),$(addprefix $(DESTDIR)$(mandir)/man$(s)/,$(notdir $(call man_pages,$(s)))))
 	rmdir $(DESTDIR)$(libdir)/gpool 2>/dev/null || true

@@ -36,7 +36,7 @@ asan ubsan tsan: need-test-deps ## build with this sanitizer and run its tests
 # Fuzz programs exist in CONFIG=fuzz alone: clang's libFuzzer, over the same code as everything else.
 ifeq ($(CONFIG),fuzz)
 define fuzz_rule
-$(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) $(B)/libgpool.a
+$(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) $(B)/libtools.a $(B)/libgpool.a
 	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ $$(AGENT_LIBS) -lcjson -lm
 endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
@@ -49,7 +49,7 @@ $(B)/messages.dict: $(B)/protogen
 some-fuzz: $(addprefix $(B)/,$(NAMES)) $(B)/messages.dict
 endif
 
-# The module in which the agent dies at a store of the test's choice (agent/crash_point.h).
+# The module in which the agent dies at a store of the test's choice (agent/crash_point.h), with a mover that does as it is told.
 CRASH_SRC := $(shell grep -l 'crash_point\|journal.h' agent/*.c agent/*/*.c)
 CRASH_OBJ := $(patsubst %.c,$(B)/obj/crash/%.o,$(CRASH_SRC))
 
@@ -57,11 +57,12 @@ $(B)/obj/crash/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,$< for crashes)$(CC) $(ALL_CFLAGS) -DGPOOL_CRASH_POINTS -MMD -MP -c -o $@ $<
 
-$(B)/tests/crash/gpoold-agent.so: $(CRASH_OBJ) $(filter-out $(call obj,$(CRASH_SRC)),$(MODULE_OBJ))
+$(B)/tests/crash/gpoold-agent.so: $(CRASH_OBJ) $(B)/obj/tests/modules/unwilling.o \
+	$(filter-out $(call obj,$(CRASH_SRC) agent/module.c),$(MODULE_OBJ))
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $^ $(AGENT_LIBS)
 
-$(B)/tests/test_crash_points $(B)/tests/test_objects_crash $(B)/tests/test_roles_crash $(B)/tests/test_trust_crash: | $(B)/tests/crash/gpoold-agent.so
+$(B)/tests/test_crash_points $(B)/tests/test_objects_crash $(B)/tests/test_roles_crash $(B)/tests/test_trust_crash $(B)/tests/test_mover_gone_crash: | $(B)/tests/crash/gpoold-agent.so
 -include $(CRASH_OBJ:.o=.d)
 
 # What tests/run asks for: the programs of a group, and what they start.

@@ -22,7 +22,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 2,
+	POOL_LAYOUT_VERSION = 4,
 	POOL_SESSIONS = PAGE_OWNER_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,
@@ -142,6 +142,8 @@ struct pool_header {
 	uint32_t lease_request_bytes;
 	uint32_t object_record_bytes;
 	uint32_t role_record_bytes;
+	uint32_t region_table_bytes;
+	uint32_t reserved;
 	uint64_t segment_bytes;
 	uint64_t page_table_offset;
 	uint64_t sessions_offset;
@@ -165,7 +167,7 @@ struct pool_header {
 	_Atomic uint32_t spill_slots;           /* pages of content that may be spilled at a time; 0: none */
 	/*
 	 * Goes up when pages that a session may have mapped are wanted for another trust domain: they are QUARANTINED or RETIRED,
-	 * without an owner. Who maps one of them unmaps it and says so (handles_released).
+	 * without an owner. Who maps one of them unmaps it and says so (handles_released). 0: this pool tells no domains apart.
 	 */
 	_Atomic uint32_t release_serial;
 

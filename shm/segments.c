@@ -139,6 +139,7 @@ int pool_segment_create(const struct pool_geometry *geometry, struct pool_segmen
 	header->lease_request_bytes = sizeof(struct lease_request);
 	header->object_record_bytes = sizeof(struct object_record);
 	header->role_record_bytes = sizeof(struct role_record);
+	header->region_table_bytes = sizeof(struct region_table);
 	header->segment_bytes = bytes;
 	header->page_table_offset = layout.table;
 	header->sessions_offset = layout.sessions;
@@ -195,7 +196,8 @@ int pool_segment_open(int fd, struct pool_segment *segment)
 		header.session_header_bytes != sizeof(struct session_header) ||
 		header.block_entry_bytes != sizeof(struct block_entry) ||
 		header.lease_request_bytes != sizeof(struct lease_request) ||
-		header.object_record_bytes != sizeof(struct object_record) || header.role_record_bytes != sizeof(struct role_record))
+		header.object_record_bytes != sizeof(struct object_record) || header.role_record_bytes != sizeof(struct role_record) ||
+		header.region_table_bytes != sizeof(struct region_table))
 		goto unmap;
 	error = -EBADMSG;
 	if (header.page_count < 1 || header.page_count > POOL_PAGES_MAX || header.pages_per_handle < 1 ||
@@ -240,7 +242,9 @@ struct session_layout session_layout_of(uint32_t page_count)
 	layout.stats = at;
 	at = round_up(at + sizeof(struct session_stats), 4096);
 	layout.answers = at;
-	layout.bytes = round_up(at + SESSION_ANSWERS * sizeof(struct session_answer), 4096);
+	at = round_up(at + SESSION_ANSWERS * sizeof(struct session_answer), 4096);
+	layout.regions = at;
+	layout.bytes = round_up(at + (page_count ? sizeof(struct region_table) : 0), 4096);
 	return layout;
 }
 
@@ -258,6 +262,7 @@ void session_segment_over(void *base, uint32_t page_count, struct session_segmen
 	segment->requests = (struct lease_request *)(at + layout.requests);
 	segment->stats = (struct session_stats *)(at + layout.stats);
 	segment->answers = (struct session_answer *)(at + layout.answers);
+	segment->regions = page_count ? (struct region_table *)(at + layout.regions) : NULL;
 	segment->page_count = page_count;
 	segment->bytes = layout.bytes;
 }

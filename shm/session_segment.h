@@ -5,14 +5,16 @@
  * a local, checks it against its own tables, and lets a wrong one hurt this session alone. Sizes and offsets are computed from
  * the page count on both sides and never read from the segment. Sealed against shrinking and growing, so that nobody gets SIGBUS.
  *
- *   header | free_bits u64[] | pins u32[] | touch u32[] | blocks struct block_entry[] | timeline u64[] | requests | stats | answers
+ *   header | free_bits u64[] | pins u32[] | touch u32[] | blocks struct block_entry[] | timeline u64[] | requests | stats | answers |
+ *   struct region_table
  *
- * A session that only reads (poolctl) has a segment of zero pages.
+ * A session that only reads (poolctl) has a segment of zero pages, and no region table.
  */
 #ifndef GPOOL_SHM_SESSION_SEGMENT_H
 #define GPOOL_SHM_SESSION_SEGMENT_H
 
 #include "shm/pool_segment.h"
+#include "shm/region_table.h"
 
 #define SESSION_MAGIC UINT64_C(0x73736573703167) /* "g1psess" */
 
@@ -90,8 +92,11 @@ enum {
 	LEASE_CRITICAL = 1u << 1,   /* may take reserved pages */
 	LEASE_CONTIGUOUS = 1u << 2, /* in one run or not at all */
 	LEASE_NO_EVICT = 1u << 3,   /* refuse rather than evict a block */
-	LEASE_FLAGS = 15u,          /* those of LEASE_TAKE */
 	LEASE_KEEP = 1u << 4,       /* LEASE_RESTORE: what cannot be read back now stays spilled, and may be asked for again */
+	LEASE_SCATTERED = 1u << 5,  /* where they lie does not matter: nothing idle is gathered for the sake of one run */
+	LEASE_FREE = 1u << 6,       /* only what is nobody's: nothing is taken from anybody, not even what is idle there */
+	LEASE_FLAGS = 111u,         /* those of LEASE_TAKE */
+	LEASE_SOON = 1u << 7,       /* LEASE_RESTORE with need 0: it will be asked for next; -EIO: nobody is there to bring it */
 };
 
 /*
@@ -192,7 +197,7 @@ struct session_header {
 };
 
 struct session_layout {
-	size_t free_bits, pins, touch, blocks, timeline, requests, stats, answers, bytes;
+	size_t free_bits, pins, touch, blocks, timeline, requests, stats, answers, regions, bytes;
 };
 
 /* Addresses of the parts in one process's mapping. */
@@ -206,6 +211,7 @@ struct session_segment {
 	struct lease_request *requests; /* [SESSION_REQUESTS] */
 	struct session_stats *stats;
 	struct session_answer *answers; /* [SESSION_ANSWERS] */
+	struct region_table *regions;   /* NULL in a segment of zero pages */
 	uint32_t page_count;
 	size_t bytes;
 };

@@ -38,6 +38,8 @@ enum {
 	TOKEN_BUCKETS = 4096,       /* a power of two; chosen for thousands of sessions */
 	FLIGHT_MS_MAX = 60000,      /* chosen: an agent that has not answered by then never will */
 	GRACE_MS = 1000,            /* for an agent that tells all tokens; afterwards requests with known ones are served */
+	SOCKETS = 2,                /* control and events */
+	DEAF_CHECKS = 3,            /* counts in a row at which somebody waits to be let in, and nobody was: nanomsg needs less than 1 ms */
 };
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
@@ -84,6 +86,10 @@ struct front {
 	int descriptors_base;       /* open when nobody was connected */
 	uint64_t descriptors_checked_ns;
 	int leaked_checks; /* counts in a row that found too many */
+	int listeners[SOCKETS];
+	int listener_count;
+	uint64_t accepted; /* connections, up to the last count */
+	int deaf_checks;   /* counts in a row that found somebody waiting to be let in */
 	uint64_t next_serial;
 	struct allowance strangers; /* for all requests with unknown tokens together */
 	struct token *tokens[TOKEN_BUCKETS];
@@ -435,11 +441,30 @@ static int count_descriptors(const struct front *front)
 
 	for (uint32_t i = 0; i < front->descriptors_max; i++)
 		front->descriptors[i] = (struct pollfd){.fd = (int)i};
+	for (int i = 0; i < front->listener_count; i++)
+		front->descriptors[front->listeners[i]].events = POLLIN;
 	if (poll(front->descriptors, front->descriptors_max, 0) < 0)
 		return -errno;
 	for (uint32_t i = 0; i < front->descriptors_max; i++)
 		count += !(front->descriptors[i].revents & POLLNVAL);
 	return count;
+}
+
+/*
+ * nanomsg does its work in a thread, and says nothing when it could not have all that this needs, or lost some of it: its sockets stand
+ * there, and nobody is let in any more. After count_descriptors(): somebody has been waiting for a while, and nobody was let in.
+ */
+static bool is_deaf(struct front *front)
+{
+	uint64_t accepted = nn_get_statistic(front->control, NN_STAT_ACCEPTED_CONNECTIONS) +
+		nn_get_statistic(front->events, NN_STAT_ACCEPTED_CONNECTIONS);
+	bool waiting = false;
+
+	for (int i = 0; i < front->listener_count; i++)
+		waiting |= front->descriptors[front->listeners[i]].revents & POLLIN;
+	front->deaf_checks = waiting && accepted == front->accepted ? front->deaf_checks + 1 : 0;
+	front->accepted = accepted;
+	return front->deaf_checks >= DEAF_CHECKS;
 }
 
 /*
@@ -456,7 +481,10 @@ static int check_descriptors(struct front *front)
 
 	if (!leaked && open < (int)front->descriptors_max) {
 		front->leaked_checks = 0;
-		return 0;
+		if (!is_deaf(front))
+			return 0;
+		say("nanomsg lets nobody in; ending, to be restarted");
+		return -EAGAIN;
 	}
 	if (++front->leaked_checks < LEAKED_CHECKS)
 		return 0;
@@ -526,6 +554,18 @@ static int open_sockets(struct front *front, const struct front_options *options
 	return 0;
 }
 
+/* Those of our descriptors at which connections arrive; nanomsg does not tell its own. */
+static void find_listeners(struct front *front)
+{
+	for (int fd = STDERR_FILENO + 1; fd < (int)front->descriptors_max; fd++) {
+		int listens = 0;
+		socklen_t bytes = sizeof(listens);
+
+		if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens && front->listener_count < SOCKETS)
+			front->listeners[front->listener_count++] = fd;
+	}
+}
+
 /* What the keeper may have set for itself must not be left to a process without handlers. */
 static void reset_signals(void)
 {
@@ -562,6 +602,7 @@ static int start(struct front *front, const struct front_options *options)
 	result = open_sockets(front, options);
 	if (result < 0)
 		return result;
+	find_listeners(front);
 	if (options->seccomp) {
 		result = sandbox_filter();
 		if (result < 0) {

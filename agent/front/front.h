@@ -64,6 +64,7 @@ struct front_options {
  * Return: to be passed to _exit() as failure or not, for there is no way back into a keeper:
  *   0           the agent closed its end
  *   -EMFILE     descriptors have piled up, or there are more connections than allowed; start another front
+ *   -EAGAIN     nanomsg does not work, which it does not tell; start another front
  *   -EINVAL     an option out of range
  *   -ENAMETOOLONG, -EADDRINUSE, -EACCES and others: a socket could not be bound
  *   -EPERM, -ESRCH and others: rights could not be dropped, or the keeper is gone already

@@ -18,10 +18,11 @@ enum keep_what {
 	KEEP_HOLD,      /* agent -> keeper, with descriptors: keep them until DROP; they outlive the agent */
 	KEEP_DROP,      /* agent -> keeper */
 	KEEP_FRONT,     /* keeper -> agent, with a descriptor: a new front; id is its pid, pool the number of restarts */
-	KEEP_MOVER,     /* keeper -> agent: pool's mover has started; id is its pid, kind the number of restarts */
+	KEEP_MOVER,     /* keeper -> agent: pool's mover has started; id is its pid, kind the number of restarts, which is that of those that ended */
 	KEEP_UPGRADE,   /* agent -> keeper: load the module anew, if it fits */
 	KEEP_VERDICT,   /* keeper -> agent: of UPGRADE; id 0: it fits, and LEAVE follows; else errno. text says what was loaded, or why not */
 	KEEP_LEAVE,     /* keeper -> agent: exit at once and leave everything as it is: a successor takes over */
+	KEEP_MOVER_END, /* keeper -> agent: pool has no mover now. id: pid of the one that ended, 0: none could be started; kind as in MOVER; text: how */
 };
 
 /* What is held, and the descriptors of each in order. */
@@ -31,6 +32,7 @@ enum keep_kind {
 	KEEP_OBJECT,     /* an object's manifest */
 	KEEP_TIER,       /* id 0: spilled pages in memory; 1: the file */
 	KEEP_CONFIG,     /* the last configuration that was good, as text */
+	KEEP_TIMELINE,   /* a session's page for others (shm/timeline_page.h) */
 };
 
 struct keep_message {

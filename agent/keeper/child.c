@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -38,6 +39,7 @@ void child_born(struct child *child, pid_t pid)
 	child->pid = pid;
 	child->born_ms = keeper_ms();
 	child->due_ms = 0;
+	child->end = 0;
 }
 
 uint32_t child_died(struct child *child, bool young)
@@ -63,9 +65,10 @@ void child_replaced(struct child *child)
 	child->due_ms = keeper_ms();
 }
 
-void child_failed(struct child *child)
+void child_failed(struct child *child, int error)
 {
 	child->pid = 0;
+	child->end = error;
 	child->due_ms = keeper_ms() + CHILD_PAUSE_MS;
 }
 
@@ -85,6 +88,16 @@ int child_wait_ms(const struct child *child, int ms)
 	return ms < 0 || left < ms ? left : ms;
 }
 
+pid_t child_wait(pid_t pid, int *status, int options)
+{
+	pid_t ended;
+
+	do
+		ended = waitpid(pid, status, options);
+	while (ended < 0 && errno == EINTR);
+	return ended;
+}
+
 const char *child_end_text(int status)
 {
 	static char text[32];
@@ -94,4 +107,12 @@ const char *child_end_text(int status)
 	else
 		snprintf(text, sizeof(text), "status %d", WEXITSTATUS(status));
 	return text;
+}
+
+void child_absence_text(const struct child *child, char *text, size_t text_bytes)
+{
+	if (child->end < 0)
+		snprintf(text, text_bytes, "no process can be started: %s", strerror(-child->end));
+	else
+		snprintf(text, text_bytes, "process %d ended (%s)", (int)child->last, child_end_text(child->end));
 }

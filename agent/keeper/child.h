@@ -28,10 +28,13 @@ pid_t child_fork(const struct child_shed *shed, const char *name);
 
 struct child {
 	pid_t pid; /* 0: does not run. Never -1, which would be everybody to kill() */
-	uint32_t restarts;
+	uint32_t restarts; /* so many of it have ended */
 	uint32_t quick_deaths;
 	uint64_t born_ms;
 	uint64_t due_ms; /* 0: nothing is planned; else when it is started */
+	/* Of children whose absence is told, kept by who reaps them: */
+	pid_t last;      /* the one that ended last */
+	int end;         /* how, as wait(2) says; negative errno: its successor could not be started */
 };
 
 /* child_born() - it runs now. */
@@ -47,7 +50,7 @@ uint32_t child_died(struct child *child, bool young);
 void child_replaced(struct child *child);
 
 /* child_failed() - it could not even be started (no process, no descriptor): another try soon. */
-void child_failed(struct child *child);
+void child_failed(struct child *child, int error);
 
 /* child_due() - whether its time has come. */
 bool child_due(const struct child *child);
@@ -55,8 +58,13 @@ bool child_due(const struct child *child);
 /* child_wait_ms() - the smaller of `ms` (-1: for ever) and the time until this one is due. */
 int child_wait_ms(const struct child *child, int ms);
 
+/* child_wait() - waitpid(), also when a signal comes between: a death is told once, and must not be lost over that. */
+pid_t child_wait(pid_t pid, int *status, int options);
+
 /* "signal 9" or "status 1", for the log. */
 const char *child_end_text(int status);
+/* child_absence_text() - "process 7 ended (signal 9)", or why none can be started. */
+void child_absence_text(const struct child *child, char *text, size_t text_bytes);
 
 uint64_t keeper_ms(void); /* CLOCK_MONOTONIC */
 

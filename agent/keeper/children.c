@@ -148,7 +148,7 @@ static void old_front_hurry(struct keeper *keeper)
 	if (keeper->old_front <= 0 || keeper_ms() < keeper->old_front_ms)
 		return;
 	kill(keeper->old_front, SIGKILL);
-	waitpid(keeper->old_front, NULL, 0);
+	child_wait(keeper->old_front, NULL, 0);
 	keeper->old_front = 0;
 }
 
@@ -202,6 +202,22 @@ static void mover_tell(struct keeper *keeper, uint32_t pool)
 		log_warning("cannot tell the agent of a mover: %s", strerror(-error));
 }
 
+/* So that the agent knows whom it need not wait for. What it does not hear now it hears after the next try. */
+static void mover_tell_end(struct keeper *keeper, uint32_t pool)
+{
+	const struct child *mover = &keeper->movers[pool];
+	struct keep_message message = { .what = KEEP_MOVER_END, .pool = pool, .id = mover->end < 0 ? 0 : (uint32_t)mover->last,
+		.kind = mover->restarts };
+	int error;
+
+	if (!keeper->ready || keeper->stopping)
+		return;
+	child_absence_text(mover, message.text, sizeof(message.text));
+	error = attach_send(keeper->channel, &message, sizeof(message), NULL, 0);
+	if (error)
+		log_warning("cannot tell the agent of a mover's end: %s", strerror(-error));
+}
+
 static int mover_start(struct keeper *keeper, uint32_t pool)
 {
 	pid_t pid = child_fork(&keeper->shed, "gpoold-mover");
@@ -238,6 +254,8 @@ void movers_begin(struct keeper *keeper)
 			mover_tell(keeper, i);
 		else if (keeper->loader.facts.has_mover && !mover->due_ms)
 			mover->due_ms = keeper_ms();
+		if (!mover->pid && (mover->last || mover->end))
+			mover_tell_end(keeper, i);
 	}
 	if (keeper->movers_old)
 		keeper->patience_ms = keeper_ms() + STOP_PATIENCE_MS;
@@ -249,6 +267,8 @@ static void mover_died(struct keeper *keeper, uint32_t pool, int status)
 	struct child *mover = &keeper->movers[pool];
 	uint32_t pause;
 
+	mover->last = mover->pid;
+	mover->end = status;
 	if (keeper->movers_old && keeper->ready) {
 		child_replaced(mover);
 	} else {
@@ -259,6 +279,7 @@ static void mover_died(struct keeper *keeper, uint32_t pool, int status)
 	}
 	if (!keeper->loader.facts.has_mover)
 		mover->due_ms = 0;
+	mover_tell_end(keeper, pool);
 }
 
 /* ---- the agent ---- */
@@ -347,7 +368,7 @@ static void agent_died(struct keeper *keeper, int status)
 
 static bool ended(pid_t pid, int *status)
 {
-	return pid > 0 && waitpid(pid, status, WNOHANG) == pid;
+	return pid > 0 && child_wait(pid, status, WNOHANG) == pid;
 }
 
 /* By their numbers, one by one: a probe is waited for by whoever reads its answer. */
@@ -355,12 +376,13 @@ void children_reap(struct keeper *keeper)
 {
 	int status;
 
-	if (ended(keeper->old_front, &status))
-		keeper->old_front = 0;
 	if (ended(keeper->agent.pid, &status))
 		agent_died(keeper, status);
 	if (ended(keeper->front.pid, &status))
 		front_died(keeper, status);
+	/* Behind its agent, over whose death it may have become the old one just now. */
+	if (ended(keeper->old_front, &status))
+		keeper->old_front = 0;
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
 		if (ended(keeper->movers[i].pid, &status))
 			mover_died(keeper, i, status);
@@ -372,8 +394,10 @@ static void started_or_later(struct child *child, const char *name, int error)
 {
 	if (!error)
 		return;
-	log_warning("cannot start %s: %s; trying again in %d ms", name, strerror(-error), CHILD_PAUSE_MS);
-	child_failed(child);
+	/* Once for each reason: there are ten tries a second. */
+	if (child->end != error)
+		log_warning("cannot start %s: %s; trying again every %d ms", name, strerror(-error), CHILD_PAUSE_MS);
+	child_failed(child, error);
 }
 
 static void patience_end(struct keeper *keeper)
@@ -400,9 +424,13 @@ void children_start_due(struct keeper *keeper)
 	old_front_hurry(keeper);
 	if (!keeper->old_front && child_due(&keeper->front))
 		started_or_later(&keeper->front, "the front", front_start(keeper));
-	for (uint32_t i = 0; i < keeper->start.pool_count && keeper->ready; i++)
-		if (child_due(&keeper->movers[i]))
-			started_or_later(&keeper->movers[i], "a mover", mover_start(keeper, i));
+	for (uint32_t i = 0; i < keeper->start.pool_count && keeper->ready; i++) {
+		if (!child_due(&keeper->movers[i]))
+			continue;
+		started_or_later(&keeper->movers[i], "a mover", mover_start(keeper, i));
+		if (!keeper->movers[i].pid)
+			mover_tell_end(keeper, i);
+	}
 }
 
 int children_wait_ms(const struct keeper *keeper)
@@ -442,7 +470,7 @@ static void child_await(struct keeper *keeper, pid_t *pid, const char *name)
 		if (now >= end) {
 			log_warning("%s does not end within %d ms; it is killed", name, STOP_PATIENCE_MS);
 			kill(*pid, SIGKILL);
-			waitpid(*pid, &status, 0);
+			child_wait(*pid, &status, 0);
 			*pid = 0;
 			return;
 		}

@@ -12,6 +12,7 @@ static uint32_t ids_of(uint32_t kind)
 	case KEEP_HANDLE:
 		return POOL_PAGES_MAX;
 	case KEEP_SESSION:
+	case KEEP_TIMELINE:
 		return POOL_SESSIONS;
 	case KEEP_OBJECT:
 		return POOL_OBJECTS + 1;

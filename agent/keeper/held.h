@@ -8,7 +8,7 @@
 #include "agent/keeper/channel.h"
 #include "agent/module.h"
 
-enum { HELD_KINDS = KEEP_CONFIG + 1 };
+enum { HELD_KINDS = KEEP_TIMELINE + 1 };
 
 struct held_index {
 	uint32_t *places; /* by id: place in the list plus 1; 0: not held */

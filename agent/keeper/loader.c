@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #ifndef GPOOL_MODULE_DIR /* the Makefile knows better; who only reads the source does not */
@@ -174,8 +173,7 @@ static int probe_reap(struct probe *probe, bool kill_it)
 
 	if (kill_it)
 		kill(probe->pid, SIGKILL);
-	while (waitpid(probe->pid, &status, 0) < 0 && errno == EINTR)
-		;
+	child_wait(probe->pid, &status, 0);
 	close(probe->answer);
 	probe->pid = 0;
 	probe->answer = -1;

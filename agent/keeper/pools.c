@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- what a device is, asked in a child: this process never touches a driver ---- */
@@ -60,7 +59,7 @@ static int device_ask(const struct config_pool *config, const struct loader *loa
 	if (child > 0) {
 		if (error)
 			kill(child, SIGKILL);
-		waitpid(child, NULL, 0);
+		child_wait(child, NULL, 0);
 	}
 	if (error)
 		return error;

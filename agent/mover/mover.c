@@ -18,6 +18,8 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -50,6 +52,7 @@ struct worker {
 
 struct mover {
 	struct mover_ring *ring;
+	uint32_t number; /* among this pool's movers, from 1 */
 	int work_bell, done_bell;
 	int signals; /* signalfd */
 	int help;    /* eventfd: a lane's GPU context is lost */
@@ -76,6 +79,18 @@ static void bell_ring(int bell)
 	/* -EAGAIN says that the counter is full: then it is rung already. */
 	while (write(bell, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
+}
+
+/* Into the log, and to where the agent finds it when this process is gone: what tools say about a pool without a mover. */
+static void say_why(struct mover *mover, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say_why(struct mover *mover, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(mover->ring->why, sizeof(mover->ring->why), format, arguments);
+	va_end(arguments);
+	log_error("pool '%s': %s; its mover ends", mover->pool, mover->ring->why);
 }
 
 /* ---- jobs; callers hold the lock ---- */
@@ -326,7 +341,7 @@ static void uring_open(struct mover *mover)
 static int lanes_are(struct mover *mover, uint32_t count, int error, const char *what, const char *why)
 {
 	if (!count) {
-		log_error("pool '%s': cannot make %s: %s; its mover ends", mover->pool, what, why);
+		say_why(mover, "cannot make %s: %s", what, why);
 		return error;
 	}
 	log_warning("pool '%s': cannot make %s %u: %s; its mover goes on with those it has", mover->pool, what, count, why);
@@ -373,6 +388,8 @@ static int mover_open(struct mover *mover, const struct module_start *start)
 	int error;
 
 	mover->ring = pool->ring;
+	mover->ring->why[0] = '\0';
+	mover->number = start->restarts + 1;
 	mover->work_bell = pool->work_bell;
 	mover->done_bell = pool->done_bell;
 	mover->signals = mover->help = -1;
@@ -383,19 +400,20 @@ static int mover_open(struct mover *mover, const struct module_start *start)
 	if (!error)
 		error = signals_open(mover); /* before the driver starts threads, which would take them otherwise */
 	if (error) {
-		log_error("pool '%s': cannot set its mover up: %s; it ends", mover->pool, strerror(-error));
+		say_why(mover, "cannot set up signals and descriptors: %s", strerror(-error));
 		return error;
 	}
 	error = gpu_open(gpu_backend(header->backend), pool->device, 0, &mover->gpu);
 	if (error) {
 		mover->gpu = NULL;
-		log_error("cannot open device %d of back end '%s' for pool '%s': %s; its mover ends", pool->device,
-			header->backend, mover->pool, gpu_error_text());
+		say_why(mover, "cannot open device %d of back end '%s': %s", pool->device, header->backend, gpu_error_text());
 		return error;
 	}
 	error = mover_window_open(&mover->window, mover->gpu, start);
-	if (error)
+	if (error) {
+		say_why(mover, "cannot map the pool's memory: %s", strerror(-error));
 		return error;
+	}
 	mappings_drop(start);
 	tiers_open(mover, start);
 	return lanes_open(mover);
@@ -425,13 +443,48 @@ static void workers_stop(struct mover *mover)
 			pthread_join(mover->workers[i].thread, NULL);
 }
 
+/* 0: it is rung no more, and what is behind it is to be looked at now. */
+static int bell_drain(int bell)
+{
+	uint64_t rung;
+
+	return read(bell, &rung, sizeof(rung)) < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
+}
+
+/* 1: in; 0: told to end. While the gate is shut the agent takes jobs back, and nobody else may look at them. */
+static int gate_pass(struct mover *mover)
+{
+	struct pollfd look[] = {{mover->work_bell, POLLIN, 0}, {mover->signals, POLLIN, 0}};
+	uint32_t gate = atomic_load_explicit(&mover->ring->gate, memory_order_acquire);
+	int error = 0;
+
+	while (gate == MOVER_SHUT || !atomic_compare_exchange_weak_explicit(&mover->ring->gate, &gate, mover->number,
+						memory_order_acq_rel, memory_order_acquire)) {
+		if (gate != MOVER_SHUT)
+			continue;
+		if (poll(look, sizeof(look) / sizeof(*look), -1) < 0 && errno != EINTR)
+			return -errno;
+		if (look[1].revents)
+			return 0;
+		error = look[0].revents ? bell_drain(mover->work_bell) : 0;
+		if (error)
+			return error;
+		gate = atomic_load_explicit(&mover->ring->gate, memory_order_acquire);
+	}
+	return 1;
+}
+
 static int mover_serve(struct mover *mover)
 {
 	struct pollfd look[] = {{mover->work_bell, POLLIN, 0}, {mover->signals, POLLIN, 0}, {mover->help, POLLIN, 0}};
-	uint64_t rung;
+	int error;
 
 	atomic_store_explicit(&mover->ring->serving, (uint32_t)getpid(), memory_order_release);
-	bell_ring(mover->done_bell); /* a predecessor may have died before it rang */
+	error = gate_pass(mover);
+	if (error != 1)
+		return error;
+	log_info("pool '%s': its mover serves", mover->pool);
+	bell_ring(mover->done_bell); /* that one is here; and a predecessor may have died before it rang */
 	for (;;) {
 		pthread_mutex_lock(&mover->lock);
 		ring_scan(mover);
@@ -441,12 +494,13 @@ static int mover_serve(struct mover *mover)
 		if (look[1].revents)
 			return 0;
 		if (look[2].revents) {
-			log_error("pool '%s': its GPU context is lost; its mover ends, a successor begins anew", mover->pool);
+			say_why(mover, "the GPU context is lost");
 			return -ENODEV;
 		}
 		/* Before the look into the ring: a job that comes later rings again. */
-		if (look[0].revents && read(mover->work_bell, &rung, sizeof(rung)) < 0 && errno != EAGAIN && errno != EINTR)
-			return -errno;
+		error = look[0].revents ? bell_drain(mover->work_bell) : 0;
+		if (error)
+			return error;
 	}
 }
 
@@ -473,10 +527,8 @@ int mover_run(const struct module_start *start)
 	error = mover ? mover_open(mover, start) : -ENOMEM;
 	if (!error)
 		error = workers_start(mover);
-	if (!error) {
-		log_info("pool '%s': its mover serves", mover->pool);
+	if (!error)
 		error = mover_serve(mover);
-	}
 	if (mover)
 		mover_close(mover);
 	free(mover);

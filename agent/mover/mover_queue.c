@@ -1,5 +1,7 @@
 #include "agent/mover/mover_queue.h"
 
+#include "agent/crash_point.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -45,6 +47,7 @@ int mover_submit(struct mover_queue *queue, const struct mover_order *order)
 	queue->next = (slot + 1) % MOVER_JOBS;
 	queue->used[slot] = true;
 	queue->orders[slot] = *order;
+	queue->numbers[slot] = ++queue->number;
 	queue->in_flight++;
 	job = &queue->ring->jobs[slot];
 	job->kind = order->kind;
@@ -52,7 +55,7 @@ int mover_submit(struct mover_queue *queue, const struct mover_order *order)
 	job->to = order->to;
 	job->tier = order->tier;
 	job->error = 0;
-	job->number = ++queue->number;
+	job->number = queue->number;
 	job->checksum = order->checksum;
 	job->tag = order->tag;
 	atomic_store_explicit(&job->state, MOVER_QUEUED, memory_order_release);
@@ -102,6 +105,7 @@ uint32_t mover_rescan(struct mover_queue *queue)
 		queue->used[slot] = state == MOVER_QUEUED || state == MOVER_TAKEN || state == MOVER_DONE;
 		if (!queue->used[slot])
 			continue;
+		queue->numbers[slot] = job->number;
 		queue->orders[slot] = (struct mover_order){.kind = job->kind,
 			.tier = job->tier,
 			.page = job->page,
@@ -117,4 +121,60 @@ uint32_t mover_rescan(struct mover_queue *queue)
 const struct mover_order *mover_order_of(const struct mover_queue *queue, uint32_t slot)
 {
 	return slot < MOVER_JOBS && queue->used[slot] ? &queue->orders[slot] : NULL;
+}
+
+uint64_t mover_oldest(const struct mover_queue *queue)
+{
+	uint64_t oldest = UINT64_MAX;
+
+	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++)
+		if (queue->used[slot] && queue->numbers[slot] < oldest)
+			oldest = queue->numbers[slot];
+	return oldest;
+}
+
+/* ---- the gate ---- */
+
+static bool is_living(uint32_t gate, uint32_t ended)
+{
+	return gate != MOVER_SHUT && gate > ended;
+}
+
+bool mover_serves(const struct mover_queue *queue, uint32_t ended)
+{
+	return is_living(atomic_load_explicit(&queue->ring->gate, memory_order_acquire), ended);
+}
+
+bool mover_shut(struct mover_queue *queue, uint32_t ended)
+{
+	uint32_t gate = atomic_load_explicit(&queue->ring->gate, memory_order_acquire);
+	bool shut = !is_living(gate, ended) && atomic_compare_exchange_strong_explicit(&queue->ring->gate, &gate, MOVER_SHUT,
+		memory_order_acq_rel, memory_order_acquire);
+
+	if (shut)
+		crash_point();
+	return shut;
+}
+
+/* It says so before it begins, and it is dead: all that it has stored is there. */
+bool mover_begun(const struct mover_queue *queue, uint32_t slot)
+{
+	return atomic_load_explicit(&queue->ring->jobs[slot].state, memory_order_acquire) != MOVER_QUEUED;
+}
+
+void mover_withdraw(struct mover_queue *queue, uint32_t slot)
+{
+	atomic_store_explicit(&queue->ring->jobs[slot].state, MOVER_IDLE, memory_order_release);
+	crash_point();
+	queue->used[slot] = false;
+	queue->in_flight--;
+}
+
+void mover_let_in(struct mover_queue *queue)
+{
+	uint32_t gate = MOVER_SHUT;
+
+	/* The bell wakes who waits there. */
+	if (atomic_compare_exchange_strong_explicit(&queue->ring->gate, &gate, MOVER_NOBODY, memory_order_acq_rel, memory_order_relaxed))
+		bell_ring(queue->work_bell);
 }

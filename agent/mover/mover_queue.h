@@ -32,6 +32,7 @@ struct mover_queue {
 	uint32_t in_flight; /* submitted, result not yet collected */
 	uint32_t next;      /* where the search for a free slot begins */
 	bool used[MOVER_JOBS];
+	uint64_t numbers[MOVER_JOBS];
 	struct mover_order orders[MOVER_JOBS];
 };
 
@@ -60,6 +61,27 @@ uint32_t mover_collect(struct mover_queue *queue, void (*each)(void *context, co
  * Return: how many jobs are in flight; mover_order_of() tells each.
  */
 uint32_t mover_rescan(struct mover_queue *queue);
+
+/* mover_oldest() - the lowest number of the jobs in flight; UINT64_MAX: there are none. */
+uint64_t mover_oldest(const struct mover_queue *queue);
+
+/*
+ * mover_serves() - whether a mover has come in. The first `ended` ones are dead, says the keeper. A mover that is stopped, or that
+ * hangs, serves: it may still write to what its jobs name.
+ */
+bool mover_serves(const struct mover_queue *queue, uint32_t ended);
+
+/* mover_shut() - no mover is let in from now on. False: one serves, and nothing has changed. */
+bool mover_shut(struct mover_queue *queue, uint32_t ended);
+
+/* mover_begun() - whether a mover may have begun the job in a slot. Of use only while the gate is shut. */
+bool mover_begun(const struct mover_queue *queue, uint32_t slot);
+
+/* mover_withdraw() - a job that is in flight is none any more. Only while the gate is shut, and after mover_collect(). */
+void mover_withdraw(struct mover_queue *queue, uint32_t slot);
+
+/* mover_let_in() - open the gate. Also when an earlier agent has shut it; else it does nothing. */
+void mover_let_in(struct mover_queue *queue);
 
 /* mover_order_of() - what slot [0, MOVER_JOBS) was submitted as, or NULL when nothing is in flight there. */
 const struct mover_order *mover_order_of(const struct mover_queue *queue, uint32_t slot);

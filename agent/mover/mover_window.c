@@ -51,11 +51,11 @@ int mover_window_open(struct mover_window *window, struct gpu *gpu, const struct
 		return -ENOMEM;
 	error = handles_fill(window, start);
 	if (error) {
-		log_error("pool '%s': the keeper holds no memory of it; its mover ends", header->name);
+		log_error("pool '%s': the keeper holds no memory of it", header->name);
 		goto free_handles;
 	}
 	if (gpu_reserve(gpu, window->page_bytes * window->page_count, 0, &window->base)) {
-		log_error("cannot reserve %llu bytes of addresses for pool '%s': %s; its mover ends",
+		log_error("cannot reserve %llu bytes of addresses for pool '%s': %s",
 			(unsigned long long)(window->page_bytes * window->page_count), header->name, gpu_error_text());
 		error = -EIO;
 		goto free_handles;

@@ -13,6 +13,10 @@
  * came behind it on the same page. It rings `done` at its start, since the bell of the last results may have died with its
  * predecessor, as the agent rings `work` at its own. An agent that dies between reading a result and storing IDLE reads it again.
  *
+ * The gate says who does the jobs. A mover comes in by a compare-and-swap that puts its number there, before it looks at any job. The
+ * agent shuts it when no mover lives, and then takes back what none will do (README.md, "No mover"): who comes meanwhile waits for the
+ * bell. A shut gate is opened by who has shut it, or by the agent after that one.
+ *
  * What a job names must stay as it is from QUEUED until the result is read: a page that is spilled twice must say the same twice.
  * And the memory tier is neither punched nor truncated while a mover lives: a GPU would go on writing to pages that it has locked
  * and that are no longer the file's.
@@ -56,6 +60,11 @@ static_assert(sizeof(struct mover_job) == 64, "one cache line each");
 
 enum mover_file_way { MOVER_FILE_NONE, MOVER_FILE_URING, MOVER_FILE_THREADS };
 
+/* What is in the gate: nobody's number, the number of the mover that came in last (the first one is 1), or: */
+enum { MOVER_NOBODY = 0, MOVER_SHUT = UINT32_MAX };
+
+enum { MOVER_WHY_BYTES = 160 };
+
 struct mover_ring {
 	_Alignas(64) struct mover_job jobs[MOVER_JOBS];
 	_Alignas(64) _Atomic uint64_t jobs_done; /* by all movers of this ring; a repeated job may count twice */
@@ -63,6 +72,8 @@ struct mover_ring {
 	_Atomic uint32_t serving;    /* pid of the mover that has begun to serve; 0: none yet */
 	_Atomic uint32_t uring;      /* enum mover_file_way; MOVER_FILE_NONE: there is no file */
 	_Atomic int32_t uring_error; /* why by threads; 0 with MOVER_FILE_THREADS: GPOOL_NO_URING said so */
+	_Atomic uint32_t gate;       /* who may look at the jobs */
+	char why[MOVER_WHY_BYTES];   /* why the mover that ended last could not serve, as text; empty: it has not said */
 };
 
 #endif

@@ -105,7 +105,7 @@ static int take_once(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t
 		if (tries)
 			sched_yield();
 		error = refill_take(pool, cache, pages, flags, timeout_ms, &first);
-		if (error == -ENOSPC && cache->shortage.pinned + (uint64_t)pages > pool->unreserved)
+		if (error == -ENOSPC && (flags & LEASE_FREE || cache->shortage.pinned + (uint64_t)pages > pool->unreserved))
 			break;
 	}
 	if (error)
@@ -118,11 +118,19 @@ static int take_once(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t
 	return error;
 }
 
-/* One run, of which [*skip, + pages) begins with a handle. */
-static int take_aligned(struct gpool *pool, uint32_t pages, int32_t timeout_ms, struct page_list *list)
+int page_run_take(struct gpool *pool, uint32_t pages, uint32_t flags, struct page_list *list)
+{
+	return take_once(pool, pages, flags | LEASE_CONTIGUOUS, 0, list);
+}
+
+/* One run that begins with a handle. */
+static int take_aligned(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list)
 {
 	uint32_t per_handle = pool->header->pages_per_handle, more = per_handle - 1, first, skip;
-	int error = take_once(pool, pages, LEASE_CONTIGUOUS, timeout_ms, list);
+	int error;
+
+	flags = (flags & ~(uint32_t)LEASE_SCATTERED) | LEASE_CONTIGUOUS;
+	error = take_once(pool, pages, flags, timeout_ms, list);
 
 	if (error || list->spans[0].first % per_handle == 0)
 		return error;
@@ -130,7 +138,7 @@ static int take_aligned(struct gpool *pool, uint32_t pages, int32_t timeout_ms, 
 	page_list_put(pool, list);
 	if (more > pool->unreserved - pages)
 		return -ENOSPC;
-	error = take_once(pool, pages + more, LEASE_CONTIGUOUS, timeout_ms, list);
+	error = take_once(pool, pages + more, flags, timeout_ms, list);
 	if (error)
 		return error;
 	first = list->spans[0].first;
@@ -141,6 +149,15 @@ static int take_aligned(struct gpool *pool, uint32_t pages, int32_t timeout_ms, 
 		pool_put(pool, first + skip + pages, more - skip);
 	list->spans[0] = (struct page_span){ first + skip, pages };
 	return 0;
+}
+
+int page_list_take(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list)
+{
+	if (pages > pool->page_count)
+		return -ENOSPC;
+	if (pool->header->pages_per_handle > 1)
+		return take_aligned(pool, pages, flags, timeout_ms, list);
+	return take_once(pool, pages, flags, timeout_ms, list);
 }
 
 /* The next `pages` of the list `from`, of which *span and *used say what is gone. */
@@ -178,7 +195,7 @@ int page_lists_take(struct gpool *pool, struct page_list *lists, const uint32_t 
 	}
 	if (!total)
 		return 0;
-	error = per_handle > 1 ? take_aligned(pool, total, timeout_ms, &all) : take_once(pool, total, 0, timeout_ms, &all);
+	error = page_list_take(pool, total, 0, timeout_ms, &all);
 	if (error)
 		return error;
 	for (uint32_t i = 0; i < list_count && !error; i++)

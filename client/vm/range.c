@@ -5,6 +5,8 @@
 #include "client/refill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
+#include "client/vm/elastic.h"
+#include "shm/doorbell.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +19,12 @@ int ranges_open(struct gpool *pool)
 		return -ENOMEM;
 	pthread_mutex_init(&ranges->lock, NULL);
 	ranges->end = &ranges->all;
+	LIST_INIT(&ranges->tensors);
 	pool->ranges = ranges;
 	return 0;
 }
 
-static void range_link(struct gpool_range *range)
+void range_link(struct gpool_range *range)
 {
 	struct ranges *ranges = range->pool->ranges;
 
@@ -53,7 +56,9 @@ void ranges_close(struct gpool *pool)
 		struct gpool_range *range = ranges->all;
 
 		/* Work that a program queued past us shall not keep the process here. */
-		if (!range_unmap(range))
+		if (range->elastic)
+			elastic_close(range->elastic);
+		else if (!range_unmap(range))
 			range_unreserve(range);
 		range_free(range);
 	}
@@ -62,7 +67,55 @@ void ranges_close(struct gpool *pool)
 	pool->ranges = NULL;
 }
 
+/* ---- calls that do not take the lock ---- */
+
+#define GATE_CLOSED (UINT32_C(1) << 31)
+
+enum { GATE_NS = 1000000000 }; /* chosen: far longer than a call that does not wait for pages */
+
+int ranges_enter(struct ranges *ranges)
+{
+	if (!(atomic_fetch_add_explicit(&ranges->gate, 1, memory_order_acquire) & GATE_CLOSED))
+		return 0;
+	ranges_leave(ranges);
+	return -EBUSY;
+}
+
+void ranges_leave(struct ranges *ranges)
+{
+	if (atomic_fetch_sub_explicit(&ranges->gate, 1, memory_order_release) == GATE_CLOSED + 1)
+		futex_wake(&ranges->gate, 1);
+}
+
+bool gate_close(struct ranges *ranges)
+{
+	uint64_t start = monotonic_ns();
+	uint32_t now = atomic_fetch_or_explicit(&ranges->gate, GATE_CLOSED, memory_order_acquire) | GATE_CLOSED;
+
+	while (now != GATE_CLOSED) {
+		if (monotonic_ns() - start >= GATE_NS) {
+			gate_open(ranges);
+			return false;
+		}
+		futex_wait(&ranges->gate, now, GATE_NS / 10);
+		now = atomic_load_explicit(&ranges->gate, memory_order_acquire);
+	}
+	return true;
+}
+
+void gate_open(struct ranges *ranges)
+{
+	atomic_fetch_and_explicit(&ranges->gate, ~GATE_CLOSED, memory_order_release);
+}
+
 /* ---- pages ---- */
+
+uint32_t range_held(const struct gpool_range *range)
+{
+	if (range->spilled)
+		return range->spilled_pages;
+	return range->elastic ? elastic_held_pages(range->elastic) : range->page_count;
+}
 
 int range_stand(struct gpool_range *range)
 {
@@ -72,6 +125,8 @@ int range_stand(struct gpool_range *range)
 
 	if (!cache)
 		return -ENOMEM;
+	if (range->elastic)
+		return elastic_stand(range->elastic);
 	page_list_chain(pool, &range->pages, 0);
 	error = chain_stand(pool, cache, range->pages.spans[0].first, range->page_count, &range->attributes, &range->block);
 	if (!error)
@@ -85,6 +140,10 @@ void range_fall(struct gpool_range *range)
 	const struct gpool_block *block = &range->block;
 	struct gpool *pool = range->pool;
 
+	if (range->elastic) {
+		elastic_fall(range->elastic);
+		return;
+	}
 	/* A block that is not there any more has no pin of ours either. */
 	if (block->tag && atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) == block->tag) {
 		chain_end(pool, block->page);
@@ -116,7 +175,7 @@ static int options_check(const struct gpool *pool, const struct gpool_range_opti
 	return (options->memory_class == GPOOL_OBJECT_IMMUTABLE) == (options->name && *options->name) ? 0 : -EINVAL;
 }
 
-static struct gpool_range *range_new(struct gpool *pool, uint32_t page_count, uint32_t memory_class)
+struct gpool_range *range_new(struct gpool *pool, uint32_t page_count, uint32_t memory_class)
 {
 	struct gpool_range *range = calloc(1, sizeof(*range));
 
@@ -256,6 +315,14 @@ close_object:
 
 /* ---- ending ---- */
 
+int range_settle(struct gpool_range *range)
+{
+	if (!range->elastic || !elastic_leaving(range->elastic))
+		return 0;
+	deferred_sweep_wait(range->pool);
+	return elastic_leaving(range->elastic) ? -EBUSY : 0;
+}
+
 /* The last range of the spilled block is gone: so is the block. */
 static int spilled_discard(struct gpool *pool)
 {
@@ -274,18 +341,22 @@ static int spilled_discard(struct gpool *pool)
 	ranges->spilled_pages = 0;
 	for (range = ranges->all; range; range = next) {
 		next = range->next;
-		if (range->gone)
-			range_free(range);
+		if (!range->gone)
+			continue;
+		range_unreserve(range);
+		range_free(range);
 	}
 	return 0;
 }
 
-static int range_end(struct gpool_range *range)
+int range_end(struct gpool_range *range)
 {
 	struct gpool *pool = range->pool;
 	struct thread_stats *transit;
 	int error = range->mapped ? stream_sync_all(pool) : 0;
 
+	if (!error)
+		error = range_settle(range);
 	if (!error)
 		error = range_unmap(range);
 	if (error)
@@ -299,7 +370,6 @@ static int range_end(struct gpool_range *range)
 			range_unreserve(range);
 		return error;
 	}
-	range_unreserve(range);
 	if (range->object) {
 		gpool_object_close(range->object);
 	} else if (range->pages.count) {
@@ -309,6 +379,7 @@ static int range_end(struct gpool_range *range)
 		transit_end(pool, transit);
 		pool_wake_waiters(pool);
 	}
+	range_unreserve(range);
 	range_free(range);
 	return 0;
 }
@@ -357,6 +428,10 @@ int gpool_range_get(struct gpool_range *range, struct gpool_range_info *info)
 	filled.version = range->version;
 	filled.layout_hash = range->layout_hash;
 	memcpy(filled.name, range->name, sizeof(filled.name));
+	filled.handle_pages = pool->header->pages_per_handle;
+	filled.backed_pages = range->page_count;
+	if (range->elastic)
+		elastic_counts(range->elastic, &filled);
 	pthread_mutex_unlock(&pool->ranges->lock);
 	if (filled.size > sizeof(filled))
 		memset((char *)info + sizeof(filled), 0, filled.size - sizeof(filled));

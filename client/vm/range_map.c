@@ -1,6 +1,7 @@
 /* range_map.c - a range's addresses, and its pages there: one mapping for each handle, one access call for all. See range.h. */
 #include "client/vm/range.h"
 
+#include "client/vm/elastic.h"
 #include "client/window.h"
 
 static uint64_t handle_bytes(const struct gpool *pool)
@@ -51,6 +52,11 @@ void range_unreserve(struct gpool_range *range)
 {
 	struct gpool *pool = range->pool;
 
+	if (range->elastic) {
+		elastic_close(range->elastic);
+		range->elastic = NULL;
+		range->bytes = 0;
+	}
 	if (range->bytes && gpu_unreserve(pool->gpu, range->va, range->bytes))
 		pool_log(pool, POOL_LOG_ERROR, "cannot give back the addresses of a range: %s; they are lost", gpu_error_text());
 	range->bytes = 0;
@@ -93,8 +99,11 @@ int range_map(struct gpool_range *range)
 {
 	struct gpool *pool = range->pool;
 	uint64_t at = range->va;
-	int error = handles_import(range);
+	int error;
 
+	if (range->elastic)
+		return elastic_map(range->elastic);
+	error = handles_import(range);
 	for (uint32_t i = 0; i < range->pages.count && !error; i++)
 		error = span_map(range, &range->pages.spans[i], &at);
 	if (!error)
@@ -117,6 +126,8 @@ int range_unmap(struct gpool_range *range)
 
 	if (!range->mapped)
 		return 0;
+	if (range->elastic)
+		return elastic_unmap(range->elastic);
 	error = gpu_unmap(range->pool->gpu, range->va, range->bytes);
 	if (!error)
 		range->mapped = false;

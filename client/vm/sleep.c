@@ -7,6 +7,7 @@
  *   3 unmap; undone by mapping the same pages again
  *   4 spill all mutable ranges as one block: the agent saves all of it, or none
  *   5 let go of the rest, which cannot fail
+ *   6 unmap what is not used any more, where others may not have it before that
  */
 #include "client/vm/range.h"
 
@@ -15,6 +16,7 @@
 #include "client/refill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
+#include "client/window.h"
 
 #include <stdlib.h>
 
@@ -71,7 +73,7 @@ static int ranges_unmap(struct ranges *ranges)
 		int error = range_unmap(range);
 
 		if (error) {
-			ranges_map_again(ranges, range);
+			ranges_map_again(ranges, range->next);
 			return error;
 		}
 	}
@@ -90,10 +92,12 @@ static uint32_t mutable_join(struct ranges *ranges, uint32_t *first)
 		if (!is_mutable(range))
 			continue;
 		range_fall(range);
+		if (!range->pages.count)
+			continue; /* an elastic one of which nothing is backed */
 		page_list_chain(range->pool, &range->pages, next);
 		*first = range->pages.spans[0].first;
 		next = *first + 1;
-		pages += range->page_count;
+		pages += range_held(range);
 	}
 	return pages;
 }
@@ -190,7 +194,8 @@ static void range_let_go(struct gpool_range *range)
 		range->object = NULL;
 		page_list_reset(&range->pages);
 	} else if (is_mutable(range)) {
-		range->spilled = true;
+		range->spilled_pages = range_held(range);
+		range->spilled = range->spilled_pages != 0;
 		page_list_reset(&range->pages);
 	} else {
 		transit = transit_begin(pool);
@@ -203,14 +208,15 @@ static void range_let_go(struct gpool_range *range)
 static int sleep_all(struct gpool *pool)
 {
 	struct ranges *ranges = pool->ranges;
+	int error = stream_sync_all(pool);
 	uint32_t pages = 0;
-	int error;
 
-	for (const struct gpool_range *range = ranges->all; range; range = range->next)
-		pages += is_mutable(range) ? range->page_count : 0;
-	if (pages && !atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
-		return -EOPNOTSUPP;
-	error = stream_sync_all(pool);
+	for (struct gpool_range *range = ranges->all; range && !error; range = range->next) {
+		error = range_settle(range);
+		pages += is_mutable(range) ? range_held(range) : 0;
+	}
+	if (!error && pages && !atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
+		error = -EOPNOTSUPP;
 	if (!error)
 		error = ranges_keep(ranges);
 	if (!error)
@@ -240,8 +246,11 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 	if (pool->role)
 		return -EPERM;
 	pthread_mutex_lock(&pool->ranges->lock);
-	if (!pool->ranges->asleep)
-		error = sleep_all(pool);
+	if (!pool->ranges->asleep) {
+		error = gate_close(pool->ranges) ? sleep_all(pool) : -EBUSY;
+		if (!pool->ranges->asleep)
+			gate_open(pool->ranges);
+	}
 	pthread_mutex_unlock(&pool->ranges->lock);
 	if (error)
 		return error;
@@ -250,6 +259,8 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 	cache = thread_cache_of(pool);
 	if (cache)
 		thread_cache_flush(cache);
+	/* Nobody here may look for long at what is wanted for another trust domain: what is not used goes now. */
+	window_let_go_unused(pool);
 	pool_wake_waiters(pool);
 	return 0;
 }

@@ -1,6 +1,7 @@
 /*
  * wake.c - all ranges have their addresses, pages and contents again, or nothing has changed.
  *
+ *   0 ask whether content can be restored now: nobody shall lose pages to who cannot wake
  *   1 pages for all in one grant, so that two processes that wake at once cannot each hold half
  *   2 open the objects that were kept, as the same versions
  *   3 map
@@ -57,7 +58,7 @@ static int waking_make(const struct ranges *ranges, struct waking *waking)
 		if (needs_pages(range) && !range->spilled)
 			waking->ranges[at++] = range;
 	for (uint32_t i = 0; i < count; i++)
-		waking->wanted[i] = waking->ranges[i]->page_count;
+		waking->wanted[i] = range_held(waking->ranges[i]);
 	return 0;
 }
 
@@ -224,11 +225,30 @@ static int wake_up(struct gpool *pool, const struct waking *waking)
 	return error;
 }
 
+/* 0 also where only the restore itself can tell. */
+static int content_look(struct gpool *pool)
+{
+	const struct ranges *ranges = pool->ranges;
+	struct lease_request ask = {
+		.kind = LEASE_RESTORE,
+		.flags = LEASE_KEEP | LEASE_SOON,
+		.tag = ranges->spilled_tag & ~(uint64_t)BLOCK_STITCHED,
+	};
+
+	if (!ranges->spilled_tag || lease_ask(pool, &ask) != -EIO)
+		return 0;
+	pool_log(pool, POOL_LOG_ERROR, "cannot wake: no mover serves the pool, so that the content of %u pages cannot be read back now; this "
+		"process stays asleep", ranges->spilled_pages);
+	return -EIO;
+}
+
 static int wake_all(struct gpool *pool, int timeout_ms)
 {
 	struct waking waking = { .wanted = 0 };
 	int error = thread_cache_of(pool) ? waking_make(pool->ranges, &waking) : -ENOMEM;
 
+	if (!error)
+		error = content_look(pool);
 	if (!error)
 		error = page_lists_take(pool, waking.lists, waking.wanted, waking.count, timeout_ms);
 	if (!error) {
@@ -251,8 +271,11 @@ int gpool_wake(struct gpool *pool, int timeout_ms)
 	if (pool->role)
 		return -EPERM;
 	pthread_mutex_lock(&pool->ranges->lock);
-	if (pool->ranges->asleep)
+	if (pool->ranges->asleep) {
 		error = wake_all(pool, timeout_ms);
+		if (!pool->ranges->asleep)
+			gate_open(pool->ranges);
+	}
 	pthread_mutex_unlock(&pool->ranges->lock);
 	return error;
 }

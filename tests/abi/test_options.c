@@ -30,6 +30,10 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_shortage), 20);
 	assert_int_equal(sizeof(struct gpool_span), 40);
 	assert_int_equal(sizeof(struct gpool_fence), 8);
+	assert_int_equal(sizeof(struct gpool_fence_handle), 128);
+	assert_int_equal(offsetof(struct gpool_fence_handle, bytes), 4);
+	assert_int_equal(GPOOL_FENCE_BY_TIMELINE, 2);
+	assert_int_equal(GPOOL_EXPORT_EVENT, 1);
 	assert_int_equal(sizeof(struct gpool_scope), 32);
 	assert_int_equal(sizeof(struct gpool_event), 280);
 	assert_int_equal(sizeof(struct gpool_role), 16);
@@ -56,12 +60,45 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_object_info, version), 32);
 	assert_int_equal(offsetof(struct gpool_object_info, uid), 64);
 	assert_int_equal(offsetof(struct gpool_object_info, name), 72);
+	assert_int_equal(sizeof(struct gpool_kv_options), 56);
+	assert_int_equal(offsetof(struct gpool_kv_options, stream), 28);
+	assert_int_equal(offsetof(struct gpool_kv_options, watermark_blocks), 44);
+	assert_int_equal(sizeof(struct gpool_kv_layout), 56);
+	assert_int_equal(offsetof(struct gpool_kv_layout, table_address), 40);
+	assert_int_equal(sizeof(struct gpool_kv_need), 24);
+	assert_int_equal(sizeof(struct gpool_kv_request), 32);
+	assert_int_equal(offsetof(struct gpool_kv_request, priority), 16);
+	assert_int_equal(sizeof(struct gpool_kv_sequence), 48);
+	assert_int_equal(offsetof(struct gpool_kv_sequence, arrival), 32);
+	assert_int_equal(sizeof(struct gpool_kv_statistics), 120);
+	assert_int_equal(offsetof(struct gpool_kv_statistics, backed_bytes), 48);
+	assert_int_equal(GPOOL_KV_NEVER, 2);
+	assert_int_equal(GPOOL_KV_PREEMPTED, 2);
 	assert_int_equal(sizeof(struct gpool_range_options), 40);
-	assert_int_equal(sizeof(struct gpool_range_info), 176);
+	assert_int_equal(sizeof(struct gpool_range_info), 192);
+	assert_int_equal(sizeof(struct gpool_range_page), 32);
+	assert_int_equal(offsetof(struct gpool_range_info, backed_pages), 176);
+	assert_int_equal(offsetof(struct gpool_range_page, generation), 16);
+	assert_int_equal(GPOOL_PAGE_BACKED, 2);
+	assert_int_equal(sizeof(struct gpool_tensor_options), 32);
+	assert_int_equal(sizeof(struct gpool_tensor_info), 48);
+	assert_int_equal(offsetof(struct gpool_tensor_options, read_ahead), 24);
+	assert_int_equal(offsetof(struct gpool_tensor_info, address), 24);
 	assert_int_equal(offsetof(struct gpool_range_options, name), 16);
 	assert_int_equal(offsetof(struct gpool_range_options, timeout_ms), 32);
 	assert_int_equal(offsetof(struct gpool_range_info, address), 16);
 	assert_int_equal(offsetof(struct gpool_range_info, name), 48);
+	assert_int_equal(sizeof(struct gpool_vm_options), 64);
+	assert_int_equal(sizeof(struct gpool_vm_totals), 168);
+	assert_int_equal(offsetof(struct gpool_vm_options, page_bytes), 8);
+	assert_int_equal(offsetof(struct gpool_vm_options, small), 32);
+	assert_int_equal(offsetof(struct gpool_vm_options, record_path), 48);
+	assert_int_equal(offsetof(struct gpool_vm_options, idle_ms), 56);
+	assert_int_equal(offsetof(struct gpool_vm_totals, page_bytes), 8);
+	assert_int_equal(offsetof(struct gpool_vm_totals, small_bytes), 72);
+	assert_int_equal(offsetof(struct gpool_vm_totals, allocations), 112);
+	assert_int_equal(offsetof(struct gpool_vm_totals, records_lost), 160);
+	assert_int_equal(GPOOL_SMALL_PAGES, 2);
 	assert_int_equal(GPOOL_RANGE_ASLEEP, 2);
 	assert_int_equal(GPOOL_OBJECT_EPHEMERAL, 2);
 	assert_int_equal(GPOOL_OBJECT_ADOPT, 1);
@@ -119,6 +156,143 @@ static void test_range_structs(void **state)
 	assert_int_equal(gpool_range_get(range, &info.known), 0);
 	assert_int_equal(info.future, 0);
 	assert_int_equal(gpool_range_destroy(range), 0);
+}
+
+static void test_elastic_structs(void **state)
+{
+	struct {
+		struct gpool_tensor_options known;
+		uint64_t future;
+	} made = {.known = GPOOL_TENSOR_OPTIONS_INIT};
+	struct {
+		struct gpool_tensor_info known;
+		uint64_t future;
+	} info;
+	struct {
+		struct gpool_range_page known;
+		uint64_t future;
+	} page;
+	struct gpool_tensor *tensor;
+	struct gpool_range *range;
+
+	(void)state;
+	made.known.size = sizeof(made);
+	made.known.memory_class = GPOOL_OBJECT_EPHEMERAL;
+	made.future = 1;
+	assert_int_equal(gpool_tensor_create(pool, 2, 3, 1, &made.known, &tensor), -E2BIG);
+	made.known.size = offsetof(struct gpool_tensor_options, read_ahead);
+	made.known.read_ahead = 7; /* beyond its size */
+	assert_int_equal(gpool_tensor_create(pool, 2, 3, 1, &made.known, &tensor), 0);
+	memset(&info, 0xff, sizeof(info));
+	info.known.size = offsetof(struct gpool_tensor_info, address);
+	assert_int_equal(gpool_tensor_get(tensor, &info.known), 0);
+	assert_int_equal(info.known.blocks, 3);
+	assert_int_equal(info.known.address, UINT64_MAX);
+	info.known.size = sizeof(info);
+	assert_int_equal(gpool_tensor_get(tensor, &info.known), 0);
+	assert_int_equal(info.future, 0);
+	assert_int_equal(gpool_tensor_destroy(tensor), 0);
+	assert_int_equal(gpool_range_reserve(pool, 2, NULL, &range), 0);
+	memset(&page, 0xff, sizeof(page));
+	page.known.size = offsetof(struct gpool_range_page, generation);
+	assert_int_equal(gpool_range_resolve(range, 0, &page.known), 0);
+	assert_int_equal(page.known.state, GPOOL_PAGE_HOLE);
+	assert_int_equal(page.known.generation, UINT64_MAX);
+	page.known.size = sizeof(page);
+	assert_int_equal(gpool_range_resolve(range, 0, &page.known), 0);
+	assert_int_equal(page.future, 0);
+	assert_int_equal(gpool_range_destroy(range), 0);
+}
+
+/* And for stream-ordered memory. */
+static void test_vm_structs(void **state)
+{
+	struct {
+		struct gpool_vm_options known;
+		uint64_t future;
+	} made = { .known = GPOOL_VM_OPTIONS_INIT };
+	struct {
+		struct gpool_vm_totals known;
+		uint8_t future[16];
+	} totals;
+	uint64_t address;
+
+	(void)state;
+	made.known.size = sizeof(made);
+	made.future = 1;
+	assert_int_equal(gpool_vm_configure(pool, &made.known), -E2BIG);
+	made.future = 0;
+	assert_int_equal(gpool_vm_configure(pool, &made.known), 0);
+	made.known.record_path = "/beyond the size/it would be made";
+	made.known.idle_ms = -99;
+	made.known.size = offsetof(struct gpool_vm_options, record_path);
+	assert_int_equal(gpool_vm_configure(pool, &made.known), 0);
+	made.known.size = 3;
+	assert_int_equal(gpool_vm_configure(pool, &made.known), -EINVAL);
+	assert_int_equal(gpool_malloc(pool, gpool_page_bytes(pool), 0, &address), 0);
+	memset(&totals, 0xee, sizeof(totals));
+	totals.known.size = offsetof(struct gpool_vm_totals, reusable_bytes);
+	assert_int_equal(gpool_vm_totals(pool, &totals.known), 0);
+	assert_int_equal(totals.known.live_bytes, gpool_page_bytes(pool));
+	assert_int_equal(totals.known.reusable_bytes, UINT64_C(0xeeeeeeeeeeeeeeee));
+	totals.known.size = sizeof(totals.known) + 8;
+	assert_int_equal(gpool_vm_totals(pool, &totals.known), 0);
+	for (int i = 0; i < 16; i++)
+		assert_int_equal(totals.future[i], i < 8 ? 0 : 0xee);
+	totals.known.size = 3;
+	assert_int_equal(gpool_vm_totals(pool, &totals.known), -EINVAL);
+	assert_int_equal(gpool_mfree(pool, address, 0), 0);
+}
+
+/* Both ways for KV caches: the shorter request has no estimate, the shorter view no arrival. */
+static void test_kv_structs(void **state)
+{
+	struct {
+		struct gpool_kv_options known;
+		uint64_t future;
+	} made = { .known = GPOOL_KV_OPTIONS_INIT };
+	struct {
+		struct gpool_kv_request known;
+		uint64_t future;
+	} request = { .known = GPOOL_KV_REQUEST_INIT };
+	struct {
+		struct gpool_kv_sequence known;
+		uint64_t future;
+	} info;
+	struct gpool_kv *kv;
+	uint64_t sequence;
+	uint32_t stream;
+
+	(void)state;
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
+	made.known.shape = (struct gpool_kv_shape){ 2, 2, 64, 2, 16 };
+	made.known.stream = stream;
+	made.known.size = sizeof(made);
+	made.future = 1;
+	assert_int_equal(gpool_kv_create(pool, &made.known, &kv), -E2BIG);
+	made.known.max_blocks = UINT32_MAX; /* beyond the size */
+	made.known.size = offsetof(struct gpool_kv_options, max_blocks);
+	assert_int_equal(gpool_kv_create(pool, &made.known, &kv), 0);
+	request.known.tokens = 1;
+	request.known.size = sizeof(request);
+	request.future = 1;
+	assert_int_equal(gpool_kv_allocate(kv, &request.known, &sequence), -E2BIG);
+	request.known.estimated_tokens = 100;
+	request.known.size = offsetof(struct gpool_kv_request, estimated_tokens);
+	assert_int_equal(gpool_kv_allocate(kv, &request.known, &sequence), 0);
+	memset(&info, 0xff, sizeof(info));
+	info.known.size = offsetof(struct gpool_kv_sequence, arrival);
+	assert_int_equal(gpool_kv_sequence(kv, sequence, &info.known), 0);
+	assert_int_equal(info.known.blocks, 1);
+	assert_int_equal(info.known.arrival, UINT64_MAX);
+	info.known.size = sizeof(info);
+	assert_int_equal(gpool_kv_sequence(kv, sequence, &info.known), 0);
+	assert_int_equal(info.known.size, sizeof(info));
+	assert_int_equal(info.future, 0);
+	info.known.size = 3;
+	assert_int_equal(gpool_kv_sequence(kv, sequence, &info.known), -EINVAL);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	gpool_stream_close(pool, stream);
 }
 
 static void test_longer_options(void **state)
@@ -369,6 +543,9 @@ int main(void)
 		cmocka_unit_test(test_layout),
 		cmocka_unit_test(test_object_structs),
 		cmocka_unit_test(test_range_structs),
+		cmocka_unit_test(test_elastic_structs),
+		cmocka_unit_test(test_vm_structs),
+		cmocka_unit_test(test_kv_structs),
 		cmocka_unit_test(test_longer_options),
 		cmocka_unit_test(test_shorter_options),
 		cmocka_unit_test(test_alloc_options),

@@ -75,6 +75,7 @@ static void setup(void)
 
 	log_setup("fuzz", -1, 0);
 	config_defaults(&agent.config);
+	agent.config.mover.patience_ms = 0;
 	require(config_add_pool(&agent.config, "name=p0,backend=host,size=400MiB,page_size=2MB,reserved=0", &error) == 0, error.text);
 	require(config_finish(&agent.config, &error) == 0, error.text);
 	agent.start = &nothing_held;
@@ -133,6 +134,22 @@ static void mover_ends(uint32_t count, uint8_t how)
 		count--;
 	}
 	jobs_resume(pool);
+}
+
+/* What the keeper says of movers. Patience is none, so that jobs are taken back with the word that nobody does them. */
+static void mover_comes_or_goes(uint8_t how)
+{
+	struct keep_message message = { .what = KEEP_MOVER_END, .kind = pool->jobs.ended, .id = how & 2 };
+
+	if (how & 1) {
+		atomic_store(&pool->jobs.queue.ring->gate, pool->jobs.ended + 1);
+		jobs_resume(pool);
+		return;
+	}
+	message.kind += how & 4 ? 1 : 0;
+	memset(pool->jobs.queue.ring->why, how, MOVER_WHY_BYTES);
+	agent.config.trust.death_grace_ms = how & 8 ? 60000 : 0;
+	jobs_hear(pool, &message);
 }
 
 /* A tier that failed rests for a while: until the next input. */
@@ -207,14 +224,16 @@ static void books_hold(const struct session *second, const struct session *hosti
 	spill_holds(hostile, moving);
 }
 
-static void ask(const struct session *session, uint8_t which)
+static void ask(const struct session *session, const struct session *hostile, uint8_t which)
 {
+	struct msg_regions_request regions = { .session = hostile->id, .first = which / 6 * UINT32_C(3000) };
+
 	static uint8_t packet[8 + MSG_BYTES_MAX];
 	uint64_t id = 1;
 	int length = -1;
 
 	memcpy(packet, &id, sizeof(id));
-	switch (which % 5) {
+	switch (which % 6) {
 	case 0:
 		length = msg_encode_status_request(&(struct msg_status_request){ 0 }, 1, session->token, packet + 8, MSG_BYTES_MAX);
 		break;
@@ -227,11 +246,28 @@ static void ask(const struct session *session, uint8_t which)
 	case 3:
 		length = msg_encode_clients_request(&(struct msg_clients_request){ 0 }, 4, session->token, packet + 8, MSG_BYTES_MAX);
 		break;
-	default:
+	case 4:
 		length = msg_encode_check_request(&(struct msg_check_request){ 0 }, 5, session->token, packet + 8, MSG_BYTES_MAX);
+		break;
+	default:
+		length = msg_encode_regions_request(&regions, 6, session->token, packet + 8, MSG_BYTES_MAX);
 	}
 	if (length > 0)
 		control_packet(&agent, packet, (size_t)length + 8);
+}
+
+/* A region that may be a lie, and a head that may. */
+static void region_lie(struct region_table *table, const uint8_t *data)
+{
+	struct region_entry *entry = &table->entries[data[1] % 64];
+
+	table->used = data[7] * UINT32_C(33); /* up to a little too many */
+	table->page_bytes = data[0] & 1 ? UINT64_C(2) << 20 : UINT64_C(1) << (data[0] & 31) * 2;
+	table->changes = data[6] & 1;
+	entry->serial = data[6] >> 1;
+	entry->what = data[2] | (uint32_t)data[3] << 8;
+	entry->pages = data[4] == 255 ? UINT32_MAX : data[4];
+	entry->address = data[5] == 255 ? UINT64_MAX & ~UINT64_C(4095) : (uint64_t)data[5] << 12;
 }
 
 /* One step of the input: how many bytes it used. */
@@ -243,17 +279,21 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 	size_t length;
 
 	switch (data[0] >> 5) {
-	case 0: /* write anywhere */
-	case 1:
+	case 0: /* write anywhere, into the first of the regions too */
 		if (size < 6)
 			return size;
 		memcpy(&offset, data + 1, sizeof(offset));
 		length = data[5] % 32;
 		if (length > size - 6)
 			length = size - 6;
-		offset %= (uint32_t)(hostile->segment.bytes - 32);
+		offset %= (uint32_t)(session_layout_of(PAGES).regions + 4096 - 32);
 		memcpy(base + offset, data + 6, length);
 		return 6 + length;
+	case 1:
+		if (size < 8)
+			return size;
+		region_lie(hostile->segment.regions, data);
+		return 8;
 	case 2: /* a request with these fields */
 		if (size < 6)
 			return size;
@@ -279,6 +319,10 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 		evict_pages(pool, &(struct evict_request){ .pages = data[1], .for_tenant = data[0] & 1 ? second->tenant : NULL });
 		return 2;
 	case 5:
+		if (data[0] & 16) {
+			mover_comes_or_goes(data[0] & 15);
+			return 1;
+		}
 		hostile->last_refill_ms = 0;
 		housekeeping(pool);
 		return 1;
@@ -292,7 +336,7 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 			mover_ends(data[0] & 15, data[1]);
 			return 2;
 		}
-		ask(second, data[0] & 31);
+		ask(second, hostile, data[0] & 31);
 		return 1;
 	}
 }
@@ -328,8 +372,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	finish(hostile);
 	books_hold(second, NULL);
-	/* What the mover was still at comes free with its result. */
+	/* What the mover was still at comes free with its result, or when its death was long enough ago. */
 	mover_ends(MOVER_JOBS, 0);
+	mover_comes_or_goes(4);
+	mover_comes_or_goes(1);
 	finish(second);
 	require(pool->free.total == PAGES && pool->leased == 0, "all pages back");
 	require(slots_used(&pool->spill->slots, MOVER_TIER_MEMORY) == 0 && TAILQ_EMPTY(&pool->spill->working), "all slots back");

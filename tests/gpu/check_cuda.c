@@ -303,6 +303,37 @@ static void test_fill_and_copy_move_the_bytes(void **state)
 	assert_true(read_value(f, at(f, 2) - 4) == 0xdeadbeef);
 }
 
+/* The driver's own pool: memory in the order of a stream, which it keeps when it is freed. */
+static void test_the_pool_of_the_driver(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t va = 0, again, held = 1, used = 1;
+
+	if (!(f->capabilities & GPU_CAP_POOL)) {
+		assert_int_equal(gpu_pool_alloc(f->gpu, 4096, f->stream, &va), -EOPNOTSUPP);
+		assert_int_equal(gpu_pool_free(f->gpu, at(f, 0), f->stream), -EOPNOTSUPP);
+		assert_int_equal(gpu_pool_info(f->gpu, &held, &used), -EOPNOTSUPP);
+		assert_true(va == 0 && held == 1 && used == 1);
+		return;
+	}
+	assert_int_equal(gpu_pool_alloc(f->gpu, 0, f->stream, &va), -EINVAL);
+	assert_int_equal(gpu_pool_alloc(f->gpu, 3 << 20, f->stream, &va), 0);
+	assert_int_equal(gpu_fill(f->gpu, va, 0xfeedface, 3 << 20, f->stream), 0);
+	assert_int_equal(gpu_copy(f->gpu, at(f, 0), va + (2 << 20), 4096, f->stream), 0);
+	assert_int_equal(gpu_stream_sync(f->gpu, f->stream), 0);
+	assert_int_equal(read_value(f, at(f, 0)), 0xfeedface);
+	assert_int_equal(gpu_pool_info(f->gpu, &held, &used), 0);
+	assert_true(used >= 3 << 20 && held >= used);
+	/* Freed in a stream, the same stream has it again, and nothing is given back. */
+	assert_int_equal(gpu_pool_free(f->gpu, va, f->stream), 0);
+	assert_int_equal(gpu_pool_alloc(f->gpu, 3 << 20, f->stream, &again), 0);
+	assert_int_equal(gpu_stream_sync(f->gpu, f->stream), 0);
+	assert_int_equal(gpu_pool_free(f->gpu, again, f->stream), 0);
+	assert_int_equal(gpu_stream_sync(f->gpu, f->stream), 0);
+	assert_int_equal(gpu_pool_info(f->gpu, &held, &used), 0);
+	assert_true(used == 0 && held >= 3 << 20);
+}
+
 static void test_the_host_goes_on_while_work_is_queued(void **state)
 {
 	struct fixture *f = *state;
@@ -656,6 +687,7 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_two_mappings_show_the_same_memory, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_moves_between_addresses, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_fill_and_copy_move_the_bytes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_the_pool_of_the_driver, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_the_host_goes_on_while_work_is_queued, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_wait_is_for_the_record_before_it, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_registration_is_whole_pages_and_once, setup, teardown),

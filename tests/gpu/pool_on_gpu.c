@@ -80,6 +80,14 @@ static uint64_t address_of(const struct gpool_block *block)
 	return address;
 }
 
+static uint64_t range_address(const struct gpool_range *range)
+{
+	uint64_t address = 0;
+
+	assert_int_equal(gpool_range_address(range, &address), 0);
+	return address;
+}
+
 static void finish(void)
 {
 	struct gpool_fence fence;
@@ -88,24 +96,33 @@ static void finish(void)
 	assert_int_equal(gpool_fence_wait(pool, fence, WAIT_MS), 0);
 }
 
-/* Each page of a block gets its own value. */
+/* Each page gets its own value. */
+static void fill_at(uint64_t address, uint32_t pages, uint32_t seed)
+{
+	for (uint32_t i = 0; i < pages; i++)
+		assert_int_equal(gpool_fill(pool, stream, address + (uint64_t)i * PAGE_BYTES, seed + i, PAGE_BYTES), 0);
+}
+
+static void verify_at(uint64_t address, uint32_t pages, uint32_t seed)
+{
+	for (uint32_t i = 0; i < pages; i++) {
+		memset(mirror, 0xff, PAGE_BYTES);
+		assert_int_equal(gpool_copy(pool, stream, (uint64_t)(uintptr_t)mirror, address + (uint64_t)i * PAGE_BYTES, PAGE_BYTES), 0);
+		finish();
+		for (uint32_t word = 0; word < PAGE_BYTES / sizeof(*mirror); word++)
+			if (mirror[word] != seed + i)
+				fail_msg("page %u, word %u: %u instead of %u", i, word, mirror[word], seed + i);
+	}
+}
+
 static void fill(const struct gpool_block *block, uint32_t seed)
 {
-	for (uint32_t i = 0; i < block->page_count; i++)
-		assert_int_equal(gpool_fill(pool, stream, address_of(block) + (uint64_t)i * PAGE_BYTES, seed + i, PAGE_BYTES), 0);
+	fill_at(address_of(block), block->page_count, seed);
 }
 
 static void verify(const struct gpool_block *block, uint32_t seed)
 {
-	for (uint32_t i = 0; i < block->page_count; i++) {
-		memset(mirror, 0xff, PAGE_BYTES);
-		assert_int_equal(
-			gpool_copy(pool, stream, (uint64_t)(uintptr_t)mirror, address_of(block) + (uint64_t)i * PAGE_BYTES, PAGE_BYTES), 0);
-		finish();
-		for (uint32_t word = 0; word < PAGE_BYTES / sizeof(*mirror); word++)
-			if (mirror[word] != seed + i)
-				fail_msg("page %u of the block, word %u: %u instead of %u", i, word, mirror[word], seed + i);
-	}
+	verify_at(address_of(block), block->page_count, seed);
 }
 
 static void test_contents_stay(void **state)
@@ -229,6 +246,70 @@ static void test_a_killed_worker_gives_all_back(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
+/* A range larger than the pool: pages come and go under addresses that stay, and not before the GPU is done with them. */
+static void test_an_elastic_range(void **state)
+{
+	struct gpool_range *range;
+	struct gpool_fence fence;
+	struct gpool_block block;
+	uint64_t at, calls;
+
+	(void)state;
+	assert_int_equal(gpool_range_reserve(pool, 4 * PAGES, NULL, &range), 0);
+	at = range_address(range);
+	assert_int_equal(gpool_range_back(range, 0, 8, 0), 0);
+	assert_int_equal(gpool_range_back(range, 3 * PAGES, 8, 0), 0);
+	fill_at(at, 8, 10);
+	fill_at(at + 3 * PAGES * (uint64_t)PAGE_BYTES, 8, 50);
+	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
+	assert_int_equal(gpool_range_unback(range, 0, 8, fence), 0);
+	calls = gpu_calls_total(pool->gpu);
+	assert_int_equal(gpool_range_back(range, 0, 8, 0), 0);
+	assert_int_equal(gpu_calls_total(pool->gpu), calls);
+	verify_at(at, 8, 10);
+	/* Parked, and then somebody else's: what is backed stays, and other memory comes to the same addresses. */
+	assert_int_equal(gpool_range_unback(range, 0, 8, (struct gpool_fence){ 0 }), 0);
+	block = alloc(PAGES - 8);
+	fill(&block, 1000);
+	finish();
+	verify_at(at + 3 * PAGES * (uint64_t)PAGE_BYTES, 8, 50);
+	verify(&block, 1000);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	assert_int_equal(gpool_range_back(range, 0, 8, 0), 0);
+	fill_at(at, 8, 70);
+	verify_at(at, 8, 70);
+	assert_int_equal(gpool_range_destroy(range), 0);
+	assert_int_equal(harness_check(&harness), 0);
+}
+
+/* Slices that grow together, into what was mapped beside the work of the GPU. */
+static void test_an_elastic_tensor(void **state)
+{
+	struct gpool_tensor_options options = GPOOL_TENSOR_OPTIONS_INIT;
+	struct gpool_tensor_info info = { .size = sizeof(info) };
+	struct gpool_tensor *tensor;
+	struct gpool_fence fence;
+
+	(void)state;
+	options.memory_class = GPOOL_OBJECT_EPHEMERAL;
+	options.read_ahead = 2;
+	assert_int_equal(gpool_tensor_create(pool, 4, 100, 1, &options, &tensor), 0);
+	for (uint32_t blocks = 1; blocks <= 8; blocks++) {
+		assert_int_equal(gpool_tensor_grow(tensor, blocks, WAIT_MS), 0);
+		assert_int_equal(gpool_tensor_get(tensor, &info), 0);
+		for (uint32_t slice = 0; slice < 4; slice++)
+			fill_at(info.address + slice * info.slice_bytes + (blocks - 1) * info.block_bytes, 1, 100 * slice + blocks);
+	}
+	for (uint32_t slice = 0; slice < 4; slice++)
+		verify_at(info.address + slice * info.slice_bytes, 8, 100 * slice + 1);
+	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
+	assert_int_equal(gpool_tensor_shrink(tensor, 3, fence), 0);
+	for (uint32_t slice = 0; slice < 4; slice++)
+		verify_at(info.address + slice * info.slice_bytes, 3, 100 * slice + 1);
+	assert_int_equal(gpool_tensor_destroy(tensor), 0);
+	assert_int_equal(harness_check(&harness), 0);
+}
+
 /* What gpoold took from the device it gives back. */
 static void test_nothing_is_left_on_the_device(void **state)
 {
@@ -267,6 +348,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_a_stitched_block_is_contiguous, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_fence_holds_a_block, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_killed_worker_gives_all_back, attach, detach),
+		cmocka_unit_test_setup_teardown(test_an_elastic_range, attach, detach),
+		cmocka_unit_test_setup_teardown(test_an_elastic_tensor, attach, detach),
 		cmocka_unit_test(test_nothing_is_left_on_the_device),
 	};
 	const struct gpu_ops *ops;

@@ -285,4 +285,29 @@ static inline int group_count(pid_t group)
 	return count;
 }
 
+/* The pid of gpoold's process of this name. */
+static inline pid_t process_of(const char *name)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *entry;
+	pid_t found = 0;
+
+	assert_non_null(proc);
+	while ((entry = readdir(proc)) && !found) {
+		char path[300], text[512], *end, kind;
+		int parent, group;
+
+		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
+		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
+			continue;
+		file_read(path, text, sizeof(text));
+		end = strrchr(text, ')');
+		if (end && sscanf(end + 1, " %c %d %d", &kind, &parent, &group) == 3 && group == harness.pid && kind != 'Z' && kind != 'X' &&
+			!strncmp(strchr(text, '(') + 1, name, strlen(name)))
+			found = (pid_t)atoi(entry->d_name);
+	}
+	closedir(proc);
+	return found;
+}
+
 #endif

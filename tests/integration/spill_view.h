@@ -31,31 +31,6 @@ static inline uint64_t kept_bytes(void)
 	return pool->spill_memory_bytes + pool->spill_file_bytes;
 }
 
-/* The pid of gpoold's process of this name. */
-static inline pid_t process_of(const char *name)
-{
-	DIR *proc = opendir("/proc");
-	struct dirent *entry;
-	pid_t found = 0;
-
-	assert_non_null(proc);
-	while ((entry = readdir(proc)) && !found) {
-		char path[300], text[512], *end, kind;
-		int parent, group;
-
-		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
-		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
-			continue;
-		file_read(path, text, sizeof(text));
-		end = strrchr(text, ')');
-		if (end && sscanf(end + 1, " %c %d %d", &kind, &parent, &group) == 3 && group == harness.pid && kind != 'Z' && kind != 'X' &&
-			!strncmp(strchr(text, '(') + 1, name, strlen(name)))
-			found = (pid_t)atoi(entry->d_name);
-	}
-	closedir(proc);
-	return found;
-}
-
 /* A tier as the agent holds it: the memory by its name, the file by its size. */
 static inline int tier_open(const char *name, off_t bytes)
 {

@@ -9,6 +9,7 @@
  * $GPOOL_CRASH_STRIDE tries every so many-th point only.
  */
 #include "client/pool.h"
+#include "shm/doorbell.h"
 #include "shm/pool_segment.h"
 #include "tests/integration/crash_points.h"
 
@@ -643,6 +644,91 @@ static int end(void **state)
 	return crash_end(state);
 }
 
+/* ---- pages that were handed over, and that their worker has not looked at yet ---- */
+
+enum { RESERVED = 8, SLOT = SESSION_REQUESTS - 1 };
+
+static void start_reserved(void)
+{
+	const char *arguments[] = {"--module", crash_module(), "--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=8 pages", QUIET,
+		"--set", "lease.initial_pages=0", NULL};
+
+	start(arguments);
+}
+
+static enum page_state state_of(const struct gpool *pool, uint32_t page)
+{
+	return page_word_state(atomic_load(&pool->pages[page]));
+}
+
+/* Asks for a reserved page as a thread does that is stopped when the answer comes. */
+static uint32_t ask_and_stand_still(const struct gpool *pool)
+{
+	struct lease_request *request = &pool->session.requests[SLOT];
+	uint32_t word = lease_state_to(atomic_load(&request->state) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
+
+	*request = (struct lease_request){.state = word - 1, .kind = LEASE_TAKE, .need = 1, .flags = LEASE_CRITICAL};
+	atomic_store(&request->state, word);
+	atomic_fetch_or(&pool->session.header->requests_pending, UINT64_C(1) << SLOT);
+	doorbell_ring(pool->doorbell);
+	AWAIT(lease_state_of(atomic_load(&request->state)) == LEASE_DONE);
+	assert_int_equal(request->error, 0);
+	assert_in_range(request->first_page, PAGES - RESERVED, PAGES - 1);
+	return request->first_page;
+}
+
+/*
+ * The agent dies while it takes idle pages out of a word of the free bits in which the handed page's bit is clear as well, since that
+ * never was idle. It is in no bit, in no entry and in no thread's hands, and yet the worker's.
+ */
+static void test_a_page_on_its_way_to_its_worker_is_not_in_doubt(void **state)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block freed[3];
+	int64_t left = 0;
+	uint32_t deaths = 0;
+
+	(void)state;
+	assert_int_equal(crash_stop(NULL), 0);
+	start_reserved();
+	for (int64_t at = 1; left == 0; at++) {
+		uint32_t handed;
+		uint64_t word;
+
+		alarm(STUCK_SECONDS);
+		if (deaths % DEATHS_OF_ONE == DEATHS_OF_ONE - 1) {
+			assert_int_equal(crash_stop(NULL), 0);
+			start_reserved();
+		}
+		worker_open(&first, "first");
+		take(&first, PAGES - RESERVED, 0);
+		options.flags = GPOOL_ALLOC_CRITICAL;
+		for (int i = 0; i < 3; i++)
+			assert_int_equal(gpool_alloc(first.pool, 1, &options, &freed[i]), 0);
+		handed = ask_and_stand_still(first.pool);
+		word = atomic_load(&first.pool->pages[handed]);
+		atomic_store(countdown, at);
+		for (int i = 0; i < 3; i++)
+			assert_int_equal(gpool_free(first.pool, &freed[i]), 0);
+		/* They go back at once, and in doubt as soon as the next agent has looked. */
+		for (int i = 0; i < 3; i++)
+			AWAIT(state_of(first.pool, freed[i].page) == PAGE_RESERVED);
+		left = atomic_exchange(countdown, 0);
+		deaths += left == 0;
+		books_balance();
+		assert_int_equal(atomic_load(&first.pool->pages[handed]), word);
+		worker_verify(&first);
+		pool_put(first.pool, handed, 1);
+		atomic_store(&first.pool->session.requests[SLOT].state, LEASE_IDLE);
+		worker_close(&first);
+		AWAIT(harness_free_pages(&harness) == PAGES - RESERVED);
+	}
+	print_message("%u deaths\n", deaths);
+	assert_true(deaths > 0);
+	assert_int_equal(crash_stop(NULL), 0);
+	crash_start(NULL);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -660,6 +746,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_death_of_a_worker_while_it_is_read_back),
 		cmocka_unit_test(test_death_in_quarantine_while_it_is_read_back),
+		cmocka_unit_test(test_a_page_on_its_way_to_its_worker_is_not_in_doubt),
 	};
 
 	if (argc > 1)

@@ -1,5 +1,5 @@
 /*
- * Goal: every system call on the way of start, attach, lease, spill, roles, control and death may fail, in keeper, agent, front,
+ * Goal: every system call on the way of start, attach, lease, spill, roles, fences for others, control and death may fail, in keeper, agent, front,
  * mover or worker, and then: nobody crashes, the error is one that the call documents, nothing is lost, and the next try works.
  * Method: strace makes the n-th call of a kind fail in a real gpoold or in a real worker; driver calls fail through the back end's
  * own fault plan. After each fault a clean worker does the whole round, the pool is checked and is all free, no slot of spilled
@@ -137,7 +137,69 @@ static int round_of_spilling(struct gpool *pool, int timeout_ms)
 	return error;
 }
 
-/* Allocate in a way that needs the agent, a stitched block among it; pin, unpin, free; spill; a role. The first error met. */
+/* A tensor that grows, with its thread at work beside, and shrinks; what it has backed keeps its content. */
+static int round_of_growth(struct gpool *pool, int timeout_ms)
+{
+	struct gpool_tensor_options options = GPOOL_TENSOR_OPTIONS_INIT;
+	struct gpool_tensor_info info = { .size = sizeof(info) };
+	struct gpool_tensor *tensor;
+	volatile uint64_t *words;
+	int error;
+
+	options.memory_class = GPOOL_OBJECT_EPHEMERAL;
+	options.read_ahead = 2;
+	error = gpool_tensor_create(pool, 3, 8, 1, &options, &tensor);
+	if (error)
+		return error;
+	error = gpool_tensor_get(tensor, &info);
+	words = (volatile uint64_t *)(uintptr_t)info.address;
+	for (uint32_t blocks = 1; blocks <= 5 && !error; blocks += 2) {
+		error = gpool_tensor_grow(tensor, blocks, timeout_ms);
+		if (!error)
+			words[0] = blocks;
+	}
+	if (!error && words[0] != 5)
+		error = -EBADMSG;
+	if (!error)
+		error = gpool_tensor_shrink(tensor, 2, (struct gpool_fence){ 0 });
+	if (!error)
+		error = gpool_tensor_grow(tensor, 8, timeout_ms);
+	if (!error && words[0] != 5)
+		error = -EBADMSG;
+	return error ? error : gpool_tensor_destroy(tensor);
+}
+
+/* A fence goes to another session, of this same process. */
+static int round_of_fences(struct gpool *pool, const struct gpool_options *options)
+{
+	struct gpool_fence_handle handle;
+	struct gpool_fence fence, imported;
+	struct gpool *other;
+	uint32_t stream;
+	int error = gpool_open(options, &other);
+
+	if (error)
+		return error;
+	error = gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream);
+	if (!error)
+		error = gpool_fence_record(pool, stream, &fence);
+	if (!error)
+		error = gpool_fence_export(pool, fence, 0, &handle);
+	if (!error)
+		error = gpool_fence_import(other, &handle, &imported);
+	if (!error && gpool_fence_done(other, imported) != 0)
+		error = -EBADMSG;
+	if (!error)
+		error = gpool_fence_signal(pool, fence);
+	if (!error)
+		error = gpool_fence_wait(other, imported, WAIT_MS);
+	if (!error)
+		error = gpool_fence_close(other, imported);
+	gpool_close(other);
+	return error;
+}
+
+/* Allocate in a way that needs the agent, a stitched block among it; pin, unpin, free; a tensor; spill; a role; a fence. The first error met. */
 static int round_of_work(const char *where, int timeout_ms)
 {
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
@@ -172,11 +234,15 @@ static int round_of_work(const char *where, int timeout_ms)
 	for (uint32_t i = 1; i < count && !error; i += 2)
 		error = gpool_free(pool, &blocks[i]);
 	if (!error)
+		error = round_of_growth(pool, timeout_ms);
+	if (!error)
 		error = round_of_spilling(pool, timeout_ms);
 	if (!error)
 		error = gpool_role_acquire(pool, "main", timeout_ms, &role);
 	if (!error)
 		error = gpool_role_release(pool, &role);
+	if (!error)
+		error = round_of_fences(pool, &options);
 	gpool_close(pool);
 	return error;
 }
@@ -211,7 +277,7 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 	char trace[64], inject[128], pool[192];
 	char *plain[] = { gpoold, "--dir", directory, "--pool", pool, NULL };
 	char *traced[] = { "strace", "-f", "-qq", "-o", "/dev/null", "-e", trace, "-e", inject, gpoold, "--dir", directory, "--pool", pool,
-		NULL };
+		"--set", "mover.patience=500ms", NULL };
 
 	/* Below a folder that is new: pids come again, and what an earlier test was killed over may still be there. */
 	strcpy(base, "/tmp/gpool-faults-XXXXXX");
@@ -597,9 +663,9 @@ static void test_mover_and_tiers(void **state)
 		{ "pwrite64", "ENOSPC", 1, 4, 1, "GPOOL_NO_URING" },
 		{ "pwrite64", "EIO", 1, 1, 1, "GPOOL_NO_URING" },
 		{ "pread64", "EIO", 1, 4, 1, "GPOOL_NO_URING" },
-		/* Not of the first lane's stream and thread, the 1st and the 5th: strace would keep every mover from ever serving. */
-		{ "clone3", "EAGAIN", 2, 4, 1, NULL },
-		{ "clone3", "EAGAIN", 6, 8, 1, "GPOOL_NO_URING" },
+		/* The first lane's stream and thread are the 1st and the 5th: without them no mover ever serves. */
+		{ "clone3", "EAGAIN", 1, 4, 1, NULL },
+		{ "clone3", "EAGAIN", 5, 8, 1, "GPOOL_NO_URING" },
 		{ "mlock", "ENOMEM", 1, 1, 1, NULL },
 	};
 
@@ -637,6 +703,10 @@ static void test_worker_faults(void **state)
 		{ "madvise", "EINVAL", 1, 6, 1, NULL },
 		{ "munmap", "EINVAL", 1, 8, 2, NULL },
 		{ "write", "EAGAIN", 1, 3, 1, NULL },
+		{ "memfd_create", "EMFILE", 1, 1, 1, NULL },
+		{ "fchmod", "EPERM", 1, 1, 1, NULL },
+		{ "getrandom", "EAGAIN", 1, 2, 1, NULL },
+		{ "clone3", "EAGAIN", 1, 3, 1, NULL },
 	};
 	pid_t child = gpoold_start(NULL, 0);
 

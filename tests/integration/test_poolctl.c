@@ -48,6 +48,8 @@ static void test_usage_errors(void **state)
 		{ "object" },
 		{ "object", "delete" },
 		{ "object", "paint", "a" },
+		{ "regions" },
+		{ "regions", "a", "b" },
 		{ "limit", "a" },
 		{ "limit", "a", "--session", "3", "--limit", "1" },
 		{ "limit", "--session", "3" },
@@ -174,6 +176,7 @@ static void test_no_agent(void **state)
 	static const char *const lines[][4] = {
 		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "events", "--count", "1" },
 		{ "evict", "1" }, { "limit", "a", "--limit", "1" }, { "reload" }, { "check" }, { "roles" }, { "roles", "remove", "a" },
+		{ "regions", "a" },
 	};
 	char directory[] = "/tmp/poolctl.XXXXXX";
 	struct result result;
@@ -598,6 +601,7 @@ static void test_unknown_names(void **state)
 	static const char *const lines[][4] = {
 		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "check" }, { "evict", "1" },
 		{ "limit", "default", "--limit", "1" }, { "objects" }, { "object", "delete", "a" }, { "roles" }, { "roles", "remove", "main" },
+		{ "regions", "a" },
 	};
 	struct result result;
 
@@ -834,7 +838,7 @@ static void test_evict(void **state)
 
 static void test_quiet(void **state)
 {
-	static const char *const names[] = { "status", "pages", "pins", "clients", "tenants", "roles", "check", "version" };
+	static const char *const names[] = { "status", "pages", "pins", "clients", "tenants", "roles", "transfers", "check", "version" };
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

@@ -1056,7 +1056,19 @@ static void test_repeats_and_nonsense(void **state)
 	assert_int_equal(waiters(), 0);
 	assert_int_equal(raw(other, 7, 3, "main", token).error, -ESTALE);
 	assert_int_equal(raw(other, 8, 3, "none", token).error, -ENOENT);
-	assert_int_equal(raw(other, 9, 4, "main", token).error, -EINVAL);
+	assert_int_equal(raw(other, 9, 5, "main", token).error, -EINVAL);
+	/* Neither to wait nor to hold: of those that neither, nothing changes; of a standby and of the holder, for each repeat the same. */
+	assert_int_equal(raw(other, 10, 4, "main", 0).state, 0);
+	assert_int_equal(holder(), gpool_session(pool));
+	assert_int_equal(raw(other, 10, 1, "main", 0).state, 2);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(raw(other, 10, 4, "main", 0).state, 0);
+	assert_int_equal(waiters(), 0);
+	assert_int_equal(raw(other, 10, 4, "none", 0).error, -ENOENT);
+	assert_int_equal(raw(other, 10, 0, "side", 0).state, 1);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(raw(other, 10, 4, "side", 0).state, 0);
+	assert_int_equal(raw(pool, 10, 0, "side", 0).state, 1);
 	assert_int_equal(raw(other, 10, 1, "", 0).error, -EINVAL);
 	assert_int_equal(raw(pool, 10, 3, "main", token).error, 0);
 	assert_int_equal(raw(pool, 10, 3, "main", token).error, -ESTALE);

@@ -8,7 +8,7 @@
  */
 #include "tests/integration/life.h"
 
-#include "client/pool.h"
+#include "client/vm/space.h"
 #include "proto/attach.h"
 
 #include <errno.h>
@@ -251,39 +251,14 @@ static void child_end(void)
 	close(child_hears);
 }
 
-static pid_t find_named(const char *name)
-{
-	DIR *proc = opendir("/proc");
-	struct dirent *entry;
-	pid_t found = 0;
-
-	assert_non_null(proc);
-	while ((entry = readdir(proc)) && !found) {
-		char path[300], text[512], *begin, *end, kind;
-		int parent, of;
-
-		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
-			continue;
-		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
-		file_read(path, text, sizeof(text));
-		begin = strchr(text, '(');
-		end = strrchr(text, ')');
-		if (begin && end && sscanf(end + 1, " %c %d %d", &kind, &parent, &of) == 3 && of == harness.pid && kind != 'Z' &&
-			(size_t)(end - begin - 1) == strlen(name) && !strncmp(begin + 1, name, strlen(name)))
-			found = atoi(entry->d_name);
-	}
-	closedir(proc);
-	return found;
-}
-
 /* And another one is there. */
 static void killed(const char *name)
 {
-	pid_t pid = find_named(name), next;
+	pid_t pid = process_of(name), next;
 
 	assert_true(pid > 0);
 	assert_int_equal(kill(pid, SIGKILL), 0);
-	AWAIT((next = find_named(name)) > 0 && next != pid);
+	AWAIT((next = process_of(name)) > 0 && next != pid);
 }
 
 /* ---- tests ---- */
@@ -821,6 +796,219 @@ static void test_spilled_over_domains(void **state)
 	books_balance();
 }
 
+/* ---- fresh memory ---- */
+
+static void start_dirty(const char *text)
+{
+	setenv("GPOOL_HOST_LACKS", "zeros", 1);
+	start_config(text);
+	unsetenv("GPOOL_HOST_LACKS");
+}
+
+/* Of a device that does not say what it gives: nobody sees what was in it, and each page is cleared once. */
+static void test_fresh_memory_is_cleared(void **state)
+{
+	struct gpool_block blocks[PAGES];
+
+	(void)state;
+	start_dirty(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	assert_int_equal(take(red, blocks, PAGES / 2, ANSWER_MS), PAGES / 2);
+	are_zero(red, blocks, PAGES / 2);
+	assert_int_equal(take(blue, &blocks[PAGES / 2], PAGES / 2, ANSWER_MS), PAGES / 2);
+	are_zero(blue, &blocks[PAGES / 2], PAGES / 2);
+	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
+	books_balance();
+	/* Once it is red's it is as any other. */
+	fill(red, blocks, PAGES / 2);
+	give(red, blocks, PAGES / 2);
+	assert_int_equal(take(red, blocks, PAGES / 2, ANSWER_MS), PAGES / 2);
+	for (uint32_t i = 0; i < PAGES / 2; i++)
+		is_all(red, &blocks[i], RED_BYTE);
+	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES);
+}
+
+/* An agent that takes over knows which pages nobody has had yet. */
+static void test_fresh_memory_over_deaths(void **state)
+{
+	struct gpool_block blocks[PAGES];
+
+	(void)state;
+	start_dirty(POOLS_OF_FOUR CALM APART);
+	red = open_as(0, NULL, "red");
+	assert_int_equal(take(red, blocks, SOME, ANSWER_MS), SOME);
+	killed("gpoold-agent");
+	killed("gpoold-mover");
+	assert_int_equal(take(red, &blocks[SOME], PAGES - SOME, ANSWER_MS), PAGES - SOME);
+	are_zero(red, blocks, PAGES);
+	assert_true(counted(POOL_COUNT_SCRUBBED_PAGES) >= PAGES); /* what was in the ring may be cleared twice */
+	books_balance();
+}
+
+/* Among those who trust each other nothing is. */
+static void test_fresh_memory_of_one_domain(void **state)
+{
+	struct gpool_block blocks[PAGES];
+
+	(void)state;
+	start_dirty(POOLS CALM TOGETHER);
+	red = open_as(0, NULL, "red");
+	assert_int_equal(take(red, blocks, PAGES, ANSWER_MS), PAGES);
+	assert_int_not_equal(*bytes_of(red, &blocks[0]), 0);
+	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), 0);
+}
+
+/* ---- asleep ---- */
+
+static struct gpool_range *range_made(struct gpool *pool, uint32_t pages, uint32_t memory_class, const char *name)
+{
+	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool_range *range = NULL;
+	uint64_t address;
+
+	options.memory_class = memory_class;
+	options.name = name;
+	options.timeout_ms = ANSWER_MS;
+	assert_int_equal(gpool_range_create(pool, pages, &options, &range), 0);
+	assert_int_equal(gpool_range_address(range, &address), 0);
+	memset((void *)(uintptr_t)address, RED_BYTE, pages * gpool_page_bytes(pool));
+	return range;
+}
+
+static void range_is_whole(const struct gpool_range *range, uint64_t bytes)
+{
+	const uint8_t *at;
+	uint64_t address;
+
+	assert_int_equal(gpool_range_address(range, &address), 0);
+	at = (const uint8_t *)(uintptr_t)address;
+	assert_int_equal(at[0], RED_BYTE);
+	assert_memory_equal(at, at + 1, bytes - 1);
+}
+
+/* Red is silent from its falling asleep on; what was its, and is not used, blue has at once, and nothing is retired. */
+static void sleeps(uint32_t kept_pages)
+{
+	struct gpool_range *mutable, *immutable, *ephemeral;
+	struct gpool_block blocks[PAGES], pinned;
+	uint32_t count;
+
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	mutable = range_made(red, 16, GPOOL_OBJECT_MUTABLE, NULL);
+	immutable = range_made(red, 8, GPOOL_OBJECT_IMMUTABLE, "weights");
+	ephemeral = range_made(red, 8, GPOOL_OBJECT_EPHEMERAL, NULL);
+	pinned = alloc(red, 4);
+	fill(red, &pinned, 1);
+	memset(bytes_of(red, &pinned), RED_BYTE, 4 * gpool_page_bytes(red));
+	assert_int_equal(take(red, blocks, 16, 0), 16);
+	give(red, blocks, 16);
+	assert_int_equal(gpool_sleep(red, 0), 0);
+	count = take(blue, blocks, PAGES - kept_pages, ANSWER_MS);
+	assert_int_equal(count, PAGES - kept_pages);
+	assert_int_equal(take(blue, &blocks[count], 1, 0), 0);
+	are_zero(blue, blocks, count);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
+	is_all(red, &pinned, RED_BYTE);
+	/* Nobody reads the object any more: its pages too are as those that nobody has mapped. */
+	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
+	AWAIT(take(blue, &blocks[count], 1, 0) == 1);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
+	books_balance();
+	fill(blue, blocks, count + 1);
+	give(blue, blocks, count + 1);
+	gpool_close(blue);
+	blue = NULL;
+	/* Without the object it cannot wake; without that range it can. */
+	assert_int_equal(gpool_wake(red, ANSWER_MS), -ESTALE);
+	assert_int_equal(gpool_range_destroy(immutable), 0);
+	assert_int_equal(gpool_wake(red, ANSWER_MS), 0);
+	range_is_whole(mutable, 16 * gpool_page_bytes(red));
+	is_all(red, &pinned, RED_BYTE);
+	assert_int_equal(gpool_range_destroy(ephemeral), 0);
+	books_balance();
+}
+
+static void test_asleep_nothing_is_retired(void **state)
+{
+	(void)state;
+	start_config(POOLS CALM APART);
+	sleeps(8 + 4);
+}
+
+static void test_asleep_with_several_pages_in_a_handle(void **state)
+{
+	(void)state;
+	start_config(POOLS_OF_FOUR CALM APART);
+	sleeps(8 + 4);
+}
+
+static _Atomic bool allocator_stop;
+static _Atomic uint32_t allocator_strange, allocator_served;
+
+/* Takes idle pages, and opens an object, while another thread lets go of what is not used. */
+static void *allocator_run(void *argument)
+{
+	struct gpool *pool = argument;
+	uint64_t page_bytes = gpool_page_bytes(pool);
+
+	for (uint32_t round = 0; !atomic_load(&allocator_stop); round++) {
+		struct gpool_object *object;
+		struct gpool_block block;
+		uint64_t address, bytes;
+
+		if (gpool_alloc(pool, 1 + round % 5, NULL, &block) == 0) {
+			gpool_address(pool, &block, &address);
+			memset((void *)(uintptr_t)address, (int)round, block.page_count * page_bytes);
+			atomic_fetch_add(&allocator_strange, *(uint8_t *)(uintptr_t)address != (uint8_t)round);
+			gpool_free(pool, &block);
+			atomic_fetch_add(&allocator_served, 1);
+		}
+		if (gpool_object_open(pool, "read", NULL, &object)) {
+			atomic_fetch_add(&allocator_strange, 1);
+			continue;
+		}
+		if (gpool_object_address(object, 0, &address, &bytes) == 0)
+			atomic_fetch_add(&allocator_strange, *(uint8_t *)(uintptr_t)address != RED_BYTE);
+		gpool_object_close(object);
+	}
+	return NULL;
+}
+
+static void test_threads_go_on_while_it_falls_asleep(void **state)
+{
+	struct gpool_object *object;
+	pthread_t threads[2];
+	uint64_t address, bytes, version;
+	uint32_t index;
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	assert_int_equal(gpool_object_create(red, "read", NULL, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, 3, NULL, &index), 0);
+	assert_int_equal(gpool_object_address(object, index, &address, &bytes), 0);
+	memset((void *)(uintptr_t)address, RED_BYTE, bytes);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	gpool_object_close(object);
+	range_made(red, 4, GPOOL_OBJECT_EPHEMERAL, NULL);
+	atomic_store(&allocator_stop, false);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, allocator_run, red), 0);
+	for (int round = 0; round < 100; round++) {
+		assert_int_equal(gpool_sleep(red, 0), 0);
+		assert_int_equal(gpool_wake(red, ANSWER_MS), 0);
+	}
+	AWAIT(atomic_load(&allocator_served) > 100);
+	atomic_store(&allocator_stop, true);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(atomic_load(&allocator_strange), 0);
+	books_balance();
+}
+
 static void released_send(struct gpool *pool, const struct msg_handle_run *run)
 {
 	struct msg_handles_released message = {.runs_count = 1, .runs = {*run}};
@@ -851,6 +1039,118 @@ static void test_odd_releases(void **state)
 	are_zero(blue, blocks, SOME);
 }
 
+/* ---- ranges ---- */
+
+/* What a range parked is unmapped before anybody of another domain has it; what it has backed stays; and the range goes on. */
+static void parked(const char *pools, uint32_t per_handle)
+{
+	struct gpool_fence fence;
+	struct gpool_block blocks[PAGES];
+	struct gpool_range *range;
+	uint32_t manual, stream, count;
+	uint8_t *bytes;
+	uint64_t address;
+	int error;
+
+	start_config(pools);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	assert_int_equal(gpool_range_reserve(red, 2 * PAGES, NULL, &range), 0);
+	assert_int_equal(gpool_range_address(range, &address), 0);
+	bytes = (uint8_t *)(uintptr_t)address;
+	assert_int_equal(gpool_range_back(range, 0, PAGES, 0), 0);
+	memset(bytes, RED_BYTE, PAGES * gpool_page_bytes(red));
+	assert_int_equal(gpool_range_unback(range, SOME, PAGES - SOME, (struct gpool_fence){0}), 0);
+	busy_begin(red);
+	count = take(blue, blocks, PAGES - SOME, ANSWER_MS);
+	busy_end();
+	assert_int_equal(count, PAGES - SOME);
+	assert_int_equal(take(blue, blocks + count, 1, 0), 0);
+	are_zero(blue, blocks, PAGES - SOME);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
+	for (uint64_t i = 0; i < SOME * gpool_page_bytes(red); i += 4093)
+		assert_int_equal(bytes[i], RED_BYTE);
+	books_balance();
+	give(blue, blocks, PAGES - SOME);
+	busy_begin(blue);
+	error = gpool_range_back(range, 0, 2 * SOME, ANSWER_MS);
+	busy_end();
+	assert_int_equal(error, 0);
+	assert_int_equal(bytes[0], RED_BYTE);
+	assert_int_equal(bytes[SOME * gpool_page_bytes(red)], 0);
+	/* Queued work of which nobody told: what it uses is not let go, and so nobody else has it. */
+	assert_int_equal(gpool_stream_open(red, NULL, 0, &stream), 0);
+	assert_int_equal(gpool_stream_open(red, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_fence_record(red, manual, &fence), 0);
+	assert_int_equal(gpool_stream_wait(red, stream, fence), 0);
+	assert_int_equal(gpool_fill(red, stream, address, 0x5555, gpool_page_bytes(red)), 0);
+	assert_int_equal(gpool_range_unback(range, 0, 2 * SOME, (struct gpool_fence){0}), 0);
+	busy_begin(red);
+	count = take(blue, blocks, PAGES - per_handle, ANSWER_MS);
+	error = gpool_alloc(blue, per_handle, NULL, &blocks[count]);
+	for (int tries = 0; tries < TRIES && !counted(POOL_COUNT_RETIREMENTS); tries++)
+		poll(NULL, 0, TRY_MS);
+	busy_end();
+	assert_int_equal(error, -ENOSPC);
+	assert_int_equal(count, PAGES - per_handle);
+	are_zero(blue, blocks, PAGES - per_handle);
+	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), per_handle);
+	assert_int_equal(gpool_fence_signal(red, fence), 0);
+	assert_int_equal(gpool_fence_record(red, stream, &fence), 0);
+	assert_int_equal(gpool_fence_wait(red, fence, ANSWER_MS), 0);
+	AWAIT(gpool_let_go(red) == 1);
+	assert_int_equal(take(blue, blocks, per_handle, ANSWER_MS), per_handle);
+	are_zero(blue, blocks, per_handle);
+	books_balance();
+}
+
+/* A mapping that its owner has not given up yet counts, also when a sweep came too early for it. */
+static void test_mapped_is_not_let_go(void **state)
+{
+	struct vm_space space = {.let_go = NULL};
+	struct gpool_block blocks[PAGES];
+	uint32_t pages[SOME], count;
+	uint64_t retired;
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	assert_int_equal(vm_space_open(red, SOME * gpool_page_bytes(red), &space), 0);
+	assert_int_equal(vm_take(red, SOME, NULL, pages), 0);
+	assert_int_equal(vm_map(&space, 0, pages, SOME), 0);
+	vm_park(&space, 0, SOME);
+	busy_begin(red);
+	count = take(blue, blocks, PAGES - SOME, ANSWER_MS);
+	/* One of them is asked for, and does not come. */
+	count += take(blue, blocks + count, 1, 0);
+	for (int tries = 0; tries < TRIES && !(retired = counted(POOL_COUNT_RETIREMENTS)); tries++)
+		poll(NULL, 0, TRY_MS);
+	busy_end();
+	assert_int_equal(vm_unmap(&space, 0, SOME), 0);
+	assert_int_equal(count, PAGES - SOME);
+	assert_int_equal(retired, 1);
+	AWAIT(gpool_let_go(red) >= 0 && pages_in(PAGE_RETIRED) == 0);
+	busy_begin(red);
+	count = take(blue, blocks, SOME, ANSWER_MS);
+	busy_end();
+	assert_int_equal(count, SOME);
+	vm_space_close(&space);
+	books_balance();
+}
+
+static void test_parked_pages_are_let_go(void **state)
+{
+	(void)state;
+	parked(POOLS CALM APART, 1);
+}
+
+static void test_parked_handles_are_let_go(void **state)
+{
+	(void)state;
+	parked(POOLS_OF_FOUR CALM APART, 4);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, NULL, stop_config)
@@ -874,7 +1174,16 @@ int main(void)
 		TEST(objects_stay_in_their_domain),
 		TEST(both_at_once),
 		TEST(spilled_over_domains),
+		TEST(fresh_memory_is_cleared),
+		TEST(fresh_memory_over_deaths),
+		TEST(fresh_memory_of_one_domain),
+		TEST(asleep_nothing_is_retired),
+		TEST(asleep_with_several_pages_in_a_handle),
+		TEST(threads_go_on_while_it_falls_asleep),
 		TEST(odd_releases),
+		TEST(mapped_is_not_let_go),
+		TEST(parked_pages_are_let_go),
+		TEST(parked_handles_are_let_go),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

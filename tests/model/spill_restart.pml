@@ -5,9 +5,12 @@
  * journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, asked for in a request slot: slot record LOADING; word
  * MOVING, the worker's; job. When DONE: journal GRANT, word LEASED, answer, compare-and-swap of the request; then slot FREE, or,
  * if the worker has given up, word FREE and slot SAVED again; REST, job IDLE. What a job in the ring names, page and slot, is
- * nobody else's until the job is DONE, whatever becomes of agent, mover and request.
+ * nobody else's until the job is DONE, whatever becomes of agent, mover and request. Where nobody does a job the agent takes it back:
+ * when all movers that have come in are dead it shuts the gate, by which a mover comes in before it looks at a job; job IDLE; the spill
+ * or the restore undone, its request answered with an error; the gate open again, by the next agent too.
  * Proved: what is read under a pin is what was written last, and after all deaths the content is there once more; a mover writes
- * no slot and no page that is somebody else's. With -DDEATH the worker may die, and all of its pages and slots come free.
+ * no slot and no page that is somebody else's. With -DDEATH the worker may die, and all of its pages and slots come free. With
+ * -DGIVE_UP the agent takes a job back, in smaller bounds; with -DNO_MOVER there never is a mover, and nobody waits for ever.
  * Planted bugs:
  *   BUG_COPY_LEASED     the word stays LEASED while the mover copies
  *   BUG_TAKE_EARLY      the page goes before the mover is done
@@ -21,6 +24,12 @@
  *   BUG_CANCEL_EARLY    the end of a request frees the page that a job still loads into
  *   BUG_NO_LOOK         recovery takes the restore for answered without looking at the request
  *   BUG_BURY_RUNNING    pages and slots of a dead worker come free while a job still names them; with DEATH
+ *   with GIVE_UP:
+ *   BUG_NO_GATE         a mover begins without a look at the gate
+ *   BUG_LIVING          the agent takes a job back because of the time alone
+ *   BUG_OPEN_FIRST      the gate is open before the job is IDLE
+ *   BUG_UNDO_FIRST      what the job was for is undone before it is IDLE
+ *   BUG_LEFT_SHUT       an agent leaves the gate as its predecessor has left it
  */
 #define FREE     0
 #define LEASED   1
@@ -49,6 +58,15 @@
 
 #define GARBAGE 15
 
+#if defined(GIVE_UP) || defined(NO_MOVER)
+#define GIVE_UPS 1
+#define KILLS 1
+#define LENDS 0
+#define STEP_OF_MOVER(...) __VA_ARGS__
+#else
+#define GIVE_UPS 0
+#define STEP_OF_MOVER(...) d_step { __VA_ARGS__ }  /* nobody but the mover changes a job that waits */
+#endif
 #ifndef OPS
 #define OPS 3
 #endif
@@ -64,14 +82,24 @@
 #ifndef MOVER_KILLS
 #define MOVER_KILLS 1
 #endif
+#define NOBODY 0          /* in the gate: or the number of the mover that came in last */
+#define SHUT   255
 
 /* One page, one slot, one job, one request. Stores are in memory at once: pin_evict and grant_restart buffer them. */
 byte word = LEASED;
 byte pins;
 bool tag = true;          /* the worker's block starts here */
 byte request, serial;     /* state, number */
+bool failed;              /* the answer is an error */
 byte job;
 bool job_load;
+byte gate = NOBODY;
+byte ended;               /* the highest number of a mover that is dead, as the keeper says */
+#ifdef BUG_LIVING
+#define LIVING false
+#else
+#define LIVING (gate > ended && gate != SHUT)
+#endif
 
 /* The ledger. */
 byte slot;
@@ -128,6 +156,7 @@ proctype worker()
 				fi;
 				if
 				:: won
+				:: !won && failed -> failed = false; request = IDLE
 				:: else ->
 					handle = word;
 					assert(STATE(handle) == LEASED);
@@ -150,23 +179,42 @@ out:
 
 proctype mover()
 {
-end:	do
-	:: job == QUEUED -> job = TAKEN
-	:: job == TAKEN ->
+	byte number;
+	bool load;
+
+next:	number++;
+#ifdef NO_MOVER
+end2:	false;
+#endif
+#ifdef BUG_NO_GATE
+	gate = number;
+#else
+end0:	atomic { gate != SHUT -> gate = number };
+#endif
+end1:	do
+	:: job == QUEUED || job == TAKEN ->
+		STEP_OF_MOVER(load = job_load; job = TAKEN);
 #ifdef BUG_DONE_FIRST
 		job = DONE;
 #endif
 		d_step {
 			if
-			:: job_load -> assert(STATE(word) == MOVING && slot == LOADING); page_bytes = slot_bytes
+			:: load -> assert(STATE(word) == MOVING && slot == LOADING); page_bytes = slot_bytes
 			:: else -> assert(slot == WRITING); slot_bytes = page_bytes
 			fi
 		};
 		if
-		:: job = DONE
-		:: mover_kills > 0 -> mover_kills--      /* the next one does it again */
+		:: d_step { job = DONE; load = false }
+		:: mover_kills > 0 -> goto killed      /* the next one does it again */
 		fi
-	od
+#if GIVE_UPS
+	:: mover_kills > 0 -> goto killed
+#endif
+	od;
+killed:
+	load = false;
+	d_step { mover_kills--; ended = number };
+	goto next
 }
 
 /* Lent to another, and back. */
@@ -212,7 +260,7 @@ inline load_undo()
 
 proctype agent()
 {
-	byte spills, lends, got;
+	byte spills, lends, got, give_ups = GIVE_UPS;
 
 start:
 	if
@@ -258,9 +306,55 @@ start:
 	:: else
 	fi;
 
+#ifndef BUG_LEFT_SHUT
+	if
+	:: gate == SHUT -> STEP(gate = NOBODY)
+	:: else
+	fi;
+#endif
+
 again:
 	got = 0;
 	if
+	/* Nobody does it. */
+	:: give_ups > 0 && !LIVING && (job == QUEUED || job == TAKEN) ->
+#ifndef NO_MOVER
+		give_ups--;
+#endif
+		STEP(d_step {
+			got = !LIVING;
+			if
+			:: got -> gate = SHUT
+			:: else
+			fi });
+		if
+		:: got
+		:: else -> goto again
+		fi;
+#ifdef BUG_OPEN_FIRST
+		STEP(gate = NOBODY);
+#endif
+#ifndef BUG_UNDO_FIRST
+		STEP(job = IDLE);
+#endif
+		if
+		:: slot == WRITING ->
+			STEP(word = MAKE(LEASED, word));
+			STEP(slot = FREE)
+		:: slot == LOADING ->
+			load_undo();
+			STEP(d_step {
+				if
+				:: request == REQUESTED -> failed = true; request = DONE
+				:: else
+				fi })
+		:: else
+		fi;
+#ifdef BUG_UNDO_FIRST
+		STEP(job = IDLE);
+#endif
+		STEP(gate = NOBODY);
+		goto again
 	/* Spill. */
 	:: spills < SPILLS && STATE(word) == LEASED && tag && slot == FREE && job == IDLE -> spills++;
 		STEP(word = MAKE(EVICTING, word));

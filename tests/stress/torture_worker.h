@@ -9,6 +9,7 @@
 #define GPOOL_TESTS_STRESS_TORTURE_WORKER_H
 
 #include "client/gpool.h"
+#include "client/pool.h"
 #include "client/request.h"
 #include "shm/doorbell.h"
 #include "shm/session_segment.h"
@@ -110,10 +111,24 @@ static void refuse(const struct thread *thread, const char *call, int error, con
 		block->page, error, gpool_strerror(error));
 }
 
+/* What the calling thread looks at, for fault(). */
+static _Thread_local struct {
+	const struct gpool_block *block;
+	const struct worker *worker;
+	uint64_t address;
+	const char *when;
+} looked_at;
+
 static void contents_verify(const struct thread *thread, const struct gpool_block *block, uint64_t address, const char *when)
 {
 	const struct worker *worker = thread->worker;
-	int64_t wrong = content_check(address, worker->page_bytes, block->page_count, content_key(worker, block));
+	int64_t wrong;
+
+	looked_at.block = block;
+	looked_at.worker = worker;
+	looked_at.address = address;
+	looked_at.when = when;
+	wrong = content_check(address, worker->page_bytes, block->page_count, content_key(worker, block));
 
 	if (wrong >= 0) {
 		uint32_t page = block->page_count == 1 ? block->page : 0;
@@ -370,6 +385,7 @@ static void reach_fence(struct thread *thread)
 static void do_fence(struct thread *thread, uint32_t at)
 {
 	struct gpool *pool = thread->worker->pool;
+	struct gpool_fence unneeded;
 	struct pending *pending;
 	struct gpool_block block = thread->handles[at];
 	bool gone, ends = chance_below(&thread->random, 2);
@@ -399,7 +415,11 @@ static void do_fence(struct thread *thread, uint32_t at)
 	if (error != -ESTALE || !ends)
 		refuse(thread, ends ? "gpool_free_after()" : "gpool_unpin_after()", error, &block);
 	COUNT(lost_frees, 1);
-	gpool_fence_signal(pool, pending->fence);
+	/* Nobody waits for this fence. It is behind those before it, which count as reached when it is: so they are reached first. */
+	unneeded = pending->fence;
+	while (thread->pending_count)
+		reach_fence(thread);
+	gpool_fence_signal(pool, unneeded);
 	unpin(thread, &block);
 }
 
@@ -567,21 +587,35 @@ static void *thread_main(void *argument)
 	return NULL;
 }
 
-/* torture --worker SLOT FD DIRECTORY SEED: becomes one of the workers. */
 /* Where it happened: without it nobody learns more than that it did. */
 static void fault(int number, siginfo_t *info, void *context)
 {
 	void *frames[48];
-	char text[96];
-	int length = snprintf(text, sizeof(text), "worker %d: signal %d at %p\n", (int)getpid(), number, info->si_addr);
+	char text[512];
+	int length = snprintf(text, sizeof(text), "worker %d: signal %d (code %d) at %p\n", (int)getpid(), number, info->si_code, info->si_addr);
 
 	(void)context;
 	if (write(STDERR_FILENO, text, (size_t)length) == length)
 		backtrace_symbols_fd(frames, backtrace(frames, 48), STDERR_FILENO);
+	if (looked_at.block) {
+		const struct gpool *pool = looked_at.worker->pool;
+		const struct gpool_block *block = looked_at.block;
+		const struct block_entry *entry = &pool->session.blocks[block->page];
+
+		length = snprintf(text, sizeof(text),
+			"it looked at block %" PRIx64 " of %u pages at page %u (word then %" PRIx64 "), address %" PRIx64 ", %s; session %u, after %" PRIu64
+			" agents; now there: word %" PRIx64 ", tag %" PRIx64 ", fence %" PRIx64 ", pins %u\n",
+			block->tag, block->page_count, block->page, block->generation, looked_at.address, looked_at.when, pool->id,
+			atomic_load(&pool->header->counters[POOL_COUNT_AGENT_STARTS]), atomic_load(&pool->pages[block->page]),
+			atomic_load(&entry->tag), atomic_load(&entry->fence), atomic_load(&pool->session.pins[block->page]));
+		if (write(STDERR_FILENO, text, (size_t)length) != length)
+			_exit(1);
+	}
 	signal(number, SIG_DFL);
 	raise(number);
 }
 
+/* torture --worker SLOT FD DIRECTORY SEED: becomes one of the workers. */
 static int worker_main(char **arguments)
 {
 	const struct sigaction action = {.sa_sigaction = fault, .sa_flags = SA_SIGINFO};

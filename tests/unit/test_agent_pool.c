@@ -2,7 +2,8 @@
  * test_agent_pool.c - a pool of the agent's, without processes around it: what needs a keeper or a mover that fails at the right moment.
  *
  * Goal: a session whose descriptors the keeper could not hold waits for the end of its process, and everybody else is served meanwhile;
- * spilled content that a mover cannot read back, for whatever reason but its own, is still there. Method: a real pool, whose ledger says
+ * spilled content that a mover cannot read back, for whatever reason but its own, is still there; jobs are taken back from dead movers, and
+ * from nobody else. Method: a real pool, whose ledger says
  * that an agent has served; the test is the keeper, the worker and the mover.
  */
 #include "agent/agent.h"
@@ -237,11 +238,170 @@ static void test_what_cannot_be_read_now_stays(void **state)
 	close(made.done_bell);
 }
 
+/* ---- a mover that does not come ---- */
+
+static void ring_make(void)
+{
+	made.ring = aligned_alloc(64, sizeof(struct mover_ring));
+	memset(made.ring, 0, sizeof(struct mover_ring));
+	made.work_bell = eventfd(0, EFD_CLOEXEC);
+	made.done_bell = eventfd(0, EFD_CLOEXEC);
+}
+
+/* Two blocks are asked back, one by each of the first two requests. Pages 40 and 41, as they were prepared for them. */
+static void two_are_asked_back(void)
+{
+	session_was(HELD, getpid());
+	pages_were(40, 2, PAGE_LEASED, HELD);
+	for (uint32_t i = 0; i < 2; i++) {
+		atomic_store(&worker.blocks[40 + i].page_count, 1);
+		atomic_store(&worker.blocks[40 + i].tag, block_tag_make(5 + i, BLOCK_PREPARED));
+		atomic_store(&worker.pins[40 + i], 1);
+		slot_was(i, HELD, (i + 1) * TAG, SLOT_SAVED, 10 + i);
+		worker.requests[i] = (struct lease_request){ .kind = LEASE_RESTORE, .need = 1, .first_page = 40 + i, .tag = (i + 1) * TAG };
+		atomic_store(&worker.requests[i].state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
+	}
+	atomic_store(&worker.header->requests_pending, 3);
+	atomic_store(&made.ledger.header->started, 1);
+	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	recover_resume(pool);
+	assert_int_equal(pool->jobs.queue.in_flight, 2);
+}
+
+static void keeper_says(enum keep_what what, uint32_t ended, const char *text)
+{
+	struct keep_message message = { .what = what, .id = 4711, .kind = ended };
+
+	strcpy(message.text, text);
+	jobs_hear(pool, &message);
+}
+
+static bool is_answered(uint32_t request)
+{
+	return lease_state_of(atomic_load(&worker.requests[request].state)) == LEASE_DONE;
+}
+
+/* With an error, and it is still kept. */
+static void was_given_up(uint32_t request)
+{
+	assert_true(is_answered(request));
+	assert_int_equal(worker.requests[request].error, -EIO);
+	assert_int_equal(page_word_state(pool_word(pool, 40 + request)), PAGE_LEASED);
+	assert_int_equal(atomic_load(&made.ledger.slots[request].tag), (request + 1) * TAG);
+	assert_int_equal(atomic_load(&made.ledger.slots[request].state), SLOT_SAVED);
+}
+
+static void bells_close(void)
+{
+	close(made.work_bell);
+	close(made.done_bell);
+}
+
+static void test_only_dead_movers_are_given_up(void **state)
+{
+	struct mover_ring *ring;
+
+	(void)state;
+	ring_make();
+	ring = made.ring;
+	agent->config.mover.patience_ms = 0;
+	two_are_asked_back();
+	/* The keeper has said nothing: there may be one of before an upgrade, which knows no gate. */
+	jobs_tick(pool);
+	assert_int_equal(pool->jobs.queue.in_flight, 2);
+	/* The second one has come in, and lives. */
+	atomic_store(&ring->gate, 2);
+	keeper_says(KEEP_MOVER, 1, "");
+	jobs_tick(pool);
+	assert_int_equal(pool->jobs.queue.in_flight, 2);
+	assert_false(pool->jobs.gone);
+	snprintf(ring->why, sizeof(ring->why), "no\001memory");
+	keeper_says(KEEP_MOVER_END, 2, "process 9 ended (status 1)");
+	for (uint32_t i = 0; i < 2; i++)
+		was_given_up(i);
+	assert_int_equal(pool->jobs.queue.in_flight, 0);
+	assert_true(pool->jobs.gone);
+	assert_string_equal(pool->jobs.why, "process 9 ended (status 1): no?memory");
+	assert_int_equal(atomic_load(&ring->gate), MOVER_NOBODY);
+	for (int i = 0; i < MOVER_JOBS; i++)
+		assert_int_equal(atomic_load(&ring->jobs[i].state), MOVER_IDLE);
+	/* It comes in, and all goes on. */
+	atomic_store(&ring->gate, 3);
+	pool->jobs.done.ready(&pool->jobs.done, EPOLLIN);
+	assert_false(pool->jobs.gone);
+	bells_close();
+}
+
+/* Movers that die, and do something before, are no reason to give up; those that die over the same job are. */
+static void test_movers_that_get_on(void **state)
+{
+	struct mover_ring *ring;
+	uint32_t first = 0;
+
+	(void)state;
+	ring_make();
+	ring = made.ring;
+	agent->config.mover.patience_ms = 10000;
+	two_are_asked_back();
+	atomic_store(&ring->gate, 1);
+	keeper_says(KEEP_MOVER_END, 1, "process 9 ended (signal 9)");
+	pool->jobs.since_ms -= 20000;
+	while (ring->jobs[first].number != 1)
+		first++;
+	atomic_store(&ring->jobs[first].state, MOVER_DONE);
+	pool->jobs.done.ready(&pool->jobs.done, EPOLLIN);
+	jobs_tick(pool);
+	assert_int_equal(pool->jobs.queue.in_flight, 1);
+	assert_false(pool->jobs.gone);
+	/* One has come in, and has done nothing when it dies. */
+	pool->jobs.since_ms -= 20000;
+	atomic_store(&ring->gate, 2);
+	jobs_tick(pool);
+	assert_int_equal(pool->jobs.queue.in_flight, 1);
+	keeper_says(KEEP_MOVER_END, 2, "process 10 ended (signal 9)");
+	assert_int_equal(pool->jobs.queue.in_flight, 0);
+	assert_true(pool->jobs.gone);
+	bells_close();
+}
+
+static void test_what_was_begun_waits_for_the_driver(void **state)
+{
+	struct mover_ring *ring;
+	uint32_t begun = 0;
+
+	(void)state;
+	ring_make();
+	ring = made.ring;
+	agent->config.mover.patience_ms = 0;
+	agent->config.trust.death_grace_ms = 60000;
+	two_are_asked_back();
+	atomic_store(&ring->gate, 1);
+	while (atomic_load(&ring->jobs[begun].state) != MOVER_QUEUED || ring->jobs[begun].page != 40)
+		begun++;
+	atomic_store(&ring->jobs[begun].state, MOVER_TAKEN);
+	keeper_says(KEEP_MOVER_END, 1, "process 9 ended (signal 9)");
+	/* The other one nobody has begun. */
+	was_given_up(1);
+	assert_false(is_answered(0));
+	assert_int_equal(page_word_state(pool_word(pool, 40)), PAGE_MOVING);
+	assert_int_equal(atomic_load(&ring->gate), MOVER_SHUT);
+	jobs_tick(pool);
+	assert_false(is_answered(0));
+	agent->config.trust.death_grace_ms = 0;
+	jobs_tick(pool);
+	was_given_up(0);
+	assert_int_equal(atomic_load(&ring->gate), MOVER_NOBODY);
+	bells_close();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_others_go_on, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_what_cannot_be_read_now_stays, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_only_dead_movers_are_given_up, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_movers_that_get_on, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_what_was_begun_waits_for_the_driver, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,6 +38,7 @@ static void settings_default(void)
 	setenv("GPOOL_HOST_DEVICES", "2", 1);
 	setenv("GPOOL_HOST_GRANULARITY", "64KiB", 1);
 	setenv("GPOOL_HOST_MEMORY", "4GiB", 1);
+	unsetenv("GPOOL_HOST_LACKS");
 }
 
 static int setup(void **state)
@@ -231,6 +232,7 @@ static void test_wrong_settings_are_named(void **state)
 		{ "GPOOL_HOST_GRANULARITY", "2GiB" },   { "GPOOL_HOST_GRANULARITY", "64KB" },
 		{ "GPOOL_HOST_MEMORY", "-1" },          { "GPOOL_HOST_MEMORY", "99999999999T" },
 		{ "GPOOL_HOST_MEMORY", "1GiBs" },       { "GPOOL_HOST_MEMORY", "99999999999999999999" },
+		{ "GPOOL_HOST_LACKS", "zero" },         { "GPOOL_HOST_LACKS", "zeros,,events" },
 	};
 	struct gpu *gpu = NULL;
 
@@ -242,6 +244,37 @@ static void test_wrong_settings_are_named(void **state)
 		assert_non_null(strstr(gpu_error_text(), wrong[i].name));
 		assert_null(gpu);
 	}
+}
+
+static void test_what_a_device_lacks(void **state)
+{
+	uint64_t handle, va, bytes = 128 << 10;
+	uint8_t ipc[GPU_IPC_BYTES] = { 0 };
+	struct gpu_device_info info;
+	struct gpu_event *event;
+	struct gpu *gpu;
+
+	(void)state;
+	settings_default();
+	assert_int_equal(gpu_host_ops.device_info(0, &info), 0);
+	assert_true(info.capabilities & GPU_CAP_ZEROED);
+	setenv("GPOOL_HOST_LACKS", "events,zeros", 1);
+	assert_int_equal(gpu_host_ops.device_info(0, &info), 0);
+	assert_false(info.capabilities & (GPU_CAP_ZEROED | GPU_CAP_IPC_EVENT));
+	for (uint32_t flags = 0; flags <= GPU_OPEN_SEPARATE; flags += GPU_OPEN_SEPARATE) {
+		assert_int_equal(gpu_open(&gpu_host_ops, 0, flags, &gpu), 0);
+		assert_int_equal(gpu_create(gpu, bytes, &handle), 0);
+		assert_int_equal(gpu_reserve(gpu, bytes, 0, &va), 0);
+		assert_int_equal(gpu_map(gpu, va, bytes, 0, handle), 0);
+		assert_int_equal(gpu_access(gpu, va, bytes, GPU_ACCESS_READ), 0);
+		assert_int_not_equal(*(const uint8_t *)(uintptr_t)va, 0);
+		assert_memory_equal((const void *)(uintptr_t)va, (const uint8_t *)(uintptr_t)va + 1, bytes - 1);
+		assert_int_equal(gpu_event_create(gpu, GPU_EVENT_INTERPROCESS, &event), 0);
+		assert_int_equal(gpu_event_export(gpu, event, ipc), -EOPNOTSUPP);
+		assert_int_equal(gpu_event_import(gpu, ipc, &event), -EOPNOTSUPP);
+		gpu_close(gpu);
+	}
+	settings_default();
 }
 
 static void test_defaults_hold_without_settings(void **state)
@@ -944,6 +977,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_no_operation_of_a_backend_is_null, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_devices_are_found_by_index_and_uuid, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_wrong_settings_are_named, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_what_a_device_lacks, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_defaults_hold_without_settings, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_open_refuses_what_is_not_there, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_owner_may_only_create_export_and_release, setup, teardown),

@@ -781,6 +781,10 @@ static int call_once(struct fault_case *c, enum gpu_call call)
 		return gpu_timeline_write(f->gpu, f->stream, &f->words[5], 1);
 	case GPU_CALL_TIMELINE_WAIT:
 		return gpu_timeline_wait(f->gpu, f->stream, &f->words[5], 0);
+	case GPU_CALL_POOL_ALLOC:
+		return gpu_pool_alloc(f->gpu, 4, f->stream, &one); /* -EOPNOTSUPP: there is no driver */
+	case GPU_CALL_POOL_FREE:
+		return gpu_pool_free(f->gpu, at(f, 0), f->stream);
 	case GPU_CALL_OPEN:
 	case GPU_CALL_RELEASE:
 	case GPU_CALL_KINDS:
@@ -798,7 +802,7 @@ static void test_every_kind_of_call_can_be_made_to_fail(void **state)
 		GPU_CALL_UNRESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_STREAM_CREATE, GPU_CALL_STREAM_ADOPT, GPU_CALL_COPY,
 		GPU_CALL_FILL, GPU_CALL_TIMELINE_WRITE, GPU_CALL_TIMELINE_WAIT, GPU_CALL_EVENT_CREATE, GPU_CALL_EVENT_RECORD,
 		GPU_CALL_EVENT_WAIT, GPU_CALL_STREAM_SYNC, GPU_CALL_EVENT_QUERY, GPU_CALL_EVENT_EXPORT, GPU_CALL_EVENT_IMPORT,
-		GPU_CALL_HOST_REGISTER, GPU_CALL_HOST_UNREGISTER,
+		GPU_CALL_HOST_REGISTER, GPU_CALL_HOST_UNREGISTER, GPU_CALL_POOL_ALLOC, GPU_CALL_POOL_FREE,
 	};
 	struct fixture *f = *state;
 	struct fault_case c = { .f = f, .memory = page_new(f->page) };
@@ -817,7 +821,9 @@ static void test_every_kind_of_call_can_be_made_to_fail(void **state)
 		gpu_fault_set(f->gpu, call, 1, -EILSEQ);
 		assert_int_equal(call_once(&c, call), -EILSEQ);
 		assert_non_null(strstr(gpu_error_text(), gpu_call_name(call)));
-		assert_int_equal(call_once(&c, call), call == GPU_CALL_EVENT_IMPORT ? -EINVAL : 0);
+		assert_int_equal(call_once(&c, call), call == GPU_CALL_EVENT_IMPORT ? -EINVAL :
+			call == GPU_CALL_POOL_ALLOC || call == GPU_CALL_POOL_FREE   ? -EOPNOTSUPP :
+										      0);
 		assert_true(gpu_calls(f->gpu, call) == before + 2);
 	}
 	assert_int_equal(finish(f), 0);

@@ -253,6 +253,48 @@ static void test_all_slots_at_once(void **state)
 	rig_collect(rig, 1);
 }
 
+static void fork_and_wait(struct rig *rig)
+{
+	rig_fork(rig);
+	while (atomic_load(&rig->ring->serving) != (uint32_t)rig->mover)
+		poll(NULL, 0, 1);
+}
+
+/* A mover that finds the gate shut does nothing, whatever waits, and is there when it opens. */
+static void test_shut_gate(void **state)
+{
+	struct rig *rig = *state;
+	uint32_t first = 0;
+
+	assert_int_equal(rig->mover, 0);
+	rig_submit(rig, MOVER_SCRUB, 0, 0, 0, 0, 0);
+	rig_submit(rig, MOVER_SCRUB, 1, 0, 0, 0, 1);
+	assert_int_equal(mover_oldest(&rig->queue), 1);
+	assert_true(mover_shut(&rig->queue, 0));
+	fork_and_wait(rig);
+	while (rig->queue.numbers[first] != 1)
+		first++;
+	assert_false(mover_begun(&rig->queue, first));
+	mover_withdraw(&rig->queue, first);
+	assert_int_equal(mover_oldest(&rig->queue), 2);
+	assert_false(mover_serves(&rig->queue, 0));
+	mover_let_in(&rig->queue);
+	rig_collect(rig, 1);
+	assert_true(rig->have[1] && !rig->have[0]);
+	assert_true(is_zero(rig_page(rig, 1)));
+	assert_true(pattern_is(rig_page(rig, 0), 0));
+	/* It is in now, until it is known to be dead. */
+	assert_true(mover_serves(&rig->queue, 0));
+	assert_false(mover_shut(&rig->queue, 0));
+	rig_stop(rig, SIGKILL);
+	assert_true(mover_shut(&rig->queue, 1));
+	/* At the gate it can be told to end, too. */
+	fork_and_wait(rig);
+	assert_int_equal(rig_stop(rig, SIGTERM), 0);
+	mover_let_in(&rig->queue);
+	assert_int_equal(rig->queue.in_flight, 0);
+}
+
 /* Ten jobs of each two pages in the ring together, of which each spoils what those before it need. */
 static void test_jobs_of_one_page_keep_their_order(void **state)
 {
@@ -351,6 +393,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_tiers_that_are_not_there, teardown),
 		cmocka_unit_test_teardown(test_a_descriptor_for_each_handle, teardown),
 		cmocka_unit_test_setup_teardown(test_all_slots_at_once, setup_only, teardown),
+		cmocka_unit_test_setup_teardown(test_shut_gate, setup_only, teardown),
 		cmocka_unit_test_setup_teardown(test_jobs_of_one_page_keep_their_order, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_that_cannot_be_locked, setup_only, teardown),
 		cmocka_unit_test_setup_teardown(test_gpu_error_is_one_jobs, setup_only, teardown),

@@ -285,6 +285,8 @@ static void test_verbs_are_checked(void **state)
 	assert_int_equal(ask(4, ROLE_WITHDRAW, "main", 0).state, ROLE_NEITHER);
 	assert_int_equal(ask(1, ROLE_WITHDRAW, "main", 0).state, ROLE_HOLDER);
 	assert_int_equal(ask(4, ROLE_TAKE, "main", 0).state, ROLE_NEITHER);
+	assert_int_equal(ask(4, ROLE_FORGET, "main", token).state, ROLE_NEITHER);
+	expect(1, token, 2);
 	sessions[5].tenant = &pool->tenants[1];
 	assert_int_equal(ask(5, ROLE_WAIT, "main", 0).error, -EACCES);
 	sessions[5].role = SESSION_OBSERVER;

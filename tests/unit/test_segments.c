@@ -1,9 +1,10 @@
 /*
- * Goal: nobody but the creator can ever write a pool segment, and a segment that is not what it claims is refused.
+ * Goal: nobody but the creator can ever write a pool segment or a session's timeline page, and one that is not what it claims is refused.
  * Method: create real segments; try each way to write; change one field, one size, one seal at a time and open again.
  */
 #include "shm/pool_segment.h"
 #include "shm/session_segment.h"
+#include "shm/timeline_page.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -191,9 +192,81 @@ static void test_parts_do_not_overlap(void **state)
 		assert_true(l.requests >= l.timeline + SESSION_TIMELINES * 8);
 		assert_true(l.stats >= l.requests + SESSION_REQUESTS * sizeof(struct lease_request));
 		assert_true(l.answers >= l.stats + sizeof(struct session_stats));
-		assert_true(l.bytes >= l.answers + SESSION_ANSWERS * sizeof(struct session_answer));
+		assert_true(l.regions >= l.answers + SESSION_ANSWERS * sizeof(struct session_answer));
+		assert_true(l.bytes >= l.regions + (n ? sizeof(struct region_table) : 0));
 		assert_int_equal(l.timeline % 4096, 0);
 	}
+}
+
+static void test_timeline_page_is_its_makers(void **state)
+{
+	struct timeline_page *ours, *another;
+	const struct timeline_page *theirs;
+	char path[64];
+	int fd, other, again;
+
+	(void)state;
+	assert_int_equal(timeline_page_create(7, &ours, &fd), 0);
+	assert_int_equal(timeline_page_create(7, &another, &other), 0);
+	assert_true(ours->key != another->key);
+	assert_int_equal(timeline_page_verify(fd), 0);
+	assert_int_equal(timeline_page_open(fd, &theirs), 0);
+	assert_int_equal(theirs->session, 7);
+	assert_true(theirs->key == ours->key);
+	atomic_store(&ours->reached[255], 12);
+	assert_int_equal(theirs->reached[255], 12);
+	/* By no way: not the mapping, not the descriptor, not one opened anew. */
+	assert_int_equal(mprotect((void *)(uintptr_t)theirs, 4096, PROT_READ | PROT_WRITE), -1);
+	assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+	assert_int_equal(pwrite(fd, "x", 1, 0), -1);
+	assert_int_equal(ftruncate(fd, 0), -1);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	again = open(path, O_RDWR | O_CLOEXEC);
+	assert_true(again < 0 || mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0) == MAP_FAILED);
+	if (again >= 0)
+		close(again);
+	timeline_page_close(theirs);
+	/* Of another layout, or something else altogether. */
+	ours->layout_version++;
+	assert_int_equal(timeline_page_open(fd, &theirs), -EPROTO);
+	ours->layout_version--;
+	ours->magic++;
+	assert_int_equal(timeline_page_open(fd, &theirs), -EPROTO);
+	timeline_page_close(ours);
+	timeline_page_close(another);
+	timeline_page_close(NULL);
+	close(fd);
+	close(other);
+}
+
+static void test_forged_timeline_pages_are_refused(void **state)
+{
+	static const struct {
+		off_t bytes;
+		int seals, error;
+	} forged[] = {
+		{ 4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, -EPERM },
+		{ 4096, F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EPERM },
+		{ 4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, -EPERM }, /* who may seal may also do so later */
+		{ 4096, 0, -EPERM },
+		{ 0, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG },
+		{ 4095, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG },
+		{ 8192, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG },
+		{ 4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EPROTO }, /* zeros */
+	};
+	const struct timeline_page *page;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(forged) / sizeof(*forged); i++) {
+		int fd = memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+		assert_true(fd >= 0);
+		assert_int_equal(ftruncate(fd, forged[i].bytes), 0);
+		assert_int_equal(fcntl(fd, F_ADD_SEALS, forged[i].seals), 0);
+		assert_int_equal(timeline_page_open(fd, &page), forged[i].error);
+		close(fd);
+	}
+	assert_int_equal(timeline_page_open(-1, &page), -EPERM);
 }
 
 int main(void)
@@ -205,6 +278,8 @@ int main(void)
 		cmocka_unit_test(test_forged_pools_are_refused),
 		cmocka_unit_test(test_session_is_shared_and_sealed),
 		cmocka_unit_test(test_parts_do_not_overlap),
+		cmocka_unit_test(test_timeline_page_is_its_makers),
+		cmocka_unit_test(test_forged_timeline_pages_are_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,7 +18,8 @@
 enum figure {
 #define FIGURE(group, name, unit, goal, text) FIGURE_##name,
 #include "tools/bench/figures.def"
-	FIGURES
+	FIGURES,
+	FIGURE_PROGRESS = FIGURES /* no figure: how much of a run is done, percent */
 };
 
 struct bench {
@@ -41,6 +42,8 @@ struct bench_result {
 #include "tools/bench/figures.def"
 
 void bench_sample(struct bench *bench, enum figure figure, double value);
+/* bench_progress() - for runs of many seconds: says so now and then. */
+void bench_progress(struct bench *bench, uint64_t done, uint64_t all);
 /* One line to stderr, `NAME: ...: what the error means`; returns `error`. */
 int __attribute__((format(printf, 3, 4))) bench_complain(const struct bench *bench, int error, const char *format, ...);
 
@@ -66,6 +69,8 @@ uint32_t random_next(uint64_t *state);
 int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings);
 /* daemon_start_with() - the same, with more keys of the pool: ",key=value". */
 int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, const char *const *settings);
+/* daemon_start_device() - the same on a device that seems to have `bytes`, all of them the pool's; none is used that nobody writes. */
+int daemon_start_device(struct bench *bench, uint64_t bytes, uint64_t page_bytes, const char *const *settings);
 /* daemon_open() - another session with it: a worker's, unless flags say otherwise. */
 int daemon_open(const struct bench *bench, uint32_t flags, struct gpool **pool);
 /* daemon_evict() - take `pages` pages of unpinned blocks now; returns how many, or negative errno. */

@@ -48,8 +48,14 @@ static void socket_folder(const struct bench *bench, char path[PATH_MAX])
 	snprintf(path, PATH_MAX, "%s/run", bench->folder);
 }
 
+/* What the pool lies on. */
+struct device {
+	uint64_t bytes, page_bytes;
+	const char *more; /* keys of the pool, ",key=value" */
+};
+
 /* In the child: become gpoold, with its log in the folder. It ends when we do, however we do. */
-static _Noreturn void program_become(const struct bench *bench, const char *program, uint32_t pages, const char *more,
+static _Noreturn void program_become(const struct bench *bench, const char *program, const struct device *device,
 	const char *const *settings)
 {
 	char folder[PATH_MAX], log[PATH_MAX + 16], pool[128 + PATH_MAX + 64];
@@ -58,8 +64,8 @@ static _Noreturn void program_become(const struct bench *bench, const char *prog
 
 	socket_folder(bench, folder);
 	snprintf(log, sizeof(log), "%s/gpoold.log", bench->folder);
-	snprintf(pool, sizeof(pool), "name=bench,backend=host,size=%" PRIu64 "KiB,page_size=512KB,reserved=0%s",
-		(uint64_t)pages * 512, more);
+	snprintf(pool, sizeof(pool), "name=bench,backend=host,size=%" PRIu64 "KiB,page_size=%" PRIu64 "KB,reserved=0%s", device->bytes / 1024,
+		device->page_bytes / 1024, device->more);
 	arguments[count++] = program;
 	arguments[count++] = "--foreground";
 	arguments[count++] = "--dir";
@@ -132,12 +138,7 @@ static int daemon_await(struct bench *bench)
 	return error;
 }
 
-int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings)
-{
-	return daemon_start_with(bench, pages, "", settings);
-}
-
-int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, const char *const *settings)
+static int device_start(struct bench *bench, const struct device *device, const char *const *settings)
 {
 	char program[PATH_MAX];
 	int error;
@@ -147,7 +148,7 @@ int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, con
 		return bench_complain(bench, error, "cannot find gpoold beside this program; $GPOOLD names another");
 	bench->agent = fork();
 	if (bench->agent == 0)
-		program_become(bench, program, pages, more, settings);
+		program_become(bench, program, device, settings);
 	if (bench->agent < 0) {
 		error = -errno;
 		bench->agent = 0;
@@ -160,6 +161,29 @@ int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, con
 	log_show(bench);
 	daemon_stop(bench);
 	return error;
+}
+
+int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, const char *const *settings)
+{
+	struct device device = {.bytes = (uint64_t)pages << 19, .page_bytes = 1 << 19, .more = more};
+
+	return device_start(bench, &device, settings);
+}
+
+int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings)
+{
+	return daemon_start_with(bench, pages, "", settings);
+}
+
+int daemon_start_device(struct bench *bench, uint64_t bytes, uint64_t page_bytes, const char *const *settings)
+{
+	struct device device = {.bytes = bytes, .page_bytes = page_bytes, .more = ""};
+	char text[32];
+
+	/* Also for the sessions of this process, in which the same device is opened. */
+	snprintf(text, sizeof(text), "%" PRIu64, bytes);
+	setenv("GPOOL_HOST_MEMORY", text, 1);
+	return device_start(bench, &device, settings);
 }
 
 void daemon_stop(struct bench *bench)

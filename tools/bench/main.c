@@ -31,9 +31,11 @@ enum {
 static const struct group_entry {
 	const char *name, *text;
 	unsigned runs;
+	bool asked; /* measured only when a name is given that means it */
 	int (*run)(struct bench *bench);
 } groups[GROUPS] = {
-#define GROUP(name, runs, text) {#name, text, runs, bench_##name},
+#define GROUP(name, runs, text) {#name, text, runs, false, bench_##name},
+#define GROUP_ASKED(name, runs, text) {#name, text, runs, true, bench_##name},
 #include "tools/bench/figures.def"
 };
 
@@ -80,11 +82,15 @@ static _Noreturn void group_become(const struct session *session, enum group gro
 	_exit(groups[group].run(&bench) ? 1 : 0);
 }
 
-static void progress_show(const struct session *session, enum group group, size_t done)
+static void progress_show(const struct session *session, enum group group, size_t done, unsigned percent)
 {
-	if (session->progress)
-		fprintf(stderr, "\r\033[K%s: %zu of %u (%s)", groups[group].name, done, runs_of(session, group),
-			groups[group].text);
+	char part[16] = "";
+
+	if (!session->progress)
+		return;
+	if (percent)
+		snprintf(part, sizeof(part), ", %u %%", percent);
+	fprintf(stderr, "\r\033[K%s: %zu of %u%s (%s)", groups[group].name, done, runs_of(session, group), part, groups[group].text);
 }
 
 static void progress_clear(const struct session *session)
@@ -97,17 +103,23 @@ static void progress_clear(const struct session *session)
 static int results_collect(struct session *session, enum group group, int results)
 {
 	struct bench_result result;
+	size_t done = 0;
 	ssize_t length;
 	int error = 0;
 
-	progress_show(session, group, 0);
+	progress_show(session, group, 0, 0);
 	while ((length = read(results, &result, sizeof(result))) != 0 && !error) {
 		if (length < 0 && errno == EINTR && !interrupted)
 			continue;
-		if (length != sizeof(result) || result.figure >= FIGURES)
+		if (length != sizeof(result) || result.figure > FIGURE_PROGRESS)
 			return -EIO;
+		if (result.figure == FIGURE_PROGRESS) {
+			progress_show(session, group, done, (unsigned)result.value);
+			continue;
+		}
 		error = values_add(&session->values[result.figure], result.value);
-		progress_show(session, group, session->values[result.figure].count);
+		done = session->values[result.figure].count;
+		progress_show(session, group, done, 0);
 	}
 	progress_clear(session);
 	return error;
@@ -207,7 +219,8 @@ static void help(FILE *to)
 	fputs("usage: gpool-bench [-o table|json] [--runs N] [NAME ...]\n"
 	      "\n"
 	      "Measures gpool on this machine: starts an agent of its own on the host back end, and no other.\n"
-	      "Without a NAME everything is measured, in about a minute.\n"
+	      "A NAME is a figure's or the beginning of several: vpmm_random means all that begin with it and an underscore.\n"
+	      "Without one everything is measured but what --list marks with '*', in about a minute.\n"
 	      "\n"
 	      "  -o, --output FORM  table (default), or json: one object a line\n"
 	      "      --runs N       how often each figure is sampled, 1 to 1000; default: as many as it needs\n"
@@ -228,6 +241,24 @@ static int figure_find(const char *name)
 	return -1;
 }
 
+/* A figure, else all figures of the groups that are called so or begin so, up to an underscore. False: there is none. */
+static bool name_want(struct session *session, const char *name)
+{
+	size_t length = strlen(name);
+	int figure = figure_find(name);
+	bool any = false;
+
+	if (figure >= 0)
+		return session->wanted[figure] = true;
+	for (int i = 0; i < FIGURES; i++) {
+		const char *group = groups[figure_texts[i].group].name;
+
+		if (!strncmp(group, name, length) && (group[length] == '\0' || group[length] == '_'))
+			any = session->wanted[i] = true;
+	}
+	return any;
+}
+
 /* Return: 0 go on, else the exit status plus 1. */
 static int arguments_read(struct session *session, int argc, char **argv)
 {
@@ -237,7 +268,7 @@ static int arguments_read(struct session *session, int argc, char **argv)
 		{"help", no_argument, NULL, OPTION_HELP}, {"version", no_argument, NULL, OPTION_VERSION}, {NULL, 0, NULL, 0}};
 	char *end;
 	long runs;
-	int option, figure;
+	int option;
 
 	while ((option = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
 		switch (option) {
@@ -257,7 +288,8 @@ static int arguments_read(struct session *session, int argc, char **argv)
 			session->runs = (unsigned)runs;
 			break;
 		case OPTION_LIST:
-			report_list();
+			for (int i = 0; i < FIGURES; i++)
+				report_name((enum figure)i, groups[figure_texts[i].group].asked);
 			return EXIT_SUCCESS + 1;
 		case OPTION_HELP:
 			help(stdout);
@@ -271,15 +303,12 @@ static int arguments_read(struct session *session, int argc, char **argv)
 		}
 	}
 	for (int i = 0; i < FIGURES; i++)
-		session->wanted[i] = optind == argc;
-	for (int i = optind; i < argc; i++) {
-		figure = figure_find(argv[i]);
-		if (figure < 0) {
+		session->wanted[i] = optind == argc && !groups[figure_texts[i].group].asked;
+	for (int i = optind; i < argc; i++)
+		if (!name_want(session, argv[i])) {
 			fprintf(stderr, "gpool-bench: there is no bench '%s'; --list names them\n", argv[i]);
 			return EXIT_USAGE + 1;
 		}
-		session->wanted[figure] = true;
-	}
 	return 0;
 }
 

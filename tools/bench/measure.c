@@ -18,6 +18,17 @@ void bench_sample(struct bench *bench, enum figure figure, double value)
 		;
 }
 
+void bench_progress(struct bench *bench, uint64_t done, uint64_t all)
+{
+	static uint64_t last_ns;
+	uint64_t now = now_ns();
+
+	if (now - last_ns < UINT64_C(250000000))
+		return;
+	last_ns = now;
+	bench_sample(bench, FIGURE_PROGRESS, 100 * (double)done / (double)all);
+}
+
 int bench_complain(const struct bench *bench, int error, const char *format, ...)
 {
 	va_list arguments;

@@ -81,7 +81,7 @@ void report_figure(bool json, enum figure figure, struct figure_values *values)
 	if (text->goal > 0)
 		snprintf(goal, sizeof(goal), "%g", text->goal);
 	if (!json) {
-		printf("%-22s %9s %9s %9s  %-5s %6s %5zu  %s\n", text->name, middle, low, high, text->unit, goal, values->count,
+		printf("%-28s %9s %9s %9s  %-6s %6s %5zu  %s\n", text->name, middle, low, high, text->unit, goal, values->count,
 			text->text);
 		return;
 	}
@@ -92,11 +92,9 @@ void report_figure(bool json, enum figure figure, struct figure_values *values)
 	printf(", \"machine\": \"%s\"}\n", machine());
 }
 
-void report_list(void)
+void report_name(enum figure figure, bool asked)
 {
-	for (int i = 0; i < FIGURES; i++) {
-		const struct figure_text *text = &figure_texts[i];
+	const struct figure_text *text = &figure_texts[figure];
 
-		printf("%-22s %-5s  %s\n", text->name, text->unit, text->text);
-	}
+	printf("%-28s %-6s %s%s\n", text->name, text->unit, asked ? "* " : "  ", text->text);
 }

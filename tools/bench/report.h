@@ -29,6 +29,7 @@ int values_add(struct figure_values *values, double value);
 
 void report_begin(bool json);
 void report_figure(bool json, enum figure figure, struct figure_values *values);
-void report_list(void);
+/* report_name() - a line of --list. */
+void report_name(enum figure figure, bool asked);
 
 #endif

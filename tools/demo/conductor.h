@@ -4,7 +4,7 @@
 #ifndef GPOOL_DEMO_CONDUCTOR_H
 #define GPOOL_DEMO_CONDUCTOR_H
 
-#include "tools/demo/agent_process.h"
+#include "tools/lib/agent_process.h"
 #include "tools/demo/run.h"
 
 /* conductor_signals() - from now on SIGINT, SIGTERM and SIGCHLD wait until the conductor asks for them. Before any thread starts.

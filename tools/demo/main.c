@@ -4,16 +4,16 @@
  *   main       options and what follows from them            trace, model, pattern   requests, bytes a token, bytes of KV
  *   conductor  one run: agent, engines, kills, samples       engine                  one engine: queue, steps, preemption
  *   board      what they share                               kv, prefix_cache        the KV of a request, and of finished ones
- *   run        results                                       summary, report, chart  table, JSON, HTML
- *   agent_process, monitor   gpoold, and what it says        progress, text, machine
+ *   run        results                                       summary, report         table, JSON, HTML
+ *   monitor    what the agent says                           progress
  */
-#include "tools/demo/agent_process.h"
 #include "tools/demo/conductor.h"
 #include "tools/demo/engine.h"
-#include "tools/demo/machine.h"
 #include "tools/demo/report.h"
 #include "tools/demo/summary.h"
-#include "tools/demo/text.h"
+#include "tools/lib/agent_process.h"
+#include "tools/lib/machine.h"
+#include "tools/lib/text.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -154,25 +154,9 @@ static int count_value(const char *option, const char *text, uint64_t *value)
 	return bad_value(option, text, "a whole number is needed");
 }
 
-/* As the agent reads sizes of pages, KB, MB and GB mean powers of 1024 here. */
 static int size_value(const char *option, const char *text, uint64_t *value)
 {
-	static const struct {
-		const char *unit;
-		int shift;
-	} units[] = {{"KiB", 10}, {"KB", 10}, {"MiB", 20}, {"MB", 20}, {"GiB", 30}, {"GB", 30}};
-	char *end;
-	unsigned long long number;
-
-	errno = 0;
-	number = strtoull(text, &end, 10);
-	for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-		if (*text >= '0' && *text <= '9' && errno == 0 && strcmp(end, units[i].unit) == 0 && number > 0 &&
-			number <= (UINT64_C(1) << 44 >> units[i].shift)) {
-			*value = number << units[i].shift;
-			return 0;
-		}
-	return bad_value(option, text, "a size such as 512KiB or 2GiB is needed");
+	return text_size(text, value) ? 0 : bad_value(option, text, "a size such as 512KiB or 2GiB is needed");
 }
 
 static int option_set(struct settings *settings, enum option_id id, const char *name, const char *value)

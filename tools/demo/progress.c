@@ -1,7 +1,7 @@
 /* progress.c - see progress.h. */
 #include "tools/demo/progress.h"
 
-#include "tools/demo/text.h"
+#include "tools/lib/text.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* report.c - see report.h. */
 #include "tools/demo/report.h"
 
-#include "tools/demo/chart.h"
-#include "tools/demo/text.h"
+#include "tools/lib/chart.h"
+#include "tools/lib/text.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -145,6 +145,19 @@ static void draw_layer(
 	chart_area(chart, &curve);
 }
 
+/* On a narrow screen a drawing is scrolled. */
+static void drawing_begin(const struct chart *chart, const char *label, const char *y_name)
+{
+	fputs("<div class=\"scroll\">", chart->out);
+	chart_begin(chart, label, y_name);
+}
+
+static void drawing_end(const struct chart *chart, bool with_time)
+{
+	chart_end(chart, with_time);
+	fputs("</div>\n", chart->out);
+}
+
 /* All kills, or those of one engine. */
 static void draw_kills(const struct chart *chart, const struct plan *plan, const struct run *run, int engine)
 {
@@ -162,25 +175,26 @@ static void draw_kills(const struct chart *chart, const struct plan *plan, const
 
 static void draw_shared(FILE *out, const struct plan *plan, const struct run *run, double seconds)
 {
-	struct chart chart = {out, WIDTH, POOL_HEIGHT, seconds, plan->page_count, plan->page_count / 4.0};
+	struct chart chart = {.out = out, .width = WIDTH, .height = POOL_HEIGHT, .x_most = seconds, .y_most = plan->page_count,
+		.y_step = plan->page_count / 4.0};
 	static struct curves curves;
 	double base[CHART_POINTS_MAX] = {0};
 
 	curves_make(&curves, run);
-	chart_begin(&chart, "pages of both engines in the shared pool over time", "pages of both engines");
+	drawing_begin(&chart, "pages of both engines in the shared pool over time", "pages of both engines");
 	for (int cached = 0; cached < 2; cached++)
 		for (int e = 0; e < BOARD_ENGINES; e++)
 			draw_layer(&chart, plan, &curves, e, cached, base);
 	chart_level(&chart, plan->page_count, "the pool");
 	draw_kills(&chart, plan, run, -1);
-	chart_end(&chart, 1);
+	drawing_end(&chart, 1);
 }
 
 static void draw_half(FILE *out, const struct plan *plan, const struct run *run, int engine, double seconds)
 {
 	/* A page is as high as in the drawing of the shared pool. */
-	struct chart chart = {
-		out, WIDTH, (POOL_HEIGHT - MARGINS) / 2.0 + MARGINS, seconds, plan->page_count / 2.0, plan->page_count / 4.0};
+	struct chart chart = {.out = out, .width = WIDTH, .height = (POOL_HEIGHT - MARGINS) / 2.0 + MARGINS, .x_most = seconds,
+		.y_most = plan->page_count / 2.0, .y_step = plan->page_count / 4.0};
 	static struct curves curves;
 	double base[CHART_POINTS_MAX] = {0};
 	char label[96], name[96];
@@ -188,12 +202,12 @@ static void draw_half(FILE *out, const struct plan *plan, const struct run *run,
 	curves_make(&curves, run);
 	snprintf(label, sizeof label, "pages of engine %s in its half over time", plan->traces[engine].name);
 	snprintf(name, sizeof name, "pages of %s", plan->traces[engine].name);
-	chart_begin(&chart, label, name);
+	drawing_begin(&chart, label, name);
 	draw_layer(&chart, plan, &curves, engine, false, base);
 	draw_layer(&chart, plan, &curves, engine, true, base);
 	chart_level(&chart, plan->page_count / 2.0, "its half");
 	draw_kills(&chart, plan, run, engine);
-	chart_end(&chart, engine == BOARD_ENGINES - 1);
+	drawing_end(&chart, engine == BOARD_ENGINES - 1);
 }
 
 static double most_waiting(const struct run *run)
@@ -213,12 +227,12 @@ static double most_waiting(const struct run *run)
 static void draw_waiting(FILE *out, const struct run *shared, const struct run *split, double seconds)
 {
 	double most = most_waiting(shared), other = most_waiting(split);
-	struct chart chart = {
-		out, WIDTH, WAIT_HEIGHT, seconds, (most > other ? most : other) > 4 ? (most > other ? most : other) : 4, 0};
+	struct chart chart = {.out = out, .width = WIDTH, .height = WAIT_HEIGHT, .x_most = seconds,
+		.y_most = (most > other ? most : other) > 4 ? (most > other ? most : other) : 4};
 	static struct curves curves;
 	struct chart_curve curve = {.x = curves.x, .high = curves.waiting};
 
-	chart_begin(&chart, "requests waiting over time", "requests that wait for their turn");
+	drawing_begin(&chart, "requests waiting over time", "requests that wait for their turn");
 	if (split) {
 		curves_make(&curves, split);
 		curve.count = curves.count;
@@ -231,7 +245,7 @@ static void draw_waiting(FILE *out, const struct run *shared, const struct run *
 	curve.css_class = "shared";
 	curve.title = "shared pool";
 	chart_line(&chart, &curve);
-	chart_end(&chart, 1);
+	drawing_end(&chart, 1);
 }
 
 /* ---- parts of the page ---- */

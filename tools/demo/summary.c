@@ -1,7 +1,7 @@
 /* summary.c - see summary.h. */
 #include "tools/demo/summary.h"
 
-#include "tools/demo/text.h"
+#include "tools/lib/text.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>

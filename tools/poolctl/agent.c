@@ -1,6 +1,7 @@
 /* agent.c - attach, ask, and say in words what went wrong. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/pieces.h"
+#include "tools/poolctl/view.h"
 
 #include "client/request.h"
 #include "shm/pool_segment.h"
@@ -154,6 +155,32 @@ void agent_pool_name(const struct gpool *pool, char name[64])
 
 	memcpy(raw, pool_view(pool)->header->name, POOL_NAME_BYTES);
 	msg_text_copy(name, 64, raw);
+}
+
+AGENT_GETTER(clients)
+
+int agent_clients(const struct command *command, struct gpool *pool, struct clients_view *view)
+{
+	static struct msg_clients_reply reply;
+	struct msg_clients_request request = { .first = 0 };
+	int code;
+
+	if (command->pool)
+		agent_pool_name(pool, request.pool);
+	do {
+		code = agent_get_clients(command, pool, &request, &reply);
+		if (code)
+			break;
+		for (uint32_t i = 0; i < reply.clients_count; i++) {
+			view->clients = list_grow(view->clients, view->count, &view->capacity, sizeof(*view->clients));
+			view->clients[view->count++] = reply.clients[i];
+		}
+		/* each part goes on behind the last one, or it would never end */
+		if (reply.next && reply.next <= request.first)
+			code = agent_bad_answer(command);
+		request.first = reply.next;
+	} while (!code && reply.next);
+	return code;
 }
 
 AGENT_GETTER(status)

@@ -38,6 +38,10 @@ int agent_bad_answer(const struct command *command);
 /* The pool's name as the shared table tells it. */
 void agent_pool_name(const struct gpool *pool, char name[64]);
 
+/* agent_clients() - the sessions of all pools, or of that of --pool. */
+struct clients_view;
+int agent_clients(const struct command *command, struct gpool *pool, struct clients_view *view);
+
 /* agent_status() - all pools in numbers, or the one of --pool. */
 int agent_status(const struct command *command, struct gpool *pool, struct msg_status_reply *reply);
 

@@ -1,13 +1,12 @@
-/* clients.c - the sessions and what they hold. */
+/* clients.c - the sessions and what they hold; finding the one that is meant. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-AGENT_GETTER(clients)
 
 static void clients_table(const struct command *command, const struct clients_view *view)
 {
@@ -92,30 +91,90 @@ static void clients_json(const struct command *command, const struct clients_vie
 
 static int clients_ask(const struct command *command, struct clients_view *view)
 {
-	static struct msg_clients_reply reply;
-	struct msg_clients_request request = { .first = 0 };
 	struct gpool *pool;
 	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
 
 	if (code)
 		return code;
-	if (command->pool)
-		agent_pool_name(pool, request.pool);
-	do {
-		code = agent_get_clients(command, pool, &request, &reply);
-		if (code)
-			break;
-		for (uint32_t i = 0; i < reply.clients_count; i++) {
-			view->clients = list_grow(view->clients, view->count, &view->capacity, sizeof(*view->clients));
-			view->clients[view->count++] = reply.clients[i];
-		}
-		/* each part goes on behind the last one, or it would never end */
-		if (reply.next && reply.next <= request.first)
-			code = agent_bad_answer(command);
-		request.first = reply.next;
-	} while (!code && reply.next);
+	code = agent_clients(command, pool, view);
 	gpool_close(pool);
 	return code;
+}
+
+/* ---- which client is meant ---- */
+
+enum client_by { BY_SESSION, BY_PID, BY_NAME, BY_COUNT };
+
+static bool client_is(const struct msg_client_entry *client, enum client_by by, const char *text)
+{
+	uint64_t value;
+
+	if (by == BY_NAME)
+		return !strcmp(client->name, text);
+	return number_parse(text, 1, UINT32_MAX, &value) && value == (by == BY_SESSION ? client->session : client->pid);
+}
+
+/* How many workers are meant, and the last of them; `looker` tells when somebody is meant who is none. */
+static uint32_t clients_count(const struct clients_view *view, enum client_by by, const char *text,
+	const struct msg_client_entry **last, bool *looker)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < view->count; i++) {
+		if (!client_is(&view->clients[i], by, text))
+			continue;
+		if (view->clients[i].role) {
+			*looker = true;
+			continue;
+		}
+		*last = &view->clients[i];
+		count++;
+	}
+	return count;
+}
+
+/* "session 3 of pool 'p0', process 4242, and session 5 of ...", as far as there is room. */
+static void clients_text(const struct clients_view *view, enum client_by by, const char *text, char *to, size_t size)
+{
+	size_t at = 0;
+
+	for (uint32_t i = 0; i < view->count && at < size; i++) {
+		const struct msg_client_entry *client = &view->clients[i];
+
+		if (client->role || !client_is(client, by, text))
+			continue;
+		at += (size_t)snprintf(to + at, size - at, "%ssession %" PRIu32 " of pool '%s', process %" PRIu32,
+			at ? ", and " : "", client->session, client->pool, client->pid);
+	}
+}
+
+int client_pick(const struct command *command, const struct clients_view *view, const char *text,
+	struct msg_client_entry *client)
+{
+	const struct msg_client_entry *last;
+	bool looker = false;
+	char several[400];
+
+	for (enum client_by by = BY_SESSION; by < BY_COUNT; by++) {
+		uint32_t count = clients_count(view, by, text, &last, &looker);
+
+		if (count == 1) {
+			*client = *last;
+			return CODE_OK;
+		}
+		if (count) {
+			clients_text(view, by, text, several, sizeof(several));
+			complain("client '%s' may be %s; name one by the number of its session, and its pool with --pool", text,
+				several);
+			return CODE_USAGE;
+		}
+	}
+	if (looker)
+		complain("client '%s' only looks or steers: it has not what '%s' shows", text, command->verb->name);
+	else
+		complain("there is no client '%s', neither a session nor a process nor a name; 'poolctl clients%s' lists them",
+			text, command->offline ? " --offline" : "");
+	return CODE_USAGE;
 }
 
 int clients_run(const struct command *command)

@@ -121,10 +121,14 @@ static void movers_check(struct doctor *doctor, const struct msg_status_reply *s
 	for (uint32_t i = 0; i < status->pools_count; i++) {
 		const struct msg_pool_status *pool = &status->pools[i];
 
-		if (!pool->mover_pid) {
-			doctor_add(doctor, DOCTOR_WARN, "mover", "pool '%s' has no mover that serves: nothing is spilled, and nothing comes back",
-				pool->name);
-			doctor_advise(doctor, "look into the log of gpoold for why it does not start");
+		if (pool->mover_gone_ms) {
+			doctor_add(doctor, DOCTOR_FAIL, "mover", "pool '%s' has none that serves, for %s: %s; nothing is spilled, brought back or cleared",
+				pool->name, age_text(pool->mover_gone_ms).text, pool->mover_why);
+			doctor_advise(doctor, "the log of gpoold says more. It is tried again all the time: look for processes and threads that are used "
+				"up (ulimit -u, TasksMax= of the unit), memory that may be locked (ulimit -l), the GPU's memory, its driver");
+		} else if (!pool->mover_pid) {
+			doctor_add(doctor, DOCTOR_WARN, "mover", "pool '%s' has none that serves yet; what needs it waits for it", pool->name);
+			doctor_advise(doctor, "ask again: it is only starting, or will soon be known not to come");
 		} else if (pool->mover_file_way == 2 && pool->mover_file_error) {
 			doctor_add(doctor, DOCTOR_WARN, "mover", "process %" PRIu32 " of pool '%s' writes its file by threads, without io_uring: %s",
 				pool->mover_pid, pool->name, strerror(-pool->mover_file_error));

@@ -39,6 +39,7 @@ static const char *const kind_names[] = {
 	[GPOOL_EVENT_TAKEOVER] = "takeover",
 	[GPOOL_EVENT_RETIRED] = "retired",
 	[GPOOL_EVENT_SPILL_ERROR] = "spill-error",
+	[GPOOL_EVENT_MOVER] = "mover",
 };
 enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
 

@@ -11,7 +11,8 @@
 #define CONTENT_WORDS "KV_CACHE LORA_WEIGHT TEMP_BUFFER ACTIVATION GRADIENT"
 #define KIND_WORDS \
 	"pressure eviction reclaim tenant-limit agent-start session-start session-end leaked-pin reload front-restart " \
-	"damaged-session object-published object-deleted object-evicted role-granted role-freed takeover retired"
+	"damaged-session object-published object-deleted object-evicted role-granted role-freed takeover retired " \
+	"spill-error mover"
 
 const char *const code_texts[CODES] = {
 	[CODE_OK] = "Done.",
@@ -142,7 +143,7 @@ static const struct option_spec events_options[] = {
 		.words = KIND_WORDS,
 		.help = "Only this kind: pressure, eviction, reclaim, tenant-limit, agent-start, session-start, session-end, "
 			"leaked-pin, reload, front-restart, damaged-session, object-published, object-deleted, object-evicted, "
-			"role-granted, role-freed, takeover or retired.",
+			"role-granted, role-freed, takeover, retired, spill-error or mover.",
 	},
 	{ .name = NULL },
 };
@@ -262,6 +263,25 @@ const struct verb verbs[] = {
 		.run = clients_run,
 	},
 	{
+		.name = "regions",
+		.arguments = "CLIENT",
+		.summary = "show what gpool_malloc has made of a worker's addresses",
+		.text = "CLIENT is the number of a session, else a process, else a name, as clients shows them. First come the "
+			"totals, then all regions in ascending order on one line, by their pages: [X] allocated, [+X] allocated by "
+			"the last call, [-X] free, [*X] zombie: still mapped, but its pages have moved to another place, [#X] hole: "
+			"nothing is mapped. A blank stands where addresses are missing. Then one line for each region. STREAM is "
+			"the slot of its stream, the low 8 bits of its number; FENCE is the work after which others may have it, "
+			"none yet where it was freed and nothing recorded; ID goes up with each region that is made; AGE counts "
+			"from its last change. A parked region is free, and the agent may take its pages without asking; a captured "
+			"one keeps its addresses and pages; a moving one is being worked on. The worker is not asked, so this works "
+			"too when it hangs; what it was changing at that moment is marked.",
+		.options = no_options,
+		.arguments_least = 1,
+		.arguments_most = 1,
+		.offline = true,
+		.run = regions_run,
+	},
+	{
 		.name = "tenants",
 		.arguments = "",
 		.summary = "show the tenants, their shares and what they use",
@@ -300,8 +320,11 @@ const struct verb verbs[] = {
 		.text = "Pages that tenants of one trust domain have given up and that are wanted for another: waiting for the "
 			"processes that may still have them mapped, being cleared, or retired, when such a process has not let go "
 			"in time. A retired page is out of use until that process lets go or ends; its own domain may have it at any "
-			"time. HOLDERS is the number of processes that may have it mapped, SESSION, PID and NAME are one of them.",
+			"time. HOLDERS is the number of processes that may have it mapped, SESSION, PID and NAME are one of them. "
+			"Offline only the pages are known, and whether they are retired, which a page can also be because a mover "
+			"died over it.",
 		.options = no_options,
+		.offline = true,
 		.run = transfers_run,
 	},
 	{
@@ -310,7 +333,7 @@ const struct verb verbs[] = {
 		.summary = "follow what happens",
 		.text = "One line for each event from now on: pressure levels, evictions, idle pages taken back, limits met, "
 			"sessions that begin and end, roles that change hands, objects published, deleted and evicted, leaked "
-			"pins, restarts. With json one object a line. An interrupt ends "
+			"pins, restarts, content that could not be spilled or brought back, pools without a mover. With json one object a line. An interrupt ends "
 			"it with status 0.",
 		.options = events_options,
 		.run = events_run,

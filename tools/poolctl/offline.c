@@ -1,10 +1,11 @@
-/* offline.c - from pieces to what status, pages, pins, clients and check show. */
+/* offline.c - from pieces to what status, pages, pins, clients, objects, roles, transfers, regions and check show. */
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/pieces.h"
 
 #include "proto/codec.h"
 #include "shm/page_map.h"
+#include "shm/timeline.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -522,6 +523,137 @@ int offline_roles(const struct command *command, const struct offline *offline, 
 			role_entry(offline, pool, record, &view->roles[view->count++]);
 		}
 	}
+	return CODE_OK;
+}
+
+/* ---- regions ---- */
+
+enum { REGION_LOOKS = 16 }; /* for one during which the worker changes nothing; most are the first */
+
+static void region_head(const struct region_look *look, struct msg_regions_reply *head)
+{
+	*head = (struct msg_regions_reply){
+		.changes = look->changes,
+		.page_size = look->page_bytes,
+		.unlisted = look->unlisted,
+		.head_damaged = look->damaged,
+		.totals_changing = look->totals_changing,
+		.reserved_bytes = look->totals.reserved,
+		.mapped_bytes = look->totals.mapped,
+		.live_bytes = look->totals.live,
+		.reusable_bytes = look->totals.reusable,
+		.parked_bytes = look->totals.parked,
+		.zombie_bytes = look->totals.zombies,
+		.hole_bytes = look->totals.holes,
+		.live_regions = look->totals.live_regions,
+		.reusable_regions = look->totals.reusable_regions,
+		.zombie_regions = look->totals.zombie_regions,
+		.hole_regions = look->totals.hole_regions,
+		.last_id = look->totals.last_id,
+	};
+}
+
+static void region_add(const struct offline_pool *pool, const struct session_segment *segment, const struct region_row *region,
+	bool changing, struct regions_view *view)
+{
+	uint32_t age = atomic_load_explicit(&pool->pool.header->clock_ms, memory_order_relaxed) - region->changed_ms;
+
+	view->regions = list_grow(view->regions, view->count, &view->capacity, sizeof(*view->regions));
+	view->regions[view->count++] = (struct msg_region_entry){
+		.address = region->address,
+		.page_count = region->pages,
+		.state = (uint8_t)region->state,
+		.flags = (uint8_t)region->flags,
+		.changing = changing,
+		.fence_reached = fence_reached(segment, region->fence),
+		.stream = region->stream,
+		.age_ms = age > INT32_MAX ? 0 : age,
+		.id = region->id,
+		.fence = region->fence,
+	};
+}
+
+static void regions_look(const struct offline_pool *pool, const struct session_segment *segment, struct regions_view *view)
+{
+	struct region_look look;
+	struct region_row region;
+
+	view->count = view->damaged = 0;
+	region_table_look(segment->regions, &look);
+	region_head(&look, &view->head);
+	for (uint32_t number = 0; number < look.used; number++) {
+		enum region_read read = region_table_read(segment->regions, &look, number, &region);
+
+		view->damaged += read == REGION_READ_DAMAGED;
+		if (read == REGION_READ_WHOLE || read == REGION_READ_CHANGING)
+			region_add(pool, segment, &region, read == REGION_READ_CHANGING, view);
+	}
+	view->whole = region_table_stands(segment->regions, &look);
+}
+
+int offline_regions(const struct command *command, const struct offline *offline, struct regions_view *view)
+{
+	const struct offline_pool *pool = offline->pools;
+	const struct session_segment *segment;
+
+	/* the client came from offline_clients(), and so did its pool's name */
+	while (strcmp(pool->name, view->client.pool))
+		pool++;
+	segment = pool->by_id[view->client.session];
+	if (!segment || !segment->regions) {
+		complain("the table of session %u of pool '%s' is not there%s", view->client.session, pool->name,
+			command->snapshot ? ": who wrote this snapshot may not have been root"
+					  : ": it has begun or ended just now; try again");
+		return CODE_FAILED;
+	}
+	view->whole = false;
+	for (int i = 0; i < REGION_LOOKS && !view->whole; i++)
+		regions_look(pool, segment, view);
+	return CODE_OK;
+}
+
+/* Nobody's, and out of use: for another trust domain. -1: neither. */
+static int transfer_state(uint64_t word)
+{
+	if (page_word_owner(word))
+		return -1;
+	switch (page_word_state(word)) {
+	case PAGE_QUARANTINED:
+		return TRANSFER_UNDER_WAY;
+	case PAGE_RETIRED:
+		return TRANSFER_RETIRED;
+	default:
+		return -1;
+	}
+}
+
+static void pool_transfers(const struct offline_pool *pool, struct transfers_view *view)
+{
+	struct msg_transfer_entry *last = NULL;
+
+	for (uint32_t page = 0; page < pool->pool.header->page_count; page++) {
+		int state = transfer_state(atomic_load_explicit(&pool->pool.pages[page], memory_order_acquire));
+
+		if (state < 0) {
+			last = NULL;
+		} else if (last && last->state == (uint32_t)state) {
+			last->page_count++;
+		} else {
+			view->transfers = list_grow(view->transfers, view->count, &view->capacity, sizeof(*view->transfers));
+			last = &view->transfers[view->count++];
+			*last = (struct msg_transfer_entry){ .page = page, .page_count = 1, .state = (uint32_t)state };
+			strcpy(last->pool, pool->name);
+		}
+	}
+}
+
+int offline_transfers(const struct command *command, const struct offline *offline, struct transfers_view *view)
+{
+	if (!pool_pick(command, offline))
+		return CODE_USAGE;
+	for (uint32_t i = 0; i < offline->pool_count; i++)
+		if (pool_shown(command, &offline->pools[i]))
+			pool_transfers(&offline->pools[i], view);
 	return CODE_OK;
 }
 

@@ -29,6 +29,9 @@ int offline_pins(const struct command *command, const struct offline *offline, s
 int offline_objects(const struct command *command, const struct offline *offline, struct objects_view *view);
 int offline_clients(const struct command *command, const struct offline *offline, struct clients_view *view);
 int offline_roles(const struct command *command, const struct offline *offline, struct roles_view *view);
+/* offline_regions() - of view->client. */
+int offline_regions(const struct command *command, const struct offline *offline, struct regions_view *view);
+int offline_transfers(const struct command *command, const struct offline *offline, struct transfers_view *view);
 /* offline_pools() - which pools --pool lets through: [first, first + count). offline_check() - one of them. */
 int offline_pools(const struct command *command, const struct offline *offline, uint32_t *first, uint32_t *count);
 int offline_check(const struct offline *offline, uint32_t index, bool quiescent, struct check_view *view);

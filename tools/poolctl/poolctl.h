@@ -124,6 +124,7 @@ int status_run(const struct command *command);
 int pages_run(const struct command *command);
 int pins_run(const struct command *command);
 int clients_run(const struct command *command);
+int regions_run(const struct command *command);
 int tenants_run(const struct command *command);
 int roles_run(const struct command *command);
 int transfers_run(const struct command *command);

@@ -106,6 +106,13 @@ static enum color pressure_color(uint32_t pressure)
 	return pressure < POOL_PRESSURES ? colors[pressure] : COLOR_RED;
 }
 
+static void mover_print(const struct command *command, const struct msg_pool_status *pool)
+{
+	if (pool->mover_gone_ms)
+		print(command, "  %sno mover serves%s for %s: %s; nothing is spilled, brought back or cleared meanwhile\n",
+			color_code(command, COLOR_RED), color_code(command, COLOR_NONE), age_text(pool->mover_gone_ms).text, pool->mover_why);
+}
+
 /* Nothing where nothing can be spilled and nothing was. */
 static void spill_print(const struct command *command, const struct msg_pool_status *pool)
 {
@@ -145,6 +152,7 @@ static void pool_print(const struct command *command, const struct msg_pool_stat
 		pool->grants, pool->reclaims, pool->evicted_pages, pool->evictions, pool->refusals, pool->deaths,
 		pool->leaked_pins);
 	spill_print(command, pool);
+	mover_print(command, pool);
 	print(command, "  allocations %" PRIu64 ", pins %" PRIu64 ", contended %s", pool->allocations, pool->pins,
 		percent_text(pool->contended_pins, pool->pins).text);
 	if (!command->offline)
@@ -175,7 +183,7 @@ static void json_share(cJSON *to, const char *name, uint64_t part, uint64_t whol
 
 /* What the agent alone knows. */
 static const char *const spill_names[] = { "spill_memory_bytes", "spill_memory_limit", "spill_file_bytes", "spill_file_limit",
-	"spill_lost_blocks", "mover_pid", "cleaning_pages" };
+	"spill_lost_blocks", "mover_pid", "cleaning_pages", "mover_gone_ms", "mover_why" };
 
 static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offline)
 {
@@ -234,7 +242,9 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	NUMBER(spill_lost_blocks);
 	NUMBER(mover_pid);
 	NUMBER(cleaning_pages);
+	NUMBER(mover_gone_ms);
 #undef NUMBER
+	json_text(to, "mover_why", pool->mover_why);
 	json_text(to, "policy", pool->policy);
 }
 

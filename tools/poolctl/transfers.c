@@ -1,5 +1,6 @@
 /* transfers.c - pages on their way from one trust domain to another, and those that are retired on that way. */
 #include "tools/poolctl/agent.h"
+#include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"
 
@@ -9,31 +10,41 @@
 
 AGENT_GETTER(transfers)
 
-struct transfers {
-	struct msg_transfer_entry *entries;
-	uint32_t count, capacity;
-};
-
 static const char *state_name(const struct msg_transfer_entry *entry)
 {
-	static const char *const names[] = { "waits", "retired", "cleared" };
+	static const char *const names[] = {
+		[TRANSFER_WAITS] = "waits",
+		[TRANSFER_RETIRED] = "retired",
+		[TRANSFER_CLEARED] = "cleared",
+		[TRANSFER_UNDER_WAY] = "under way",
+	};
 
 	return entry->state < sizeof(names) / sizeof(names[0]) ? names[entry->state] : "?";
 }
 
-static void transfers_table(const struct command *command, const struct transfers *all)
+static void cells_unknown(struct table *table, int count)
+{
+	while (count--)
+		table_cell(table, "-");
+}
+
+static void transfers_table(const struct command *command, const struct transfers_view *view)
 {
 	struct table *table = table_create("POOL|PAGES|STATE|DOMAIN|>SINCE|>HOLDERS|>SESSION|>PID|NAME");
 
-	for (uint32_t i = 0; i < all->count; i++) {
-		const struct msg_transfer_entry *entry = &all->entries[i];
+	for (uint32_t i = 0; i < view->count; i++) {
+		const struct msg_transfer_entry *entry = &view->transfers[i];
 
 		table_cell(table, "%s", entry->pool);
 		if (entry->page_count == 1)
 			table_cell(table, "%" PRIu32, entry->page);
 		else
 			table_cell(table, "%" PRIu32 "-%" PRIu32, entry->page, entry->page + entry->page_count - 1);
-		table_cell_color(table, entry->state == 1 ? COLOR_RED : COLOR_DIM, "%s", state_name(entry));
+		table_cell_color(table, entry->state == TRANSFER_RETIRED ? COLOR_RED : COLOR_DIM, "%s", state_name(entry));
+		if (command->offline) {
+			cells_unknown(table, 6);
+			continue;
+		}
 		table_cell(table, "%s", entry->domain);
 		table_cell(table, "%s", age_text(entry->age_ms).text);
 		table_cell(table, "%" PRIu32, entry->holders);
@@ -42,39 +53,48 @@ static void transfers_table(const struct command *command, const struct transfer
 			table_cell(table, "%" PRIu32, entry->pid);
 			table_cell(table, "%s", entry->name);
 		} else {
-			for (int column = 0; column < 3; column++)
-				table_cell(table, "-");
+			cells_unknown(table, 3);
 		}
 	}
 	table_print(command, table);
 	table_destroy(table);
 }
 
-static void transfers_json(const struct command *command, const struct transfers *all)
+/* Whose the pages were, and who has them, stands in no table that others may read. */
+static void entry_details(cJSON *to, const struct msg_transfer_entry *entry, bool known)
 {
-	cJSON *document = json_document("transfers"), *list = json_array(document, "transfers");
+#define TEXT(field) known ? json_text(to, #field, entry->field) : json_null(to, #field)
+#define NUMBER(field) known ? json_number(to, #field, entry->field) : json_null(to, #field)
+	TEXT(domain);
+	TEXT(name);
+	NUMBER(age_ms);
+	NUMBER(holders);
+	NUMBER(session);
+	NUMBER(pid);
+#undef NUMBER
+#undef TEXT
+}
 
-	for (uint32_t i = 0; i < all->count; i++) {
-		const struct msg_transfer_entry *entry = &all->entries[i];
+static void transfers_json(const struct command *command, const struct transfers_view *view)
+{
+	cJSON *document = json_document("transfers"), *list;
+
+	json_bool(document, "offline", command->offline);
+	list = json_array(document, "transfers");
+	for (uint32_t i = 0; i < view->count; i++) {
+		const struct msg_transfer_entry *entry = &view->transfers[i];
 		cJSON *to = json_item(list);
 
 		json_text(to, "pool", entry->pool);
 		json_text(to, "state", state_name(entry));
-		json_text(to, "domain", entry->domain);
-		json_text(to, "name", entry->name);
-#define NUMBER(field) json_number(to, #field, entry->field)
-		NUMBER(page);
-		NUMBER(page_count);
-		NUMBER(age_ms);
-		NUMBER(holders);
-		NUMBER(session);
-		NUMBER(pid);
-#undef NUMBER
+		json_number(to, "page", entry->page);
+		json_number(to, "page_count", entry->page_count);
+		entry_details(to, entry, !command->offline);
 	}
 	json_print(command, document, false);
 }
 
-static int transfers_ask(const struct command *command, struct transfers *all)
+static int transfers_ask(const struct command *command, struct transfers_view *view)
 {
 	static struct msg_transfers_reply reply;
 	struct msg_transfers_request request = { .first_pool = 0 };
@@ -90,8 +110,8 @@ static int transfers_ask(const struct command *command, struct transfers *all)
 		if (code)
 			break;
 		for (uint32_t i = 0; i < reply.transfers_count; i++) {
-			all->entries = list_grow(all->entries, all->count, &all->capacity, sizeof(*all->entries));
-			all->entries[all->count++] = reply.transfers[i];
+			view->transfers = list_grow(view->transfers, view->count, &view->capacity, sizeof(*view->transfers));
+			view->transfers[view->count++] = reply.transfers[i];
 		}
 		/* each part goes on behind the last one, or it would never end */
 		if (reply.more && (reply.next_pool < request.first_pool ||
@@ -106,13 +126,17 @@ static int transfers_ask(const struct command *command, struct transfers *all)
 
 int transfers_run(const struct command *command)
 {
-	struct transfers all = { .entries = NULL };
-	int code = transfers_ask(command, &all);
+	struct transfers_view view = { .transfers = NULL };
+	struct offline *offline = NULL;
+	int code = command->offline ? offline_open(command, &offline) : transfers_ask(command, &view);
 
+	if (!code && offline)
+		code = offline_transfers(command, offline, &view);
 	if (!code && command->output == OUTPUT_JSON)
-		transfers_json(command, &all);
+		transfers_json(command, &view);
 	else if (!code)
-		transfers_table(command, &all);
-	free(all.entries);
+		transfers_table(command, &view);
+	free(view.transfers);
+	offline_close(offline);
 	return code;
 }

@@ -38,6 +38,16 @@ struct clients_view {
 	struct msg_client_entry *clients;
 };
 
+/* The regions of one worker, in ascending order of their addresses. */
+struct regions_view {
+	struct msg_client_entry client;
+	struct msg_regions_reply head; /* but for the list */
+	bool whole;                    /* nothing changed while they were read: all of it is of one moment */
+	uint32_t damaged;              /* entries that cannot be */
+	uint32_t count, capacity;
+	struct msg_region_entry *regions;
+};
+
 /* A version of an object of some pool, as its record tells it. */
 struct object_view {
 	char pool[64];
@@ -57,6 +67,14 @@ struct roles_view {
 	struct msg_role_entry *roles;
 };
 
+/* What an entry's state can be beside what the agent says: offline nobody can tell whether it waits or is being cleared. */
+enum { TRANSFER_WAITS, TRANSFER_RETIRED, TRANSFER_CLEARED, TRANSFER_UNDER_WAY };
+
+struct transfers_view {
+	uint32_t count, capacity;
+	struct msg_transfer_entry *transfers;
+};
+
 struct check_view {
 	char pool[64];
 	uint32_t pages, sessions, in_transit, found;
@@ -74,5 +92,12 @@ void objects_add(struct objects_view *view, const char *pool, const struct pool_
 void pins_add(struct pins_view *view, const char *pool, uint64_t page_bytes, const struct msg_pin_entry *pin);
 /* Grow a list so that one more fits; `item` is its element's size. */
 void *list_grow(void *list, uint32_t count, uint32_t *capacity, size_t item);
+
+/*
+ * clients.c: client_pick() - the one worker of these that is meant: by the number of its session, else by its process, else by its name.
+ * Return: CODE_OK, or CODE_USAGE after a complaint: nobody, several, or not a worker.
+ */
+int client_pick(const struct command *command, const struct clients_view *view, const char *text,
+	struct msg_client_entry *client);
 
 #endif

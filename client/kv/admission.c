@@ -1,0 +1,81 @@
+/* admission.c - what fits: the need of a request against what there is. */
+#include "client/kv/kv.h"
+
+#include <string.h>
+
+int copy_struct(void *to, const void *from, uint32_t known)
+{
+	uint32_t size;
+
+	memcpy(&size, to, sizeof(size));
+	if (size < sizeof(size))
+		return -EINVAL;
+	memcpy(to, from, size < known ? size : known);
+	if (size > known)
+		memset((char *)to + known, 0, size - known);
+	memcpy(to, &size, sizeof(size));
+	return 0;
+}
+
+struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks)
+{
+	return (struct gpool_kv_need){
+		.needed_blocks = blocks,
+		.available_blocks = memory_blocks(kv),
+		.free_blocks = kv->blocks.blocks - kv->blocks.used_blocks,
+		.watermark_blocks = kv->watermark,
+	};
+}
+
+int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error)
+{
+	if (error == -ENOSPC || error == -EDQUOT || error == -EFBIG)
+		kv->shortage = kv_need(kv, blocks);
+	if (error == -ENOSPC || error == -EDQUOT || error == -EFBIG || error == -EUSERS)
+		kv->refusals++;
+	return error;
+}
+
+int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t watermark)
+{
+	uint64_t all = (uint64_t)blocks + watermark;
+
+	if (blocks > kv->columns || all > memory_limit(kv))
+		return -EFBIG;
+	return all > kv->blocks.blocks - kv->blocks.used_blocks ? -ENOSPC : 0;
+}
+
+int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_need *need)
+{
+	struct gpool_kv_need found;
+	uint32_t blocks;
+	int error = 0;
+	bool never;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	blocks = kv_blocks_for(kv, tokens);
+	pthread_mutex_lock(&kv->lock);
+	found = kv_need(kv, blocks);
+	never = kv_admit(kv, blocks, kv->watermark) == -EFBIG;
+	pthread_mutex_unlock(&kv->lock);
+	if (need)
+		error = copy_struct(need, &found, sizeof(found));
+	if (error)
+		return error;
+	if (never)
+		return GPOOL_KV_NEVER;
+	return (uint64_t)blocks + found.watermark_blocks <= found.available_blocks ? GPOOL_KV_OK : GPOOL_KV_LATER;
+}
+
+int gpool_kv_shortage(struct gpool_kv *kv, struct gpool_kv_need *need)
+{
+	struct gpool_kv_need last;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	last = kv->shortage;
+	pthread_mutex_unlock(&kv->lock);
+	return copy_struct(need, &last, sizeof(last));
+}

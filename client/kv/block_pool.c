@@ -1,0 +1,91 @@
+/* block_pool.c - see block_pool.h. */
+#include "client/kv/block_pool.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int block_pool_init(struct block_pool *pool, uint32_t chunks, uint32_t chunk_blocks)
+{
+	memset(pool, 0, sizeof(*pool));
+	pool->chunks = chunks;
+	pool->chunk_blocks = chunk_blocks;
+	pool->blocks = chunks * chunk_blocks;
+	pool->refs = calloc(pool->blocks, sizeof(*pool->refs));
+	pool->used = calloc(chunks, sizeof(*pool->used));
+	if (!pool->refs || !pool->used || bitmap_init(&pool->free, pool->blocks) || bitmap_init(&pool->holes, chunks) ||
+		bitmap_init(&pool->empty, chunks)) {
+		block_pool_fini(pool);
+		return -ENOMEM;
+	}
+	for (uint32_t chunk = 0; chunk < chunks; chunk++)
+		bitmap_add(&pool->holes, chunk);
+	return 0;
+}
+
+void block_pool_fini(struct block_pool *pool)
+{
+	bitmap_fini(&pool->free);
+	bitmap_fini(&pool->holes);
+	bitmap_fini(&pool->empty);
+	free(pool->refs);
+	free(pool->used);
+	pool->refs = pool->used = NULL;
+}
+
+uint32_t block_pool_short(const struct block_pool *pool, uint32_t blocks)
+{
+	return blocks <= pool->free.count ? 0 : (blocks - pool->free.count - 1) / pool->chunk_blocks + 1;
+}
+
+void block_pool_fill(struct block_pool *pool, uint32_t chunk)
+{
+	bitmap_remove(&pool->holes, chunk);
+	bitmap_add(&pool->empty, chunk);
+	for (uint32_t i = 0; i < pool->chunk_blocks; i++)
+		bitmap_add(&pool->free, chunk * pool->chunk_blocks + i);
+}
+
+void block_pool_drain(struct block_pool *pool, uint32_t chunk)
+{
+	for (uint32_t i = 0; i < pool->chunk_blocks; i++)
+		bitmap_remove(&pool->free, chunk * pool->chunk_blocks + i);
+	bitmap_remove(&pool->empty, chunk);
+	bitmap_add(&pool->holes, chunk);
+}
+
+uint32_t block_pool_take(struct block_pool *pool)
+{
+	uint32_t block = bitmap_lowest(&pool->free), chunk = block / pool->chunk_blocks;
+
+	assert(block != BITMAP_NONE);
+	bitmap_remove(&pool->free, block);
+	if (pool->used[chunk]++ == 0)
+		bitmap_remove(&pool->empty, chunk);
+	pool->refs[block] = 1;
+	pool->used_blocks++;
+	return block;
+}
+
+void block_pool_ref(struct block_pool *pool, uint32_t block)
+{
+	assert(pool->refs[block]);
+	pool->shared_blocks += pool->refs[block]++ == 1;
+}
+
+bool block_pool_unref(struct block_pool *pool, uint32_t block)
+{
+	uint32_t chunk = block / pool->chunk_blocks;
+
+	assert(pool->refs[block]);
+	if (--pool->refs[block]) {
+		pool->shared_blocks -= pool->refs[block] == 1;
+		return false;
+	}
+	bitmap_add(&pool->free, block);
+	if (--pool->used[chunk] == 0)
+		bitmap_add(&pool->empty, chunk);
+	pool->used_blocks--;
+	return true;
+}

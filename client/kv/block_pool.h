@@ -1,0 +1,43 @@
+/*
+ * block_pool.h - which blocks of a cache are in use, and which chunks have memory. Numbers only: memory.c brings the memory. Internal
+ * to libgpool.
+ *
+ * Invariants, where a chunk is chunk_blocks blocks in a row:
+ *   a block is in use (refs > 0), free in a chunk that has memory (`free`), or in a chunk without (`holes`)
+ *   a chunk that has memory and no block in use is in `empty`: its memory can go
+ *   used[chunk] counts its blocks in use
+ */
+#ifndef GPOOL_CLIENT_KV_BLOCK_POOL_H
+#define GPOOL_CLIENT_KV_BLOCK_POOL_H
+
+#include "client/kv/bitmap.h"
+
+struct block_pool {
+	struct bitmap free;  /* blocks */
+	struct bitmap holes; /* chunks */
+	struct bitmap empty; /* chunks */
+	uint32_t *refs;      /* [blocks] */
+	uint32_t *used;      /* [chunks] */
+	uint32_t blocks, chunks, chunk_blocks;
+	uint32_t used_blocks, shared_blocks; /* shared: with more than one reference */
+};
+
+/* block_pool_init() - all chunks are holes: 0, -ENOMEM. chunks * chunk_blocks is at most BITMAP_BITS_MAX. _fini() - takes all zero, too. */
+int block_pool_init(struct block_pool *pool, uint32_t chunks, uint32_t chunk_blocks);
+void block_pool_fini(struct block_pool *pool);
+
+/* block_pool_short() - how many chunks more must have memory for `blocks` blocks. */
+uint32_t block_pool_short(const struct block_pool *pool, uint32_t blocks);
+
+/* block_pool_fill() - a hole has memory now; block_pool_drain() - an empty one has none any more. */
+void block_pool_fill(struct block_pool *pool, uint32_t chunk);
+void block_pool_drain(struct block_pool *pool, uint32_t chunk);
+
+/* block_pool_take() - the lowest free one, with one reference. There is one: block_pool_short() said 0. */
+uint32_t block_pool_take(struct block_pool *pool);
+
+/* block_pool_ref() - of a block in use; block_pool_unref() - true: it was the last one, and the block is free. */
+void block_pool_ref(struct block_pool *pool, uint32_t block);
+bool block_pool_unref(struct block_pool *pool, uint32_t block);
+
+#endif

@@ -1,0 +1,230 @@
+/* inspect.c - what can be asked of a cache, blocks that come from elsewhere, and copies of blocks. */
+#include "client/kv/kv.h"
+
+int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout)
+{
+	if (!kv->pool->alive)
+		return -ECHILD;
+	return copy_struct(layout,
+		&(struct gpool_kv_layout){
+			.block_tokens = kv->shape.block_tokens,
+			.block_bytes = kv->block_bytes,
+			.chunk_bytes = kv->chunk_bytes,
+			.chunk_blocks = kv->blocks.chunk_blocks,
+			.max_blocks = kv->blocks.blocks,
+			.address = kv->address,
+			.table_address = kv->table_address,
+			.table_columns = kv->columns,
+			.max_sequences = kv->max_sequences,
+		},
+		sizeof(*layout));
+}
+
+int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64_t *address)
+{
+	if (!kv->pool->alive)
+		return -ECHILD;
+	if (block >= kv->blocks.blocks)
+		return -EINVAL;
+	*address = memory_address(kv, block);
+	return 0;
+}
+
+/* ---- sequences ---- */
+
+int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32_t **blocks, uint32_t *count)
+{
+	struct kv_sequence *found;
+	int error;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	error = kv_find(kv, sequence, &found);
+	if (!error) {
+		*blocks = kv_table(kv, found);
+		*count = found->state == GPOOL_KV_RUNNING ? found->blocks : 0;
+	}
+	pthread_mutex_unlock(&kv->lock);
+	return error;
+}
+
+/* How many blocks of a running sequence others have too. */
+static uint32_t shared_blocks(const struct gpool_kv *kv, const struct kv_sequence *sequence)
+{
+	uint32_t shared = 0;
+
+	for (uint32_t i = 0; i < sequence->blocks; i++)
+		shared += kv->blocks.refs[kv_entry(kv, sequence, i)] > 1;
+	return shared;
+}
+
+static struct gpool_kv_sequence sequence_describe(const struct gpool_kv *kv, const struct kv_sequence *sequence)
+{
+	uint64_t cursor = atomic_load_explicit(&sequence->cursor, memory_order_relaxed);
+
+	return (struct gpool_kv_sequence){
+		.state = sequence->state,
+		.tokens = cursor_tokens(cursor),
+		.blocks = sequence->blocks,
+		.shared_blocks = sequence->state == GPOOL_KV_RUNNING ? shared_blocks(kv, sequence) : 0,
+		.room = cursor_limit(cursor) - cursor_tokens(cursor),
+		.row = kv_row(kv, sequence),
+		.priority = sequence->priority,
+		.arrival = sequence->arrival,
+		.owner_id = sequence->owner_id,
+	};
+}
+
+int gpool_kv_sequence(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_sequence *info)
+{
+	struct gpool_kv_sequence filled;
+	struct kv_sequence *found;
+	int error;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	error = kv_find(kv, sequence, &found);
+	if (!error)
+		filled = sequence_describe(kv, found);
+	pthread_mutex_unlock(&kv->lock);
+	return error ? error : copy_struct(info, &filled, sizeof(filled));
+}
+
+/* ---- all of them ---- */
+
+/* What one more token of each needs: where there is no room, one block, whether a new one or a copy. */
+static uint32_t step_blocks(struct gpool_kv *kv)
+{
+	struct kv_sequence *sequence;
+	uint32_t blocks = 0;
+
+	RB_FOREACH (sequence, kv_order, &kv->running) {
+		uint64_t cursor = atomic_load_explicit(&sequence->cursor, memory_order_relaxed);
+
+		blocks += cursor_limit(cursor) == cursor_tokens(cursor);
+	}
+	return blocks;
+}
+
+static struct gpool_kv_statistics statistics_of(struct gpool_kv *kv)
+{
+	const struct block_pool *blocks = &kv->blocks;
+	struct kv_sequence *victim = RB_MIN(kv_order, &kv->running);
+	uint32_t backed = blocks->chunks - blocks->holes.count;
+
+	return (struct gpool_kv_statistics){
+		.used_blocks = blocks->used_blocks,
+		.free_blocks = blocks->blocks - blocks->used_blocks,
+		.available_blocks = memory_blocks(kv),
+		.watermark_blocks = kv->watermark,
+		.reclaimable_blocks = victim ? victim->blocks - shared_blocks(kv, victim) : 0,
+		.step_blocks = step_blocks(kv),
+		.shared_blocks = blocks->shared_blocks,
+		.running = kv->running_count,
+		.preempted = kv->preempted_count,
+		.backed_chunks = backed,
+		.backed_bytes = backed * kv->chunk_bytes,
+		.allocations = kv->allocations,
+		.forks = kv->forks,
+		.frees = kv->frees,
+		.preemptions = kv->preemptions,
+		.resumes = kv->resumes,
+		.refusals = kv->refusals,
+		.block_copies = kv->block_copies,
+		.table_bytes = kv->table_bytes,
+	};
+}
+
+int gpool_kv_statistics(struct gpool_kv *kv, struct gpool_kv_statistics *statistics)
+{
+	struct gpool_kv_statistics filled;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	filled = statistics_of(kv);
+	pthread_mutex_unlock(&kv->lock);
+	return copy_struct(statistics, &filled, sizeof(filled));
+}
+
+/* ---- blocks that come from elsewhere ---- */
+
+static bool same_shape(const struct gpool_kv *kv, const struct gpool_kv_shape *shape)
+{
+	const struct gpool_kv_shape *own = &kv->shape;
+
+	return shape->layers == own->layers && shape->kv_heads == own->kv_heads && shape->head_size == own->head_size &&
+		shape->dtype_bytes == own->dtype_bytes && (shape->block_tokens ? shape->block_tokens : 16) == own->block_tokens;
+}
+
+/* The block is one of a running sequence's: 0, -EACCES. */
+static int block_of(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t block)
+{
+	for (uint32_t i = 0; sequence->state == GPOOL_KV_RUNNING && i < sequence->blocks; i++)
+		if (kv_entry(kv, sequence, i) == block)
+			return 0;
+	return -EACCES;
+}
+
+int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, const struct gpool_kv_shape *shape)
+{
+	struct kv_sequence *found;
+	int error;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	if (block < 0 || (uint32_t)block >= kv->blocks.blocks)
+		return -EINVAL;
+	if (!same_shape(kv, shape))
+		return -EPROTO;
+	pthread_mutex_lock(&kv->lock);
+	error = kv_find(kv, sequence, &found);
+	if (!error)
+		error = kv->blocks.refs[block] ? block_of(kv, found, (uint32_t)block) : -ESTALE;
+	pthread_mutex_unlock(&kv->lock);
+	return error;
+}
+
+/* Both in use, and no other sequence sees what is written. */
+static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pair)
+{
+	return pair->from >= 0 && pair->to >= 0 && pair->from != pair->to && (uint32_t)pair->from < kv->blocks.blocks &&
+		(uint32_t)pair->to < kv->blocks.blocks && kv->blocks.refs[pair->from] && kv->blocks.refs[pair->to] == 1;
+}
+
+/*
+ * How many pairs from the first on are one copy: neighbours on both sides, in a chunk or in chunks without a gap behind their blocks, and
+ * nothing that is read was written by the same copy.
+ */
+static size_t pairs_run(const struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count)
+{
+	uint32_t distance = (uint32_t)(pairs->from > pairs->to ? pairs->from - pairs->to : pairs->to - pairs->from);
+	size_t run = 1;
+
+	while (run < count && run < distance && pairs[run].from == pairs[run - 1].from + 1 && pairs[run].to == pairs[run - 1].to + 1 &&
+		memory_address(kv, (uint32_t)pairs[run].from) == memory_address(kv, (uint32_t)pairs[run - 1].from) + kv->block_bytes &&
+		memory_address(kv, (uint32_t)pairs[run].to) == memory_address(kv, (uint32_t)pairs[run - 1].to) + kv->block_bytes)
+		run++;
+	return run;
+}
+
+int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count)
+{
+	int error = 0;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	for (size_t i = 0; i < count && !error; i++)
+		error = pair_check(kv, &pairs[i]) ? 0 : -EINVAL;
+	for (size_t i = 0, run; i < count && !error; i += run) {
+		run = pairs_run(kv, &pairs[i], count - i);
+		error = gpool_copy(kv->pool, kv->stream, memory_address(kv, (uint32_t)pairs[i].to),
+			memory_address(kv, (uint32_t)pairs[i].from), run * kv->block_bytes);
+		kv->block_copies += error ? 0 : run;
+	}
+	pthread_mutex_unlock(&kv->lock);
+	return error;
+}

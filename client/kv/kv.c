@@ -1,0 +1,271 @@
+/* kv.c - paged KV caches: their life. See kv.h. */
+#include "client/kv/kv.h"
+
+#include "client/stream.h"
+#include "client/vm/range.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+	BLOCK_TOKENS_DEFAULT = 16,
+	BLOCK_TOKENS_MAX = 1024,
+	SEQUENCES_DEFAULT = 256,
+	SEQUENCES_MAX = 65536,
+	SEQUENCE_TOKENS_DEFAULT = 131072,
+	WATERMARK_SHARE = 100, /* 1 %, as required */
+};
+
+int kv_sequence_compare(const struct kv_sequence *a, const struct kv_sequence *b)
+{
+	if (a->priority != b->priority)
+		return a->priority < b->priority ? -1 : 1;
+	if (a->arrival != b->arrival)
+		return a->arrival > b->arrival ? -1 : 1;
+	return a < b ? -1 : a > b;
+}
+
+RB_GENERATE(kv_order, kv_sequence, order, kv_sequence_compare)
+
+/* ---- options ---- */
+
+static int options_check(struct gpool *pool, struct gpool_kv_options *options)
+{
+	struct gpool_kv_shape *shape = &options->shape;
+	uint32_t slot;
+
+	shape->block_tokens = shape->block_tokens ? shape->block_tokens : BLOCK_TOKENS_DEFAULT;
+	options->max_sequences = options->max_sequences ? options->max_sequences : SEQUENCES_DEFAULT;
+	options->max_sequence_tokens = options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
+	if (options->flags & ~(uint32_t)GPOOL_KV_KEEP || shape->block_tokens > BLOCK_TOKENS_MAX ||
+		shape->block_tokens & (shape->block_tokens - 1) || shape->dtype_bytes > 8 || shape->dtype_bytes & (shape->dtype_bytes - 1) ||
+		options->max_sequences > SEQUENCES_MAX || options->max_blocks > BITMAP_BITS_MAX ||
+		options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)
+		return -EINVAL;
+	return stream_slot_of(pool, options->stream, &slot) || !stream_can_wait(pool, options->stream) ? -EINVAL : 0;
+}
+
+/* From options to numbers; after memory_shape(). -EINVAL: more pages than a range can have, or a watermark that leaves no block. */
+static int sizes_read(struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunk_blocks, uint32_t *chunks)
+{
+	uint64_t count = options->max_blocks ? ((uint64_t)options->max_blocks + chunk_blocks - 1) / chunk_blocks :
+					       kv->pool->unreserved / kv->chunk_pages;
+	uint64_t most = BITMAP_BITS_MAX / chunk_blocks;
+
+	if (count > most)
+		count = most;
+	if (count == 0)
+		count = 1;
+	if (count * kv->chunk_pages > UINT32_MAX)
+		return -EINVAL;
+	*chunks = (uint32_t)count;
+	kv->columns = kv_blocks_for(kv, options->max_sequence_tokens);
+	kv->max_sequences = options->max_sequences;
+	kv->watermark = options->watermark_blocks == GPOOL_KV_NO_WATERMARK ? 0 :
+		options->watermark_blocks                                  ? options->watermark_blocks :
+									     *chunks * chunk_blocks / WATERMARK_SHARE;
+	return kv->watermark < *chunks * chunk_blocks ? 0 : -EINVAL;
+}
+
+/* ---- parts ---- */
+
+static void *memory_map(size_t bytes)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void memory_unmap(void *memory, size_t bytes)
+{
+	if (memory)
+		munmap(memory, bytes);
+}
+
+static size_t tables_bytes(const struct gpool_kv *kv)
+{
+	return (size_t)kv->max_sequences * kv->columns * sizeof(int32_t);
+}
+
+static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *options)
+{
+	struct gpool_range_options range = GPOOL_RANGE_OPTIONS_INIT;
+	uint64_t table_pages = (tables_bytes(kv) + kv->pool->page_bytes - 1) / kv->pool->page_bytes;
+	int error;
+
+	range.memory_class = options->flags & GPOOL_KV_KEEP ? GPOOL_OBJECT_MUTABLE : GPOOL_OBJECT_EPHEMERAL;
+	range.content = GPOOL_KV_CACHE;
+	range.owner_id = options->owner_id;
+	if (table_pages > UINT32_MAX)
+		return -EINVAL;
+	error = gpool_range_reserve(kv->pool, kv->blocks.chunks * kv->chunk_pages, &range, &kv->range);
+	if (!error)
+		error = gpool_range_reserve(kv->pool, (uint32_t)table_pages, &range, &kv->table_range);
+	if (error)
+		return error;
+	gpool_range_address(kv->range, &kv->address);
+	gpool_range_address(kv->table_range, &kv->table_address);
+	return 0;
+}
+
+/* Memory of the host from which streams may copy. */
+static int staging_open(struct gpool_kv *kv)
+{
+	size_t bytes = KV_STAGE_ENTRIES * sizeof(int32_t);
+	char *memory;
+	int error;
+
+	kv->staging_bytes = KV_STAGES * bytes;
+	memory = memory_map(kv->staging_bytes);
+	if (!memory)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < KV_STAGES; i++)
+		kv->stages[i].entries = (int32_t *)(void *)(memory + i * bytes);
+	/* A child that is forked would have this process write to a copy, and the GPU read the original. */
+	madvise(memory, kv->staging_bytes, MADV_DONTFORK);
+	error = gpu_host_register(kv->pool->gpu, memory, kv->staging_bytes);
+	if (error)
+		return error == -ENOMEM ? -ENOMEM : -EIO;
+	kv->registered = true;
+	return 0;
+}
+
+static int parts_open(struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunks, uint32_t chunk_blocks)
+{
+	if (block_pool_init(&kv->blocks, chunks, chunk_blocks) || bitmap_init(&kv->rows, kv->max_sequences))
+		return -ENOMEM;
+	for (uint32_t row = 0; row < kv->max_sequences; row++)
+		bitmap_add(&kv->rows, row);
+	kv->tables = memory_map(tables_bytes(kv));
+	kv->sequences = memory_map(kv->max_sequences * sizeof(*kv->sequences));
+	if (!kv->tables || !kv->sequences)
+		return -ENOMEM;
+	return ranges_reserve(kv, options);
+}
+
+/* All but its ranges, which are gone or go with the pool; takes a half-built one. */
+static void kv_release(struct gpool_kv *kv)
+{
+	if (kv->registered)
+		gpu_host_unregister(kv->pool->gpu, kv->stages[0].entries);
+	memory_unmap(kv->stages[0].entries, kv->staging_bytes);
+	memory_unmap(kv->sequences, kv->max_sequences * sizeof(*kv->sequences));
+	memory_unmap(kv->tables, tables_bytes(kv));
+	bitmap_fini(&kv->rows);
+	block_pool_fini(&kv->blocks);
+	pthread_mutex_destroy(&kv->lock);
+	pthread_mutex_destroy(&kv->sync_lock);
+	free(kv);
+}
+
+/* ---- the list of a pool's ---- */
+
+void kv_close_all(struct gpool *pool)
+{
+	while (pool->kvs) {
+		struct gpool_kv *kv = pool->kvs;
+
+		pool->kvs = kv->next;
+		kv_release(kv);
+	}
+}
+
+static void kv_link(struct gpool_kv *kv)
+{
+	struct gpool *pool = kv->pool;
+
+	pthread_mutex_lock(&pool->kvs_lock);
+	kv->next = pool->kvs;
+	kv->link = &pool->kvs;
+	if (kv->next)
+		kv->next->link = &kv->next;
+	pool->kvs = kv;
+	pthread_mutex_unlock(&pool->kvs_lock);
+}
+
+static void kv_unlink(struct gpool_kv *kv)
+{
+	pthread_mutex_lock(&kv->pool->kvs_lock);
+	*kv->link = kv->next;
+	if (kv->next)
+		kv->next->link = kv->link;
+	pthread_mutex_unlock(&kv->pool->kvs_lock);
+}
+
+/* ---- life ---- */
+
+static struct gpool_kv *kv_new(struct gpool *pool, const struct gpool_kv_options *options)
+{
+	struct gpool_kv *kv = calloc(1, sizeof(*kv));
+
+	if (!kv)
+		return NULL;
+	kv->pool = pool;
+	kv->shape = options->shape;
+	kv->stream = options->stream;
+	kv->token_shift = (uint32_t)__builtin_ctz(options->shape.block_tokens);
+	pthread_mutex_init(&kv->lock, NULL);
+	pthread_mutex_init(&kv->sync_lock, NULL);
+	RB_INIT(&kv->running);
+	RB_INIT(&kv->preempted);
+	TAILQ_INIT(&kv->dirty);
+	return kv;
+}
+
+int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options *options, struct gpool_kv **kv)
+{
+	struct gpool_kv_options read;
+	uint32_t chunk_blocks, chunks;
+	struct gpool_kv *made;
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return -EPERM;
+	error = options_read(&read, sizeof(read), options);
+	if (!error)
+		error = options_check(pool, &read);
+	if (error)
+		return error;
+	made = kv_new(pool, &read);
+	if (!made)
+		return -ENOMEM;
+	error = memory_shape(made, &chunk_blocks);
+	if (!error)
+		error = sizes_read(made, &read, chunk_blocks, &chunks);
+	if (!error)
+		error = parts_open(made, &read, chunks, chunk_blocks);
+	if (!error)
+		error = staging_open(made);
+	if (error) {
+		gpool_range_destroy(made->table_range);
+		gpool_range_destroy(made->range);
+		kv_release(made);
+		return error;
+	}
+	kv_link(made);
+	*kv = made;
+	return 0;
+}
+
+int gpool_kv_destroy(struct gpool_kv *kv)
+{
+	int error;
+
+	if (!kv)
+		return 0;
+	if (!kv->pool->alive)
+		return -ECHILD;
+	error = gpool_range_destroy(kv->range);
+	if (error)
+		return error;
+	kv->range = NULL;
+	error = gpool_range_destroy(kv->table_range);
+	if (error)
+		return error;
+	kv_unlink(kv);
+	kv_release(kv);
+	return 0;
+}

@@ -1,0 +1,156 @@
+/*
+ * memory.c - the memory behind a cache's blocks: chunks of one elastic range.
+ *
+ * A chunk is so many handles that little is left over behind its blocks. Pages of the range are backed when a chunk gets its first block,
+ * and unbacked, behind a fence, when its last one is free: then they are parked, and adopted again without a driver call unless somebody
+ * else has got them.
+ */
+#include "client/kv/kv.h"
+
+#include "client/vm/handle.h"
+
+enum {
+	CHUNK_HANDLES_MAX = 16, /* chosen: 32 MB where handles are 2 MB, and rarely more than two for shapes of today's models */
+	WASTE_SHARE = 50,       /* a fiftieth, 2 %, is little */
+};
+
+#define BLOCK_BYTES_MAX (UINT64_C(1) << 40)
+
+/* 2 * layers * kv_heads * head_size * dtype_bytes * block_tokens, or 0 when that is too much. */
+static uint64_t block_bytes_of(const struct gpool_kv_shape *shape)
+{
+	const uint32_t factors[] = { shape->layers, shape->kv_heads, shape->head_size, shape->dtype_bytes, shape->block_tokens };
+	uint64_t bytes = 2;
+
+	for (uint32_t i = 0; i < sizeof(factors) / sizeof(*factors); i++) {
+		if (!factors[i] || bytes > BLOCK_BYTES_MAX / factors[i])
+			return 0;
+		bytes *= factors[i];
+	}
+	return bytes;
+}
+
+int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
+{
+	uint64_t handle_bytes = kv->pool->page_bytes * handle_pages(kv->pool), best_bytes = 0, best_waste = 0, handles;
+
+	kv->block_bytes = block_bytes_of(&kv->shape);
+	if (!kv->block_bytes)
+		return -EINVAL;
+	handles = (kv->block_bytes + handle_bytes - 1) / handle_bytes;
+	for (uint64_t first = handles; handles == first || handles <= CHUNK_HANDLES_MAX; handles++) {
+		uint64_t bytes = handles * handle_bytes, waste = bytes % kv->block_bytes;
+
+			if (!best_bytes || waste * (best_bytes / handle_bytes) < best_waste * handles) {
+			best_bytes = bytes;
+			best_waste = waste;
+		}
+		if (best_waste * WASTE_SHARE <= best_bytes)
+			break;
+	}
+	if (best_bytes / kv->pool->page_bytes > UINT32_MAX || best_bytes / kv->block_bytes > BITMAP_BITS_MAX)
+		return -EINVAL;
+	kv->chunk_bytes = best_bytes;
+	kv->chunk_pages = (uint32_t)(best_bytes / kv->pool->page_bytes);
+	*chunk_blocks = (uint32_t)(best_bytes / kv->block_bytes);
+	return 0;
+}
+
+uint64_t memory_address(const struct gpool_kv *kv, uint32_t block)
+{
+	uint32_t per_chunk = kv->blocks.chunk_blocks;
+
+	return kv->address + block / per_chunk * kv->chunk_bytes + block % per_chunk * kv->block_bytes;
+}
+
+/* ---- coming and going ---- */
+
+/* From a chunk on, how many in a row are in the set; `most` at most. */
+static uint32_t run_of(const struct bitmap *bitmap, uint32_t chunk, uint32_t chunks, uint32_t most)
+{
+	uint32_t run = 1;
+
+	while (run < most && chunk + run < chunks && bitmap_has(bitmap, chunk + run))
+		run++;
+	return run;
+}
+
+/* What cannot go (this handle sleeps, no host memory) stays empty, for another call. */
+static void empty_drain(struct gpool_kv *kv, struct gpool_fence fence)
+{
+	struct block_pool *blocks = &kv->blocks;
+
+	for (uint32_t chunk = bitmap_lowest(&blocks->empty); chunk != BITMAP_NONE;) {
+		uint32_t run = run_of(&blocks->empty, chunk, blocks->chunks, UINT32_MAX);
+
+		if (gpool_range_unback(kv->range, chunk * kv->chunk_pages, run * kv->chunk_pages, fence))
+			return;
+		for (uint32_t i = 0; i < run; i++)
+			block_pool_drain(blocks, chunk + i);
+		chunk = bitmap_next(&blocks->empty, chunk + run);
+	}
+}
+
+void memory_park(struct gpool_kv *kv)
+{
+	struct gpool_fence fence = { 0 };
+	int error;
+
+	if (!kv->blocks.empty.count)
+		return;
+	error = gpool_fence_record(kv->pool, kv->stream, &fence);
+	/* A stream that is closed has waited for its work. */
+	if (!error || error == -EINVAL)
+		empty_drain(kv, fence);
+}
+
+int memory_get(struct gpool_kv *kv, uint32_t blocks)
+{
+	struct block_pool *pool = &kv->blocks;
+	uint32_t missing = block_pool_short(pool, blocks);
+	int error = 0;
+
+	if (missing > pool->holes.count)
+		return -ENOSPC;
+	while (missing && !error) {
+		uint32_t chunk = bitmap_lowest(&pool->holes), run = run_of(&pool->holes, chunk, pool->chunks, missing);
+
+		error = gpool_range_back(kv->range, chunk * kv->chunk_pages, run * kv->chunk_pages, 0);
+		for (uint32_t i = 0; i < run && !error; i++)
+			block_pool_fill(pool, chunk + i);
+		missing -= error ? 0 : run;
+	}
+	if (error)
+		memory_park(kv);
+	return error;
+}
+
+/* ---- how much there is ---- */
+
+/* Pages that are lent to nobody, or idle here: of the latter some may be adopted, and the rest go to and fro without an eviction. */
+static uint32_t pages_to_be_had(const struct gpool *pool)
+{
+	uint32_t pages = atomic_load_explicit(&pool->header->state_pages[PAGE_FREE], memory_order_relaxed);
+	uint32_t reserved = pool->page_count - pool->unreserved;
+
+	pages -= pages < reserved ? pages : reserved;
+	for (uint32_t word = 0; word < (pool->page_count + 63) / 64; word++)
+		pages += (uint32_t)__builtin_popcountll(atomic_load_explicit(&pool->session.free_bits[word], memory_order_relaxed));
+	return pages;
+}
+
+uint32_t memory_blocks(const struct gpool_kv *kv)
+{
+	uint32_t chunks = pages_to_be_had(kv->pool) / kv->chunk_pages;
+
+	if (chunks > kv->blocks.holes.count)
+		chunks = kv->blocks.holes.count;
+	return kv->blocks.free.count + chunks * kv->blocks.chunk_blocks;
+}
+
+uint32_t memory_limit(const struct gpool_kv *kv)
+{
+	uint32_t chunks = kv->pool->unreserved / kv->chunk_pages;
+
+	return chunks < kv->blocks.chunks ? chunks * kv->blocks.chunk_blocks : kv->blocks.blocks;
+}

@@ -1,0 +1,114 @@
+/*
+ * preempt.c - sequences that give their blocks back and get others later.
+ *
+ * One tree holds those that run, one those that wait, both by priority and then by arrival: the first of the one is preempted first, the
+ * last of the other resumed first. A sequence that waits has no block, and keeps its row, its tokens and the number of blocks that it had.
+ */
+#include "client/kv/preempt.h"
+
+void order_enter(struct gpool_kv *kv, struct kv_sequence *sequence, enum gpool_kv_state state)
+{
+	sequence->state = state;
+	if (state == GPOOL_KV_RUNNING) {
+		RB_INSERT(kv_order, &kv->running, sequence);
+		kv->running_count++;
+	} else {
+		RB_INSERT(kv_order, &kv->preempted, sequence);
+		kv->preempted_count++;
+	}
+}
+
+void order_leave(struct gpool_kv *kv, struct kv_sequence *sequence)
+{
+	if (sequence->state == GPOOL_KV_RUNNING) {
+		RB_REMOVE(kv_order, &kv->running, sequence);
+		kv->running_count--;
+	} else {
+		RB_REMOVE(kv_order, &kv->preempted, sequence);
+		kv->preempted_count--;
+	}
+}
+
+static int preempt(struct gpool_kv *kv, struct kv_sequence *sequence)
+{
+	uint32_t tokens = cursor_stop(sequence), freed = kv_shrink(kv, sequence);
+
+	order_leave(kv, sequence);
+	order_enter(kv, sequence, GPOOL_KV_PREEMPTED);
+	cursor_go(kv, sequence, tokens);
+	kv->preemptions++;
+	memory_park(kv);
+	return (int)freed;
+}
+
+int gpool_kv_preempt(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim)
+{
+	struct kv_sequence *found = NULL;
+	int result = 0;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	if (sequence)
+		result = kv_find(kv, sequence, &found);
+	else if (!(found = RB_MIN(kv_order, &kv->running)))
+		result = -ENOENT;
+	if (!result && found->state != GPOOL_KV_RUNNING)
+		result = -EAGAIN;
+	if (!result) {
+		result = preempt(kv, found);
+		if (victim)
+			*victim = kv_number(kv, found);
+	}
+	pthread_mutex_unlock(&kv->lock);
+	return result;
+}
+
+int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence)
+{
+	struct kv_sequence *first;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	first = RB_MAX(kv_order, &kv->preempted);
+	if (first)
+		*sequence = kv_number(kv, first);
+	pthread_mutex_unlock(&kv->lock);
+	return first ? 0 : -ENOENT;
+}
+
+static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
+{
+	/* It may have grown into the watermark, which is for those that run: where none does, it can have all. */
+	uint32_t tokens, blocks = sequence->blocks, watermark = kv->running_count ? kv->watermark : 0;
+	int error = kv_admit(kv, blocks, watermark) ? -ENOSPC : 0;
+
+	if (!error)
+		error = memory_get(kv, blocks);
+	if (error)
+		return kv_refuse(kv, blocks, error);
+	tokens = cursor_stop(sequence);
+	sequence->blocks = 0;
+	kv_grow(kv, sequence, blocks);
+	order_leave(kv, sequence);
+	order_enter(kv, sequence, GPOOL_KV_RUNNING);
+	cursor_go(kv, sequence, tokens);
+	kv->resumes++;
+	return 0;
+}
+
+int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence)
+{
+	struct kv_sequence *found;
+	int error;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	error = kv_find(kv, sequence, &found);
+	if (!error)
+		error = found->state == GPOOL_KV_RUNNING ? -EALREADY : resume(kv, found);
+	pthread_mutex_unlock(&kv->lock);
+	return error;
+}

@@ -1,0 +1,13 @@
+/*
+ * preempt.h - the orders in which sequences are preempted and resumed. Internal to libgpool; the callers hold the cache's lock.
+ */
+#ifndef GPOOL_CLIENT_KV_PREEMPT_H
+#define GPOOL_CLIENT_KV_PREEMPT_H
+
+#include "client/kv/kv.h"
+
+/* order_enter() - one that is in neither order gets this state. order_leave() - it is in neither. */
+void order_enter(struct gpool_kv *kv, struct kv_sequence *sequence, enum gpool_kv_state state);
+void order_leave(struct gpool_kv *kv, struct kv_sequence *sequence);
+
+#endif

@@ -1,0 +1,320 @@
+/* sequence.c - sequences: from their first token to their end. See kv.h. */
+#include "client/kv/kv.h"
+
+#include "client/kv/preempt.h"
+
+/* Of all sequences of this process, so that the number of one is none of another cache's. 0 is nobody's. */
+static _Atomic uint32_t generations;
+
+static uint32_t generation_next(void)
+{
+	uint32_t generation;
+
+	do
+		generation = atomic_fetch_add_explicit(&generations, 1, memory_order_relaxed) + 1;
+	while (!generation);
+	return generation;
+}
+
+uint64_t kv_number(const struct gpool_kv *kv, const struct kv_sequence *sequence)
+{
+	return (uint64_t)atomic_load_explicit(&sequence->generation, memory_order_relaxed) << 32 | kv_row(kv, sequence);
+}
+
+int kv_find(const struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequence)
+{
+	uint32_t row = (uint32_t)number, generation = (uint32_t)(number >> 32);
+
+	if (!generation || row >= kv->max_sequences)
+		return -EINVAL;
+	if (atomic_load_explicit(&kv->sequences[row].generation, memory_order_relaxed) != generation)
+		return -ESTALE;
+	*sequence = &kv->sequences[row];
+	return 0;
+}
+
+/* ---- tables ---- */
+
+void kv_set_entry(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t block)
+{
+	__atomic_store_n(&kv_table(kv, sequence)[index], (int32_t)block, __ATOMIC_RELAXED);
+	if (sequence->dirty_first == sequence->dirty_end) {
+		TAILQ_INSERT_TAIL(&kv->dirty, sequence, dirty);
+		sequence->dirty_first = index;
+		sequence->dirty_end = index + 1;
+	} else if (index < sequence->dirty_first) {
+		sequence->dirty_first = index;
+	} else if (index >= sequence->dirty_end) {
+		sequence->dirty_end = index + 1;
+	}
+}
+
+void kv_clean(struct gpool_kv *kv, struct kv_sequence *sequence)
+{
+	if (sequence->dirty_first < sequence->dirty_end)
+		TAILQ_REMOVE(&kv->dirty, sequence, dirty);
+	sequence->dirty_first = sequence->dirty_end = 0;
+}
+
+void kv_grow(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks)
+{
+	while (blocks--)
+		kv_set_entry(kv, sequence, sequence->blocks++, block_pool_take(&kv->blocks));
+}
+
+uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence)
+{
+	uint32_t freed = 0;
+
+	for (uint32_t i = 0; i < sequence->blocks; i++)
+		freed += block_pool_unref(&kv->blocks, kv_entry(kv, sequence, i));
+	kv_clean(kv, sequence);
+	return freed;
+}
+
+/* ---- cursors ---- */
+
+uint32_t cursor_stop(struct kv_sequence *sequence)
+{
+	uint64_t seen = atomic_load_explicit(&sequence->cursor, memory_order_relaxed), stopped;
+
+	do
+		stopped = (seen & ~((uint64_t)KV_TOKENS_MAX << KV_TOKENS_BITS)) | (uint64_t)cursor_tokens(seen) << KV_TOKENS_BITS;
+	while (!atomic_compare_exchange_weak_explicit(&sequence->cursor, &seen, stopped, memory_order_acquire, memory_order_relaxed));
+	return cursor_tokens(stopped);
+}
+
+/* Whether the block in which the next token goes has to be copied first. */
+static bool last_is_shared(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t tokens)
+{
+	return tokens & (kv->shape.block_tokens - 1) && kv->blocks.refs[kv_entry(kv, sequence, tokens >> kv->token_shift)] > 1;
+}
+
+void cursor_go(const struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t tokens)
+{
+	uint32_t generation = atomic_load_explicit(&sequence->generation, memory_order_relaxed), limit = tokens;
+
+	if (sequence->state == GPOOL_KV_RUNNING && !last_is_shared(kv, sequence, tokens))
+		limit = sequence->blocks << kv->token_shift;
+	atomic_store_explicit(&sequence->cursor, cursor_make(generation, limit, tokens), memory_order_release);
+}
+
+/* ---- life; the callers hold the lock ---- */
+
+/* A row for a sequence without blocks; there is one. */
+static struct kv_sequence *sequence_new(struct gpool_kv *kv, uint32_t priority, uint64_t arrival, uint64_t owner_id)
+{
+	uint32_t row = bitmap_lowest(&kv->rows);
+	struct kv_sequence *sequence = &kv->sequences[row];
+
+	bitmap_remove(&kv->rows, row);
+	sequence->blocks = 0;
+	sequence->priority = priority;
+	sequence->arrival = arrival;
+	sequence->owner_id = owner_id;
+	atomic_store_explicit(&sequence->generation, generation_next(), memory_order_relaxed);
+	order_enter(kv, sequence, GPOOL_KV_RUNNING);
+	return sequence;
+}
+
+static int request_read(struct gpool_kv_request *read, const struct gpool_kv_request *request)
+{
+	int error = options_read(read, sizeof(*read), request);
+
+	return error ? error : read->flags || read->reserved ? -EINVAL : 0;
+}
+
+static int allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *number)
+{
+	uint32_t blocks = kv_blocks_for(kv, request->estimated_tokens > request->tokens ? request->estimated_tokens : request->tokens);
+	int error = kv->rows.count ? kv_admit(kv, blocks, kv->watermark) : -EUSERS;
+	struct kv_sequence *sequence;
+
+	if (!error)
+		error = memory_get(kv, blocks);
+	if (error)
+		return kv_refuse(kv, blocks, error);
+	sequence = sequence_new(kv, request->priority, ++kv->arrivals, request->owner_id);
+	kv_grow(kv, sequence, blocks);
+	cursor_go(kv, sequence, request->tokens);
+	*number = kv_number(kv, sequence);
+	kv->allocations++;
+	return 0;
+}
+
+int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *sequence)
+{
+	struct gpool_kv_request read;
+	int error;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	error = request_read(&read, request);
+	if (error)
+		return error;
+	pthread_mutex_lock(&kv->lock);
+	error = allocate(kv, &read, sequence);
+	pthread_mutex_unlock(&kv->lock);
+	return error;
+}
+
+static uint64_t fork_of(struct gpool_kv *kv, struct kv_sequence *parent)
+{
+	struct kv_sequence *child = sequence_new(kv, parent->priority, parent->arrival, parent->owner_id);
+	uint32_t tokens = cursor_stop(parent), blocks = kv_blocks_for(kv, tokens);
+
+	for (uint32_t i = 0; i < blocks; i++) {
+		uint32_t block = kv_entry(kv, parent, i);
+
+		block_pool_ref(&kv->blocks, block);
+		kv_set_entry(kv, child, i, block);
+	}
+	child->blocks = blocks;
+	cursor_go(kv, parent, tokens);
+	cursor_go(kv, child, tokens);
+	kv->forks++;
+	return kv_number(kv, child);
+}
+
+int gpool_kv_fork(struct gpool_kv *kv, uint64_t sequence, uint64_t *child)
+{
+	struct kv_sequence *parent;
+	int error;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	error = kv_find(kv, sequence, &parent);
+	if (!error && parent->state != GPOOL_KV_RUNNING)
+		error = -EAGAIN;
+	else if (!error && !kv->rows.count)
+		error = kv_refuse(kv, 0, -EUSERS);
+	if (!error)
+		*child = fork_of(kv, parent);
+	pthread_mutex_unlock(&kv->lock);
+	return error;
+}
+
+static void end(struct gpool_kv *kv, struct kv_sequence *sequence)
+{
+	cursor_stop(sequence);
+	if (sequence->state == GPOOL_KV_RUNNING)
+		kv_shrink(kv, sequence);
+	order_leave(kv, sequence);
+	atomic_store_explicit(&sequence->generation, 0, memory_order_relaxed);
+	/* No room, and a generation that no sequence has. */
+	atomic_store_explicit(&sequence->cursor, 0, memory_order_relaxed);
+	bitmap_add(&kv->rows, kv_row(kv, sequence));
+	kv->frees++;
+	memory_park(kv);
+}
+
+int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence)
+{
+	struct kv_sequence *found;
+	int error;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	error = kv_find(kv, sequence, &found);
+	if (!error)
+		end(kv, found);
+	pthread_mutex_unlock(&kv->lock);
+	return error;
+}
+
+/* ---- appending ---- */
+
+/* A last block of its own instead of one that others have too; block_pool_short() says that there is one. */
+static int last_copy(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
+{
+	uint32_t from = kv_entry(kv, sequence, index), to = block_pool_take(&kv->blocks);
+	int error = gpool_copy(kv->pool, kv->stream, memory_address(kv, to), memory_address(kv, from), kv->block_bytes);
+
+	if (error) {
+		block_pool_unref(&kv->blocks, to);
+		return error;
+	}
+	block_pool_unref(&kv->blocks, from);
+	kv_set_entry(kv, sequence, index, to);
+	kv->block_copies++;
+	return 0;
+}
+
+/* Nobody else appends to it. */
+static int append_stopped(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t before, uint32_t tokens)
+{
+	uint32_t blocks = kv_blocks_for(kv, before + tokens), more = blocks > sequence->blocks ? blocks - sequence->blocks : 0;
+	bool copy = last_is_shared(kv, sequence, before);
+	int error;
+
+	error = memory_get(kv, more + copy);
+	if (error)
+		return kv_refuse(kv, more + copy, error);
+	if (copy)
+		error = last_copy(kv, sequence, before >> kv->token_shift);
+	if (error) {
+		memory_park(kv);
+		return error;
+	}
+	kv_grow(kv, sequence, more);
+	return 0;
+}
+
+static uint64_t slot_of(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t token)
+{
+	uint64_t block = kv_entry(kv, sequence, token >> kv->token_shift);
+
+	return block << kv->token_shift | (token & (kv->shape.block_tokens - 1));
+}
+
+static COLD int append_slow(struct gpool_kv *kv, uint64_t number, uint32_t tokens, uint64_t *slot)
+{
+	struct kv_sequence *sequence;
+	uint32_t before;
+	int error;
+
+	pthread_mutex_lock(&kv->lock);
+	error = kv_find(kv, number, &sequence);
+	if (!error && sequence->state != GPOOL_KV_RUNNING)
+		error = -EAGAIN;
+	if (error)
+		goto unlock;
+	before = cursor_stop(sequence);
+	if (tokens > (kv->columns << kv->token_shift) - before)
+		error = kv_refuse(kv, kv_blocks_for(kv, tokens), -EFBIG);
+	else
+		error = append_stopped(kv, sequence, before, tokens);
+	if (!error && slot)
+		*slot = slot_of(kv, sequence, before);
+	cursor_go(kv, sequence, error ? before : before + tokens);
+unlock:
+	pthread_mutex_unlock(&kv->lock);
+	return error;
+}
+
+int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uint64_t *slot)
+{
+	uint32_t row = (uint32_t)sequence, generation = (uint32_t)(sequence >> 32);
+	struct kv_sequence *found;
+	uint64_t cursor;
+
+	if (unlikely(!kv->pool->alive))
+		return -ECHILD;
+	if (unlikely(!tokens || !generation || row >= kv->max_sequences))
+		return -EINVAL;
+	found = &kv->sequences[row];
+	/* The cursor first: when the row changes hands behind it, the swap fails, since the new cursor is another's. */
+	cursor = atomic_load_explicit(&found->cursor, memory_order_acquire);
+	while (likely(tokens <= cursor_limit(cursor) - cursor_tokens(cursor) &&
+		atomic_load_explicit(&found->generation, memory_order_relaxed) == generation)) {
+		if (unlikely(!atomic_compare_exchange_weak_explicit(&found->cursor, &cursor, cursor + tokens, memory_order_acq_rel,
+			    memory_order_acquire)))
+			continue;
+		if (slot)
+			*slot = slot_of(kv, found, cursor_tokens(cursor));
+		return 0;
+	}
+	return append_slow(kv, sequence, tokens, slot);
+}

@@ -1,0 +1,149 @@
+/*
+ * elastic.h - ranges of which single pages are backed. README.md says what holds. Internal to libgpool.
+ *
+ * An elastic range is a space (space.h) whose slots are in one of these states. A slot holds one handle, so one page, or several where
+ * pages are smaller than what the GPU maps: it is held for as long as one of its pages is in use.
+ *
+ *   HOLE     nothing is mapped
+ *   PARKED   mapped, and not in use. Its handle is idle, or gone to somebody else meanwhile
+ *   AT_HAND  mapped, and kept for use soon: backed ahead of need. Or gone likewise
+ *   HELD     its handle is held. Mapped, unless the range sleeps
+ *   MOVING   a thread brings it a handle
+ *   TAKEN    as HELD, for a thread that brings handles to other slots of the same call
+ *
+ * uses: pages of it that are backed, pages that are captured, and unbackings that wait for their fences. One that drops to 0 parks it.
+ */
+#ifndef GPOOL_CLIENT_VM_ELASTIC_H
+#define GPOOL_CLIENT_VM_ELASTIC_H
+
+#include "client/deferred.h"
+#include "client/vm/range.h"
+#include "client/vm/space.h"
+
+enum elastic_state { ELASTIC_HOLE, ELASTIC_PARKED, ELASTIC_AT_HAND, ELASTIC_HELD, ELASTIC_MOVING, ELASTIC_TAKEN, ELASTIC_STATES };
+
+struct elastic_slot {
+	uint64_t word; /* AT_HAND: of its handle */
+	uint32_t uses;
+	uint32_t state;
+};
+
+enum { ELASTIC_GROUP = 64 };
+
+/* An unbacking that waits for its fence. */
+struct elastic_leaving {
+	struct deferred_call call;
+	LIST_ENTRY(elastic_leaving) link;
+	struct elastic *elastic;
+	struct page_list pages;
+};
+LIST_HEAD(leaving_list, elastic_leaving);
+
+struct elastic {
+	struct gpool_range *range;
+	pthread_mutex_t lock; /* all below; not held while a handle is asked for or mapped */
+	struct vm_space space;
+	struct elastic_slot *slots; /* [space.slot_count], touched as needed */
+	uint64_t *backed, *captured; /* a bit for each page, likewise */
+	uint64_t *used;              /* a bit for each 64 slots: one of them was once something else than a HOLE */
+	size_t bytes;                /* of the memory of all four */
+	uint32_t backed_pages, captured_pages;
+	uint32_t count[ELASTIC_STATES]; /* slots in each state but HOLE */
+	struct leaving_list leaving;
+};
+
+/* Pages [first + i * stride, + count) of a range, for all i below `times`. */
+struct elastic_pages {
+	uint32_t first, count, stride, times;
+};
+
+/* range_reserve_elastic() - gpool_range_reserve() after fork and role checks. */
+int range_reserve_elastic(struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range);
+
+/* range_enter() - a call at pages of an elastic range begins: 0, -ECHILD, -EINVAL (not in it), -EBUSY. It ends with ranges_leave(). */
+int range_enter(struct gpool_range *range, const struct elastic_pages *pages);
+
+/*
+ * elastic_open() - addresses for the range's pages: 0, -ENOMEM. elastic_close() - GPU work is done; handles that are still held end with the
+ * session.
+ */
+int elastic_open(struct gpool_range *range);
+void elastic_close(struct elastic *elastic);
+
+/* Of a page in a bitmap. */
+static inline bool elastic_bit(const uint64_t *bits, uint32_t page)
+{
+	return bits[page / 64] >> (page % 64) & 1;
+}
+
+static inline uint32_t elastic_slot_of(const struct elastic *elastic, uint32_t page)
+{
+	return page / handle_pages(elastic->space.pool);
+}
+
+/*
+ * elastic_used() - slots that may be something else than holes, as a range may be far larger than what is used of it: the first run of them
+ * from *slot on. Returns its length, 0 when there is none; *slot is its first.
+ */
+uint32_t elastic_used(const struct elastic *elastic, uint32_t *slot);
+
+#define FOR_USED(elastic, slot) \
+	for (uint32_t run_ = 0, count_; (count_ = elastic_used(elastic, &run_)); run_ += count_) \
+		for (uint32_t slot = run_; slot < run_ + count_; slot++)
+
+/* elastic_set() - to another state; the caller holds the lock. */
+void elastic_set(struct elastic *elastic, uint32_t slot, enum elastic_state state);
+/* elastic_park() - held slots, none of whose pages is in use: likewise. */
+void elastic_park(struct elastic *elastic, uint32_t slot, uint32_t count);
+/* elastic_options() - what its handles are taken with. */
+struct vm_take_options elastic_options(const struct elastic *elastic);
+
+/*
+ * elastic_back() - those of the pages that are not backed are; all or nothing. What is still here costs no call; for the rest one request
+ * to the agent, a mapping for each handle and one access call for each run. ahead: they are not backed but at hand, for the next
+ * call to find, and nothing is taken from anybody for them.
+ * Return: how many handles had to be brought, or -EBUSY (another thread is at one of them, or queued GPU work at an address whose handle is
+ * gone), or as vm_take() and vm_map().
+ */
+int64_t elastic_back(struct elastic *elastic, const struct elastic_pages *pages, int32_t timeout_ms, bool ahead);
+
+/*
+ * elastic_unback() - those that are backed are not any more. What was used by it alone is parked, once the fence is reached. No call.
+ * Return: 0, -ENOMEM.
+ */
+int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence);
+
+/* elastic_release() - those that are at hand are parked. elastic_release_slot() - the caller holds the lock. */
+void elastic_release_slot(struct elastic *elastic, uint32_t slot);
+void elastic_release(struct elastic *elastic, const struct elastic_pages *pages);
+
+/* elastic_capture() - of pages that are backed (else -EINVAL): their handles stay, backed or not, until they are captured no more. */
+int elastic_capture(struct elastic *elastic, const struct elastic_pages *pages, bool captured);
+
+/* elastic_pages_check() - whether all of them are in the range. */
+bool elastic_pages_check(const struct elastic *elastic, const struct elastic_pages *pages);
+
+/* ---- sleep and wake; the callers hold ranges->lock, and the gate is closed, or the range ends ---- */
+
+/*
+ * elastic_unmap() - no slot is mapped, and those that are held are in range->pages, in order: 0, -EBUSY, -ENOMEM, or what the back end
+ * said; then some may be unmapped. elastic_map() - the handles in range->pages are where they belong: 0, -ENOMEM, -EPIPE, and nothing.
+ */
+int elastic_unmap(struct elastic *elastic);
+int elastic_map(struct elastic *elastic);
+
+/* elastic_stand(), elastic_fall() - range_stand() and range_fall() for the handles in range->pages. */
+int elastic_stand(struct elastic *elastic);
+void elastic_fall(struct elastic *elastic);
+
+/* elastic_resolve() - what lies behind a page: all fields but the size. */
+void elastic_resolve(struct elastic *elastic, uint32_t index, struct gpool_range_page *page);
+
+/* elastic_counts() - the last fields of the public struct. */
+void elastic_counts(struct elastic *elastic, struct gpool_range_info *info);
+
+/* elastic_held_pages() - with those that are held because others of their handles are in use. elastic_leaving() - unbackings wait. */
+uint32_t elastic_held_pages(struct elastic *elastic);
+bool elastic_leaving(struct elastic *elastic);
+
+#endif

@@ -1,0 +1,323 @@
+/*
+ * elastic_back.c - bringing handles to slots of elastic ranges. See elastic.h.
+ *
+ *   1 under the lock: what is at hand or parked is taken back, if it is still ours; what lacks a handle is MOVING, the rest TAKEN
+ *   2 without it: handles from the agent, in one request; into the slots, run by run
+ *   3 under the lock: all is held, or all is parked again. What was mapped until something failed stays so, parked
+ *
+ * Two that wait for pages, each with what the other lacks in its hands, would wait for ever. So who has to wait puts down what it had, waits
+ * for handles for all of it, which the agent grants in one step, and begins anew: what is still parked then is taken back after all.
+ */
+#include "client/vm/elastic.h"
+
+#include <stdlib.h>
+
+enum { ADOPT_RUN = 64 }; /* parked slots that are looked at together */
+
+struct backing {
+	struct elastic *elastic;
+	const struct elastic_pages *pages;
+	struct vm_take_options options;
+	bool ahead;
+	uint32_t taken;    /* slots that were not held, and whose handles were still here */
+	uint32_t missing;  /* slots that lack a handle */
+	uint32_t *slots;   /* [missing] ascending */
+	uint32_t *handles; /* those that were waited for; else [missing] */
+	uint32_t waited;   /* [waited] */
+};
+
+/* All slots of the pages, in order; one that two pieces share comes twice. */
+#define FOR_SLOTS(backing, slot) \
+	for (uint32_t piece_ = 0; piece_ < (backing)->pages->times; piece_++) \
+		for (uint32_t first_ = (backing)->pages->first + piece_ * (backing)->pages->stride, \
+			slot = elastic_slot_of((backing)->elastic, first_), \
+			end_ = elastic_slot_of((backing)->elastic, first_ + (backing)->pages->count - 1) + 1; \
+			slot < end_; slot++)
+
+/* ---- what is here; under the lock ---- */
+
+static bool is_free(const struct backing *backing)
+{
+	FOR_SLOTS(backing, slot) {
+		uint32_t state = backing->elastic->slots[slot].state;
+
+		if (state == ELASTIC_MOVING || state == ELASTIC_TAKEN)
+			return false;
+	}
+	return true;
+}
+
+static void miss(struct backing *backing, uint32_t slot)
+{
+	elastic_set(backing->elastic, slot, ELASTIC_MOVING);
+	backing->missing++;
+}
+
+/* A run of parked slots: those that are still ours are taken. Returns its length. */
+static uint32_t parked_adopt(struct backing *backing, uint32_t slot, uint32_t end)
+{
+	struct elastic *elastic = backing->elastic;
+	uint32_t gone[ADOPT_RUN], count = 0, lost, next = 0;
+
+	while (slot + count < end && count < ADOPT_RUN && elastic->slots[slot + count].state == ELASTIC_PARKED)
+		count++;
+	lost = vm_adopt_run(&elastic->space, slot, count, &backing->options, gone);
+	for (uint32_t i = slot; i < slot + count; i++) {
+		if (next < lost && gone[next] == i) {
+			miss(backing, i);
+			next++;
+		} else {
+			elastic_set(elastic, i, ELASTIC_TAKEN);
+			backing->taken++;
+		}
+	}
+	return count;
+}
+
+static void at_hand_claim(struct backing *backing, uint32_t slot)
+{
+	struct elastic *elastic = backing->elastic;
+
+	if (!handle_claim(elastic->space.pool, elastic->space.pages[slot] - 1, elastic->slots[slot].word, &backing->options)) {
+		miss(backing, slot);
+		return;
+	}
+	elastic_set(elastic, slot, ELASTIC_TAKEN);
+	backing->taken++;
+}
+
+/* The slots of one piece. */
+static void piece_take(struct backing *backing, uint32_t slot, uint32_t end)
+{
+	while (slot < end) {
+		switch (backing->elastic->slots[slot].state) {
+		case ELASTIC_PARKED:
+			slot += parked_adopt(backing, slot, end);
+			continue;
+		case ELASTIC_AT_HAND:
+			at_hand_claim(backing, slot);
+			break;
+		case ELASTIC_HOLE:
+			miss(backing, slot);
+			break;
+		case ELASTIC_HELD:
+			/* What it is held for may end before we do. */
+			backing->elastic->slots[slot].uses++;
+			break;
+		default: /* a slot that another piece has too */
+			break;
+		}
+		slot++;
+	}
+}
+
+static void slots_take(struct backing *backing)
+{
+	backing->taken = backing->missing = 0;
+	for (uint32_t i = 0; i < backing->pages->times; i++) {
+		uint32_t first = backing->pages->first + i * backing->pages->stride, last = first + backing->pages->count - 1;
+
+		piece_take(backing, elastic_slot_of(backing->elastic, first), elastic_slot_of(backing->elastic, last) + 1);
+	}
+}
+
+/* ---- the end; under the lock ---- */
+
+static void pages_back(struct backing *backing)
+{
+	struct elastic *elastic = backing->elastic;
+
+	for (uint32_t i = 0; i < backing->pages->times; i++) {
+		uint32_t first = backing->pages->first + i * backing->pages->stride;
+
+		for (uint32_t page = first; page < first + backing->pages->count; page++) {
+			if (elastic_bit(elastic->backed, page))
+				continue;
+			elastic->backed[page / 64] |= UINT64_C(1) << (page % 64);
+			elastic->backed_pages++;
+			elastic->slots[elastic_slot_of(elastic, page)].uses++;
+		}
+	}
+}
+
+/* What was held already; nothing of this call's own is yet. */
+static void uses_drop(struct backing *backing)
+{
+	struct elastic *elastic = backing->elastic;
+
+	FOR_SLOTS(backing, slot)
+		if (elastic->slots[slot].state == ELASTIC_HELD && !--elastic->slots[slot].uses)
+			elastic_park(elastic, slot, 1);
+}
+
+static void slots_hold(struct backing *backing)
+{
+	struct elastic *elastic = backing->elastic;
+
+	if (!backing->ahead)
+		pages_back(backing);
+	uses_drop(backing);
+	for (uint32_t i = 0; i < backing->missing; i++)
+		elastic_set(elastic, backing->slots[i], ELASTIC_TAKEN);
+	FOR_SLOTS(backing, slot) {
+		struct elastic_slot *at = &elastic->slots[slot];
+
+		if (at->state != ELASTIC_TAKEN)
+			continue;
+		elastic_set(elastic, slot, backing->ahead ? ELASTIC_AT_HAND : ELASTIC_HELD);
+		if (backing->ahead)
+			at->word = handle_keep(elastic->space.pool, elastic->space.pages[slot] - 1);
+	}
+}
+
+/* The handles that were taken are idle already. */
+static void slots_give_back(struct backing *backing)
+{
+	struct elastic *elastic = backing->elastic;
+
+	uses_drop(backing);
+	FOR_SLOTS(backing, slot) {
+		if (elastic->slots[slot].state == ELASTIC_TAKEN)
+			elastic_park(elastic, slot, 1);
+		else if (elastic->slots[slot].state == ELASTIC_MOVING)
+			elastic_set(elastic, slot, elastic->space.pages[slot] ? ELASTIC_PARKED : ELASTIC_HOLE);
+	}
+}
+
+/* ---- what is missing; without the lock ---- */
+
+static int missing_list(struct backing *backing)
+{
+	uint32_t count = 0;
+
+	free(backing->slots);
+	backing->slots = malloc(backing->missing * sizeof(*backing->slots));
+	if (!backing->slots)
+		return -ENOMEM;
+	/* While they are MOVING they are this thread's. */
+	FOR_SLOTS(backing, slot)
+		if (backing->elastic->slots[slot].state == ELASTIC_MOVING && (!count || backing->slots[count - 1] != slot))
+			backing->slots[count++] = slot;
+	return 0;
+}
+
+static int missing_map(struct backing *backing)
+{
+	uint32_t first, end = 0;
+	int error = 0;
+
+	while (end < backing->missing && !error) {
+		first = end;
+		do
+			end++;
+		while (end < backing->missing && backing->slots[end] == backing->slots[end - 1] + 1);
+		error = vm_map(&backing->elastic->space, backing->slots[first], backing->handles + first, end - first);
+	}
+	return error;
+}
+
+static int missing_take(struct backing *backing)
+{
+	/* More is missing than when the waiting began. */
+	if (backing->waited)
+		return backing->missing <= backing->waited ? 0 : -ENOSPC;
+	backing->handles = malloc(backing->missing * sizeof(*backing->handles));
+	if (!backing->handles)
+		return -ENOMEM;
+	return vm_take(backing->elastic->space.pool, backing->missing, &backing->options, backing->handles);
+}
+
+static int missing_bring(struct backing *backing)
+{
+	int error = missing_list(backing);
+
+	if (!error)
+		error = missing_take(backing);
+	if (error)
+		return error;
+	error = missing_map(backing);
+	if (error && !backing->waited)
+		vm_put(backing->elastic->space.pool, backing->handles, backing->missing);
+	return error;
+}
+
+/* ---- all of it ---- */
+
+static int back_once(struct backing *backing)
+{
+	struct elastic *elastic = backing->elastic;
+	int error = 0;
+
+	pthread_mutex_lock(&elastic->lock);
+	if (!is_free(backing)) {
+		pthread_mutex_unlock(&elastic->lock);
+		return -EBUSY;
+	}
+	slots_take(backing);
+	if (backing->missing) {
+		pthread_mutex_unlock(&elastic->lock);
+		error = missing_bring(backing);
+		pthread_mutex_lock(&elastic->lock);
+	}
+	if (error)
+		slots_give_back(backing);
+	else
+		slots_hold(backing);
+	pthread_mutex_unlock(&elastic->lock);
+	return error;
+}
+
+/* Wait for so many handles as were not held the last time, and try with them. What is left of them is idle. */
+static int back_waiting(struct backing *backing, int32_t timeout_ms)
+{
+	const struct vm_take_options options = { .timeout_ms = timeout_ms };
+	struct gpool *pool = backing->elastic->space.pool;
+	uint32_t waited = backing->missing + backing->taken, used;
+	int error;
+
+	free(backing->handles);
+	backing->handles = malloc(waited * sizeof(*backing->handles));
+	if (!backing->handles)
+		return -ENOMEM;
+	error = vm_take(pool, waited, &options, backing->handles);
+	if (error)
+		return error;
+	backing->waited = waited;
+	error = back_once(backing);
+	backing->waited = 0;
+	used = error ? 0 : backing->missing;
+	vm_put(pool, backing->handles + used, waited - used);
+	return error;
+}
+
+static int back_in_time(struct backing *backing, int32_t timeout_ms)
+{
+	uint64_t limit = timeout_ms < 0 ? UINT64_MAX : monotonic_ns() + (uint64_t)timeout_ms * 1000000, now;
+	int error = back_once(backing);
+
+	while (timeout_ms && (error == -ENOSPC || error == -EDQUOT)) {
+		now = monotonic_ns();
+		if (now >= limit)
+			break;
+		error = back_waiting(backing, timeout_ms < 0 ? -1 : (int32_t)((limit - now) / 1000000 + 1));
+	}
+	return error;
+}
+
+int64_t elastic_back(struct elastic *elastic, const struct elastic_pages *pages, int32_t timeout_ms, bool ahead)
+{
+	struct backing backing = { .elastic = elastic, .pages = pages, .options = elastic_options(elastic), .ahead = ahead };
+	int error;
+
+	/* Before slots are touched of which there may be many more. */
+	if ((uint64_t)pages->count * pages->times > elastic->space.pool->page_count)
+		return -ENOSPC;
+	backing.options.flags = ahead ? LEASE_FREE : 0;
+	error = back_in_time(&backing, timeout_ms);
+	/* What is at hand others may have. */
+	if (ahead && !error)
+		pool_wake_waiters(elastic->space.pool);
+	free(backing.slots);
+	free(backing.handles);
+	return error ? error : (int64_t)backing.missing;
+}

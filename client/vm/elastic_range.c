@@ -1,0 +1,127 @@
+/* elastic_range.c - the public calls for elastic ranges. See elastic.h. */
+#include "client/alloc.h"
+#include "client/stream.h"
+#include "client/vm/elastic.h"
+
+#include <string.h>
+
+static int reserve_options(struct gpool_range_options *read, const struct gpool_range_options *options)
+{
+	int error;
+
+	read->memory_class = GPOOL_OBJECT_MUTABLE;
+	if (!options)
+		return 0;
+	error = options_read(read, sizeof(*read), options);
+	if (error)
+		return error;
+	return read->flags || read->content >= GPOOL_CONTENTS || read->name || read->timeout_ms || read->reserved ||
+		(read->memory_class != GPOOL_OBJECT_MUTABLE && read->memory_class != GPOOL_OBJECT_EPHEMERAL) ? -EINVAL : 0;
+}
+
+int range_reserve_elastic(struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range)
+{
+	struct gpool_range_options read = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool_range *made;
+	int error = reserve_options(&read, options);
+
+	if (!error && page_count == 0)
+		error = -EINVAL;
+	if (error)
+		return error;
+	made = range_new(pool, page_count, read.memory_class);
+	if (!made)
+		return -ENOMEM;
+	made->attributes = (struct block_attributes){ .flags = read.content | BLOCK_RANGE, .owner_id = read.owner_id };
+	pthread_mutex_lock(&pool->ranges->lock);
+	error = pool->ranges->asleep ? -EBUSY : elastic_open(made);
+	if (error) {
+		range_free(made);
+	} else {
+		range_link(made);
+		*range = made;
+	}
+	pthread_mutex_unlock(&pool->ranges->lock);
+	return error;
+}
+
+int gpool_range_reserve(struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range)
+{
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return -EPERM;
+	return range_reserve_elastic(pool, page_count, options, range);
+}
+
+int range_enter(struct gpool_range *range, const struct elastic_pages *pages)
+{
+	int error;
+
+	if (!range->pool->alive)
+		return -ECHILD;
+	if (!range->elastic || !elastic_pages_check(range->elastic, pages))
+		return -EINVAL;
+	error = ranges_enter(range->pool->ranges);
+	if (error || range->mapped)
+		return error;
+	ranges_leave(range->pool->ranges);
+	return -EBUSY;
+}
+
+int gpool_range_back(struct gpool_range *range, uint32_t first, uint32_t count, int timeout_ms)
+{
+	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
+	int64_t brought = range_enter(range, &pages);
+
+	if (brought)
+		return (int)brought;
+	brought = timeout_ms < -1 ? -EINVAL : elastic_back(range->elastic, &pages, timeout_ms, false);
+	ranges_leave(range->pool->ranges);
+	return brought < 0 ? (int)brought : 0;
+}
+
+int gpool_range_unback(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence)
+{
+	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
+	int error = range_enter(range, &pages);
+
+	if (error)
+		return error;
+	error = fence_check(range->pool, fence);
+	if (!error)
+		error = elastic_unback(range->elastic, &pages, fence.value);
+	ranges_leave(range->pool->ranges);
+	return error;
+}
+
+int gpool_range_capture(struct gpool_range *range, uint32_t first, uint32_t count, int captured)
+{
+	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
+	int error = range_enter(range, &pages);
+
+	if (error)
+		return error;
+	error = captured == 0 || captured == 1 ? elastic_capture(range->elastic, &pages, captured) : -EINVAL;
+	ranges_leave(range->pool->ranges);
+	return error;
+}
+
+int gpool_range_resolve(struct gpool_range *range, uint32_t index, struct gpool_range_page *page)
+{
+	const struct elastic_pages pages = { .first = index, .count = 1, .times = 1 };
+	struct gpool_range_page filled = { .size = page->size };
+	int error;
+
+	if (range->pool->alive && filled.size < sizeof(filled.size))
+		return -EINVAL;
+	error = range_enter(range, &pages);
+	if (error)
+		return error;
+	elastic_resolve(range->elastic, index, &filled);
+	ranges_leave(range->pool->ranges);
+	if (filled.size > sizeof(filled))
+		memset((char *)page + sizeof(filled), 0, filled.size - sizeof(filled));
+	memcpy(page, &filled, filled.size < sizeof(filled) ? filled.size : sizeof(filled));
+	return 0;
+}

@@ -1,0 +1,255 @@
+/* handle.c - see handle.h. */
+#include "client/vm/handle.h"
+
+#include "client/alloc.h"
+#include "client/deferred.h"
+#include "client/vm/page_list.h"
+#include "client/vm/space.h"
+
+#include <stdlib.h>
+
+enum { CLAIM_TRIES = 1000 }; /* looks of the agent in a row, each shorter than a microsecond; more is an agent that is gone for good */
+
+static const struct vm_take_options no_options;
+
+/* ---- one ---- */
+
+/* Its entry; it is ours and pinned. */
+static void handle_write(struct gpool *pool, struct thread_cache *cache, uint32_t page, const struct vm_take_options *options)
+{
+	const struct block_attributes attributes = { .owner_id = options->owner_id };
+
+	block_write(pool, page, handle_pages(pool), block_tag_make(sequence_next(cache), options->content | BLOCK_RANGE), &attributes);
+}
+
+int handle_stand(struct gpool *pool, struct thread_cache *cache, uint32_t page, const struct vm_take_options *options)
+{
+	uint64_t word;
+
+	if (run_pin(pool, page, &word))
+		return -ESTALE;
+	handle_write(pool, cache, page, options);
+	return 0;
+}
+
+void handle_fall(struct gpool *pool, uint32_t page)
+{
+	atomic_store_explicit(&block_entry(pool, page)->tag, 0, memory_order_release);
+	pin_drop(&pool->session, page);
+}
+
+bool vm_adopt(struct gpool *pool, uint32_t page, const struct vm_take_options *options)
+{
+	struct thread_cache *cache = thread_cache_of(pool);
+	struct thread_stats *transit;
+	bool ours;
+
+	if (unlikely(!cache))
+		return false;
+	transit = transit_begin(pool);
+	ours = lease_take(pool->session.free_bits, page, handle_pages(pool));
+	if (ours && unlikely(handle_stand(pool, cache, page, options ? options : &no_options))) {
+		pool_put(pool, page, handle_pages(pool));
+		ours = false;
+	}
+	transit_end(pool, transit);
+	return ours;
+}
+
+uint64_t handle_keep(struct gpool *pool, uint32_t page)
+{
+	struct block_entry *entry = block_entry(pool, page);
+	/* While the agent looks at it the word says something else for a moment; it stays ours, since it is pinned. */
+	uint64_t word = page_word_make(PAGE_LEASED, pool->id,
+		page_word_generation(atomic_load_explicit(&pool->pages[page], memory_order_acquire)));
+
+	atomic_store_explicit(&entry->tag, BLOCK_TAG_CACHED, memory_order_release);
+	pin_drop(&pool->session, page);
+	return word;
+}
+
+bool handle_claim(struct gpool *pool, uint32_t page, uint64_t word, const struct vm_take_options *options)
+{
+	const struct cached_run run = { .page = page, .page_count = handle_pages(pool), .word = word };
+	struct thread_cache *cache = thread_cache_of(pool);
+	int claimed = -EAGAIN;
+
+	for (int tries = 0; cache && claimed == -EAGAIN && tries < CLAIM_TRIES; tries++) {
+		if (tries)
+			word_settle(pool, page);
+		claimed = cached_run_claim(pool, &run);
+	}
+	if (claimed)
+		return false;
+	handle_write(pool, cache, page, options ? options : &no_options);
+	return true;
+}
+
+/* ---- many ---- */
+
+/* Handles in transit. Neighbours at once: one atomic for as many of them as lie in a word. */
+static void handles_idle(struct gpool *pool, const uint32_t *pages, uint32_t handles)
+{
+	uint32_t per_handle = handle_pages(pool);
+
+	for (uint32_t i = 0; i < handles;) {
+		uint32_t first = i;
+
+		do
+			i++;
+		while (i < handles && pages[i] == pages[i - 1] + per_handle);
+		pool_put(pool, pages[first], (i - first) * per_handle);
+	}
+}
+
+void vm_put(struct gpool *pool, const uint32_t *pages, uint32_t handles)
+{
+	struct thread_stats *transit;
+
+	if (!handles)
+		return;
+	transit = transit_begin(pool);
+	for (uint32_t i = 0; i < handles; i++)
+		handle_fall(pool, pages[i]);
+	handles_idle(pool, pages, handles);
+	transit_end(pool, transit);
+	pool_wake_waiters(pool);
+}
+
+/* Handles in transit become held, or all of them idle. */
+static int handles_stand(struct gpool *pool, const uint32_t *pages, uint32_t handles, const struct vm_take_options *options)
+{
+	struct thread_cache *cache = thread_cache_of(pool);
+
+	for (uint32_t i = 0; i < handles; i++) {
+		if (!handle_stand(pool, cache, pages[i], options))
+			continue;
+		pool_log(pool, POOL_LOG_ERROR, "pages that were just lent are not leased to session %u any more", pool->id);
+		handles_idle(pool, pages + i, handles - i);
+		vm_put(pool, pages, i);
+		return -EPIPE;
+	}
+	return 0;
+}
+
+static uint32_t list_handles(const struct gpool *pool, const struct page_list *list, uint32_t *pages)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < list->count; i++)
+		for (uint32_t page = list->spans[i].first; page < list->spans[i].first + list->spans[i].count; page += handle_pages(pool))
+			pages[count++] = page;
+	return count;
+}
+
+/*
+ * One handle of several pages. Runs of so many pages that begin elsewhere are kept aside until one is found, or there are no more: the
+ * agent knows nothing of handles, and a place for a longer run may not be left.
+ */
+static int take_one(struct gpool *pool, uint32_t flags, uint32_t *page)
+{
+	struct page_list aside = { .count = 0 }, list = { .count = 0 };
+	int error;
+
+	for (;;) {
+		error = page_list_take(pool, handle_pages(pool), flags, 0, &list);
+		if (!error) {
+			*page = list.spans[0].first;
+			page_list_reset(&list);
+			break;
+		}
+		if (error != -ENOSPC || page_run_take(pool, handle_pages(pool), flags, &list))
+			break;
+		*page = list.spans[0].first;
+		page_list_reset(&list);
+		if (*page % handle_pages(pool) == 0) {
+			error = 0;
+			break;
+		}
+		if (page_list_add(&aside, *page, handle_pages(pool))) {
+			pool_put(pool, *page, handle_pages(pool));
+			error = -ENOMEM;
+			break;
+		}
+	}
+	page_list_put(pool, &aside);
+	return error;
+}
+
+static int take_singly(struct gpool *pool, uint32_t handles, uint32_t flags, uint32_t *pages)
+{
+	uint32_t count = 0;
+	int error = 0;
+
+	while (count < handles && !error) {
+		error = take_one(pool, flags, &pages[count]);
+		count += !error;
+	}
+	if (error)
+		handles_idle(pool, pages, count);
+	return error;
+}
+
+/* Idle pages of this session that no space maps: what is parked would be missed where it is mapped. Costs no request. */
+static uint32_t idle_take(struct gpool *pool, uint32_t most, uint32_t *pages)
+{
+	uint32_t per_handle = handle_pages(pool), handles = pool->unreserved / per_handle, count = 0;
+
+	for (uint32_t handle = 0; handle < handles && count < most;) {
+		uint32_t page = handle * per_handle;
+		uint64_t bits = atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_relaxed) >> (page % 64);
+
+		if (!bits) {
+			handle = (page / 64 * 64 + 64 + per_handle - 1) / per_handle;
+			continue;
+		}
+		if (bits & 1 && !vm_maps(pool, handle) && lease_take(pool->session.free_bits, page, per_handle))
+			pages[count++] = page;
+		handle++;
+	}
+	return count;
+}
+
+/* From the agent, in transit: in one request, or where a handle is several pages and no run of so many is to be had, one by one. */
+static int agent_take(struct gpool *pool, uint32_t handles, uint32_t flags, int32_t timeout_ms, uint32_t *pages)
+{
+	struct page_list list = { .count = 0 };
+	int error = page_list_take(pool, handles * handle_pages(pool), flags | LEASE_SCATTERED, timeout_ms, &list);
+
+	if (!error)
+		list_handles(pool, &list, pages);
+	page_list_reset(&list);
+	if (error == -ENOSPC && handle_pages(pool) > 1)
+		error = take_singly(pool, handles, flags, pages);
+	return error;
+}
+
+/* The caller is in transit. */
+static int take(struct gpool *pool, uint32_t handles, const struct vm_take_options *options, uint32_t *pages)
+{
+	uint32_t idle = idle_take(pool, handles, pages);
+	int error = idle < handles ? agent_take(pool, handles - idle, options->flags, 0, pages + idle) : 0;
+
+	if (error)
+		handles_idle(pool, pages, idle);
+	/* Nothing is held while it waits. */
+	if ((error == -ENOSPC || error == -EDQUOT) && options->timeout_ms)
+		error = agent_take(pool, handles, options->flags, options->timeout_ms, pages);
+	return error ? error : handles_stand(pool, pages, handles, options);
+}
+
+int vm_take(struct gpool *pool, uint32_t handles, const struct vm_take_options *options, uint32_t *pages)
+{
+	struct thread_stats *transit;
+	int error;
+
+	if (!thread_cache_of(pool))
+		return -ENOMEM;
+	if (handles > pool->page_count / handle_pages(pool))
+		return -ENOSPC;
+	deferred_sweep(pool);
+	transit = transit_begin(pool);
+	error = take(pool, handles, options ? options : &no_options, pages);
+	transit_end(pool, transit);
+	return error;
+}

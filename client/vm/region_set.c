@@ -1,0 +1,728 @@
+/* region_set.c - see region_set.h. */
+#include "client/vm/region_set.h"
+
+#include "shm/timeline.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { SLAB_REGIONS = 64 };
+
+struct region_slab {
+	struct region_slab *next;
+	struct vm_region regions[SLAB_REGIONS];
+};
+
+/* ---- order ---- */
+
+static int place_compare(const struct vm_region *a, const struct vm_region *b)
+{
+	if (a->chunk != b->chunk)
+		return a->chunk->base < b->chunk->base ? -1 : 1;
+	return a->first < b->first ? -1 : a->first > b->first;
+}
+
+static int size_compare(const struct vm_region *a, const struct vm_region *b)
+{
+	if (a->count != b->count)
+		return a->count < b->count ? -1 : 1;
+	return place_compare(a, b);
+}
+
+static int fence_compare(const struct vm_region *a, const struct vm_region *b)
+{
+	if (a->fence != b->fence)
+		return a->fence < b->fence ? -1 : 1;
+	return place_compare(a, b);
+}
+
+static int chunk_compare(const struct region_chunk *a, const struct region_chunk *b)
+{
+	return a->base < b->base ? -1 : a->base > b->base;
+}
+
+/* Not each of them is used; RB_GENERATE_STATIC would say so by a macro that only BSD has. */
+#define TREE_FUNCTION static __attribute__((unused))
+RB_GENERATE_INTERNAL(region_sizes, vm_region, by_size, size_compare, TREE_FUNCTION)
+RB_GENERATE_INTERNAL(region_readies, vm_region, by_ready, size_compare, TREE_FUNCTION)
+RB_GENERATE_INTERNAL(region_fences, vm_region, by_ready, fence_compare, TREE_FUNCTION)
+RB_GENERATE_INTERNAL(region_chunks, region_chunk, by_base, chunk_compare, TREE_FUNCTION)
+
+/* A list in order of ids. What is new goes to the end; what is put back came from near the head. */
+#define LIST_INSERT_BY_ID(list, region, link)                                           \
+	do {                                                                            \
+		struct vm_region *last = TAILQ_LAST(list, region_list), *next_one;         \
+		if (!last || last->id < (region)->id) {                                 \
+			TAILQ_INSERT_TAIL(list, region, link);                          \
+			break;                                                          \
+		}                                                                       \
+		TAILQ_FOREACH(next_one, list, link)                                     \
+			if (next_one->id > (region)->id)                                \
+				break;                                                  \
+		if (next_one)                                                           \
+			TAILQ_INSERT_BEFORE(next_one, region, link);                    \
+		else                                                                    \
+			TAILQ_INSERT_TAIL(list, region, link);                          \
+	} while (0)
+
+/* ---- life ---- */
+
+void region_set_open(struct region_set *set, const struct session_segment *session, uint64_t page_bytes, struct region_writer *writer)
+{
+	*set = (struct region_set){ .session = session, .page_bytes = page_bytes, .writer = writer };
+	RB_INIT(&set->chunks);
+	RB_INIT(&set->holes);
+	RB_INIT(&set->readies);
+	TAILQ_INIT(&set->ready_ages);
+	TAILQ_INIT(&set->ripe);
+	TAILQ_INIT(&set->spares);
+	for (int slot = 0; slot < VM_SLOTS; slot++) {
+		RB_INIT(&set->streams[slot].sizes);
+		RB_INIT(&set->streams[slot].fences);
+		TAILQ_INIT(&set->streams[slot].ages);
+		TAILQ_INIT(&set->streams[slot].unfenced);
+	}
+}
+
+void region_set_close(struct region_set *set)
+{
+	const struct region_chunk *chunk = NULL;
+	struct region_slab *slab;
+
+	while (set->writer && (chunk = region_chunk_next(set, chunk)))
+		for (struct vm_region *region = chunk->lowest; region; region = region->after)
+			region_table_clear(set->writer, &region->row);
+	while ((slab = set->slabs)) {
+		set->slabs = slab->next;
+		free(slab);
+	}
+}
+
+/* ---- memory ---- */
+
+int region_spare(struct region_set *set, uint32_t steps)
+{
+	while (set->spare_count < steps) {
+		struct region_slab *slab = calloc(1, sizeof(*slab));
+
+		if (!slab)
+			return -ENOMEM;
+		slab->next = set->slabs;
+		set->slabs = slab;
+		for (int i = 0; i < SLAB_REGIONS; i++)
+			TAILQ_INSERT_TAIL(&set->spares, &slab->regions[i], by_age);
+		set->spare_count += SLAB_REGIONS;
+	}
+	return 0;
+}
+
+static struct vm_region *region_make(struct region_set *set)
+{
+	struct vm_region *region = TAILQ_FIRST(&set->spares);
+
+	TAILQ_REMOVE(&set->spares, region, by_age);
+	set->spare_count--;
+	return region;
+}
+
+static void region_drop(struct region_set *set, struct vm_region *region)
+{
+	if (set->writer)
+		region_table_clear(set->writer, &region->row);
+	TAILQ_INSERT_HEAD(&set->spares, region, by_age);
+	set->spare_count++;
+}
+
+int region_chunk_open(struct region_chunk *chunk, uint64_t base, uint32_t pages)
+{
+	*chunk = (struct region_chunk){ .base = base, .pages = pages };
+	chunk->at = mmap(NULL, pages * sizeof(*chunk->at), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	return chunk->at == MAP_FAILED ? -ENOMEM : 0;
+}
+
+void region_chunk_close(struct region_chunk *chunk)
+{
+	munmap(chunk->at, chunk->pages * sizeof(*chunk->at));
+}
+
+void region_chunk_add(struct region_set *set, struct region_chunk *chunk)
+{
+	struct vm_region *region = region_make(set);
+
+	*region = (struct vm_region){ .chunk = chunk, .count = chunk->pages, .kind = VM_HOLE, .moving = true, .row = REGION_ROW_NEW };
+	chunk->lowest = region;
+	RB_INSERT(region_chunks, &set->chunks, chunk);
+	set->pages[VM_HOLE] += region->count;
+	set->counts[VM_HOLE]++;
+	region_put(set, region);
+}
+
+const struct region_chunk *region_chunk_next(const struct region_set *set, const struct region_chunk *chunk)
+{
+	struct region_chunk key = { .base = chunk ? chunk->base + 1 : 0 };
+
+	/* The tree's functions take what they do not change without const. */
+	return RB_NFIND(region_chunks, (struct region_chunks *)&set->chunks, &key);
+}
+
+int region_find(const struct region_set *set, uint64_t address, struct vm_region **region)
+{
+	const struct region_chunk *chunk = RB_ROOT(&set->chunks), *below = NULL;
+	uint64_t page;
+
+	while (chunk) {
+		if (chunk->base <= address)
+			below = chunk;
+		chunk = chunk->base <= address ? RB_RIGHT(chunk, by_base) : RB_LEFT(chunk, by_base);
+	}
+	if (!below)
+		return -EINVAL;
+	page = (address - below->base) / set->page_bytes;
+	if (page >= below->pages || (address - below->base) % set->page_bytes)
+		return -EINVAL;
+	*region = below->at[page];
+	return *region ? 0 : -ESTALE;
+}
+
+/* ---- in and out of the trees ---- */
+
+static void slot_mark(uint64_t *words, uint32_t slot, bool on)
+{
+	if (on)
+		words[slot / 64] |= UINT64_C(1) << (slot % 64);
+	else
+		words[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
+}
+
+static void pending_in(struct region_set *set, struct vm_region *region)
+{
+	uint32_t slot = fence_slot(region->fence);
+
+	RB_INSERT(region_fences, &set->streams[slot].fences, region);
+	slot_mark(set->fenced, slot, true);
+}
+
+static void pending_out(struct region_set *set, struct vm_region *region)
+{
+	uint32_t slot = fence_slot(region->fence);
+
+	RB_REMOVE(region_fences, &set->streams[slot].fences, region);
+	if (RB_EMPTY(&set->streams[slot].fences))
+		slot_mark(set->fenced, slot, false);
+}
+
+/* The trees whose keys are sizes. */
+static void sizes_in(struct region_set *set, struct vm_region *region)
+{
+	if (region->kind == VM_HOLE) {
+		RB_INSERT(region_sizes, &set->holes, region);
+		return;
+	}
+	RB_INSERT(region_sizes, &set->streams[region->slot].sizes, region);
+	if (region->ready == VM_READY && is_stream_slot(region->slot))
+		RB_INSERT(region_readies, &set->readies, region);
+}
+
+static void sizes_out(struct region_set *set, struct vm_region *region)
+{
+	if (region->kind == VM_HOLE) {
+		RB_REMOVE(region_sizes, &set->holes, region);
+		return;
+	}
+	RB_REMOVE(region_sizes, &set->streams[region->slot].sizes, region);
+	if (region->ready == VM_READY && is_stream_slot(region->slot))
+		RB_REMOVE(region_readies, &set->readies, region);
+}
+
+/* Pages that are free and do not move: more or fewer of them, of a region's slot and readiness. Sums of uint64_t wrap back. */
+static void free_sum(struct region_set *set, const struct vm_region *region, uint64_t pages)
+{
+	struct region_stream *stream = &set->streams[region->slot];
+
+	set->available += pages;
+	stream->pages += pages;
+	if (region->slot == VM_PARKED) {
+		set->parked += pages;
+	} else if (region->ready == VM_READY && is_stream_slot(region->slot)) {
+		set->ready += pages;
+		stream->ready += pages;
+	}
+}
+
+/* What stands for a stream's region that is not READY, or for the age of one that is. */
+static void wait_in(struct region_set *set, struct vm_region *region)
+{
+	switch (region->ready) {
+	case VM_READY:
+		TAILQ_INSERT_TAIL(&set->ready_ages, region, queue);
+		break;
+	case VM_PENDING:
+		pending_in(set, region);
+		break;
+	default:
+		LIST_INSERT_BY_ID(&set->streams[region->slot].unfenced, region, queue);
+		slot_mark(set->loose, region->slot, true);
+		set->unfenced++;
+	}
+}
+
+static void wait_out(struct region_set *set, struct vm_region *region)
+{
+	switch (region->ready) {
+	case VM_READY:
+		TAILQ_REMOVE(&set->ready_ages, region, queue);
+		break;
+	case VM_PENDING:
+		pending_out(set, region);
+		break;
+	default:
+		TAILQ_REMOVE(&set->streams[region->slot].unfenced, region, queue);
+		if (TAILQ_EMPTY(&set->streams[region->slot].unfenced))
+			slot_mark(set->loose, region->slot, false);
+		set->unfenced--;
+	}
+}
+
+static void free_in(struct region_set *set, struct vm_region *region)
+{
+	if (region->guarded) {
+		wait_in(set, region);
+		set->guarded += region->count;
+		return;
+	}
+	sizes_in(set, region);
+	LIST_INSERT_BY_ID(&set->streams[region->slot].ages, region, by_age);
+	if (is_stream_slot(region->slot))
+		wait_in(set, region);
+	if (region->slot != VM_PARKED)
+		slot_mark(set->used, region->slot, true);
+	free_sum(set, region, region->count);
+}
+
+static void free_out(struct region_set *set, struct vm_region *region)
+{
+	struct region_stream *stream = &set->streams[region->slot];
+
+	if (region->guarded) {
+		wait_out(set, region);
+		set->guarded -= region->count;
+		return;
+	}
+	sizes_out(set, region);
+	TAILQ_REMOVE(&stream->ages, region, by_age);
+	if (is_stream_slot(region->slot))
+		wait_out(set, region);
+	if (region->slot != VM_PARKED && TAILQ_EMPTY(&stream->ages))
+		slot_mark(set->used, region->slot, false);
+	free_sum(set, region, 0 - (uint64_t)region->count);
+}
+
+static void region_in(struct region_set *set, struct vm_region *region)
+{
+	region->moving = false;
+	switch (region->kind) {
+	case VM_HOLE:
+		sizes_in(set, region);
+		break;
+	case VM_FREE:
+		free_in(set, region);
+		break;
+	case VM_ALLOCATED:
+		region->chunk->at[region->first] = region;
+		break;
+	default:
+		if (region->ready == VM_PENDING)
+			pending_in(set, region);
+		else
+			TAILQ_INSERT_TAIL(&set->ripe, region, by_age);
+	}
+	region_show(set, region);
+}
+
+static void region_out(struct region_set *set, struct vm_region *region)
+{
+	switch (region->kind) {
+	case VM_HOLE:
+		sizes_out(set, region);
+		break;
+	case VM_FREE:
+		free_out(set, region);
+		break;
+	case VM_ALLOCATED:
+		region->chunk->at[region->first] = NULL;
+		break;
+	default:
+		if (region->ready == VM_PENDING)
+			pending_out(set, region);
+		else
+			TAILQ_REMOVE(&set->ripe, region, by_age);
+	}
+	region->moving = true;
+}
+
+/* ---- finding ---- */
+
+/* The first in the order of a tree by size that holds so many: RB_NFIND() without a whole region to compare with. */
+#define FIRST_OF(tree, link, count)                                             \
+	({                                                                      \
+		struct vm_region *at_ = RB_ROOT(tree), *first_ = NULL;          \
+		while (at_) {                                                   \
+			if (at_->count >= (count)) {                            \
+				first_ = at_;                                   \
+				at_ = RB_LEFT(at_, link);                       \
+			} else {                                                \
+				at_ = RB_RIGHT(at_, link);                      \
+			}                                                       \
+		}                                                               \
+		first_;                                                         \
+	})
+
+struct vm_region *region_best(struct region_set *set, uint32_t slot, uint32_t count)
+{
+	return FIRST_OF(&set->streams[slot].sizes, by_size, count);
+}
+
+struct vm_region *region_best_hole(struct region_set *set, uint32_t count)
+{
+	return FIRST_OF(&set->holes, by_size, count);
+}
+
+struct vm_region *region_best_ready(struct region_set *set, uint32_t count)
+{
+	struct vm_region *found[] = {
+		FIRST_OF(&set->readies, by_ready, count),
+		region_best(set, VM_NONE, count),
+		region_best(set, VM_PARKED, count),
+	}, *best = NULL;
+
+	for (int i = 0; i < 3; i++)
+		if (found[i] && (!best || found[i]->count < best->count))
+			best = found[i];
+	return best;
+}
+
+/* ---- taking and putting ---- */
+
+/* The first `count` pages of a region that is in no set. The rest keeps all else that it had. */
+struct vm_region *region_split(struct region_set *set, struct vm_region *region, uint32_t count)
+{
+	struct vm_region *piece = region_make(set);
+
+	*piece = *region;
+	piece->row = REGION_ROW_NEW;
+	piece->count = count;
+	piece->after = region;
+	if (piece->before)
+		piece->before->after = piece;
+	else
+		piece->chunk->lowest = piece;
+	region->before = piece;
+	region->first += count;
+	region->count -= count;
+	set->counts[region->kind]++;
+	return piece;
+}
+
+struct vm_region *region_carve(struct region_set *set, struct vm_region *region, uint32_t count)
+{
+	struct vm_region *piece;
+
+	if (region->count == count) {
+		region_out(set, region);
+		return region;
+	}
+	/* The rest keeps its place in all that is not ordered by size. Among equal fences the address counts, of which the order stays. */
+	sizes_out(set, region);
+	piece = region_split(set, region, count);
+	piece->moving = true;
+	sizes_in(set, region);
+	if (region->kind == VM_FREE)
+		free_sum(set, region, 0 - (uint64_t)count);
+	region_show(set, region);
+	return piece;
+}
+
+void region_turn(struct region_set *set, struct vm_region *region, enum vm_region_kind kind)
+{
+	set->pages[region->kind] -= region->count;
+	set->counts[region->kind]--;
+	set->pages[kind] += region->count;
+	set->counts[kind]++;
+	region->kind = kind;
+	if (kind == VM_HOLE) {
+		region->ready = VM_READY;
+		region->slot = VM_NONE;
+		region->fence = region->id = 0;
+	}
+}
+
+static bool can_join(const struct vm_region *a, const struct vm_region *b)
+{
+	if (a->kind != b->kind || b->moving)
+		return false;
+	return a->kind == VM_HOLE || (a->kind == VM_FREE && a->slot == b->slot && !a->guarded && !b->guarded);
+}
+
+/* One that moves, and its neighbour above, that moves by now too: all of it becomes the lower one. The later guarantee counts. */
+static void merge_above(struct region_set *set, struct vm_region *region)
+{
+	struct vm_region *above = region->after;
+
+	region->count += above->count;
+	region->after = above->after;
+	if (region->after)
+		region->after->before = region;
+	if (above->ready > region->ready)
+		region->ready = above->ready;
+	if (above->fence > region->fence)
+		region->fence = above->fence;
+	if (region->ready == VM_UNFENCED)
+		region->fence = 0;
+	if (above->id > region->id)
+		region->id = above->id;
+	set->counts[region->kind]--;
+	region_drop(set, above);
+}
+
+struct vm_region *region_put(struct region_set *set, struct vm_region *region)
+{
+	if (region->after && can_join(region, region->after)) {
+		region_out(set, region->after);
+		merge_above(set, region);
+	}
+	if (region->before && can_join(region, region->before)) {
+		region = region->before;
+		region_out(set, region);
+		merge_above(set, region);
+	}
+	region_in(set, region);
+	return region;
+}
+
+static void ready_set(const struct region_set *set, struct vm_region *region, uint64_t fence)
+{
+	region->fence = fence;
+	region->ready = fence_reached(set->session, fence) ? VM_READY : VM_PENDING;
+}
+
+struct vm_region *region_put_free(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence)
+{
+	region_turn(set, region, VM_FREE);
+	region->slot = (uint16_t)slot;
+	region->id = ++set->last_id;
+	if (is_stream_slot(region->slot) && !fence) {
+		region->fence = 0;
+		region->ready = VM_UNFENCED;
+	} else {
+		ready_set(set, region, fence);
+	}
+	return region_put(set, region);
+}
+
+struct vm_region *region_put_released(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence, bool guard)
+{
+	if (region->ready == VM_READY || slot == region->slot || !guard ||
+		(region->ready == VM_PENDING && fence_reached(set->session, region->fence)))
+		return region_put_free(set, region, slot, fence);
+	/* A guard that is UNFENCED has no fence. */
+	if (slot == VM_NONE)
+		return region_put_free(set, region, region->slot, region->fence);
+	region_turn(set, region, VM_FREE);
+	region->id = ++set->last_id;
+	region->guarded = true;
+	region->next_slot = (uint16_t)slot;
+	region->next_fence = fence;
+	region_in(set, region);
+	return region;
+}
+
+void region_put_zombie(struct region_set *set, struct vm_region *region, uint64_t fence)
+{
+	region_turn(set, region, VM_ZOMBIE);
+	ready_set(set, region, fence);
+	region_in(set, region);
+}
+
+void region_put_allocated(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t bytes)
+{
+	region_turn(set, region, VM_ALLOCATED);
+	region->slot = (uint16_t)slot;
+	if (region->ready == VM_READY)
+		region->fence = 0;
+	region->captured = region->released = false;
+	region->id = ++set->last_id;
+	region->bytes = bytes;
+	region_in(set, region);
+}
+
+/* ---- time ---- */
+
+/* Another readiness for one that stays in the sets. */
+static void ready_change(struct region_set *set, struct vm_region *region, uint64_t fence)
+{
+	if (region->kind == VM_ZOMBIE) {
+		pending_out(set, region);
+		ready_set(set, region, fence);
+		TAILQ_INSERT_TAIL(&set->ripe, region, by_age);
+		return;
+	}
+	if (region->guarded) {
+		region_out(set, region);
+		ready_set(set, region, fence);
+		region->guarded = region->ready != VM_READY;
+		if (region->guarded)
+			region_in(set, region);
+		else
+			region_put_free(set, region, region->next_slot, region->next_fence);
+		return;
+	}
+	sizes_out(set, region);
+	wait_out(set, region);
+	free_sum(set, region, 0 - (uint64_t)region->count);
+	ready_set(set, region, fence);
+	sizes_in(set, region);
+	wait_in(set, region);
+	free_sum(set, region, region->count);
+	region_show(set, region);
+}
+
+void region_sweep(struct region_set *set)
+{
+	for (uint32_t word = 0; word < VM_WORDS; word++) {
+		for (uint64_t busy = set->fenced[word]; busy; busy &= busy - 1) {
+			struct region_fences *fences = &set->streams[word * 64 + (uint32_t)__builtin_ctzll(busy)].fences;
+			struct vm_region *region;
+
+			while ((region = RB_MIN(region_fences, fences)) && fence_reached(set->session, region->fence))
+				ready_change(set, region, region->fence);
+		}
+	}
+}
+
+struct vm_region *region_ripe(struct region_set *set)
+{
+	struct vm_region *region = TAILQ_FIRST(&set->ripe);
+
+	if (region)
+		region_out(set, region);
+	return region;
+}
+
+void region_fence(struct region_set *set, uint32_t slot, uint64_t fence, uint64_t last_id)
+{
+	struct vm_region *region;
+
+	while ((region = TAILQ_FIRST(&set->streams[slot].unfenced)) && region->id <= last_id)
+		ready_change(set, region, fence);
+}
+
+void region_stream_end(struct region_set *set, uint32_t slot)
+{
+	struct region_stream *stream = &set->streams[slot];
+	struct vm_region *region;
+
+	while ((region = TAILQ_FIRST(&stream->ages))) {
+		region_out(set, region);
+		region_put_free(set, region, VM_NONE, 0);
+	}
+	while ((region = TAILQ_FIRST(&stream->unfenced)))
+		ready_change(set, region, 0);
+	while ((region = RB_MIN(region_fences, &stream->fences)))
+		ready_change(set, region, 0);
+}
+
+/* ---- choosing what others may have ---- */
+
+/* All of it, or what is still wanted of it. */
+static void harvest_take(struct region_set *set, struct vm_region *region, uint32_t pages, struct region_harvest *harvest)
+{
+	uint32_t wanted = pages - harvest->pages;
+	struct vm_region *piece;
+
+	region_out(set, region);
+	if (region->count <= wanted) {
+		piece = region;
+	} else {
+		piece = region_split(set, region, wanted);
+		harvest->rest_id = region->id = ++set->last_id;
+		region_in(set, region);
+	}
+	harvest->pages += piece->count;
+	TAILQ_INSERT_TAIL(&harvest->regions, piece, by_age);
+}
+
+/* The oldest region that everybody may have at once. */
+static struct vm_region *oldest_ready(struct region_set *set)
+{
+	struct vm_region *ready = TAILQ_FIRST(&set->ready_ages), *none = TAILQ_FIRST(&set->streams[VM_NONE].ages);
+
+	return !none || (ready && ready->id < none->id) ? ready : none;
+}
+
+/* The oldest free region of any stream. */
+static struct vm_region *oldest_used(struct region_set *set)
+{
+	struct vm_region *oldest = NULL;
+
+	for (uint32_t word = 0; word < VM_WORDS; word++) {
+		for (uint64_t used = set->used[word]; used; used &= used - 1) {
+			struct vm_region *region = TAILQ_FIRST(&set->streams[word * 64 + (uint32_t)__builtin_ctzll(used)].ages);
+
+			if (!oldest || region->id < oldest->id)
+				oldest = region;
+		}
+	}
+	return oldest;
+}
+
+void region_harvest(struct region_set *set, uint32_t slot, uint32_t pages, struct region_harvest *harvest)
+{
+	struct vm_region *region;
+
+	*harvest = (struct region_harvest){ .pages = 0 };
+	TAILQ_INIT(&harvest->regions);
+	while (harvest->pages < pages && (region = TAILQ_FIRST(&set->streams[slot].ages)))
+		harvest_take(set, region, pages, harvest);
+	while (harvest->pages < pages && (region = oldest_ready(set)))
+		harvest_take(set, region, pages, harvest);
+	while (harvest->pages < pages && (region = oldest_used(set)))
+		harvest_take(set, region, pages, harvest);
+}
+
+void region_harvest_undo(struct region_set *set, struct region_harvest *harvest)
+{
+	struct vm_region *last = TAILQ_LAST(&harvest->regions, region_list), *region;
+
+	/* What was cut off comes back as it was: it does not make the older part younger. */
+	if (last && harvest->rest_id && last->after && last->after->id == harvest->rest_id && can_join(last, last->after)) {
+		uint64_t id = last->id;
+
+		region_out(set, last->after);
+		merge_above(set, last);
+		last->id = id;
+	}
+	while ((region = TAILQ_FIRST(&harvest->regions))) {
+		TAILQ_REMOVE(&harvest->regions, region, by_age);
+		region_put(set, region);
+	}
+}
+
+struct vm_region *region_idle(struct region_set *set, uint64_t pages)
+{
+	struct vm_region *region = oldest_ready(set);
+
+	if (!region)
+		return NULL;
+	return region_carve(set, region, region->count < pages ? region->count : (uint32_t)pages);
+}
+
+struct vm_region *region_parked(struct region_set *set, const struct region_chunk *chunk, uint64_t pages)
+{
+	struct vm_region *region;
+
+	TAILQ_FOREACH(region, &set->streams[VM_PARKED].ages, by_age)
+		if (!chunk || region->chunk == chunk)
+			return region_carve(set, region, region->count < pages ? region->count : (uint32_t)pages);
+	return NULL;
+}

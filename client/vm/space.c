@@ -1,0 +1,335 @@
+/* space.c - see space.h. */
+#include "client/vm/space.h"
+
+#include "client/window.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+struct vm_spaces {
+	pthread_mutex_t lock;
+	struct vm_space *all;
+	_Atomic uint32_t *mapped; /* [handles of the pool] in how many slots; before the agent hears that we let go of one, there is none */
+};
+
+/* ---- life ---- */
+
+int vm_open(struct gpool *pool)
+{
+	struct vm_spaces *spaces = calloc(1, sizeof(*spaces));
+
+	if (!spaces)
+		return -ENOMEM;
+	spaces->mapped = calloc(pool->page_count / handle_pages(pool), sizeof(*spaces->mapped));
+	if (!spaces->mapped) {
+		free(spaces);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&spaces->lock, NULL);
+	pool->spaces = spaces;
+	return 0;
+}
+
+void vm_close(struct gpool *pool)
+{
+	struct vm_spaces *spaces = pool->spaces;
+
+	if (!spaces)
+		return;
+	pthread_mutex_destroy(&spaces->lock);
+	free((void *)spaces->mapped);
+	free(spaces);
+	pool->spaces = NULL;
+}
+
+bool vm_maps(const struct gpool *pool, uint32_t handle)
+{
+	return pool->spaces && atomic_load_explicit(&pool->spaces->mapped[handle], memory_order_seq_cst) != 0;
+}
+
+static void *slots_allocate(uint32_t slots)
+{
+	void *memory = mmap(NULL, slots * sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
+int vm_space_open(struct gpool *pool, uint64_t bytes, struct vm_space *space)
+{
+	uint64_t slot_bytes = pool->page_bytes * handle_pages(pool), slots = bytes / slot_bytes + (bytes % slot_bytes != 0);
+
+	if (slots == 0 || slots > UINT32_MAX)
+		return -ENOMEM;
+	space->pages = slots_allocate((uint32_t)slots);
+	if (!space->pages)
+		return -ENOMEM;
+	if (gpu_reserve(pool->gpu, slots * slot_bytes, 0, &space->base)) {
+		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses: %s", (unsigned long long)bytes, gpu_error_text());
+		munmap(space->pages, slots * sizeof(*space->pages));
+		return -ENOMEM;
+	}
+	space->pool = pool;
+	space->slot_bytes = slot_bytes;
+	space->slot_count = (uint32_t)slots;
+	space->bytes = slots * slot_bytes;
+	atomic_store_explicit(&space->slots_end, 0, memory_order_relaxed);
+	pthread_mutex_lock(&pool->spaces->lock);
+	space->next = pool->spaces->all;
+	space->link = &pool->spaces->all;
+	if (space->next)
+		space->next->link = &space->next;
+	pool->spaces->all = space;
+	pthread_mutex_unlock(&pool->spaces->lock);
+	return 0;
+}
+
+void vm_space_close(struct vm_space *space)
+{
+	struct gpool *pool = space->pool;
+	int error;
+
+	pthread_mutex_lock(&pool->spaces->lock);
+	*space->link = space->next;
+	if (space->next)
+		space->next->link = space->link;
+	pthread_mutex_unlock(&pool->spaces->lock);
+	error = vm_unmap(space, 0, atomic_load_explicit(&space->slots_end, memory_order_relaxed));
+	if (!error)
+		error = gpu_unreserve(pool->gpu, space->base, space->bytes);
+	if (error)
+		pool_log(pool, POOL_LOG_ERROR, "cannot give back %llu bytes of addresses: %s; they are lost", (unsigned long long)space->bytes,
+			gpu_error_text());
+	munmap(space->pages, space->slot_count * sizeof(*space->pages));
+	space->pages = NULL;
+}
+
+/* ---- mapping ---- */
+
+static void count_mapped(const struct vm_space *space, uint32_t page, uint32_t change)
+{
+	atomic_fetch_add_explicit(&space->pool->spaces->mapped[page / handle_pages(space->pool)], change, memory_order_seq_cst);
+}
+
+/* So that the descriptors of all handles are asked for together, where each handle has one. */
+static int handles_import(struct gpool *pool, const uint32_t *pages, uint32_t count)
+{
+	uint32_t least = UINT32_MAX, most = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		if (likely(window_has(pool, pages[i])))
+			continue;
+		least = pages[i] < least ? pages[i] : least;
+		most = pages[i] > most ? pages[i] : most;
+	}
+	return least == UINT32_MAX ? 0 : window_import(pool, least, most - least + 1);
+}
+
+/* What could not be taken back: pages[] says so, for a later call. */
+static void map_undo(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_t count)
+{
+	if (!count)
+		return;
+	if (gpu_unmap(space->pool->gpu, vm_address(space, slot), count * space->slot_bytes)) {
+		pool_log(space->pool, POOL_LOG_ERROR, "cannot unmap what was mapped of it: %s", gpu_error_text());
+		for (uint32_t i = 0; i < count; i++)
+			space->pages[slot + i] = pages[i] + 1;
+		return;
+	}
+	for (uint32_t i = 0; i < count; i++)
+		count_mapped(space, pages[i], UINT32_MAX);
+}
+
+static void slots_end_raise(struct vm_space *space, uint32_t end)
+{
+	uint32_t seen = atomic_load_explicit(&space->slots_end, memory_order_relaxed);
+
+	while (seen < end &&
+		!atomic_compare_exchange_weak_explicit(&space->slots_end, &seen, end, memory_order_relaxed, memory_order_relaxed))
+		;
+}
+
+static int map_all(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_t count)
+{
+	struct gpool *pool = space->pool;
+	int error = handles_import(pool, pages, count);
+	uint32_t done = 0;
+	uint64_t handle;
+
+	while (done < count && !error) {
+		error = window_handle(pool, pages[done], &handle);
+		if (error)
+			break;
+		count_mapped(space, pages[done], 1);
+		error = gpu_map(pool->gpu, vm_address(space, slot + done), space->slot_bytes, 0, handle);
+		if (error)
+			count_mapped(space, pages[done], UINT32_MAX);
+		else
+			done++;
+	}
+	if (!error)
+		error = gpu_access(pool->gpu, vm_address(space, slot), count * space->slot_bytes, GPU_ACCESS_READ_WRITE);
+	if (!error)
+		return 0;
+	pool_log(pool, POOL_LOG_ERROR, "cannot map %u handles: %s", count, error == -EPIPE ? "the agent is gone" : gpu_error_text());
+	map_undo(space, slot, pages, done);
+	return error == -EPIPE ? -EPIPE : -ENOMEM;
+}
+
+int vm_map(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_t count)
+{
+	int error;
+
+	if (!count)
+		return 0;
+	slots_end_raise(space, slot + count);
+	error = vm_unmap(space, slot, count);
+	if (error)
+		return error == -EBUSY ? -EBUSY : -ENOMEM;
+	error = map_all(space, slot, pages, count);
+	if (error)
+		return error;
+	window_keep_from_child(space->pool, vm_address(space, slot), count * space->slot_bytes);
+	for (uint32_t i = 0; i < count; i++)
+		space->pages[slot + i] = pages[i] + 1;
+	return 0;
+}
+
+/* Slots that are all mapped. */
+static int unmap_run(struct vm_space *space, uint32_t slot, uint32_t count)
+{
+	int error = gpu_unmap(space->pool->gpu, vm_address(space, slot), count * space->slot_bytes);
+
+	if (error && error != -EBUSY)
+		pool_log(space->pool, POOL_LOG_ERROR, "cannot unmap %u handles: %s", count, gpu_error_text());
+	for (uint32_t i = slot; !error && i < slot + count; i++) {
+		count_mapped(space, space->pages[i] - 1, UINT32_MAX);
+		space->pages[i] = 0;
+	}
+	return error;
+}
+
+int vm_unmap(struct vm_space *space, uint32_t slot, uint32_t count)
+{
+	uint32_t end = slot + count;
+	int error = 0;
+
+	while (slot < end && !error) {
+		uint32_t first = slot;
+
+		while (slot < end && space->pages[slot])
+			slot++;
+		if (slot > first)
+			error = unmap_run(space, first, slot - first);
+		else
+			slot++;
+	}
+	return error;
+}
+
+/* ---- parked ---- */
+
+void vm_park(struct vm_space *space, uint32_t slot, uint32_t count)
+{
+	enum { BATCH = 256 };
+	uint32_t pages[BATCH];
+
+	for (uint32_t done = 0; done < count;) {
+		uint32_t batch = count - done < BATCH ? count - done : BATCH;
+
+		for (uint32_t i = 0; i < batch; i++)
+			pages[i] = space->pages[slot + done + i] - 1;
+		vm_put(space->pool, pages, batch);
+		done += batch;
+	}
+}
+
+/* How many slots from `slot` on have the pages of one word of free bits, one behind the other. */
+static uint32_t word_run(const struct vm_space *space, uint32_t slot, uint32_t count)
+{
+	uint32_t first = space->pages[slot] - 1, room = 64 - first % 64, run = 1;
+
+	if (handle_pages(space->pool) > 1)
+		return 1;
+	while (run < count && run < room && space->pages[slot + run] == space->pages[slot] + run)
+		run++;
+	return run;
+}
+
+/* Pages in transit, by a mask over the slots [slot, ...) of one word_run(): those that could be adopted. */
+static uint64_t run_stand(struct vm_space *space, uint32_t slot, uint64_t taken, struct thread_cache *cache,
+	const struct vm_take_options *options)
+{
+	struct gpool *pool = space->pool;
+	uint64_t stand = taken;
+
+	for (; taken; taken &= taken - 1) {
+		uint32_t page = space->pages[slot + (uint32_t)__builtin_ctzll(taken)] - 1;
+
+		if (likely(!handle_stand(pool, cache, page, options)))
+			continue;
+		pool_put(pool, page, handle_pages(pool));
+		stand &= ~(taken & -taken);
+	}
+	return stand;
+}
+
+static uint64_t run_take(struct vm_space *space, uint32_t slot, uint32_t run)
+{
+	uint32_t page = space->pages[slot] - 1, per_handle = handle_pages(space->pool);
+	_Atomic uint64_t *bits = space->pool->session.free_bits;
+
+	if (per_handle > 1)
+		return lease_take(bits, page, per_handle);
+	return lease_take_word(bits, page / 64, lease_mask(page / 64, page, run)) >> (page % 64);
+}
+
+uint32_t vm_adopt_run(struct vm_space *space, uint32_t slot, uint32_t count, const struct vm_take_options *options, uint32_t *gone)
+{
+	static const struct vm_take_options no_options;
+	struct thread_cache *cache = thread_cache_of(space->pool);
+	uint32_t end = slot + count, lost = 0;
+	struct thread_stats *transit;
+
+	transit = transit_begin(space->pool);
+	while (slot < end) {
+		uint32_t run = word_run(space, slot, end - slot);
+		uint64_t taken = cache ? run_take(space, slot, run) : 0;
+		uint64_t ours = run_stand(space, slot, taken, cache, options ? options : &no_options);
+
+		for (uint32_t i = 0; i < run; i++)
+			if (!(ours >> i & 1))
+				gone[lost++] = slot + i;
+		slot += run;
+	}
+	transit_end(space->pool, transit);
+	return lost;
+}
+
+/* ---- letting go ---- */
+
+bool vm_let_go(struct vm_space *space, uint32_t slot, uint32_t count)
+{
+	bool all = true;
+
+	for (uint32_t i = slot; i < slot + count; i++)
+		if (space->pages[i] && window_wanted(space->pool, space->pages[i] - 1))
+			all &= unmap_run(space, i, 1) == 0;
+	return all;
+}
+
+bool vm_sweep(struct gpool *pool)
+{
+	struct vm_spaces *spaces = pool->spaces;
+	bool all = true;
+
+	if (!spaces)
+		return true;
+	/* Whoever has the lock sweeps, or opens or closes a space. */
+	if (pthread_mutex_trylock(&spaces->lock))
+		return false;
+	for (struct vm_space *space = spaces->all; space; space = space->next)
+		if (space->let_go)
+			all &= space->let_go(space);
+	pthread_mutex_unlock(&spaces->lock);
+	return all;
+}

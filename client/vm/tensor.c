@@ -1,0 +1,388 @@
+/*
+ * tensor.c - elastic tensors: block i of every slice is backed together, and the next ones are brought to hand in the background.
+ *
+ *   [0, backed)      backed
+ *   [backed, ready)  at hand, as far as is known: the agent may have taken some
+ *   [.., high)       nothing is at hand from here on
+ *
+ * The background works at one block at a time, `working`, beyond what a call is growing to: so a call waits for it only when it wants that
+ * very block, which is on its way then.
+ */
+#include "client/stream.h"
+#include "client/vm/background.h"
+#include "client/vm/elastic.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct gpool_tensor {
+	struct background_task task; /* first: the task is the tensor */
+	struct gpool *pool;
+	struct gpool_range *range;
+	LIST_ENTRY(gpool_tensor) link;
+	uint32_t slices, blocks, block_pages, slice_pages, read_ahead;
+	pthread_mutex_t growing;     /* one call at a time grows or shrinks */
+	pthread_mutex_t lock;        /* all below */
+	pthread_cond_t worked;       /* the background is done with a block */
+	uint32_t backed, ready, high;
+	uint32_t claimed;            /* a call grows to so many */
+	uint32_t working;            /* block + 1; 0: none */
+};
+
+static struct elastic_pages blocks_of(const struct gpool_tensor *tensor, uint32_t from, uint32_t to)
+{
+	return (struct elastic_pages){
+		.first = from * tensor->block_pages,
+		.count = (to - from) * tensor->block_pages,
+		.stride = tensor->slice_pages,
+		.times = tensor->slices,
+	};
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
+/* ---- in the background ---- */
+
+/* The next block to bring to hand, or UINT32_MAX. What is at hand beyond the last is *first to *end. */
+static uint32_t work_next(struct gpool_tensor *tensor, uint32_t *first, uint32_t *end)
+{
+	uint32_t base, last, next = UINT32_MAX;
+
+	pthread_mutex_lock(&tensor->lock);
+	base = larger(tensor->backed, tensor->claimed);
+	last = tensor->read_ahead < tensor->blocks - base ? base + tensor->read_ahead : tensor->blocks;
+	*first = last;
+	*end = tensor->high;
+	if (tensor->high > last)
+		tensor->high = last;
+	tensor->ready = larger(tensor->ready, base);
+	/* A call that grows shall find pages, and wakes us when it has ended. */
+	if (tensor->ready < last && !tensor->claimed) {
+		next = tensor->ready;
+		tensor->working = next + 1;
+		tensor->high = larger(tensor->high, next + 1);
+	}
+	pthread_mutex_unlock(&tensor->lock);
+	return next;
+}
+
+static void work_end(struct gpool_tensor *tensor, uint32_t block, bool there)
+{
+	pthread_mutex_lock(&tensor->lock);
+	tensor->working = 0;
+	/* Unless a call has started anew meanwhile. */
+	if (there && tensor->ready == block)
+		tensor->ready++;
+	pthread_cond_broadcast(&tensor->worked);
+	pthread_mutex_unlock(&tensor->lock);
+}
+
+static void tensor_work(struct background_task *task)
+{
+	struct gpool_tensor *tensor = (struct gpool_tensor *)task;
+	struct elastic *elastic = tensor->range->elastic;
+	struct ranges *ranges = tensor->pool->ranges;
+	int64_t brought = 0;
+
+	while (brought >= 0) {
+		uint32_t first, end, block = work_next(tensor, &first, &end);
+		struct elastic_pages pages;
+
+		brought = ranges_enter(ranges);
+		if (brought == 0) {
+			if (end > first) {
+				pages = blocks_of(tensor, first, end);
+				elastic_release(elastic, &pages);
+			}
+			pages = blocks_of(tensor, block, block + 1);
+			if (block == UINT32_MAX || pool_is_short(tensor->pool))
+				brought = -EAGAIN;
+			else
+				brought = elastic_back(elastic, &pages, 0, true);
+			ranges_leave(ranges);
+		}
+		if (block != UINT32_MAX)
+			work_end(tensor, block, brought >= 0);
+	}
+}
+
+/* ---- life ---- */
+
+static int options_check(struct gpool_tensor_options *read, struct gpool_range_options *range, const struct gpool_tensor_options *options)
+{
+	int error;
+
+	read->memory_class = GPOOL_OBJECT_MUTABLE;
+	if (options) {
+		error = options_read(read, sizeof(*read), options);
+		if (error)
+			return error;
+	}
+	range->memory_class = read->memory_class;
+	range->content = read->content;
+	range->owner_id = read->owner_id;
+	return read->flags || read->reserved ? -EINVAL : 0;
+}
+
+static void tensor_free(struct gpool_tensor *tensor)
+{
+	pthread_mutex_destroy(&tensor->growing);
+	pthread_mutex_destroy(&tensor->lock);
+	pthread_cond_destroy(&tensor->worked);
+	free(tensor);
+}
+
+void tensors_close(struct gpool *pool)
+{
+	struct gpool_tensor *tensor;
+
+	while (pool->ranges && (tensor = LIST_FIRST(&pool->ranges->tensors))) {
+		LIST_REMOVE(tensor, link);
+		tensor_free(tensor);
+	}
+}
+
+/* Each slice begins with a handle. False: they are more pages than a range can have. */
+static bool shape_set(struct gpool_tensor *tensor, uint32_t *pages)
+{
+	uint64_t unit = handle_pages(tensor->pool), slice = (uint64_t)tensor->blocks * tensor->block_pages;
+
+	slice = (slice + unit - 1) / unit * unit;
+	if (!tensor->slices || !slice || slice > UINT32_MAX || slice * tensor->slices > UINT32_MAX)
+		return false;
+	tensor->slice_pages = (uint32_t)slice;
+	*pages = tensor->slices * tensor->slice_pages;
+	return true;
+}
+
+static int tensor_open(struct gpool_tensor *tensor, const struct gpool_range_options *options)
+{
+	struct gpool *pool = tensor->pool;
+	uint32_t pages;
+	int error;
+
+	if (!shape_set(tensor, &pages))
+		return -EINVAL;
+	error = range_reserve_elastic(pool, pages, options, &tensor->range);
+	if (error)
+		return error;
+	tensor->task.run = tensor_work;
+	error = tensor->read_ahead ? background_add(pool, &tensor->task) : 0;
+	if (error) {
+		gpool_range_destroy(tensor->range);
+		return -ENOMEM;
+	}
+	pthread_mutex_lock(&pool->ranges->lock);
+	LIST_INSERT_HEAD(&pool->ranges->tensors, tensor, link);
+	pthread_mutex_unlock(&pool->ranges->lock);
+	return 0;
+}
+
+int gpool_tensor_create(struct gpool *pool, uint32_t slices, uint32_t blocks, uint32_t block_pages,
+	const struct gpool_tensor_options *options, struct gpool_tensor **tensor)
+{
+	struct gpool_tensor_options read = GPOOL_TENSOR_OPTIONS_INIT;
+	struct gpool_range_options range = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool_tensor *made;
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return -EPERM;
+	error = options_check(&read, &range, options);
+	if (error)
+		return error;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return -ENOMEM;
+	pthread_mutex_init(&made->growing, NULL);
+	pthread_mutex_init(&made->lock, NULL);
+	pthread_cond_init(&made->worked, NULL);
+	made->pool = pool;
+	made->slices = slices;
+	made->blocks = blocks;
+	made->block_pages = block_pages;
+	made->read_ahead = read.read_ahead;
+	error = tensor_open(made, &range);
+	if (error) {
+		tensor_free(made);
+		return error;
+	}
+	if (made->read_ahead)
+		background_wake(pool, &made->task);
+	*tensor = made;
+	return 0;
+}
+
+int gpool_tensor_destroy(struct gpool_tensor *tensor)
+{
+	struct gpool *pool;
+	int error;
+
+	if (!tensor)
+		return 0;
+	pool = tensor->pool;
+	if (!pool->alive)
+		return -ECHILD;
+	background_remove(pool, &tensor->task);
+	error = gpool_range_destroy(tensor->range);
+	if (error) {
+		/* It stays as it was; the thread is there. */
+		if (tensor->read_ahead)
+			background_add(pool, &tensor->task);
+		return error;
+	}
+	pthread_mutex_lock(&pool->ranges->lock);
+	LIST_REMOVE(tensor, link);
+	pthread_mutex_unlock(&pool->ranges->lock);
+	tensor_free(tensor);
+	return 0;
+}
+
+/* ---- growing and shrinking ---- */
+
+/* Whether the background works at a handle of the first so many blocks. */
+static bool works_below(const struct gpool_tensor *tensor, uint32_t blocks)
+{
+	uint32_t unit = handle_pages(tensor->pool);
+
+	return tensor->working &&
+		(tensor->working - 1) * tensor->block_pages / unit <= (blocks * tensor->block_pages - 1) / unit;
+}
+
+/* The background begins at no block until growth_end(). Returns whether it still works at one, beyond those of the caller. */
+static bool growth_begin(struct gpool_tensor *tensor, uint32_t blocks)
+{
+	bool works;
+
+	pthread_mutex_lock(&tensor->lock);
+	tensor->claimed = blocks;
+	while (works_below(tensor, blocks))
+		pthread_cond_wait(&tensor->worked, &tensor->lock);
+	works = tensor->working != 0;
+	pthread_mutex_unlock(&tensor->lock);
+	return works;
+}
+
+static void background_await(struct gpool_tensor *tensor)
+{
+	pthread_mutex_lock(&tensor->lock);
+	while (tensor->working)
+		pthread_cond_wait(&tensor->worked, &tensor->lock);
+	pthread_mutex_unlock(&tensor->lock);
+}
+
+/* When something had to be brought, what else was at hand may be gone too: it is looked at again. */
+static void growth_end(struct gpool_tensor *tensor, uint32_t blocks, int64_t brought)
+{
+	pthread_mutex_lock(&tensor->lock);
+	tensor->claimed = 0;
+	if (brought >= 0)
+		tensor->backed = blocks;
+	if (brought)
+		tensor->ready = tensor->backed;
+	tensor->high = larger(tensor->high, tensor->backed);
+	pthread_mutex_unlock(&tensor->lock);
+	if (tensor->read_ahead)
+		background_wake(tensor->pool, &tensor->task);
+}
+
+static int64_t grow(struct gpool_tensor *tensor, uint32_t blocks, int timeout_ms)
+{
+	const struct elastic_pages pages = blocks_of(tensor, tensor->backed, blocks);
+	bool works = growth_begin(tensor, blocks);
+	int64_t brought = range_enter(tensor->range, &pages);
+
+	if (!brought) {
+		brought = elastic_back(tensor->range->elastic, &pages, timeout_ms, false);
+		if (works && (brought == -ENOSPC || brought == -EDQUOT)) {
+			/* It had pages in its hands, which are to be had when it has put them down. */
+			background_await(tensor);
+			brought = elastic_back(tensor->range->elastic, &pages, timeout_ms, false);
+		}
+		ranges_leave(tensor->pool->ranges);
+	}
+	growth_end(tensor, blocks, brought);
+	return brought;
+}
+
+int gpool_tensor_grow(struct gpool_tensor *tensor, uint32_t blocks, int timeout_ms)
+{
+	int64_t brought = 0;
+
+	if (!tensor->pool->alive)
+		return -ECHILD;
+	if (blocks > tensor->blocks || timeout_ms < -1)
+		return -EINVAL;
+	pthread_mutex_lock(&tensor->growing);
+	if (blocks > tensor->backed)
+		brought = grow(tensor, blocks, timeout_ms);
+	pthread_mutex_unlock(&tensor->growing);
+	return brought < 0 ? (int)brought : 0;
+}
+
+static int shrink(struct gpool_tensor *tensor, uint32_t blocks, struct gpool_fence fence)
+{
+	const struct elastic_pages pages = blocks_of(tensor, blocks, tensor->backed);
+	int error = range_enter(tensor->range, &pages);
+
+	if (error)
+		return error;
+	error = elastic_unback(tensor->range->elastic, &pages, fence.value);
+	ranges_leave(tensor->pool->ranges);
+	if (error)
+		return error;
+	pthread_mutex_lock(&tensor->lock);
+	tensor->high = larger(tensor->high, tensor->backed);
+	tensor->backed = tensor->ready = blocks;
+	pthread_mutex_unlock(&tensor->lock);
+	if (tensor->read_ahead)
+		background_wake(tensor->pool, &tensor->task);
+	return 0;
+}
+
+int gpool_tensor_shrink(struct gpool_tensor *tensor, uint32_t blocks, struct gpool_fence fence)
+{
+	int error = 0;
+
+	if (!tensor->pool->alive)
+		return -ECHILD;
+	if (fence_check(tensor->pool, fence))
+		return -EINVAL;
+	pthread_mutex_lock(&tensor->growing);
+	if (blocks < tensor->backed)
+		error = shrink(tensor, blocks, fence);
+	pthread_mutex_unlock(&tensor->growing);
+	return error;
+}
+
+/* ---- looking ---- */
+
+int gpool_tensor_get(struct gpool_tensor *tensor, struct gpool_tensor_info *info)
+{
+	struct gpool_tensor_info filled = { .size = info->size };
+	struct gpool *pool = tensor->pool;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return -EINVAL;
+	pthread_mutex_lock(&tensor->lock);
+	filled.backed = tensor->backed;
+	filled.ready = larger(tensor->ready, tensor->backed);
+	pthread_mutex_unlock(&tensor->lock);
+	filled.slices = tensor->slices;
+	filled.blocks = tensor->blocks;
+	filled.block_pages = tensor->block_pages;
+	filled.address = tensor->range->address;
+	filled.block_bytes = tensor->block_pages * pool->page_bytes;
+	filled.slice_bytes = tensor->slice_pages * pool->page_bytes;
+	if (filled.size > sizeof(filled))
+		memset((char *)info + sizeof(filled), 0, filled.size - sizeof(filled));
+	memcpy(info, &filled, filled.size < sizeof(filled) ? filled.size : sizeof(filled));
+	return 0;
+}

@@ -1,0 +1,239 @@
+/*
+ * vpmm.h - the stream-ordered allocator: gpool_malloc(), gpool_mfree(). Internal to libgpool.
+ *
+ * region_set.h has the sets and says what a region is; here is what makes driver calls and asks the agent. Files:
+ *   vpmm.c        life, malloc and free as long as no driver call is needed, capture
+ *   vpmm_map.c    what needs one: zombies to holes, new places, initial pages, chunks of addresses
+ *   vpmm_idle.c   free pages that the agent may take: parking, trimming, adopting, letting go; what is done in the background
+ *   vpmm_small.c  less than a page
+ *   vpmm_dump.c   totals, dump, trace
+ *   vpmm_record.c calls into a file
+ *   vpmm_options.c
+ *
+ * The lock guards the sets. It is a leaf: nothing is called under it that takes another or waits, no driver, no agent, no callback. What
+ * needs such a call takes its regions out of the sets (they move), lets the lock go, and comes back with the result, or puts all of it
+ * back as it was.
+ */
+#ifndef GPOOL_CLIENT_VM_VPMM_H
+#define GPOOL_CLIENT_VM_VPMM_H
+
+#include "client/vm/background.h"
+#include "client/vm/region_set.h"
+#include "client/vm/space.h"
+
+enum { VPMM_TRACE_BYTES = 1024 };
+
+struct vpmm_chunk {
+	struct region_chunk regions;
+	struct vm_space space;
+	struct vpmm_chunk *next;
+};
+
+struct vpmm_record;
+struct vpmm_small;
+
+struct vpmm {
+	struct gpool *pool;
+	_Atomic bool started;
+	pthread_mutex_t start_lock; /* outside the other: options, and the first call */
+	struct gpool_vm_options configured;  /* under start_lock */
+	char *record_path;                   /* of those */
+	struct gpool_vm_options options;     /* with what the environment adds; fixed by the first call */
+	struct vm_take_options take;
+	uint64_t page_bytes;
+	uint64_t address_bytes;     /* of a chunk, or a multiple */
+	bool address_fixed;         /* not fewer */
+	uint64_t small_bytes;       /* at most so many are a small one */
+	uint32_t page_slots;        /* handles in a page */
+	uint32_t idle_ms;           /* UINT32_MAX: never */
+
+	pthread_mutex_t lock;
+	pthread_cond_t settled; /* somebody has let the lock go, while others wait for what it had taken out of the sets */
+	uint32_t settling;      /* who wait for it */
+	struct region_set set;
+	struct region_writer writer;
+	struct vpmm_chunk *chunks;
+	_Atomic uint32_t numbers[SESSION_TIMELINES]; /* of the stream whose slot has regions, or had; 0: of none. Written under the lock */
+	_Atomic uint32_t streams_used;       /* open ones among them */
+	uint64_t unmaps_refused;             /* by queued GPU work */
+	uint32_t pressed_ms;   /* the pool's clock when we last parked because of pressure */
+	struct gpool_vm_totals counters; /* those that are not in the sets */
+
+	struct vpmm_small *small;
+	struct vpmm_record *record;
+
+	/* In the background; under the lock. */
+	struct background_task task;
+	bool touched;      /* by a call, since the last look */
+	bool asleep;       /* it does not look before it is woken */
+	uint64_t quiet_ns; /* since when there was no call */
+};
+
+/* A call on its way: who asks for what, and what is told about it afterwards. */
+struct vpmm_call {
+	struct vpmm *vpmm;
+	uint32_t stream; /* its number; 0: none */
+	uint32_t slot;
+	uint32_t count;  /* pages */
+	uint64_t bytes;
+	uint64_t driver_calls;
+	size_t traced;
+	char trace[VPMM_TRACE_BYTES];
+};
+
+/* ---- life ---- */
+
+int vpmm_open(struct gpool *pool);
+/* vpmm_close() - GPU work is done, and the background has stopped; what handles are held end with the session. */
+void vpmm_close(struct gpool *pool);
+
+/* vpmm_stream_closed() - its work is done. */
+void vpmm_stream_closed(struct gpool *pool, uint32_t stream);
+
+/* vpmm_options_read() - options and environment, of the first call: 0, -EINVAL, -EOPNOTSUPP. */
+int vpmm_options_read(struct vpmm *vpmm);
+
+/*
+ * vpmm_slot() - of an open stream, or VM_NONE: 0, -EINVAL. Lock held. One that is known here may be just closing: then what it is given
+ * is put right by vpmm_stream_closed(), which comes after us.
+ */
+int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot) COLD;
+
+static inline int vpmm_slot(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
+{
+	*slot = stream & (SESSION_TIMELINES - 1);
+	if (likely(atomic_load_explicit(&vpmm->numbers[*slot], memory_order_relaxed) == stream))
+		return 0; /* also none: slot 0 is no stream's */
+	return vpmm_slot_enter(vpmm, stream, slot);
+}
+
+/*
+ * vpmm_fence_now() - a fence behind all that is queued on a stream by now. 0 when it need not be known, because no other stream is in
+ * use, or cannot be had now: then others record one later, when they want to know.
+ */
+uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream);
+
+static inline struct vpmm_chunk *vpmm_chunk_of(const struct vm_region *region)
+{
+	return (struct vpmm_chunk *)((char *)region->chunk - offsetof(struct vpmm_chunk, regions));
+}
+
+static inline struct vm_space *vpmm_space(const struct vm_region *region)
+{
+	return &vpmm_chunk_of(region)->space;
+}
+
+static inline uint32_t vpmm_region_slot(const struct vpmm *vpmm, const struct vm_region *region)
+{
+	return region->first * vpmm->page_slots;
+}
+
+static inline uint32_t vpmm_region_slots(const struct vpmm *vpmm, const struct vm_region *region)
+{
+	return region->count * vpmm->page_slots;
+}
+
+/* What is shown outside is being changed for as long as the lock is held. */
+static inline void vpmm_lock(struct vpmm *vpmm)
+{
+	pthread_mutex_lock(&vpmm->lock);
+	region_table_begin(&vpmm->writer);
+}
+
+static inline bool vpmm_trylock(struct vpmm *vpmm)
+{
+	if (pthread_mutex_trylock(&vpmm->lock))
+		return false;
+	region_table_begin(&vpmm->writer);
+	return true;
+}
+
+static inline void vpmm_unlock(struct vpmm *vpmm)
+{
+	region_show_totals(&vpmm->set);
+	region_table_end(&vpmm->writer);
+	if (unlikely(vpmm->settling))
+		pthread_cond_broadcast(&vpmm->settled);
+	pthread_mutex_unlock(&vpmm->lock);
+}
+
+/* ---- vpmm_map.c. "Lock held" means at the beginning and at the end: it is let go between ---- */
+
+/* vpmm_chunk_add() - addresses for at least so many pages: 0, -ENOMEM. Lock held. */
+int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages);
+
+/* vpmm_zombies_end() - phase 0: those whose fence is reached become holes. Lock held. */
+void vpmm_zombies_end(struct vpmm_call *call) COLD;
+
+/* vpmm_fences_record() - for what was freed unfenced in other slots than this one. True: there was some. Lock held. */
+bool vpmm_fences_record(struct vpmm *vpmm, uint32_t except) COLD;
+
+/* vpmm_place() - phase 2: a new place for call->count pages, which moves: 0, or as gpool_malloc(). Lock held. */
+int vpmm_place(struct vpmm_call *call, struct vm_region **place) COLD;
+
+/* vpmm_fill() - so many new pages in a place of their own, which moves. 0, or as gpool_malloc(). Lock held. */
+int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **place) COLD;
+
+/* ---- vpmm_idle.c ---- */
+
+int vpmm_idle_open(struct vpmm *vpmm);
+void vpmm_idle_close(struct vpmm *vpmm);
+
+/* vpmm_park() - READY regions become idle, the oldest first, but for so many pages: how many pages. Lock held. */
+uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages);
+
+/*
+ * vpmm_adopt() - a parked region that moves, to be held again: 0, all of it is. -EAGAIN: it is in the sets again, in pieces, and what is
+ * gone of it are zombies. -ENOMEM: likewise, all of it zombies. Lock held.
+ */
+int vpmm_adopt(struct vpmm_call *call, struct vm_region *region);
+
+bool vpmm_let_go(struct vm_space *space);
+
+/* vpmm_pressed() - somebody needs pages more than we do: park, but not at every call. Lock held. */
+void vpmm_pressed(struct vpmm *vpmm) COLD;
+
+/* vpmm_idle_touch() - a call was made; the background looks again when none was for a while. Lock held. */
+static inline void vpmm_idle_touch(struct vpmm *vpmm)
+{
+	vpmm->touched = true;
+	if (unlikely(vpmm->asleep)) {
+		vpmm->asleep = false;
+		background_wake(vpmm->pool, &vpmm->task);
+	}
+}
+
+/* ---- vpmm_small.c ---- */
+
+int vpmm_small_open(struct vpmm *vpmm);
+void vpmm_small_close(struct vpmm *vpmm);
+int vpmm_small_malloc(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, uint64_t *address, uint64_t *id);
+/* vpmm_small_has() - whether it can only be a small one's address. */
+bool vpmm_small_has(const struct vpmm *vpmm, uint64_t address);
+int vpmm_small_free(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint64_t *bytes, uint64_t *id);
+void vpmm_small_stream_closed(struct vpmm *vpmm, uint32_t stream);
+/* vpmm_small_return() - what the GPU has done with goes back to its pages; `all`: also what others have not asked about yet. */
+void vpmm_small_return(struct vpmm *vpmm, bool all);
+bool vpmm_small_waits(const struct vpmm *vpmm);
+void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_totals *totals);
+
+/* ---- vpmm_dump.c ---- */
+
+/* vpmm_trace() - one more step of a call; said when it ends. Lock held or not. */
+void vpmm_trace(struct vpmm_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* vpmm_trace_end() - without the lock. */
+void vpmm_trace_end(struct vpmm_call *call, const char *what, int error, uint64_t address) COLD;
+
+/* vpmm_check() - region_check() and what mappings it implies: 0, or how many findings, the first in words. For tests. */
+uint32_t vpmm_check(struct gpool *pool, char *text, size_t text_bytes);
+
+/* ---- vpmm_record.c ---- */
+
+int vpmm_record_open(struct vpmm *vpmm, const char *path);
+/* vpmm_record_add() - what cannot be kept is counted. True: flush soon. vpmm_record_flush() - into the file. */
+bool vpmm_record_add(struct vpmm_record *record, bool is_free, uint32_t stream, uint64_t bytes, uint64_t id);
+void vpmm_record_flush(struct vpmm_record *record);
+uint64_t vpmm_record_lost(struct vpmm_record *record);
+void vpmm_record_close(struct vpmm *vpmm);
+
+#endif

@@ -1,0 +1,287 @@
+/* vpmm_dump.c - what the stream-ordered allocator tells: totals, regions, steps of a call; and whether it is whole. See vpmm.h. */
+#include "client/vm/vpmm.h"
+#include "shm/timeline.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- totals ---- */
+
+static void totals_fill(const struct vpmm *vpmm, struct gpool_vm_totals *totals)
+{
+	const struct region_set *set = &vpmm->set;
+	uint64_t page_bytes = vpmm->page_bytes;
+
+	totals->page_bytes = page_bytes;
+	totals->live_bytes = set->pages[VM_ALLOCATED] * page_bytes;
+	totals->reusable_bytes = set->pages[VM_FREE] * page_bytes;
+	totals->hole_bytes = set->pages[VM_HOLE] * page_bytes;
+	totals->zombie_bytes = set->pages[VM_ZOMBIE] * page_bytes;
+	totals->mapped_bytes = totals->live_bytes + totals->reusable_bytes + totals->zombie_bytes;
+	totals->reserved_bytes = totals->mapped_bytes + totals->hole_bytes;
+	totals->parked_bytes = set->parked * page_bytes;
+	totals->live_regions = set->counts[VM_ALLOCATED];
+	totals->reusable_regions = set->counts[VM_FREE];
+	totals->hole_regions = set->counts[VM_HOLE];
+	totals->zombie_regions = set->counts[VM_ZOMBIE];
+}
+
+int gpool_vm_totals(struct gpool *pool, struct gpool_vm_totals *totals)
+{
+	struct gpool_vm_totals filled = { .size = totals->size };
+	struct vpmm *vpmm;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return -EPERM;
+	if (filled.size < sizeof(filled.size))
+		return -EINVAL;
+	vpmm = pool->vpmm;
+	if (atomic_load_explicit(&vpmm->started, memory_order_acquire)) {
+		vpmm_lock(vpmm);
+		filled = vpmm->counters;
+		totals_fill(vpmm, &filled);
+		vpmm_unlock(vpmm);
+		filled.size = totals->size;
+		vpmm_small_totals(vpmm, &filled);
+		filled.records_lost = vpmm->record ? vpmm_record_lost(vpmm->record) : 0;
+	}
+	if (filled.size > sizeof(filled))
+		memset((char *)totals + sizeof(filled), 0, filled.size - sizeof(filled));
+	memcpy(totals, &filled, filled.size < sizeof(filled) ? filled.size : sizeof(filled));
+	return 0;
+}
+
+/* ---- regions: a copy under the lock, words without it ---- */
+
+struct line {
+	uint64_t address, bytes, id, fence;
+	uint32_t count, stream;
+	uint8_t kind;
+	bool moving, captured, guarded, parked, ready, newest, ends_chunk;
+};
+
+struct lines {
+	struct line *lines;
+	size_t count;
+};
+
+static void line_fill(const struct vpmm *vpmm, const struct vm_region *region, struct line *line)
+{
+	*line = (struct line){
+		.address = region_address(&vpmm->set, region),
+		.count = region->count,
+		.kind = region->kind,
+		.moving = region->moving,
+		.ends_chunk = !region->after,
+	};
+	if (region->kind == VM_HOLE)
+		return;
+	line->bytes = region->kind == VM_ALLOCATED ? region->bytes : 0;
+	line->id = region->id;
+	line->fence = region->fence;
+	line->captured = region->captured;
+	line->guarded = region->guarded;
+	line->newest = region->kind == VM_ALLOCATED && region->id == vpmm->set.newest;
+	line->ready = region->ready == VM_READY;
+	line->parked = region->kind == VM_FREE && region->slot == VM_PARKED;
+	if (region->kind == VM_ALLOCATED)
+		line->stream = region->stream;
+	else if (is_stream_slot(region->slot))
+		line->stream = vpmm->numbers[region->slot];
+}
+
+static int lines_take(struct vpmm *vpmm, struct lines *lines)
+{
+	const struct region_set *set = &vpmm->set;
+	uint64_t count = 0;
+
+	*lines = (struct lines){ .count = 0 };
+	for (;;) {
+		vpmm_lock(vpmm);
+		count = 0;
+		for (int kind = 0; kind < VM_KINDS; kind++)
+			count += set->counts[kind];
+		if (count <= lines->count)
+			break;
+		vpmm_unlock(vpmm);
+		free(lines->lines);
+		/* Some more, since others go on meanwhile. */
+		lines->count = count + count / 8 + 16;
+		lines->lines = malloc(lines->count * sizeof(*lines->lines));
+		if (!lines->lines)
+			return -ENOMEM;
+	}
+	lines->count = 0;
+	for (const struct region_chunk *chunk = region_chunk_next(set, NULL); chunk; chunk = region_chunk_next(set, chunk))
+		for (const struct vm_region *region = chunk->lowest; region; region = region->after)
+			line_fill(vpmm, region, &lines->lines[lines->count++]);
+	vpmm_unlock(vpmm);
+	return 0;
+}
+
+static int short_tell(const struct lines *lines, void (*line)(void *context, const char *text), void *context)
+{
+	static const char marks[VM_KINDS][2] = { [VM_HOLE] = "#", [VM_FREE] = "-", [VM_ALLOCATED] = "", [VM_ZOMBIE] = "*" };
+	char *text = NULL;
+	size_t length = 0;
+
+	for (size_t i = 0; i < lines->count;) {
+		FILE *stream = open_memstream(&text, &length);
+		bool whole;
+
+		if (!stream)
+			return -ENOMEM;
+		do
+			fprintf(stream, "[%s%u]", lines->lines[i].newest ? "+" : marks[lines->lines[i].kind], lines->lines[i].count);
+		while (!lines->lines[i++].ends_chunk);
+		whole = !ferror(stream);
+		whole &= !fclose(stream);
+		if (whole)
+			line(context, text);
+		free(text);
+		if (!whole)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+static void long_format(const struct line *line, char *text, size_t text_bytes)
+{
+	static const char *const kinds[VM_KINDS] = { "hole", "free", "allocated", "zombie" };
+	size_t length = (size_t)snprintf(text, text_bytes, "%#llx %u pages %s", (unsigned long long)line->address, line->count,
+		line->parked ? "parked" : kinds[line->kind]);
+
+	if (line->kind == VM_ALLOCATED)
+		length += (size_t)snprintf(text + length, text_bytes - length, " %llu bytes", (unsigned long long)line->bytes);
+	if (line->stream)
+		length += (size_t)snprintf(text + length, text_bytes - length, " stream %u", line->stream);
+	if (line->id)
+		length += (size_t)snprintf(text + length, text_bytes - length, " id %llu", (unsigned long long)line->id);
+	if (line->fence)
+		length += (size_t)snprintf(text + length, text_bytes - length, " fence %u:%llu%s", fence_slot(line->fence),
+			(unsigned long long)(line->fence & FENCE_VALUE_MASK), line->ready ? " reached" : "");
+	else if (!line->ready)
+		length += (size_t)snprintf(text + length, text_bytes - length, " unfenced");
+	snprintf(text + length, text_bytes - length, "%s%s%s", line->captured ? " captured" : "", line->guarded ? " guarded" : "",
+		line->moving ? " moving" : "");
+}
+
+int gpool_vm_dump(struct gpool *pool, void (*line)(void *context, const char *text), void *context)
+{
+	struct vpmm *vpmm;
+	struct lines lines;
+	char text[256];
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return -EPERM;
+	vpmm = pool->vpmm;
+	if (!atomic_load_explicit(&vpmm->started, memory_order_acquire))
+		return 0;
+	error = lines_take(vpmm, &lines);
+	if (!error)
+		error = short_tell(&lines, line, context);
+	for (size_t i = 0; !error && i < lines.count; i++) {
+		long_format(&lines.lines[i], text, sizeof(text));
+		line(context, text);
+	}
+	free(lines.lines);
+	return error ? error : (int)lines.count;
+}
+
+/* ---- trace ---- */
+
+void vpmm_trace(struct vpmm_call *call, const char *format, ...)
+{
+	size_t room = sizeof(call->trace) - call->traced;
+	va_list arguments;
+	int length;
+
+	if (likely(!call->vpmm->options.trace) || room < 3)
+		return;
+	if (call->traced) {
+		memcpy(call->trace + call->traced, "; ", 3);
+		call->traced += 2;
+		room -= 2;
+	}
+	va_start(arguments, format);
+	length = vsnprintf(call->trace + call->traced, room, format, arguments);
+	va_end(arguments);
+	call->traced += (size_t)length < room ? (size_t)length : room - 1;
+}
+
+static void dump_log(void *context, const char *text)
+{
+	/* Of a long one the beginning: a line of the log has its limits. */
+	pool_log(context, POOL_LOG_DEBUG, "vpmm: %.480s", text);
+}
+
+void vpmm_trace_end(struct vpmm_call *call, const char *what, int error, uint64_t address)
+{
+	struct vpmm *vpmm = call->vpmm;
+	uint64_t calls = gpu_calls_total(vpmm->pool->gpu) - call->driver_calls;
+	struct lines lines;
+
+	if (vpmm->options.trace < 2 && !calls && !error)
+		return;
+	call->trace[call->traced] = '\0';
+	pool_log(vpmm->pool, POOL_LOG_DEBUG, "vpmm: %s of %llu bytes at %#llx in stream %u: %s%s%.300s; %llu driver calls", what,
+		(unsigned long long)call->bytes, (unsigned long long)address, call->stream, error ? gpool_strerror(error) : "done",
+		call->traced ? ": " : "", call->trace, (unsigned long long)calls);
+	if (vpmm->options.trace < 3 || lines_take(vpmm, &lines))
+		return;
+	short_tell(&lines, dump_log, vpmm->pool);
+	free(lines.lines);
+}
+
+/* ---- proof ---- */
+
+/* What the mappings of a region that does not move must be. */
+static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region, uint8_t *seen)
+{
+	const struct vm_space *space = vpmm_space(region);
+	uint32_t first = vpmm_region_slot(vpmm, region);
+
+	if (region->moving || region->kind == VM_ZOMBIE)
+		return true;
+	/* Of a hole the part that was ever used. */
+	for (uint32_t slot = first; slot < first + vpmm_region_slots(vpmm, region); slot++) {
+		uint32_t page = space->pages[slot];
+
+		if (region->kind == VM_HOLE && slot >= atomic_load_explicit(&space->slots_end, memory_order_relaxed))
+			return true;
+		if ((page == 0) != (region->kind == VM_HOLE))
+			return false;
+		/* What is ours is nowhere else ours too. */
+		if (region->kind != VM_HOLE && region->slot != VM_PARKED && seen[page - 1]++)
+			return false;
+	}
+	return true;
+}
+
+uint32_t vpmm_check(struct gpool *pool, char *text, size_t text_bytes)
+{
+	struct vpmm *vpmm = pool->vpmm;
+	const struct region_set *set = &vpmm->set;
+	uint8_t *seen = calloc(pool->page_count, 1);
+	uint32_t findings;
+
+	if (!seen)
+		return 0;
+	vpmm_lock(vpmm);
+	findings = region_check(set, text, text_bytes);
+	for (const struct region_chunk *chunk = region_chunk_next(set, NULL); chunk; chunk = region_chunk_next(set, chunk))
+		for (const struct vm_region *region = chunk->lowest; region; region = region->after)
+			if (!mappings_fit(vpmm, region, seen) && !findings++)
+				snprintf(text, text_bytes, "region %llu of %u pages at page %u: wrong mappings", (unsigned long long)region->id,
+					region->count, region->first);
+	vpmm_unlock(vpmm);
+	free(seen);
+	return findings;
+}

@@ -1,0 +1,292 @@
+/*
+ * vpmm_idle.c - free pages that others may have. See vpmm.h.
+ *
+ * A region is parked when the GPU has done with it and nobody of ours needs it now: its pages are idle, so that the agent may take them
+ * without asking, and stay mapped. The next use adopts them, without a driver call, as far as they are still there. What is gone is a
+ * zombie, then a hole. That happens
+ *   when pages are short: at a malloc or free, once in each step of the pool's clock, and before a call waits for pages
+ *   when no call has been made for idle_ms: in the background, where zombies end too that nobody else would end
+ *   by gpool_vm_trim()
+ */
+#include "client/vm/vpmm.h"
+#include "client/window.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	TICK_MS = 250,    /* chosen: recorded calls are in the file soon, and four looks a second cost nothing */
+	IDLE_MS_DEFAULT = 1000, /* chosen: longer than an engine's step, shorter than what an operator notices */
+};
+
+/* ---- parking ---- */
+
+uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages)
+{
+	struct region_list parking = TAILQ_HEAD_INITIALIZER(parking);
+	struct region_set *set = &vpmm->set;
+	struct vm_region *region;
+	uint64_t pages = 0;
+
+	while (set->available - set->parked > keep_pages && !region_spare(set, 1)) {
+		region = region_idle(set, set->available - set->parked - keep_pages);
+		if (!region)
+			break;
+		TAILQ_INSERT_TAIL(&parking, region, by_age);
+		region_show(set, region);
+		pages += region->count;
+	}
+	if (TAILQ_EMPTY(&parking))
+		return 0;
+	vpmm_unlock(vpmm);
+	TAILQ_FOREACH(region, &parking, by_age)
+		vm_park(vpmm_space(region), vpmm_region_slot(vpmm, region), vpmm_region_slots(vpmm, region));
+	vpmm_lock(vpmm);
+	while ((region = TAILQ_FIRST(&parking))) {
+		TAILQ_REMOVE(&parking, region, by_age);
+		region_put_free(set, region, VM_PARKED, 0);
+	}
+	return pages;
+}
+
+void vpmm_pressed(struct vpmm *vpmm)
+{
+	uint32_t now = pool_clock(vpmm->pool);
+
+	if (vpmm->pressed_ms == now)
+		return;
+	vpmm->pressed_ms = now;
+	vpmm_fences_record(vpmm, VM_SLOTS);
+	region_sweep(&vpmm->set);
+	vpmm_park(vpmm, 0);
+}
+
+int64_t gpool_vm_trim(struct gpool *pool, uint64_t keep_bytes)
+{
+	struct vpmm *vpmm;
+	uint64_t pages;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return -EPERM;
+	vpmm = pool->vpmm;
+	if (!atomic_load_explicit(&vpmm->started, memory_order_acquire))
+		return 0;
+	vpmm_small_return(vpmm, true);
+	vpmm_lock(vpmm);
+	vpmm_fences_record(vpmm, VM_SLOTS);
+	region_sweep(&vpmm->set);
+	pages = vpmm_park(vpmm, keep_bytes / vpmm->page_bytes + (keep_bytes % vpmm->page_bytes != 0));
+	vpmm_unlock(vpmm);
+	return (int64_t)(pages * vpmm->page_bytes);
+}
+
+/* ---- what is parked, and still there or not ---- */
+
+/* A region that moves, in pieces into the sets: what is lost of it are zombies. There must be memory for `runs` - 1 steps. */
+static void pieces_put(struct vpmm *vpmm, struct vm_region *region, const bool *lost, uint32_t slot)
+{
+	uint32_t done = 0, total = region->count;
+
+	while (done < total) {
+		struct vm_region *piece = region;
+		uint32_t run = 1;
+
+		while (done + run < total && lost[done + run] == lost[done])
+			run++;
+		if (run < total - done)
+			piece = region_split(&vpmm->set, region, run);
+		if (lost[done])
+			region_put_zombie(&vpmm->set, piece, 0);
+		else
+			region_put_free(&vpmm->set, piece, slot, 0);
+		done += run;
+	}
+}
+
+static uint32_t runs_count(const bool *lost, uint32_t count)
+{
+	uint32_t runs = 1;
+
+	for (uint32_t i = 1; i < count; i++)
+		runs += lost[i] != lost[i - 1];
+	return runs;
+}
+
+/* Handles of pages of which others are gone, or of all pages, become idle again. */
+static void adopted_put(struct vpmm *vpmm, const struct vm_region *region, const bool *lost, const uint32_t *gone, uint32_t gone_count)
+{
+	const struct vm_space *space = vpmm_space(region);
+	uint32_t first = vpmm_region_slot(vpmm, region), next = 0;
+
+	for (uint32_t slot = first; slot < first + vpmm_region_slots(vpmm, region); slot++) {
+		uint32_t page = space->pages[slot] - 1;
+
+		if (next < gone_count && gone[next] == slot)
+			next++;
+		else if (lost[(slot - first) / vpmm->page_slots])
+			vm_put(vpmm->pool, &page, 1);
+	}
+}
+
+/* Without the lock. Which pages are lost; returns how many slots are. */
+static uint32_t region_adopt(struct vpmm *vpmm, const struct vm_region *region, bool *lost, uint32_t *gone)
+{
+	uint32_t first = vpmm_region_slot(vpmm, region);
+	uint32_t count = vm_adopt_run(vpmm_space(region), first, vpmm_region_slots(vpmm, region), &vpmm->take, gone);
+
+	memset(lost, 0, region->count * sizeof(*lost));
+	for (uint32_t i = 0; i < count; i++)
+		lost[(gone[i] - first) / vpmm->page_slots] = true;
+	if (count && vpmm->page_slots > 1)
+		adopted_put(vpmm, region, lost, gone, count);
+	return count;
+}
+
+int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
+{
+	struct vpmm *vpmm = call->vpmm;
+	uint32_t count = region->count, gone_count = 0, *gone;
+	bool *lost;
+	int error = 0;
+
+	region_show(&vpmm->set, region);
+	vpmm_unlock(vpmm);
+	gone = malloc((size_t)vpmm_region_slots(vpmm, region) * sizeof(*gone));
+	lost = calloc(count, sizeof(*lost));
+	if (gone && lost)
+		gone_count = region_adopt(vpmm, region, lost, gone);
+	vpmm_lock(vpmm);
+	if (!gone || !lost) {
+		region_put_free(&vpmm->set, region, VM_PARKED, 0);
+		error = -ENOMEM;
+	} else if (gone_count) {
+		vpmm_trace(call, "1: of %u parked pages %u handles are gone", count, gone_count);
+		error = -EAGAIN;
+		if (region_spare(&vpmm->set, runs_count(lost, count))) {
+			for (uint32_t i = 0; i < count; i++)
+				lost[i] = !lost[i];
+			vpmm_unlock(vpmm);
+			adopted_put(vpmm, region, lost, gone, gone_count);
+			vpmm_lock(vpmm);
+			region_put_zombie(&vpmm->set, region, 0);
+			error = -ENOMEM;
+		} else {
+			pieces_put(vpmm, region, lost, VM_NONE);
+		}
+	}
+	free(lost);
+	free(gone);
+	return error;
+}
+
+/* A parked region that moves, without the lock: unmap what is wanted of it. False: it could not be. */
+static bool region_let_go(struct vpmm *vpmm, const struct vm_region *region, bool *lost)
+{
+	struct vm_space *space = vpmm_space(region);
+	uint32_t first = vpmm_region_slot(vpmm, region), slots = vpmm_region_slots(vpmm, region);
+	bool all = vm_let_go(space, first, slots);
+
+	for (uint32_t slot = first; slot < first + slots; slot++)
+		if (!space->pages[slot])
+			lost[(slot - first) / vpmm->page_slots] = true;
+	return all;
+}
+
+bool vpmm_let_go(struct vm_space *space)
+{
+	struct region_list parked = TAILQ_HEAD_INITIALIZER(parked);
+	struct vpmm *vpmm = space->owner;
+	const struct vpmm_chunk *chunk = (struct vpmm_chunk *)((char *)space - offsetof(struct vpmm_chunk, space));
+	struct vm_region *region;
+	struct vpmm_call call = { .vpmm = vpmm };
+	bool all = true;
+
+	if (!vpmm_trylock(vpmm))
+		return false;
+	vpmm_zombies_end(&call);
+	while ((region = region_parked(&vpmm->set, &chunk->regions, UINT64_MAX))) {
+		TAILQ_INSERT_TAIL(&parked, region, by_age);
+		region_show(&vpmm->set, region);
+	}
+	while ((region = TAILQ_FIRST(&parked))) {
+		bool *lost = calloc(region->count, sizeof(*lost));
+
+		TAILQ_REMOVE(&parked, region, by_age);
+		vpmm_unlock(vpmm);
+		all &= lost && region_let_go(vpmm, region, lost);
+		vpmm_lock(vpmm);
+		if (!lost)
+			region_put_free(&vpmm->set, region, VM_PARKED, 0);
+		else if (region_spare(&vpmm->set, runs_count(lost, region->count)))
+			region_put_zombie(&vpmm->set, region, 0);
+		else
+			pieces_put(vpmm, region, lost, VM_PARKED);
+		free(lost);
+	}
+	vpmm_unlock(vpmm);
+	return all;
+}
+
+/* ---- in the background ---- */
+
+/* Whether a later look could find something to do although no call is made meanwhile. Lock held. */
+static bool is_unsettled(const struct vpmm *vpmm)
+{
+	const struct region_set *set = &vpmm->set;
+
+	return vpmm->touched || set->counts[VM_ZOMBIE] || set->available != set->parked || vpmm_small_waits(vpmm);
+}
+
+/* Lock held; let go meanwhile. */
+static void settle(struct vpmm *vpmm)
+{
+	struct vpmm_call call = { .vpmm = vpmm };
+
+	vpmm_unlock(vpmm);
+	vpmm_small_return(vpmm, true);
+	vpmm_lock(vpmm);
+	vpmm_fences_record(vpmm, VM_SLOTS);
+	vpmm_zombies_end(&call);
+	vpmm_park(vpmm, 0);
+}
+
+static void idle_look(struct background_task *task)
+{
+	struct vpmm *vpmm = (struct vpmm *)((char *)task - offsetof(struct vpmm, task));
+	uint64_t now = monotonic_ns();
+
+	if (vpmm->record)
+		vpmm_record_flush(vpmm->record);
+	vpmm_lock(vpmm);
+	if (vpmm->touched)
+		vpmm->quiet_ns = now;
+	vpmm->touched = false;
+	if (pool_is_short(vpmm->pool) || (vpmm->idle_ms != UINT32_MAX && now - vpmm->quiet_ns >= vpmm->idle_ms * UINT64_C(1000000)))
+		settle(vpmm);
+	vpmm->asleep = !is_unsettled(vpmm);
+	task->period_ms = vpmm->asleep ? 0 : TICK_MS;
+	vpmm_unlock(vpmm);
+}
+
+int vpmm_idle_open(struct vpmm *vpmm)
+{
+	int error;
+
+	vpmm->idle_ms = IDLE_MS_DEFAULT;
+	if (vpmm->options.idle_ms)
+		vpmm->idle_ms = vpmm->options.idle_ms < 0 ? UINT32_MAX : (uint32_t)vpmm->options.idle_ms;
+	vpmm->touched = true;
+	vpmm->quiet_ns = monotonic_ns();
+	vpmm->task = (struct background_task){ .run = idle_look, .period_ms = TICK_MS };
+	error = background_add(vpmm->pool, &vpmm->task);
+	if (error)
+		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot start a thread: %s", strerror(-error));
+	return error ? -ENOMEM : 0;
+}
+
+void vpmm_idle_close(struct vpmm *vpmm)
+{
+	background_remove(vpmm->pool, &vpmm->task);
+}

@@ -1,0 +1,396 @@
+/* vpmm_map.c - what the stream-ordered allocator asks of the driver and the agent. See vpmm.h. */
+#include "client/stream.h"
+#include "client/vm/vpmm.h"
+#include "client/window.h"
+#include "shm/timeline.h"
+
+#include <stdlib.h>
+
+/* ---- addresses ---- */
+
+static int chunk_open(struct vpmm *vpmm, uint32_t pages, struct vpmm_chunk **opened)
+{
+	uint64_t least = pages * vpmm->page_bytes, bytes = (least + vpmm->address_bytes - 1) / vpmm->address_bytes * vpmm->address_bytes;
+	struct vpmm_chunk *chunk = calloc(1, sizeof(*chunk));
+	int error;
+
+	if (!chunk)
+		return -ENOMEM;
+	chunk->space.let_go = vpmm_let_go;
+	chunk->space.owner = vpmm;
+	error = vm_space_open(vpmm->pool, bytes, &chunk->space);
+	/* Nobody has asked for exactly so many: an address space may be small, or limited. */
+	while (error && !vpmm->address_fixed && bytes / 2 >= least && bytes / 2 >= vpmm->page_bytes) {
+		bytes /= 2;
+		error = vm_space_open(vpmm->pool, bytes, &chunk->space);
+		if (!error)
+			pool_log(vpmm->pool, POOL_LOG_INFO, "going on with %llu bytes of addresses", (unsigned long long)bytes);
+	}
+	if (error) {
+		free(chunk);
+		return error;
+	}
+	error = region_chunk_open(&chunk->regions, chunk->space.base, chunk->space.slot_count / vpmm->page_slots);
+	if (error) {
+		vm_space_close(&chunk->space);
+		free(chunk);
+		return error;
+	}
+	*opened = chunk;
+	return 0;
+}
+
+int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages)
+{
+	struct vpmm_chunk *chunk;
+	int error;
+
+	vpmm_unlock(vpmm);
+	error = chunk_open(vpmm, pages, &chunk);
+	vpmm_lock(vpmm);
+	if (error)
+		return error;
+	error = region_spare(&vpmm->set, 1);
+	if (error) {
+		vpmm_unlock(vpmm);
+		vm_space_close(&chunk->space);
+		region_chunk_close(&chunk->regions);
+		free(chunk);
+		vpmm_lock(vpmm);
+		return error;
+	}
+	chunk->next = vpmm->chunks;
+	vpmm->chunks = chunk;
+	region_chunk_add(&vpmm->set, &chunk->regions);
+	return 0;
+}
+
+/* A hole of so many pages, that moves. Lock held; let go when addresses have to be reserved. */
+static int hole_take(struct vpmm_call *call, struct vm_region **place)
+{
+	struct vpmm *vpmm = call->vpmm;
+	struct vm_region *hole;
+
+	while (!(hole = region_best_hole(&vpmm->set, call->count))) {
+		int error = vpmm_chunk_add(vpmm, call->count);
+
+		if (error)
+			return error;
+		vpmm_trace(call, "reserved %llu bytes of addresses", (unsigned long long)vpmm->chunks->space.bytes);
+	}
+	if (region_spare(&vpmm->set, 3))
+		return -ENOMEM;
+	*place = region_carve(&vpmm->set, hole, call->count);
+	return 0;
+}
+
+/* ---- phase 0 ---- */
+
+void vpmm_zombies_end(struct vpmm_call *call)
+{
+	struct region_list ending = TAILQ_HEAD_INITIALIZER(ending);
+	struct vpmm *vpmm = call->vpmm;
+	struct vm_region *region, *next;
+
+	region_sweep(&vpmm->set);
+	while ((region = region_ripe(&vpmm->set))) {
+		TAILQ_INSERT_TAIL(&ending, region, by_age);
+		region_show(&vpmm->set, region);
+	}
+	if (TAILQ_EMPTY(&ending))
+		return;
+	vpmm_unlock(vpmm);
+	TAILQ_FOREACH(region, &ending, by_age) {
+		/* Whether it could be unmapped, until the lock is held again. */
+		region->unmapped = vm_unmap(vpmm_space(region), vpmm_region_slot(vpmm, region), vpmm_region_slots(vpmm, region)) == 0;
+		vpmm_trace(call, "0: zombie of %u pages at %#llx %s", region->count,
+			(unsigned long long)region_address(&vpmm->set, region), region->unmapped ? "unmapped" : "cannot be unmapped");
+	}
+	vpmm_lock(vpmm);
+	for (region = TAILQ_FIRST(&ending); region; region = next) {
+		next = TAILQ_NEXT(region, by_age);
+		if (region->unmapped) {
+			region_turn(&vpmm->set, region, VM_HOLE);
+			region_put(&vpmm->set, region);
+		} else {
+			vpmm->unmaps_refused++;
+			region_put_zombie(&vpmm->set, region, 0);
+		}
+	}
+}
+
+/* ---- fences ---- */
+
+static bool fence_record_slot(struct vpmm *vpmm, uint32_t slot)
+{
+	uint64_t last_id = TAILQ_LAST(&vpmm->set.streams[slot].unfenced, region_list)->id;
+	uint32_t stream = vpmm->numbers[slot];
+	struct gpool_fence fence;
+	int error;
+
+	vpmm_unlock(vpmm);
+	error = gpool_fence_record(vpmm->pool, stream, &fence);
+	vpmm_lock(vpmm);
+	/* What was freed in a stream of this slot that was opened meanwhile has a higher id. What is of a closed one is done. */
+	if (!error)
+		region_fence(&vpmm->set, slot, fence.value, last_id);
+	else if (vpmm->numbers[slot] == stream && (!stream || stream_slot_of(vpmm->pool, stream, &slot)))
+		region_stream_end(&vpmm->set, slot);
+	else
+		return false;
+	return true;
+}
+
+bool vpmm_fences_record(struct vpmm *vpmm, uint32_t except)
+{
+	bool recorded = false;
+
+	for (uint32_t word = 0; word < VM_WORDS && vpmm->set.unfenced; word++)
+		for (uint64_t loose = vpmm->set.loose[word]; loose; loose &= loose - 1) {
+			uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(loose);
+
+			if (slot != except && !TAILQ_EMPTY(&vpmm->set.streams[slot].unfenced))
+				recorded |= fence_record_slot(vpmm, slot);
+		}
+	return recorded;
+}
+
+/* ---- phase 2 ---- */
+
+/* A place that is being made. */
+struct making {
+	struct vm_region *place;
+	struct region_harvest harvest;
+	uint32_t fresh;   /* pages to ask the agent for */
+	int32_t timeout_ms;
+	uint32_t *handles;
+	uint32_t old_handles; /* of the harvest */
+	uint32_t waits;
+	bool stuck;       /* the place could not be unmapped again */
+	uint64_t recorded[VM_SLOTS]; /* a fence for what was unfenced in this slot */
+};
+
+static int handles_gather(struct vpmm *vpmm, struct making *making)
+{
+	uint32_t fresh = making->fresh * vpmm->page_slots;
+	struct vm_take_options options = vpmm->take;
+	struct vm_region *region;
+
+	making->handles = malloc((size_t)making->place->count * vpmm->page_slots * sizeof(*making->handles));
+	if (!making->handles)
+		return -ENOMEM;
+	TAILQ_FOREACH(region, &making->harvest.regions, by_age) {
+		const uint32_t *from = &vpmm_space(region)->pages[vpmm_region_slot(vpmm, region)];
+
+		for (uint32_t i = 0; i < vpmm_region_slots(vpmm, region); i++)
+			making->handles[making->old_handles++] = from[i] - 1;
+	}
+	options.timeout_ms = making->timeout_ms;
+	return fresh ? vm_take(vpmm->pool, fresh, &options, making->handles + making->old_handles) : 0;
+}
+
+/* What the driver calls that failed could be anything. */
+static int driver_error(int error)
+{
+	switch (error) {
+	case 0:
+	case -EINVAL:
+	case -ENOMEM:
+	case -ECHILD:
+		return error;
+	default:
+		return -EIO;
+	}
+}
+
+/* Until which fences, one for each slot, the work of this call must wait. Zombies need one for what was freed without. */
+static int fences_gather(struct vpmm_call *call, struct making *making, uint64_t *until)
+{
+	struct vm_region *region;
+
+	TAILQ_FOREACH(region, &making->harvest.regions, by_age) {
+		uint32_t slot = region->slot;
+		uint64_t fence = region->fence;
+
+		if (region->ready == VM_UNFENCED) {
+			struct gpool_fence record = { 0 };
+			int error = making->recorded[slot] ? 0 : gpool_fence_record(call->vpmm->pool, region->stream, &record);
+
+			/* A stream that is closed by now has been waited for. */
+			if (error && (error != -EINVAL || slot == call->slot))
+				return driver_error(error);
+			if (record.value)
+				making->recorded[slot] = record.value;
+			fence = making->recorded[slot];
+		}
+		if (slot != call->slot && fence > until[slot])
+			until[slot] = fence;
+	}
+	return 0;
+}
+
+static int wait_for(struct vpmm_call *call, uint64_t value)
+{
+	struct gpool *pool = call->vpmm->pool;
+	struct gpool_fence fence = { value };
+	bool can = stream_can_wait(pool, call->stream);
+	int error;
+
+	vpmm_trace(call, "2: %s waits for slot %u", can ? "stream" : "caller", fence_slot(value));
+	if (can)
+		return driver_error(gpool_stream_wait(pool, call->stream, fence));
+	error = gpool_fence_wait(pool, fence, call->vpmm->options.timeout_ms);
+	return error == -ETIMEDOUT ? -ENOSPC : driver_error(error);
+}
+
+static int waits_queue(struct vpmm_call *call, struct making *making)
+{
+	uint64_t until[VM_SLOTS] = { 0 };
+	int error = fences_gather(call, making, until);
+
+	for (uint32_t slot = 1; slot < SESSION_TIMELINES && !error; slot++)
+		if (!fence_reached(&call->vpmm->pool->session, until[slot])) {
+			error = wait_for(call, until[slot]);
+			making->waits++;
+		}
+	return error;
+}
+
+/* What could not be unmapped again after something else had failed. */
+static bool is_mapped(const struct vm_space *space, uint32_t slot, uint32_t slots)
+{
+	for (uint32_t i = slot; i < slot + slots; i++)
+		if (space->pages[i])
+			return true;
+	return false;
+}
+
+/* Without the lock. On failure nothing of it is left, but what `stuck` says. */
+static int make(struct vpmm_call *call, struct making *making)
+{
+	struct vpmm *vpmm = call->vpmm;
+	struct vm_space *space = vpmm_space(making->place);
+	uint32_t slot = vpmm_region_slot(vpmm, making->place), slots = vpmm_region_slots(vpmm, making->place);
+	int error = handles_gather(vpmm, making);
+
+	if (error)
+		return error;
+	error = vm_map(space, slot, making->handles, slots);
+	if (error)
+		goto put;
+	/* Last: a wait that is queued cannot be taken back. */
+	error = waits_queue(call, making);
+	if (!error)
+		return 0;
+	vm_unmap(space, slot, slots);
+put:
+	making->stuck = is_mapped(space, slot, slots);
+	vm_put(vpmm->pool, making->handles + making->old_handles, slots - making->old_handles);
+	return error;
+}
+
+/* The new place is guarded by what its stream has not finished, or waits for: a fence behind that is recorded when it is asked for. */
+static void harvest_bury(struct vpmm *vpmm, const struct vpmm_call *call, struct making *making)
+{
+	struct vm_region *region;
+
+	TAILQ_FOREACH(region, &making->harvest.regions, by_age)
+		if (region->ready != VM_READY && call->slot != VM_NONE)
+			making->place->ready = VM_UNFENCED;
+	while ((region = TAILQ_FIRST(&making->harvest.regions))) {
+		TAILQ_REMOVE(&making->harvest.regions, region, by_age);
+		region_put_zombie(&vpmm->set, region, region->ready == VM_UNFENCED ? making->recorded[region->slot] : region->fence);
+	}
+}
+
+/* Everything as it was. */
+static void making_undo(struct vpmm *vpmm, struct making *making)
+{
+	region_harvest_undo(&vpmm->set, &making->harvest);
+	if (making->stuck)
+		region_put_zombie(&vpmm->set, making->place, 0);
+	else
+		region_put(&vpmm->set, making->place);
+}
+
+/* A place that moves, for which so many pages are harvested and the rest is asked for. Lock held; let go meanwhile. */
+static int place_make(struct vpmm_call *call, struct making *making, uint32_t harvest)
+{
+	struct vpmm *vpmm = call->vpmm;
+	struct vm_region *region;
+	int error;
+
+	region_show(&vpmm->set, making->place);
+	region_harvest(&vpmm->set, call->slot, harvest, &making->harvest);
+	making->fresh = call->count - harvest;
+	TAILQ_FOREACH(region, &making->harvest.regions, by_age) {
+		region->stream = is_stream_slot(region->slot) ? vpmm->numbers[region->slot] : 0;
+		region_show(&vpmm->set, region);
+		vpmm_trace(call, "2: harvest %u pages of slot %u, id %llu", region->count, region->slot, (unsigned long long)region->id);
+	}
+	if (making->fresh)
+		vpmm_trace(call, "2: %u pages to ask the agent for", making->fresh);
+	vpmm_unlock(vpmm);
+	error = make(call, making);
+	free(making->handles);
+	vpmm_lock(vpmm);
+	if (error) {
+		making_undo(vpmm, making);
+		return error;
+	}
+	harvest_bury(vpmm, call, making);
+	vpmm->counters.taken_bytes += making->fresh * vpmm->page_bytes;
+	vpmm->counters.remapped_bytes += harvest * vpmm->page_bytes;
+	vpmm->counters.remaps += harvest != 0;
+	vpmm->counters.waits += making->waits;
+	vpmm_trace(call, "2: mapped %u pages at %#llx", call->count, (unsigned long long)region_address(&vpmm->set, making->place));
+	return 0;
+}
+
+int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **place)
+{
+	struct making making = { .timeout_ms = timeout_ms };
+	int error = hole_take(call, &making.place);
+
+	if (!error)
+		error = place_make(call, &making, 0);
+	if (!error)
+		*place = making.place;
+	return error;
+}
+
+/* With what is free, also when others have not finished it, and new pages for the rest. */
+static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_region **place)
+{
+	struct region_set *set = &call->vpmm->set;
+	struct making making = { .timeout_ms = 0 };
+	int error = hole_take(call, &making.place);
+	uint64_t there;
+
+	if (error)
+		return error;
+	there = unfinished ? set->available - set->parked : region_at_once(set, call->slot);
+	error = place_make(call, &making, there < call->count ? (uint32_t)there : call->count);
+	if (!error)
+		*place = making.place;
+	return error;
+}
+
+int vpmm_place(struct vpmm_call *call, struct vm_region **place)
+{
+	struct vpmm *vpmm = call->vpmm;
+	/* Nobody waits for another stream without need: new pages first, unless others need those more, and a GPU can do the waiting. */
+	bool wait = stream_can_wait(vpmm->pool, call->stream) && pool_is_short(vpmm->pool);
+	int error = place_harvest(call, wait, place);
+
+	if (!wait && (error == -ENOSPC || error == -EDQUOT))
+		error = place_harvest(call, true, place);
+	if (error != -ENOSPC || !vpmm->options.timeout_ms)
+		return error;
+	/* Who waits for pages holds none meanwhile that somebody else could have. */
+	vpmm_fences_record(vpmm, VM_SLOTS);
+	region_sweep(&vpmm->set);
+	vpmm_park(vpmm, 0);
+	vpmm_trace(call, "2: waits for pages");
+	return vpmm_fill(call, vpmm->options.timeout_ms, place);
+}

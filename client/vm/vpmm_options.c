@@ -1,0 +1,146 @@
+/* vpmm_options.c - options and environment of the stream-ordered allocator. See vpmm.h. */
+#include "client/vm/vpmm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t address_bytes_default = UINT64_C(8) << 40;
+
+enum { TRACE_MAX = 3 };
+
+/* ---- environment ---- */
+
+/* A number with a suffix: 0, -EINVAL. */
+static int size_parse(const char *text, uint64_t *bytes)
+{
+	static const char units[] = "KMGT";
+	unsigned long long number;
+	const char *unit;
+	int shift = 0;
+	char *end;
+
+	errno = 0;
+	number = strtoull(text, &end, 10);
+	if (*text < '0' || *text > '9' || errno)
+		return -EINVAL;
+	unit = *end ? strchr(units, *end) : NULL;
+	if (unit) {
+		shift = (int)(unit - units + 1) * 10;
+		end += end[1] == 'i' ? 2 : 1;
+		if (end[-1] == 'i' && *end != 'B')
+			return -EINVAL;
+	}
+	if (*end == 'B')
+		end++;
+	if (*end || number > UINT64_MAX >> shift)
+		return -EINVAL;
+	*bytes = (uint64_t)number << shift;
+	return 0;
+}
+
+/* What the environment says, when the options say nothing. */
+static int size_from(struct vpmm *vpmm, const char *name, uint64_t *value)
+{
+	const char *text = *value ? NULL : secure_getenv(name);
+
+	if (!text || !*text)
+		return 0;
+	if (!size_parse(text, value))
+		return 0;
+	pool_log(vpmm->pool, POOL_LOG_ERROR, "%s is '%s', which is no size; write 2097152, 2MB or 16GiB", name, text);
+	return -EINVAL;
+}
+
+/* ---- options ---- */
+
+static int options_check(const struct gpool_vm_options *options)
+{
+	if (options->flags || options->small > GPOOL_SMALL_PAGES || options->content >= GPOOL_CONTENTS || options->timeout_ms < -1 ||
+		options->trace > TRACE_MAX || options->idle_ms < -1 || options->reserved)
+		return -EINVAL;
+	return 0;
+}
+
+int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *options)
+{
+	struct gpool_vm_options read;
+	struct vpmm *vpmm;
+	char *path = NULL;
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return -EPERM;
+	vpmm = pool->vpmm;
+	error = options_read(&read, sizeof(read), options);
+	if (!error)
+		error = options_check(&read);
+	if (!error && read.page_bytes % (pool->page_bytes * handle_pages(pool)))
+		error = -EINVAL;
+	if (error)
+		return error;
+	if (read.record_path) {
+		path = strdup(read.record_path);
+		if (!path)
+			return -ENOMEM;
+		read.record_path = path;
+	}
+	pthread_mutex_lock(&vpmm->start_lock);
+	if (atomic_load_explicit(&vpmm->started, memory_order_relaxed)) {
+		error = -EBUSY;
+	} else {
+		free(vpmm->record_path);
+		vpmm->record_path = path;
+		vpmm->configured = read;
+		path = NULL;
+	}
+	pthread_mutex_unlock(&vpmm->start_lock);
+	free(path);
+	return error;
+}
+
+int vpmm_options_read(struct vpmm *vpmm)
+{
+	struct gpool_vm_options *options = &vpmm->options;
+	uint64_t handle_bytes = vpmm->pool->page_bytes * handle_pages(vpmm->pool), pages = 0, trace;
+	int error;
+
+	*options = vpmm->configured;
+	trace = options->trace;
+	error = size_from(vpmm, "VPMM_PAGE_SIZE", &options->page_bytes);
+	if (!error)
+		error = size_from(vpmm, "VPMM_VA_SIZE", &options->address_bytes);
+	if (!error && !options->initial_bytes)
+		error = size_from(vpmm, "VPMM_PAGES", &pages);
+	if (!error)
+		error = size_from(vpmm, "VPMM_TRACE", &trace);
+	if (error)
+		return error;
+	options->trace = trace < TRACE_MAX ? (uint32_t)trace : TRACE_MAX;
+	if (!options->record_path)
+		options->record_path = secure_getenv("VPMM_RECORD");
+	if (options->record_path && !*options->record_path)
+		options->record_path = NULL;
+	if (!options->page_bytes)
+		options->page_bytes = handle_bytes;
+	if (options->page_bytes % handle_bytes || options->page_bytes / handle_bytes > vpmm->pool->page_count) {
+		pool_log(vpmm->pool, POOL_LOG_ERROR, "%llu bytes cannot be a page: handles of pool '%s' have %llu",
+			(unsigned long long)options->page_bytes, vpmm->pool->header->name, (unsigned long long)handle_bytes);
+		return -EINVAL;
+	}
+	if (pages > vpmm->pool->page_count)
+		return -ENOSPC;
+	if (pages)
+		options->initial_bytes = pages * options->page_bytes;
+	vpmm->page_bytes = options->page_bytes;
+	vpmm->page_slots = (uint32_t)(options->page_bytes / handle_bytes);
+	vpmm->address_fixed = options->address_bytes != 0;
+	vpmm->address_bytes = options->address_bytes ? options->address_bytes : address_bytes_default;
+	/* Whole pages, so that a reservation begins and ends with one. */
+	vpmm->address_bytes = vpmm->address_bytes / vpmm->page_bytes * vpmm->page_bytes;
+	if (!vpmm->address_bytes)
+		vpmm->address_bytes = vpmm->page_bytes;
+	vpmm->take = (struct vm_take_options){ .content = options->content };
+	return 0;
+}

@@ -1,0 +1,558 @@
+/*
+ * vpmm_small.c - less than a page: parts of pages (span.h), kept in the order of streams; or the driver's own pool. See vpmm.h.
+ *
+ * What is freed in a stream waits in that stream's list of its size, from which the same stream has it back at once. It goes back to its
+ * page, for all, when its fence is reached: whenever a stream finds its own list empty, and when nothing happens for a while. Without a
+ * fence, since one stream alone was in use, that begins with recording one. As with regions, what a stream has again before that keeps
+ * it as its guard.
+ *
+ * The driver's pool keeps the order of streams by itself, so nothing waits there. Without a stream to queue on it is of no use: then the
+ * parts of pages are. It is freed to without one on a stream of ours, since then all work is done.
+ *
+ * The lock guards lists and hash, and is a leaf like the other one; neither is taken under the other.
+ */
+#include "client/span.h"
+#include "client/stream.h"
+#include "client/vm/vpmm.h"
+#include "shm/timeline.h"
+
+#include <stdlib.h>
+
+/* The one place where uthash needs memory: it tells us instead of ending the program. */
+#define HASH_NONFATAL_OOM 1
+#define uthash_nonfatal_oom(element) ((element)->lost = true)
+#include <uthash.h>
+
+struct small {
+	UT_hash_handle hh; /* by address */
+	struct gpool_span span;
+	uint64_t bytes, id; /* as asked for */
+	uint64_t order;     /* waiting: order of the frees */
+	uint64_t fence;     /* waiting, or the guard's: 0: none was recorded */
+	uint64_t then_fence;
+	uint32_t guard;     /* the stream in whose order it was had again; 0: none */
+	uint32_t then;      /* waiting for its guard: the stream in which it was freed, behind then_fence; 0: it waits for nothing else */
+	uint32_t class;
+	bool waiting;
+	bool driver; /* the driver's: of the span the address alone */
+	bool lost;   /* no memory to know it */
+	TAILQ_ENTRY(small) by_class; /* waiting: the latest first */
+	TAILQ_ENTRY(small) by_age;   /* waiting: the oldest first; spare or on its way back: next */
+};
+TAILQ_HEAD(small_list, small);
+
+struct small_stream {
+	uint32_t number; /* of the stream that has used the slot last */
+	struct small_list classes[SPAN_CLASSES];
+	struct small_list ages;
+};
+
+struct vpmm_small {
+	pthread_mutex_t lock;
+	struct small *all; /* allocated or waiting */
+	struct small_list spares;
+	struct small_stream *streams[SESSION_TIMELINES]; /* made when they are used */
+	uint64_t orders, ids;
+	uint64_t live_bytes, allocations, frees;
+	_Atomic uint32_t waiting;
+	pthread_mutex_t driver_lock; /* of the next; a leaf too, held over a driver call */
+	struct gpu_stream *driver;   /* to free to the driver's pool without a stream; NULL: it is not used */
+};
+
+/* ---- life ---- */
+
+int vpmm_small_open(struct vpmm *vpmm)
+{
+	struct vpmm_small *small;
+
+	if (vpmm->options.small == GPOOL_SMALL_PAGES)
+		return 0;
+	small = calloc(1, sizeof(*small));
+	if (!small)
+		return -ENOMEM;
+	pthread_mutex_init(&small->lock, NULL);
+	pthread_mutex_init(&small->driver_lock, NULL);
+	TAILQ_INIT(&small->spares);
+	vpmm->small = small;
+	vpmm->small_bytes = vpmm->pool->page_bytes / 2;
+	if (vpmm->options.small != GPOOL_SMALL_DRIVER)
+		return 0;
+	return vpmm->pool->capabilities & GPU_CAP_POOL ? gpu_stream_create(vpmm->pool->gpu, &small->driver) : -EOPNOTSUPP;
+}
+
+void vpmm_small_close(struct vpmm *vpmm)
+{
+	struct vpmm_small *small = vpmm->small;
+	struct small *at, *next;
+
+	if (!small)
+		return;
+	/* Pages end with the session. */
+	HASH_ITER(hh, small->all, at, next) {
+		HASH_DEL(small->all, at);
+		if (at->driver)
+			gpu_pool_free(vpmm->pool->gpu, at->span.address, small->driver);
+		free(at);
+	}
+	if (small->driver)
+		gpu_stream_destroy(vpmm->pool->gpu, small->driver);
+	while ((at = TAILQ_FIRST(&small->spares))) {
+		TAILQ_REMOVE(&small->spares, at, by_age);
+		free(at);
+	}
+	for (int slot = 0; slot < SESSION_TIMELINES; slot++)
+		free(small->streams[slot]);
+	pthread_mutex_destroy(&small->lock);
+	pthread_mutex_destroy(&small->driver_lock);
+	free(small);
+	vpmm->small = NULL;
+	vpmm->small_bytes = 0;
+}
+
+bool vpmm_small_has(const struct vpmm *vpmm, uint64_t address)
+{
+	const struct gpool *pool = vpmm->pool;
+	struct vpmm_small *small = vpmm->small;
+	const struct small *at;
+
+	if (!small)
+		return false;
+	if (address - pool->window_base < pool->page_count * pool->page_bytes)
+		return true;
+	if (likely(!small->driver))
+		return false;
+	/* The driver's addresses may be anywhere. */
+	pthread_mutex_lock(&small->lock);
+	HASH_FIND(hh, small->all, &address, sizeof(address), at);
+	pthread_mutex_unlock(&small->lock);
+	return at != NULL;
+}
+
+bool vpmm_small_waits(const struct vpmm *vpmm)
+{
+	return vpmm->small && atomic_load_explicit(&vpmm->small->waiting, memory_order_relaxed);
+}
+
+void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_totals *totals)
+{
+	struct vpmm_small *small = vpmm->small;
+
+	if (!small)
+		return;
+	pthread_mutex_lock(&small->lock);
+	totals->small_bytes = small->live_bytes;
+	totals->allocations += small->allocations;
+	totals->frees += small->frees;
+	pthread_mutex_unlock(&small->lock);
+}
+
+/* ---- lists: caller holds the lock ---- */
+
+/* The stream's lists; NULL: of none. */
+static struct small_stream *stream_of(struct vpmm_small *small, uint32_t number)
+{
+	struct small_stream *stream = number ? small->streams[number & (SESSION_TIMELINES - 1)] : NULL;
+
+	return stream && stream->number == number ? stream : NULL;
+}
+
+/* `then` not 0: only for its guard, and not to be had again by that stream. */
+static void waiting_add(struct vpmm_small *small, struct small_stream *stream, struct small *at)
+{
+	at->order = ++small->orders;
+	at->waiting = true;
+	if (!at->then)
+		TAILQ_INSERT_HEAD(&stream->classes[at->class], at, by_class);
+	TAILQ_INSERT_TAIL(&stream->ages, at, by_age);
+	atomic_fetch_add_explicit(&small->waiting, 1, memory_order_relaxed);
+}
+
+static void waiting_remove(struct vpmm_small *small, struct small_stream *stream, struct small *at)
+{
+	if (!at->then)
+		TAILQ_REMOVE(&stream->classes[at->class], at, by_class);
+	TAILQ_REMOVE(&stream->ages, at, by_age);
+	at->waiting = false;
+	atomic_fetch_sub_explicit(&small->waiting, 1, memory_order_relaxed);
+}
+
+/* What it waited for is over: it waits for what comes then, or is nobody's any more, and its span goes back without the lock. */
+static void detach(struct vpmm_small *small, struct small *at, struct small_list *back)
+{
+	struct small_stream *then = stream_of(small, at->then);
+
+	at->then = 0;
+	if (then) {
+		at->fence = at->then_fence;
+		waiting_add(small, then, at);
+		return;
+	}
+	HASH_DEL(small->all, at);
+	TAILQ_INSERT_TAIL(back, at, by_age);
+}
+
+/* All that waits in a slot, whose stream is done. */
+static void stream_drain(struct vpmm_small *small, struct small_stream *stream, struct small_list *back)
+{
+	struct small *at;
+
+	while ((at = TAILQ_FIRST(&stream->ages))) {
+		waiting_remove(small, stream, at);
+		detach(small, at, back);
+	}
+}
+
+static void stream_sweep(struct vpmm *vpmm, struct small_stream *stream, struct small_list *back)
+{
+	struct small *at;
+
+	while ((at = TAILQ_FIRST(&stream->ages)) && at->fence && fence_reached(&vpmm->pool->session, at->fence)) {
+		waiting_remove(vpmm->small, stream, at);
+		detach(vpmm->small, at, back);
+	}
+}
+
+/* ---- back to the pages ---- */
+
+/* Without the lock. */
+static void spans_give_back(struct vpmm *vpmm, struct small_list *back)
+{
+	struct vpmm_small *small = vpmm->small;
+	struct small *at;
+
+	if (TAILQ_EMPTY(back))
+		return;
+	TAILQ_FOREACH(at, back, by_age)
+		gpool_span_free(vpmm->pool, &at->span);
+	pthread_mutex_lock(&small->lock);
+	while ((at = TAILQ_FIRST(back))) {
+		TAILQ_REMOVE(back, at, by_age);
+		TAILQ_INSERT_HEAD(&small->spares, at, by_age);
+	}
+	pthread_mutex_unlock(&small->lock);
+}
+
+/* A fence for the oldest that a stream has freed without; what is of one that is closed is done. Lock held; let go meanwhile. */
+static void stream_fence(struct vpmm *vpmm, struct small_stream *stream, struct small_list *back)
+{
+	struct vpmm_small *small = vpmm->small;
+	struct gpool_fence fence = { 0 };
+	const struct small *oldest;
+	uint64_t last = small->orders;
+	uint32_t number = stream->number, slot;
+	struct small *at;
+
+	oldest = TAILQ_FIRST(&stream->ages);
+	if (!oldest || oldest->fence)
+		return;
+	pthread_mutex_unlock(&small->lock);
+	gpool_fence_record(vpmm->pool, number, &fence);
+	pthread_mutex_lock(&small->lock);
+	if (!fence.value && stream->number == number && stream_slot_of(vpmm->pool, number, &slot))
+		stream_drain(small, stream, back);
+	/* What another stream has freed in this slot since then is younger. */
+	TAILQ_FOREACH(at, &stream->ages, by_age) {
+		if (at->fence || at->order > last)
+			break;
+		at->fence = fence.value;
+	}
+}
+
+void vpmm_small_return(struct vpmm *vpmm, bool all)
+{
+	struct small_list back = TAILQ_HEAD_INITIALIZER(back);
+	struct vpmm_small *small = vpmm->small;
+
+	if (!vpmm_small_waits(vpmm))
+		return;
+	pthread_mutex_lock(&small->lock);
+	for (int slot = 1; slot < SESSION_TIMELINES; slot++) {
+		struct small_stream *stream = small->streams[slot];
+
+		if (!stream)
+			continue;
+		stream_sweep(vpmm, stream, &back);
+		if (all)
+			stream_fence(vpmm, stream, &back);
+	}
+	pthread_mutex_unlock(&small->lock);
+	spans_give_back(vpmm, &back);
+}
+
+void vpmm_small_stream_closed(struct vpmm *vpmm, uint32_t stream)
+{
+	struct small_list back = TAILQ_HEAD_INITIALIZER(back);
+	struct vpmm_small *small = vpmm->small;
+	uint32_t slot = stream & (SESSION_TIMELINES - 1);
+
+	if (!small)
+		return;
+	pthread_mutex_lock(&small->lock);
+	if (small->streams[slot] && small->streams[slot]->number == stream)
+		stream_drain(small, small->streams[slot], &back);
+	pthread_mutex_unlock(&small->lock);
+	spans_give_back(vpmm, &back);
+}
+
+/* ---- malloc ---- */
+
+static struct small_stream *stream_create(void)
+{
+	struct small_stream *stream = calloc(1, sizeof(*stream));
+
+	if (!stream)
+		return NULL;
+	TAILQ_INIT(&stream->ages);
+	for (int class = 0; class < SPAN_CLASSES; class++)
+		TAILQ_INIT(&stream->classes[class]);
+	return stream;
+}
+
+/* A stream that is new here: it counts among those in use. What the one before it in its slot has left is done with. */
+static COLD int stream_enter(struct vpmm *vpmm, uint32_t number)
+{
+	struct small_list back = TAILQ_HEAD_INITIALIZER(back);
+	struct vpmm_small *small = vpmm->small;
+	struct small_stream *stream;
+	uint32_t slot;
+	int error;
+
+	vpmm_lock(vpmm);
+	error = vpmm_slot(vpmm, number, &slot);
+	vpmm_unlock(vpmm);
+	if (error)
+		return error;
+	pthread_mutex_lock(&small->lock);
+	stream = small->streams[slot];
+	if (!stream)
+		stream = small->streams[slot] = stream_create();
+	if (stream) {
+		stream_drain(small, stream, &back);
+		stream->number = number;
+	}
+	pthread_mutex_unlock(&small->lock);
+	spans_give_back(vpmm, &back);
+	return stream ? 0 : -ENOMEM;
+}
+
+static int span_take(struct vpmm *vpmm, uint64_t bytes, struct gpool_span *span)
+{
+	int error = gpool_span_alloc(vpmm->pool, bytes, vpmm->options.content, span);
+
+	if (error != -ENOSPC && error != -EDQUOT)
+		return error;
+	/* Free pages of ours that are not of use here become so. */
+	vpmm_small_return(vpmm, true);
+	vpmm_lock(vpmm);
+	vpmm_fences_record(vpmm, VM_SLOTS);
+	region_sweep(&vpmm->set);
+	vpmm_park(vpmm, 0);
+	vpmm_unlock(vpmm);
+	return gpool_span_alloc(vpmm->pool, bytes, vpmm->options.content, span);
+}
+
+static void small_begin(struct vpmm_small *small, struct small *at, uint64_t bytes)
+{
+	at->bytes = bytes;
+	/* Odd, where those of whole pages are even. */
+	at->id = 2 * ++small->ids + 1;
+	small->live_bytes += at->span.bytes;
+	small->allocations++;
+}
+
+/* What there is of a span, known from now on; NULL: no memory for that. */
+static struct small *small_know(struct vpmm *vpmm, const struct gpool_span *span, uint64_t bytes, bool driver)
+{
+	struct vpmm_small *small = vpmm->small;
+	struct small *at;
+
+	pthread_mutex_lock(&small->lock);
+	at = TAILQ_FIRST(&small->spares);
+	if (at)
+		TAILQ_REMOVE(&small->spares, at, by_age);
+	else
+		at = malloc(sizeof(*at));
+	if (at) {
+		*at = (struct small){ .span = *span, .class = span_class_of((uint32_t)bytes), .driver = driver };
+		HASH_ADD(hh, small->all, span.address, sizeof(at->span.address), at);
+		if (at->lost) {
+			free(at);
+			at = NULL;
+		} else {
+			small_begin(small, at, bytes);
+		}
+	}
+	pthread_mutex_unlock(&small->lock);
+	return at;
+}
+
+/* From the pages: a new one. */
+static COLD int small_make(struct vpmm *vpmm, uint64_t bytes, struct small **made)
+{
+	struct gpool_span span;
+	int error;
+
+	vpmm_small_return(vpmm, false);
+	error = span_take(vpmm, bytes, &span);
+	if (error)
+		return error;
+	*made = small_know(vpmm, &span, bytes, false);
+	if (*made)
+		return 0;
+	gpool_span_free(vpmm->pool, &span);
+	return -ENOMEM;
+}
+
+/* From the driver. -EOPNOTSUPP: it is not for such streams. */
+static int driver_make(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, struct small **made)
+{
+	struct gpool_span span = { .bytes = (uint32_t)bytes };
+	int error;
+
+	if (!stream_can_wait(vpmm->pool, stream))
+		return -EOPNOTSUPP;
+	error = stream_pool_alloc(vpmm->pool, stream, bytes, &span.address);
+	if (error)
+		return error;
+	*made = small_know(vpmm, &span, bytes, true);
+	if (*made)
+		return 0;
+	stream_pool_free(vpmm->pool, stream, span.address);
+	return -ENOMEM;
+}
+
+int vpmm_small_malloc(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, uint64_t *address, uint64_t *id)
+{
+	struct vpmm_small *small = vpmm->small;
+	struct small_stream *lists;
+	struct small *at = NULL;
+	uint32_t slot;
+	int error = 0;
+
+	if (stream && stream_slot_of(vpmm->pool, stream, &slot))
+		return -EINVAL;
+	if (unlikely(small->driver)) {
+		error = driver_make(vpmm, bytes, stream, &at);
+		if (error != -EOPNOTSUPP)
+			goto out;
+		error = 0;
+	}
+	pthread_mutex_lock(&small->lock);
+	lists = stream_of(small, stream);
+	if (lists && (at = TAILQ_FIRST(&lists->classes[span_class_of((uint32_t)bytes)]))) {
+		waiting_remove(small, lists, at);
+		at->guard = stream;
+		small_begin(small, at, bytes);
+	}
+	pthread_mutex_unlock(&small->lock);
+	if (!at && stream && !lists)
+		error = stream_enter(vpmm, stream);
+	if (!error && !at)
+		error = small_make(vpmm, bytes, &at);
+out:
+	if (error)
+		return error;
+	*address = at->span.address;
+	*id = at->id;
+	return 0;
+}
+
+/* ---- free ---- */
+
+/* On our own stream: behind what a manual one has come to when its program says so, or at once. */
+static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream)
+{
+	struct vpmm_small *small = vpmm->small;
+	struct gpool *pool = vpmm->pool;
+	struct gpool_fence fence = { 0 };
+	int error = 0;
+
+	if (stream)
+		gpool_fence_record(pool, stream, &fence); /* closed meanwhile: all is done */
+	pthread_mutex_lock(&small->driver_lock);
+	if (fence.value)
+		error = gpu_timeline_wait(pool->gpu, small->driver, (const uint64_t *)&pool->session.timeline[fence_slot(fence.value)],
+			fence.value & FENCE_VALUE_MASK);
+	if (!error)
+		error = gpu_pool_free(pool->gpu, address, small->driver);
+	pthread_mutex_unlock(&small->driver_lock);
+	return error;
+}
+
+/* One of the driver's, which nobody knows any more. */
+static void driver_free(struct vpmm *vpmm, struct small *at, uint32_t stream)
+{
+	struct vpmm_small *small = vpmm->small;
+	bool waits = stream_can_wait(vpmm->pool, stream);
+	int error = waits ? stream_pool_free(vpmm->pool, stream, at->span.address) :
+			    driver_free_here(vpmm, at->span.address, stream);
+
+	if (error)
+		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot free %llu bytes of the driver's: %s; they are lost",
+			(unsigned long long)at->bytes, gpu_error_text());
+	pthread_mutex_lock(&small->lock);
+	TAILQ_INSERT_HEAD(&small->spares, at, by_age);
+	pthread_mutex_unlock(&small->lock);
+}
+
+/* In whose lists it is to wait, and for what first. NULL: for nothing. Lock held. */
+static struct small_stream *small_release(struct vpmm *vpmm, struct small *at, uint32_t stream, uint64_t fence)
+{
+	struct vpmm_small *small = vpmm->small;
+	struct small_stream *guard = at->guard != stream ? stream_of(small, at->guard) : NULL;
+	uint32_t slot;
+
+	if (guard && !stream_slot_of(vpmm->pool, at->guard, &slot) &&
+		!(at->fence && fence_reached(&vpmm->pool->session, at->fence))) {
+		/* Freed in no stream it may be had again by the one that guards it. */
+		at->then = stream;
+		at->then_fence = fence;
+		return guard;
+	}
+	at->fence = fence;
+	return stream_of(small, stream);
+}
+
+int vpmm_small_free(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint64_t *bytes, uint64_t *id)
+{
+	uint64_t fence = vpmm->small->driver ? 0 : vpmm_fence_now(vpmm, stream);
+	struct small_list back = TAILQ_HEAD_INITIALIZER(back);
+	struct vpmm_small *small = vpmm->small;
+	struct small_stream *lists;
+	struct small *at;
+
+	pthread_mutex_lock(&small->lock);
+	if (stream && !stream_of(small, stream)) {
+		int error;
+
+		pthread_mutex_unlock(&small->lock);
+		error = stream_enter(vpmm, stream);
+		if (error == -ENOMEM)
+			return error;
+		pthread_mutex_lock(&small->lock);
+	}
+	HASH_FIND(hh, small->all, &address, sizeof(address), at);
+	if (!at || at->waiting) {
+		pthread_mutex_unlock(&small->lock);
+		return -ESTALE;
+	}
+	*bytes = at->bytes;
+	*id = at->id;
+	small->live_bytes -= at->span.bytes;
+	small->frees++;
+	if (at->driver) {
+		HASH_DEL(small->all, at);
+		pthread_mutex_unlock(&small->lock);
+		driver_free(vpmm, at, stream);
+		return 0;
+	}
+	lists = small_release(vpmm, at, stream, fence);
+	at->guard = 0;
+	if (lists)
+		waiting_add(small, lists, at);
+	else
+		detach(small, at, &back);
+	pthread_mutex_unlock(&small->lock);
+	spans_give_back(vpmm, &back);
+	return 0;
+}

@@ -1,0 +1,27 @@
+"""PyTorch tensors in gpool's pages.
+
+Needs a GPU, PyTorch 2.5 or later and a gpoold that runs (GPOOL_DIR, where it is not /run/gpool):
+
+    python3 examples/torch_mempool.py build/libgpool_torch.so
+
+Everything that is allocated inside the `with` comes out of the pool, where other engines can have it as soon as it is freed.
+"""
+
+import sys
+
+import torch
+
+library = sys.argv[1] if len(sys.argv) > 1 else "libgpool_torch.so"
+allocator = torch.cuda.memory.CUDAPluggableAllocator(library, "gpool_torch_malloc", "gpool_torch_free")
+pool = torch.cuda.MemPool(allocator.allocator())
+
+with torch.cuda.use_mem_pool(pool):
+    weights = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+    inputs = torch.randn(64, 4096, device="cuda", dtype=torch.float16)
+    outputs = inputs @ weights
+
+torch.cuda.synchronize()
+expected = inputs.float() @ weights.float()
+error = ((outputs.float() - expected).norm() / expected.norm()).item()
+print(f"outputs {tuple(outputs.shape)} at {outputs.data_ptr():#x}, relative error {error:.1e}")
+assert error < 1e-2

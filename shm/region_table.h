@@ -1,0 +1,234 @@
+/*
+ * region_table.h - the regions of a worker's gpool_malloc(), for looking at them from outside: part of the session segment.
+ *
+ *   header, totals | struct region_entry[REGION_TABLE_ENTRIES], one for each region, in any order
+ *
+ * Writer: the worker, under its own lock. Readers: the agent and tools, without a lock, also of a worker that hangs or died in
+ * the middle of a change. So there are two kinds of serial numbers, each odd while what it stands for is being changed: one in
+ * each entry, and `changes` for all of it together. Who reads an even one twice has read what belongs together; who does not,
+ * after a bounded number of tries, says so and goes on.
+ *
+ * A region is a run of VPMM pages in one state; together they cover the reserved addresses, each once. What does not fit into
+ * the table is counted in `unlisted`. To a reader every field is hostile: each is read once and checked, and bad entries are
+ * told apart. Nothing is decided by what stands here.
+ */
+#ifndef GPOOL_SHM_REGION_TABLE_H
+#define GPOOL_SHM_REGION_TABLE_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	/* Chosen: more than anybody reads. 512 KiB of addresses, of which only what has been used takes memory. */
+	REGION_TABLE_ENTRIES = 8192,
+	REGION_ROW_NEW = 0xffff,      /* in place of an entry's number: the table does not know of it */
+	REGION_ROW_UNLISTED = 0xfffe, /* it found the table full, and is counted */
+	REGION_TABLE_PAGE_LEAST = 4096,
+};
+static_assert(REGION_TABLE_ENTRIES <= REGION_ROW_UNLISTED, "the numbers of entries are uint16_t");
+
+enum region_row_state {
+	REGION_ROW_NONE,
+	REGION_ROW_ALLOCATED,
+	REGION_ROW_FREE,   /* mapped, and reused by gpool_malloc() */
+	REGION_ROW_ZOMBIE, /* still mapped, but its pages have moved to another place */
+	REGION_ROW_HOLE,   /* nothing is mapped */
+	REGION_ROW_STATES
+};
+
+enum {
+	REGION_ROW_PARKED = 1u << 0,   /* free, its pages idle: the agent may take them without asking */
+	REGION_ROW_CAPTURED = 1u << 1, /* by gpool_vm_capture(): keeps its addresses and pages */
+	REGION_ROW_MOVING = 1u << 2,   /* out of the sets while a call works on it */
+	REGION_ROW_FLAGS = 7u,
+};
+
+/* One region, as the writer tells it and as a reader gets it. */
+struct region_row {
+	uint64_t address; /* a multiple of REGION_TABLE_PAGE_LEAST */
+	uint64_t id;      /* goes up with each region that is made */
+	uint64_t fence;   /* as in timeline.h; 0: none */
+	uint32_t pages;   /* VPMM pages, at least 1 */
+	uint32_t stream;  /* its slot: the low 8 bits of what gpool_stream_open() gave; 0: none */
+	enum region_row_state state;
+	uint32_t flags;      /* REGION_ROW_PARKED .. */
+	uint32_t changed_ms; /* the pool's clock_ms when it was set; only a reader's */
+};
+
+/* Bytes of all regions, listed or not, by what they are, and how many there are. */
+struct region_totals {
+	uint64_t reserved; /* addresses: mapped and holes */
+	uint64_t mapped;   /* addresses with pages behind them: live, reusable and zombies */
+	uint64_t live;     /* allocated */
+	uint64_t reusable; /* free, parked or not */
+	uint64_t parked;
+	uint64_t zombies;
+	uint64_t holes;
+	uint64_t last_id; /* of the region that the last gpool_malloc() returned; 0: it is gone, or was none */
+	uint64_t live_regions, reusable_regions, zombie_regions, hole_regions;
+};
+enum { REGION_TOTALS = sizeof(struct region_totals) / sizeof(uint64_t) };
+
+struct region_entry {
+	_Alignas(64) _Atomic uint32_t serial;
+	_Atomic uint32_t what; /* enum region_row_state | flags << 8 */
+	_Atomic uint32_t pages;
+	_Atomic uint32_t stream;
+	_Atomic uint64_t address;
+	_Atomic uint64_t id;
+	_Atomic uint64_t fence;
+	_Atomic uint32_t changed_ms;
+	uint32_t reserved[3];
+};
+static_assert(sizeof(struct region_entry) == 64, "one cache line each");
+
+struct region_table {
+	_Alignas(64) _Atomic uint32_t changes; /* serial of the whole table */
+	_Atomic uint32_t used;                 /* entries beyond have never been used: do not read them, it costs memory */
+	_Atomic uint32_t unlisted;             /* regions that have no entry */
+	uint32_t reserved;
+	_Atomic uint64_t page_bytes;           /* of a VPMM page; 0: gpool_malloc() has not been used */
+	_Atomic uint64_t totals[REGION_TOTALS]; /* struct region_totals */
+	struct region_entry entries[REGION_TABLE_ENTRIES];
+};
+
+/* ---- the worker's side: all under its lock ---- */
+
+/*
+ * The private part: which entries are free. Each region keeps its entry's number, at first REGION_ROW_NEW. One that found the
+ * table full gets an entry with a later region_table_set(), when there is one.
+ */
+struct region_writer {
+	struct region_table *table;
+	const _Atomic uint32_t *clock_ms; /* of the pool's header */
+	uint32_t used;                    /* as in the table, which is not read back */
+	uint32_t free_count;
+	uint32_t unlisted;
+	uint32_t changes;
+	uint16_t free[REGION_TABLE_ENTRIES];    /* [free_count] below `used`; the last is taken first */
+};
+
+/* region_writer_init() - over the table of a new session. The struct is 16 KiB, touched as it is used. */
+void region_writer_init(struct region_writer *writer, struct region_table *table, const _Atomic uint32_t *clock_ms,
+	uint64_t page_bytes);
+
+/* region_writer_number() - an entry for a region that had none: its number, or REGION_ROW_UNLISTED. */
+uint16_t region_writer_number(struct region_writer *writer, uint16_t number);
+
+/* region_table_begin(), region_table_end() - around changes that belong together, best where the lock is taken and released. */
+static inline void region_table_begin(struct region_writer *writer)
+{
+	assert(!(writer->changes & 1));
+	atomic_store_explicit(&writer->table->changes, ++writer->changes, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+}
+
+static inline void region_table_end(struct region_writer *writer)
+{
+	assert(writer->changes & 1);
+	atomic_store_explicit(&writer->table->changes, ++writer->changes, memory_order_release);
+}
+
+/* region_serial_begin(), region_serial_end() - a seqlock's two halves for the one writer of `serial`. */
+static inline uint32_t region_serial_begin(_Atomic uint32_t *serial)
+{
+	uint32_t odd = atomic_load_explicit(serial, memory_order_relaxed) | 1;
+
+	atomic_store_explicit(serial, odd, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+	return odd;
+}
+
+static inline void region_serial_end(_Atomic uint32_t *serial, uint32_t odd)
+{
+	atomic_store_explicit(serial, odd + 1, memory_order_release);
+}
+
+/*
+ * region_table_set() - what a region is now; *number is its entry, REGION_ROW_NEW for a new one. Between begin and end.
+ * Cost: ten plain stores to one cache line.
+ */
+static inline void region_table_set(struct region_writer *writer, uint16_t *number, const struct region_row *region)
+{
+	struct region_entry *entry;
+	uint32_t odd;
+
+	assert(writer->changes & 1);
+	if (__builtin_expect(*number >= REGION_TABLE_ENTRIES, 0)) {
+		*number = region_writer_number(writer, *number);
+		if (*number == REGION_ROW_UNLISTED)
+			return;
+	}
+	entry = &writer->table->entries[*number];
+	odd = region_serial_begin(&entry->serial);
+	atomic_store_explicit(&entry->what, (uint32_t)region->state | region->flags << 8, memory_order_relaxed);
+	atomic_store_explicit(&entry->pages, region->pages, memory_order_relaxed);
+	atomic_store_explicit(&entry->stream, region->stream, memory_order_relaxed);
+	atomic_store_explicit(&entry->address, region->address, memory_order_relaxed);
+	atomic_store_explicit(&entry->id, region->id, memory_order_relaxed);
+	atomic_store_explicit(&entry->fence, region->fence, memory_order_relaxed);
+	atomic_store_explicit(
+		&entry->changed_ms, atomic_load_explicit(writer->clock_ms, memory_order_relaxed), memory_order_relaxed);
+	region_serial_end(&entry->serial, odd);
+}
+
+/* region_table_clear() - the region is no more; *number is REGION_ROW_NEW again. Between begin and end. */
+void region_table_clear(struct region_writer *writer, uint16_t *number);
+
+/* region_table_totals() - between begin and end. Cost: as many plain stores as it has fields, to two cache lines. */
+static inline void region_table_totals(struct region_writer *writer, const struct region_totals *totals)
+{
+	_Atomic uint64_t *to = writer->table->totals;
+
+	assert(writer->changes & 1);
+#define STORE(field) atomic_store_explicit(&to[offsetof(struct region_totals, field) / sizeof(*to)], totals->field, memory_order_relaxed)
+	STORE(reserved);
+	STORE(mapped);
+	STORE(live);
+	STORE(reusable);
+	STORE(parked);
+	STORE(zombies);
+	STORE(holes);
+	STORE(last_id);
+	STORE(live_regions);
+	STORE(reusable_regions);
+	STORE(zombie_regions);
+	STORE(hole_regions);
+#undef STORE
+}
+
+/* ---- the readers' side ---- */
+
+/* What stands above the entries. */
+struct region_look {
+	uint32_t changes;    /* odd: the table is being changed; the same even number in two looks: nothing was between */
+	uint32_t used;       /* entries to read, at most REGION_TABLE_ENTRIES */
+	uint32_t unlisted;
+	bool totals_changing; /* the totals were being changed, and need not fit each other */
+	bool damaged;         /* a field that cannot be */
+	uint64_t page_bytes;  /* 0: gpool_malloc() has not been used */
+	struct region_totals totals;
+};
+
+enum region_read {
+	REGION_READ_NONE,     /* unused */
+	REGION_READ_WHOLE,
+	REGION_READ_CHANGING, /* it was being changed: the fields need not belong together, but are possible ones */
+	REGION_READ_DAMAGED,  /* fields that cannot be */
+};
+
+void region_table_look(const struct region_table *table, struct region_look *look);
+
+/* region_table_stands() - nothing has changed since the look: all that was read meanwhile belongs together. */
+bool region_table_stands(const struct region_table *table, const struct region_look *look);
+
+/* region_table_read() - entry `number`, below look->used; *region is set at WHOLE and CHANGING. */
+enum region_read region_table_read(const struct region_table *table, const struct region_look *look, uint32_t number,
+	struct region_row *region);
+
+const char *region_row_state_name(enum region_row_state state);
+
+#endif

@@ -1,0 +1,187 @@
+/*
+ * kv_view.h - a KV cache whose tokens have a content of their own, for tests. On top of life.h.
+ *
+ * The shape SMALL has blocks of 64 KiB and 4 tokens, eight in a page; the first word of a token's place is its content.
+ */
+#ifndef GPOOL_TESTS_KV_VIEW_H
+#define GPOOL_TESTS_KV_VIEW_H
+
+#include "client/pool.h"
+#include "tests/integration/life.h"
+
+#include "client/kv/kv.h"
+
+#include <errno.h>
+
+enum { PAGE_BYTES = 512 << 10, BLOCK_TOKENS = 4, TOKEN_BYTES = 16 << 10, BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES, CHUNK_BLOCKS = 8 };
+
+#define SMALL { .layers = 8, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = BLOCK_TOKENS }
+#define CALM QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1"
+
+static const char *const calm[] = {"--pool", POOL, CALM, NULL};
+
+static struct gpool *worker;
+static uint32_t stream;
+static struct gpool_kv *kv;
+
+static inline struct gpool_kv_options small_options(uint32_t blocks)
+{
+	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
+
+	options.shape = (struct gpool_kv_shape)SMALL;
+	options.stream = stream;
+	options.max_blocks = blocks;
+	options.max_sequences = 64;
+	options.max_sequence_tokens = 1024;
+	options.watermark_blocks = GPOOL_KV_NO_WATERMARK;
+	return options;
+}
+
+static inline void worker_open(const char *const *arguments)
+{
+	start(arguments);
+	worker = open_worker();
+	assert_int_equal(gpool_stream_open(worker, NULL, 0, &stream), 0);
+}
+
+/* A gpoold, a worker, and a cache of so many blocks. */
+static inline void kv_start(const char *const *arguments, uint32_t blocks)
+{
+	struct gpool_kv_options options;
+
+	worker_open(arguments);
+	options = small_options(blocks);
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+}
+
+static inline int kv_stop(void **state)
+{
+	if (worker)
+		gpool_close(worker);
+	worker = NULL;
+	kv = NULL;
+	return stop(state);
+}
+
+/* All that is queued is done. */
+static inline void settle(void)
+{
+	struct gpool_fence fence;
+
+	assert_int_equal(gpool_fence_record(worker, stream, &fence), 0);
+	assert_int_equal(gpool_fence_wait(worker, fence, ANSWER_MS), 0);
+}
+
+static inline struct gpool_kv_statistics statistics(void)
+{
+	struct gpool_kv_statistics found = {.size = sizeof(found)};
+
+	assert_int_equal(gpool_kv_statistics(kv, &found), 0);
+	assert_int_equal(found.used_blocks + found.free_blocks, kv->blocks.blocks);
+	return found;
+}
+
+static inline struct gpool_kv_sequence info_of(uint64_t sequence)
+{
+	struct gpool_kv_sequence info = {.size = sizeof(info)};
+
+	assert_int_equal(gpool_kv_sequence(kv, sequence, &info), 0);
+	return info;
+}
+
+static inline struct gpool_kv_need shortage(void)
+{
+	struct gpool_kv_need need = {.size = sizeof(need)};
+
+	assert_int_equal(gpool_kv_shortage(kv, &need), 0);
+	return need;
+}
+
+static inline int try_allocate(uint32_t tokens, uint32_t estimated, uint32_t priority, uint64_t *sequence)
+{
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+
+	request.tokens = tokens;
+	request.estimated_tokens = estimated;
+	request.priority = priority;
+	return gpool_kv_allocate(kv, &request, sequence);
+}
+
+static inline uint64_t allocated(uint32_t tokens, uint32_t estimated, uint32_t priority)
+{
+	uint64_t sequence = 0;
+
+	assert_int_equal(try_allocate(tokens, estimated, priority, &sequence), 0);
+	return sequence;
+}
+
+static inline uint64_t forked(uint64_t sequence)
+{
+	uint64_t child = 0;
+
+	assert_int_equal(gpool_kv_fork(kv, sequence, &child), 0);
+	return child;
+}
+
+static inline const int32_t *table_of(uint64_t sequence, uint32_t *count)
+{
+	const int32_t *blocks = NULL;
+
+	assert_int_equal(gpool_kv_table(kv, sequence, &blocks, count), 0);
+	return blocks;
+}
+
+static inline int32_t block_at(uint64_t sequence, uint32_t index)
+{
+	uint32_t count;
+	const int32_t *blocks = table_of(sequence, &count);
+
+	assert_true(index < count);
+	return blocks[index];
+}
+
+/* The content of a place in the cache. */
+static inline volatile uint64_t *word_at(uint64_t slot)
+{
+	uint64_t address = 0;
+
+	assert_int_equal(gpool_kv_address(kv, (uint32_t)(slot / BLOCK_TOKENS), &address), 0);
+	return (volatile uint64_t *)(uintptr_t)(address + slot % BLOCK_TOKENS * TOKEN_BYTES);
+}
+
+static inline volatile uint64_t *token_at(uint64_t sequence, uint32_t token)
+{
+	return word_at((uint64_t)(uint32_t)block_at(sequence, token / BLOCK_TOKENS) * BLOCK_TOKENS + token % BLOCK_TOKENS);
+}
+
+static inline void write_tokens(uint64_t sequence, uint32_t first, uint32_t count, uint64_t content)
+{
+	for (uint32_t i = first; i < first + count; i++)
+		*token_at(sequence, i) = content << 32 | i;
+}
+
+static inline uint32_t wrong_tokens(uint64_t sequence, uint32_t first, uint32_t count, uint64_t content)
+{
+	uint32_t wrong = 0;
+
+	for (uint32_t i = first; i < first + count; i++)
+		wrong += *token_at(sequence, i) != (content << 32 | i);
+	return wrong;
+}
+
+/* The device's table of a running sequence is the host's. */
+static inline bool device_agrees(uint64_t sequence)
+{
+	const int32_t *device = (const int32_t *)(uintptr_t)kv->table_address + (size_t)info_of(sequence).row * kv->columns;
+	uint32_t count;
+	const int32_t *blocks = table_of(sequence, &count);
+
+	return !memcmp(device, blocks, count * sizeof(*blocks));
+}
+
+static inline uint32_t free_pages(void)
+{
+	return atomic_load(&pool_view(admin)->header->state_pages[PAGE_FREE]);
+}
+
+#endif

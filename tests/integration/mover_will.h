@@ -1,0 +1,46 @@
+/*
+ * mover_will.h - movers that do as the test says (tests/modules/unwilling.c): what the tests of pools without a mover share.
+ *
+ * On top of spill_view.h. will_begin() and will_end() are a group's set-up and teardown.
+ */
+#ifndef GPOOL_TESTS_MOVER_WILL_H
+#define GPOOL_TESTS_MOVER_WILL_H
+
+#include "tests/integration/spill_view.h"
+
+static char mover_file[] = "/tmp/gpool-mover-XXXXXX";
+
+/* What movers do that are started from now on, and those that hang. */
+static inline void will(char what)
+{
+	int fd = open(mover_file, O_WRONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, &what, 1, 0), 1);
+	close(fd);
+}
+
+static inline void mover_works(void)
+{
+	will('w');
+	AWAIT(status()->pools[0].mover_pid != 0);
+}
+
+static inline int will_begin(void **state)
+{
+	int fd = mkstemp(mover_file);
+
+	(void)state;
+	if (fd < 0)
+		return -1;
+	close(fd);
+	return setenv("GPOOL_TEST_MOVER", mover_file, 1);
+}
+
+static inline int will_end(void **state)
+{
+	(void)state;
+	return unlink(mover_file);
+}
+
+#endif

@@ -1,0 +1,1095 @@
+/*
+ * test_client_elastic.c - ranges of which single pages are backed.
+ *
+ * Goal: backing costs one request and one access call for each run, and nothing where the memory is still there; what is backed keeps its
+ * content whatever else fails, sleeps or dies; what is unbacked goes to whoever needs it, but not before its fence; nothing is unmapped
+ * under queued work; captured addresses keep their memory. Method: a gpoold for each test with a pool of 64 pages; contents that say
+ * whose page it is; counted and failing driver calls; workers that are killed; threads against a model of their own part.
+ */
+#include "tests/integration/spill_view.h"
+
+#include "client/vm/elastic.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+enum { PAGE_BYTES = 512 << 10, SPARSE = 4096 };
+
+#define CALM QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1"
+
+static const char *const plain[] = {"--pool", POOL, CALM, NULL};
+static const char *const fours[] = {"--pool", POOL ",handle_size=2MiB", CALM, NULL};
+static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
+static const char *const fours_spilling[] = {"--pool", POOL ",handle_size=2MiB,spill_memory=32MiB", CALM, NULL};
+
+static const struct gpool_fence done_fence = {0};
+
+/* ---- ranges with a content ---- */
+
+static struct gpool_range *reserved_as(struct gpool *pool, uint32_t pages, uint32_t memory_class)
+{
+	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool_range *range = NULL;
+
+	options.memory_class = memory_class;
+	options.owner_id = 4711;
+	assert_int_equal(gpool_range_reserve(pool, pages, &options, &range), 0);
+	return range;
+}
+
+static struct gpool_range *reserved(struct gpool *pool)
+{
+	return reserved_as(pool, SPARSE, GPOOL_OBJECT_MUTABLE);
+}
+
+static volatile uint64_t *words_at(struct gpool_range *range, uint32_t page)
+{
+	uint64_t address = 0;
+
+	assert_int_equal(gpool_range_address(range, &address), 0);
+	return (volatile uint64_t *)(uintptr_t)(address + page * (uint64_t)PAGE_BYTES);
+}
+
+/* First and last word of each page. */
+static void fill(struct gpool_range *range, uint32_t first, uint32_t count, uint64_t content)
+{
+	for (uint32_t page = first; page < first + count; page++) {
+		volatile uint64_t *words = words_at(range, page);
+
+		words[0] = words[PAGE_BYTES / 8 - 1] = content << 32 | page;
+	}
+}
+
+static uint32_t wrong(struct gpool_range *range, uint32_t first, uint32_t count, uint64_t content)
+{
+	uint32_t found = 0;
+
+	for (uint32_t page = first; page < first + count; page++) {
+		const volatile uint64_t *words = words_at(range, page);
+
+		found += words[0] != (content << 32 | page) || words[PAGE_BYTES / 8 - 1] != (content << 32 | page);
+	}
+	return found;
+}
+
+static int back(struct gpool_range *range, uint32_t first, uint32_t count)
+{
+	return gpool_range_back(range, first, count, 0);
+}
+
+static int unback(struct gpool_range *range, uint32_t first, uint32_t count)
+{
+	return gpool_range_unback(range, first, count, done_fence);
+}
+
+static struct gpool_range_info info_of(struct gpool_range *range)
+{
+	struct gpool_range_info info = {.size = sizeof(info)};
+
+	assert_int_equal(gpool_range_get(range, &info), 0);
+	return info;
+}
+
+static struct gpool_range_page page_of(struct gpool_range *range, uint32_t index)
+{
+	struct gpool_range_page page = {.size = sizeof(page)};
+
+	assert_int_equal(gpool_range_resolve(range, index, &page), 0);
+	return page;
+}
+
+static uint32_t in_state(struct gpool_range *range, uint32_t first, uint32_t count, uint32_t state)
+{
+	uint32_t found = 0;
+
+	for (uint32_t page = first; page < first + count; page++)
+		found += page_of(range, page).state == state;
+	return found;
+}
+
+static uint32_t free_pages(void)
+{
+	return atomic_load(&pool_view(admin)->header->state_pages[PAGE_FREE]);
+}
+
+/* All that can be had, as one block for each page, with something else in it. */
+static uint32_t squat(struct gpool *pool, struct gpool_block *blocks, uint32_t most)
+{
+	uint32_t count = 0;
+
+	while (count < most && gpool_alloc(pool, 1, NULL, &blocks[count]) == 0) {
+		uint64_t address;
+
+		assert_int_equal(gpool_address(pool, &blocks[count], &address), 0);
+		memset((void *)(uintptr_t)address, 0xee, PAGE_BYTES);
+		count++;
+	}
+	return count;
+}
+
+static void leave(struct gpool *pool, struct gpool_block *blocks, uint32_t count)
+{
+	while (count)
+		assert_int_equal(gpool_free(pool, &blocks[--count]), 0);
+	thread_cache_flush(thread_cache_of(pool));
+}
+
+/* Leased, and idle. */
+static uint32_t lease_idle_count(const struct gpool *pool)
+{
+	uint32_t idle = 0;
+
+	for (uint32_t word = 0; word < PAGES / 64; word++)
+		idle += (uint32_t)__builtin_popcountll(atomic_load(&pool->session.free_bits[word]));
+	return idle;
+}
+
+static uint64_t requests(const struct gpool *pool)
+{
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+
+	assert_int_equal(gpool_statistics((struct gpool *)pool, &statistics), 0);
+	return statistics.refills;
+}
+
+/* ---- there and back ---- */
+
+static void test_addresses_first(void **state)
+{
+	struct gpool_range *range;
+	struct gpool *pool;
+	uint64_t address;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	range = reserved(pool);
+	assert_int_equal(free_pages(), PAGES);
+	assert_int_equal(gpool_range_address(range, &address), 0);
+	assert_int_equal(info_of(range).page_count, SPARSE);
+	assert_int_equal(info_of(range).backed_pages, 0);
+	assert_int_equal(info_of(range).handle_pages, 1);
+	assert_int_equal(page_of(range, SPARSE - 1).state, GPOOL_PAGE_HOLE);
+	assert_int_equal(page_of(range, SPARSE - 1).page, UINT32_MAX);
+	assert_int_equal(page_of(range, 3).address, address + 3 * PAGE_BYTES);
+	assert_int_equal(back(range, 1000, 3), 0);
+	assert_int_equal(back(range, SPARSE - 1, 1), 0);
+	fill(range, 1000, 3, 1);
+	fill(range, SPARSE - 1, 1, 1);
+	assert_int_equal(free_pages(), PAGES - 4);
+	assert_int_equal(info_of(range).backed_pages, 4);
+	assert_int_equal(in_state(range, 998, 8, GPOOL_PAGE_BACKED), 3);
+	assert_int_equal(atomic_load(&block_entry(pool, page_of(range, 1000).page)->owner_id), 4711);
+	assert_int_equal(page_word_generation(atomic_load(&pool->pages[page_of(range, 1001).page])), page_of(range, 1001).generation);
+	assert_int_equal(harness_check(&harness), 0);
+	/* More than there is: nothing of it. */
+	assert_int_equal(back(range, 0, PAGES), -ENOSPC);
+	assert_int_equal(info_of(range).backed_pages, 4);
+	assert_int_equal(back(range, 0, PAGES - 4), 0);
+	fill(range, 0, PAGES - 4, 2);
+	assert_int_equal(wrong(range, 1000, 3, 1) + wrong(range, SPARSE - 1, 1, 1) + wrong(range, 0, PAGES - 4, 2), 0);
+	assert_int_equal(free_pages(), 0);
+	assert_int_equal(gpool_range_destroy(range), 0);
+	assert_int_equal(free_pages() + lease_idle_count(pool), PAGES);
+	gpool_close(pool);
+	AWAIT(free_pages() == PAGES);
+}
+
+/* Far larger than the pool, and than anybody would touch page by page. */
+static void test_vast(void **state)
+{
+#if defined(__SANITIZE_THREAD__)
+	enum { VAST = 1 << 20 }; /* its own memory lies around */
+#else
+	enum { VAST = 1 << 24 }; /* 8 TiB */
+#endif
+	struct gpool_range *range;
+	struct gpool *pool;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	range = reserved_as(pool, VAST, GPOOL_OBJECT_EPHEMERAL);
+	assert_int_equal(back(range, 0, VAST), -ENOSPC);
+	assert_int_equal(back(range, VAST - 5, 5), 0);
+	assert_int_equal(back(range, 77, 1), 0);
+	fill(range, VAST - 5, 5, 1);
+	fill(range, 77, 1, 1);
+	assert_int_equal(gpool_range_capture(range, 0, VAST, 1), -EINVAL);
+	assert_int_equal(gpool_range_capture(range, VAST - 1, 1, 1), 0);
+	assert_int_equal(unback(range, 0, VAST), 0);
+	assert_int_equal(info_of(range).backed_pages, 0);
+	assert_int_equal(info_of(range).parked_pages, 5);
+	assert_int_equal(gpool_range_capture(range, 0, VAST, 0), 0);
+	assert_int_equal(info_of(range).parked_pages, 6);
+	assert_int_equal(back(range, VAST - 5, 5), 0);
+	assert_int_equal(wrong(range, VAST - 5, 5, 1), 0);
+	assert_int_equal(gpool_sleep(pool, 0), 0);
+	assert_int_equal(gpool_wake(pool, 0), 0);
+	assert_int_equal(info_of(range).backed_pages, 5);
+	gpool_close(pool);
+}
+
+/* One request, a mapping for each page, one access call for each run; and nothing for what is still there. */
+static void test_driver_calls(void **state)
+{
+	struct gpool_range *range;
+	struct gpool *pool;
+	uint64_t calls, asked;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	range = reserved(pool);
+	asked = requests(pool);
+	assert_int_equal(back(range, 10, 20), 0);
+	assert_int_equal(requests(pool), asked + 1);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 20);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 1);
+	fill(range, 10, 20, 1);
+	/* On both sides of what is backed: two runs. */
+	assert_int_equal(back(range, 5, 30), 0);
+	assert_int_equal(requests(pool), asked + 2);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 30);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 3);
+	assert_int_equal(wrong(range, 10, 20, 1), 0);
+	calls = gpu_calls_total(pool->gpu);
+	for (int round = 0; round < 5; round++) {
+		assert_int_equal(unback(range, 0, 12), 0);
+		assert_int_equal(unback(range, 20, 10), 0);
+		assert_int_equal(info_of(range).backed_pages, 13);
+		assert_int_equal(info_of(range).parked_pages, 17);
+		assert_int_equal(in_state(range, 5, 7, GPOOL_PAGE_PARKED), 7);
+		assert_int_equal(harness_check(&harness), 0);
+		assert_int_equal(back(range, 5, 30), 0);
+		assert_int_equal(wrong(range, 10, 20, 1), 0);
+	}
+	assert_int_equal(gpu_calls_total(pool->gpu), calls);
+	assert_int_equal(requests(pool), asked + 2);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_RESERVE), 2); /* with the window */
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_UNMAP), 0);
+	/* Idle pages that are mapped nowhere need no request either. */
+	assert_int_equal(gpool_range_destroy(range), 0);
+	range = reserved(pool);
+	assert_int_equal(back(range, 0, 30), 0);
+	assert_int_equal(requests(pool), asked + 2);
+	gpool_close(pool);
+}
+
+/* What is parked is everybody's. What went elsewhere is another page afterwards; what did not is the same. */
+static void test_parked_pages_go_elsewhere(void **state)
+{
+	struct gpool_block blocks[PAGES];
+	struct gpool_range *range;
+	struct gpool *pool, *other;
+	uint32_t count, gone;
+	uint64_t maps;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	other = open_worker();
+	range = reserved(pool);
+	assert_int_equal(back(range, 0, 40), 0);
+	fill(range, 0, 40, 1);
+	assert_int_equal(unback(range, 10, 20), 0);
+	count = squat(other, blocks, PAGES - 40 + 12);
+	assert_int_equal(count, PAGES - 40 + 12);
+	gone = 20 - in_state(range, 10, 20, GPOOL_PAGE_PARKED);
+	assert_int_equal(gone, 12);
+	assert_int_equal(in_state(range, 10, 20, GPOOL_PAGE_HOLE), 12);
+	assert_int_equal(back(range, 10, 20), -ENOSPC);
+	assert_int_equal(in_state(range, 10, 20, GPOOL_PAGE_PARKED), 8);
+	assert_int_equal(info_of(range).backed_pages, 20);
+	assert_int_equal(harness_check(&harness), 0);
+	leave(other, blocks, count);
+	maps = gpu_calls(pool->gpu, GPU_CALL_MAP);
+	assert_int_equal(back(range, 10, 20), 0);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), maps + gone);
+	assert_int_equal(wrong(range, 0, 10, 1) + wrong(range, 30, 10, 1), 0);
+	assert_int_equal(wrong(range, 10, 20, 1), gone);
+	fill(range, 10, 20, 2);
+	assert_int_equal(wrong(range, 10, 20, 2), 0);
+	/* And one's own blocks take it too. */
+	assert_int_equal(unback(range, 0, 40), 0);
+	count = squat(pool, blocks, PAGES);
+	assert_int_equal(count, PAGES);
+	assert_int_equal(in_state(range, 0, 40, GPOOL_PAGE_HOLE), 40);
+	leave(pool, blocks, count);
+	assert_int_equal(back(range, 0, 40), 0);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+/* Where handles hold several pages, a handle is there for as long as one of its pages is. */
+static void test_handles_of_several_pages(void **state)
+{
+	struct gpool_block blocks[PAGES];
+	struct gpool_range *range;
+	struct gpool *pool, *other;
+	uint32_t count = 0, kept = 0;
+
+	(void)state;
+	start(fours);
+	pool = open_worker();
+	other = open_worker();
+	range = reserved_as(pool, 203, GPOOL_OBJECT_EPHEMERAL);
+	assert_int_equal(info_of(range).handle_pages, 4);
+	assert_int_equal(back(range, 3, 2), 0); /* the last of one, the first of the next */
+	fill(range, 3, 2, 1);
+	assert_int_equal(info_of(range).backed_pages, 2);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 2);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 1);
+	assert_int_equal(free_pages() + lease_idle_count(pool), PAGES - 8);
+	assert_int_equal(page_of(range, 2).state, GPOOL_PAGE_PARKED);
+	assert_int_equal(page_of(range, 8).state, GPOOL_PAGE_HOLE);
+	assert_int_equal(back(range, 0, 5), 0);
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 2);
+	assert_int_equal(unback(range, 3, 2), 0);
+	assert_int_equal(info_of(range).parked_pages, 4);
+	assert_int_equal(page_of(range, 3).state, GPOOL_PAGE_PARKED); /* its handle is in use */
+	assert_int_equal(wrong(range, 3, 1, 1), 0);
+	assert_int_equal(harness_check(&harness), 0);
+	/* The last page of the range lies in a handle that it does not fill. */
+	assert_int_equal(back(range, 202, 1), 0);
+	fill(range, 202, 1, 3);
+	assert_int_equal(back(range, 202, 2), -EINVAL);
+	/* Everywhere one page of three is somebody's, so that no two handles are free in a row: they come one by one. */
+	assert_int_equal(unback(range, 0, 203), 0);
+	while (count < PAGES && gpool_alloc(other, 1, NULL, &blocks[count]) == 0)
+		count++;
+	assert_int_equal(count, PAGES);
+	for (uint32_t i = 0; i < count; i++) {
+		if (blocks[i].page / 4 % 3 == 0 && blocks[i].page % 4 == 1)
+			blocks[kept++] = blocks[i];
+		else
+			assert_int_equal(gpool_free(other, &blocks[i]), 0);
+	}
+	thread_cache_flush(thread_cache_of(other));
+	assert_int_equal(back(range, 40, 4 * 10), 0);
+	fill(range, 40, 40, 4);
+	assert_int_equal(wrong(range, 40, 40, 4), 0);
+	assert_int_equal(back(range, 80, 4), -ENOSPC);
+	assert_int_equal(harness_check(&harness), 0);
+	leave(other, blocks, kept);
+	assert_int_equal(back(range, 80, 4), 0);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+/* ---- fences ---- */
+
+/* Idle only behind the fence, and back at once before it. */
+static void unback_behind_fences(const char *const *arguments)
+{
+	struct gpool_block blocks[PAGES];
+	uint32_t manual, second, count;
+	struct gpool_range *range;
+	struct gpool *pool, *other;
+	struct gpool_fence fence, later;
+
+	start(arguments);
+	pool = open_worker();
+	other = open_worker();
+	range = reserved(pool);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &second), 0);
+	assert_int_equal(back(range, 0, 32), 0);
+	fill(range, 0, 32, 1);
+	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
+	assert_int_equal(gpool_range_unback(range, 0, 16, fence), 0);
+	assert_int_equal(info_of(range).backed_pages, 16);
+	assert_int_equal(info_of(range).parked_pages, 0);
+	count = squat(other, blocks, PAGES);
+	assert_int_equal(count, PAGES - 32);
+	assert_int_equal(wrong(range, 0, 32, 1), 0);
+	/* Some of them again, and again out of use behind another stream's work: now they wait for both. */
+	assert_int_equal(back(range, 0, 8), 0);
+	assert_int_equal(gpool_fence_record(pool, second, &later), 0);
+	assert_int_equal(gpool_range_unback(range, 0, 8, later), 0);
+	assert_int_equal(gpool_fence_signal(pool, later), 0);
+	deferred_sweep_wait(pool);
+	assert_int_equal(info_of(range).parked_pages, 0);
+	assert_int_equal(gpool_alloc(other, 1, NULL, &blocks[count]), -ENOSPC);
+	assert_int_equal(gpool_sleep(pool, 0), -EBUSY);
+	assert_int_equal(gpool_range_destroy(range), -EBUSY);
+	assert_int_equal(wrong(range, 0, 32, 1), 0);
+	assert_int_equal(gpool_fence_signal(pool, fence), 0);
+	deferred_sweep_wait(pool);
+	assert_int_equal(info_of(range).parked_pages, 16);
+	count += squat(other, blocks + count, PAGES);
+	assert_int_equal(count, PAGES - 16);
+	assert_int_equal(wrong(range, 16, 16, 1), 0);
+	/* Closing does not wait for what nobody signals. */
+	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
+	assert_int_equal(gpool_range_unback(range, 16, 4, fence), 0);
+	fence.value += 1;
+	assert_int_equal(gpool_range_unback(range, 20, 4, fence), -EINVAL);
+	leave(other, blocks, count);
+	gpool_close(pool);
+	gpool_close(other);
+	AWAIT(free_pages() == PAGES);
+}
+
+static void test_unback_behind_fences(void **state)
+{
+	(void)state;
+	unback_behind_fences(plain);
+}
+
+static void test_unback_behind_fences_large_handles(void **state)
+{
+	(void)state;
+	unback_behind_fences(fours);
+}
+
+/* The back end refuses to unmap under queued work; what was unbacked without the fence of that work cannot be backed anew before. */
+static void test_queued_work(void **state)
+{
+	struct gpool_block blocks[PAGES];
+	uint32_t manual, stream, count;
+	struct gpool_range *range;
+	struct gpool *pool, *other;
+	struct gpool_fence gate, fence;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	other = open_worker();
+	range = reserved(pool);
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(back(range, 0, 8), 0);
+	fill(range, 0, 8, 1);
+	assert_int_equal(gpool_fence_record(pool, manual, &gate), 0);
+	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
+	assert_int_equal(gpool_fill(pool, stream, (uint64_t)(uintptr_t)words_at(range, 2), 0x77, PAGE_BYTES), 0);
+	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
+	assert_int_equal(gpool_range_unback(range, 4, 4, fence), 0);
+	assert_int_equal(unback(range, 0, 4), 0); /* that is not true */
+	count = squat(other, blocks, PAGES);
+	assert_int_equal(count, PAGES - 4);
+	leave(other, blocks, count);
+	assert_int_equal(back(range, 0, 4), -EBUSY);
+	assert_int_equal(info_of(range).backed_pages, 0);
+	assert_int_equal(back(range, 4, 4), 0);
+	assert_int_equal(wrong(range, 4, 4, 1), 0);
+	assert_int_equal(harness_check(&harness), 0);
+	assert_int_equal(gpool_fence_signal(pool, gate), 0);
+	assert_int_equal(gpool_fence_wait(pool, fence, ANSWER_MS), 0);
+	assert_int_equal(back(range, 0, 4), 0);
+	fill(range, 0, 8, 2);
+	assert_int_equal(wrong(range, 0, 8, 2), 0);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+static void test_captured(void **state)
+{
+	struct gpool_block blocks[PAGES];
+	struct gpool_range *range;
+	struct gpool *pool, *other;
+	uint32_t count;
+
+	(void)state;
+	start(spilling);
+	pool = open_worker();
+	other = open_worker();
+	range = reserved(pool);
+	assert_int_equal(gpool_range_capture(range, 0, 4, 1), -EINVAL);
+	assert_int_equal(back(range, 0, 16), 0);
+	fill(range, 0, 16, 1);
+	assert_int_equal(gpool_range_capture(range, 4, 4, 1), 0);
+	assert_int_equal(gpool_range_capture(range, 6, 4, 1), 0);
+	assert_int_equal(info_of(range).captured_pages, 6);
+	assert_int_equal(unback(range, 0, 16), 0);
+	assert_int_equal(info_of(range).backed_pages, 0);
+	assert_int_equal(page_of(range, 5).state, GPOOL_PAGE_PARKED);
+	assert_int_equal(page_of(range, 5).flags, GPOOL_PAGE_CAPTURED);
+	count = squat(other, blocks, PAGES);
+	assert_int_equal(count, PAGES - 6);
+	/* A graph may read and write there, and finds what was there. */
+	assert_int_equal(wrong(range, 4, 6, 1), 0);
+	fill(range, 4, 6, 2);
+	assert_int_equal(gpool_range_capture(range, 4, 2, 0), 0);
+	count += squat(other, blocks + count, PAGES);
+	assert_int_equal(count, PAGES - 4);
+	assert_int_equal(gpool_range_capture(range, 0, 16, 0), 0);
+	assert_int_equal(info_of(range).captured_pages, 0);
+	count += squat(other, blocks + count, PAGES);
+	assert_int_equal(count, PAGES);
+	leave(other, blocks, count);
+	/* Asleep nothing is mapped; awake the graph's addresses are there again, with what they held. */
+	assert_int_equal(back(range, 0, 4), 0);
+	fill(range, 0, 4, 3);
+	assert_int_equal(gpool_range_capture(range, 0, 4, 1), 0);
+	assert_int_equal(unback(range, 0, 4), 0);
+	assert_int_equal(gpool_sleep(pool, 0), 0);
+	count = squat(other, blocks, PAGES);
+	assert_int_equal(count, PAGES);
+	leave(other, blocks, count);
+	assert_int_equal(gpool_wake(pool, ANSWER_MS), 0);
+	assert_int_equal(wrong(range, 0, 4, 3), 0);
+	assert_int_equal(info_of(range).backed_pages, 0);
+	assert_int_equal(gpool_range_capture(range, 0, 4, 0), 0);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+/* ---- faults ---- */
+
+/* The n-th call of each kind fails while some pages are backed, some parked, some gone and some never were. */
+static void test_driver_faults(void **state)
+{
+	static const enum gpu_call kinds[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_IMPORT};
+	struct gpool_block blocks[PAGES];
+	struct gpool *pool, *other;
+	uint32_t failures = 0;
+
+	(void)state;
+	start(plain);
+	other = open_worker();
+	for (uint32_t kind = 0; kind < sizeof(kinds) / sizeof(*kinds); kind++)
+		for (uint64_t n = 1; n < 20; n++) {
+			struct gpool_range *range;
+			uint32_t count;
+			int error;
+
+			pool = open_worker(); /* a new one has nothing imported */
+			range = reserved(pool);
+			assert_int_equal(back(range, 2, 12), 0);
+			fill(range, 2, 12, n);
+			assert_int_equal(unback(range, 4, 6), 0);
+			count = squat(other, blocks, PAGES - 12 + 3);
+			leave(other, blocks, count);
+			assert_int_equal(in_state(range, 4, 6, GPOOL_PAGE_PARKED), 3);
+			gpu_fault_set(pool->gpu, kinds[kind], n, -EIO);
+			error = back(range, 0, 18);
+			gpu_fault_set(pool->gpu, kinds[kind], 0, 0);
+			failures += error != 0;
+			if (error) {
+				assert_int_equal(error, -ENOMEM);
+				assert_int_equal(info_of(range).backed_pages, 6);
+				assert_int_equal(in_state(range, 0, 18, GPOOL_PAGE_BACKED), 6);
+			}
+			assert_int_equal(wrong(range, 2, 2, n) + wrong(range, 10, 4, n), 0);
+			assert_int_equal(harness_check(&harness), 0);
+			/* Whoever needs the pages that it did not get has them. */
+			count = squat(other, blocks, PAGES);
+			assert_int_equal(count, error ? PAGES - 6 : PAGES - 18);
+			leave(other, blocks, count);
+			assert_int_equal(back(range, 0, 18), 0);
+			fill(range, 0, 18, 100 + n);
+			assert_int_equal(wrong(range, 0, 18, 100 + n), 0);
+			gpool_close(pool);
+			AWAIT(free_pages() + lease_idle_count(other) == PAGES);
+		}
+	assert_in_range(failures, 15, 60);
+	gpool_close(other);
+}
+
+/* Sleeping, waking and destroying an elastic range, with the n-th call failing. */
+static void test_driver_faults_asleep(void **state)
+{
+	static const enum gpu_call kinds[] = {GPU_CALL_UNMAP, GPU_CALL_ACCESS, GPU_CALL_MAP};
+	struct gpool_range *range, *whole;
+	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool *pool;
+
+	(void)state;
+	start(spilling);
+	pool = open_worker();
+	range = reserved(pool);
+	options.memory_class = GPOOL_OBJECT_MUTABLE;
+	assert_int_equal(gpool_range_create(pool, 3, &options, &whole), 0);
+	for (uint32_t i = 0; i < 12; i += 4)
+		assert_int_equal(back(range, i, 3), 0); /* three runs */
+	for (uint32_t kind = 0; kind < sizeof(kinds) / sizeof(*kinds); kind++)
+		for (uint64_t n = 1; n < 14; n++) {
+			int error;
+
+			for (uint32_t i = 0; i < 12; i += 4)
+				fill(range, i, 3, n);
+			fill(whole, 0, 3, n);
+			gpu_fault_set(pool->gpu, kinds[kind], n, -EIO);
+			error = gpool_sleep(pool, 0);
+			assert_int_equal(gpool_asleep(pool), !error);
+			if (error) {
+				for (uint32_t i = 0; i < 12; i += 4)
+					assert_int_equal(wrong(range, i, 3, n), 0);
+				assert_int_equal(info_of(range).backed_pages, 9);
+				assert_int_equal(gpool_sleep(pool, 0), 0);
+			}
+			assert_int_equal(back(range, 0, 1), -EBUSY);
+			error = gpool_wake(pool, 0);
+			assert_int_equal(gpool_asleep(pool), !!error);
+			if (error)
+				assert_int_equal(gpool_wake(pool, 0), 0);
+			gpu_fault_set(pool->gpu, kinds[kind], 0, 0);
+			for (uint32_t i = 0; i < 12; i += 4)
+				assert_int_equal(wrong(range, i, 3, n), 0);
+			assert_int_equal(wrong(whole, 0, 3, n), 0);
+			assert_int_equal(harness_check(&harness), 0);
+		}
+	gpu_fault_set(pool->gpu, GPU_CALL_UNMAP, 2, -EIO);
+	assert_int_equal(gpool_range_destroy(range), -EIO);
+	gpu_fault_set(pool->gpu, GPU_CALL_UNMAP, 0, 0);
+	for (uint32_t i = 0; i < 12; i += 4)
+		assert_int_equal(wrong(range, i, 3, 13), 0);
+	assert_int_equal(gpool_range_destroy(range), 0);
+	assert_int_equal(gpool_range_destroy(whole), 0);
+	assert_int_equal(free_pages() + lease_idle_count(pool), PAGES);
+	gpool_close(pool);
+}
+
+/* ---- sleep ---- */
+
+static void sleeps(const char *const *arguments)
+{
+	struct gpool_range *mutable, *ephemeral, *empty, *doomed;
+	struct gpool_block blocks[PAGES];
+	struct gpool *pool, *other;
+	uint32_t count;
+
+	start(arguments);
+	pool = open_worker();
+	other = open_worker();
+	mutable = reserved(pool);
+	ephemeral = reserved_as(pool, 100, GPOOL_OBJECT_EPHEMERAL);
+	empty = reserved(pool);
+	doomed = reserved(pool);
+	assert_int_equal(back(mutable, 4, 4), 0);
+	assert_int_equal(back(mutable, 60, 8), 0);
+	assert_int_equal(back(mutable, 100, 4), 0);
+	assert_int_equal(back(ephemeral, 8, 4), 0);
+	assert_int_equal(back(doomed, 0, 4), 0);
+	assert_int_equal(back(empty, 0, 4), 0);
+	fill(mutable, 4, 4, 1);
+	fill(mutable, 60, 8, 1);
+	assert_int_equal(unback(mutable, 100, 4), 0);
+	assert_int_equal(unback(empty, 0, 4), 0);
+	for (int round = 0; round < 3; round++) {
+		assert_int_equal(gpool_sleep(pool, 0), 0);
+		assert_int_equal(info_of(mutable).state, GPOOL_RANGE_ASLEEP);
+		assert_int_equal(back(mutable, 0, 1), -EBUSY);
+		assert_int_equal(unback(mutable, 4, 1), -EBUSY);
+		assert_int_equal(gpool_range_capture(mutable, 4, 1, 1), -EBUSY);
+		assert_int_equal(info_of(mutable).backed_pages, 12);
+		count = squat(other, blocks, PAGES);
+		assert_int_equal(count, PAGES);
+		leave(other, blocks, count);
+		if (round == 1)
+			assert_int_equal(gpool_range_destroy(doomed), 0);
+		assert_int_equal(gpool_wake(pool, ANSWER_MS), 0);
+		assert_int_equal(wrong(mutable, 4, 4, 1) + wrong(mutable, 60, 8, 1), 0);
+		assert_int_equal(info_of(mutable).backed_pages, 12);
+		assert_int_equal(in_state(mutable, 100, 4, GPOOL_PAGE_HOLE), 4);
+		assert_int_equal(in_state(ephemeral, 8, 4, GPOOL_PAGE_BACKED), 4);
+		fill(ephemeral, 8, 4, 3);
+		assert_int_equal(wrong(ephemeral, 8, 4, 3), 0);
+		assert_int_equal(harness_check(&harness), 0);
+	}
+	assert_int_equal(back(mutable, 0, 24), 0);
+	assert_int_equal(wrong(mutable, 4, 4, 1), 0);
+	assert_int_equal(unback(mutable, 0, 1000), 0);
+	/* Nothing backed at all: nothing to spill. */
+	assert_int_equal(unback(ephemeral, 0, 100), 0);
+	assert_int_equal(gpool_sleep(pool, 0), 0);
+	assert_int_equal(kept_bytes(), 0);
+	assert_int_equal(gpool_wake(pool, 0), 0);
+	assert_int_equal(back(mutable, 0, 1), 0);
+	/* Destroyed asleep, and closed asleep. */
+	assert_int_equal(gpool_sleep(pool, 0), 0);
+	assert_int_equal(gpool_range_destroy(mutable), 0);
+	assert_int_equal(kept_bytes(), 0);
+	gpool_close(pool);
+	gpool_close(other);
+	AWAIT(free_pages() == PAGES);
+}
+
+static void test_sleeps(void **state)
+{
+	(void)state;
+	sleeps(spilling);
+}
+
+static void test_sleeps_large_handles(void **state)
+{
+	(void)state;
+	sleeps(fours_spilling);
+}
+
+/* ---- deaths ---- */
+
+static void __attribute__((noreturn)) child_run(unsigned seed, int ready)
+{
+	struct gpool *pool;
+	struct gpool_range *range;
+	uint32_t manual;
+	struct gpool_fence fence;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	pool = open_worker();
+	range = reserved_as(pool, 64, GPOOL_OBJECT_EPHEMERAL);
+	if (gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual) || write(ready, "", 1) != 1)
+		_exit(1);
+	for (;;) {
+		uint32_t first = (uint32_t)rand_r(&seed) % 56, count = (uint32_t)rand_r(&seed) % 8 + 1;
+
+		if (rand_r(&seed) % 2) {
+			if (!back(range, first, count))
+				fill(range, first, count, 1);
+		} else if (rand_r(&seed) % 2) {
+			unback(range, first, count);
+		} else if (!gpool_fence_record(pool, manual, &fence)) {
+			gpool_range_unback(range, first, count, fence);
+			gpool_fence_signal(pool, fence);
+		}
+	}
+}
+
+/* Killed at any instruction, it leaves nothing behind, and others never lose what is theirs. */
+static void test_killed(void **state)
+{
+	struct gpool_range *range;
+	struct gpool *pool;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	range = reserved(pool);
+	assert_int_equal(back(range, 0, 16), 0);
+	fill(range, 0, 16, 9);
+	for (unsigned round = 0; round < 25; round++) {
+		int ready[2];
+		pid_t child;
+		char byte;
+
+		assert_int_equal(pipe(ready), 0);
+		child = fork();
+		if (child == 0)
+			child_run(round, ready[1]);
+		assert_int_equal(read(ready[0], &byte, 1), 1);
+		close(ready[0]);
+		close(ready[1]);
+		/* Its own pace decides how far it comes. */
+		for (unsigned i = 0; i < round * 10; i++) {
+			assert_int_equal(unback(range, 12, 4), 0);
+			assert_int_equal(gpool_range_back(range, 12, 4, ANSWER_MS), 0);
+		}
+		kill(child, SIGKILL);
+		assert_true(WIFSIGNALED(status_of(child)));
+		AWAIT(free_pages() + lease_idle_count(pool) == PAGES - 16);
+		assert_int_equal(harness_check(&harness), 0);
+		assert_int_equal(wrong(range, 0, 12, 9), 0);
+	}
+	gpool_close(pool);
+}
+
+/* The agent comes and goes; calls go on meanwhile, and what is backed stays. */
+static void test_agent_killed(void **state)
+{
+	struct gpool_range *range;
+	struct gpool *pool;
+	unsigned seed = 5;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	range = reserved(pool);
+	assert_int_equal(back(range, 0, 8), 0);
+	fill(range, 0, 8, 1);
+	for (int kills = 0; kills < 8; kills++) {
+		pid_t agent = process_of("gpoold-agent");
+		int ended;
+
+		assert_true(agent > 0);
+		ended = pidfd_of(agent);
+		kill(agent, SIGKILL);
+		for (int i = 0; i < 40; i++) {
+			uint32_t first = 8 + (uint32_t)rand_r(&seed) % 40, count = (uint32_t)rand_r(&seed) % 12 + 1;
+
+			assert_int_equal(gpool_range_back(range, first, count, ANSWER_MS), 0);
+			fill(range, first, count, 2);
+			assert_int_equal(wrong(range, first, count, 2), 0);
+			assert_int_equal(unback(range, first, count), 0);
+			assert_int_equal(wrong(range, 0, 8, 1), 0);
+		}
+		await_end(ended);
+		AWAIT(process_of("gpoold-agent") > 0);
+		AWAIT(harness_check(&harness) == 0);
+	}
+	gpool_close(pool);
+}
+
+/* ---- many at once ---- */
+
+struct part {
+	struct gpool *pool;
+	struct gpool_range *range;
+	uint32_t first, count, stream, rounds;
+	unsigned seed;
+	uint32_t wrong;
+	int error;
+	pthread_t thread;
+};
+
+/* Its own part of a range that others use too: backed or not as its model says, with the content that it wrote last. */
+static void *part_run(void *argument)
+{
+	struct part *part = argument;
+	uint64_t content[32] = {0};
+
+	for (uint32_t round = 1; round <= part->rounds && !part->error; round++) {
+		uint32_t first = (uint32_t)rand_r(&part->seed) % part->count, count = (uint32_t)rand_r(&part->seed) % (part->count - first) + 1;
+		struct gpool_fence fence;
+		int error;
+
+		if (rand_r(&part->seed) % 2) {
+			error = gpool_range_back(part->range, part->first + first, count, 0);
+			for (uint32_t i = first; !error && i < first + count; i++) {
+				if (!content[i])
+					fill(part->range, part->first + i, 1, content[i] = (uint64_t)part->first << 16 | round);
+			}
+			if (error != -ENOSPC)
+				part->error = error;
+		} else {
+			error = gpool_fence_record(part->pool, part->stream, &fence);
+			if (!error)
+				error = gpool_range_unback(part->range, part->first + first, count, fence);
+			memset(content + first, 0, count * sizeof(*content));
+			part->error = error;
+		}
+		for (uint32_t i = 0; i < part->count; i++)
+			if (content[i])
+				part->wrong += wrong(part->range, part->first + i, 1, content[i]);
+	}
+	return NULL;
+}
+
+static void parts_run(const char *const *arguments)
+{
+	struct part parts[4] = {{0}};
+	struct gpool_range *range;
+	struct gpool *pool;
+
+	start(arguments);
+	pool = open_worker();
+	range = reserved(pool);
+	for (uint32_t i = 0; i < 4; i++) {
+		parts[i] = (struct part){.pool = pool, .range = range, .first = 32 * i, .count = 24, .rounds = 300, .seed = i};
+		assert_int_equal(gpool_stream_open(pool, NULL, 0, &parts[i].stream), 0);
+		assert_int_equal(pthread_create(&parts[i].thread, NULL, part_run, &parts[i]), 0);
+	}
+	for (uint32_t i = 0; i < 4; i++) {
+		pthread_join(parts[i].thread, NULL);
+		assert_int_equal(parts[i].error, 0);
+		assert_int_equal(parts[i].wrong, 0);
+	}
+	assert_int_equal(harness_check(&harness), 0);
+	assert_int_equal(unback(range, 0, SPARSE), 0);
+	assert_int_equal(gpool_range_destroy(range), 0);
+	assert_int_equal(free_pages() + lease_idle_count(pool), PAGES);
+	gpool_close(pool);
+}
+
+static void test_threads(void **state)
+{
+	(void)state;
+	parts_run(plain);
+}
+
+static void test_threads_large_handles(void **state)
+{
+	(void)state;
+	parts_run(fours);
+}
+
+static void *backs(void *argument)
+{
+	return (void *)(intptr_t)gpool_range_back(argument, 0, 16, ANSWER_MS);
+}
+
+/* One that waits for pages does not keep others from giving some back, holds none meanwhile, and keeps the handle awake. */
+static void test_waits_for_nothing_else(void **state)
+{
+	struct gpool_range *range, *second;
+	pthread_t thread;
+	struct gpool *pool;
+	void *result;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	range = reserved(pool);
+	second = reserved(pool);
+	assert_int_equal(back(range, 100, 30), 0);
+	assert_int_equal(back(second, 0, 30), 0);
+	assert_int_equal(pthread_create(&thread, NULL, backs, range), 0);
+	AWAIT(atomic_load(&pool_view(admin)->header->waiters) == 1);
+	assert_int_equal(free_pages(), 4);
+	assert_int_equal(gpool_range_back(range, 8, 4, 0), 0);
+	assert_int_equal(unback(range, 8, 4), 0);
+	assert_int_equal(gpool_sleep(pool, 0), -EBUSY);
+	assert_int_equal(unback(range, 100, 4), 0);
+	assert_int_equal(unback(second, 0, 10), 0);
+	assert_int_equal(pthread_join(thread, &result), 0);
+	assert_null(result);
+	assert_int_equal(info_of(range).backed_pages, 26 + 16);
+	gpool_close(pool);
+}
+
+struct rival {
+	struct gpool *pool;
+	pthread_t thread;
+	uint32_t rounds, wrong;
+	int error;
+};
+
+static void *rival_run(void *argument)
+{
+	struct rival *rival = argument;
+	struct gpool_range *range = reserved(rival->pool);
+
+	for (uint32_t round = 1; round <= rival->rounds && !rival->error; round++) {
+		rival->error = gpool_range_back(range, 0, 40, -1);
+		if (rival->error)
+			break;
+		fill(range, 0, 40, round);
+		sched_yield();
+		rival->wrong += wrong(range, 0, 40, round);
+		rival->error = unback(range, 0, 40);
+	}
+	if (!rival->error)
+		rival->error = gpool_range_destroy(range);
+	return NULL;
+}
+
+/* Only one of them can have what it wants; each has some of it parked; both always go on. */
+static void rivals(bool one_process, const char *const *arguments)
+{
+	struct rival rivals[3] = {{0}};
+
+	start(arguments);
+	for (uint32_t i = 0; i < 3; i++) {
+		rivals[i].rounds = 120;
+		rivals[i].pool = one_process && i ? rivals[0].pool : open_worker();
+		assert_int_equal(pthread_create(&rivals[i].thread, NULL, rival_run, &rivals[i]), 0);
+	}
+	for (uint32_t i = 0; i < 3; i++) {
+		pthread_join(rivals[i].thread, NULL);
+		assert_int_equal(rivals[i].error, 0);
+		assert_int_equal(rivals[i].wrong, 0);
+	}
+	assert_int_equal(harness_check(&harness), 0);
+	for (uint32_t i = 0; i < (one_process ? 1 : 3); i++)
+		gpool_close(rivals[i].pool);
+	AWAIT(free_pages() == PAGES);
+}
+
+static void test_rivals(void **state)
+{
+	(void)state;
+	rivals(false, plain);
+}
+
+static void test_rivals_in_one_process(void **state)
+{
+	(void)state;
+	rivals(true, plain);
+}
+
+static void test_rivals_with_large_handles(void **state)
+{
+	(void)state;
+	rivals(false, fours);
+}
+
+/* ---- arguments ---- */
+
+static void test_wrong_arguments(void **state)
+{
+	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool_range_page page = {.size = 3};
+	struct gpool_range *range, *whole, *never = NULL;
+	struct gpool *pool;
+	int exit_status;
+	pid_t child;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	assert_int_equal(gpool_range_reserve(pool, 0, NULL, &never), -EINVAL);
+	assert_int_equal(gpool_range_reserve(pool, 1, &options, &never), -EINVAL); /* immutable */
+	options.memory_class = GPOOL_OBJECT_EPHEMERAL;
+	options.timeout_ms = 1;
+	assert_int_equal(gpool_range_reserve(pool, 1, &options, &never), -EINVAL);
+	options.timeout_ms = 0;
+	options.name = "n";
+	assert_int_equal(gpool_range_reserve(pool, 1, &options, &never), -EINVAL);
+	options.name = NULL;
+	options.content = GPOOL_CONTENTS;
+	assert_int_equal(gpool_range_reserve(pool, 1, &options, &never), -EINVAL);
+	assert_int_equal(gpool_range_reserve(admin, 1, NULL, &never), -EPERM);
+	assert_int_equal(gpool_range_reserve(pool, UINT32_MAX, NULL, &never), -ENOMEM);
+	assert_null(never);
+	assert_int_equal(gpool_range_reserve(pool, 10, NULL, &range), 0);
+	assert_int_equal(gpool_range_create(pool, 2, NULL, &whole), 0);
+	assert_int_equal(info_of(whole).backed_pages, 2);
+	assert_int_equal(back(whole, 0, 1), -EINVAL);
+	assert_int_equal(unback(whole, 0, 1), -EINVAL);
+	assert_int_equal(gpool_range_resolve(whole, 0, &page), -EINVAL);
+	assert_int_equal(back(range, 0, 0), -EINVAL);
+	assert_int_equal(back(range, 10, 1), -EINVAL);
+	assert_int_equal(back(range, 1, 10), -EINVAL);
+	assert_int_equal(back(range, UINT32_MAX, UINT32_MAX), -EINVAL);
+	assert_int_equal(gpool_range_back(range, 0, 1, -2), -EINVAL);
+	assert_int_equal(unback(range, 5, 6), -EINVAL);
+	assert_int_equal(gpool_range_unback(range, 0, 1, (struct gpool_fence){1}), -EINVAL);
+	assert_int_equal(gpool_range_capture(range, 0, 1, 2), -EINVAL);
+	assert_int_equal(gpool_range_resolve(range, 0, &page), -EINVAL);
+	assert_int_equal(back(range, 0, 10), 0);
+	/* Another process has nothing of it. */
+	child = fork();
+	if (child == 0) {
+		page.size = sizeof(page);
+		_exit(back(range, 0, 1) == -ECHILD && unback(range, 0, 1) == -ECHILD && gpool_range_capture(range, 0, 1, 1) == -ECHILD &&
+				gpool_range_resolve(range, 0, &page) == -ECHILD && gpool_range_reserve(pool, 1, NULL, &never) == -ECHILD ? 0 : 1);
+	}
+	exit_status = status_of(child);
+	assert_true(WIFEXITED(exit_status));
+	assert_int_equal(WEXITSTATUS(exit_status), 0);
+	gpool_close(pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_addresses_first, stop),
+		cmocka_unit_test_teardown(test_vast, stop),
+		cmocka_unit_test_teardown(test_driver_calls, stop),
+		cmocka_unit_test_teardown(test_parked_pages_go_elsewhere, stop),
+		cmocka_unit_test_teardown(test_handles_of_several_pages, stop),
+		cmocka_unit_test_teardown(test_unback_behind_fences, stop),
+		cmocka_unit_test_teardown(test_unback_behind_fences_large_handles, stop),
+		cmocka_unit_test_teardown(test_queued_work, stop),
+		cmocka_unit_test_teardown(test_captured, stop),
+		cmocka_unit_test_teardown(test_driver_faults, stop),
+		cmocka_unit_test_teardown(test_driver_faults_asleep, stop),
+		cmocka_unit_test_teardown(test_sleeps, stop),
+		cmocka_unit_test_teardown(test_sleeps_large_handles, stop),
+		cmocka_unit_test_teardown(test_killed, stop),
+		cmocka_unit_test_teardown(test_agent_killed, stop),
+		cmocka_unit_test_teardown(test_threads, stop),
+		cmocka_unit_test_teardown(test_threads_large_handles, stop),
+		cmocka_unit_test_teardown(test_waits_for_nothing_else, stop),
+		cmocka_unit_test_teardown(test_rivals, stop),
+		cmocka_unit_test_teardown(test_rivals_in_one_process, stop),
+		cmocka_unit_test_teardown(test_rivals_with_large_handles, stop),
+		cmocka_unit_test_teardown(test_wrong_arguments, stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

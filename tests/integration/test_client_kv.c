@@ -1,0 +1,881 @@
+/*
+ * test_client_kv.c - paged KV caches.
+ *
+ * Goal: blocks and chunks follow from the shape; the lowest blocks are used; forks share and copy at the right time; admission keeps the
+ * watermark and says what it lacks; preempted sequences come back as they were; memory comes and goes by chunks, behind its fence; wrong
+ * numbers are refused; a driver call that fails changes nothing. Method: a gpoold for each test, contents of each token, counted and
+ * failing driver calls. Random steps and threads: test_client_kv_random.c.
+ */
+#include "tests/integration/kv_view.h"
+
+static const char *const fours[] = {"--pool", POOL ",handle_size=2MiB", CALM, NULL};
+static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
+
+/* ---- shape ---- */
+
+static struct gpool_kv_layout layout_of(struct gpool_kv_shape shape)
+{
+	struct gpool_kv_options options = small_options(0);
+	struct gpool_kv_layout layout = {.size = sizeof(layout)};
+	struct gpool_kv *made;
+
+	options.shape = shape;
+	assert_int_equal(gpool_kv_create(worker, &options, &made), 0);
+	assert_int_equal(gpool_kv_layout(made, &layout), 0);
+	assert_int_equal(gpool_kv_destroy(made), 0);
+	return layout;
+}
+
+static void test_shapes(void **state)
+{
+	struct gpool_kv_layout layout;
+
+	(void)state;
+	worker_open(calm);
+	/* Eight in a page, without a rest; as many as the pool has pages for. */
+	layout = layout_of((struct gpool_kv_shape)SMALL);
+	assert_int_equal(layout.block_bytes, BLOCK_BYTES);
+	assert_int_equal(layout.chunk_bytes, PAGE_BYTES);
+	assert_int_equal(layout.chunk_blocks, CHUNK_BLOCKS);
+	assert_int_equal(layout.max_blocks, PAGES * CHUNK_BLOCKS);
+	assert_int_equal(layout.table_columns, 1024 / BLOCK_TOKENS);
+	/* 32 layers, 8 heads of 128, 2 bytes, 16 tokens by default: 2 MiB, four pages for one block. */
+	layout = layout_of((struct gpool_kv_shape){.layers = 32, .kv_heads = 8, .head_size = 128, .dtype_bytes = 2});
+	assert_int_equal(layout.block_tokens, 16);
+	assert_int_equal(layout.block_bytes, 2 << 20);
+	assert_int_equal(layout.chunk_bytes, 2 << 20);
+	assert_int_equal(layout.chunk_blocks, 1);
+	/* 192 KiB: two in a page waste a quarter, eight in three pages nothing. */
+	layout = layout_of((struct gpool_kv_shape){.layers = 24, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = 4});
+	assert_int_equal(layout.chunk_bytes, 3 * PAGE_BYTES);
+	assert_int_equal(layout.chunk_blocks, 8);
+	/* 28 heads in all, 128, 2 bytes, 32 tokens: 448 KiB, an eighth is lost, of seven pages nothing. */
+	layout = layout_of((struct gpool_kv_shape){.layers = 28, .kv_heads = 1, .head_size = 128, .dtype_bytes = 2, .block_tokens = 32});
+	assert_int_equal(layout.chunk_bytes, 7 * PAGE_BYTES);
+	assert_int_equal(layout.chunk_blocks, 8);
+	/* Larger than 16 handles. */
+	layout = layout_of((struct gpool_kv_shape){.layers = 80, .kv_heads = 8, .head_size = 128, .dtype_bytes = 4, .block_tokens = 16});
+	assert_int_equal(layout.chunk_blocks, 1);
+	assert_int_equal(layout.chunk_bytes, 20 * PAGE_BYTES);
+}
+
+static void test_handles_of_several_pages(void **state)
+{
+	struct gpool_kv_layout layout;
+	uint64_t sequence;
+
+	(void)state;
+	kv_start(fours, 64);
+	layout = layout_of((struct gpool_kv_shape)SMALL);
+	assert_int_equal(layout.chunk_bytes, 4 * PAGE_BYTES);
+	assert_int_equal(layout.chunk_blocks, 32);
+	sequence = allocated(33 * BLOCK_TOKENS, 0, 0);
+	write_tokens(sequence, 0, 33 * BLOCK_TOKENS, 1);
+	assert_int_equal(wrong_tokens(sequence, 0, 33 * BLOCK_TOKENS, 1), 0);
+	assert_int_equal(statistics().backed_chunks, 2);
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	assert_int_equal(statistics().backed_chunks, 0);
+}
+
+static void test_wrong_options(void **state)
+{
+	static const struct gpool_kv_shape shapes[] = {
+		{0, 8, 64, 2, 16}, {8, 0, 64, 2, 16}, {8, 8, 0, 2, 16}, {8, 8, 64, 0, 16}, {8, 8, 64, 3, 16}, {8, 8, 64, 16, 16},
+		{8, 8, 64, 2, 24}, {8, 8, 64, 2, 2048}, {UINT32_MAX, UINT32_MAX, UINT32_MAX, 8, 1024}, {1 << 20, 1 << 20, 1 << 20, 2, 16},
+	};
+	struct gpool_kv_options options;
+	struct gpool_kv *made = NULL;
+	uint32_t manual;
+
+	(void)state;
+	worker_open(calm);
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
+		options = small_options(0);
+		options.shape = shapes[i];
+		assert_int_equal(gpool_kv_create(worker, &options, &made), -EINVAL);
+	}
+	for (int i = 0; i < 8; i++) {
+		options = small_options(0);
+		options.flags = i == 0 ? 2 : 0;
+		options.stream = i == 1 ? 0 : i == 2 ? manual : i == 3 ? 12345 : stream;
+		options.max_blocks = i == 4 ? BITMAP_BITS_MAX + 1 : 0;
+		options.max_sequences = i == 5 ? 65537 : 0;
+		options.max_sequence_tokens = i == 6 ? 1 << 24 : 0;
+		options.watermark_blocks = i == 7 ? PAGES * CHUNK_BLOCKS : 0;
+		assert_int_equal(gpool_kv_create(worker, &options, &made), -EINVAL);
+	}
+	options = small_options(0);
+	assert_int_equal(gpool_kv_create(admin, &options, &made), -EPERM);
+	assert_null(made);
+	assert_int_equal(gpool_kv_destroy(NULL), 0);
+}
+
+/* ---- growing ---- */
+
+static void test_append(void **state)
+{
+	struct gpool_kv_sequence info;
+	uint64_t sequence, slot;
+
+	(void)state;
+	kv_start(calm, 64);
+	sequence = allocated(0, 0, 0);
+	assert_int_equal(info_of(sequence).blocks, 0);
+	for (uint32_t i = 0; i < 100; i++) {
+		assert_int_equal(gpool_kv_append(kv, sequence, 1, &slot), 0);
+		/* The lowest blocks, one after the other. */
+		assert_int_equal(slot, i);
+		*word_at(slot) = UINT64_C(7) << 32 | i;
+	}
+	assert_int_equal(wrong_tokens(sequence, 0, 100, 7), 0);
+	info = info_of(sequence);
+	assert_int_equal(info.tokens, 100);
+	assert_int_equal(info.blocks, 25);
+	assert_int_equal(info.room, 0);
+	assert_int_equal(statistics().step_blocks, 1);
+	assert_int_equal(gpool_kv_append(kv, sequence, 9, &slot), 0);
+	assert_int_equal(slot, 100);
+	assert_int_equal(info_of(sequence).room, 3);
+	assert_int_equal(gpool_kv_append(kv, sequence, 0, &slot), -EINVAL);
+	assert_int_equal(gpool_kv_append(kv, sequence, 1024 - 109 + 1, NULL), -EFBIG);
+	assert_int_equal(gpool_kv_append(kv, sequence, UINT32_MAX, NULL), -EFBIG);
+	/* 64 blocks are 256 tokens. */
+	assert_int_equal(gpool_kv_append(kv, sequence, 256 - 109 + 1, NULL), -ENOSPC);
+	assert_int_equal(shortage().needed_blocks, 37);
+	assert_int_equal(shortage().available_blocks, 36);
+	assert_int_equal(gpool_kv_append(kv, sequence, 256 - 109, NULL), 0);
+	assert_int_equal(statistics().free_blocks, 0);
+}
+
+static void test_bulk(void **state)
+{
+	uint64_t bulk, sequence, calls;
+
+	(void)state;
+	kv_start(calm, 64);
+	bulk = allocated(10, 100, 0);
+	assert_int_equal(info_of(bulk).blocks, 25);
+	assert_int_equal(info_of(bulk).room, 90);
+	sequence = allocated(10, 5, 0);
+	assert_int_equal(info_of(sequence).blocks, 3);
+	assert_int_equal(block_at(sequence, 0), 25);
+	/* Nobody is asked for what is there. */
+	calls = gpu_calls_total(worker->gpu);
+	for (uint32_t i = 0; i < 90; i++)
+		assert_int_equal(gpool_kv_append(kv, bulk, 1, NULL), 0);
+	assert_int_equal(gpu_calls_total(worker->gpu), calls);
+	assert_int_equal(info_of(bulk).blocks, 25);
+	assert_int_equal(gpool_kv_append(kv, bulk, 1, NULL), 0);
+	assert_int_equal(block_at(bulk, 25), 28);
+}
+
+/* Of blocks whose memory is there the lowest; memory goes by chunks, and comes for the lowest. */
+static void test_lowest_first(void **state)
+{
+	uint64_t sequences[4];
+
+	(void)state;
+	kv_start(calm, 64);
+	for (int i = 0; i < 4; i++)
+		sequences[i] = allocated(CHUNK_BLOCKS * BLOCK_TOKENS, 0, 0);
+	assert_int_equal(statistics().backed_chunks, 4);
+	assert_int_equal(statistics().backed_bytes, 4 * PAGE_BYTES);
+	assert_int_equal(gpool_kv_free(kv, sequences[1]), 0);
+	assert_int_equal(gpool_kv_free(kv, sequences[0]), 0);
+	assert_int_equal(statistics().backed_chunks, 2);
+	sequences[0] = allocated(BLOCK_TOKENS, 0, 0);
+	assert_int_equal(block_at(sequences[0], 0), 0);
+	sequences[1] = allocated(CHUNK_BLOCKS * BLOCK_TOKENS, 0, 0);
+	assert_int_equal(block_at(sequences[1], 0), 1);
+	assert_int_equal(block_at(sequences[1], 7), 8);
+	assert_int_equal(gpool_kv_free(kv, sequences[0]), 0);
+	assert_int_equal(gpool_kv_append(kv, sequences[1], 1, NULL), 0);
+	assert_int_equal(block_at(sequences[1], 8), 0);
+}
+
+/* ---- sharing ---- */
+
+static void test_fork(void **state)
+{
+	uint64_t parent, child, third;
+	struct gpool_kv_statistics before;
+
+	(void)state;
+	kv_start(calm, 64);
+	parent = allocated(10, 0, 3);
+	write_tokens(parent, 0, 10, 1);
+	child = forked(parent);
+	assert_int_equal(info_of(child).tokens, 10);
+	assert_int_equal(info_of(child).priority, 3);
+	assert_int_equal(info_of(child).shared_blocks, 3);
+	assert_int_equal(info_of(parent).room, 0);
+	before = statistics();
+	assert_int_equal(before.used_blocks, 3);
+	assert_int_equal(before.shared_blocks, 3);
+	assert_int_equal(before.step_blocks, 2);
+	/* The child copies the last block; the parent has it alone then, and writes on. */
+	assert_int_equal(gpool_kv_append(kv, child, 1, NULL), 0);
+	settle();
+	assert_int_equal(block_at(child, 1), block_at(parent, 1));
+	assert_int_not_equal(block_at(child, 2), block_at(parent, 2));
+	assert_int_equal(wrong_tokens(child, 0, 10, 1), 0);
+	write_tokens(child, 10, 1, 2);
+	assert_int_equal(gpool_kv_append(kv, parent, 1, NULL), 0);
+	write_tokens(parent, 10, 1, 3);
+	assert_int_equal(statistics().block_copies, before.block_copies + 1);
+	assert_int_equal(wrong_tokens(child, 10, 1, 2), 0);
+	assert_int_equal(wrong_tokens(parent, 10, 1, 3) + wrong_tokens(parent, 0, 10, 1), 0);
+	/* Full blocks are not copied. */
+	assert_int_equal(gpool_kv_append(kv, parent, 1, NULL), 0);
+	write_tokens(parent, 11, 1, 3);
+	third = forked(parent);
+	assert_int_equal(gpool_kv_append(kv, parent, 1, NULL), 0);
+	assert_int_equal(gpool_kv_append(kv, third, 1, NULL), 0);
+	assert_int_equal(statistics().block_copies, before.block_copies + 1);
+	assert_int_equal(statistics().used_blocks, 6);
+	/* What others have stays. */
+	assert_int_equal(gpool_kv_free(kv, parent), 0);
+	assert_int_equal(wrong_tokens(third, 0, 10, 1) + wrong_tokens(third, 10, 2, 3) + wrong_tokens(child, 0, 10, 1), 0);
+	assert_int_equal(statistics().used_blocks, 5);
+	assert_int_equal(gpool_kv_free(kv, child), 0);
+	assert_int_equal(gpool_kv_free(kv, third), 0);
+	assert_int_equal(statistics().used_blocks, 0);
+	assert_int_equal(statistics().shared_blocks, 0);
+	assert_int_equal(statistics().backed_chunks, 0);
+}
+
+/* Blocks ahead of need are the first one's own, and room again once its last block is. */
+static void test_fork_of_bulk(void **state)
+{
+	uint64_t parent, child;
+
+	(void)state;
+	kv_start(calm, 64);
+	parent = allocated(10, 40, 0);
+	child = forked(parent);
+	assert_int_equal(info_of(parent).blocks, 10);
+	assert_int_equal(info_of(child).blocks, 3);
+	assert_int_equal(gpool_kv_append(kv, parent, 1, NULL), 0);
+	assert_int_equal(info_of(parent).room, 29);
+	assert_int_equal(gpool_kv_append(kv, child, 1, NULL), 0);
+	assert_int_equal(info_of(child).room, 1);
+	assert_int_equal(statistics().used_blocks, 11);
+	assert_int_equal(statistics().block_copies, 1);
+}
+
+static void test_copy_blocks(void **state)
+{
+	const struct gpool_kv_pair pairs[] = {{0, 3}, {1, 4}, {2, 5}, {5, 0}, {0, 1}, {1, 2}};
+	uint64_t sequence, other, calls;
+
+	(void)state;
+	kv_start(calm, 64);
+	sequence = allocated(6 * BLOCK_TOKENS, 0, 0);
+	write_tokens(sequence, 0, 6 * BLOCK_TOKENS, 1);
+	calls = gpu_calls(worker->gpu, GPU_CALL_COPY);
+	assert_int_equal(gpool_kv_copy_blocks(kv, pairs, 6), 0);
+	assert_int_equal(gpu_calls(worker->gpu, GPU_CALL_COPY), calls + 4);
+	settle();
+	for (uint32_t i = 0; i < BLOCK_TOKENS; i++) {
+		assert_int_equal(*word_at(3 * BLOCK_TOKENS + i), UINT64_C(1) << 32 | i);
+		assert_int_equal(*word_at(4 * BLOCK_TOKENS + i), UINT64_C(1) << 32 | (BLOCK_TOKENS + i));
+		for (uint32_t block = 0; block < 3; block++)
+			assert_int_equal(*word_at(block * BLOCK_TOKENS + i), UINT64_C(1) << 32 | (2 * BLOCK_TOKENS + i));
+	}
+	assert_int_equal(statistics().block_copies, 6);
+	/* Not in use, no such one, itself, shared. */
+	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){6, 0}, 1), -EINVAL);
+	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){0, 6}, 1), -EINVAL);
+	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){-1, 0}, 1), -EINVAL);
+	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){0, 64}, 1), -EINVAL);
+	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){1, 1}, 1), -EINVAL);
+	other = forked(sequence);
+	assert_int_equal(gpool_kv_copy_blocks(kv, pairs, 1), -EINVAL);
+	assert_int_equal(gpool_kv_free(kv, other), 0);
+	assert_int_equal(gpool_kv_copy_blocks(kv, pairs, 1), 0);
+	assert_int_equal(gpool_kv_copy_blocks(kv, NULL, 0), 0);
+}
+
+/* ---- admission ---- */
+
+static void test_watermark(void **state)
+{
+	struct gpool_kv_options options;
+	struct gpool_kv_need need = {.size = sizeof(need)};
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(calm);
+	options = small_options(64);
+	options.watermark_blocks = 8;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(gpool_kv_can_allocate(kv, 56 * BLOCK_TOKENS, &need), GPOOL_KV_OK);
+	assert_int_equal(need.needed_blocks, 56);
+	assert_int_equal(need.available_blocks, 64);
+	assert_int_equal(need.watermark_blocks, 8);
+	assert_int_equal(gpool_kv_can_allocate(kv, 56 * BLOCK_TOKENS + 1, NULL), GPOOL_KV_NEVER);
+	assert_int_equal(gpool_kv_can_allocate(kv, UINT32_MAX, NULL), GPOOL_KV_NEVER);
+	assert_int_equal(try_allocate(56 * BLOCK_TOKENS + 1, 0, 0, &sequence), -EFBIG);
+	sequence = allocated(50 * BLOCK_TOKENS, 0, 0);
+	assert_int_equal(gpool_kv_can_allocate(kv, 6 * BLOCK_TOKENS, &need), GPOOL_KV_OK);
+	assert_int_equal(gpool_kv_can_allocate(kv, 6 * BLOCK_TOKENS + 1, &need), GPOOL_KV_LATER);
+	assert_int_equal(try_allocate(6 * BLOCK_TOKENS + 1, 0, 0, &(uint64_t){0}), -ENOSPC);
+	assert_int_equal(shortage().needed_blocks, 7);
+	assert_int_equal(shortage().free_blocks, 14);
+	/* What runs may have all, and have it again. */
+	assert_int_equal(gpool_kv_append(kv, sequence, 14 * BLOCK_TOKENS, NULL), 0);
+	assert_int_equal(gpool_kv_preempt(kv, sequence, NULL), 64);
+	allocated(1, 0, 0);
+	assert_int_equal(gpool_kv_resume(kv, sequence), -ENOSPC);
+	assert_int_equal(gpool_kv_preempt(kv, 0, NULL), 1);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	assert_int_equal(statistics().refusals, 3);
+}
+
+/* The pool is what is short, not the numbers of blocks. */
+static void test_pool_is_short(void **state)
+{
+	struct gpool_block block;
+	struct gpool *other;
+	uint64_t sequence;
+
+	(void)state;
+	kv_start(calm, 0);
+	other = open_worker();
+	block = alloc(other, PAGES - 2);
+	assert_int_equal(gpool_kv_can_allocate(kv, 16 * BLOCK_TOKENS, NULL), GPOOL_KV_OK);
+	assert_int_equal(gpool_kv_can_allocate(kv, 17 * BLOCK_TOKENS, NULL), GPOOL_KV_LATER);
+	assert_int_equal(try_allocate(17 * BLOCK_TOKENS, 0, 0, &sequence), -ENOSPC);
+	assert_int_equal(shortage().available_blocks, 16);
+	assert_int_equal(statistics().backed_chunks, 0);
+	sequence = allocated(16 * BLOCK_TOKENS, 0, 0);
+	write_tokens(sequence, 0, 16 * BLOCK_TOKENS, 1);
+	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), -ENOSPC);
+	assert_int_equal(wrong_tokens(sequence, 0, 16 * BLOCK_TOKENS, 1), 0);
+	/* What another has unpinned is evicted, though can_allocate() does not count on it. */
+	assert_int_equal(gpool_unpin(other, &block), 0);
+	assert_int_equal(gpool_kv_can_allocate(kv, 1, NULL), GPOOL_KV_LATER);
+	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), 0);
+	gpool_close(other);
+}
+
+/* What is free goes to whoever needs it, but not before the work that was queued. */
+static void test_memory_goes(void **state)
+{
+	struct gpool_fence gate;
+	struct gpool_block block;
+	struct gpool *other;
+	uint64_t sequence;
+	uint32_t manual;
+
+	(void)state;
+	kv_start(calm, 0);
+	other = open_worker();
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	sequence = allocated(200 * BLOCK_TOKENS, 0, 0);
+	assert_int_equal(gpool_fence_record(worker, manual, &gate), 0);
+	assert_int_equal(gpool_stream_wait(worker, stream, gate), 0);
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(gpool_alloc(other, PAGES - 24, NULL, &block), -ENOSPC);
+	/* Meanwhile the cache may have it again. */
+	sequence = allocated(8 * BLOCK_TOKENS, 0, 0);
+	assert_int_equal(gpool_fence_signal(worker, gate), 0);
+	settle();
+	block = alloc(other, PAGES - 1);
+	write_tokens(sequence, 0, 8 * BLOCK_TOKENS, 5);
+	assert_int_equal(wrong_tokens(sequence, 0, 8 * BLOCK_TOKENS, 5), 0);
+	gpool_close(other);
+}
+
+/* ---- preemption ---- */
+
+static void test_preempt_and_resume(void **state)
+{
+	uint64_t low, late, early, high, victim, waiting;
+	struct gpool_kv_sequence before, after;
+
+	(void)state;
+	kv_start(calm, 64);
+	assert_int_equal(gpool_kv_preempt(kv, 0, &victim), -ENOENT);
+	assert_int_equal(gpool_kv_waiting(kv, &waiting), -ENOENT);
+	high = allocated(9, 0, 2);
+	early = allocated(9, 0, 1);
+	late = allocated(9, 30, 1);
+	low = allocated(9, 0, 0);
+	before = info_of(late);
+	assert_int_equal(statistics().reclaimable_blocks, 3);
+	assert_int_equal(gpool_kv_preempt(kv, 0, &victim), 3);
+	assert_int_equal(victim, low);
+	assert_int_equal(gpool_kv_preempt(kv, 0, &victim), 8);
+	assert_int_equal(victim, late);
+	assert_int_equal(gpool_kv_preempt(kv, 0, &victim), 3);
+	assert_int_equal(victim, early);
+	assert_int_equal(gpool_kv_preempt(kv, low, &victim), -EAGAIN);
+	assert_int_equal(gpool_kv_append(kv, low, 1, NULL), -EAGAIN);
+	assert_int_equal(gpool_kv_fork(kv, low, &victim), -EAGAIN);
+	assert_int_equal(gpool_kv_resume(kv, high), -EALREADY);
+	assert_int_equal(statistics().preempted, 3);
+	assert_int_equal(statistics().used_blocks, 3);
+	assert_int_equal(gpool_kv_waiting(kv, &waiting), 0);
+	assert_int_equal(waiting, early);
+	assert_int_equal(gpool_kv_resume(kv, early), 0);
+	assert_int_equal(gpool_kv_waiting(kv, &waiting), 0);
+	assert_int_equal(waiting, late);
+	assert_int_equal(gpool_kv_resume(kv, late), 0);
+	after = info_of(late);
+	assert_memory_equal(&before, &after, sizeof(before));
+	assert_int_equal(gpool_kv_free(kv, low), 0);
+	assert_int_equal(gpool_kv_waiting(kv, &waiting), -ENOENT);
+	assert_int_equal(gpool_kv_append(kv, late, 21, NULL), 0);
+}
+
+/* What others share stays, and who comes back has blocks of its own. */
+static void test_preempt_shared(void **state)
+{
+	uint64_t parent, child;
+
+	(void)state;
+	kv_start(calm, 64);
+	parent = allocated(10, 0, 0);
+	write_tokens(parent, 0, 10, 1);
+	child = forked(parent);
+	assert_int_equal(gpool_kv_append(kv, child, 3, NULL), 0);
+	assert_int_equal(gpool_kv_preempt(kv, child, NULL), 2);
+	assert_int_equal(info_of(parent).shared_blocks, 0);
+	assert_int_equal(gpool_kv_resume(kv, child), 0);
+	assert_int_equal(info_of(child).shared_blocks, 0);
+	assert_int_equal(info_of(child).tokens, 13);
+	assert_int_equal(statistics().used_blocks, 7);
+	write_tokens(child, 0, 13, 2);
+	assert_int_equal(wrong_tokens(parent, 0, 10, 1), 0);
+}
+
+/* ---- the device's tables ---- */
+
+static void test_sync(void **state)
+{
+	struct gpool_kv_options options;
+	uint64_t sequences[32], bytes;
+
+	(void)state;
+	worker_open(calm);
+	options = small_options(0);
+	options.max_sequence_tokens = 1 << 15;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	for (int i = 0; i < 32; i++)
+		sequences[i] = allocated((uint32_t)(1 + 2 * i), 0, 0);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	settle();
+	for (int i = 0; i < 32; i++)
+		assert_true(device_agrees(sequences[i]));
+	/* Only what has changed. */
+	bytes = statistics().table_bytes;
+	assert_int_equal(gpool_kv_append(kv, sequences[0], 1, NULL), 0);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	assert_int_equal(statistics().table_bytes, bytes);
+	assert_int_equal(gpool_kv_append(kv, sequences[0], 4, NULL), 0);
+	assert_int_equal(gpool_kv_append(kv, sequences[5], 4, NULL), 0);
+	forked(sequences[7]);
+	assert_int_equal(gpool_kv_append(kv, sequences[7], 1, NULL), 0);
+	assert_int_equal(gpool_kv_preempt(kv, sequences[9], NULL), 5);
+	assert_int_equal(gpool_kv_resume(kv, sequences[9]), 0);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	settle();
+	/* One entry, one, the child's four, the copied one, the five of the resumed. */
+	assert_int_equal(statistics().table_bytes, bytes + 4 * (1 + 1 + 4 + 1 + 5));
+	for (int i = 0; i < 32; i++)
+		assert_true(device_agrees(sequences[i]));
+}
+
+/* More than all stages have at a time, one row longer than a stage. */
+static void test_sync_large(void **state)
+{
+	struct gpool_kv_options options;
+	uint64_t sequence, children[8];
+
+	(void)state;
+	worker_open(calm);
+	options = small_options(40000);
+	options.shape = (struct gpool_kv_shape){.layers = 1, .kv_heads = 1, .head_size = 64, .dtype_bytes = 1, .block_tokens = 2};
+	options.max_sequence_tokens = 80000;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	sequence = allocated(80000, 0, 0);
+	for (int i = 0; i < 8; i++)
+		children[i] = forked(sequence);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	settle();
+	assert_int_equal(statistics().table_bytes, 9 * 40000 * 4);
+	assert_true(device_agrees(sequence));
+	for (int i = 0; i < 8; i++)
+		assert_true(device_agrees(children[i]));
+}
+
+/* Kernels that were queued before see the table that was. */
+static void test_sync_is_in_order(void **state)
+{
+	struct gpool_fence gate;
+	uint64_t sequence, child;
+	int32_t was, now;
+	const int32_t *device;
+	uint32_t manual;
+
+	(void)state;
+	kv_start(calm, 0);
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	sequence = allocated(2, 0, 0);
+	child = forked(sequence);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	settle();
+	device = (const int32_t *)(uintptr_t)kv->table_address + info_of(sequence).row * kv->columns;
+	was = block_at(sequence, 0);
+	assert_int_equal(gpool_fence_record(worker, manual, &gate), 0);
+	assert_int_equal(gpool_stream_wait(worker, stream, gate), 0);
+	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), 0);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	assert_int_equal(__atomic_load_n(device, __ATOMIC_RELAXED), was);
+	now = block_at(sequence, 0);
+	assert_int_not_equal(now, was);
+	assert_int_equal(gpool_kv_preempt(kv, sequence, NULL), 1);
+	allocated(8, 0, 0);
+	assert_int_equal(gpool_fence_signal(worker, gate), 0);
+	settle();
+	assert_int_equal(*device, now);
+	assert_true(device_agrees(child));
+}
+
+/* ---- sleep ---- */
+
+static void test_sleep(void **state)
+{
+	struct gpool_kv_options options;
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(spilling);
+	options = small_options(64);
+	options.flags = GPOOL_KV_KEEP;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	sequence = allocated(30, 0, 0);
+	write_tokens(sequence, 0, 30, 1);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	assert_int_equal(gpool_sleep(worker, 0), 0);
+	/* Arithmetic goes on, memory does not. */
+	assert_int_equal(gpool_kv_append(kv, sequence, 2, NULL), 0);
+	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), -EBUSY);
+	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
+	assert_int_equal(wrong_tokens(sequence, 0, 30, 1), 0);
+	assert_true(device_agrees(sequence));
+	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), 0);
+	/* Freed asleep, the memory goes with the next that is freed. */
+	assert_int_equal(gpool_sleep(worker, 0), 0);
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	assert_int_equal(statistics().backed_chunks, 2);
+	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
+	sequence = allocated(1, 0, 0);
+	assert_int_equal(statistics().backed_chunks, 2);
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(gpool_sleep(worker, 0), 0);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
+/* ---- what is wrong ---- */
+
+static void test_wrong_numbers(void **state)
+{
+	struct gpool_kv_shape shape = SMALL;
+	struct gpool_kv_options options;
+	struct gpool_kv *second;
+	uint64_t sequence, other, ended, address;
+	const int32_t *blocks;
+	uint32_t count;
+
+	(void)state;
+	kv_start(calm, 64);
+	options = small_options(64);
+	assert_int_equal(gpool_kv_create(worker, &options, &second), 0);
+	sequence = allocated(8, 0, 0);
+	other = allocated(4, 0, 0);
+	ended = allocated(4, 0, 0);
+	assert_int_equal(gpool_kv_free(kv, ended), 0);
+	assert_int_equal(gpool_kv_validate(kv, sequence, 0, &shape), 0);
+	assert_int_equal(gpool_kv_validate(kv, sequence, 1, &shape), 0);
+	assert_int_equal(gpool_kv_validate(kv, sequence, 2, &shape), -EACCES);
+	assert_int_equal(gpool_kv_validate(kv, other, 2, &shape), 0);
+	assert_int_equal(gpool_kv_validate(kv, sequence, 3, &shape), -ESTALE);
+	assert_int_equal(gpool_kv_validate(kv, sequence, -1, &shape), -EINVAL);
+	assert_int_equal(gpool_kv_validate(kv, sequence, 64, &shape), -EINVAL);
+	assert_int_equal(gpool_kv_validate(kv, ended, 0, &shape), -ESTALE);
+	shape.head_size = 128;
+	assert_int_equal(gpool_kv_validate(kv, sequence, 0, &shape), -EPROTO);
+	/* Another cache's, nobody's, none at all. */
+	assert_int_equal(gpool_kv_free(second, sequence), -ESTALE);
+	for (int i = 0; i < 3; i++) {
+		uint64_t number = i == 0 ? ended : i == 1 ? sequence + 64 : 7, child;
+		int error = i == 0 ? -ESTALE : -EINVAL;
+
+		assert_int_equal(gpool_kv_free(kv, number), error);
+		assert_int_equal(gpool_kv_append(kv, number, 1, NULL), error);
+		assert_int_equal(gpool_kv_fork(kv, number, &child), error);
+		assert_int_equal(gpool_kv_preempt(kv, number, NULL), error);
+		assert_int_equal(gpool_kv_resume(kv, number), error);
+		assert_int_equal(gpool_kv_table(kv, number, &blocks, &count), error);
+		assert_int_equal(gpool_kv_sequence(kv, number, &(struct gpool_kv_sequence){.size = 48}), error);
+	}
+	assert_int_equal(gpool_kv_preempt(kv, other, NULL), 1);
+	assert_int_equal(gpool_kv_address(kv, 64, &address), -EINVAL);
+	assert_int_equal(gpool_kv_destroy(second), 0);
+	/* No more than 64 rows. */
+	for (int i = 0; i < 62; i++)
+		forked(sequence);
+	assert_int_equal(gpool_kv_fork(kv, sequence, &other), -EUSERS);
+	assert_int_equal(try_allocate(1, 0, 0, &other), -EUSERS);
+}
+
+static void test_other_process(void **state)
+{
+	struct gpool_kv_need need = {.size = sizeof(need)};
+	uint64_t sequence, number;
+	int status_found;
+	pid_t child;
+
+	(void)state;
+	kv_start(calm, 64);
+	sequence = allocated(8, 0, 0);
+	child = fork();
+	if (child == 0)
+		_exit(try_allocate(1, 0, 0, &number) != -ECHILD || gpool_kv_append(kv, sequence, 1, NULL) != -ECHILD ||
+			gpool_kv_free(kv, sequence) != -ECHILD || gpool_kv_sync(kv) != -ECHILD || gpool_kv_destroy(kv) != -ECHILD ||
+			gpool_kv_preempt(kv, 0, NULL) != -ECHILD || gpool_kv_can_allocate(kv, 1, &need) != -ECHILD);
+	assert_int_equal(waitpid(child, &status_found, 0), child);
+	assert_int_equal(status_found, 0);
+	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), 0);
+}
+
+/* ---- faults ---- */
+
+static uint64_t one, two, third;
+
+/* All that can be seen of a cache and of its sequences. */
+struct view {
+	struct gpool_kv_statistics all;
+	struct gpool_kv_sequence infos[3];
+	int32_t tables[3][32];
+};
+
+static struct view view_of_all(void)
+{
+	const uint64_t sequences[] = {one, two, third};
+	struct view view;
+
+	memset(&view, 0, sizeof(view));
+	view.all = statistics();
+	view.all.refusals = 0;
+	for (int i = 0; i < 3; i++) {
+		uint32_t count;
+		const int32_t *blocks = table_of(sequences[i], &count);
+
+		view.infos[i] = info_of(sequences[i]);
+		memcpy(view.tables[i], blocks, count * sizeof(*blocks));
+	}
+	return view;
+}
+
+/* What is parked goes to somebody else and is free again, so that it has to be mapped anew. */
+static void scatter(void)
+{
+	struct gpool *other = open_worker();
+
+	settle();
+	alloc(other, PAGES - statistics().backed_chunks);
+	gpool_close(other);
+	AWAIT(free_pages() == PAGES - statistics().backed_chunks);
+}
+
+static int step_allocate(void)
+{
+	uint64_t made;
+	int error = try_allocate(20 * BLOCK_TOKENS, 0, 0, &made);
+
+	return error ? error : gpool_kv_free(kv, made);
+}
+
+/* With a copy, and memory for more. */
+static int step_append(void)
+{
+	int error = gpool_kv_append(kv, one, 15 * BLOCK_TOKENS, NULL);
+
+	if (error)
+		return error;
+	settle();
+	assert_int_equal(wrong_tokens(one, 0, 6, 9), 0);
+	assert_int_equal(gpool_kv_free(kv, one), 0);
+	one = forked(two);
+	return 0;
+}
+
+static int step_resume(void)
+{
+	int error = gpool_kv_resume(kv, third);
+
+	if (error)
+		return error;
+	assert_int_equal(gpool_kv_preempt(kv, third, NULL), 20);
+	return 0;
+}
+
+/* Each call of a kind that the step makes fails in turn, and nothing changes, until none does. Returns how many failed. */
+static uint32_t fail_each(int (*step)(void), enum gpu_call kind)
+{
+	for (uint32_t failed = 0;; failed++) {
+		struct view before, after;
+		int error;
+
+		scatter();
+		before = view_of_all();
+		gpu_fault_set(worker->gpu, kind, failed + 1, -EIO);
+		error = step();
+		gpu_fault_set(worker->gpu, kind, 0, 0);
+		if (!error)
+			return failed;
+		settle();
+		after = view_of_all();
+		assert_memory_equal(&before, &after, sizeof(before));
+		assert_int_equal(wrong_tokens(one, 0, 6, 9) + wrong_tokens(two, 0, 6, 9), 0);
+	}
+}
+
+static void test_driver_faults(void **state)
+{
+	(void)state;
+	kv_start(calm, 0);
+	third = allocated(20 * BLOCK_TOKENS, 0, 0);
+	assert_int_equal(gpool_kv_preempt(kv, third, NULL), 20);
+	two = allocated(6, 0, 0);
+	write_tokens(two, 0, 6, 9);
+	one = forked(two);
+	/* 20 blocks and the six that are there: two chunks more; one run, with one access call. */
+	assert_int_equal(fail_each(step_allocate, GPU_CALL_MAP), 2);
+	assert_int_equal(fail_each(step_allocate, GPU_CALL_ACCESS), 1);
+	assert_int_equal(fail_each(step_append, GPU_CALL_MAP), 2);
+	assert_int_equal(fail_each(step_append, GPU_CALL_ACCESS), 1);
+	assert_int_equal(fail_each(step_append, GPU_CALL_COPY), 1);
+	assert_int_equal(fail_each(step_resume, GPU_CALL_MAP), 2);
+	assert_int_equal(fail_each(step_resume, GPU_CALL_ACCESS), 1);
+}
+
+/* No fence behind which memory could go: it stays, and goes with what is freed next. */
+static void test_fence_faults(void **state)
+{
+	uint64_t sequences[2];
+
+	(void)state;
+	kv_start(calm, 0);
+	for (int i = 0; i < 2; i++)
+		sequences[i] = allocated(CHUNK_BLOCKS * BLOCK_TOKENS, 0, 0);
+	gpu_fault_set(worker->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
+	assert_int_equal(gpool_kv_free(kv, sequences[0]), 0);
+	assert_int_equal(statistics().used_blocks, CHUNK_BLOCKS);
+	assert_int_equal(statistics().backed_chunks, 2);
+	assert_int_equal(gpool_kv_free(kv, sequences[1]), 0);
+	assert_int_equal(statistics().backed_chunks, 0);
+}
+
+/* What was not copied is copied by the next call; a stage without a fence is not used before its copies are done. */
+static void test_sync_faults(void **state)
+{
+	uint64_t sequences[12];
+
+	(void)state;
+	kv_start(calm, 0);
+	for (int i = 0; i < 12; i++)
+		sequences[i] = allocated(5 * BLOCK_TOKENS, 0, 0);
+	gpu_fault_set(worker->gpu, GPU_CALL_MAP, 1, -EIO);
+	assert_int_not_equal(gpool_kv_sync(kv), 0);
+	for (uint64_t n = 1; n <= 12; n++) {
+		gpu_fault_set(worker->gpu, GPU_CALL_COPY, n, -EIO);
+		assert_int_equal(gpool_kv_sync(kv), -EIO);
+	}
+	assert_int_equal(statistics().table_bytes, 0);
+	assert_int_equal(gpool_kv_free(kv, sequences[0]), 0);
+	gpu_fault_set(worker->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	settle();
+	for (int round = 0; round < 2 * KV_STAGES; round++) {
+		for (int i = 1; i < 12; i++)
+			assert_int_equal(gpool_kv_append(kv, sequences[i], BLOCK_TOKENS, NULL), 0);
+		assert_int_equal(gpool_kv_sync(kv), 0);
+	}
+	settle();
+	for (int i = 1; i < 12; i++)
+		assert_true(device_agrees(sequences[i]));
+}
+
+/* A cache that cannot be made leaves nothing; one whose stream is closed gives its memory back all the same. */
+static void test_life(void **state)
+{
+	static const enum gpu_call kinds[] = {GPU_CALL_RESERVE, GPU_CALL_HOST_REGISTER};
+	struct gpool_kv_options options;
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(calm);
+	options = small_options(64);
+	for (uint64_t i = 0; i < 3; i++) {
+		gpu_fault_set(worker->gpu, kinds[i / 2], i % 2 + 1, -EIO);
+		assert_true(gpool_kv_create(worker, &options, &kv) < 0);
+		assert_null(kv);
+		gpu_fault_set(worker->gpu, kinds[i / 2], 0, 0);
+	}
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	sequence = allocated(10, 0, 0);
+	forked(sequence);
+	gpool_stream_close(worker, stream);
+	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), -EINVAL);
+	assert_int_equal(info_of(sequence).tokens, 10);
+	assert_int_equal(gpool_kv_preempt(kv, 0, NULL), 0);
+	assert_int_equal(gpool_kv_preempt(kv, 0, NULL), 3);
+	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	/* And one that ends with the handle. */
+	assert_int_equal(gpool_stream_open(worker, NULL, 0, &stream), 0);
+	options.stream = stream;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	allocated(10, 0, 0);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_shapes, kv_stop),
+		cmocka_unit_test_teardown(test_handles_of_several_pages, kv_stop),
+		cmocka_unit_test_teardown(test_wrong_options, kv_stop),
+		cmocka_unit_test_teardown(test_append, kv_stop),
+		cmocka_unit_test_teardown(test_bulk, kv_stop),
+		cmocka_unit_test_teardown(test_lowest_first, kv_stop),
+		cmocka_unit_test_teardown(test_fork, kv_stop),
+		cmocka_unit_test_teardown(test_fork_of_bulk, kv_stop),
+		cmocka_unit_test_teardown(test_copy_blocks, kv_stop),
+		cmocka_unit_test_teardown(test_watermark, kv_stop),
+		cmocka_unit_test_teardown(test_pool_is_short, kv_stop),
+		cmocka_unit_test_teardown(test_memory_goes, kv_stop),
+		cmocka_unit_test_teardown(test_preempt_and_resume, kv_stop),
+		cmocka_unit_test_teardown(test_preempt_shared, kv_stop),
+		cmocka_unit_test_teardown(test_sync, kv_stop),
+		cmocka_unit_test_teardown(test_sync_large, kv_stop),
+		cmocka_unit_test_teardown(test_sync_is_in_order, kv_stop),
+		cmocka_unit_test_teardown(test_sleep, kv_stop),
+		cmocka_unit_test_teardown(test_wrong_numbers, kv_stop),
+		cmocka_unit_test_teardown(test_other_process, kv_stop),
+		cmocka_unit_test_teardown(test_driver_faults, kv_stop),
+		cmocka_unit_test_teardown(test_fence_faults, kv_stop),
+		cmocka_unit_test_teardown(test_sync_faults, kv_stop),
+		cmocka_unit_test_teardown(test_life, kv_stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

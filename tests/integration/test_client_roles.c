@@ -1,0 +1,209 @@
+/*
+ * test_client_roles.c - roles of which the agent said nothing in time.
+ *
+ * Goal: who was told -EPIPE, since no answer came, neither waits for the role nor has it once the agent is back, whatever the agent makes of
+ * the question that it finds then; a lost message about that is made up for by the next call; and the name can be asked for again.
+ * Method: an agent that is stopped while it is asked, and a library that loses its patience soon. What the agent has read is known by a
+ * further question on the same connection.
+ */
+#include "tests/integration/life.h"
+
+#include "client/pool.h"
+#include "proto/attach.h"
+
+#include <errno.h>
+
+enum { PATIENCE_MS = 50, ROLE_VERB_WAIT = 1 };
+
+static struct gpool *one, *other;
+static pid_t agent;
+
+static void begin(void)
+{
+	start(quiet);
+	one = open_worker();
+	other = open_worker();
+	other->answer_ms = PATIENCE_MS;
+	agent = process_of("gpoold-agent");
+	assert_true(agent > 0);
+}
+
+static void end(void)
+{
+	gpool_close(one);
+	gpool_close(other);
+}
+
+static void agent_stops(void)
+{
+	assert_int_equal(kill(agent, SIGSTOP), 0);
+}
+
+/* And has read all that `other` has sent it. */
+static void agent_goes_on(void)
+{
+	struct gpool_object *object;
+
+	assert_int_equal(kill(agent, SIGCONT), 0);
+	assert_int_equal(gpool_object_open(other, "none", NULL, &object), -ENOENT);
+}
+
+static const struct role_record *record_of(const char *name)
+{
+	const struct role_record *roles = pool_view(admin)->roles;
+
+	for (uint32_t i = 0; i < POOL_ROLES; i++)
+		if (roles[i].state == ROLE_NAMED && !strcmp(roles[i].name, name))
+			return &roles[i];
+	return NULL;
+}
+
+static void is_of(uint32_t session, uint32_t waiters)
+{
+	assert_non_null(record_of("main"));
+	assert_int_equal(atomic_load(&record_of("main")->holder), session);
+	assert_int_equal(atomic_load(&record_of("main")->waiters), waiters);
+}
+
+static void test_waits_no_longer(void **state)
+{
+	struct gpool_role held, role;
+
+	(void)state;
+	begin();
+	assert_int_equal(gpool_role_acquire(one, "main", 0, &held), 0);
+	agent_stops();
+	assert_int_equal(gpool_role_acquire(other, "main", -1, &role), -EPIPE);
+	agent_goes_on();
+	is_of(gpool_session(one), 0);
+	assert_int_equal(gpool_role_release(one, &held), 0);
+	is_of(0, 0);
+	/* It may be asked for as if nothing had been. */
+	assert_int_equal(gpool_role_acquire(other, "main", -1, &role), 0);
+	is_of(gpool_session(other), 0);
+	assert_int_equal(gpool_role_check(other, &role), 0);
+	end();
+}
+
+static void test_does_not_get_it(void **state)
+{
+	struct gpool_role role;
+
+	(void)state;
+	begin();
+	agent_stops();
+	assert_int_equal(gpool_role_acquire(other, "main", 0, &role), -EPIPE);
+	agent_goes_on();
+	is_of(0, 0);
+	assert_int_equal(gpool_role_acquire(one, "main", 0, &role), 0);
+	end();
+}
+
+/* Nor does it keep what it could not give back. */
+static void test_gives_back_late(void **state)
+{
+	struct gpool_role role;
+
+	(void)state;
+	begin();
+	assert_int_equal(gpool_role_acquire(other, "main", 0, &role), 0);
+	agent_stops();
+	assert_int_equal(gpool_role_release(other, &role), -EPIPE);
+	assert_int_equal(gpool_role_release(other, &role), -ESTALE);
+	agent_goes_on();
+	is_of(0, 0);
+	assert_int_equal(gpool_role_check(other, &role), -ESTALE);
+	end();
+}
+
+/* The same name is asked for before the agent is back: what counts is what was asked last. */
+static void test_asks_again_at_once(void **state)
+{
+	struct gpool_role role, again;
+
+	(void)state;
+	begin();
+	agent_stops();
+	assert_int_equal(gpool_role_acquire(other, "main", 0, &role), -EPIPE);
+	assert_int_equal(gpool_role_acquire(other, "main", 0, &role), -EPIPE);
+	assert_int_equal(kill(agent, SIGCONT), 0);
+	other->answer_ms = ANSWER_MS;
+	assert_int_equal(gpool_role_acquire(other, "main", 0, &role), 0);
+	is_of(gpool_session(other), 0);
+	assert_int_equal(gpool_role_check(other, &role), 0);
+	assert_int_equal(gpool_role_acquire(other, "main", 0, &again), -EALREADY);
+	assert_int_equal(gpool_role_release(other, &role), 0);
+	is_of(0, 0);
+	end();
+}
+
+static void wait_send(struct gpool *pool, const char *name)
+{
+	struct msg_role_request request = {.verb = ROLE_VERB_WAIT};
+	uint8_t bytes[MSG_LARGEST_role_request];
+	int length;
+
+	strcpy(request.name, name);
+	length = msg_encode_role_request(&request, 0, pool->token, bytes, sizeof(bytes));
+	assert_true(length > 0);
+	assert_int_equal(attach_send(pool->socket, bytes, (size_t)length, NULL, 0), 0);
+}
+
+/* As after an agent that died over the message that takes the question back: it is said again behind the next one that is answered. */
+static void test_lost_message_is_said_again(void **state)
+{
+	struct gpool_role held, role;
+
+	(void)state;
+	begin();
+	assert_int_equal(gpool_role_acquire(one, "main", 0, &held), 0);
+	agent_stops();
+	assert_int_equal(gpool_role_acquire(other, "main", -1, &role), -EPIPE);
+	wait_send(other, "main");
+	agent_goes_on();
+	is_of(gpool_session(one), 1);
+	other->answer_ms = ANSWER_MS;
+	assert_int_equal(gpool_role_acquire(other, "side", 0, &role), 0);
+	agent_goes_on();
+	is_of(gpool_session(one), 0);
+	assert_int_equal(gpool_role_release(one, &held), 0);
+	is_of(0, 0);
+	assert_int_equal(gpool_role_check(other, &role), 0);
+	end();
+}
+
+/* The agent that finds the questions is another one than that which was asked. */
+static void test_agent_dies_instead(void **state)
+{
+	struct gpool_role held, role;
+	uint64_t before;
+
+	(void)state;
+	begin();
+	assert_int_equal(gpool_role_acquire(one, "main", 0, &held), 0);
+	before = atomic_load(&other->header->incarnation);
+	agent_stops();
+	assert_int_equal(gpool_role_acquire(other, "main", -1, &role), -EPIPE);
+	assert_int_equal(kill(agent, SIGKILL), 0);
+	AWAIT(atomic_load(&other->header->incarnation) != before && process_of("gpoold-agent") > 0);
+	agent = process_of("gpoold-agent");
+	agent_goes_on();
+	is_of(gpool_session(one), 0);
+	assert_int_equal(gpool_role_release(one, &held), 0);
+	is_of(0, 0);
+	end();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_waits_no_longer, stop),
+		cmocka_unit_test_teardown(test_does_not_get_it, stop),
+		cmocka_unit_test_teardown(test_gives_back_late, stop),
+		cmocka_unit_test_teardown(test_asks_again_at_once, stop),
+		cmocka_unit_test_teardown(test_lost_message_is_said_again, stop),
+		cmocka_unit_test_teardown(test_agent_dies_instead, stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,706 @@
+/*
+ * test_client_vpmm.c - the stream-ordered allocator against a real agent: where things go, case by case.
+ *
+ * The regions are compared with what gpool_vm_dump() prints, and are looked over as a whole (vpmm_check()) at each step. Manual streams
+ * stand for GPU work that is not done yet: what is freed in one is not done with until the test says so, and what a stream of the back
+ * end does behind a wait for one happens only then.
+ */
+#include "tests/integration/vpmm.h"
+
+#include "cuda/gpu_private.h"
+
+#include <errno.h>
+
+/* ---- the walk-through: +10, +1, -10, +4, +11 ---- */
+
+static void walk(uint32_t initial, uint32_t pages_after, bool four_at_start, const char *const *pictures)
+{
+	uint64_t ten, one, four;
+	uint32_t s = streams[0];
+
+	configure(initial);
+	ten = take(10, s);
+	assert_string_equal(dump(), pictures[0]);
+	one = take(1, s);
+	assert_string_equal(dump(), pictures[1]);
+	give(ten, s);
+	assert_string_equal(dump(), pictures[2]);
+	four = take(4, s);
+	assert_string_equal(dump(), pictures[3]);
+	assert_int_equal(four, four_at_start ? ten : one + PAGE_BYTES);
+	take(11, s);
+	assert_string_equal(dump(), pictures[4]);
+	assert_int_equal(pool_pages(), pages_after);
+}
+
+static void test_walk_a(void **state)
+{
+	static const char *const pictures[] = { "[+10][-12]", "[10][+1][-11]", "[-10][1][-11]", "[+4][-6][1][-11]", "[4][-6][1][+11]" };
+
+	(void)state;
+	walk(22, 22, true, pictures);
+}
+
+static void test_walk_b(void **state)
+{
+	static const char *const pictures[] = { "[+10][-8]", "[10][+1][-7]", "[-10][1][-7]", "[-10][1][+4][-3]",
+		"[*8][-2][1][4][*3][+11]" };
+
+	(void)state;
+	walk(18, 18, false, pictures);
+}
+
+static void test_walk_c(void **state)
+{
+	static const char *const pictures[] = { "[+10][-5]", "[10][+1][-4]", "[-10][1][-4]", "[-10][1][+4]", "[*10][1][4][+11]" };
+
+	(void)state;
+	walk(15, 16, false, pictures);
+}
+
+static void test_walk_d(void **state)
+{
+	static const char *const pictures[] = { "[+10][-2]", "[10][+1][-1]", "[-10][1][-1]", "[+4][-6][1][-1]", "[4][*6][1][*1][+11]" };
+
+	(void)state;
+	walk(12, 16, true, pictures);
+}
+
+/* ---- joins ---- */
+
+static void test_joins(void **state)
+{
+	uint64_t at[5];
+	uint32_t s = streams[0], t = streams[1];
+
+	(void)state;
+	configure(10);
+	for (int i = 0; i < 5; i++)
+		at[i] = take(2, s);
+	assert_string_equal(dump(), "[2][2][2][2][+2]");
+	give(at[0], s);
+	give(at[1], s); /* with its left one */
+	assert_string_equal(dump(), "[-4][2][2][2]");
+	give(at[4], s);
+	give(at[3], s); /* with its right one */
+	assert_string_equal(dump(), "[-4][2][-4]");
+	give(at[2], s); /* with both */
+	assert_string_equal(dump(), "[-10]");
+	/* Not across streams, whether they are done or not. */
+	gpool_vm_trim(pool, 10 * PAGE_BYTES);
+	finish(s);
+	gpool_vm_trim(pool, 10 * PAGE_BYTES); /* nothing is parked, and the GPU is known to have done with it */
+	for (int i = 0; i < 5; i++)
+		at[i] = take(2, s);
+	give(at[0], s);
+	give(at[1], t);
+	give(at[2], t);
+	give(at[3], 0);
+	give(at[4], s);
+	assert_string_equal(dump(), "[-2][-4][-2][-2]");
+	finish(s);
+	finish(t);
+	assert_string_equal(dump(), "[-2][-4][-2][-2]");
+	/* Of no stream any more: then they are all alike. */
+	gpool_stream_close(pool, t);
+	assert_string_equal(dump(), "[-2][-6][-2]");
+	gpool_stream_close(pool, s);
+	assert_string_equal(dump(), "[-10]");
+	take(10, streams[2]);
+	assert_string_equal(dump(), "[+10]");
+}
+
+static void test_holes_join(void **state)
+{
+	uint64_t a, b, c;
+	uint32_t s = streams[0];
+
+	(void)state;
+	configure(6);
+	a = take(2, s);
+	b = take(2, s);
+	c = take(2, s);
+	give(a, s);
+	give(c, s);
+	take(4, s);
+	assert_string_equal(dump(), "[*2][2][*2][+4]");
+	finish(s);
+	/* Phase 0 of the next call. What is between them is freed, and moves on too. */
+	take(1, s);
+	assert_string_equal(dump(), "[+1][#1][2][#2][4]");
+	give(b, s);
+	take(3, s);
+	assert_string_equal(dump(), "[1][#1][*2][#2][4][+3]");
+	finish(s);
+	take(1, s);
+	assert_string_equal(dump(), "[1][+1][#4][4][3]");
+}
+
+/* ---- addresses ---- */
+
+static void test_small_reservations(void **state)
+{
+	struct gpool_vm_options options = vm_options(0);
+	uint32_t s = streams[0];
+	uint64_t at[4];
+
+	(void)state;
+	options.address_bytes = 4 << 20; /* eight pages */
+	assert_int_equal(gpool_vm_configure(pool, &options), 0);
+	for (int i = 0; i < 4; i++) {
+		at[i] = take(3, s);
+		fill(s, at[i], 3, (uint32_t)i);
+	}
+	/* Two in each; none crosses from one to the next, however close they lie. */
+	assert_int_equal(pool_pages(), 12);
+	assert_int_equal(totals().reserved_bytes, 16 * PAGE_BYTES);
+	assert_int_equal(totals().hole_regions, 2);
+	finish(s);
+	for (int i = 0; i < 4; i++)
+		expect_content(at[i], 3, (uint32_t)i);
+	/* More than one holds: a reservation of as many as it takes. */
+	give(at[0], s);
+	give(at[1], s);
+	take(20, s);
+	assert_int_equal(pool_pages(), 26);
+	assert_int_equal(totals().reserved_bytes, 40 * PAGE_BYTES);
+	assert_int_equal(totals().remapped_bytes, 6 * PAGE_BYTES);
+	dump();
+}
+
+static void test_wrong_addresses(void **state)
+{
+	uint32_t s = streams[0];
+	uint64_t address, other, block_address;
+	struct gpool_block block;
+
+	(void)state;
+	assert_int_equal(gpool_mfree(pool, 4096, s), -EINVAL); /* nothing was ever allocated */
+	configure(0);
+	address = take(4, s);
+	other = take(1, s);
+	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
+	assert_int_equal(gpool_address(pool, &block, &block_address), 0);
+	assert_int_equal(gpool_mfree(pool, block_address, s), -ESTALE);
+	assert_int_equal(gpool_mfree(pool, 0, s), -EINVAL);
+	assert_int_equal(gpool_mfree(pool, UINT64_MAX, s), -EINVAL);
+	assert_int_equal(gpool_mfree(pool, address + 1, s), -EINVAL);
+	assert_int_equal(gpool_mfree(pool, address + PAGE_BYTES, s), -ESTALE);
+	assert_int_equal(gpool_mfree(pool, address + (uint64_t)ADDRESS_PAGES * PAGE_BYTES, s), -EINVAL);
+	assert_int_equal(gpool_mfree(pool, address, s + 256), -EINVAL); /* a stream that never was */
+	assert_int_equal(gpool_mfree(pool, address, 77), -EINVAL);
+	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, s + 256, &address), -EINVAL);
+	assert_int_equal(gpool_malloc(pool, 0, s, &address), -EINVAL);
+	assert_string_equal(dump(), "[4][+1]");
+	give(address, s);
+	assert_int_equal(gpool_mfree(pool, address, s), -ESTALE);
+	give(other, s);
+	assert_int_equal(gpool_mfree(pool, other, s), -ESTALE); /* joined into what lies below it */
+	assert_int_equal(gpool_free(pool, &block), 0);
+}
+
+/* Behind a gate that the test opens: nothing of it happens before. */
+static struct gpool_fence gate_before(uint32_t stream, uint32_t manual)
+{
+	struct gpool_fence gate = record(manual);
+
+	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
+	return gate;
+}
+
+/* ---- out of memory ---- */
+
+static void test_after_out_of_memory(void **state)
+{
+	uint64_t half, rest, never = 42;
+	struct gpool_shortage shortage;
+	uint32_t s = streams[0];
+	char before[256];
+
+	(void)state;
+	configure(0);
+	half = take(PAGES / 2, s);
+	rest = take(PAGES / 2 - 10, s);
+	fill(s, half, PAGES / 2, 0x11);
+	strcpy(before, dump());
+	assert_int_equal(gpool_malloc(pool, 11 * PAGE_BYTES, s, &never), -ENOSPC);
+	gpool_shortage(pool, &shortage);
+	assert_int_equal(shortage.needed, 11);
+	assert_int_equal(gpool_malloc(pool, (uint64_t)(PAGES + 1) * PAGE_BYTES, s, &never), -ENOSPC);
+	assert_int_equal(gpool_malloc(pool, UINT64_MAX, s, &never), -ENOSPC);
+	assert_int_equal(never, 42);
+	/* The last allocation stays the last. */
+	assert_string_equal(dump(), before);
+	take(10, s);
+	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, s, &never), -ENOSPC);
+	give(rest, s);
+	/* Free, but not enough of it: not a page of it has moved. */
+	assert_int_equal(gpool_malloc(pool, (uint64_t)(PAGES / 2) * PAGE_BYTES, s, &never), -ENOSPC);
+	assert_string_equal(dump(), "[256][-246][10]");
+	rest = take(PAGES / 2 - 10, s);
+	finish(s);
+	expect_content(half, PAGES / 2, 0x11);
+	give(rest, s);
+	give(half, s);
+	take(PAGES - 10, s);
+	dump();
+}
+
+static void pages_write(uint64_t address, uint32_t pages, uint32_t value)
+{
+	for (uint32_t i = 0; i < pages; i++) {
+		volatile uint32_t *words = (volatile uint32_t *)(uintptr_t)(address + (uint64_t)i * PAGE_BYTES);
+
+		words[0] = words[PAGE_BYTES / 4 - 1] = value;
+	}
+}
+
+/* All pages are free, and lie in a hundred places: one allocation has them all. */
+static void test_everything_in_one_piece(void **state)
+{
+	uint32_t s = streams[0], manual = manual_stream();
+	uint64_t at[PAGES / 2], whole;
+	struct gpool_fence gate;
+
+	(void)state;
+	configure(0);
+	for (int i = 0; i < PAGES / 2; i++)
+		at[i] = take(2, s);
+	gate = gate_before(s, manual);
+	for (int i = 0; i < PAGES / 2; i += 2)
+		give(at[i], s);
+	whole = take(PAGES / 2, s);
+	assert_int_equal(pool_pages(), PAGES);
+	assert_int_equal(totals().zombie_bytes, PAGES / 2 * PAGE_BYTES);
+	/* The old places stay for as long as the stream is not there, and show the same memory. */
+	pages_write(whole, PAGES / 2, 0x77);
+	for (int i = 0; i < PAGES / 2; i += 2)
+		expect_content(at[i], 2, 0x77);
+	signal_fence(gate);
+	finish(s);
+	expect_content(whole, PAGES / 2, 0x77);
+	give(whole, s);
+	take(1, s);
+	assert_int_equal(totals().zombie_bytes, 0);
+	gpool_stream_close(pool, manual);
+}
+
+/* ---- several streams ---- */
+
+static void test_one_stream_calls_no_driver(void **state)
+{
+	uint32_t s = streams[0];
+	uint64_t calls, at[8];
+
+	(void)state;
+	configure(40);
+	at[0] = take(1, s);
+	give(at[0], s);
+	calls = driver_calls();
+	for (int round = 0; round < 100; round++) {
+		for (uint32_t i = 0; i < 8; i++)
+			at[i] = take(1 + i % 5, s);
+		for (uint32_t i = 0; i < 8; i++)
+			give(at[i * 3 % 8], s);
+	}
+	assert_int_equal(driver_calls(), calls);
+	assert_string_equal(dump(), "[-40]");
+	/* Another stream looks: one fence for all that is free, and the next moment it may have it. */
+	calls = driver_calls();
+	at[0] = take(3, streams[1]);
+	dump();
+	assert_true(driver_calls() > calls);
+	give(at[0], streams[1]);
+}
+
+/* What other streams have freed, and the GPU has done with, is found in place. */
+static void test_finished_regions_of_others(void **state)
+{
+	uint32_t s = streams[0], t = streams[1];
+	uint64_t a, b, c, calls, again;
+
+	(void)state;
+	configure(9);
+	a = take(5, s);
+	b = take(3, s);
+	c = take(1, t);
+	fill(s, a, 5, 1);
+	give(a, s);
+	give(b, s);
+	finish(s);
+	assert_string_equal(dump(), "[-8][1]");
+	again = take(2, t);
+	assert_int_equal(again, a);
+	assert_string_equal(dump(), "[+2][-6][1]");
+	calls = driver_calls();
+	give(again, t);
+	assert_int_equal(driver_calls(), calls + 1); /* two streams are in use: a fence */
+	/* Its own first, also when the other would fit as well. */
+	finish(t);
+	assert_int_equal(take(1, t), a);
+	give(c, t);
+	assert_int_equal(totals().remaps, 0);
+	assert_int_equal(pool_pages(), 9);
+}
+
+/* What others have not finished is mapped elsewhere at once, and the stream waits on the GPU. */
+static void test_unfinished_regions_of_others(void **state)
+{
+	uint32_t s, t, manual;
+	struct gpool_fence gate, filled;
+	uint64_t a, b;
+
+	(void)state;
+	attach_anew(8);
+	s = streams[0];
+	t = streams[1];
+	manual = manual_stream();
+	configure(8);
+	take(2, t);
+	a = take(6, s);
+	gate = gate_before(s, manual);
+	fill(s, a, 6, 0xaaaa);
+	give(a, s);
+	b = take(4, t);
+	assert_int_not_equal(b, a);
+	assert_int_equal(pool_pages(), 8);
+	assert_int_equal(totals().waits, 1);
+	/* The rest keeps its stream and its fence. */
+	assert_string_equal(dump(), "[2][*4][-2][+4]");
+	assert_null(region_best_ready(&pool->vpmm->set, 1));
+	assert_non_null(region_best(&pool->vpmm->set, s & 255, 2));
+	fill(t, b, 4, 0xbbbb);
+	filled = record(t);
+	assert_int_equal(gpool_fence_wait(pool, filled, 20), -ETIMEDOUT);
+	/* Nothing may be unmapped yet. */
+	give(take(1, s), s);
+	assert_int_equal(totals().zombie_bytes, 4 * PAGE_BYTES);
+	signal_fence(gate);
+	assert_int_equal(gpool_fence_wait(pool, filled, SOON_MS), 0);
+	expect_content(b, 4, 0xbbbb);
+	expect_content(a, 4, 0xbbbb); /* the same pages at their old place */
+	expect_content(a + 4 * PAGE_BYTES, 2, 0xaaaa);
+	finish(s);
+	take(1, t);
+	assert_string_equal(dump(), "[2][#4][+1][-1][4]");
+	gpool_stream_close(pool, manual);
+}
+
+/* A stream that is not finished is waited for only when nothing else is there: not for new pages, not for parked ones. */
+static void test_waits_only_when_it_must(void **state)
+{
+	uint32_t s = streams[0], t = streams[1], u = streams[2], manual = manual_stream();
+	struct gpool_fence gate;
+	uint64_t a, b, c;
+
+	(void)state;
+	configure(12);
+	a = take(4, s);
+	b = take(4, u);
+	c = take(4, t);
+	gate = gate_before(s, manual);
+	give(a, s); /* older, and not finished */
+	give(b, u);
+	finish(u);
+	take(3, t);
+	assert_string_equal(dump(), "[-4][+3][-1][4]");
+	give(c, t);
+	take(5, t);
+	assert_string_equal(dump(), "[-4][3][*1][*4][+5]");
+	assert_int_equal(totals().waits, 0);
+	signal_fence(gate);
+	gpool_stream_close(pool, manual);
+}
+
+/* Who has no stream, or one that nothing can make wait, gets what is done with, or waits on the host. */
+static void *signal_later(void *fence)
+{
+	signal_fence(*(struct gpool_fence *)fence);
+	return NULL;
+}
+
+static void test_without_a_stream(void **state)
+{
+	struct gpool_vm_options options = vm_options(0);
+	uint32_t manual = manual_stream(), other = manual_stream();
+	struct gpool_fence freed;
+	uint64_t a, b, c;
+	pthread_t thread;
+
+	(void)state;
+	options.timeout_ms = SOON_MS;
+	assert_int_equal(gpool_vm_configure(pool, &options), 0);
+	a = take(4, manual);
+	b = take(1, other);
+	give(a, manual);
+	/* New pages rather than a wait. */
+	c = take(4, 0);
+	assert_string_equal(dump(), "[-4][1][+4]");
+	give(c, 0);
+	c = take(2, other);
+	assert_string_equal(dump(), "[-4][1][+2][-2]");
+	assert_int_equal(totals().waits, 0);
+	freed = record(manual);
+	/* All of the pool: for that it has to wait for the manual stream. */
+	assert_int_equal(pthread_create(&thread, NULL, signal_later, &freed), 0);
+	take(PAGES - 3, 0);
+	pthread_join(thread, NULL);
+	dump();
+	assert_int_equal(pool_pages(), PAGES);
+	give(b, other);
+	give(c, other);
+}
+
+/* What a stream has again before the GPU has done with it: others may not have it before that, whoever frees it. */
+static void test_guards(void **state)
+{
+	uint32_t s, t, u, manual;
+	struct gpool_fence gate, later;
+	uint64_t a, b, c, d;
+
+	(void)state;
+	attach_anew(9);
+	s = streams[0];
+	t = streams[1];
+	u = streams[2];
+	manual = manual_stream();
+	configure(4);
+	a = take(4, s);
+	take(1, t);
+	d = take(4, u);
+	gate = gate_before(s, manual);
+	fill(s, a, 4, 0xaaaa);
+	give(a, s);
+	b = take(4, s);
+	assert_int_equal(b, a);
+	/* Its own work with it is done, since there was none. */
+	give(b, 0);
+	assert_string_equal(dump(), "[-4][1][4]");
+	c = take(4, t);
+	assert_string_equal(dump(), "[*4][1][4][+4]");
+	assert_int_equal(totals().waits, 1);
+	fill(t, c, 4, 0xbbbb);
+	/* Freed by who waits for it, and has not come to it: a third one waits too. */
+	give(c, 0);
+	c = take(4, u);
+	fill(u, c, 4, 0xcccc);
+	later = record(u);
+	assert_int_equal(gpool_fence_wait(pool, later, 10), -ETIMEDOUT);
+	signal_fence(gate);
+	assert_int_equal(gpool_fence_wait(pool, later, SOON_MS), 0);
+	expect_content(c, 4, 0xcccc);
+	give(c, u);
+	give(d, u);
+	gpool_stream_close(pool, manual);
+	dump();
+}
+
+static void test_guarded_for_another_stream(void **state)
+{
+	uint32_t s = streams[0], t = streams[1], manual = manual_stream();
+	struct gpool_fence gate;
+	uint64_t a, b, c;
+
+	(void)state;
+	configure(4);
+	c = take(4, s);
+	give(c, s);
+	a = take(2, s);
+	gate = gate_before(s, manual);
+	fill(s, a, 2, 0xaaaa);
+	give(a, s);
+	a = take(2, s);
+	b = take(2, s);
+	give(a, t);
+	/* It is t's, and t may not have it yet; nor may s. */
+	assert_string_equal(dump(), "[-2][2]");
+	take(2, t);
+	take(2, s);
+	assert_int_equal(pool_pages(), 8);
+	assert_string_equal(dump(), "[-2][2][2][+2]");
+	give(b, 0);
+	assert_string_equal(dump(), "[-2][-2][2][2]");
+	signal_fence(gate);
+	finish(s);
+	finish(t);
+	assert_int_equal(take(2, t), a);
+	assert_int_equal(pool_pages(), 8);
+	/* With the end of the stream that guards it. */
+	give(a, t);
+	gate = gate_before(s, manual);
+	b = take(2, s);
+	give(b, s);
+	assert_int_equal(take(2, s), b);
+	give(b, t);
+	signal_fence(gate);
+	gpool_stream_close(pool, s);
+	finish(t);
+	dump();
+	gpool_stream_close(pool, t);
+	gpool_stream_close(pool, manual);
+	assert_int_equal(pool->vpmm->set.guarded, 0);
+}
+
+static void test_closed_streams(void **state)
+{
+	uint32_t s = streams[0], t = streams[1], again;
+	uint64_t a, b, c, calls;
+
+	(void)state;
+	configure(9);
+	a = take(3, s);
+	b = take(3, s);
+	c = take(3, t);
+	give(a, s);
+	gpool_stream_close(pool, s);
+	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, s, &calls), -EINVAL);
+	/* Freed in a stream that is gone: it was waited for. */
+	give(b, s);
+	assert_string_equal(dump(), "[-6][3]");
+	calls = driver_calls();
+	assert_int_equal(take(6, t), a);
+	assert_int_equal(driver_calls(), calls);
+	give(a, t);
+	/* Another stream in the same slot is another stream. */
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &again), 0);
+	assert_int_equal(again & 255, s & 255);
+	assert_int_not_equal(again, s);
+	give(c, again);
+	assert_string_equal(dump(), "[-6][-3]");
+	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, s, &calls), -EINVAL);
+	streams[0] = again;
+}
+
+/* ---- captured ---- */
+
+static void test_captured(void **state)
+{
+	uint32_t s = streams[0];
+	uint64_t a, b, c;
+
+	(void)state;
+	configure(6);
+	a = take(2, s);
+	b = take(2, s);
+	c = take(2, s);
+	assert_int_equal(gpool_vm_capture(pool, a, 2), -EINVAL);
+	assert_int_equal(gpool_vm_capture(pool, a + 1, 1), -EINVAL);
+	assert_int_equal(gpool_vm_capture(pool, a + PAGE_BYTES, 1), -ESTALE);
+	assert_int_equal(gpool_vm_capture(pool, a, 1), 0);
+	assert_int_equal(gpool_vm_capture(pool, b, 1), 0);
+	fill(s, a, 2, 5);
+	give(a, s);
+	assert_int_equal(gpool_mfree(pool, a, s), -ESTALE);
+	give(c, s);
+	/* Nobody gets it, and its pages go nowhere. */
+	take(4, s);
+	assert_string_equal(dump(), "[2][2][*2][+4]");
+	assert_int_equal(pool_pages(), 8);
+	assert_int_equal(gpool_vm_trim(pool, 0), 0);
+	finish(s);
+	expect_content(a, 2, 5);
+	/* Freed before: it is free when the capture ends. */
+	assert_int_equal(gpool_vm_capture(pool, a, 1), -ESTALE);
+	assert_int_equal(gpool_vm_capture(pool, a, 0), 0);
+	assert_int_equal(gpool_vm_capture(pool, a, 0), -ESTALE);
+	assert_int_equal(gpool_vm_capture(pool, b, 0), 0);
+	assert_string_equal(dump(), "[-2][2][*2][4]");
+	give(b, s);
+	assert_string_equal(dump(), "[-4][*2][4]");
+}
+
+/* ---- threads ---- */
+
+/* A map call of one thread stops in the driver until the other thread is done. */
+static struct gpu_ops stopping;
+static const struct gpu_ops *real;
+static pthread_t stopped_thread;
+static pthread_barrier_t inside, outside;
+static _Atomic bool stop_once;
+
+static int stopping_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle)
+{
+	if (pthread_equal(pthread_self(), stopped_thread) && atomic_exchange(&stop_once, false)) {
+		pthread_barrier_wait(&inside);
+		pthread_barrier_wait(&outside);
+	}
+	return real->map(gpu, va, bytes, offset, handle);
+}
+
+static void *stopped_call(void *address)
+{
+	stopped_thread = pthread_self();
+	atomic_store(&stop_once, true);
+	*(uint64_t *)address = take(8, streams[0]);
+	return NULL;
+}
+
+static void test_streams_do_not_wait_for_each_others_driver_calls(void **state)
+{
+	uint64_t a, b, moved = 0, at[10];
+	pthread_t thread;
+
+	(void)state;
+	configure(20);
+	a = take(4, streams[0]);
+	b = take(4, streams[1]);
+	take(8, streams[0]);
+	at[0] = take(4, streams[0]);
+	give(a, streams[0]);
+	give(at[0], streams[0]);
+	pthread_barrier_init(&inside, NULL, 2);
+	pthread_barrier_init(&outside, NULL, 2);
+	real = pool->gpu->ops;
+	stopping = *real;
+	stopping.map = stopping_map;
+	pool->gpu->ops = &stopping;
+	assert_int_equal(pthread_create(&thread, NULL, stopped_call, &moved), 0);
+	pthread_barrier_wait(&inside);
+	/* It is in the middle of a remapping: what it works on is seen, and found by nobody. */
+	assert_string_equal(dump(), "[-4][4][8][-4][#8]");
+	for (int round = 0; round < 1000; round++) {
+		give(b, streams[1]);
+		b = take(4, streams[1]);
+	}
+	for (uint32_t i = 0; i < 10; i++)
+		at[i] = take(1 + i % 3, streams[1]); /* with driver calls of its own */
+	for (int i = 0; i < 10; i++)
+		give(at[i], streams[1]);
+	pthread_barrier_wait(&outside);
+	pthread_join(thread, NULL);
+	pool->gpu->ops = real;
+	pthread_barrier_destroy(&inside);
+	pthread_barrier_destroy(&outside);
+	fill(streams[0], moved, 8, 3);
+	finish(streams[0]);
+	expect_content(moved, 8, 3);
+	dump();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_walk_a, attach, detach),
+		cmocka_unit_test_setup_teardown(test_walk_b, attach, detach),
+		cmocka_unit_test_setup_teardown(test_walk_c, attach, detach),
+		cmocka_unit_test_setup_teardown(test_walk_d, attach, detach),
+		cmocka_unit_test_setup_teardown(test_joins, attach, detach),
+		cmocka_unit_test_setup_teardown(test_holes_join, attach, detach),
+		cmocka_unit_test_setup_teardown(test_small_reservations, attach, detach),
+		cmocka_unit_test_setup_teardown(test_wrong_addresses, attach, detach),
+		cmocka_unit_test_setup_teardown(test_after_out_of_memory, attach, detach),
+		cmocka_unit_test_setup_teardown(test_everything_in_one_piece, attach, detach),
+		cmocka_unit_test_setup_teardown(test_one_stream_calls_no_driver, attach, detach),
+		cmocka_unit_test_setup_teardown(test_finished_regions_of_others, attach, detach),
+		cmocka_unit_test_setup_teardown(test_unfinished_regions_of_others, attach, detach),
+		cmocka_unit_test_setup_teardown(test_waits_only_when_it_must, attach, detach),
+		cmocka_unit_test_setup_teardown(test_without_a_stream, attach, detach),
+		cmocka_unit_test_setup_teardown(test_guards, attach, detach),
+		cmocka_unit_test_setup_teardown(test_guarded_for_another_stream, attach, detach),
+		cmocka_unit_test_setup_teardown(test_closed_streams, attach, detach),
+		cmocka_unit_test_setup_teardown(test_captured, attach, detach),
+		cmocka_unit_test_setup_teardown(test_streams_do_not_wait_for_each_others_driver_calls, attach, detach),
+	};
+
+	return run_vpmm_tests(tests, sizeof(tests) / sizeof(*tests));
+}

@@ -1,0 +1,181 @@
+/*
+ * test_poolctl_transfers.c - what poolctl says of pages on their way between trust domains.
+ *
+ * Goal: retired pages are shown with who holds them up, also when they are more than one answer has room for; the list is empty
+ * when they have come back; and what can be said without the agent agrees with it. Method: a real gpoold with the tenants `red` and
+ * `blue`. Red gives up every second page of the pool, without letting go of any, and blue asks for some.
+ */
+#include "tests/integration/poolctl_process.h"
+#include "tests/lib/harness.h"
+
+#include "client/pool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+
+/* Each page that is wanted has neighbours that are not: more runs than two answers of the agent have room for. */
+enum { PAGES = 1024, WANTED = 300, PART = 128 };
+
+static const char config_text[] =
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"512MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
+	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; batch_most = 1; };\n"
+	"tenants = ( { name = \"red\"; domain = \"red\"; }, { name = \"blue\"; users = [ \"1\" ]; domain = \"blue\"; } );\n";
+
+static char config_path[64];
+static struct harness harness;
+static struct gpool *red, *blue;
+
+static struct gpool *open_as(const char *tenant)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool *pool = NULL;
+
+	options.tenant = tenant;
+	options.name = tenant;
+	options.magazine = 1;
+	assert_int_equal(gpool_open(&options, &pool), 0);
+	return pool;
+}
+
+static int setup(void **state)
+{
+	const char *arguments[] = { "--config", config_path, NULL };
+
+	(void)state;
+	alarm(STUCK_SECONDS);
+	snprintf(config_path, sizeof(config_path), "/tmp/gpool-transfers-%d.conf", (int)getpid());
+	file_write(config_path, config_text, sizeof(config_text) - 1);
+	harness_start(&harness, arguments);
+	red = open_as("red");
+	blue = open_as("blue");
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	gpool_close(red);
+	gpool_close(blue);
+	unlink(config_path);
+	alarm(0);
+	return harness_stop(&harness);
+}
+
+static uint32_t retired(void)
+{
+	return atomic_load(&red->header->state_pages[PAGE_RETIRED]);
+}
+
+static void await_retired(uint32_t pages)
+{
+	for (int tries = 0; retired() != pages; tries++) {
+		assert_true(tries < 4000);
+		poll(NULL, 0, 5);
+	}
+}
+
+/* Red has had all of the pool; every second page is nobody's now, and red has it mapped still. */
+static void red_gives_up_half(void)
+{
+	static struct gpool_block blocks[PAGES];
+
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(gpool_alloc(red, 1, NULL, &blocks[i]), 0);
+	for (uint32_t i = 0; i < PAGES; i++)
+		if (blocks[i].page % 2)
+			assert_int_equal(gpool_free(red, &blocks[i]), 0);
+}
+
+#define TRANSFERS(...) poolctl("transfers", "-d", harness.directory, __VA_ARGS__, NULL)
+
+static void pages_are_shown(const struct result *result, bool offline)
+{
+	int count = 0, last = -1;
+	const cJSON *entry;
+
+	cJSON_ArrayForEach(entry, list(result, "transfers"))
+	{
+		assert_string_equal(string(entry, "pool"), "p0");
+		assert_string_equal(string(entry, "state"), "retired");
+		assert_int_equal(number(entry, "page_count"), 1);
+		assert_int_equal((int)number(entry, "page") % 2, 1);
+		assert_true((int)number(entry, "page") > last);
+		last = (int)number(entry, "page");
+		count++;
+		if (offline) {
+			assert_true(cJSON_IsNull(cJSON_GetObjectItem(entry, "session")));
+			continue;
+		}
+		assert_string_equal(string(entry, "domain"), "red");
+		assert_string_equal(string(entry, "name"), "red");
+		assert_int_equal(number(entry, "holders"), 1);
+		assert_int_equal(number(entry, "session"), gpool_session(red));
+		assert_int_equal(number(entry, "pid"), getpid());
+	}
+	assert_int_equal(count, WANTED);
+}
+
+static void test_who_holds_them_up(void **state)
+{
+	struct gpool_block block;
+	struct result result;
+	char pid[32];
+
+	(void)state;
+	result = TRANSFERS("-o", "json");
+	expect(&result, OK);
+	expect_document(&result, "transfers");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "transfers")), 0);
+	result_free(&result);
+
+	red_gives_up_half();
+	assert_int_equal(gpool_alloc(blue, WANTED, NULL, &block), -ENOSPC);
+	await_retired(WANTED);
+	result = TRANSFERS("-o", "json");
+	expect(&result, OK);
+	assert_true(WANTED > 2 * PART);
+	pages_are_shown(&result, false);
+	result_free(&result);
+	result = TRANSFERS("-p", "p0");
+	expect(&result, OK);
+	snprintf(pid, sizeof(pid), " %d  red\n", (int)getpid());
+	expect_text(result.out, "retired  red");
+	expect_text(result.out, pid);
+	result_free(&result);
+	result = TRANSFERS("-p", "elsewhere");
+	expect(&result, USAGE);
+	result_free(&result);
+
+	/* An agent that does not answer changes nothing about what the pages are. */
+	assert_int_equal(kill(-harness.pid, SIGSTOP), 0);
+	result = TRANSFERS("-o", "json", "--offline");
+	assert_int_equal(kill(-harness.pid, SIGCONT), 0);
+	expect(&result, OK);
+	pages_are_shown(&result, true);
+	result_free(&result);
+
+	assert_int_equal(gpool_let_go(red), WANTED);
+	await_retired(0);
+	for (int tries = 0;; tries++) {
+		int count;
+
+		result = TRANSFERS("-o", "json");
+		expect(&result, OK);
+		count = cJSON_GetArraySize(list(&result, "transfers"));
+		result_free(&result);
+		if (!count)
+			break;
+		assert_true(tries < 4000);
+		poll(NULL, 0, 5);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_who_holds_them_up, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,205 @@
+/*
+ * vpmm.h - what the tests of the stream-ordered allocator share: a pool of 512 pages of 512 KB, sizes in pages, regions as pictures.
+ */
+#ifndef GPOOL_TESTS_VPMM_H
+#define GPOOL_TESTS_VPMM_H
+
+#include "client/vm/vpmm.h"
+#include "tests/lib/harness.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ADDRESS_PAGES = 10000, STREAMS = 4, SOON_MS = 20000 };
+
+static struct harness harness;
+static struct gpool *pool;
+static uint32_t streams[STREAMS]; /* of the back end */
+
+static inline int attach(void **state)
+{
+	(void)state;
+	pool = harness_open_calm(&harness);
+	for (int i = 0; i < STREAMS; i++)
+		assert_int_equal(gpool_stream_open(pool, NULL, 0, &streams[i]), 0);
+	return 0;
+}
+
+/* The same again, and it may have so many pages: then there is nothing better than to wait for other streams. */
+static inline void attach_anew(uint32_t pages)
+{
+	struct gpool_options options = harness_options(&harness);
+
+	gpool_close(pool);
+	options.quota_bytes = (uint64_t)pages * PAGE_BYTES;
+	assert_int_equal(gpool_open(&options, &pool), 0);
+	for (int i = 0; i < STREAMS; i++)
+		assert_int_equal(gpool_stream_open(pool, NULL, 0, &streams[i]), 0);
+}
+
+/* The sets are whole, the strict back end has refused no unmap, and all pages come back. */
+static inline int detach(void **state)
+{
+	uint32_t findings = harness_check(&harness);
+	char text[256] = "";
+
+	(void)state;
+	if (atomic_load(&pool->vpmm->started) && vpmm_check(pool, text, sizeof(text)))
+		print_error("%s\n", text);
+	if (pool->vpmm->unmaps_refused)
+		print_error("%d zombies could not be unmapped\n", (int)pool->vpmm->unmaps_refused);
+	findings += *text || pool->vpmm->unmaps_refused;
+	gpool_close(pool);
+	pool = NULL;
+	return findings || harness_free_pages(&harness) != PAGES ? -1 : 0;
+}
+
+static inline struct gpool_vm_options vm_options(uint64_t initial_pages)
+{
+	struct gpool_vm_options options = GPOOL_VM_OPTIONS_INIT;
+
+	options.initial_bytes = initial_pages * PAGE_BYTES;
+	options.address_bytes = (uint64_t)ADDRESS_PAGES * PAGE_BYTES;
+	options.idle_ms = -1;
+	return options;
+}
+
+static inline void configure(uint64_t initial_pages)
+{
+	struct gpool_vm_options options = vm_options(initial_pages);
+
+	assert_int_equal(gpool_vm_configure(pool, &options), 0);
+}
+
+/* ---- looking ---- */
+
+static char dump_text[1 << 16];
+
+static inline void dump_line(void *context, const char *text)
+{
+	(void)context;
+	if (*text != '[')
+		return;
+	if (*dump_text)
+		strcat(dump_text, " ");
+	strncat(dump_text, text, sizeof(dump_text) - strlen(dump_text) - 2);
+}
+
+/* The short form of all regions. The hole at the end, which is most of the space, is left out. */
+static inline const char *dump(void)
+{
+	char text[256] = "", *end;
+
+	if (vpmm_check(pool, text, sizeof(text)))
+		fail_msg("%s", text);
+	*dump_text = '\0';
+	assert_true(gpool_vm_dump(pool, dump_line, NULL) >= 0);
+	printf("    %s\n", dump_text);
+	end = strrchr(dump_text, '[');
+	if (end && end[1] == '#')
+		*end = '\0';
+	return dump_text;
+}
+
+static inline struct gpool_vm_totals totals(void)
+{
+	struct gpool_vm_totals filled = { .size = sizeof(filled) };
+
+	assert_int_equal(gpool_vm_totals(pool, &filled), 0);
+	assert_int_equal(filled.mapped_bytes, filled.live_bytes + filled.reusable_bytes + filled.zombie_bytes);
+	assert_int_equal(filled.reserved_bytes, filled.mapped_bytes + filled.hole_bytes);
+	return filled;
+}
+
+/* What the allocator has of the pool. */
+static inline uint32_t pool_pages(void)
+{
+	struct gpool_vm_totals now = totals();
+
+	return (uint32_t)((now.live_bytes + now.reusable_bytes) / PAGE_BYTES);
+}
+
+static inline uint64_t driver_calls(void)
+{
+	return gpu_calls_total(pool->gpu);
+}
+
+/* ---- doing ---- */
+
+static inline uint64_t take(uint32_t pages, uint32_t stream)
+{
+	uint64_t address = 0;
+
+	assert_int_equal(gpool_malloc(pool, (uint64_t)pages * PAGE_BYTES, stream, &address), 0);
+	assert_int_equal(address % PAGE_BYTES, 0);
+	return address;
+}
+
+static inline void give(uint64_t address, uint32_t stream)
+{
+	assert_int_equal(gpool_mfree(pool, address, stream), 0);
+}
+
+static inline uint32_t manual_stream(void)
+{
+	uint32_t stream = 0;
+
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+	return stream;
+}
+
+static inline struct gpool_fence record(uint32_t stream)
+{
+	struct gpool_fence fence = { 0 };
+
+	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
+	return fence;
+}
+
+static inline void signal_fence(struct gpool_fence fence)
+{
+	assert_int_equal(gpool_fence_signal(pool, fence), 0);
+}
+
+/* All that is queued on a stream of the back end is done, and the host has seen it. */
+static inline void finish(uint32_t stream)
+{
+	assert_int_equal(gpool_fence_wait(pool, record(stream), SOON_MS), 0);
+}
+
+/* Each page's first and last word. */
+static inline void fill(uint32_t stream, uint64_t address, uint32_t pages, uint32_t value)
+{
+	for (uint32_t i = 0; i < pages; i++) {
+		assert_int_equal(gpool_fill(pool, stream, address + (uint64_t)i * PAGE_BYTES, value, 4), 0);
+		assert_int_equal(gpool_fill(pool, stream, address + (uint64_t)(i + 1) * PAGE_BYTES - 4, value, 4), 0);
+	}
+}
+
+static inline void expect_content(uint64_t address, uint32_t pages, uint32_t value)
+{
+	for (uint32_t i = 0; i < pages; i++) {
+		const volatile uint32_t *words = (const volatile uint32_t *)(uintptr_t)(address + (uint64_t)i * PAGE_BYTES);
+
+		assert_int_equal(words[0], value);
+		assert_int_equal(words[PAGE_BYTES / 4 - 1], value);
+	}
+}
+
+static inline int run_vpmm_tests(const struct CMUnitTest *tests, size_t count)
+{
+	static const char *const arguments[] = { "--pool", HARNESS_POOL, "--set", "lease.initial_pages=0", NULL };
+	int failed;
+
+	harness_start(&harness, arguments);
+	failed = _cmocka_run_group_tests("vpmm", tests, count, NULL, NULL);
+	return harness_stop(&harness) || failed;
+}
+
+#endif

@@ -1,0 +1,205 @@
+/*
+ * test_kv_blocks.c - the numbers behind a KV cache: sets with a lowest member, and blocks in chunks.
+ *
+ * Goal: the lowest member and the next one are right at all sizes and edges of words; blocks are in use, free or in a hole, and counts agree.
+ * Method: cases at the edges, and random steps against plain arrays. The seed is printed; GPOOL_TEST_SEED= takes it back,
+ * GPOOL_TEST_SCALE= makes it longer.
+ */
+#include "client/kv/block_pool.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint64_t seed;
+
+static uint32_t any(uint32_t below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)(seed >> 16) % below;
+}
+
+static uint32_t steps(void)
+{
+	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
+
+	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
+	printf("seed %llu\n", (unsigned long long)seed);
+	return (uint32_t)(100000 * (given_scale ? atof(given_scale) : 1));
+}
+
+/* ---- sets ---- */
+
+static void test_one_member(void **state)
+{
+	static const uint32_t sizes[] = {1, 2, 63, 64, 65, 4095, 4096, 4097, 262144, 262145, BITMAP_BITS_MAX};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		const uint32_t members[] = {0, sizes[i] / 2, sizes[i] - 1};
+		struct bitmap bitmap;
+
+		assert_int_equal(bitmap_init(&bitmap, sizes[i]), 0);
+		assert_int_equal(bitmap_lowest(&bitmap), BITMAP_NONE);
+		assert_int_equal(bitmap_next(&bitmap, sizes[i]), BITMAP_NONE);
+		for (int j = 0; j < 3; j++) {
+			bitmap_add(&bitmap, members[j]);
+			assert_int_equal(bitmap_lowest(&bitmap), members[j]);
+			assert_int_equal(bitmap_next(&bitmap, 0), members[j]);
+			assert_int_equal(bitmap_next(&bitmap, members[j]), members[j]);
+			assert_int_equal(bitmap_next(&bitmap, members[j] + 1), BITMAP_NONE);
+			bitmap_remove(&bitmap, members[j]);
+			assert_int_equal(bitmap.count, 0);
+		}
+		bitmap_fini(&bitmap);
+	}
+}
+
+static void test_random_members(void **state)
+{
+	enum { BITS = 5000 };
+	static bool has[BITS + 1];
+	struct bitmap bitmap;
+	uint32_t count = steps();
+
+	(void)state;
+	memset(has, 0, sizeof(has));
+	assert_int_equal(bitmap_init(&bitmap, BITS), 0);
+	for (uint32_t step = 0; step < count; step++) {
+		/* Now dense, now sparse. */
+		uint32_t bit = any(step / 4096 % 2 ? BITS : 70), from = any(BITS + 1), next = from;
+
+		if (has[bit])
+			bitmap_remove(&bitmap, bit);
+		else
+			bitmap_add(&bitmap, bit);
+		has[bit] = !has[bit];
+		while (next < BITS && !has[next])
+			next++;
+		assert_int_equal(bitmap_next(&bitmap, from), next < BITS ? next : BITMAP_NONE);
+		for (next = 0; next < BITS && !has[next];)
+			next++;
+		assert_int_equal(bitmap_lowest(&bitmap), next < BITS ? next : BITMAP_NONE);
+	}
+	bitmap_fini(&bitmap);
+}
+
+/* ---- blocks ---- */
+
+enum { CHUNKS = 9, PER_CHUNK = 7, BLOCKS = CHUNKS * PER_CHUNK };
+
+struct model {
+	uint32_t refs[BLOCKS];
+	bool backed[CHUNKS];
+};
+
+static void check(const struct block_pool *pool, const struct model *model)
+{
+	uint32_t used = 0, shared = 0, unused = 0, holes = 0, empty = 0;
+
+	for (uint32_t chunk = 0; chunk < CHUNKS; chunk++) {
+		uint32_t in_use = 0;
+
+		for (uint32_t i = chunk * PER_CHUNK; i < (chunk + 1) * PER_CHUNK; i++) {
+			assert_int_equal(pool->refs[i], model->refs[i]);
+			assert_int_equal(bitmap_has(&pool->free, i), model->backed[chunk] && !model->refs[i]);
+			in_use += model->refs[i] != 0;
+			shared += model->refs[i] > 1;
+		}
+		used += in_use;
+		unused += model->backed[chunk] ? PER_CHUNK - in_use : 0;
+		holes += !model->backed[chunk];
+		empty += model->backed[chunk] && !in_use;
+		assert_int_equal(bitmap_has(&pool->holes, chunk), !model->backed[chunk]);
+		assert_int_equal(bitmap_has(&pool->empty, chunk), model->backed[chunk] && !in_use);
+	}
+	assert_int_equal(pool->used_blocks, used);
+	assert_int_equal(pool->shared_blocks, shared);
+	assert_int_equal(pool->free.count, unused);
+	assert_int_equal(pool->holes.count, holes);
+	assert_int_equal(pool->empty.count, empty);
+}
+
+static void take(struct block_pool *pool, struct model *model)
+{
+	uint32_t lowest = 0;
+
+	while (lowest < BLOCKS && (!model->backed[lowest / PER_CHUNK] || model->refs[lowest]))
+		lowest++;
+	assert_int_equal(block_pool_short(pool, 1), lowest == BLOCKS);
+	assert_int_equal(block_pool_short(pool, pool->free.count + 1), 1);
+	assert_int_equal(block_pool_short(pool, pool->free.count + PER_CHUNK), 1);
+	assert_int_equal(block_pool_short(pool, pool->free.count + PER_CHUNK + 1), 2);
+	if (lowest == BLOCKS)
+		return;
+	assert_int_equal(block_pool_take(pool), lowest);
+	model->refs[lowest] = 1;
+}
+
+static void random_block(struct block_pool *pool, struct model *model)
+{
+	uint32_t block = any(BLOCKS);
+
+	if (!model->refs[block])
+		return;
+	if (any(3) == 0) {
+		block_pool_ref(pool, block);
+		model->refs[block]++;
+	} else {
+		model->refs[block]--;
+		assert_int_equal(block_pool_unref(pool, block), model->refs[block] == 0);
+	}
+}
+
+static void random_chunk(struct block_pool *pool, struct model *model)
+{
+	uint32_t chunk = any(CHUNKS);
+
+	if (!model->backed[chunk]) {
+		block_pool_fill(pool, chunk);
+		model->backed[chunk] = true;
+	} else if (bitmap_has(&pool->empty, chunk)) {
+		block_pool_drain(pool, chunk);
+		model->backed[chunk] = false;
+	}
+}
+
+static void test_random_blocks(void **state)
+{
+	struct model model = {{0}, {0}};
+	struct block_pool pool;
+	uint32_t count = steps();
+
+	(void)state;
+	assert_int_equal(block_pool_init(&pool, CHUNKS, PER_CHUNK), 0);
+	for (uint32_t step = 0; step < count; step++) {
+		uint32_t which = any(8);
+
+		if (which < 3)
+			take(&pool, &model);
+		else if (which < 7)
+			random_block(&pool, &model);
+		else
+			random_chunk(&pool, &model);
+		check(&pool, &model);
+	}
+	block_pool_fini(&pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_one_member),
+		cmocka_unit_test(test_random_members),
+		cmocka_unit_test(test_random_blocks),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

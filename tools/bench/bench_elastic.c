@@ -1,0 +1,137 @@
+/*
+ * bench_elastic.c - elastic ranges and tensors: what it costs to back pages for the first time, to unback them, and to back what is still
+ * parked; and what a call to grow a tensor costs its caller when the blocks were brought to hand before. On `host` a mapping is a system
+ * call; what it costs on a GPU only a GPU tells, so that the driver calls are figures too.
+ */
+#include "tools/bench/bench.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
+
+enum {
+	POOL_PAGES = 40960,
+	RANGE_PAGES = 4096,
+	SLICES = 160,     /* 80 layers, K and V */
+	AHEAD = 4,
+	GROWTHS = 32,     /* one block each */
+	READY_MS = 10000,
+};
+
+static const struct gpool_fence done_fence = { 0 };
+
+static uint64_t driver_calls(struct gpool *pool)
+{
+	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+
+	return gpool_statistics(pool, &statistics) ? 0 : statistics.driver_calls;
+}
+
+/* ---- ranges ---- */
+
+/* Nanoseconds for each page; negative errno. */
+static int timed(struct bench *bench, enum figure figure, int (*call)(struct gpool_range *range), struct gpool_range *range)
+{
+	uint64_t begin = now_ns();
+	int error = call(range);
+
+	if (!error)
+		bench_sample(bench, figure, (double)(now_ns() - begin) / RANGE_PAGES);
+	return error;
+}
+
+static int back(struct gpool_range *range)
+{
+	return gpool_range_back(range, 0, RANGE_PAGES, 0);
+}
+
+static int unback(struct gpool_range *range)
+{
+	return gpool_range_unback(range, 0, RANGE_PAGES, done_fence);
+}
+
+static int sample_range(struct bench *bench, struct gpool *pool)
+{
+	struct gpool_range *range;
+	uint64_t calls;
+	int error = gpool_range_reserve(pool, RANGE_PAGES, NULL, &range);
+
+	if (error)
+		return error;
+	error = timed(bench, FIGURE_range_back_new, back, range);
+	if (!error)
+		error = timed(bench, FIGURE_range_unback, unback, range);
+	calls = driver_calls(pool);
+	if (!error)
+		error = timed(bench, FIGURE_range_back_parked, back, range);
+	if (!error)
+		bench_sample(bench, FIGURE_range_back_parked_calls, (double)(driver_calls(pool) - calls));
+	return error ? error : gpool_range_destroy(range);
+}
+
+/* ---- tensors ---- */
+
+static uint32_t ready(struct gpool_tensor *tensor)
+{
+	struct gpool_tensor_info info = { .size = sizeof(info) };
+
+	return gpool_tensor_get(tensor, &info) ? 0 : info.ready;
+}
+
+/* Until the blocks behind the first `backed` ones are at hand, as in an engine that computes meanwhile. */
+static bool ready_await(struct gpool_tensor *tensor, uint32_t backed)
+{
+	for (int waited = 0; ready(tensor) < backed + AHEAD && waited < READY_MS; waited++)
+		poll(NULL, 0, 1);
+	return ready(tensor) >= backed + AHEAD;
+}
+
+static int sample_tensor(struct bench *bench, struct gpool *pool, bool ahead)
+{
+	struct gpool_tensor_options options = GPOOL_TENSOR_OPTIONS_INIT;
+	double times[GROWTHS];
+	struct gpool_tensor *tensor;
+	int error;
+
+	options.memory_class = GPOOL_OBJECT_MUTABLE;
+	options.read_ahead = ahead ? AHEAD : 0;
+	error = gpool_tensor_create(pool, SLICES, GROWTHS + AHEAD, 1, &options, &tensor);
+	if (error)
+		return error;
+	for (uint32_t i = 0; i < GROWTHS && !error; i++) {
+		uint64_t begin;
+
+		if (ahead && !ready_await(tensor, i))
+			error = -EBUSY;
+		begin = now_ns();
+		if (!error)
+			error = gpool_tensor_grow(tensor, i + 1, 0);
+		times[i] = (double)(now_ns() - begin) / 1000;
+	}
+	if (error)
+		return error;
+	bench_sample(bench, ahead ? FIGURE_tensor_grow_ahead : FIGURE_tensor_grow, median(times, GROWTHS));
+	return gpool_tensor_destroy(tensor);
+}
+
+int bench_elastic(struct bench *bench)
+{
+	struct gpool *pool = NULL;
+	int error = daemon_start(bench, POOL_PAGES, NULL);
+
+	if (error)
+		return error;
+	error = daemon_open(bench, 0, &pool);
+	for (unsigned run = 0; run < bench->runs && !error; run++) {
+		error = sample_range(bench, pool);
+		if (!error)
+			error = sample_tensor(bench, pool, false);
+		if (!error)
+			error = sample_tensor(bench, pool, true);
+	}
+	if (error)
+		bench_complain(bench, error, "cannot back and grow");
+	gpool_close(pool);
+	daemon_stop(bench);
+	return error;
+}

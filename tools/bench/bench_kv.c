@@ -1,0 +1,138 @@
+/*
+ * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one, forks, a prompt of 128k tokens, a
+ * sequence preempted and resumed. Blocks are 32 KiB, sixteen in a page; memory is mapped before, or parked, unless a figure says cold.
+ * On `host` a mapping is a system call; what it costs on a GPU only a GPU tells.
+ */
+#include "tools/bench/bench.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+enum {
+	POOL_PAGES = 2048,
+	SEQUENCES = 64,        /* that decode together */
+	STEPS = 512,           /* tokens of each */
+	FORK_TOKENS = 2000,    /* 125 blocks, the last one full */
+	FORKS = 64,
+	LONG_TOKENS = 131072,  /* 8,192 blocks, 512 pages */
+	PREEMPTED_TOKENS = 4096,
+};
+
+static int allocate(struct gpool_kv *kv, uint32_t tokens, uint32_t estimated, uint64_t *sequence)
+{
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+
+	request.tokens = tokens;
+	request.estimated_tokens = estimated;
+	return gpool_kv_allocate(kv, &request, sequence);
+}
+
+static int free_all(struct gpool_kv *kv, const uint64_t *sequences, uint32_t count)
+{
+	int error = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		error |= gpool_kv_free(kv, sequences[i]);
+	return error ? -EIO : 0;
+}
+
+/* Each sequence one token, then all again, as decoding does. bulk: with the blocks for all of them from the beginning. */
+static int append(struct bench *bench, struct gpool_kv *kv, bool bulk)
+{
+	uint64_t sequences[SEQUENCES], slot, begin;
+	int error = 0;
+
+	for (uint32_t i = 0; i < SEQUENCES && !error; i++)
+		error = allocate(kv, 1, bulk ? STEPS + 1 : 0, &sequences[i]);
+	if (error)
+		return error;
+	begin = own_time_ns();
+	for (uint32_t step = 0; step < STEPS; step++)
+		for (uint32_t i = 0; i < SEQUENCES; i++)
+			error |= gpool_kv_append(kv, sequences[i], 1, &slot);
+	bench_sample(bench, bulk ? FIGURE_kv_append_bulk : FIGURE_kv_append, (double)(own_time_ns() - begin) / (STEPS * SEQUENCES));
+	return error ? -EIO : free_all(kv, sequences, SEQUENCES);
+}
+
+static int forks(struct bench *bench, struct gpool_kv *kv)
+{
+	uint64_t parent, children[FORKS], begin;
+	int error = allocate(kv, FORK_TOKENS, 0, &parent);
+
+	if (error)
+		return error;
+	begin = own_time_ns();
+	for (uint32_t i = 0; i < FORKS; i++)
+		error |= gpool_kv_fork(kv, parent, &children[i]);
+	bench_sample(bench, FIGURE_kv_fork, (double)(own_time_ns() - begin) / FORKS / 1e3);
+	return error ? -EIO : free_all(kv, children, FORKS) || gpool_kv_free(kv, parent) ? -EIO : 0;
+}
+
+static int long_prompt(struct bench *bench, struct gpool_kv *kv, enum figure figure)
+{
+	uint64_t sequence, begin = own_time_ns();
+	int error = allocate(kv, LONG_TOKENS, 0, &sequence);
+
+	bench_sample(bench, figure, (double)(own_time_ns() - begin) / 1e6);
+	return error ? error : gpool_kv_free(kv, sequence);
+}
+
+static int preempt_resume(struct bench *bench, struct gpool_kv *kv)
+{
+	uint64_t sequence, begin;
+	int error = allocate(kv, PREEMPTED_TOKENS, 0, &sequence), freed;
+
+	if (error)
+		return error;
+	begin = own_time_ns();
+	freed = gpool_kv_preempt(kv, 0, NULL);
+	error = freed < 0 ? freed : gpool_kv_resume(kv, sequence);
+	bench_sample(bench, FIGURE_kv_preempt_resume, (double)(own_time_ns() - begin) / 1e3);
+	return error ? error : gpool_kv_free(kv, sequence);
+}
+
+/* The first prompt of a new cache has its memory mapped; later ones find it parked. */
+static int run(struct bench *bench, struct gpool *pool, uint32_t stream)
+{
+	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
+	struct gpool_kv *kv;
+	int error;
+
+	options.shape = (struct gpool_kv_shape){ .layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2 };
+	options.stream = stream;
+	error = gpool_kv_create(pool, &options, &kv);
+	if (error)
+		return error;
+	error = long_prompt(bench, kv, FIGURE_kv_alloc_128k_cold);
+	if (!error)
+		error = long_prompt(bench, kv, FIGURE_kv_alloc_128k);
+	if (!error)
+		error = append(bench, kv, false);
+	if (!error)
+		error = append(bench, kv, true);
+	if (!error)
+		error = forks(bench, kv);
+	if (!error)
+		error = preempt_resume(bench, kv);
+	return error ? error : gpool_kv_destroy(kv);
+}
+
+int bench_kv(struct bench *bench)
+{
+	struct gpool *pool = NULL;
+	uint32_t stream;
+	int error = daemon_start(bench, POOL_PAGES, NULL);
+
+	if (error)
+		return error;
+	error = daemon_open(bench, 0, &pool);
+	if (!error)
+		error = gpool_stream_open(pool, NULL, 0, &stream);
+	for (unsigned i = 0; i < bench->runs && !error; i++)
+		error = run(bench, pool, stream);
+	if (error)
+		bench_complain(bench, error, "cannot use a KV cache");
+	gpool_close(pool);
+	daemon_stop(bench);
+	return error;
+}

@@ -1,0 +1,213 @@
+/* agent_process.c - see agent_process.h. */
+#include "tools/lib/agent_process.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STOP_TIMEOUT_MS = 10 * 1000, POOLS_MAX = 4, TMPDIR_MAX = 40 };
+
+int agent_program(char *path, size_t path_bytes)
+{
+	static const char *const places[] = {"gpoold", "../sbin/gpoold"};
+	const char *given = getenv("GPOOLD");
+	char self[4096];
+	ssize_t length;
+
+	if (given && *given) {
+		snprintf(path, path_bytes, "%s", given);
+		return access(path, X_OK) == 0 ? 0 : -ENOENT;
+	}
+	length = readlink("/proc/self/exe", self, sizeof self - 1);
+	if (length < 0)
+		return -errno;
+	self[length] = '\0';
+	*(strrchr(self, '/') + 1) = '\0';
+	for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+		int needed = snprintf(path, path_bytes, "%s%s", self, places[i]);
+
+		if (needed > 0 && (size_t)needed < path_bytes && access(path, X_OK) == 0)
+			return 0;
+	}
+	return -ENOENT;
+}
+
+void child_prepare(int keep)
+{
+	static const int defaults[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD};
+	sigset_t none;
+
+	for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
+		signal(defaults[i], SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+	if (keep >= 0)
+		fcntl(keep, F_SETFD, 0);
+}
+
+/* The child's side of agent_start(). */
+static void agent_exec(const struct agent_process *agent, const char *gpoold, const char *const *pools, size_t count,
+	bool detached, pid_t parent)
+{
+	const char *arguments[8 + 2 * POOLS_MAX];
+	size_t n = 0;
+	int fd;
+
+	/* A terminal's ^C is for the conductor, which then ends everybody in order. */
+	setsid();
+	if (!detached) {
+		prctl(PR_SET_PDEATHSIG, SIGTERM);
+		if (getppid() != parent)
+			_exit(127);
+	}
+	fd = open(agent->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	if (fd < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0)
+		_exit(127);
+	close(0);
+	open("/dev/null", O_RDONLY);
+	arguments[n++] = gpoold;
+	arguments[n++] = "--foreground";
+	arguments[n++] = "--dir";
+	arguments[n++] = agent->directory;
+	for (size_t i = 0; i < count; i++) {
+		arguments[n++] = "--pool";
+		arguments[n++] = pools[i];
+	}
+	arguments[n] = NULL;
+	child_prepare(-1);
+	execv(gpoold, (char *const *)(uintptr_t)arguments);
+	dprintf(2, "cannot run '%s': %s\n", gpoold, strerror(errno));
+	_exit(127);
+}
+
+/* A socket's path must stay short, so a long $TMPDIR is not taken. */
+static const char *temporary_folder(void)
+{
+	const char *given = getenv("TMPDIR");
+
+	return given && *given == '/' && strlen(given) <= TMPDIR_MAX ? given : "/tmp";
+}
+
+int agent_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools, size_t count,
+	bool detached)
+{
+	pid_t parent = getpid();
+	int error;
+
+	memset(agent, 0, sizeof *agent);
+	if (count > POOLS_MAX)
+		return -EINVAL;
+	snprintf(agent->root, sizeof agent->root, "%s/%.16s.XXXXXX", temporary_folder(), name);
+	if (!mkdtemp(agent->root)) {
+		error = -errno;
+		agent->root[0] = '\0';
+		return error;
+	}
+	/* The agent's front may run as another user and must be able to reach its sockets; their own folder is the agent's
+	 * business. */
+	chmod(agent->root, 0711);
+	snprintf(agent->directory, sizeof agent->directory, "%s/run", agent->root);
+	snprintf(agent->log, sizeof agent->log, "%s/log", agent->root);
+	agent->pid = fork();
+	if (agent->pid == 0)
+		agent_exec(agent, gpoold, pools, count, detached, parent);
+	if (agent->pid < 0) {
+		error = -errno;
+		agent->pid = 0;
+		rmdir(agent->root);
+		agent->root[0] = '\0';
+		return error;
+	}
+	return 0;
+}
+
+bool agent_ended(struct agent_process *agent, int *status)
+{
+	if (agent->pid == 0 || waitpid(agent->pid, status, WNOHANG) != agent->pid)
+		return false;
+	agent->pid = 0;
+	return true;
+}
+
+void agent_log_tail(const struct agent_process *agent, char *text, size_t text_bytes)
+{
+	FILE *file = fopen(agent->log, "re");
+	size_t length;
+
+	text[0] = '\0';
+	if (!file)
+		return;
+	if (fseek(file, -(long)(text_bytes - 1), SEEK_END) != 0)
+		rewind(file);
+	length = fread(text, 1, text_bytes - 1, file);
+	text[length] = '\0';
+	fclose(file);
+}
+
+/* What an ended agent left in its folder is removed, and told: there should be nothing. */
+static void directory_clear(const char *path, char *complaint, size_t complaint_bytes)
+{
+	DIR *directory = opendir(path);
+	const struct dirent *entry;
+
+	if (!directory)
+		return;
+	while ((entry = readdir(directory)) != NULL) {
+		char file[512];
+
+		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+			continue;
+		snprintf(complaint, complaint_bytes, "gpoold left '%s' behind", entry->d_name);
+		snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+		unlink(file);
+	}
+	closedir(directory);
+	rmdir(path);
+}
+
+static void wait_for_end(struct agent_process *agent, char *complaint, size_t complaint_bytes)
+{
+	const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+	int status = 0;
+
+	kill(agent->pid, SIGTERM);
+	for (int waited_ms = 0; waited_ms < STOP_TIMEOUT_MS; waited_ms += 5) {
+		if (agent_ended(agent, &status)) {
+			if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+				snprintf(complaint, complaint_bytes, "gpoold ended with %s %d after SIGTERM",
+					WIFEXITED(status) ? "status" : "signal",
+					WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+			return;
+		}
+		nanosleep(&pause, NULL);
+	}
+	snprintf(complaint, complaint_bytes, "gpoold did not end within %d ms of SIGTERM", STOP_TIMEOUT_MS);
+	kill(agent->pid, SIGKILL);
+	waitpid(agent->pid, &status, 0);
+	agent->pid = 0;
+}
+
+void agent_stop(struct agent_process *agent, char *complaint, size_t complaint_bytes)
+{
+	if (complaint_bytes > 0)
+		complaint[0] = '\0';
+	if (agent->pid != 0)
+		wait_for_end(agent, complaint, complaint_bytes);
+	if (agent->root[0] == '\0')
+		return;
+	directory_clear(agent->directory, complaint, complaint_bytes);
+	unlink(agent->log);
+	rmdir(agent->root);
+	agent->root[0] = '\0';
+}

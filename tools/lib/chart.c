@@ -1,0 +1,113 @@
+/* chart.c - see chart.h. */
+#include "tools/lib/chart.h"
+
+#include "tools/lib/text.h"
+
+#include <math.h>
+
+enum { LEFT = CHART_LEFT, RIGHT = CHART_RIGHT, TOP = CHART_TOP, BOTTOM = CHART_BOTTOM };
+
+double chart_x(const struct chart *chart, double x)
+{
+	return LEFT + (chart->width - LEFT - RIGHT) * (chart->x_most > 0 ? x / chart->x_most : 0);
+}
+
+double chart_y(const struct chart *chart, double y)
+{
+	return chart->height - BOTTOM - (chart->height - TOP - BOTTOM) * (chart->y_most > 0 ? y / chart->y_most : 0);
+}
+
+/* 1, 2 or 5 times a power of ten, so that about `parts` of it make `most`. */
+static double round_step(double most, int parts)
+{
+	double raw = most > 0 ? most / parts : 1, power = pow(10, floor(log10(raw))), rest = raw / power;
+
+	return power * (rest <= 1 ? 1 : rest <= 2 ? 2 : rest <= 5 ? 5 : 10);
+}
+
+void chart_begin(const struct chart *chart, const char *label, const char *y_name)
+{
+	const char *(*y_text)(char text[TEXT_BYTES], uint64_t value) = chart->y_text ? chart->y_text : text_count;
+	double step = chart->y_step > 0 ? chart->y_step : round_step(chart->y_most, 4);
+	char number[TEXT_BYTES];
+
+	fprintf(chart->out, "<svg class=\"chart\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"%s\"", chart->width,
+		chart->height, label);
+	if (chart->within)
+		fprintf(chart->out, " x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" height=\"%.0f\"", chart->left, chart->top, chart->width,
+			chart->height);
+	fputs(">\n", chart->out);
+	for (double y = 0; y <= chart->y_most * 1.0001; y += step) {
+		fprintf(chart->out, "<line class=\"grid\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT,
+			chart->width - RIGHT, chart_y(chart, y), chart_y(chart, y));
+		fprintf(chart->out, "<text class=\"tick\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", LEFT - 8,
+			chart_y(chart, y) + 4, y_text(number, (uint64_t)(y + 0.5)));
+	}
+	fprintf(chart->out, "<text class=\"name\" x=\"%d\" y=\"12\">%s</text>\n", LEFT, y_name);
+}
+
+void chart_area(const struct chart *chart, const struct chart_curve *curve)
+{
+	if (curve->count == 0)
+		return;
+	fprintf(chart->out, "<path class=\"area %s\" data-points=\"%zu\" d=\"M", curve->css_class, curve->count);
+	for (size_t i = 0; i < curve->count; i++)
+		fprintf(chart->out, "%s%.1f %.1f", i ? "L" : "", chart_x(chart, curve->x[i]), chart_y(chart, curve->high[i]));
+	for (size_t i = curve->count; i-- > 0;)
+		fprintf(chart->out, "L%.1f %.1f", chart_x(chart, curve->x[i]), chart_y(chart, curve->low ? curve->low[i] : 0));
+	fprintf(chart->out, "Z\"><title>%s</title></path>\n", curve->title);
+}
+
+void chart_line(const struct chart *chart, const struct chart_curve *curve)
+{
+	if (curve->count == 0)
+		return;
+	fprintf(chart->out, "<path class=\"line %s\" data-points=\"%zu\" d=\"M", curve->css_class, curve->count);
+	for (size_t i = 0; i < curve->count; i++)
+		fprintf(chart->out, "%s%.1f %.1f", i ? "L" : "", chart_x(chart, curve->x[i]), chart_y(chart, curve->high[i]));
+	fprintf(chart->out, "\"><title>%s</title></path>\n", curve->title);
+}
+
+void chart_level(const struct chart *chart, double y, const char *word)
+{
+	fprintf(chart->out, "<line class=\"level\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT, chart->width - RIGHT,
+		chart_y(chart, y), chart_y(chart, y));
+	fprintf(chart->out, "<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", chart->width - RIGHT,
+		chart_y(chart, y) - 5, word);
+}
+
+void chart_event(const struct chart *chart, double x, const char *css_class, const char *title)
+{
+	double at = chart_x(chart, x), bottom = chart->height - BOTTOM;
+
+	fprintf(chart->out, "<g class=\"event %s\"><line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%.1f\"/>", css_class, at, at, TOP,
+		bottom);
+	fprintf(chart->out, "<path d=\"M%.1f %.1fl5 8h-10z\"/><title>%s</title></g>\n", at, bottom, title);
+}
+
+/* Seconds in the unit and with the digits that tell ticks `step` apart. */
+static const char *tick_text(char text[TEXT_BYTES], double seconds, double step)
+{
+	static const char *const units[] = {"s", "ms", "us", "ns"};
+	int unit = 0;
+
+	for (; unit < 3 && step < 0.0999; unit++) {
+		seconds *= 1000;
+		step *= 1000;
+	}
+	snprintf(text, TEXT_BYTES, "%.*f %s", step < 0.999 ? 1 : 0, seconds, units[unit]);
+	return text;
+}
+
+void chart_end(const struct chart *chart, int with_time)
+{
+	double step = round_step(chart->x_most, 8), bottom = chart->height - BOTTOM;
+	char text[TEXT_BYTES];
+
+	fprintf(chart->out, "<line class=\"axis\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, chart->width - RIGHT,
+		bottom, bottom);
+	for (double x = 0; with_time && x <= chart->x_most * 1.0001; x += step)
+		fprintf(chart->out, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
+			chart_x(chart, x), bottom + 22, tick_text(text, x, step));
+	fprintf(chart->out, "</svg>\n");
+}

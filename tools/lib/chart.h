@@ -1,0 +1,57 @@
+/*
+ * chart.h - areas and lines over time, as inline SVG. Colours are classes, so that the style of what is around them decides, in light
+ * and in dark.
+ */
+#ifndef GPOOL_TOOLS_LIB_CHART_H
+#define GPOOL_TOOLS_LIB_CHART_H
+
+#include "tools/lib/text.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum {
+	CHART_POINTS_MAX = 500, /* more than that nobody sees at this width */
+	CHART_LEFT = 64,        /* margins, for numbers and names */
+	CHART_RIGHT = 14,
+	CHART_TOP = 20,
+	CHART_BOTTOM = 30,
+};
+
+struct chart {
+	FILE *out;
+	double width, height; /* of the drawing with its margins */
+	double x_most, y_most; /* x counts seconds */
+	double y_step; /* between the lines across; 0: a round number is chosen */
+	const char *(*y_text)(char text[TEXT_BYTES], uint64_t value); /* what stands at them; NULL: text_count() */
+	bool within;      /* part of a larger drawing, at: */
+	double left, top;
+};
+
+/* One curve: `count` points in order of time. */
+struct chart_curve {
+	const char *css_class;
+	const char *title; /* shown when the pointer rests on it */
+	const double *x;
+	const double *low; /* NULL: zero */
+	const double *high;
+	size_t count;
+};
+
+/* chart_begin() - the frame, its scales and names; what is drawn next lies on top. */
+void chart_begin(const struct chart *chart, const char *label, const char *y_name);
+void chart_area(const struct chart *chart, const struct chart_curve *curve);
+void chart_line(const struct chart *chart, const struct chart_curve *curve);
+/* chart_level() - a line across at y, with a word on it. */
+void chart_level(const struct chart *chart, double y, const char *word);
+/* chart_event() - a mark at a moment. */
+void chart_event(const struct chart *chart, double x, const char *css_class, const char *title);
+/* chart_end() - with_time: numbers and unit of the time axis. */
+void chart_end(const struct chart *chart, int with_time);
+/* chart_x(), chart_y() - where a value lies in the drawing. */
+double chart_x(const struct chart *chart, double x);
+double chart_y(const struct chart *chart, double y);
+
+#endif

@@ -1,0 +1,16 @@
+/*
+ * machine.h - what it runs on, for the report, and how much memory there is to take.
+ */
+#ifndef GPOOL_TOOLS_LIB_MACHINE_H
+#define GPOOL_TOOLS_LIB_MACHINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* machine_describe() - "Model of CPU, 2 cores, 23.5 GiB of memory, Linux 6.1.0". Never fails; what is unknown is left out. */
+void machine_describe(char *text, size_t text_bytes);
+
+/* machine_available_bytes() - MemAvailable; 0: unknown. */
+uint64_t machine_available_bytes(void);
+
+#endif

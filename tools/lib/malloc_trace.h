@@ -1,0 +1,84 @@
+/*
+ * malloc_trace.h - a trace of allocations: who allocated and freed how much, on which stream, and when.
+ *
+ * As text it is CSV, one event a line behind the header line; a program records it (struct gpool_vm_options, record_path), or a tool
+ * writes one. All fields are decimal numbers without sign, but for `op`:
+ *
+ *	time_ns,thread,stream,op,size,id
+ *	0,1,1,malloc,2097152,1
+ *	8120,1,1,free,0,1
+ *
+ *   time_ns  when, on any clock; it does not run backwards within a thread
+ *   thread   who; any number
+ *   stream   on which stream; any number, 0: none, the caller has waited for the GPU by itself
+ *   op       malloc or free
+ *   size     bytes of a malloc, from 1; of a free either those of its malloc or 0
+ *   id       which allocation; when it has been freed the number may be used again
+ *
+ * A malloc stands above its free. A line ends with a line end, so that one that is cut off is noticed. What is wrong with a text is told
+ * with its name, line and field, and nothing of it is taken. A record that lacks calls, because its program was killed or was too quick,
+ * can be read all the same, if asked for. tools/replay/README.md has the same for people.
+ */
+#ifndef GPOOL_TOOLS_LIB_MALLOC_TRACE_H
+#define GPOOL_TOOLS_LIB_MALLOC_TRACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define MALLOC_TRACE_HEADER "time_ns,thread,stream,op,size,id"
+#define MALLOC_TRACE_BYTES_MAX (UINT64_C(1) << 40) /* of one allocation; so that sums of all events fit in 64 bits */
+
+enum {
+	MALLOC_TRACE_EVENTS_MAX = 10000000, /* 240 MB of events */
+	MALLOC_TRACE_THREADS_MAX = 256,     /* between their first and their last events; they become threads */
+	MALLOC_TRACE_STREAMS_MAX = 250,     /* likewise; a session can have 255 */
+	MALLOC_TRACE_ERROR_BYTES = 512,
+};
+
+#define MALLOC_TRACE_NONE UINT32_MAX
+
+enum malloc_op { MALLOC_OP_MALLOC, MALLOC_OP_FREE };
+
+struct malloc_event {
+	uint64_t time_ns; /* since the first event */
+	uint64_t bytes;   /* of a free: those of its malloc */
+	uint32_t twin;    /* where the free of a malloc stands, and the malloc of a free; MALLOC_TRACE_NONE: it is never freed */
+	uint8_t op;       /* enum malloc_op */
+	uint8_t thread;   /* from 0; one whose last event is over leaves its number to another */
+	uint8_t stream;   /* likewise from 1; 0: none */
+};
+
+struct malloc_trace {
+	struct malloc_event *events;
+	uint32_t count, mallocs;
+	uint32_t threads, streams; /* numbers in use */
+	uint32_t dropped;    /* events that could not be read, or freed what is not known */
+	uint64_t span_ns;    /* time of the latest event */
+	uint64_t peak_bytes; /* most that is live at once, when the events happen in the order of the trace */
+};
+
+/*
+ * malloc_trace_read() - all of a text. malloc_trace_load() - of a file; "-": standard input.
+ * @name:  how the text is called in messages
+ * @incomplete: drop a last line that is cut off, and frees of what is not allocated; an id may then be allocated twice, too
+ * @error: [MALLOC_TRACE_ERROR_BYTES] receives what is wrong, with name, line and field
+ * Return: 0, -EINVAL (not a trace), -ENOMEM, or what opening and reading said.
+ */
+int malloc_trace_read(FILE *file, const char *name, bool incomplete, struct malloc_trace *trace, char *error);
+int malloc_trace_load(const char *path, bool incomplete, struct malloc_trace *trace, char *error);
+
+/* malloc_trace_write() - as text; ids are counted from 1. Return: 0, or why writing failed. */
+int malloc_trace_write(const struct malloc_trace *trace, FILE *file);
+
+/* malloc_trace_free() - of what was read or made; one that is all zero is fine. */
+void malloc_trace_free(struct malloc_trace *trace);
+
+/*
+ * malloc_trace_append() - for who makes a trace by program: *capacity is 0 at first. Twins are the caller's; counts, span and peak
+ * are brought up to date by malloc_trace_finish(). Return: 0, -ENOMEM, -EFBIG (MALLOC_TRACE_EVENTS_MAX).
+ */
+int malloc_trace_append(struct malloc_trace *trace, uint32_t *capacity, const struct malloc_event *event);
+void malloc_trace_finish(struct malloc_trace *trace);
+
+#endif

@@ -1,0 +1,213 @@
+/*
+ * gpool-replay - traces of what programs did with GPU memory, done again on a real agent; see gpool-replay(1).
+ *
+ *   main, options   verbs, the command line       verb_malloc, verb_make   what each verb does
+ *   player          threads, streams, latencies   samples, picture         what lay where, and when
+ *   pool            the agent                     result, latencies        what came of it
+ */
+#include "tools/replay/replay.h"
+
+#include "client/gpool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+volatile sig_atomic_t interrupted;
+
+const char *const code_texts[CODES] = {
+	[CODE_OK] = "Done. Allocations that found no memory are a result, and told.",
+	[CODE_FAILED] = "It could not be replayed to its end, or a file could not be written.",
+	[CODE_USAGE] = "The command line or the trace is wrong.",
+};
+
+const struct option_spec common_options[] = {
+	{.name = "help", .id = OPTION_HELP, .help = "This text."},
+	{.name = "version", .id = OPTION_VERSION, .help = "The version."},
+	{.name = NULL},
+};
+
+static const struct option_spec malloc_options[] = {
+	{
+		.name = "allocator",
+		.letter = 'a',
+		.argument = "NAMES",
+		.id = OPTION_ALLOCATOR,
+		.help = "On which: gpool (gpool_malloc), best-fit (a caching allocator without remapping, from the same pool), "
+			"driver (the GPU driver's own pool; needs a GPU), or several with commas between, one after the other; all that "
+			"are there. The default is gpool.",
+	},
+	{
+		.name = "picture",
+		.argument = "FILE",
+		.id = OPTION_PICTURE,
+		.help = "Draw what lay at which address over time, as SVG. Looking takes time: figures are slower with it.",
+	},
+	{
+		.name = "output",
+		.letter = 'o',
+		.argument = "FORMAT",
+		.id = OPTION_OUTPUT,
+		.help = "Print a table for people, or json for programs. The default is table.",
+	},
+	{
+		.name = "speed",
+		.argument = "X",
+		.id = OPTION_SPEED,
+		.help = "Keep to the trace's times, X times as fast. Without it as fast as it goes.",
+	},
+	{
+		.name = "in-order",
+		.id = OPTION_IN_ORDER,
+		.help = "Each event after the one above it, also between threads. Without it a free waits for its malloc, and nothing "
+			"else.",
+	},
+	{
+		.name = "fill",
+		.argument = "SIZE",
+		.id = OPTION_FILL,
+		.help = "Write so much of each allocation, on its stream, so that streams have something to do. The default is nothing.",
+	},
+	{
+		.name = "pool-size",
+		.argument = "SIZE",
+		.id = OPTION_POOL_SIZE,
+		.help = "Of the pool of an agent of its own on host memory, of which only what is written is used. The default is 80GiB.",
+	},
+	{
+		.name = "page-size",
+		.argument = "SIZE",
+		.id = OPTION_PAGE_SIZE,
+		.help = "Of its pages: 512KiB, 1MiB, 2MiB or 4MiB. The default is 2MiB.",
+	},
+	{
+		.name = "dir",
+		.letter = 'd',
+		.argument = "DIR",
+		.id = OPTION_DIR,
+		.help = "Attach to the agent with its sockets there, and start none.",
+	},
+	{
+		.name = "pool",
+		.letter = 'p',
+		.argument = "NAME",
+		.id = OPTION_POOL,
+		.help = "With --dir, the pool that is meant. The default is the agent's first one.",
+	},
+	{
+		.name = "incomplete",
+		.id = OPTION_INCOMPLETE,
+		.help = "Take a trace that lacks calls: a last line that is cut off and frees of what is not allocated are left out, and "
+			"told.",
+	},
+	{
+		.name = "quiet",
+		.letter = 'q',
+		.id = OPTION_QUIET,
+		.help = "No progress.",
+	},
+	{.name = NULL},
+};
+
+static const struct option_spec make_options[] = {
+	{
+		.name = "allocations",
+		.argument = "N",
+		.id = OPTION_ALLOCATIONS,
+		.help = "End after so many. The default is 10000, unless --through is given.",
+	},
+	{
+		.name = "through",
+		.argument = "SIZE",
+		.id = OPTION_THROUGH,
+		.help = "End when they have had so much together.",
+	},
+	{
+		.name = "up-to",
+		.argument = "SIZE",
+		.id = OPTION_UP_TO,
+		.help = "Sizes are uniform from 1 byte up to this. The default is 64MiB.",
+	},
+	{
+		.name = "cap",
+		.argument = "SIZE",
+		.id = OPTION_CAP,
+		.help = "Most that is live at once. The default is 16000MiB.",
+	},
+	{
+		.name = "chance",
+		.argument = "PERCENT",
+		.id = OPTION_CHANCE,
+		.help = "Of an allocation at each step, where the cap allows one; else one that lives, any of them, is freed. The default "
+			"is 73.",
+	},
+	{
+		.name = "threads",
+		.argument = "N",
+		.id = OPTION_THREADS,
+		.help = "Threads, any of which allocates, and any frees. The default is 1.",
+	},
+	{
+		.name = "streams",
+		.argument = "N",
+		.id = OPTION_STREAMS,
+		.help = "Streams, any of which an allocation is for. The default is 1; 0 is none.",
+	},
+	{
+		.name = "seed",
+		.argument = "N",
+		.id = OPTION_SEED,
+		.help = "Of the chances: the same one makes the same trace. The default is 1.",
+	},
+	{.name = NULL},
+};
+
+const struct verb verbs[] = {
+	{
+		.name = "malloc",
+		.arguments = "TRACE",
+		.summary = "replay stream-ordered allocations",
+		.text = "Replays a trace of allocations (gpool-replay(1) has the format; - is standard input) with as many threads and "
+			"streams as it has, and tells time, latencies, memory, driver calls and failures.",
+		.options = malloc_options,
+		.arguments_least = 1,
+		.arguments_most = 1,
+		.run = malloc_run,
+	},
+	{
+		.name = "make",
+		.arguments = "[FILE]",
+		.summary = "make a trace of allocations by chance",
+		.text = "Writes a trace for the verb malloc to FILE, or to standard output.",
+		.options = make_options,
+		.arguments_least = 0,
+		.arguments_most = 1,
+		.run = make_run,
+	},
+	{.name = NULL},
+};
+
+static void interrupt(int signal)
+{
+	interrupted = signal;
+}
+
+int main(int argc, char **argv)
+{
+	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND}; /* a second one ends us at once */
+	struct command command;
+	int code = command_parse(argc, argv, &command);
+
+	if (code)
+		return code;
+	if (command.values[OPTION_HELP]) {
+		help_print(command.verb);
+		return CODE_OK;
+	}
+	if (command.values[OPTION_VERSION]) {
+		printf("gpool-replay %s\n", gpool_version());
+		return CODE_OK;
+	}
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	return command.verb->run(&command);
+}

@@ -1,0 +1,102 @@
+/*
+ * replay.h - what the verbs of gpool-replay share: the command line as parsed, exit codes, complaints.
+ *
+ * main.c holds the table of verbs, from which the parser and --help come; a verb is a file verb_NAME.c.
+ */
+#ifndef GPOOL_REPLAY_H
+#define GPOOL_REPLAY_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum exit_code {
+	CODE_OK,
+	CODE_FAILED, /* it could not be replayed to its end */
+	CODE_USAGE,  /* the command line or the trace is wrong */
+	CODES,
+};
+
+/* Every option of every verb: where its value stands in command.values. */
+enum option_id {
+	OPTION_ALLOCATOR,
+	OPTION_OUTPUT,
+	OPTION_PICTURE,
+	OPTION_SPEED,
+	OPTION_IN_ORDER,
+	OPTION_FILL,
+	OPTION_POOL_SIZE,
+	OPTION_PAGE_SIZE,
+	OPTION_DIR,
+	OPTION_POOL,
+	OPTION_INCOMPLETE,
+	OPTION_QUIET,
+	OPTION_ALLOCATIONS,
+	OPTION_THROUGH,
+	OPTION_UP_TO,
+	OPTION_CAP,
+	OPTION_CHANCE,
+	OPTION_THREADS,
+	OPTION_STREAMS,
+	OPTION_SEED,
+	OPTION_HELP,
+	OPTION_VERSION,
+	OPTIONS
+};
+
+struct option_spec {
+	const char *name;     /* NULL ends a list */
+	const char *argument; /* as shown; NULL: none */
+	const char *help;     /* with the default, where there is one */
+	enum option_id id;
+	char letter; /* 0: none */
+};
+
+struct command;
+
+struct verb {
+	const char *name, *arguments, *summary;
+	const char *text; /* sentences */
+	const struct option_spec *options;
+	int arguments_least, arguments_most;
+	int (*run)(const struct command *command);
+};
+
+/* The command line, checked. */
+struct command {
+	const struct verb *verb;
+	const char *values[OPTIONS]; /* NULL: not given; "" for one without an argument */
+	char **arguments;
+	int argument_count;
+};
+
+/* main.c */
+extern const struct verb verbs[]; /* ends with name NULL */
+extern const struct option_spec common_options[];
+extern const char *const code_texts[CODES];
+extern volatile sig_atomic_t interrupted; /* the signal */
+
+/* options.c */
+/* command_parse() - CODE_OK, or CODE_USAGE after a complaint. Without a verb, --help and --version stand in values. */
+int command_parse(int argc, char **argv, struct command *command);
+/* Values of options; `otherwise` when one is not given. False after a complaint. */
+bool command_number(const struct command *command, enum option_id id, uint64_t least, uint64_t most, uint64_t otherwise,
+	uint64_t *value);
+/* command_factor() - a decimal number, 0.001 to 1000000. */
+bool command_factor(const struct command *command, enum option_id id, double otherwise, double *value);
+bool command_size(const struct command *command, enum option_id id, uint64_t otherwise, uint64_t *bytes);
+/* command_json() - table, the default, or json. */
+bool command_json(const struct command *command, bool *json);
+/* option_refuse() - false, after a complaint that --NAME of the verb is `why`. */
+bool option_refuse(const struct command *command, enum option_id id, const char *why);
+void help_print(const struct verb *verb); /* NULL: the whole program */
+
+/* complain() - "gpool-replay: ..." on standard error. */
+void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
+
+/* The verbs. */
+int malloc_run(const struct command *command);
+int make_run(const struct command *command);
+
+#endif
