@@ -5,9 +5,7 @@
  * answered or its time is over. So it may arrive twice; the agent knows a repeated one by its sequence number, which is why
  * numbers are unique in a process and never used again.
  *
- * nanomsg runs a thread and is not fork-safe. After fork() a child may only call control_close(), which then frees memory and
- * leaves nanomsg alone; control_call() is refused there with -ECHILD.
- * Threads: one call on a struct control at a time; different ones are independent.
+ * Ended with channel_close(); what channel.h says of forks and threads holds here too.
  */
 #ifndef GPOOL_CLIENT_CONTROL_H
 #define GPOOL_CLIENT_CONTROL_H
@@ -15,22 +13,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CONTROL_RESEND_MS = 500 };
+#include "client/channel.h"
 
-struct control;
+enum { CONTROL_RESEND_MS = 500 };
 
 /*
  * control_open() - prepare to talk to the agent at url ("ipc:///path"). Nobody needs to listen there yet.
  *
  * Return: 0, or -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE
  */
-int control_open(const char *url, struct control **control);
-
-/*
- * nanomsg_claim() - before the first socket: nanomsg does not survive a fork, so only the process that used it first may go on.
- * 0, or -EOPNOTSUPP in a child whose parent had used it: exec a program of its own there.
- */
-int nanomsg_claim(void);
+int control_open(const char *url, struct channel **control);
 
 /*
  * control_call() - send one request and wait for its answer.
@@ -47,10 +39,7 @@ int nanomsg_claim(void);
  *   -EINVAL     request is shorter than an envelope
  *   -ECHILD     called in a child of the process that opened it
  */
-int control_call(struct control *control, const uint8_t token[16], uint8_t *request, size_t request_length, uint8_t *reply,
+int control_call(struct channel *control, const uint8_t token[16], uint8_t *request, size_t request_length, uint8_t *reply,
 	size_t reply_capacity, int timeout_ms);
-
-/* Accepts NULL. */
-void control_close(struct control *control);
 
 #endif

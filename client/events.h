@@ -2,21 +2,20 @@
  * events.h - the client side of the event channel, over nanomsg SUB. Internal to libgpool.
  *
  * Events are hints: a subscriber that is slow, or connected while the front restarts, misses some. State is asked for over the
- * control channel. nanomsg is not fork-safe: the rules of control.h hold here too.
+ * control channel. Ended with channel_close(); what channel.h says of forks and threads holds here too.
  */
 #ifndef GPOOL_CLIENT_EVENTS_H
 #define GPOOL_CLIENT_EVENTS_H
 
+#include "client/channel.h"
 #include "proto/messages.h"
-
-struct events;
 
 /*
  * events_open() - subscribe to all events at url ("ipc:///path"). Nobody needs to listen there yet.
  *
  * Return: 0, or -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE
  */
-int events_open(const char *url, struct events **events);
+int events_open(const char *url, struct channel **events);
 
 /*
  * events_receive() - wait for the next event; what is none is passed over.
@@ -27,12 +26,9 @@ int events_open(const char *url, struct events **events);
  *   -ETIMEDOUT  none came
  *   -ECHILD     called in a child of the process that opened it
  */
-int events_receive(struct events *events, int timeout_ms, struct msg_event *event);
+int events_receive(struct channel *events, int timeout_ms, struct msg_event *event);
 
 /* A descriptor that is readable when events_receive() has something to look at; never read it. Or a negative errno. */
-int events_fd(struct events *events);
-
-/* Accepts NULL. */
-void events_close(struct events *events);
+int events_fd(struct channel *events);
 
 #endif

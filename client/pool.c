@@ -351,8 +351,8 @@ static struct gpool *pool_allocate(void)
 /* Of a pool in any stage of opening. */
 static void pool_destroy_parts(struct gpool *pool)
 {
-	control_close(pool->control);
-	events_close(pool->events);
+	channel_close(pool->control);
+	channel_close(pool->events);
 	role_close(pool);
 	/* Work first, then what it used, then the device. What waits for other processes does not any more. */
 	import_close(pool);

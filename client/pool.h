@@ -50,9 +50,8 @@
 #endif
 
 struct background;
-struct control;
+struct channel;
 struct deferred_lists;
-struct events;
 struct exports;
 struct gpool_kv;
 struct gpool_object;
@@ -134,9 +133,9 @@ struct gpool {
 	uint32_t request_next;
 
 	pthread_mutex_t control_lock;
-	struct control *control; /* opened by the first request */
+	struct channel *control; /* opened by the first request */
 	pthread_mutex_t events_lock;
-	struct events *events; /* opened by the first gpool_event_next() */
+	struct channel *events; /* opened by the first gpool_event_next() */
 	char control_url[128];
 	char events_url[128];
 

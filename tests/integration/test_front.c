@@ -432,7 +432,7 @@ static void expect_client_ok(pid_t pid)
 		}                                                                                                                  \
 	} while (0)
 
-static int call_version(struct control *control, const uint8_t *with_token, uint8_t *reply, size_t capacity, int timeout_ms)
+static int call_version(struct channel *control, const uint8_t *with_token, uint8_t *reply, size_t capacity, int timeout_ms)
 {
 	const struct msg_version_request request = {0};
 	uint8_t message[MSG_LARGEST_version_request];
@@ -446,7 +446,7 @@ static int client_asks_three_times(const struct fixture *fixture)
 {
 	uint8_t reply[MSG_LARGEST_done_reply];
 	struct msg_done_reply done;
-	struct control *control;
+	struct channel *control;
 
 	CHECK(control_open(fixture->control_url, &control) == 0);
 	for (uint64_t i = 1; i <= 3; i++) {
@@ -454,7 +454,7 @@ static int client_asks_three_times(const struct fixture *fixture)
 
 		CHECK(length > 0 && msg_decode_done_reply(&done, reply, (size_t)length) == 0 && done.value == i);
 	}
-	control_close(control);
+	channel_close(control);
 	return 0;
 }
 
@@ -485,7 +485,7 @@ static int client_is_not_answered(const struct fixture *fixture)
 {
 	uint8_t reply[MSG_LARGEST_done_reply];
 	uint8_t message[MSG_ENVELOPE_BYTES] = {0};
-	struct control *control;
+	struct channel *control;
 	pid_t child;
 	int status;
 
@@ -498,12 +498,12 @@ static int client_is_not_answered(const struct fixture *fixture)
 	CHECK(child >= 0);
 	if (child == 0) {
 		CHECK(call_version(control, token, reply, sizeof(reply), 0) == -ECHILD);
-		control_close(control);
+		channel_close(control);
 		_exit(0);
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
-	control_close(control);
-	control_close(NULL);
+	channel_close(control);
+	channel_close(NULL);
 	CHECK(control_open("nothing", &control) == -EINVAL);
 	return 0;
 }
@@ -762,26 +762,26 @@ static void test_agent_that_does_not_read_is_reported(void **state)
 static int client_hears_an_event(const struct fixture *fixture)
 {
 	struct msg_event event;
-	struct events *events;
+	struct channel *events;
 
 	CHECK(events_open(fixture->events_url, &events) == 0);
 	CHECK(events_fd(events) >= 0);
 	CHECK(events_receive(events, -1, &event) == 0);
 	CHECK(event.kind == 2 && event.value == 42 && strcmp(event.text, "something happened") == 0);
-	events_close(events);
+	channel_close(events);
 	return 0;
 }
 
 static int client_hears_nothing(const struct fixture *fixture)
 {
 	struct msg_event event;
-	struct events *events;
+	struct channel *events;
 
 	CHECK(events_open(fixture->events_url, &events) == 0);
 	CHECK(events_receive(events, 0, &event) == -ETIMEDOUT);
 	CHECK(events_receive(events, 20, &event) == -ETIMEDOUT);
-	events_close(events);
-	events_close(NULL);
+	channel_close(events);
+	channel_close(NULL);
 	return 0;
 }
 

@@ -1,0 +1,57 @@
+/*
+ * channel.h - a nanomsg socket with one connection, for control.c and events.c. Internal to libgpool.
+ *
+ * nanomsg connects again by itself when the other side ends, but not for certain: now and then, when it ends while a connection is
+ * being made, nanomsg gives the connection up and never tries again. So whoever waits here looks after the connection too.
+ *
+ * nanomsg runs a thread and is not fork-safe. After fork() a child may only call channel_close(), which then frees memory and leaves
+ * nanomsg alone. Threads: one call on a struct channel at a time; different ones are independent.
+ */
+#ifndef GPOOL_CLIENT_CHANNEL_H
+#define GPOOL_CLIENT_CHANNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct channel;
+
+/*
+ * nanomsg_claim() - before the first socket: nanomsg does not survive a fork, so only the process that used it first may go on.
+ * 0, or -EOPNOTSUPP in a child whose parent had used it: exec a program of its own there.
+ */
+int nanomsg_claim(void);
+
+/*
+ * channel_open() - a socket of `protocol` (NN_REQ, NN_SUB) that keeps a connection to url ("ipc:///path"). Nobody needs to listen
+ * there yet.
+ *
+ * Return: 0, or -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE, -EOPNOTSUPP (see nanomsg_claim)
+ */
+int channel_open(int protocol, const char *url, struct channel **channel);
+
+/* Accepts NULL. */
+void channel_close(struct channel *channel);
+
+/* Whether this process opened it; what follows is only for that one. */
+bool channel_ours(const struct channel *channel);
+
+/* An option of the socket, an int. 0 or a negative errno. */
+int channel_set(struct channel *channel, int level, int option, int value);
+
+/* nanomsg's number of the socket, for what this file does not do. */
+int channel_socket(const struct channel *channel);
+
+/* When `timeout_ms` from now is over, -1: never; for channel_receive(). */
+int64_t channel_deadline(int timeout_ms);
+
+/*
+ * channel_receive() - wait for a message.
+ *
+ * @deadline: longest wait, one that is over already: do not wait
+ *
+ * Return: its length, which may be above `capacity`: then the rest was cut off. Or -ETIMEDOUT, or another negative errno.
+ */
+int channel_receive(struct channel *channel, void *buffer, size_t capacity, int64_t deadline);
+
+#endif
