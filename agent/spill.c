@@ -180,6 +180,18 @@ static void wake_pins(struct pool *pool, const struct spill_block *block)
 		futex_wake((_Atomic uint32_t *)&pool->segment.pages[head] + 1, INT32_MAX);
 }
 
+/*
+ * Those of its pages that are not MOVING may be anything from now on, and MOVING for something else: no slot names them any more.
+ * 0 is no page's generation.
+ */
+void spill_pages_forget(const struct pool *pool, const struct spill_block *block)
+{
+	for (uint32_t i = 0; i < block->pages; i++)
+		if (!page_is(pool, block, i, PAGE_MOVING))
+			slot_of(pool, block, i)->generation = 0;
+	crash_point();
+}
+
 void spill_pages_give_back(struct pool *pool, const struct spill_block *block)
 {
 	for (uint32_t i = 0; i < block->pages; i++)
@@ -504,6 +516,13 @@ static void content_stays(struct pool *pool, const struct spill_block *block)
 		block->pages, session->name, strerror(-block->error));
 }
 
+/* It is out, as before. Its pages have been given back, or are the worker's. */
+static void load_came_to_nothing(struct pool *pool, const struct spill_block *block)
+{
+	state_set(pool, block, SLOT_SAVED);
+	spill_pages_forget(pool, block);
+}
+
 /* It could not be read, and its worker wants to ask again: then nothing has happened. An agent that dies here is asked again as well. */
 static void load_undo(struct pool *pool, struct spill_block *block)
 {
@@ -514,7 +533,7 @@ static void load_undo(struct pool *pool, struct spill_block *block)
 			pool->config->name, session->id, session->name, session->pid,
 			block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
 	spill_pages_give_back(pool, block);
-	state_set(pool, block, SLOT_SAVED);
+	load_came_to_nothing(pool, block);
 	block_end(pool, block);
 	request_answer(block, -EIO);
 	request_end(block);
@@ -536,7 +555,7 @@ static void load_end(struct pool *pool, struct spill_block *block)
 	atomic_store_explicit(&session->segment.blocks[head].owner_id, slot_of(pool, block, 0)->owner_id, memory_order_relaxed);
 	spill_pages_give_back(pool, block);
 	if (block->error && block->error != -EBADMSG) {
-		state_set(pool, block, SLOT_SAVED);
+		load_came_to_nothing(pool, block);
 		block_end(pool, block);
 		if (request_answer(block, -EIO) && block->error != JOB_GIVEN_UP)
 			content_stays(pool, block);
@@ -546,7 +565,7 @@ static void load_end(struct pool *pool, struct spill_block *block)
 	state_set(pool, block, SLOT_ANSWERED);
 	block_end(pool, block);
 	if (!request_answer(block, block->error ? -EIO : 0)) {
-		state_set(pool, block, SLOT_SAVED);
+		load_came_to_nothing(pool, block);
 		request_end(block);
 		return;
 	}

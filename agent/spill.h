@@ -113,5 +113,6 @@ struct spill_block *spill_block_find(const struct pool *pool, uint32_t owner, ui
 void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_phase phase);
 void spill_pages_take(struct pool *pool, struct spill_block *block);
 void spill_pages_give_back(struct pool *pool, const struct spill_block *block);
+void spill_pages_forget(const struct pool *pool, const struct spill_block *block);
 
 #endif

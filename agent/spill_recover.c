@@ -60,6 +60,7 @@ static void saving_recover(struct pool *pool, struct spill_block *block, bool bu
 		return;
 	}
 	if (busy) {
+		spill_pages_forget(pool, block);
 		spill_block_begin(pool, block, SPILL_SAVING);
 		block->error = -EAGAIN;
 		return;
@@ -67,6 +68,13 @@ static void saving_recover(struct pool *pool, struct spill_block *block, bool bu
 	spill_pages_give_back(pool, block);
 	forget(pool, block->chain, block->pages);
 	spill_block_free(pool, block);
+}
+
+/* What it was to come to are the worker's pages, for anything. */
+static void stays_out(struct pool *pool, const struct spill_block *block)
+{
+	state_set(pool, block->chain[0], SLOT_SAVED);
+	spill_pages_forget(pool, block);
 }
 
 enum asked { ASKED_STILL, ASKED_NO_MORE, ASKED_AND_ANSWERED };
@@ -90,13 +98,14 @@ static void loading_recover(struct pool *pool, struct spill_block *block, bool b
 	block->session->spilled_pages += block->pages;
 	if (!hold && busy) {
 		/* Its pages are in quarantine: it comes to nothing, when it is done. */
+		spill_pages_forget(pool, block);
 		spill_block_begin(pool, block, SPILL_LOADING);
 		block->error = -ECANCELED;
 		return;
 	}
 	if (!hold) {
 		spill_pages_give_back(pool, block);
-		state_set(pool, block->chain[0], SLOT_SAVED);
+		stays_out(pool, block);
 		return;
 	}
 	/* Also when the worker has given up: the mover may be writing to the pages. */
@@ -114,7 +123,7 @@ static void answered_recover(struct pool *pool, struct spill_block *block, bool 
 		loading_recover(pool, block, busy);
 		break;
 	case ASKED_NO_MORE:
-		state_set(pool, block->chain[0], SLOT_SAVED);
+		stays_out(pool, block);
 		block->session->spilled_pages += block->pages;
 		break;
 	case ASKED_AND_ANSWERED:
@@ -139,6 +148,7 @@ static void discarded_recover(struct pool *pool, struct spill_block *block)
 static void saved_recover(struct pool *pool, struct spill_block *block)
 {
 	spill_pages_take(pool, block);
+	spill_pages_forget(pool, block);
 	block->session->spilled_pages += block->pages;
 }
 

@@ -26,6 +26,37 @@ static inline void mover_works(void)
 	AWAIT(status()->pools[0].mover_pid != 0);
 }
 
+/* Does one of its threads still run? */
+static inline bool runs(pid_t process)
+{
+	char path[300], text[512];
+	struct dirent *entry;
+	bool found = false;
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)process);
+	tasks = opendir(path);
+	assert_non_null(tasks);
+	while ((entry = readdir(tasks)) && !found) {
+		snprintf(path, sizeof(path), "/proc/%d/task/%.20s/stat", (int)process, entry->d_name);
+		file_read(path, text, sizeof(text));
+		found = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && strrchr(text, ')') && strncmp(strrchr(text, ')'), ") T", 3);
+	}
+	closedir(tasks);
+	return found;
+}
+
+/* It serves, as far as anybody knows, and does nothing. */
+static inline pid_t mover_stop(void)
+{
+	pid_t mover = (pid_t)status()->pools[0].mover_pid;
+
+	assert_true(mover > 0);
+	assert_int_equal(kill(mover, SIGSTOP), 0);
+	AWAIT(!runs(mover));
+	return mover;
+}
+
 static inline int will_begin(void **state)
 {
 	int fd = mkstemp(mover_file);

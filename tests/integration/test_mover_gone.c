@@ -51,12 +51,17 @@ static void mover_becomes(char what)
 		AWAIT(status()->pools[0].mover_pid == 0);
 }
 
-static void begin(const char *patience)
+static void begin_pool(const char *pool, const char *patience)
 {
 	char setting[64];
 
 	snprintf(setting, sizeof(setting), "mover.patience=%s", patience);
-	start((const char *const[]){"--module", module_path(), "--pool", SPILLING, CALM, "--set", setting, NULL});
+	start((const char *const[]){"--module", module_path(), "--pool", pool, CALM, "--set", setting, NULL});
+}
+
+static void begin(const char *patience)
+{
+	begin_pool(SPILLING, patience);
 }
 
 static void begin_with_mover(const char *patience)
@@ -500,6 +505,49 @@ static void test_the_agent_dies_meanwhile(void **state)
 	gpool_close(pool);
 }
 
+/*
+ * What failed to come back names the pages that it was to come to. They are others' by now, and on their way out: an agent that finds
+ * both must not take the ones for the other.
+ */
+static void test_the_agent_dies_after_a_failed_load(void **state)
+{
+	enum { MORE = PAGES / BLOCK_PAGES };
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	static struct gpool_block more[MORE];
+	struct gpool *pool;
+	pid_t mover;
+
+	(void)state;
+	will('w');
+	begin_pool(POOL ",spill_memory=64MiB", "200ms");
+	mover_works();
+	pool = open_worker();
+	blocks_make(pool);
+	blocks_spill(pool);
+	mover_becomes('h');
+	assert_int_equal(gpool_pin(pool, &blocks[0]), -EIO);
+	mover_works();
+	options.flags = GPOOL_ALLOC_SPILL;
+	for (uint64_t i = 0; i < MORE; i++) {
+		assert_int_equal(gpool_alloc(pool, BLOCK_PAGES, &options, &more[i]), 0);
+		*words_of(pool, &more[i]) = ~i;
+		assert_int_equal(gpool_unpin(pool, &more[i]), 0);
+	}
+	mover = mover_stop();
+	evict_begin(pool);
+	assert_int_equal(moving(), PAGES);
+	agent_kill();
+	kill(mover, SIGCONT);
+	for (uint64_t i = 0; i < MORE; i++) {
+		assert_int_equal(gpool_pin(pool, &more[i]), 0);
+		assert_int_equal(*words_of(pool, &more[i]), ~i);
+		assert_int_equal(gpool_free(pool, &more[i]), 0);
+	}
+	blocks_are_whole(pool);
+	assert_int_equal(harness_check(&harness), 0);
+	gpool_close(pool);
+}
+
 static void test_the_worker_dies_meanwhile(void **state)
 {
 	int ready[2];
@@ -696,6 +744,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_each_dies_over_the_same_jobs, after),
 		cmocka_unit_test_teardown(test_a_dead_ones_gpu_is_waited_for, after),
 		cmocka_unit_test_teardown(test_the_agent_dies_meanwhile, after),
+		cmocka_unit_test_teardown(test_the_agent_dies_after_a_failed_load, after),
 		cmocka_unit_test_teardown(test_the_worker_dies_meanwhile, after),
 		cmocka_unit_test_teardown(test_pages_wait_to_be_cleared, after),
 		cmocka_unit_test_teardown(test_the_keeper_cannot_fork, after),

@@ -22,36 +22,6 @@ static struct gpool_block blocks[BLOCKS];
 
 /* ---- the mover ---- */
 
-/* Does one of its threads still run? */
-static bool runs(pid_t process)
-{
-	char path[300], text[512];
-	struct dirent *entry;
-	bool found = false;
-	DIR *tasks;
-
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)process);
-	tasks = opendir(path);
-	assert_non_null(tasks);
-	while ((entry = readdir(tasks)) && !found) {
-		snprintf(path, sizeof(path), "/proc/%d/task/%.20s/stat", (int)process, entry->d_name);
-		file_read(path, text, sizeof(text));
-		found = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && strrchr(text, ')') && strncmp(strrchr(text, ')'), ") T", 3);
-	}
-	closedir(tasks);
-	return found;
-}
-
-static pid_t mover_stop(void)
-{
-	pid_t mover = (pid_t)status()->pools[0].mover_pid;
-
-	assert_true(mover > 0);
-	assert_int_equal(kill(mover, SIGSTOP), 0);
-	AWAIT(!runs(mover));
-	return mover;
-}
-
 /* From now on there is none, and the agent will die. */
 static void mover_ends(pid_t mover, int64_t at)
 {
