@@ -1,6 +1,7 @@
 /*
- * Goal: every system call on the way of start, attach, lease, spill, roles, fences for others, control and death may fail, in keeper, agent, front,
- * mover or worker, and then: nobody crashes, the error is one that the call documents, nothing is lost, and the next try works.
+ * Goal: every system call on the way of start, attach, lease, spill, roles, fences for others, objects, control and death may fail, in
+ * keeper, agent, front, mover or worker, and then: nobody crashes, the error is one that the call documents, nothing is lost, and the
+ * next try works.
  * Method: strace makes the n-th call of a kind fail in a real gpoold or in a real worker; driver calls fail through the back end's
  * own fault plan. After each fault a clean worker does the whole round, the pool is checked and is all free, no slot of spilled
  * pages is taken, and gpoold ends in order, with nothing left behind. Each process of gpoold has its own n-th call.
@@ -199,7 +200,64 @@ static int round_of_fences(struct gpool *pool, const struct gpool_options *optio
 	return error;
 }
 
-/* Allocate in a way that needs the agent, a stitched block among it; pin, unpin, free; a tensor; spill; a role; a fence. The first error met. */
+static int object_publish(struct gpool *pool, struct gpool_object **object)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	uint64_t address, bytes, version;
+	uint32_t index;
+	int error;
+
+	options.memory_class = GPOOL_OBJECT_IMMUTABLE;
+	error = gpool_object_create(pool, "weights", &options, object);
+	if (error)
+		return error;
+	error = gpool_object_alloc(*object, 3, NULL, &index);
+	if (!error)
+		error = gpool_object_address(*object, index, &address, &bytes);
+	if (!error)
+		*(volatile uint64_t *)(uintptr_t)address = bytes;
+	if (!error)
+		error = gpool_object_set(*object, "shape", "3", 1);
+	if (!error)
+		error = gpool_object_publish(*object, &version);
+	if (error)
+		gpool_object_abort(*object);
+	return error;
+}
+
+/* Published by one session and read by another, both of this process; then deleted. What an earlier round left is deleted first. */
+static int round_of_objects(struct gpool *pool, const struct gpool_options *options)
+{
+	struct gpool_object *written, *read;
+	uint64_t address, bytes;
+	struct gpool *reader;
+	int error = gpool_object_delete(pool, "weights", 0);
+
+	if (error == 0 || error == -ENOENT)
+		error = gpool_open(options, &reader);
+	if (error)
+		return error;
+	error = object_publish(pool, &written);
+	if (!error) {
+		error = gpool_object_open(reader, "weights", NULL, &read);
+		if (!error) {
+			error = gpool_object_address(read, 0, &address, &bytes);
+			if (!error && *(volatile const uint64_t *)(uintptr_t)address != bytes)
+				error = -EBADMSG;
+			gpool_object_close(read);
+		}
+		gpool_object_close(written);
+	}
+	if (!error)
+		error = gpool_object_delete(pool, "weights", 0);
+	gpool_close(reader);
+	return error;
+}
+
+/*
+ * Allocate in a way that needs the agent, a stitched block among it; pin, unpin, free; a tensor; spill; a role; a fence; an object. The
+ * first error met.
+ */
 static int round_of_work(const char *where, int timeout_ms)
 {
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
@@ -243,6 +301,8 @@ static int round_of_work(const char *where, int timeout_ms)
 		error = gpool_role_release(pool, &role);
 	if (!error)
 		error = round_of_fences(pool, &options);
+	if (!error)
+		error = round_of_objects(pool, &options);
 	gpool_close(pool);
 	return error;
 }
@@ -600,7 +660,7 @@ static void run_agent_faults(const struct fault *faults, size_t count)
 static void test_agent_segments_and_descriptors(void **state)
 {
 	static const struct fault faults[] = {
-		{ "memfd_create", "ENFILE", 1, 5, 1, NULL },
+		{ "memfd_create", "ENFILE", 1, 12, 1, NULL },
 		{ "ftruncate", "ENOSPC", 1, 5, 1, NULL },
 		{ "eventfd2", "EMFILE", 1, 4, 1, NULL },
 		{ "fchmod", "EPERM", 1, 3, 1, NULL },
@@ -618,8 +678,8 @@ static void test_agent_sockets(void **state)
 	static const struct fault faults[] = {
 		{ "accept4", "EMFILE", 1, 2, 1, NULL },
 		{ "getsockopt", "ENOMEM", 1, 4, 1, NULL },
-		{ "sendmsg", "ENOBUFS", 1, 13, 2, NULL },
-		{ "recvmsg", "ECONNRESET", 1, 9, 2, NULL },
+		{ "sendmsg", "ENOBUFS", 1, 31, 2, NULL },
+		{ "recvmsg", "ECONNRESET", 1, 25, 2, NULL },
 		{ "socketpair", "EMFILE", 1, 2, 1, NULL },
 		{ "bind", "EACCES", 1, 2, 1, NULL },
 		{ "listen", "EADDRINUSE", 1, 2, 1, NULL },
@@ -695,8 +755,8 @@ static void test_worker_faults(void **state)
 	static const struct fault faults[] = {
 		{ "socket", "EMFILE", 1, 2, 1, NULL },
 		{ "connect", "ECONNREFUSED", 1, 2, 1, NULL },
-		{ "sendmsg", "ENOBUFS", 1, 4, 1, NULL },
-		{ "recvmsg", "ECONNRESET", 1, 4, 1, NULL },
+		{ "sendmsg", "ENOBUFS", 1, 14, 1, NULL },
+		{ "recvmsg", "ECONNRESET", 1, 14, 1, NULL },
 		{ "fcntl", "ENOMEM", 1, 8, 1, NULL },
 		{ "mmap", "ENOMEM", 30, 90, 4, NULL },
 		{ "mprotect", "ENOMEM", 8, 30, 2, NULL },
