@@ -15,14 +15,14 @@
 enum {
 	RECONNECT_MS = 20,    /* chosen: an agent and front that are restarted are back in less */
 	RECONNECT_MS_MAX = 0, /* always the same: nanomsg would double it with each restart, and never take that back */
-	LONELY_MS = 500,      /* chosen: that long without a connection, and nanomsg is helped; many times RECONNECT_MS */
 };
 
 struct channel {
 	int socket;   /* nanomsg's number */
 	int endpoint; /* of the connection; negative: none could be made */
+	int silence_ms;
 	pid_t owner;
-	int64_t lonely_since_ms; /* when it was first seen without a connection; 0: it was last seen with one */
+	int64_t heard_ms; /* when something came, or was first waited for */
 	char url[];
 };
 
@@ -59,7 +59,7 @@ static int set_up(struct channel *channel)
 	return channel->endpoint < 0 ? -nn_errno() : 0;
 }
 
-int channel_open(int protocol, const char *url, struct channel **channel)
+int channel_open(int protocol, const char *url, int silence_ms, struct channel **channel)
 {
 	struct channel *made;
 	int result = nanomsg_claim();
@@ -69,7 +69,7 @@ int channel_open(int protocol, const char *url, struct channel **channel)
 	made = malloc(sizeof(*made) + strlen(url) + 1);
 	if (!made)
 		return -ENOMEM;
-	*made = (struct channel){.owner = getpid()};
+	*made = (struct channel){.silence_ms = silence_ms, .owner = getpid(), .heard_ms = now_ms()};
 	strcpy(made->url, url);
 	made->socket = nn_socket(AF_SP, protocol);
 	if (made->socket < 0) {
@@ -109,23 +109,18 @@ int channel_socket(const struct channel *channel)
 	return channel->socket;
 }
 
-/*
- * Without a connection for a while: let nanomsg make another, in place of the one that it may have given up. The socket stays, and
- * with it its descriptor, its subscriptions, and a request that waits for somebody to take it.
- */
-static void keep_connected(struct channel *channel)
+void channel_expect(struct channel *channel)
 {
-	int64_t now = now_ms();
+	channel->heard_ms = now_ms();
+}
 
-	if (nn_get_statistic(channel->socket, NN_STAT_CURRENT_CONNECTIONS) > 0) {
-		channel->lonely_since_ms = 0;
-		return;
-	}
-	if (channel->lonely_since_ms == 0)
-		channel->lonely_since_ms = now;
-	if (now - channel->lonely_since_ms < LONELY_MS)
-		return;
-	channel->lonely_since_ms = now;
+/*
+ * Another connection in place of one that is silent for too long. The socket stays, and with it its descriptor, its subscriptions, and
+ * a request that waits for its answer.
+ */
+static void connect_again(struct channel *channel)
+{
+	channel->heard_ms = now_ms();
 	if (channel->endpoint >= 0)
 		nn_shutdown(channel->socket, channel->endpoint);
 	channel->endpoint = nn_connect(channel->socket, channel->url); /* if it cannot be now, then in the next round */
@@ -139,24 +134,31 @@ int64_t channel_deadline(int timeout_ms)
 int channel_receive(struct channel *channel, void *buffer, size_t capacity, int64_t deadline)
 {
 	for (;;) {
-		int64_t left = deadline - now_ms();
+		int64_t now = now_ms(), left = deadline - now, patience = channel->heard_ms + channel->silence_ms - now;
 		int received;
 		int result;
 
+		if (patience <= 0) {
+			connect_again(channel);
+			continue;
+		}
+		if (left > patience)
+			left = patience;
 		if (left < 0)
 			left = 0;
-		result = channel_set(channel, NN_SOL_SOCKET, NN_RCVTIMEO, (int)(left < LONELY_MS ? left : LONELY_MS));
+		result = channel_set(channel, NN_SOL_SOCKET, NN_RCVTIMEO, (int)left);
 		if (result < 0)
 			return result;
 		received = nn_recv(channel->socket, buffer, capacity, 0);
-		if (received >= 0)
+		if (received >= 0) {
+			channel->heard_ms = now_ms();
 			return received;
+		}
 		if (nn_errno() == EINTR)
 			continue;
 		if (nn_errno() != EAGAIN && nn_errno() != ETIMEDOUT)
 			return -nn_errno();
-		keep_connected(channel);
-		if (left <= LONELY_MS)
+		if (now_ms() >= deadline)
 			return -ETIMEDOUT;
 	}
 }

@@ -1,8 +1,9 @@
 /*
  * channel.h - a nanomsg socket with one connection, for control.c and events.c. Internal to libgpool.
  *
- * nanomsg connects again by itself when the other side ends, but not for certain: now and then, when it ends while a connection is
- * being made, nanomsg gives the connection up and never tries again. So whoever waits here looks after the connection too.
+ * nanomsg connects again by itself when the other side ends, but not for certain: when it ends just as the two have greeted each other,
+ * nanomsg now and then loses the news, and stays connected to nobody, with a descriptor that is closed. So there is a time within which
+ * something must be heard, and whoever waits for longer gets another connection.
  *
  * nanomsg runs a thread and is not fork-safe. After fork() a child may only call channel_close(), which then frees memory and leaves
  * nanomsg alone. Threads: one call on a struct channel at a time; different ones are independent.
@@ -26,9 +27,11 @@ int nanomsg_claim(void);
  * channel_open() - a socket of `protocol` (NN_REQ, NN_SUB) that keeps a connection to url ("ipc:///path"). Nobody needs to listen
  * there yet.
  *
+ * @silence_ms: how long nothing may be heard while somebody waits
+ *
  * Return: 0, or -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE, -EOPNOTSUPP (see nanomsg_claim)
  */
-int channel_open(int protocol, const char *url, struct channel **channel);
+int channel_open(int protocol, const char *url, int silence_ms, struct channel **channel);
 
 /* Accepts NULL. */
 void channel_close(struct channel *channel);
@@ -41,6 +44,9 @@ int channel_set(struct channel *channel, int level, int option, int value);
 
 /* nanomsg's number of the socket, for what this file does not do. */
 int channel_socket(const struct channel *channel);
+
+/* The time of silence begins now: something was sent that must be answered. */
+void channel_expect(struct channel *channel);
 
 /* When `timeout_ms` from now is over, -1: never; for channel_receive(). */
 int64_t channel_deadline(int timeout_ms);

@@ -10,7 +10,10 @@
 
 #include "proto/codec.h"
 
-enum { REPLY_BYTES_MAX = MSG_BYTES_MAX + 64 }; /* with nanomsg's own header */
+enum {
+	REPLY_BYTES_MAX = MSG_BYTES_MAX + 64, /* with nanomsg's own header */
+	SILENCE_MS = 4 * CONTROL_RESEND_MS,   /* chosen: a request that was sent so often over a connection that stands is answered */
+};
 
 /* One row of numbers for the process: a session may be used through several channels, one after the other or at once. */
 static atomic_uint_fast64_t last_sequence;
@@ -18,7 +21,7 @@ static atomic_uint_fast64_t last_sequence;
 int control_open(const char *url, struct channel **control)
 {
 	struct channel *made;
-	int result = channel_open(NN_REQ, url, &made);
+	int result = channel_open(NN_REQ, url, SILENCE_MS, &made);
 
 	if (result < 0)
 		return result;
@@ -52,6 +55,7 @@ int control_call(struct channel *control, const uint8_t token[16], uint8_t *requ
 	/* Never waits: REQ keeps the request until somebody can take it, and forgets one that was not answered in time. */
 	if (nn_send(channel_socket(control), request, request_length, 0) < 0)
 		return -nn_errno();
+	channel_expect(control);
 	length = channel_receive(control, reply, reply_capacity, channel_deadline(timeout_ms));
 	if (length < 0)
 		return length;

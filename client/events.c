@@ -10,10 +10,12 @@
 
 #include "proto/codec.h"
 
+enum { SILENCE_MS = 3 * MSG_BEAT_MS };
+
 int events_open(const char *url, struct channel **events)
 {
 	struct channel *made;
-	int result = channel_open(NN_SUB, url, &made);
+	int result = channel_open(NN_SUB, url, SILENCE_MS, &made);
 
 	if (result < 0)
 		return result;

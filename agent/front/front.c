@@ -85,6 +85,7 @@ struct front {
 	uint32_t descriptors_max;   /* RLIMIT_NOFILE */
 	int descriptors_base;       /* open when nobody was connected */
 	uint64_t descriptors_checked_ns;
+	uint64_t beat_ns; /* when the last empty message was published */
 	int leaked_checks; /* counts in a row that found too many */
 	int listeners[SOCKETS];
 	int listener_count;
@@ -494,6 +495,16 @@ static int check_descriptors(struct front *front)
 	return -EMFILE;
 }
 
+/* Subscribers know by it that they are connected. PUB drops it for those who do not read. */
+static void beat(struct front *front, uint64_t now)
+{
+	if (now - front->beat_ns < MSG_BEAT_MS * NS_PER_MS)
+		return;
+	front->beat_ns = now;
+	if (nn_send(front->events, "", 0, NN_DONTWAIT) < 0 && nn_errno() != EAGAIN)
+		say("cannot publish: %s", nn_strerror(nn_errno()));
+}
+
 /* ---- start ---- */
 
 /* Remove a socket that an earlier front left at the place of this URL. */
@@ -611,7 +622,7 @@ static int start(struct front *front, const struct front_options *options)
 		}
 	}
 	front->descriptors_base = count_descriptors(front);
-	front->started_ns = front->descriptors_checked_ns = now_ns();
+	front->started_ns = front->descriptors_checked_ns = front->beat_ns = now_ns();
 	return front->descriptors_base < 0 ? front->descriptors_base : 0;
 }
 
@@ -636,6 +647,7 @@ static int serve(struct front *front)
 		if (result == 0 && now - front->descriptors_checked_ns >= DESCRIPTORS_CHECK_MS * NS_PER_MS) {
 			front->descriptors_checked_ns = now;
 			result = check_descriptors(front);
+			beat(front, now);
 		}
 		if (result < 0)
 			return result;
