@@ -52,7 +52,9 @@ static void probe_make(struct probe *probe, uint32_t period_ms, bool waits)
 static int opened(void **state)
 {
 	(void)state;
-	pool = calloc(1, sizeof(*pool));
+	pool = aligned_alloc(64, sizeof(*pool));
+	assert_non_null(pool);
+	memset(pool, 0, sizeof(*pool));
 	return background_open(pool);
 }
 
