@@ -18,7 +18,7 @@ enum {
 	MSG_ENVELOPE_BYTES = 40,
 	MSG_TOKEN_BYTES = 16,
 	MSG_BYTES_MAX = 65536, /* any message with its envelope; codec.c asserts that every message of the table fits */
-	MSG_BEAT_MS = 5000,    /* so often at least something comes on the channel of events: an empty message, which is none */
+	MSG_BEAT_MS = 3000,    /* so often at least something comes on the channel of events: an empty message, which is none */
 };
 
 /* What stands before every message. The wire form is packed and little-endian; see msg_envelope_read(). */
