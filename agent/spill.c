@@ -1,259 +1,16 @@
-#include "agent/spill.h"
+#include "agent/spill_block.h"
 
 #include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/evict.h"
 #include "agent/log.h"
 #include "agent/requests.h"
-#include "shm/doorbell.h"
-#include "shm/lease_bitmap.h"
 
 #include <errno.h>
-#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-	REST_MS = 1000,    /* a tier that failed, and the block that it failed for, are left alone for so long */
-	TIDY_TICK_MS = 20,
-};
-
-static struct ledger_slot *slot_of(const struct pool *pool, const struct spill_block *block, uint32_t index)
-{
-	return &pool->ledger.slots[block->chain[index]];
-}
-
-static void state_set(const struct pool *pool, const struct spill_block *block, enum ledger_slot_state state)
-{
-	atomic_store_explicit(&slot_of(pool, block, 0)->state, state, memory_order_release);
-	crash_point();
-}
-
-/* ---- blocks ---- */
-
-static int by_name(const void *left, const void *right)
-{
-	const struct spill_block *a = left, *b = right;
-
-	if (a->owner != b->owner)
-		return a->owner < b->owner ? -1 : 1;
-	return a->tag < b->tag ? -1 : a->tag > b->tag;
-}
-
-struct spill_block *spill_block_find(const struct pool *pool, uint32_t owner, uint64_t tag)
-{
-	struct spill_block key = { .owner = owner, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
-	void *found = tfind(&key, &pool->spill->blocks, by_name);
-
-	return found ? *(struct spill_block **)found : NULL;
-}
-
-struct spill_block *spill_block_new(struct pool *pool, struct session *session, uint32_t owner, uint64_t tag, uint32_t pages)
-{
-	struct spill_block *block = calloc(1, sizeof(*block) + pages * sizeof(*block->chain));
-
-	if (!block)
-		return NULL;
-	block->session = session;
-	block->owner = owner;
-	block->tag = tag & ~(uint64_t)BLOCK_STITCHED;
-	block->pages = pages;
-	block->request = -1;
-	block->phase = SPILL_SAVED;
-	if (!session)
-		return block;
-	if (!tsearch(block, &pool->spill->blocks, by_name)) {
-		free(block);
-		return NULL;
-	}
-	LIST_INSERT_HEAD(&session->spilled, block, of_session);
-	return block;
-}
-
-/* No longer its session's, but perhaps still the mover's. */
-static void block_forget(struct pool *pool, struct spill_block *block)
-{
-	if (!block->session)
-		return;
-	tdelete(block, &pool->spill->blocks, by_name);
-	LIST_REMOVE(block, of_session);
-	block->session = NULL;
-}
-
-void spill_block_free(struct pool *pool, struct spill_block *block)
-{
-	block_forget(pool, block);
-	free(block);
-}
-
-static void saving_count(struct pool *pool, const struct spill_block *block, int64_t pages)
-{
-	pool->spill->saving_pages = (uint32_t)(pool->spill->saving_pages + pages);
-	block->session->saving = (uint32_t)(block->session->saving + pages);
-	block->session->tenant->saving = (uint32_t)(block->session->tenant->saving + pages);
-}
-
-/* Its jobs begin: loads before others, since somebody waits for them by name. */
-void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_phase phase)
-{
-	block->phase = phase;
-	block->begun = block->finished = block->next = 0;
-	block->error = 0;
-	for (uint32_t i = 0; i < block->pages; i++)
-		pool->spill->places[block->chain[i]] = (struct spill_place){ .block = block };
-	if (phase == SPILL_SAVING) {
-		TAILQ_INSERT_TAIL(&pool->spill->working, block, working);
-		if (block->session)
-			saving_count(pool, block, block->pages);
-	} else {
-		TAILQ_INSERT_HEAD(&pool->spill->working, block, working);
-		pool->spill->loading_pages += block->pages;
-	}
-	if (block->request >= 0)
-		block->session->spill_requests |= UINT64_C(1) << block->request;
-}
-
-/* The jobs are done: it stands in the slots, or is about to go. */
-static void block_end(struct pool *pool, struct spill_block *block)
-{
-	if (block->phase == SPILL_SAVED)
-		return;
-	for (uint32_t i = 0; i < block->pages; i++)
-		pool->spill->places[block->chain[i]] = (struct spill_place){ .block = NULL };
-	TAILQ_REMOVE(&pool->spill->working, block, working);
-	if (block->phase == SPILL_SAVING && block->session)
-		saving_count(pool, block, -(int64_t)block->pages);
-	else if (block->phase == SPILL_LOADING)
-		pool->spill->loading_pages -= block->pages;
-	block->phase = SPILL_SAVED;
-}
-
-static void block_drop(struct pool *pool, struct spill_block *block)
-{
-	if (block->session)
-		block->session->spilled_pages -= block->pages;
-	slots_put(&pool->spill->slots, block->chain, block->pages);
-	spill_block_free(pool, block);
-	agent_need_tick(pool->agent, TIDY_TICK_MS);
-}
-
-/* True: the asker had not given up. False: the slot is still to be released. */
-static bool request_answer(const struct spill_block *block, int error)
-{
-	if (block->request < 0 || !block->session)
-		return false;
-	block->session->segment.requests[block->request].error = error == JOB_GIVEN_UP ? -EIO : error;
-	return requests_answer(block->session, (uint32_t)block->request, block->request_word);
-}
-
-static void request_end(struct spill_block *block)
-{
-	if (block->request >= 0 && block->session) {
-		block->session->spill_requests &= ~(UINT64_C(1) << block->request);
-		requests_give_back(block->session, (uint32_t)block->request);
-	}
-	block->request = -1;
-}
-
-/* ---- page words ---- */
-
-/* Is this page still what the slot says: the session's, of that generation, and in this state? */
-static bool page_is(const struct pool *pool, const struct spill_block *block, uint32_t index, enum page_state state)
-{
-	const struct ledger_slot *slot = slot_of(pool, block, index);
-	uint64_t word = pool_word(pool, slot->page);
-
-	return word == page_word_make(state, block->owner, slot->generation);
-}
-
-static void pages_to_moving(struct pool *pool, const struct spill_block *block)
-{
-	for (uint32_t i = 0; i < block->pages; i++)
-		pool_move(pool, slot_of(pool, block, i)->page, PAGE_MOVING);
-}
-
-static void wake_pins(struct pool *pool, const struct spill_block *block)
-{
-	uint32_t head = slot_of(pool, block, 0)->page;
-
-	if (block->session && atomic_load_explicit(&block->session->segment.header->pin_waiters, memory_order_seq_cst))
-		futex_wake((_Atomic uint32_t *)&pool->segment.pages[head] + 1, INT32_MAX);
-}
-
-/*
- * Those of its pages that are not MOVING may be anything from now on, and MOVING for something else: no slot names them any more.
- * 0 is no page's generation.
- */
-void spill_pages_forget(const struct pool *pool, const struct spill_block *block)
-{
-	for (uint32_t i = 0; i < block->pages; i++)
-		if (!page_is(pool, block, i, PAGE_MOVING))
-			slot_of(pool, block, i)->generation = 0;
-	crash_point();
-}
-
-void spill_pages_give_back(struct pool *pool, const struct spill_block *block)
-{
-	for (uint32_t i = 0; i < block->pages; i++)
-		if (page_is(pool, block, i, PAGE_MOVING))
-			pool_move(pool, slot_of(pool, block, i)->page, PAGE_LEASED);
-	wake_pins(pool, block);
-}
-
-/* The pages that a block was saved from go to the pool. Those that went already, before the last agent died, are passed over. */
-void spill_pages_take(struct pool *pool, struct spill_block *block)
-{
-	struct session *session = block->session;
-	uint32_t taken = 0;
-
-	for (uint32_t i = 0; i < block->pages; i++) {
-		uint32_t page = slot_of(pool, block, i)->page;
-		_Atomic uint64_t *tag = &session->segment.blocks[page].tag;
-
-		if (!page_is(pool, block, i, PAGE_MOVING))
-			continue;
-		/* A liar's free bits on these pages must not outlive the lease. */
-		lease_take_word(session->segment.free_bits, page / 64, UINT64_C(1) << (page % 64));
-		if (atomic_load_explicit(tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT == block->tag >> BLOCK_SEQUENCE_SHIFT)
-			atomic_store_explicit(tag, 0, memory_order_release);
-		crash_point();
-		pool_take_back(pool, page, 1);
-		taken++;
-	}
-	session->leased -= taken;
-	session->tenant->leased -= taken;
-	wake_pins(pool, block);
-}
-
-/* The pages of a block, by its hostile entry: exactly so many, each once, all of them the session's. `head` may be EVICTING. */
-static bool sources_read(struct session *session, uint32_t head, uint64_t tag, uint32_t pages)
-{
-	struct pool *pool = session->pool;
-	const struct block_entry *blocks = session->segment.blocks;
-	struct spill_source *sources = pool->spill->sources;
-	uint32_t total = 0, extent = head, next;
-
-	evict_look_begin(&pool->evict);
-	do {
-		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed);
-
-		if (count < 1 || count > pool->page_count - extent || count > pages - total)
-			return false;
-		for (uint32_t page = extent; page < extent + count; page++) {
-			uint64_t word = pool_word(pool, page);
-
-			if (page_word_owner(word) != session->id ||
-				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)))
-				return false;
-			if (!evict_look_first(&pool->evict, page))
-				return false;
-			sources[total++] = (struct spill_source){ page, page_word_generation(word) };
-		}
-		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
-		extent = next - 1;
-	} while (next && next <= pool->page_count && total < pages);
-	return !next && total == pages;
-}
+enum { REST_MS = 1000 }; /* a tier that failed, and the block that it failed for, are left alone for so long */
 
 /* ---- jobs ---- */
 
@@ -264,7 +21,7 @@ static void submit(struct pool *pool)
 
 	TAILQ_FOREACH(block, &spill->working, working) {
 		for (; block->next < block->pages && block->session && !block->error; block->next++) {
-			const struct ledger_slot *slot = slot_of(pool, block, block->next);
+			const struct ledger_slot *slot = spill_slot(pool, block, block->next);
 			struct spill_place *place = &spill->places[block->chain[block->next]];
 			struct mover_order order = {
 				.kind = block->phase == SPILL_SAVING ? MOVER_SPILL : MOVER_LOAD,
@@ -376,8 +133,8 @@ int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t p
 		return -EBUSY;
 	/* It stands in the pool, so what was kept of it is of before. */
 	if (block)
-		block_drop(pool, block);
-	if (!sources_read(session, head, tag, pages))
+		spill_block_drop(pool, block);
+	if (!spill_sources_read(session, head, tag, pages))
 		return -EAGAIN;
 	block = spill_block_new(pool, session, session->id, tag, pages);
 	if (!block)
@@ -387,7 +144,7 @@ int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t p
 		spill_block_free(pool, block);
 		return error;
 	}
-	pages_to_moving(pool, block);
+	spill_pages_move(pool, block);
 	if (asker) {
 		block->request = asker->slot;
 		block->request_word = asker->word;
@@ -400,14 +157,14 @@ int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t p
 /* The entry is as it was: who frees without a pin, or lies, has changed it. */
 static bool entry_stands(const struct pool *pool, const struct spill_block *block)
 {
-	const struct block_entry *entry = &block->session->segment.blocks[slot_of(pool, block, 0)->page];
+	const struct block_entry *entry = &block->session->segment.blocks[spill_slot(pool, block, 0)->page];
 
 	return (atomic_load_explicit(&entry->tag, memory_order_acquire) & ~(uint64_t)BLOCK_STITCHED) == block->tag;
 }
 
 static void save_undo(struct pool *pool, struct spill_block *block, int error)
 {
-	uint32_t head = slot_of(pool, block, 0)->page, rest = (uint32_t)clock_ms() + REST_MS;
+	uint32_t head = spill_slot(pool, block, 0)->page, rest = (uint32_t)clock_ms() + REST_MS;
 
 	if (block->session) {
 		/* Nothing is wrong with a block that only found nobody to save it. */
@@ -415,9 +172,9 @@ static void save_undo(struct pool *pool, struct spill_block *block, int error)
 			pool->spill->rest_ms[head] = rest ? rest : 1;
 		spill_pages_give_back(pool, block);
 	}
-	block_end(pool, block);
-	request_answer(block, error);
-	request_end(block);
+	spill_block_end(pool, block);
+	spill_block_answer(block, error);
+	spill_block_answered(block);
 	slots_put(&pool->spill->slots, block->chain, block->pages);
 	spill_block_free(pool, block);
 }
@@ -430,8 +187,8 @@ static void save_end(struct pool *pool, struct spill_block *block)
 		save_undo(pool, block, block->error ? block->error : -EAGAIN);
 		return;
 	}
-	state_set(pool, block, SLOT_SAVED);
-	block_end(pool, block);
+	spill_state(pool, block, SLOT_SAVED);
+	spill_block_end(pool, block);
 	spill_pages_take(pool, block);
 	session->spilled_pages += block->pages;
 	session->evicted_pages += block->pages;
@@ -441,8 +198,8 @@ static void save_end(struct pool *pool, struct spill_block *block)
 	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
 	pool_count(pool, POOL_COUNT_EVICTED_PAGES, block->pages);
 	pool_count(pool, POOL_COUNT_SPILLED_PAGES, block->pages);
-	request_answer(block, 0);
-	request_end(block);
+	spill_block_answer(block, 0);
+	spill_block_answered(block);
 }
 
 /* ---- and back ---- */
@@ -450,8 +207,8 @@ static void save_end(struct pool *pool, struct spill_block *block)
 /* So that the next agent can tell whether it was answered. */
 static void request_note(const struct pool *pool, const struct spill_block *block, uint32_t slot, uint32_t word)
 {
-	slot_of(pool, block, 0)->request = slot;
-	slot_of(pool, block, 0)->request_word = word;
+	spill_slot(pool, block, 0)->request = slot;
+	spill_slot(pool, block, 0)->request_word = word;
 }
 
 static int load_begin(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
@@ -462,16 +219,16 @@ static int load_begin(struct session *session, uint32_t slot, const struct lease
 	if (ask->need != block->pages || ask->first_page >= pool->page_count)
 		return -EINVAL;
 	tag = atomic_load_explicit(&session->segment.blocks[ask->first_page].tag, memory_order_acquire);
-	if (!(tag & BLOCK_PREPARED) || !sources_read(session, ask->first_page, tag, ask->need) ||
+	if (!(tag & BLOCK_PREPARED) || !spill_sources_read(session, ask->first_page, tag, ask->need) ||
 		page_word_state(pool_word(pool, ask->first_page)) != PAGE_LEASED)
 		return -EINVAL;
 	for (uint32_t i = 0; i < block->pages; i++) {
-		slot_of(pool, block, i)->page = pool->spill->sources[i].page;
-		slot_of(pool, block, i)->generation = pool->spill->sources[i].generation;
+		spill_slot(pool, block, i)->page = pool->spill->sources[i].page;
+		spill_slot(pool, block, i)->generation = pool->spill->sources[i].generation;
 	}
 	request_note(pool, block, slot, ask->state);
-	state_set(pool, block, SLOT_LOADING);
-	pages_to_moving(pool, block);
+	spill_state(pool, block, SLOT_LOADING);
+	spill_pages_move(pool, block);
 	block->request = (int32_t)slot;
 	block->request_word = ask->state;
 	block->keep = ask->flags & LEASE_KEEP;
@@ -484,14 +241,14 @@ static int load_begin(struct session *session, uint32_t slot, const struct lease
 static void load_bury(struct pool *pool, struct spill_block *block)
 {
 	for (uint32_t i = 0; i < block->pages; i++) {
-		const struct ledger_slot *slot = slot_of(pool, block, i);
+		const struct ledger_slot *slot = spill_slot(pool, block, i);
 
 		if (pool_word(pool, slot->page) == page_word_make(PAGE_RETIRED, 0, slot->generation + 1))
 			pool_take_back(pool, slot->page, 1);
 	}
 	pool->spill->freed = true;
-	block_end(pool, block);
-	block_drop(pool, block);
+	spill_block_end(pool, block);
+	spill_block_drop(pool, block);
 }
 
 static void content_lost(struct pool *pool, const struct spill_block *block)
@@ -519,7 +276,7 @@ static void content_stays(struct pool *pool, const struct spill_block *block)
 /* It is out, as before. Its pages have been given back, or are the worker's. */
 static void load_came_to_nothing(struct pool *pool, const struct spill_block *block)
 {
-	state_set(pool, block, SLOT_SAVED);
+	spill_state(pool, block, SLOT_SAVED);
 	spill_pages_forget(pool, block);
 }
 
@@ -534,15 +291,15 @@ static void load_undo(struct pool *pool, struct spill_block *block)
 			block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
 	spill_pages_give_back(pool, block);
 	load_came_to_nothing(pool, block);
-	block_end(pool, block);
-	request_answer(block, -EIO);
-	request_end(block);
+	spill_block_end(pool, block);
+	spill_block_answer(block, -EIO);
+	spill_block_answered(block);
 }
 
 static void load_end(struct pool *pool, struct spill_block *block)
 {
 	struct session *session = block->session;
-	uint32_t head = slot_of(pool, block, 0)->page;
+	uint32_t head = spill_slot(pool, block, 0)->page;
 
 	if (!session) {
 		load_bury(pool, block);
@@ -552,29 +309,29 @@ static void load_end(struct pool *pool, struct spill_block *block)
 		load_undo(pool, block);
 		return;
 	}
-	atomic_store_explicit(&session->segment.blocks[head].owner_id, slot_of(pool, block, 0)->owner_id, memory_order_relaxed);
+	atomic_store_explicit(&session->segment.blocks[head].owner_id, spill_slot(pool, block, 0)->owner_id, memory_order_relaxed);
 	spill_pages_give_back(pool, block);
 	if (block->error && block->error != -EBADMSG) {
 		load_came_to_nothing(pool, block);
-		block_end(pool, block);
-		if (request_answer(block, -EIO) && block->error != JOB_GIVEN_UP)
+		spill_block_end(pool, block);
+		if (spill_block_answer(block, -EIO) && block->error != JOB_GIVEN_UP)
 			content_stays(pool, block);
-		request_end(block);
+		spill_block_answered(block);
 		return;
 	}
-	state_set(pool, block, SLOT_ANSWERED);
-	block_end(pool, block);
-	if (!request_answer(block, block->error ? -EIO : 0)) {
+	spill_state(pool, block, SLOT_ANSWERED);
+	spill_block_end(pool, block);
+	if (!spill_block_answer(block, block->error ? -EIO : 0)) {
 		load_came_to_nothing(pool, block);
-		request_end(block);
+		spill_block_answered(block);
 		return;
 	}
-	request_end(block);
+	spill_block_answered(block);
 	if (block->error)
 		content_lost(pool, block);
 	else
 		pool_count(pool, POOL_COUNT_RESTORED_PAGES, block->pages);
-	block_drop(pool, block);
+	spill_block_drop(pool, block);
 }
 
 /* ---- requests ---- */
@@ -609,12 +366,12 @@ static int discard_ask(struct session *session, uint32_t slot, const struct leas
 	if (block->phase != SPILL_SAVED)
 		return -EBUSY;
 	request_note(session->pool, block, slot, ask->state);
-	state_set(session->pool, block, SLOT_DISCARDED);
+	spill_state(session->pool, block, SLOT_DISCARDED);
 	session->segment.requests[slot].error = 0;
 	if (requests_answer(session, slot, ask->state)) {
-		block_drop(session->pool, block);
+		spill_block_drop(session->pool, block);
 	} else {
-		state_set(session->pool, block, SLOT_SAVED);
+		spill_state(session->pool, block, SLOT_SAVED);
 		requests_give_back(session, slot);
 	}
 	return 0;
@@ -691,7 +448,7 @@ static void pages_set_aside(struct pool *pool, const struct spill_block *block)
 	struct session *session = block->session;
 
 	for (uint32_t i = 0; i < block->pages; i++) {
-		struct ledger_slot *slot = slot_of(pool, block, i);
+		struct ledger_slot *slot = spill_slot(pool, block, i);
 
 		if (page_word_owner(pool_word(pool, slot->page)) != session->id)
 			continue;
@@ -710,20 +467,20 @@ void spill_session_ends(struct session *session)
 
 	while ((block = LIST_FIRST(&session->spilled))) {
 		if (block->phase == SPILL_SAVED) {
-			block_drop(pool, block);
+			spill_block_drop(pool, block);
 			continue;
 		}
 		/* The slots stay until their last job is done, and so do pages that the mover may be writing to. */
 		if (block->phase == SPILL_SAVING)
-			saving_count(pool, block, -(int64_t)block->pages);
+			spill_saving_count(pool, block, -(int64_t)block->pages);
 		else
 			pages_set_aside(pool, block);
 		/* Whose it was is forgotten last: a successor finds by it which pages are still to be set aside. */
 		for (uint32_t i = block->pages; i-- > 0;) {
-			slot_of(pool, block, i)->session = 0;
+			spill_slot(pool, block, i)->session = 0;
 			crash_point();
 		}
-		block_forget(pool, block);
+		spill_block_forget(pool, block);
 	}
 	blocks_end(pool);
 }
@@ -753,5 +510,5 @@ void spill_go_on(struct pool *pool)
 void spill_tick(struct pool *pool)
 {
 	if (slots_tidy(&pool->spill->slots))
-		agent_need_tick(pool->agent, TIDY_TICK_MS);
+		agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
 }

@@ -27,6 +27,8 @@ struct spill_asker {
 	uint32_t word; /* its state, as it was read */
 };
 
+enum { SPILL_TIDY_TICK_MS = 20 }; /* so soon after slots came free their space is given back */
+
 enum spill_phase { SPILL_SAVING, SPILL_SAVED, SPILL_LOADING };
 
 /* A block in the slots, or on its way there or back. What the ledger says of it is not repeated here. */
@@ -103,16 +105,5 @@ void spill_tick(struct pool *pool);
 
 /* spill_used() - bytes kept in a tier. */
 uint64_t spill_used(const struct pool *pool, enum mover_tier tier);
-
-/* ---- for spill_recover.c ---- */
-
-/* session NULL: it has ended, and had the id `owner`. */
-struct spill_block *spill_block_new(struct pool *pool, struct session *session, uint32_t owner, uint64_t tag, uint32_t pages);
-void spill_block_free(struct pool *pool, struct spill_block *block);
-struct spill_block *spill_block_find(const struct pool *pool, uint32_t owner, uint64_t tag);
-void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_phase phase);
-void spill_pages_take(struct pool *pool, struct spill_block *block);
-void spill_pages_give_back(struct pool *pool, const struct spill_block *block);
-void spill_pages_forget(const struct pool *pool, const struct spill_block *block);
 
 #endif

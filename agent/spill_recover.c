@@ -5,7 +5,7 @@
  * slot's number. One that is not there may never have been submitted or may be done: it is submitted (again), which does no harm,
  * since what is MOVING stays as it is. README.md, "Spill", has the table.
  */
-#include "agent/spill.h"
+#include "agent/spill_block.h"
 
 #include "agent/crash_point.h"
 #include "agent/log.h"
@@ -16,22 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct ledger_slot *slot_of(const struct pool *pool, const struct spill_block *block, uint32_t index)
-{
-	return &pool->ledger.slots[block->chain[index]];
-}
-
-static void state_set(struct pool *pool, uint32_t head, enum ledger_slot_state state)
-{
-	atomic_store_explicit(&pool->ledger.slots[head].state, state, memory_order_release);
-	crash_point();
-}
-
 /* Those of its pages that are still as the slots say are MOVING again. False: one is neither this nor that. */
 static bool pages_hold(struct pool *pool, const struct spill_block *block)
 {
 	for (uint32_t i = 0; i < block->pages; i++) {
-		const struct ledger_slot *slot = slot_of(pool, block, i);
+		const struct ledger_slot *slot = spill_slot(pool, block, i);
 		uint64_t word = pool_word(pool, slot->page);
 
 		if (word == page_word_make(PAGE_LEASED, block->owner, slot->generation))
@@ -52,7 +41,7 @@ static void forget(struct pool *pool, const uint32_t *chain, uint32_t pages)
 /* busy: a job of it is in the ring, so neither slots nor pages may be anybody's before it is done. */
 static void saving_recover(struct pool *pool, struct spill_block *block, bool busy)
 {
-	const struct ledger_slot *head = slot_of(pool, block, 0);
+	const struct ledger_slot *head = spill_slot(pool, block, 0);
 
 	/* The head becomes MOVING first, and LEASED first when it is undone: where it is not MOVING, nothing has begun or all is undone. */
 	if (pool_word(pool, head->page) == page_word_make(PAGE_MOVING, block->owner, head->generation) && pages_hold(pool, block)) {
@@ -73,7 +62,7 @@ static void saving_recover(struct pool *pool, struct spill_block *block, bool bu
 /* What it was to come to are the worker's pages, for anything. */
 static void stays_out(struct pool *pool, const struct spill_block *block)
 {
-	state_set(pool, block->chain[0], SLOT_SAVED);
+	spill_state(pool, block, SLOT_SAVED);
 	spill_pages_forget(pool, block);
 }
 
@@ -82,7 +71,7 @@ enum asked { ASKED_STILL, ASKED_NO_MORE, ASKED_AND_ANSWERED };
 /* What has become of the request that a block was loaded for. */
 static enum asked request_of(const struct pool *pool, const struct spill_block *block)
 {
-	const struct ledger_slot *head = slot_of(pool, block, 0);
+	const struct ledger_slot *head = spill_slot(pool, block, 0);
 	uint32_t word = atomic_load_explicit(&block->session->segment.requests[head->request % SESSION_REQUESTS].state, memory_order_acquire);
 
 	if (word == head->request_word)
@@ -92,7 +81,7 @@ static enum asked request_of(const struct pool *pool, const struct spill_block *
 
 static void loading_recover(struct pool *pool, struct spill_block *block, bool busy)
 {
-	const struct ledger_slot *head = slot_of(pool, block, 0);
+	const struct ledger_slot *head = spill_slot(pool, block, 0);
 	bool hold = pages_hold(pool, block);
 
 	block->session->spilled_pages += block->pages;
@@ -112,7 +101,7 @@ static void loading_recover(struct pool *pool, struct spill_block *block, bool b
 	block->request = (int32_t)(head->request % SESSION_REQUESTS);
 	block->request_word = head->request_word;
 	block->keep = *(volatile uint32_t *)&block->session->segment.requests[block->request].flags & LEASE_KEEP;
-	state_set(pool, block->chain[0], SLOT_LOADING);
+	spill_state(pool, block, SLOT_LOADING);
 	spill_block_begin(pool, block, SPILL_LOADING);
 }
 
@@ -141,7 +130,7 @@ static void discarded_recover(struct pool *pool, struct spill_block *block)
 		spill_block_free(pool, block);
 		return;
 	}
-	state_set(pool, block->chain[0], SLOT_SAVED);
+	spill_state(pool, block, SLOT_SAVED);
 	block->session->spilled_pages += block->pages;
 }
 
@@ -239,7 +228,7 @@ static void words_recover(struct pool *pool)
 		return;
 	TAILQ_FOREACH(block, &pool->spill->working, working)
 		for (uint32_t i = 0; i < block->pages; i++)
-			moving[slot_of(pool, block, i)->page] = 1;
+			moving[spill_slot(pool, block, i)->page] = 1;
 	for (uint32_t page = 0; page < pool->page_count; page++)
 		if (!moving[page] && page_word_state(pool_word(pool, page)) == PAGE_MOVING)
 			pool_move(pool, page, PAGE_LEASED);
