@@ -1093,9 +1093,13 @@ GPOOL_API int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct
 /* gpool_kv_shortage() - of this cache's last call that answered -ENOSPC, -EDQUOT or -EFBIG. Return: 0, -EINVAL (its size), -ECHILD. */
 GPOOL_API int gpool_kv_shortage(struct gpool_kv *kv, struct gpool_kv_need *need);
 
+enum {
+	GPOOL_KV_CONTINUES = 1u << 0, /* it goes on with what runs already, so the watermark is for it too */
+};
+
 struct gpool_kv_request {
 	uint32_t size;             /* sizeof(struct gpool_kv_request); GPOOL_KV_REQUEST_INIT sets it */
-	uint32_t flags;            /* none yet; an unknown bit is -EINVAL */
+	uint32_t flags;            /* GPOOL_KV_CONTINUES; an unknown bit is -EINVAL */
 	uint32_t tokens;           /* that it begins with: the prompt's */
 	uint32_t estimated_tokens; /* that it is likely to have in the end: blocks for all of them now. 0: blocks as it grows */
 	uint32_t priority;         /* higher stays longer */
@@ -1251,6 +1255,72 @@ GPOOL_ASSERT_SIZE(gpool_kv_statistics, 120);
 
 /* gpool_kv_statistics() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each running sequence. */
 GPOOL_API int gpool_kv_statistics(struct gpool_kv *kv, struct gpool_kv_statistics *statistics);
+
+/*
+ * A group of caches, each on a GPU of its own as a rule, has sequences that are longer than one of them could hold (KV parallelism): the
+ * first range_tokens tokens are in the first cache, the next in the second, and the last cache has all that remain. What a call for a
+ * group does it does in all of its caches, or in none.
+ *
+ * A sequence of a group has the number of the part of it in the first cache; gpool_kv_group_span() tells those of the others, for their
+ * tables. The caches may have sequences besides. Parts of a group's are changed by the group's calls alone, and gpool_kv_group_preempt()
+ * takes the place of gpool_kv_preempt() for the first cache. A group ends before its caches. Calls may be made by any thread.
+ */
+struct gpool_kv_group;
+
+#define GPOOL_KV_GROUP_CACHES_MAX 16
+
+/*
+ * gpool_kv_group_create() - of 1 to 16 caches, of one pool handle or of several.
+ * Return: 0, -EINVAL (their number, one of them twice, a range that is 0, no multiple of a cache's block_tokens, or longer than what a
+ * sequence may have in one that is not the last), -ENOMEM, -ECHILD.
+ */
+GPOOL_API int gpool_kv_group_create(struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group);
+
+/* gpool_kv_group_destroy() - and its sequences. No other thread is in a call for it. NULL is fine. */
+GPOOL_API void gpool_kv_group_destroy(struct gpool_kv_group *group);
+
+/*
+ * gpool_kv_group_can_allocate() - the worst answer of its caches, which one gave it, and what that one lacks; both may be NULL. Return: as
+ * gpool_kv_can_allocate().
+ */
+GPOOL_API int gpool_kv_group_can_allocate(struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need);
+
+/* gpool_kv_group_shortage() - the cache for which the group's last call failed, and gpool_kv_shortage() of it. */
+GPOOL_API int gpool_kv_group_shortage(struct gpool_kv_group *group, uint32_t *member, struct gpool_kv_need *need);
+
+/* gpool_kv_group_allocate() - Return: as gpool_kv_allocate(), of the cache that could not. */
+GPOOL_API int gpool_kv_group_allocate(struct gpool_kv_group *group, const struct gpool_kv_request *request, uint64_t *sequence);
+
+/*
+ * gpool_kv_group_append() - tokens that come into a further cache begin a part there. *member and *slot, which may be NULL, are the place
+ * of the first one. Return: as gpool_kv_append(), and gpool_kv_allocate() for a part that begins. Cost: one lock more than gpool_kv_append().
+ */
+GPOOL_API int gpool_kv_group_append(struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens, uint32_t *member, uint64_t *slot);
+
+/* Return: as gpool_kv_fork(), gpool_kv_free(). */
+GPOOL_API int gpool_kv_group_fork(struct gpool_kv_group *group, uint64_t sequence, uint64_t *child);
+GPOOL_API int gpool_kv_group_free(struct gpool_kv_group *group, uint64_t sequence);
+
+/*
+ * gpool_kv_group_preempt() - sequence 0: the first cache's choice, which may be one that is not the group's; gpool_kv_waiting() of the first
+ * cache says whom to resume. gpool_kv_group_resume() - in all caches or in none. Return: as gpool_kv_preempt(), the blocks of all caches
+ * together, and gpool_kv_resume().
+ */
+GPOOL_API int gpool_kv_group_preempt(struct gpool_kv_group *group, uint64_t sequence, uint64_t *victim);
+GPOOL_API int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t sequence);
+
+/* What a sequence of a group has in one cache. */
+struct gpool_kv_span {
+	uint32_t size;        /* sizeof(struct gpool_kv_span), set by the caller */
+	uint32_t first_token; /* of the sequence, that is the first one here */
+	uint32_t tokens;
+	uint32_t blocks;
+	uint64_t sequence;    /* number in this cache; 0: nothing yet */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_span, 24);
+
+/* gpool_kv_group_span() - Return: 0, -EINVAL (its size, no such cache, no such sequence could be), -ESTALE, -ECHILD. */
+GPOOL_API int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_t member, struct gpool_kv_span *span);
 
 /* ---- roles ---- */
 

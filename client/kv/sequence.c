@@ -121,13 +121,13 @@ static int request_read(struct gpool_kv_request *read, const struct gpool_kv_req
 {
 	int error = options_read(read, sizeof(*read), request);
 
-	return error ? error : read->flags || read->reserved ? -EINVAL : 0;
+	return error ? error : (read->flags & ~(uint32_t)GPOOL_KV_CONTINUES) || read->reserved ? -EINVAL : 0;
 }
 
 static int allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *number)
 {
 	uint32_t blocks = kv_blocks_for(kv, request->estimated_tokens > request->tokens ? request->estimated_tokens : request->tokens);
-	int error = kv->rows.count ? kv_admit(kv, blocks, kv->watermark) : -EUSERS;
+	int error = kv->rows.count ? kv_admit(kv, blocks, request->flags & GPOOL_KV_CONTINUES ? 0 : kv->watermark) : -EUSERS;
 	struct kv_sequence *sequence;
 
 	if (!error)
