@@ -25,10 +25,10 @@
 enum { PAGE = 512 * 1024, STREAMS = 3 };
 
 /* The library keeps its pools as long as the process lives, in memory that a leak sanitizer does not look into. */
-__attribute__((visibility("default"))) const char *__asan_default_options(void);
-const char *__asan_default_options(void)
+__attribute__((visibility("default"))) int __lsan_is_turned_off(void);
+int __lsan_is_turned_off(void)
 {
-	return "detect_leaks=0";
+	return 1;
 }
 
 static struct harness harness;
