@@ -1172,10 +1172,44 @@ GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
 
 /*
  * gpool_kv_resume() - a preempted sequence has as many blocks again as it had, none of them shared, and as many tokens; what the blocks
- * contain is undefined. Admission: it leaves the watermark free, unless no other sequence runs.
+ * contain is undefined, unless it was gpool_kv_offload() that preempted it. Admission: it leaves the watermark free, unless no other
+ * sequence runs.
  * Return: as gpool_kv_allocate(), but for -EFBIG and -EUSERS; -EALREADY (it runs), -EINVAL, -ESTALE.
  */
 GPOOL_API int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence);
+
+/*
+ * gpool_kv_host_open() - so much host memory for what preempted sequences contain, in blocks; it ends with the cache. It is all taken and
+ * page-locked now, once for a cache. Return: 0, -EINVAL (less than a block, more than 2^24), -EBUSY (it has some), -ENOMEM, -EIO, -ECHILD.
+ */
+GPOOL_API int gpool_kv_host_open(struct gpool_kv *kv, uint64_t bytes);
+
+/*
+ * gpool_kv_offload() - gpool_kv_preempt(), but what the sequence's blocks contain is copied to the host memory, on the cache's stream, and
+ * back by gpool_kv_resume(): it goes on where it was, and nothing is to be computed again. gpool_kv_free() gives up what was copied.
+ *
+ * Return: as gpool_kv_preempt(), or, and then it runs as before:
+ *   -EOPNOTSUPP  no gpool_kv_host_open()
+ *   -ENOSPC      the host memory has not so many free blocks
+ *   -ENOMEM, -EIO, -EINVAL (the cache's stream is closed)
+ * gpool_kv_resume() of such a one may say -EIO too: then it is as before, and its content still there.
+ *
+ * Cost: a copy for each run of blocks that are neighbours; nothing is waited for.
+ */
+GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim);
+
+struct gpool_kv_host {
+	uint32_t size;   /* sizeof(struct gpool_kv_host), set by the caller */
+	uint32_t blocks; /* of host memory; 0: there is none */
+	uint32_t free_blocks;
+	uint32_t reserved;
+	uint64_t bytes;
+	uint64_t saves, loads; /* sequences that were copied there, and back */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_host, 40);
+
+/* gpool_kv_host() - Return: 0, -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_kv_host(struct gpool_kv *kv, struct gpool_kv_host *host);
 
 /*
  * gpool_kv_table() - the blocks of a sequence, in order: host memory, valid until gpool_kv_destroy(). It is the program's to see to it that

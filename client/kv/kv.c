@@ -1,6 +1,7 @@
 /* kv.c - paged KV caches: their life. See kv.h. */
 #include "client/kv/kv.h"
 
+#include "client/kv/offload.h"
 #include "client/stream.h"
 #include "client/vm/range.h"
 
@@ -147,6 +148,7 @@ static int parts_open(struct gpool_kv *kv, const struct gpool_kv_options *option
 /* All but its ranges, which are gone or go with the pool; takes a half-built one. */
 static void kv_release(struct gpool_kv *kv)
 {
+	offload_close(kv);
 	if (kv->registered)
 		gpu_host_unregister(kv->pool->gpu, kv->stages[0].entries);
 	memory_unmap(kv->stages[0].entries, kv->staging_bytes);

@@ -73,6 +73,7 @@ struct gpool_kv {
 	uint32_t running_count, preempted_count;
 	TAILQ_HEAD(, kv_sequence) dirty;
 	uint64_t arrivals;
+	struct kv_offload *offload; /* NULL: there is no host memory */
 	struct gpool_kv_need shortage;
 	uint64_t allocations, forks, frees, preemptions, resumes, refusals, block_copies, table_bytes;
 

@@ -6,6 +6,8 @@
  */
 #include "client/kv/preempt.h"
 
+#include "client/kv/offload.h"
+
 void order_enter(struct gpool_kv *kv, struct kv_sequence *sequence, enum gpool_kv_state state)
 {
 	sequence->state = state;
@@ -29,7 +31,7 @@ void order_leave(struct gpool_kv *kv, struct kv_sequence *sequence)
 	}
 }
 
-static int preempt(struct gpool_kv *kv, struct kv_sequence *sequence)
+int kv_preempt(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	uint32_t tokens = cursor_stop(sequence), freed = kv_shrink(kv, sequence);
 
@@ -41,22 +43,30 @@ static int preempt(struct gpool_kv *kv, struct kv_sequence *sequence)
 	return (int)freed;
 }
 
+int kv_victim(struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequence)
+{
+	int error = number ? kv_find(kv, number, sequence) : 0;
+
+	if (error)
+		return error;
+	if (!number)
+		*sequence = RB_MIN(kv_order, &kv->running);
+	if (!*sequence)
+		return -ENOENT;
+	return (*sequence)->state == GPOOL_KV_RUNNING ? 0 : -EAGAIN;
+}
+
 int gpool_kv_preempt(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim)
 {
-	struct kv_sequence *found = NULL;
-	int result = 0;
+	struct kv_sequence *found;
+	int result;
 
 	if (!kv->pool->alive)
 		return -ECHILD;
 	pthread_mutex_lock(&kv->lock);
-	if (sequence)
-		result = kv_find(kv, sequence, &found);
-	else if (!(found = RB_MIN(kv_order, &kv->running)))
-		result = -ENOENT;
-	if (!result && found->state != GPOOL_KV_RUNNING)
-		result = -EAGAIN;
+	result = kv_victim(kv, sequence, &found);
 	if (!result) {
-		result = preempt(kv, found);
+		result = kv_preempt(kv, found);
 		if (victim)
 			*victim = kv_number(kv, found);
 	}
@@ -91,6 +101,13 @@ static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
 	tokens = cursor_stop(sequence);
 	sequence->blocks = 0;
 	kv_grow(kv, sequence, blocks);
+	error = offload_has(kv, sequence) ? offload_load(kv, sequence) : 0;
+	if (error) {
+		kv_shrink(kv, sequence);
+		cursor_go(kv, sequence, tokens);
+		memory_park(kv);
+		return error;
+	}
 	order_leave(kv, sequence);
 	order_enter(kv, sequence, GPOOL_KV_RUNNING);
 	cursor_go(kv, sequence, tokens);

@@ -10,4 +10,9 @@
 void order_enter(struct gpool_kv *kv, struct kv_sequence *sequence, enum gpool_kv_state state);
 void order_leave(struct gpool_kv *kv, struct kv_sequence *sequence);
 
+/* kv_victim() - the running sequence of this number, or with 0 the one to preempt next: 0, or as gpool_kv_preempt(). */
+int kv_victim(struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequence);
+/* kv_preempt() - how many blocks are free by that. */
+int kv_preempt(struct gpool_kv *kv, struct kv_sequence *sequence);
+
 #endif

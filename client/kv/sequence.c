@@ -1,6 +1,7 @@
 /* sequence.c - sequences: from their first token to their end. See kv.h. */
 #include "client/kv/kv.h"
 
+#include "client/kv/offload.h"
 #include "client/kv/preempt.h"
 
 /* Of all sequences of this process, so that the number of one is none of another cache's. 0 is nobody's. */
@@ -200,6 +201,7 @@ static void end(struct gpool_kv *kv, struct kv_sequence *sequence)
 	cursor_stop(sequence);
 	if (sequence->state == GPOOL_KV_RUNNING)
 		kv_shrink(kv, sequence);
+	offload_forget(kv, sequence);
 	order_leave(kv, sequence);
 	atomic_store_explicit(&sequence->generation, 0, memory_order_relaxed);
 	/* No room, and a generation that no sequence has. */
