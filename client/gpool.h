@@ -1009,14 +1009,15 @@ struct gpool_kv_shape {
 GPOOL_ASSERT_SIZE(gpool_kv_shape, 20);
 
 enum {
-	GPOOL_KV_KEEP = 1u << 0, /* gpool_sleep() spills the content, and waking brings it back; without it it is dropped */
+	GPOOL_KV_KEEP = 1u << 0,     /* gpool_sleep() spills the content, and waking brings it back; without it it is dropped */
+	GPOOL_KV_PREFIXES = 1u << 1, /* blocks can be published, and found again by their tokens: gpool_kv_prefix_publish() */
 };
 
 #define GPOOL_KV_NO_WATERMARK UINT32_MAX
 
 struct gpool_kv_options {
 	uint32_t size;                /* sizeof(struct gpool_kv_options); GPOOL_KV_OPTIONS_INIT sets it */
-	uint32_t flags;               /* GPOOL_KV_KEEP; an unknown bit is -EINVAL */
+	uint32_t flags;               /* GPOOL_KV_KEEP, GPOOL_KV_PREFIXES; an unknown bit is -EINVAL */
 	struct gpool_kv_shape shape;
 	uint32_t stream;              /* in whose order all work with the cache is; open, and not a manual one */
 	uint32_t max_blocks;          /* up to 2^24, rounded up to whole chunks; 0: as many as the pool could hold */
@@ -1024,9 +1025,12 @@ struct gpool_kv_options {
 	uint32_t max_sequence_tokens; /* below 2^24, rounded up to whole blocks; 0: 131,072 */
 	uint32_t watermark_blocks;    /* that admission leaves free; 0: 1 % of max_blocks; or GPOOL_KV_NO_WATERMARK */
 	uint64_t owner_id;            /* what tools show; free to choose */
+	uint8_t model[32];            /* GPOOL_KV_PREFIXES: what all that decides about keys and values hashes to (weights, quantisation, ...) */
+	uint32_t cached_blocks;       /* GPOOL_KV_PREFIXES: most that stay when no sequence has them; 0: no limit */
+	uint32_t reserved;            /* 0 */
 };
-GPOOL_ASSERT_SIZE(gpool_kv_options, 56);
-#define GPOOL_KV_OPTIONS_INIT { sizeof(struct gpool_kv_options), 0, { 0, 0, 0, 0, 0 }, 0, 0, 0, 0, 0, 0 }
+GPOOL_ASSERT_SIZE(gpool_kv_options, 96);
+#define GPOOL_KV_OPTIONS_INIT { sizeof(struct gpool_kv_options), 0, { 0, 0, 0, 0, 0 }, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0 }
 
 /*
  * gpool_kv_create() - a cache without a block in use: addresses, and no page. It ends with gpool_kv_destroy(), or with the pool handle.
@@ -1071,8 +1075,8 @@ GPOOL_API int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64
 struct gpool_kv_need {
 	uint32_t size;             /* sizeof(struct gpool_kv_need), set by the caller */
 	uint32_t needed_blocks;
-	uint32_t available_blocks; /* free ones, as far as their memory is here, or free in the pool: nobody needs to be evicted */
-	uint32_t free_blocks;      /* all that are not in use, whether memory is to be had for them or not */
+	uint32_t available_blocks; /* free ones, as far as their memory is here, or free in the pool: nobody needs to be evicted; and cached ones */
+	uint32_t free_blocks;      /* all that are not in use, whether memory is to be had for them or not; cached ones too */
 	uint32_t watermark_blocks; /* of those admission leaves so many */
 	uint32_t reserved;
 };
@@ -1150,7 +1154,7 @@ GPOOL_API int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t t
  */
 GPOOL_API int gpool_kv_fork(struct gpool_kv *kv, uint64_t sequence, uint64_t *child);
 
-/* gpool_kv_free() - it ends, running or preempted; blocks that no other has are free at once. Return: 0, -EINVAL, -ESTALE, -ECHILD. */
+/* gpool_kv_free() - it ends, running or preempted; blocks that no other has are free at once, or cached if they were published. Return: 0, -EINVAL, -ESTALE, -ECHILD. */
 GPOOL_API int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence);
 
 /*
@@ -1160,7 +1164,7 @@ GPOOL_API int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence);
  * @sequence: 0: the running one of lowest priority, of those the one that arrived last
  * @victim:   receives which one; may be NULL
  *
- * Return: the number of blocks that are free by that (those that another sequence shares are not), or
+ * Return: the number of blocks that are free or cached by that (those that another sequence shares are not), or
  *   -ENOENT  sequence is 0, and none runs
  *   -EAGAIN  it is preempted already
  *   -EINVAL, -ESTALE, -ECHILD
@@ -1237,7 +1241,7 @@ struct gpool_kv_pair {
 
 /*
  * gpool_kv_copy_blocks() - copies, in this order, on the cache's stream; neighbours in one. All blocks must be in use, and one that is
- * written be no more than one sequence's. Return: 0, -EINVAL (a block that is not so, and nothing is queued), -ENOMEM, -EIO, -ECHILD.
+ * written be no more than one sequence's, and not published. Return: 0, -EINVAL (a block that is not so, and nothing is queued), -ENOMEM, -EIO, -ECHILD.
  */
 GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
 
@@ -1247,6 +1251,73 @@ GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pa
  * free), -EACCES (it is another sequence's), -EPROTO (the shape is not the cache's), -ECHILD. Cost: a look at each block of the sequence.
  */
 GPOOL_API int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, const struct gpool_kv_shape *shape);
+
+/*
+ * What sequences begin with is often the same: a system prompt, the turns of a conversation. In a cache with GPOOL_KV_PREFIXES a sequence's
+ * full blocks can be published, with the ids of its tokens; later sequences with the same ids begin with these blocks, as forks do, and do
+ * not compute them again. A block is known by all tokens up to its end, by the cache's model and shape, and by adapter and salt. When no
+ * sequence has it any more it is cached: it stays until its memory is wanted (least recently used first, and what follows a block before
+ * the block), until gpool_kv_prefix_evict(), or until the content is dropped in sleep. Cached blocks count as free.
+ */
+struct gpool_kv_prefix {
+	uint32_t size;        /* sizeof(struct gpool_kv_prefix); GPOOL_KV_PREFIX_INIT sets it */
+	uint32_t flags;       /* none yet; an unknown bit is -EINVAL */
+	const uint32_t *ids;  /* [count] of the tokens, from a sequence's first one on */
+	uint32_t count;
+	uint32_t reserved;    /* 0 */
+	uint64_t adapter_id;  /* with which they are computed; 0: none */
+	uint64_t salt[2];     /* only who gives the same finds the blocks; a tenant's secret keeps its own apart */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_prefix, 48);
+#define GPOOL_KV_PREFIX_INIT { sizeof(struct gpool_kv_prefix), 0, 0, 0, 0, 0, { 0, 0 } }
+
+struct gpool_kv_prefix_found {
+	uint32_t size;          /* sizeof(struct gpool_kv_prefix_found), set by the caller */
+	uint32_t blocks;        /* from the first on, without a gap */
+	uint32_t tokens;        /* that these are */
+	uint32_t cached_blocks; /* of those: nobody has them, so that using them leaves fewer free ones */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_prefix_found, 16);
+
+/*
+ * gpool_kv_prefix_find() - the longest prefix of the ids that is there, in full blocks. Nothing changes, and nothing is promised for later.
+ * Return: 0, -EINVAL (a size, flag; count without ids), -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -E2BIG, -ECHILD.
+ * Cost: one lock, a hash over each block's ids and two loads for each block found, and for one more.
+ */
+GPOOL_API int gpool_kv_prefix_find(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, struct gpool_kv_prefix_found *found);
+
+/*
+ * gpool_kv_prefix_allocate() - gpool_kv_allocate() of a sequence whose first tokens have these ids: it begins with the blocks that are there,
+ * and *tokens, which may be NULL, is how many tokens of it need not be computed. Tokens beyond those of the request are not looked at. Who
+ * needs the last token computed in any case gives one id less, so that its block is not shared.
+ * Return: as gpool_kv_allocate() and gpool_kv_prefix_find(). In gpool_kv_shortage() needed blocks are without those that others have.
+ */
+GPOOL_API int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, const struct gpool_kv_prefix *prefix,
+	uint64_t *sequence, uint32_t *tokens);
+
+/*
+ * gpool_kv_prefix_publish() - from now on the sequence's full blocks among these tokens can be found. Their keys and values are written, or
+ * the work that writes them is queued on the cache's stream, or that stream waits for it: from now on nobody writes to these blocks.
+ * Where the same content is there already, the sequence and its forks change over to that block and give up their own (gpool_kv_table(),
+ * gpool_kv_sync()). Ids of what was published before are not looked at again, so publishing as a sequence grows costs what is new.
+ *
+ * Return: how many of the sequence's first blocks are published by now, or
+ *   -EINVAL      a size, a flag, count without ids; more ids than the sequence has tokens; a block that was published with other ids,
+ *                adapter or salt; no such sequence could be
+ *   -EAGAIN      it is preempted
+ *   -EOPNOTSUPP  no GPOOL_KV_PREFIXES
+ *   -ESTALE, -E2BIG, -ECHILD
+ *
+ * Cost: one lock, and about 100 ns for each new block.
+ */
+GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, const struct gpool_kv_prefix *prefix);
+
+/*
+ * gpool_kv_prefix_evict() - up to so many cached blocks are free, the least recently used; chunks that get empty by that go back to the
+ * pool, as after gpool_kv_free(). UINT32_MAX: all. For who sees that others need memory (gpool_pressure()).
+ * Return: how many, -EOPNOTSUPP, -ECHILD.
+ */
+GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 
 enum gpool_kv_state { GPOOL_KV_RUNNING = 1, GPOOL_KV_PREEMPTED = 2 };
 
@@ -1270,7 +1341,7 @@ GPOOL_API int gpool_kv_sequence(struct gpool_kv *kv, uint64_t sequence, struct g
 struct gpool_kv_statistics {
 	uint32_t size;             /* sizeof(struct gpool_kv_statistics), set by the caller */
 	uint32_t used_blocks;
-	uint32_t free_blocks;      /* these two are max_blocks */
+	uint32_t free_blocks;      /* these two are max_blocks; cached ones are free */
 	uint32_t available_blocks; /* struct gpool_kv_need */
 	uint32_t watermark_blocks;
 	uint32_t reclaimable_blocks; /* that the preemption of gpool_kv_preempt()'s next victim would free */
@@ -1278,14 +1349,19 @@ struct gpool_kv_statistics {
 	uint32_t shared_blocks;    /* in use by more than one sequence */
 	uint32_t running, preempted; /* sequences */
 	uint32_t backed_chunks;    /* with memory */
-	uint32_t reserved;
+	uint32_t cached_blocks;    /* that no sequence has, and that are kept because they may be found again */
 	uint64_t backed_bytes;     /* of those */
 	uint64_t allocations, forks, frees, preemptions, resumes; /* calls that succeeded */
 	uint64_t refusals;         /* for want of blocks, sequences or pages */
 	uint64_t block_copies;     /* of shared last blocks, and by gpool_kv_copy_blocks() */
 	uint64_t table_bytes;      /* copied to the device */
+	uint64_t prefix_hits;      /* blocks that gpool_kv_prefix_allocate() found ... */
+	uint64_t prefix_misses;    /* ... and those that it did not: full ones of the ids */
+	uint64_t prefix_published; /* blocks */
+	uint64_t prefix_switched;  /* blocks that were given up at their publication, for others with the same content */
+	uint64_t prefix_evicted;   /* cached blocks that are no more */
 };
-GPOOL_ASSERT_SIZE(gpool_kv_statistics, 120);
+GPOOL_ASSERT_SIZE(gpool_kv_statistics, 160);
 
 /* gpool_kv_statistics() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each running sequence. */
 GPOOL_API int gpool_kv_statistics(struct gpool_kv *kv, struct gpool_kv_statistics *statistics);

@@ -36,13 +36,13 @@ int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error)
 	return error;
 }
 
-int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t watermark)
+int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t borrowed, uint32_t watermark)
 {
 	uint64_t all = (uint64_t)blocks + watermark;
 
 	if (blocks > kv->columns || all > memory_limit(kv))
 		return -EFBIG;
-	return all > kv->blocks.blocks - kv->blocks.used_blocks ? -ENOSPC : 0;
+	return all - borrowed > kv->blocks.blocks - kv->blocks.used_blocks ? -ENOSPC : 0;
 }
 
 int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_need *need)
@@ -57,7 +57,7 @@ int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_
 	blocks = kv_blocks_for(kv, tokens);
 	pthread_mutex_lock(&kv->lock);
 	found = kv_need(kv, blocks);
-	never = kv_admit(kv, blocks, kv->watermark) == -EFBIG;
+	never = kv_admit(kv, blocks, 0, kv->watermark) == -EFBIG;
 	pthread_mutex_unlock(&kv->lock);
 	if (need)
 		error = copy_struct(need, &found, sizeof(found));

@@ -13,8 +13,8 @@ int block_pool_init(struct block_pool *pool, uint32_t chunks, uint32_t chunk_blo
 	pool->chunk_blocks = chunk_blocks;
 	pool->blocks = chunks * chunk_blocks;
 	pool->refs = calloc(pool->blocks, sizeof(*pool->refs));
-	pool->used = calloc(chunks, sizeof(*pool->used));
-	if (!pool->refs || !pool->used || bitmap_init(&pool->free, pool->blocks) || bitmap_init(&pool->holes, chunks) ||
+	pool->kept = calloc(chunks, sizeof(*pool->kept));
+	if (!pool->refs || !pool->kept || bitmap_init(&pool->free, pool->blocks) || bitmap_init(&pool->holes, chunks) ||
 		bitmap_init(&pool->empty, chunks)) {
 		block_pool_fini(pool);
 		return -ENOMEM;
@@ -30,8 +30,8 @@ void block_pool_fini(struct block_pool *pool)
 	bitmap_fini(&pool->holes);
 	bitmap_fini(&pool->empty);
 	free(pool->refs);
-	free(pool->used);
-	pool->refs = pool->used = NULL;
+	free(pool->kept);
+	pool->refs = pool->kept = NULL;
 }
 
 uint32_t block_pool_short(const struct block_pool *pool, uint32_t blocks)
@@ -61,31 +61,52 @@ uint32_t block_pool_take(struct block_pool *pool)
 
 	assert(block != BITMAP_NONE);
 	bitmap_remove(&pool->free, block);
-	if (pool->used[chunk]++ == 0)
+	if (pool->kept[chunk]++ == 0)
 		bitmap_remove(&pool->empty, chunk);
 	pool->refs[block] = 1;
 	pool->used_blocks++;
 	return block;
 }
 
-void block_pool_ref(struct block_pool *pool, uint32_t block)
+bool block_pool_ref(struct block_pool *pool, uint32_t block)
 {
-	assert(pool->refs[block]);
+	bool cached = pool->refs[block] == 0;
+
+	if (cached) {
+		pool->used_blocks++;
+		pool->cached_blocks--;
+	}
 	pool->shared_blocks += pool->refs[block]++ == 1;
+	return cached;
 }
 
-bool block_pool_unref(struct block_pool *pool, uint32_t block)
+static void block_free(struct block_pool *pool, uint32_t block)
 {
 	uint32_t chunk = block / pool->chunk_blocks;
 
+	bitmap_add(&pool->free, block);
+	if (--pool->kept[chunk] == 0)
+		bitmap_add(&pool->empty, chunk);
+}
+
+bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep)
+{
 	assert(pool->refs[block]);
 	if (--pool->refs[block]) {
 		pool->shared_blocks -= pool->refs[block] == 1;
 		return false;
 	}
-	bitmap_add(&pool->free, block);
-	if (--pool->used[chunk] == 0)
-		bitmap_add(&pool->empty, chunk);
 	pool->used_blocks--;
+	if (keep)
+		pool->cached_blocks++;
+	else
+		block_free(pool, block);
 	return true;
+}
+
+void block_pool_drop(struct block_pool *pool, uint32_t block)
+{
+	assert(!pool->refs[block] && pool->cached_blocks);
+	pool->cached_blocks--;
+	block_free(pool, block);
 }

@@ -122,6 +122,7 @@ static struct gpool_kv_statistics statistics_of(struct gpool_kv *kv)
 		.reclaimable_blocks = victim ? victim->blocks - shared_blocks(kv, victim) : 0,
 		.step_blocks = step_blocks(kv),
 		.shared_blocks = blocks->shared_blocks,
+		.cached_blocks = blocks->cached_blocks,
 		.running = kv->running_count,
 		.preempted = kv->preempted_count,
 		.backed_chunks = backed,
@@ -134,6 +135,11 @@ static struct gpool_kv_statistics statistics_of(struct gpool_kv *kv)
 		.refusals = kv->refusals,
 		.block_copies = kv->block_copies,
 		.table_bytes = kv->table_bytes,
+		.prefix_hits = kv->prefix_hits,
+		.prefix_misses = kv->prefix_misses,
+		.prefix_published = kv->prefix_published,
+		.prefix_switched = kv->prefix_switched,
+		.prefix_evicted = kv->prefix_evicted,
 	};
 }
 
@@ -187,11 +193,12 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 	return error;
 }
 
-/* Both in use, and no other sequence sees what is written. */
+/* Both in use, and no other sequence sees what is written, or will. */
 static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pair)
 {
 	return pair->from >= 0 && pair->to >= 0 && pair->from != pair->to && (uint32_t)pair->from < kv->blocks.blocks &&
-		(uint32_t)pair->to < kv->blocks.blocks && kv->blocks.refs[pair->from] && kv->blocks.refs[pair->to] == 1;
+		(uint32_t)pair->to < kv->blocks.blocks && kv->blocks.refs[pair->from] && kv->blocks.refs[pair->to] == 1 &&
+		!prefix_table_has(&kv->prefixes, (uint32_t)pair->to);
 }
 
 /*

@@ -2,6 +2,7 @@
 #include "client/kv/kv.h"
 
 #include "client/kv/offload.h"
+#include "client/kv/prefix.h"
 #include "client/stream.h"
 #include "client/vm/range.h"
 
@@ -39,7 +40,7 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	shape->block_tokens = shape->block_tokens ? shape->block_tokens : BLOCK_TOKENS_DEFAULT;
 	options->max_sequences = options->max_sequences ? options->max_sequences : SEQUENCES_DEFAULT;
 	options->max_sequence_tokens = options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
-	if (options->flags & ~(uint32_t)GPOOL_KV_KEEP || shape->block_tokens > BLOCK_TOKENS_MAX ||
+	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES) || options->reserved || shape->block_tokens > BLOCK_TOKENS_MAX ||
 		shape->block_tokens & (shape->block_tokens - 1) || shape->dtype_bytes > 8 || shape->dtype_bytes & (shape->dtype_bytes - 1) ||
 		options->max_sequences > SEQUENCES_MAX || options->max_blocks > BITMAP_BITS_MAX ||
 		options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)
@@ -134,7 +135,7 @@ static int staging_open(struct gpool_kv *kv)
 
 static int parts_open(struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunks, uint32_t chunk_blocks)
 {
-	if (block_pool_init(&kv->blocks, chunks, chunk_blocks) || bitmap_init(&kv->rows, kv->max_sequences))
+	if (block_pool_init(&kv->blocks, chunks, chunk_blocks) || prefix_open(kv, options) || bitmap_init(&kv->rows, kv->max_sequences))
 		return -ENOMEM;
 	for (uint32_t row = 0; row < kv->max_sequences; row++)
 		bitmap_add(&kv->rows, row);
@@ -155,6 +156,7 @@ static void kv_release(struct gpool_kv *kv)
 	memory_unmap(kv->sequences, kv->max_sequences * sizeof(*kv->sequences));
 	memory_unmap(kv->tables, tables_bytes(kv));
 	bitmap_fini(&kv->rows);
+	prefix_close(kv);
 	block_pool_fini(&kv->blocks);
 	pthread_mutex_destroy(&kv->lock);
 	pthread_mutex_destroy(&kv->sync_lock);

@@ -14,7 +14,9 @@
 #ifndef GPOOL_CLIENT_KV_KV_H
 #define GPOOL_CLIENT_KV_KV_H
 
+#include "client/kv/block_lru.h"
 #include "client/kv/block_pool.h"
+#include "client/kv/prefix_table.h"
 #include "client/pool.h"
 
 #include <bsd/sys/tree.h>
@@ -36,6 +38,9 @@ struct kv_sequence {
 	uint32_t dirty_first, dirty_end; /* entries that the device's table lacks */
 	uint64_t arrival;
 	uint64_t owner_id;
+	struct prefix_key root, last; /* of its chain, where keyed > 0: what it begins with, and the key of the last keyed block */
+	uint32_t keyed;               /* blocks from the first on whose keys are known */
+	uint32_t keyed_epoch;
 	RB_ENTRY(kv_sequence) order; /* among the running, or among the preempted */
 	TAILQ_ENTRY(kv_sequence) dirty; /* where dirty_first < dirty_end */
 };
@@ -62,12 +67,17 @@ struct gpool_kv {
 	uint32_t columns;      /* of each table */
 	uint32_t watermark;
 	uint64_t address, table_address;
+	uint8_t model[PREFIX_MODEL_BYTES];
+	uint32_t cached_most; /* blocks that stay when no sequence has them */
 	int32_t *tables;       /* [max_sequences][columns] touched as needed */
 	struct kv_sequence *sequences; /* [max_sequences] */
 	struct gpool_range *range, *table_range; /* NULL: destroyed */
 
 	pthread_mutex_t lock; /* all below; held over calls for ranges and copies, so it stands outside all locks of pool.h but sync_lock */
 	struct block_pool blocks;
+	struct prefix_table prefixes; /* without entries where it was not asked for */
+	struct block_lru cached;      /* blocks with a key that no sequence has */
+	uint32_t prefix_epoch;        /* range_losses() that it knows */
 	struct bitmap rows; /* that nobody has */
 	struct kv_order running, preempted;
 	uint32_t running_count, preempted_count;
@@ -76,6 +86,7 @@ struct gpool_kv {
 	struct kv_offload *offload; /* NULL: there is no host memory */
 	struct gpool_kv_need shortage;
 	uint64_t allocations, forks, frees, preemptions, resumes, refusals, block_copies, table_bytes;
+	uint64_t prefix_hits, prefix_misses, prefix_published, prefix_switched, prefix_evicted;
 
 	pthread_mutex_t sync_lock; /* one gpool_kv_sync() at a time; outside of lock */
 	struct kv_stage stages[KV_STAGES];
@@ -147,7 +158,9 @@ void cursor_go(const struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t
 
 /* kv_grow() - `blocks` more at its end, for which memory_get() was. */
 void kv_grow(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks);
-/* kv_shrink() - it has no block any more; returns how many are free by that. Their memory stays until memory_park(). */
+/*
+ * kv_shrink() - it has no block any more; returns how many are free or cached by that. The memory of what is free stays until memory_park().
+ */
 uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence);
 
 /* ---- memory.c; the callers hold the lock ---- */
@@ -155,7 +168,10 @@ uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence);
 /* memory_shape() - block and chunk of a shape: 0, -EINVAL. */
 int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks);
 
-/* memory_get() - so many blocks are free in chunks that have memory: 0, or as gpool_range_back(), and nothing has changed. */
+/*
+ * memory_get() - so many blocks are free in chunks that have memory, if need be those of cached ones: 0, or as gpool_range_back(), and
+ * nothing has changed.
+ */
 int memory_get(struct gpool_kv *kv, uint32_t blocks);
 /* memory_park() - chunks without a block in use go back behind what is queued on the stream. What cannot go now does at the next call. */
 void memory_park(struct gpool_kv *kv);
@@ -169,8 +185,11 @@ uint64_t memory_address(const struct gpool_kv *kv, uint32_t block);
 
 /* kv_need() - what a sequence of so many blocks needs. The caller holds the lock. */
 struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks);
-/* kv_admit() - by numbers of blocks alone: 0, -ENOSPC, -EFBIG (there never can be so many). The caller holds the lock. */
-int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t watermark);
+/*
+ * kv_admit() - by numbers of blocks alone, `borrowed` of which other sequences have: 0, -ENOSPC, -EFBIG (there never can be so many). The
+ * caller holds the lock.
+ */
+int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t borrowed, uint32_t watermark);
 /* kv_refuse() - a call is refused for want of so many blocks; returns `error`. */
 int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error);
 

@@ -7,6 +7,7 @@
  */
 #include "client/kv/kv.h"
 
+#include "client/kv/prefix.h"
 #include "client/vm/handle.h"
 
 enum {
@@ -104,21 +105,49 @@ void memory_park(struct gpool_kv *kv)
 		empty_drain(kv, fence);
 }
 
+static bool is_shortage(int error)
+{
+	return error == -ENOSPC || error == -EDQUOT;
+}
+
+/* Memory for so many chunks more. Where cached blocks may do instead, as many of these chunks as there is memory for. */
+static int holes_fill(struct gpool_kv *kv, uint32_t missing)
+{
+	struct block_pool *pool = &kv->blocks;
+	uint32_t most = missing;
+
+	while (missing && pool->holes.count) {
+		uint32_t chunk = bitmap_lowest(&pool->holes);
+		uint32_t run = run_of(&pool->holes, chunk, pool->chunks, missing < most ? missing : most);
+		int error = gpool_range_back(kv->range, chunk * kv->chunk_pages, run * kv->chunk_pages, 0);
+
+		if (error && (run == 1 || !is_shortage(error) || !pool->cached_blocks))
+			return error;
+		if (error) {
+			most = run / 2;
+			continue;
+		}
+		for (uint32_t i = 0; i < run; i++)
+			block_pool_fill(pool, chunk + i);
+		missing -= run;
+	}
+	return missing ? -ENOSPC : 0;
+}
+
 int memory_get(struct gpool_kv *kv, uint32_t blocks)
 {
 	struct block_pool *pool = &kv->blocks;
-	uint32_t missing = block_pool_short(pool, blocks);
-	int error = 0;
+	uint32_t missing;
+	int error;
 
-	if (missing > pool->holes.count)
+	if (blocks > pool->blocks - pool->used_blocks)
 		return -ENOSPC;
-	while (missing && !error) {
-		uint32_t chunk = bitmap_lowest(&pool->holes), run = run_of(&pool->holes, chunk, pool->chunks, missing);
-
-		error = gpool_range_back(kv->range, chunk * kv->chunk_pages, run * kv->chunk_pages, 0);
-		for (uint32_t i = 0; i < run && !error; i++)
-			block_pool_fill(pool, chunk + i);
-		missing -= error ? 0 : run;
+	error = holes_fill(kv, block_pool_short(pool, blocks));
+	missing = blocks > pool->free.count ? blocks - pool->free.count : 0;
+	/* What is cached goes last, and only if it is enough. */
+	if (is_shortage(error) && missing <= pool->cached_blocks) {
+		prefix_evict(kv, missing);
+		return 0;
 	}
 	if (error)
 		memory_park(kv);
@@ -145,7 +174,7 @@ uint32_t memory_blocks(const struct gpool_kv *kv)
 
 	if (chunks > kv->blocks.holes.count)
 		chunks = kv->blocks.holes.count;
-	return kv->blocks.free.count + chunks * kv->blocks.chunk_blocks;
+	return kv->blocks.free.count + kv->blocks.cached_blocks + chunks * kv->blocks.chunk_blocks;
 }
 
 uint32_t memory_limit(const struct gpool_kv *kv)

@@ -92,7 +92,7 @@ static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	/* It may have grown into the watermark, which is for those that run: where none does, it can have all. */
 	uint32_t tokens, blocks = sequence->blocks, watermark = kv->running_count ? kv->watermark : 0;
-	int error = kv_admit(kv, blocks, watermark) ? -ENOSPC : 0;
+	int error = kv_admit(kv, blocks, 0, watermark) ? -ENOSPC : 0;
 
 	if (!error)
 		error = memory_get(kv, blocks);

@@ -3,6 +3,7 @@
 
 #include "client/kv/offload.h"
 #include "client/kv/preempt.h"
+#include "client/kv/prefix.h"
 
 /* Of all sequences of this process, so that the number of one is none of another cache's. 0 is nobody's. */
 static _Atomic uint32_t generations;
@@ -67,9 +68,12 @@ uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	uint32_t freed = 0;
 
-	for (uint32_t i = 0; i < sequence->blocks; i++)
-		freed += block_pool_unref(&kv->blocks, kv_entry(kv, sequence, i));
+	/* The last one first: so what is cached goes before what it follows. */
+	for (uint32_t i = sequence->blocks; i-- > 0;)
+		freed += prefix_unref(kv, kv_entry(kv, sequence, i));
+	sequence->keyed = 0;
 	kv_clean(kv, sequence);
+	prefix_limit(kv);
 	return freed;
 }
 
@@ -109,7 +113,7 @@ static struct kv_sequence *sequence_new(struct gpool_kv *kv, uint32_t priority, 
 	struct kv_sequence *sequence = &kv->sequences[row];
 
 	bitmap_remove(&kv->rows, row);
-	sequence->blocks = 0;
+	sequence->blocks = sequence->keyed = 0;
 	sequence->priority = priority;
 	sequence->arrival = arrival;
 	sequence->owner_id = owner_id;
@@ -118,25 +122,52 @@ static struct kv_sequence *sequence_new(struct gpool_kv *kv, uint32_t priority, 
 	return sequence;
 }
 
-static int request_read(struct gpool_kv_request *read, const struct gpool_kv_request *request)
+int request_read(struct gpool_kv_request *read, const struct gpool_kv_request *request)
 {
 	int error = options_read(read, sizeof(*read), request);
 
 	return error ? error : (read->flags & ~(uint32_t)GPOOL_KV_CONTINUES) || read->reserved ? -EINVAL : 0;
 }
 
-static int allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *number)
+/* What the walk found is held in the row that the sequence will have, so that nothing of it is evicted for the rest. */
+static int blocks_get(struct gpool_kv *kv, const struct prefix_walk *walk, uint32_t more)
+{
+	int32_t *entries = kv->tables + (size_t)bitmap_lowest(&kv->rows) * kv->columns;
+	int error;
+
+	prefix_take(kv, walk, entries);
+	error = memory_get(kv, more);
+	if (error) {
+		prefix_untake(kv, walk, entries);
+		memory_park(kv);
+	}
+	return error;
+}
+
+static void blocks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, const struct prefix_walk *walk)
+{
+	for (uint32_t i = 0; i < walk->found; i++)
+		kv_set_entry(kv, sequence, i, kv_entry(kv, sequence, i));
+	sequence->blocks = sequence->keyed = walk->found;
+	sequence->root = walk->root;
+	sequence->last = walk->last;
+	sequence->keyed_epoch = kv->prefix_epoch;
+}
+
+int sequence_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, const struct prefix_walk *walk, uint64_t *number)
 {
 	uint32_t blocks = kv_blocks_for(kv, request->estimated_tokens > request->tokens ? request->estimated_tokens : request->tokens);
-	int error = kv->rows.count ? kv_admit(kv, blocks, request->flags & GPOOL_KV_CONTINUES ? 0 : kv->watermark) : -EUSERS;
+	uint32_t borrowed = walk->found - walk->idle, watermark = request->flags & GPOOL_KV_CONTINUES ? 0 : kv->watermark;
+	int error = kv->rows.count ? kv_admit(kv, blocks, borrowed, watermark) : -EUSERS;
 	struct kv_sequence *sequence;
 
 	if (!error)
-		error = memory_get(kv, blocks);
+		error = blocks_get(kv, walk, blocks - walk->found);
 	if (error)
-		return kv_refuse(kv, blocks, error);
+		return kv_refuse(kv, error == -EFBIG ? blocks : blocks - borrowed, error);
 	sequence = sequence_new(kv, request->priority, ++kv->arrivals, request->owner_id);
-	kv_grow(kv, sequence, blocks);
+	blocks_begin(kv, sequence, walk);
+	kv_grow(kv, sequence, blocks - walk->found);
 	cursor_go(kv, sequence, request->tokens);
 	*number = kv_number(kv, sequence);
 	kv->allocations++;
@@ -145,6 +176,7 @@ static int allocate(struct gpool_kv *kv, const struct gpool_kv_request *request,
 
 int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *sequence)
 {
+	const struct prefix_walk nothing = { .count = 0 };
 	struct gpool_kv_request read;
 	int error;
 
@@ -154,7 +186,7 @@ int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_request *reques
 	if (error)
 		return error;
 	pthread_mutex_lock(&kv->lock);
-	error = allocate(kv, &read, sequence);
+	error = sequence_allocate(kv, &read, &nothing, sequence);
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }
@@ -171,6 +203,7 @@ static uint64_t fork_of(struct gpool_kv *kv, struct kv_sequence *parent)
 		kv_set_entry(kv, child, i, block);
 	}
 	child->blocks = blocks;
+	prefix_inherit(child, parent);
 	cursor_go(kv, parent, tokens);
 	cursor_go(kv, child, tokens);
 	kv->forks++;
@@ -235,10 +268,11 @@ static int last_copy(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t
 	int error = gpool_copy(kv->pool, kv->stream, memory_address(kv, to), memory_address(kv, from), kv->block_bytes);
 
 	if (error) {
-		block_pool_unref(&kv->blocks, to);
+		block_pool_unref(&kv->blocks, to, false);
 		return error;
 	}
-	block_pool_unref(&kv->blocks, from);
+	/* Not the last one, and without a key: it is not full. */
+	block_pool_unref(&kv->blocks, from, false);
 	kv_set_entry(kv, sequence, index, to);
 	kv->block_copies++;
 	return 0;

@@ -25,6 +25,7 @@ struct gpool_range {
 	bool waking;           /* mapped by the waking that goes on */
 	bool spilled;          /* its content is in ranges->spilled */
 	uint32_t spilled_pages; /* so many of that */
+	_Atomic uint32_t losses; /* how often its content was dropped in sleep */
 	bool gone;             /* destroyed asleep: its pages are still part of the spilled block */
 	/* while it has pages */
 	struct page_list pages;

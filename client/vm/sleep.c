@@ -198,6 +198,7 @@ static void range_let_go(struct gpool_range *range)
 		range->spilled = range->spilled_pages != 0;
 		page_list_reset(&range->pages);
 	} else {
+		atomic_fetch_add_explicit(&range->losses, 1, memory_order_release);
 		transit = transit_begin(pool);
 		range_fall(range);
 		page_list_put(pool, &range->pages);

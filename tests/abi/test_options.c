@@ -60,7 +60,7 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_object_info, version), 32);
 	assert_int_equal(offsetof(struct gpool_object_info, uid), 64);
 	assert_int_equal(offsetof(struct gpool_object_info, name), 72);
-	assert_int_equal(sizeof(struct gpool_kv_options), 56);
+	assert_int_equal(sizeof(struct gpool_kv_options), 96);
 	assert_int_equal(offsetof(struct gpool_kv_options, stream), 28);
 	assert_int_equal(offsetof(struct gpool_kv_options, watermark_blocks), 44);
 	assert_int_equal(sizeof(struct gpool_kv_layout), 56);
@@ -70,7 +70,12 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_kv_request, priority), 16);
 	assert_int_equal(sizeof(struct gpool_kv_sequence), 48);
 	assert_int_equal(offsetof(struct gpool_kv_sequence, arrival), 32);
-	assert_int_equal(sizeof(struct gpool_kv_statistics), 120);
+	assert_int_equal(offsetof(struct gpool_kv_options, model), 56);
+	assert_int_equal(sizeof(struct gpool_kv_prefix), 48);
+	assert_int_equal(offsetof(struct gpool_kv_prefix, adapter_id), 24);
+	assert_int_equal(sizeof(struct gpool_kv_prefix_found), 16);
+	assert_int_equal(sizeof(struct gpool_kv_statistics), 160);
+	assert_int_equal(offsetof(struct gpool_kv_statistics, prefix_hits), 120);
 	assert_int_equal(offsetof(struct gpool_kv_statistics, backed_bytes), 48);
 	assert_int_equal(sizeof(struct gpool_kv_host), 40);
 	assert_int_equal(offsetof(struct gpool_kv_host, bytes), 16);
@@ -248,7 +253,7 @@ static void test_vm_structs(void **state)
 	assert_int_equal(gpool_mfree(pool, address, 0), 0);
 }
 
-/* Both ways for KV caches: the shorter request has no estimate, the shorter view no arrival. */
+/* Both ways for KV caches: the shorter request has no estimate, the shorter view no arrival, the shorter prefix no adapter. */
 static void test_kv_structs(void **state)
 {
 	struct {
@@ -263,6 +268,15 @@ static void test_kv_structs(void **state)
 		struct gpool_kv_sequence known;
 		uint64_t future;
 	} info;
+	struct {
+		struct gpool_kv_prefix known;
+		uint64_t future;
+	} prefix = { .known = GPOOL_KV_PREFIX_INIT };
+	struct {
+		struct gpool_kv_prefix_found known;
+		uint64_t future;
+	} found;
+	const uint32_t ids[16] = { 0 };
 	struct gpool_kv *kv;
 	uint64_t sequence;
 	uint32_t stream;
@@ -295,6 +309,33 @@ static void test_kv_structs(void **state)
 	assert_int_equal(info.future, 0);
 	info.known.size = 3;
 	assert_int_equal(gpool_kv_sequence(kv, sequence, &info.known), -EINVAL);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	made.known.max_blocks = 0;
+	made.known.flags = GPOOL_KV_PREFIXES;
+	made.known.size = offsetof(struct gpool_kv_options, model);
+	assert_int_equal(gpool_kv_create(pool, &made.known, &kv), 0);
+	prefix.known.ids = ids;
+	prefix.known.count = 16;
+	prefix.known.size = sizeof(prefix);
+	prefix.future = 1;
+	found.known.size = sizeof(found.known);
+	assert_int_equal(gpool_kv_prefix_find(kv, &prefix.known, &found.known), -E2BIG);
+	prefix.known.adapter_id = 1; /* beyond the size */
+	prefix.known.size = offsetof(struct gpool_kv_prefix, adapter_id);
+	request.known.tokens = 16;
+	request.known.estimated_tokens = 0;
+	request.known.size = sizeof(request.known);
+	assert_int_equal(gpool_kv_prefix_allocate(kv, &request.known, &prefix.known, &sequence, NULL), 0);
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix.known), 1);
+	prefix.known.adapter_id = 0;
+	prefix.known.size = sizeof(prefix.known);
+	memset(&found, 0xff, sizeof(found));
+	found.known.size = sizeof(found);
+	assert_int_equal(gpool_kv_prefix_find(kv, &prefix.known, &found.known), 0);
+	assert_int_equal(found.known.blocks, 1);
+	assert_int_equal(found.future, 0);
+	found.known.size = 3;
+	assert_int_equal(gpool_kv_prefix_find(kv, &prefix.known, &found.known), -EINVAL);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 	gpool_stream_close(pool, stream);
 }

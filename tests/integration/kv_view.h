@@ -10,6 +10,7 @@
 #include "tests/integration/life.h"
 
 #include "client/kv/kv.h"
+#include "client/kv/prefix.h"
 
 #include <errno.h>
 
@@ -78,6 +79,7 @@ static inline struct gpool_kv_statistics statistics(void)
 
 	assert_int_equal(gpool_kv_statistics(kv, &found), 0);
 	assert_int_equal(found.used_blocks + found.free_blocks, kv->blocks.blocks);
+	assert_true(prefix_check(kv));
 	return found;
 }
 
@@ -113,6 +115,33 @@ static inline uint64_t allocated(uint32_t tokens, uint32_t estimated, uint32_t p
 
 	assert_int_equal(try_allocate(tokens, estimated, priority, &sequence), 0);
 	return sequence;
+}
+
+static inline struct gpool_kv_prefix prefix_of(const uint32_t *ids, uint32_t count)
+{
+	struct gpool_kv_prefix prefix = GPOOL_KV_PREFIX_INIT;
+
+	prefix.ids = ids;
+	prefix.count = count;
+	return prefix;
+}
+
+static inline struct gpool_kv_prefix_found found_of(const struct gpool_kv_prefix *prefix)
+{
+	struct gpool_kv_prefix_found found = {.size = sizeof(found)};
+
+	assert_int_equal(gpool_kv_prefix_find(kv, prefix, &found), 0);
+	assert_int_equal(found.tokens, found.blocks * BLOCK_TOKENS);
+	assert_true(found.cached_blocks <= found.blocks);
+	return found;
+}
+
+static inline int try_allocate_prefix(uint32_t tokens, const struct gpool_kv_prefix *prefix, uint64_t *sequence, uint32_t *found)
+{
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+
+	request.tokens = tokens;
+	return gpool_kv_prefix_allocate(kv, &request, prefix, sequence, found);
 }
 
 static inline uint64_t forked(uint64_t sequence)

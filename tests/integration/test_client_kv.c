@@ -95,9 +95,10 @@ static void test_wrong_options(void **state)
 		options.shape = shapes[i];
 		assert_int_equal(gpool_kv_create(worker, &options, &made), -EINVAL);
 	}
-	for (int i = 0; i < 8; i++) {
+	for (int i = 0; i < 9; i++) {
 		options = small_options(0);
-		options.flags = i == 0 ? 2 : 0;
+		options.flags = i == 0 ? 4 : 0;
+		options.reserved = i == 8;
 		options.stream = i == 1 ? 0 : i == 2 ? manual : i == 3 ? 12345 : stream;
 		options.max_blocks = i == 4 ? BITMAP_BITS_MAX + 1 : 0;
 		options.max_sequences = i == 5 ? 65537 : 0;

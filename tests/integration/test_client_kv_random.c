@@ -3,27 +3,37 @@
  *
  * Goal: whatever is done in whatever order, sequences have the tokens that they were given, each with its content, through forks, copies and
  * preemptions; blocks in use are those of running sequences; what is refused changes nothing and could not be had; the right one is
- * preempted and resumed. Threads that append to one sequence get different places. Method: random steps, of which GPOOL_TEST_SCALE makes
- * more, on a cache that is larger than what a neighbour leaves of the pool; every sequence's tokens as an array. The seed is printed, and
- * GPOOL_TEST_SEED= takes it back.
+ * preempted and resumed. Published blocks are found by exactly the tokens that they were published with, stay when nobody has them, and go in
+ * order, as many as are wanted. Threads that append to one sequence get different places. Method: random steps, of which GPOOL_TEST_SCALE
+ * makes more, on a cache that is larger than what a neighbour leaves of the pool; every sequence's tokens as an array, and what each block
+ * was published with. The seed is printed, and GPOOL_TEST_SEED= takes it back.
  */
 #include "tests/integration/kv_view.h"
 
 #include <pthread.h>
 
-enum { MODELS = 24, TOKENS_MAX = 200, MODEL_BLOCKS = 320, WATERMARK = 6 };
+enum { MODELS = 24, TOKENS_MAX = 200, MODEL_BLOCKS = 320, WATERMARK = 6, CACHED_MOST = 120 };
 
 struct model {
 	uint64_t number; /* 0: none */
 	uint32_t tokens, priority;
 	uint64_t arrival; /* of forks the same */
 	bool running;
-	uint32_t contents[TOKENS_MAX];
+	uint64_t salt;
+	uint32_t ids[TOKENS_MAX];
+	uint64_t contents[TOKENS_MAX]; /* each of all ids up to its own, and of the salt */
+};
+
+/* What a block is published with. */
+struct node {
+	uint64_t content; /* of its last token; 0: it is not published */
+	uint64_t parent;  /* content of the block before; 0: it is the first */
+	uint64_t stamp;   /* when it was cached; 0: somebody has it */
 };
 
 static struct model models[MODELS];
-static uint64_t seed, arrivals;
-static uint32_t contents; /* the last that was written */
+static struct node nodes[MODEL_BLOCKS];
+static uint64_t seed, arrivals, salts, stamps, evicted, wanted; /* wanted: evicted since a sequence needed the memory */
 static struct gpool *neighbour;
 static struct gpool_block taken[PAGES];
 static uint32_t taken_count;
@@ -55,6 +65,24 @@ static struct model *model_any(bool used)
 	return (model->number != 0) == used ? model : NULL;
 }
 
+/* A further token. Few ids, so that texts begin with the same ones. */
+static void token_invent(struct model *model, uint32_t token)
+{
+	uint64_t before = token ? model->contents[token - 1] : model->salt * 0xd6e8feb86659fd93;
+
+	model->ids[token] = any(12) ? 1 : any(3);
+	before = (before ^ model->ids[token]) * 0x9e3779b97f4a7c15 + 1;
+	model->contents[token] = before ^ before >> 29;
+}
+
+static struct gpool_kv_prefix prefix_of_model(const struct model *model, uint32_t tokens)
+{
+	struct gpool_kv_prefix prefix = prefix_of(model->ids, tokens);
+
+	prefix.salt[0] = model->salt;
+	return prefix;
+}
+
 static void write_content(const struct model *model, uint32_t token)
 {
 	*token_at(model->number, token) = model->contents[token];
@@ -75,6 +103,101 @@ static void model_check(const struct model *model)
 	assert_int_equal(info.state, model->running ? GPOOL_KV_RUNNING : GPOOL_KV_PREEMPTED);
 	assert_true(info.blocks * BLOCK_TOKENS >= model->tokens);
 }
+
+/* ---- published blocks ---- */
+
+static uint64_t content_of_block(const struct model *model, uint32_t index)
+{
+	return model->contents[index * BLOCK_TOKENS + BLOCK_TOKENS - 1];
+}
+
+/* The block that is published with that content, or -1. */
+static int32_t node_block(uint64_t content)
+{
+	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
+		if (nodes[block].content == content)
+			return block;
+	return -1;
+}
+
+static uint32_t nodes_found(const struct model *model, uint32_t tokens)
+{
+	uint32_t found = 0;
+
+	while (found < tokens / BLOCK_TOKENS && node_block(content_of_block(model, found)) >= 0)
+		found++;
+	return found;
+}
+
+static bool is_held(int32_t block)
+{
+	for (int i = 0; i < MODELS; i++) {
+		uint32_t count = 0;
+		const int32_t *blocks = models[i].number ? table_of(models[i].number, &count) : NULL;
+
+		for (uint32_t j = 0; j < count; j++)
+			if (blocks[j] == block)
+				return true;
+	}
+	return false;
+}
+
+/* A sequence has let go of these blocks, the last one first. */
+static void blocks_left(const int32_t *blocks, uint32_t count)
+{
+	while (count-- > 0)
+		if (nodes[blocks[count]].content && !is_held(blocks[count]))
+			nodes[blocks[count]].stamp = ++stamps;
+}
+
+static void node_evict(void)
+{
+	struct node *oldest = NULL;
+
+	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
+		if (nodes[block].stamp && (!oldest || nodes[block].stamp < oldest->stamp))
+			oldest = &nodes[block];
+	assert_non_null(oldest);
+	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
+		assert_true(nodes[block].content == 0 || nodes[block].parent != oldest->content);
+	*oldest = (struct node){0};
+}
+
+/* After each step: what somebody has is not cached, and as many as were evicted were the oldest ones. */
+static void nodes_follow(void)
+{
+	struct gpool_kv_statistics found = {.size = sizeof(found)};
+	uint32_t cached = 0;
+
+	/* A block that was evicted may be somebody's again: it has no key. */
+	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
+		if (nodes[block].stamp && prefix_table_has(&kv->prefixes, (uint32_t)block) && is_held(block))
+			nodes[block].stamp = 0;
+	assert_int_equal(gpool_kv_statistics(kv, &found), 0);
+	for (; evicted < found.prefix_evicted; evicted++)
+		node_evict();
+	for (int32_t block = 0; block < MODEL_BLOCKS; block++) {
+		assert_int_equal(prefix_table_has(&kv->prefixes, (uint32_t)block), nodes[block].content != 0);
+		cached += nodes[block].stamp != 0;
+	}
+	assert_int_equal(found.cached_blocks, cached);
+	assert_true(cached <= CACHED_MOST);
+}
+
+static void nodes_check(void)
+{
+	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
+		if (nodes[block].content)
+			assert_int_equal(*word_at((uint64_t)block * BLOCK_TOKENS + BLOCK_TOKENS - 1), nodes[block].content);
+	for (int i = 0; i < MODELS; i++) {
+		struct gpool_kv_prefix prefix = prefix_of_model(&models[i], models[i].tokens);
+
+		if (models[i].number)
+			assert_int_equal(found_of(&prefix).blocks, nodes_found(&models[i], models[i].tokens));
+	}
+}
+
+/* ---- all of it ---- */
 
 /* Blocks in use are those in tables, and the shared ones those in more than one. */
 static void blocks_check(void)
@@ -97,7 +220,7 @@ static void blocks_check(void)
 	assert_int_equal(found.shared_blocks, shared);
 	assert_int_equal(found.running, running);
 	for (uint32_t chunk = 0; chunk < MODEL_BLOCKS / CHUNK_BLOCKS; chunk++)
-		assert_int_equal(bitmap_has(&kv->blocks.holes, chunk), kv->blocks.used[chunk] == 0);
+		assert_int_equal(bitmap_has(&kv->blocks.holes, chunk), kv->blocks.kept[chunk] == 0);
 }
 
 static void all_check(void)
@@ -108,6 +231,7 @@ static void all_check(void)
 			model_check(&models[i]);
 			contents_check(&models[i]);
 		}
+	nodes_check();
 	blocks_check();
 	assert_int_equal(gpool_kv_sync(kv), 0);
 	settle();
@@ -132,29 +256,102 @@ static void refused_check(int error, bool admission)
 	assert_true(need.needed_blocks + watermark > need.free_blocks || need.needed_blocks > need.available_blocks);
 }
 
+/* The numbers of blocks would do: it was pages that were short. */
+static bool refused_late(int error)
+{
+	struct gpool_kv_need need = shortage();
+
+	return error == -ENOSPC && need.needed_blocks + WATERMARK <= need.free_blocks;
+}
+
+/* Blocks that a sequence was to begin with were in hand, and were let go of again. */
+static void found_again(const struct model *model, uint32_t found)
+{
+	int32_t blocks[TOKENS_MAX / BLOCK_TOKENS];
+
+	for (uint32_t i = 0; i < found; i++)
+		blocks[i] = node_block(content_of_block(model, i));
+	blocks_left(blocks, found);
+}
+
 /* ---- steps ---- */
 
 static void step_allocate(void)
 {
 	struct model *model = model_any(false);
-	uint32_t tokens = any(60), estimated = any(3) ? 0 : any(120), priority = any(4);
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv_prefix prefix;
+	uint32_t tokens = any(60), found = 0, expected;
 	int error;
 
 	if (!model)
 		return;
-	error = try_allocate(tokens, estimated, priority, &model->number);
+	model->salt = any(3) ? 1 + any(2) : 100 + ++salts;
+	for (uint32_t i = 0; i < tokens; i++)
+		token_invent(model, i);
+	request.tokens = tokens;
+	request.estimated_tokens = any(3) ? 0 : any(120);
+	request.priority = any(4);
+	prefix = prefix_of_model(model, any(4) ? tokens : any(tokens + 1));
+	expected = nodes_found(model, prefix.count);
+	if (any(4)) {
+		error = gpool_kv_prefix_allocate(kv, &request, &prefix, &model->number, &found);
+		if (!error)
+			assert_int_equal(found, expected * BLOCK_TOKENS);
+		else if (refused_late(error))
+			found_again(model, expected);
+	} else {
+		error = gpool_kv_allocate(kv, &request, &model->number);
+	}
 	if (error) {
+		model->number = 0;
 		refused_check(error, true);
 		return;
 	}
 	model->tokens = tokens;
-	model->priority = priority;
+	model->priority = request.priority;
 	model->arrival = ++arrivals;
 	model->running = true;
-	for (uint32_t i = 0; i < tokens; i++) {
-		model->contents[i] = ++contents;
+	for (uint32_t i = found; i < tokens; i++)
 		write_content(model, i);
+}
+
+/* A part of a sequence, from its beginning on. */
+static void step_publish(void)
+{
+	struct model *model = model_any(true);
+	struct gpool_kv_prefix prefix;
+	uint32_t blocks;
+	int result;
+
+	if (!model)
+		return;
+	prefix = prefix_of_model(model, any(3) ? model->tokens : any(model->tokens + 1));
+	blocks = prefix.count / BLOCK_TOKENS;
+	result = gpool_kv_prefix_publish(kv, model->number, &prefix);
+	if (!model->running) {
+		assert_int_equal(result, -EAGAIN);
+		return;
 	}
+	assert_in_range(result, blocks, model->tokens / BLOCK_TOKENS);
+	for (uint32_t i = 0; i < blocks; i++) {
+		int32_t block = node_block(content_of_block(model, i));
+
+		if (block < 0) {
+			block = block_at(model->number, i);
+			assert_int_equal(nodes[block].content, 0);
+			nodes[block] = (struct node){.content = content_of_block(model, i), .parent = i ? content_of_block(model, i - 1) : 0};
+		}
+		assert_int_equal(block_at(model->number, i), block);
+		nodes[block].stamp = 0;
+	}
+}
+
+static void step_evict(void)
+{
+	uint32_t cached = statistics().cached_blocks, blocks = any(10);
+
+	assert_int_equal(gpool_kv_prefix_evict(kv, blocks), blocks < cached ? blocks : cached);
 }
 
 static void step_append(void)
@@ -182,7 +379,7 @@ static void step_append(void)
 		settle();
 	assert_ptr_equal(word_at(slot), token_at(model->number, model->tokens));
 	while (tokens--) {
-		model->contents[model->tokens] = ++contents;
+		token_invent(model, model->tokens);
 		write_content(model, model->tokens++);
 	}
 }
@@ -203,16 +400,29 @@ static void step_fork(void)
 	child->number = number;
 }
 
+static uint32_t table_copy(uint64_t number, int32_t *blocks)
+{
+	uint32_t count;
+	const int32_t *table = table_of(number, &count);
+
+	memcpy(blocks, table, count * sizeof(*blocks));
+	return count;
+}
+
 static void step_free(void)
 {
 	struct model *model = model_any(true);
+	int32_t blocks[MODEL_BLOCKS];
+	uint32_t count;
 
 	if (!model)
 		return;
 	contents_check(model);
+	count = table_copy(model->number, blocks);
 	assert_int_equal(gpool_kv_free(kv, model->number), 0);
 	assert_int_equal(gpool_kv_free(kv, model->number), -ESTALE);
 	model->number = 0;
+	blocks_left(blocks, count);
 }
 
 static struct model *model_of(uint64_t number)
@@ -226,8 +436,14 @@ static struct model *model_of(uint64_t number)
 static void step_preempt(void)
 {
 	struct model *chosen = any(2) ? model_any(true) : NULL, *model;
+	static int32_t tables[MODELS][MODEL_BLOCKS];
+	uint32_t counts[MODELS] = {0};
 	uint64_t victim = 0;
-	int freed = gpool_kv_preempt(kv, chosen ? chosen->number : 0, &victim);
+	int freed;
+
+	for (int i = 0; i < MODELS; i++)
+		counts[i] = models[i].number ? table_copy(models[i].number, tables[i]) : 0;
+	freed = gpool_kv_preempt(kv, chosen ? chosen->number : 0, &victim);
 
 	if (chosen && !chosen->running) {
 		assert_int_equal(freed, -EAGAIN);
@@ -243,6 +459,7 @@ static void step_preempt(void)
 	for (int i = 0; !chosen && i < MODELS; i++)
 		assert_false(models[i].number && models[i].running && before(&models[i], model));
 	model->running = false;
+	blocks_left(tables[model - models], counts[model - models]);
 }
 
 static void step_resume(void)
@@ -292,14 +509,21 @@ static void test_random(void **state)
 	neighbour = open_worker();
 	options = small_options(MODEL_BLOCKS);
 	options.watermark_blocks = WATERMARK;
+	options.flags = GPOOL_KV_PREFIXES;
+	options.cached_blocks = CACHED_MOST;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 	for (uint32_t step = 0; step < steps; step++) {
 		uint32_t which = any(100);
+		uint64_t before = evicted;
 
-		if (which < 8)
+		if (which < 9)
 			step_allocate();
-		else if (which < 78)
+		else if (which < 70)
 			step_append();
+		else if (which < 77)
+			step_publish();
+		else if (which < 78)
+			step_evict();
 		else if (which < 84)
 			step_fork();
 		else if (which < 90)
@@ -310,6 +534,8 @@ static void test_random(void **state)
 			step_resume();
 		else
 			step_neighbour();
+		nodes_follow();
+		wanted += which < 70 || (which >= 93 && which < 97) ? evicted - before : 0;
 		if (step % 64 == 0)
 			all_check();
 	}
@@ -318,9 +544,14 @@ static void test_random(void **state)
 	found = statistics();
 	printf("%llu refusals, %llu copies, %llu preemptions, %llu resumes\n", (unsigned long long)found.refusals,
 		(unsigned long long)found.block_copies, (unsigned long long)found.preemptions, (unsigned long long)found.resumes);
+	printf("%llu blocks found, %llu not, %llu published, %llu given up for others, %llu evicted, %llu of them for memory\n",
+		(unsigned long long)found.prefix_hits, (unsigned long long)found.prefix_misses, (unsigned long long)found.prefix_published,
+		(unsigned long long)found.prefix_switched, (unsigned long long)found.prefix_evicted, (unsigned long long)wanted);
 	/* It is a test of these too, once it is long enough. */
-	if (steps > 10000)
+	if (steps > 10000) {
 		assert_true(found.refusals && found.block_copies && found.preemptions && found.resumes);
+		assert_true(found.prefix_hits && found.prefix_misses && found.prefix_switched && wanted && wanted < found.prefix_evicted);
+	}
 	gpool_close(neighbour);
 }
 

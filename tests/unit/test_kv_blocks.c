@@ -1,7 +1,8 @@
 /*
  * test_kv_blocks.c - the numbers behind a KV cache: sets with a lowest member, and blocks in chunks.
  *
- * Goal: the lowest member and the next one are right at all sizes and edges of words; blocks are in use, free or in a hole, and counts agree.
+ * Goal: the lowest member and the next one are right at all sizes and edges of words; blocks are in use, cached, free or in a hole, and counts
+ * agree.
  * Method: cases at the edges, and random steps against plain arrays. The seed is printed; GPOOL_TEST_SEED= takes it back,
  * GPOOL_TEST_SCALE= makes it longer.
  */
@@ -97,31 +98,34 @@ enum { CHUNKS = 9, PER_CHUNK = 7, BLOCKS = CHUNKS * PER_CHUNK };
 
 struct model {
 	uint32_t refs[BLOCKS];
-	bool backed[CHUNKS];
+	bool cached[BLOCKS], backed[CHUNKS];
 };
 
 static void check(const struct block_pool *pool, const struct model *model)
 {
-	uint32_t used = 0, shared = 0, unused = 0, holes = 0, empty = 0;
+	uint32_t used = 0, shared = 0, unused = 0, holes = 0, empty = 0, cached = 0;
 
 	for (uint32_t chunk = 0; chunk < CHUNKS; chunk++) {
-		uint32_t in_use = 0;
+		uint32_t in_use = 0, kept = 0;
 
 		for (uint32_t i = chunk * PER_CHUNK; i < (chunk + 1) * PER_CHUNK; i++) {
 			assert_int_equal(pool->refs[i], model->refs[i]);
-			assert_int_equal(bitmap_has(&pool->free, i), model->backed[chunk] && !model->refs[i]);
+			assert_int_equal(bitmap_has(&pool->free, i), model->backed[chunk] && !model->refs[i] && !model->cached[i]);
 			in_use += model->refs[i] != 0;
+			kept += model->refs[i] || model->cached[i];
+			cached += model->cached[i];
 			shared += model->refs[i] > 1;
 		}
 		used += in_use;
-		unused += model->backed[chunk] ? PER_CHUNK - in_use : 0;
+		unused += model->backed[chunk] ? PER_CHUNK - kept : 0;
 		holes += !model->backed[chunk];
-		empty += model->backed[chunk] && !in_use;
+		empty += model->backed[chunk] && !kept;
 		assert_int_equal(bitmap_has(&pool->holes, chunk), !model->backed[chunk]);
-		assert_int_equal(bitmap_has(&pool->empty, chunk), model->backed[chunk] && !in_use);
+		assert_int_equal(bitmap_has(&pool->empty, chunk), model->backed[chunk] && !kept);
 	}
 	assert_int_equal(pool->used_blocks, used);
 	assert_int_equal(pool->shared_blocks, shared);
+	assert_int_equal(pool->cached_blocks, cached);
 	assert_int_equal(pool->free.count, unused);
 	assert_int_equal(pool->holes.count, holes);
 	assert_int_equal(pool->empty.count, empty);
@@ -131,7 +135,7 @@ static void take(struct block_pool *pool, struct model *model)
 {
 	uint32_t lowest = 0;
 
-	while (lowest < BLOCKS && (!model->backed[lowest / PER_CHUNK] || model->refs[lowest]))
+	while (lowest < BLOCKS && (!model->backed[lowest / PER_CHUNK] || model->refs[lowest] || model->cached[lowest]))
 		lowest++;
 	assert_int_equal(block_pool_short(pool, 1), lowest == BLOCKS);
 	assert_int_equal(block_pool_short(pool, pool->free.count + 1), 1);
@@ -146,15 +150,21 @@ static void take(struct block_pool *pool, struct model *model)
 static void random_block(struct block_pool *pool, struct model *model)
 {
 	uint32_t block = any(BLOCKS);
+	bool keep = any(2);
 
-	if (!model->refs[block])
+	if (!model->refs[block] && !model->cached[block])
 		return;
 	if (any(3) == 0) {
-		block_pool_ref(pool, block);
+		assert_int_equal(block_pool_ref(pool, block), model->cached[block]);
 		model->refs[block]++;
+		model->cached[block] = false;
+	} else if (model->cached[block]) {
+		block_pool_drop(pool, block);
+		model->cached[block] = false;
 	} else {
 		model->refs[block]--;
-		assert_int_equal(block_pool_unref(pool, block), model->refs[block] == 0);
+		model->cached[block] = keep && !model->refs[block];
+		assert_int_equal(block_pool_unref(pool, block, keep), model->refs[block] == 0);
 	}
 }
 
@@ -173,7 +183,7 @@ static void random_chunk(struct block_pool *pool, struct model *model)
 
 static void test_random_blocks(void **state)
 {
-	struct model model = {{0}, {0}};
+	struct model model = {{0}, {0}, {0}};
 	struct block_pool pool;
 	uint32_t count = steps();
 

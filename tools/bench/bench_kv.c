@@ -1,6 +1,6 @@
 /*
  * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one, forks, a prompt of 128k tokens, a
- * sequence preempted and resumed. Blocks are 32 KiB, sixteen in a page; memory is mapped before, or parked, unless a figure says cold.
+ * sequence preempted and resumed, a text of 64k tokens published and found again. Blocks are 32 KiB, sixteen in a page; memory is mapped before, or parked, unless a figure says cold.
  * On `host` a mapping is a system call; what it costs on a GPU only a GPU tells.
  */
 #include "tools/bench/bench.h"
@@ -16,6 +16,8 @@ enum {
 	FORKS = 64,
 	LONG_TOKENS = 131072,  /* 8,192 blocks, 512 pages */
 	PREEMPTED_TOKENS = 4096,
+	PREFIX_TOKENS = 65536, /* 4,096 blocks */
+	LOOKS = 16,
 };
 
 static int allocate(struct gpool_kv *kv, uint32_t tokens, uint32_t estimated, uint64_t *sequence)
@@ -91,6 +93,38 @@ static int preempt_resume(struct bench *bench, struct gpool_kv *kv)
 	return error ? error : gpool_kv_free(kv, sequence);
 }
 
+/* A long text published, and then looked up as a whole. */
+static int prefix(struct bench *bench, struct gpool_kv *kv)
+{
+	static uint32_t ids[PREFIX_TOKENS];
+	struct gpool_kv_prefix_found found = { .size = sizeof(found) };
+	struct gpool_kv_prefix text = GPOOL_KV_PREFIX_INIT;
+	const uint32_t blocks = PREFIX_TOKENS / 16;
+	uint64_t sequence, begin;
+	int error;
+
+	for (uint32_t i = 0; i < PREFIX_TOKENS; i++)
+		ids[i] = i * 2654435761u % 128000;
+	text.ids = ids;
+	text.count = PREFIX_TOKENS;
+	error = allocate(kv, PREFIX_TOKENS, 0, &sequence);
+	if (error)
+		return error;
+	begin = own_time_ns();
+	error = gpool_kv_prefix_publish(kv, sequence, &text) == (int)blocks ? 0 : -EIO;
+	bench_sample(bench, FIGURE_kv_publish, (double)(own_time_ns() - begin) / blocks);
+	begin = own_time_ns();
+	for (uint32_t i = 0; i < LOOKS && !error; i++)
+		error = gpool_kv_prefix_find(kv, &text, &found);
+	bench_sample(bench, FIGURE_kv_lookup, (double)(own_time_ns() - begin) / (blocks * LOOKS));
+	if (error || found.blocks != blocks || gpool_kv_free(kv, sequence))
+		return -EIO;
+	begin = own_time_ns();
+	error = gpool_kv_prefix_evict(kv, UINT32_MAX) == (int)blocks ? 0 : -EIO;
+	bench_sample(bench, FIGURE_kv_evict, (double)(own_time_ns() - begin) / blocks);
+	return error;
+}
+
 /* The first prompt of a new cache has its memory mapped; later ones find it parked. */
 static int run(struct bench *bench, struct gpool *pool, uint32_t stream)
 {
@@ -100,6 +134,7 @@ static int run(struct bench *bench, struct gpool *pool, uint32_t stream)
 
 	options.shape = (struct gpool_kv_shape){ .layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2 };
 	options.stream = stream;
+	options.flags = GPOOL_KV_PREFIXES;
 	error = gpool_kv_create(pool, &options, &kv);
 	if (error)
 		return error;
@@ -114,6 +149,8 @@ static int run(struct bench *bench, struct gpool *pool, uint32_t stream)
 		error = forks(bench, kv);
 	if (!error)
 		error = preempt_resume(bench, kv);
+	if (!error)
+		error = prefix(bench, kv);
 	return error ? error : gpool_kv_destroy(kv);
 }
 

@@ -1,0 +1,371 @@
+/*
+ * prefix.c - blocks that are found again by what is in them. See prefix.h.
+ *
+ * A sequence keeps how many of its first blocks have known keys, and the key of the last of these, so that publishing hashes only what is
+ * new. Content that was dropped in sleep takes all keys with it: kv->prefix_epoch counts that.
+ */
+#include "client/kv/prefix.h"
+
+#include "client/vm/range.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int prefix_open(struct gpool_kv *kv, const struct gpool_kv_options *options)
+{
+	_Static_assert(sizeof(options->model) == PREFIX_MODEL_BYTES, "");
+	memcpy(kv->model, options->model, sizeof(kv->model));
+	kv->cached_most = options->cached_blocks ? options->cached_blocks : UINT32_MAX;
+	if (!(options->flags & GPOOL_KV_PREFIXES))
+		return 0;
+	return prefix_table_init(&kv->prefixes, kv->blocks.blocks) || block_lru_init(&kv->cached, kv->blocks.blocks) ? -ENOMEM : 0;
+}
+
+void prefix_close(struct gpool_kv *kv)
+{
+	prefix_table_fini(&kv->prefixes);
+	block_lru_fini(&kv->cached);
+}
+
+/* ---- references ---- */
+
+void prefix_ref(struct gpool_kv *kv, uint32_t block)
+{
+	if (block_pool_ref(&kv->blocks, block))
+		block_lru_remove(&kv->cached, block);
+}
+
+bool prefix_unref(struct gpool_kv *kv, uint32_t block)
+{
+	bool keep = prefix_table_has(&kv->prefixes, block), last = block_pool_unref(&kv->blocks, block, keep);
+
+	if (last && keep)
+		block_lru_add(&kv->cached, block);
+	return last;
+}
+
+void prefix_inherit(struct kv_sequence *child, const struct kv_sequence *parent)
+{
+	child->root = parent->root;
+	child->last = parent->last;
+	child->keyed = parent->keyed;
+	child->keyed_epoch = parent->keyed_epoch;
+}
+
+/* ---- eviction ---- */
+
+static void evict(struct gpool_kv *kv, uint32_t block)
+{
+	block_lru_remove(&kv->cached, block);
+	prefix_table_remove(&kv->prefixes, block);
+	block_pool_drop(&kv->blocks, block);
+}
+
+void prefix_evict(struct gpool_kv *kv, uint32_t blocks)
+{
+	kv->prefix_evicted += blocks;
+	while (blocks--)
+		evict(kv, block_lru_first(&kv->cached));
+}
+
+void prefix_limit(struct gpool_kv *kv)
+{
+	if (kv->blocks.cached_blocks > kv->cached_most)
+		prefix_evict(kv, kv->blocks.cached_blocks - kv->cached_most);
+}
+
+/* What is cached has lost its content in sleep, and what is in use as well: whoever computes that again publishes it again. */
+static void losses_follow(struct gpool_kv *kv)
+{
+	uint32_t losses = atomic_load_explicit(&kv->range->losses, memory_order_acquire);
+
+	if (likely(losses == kv->prefix_epoch))
+		return;
+	kv->prefix_epoch = losses;
+	prefix_evict(kv, kv->blocks.cached_blocks);
+	prefix_table_clear(&kv->prefixes);
+	memory_park(kv);
+}
+
+/* ---- looking up ---- */
+
+static int prefix_read(const struct gpool_kv *kv, struct gpool_kv_prefix *read, const struct gpool_kv_prefix *prefix)
+{
+	int error = options_read(read, sizeof(*read), prefix);
+
+	if (error)
+		return error;
+	if (read->flags || read->reserved || (read->count && !read->ids))
+		return -EINVAL;
+	return kv->prefixes.entries ? 0 : -EOPNOTSUPP;
+}
+
+static struct prefix_key root_of(const struct gpool_kv *kv, const struct gpool_kv_prefix *prefix)
+{
+	struct prefix_identity identity = {
+		.layers = kv->shape.layers,
+		.kv_heads = kv->shape.kv_heads,
+		.head_size = kv->shape.head_size,
+		.dtype_bytes = kv->shape.dtype_bytes,
+		.block_tokens = kv->shape.block_tokens,
+		.adapter_id = prefix->adapter_id,
+		.salt = { prefix->salt[0], prefix->salt[1] },
+	};
+
+	memcpy(identity.model, kv->model, sizeof(identity.model));
+	return prefix_key_root(&identity);
+}
+
+/* At the next block of the ids: its key. */
+static struct prefix_key walk_key(const struct gpool_kv *kv, const struct prefix_walk *walk, uint32_t index, struct prefix_key before)
+{
+	return prefix_key_next(before, walk->ids + ((size_t)index << kv->token_shift), kv->shape.block_tokens);
+}
+
+/* From the first block on, as far as there are blocks with these keys. */
+static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, uint32_t tokens)
+{
+	struct prefix_walk walk = { .ids = prefix->ids, .count = tokens >> kv->token_shift };
+
+	losses_follow(kv);
+	walk.root = walk.last = root_of(kv, prefix);
+	while (walk.found < walk.count && walk.found < kv->columns) {
+		struct prefix_key key = walk_key(kv, &walk, walk.found, walk.last);
+		uint32_t block = prefix_table_find(&kv->prefixes, key);
+
+		if (block == PREFIX_NONE)
+			break;
+		walk.idle += !kv->blocks.refs[block];
+		walk.last = key;
+		walk.found++;
+	}
+	return walk;
+}
+
+int gpool_kv_prefix_find(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, struct gpool_kv_prefix_found *found)
+{
+	struct gpool_kv_prefix read;
+	struct prefix_walk walk;
+	int error;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	error = prefix_read(kv, &read, prefix);
+	if (error)
+		return error;
+	pthread_mutex_lock(&kv->lock);
+	walk = walk_of(kv, &read, read.count);
+	pthread_mutex_unlock(&kv->lock);
+	return copy_struct(found,
+		&(struct gpool_kv_prefix_found){
+			.blocks = walk.found,
+			.tokens = walk.found << kv->token_shift,
+			.cached_blocks = walk.idle,
+		},
+		sizeof(*found));
+}
+
+/* ---- a sequence that begins with what is there ---- */
+
+/* Backwards along the chain: each block says which one it follows. */
+void prefix_take(struct gpool_kv *kv, const struct prefix_walk *walk, int32_t *entries)
+{
+	uint32_t block = walk->found ? prefix_table_find(&kv->prefixes, walk->last) : PREFIX_NONE;
+
+	for (uint32_t i = walk->found; i-- > 0; block = kv->prefixes.entries[block].parent) {
+		prefix_ref(kv, block);
+		__atomic_store_n(&entries[i], (int32_t)block, __ATOMIC_RELAXED);
+	}
+}
+
+void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const int32_t *entries)
+{
+	for (uint32_t i = walk->found; i-- > 0;)
+		prefix_unref(kv, (uint32_t)entries[i]);
+}
+
+int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, const struct gpool_kv_prefix *prefix,
+	uint64_t *sequence, uint32_t *tokens)
+{
+	struct gpool_kv_request read_request;
+	struct gpool_kv_prefix read;
+	struct prefix_walk walk;
+	int error;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	error = request_read(&read_request, request);
+	if (!error)
+		error = prefix_read(kv, &read, prefix);
+	if (error)
+		return error;
+	pthread_mutex_lock(&kv->lock);
+	walk = walk_of(kv, &read, read.count < read_request.tokens ? read.count : read_request.tokens);
+	error = sequence_allocate(kv, &read_request, &walk, sequence);
+	if (!error) {
+		kv->prefix_hits += walk.found;
+		kv->prefix_misses += walk.count - walk.found;
+	}
+	pthread_mutex_unlock(&kv->lock);
+	if (!error && tokens)
+		*tokens = walk.found << kv->token_shift;
+	return error;
+}
+
+/* ---- publishing ---- */
+
+/* Forks have one block in the same place, and change over together: see the first invariant. */
+static void switch_over(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t to)
+{
+	uint32_t left = kv->blocks.refs[from];
+	struct kv_sequence *sequence;
+
+	RB_FOREACH (sequence, kv_order, &kv->running) {
+		if (index >= sequence->blocks || kv_entry(kv, sequence, index) != from)
+			continue;
+		prefix_ref(kv, to);
+		kv_set_entry(kv, sequence, index, to);
+		prefix_unref(kv, from);
+		if (--left == 0)
+			break;
+	}
+	kv->prefix_switched++;
+}
+
+/* What publishing one block does. */
+enum deed { DEED_NOTHING, DEED_ADD, DEED_SWITCH, DEED_OTHER_TEXT };
+
+static enum deed deed_of(const struct gpool_kv *kv, uint32_t block, struct prefix_key key, uint32_t holder)
+{
+	if (prefix_table_has(&kv->prefixes, block))
+		return prefix_key_same(kv->prefixes.entries[block].key, key) ? DEED_NOTHING : DEED_OTHER_TEXT;
+	return holder == PREFIX_NONE ? DEED_ADD : DEED_SWITCH;
+}
+
+/* One block more: 0, -EINVAL (it has been published with other ids). */
+static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const struct prefix_walk *walk)
+{
+	uint32_t index = sequence->keyed, block = kv_entry(kv, sequence, index), holder;
+	struct prefix_key key = walk_key(kv, walk, index, sequence->last);
+
+	holder = prefix_table_find(&kv->prefixes, key);
+	switch (deed_of(kv, block, key, holder)) {
+	case DEED_OTHER_TEXT:
+		return -EINVAL;
+	case DEED_ADD:
+		prefix_table_add(&kv->prefixes, block, key, index ? kv_entry(kv, sequence, index - 1) : PREFIX_NONE);
+		kv->prefix_published++;
+		break;
+	case DEED_SWITCH:
+		switch_over(kv, index, block, holder);
+		break;
+	case DEED_NOTHING:
+		break;
+	}
+	sequence->last = key;
+	sequence->keyed++;
+	return 0;
+}
+
+static int publish(struct gpool_kv *kv, struct kv_sequence *sequence, const struct gpool_kv_prefix *prefix)
+{
+	struct prefix_walk walk = { .ids = prefix->ids, .count = prefix->count >> kv->token_shift, .root = root_of(kv, prefix) };
+	uint64_t switched = kv->prefix_switched;
+	int error = 0;
+
+	losses_follow(kv);
+	if (sequence->state != GPOOL_KV_RUNNING)
+		return -EAGAIN;
+	if (prefix->count > cursor_tokens(atomic_load_explicit(&sequence->cursor, memory_order_relaxed)))
+		return -EINVAL;
+	if (sequence->keyed_epoch != kv->prefix_epoch)
+		sequence->keyed = 0;
+	if (!sequence->keyed) {
+		sequence->root = sequence->last = walk.root;
+		sequence->keyed_epoch = kv->prefix_epoch;
+	} else if (!prefix_key_same(sequence->root, walk.root)) {
+		return -EINVAL;
+	}
+	while (!error && sequence->keyed < walk.count)
+		error = publish_next(kv, sequence, &walk);
+	if (switched != kv->prefix_switched)
+		memory_park(kv);
+	return error ? error : (int)sequence->keyed;
+}
+
+int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, const struct gpool_kv_prefix *prefix)
+{
+	struct gpool_kv_prefix read;
+	struct kv_sequence *found;
+	int result;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	result = prefix_read(kv, &read, prefix);
+	if (result)
+		return result;
+	pthread_mutex_lock(&kv->lock);
+	result = kv_find(kv, sequence, &found);
+	if (!result)
+		result = publish(kv, found, &read);
+	pthread_mutex_unlock(&kv->lock);
+	return result;
+}
+
+int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks)
+{
+	if (!kv->pool->alive)
+		return -ECHILD;
+	if (!kv->prefixes.entries)
+		return -EOPNOTSUPP;
+	pthread_mutex_lock(&kv->lock);
+	if (blocks > kv->blocks.cached_blocks)
+		blocks = kv->blocks.cached_blocks;
+	prefix_evict(kv, blocks);
+	memory_park(kv);
+	pthread_mutex_unlock(&kv->lock);
+	return (int)blocks;
+}
+
+/* ---- proof ---- */
+
+/* Each block with a key and without a reference once, and before it all its children. */
+static bool cached_check(const struct gpool_kv *kv)
+{
+	uint32_t *children = calloc(kv->blocks.blocks, sizeof(*children)); /* that stood before */
+	uint32_t count = 0, cached = 0, end = kv->blocks.blocks;
+	bool right = children != NULL;
+
+	for (uint32_t block = 0; block < kv->blocks.blocks; block++)
+		cached += prefix_table_has(&kv->prefixes, block) && !kv->blocks.refs[block];
+	for (uint32_t block = kv->cached.links[end].after; right && block != end; block = kv->cached.links[block].after) {
+		const struct prefix_entry *entry = &kv->prefixes.entries[block];
+
+		right = prefix_table_has(&kv->prefixes, block) && !kv->blocks.refs[block] && entry->children == children[block] && ++count <= cached;
+		if (right && entry->parent != PREFIX_NONE)
+			children[entry->parent]++;
+	}
+	free(children);
+	return right && count == cached && cached == kv->blocks.cached_blocks;
+}
+
+/* A block with a key that a sequence has follows the one in the place before. */
+static bool chains_check(struct gpool_kv *kv)
+{
+	struct kv_sequence *sequence;
+
+	RB_FOREACH (sequence, kv_order, &kv->running)
+		for (uint32_t i = 0; i < sequence->blocks; i++) {
+			uint32_t block = kv_entry(kv, sequence, i);
+			uint32_t before = i ? kv_entry(kv, sequence, i - 1) : PREFIX_NONE;
+
+			if (prefix_table_has(&kv->prefixes, block) && kv->prefixes.entries[block].parent != before)
+				return false;
+		}
+	return true;
+}
+
+bool prefix_check(struct gpool_kv *kv)
+{
+	return !kv->prefixes.entries || (prefix_table_check(&kv->prefixes) && cached_check(kv) && chains_check(kv));
+}

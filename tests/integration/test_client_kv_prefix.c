@@ -1,0 +1,551 @@
+/*
+ * test_client_kv_prefix.c - blocks of a paged KV cache that are found again by their tokens, in one process.
+ *
+ * Goal: a sequence begins with the blocks that others have published for the same tokens, model, adapter and salt, and with no others;
+ * nothing is copied for that; blocks that nobody has stay until their memory is wanted, and go children first, the least recently used
+ * first, exactly as many as are needed; what is refused changes nothing. Method: a cache whose tokens have contents of their own, its
+ * counters and tables, and prefix_check() behind each step.
+ */
+#include "tests/integration/kv_view.h"
+
+enum { T = BLOCK_TOKENS };
+
+static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
+
+/* Token ids of which each starts a text of its own. */
+static const uint32_t *text(uint32_t first)
+{
+	static uint32_t ids[8][1024];
+	static uint32_t next;
+	uint32_t *made = ids[next++ % 8];
+
+	for (uint32_t i = 0; i < 1024; i++)
+		made[i] = first * 10000 + i;
+	return made;
+}
+
+static struct gpool_kv_options prefix_options(uint32_t blocks)
+{
+	struct gpool_kv_options options = small_options(blocks);
+
+	options.flags = GPOOL_KV_PREFIXES;
+	options.model[0] = 1;
+	return options;
+}
+
+static void prefix_start(uint32_t blocks, uint32_t cached_blocks)
+{
+	struct gpool_kv_options options;
+
+	worker_open(calm);
+	options = prefix_options(blocks);
+	options.cached_blocks = cached_blocks;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+}
+
+/* A sequence with what is there of the text, the rest written, and its full blocks published. */
+static uint64_t published(const uint32_t *ids, uint32_t tokens)
+{
+	struct gpool_kv_prefix prefix = prefix_of(ids, tokens);
+	uint64_t sequence = 0;
+	uint32_t found = UINT32_MAX;
+
+	assert_int_equal(try_allocate_prefix(tokens, &prefix, &sequence, &found), 0);
+	for (uint32_t i = found; i < tokens; i++)
+		*token_at(sequence, i) = ids[i];
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), tokens / T);
+	return sequence;
+}
+
+static void freed(uint64_t sequence)
+{
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+}
+
+static void text_check(uint64_t sequence, const uint32_t *ids, uint32_t first, uint32_t end)
+{
+	for (uint32_t i = first; i < end; i++)
+		assert_int_equal(*token_at(sequence, i), ids[i]);
+}
+
+/* How many blocks of the text are there. */
+static uint32_t there(const uint32_t *ids, uint32_t tokens)
+{
+	struct gpool_kv_prefix prefix = prefix_of(ids, tokens);
+
+	return found_of(&prefix).blocks;
+}
+
+/* ---- sharing ---- */
+
+static void test_shared(void **state)
+{
+	const uint32_t *ids = text(1);
+	struct gpool_kv_statistics found;
+	uint64_t first, second;
+
+	(void)state;
+	prefix_start(64, 0);
+	assert_int_equal(there(ids, 100), 0);
+	first = published(ids, 3 * T + 2);
+	assert_int_equal(there(ids, 100), 3);
+	second = published(ids, 4 * T + 1);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_int_equal(block_at(first, i), block_at(second, i));
+	/* A block that is not full is nobody else's. */
+	assert_int_not_equal(block_at(first, 3), block_at(second, 3));
+	text_check(first, ids, 0, 3 * T + 2);
+	text_check(second, ids, 0, 4 * T + 1);
+	found = statistics();
+	assert_int_equal(found.used_blocks, 4 + 2);
+	assert_int_equal(found.shared_blocks, 3);
+	assert_int_equal(found.prefix_hits, 3);
+	assert_int_equal(found.prefix_misses, 3 + 1);
+	assert_int_equal(found.prefix_published, 4);
+	assert_int_equal(found.block_copies, 0);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	settle();
+	assert_true(device_agrees(first) && device_agrees(second));
+	/* Each goes on by itself, and publishes what is new. */
+	assert_int_equal(gpool_kv_append(kv, first, T - 2, NULL), 0);
+	*token_at(first, 3 * T + 2) = *token_at(first, 3 * T + 3) = 77;
+	text_check(second, ids, 0, 4 * T + 1);
+	freed(first);
+	text_check(second, ids, 0, 4 * T + 1);
+}
+
+static void test_exact_prefix_only(void **state)
+{
+	uint32_t ids[10 * T];
+	struct gpool_kv_prefix prefix = prefix_of(ids, 10 * T);
+	struct gpool_kv_prefix_found found;
+	uint64_t sequence;
+
+	(void)state;
+	prefix_start(64, 0);
+	memcpy(ids, text(1), sizeof(ids));
+	sequence = published(ids, 10 * T);
+	for (uint32_t i = 0; i <= 10 * T; i++)
+		assert_int_equal(there(ids, i), i / T);
+	for (uint32_t i = 0; i < 10 * T; i++) {
+		ids[i] ^= 1;
+		assert_int_equal(there(ids, 10 * T), i / T);
+		ids[i] ^= 1;
+	}
+	prefix.salt[0] = 1;
+	assert_int_equal(found_of(&prefix).blocks, 0);
+	prefix.salt[0] = 0;
+	prefix.salt[1] = 1;
+	assert_int_equal(found_of(&prefix).blocks, 0);
+	prefix.salt[1] = 0;
+	prefix.adapter_id = 1;
+	assert_int_equal(found_of(&prefix).blocks, 0);
+	prefix.adapter_id = 0;
+	found = found_of(&prefix);
+	assert_int_equal(found.blocks, 10);
+	assert_int_equal(found.cached_blocks, 0);
+	freed(sequence);
+	assert_int_equal(found_of(&prefix).cached_blocks, 10);
+}
+
+/* No more is shared than the request has tokens, nor than there are ids. */
+static void test_request_limits(void **state)
+{
+	const uint32_t *ids = text(1);
+	struct gpool_kv_prefix prefix = prefix_of(ids, 100);
+	uint64_t sequence;
+	uint32_t tokens;
+
+	(void)state;
+	prefix_start(64, 0);
+	published(ids, 8 * T);
+	assert_int_equal(try_allocate_prefix(2 * T + 1, &prefix, &sequence, &tokens), 0);
+	assert_int_equal(tokens, 2 * T);
+	assert_int_equal(info_of(sequence).blocks, 3);
+	/* The last token shall be computed: its block is not shared. */
+	prefix.count = 8 * T - 1;
+	assert_int_equal(try_allocate_prefix(8 * T, &prefix, &sequence, &tokens), 0);
+	assert_int_equal(tokens, 7 * T);
+	assert_int_equal(info_of(sequence).shared_blocks, 7);
+	prefix.count = 0;
+	assert_int_equal(try_allocate_prefix(8 * T, &prefix, &sequence, NULL), 0);
+	assert_int_equal(info_of(sequence).shared_blocks, 0);
+}
+
+/* Sequences with the same tokens side by side: the first to publish wins, the second and its fork change over. */
+static void test_first_writer_wins(void **state)
+{
+	const uint32_t *ids = text(1);
+	struct gpool_kv_prefix prefix = prefix_of(ids, 3 * T + 1);
+	uint64_t first = 0, second = 0, fork;
+	int32_t kept;
+
+	(void)state;
+	prefix_start(64, 0);
+	assert_int_equal(try_allocate_prefix(3 * T + 1, &prefix, &first, NULL), 0);
+	assert_int_equal(try_allocate_prefix(3 * T + 1, &prefix, &second, NULL), 0);
+	for (uint32_t i = 0; i < 3 * T + 1; i++)
+		*token_at(first, i) = *token_at(second, i) = ids[i];
+	fork = forked(second);
+	assert_int_equal(statistics().used_blocks, 8);
+	kept = block_at(first, 1);
+	assert_int_equal(gpool_kv_prefix_publish(kv, first, &prefix), 3);
+	assert_int_equal(gpool_kv_prefix_publish(kv, second, &prefix), 3);
+	assert_int_equal(block_at(first, 1), kept);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(block_at(second, i), block_at(first, i));
+		assert_int_equal(block_at(fork, i), block_at(first, i));
+	}
+	assert_int_equal(statistics().used_blocks, 5);
+	assert_int_equal(statistics().shared_blocks, 4);
+	assert_int_equal(statistics().prefix_switched, 3);
+	assert_int_equal(gpool_kv_sync(kv), 0);
+	settle();
+	assert_true(device_agrees(second) && device_agrees(fork));
+	/* The fork's last block is shared with the second's, and copied as ever. */
+	assert_int_equal(gpool_kv_append(kv, fork, 1, NULL), 0);
+	settle();
+	assert_int_not_equal(block_at(fork, 3), block_at(second, 3));
+	text_check(fork, ids, 0, 3 * T + 1);
+	freed(first);
+	freed(second);
+	text_check(fork, ids, 0, 3 * T + 1);
+	assert_int_equal(statistics().cached_blocks, 0);
+	freed(fork);
+	assert_int_equal(statistics().cached_blocks, 3);
+}
+
+/* Publishing goes on where it was, with what grew; a fork goes on from there too. */
+static void test_growing(void **state)
+{
+	const uint32_t *ids = text(1);
+	struct gpool_kv_prefix prefix = prefix_of(ids, 2 * T);
+	uint32_t other[5 * T];
+	uint64_t sequence, fork;
+
+	(void)state;
+	prefix_start(64, 0);
+	sequence = published(ids, 2 * T);
+	fork = forked(sequence);
+	assert_int_equal(gpool_kv_append(kv, sequence, 2 * T + 1, NULL), 0);
+	assert_int_equal(gpool_kv_append(kv, fork, 2 * T, NULL), 0);
+	prefix.count = 4 * T;
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 4);
+	memcpy(other, ids, sizeof(other));
+	other[3 * T] ^= 1;
+	prefix.ids = other;
+	assert_int_equal(gpool_kv_prefix_publish(kv, fork, &prefix), 4);
+	assert_int_equal(there(ids, 5 * T), 4);
+	assert_int_equal(there(other, 5 * T), 4);
+	assert_int_equal(block_at(fork, 2), block_at(sequence, 2));
+	assert_int_not_equal(block_at(fork, 3), block_at(sequence, 3));
+	assert_int_equal(statistics().prefix_published, 5);
+	assert_int_equal(statistics().prefix_switched, 1);
+	assert_int_equal(gpool_kv_prefix_publish(kv, fork, &prefix), 4);
+	assert_int_equal(statistics().prefix_published, 5);
+}
+
+/* ---- cached blocks ---- */
+
+static void test_found_after_its_end(void **state)
+{
+	const uint32_t *ids = text(1);
+	struct gpool_kv_statistics found;
+	uint64_t sequence;
+	int32_t block;
+
+	(void)state;
+	prefix_start(64, 0);
+	sequence = published(ids, 5 * T + 3);
+	block = block_at(sequence, 4);
+	freed(sequence);
+	found = statistics();
+	assert_int_equal(found.used_blocks, 0);
+	assert_int_equal(found.cached_blocks, 5);
+	assert_int_equal(found.free_blocks, 64);
+	assert_int_equal(found.backed_chunks, 1);
+	sequence = published(ids, 6 * T);
+	assert_int_equal(block_at(sequence, 4), block);
+	text_check(sequence, ids, 0, 6 * T);
+	assert_int_equal(statistics().cached_blocks, 0);
+	freed(sequence);
+	assert_int_equal(statistics().cached_blocks, 6);
+	assert_int_equal(gpool_kv_prefix_evict(kv, 2), 2);
+	assert_int_equal(there(ids, 100), 4);
+	assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 4);
+	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(there(ids, 100), 0);
+	assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 0);
+}
+
+/* The oldest text goes from its end, and only as much as is needed; what is used again is not the oldest any more. */
+static void test_evicted_in_order(void **state)
+{
+	const uint32_t *first = text(1), *second = text(2);
+	uint64_t sequence;
+
+	(void)state;
+	prefix_start(16, 0);
+	freed(published(first, 5 * T));
+	freed(published(second, 5 * T));
+	sequence = allocated(7 * T, 0, 0);
+	assert_int_equal(there(first, 100), 4);
+	assert_int_equal(there(second, 100), 5);
+	freed(sequence);
+	freed(published(first, 2 * T));
+	sequence = allocated(12 * T, 0, 0);
+	assert_int_equal(statistics().cached_blocks, 4);
+	/* Of the first text its end, which was older than the second; and then the second's. */
+	assert_int_equal(there(first, 100), 2);
+	assert_int_equal(there(second, 100), 2);
+	freed(sequence);
+	assert_int_equal(statistics().prefix_evicted, 1 + 5);
+	freed(allocated(16 * T, 0, 0));
+	assert_int_equal(statistics().cached_blocks, 0);
+}
+
+/* What a sequence begins with is not evicted for the rest of it. */
+static void test_own_prefix_stays(void **state)
+{
+	const uint32_t *first = text(1), *second = text(2);
+	uint64_t sequence;
+
+	(void)state;
+	prefix_start(16, 0);
+	freed(published(first, 8 * T));
+	freed(published(second, 8 * T));
+	sequence = published(first, 12 * T);
+	text_check(sequence, first, 0, 12 * T);
+	assert_int_equal(there(second, 100), 4);
+	assert_int_equal(statistics().used_blocks, 12);
+}
+
+/* Admission counts cached blocks as free, and those that the sequence begins with not twice. */
+static void test_admission(void **state)
+{
+	const uint32_t *ids = text(1);
+	struct gpool_kv_prefix prefix = prefix_of(ids, 16 * T);
+	struct gpool_kv_need need = {.size = sizeof(need)};
+	uint64_t first, sequence;
+
+	(void)state;
+	prefix_start(16, 0);
+	first = published(ids, 10 * T);
+	assert_int_equal(try_allocate_prefix(16 * T, &prefix, &sequence, NULL), 0);
+	freed(sequence);
+	/* Without what is there it is too much. */
+	assert_int_equal(try_allocate(16 * T, 0, 0, &sequence), -ENOSPC);
+	prefix.count = 9 * T;
+	assert_int_equal(try_allocate_prefix(16 * T, &prefix, &sequence, NULL), -ENOSPC);
+	assert_int_equal(shortage().needed_blocks, 7);
+	assert_int_equal(shortage().free_blocks, 6);
+	freed(first);
+	assert_int_equal(gpool_kv_can_allocate(kv, 16 * T, &need), GPOOL_KV_OK);
+	assert_int_equal(need.available_blocks, 16);
+	assert_int_equal(try_allocate_prefix(16 * T, &prefix, &sequence, NULL), 0);
+}
+
+static void test_limit(void **state)
+{
+	const uint32_t *ids = text(1), *second = text(2);
+
+	(void)state;
+	prefix_start(64, 3);
+	freed(published(ids, 5 * T));
+	assert_int_equal(statistics().cached_blocks, 3);
+	assert_int_equal(there(ids, 100), 3);
+	freed(published(second, 2 * T));
+	assert_int_equal(statistics().cached_blocks, 3);
+	assert_int_equal(there(ids, 100), 1);
+	assert_int_equal(there(second, 100), 2);
+}
+
+/* The pool is what is short: what there is of it first, then cached blocks; what cannot be had evicts nothing. */
+static void test_pool_is_short(void **state)
+{
+	const uint32_t *ids = text(1);
+	struct gpool_block block;
+	struct gpool *other;
+	uint64_t sequence, second;
+
+	(void)state;
+	prefix_start(0, 0);
+	other = open_worker();
+	block = alloc(other, PAGES - 4);
+	freed(published(ids, 10 * T));
+	assert_int_equal(statistics().available_blocks, 4 * CHUNK_BLOCKS);
+	assert_int_equal(try_allocate(4 * CHUNK_BLOCKS * T + 1, 0, 0, &sequence), -ENOSPC);
+	assert_int_equal(statistics().cached_blocks, 10);
+	sequence = allocated(3 * CHUNK_BLOCKS * T, 0, 0);
+	assert_int_equal(statistics().cached_blocks, CHUNK_BLOCKS);
+	second = allocated((CHUNK_BLOCKS - 1) * T, 0, 0);
+	assert_int_equal(there(ids, 100), 1);
+	assert_int_equal(gpool_kv_append(kv, second, 1, NULL), 0);
+	assert_int_equal(there(ids, 100), 0);
+	assert_int_equal(gpool_kv_append(kv, second, T, NULL), -ENOSPC);
+	freed(sequence);
+	assert_int_equal(gpool_free(other, &block), 0);
+	gpool_close(other);
+}
+
+/* ---- other ends ---- */
+
+/* Blocks of a preempted sequence are found again; resumed it has others, until it publishes again. */
+static void test_preempted(void **state)
+{
+	const uint32_t *ids = text(1);
+	struct gpool_kv_prefix prefix = prefix_of(ids, 4 * T);
+	uint64_t sequence;
+	int32_t block;
+
+	(void)state;
+	prefix_start(64, 0);
+	sequence = published(ids, 4 * T + 1);
+	block = block_at(sequence, 3);
+	assert_int_equal(gpool_kv_preempt(kv, sequence, NULL), 5);
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), -EAGAIN);
+	assert_int_equal(statistics().cached_blocks, 4);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	assert_int_not_equal(block_at(sequence, 3), block);
+	assert_int_equal(statistics().used_blocks, 5);
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 4);
+	assert_int_equal(block_at(sequence, 3), block);
+	assert_int_equal(statistics().used_blocks, 5);
+	assert_int_equal(statistics().cached_blocks, 0);
+	text_check(sequence, ids, 0, 4 * T);
+}
+
+/* Content that was dropped is not found; content that was kept is. */
+static void test_sleep(void **state)
+{
+	const uint32_t *ids = text(1);
+	struct gpool_kv_options options;
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(spilling);
+	for (uint32_t keep = 0; keep < 2; keep++) {
+		options = prefix_options(64);
+		options.flags |= keep ? GPOOL_KV_KEEP : 0;
+		assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+		freed(published(ids, 3 * T));
+		sequence = published(ids, 2 * T);
+		assert_int_equal(gpool_sleep(worker, 0), 0);
+		assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
+		assert_int_equal(there(ids, 100), keep ? 3 : 0);
+		assert_int_equal(statistics().cached_blocks, keep);
+		if (keep)
+			text_check(sequence, ids, 0, 2 * T);
+		/* Whoever computes it again publishes it again, from the beginning. */
+		assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &(struct gpool_kv_prefix){.size = 48, .ids = ids, .count = 2 * T}), 2);
+		assert_int_equal(there(ids, 100), keep ? 3 : 2);
+		freed(sequence);
+		assert_int_equal(gpool_kv_destroy(kv), 0);
+	}
+}
+
+/* ---- what is wrong ---- */
+
+static void test_wrong(void **state)
+{
+	const uint32_t *ids = text(1), *other = text(2);
+	struct gpool_kv_prefix prefix = prefix_of(ids, 2 * T), good = prefix;
+	struct gpool_kv_prefix_found found = {.size = sizeof(found)};
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	uint64_t sequence, second;
+
+	(void)state;
+	prefix_start(64, 0);
+	sequence = published(ids, 2 * T);
+	for (int i = 0; i < 4; i++) {
+		prefix = good;
+		prefix.flags = i == 0;
+		prefix.reserved = i == 1;
+		prefix.ids = i == 2 ? NULL : ids;
+		prefix.size = i == 3 ? 2 : sizeof(prefix);
+		assert_int_equal(gpool_kv_prefix_find(kv, &prefix, &found), -EINVAL);
+		assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL);
+		assert_int_equal(gpool_kv_prefix_allocate(kv, &request, &prefix, &second, NULL), -EINVAL);
+	}
+	request.flags = 1u << 31;
+	assert_int_equal(gpool_kv_prefix_allocate(kv, &request, &good, &second, NULL), -EINVAL);
+	/* More ids than tokens; others than were published, at once or by its fork; another salt than before. */
+	prefix = prefix_of(ids, 2 * T + 1);
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL);
+	assert_int_equal(gpool_kv_append(kv, sequence, T, NULL), 0);
+	second = forked(sequence);
+	prefix = prefix_of(ids, 3 * T);
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 3);
+	prefix.ids = other;
+	assert_int_equal(gpool_kv_prefix_publish(kv, second, &prefix), -EINVAL);
+	prefix.ids = ids;
+	prefix.salt[0] = 1;
+	assert_int_equal(gpool_kv_prefix_publish(kv, second, &prefix), -EINVAL);
+	prefix.salt[0] = 0;
+	assert_int_equal(gpool_kv_prefix_publish(kv, second, &prefix), 3);
+	assert_int_equal(gpool_kv_prefix_publish(kv, 0, &good), -EINVAL);
+	freed(second);
+	assert_int_equal(gpool_kv_prefix_publish(kv, second, &good), -ESTALE);
+	assert_true(prefix_check(kv));
+}
+
+/* A published block is nobody's to write, used or cached; a cached one is nobody's to read. */
+static void test_published_are_not_written(void **state)
+{
+	struct gpool_kv_shape shape = SMALL;
+	const uint32_t *ids = text(1);
+	struct gpool_kv_pair pair;
+	uint64_t first, second;
+
+	(void)state;
+	prefix_start(64, 0);
+	first = published(ids, T);
+	second = allocated(T, 0, 0);
+	pair = (struct gpool_kv_pair){block_at(second, 0), block_at(first, 0)};
+	assert_int_equal(gpool_kv_copy_blocks(kv, &pair, 1), -EINVAL);
+	freed(first);
+	assert_int_equal(gpool_kv_copy_blocks(kv, &pair, 1), -EINVAL);
+	assert_int_equal(gpool_kv_validate(kv, second, pair.to, &shape), -ESTALE);
+	pair = (struct gpool_kv_pair){pair.to, pair.from};
+	assert_int_equal(gpool_kv_copy_blocks(kv, &pair, 1), -EINVAL);
+}
+
+static void test_not_asked_for(void **state)
+{
+	const uint32_t ids[T] = {0};
+	struct gpool_kv_prefix prefix = prefix_of(ids, T);
+	struct gpool_kv_prefix_found found = {.size = sizeof(found)};
+	uint64_t sequence;
+
+	(void)state;
+	kv_start(calm, 64);
+	sequence = allocated(T, 0, 0);
+	assert_int_equal(gpool_kv_prefix_find(kv, &prefix, &found), -EOPNOTSUPP);
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), -EOPNOTSUPP);
+	assert_int_equal(try_allocate_prefix(T, &prefix, &sequence, NULL), -EOPNOTSUPP);
+	assert_int_equal(gpool_kv_prefix_evict(kv, 1), -EOPNOTSUPP);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_shared, kv_stop),
+		cmocka_unit_test_teardown(test_exact_prefix_only, kv_stop),
+		cmocka_unit_test_teardown(test_request_limits, kv_stop),
+		cmocka_unit_test_teardown(test_first_writer_wins, kv_stop),
+		cmocka_unit_test_teardown(test_growing, kv_stop),
+		cmocka_unit_test_teardown(test_found_after_its_end, kv_stop),
+		cmocka_unit_test_teardown(test_evicted_in_order, kv_stop),
+		cmocka_unit_test_teardown(test_own_prefix_stays, kv_stop),
+		cmocka_unit_test_teardown(test_admission, kv_stop),
+		cmocka_unit_test_teardown(test_limit, kv_stop),
+		cmocka_unit_test_teardown(test_pool_is_short, kv_stop),
+		cmocka_unit_test_teardown(test_preempted, kv_stop),
+		cmocka_unit_test_teardown(test_sleep, kv_stop),
+		cmocka_unit_test_teardown(test_wrong, kv_stop),
+		cmocka_unit_test_teardown(test_published_are_not_written, kv_stop),
+		cmocka_unit_test_teardown(test_not_asked_for, kv_stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
