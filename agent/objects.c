@@ -194,7 +194,7 @@ static void readers_publish(struct pool *pool, uint32_t number)
 			atomic_load_explicit(&pool->ledger.objects[number].readers[word], memory_order_relaxed));
 	atomic_store_explicit(&object_record(pool, number)->readers, readers, memory_order_relaxed);
 	if (!readers)
-		pool->objects->of[number].used_ms = clock_ms();
+		pool->objects->of[number].let_go = ++pool->objects->let_go;
 }
 
 void object_reader_add(struct pool *pool, uint32_t number, uint32_t session)
@@ -221,7 +221,8 @@ void objects_session_end(struct session *session)
 {
 	struct pool *pool = session->pool;
 
-	for (uint32_t i = 1, left = pool->objects->live; left && i < POOL_OBJECTS; i++) {
+	/* The last ones first, as a process would that let go of what it built in the order in which one builds on the other. */
+	for (uint32_t i = POOL_OBJECTS - 1, left = pool->objects->live; left && i; i--) {
 		enum object_state state = object_state(pool, i);
 
 		left -= state != OBJECT_NONE;
@@ -300,6 +301,17 @@ void objects_evict_at(struct pool *pool, const struct tenant *taker, uint32_t fi
 			evict_one_object(pool, page_word_owner(pool_word(pool, page)));
 }
 
+/*
+ * Let go of earlier; of those of which that is not known any more the one that was published last, since what is published later may build on
+ * what was there before, as the end of a text does on its beginning.
+ */
+static bool goes_before(const struct pool *pool, uint32_t number, uint32_t other)
+{
+	const struct object *a = &pool->objects->of[number], *b = &pool->objects->of[other];
+
+	return a->let_go != b->let_go ? a->let_go < b->let_go : object_record(pool, number)->version > object_record(pool, other)->version;
+}
+
 uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages)
 {
 	uint32_t taken = 0;
@@ -308,8 +320,7 @@ uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objec
 		uint32_t oldest = 0;
 
 		for (uint32_t i = 1; i < POOL_OBJECTS; i++)
-			if (evictable(pool, i, taker, whose, 0) &&
-				(!oldest || pool->objects->of[i].used_ms < pool->objects->of[oldest].used_ms))
+			if (evictable(pool, i, taker, whose, 0) && (!oldest || goes_before(pool, i, oldest)))
 				oldest = i;
 		if (!oldest)
 			break;

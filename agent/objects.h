@@ -21,11 +21,12 @@ struct object {
 	int fd;                    /* of the manifest; 0: none */
 	struct manifest manifest;
 	struct tenant *tenant;     /* who has its pages on the books; NULL: a tenant that is no more */
-	uint64_t used_ms;          /* since when nobody has it open */
+	uint64_t let_go;           /* its last reader was the so many-th to let an object go; 0: not known, an agent has died since */
 };
 
 struct objects {
 	uint64_t manifest_bytes; /* of all */
+	uint64_t let_go;         /* how often a last reader let one go */
 	uint32_t live;           /* records that are not NONE; for loops that can end early */
 	struct object of[POOL_OBJECTS];
 };

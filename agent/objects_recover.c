@@ -166,7 +166,6 @@ static void recover_one(struct pool *pool, uint32_t number)
 	if (object_state(pool, number) == OBJECT_CURRENT && pool->objects->of[number].fd <= 0)
 		object_set_state(pool, number, OBJECT_DELETED);
 	pool->objects->of[number].tenant = pool_tenant(pool, record->tenant);
-	pool->objects->of[number].used_ms = clock_ms();
 }
 
 void objects_recover(struct pool *pool)
