@@ -1027,7 +1027,7 @@ struct gpool_kv_options {
 	uint64_t owner_id;            /* what tools show; free to choose */
 	uint8_t model[32];            /* GPOOL_KV_PREFIXES: what all that decides about keys and values hashes to (weights, quantisation, ...) */
 	uint32_t cached_blocks;       /* GPOOL_KV_PREFIXES: most that stay when no sequence has them; 0: no limit */
-	uint32_t reserved;            /* 0 */
+	uint32_t pool_blocks;         /* GPOOL_KV_PREFIXES: addresses for so many that other processes have too; 0: gpool_kv_prefix_share() is off */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_options, 96);
 #define GPOOL_KV_OPTIONS_INIT { sizeof(struct gpool_kv_options), 0, { 0, 0, 0, 0, 0 }, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0 }
@@ -1062,8 +1062,10 @@ struct gpool_kv_layout {
 	uint64_t table_address; /* of the device's tables: int32_t [max_sequences][table_columns]; gpool_kv_sync() */
 	uint32_t table_columns;
 	uint32_t max_sequences;
+	uint32_t pool_blocks;   /* numbers from max_blocks on: blocks that are the pool's, to be read only */
+	uint32_t reserved;
 };
-GPOOL_ASSERT_SIZE(gpool_kv_layout, 56);
+GPOOL_ASSERT_SIZE(gpool_kv_layout, 64);
 
 /* gpool_kv_layout() - all that kernels need; never changes. Return: 0, -EINVAL (its size), -ECHILD. */
 GPOOL_API int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout);
@@ -1300,6 +1302,7 @@ GPOOL_API int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_k
  * the work that writes them is queued on the cache's stream, or that stream waits for it: from now on nobody writes to these blocks.
  * Where the same content is there already, the sequence and its forks change over to that block and give up their own (gpool_kv_table(),
  * gpool_kv_sync()). Ids of what was published before are not looked at again, so publishing as a sequence grows costs what is new.
+ * Of a group's sequences only the parts in the first cache can be published: the ids of others are not those of the whole text's first tokens.
  *
  * Return: how many of the sequence's first blocks are published by now, or
  *   -EINVAL      a size, a flag, count without ids; more ids than the sequence has tokens; a block that was published with other ids,
@@ -1311,6 +1314,37 @@ GPOOL_API int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_k
  * Cost: one lock, and about 100 ns for each new block.
  */
 GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, const struct gpool_kv_prefix *prefix);
+
+/*
+ * gpool_kv_prefix_share() - what the sequence has published can be found by other processes with caches of the same model and shape, in the
+ * same trust domain, without a copy: their gpool_kv_prefix_allocate() maps the same memory, to be read. Waits for the work on the cache's
+ * stream, so that the content is there.
+ *
+ * Whole chunks are shared, in which there are only full blocks of this sequence in their order; a cache with pool_blocks therefore lays the
+ * blocks of new sequences into whole chunks. Each becomes a named object (kv-prefix/KEY), ephemeral: it outlives this process, is evicted as a
+ * whole when its memory is wanted and nobody uses it, and counts for the tenant that shared it. Here its blocks have other numbers from now on
+ * (gpool_kv_table(), gpool_kv_sync()), for all sequences that have them, and the same memory. Where another process was first, the sequences
+ * change over to its blocks, and their own memory is free.
+ *
+ * Blocks of the pool are not cached: when no sequence has them, and no cached block follows one, they are let go of behind the work that is
+ * queued by then, at one of the next calls that free or allocate, and found in the pool again as long as that has them.
+ *
+ * @timeout_ms: longest wait for the work, milliseconds; 0: do not wait, -1: no limit
+ *
+ * Return: how many of the sequence's first blocks are the pool's by now, or
+ *   -EOPNOTSUPP  a cache without pool_blocks
+ *   -ETIMEDOUT   the work is not done
+ *   -EAGAIN      the sequence is preempted
+ *   -ENOSPC      pool_blocks are in use, or the pool's metadata are
+ *   -EUSERS      as many versions of objects are there as a pool can have (1,023)
+ *   -ESTALE      an object of that name is there, and is none that can be used; the sequence has ended
+ *   -EBUSY       this handle sleeps, or queued GPU work could write to the blocks
+ *   -EINVAL, -ENOMEM, -EMFILE, -EIO, -EPIPE, -ECHILD
+ * After an error what was shared before it stays shared.
+ *
+ * Cost: a wait for the stream; for each chunk one question to the agent, and one mapping for each handle.
+ */
+GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int timeout_ms);
 
 /*
  * gpool_kv_prefix_evict() - up to so many cached blocks are free, the least recently used; chunks that get empty by that go back to the
@@ -1360,8 +1394,12 @@ struct gpool_kv_statistics {
 	uint64_t prefix_published; /* blocks */
 	uint64_t prefix_switched;  /* blocks that were given up at their publication, for others with the same content */
 	uint64_t prefix_evicted;   /* cached blocks that are no more */
+	uint64_t pool_shared;      /* blocks that gpool_kv_prefix_share() gave to the pool */
+	uint64_t pool_found;       /* blocks that came from there */
+	uint32_t pool_blocks;      /* of the pool, mapped here now: in use, or about to leave */
+	uint32_t reserved;
 };
-GPOOL_ASSERT_SIZE(gpool_kv_statistics, 160);
+GPOOL_ASSERT_SIZE(gpool_kv_statistics, 184);
 
 /* gpool_kv_statistics() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each running sequence. */
 GPOOL_API int gpool_kv_statistics(struct gpool_kv *kv, struct gpool_kv_statistics *statistics);

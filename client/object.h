@@ -96,6 +96,13 @@ int object_unmap(struct gpool_object *object);
  * another generation. Return: as gpool_object_publish().
  */
 int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address, struct gpool_object **object);
+/*
+ * object_give() - publish pinned blocks of the caller's as one ephemeral object of this name, which nobody must have yet, with one piece of
+ * metadata. On success their pages are the object's; where the caller has them mapped is its matter. Else blocks[] are as before, perhaps
+ * with other generations. Return: as gpool_object_publish().
+ */
+int object_give(struct gpool *pool, const char *name, struct gpool_block *blocks, uint32_t count, const char *key, const void *value,
+	size_t bytes, struct gpool_object **object);
 /* object_parts_drop() - of one that is not published: its blocks end. */
 void object_parts_drop(struct gpool_object *object);
 /* object_protect() - the pages that were built here, where they are: 0, -EBUSY. */

@@ -449,3 +449,32 @@ int object_keep(struct gpool *pool, const char *name, struct gpool_block *block,
 	gpool_object_abort(made);
 	return error;
 }
+
+int object_give(struct gpool *pool, const char *name, struct gpool_block *blocks, uint32_t count, const char *key, const void *value,
+	size_t bytes, struct gpool_object **object)
+{
+	struct gpool_object *made;
+	uint64_t version;
+	int error = object_new(pool, name, &made);
+
+	if (error)
+		return error;
+	made->memory_class = GPOOL_OBJECT_EPHEMERAL;
+	made->expect_version = GPOOL_OBJECT_NONE;
+	made->parts = calloc(count, sizeof(*made->parts));
+	error = made->parts ? draft_set(&made->draft, key, value, bytes) : -ENOMEM;
+	for (uint32_t i = 0; i < count && !error; i++)
+		made->parts[made->part_count++].block = blocks[i];
+	made->part_capacity = made->part_count;
+	if (!error)
+		error = gpool_object_publish(made, &version);
+	if (!error) {
+		*object = made;
+		return 0;
+	}
+	for (uint32_t i = 0; i < made->part_count; i++)
+		blocks[i] = made->parts[i].block;
+	made->part_count = 0;
+	gpool_object_abort(made);
+	return error;
+}

@@ -47,25 +47,50 @@ void block_pool_fill(struct block_pool *pool, uint32_t chunk)
 		bitmap_add(&pool->free, chunk * pool->chunk_blocks + i);
 }
 
-void block_pool_drain(struct block_pool *pool, uint32_t chunk)
+void block_pool_withhold(struct block_pool *pool, uint32_t chunk)
 {
 	for (uint32_t i = 0; i < pool->chunk_blocks; i++)
 		bitmap_remove(&pool->free, chunk * pool->chunk_blocks + i);
 	bitmap_remove(&pool->empty, chunk);
+}
+
+void block_pool_return(struct block_pool *pool, uint32_t chunk)
+{
 	bitmap_add(&pool->holes, chunk);
 }
 
-uint32_t block_pool_take(struct block_pool *pool)
+void block_pool_drain(struct block_pool *pool, uint32_t chunk)
 {
-	uint32_t block = bitmap_lowest(&pool->free), chunk = block / pool->chunk_blocks;
+	block_pool_withhold(pool, chunk);
+	block_pool_return(pool, chunk);
+}
 
-	assert(block != BITMAP_NONE);
+static uint32_t take(struct block_pool *pool, uint32_t block)
+{
+	uint32_t chunk = block / pool->chunk_blocks;
+
 	bitmap_remove(&pool->free, block);
 	if (pool->kept[chunk]++ == 0)
 		bitmap_remove(&pool->empty, chunk);
 	pool->refs[block] = 1;
 	pool->used_blocks++;
 	return block;
+}
+
+uint32_t block_pool_take(struct block_pool *pool)
+{
+	assert(pool->free.count);
+	return take(pool, bitmap_lowest(&pool->free));
+}
+
+uint32_t block_pool_take_chunk(struct block_pool *pool)
+{
+	uint32_t first = bitmap_lowest(&pool->empty) * pool->chunk_blocks;
+
+	assert(pool->empty.count);
+	for (uint32_t i = 0; i < pool->chunk_blocks; i++)
+		take(pool, first + i);
+	return first;
 }
 
 bool block_pool_ref(struct block_pool *pool, uint32_t block)

@@ -33,9 +33,14 @@ uint32_t block_pool_short(const struct block_pool *pool, uint32_t blocks);
 /* block_pool_fill() - a hole has memory now; block_pool_drain() - an empty one has none any more. */
 void block_pool_fill(struct block_pool *pool, uint32_t chunk);
 void block_pool_drain(struct block_pool *pool, uint32_t chunk);
+/* block_pool_withhold() - as drain, but it is no hole before block_pool_return(): something may still look at its addresses. */
+void block_pool_withhold(struct block_pool *pool, uint32_t chunk);
+void block_pool_return(struct block_pool *pool, uint32_t chunk);
 
 /* block_pool_take() - the lowest free one, with one reference. There is one: block_pool_short() said 0. */
 uint32_t block_pool_take(struct block_pool *pool);
+/* block_pool_take_chunk() - all blocks of the lowest empty chunk likewise; returns the first. There is one. */
+uint32_t block_pool_take_chunk(struct block_pool *pool);
 
 /* block_pool_ref() - of a block in use or cached; true: it was cached. */
 bool block_pool_ref(struct block_pool *pool, uint32_t block);

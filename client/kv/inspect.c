@@ -1,6 +1,8 @@
 /* inspect.c - what can be asked of a cache, blocks that come from elsewhere, and copies of blocks. */
 #include "client/kv/kv.h"
 
+#include "client/kv/pooled.h"
+
 int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout)
 {
 	if (!kv->pool->alive)
@@ -16,6 +18,7 @@ int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout)
 			.table_address = kv->table_address,
 			.table_columns = kv->columns,
 			.max_sequences = kv->max_sequences,
+			.pool_blocks = kv_block_count(kv) - kv->blocks.blocks,
 		},
 		sizeof(*layout));
 }
@@ -24,7 +27,7 @@ int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64_t *addres
 {
 	if (!kv->pool->alive)
 		return -ECHILD;
-	if (block >= kv->blocks.blocks)
+	if (block >= kv_block_count(kv))
 		return -EINVAL;
 	*address = memory_address(kv, block);
 	return 0;
@@ -55,7 +58,7 @@ static uint32_t shared_blocks(const struct gpool_kv *kv, const struct kv_sequenc
 	uint32_t shared = 0;
 
 	for (uint32_t i = 0; i < sequence->blocks; i++)
-		shared += kv->blocks.refs[kv_entry(kv, sequence, i)] > 1;
+		shared += kv_refs(kv, kv_entry(kv, sequence, i)) > 1;
 	return shared;
 }
 
@@ -140,6 +143,9 @@ static struct gpool_kv_statistics statistics_of(struct gpool_kv *kv)
 		.prefix_published = kv->prefix_published,
 		.prefix_switched = kv->prefix_switched,
 		.prefix_evicted = kv->prefix_evicted,
+		.pool_shared = kv->pool_shared,
+		.pool_found = kv->pool_found,
+		.pool_blocks = kv->pooled ? kv->pooled->used * blocks->chunk_blocks : 0,
 	};
 }
 
@@ -181,14 +187,14 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 
 	if (!kv->pool->alive)
 		return -ECHILD;
-	if (block < 0 || (uint32_t)block >= kv->blocks.blocks)
+	if (block < 0 || (uint32_t)block >= kv_block_count(kv))
 		return -EINVAL;
 	if (!same_shape(kv, shape))
 		return -EPROTO;
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, sequence, &found);
 	if (!error)
-		error = kv->blocks.refs[block] ? block_of(kv, found, (uint32_t)block) : -ESTALE;
+		error = kv_refs(kv, (uint32_t)block) ? block_of(kv, found, (uint32_t)block) : -ESTALE;
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }
@@ -196,8 +202,8 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 /* Both in use, and no other sequence sees what is written, or will. */
 static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pair)
 {
-	return pair->from >= 0 && pair->to >= 0 && pair->from != pair->to && (uint32_t)pair->from < kv->blocks.blocks &&
-		(uint32_t)pair->to < kv->blocks.blocks && kv->blocks.refs[pair->from] && kv->blocks.refs[pair->to] == 1 &&
+	return pair->from >= 0 && pair->to >= 0 && pair->from != pair->to && (uint32_t)pair->from < kv_block_count(kv) &&
+		(uint32_t)pair->to < kv->blocks.blocks && kv_refs(kv, (uint32_t)pair->from) && kv->blocks.refs[pair->to] == 1 &&
 		!prefix_table_has(&kv->prefixes, (uint32_t)pair->to);
 }
 

@@ -2,8 +2,10 @@
 #include "client/kv/kv.h"
 
 #include "client/kv/offload.h"
+#include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
 #include "client/stream.h"
+#include "client/vm/handle.h"
 #include "client/vm/range.h"
 
 #include <stdlib.h>
@@ -40,12 +42,18 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	shape->block_tokens = shape->block_tokens ? shape->block_tokens : BLOCK_TOKENS_DEFAULT;
 	options->max_sequences = options->max_sequences ? options->max_sequences : SEQUENCES_DEFAULT;
 	options->max_sequence_tokens = options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
-	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES) || options->reserved || shape->block_tokens > BLOCK_TOKENS_MAX ||
+	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES) || (options->pool_blocks && !(options->flags & GPOOL_KV_PREFIXES)) || shape->block_tokens > BLOCK_TOKENS_MAX ||
 		shape->block_tokens & (shape->block_tokens - 1) || shape->dtype_bytes > 8 || shape->dtype_bytes & (shape->dtype_bytes - 1) ||
-		options->max_sequences > SEQUENCES_MAX || options->max_blocks > BITMAP_BITS_MAX ||
+		options->max_sequences > SEQUENCES_MAX || options->max_blocks > BITMAP_BITS_MAX || options->pool_blocks > BITMAP_BITS_MAX ||
 		options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)
 		return -EINVAL;
 	return stream_slot_of(pool, options->stream, &slot) || !stream_can_wait(pool, options->stream) ? -EINVAL : 0;
+}
+
+/* Chunks of other processes that it can have at a time. */
+static uint32_t places_of(const struct gpool_kv_options *options, uint32_t chunk_blocks)
+{
+	return (options->pool_blocks + chunk_blocks - 1) / chunk_blocks;
 }
 
 /* From options to numbers; after memory_shape(). -EINVAL: more pages than a range can have, or a watermark that leaves no block. */
@@ -59,7 +67,8 @@ static int sizes_read(struct gpool_kv *kv, const struct gpool_kv_options *option
 		count = most;
 	if (count == 0)
 		count = 1;
-	if (count * kv->chunk_pages > UINT32_MAX)
+	if ((count + places_of(options, chunk_blocks)) * kv->chunk_pages > UINT32_MAX ||
+		(options->pool_blocks && kv->chunk_pages / handle_pages(kv->pool) > KV_CHUNK_HANDLES_MAX))
 		return -EINVAL;
 	*chunks = (uint32_t)count;
 	kv->columns = kv_blocks_for(kv, options->max_sequence_tokens);
@@ -101,7 +110,7 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 	range.owner_id = options->owner_id;
 	if (table_pages > UINT32_MAX)
 		return -EINVAL;
-	error = gpool_range_reserve(kv->pool, kv->blocks.chunks * kv->chunk_pages, &range, &kv->range);
+	error = gpool_range_reserve(kv->pool, kv_block_count(kv) / kv->blocks.chunk_blocks * kv->chunk_pages, &range, &kv->range);
 	if (!error)
 		error = gpool_range_reserve(kv->pool, (uint32_t)table_pages, &range, &kv->table_range);
 	if (error)
@@ -135,7 +144,8 @@ static int staging_open(struct gpool_kv *kv)
 
 static int parts_open(struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunks, uint32_t chunk_blocks)
 {
-	if (block_pool_init(&kv->blocks, chunks, chunk_blocks) || prefix_open(kv, options) || bitmap_init(&kv->rows, kv->max_sequences))
+	if (block_pool_init(&kv->blocks, chunks, chunk_blocks) || pooled_open(kv, places_of(options, chunk_blocks)) ||
+		prefix_open(kv, options) || bitmap_init(&kv->rows, kv->max_sequences))
 		return -ENOMEM;
 	for (uint32_t row = 0; row < kv->max_sequences; row++)
 		bitmap_add(&kv->rows, row);
@@ -156,6 +166,7 @@ static void kv_release(struct gpool_kv *kv)
 	memory_unmap(kv->sequences, kv->max_sequences * sizeof(*kv->sequences));
 	memory_unmap(kv->tables, tables_bytes(kv));
 	bitmap_fini(&kv->rows);
+	pooled_close(kv);
 	prefix_close(kv);
 	block_pool_fini(&kv->blocks);
 	pthread_mutex_destroy(&kv->lock);
@@ -262,7 +273,11 @@ int gpool_kv_destroy(struct gpool_kv *kv)
 		return 0;
 	if (!kv->pool->alive)
 		return -ECHILD;
-	error = gpool_range_destroy(kv->range);
+	error = kv->pooled ? stream_sync_all(kv->pool) : 0;
+	if (!error)
+		error = pooled_end(kv);
+	if (!error)
+		error = gpool_range_destroy(kv->range);
 	if (error)
 		return error;
 	kv->range = NULL;

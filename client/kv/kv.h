@@ -24,6 +24,7 @@
 
 enum {
 	KV_TOKENS_BITS = 24,
+	KV_CHUNK_HANDLES_MAX = 64, /* of a chunk that is shared with other processes; chosen: 128 MB where handles are 2 MB */
 	KV_STAGES = 8,           /* pieces of the staging memory, each with a fence */
 	KV_STAGE_ENTRIES = 16384, /* 64 KiB: chosen, two rows of the default length */
 	KV_STAGE_PIECES = 256,   /* copies from one piece; chosen: a batch of that many sequences each of which changed */
@@ -77,6 +78,7 @@ struct gpool_kv {
 	struct block_pool blocks;
 	struct prefix_table prefixes; /* without entries where it was not asked for */
 	struct block_lru cached;      /* blocks with a key that no sequence has */
+	struct pooled *pooled;        /* pooled.h; NULL: nothing is shared with other processes */
 	uint32_t prefix_epoch;        /* range_losses() that it knows */
 	struct bitmap rows; /* that nobody has */
 	struct kv_order running, preempted;
@@ -87,6 +89,7 @@ struct gpool_kv {
 	struct gpool_kv_need shortage;
 	uint64_t allocations, forks, frees, preemptions, resumes, refusals, block_copies, table_bytes;
 	uint64_t prefix_hits, prefix_misses, prefix_published, prefix_switched, prefix_evicted;
+	uint64_t pool_shared, pool_found;
 
 	pthread_mutex_t sync_lock; /* one gpool_kv_sync() at a time; outside of lock */
 	struct kv_stage stages[KV_STAGES];
@@ -173,6 +176,8 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks);
  * nothing has changed.
  */
 int memory_get(struct gpool_kv *kv, uint32_t blocks);
+/* memory_get_chunk() - whether an empty chunk has memory, which is taken for it if need be. */
+bool memory_get_chunk(struct gpool_kv *kv);
 /* memory_park() - chunks without a block in use go back behind what is queued on the stream. What cannot go now does at the next call. */
 void memory_park(struct gpool_kv *kv);
 /* memory_blocks() - how many could be used without anybody's eviction. memory_limit() - how many the pool could hold at all. */

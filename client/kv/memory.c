@@ -7,6 +7,7 @@
  */
 #include "client/kv/kv.h"
 
+#include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
 #include "client/vm/handle.h"
 
@@ -97,6 +98,7 @@ void memory_park(struct gpool_kv *kv)
 	struct gpool_fence fence = { 0 };
 	int error;
 
+	pooled_park(kv);
 	if (!kv->blocks.empty.count)
 		return;
 	error = gpool_fence_record(kv->pool, kv->stream, &fence);
@@ -132,6 +134,11 @@ static int holes_fill(struct gpool_kv *kv, uint32_t missing)
 		missing -= run;
 	}
 	return missing ? -ENOSPC : 0;
+}
+
+bool memory_get_chunk(struct gpool_kv *kv)
+{
+	return kv->blocks.empty.count || holes_fill(kv, 1) == 0;
 }
 
 int memory_get(struct gpool_kv *kv, uint32_t blocks)

@@ -6,6 +6,7 @@
  */
 #include "client/kv/prefix.h"
 
+#include "client/kv/pooled.h"
 #include "client/vm/range.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ int prefix_open(struct gpool_kv *kv, const struct gpool_kv_options *options)
 	kv->cached_most = options->cached_blocks ? options->cached_blocks : UINT32_MAX;
 	if (!(options->flags & GPOOL_KV_PREFIXES))
 		return 0;
-	return prefix_table_init(&kv->prefixes, kv->blocks.blocks) || block_lru_init(&kv->cached, kv->blocks.blocks) ? -ENOMEM : 0;
+	return prefix_table_init(&kv->prefixes, kv_block_count(kv)) || block_lru_init(&kv->cached, kv->blocks.blocks) ? -ENOMEM : 0;
 }
 
 void prefix_close(struct gpool_kv *kv)
@@ -31,14 +32,22 @@ void prefix_close(struct gpool_kv *kv)
 
 void prefix_ref(struct gpool_kv *kv, uint32_t block)
 {
-	if (block_pool_ref(&kv->blocks, block))
+	if (is_pooled(kv, block))
+		pooled_ref(kv, block);
+	else if (block_pool_ref(&kv->blocks, block))
 		block_lru_remove(&kv->cached, block);
 }
 
 bool prefix_unref(struct gpool_kv *kv, uint32_t block)
 {
-	bool keep = prefix_table_has(&kv->prefixes, block), last = block_pool_unref(&kv->blocks, block, keep);
+	bool keep, last;
 
+	if (is_pooled(kv, block)) {
+		pooled_unref(kv, block);
+		return false;
+	}
+	keep = prefix_table_has(&kv->prefixes, block);
+	last = block_pool_unref(&kv->blocks, block, keep);
 	if (last && keep)
 		block_lru_add(&kv->cached, block);
 	return last;
@@ -56,9 +65,12 @@ void prefix_inherit(struct kv_sequence *child, const struct kv_sequence *parent)
 
 static void evict(struct gpool_kv *kv, uint32_t block)
 {
+	uint32_t before = kv->prefixes.entries[block].parent;
+
 	block_lru_remove(&kv->cached, block);
 	prefix_table_remove(&kv->prefixes, block);
 	block_pool_drop(&kv->blocks, block);
+	pooled_unfollowed(kv, before);
 }
 
 void prefix_evict(struct gpool_kv *kv, uint32_t blocks)
@@ -84,6 +96,7 @@ static void losses_follow(struct gpool_kv *kv)
 	kv->prefix_epoch = losses;
 	prefix_evict(kv, kv->blocks.cached_blocks);
 	prefix_table_clear(&kv->prefixes);
+	pooled_settle(kv);
 	memory_park(kv);
 }
 
@@ -122,10 +135,11 @@ static struct prefix_key walk_key(const struct gpool_kv *kv, const struct prefix
 	return prefix_key_next(before, walk->ids + ((size_t)index << kv->token_shift), kv->shape.block_tokens);
 }
 
-/* From the first block on, as far as there are blocks with these keys. */
-static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, uint32_t tokens)
+/* From the first block on, as far as there are blocks with these keys: here, or (far) anywhere in the pool. */
+static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, uint32_t tokens, bool far)
 {
 	struct prefix_walk walk = { .ids = prefix->ids, .count = tokens >> kv->token_shift };
+	uint32_t before = PREFIX_NONE;
 
 	losses_follow(kv);
 	walk.root = walk.last = root_of(kv, prefix);
@@ -133,9 +147,14 @@ static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_pre
 		struct prefix_key key = walk_key(kv, &walk, walk.found, walk.last);
 		uint32_t block = prefix_table_find(&kv->prefixes, key);
 
+		if (block == PREFIX_NONE && far) {
+			block = pooled_find(kv, key, before);
+			kv->pool_found += block != PREFIX_NONE;
+		}
 		if (block == PREFIX_NONE)
 			break;
-		walk.idle += !kv->blocks.refs[block];
+		walk.idle += !is_pooled(kv, block) && !kv->blocks.refs[block];
+		before = block;
 		walk.last = key;
 		walk.found++;
 	}
@@ -154,7 +173,7 @@ int gpool_kv_prefix_find(struct gpool_kv *kv, const struct gpool_kv_prefix *pref
 	if (error)
 		return error;
 	pthread_mutex_lock(&kv->lock);
-	walk = walk_of(kv, &read, read.count);
+	walk = walk_of(kv, &read, read.count, false);
 	pthread_mutex_unlock(&kv->lock);
 	return copy_struct(found,
 		&(struct gpool_kv_prefix_found){
@@ -200,11 +219,14 @@ int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request 
 	if (error)
 		return error;
 	pthread_mutex_lock(&kv->lock);
-	walk = walk_of(kv, &read, read.count < read_request.tokens ? read.count : read_request.tokens);
+	walk = walk_of(kv, &read, read.count < read_request.tokens ? read.count : read_request.tokens, true);
 	error = sequence_allocate(kv, &read_request, &walk, sequence);
 	if (!error) {
 		kv->prefix_hits += walk.found;
 		kv->prefix_misses += walk.count - walk.found;
+	} else {
+		pooled_settle(kv);
+		pooled_park(kv);
 	}
 	pthread_mutex_unlock(&kv->lock);
 	if (!error && tokens)
@@ -215,9 +237,9 @@ int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request 
 /* ---- publishing ---- */
 
 /* Forks have one block in the same place, and change over together: see the first invariant. */
-static void switch_over(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t to)
+void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t to)
 {
-	uint32_t left = kv->blocks.refs[from];
+	uint32_t left = kv_refs(kv, from);
 	struct kv_sequence *sequence;
 
 	RB_FOREACH (sequence, kv_order, &kv->running) {
@@ -229,7 +251,6 @@ static void switch_over(struct gpool_kv *kv, uint32_t index, uint32_t from, uint
 		if (--left == 0)
 			break;
 	}
-	kv->prefix_switched++;
 }
 
 /* What publishing one block does. */
@@ -257,7 +278,8 @@ static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const
 		kv->prefix_published++;
 		break;
 	case DEED_SWITCH:
-		switch_over(kv, index, block, holder);
+		prefix_replace(kv, index, block, holder);
+		kv->prefix_switched++;
 		break;
 	case DEED_NOTHING:
 		break;
@@ -312,6 +334,57 @@ int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, const struct
 	return result;
 }
 
+/* As far as its blocks are whole chunks in order, or the pool's already. */
+static int share(struct gpool_kv *kv, struct kv_sequence *sequence)
+{
+	uint32_t index = 0;
+	int error = 0;
+
+	losses_follow(kv);
+	if (sequence->state != GPOOL_KV_RUNNING)
+		return -EAGAIN;
+	if (sequence->keyed_epoch != kv->prefix_epoch)
+		sequence->keyed = 0;
+	while (!error && index < sequence->keyed) {
+		if (is_pooled(kv, kv_entry(kv, sequence, index)))
+			index++;
+		else
+			error = pooled_share(kv, sequence, index);
+	}
+	memory_park(kv);
+	return error && error != -ENOENT ? error : (int)index;
+}
+
+int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int timeout_ms)
+{
+	struct kv_sequence *found;
+	struct gpool_fence fence;
+	int result;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	if (!kv->pooled)
+		return -EOPNOTSUPP;
+	if (timeout_ms < -1)
+		return -EINVAL;
+	/* What nobody has finished nobody else shall see. */
+	result = gpool_fence_record(kv->pool, kv->stream, &fence);
+	if (!result)
+		result = gpool_fence_wait(kv->pool, fence, timeout_ms);
+	if (result)
+		return result;
+	pthread_mutex_lock(&kv->lock);
+	result = kv_find(kv, sequence, &found);
+	if (!result)
+		result = ranges_enter(kv->pool->ranges);
+	if (!result) {
+		result = share(kv, found);
+		ranges_leave(kv->pool->ranges);
+	}
+	pthread_mutex_unlock(&kv->lock);
+	return result;
+}
+
 int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks)
 {
 	if (!kv->pool->alive)
@@ -329,21 +402,37 @@ int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks)
 
 /* ---- proof ---- */
 
+/* A block goes before its parent. A pooled one, which is in no order, does so as soon as all that follow it do. */
+static void stands(const struct gpool_kv *kv, uint32_t *children, uint32_t block)
+{
+	for (;;) {
+		uint32_t parent = kv->prefixes.entries[block].parent;
+
+		if (parent == PREFIX_NONE || ++children[parent] != kv->prefixes.entries[parent].children || !is_pooled(kv, parent) ||
+			kv_refs(kv, parent))
+			return;
+		block = parent;
+	}
+}
+
 /* Each block with a key and without a reference once, and before it all its children. */
 static bool cached_check(const struct gpool_kv *kv)
 {
-	uint32_t *children = calloc(kv->blocks.blocks, sizeof(*children)); /* that stood before */
+	uint32_t *children = calloc(kv_block_count(kv), sizeof(*children)); /* that stood before */
 	uint32_t count = 0, cached = 0, end = kv->blocks.blocks;
 	bool right = children != NULL;
 
 	for (uint32_t block = 0; block < kv->blocks.blocks; block++)
 		cached += prefix_table_has(&kv->prefixes, block) && !kv->blocks.refs[block];
+	for (uint32_t block = end; right && block < kv_block_count(kv); block++)
+		if (prefix_table_has(&kv->prefixes, block) && !kv_refs(kv, block) && !kv->prefixes.entries[block].children)
+			stands(kv, children, block);
 	for (uint32_t block = kv->cached.links[end].after; right && block != end; block = kv->cached.links[block].after) {
 		const struct prefix_entry *entry = &kv->prefixes.entries[block];
 
 		right = prefix_table_has(&kv->prefixes, block) && !kv->blocks.refs[block] && entry->children == children[block] && ++count <= cached;
-		if (right && entry->parent != PREFIX_NONE)
-			children[entry->parent]++;
+		if (right)
+			stands(kv, children, block);
 	}
 	free(children);
 	return right && count == cached && cached == kv->blocks.cached_blocks;

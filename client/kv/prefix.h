@@ -3,7 +3,8 @@
  *
  * Invariants, proved by prefix_check():
  *   a sequence that has a block with a key has its parent too, in the place before; so no parent is cached while a child is in use
- *   a block is in kv->cached exactly if it has a key and no reference; there children stand before their parents
+ *   a block is in kv->cached exactly if it has a key, no reference, and memory of this cache (not pooled.h's); there children stand before
+ *   their parents
  *   blocks with keys are full, and nobody writes to them
  */
 #ifndef GPOOL_CLIENT_KV_PREFIX_H
@@ -16,7 +17,7 @@ struct prefix_walk {
 	const uint32_t *ids;
 	uint32_t count; /* full blocks that the ids are */
 	struct prefix_key root, last;
-	uint32_t found, idle; /* idle: found without a reference */
+	uint32_t found, idle; /* idle: found without a reference, in memory of ours */
 };
 
 /* prefix_open() - with the options' model and limit: 0, -ENOMEM. prefix_close() - takes all zero, too. */
@@ -26,6 +27,9 @@ void prefix_close(struct gpool_kv *kv);
 /* prefix_ref(), prefix_unref() - a sequence has a block (more); true: its last reference went. */
 void prefix_ref(struct gpool_kv *kv, uint32_t block);
 bool prefix_unref(struct gpool_kv *kv, uint32_t block);
+
+/* prefix_replace() - sequences that have block `from` in this place have `to` there instead, which has the same content. */
+void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t to);
 
 /* prefix_inherit() - a fork has the blocks of its parent, and with them their keys. */
 void prefix_inherit(struct kv_sequence *child, const struct kv_sequence *parent);

@@ -105,6 +105,31 @@ void prefix_table_remove(struct prefix_table *table, uint32_t block)
 	table->count--;
 }
 
+static uint32_t adopt(struct prefix_table *table, uint32_t child, uint32_t from, uint32_t to)
+{
+	if (child >= table->blocks || table->entries[child].parent != from)
+		return 0;
+	table->entries[child].parent = to;
+	return 1;
+}
+
+void prefix_table_move(struct prefix_table *table, uint32_t from, uint32_t to, uint32_t child)
+{
+	struct prefix_entry *entry = &table->entries[from];
+	uint64_t slot = slot_of(entry->key, from);
+	uint32_t at = slot_home(table, slot), left = entry->children;
+
+	assert(prefix_table_has(table, from) && !prefix_table_has(table, to));
+	while (table->slots[at] != slot)
+		at = (at + 1) & table->mask;
+	table->slots[at] = slot_of(entry->key, to);
+	table->entries[to] = *entry;
+	*entry = (struct prefix_entry){ .parent = PREFIX_NO_KEY };
+	left -= adopt(table, child, from, to);
+	for (uint32_t block = 0; left && block < table->blocks; block++)
+		left -= adopt(table, block, from, to);
+}
+
 void prefix_table_clear(struct prefix_table *table)
 {
 	for (uint32_t block = 0; block < table->blocks; block++)

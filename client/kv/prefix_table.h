@@ -46,6 +46,11 @@ uint32_t prefix_table_find(const struct prefix_table *table, struct prefix_key k
 void prefix_table_add(struct prefix_table *table, uint32_t block, struct prefix_key key, uint32_t parent);
 /* prefix_table_remove() - a block without children has no key any more. */
 void prefix_table_remove(struct prefix_table *table, uint32_t block);
+/*
+ * prefix_table_move() - a block without a key has the other one's, its place and its children; `child`: perhaps one of these. Cost: a look at
+ * each block where it has others.
+ */
+void prefix_table_move(struct prefix_table *table, uint32_t from, uint32_t to, uint32_t child);
 /* prefix_table_clear() - no block has one. */
 void prefix_table_clear(struct prefix_table *table);
 

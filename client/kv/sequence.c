@@ -2,6 +2,7 @@
 #include "client/kv/kv.h"
 
 #include "client/kv/offload.h"
+#include "client/kv/pooled.h"
 #include "client/kv/preempt.h"
 #include "client/kv/prefix.h"
 
@@ -154,6 +155,22 @@ static void blocks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, cons
 	sequence->keyed_epoch = kv->prefix_epoch;
 }
 
+/*
+ * For what is going to be shared with other processes: whole chunks, as far as full blocks will fill them and there is memory for them. The
+ * rest is kv_grow()'s.
+ */
+static void chunks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t full_blocks)
+{
+	uint32_t count = kv->blocks.chunk_blocks;
+
+	while (kv->pooled && sequence->blocks + count <= full_blocks && memory_get_chunk(kv)) {
+		uint32_t first = block_pool_take_chunk(&kv->blocks);
+
+		for (uint32_t i = 0; i < count; i++)
+			kv_set_entry(kv, sequence, sequence->blocks++, first + i);
+	}
+}
+
 int sequence_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, const struct prefix_walk *walk, uint64_t *number)
 {
 	uint32_t blocks = kv_blocks_for(kv, request->estimated_tokens > request->tokens ? request->estimated_tokens : request->tokens);
@@ -167,7 +184,8 @@ int sequence_allocate(struct gpool_kv *kv, const struct gpool_kv_request *reques
 		return kv_refuse(kv, error == -EFBIG ? blocks : blocks - borrowed, error);
 	sequence = sequence_new(kv, request->priority, ++kv->arrivals, request->owner_id);
 	blocks_begin(kv, sequence, walk);
-	kv_grow(kv, sequence, blocks - walk->found);
+	chunks_begin(kv, sequence, walk->count);
+	kv_grow(kv, sequence, blocks - sequence->blocks);
 	cursor_go(kv, sequence, request->tokens);
 	*number = kv_number(kv, sequence);
 	kv->allocations++;

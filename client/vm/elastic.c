@@ -282,6 +282,36 @@ int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, u
 	return 0;
 }
 
+/* ---- given away ---- */
+
+int elastic_can_give(struct elastic *elastic, const struct elastic_pages *pages)
+{
+	uint32_t per_handle = handle_pages(elastic->space.pool), first = elastic_slot_of(elastic, pages->first), error = 0;
+
+	pthread_mutex_lock(&elastic->lock);
+	for (uint32_t slot = first; slot < first + pages->count / per_handle; slot++)
+		error |= elastic->slots[slot].state != ELASTIC_HELD || elastic->slots[slot].uses != per_handle;
+	for (uint32_t page = pages->first; page < pages->first + pages->count; page++)
+		error |= !elastic_bit(elastic->backed, page);
+	pthread_mutex_unlock(&elastic->lock);
+	return error ? -EBUSY : 0;
+}
+
+void elastic_give(struct elastic *elastic, const struct elastic_pages *pages)
+{
+	uint32_t per_handle = handle_pages(elastic->space.pool), first = elastic_slot_of(elastic, pages->first);
+
+	pthread_mutex_lock(&elastic->lock);
+	for (uint32_t page = pages->first; page < pages->first + pages->count; page++)
+		elastic->backed[page / 64] &= ~(UINT64_C(1) << (page % 64));
+	elastic->backed_pages -= pages->count;
+	for (uint32_t slot = first; slot < first + pages->count / per_handle; slot++) {
+		elastic->slots[slot].uses = 0;
+		elastic_set(elastic, slot, ELASTIC_PARKED);
+	}
+	pthread_mutex_unlock(&elastic->lock);
+}
+
 /* ---- captured, at hand ---- */
 
 static int captured_set(struct elastic *elastic, uint32_t first, uint32_t end)

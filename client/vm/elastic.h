@@ -113,6 +113,14 @@ int64_t elastic_back(struct elastic *elastic, const struct elastic_pages *pages,
  */
 int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence);
 
+/*
+ * elastic_give() - handles that are backed as a whole and in no other use became somebody else's, without ever having been idle: their slots are
+ * parked as if they had been. elastic_can_give() - 0, -EBUSY (they are not so: captured, or an unbacking waits). Between ranges_enter() and
+ * ranges_leave().
+ */
+int elastic_can_give(struct elastic *elastic, const struct elastic_pages *pages);
+void elastic_give(struct elastic *elastic, const struct elastic_pages *pages);
+
 /* elastic_release() - those that are at hand are parked. elastic_release_slot() - the caller holds the lock. */
 void elastic_release_slot(struct elastic *elastic, uint32_t slot);
 void elastic_release(struct elastic *elastic, const struct elastic_pages *pages);

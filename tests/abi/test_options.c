@@ -63,7 +63,7 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_kv_options), 96);
 	assert_int_equal(offsetof(struct gpool_kv_options, stream), 28);
 	assert_int_equal(offsetof(struct gpool_kv_options, watermark_blocks), 44);
-	assert_int_equal(sizeof(struct gpool_kv_layout), 56);
+	assert_int_equal(sizeof(struct gpool_kv_layout), 64);
 	assert_int_equal(offsetof(struct gpool_kv_layout, table_address), 40);
 	assert_int_equal(sizeof(struct gpool_kv_need), 24);
 	assert_int_equal(sizeof(struct gpool_kv_request), 32);
@@ -74,7 +74,7 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_kv_prefix), 48);
 	assert_int_equal(offsetof(struct gpool_kv_prefix, adapter_id), 24);
 	assert_int_equal(sizeof(struct gpool_kv_prefix_found), 16);
-	assert_int_equal(sizeof(struct gpool_kv_statistics), 160);
+	assert_int_equal(sizeof(struct gpool_kv_statistics), 184);
 	assert_int_equal(offsetof(struct gpool_kv_statistics, prefix_hits), 120);
 	assert_int_equal(offsetof(struct gpool_kv_statistics, backed_bytes), 48);
 	assert_int_equal(sizeof(struct gpool_kv_host), 40);

@@ -98,7 +98,7 @@ static void test_wrong_options(void **state)
 	for (int i = 0; i < 9; i++) {
 		options = small_options(0);
 		options.flags = i == 0 ? 4 : 0;
-		options.reserved = i == 8;
+		options.pool_blocks = i == 8;
 		options.stream = i == 1 ? 0 : i == 2 ? manual : i == 3 ? 12345 : stream;
 		options.max_blocks = i == 4 ? BITMAP_BITS_MAX + 1 : 0;
 		options.max_sequences = i == 5 ? 65537 : 0;

@@ -98,7 +98,7 @@ enum { CHUNKS = 9, PER_CHUNK = 7, BLOCKS = CHUNKS * PER_CHUNK };
 
 struct model {
 	uint32_t refs[BLOCKS];
-	bool cached[BLOCKS], backed[CHUNKS];
+	bool cached[BLOCKS], backed[CHUNKS], withheld[CHUNKS];
 };
 
 static void check(const struct block_pool *pool, const struct model *model)
@@ -118,9 +118,9 @@ static void check(const struct block_pool *pool, const struct model *model)
 		}
 		used += in_use;
 		unused += model->backed[chunk] ? PER_CHUNK - kept : 0;
-		holes += !model->backed[chunk];
+		holes += !model->backed[chunk] && !model->withheld[chunk];
 		empty += model->backed[chunk] && !kept;
-		assert_int_equal(bitmap_has(&pool->holes, chunk), !model->backed[chunk]);
+		assert_int_equal(bitmap_has(&pool->holes, chunk), !model->backed[chunk] && !model->withheld[chunk]);
 		assert_int_equal(bitmap_has(&pool->empty, chunk), model->backed[chunk] && !kept);
 	}
 	assert_int_equal(pool->used_blocks, used);
@@ -172,32 +172,55 @@ static void random_chunk(struct block_pool *pool, struct model *model)
 {
 	uint32_t chunk = any(CHUNKS);
 
-	if (!model->backed[chunk]) {
+	if (model->withheld[chunk]) {
+		block_pool_return(pool, chunk);
+		model->withheld[chunk] = false;
+	} else if (!model->backed[chunk]) {
 		block_pool_fill(pool, chunk);
 		model->backed[chunk] = true;
-	} else if (bitmap_has(&pool->empty, chunk)) {
+	} else if (bitmap_has(&pool->empty, chunk) && any(2)) {
 		block_pool_drain(pool, chunk);
 		model->backed[chunk] = false;
+	} else if (bitmap_has(&pool->empty, chunk)) {
+		block_pool_withhold(pool, chunk);
+		model->backed[chunk] = false;
+		model->withheld[chunk] = true;
 	}
+}
+
+/* All of the lowest chunk of which no block is in use or cached. */
+static void take_chunk(struct block_pool *pool, struct model *model)
+{
+	uint32_t chunk = 0;
+
+	while (chunk < CHUNKS && !bitmap_has(&pool->empty, chunk))
+		chunk++;
+	if (chunk == CHUNKS)
+		return;
+	assert_int_equal(block_pool_take_chunk(pool), chunk * PER_CHUNK);
+	for (uint32_t i = 0; i < PER_CHUNK; i++)
+		model->refs[chunk * PER_CHUNK + i] = 1;
 }
 
 static void test_random_blocks(void **state)
 {
-	struct model model = {{0}, {0}, {0}};
+	struct model model = {{0}, {0}, {0}, {0}};
 	struct block_pool pool;
 	uint32_t count = steps();
 
 	(void)state;
 	assert_int_equal(block_pool_init(&pool, CHUNKS, PER_CHUNK), 0);
 	for (uint32_t step = 0; step < count; step++) {
-		uint32_t which = any(8);
+		uint32_t which = any(40);
 
-		if (which < 3)
+		if (which < 15)
 			take(&pool, &model);
-		else if (which < 7)
+		else if (which < 34)
 			random_block(&pool, &model);
-		else
+		else if (which < 39)
 			random_chunk(&pool, &model);
+		else
+			take_chunk(&pool, &model);
 		check(&pool, &model);
 	}
 	block_pool_fini(&pool);

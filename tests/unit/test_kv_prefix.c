@@ -178,6 +178,22 @@ static void step_remove(struct prefix_table *table, struct model *model)
 	model->parent[block] = PREFIX_NO_KEY;
 }
 
+/* To any block without a key; the hint is a child, or not. */
+static void step_move(struct prefix_table *table, struct model *model)
+{
+	uint32_t key = any(KEYS), from = model->block[key], to = any(BLOCKS), child = any(2 * BLOCKS);
+
+	if (from == PREFIX_NONE || model->parent[to] != PREFIX_NO_KEY)
+		return;
+	prefix_table_move(table, from, to, child);
+	model->block[key] = to;
+	model->parent[to] = model->parent[from];
+	model->parent[from] = PREFIX_NO_KEY;
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		if (model->parent[i] == from)
+			model->parent[i] = to;
+}
+
 static void model_clear(struct model *model)
 {
 	for (uint32_t i = 0; i < KEYS; i++)
@@ -204,10 +220,14 @@ static void test_random_table(void **state)
 	model_clear(&model);
 	assert_int_equal(prefix_table_init(&table, BLOCKS), 0);
 	for (uint32_t step = 0; step < count; step++) {
-		if (any(2))
+		uint32_t which = any(7);
+
+		if (which < 3)
 			step_add(&table, &model);
-		else
+		else if (which < 6)
 			step_remove(&table, &model);
+		else
+			step_move(&table, &model);
 		if (step % 5000 == 4999) {
 			prefix_table_clear(&table);
 			model_clear(&model);

@@ -1,0 +1,596 @@
+/*
+ * pooled.c - chunks that other processes have too. See pooled.h.
+ *
+ * Nothing that comes out of an object is believed: name and metadata are somebody's. A block of it gets a key only when a walk over our own
+ * token ids came to that key, block by block, and the metadata say the same. Who publishes other content than the key says harms those of
+ * its own trust domain who trust it with their texts; the agent gives no object of another one.
+ */
+#include "client/kv/pooled.h"
+
+#include "client/kv/prefix.h"
+#include "client/object.h"
+#include "client/stream.h"
+#include "client/vm/elastic.h"
+#include "client/window.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_PREFIX "kv-prefix/"
+#define METADATA_KEY "kv-prefix"
+#define METADATA_MAGIC UINT64_C(0x31786966657270) /* "prefix1" */
+
+#define NAMES_OLD UINT64_MAX /* in place of a number of publications: to be read anew */
+
+enum { NAME_BYTES = sizeof(NAME_PREFIX) + 32 };
+
+/* Metadata of an object: this, and the keys of the blocks in their order. */
+struct metadata {
+	uint64_t magic;
+	uint64_t block_bytes, chunk_bytes;
+	uint32_t block_tokens, chunk_blocks;
+	struct prefix_key keys[];
+};
+
+static size_t metadata_bytes(const struct gpool_kv *kv)
+{
+	return sizeof(struct metadata) + kv->blocks.chunk_blocks * sizeof(struct prefix_key);
+}
+
+static void name_make(char name[static NAME_BYTES], struct prefix_key key)
+{
+	snprintf(name, NAME_BYTES, NAME_PREFIX "%016" PRIx64 "%016" PRIx64, key.high, key.low);
+}
+
+/* Whether it is one of these names, exactly as they are made. */
+static bool name_read(const char *name, struct prefix_key *key)
+{
+	char again[NAME_BYTES];
+
+	if (sscanf(name, NAME_PREFIX "%16" SCNx64 "%16" SCNx64, &key->high, &key->low) != 2)
+		return false;
+	name_make(again, *key);
+	return !strcmp(name, again);
+}
+
+/* ---- places ---- */
+
+static uint32_t place_block(const struct gpool_kv *kv, const struct pooled_place *place)
+{
+	return kv->blocks.blocks + (uint32_t)(place - kv->pooled->places) * kv->blocks.chunk_blocks;
+}
+
+static struct pooled_place *place_of(const struct gpool_kv *kv, uint32_t block)
+{
+	return &kv->pooled->places[(block - kv->blocks.blocks) / kv->blocks.chunk_blocks];
+}
+
+static uint64_t place_address(const struct gpool_kv *kv, const struct pooled_place *place)
+{
+	return memory_address(kv, place_block(kv, place));
+}
+
+static struct pooled_place *place_free(const struct gpool_kv *kv)
+{
+	for (uint32_t i = 0; i < kv->pooled->count; i++)
+		if (!kv->pooled->places[i].object && !kv->pooled->places[i].lost)
+			return &kv->pooled->places[i];
+	return NULL;
+}
+
+int pooled_open(struct gpool_kv *kv, uint32_t places)
+{
+	struct pooled *pooled;
+
+	if (!places)
+		return 0;
+	kv->pooled = pooled = calloc(1, sizeof(*pooled));
+	if (!pooled)
+		return -ENOMEM;
+	pooled->count = places;
+	pooled->places = calloc(places, sizeof(*pooled->places));
+	pooled->refs = calloc((size_t)places * kv->blocks.chunk_blocks, sizeof(*pooled->refs));
+	pooled->given = calloc(kv->blocks.chunks, sizeof(*pooled->given));
+	pooled->names = calloc(POOL_OBJECTS, sizeof(*pooled->names));
+	return pooled->places && pooled->refs && pooled->given && pooled->names ? 0 : -ENOMEM;
+}
+
+/* 0, -EBUSY: GPU work that the program queued elsewhere still looks there. */
+static int place_unmap(struct gpool_kv *kv, struct pooled_place *place, uint64_t bytes)
+{
+	int error = bytes ? gpu_unmap(kv->pool->gpu, place_address(kv, place), bytes) : 0;
+
+	if (!error || error == -EBUSY)
+		return error;
+	pool_log(kv->pool, POOL_LOG_ERROR, "cannot unmap %llu bytes of a KV cache: %s; their addresses are lost", (unsigned long long)bytes,
+		gpu_error_text());
+	place->lost = true;
+	return 0;
+}
+
+/* As place_unmap(). */
+static int place_close(struct gpool_kv *kv, struct pooled_place *place)
+{
+	int error = place_unmap(kv, place, kv->chunk_bytes);
+
+	if (error)
+		return error;
+	/* A close that nobody hears of is the session's end, which closes it as well. */
+	gpool_object_close(place->object);
+	*place = (struct pooled_place){ .lost = place->lost };
+	kv->pooled->used--;
+	return 0;
+}
+
+int pooled_end(struct gpool_kv *kv)
+{
+	int error = 0;
+
+	for (uint32_t i = 0; kv->pooled && i < kv->pooled->count && !error; i++)
+		if (kv->pooled->places[i].object)
+			error = place_close(kv, &kv->pooled->places[i]);
+	return error;
+}
+
+void pooled_close(struct gpool_kv *kv)
+{
+	struct pooled *pooled = kv->pooled;
+
+	if (!pooled)
+		return;
+	for (uint32_t i = 0; pooled->places && i < pooled->count; i++)
+		if (pooled->places[i].object)
+			place_unmap(kv, &pooled->places[i], kv->chunk_bytes);
+	free(pooled->places);
+	free(pooled->refs);
+	free(pooled->given);
+	free(pooled->names);
+	free(pooled);
+	kv->pooled = NULL;
+}
+
+/* ---- leaving ---- */
+
+/* Blocks elsewhere that follow one of its own. */
+static bool is_followed(const struct gpool_kv *kv, const struct pooled_place *place)
+{
+	const struct prefix_entry *entries = &kv->prefixes.entries[place_block(kv, place)];
+
+	for (uint32_t i = 0; i < kv->blocks.chunk_blocks; i++) {
+		bool next = i + 1 < kv->blocks.chunk_blocks && entries[i + 1].parent == place_block(kv, place) + i;
+
+		if (entries[i].parent != PREFIX_NO_KEY && entries[i].children > next)
+			return true;
+	}
+	return false;
+}
+
+/* The block that its first one follows. */
+static uint32_t place_leave(struct gpool_kv *kv, struct pooled_place *place)
+{
+	uint32_t first = place_block(kv, place), before = PREFIX_NONE;
+
+	for (uint32_t i = kv->blocks.chunk_blocks; i-- > 0;) {
+		if (!prefix_table_has(&kv->prefixes, first + i))
+			continue;
+		before = kv->prefixes.entries[first + i].parent;
+		prefix_table_remove(&kv->prefixes, first + i);
+	}
+	place->leaving = true;
+	place->fenced = false;
+	return before;
+}
+
+/* It, and what that followed, and so on. */
+static void places_leave(struct gpool_kv *kv, uint32_t block)
+{
+	while (block < PREFIX_NO_KEY && is_pooled(kv, block)) {
+		struct pooled_place *place = place_of(kv, block);
+
+		if (!place->object || place->leaving || place->refs || is_followed(kv, place))
+			return;
+		block = place_leave(kv, place);
+	}
+}
+
+void pooled_ref(struct gpool_kv *kv, uint32_t block)
+{
+	kv->pooled->refs[block - kv->blocks.blocks]++;
+	place_of(kv, block)->refs++;
+}
+
+void pooled_unref(struct gpool_kv *kv, uint32_t block)
+{
+	kv->pooled->refs[block - kv->blocks.blocks]--;
+	if (--place_of(kv, block)->refs == 0)
+		places_leave(kv, block);
+}
+
+void pooled_unfollowed(struct gpool_kv *kv, uint32_t block)
+{
+	places_leave(kv, block);
+}
+
+void pooled_settle(struct gpool_kv *kv)
+{
+	for (uint32_t i = 0; kv->pooled && i < kv->pooled->count; i++)
+		places_leave(kv, place_block(kv, &kv->pooled->places[i]));
+}
+
+/* Something that waits for a fence: whether that is reached. One fence for all that have none yet. */
+static bool is_behind(struct gpool_kv *kv, bool *fenced, struct gpool_fence *own, struct gpool_fence *all)
+{
+	if (!*fenced) {
+		int error = all->value ? 0 : gpool_fence_record(kv->pool, kv->stream, all);
+
+		/* A stream that is closed has waited for its work. */
+		if (error && error != -EINVAL)
+			return false;
+		*own = *all;
+		*fenced = true;
+	}
+	return gpool_fence_done(kv->pool, *own) != 0;
+}
+
+void pooled_park(struct gpool_kv *kv)
+{
+	struct gpool_fence fence = { 0 };
+	struct pooled *pooled = kv->pooled;
+
+	/* The last ones first: for the agent they are let go of in this order, and mostly they follow those before. */
+	for (uint32_t i = pooled ? pooled->count : 0; i-- > 0;) {
+		struct pooled_place *place = &pooled->places[i];
+
+		if (place->object && place->leaving && is_behind(kv, &place->fenced, &place->fence, &fence))
+			place_close(kv, place);
+	}
+	for (uint32_t i = 0; pooled && i < pooled->given_count;) {
+		struct pooled_given *given = &pooled->given[i];
+
+		if (!is_behind(kv, &given->fenced, &given->fence, &fence)) {
+			i++;
+			continue;
+		}
+		block_pool_return(&kv->blocks, given->chunk);
+		*given = pooled->given[--pooled->given_count];
+	}
+}
+
+/* ---- the directory ---- */
+
+static uint64_t publications(const struct gpool_kv *kv)
+{
+	return atomic_load_explicit(&kv->pool->header->counters[POOL_COUNT_PUBLICATIONS], memory_order_acquire);
+}
+
+/* Names of the pool's objects; anew when there are others. */
+static void names_read(struct gpool_kv *kv)
+{
+	struct gpool_object_info info = { .size = sizeof(info) };
+	struct pooled *pooled = kv->pooled;
+	uint64_t now = publications(kv);
+	uint32_t cursor = 0;
+
+	if (now == pooled->publications)
+		return;
+	pooled->publications = now;
+	pooled->name_count = 0;
+	while (pooled->name_count < POOL_OBJECTS && gpool_object_next(kv->pool, &cursor, &info) == 0) {
+		struct prefix_key *name = &pooled->names[pooled->name_count];
+
+		pooled->name_count += info.state == GPOOL_OBJECT_CURRENT && info.memory_class == GPOOL_OBJECT_EPHEMERAL &&
+			info.pages == kv->chunk_pages && name_read(info.name, name);
+	}
+}
+
+static struct prefix_key *name_find(struct gpool_kv *kv, struct prefix_key key)
+{
+	names_read(kv);
+	for (uint32_t i = 0; i < kv->pooled->name_count; i++)
+		if (prefix_key_same(kv->pooled->names[i], key))
+			return &kv->pooled->names[i];
+	return NULL;
+}
+
+/* Gone, or not for us: not asked for again before the directory changes. */
+static void name_drop(struct gpool_kv *kv, struct prefix_key *name)
+{
+	*name = kv->pooled->names[--kv->pooled->name_count];
+}
+
+/* ---- objects ---- */
+
+/* Its keys, if it is what its name says and fits this cache; else NULL. */
+static const struct prefix_key *object_keys(const struct gpool_kv *kv, struct gpool_object *object, struct prefix_key key)
+{
+	const struct manifest_header *header = object->manifest.header;
+	const struct metadata *metadata;
+	const void *value;
+	size_t bytes;
+
+	if (object->memory_class != GPOOL_OBJECT_EPHEMERAL || header->pages != kv->chunk_pages ||
+		gpool_object_get(object, METADATA_KEY, &value, &bytes) || bytes != metadata_bytes(kv))
+		return NULL;
+	metadata = value;
+	if (metadata->magic != METADATA_MAGIC || metadata->block_bytes != kv->block_bytes || metadata->chunk_bytes != kv->chunk_bytes ||
+		metadata->block_tokens != kv->shape.block_tokens || metadata->chunk_blocks != kv->blocks.chunk_blocks ||
+		!prefix_key_same(metadata->keys[0], key))
+		return NULL;
+	for (uint32_t i = 0; i < header->runs; i++)
+		if (object->manifest.runs[i].first % handle_pages(kv->pool) || object->manifest.runs[i].count % handle_pages(kv->pool))
+			return NULL;
+	return metadata->keys;
+}
+
+/* Handles side by side, to be read: 0, -ENOMEM, -EPIPE, and nothing is mapped. */
+static int place_map(struct gpool_kv *kv, struct pooled_place *place, const uint32_t *pages, uint32_t handles)
+{
+	uint64_t bytes = kv->pool->page_bytes * handle_pages(kv->pool), begin = place_address(kv, place), at = begin, handle;
+	int error = 0;
+
+	for (uint32_t i = 0; i < handles && !error; i++) {
+		error = window_import(kv->pool, pages[i], handle_pages(kv->pool));
+		if (!error)
+			error = window_handle(kv->pool, pages[i], &handle);
+		if (!error)
+			error = gpu_map(kv->pool->gpu, at, bytes, 0, handle);
+		at += error ? 0 : bytes;
+	}
+	if (!error)
+		error = gpu_access(kv->pool->gpu, begin, kv->chunk_bytes, GPU_ACCESS_READ);
+	if (error) {
+		pool_log(kv->pool, POOL_LOG_ERROR, "cannot map %u handles that a KV cache shares: %s", handles, gpu_error_text());
+		place_unmap(kv, place, at - begin);
+		return error == -EPIPE ? -EPIPE : -ENOMEM;
+	}
+	window_keep_from_child(kv->pool, begin, kv->chunk_bytes);
+	return 0;
+}
+
+static uint32_t chunk_handles(const struct gpool_kv *kv)
+{
+	return kv->chunk_pages / handle_pages(kv->pool);
+}
+
+static int object_place_map(struct gpool_kv *kv, struct pooled_place *place, const struct gpool_object *object)
+{
+	uint32_t pages[KV_CHUNK_HANDLES_MAX], handles = 0;
+
+	for (uint32_t i = 0; i < object->manifest.header->runs; i++)
+		for (uint32_t j = 0; j < object->manifest.runs[i].count && handles < chunk_handles(kv); j += handle_pages(kv->pool))
+			pages[handles++] = object->manifest.runs[i].first + j;
+	return place_map(kv, place, pages, handles);
+}
+
+static struct pooled_place *place_used(struct gpool_kv *kv, struct pooled_place *place, struct gpool_object *object,
+	const struct prefix_key *keys)
+{
+	*place = (struct pooled_place){ .object = object, .keys = keys };
+	kv->pooled->used++;
+	return place;
+}
+
+/* One that has not left yet. */
+static struct pooled_place *place_again(struct gpool_kv *kv, struct prefix_key key)
+{
+	for (uint32_t i = 0; kv->pooled->used && i < kv->pooled->count; i++) {
+		struct pooled_place *place = &kv->pooled->places[i];
+
+		if (place->object && place->leaving && prefix_key_same(place->keys[0], key)) {
+			place->leaving = false;
+			return place;
+		}
+	}
+	return NULL;
+}
+
+/* The pool's chunk that begins with this key, mapped, without keys in the table: NULL, there is none that can be used. */
+static struct pooled_place *place_open(struct gpool_kv *kv, struct prefix_key key)
+{
+	struct gpool_object_open_options options = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
+	struct pooled_place *place = place_again(kv, key);
+	const struct prefix_key *keys;
+	struct gpool_object *object;
+	struct prefix_key *known;
+	char name[NAME_BYTES];
+	int error;
+
+	if (place)
+		return place;
+	known = name_find(kv, key);
+	if (!known)
+		return NULL;
+	pooled_park(kv);
+	place = place_free(kv);
+	if (!place)
+		return NULL;
+	name_make(name, key);
+	error = object_open(kv->pool, name, &options, false, &object);
+	if (error == -ENOENT || error == -EACCES || error == -EPROTO)
+		name_drop(kv, known);
+	if (error)
+		return NULL;
+	keys = object_keys(kv, object, key);
+	if (keys && !object_place_map(kv, place, object))
+		return place_used(kv, place, object, keys);
+	if (!keys) {
+		pool_log(kv->pool, POOL_LOG_WARNING, "object '%s' is not a prefix of this KV cache's shape, and is not used", name);
+		name_drop(kv, known);
+	}
+	gpool_object_close(object);
+	return NULL;
+}
+
+uint32_t pooled_find(struct gpool_kv *kv, struct prefix_key key, uint32_t before)
+{
+	struct pooled_place *place;
+	uint32_t block;
+
+	if (!kv->pooled)
+		return PREFIX_NONE;
+	/* The next block of the same chunk. */
+	if (before != PREFIX_NONE && is_pooled(kv, before)) {
+		uint32_t at = (before - kv->blocks.blocks) % kv->blocks.chunk_blocks + 1;
+
+		if (at < kv->blocks.chunk_blocks && !prefix_table_has(&kv->prefixes, before + 1) &&
+			prefix_key_same(place_of(kv, before)->keys[at], key)) {
+			prefix_table_add(&kv->prefixes, before + 1, key, before);
+			return before + 1;
+		}
+	}
+	place = place_open(kv, key);
+	if (!place)
+		return PREFIX_NONE;
+	block = place_block(kv, place);
+	prefix_table_add(&kv->prefixes, block, key, before);
+	return block;
+}
+
+/* ---- sharing ---- */
+
+/* Its handles, as the blocks that they are to the agent. */
+static int chunk_blocks_of(struct gpool_kv *kv, uint32_t chunk, struct gpool_block *blocks, uint32_t *pages)
+{
+	const struct elastic_pages all = { .first = chunk * kv->chunk_pages, .count = kv->chunk_pages, .times = 1 };
+	const struct elastic *elastic = kv->range->elastic;
+	int error = elastic_can_give(kv->range->elastic, &all);
+
+	for (uint32_t i = 0; i < chunk_handles(kv) && !error; i++) {
+		uint32_t page = elastic->space.pages[elastic_slot_of(elastic, all.first) + i] - 1;
+		uint64_t word = atomic_load_explicit(&kv->pool->pages[page], memory_order_acquire);
+
+		pages[i] = page;
+		blocks[i] = (struct gpool_block){
+			.page = page,
+			.page_count = handle_pages(kv->pool),
+			.tag = atomic_load_explicit(&block_entry(kv->pool, page)->tag, memory_order_acquire),
+			/* While the agent looks at it the word says something else for a moment; it is ours, since it is pinned. */
+			.generation = page_word_make(PAGE_LEASED, kv->pool->id, page_word_generation(word)),
+		};
+	}
+	return error;
+}
+
+static struct metadata *metadata_make(const struct gpool_kv *kv, uint32_t block)
+{
+	struct metadata *metadata = calloc(1, metadata_bytes(kv));
+
+	if (!metadata)
+		return NULL;
+	*metadata = (struct metadata){
+		.magic = METADATA_MAGIC,
+		.block_bytes = kv->block_bytes,
+		.chunk_bytes = kv->chunk_bytes,
+		.block_tokens = kv->shape.block_tokens,
+		.chunk_blocks = kv->blocks.chunk_blocks,
+	};
+	for (uint32_t i = 0; i < kv->blocks.chunk_blocks; i++)
+		metadata->keys[i] = kv->prefixes.entries[block + i].key;
+	return metadata;
+}
+
+/* Mapped at the place before it is published, since nothing may fail after that. */
+static int chunk_give(struct gpool_kv *kv, struct pooled_place *place, uint32_t block)
+{
+	const struct elastic_pages all = { .first = block / kv->blocks.chunk_blocks * kv->chunk_pages, .count = kv->chunk_pages, .times = 1 };
+	struct gpool_block blocks[KV_CHUNK_HANDLES_MAX];
+	uint32_t pages[KV_CHUNK_HANDLES_MAX];
+	struct metadata *metadata = metadata_make(kv, block);
+	struct gpool_object *object;
+	const void *value;
+	char name[NAME_BYTES];
+	size_t bytes;
+	int error = metadata ? chunk_blocks_of(kv, block / kv->blocks.chunk_blocks, blocks, pages) : -ENOMEM;
+
+	if (!error)
+		error = place_map(kv, place, pages, chunk_handles(kv));
+	if (!error) {
+		name_make(name, metadata->keys[0]);
+		error = object_give(kv->pool, name, blocks, chunk_handles(kv), METADATA_KEY, metadata, metadata_bytes(kv), &object);
+		if (error)
+			place_unmap(kv, place, kv->chunk_bytes);
+	}
+	free(metadata);
+	if (error)
+		return error;
+	elastic_give(kv->range->elastic, &all);
+	gpool_object_get(object, METADATA_KEY, &value, &bytes);
+	place_used(kv, place, object, ((const struct metadata *)value)->keys);
+	return 0;
+}
+
+/* Blocks from `from` on, which the sequence has from `index` on, are those of a place now, for whoever has them. */
+static void blocks_move(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t from, uint32_t to, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t next = index + i + 1 < sequence->blocks ? kv_entry(kv, sequence, index + i + 1) : PREFIX_NONE;
+
+		prefix_table_move(&kv->prefixes, from + i, to + i, next);
+		prefix_replace(kv, index + i, from + i, to + i);
+	}
+}
+
+/* A chunk of this sequence alone in this order. Forks have the same. */
+static bool is_whole(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t index)
+{
+	uint32_t count = kv->blocks.chunk_blocks, block = kv_entry(kv, sequence, index);
+
+	if (is_pooled(kv, block) || block % count || index + count > sequence->keyed)
+		return false;
+	for (uint32_t i = 0; i < count; i++)
+		if (kv_entry(kv, sequence, index + i) != block + i || !prefix_table_has(&kv->prefixes, block + i))
+			return false;
+	return true;
+}
+
+/* How many of the sequence's keys from `index` on a place has too. */
+static uint32_t keys_same(const struct gpool_kv *kv, const struct pooled_place *place, uint32_t block)
+{
+	uint32_t same = 0;
+
+	while (same < kv->blocks.chunk_blocks && prefix_key_same(kv->prefixes.entries[block + same].key, place->keys[same]))
+		same++;
+	return same;
+}
+
+/* What another process was first to share takes the place of the sequence's: false, there is nothing. */
+static bool share_other(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
+{
+	uint32_t from = kv_entry(kv, sequence, index);
+	struct pooled_place *place = place_open(kv, kv->prefixes.entries[from].key);
+
+	if (place)
+		blocks_move(kv, sequence, index, from, place_block(kv, place), keys_same(kv, place, from));
+	return place != NULL;
+}
+
+int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
+{
+	uint32_t from = kv_entry(kv, sequence, index), count = kv->blocks.chunk_blocks;
+	struct pooled_place *place;
+	int error;
+
+	if (!is_whole(kv, sequence, index))
+		return -ENOENT;
+	pooled_park(kv);
+	if (share_other(kv, sequence, index))
+		return 0;
+	place = place_free(kv);
+	error = place ? chunk_give(kv, place, from) : -ENOSPC;
+	if (error == -ESTALE) {
+		/* Somebody was faster just now; or has the name for something else. */
+		kv->pooled->publications = NAMES_OLD;
+		error = share_other(kv, sequence, index) ? 0 : error;
+		return error;
+	}
+	if (error)
+		return error;
+	blocks_move(kv, sequence, index, from, place_block(kv, place), count);
+	/* Nobody has a block of it any more, and its memory is the object's: nothing is to be unbacked. */
+	block_pool_withhold(&kv->blocks, from / count);
+	kv->pooled->given[kv->pooled->given_count++] = (struct pooled_given){ .chunk = from / count };
+	kv->pool_shared += count;
+	return 0;
+}

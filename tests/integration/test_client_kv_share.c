@@ -1,0 +1,1081 @@
+/*
+ * test_client_kv_share.c - blocks of KV caches that processes share: engines of one model on one pool.
+ *
+ * Goal: what one engine has shared another one begins with, in the same memory and without a copy, and can only read; for the same tokens,
+ * model and salt, and in the same trust domain only; whoever was first wins; a death, of either engine or of the agent, at any time, takes
+ * nothing from those who live; what nobody uses goes when memory is wanted, the end of a text before its beginning; objects that are not what
+ * their names say harm nobody. Method: engines are processes that do what they are told and prove prefix_check() each time; every token has a
+ * content of its own, in any engine's addresses; kill -9.
+ */
+#include "tests/integration/kv_view.h"
+
+#include <sys/socket.h>
+
+enum { T = BLOCK_TOKENS, C = CHUNK_BLOCKS * T, POOL_BLOCKS = 16 * CHUNK_BLOCKS, TEXT_MAX = 1000, PLAIN = 7, ENGINES = 4 };
+
+enum verb { BEGIN, LOOK, SHARE, FREE, SWEEP, POKE_OLD, POKE, SLEEP, WAKE, DESTROY };
+
+struct order {
+	enum verb verb;
+	uint32_t text, same, tokens; /* BEGIN: `same` tokens of the plain text, then the text's own */
+	uint64_t salt;
+	uint64_t sequence;           /* LOOK, SHARE, FREE */
+	uint32_t fault, fault_at;    /* this call of the driver (enum gpu_call) fails, the so many-th; 0: none */
+};
+
+struct report {
+	int error; /* or the call's result */
+	bool right;
+	uint64_t sequence;
+	uint32_t found;
+	struct gpool_kv_statistics statistics;
+};
+
+/* ---- an engine ---- */
+
+static struct order texts[64]; /* by row of the sequence */
+
+static const uint32_t *ids_of(const struct order *order)
+{
+	static uint32_t ids[TEXT_MAX];
+
+	for (uint32_t i = 0; i < TEXT_MAX; i++)
+		ids[i] = (i < order->same ? PLAIN : 100 + order->text) * 10000 + i;
+	return ids;
+}
+
+static struct gpool_kv_options engine_options(uint32_t pool_blocks)
+{
+	struct gpool_kv_options options = small_options(0);
+
+	options.flags = GPOOL_KV_PREFIXES;
+	options.model[0] = 9;
+	options.pool_blocks = pool_blocks ? pool_blocks : POOL_BLOCKS;
+	return options;
+}
+
+static volatile uint64_t *engine_token(uint64_t sequence, uint32_t token)
+{
+	const int32_t *blocks = NULL;
+	uint64_t address = 0;
+	uint32_t count = 0;
+
+	if (gpool_kv_table(kv, sequence, &blocks, &count) || token / T >= count ||
+		gpool_kv_address(kv, (uint32_t)blocks[token / T], &address))
+		return NULL;
+	return (volatile uint64_t *)(uintptr_t)(address + token % T * TOKEN_BYTES);
+}
+
+static int engine_begin(const struct order *order, struct report *report)
+{
+	const uint32_t *ids = ids_of(order);
+	struct gpool_kv_prefix prefix = prefix_of(ids, order->tokens);
+	int error;
+
+	prefix.salt[0] = order->salt;
+	error = try_allocate_prefix(order->tokens, &prefix, &report->sequence, &report->found);
+	if (error)
+		return error;
+	texts[(uint32_t)report->sequence] = *order;
+	for (uint32_t i = report->found; i < order->tokens; i++)
+		*engine_token(report->sequence, i) = ids[i];
+	error = gpool_kv_prefix_publish(kv, report->sequence, &prefix);
+	return error == (int)(order->tokens / T) ? 0 : error < 0 ? error : -EPROTO;
+}
+
+static bool engine_right(uint64_t sequence)
+{
+	const struct order *order = &texts[(uint32_t)sequence];
+	const uint32_t *ids = ids_of(order);
+
+	for (uint32_t i = 0; i < order->tokens; i++)
+		if (!engine_token(sequence, i) || *engine_token(sequence, i) != ids[i])
+			return false;
+	return gpool_kv_sync(kv) == 0;
+}
+
+static int engine_sweep(void)
+{
+	struct gpool_fence fence;
+	int error;
+
+	for (int i = 0; i < 2; i++) {
+		error = gpool_fence_record(worker, stream, &fence);
+		if (!error)
+			error = gpool_fence_wait(worker, fence, ANSWER_MS);
+		if (!error)
+			error = gpool_kv_prefix_evict(kv, UINT32_MAX);
+		if (error < 0)
+			return error;
+	}
+	return 0;
+}
+
+static volatile uint64_t *old_place; /* where the first token of the last text was when it was begun */
+
+static int engine_obey(const struct order *order, struct report *report)
+{
+	if (order->fault_at)
+		gpu_fault_set(worker->gpu, (enum gpu_call)order->fault, order->fault_at, -EIO);
+	switch (order->verb) {
+	case BEGIN:
+		report->error = engine_begin(order, report);
+		old_place = report->error ? NULL : engine_token(report->sequence, 0);
+		return report->error;
+	case LOOK:
+		report->right = engine_right(order->sequence);
+		return 0;
+	case SHARE:
+		return gpool_kv_prefix_share(kv, order->sequence, ANSWER_MS);
+	case FREE:
+		return gpool_kv_free(kv, order->sequence);
+	case SWEEP:
+		return engine_sweep();
+	case POKE_OLD:
+		*old_place = order->salt;
+		return 0;
+	case POKE:
+		*engine_token(order->sequence, 0) = 1;
+		return 0;
+	case SLEEP:
+		return gpool_sleep(worker, 0);
+	case WAKE:
+		return gpool_wake(worker, ANSWER_MS);
+	default:
+		return gpool_kv_destroy(kv);
+	}
+}
+
+/* argv: program, "engine", directory, tenant, pool blocks, channel */
+static int engine_main(char **arguments)
+{
+	struct gpool_kv_options kv_options;
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	struct report report = {.error = 0};
+	struct order order;
+	int channel = atoi(arguments[5]);
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	signal(SIGSEGV, SIG_DFL);
+	options.directory = arguments[2];
+	options.tenant = *arguments[3] ? arguments[3] : NULL;
+	options.timeout_ms = ANSWER_MS;
+	options.magazine = 1;
+	options.name = "engine";
+	if (gpool_open(&options, &worker) || gpool_stream_open(worker, NULL, 0, &stream))
+		return 1;
+	kv_options = engine_options((uint32_t)atoi(arguments[4]));
+	report.error = gpool_kv_create(worker, &kv_options, &kv);
+	while (write(channel, &report, sizeof(report)) == sizeof(report) && read(channel, &order, sizeof(order)) == sizeof(order)) {
+		memset(&report, 0, sizeof(report));
+		report.error = engine_obey(&order, &report);
+		if (order.fault_at)
+			gpu_fault_set(worker->gpu, (enum gpu_call)order.fault, 0, 0);
+		report.statistics.size = sizeof(report.statistics);
+		if (order.verb != DESTROY && (gpool_kv_statistics(kv, &report.statistics) || !prefix_check(kv)))
+			report.error = -EBADMSG;
+	}
+	gpool_close(worker);
+	return 0;
+}
+
+/* ---- from outside ---- */
+
+struct engine {
+	pid_t pid;
+	int channel;
+};
+
+static struct engine engines[ENGINES];
+static struct report last;
+
+static int heard(const struct engine *engine)
+{
+	struct pollfd look = {.fd = engine->channel, .events = POLLIN};
+
+	assert_int_equal(poll(&look, 1, END_MS), 1);
+	assert_int_equal(read(engine->channel, &last, sizeof(last)), sizeof(last));
+	return last.error;
+}
+
+static void tell(const struct engine *engine, struct order order)
+{
+	assert_int_equal(write(engine->channel, &order, sizeof(order)), sizeof(order));
+}
+
+static int ask(const struct engine *engine, struct order order)
+{
+	tell(engine, order);
+	return heard(engine);
+}
+
+static struct engine *engine_start(const char *tenant_name, uint32_t pool_blocks)
+{
+	struct engine *engine = engines;
+	char channel[16], blocks[16];
+	int ends[2];
+
+	while (engine < engines + ENGINES && engine->pid)
+		engine++;
+	assert_true(engine < engines + ENGINES);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	fflush(stdout);
+	engine->pid = fork();
+	assert_true(engine->pid >= 0);
+	if (engine->pid == 0) {
+		snprintf(channel, sizeof(channel), "%d", ends[1]);
+		snprintf(blocks, sizeof(blocks), "%u", pool_blocks);
+		fcntl(ends[1], F_SETFD, 0);
+		execl("/proc/self/exe", "engine", "engine", harness.directory, tenant_name, blocks, channel, NULL);
+		_exit(127);
+	}
+	close(ends[1]);
+	engine->channel = ends[0];
+	assert_int_equal(heard(engine), 0);
+	return engine;
+}
+
+static void engine_killed(struct engine *engine)
+{
+	kill(engine->pid, SIGKILL);
+	status_of(engine->pid);
+	close(engine->channel);
+	*engine = (struct engine){0};
+}
+
+/* It ends as a program does. */
+static void engine_ended(struct engine *engine)
+{
+	close(engine->channel);
+	assert_int_equal(status_of(engine->pid), 0);
+	*engine = (struct engine){0};
+}
+
+static int share_stop(void **state)
+{
+	for (int i = 0; i < ENGINES; i++)
+		if (engines[i].pid)
+			engine_killed(&engines[i]);
+	if (worker)
+		gpool_close(worker);
+	worker = NULL;
+	return stop(state);
+}
+
+static struct engine *engine(void)
+{
+	return engine_start("", 0);
+}
+
+/* Tokens that it did not have to write. */
+static uint32_t begun(const struct engine *engine, uint32_t text, uint32_t same, uint32_t tokens, uint64_t *sequence)
+{
+	assert_int_equal(ask(engine, (struct order){.verb = BEGIN, .text = text, .same = same, .tokens = tokens}), 0);
+	*sequence = last.sequence;
+	return last.found;
+}
+
+static int shared(const struct engine *engine, uint64_t sequence)
+{
+	return ask(engine, (struct order){.verb = SHARE, .sequence = sequence});
+}
+
+static void freed(const struct engine *engine, uint64_t sequence)
+{
+	assert_int_equal(ask(engine, (struct order){.verb = FREE, .sequence = sequence}), 0);
+}
+
+static void swept(const struct engine *engine)
+{
+	assert_int_equal(ask(engine, (struct order){.verb = SWEEP}), 0);
+}
+
+static void look(const struct engine *engine, uint64_t sequence)
+{
+	assert_int_equal(ask(engine, (struct order){.verb = LOOK, .sequence = sequence}), 0);
+	assert_true(last.right);
+}
+
+/* A plain text of three chunks and a bit, shared by an engine. */
+static struct engine *sharer(uint64_t *sequence)
+{
+	struct engine *made = engine();
+
+	assert_int_equal(begun(made, 1, TEXT_MAX, 3 * C + 5, sequence), 0);
+	assert_int_equal(shared(made, *sequence), 3 * CHUNK_BLOCKS);
+	return made;
+}
+
+static uint32_t objects(uint32_t *readers)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0, count = 0;
+
+	*readers = 0;
+	while (gpool_object_next(admin, &cursor, &info) == 0) {
+		count++;
+		*readers += info.readers;
+	}
+	return count;
+}
+
+static void agent_kill(void)
+{
+	uint32_t pid = status()->agent_pid;
+	int pidfd;
+
+	assert_true(pid > 1);
+	pidfd = pidfd_of((pid_t)pid);
+	assert_int_equal(kill((pid_t)pid, SIGKILL), 0);
+	await_end(pidfd);
+}
+
+/* Whether anybody could have so many pages, pinned; they are given back. */
+static bool to_be_had(struct gpool *pool, uint32_t pages)
+{
+	struct gpool_block blocks[PAGES];
+	uint32_t got = 0;
+
+	while (got < pages && gpool_alloc(pool, 1, NULL, &blocks[got]) == 0)
+		got++;
+	for (uint32_t i = 0; i < got; i++)
+		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
+	return got == pages;
+}
+
+/* ---- sharing ---- */
+
+static void test_found_by_another(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other, third;
+	uint32_t before, readers;
+
+	(void)state;
+	start(calm);
+	first = sharer(&sequence);
+	assert_int_equal(last.statistics.pool_shared, 3 * CHUNK_BLOCKS);
+	assert_int_equal(last.statistics.pool_blocks, 3 * CHUNK_BLOCKS);
+	assert_int_equal(last.statistics.used_blocks, 2);
+	look(first, sequence);
+	assert_int_equal(free_pages(), PAGES - 4 - 1); /* and one for the tables */
+	second = engine();
+	before = free_pages();
+	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C + 5, &other), 3 * C);
+	assert_int_equal(last.statistics.pool_found, 3 * CHUNK_BLOCKS);
+	assert_int_equal(last.statistics.used_blocks, 2);
+	assert_int_equal(last.statistics.block_copies, 0);
+	/* No memory but for what is its own. */
+	assert_int_equal(free_pages(), before - 1);
+	look(second, other);
+	look(first, sequence);
+	assert_int_equal(objects(&readers), 3);
+	assert_int_equal(readers, 6);
+	/* A part of it, ending within a chunk; and beside it the same again, without asking anybody. */
+	assert_int_equal(begun(second, 2, C + 2 * T + 1, 2 * C, &third), C + 2 * T);
+	look(second, third);
+	assert_int_equal(last.statistics.pool_found, 3 * CHUNK_BLOCKS);
+	freed(second, third);
+	engine_ended(first);
+	look(second, other);
+	engine_ended(second);
+}
+
+static void test_not_what_is_different(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence;
+
+	(void)state;
+	start(calm);
+	first = sharer(&sequence);
+	second = engine();
+	assert_int_equal(ask(second, (struct order){.verb = BEGIN, .same = TEXT_MAX, .tokens = 3 * C, .salt = 1}), 0);
+	assert_int_equal(last.found, 0);
+	assert_int_equal(begun(second, 3, 0, 3 * C, &sequence), 0);
+	assert_int_equal(begun(second, 3, T - 1, C, &sequence), 0);
+	assert_int_equal(begun(second, 4, T, C, &sequence), T);
+	engine_ended(first);
+}
+
+/* What is written through the writer's old mapping the other one reads: it is the same memory. */
+static void test_same_memory(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other;
+
+	(void)state;
+	start(calm);
+	first = sharer(&sequence);
+	second = engine();
+	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C + 5, &other), 3 * C);
+	assert_int_equal(ask(first, (struct order){.verb = POKE_OLD, .salt = 4711}), 0);
+	assert_int_equal(ask(second, (struct order){.verb = LOOK, .sequence = other}), 0);
+	assert_false(last.right);
+	assert_int_equal(ask(first, (struct order){.verb = POKE_OLD, .salt = PLAIN * 10000}), 0);
+	look(second, other);
+}
+
+/* Neither of both writes there by accident. */
+static void test_only_to_be_read(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other;
+
+	(void)state;
+	start(calm);
+	first = sharer(&sequence);
+	second = engine();
+	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C, &other), 3 * C);
+	tell(second, (struct order){.verb = POKE, .sequence = other});
+	assert_int_equal(WTERMSIG(status_of(second->pid)), SIGSEGV);
+	second->pid = 0;
+	look(first, sequence);
+	tell(first, (struct order){.verb = POKE, .sequence = sequence});
+	assert_int_equal(WTERMSIG(status_of(first->pid)), SIGSEGV);
+	first->pid = 0;
+}
+
+static void test_first_writer_wins(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other;
+	uint32_t before, readers;
+
+	(void)state;
+	start(calm);
+	first = engine();
+	second = engine();
+	assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C + 5, &sequence), 0);
+	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C + 5, &other), 0);
+	look(first, sequence);
+	look(second, other);
+	assert_int_equal(shared(first, sequence), 3 * CHUNK_BLOCKS);
+	before = free_pages();
+	assert_int_equal(shared(second, other), 3 * CHUNK_BLOCKS);
+	assert_int_equal(last.statistics.pool_shared, 0);
+	swept(second);
+	assert_int_equal(last.statistics.used_blocks, 2);
+	assert_int_equal(last.statistics.backed_chunks, 1);
+	/* Its own memory is idle now, and anybody's. */
+	AWAIT(free_pages() >= before);
+	look(first, sequence);
+	look(second, other);
+	assert_int_equal(objects(&readers), 3);
+	/* Shared again there is nothing to do. */
+	assert_int_equal(shared(second, other), 3 * CHUNK_BLOCKS);
+	engine_ended(second);
+	engine_ended(first);
+}
+
+/* Both at the same time: each chunk is one of theirs, and both go on with it. */
+static void test_both_at_once(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other;
+	uint32_t readers, shared_first, shared_second;
+
+	(void)state;
+	start(calm);
+	worker = open_worker();
+	for (int round = 0; round < 20; round++) {
+		first = engine();
+		second = engine();
+		assert_int_equal(begun(first, 1, TEXT_MAX, 8 * C, &sequence), 0);
+		assert_int_equal(begun(second, 1, TEXT_MAX, 8 * C, &other), 0);
+		tell(first, (struct order){.verb = SHARE, .sequence = sequence});
+		tell(second, (struct order){.verb = SHARE, .sequence = other});
+		assert_int_equal(heard(first), 8 * CHUNK_BLOCKS);
+		shared_first = (uint32_t)last.statistics.pool_shared;
+		assert_int_equal(heard(second), 8 * CHUNK_BLOCKS);
+		shared_second = (uint32_t)last.statistics.pool_shared;
+		assert_int_equal(shared_first + shared_second, 8 * CHUNK_BLOCKS);
+		assert_int_equal(objects(&readers), 8);
+		look(first, sequence);
+		look(second, other);
+		engine_ended(first);
+		engine_ended(second);
+		AWAIT(to_be_had(worker, PAGES));
+	}
+}
+
+/* Texts grow in each engine from what is shared, and what grew is shared too. */
+static void test_goes_on(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other, third;
+
+	(void)state;
+	start(calm);
+	first = sharer(&sequence);
+	second = engine();
+	assert_int_equal(begun(second, 5, 3 * C, 5 * C, &other), 3 * C);
+	assert_int_equal(shared(second, other), 5 * CHUNK_BLOCKS);
+	assert_int_equal(last.statistics.pool_shared, 2 * CHUNK_BLOCKS);
+	assert_int_equal(begun(first, 5, 3 * C, 5 * C + 1, &third), 5 * C);
+	look(first, third);
+	freed(second, other);
+	engine_killed(second);
+	look(first, third);
+	freed(first, third);
+	look(first, sequence);
+}
+
+/* ---- letting go ---- */
+
+static void test_let_go(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other, third;
+	uint32_t readers;
+
+	(void)state;
+	start(calm);
+	first = sharer(&sequence);
+	second = engine();
+	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C, &other), 3 * C);
+	assert_int_equal(begun(second, 6, 2 * C, 2 * C + T, &third), 2 * C);
+	freed(second, other);
+	swept(second);
+	/* The third chunk nobody has. */
+	assert_int_equal(last.statistics.pool_blocks, 2 * CHUNK_BLOCKS);
+	look(second, third);
+	/* A cached block follows the second one. */
+	freed(second, third);
+	assert_int_equal(last.statistics.cached_blocks, 1);
+	objects(&readers);
+	assert_int_equal(readers, 3 + 2);
+	swept(second);
+	assert_int_equal(last.statistics.pool_blocks, 0);
+	objects(&readers);
+	assert_int_equal(readers, 3);
+	/* Found again, by the one as by the other. */
+	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C, &other), 3 * C);
+	freed(first, sequence);
+	swept(first);
+	assert_int_equal(last.statistics.pool_blocks, 0);
+	assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &sequence), 3 * C);
+	look(first, sequence);
+	look(second, other);
+}
+
+/* What somebody holds stays, and what nobody holds goes, its end first. */
+static void test_evicted(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other;
+	uint32_t readers, taken;
+
+	(void)state;
+	start(calm);
+	worker = open_worker();
+	first = sharer(&sequence);
+	freed(first, sequence);
+	swept(first);
+	engine_ended(first);
+	AWAIT(free_pages() == PAGES - 3);
+	assert_int_equal(objects(&readers), 3);
+	assert_int_equal(readers, 0);
+	assert_int_equal(try_evict(admin, "p0", 1, &taken), 0);
+	assert_int_equal(taken, 1);
+	second = engine();
+	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C, &other), 2 * C);
+	freed(second, other);
+	assert_int_equal(begun(second, 1, TEXT_MAX, 2 * C, &other), 2 * C);
+	swept(second);
+	/* Two pages are held, and one is the tables'. */
+	look(second, other);
+	assert_true(to_be_had(worker, PAGES - 3));
+	assert_false(to_be_had(worker, PAGES - 2));
+	look(second, other);
+	freed(second, other);
+	swept(second);
+	assert_true(to_be_had(worker, PAGES - 1));
+	assert_int_equal(objects(&readers), 0);
+	assert_int_equal(begun(second, 1, TEXT_MAX, C, &other), 0);
+}
+
+/* ---- deaths ---- */
+
+static void test_writer_dies(void **state)
+{
+	struct engine *first, *second, *third;
+	uint64_t sequence, other;
+
+	(void)state;
+	start(calm);
+	/* Before it has shared: it leaves nothing. */
+	first = engine();
+	assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &sequence), 0);
+	engine_killed(first);
+	AWAIT(free_pages() == PAGES);
+	/* Before anybody has looked, and while somebody reads. */
+	first = sharer(&sequence);
+	engine_killed(first);
+	second = engine();
+	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C, &other), 3 * C);
+	look(second, other);
+	first = engine();
+	assert_int_equal(begun(first, 7, 3 * C, 4 * C, &sequence), 3 * C);
+	assert_int_equal(shared(first, sequence), 4 * CHUNK_BLOCKS);
+	third = engine();
+	assert_int_equal(begun(third, 7, 3 * C, 4 * C, &sequence), 4 * C);
+	engine_killed(first);
+	look(second, other);
+	look(third, sequence);
+	AWAIT(harness_check(&harness) == 0);
+}
+
+static void test_reader_dies(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other;
+	uint32_t readers;
+
+	(void)state;
+	start(calm);
+	worker = open_worker();
+	first = sharer(&sequence);
+	for (int i = 0; i < 3; i++) {
+		second = engine();
+		assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C + 1, &other), 3 * C);
+		if (i == 1)
+			freed(second, other);
+		if (i == 2)
+			swept(second);
+		engine_killed(second);
+		look(first, sequence);
+	}
+	/* Its holds went with it. */
+	AWAIT((objects(&readers), readers == 3));
+	freed(first, sequence);
+	swept(first);
+	engine_killed(first);
+	AWAIT((objects(&readers), readers == 0));
+	AWAIT(to_be_had(worker, PAGES));
+}
+
+/* Killed somewhere while it shares or finds: what is there is whole, and the rest is free. */
+static void test_dies_at_any_time(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other;
+	uint32_t readers;
+
+	(void)state;
+	start(calm);
+	worker = open_worker();
+	for (int round = 0; round < 40; round++) {
+		uint32_t count, found;
+
+		first = engine();
+		second = engine();
+		assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &sequence), 0);
+		tell(first, (struct order){.verb = SHARE, .sequence = sequence});
+		/* As many objects as this round waits for are there. */
+		AWAIT(objects(&readers) >= (uint32_t)round % 4);
+		engine_killed(first);
+		if (round % 2) {
+			tell(second, (struct order){.verb = BEGIN, .same = TEXT_MAX, .tokens = 3 * C});
+			engine_killed(second);
+			second = engine();
+		}
+		AWAIT(harness_check(&harness) == 0);
+		count = objects(&readers);
+		found = begun(second, 1, TEXT_MAX, 3 * C, &other);
+		assert_int_equal(found, count * C);
+		look(second, other);
+		engine_ended(second);
+		AWAIT(to_be_had(worker, PAGES));
+	}
+}
+
+/* The agent dies with the directory full, with readers, and while one is let go; its successor has the same. */
+static void test_agent_dies(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other;
+	uint32_t readers;
+
+	(void)state;
+	start(calm);
+	worker = open_worker();
+	first = sharer(&sequence);
+	agent_kill();
+	second = engine();
+	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C + 1, &other), 3 * C);
+	look(second, other);
+	agent_kill();
+	look(second, other);
+	look(first, sequence);
+	AWAIT(harness_check(&harness) == 0);
+	assert_int_equal(objects(&readers), 3);
+	assert_int_equal(readers, 6);
+	agent_kill();
+	freed(second, other);
+	swept(second);
+	AWAIT((objects(&readers), readers == 3));
+	agent_kill();
+	assert_int_equal(begun(second, 8, 3 * C, 4 * C, &other), 3 * C);
+	agent_kill();
+	assert_int_equal(shared(second, other), 4 * CHUNK_BLOCKS);
+	engine_killed(first);
+	look(second, other);
+	engine_ended(second);
+	AWAIT(to_be_had(worker, PAGES));
+	AWAIT(harness_check(&harness) == 0);
+}
+
+/* An agent that dies over a publication, again and again. */
+static void test_agent_dies_over_it(void **state)
+{
+	struct engine *first, *second;
+	uint64_t sequence, other;
+
+	(void)state;
+	start(calm);
+	worker = open_worker();
+	for (int round = 0; round < 8; round++) {
+		uint32_t agent = status()->agent_pid;
+
+		first = engine();
+		second = engine();
+		assert_int_equal(begun(first, 1, TEXT_MAX, 6 * C, &sequence), 0);
+		tell(first, (struct order){.verb = SHARE, .sequence = sequence});
+		assert_int_equal(kill((pid_t)agent, SIGKILL), 0);
+		assert_int_equal(heard(first), 6 * CHUNK_BLOCKS);
+		assert_int_equal(begun(second, 1, TEXT_MAX, 6 * C, &other), 6 * C);
+		look(second, other);
+		look(first, sequence);
+		engine_ended(first);
+		engine_ended(second);
+		AWAIT(to_be_had(worker, PAGES));
+		AWAIT(harness_check(&harness) == 0);
+	}
+}
+
+/* ---- anything ---- */
+
+enum { RUNNING_MOST = 6 };
+
+static uint64_t seed;
+
+static uint32_t any(uint32_t below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)(seed >> 16) % below;
+}
+
+struct running {
+	uint64_t sequences[RUNNING_MOST];
+	uint32_t count;
+};
+
+static void random_step(struct engine *engine, struct running *running, uint64_t *found, uint64_t *given)
+{
+	uint32_t which = any(12), chosen = running->count ? any(running->count) : 0, chunks = any(4);
+	struct order order = {.verb = BEGIN, .text = any(3), .same = chunks * C + any(2) * any(C), .tokens = 1 + any(4 * C)};
+	int error;
+
+	if (which < 4 && running->count < RUNNING_MOST) {
+		error = ask(engine, order);
+		assert_true(error == 0 || error == -ENOSPC);
+		if (!error)
+			running->sequences[running->count++] = last.sequence;
+		*found += last.statistics.pool_found != 0;
+	} else if (which < 7 && running->count) {
+		error = shared(engine, running->sequences[chosen]);
+		assert_true(error >= 0 || error == -ENOSPC);
+		*given += last.statistics.pool_shared != 0;
+	} else if (which < 10 && running->count) {
+		look(engine, running->sequences[chosen]);
+		freed(engine, running->sequences[chosen]);
+		running->sequences[chosen] = running->sequences[--running->count];
+	} else if (which == 10) {
+		swept(engine);
+	}
+	for (uint32_t i = 0; i < running->count; i++)
+		look(engine, running->sequences[i]);
+}
+
+/* Three engines in a pool that is small for them, of which one dies now and then, or the agent. */
+static void test_random(void **state)
+{
+	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
+	uint32_t steps = (uint32_t)(1500 * (given_scale ? atof(given_scale) : 1)) + 1;
+	struct running running[3] = {{{0}, 0}};
+	uint64_t found = 0, given = 0;
+
+	(void)state;
+	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
+	printf("seed %llu\n", (unsigned long long)seed);
+	start(calm);
+	worker = open_worker();
+	for (int i = 0; i < 3; i++)
+		engine_start("", i == 2 ? 3 * CHUNK_BLOCKS : 0);
+	for (uint32_t step = 0; step < steps; step++) {
+		uint32_t which = any(3);
+
+		alarm(STUCK_SECONDS);
+		random_step(&engines[which], &running[which], &found, &given);
+		if (step % 64 == 0)
+			AWAIT(harness_check(&harness) == 0);
+		if (any(150) == 0) {
+			engine_killed(&engines[which]);
+			assert_ptr_equal(engine(), &engines[which]);
+			running[which].count = 0;
+		}
+		if (any(300) == 0)
+			agent_kill();
+	}
+	printf("%llu times with blocks of the pool, %llu with blocks given to it\n", (unsigned long long)found, (unsigned long long)given);
+	if (steps > 1000)
+		assert_true(found && given);
+	for (int i = 0; i < 3; i++)
+		engine_killed(&engines[i]);
+	AWAIT(to_be_had(worker, PAGES));
+}
+
+/* ---- what is wrong ---- */
+
+struct fake {
+	uint64_t magic, block_bytes, chunk_bytes;
+	uint32_t block_tokens, chunk_blocks;
+	struct prefix_key keys[CHUNK_BLOCKS];
+};
+
+static struct prefix_key key_at(uint32_t block)
+{
+	const struct order plain = {.same = TEXT_MAX};
+	struct prefix_identity identity = {
+		.model = {9}, .layers = 8, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = BLOCK_TOKENS};
+	struct prefix_key key = prefix_key_root(&identity);
+
+	for (uint32_t i = 0; i <= block; i++)
+		key = prefix_key_next(key, ids_of(&plain) + i * T, T);
+	return key;
+}
+
+/* As an object would be that an engine shared, but for what `wrong` says. */
+static struct gpool_object *fake_publish(int wrong)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct fake fake = {UINT64_C(0x31786966657270), BLOCK_BYTES, CHUNK_BLOCKS * BLOCK_BYTES, BLOCK_TOKENS, CHUNK_BLOCKS, {{0, 0}}};
+	struct gpool_object *object = NULL;
+	uint64_t version, address, bytes;
+	char name[64];
+	uint32_t index;
+
+	for (uint32_t i = 0; i < CHUNK_BLOCKS; i++)
+		fake.keys[i] = key_at(i);
+	snprintf(name, sizeof(name), wrong == 8 ? "kv-prefix/%016llX%016llX" : "kv-prefix/%016llx%016llx", (unsigned long long)fake.keys[0].high,
+		(unsigned long long)fake.keys[0].low);
+	options.memory_class = wrong == 0 ? GPOOL_OBJECT_IMMUTABLE : GPOOL_OBJECT_EPHEMERAL;
+	fake.magic += wrong == 1;
+	fake.block_bytes += wrong == 2;
+	fake.block_tokens += wrong == 3;
+	fake.chunk_blocks += wrong == 4;
+	fake.keys[0].high += wrong == 5;
+	fake.keys[3].low += wrong == 9;
+	fake.keys[4] = wrong == 9 ? fake.keys[0] : fake.keys[4];
+	assert_int_equal(gpool_object_create(worker, name, &options, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, wrong == 6 ? 2 : 1, NULL, &index), 0);
+	assert_int_equal(gpool_object_address(object, index, &address, &bytes), 0);
+	for (uint32_t i = 0; i < C; i++)
+		*(uint64_t *)(uintptr_t)(address + i * TOKEN_BYTES) = PLAIN * 10000 + i;
+	assert_int_equal(gpool_object_set(object, "kv-prefix", &fake, wrong == 7 ? sizeof(fake) - 1 : sizeof(fake)), 0);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	return object;
+}
+
+static void test_hostile_objects(void **state)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint64_t sequence, other;
+
+	(void)state;
+	start(calm);
+	worker = open_worker();
+	for (int wrong = 0; wrong <= 10; wrong++) {
+		struct gpool_object *object = fake_publish(wrong);
+		struct engine *first = engine();
+
+		/* One that is all right is used (10), and of one with wrong keys behind right ones these (9). */
+		assert_int_equal(begun(first, 1, TEXT_MAX, 2 * C, &sequence), wrong == 10 ? C : wrong == 9 ? 3 * T : 0);
+		look(first, sequence);
+		/* A name that is taken is not shared over it; one that is none is not looked at. */
+		if (wrong < 8)
+			assert_int_equal(shared(first, sequence), -ESTALE);
+		if (wrong == 8)
+			assert_int_equal(shared(first, sequence), 2 * CHUNK_BLOCKS);
+		look(first, sequence);
+		assert_int_equal(begun(first, 1, TEXT_MAX, 2 * C, &other), 2 * C);
+		freed(first, sequence);
+		look(first, other);
+		engine_ended(first);
+		info.size = sizeof(info);
+		assert_int_equal(gpool_object_info(object, &info), 0);
+		assert_int_equal(gpool_object_delete(worker, info.name, 0), 0);
+		assert_int_equal(gpool_object_close(object), 0);
+		AWAIT(to_be_had(worker, PAGES));
+	}
+}
+
+static void test_refused(void **state)
+{
+	const struct order fourth = {.verb = BEGIN, .same = TEXT_MAX, .tokens = 3 * C};
+	struct engine *small, *first;
+	uint64_t sequence, other;
+
+	(void)state;
+	start(calm);
+	/* One place: the second chunk has none, and what is shared is shared. */
+	small = engine_start("", CHUNK_BLOCKS);
+	assert_int_equal(begun(small, 1, TEXT_MAX, 3 * C, &sequence), 0);
+	assert_int_equal(shared(small, sequence), -ENOSPC);
+	assert_int_equal(last.statistics.pool_shared, CHUNK_BLOCKS);
+	look(small, sequence);
+	/* Nor does it find more than it has places for. */
+	first = engine();
+	assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &other), C);
+	assert_int_equal(shared(first, other), 3 * CHUNK_BLOCKS);
+	freed(small, sequence);
+	swept(small);
+	assert_int_equal(ask(small, fourth), 0);
+	assert_int_equal(last.found, C);
+	look(small, last.sequence);
+	/* Texts shorter than a chunk are not shared; nor is what has ended. */
+	assert_int_equal(begun(first, 9, 0, C - 1, &sequence), 0);
+	assert_int_equal(shared(first, sequence), 0);
+	freed(first, sequence);
+	assert_int_equal(shared(first, sequence), -ESTALE);
+	/* Asleep nothing is shared; what is the pool's stays mapped. */
+	assert_int_equal(begun(first, 10, 0, C, &sequence), 0);
+	assert_int_equal(ask(first, (struct order){.verb = SLEEP}), 0);
+	assert_int_equal(shared(first, sequence), -EBUSY);
+	assert_int_equal(ask(first, (struct order){.verb = WAKE}), 0);
+	freed(first, sequence);
+	look(first, other);
+	assert_int_equal(ask(first, (struct order){.verb = DESTROY}), 0);
+	engine_killed(first);
+}
+
+/* A driver that fails at any call: what could not be done has changed nothing, and is done by the next call. */
+static void test_driver_faults(void **state)
+{
+	static const enum gpu_call calls[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_TIMELINE_WRITE};
+	struct engine *first, *second;
+	uint64_t sequence, other;
+	uint32_t failed = 0, less = 0;
+
+	(void)state;
+	start(calm);
+	worker = open_worker();
+	for (uint32_t i = 0; i < 3; i++)
+		for (uint32_t at = 1; at <= 3; at++) {
+			struct order order = {.verb = SHARE, .fault = calls[i], .fault_at = at};
+			int error;
+
+			first = engine();
+			second = engine();
+			assert_int_equal(begun(first, 1, TEXT_MAX, 2 * C + 1, &order.sequence), 0);
+			error = ask(first, order);
+			failed += error < 0;
+			assert_true(error == -ENOMEM || error == -EIO || error == 2 * CHUNK_BLOCKS);
+			look(first, order.sequence);
+			assert_int_equal(shared(first, order.sequence), 2 * CHUNK_BLOCKS);
+			look(first, order.sequence);
+			sequence = order.sequence;
+			/* Who cannot map what is there begins with less. */
+			order = (struct order){.verb = BEGIN, .same = TEXT_MAX, .tokens = 2 * C, .fault = calls[i], .fault_at = at};
+			assert_int_equal(ask(second, order), 0);
+			less += last.found < 2 * C;
+			other = last.sequence;
+			look(second, other);
+			order = (struct order){.verb = FREE, .sequence = other, .fault = at == 1 ? GPU_CALL_UNMAP : calls[2], .fault_at = 1};
+			assert_int_equal(ask(second, order), 0);
+			order = (struct order){.verb = SWEEP, .fault = GPU_CALL_UNMAP, .fault_at = at};
+			assert_int_equal(ask(second, order), 0);
+			swept(second);
+			assert_int_equal(last.statistics.pool_blocks, 0);
+			assert_int_equal(begun(second, 1, TEXT_MAX, 2 * C, &other), 2 * C);
+			look(second, other);
+			look(first, sequence);
+			engine_ended(first);
+			engine_ended(second);
+			AWAIT(to_be_had(worker, PAGES));
+		}
+	assert_true(failed >= 4 && less >= 2);
+}
+
+/* ---- trust domains ---- */
+
+static char config_path[64];
+
+static int apart_stop(void **state)
+{
+	int result = share_stop(state);
+
+	unlink(config_path);
+	return result;
+}
+
+static void test_trust_domains(void **state)
+{
+	const char *arguments[] = {"--config", config_path, NULL};
+	struct engine *red, *blue, *rose;
+	uint64_t sequence;
+	FILE *file;
+
+	(void)state;
+	snprintf(config_path, sizeof(config_path), "/tmp/gpool-share-%d.conf", (int)getpid());
+	file = fopen(config_path, "we");
+	assert_non_null(file);
+	fputs("pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
+	      "eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n"
+	      "tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; },\n"
+	      "            { name = \"rose\"; domain = \"red\"; } );\n", file);
+	assert_int_equal(fclose(file), 0);
+	start(arguments);
+	red = engine_start("red", 0);
+	assert_int_equal(begun(red, 1, TEXT_MAX, 2 * C, &sequence), 0);
+	assert_int_equal(shared(red, sequence), 2 * CHUNK_BLOCKS);
+	blue = engine_start("blue", 0);
+	assert_int_equal(begun(blue, 1, TEXT_MAX, 2 * C, &sequence), 0);
+	look(blue, sequence);
+	assert_int_equal(last.statistics.pool_found, 0);
+	rose = engine_start("rose", 0);
+	assert_int_equal(begun(rose, 1, TEXT_MAX, 2 * C, &sequence), 2 * C);
+	look(rose, sequence);
+}
+
+int main(int count, char **arguments)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_found_by_another, share_stop),
+		cmocka_unit_test_teardown(test_not_what_is_different, share_stop),
+		cmocka_unit_test_teardown(test_same_memory, share_stop),
+		cmocka_unit_test_teardown(test_only_to_be_read, share_stop),
+		cmocka_unit_test_teardown(test_first_writer_wins, share_stop),
+		cmocka_unit_test_teardown(test_both_at_once, share_stop),
+		cmocka_unit_test_teardown(test_goes_on, share_stop),
+		cmocka_unit_test_teardown(test_let_go, share_stop),
+		cmocka_unit_test_teardown(test_evicted, share_stop),
+		cmocka_unit_test_teardown(test_writer_dies, share_stop),
+		cmocka_unit_test_teardown(test_reader_dies, share_stop),
+		cmocka_unit_test_teardown(test_dies_at_any_time, share_stop),
+		cmocka_unit_test_teardown(test_agent_dies, share_stop),
+		cmocka_unit_test_teardown(test_agent_dies_over_it, share_stop),
+		cmocka_unit_test_teardown(test_random, share_stop),
+		cmocka_unit_test_teardown(test_hostile_objects, share_stop),
+		cmocka_unit_test_teardown(test_refused, share_stop),
+		cmocka_unit_test_teardown(test_driver_faults, share_stop),
+		cmocka_unit_test_teardown(test_trust_domains, apart_stop),
+	};
+
+	if (count == 6 && !strcmp(arguments[1], "engine"))
+		return engine_main(arguments);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
