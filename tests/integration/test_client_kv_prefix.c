@@ -8,7 +8,9 @@
  */
 #include "tests/integration/kv_view.h"
 
-enum { T = BLOCK_TOKENS };
+#include <pthread.h>
+
+enum { T = BLOCK_TOKENS, THREADS = 4 };
 
 static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
 
@@ -444,6 +446,73 @@ static void test_sleep(void **state)
 	}
 }
 
+/* ---- threads ---- */
+
+struct hand {
+	pthread_t thread;
+	uint32_t index, rounds, errors, found;
+};
+
+/* Texts that begin as the others', and end as its own. */
+static void *hand_run(void *argument)
+{
+	struct hand *hand = argument;
+	uint32_t ids[10 * T], state = hand->index;
+
+	for (uint32_t round = 0; round < hand->rounds; round++) {
+		uint32_t same = (state = state * 1103515245 + 12345) >> 16 & 31, found;
+		struct gpool_kv_prefix prefix;
+		uint64_t sequence, fork;
+
+		for (uint32_t i = 0; i < 10 * T; i++)
+			ids[i] = i < same ? i : hand->index << 16 | i;
+		prefix = prefix_of(ids, 8 * T);
+		if (try_allocate_prefix(8 * T, &prefix, &sequence, &found)) {
+			hand->errors++;
+			break;
+		}
+		hand->found += found;
+		for (uint32_t i = 0; i < found; i++)
+			hand->errors += *token_at(sequence, i) != ids[i];
+		for (uint32_t i = found; i < 8 * T; i++)
+			*token_at(sequence, i) = ids[i];
+		hand->errors += gpool_kv_prefix_publish(kv, sequence, &prefix) != 8;
+		hand->errors += gpool_kv_fork(kv, sequence, &fork) || gpool_kv_append(kv, fork, 2 * T, NULL);
+		for (uint32_t i = 8 * T; i < 10 * T; i++)
+			*token_at(fork, i) = ids[i];
+		hand->errors += gpool_kv_free(kv, sequence) != 0;
+		prefix.count = 10 * T;
+		hand->errors += gpool_kv_prefix_publish(kv, fork, &prefix) != 10;
+		for (uint32_t i = 0; i < 10 * T; i++)
+			hand->errors += *token_at(fork, i) != ids[i];
+		hand->errors += round % 8 == 0 && gpool_kv_sync(kv);
+		hand->errors += gpool_kv_free(kv, fork) || (round % 16 == 0 && gpool_kv_prefix_evict(kv, 8) < 0);
+	}
+	return NULL;
+}
+
+static void test_threads(void **state)
+{
+	const char *scale = getenv("GPOOL_TEST_SCALE");
+	struct hand hands[THREADS] = {{0}};
+	uint32_t found = 0;
+
+	(void)state;
+	prefix_start(96, 0);
+	for (uint32_t i = 0; i < THREADS; i++) {
+		hands[i] = (struct hand){.index = i + 1, .rounds = (uint32_t)(2000 * (scale ? atof(scale) : 1)) + 1};
+		assert_int_equal(pthread_create(&hands[i].thread, NULL, hand_run, &hands[i]), 0);
+	}
+	for (uint32_t i = 0; i < THREADS; i++) {
+		pthread_join(hands[i].thread, NULL);
+		assert_int_equal(hands[i].errors, 0);
+		found += hands[i].found;
+	}
+	assert_true(found);
+	assert_int_equal(statistics().used_blocks, 0);
+	assert_true(statistics().prefix_evicted);
+}
+
 /* ---- what is wrong ---- */
 
 static void test_wrong(void **state)
@@ -542,6 +611,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_pool_is_short, kv_stop),
 		cmocka_unit_test_teardown(test_preempted, kv_stop),
 		cmocka_unit_test_teardown(test_sleep, kv_stop),
+		cmocka_unit_test_teardown(test_threads, kv_stop),
 		cmocka_unit_test_teardown(test_wrong, kv_stop),
 		cmocka_unit_test_teardown(test_published_are_not_written, kv_stop),
 		cmocka_unit_test_teardown(test_not_asked_for, kv_stop),
