@@ -1,6 +1,6 @@
 /*
  * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one, forks, a prompt of 128k tokens, a
- * sequence preempted and resumed, a text of 64k tokens published and found again. Blocks are 32 KiB, sixteen in a page; memory is mapped before, or parked, unless a figure says cold.
+ * sequence preempted and resumed, a text of 64k tokens published and found again, one of 16k tokens shared with another engine. Blocks are 32 KiB, sixteen in a page; memory is mapped before, or parked, unless a figure says cold.
  * On `host` a mapping is a system call; what it costs on a GPU only a GPU tells.
  */
 #include "tools/bench/bench.h"
@@ -18,6 +18,7 @@ enum {
 	PREEMPTED_TOKENS = 4096,
 	PREFIX_TOKENS = 65536, /* 4,096 blocks */
 	LOOKS = 16,
+	SHARED_TOKENS = 16384, /* 1,024 blocks, 64 chunks of a page each */
 };
 
 static int allocate(struct gpool_kv *kv, uint32_t tokens, uint32_t estimated, uint64_t *sequence)
@@ -125,6 +126,67 @@ static int prefix(struct bench *bench, struct gpool_kv *kv)
 	return error;
 }
 
+/* What one engine shares the other one begins with; both are sessions of this process, which makes no difference to them. */
+static int share_find(struct bench *bench, struct gpool_kv *first, struct gpool_kv *second)
+{
+	static uint32_t ids[SHARED_TOKENS];
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv_prefix text = GPOOL_KV_PREFIX_INIT;
+	const uint32_t chunks = SHARED_TOKENS / 16 / 16;
+	uint64_t sequence, other, begin;
+	uint32_t found = 0;
+	int error;
+
+	for (uint32_t i = 0; i < SHARED_TOKENS; i++)
+		ids[i] = i * 2654435761u % 128000;
+	text.ids = ids;
+	text.count = request.tokens = SHARED_TOKENS;
+	error = gpool_kv_prefix_allocate(first, &request, &text, &sequence, NULL);
+	if (error)
+		return error;
+	begin = own_time_ns();
+	if (gpool_kv_prefix_publish(first, sequence, &text) < 0 || gpool_kv_prefix_share(first, sequence, -1) != SHARED_TOKENS / 16)
+		return -EIO;
+	bench_sample(bench, FIGURE_kv_share, (double)(own_time_ns() - begin) / chunks / 1e3);
+	begin = own_time_ns();
+	error = gpool_kv_prefix_allocate(second, &request, &text, &other, &found);
+	bench_sample(bench, FIGURE_kv_share_find, (double)(own_time_ns() - begin) / chunks / 1e3);
+	if (error || found != SHARED_TOKENS || gpool_kv_free(second, other) || gpool_kv_free(first, sequence))
+		return -EIO;
+	return 0;
+}
+
+/* What is shared outlives the caches: so that the next run begins anew. */
+static void shared_delete(struct gpool *pool)
+{
+	struct gpool_object_info info = { .size = sizeof(info) };
+
+	for (uint32_t cursor = 0; gpool_object_next(pool, &cursor, &info) == 0;)
+		gpool_object_delete(pool, info.name, 0);
+}
+
+static int shared(struct bench *bench, struct gpool *const *pools, const uint32_t *streams)
+{
+	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
+	struct gpool_kv *caches[2] = { NULL, NULL };
+	int error = 0;
+
+	options.shape = (struct gpool_kv_shape){ .layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2 };
+	options.flags = GPOOL_KV_PREFIXES;
+	options.pool_blocks = SHARED_TOKENS / 16;
+	for (int i = 0; i < 2 && !error; i++) {
+		options.stream = streams[i];
+		error = gpool_kv_create(pools[i], &options, &caches[i]);
+	}
+	if (!error)
+		error = share_find(bench, caches[0], caches[1]);
+	for (int i = 0; i < 2; i++)
+		if (gpool_kv_destroy(caches[i]) && !error)
+			error = -EIO;
+	shared_delete(pools[0]);
+	return error;
+}
+
 /* The first prompt of a new cache has its memory mapped; later ones find it parked. */
 static int run(struct bench *bench, struct gpool *pool, uint32_t stream)
 {
@@ -156,20 +218,26 @@ static int run(struct bench *bench, struct gpool *pool, uint32_t stream)
 
 int bench_kv(struct bench *bench)
 {
-	struct gpool *pool = NULL;
-	uint32_t stream;
+	struct gpool *pools[2] = { NULL, NULL };
+	uint32_t streams[2];
 	int error = daemon_start(bench, POOL_PAGES, NULL);
 
 	if (error)
 		return error;
-	error = daemon_open(bench, 0, &pool);
-	if (!error)
-		error = gpool_stream_open(pool, NULL, 0, &stream);
-	for (unsigned i = 0; i < bench->runs && !error; i++)
-		error = run(bench, pool, stream);
+	for (int i = 0; i < 2 && !error; i++) {
+		error = daemon_open(bench, 0, &pools[i]);
+		if (!error)
+			error = gpool_stream_open(pools[i], NULL, 0, &streams[i]);
+	}
+	for (unsigned i = 0; i < bench->runs && !error; i++) {
+		error = run(bench, pools[0], streams[0]);
+		if (!error)
+			error = shared(bench, pools, streams);
+	}
 	if (error)
 		bench_complain(bench, error, "cannot use a KV cache");
-	gpool_close(pool);
+	gpool_close(pools[0]);
+	gpool_close(pools[1]);
 	daemon_stop(bench);
 	return error;
 }
