@@ -44,13 +44,14 @@ static const uint32_t *ids_of(const struct order *order)
 	return ids;
 }
 
-static struct gpool_kv_options engine_options(uint32_t pool_blocks)
+static struct gpool_kv_options engine_options(uint32_t pool_blocks, uint32_t heads)
 {
 	struct gpool_kv_options options = small_options(0);
 
 	options.flags = GPOOL_KV_PREFIXES;
 	options.model[0] = 9;
 	options.pool_blocks = pool_blocks ? pool_blocks : POOL_BLOCKS;
+	options.shape.kv_heads = heads;
 	return options;
 }
 
@@ -146,14 +147,14 @@ static int engine_obey(const struct order *order, struct report *report)
 	}
 }
 
-/* argv: program, "engine", directory, tenant, pool blocks, channel */
+/* argv: program, "engine", directory, tenant, pool blocks, heads, channel */
 static int engine_main(char **arguments)
 {
 	struct gpool_kv_options kv_options;
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
 	struct report report = {.error = 0};
 	struct order order;
-	int channel = atoi(arguments[5]);
+	int channel = atoi(arguments[6]);
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	signal(SIGSEGV, SIG_DFL);
@@ -164,7 +165,7 @@ static int engine_main(char **arguments)
 	options.name = "engine";
 	if (gpool_open(&options, &worker) || gpool_stream_open(worker, NULL, 0, &stream))
 		return 1;
-	kv_options = engine_options((uint32_t)atoi(arguments[4]));
+	kv_options = engine_options((uint32_t)atoi(arguments[4]), (uint32_t)atoi(arguments[5]));
 	report.error = gpool_kv_create(worker, &kv_options, &kv);
 	while (write(channel, &report, sizeof(report)) == sizeof(report) && read(channel, &order, sizeof(order)) == sizeof(order)) {
 		memset(&report, 0, sizeof(report));
@@ -187,6 +188,7 @@ struct engine {
 };
 
 static struct engine engines[ENGINES];
+static uint32_t heads = 8; /* of engines that start */
 static struct report last;
 
 static int heard(const struct engine *engine)
@@ -212,7 +214,7 @@ static int ask(const struct engine *engine, struct order order)
 static struct engine *engine_start(const char *tenant_name, uint32_t pool_blocks)
 {
 	struct engine *engine = engines;
-	char channel[16], blocks[16];
+	char channel[16], blocks[16], heads_text[16];
 	int ends[2];
 
 	while (engine < engines + ENGINES && engine->pid)
@@ -225,8 +227,9 @@ static struct engine *engine_start(const char *tenant_name, uint32_t pool_blocks
 	if (engine->pid == 0) {
 		snprintf(channel, sizeof(channel), "%d", ends[1]);
 		snprintf(blocks, sizeof(blocks), "%u", pool_blocks);
+		snprintf(heads_text, sizeof(heads_text), "%u", heads);
 		fcntl(ends[1], F_SETFD, 0);
-		execl("/proc/self/exe", "engine", "engine", harness.directory, tenant_name, blocks, channel, NULL);
+		execl("/proc/self/exe", "engine", "engine", harness.directory, tenant_name, blocks, heads_text, channel, NULL);
 		_exit(127);
 	}
 	close(ends[1]);
@@ -253,6 +256,7 @@ static void engine_ended(struct engine *engine)
 
 static int share_stop(void **state)
 {
+	heads = 8;
 	for (int i = 0; i < ENGINES; i++)
 		if (engines[i].pid)
 			engine_killed(&engines[i]);
@@ -519,6 +523,55 @@ static void test_goes_on(void **state)
 	look(first, third);
 	freed(first, third);
 	look(first, sequence);
+}
+
+/* Chunks of another form: so many blocks, all that a text of four of them and a bit has. */
+static void chunks_of(uint32_t chunk_blocks)
+{
+	uint32_t tokens = 4 * chunk_blocks * T, readers, before;
+	struct engine *first, *second;
+	uint64_t sequence, other;
+
+	first = engine();
+	second = engine();
+	assert_int_equal(begun(first, 1, TEXT_MAX, tokens + 1, &sequence), 0);
+	assert_int_equal(shared(first, sequence), 4 * chunk_blocks);
+	assert_int_equal(objects(&readers), 4);
+	before = free_pages();
+	assert_int_equal(begun(second, 1, TEXT_MAX, tokens, &other), tokens);
+	assert_int_equal(free_pages(), before);
+	look(second, other);
+	look(first, sequence);
+	engine_ended(first);
+	look(second, other);
+	freed(second, other);
+	swept(second);
+	assert_int_equal(begun(second, 2, tokens / 2 + T, tokens, &other), tokens / 2 + T);
+	look(second, other);
+	engine_ended(second);
+	AWAIT(to_be_had(worker, PAGES));
+}
+
+/* Handles of several pages, and chunks of several handles. */
+static void test_other_chunks(void **state)
+{
+	const char *const large[] = {"--pool", POOL ",handle_size=2MB", CALM, NULL};
+
+	(void)state;
+	start(large);
+	worker = open_worker();
+	chunks_of(4 * CHUNK_BLOCKS);
+	gpool_close(worker);
+	worker = NULL;
+	assert_int_equal(stop(NULL), 0);
+	start(calm);
+	worker = open_worker();
+	/* 768 KiB: two blocks in three pages. */
+	heads = 96;
+	chunks_of(2);
+	/* 1.5 MiB: one in three. */
+	heads = 192;
+	chunks_of(1);
 }
 
 /* ---- letting go ---- */
@@ -1061,6 +1114,7 @@ int main(int count, char **arguments)
 		cmocka_unit_test_teardown(test_first_writer_wins, share_stop),
 		cmocka_unit_test_teardown(test_both_at_once, share_stop),
 		cmocka_unit_test_teardown(test_goes_on, share_stop),
+		cmocka_unit_test_teardown(test_other_chunks, share_stop),
 		cmocka_unit_test_teardown(test_let_go, share_stop),
 		cmocka_unit_test_teardown(test_evicted, share_stop),
 		cmocka_unit_test_teardown(test_writer_dies, share_stop),
@@ -1075,7 +1129,7 @@ int main(int count, char **arguments)
 		cmocka_unit_test_teardown(test_trust_domains, apart_stop),
 	};
 
-	if (count == 6 && !strcmp(arguments[1], "engine"))
+	if (count == 7 && !strcmp(arguments[1], "engine"))
 		return engine_main(arguments);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
