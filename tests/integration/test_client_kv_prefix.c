@@ -417,6 +417,34 @@ static void test_preempted(void **state)
 	text_check(sequence, ids, 0, 4 * T);
 }
 
+/* What a preempted sequence has in host memory comes back into blocks of its own, whatever became of the published ones. */
+static void test_offloaded(void **state)
+{
+	const uint32_t *ids = text(1);
+	struct gpool_kv_prefix prefix = prefix_of(ids, 4 * T);
+
+	(void)state;
+	prefix_start(64, 0);
+	assert_int_equal(gpool_kv_host_open(kv, 16 * BLOCK_BYTES), 0);
+	for (uint32_t evict = 0; evict < 2; evict++) {
+		uint64_t sequence = published(ids, 4 * T + 1);
+
+		assert_int_equal(gpool_kv_offload(kv, sequence, NULL), 5);
+		assert_int_equal(statistics().cached_blocks, 4);
+		settle();
+		if (evict)
+			assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 4);
+		assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+		settle();
+		text_check(sequence, ids, 0, 4 * T + 1);
+		assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 4);
+		assert_int_equal(statistics().cached_blocks, 0);
+		assert_int_equal(statistics().used_blocks, 5);
+		text_check(sequence, ids, 0, 4 * T + 1);
+		freed(sequence);
+	}
+}
+
 /* Content that was dropped is not found; content that was kept is. */
 static void test_sleep(void **state)
 {
@@ -610,6 +638,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_limit, kv_stop),
 		cmocka_unit_test_teardown(test_pool_is_short, kv_stop),
 		cmocka_unit_test_teardown(test_preempted, kv_stop),
+		cmocka_unit_test_teardown(test_offloaded, kv_stop),
 		cmocka_unit_test_teardown(test_sleep, kv_stop),
 		cmocka_unit_test_teardown(test_threads, kv_stop),
 		cmocka_unit_test_teardown(test_wrong, kv_stop),

@@ -612,6 +612,57 @@ static void test_let_go(void **state)
 	look(second, other);
 }
 
+/* Closes the cache's stream for work; opens with gpool_fence_signal(). */
+static struct gpool_fence gate_make(uint32_t manual)
+{
+	struct gpool_fence gate;
+
+	assert_int_equal(gpool_fence_record(worker, manual, &gate), 0);
+	assert_int_equal(gpool_stream_wait(worker, stream, gate), 0);
+	return gate;
+}
+
+/* Nothing is shared before the work that writes it, and nothing let go of before the work that reads it; until then it is found again. */
+static void test_behind_work(void **state)
+{
+	struct order order = {.verb = BEGIN, .same = TEXT_MAX, .tokens = 2 * C};
+	struct gpool_kv_options options;
+	struct report report = {.error = 0};
+	struct gpool_fence gate;
+	uint32_t manual, readers;
+
+	(void)state;
+	worker_open(calm);
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	options = engine_options(0, heads);
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(engine_obey(&order, &report), 0);
+	gate = gate_make(manual);
+	assert_int_equal(gpool_kv_prefix_share(kv, report.sequence, 0), -ETIMEDOUT);
+	assert_int_equal(objects(&readers), 0);
+	assert_int_equal(gpool_fence_signal(worker, gate), 0);
+	assert_int_equal(gpool_kv_prefix_share(kv, report.sequence, ANSWER_MS), 2 * CHUNK_BLOCKS);
+	gate = gate_make(manual);
+	assert_int_equal(gpool_kv_free(kv, report.sequence), 0);
+	assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 0);
+	assert_int_equal(statistics().pool_blocks, 2 * CHUNK_BLOCKS);
+	objects(&readers);
+	assert_int_equal(readers, 2);
+	assert_int_equal(engine_obey(&order, &report), 0);
+	assert_int_equal(report.found, 2 * C);
+	assert_int_equal(statistics().pool_blocks, 2 * CHUNK_BLOCKS);
+	assert_true(prefix_check(kv));
+	assert_int_equal(gpool_fence_signal(worker, gate), 0);
+	assert_int_equal(engine_sweep(), 0);
+	assert_int_equal(statistics().pool_blocks, 2 * CHUNK_BLOCKS);
+	assert_true(engine_right(report.sequence));
+	assert_int_equal(gpool_kv_free(kv, report.sequence), 0);
+	assert_int_equal(engine_sweep(), 0);
+	assert_int_equal(statistics().pool_blocks, 0);
+	assert_int_equal(objects(&readers), 2);
+	assert_int_equal(readers, 0);
+}
+
 /* What somebody holds stays, and what nobody holds goes, its end first. */
 static void test_evicted(void **state)
 {
@@ -1116,6 +1167,7 @@ int main(int count, char **arguments)
 		cmocka_unit_test_teardown(test_goes_on, share_stop),
 		cmocka_unit_test_teardown(test_other_chunks, share_stop),
 		cmocka_unit_test_teardown(test_let_go, share_stop),
+		cmocka_unit_test_teardown(test_behind_work, share_stop),
 		cmocka_unit_test_teardown(test_evicted, share_stop),
 		cmocka_unit_test_teardown(test_writer_dies, share_stop),
 		cmocka_unit_test_teardown(test_reader_dies, share_stop),
