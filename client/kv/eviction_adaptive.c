@@ -1,0 +1,556 @@
+/*
+ * eviction_adaptive.c - the candidate from which the fewest touches can be hoped for, for the room and the time that it would
+ * take.
+ *
+ * Nodes are sorted into classes by what is known of them (how often they were touched, whether anything ever grew below them,
+ * whether their chain was left for another one), and by age, which is the clock since the last touch. For each class and age two
+ * things are counted: how long nodes were in it, and how many were touched. Evicted nodes go on counting as ghosts, so that it is
+ * also learned what happens at ages that nothing here reaches. From that comes the rate of touches by age, and from the rates the
+ * density of each class and age: touches for each unit of time, if a node is kept until the moment up to which keeping it pays
+ * best. A node that nobody is likely to touch soon, but many are later, is so held through the gap, and when not all can be held,
+ * a part of them is, instead of none.
+ *
+ * There are no constants of any workload: ages are measured in sizes of the cache, and before anything is learned the rates fall
+ * with age, which is LRU.
+ *
+ * Candidates hang in one list for each class and age. They are in it by the age that they had when they came, and are brought up
+ * to date when somebody looks, which for each node is once for each age it reaches. A bitmap over the lists in the order of
+ * density finds the lowest. Looking at all nodes and ghosts, for their time to be counted, goes on bit by bit with every
+ * insertion and touch.
+ */
+#include "client/kv/bitmap.h"
+#include "client/kv/eviction_policy.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	AGES = 24,
+	AGE_STEPS = 64, /* ages begin at the size of the cache divided by that, two in a power of two: so they end at 32 times that size */
+
+	TOUCH_STEPS = 8, /* by number of touches: 0, 1, 2, 3, 4.., 8.., 16.., 32.. */
+	CLASS_LEFT = 2 * TOUCH_STEPS, /* those before: without and with anything that ever grew below */
+	CLASSES = CLASS_LEFT + 2,     /* whose chain was left: never touched, or touched */
+	LISTS = CLASSES * AGES,
+
+	GHOST_WAYS = 8, /* a key has its place in a bucket of so many, where the oldest makes room */
+	CLOCK_FAR = 1 << 30, /* ages are kept in 32 bits; nothing is older than that */
+};
+
+/*
+ * All chosen. A turn is the time in which everything is looked at once, in sizes of the cache; the weights are numbers of touches
+ * that must be seen until they count as much as what was believed before: of all classes together, and of one that differs.
+ */
+static const float memory = 1 - 1 / 128.f; /* what a turn leaves of what was counted: half is forgotten in 44 sizes of the cache */
+static const float pooled_weight = 1, class_weight = 10;
+static const float first_guess = 0.3f; /* the rate at an age, times that age, until something is known */
+
+enum { TURN_SHARE = 2 /* a turn is the size of the cache divided by that */, TURN_LEAST = 32 };
+
+struct entry {
+	uint32_t seen;       /* clock up to which its time is counted */
+	uint32_t prev, next; /* of its list: a ring; a list's own entry stands behind those of the nodes */
+	uint16_t list;
+	uint8_t touches; /* not above 255 */
+	bool grew, left, listed;
+};
+
+struct ghost {
+	uint64_t key;
+	uint32_t touched, seen;
+	uint8_t class, touches;
+	bool used, grew;
+};
+
+struct adaptive {
+	struct entry *entries; /* [node_count + LISTS] */
+	struct ghost *ghosts;  /* [buckets * GHOST_WAYS] */
+	uint32_t bucket_mask;
+	uint32_t turn;         /* clocks */
+	uint32_t turned;       /* of them over */
+	uint32_t age_shift;    /* the first age ends at two to the power of it */
+	uint32_t ages[AGES + 1]; /* where each begins */
+	uint32_t node_hand, ghost_hand;
+	float time[CLASSES][AGES], touches[CLASSES][AGES]; /* what was counted, less what is forgotten */
+	float density[LISTS];
+	uint16_t rank[LISTS], by_rank[LISTS]; /* the lowest density first */
+	struct bitmap occupied; /* ranks of lists that are not empty */
+};
+
+/* ---- ages and classes ---- */
+
+static uint32_t age_of(const struct adaptive *adaptive, uint32_t clocks)
+{
+	uint32_t units = clocks >> adaptive->age_shift, power, age;
+
+	if (units == 0)
+		return 0;
+	power = 31 - (uint32_t)__builtin_clz(units);
+	age = 1 + 2 * power + (clocks >> (adaptive->age_shift + power - 1) & 1);
+	return age < AGES ? age : AGES - 1;
+}
+
+static void ages_init(struct adaptive *adaptive, uint32_t nodes)
+{
+	adaptive->age_shift = 1;
+	while (nodes / AGE_STEPS >> adaptive->age_shift)
+		adaptive->age_shift++;
+	for (uint32_t age = 1; age <= AGES; age++)
+		adaptive->ages[age] = (age % 2 ? 2 : 3) << (adaptive->age_shift + (age - 1) / 2 - 1);
+}
+
+static uint32_t touch_step(uint32_t touches)
+{
+	uint32_t power;
+
+	if (touches < 4)
+		return touches;
+	power = 31 - (uint32_t)__builtin_clz(touches);
+	return power + 2 < TOUCH_STEPS ? power + 2 : TOUCH_STEPS - 1;
+}
+
+static uint32_t class_of(const struct entry *entry)
+{
+	return entry->left ? CLASS_LEFT + (entry->touches > 0) : (entry->grew ? TOUCH_STEPS : 0) + touch_step(entry->touches);
+}
+
+static uint32_t now_of(const struct eviction *eviction)
+{
+	return (uint32_t)eviction->clock;
+}
+
+static uint32_t node_clocks(const struct eviction *eviction, uint32_t node)
+{
+	uint64_t clocks = eviction->clock - eviction->nodes[node].touched;
+
+	return clocks < CLOCK_FAR ? (uint32_t)clocks : CLOCK_FAR;
+}
+
+/* ---- counting ---- */
+
+/* Something of a class went from one time since its last touch to another. */
+static void time_count(struct adaptive *adaptive, uint32_t class, uint32_t from, uint32_t to)
+{
+	for (uint32_t age = age_of(adaptive, from); from < to; age++) {
+		uint32_t end = age + 1 < AGES && adaptive->ages[age + 1] < to ? adaptive->ages[age + 1] : to;
+
+		adaptive->time[class][age] += (float)(end - from);
+		from = end;
+	}
+}
+
+static void node_count(struct eviction *eviction, uint32_t node)
+{
+	struct adaptive *adaptive = eviction->state;
+	struct entry *entry = &adaptive->entries[node];
+	uint32_t clocks = node_clocks(eviction, node), unseen = now_of(eviction) - entry->seen;
+
+	time_count(adaptive, class_of(entry), clocks - (unseen < clocks ? unseen : clocks), clocks);
+	entry->seen = now_of(eviction);
+}
+
+static void ghost_count(const struct eviction *eviction, struct ghost *ghost)
+{
+	uint32_t now = now_of(eviction);
+
+	time_count(eviction->state, ghost->class, ghost->seen - ghost->touched, now - ghost->touched);
+	ghost->seen = now;
+}
+
+static void touch_count(struct adaptive *adaptive, uint32_t class, uint32_t clocks)
+{
+	adaptive->touches[class][age_of(adaptive, clocks)]++;
+}
+
+/* ---- what follows from it ---- */
+
+static float age_width(const struct adaptive *adaptive, uint32_t age)
+{
+	return age + 1 < AGES ? (float)(adaptive->ages[age + 1] - adaptive->ages[age]) : (float)adaptive->ages[age];
+}
+
+/* The rate of touches by age, of all classes together. */
+static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
+{
+	for (uint32_t age = 0; age < AGES; age++) {
+		float guess = first_guess / ((float)adaptive->ages[age] + age_width(adaptive, age) / 2), touches = 0, time = 0;
+
+		for (uint32_t class = 0; class < CLASSES; class++) {
+			touches += adaptive->touches[class][age];
+			time += adaptive->time[class][age];
+		}
+		rates[age] = (touches + pooled_weight) / (time + pooled_weight / guess);
+	}
+}
+
+/* Of one class, which is first believed to differ by a factor alone, and first of all not. */
+static void rates_class(const struct adaptive *adaptive, uint32_t class, const float pooled[AGES], float rates[AGES])
+{
+	float touches = class_weight, expected = class_weight, guess;
+
+	for (uint32_t age = 0; age < AGES; age++) {
+		touches += adaptive->touches[class][age];
+		expected += adaptive->time[class][age] * pooled[age];
+	}
+	for (uint32_t age = 0; age < AGES; age++) {
+		guess = pooled[age] * touches / expected;
+		rates[age] = (adaptive->touches[class][age] + class_weight) / (adaptive->time[class][age] + class_weight / guess);
+	}
+}
+
+/* From each age on: the most touches for the time that they take, over all moments up to which one could wait. */
+static void densities(struct adaptive *adaptive, uint32_t class, const float rates[AGES])
+{
+	for (uint32_t first = 0; first < AGES; first++) {
+		float untouched = 1, touches = 0, time = 0, best = 0;
+
+		for (uint32_t age = first; age < AGES; age++) {
+			float width = age_width(adaptive, age), stay = 1 / (1 + rates[age] * width);
+
+			touches += untouched * (1 - stay);
+			time += untouched * width * stay;
+			untouched *= stay;
+			best = touches > best * time ? touches / time : best;
+		}
+		adaptive->density[class * AGES + first] = best;
+	}
+}
+
+static int compare_lists(const void *a, const void *b, void *context)
+{
+	const struct adaptive *adaptive = context;
+	uint16_t x = *(const uint16_t *)a, y = *(const uint16_t *)b;
+
+	if (adaptive->density[x] != adaptive->density[y])
+		return adaptive->density[x] < adaptive->density[y] ? -1 : 1;
+	return x % AGES != y % AGES ? y % AGES - x % AGES : x - y;
+}
+
+static bool list_is_empty(const struct adaptive *adaptive, uint32_t first, uint32_t list)
+{
+	return adaptive->entries[first + list].next == first + list;
+}
+
+static void ranks_make(struct eviction *eviction)
+{
+	struct adaptive *adaptive = eviction->state;
+
+	for (uint16_t list = 0; list < LISTS; list++) {
+		if (bitmap_has(&adaptive->occupied, adaptive->rank[list]))
+			bitmap_remove(&adaptive->occupied, adaptive->rank[list]);
+		adaptive->by_rank[list] = list;
+	}
+	qsort_r(adaptive->by_rank, LISTS, sizeof(adaptive->by_rank[0]), compare_lists, adaptive);
+	for (uint16_t rank = 0; rank < LISTS; rank++) {
+		uint16_t list = adaptive->by_rank[rank];
+
+		adaptive->rank[list] = rank;
+		if (!list_is_empty(adaptive, eviction->node_count, list))
+			bitmap_add(&adaptive->occupied, rank);
+	}
+}
+
+static void learn(struct eviction *eviction)
+{
+	struct adaptive *adaptive = eviction->state;
+	float pooled[AGES], rates[AGES];
+
+	rates_pool(adaptive, pooled);
+	for (uint32_t class = 0; class < CLASSES; class++) {
+		rates_class(adaptive, class, pooled, rates);
+		densities(adaptive, class, rates);
+	}
+	ranks_make(eviction);
+	for (uint32_t class = 0; class < CLASSES; class++)
+		for (uint32_t age = 0; age < AGES; age++) {
+			adaptive->touches[class][age] *= memory;
+			adaptive->time[class][age] *= memory;
+		}
+}
+
+/* ---- lists ---- */
+
+static void list_add(struct eviction *eviction, uint32_t node)
+{
+	struct adaptive *adaptive = eviction->state;
+	struct entry *entry = &adaptive->entries[node], *head;
+	uint32_t list = class_of(entry) * AGES + age_of(adaptive, node_clocks(eviction, node)), first = eviction->node_count;
+
+	if (list_is_empty(adaptive, first, list))
+		bitmap_add(&adaptive->occupied, adaptive->rank[list]);
+	head = &adaptive->entries[first + list];
+	entry->list = (uint16_t)list;
+	entry->prev = head->prev;
+	entry->next = first + list;
+	adaptive->entries[head->prev].next = node;
+	head->prev = node;
+	entry->listed = true;
+}
+
+static void list_drop(struct eviction *eviction, uint32_t node)
+{
+	struct adaptive *adaptive = eviction->state;
+	struct entry *entry = &adaptive->entries[node];
+
+	entry->listed = false;
+	adaptive->entries[entry->prev].next = entry->next;
+	adaptive->entries[entry->next].prev = entry->prev;
+	if (list_is_empty(adaptive, eviction->node_count, entry->list))
+		bitmap_remove(&adaptive->occupied, adaptive->rank[entry->list]);
+}
+
+/* A candidate that has reached another age since it came to its list. False: it has not. */
+static bool list_renew(struct eviction *eviction, uint32_t node)
+{
+	const struct adaptive *adaptive = eviction->state;
+
+	if (adaptive->entries[node].list % AGES == age_of(adaptive, node_clocks(eviction, node)))
+		return false;
+	list_drop(eviction, node);
+	list_add(eviction, node);
+	return true;
+}
+
+static uint32_t adaptive_victim(struct eviction *eviction)
+{
+	const struct adaptive *adaptive = eviction->state;
+	uint32_t node;
+
+	do {
+		uint32_t list = adaptive->by_rank[bitmap_lowest(&adaptive->occupied)];
+
+		node = adaptive->entries[eviction->node_count + list].next;
+	} while (list_renew(eviction, node));
+	return node;
+}
+
+/* ---- ghosts ---- */
+
+static struct ghost *ghost_bucket(const struct adaptive *adaptive, uint64_t key)
+{
+	key = (key ^ key >> 32) * UINT64_C(0x9e3779b97f4a7c15);
+	return &adaptive->ghosts[(key >> 32 & adaptive->bucket_mask) * GHOST_WAYS];
+}
+
+static void ghost_drop(struct eviction *eviction, struct ghost *ghost)
+{
+	ghost->used = false;
+	eviction->stats.ghosts--;
+}
+
+static void ghost_add(struct eviction *eviction, uint32_t node)
+{
+	const struct adaptive *adaptive = eviction->state;
+	const struct entry *entry = &adaptive->entries[node];
+	struct ghost *bucket = ghost_bucket(adaptive, eviction->nodes[node].key), *place = bucket;
+	uint32_t now = now_of(eviction);
+
+	for (struct ghost *ghost = bucket; ghost < bucket + GHOST_WAYS && place->used; ghost++)
+		if (!ghost->used || now - ghost->touched > now - place->touched)
+			place = ghost;
+	if (place->used)
+		ghost_drop(eviction, place);
+	*place = (struct ghost){.key = eviction->nodes[node].key,
+		.touched = now - node_clocks(eviction, node),
+		.seen = now,
+		.class = (uint8_t)class_of(entry),
+		.touches = entry->touches,
+		.used = true,
+		.grew = entry->grew};
+	eviction->stats.ghosts++;
+}
+
+/* Had it been kept, it would have been touched now. */
+static void ghost_return(struct eviction *eviction, uint32_t node)
+{
+	struct adaptive *adaptive = eviction->state;
+	struct entry *entry = &adaptive->entries[node];
+	struct ghost *bucket = ghost_bucket(adaptive, eviction->nodes[node].key);
+
+	for (struct ghost *ghost = bucket; ghost < bucket + GHOST_WAYS; ghost++) {
+		if (!ghost->used || ghost->key != eviction->nodes[node].key)
+			continue;
+		ghost_count(eviction, ghost);
+		touch_count(adaptive, ghost->class, now_of(eviction) - ghost->touched);
+		entry->touches = ghost->touches < UINT8_MAX ? ghost->touches + 1 : UINT8_MAX;
+		entry->grew = ghost->grew;
+		ghost_drop(eviction, ghost);
+		eviction->stats.returns++;
+		return;
+	}
+}
+
+/* ---- time goes by ---- */
+
+static void nodes_look(struct eviction *eviction, uint32_t count)
+{
+	struct adaptive *adaptive = eviction->state;
+
+	for (; count; count--) {
+		uint32_t node = adaptive->node_hand;
+
+		if (eviction->nodes[node].kept)
+			node_count(eviction, node);
+		/* One that was inserted or touched just now is no candidate yet, or not in its list any more. */
+		if (adaptive->entries[node].listed)
+			list_renew(eviction, node);
+		adaptive->node_hand = adaptive->node_hand + 1 < eviction->entered ? adaptive->node_hand + 1 : 0;
+	}
+}
+
+static void ghosts_look(struct eviction *eviction, uint32_t count)
+{
+	struct adaptive *adaptive = eviction->state;
+	uint32_t all = (adaptive->bucket_mask + 1) * GHOST_WAYS;
+
+	for (; count; count--) {
+		struct ghost *ghost = &adaptive->ghosts[adaptive->ghost_hand];
+
+		if (ghost->used && now_of(eviction) - ghost->touched >= CLOCK_FAR)
+			ghost_drop(eviction, ghost);
+		if (ghost->used)
+			ghost_count(eviction, ghost);
+		adaptive->ghost_hand = (adaptive->ghost_hand + 1) & (all - 1);
+	}
+}
+
+static void step(struct eviction *eviction)
+{
+	struct adaptive *adaptive = eviction->state;
+
+	nodes_look(eviction, (eviction->entered + adaptive->turn - 1) / adaptive->turn);
+	ghosts_look(eviction, ((adaptive->bucket_mask + 1) * GHOST_WAYS + adaptive->turn - 1) / adaptive->turn);
+	if (++adaptive->turned < adaptive->turn)
+		return;
+	adaptive->turned = 0;
+	learn(eviction);
+}
+
+/* ---- the policy ---- */
+
+static void adaptive_fini(struct eviction *eviction)
+{
+	struct adaptive *adaptive = eviction->state;
+
+	if (!adaptive)
+		return;
+	bitmap_fini(&adaptive->occupied);
+	free(adaptive->entries);
+	free(adaptive->ghosts);
+	free(adaptive);
+	eviction->state = NULL;
+}
+
+static int adaptive_init(struct eviction *eviction)
+{
+	struct adaptive *adaptive = eviction->state = calloc(1, sizeof(*adaptive));
+	uint32_t buckets = 1, nodes = eviction->node_count;
+
+	if (!adaptive)
+		return -ENOMEM;
+	/* The power of two below or at what may be remembered. */
+	while (buckets * 2 * GHOST_WAYS <= nodes * (uint32_t)EVICTION_GHOSTS)
+		buckets *= 2;
+	adaptive->bucket_mask = buckets - 1;
+	adaptive->turn = nodes / TURN_SHARE > TURN_LEAST ? nodes / TURN_SHARE : TURN_LEAST;
+	adaptive->entries = calloc((size_t)nodes + LISTS, sizeof(*adaptive->entries));
+	adaptive->ghosts = calloc((size_t)buckets * GHOST_WAYS, sizeof(*adaptive->ghosts));
+	if (!adaptive->entries || !adaptive->ghosts || bitmap_init(&adaptive->occupied, LISTS))
+		return -ENOMEM;
+	for (uint32_t list = 0; list < LISTS; list++)
+		adaptive->entries[nodes + list].prev = adaptive->entries[nodes + list].next = nodes + list;
+	ages_init(adaptive, nodes);
+	learn(eviction);
+	return 0;
+}
+
+/* What is known of a node changes: its time so far belongs to the class that it was in. */
+static void entry_grew(struct eviction *eviction, uint32_t node)
+{
+	struct adaptive *adaptive = eviction->state;
+
+	if (adaptive->entries[node].grew)
+		return;
+	node_count(eviction, node);
+	adaptive->entries[node].grew = true;
+}
+
+static void entry_left(struct eviction *eviction, uint32_t node)
+{
+	struct adaptive *adaptive = eviction->state;
+	bool listed = adaptive->entries[node].listed;
+
+	if (listed)
+		list_drop(eviction, node);
+	node_count(eviction, node);
+	adaptive->entries[node].left = true;
+	if (listed)
+		list_add(eviction, node);
+}
+
+/*
+ * A second child: whoever came by went another way than before, and who follows him will too. What hangs below the first child in
+ * one chain is left. Each is marked once until somebody touches it, so that this costs no more than touching does.
+ */
+static void chain_leave(struct eviction *eviction, uint32_t node)
+{
+	const struct adaptive *adaptive = eviction->state;
+
+	while (!adaptive->entries[node].left) {
+		entry_left(eviction, node);
+		if (eviction->nodes[node].children != 1)
+			break;
+		node = eviction->nodes[node].child_sum;
+	}
+}
+
+static void adaptive_inserted(struct eviction *eviction, uint32_t node)
+{
+	struct adaptive *adaptive = eviction->state;
+	uint32_t parent = eviction->nodes[node].parent;
+
+	adaptive->entries[node] = (struct entry){.seen = now_of(eviction)};
+	ghost_return(eviction, node);
+	if (parent != EVICTION_NONE) {
+		entry_grew(eviction, parent);
+		if (eviction->nodes[parent].children == 2)
+			chain_leave(eviction, eviction->nodes[parent].child_sum ^ node);
+	}
+	step(eviction);
+}
+
+static void adaptive_touched(struct eviction *eviction, uint32_t node, uint64_t before)
+{
+	struct adaptive *adaptive = eviction->state;
+	struct entry *entry = &adaptive->entries[node];
+	uint64_t clocks = eviction->clock - before;
+	uint32_t age = clocks < CLOCK_FAR ? (uint32_t)clocks : CLOCK_FAR, unseen = now_of(eviction) - entry->seen;
+
+	time_count(adaptive, class_of(entry), age - (unseen < age ? unseen : age), age);
+	touch_count(adaptive, class_of(entry), age);
+	entry->seen = now_of(eviction);
+	entry->touches += entry->touches < UINT8_MAX;
+	entry->left = false;
+	step(eviction);
+}
+
+static void adaptive_left(struct eviction *eviction, uint32_t node, bool evicted)
+{
+	node_count(eviction, node);
+	if (evicted)
+		ghost_add(eviction, node);
+}
+
+const struct eviction_policy eviction_adaptive = {
+	.name = "adaptive",
+	.init = adaptive_init,
+	.fini = adaptive_fini,
+	.inserted = adaptive_inserted,
+	.touched = adaptive_touched,
+	.offered = list_add,
+	.withdrawn = list_drop,
+	.victim = adaptive_victim,
+	.left = adaptive_left,
+};

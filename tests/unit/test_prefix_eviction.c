@@ -1,0 +1,353 @@
+/*
+ * test_prefix_eviction.c - which node of a prefix tree goes: the tree, and both policies.
+ *
+ * Goal: a victim never has a pin or a kept child, and there is one whenever there is a candidate; counts are exact; what is
+ * remembered is bounded; `lru` names the candidate touched longest ago, `adaptive` holds on to what comes back where LRU loses
+ * it. Method: random insertions, touches, pins, evictions and removals against plain arrays, and small workloads whose outcome is
+ * known. The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
+ */
+#include "client/kv/eviction.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { NODES = 300, KEYS = 5000, USES = 100000 };
+
+static uint64_t seed;
+
+static uint32_t any(uint32_t below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)(seed >> 16) % below;
+}
+
+static uint32_t steps(void)
+{
+	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
+
+	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
+	printf("seed %llu\n", (unsigned long long)seed);
+	return (uint32_t)(200000 * (given_scale ? atof(given_scale) : 1));
+}
+
+/* ---- random steps against plain arrays ---- */
+
+static struct {
+	struct {
+		bool kept;
+		uint32_t parent, children, pins;
+		uint64_t key, touched;
+	} nodes[NODES];
+	uint64_t clock;
+	struct eviction_stats stats;
+} model;
+
+static bool model_candidate(uint32_t node)
+{
+	return model.nodes[node].kept && model.nodes[node].children == 0 && model.nodes[node].pins == 0;
+}
+
+static uint32_t model_oldest(void)
+{
+	uint32_t oldest = EVICTION_NONE;
+
+	for (uint32_t node = 0; node < NODES; node++)
+		if (model_candidate(node) && (oldest == EVICTION_NONE || model.nodes[node].touched < model.nodes[oldest].touched))
+			oldest = node;
+	return oldest;
+}
+
+/* One that is kept, any; EVICTION_NONE: there is none. */
+static uint32_t model_any(void)
+{
+	uint32_t node = any(NODES);
+
+	for (uint32_t i = 0; i < NODES; i++, node = (node + 1) % NODES)
+		if (model.nodes[node].kept)
+			return node;
+	return EVICTION_NONE;
+}
+
+static void model_insert(struct eviction *eviction)
+{
+	uint32_t parent = any(4) ? model_any() : EVICTION_NONE, node = EVICTION_NONE;
+	uint64_t key = any(KEYS);
+
+	if (model.stats.kept == NODES) {
+		assert_int_equal(eviction_insert(eviction, parent, key, &node), -ENOSPC);
+		assert_int_equal(node, EVICTION_NONE);
+		return;
+	}
+	assert_int_equal(eviction_insert(eviction, parent, key, &node), 0);
+	assert_true(node < NODES && !model.nodes[node].kept);
+	memset(&model.nodes[node], 0, sizeof(model.nodes[node]));
+	model.nodes[node].kept = true;
+	model.nodes[node].parent = parent;
+	model.nodes[node].key = key;
+	model.nodes[node].touched = ++model.clock;
+	if (parent != EVICTION_NONE)
+		model.nodes[parent].children++;
+	model.stats.kept++;
+	model.stats.insertions++;
+}
+
+static void model_drop(uint32_t node)
+{
+	model.nodes[node].kept = false;
+	if (model.nodes[node].parent != EVICTION_NONE)
+		model.nodes[model.nodes[node].parent].children--;
+	model.stats.kept--;
+}
+
+static void model_evict(struct eviction *eviction, bool is_lru)
+{
+	uint32_t node = eviction_victim(eviction), oldest = model_oldest();
+
+	if (oldest == EVICTION_NONE) {
+		assert_int_equal(node, EVICTION_NONE);
+		return;
+	}
+	assert_true(node < NODES && model_candidate(node));
+	if (is_lru)
+		assert_int_equal(node, oldest);
+	eviction_evict(eviction, node);
+	model_drop(node);
+	model.stats.evictions++;
+}
+
+static void model_touch_or_pin(struct eviction *eviction, uint32_t what)
+{
+	uint32_t node = model_any();
+
+	if (node == EVICTION_NONE)
+		return;
+	if (what == 0) {
+		eviction_touch(eviction, node);
+		model.nodes[node].touched = ++model.clock;
+		model.stats.touches++;
+	} else if (what == 1) {
+		eviction_pin(eviction, node);
+		model.stats.pinned += model.nodes[node].pins++ == 0;
+	} else if (model.nodes[node].pins) {
+		eviction_unpin(eviction, node);
+		model.stats.pinned -= --model.nodes[node].pins == 0;
+	} else if (model_candidate(node)) {
+		eviction_remove(eviction, node);
+		model_drop(node);
+		model.stats.removals++;
+	}
+}
+
+static void compare(const struct eviction *eviction)
+{
+	struct eviction_stats stats;
+	uint32_t candidates = 0;
+
+	for (uint32_t node = 0; node < NODES; node++) {
+		candidates += model_candidate(node);
+		if (!model.nodes[node].kept)
+			continue;
+		assert_int_equal(eviction_parent(eviction, node), model.nodes[node].parent);
+		assert_int_equal(eviction_children(eviction, node), model.nodes[node].children);
+		assert_int_equal(eviction_key(eviction, node), model.nodes[node].key);
+		assert_int_equal(eviction_is_candidate(eviction, node), model_candidate(node));
+	}
+	eviction_get_stats(eviction, &stats);
+	assert_int_equal(stats.kept, model.stats.kept);
+	assert_int_equal(stats.pinned, model.stats.pinned);
+	assert_int_equal(stats.candidates, candidates);
+	assert_int_equal(stats.insertions, model.stats.insertions);
+	assert_int_equal(stats.touches, model.stats.touches);
+	assert_int_equal(stats.evictions, model.stats.evictions);
+	assert_int_equal(stats.removals, model.stats.removals);
+	assert_true(stats.ghosts <= NODES * EVICTION_GHOSTS && stats.returns <= stats.insertions);
+}
+
+static void random_steps(const char *policy)
+{
+	struct eviction *eviction;
+	uint32_t count = steps();
+
+	memset(&model, 0, sizeof(model));
+	assert_int_equal(eviction_create(eviction_policy_named(policy), NODES, &eviction), 0);
+	for (uint32_t i = 0; i < count; i++) {
+		/* For a while more come than go, then the other way round, so that it is full and empty at times. */
+		uint32_t chance = i / 2000 % 3 == 0 ? 30 : i / 2000 % 3 == 1 ? 45 : 60, what = any(100);
+
+		if (what < chance)
+			model_evict(eviction, !strcmp(policy, "lru"));
+		else if (what < 85)
+			model_insert(eviction);
+		else
+			model_touch_or_pin(eviction, any(7) / 3);
+		if (i % 100 == 0)
+			compare(eviction);
+	}
+	eviction_destroy(eviction);
+}
+
+static void test_lru_against_arrays(void **state)
+{
+	(void)state;
+	random_steps("lru");
+}
+
+static void test_adaptive_against_arrays(void **state)
+{
+	(void)state;
+	random_steps("adaptive");
+}
+
+/* ---- what is remembered ---- */
+
+static void test_return_is_counted_once(void **state)
+{
+	struct eviction *eviction;
+	struct eviction_stats stats;
+	uint32_t node;
+
+	(void)state;
+	assert_int_equal(eviction_create(eviction_policy_named("adaptive"), 10, &eviction), 0);
+	assert_int_equal(eviction_insert(eviction, EVICTION_NONE, 7, &node), 0);
+	eviction_evict(eviction, node);
+	assert_int_equal(eviction_insert(eviction, EVICTION_NONE, 7, &node), 0);
+	eviction_get_stats(eviction, &stats);
+	assert_int_equal(stats.returns, 1);
+	assert_int_equal(stats.ghosts, 0);
+	eviction_remove(eviction, node);
+	assert_int_equal(eviction_insert(eviction, EVICTION_NONE, 7, &node), 0);
+	eviction_get_stats(eviction, &stats);
+	assert_int_equal(stats.returns, 1);
+	eviction_destroy(eviction);
+}
+
+static void test_memory_is_bounded(void **state)
+{
+	struct eviction *eviction;
+	struct eviction_stats stats;
+	uint32_t node;
+
+	(void)state;
+	assert_int_equal(eviction_create(eviction_policy_named("adaptive"), 100, &eviction), 0);
+	for (uint64_t key = 0; key < 100000; key++) {
+		assert_int_equal(eviction_insert(eviction, EVICTION_NONE, key, &node), 0);
+		eviction_evict(eviction, node);
+	}
+	eviction_get_stats(eviction, &stats);
+	assert_true(stats.ghosts <= 100 * EVICTION_GHOSTS && stats.ghosts > 100);
+	eviction_destroy(eviction);
+}
+
+static void test_create_refuses(void **state)
+{
+	struct eviction *eviction = NULL;
+
+	(void)state;
+	assert_null(eviction_policy_named("fifo"));
+	assert_int_equal(eviction_create(NULL, 10, &eviction), -EINVAL);
+	assert_int_equal(eviction_create(eviction_policy_named("lru"), 0, &eviction), -EINVAL);
+	assert_int_equal(eviction_create(eviction_policy_named("lru"), EVICTION_NODES_MAX + 1, &eviction), -EINVAL);
+	assert_null(eviction);
+	eviction_destroy(NULL);
+	for (size_t i = 0; eviction_policies[i]; i++)
+		assert_ptr_equal(eviction_policy_named(eviction_policy_name(eviction_policies[i])), eviction_policies[i]);
+}
+
+/* ---- workloads ---- */
+
+/* A cache of single nodes, by key. */
+struct cache {
+	struct eviction *eviction;
+	uint32_t capacity, kept;
+	uint32_t nodes[USES]; /* of a key; EVICTION_NONE: not kept */
+};
+
+static void cache_init(struct cache *cache, const char *policy, uint32_t capacity)
+{
+	assert_int_equal(eviction_create(eviction_policy_named(policy), capacity, &cache->eviction), 0);
+	cache->capacity = capacity;
+	cache->kept = 0;
+	memset(cache->nodes, 0xff, sizeof(cache->nodes));
+}
+
+static bool cache_use(struct cache *cache, uint32_t key)
+{
+	if (cache->nodes[key] != EVICTION_NONE) {
+		eviction_touch(cache->eviction, cache->nodes[key]);
+		return true;
+	}
+	if (cache->kept == cache->capacity) {
+		uint32_t victim = eviction_victim(cache->eviction);
+
+		cache->nodes[eviction_key(cache->eviction, victim)] = EVICTION_NONE;
+		eviction_evict(cache->eviction, victim);
+		cache->kept--;
+	}
+	assert_int_equal(eviction_insert(cache->eviction, EVICTION_NONE, key, &cache->nodes[key]), 0);
+	cache->kept++;
+	return false;
+}
+
+/* 1,500 keys one after the other, over and over, through room for 1,000: the best possible is to hold on to the same 999. */
+static uint32_t loop_hits(const char *policy)
+{
+	static struct cache cache;
+	uint32_t hits = 0;
+
+	cache_init(&cache, policy, 1000);
+	for (uint32_t i = 0; i < USES; i++)
+		hits += cache_use(&cache, i % 1500);
+	eviction_destroy(cache.eviction);
+	return hits;
+}
+
+static void test_loop_larger_than_the_cache(void **state)
+{
+	(void)state;
+	assert_int_equal(loop_hits("lru"), 0);
+	assert_true(loop_hits("adaptive") > USES / 3);
+}
+
+/* Of every ten uses one is of 500 keys that come back, the others of keys that never do. */
+static uint32_t scan_hits(const char *policy)
+{
+	static struct cache cache;
+	uint32_t hits = 0, scan = 0;
+
+	cache_init(&cache, policy, 1000);
+	for (uint32_t i = 0; i < USES; i++)
+		hits += i % 10 == 0 ? cache_use(&cache, i / 10 % 500) : (cache_use(&cache, 500 + scan++), 0);
+	eviction_destroy(cache.eviction);
+	return hits;
+}
+
+static void test_scan_does_not_flush(void **state)
+{
+	(void)state;
+	assert_int_equal(scan_hits("lru"), 0);
+	assert_true(scan_hits("adaptive") > 7000);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_lru_against_arrays),
+		cmocka_unit_test(test_adaptive_against_arrays),
+		cmocka_unit_test(test_return_is_counted_once),
+		cmocka_unit_test(test_memory_is_bounded),
+		cmocka_unit_test(test_create_refuses),
+		cmocka_unit_test(test_loop_larger_than_the_cache),
+		cmocka_unit_test(test_scan_does_not_flush),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
