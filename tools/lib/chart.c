@@ -7,6 +7,20 @@
 
 enum { LEFT = CHART_LEFT, RIGHT = CHART_RIGHT, TOP = CHART_TOP, BOTTOM = CHART_BOTTOM };
 
+void chart_escape(FILE *out, const char *text)
+{
+	for (; *text; text++) {
+		if (*text == '&')
+			fputs("&amp;", out);
+		else if (*text == '<')
+			fputs("&lt;", out);
+		else if ((unsigned char)*text < ' ')
+			fputc('?', out);
+		else
+			fputc(*text, out);
+	}
+}
+
 double chart_x(const struct chart *chart, double x)
 {
 	return LEFT + (chart->width - LEFT - RIGHT) * (chart->x_most > 0 ? x / chart->x_most : 0);

@@ -53,5 +53,7 @@ void chart_end(const struct chart *chart, int with_time);
 /* chart_x(), chart_y() - where a value lies in the drawing. */
 double chart_x(const struct chart *chart, double x);
 double chart_y(const struct chart *chart, double y);
+/* chart_escape() - text of anybody's, such as the name of a file, as it may stand in a drawing. */
+void chart_escape(FILE *out, const char *text);
 
 #endif

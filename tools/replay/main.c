@@ -1,9 +1,11 @@
 /*
- * gpool-replay - traces of what programs did with GPU memory, done again on a real agent; see gpool-replay(1).
+ * gpool-replay - traces of what programs did with GPU memory, done again on a real agent or in a model; see gpool-replay(1).
  *
- *   main, options   verbs, the command line       verb_malloc, verb_make   what each verb does
+ *   main, options   verbs, the command line       verb_*                   what each verb does
  *   player          threads, streams, latencies   samples, picture         what lay where, and when
  *   pool            the agent                     result, latencies        what came of it
+ *   prefix_play     prefixes through a cache      prefix_optimum           and with foresight
+ *   prefix_report   what came of that
  */
 #include "tools/replay/replay.h"
 
@@ -161,6 +163,48 @@ static const struct option_spec make_options[] = {
 	{.name = NULL},
 };
 
+static const struct option_spec kv_options[] = {
+	{
+		.name = "blocks",
+		.argument = "N[,N...]",
+		.id = OPTION_BLOCKS,
+		.help = "Sizes of the cache. The default is 1000,2000,5000,10000,20000.",
+	},
+	{
+		.name = "policy",
+		.argument = "NAMES",
+		.id = OPTION_POLICY,
+		.help = "Who decides what goes: lru, adaptive (ghosts, and hit density by age and class), optimum (knows the trace to its "
+			"end), or several with commas between. The default is lru,adaptive,optimum.",
+	},
+	{
+		.name = "limit",
+		.argument = "N",
+		.id = OPTION_LIMIT,
+		.help = "Read so many requests and no more.",
+	},
+	{
+		.name = "chart",
+		.argument = "FILE",
+		.id = OPTION_CHART,
+		.help = "Draw the hit rates over time, as SVG.",
+	},
+	{
+		.name = "output",
+		.letter = 'o',
+		.argument = "FORMAT",
+		.id = OPTION_OUTPUT,
+		.help = "Print a table for people, or json for programs. The default is table.",
+	},
+	{
+		.name = "quiet",
+		.letter = 'q',
+		.id = OPTION_QUIET,
+		.help = "No progress.",
+	},
+	{.name = NULL},
+};
+
 const struct verb verbs[] = {
 	{
 		.name = "malloc",
@@ -182,6 +226,17 @@ const struct verb verbs[] = {
 		.arguments_least = 0,
 		.arguments_most = 1,
 		.run = make_run,
+	},
+	{
+		.name = "kv",
+		.arguments = "TRACE",
+		.summary = "replay prefixes of prompts through caches",
+		.text = "Replays requests to a language model (gpool-replay(1) has the format; - is standard input) through caches of prefixes, "
+			"and tells which share of their blocks was still there, for each size and policy. Needs no agent.",
+		.options = kv_options,
+		.arguments_least = 1,
+		.arguments_most = 1,
+		.run = kv_run,
 	},
 	{.name = NULL},
 };

@@ -233,20 +233,6 @@ static int map_make(struct map *map)
 
 /* ---- drawing ---- */
 
-static void escape(FILE *out, const char *text)
-{
-	for (; *text; text++) {
-		if (*text == '&')
-			fputs("&amp;", out);
-		else if (*text == '<')
-			fputs("&lt;", out);
-		else if ((unsigned char)*text < ' ')
-			fputc('?', out);
-		else
-			fputc(*text, out);
-	}
-}
-
 /* A sample holds until the next one, the last one to the end. In tenths, as it is written, so that neighbours meet. */
 static long column_tenths(const struct chart *chart, const struct samples *samples, size_t column)
 {
@@ -344,7 +330,7 @@ static void draw_head(FILE *out, const struct result_frame *frame, double height
 		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" height=\"%.0f\" role=\"img\">\n<style>%s</style>\n"
 		"<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n<text class=\"title\" x=\"%d\" y=\"28\">",
 		WIDTH, height, WIDTH, height, style, CHART_LEFT);
-	escape(out, slash ? slash + 1 : frame->trace_name);
+	chart_escape(out, slash ? slash + 1 : frame->trace_name);
 	fprintf(out, ": %s allocations, %s at once, in a pool of %s in pages of %s</text>\n", text_count(count, frame->trace->mallocs),
 		text_bytes(peak, frame->trace->peak_bytes), text_bytes(pool, frame->pool_bytes), text_bytes(page, frame->page_bytes));
 	for (int kind = 0; kind < REGION_KINDS; kind++) {

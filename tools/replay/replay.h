@@ -40,6 +40,10 @@ enum option_id {
 	OPTION_THREADS,
 	OPTION_STREAMS,
 	OPTION_SEED,
+	OPTION_BLOCKS,
+	OPTION_POLICY,
+	OPTION_CHART,
+	OPTION_LIMIT,
 	OPTION_HELP,
 	OPTION_VERSION,
 	OPTIONS
@@ -98,5 +102,6 @@ void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
 /* The verbs. */
 int malloc_run(const struct command *command);
 int make_run(const struct command *command);
+int kv_run(const struct command *command);
 
 #endif

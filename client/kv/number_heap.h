@@ -1,0 +1,31 @@
+/*
+ * number_heap.h - small numbers in the order of their keys: the one with the lowest key is on top. A binary heap that knows where
+ * each number stands, so that any of them can go. Internal to libgpool. No locks: its owner has one.
+ */
+#ifndef GPOOL_CLIENT_KV_NUMBER_HEAP_H
+#define GPOOL_CLIENT_KV_NUMBER_HEAP_H
+
+#include <stdint.h>
+
+struct number_heap {
+	uint32_t *order;  /* [count] */
+	uint32_t *places; /* [numbers] where in order; of members */
+	uint64_t *keys;   /* [numbers] of members */
+	uint32_t count;
+};
+
+/* number_heap_init() - without a member, for numbers below `numbers`, 1 at least: 0, -ENOMEM. number_heap_fini() - takes all zero, too. */
+int number_heap_init(struct number_heap *heap, uint32_t numbers);
+void number_heap_fini(struct number_heap *heap);
+
+/* number_heap_add() - one that is none; number_heap_remove() - one that is. Cost: logarithmic. */
+void number_heap_add(struct number_heap *heap, uint32_t number, uint64_t key);
+void number_heap_remove(struct number_heap *heap, uint32_t number);
+
+/* number_heap_lowest() - of those with the lowest key, one; there is a member. */
+static inline uint32_t number_heap_lowest(const struct number_heap *heap)
+{
+	return heap->order[0];
+}
+
+#endif

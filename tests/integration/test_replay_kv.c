@@ -1,0 +1,330 @@
+/*
+ * test_replay_kv.c - gpool-replay kv as people run it, on the excerpt of a public trace that is shipped.
+ *
+ * Goal: the hit rates of LRU and of the optimum are those that a slow model finds, whose parts are plain arrays and loops;
+ * `adaptive` lies between; the chart is one whole file; wrong options and traces are refused with the place. Method: the real
+ * program as a child process. Run it from the root of the source tree.
+ */
+#include <cjson/cJSON.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { STUCK_SECONDS = 200, ARGUMENTS_MAX = 16, TEXT_MAX = 4 << 20, NODES_MAX = 10000, REQUESTS_MAX = 400, NOT = -1 };
+
+static const char excerpt[] = "tools/replay/traces/mooncake_conversation.jsonl";
+static char replay[4096 + 32];
+static char folder[] = "/tmp/test_replay_kv.XXXXXX";
+static char out_path[64], error_path[64], trace_path[64], chart_path[64];
+
+/* ---- running it ---- */
+
+static int replay_run(const char *const *arguments)
+{
+	const char *all[ARGUMENTS_MAX] = {replay};
+	int status;
+	pid_t child;
+
+	for (size_t i = 0; arguments[i]; i++) {
+		assert_true(i + 2 < ARGUMENTS_MAX);
+		all[i + 1] = arguments[i];
+	}
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600), error = open(error_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+		if (dup2(out, 1) < 0 || dup2(error, 2) < 0)
+			_exit(99);
+		execv(replay, (char *const *)(uintptr_t)all);
+		_exit(98);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+#define RUN(...) replay_run((const char *const[]){__VA_ARGS__, NULL})
+
+static const char *read_text(const char *path)
+{
+	static char text[TEXT_MAX];
+	FILE *file = fopen(path, "r");
+	size_t length;
+
+	if (!file)
+		fail_msg("cannot open '%s'; run this test from the root of the source tree", path);
+	length = fread(text, 1, sizeof text - 1, file);
+	text[length] = '\0';
+	fclose(file);
+	return text;
+}
+
+static void write_text(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+/* ---- the slow model ---- */
+
+static struct {
+	int parents[NODES_MAX]; /* NOT: at the top */
+	double ids[NODES_MAX];
+	int count;
+	int blocks[NODES_MAX], block_count; /* nodes, of all requests */
+	int first[REQUESTS_MAX + 1];
+	int requests;
+	bool kept[NODES_MAX];
+	int touched[NODES_MAX], needed[NODES_MAX];
+} slow;
+
+static int slow_node(int parent, double id)
+{
+	int node = 0;
+
+	while (node < slow.count && (slow.parents[node] != parent || slow.ids[node] != id))
+		node++;
+	if (node == slow.count) {
+		assert_true(slow.count < NODES_MAX);
+		slow.parents[slow.count] = parent;
+		slow.ids[slow.count++] = id;
+	}
+	return node;
+}
+
+static void slow_read(void)
+{
+	char *line, *text = strdup(read_text(excerpt)), *rest = text;
+
+	memset(&slow, 0, sizeof slow);
+	while ((line = strsep(&rest, "\n")) && *line) {
+		cJSON *request = cJSON_Parse(line);
+		const cJSON *ids = cJSON_GetObjectItem(request, "hash_ids"), *id;
+		int node = NOT;
+
+		assert_non_null(ids);
+		assert_true(slow.requests < REQUESTS_MAX);
+		cJSON_ArrayForEach(id, ids)
+		{
+			assert_true(slow.block_count < NODES_MAX);
+			node = slow_node(node, id->valuedouble);
+			slow.blocks[slow.block_count++] = node;
+		}
+		slow.first[++slow.requests] = slow.block_count;
+		cJSON_Delete(request);
+	}
+	free(text);
+}
+
+static int slow_needed(int node, int block)
+{
+	while (block < slow.block_count && slow.blocks[block] != node)
+		block++;
+	return block;
+}
+
+/* Of the kept nodes without a kept child: the one touched first, or needed last. */
+static int slow_victim(bool foresight)
+{
+	static bool has_child[NODES_MAX];
+	int victim = NOT;
+
+	memset(has_child, 0, sizeof has_child);
+	for (int node = 0; node < slow.count; node++)
+		if (slow.kept[node] && slow.parents[node] != NOT)
+			has_child[slow.parents[node]] = true;
+	for (int node = 0; node < slow.count; node++)
+		if (slow.kept[node] && !has_child[node] && (victim == NOT ||
+			(foresight ? slow.needed[node] > slow.needed[victim] : slow.touched[node] < slow.touched[victim])))
+			victim = node;
+	return victim;
+}
+
+static int slow_hits(int capacity, bool foresight)
+{
+	int hits = 0, kept = 0;
+
+	memset(slow.kept, 0, sizeof slow.kept);
+	for (int request = 0; request < slow.requests; request++) {
+		bool found = true;
+
+		for (int block = slow.first[request]; block < slow.first[request + 1]; block++) {
+			int node = slow.blocks[block];
+
+			found = found && slow.kept[node];
+			hits += found;
+			kept += !slow.kept[node];
+			slow.kept[node] = true;
+			slow.touched[node] = block;
+			slow.needed[node] = slow_needed(node, block + 1);
+		}
+		for (; kept > capacity; kept--)
+			slow.kept[slow_victim(foresight)] = false;
+	}
+	return hits;
+}
+
+/* ---- tests ---- */
+
+static const cJSON *result_of(const cJSON *all, int capacity, const char *policy)
+{
+	const cJSON *result;
+
+	cJSON_ArrayForEach(result, cJSON_GetObjectItem(all, "results"))
+		if (cJSON_GetObjectItem(result, "capacity_blocks")->valueint == capacity &&
+			!strcmp(cJSON_GetObjectItem(result, "policy")->valuestring, policy))
+			return result;
+	fail_msg("no result of %s with %d blocks", policy, capacity);
+	return NULL;
+}
+
+static int hits_of(const cJSON *all, int capacity, const char *policy)
+{
+	const cJSON *result = result_of(all, capacity, policy);
+	int hits = cJSON_GetObjectItem(result, "hits")->valueint;
+	double rate = cJSON_GetObjectItem(result, "hit_rate")->valuedouble - (double)hits / slow.block_count;
+
+	assert_int_equal(cJSON_GetObjectItem(result, "blocks")->valueint, slow.block_count);
+	assert_true(rate > -1e-9 && rate < 1e-9);
+	return hits;
+}
+
+static void test_same_as_the_slow_model(void **state)
+{
+	static const int capacities[] = {1, 60, 500, 1500, 6000};
+	cJSON *all;
+
+	(void)state;
+	slow_read();
+	assert_int_equal(RUN("kv", excerpt, "--blocks", "1,60,500,1500,6000", "-o", "json", "-q"), 0);
+	assert_string_equal(read_text(error_path), "");
+	all = cJSON_Parse(read_text(out_path));
+	assert_non_null(all);
+	assert_string_equal(cJSON_GetObjectItem(all, "kind")->valuestring, "replay-kv");
+	assert_int_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(all, "trace"), "requests")->valueint, slow.requests);
+	assert_int_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(all, "trace"), "different_blocks")->valueint, slow.count);
+	for (size_t i = 0; i < sizeof capacities / sizeof capacities[0]; i++) {
+		int capacity = capacities[i], lru = slow_hits(capacity, false), optimum = slow_hits(capacity, true);
+
+		assert_int_equal(hits_of(all, capacity, "lru"), lru);
+		assert_int_equal(hits_of(all, capacity, "optimum"), optimum);
+		assert_in_range(hits_of(all, capacity, "adaptive"), lru * 9 / 10, optimum);
+	}
+	cJSON_Delete(all);
+}
+
+static void test_table_and_chart(void **state)
+{
+	const char *text;
+	int lines = 0;
+
+	(void)state;
+	assert_int_equal(RUN("kv", excerpt, "--blocks", "500,1500", "--policy", "optimum,lru", "--chart", chart_path), 0);
+	text = read_text(out_path);
+	assert_non_null(strstr(text, "300 requests"));
+	assert_non_null(strstr(text, "    blocks    optimum        lru\n"));
+	assert_null(strstr(text, "adaptive"));
+	text = read_text(chart_path);
+	assert_int_equal(strncmp(text, "<svg ", 5), 0);
+	assert_string_equal(text + strlen(text) - 7, "</svg>\n");
+	while ((text = strstr(text, "<path class=\"line "))) {
+		text++;
+		lines++;
+	}
+	assert_int_equal(lines, 4);
+}
+
+static void test_limit(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("kv", excerpt, "--limit", "7", "--blocks", "10"), 0);
+	assert_non_null(strstr(read_text(out_path), ": 7 requests"));
+}
+
+static void test_refuses(void **state)
+{
+	static const struct {
+		const char *arguments[5];
+		const char *words;
+	} bad[] = {
+		{{"kv"}, "'kv' needs TRACE"},
+		{{"kv", "--blocks", "0", excerpt}, "--blocks '0' is not a list of numbers"},
+		{{"kv", "--blocks", "5,", excerpt}, "--blocks '5,' is not"},
+		{{"kv", "--blocks", "99999999999999999999999", excerpt}, "is not a list of numbers"},
+		{{"kv", "--blocks", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", excerpt}, "more than 16"},
+		{{"kv", "--policy", "fifo", excerpt}, "names a policy that is not there"},
+		{{"kv", "--policy", "lru,lru", excerpt}, "names one twice"},
+		{{"kv", "--limit", "0", excerpt}, "--limit '0' is not a number from 1"},
+		{{"kv", "/nonexistent"}, "cannot open trace '/nonexistent'"},
+		{{"kv", trace_path}, "trace.jsonl:2: the member 'hash_ids' is missing"},
+	};
+
+	(void)state;
+	write_text(trace_path, "{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"hash_ids\":[0]}\n"
+			       "{\"timestamp\":0,\"input_length\":1,\"output_length\":1}\n");
+	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+		const char *arguments[6] = {NULL};
+
+		memcpy(arguments, bad[i].arguments, sizeof bad[i].arguments);
+		if (replay_run(arguments) != 2 || !strstr(read_text(error_path), bad[i].words))
+			fail_msg("case %zu: not refused with '%s' but: %s", i, bad[i].words, read_text(error_path));
+	}
+	assert_int_equal(RUN("kv", excerpt, "--chart", "/nonexistent/c.svg"), 1);
+	assert_non_null(strstr(read_text(error_path), "cannot draw '/nonexistent/c.svg'"));
+}
+
+static int prepare(void **state)
+{
+	ssize_t length = readlink("/proc/self/exe", replay, sizeof replay - 32);
+
+	(void)state;
+	if (length < 0)
+		return -1;
+	/* This is build/CONFIG/tests/test_replay_kv, and the program build/CONFIG/gpool-replay. */
+	replay[length] = '\0';
+	strcpy(strrchr(replay, '/'), "/../gpool-replay");
+	if (!mkdtemp(folder))
+		return -1;
+	snprintf(out_path, sizeof out_path, "%s/out", folder);
+	snprintf(error_path, sizeof error_path, "%s/error", folder);
+	snprintf(trace_path, sizeof trace_path, "%s/trace.jsonl", folder);
+	snprintf(chart_path, sizeof chart_path, "%s/chart.svg", folder);
+	alarm(STUCK_SECONDS);
+	return 0;
+}
+
+static int clean_up(void **state)
+{
+	const char *const paths[] = {out_path, error_path, trace_path, chart_path};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+		unlink(paths[i]);
+	return rmdir(folder);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_same_as_the_slow_model),
+		cmocka_unit_test(test_table_and_chart),
+		cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_refuses),
+	};
+
+	return cmocka_run_group_tests(tests, prepare, clean_up);
+}

@@ -1,0 +1,62 @@
+/*
+ * prefix_trace.h - a trace of requests to a language model, by the prefixes that their prompts share.
+ *
+ * As text it has one JSON object a line:
+ *
+ *	{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48]}
+ *
+ *   timestamp      milliseconds, on any clock; it does not run backwards
+ *   input_length   tokens of the prompt
+ *   output_length  tokens of the answer
+ *   hash_ids       a number for each block of the prompt; a block is the same as another of the same number behind the same blocks
+ *
+ * Numbers are whole, from 0 to 2^53, lengths to 2^31. Other members are let be, and so are empty lines. In memory a request is a
+ * path in a tree: each different block behind different blocks is a node. What is wrong with a text is told with its name and
+ * line, and nothing of it is taken.
+ */
+#ifndef GPOOL_TOOLS_LIB_PREFIX_TRACE_H
+#define GPOOL_TOOLS_LIB_PREFIX_TRACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum {
+	PREFIX_TRACE_BLOCKS_MAX = 1 << 24, /* of all requests together; when all differ, reading them takes 1 GiB */
+	PREFIX_TRACE_REQUESTS_MAX = 1 << 24,
+	PREFIX_TRACE_LINE_MAX = 4 << 20,   /* bytes: a prompt of 400,000 blocks */
+	PREFIX_TRACE_ERROR_BYTES = 512,
+};
+
+#define PREFIX_TRACE_NONE UINT32_MAX
+
+struct prefix_request {
+	uint64_t time_ms; /* since the first one */
+	uint32_t first, count; /* blocks */
+	uint32_t input_tokens, output_tokens;
+};
+
+struct prefix_trace {
+	struct prefix_request *requests;
+	uint32_t *blocks;  /* [block_count] nodes, those of a request from the top down */
+	uint32_t request_count, block_count;
+	uint32_t node_count;
+	uint32_t longest;  /* blocks of the longest request */
+	uint32_t request_room, block_room;
+};
+
+/*
+ * prefix_trace_read() - of a text. prefix_trace_load() - of a file; "-": standard input.
+ * @name:  how the text is called in messages
+ * @limit: requests to read at most; 0: all
+ * @error: [PREFIX_TRACE_ERROR_BYTES] receives what is wrong, with name and line
+ * Return: 0, -EINVAL (not a trace), -ENOMEM, or what opening and reading said.
+ */
+int prefix_trace_read(FILE *file, const char *name, uint64_t limit, struct prefix_trace *trace, char *error);
+int prefix_trace_load(const char *path, uint64_t limit, struct prefix_trace *trace, char *error);
+
+/* prefix_trace_free() - of what was read; one that is all zero is fine. */
+void prefix_trace_free(struct prefix_trace *trace);
+
+#endif

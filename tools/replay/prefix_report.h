@@ -1,0 +1,25 @@
+/*
+ * prefix_report.h - what came of prefix traces: a table for people, JSON for programs, and a chart of hit rates over time as one
+ * SVG that needs nothing else.
+ */
+#ifndef GPOOL_REPLAY_PREFIX_REPORT_H
+#define GPOOL_REPLAY_PREFIX_REPORT_H
+
+#include "tools/replay/prefix_play.h"
+
+#include <stdio.h>
+
+/* Results stand in rows of `policies`, one row for each size. */
+struct prefix_report {
+	const char *trace_name;
+	const struct prefix_trace *trace;
+	const struct prefix_result *results; /* [sizes * policies] */
+	int sizes, policies;
+};
+
+void prefix_report_print(const struct prefix_report *report);
+/* prefix_report_json() - 0, -ENOMEM. prefix_report_draw() - 0; -EIO, when it could not be written. */
+int prefix_report_json(const struct prefix_report *report);
+int prefix_report_draw(const struct prefix_report *report, FILE *out);
+
+#endif
