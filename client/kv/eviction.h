@@ -12,7 +12,7 @@
  *   what is remembered of evicted nodes is at most EVICTION_GHOSTS for each node that may be kept
  *
  * Threads: none of its own and no lock; its owner has one.
- * Memory:  all of it from eviction_create() on, touched as it is used: 56 bytes for each node with `lru`, about 270 with
+ * Memory:  all of it from eviction_create() on, touched as it is used: 56 bytes for each node with `lru`, about 280 with
  * `adaptive`.
  */
 #ifndef GPOOL_CLIENT_KV_EVICTION_H

@@ -2,13 +2,13 @@
  * eviction_adaptive.c - the candidate from which the fewest touches can be hoped for, for the room and the time that it would
  * take.
  *
- * Nodes are sorted into classes by what is known of them (how often they were touched, whether anything ever grew below them,
- * whether their chain was left for another one), and by age, which is the clock since the last touch. For each class and age two
- * things are counted: how long nodes were in it, and how many were touched. Evicted nodes go on counting as ghosts, so that it is
- * also learned what happens at ages that nothing here reaches. From that comes the rate of touches by age, and from the rates the
- * density of each class and age: touches for each unit of time, if a node is kept until the moment up to which keeping it pays
- * best. A node that nobody is likely to touch soon, but many are later, is so held through the gap, and when not all can be held,
- * a part of them is, instead of none.
+ * Nodes are sorted into classes by what is known of them (how often they were touched; if never, below what they came and how far
+ * below; whether anything ever grew below them, whether their chain was left for another one), and by age, which is the clock
+ * since the last touch. For each class and age two things are counted: how long nodes were in it, and how many were touched.
+ * Evicted nodes go on counting as ghosts, so that it is also learned what happens at ages that nothing here reaches. From that
+ * comes the rate of touches by age, and from the rates the density of each class and age: touches for each unit of time, if a
+ * node is kept until the moment up to which keeping it pays best. A node that nobody is likely to touch soon, but many are later,
+ * is so held through the gap, and when not all can be held, a part of them is, instead of none.
  *
  * There are no constants of any workload: ages are measured in sizes of the cache, and before anything is learned the rates fall
  * with age, which is LRU.
@@ -28,11 +28,15 @@
 
 enum {
 	AGES = 24,
-	AGE_STEPS = 64, /* ages begin at the size of the cache divided by that, two in a power of two: so they end at 32 times that size */
+	AGE_STEPS = 64, /* ages begin at 1/64 of the size of the cache, two in a power of two: they end at 32 times that size */
 
-	TOUCH_STEPS = 8, /* by number of touches: 0, 1, 2, 3, 4.., 8.., 16.., 32.. */
-	CLASS_LEFT = 2 * TOUCH_STEPS, /* those before: without and with anything that ever grew below */
-	CLASSES = CLASS_LEFT + 2,     /* whose chain was left: never touched, or touched */
+	/* Classes, all but those of nodes that were left twice: without and with anything that ever grew below. */
+	TOUCH_STEPS = 7,   /* by number of touches: 1, 2, 3, 4.., 8.., 16.., 32.. */
+	ORIGINS = 3,       /* never touched, by what it was put below: the top, a node touched less than 8 times, or more often */
+	PLACE_STEPS = 4,   /* and by how many came below that before it at one go: 0, 1.., 3.., 7.. */
+	ORIGIN_SHARED = 8, /* chosen: where a node touched so often has its touches from many */
+	CLASS_LEFT = 2 * (TOUCH_STEPS + ORIGINS * PLACE_STEPS),
+	CLASSES = CLASS_LEFT + 2, /* whose chain was left: never touched, or touched */
 	LISTS = CLASSES * AGES,
 
 	GHOST_WAYS = 8, /* a key has its place in a bucket of so many, where the oldest makes room */
@@ -40,20 +44,27 @@ enum {
 };
 
 /*
- * All chosen. A turn is the time in which everything is looked at once, in sizes of the cache; the weights are numbers of touches
+ * All chosen, none for a workload: only what is too long or too short by much makes a difference. Weights are numbers of touches
  * that must be seen until they count as much as what was believed before: of all classes together, and of one that differs.
  */
-static const float memory = 1 - 1 / 128.f; /* what a turn leaves of what was counted: half is forgotten in 44 sizes of the cache */
-static const float pooled_weight = 1, class_weight = 10;
+static const float memory = 1 - 1 / 256.f; /* what a turn leaves of all counts: half is forgotten in 44 sizes of the cache */
+static const float pooled_weight = 1, class_weight = 5;
 static const float first_guess = 0.3f; /* the rate at an age, times that age, until something is known */
 
-enum { TURN_SHARE = 2 /* a turn is the size of the cache divided by that */, TURN_LEAST = 32 };
+enum {
+	TURN_SHARE = 4, /* densities are made anew after the size of the cache divided by that, in clocks */
+	TURN_LEAST = 64,
+	NODES_SHARE = 8,  /* all nodes are looked at once in the size of the cache divided by that */
+	GHOSTS_SHARE = 1, /* and all ghosts */
+};
 
 struct entry {
 	uint32_t seen;       /* clock up to which its time is counted */
 	uint32_t prev, next; /* of its list: a ring; a list's own entry stands behind those of the nodes */
 	uint16_t list;
 	uint8_t touches; /* not above 255 */
+	uint8_t origin;  /* below what it came */
+	uint8_t place;   /* how far below that, not above 255 */
 	bool grew, left, listed;
 };
 
@@ -81,15 +92,25 @@ struct adaptive {
 
 /* ---- ages and classes ---- */
 
+static uint32_t power_of(uint32_t number)
+{
+	return 31 - (uint32_t)__builtin_clz(number);
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
 static uint32_t age_of(const struct adaptive *adaptive, uint32_t clocks)
 {
 	uint32_t units = clocks >> adaptive->age_shift, power, age;
 
 	if (units == 0)
 		return 0;
-	power = 31 - (uint32_t)__builtin_clz(units);
+	power = power_of(units);
 	age = 1 + 2 * power + (clocks >> (adaptive->age_shift + power - 1) & 1);
-	return age < AGES ? age : AGES - 1;
+	return least(age, AGES - 1);
 }
 
 static void ages_init(struct adaptive *adaptive, uint32_t nodes)
@@ -103,17 +124,16 @@ static void ages_init(struct adaptive *adaptive, uint32_t nodes)
 
 static uint32_t touch_step(uint32_t touches)
 {
-	uint32_t power;
-
-	if (touches < 4)
-		return touches;
-	power = 31 - (uint32_t)__builtin_clz(touches);
-	return power + 2 < TOUCH_STEPS ? power + 2 : TOUCH_STEPS - 1;
+	return touches < 4 ? touches - 1 : least(power_of(touches) + 1, TOUCH_STEPS - 1);
 }
 
 static uint32_t class_of(const struct entry *entry)
 {
-	return entry->left ? CLASS_LEFT + (entry->touches > 0) : (entry->grew ? TOUCH_STEPS : 0) + touch_step(entry->touches);
+	if (entry->left)
+		return CLASS_LEFT + (entry->touches > 0);
+	if (entry->touches)
+		return 2 * touch_step(entry->touches) + entry->grew;
+	return 2 * (TOUCH_STEPS + entry->origin * PLACE_STEPS + least(power_of(entry->place + 1u), PLACE_STEPS - 1)) + entry->grew;
 }
 
 static uint32_t now_of(const struct eviction *eviction)
@@ -416,12 +436,18 @@ static void ghosts_look(struct eviction *eviction, uint32_t count)
 	}
 }
 
+/* How many to look at so that `count` are done in so many steps. */
+static uint32_t looks(uint32_t count, uint32_t step_count)
+{
+	return step_count ? (count + step_count - 1) / step_count : count;
+}
+
 static void step(struct eviction *eviction)
 {
 	struct adaptive *adaptive = eviction->state;
 
-	nodes_look(eviction, (eviction->entered + adaptive->turn - 1) / adaptive->turn);
-	ghosts_look(eviction, ((adaptive->bucket_mask + 1) * GHOST_WAYS + adaptive->turn - 1) / adaptive->turn);
+	nodes_look(eviction, looks(eviction->entered, eviction->node_count / NODES_SHARE));
+	ghosts_look(eviction, looks((adaptive->bucket_mask + 1) * GHOST_WAYS, eviction->node_count / GHOSTS_SHARE));
 	if (++adaptive->turned < adaptive->turn)
 		return;
 	adaptive->turned = 0;
@@ -506,12 +532,27 @@ static void chain_leave(struct eviction *eviction, uint32_t node)
 	}
 }
 
+/* Below one that was never touched it came at one go with that. */
+static void entry_place(struct adaptive *adaptive, uint32_t node, uint32_t parent)
+{
+	const struct entry *above = parent == EVICTION_NONE ? NULL : &adaptive->entries[parent];
+	struct entry *entry = &adaptive->entries[node];
+
+	if (above && above->touches == 0) {
+		entry->origin = above->origin;
+		entry->place = (uint8_t)least(above->place + 1u, UINT8_MAX);
+	} else if (above) {
+		entry->origin = above->touches < ORIGIN_SHARED ? 1 : 2;
+	}
+}
+
 static void adaptive_inserted(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
 	uint32_t parent = eviction->nodes[node].parent;
 
 	adaptive->entries[node] = (struct entry){.seen = now_of(eviction)};
+	entry_place(adaptive, node, parent);
 	ghost_return(eviction, node);
 	if (parent != EVICTION_NONE) {
 		entry_grew(eviction, parent);
