@@ -205,6 +205,28 @@ static const struct option_spec kv_options[] = {
 	{.name = NULL},
 };
 
+static const struct option_spec make_kv_options[] = {
+	{
+		.name = "requests",
+		.argument = "N",
+		.id = OPTION_REQUESTS,
+		.help = "How many. The default is 20000.",
+	},
+	{
+		.name = "blocks",
+		.argument = "N",
+		.id = OPTION_BLOCKS,
+		.help = "Size of the cache that it is made for: how much comes again and again is measured by it. The default is 2000.",
+	},
+	{
+		.name = "seed",
+		.argument = "N",
+		.id = OPTION_SEED,
+		.help = "Of the chances: the same one makes the same trace. The default is 1.",
+	},
+	{.name = NULL},
+};
+
 const struct verb verbs[] = {
 	{
 		.name = "malloc",
@@ -237,6 +259,19 @@ const struct verb verbs[] = {
 		.arguments_least = 1,
 		.arguments_most = 1,
 		.run = kv_run,
+	},
+	{
+		.name = "make-kv",
+		.arguments = "WORKLOAD [FILE]",
+		.summary = "make a trace of prefixes by chance",
+		.text = "Writes a trace for the verb kv to FILE, or to standard output. Workloads: loop (documents in turn, half again as many as fit), "
+			"scan (few that come again, and many that do not), zipf (ten times what fits, some far more popular than others), shift (the "
+			"same, with popularity moving on), recent (what came last comes again), chats (many chats, turn by turn, some livelier than "
+			"others), system (one prompt that all share), agents (tasks of many quick steps).",
+		.options = make_kv_options,
+		.arguments_least = 1,
+		.arguments_most = 2,
+		.run = make_kv_run,
 	},
 	{.name = NULL},
 };

@@ -255,7 +255,7 @@ void help_print(const struct verb *verb)
 	printf("Usage: gpool-replay VERB [OPTION]... [ARGUMENT]...\n"
 	       "Replay traces of GPU memory on an agent, and tell and draw what came of it.\n\nVerbs:\n");
 	for (verb = verbs; verb->name; verb++)
-		printf("  %-8s %-8s %s\n", verb->name, verb->arguments, verb->summary);
+		printf("  %-8s %-16s %s\n", verb->name, verb->arguments, verb->summary);
 	printf("\nOptions:\n");
 	options_print(common_options);
 	printf("\nExit status:\n");

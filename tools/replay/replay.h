@@ -44,6 +44,7 @@ enum option_id {
 	OPTION_POLICY,
 	OPTION_CHART,
 	OPTION_LIMIT,
+	OPTION_REQUESTS,
 	OPTION_HELP,
 	OPTION_VERSION,
 	OPTIONS
@@ -103,5 +104,6 @@ void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
 int malloc_run(const struct command *command);
 int make_run(const struct command *command);
 int kv_run(const struct command *command);
+int make_kv_run(const struct command *command);
 
 #endif
