@@ -21,7 +21,6 @@
 #include "client/kv/bitmap.h"
 #include "client/kv/eviction_policy.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,10 +32,11 @@ enum {
 	/* Classes, all but those of nodes that were left twice: without and with anything that ever grew below. */
 	TOUCH_STEPS = 7,   /* by number of touches: 1, 2, 3, 4.., 8.., 16.., 32.. */
 	ORIGINS = 3,       /* never touched, by what it was put below: the top, a node touched less than 8 times, or more often */
-	PLACE_STEPS = 4,   /* and by how many came below that before it at one go: 0, 1.., 3.., 7.. */
+	PLACE_STEPS = 6,   /* and by how many came below that before it at one go: 0, 1.., 3.., 7.., 15.., 31.. */
 	ORIGIN_SHARED = 8, /* chosen: where a node touched so often has its touches from many */
 	CLASS_LEFT = 2 * (TOUCH_STEPS + ORIGINS * PLACE_STEPS),
 	CLASSES = CLASS_LEFT + 2, /* whose chain was left: never touched, or touched */
+	GROUPS = 2 * (ORIGINS + 1) + 1,
 	LISTS = CLASSES * AGES,
 
 	GHOST_WAYS = 8, /* a key has its place in a bucket of so many, where the oldest makes room */
@@ -45,17 +45,18 @@ enum {
 
 /*
  * All chosen, none for a workload: only what is too long or too short by much makes a difference. Weights are numbers of touches
- * that must be seen until they count as much as what was believed before: of all classes together, and of one that differs.
+ * that must be seen until they count as much as what was believed before: of all classes together; of by how much one class
+ * differs from those like it; and of by how much it does so at each age.
  */
 static const float memory = 1 - 1 / 256.f; /* what a turn leaves of all counts: half is forgotten in 44 sizes of the cache */
-static const float pooled_weight = 1, class_weight = 5;
+static const float pooled_weight = 1, factor_weight = 10, class_weight = 2;
 static const float first_guess = 0.3f; /* the rate at an age, times that age, until something is known */
 
 enum {
 	TURN_SHARE = 4, /* densities are made anew after the size of the cache divided by that, in clocks */
-	TURN_LEAST = 64,
+	TURN_LEAST = 256,
 	NODES_SHARE = 8,  /* all nodes are looked at once in the size of the cache divided by that */
-	GHOSTS_SHARE = 1, /* and all ghosts */
+	GHOSTS_SHARE = 2, /* and all ghosts */
 };
 
 struct entry {
@@ -205,19 +206,46 @@ static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 	}
 }
 
-/* Of one class, which is first believed to differ by a factor alone, and first of all not. */
-static void rates_class(const struct adaptive *adaptive, uint32_t class, const float pooled[AGES], float rates[AGES])
+/* Classes that are believed to be like each other until more is known: of touched nodes, of each origin, and of those that were left. */
+static uint32_t group_of(uint32_t class)
 {
-	float touches = class_weight, expected = class_weight, guess;
+	if (class >= CLASS_LEFT)
+		return GROUPS - 1;
+	return 2 * (class < 2 * TOUCH_STEPS ? ORIGINS : (class / 2 - TOUCH_STEPS) / PLACE_STEPS) + class % 2;
+}
+
+/* By how much a class, or all of a group, is touched more often than its ages let expect. */
+static float factor_add(const struct adaptive *adaptive, uint32_t class, const float pooled[AGES], float *expected)
+{
+	float touches = 0;
 
 	for (uint32_t age = 0; age < AGES; age++) {
 		touches += adaptive->touches[class][age];
-		expected += adaptive->time[class][age] * pooled[age];
+		*expected += adaptive->time[class][age] * pooled[age];
 	}
-	for (uint32_t age = 0; age < AGES; age++) {
-		guess = pooled[age] * touches / expected;
-		rates[age] = (adaptive->touches[class][age] + class_weight) / (adaptive->time[class][age] + class_weight / guess);
+	return touches;
+}
+
+static void factors_make(const struct adaptive *adaptive, const float pooled[AGES], float factors[CLASSES])
+{
+	float touches[GROUPS] = {0}, expected[GROUPS] = {0};
+
+	for (uint32_t class = 0; class < CLASSES; class++)
+		touches[group_of(class)] += factor_add(adaptive, class, pooled, &expected[group_of(class)]);
+	for (uint32_t class = 0; class < CLASSES; class++) {
+		float group = (touches[group_of(class)] + factor_weight) / (expected[group_of(class)] + factor_weight), own = 0;
+		float own_touches = factor_add(adaptive, class, pooled, &own);
+
+		factors[class] = (own_touches + factor_weight) / (own + factor_weight / group);
 	}
+}
+
+/* Of one class, which is first believed to differ by a factor alone. */
+static void rates_class(const struct adaptive *adaptive, uint32_t class, const float pooled[AGES], float factor, float rates[AGES])
+{
+	for (uint32_t age = 0; age < AGES; age++)
+		rates[age] = (adaptive->touches[class][age] + class_weight) /
+			(adaptive->time[class][age] + class_weight / (pooled[age] * factor));
 }
 
 /* From each age on: the most touches for the time that they take, over all moments up to which one could wait. */
@@ -275,11 +303,12 @@ static void ranks_make(struct eviction *eviction)
 static void learn(struct eviction *eviction)
 {
 	struct adaptive *adaptive = eviction->state;
-	float pooled[AGES], rates[AGES];
+	float pooled[AGES], factors[CLASSES], rates[AGES];
 
 	rates_pool(adaptive, pooled);
+	factors_make(adaptive, pooled, factors);
 	for (uint32_t class = 0; class < CLASSES; class++) {
-		rates_class(adaptive, class, pooled, rates);
+		rates_class(adaptive, class, pooled, factors[class], rates);
 		densities(adaptive, class, rates);
 	}
 	ranks_make(eviction);
@@ -301,9 +330,12 @@ static void list_add(struct eviction *eviction, uint32_t node)
 	if (list_is_empty(adaptive, first, list))
 		bitmap_add(&adaptive->occupied, adaptive->rank[list]);
 	head = &adaptive->entries[first + list];
+	/* Before the first, where it is older: so what is left of a chain goes before the next chain is begun. */
+	if (head->next != first + list && eviction->nodes[node].touched < eviction->nodes[head->next].touched)
+		head = &adaptive->entries[head->next];
 	entry->list = (uint16_t)list;
 	entry->prev = head->prev;
-	entry->next = first + list;
+	entry->next = (uint32_t)(head - adaptive->entries);
 	adaptive->entries[head->prev].next = node;
 	head->prev = node;
 	entry->listed = true;
