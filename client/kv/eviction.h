@@ -12,8 +12,8 @@
  *   what is remembered of evicted nodes is at most EVICTION_GHOSTS for each node that may be kept
  *
  * Threads: none of its own and no lock; its owner has one.
- * Memory:  all of it from eviction_create() on, touched as it is used: 56 bytes for each node with `lru`, about 280 with
- * `adaptive`.
+ * Memory:  all of it from eviction_create() on, touched as it is used: 56 bytes for each node with `lru`, about 250 with
+ *          `adaptive`, and 60 KiB.
  */
 #ifndef GPOOL_CLIENT_KV_EVICTION_H
 #define GPOOL_CLIENT_KV_EVICTION_H
@@ -25,7 +25,8 @@
 #define EVICTION_NODES_MAX (UINT32_C(1) << 24)
 
 enum {
-	EVICTION_GHOSTS = 8, /* `adaptive` only. Chosen: it must see nodes come back that a cache of this size loses long before */
+	/* `adaptive` only. Chosen: it must see nodes come back that a cache of this size loses long before. */
+	EVICTION_GHOSTS = 8,
 };
 
 struct eviction;
@@ -53,7 +54,8 @@ void eviction_destroy(struct eviction *eviction);
 
 /*
  * eviction_insert() - a node below `parent`, which is kept, or EVICTION_NONE for one at the top. It has no pin.
- * Return: 0; -ENOSPC: as many nodes are kept as there may be, so one has to go first. Cost: constant, with `lru` logarithmic.
+ * Return: 0; -ENOSPC: as many nodes are kept as there may be, so one has to go first.
+ * Cost: with `lru` logarithmic; with `adaptive` constant on average, half a microsecond, and 0.1 ms when densities are made anew.
  */
 int eviction_insert(struct eviction *eviction, uint32_t parent, uint64_t key, uint32_t *node);
 

@@ -29,7 +29,7 @@ enum {
 	AGES = 24,
 	AGE_STEPS = 64, /* ages begin at 1/64 of the size of the cache, two in a power of two: they end at 32 times that size */
 
-	/* Classes, all but those of nodes that were left twice: without and with anything that ever grew below. */
+	/* Classes. All but the last two are there twice: without and with anything that ever grew below. */
 	TOUCH_STEPS = 7,   /* by number of touches: 1, 2, 3, 4.., 8.., 16.., 32.. */
 	ORIGINS = 3,       /* never touched, by what it was put below: the top, a node touched less than 8 times, or more often */
 	PLACE_STEPS = 6,   /* and by how many came below that before it at one go: 0, 1.., 3.., 7.., 15.., 31.. */
@@ -39,7 +39,7 @@ enum {
 	GROUPS = 2 * (ORIGINS + 1) + 1,
 	LISTS = CLASSES * AGES,
 
-	GHOST_WAYS = 8, /* a key has its place in a bucket of so many, where the oldest makes room */
+	GHOST_WAYS = 8,      /* a key has its place in a bucket of so many, where the oldest makes room */
 	CLOCK_FAR = 1 << 30, /* ages are kept in 32 bits; nothing is older than that */
 };
 
@@ -72,7 +72,7 @@ struct entry {
 struct ghost {
 	uint64_t key;
 	uint32_t touched, seen;
-	uint8_t class, touches;
+	uint8_t kind, touches;
 	bool used, grew;
 };
 
@@ -80,15 +80,15 @@ struct adaptive {
 	struct entry *entries; /* [node_count + LISTS] */
 	struct ghost *ghosts;  /* [buckets * GHOST_WAYS] */
 	uint32_t bucket_mask;
-	uint32_t turn;         /* clocks */
-	uint32_t turned;       /* of them over */
-	uint32_t age_shift;    /* the first age ends at two to the power of it */
+	uint32_t turn;           /* clocks */
+	uint32_t turned;         /* of them over */
+	uint32_t age_shift;      /* the first age ends at two to the power of it */
 	uint32_t ages[AGES + 1]; /* where each begins */
 	uint32_t node_hand, ghost_hand;
 	float time[CLASSES][AGES], touches[CLASSES][AGES]; /* what was counted, less what is forgotten */
 	float density[LISTS];
 	uint16_t rank[LISTS], by_rank[LISTS]; /* the lowest density first */
-	struct bitmap occupied; /* ranks of lists that are not empty */
+	struct bitmap occupied;               /* ranks of lists that are not empty */
 };
 
 /* ---- ages and classes ---- */
@@ -134,7 +134,8 @@ static uint32_t class_of(const struct entry *entry)
 		return CLASS_LEFT + (entry->touches > 0);
 	if (entry->touches)
 		return 2 * touch_step(entry->touches) + entry->grew;
-	return 2 * (TOUCH_STEPS + entry->origin * PLACE_STEPS + least(power_of(entry->place + 1u), PLACE_STEPS - 1)) + entry->grew;
+	return 2 * (TOUCH_STEPS + entry->origin * PLACE_STEPS + least(power_of(entry->place + 1u), PLACE_STEPS - 1)) +
+	       entry->grew;
 }
 
 static uint32_t now_of(const struct eviction *eviction)
@@ -152,12 +153,12 @@ static uint32_t node_clocks(const struct eviction *eviction, uint32_t node)
 /* ---- counting ---- */
 
 /* Something of a class went from one time since its last touch to another. */
-static void time_count(struct adaptive *adaptive, uint32_t class, uint32_t from, uint32_t to)
+static void time_count(struct adaptive *adaptive, uint32_t kind, uint32_t from, uint32_t to)
 {
 	for (uint32_t age = age_of(adaptive, from); from < to; age++) {
 		uint32_t end = age + 1 < AGES && adaptive->ages[age + 1] < to ? adaptive->ages[age + 1] : to;
 
-		adaptive->time[class][age] += (float)(end - from);
+		adaptive->time[kind][age] += (float)(end - from);
 		from = end;
 	}
 }
@@ -176,13 +177,13 @@ static void ghost_count(const struct eviction *eviction, struct ghost *ghost)
 {
 	uint32_t now = now_of(eviction);
 
-	time_count(eviction->state, ghost->class, ghost->seen - ghost->touched, now - ghost->touched);
+	time_count(eviction->state, ghost->kind, ghost->seen - ghost->touched, now - ghost->touched);
 	ghost->seen = now;
 }
 
-static void touch_count(struct adaptive *adaptive, uint32_t class, uint32_t clocks)
+static void touch_count(struct adaptive *adaptive, uint32_t kind, uint32_t clocks)
 {
-	adaptive->touches[class][age_of(adaptive, clocks)]++;
+	adaptive->touches[kind][age_of(adaptive, clocks)]++;
 }
 
 /* ---- what follows from it ---- */
@@ -198,30 +199,30 @@ static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 	for (uint32_t age = 0; age < AGES; age++) {
 		float guess = first_guess / ((float)adaptive->ages[age] + age_width(adaptive, age) / 2), touches = 0, time = 0;
 
-		for (uint32_t class = 0; class < CLASSES; class++) {
-			touches += adaptive->touches[class][age];
-			time += adaptive->time[class][age];
+		for (uint32_t kind = 0; kind < CLASSES; kind++) {
+			touches += adaptive->touches[kind][age];
+			time += adaptive->time[kind][age];
 		}
 		rates[age] = (touches + pooled_weight) / (time + pooled_weight / guess);
 	}
 }
 
-/* Classes that are believed to be like each other until more is known: of touched nodes, of each origin, and of those that were left. */
-static uint32_t group_of(uint32_t class)
+/* Classes that are believed to be like each other until more is known: of touched nodes, of each origin, of those that were left. */
+static uint32_t group_of(uint32_t kind)
 {
-	if (class >= CLASS_LEFT)
+	if (kind >= CLASS_LEFT)
 		return GROUPS - 1;
-	return 2 * (class < 2 * TOUCH_STEPS ? ORIGINS : (class / 2 - TOUCH_STEPS) / PLACE_STEPS) + class % 2;
+	return 2 * (kind < 2 * TOUCH_STEPS ? ORIGINS : (kind / 2 - TOUCH_STEPS) / PLACE_STEPS) + kind % 2;
 }
 
 /* By how much a class, or all of a group, is touched more often than its ages let expect. */
-static float factor_add(const struct adaptive *adaptive, uint32_t class, const float pooled[AGES], float *expected)
+static float factor_add(const struct adaptive *adaptive, uint32_t kind, const float pooled[AGES], float *expected)
 {
 	float touches = 0;
 
 	for (uint32_t age = 0; age < AGES; age++) {
-		touches += adaptive->touches[class][age];
-		*expected += adaptive->time[class][age] * pooled[age];
+		touches += adaptive->touches[kind][age];
+		*expected += adaptive->time[kind][age] * pooled[age];
 	}
 	return touches;
 }
@@ -230,26 +231,27 @@ static void factors_make(const struct adaptive *adaptive, const float pooled[AGE
 {
 	float touches[GROUPS] = {0}, expected[GROUPS] = {0};
 
-	for (uint32_t class = 0; class < CLASSES; class++)
-		touches[group_of(class)] += factor_add(adaptive, class, pooled, &expected[group_of(class)]);
-	for (uint32_t class = 0; class < CLASSES; class++) {
-		float group = (touches[group_of(class)] + factor_weight) / (expected[group_of(class)] + factor_weight), own = 0;
-		float own_touches = factor_add(adaptive, class, pooled, &own);
+	for (uint32_t kind = 0; kind < CLASSES; kind++)
+		touches[group_of(kind)] += factor_add(adaptive, kind, pooled, &expected[group_of(kind)]);
+	for (uint32_t kind = 0; kind < CLASSES; kind++) {
+		float group = (touches[group_of(kind)] + factor_weight) / (expected[group_of(kind)] + factor_weight), own = 0;
+		float own_touches = factor_add(adaptive, kind, pooled, &own);
 
-		factors[class] = (own_touches + factor_weight) / (own + factor_weight / group);
+		factors[kind] = (own_touches + factor_weight) / (own + factor_weight / group);
 	}
 }
 
 /* Of one class, which is first believed to differ by a factor alone. */
-static void rates_class(const struct adaptive *adaptive, uint32_t class, const float pooled[AGES], float factor, float rates[AGES])
+static void rates_class(
+	const struct adaptive *adaptive, uint32_t kind, const float pooled[AGES], float factor, float rates[AGES])
 {
 	for (uint32_t age = 0; age < AGES; age++)
-		rates[age] = (adaptive->touches[class][age] + class_weight) /
-			(adaptive->time[class][age] + class_weight / (pooled[age] * factor));
+		rates[age] = (adaptive->touches[kind][age] + class_weight) /
+			     (adaptive->time[kind][age] + class_weight / (pooled[age] * factor));
 }
 
 /* From each age on: the most touches for the time that they take, over all moments up to which one could wait. */
-static void densities(struct adaptive *adaptive, uint32_t class, const float rates[AGES])
+static void densities(struct adaptive *adaptive, uint32_t kind, const float rates[AGES])
 {
 	for (uint32_t first = 0; first < AGES; first++) {
 		float untouched = 1, touches = 0, time = 0, best = 0;
@@ -262,7 +264,7 @@ static void densities(struct adaptive *adaptive, uint32_t class, const float rat
 			untouched *= stay;
 			best = touches > best * time ? touches / time : best;
 		}
-		adaptive->density[class * AGES + first] = best;
+		adaptive->density[kind * AGES + first] = best;
 	}
 }
 
@@ -307,15 +309,15 @@ static void learn(struct eviction *eviction)
 
 	rates_pool(adaptive, pooled);
 	factors_make(adaptive, pooled, factors);
-	for (uint32_t class = 0; class < CLASSES; class++) {
-		rates_class(adaptive, class, pooled, factors[class], rates);
-		densities(adaptive, class, rates);
+	for (uint32_t kind = 0; kind < CLASSES; kind++) {
+		rates_class(adaptive, kind, pooled, factors[kind], rates);
+		densities(adaptive, kind, rates);
 	}
 	ranks_make(eviction);
-	for (uint32_t class = 0; class < CLASSES; class++)
+	for (uint32_t kind = 0; kind < CLASSES; kind++)
 		for (uint32_t age = 0; age < AGES; age++) {
-			adaptive->touches[class][age] *= memory;
-			adaptive->time[class][age] *= memory;
+			adaptive->touches[kind][age] *= memory;
+			adaptive->time[kind][age] *= memory;
 		}
 }
 
@@ -407,7 +409,7 @@ static void ghost_add(struct eviction *eviction, uint32_t node)
 	*place = (struct ghost){.key = eviction->nodes[node].key,
 		.touched = now - node_clocks(eviction, node),
 		.seen = now,
-		.class = (uint8_t)class_of(entry),
+		.kind = (uint8_t)class_of(entry),
 		.touches = entry->touches,
 		.used = true,
 		.grew = entry->grew};
@@ -425,7 +427,7 @@ static void ghost_return(struct eviction *eviction, uint32_t node)
 		if (!ghost->used || ghost->key != eviction->nodes[node].key)
 			continue;
 		ghost_count(eviction, ghost);
-		touch_count(adaptive, ghost->class, now_of(eviction) - ghost->touched);
+		touch_count(adaptive, ghost->kind, now_of(eviction) - ghost->touched);
 		entry->touches = ghost->touches < UINT8_MAX ? ghost->touches + 1 : UINT8_MAX;
 		entry->grew = ghost->grew;
 		ghost_drop(eviction, ghost);

@@ -19,7 +19,7 @@ struct eviction_node {
 
 struct eviction {
 	const struct eviction_policy *policy;
-	void *state; /* the policy's */
+	void *state;                 /* the policy's */
 	struct eviction_node *nodes; /* [node_count] */
 	uint32_t node_count;
 	uint32_t unused;  /* the first number that nobody has, of those that somebody had; EVICTION_NONE: none */
@@ -31,7 +31,7 @@ struct eviction {
 /* Calls come in this order over a node's life: inserted, (offered, withdrawn, touched)..., offered, withdrawn, left. */
 struct eviction_policy {
 	const char *name;
-	int (*init)(struct eviction *eviction); /* sets state: 0, -ENOMEM */
+	int (*init)(struct eviction *eviction);  /* sets state: 0, -ENOMEM */
 	void (*fini)(struct eviction *eviction); /* takes a NULL state, and one half made */
 	/* It is in the tree, its parent has it as a child already, and it is no candidate yet. May be NULL. */
 	void (*inserted)(struct eviction *eviction, uint32_t node);

@@ -14,7 +14,7 @@ struct number_heap {
 	uint32_t count;
 };
 
-/* number_heap_init() - without a member, for numbers below `numbers`, 1 at least: 0, -ENOMEM. number_heap_fini() - takes all zero, too. */
+/* number_heap_init() - without a member, for numbers below `numbers`, 1 at least: 0, -ENOMEM. _fini() - takes all zero, too. */
 int number_heap_init(struct number_heap *heap, uint32_t numbers);
 void number_heap_fini(struct number_heap *heap);
 

@@ -43,7 +43,8 @@ static int replay_run(const char *const *arguments)
 	child = fork();
 	assert_true(child >= 0);
 	if (child == 0) {
-		int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600), error = open(error_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+		int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600),
+		    error = open(error_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
 		if (dup2(out, 1) < 0 || dup2(error, 2) < 0)
 			_exit(99);
@@ -148,8 +149,9 @@ static int slow_victim(bool foresight)
 		if (slow.kept[node] && slow.parents[node] != NOT)
 			has_child[slow.parents[node]] = true;
 	for (int node = 0; node < slow.count; node++)
-		if (slow.kept[node] && !has_child[node] && (victim == NOT ||
-			(foresight ? slow.needed[node] > slow.needed[victim] : slow.touched[node] < slow.touched[victim])))
+		if (slow.kept[node] && !has_child[node] &&
+			(victim == NOT || (foresight ? slow.needed[node] > slow.needed[victim]
+						     : slow.touched[node] < slow.touched[victim])))
 			victim = node;
 	return victim;
 }
@@ -185,9 +187,12 @@ static const cJSON *result_of(const cJSON *all, int capacity, const char *policy
 	const cJSON *result;
 
 	cJSON_ArrayForEach(result, cJSON_GetObjectItem(all, "results"))
-		if (cJSON_GetObjectItem(result, "capacity_blocks")->valueint == capacity &&
-			!strcmp(cJSON_GetObjectItem(result, "policy")->valuestring, policy))
+	{
+		const char *name = cJSON_GetObjectItem(result, "policy")->valuestring;
+
+		if (cJSON_GetObjectItem(result, "capacity_blocks")->valueint == capacity && !strcmp(name, policy))
 			return result;
+	}
 	fail_msg("no result of %s with %d blocks", policy, capacity);
 	return NULL;
 }
@@ -254,8 +259,8 @@ static void test_workloads(void **state)
 	static const struct {
 		const char *name;
 		double gain; /* of adaptive over LRU, at least */
-	} workloads[] = {
-		{"loop", 0.3}, {"scan", 0.1}, {"zipf", 0.02}, {"shift", -0.01}, {"recent", -0.01}, {"chats", 0.005}, {"system", 0}, {"agents", -0.01}};
+	} workloads[] = {{"loop", 0.3}, {"scan", 0.1}, {"zipf", 0.02}, {"shift", -0.01}, {"recent", -0.01}, {"chats", 0.005},
+		{"system", 0}, {"agents", -0.01}};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof workloads / sizeof workloads[0]; i++) {
@@ -267,9 +272,10 @@ static void test_workloads(void **state)
 		all = cJSON_Parse(read_text(out_path));
 		assert_non_null(all);
 		gain = cJSON_GetObjectItem(result_of(all, 700, "adaptive"), "hit_rate")->valuedouble -
-			cJSON_GetObjectItem(result_of(all, 700, "lru"), "hit_rate")->valuedouble;
+		       cJSON_GetObjectItem(result_of(all, 700, "lru"), "hit_rate")->valuedouble;
 		if (gain < workloads[i].gain)
-			fail_msg("%s: adaptive is %.4f better than LRU, and should be %.4f", workloads[i].name, gain, workloads[i].gain);
+			fail_msg("%s: adaptive is %.4f better than LRU, and should be %.4f", workloads[i].name, gain,
+				workloads[i].gain);
 		cJSON_Delete(all);
 	}
 }

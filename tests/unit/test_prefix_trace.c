@@ -42,9 +42,12 @@ static void test_paths(void **state)
 	struct prefix_trace trace;
 
 	(void)state;
-	assert_int_equal(read_text(REQUEST("1000", "[7, 8]") "\r\n \n" REQUEST("1000", "[7, 8, 7]") REQUEST("1500", "[8, 7]") REQUEST("1501", "[]")
-				   "{\"x\":{\"hash_ids\":[]},\"hash_ids\":[7,9007199254740992],\"output_length\":0,\"input_length\":2147483648,"
-				   "\"timestamp\":2000}", &trace), 0);
+	assert_int_equal(read_text(REQUEST("1000", "[7, 8]") "\r\n \n" REQUEST("1000", "[7, 8, 7]") REQUEST("1500", "[8, 7]")
+					   REQUEST("1501", "[]") "{\"x\":{\"hash_ids\":[]},\"hash_ids\":[7,9007199254740992],"
+								 "\"output_length\":0,\"input_length\":2147483648,"
+								 "\"timestamp\":2000}",
+				 &trace),
+		0);
 	assert_int_equal(trace.request_count, 5);
 	assert_int_equal(trace.block_count, 9);
 	assert_memory_equal(trace.blocks, blocks, sizeof(blocks));

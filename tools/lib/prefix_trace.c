@@ -88,7 +88,8 @@ static struct edge *edge_place(const struct reader *reader, uint32_t parent, uin
 	uint64_t mixed = reader->secret ^ id * UINT64_C(0xd6e8feb86659fd93) ^ parent;
 	uint32_t place = (uint32_t)random_step(&mixed) & (reader->edge_room - 1);
 
-	while (reader->edges[place].node != PREFIX_TRACE_NONE && (reader->edges[place].parent != parent || reader->edges[place].id != id))
+	while (reader->edges[place].node != PREFIX_TRACE_NONE &&
+		(reader->edges[place].parent != parent || reader->edges[place].id != id))
 		place = (place + 1) & (reader->edge_room - 1);
 	return &reader->edges[place];
 }
@@ -131,7 +132,8 @@ static int node_find(struct reader *reader, uint32_t parent, uint64_t id, uint32
 
 static bool is_whole(const cJSON *item, double most)
 {
-	return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= most && item->valuedouble == floor(item->valuedouble);
+	return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= most &&
+	       item->valuedouble == floor(item->valuedouble);
 }
 
 static int whole_read(const struct reader *reader, const cJSON *object, const char *name, double most, uint64_t *value)

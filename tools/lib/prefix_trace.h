@@ -8,7 +8,7 @@
  *   timestamp      milliseconds, on any clock; it does not run backwards
  *   input_length   tokens of the prompt
  *   output_length  tokens of the answer
- *   hash_ids       a number for each block of the prompt; a block is the same as another of the same number behind the same blocks
+ *   hash_ids       a number for each block of the prompt; equal numbers behind equal ones are the same block
  *
  * Numbers are whole, from 0 to 2^53, lengths to 2^31. Other members are let be, and so are empty lines. In memory a request is a
  * path in a tree: each different block behind different blocks is a node. What is wrong with a text is told with its name and
@@ -25,24 +25,24 @@
 enum {
 	PREFIX_TRACE_BLOCKS_MAX = 1 << 24, /* of all requests together; when all differ, reading them takes 1 GiB */
 	PREFIX_TRACE_REQUESTS_MAX = 1 << 24,
-	PREFIX_TRACE_LINE_MAX = 4 << 20,   /* bytes: a prompt of 400,000 blocks */
+	PREFIX_TRACE_LINE_MAX = 4 << 20, /* bytes: a prompt of 400,000 blocks */
 	PREFIX_TRACE_ERROR_BYTES = 512,
 };
 
 #define PREFIX_TRACE_NONE UINT32_MAX
 
 struct prefix_request {
-	uint64_t time_ms; /* since the first one */
+	uint64_t time_ms;      /* since the first one */
 	uint32_t first, count; /* blocks */
 	uint32_t input_tokens, output_tokens;
 };
 
 struct prefix_trace {
 	struct prefix_request *requests;
-	uint32_t *blocks;  /* [block_count] nodes, those of a request from the top down */
+	uint32_t *blocks; /* [block_count] nodes, those of a request from the top down */
 	uint32_t request_count, block_count;
 	uint32_t node_count;
-	uint32_t longest;  /* blocks of the longest request */
+	uint32_t longest; /* blocks of the longest request */
 	uint32_t request_room, block_room;
 };
 

@@ -20,8 +20,8 @@ struct play {
 	const struct prefix_plan *plan;
 	struct prefix_result *result;
 	struct eviction *eviction;
-	uint32_t *kept; /* [node_count] of the trace's nodes: the cache's; EVICTION_NONE: not there */
-	uint32_t *next; /* [node_count] the request that needs it next; NULL: nobody wants to know */
+	uint32_t *kept;          /* [node_count] of the trace's nodes: the cache's; EVICTION_NONE: not there */
+	uint32_t *next;          /* [node_count] the request that needs it next; NULL: nobody wants to know */
 	uint32_t *next_of_block; /* [block_count] the same behind each of the requests */
 	uint64_t begin_ns, shown_ns;
 	bool terminal, shown;
@@ -117,7 +117,8 @@ static void progress_show(struct play *play, uint32_t request)
 
 	fprintf(stderr, "%s%s, %s blocks: %s of %s requests, %.0f %%%s", play->terminal ? "\r\033[K" : "",
 		eviction_policy_name(plan->policy), text_count(blocks, plan->capacity), text_count(now, request),
-		text_count(all, plan->trace->request_count), 100.0 * request / plan->trace->request_count, play->terminal ? "" : "\n");
+		text_count(all, plan->trace->request_count), 100.0 * request / plan->trace->request_count,
+		play->terminal ? "" : "\n");
 	play->shown = true;
 }
 

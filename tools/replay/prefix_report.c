@@ -96,7 +96,8 @@ static const char style[] =
 	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"
 	".title{font-size:17px;font-weight:600;fill:#1c1d20}.panel{font-size:14px;font-weight:600;fill:#1c1d20}\n"
 	".page{fill:#fcfcfb}.grid{stroke:#dcdcd6;stroke-width:1}.axis{stroke:#5c6068;stroke-width:1}\n"
-	".line{fill:none;stroke-width:2}.lru{stroke:#e0812e}.adaptive{stroke:#2a6db5}.optimum{stroke:#5c6068;stroke-dasharray:4 3}\n"
+	".line{fill:none;stroke-width:2}.lru{stroke:#e0812e}.adaptive{stroke:#2a6db5}.optimum{stroke:#5c6068;stroke-dasharray:4 "
+	"3}\n"
 	"@media(prefers-color-scheme:dark){text{fill:#a3a7ae}.title,.panel{fill:#e8e8e4}\n"
 	".page{fill:#17181b}.grid{stroke:#34363b}.axis{stroke:#a3a7ae}\n"
 	".lru{stroke:#ec8f43}.adaptive{stroke:#5c9fe6}.optimum{stroke:#a3a7ae}}\n";
@@ -115,8 +116,10 @@ static double window_percent(const struct prefix_result *result, int window)
 static void draw_curve(const struct chart *chart, const struct prefix_result *result)
 {
 	double x[PREFIX_WINDOWS], y[PREFIX_WINDOWS];
-	struct chart_curve curve = {.css_class = eviction_policy_name(result->policy), .title = eviction_policy_name(result->policy),
-		.x = x, .high = y};
+	struct chart_curve curve = {.css_class = eviction_policy_name(result->policy),
+		.title = eviction_policy_name(result->policy),
+		.x = x,
+		.high = y};
 
 	for (int window = 0; window < PREFIX_WINDOWS; window++) {
 		if (result->window_blocks[window] == 0)
@@ -130,8 +133,14 @@ static void draw_curve(const struct chart *chart, const struct prefix_result *re
 static void draw_panel(const struct prefix_report *report, FILE *out, int size, double most, double top)
 {
 	const struct prefix_trace *trace = report->trace;
-	struct chart chart = {.out = out, .width = WIDTH, .height = PANEL_HEIGHT, .y_most = most, .y_text = percent, .within = true,
-		.x_most = (double)(trace->requests[trace->request_count - 1].time_ms + 1) / 1e3, .top = top + PANEL_HEAD};
+	struct chart chart = {.out = out,
+		.width = WIDTH,
+		.height = PANEL_HEIGHT,
+		.y_most = most,
+		.y_text = percent,
+		.within = true,
+		.x_most = (double)(trace->requests[trace->request_count - 1].time_ms + 1) / 1e3,
+		.top = top + PANEL_HEAD};
 	char blocks[TEXT_BYTES];
 
 	fprintf(out, "<text class=\"panel\" x=\"%d\" y=\"%.0f\">%s blocks:", CHART_LEFT, top + 18,
@@ -153,7 +162,8 @@ static void draw_head(const struct prefix_report *report, FILE *out, double heig
 	double x = CHART_LEFT;
 
 	fprintf(out,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" height=\"%.0f\" role=\"img\">\n<style>%s</style>\n"
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" height=\"%.0f\" "
+		"role=\"img\">\n<style>%s</style>\n"
 		"<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n<text class=\"title\" x=\"%d\" y=\"28\">",
 		WIDTH, height, WIDTH, height, style, CHART_LEFT);
 	chart_escape(out, slash ? slash + 1 : report->trace_name);
@@ -162,8 +172,10 @@ static void draw_head(const struct prefix_report *report, FILE *out, double heig
 	for (int policy = 0; policy < report->policies; policy++) {
 		const char *name = eviction_policy_name(result_at(report, 0, policy)->policy);
 
-		fprintf(out, "<line class=\"line %s\" x1=\"%.0f\" x2=\"%.0f\" y1=\"53\" y2=\"53\"/><text x=\"%.0f\" y=\"57\">%s</text>\n", name, x,
-			x + 24, x + 30, name);
+		fprintf(out,
+			"<line class=\"line %s\" x1=\"%.0f\" x2=\"%.0f\" y1=\"53\" y2=\"53\"/><text x=\"%.0f\" "
+			"y=\"57\">%s</text>\n",
+			name, x, x + 24, x + 30, name);
 		x += 60 + 7 * (double)strlen(name);
 	}
 }

@@ -36,7 +36,8 @@ static bool sizes_read(const struct command *command, struct replay *replay)
 		for (; *at >= '0' && *at <= '9' && size <= PREFIX_CAPACITY_MAX; at++)
 			size = size * 10 + (uint64_t)(*at - '0');
 		if (at == digits || (*at && *at != ',') || size == 0 || size > PREFIX_CAPACITY_MAX)
-			return option_refuse(command, OPTION_BLOCKS, "is not a list of numbers from 1 to 8388608, with commas between");
+			return option_refuse(
+				command, OPTION_BLOCKS, "is not a list of numbers from 1 to 8388608, with commas between");
 		if (replay->size_count == SIZES_MAX)
 			return option_refuse(command, OPTION_BLOCKS, "has more than 16 sizes");
 		replay->sizes[replay->size_count++] = (uint32_t)size;
@@ -62,7 +63,8 @@ static bool policies_read(const struct command *command, struct replay *replay)
 		const struct eviction_policy *found = policy_find(name);
 
 		if (!found)
-			return option_refuse(command, OPTION_POLICY, "names a policy that is not there: 'gpool-replay kv --help' has them");
+			return option_refuse(
+				command, OPTION_POLICY, "names a policy that is not there: 'gpool-replay kv --help' has them");
 		for (int i = 0; i < replay->policy_count; i++)
 			if (replay->policies[i] == found)
 				return option_refuse(command, OPTION_POLICY, "names one twice");
@@ -75,7 +77,7 @@ static bool replay_read(const struct command *command, struct replay *replay)
 {
 	replay->chart = command->values[OPTION_CHART];
 	return command_json(command, &replay->json) && sizes_read(command, replay) && policies_read(command, replay) &&
-		command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &replay->limit);
+	       command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &replay->limit);
 }
 
 /* ---- the way through ---- */
@@ -116,7 +118,8 @@ static int report_write(const struct command *command, const struct replay *repl
 
 static int replay_all(const struct command *command, struct replay *replay)
 {
-	struct prefix_plan plan = {.trace = &replay->trace, .progress = !command->values[OPTION_QUIET], .interrupted = &interrupted};
+	struct prefix_plan plan = {
+		.trace = &replay->trace, .progress = !command->values[OPTION_QUIET], .interrupted = &interrupted};
 
 	for (int i = 0; i < replay->size_count * replay->policy_count; i++) {
 		int error;
@@ -125,8 +128,8 @@ static int replay_all(const struct command *command, struct replay *replay)
 		plan.policy = replay->policies[i % replay->policy_count];
 		error = prefix_play(&plan, &replay->results[i]);
 		if (error == -EFBIG)
-			complain("a cache of %" PRIu32 " blocks and a request of %" PRIu32 " are together more than %" PRIu32, plan.capacity,
-				replay->trace.longest, (uint32_t)EVICTION_NODES_MAX);
+			complain("a cache of %" PRIu32 " blocks and a request of %" PRIu32 " are together more than %" PRIu32,
+				plan.capacity, replay->trace.longest, (uint32_t)EVICTION_NODES_MAX);
 		else if (error && error != -EINTR)
 			complain("cannot replay with %" PRIu32 " blocks: %s", plan.capacity, strerror(-error));
 		if (error)
