@@ -190,7 +190,7 @@ static void touch_count(struct adaptive *adaptive, uint32_t kind, uint32_t clock
 
 static float age_width(const struct adaptive *adaptive, uint32_t age)
 {
-	return age + 1 < AGES ? (float)(adaptive->ages[age + 1] - adaptive->ages[age]) : (float)adaptive->ages[age];
+	return age + 1 < AGES ? (float)(adaptive->ages[age + 1] - adaptive->ages[age]) : (float)adaptive->ages[AGES - 1];
 }
 
 /* The rate of touches by age, of all classes together. */
@@ -287,16 +287,16 @@ static void ranks_make(struct eviction *eviction)
 {
 	struct adaptive *adaptive = eviction->state;
 
-	for (uint16_t list = 0; list < LISTS; list++) {
+	for (uint32_t list = 0; list < LISTS; list++) {
 		if (bitmap_has(&adaptive->occupied, adaptive->rank[list]))
 			bitmap_remove(&adaptive->occupied, adaptive->rank[list]);
-		adaptive->by_rank[list] = list;
+		adaptive->by_rank[list] = (uint16_t)list;
 	}
 	qsort_r(adaptive->by_rank, LISTS, sizeof(adaptive->by_rank[0]), compare_lists, adaptive);
-	for (uint16_t rank = 0; rank < LISTS; rank++) {
+	for (uint32_t rank = 0; rank < LISTS; rank++) {
 		uint16_t list = adaptive->by_rank[rank];
 
-		adaptive->rank[list] = rank;
+		adaptive->rank[list] = (uint16_t)rank;
 		if (!list_is_empty(adaptive, eviction->node_count, list))
 			bitmap_add(&adaptive->occupied, rank);
 	}
