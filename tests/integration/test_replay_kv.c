@@ -1,5 +1,5 @@
 /*
- * test_replay_kv.c - gpool-replay kv as people run it, on the excerpt of a public trace that is shipped.
+ * test_replay_kv.c - gpool-replay kv and waste as people run them, on the excerpts of public traces that are shipped.
  *
  * Goal: the hit rates of LRU and of the optimum are those that a slow model finds, whose parts are plain arrays and loops;
  * `adaptive` lies between; the chart is one whole file; wrong options and traces are refused with the place. Method: the real
@@ -294,6 +294,40 @@ static void test_makes_the_same_again(void **state)
 	free(first);
 }
 
+/* Requests one by one, and tokens one by one. */
+static void test_waste(void **state)
+{
+	static const char requests[] = "tools/demo/traces/azure_conv.csv";
+	char *text = strdup(read_text(requests)), *rest = text, *line = strsep(&rest, "\n");
+	double used = 0, held = 0;
+	const cJSON *blocks;
+	cJSON *all;
+
+	(void)state;
+	while ((line = strsep(&rest, "\n")) && *line) {
+		int context, generated;
+
+		assert_int_equal(sscanf(strchr(line, ',') + 1, "%d,%d", &context, &generated), 2);
+		for (int i = 1; i <= generated; i++) {
+			used += context + i;
+			held += 16 * ((context + i + 15) / 16);
+		}
+	}
+	free(text);
+	assert_int_equal(RUN("waste", requests, "--tokens", "1,16", "-o", "json"), 0);
+	all = cJSON_Parse(read_text(out_path));
+	assert_non_null(all);
+	assert_int_equal(cJSON_GetObjectItem(all, "requests")->valueint, 448);
+	blocks = cJSON_GetObjectItem(all, "blocks");
+	assert_true(cJSON_GetObjectItem(cJSON_GetArrayItem(blocks, 0), "waste")->valuedouble == 0);
+	assert_float_equal(cJSON_GetObjectItem(cJSON_GetArrayItem(blocks, 1), "waste")->valuedouble, 1 - used / held, 1e-6);
+	assert_true(1 - used / held <= 0.04);
+	assert_true(cJSON_GetObjectItem(all, "reserved_waste")->valuedouble > cJSON_GetObjectItem(all, "foreseen_waste")->valuedouble);
+	cJSON_Delete(all);
+	assert_int_equal(RUN("waste", requests), 0);
+	assert_non_null(strstr(read_text(out_path), "blocks of 32 tokens"));
+}
+
 static void test_limit(void **state)
 {
 	(void)state;
@@ -316,6 +350,10 @@ static void test_refuses(void **state)
 		{{"kv", "--policy", "lru,lru", excerpt}, "names one twice"},
 		{{"kv", "--limit", "0", excerpt}, "--limit '0' is not a number from 1"},
 		{{"kv", "/nonexistent"}, "cannot open trace '/nonexistent'"},
+		{{"waste", excerpt}, "the name before .csv must be"},
+		{{"waste", "--tokens", "24", "-"}, "--tokens '24' is not a list of powers of two"},
+		{{"waste", "--tokens", "16,", "-"}, "--tokens '16,' is not"},
+		{{"waste", "--reserve", "100", "tools/demo/traces/azure_conv.csv"}, "--reserve '100' is less than the longest request"},
 		{{"make-kv"}, "'make-kv' needs WORKLOAD"},
 		{{"make-kv", "storm"}, "unknown workload 'storm'"},
 		{{"make-kv", "loop", "--blocks", "99"}, "--blocks '99' is not a number from 100"},
@@ -376,6 +414,7 @@ int main(void)
 		cmocka_unit_test(test_table_and_chart),
 		cmocka_unit_test(test_workloads),
 		cmocka_unit_test(test_makes_the_same_again),
+		cmocka_unit_test(test_waste),
 		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_refuses),
 	};

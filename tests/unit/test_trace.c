@@ -1,13 +1,13 @@
 /*
- * test_trace.c - the demo's trace parser, the arithmetic of its model shapes, and the pattern that stands for KV.
+ * test_trace.c - the parser of traces of requests, the arithmetic of its model shapes, and the pattern that stands for KV.
  *
  * Goal: what is not exactly a trace is refused with file and line; bytes a token and tokens a page are right for shapes whose
- * figures are known; a pattern differs in every byte position that is tampered with. Method: the files of tools/demo are compiled
+ * figures are known; a pattern differs in every byte position that is tampered with. Method: those files that are of tools/demo are compiled
  * into this program, and traces are written to a temporary folder.
  */
 #include "tools/demo/model.c"
 #include "tools/demo/pattern.c"
-#include "tools/demo/trace.c"
+#include "tools/lib/request_trace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

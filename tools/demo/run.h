@@ -6,7 +6,7 @@
 
 #include "tools/demo/board.h"
 #include "tools/demo/model.h"
-#include "tools/demo/trace.h"
+#include "tools/lib/request_trace.h"
 
 #include <stdbool.h>
 #include <stddef.h>

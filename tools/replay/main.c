@@ -227,6 +227,29 @@ static const struct option_spec make_kv_options[] = {
 	{.name = NULL},
 };
 
+static const struct option_spec waste_options[] = {
+	{
+		.name = "tokens",
+		.argument = "N[,N...]",
+		.id = OPTION_TOKENS,
+		.help = "Sizes of blocks in tokens, powers of two up to 1024. The default is 8,16,32.",
+	},
+	{
+		.name = "reserve",
+		.argument = "N",
+		.id = OPTION_RESERVE,
+		.help = "Tokens that a contiguous reservation is for. The default is what the longest request of the trace has.",
+	},
+	{
+		.name = "output",
+		.letter = 'o',
+		.argument = "FORMAT",
+		.id = OPTION_OUTPUT,
+		.help = "Print a table for people, or json for programs. The default is table.",
+	},
+	{.name = NULL},
+};
+
 const struct verb verbs[] = {
 	{
 		.name = "malloc",
@@ -272,6 +295,17 @@ const struct verb verbs[] = {
 		.arguments_least = 1,
 		.arguments_most = 2,
 		.run = make_kv_run,
+	},
+	{
+		.name = "waste",
+		.arguments = "TRACE",
+		.summary = "tell how much KV memory holds no tokens",
+		.text = "Goes through requests to a language model (gpool-replay(1) has the format) step by step, and tells which share of the memory "
+			"that they hold has no tokens in it, with blocks and with contiguous reservations. Needs no agent.",
+		.options = waste_options,
+		.arguments_least = 1,
+		.arguments_most = 1,
+		.run = waste_run,
 	},
 	{.name = NULL},
 };

@@ -45,6 +45,8 @@ enum option_id {
 	OPTION_CHART,
 	OPTION_LIMIT,
 	OPTION_REQUESTS,
+	OPTION_TOKENS,
+	OPTION_RESERVE,
 	OPTION_HELP,
 	OPTION_VERSION,
 	OPTIONS
@@ -105,5 +107,6 @@ int malloc_run(const struct command *command);
 int make_run(const struct command *command);
 int kv_run(const struct command *command);
 int make_kv_run(const struct command *command);
+int waste_run(const struct command *command);
 
 #endif

@@ -1,5 +1,5 @@
-/* trace.c - see trace.h. */
-#include "tools/demo/trace.h"
+/* request_trace.c - see request_trace.h. */
+#include "tools/lib/request_trace.h"
 
 #include <errno.h>
 #include <stdbool.h>

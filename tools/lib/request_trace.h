@@ -1,11 +1,11 @@
 /*
- * trace.h - a trace of requests to one service: when each came, how many tokens it brought and how many it got.
+ * request_trace.h - a trace of requests to one service: when each came, how many tokens it brought and how many it got.
  *
  * The format is that of the Azure LLM inference trace 2023: a header line, then TIMESTAMP,ContextTokens,GeneratedTokens, in order
  * of time. A file that is not exactly that is refused with its name and line.
  */
-#ifndef GPOOL_DEMO_TRACE_H
-#define GPOOL_DEMO_TRACE_H
+#ifndef GPOOL_TOOLS_LIB_REQUEST_TRACE_H
+#define GPOOL_TOOLS_LIB_REQUEST_TRACE_H
 
 #include <stddef.h>
 #include <stdint.h>

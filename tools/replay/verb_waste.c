@@ -1,0 +1,185 @@
+/*
+ * verb_waste.c - gpool-replay waste: how much of the memory that requests hold for keys and values has no tokens in it.
+ *
+ * A request holds memory from its first generated token to its last, one step for each. Held and used are summed over all steps
+ * of all requests, in tokens; how many run at once makes no difference to the share.
+ */
+#include "tools/replay/replay.h"
+
+#include "client/kv/kv.h"
+#include "tools/lib/request_trace.h"
+#include "tools/lib/text.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZES_MAX = 11, TOKENS_MAX = 1024 };
+
+struct waste {
+	bool json;
+	uint32_t sizes[SIZES_MAX]; /* of blocks, tokens */
+	int size_count;
+	uint64_t reserve; /* tokens; 0: what the longest has */
+	struct trace trace;
+	uint32_t longest;
+	uint64_t context_tokens, generated_tokens;
+	double used;            /* token steps, as all below */
+	double held[SIZES_MAX]; /* in blocks */
+	double held_reserved;   /* as much for each request */
+	double held_foreseen;   /* for each what it will have in the end */
+};
+
+static bool sizes_read(const struct command *command, struct waste *waste)
+{
+	const char *at = command->values[OPTION_TOKENS] ? command->values[OPTION_TOKENS] : "8,16,32";
+
+	for (;; at++) {
+		uint32_t size = 0;
+		const char *digits = at;
+
+		for (; *at >= '0' && *at <= '9' && size <= TOKENS_MAX; at++)
+			size = size * 10 + (uint32_t)(*at - '0');
+		if (at == digits || (*at && *at != ',') || size == 0 || size > TOKENS_MAX || (size & (size - 1)))
+			return option_refuse(
+				command, OPTION_TOKENS, "is not a list of powers of two up to 1024, with commas between");
+		if (waste->size_count == SIZES_MAX)
+			return option_refuse(command, OPTION_TOKENS, "has more than 11 sizes");
+		waste->sizes[waste->size_count++] = size;
+		if (!*at)
+			return true;
+	}
+}
+
+static double share(double used, double held)
+{
+	return held > 0 ? 1 - used / held : 0;
+}
+
+/* What the block manager takes for so many tokens, in tokens. */
+static uint64_t held_in_blocks(uint32_t block_tokens, uint32_t tokens)
+{
+	const struct gpool_kv kv = {.token_shift = (uint32_t)__builtin_ctz(block_tokens)};
+
+	return (uint64_t)kv_blocks_for(&kv, tokens) * block_tokens;
+}
+
+static void request_add(struct waste *waste, const struct trace_request *request)
+{
+	uint32_t most = request->context_tokens + request->generated_tokens;
+
+	for (uint32_t tokens = request->context_tokens + 1; tokens <= most; tokens++) {
+		waste->used += tokens;
+		for (int i = 0; i < waste->size_count; i++)
+			waste->held[i] += (double)held_in_blocks(waste->sizes[i], tokens);
+	}
+	waste->held_reserved += (double)waste->reserve * request->generated_tokens;
+	waste->held_foreseen += (double)most * request->generated_tokens;
+	waste->context_tokens += request->context_tokens;
+	waste->generated_tokens += request->generated_tokens;
+}
+
+static int waste_count(const struct command *command, struct waste *waste)
+{
+	for (uint32_t i = 0; i < waste->trace.count; i++) {
+		uint32_t tokens = waste->trace.requests[i].context_tokens + waste->trace.requests[i].generated_tokens;
+
+		waste->longest = tokens > waste->longest ? tokens : waste->longest;
+	}
+	if (waste->reserve && waste->reserve < waste->longest) {
+		option_refuse(command, OPTION_RESERVE, "is less than the longest request has");
+		return CODE_USAGE;
+	}
+	waste->reserve = waste->reserve ? waste->reserve : waste->longest;
+	for (uint32_t i = 0; i < waste->trace.count && !interrupted; i++)
+		request_add(waste, &waste->trace.requests[i]);
+	return interrupted ? 128 + interrupted : CODE_OK;
+}
+
+static void waste_print(const struct command *command, const struct waste *waste)
+{
+	char a[TEXT_BYTES], b[TEXT_BYTES], c[TEXT_BYTES], d[TEXT_BYTES];
+
+	printf("trace  %s: %s requests, %s tokens of context and %s generated, %s in the longest request\n\n",
+		command->arguments[0], text_count(a, waste->trace.count), text_count(b, waste->context_tokens),
+		text_count(c, waste->generated_tokens), text_count(d, waste->longest));
+	printf("Share of the memory held that has no tokens in it, over all steps:\n\n");
+	printf("%-52s %10.4f\n", "contiguous, as much for each request", share(waste->used, waste->held_reserved));
+	printf("%-52s %10.4f\n", "contiguous, what each will have, if that were known", share(waste->used, waste->held_foreseen));
+	for (int i = 0; i < waste->size_count; i++) {
+		char name[TEXT_BYTES];
+
+		snprintf(name, sizeof(name), "blocks of %" PRIu32 " tokens", waste->sizes[i]);
+		printf("%-52s %10.4f\n", name, share(waste->used, waste->held[i]));
+	}
+}
+
+static int waste_json(const struct command *command, const struct waste *waste)
+{
+	cJSON *object = cJSON_CreateObject(), *list;
+	char *text;
+
+	cJSON_AddNumberToObject(object, "version", 1);
+	cJSON_AddStringToObject(object, "kind", "replay-waste");
+	cJSON_AddStringToObject(object, "trace", command->arguments[0]);
+	cJSON_AddNumberToObject(object, "requests", waste->trace.count);
+	cJSON_AddNumberToObject(object, "context_tokens", (double)waste->context_tokens);
+	cJSON_AddNumberToObject(object, "generated_tokens", (double)waste->generated_tokens);
+	cJSON_AddNumberToObject(object, "longest_tokens", waste->longest);
+	cJSON_AddNumberToObject(object, "reserved_tokens", (double)waste->reserve);
+	cJSON_AddNumberToObject(object, "reserved_waste", share(waste->used, waste->held_reserved));
+	cJSON_AddNumberToObject(object, "foreseen_waste", share(waste->used, waste->held_foreseen));
+	list = cJSON_AddArrayToObject(object, "blocks");
+	for (int i = 0; i < waste->size_count; i++) {
+		cJSON *item = cJSON_CreateObject();
+
+		cJSON_AddNumberToObject(item, "block_tokens", waste->sizes[i]);
+		cJSON_AddNumberToObject(item, "waste", share(waste->used, waste->held[i]));
+		cJSON_AddItemToArray(list, item);
+	}
+	text = cJSON_Print(object);
+	cJSON_Delete(object);
+	if (!text)
+		return -ENOMEM;
+	puts(text);
+	cJSON_free(text);
+	return 0;
+}
+
+static int waste_tell(const struct command *command, const struct waste *waste)
+{
+	int error = 0;
+
+	if (waste->json)
+		error = waste_json(command, waste);
+	else
+		waste_print(command, waste);
+	if (!error && fflush(stdout) != 0)
+		error = -errno;
+	if (error)
+		complain("cannot write the result: %s", strerror(-error));
+	return error ? CODE_FAILED : CODE_OK;
+}
+
+int waste_run(const struct command *command)
+{
+	char text[TRACE_ERROR_BYTES];
+	struct waste waste = {0};
+	int code;
+
+	if (!command_json(command, &waste.json) || !sizes_read(command, &waste) ||
+		!command_number(command, OPTION_RESERVE, 1, UINT32_MAX, 0, &waste.reserve))
+		return CODE_USAGE;
+	if (trace_load(command->arguments[0], &waste.trace, text)) {
+		complain("%s", text);
+		return CODE_USAGE;
+	}
+	code = waste_count(command, &waste);
+	if (code == CODE_OK)
+		code = waste_tell(command, &waste);
+	trace_free(&waste.trace);
+	return code;
+}
