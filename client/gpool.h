@@ -1011,13 +1011,14 @@ GPOOL_ASSERT_SIZE(gpool_kv_shape, 20);
 enum {
 	GPOOL_KV_KEEP = 1u << 0,     /* gpool_sleep() spills the content, and waking brings it back; without it it is dropped */
 	GPOOL_KV_PREFIXES = 1u << 1, /* blocks can be published, and found again by their tokens: gpool_kv_prefix_publish() */
+	GPOOL_KV_ADAPTIVE = 1u << 2, /* with it: cached blocks go by what is learned of the texts, 250 bytes of host memory for each block */
 };
 
 #define GPOOL_KV_NO_WATERMARK UINT32_MAX
 
 struct gpool_kv_options {
 	uint32_t size;                /* sizeof(struct gpool_kv_options); GPOOL_KV_OPTIONS_INIT sets it */
-	uint32_t flags;               /* GPOOL_KV_KEEP, GPOOL_KV_PREFIXES; an unknown bit is -EINVAL */
+	uint32_t flags;               /* GPOOL_KV_KEEP, GPOOL_KV_PREFIXES, GPOOL_KV_ADAPTIVE; an unknown bit is -EINVAL */
 	struct gpool_kv_shape shape;
 	uint32_t stream;              /* in whose order all work with the cache is; open, and not a manual one */
 	uint32_t max_blocks;          /* up to 2^24, rounded up to whole chunks; 0: as many as the pool could hold */
@@ -1258,8 +1259,9 @@ GPOOL_API int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t 
  * What sequences begin with is often the same: a system prompt, the turns of a conversation. In a cache with GPOOL_KV_PREFIXES a sequence's
  * full blocks can be published, with the ids of its tokens; later sequences with the same ids begin with these blocks, as forks do, and do
  * not compute them again. A block is known by all tokens up to its end, by the cache's model and shape, and by adapter and salt. When no
- * sequence has it any more it is cached: it stays until its memory is wanted (least recently used first, and what follows a block before
- * the block), until gpool_kv_prefix_evict(), or until the content is dropped in sleep. Cached blocks count as free.
+ * sequence has it any more it is cached: it stays until its memory is wanted (least recently used first, or with GPOOL_KV_ADAPTIVE what is
+ * least likely to be found again; what follows a block before the block), until gpool_kv_prefix_evict(), or until the content is dropped in
+ * sleep. Cached blocks count as free.
  */
 struct gpool_kv_prefix {
 	uint32_t size;        /* sizeof(struct gpool_kv_prefix); GPOOL_KV_PREFIX_INIT sets it */
@@ -1347,7 +1349,7 @@ GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, co
 GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int timeout_ms);
 
 /*
- * gpool_kv_prefix_evict() - up to so many cached blocks are free, the least recently used; chunks that get empty by that go back to the
+ * gpool_kv_prefix_evict() - up to so many cached blocks are free, those that would go next; chunks that get empty by that go back to the
  * pool, as after gpool_kv_free(). UINT32_MAX: all. For who sees that others need memory (gpool_pressure()).
  * Return: how many, -EOPNOTSUPP, -ECHILD.
  */

@@ -165,6 +165,48 @@ void eviction_remove(struct eviction *eviction, uint32_t node)
 	eviction->stats.removals++;
 }
 
+/* Without children and pins: a candidate, if it was none. */
+static void bare(struct eviction *eviction, uint32_t number)
+{
+	struct eviction_node *node = node_of(eviction, number);
+	bool candidate = node_is_candidate(node);
+
+	eviction->stats.pinned -= node->pins != 0;
+	node->pins = node->children = node->child_sum = 0;
+	if (!candidate)
+		offer(eviction, number);
+}
+
+void eviction_forget(struct eviction *eviction, uint32_t number)
+{
+	struct eviction_node *node = node_of(eviction, number);
+
+	for (uint32_t child = 0; node->children && child < eviction->entered; child++) {
+		if (!eviction->nodes[child].kept || eviction->nodes[child].parent != number)
+			continue;
+		eviction->nodes[child].parent = node->parent;
+		child_add(eviction, node->parent, child);
+		/* The last one is left for bare(): until then it is no candidate. */
+		if (node->children == 1)
+			break;
+		node->children--;
+	}
+	bare(eviction, number);
+	eviction_remove(eviction, number);
+}
+
+void eviction_clear(struct eviction *eviction)
+{
+	for (uint32_t number = 0; number < eviction->entered; number++)
+		if (eviction->nodes[number].kept) {
+			bare(eviction, number);
+			eviction->nodes[number].parent = EVICTION_NONE;
+		}
+	for (uint32_t number = 0; number < eviction->entered; number++)
+		if (eviction->nodes[number].kept)
+			eviction_remove(eviction, number);
+}
+
 uint32_t eviction_victim(struct eviction *eviction)
 {
 	return eviction->stats.candidates ? eviction->policy->victim(eviction) : EVICTION_NONE;

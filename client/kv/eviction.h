@@ -76,6 +76,13 @@ uint32_t eviction_victim(struct eviction *eviction);
 void eviction_evict(struct eviction *eviction, uint32_t node);
 void eviction_remove(struct eviction *eviction, uint32_t node);
 
+/*
+ * eviction_forget() - any kept node is kept no longer, and not remembered, whoever has pinned it; its children go to its parent.
+ * eviction_clear() - all of them. Cost: a look at each node.
+ */
+void eviction_forget(struct eviction *eviction, uint32_t node);
+void eviction_clear(struct eviction *eviction);
+
 /* Of a kept node. */
 uint32_t eviction_parent(const struct eviction *eviction, uint32_t node);
 uint32_t eviction_children(const struct eviction *eviction, uint32_t node);

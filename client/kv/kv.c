@@ -42,7 +42,11 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	shape->block_tokens = shape->block_tokens ? shape->block_tokens : BLOCK_TOKENS_DEFAULT;
 	options->max_sequences = options->max_sequences ? options->max_sequences : SEQUENCES_DEFAULT;
 	options->max_sequence_tokens = options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
-	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES) || (options->pool_blocks && !(options->flags & GPOOL_KV_PREFIXES)) || shape->block_tokens > BLOCK_TOKENS_MAX ||
+	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE))
+		return -EINVAL;
+	if ((options->pool_blocks || options->flags & GPOOL_KV_ADAPTIVE) && !(options->flags & GPOOL_KV_PREFIXES))
+		return -EINVAL;
+	if (shape->block_tokens > BLOCK_TOKENS_MAX ||
 		shape->block_tokens & (shape->block_tokens - 1) || shape->dtype_bytes > 8 || shape->dtype_bytes & (shape->dtype_bytes - 1) ||
 		options->max_sequences > SEQUENCES_MAX || options->max_blocks > BITMAP_BITS_MAX || options->pool_blocks > BITMAP_BITS_MAX ||
 		options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)

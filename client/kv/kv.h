@@ -14,7 +14,7 @@
 #ifndef GPOOL_CLIENT_KV_KV_H
 #define GPOOL_CLIENT_KV_KV_H
 
-#include "client/kv/block_lru.h"
+#include "client/kv/block_order.h"
 #include "client/kv/block_pool.h"
 #include "client/kv/prefix_table.h"
 #include "client/pool.h"
@@ -77,7 +77,7 @@ struct gpool_kv {
 	pthread_mutex_t lock; /* all below; held over calls for ranges and copies, so it stands outside all locks of pool.h but sync_lock */
 	struct block_pool blocks;
 	struct prefix_table prefixes; /* without entries where it was not asked for */
-	struct block_lru cached;      /* blocks with a key that no sequence has */
+	struct block_order order;     /* of blocks with a key that no sequence has */
 	struct pooled *pooled;        /* pooled.h; NULL: nothing is shared with other processes */
 	uint32_t prefix_epoch;        /* range_losses() that it knows */
 	struct bitmap rows; /* that nobody has */

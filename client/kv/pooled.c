@@ -527,6 +527,7 @@ static void blocks_move(struct gpool_kv *kv, struct kv_sequence *sequence, uint3
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t next = index + i + 1 < sequence->blocks ? kv_entry(kv, sequence, index + i + 1) : PREFIX_NONE;
 
+		block_order_leave(&kv->order, from + i);
 		prefix_table_move(&kv->prefixes, from + i, to + i, next);
 		prefix_replace(kv, index + i, from + i, to + i);
 	}

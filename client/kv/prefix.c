@@ -6,6 +6,7 @@
  */
 #include "client/kv/prefix.h"
 
+#include "client/kv/eviction.h"
 #include "client/kv/pooled.h"
 #include "client/vm/range.h"
 
@@ -19,13 +20,15 @@ int prefix_open(struct gpool_kv *kv, const struct gpool_kv_options *options)
 	kv->cached_most = options->cached_blocks ? options->cached_blocks : UINT32_MAX;
 	if (!(options->flags & GPOOL_KV_PREFIXES))
 		return 0;
-	return prefix_table_init(&kv->prefixes, kv_block_count(kv)) || block_lru_init(&kv->cached, kv->blocks.blocks) ? -ENOMEM : 0;
+	if (prefix_table_init(&kv->prefixes, kv_block_count(kv)))
+		return -ENOMEM;
+	return block_order_init(&kv->order, kv->blocks.blocks, options->flags & GPOOL_KV_ADAPTIVE);
 }
 
 void prefix_close(struct gpool_kv *kv)
 {
 	prefix_table_fini(&kv->prefixes);
-	block_lru_fini(&kv->cached);
+	block_order_fini(&kv->order);
 }
 
 /* ---- references ---- */
@@ -35,7 +38,7 @@ void prefix_ref(struct gpool_kv *kv, uint32_t block)
 	if (is_pooled(kv, block))
 		pooled_ref(kv, block);
 	else if (block_pool_ref(&kv->blocks, block))
-		block_lru_remove(&kv->cached, block);
+		block_order_use(&kv->order, block);
 }
 
 bool prefix_unref(struct gpool_kv *kv, uint32_t block)
@@ -49,7 +52,7 @@ bool prefix_unref(struct gpool_kv *kv, uint32_t block)
 	keep = prefix_table_has(&kv->prefixes, block);
 	last = block_pool_unref(&kv->blocks, block, keep);
 	if (last && keep)
-		block_lru_add(&kv->cached, block);
+		block_order_cache(&kv->order, block);
 	return last;
 }
 
@@ -61,13 +64,20 @@ void prefix_inherit(struct kv_sequence *child, const struct kv_sequence *parent)
 	child->keyed_epoch = parent->keyed_epoch;
 }
 
+uint32_t prefix_own(const struct gpool_kv *kv, uint32_t block)
+{
+	while (block != PREFIX_NONE && is_pooled(kv, block))
+		block = kv->prefixes.entries[block].parent;
+	return block;
+}
+
 /* ---- eviction ---- */
 
 static void evict(struct gpool_kv *kv, uint32_t block)
 {
 	uint32_t before = kv->prefixes.entries[block].parent;
 
-	block_lru_remove(&kv->cached, block);
+	block_order_evict(&kv->order, block);
 	prefix_table_remove(&kv->prefixes, block);
 	block_pool_drop(&kv->blocks, block);
 	pooled_unfollowed(kv, before);
@@ -77,7 +87,7 @@ void prefix_evict(struct gpool_kv *kv, uint32_t blocks)
 {
 	kv->prefix_evicted += blocks;
 	while (blocks--)
-		evict(kv, block_lru_first(&kv->cached));
+		evict(kv, block_order_next(&kv->order));
 }
 
 void prefix_limit(struct gpool_kv *kv)
@@ -96,6 +106,7 @@ static void losses_follow(struct gpool_kv *kv)
 	kv->prefix_epoch = losses;
 	prefix_evict(kv, kv->blocks.cached_blocks);
 	prefix_table_clear(&kv->prefixes);
+	block_order_clear(&kv->order);
 	pooled_settle(kv);
 	memory_park(kv);
 }
@@ -203,6 +214,18 @@ void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const in
 		prefix_unref(kv, (uint32_t)entries[i]);
 }
 
+/* The first ones of a sequence, that it began with. */
+static void found_again(struct gpool_kv *kv, uint64_t number, uint32_t blocks)
+{
+	struct kv_sequence *sequence;
+
+	if (kv_find(kv, number, &sequence))
+		return;
+	for (uint32_t i = 0; i < blocks; i++)
+		if (!is_pooled(kv, kv_entry(kv, sequence, i)))
+			block_order_found(&kv->order, kv_entry(kv, sequence, i));
+}
+
 int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, const struct gpool_kv_prefix *prefix,
 	uint64_t *sequence, uint32_t *tokens)
 {
@@ -222,6 +245,7 @@ int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request 
 	walk = walk_of(kv, &read, read.count < read_request.tokens ? read.count : read_request.tokens, true);
 	error = sequence_allocate(kv, &read_request, &walk, sequence);
 	if (!error) {
+		found_again(kv, *sequence, walk.found);
 		kv->prefix_hits += walk.found;
 		kv->prefix_misses += walk.count - walk.found;
 	} else {
@@ -275,6 +299,8 @@ static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const
 		return -EINVAL;
 	case DEED_ADD:
 		prefix_table_add(&kv->prefixes, block, key, index ? kv_entry(kv, sequence, index - 1) : PREFIX_NONE);
+		if (!is_pooled(kv, block))
+			block_order_key(&kv->order, block, prefix_own(kv, kv->prefixes.entries[block].parent), key.low);
 		kv->prefix_published++;
 		break;
 	case DEED_SWITCH:
@@ -415,6 +441,30 @@ static void stands(const struct gpool_kv *kv, uint32_t *children, uint32_t block
 	}
 }
 
+/* Each block of ours with a key, below the nearest one of ours, and a candidate exactly if it is cached and nothing of ours follows. */
+static bool tree_check(const struct gpool_kv *kv)
+{
+	const struct block_order *order = &kv->order;
+	struct eviction_stats stats;
+	uint32_t count = 0;
+
+	for (uint32_t block = 0; block < kv->blocks.blocks; block++) {
+		uint32_t parent, node = order->nodes[block];
+
+		if (!prefix_table_has(&kv->prefixes, block))
+			continue;
+		count++;
+		parent = prefix_own(kv, kv->prefixes.entries[block].parent);
+		if (order->owners[node] != block ||
+			eviction_parent(order->eviction, node) != (parent == PREFIX_NONE ? EVICTION_NONE : order->nodes[parent]))
+			return false;
+		if (eviction_is_candidate(order->eviction, node) != (!kv->blocks.refs[block] && !eviction_children(order->eviction, node)))
+			return false;
+	}
+	eviction_get_stats(order->eviction, &stats);
+	return stats.kept == count;
+}
+
 /* Each block with a key and without a reference once, and before it all its children. */
 static bool cached_check(const struct gpool_kv *kv)
 {
@@ -427,7 +477,11 @@ static bool cached_check(const struct gpool_kv *kv)
 	for (uint32_t block = end; right && block < kv_block_count(kv); block++)
 		if (prefix_table_has(&kv->prefixes, block) && !kv_refs(kv, block) && !kv->prefixes.entries[block].children)
 			stands(kv, children, block);
-	for (uint32_t block = kv->cached.links[end].after; right && block != end; block = kv->cached.links[block].after) {
+	if (kv->order.eviction) {
+		free(children);
+		return right && cached == kv->blocks.cached_blocks && tree_check(kv);
+	}
+	for (uint32_t block = kv->order.lru.links[end].after; right && block != end; block = kv->order.lru.links[block].after) {
 		const struct prefix_entry *entry = &kv->prefixes.entries[block];
 
 		right = prefix_table_has(&kv->prefixes, block) && !kv->blocks.refs[block] && entry->children == children[block] && ++count <= cached;

@@ -3,7 +3,7 @@
  *
  * Invariants, proved by prefix_check():
  *   a sequence that has a block with a key has its parent too, in the place before; so no parent is cached while a child is in use
- *   a block is in kv->cached exactly if it has a key, no reference, and memory of this cache (not pooled.h's); there children stand before
+ *   a block is cached in kv->order exactly if it has a key, no reference, and memory of this cache (not pooled.h's); there children stand before
  *   their parents
  *   blocks with keys are full, and nobody writes to them
  */
@@ -27,6 +27,9 @@ void prefix_close(struct gpool_kv *kv);
 /* prefix_ref(), prefix_unref() - a sequence has a block (more); true: its last reference went. */
 void prefix_ref(struct gpool_kv *kv, uint32_t block);
 bool prefix_unref(struct gpool_kv *kv, uint32_t block);
+
+/* prefix_own() - this block with a key, or the nearest one before it, that is of the cache's own memory; or PREFIX_NONE. */
+uint32_t prefix_own(const struct gpool_kv *kv, uint32_t block);
 
 /* prefix_replace() - sequences that have block `from` in this place have `to` there instead, which has the same content. */
 void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t to);

@@ -95,9 +95,9 @@ static void test_wrong_options(void **state)
 		options.shape = shapes[i];
 		assert_int_equal(gpool_kv_create(worker, &options, &made), -EINVAL);
 	}
-	for (int i = 0; i < 9; i++) {
+	for (int i = 0; i < 10; i++) {
 		options = small_options(0);
-		options.flags = i == 0 ? 4 : 0;
+		options.flags = i == 0 ? 8 : i == 9 ? GPOOL_KV_ADAPTIVE : 0; /* of what, without prefixes? */
 		options.pool_blocks = i == 8;
 		options.stream = i == 1 ? 0 : i == 2 ? manual : i == 3 ? 12345 : stream;
 		options.max_blocks = i == 4 ? BITMAP_BITS_MAX + 1 : 0;

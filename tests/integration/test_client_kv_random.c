@@ -33,6 +33,7 @@ struct node {
 
 static struct model models[MODELS];
 static struct node nodes[MODEL_BLOCKS];
+static bool adaptive;
 static uint64_t seed, arrivals, salts, stamps, evicted, wanted; /* wanted: evicted since a sequence needed the memory */
 static struct gpool *neighbour;
 static struct gpool_block taken[PAGES];
@@ -150,16 +151,31 @@ static void blocks_left(const int32_t *blocks, uint32_t count)
 			nodes[blocks[count]].stamp = ++stamps;
 }
 
+static bool node_has_children(const struct node *node)
+{
+	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
+		if (nodes[block].content && nodes[block].parent == node->content)
+			return true;
+	return false;
+}
+
+/* Where it is learned what goes: a cached one that has no key any more, and nothing that follows it. */
+static bool goes_before(const struct node *node, const struct node *other)
+{
+	if (adaptive)
+		return !prefix_table_has(&kv->prefixes, (uint32_t)(node - nodes)) && !node_has_children(node);
+	return !other || node->stamp < other->stamp;
+}
+
 static void node_evict(void)
 {
 	struct node *oldest = NULL;
 
 	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
-		if (nodes[block].stamp && (!oldest || nodes[block].stamp < oldest->stamp))
+		if (nodes[block].stamp && goes_before(&nodes[block], oldest))
 			oldest = &nodes[block];
 	assert_non_null(oldest);
-	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
-		assert_true(nodes[block].content == 0 || nodes[block].parent != oldest->content);
+	assert_false(node_has_children(oldest));
 	*oldest = (struct node){0};
 }
 
@@ -498,18 +514,19 @@ static void step_neighbour(void)
 	}
 }
 
-static void test_random(void **state)
+static void random_steps(uint32_t steps)
 {
 	struct gpool_kv_options options;
 	struct gpool_kv_statistics found;
-	uint32_t steps = scaled(100000);
 
-	(void)state;
+	memset(models, 0, sizeof(models));
+	memset(nodes, 0, sizeof(nodes));
+	arrivals = evicted = wanted = taken_count = 0;
 	worker_open(calm);
 	neighbour = open_worker();
 	options = small_options(MODEL_BLOCKS);
 	options.watermark_blocks = WATERMARK;
-	options.flags = GPOOL_KV_PREFIXES;
+	options.flags = GPOOL_KV_PREFIXES | (adaptive ? GPOOL_KV_ADAPTIVE : 0);
 	options.cached_blocks = CACHED_MOST;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 	for (uint32_t step = 0; step < steps; step++) {
@@ -553,6 +570,20 @@ static void test_random(void **state)
 		assert_true(found.prefix_hits && found.prefix_misses && found.prefix_switched && wanted && wanted < found.prefix_evicted);
 	}
 	gpool_close(neighbour);
+}
+
+static void test_random(void **state)
+{
+	(void)state;
+	adaptive = false;
+	random_steps(scaled(100000));
+}
+
+static void test_random_adaptive(void **state)
+{
+	(void)state;
+	adaptive = true;
+	random_steps(scaled(50000));
 }
 
 /* ---- threads ---- */
@@ -637,6 +668,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_random, kv_stop),
+		cmocka_unit_test_teardown(test_random_adaptive, kv_stop),
 		cmocka_unit_test_teardown(test_threads, kv_stop),
 	};
 

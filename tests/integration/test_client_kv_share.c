@@ -44,11 +44,13 @@ static const uint32_t *ids_of(const struct order *order)
 	return ids;
 }
 
+#define ADAPTIVE "GPOOL_TEST_KV_ADAPTIVE" /* engines evict by what they learn; all tests run with it and without */
+
 static struct gpool_kv_options engine_options(uint32_t pool_blocks, uint32_t heads)
 {
 	struct gpool_kv_options options = small_options(0);
 
-	options.flags = GPOOL_KV_PREFIXES;
+	options.flags = GPOOL_KV_PREFIXES | (getenv(ADAPTIVE) ? GPOOL_KV_ADAPTIVE : 0);
 	options.model[0] = 9;
 	options.pool_blocks = pool_blocks ? pool_blocks : POOL_BLOCKS;
 	options.shape.kv_heads = heads;
@@ -1181,7 +1183,11 @@ int main(int count, char **arguments)
 		cmocka_unit_test_teardown(test_trust_domains, apart_stop),
 	};
 
+	int failed;
+
 	if (count == 7 && !strcmp(arguments[1], "engine"))
 		return engine_main(arguments);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	failed = cmocka_run_group_tests_name("by use", tests, NULL, NULL);
+	setenv(ADAPTIVE, "1", 1);
+	return failed + cmocka_run_group_tests_name("adaptive", tests, NULL, NULL);
 }

@@ -147,6 +147,32 @@ static void model_touch_or_pin(struct eviction *eviction, uint32_t what)
 	}
 }
 
+static void model_forget(struct eviction *eviction)
+{
+	uint32_t forgotten = model_any();
+
+	if (forgotten == EVICTION_NONE)
+		return;
+	eviction_forget(eviction, forgotten);
+	for (uint32_t node = 0; node < NODES; node++)
+		if (model.nodes[node].kept && model.nodes[node].parent == forgotten) {
+			model.nodes[node].parent = model.nodes[forgotten].parent;
+			if (model.nodes[node].parent != EVICTION_NONE)
+				model.nodes[model.nodes[node].parent].children++;
+		}
+	model.stats.pinned -= model.nodes[forgotten].pins != 0;
+	model_drop(forgotten);
+	model.stats.removals++;
+}
+
+static void model_clear(struct eviction *eviction)
+{
+	eviction_clear(eviction);
+	model.stats.removals += model.stats.kept;
+	model.stats.kept = model.stats.pinned = 0;
+	memset(model.nodes, 0, sizeof(model.nodes));
+}
+
 static void compare(const struct eviction *eviction)
 {
 	struct eviction_stats stats;
@@ -183,7 +209,11 @@ static void random_steps(const char *policy)
 		/* For a while more come than go, then the other way round, so that it is full and empty at times. */
 		uint32_t chance = i / 2000 % 3 == 0 ? 30 : i / 2000 % 3 == 1 ? 45 : 60, what = any(100);
 
-		if (what < chance)
+		if (i % 20000 == 19999)
+			model_clear(eviction);
+		else if (i % 97 == 0)
+			model_forget(eviction);
+		else if (what < chance)
 			model_evict(eviction, !strcmp(policy, "lru"));
 		else if (what < 85)
 			model_insert(eviction);
