@@ -1249,6 +1249,16 @@ struct gpool_kv_pair {
 GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
 
 /*
+ * gpool_kv_pack() - moves blocks out of chunks that are nearly empty into holes of others, whole chunks at a time and up to so many blocks, so
+ * that the memory of these chunks goes back to the pool. Tables change (gpool_kv_table(), gpool_kv_sync()); copies are queued on the cache's
+ * stream. For between two steps: not while a place that gpool_kv_append() told is still to be written by work that is not queued yet.
+ *
+ * Return: how many blocks have moved, or -EBUSY (this handle sleeps), -ENOMEM, -EIO, -EINVAL (the cache's stream is closed), -ECHILD.
+ * Cost: for each chunk a look at all chunks and at all tables, and a copy for each block.
+ */
+GPOOL_API int gpool_kv_pack(struct gpool_kv *kv, uint32_t blocks);
+
+/*
  * gpool_kv_validate() - whether a block is a sequence's, of this shape (block_tokens 0 means 16 here too). For what comes from elsewhere.
  * Return: 0, -EINVAL (no such block, or no such sequence could be), -ESTALE (the sequence has ended, or is another cache's; the block is
  * free), -EACCES (it is another sequence's), -EPROTO (the shape is not the cache's), -ECHILD. Cost: a look at each block of the sequence.

@@ -37,6 +37,15 @@ void block_lru_remove(struct block_lru *lru, uint32_t block)
 	lru->links[link.after].before = link.before;
 }
 
+void block_lru_move(struct block_lru *lru, uint32_t from, uint32_t to)
+{
+	struct block_link link = lru->links[from];
+
+	lru->links[to] = link;
+	lru->links[link.before].after = to;
+	lru->links[link.after].before = to;
+}
+
 uint32_t block_lru_first(const struct block_lru *lru)
 {
 	uint32_t first = lru->links[lru->blocks].after;

@@ -26,6 +26,9 @@ void block_lru_fini(struct block_lru *lru);
 void block_lru_add(struct block_lru *lru, uint32_t block);
 void block_lru_remove(struct block_lru *lru, uint32_t block);
 
+/* block_lru_move() - one that is not in it takes the place of one that is. */
+void block_lru_move(struct block_lru *lru, uint32_t from, uint32_t to);
+
 /* block_lru_first() - the next to go, or BLOCK_LRU_NONE. */
 uint32_t block_lru_first(const struct block_lru *lru);
 

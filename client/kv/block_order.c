@@ -83,6 +83,16 @@ void block_order_leave(struct block_order *order, uint32_t block)
 		eviction_forget(order->eviction, order->nodes[block]);
 }
 
+void block_order_move(struct block_order *order, uint32_t from, uint32_t to, bool cached)
+{
+	if (order->eviction) {
+		order->nodes[to] = order->nodes[from];
+		order->owners[order->nodes[to]] = to;
+	} else if (cached) {
+		block_lru_move(&order->lru, from, to);
+	}
+}
+
 void block_order_clear(struct block_order *order)
 {
 	if (order->eviction)

@@ -41,6 +41,8 @@ uint32_t block_order_next(struct block_order *order);
 void block_order_evict(struct block_order *order, uint32_t block);
 /* block_order_leave() - one in use loses its key; its children are its parent's. Cost: with `adaptive` a look at each block. */
 void block_order_leave(struct block_order *order, uint32_t block);
+/* block_order_move() - a block with a key, in use or cached, is another one from now on. */
+void block_order_move(struct block_order *order, uint32_t from, uint32_t to, bool cached);
 /* block_order_clear() - none has a key any more, and none is cached. */
 void block_order_clear(struct block_order *order);
 

@@ -135,3 +135,22 @@ void block_pool_drop(struct block_pool *pool, uint32_t block)
 	pool->cached_blocks--;
 	block_free(pool, block);
 }
+
+void block_pool_reserve(struct block_pool *pool, uint32_t block)
+{
+	assert(pool->kept[block / pool->chunk_blocks]);
+	bitmap_remove(&pool->free, block);
+	pool->kept[block / pool->chunk_blocks]++;
+}
+
+void block_pool_unreserve(struct block_pool *pool, uint32_t block)
+{
+	block_free(pool, block);
+}
+
+void block_pool_move(struct block_pool *pool, uint32_t from, uint32_t to)
+{
+	pool->refs[to] = pool->refs[from];
+	pool->refs[from] = 0;
+	block_free(pool, from);
+}

@@ -49,4 +49,12 @@ bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep);
 /* block_pool_drop() - a cached one is free. */
 void block_pool_drop(struct block_pool *pool, uint32_t block);
 
+/*
+ * block_pool_reserve() - a free block of a chunk in use is neither free nor in use, until block_pool_unreserve(), or until block_pool_move()
+ * gives it all references of another one, or makes it cached in its place.
+ */
+void block_pool_reserve(struct block_pool *pool, uint32_t block);
+void block_pool_unreserve(struct block_pool *pool, uint32_t block);
+void block_pool_move(struct block_pool *pool, uint32_t from, uint32_t to);
+
 #endif
