@@ -303,7 +303,7 @@ int gpool_kv_group_allocate(struct gpool_kv_group *group, const struct gpool_kv_
 int gpool_kv_group_append(struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens, uint32_t *member, uint64_t *slot)
 {
 	struct group_row *row;
-	uint32_t first, at;
+	uint32_t first = 0, at = 0;
 	int error;
 
 	if (!alive(group))
