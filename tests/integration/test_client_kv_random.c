@@ -4,9 +4,10 @@
  * Goal: whatever is done in whatever order, sequences have the tokens that they were given, each with its content, through forks, copies and
  * preemptions; blocks in use are those of running sequences; what is refused changes nothing and could not be had; the right one is
  * preempted and resumed. Published blocks are found by exactly the tokens that they were published with, stay when nobody has them, and go in
- * order, as many as are wanted. Threads that append to one sequence get different places. Method: random steps, of which GPOOL_TEST_SCALE
- * makes more, on a cache that is larger than what a neighbour leaves of the pool; every sequence's tokens as an array, and what each block
- * was published with. The seed is printed, and GPOOL_TEST_SEED= takes it back.
+ * order, as many as are wanted. A driver's call that fails now and then changes nothing of this. Threads that append to one sequence get
+ * different places. Method: random steps, a million in all, of which GPOOL_TEST_SCALE makes more or fewer, on a cache that is larger than what
+ * a neighbour leaves of the pool; every sequence's tokens as an array, and what each block was published with. The seed is printed, and
+ * GPOOL_TEST_SEED= takes it back.
  */
 #include "tests/integration/kv_view.h"
 
@@ -33,7 +34,9 @@ struct node {
 
 static struct model models[MODELS];
 static struct node nodes[MODEL_BLOCKS];
-static bool adaptive;
+static bool adaptive, faults;
+static enum gpu_call failing; /* the kind of call of which one may fail in this step; GPU_CALL_KINDS: none */
+static uint64_t failures;
 static uint64_t seed, arrivals, salts, stamps, evicted, wanted; /* wanted: evicted since a sequence needed the memory */
 static struct gpool *neighbour;
 static struct gpool_block taken[PAGES];
@@ -236,7 +239,9 @@ static void blocks_check(void)
 	assert_int_equal(found.shared_blocks, shared);
 	assert_int_equal(found.running, running);
 	for (uint32_t chunk = 0; chunk < MODEL_BLOCKS / CHUNK_BLOCKS; chunk++)
-		assert_int_equal(bitmap_has(&kv->blocks.holes, chunk), kv->blocks.kept[chunk] == 0);
+		assert_int_equal(bitmap_has(&kv->blocks.holes, chunk) || bitmap_has(&kv->blocks.empty, chunk), kv->blocks.kept[chunk] == 0);
+	/* Memory of which no fence could be recorded goes with what is freed next. */
+	assert_true(faults || kv->blocks.empty.count == 0);
 }
 
 static void all_check(void)
@@ -268,16 +273,20 @@ static void refused_check(int error, bool admission)
 	struct gpool_kv_need need = shortage();
 	uint32_t watermark = admission ? WATERMARK : 0;
 
+	if ((error == -EIO || error == -ENOMEM) && failing != GPU_CALL_KINDS) {
+		failures++;
+		return;
+	}
 	assert_int_equal(error, -ENOSPC);
 	assert_true(need.needed_blocks + watermark > need.free_blocks || need.needed_blocks > need.available_blocks);
 }
 
-/* The numbers of blocks would do: it was pages that were short. */
+/* The numbers of blocks would do: it was pages that were short, or a call that failed. */
 static bool refused_late(int error)
 {
 	struct gpool_kv_need need = shortage();
 
-	return error == -ENOSPC && need.needed_blocks + WATERMARK <= need.free_blocks;
+	return error == -EIO || error == -ENOMEM || (error == -ENOSPC && need.needed_blocks + WATERMARK <= need.free_blocks);
 }
 
 /* Blocks that a sequence was to begin with were in hand, and were let go of again. */
@@ -288,6 +297,25 @@ static void found_again(const struct model *model, uint32_t found)
 	for (uint32_t i = 0; i < found; i++)
 		blocks[i] = node_block(content_of_block(model, i));
 	blocks_left(blocks, found);
+}
+
+/* ---- faults ---- */
+
+/* One of the next calls fails, of a kind that backing blocks and copying them makes. */
+static void fault_arm(void)
+{
+	static const enum gpu_call kinds[] = {GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_COPY, GPU_CALL_TIMELINE_WRITE};
+
+	failing = faults && any(4) ? kinds[any(sizeof(kinds) / sizeof(*kinds))] : GPU_CALL_KINDS;
+	if (failing != GPU_CALL_KINDS)
+		gpu_fault_set(worker->gpu, failing, 1 + !any(4), -EIO);
+}
+
+static void fault_disarm(void)
+{
+	if (failing != GPU_CALL_KINDS)
+		gpu_fault_set(worker->gpu, failing, 0, 0);
+	failing = GPU_CALL_KINDS;
 }
 
 /* ---- steps ---- */
@@ -390,6 +418,7 @@ static void step_append(void)
 		refused_check(error, false);
 		return;
 	}
+	fault_disarm();
 	/* A copy may be on its way. */
 	if (shared && model->tokens % BLOCK_TOKENS)
 		settle();
@@ -521,7 +550,7 @@ static void random_steps(uint32_t steps)
 
 	memset(models, 0, sizeof(models));
 	memset(nodes, 0, sizeof(nodes));
-	arrivals = evicted = wanted = taken_count = 0;
+	arrivals = evicted = wanted = taken_count = failures = 0;
 	worker_open(calm);
 	neighbour = open_worker();
 	options = small_options(MODEL_BLOCKS);
@@ -533,6 +562,7 @@ static void random_steps(uint32_t steps)
 		uint32_t which = any(100);
 		uint64_t before = evicted;
 
+		fault_arm();
 		if (which < 9)
 			step_allocate();
 		else if (which < 70)
@@ -551,6 +581,7 @@ static void random_steps(uint32_t steps)
 			step_resume();
 		else
 			step_neighbour();
+		fault_disarm();
 		nodes_follow();
 		wanted += which < 70 || (which >= 93 && which < 97) ? evicted - before : 0;
 		if (step % 64 == 0)
@@ -559,14 +590,16 @@ static void random_steps(uint32_t steps)
 	all_check();
 	assert_int_equal(harness_check(&harness), 0);
 	found = statistics();
-	printf("%llu refusals, %llu copies, %llu preemptions, %llu resumes\n", (unsigned long long)found.refusals,
-		(unsigned long long)found.block_copies, (unsigned long long)found.preemptions, (unsigned long long)found.resumes);
+	printf("%u steps: %llu refusals, %llu copies, %llu preemptions, %llu resumes, %llu calls failed\n", steps,
+		(unsigned long long)found.refusals, (unsigned long long)found.block_copies, (unsigned long long)found.preemptions,
+		(unsigned long long)found.resumes, (unsigned long long)failures);
 	printf("%llu blocks found, %llu not, %llu published, %llu given up for others, %llu evicted, %llu of them for memory\n",
 		(unsigned long long)found.prefix_hits, (unsigned long long)found.prefix_misses, (unsigned long long)found.prefix_published,
 		(unsigned long long)found.prefix_switched, (unsigned long long)found.prefix_evicted, (unsigned long long)wanted);
 	/* It is a test of these too, once it is long enough. */
 	if (steps > 10000) {
 		assert_true(found.refusals && found.block_copies && found.preemptions && found.resumes);
+		assert_int_equal(failures != 0, faults);
 		assert_true(found.prefix_hits && found.prefix_misses && found.prefix_switched && wanted && wanted < found.prefix_evicted);
 	}
 	gpool_close(neighbour);
@@ -575,15 +608,28 @@ static void random_steps(uint32_t steps)
 static void test_random(void **state)
 {
 	(void)state;
-	adaptive = false;
-	random_steps(scaled(100000));
+	adaptive = faults = false;
+	random_steps(scaled(400000));
 }
 
 static void test_random_adaptive(void **state)
 {
 	(void)state;
 	adaptive = true;
-	random_steps(scaled(50000));
+	faults = false;
+	random_steps(scaled(200000));
+}
+
+static void test_random_faults(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		adaptive = i != 0;
+		faults = true;
+		random_steps(scaled(200000));
+		if (i == 0)
+			kv_stop(state);
+	}
 }
 
 /* ---- threads ---- */
@@ -669,6 +715,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_random, kv_stop),
 		cmocka_unit_test_teardown(test_random_adaptive, kv_stop),
+		cmocka_unit_test_teardown(test_random_faults, kv_stop),
 		cmocka_unit_test_teardown(test_threads, kv_stop),
 	};
 
