@@ -82,10 +82,10 @@ KERNEL_OBJ := $(CUDA_KERNEL_OBJ)
 
 CLIENT_LIBS := -lnanomsg -ldl
 KEEPER_LIBS := -lconfig -ldl
-AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -ldl
+AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -lcjson -lyajl -lpcre2-8 -lm -ldl
 TOOL_LIBS := $(CLIENT_LIBS) -lcjson -lm
 bench_LIBS := -ljemalloc
-TEST_LIBS := -lcmocka $(AGENT_LIBS) -lcjson -lm
+TEST_LIBS := -lcmocka $(AGENT_LIBS)
 
 PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench $(B)/gpool-replay
 LIBRARIES := $(B)/libgpool.so $(B)/libgpool.a $(B)/libgpool_torch.so
