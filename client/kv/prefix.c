@@ -214,12 +214,12 @@ void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const in
 		prefix_unref(kv, (uint32_t)entries[i]);
 }
 
-/* The first ones of a sequence, that it began with. */
+/* The first ones of a sequence, that it began with: only who learns wants to know. */
 static void found_again(struct gpool_kv *kv, uint64_t number, uint32_t blocks)
 {
 	struct kv_sequence *sequence;
 
-	if (kv_find(kv, number, &sequence))
+	if (!kv->order.eviction || kv_find(kv, number, &sequence))
 		return;
 	for (uint32_t i = 0; i < blocks; i++)
 		if (!is_pooled(kv, kv_entry(kv, sequence, i)))
