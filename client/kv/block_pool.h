@@ -10,7 +10,7 @@
 #ifndef GPOOL_CLIENT_KV_BLOCK_POOL_H
 #define GPOOL_CLIENT_KV_BLOCK_POOL_H
 
-#include "client/kv/bitmap.h"
+#include "policy/bitmap.h"
 
 struct block_pool {
 	struct bitmap free;  /* blocks */

@@ -6,7 +6,7 @@
  */
 #include "client/kv/prefix.h"
 
-#include "client/kv/eviction.h"
+#include "policy/eviction.h"
 #include "client/kv/pooled.h"
 #include "client/vm/range.h"
 

@@ -2,10 +2,10 @@
  * eviction_policy.h - between the tree (eviction.c), which knows who is a candidate, and policies, which put candidates in an
  * order. Internal to these files.
  */
-#ifndef GPOOL_CLIENT_KV_EVICTION_POLICY_H
-#define GPOOL_CLIENT_KV_EVICTION_POLICY_H
+#ifndef GPOOL_POLICY_EVICTION_POLICY_H
+#define GPOOL_POLICY_EVICTION_POLICY_H
 
-#include "client/kv/eviction.h"
+#include "policy/eviction.h"
 
 struct eviction_node {
 	uint64_t key;

@@ -1,9 +1,9 @@
 /*
  * number_heap.h - small numbers in the order of their keys: the one with the lowest key is on top. A binary heap that knows where
- * each number stands, so that any of them can go. Internal to libgpool. No locks: its owner has one.
+ * each number stands, so that any of them can go. No locks: its owner has one.
  */
-#ifndef GPOOL_CLIENT_KV_NUMBER_HEAP_H
-#define GPOOL_CLIENT_KV_NUMBER_HEAP_H
+#ifndef GPOOL_POLICY_NUMBER_HEAP_H
+#define GPOOL_POLICY_NUMBER_HEAP_H
 
 #include <stdint.h>
 

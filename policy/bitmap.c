@@ -1,5 +1,5 @@
 /* bitmap.c - see bitmap.h. */
-#include "client/kv/bitmap.h"
+#include "policy/bitmap.h"
 
 #include <assert.h>
 #include <errno.h>

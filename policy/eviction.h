@@ -1,6 +1,6 @@
 /*
  * eviction.h - which node of a prefix tree goes when room is needed. Numbers only: no pool, no memory of blocks, no clock but its
- * own, which counts insertions and touches. Internal to libgpool.
+ * own, which counts insertions and touches.
  *
  * A node stands for something kept (a block of a prefix) and is a small number that its owner may use as an index. Its key is the
  * identity of the whole prefix up to it, such as a chained hash; it serves to know a node again that was evicted, and for nothing
@@ -15,8 +15,8 @@
  * Memory:  all of it from eviction_create() on, touched as it is used: 56 bytes for each node with `lru`, about 250 with
  *          `adaptive`, and 60 KiB.
  */
-#ifndef GPOOL_CLIENT_KV_EVICTION_H
-#define GPOOL_CLIENT_KV_EVICTION_H
+#ifndef GPOOL_POLICY_EVICTION_H
+#define GPOOL_POLICY_EVICTION_H
 
 #include <stdbool.h>
 #include <stdint.h>

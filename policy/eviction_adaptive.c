@@ -18,8 +18,8 @@
  * density finds the lowest. Looking at all nodes and ghosts, for their time to be counted, goes on bit by bit with every
  * insertion and touch.
  */
-#include "client/kv/bitmap.h"
-#include "client/kv/eviction_policy.h"
+#include "policy/bitmap.h"
+#include "policy/eviction_policy.h"
 
 #include <errno.h>
 #include <stdlib.h>
