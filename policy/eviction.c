@@ -212,6 +212,12 @@ uint32_t eviction_victim(struct eviction *eviction)
 	return eviction->stats.candidates ? eviction->policy->victim(eviction) : EVICTION_NONE;
 }
 
+float eviction_worth(const struct eviction *eviction, uint32_t number)
+{
+	node_of(eviction, number);
+	return eviction->policy->worth(eviction, number);
+}
+
 /* ---- pins ---- */
 
 void eviction_pin(struct eviction *eviction, uint32_t number)

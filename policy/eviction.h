@@ -46,7 +46,8 @@ extern const struct eviction_policy *const eviction_policies[];
 
 /*
  * eviction_create() - without a node.
- * @nodes: most that are kept at once, 1..EVICTION_NODES_MAX; node numbers are below it
+ * @nodes: most that are kept at once, 1..EVICTION_NODES_MAX; node numbers are below it. Room may be for fewer of them: what is kept
+ *         when one has to go counts as the size of the cache
  * Return: 0, -EINVAL, -ENOMEM. eviction_destroy() takes NULL, too.
  */
 int eviction_create(const struct eviction_policy *policy, uint32_t nodes, struct eviction **out);
@@ -68,6 +69,12 @@ void eviction_unpin(struct eviction *eviction, uint32_t node);
 
 /* eviction_victim() - the candidate that should go next, and changes nothing; EVICTION_NONE: all are pinned, or there is none. */
 uint32_t eviction_victim(struct eviction *eviction);
+
+/*
+ * eviction_worth() - of a kept node: those with less go first. It is what is known now, and comparable among all nodes now; for
+ * owners who choose among some of them.
+ */
+float eviction_worth(const struct eviction *eviction, uint32_t node);
 
 /*
  * eviction_evict() - for want of room: a candidate is kept no longer, and remembered. eviction_remove() - for another reason (it

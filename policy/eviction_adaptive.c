@@ -11,7 +11,8 @@
  * is so held through the gap, and when not all can be held, a part of them is, instead of none.
  *
  * There are no constants of any workload: ages are measured in sizes of the cache, and before anything is learned the rates fall
- * with age, which is LRU.
+ * with age, which is LRU. That size is what is kept when something has to go, within a factor of four, since the room may be no
+ * number of nodes.
  *
  * Candidates hang in one list for each class and age. They are in it by the age that they had when they came, and are brought up
  * to date when somebody looks, which for each node is once for each age it reaches. A bitmap over the lists in the order of
@@ -57,6 +58,9 @@ enum {
 	TURN_LEAST = 256,
 	NODES_SHARE = 8,  /* all nodes are looked at once in the size of the cache divided by that */
 	GHOSTS_SHARE = 2, /* and all ghosts */
+
+	SIZE_LEAST = 16,
+	SIZE_SHARE = 4, /* the size of the cache is another one when less than a part of it in so many is kept, or more than it */
 };
 
 struct entry {
@@ -79,6 +83,7 @@ struct ghost {
 struct adaptive {
 	struct entry *entries; /* [node_count + LISTS] */
 	struct ghost *ghosts;  /* [buckets * GHOST_WAYS] */
+	uint32_t size;  /* of the cache, in nodes */
 	uint32_t bucket_mask;
 	uint32_t turn;           /* clocks */
 	uint32_t turned;         /* of them over */
@@ -114,10 +119,10 @@ static uint32_t age_of(const struct adaptive *adaptive, uint32_t clocks)
 	return least(age, AGES - 1);
 }
 
-static void ages_init(struct adaptive *adaptive, uint32_t nodes)
+static void ages_make(struct adaptive *adaptive)
 {
 	adaptive->age_shift = 1;
-	while (nodes / AGE_STEPS >> adaptive->age_shift)
+	while (adaptive->size / AGE_STEPS >> adaptive->age_shift)
 		adaptive->age_shift++;
 	for (uint32_t age = 1; age <= AGES; age++)
 		adaptive->ages[age] = (age % 2 ? 2 : 3) << (adaptive->age_shift + (age - 1) / 2 - 1);
@@ -480,12 +485,89 @@ static void step(struct eviction *eviction)
 {
 	struct adaptive *adaptive = eviction->state;
 
-	nodes_look(eviction, looks(eviction->entered, eviction->node_count / NODES_SHARE));
-	ghosts_look(eviction, looks((adaptive->bucket_mask + 1) * GHOST_WAYS, eviction->node_count / GHOSTS_SHARE));
+	nodes_look(eviction, looks(eviction->entered, adaptive->size / NODES_SHARE));
+	ghosts_look(eviction, looks((adaptive->bucket_mask + 1) * GHOST_WAYS, adaptive->size / GHOSTS_SHARE));
 	if (++adaptive->turned < adaptive->turn)
 		return;
 	adaptive->turned = 0;
 	learn(eviction);
+}
+
+/* ---- the size of the cache ---- */
+
+static void size_set(struct adaptive *adaptive, uint32_t size)
+{
+	uint32_t buckets = 1;
+
+	/* The power of two below or at what may be remembered. */
+	while (buckets * 2 * GHOST_WAYS <= size * (uint32_t)EVICTION_GHOSTS)
+		buckets *= 2;
+	adaptive->size = size;
+	adaptive->bucket_mask = buckets - 1;
+	adaptive->ghost_hand = 0;
+	adaptive->turn = size / TURN_SHARE > TURN_LEAST ? size / TURN_SHARE : TURN_LEAST;
+	ages_make(adaptive);
+}
+
+/* Ages are half as long: what was counted of one is now of the age two further on; of the first ones nobody knows how it lay there. */
+static void counts_halve(float counts[AGES])
+{
+	counts[AGES - 1] += counts[AGES - 2] + counts[AGES - 3];
+	memmove(&counts[3], &counts[1], (AGES - 4) * sizeof(*counts));
+	counts[1] = counts[2] = counts[0] / 4;
+	counts[0] /= 2;
+}
+
+static void counts_double(float counts[AGES])
+{
+	counts[0] += counts[1] + counts[2];
+	memmove(&counts[1], &counts[3], (AGES - 3) * sizeof(*counts));
+	counts[AGES - 2] = counts[AGES - 1] = 0;
+}
+
+static void counts_rescale(struct adaptive *adaptive, uint32_t shift_before)
+{
+	for (uint32_t kind = 0; kind < CLASSES; kind++) {
+		for (uint32_t shift = shift_before; shift > adaptive->age_shift; shift--) {
+			counts_halve(adaptive->time[kind]);
+			counts_halve(adaptive->touches[kind]);
+		}
+		for (uint32_t shift = shift_before; shift < adaptive->age_shift; shift++) {
+			counts_double(adaptive->time[kind]);
+			counts_double(adaptive->touches[kind]);
+		}
+	}
+}
+
+/* What is remembered of evicted nodes is not brought along; what was learned from them is. */
+static void rescale(struct eviction *eviction, uint32_t size)
+{
+	struct adaptive *adaptive = eviction->state;
+	uint32_t shift = adaptive->age_shift;
+
+	memset(adaptive->ghosts, 0, (size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS * sizeof(*adaptive->ghosts));
+	eviction->stats.ghosts = 0;
+	size_set(adaptive, size);
+	counts_rescale(adaptive, shift);
+	for (uint32_t node = 0; node < eviction->entered; node++)
+		if (eviction->nodes[node].kept && adaptive->entries[node].listed)
+			list_renew(eviction, node);
+	learn(eviction);
+	adaptive->turned = 0;
+}
+
+/* Something is about to go for want of room. */
+static void size_look(struct eviction *eviction)
+{
+	const struct adaptive *adaptive = eviction->state;
+	uint32_t kept = eviction->stats.kept, size = adaptive->size;
+
+	while (kept < size / SIZE_SHARE && size > SIZE_LEAST)
+		size /= 2;
+	while (kept > size)
+		size = size < eviction->node_count / 2 ? size * 2 : eviction->node_count;
+	if (size != adaptive->size)
+		rescale(eviction, size);
 }
 
 /* ---- the policy ---- */
@@ -506,22 +588,17 @@ static void adaptive_fini(struct eviction *eviction)
 static int adaptive_init(struct eviction *eviction)
 {
 	struct adaptive *adaptive = eviction->state = calloc(1, sizeof(*adaptive));
-	uint32_t buckets = 1, nodes = eviction->node_count;
+	uint32_t nodes = eviction->node_count;
 
 	if (!adaptive)
 		return -ENOMEM;
-	/* The power of two below or at what may be remembered. */
-	while (buckets * 2 * GHOST_WAYS <= nodes * (uint32_t)EVICTION_GHOSTS)
-		buckets *= 2;
-	adaptive->bucket_mask = buckets - 1;
-	adaptive->turn = nodes / TURN_SHARE > TURN_LEAST ? nodes / TURN_SHARE : TURN_LEAST;
+	size_set(adaptive, nodes);
 	adaptive->entries = calloc((size_t)nodes + LISTS, sizeof(*adaptive->entries));
-	adaptive->ghosts = calloc((size_t)buckets * GHOST_WAYS, sizeof(*adaptive->ghosts));
+	adaptive->ghosts = calloc((size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS, sizeof(*adaptive->ghosts));
 	if (!adaptive->entries || !adaptive->ghosts || bitmap_init(&adaptive->occupied, LISTS))
 		return -ENOMEM;
 	for (uint32_t list = 0; list < LISTS; list++)
 		adaptive->entries[nodes + list].prev = adaptive->entries[nodes + list].next = nodes + list;
-	ages_init(adaptive, nodes);
 	learn(eviction);
 	return 0;
 }
@@ -614,8 +691,17 @@ static void adaptive_touched(struct eviction *eviction, uint32_t node, uint64_t 
 static void adaptive_left(struct eviction *eviction, uint32_t node, bool evicted)
 {
 	node_count(eviction, node);
-	if (evicted)
-		ghost_add(eviction, node);
+	if (!evicted)
+		return;
+	size_look(eviction);
+	ghost_add(eviction, node);
+}
+
+static float adaptive_worth(const struct eviction *eviction, uint32_t node)
+{
+	const struct adaptive *adaptive = eviction->state;
+
+	return adaptive->density[class_of(&adaptive->entries[node]) * AGES + age_of(adaptive, node_clocks(eviction, node))];
 }
 
 const struct eviction_policy eviction_adaptive = {
@@ -628,4 +714,5 @@ const struct eviction_policy eviction_adaptive = {
 	.withdrawn = list_drop,
 	.victim = adaptive_victim,
 	.left = adaptive_left,
+	.worth = adaptive_worth,
 };

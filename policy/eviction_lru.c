@@ -37,6 +37,11 @@ static uint32_t lru_victim(struct eviction *eviction)
 	return number_heap_lowest(eviction->state);
 }
 
+static float lru_worth(const struct eviction *eviction, uint32_t node)
+{
+	return -(float)(eviction->clock - eviction->nodes[node].touched);
+}
+
 const struct eviction_policy eviction_lru = {
 	.name = "lru",
 	.init = lru_init,
@@ -44,4 +49,5 @@ const struct eviction_policy eviction_lru = {
 	.offered = lru_offered,
 	.withdrawn = lru_withdrawn,
 	.victim = lru_victim,
+	.worth = lru_worth,
 };

@@ -43,6 +43,7 @@ struct eviction_policy {
 	uint32_t (*victim)(struct eviction *eviction); /* there is a candidate */
 	/* It is about to go, and is no candidate any more; its parent has it still. May be NULL. */
 	void (*left)(struct eviction *eviction, uint32_t node, bool evicted);
+	float (*worth)(const struct eviction *eviction, uint32_t node);
 };
 
 extern const struct eviction_policy eviction_lru, eviction_adaptive;

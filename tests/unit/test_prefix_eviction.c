@@ -269,8 +269,9 @@ static void test_memory_is_bounded(void **state)
 	(void)state;
 	assert_int_equal(eviction_create(eviction_policy_named("adaptive"), 100, &eviction), 0);
 	for (uint64_t key = 0; key < 100000; key++) {
+		if (key >= 100)
+			eviction_evict(eviction, eviction_victim(eviction));
 		assert_int_equal(eviction_insert(eviction, EVICTION_NONE, key, &node), 0);
-		eviction_evict(eviction, node);
 	}
 	eviction_get_stats(eviction, &stats);
 	assert_true(stats.ghosts <= 100 * EVICTION_GHOSTS && stats.ghosts > 100);
@@ -301,9 +302,9 @@ struct cache {
 	uint32_t nodes[USES]; /* of a key; EVICTION_NONE: not kept */
 };
 
-static void cache_init(struct cache *cache, const char *policy, uint32_t capacity)
+static void cache_init(struct cache *cache, const char *policy, uint32_t capacity, uint32_t nodes)
 {
-	assert_int_equal(eviction_create(eviction_policy_named(policy), capacity, &cache->eviction), 0);
+	assert_int_equal(eviction_create(eviction_policy_named(policy), nodes, &cache->eviction), 0);
 	cache->capacity = capacity;
 	cache->kept = 0;
 	memset(cache->nodes, 0xff, sizeof(cache->nodes));
@@ -328,12 +329,12 @@ static bool cache_use(struct cache *cache, uint32_t key)
 }
 
 /* 1,500 keys one after the other, over and over, through room for 1,000: the best possible is to hold on to the same 999. */
-static uint32_t loop_hits(const char *policy)
+static uint32_t loop_hits(const char *policy, uint32_t nodes)
 {
 	static struct cache cache;
 	uint32_t hits = 0;
 
-	cache_init(&cache, policy, 1000);
+	cache_init(&cache, policy, 1000, nodes);
 	for (uint32_t i = 0; i < USES; i++)
 		hits += cache_use(&cache, i % 1500);
 	eviction_destroy(cache.eviction);
@@ -343,8 +344,38 @@ static uint32_t loop_hits(const char *policy)
 static void test_loop_larger_than_the_cache(void **state)
 {
 	(void)state;
-	assert_int_equal(loop_hits("lru"), 0);
-	assert_true(loop_hits("adaptive") > USES / 3);
+	assert_int_equal(loop_hits("lru", 1000), 0);
+	assert_true(loop_hits("adaptive", 1000) > USES / 3);
+}
+
+/* There may be many more nodes than there is ever room for: then that room is what counts. */
+static void test_loop_with_nodes_to_spare(void **state)
+{
+	(void)state;
+	assert_true(loop_hits("adaptive", 1 << 16) > USES / 3);
+}
+
+/* The same loop, while the room is sometimes a tenth: it is large again after that, and knows what it did before. */
+static void test_loop_while_room_comes_and_goes(void **state)
+{
+	static struct cache cache;
+	uint32_t hits = 0;
+
+	(void)state;
+	cache_init(&cache, "adaptive", 1000, 1 << 16);
+	for (uint32_t i = 0; i < USES; i++) {
+		uint32_t room = i / 10000 % 2 ? 100 : 1000;
+
+		for (cache.capacity = room; cache.kept > room; cache.kept--) {
+			uint32_t victim = eviction_victim(cache.eviction);
+
+			cache.nodes[eviction_key(cache.eviction, victim)] = EVICTION_NONE;
+			eviction_evict(cache.eviction, victim);
+		}
+		hits += cache_use(&cache, i % 1500) && room == 1000;
+	}
+	eviction_destroy(cache.eviction);
+	assert_true(hits > USES / 2 / 3);
 }
 
 /* Of every ten uses one is of 500 keys that come back, the others of keys that never do. */
@@ -353,7 +384,7 @@ static uint32_t scan_hits(const char *policy)
 	static struct cache cache;
 	uint32_t hits = 0, scan = 0;
 
-	cache_init(&cache, policy, 1000);
+	cache_init(&cache, policy, 1000, 1000);
 	for (uint32_t i = 0; i < USES; i++)
 		hits += i % 10 == 0 ? cache_use(&cache, i / 10 % 500) : (cache_use(&cache, 500 + scan++), 0);
 	eviction_destroy(cache.eviction);
@@ -376,6 +407,8 @@ int main(void)
 		cmocka_unit_test(test_memory_is_bounded),
 		cmocka_unit_test(test_create_refuses),
 		cmocka_unit_test(test_loop_larger_than_the_cache),
+		cmocka_unit_test(test_loop_with_nodes_to_spare),
+		cmocka_unit_test(test_loop_while_room_comes_and_goes),
 		cmocka_unit_test(test_scan_does_not_flush),
 	};
 
