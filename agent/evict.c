@@ -15,6 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 enum {
 	/* How long an ordered queue of candidates is used before its order is too old. */
 	EVICT_QUEUE_NS = 20000000,
@@ -33,8 +36,9 @@ const struct evict_policy *evict_policy_named(const char *name)
 int evict_init(struct pool *pool)
 {
 	pool->evict.queue = calloc(pool->page_count, sizeof(*pool->evict.queue));
+	pool->evict.sights = calloc(pool->page_count, sizeof(*pool->evict.sights));
 	pool->evict.seen = calloc(pool->page_count, sizeof(*pool->evict.seen));
-	if (pool->evict.queue && pool->evict.seen)
+	if (pool->evict.queue && pool->evict.sights && pool->evict.seen)
 		evict_configure(pool);
 	if (pool->evict.policy)
 		return 0;
@@ -45,26 +49,42 @@ int evict_init(struct pool *pool)
 void evict_fini(struct pool *pool)
 {
 	free(pool->evict.queue);
+	free(pool->evict.sights);
 	free(pool->evict.seen);
-	free(pool->evict.policy_state);
+	if (pool->evict.policy)
+		pool->evict.policy->destroy(pool->evict.policy_state);
+}
+
+/* Another policy begins anew, with what there is. */
+static int policy_change(struct pool *pool, const struct evict_policy *policy)
+{
+	const struct evict_policy *before = pool->evict.policy;
+	void *state, *state_before = pool->evict.policy_state;
+
+	if (policy->create(pool->page_count, &state))
+		return -ENOMEM;
+	pool->evict.policy = policy;
+	/* At the start there are no objects yet. */
+	if (pool->objects && objects_order_begin(pool)) {
+		pool->evict.policy = before;
+		policy->destroy(state);
+		return -ENOMEM;
+	}
+	pool->evict.policy_state = state;
+	if (before)
+		before->destroy(state_before);
+	return 0;
 }
 
 void evict_configure(struct pool *pool)
 {
 	const struct evict_policy *policy = evict_policy_named(pool->agent->config.eviction.policy);
-	void *state;
 
-	if (policy && policy != pool->evict.policy) {
-		state = calloc(1, policy->state_bytes);
-		if (!state) {
-			log_error("cannot change the eviction policy of pool '%s': out of memory; it stays as it is", pool->config->name);
-			return;
-		}
-		free(pool->evict.policy_state);
-		pool->evict.policy = policy;
-		pool->evict.policy_state = state;
+	if (policy && policy != pool->evict.policy && policy_change(pool, policy)) {
+		log_error("cannot change the eviction policy of pool '%s': out of memory; it stays as it is", pool->config->name);
+		return;
 	}
-	if (pool->evict.policy)
+	if (pool->evict.policy && pool->evict.policy->configure)
 		pool->evict.policy->configure(pool->evict.policy_state, &pool->agent->config);
 	pool->evict.queue_count = pool->evict.queue_head = 0;
 }
@@ -200,6 +220,8 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 		atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
 	crash_point();
 	wake_pins(pool, session, page);
+	if ((taken || leaving) && !candidate->cached && pool->evict.policy->evicted)
+		pool->evict.policy->evicted(pool->evict.policy_state, candidate);
 	if (!taken)
 		return leaving;
 	if (!candidate->cached) {
@@ -208,8 +230,6 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 		pool->evicted_unannounced += taken;
 		pool_count(pool, POOL_COUNT_EVICTIONS, 1);
 		pool_count(pool, POOL_COUNT_EVICTED_PAGES, taken);
-		if (pool->evict.policy->evicted)
-			pool->evict.policy->evicted(pool->evict.policy_state, candidate);
 	} else {
 		session->reclaimed_pages += taken;
 		pool_count(pool, POOL_COUNT_RECLAIMS, taken);
@@ -282,6 +302,10 @@ static int by_score(const void *left, const void *right)
 		return a->cached ? -1 : 1;
 	if (a->score != b->score)
 		return a->score < b->score ? -1 : 1;
+	if (a->priority != b->priority)
+		return a->priority < b->priority ? -1 : 1;
+	if (a->idle_ms != b->idle_ms)
+		return a->idle_ms > b->idle_ms ? -1 : 1;
 	return a->page < b->page ? -1 : 1;
 }
 
@@ -300,11 +324,50 @@ static uint32_t cached_first(struct evict_candidate *queue, uint32_t count)
 	return cached;
 }
 
+/* Milliseconds. The clock is coarse and the worker's word is its own: an age below zero is "just now". */
+static uint32_t idle_of(uint32_t now, uint32_t touched)
+{
+	return now - touched > INT32_MAX ? 0 : now - touched;
+}
+
+/*
+ * What the block is to its worker: what it calls it and what it contains, or, without such a name, itself; spilled it keeps its tag. Tenants have
+ * the same names for different things.
+ */
+static uint64_t block_key(const struct session *session, const struct block_entry *entry, uint64_t tag)
+{
+	struct {
+		uint64_t name, content, whose;
+	} key = { atomic_load_explicit(&entry->owner_id, memory_order_relaxed), tag & BLOCK_TYPE_MASK,
+		(uint64_t)(session->tenant - session->pool->tenants) };
+
+	if (!key.name) {
+		key.name = tag >> BLOCK_SEQUENCE_SHIFT;
+		key.content = UINT64_MAX;
+		key.whose = session->id;
+	}
+	return XXH3_64bits(&key, sizeof(key));
+}
+
+static struct evict_sight sight_of(const struct session *session, uint32_t page, uint64_t tag, uint32_t now)
+{
+	uint32_t touched = atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);
+
+	return (struct evict_sight){
+		.key = block_key(session, &session->segment.blocks[page], tag),
+		.tag = tag,
+		.page = page,
+		.session = session->id,
+		.idle_ms = idle_of(now, touched),
+		.touched = touched,
+	};
+}
+
 static void scan(struct pool *pool, const struct evict_request *request)
 {
 	struct evict_state *evict = &pool->evict;
 	uint64_t begin = clock_ns();
-	uint32_t now = (uint32_t)clock_ms(), count = 0, cached;
+	uint32_t now = (uint32_t)clock_ms(), count = 0, seen = 0, cached;
 
 	evict->scan_count++;
 	for (uint32_t page = 0; page < pool->page_count; page++) {
@@ -319,6 +382,8 @@ static void scan(struct pool *pool, const struct evict_request *request)
 		if (!session || session->state != SESSION_LIVE)
 			continue;
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
+		if (evict->policy->see && block_tag_is_block(tag) && !(tag & BLOCK_EXTENT))
+			evict->sights[seen++] = sight_of(session, page, tag, now);
 		if (!tag || !tag_evictable(tag) || !wanted(request, session, tag, 1) || !block_idle(session, page))
 			continue;
 		if (session->walk_scan != evict->scan_count) {
@@ -334,15 +399,14 @@ static void scan(struct pool *pool, const struct evict_request *request)
 			.page = page,
 			.pages = pages,
 			.session = session->id,
-			.idle_ms = now - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed),
+			.idle_ms = idle_of(now, atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed)),
 			.content = (uint8_t)(tag & BLOCK_TYPE_MASK),
 			.priority = (uint8_t)((tag & BLOCK_PRIORITY_MASK) >> BLOCK_PRIORITY_SHIFT),
 			.cached = tag == BLOCK_TAG_CACHED,
 		};
-		/* The clock is coarse and the worker's word is its own: an age below zero is "just now". */
-		if (candidate->idle_ms > INT32_MAX)
-			candidate->idle_ms = 0;
 	}
+	if (evict->policy->see)
+		evict->policy->see(evict->policy_state, evict->sights, seen);
 	cached = cached_first(evict->queue, count);
 	pool->evict.policy->score(pool->evict.policy_state, evict->queue + cached, count - cached);
 	qsort(evict->queue, count, sizeof(*evict->queue), by_score);
@@ -396,6 +460,7 @@ enum { WINDOW_OBJECT = 2, WINDOW_BLOCKED = UINT8_MAX }; /* else: what taking the
 /* What each page below the reserved ones would cost. */
 static void window_costs(struct pool *pool, const struct evict_request *request, uint8_t *costs)
 {
+	objects_window(pool, request->for_tenant);
 	for (uint32_t page = 0; page < pool->segment.header->reserved_first; page++) {
 		uint64_t word = pool_word(pool, page);
 		const struct session *session = pool->sessions[page_word_owner(word)];
@@ -406,7 +471,7 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 		bool there = page_word_state(word) == PAGE_FREE && trust_reachable(pool, request->for_tenant->domain, page);
 
 		costs[page] = there || idle ? 0 :
-			!request->cached_only && objects_may_evict(pool, request->for_tenant, word) ? WINDOW_OBJECT : WINDOW_BLOCKED;
+			!request->cached_only && objects_window_has(pool, word) ? WINDOW_OBJECT : WINDOW_BLOCKED;
 	}
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
@@ -458,7 +523,7 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 			evict_one(pool, candidate);
 	}
 	if (found && !request->cached_only)
-		objects_evict_at(pool, request->for_tenant, *first, need);
+		objects_evict_at(pool, *first, need);
 	return found;
 }
 

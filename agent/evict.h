@@ -26,19 +26,33 @@ struct evict_candidate {
 	uint8_t content;
 	uint8_t priority;
 	bool cached;      /* in a thread's magazine: no content to lose */
-	float score;      /* lowest goes first */
+	float score;      /* lowest goes first; of the same, lower priority, then longer idle */
+};
+
+/* A block that stands in the pool at a scan, whether it may be taken or not. */
+struct evict_sight {
+	uint64_t key;     /* what it is to its worker: the same one for a block that takes its place after an eviction */
+	uint64_t tag;
+	uint32_t page;
+	uint32_t session;
+	uint32_t idle_ms; /* since its last use */
+	uint32_t touched; /* time stamp of that, as its worker wrote it */
 };
 
 /* A policy. Calls come from the agent's one thread. */
 struct evict_policy {
 	const char *name;
-	/* weights and thresholds from the configuration; at start and at each reload */
+	const char *objects; /* the one of policy/eviction.h by which ephemeral objects go */
+	int (*create)(uint32_t page_count, void **state); /* 0, -ENOMEM */
+	void (*destroy)(void *state);
+	/* weights and thresholds from the configuration; at start and at each reload. May be NULL */
 	void (*configure)(void *state, const struct config *config);
-	/* set the score of each of candidates[count]; cached ones are not shown */
+	/* all blocks that there are, by their pages; once a scan. May be NULL */
+	void (*see)(void *state, const struct evict_sight *sights, uint32_t count);
+	/* set the score of each of candidates[count], which were seen just now; cached ones are not shown */
 	void (*score)(void *state, struct evict_candidate *candidates, uint32_t count);
 	/* a block was evicted; a policy that keeps ghosts remembers it. May be NULL */
 	void (*evicted)(void *state, const struct evict_candidate *candidate);
-	uint32_t state_bytes;
 };
 
 extern const struct evict_policy evict_lru_size_aware;
@@ -48,6 +62,7 @@ struct evict_state {
 	const struct evict_policy *policy;
 	void *policy_state;
 	struct evict_candidate *queue; /* [page_count], ordered, of the last scan */
+	struct evict_sight *sights;    /* [page_count] */
 	uint32_t queue_head, queue_count;
 	uint64_t queue_ns;             /* when it was scanned */
 	uint64_t scan_count, scan_ns;  /* how many, and what the last one took */

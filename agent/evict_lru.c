@@ -9,13 +9,21 @@
 #include "agent/config.h"
 #include "agent/evict.h"
 
-#include <stddef.h>
+#include <errno.h>
+#include <stdlib.h>
 
 struct weights {
 	double recency, size, priority;
 };
 
 enum { LORA_COLD_MS = 60000 };
+
+static int lru_create(uint32_t page_count, void **state)
+{
+	(void)page_count;
+	*state = calloc(1, sizeof(struct weights));
+	return *state ? 0 : -ENOMEM;
+}
 
 static void lru_configure(void *state, const struct config *config)
 {
@@ -56,7 +64,9 @@ static void lru_score(void *state, struct evict_candidate *candidates, uint32_t 
 
 const struct evict_policy evict_lru_size_aware = {
 	.name = "lru_size_aware",
+	.objects = "lru",
+	.create = lru_create,
+	.destroy = free,
 	.configure = lru_configure,
 	.score = lru_score,
-	.state_bytes = sizeof(struct weights),
 };

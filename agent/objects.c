@@ -2,7 +2,6 @@
 
 #include "agent/crash_point.h"
 #include "agent/event.h"
-#include "agent/evict.h"
 #include "agent/keeper/channel.h"
 #include "agent/log.h"
 
@@ -15,7 +14,10 @@
 int objects_create(struct pool *pool)
 {
 	pool->objects = calloc(1, sizeof(*pool->objects));
-	return pool->objects ? 0 : -ENOMEM;
+	if (pool->objects && !objects_order_begin(pool))
+		return 0;
+	objects_destroy(pool);
+	return -ENOMEM;
 }
 
 void objects_destroy(struct pool *pool)
@@ -27,6 +29,7 @@ void objects_destroy(struct pool *pool)
 		if (pool->objects->of[i].fd > 0)
 			close(pool->objects->of[i].fd);
 	}
+	objects_order_end(pool);
 	free(pool->objects);
 	pool->objects = NULL;
 }
@@ -66,6 +69,7 @@ void object_set_state(struct pool *pool, uint32_t number, enum object_state stat
 		pool->objects->live++;
 	if (state == OBJECT_NONE)
 		pool->objects->live--;
+	object_order_look(pool, number);
 }
 
 uint32_t object_current(const struct pool *pool, const char *name)
@@ -116,8 +120,7 @@ void object_forget(struct pool *pool, uint32_t number)
 	*object = (struct object){ 0 };
 }
 
-/* Pages free, manifest dropped, record NONE. */
-static void object_end(struct pool *pool, uint32_t number)
+void object_end(struct pool *pool, uint32_t number)
 {
 	const struct object *object = &pool->objects->of[number];
 	uint32_t pages = object_record(pool, number)->pages;
@@ -193,12 +196,13 @@ static void readers_publish(struct pool *pool, uint32_t number)
 		readers += (uint32_t)__builtin_popcountll(
 			atomic_load_explicit(&pool->ledger.objects[number].readers[word], memory_order_relaxed));
 	atomic_store_explicit(&object_record(pool, number)->readers, readers, memory_order_relaxed);
-	if (!readers)
-		pool->objects->of[number].let_go = ++pool->objects->let_go;
+	object_order_look(pool, number);
 }
 
 void object_reader_add(struct pool *pool, uint32_t number, uint32_t session)
 {
+	if (!object_has_reader(pool, number, session))
+		object_order_touch(pool, number);
 	atomic_fetch_or_explicit(readers_word(pool, number, session), UINT64_C(1) << (session % 64), memory_order_relaxed);
 	crash_point();
 	readers_publish(pool, number);
@@ -237,94 +241,4 @@ bool objects_may_map(const struct pool *pool, const struct session *session, uin
 
 	return page_word_state(word) == PAGE_SHARED && number < POOL_OBJECTS && object_stands(pool, number) &&
 		object_has_reader(pool, number, session->id);
-}
-
-/* ---- eviction ---- */
-
-static bool evictable(const struct pool *pool, uint32_t number, const struct tenant *taker, enum objects_whose whose,
-	uint32_t lost)
-{
-	const struct object_record *record = object_record(pool, number);
-	const struct tenant *victim = pool->objects->of[number].tenant;
-
-	return object_state(pool, number) == OBJECT_CURRENT && record->class == OBJECT_EPHEMERAL &&
-		!atomic_load_explicit(&record->readers, memory_order_relaxed) &&
-		(whose == OBJECTS_OF_EVERYONE || (whose == OBJECTS_OF_TAKER ? victim == taker :
-			!victim || evict_tenant_may_lose(victim, taker, lost + record->pages)));
-}
-
-uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose)
-{
-	uint32_t lost[CONFIG_TENANTS_MAX] = { 0 }, pages = 0;
-
-	for (uint32_t i = 1, left = pool->objects->live; left && i < POOL_OBJECTS; i++) {
-		const struct tenant *victim = pool->objects->of[i].tenant;
-		uint32_t none = 0, *lost_of = victim ? &lost[victim - pool->tenants] : &none;
-
-		left -= object_state(pool, i) != OBJECT_NONE;
-		if (!evictable(pool, i, taker, whose, *lost_of))
-			continue;
-		*lost_of += object_record(pool, i)->pages;
-		pages += object_record(pool, i)->pages;
-	}
-	return pages;
-}
-
-bool objects_may_evict(const struct pool *pool, const struct tenant *taker, uint64_t word)
-{
-	uint32_t number = page_word_owner(word);
-
-	return page_word_state(word) == PAGE_SHARED && number < POOL_OBJECTS && evictable(pool, number, taker, OBJECTS_BY_RULES, 0);
-}
-
-static uint32_t evict_one_object(struct pool *pool, uint32_t number)
-{
-	const struct object_record *record = object_record(pool, number);
-	struct tenant *tenant = pool->objects->of[number].tenant;
-	uint32_t pages = record->pages;
-
-	if (tenant)
-		tenant->evicted_pages += pages;
-	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
-	pool_count(pool, POOL_COUNT_EVICTED_PAGES, pages);
-	pool->evicted_unannounced += pages;
-	event_publish(pool->agent, EVENT_OBJECT_EVICTED, pool, 0, record->version, "object '%s' version %llu evicted, %u pages",
-		record->name, (unsigned long long)record->version, pages);
-	object_end(pool, number);
-	return pages;
-}
-
-void objects_evict_at(struct pool *pool, const struct tenant *taker, uint32_t first, uint32_t count)
-{
-	for (uint32_t page = first; page < first + count; page++)
-		if (objects_may_evict(pool, taker, pool_word(pool, page)))
-			evict_one_object(pool, page_word_owner(pool_word(pool, page)));
-}
-
-/*
- * Let go of earlier; of those of which that is not known any more the one that was published last, since what is published later may build on
- * what was there before, as the end of a text does on its beginning.
- */
-static bool goes_before(const struct pool *pool, uint32_t number, uint32_t other)
-{
-	const struct object *a = &pool->objects->of[number], *b = &pool->objects->of[other];
-
-	return a->let_go != b->let_go ? a->let_go < b->let_go : object_record(pool, number)->version > object_record(pool, other)->version;
-}
-
-uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages)
-{
-	uint32_t taken = 0;
-
-	while (taken < pages) {
-		uint32_t oldest = 0;
-
-		for (uint32_t i = 1; i < POOL_OBJECTS; i++)
-			if (evictable(pool, i, taker, whose, 0) && (!oldest || goes_before(pool, i, oldest)))
-				oldest = i;
-		if (!oldest)
-			break;
-		taken += evict_one_object(pool, oldest);
-	}
-	return taken;
 }

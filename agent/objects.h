@@ -8,7 +8,7 @@
  *
  * What a name means is its CURRENT record with the highest version. So one store, PUBLISHING -> CURRENT, publishes; that the record
  * before it becomes OLD is tidying up. The files: objects.c states, objects_requests.c what sessions ask, objects_recover.c after
- * the death of an agent.
+ * the death of an agent, objects_order.c which ephemeral ones go when room is needed.
  */
 #ifndef GPOOL_AGENT_OBJECTS_H
 #define GPOOL_AGENT_OBJECTS_H
@@ -21,13 +21,14 @@ struct object {
 	int fd;                    /* of the manifest; 0: none */
 	struct manifest manifest;
 	struct tenant *tenant;     /* who has its pages on the books; NULL: a tenant that is no more */
-	uint64_t let_go;           /* its last reader was the so many-th to let an object go; 0: not known, an agent has died since */
+	uint32_t node;             /* in the order in which they go, plus 1; 0: it is not in it */
+	bool open;                 /* somebody has it open; of those in the order */
 };
 
 struct objects {
 	uint64_t manifest_bytes; /* of all */
-	uint64_t let_go;         /* how often a last reader let one go */
 	uint32_t live;           /* records that are not NONE; for loops that can end early */
+	struct objects_order *order;
 	struct object of[POOL_OBJECTS];
 };
 
@@ -47,12 +48,22 @@ enum objects_whose {
 	OBJECTS_OF_EVERYONE, /* an operator asks */
 };
 
-/* objects_evictable() - pages of ephemeral objects that nobody has open. objects_evict() - until `pages` came free; how many did. */
-uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose);
+/*
+ * objects_evictable() - pages of ephemeral objects that nobody has open, so many that taking them leaves all tenants what is theirs. Those
+ * that something follows which stays count, too. objects_evict() - until `pages` came free, or there are none; how many did. Nothing
+ * goes before what follows it. Cost: a look at each tenant; logarithmic for each that goes or that the rules keep.
+ */
+uint32_t objects_evictable(const struct pool *pool, const struct tenant *taker, enum objects_whose whose);
 uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages);
-/* objects_may_evict() - whether a page with this word is of such an object, by the rules. objects_evict_at() - all that have one here. */
-bool objects_may_evict(const struct pool *pool, const struct tenant *taker, uint64_t word);
-void objects_evict_at(struct pool *pool, const struct tenant *taker, uint32_t first, uint32_t count);
+/*
+ * objects_window() - look which objects may go by the rules, with all that follows them. objects_window_has() - whether a page with this
+ * word is of one of these. objects_evict_at() - all that have a page here, with all that follows. Cost: a look at each ephemeral object.
+ */
+void objects_window(struct pool *pool, const struct tenant *taker);
+bool objects_window_has(const struct pool *pool, uint64_t word);
+void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count);
+/* objects_order_begin() - by the policy that is configured; what there is is entered anew, and nothing else is known. 0, -ENOMEM. */
+int objects_order_begin(struct pool *pool);
 
 /*
  * objects_recover() - after an agent's death, when the sessions are restored and books and index fit the words. Maps the manifests
@@ -60,7 +71,7 @@ void objects_evict_at(struct pool *pool, const struct tenant *taker, uint32_t fi
  */
 void objects_recover(struct pool *pool);
 
-/* ---- between the three files ---- */
+/* ---- between the files ---- */
 
 static inline struct object_record *object_record(const struct pool *pool, uint32_t number)
 {
@@ -93,6 +104,12 @@ void object_reader_add(struct pool *pool, uint32_t number, uint32_t session);
 /* object_reader_drop() - its writership ends too. What nobody needs any more ends. */
 void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session);
 void object_delete(struct pool *pool, uint32_t number);
+/* object_end() - pages free, manifest dropped, record NONE. Nobody has it open. */
+void object_end(struct pool *pool, uint32_t number);
+/* object_order_look() - after its state or its readers have changed. object_order_touch() - another session opens it. */
+void object_order_look(struct pool *pool, uint32_t number);
+void object_order_touch(struct pool *pool, uint32_t number);
+void objects_order_end(struct pool *pool);
 /* object_forget() - unmaps and drops the manifest. */
 void object_forget(struct pool *pool, uint32_t number);
 

@@ -197,4 +197,8 @@ void objects_recover(struct pool *pool)
 			pool->objects->of[i].tenant->leased += record->pages;
 	}
 	atomic_store_explicit(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], published, memory_order_relaxed);
+	/* Until now one may have come before what it follows. */
+	if (objects_order_begin(pool))
+		log_error("pool '%s': out of memory for the order of its ephemeral objects; those of before make room for nobody",
+			pool->segment.header->name);
 }

@@ -140,6 +140,16 @@ static uint64_t version_next(const struct pool *pool)
 	return last + 1;
 }
 
+/* It may keep an object from being evicted, which is what having it open does, too: so that is what it takes. */
+static bool follows_ok(const struct session *session, const struct msg_object_publish_request *request)
+{
+	const struct pool *pool = session->pool;
+
+	return request->follows_version && request->follows < POOL_OBJECTS && object_stands(pool, request->follows) &&
+		object_record(pool, request->follows)->version == request->follows_version &&
+		object_has_reader(pool, request->follows, session->id);
+}
+
 /* Everything but the state: nobody looks at a record that is NONE. */
 static void record_fill(struct session *session, uint32_t number, const struct msg_object_publish_request *request,
 	const struct manifest *manifest, uint64_t version)
@@ -159,6 +169,8 @@ static void record_fill(struct session *session, uint32_t number, const struct m
 	snprintf(record->name, sizeof(record->name), "%s", request->name);
 	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
 	snprintf(record->role, sizeof(record->role), "%s", request->role);
+	record->follows = follows_ok(session, request) ? request->follows : 0;
+	record->follows_version = record->follows ? request->follows_version : 0;
 	/* Whose pages they are until they are its own; objects_recover() asks. */
 	atomic_store_explicit(&record->writer, session->id, memory_order_relaxed);
 	for (uint32_t word = 0; word < POOL_SESSIONS / 64; word++)

@@ -47,6 +47,7 @@ struct gpool_object {
 	bool writable;
 	uint32_t touched_ms;
 	/* built here */
+	const struct gpool_object *follows; /* while it is published */
 	struct object_part *parts;
 	uint32_t part_count, part_capacity;
 	struct draft draft;
@@ -98,11 +99,11 @@ int object_unmap(struct gpool_object *object);
 int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address, struct gpool_object **object);
 /*
  * object_give() - publish pinned blocks of the caller's as one ephemeral object of this name, which nobody must have yet, with one piece of
- * metadata. On success their pages are the object's; where the caller has them mapped is its matter. Else blocks[] are as before, perhaps
+ * metadata. `follows`: an ephemeral one that is open here and goes after this one; or NULL. On success their pages are the object's; where the caller has them mapped is its matter. Else blocks[] are as before, perhaps
  * with other generations. Return: as gpool_object_publish().
  */
-int object_give(struct gpool *pool, const char *name, struct gpool_block *blocks, uint32_t count, const char *key, const void *value,
-	size_t bytes, struct gpool_object **object);
+int object_give(struct gpool *pool, const char *name, const struct gpool_object *follows, struct gpool_block *blocks, uint32_t count,
+	const char *key, const void *value, size_t bytes, struct gpool_object **object);
 /* object_parts_drop() - of one that is not published: its blocks end. */
 void object_parts_drop(struct gpool_object *object);
 /* object_protect() - the pages that were built here, where they are: 0, -EBUSY. */

@@ -305,6 +305,8 @@ static int publish_ask(const struct gpool_object *object, int fd, struct msg_obj
 		.memory_class = object->memory_class,
 		.expect_version = object->expect_version,
 		.role_token = object->role_token,
+		.follows = object->follows ? object->follows->number : 0,
+		.follows_version = object->follows ? object->follows->version : 0,
 	};
 	uint8_t question[MSG_LARGEST_object_publish_request], answer[MSG_LARGEST_object_publish_reply];
 	struct attach_call call = { .request = question, .fd = fd, .answer = answer, .capacity = sizeof(answer), .timeout_ms = -1 };
@@ -450,8 +452,8 @@ int object_keep(struct gpool *pool, const char *name, struct gpool_block *block,
 	return error;
 }
 
-int object_give(struct gpool *pool, const char *name, struct gpool_block *blocks, uint32_t count, const char *key, const void *value,
-	size_t bytes, struct gpool_object **object)
+int object_give(struct gpool *pool, const char *name, const struct gpool_object *follows, struct gpool_block *blocks, uint32_t count,
+	const char *key, const void *value, size_t bytes, struct gpool_object **object)
 {
 	struct gpool_object *made;
 	uint64_t version;
@@ -461,6 +463,7 @@ int object_give(struct gpool *pool, const char *name, struct gpool_block *blocks
 		return error;
 	made->memory_class = GPOOL_OBJECT_EPHEMERAL;
 	made->expect_version = GPOOL_OBJECT_NONE;
+	made->follows = follows;
 	made->parts = calloc(count, sizeof(*made->parts));
 	error = made->parts ? draft_set(&made->draft, key, value, bytes) : -ENOMEM;
 	for (uint32_t i = 0; i < count && !error; i++)
@@ -468,6 +471,7 @@ int object_give(struct gpool *pool, const char *name, struct gpool_block *blocks
 	made->part_capacity = made->part_count;
 	if (!error)
 		error = gpool_object_publish(made, &version);
+	made->follows = NULL;
 	if (!error) {
 		*object = made;
 		return 0;

@@ -137,6 +137,16 @@ void eviction_touch(struct eviction *eviction, uint32_t number)
 		offer(eviction, number);
 }
 
+void eviction_used(struct eviction *eviction, uint32_t number)
+{
+	struct eviction_node *node = node_of(eviction, number);
+
+	assert(node->pins);
+	if (eviction->policy->used)
+		eviction->policy->used(eviction, number);
+	node->touched = ++eviction->clock;
+}
+
 static void leave(struct eviction *eviction, uint32_t number, bool evicted)
 {
 	struct eviction_node *node = node_of(eviction, number);

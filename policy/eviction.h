@@ -63,6 +63,9 @@ int eviction_insert(struct eviction *eviction, uint32_t parent, uint64_t key, ui
 /* eviction_touch() - somebody found it. A prefix is touched from its top down. Cost: as insert. */
 void eviction_touch(struct eviction *eviction, uint32_t node);
 
+/* eviction_used() - of one with a pin: it was in use until now. Its age begins anew, and it counts as no touch. */
+void eviction_used(struct eviction *eviction, uint32_t node);
+
 /* eviction_pin() - it stays until it is unpinned as often; at most UINT32_MAX pins. Its parents stay since it does. */
 void eviction_pin(struct eviction *eviction, uint32_t node);
 void eviction_unpin(struct eviction *eviction, uint32_t node);

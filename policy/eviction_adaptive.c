@@ -710,6 +710,7 @@ const struct eviction_policy eviction_adaptive = {
 	.fini = adaptive_fini,
 	.inserted = adaptive_inserted,
 	.touched = adaptive_touched,
+	.used = node_count,
 	.offered = list_add,
 	.withdrawn = list_drop,
 	.victim = adaptive_victim,

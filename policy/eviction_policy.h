@@ -37,6 +37,8 @@ struct eviction_policy {
 	void (*inserted)(struct eviction *eviction, uint32_t node);
 	/* Not a candidate at that moment; `touched` is new, `before` what it was. May be NULL. */
 	void (*touched)(struct eviction *eviction, uint32_t node, uint64_t before);
+	/* With a pin; `touched` is about to be new. May be NULL. */
+	void (*used)(struct eviction *eviction, uint32_t node);
 	/* It is a candidate now; it is none any more. */
 	void (*offered)(struct eviction *eviction, uint32_t node);
 	void (*withdrawn)(struct eviction *eviction, uint32_t node);

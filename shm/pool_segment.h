@@ -22,7 +22,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 4,
+	POOL_LAYOUT_VERSION = 5,
 	POOL_SESSIONS = PAGE_OWNER_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,
@@ -107,8 +107,11 @@ struct object_record {
 	char name[POOL_OBJECT_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES];
 	char role[POOL_NAME_BYTES]; /* who holds this role may adopt it; empty: nobody */
+	uint64_t follows_version;   /* of the ephemeral one without which it is useless, and which goes after it; 0: none */
+	uint32_t follows;           /* its number; there may be another version there by now */
+	uint32_t reserved;
 };
-static_assert(sizeof(struct object_record) == 320, "shared layout");
+static_assert(sizeof(struct object_record) == 336, "shared layout");
 
 enum role_state { ROLE_NONE, ROLE_NAMED };
 

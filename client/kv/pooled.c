@@ -492,7 +492,7 @@ static struct metadata *metadata_make(const struct gpool_kv *kv, uint32_t block)
 }
 
 /* Mapped at the place before it is published, since nothing may fail after that. */
-static int chunk_give(struct gpool_kv *kv, struct pooled_place *place, uint32_t block)
+static int chunk_give(struct gpool_kv *kv, struct pooled_place *place, uint32_t block, const struct gpool_object *follows)
 {
 	const struct elastic_pages all = { .first = block / kv->blocks.chunk_blocks * kv->chunk_pages, .count = kv->chunk_pages, .times = 1 };
 	struct gpool_block blocks[KV_CHUNK_HANDLES_MAX];
@@ -508,7 +508,8 @@ static int chunk_give(struct gpool_kv *kv, struct pooled_place *place, uint32_t 
 		error = place_map(kv, place, pages, chunk_handles(kv));
 	if (!error) {
 		name_make(name, metadata->keys[0]);
-		error = object_give(kv->pool, name, blocks, chunk_handles(kv), METADATA_KEY, metadata, metadata_bytes(kv), &object);
+		error = object_give(
+			kv->pool, name, follows, blocks, chunk_handles(kv), METADATA_KEY, metadata, metadata_bytes(kv), &object);
 		if (error)
 			place_unmap(kv, place, kv->chunk_bytes);
 	}
@@ -567,6 +568,14 @@ static bool share_other(struct gpool_kv *kv, struct kv_sequence *sequence, uint3
 	return place != NULL;
 }
 
+/* The pool's chunk that is behind the block before, which the sequence has, so that it is open. NULL: none. */
+static const struct gpool_object *object_before(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t index)
+{
+	uint32_t before = index ? kv_entry(kv, sequence, index - 1) : PREFIX_NONE;
+
+	return before != PREFIX_NONE && is_pooled(kv, before) ? place_of(kv, before)->object : NULL;
+}
+
 int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
 {
 	uint32_t from = kv_entry(kv, sequence, index), count = kv->blocks.chunk_blocks;
@@ -579,7 +588,7 @@ int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t ind
 	if (share_other(kv, sequence, index))
 		return 0;
 	place = place_free(kv);
-	error = place ? chunk_give(kv, place, from) : -ENOSPC;
+	error = place ? chunk_give(kv, place, from, object_before(kv, sequence, index)) : -ENOSPC;
 	if (error == -ESTALE) {
 		/* Somebody was faster just now; or has the name for something else. */
 		kv->pooled->publications = NAMES_OLD;

@@ -30,7 +30,7 @@ static void configure(double recency, double size, double priority)
 static int setup(void **state)
 {
 	(void)state;
-	policy_state = calloc(1, evict_lru_size_aware.state_bytes);
+	assert_int_equal(evict_lru_size_aware.create(100, &policy_state), 0);
 	configure(0.6, 0.2, 0.2);
 	return 0;
 }
@@ -38,7 +38,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	free(policy_state);
+	evict_lru_size_aware.destroy(policy_state);
 	return 0;
 }
 

@@ -138,6 +138,10 @@ static void model_touch_or_pin(struct eviction *eviction, uint32_t what)
 		eviction_pin(eviction, node);
 		model.stats.pinned += model.nodes[node].pins++ == 0;
 	} else if (model.nodes[node].pins) {
+		if (model.nodes[node].pins == 1) {
+			eviction_used(eviction, node);
+			model.nodes[node].touched = ++model.clock;
+		}
 		eviction_unpin(eviction, node);
 		model.stats.pinned -= --model.nodes[node].pins == 0;
 	} else if (model_candidate(node)) {
