@@ -25,7 +25,7 @@ enum {
 
 const struct evict_policy *evict_policy_named(const char *name)
 {
-	static const struct evict_policy *const policies[] = { &evict_lru_size_aware };
+	static const struct evict_policy *const policies[] = { &evict_lru_size_aware, &evict_adaptive };
 
 	for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++)
 		if (!strcmp(policies[i]->name, name))

@@ -55,7 +55,7 @@ struct evict_policy {
 	void (*evicted)(void *state, const struct evict_candidate *candidate);
 };
 
-extern const struct evict_policy evict_lru_size_aware;
+extern const struct evict_policy evict_lru_size_aware, evict_adaptive;
 const struct evict_policy *evict_policy_named(const char *name);
 
 struct evict_state {

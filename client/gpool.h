@@ -124,7 +124,7 @@ struct gpool_alloc_options {
 	uint32_t flags;     /* GPOOL_ALLOC_*; an unknown bit is -EINVAL */
 	uint32_t content;   /* enum gpool_content */
 	uint32_t priority;  /* 0..3, higher stays longer */
-	uint64_t owner_id;  /* what tools show: request, adapter; free to choose */
+	uint64_t owner_id;  /* what tools show: request, adapter; free to choose. Evicted content is known again by it (`adaptive`) */
 	int32_t timeout_ms; /* longest wait for pages; 0: none, -1: no limit (49 days) */
 	uint32_t stream;    /* where it will be used first (gpool_stream_open); 0: anywhere */
 };

@@ -418,7 +418,7 @@ static void test_wrong_units_and_ranges(void **state)
 						  "s, min or h, from \"10ms\" to \"1h\""},
 		{"eviction = { size = 1.01; };", "1: eviction.size: '1.01' is not allowed; expected a number from 0 to 1"},
 		{"eviction = { policy = \"fifo\"; };",
-			"1: eviction.policy: 'fifo' is not allowed; expected only \"lru_size_aware\""},
+			"1: eviction.policy: 'fifo' is not allowed; expected one of \"lru_size_aware\", \"adaptive\""},
 		{"pins = { leaked = \"kill\"; };",
 			"1: pins.leaked: 'kill' is not allowed; expected one of \"report\", \"unpin\", \"disconnect\""},
 		{"runtime_dir = \"run\";",

@@ -19,6 +19,7 @@ enum {
 
 /* Eviction happens when we ask and not before. */
 static const char *const evict_settings[] = {"eviction.start=100", "eviction.stop=99", NULL};
+static const char *const adaptive_settings[] = {"eviction.start=100", "eviction.stop=99", "eviction.policy=adaptive", NULL};
 
 /* Unpinned blocks of one page until nothing is free; how many, or negative errno. */
 static int fill_unpinned(struct gpool *pool)
@@ -38,7 +39,7 @@ static int fill_unpinned(struct gpool *pool)
 	return error == -ENOSPC ? count : error;
 }
 
-static int sample_evict(struct bench *bench, struct gpool *pool)
+static int sample_evict(struct bench *bench, struct gpool *pool, enum figure figure)
 {
 	int filled = fill_unpinned(pool);
 	uint64_t begin;
@@ -52,26 +53,33 @@ static int sample_evict(struct bench *bench, struct gpool *pool)
 		return (int)evicted;
 	if (evicted * 2 < filled)
 		return bench_complain(bench, -EAGAIN, "only %lld of %d pages were evicted", (long long)evicted, filled);
-	bench_sample(bench, FIGURE_evict, (double)(now_ns() - begin) / (double)evicted);
+	bench_sample(bench, figure, (double)(now_ns() - begin) / (double)evicted);
 	return 0;
 }
 
-int bench_evict(struct bench *bench)
+static int evict_by(struct bench *bench, const char *const *settings, enum figure figure)
 {
 	struct gpool *pool = NULL;
 	int error;
 
-	error = daemon_start(bench, POOL_PAGES, evict_settings);
+	error = daemon_start(bench, POOL_PAGES, settings);
 	if (error)
 		return error;
 	error = daemon_open(bench, 0, &pool);
 	for (unsigned run = 0; run < bench->runs && !error; run++)
-		error = sample_evict(bench, pool);
+		error = sample_evict(bench, pool, figure);
 	if (error)
 		bench_complain(bench, error, "cannot go on");
 	gpool_close(pool);
 	daemon_stop(bench);
 	return error;
+}
+
+int bench_evict(struct bench *bench)
+{
+	int error = evict_by(bench, evict_settings, FIGURE_evict);
+
+	return error ? error : evict_by(bench, adaptive_settings, FIGURE_evict_adaptive);
 }
 
 /* ---- refill ---- */

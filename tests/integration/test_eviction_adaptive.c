@@ -1,0 +1,358 @@
+/*
+ * test_eviction_adaptive.c - `eviction.policy = "adaptive"` with a real agent.
+ *
+ * Goal: of a loop larger than the pool blocks and ephemeral objects are found again where `lru_size_aware` finds none; an object never goes
+ * before one that follows it, whatever the policy, the order in which they were let go of and the deaths of the agent; nobody keeps what
+ * he does not have open; a reload changes the policy with everything in place. Method: a pool of 64 pages that nothing but requests
+ * takes from. Blocks are given the time stamps of their use by the test, since the agent's clock is coarse.
+ */
+#include "client/gpool.h"
+#include "client/object.h"
+#include "client/pool.h"
+#include "proto/codec.h"
+#include "client/request.h"
+#include "tests/lib/harness.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PAGES = 64, STUCK_SECONDS = 120, TRIES = 4000, TRY_MS = 5, ANSWER_MS = 10000 };
+
+#define CONFIG(policy) \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"eviction = { policy = \"" policy "\"; start = 100; stop = 99; };\n" \
+	"lease = { initial_pages = 0; batch_pages = 1; batch_most = 1; };\n"
+static const char lru[] = CONFIG("lru_size_aware"), adaptive[] = CONFIG("adaptive");
+
+static struct harness harness;
+static struct gpool *pool;
+static char config_path[] = "/tmp/gpool-adaptive-XXXXXX";
+
+static void config_write(const char *text)
+{
+	FILE *file = fopen(config_path, "we");
+
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void start(const char *config)
+{
+	const char *const arguments[] = {"--config", config_path, NULL};
+	struct gpool_options options;
+
+	alarm(STUCK_SECONDS);
+	config_write(config);
+	harness_start(&harness, arguments);
+	options = harness_options(&harness);
+	options.magazine = 1;
+	assert_int_equal(gpool_open(&options, &pool), 0);
+}
+
+static int stop(void **state)
+{
+	uint32_t findings = pool ? harness_check(&harness) : 0;
+
+	(void)state;
+	gpool_close(pool);
+	pool = NULL;
+	alarm(0);
+	return harness_stop(&harness) || findings ? -1 : 0;
+}
+
+/* The reload as an operator does it; what it changes is in force when it answers. */
+static void reload(const char *config)
+{
+	const struct msg_reload_request request = {0};
+	struct gpool_options options = harness_options(&harness);
+	uint8_t message[MSG_LARGEST_reload_request], answer[MSG_LARGEST_done_reply];
+	struct gpool *admin;
+	int length = msg_encode_reload_request(&request, 0, NULL, message, sizeof(message));
+
+	config_write(config);
+	options.flags = GPOOL_OPEN_ADMIN;
+	assert_int_equal(gpool_open(&options, &admin), 0);
+	assert_true(pool_request(admin, message, (size_t)length, answer, sizeof(answer), ANSWER_MS, NULL) > 0);
+	gpool_close(admin);
+}
+
+/* ---- blocks ---- */
+
+enum { LOOP = PAGES * 3 / 2, LOOPS = 200 };
+
+static struct gpool_block blocks[LOOP];
+
+/* A block of one page by this name, used at that time: whether it was there still. */
+static bool use(uint32_t name, uint32_t when)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	bool hit = blocks[name].tag && gpool_pin(pool, &blocks[name]) == 0;
+
+	options.owner_id = 1000 + name;
+	options.content = GPOOL_KV_CACHE;
+	if (!hit)
+		assert_int_equal(gpool_alloc(pool, 1, &options, &blocks[name]), 0);
+	atomic_store(&pool->session.touch[blocks[name].page], when);
+	assert_int_equal(gpool_unpin(pool, &blocks[name]), 0);
+	return hit;
+}
+
+static uint32_t loop_hits(uint32_t loops)
+{
+	uint32_t hits = 0, now = atomic_load(&pool->header->clock_ms);
+
+	for (uint32_t i = 0; i < loops * LOOP; i++)
+		hits += use(i % LOOP, now - loops * LOOP + i);
+	return hits;
+}
+
+static void test_blocks_of_a_loop(void **state)
+{
+	uint32_t hits;
+
+	(void)state;
+	start(adaptive);
+	memset(blocks, 0, sizeof(blocks));
+	hits = loop_hits(LOOPS);
+	print_message("%u of %u\n", hits, LOOPS * LOOP);
+	assert_true(hits > LOOPS * LOOP / 4);
+}
+
+static void test_reload_changes_the_policy(void **state)
+{
+	uint32_t hits;
+
+	(void)state;
+	start(lru);
+	memset(blocks, 0, sizeof(blocks));
+	hits = loop_hits(5);
+	assert_true(hits < 5 * LOOP / 20);
+	reload(adaptive);
+	hits = loop_hits(LOOPS);
+	print_message("%u of %u\n", hits, LOOPS * LOOP);
+	assert_true(hits > LOOPS * LOOP / 4);
+	reload(lru);
+	loop_hits(2);
+	hits = loop_hits(5);
+	assert_true(hits < 5 * LOOP / 20);
+}
+
+/* ---- objects ---- */
+
+static struct gpool_object *published(const char *name, uint32_t pages, const struct gpool_object *follows)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *object;
+	uint64_t version;
+	uint32_t index;
+
+	options.memory_class = GPOOL_OBJECT_EPHEMERAL;
+	assert_int_equal(gpool_object_create(pool, name, &options, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, pages, NULL, &index), 0);
+	object->follows = follows;
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	return object;
+}
+
+static bool is_there(const char *name)
+{
+	struct gpool_object_info info = { .size = sizeof(info) };
+	uint32_t cursor = 0;
+
+	while (gpool_object_next(pool, &cursor, &info) == 0)
+		if (!strcmp(info.name, name) && info.state == GPOOL_OBJECT_CURRENT)
+			return true;
+	return false;
+}
+
+static uint32_t object_loop_hits(void)
+{
+	struct gpool_object *object;
+	uint32_t hits = 0;
+	char name[16];
+
+	for (uint32_t i = 0; i < 40 * 12; i++) {
+		snprintf(name, sizeof(name), "loop-%u", i % 12);
+		if (gpool_object_open(pool, name, NULL, &object) == 0)
+			hits++;
+		else
+			object = published(name, PAGES / 8, NULL);
+		assert_int_equal(gpool_object_close(object), 0);
+	}
+	return hits;
+}
+
+/* Twelve objects in turn, of which seven or eight fit. */
+static void test_objects_of_a_loop(void **state)
+{
+	uint32_t hits;
+
+	(void)state;
+	start(lru);
+	assert_int_equal(object_loop_hits(), 0);
+	reload(adaptive);
+	hits = object_loop_hits();
+	print_message("%u of %u\n", hits, 40 * 12);
+	assert_true(hits > 40 * 12 / 4);
+}
+
+/* What of a chain a-b-c and d behind a is left after so many pages were taken, as bits; then they are given back. */
+static uint32_t left_after(uint32_t pages)
+{
+	struct gpool_block block;
+	uint32_t left;
+
+	assert_int_equal(gpool_alloc(pool, pages, NULL, &block), 0);
+	left = (uint32_t)is_there("a") | (uint32_t)is_there("b") << 1 | (uint32_t)is_there("c") << 2 | (uint32_t)is_there("d") << 3;
+	assert_int_equal(gpool_free(pool, &block), 0);
+	return left;
+}
+
+/* Eight pages each; let go of in the order in which nobody should: a, which all others need, first. */
+static void chain(void)
+{
+	struct gpool_object *a = published("a", 8, NULL), *b = published("b", 8, a), *c = published("c", 8, b), *d = published("d", 8, a);
+
+	assert_int_equal(gpool_object_close(a), 0);
+	assert_int_equal(gpool_object_close(b), 0);
+	assert_int_equal(gpool_object_close(d), 0);
+	assert_int_equal(gpool_object_close(c), 0);
+}
+
+static void agent_killed(void)
+{
+	uint64_t before = atomic_load(&pool->header->incarnation);
+	FILE *list;
+	char line[256];
+	long pid = 0;
+
+	snprintf(line, sizeof(line), "/proc/%d/task/%d/children", (int)harness.pid, (int)harness.pid);
+	list = fopen(line, "re");
+	assert_non_null(list);
+	while (fscanf(list, "%ld", &pid) == 1) {
+		FILE *comm;
+
+		snprintf(line, sizeof(line), "/proc/%ld/comm", pid);
+		comm = fopen(line, "re");
+		if (comm && fgets(line, sizeof(line), comm) && !strcmp(line, "gpoold-agent\n")) {
+			fclose(comm);
+			break;
+		}
+		if (comm)
+			fclose(comm);
+		pid = 0;
+	}
+	fclose(list);
+	assert_true(pid > 0);
+	assert_int_equal(kill((pid_t)pid, SIGKILL), 0);
+	for (int tries = 0; atomic_load(&pool->header->incarnation) == before; tries++) {
+		assert_true(tries < TRIES);
+		poll(NULL, 0, TRY_MS);
+	}
+}
+
+static void order_holds(const char *config, bool kill_first)
+{
+	static const char *const names[] = { "a", "b", "c", "d" };
+	uint32_t left, lefts[4];
+
+	start(config);
+	chain();
+	if (kill_first)
+		agent_killed();
+	for (uint32_t i = 0; i < 4; i++) {
+		left = lefts[i] = left_after(PAGES - 31 + 8 * i);
+		/* One of them goes at a time; b not before c, and a not before any. */
+		assert_int_equal(__builtin_popcount(left), 3 - (int)i);
+		assert_true(!(left & 4) || left & 2);
+		assert_true(!(left & 14) || left & 1);
+	}
+	for (uint32_t i = 0; i < 4; i++)
+		assert_false(is_there(names[i]));
+	stop(NULL);
+}
+
+static void test_nothing_goes_before_what_follows_it(void **state)
+{
+	(void)state;
+	order_holds(lru, false);
+	order_holds(lru, true);
+	order_holds(adaptive, false);
+	order_holds(adaptive, true);
+}
+
+/* Neighbouring pages that a takes part in: those that follow it go with it, wherever they are. One that is open keeps it. */
+static void test_a_row_takes_what_follows_along(void **state)
+{
+	struct gpool_alloc_options row = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_object *a, *walls[2], *open;
+	struct gpool_block block;
+
+	(void)state;
+	start(adaptive);
+	row.flags = GPOOL_ALLOC_CONTIGUOUS;
+	a = published("a", 24, NULL);
+	walls[0] = published("wall", 8, NULL);
+	assert_int_equal(gpool_object_close(published("b", 8, a)), 0);
+	walls[1] = published("other-wall", 24, NULL);
+	assert_int_equal(gpool_object_open(pool, "b", NULL, &open), 0);
+	assert_int_equal(gpool_object_close(a), 0);
+	assert_int_equal(gpool_alloc(pool, 20, &row, &block), -ENOSPC);
+	assert_true(is_there("a") && is_there("b"));
+	assert_int_equal(gpool_object_close(open), 0);
+	assert_int_equal(gpool_alloc(pool, 20, &row, &block), 0);
+	assert_false(is_there("a") || is_there("b"));
+	assert_int_equal(gpool_free(pool, &block), 0);
+	assert_int_equal(gpool_object_close(walls[0]), 0);
+	assert_int_equal(gpool_object_close(walls[1]), 0);
+}
+
+/* Said of an object that one does not have open, or of one that is none, it counts for nothing. */
+static void test_nobody_keeps_what_he_does_not_have(void **state)
+{
+	struct gpool_object *a, *liar, lie = { .number = 1 };
+
+	(void)state;
+	start(lru);
+	a = published("a", 8, NULL);
+	lie.number = a->number;
+	lie.version = a->version;
+	assert_int_equal(gpool_object_close(a), 0);
+	liar = published("liar", 8, &lie);
+	lie.number = UINT32_MAX;
+	assert_int_equal(gpool_object_close(published("other", 8, &lie)), 0);
+	assert_int_equal(left_after(PAGES - 16), 0);
+	assert_true(is_there("liar"));
+	assert_int_equal(gpool_object_close(liar), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_blocks_of_a_loop, stop),
+		cmocka_unit_test_teardown(test_reload_changes_the_policy, stop),
+		cmocka_unit_test_teardown(test_objects_of_a_loop, stop),
+		cmocka_unit_test(test_nothing_goes_before_what_follows_it),
+		cmocka_unit_test_teardown(test_a_row_takes_what_follows_along, stop),
+		cmocka_unit_test_teardown(test_nobody_keeps_what_he_does_not_have, stop),
+	};
+	int failed, fd = mkstemp(config_path);
+
+	if (fd < 0)
+		return 1;
+	close(fd);
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	unlink(config_path);
+	return failed;
+}
