@@ -192,6 +192,7 @@ void housekeeping(struct pool *pool)
 	}
 	jobs_tick(pool);
 	spill_tick(pool);
+	objects_tick(pool);
 	trust_tick(pool);
 	if (!pool->session_count)
 		return;

@@ -43,13 +43,14 @@ struct manifest_pool object_geometry(const struct pool *pool)
 
 /* ---- states ---- */
 
-static const char *const state_names[OBJECT_STATES] = { "NONE", "PUBLISHING", "CURRENT", "OLD", "DELETED", "ENDING" };
+static const char *const state_names[OBJECT_STATES] = { "NONE", "PUBLISHING", "CURRENT", "OLD", "DELETED", "LEAVING", "ENDING" };
 
 /* Which states may follow, as bits. */
 static const uint8_t states_next[OBJECT_STATES] = {
 	[OBJECT_NONE] = 1 << OBJECT_PUBLISHING,
 	[OBJECT_PUBLISHING] = 1 << OBJECT_CURRENT | 1 << OBJECT_NONE,
-	[OBJECT_CURRENT] = 1 << OBJECT_OLD | 1 << OBJECT_DELETED | 1 << OBJECT_ENDING,
+	[OBJECT_CURRENT] = 1 << OBJECT_OLD | 1 << OBJECT_DELETED | 1 << OBJECT_LEAVING | 1 << OBJECT_ENDING,
+	[OBJECT_LEAVING] = 1 << OBJECT_CURRENT | 1 << OBJECT_ENDING,
 	[OBJECT_OLD] = 1 << OBJECT_ENDING,
 	[OBJECT_DELETED] = 1 << OBJECT_ENDING,
 	[OBJECT_ENDING] = 1 << OBJECT_NONE,
@@ -65,10 +66,12 @@ void object_set_state(struct pool *pool, uint32_t number, enum object_state stat
 		(unsigned long long)record->version, state_names[was], state_names[state]);
 	atomic_store_explicit(&record->state, state, memory_order_seq_cst);
 	crash_point();
-	if (was == OBJECT_NONE)
-		pool->objects->live++;
-	if (state == OBJECT_NONE)
-		pool->objects->live--;
+	if (was == OBJECT_NONE || state == OBJECT_NONE) {
+		int change = was == OBJECT_NONE ? 1 : -1;
+
+		pool->objects->live += (uint32_t)change;
+		pool->objects->pinnable += record->class == OBJECT_PINNABLE ? (uint32_t)change : 0;
+	}
 	object_order_look(pool, number);
 }
 
@@ -120,6 +123,16 @@ void object_forget(struct pool *pool, uint32_t number)
 	*object = (struct object){ 0 };
 }
 
+/* Of an object that pins alone keep: whoever had it open has it open no more. */
+static void readers_clear(struct pool *pool, uint32_t number)
+{
+	if (!atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed))
+		return;
+	for (uint32_t word = 0; word < POOL_SESSIONS / 64; word++)
+		atomic_store_explicit(&pool->ledger.objects[number].readers[word], 0, memory_order_relaxed);
+	atomic_store_explicit(&object_record(pool, number)->readers, 0, memory_order_relaxed);
+}
+
 void object_end(struct pool *pool, uint32_t number)
 {
 	const struct object *object = &pool->objects->of[number];
@@ -136,17 +149,26 @@ void object_end(struct pool *pool, uint32_t number)
 				pool_take_back(pool, page, 1);
 	if (object->tenant)
 		object->tenant->leased -= pages;
+	readers_clear(pool, number);
 	object_forget(pool, number);
 	object_set_state(pool, number, OBJECT_NONE);
 }
 
-/* A version that is not what its name means goes with its last reader. */
-static void end_if_unused(struct pool *pool, uint32_t number)
+/* By its readers, or, where these do not keep it, by their pins. Who pins it later finds that its name means something else. */
+static bool is_used(const struct pool *pool, uint32_t number)
+{
+	const struct object_record *record = object_record(pool, number);
+	uint32_t touched = 0;
+
+	return atomic_load_explicit(&record->readers, memory_order_relaxed) &&
+		(record->class != OBJECT_PINNABLE || pool->objects->of[number].fd <= 0 || object_pinned(pool, number, &touched));
+}
+
+void object_end_if_unused(struct pool *pool, uint32_t number)
 {
 	enum object_state state = object_state(pool, number);
 
-	if ((state == OBJECT_OLD || state == OBJECT_DELETED) &&
-		!atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed))
+	if ((state == OBJECT_OLD || state == OBJECT_DELETED) && !is_used(pool, number))
 		object_end(pool, number);
 }
 
@@ -157,7 +179,7 @@ void object_delete(struct pool *pool, uint32_t number)
 	object_set_state(pool, number, OBJECT_DELETED);
 	event_publish(pool->agent, EVENT_OBJECT_DELETED, pool, 0, record->version, "object '%s' version %llu deleted", record->name,
 		(unsigned long long)record->version);
-	end_if_unused(pool, number);
+	object_end_if_unused(pool, number);
 }
 
 void object_commit(struct pool *pool, uint32_t number)
@@ -172,7 +194,7 @@ void object_commit(struct pool *pool, uint32_t number)
 	if (!before)
 		return;
 	object_set_state(pool, before, OBJECT_OLD);
-	end_if_unused(pool, before);
+	object_end_if_unused(pool, before);
 }
 
 /* ---- readers ---- */
@@ -218,7 +240,7 @@ void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session)
 	atomic_fetch_and_explicit(readers_word(pool, number, session), ~(UINT64_C(1) << (session % 64)), memory_order_relaxed);
 	crash_point();
 	readers_publish(pool, number);
-	end_if_unused(pool, number);
+	object_end_if_unused(pool, number);
 }
 
 void objects_session_end(struct session *session)

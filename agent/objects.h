@@ -5,6 +5,7 @@
  *   NONE -> PUBLISHING -> CURRENT -> OLD     -> ENDING -> NONE      a newer version became current, then the last reader went
  *                                 -> DELETED -> ENDING -> NONE      its name was taken away, then the last reader went
  *                                 -> ENDING -> NONE                 the same without readers; or evicted
+ *                                 -> LEAVING -> CURRENT or ENDING   OBJECT_PINNABLE: are there pins?
  *
  * What a name means is its CURRENT record with the highest version. So one store, PUBLISHING -> CURRENT, publishes; that the record
  * before it becomes OLD is tidying up. The files: objects.c states, objects_requests.c what sessions ask, objects_recover.c after
@@ -22,12 +23,14 @@ struct object {
 	struct manifest manifest;
 	struct tenant *tenant;     /* who has its pages on the books; NULL: a tenant that is no more */
 	uint32_t node;             /* in the order in which they go, plus 1; 0: it is not in it */
-	bool open;                 /* somebody has it open; of those in the order */
+	bool open;                 /* somebody has it open, or pinned when that was last looked at; of those in the order */
+	uint32_t touched_ms;       /* of its last use, when that was last looked at; OBJECT_PINNABLE */
 };
 
 struct objects {
 	uint64_t manifest_bytes; /* of all */
 	uint32_t live;           /* records that are not NONE; for loops that can end early */
+	uint32_t pinnable;       /* of them, those of class OBJECT_PINNABLE */
 	struct objects_order *order;
 	struct object of[POOL_OBJECTS];
 };
@@ -37,6 +40,8 @@ void objects_destroy(struct pool *pool);
 
 /* objects_request() - a packet of type `type` on the attach socket, and the descriptor that came with it or -1, which it takes over. */
 void objects_request(struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd);
+/* objects_tick() - by the clock: versions that are not current, and which a pin has kept. */
+void objects_tick(struct pool *pool);
 /* objects_session_end() - it reads and writes nothing any more. */
 void objects_session_end(struct session *session);
 /* objects_may_map() - whether a page with this word belongs to an object that the session has open. */
@@ -49,11 +54,11 @@ enum objects_whose {
 };
 
 /*
- * objects_evictable() - pages of ephemeral objects that nobody has open, so many that taking them leaves all tenants what is theirs. Those
- * that something follows which stays count, too. objects_evict() - until `pages` came free, or there are none; how many did. Nothing
- * goes before what follows it. Cost: a look at each tenant; logarithmic for each that goes or that the rules keep.
+ * objects_evictable() - pages of ephemeral objects that nobody has open, and of pinnable ones that nobody pins, so many that taking them leaves
+ * all tenants what is theirs. Those that something follows which stays count, too. objects_evict() - until `pages` came free, or there are none; how many did. Nothing
+ * goes before what follows it. Cost: a look at each tenant and at the pins of all pinnable ones; logarithmic for each that goes or that the rules keep.
  */
-uint32_t objects_evictable(const struct pool *pool, const struct tenant *taker, enum objects_whose whose);
+uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose);
 uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages);
 /*
  * objects_window() - look which objects may go by the rules, with all that follows them. objects_window_has() - whether a page with this
@@ -83,10 +88,10 @@ static inline enum object_state object_state(const struct pool *pool, uint32_t n
 	return (enum object_state)atomic_load_explicit(&object_record(pool, number)->state, memory_order_acquire);
 }
 
-/* CURRENT, OLD or DELETED: it has pages, and may be open. */
+/* CURRENT, OLD, DELETED or LEAVING: it has pages, and may be open. */
 static inline bool object_stands(const struct pool *pool, uint32_t number)
 {
-	return object_state(pool, number) >= OBJECT_CURRENT && object_state(pool, number) <= OBJECT_DELETED;
+	return object_state(pool, number) >= OBJECT_CURRENT && object_state(pool, number) <= OBJECT_LEAVING;
 }
 
 void object_set_state(struct pool *pool, uint32_t number, enum object_state state);
@@ -104,8 +109,15 @@ void object_reader_add(struct pool *pool, uint32_t number, uint32_t session);
 /* object_reader_drop() - its writership ends too. What nobody needs any more ends. */
 void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session);
 void object_delete(struct pool *pool, uint32_t number);
-/* object_end() - pages free, manifest dropped, record NONE. Nobody has it open. */
+/* object_end() - pages free, manifest dropped, record NONE. Nobody has it open, or pins it, where that is what keeps it. */
 void object_end(struct pool *pool, uint32_t number);
+void object_end_if_unused(struct pool *pool, uint32_t number);
+/*
+ * object_pinned() - whether one of its readers pins an object of class OBJECT_PINNABLE; *touched_ms becomes the time of its last use, if that is
+ * later. object_leave() - CURRENT: true, and it is LEAVING, to be ended; or false: somebody pins it. Cost: a look at each reader.
+ */
+bool object_pinned(const struct pool *pool, uint32_t number, uint32_t *touched_ms);
+bool object_leave(struct pool *pool, uint32_t number);
 /* object_order_look() - after its state or its readers have changed. object_order_touch() - another session opens it. */
 void object_order_look(struct pool *pool, uint32_t number);
 void object_order_touch(struct pool *pool, uint32_t number);

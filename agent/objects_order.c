@@ -1,10 +1,11 @@
 /*
  * objects_order.c - which ephemeral object goes next when room is needed: by policy/eviction.h, whose nodes are the CURRENT ephemeral
  * objects, below the one that each follows. One that somebody has open has a pin there. Its age begins when it is let go of, and
- * another session's opening is a touch. By its name it is known again.
+ * another session's opening is a touch. By its name it is known again. Pinnable objects are among them; whether somebody pins one, and when it
+ * was used, is looked at before anybody is chosen.
  *
- * Invariants: an object has a node just when it is CURRENT and ephemeral; a pin just when it has a reader. idle_pages of the tenants, and
- * of objects whose tenant is no more, are those of nodes without a pin.
+ * Invariants: an object has a node just when it is CURRENT (or LEAVING) and ephemeral or pinnable; a pin just when it has a reader, or somebody
+ * pinned it at the last look. idle_pages of the tenants, and of objects whose tenant is no more, are those of nodes without a pin.
  */
 #include "agent/objects.h"
 
@@ -72,6 +73,7 @@ static void enter(struct pool *pool, uint32_t number)
 	order->numbers[node] = number;
 	object_of(pool, number)->node = node + 1;
 	object_of(pool, number)->open = false;
+	object_of(pool, number)->touched_ms = (uint32_t)clock_ms();
 	*idle_pages(pool, number) += record->pages;
 }
 
@@ -109,13 +111,15 @@ static void open_set(struct pool *pool, uint32_t number, bool open)
 void object_order_look(struct pool *pool, uint32_t number)
 {
 	const struct object_record *record = object_record(pool, number);
-	bool belongs = object_state(pool, number) == OBJECT_CURRENT && record->class == OBJECT_EPHEMERAL;
+	enum object_state state = object_state(pool, number);
+	bool belongs = (state == OBJECT_CURRENT || state == OBJECT_LEAVING) &&
+		(record->class == OBJECT_EPHEMERAL || record->class == OBJECT_PINNABLE);
 
 	if (belongs && !object_of(pool, number)->node)
 		enter(pool, number);
 	else if (!belongs && object_of(pool, number)->node)
 		leave(pool, number, false);
-	if (belongs)
+	if (belongs && record->class == OBJECT_EPHEMERAL)
 		open_set(pool, number, atomic_load_explicit(&record->readers, memory_order_relaxed));
 }
 
@@ -123,6 +127,25 @@ void object_order_touch(struct pool *pool, uint32_t number)
 {
 	if (object_of(pool, number)->node)
 		eviction_touch(pool->objects->order->eviction, object_of(pool, number)->node - 1);
+}
+
+/* What their readers' segments say of pinnable ones just now. */
+static void pins_look(struct pool *pool)
+{
+	for (uint32_t i = 1, left = pool->objects->pinnable; left && i < POOL_OBJECTS; i++) {
+		uint32_t touched;
+
+		if (object_state(pool, i) == OBJECT_NONE || object_record(pool, i)->class != OBJECT_PINNABLE)
+			continue;
+		left--;
+		if (!object_of(pool, i)->node)
+			continue;
+		touched = object_of(pool, i)->touched_ms;
+		open_set(pool, i, object_pinned(pool, i, &touched));
+		if (touched != object_of(pool, i)->touched_ms)
+			object_order_touch(pool, i);
+		object_of(pool, i)->touched_ms = touched;
+	}
 }
 
 /* ---- begin and end ---- */
@@ -212,21 +235,28 @@ static uint32_t evictable_of(const struct tenant *victim, const struct tenant *t
 	return victim->idle_pages < above ? victim->idle_pages : above;
 }
 
-uint32_t objects_evictable(const struct pool *pool, const struct tenant *taker, enum objects_whose whose)
+uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose)
 {
-	uint32_t pages = whose == OBJECTS_OF_TAKER ? 0 : pool->objects->order->idle_pages;
+	uint32_t pages;
 
+	pins_look(pool);
+	pages = whose == OBJECTS_OF_TAKER ? 0 : pool->objects->order->idle_pages;
 	for (uint32_t i = 0; i < pool->tenant_count; i++)
 		pages += evictable_of(&pool->tenants[i], taker, whose);
 	return pages;
 }
 
+/* Returns how many pages came free. 0: somebody has pinned it just now. */
 static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 {
 	const struct object_record *record = object_record(pool, number);
 	struct tenant *tenant = object_of(pool, number)->tenant;
 	uint32_t pages = record->pages;
 
+	if (record->class == OBJECT_PINNABLE && !object_leave(pool, number)) {
+		open_set(pool, number, true);
+		return 0;
+	}
 	if (tenant)
 		tenant->evicted_pages += pages;
 	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
@@ -244,6 +274,7 @@ uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objec
 	struct objects_order *order = pool->objects->order;
 	uint32_t taken = 0, aside = 0, node;
 
+	pins_look(pool);
 	while (taken < pages && (node = eviction_victim(order->eviction)) != EVICTION_NONE) {
 		if (evictable(pool, order->numbers[node], taker, whose)) {
 			taken += evict_one_object(pool, order->numbers[node]);
@@ -262,6 +293,7 @@ void objects_window(struct pool *pool, const struct tenant *taker)
 {
 	bool *stays = pool->objects->order->marked;
 
+	pins_look(pool);
 	memset(stays, 0, sizeof(pool->objects->order->marked));
 	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
 		if (is_in_order(pool, i) && !evictable(pool, i, taker, OBJECTS_BY_RULES))

@@ -162,6 +162,9 @@ static void recover_one(struct pool *pool, uint32_t number)
 		return;
 	}
 	readers_recover(pool, number);
+	/* It was being looked at, and nothing had been taken. */
+	if (object_state(pool, number) == OBJECT_LEAVING)
+		object_set_state(pool, number, OBJECT_CURRENT);
 	/* Without a manifest nobody can open it; those who have it open go on. */
 	if (object_state(pool, number) == OBJECT_CURRENT && pool->objects->of[number].fd <= 0)
 		object_set_state(pool, number, OBJECT_DELETED);
@@ -173,7 +176,10 @@ void objects_recover(struct pool *pool)
 	uint64_t published = atomic_load_explicit(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], memory_order_relaxed);
 
 	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
-		pool->objects->live += object_state(pool, i) != OBJECT_NONE;
+		if (object_state(pool, i) != OBJECT_NONE) {
+			pool->objects->live++;
+			pool->objects->pinnable += object_record(pool, i)->class == OBJECT_PINNABLE;
+		}
 	manifests_take(pool);
 	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
 		if (object_state(pool, i) != OBJECT_NONE)

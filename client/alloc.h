@@ -42,4 +42,7 @@ int block_finish(struct gpool *pool, const struct gpool_block *block);
  */
 void word_settle(const struct gpool *pool, uint32_t page) COLD;
 
+/* entry_fence_raise() - until this fence the agent leaves alone what starts here. False: a fence of another stream is there, and not reached. */
+bool entry_fence_raise(const struct gpool *pool, struct block_entry *entry, uint64_t fence);
+
 #endif

@@ -439,7 +439,8 @@ GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block
 enum gpool_object_class {
 	GPOOL_OBJECT_IMMUTABLE = 0, /* read only for everybody from its publication on, its writer included */
 	GPOOL_OBJECT_MUTABLE = 1,   /* its one writer goes on writing; readers read, and see it at once */
-	GPOOL_OBJECT_EPHEMERAL = 2  /* as immutable, and may be evicted as a whole while nobody has it open */
+	GPOOL_OBJECT_EPHEMERAL = 2, /* as immutable, and may be evicted as a whole while nobody has it open */
+	GPOOL_OBJECT_PINNABLE = 3   /* as immutable, and may be evicted as a whole while nobody pins it, open or not: gpool_object_pin() */
 };
 
 #define GPOOL_OBJECT_NONE UINT64_MAX /* expect_version: there must be no such object */
@@ -517,7 +518,7 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
 
 /*
  * gpool_object_open() - map a version, read only unless this process is its writer. It stays as it is until gpool_object_close(),
- * whatever is published or deleted meanwhile.
+ * whatever is published or deleted meanwhile; one of class GPOOL_OBJECT_PINNABLE while it is pinned.
  *
  * Return: 0, or
  *   -EINVAL  name, flag, ADOPT without a role or of an object that is not mutable
@@ -538,6 +539,26 @@ GPOOL_API int gpool_object_open(struct gpool *pool, const char *name, const stru
  * that is not published is aborted. NULL is fine. Return: 0, -EBUSY (queued GPU work still uses it: it stays open), -ECHILD.
  */
 GPOOL_API int gpool_object_close(struct gpool_object *object);
+
+/*
+ * gpool_object_pin() - an open version of class GPOOL_OBJECT_PINNABLE stays, with its content at its addresses, until gpool_object_unpin() was
+ * called as often. For what is used now and then and can be had again, like adapters: it stays mapped between two uses, costs nothing to
+ * use again, and makes room for others meanwhile. The publisher pins, too.
+ *
+ * gpool_object_unpin_after() - lets go when the fence is reached, without waiting; then its work may still read.
+ *
+ * Return: 0, or
+ *   -ESTALE     it was evicted, or its name means another version by now: close it, and open the name or publish it again
+ *   -EINVAL     of another class, not published, not pinned, or no such fence
+ *   -ETIMEDOUT  pin: being looked at for longer than pin_timeout; try again
+ *   -ENOMEM     unpin_after: it stays pinned
+ *   -ECHILD
+ *
+ * Threads: any. Cost: one atomic operation and no system call. Source: shm/pins.h.
+ */
+GPOOL_API int gpool_object_pin(struct gpool_object *object);
+GPOOL_API int gpool_object_unpin(struct gpool_object *object);
+GPOOL_API int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fence);
 
 /* gpool_object_address() - of an allocation, and its size: contiguous bytes, valid until the object is closed. -EINVAL: no such one. */
 GPOOL_API int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *address, uint64_t *bytes);
@@ -576,7 +597,7 @@ struct gpool_object_info {
 };
 GPOOL_ASSERT_SIZE(gpool_object_info, 328);
 
-/* gpool_object_info() - of one that is published. -EINVAL: it is not; or its size. */
+/* gpool_object_info() - of one that is published. -EINVAL: it is not; or its size. -ESTALE: GPOOL_OBJECT_PINNABLE, and it was evicted. */
 GPOOL_API int gpool_object_info(struct gpool_object *object, struct gpool_object_info *info);
 
 /*

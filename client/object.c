@@ -154,14 +154,16 @@ static bool is_open_elsewhere(const struct gpool_object *object)
 	return false;
 }
 
-/* The agent counts a session once, so it hears of its last handle alone. What is mapped is gone already. */
+/* The agent counts a session once, so it hears of its last handle alone, and of none that it has evicted. What is mapped is gone already. */
 static void handle_drop(struct gpool_object *object)
 {
 	const struct msg_object_change_request request = { .verb = 1, .object = object->number, .version = object->version };
 	struct gpool *pool = object->pool;
 
+	bool gone = object->memory_class == GPOOL_OBJECT_PINNABLE && object->number && object_is_gone(object);
+
 	pthread_mutex_lock(&pool->objects_lock);
-	if (object->number && !is_open_elsewhere(object)) {
+	if (object->number && !gone && !is_open_elsewhere(object)) {
 		object_ask_begin(object);
 		/* Whoever was being asked about meanwhile may have it open now. */
 		if (!is_open_elsewhere(object)) {
@@ -270,10 +272,13 @@ int gpool_object_close(struct gpool_object *object)
 	/* What was built here and could be written stays mapped in the window: as pages that may only be read. */
 	if (object->part_count && object->writable)
 		error = object_protect(object, true);
+	/* Another thread may be sweeping what was evicted. */
+	pthread_mutex_lock(&pool->objects_lock);
 	if (!error)
 		error = object_parts_unmap(object);
 	if (!error)
 		error = object_unmap(object);
+	pthread_mutex_unlock(&pool->objects_lock);
 	if (error)
 		return error;
 	handle_drop(object);
@@ -353,12 +358,12 @@ static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_
 	const struct object_record *record = &pool->segment.objects[number];
 	uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
 
-	if (state < OBJECT_CURRENT || state > OBJECT_DELETED)
+	if (state < OBJECT_CURRENT || state > OBJECT_LEAVING)
 		return false;
 	*info = (struct gpool_object_info){
 		.size = info->size,
 		.number = number,
-		.state = state,
+		.state = state == OBJECT_LEAVING ? OBJECT_CURRENT : state,
 		.memory_class = record->class,
 		.pages = record->pages,
 		.allocations = record->allocations,
@@ -377,7 +382,7 @@ static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_
 	atomic_thread_fence(memory_order_acquire);
 	/* From here to a record of another version the state passes through those that are refused above. */
 	state = atomic_load_explicit(&record->state, memory_order_acquire);
-	return state >= OBJECT_CURRENT && state <= OBJECT_DELETED && record->version == info->version;
+	return state >= OBJECT_CURRENT && state <= OBJECT_LEAVING && record->version == info->version;
 }
 
 /* As far as the caller's struct goes. */
@@ -397,9 +402,9 @@ int gpool_object_info(struct gpool_object *object, struct gpool_object_info *inf
 		return -ECHILD;
 	if (!object->number || filled.size < sizeof(filled.size))
 		return -EINVAL;
-	/* It is open, so its record stands. */
+	/* It is open, so its record stands, unless pins alone keep it. */
 	if (!record_read(object->pool, object->number, &filled) || filled.version != object->version)
-		return -EPIPE;
+		return object->memory_class == GPOOL_OBJECT_PINNABLE ? -ESTALE : -EPIPE;
 	return info_give(&filled, info);
 }
 

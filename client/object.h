@@ -74,6 +74,12 @@ int object_text_copy(char *to, size_t size, const char *from);
 int object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, bool map,
 	struct gpool_object **object);
 
+/* object_pin.c */
+/* object_is_gone() - an open version does not stand any more: it was evicted, as class GPOOL_OBJECT_PINNABLE allows. */
+bool object_is_gone(const struct gpool_object *object);
+/* objects_sweep() - ranges of pinnable ones that are gone are unmapped. False: not all of them could be. */
+bool objects_sweep(struct gpool *pool);
+
 /* object_draft.c */
 int draft_set(struct draft *draft, const char *key, const void *value, size_t bytes);
 void draft_free(struct draft *draft);

@@ -37,7 +37,7 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 		error = options_read(&read, sizeof(read), options);
 	if (error)
 		return error;
-	if (read.flags || read.reserved || read.memory_class > GPOOL_OBJECT_EPHEMERAL)
+	if (read.flags || read.reserved || read.memory_class > GPOOL_OBJECT_PINNABLE)
 		return -EINVAL;
 	error = object_new(pool, name, &made);
 	if (error)

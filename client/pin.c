@@ -262,7 +262,7 @@ int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct
  * unpin_after lets go at once and leaves the fence in the entry, which the agent respects. An entry has room for one: behind the
  * unfinished fence of another stream the pin has to stay.
  */
-static bool entry_fence_raise(const struct gpool *pool, struct block_entry *entry, uint64_t fence)
+bool entry_fence_raise(const struct gpool *pool, struct block_entry *entry, uint64_t fence)
 {
 	uint64_t old = atomic_load_explicit(&entry->fence, memory_order_acquire);
 

@@ -624,7 +624,7 @@ static int gone_tell(struct gpool *pool, struct leaving *leaving)
 }
 
 /*
- * Two sweeps: the first lets go of what stitched blocks of before have mapped; the second, after the words were looked at, of those that
+ * Two sweeps: the first lets go of what stitched blocks and pinnable objects of before have mapped; the second, after the words were looked at, of those that
  * were evicted in between, lest the agent hears that nothing is mapped while a range of theirs still is.
  */
 static int window_leave(struct gpool *pool, bool all)
@@ -637,7 +637,7 @@ static int window_leave(struct gpool *pool, bool all)
 
 	if (!window || window->sources) /* one descriptor carries all: there is one trust domain */
 		return 0;
-	if (!stitch_sweep(pool) || !vm_sweep(pool))
+	if (!stitch_sweep(pool) || !vm_sweep(pool) || !objects_sweep(pool))
 		return 0;
 	leaving = calloc(1, sizeof(*leaving));
 	if (!leaving)
@@ -648,7 +648,7 @@ static int window_leave(struct gpool *pool, bool all)
 	pthread_mutex_lock(&window->lock);
 	if (leaving->gone && leaving->imported) {
 		whole = handles_let_go(pool, leaving);
-		if (stitch_sweep(pool))
+		if (stitch_sweep(pool) && objects_sweep(pool))
 			count = gone_tell(pool, leaving);
 		else
 			whole = false;

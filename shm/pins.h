@@ -59,4 +59,22 @@ static inline int pin_try(const struct session_segment *session, const _Atomic u
 	return -ESTALE;
 }
 
+/*
+ * object_pin_try() - pin a version of an object of class OBJECT_PINNABLE, whose first page is `page`. The record takes the page word's part:
+ * the agent stores LEAVING and looks at its readers' pins then; so after the pin stands, CURRENT and then this version mean that it stays.
+ * A version comes once and is there before its record is CURRENT, so what is CURRENT and of this version is what was opened.
+ * Return: 0, -EAGAIN (being looked at: wait and try again), -ESTALE (gone).
+ */
+static inline int object_pin_try(const struct session_segment *session, const struct object_record *record, uint64_t version, uint32_t page)
+{
+	uint32_t state;
+
+	atomic_fetch_add_explicit(&session->pins[page], 1, memory_order_seq_cst);
+	state = atomic_load_explicit(&record->state, memory_order_seq_cst);
+	if (__builtin_expect(state == OBJECT_CURRENT && record->version == version, 1))
+		return 0;
+	pin_drop(session, page);
+	return state == OBJECT_LEAVING && record->version == version ? -EAGAIN : -ESTALE;
+}
+
 #endif

@@ -50,7 +50,7 @@ static void check_objects(struct look *look, const uint32_t *shared)
 	for (uint32_t i = 0; i < POOL_OBJECTS; i++) {
 		const struct object_record *record = &look->pool->objects[i];
 		uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
-		bool stands = i && state >= OBJECT_CURRENT && state <= OBJECT_DELETED;
+		bool stands = i && state >= OBJECT_CURRENT && state <= OBJECT_LEAVING;
 
 		if (state >= OBJECT_STATES)
 			report(look, 0, 0, "object %u is in state %u, which is none", i, state);

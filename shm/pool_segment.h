@@ -22,7 +22,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 5,
+	POOL_LAYOUT_VERSION = 6,
 	POOL_SESSIONS = PAGE_OWNER_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,
@@ -78,6 +78,7 @@ enum object_state {
 	OBJECT_CURRENT,    /* what its name means */
 	OBJECT_OLD,        /* a newer version is current; goes with its last reader */
 	OBJECT_DELETED,    /* its name is gone; goes with its last reader */
+	OBJECT_LEAVING,    /* OBJECT_PINNABLE: current, and being looked at whether anybody pins it; soon decided */
 	OBJECT_ENDING,     /* its pages are on their way back */
 	OBJECT_STATES
 };
@@ -87,6 +88,7 @@ enum object_class {
 	OBJECT_IMMUTABLE, /* nobody writes after publication */
 	OBJECT_MUTABLE,   /* its one writer goes on writing; readers read */
 	OBJECT_EPHEMERAL, /* as immutable, and may be evicted while nobody has it open */
+	OBJECT_PINNABLE,  /* as immutable, and may be evicted while nobody pins it, open or not; shm/pins.h */
 	OBJECT_CLASSES
 };
 

@@ -1111,7 +1111,7 @@ static void test_arguments(void **state)
 	assert_int_equal(gpool_object_create(pool, name, NULL, &object), -EINVAL);
 	assert_int_equal(gpool_object_create(pool, "", NULL, &object), -EINVAL);
 	assert_int_equal(gpool_object_create(pool, "a\nb", NULL, &object), -EINVAL);
-	options.memory_class = 3;
+	options.memory_class = 4;
 	assert_int_equal(gpool_object_create(pool, "x", &options, &object), -EINVAL);
 	options.memory_class = 0;
 	options.flags = 1;

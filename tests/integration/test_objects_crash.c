@@ -347,6 +347,60 @@ static void test_eviction(void **state)
 	play(ephemeral, take_more, nothing_is_there);
 }
 
+/* Open and not pinned, so that it goes; another one is pinned, and stays. */
+static void pinnable(void)
+{
+	struct gpool_alloc_options wait = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+
+	old = publish(build(1, GPOOL_OBJECT_PINNABLE, 0));
+	wait.timeout_ms = ANSWER_MS;
+	assert_int_equal(gpool_alloc(reader, PAGES - 8, &wait, &block), 0);
+}
+
+static void it_has_gone(void)
+{
+	assert_int_equal(gpool_object_pin(old), -ESTALE);
+	assert_int_equal(gpool_object_close(old), 0);
+	nothing_is_there();
+}
+
+static void test_eviction_of_what_is_open(void **state)
+{
+	(void)state;
+	play(pinnable, take_more, it_has_gone);
+}
+
+/* It is asked for and cannot be had: the agent looks at it, and lets it be, whatever an agent before has left. */
+static void pinned(void)
+{
+	pinnable();
+	assert_int_equal(gpool_object_pin(old), 0);
+}
+
+static void cannot_take_more(void)
+{
+	struct gpool_block block;
+
+	assert_int_not_equal(gpool_alloc(reader, 4, NULL, &block), 0);
+}
+
+static void it_has_stayed(void)
+{
+	assert_true(is(old, 1));
+	assert_int_equal(gpool_object_pin(old), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_object_unpin(old), 0);
+	assert_int_equal(gpool_object_close(old), 0);
+	assert_int_equal(versions(), 1);
+}
+
+static void test_no_eviction_of_what_is_pinned(void **state)
+{
+	(void)state;
+	play(pinned, cannot_take_more, it_has_stayed);
+}
+
 /* ---- */
 
 static int publisher_start(void **state)
@@ -444,6 +498,8 @@ int main(int argc, char **argv)
 		TEST(test_delete_and_publish),
 		TEST(test_sessions_end),
 		TEST(test_eviction),
+		TEST(test_eviction_of_what_is_open),
+		TEST(test_no_eviction_of_what_is_pinned),
 		TEST(test_published_pages_are_nobody_elses),
 	};
 

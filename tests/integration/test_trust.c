@@ -691,6 +691,64 @@ static void test_objects_stay_in_their_domain(void **state)
 	gpool_object_close(object);
 }
 
+static bool is_readable(uint64_t address)
+{
+	int ends[2];
+	ssize_t length;
+
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	length = write(ends[1], (const void *)(uintptr_t)address, 1);
+	close(ends[0]);
+	close(ends[1]);
+	return length == 1;
+}
+
+/* One that is open, not pinned, and wanted by the other domain: who has it mapped, as its publisher or to read, lets go of it first. */
+static void test_evicted_objects_are_unmapped(void **state)
+{
+	struct gpool *rose;
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *object, *again;
+	struct gpool_block blocks[PAGES];
+	uint64_t version, address, bytes;
+	uint32_t index, count = 0;
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	rose = open_as(0, NULL, "rose");
+	blue = open_as(0, NULL, "blue");
+	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	assert_int_equal(gpool_object_create(red, "adapter", &options, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, SOME, NULL, &index), 0);
+	assert_int_equal(gpool_object_address(object, 0, &address, &bytes), 0);
+	memset((void *)(uintptr_t)address, RED_BYTE, bytes);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	assert_int_equal(gpool_object_open(rose, "adapter", NULL, &again), 0);
+	assert_int_equal(gpool_object_address(again, 0, &address, &bytes), 0);
+	assert_true(is_readable(address));
+	assert_int_equal(gpool_object_pin(again), 0);
+	/* All that there is but the object; red has the more of it. */
+	assert_int_equal(take(red, blocks, PAGES - 2 * SOME, ANSWER_MS), PAGES - 2 * SOME);
+	assert_int_equal(take(blue, blocks, PAGES, 0), SOME);
+	assert_int_equal(gpool_object_unpin(again), 0);
+	for (int tries = 0; count < SOME; tries++) {
+		assert_true(tries < TRIES);
+		count += take(blue, blocks + SOME + count, SOME - count, 0);
+		gpool_let_go(red);
+		gpool_let_go(rose);
+		poll(NULL, 0, 1);
+	}
+	are_zero(blue, blocks, 2 * SOME);
+	assert_false(is_readable(address));
+	assert_int_equal(gpool_object_pin(again), -ESTALE);
+	assert_int_equal(gpool_object_close(again), 0);
+	assert_int_equal(gpool_object_pin(object), -ESTALE);
+	assert_int_equal(gpool_object_close(object), 0);
+	books_balance();
+	gpool_close(rose);
+}
+
 /* ---- both at once ---- */
 
 struct side {
@@ -1172,6 +1230,7 @@ int main(void)
 		TEST(a_descriptor_for_each_handle),
 		TEST(one_domain_costs_nothing),
 		TEST(objects_stay_in_their_domain),
+		TEST(evicted_objects_are_unmapped),
 		TEST(both_at_once),
 		TEST(spilled_over_domains),
 		TEST(fresh_memory_is_cleared),

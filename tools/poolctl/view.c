@@ -31,14 +31,14 @@ const char *role_name(uint32_t role)
 
 const char *object_class_name(uint32_t memory_class)
 {
-	static const char *const names[] = { "immutable", "mutable", "ephemeral" };
+	static const char *const names[] = { "immutable", "mutable", "ephemeral", "pinnable" };
 
 	return memory_class < sizeof(names) / sizeof(names[0]) ? names[memory_class] : "?";
 }
 
 const char *object_state_name(uint32_t state)
 {
-	static const char *const names[OBJECT_STATES] = { "none", "publishing", "current", "old", "deleted", "ending" };
+	static const char *const names[OBJECT_STATES] = { "none", "publishing", "current", "old", "deleted", "leaving", "ending" };
 
 	return state < OBJECT_STATES ? names[state] : "?";
 }

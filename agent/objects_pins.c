@@ -1,0 +1,74 @@
+/*
+ * objects_pins.c - objects that pins alone keep: who pins one, when it was used last, and taking one that nobody pins.
+ *
+ * A reader's pin stands in its own segment, at the object's first page, and its word for "until that fence" in the block entry there, as for
+ * its own blocks. Pins of sessions that do not have it open count for nothing. The protocol is that of shm/pins.h, with the record's
+ * state for the page word: LEAVING first, then the pins.
+ */
+#include "agent/objects.h"
+
+#include "agent/crash_point.h"
+#include "shm/doorbell.h"
+#include "shm/pins.h"
+#include "shm/timeline.h"
+
+static bool pinned_by(const struct session *session, uint32_t page)
+{
+	return pin_count(&session->segment, page) ||
+		!fence_reached(&session->segment, atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
+}
+
+/* Times of use that cannot be are "just now". */
+static uint32_t later(uint32_t a, uint32_t b, uint32_t now)
+{
+	return now - a <= now - b || now - a > INT32_MAX ? a : b;
+}
+
+bool object_pinned(const struct pool *pool, uint32_t number, uint32_t *touched_ms)
+{
+	uint32_t page = pool->objects->of[number].manifest.runs[0].first, now = (uint32_t)clock_ms();
+	uint32_t left = atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed);
+	bool pinned = false;
+
+	for (uint32_t word = 0; word < POOL_SESSIONS / 64 && left; word++) {
+		uint64_t bits = atomic_load_explicit(&pool->ledger.objects[number].readers[word], memory_order_relaxed);
+
+		for (; bits; bits &= bits - 1, left--) {
+			const struct session *session = pool->sessions[word * 64 + (uint32_t)__builtin_ctzll(bits)];
+
+			if (!session)
+				continue;
+			*touched_ms = later(*touched_ms, atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed), now);
+			pinned |= pinned_by(session, page);
+		}
+	}
+	return pinned;
+}
+
+/* Who waits for the answer looks by himself every millisecond; this is for those who would find it sooner. */
+static void wake(struct pool *pool, uint32_t number)
+{
+	futex_wake(&object_record(pool, number)->state, INT32_MAX);
+}
+
+bool object_leave(struct pool *pool, uint32_t number)
+{
+	uint32_t touched = 0;
+
+	object_set_state(pool, number, OBJECT_LEAVING);
+	if (!object_pinned(pool, number, &touched))
+		return true;
+	object_set_state(pool, number, OBJECT_CURRENT);
+	wake(pool, number);
+	return false;
+}
+
+void objects_tick(struct pool *pool)
+{
+	for (uint32_t i = 1, left = pool->objects->pinnable; left && i < POOL_OBJECTS; i++) {
+		if (object_state(pool, i) == OBJECT_NONE || object_record(pool, i)->class != OBJECT_PINNABLE)
+			continue;
+		left--;
+		object_end_if_unused(pool, i);
+	}
+}

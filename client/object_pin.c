@@ -1,0 +1,132 @@
+/*
+ * object_pin.c - objects that pins alone keep. The pin stands at the object's first page, which nothing of ours can have while it is the
+ * object's; the protocol is object_pin_try()'s.
+ */
+#include "client/deferred.h"
+#include "client/object.h"
+#include "client/stream.h"
+#include "shm/doorbell.h"
+#include "shm/pins.h"
+
+enum {
+	PIN_SPINS = 64,         /* the agent looks at a few words */
+	PIN_SLICE_NS = 1000000, /* it wakes sleepers; this is for an agent that died over it */
+};
+
+static const struct object_record *record_of(const struct gpool_object *object)
+{
+	return &object->pool->segment.objects[object->number];
+}
+
+static uint32_t page_of(const struct gpool_object *object)
+{
+	return object->manifest.runs[0].first;
+}
+
+/* An agent that died over it leaves LEAVING to the next one. */
+static COLD int pin_wait(const struct gpool_object *object)
+{
+	const struct gpool *pool = object->pool;
+	uint64_t limit = (uint64_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed) * 1000000, start = monotonic_ns();
+	int error = -EAGAIN;
+
+	for (uint32_t looks = 0; error == -EAGAIN; looks++) {
+		if (looks < PIN_SPINS)
+			cpu_relax();
+		else if (monotonic_ns() - start >= limit)
+			return -ETIMEDOUT;
+		else
+			futex_wait((_Atomic uint32_t *)&record_of(object)->state, OBJECT_LEAVING, PIN_SLICE_NS);
+		error = object_pin_try(&pool->session, record_of(object), object->version, page_of(object));
+	}
+	return error;
+}
+
+static bool is_pinnable(const struct gpool_object *object)
+{
+	return object->number && object->memory_class == GPOOL_OBJECT_PINNABLE;
+}
+
+int gpool_object_pin(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (unlikely(!is_pinnable(object)))
+		return -EINVAL;
+	error = object_pin_try(&pool->session, record_of(object), object->version, page_of(object));
+	if (unlikely(error == -EAGAIN))
+		error = pin_wait(object);
+	if (unlikely(error)) {
+		/* For a moment it stood at what may be a block of ours by now, which waits for its last pin. */
+		deferred_sweep(pool);
+		return error;
+	}
+	atomic_store_explicit(&pool->session.touch[page_of(object)], pool_clock(pool), memory_order_relaxed);
+	return 0;
+}
+
+/* A pinned version stands, so where it does not stand any more it was not pinned. */
+static int unpin_check(const struct gpool_object *object)
+{
+	if (unlikely(!is_pinnable(object)))
+		return -EINVAL;
+	if (unlikely(object_is_gone(object)))
+		return -ESTALE;
+	return unlikely(!pin_count(&object->pool->session, page_of(object))) ? -EINVAL : 0;
+}
+
+int gpool_object_unpin(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	error = unpin_check(object);
+	if (unlikely(error))
+		return error;
+	pin_drop(&pool->session, page_of(object));
+	pool_wake_waiters(pool);
+	return 0;
+}
+
+int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fence)
+{
+	struct gpool *pool = object->pool;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	error = unpin_check(object);
+	if (!error)
+		error = fence_check(pool, fence);
+	if (error)
+		return error;
+	/* No block stands there, so what is deferred is the pin of none: tag 0. */
+	if (fence_pending(pool, fence) && !entry_fence_raise(pool, block_entry(pool, page_of(object)), fence.value))
+		return deferred_unpin(pool, &(struct gpool_block){.page = page_of(object)}, fence.value);
+	return gpool_object_unpin(object);
+}
+
+bool object_is_gone(const struct gpool_object *object)
+{
+	const struct object_record *record = record_of(object);
+	uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
+
+	return state < OBJECT_CURRENT || state > OBJECT_LEAVING || record->version != object->version;
+}
+
+bool objects_sweep(struct gpool *pool)
+{
+	bool all = true;
+
+	pthread_mutex_lock(&pool->objects_lock);
+	for (struct gpool_object *object = pool->objects; object; object = object->next)
+		if (is_pinnable(object) && object_is_gone(object))
+			all &= !object_parts_unmap(object) && !object_unmap(object);
+	pthread_mutex_unlock(&pool->objects_lock);
+	return all;
+}

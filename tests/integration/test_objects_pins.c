@@ -1,0 +1,522 @@
+/*
+ * test_objects_pins.c - objects that pins alone keep.
+ *
+ * Goal: what is pinned stays, with its content, whoever needs room and whatever becomes of its name; what is not goes, though it is open, and
+ * its readers are told when they pin it again; what was used longer ago goes first; pins end with their process, and stand while the agent
+ * dies. Method: a gpoold, its only pool of 64 pages, sessions of this process and processes of their own.
+ */
+#include "client/pool.h"
+#include "tests/integration/life.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+enum { OBJECT_PAGES = 8, PAGE_WORDS = (512 << 10) / 8 };
+
+static struct gpool *writer, *reader;
+
+/* ---- objects ---- */
+
+/* The first and last word of each page. */
+static void content(struct gpool_object *object, uint64_t value, bool write, uint64_t *wrong)
+{
+	uint64_t address, bytes;
+
+	assert_int_equal(gpool_object_address(object, 0, &address, &bytes), 0);
+	for (uint64_t i = 0; i < bytes / 8; i += PAGE_WORDS) {
+		volatile uint64_t *words = (volatile uint64_t *)(uintptr_t)address + i;
+
+		if (write)
+			words[0] = words[PAGE_WORDS - 1] = value + i;
+		else
+			*wrong += (words[0] != value + i) + (words[PAGE_WORDS - 1] != value + i);
+	}
+}
+
+static bool is(struct gpool_object *object, uint64_t value)
+{
+	uint64_t wrong = 0;
+
+	content(object, value, false, &wrong);
+	return !wrong;
+}
+
+static struct gpool_object *published_as(struct gpool *pool, const char *name, uint32_t memory_class, uint64_t value)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *object;
+	uint64_t version;
+	uint32_t index;
+
+	options.memory_class = memory_class;
+	assert_int_equal(gpool_object_create(pool, name, &options, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, OBJECT_PAGES, NULL, &index), 0);
+	content(object, value, true, NULL);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	return object;
+}
+
+static struct gpool_object *published(struct gpool *pool, const char *name, uint64_t value)
+{
+	return published_as(pool, name, GPOOL_OBJECT_PINNABLE, value);
+}
+
+static struct gpool_object *opened(struct gpool *pool, const char *name)
+{
+	struct gpool_object *object;
+
+	assert_int_equal(gpool_object_open(pool, name, NULL, &object), 0);
+	return object;
+}
+
+static bool is_there(const char *name)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0;
+
+	while (gpool_object_next(admin, &cursor, &info) == 0)
+		if (!strcmp(info.name, name))
+			return true;
+	return false;
+}
+
+/* Whether so many pages can be had now; they are given back. */
+static bool can_have(struct gpool *pool, uint32_t pages)
+{
+	struct gpool_block block;
+
+	if (gpool_alloc(pool, pages, NULL, &block))
+		return false;
+	assert_int_equal(gpool_free(pool, &block), 0);
+	return true;
+}
+
+static void sessions_start(void)
+{
+	start((const char *const[]){"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set",
+		"lease.batch_most=1", NULL});
+	writer = open_worker();
+	reader = open_worker();
+}
+
+static int sessions_stop(void **state)
+{
+	gpool_close(reader);
+	gpool_close(writer);
+	writer = reader = NULL;
+	return stop(state);
+}
+
+/* ---- one session, or two ---- */
+
+static void test_open_does_not_keep(void **state)
+{
+	struct gpool_object *object, *again;
+
+	(void)state;
+	sessions_start();
+	object = published(writer, "a", 1);
+	again = opened(reader, "a");
+	assert_true(is(again, 1));
+	/* What there is without it does not make it go. */
+	assert_true(can_have(reader, PAGES - OBJECT_PAGES));
+	assert_int_equal(gpool_object_pin(object), 0);
+	assert_int_equal(gpool_object_unpin(object), 0);
+	assert_true(can_have(reader, PAGES - OBJECT_PAGES + 1));
+	assert_false(is_there("a"));
+	assert_int_equal(gpool_object_pin(object), -ESTALE);
+	assert_int_equal(gpool_object_pin(again), -ESTALE);
+	assert_int_equal(gpool_object_unpin(again), -ESTALE);
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_int_equal(gpool_object_close(again), 0);
+	/* The same pages, and the same name. */
+	object = published(reader, "a", 2);
+	assert_int_equal(gpool_object_pin(object), 0);
+	assert_true(is(object, 2));
+	assert_int_equal(gpool_object_unpin(object), 0);
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_true(is_there("a"));
+}
+
+static void test_a_pin_keeps(void **state)
+{
+	struct gpool_object *object, *again;
+	uint32_t taken = 77;
+
+	(void)state;
+	sessions_start();
+	object = published(writer, "a", 1);
+	again = opened(reader, "a");
+	assert_int_equal(gpool_object_pin(again), 0);
+	assert_int_equal(gpool_object_pin(again), 0);
+	assert_false(can_have(writer, PAGES - OBJECT_PAGES + 1));
+	assert_int_equal(gpool_object_unpin(again), 0);
+	assert_false(can_have(writer, PAGES - OBJECT_PAGES + 1));
+	assert_int_equal(try_evict(admin, "p0", PAGES, &taken), 0);
+	assert_int_equal(taken, 0);
+	assert_true(is(again, 1) && is(object, 1));
+	assert_int_equal(gpool_object_unpin(again), 0);
+	assert_int_equal(try_evict(admin, "p0", PAGES, &taken), 0);
+	assert_int_equal(taken, OBJECT_PAGES);
+	assert_false(is_there("a"));
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_int_equal(gpool_object_close(again), 0);
+}
+
+static void test_wrong_arguments(void **state)
+{
+	struct gpool_object *object, *plain, *building;
+
+	(void)state;
+	sessions_start();
+	object = published(writer, "a", 1);
+	plain = published_as(writer, "plain", GPOOL_OBJECT_IMMUTABLE, 1);
+	assert_int_equal(gpool_object_create(writer, "b", NULL, &building), 0);
+	assert_int_equal(gpool_object_pin(plain), -EINVAL);
+	assert_int_equal(gpool_object_unpin(plain), -EINVAL);
+	assert_int_equal(gpool_object_pin(building), -EINVAL);
+	assert_int_equal(gpool_object_unpin(object), -EINVAL);
+	assert_int_equal(gpool_object_unpin_after(object, (struct gpool_fence){.value = UINT64_MAX}), -EINVAL);
+	assert_int_equal(gpool_object_pin(object), 0);
+	assert_int_equal(gpool_object_unpin_after(object, (struct gpool_fence){.value = UINT64_MAX}), -EINVAL);
+	assert_int_equal(gpool_object_unpin(object), 0);
+	assert_int_equal(gpool_object_unpin(object), -EINVAL);
+	assert_int_equal(gpool_object_close(building), 0);
+	assert_int_equal(gpool_object_close(plain), 0);
+	assert_int_equal(gpool_object_close(object), 0);
+}
+
+/* Time of the pool's own clock passes. */
+static void clock_moves(void)
+{
+	uint32_t now = pool_clock(writer);
+
+	AWAIT(pool_clock(writer) != now);
+}
+
+static void test_least_recently_used_goes_first(void **state)
+{
+	static const char *const names[] = {"a", "b", "c"};
+	struct gpool_object *objects[3], *again;
+
+	(void)state;
+	sessions_start();
+	for (int i = 0; i < 3; i++) {
+		objects[i] = published(writer, names[i], (uint64_t)i);
+		clock_moves();
+	}
+	/* Used by the other session, which counts as well. */
+	again = opened(reader, "a");
+	assert_int_equal(gpool_object_pin(again), 0);
+	assert_int_equal(gpool_object_unpin(again), 0);
+	assert_true(can_have(writer, PAGES - 3 * OBJECT_PAGES + 1));
+	assert_true(is_there("a") && !is_there("b") && is_there("c"));
+	assert_true(can_have(writer, PAGES - 2 * OBJECT_PAGES + 1));
+	assert_true(is_there("a") && !is_there("c"));
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(gpool_object_close(objects[i]), 0);
+	assert_int_equal(gpool_object_close(again), 0);
+}
+
+/* In a row: it makes room as blocks do, and not while it is pinned. */
+static void test_room_in_a_row(void **state)
+{
+	struct gpool_alloc_options row = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_object *objects[4];
+	struct gpool_block block;
+	char name[8];
+
+	(void)state;
+	sessions_start();
+	for (int i = 0; i < 4; i++) {
+		snprintf(name, sizeof(name), "o%d", i);
+		objects[i] = published(writer, name, (uint64_t)i);
+	}
+	assert_int_equal(gpool_object_pin(objects[1]), 0);
+	row.flags = GPOOL_ALLOC_CONTIGUOUS;
+	assert_int_equal(gpool_alloc(reader, PAGES - 2 * OBJECT_PAGES, &row, &block), 0);
+	assert_true(is_there("o1") && !is_there("o2") && !is_there("o3"));
+	assert_true(is(objects[1], 1));
+	assert_int_equal(gpool_free(reader, &block), 0);
+	assert_int_equal(gpool_alloc(reader, PAGES - OBJECT_PAGES, &row, &block), -ENOSPC);
+	assert_int_equal(gpool_object_unpin(objects[1]), 0);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(gpool_object_close(objects[i]), 0);
+}
+
+/* ---- behind fences ---- */
+
+static struct gpool_fence recorded(uint32_t stream)
+{
+	struct gpool_fence fence;
+
+	assert_int_equal(gpool_fence_record(reader, stream, &fence), 0);
+	return fence;
+}
+
+static void test_unpin_after(void **state)
+{
+	uint32_t one, other;
+	struct gpool_fence first, second;
+	struct gpool_object *object, *again;
+
+	(void)state;
+	sessions_start();
+	assert_int_equal(gpool_stream_open(reader, NULL, GPOOL_STREAM_MANUAL, &one), 0);
+	assert_int_equal(gpool_stream_open(reader, NULL, GPOOL_STREAM_MANUAL, &other), 0);
+	object = published(writer, "a", 1);
+	again = opened(reader, "a");
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_object_pin(again), 0);
+	first = recorded(one);
+	second = recorded(other);
+	/* Of the second fence there is no room at the object: that pin stays until somebody looks. */
+	assert_int_equal(gpool_object_unpin_after(again, first), 0);
+	assert_int_equal(gpool_object_unpin_after(again, second), 0);
+	assert_false(can_have(writer, PAGES - OBJECT_PAGES + 1));
+	assert_int_equal(gpool_fence_signal(reader, first), 0);
+	assert_false(can_have(writer, PAGES - OBJECT_PAGES + 1));
+	assert_true(is(again, 1));
+	assert_int_equal(gpool_fence_signal(reader, second), 0);
+	assert_int_equal(gpool_fence_wait(reader, second, ANSWER_MS), 0);
+	AWAIT(can_have(writer, PAGES - OBJECT_PAGES + 1));
+	assert_int_equal(gpool_object_pin(again), -ESTALE);
+	/* Reached already. */
+	assert_int_equal(gpool_object_close(object), 0);
+	object = published(reader, "b", 1);
+	assert_int_equal(gpool_object_pin(object), 0);
+	assert_int_equal(gpool_object_unpin_after(object, second), 0);
+	assert_true(can_have(writer, PAGES));
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_int_equal(gpool_object_close(again), 0);
+}
+
+/* ---- names ---- */
+
+static void test_a_newer_version(void **state)
+{
+	struct gpool_object *old, *now, *found;
+
+	(void)state;
+	sessions_start();
+	old = published(writer, "a", 1);
+	assert_int_equal(gpool_object_pin(old), 0);
+	now = published(reader, "a", 2);
+	assert_int_equal(gpool_object_pin(now), 0);
+	assert_true(is(old, 1) && is(now, 2));
+	assert_int_equal(gpool_object_pin(old), -ESTALE);
+	found = opened(writer, "a");
+	assert_true(is(found, 2));
+	assert_int_equal(harness_free_pages(&harness), PAGES - 2 * OBJECT_PAGES);
+	/* It goes when nobody pins it any more, though it is open. */
+	assert_int_equal(gpool_object_unpin(old), 0);
+	AWAIT(harness_free_pages(&harness) == PAGES - OBJECT_PAGES);
+	assert_int_equal(gpool_object_close(old), 0);
+	assert_int_equal(gpool_object_unpin(now), 0);
+	assert_int_equal(gpool_object_close(now), 0);
+	assert_int_equal(gpool_object_close(found), 0);
+}
+
+static void test_deleted(void **state)
+{
+	struct gpool_object *object, *again;
+
+	(void)state;
+	sessions_start();
+	object = published(writer, "a", 1);
+	again = opened(reader, "a");
+	assert_int_equal(gpool_object_pin(again), 0);
+	assert_int_equal(gpool_object_delete(writer, "a", 0), 0);
+	assert_int_equal(gpool_object_pin(object), -ESTALE);
+	assert_true(is(again, 1));
+	assert_int_equal(harness_free_pages(&harness), PAGES - OBJECT_PAGES);
+	assert_int_equal(gpool_object_unpin(again), 0);
+	AWAIT(harness_free_pages(&harness) == PAGES);
+	/* Unpinned, it goes at once. */
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_int_equal(gpool_object_close(again), 0);
+	object = published(writer, "a", 1);
+	assert_int_equal(gpool_object_delete(writer, "a", 0), 0);
+	assert_int_equal(harness_free_pages(&harness), PAGES);
+	assert_int_equal(gpool_object_close(object), 0);
+}
+
+/* ---- deaths ---- */
+
+struct child {
+	pid_t pid;
+	int said; /* a byte comes when it has pinned */
+};
+
+/* A process that pins it and waits for its end. */
+static struct child pinner(const char *name)
+{
+	struct child child;
+	int pair[2];
+
+	assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
+	fflush(NULL);
+	child.pid = fork();
+	assert_true(child.pid >= 0);
+	if (!child.pid) {
+		struct gpool *own;
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		setenv("CMOCKA_TEST_ABORT", "1", 1);
+		own = open_worker();
+		assert_int_equal(gpool_object_pin(opened(own, name)), 0);
+		assert_int_equal(write(pair[1], "", 1), 1);
+		for (;;)
+			pause();
+	}
+	close(pair[1]);
+	child.said = pair[0];
+	return child;
+}
+
+static void test_a_dead_process_pins_nothing(void **state)
+{
+	struct gpool_object *object;
+	struct child child;
+	char byte;
+
+	(void)state;
+	sessions_start();
+	object = published(writer, "a", 1);
+	child = pinner("a");
+	assert_int_equal(read(child.said, &byte, 1), 1);
+	close(child.said);
+	assert_false(can_have(writer, PAGES - OBJECT_PAGES + 1));
+	assert_int_equal(kill(child.pid, SIGKILL), 0);
+	status_of(child.pid);
+	AWAIT(can_have(writer, PAGES - OBJECT_PAGES + 1));
+	assert_int_equal(gpool_object_close(object), 0);
+}
+
+static void test_the_agent_dies(void **state)
+{
+	struct gpool_object *kept, *goes, *again;
+	uint64_t agents;
+
+	(void)state;
+	sessions_start();
+	agents = status()->incarnation;
+	kept = published(writer, "kept", 1);
+	goes = published(writer, "goes", 2);
+	again = opened(reader, "kept");
+	assert_int_equal(gpool_object_pin(again), 0);
+	assert_int_equal(kill(process_of("gpoold-agent"), SIGKILL), 0);
+	/* Nobody is asked. */
+	assert_int_equal(gpool_object_pin(goes), 0);
+	assert_int_equal(gpool_object_unpin(goes), 0);
+	AWAIT(status()->incarnation > agents);
+	assert_true(can_have(writer, PAGES - 2 * OBJECT_PAGES + 1));
+	assert_true(is_there("kept") && !is_there("goes"));
+	assert_true(is(again, 1));
+	assert_int_equal(gpool_object_unpin(again), 0);
+	assert_true(can_have(writer, PAGES));
+	assert_int_equal(gpool_object_close(kept), 0);
+	assert_int_equal(gpool_object_close(goes), 0);
+	assert_int_equal(gpool_object_close(again), 0);
+}
+
+/* ---- all at once ---- */
+
+enum { RACES = 2, RACE_EVICTIONS = 100 };
+
+struct racer {
+	pthread_t thread;
+	struct gpool *pool;
+	struct gpool_object *object;
+	uint32_t pins, stale, wrong;
+};
+
+static _Atomic bool race_over;
+
+static void race_publish(struct racer *racer)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	uint64_t version;
+	uint32_t index;
+
+	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	options.expect_version = GPOOL_OBJECT_NONE;
+	assert_int_equal(gpool_object_create(racer->pool, "a", &options, &racer->object), 0);
+	if (gpool_object_alloc(racer->object, OBJECT_PAGES, NULL, &index) == 0) {
+		content(racer->object, 1, true, NULL);
+		if (gpool_object_publish(racer->object, &version) == 0)
+			return;
+	}
+	/* The other one was first. */
+	gpool_object_abort(racer->object);
+	racer->object = NULL;
+}
+
+/* Has it again whenever it is gone, as it was: what is pinned has the content that its name says. */
+static void *race(void *argument)
+{
+	struct racer *racer = argument;
+
+	while (!atomic_load(&race_over)) {
+		if (!racer->object && gpool_object_open(racer->pool, "a", NULL, &racer->object)) {
+			racer->object = NULL;
+			race_publish(racer);
+		} else if (gpool_object_pin(racer->object)) {
+			racer->stale++;
+			gpool_object_close(racer->object);
+			racer->object = NULL;
+		} else {
+			racer->pins++;
+			racer->wrong += !is(racer->object, 1);
+			gpool_object_unpin(racer->object);
+		}
+	}
+	gpool_object_close(racer->object);
+	return NULL;
+}
+
+static void test_evicted_while_others_pin(void **state)
+{
+	struct racer racers[RACES] = {0};
+	uint32_t evicted = 0, taken;
+
+	(void)state;
+	sessions_start();
+	atomic_store(&race_over, false);
+	for (int i = 0; i < RACES; i++) {
+		racers[i].pool = i ? reader : writer;
+		assert_int_equal(pthread_create(&racers[i].thread, NULL, race, &racers[i]), 0);
+	}
+	while (evicted < RACE_EVICTIONS)
+		if (try_evict(admin, "p0", PAGES, &taken) == 0)
+			evicted += taken >= OBJECT_PAGES;
+	atomic_store(&race_over, true);
+	for (int i = 0; i < RACES; i++) {
+		pthread_join(racers[i].thread, NULL);
+		assert_int_equal(racers[i].wrong, 0);
+	}
+	print_message("%u evictions, %u and %u pins, %u and %u too late\n", evicted, racers[0].pins, racers[1].pins, racers[0].stale, racers[1].stale);
+	assert_true(racers[0].stale + racers[1].stale > 0 && racers[0].pins + racers[1].pins > 0);
+}
+
+int main(int argc, char **argv)
+{
+#define TEST(name) cmocka_unit_test_teardown(test_##name, sessions_stop)
+	const struct CMUnitTest tests[] = {
+		TEST(open_does_not_keep),
+		TEST(a_pin_keeps),
+		TEST(wrong_arguments),
+		TEST(least_recently_used_goes_first),
+		TEST(room_in_a_row),
+		TEST(unpin_after),
+		TEST(a_newer_version),
+		TEST(deleted),
+		TEST(a_dead_process_pins_nothing),
+		TEST(the_agent_dies),
+		TEST(evicted_while_others_pin),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
