@@ -58,7 +58,7 @@ endif
 
 include make/cuda.mk
 
-COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c policy/*.c)
+COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c cuda/kernels/*.c policy/*.c)
 AGENT_SRC := $(wildcard agent/*.c agent/*/*.c)
 KEEPER_SRC := agent/main.c agent/recipe.c agent/log.c agent/ledger.c agent/kept_config.c $(wildcard agent/config*.c agent/keeper/*.c shm/*.c proto/*.c)
 MODULE_SRC := $(filter-out agent/main.c agent/keeper/%,$(AGENT_SRC)) $(COMMON_SRC)
@@ -75,7 +75,7 @@ obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 COMMON_OBJ := $(call obj,$(COMMON_SRC))
 AGENT_OBJ := $(call obj,$(AGENT_SRC))
 KEEPER_OBJ := $(call obj,$(KEEPER_SRC))
-MODULE_OBJ := $(call obj,$(MODULE_SRC))
+MODULE_OBJ := $(call obj,$(MODULE_SRC)) $(CUDA_KERNEL_OBJ)
 AGENT_LIB_OBJ := $(filter-out $(B)/obj/agent/main.o,$(AGENT_OBJ))
 CLIENT_OBJ := $(call obj,$(CLIENT_SRC))
 KERNEL_OBJ := $(CUDA_KERNEL_OBJ)

@@ -5,6 +5,7 @@
  * count, permission, arguments, fault, back end: a fault hits only calls that would have reached the back end.
  */
 #include "cuda/gpu_private.h"
+#include "cuda/kernels/kernel.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -33,6 +34,7 @@ static const char *const call_names[GPU_CALL_KINDS] = {
 	[GPU_CALL_STREAM_SYNC] = "stream_sync",
 	[GPU_CALL_COPY] = "copy",
 	[GPU_CALL_FILL] = "fill",
+	[GPU_CALL_LAUNCH] = "launch",
 	[GPU_CALL_EVENT_CREATE] = "event_create",
 	[GPU_CALL_EVENT_RECORD] = "event_record",
 	[GPU_CALL_EVENT_QUERY] = "event_query",
@@ -333,6 +335,24 @@ int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struc
 	int rc = call_begin(gpu, GPU_CALL_FILL, sound);
 
 	return rc < 0 || bytes == 0 ? rc : gpu->ops->fill(gpu, to, value, bytes, stream);
+}
+
+/* shape_is_sound() - within what every device takes, so that a wrong one fails on all of them alike. */
+static bool shape_is_sound(const struct gpu_shape *shape)
+{
+	return shape && shape->grid[0] && shape->grid[0] <= INT32_MAX && shape->grid[1] && shape->grid[1] <= GPU_GRID_MAX &&
+		shape->grid[2] && shape->grid[2] <= GPU_GRID_MAX && shape->block && shape->block <= GPU_BLOCK_MAX &&
+		shape->shared_bytes <= GPU_SHARED_MAX;
+}
+
+int gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, size_t args_bytes,
+	struct gpu_stream *stream)
+{
+	bool known = (unsigned)kernel < GPU_KERNEL_KINDS;
+	bool sound = known && args && args_bytes == gpu_kernels[kernel].args_bytes && shape_is_sound(shape) && stream;
+	int rc = call_begin(gpu, GPU_CALL_LAUNCH, sound);
+
+	return rc < 0 ? rc : gpu->ops->launch(gpu, kernel, shape, args, stream);
 }
 
 int gpu_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event)

@@ -45,6 +45,7 @@ enum gpu_call {
 	GPU_CALL_STREAM_SYNC,
 	GPU_CALL_COPY,
 	GPU_CALL_FILL,
+	GPU_CALL_LAUNCH,
 	GPU_CALL_EVENT_CREATE,
 	GPU_CALL_EVENT_RECORD,
 	GPU_CALL_EVENT_QUERY,
@@ -59,6 +60,26 @@ enum gpu_call {
 	GPU_CALL_POOL_ALLOC,
 	GPU_CALL_POOL_FREE,
 	GPU_CALL_KINDS
+};
+
+/* The kernels that gpool brings along; what each takes stands in the header beside it, cuda/kernels/. */
+enum gpu_kernel {
+#define KERNEL(id, name, file, args) GPU_KERNEL_##id,
+#include "cuda/kernels/kernels.def"
+	GPU_KERNEL_KINDS
+};
+
+/* How many threads a kernel runs as, and the memory that those of a block share beside what the kernel declares; `host` ignores it. */
+struct gpu_shape {
+	uint32_t grid[3]; /* blocks */
+	uint32_t block;   /* threads of one */
+	uint32_t shared_bytes;
+};
+
+enum {
+	GPU_GRID_MAX = 65535,    /* grid[1] and grid[2]; grid[0] has 31 bits */
+	GPU_BLOCK_MAX = 1024,
+	GPU_SHARED_MAX = 48 << 10, /* without asking the driver for more */
 };
 
 enum gpu_access { GPU_ACCESS_NONE, GPU_ACCESS_READ, GPU_ACCESS_READ_WRITE };
@@ -83,6 +104,7 @@ enum {
 	GPU_CAP_HOST_POINTER = 1u << 3,    /* a device address may be read and written by the CPU (host) */
 	GPU_CAP_ZEROED = 1u << 4,          /* gpu_create() gives zeros (host); without it, what somebody else may have left */
 	GPU_CAP_POOL = 1u << 5,            /* the driver has a pool of its own, in the order of streams: gpu_pool_alloc() */
+	GPU_CAP_KERNELS = 1u << 6,         /* gpu_launch(); on `cuda` only when gpool was built with nvcc */
 };
 
 struct gpu_device_info {
@@ -126,6 +148,7 @@ struct gpu_ops {
 	int (*stream_sync)(struct gpu *gpu, struct gpu_stream *stream);
 	int (*copy)(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 	int (*fill)(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
+	int (*launch)(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream);
 	int (*event_create)(struct gpu *gpu, uint32_t flags, struct gpu_event **event);
 	void (*event_destroy)(struct gpu *gpu, struct gpu_event *event);
 	int (*event_record)(struct gpu *gpu, struct gpu_event *event, struct gpu_stream *stream);
@@ -219,6 +242,18 @@ int gpu_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
  */
 int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
+
+/*
+ * gpu_launch() - queue a kernel. `args` is its struct, copied at the call; `args_bytes`, its size, must be what the kernel takes (-EINVAL).
+ * The addresses in it are device addresses or registered memory, and nobody checks them: what the kernel's own function refuses (each
+ * has one, which also knows its shape) is all that is refused. On `host` the kernel's reference in C takes its turn in the stream;
+ * memory that it uses is not marked as used, and a wrong address ends the process as it would end the context of `cuda`.
+ *
+ * On `cuda` the first launch from an image loads it: launch once before capturing a graph. -EOPNOTSUPP without GPU_CAP_KERNELS, and
+ * when the driver is too old for what nvcc made.
+ */
+int gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, size_t args_bytes,
+	struct gpu_stream *stream);
 
 /*
  * Events. query: 0 done or never recorded, -EAGAIN not yet. wait: for the last record before it, whatever is recorded later.

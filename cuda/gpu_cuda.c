@@ -4,6 +4,7 @@
  *   gpu_cuda_driver.c  the library, its errors, contexts
  *   gpu_cuda_memory.c  physical memory and address ranges
  *   gpu_cuda_stream.c  streams, events, registered host memory, timelines
+ *   gpu_cuda_kernel.c  kernels: loading their images, launching
  *   gpu_cuda_nvml.c    free memory, asked without a context
  *   gpu_cuda_none.c    takes the place of all these where the toolkit's headers were absent at build time
  *
@@ -67,6 +68,8 @@ static uint32_t device_capabilities(const struct cuda_driver *driver, CUdevice d
 		capabilities |= GPU_CAP_TIMELINE;
 	if (cuda_pool_has(driver) && device_has(driver, device, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED))
 		capabilities |= GPU_CAP_POOL;
+	if (cuda_kernels_built())
+		capabilities |= GPU_CAP_KERNELS;
 	return capabilities;
 }
 
@@ -165,6 +168,7 @@ static void cuda_close(struct gpu *gpu)
 	struct gpu_cuda *cuda = cuda_of(gpu);
 
 	cuda_registrations_fini(cuda);
+	cuda_kernels_fini(cuda);
 	cuda_pool_fini(cuda);
 	cuda_memory_fini(cuda);
 	if (cuda->context)
@@ -196,6 +200,7 @@ const struct gpu_ops gpu_cuda_ops = {
 	.stream_sync = cuda_stream_sync,
 	.copy = cuda_copy,
 	.fill = cuda_fill,
+	.launch = cuda_launch,
 	.event_create = cuda_event_create,
 	.event_destroy = cuda_event_destroy,
 	.event_record = cuda_event_record,

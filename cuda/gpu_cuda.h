@@ -8,6 +8,7 @@
 #define CUDA_GPU_CUDA_H
 
 #include "cuda/gpu_private.h"
+#include "cuda/kernels/kernel.h"
 
 #include <pthread.h>
 
@@ -46,6 +47,10 @@
 	X(cuStreamWaitEvent) \
 	X(cuMemcpyAsync) \
 	X(cuMemsetD32Async) \
+	X(cuModuleLoadData) \
+	X(cuModuleUnload) \
+	X(cuModuleGetFunction) \
+	X(cuLaunchKernel) \
 	X(cuEventCreate) \
 	X(cuEventDestroy) \
 	X(cuEventRecord) \
@@ -107,6 +112,8 @@ struct gpu_cuda {
 	uint32_t memory_free;                    /* slot + 1, a list through next_free */
 	struct cuda_registration *registrations; /* a few, so a list */
 	CUmemoryPool pool;                       /* the driver's, made when it is first used; NULL: not yet */
+	CUmodule modules[KERNEL_IMAGES];         /* loaded when first used; NULL: not yet */
+	CUfunction functions[GPU_KERNEL_KINDS];  /* likewise */
 };
 
 static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
@@ -150,6 +157,11 @@ bool cuda_pool_has(const struct cuda_driver *driver);
 int cuda_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va);
 int cuda_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);
 int cuda_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes);
+
+/* gpu_cuda_kernel.c. cuda_kernels_built() - was nvcc there when gpool was built? */
+bool cuda_kernels_built(void);
+void cuda_kernels_fini(struct gpu_cuda *cuda);
+int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream);
 
 /* gpu_cuda_stream.c */
 int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream);

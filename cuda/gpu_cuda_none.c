@@ -174,6 +174,16 @@ static int none_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t byte
 	return none(-EOPNOTSUPP);
 }
 
+static int none_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream)
+{
+	(void)gpu;
+	(void)kernel;
+	(void)shape;
+	(void)args;
+	(void)stream;
+	return none(-EOPNOTSUPP);
+}
+
 static int none_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event)
 {
 	(void)gpu;
@@ -308,6 +318,7 @@ const struct gpu_ops gpu_cuda_ops = {
 	.stream_sync = none_stream_sync,
 	.copy = none_copy,
 	.fill = none_fill,
+	.launch = none_launch,
 	.event_create = none_event_create,
 	.event_destroy = none_event_destroy,
 	.event_record = none_event_record,

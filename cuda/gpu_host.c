@@ -90,7 +90,8 @@ static int device_capabilities(uint32_t *capabilities)
 		const char *name;
 		uint32_t capability;
 	} words[] = { { "events", GPU_CAP_IPC_EVENT }, { "zeros", GPU_CAP_ZEROED } };
-	uint32_t has = GPU_CAP_IPC_EVENT | GPU_CAP_TIMELINE | GPU_CAP_EXPORT_OFFSET | GPU_CAP_HOST_POINTER | GPU_CAP_ZEROED;
+	uint32_t has = GPU_CAP_IPC_EVENT | GPU_CAP_TIMELINE | GPU_CAP_EXPORT_OFFSET | GPU_CAP_HOST_POINTER | GPU_CAP_ZEROED |
+		GPU_CAP_KERNELS;
 	const char *text = getenv("GPOOL_HOST_LACKS");
 
 	while (text && *text) {
@@ -296,6 +297,7 @@ const struct gpu_ops gpu_host_ops = {
 	.stream_sync = host_stream_sync,
 	.copy = host_copy,
 	.fill = host_fill,
+	.launch = host_launch,
 	.event_create = host_event_create,
 	.event_destroy = host_event_destroy,
 	.event_record = host_event_record,

@@ -4,7 +4,7 @@
  *   gpu_host.c         the table, the devices, open and close
  *   gpu_host_memory.c  physical memory: files, handles, export and import
  *   gpu_host_range.c   address ranges: reserve, map, access, registered host memory, and who uses them
- *   gpu_host_stream.c  streams: queue, thread, copies, fills, timelines
+ *   gpu_host_stream.c  streams: queue, thread, copies, fills, kernels, timelines
  *   gpu_host_event.c   events, also between processes
  *
  * Locks, none taken inside another:
@@ -159,6 +159,7 @@ void host_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
 int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
 int host_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 int host_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
+int host_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream);
 int host_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value);
 int host_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
 int host_stream_queue_record(struct gpu_stream *stream, struct gpu_event *event);

@@ -10,6 +10,7 @@
  * sleeps in growing steps of at most wait_step_max_ns. Whatever this device itself finishes, and its closing, wakes at once.
  */
 #include "cuda/gpu_host.h"
+#include "cuda/kernels/kernel.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -22,11 +23,20 @@ static const long wait_step_min_ns = 10 * 1000;
 static const long wait_step_max_ns = 1000 * 1000; /* chosen: a delay that an engine's step does not notice */
 enum { WAIT_SPINS = 200 };                        /* some microseconds: shorter than falling asleep and waking */
 
-enum operation_kind { OPERATION_COPY, OPERATION_FILL, OPERATION_RECORD, OPERATION_EVENT_WAIT, OPERATION_WRITE, OPERATION_WAIT };
+enum operation_kind {
+	OPERATION_COPY,
+	OPERATION_FILL,
+	OPERATION_LAUNCH,
+	OPERATION_RECORD,
+	OPERATION_EVENT_WAIT,
+	OPERATION_WRITE,
+	OPERATION_WAIT
+};
 
 static const char *const operation_names[] = {
 	[OPERATION_COPY] = "copy",
 	[OPERATION_FILL] = "fill",
+	[OPERATION_LAUNCH] = "launch",
 	[OPERATION_RECORD] = "event record",
 	[OPERATION_EVENT_WAIT] = "event wait",
 	[OPERATION_WRITE] = "timeline write",
@@ -40,6 +50,8 @@ struct operation {
 	struct host_use from; /* copy */
 	uint64_t value;       /* to fill with, to write, to wait for; the record's number for events */
 	struct gpu_event *event;
+	const struct kernel *kernel;
+	void *args; /* a copy, as the caller's may be gone */
 };
 
 struct gpu_stream {
@@ -144,6 +156,9 @@ static int operation_execute(struct gpu_host *host, const struct operation *oper
 		return copy_execute(host, operation);
 	case OPERATION_FILL:
 		return fill_execute(host, operation);
+	case OPERATION_LAUNCH:
+		operation->kernel->host(operation->args);
+		return 0;
 	case OPERATION_RECORD:
 		host_event_finish(operation->event, operation->value);
 		host_progress_wake(host);
@@ -165,6 +180,7 @@ static void operation_destroy(struct gpu_host *host, struct operation *operation
 	host_use_end(host, &operation->from);
 	if (operation->event)
 		host_event_unref(operation->event);
+	free(operation->args);
 	free(operation);
 }
 
@@ -402,6 +418,27 @@ int host_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, stru
 	else
 		operation_queue(stream, operation);
 	return rc;
+}
+
+/* The reference does the work of the whole grid, so it needs no shape. */
+int host_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream)
+{
+	const struct kernel *found = &gpu_kernels[kernel];
+	int rc = 0;
+	struct operation *operation = operation_new(gpu, stream, OPERATION_LAUNCH, &rc);
+
+	(void)shape;
+	if (!operation)
+		return rc;
+	operation->kernel = found;
+	operation->args = malloc(found->args_bytes);
+	if (!operation->args) {
+		operation_destroy(host_of(gpu), operation);
+		return gpu_fail(-ENOMEM, "cannot queue kernel %s: out of memory", found->name);
+	}
+	memcpy(operation->args, args, found->args_bytes);
+	operation_queue(stream, operation);
+	return 0;
 }
 
 static int queue_timeline(struct gpu *gpu, struct gpu_stream *stream, enum operation_kind kind, const uint64_t *word,

@@ -12,9 +12,25 @@ else ifneq ($(CUDA_INCLUDE),)
 $(CUDA_BACKEND_OBJ): ALL_CFLAGS += -isystem $(CUDA_INCLUDE)
 endif
 
-# The GPU kernels: built to PTX and cubin by nvcc and embedded, so that nothing links the CUDA runtime. Without nvcc (or with
-# CUDA=0) all but the kernels builds, and says so once.
-NVCC ?= $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+# The GPU kernels: nvcc makes a fat binary of each (sm_80, sm_90, and PTX that the driver compiles for anything newer), which images.S
+# embeds, so that nothing links the CUDA runtime. Without nvcc (or with CUDA=0, after make clean) all but the kernels builds, says so
+# once, and the CUDA back end answers a launch with that. The references in C are built everywhere.
+NVCC ?= $(shell command -v nvcc 2>/dev/null || ls $(CUDA_HOME)/bin/nvcc 2>/dev/null)
 CUDA ?= $(if $(NVCC),1,0)
+NVCCFLAGS ?=
 CUDA_KERNEL_SRC := $(wildcard cuda/kernels/*.cu)
-CUDA_KERNEL_OBJ :=
+CUDA_KERNEL_IMAGES := $(patsubst %.cu,$(B)/obj/%.fatbin,$(CUDA_KERNEL_SRC))
+CUDA_KERNEL_OBJ := $(B)/obj/cuda/kernels/images.o
+
+$(B)/obj/cuda/kernels/%.fatbin: cuda/kernels/%.cu
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)$(NVCC) -std=c++17 -I. $(NVCCFLAGS) $(if $(filter 1,$(WERROR)),-Werror all-warnings) -fatbin -MMD -MP -MF $(@:.fatbin=.fatbin.d) \
+		-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_80,code=compute_80 -o $@ $<
+
+ifeq ($(CUDA),1)
+$(CUDA_KERNEL_OBJ): ALL_CFLAGS += -DGPOOL_KERNELS -Wa,-I$(B)/obj/cuda/kernels
+$(CUDA_KERNEL_OBJ): $(CUDA_KERNEL_IMAGES)
+endif
+$(CUDA_KERNEL_OBJ): cuda/kernels/images.S
+	@mkdir -p $(@D)
+	$(call say,AS,'$<$(if $(filter 1,$(CUDA)),, (no nvcc: without GPU kernels))')$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<

@@ -23,6 +23,7 @@
 #include <cmocka.h>
 
 #include "cuda/gpu.h"
+#include "cuda/kernels/block_copy.h"
 
 enum { RANGE_GRANULES = 8, EVENT_RECORDS_MAX = 128 };
 
@@ -761,6 +762,8 @@ static int call_once(struct fault_case *c, enum gpu_call call)
 		return gpu_copy(f->gpu, at(f, 0), at(f, 1), 4, f->stream);
 	case GPU_CALL_FILL:
 		return gpu_fill(f->gpu, at(f, 0), 1, 4, f->stream);
+	case GPU_CALL_LAUNCH:
+		return block_copy_queue(f->gpu, &(struct block_copy_args){ .items = at(f, 2), .count = 1 }, f->stream); /* zeros: nothing */
 	case GPU_CALL_EVENT_CREATE:
 		return gpu_event_create(f->gpu, 0, &event);
 	case GPU_CALL_EVENT_RECORD:
@@ -800,7 +803,7 @@ static void test_every_kind_of_call_can_be_made_to_fail(void **state)
 	static const enum gpu_call calls[] = {
 		GPU_CALL_GRANULARITY, GPU_CALL_MEMORY_INFO, GPU_CALL_CREATE, GPU_CALL_EXPORT, GPU_CALL_IMPORT, GPU_CALL_RESERVE,
 		GPU_CALL_UNRESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_STREAM_CREATE, GPU_CALL_STREAM_ADOPT, GPU_CALL_COPY,
-		GPU_CALL_FILL, GPU_CALL_TIMELINE_WRITE, GPU_CALL_TIMELINE_WAIT, GPU_CALL_EVENT_CREATE, GPU_CALL_EVENT_RECORD,
+		GPU_CALL_FILL, GPU_CALL_LAUNCH, GPU_CALL_TIMELINE_WRITE, GPU_CALL_TIMELINE_WAIT, GPU_CALL_EVENT_CREATE, GPU_CALL_EVENT_RECORD,
 		GPU_CALL_EVENT_WAIT, GPU_CALL_STREAM_SYNC, GPU_CALL_EVENT_QUERY, GPU_CALL_EVENT_EXPORT, GPU_CALL_EVENT_IMPORT,
 		GPU_CALL_HOST_REGISTER, GPU_CALL_HOST_UNREGISTER, GPU_CALL_POOL_ALLOC, GPU_CALL_POOL_FREE,
 	};

@@ -1,0 +1,106 @@
+/*
+ * gpu_cuda_kernel.c - kernels through the driver: an image is loaded, and a kernel looked up, when it is first launched.
+ *
+ * The images are fat binaries, of which the driver takes the code for its device or else compiles the PTX, which takes seconds
+ * once and is then kept in the driver's cache.
+ */
+#if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
+#include <cuda.h>
+
+#include "cuda/gpu_cuda.h"
+
+#include <errno.h>
+
+bool cuda_kernels_built(void)
+{
+	return gpu_kernel_images[0];
+}
+
+/*
+ * module_get() - the image's module, loaded now if it was not. The lock is not held over calls of the driver: of two threads that load
+ * it at the same time, one takes the other's. The context is current.
+ */
+static int module_get(struct gpu_cuda *cuda, enum kernel_image image, CUmodule *module)
+{
+	CUmodule made = NULL;
+	CUresult result;
+
+	pthread_mutex_lock(&cuda->lock);
+	*module = cuda->modules[image];
+	pthread_mutex_unlock(&cuda->lock);
+	if (*module)
+		return 0;
+	result = cuda->driver->cuModuleLoadData(&made, gpu_kernel_images[image]);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuModuleLoadData of kernel image %d", (int)image);
+	pthread_mutex_lock(&cuda->lock);
+	if (!cuda->modules[image]) {
+		cuda->modules[image] = made;
+		made = NULL;
+	}
+	*module = cuda->modules[image];
+	pthread_mutex_unlock(&cuda->lock);
+	if (made)
+		cuda->driver->cuModuleUnload(made);
+	return 0;
+}
+
+static int function_get(struct gpu_cuda *cuda, enum gpu_kernel kernel, CUfunction *function)
+{
+	CUmodule module;
+	CUresult result;
+	int rc;
+
+	pthread_mutex_lock(&cuda->lock);
+	*function = cuda->functions[kernel];
+	pthread_mutex_unlock(&cuda->lock);
+	if (*function)
+		return 0;
+	rc = module_get(cuda, gpu_kernels[kernel].image, &module);
+	if (rc < 0)
+		return rc;
+	result = cuda->driver->cuModuleGetFunction(function, module, gpu_kernels[kernel].name);
+	if (result != CUDA_SUCCESS)
+		return cuda_fail(cuda->driver, result, "cuModuleGetFunction of %s", gpu_kernels[kernel].name);
+	pthread_mutex_lock(&cuda->lock);
+	cuda->functions[kernel] = *function;
+	pthread_mutex_unlock(&cuda->lock);
+	return 0;
+}
+
+int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream)
+{
+	struct gpu_cuda *cuda = cuda_of(gpu);
+	void *parameters[] = { (void *)(uintptr_t)args }; /* one, by value; the driver copies it before it returns */
+	CUfunction function;
+	CUresult result;
+	int rc;
+
+	if (!cuda_kernels_built())
+		return gpu_fail(-EOPNOTSUPP, "cannot launch kernel %s: this gpool was built without nvcc, so it has no GPU kernels",
+			gpu_kernels[kernel].name);
+	rc = cuda_context_push(cuda);
+	if (rc < 0)
+		return rc;
+	rc = function_get(cuda, kernel, &function);
+	if (rc == 0) {
+		result = cuda->driver->cuLaunchKernel(function, shape->grid[0], shape->grid[1], shape->grid[2], shape->block, 1, 1,
+			shape->shared_bytes, (CUstream)(void *)stream, parameters, NULL);
+		if (result != CUDA_SUCCESS)
+			rc = cuda_fail(cuda->driver, result, "cuLaunchKernel of %s", gpu_kernels[kernel].name);
+	}
+	cuda_context_pop(cuda);
+	return rc;
+}
+
+void cuda_kernels_fini(struct gpu_cuda *cuda)
+{
+	if (cuda_context_push(cuda) < 0)
+		return;
+	for (int image = 0; image < KERNEL_IMAGES; image++)
+		if (cuda->modules[image])
+			cuda->driver->cuModuleUnload(cuda->modules[image]);
+	cuda_context_pop(cuda);
+}
+
+#endif

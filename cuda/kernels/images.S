@@ -1,0 +1,22 @@
+/*
+ * images.S - what nvcc made of each .cu file, embedded, so that nothing links the CUDA runtime and nothing is looked for at run time.
+ *
+ * An image is a fat binary: code for sm_80 and sm_90 and PTX for what comes later, of which the driver takes what fits. Built
+ * without nvcc, gpu_kernel_images[] is all zeros.
+ */
+#ifdef GPOOL_KERNELS
+	.section .rodata
+#define QUOTED(text) #text
+#define IMAGE(file) .balign 64; image_##file: .incbin QUOTED(file.fatbin);
+#include "cuda/kernels/kernels.def"
+#define IMAGE(file) .quad image_##file;
+#else
+#define IMAGE(file) .quad 0;
+#endif
+	.section .data.rel.ro, "aw"
+	.balign 8
+	.globl gpu_kernel_images
+	.hidden gpu_kernel_images
+gpu_kernel_images:
+#include "cuda/kernels/kernels.def"
+	.section .note.GNU-stack, "", %progbits

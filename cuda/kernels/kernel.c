@@ -1,0 +1,18 @@
+/* kernel.c - the table that kernels.def describes. */
+#include "cuda/kernels/kernel.h"
+
+#include "cuda/kernels/block_copy.h"
+#include "cuda/kernels/quantise.h"
+
+/* One function of this type for each, so that the reference itself takes the struct by its own name. */
+#define KERNEL(id, name, file, args) \
+	static void run_##name(const void *given) \
+	{ \
+		name##_host((const struct args *)given); \
+	}
+#include "cuda/kernels/kernels.def"
+
+const struct kernel gpu_kernels[GPU_KERNEL_KINDS] = {
+#define KERNEL(id, name, file, args) [GPU_KERNEL_##id] = { #name, KERNEL_IMAGE_##file, sizeof(struct args), run_##name },
+#include "cuda/kernels/kernels.def"
+};

@@ -1,0 +1,64 @@
+/*
+ * quantise.h - int8 forms of fp16, bf16 and fp32: what a colder tier holds of weights and of KV blocks.
+ *
+ * Symmetric: value = code * scale, codes -127..127, one scale for each group of elements that follow each other in a row. A scale is
+ * bf16, which is 1.6 % of the codes' bytes at 128 elements a group, and is rounded up, so that the largest of a group still has a code.
+ * A group with an infinity or a NaN has no such form: its scale and codes are 0 and its error is infinite, so whoever looks at
+ * the error refuses it.
+ */
+#ifndef CUDA_KERNELS_QUANTISE_H
+#define CUDA_KERNELS_QUANTISE_H
+
+#include "cuda/kernels/element.h"
+
+struct gpu;
+struct gpu_stream;
+
+/* What was lost, over all groups. The relative error is the square root of error_squares / squares. */
+struct quantise_error {
+	double error_squares; /* of the differences, summed */
+	double squares;       /* of the values, summed */
+	float max_error;      /* the largest difference; infinity: a group had no int8 form */
+	uint32_t reserved;
+};
+
+struct quantise_args {
+	uint64_t values; /* [rows][columns] elements, without gaps */
+	uint64_t codes;  /* [rows][columns] int8 */
+	uint64_t scales; /* [rows][groups of a row] bf16 */
+	uint64_t error;  /* struct quantise_error, which quantise adds to: clear it first; 0: not wanted; dequantise does not use it */
+	uint64_t rows;
+	uint64_t columns;
+	uint32_t group;   /* elements; the last group of a row may be shorter. 0: a row is one group */
+	uint32_t element; /* enum element */
+};
+
+/* quantise_groups() - scales of one row. */
+ON_BOTH uint64_t quantise_groups(uint64_t columns, uint32_t group)
+{
+	return group ? (columns + group - 1) / group : 1;
+}
+
+/* quantise_scale() - of a group whose largest magnitude is `largest`; 0 for one that has no int8 form. */
+ON_BOTH uint16_t quantise_scale(float largest)
+{
+	if (!(largest <= 3.402823466e+38f))
+		return 0;
+	return (uint16_t)((float_bits(largest / 127.0f) + 0xffff) >> 16);
+}
+
+/*
+ * quantise_queue() - values to codes and scales. dequantise_queue() - codes and scales to values. Both queue one kernel and return at once;
+ * all addresses are device addresses or registered host memory. No rows are no work.
+ *
+ * Return: 0, or -EINVAL (an element that there is not; no columns; addresses that are 0 or not multiples of the element's size;
+ * more than 2^48 elements), or what gpu_launch() says.
+ */
+int quantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
+int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
+
+/* The references: the same work at once, on memory of the process. */
+void quantise_host(const struct quantise_args *args);
+void dequantise_host(const struct quantise_args *args);
+
+#endif
