@@ -34,3 +34,6 @@ endif
 $(CUDA_KERNEL_OBJ): cuda/kernels/images.S
 	@mkdir -p $(@D)
 	$(call say,AS,'$<$(if $(filter 1,$(CUDA)),, (no nvcc: without GPU kernels))')$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+# The compiler's usual care is for code size; these are loops over numbers.
+$(B)/obj/cuda/kernels/lora_host.o: ALL_CFLAGS += -O3

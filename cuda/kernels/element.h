@@ -10,6 +10,8 @@
 #include <string.h>
 
 #ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #define ON_BOTH static __host__ __device__ inline
 #else
 #define ON_BOTH static inline
@@ -45,24 +47,35 @@ ON_BOTH float float_of_bf16(uint16_t bits)
 
 ON_BOTH uint16_t bf16_of_float(float value)
 {
+#ifdef __CUDA_ARCH__
+	return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+#else
 	uint32_t bits = float_bits(value);
 
 	if ((bits & 0x7fffffff) > 0x7f800000)
 		return (uint16_t)(bits >> 16 | 0x40); /* a NaN stays one */
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+#endif
 }
 
 /* The exponent's bias grows by 112, by a multiplication, which makes normal numbers of subnormal ones too. */
 ON_BOTH float float_of_f16(uint16_t bits)
 {
+#ifdef __CUDA_ARCH__
+	return __half2float(__ushort_as_half(bits));
+#else
 	uint32_t magnitude = float_bits(float_of_bits((uint32_t)(bits & 0x7fff) << 13) * 0x1p112f);
 
 	magnitude |= (bits & 0x7c00) == 0x7c00 ? 0x7f800000 : 0;
 	return float_of_bits((uint32_t)(bits & 0x8000) << 16 | magnitude);
+#endif
 }
 
 ON_BOTH uint16_t f16_of_float(float value)
 {
+#ifdef __CUDA_ARCH__
+	return __half_as_ushort(__float2half_rn(value));
+#else
 	uint32_t bits = float_bits(value), sign = bits >> 16 & 0x8000;
 
 	bits &= 0x7fffffff;
@@ -74,6 +87,7 @@ ON_BOTH uint16_t f16_of_float(float value)
 		return (uint16_t)(sign | (float_bits(float_of_bits(bits) + 0.5f) - 0x3f000000));
 	bits += 0xfff + (bits >> 13 & 1);
 	return (uint16_t)(sign | (bits - 0x38000000) >> 13);
+#endif
 }
 
 #endif

@@ -2,6 +2,7 @@
 #include "cuda/kernels/kernel.h"
 
 #include "cuda/kernels/block_copy.h"
+#include "cuda/kernels/lora.h"
 #include "cuda/kernels/quantise.h"
 
 /* One function of this type for each, so that the reference itself takes the struct by its own name. */

@@ -6,7 +6,10 @@
  */
 #include "cuda/kernels/quantise.h"
 
-#include <math_constants.h>
+static __device__ float infinity(void)
+{
+	return float_of_bits(0x7f800000);
+}
 
 struct group {
 	uint64_t begin, count;
@@ -71,7 +74,7 @@ static __device__ void group_quantise(const struct quantise_args &args, uint64_t
 	for (uint64_t i = lane; i < group.count; i += 32) {
 		const float magnitude = fabsf(value_get<element>(args, group.begin + i));
 
-		largest = magnitude <= 3.402823466e+38f ? fmaxf(largest, magnitude) : CUDART_INF_F; /* also for a NaN */
+		largest = magnitude <= 3.402823466e+38f ? fmaxf(largest, magnitude) : infinity(); /* also for a NaN */
 		if (isinf(largest))
 			break;
 	}
@@ -83,7 +86,7 @@ static __device__ void group_quantise(const struct quantise_args &args, uint64_t
 	if (lane == 0)
 		((uint16_t *)args.scales)[index] = scale_bits;
 	if (isinf(largest))
-		errors.max_error = CUDART_INF_F;
+		errors.max_error = infinity();
 	for (uint64_t i = lane; i < group.count; i += 32) {
 		const float value = isinf(largest) ? 0 : value_get<element>(args, group.begin + i);
 		float code = scale > 0 ? rintf(value / scale) : 0;

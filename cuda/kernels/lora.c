@@ -1,0 +1,168 @@
+/* lora.c - packing of tiles, building of batches, and the launches of the LoRA kernels: what is refused, and their shapes. */
+#include "cuda/kernels/lora.h"
+
+#include "cuda/gpu_private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum {
+	BLOCK_THREADS = 128,
+	EXPAND_COLUMNS = 256, /* that a block of expand does: two tiles */
+	/* Shared memory, as lora.cu divides it. */
+	SHRINK_ROW_BYTES = 4 * (LORA_SLICE + 8) * 4, /* for each token: a row of sums of each of four warps */
+	SHARED_FLAG_BYTES = 16,
+};
+
+_Static_assert(sizeof(struct lora_matrix) == 24 && sizeof(struct lora_adapter) == 64, "laid out alike by both compilers");
+_Static_assert(sizeof(struct lora_batch) == 16 && sizeof(struct lora_piece) == 16, "laid out alike by both compilers");
+
+void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step, uint64_t column_step, uint32_t index)
+{
+	uint32_t begin = index * LORA_TILE_COLUMNS, left = columns > begin ? columns - begin : 0;
+	uint32_t used = left < LORA_TILE_COLUMNS ? left : LORA_TILE_COLUMNS;
+	uint16_t *to = tile;
+
+	for (uint32_t k = 0; k < rank; k++, to += LORA_TILE_COLUMNS) {
+		for (uint32_t c = 0; c < used; c++)
+			to[c] = from[k * row_step + (begin + c) * column_step];
+		memset(to + used, 0, (LORA_TILE_COLUMNS - used) * sizeof(*to));
+	}
+}
+
+static int compare_keys(const void *one, const void *two)
+{
+	uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)two;
+
+	return a < b ? -1 : a > b;
+}
+
+/* order_fill() - places of the tokens that have an adapter, sorted by adapter and then by place. Returns how many, or -EINVAL. */
+static int64_t order_fill(uint32_t *order, uint64_t *keys, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < tokens; i++) {
+		if (adapters[i] < -1 || (adapters[i] >= 0 && (uint32_t)adapters[i] >= adapter_count))
+			return gpu_fail(-EINVAL, "token %u has adapter %d; there are %u", i, adapters[i], adapter_count);
+		if (adapters[i] >= 0)
+			keys[count++] = (uint64_t)adapters[i] << 32 | i;
+	}
+	qsort(keys, count, sizeof(*keys), compare_keys);
+	for (uint32_t i = 0; i < count; i++)
+		order[i] = (uint32_t)keys[i];
+	return count;
+}
+
+int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
+{
+	struct lora_piece *pieces = (struct lora_piece *)(batch + 1);
+	uint32_t *order = (uint32_t *)(pieces + tokens_max);
+	uint32_t piece_max, count, length;
+	int64_t rc;
+
+	if (tokens > tokens_max || tokens_max > LORA_TOKENS_MAX)
+		return gpu_fail(-EINVAL, "a batch of %u tokens; this one takes %u, and none more than %d", tokens, tokens_max, LORA_TOKENS_MAX);
+	rc = order_fill(order, (uint64_t *)pieces, adapters, tokens, adapter_count); /* no piece is there yet, so keys have their place */
+	if (rc < 0)
+		return (int)rc;
+	*batch = (struct lora_batch){ .token_count = (uint32_t)rc, .split = rc <= LORA_SPLIT_TOKENS_MAX, .tokens_max = tokens_max };
+	piece_max = batch->split ? LORA_PIECE_SMALL : LORA_PIECE_LARGE;
+	count = 0;
+	for (uint32_t begin = 0; begin < batch->token_count; begin += length) {
+		int32_t adapter = adapters[order[begin]];
+
+		for (length = 1; length < piece_max && begin + length < batch->token_count; length++)
+			if (adapters[order[begin + length]] != adapter)
+				break;
+		pieces[count++] = (struct lora_piece){ .adapter = adapter, .begin = begin, .count = length };
+	}
+	batch->piece_count = count;
+	return (int)count;
+}
+
+static int args_check(const struct lora_args *args)
+{
+	uint32_t align = LORA_ALIGN / 2; /* elements */
+
+	if (!args || (args->element != ELEMENT_F16 && args->element != ELEMENT_BF16))
+		return gpu_fail(-EINVAL, "lora: elements are fp16 or bf16");
+	if (!args->tokens_max || args->tokens_max > LORA_TOKENS_MAX || !args->rank_max || args->rank_max > LORA_RANK_MAX ||
+		!args->adapter_count || args->adapter_count > LORA_TOKENS_MAX)
+		return gpu_fail(-EINVAL, "lora: %u tokens, %u adapters, rank %u; from 1 to %d, %d and %d", args->tokens_max,
+			args->adapter_count, args->rank_max, LORA_TOKENS_MAX, LORA_TOKENS_MAX, LORA_RANK_MAX);
+	if (!args->in || !args->out || args->in > args->x_stride || args->out > args->y_stride || args->out > LORA_TOKENS_MAX ||
+		args->in > LORA_TOKENS_MAX)
+		return gpu_fail(-EINVAL, "lora: %u features in rows of %u to %u in rows of %u; from 1 to %d, and no more than a row has",
+			args->in, args->x_stride, args->out, args->y_stride, LORA_TOKENS_MAX);
+	if (!args->batch || !args->adapters || !args->x || !args->y || !args->workspace || args->batch % 8 || args->adapters % 8 ||
+		args->x % LORA_ALIGN || args->y % LORA_ALIGN || args->workspace % LORA_ALIGN || args->x_stride % align || args->y_stride % align)
+		return gpu_fail(-EINVAL, "lora: an address is 0, or x, y, their rows or the workspace are not aligned to %d bytes, or the "
+			"batch or the adapters to 8", LORA_ALIGN);
+	return 0;
+}
+
+/* pieces_most() - the most that a batch of tokens_max can have: each adapter has one that is not full. */
+static uint32_t pieces_most(const struct lora_args *args)
+{
+	uint32_t small = lora_split_rows(args->tokens_max) / LORA_PIECE_SMALL, large = args->tokens_max / LORA_PIECE_LARGE;
+	uint32_t full = small > large ? small : large;
+
+	return full + args->adapter_count < args->tokens_max ? full + args->adapter_count : args->tokens_max;
+}
+
+/* piece_rows() - tokens of the largest piece that may come, in whole tensor operations. */
+static uint32_t piece_rows(const struct lora_args *args)
+{
+	return args->tokens_max > LORA_SPLIT_TOKENS_MAX ? LORA_PIECE_LARGE : LORA_PIECE_SMALL;
+}
+
+int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream)
+{
+	struct gpu_shape shape = { .block = BLOCK_THREADS };
+	int rc = args_check(args);
+
+	if (rc < 0)
+		return rc;
+	shape.grid[0] = pieces_most(args);
+	shape.grid[1] = lora_splits(args->in);
+	shape.grid[2] = (args->rank_max + LORA_SLICE - 1) / LORA_SLICE;
+	shape.shared_bytes = SHARED_FLAG_BYTES + piece_rows(args) * SHRINK_ROW_BYTES;
+	return gpu_launch(gpu, GPU_KERNEL_LORA_SHRINK, &shape, args, sizeof(*args), stream);
+}
+
+/* expand_ranks() - the ranks of rank_max's class: 16, 32, 64 or 128. */
+static uint32_t expand_ranks(uint32_t rank_max)
+{
+	return rank_max <= 16 ? 16 : rank_max <= 32 ? 32 : rank_max <= 64 ? 64 : 128;
+}
+
+int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream)
+{
+	struct gpu_shape shape = { .block = BLOCK_THREADS };
+	int rc = args_check(args);
+
+	if (rc < 0)
+		return rc;
+	shape.grid[0] = pieces_most(args);
+	shape.grid[1] = (args->out + EXPAND_COLUMNS - 1) / EXPAND_COLUMNS;
+	shape.grid[2] = 1;
+	shape.shared_bytes = piece_rows(args) * (4 + 2 * 2 * (expand_ranks(args->rank_max) + 8)); /* a factor and two forms of each sum */
+	return gpu_launch(gpu, GPU_KERNEL_LORA_EXPAND, &shape, args, sizeof(*args), stream);
+}
+
+int lora_plain_queue(struct gpu *gpu, const struct lora_plain_args *args, struct gpu_stream *stream)
+{
+	struct gpu_shape shape = { .grid = { 1, 1, 1 }, .block = BLOCK_THREADS };
+	int rc = args ? args_check(&args->lora) : -EINVAL;
+
+	if (rc < 0 || !args->piece_count)
+		return rc;
+	shape.grid[0] = args->piece_count;
+	shape.grid[1] = (args->lora.rank_max + 3) / 4; /* a warp for each rank */
+	rc = gpu_launch(gpu, GPU_KERNEL_LORA_PLAIN_SHRINK, &shape, args, sizeof(*args), stream);
+	if (rc < 0)
+		return rc;
+	shape.grid[1] = lora_tiles(args->lora.out); /* a thread for each column */
+	return gpu_launch(gpu, GPU_KERNEL_LORA_PLAIN_EXPAND, &shape, args, sizeof(*args), stream);
+}
