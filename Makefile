@@ -148,11 +148,19 @@ $(B)/gpool.pc: Makefile
 		'Description: GPU memory lent in pages by one agent per machine' 'Version: $(VERSION)' \
 		'Libs: -L$${libdir} -lgpool' 'Libs.private: $(CLIENT_LIBS) -pthread' 'Cflags: -I$${includedir}' > $@
 
+# GPU kernels as C++ for the CPU: tests/emulated/ gives them what nvcc would.
+EMULATED_OBJ := $(patsubst cuda/kernels/%.cu,$(B)/obj/emulated/%.o,$(CUDA_KERNEL_SRC)) $(B)/obj/tests/emulated/emulator.o
+$(B)/obj/emulated/%.o: cuda/kernels/%.cu
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)$(CXX) -x c++ -std=c++17 -include tests/emulated/cuda.h -fno-exceptions -fno-rtti -fno-strict-aliasing \
+		$(filter-out -std=c11 -Wstrict-prototypes -Wmissing-prototypes,$(ALL_CFLAGS)) -Wno-unknown-pragmas -MMD -MP -c -o $@ $<
+test_kernels_emulated_OBJ := $(EMULATED_OBJ)
+
 # Tests: every program may use the code of agent, client and tools/lib, never both mains.
 define test_rule
-$(B)/tests/$(2): $(B)/obj/tests/$(1)/$(2).o $(B)/libtools.a $(B)/libgpool.a $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c))
+$(B)/tests/$(2): $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(B)/libtools.a $(B)/libgpool.a $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c))
 	@mkdir -p $$(@D)
-	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $(B)/obj/tests/$(1)/$(2).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) \
+	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) \
 		$(B)/libtools.a $(B)/libgpool.a $$(TEST_LIBS)
 endef
 $(foreach t,$(UNIT),$(eval $(call test_rule,unit,$(t))))

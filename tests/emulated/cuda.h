@@ -1,0 +1,161 @@
+/*
+ * cuda.h - what a kernel of cuda/kernels/ needs of CUDA, for a C++ compiler that makes code for the CPU. Included before the .cu file.
+ *
+ * A thread of a block is a fiber (emulator.h), so what lanes of a warp and threads of a block do together is seen as it would be on a GPU;
+ * how memory behaves between blocks is not, since they run one after the other.
+ */
+#ifndef TESTS_EMULATED_CUDA_H
+#define TESTS_EMULATED_CUDA_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __shared__
+#define __noinline__
+#define __grid_constant__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct emulated_index {
+	uint32_t x, y, z;
+};
+
+struct alignas(16) uint4 {
+	uint32_t x, y, z, w;
+};
+
+struct alignas(8) float2 {
+	float x, y;
+};
+
+extern "C" {
+extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+void emulated_sync_block(void);
+/* Hands what each lane gives to all of the warp; which: what is done, so that lanes that do different things are found. */
+const void *emulated_share(const char *which, const void *given, size_t bytes);
+enum { EMULATED_SHARE_BYTES = 32 }; /* for each lane, in what emulated_share() returns */
+}
+
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+{
+	return { x, y, z, w };
+}
+
+static inline float2 make_float2(float x, float y)
+{
+	return { x, y };
+}
+
+static inline uint32_t min(uint32_t one, uint32_t two)
+{
+	return one < two ? one : two;
+}
+
+static inline void __syncthreads()
+{
+	emulated_sync_block();
+}
+
+static inline void __threadfence()
+{
+}
+
+template <typename T> static inline T __shfl_xor_sync(uint32_t, T value, int mask)
+{
+	const char *all = (const char *)emulated_share("shuffle", &value, sizeof(value));
+	T other;
+
+	memcpy(&other, all + (threadIdx.x % 32 ^ mask) * EMULATED_SHARE_BYTES, sizeof(other));
+	return other;
+}
+
+static inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector)
+{
+	uint64_t bytes = (uint64_t)y << 32 | x;
+	uint32_t result = 0;
+
+	for (int i = 0; i < 4; i++)
+		result |= (uint32_t)(bytes >> (selector >> i * 4 & 7) * 8 & 0xff) << i * 8;
+	return result;
+}
+
+/* A vector that is not aligned is a fault on a GPU; here it is a trap. */
+template <typename T> static inline T __ldg(const T *place)
+{
+	if ((uintptr_t)place % alignof(T))
+		__builtin_trap();
+	return *place;
+}
+
+template <typename T> static inline T __ldcg(const T *place)
+{
+	return __ldg(place);
+}
+
+template <typename T> static inline T atomicAdd(T *place, T value)
+{
+	T before = *place;
+
+	*place += value;
+	return before;
+}
+
+static inline uint32_t atomicAdd(uint32_t *place, int value)
+{
+	return atomicAdd(place, (uint32_t)value);
+}
+
+static inline int atomicMax(int *place, int value)
+{
+	int before = *place;
+
+	*place = value > before ? value : before;
+	return before;
+}
+
+static inline int __float_as_int(float value)
+{
+	int bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return bits;
+}
+
+#include "cuda/kernels/element.h"
+
+/* The fragments as the PTX ISA has them, which is all that this knows: see cuda/kernels/mma.h. */
+struct emulated_fragments {
+	uint32_t a[4], b[2];
+};
+
+template <uint32_t element> static inline float emulated_half(uint32_t word, uint32_t k)
+{
+	uint16_t bits = (uint16_t)(word >> k % 2 * 16);
+
+	return element == ELEMENT_F16 ? float_of_f16(bits) : float_of_bf16(bits);
+}
+
+template <uint32_t element> static inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+	const struct emulated_fragments mine = { { a[0], a[1], a[2], a[3] }, { b0, b1 } };
+	const char *all = (const char *)emulated_share("mma", &mine, sizeof(mine));
+	const uint32_t lane = threadIdx.x % 32;
+
+	for (uint32_t i = 0; i < 4; i++) {
+		const uint32_t row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+
+		for (uint32_t k = 0; k < 16; k++) {
+			struct emulated_fragments of_a, of_b;
+
+			memcpy(&of_a, all + (row % 8 * 4 + k % 8 / 2) * EMULATED_SHARE_BYTES, sizeof(of_a));
+			memcpy(&of_b, all + (column * 4 + k % 8 / 2) * EMULATED_SHARE_BYTES, sizeof(of_b));
+			d[i] += emulated_half<element>(of_a.a[row / 8 + k / 8 * 2], k) * emulated_half<element>(of_b.b[k / 8], k);
+		}
+	}
+}
+
+#endif

@@ -1,0 +1,218 @@
+/* emulator.c - blocks of fibers, and what they do together. */
+#include "tests/emulated/emulator.h"
+
+#include "cuda/kernels/block_copy.h"
+#include "cuda/kernels/kernel.h"
+#include "cuda/kernels/lora.h"
+#include "cuda/kernels/quantise.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+enum { WARP = 32, STACK_BYTES = 128 << 10, SHARE_BYTES = 32 };
+
+/* Known to kernels (cuda.h). */
+struct emulated_index {
+	uint32_t x, y, z;
+};
+extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+extern unsigned char block_memory[GPU_SHARED_MAX];
+_Alignas(16) unsigned char block_memory[GPU_SHARED_MAX];
+void emulated_sync_block(void);
+const void *emulated_share(const char *which, const void *given, size_t bytes);
+
+enum fiber_state { READY, AT_WARP, AT_BLOCK, DONE };
+
+static struct fiber {
+	ucontext_t context;
+	enum fiber_state state;
+	const char *which; /* what it does with its warp */
+	uint32_t turn;     /* how often it has done so */
+	unsigned char *stack;
+} fibers[GPU_BLOCK_MAX];
+
+static ucontext_t scheduler;
+static uint32_t running;
+static unsigned char shares[2][GPU_BLOCK_MAX][SHARE_BYTES]; /* those of a turn stay until the next but one */
+static uint64_t order_seed;
+
+static void give_up(const char *what)
+{
+	fprintf(stderr, "emulator: block %u %u %u, thread %u: %s\n", blockIdx.x, blockIdx.y, blockIdx.z, running, what);
+	abort();
+}
+
+static void wait_as(enum fiber_state state)
+{
+	fibers[running].state = state;
+	swapcontext(&fibers[running].context, &scheduler);
+}
+
+void emulated_sync_block(void)
+{
+	wait_as(AT_BLOCK);
+}
+
+const void *emulated_share(const char *which, const void *given, size_t bytes)
+{
+	struct fiber *fiber = &fibers[running];
+	uint32_t turn = fiber->turn++ % 2;
+
+	if (bytes > SHARE_BYTES)
+		give_up("shares more than there is place for");
+	memcpy(shares[turn][running], given, bytes);
+	fiber->which = which;
+	wait_as(AT_WARP);
+	return shares[turn][running / WARP * WARP];
+}
+
+/* warp_release() - when all lanes have come, and to the same; those that have ended never will. */
+static bool warp_release(uint32_t first)
+{
+	for (uint32_t i = first; i < first + WARP; i++) {
+		running = i;
+		if (fibers[i].state == DONE && fibers[first].state == AT_WARP)
+			give_up("has ended where its warp does something together");
+		if (fibers[i].state != AT_WARP)
+			return false;
+		if (fibers[i].which != fibers[first].which || fibers[i].turn != fibers[first].turn)
+			give_up("does something else than its warp");
+	}
+	for (uint32_t i = first; i < first + WARP; i++)
+		fibers[i].state = READY;
+	return true;
+}
+
+static bool block_release(uint32_t threads)
+{
+	for (uint32_t i = 0; i < threads; i++)
+		if (fibers[i].state != AT_BLOCK && fibers[i].state != DONE)
+			return false;
+	for (uint32_t i = 0; i < threads; i++)
+		if (fibers[i].state == AT_BLOCK)
+			fibers[i].state = READY;
+	return true;
+}
+
+static void (*kernel_body)(const void *args);
+static const void *kernel_args;
+
+static void fiber_main(void)
+{
+	kernel_body(kernel_args);
+	wait_as(DONE);
+}
+
+static void fiber_start(uint32_t index)
+{
+	struct fiber *fiber = &fibers[index];
+
+	if (!fiber->stack)
+		fiber->stack = malloc(STACK_BYTES);
+	if (!fiber->stack || getcontext(&fiber->context))
+		give_up("no memory");
+	fiber->context.uc_stack.ss_sp = fiber->stack;
+	fiber->context.uc_stack.ss_size = STACK_BYTES;
+	fiber->context.uc_link = NULL;
+	fiber->state = READY;
+	fiber->turn = 0;
+	makecontext(&fiber->context, fiber_main, 0);
+}
+
+/* block_run() - round after round, each thread up to where it has to wait. */
+static void block_run(uint32_t threads)
+{
+	uint32_t done = 0;
+
+	for (uint32_t i = 0; i < threads; i++)
+		fiber_start(i);
+	while (done < threads) {
+		bool moved = false;
+
+		for (uint32_t i = 0; i < threads; i++) {
+			if (fibers[i].state != READY)
+				continue;
+			running = i;
+			threadIdx = (struct emulated_index){ i, 0, 0 };
+			swapcontext(&scheduler, &fibers[i].context);
+			done += fibers[i].state == DONE;
+			moved = true;
+		}
+		for (uint32_t i = 0; i < threads; i += WARP)
+			moved |= warp_release(i);
+		moved |= block_release(threads);
+		if (!moved)
+			give_up("some wait for their warp and some for the block");
+	}
+}
+
+/* What the C++ side has, each with a function of one type. */
+#define KERNEL(id, name, file, args) \
+	void name(const struct args given); \
+	static void run_##name(const void *given) \
+	{ \
+		name(*(const struct args *)given); \
+	}
+#include "cuda/kernels/kernels.def"
+
+static void (*const bodies[GPU_KERNEL_KINDS])(const void *) = {
+#define KERNEL(id, name, file, args) [GPU_KERNEL_##id] = run_##name,
+#include "cuda/kernels/kernels.def"
+};
+
+/* shuffled() - a place for each number below `count`: multiplication by what has no factor in common with it. */
+static uint64_t shuffled(uint64_t i, uint64_t count)
+{
+	uint64_t step = order_seed % count, a = 0, b = 0, t = 0;
+
+	for (;; step = (step + 1) % count) {
+		for (a = step, b = count; b; t = a % b, a = b, b = t)
+			;
+		if (a == 1)
+			return (i * step + order_seed) % count;
+	}
+}
+
+static int emulated_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream)
+{
+	uint64_t count = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2];
+	int rc = gpu_host_ops.stream_sync(gpu, stream);
+
+	if (rc < 0)
+		return rc;
+	if (shape->block % WARP)
+		give_up("the block is no number of warps");
+	kernel_body = bodies[kernel];
+	kernel_args = args;
+	gridDim = (struct emulated_index){ shape->grid[0], shape->grid[1], shape->grid[2] };
+	blockDim = (struct emulated_index){ shape->block, 1, 1 };
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t block = order_seed && count > 1 ? shuffled(i, count) : i;
+
+		blockIdx = (struct emulated_index){ (uint32_t)(block % shape->grid[0]), (uint32_t)(block / shape->grid[0] % shape->grid[1]),
+			(uint32_t)(block / shape->grid[0] / shape->grid[1]) };
+		memset(block_memory, 0xff, sizeof(block_memory)); /* NaN, as any of our elements */
+		block_run(shape->block);
+		for (uint32_t at = shape->shared_bytes; at < sizeof(block_memory); at++)
+			if (block_memory[at] != 0xff)
+				give_up("shared memory beyond what was asked for was written");
+	}
+	return 0;
+}
+
+const struct gpu_ops *emulator_ops(void)
+{
+	static struct gpu_ops ops;
+
+	ops = gpu_host_ops;
+	ops.launch = emulated_launch;
+	return &ops;
+}
+
+void emulator_seed(uint64_t seed)
+{
+	order_seed = seed;
+}

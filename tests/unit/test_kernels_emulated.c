@@ -1,0 +1,151 @@
+/*
+ * test_kernels_emulated.c - the CUDA code of cuda/kernels/, run on the CPU.
+ *
+ * Goal: what the .cu files compute is right, in bounds and aligned before a GPU has ever seen them: the LoRA kernels against float64, the others
+ * against their references. Method: tests/emulated/ runs each thread as a fiber and tensor operations by the manual; every place is allocated
+ * by itself, so that AddressSanitizer (make asan) knows where it ends. The order of blocks is shuffled.
+ */
+#include "tests/emulated/emulator.h"
+#include "tests/unit/lora_cases.h"
+
+#include "cuda/kernels/block_copy.h"
+#include "cuda/kernels/quantise.h"
+
+static int setup(void **state)
+{
+	static struct rig rig;
+
+	assert_int_equal(rig_open(&rig, emulator_ops(), 0), 0);
+	emulator_seed(12345);
+	*state = &rig;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	rig_close(*state);
+	return 0;
+}
+
+static void test_lora_random_shapes(void **state)
+{
+	case_random_shapes(*state, 12, 600, 600, 40);
+}
+
+static void test_lora_all_ranks(void **state)
+{
+	case_all_ranks(*state, ELEMENT_F16, 3);
+	case_all_ranks(*state, ELEMENT_BF16, 5);
+}
+
+static void test_lora_bits_do_not_depend_on_the_batch(void **state)
+{
+	case_bits_do_not_depend_on_the_batch(*state, ELEMENT_F16);
+}
+
+static void test_lora_batches_follow_each_other(void **state)
+{
+	case_batches_follow_each_other(*state);
+}
+
+static void test_lora_large_and_small_sums(void **state)
+{
+	case_large_and_small_sums(*state);
+}
+
+static void test_lora_plain(void **state)
+{
+	case_plain(*state);
+}
+
+/* Codes and scales are those of the reference to the bit. */
+static void test_quantise(void **state)
+{
+	static const uint32_t groups[] = { 128, 64, 100, 0 };
+	struct rig *rig = *state;
+
+	for (uint32_t element = 0; element < ELEMENTS; element++)
+		for (size_t g = 0; g < sizeof(groups) / sizeof(*groups); g++) {
+			uint64_t rows = 7, columns = 300, count = rows * columns, scales = rows * quantise_groups(columns, groups[g]) * 2;
+			struct place values = rig_place(rig, count * element_bytes(element)), back = rig_place(rig, count * element_bytes(element));
+			struct place codes[2] = { rig_place(rig, count), rig_place(rig, count) };
+			struct place scale[2] = { rig_place(rig, scales), rig_place(rig, scales) };
+			struct place error[2] = { rig_place(rig, sizeof(struct quantise_error)), rig_place(rig, sizeof(struct quantise_error)) };
+			struct quantise_error *errors[2] = { error[0].host, error[1].host };
+			struct quantise_args args[2];
+
+			for (uint64_t i = 0; i < count; i++) {
+				float value = rig_normal(rig) * (i / 128 % 3 == 2 ? 0 : 0.02f);
+
+				if (element == ELEMENT_F32)
+					((float *)values.host)[i] = i == 900 ? INFINITY : value;
+				else
+					((uint16_t *)values.host)[i] = element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
+			}
+			for (int i = 0; i < 2; i++) {
+				*errors[i] = (struct quantise_error){ 0 };
+				args[i] = (struct quantise_args){ .values = values.device, .codes = codes[i].device, .scales = scale[i].device,
+					.error = error[i].device, .rows = rows, .columns = columns, .group = groups[g], .element = element };
+			}
+			assert_int_equal(quantise_queue(rig->gpu, &args[0], rig->stream), 0);
+			quantise_host(&args[1]);
+			assert_memory_equal(codes[0].host, codes[1].host, count);
+			assert_memory_equal(scale[0].host, scale[1].host, scales);
+			assert_true(errors[0]->max_error == errors[1]->max_error);
+			assert_true(fabs(errors[0]->squares / errors[1]->squares - 1) < 1e-9);
+			assert_true(fabs(errors[0]->error_squares / errors[1]->error_squares - 1) < 1e-9);
+			args[0].values = back.device;
+			assert_int_equal(dequantise_queue(rig->gpu, &args[0], rig->stream), 0);
+			dequantise_host(&args[1]);
+			assert_memory_equal(back.host, values.host, back.bytes);
+			rig_clear(rig);
+		}
+}
+
+static void test_block_copy(void **state)
+{
+	enum { ITEMS = 6 };
+	struct rig *rig = *state;
+	struct place list = rig_place(rig, ITEMS * sizeof(struct block_copy_item));
+	struct block_copy_item *items = list.host;
+	struct block_copy_args args = { .items = list.device, .bytes_max = 40000, .count = ITEMS };
+	struct place from[ITEMS], to[ITEMS];
+
+	for (uint32_t i = 0; i < ITEMS; i++) {
+		from[i] = rig_place(rig, 1 + 40000 / (i + 1));
+		to[i] = rig_place(rig, from[i].bytes);
+		for (uint64_t at = 0; at < from[i].bytes; at++)
+			((uint8_t *)from[i].host)[at] = (uint8_t)rig_random(rig);
+		items[i] = (struct block_copy_item){ to[i].device, from[i].device, i == 3 ? 0 : from[i].bytes };
+		if (i == 4) { /* not aligned */
+			items[i].to++;
+			items[i].bytes--;
+		}
+	}
+	assert_int_equal(block_copy_queue(rig->gpu, &args, rig->stream), 0);
+	for (uint32_t i = 0; i < ITEMS; i++) {
+		assert_memory_equal((void *)(uintptr_t)items[i].to, from[i].host, items[i].bytes);
+		if (!items[i].bytes)
+			assert_int_equal(*(uint8_t *)to[i].host, 0xff);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_lora_random_shapes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_lora_all_ranks, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_lora_bits_do_not_depend_on_the_batch, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_lora_batches_follow_each_other, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_lora_large_and_small_sums, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_lora_plain, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_quantise, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_block_copy, setup, teardown),
+	};
+
+#ifdef __SANITIZE_THREAD__
+	printf("fibers and ThreadSanitizer do not know each other\n");
+	return 77;
+#endif
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
