@@ -41,6 +41,7 @@ done | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r
 done
 
 cp tests/run "$bundle/run-tests"
+cp tests/gpu/lora_bmm.py "$bundle/"
 cat >"$bundle/run" <<'END'
 #!/bin/bash
 # run - the GPU tests of this bundle; arguments are the names of tests, none: all. Output of each is kept in log/.
