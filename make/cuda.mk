@@ -36,4 +36,4 @@ $(CUDA_KERNEL_OBJ): cuda/kernels/images.S
 	$(call say,AS,'$<$(if $(filter 1,$(CUDA)),, (no nvcc: without GPU kernels))')$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
 # The compiler's usual care is for code size; these are loops over numbers.
-$(B)/obj/cuda/kernels/lora_host.o: ALL_CFLAGS += -O3
+$(B)/obj/cuda/kernels/lora_host.o $(B)/obj/cuda/kernels/quantise.o: ALL_CFLAGS += -O3

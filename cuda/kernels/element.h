@@ -90,4 +90,46 @@ ON_BOTH uint16_t f16_of_float(float value)
 #endif
 }
 
+#ifndef __CUDACC__
+enum { ELEMENT_ROW = 128 }; /* what references take at a time: loops of one length are made vector code */
+
+/* element_row_get() - `count` elements, at most ELEMENT_ROW, as fp32, with zeros behind them. */
+static inline void element_row_get(uint32_t element, const void *from, uint32_t count, float to[ELEMENT_ROW])
+{
+	uint16_t bits[ELEMENT_ROW];
+
+	if (element == ELEMENT_F32) {
+		memcpy(to, from, count * sizeof(*to));
+		memset(to + count, 0, (ELEMENT_ROW - count) * sizeof(*to));
+		return;
+	}
+	memcpy(bits, from, count * sizeof(*bits));
+	memset(bits + count, 0, (ELEMENT_ROW - count) * sizeof(*bits));
+	if (element == ELEMENT_F16)
+		for (int i = 0; i < ELEMENT_ROW; i++)
+			to[i] = float_of_f16(bits[i]);
+	else
+		for (int i = 0; i < ELEMENT_ROW; i++)
+			to[i] = float_of_bf16(bits[i]);
+}
+
+/* element_row_put() - the first `count` of them as elements. */
+static inline void element_row_put(uint32_t element, const float from[ELEMENT_ROW], uint32_t count, void *to)
+{
+	uint16_t bits[ELEMENT_ROW];
+
+	if (element == ELEMENT_F32) {
+		memcpy(to, from, count * sizeof(*from));
+		return;
+	}
+	if (element == ELEMENT_F16)
+		for (int i = 0; i < ELEMENT_ROW; i++)
+			bits[i] = f16_of_float(from[i]);
+	else
+		for (int i = 0; i < ELEMENT_ROW; i++)
+			bits[i] = bf16_of_float(from[i]);
+	memcpy(to, bits, count * sizeof(*bits));
+}
+#endif
+
 #endif

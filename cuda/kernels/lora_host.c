@@ -9,6 +9,8 @@
 
 enum { COLUMNS = LORA_TILE_COLUMNS, LANES = 16 };
 
+_Static_assert((int)COLUMNS == (int)ELEMENT_ROW, "a tile's row is one");
+
 /* One piece with what belongs to it. */
 struct job {
 	const struct lora_args *args;
@@ -71,17 +73,6 @@ static uint16_t value_bits(uint32_t element, float value)
 	return element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
-/* row_get() - a tile's row as fp32. */
-static void row_get(uint32_t element, const uint16_t *from, float to[COLUMNS])
-{
-	if (element == ELEMENT_F16)
-		for (int i = 0; i < COLUMNS; i++)
-			to[i] = float_of_f16(from[i]);
-	else
-		for (int i = 0; i < COLUMNS; i++)
-			to[i] = float_of_bf16(from[i]);
-}
-
 /* columns_of() - how many columns of a tile the matrix has. */
 static uint32_t columns_of(uint32_t columns, uint32_t tile)
 {
@@ -108,20 +99,16 @@ static void piece_shrink(const struct job *job)
 	const struct lora_args *args = job->args;
 	uint32_t stride = lora_rank_stride(args->rank_max), rank = job->adapter->rank;
 	float x[LORA_PIECE_LARGE][COLUMNS], row[COLUMNS];
-	uint16_t bits[COLUMNS];
 
 	for (uint32_t i = 0; i < job->count; i++)
 		memset(job->sums + (uint64_t)i * stride, 0, rank * sizeof(float));
 	for (uint32_t tile = 0; tile < lora_tiles(args->in); tile++) {
 		uint32_t used = columns_of(args->in, tile);
 
-		for (uint32_t i = 0; i < job->count; i++) {
-			memset(bits, 0, sizeof(bits));
-			memcpy(bits, x_row(job, i) + (uint64_t)tile * COLUMNS, used * sizeof(*bits));
-			row_get(args->element, bits, x[i]);
-		}
+		for (uint32_t i = 0; i < job->count; i++)
+			element_row_get(args->element, x_row(job, i) + (uint64_t)tile * COLUMNS, used, x[i]);
 		for (uint32_t k = 0; k < rank; k++) {
-			row_get(args->element, tile_row(&job->adapter->a, rank, tile, k), row);
+			element_row_get(args->element, tile_row(&job->adapter->a, rank, tile, k), COLUMNS, row);
 			for (uint32_t i = 0; i < job->count; i++)
 				job->sums[(uint64_t)i * stride + k] += row_dot(x[i], row);
 		}
@@ -131,10 +118,13 @@ static void piece_shrink(const struct job *job)
 static void columns_add(const struct job *job, uint32_t i, uint32_t tile, const float add[COLUMNS])
 {
 	uint16_t *y = y_row(job, i) + (uint64_t)tile * COLUMNS;
-	uint32_t used = columns_of(job->args->out, tile), element = job->args->element;
+	uint32_t used = columns_of(job->args->out, tile);
+	float row[COLUMNS];
 
-	for (uint32_t c = 0; c < used; c++)
-		y[c] = value_bits(element, value_get(element, y[c]) + job->adapter->scale * add[c]);
+	element_row_get(job->args->element, y, used, row);
+	for (int c = 0; c < COLUMNS; c++)
+		row[c] += job->adapter->scale * add[c];
+	element_row_put(job->args->element, row, used, y);
 }
 
 static void piece_expand(const struct job *job)
@@ -146,7 +136,7 @@ static void piece_expand(const struct job *job)
 	for (uint32_t tile = 0; tile < lora_tiles(args->out); tile++) {
 		memset(add, 0, job->count * sizeof(*add));
 		for (uint32_t k = 0; k < rank; k++) {
-			row_get(args->element, tile_row(&job->adapter->b, rank, tile, k), row);
+			element_row_get(args->element, tile_row(&job->adapter->b, rank, tile, k), COLUMNS, row);
 			for (uint32_t i = 0; i < job->count; i++) {
 				float sum = job->sums[(uint64_t)i * stride + k];
 
