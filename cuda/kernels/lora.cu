@@ -191,6 +191,7 @@ static __device__ void splits_add(const struct lora_args &args, const struct job
 
 		total[i] = 0;
 		if (token < job.count && k < job.rank)
+#pragma unroll 4
 			for (uint32_t split = 0; split < gridDim.y; split++)
 				total[i] += __ldcg(partials + ((uint64_t)split * lora_split_rows(args.tokens_max) + token) * stride + k);
 	}

@@ -71,8 +71,8 @@ static inline void case_all_ranks(struct rig *rig, uint32_t element, uint32_t st
 /* A token's bits are the same alone, in a batch of small pieces, and in one of large pieces. */
 static inline void case_bits_do_not_depend_on_the_batch(struct rig *rig, uint32_t element)
 {
-	struct layer_shape shape = { .element = element, .in = 700, .out = 264, .adapter_count = 3, .rank_max = 40, .tokens_max = CASE_TOKENS_MAX };
-	static const uint32_t ranks[] = { 5, 40, 17 };
+	struct layer_shape shape = { .element = element, .in = 2100, .out = 136, .adapter_count = 3, .rank_max = 100, .tokens_max = CASE_TOKENS_MAX };
+	static const uint32_t ranks[] = { 5, 100, 17 }; /* and `in` has splits of two tiles, the last one of one */
 	static const uint32_t tried[] = { 0, 1, 17, 100, 511, 1099 };
 	int32_t adapters[CASE_TOKENS_MAX], one[CASE_TOKENS_MAX];
 	uint16_t *small, *large;
