@@ -1050,9 +1050,10 @@ struct gpool_kv_options {
 	uint8_t model[32];            /* GPOOL_KV_PREFIXES: what all that decides about keys and values hashes to (weights, quantisation, ...) */
 	uint32_t cached_blocks;       /* GPOOL_KV_PREFIXES: most that stay when no sequence has them; 0: no limit */
 	uint32_t pool_blocks;         /* GPOOL_KV_PREFIXES: addresses for so many that other processes have too; 0: gpool_kv_prefix_share() is off */
+	uint64_t pack_bytes_per_s;    /* most that gpool_kv_pack() moves, and no more than a second's worth, or a chunk, at once; 0: no bound */
 };
-GPOOL_ASSERT_SIZE(gpool_kv_options, 96);
-#define GPOOL_KV_OPTIONS_INIT { sizeof(struct gpool_kv_options), 0, { 0, 0, 0, 0, 0 }, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0 }
+GPOOL_ASSERT_SIZE(gpool_kv_options, 104);
+#define GPOOL_KV_OPTIONS_INIT { sizeof(struct gpool_kv_options), 0, { 0, 0, 0, 0, 0 }, 0, 0, 0, 0, 0, 0, { 0 }, 0, 0, 0 }
 
 /*
  * gpool_kv_create() - a cache without a block in use: addresses, and no page. It ends with gpool_kv_destroy(), or with the pool handle.
@@ -1271,7 +1272,7 @@ GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pa
 
 /*
  * gpool_kv_pack() - moves blocks out of chunks that are nearly empty into holes of others, whole chunks at a time and up to so many blocks, so
- * that the memory of these chunks goes back to the pool. Tables change (gpool_kv_table(), gpool_kv_sync()); copies are queued on the cache's
+ * that the memory of these chunks goes back to the pool; with pack_bytes_per_s no more than that allows by now. Tables change (gpool_kv_table(), gpool_kv_sync()); copies are queued on the cache's
  * stream. For between two steps: not while a place that gpool_kv_append() told is still to be written by work that is not queued yet.
  *
  * Return: how many blocks have moved, or -EBUSY (this handle sleeps), -ENOMEM, -EIO, -EINVAL (the cache's stream is closed), -ECHILD.

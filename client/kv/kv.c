@@ -253,6 +253,8 @@ int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options *options, 
 		return -ENOMEM;
 	error = memory_shape(made, &chunk_blocks);
 	if (!error)
+		budget_init(&made->packing, read.pack_bytes_per_s, made->chunk_bytes, monotonic_ns());
+	if (!error)
 		error = sizes_read(made, &read, chunk_blocks, &chunks);
 	if (!error)
 		error = parts_open(made, &read, chunks, chunk_blocks);

@@ -16,6 +16,7 @@
 
 #include "client/kv/block_order.h"
 #include "client/kv/block_pool.h"
+#include "client/kv/budget.h"
 #include "client/kv/prefix_table.h"
 #include "client/pool.h"
 
@@ -85,6 +86,7 @@ struct gpool_kv {
 	uint32_t running_count, preempted_count;
 	TAILQ_HEAD(, kv_sequence) dirty;
 	uint64_t arrivals;
+	struct budget packing;
 	struct kv_offload *offload; /* NULL: there is no host memory */
 	struct gpool_kv_need shortage;
 	uint64_t allocations, forks, frees, preemptions, resumes, refusals, block_copies, table_bytes;

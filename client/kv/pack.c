@@ -3,7 +3,7 @@
  *
  * One chunk at a time, and only whole: a chunk that keeps one block keeps all its pages. Copies are queued on the cache's stream, so work that
  * was queued before finds the blocks where its tables say, and what is queued later where the new ones say; a chunk that is empty goes back
- * behind a fence, as always.
+ * behind a fence, as always. How much is moved over time the cache's owner bounds (budget.h): copies take bandwidth from the engine's work.
  */
 #include "client/kv/kv.h"
 
@@ -99,9 +99,12 @@ static int chunk_empty(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 
 static int pack(struct gpool_kv *kv, uint32_t blocks)
 {
+	uint64_t room = budget_room(&kv->packing, monotonic_ns()) / kv->block_bytes;
 	uint32_t *to = malloc(kv->blocks.chunk_blocks * sizeof(*to)), moved = 0;
 	int result = to ? 0 : -ENOMEM;
 
+	if (blocks > room)
+		blocks = (uint32_t)room;
 	while (result >= 0) {
 		uint32_t chunk = chunk_to_empty(&kv->blocks, blocks - moved);
 
@@ -113,6 +116,7 @@ static int pack(struct gpool_kv *kv, uint32_t blocks)
 	free(to);
 	memory_park(kv);
 	kv->block_copies += moved;
+	budget_spend(&kv->packing, moved * kv->block_bytes);
 	return result < 0 && !moved ? result : (int)moved;
 }
 

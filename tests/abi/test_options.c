@@ -60,7 +60,7 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_object_info, version), 32);
 	assert_int_equal(offsetof(struct gpool_object_info, uid), 64);
 	assert_int_equal(offsetof(struct gpool_object_info, name), 72);
-	assert_int_equal(sizeof(struct gpool_kv_options), 96);
+	assert_int_equal(sizeof(struct gpool_kv_options), 104);
 	assert_int_equal(offsetof(struct gpool_kv_options, stream), 28);
 	assert_int_equal(offsetof(struct gpool_kv_options, watermark_blocks), 44);
 	assert_int_equal(sizeof(struct gpool_kv_layout), 64);
@@ -71,6 +71,7 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_kv_sequence), 48);
 	assert_int_equal(offsetof(struct gpool_kv_sequence, arrival), 32);
 	assert_int_equal(offsetof(struct gpool_kv_options, model), 56);
+	assert_int_equal(offsetof(struct gpool_kv_options, pack_bytes_per_s), 96);
 	assert_int_equal(sizeof(struct gpool_kv_prefix), 48);
 	assert_int_equal(offsetof(struct gpool_kv_prefix, adapter_id), 24);
 	assert_int_equal(sizeof(struct gpool_kv_prefix_found), 16);

@@ -191,6 +191,39 @@ static void test_copies_that_fail(void **state)
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 }
 
+/* A byte per second: a chunk's worth at once, and then nothing for six days. */
+static void test_no_more_than_the_budget(void **state)
+{
+	struct gpool_kv_options options;
+	uint64_t sequences[4 * CHUNK_BLOCKS];
+	uint32_t in_chunk[BLOCKS / CHUNK_BLOCKS] = {0};
+
+	(void)state;
+	worker_open(calm);
+	options = small_options(BLOCKS);
+	options.pack_bytes_per_s = 1;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(holes_make(sequences, 4, 2), 16);
+	assert_int_equal(gpool_kv_pack(kv, 4), 4);
+	/* There are holes for four more. */
+	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 4);
+	assert_int_equal(statistics().backed_chunks, 2);
+	contents_stand(sequences, 4 * CHUNK_BLOCKS);
+	/* Half of each of the two is free now. */
+	for (uint32_t i = 0; i < 4 * CHUNK_BLOCKS; i += 2) {
+		if (in_chunk[(uint32_t)block_at(sequences[i], 0) / CHUNK_BLOCKS]++ < CHUNK_BLOCKS / 2)
+			continue;
+		assert_int_equal(gpool_kv_free(kv, sequences[i]), 0);
+		sequences[i] = 0;
+	}
+	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 0);
+	/* As time would do. */
+	kv->packing.level = 4 * BLOCK_BYTES * UINT64_C(1000000000);
+	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 4);
+	assert_int_equal(statistics().backed_chunks, 1);
+	contents_stand(sequences, 4 * CHUNK_BLOCKS);
+}
+
 /* ---- by chance ---- */
 
 struct model {
@@ -276,6 +309,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_published, kv_stop),
 		cmocka_unit_test_teardown(test_published_adaptive, kv_stop),
 		cmocka_unit_test_teardown(test_copies_that_fail, kv_stop),
+		cmocka_unit_test_teardown(test_no_more_than_the_budget, kv_stop),
 		cmocka_unit_test_teardown(test_by_chance, kv_stop),
 	};
 
