@@ -269,11 +269,10 @@ int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, u
 	return error == -EAGAIN ? -EPIPE : error;
 }
 
-int lease_ask(struct gpool *pool, struct lease_request *ask)
+int lease_begin(struct gpool *pool, const struct lease_request *ask, struct lease_ticket *ticket)
 {
 	struct lease_request *request;
-	uint32_t word;
-	int error, slot;
+	int slot;
 
 	if (atomic_load_explicit(&pool->session.header->closed, memory_order_acquire))
 		return -EPIPE;
@@ -281,7 +280,9 @@ int lease_ask(struct gpool *pool, struct lease_request *ask)
 	if (slot < 0)
 		return slot;
 	request = &pool->session.requests[slot];
-	word = lease_state_to(atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
+	ticket->slot = slot;
+	ticket->word =
+		lease_state_to(atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
 	request->kind = ask->kind;
 	request->need = ask->need;
 	request->extra = 0;
@@ -291,14 +292,39 @@ int lease_ask(struct gpool *pool, struct lease_request *ask)
 	request->first_page = ask->first_page;
 	request->extra_granted = 0;
 	request->tag = ask->tag;
-	atomic_store_explicit(&request->state, word, memory_order_release);
+	atomic_store_explicit(&request->state, ticket->word, memory_order_release);
 	request_announce(pool, slot);
-	error = request_wait(pool, slot, word, -1);
+	return 0;
+}
+
+/* 0: it is answered. */
+static int request_look(struct gpool *pool, const struct lease_ticket *ticket)
+{
+	if (atomic_load_explicit(&pool->session.requests[ticket->slot].state, memory_order_seq_cst) != ticket->word)
+		return 0;
+	return pool_gone(pool) ? request_cancel(pool, ticket->slot, ticket->word) : -EAGAIN;
+}
+
+int lease_end(struct gpool *pool, const struct lease_ticket *ticket, bool wait, struct lease_request *ask)
+{
+	struct lease_request *request = &pool->session.requests[ticket->slot];
+	int error = wait ? request_wait(pool, ticket->slot, ticket->word, -1) : request_look(pool, ticket);
+
+	if (error == -EAGAIN)
+		return error;
 	if (!error) {
 		ask->extra_granted = request->extra_granted;
 		error = ask->error = request->error;
-		atomic_store_explicit(&request->state, lease_state_to(word, LEASE_IDLE), memory_order_release);
+		atomic_store_explicit(&request->state, lease_state_to(ticket->word, LEASE_IDLE), memory_order_release);
 	}
-	slot_release(pool, slot);
+	slot_release(pool, ticket->slot);
 	return error;
+}
+
+int lease_ask(struct gpool *pool, struct lease_request *ask)
+{
+	struct lease_ticket ticket;
+	int error = lease_begin(pool, ask, &ticket);
+
+	return error ? error : lease_end(pool, &ticket, true, ask);
 }

@@ -20,4 +20,17 @@ int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, u
  */
 int lease_ask(struct gpool *pool, struct lease_request *ask);
 
+/* A request that is under way, one of SESSION_REQUESTS. */
+struct lease_ticket {
+	int slot;
+	uint32_t word;
+};
+
+/*
+ * The same in two: lease_begin() asks, and waits for no more than one of the places for requests: 0, -EPIPE. lease_end() - the answer, once;
+ * without `wait` it may be -EAGAIN: not yet.
+ */
+int lease_begin(struct gpool *pool, const struct lease_request *ask, struct lease_ticket *ticket);
+int lease_end(struct gpool *pool, const struct lease_ticket *ticket, bool wait, struct lease_request *ask);
+
 #endif

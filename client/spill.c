@@ -1,7 +1,6 @@
 /* spill.c - see spill.h; the requests stand in shm/session_segment.h. */
 #include "client/spill.h"
 
-#include "client/refill.h"
 #include "client/stitch.h"
 
 #include <poll.h>
@@ -138,11 +137,13 @@ static int saved_ask(struct gpool *pool, uint64_t tag, uint32_t *page_count)
 }
 
 /* Pages for it, pinned and seen by nobody. They may come a little later, when others have to be spilled for them. */
-static int target_alloc(struct gpool *pool, uint64_t tag, uint32_t page_count, struct gpool_block *target)
+static int target_alloc(struct gpool *pool, uint64_t tag, uint32_t page_count, uint32_t flags, int32_t timeout_ms,
+	struct gpool_block *target)
 {
 	struct alloc_request request = {
 		.attributes.flags = (tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK)) | BLOCK_PREPARED,
-		.timeout_ms = (int32_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed),
+		.flags = flags,
+		.timeout_ms = timeout_ms,
 	};
 
 	return alloc_block(pool, page_count, &request, target);
@@ -159,9 +160,19 @@ static void target_adopt(struct gpool *pool, struct gpool_block *target, uint64_
 	target->tag = tag;
 }
 
+/* What came of it. */
+static void target_settle(struct gpool *pool, struct gpool_block *target, uint64_t tag, int error)
+{
+	if (!error)
+		target_adopt(pool, target, tag);
+	else if (error != -EPIPE) /* then somebody may still be writing to the pages: nobody gets them */
+		block_free(pool, target, 0);
+}
+
 static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *target)
 {
 	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
+	int32_t timeout_ms = (int32_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed);
 	uint32_t page_count;
 	int error;
 
@@ -169,17 +180,39 @@ static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *targ
 	while ((error = saved_ask(pool, tag, &page_count)) == -EBUSY && !pool_gone(pool))
 		poll(NULL, 0, ON_ITS_WAY_MS);
 	if (!error)
-		error = target_alloc(pool, tag, page_count, target);
+		error = target_alloc(pool, tag, page_count, 0, timeout_ms, target);
 	if (error)
 		return error;
 	ask.need = page_count;
 	ask.first_page = target->page;
 	error = lease_ask(pool, &ask);
-	if (!error)
-		target_adopt(pool, target, tag);
-	else if (error != -EPIPE) /* then somebody may still be writing to the pages: nobody gets them */
-		block_free(pool, target, 0);
+	target_settle(pool, target, tag, error);
 	return error;
+}
+
+/* This thread brings it back: false: there is no memory to note that. `moved` is what the table has of it, or NULL; the caller holds the lock. */
+static bool coming_begin(struct spills *spills, struct moved *moved, uint64_t tag)
+{
+	if (!moved)
+		moved = moved_add(spills, tag);
+	if (moved)
+		moved->coming = true;
+	return moved;
+}
+
+static void coming_end(struct spills *spills, uint64_t tag, const struct gpool_block *place, int error)
+{
+	struct moved *moved;
+
+	pthread_mutex_lock(&spills->lock);
+	moved = moved_find(spills, tag);
+	moved->coming = false;
+	moved->known = !error;
+	moved->place = *place;
+	if (error)
+		moved_remove(spills, moved);
+	pthread_cond_broadcast(&spills->came);
+	pthread_mutex_unlock(&spills->lock);
 }
 
 /*
@@ -221,23 +254,100 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 		if (moved && moved->known && moved->place.page == place->page && moved->place.generation == place->generation)
 			moved->known = false;
 	}
-	if (!moved)
-		moved = moved_add(spills, block->tag);
-	if (!moved) {
+	if (!coming_begin(spills, moved, block->tag)) {
 		pthread_mutex_unlock(&spills->lock);
 		return -ENOMEM;
 	}
-	moved->coming = true;
 	pthread_mutex_unlock(&spills->lock);
 	error = bring_back(pool, block->tag, place);
-	pthread_mutex_lock(&spills->lock);
-	moved->coming = false;
-	moved->known = !error;
-	moved->place = *place;
+	coming_end(spills, block->tag, place, error);
+	return error;
+}
+
+/* ---- bringing back ahead of need ---- */
+
+/* 0: it is there, and counts as used now. Else as pin_try(). */
+static int look_at(struct gpool *pool, const struct gpool_block *place)
+{
+	int error = pin_try(&pool->session, pool->pages, place->page, place->generation, place->tag);
+
 	if (error)
-		moved_remove(spills, moved);
-	pthread_cond_broadcast(&spills->came);
+		return error;
+	atomic_store_explicit(&pool->session.touch[place->page], pool_clock(pool), memory_order_relaxed);
+	gpool_unpin(pool, place);
+	return 0;
+}
+
+/* The same, wherever that may be. */
+static int look_for(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
+{
+	int error = look_at(pool, block);
+
+	*place = *block;
+	if (error == -ESTALE && !dying_at(pool, block) && !spill_where(pool, block, place))
+		error = look_at(pool, place);
+	return error;
+}
+
+bool spill_here(struct gpool *pool, const struct gpool_block *block)
+{
+	struct gpool_block place;
+
+	return look_for(pool, block, &place) == 0;
+}
+
+/* 0: it is nowhere in the pool, and from now on coming. */
+static int fetch_enter(struct gpool *pool, const struct gpool_block *block)
+{
+	struct spills *spills = pool->spills;
+	struct gpool_block place;
+	struct moved *moved;
+	int error = look_for(pool, block, &place);
+
+	if (error != -ESTALE || dying_at(pool, &place))
+		return error ? error : -EALREADY;
+	pthread_mutex_lock(&spills->lock);
+	moved = moved_find(spills, block->tag);
+	/* Somebody else has brought it meanwhile, or is about to. */
+	if (moved && (moved->coming || moved->place.page != place.page || moved->place.generation != place.generation))
+		error = -EAGAIN;
+	else
+		error = coming_begin(spills, moved, block->tag) ? 0 : -ENOMEM;
 	pthread_mutex_unlock(&spills->lock);
+	return error;
+}
+
+int spill_fetch_begin(struct gpool *pool, const struct gpool_block *block, struct spill_fetch *fetch)
+{
+	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_STITCHED, .need = block->page_count };
+	int error = fetch_enter(pool, block);
+
+	if (error)
+		return error;
+	fetch->tag = block->tag;
+	error = target_alloc(pool, block->tag, block->page_count, GPOOL_ALLOC_NO_EVICT, 0, &fetch->target);
+	if (!error) {
+		ask.first_page = fetch->target.page;
+		error = lease_begin(pool, &ask, &fetch->ticket);
+		if (error)
+			block_free(pool, &fetch->target, 0);
+	}
+	if (error)
+		coming_end(pool->spills, block->tag, block, error);
+	return error;
+}
+
+int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait)
+{
+	struct lease_request ask = { 0 };
+	int error = lease_end(pool, &fetch->ticket, wait, &ask);
+
+	if (error == -EAGAIN)
+		return error;
+	target_settle(pool, &fetch->target, fetch->tag, error);
+	coming_end(pool->spills, fetch->tag, &fetch->target, error);
+	if (!error)
+		gpool_unpin(pool, &fetch->target);
 	return error;
 }
 

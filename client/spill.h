@@ -9,6 +9,7 @@
 #define GPOOL_CLIENT_SPILL_H
 
 #include "client/alloc.h"
+#include "client/refill.h"
 
 int spills_open(struct gpool *pool);
 void spills_close(struct gpool *pool);
@@ -21,6 +22,26 @@ int spill_where(struct gpool *pool, const struct gpool_block *block, struct gpoo
  * where it is, or brings it back. *place: where it is pinned. Return: as gpool_pin().
  */
 int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place) COLD;
+
+/* A block that comes back while nobody waits for it. */
+struct spill_fetch {
+	uint64_t tag;
+	struct gpool_block target;
+	struct lease_ticket ticket;
+};
+
+/* spill_here() - whether it is in the pool, and not just on its way out. Then it counts as used now. */
+bool spill_here(struct gpool *pool, const struct gpool_block *block);
+
+/*
+ * spill_fetch_begin() - begin to bring a block back, into pages that are free: nothing is evicted for it, and nothing waited for. Others who pin
+ * it wait for spill_fetch_end(), which is a must. Return: 0, -EALREADY (it is in the pool), -EAGAIN (on its way out; another thread brings
+ * it), -ESTALE (freed), or as gpool_pin().
+ * spill_fetch_end() - it is in the pool, unpinned, or what has gone wrong: -EBUSY: it was on its way out; else as gpool_pin(). Without `wait`
+ * it may be -EAGAIN: not yet.
+ */
+int spill_fetch_begin(struct gpool *pool, const struct gpool_block *block, struct spill_fetch *fetch);
+int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait);
 
 /* spill_drop() - pin and free in one, without bringing it back. */
 int spill_drop(struct gpool *pool, const struct gpool_block *block) COLD;

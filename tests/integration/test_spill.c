@@ -475,6 +475,51 @@ static void test_no_pages_to_come_back_to(void **state)
 	gpool_close(other);
 }
 
+/* Begun, and answered when somebody looks. */
+static void test_ahead_of_need(void **state)
+{
+	struct gpool *pool, *other;
+	struct gpool_block block, taken[PAGES];
+	struct spill_fetch fetch;
+	int error = 0;
+
+	(void)state;
+	start(in_memory);
+	pool = open_worker();
+	other = open_worker();
+	block = made(pool, 4, 7);
+	assert_int_equal(spill_fetch_begin(pool, &block, &fetch), -EALREADY);
+	for (int round = 0; round < 3; round++) {
+		evict_all(pool, 4);
+		assert_false(spill_here(pool, &block));
+		assert_int_equal(spill_fetch_begin(pool, &block, &fetch), 0);
+		assert_int_equal(spill_fetch_begin(pool, &block, &fetch), -EAGAIN);
+		AWAIT((error = spill_fetch_end(pool, &fetch, round == 2)) != -EAGAIN);
+		assert_int_equal(error, 0);
+		assert_true(spill_here(pool, &block));
+		assert_int_equal(spill_fetch_begin(pool, &block, &fetch), -EALREADY);
+		assert_int_equal(kept_bytes(), 0);
+		read_back(pool, &block, 7);
+	}
+	/* Nobody goes for it. */
+	evict_all(pool, 4);
+	for (uint32_t i = 0; i < PAGES - 3; i++)
+		taken[i] = alloc(other, 1);
+	assert_int_equal(gpool_unpin(other, &taken[0]), 0);
+	assert_int_equal(spill_fetch_begin(pool, &block, &fetch), -ENOSPC);
+	assert_int_equal(gpool_pin(other, &taken[0]), 0);
+	assert_int_equal(gpool_free(other, &taken[0]), 0);
+	assert_int_equal(spill_fetch_begin(pool, &block, &fetch), 0);
+	assert_int_equal(spill_fetch_end(pool, &fetch, true), 0);
+	read_back(pool, &block, 7);
+	evict_all(pool, 4);
+	assert_int_equal(gpool_drop(pool, &block), 0);
+	assert_int_equal(spill_fetch_begin(pool, &block, &fetch), 0);
+	assert_int_equal(spill_fetch_end(pool, &fetch, true), -ESTALE);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
 static void test_at_its_own_wish(void **state)
 {
 	struct gpool *pool;
@@ -651,6 +696,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_damaged_file_by_threads, stop),
 		cmocka_unit_test_teardown(test_no_tier, stop),
 		cmocka_unit_test_teardown(test_no_pages_to_come_back_to, stop),
+		cmocka_unit_test_teardown(test_ahead_of_need, stop),
 		cmocka_unit_test_teardown(test_at_its_own_wish, stop),
 		cmocka_unit_test_teardown(test_threads_want_the_same, stop),
 		cmocka_unit_test_teardown(test_threads_want_more_than_fits, stop),
