@@ -1213,32 +1213,70 @@ GPOOL_API int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence);
  */
 GPOOL_API int gpool_kv_host_open(struct gpool_kv *kv, uint64_t bytes);
 
+enum {
+	GPOOL_KV_OFFLOAD_POOL = 1u << 0, /* into blocks of the pool, which leave it under pressure: to the agent's host memory, then to its file */
+};
+
 /*
- * gpool_kv_offload() - gpool_kv_preempt(), but what the sequence's blocks contain is copied to the host memory, on the cache's stream, and
- * back by gpool_kv_resume(): it goes on where it was, and nothing is to be computed again. gpool_kv_free() gives up what was copied.
+ * gpool_kv_offload() - gpool_kv_preempt(), but what the sequence's blocks contain is copied elsewhere, on the cache's stream, and back by
+ * gpool_kv_resume(): it goes on where it was, and nothing is to be computed again. gpool_kv_free() gives up what was copied.
+ *
+ * @flags: GPOOL_KV_OFFLOAD_*. 0: to the cache's own host memory (gpool_kv_host_open()), at the speed of a copy both ways. With
+ *         GPOOL_KV_OFFLOAD_POOL to blocks of the pool with GPOOL_ALLOC_SPILL, with the sequence's owner_id, up to 8 pages each, unpinned: they
+ *         take free pages, or those of what others have unpinned, and leave in their turn when pages are wanted, so that the bounds are the
+ *         agent's (spill_memory, spill_file). The mover saves what leaves, and brings it back when the sequence is resumed or prefetched
  *
  * Return: as gpool_kv_preempt(), or, and then it runs as before:
- *   -EOPNOTSUPP  no gpool_kv_host_open()
- *   -ENOSPC      the host memory has not so many free blocks
- *   -ENOMEM, -EIO, -EINVAL (the cache's stream is closed)
- * gpool_kv_resume() of such a one may say -EIO too: then it is as before, and its content still there.
+ *   -EOPNOTSUPP  no gpool_kv_host_open(); with GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file
+ *   -ENOSPC      the host memory has not so many free blocks; no pages are to be had to copy to, since there are two copies for a moment. Then
+ *                the host memory may do
+ *   -EDQUOT, -EPIPE  as gpool_alloc()
+ *   -EBUSY       this handle sleeps
+ *   -ENOMEM, -EIO, -EINVAL (an unknown flag; the cache's stream is closed)
  *
- * Cost: a copy for each run of blocks that are neighbours; nothing is waited for.
+ * gpool_kv_resume() of such a one may also say the following, and then it is preempted as before:
+ *   -EIO      its content is still kept, but the copies could not be queued, or the mover cannot bring it back now (gpool_pin())
+ *   -ENODATA  its content is lost: its checksum was wrong when it came back. From now on it is as one that gpool_kv_preempt() preempted
+ *   -ENOSPC, -EDQUOT also: no page to bring it back to
+ *
+ * Cost: a copy for each run of blocks that are neighbours; nothing is waited for, unless pages have to be evicted. Of what has left the pool and
+ * was not prefetched, gpool_kv_resume() waits for the mover, and so do other threads' calls for this cache, but for gpool_kv_append() in blocks
+ * that the sequence has. gpool_kv_free() waits for what is just on its way.
  */
-GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim);
+GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uint64_t *victim);
 
-struct gpool_kv_host {
-	uint32_t size;   /* sizeof(struct gpool_kv_host), set by the caller */
-	uint32_t blocks; /* of host memory; 0: there is none */
-	uint32_t free_blocks;
-	uint32_t reserved;
-	uint64_t bytes;
-	uint64_t saves, loads; /* sequences that were copied there, and back */
+/*
+ * gpool_kv_prefetch() - begin to bring back into the pool what a preempted sequence will need and what has left it (GPOOL_KV_OFFLOAD_POOL), so
+ * that gpool_kv_resume() need not wait. Call it again until it says 0: some pages are on their way at a time, and each call takes what has come
+ * and asks for the next. Into free pages only, and those that the sequence's blocks will take stay free; nothing is evicted for it. What has
+ * come may leave again when pages are wanted, like all that nobody pins.
+ *
+ * Return: how many pages are not in the pool yet, 0: resuming it will not wait, also when nothing is kept or all is in the cache's host memory; or
+ *   -ENOSPC    no free pages for any of the rest
+ *   -EALREADY  it runs
+ *   -EIO       one cannot be brought back now; gpool_kv_resume() tries again
+ *   -ENODATA   what is kept is lost, as gpool_kv_resume() will say
+ *   -EDQUOT, -ENOMEM, -EPIPE, -EINVAL, -ESTALE, -ECHILD
+ *
+ * Cost: a look at each piece of 8 pages, and a message to the agent for each that it begins to bring; no wait.
+ */
+GPOOL_API int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence);
+
+/* What is kept of preempted sequences, and where. */
+struct gpool_kv_offloaded {
+	uint32_t size;          /* sizeof(struct gpool_kv_offloaded), set by the caller */
+	uint32_t host_blocks;   /* of the cache's own host memory; 0: there is none */
+	uint32_t host_free_blocks;
+	uint32_t sequences;     /* of which content is kept now */
+	uint64_t host_bytes;
+	uint64_t content_bytes; /* of theirs, as it was in their blocks */
+	uint64_t pool_pages;    /* of the blocks that have some of it: in the pool, in the agent's host memory, or in its file */
+	uint64_t saves, loads;  /* sequences that were copied away, and back */
 };
-GPOOL_ASSERT_SIZE(gpool_kv_host, 40);
+GPOOL_ASSERT_SIZE(gpool_kv_offloaded, 56);
 
-/* gpool_kv_host() - Return: 0, -EINVAL (its size), -ECHILD. */
-GPOOL_API int gpool_kv_host(struct gpool_kv *kv, struct gpool_kv_host *host);
+/* gpool_kv_offloaded() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each preempted sequence. */
+GPOOL_API int gpool_kv_offloaded(struct gpool_kv *kv, struct gpool_kv_offloaded *offloaded);
 
 /*
  * gpool_kv_table() - the blocks of a sequence, in order: host memory, valid until gpool_kv_destroy(). It is the program's to see to it that

@@ -46,6 +46,8 @@ const char *gpool_strerror(int error)
 		return "too many open files, or too many pools in this process";
 	case EMSGSIZE:
 		return "a message longer than its reader has room for";
+	case ENODATA:
+		return "what was kept is lost";
 	case ENODEV:
 		return "the pool's device or back end cannot be opened in this process";
 	case ENOENT:

@@ -290,6 +290,7 @@ int gpool_kv_destroy(struct gpool_kv *kv)
 	error = gpool_range_destroy(kv->table_range);
 	if (error)
 		return error;
+	offload_end(kv);
 	kv_unlink(kv);
 	kv_release(kv);
 	return 0;

@@ -43,6 +43,7 @@ struct kv_sequence {
 	struct prefix_key root, last; /* of its chain, where keyed > 0: what it begins with, and the key of the last keyed block */
 	uint32_t keyed;               /* blocks from the first on whose keys are known */
 	uint32_t keyed_epoch;
+	struct kv_saved *saved;       /* preempted: what is kept of its content; NULL: nothing */
 	RB_ENTRY(kv_sequence) order; /* among the running, or among the preempted */
 	TAILQ_ENTRY(kv_sequence) dirty; /* where dirty_first < dirty_end */
 };
@@ -87,7 +88,8 @@ struct gpool_kv {
 	TAILQ_HEAD(, kv_sequence) dirty;
 	uint64_t arrivals;
 	struct budget packing;
-	struct kv_offload *offload; /* NULL: there is no host memory */
+	struct kv_host *host; /* NULL: there is no host memory for preempted sequences */
+	uint64_t offload_saves, offload_loads;
 	struct gpool_kv_need shortage;
 	uint64_t allocations, forks, frees, preemptions, resumes, refusals, block_copies, table_bytes;
 	uint64_t prefix_hits, prefix_misses, prefix_published, prefix_switched, prefix_evicted;
@@ -185,6 +187,8 @@ void memory_park(struct gpool_kv *kv);
 /* memory_blocks() - how many could be used without anybody's eviction. memory_limit() - how many the pool could hold at all. */
 uint32_t memory_blocks(const struct gpool_kv *kv);
 uint32_t memory_limit(const struct gpool_kv *kv);
+/* memory_spare_pages() - that could be used without anybody's eviction when a sequence of so many blocks more has got them. */
+uint64_t memory_spare_pages(const struct gpool_kv *kv, uint32_t blocks);
 /* memory_address() - of a block. */
 uint64_t memory_address(const struct gpool_kv *kv, uint32_t block);
 

@@ -184,6 +184,13 @@ uint32_t memory_blocks(const struct gpool_kv *kv)
 	return kv->blocks.free.count + kv->blocks.cached_blocks + chunks * kv->blocks.chunk_blocks;
 }
 
+uint64_t memory_spare_pages(const struct gpool_kv *kv, uint32_t blocks)
+{
+	uint64_t pages = pages_to_be_had(kv->pool), needed = (uint64_t)block_pool_short(&kv->blocks, blocks) * kv->chunk_pages;
+
+	return pages > needed ? pages - needed : 0;
+}
+
 uint32_t memory_limit(const struct gpool_kv *kv)
 {
 	uint32_t chunks = kv->pool->unreserved / kv->chunk_pages;

@@ -1,226 +1,155 @@
-/*
- * offload.c - host memory for what preempted sequences contain.
- *
- * It is cut into slots of a block each. Copies go both ways on the cache's stream, so a slot may be given to another sequence at once: what
- * is queued for it later comes behind what was queued before. Nothing is waited for.
- */
+/* offload.c - see offload.h: preemption with what the blocks contain, and where that is. */
 #include "client/kv/offload.h"
 
+#include "client/kv/offload_host.h"
+#include "client/kv/offload_pool.h"
 #include "client/kv/preempt.h"
+#include "client/vm/range.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-struct kv_offload {
-	char *memory; /* registered; slots of block_bytes */
-	size_t bytes;
-	uint32_t slots;
-	struct bitmap free;
-	uint32_t **saved; /* [max_sequences] the slots of its blocks, in order; NULL: none */
-	uint32_t *counts; /* [max_sequences] of those */
-	uint64_t saves, loads; /* sequences */
-};
+/* ---- parts ---- */
 
-static uint64_t slot_address(const struct gpool_kv *kv, uint32_t slot)
+uint64_t extent_room(const struct gpool_kv *kv, uint32_t flags, uint64_t bytes)
 {
-	return (uint64_t)(uintptr_t)kv->offload->memory + slot * kv->block_bytes;
+	(void)kv;
+	(void)flags;
+	return bytes;
 }
 
-static void slots_put(struct kv_offload *offload, const uint32_t *slots, uint32_t count)
+/* How many bytes of content lie in a row from `offset` on, `most` at most. */
+static uint64_t run_of(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t offset, uint64_t most, uint64_t *address)
 {
-	for (uint32_t i = 0; i < count; i++)
-		bitmap_add(&offload->free, slots[i]);
+	uint32_t index = (uint32_t)(offset / kv->block_bytes);
+	uint64_t begin = memory_address(kv, kv_entry(kv, sequence, index)), bytes = kv->block_bytes, skipped = offset % kv->block_bytes;
+
+	while (bytes - skipped < most && memory_address(kv, kv_entry(kv, sequence, ++index)) == begin + bytes)
+		bytes += kv->block_bytes;
+	*address = begin + skipped;
+	return bytes - skipped < most ? bytes - skipped : most;
 }
 
-/* How many blocks from the index-th on lie in a row on both sides. */
-static uint32_t run_of(const struct gpool_kv *kv, const struct kv_sequence *sequence, const uint32_t *slots, uint32_t index, uint32_t count)
+int64_t extent_copy(struct gpool_kv *kv, const struct kv_sequence *sequence, const struct kv_saved *saved, uint64_t offset,
+	const struct kv_extent *extent, bool out)
 {
-	uint64_t address = memory_address(kv, kv_entry(kv, sequence, index));
-	uint32_t run = 1;
-
-	while (index + run < count && slots[index + run] == slots[index] + run &&
-		memory_address(kv, kv_entry(kv, sequence, index + run)) == address + run * kv->block_bytes)
-		run++;
-	return run;
-}
-
-static int copy(struct gpool_kv *kv, const struct kv_sequence *sequence, const uint32_t *slots, uint32_t count, bool out)
-{
+	uint64_t room = extent_room(kv, saved->flags, extent->bytes), bytes;
+	uint64_t end = saved->bytes - offset < room ? saved->bytes : offset + room, part = extent->address;
 	int error = 0;
 
-	for (uint32_t i = 0, run; i < count && !error; i += run) {
-		uint64_t block = memory_address(kv, kv_entry(kv, sequence, i)), slot = slot_address(kv, slots[i]);
+	for (; offset < end && !error; offset += bytes, part += bytes) {
+		uint64_t block;
 
-		run = run_of(kv, sequence, slots, i, count);
-		error = gpool_copy(kv->pool, kv->stream, out ? slot : block, out ? block : slot, run * kv->block_bytes);
+		bytes = run_of(kv, sequence, offset, end - offset, &block);
+		error = gpool_copy(kv->pool, kv->stream, out ? part : block, out ? block : part, bytes);
 	}
-	return error;
+	return error ? error : (int64_t)offset;
 }
 
-bool offload_has(const struct gpool_kv *kv, const struct kv_sequence *sequence)
+/* ---- what is kept ---- */
+
+/* A block of the pool that is gone has lost what it had: nobody but this cache can have freed it. */
+static int kept_error(int error)
 {
-	return kv->offload && kv->offload->saved[kv_row(kv, sequence)];
+	return error == -ESTALE ? -ENODATA : error;
 }
 
-int offload_save(struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t tokens)
+static int save(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t tokens, uint32_t flags)
 {
-	struct kv_offload *offload = kv->offload;
-	uint32_t count = kv_blocks_for(kv, tokens), row = kv_row(kv, sequence), *slots;
-	int error;
-
-	if (count > offload->free.count)
-		return -ENOSPC;
-	slots = calloc(count + 1, sizeof(*slots)); /* also for a sequence without a token */
-	if (!slots)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < count; i++) {
-		slots[i] = bitmap_lowest(&offload->free);
-		bitmap_remove(&offload->free, slots[i]);
-	}
-	error = copy(kv, sequence, slots, count, true);
-	if (error) {
-		slots_put(offload, slots, count);
-		free(slots);
-		return error;
-	}
-	offload->saved[row] = slots;
-	offload->counts[row] = count;
-	offload->saves++;
-	return 0;
-}
-
-int offload_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
-{
-	uint32_t row = kv_row(kv, sequence);
-	int error = copy(kv, sequence, kv->offload->saved[row], kv->offload->counts[row], false);
+	struct kv_saved *saved;
+	int error = ranges_enter(kv->pool->ranges);
 
 	if (error)
 		return error;
-	kv->offload->loads++;
-	offload_forget(kv, sequence);
+	saved = calloc(1, sizeof(*saved));
+	if (saved) {
+		saved->flags = flags;
+		saved->bytes = kv_blocks_for(kv, tokens) * kv->block_bytes;
+		error = flags & GPOOL_KV_OFFLOAD_POOL ? pieces_save(kv, sequence, saved) : host_save(kv, sequence, saved);
+	} else {
+		error = -ENOMEM;
+	}
+	ranges_leave(kv->pool->ranges);
+	if (error) {
+		free(saved);
+		return error;
+	}
+	sequence->saved = saved;
+	kv->offload_saves++;
 	return 0;
 }
 
-void offload_forget(struct gpool_kv *kv, const struct kv_sequence *sequence)
+int offload_load(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
-	uint32_t row = kv_row(kv, sequence);
+	int error;
 
-	if (!offload_has(kv, sequence))
+	if (!sequence->saved)
+		return 0;
+	error = ranges_enter(kv->pool->ranges);
+	if (error)
+		return error;
+	error = sequence->saved->pieces ? pieces_load(kv, sequence) : host_load(kv, sequence);
+	ranges_leave(kv->pool->ranges);
+	if (!error)
+		kv->offload_loads++;
+	error = kept_error(error);
+	if (!error || error == -ENODATA)
+		offload_forget(kv, sequence);
+	return error;
+}
+
+void offload_forget(struct gpool_kv *kv, struct kv_sequence *sequence)
+{
+	struct kv_saved *saved = sequence->saved;
+
+	if (!saved)
 		return;
-	slots_put(kv->offload, kv->offload->saved[row], kv->offload->counts[row]);
-	free(kv->offload->saved[row]);
-	kv->offload->saved[row] = NULL;
+	if (saved->pieces)
+		pieces_forget(kv, saved);
+	else
+		host_forget(kv, saved);
+	free(saved);
+	sequence->saved = NULL;
 }
 
 /* ---- life ---- */
 
-static void offload_free(struct gpool_kv *kv, struct kv_offload *offload)
+void offload_end(struct gpool_kv *kv)
 {
-	for (uint32_t row = 0; offload->saved && row < kv->max_sequences; row++)
-		free(offload->saved[row]);
-	free(offload->saved);
-	free(offload->counts);
-	bitmap_fini(&offload->free);
-	if (offload->memory)
-		munmap(offload->memory, offload->bytes);
-	free(offload);
+	for (uint32_t row = 0; row < kv->max_sequences; row++)
+		offload_forget(kv, &kv->sequences[row]);
 }
 
 void offload_close(struct gpool_kv *kv)
 {
-	if (!kv->offload)
-		return;
-	gpu_host_unregister(kv->pool->gpu, kv->offload->memory);
-	offload_free(kv, kv->offload);
-	kv->offload = NULL;
-}
+	for (uint32_t row = 0; kv->sequences && row < kv->max_sequences; row++) {
+		struct kv_saved *saved = kv->sequences[row].saved;
 
-static int memory_open(struct gpool_kv *kv, struct kv_offload *offload)
-{
-	void *memory = mmap(NULL, offload->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int error;
-
-	if (memory == MAP_FAILED)
-		return -ENOMEM;
-	offload->memory = memory;
-	/* A child that is forked would have this process write to a copy, and the GPU read the original. */
-	madvise(memory, offload->bytes, MADV_DONTFORK);
-	error = gpu_host_register(kv->pool->gpu, memory, offload->bytes);
-	return error && error != -ENOMEM ? -EIO : error;
-}
-
-static int offload_make(struct gpool_kv *kv, uint64_t bytes, struct kv_offload **offload)
-{
-	struct kv_offload *made = calloc(1, sizeof(*made));
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-	int error = -ENOMEM;
-
-	if (!made)
-		return -ENOMEM;
-	made->slots = (uint32_t)(bytes / kv->block_bytes);
-	made->bytes = (made->slots * kv->block_bytes + page - 1) / page * page;
-	made->saved = calloc(kv->max_sequences, sizeof(*made->saved));
-	made->counts = calloc(kv->max_sequences, sizeof(*made->counts));
-	if (made->saved && made->counts && !bitmap_init(&made->free, made->slots))
-		error = memory_open(kv, made);
-	if (error) {
-		offload_free(kv, made);
-		return error;
+		if (saved) {
+			free(saved->slots);
+			free(saved->pieces);
+			free(saved);
+		}
 	}
-	for (uint32_t slot = 0; slot < made->slots; slot++)
-		bitmap_add(&made->free, slot);
-	*offload = made;
-	return 0;
+	host_close(kv);
 }
 
-int gpool_kv_host_open(struct gpool_kv *kv, uint64_t bytes)
-{
-	int error;
+/* ---- calls ---- */
 
-	if (!kv->pool->alive)
-		return -ECHILD;
-	if (bytes < kv->block_bytes || bytes / kv->block_bytes > BITMAP_BITS_MAX)
-		return -EINVAL;
-	pthread_mutex_lock(&kv->lock);
-	error = kv->offload ? -EBUSY : offload_make(kv, bytes, &kv->offload);
-	pthread_mutex_unlock(&kv->lock);
-	return error;
-}
-
-int gpool_kv_host(struct gpool_kv *kv, struct gpool_kv_host *host)
-{
-	struct gpool_kv_host found = { .size = sizeof(found) };
-
-	if (!kv->pool->alive)
-		return -ECHILD;
-	pthread_mutex_lock(&kv->lock);
-	if (kv->offload) {
-		found.blocks = kv->offload->slots;
-		found.free_blocks = kv->offload->free.count;
-		found.bytes = kv->offload->bytes;
-		found.saves = kv->offload->saves;
-		found.loads = kv->offload->loads;
-	}
-	pthread_mutex_unlock(&kv->lock);
-	return copy_struct(host, &found, sizeof(found));
-}
-
-/* ---- preemption ---- */
-
-int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim)
+int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uint64_t *victim)
 {
 	struct kv_sequence *found;
 	int result;
 
 	if (!kv->pool->alive)
 		return -ECHILD;
+	if (flags & ~(uint32_t)GPOOL_KV_OFFLOAD_POOL)
+		return -EINVAL;
 	pthread_mutex_lock(&kv->lock);
-	result = kv->offload ? kv_victim(kv, sequence, &found) : -EOPNOTSUPP;
+	result = kv->host || flags & GPOOL_KV_OFFLOAD_POOL ? kv_victim(kv, sequence, &found) : -EOPNOTSUPP;
 	if (!result) {
 		uint32_t tokens = cursor_stop(found);
 
-		result = offload_save(kv, found, tokens);
+		result = save(kv, found, tokens, flags);
 		if (result)
 			cursor_go(kv, found, tokens);
 		else
@@ -230,4 +159,57 @@ int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim)
 	}
 	pthread_mutex_unlock(&kv->lock);
 	return result;
+}
+
+int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence)
+{
+	struct kv_sequence *found;
+	int result;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	result = kv_find(kv, sequence, &found);
+	if (!result && found->state == GPOOL_KV_RUNNING)
+		result = -EALREADY;
+	else if (!result && found->saved && found->saved->pieces)
+		result = kept_error(pieces_fetch(kv, found));
+	pthread_mutex_unlock(&kv->lock);
+	return result;
+}
+
+/* Those that wait have what is kept. */
+static void kept_count(struct gpool_kv *kv, struct gpool_kv_offloaded *found)
+{
+	struct kv_sequence *sequence;
+
+	RB_FOREACH (sequence, kv_order, &kv->preempted) {
+		const struct kv_saved *saved = sequence->saved;
+
+		if (!saved)
+			continue;
+		found->sequences++;
+		found->content_bytes += saved->bytes;
+		for (uint32_t i = 0; saved->pieces && i < saved->count; i++)
+			found->pool_pages += saved->pieces[i].block.page_count;
+	}
+}
+
+int gpool_kv_offloaded(struct gpool_kv *kv, struct gpool_kv_offloaded *offloaded)
+{
+	struct gpool_kv_offloaded found = { .size = sizeof(found) };
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	if (kv->host) {
+		found.host_blocks = kv->host->slots;
+		found.host_free_blocks = kv->host->free.count;
+		found.host_bytes = kv->host->bytes;
+	}
+	kept_count(kv, &found);
+	found.saves = kv->offload_saves;
+	found.loads = kv->offload_loads;
+	pthread_mutex_unlock(&kv->lock);
+	return copy_struct(offloaded, &found, sizeof(found));
 }

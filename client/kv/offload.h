@@ -1,24 +1,49 @@
 /*
- * offload.h - what the blocks of preempted sequences contain, in host memory. Internal to libgpool; the callers hold the cache's lock.
+ * offload.h - what the blocks of preempted sequences contain, kept elsewhere. Internal to libgpool; the callers hold the cache's lock.
+ *
+ * The content is one row of bytes, that of the blocks with the sequence's tokens in their order. It is cut into parts, each of which is some
+ * memory of a place: slots of the cache's own host memory (offload_host.h), or blocks of the pool (offload_pool.h).
  */
 #ifndef GPOOL_CLIENT_KV_OFFLOAD_H
 #define GPOOL_CLIENT_KV_OFFLOAD_H
 
 #include "client/kv/kv.h"
 
-struct kv_offload;
+struct kv_piece;
 
-/* offload_close() - when nothing is queued any more; NULL is fine. */
+/* What is kept of a sequence. */
+struct kv_saved {
+	uint32_t flags;          /* GPOOL_KV_OFFLOAD_* */
+	uint32_t count;          /* of its slots, or of its pieces */
+	uint64_t bytes;          /* of its content */
+	uint32_t *slots;         /* [count] of host memory, or NULL */
+	struct kv_piece *pieces; /* [count] of the pool, or NULL */
+};
+
+/* Memory of a part. */
+struct kv_extent {
+	uint64_t address, bytes;
+};
+
+/* extent_room() - how many bytes of content there is room for. */
+uint64_t extent_room(const struct gpool_kv *kv, uint32_t flags, uint64_t bytes);
+
+/*
+ * extent_copy() - queue the copies of the sequence's content from `offset` on, as much as there is room for, out of its blocks or back into them;
+ * returns where the next part begins, or -EIO, -EINVAL (the stream is closed).
+ */
+int64_t extent_copy(struct gpool_kv *kv, const struct kv_sequence *sequence, const struct kv_saved *saved, uint64_t offset,
+	const struct kv_extent *extent, bool out);
+
+/* offload_close() - when nothing is queued any more. offload_end() - and what is kept in the pool is given up before: the pool's handle stays. */
 void offload_close(struct gpool_kv *kv);
+void offload_end(struct gpool_kv *kv);
 
-/* offload_has() - whether there is a content to be brought back. */
-bool offload_has(const struct gpool_kv *kv, const struct kv_sequence *sequence);
-
-/* offload_save() - copies of the blocks with its tokens are queued: 0, -ENOSPC, -ENOMEM, -EIO, -EINVAL (the stream is closed): it has none. */
-int offload_save(struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t tokens);
-
-/* offload_load() - copies into its blocks of now are queued: 0, -EIO, -EINVAL. offload_forget() - the content is not wanted any more. */
-int offload_load(struct gpool_kv *kv, const struct kv_sequence *sequence);
-void offload_forget(struct gpool_kv *kv, const struct kv_sequence *sequence);
+/*
+ * offload_load() - copies into its blocks of now are queued, and nothing is kept any more: 0, also when nothing was. Else it is kept: as
+ * gpool_kv_resume(). offload_forget() - it is not wanted any more.
+ */
+int offload_load(struct gpool_kv *kv, struct kv_sequence *sequence);
+void offload_forget(struct gpool_kv *kv, struct kv_sequence *sequence);
 
 #endif

@@ -78,8 +78,8 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_kv_statistics), 184);
 	assert_int_equal(offsetof(struct gpool_kv_statistics, prefix_hits), 120);
 	assert_int_equal(offsetof(struct gpool_kv_statistics, backed_bytes), 48);
-	assert_int_equal(sizeof(struct gpool_kv_host), 40);
-	assert_int_equal(offsetof(struct gpool_kv_host, bytes), 16);
+	assert_int_equal(sizeof(struct gpool_kv_offloaded), 56);
+	assert_int_equal(offsetof(struct gpool_kv_offloaded, host_bytes), 16);
 	assert_int_equal(sizeof(struct gpool_kv_span), 24);
 	assert_int_equal(offsetof(struct gpool_kv_span, sequence), 16);
 	assert_int_equal(GPOOL_KV_NEVER, 2);

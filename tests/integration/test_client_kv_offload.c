@@ -15,11 +15,11 @@ static void offload_start(uint32_t host_blocks)
 	assert_int_equal(gpool_kv_host_open(kv, (uint64_t)host_blocks * BLOCK_BYTES), 0);
 }
 
-static struct gpool_kv_host host(void)
+static struct gpool_kv_offloaded offloaded(void)
 {
-	struct gpool_kv_host found = {.size = sizeof(found)};
+	struct gpool_kv_offloaded found = {.size = sizeof(found)};
 
-	assert_int_equal(gpool_kv_host(kv, &found), 0);
+	assert_int_equal(gpool_kv_offloaded(kv, &found), 0);
 	return found;
 }
 
@@ -39,28 +39,28 @@ static void test_it_comes_back(void **state)
 
 	(void)state;
 	offload_start(HOST_BLOCKS);
-	assert_int_equal(host().blocks, HOST_BLOCKS);
+	assert_int_equal(offloaded().host_blocks, HOST_BLOCKS);
 	/* The last block is not full, and one is ahead: that has nothing to be kept. */
 	sequence = allocated(10 * BLOCK_TOKENS + 1, 12 * BLOCK_TOKENS, 0);
 	write_tokens(sequence, 0, 10 * BLOCK_TOKENS + 1, 7);
-	assert_int_equal(gpool_kv_offload(kv, 0, &victim), 12);
+	assert_int_equal(gpool_kv_offload(kv, 0, 0, &victim), 12);
 	assert_int_equal(victim, sequence);
-	assert_int_equal(host().free_blocks, HOST_BLOCKS - 11);
+	assert_int_equal(offloaded().host_free_blocks, HOST_BLOCKS - 11);
 	assert_int_equal(statistics().used_blocks, 0);
-	assert_int_equal(gpool_kv_offload(kv, sequence, NULL), -EAGAIN);
-	assert_int_equal(gpool_kv_offload(kv, 0, NULL), -ENOENT);
+	assert_int_equal(gpool_kv_offload(kv, sequence, 0, NULL), -EAGAIN);
+	assert_int_equal(gpool_kv_offload(kv, 0, 0, NULL), -ENOENT);
 	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), -EAGAIN);
 	disturb();
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	settle();
 	assert_int_equal(wrong_tokens(sequence, 0, 10 * BLOCK_TOKENS + 1, 7), 0);
-	assert_int_equal(host().free_blocks, HOST_BLOCKS);
-	assert_int_equal(host().saves, 1);
-	assert_int_equal(host().loads, 1);
+	assert_int_equal(offloaded().host_free_blocks, HOST_BLOCKS);
+	assert_int_equal(offloaded().saves, 1);
+	assert_int_equal(offloaded().loads, 1);
 	/* Preempted in the other way it has nothing to bring back. */
 	assert_true(gpool_kv_preempt(kv, sequence, NULL) > 0);
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
-	assert_int_equal(host().loads, 1);
+	assert_int_equal(offloaded().loads, 1);
 }
 
 /* What is queued before is copied, and what is queued after it meets the copies done. */
@@ -74,7 +74,7 @@ static void test_in_the_order_of_the_stream(void **state)
 	assert_int_equal(gpool_kv_address(kv, (uint32_t)block_at(sequence, 0), &address), 0);
 	for (uint32_t round = 1; round <= 20; round++) {
 		assert_int_equal(gpool_fill(worker, stream, address, round, 8 * BLOCK_BYTES), 0);
-		assert_true(gpool_kv_offload(kv, sequence, NULL) > 0);
+		assert_true(gpool_kv_offload(kv, sequence, 0, NULL) > 0);
 		other = allocated(8 * BLOCK_TOKENS, 0, 0);
 		assert_int_equal(gpool_kv_address(kv, (uint32_t)block_at(other, 0), &address), 0);
 		assert_int_equal(gpool_fill(worker, stream, address, 0xbad, 8 * BLOCK_BYTES), 0);
@@ -97,7 +97,7 @@ static void test_forks(void **state)
 	write_tokens(parent, 0, 4 * BLOCK_TOKENS + 2, 3);
 	child = forked(parent);
 	/* Nothing is free by it, and the other goes on alone, without a copy. */
-	assert_int_equal(gpool_kv_offload(kv, parent, NULL), 0);
+	assert_int_equal(gpool_kv_offload(kv, parent, 0, NULL), 0);
 	assert_int_equal(statistics().shared_blocks, 0);
 	assert_int_equal(gpool_kv_append(kv, child, 1, NULL), 0);
 	settle();
@@ -118,24 +118,24 @@ static void test_what_cannot_be_kept(void **state)
 	kv_start(calm, BLOCKS);
 	large = allocated(8 * BLOCK_TOKENS, 0, 0);
 	small = allocated(2 * BLOCK_TOKENS, 0, 0);
-	assert_int_equal(gpool_kv_offload(kv, large, NULL), -EOPNOTSUPP);
-	assert_int_equal(host().blocks, 0);
+	assert_int_equal(gpool_kv_offload(kv, large, 0, NULL), -EOPNOTSUPP);
+	assert_int_equal(offloaded().host_blocks, 0);
 	assert_int_equal(gpool_kv_host_open(kv, BLOCK_BYTES - 1), -EINVAL);
 	assert_int_equal(gpool_kv_host_open(kv, UINT64_MAX), -EINVAL);
 	assert_int_equal(gpool_kv_host_open(kv, 9 * BLOCK_BYTES), 0);
 	assert_int_equal(gpool_kv_host_open(kv, 9 * BLOCK_BYTES), -EBUSY);
 	write_tokens(large, 0, 8 * BLOCK_TOKENS, 1);
-	assert_int_equal(gpool_kv_offload(kv, small, NULL), 2);
-	assert_int_equal(gpool_kv_offload(kv, large, NULL), -ENOSPC);
+	assert_int_equal(gpool_kv_offload(kv, small, 0, NULL), 2);
+	assert_int_equal(gpool_kv_offload(kv, large, 0, NULL), -ENOSPC);
 	assert_int_equal(info_of(large).state, GPOOL_KV_RUNNING);
 	assert_int_equal(gpool_kv_append(kv, large, 1, NULL), 0);
 	assert_int_equal(wrong_tokens(large, 0, 8 * BLOCK_TOKENS, 1), 0);
 	/* What ends leaves its place. */
 	assert_int_equal(gpool_kv_free(kv, small), 0);
-	assert_int_equal(host().free_blocks, 9);
-	assert_int_equal(gpool_kv_offload(kv, large, NULL), 9);
-	assert_int_equal(host().free_blocks, 0);
-	assert_int_equal(gpool_kv_offload(kv, small, NULL), -ESTALE);
+	assert_int_equal(offloaded().host_free_blocks, 9);
+	assert_int_equal(gpool_kv_offload(kv, large, 0, NULL), 9);
+	assert_int_equal(offloaded().host_free_blocks, 0);
+	assert_int_equal(gpool_kv_offload(kv, small, 0, NULL), -ESTALE);
 	/* The end of the cache, with content kept. */
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
@@ -149,17 +149,17 @@ static void test_copies_that_fail(void **state)
 	sequence = allocated(12 * BLOCK_TOKENS, 0, 0);
 	write_tokens(sequence, 0, 12 * BLOCK_TOKENS, 5);
 	gpu_fault_set(worker->gpu, GPU_CALL_COPY, 1, -EIO);
-	assert_int_equal(gpool_kv_offload(kv, sequence, NULL), -EIO);
-	assert_int_equal(host().free_blocks, HOST_BLOCKS);
+	assert_int_equal(gpool_kv_offload(kv, sequence, 0, NULL), -EIO);
+	assert_int_equal(offloaded().host_free_blocks, HOST_BLOCKS);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
 	assert_int_equal(wrong_tokens(sequence, 0, 12 * BLOCK_TOKENS, 5), 0);
-	assert_int_equal(gpool_kv_offload(kv, sequence, NULL), 12);
+	assert_int_equal(gpool_kv_offload(kv, sequence, 0, NULL), 12);
 	disturb();
 	gpu_fault_set(worker->gpu, GPU_CALL_COPY, 1, -EIO);
 	assert_int_equal(gpool_kv_resume(kv, sequence), -EIO);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
 	assert_int_equal(statistics().used_blocks, 0);
-	assert_int_equal(host().free_blocks, HOST_BLOCKS - 12);
+	assert_int_equal(offloaded().host_free_blocks, HOST_BLOCKS - 12);
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	settle();
 	assert_int_equal(wrong_tokens(sequence, 0, 12 * BLOCK_TOKENS, 5), 0);
@@ -210,8 +210,8 @@ static void append_any(struct model *model)
 
 static void offload_any(struct model *model)
 {
-	uint32_t room = host().free_blocks;
-	int result = gpool_kv_offload(kv, model->number, NULL);
+	uint32_t room = offloaded().host_free_blocks;
+	int result = gpool_kv_offload(kv, model->number, 0, NULL);
 
 	if (!model->running) {
 		assert_int_equal(result, -EAGAIN);
@@ -267,11 +267,11 @@ static void test_by_chance(void **state)
 		if (model->number)
 			check(model);
 	}
-	assert_true(host().loads > 0);
+	assert_true(offloaded().loads > 0);
 	for (int m = 0; m < MODELS; m++)
 		if (models[m].number)
 			assert_int_equal(gpool_kv_free(kv, models[m].number), 0);
-	assert_int_equal(host().free_blocks, HOST_BLOCKS);
+	assert_int_equal(offloaded().host_free_blocks, HOST_BLOCKS);
 	assert_int_equal(statistics().used_blocks, 0);
 }
 

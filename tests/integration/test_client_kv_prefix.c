@@ -429,7 +429,7 @@ static void test_offloaded(void **state)
 	for (uint32_t evict = 0; evict < 2; evict++) {
 		uint64_t sequence = published(ids, 4 * T + 1);
 
-		assert_int_equal(gpool_kv_offload(kv, sequence, NULL), 5);
+		assert_int_equal(gpool_kv_offload(kv, sequence, 0, NULL), 5);
 		assert_int_equal(statistics().cached_blocks, 4);
 		settle();
 		if (evict)

@@ -1,0 +1,202 @@
+/* offload_pool.c - see offload_pool.h. */
+#include "client/kv/offload_pool.h"
+
+#include "client/stream.h"
+
+#include <stdlib.h>
+
+enum {
+	PIECE_PAGES = 8,   /* chosen: some pages for each question to the agent, and few enough to be found and to be brought back for one */
+	FETCHES_MOST = 8,  /* on their way at a time, of the session's 64 requests */
+};
+
+/* Behind all copies that are queued. Where there is no fence to be had, all work is waited for. */
+static struct gpool_fence behind(struct gpool_kv *kv)
+{
+	struct gpool_fence fence = { 0 };
+
+	if (gpool_fence_record(kv->pool, kv->stream, &fence))
+		stream_sync_all(kv->pool);
+	return fence;
+}
+
+static struct kv_extent piece_extent(struct gpool_kv *kv, const struct kv_piece *piece)
+{
+	struct kv_extent extent = { .bytes = piece->block.page_count * kv->pool->page_bytes };
+
+	gpool_address(kv->pool, &piece->block, &extent.address);
+	return extent;
+}
+
+/* ---- out ---- */
+
+/* They are pinned; copies that are queued there are done by the fence. */
+static void pieces_undo(struct gpool_kv *kv, const struct kv_saved *saved, struct gpool_fence fence)
+{
+	for (uint32_t i = 0; i < saved->count; i++)
+		gpool_free_after(kv->pool, &saved->pieces[i].block, fence);
+	free(saved->pieces);
+}
+
+/* As large as can be had, up to a limit that a refusal lowers. */
+static int piece_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t pages, uint32_t *limit, struct gpool_block *block)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	int error;
+
+	options.flags = GPOOL_ALLOC_SPILL;
+	options.content = GPOOL_KV_CACHE;
+	options.owner_id = sequence->owner_id;
+	options.stream = kv->stream;
+	for (;;) {
+		error = gpool_alloc(kv->pool, pages < *limit ? (uint32_t)pages : *limit, &options, block);
+		if (error != -ENOSPC || *limit == 1)
+			return error;
+		*limit /= 2;
+	}
+}
+
+static int pieces_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved)
+{
+	uint64_t room = extent_room(kv, saved->flags, kv->pool->page_bytes), pages = (saved->bytes + room - 1) / room;
+	uint32_t limit = PIECE_PAGES;
+
+	/* As many as there can be in the worst case: of a page each. */
+	if (pages > kv->pool->page_count)
+		return -ENOSPC;
+	saved->pieces = calloc(pages + 1, sizeof(*saved->pieces));
+	if (!saved->pieces)
+		return -ENOMEM;
+	while (pages) {
+		struct gpool_block *block = &saved->pieces[saved->count].block;
+		int error = piece_alloc(kv, sequence, pages, &limit, block);
+
+		if (error)
+			return error;
+		saved->count++;
+		pages -= block->page_count;
+	}
+	return 0;
+}
+
+static int pieces_fill(struct gpool_kv *kv, const struct kv_sequence *sequence, const struct kv_saved *saved)
+{
+	int64_t offset = 0;
+
+	for (uint32_t i = 0; i < saved->count && offset >= 0; i++) {
+		struct kv_extent extent = piece_extent(kv, &saved->pieces[i]);
+
+		offset = extent_copy(kv, sequence, saved, (uint64_t)offset, &extent, true);
+	}
+	return offset < 0 ? (int)offset : 0;
+}
+
+int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved)
+{
+	int error = pieces_alloc(kv, sequence, saved);
+	struct gpool_fence fence = { 0 };
+
+	if (!error) {
+		error = pieces_fill(kv, sequence, saved);
+		fence = behind(kv);
+	}
+	if (error) {
+		pieces_undo(kv, saved, fence);
+		return error;
+	}
+	/* No other stream has a fence in these blocks, so none of them has to stay pinned. */
+	for (uint32_t i = 0; i < saved->count; i++)
+		gpool_unpin_after(kv->pool, &saved->pieces[i].block, fence);
+	return 0;
+}
+
+/* ---- and back ---- */
+
+/* What came of a piece on its way. -EAGAIN: nothing yet. */
+static int piece_settle(struct gpool_kv *kv, struct kv_piece *piece, bool wait)
+{
+	int error = piece->coming ? spill_fetch_end(kv->pool, &piece->fetch, wait) : 0;
+
+	if (error != -EAGAIN)
+		piece->coming = false;
+	return error;
+}
+
+int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
+{
+	const struct kv_saved *saved = sequence->saved;
+	int64_t offset = 0;
+
+	/* One is pinned at a time: under pressure those before it may leave again, and there is room for it. */
+	for (uint32_t i = 0; i < saved->count; i++) {
+		struct kv_piece *piece = &saved->pieces[i];
+		struct kv_extent extent;
+		int error;
+
+		piece_settle(kv, piece, true);
+		error = gpool_pin(kv->pool, &piece->block);
+		if (error)
+			return error;
+		extent = piece_extent(kv, piece);
+		offset = extent_copy(kv, sequence, saved, (uint64_t)offset, &extent, false);
+		gpool_unpin_after(kv->pool, &piece->block, behind(kv));
+		if (offset < 0)
+			return (int)offset;
+	}
+	return 0;
+}
+
+/* Whether it is on its way, or 0: it is in the pool; else why it is not. */
+static int piece_fetch(struct gpool_kv *kv, struct kv_piece *piece, uint64_t spare_pages)
+{
+	int error = piece_settle(kv, piece, false);
+
+	/* On its way out when it was asked for: that is asked again. */
+	if (error && error != -EBUSY)
+		return error;
+	if (spill_here(kv->pool, &piece->block))
+		return 0;
+	if (spare_pages < piece->block.page_count)
+		return -ENOSPC;
+	error = spill_fetch_begin(kv->pool, &piece->block, &piece->fetch);
+	/* It could not leave after all. */
+	if (error == -EALREADY)
+		return 0;
+	piece->coming = !error;
+	return error ? error : -EAGAIN;
+}
+
+int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence)
+{
+	const struct kv_saved *saved = sequence->saved;
+	uint32_t missing = 0, coming = 0;
+	int worst = 0;
+
+	for (uint32_t i = 0; i < saved->count; i++) {
+		struct kv_piece *piece = &saved->pieces[i];
+		int error;
+
+		if (!piece->coming && coming == FETCHES_MOST) {
+			missing += piece->block.page_count;
+			continue;
+		}
+		error = piece_fetch(kv, piece, memory_spare_pages(kv, sequence->blocks));
+		if (!error)
+			continue;
+		missing += piece->block.page_count;
+		coming += error == -EAGAIN;
+		if (error != -EAGAIN)
+			worst = error;
+	}
+	/* While something moves another look is worth it. */
+	return worst && (!coming || worst != -ENOSPC) ? worst : (int)missing;
+}
+
+void pieces_forget(struct gpool_kv *kv, struct kv_saved *saved)
+{
+	for (uint32_t i = 0; i < saved->count; i++) {
+		piece_settle(kv, &saved->pieces[i], true);
+		gpool_drop(kv->pool, &saved->pieces[i].block);
+	}
+	free(saved->pieces);
+}

@@ -1,0 +1,559 @@
+/*
+ * test_client_kv_offload_pool.c - preempted sequences in blocks of the pool, which the mover takes to host memory and file.
+ *
+ * Goal: they come back exactly, from the pool, from memory or file, under pressure, and with agent, mover or engine killed meanwhile; what is
+ * prefetched is there before it is resumed; what cannot be kept goes on running; what is lost says so once, and nothing stays behind. Method:
+ * contents of each token; the counters of the pool and the tiers' use say what has moved; a pool of 64 pages.
+ */
+#include "tests/integration/kv_view.h"
+#include "tests/integration/spill_view.h"
+
+enum { BLOCKS = 256, TOKENS = 200 * BLOCK_TOKENS, BLOCK_PAGES = 25, MODELS = 12, TOKENS_MAX = 320, STEPS = 3000 };
+
+#define POOL_OF(memory) POOL ",spill_memory=" memory
+
+static const char *const in_memory[] = {"--pool", POOL_OF("64MiB"), CALM, NULL};
+static const char *const no_tier[] = {"--pool", POOL_OF("0MiB"), CALM, NULL};
+
+/* 4 pages of memory, and then a file. */
+static void start_with_file(void)
+{
+	char text[256];
+
+	snprintf(text, sizeof(text), POOL_OF("2MiB") ",spill_directory=%s,spill_file=64MiB",
+		getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	kv_start((const char *const[]){"--pool", text, CALM, NULL}, BLOCKS);
+}
+
+static struct gpool_kv_offloaded offloaded(void)
+{
+	struct gpool_kv_offloaded found = {.size = sizeof(found)};
+
+	assert_int_equal(gpool_kv_offloaded(kv, &found), 0);
+	return found;
+}
+
+static uint64_t restored(void)
+{
+	return counter(POOL_COUNT_RESTORED_PAGES);
+}
+
+static uint64_t made(uint32_t tokens, uint64_t content)
+{
+	uint64_t sequence = allocated(tokens, 0, 0);
+
+	write_tokens(sequence, 0, tokens, content);
+	return sequence;
+}
+
+static int offload(uint64_t sequence)
+{
+	return gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_POOL, NULL);
+}
+
+/* All of it leaves the pool. */
+static void evict_all(uint64_t pages)
+{
+	uint64_t before = spilled();
+
+	AWAIT(spilled() - before >= pages || (harness_evict(&harness, gpool_session(worker), PAGES), spilled() - before >= pages));
+	AWAIT(moving() == 0);
+}
+
+static void resumed(uint64_t sequence, uint32_t tokens, uint64_t content)
+{
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	settle();
+	assert_int_equal(wrong_tokens(sequence, 0, tokens, content), 0);
+}
+
+/* ---- there and back ---- */
+
+static void test_out_of_the_pool_itself(void **state)
+{
+	uint64_t sequence, other;
+
+	(void)state;
+	kv_start(in_memory, BLOCKS);
+	sequence = made(TOKENS - 3, 7);
+	assert_int_equal(offload(sequence), 200);
+	assert_int_equal(offloaded().pool_pages, BLOCK_PAGES);
+	assert_int_equal(offloaded().sequences, 1);
+	assert_int_equal(offloaded().content_bytes, 200 * BLOCK_BYTES);
+	assert_int_equal(statistics().used_blocks, 0);
+	assert_int_equal(offload(sequence), -EAGAIN);
+	settle();
+	other = made(BLOCKS * BLOCK_TOKENS, 0xbad);
+	assert_int_equal(gpool_kv_free(kv, other), 0);
+	assert_int_equal(gpool_kv_prefetch(kv, sequence), 0);
+	resumed(sequence, TOKENS - 3, 7);
+	assert_int_equal(spilled(), 0);
+	assert_int_equal(offloaded().pool_pages, 0);
+	assert_int_equal(offloaded().loads, 1);
+	assert_int_equal(gpool_kv_prefetch(kv, sequence), -EALREADY);
+	/* Without a token there is nothing to be kept, and one that ends leaves nothing. */
+	other = allocated(0, 8, 0);
+	assert_true(offload(other) >= 0);
+	assert_int_equal(gpool_kv_resume(kv, other), 0);
+	assert_int_equal(offload(sequence), 200);
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	assert_int_equal(offloaded().pool_pages, 0);
+	settle();
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	kv = NULL;
+	gpool_close(worker);
+	worker = NULL;
+	AWAIT(harness_free_pages(&harness) == PAGES);
+}
+
+static void test_memory_then_file(void **state)
+{
+	uint64_t sequence;
+
+	(void)state;
+	start_with_file();
+	sequence = made(TOKENS, 8);
+	assert_int_equal(offload(sequence), 200);
+	settle();
+	evict_all(BLOCK_PAGES);
+	assert_int_equal(status()->pools[0].spill_memory_bytes, 4 * PAGE_BYTES);
+	assert_int_equal(status()->pools[0].spill_file_bytes, (BLOCK_PAGES - 4) * PAGE_BYTES);
+	resumed(sequence, TOKENS, 8);
+	AWAIT(restored() == BLOCK_PAGES);
+	assert_int_equal(kept_bytes(), 0);
+	/* Ended out there. */
+	assert_int_equal(offload(sequence), 200);
+	settle();
+	evict_all(BLOCK_PAGES);
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	AWAIT(kept_bytes() == 0);
+}
+
+/* Somebody else takes all pages, and so it goes; then those are free again. */
+static void test_pressure(void **state)
+{
+	struct gpool_block taken[PAGES];
+	struct gpool *other;
+	uint64_t sequence;
+	uint32_t count = 0;
+
+	(void)state;
+	kv_start(in_memory, BLOCKS);
+	other = open_worker();
+	sequence = made(TOKENS, 9);
+	assert_int_equal(offload(sequence), 200);
+	settle();
+	for (; count < PAGES - 1; count++)
+		AWAIT(gpool_alloc(other, 1, NULL, &taken[count]) == 0);
+	assert_true(spilled() > 0);
+	assert_int_equal(gpool_kv_resume(kv, sequence), -ENOSPC);
+	assert_int_equal(gpool_kv_prefetch(kv, sequence), -ENOSPC);
+	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
+	/* Enough for the blocks, and one piece at a time. */
+	for (uint32_t i = 0; i < BLOCK_PAGES + 8; i++)
+		assert_int_equal(gpool_free(other, &taken[i]), 0);
+	resumed(sequence, TOKENS, 9);
+	gpool_close(other);
+}
+
+static void test_what_cannot_be_kept(void **state)
+{
+	struct gpool_block taken[PAGES];
+	struct gpool *other;
+	uint64_t sequence;
+	uint32_t count = 0;
+
+	(void)state;
+	kv_start(in_memory, BLOCKS);
+	other = open_worker();
+	sequence = made(TOKENS, 10);
+	while (count < PAGES && !gpool_alloc(other, 1, NULL, &taken[count]))
+		count++;
+	/* With room for some of it, too. */
+	for (int round = 0; round < 2; round++) {
+		assert_int_equal(offload(sequence), -ENOSPC);
+		assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
+		assert_int_equal(offloaded().pool_pages, 0);
+		assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL) == 0, round == 1);
+		for (int i = 0; i < 10; i++)
+			assert_int_equal(gpool_free(other, &taken[--count]), 0);
+	}
+	assert_int_equal(wrong_tokens(sequence, 0, TOKENS, 10), 0);
+	assert_int_equal(gpool_kv_offload(kv, sequence, 1u << 31, NULL), -EINVAL);
+	assert_int_equal(gpool_kv_offload(kv, sequence, 0, NULL), -EOPNOTSUPP);
+	gpool_close(other);
+	AWAIT(offload(sequence) > 0);
+	resumed(sequence, TOKENS, 10);
+}
+
+static void test_no_tier(void **state)
+{
+	uint64_t sequence;
+
+	(void)state;
+	kv_start(no_tier, BLOCKS);
+	sequence = made(TOKENS, 11);
+	assert_int_equal(offload(sequence), -EOPNOTSUPP);
+	assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
+	assert_int_equal(wrong_tokens(sequence, 0, TOKENS, 11), 0);
+}
+
+/* ---- ahead of need ---- */
+
+static void test_prefetched(void **state)
+{
+	uint64_t sequence;
+
+	(void)state;
+	start_with_file();
+	sequence = made(TOKENS, 12);
+	assert_int_equal(offload(sequence), 200);
+	settle();
+	evict_all(BLOCK_PAGES);
+	AWAIT(gpool_kv_prefetch(kv, sequence) == 0);
+	/* All is here, and nobody has resumed it. */
+	AWAIT(restored() == BLOCK_PAGES);
+	assert_int_equal(kept_bytes(), 0);
+	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
+	/* What was prefetched may go again, and comes again. */
+	evict_all(BLOCK_PAGES);
+	assert_true(gpool_kv_prefetch(kv, sequence) > 0);
+	resumed(sequence, TOKENS, 12);
+	AWAIT(restored() == 2 * BLOCK_PAGES);
+	/* Ended on its way. */
+	assert_int_equal(offload(sequence), 200);
+	settle();
+	evict_all(BLOCK_PAGES);
+	assert_true(gpool_kv_prefetch(kv, sequence) > 0);
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	AWAIT(kept_bytes() == 0);
+	assert_int_equal(gpool_kv_prefetch(kv, sequence), -ESTALE);
+	assert_int_equal(offloaded().pool_pages, 0);
+}
+
+/* The blocks' own pages are not taken for it, and nobody's are evicted. */
+static void test_prefetch_leaves_room(void **state)
+{
+	struct gpool_block taken[PAGES], theirs;
+	struct gpool *other;
+	uint64_t sequence, evictions;
+	int left = -1;
+
+	(void)state;
+	kv_start(in_memory, BLOCKS);
+	other = open_worker();
+	sequence = made(TOKENS, 13);
+	assert_int_equal(offload(sequence), 200);
+	settle();
+	evict_all(BLOCK_PAGES);
+	theirs = alloc(other, 1);
+	assert_int_equal(gpool_unpin(other, &theirs), 0);
+	for (uint32_t i = 0; i < PAGES - 2 - BLOCK_PAGES - 8; i++)
+		taken[i] = alloc(other, 1);
+	evictions = counter(POOL_COUNT_EVICTIONS);
+	AWAIT((left = gpool_kv_prefetch(kv, sequence)) < 0);
+	assert_int_equal(left, -ENOSPC);
+	AWAIT(restored() > 0);
+	assert_true(restored() <= 9);
+	assert_int_equal(counter(POOL_COUNT_EVICTIONS), evictions);
+	assert_int_equal(gpool_pin(other, &theirs), 0);
+	resumed(sequence, TOKENS, 13);
+	(void)taken;
+	gpool_close(other);
+}
+
+/* ---- deaths ---- */
+
+static void killed(const char *victim)
+{
+	uint64_t sequences[2];
+
+	start_with_file();
+	for (uint64_t i = 0; i < 2; i++)
+		sequences[i] = made(40 * BLOCK_TOKENS, 20 + i);
+	for (int round = 0; round < 6; round++) {
+		pid_t pid;
+
+		for (int i = 0; i < 2; i++)
+			AWAIT(offload(sequences[i]) > 0);
+		settle();
+		if (round % 2 == 0)
+			evict_all(10);
+		else
+			harness_evict(&harness, gpool_session(worker), 8);
+		/* At rest, or with some of it on its way. */
+		if (round > 2)
+			gpool_kv_prefetch(kv, sequences[0]);
+		AWAIT((pid = process_of(victim)) > 0);
+		kill(pid, SIGKILL);
+		for (uint64_t i = 0; i < 2; i++) {
+			AWAIT(gpool_kv_resume(kv, sequences[i]) == 0);
+			settle();
+			assert_int_equal(wrong_tokens(sequences[i], 0, 40 * BLOCK_TOKENS, 20 + i), 0);
+		}
+	}
+	AWAIT(kept_bytes() == 0);
+}
+
+static void test_agent_killed(void **state)
+{
+	(void)state;
+	killed("gpoold-agent");
+}
+
+static void test_mover_killed(void **state)
+{
+	(void)state;
+	killed("gpoold-mover");
+}
+
+static void test_engine_killed(void **state)
+{
+	int ready[2];
+	char byte;
+	pid_t pid;
+
+	(void)state;
+	start(in_memory);
+	assert_int_equal(pipe(ready), 0);
+	fflush(NULL);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		struct gpool_kv_options options;
+		uint64_t sequence = 0;
+
+		worker = harness_open(&harness);
+		if (gpool_stream_open(worker, NULL, 0, &stream))
+			_exit(1);
+		options = small_options(BLOCKS);
+		if (gpool_kv_create(worker, &options, &kv) || try_allocate(TOKENS, 0, 0, &sequence) || offload(sequence) < 0 ||
+			write(ready[1], "", 1) != 1)
+			_exit(1);
+		for (;;)
+			gpool_kv_prefetch(kv, sequence);
+	}
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	AWAIT((restored() > 10 && kept_bytes() > 0) || (harness_evict(&harness, 0, 7), false));
+	kill(pid, SIGKILL);
+	status_of(pid);
+	AWAIT(harness_free_pages(&harness) == PAGES && kept_bytes() == 0);
+	assert_int_equal(moving(), 0);
+	close(ready[0]);
+	close(ready[1]);
+}
+
+static void test_damaged(void **state)
+{
+	uint64_t sequence, word;
+	int fd;
+
+	(void)state;
+	kv_start(in_memory, BLOCKS);
+	for (int prefetched = 0; prefetched < 2; prefetched++) {
+		int result = 0;
+
+		sequence = made(TOKENS, 14);
+		assert_int_equal(offload(sequence), 200);
+		settle();
+		evict_all(BLOCK_PAGES);
+		fd = tier_open("memfd:gpool-spill", 64 << 20);
+		assert_true(fd >= 0);
+		for (off_t page = 0; page < 64 << 20; page += PAGE_BYTES) {
+			assert_int_equal(pread(fd, &word, 8, page + 4096), 8);
+			word ^= 1 << 20;
+			assert_int_equal(pwrite(fd, &word, 8, page + 4096), 8);
+		}
+		close(fd);
+		if (prefetched) {
+			AWAIT((result = gpool_kv_prefetch(kv, sequence)) < 0);
+			assert_true(result == -EIO || result == -ENODATA);
+			AWAIT((result = gpool_kv_resume(kv, sequence)) == -ENODATA);
+		} else {
+			assert_int_equal(gpool_kv_resume(kv, sequence), -EIO);
+			assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
+			assert_int_equal(gpool_kv_resume(kv, sequence), -ENODATA);
+		}
+		/* From now on it is one that has to be computed again. */
+		assert_int_equal(offloaded().sequences, 0);
+		assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+		assert_int_equal(info_of(sequence).tokens, TOKENS);
+		assert_int_equal(gpool_kv_free(kv, sequence), 0);
+		AWAIT(kept_bytes() == 0);
+	}
+}
+
+/* ---- calls that fail ---- */
+
+static void test_faults(void **state)
+{
+	const enum gpu_call kinds[] = {GPU_CALL_COPY, GPU_CALL_TIMELINE_WRITE};
+	uint64_t sequence;
+
+	(void)state;
+	kv_start(in_memory, BLOCKS);
+	sequence = made(TOKENS, 15);
+	for (uint32_t kind = 0; kind < 2; kind++) {
+		for (uint64_t nth = 1; nth <= 4; nth++) {
+			int result;
+
+			gpu_fault_set(worker->gpu, kinds[kind], nth, -EIO);
+			result = offload(sequence);
+			gpu_fault_set(worker->gpu, kinds[kind], 0, 0);
+			if (result < 0) {
+				assert_int_equal(result, -EIO);
+				assert_int_equal(offloaded().pool_pages, 0);
+				assert_int_equal(wrong_tokens(sequence, 0, TOKENS, 15), 0);
+				assert_int_equal(offload(sequence), 200);
+			}
+			settle();
+			if (nth % 2)
+				evict_all(BLOCK_PAGES);
+			gpu_fault_set(worker->gpu, kinds[kind], nth, -EIO);
+			result = gpool_kv_resume(kv, sequence);
+			gpu_fault_set(worker->gpu, kinds[kind], 0, 0);
+			if (result) {
+				assert_int_equal(result, -EIO);
+				assert_int_equal(statistics().used_blocks, 0);
+				assert_int_equal(offloaded().pool_pages, BLOCK_PAGES);
+				assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+			}
+			settle();
+			assert_int_equal(wrong_tokens(sequence, 0, TOKENS, 15), 0);
+		}
+	}
+	assert_int_equal(gpool_kv_free(kv, sequence), 0);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	kv = NULL;
+	gpool_close(worker);
+	worker = NULL;
+	AWAIT(harness_free_pages(&harness) == PAGES && kept_bytes() == 0);
+}
+
+static void test_asleep(void **state)
+{
+	uint64_t sequence, other;
+
+	(void)state;
+	kv_start(in_memory, BLOCKS);
+	sequence = made(TOKENS, 16);
+	other = made(10, 17);
+	assert_int_equal(offload(sequence), 200);
+	assert_int_equal(gpool_sleep(worker, 0), 0);
+	assert_int_equal(offload(other), -EBUSY);
+	assert_int_equal(gpool_kv_resume(kv, sequence), -EBUSY);
+	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
+	resumed(sequence, TOKENS, 16);
+}
+
+/* ---- by chance ---- */
+
+struct model {
+	uint64_t number; /* 0: none */
+	uint32_t tokens, content;
+	bool running;
+};
+
+static struct model models[MODELS];
+static uint64_t seed;
+
+static uint32_t any(uint32_t below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)(seed >> 16) % below;
+}
+
+static void step(struct model *model)
+{
+	int result;
+
+	switch (any(8)) {
+	case 0:
+		assert_int_equal(gpool_kv_free(kv, model->number), 0);
+		model->number = 0;
+		break;
+	case 1:
+	case 2:
+		if (!model->running)
+			break;
+		result = gpool_kv_offload(kv, model->number, any(3) ? GPOOL_KV_OFFLOAD_POOL : 0, NULL);
+		assert_true(result >= 0 || result == -ENOSPC);
+		model->running = result < 0;
+		break;
+	case 3:
+		harness_evict(&harness, gpool_session(worker), 1 + any(PAGES));
+		break;
+	case 4:
+		result = gpool_kv_prefetch(kv, model->number);
+		assert_true(model->running ? result == -EALREADY : result >= 0 || result == -ENOSPC);
+		break;
+	default:
+		if (!model->running && gpool_kv_resume(kv, model->number) == 0)
+			model->running = true;
+	}
+}
+
+static void test_by_chance(void **state)
+{
+	const char *given_seed = getenv("GPOOL_TEST_SEED"), *scale = getenv("GPOOL_TEST_SCALE");
+	uint32_t steps = (uint32_t)(STEPS * (scale ? atof(scale) : 1)) + 1;
+
+	(void)state;
+	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
+	printf("seed %llu\n", (unsigned long long)seed);
+	start_with_file();
+	assert_int_equal(gpool_kv_host_open(kv, 20 * BLOCK_BYTES), 0);
+	for (uint32_t i = 0; i < steps; i++) {
+		struct model *model = &models[any(MODELS)];
+
+		alarm(STUCK_SECONDS);
+		if (model->number) {
+			step(model);
+		} else {
+			*model = (struct model){.tokens = 1 + any(TOKENS_MAX), .content = 1 + any(UINT16_MAX), .running = true};
+			if (try_allocate(model->tokens, 0, any(3), &model->number)) {
+				model->number = 0;
+				continue;
+			}
+			settle();
+			write_tokens(model->number, 0, model->tokens, model->content);
+		}
+		if (!model->number || !model->running)
+			continue;
+		settle();
+		assert_int_equal(wrong_tokens(model->number, 0, model->tokens, model->content), 0);
+	}
+	assert_true(offloaded().loads > 0);
+	for (int m = 0; m < MODELS; m++)
+		if (models[m].number)
+			assert_int_equal(gpool_kv_free(kv, models[m].number), 0);
+	AWAIT(kept_bytes() == 0);
+	assert_int_equal(offloaded().sequences, 0);
+	assert_int_equal(offloaded().host_free_blocks, 20);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_out_of_the_pool_itself, kv_stop),
+		cmocka_unit_test_teardown(test_memory_then_file, kv_stop),
+		cmocka_unit_test_teardown(test_pressure, kv_stop),
+		cmocka_unit_test_teardown(test_what_cannot_be_kept, kv_stop),
+		cmocka_unit_test_teardown(test_no_tier, kv_stop),
+		cmocka_unit_test_teardown(test_prefetched, kv_stop),
+		cmocka_unit_test_teardown(test_prefetch_leaves_room, kv_stop),
+		cmocka_unit_test_teardown(test_agent_killed, kv_stop),
+		cmocka_unit_test_teardown(test_mover_killed, kv_stop),
+		cmocka_unit_test_teardown(test_engine_killed, kv_stop),
+		cmocka_unit_test_teardown(test_damaged, kv_stop),
+		cmocka_unit_test_teardown(test_faults, kv_stop),
+		cmocka_unit_test_teardown(test_asleep, kv_stop),
+		cmocka_unit_test_teardown(test_by_chance, kv_stop),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
