@@ -24,6 +24,12 @@ ON_BOTH uint32_t element_bytes(uint32_t element)
 	return element == ELEMENT_F32 ? 4 : 2;
 }
 
+/* element_most() - the largest finite one. */
+ON_BOTH float element_most(uint32_t element)
+{
+	return element == ELEMENT_F16 ? 65504.0f : element == ELEMENT_BF16 ? 0x1.fep127f : 0x1.fffffep127f;
+}
+
 ON_BOTH uint32_t float_bits(float value)
 {
 	uint32_t bits;

@@ -93,9 +93,9 @@ static uint32_t row_largest(const float row[ELEMENT_ROW])
 
 /*
  * row_quantise() - codes of a row, in lanes that the compiler makes vectors of. Adding and taking away 1.5 * 2^23 rounds to an integer as
- * rintf(3) does.
+ * rintf(3) does. most: the largest value of the element, as in quantise_value().
  */
-static void row_quantise(const float row[ELEMENT_ROW], float scale, int8_t codes[ELEMENT_ROW], struct quantise_error *error)
+static void row_quantise(const float row[ELEMENT_ROW], float scale, float most, int8_t codes[ELEMENT_ROW], struct quantise_error *error)
 {
 	enum { LANES = 16 };
 	double error_squares[LANES] = { 0 }, squares[LANES] = { 0 };
@@ -103,14 +103,17 @@ static void row_quantise(const float row[ELEMENT_ROW], float scale, int8_t codes
 
 	for (int i = 0; i < ELEMENT_ROW; i += LANES)
 		for (int lane = 0; lane < LANES; lane++) {
-			float value = row[i + lane], code = value / divisor, difference;
+			float value = row[i + lane], code = value / divisor, back, difference;
 
 			code = scale > 0 ? code : 0;
 			code = code > 127 ? 127 : code;
 			code = code < -127 ? -127 : code;
 			code = (code + 12582912.0f) - 12582912.0f;
 			codes[i + lane] = (int8_t)(int)code;
-			difference = fabsf(value - code * scale);
+			back = code * scale;
+			back = back > most ? most : back;
+			back = back < -most ? -most : back;
+			difference = fabsf(value - back);
 			largest[lane] = difference > largest[lane] ? difference : largest[lane];
 			error_squares[lane] += (double)difference * difference;
 			squares[lane] += (double)value * value;
@@ -142,7 +145,7 @@ static void group_quantise(const struct quantise_args *args, const struct group 
 	}
 	for (uint64_t done = 0; done < group->count; done += count) {
 		count = row_get(args, group, done, row);
-		row_quantise(row, scale, codes, error);
+		row_quantise(row, scale, element_most(args->element), codes, error);
 		memcpy(to + done, codes, count);
 	}
 }
@@ -181,7 +184,7 @@ void dequantise_host(const struct quantise_args *args)
 			count = group.count - done < ELEMENT_ROW ? (uint32_t)(group.count - done) : ELEMENT_ROW;
 			memcpy(part, codes + done, count);
 			for (int i = 0; i < ELEMENT_ROW; i++)
-				row[i] = (float)part[i] * scale;
+				row[i] = quantise_value(part[i], scale, args->element);
 			element_row_put(args->element, row, count, (char *)(uintptr_t)args->values + (group.begin + done) * bytes);
 		}
 	}

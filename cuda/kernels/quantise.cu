@@ -94,7 +94,7 @@ static __device__ void group_quantise(const struct quantise_args &args, uint64_t
 		code = fminf(fmaxf(code, -127), 127);
 		codes[i] = (int8_t)code;
 
-		const float difference = fabsf(value - code * scale);
+		const float difference = fabsf(value - quantise_value((int8_t)code, scale, element));
 
 		errors.max_error = fmaxf(errors.max_error, difference);
 		errors.error_squares += (double)difference * difference;
@@ -134,7 +134,7 @@ template <uint32_t element> static __device__ void rows_dequantise(const struct 
 		const float scale = float_of_bf16(((const uint16_t *)args.scales)[index]);
 
 		for (uint64_t i = group.begin + lane; i < group.begin + group.count; i += 32)
-			value_put<element>(args, i, ((const int8_t *)args.codes)[i] * scale);
+			value_put<element>(args, i, quantise_value(((const int8_t *)args.codes)[i], scale, element));
 	}
 }
 

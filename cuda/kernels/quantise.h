@@ -47,6 +47,14 @@ ON_BOTH uint16_t quantise_scale(float largest)
 	return (uint16_t)((float_bits(largest / 127.0f) + 0xffff) >> 16);
 }
 
+/* quantise_value() - of a code. A scale is rounded up, so the last code of a group may stand for more than the element can be. */
+ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
+{
+	const float value = (float)code * scale, most = element_most(element);
+
+	return value > most ? most : value < -most ? -most : value;
+}
+
 /*
  * quantise_queue() - values to codes and scales. dequantise_queue() - codes and scales to values. Both queue one kernel and return at once;
  * all addresses are device addresses or registered host memory. No rows are no work.

@@ -365,6 +365,21 @@ static void test_quantise_extremes(void **state)
 }
 
 /* The error is added up over launches, and may be left out. */
+/* Their scales are rounded up, so that codes stand for more than an element can be. */
+static void test_the_largest_stay_finite(void **state)
+{
+	for (uint32_t element = 0; element < ELEMENTS; element++) {
+		struct tensor t = tensor_new(*state, element, 64, 8, 0);
+
+		for (uint64_t i = 0; i < t.count; i++)
+			tensor_set(&t, i, (i % 2 ? element_most(element) : -element_most(element)) * (1 - (float)(i / 8) / 256));
+		there_and_back(*state, &t);
+		for (uint64_t i = 0; i < t.count; i++)
+			assert_true(fabsf(tensor_get(&t, t.back, i)) <= element_most(element));
+		assert_true(isfinite(t.error->max_error));
+	}
+}
+
 static void test_errors_add_up(void **state)
 {
 	struct fixture *f = *state;
@@ -453,6 +468,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_quantise_all_elements_and_groups, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_the_loss_of_groups_of_128, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_quantise_extremes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_the_largest_stay_finite, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_errors_add_up, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_wrong_quantisations_are_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_block_copy, setup, teardown),
