@@ -1033,13 +1033,14 @@ enum {
 	GPOOL_KV_KEEP = 1u << 0,     /* gpool_sleep() spills the content, and waking brings it back; without it it is dropped */
 	GPOOL_KV_PREFIXES = 1u << 1, /* blocks can be published, and found again by their tokens: gpool_kv_prefix_publish() */
 	GPOOL_KV_ADAPTIVE = 1u << 2, /* with it: cached blocks go by what is learned of the texts, 250 bytes of host memory for each block */
+	GPOOL_KV_BF16 = 1u << 3,     /* elements of 2 bytes are bfloat16, not IEEE half: for GPOOL_KV_OFFLOAD_INT8 */
 };
 
 #define GPOOL_KV_NO_WATERMARK UINT32_MAX
 
 struct gpool_kv_options {
 	uint32_t size;                /* sizeof(struct gpool_kv_options); GPOOL_KV_OPTIONS_INIT sets it */
-	uint32_t flags;               /* GPOOL_KV_KEEP, GPOOL_KV_PREFIXES, GPOOL_KV_ADAPTIVE; an unknown bit is -EINVAL */
+	uint32_t flags;               /* GPOOL_KV_KEEP, _PREFIXES, _ADAPTIVE, _BF16; an unknown bit is -EINVAL */
 	struct gpool_kv_shape shape;
 	uint32_t stream;              /* in whose order all work with the cache is; open, and not a manual one */
 	uint32_t max_blocks;          /* up to 2^24, rounded up to whole chunks; 0: as many as the pool could hold */
@@ -1215,6 +1216,7 @@ GPOOL_API int gpool_kv_host_open(struct gpool_kv *kv, uint64_t bytes);
 
 enum {
 	GPOOL_KV_OFFLOAD_POOL = 1u << 0, /* into blocks of the pool, which leave it under pressure: to the agent's host memory, then to its file */
+	GPOOL_KV_OFFLOAD_INT8 = 1u << 1, /* as int8, in about half the room of fp16; gpool_kv_loss() says what that lost */
 };
 
 /*
@@ -1226,8 +1228,15 @@ enum {
  *         take free pages, or those of what others have unpinned, and leave in their turn when pages are wanted, so that the bounds are the
  *         agent's (spill_memory, spill_file). The mover saves what leaves, and brings it back when the sequence is resumed or prefetched
  *
+ * With GPOOL_KV_OFFLOAD_INT8 each vector of head_size elements that follow each other in a block (where head_size is the innermost dimension:
+ * of each token and head, of K and of V) becomes int8 codes -127..127 and one bf16 scale, so 2 / head_size more than the codes; conversions are
+ * work on the stream. Elements of 4 bytes are fp32, those of 2 bytes fp16, or bf16 with GPOOL_KV_BF16; those of 1 byte are kept as they are. What
+ * comes back is off by no more than 1 / 252 of the largest magnitude in its vector, and the rounding to its type; zeros come back as zeros. A
+ * sequence with an infinity or a NaN in it has no such form: its loss is infinite, and gpool_kv_resume() says -ENODATA.
+ *
  * Return: as gpool_kv_preempt(), or, and then it runs as before:
- *   -EOPNOTSUPP  no gpool_kv_host_open(); with GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file
+ *   -EOPNOTSUPP  no gpool_kv_host_open(); with GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file; with GPOOL_KV_OFFLOAD_INT8:
+ *                elements of 8 bytes, blocks below 50 bytes, or a back end without kernels (built without nvcc)
  *   -ENOSPC      the host memory has not so many free blocks; no pages are to be had to copy to, since there are two copies for a moment. Then
  *                the host memory may do
  *   -EDQUOT, -EPIPE  as gpool_alloc()
@@ -1236,12 +1245,13 @@ enum {
  *
  * gpool_kv_resume() of such a one may also say the following, and then it is preempted as before:
  *   -EIO      its content is still kept, but the copies could not be queued, or the mover cannot bring it back now (gpool_pin())
- *   -ENODATA  its content is lost: its checksum was wrong when it came back. From now on it is as one that gpool_kv_preempt() preempted
+ *   -ENODATA  its content is lost: its checksum was wrong when it came back, or it has no int8 form. From now on it is as one that
+ *             gpool_kv_preempt() preempted
  *   -ENOSPC, -EDQUOT also: no page to bring it back to
  *
  * Cost: a copy for each run of blocks that are neighbours; nothing is waited for, unless pages have to be evicted. Of what has left the pool and
  * was not prefetched, gpool_kv_resume() waits for the mover, and so do other threads' calls for this cache, but for gpool_kv_append() in blocks
- * that the sequence has. gpool_kv_free() waits for what is just on its way.
+ * that the sequence has. gpool_kv_free() waits for what is just on its way. As int8 resuming waits until the stream has come to the conversion.
  */
 GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uint64_t *victim);
 
@@ -1261,6 +1271,22 @@ GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t 
  * Cost: a look at each piece of 8 pages, and a message to the agent for each that it begins to bring; no wait.
  */
 GPOOL_API int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence);
+
+/* What int8 has lost of a sequence's content, over all elements x of its blocks with tokens, which became x': those of the last block behind them too. */
+struct gpool_kv_loss {
+	uint32_t size;         /* sizeof(struct gpool_kv_loss), set by the caller */
+	uint32_t reserved;
+	double max_error;      /* max |x - x'|; infinity: there is no int8 form */
+	double relative_error; /* sqrt(sum (x - x')^2 / sum x^2), without the rounding to the element's type; 0 where all x are 0 */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_loss, 24);
+
+/*
+ * gpool_kv_loss() - of the last gpool_kv_offload(), whether it has been resumed or not.
+ * Return: 0, -ENODATA (that was not as int8), -EAGAIN (the stream has not come to it), -EINVAL (its size, no such sequence could be), -ESTALE,
+ * -ECHILD.
+ */
+GPOOL_API int gpool_kv_loss(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_loss *loss);
 
 /* What is kept of preempted sequences, and where. */
 struct gpool_kv_offloaded {

@@ -322,6 +322,23 @@ int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value,
 	return error;
 }
 
+int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return -EINVAL;
+	if (!found->gpu)
+		error = -EINVAL;
+	else
+		error = out ? quantise_queue(pool->gpu, args, found->gpu) : dequantise_queue(pool->gpu, args, found->gpu);
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
 /* ---- the driver's pool ---- */
 
 int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint64_t *address)

@@ -8,6 +8,7 @@
 #define GPOOL_CLIENT_STREAM_H
 
 #include "client/pool.h"
+#include "cuda/kernels/quantise.h"
 #include "shm/timeline_page.h"
 
 int stream_open_all(struct gpool *pool);
@@ -27,6 +28,9 @@ bool stream_can_wait(struct gpool *pool, uint32_t stream);
 /* stream_pool_alloc(), stream_pool_free() - gpu_pool_alloc(), gpu_pool_free() on a stream: -EINVAL: not open. -EOPNOTSUPP: manual. */
 int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint64_t *address);
 int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address);
+
+/* stream_quantise() - quantise_queue() on a stream, or dequantise_queue() where it is not `out`; -EINVAL also: not open, or manual. */
+int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out);
 
 /*
  * A fence for others: 0, 1 (it is reached, so there is nothing to tell), -EINVAL (not a fence that a stream of ours has recorded), or what

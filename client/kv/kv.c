@@ -42,7 +42,7 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	shape->block_tokens = shape->block_tokens ? shape->block_tokens : BLOCK_TOKENS_DEFAULT;
 	options->max_sequences = options->max_sequences ? options->max_sequences : SEQUENCES_DEFAULT;
 	options->max_sequence_tokens = options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
-	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE))
+	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE | GPOOL_KV_BF16))
 		return -EINVAL;
 	if ((options->pool_blocks || options->flags & GPOOL_KV_ADAPTIVE) && !(options->flags & GPOOL_KV_PREFIXES))
 		return -EINVAL;
@@ -223,6 +223,7 @@ static struct gpool_kv *kv_new(struct gpool *pool, const struct gpool_kv_options
 	kv->pool = pool;
 	kv->shape = options->shape;
 	kv->stream = options->stream;
+	kv->bf16 = options->flags & GPOOL_KV_BF16;
 	kv->token_shift = (uint32_t)__builtin_ctz(options->shape.block_tokens);
 	pthread_mutex_init(&kv->lock, NULL);
 	pthread_mutex_init(&kv->sync_lock, NULL);

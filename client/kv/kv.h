@@ -44,6 +44,8 @@ struct kv_sequence {
 	uint32_t keyed;               /* blocks from the first on whose keys are known */
 	uint32_t keyed_epoch;
 	struct kv_saved *saved;       /* preempted: what is kept of its content; NULL: nothing */
+	struct gpool_fence loss_known; /* lossy: what that lost is in `losses` behind this */
+	bool lossy;                   /* when it was last offloaded it was as int8 */
 	RB_ENTRY(kv_sequence) order; /* among the running, or among the preempted */
 	TAILQ_ENTRY(kv_sequence) dirty; /* where dirty_first < dirty_end */
 };
@@ -69,6 +71,7 @@ struct gpool_kv {
 	uint32_t max_sequences;
 	uint32_t columns;      /* of each table */
 	uint32_t watermark;
+	bool bf16;             /* elements of two bytes are bfloat16 */
 	uint64_t address, table_address;
 	uint8_t model[PREFIX_MODEL_BYTES];
 	uint32_t cached_most; /* blocks that stay when no sequence has them */
@@ -88,6 +91,7 @@ struct gpool_kv {
 	TAILQ_HEAD(, kv_sequence) dirty;
 	uint64_t arrivals;
 	struct budget packing;
+	struct quantise_error *losses; /* [max_sequences + 1] registered; NULL: nothing was compressed yet */
 	struct kv_host *host; /* NULL: there is no host memory for preempted sequences */
 	uint64_t offload_saves, offload_loads;
 	struct gpool_kv_need shortage;

@@ -2,8 +2,10 @@
 #include "client/kv/offload.h"
 
 #include "client/kv/offload_host.h"
+#include "client/kv/offload_int8.h"
 #include "client/kv/offload_pool.h"
 #include "client/kv/preempt.h"
+#include "client/stream.h"
 #include "client/vm/range.h"
 
 #include <stdlib.h>
@@ -12,9 +14,7 @@
 
 uint64_t extent_room(const struct gpool_kv *kv, uint32_t flags, uint64_t bytes)
 {
-	(void)kv;
-	(void)flags;
-	return bytes;
+	return flags & GPOOL_KV_OFFLOAD_INT8 ? int8_room(kv, bytes) : bytes;
 }
 
 /* How many bytes of content lie in a row from `offset` on, `most` at most. */
@@ -29,20 +29,47 @@ static uint64_t run_of(const struct gpool_kv *kv, const struct kv_sequence *sequ
 	return bytes - skipped < most ? bytes - skipped : most;
 }
 
-int64_t extent_copy(struct gpool_kv *kv, const struct kv_sequence *sequence, const struct kv_saved *saved, uint64_t offset,
+/* Content at `block` to the part's place for what is `done` bytes behind its beginning, or back. */
+static int run_copy(struct gpool_kv *kv, const struct kv_saved *saved, const struct kv_extent *part, uint64_t done, uint64_t block, uint64_t bytes,
+	bool out)
+{
+	uint64_t place = part->address + done;
+
+	if (saved->flags & GPOOL_KV_OFFLOAD_INT8)
+		return int8_copy(kv, part, done / kv->shape.dtype_bytes / kv->shape.head_size, block, bytes, saved->sums, out);
+	return gpool_copy(kv->pool, kv->stream, out ? place : block, out ? block : place, bytes);
+}
+
+int64_t extent_copy(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, uint64_t offset,
 	const struct kv_extent *extent, bool out)
 {
-	uint64_t room = extent_room(kv, saved->flags, extent->bytes), bytes;
-	uint64_t end = saved->bytes - offset < room ? saved->bytes : offset + room, part = extent->address;
+	uint64_t begin = offset, room = extent_room(kv, saved->flags, extent->bytes), bytes;
+	uint64_t end = saved->bytes - offset < room ? saved->bytes : offset + room;
+	bool lossy = out && saved->flags & GPOOL_KV_OFFLOAD_INT8;
 	int error = 0;
 
-	for (; offset < end && !error; offset += bytes, part += bytes) {
+	if (lossy && !offset) {
+		saved->sums = extent->address;
+		error = int8_sums_begin(kv, saved->sums);
+	}
+	for (; offset < end && !error; offset += bytes) {
 		uint64_t block;
 
 		bytes = run_of(kv, sequence, offset, end - offset, &block);
-		error = gpool_copy(kv->pool, kv->stream, out ? part : block, out ? block : part, bytes);
+		error = run_copy(kv, saved, extent, offset - begin, block, bytes, out);
 	}
+	if (!error && lossy && offset == saved->bytes)
+		error = int8_sums_end(kv, sequence, saved->sums);
 	return error ? error : (int64_t)offset;
+}
+
+struct gpool_fence offload_behind(struct gpool_kv *kv)
+{
+	struct gpool_fence fence = { 0 };
+
+	if (gpool_fence_record(kv->pool, kv->stream, &fence))
+		stream_sync_all(kv->pool);
+	return fence;
 }
 
 /* ---- what is kept ---- */
@@ -53,29 +80,50 @@ static int kept_error(int error)
 	return error == -ESTALE ? -ENODATA : error;
 }
 
-static int save(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t tokens, uint32_t flags)
+static int save_to(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved)
 {
-	struct kv_saved *saved;
-	int error = ranges_enter(kv->pool->ranges);
+	int error = saved->flags & GPOOL_KV_OFFLOAD_INT8 ? int8_open(kv) : 0;
 
 	if (error)
 		return error;
+	return saved->flags & GPOOL_KV_OFFLOAD_POOL ? pieces_save(kv, sequence, saved) : host_save(kv, sequence, saved);
+}
+
+static int save(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t tokens, uint32_t flags)
+{
+	struct kv_saved *saved;
+	int error;
+
+	/* Nothing is gained, or nothing is there. */
+	if (kv->shape.dtype_bytes == 1 || !tokens)
+		flags &= ~(uint32_t)GPOOL_KV_OFFLOAD_INT8;
 	saved = calloc(1, sizeof(*saved));
-	if (saved) {
-		saved->flags = flags;
-		saved->bytes = kv_blocks_for(kv, tokens) * kv->block_bytes;
-		error = flags & GPOOL_KV_OFFLOAD_POOL ? pieces_save(kv, sequence, saved) : host_save(kv, sequence, saved);
-	} else {
-		error = -ENOMEM;
+	if (!saved)
+		return -ENOMEM;
+	saved->flags = flags;
+	saved->bytes = kv_blocks_for(kv, tokens) * kv->block_bytes;
+	error = ranges_enter(kv->pool->ranges);
+	if (!error) {
+		error = save_to(kv, sequence, saved);
+		ranges_leave(kv->pool->ranges);
 	}
-	ranges_leave(kv->pool->ranges);
 	if (error) {
 		free(saved);
 		return error;
 	}
 	sequence->saved = saved;
+	sequence->lossy = flags & GPOOL_KV_OFFLOAD_INT8;
+	if (sequence->lossy)
+		sequence->loss_known = offload_behind(kv);
 	kv->offload_saves++;
 	return 0;
+}
+
+static int load_from(struct gpool_kv *kv, const struct kv_sequence *sequence)
+{
+	if (sequence->lossy && int8_lost(kv, sequence))
+		return -ENODATA;
+	return sequence->saved->pieces ? pieces_load(kv, sequence) : host_load(kv, sequence);
 }
 
 int offload_load(struct gpool_kv *kv, struct kv_sequence *sequence)
@@ -87,11 +135,10 @@ int offload_load(struct gpool_kv *kv, struct kv_sequence *sequence)
 	error = ranges_enter(kv->pool->ranges);
 	if (error)
 		return error;
-	error = sequence->saved->pieces ? pieces_load(kv, sequence) : host_load(kv, sequence);
+	error = kept_error(load_from(kv, sequence));
 	ranges_leave(kv->pool->ranges);
 	if (!error)
 		kv->offload_loads++;
-	error = kept_error(error);
 	if (!error || error == -ENODATA)
 		offload_forget(kv, sequence);
 	return error;
@@ -131,6 +178,7 @@ void offload_close(struct gpool_kv *kv)
 		}
 	}
 	host_close(kv);
+	int8_close(kv);
 }
 
 /* ---- calls ---- */
@@ -142,7 +190,7 @@ int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uin
 
 	if (!kv->pool->alive)
 		return -ECHILD;
-	if (flags & ~(uint32_t)GPOOL_KV_OFFLOAD_POOL)
+	if (flags & ~(uint32_t)(GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8))
 		return -EINVAL;
 	pthread_mutex_lock(&kv->lock);
 	result = kv->host || flags & GPOOL_KV_OFFLOAD_POOL ? kv_victim(kv, sequence, &found) : -EOPNOTSUPP;

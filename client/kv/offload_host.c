@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define PART_BYTES (UINT64_C(4) << 20) /* that are converted at once; chosen: enough for a GPU to be busy */
+
 /* ---- slots ---- */
 
 static void slots_put(struct kv_host *host, const uint32_t *slots, uint32_t count)
@@ -18,12 +20,12 @@ static void slots_put(struct kv_host *host, const uint32_t *slots, uint32_t coun
 		bitmap_add(&host->free, slots[i]);
 }
 
-/* Slots in a row from the index-th on are one part. */
-static struct kv_extent part_at(const struct gpool_kv *kv, const struct kv_saved *saved, uint32_t index, uint32_t *slots)
+/* Slots in a row from the index-th on are one part, of `most` slots at most. */
+static struct kv_extent part_at(const struct gpool_kv *kv, const struct kv_saved *saved, uint32_t index, uint32_t most, uint32_t *slots)
 {
 	uint32_t run = 1;
 
-	while (index + run < saved->count && saved->slots[index + run] == saved->slots[index] + run)
+	while (run < most && index + run < saved->count && saved->slots[index + run] == saved->slots[index] + run)
 		run++;
 	*slots = run;
 	return (struct kv_extent){
@@ -32,16 +34,67 @@ static struct kv_extent part_at(const struct gpool_kv *kv, const struct kv_saved
 	};
 }
 
-static int copy(struct gpool_kv *kv, const struct kv_sequence *sequence, const struct kv_saved *saved, bool out)
+static int copy_as_is(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, bool out)
 {
 	int64_t offset = 0;
 
 	for (uint32_t i = 0, run; i < saved->count && offset >= 0; i += run) {
-		struct kv_extent part = part_at(kv, saved, i, &run);
+		struct kv_extent part = part_at(kv, saved, i, UINT32_MAX, &run);
 
 		offset = extent_copy(kv, sequence, saved, (uint64_t)offset, &part, out);
 	}
 	return offset < 0 ? (int)offset : 0;
+}
+
+/* One part, by way of `stage`; its address 0: directly. Returns where the next one begins. */
+static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, uint64_t offset,
+	const struct kv_extent *part, uint64_t stage, bool out)
+{
+	struct kv_extent staged = { .address = stage, .bytes = part->bytes };
+	int64_t next;
+	int error = 0;
+
+	if (!stage)
+		return extent_copy(kv, sequence, saved, offset, part, out);
+	if (!out)
+		error = gpool_copy(kv->pool, kv->stream, stage, part->address, part->bytes);
+	if (error)
+		return error;
+	next = extent_copy(kv, sequence, saved, offset, &staged, out);
+	if (next >= 0 && out)
+		error = gpool_copy(kv->pool, kv->stream, part->address, stage, part->bytes);
+	return error ? error : next;
+}
+
+/*
+ * Kernels can write to host memory, but that is slow, and more so what they sum up there: so they write to pages of the pool, which are copied. As
+ * the work is in the order of the stream, a few pages do for all. Where there are none it is directly.
+ */
+static int convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, bool out)
+{
+	uint32_t slots = kv->block_bytes < PART_BYTES ? (uint32_t)(PART_BYTES / kv->block_bytes) : 1;
+	uint64_t pages = (slots * kv->block_bytes + kv->pool->page_bytes - 1) / kv->pool->page_bytes, stage = 0;
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+	int64_t offset = 0;
+
+	options.flags = GPOOL_ALLOC_NO_EVICT;
+	options.stream = kv->stream;
+	if (pages <= kv->pool->page_count && !gpool_alloc(kv->pool, (uint32_t)pages, &options, &block))
+		gpool_address(kv->pool, &block, &stage);
+	for (uint32_t i = 0, run; i < saved->count && offset >= 0; i += run) {
+		struct kv_extent part = part_at(kv, saved, i, slots, &run);
+
+		offset = part_convert(kv, sequence, saved, (uint64_t)offset, &part, stage, out);
+	}
+	if (stage)
+		gpool_free_after(kv->pool, &block, offload_behind(kv));
+	return offset < 0 ? (int)offset : 0;
+}
+
+static int copy(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, bool out)
+{
+	return saved->flags & GPOOL_KV_OFFLOAD_INT8 ? convert(kv, sequence, saved, out) : copy_as_is(kv, sequence, saved, out);
 }
 
 int host_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved)

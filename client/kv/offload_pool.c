@@ -1,24 +1,12 @@
 /* offload_pool.c - see offload_pool.h. */
 #include "client/kv/offload_pool.h"
 
-#include "client/stream.h"
-
 #include <stdlib.h>
 
 enum {
 	PIECE_PAGES = 8,   /* chosen: some pages for each question to the agent, and few enough to be found and to be brought back for one */
 	FETCHES_MOST = 8,  /* on their way at a time, of the session's 64 requests */
 };
-
-/* Behind all copies that are queued. Where there is no fence to be had, all work is waited for. */
-static struct gpool_fence behind(struct gpool_kv *kv)
-{
-	struct gpool_fence fence = { 0 };
-
-	if (gpool_fence_record(kv->pool, kv->stream, &fence))
-		stream_sync_all(kv->pool);
-	return fence;
-}
 
 static struct kv_extent piece_extent(struct gpool_kv *kv, const struct kv_piece *piece)
 {
@@ -79,7 +67,7 @@ static int pieces_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence,
 	return 0;
 }
 
-static int pieces_fill(struct gpool_kv *kv, const struct kv_sequence *sequence, const struct kv_saved *saved)
+static int pieces_fill(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved)
 {
 	int64_t offset = 0;
 
@@ -98,7 +86,7 @@ int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct 
 
 	if (!error) {
 		error = pieces_fill(kv, sequence, saved);
-		fence = behind(kv);
+		fence = offload_behind(kv);
 	}
 	if (error) {
 		pieces_undo(kv, saved, fence);
@@ -124,7 +112,7 @@ static int piece_settle(struct gpool_kv *kv, struct kv_piece *piece, bool wait)
 
 int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
-	const struct kv_saved *saved = sequence->saved;
+	struct kv_saved *saved = sequence->saved;
 	int64_t offset = 0;
 
 	/* One is pinned at a time: under pressure those before it may leave again, and there is room for it. */
@@ -139,7 +127,7 @@ int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
 			return error;
 		extent = piece_extent(kv, piece);
 		offset = extent_copy(kv, sequence, saved, (uint64_t)offset, &extent, false);
-		gpool_unpin_after(kv->pool, &piece->block, behind(kv));
+		gpool_unpin_after(kv->pool, &piece->block, offload_behind(kv));
 		if (offset < 0)
 			return (int)offset;
 	}

@@ -118,6 +118,7 @@ static struct kv_sequence *sequence_new(struct gpool_kv *kv, uint32_t priority, 
 	sequence->priority = priority;
 	sequence->arrival = arrival;
 	sequence->owner_id = owner_id;
+	sequence->lossy = false;
 	atomic_store_explicit(&sequence->generation, generation_next(), memory_order_relaxed);
 	order_enter(kv, sequence, GPOOL_KV_RUNNING);
 	return sequence;

@@ -78,6 +78,7 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_kv_statistics), 184);
 	assert_int_equal(offsetof(struct gpool_kv_statistics, prefix_hits), 120);
 	assert_int_equal(offsetof(struct gpool_kv_statistics, backed_bytes), 48);
+	assert_int_equal(sizeof(struct gpool_kv_loss), 24);
 	assert_int_equal(sizeof(struct gpool_kv_offloaded), 56);
 	assert_int_equal(offsetof(struct gpool_kv_offloaded, host_bytes), 16);
 	assert_int_equal(sizeof(struct gpool_kv_span), 24);

@@ -97,7 +97,7 @@ static void test_wrong_options(void **state)
 	}
 	for (int i = 0; i < 10; i++) {
 		options = small_options(0);
-		options.flags = i == 0 ? 8 : i == 9 ? GPOOL_KV_ADAPTIVE : 0; /* of what, without prefixes? */
+		options.flags = i == 0 ? 16 : i == 9 ? GPOOL_KV_ADAPTIVE : 0; /* of what, without prefixes? */
 		options.pool_blocks = i == 8;
 		options.stream = i == 1 ? 0 : i == 2 ? manual : i == 3 ? 12345 : stream;
 		options.max_blocks = i == 4 ? BITMAP_BITS_MAX + 1 : 0;

@@ -1,0 +1,451 @@
+/*
+ * test_client_kv_offload_int8.c - preempted sequences as int8.
+ *
+ * Goal: what comes back is within the bound that gpool.h gives, for fp16, bf16 and fp32, by way of host memory and of the pool and its tiers; the
+ * loss that is told is the one there is; zeros are zeros, and what has no int8 form says so; it takes about half the room. Method: elements
+ * by chance and of kinds that are hard, each compared with what was written.
+ */
+#include "cuda/kernels/element.h"
+#include "tests/integration/kv_view.h"
+#include "tests/integration/spill_view.h"
+
+#include <math.h>
+
+enum { BLOCKS = 128, HEAD = 64, LAYERS = 8, HEADS = 8, SEQUENCE_BLOCKS = 26, HOLES = 8, KINDS = 7 };
+
+static const char *const in_memory[] = {"--pool", POOL ",spill_memory=64MiB", CALM, NULL};
+
+static const struct {
+	enum element element;
+	uint32_t flags;
+	double rounding; /* half a digit's worth, of 1 */
+	float most;
+} forms[] = {
+	{ELEMENT_F16, 0, 0x1p-11, 65504.0f},
+	{ELEMENT_BF16, GPOOL_KV_BF16, 0x1p-8, 3.38e38f},
+	{ELEMENT_F32, 0, 0x1p-23, 3.40282346e38f},
+};
+
+static uint32_t form;
+static uint64_t elements; /* in the sequence */
+static float *was;
+
+static uint64_t seed;
+
+static uint32_t any(uint32_t below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)(seed >> 16) % below;
+}
+
+static float any_float(void)
+{
+	return (float)any(1 << 24) / (1 << 23) - 1;
+}
+
+/* ---- elements ---- */
+
+static void *element_at(uint64_t sequence, uint64_t index)
+{
+	uint64_t address = 0, per_block = kv->block_bytes / kv->shape.dtype_bytes;
+
+	assert_int_equal(gpool_kv_address(kv, (uint32_t)block_at(sequence, (uint32_t)(index / per_block)), &address), 0);
+	return (void *)(uintptr_t)(address + index % per_block * kv->shape.dtype_bytes);
+}
+
+static float element_get(uint64_t sequence, uint64_t index)
+{
+	const void *at = element_at(sequence, index);
+
+	switch (forms[form].element) {
+	case ELEMENT_F16:
+		return float_of_f16(*(const uint16_t *)at);
+	case ELEMENT_BF16:
+		return float_of_bf16(*(const uint16_t *)at);
+	default:
+		return *(const float *)at;
+	}
+}
+
+static void element_put(uint64_t sequence, uint64_t index, float value)
+{
+	void *at = element_at(sequence, index);
+
+	switch (forms[form].element) {
+	case ELEMENT_F16:
+		*(uint16_t *)at = f16_of_float(value);
+		break;
+	case ELEMENT_BF16:
+		*(uint16_t *)at = bf16_of_float(value);
+		break;
+	default:
+		*(float *)at = value;
+	}
+}
+
+/* Vectors of one kind after the other. */
+static float value_of(uint64_t index)
+{
+	float most = forms[form].most;
+
+	switch (index / HEAD % KINDS) {
+	case 0:
+		return 0;
+	case 1:
+		return any_float();
+	case 2:
+		return index % HEAD ? any_float() / 4096 : 1000; /* one outlier */
+	case 3:
+		return any(2) ? most : -most;
+	case 4:
+		return any_float() * 0x1p-14f; /* fp16: not normal */
+	case 5:
+		return (float)((int)any(255) - 127); /* codes of their own, if the largest is among them */
+	default:
+		return any_float() * most;
+	}
+}
+
+static uint64_t filled(void)
+{
+	uint64_t sequence = allocated(SEQUENCE_BLOCKS * BLOCK_TOKENS, 0, 0);
+
+	for (uint64_t i = 0; i < elements; i++) {
+		element_put(sequence, i, value_of(i));
+		was[i] = element_get(sequence, i);
+	}
+	return sequence;
+}
+
+/* ---- what it may be ---- */
+
+struct seen {
+	double max_error, error_squares, squares;
+};
+
+static void vector_check(uint64_t sequence, uint64_t first, struct seen *seen)
+{
+	double largest = 0;
+
+	for (uint64_t i = first; i < first + HEAD; i++)
+		largest = fmax(largest, fabs(was[i]));
+	for (uint64_t i = first; i < first + HEAD; i++) {
+		double is = element_get(sequence, i), error = fabs(is - was[i]);
+
+		if (!(error <= largest / 252 + largest * forms[form].rounding + 0x1p-25))
+			fail_msg("element %llu was %g, is %g; the largest of its vector was %g", (unsigned long long)i, was[i], is, largest);
+		if (largest == 0)
+			assert_true(is == 0);
+		seen->max_error = fmax(seen->max_error, error);
+		seen->error_squares += error * error;
+		seen->squares += (double)was[i] * was[i];
+	}
+}
+
+/* The loss that is told leaves out the last rounding. */
+static void loss_check(uint64_t sequence, const struct seen *seen)
+{
+	struct gpool_kv_loss loss = {.size = sizeof(loss)};
+	double relative = sqrt(seen->error_squares / seen->squares);
+
+	assert_int_equal(gpool_kv_loss(kv, sequence, &loss), 0);
+	if (!(fabs(loss.relative_error - relative) <= 0.02 * relative + forms[form].rounding))
+		fail_msg("relative error %g, told %g", relative, loss.relative_error);
+	if (!(fabs(loss.max_error - seen->max_error) <= 0.02 * seen->max_error + forms[form].most * forms[form].rounding))
+		fail_msg("largest error %g, told %g", seen->max_error, loss.max_error);
+	assert_true(loss.relative_error < 0.004);
+}
+
+static void contents_check(uint64_t sequence)
+{
+	struct seen seen = {0};
+
+	settle();
+	for (uint64_t i = 0; i < elements; i += HEAD)
+		vector_check(sequence, i, &seen);
+	loss_check(sequence, &seen);
+}
+
+/* ---- tests ---- */
+
+static void int8_start(uint32_t of, uint64_t host_bytes)
+{
+	struct gpool_kv_options options;
+
+	seed = 0x9e3779b97f4a7c15;
+	form = of;
+	worker_open(in_memory);
+	options = small_options(BLOCKS);
+	options.flags = forms[of].flags;
+	options.shape.dtype_bytes = element_bytes(forms[of].element);
+	options.shape.layers = forms[of].element == ELEMENT_F32 ? LAYERS / 2 : LAYERS;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(kv->block_bytes, BLOCK_BYTES);
+	if (host_bytes)
+		assert_int_equal(gpool_kv_host_open(kv, host_bytes), 0);
+	elements = SEQUENCE_BLOCKS * kv->block_bytes / kv->shape.dtype_bytes;
+	was = malloc(elements * sizeof(*was));
+}
+
+static int int8_stop(void **state)
+{
+	free(was);
+	was = NULL;
+	return kv_stop(state);
+}
+
+static struct gpool_kv_offloaded offloaded(void)
+{
+	struct gpool_kv_offloaded found = {.size = sizeof(found)};
+
+	assert_int_equal(gpool_kv_offloaded(kv, &found), 0);
+	return found;
+}
+
+/* Others have the blocks meanwhile. */
+static void disturb(void)
+{
+	uint64_t other = allocated(BLOCKS * BLOCK_TOKENS, 0, 0);
+
+	settle();
+	write_tokens(other, 0, BLOCKS * BLOCK_TOKENS, 0xbad);
+	assert_int_equal(gpool_kv_free(kv, other), 0);
+}
+
+/* Every other slot of the first ones is in use: the rest is several parts. */
+static void holes_make(void)
+{
+	uint64_t sequences[2 * HOLES];
+
+	for (uint32_t i = 0; i < 2 * HOLES; i++) {
+		sequences[i] = allocated(BLOCK_TOKENS, 0, 0);
+		assert_int_equal(gpool_kv_offload(kv, sequences[i], 0, NULL), 1);
+	}
+	for (uint32_t i = 0; i < 2 * HOLES; i += 2)
+		assert_int_equal(gpool_kv_free(kv, sequences[i]), 0);
+}
+
+static void by_host_memory(uint32_t of)
+{
+	struct gpool_block taken[PAGES];
+	uint64_t sequence;
+	uint32_t count = 0;
+
+	int8_start(of, (64 + HOLES) * BLOCK_BYTES);
+	holes_make();
+	sequence = filled();
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+	/* Codes, scales of 1/32 of them, and what each part begins with. */
+	assert_in_range(64 - offloaded().host_free_blocks, 1, SEQUENCE_BLOCKS / kv->shape.dtype_bytes * 66 / 64 + 2);
+	disturb();
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	contents_check(sequence);
+	assert_int_equal(offloaded().host_free_blocks, 64);
+	/* And without a page in between. */
+	for (uint64_t i = 0; i < elements; i++)
+		element_put(sequence, i, was[i]);
+	while (count < PAGES && !gpool_alloc(worker, 1, NULL, &taken[count]))
+		count++;
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+	settle();
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	contents_check(sequence);
+}
+
+static void test_by_host_memory(void **state)
+{
+	(void)state;
+	by_host_memory(0);
+}
+
+static void test_by_host_memory_bf16(void **state)
+{
+	(void)state;
+	by_host_memory(1);
+}
+
+static void test_by_host_memory_fp32(void **state)
+{
+	(void)state;
+	by_host_memory(2);
+}
+
+static void test_by_the_pool(void **state)
+{
+	uint64_t sequence, before;
+
+	(void)state;
+	int8_start(0, 0);
+	sequence = filled();
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+	/* Four pages as it was. */
+	assert_int_equal(offloaded().pool_pages, 2);
+	disturb();
+	before = spilled();
+	AWAIT(spilled() - before >= 2 || (harness_evict(&harness, gpool_session(worker), PAGES), spilled() - before >= 2));
+	AWAIT(gpool_kv_prefetch(kv, sequence) == 0);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	contents_check(sequence);
+	assert_int_equal(offloaded().pool_pages, 0);
+}
+
+/* Forms of what is one already are the same: nothing more is lost the second time. */
+static void test_again_and_again(void **state)
+{
+	uint64_t sequence;
+	float *once;
+
+	(void)state;
+	int8_start(0, 64 * BLOCK_BYTES);
+	sequence = filled();
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	settle();
+	once = malloc(elements * sizeof(*once));
+	for (uint64_t i = 0; i < elements; i++)
+		once[i] = element_get(sequence, i);
+	for (int round = 0; round < 3; round++) {
+		struct gpool_kv_loss loss = {.size = sizeof(loss)};
+
+		assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+		assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+		settle();
+		assert_int_equal(gpool_kv_loss(kv, sequence, &loss), 0);
+		assert_true(loss.relative_error < 0.004);
+		for (uint64_t i = 0; i < elements; i++)
+			assert_true(fabs(element_get(sequence, i) - once[i]) <= fabs(once[i]) * 0.02 + 520);
+	}
+	free(once);
+}
+
+static void no_form(float value, uint32_t flags)
+{
+	struct gpool_kv_loss loss = {.size = sizeof(loss)};
+	uint64_t sequence;
+
+	int8_start(0, 64 * BLOCK_BYTES);
+	sequence = filled();
+	element_put(sequence, any((uint32_t)elements), value);
+	assert_int_equal(gpool_kv_offload(kv, sequence, flags | GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+	settle();
+	assert_int_equal(gpool_kv_loss(kv, sequence, &loss), 0);
+	assert_true(isinf(loss.max_error) && isinf(loss.relative_error));
+	assert_int_equal(gpool_kv_resume(kv, sequence), -ENODATA);
+	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
+	assert_int_equal(offloaded().sequences, 0);
+	assert_int_equal(offloaded().host_free_blocks, 64);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+}
+
+static void test_infinite(void **state)
+{
+	(void)state;
+	no_form(INFINITY, 0);
+}
+
+static void test_not_a_number(void **state)
+{
+	(void)state;
+	no_form(NAN, GPOOL_KV_OFFLOAD_POOL);
+}
+
+static void test_other_elements(void **state)
+{
+	struct gpool_kv_loss loss = {.size = sizeof(loss)};
+	struct gpool_kv_options options;
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(in_memory);
+	options = small_options(BLOCKS);
+	/* Of one byte: as they are. */
+	options.shape.dtype_bytes = 1;
+	options.shape.layers = 2 * LAYERS;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(gpool_kv_host_open(kv, 64 * BLOCK_BYTES), 0);
+	sequence = allocated(20 * BLOCK_TOKENS, 0, 0);
+	write_tokens(sequence, 0, 20 * BLOCK_TOKENS, 5);
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), 20);
+	disturb();
+	assert_int_equal(gpool_kv_loss(kv, sequence, &loss), -ENODATA);
+	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+	settle();
+	assert_int_equal(wrong_tokens(sequence, 0, 20 * BLOCK_TOKENS, 5), 0);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	/* Of eight: not at all. */
+	options.shape.dtype_bytes = 8;
+	options.shape.layers = 2;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(gpool_kv_host_open(kv, 64 * BLOCK_BYTES), 0);
+	sequence = allocated(20 * BLOCK_TOKENS, 0, 0);
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), -EOPNOTSUPP);
+	assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	/* A block that has no room for a vector's form. */
+	options.shape = (struct gpool_kv_shape){.layers = 1, .kv_heads = 1, .head_size = 8, .dtype_bytes = 2, .block_tokens = 1};
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(gpool_kv_host_open(kv, 1 << 20), 0);
+	sequence = allocated(20, 0, 0);
+	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), -EOPNOTSUPP);
+	assert_int_equal(gpool_kv_offload(kv, sequence, 0, NULL), 20);
+	assert_int_equal(gpool_kv_loss(kv, sequence, &loss), -ENODATA);
+}
+
+static void test_calls_that_fail(void **state)
+{
+	const enum gpu_call kinds[] = {GPU_CALL_COPY, GPU_CALL_LAUNCH, GPU_CALL_HOST_REGISTER};
+	uint64_t sequence;
+
+	(void)state;
+	int8_start(0, 64 * BLOCK_BYTES);
+	sequence = filled();
+	for (uint32_t kind = 0; kind < 3; kind++) {
+		for (uint64_t nth = 1; nth <= 4; nth++) {
+			uint32_t flags = GPOOL_KV_OFFLOAD_INT8 | (nth % 2 ? GPOOL_KV_OFFLOAD_POOL : 0);
+			int result;
+
+			for (uint64_t i = 0; i < elements; i++)
+				element_put(sequence, i, was[i]);
+			gpu_fault_set(worker->gpu, kinds[kind], nth, -EIO);
+			result = gpool_kv_offload(kv, sequence, flags, NULL);
+			gpu_fault_set(worker->gpu, kinds[kind], 0, 0);
+			if (result < 0) {
+				assert_int_equal(result, -EIO);
+				assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
+				assert_int_equal(offloaded().host_free_blocks, 64);
+				assert_int_equal(offloaded().pool_pages, 0);
+				assert_int_equal(gpool_kv_offload(kv, sequence, flags, NULL), SEQUENCE_BLOCKS);
+			}
+			gpu_fault_set(worker->gpu, kinds[kind], nth, -EIO);
+			result = gpool_kv_resume(kv, sequence);
+			gpu_fault_set(worker->gpu, kinds[kind], 0, 0);
+			if (result) {
+				assert_int_equal(result, -EIO);
+				assert_int_equal(offloaded().sequences, 1);
+				assert_int_equal(gpool_kv_resume(kv, sequence), 0);
+			}
+			contents_check(sequence);
+		}
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_by_host_memory, int8_stop),
+		cmocka_unit_test_teardown(test_by_host_memory_bf16, int8_stop),
+		cmocka_unit_test_teardown(test_by_host_memory_fp32, int8_stop),
+		cmocka_unit_test_teardown(test_by_the_pool, int8_stop),
+		cmocka_unit_test_teardown(test_again_and_again, int8_stop),
+		cmocka_unit_test_teardown(test_infinite, int8_stop),
+		cmocka_unit_test_teardown(test_not_a_number, int8_stop),
+		cmocka_unit_test_teardown(test_other_elements, kv_stop),
+		cmocka_unit_test_teardown(test_calls_that_fail, int8_stop),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
