@@ -127,6 +127,13 @@ static void test_memory_then_file(void **state)
 	evict_all(BLOCK_PAGES);
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	AWAIT(kept_bytes() == 0);
+	/* And with the whole cache, while the handle stays. */
+	sequence = made(TOKENS, 8);
+	assert_int_equal(offload(sequence), 200);
+	settle();
+	evict_all(BLOCK_PAGES);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	AWAIT(kept_bytes() == 0);
 }
 
 /* Somebody else takes all pages, and so it goes; then those are free again. */

@@ -1,0 +1,176 @@
+/*
+ * bench_kv_offload.c - preempted sequences whose content is kept: to host memory of the cache's own, as it is and as int8, to blocks of the pool,
+ * and back from there and from the agent's host memory, waited for or prefetched. 64 MiB of blocks of 32 KiB; each figure ends when the stream
+ * has done its copies. On `host` copies and conversions are one thread's, so a figure above the peer's memcpy cannot be.
+ */
+#include "tools/bench/bench.h"
+
+#include "shm/pool_segment.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { POOL_PAGES = 512, BLOCKS = 2048, BLOCK_TOKENS = 16 };
+static const uint64_t PATIENCE_NS = UINT64_C(60000000000);
+
+struct offload {
+	struct gpool *pool;
+	struct gpool_kv *kv;
+	const struct pool_header *header;
+	uint64_t sequence, bytes;
+	uint32_t stream;
+};
+
+static double gbps(const struct offload *offload, uint64_t begin)
+{
+	return (double)offload->bytes / (double)(now_ns() - begin);
+}
+
+static int settle(const struct offload *offload)
+{
+	struct gpool_fence fence;
+	int error = gpool_fence_record(offload->pool, offload->stream, &fence);
+
+	return error ? error : gpool_fence_wait(offload->pool, fence, -1);
+}
+
+static int sample_out(struct bench *bench, const struct offload *offload, uint32_t flags, enum figure figure)
+{
+	uint64_t begin = now_ns();
+	int result = gpool_kv_offload(offload->kv, offload->sequence, flags, NULL), error = result < 0 ? result : settle(offload);
+
+	if (!error)
+		bench_sample(bench, figure, gbps(offload, begin));
+	return error;
+}
+
+static int sample_back(struct bench *bench, const struct offload *offload, enum figure figure)
+{
+	uint64_t begin = now_ns();
+	int error = gpool_kv_resume(offload->kv, offload->sequence);
+
+	if (!error)
+		error = settle(offload);
+	if (!error)
+		bench_sample(bench, figure, gbps(offload, begin));
+	return error;
+}
+
+/* What the mover has taken: all of it. */
+static int leave(struct bench *bench, const struct offload *offload)
+{
+	uint64_t pages = offload->bytes / gpool_page_bytes(offload->pool), end = now_ns() + PATIENCE_NS;
+	uint64_t before = atomic_load(&offload->header->counters[POOL_COUNT_SPILLED_PAGES]);
+	int64_t taken = daemon_evict(bench, POOL_PAGES);
+
+	while (taken >= 0 && atomic_load(&offload->header->counters[POOL_COUNT_SPILLED_PAGES]) - before < pages) {
+		if (now_ns() > end)
+			return -ETIMEDOUT;
+		sched_yield();
+	}
+	return taken < 0 ? (int)taken : 0;
+}
+
+static int sample_prefetch(struct bench *bench, const struct offload *offload)
+{
+	uint64_t begin = now_ns();
+	int left;
+
+	while ((left = gpool_kv_prefetch(offload->kv, offload->sequence)) > 0)
+		sched_yield();
+	if (!left)
+		bench_sample(bench, FIGURE_kv_prefetch, gbps(offload, begin));
+	return left;
+}
+
+static int sample_peer(struct bench *bench, const struct offload *offload)
+{
+	uint8_t *memory = mmap(NULL, 2 * offload->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	uint64_t begin;
+
+	if (memory == MAP_FAILED)
+		return -errno;
+	memset(memory, 1, 2 * offload->bytes);
+	begin = now_ns();
+	memcpy(memory + offload->bytes, memory, offload->bytes);
+	bench_sample(bench, FIGURE_kv_peer_memcpy, gbps(offload, begin));
+	munmap(memory, 2 * offload->bytes);
+	return 0;
+}
+
+static int run(struct bench *bench, const struct offload *offload)
+{
+	int error = sample_out(bench, offload, 0, FIGURE_kv_offload_host);
+
+	if (!error)
+		error = sample_back(bench, offload, FIGURE_kv_resume_host);
+	if (!error)
+		error = sample_out(bench, offload, GPOOL_KV_OFFLOAD_INT8, FIGURE_kv_offload_int8);
+	if (!error)
+		error = sample_back(bench, offload, FIGURE_kv_resume_int8);
+	if (!error)
+		error = sample_out(bench, offload, GPOOL_KV_OFFLOAD_POOL, FIGURE_kv_offload_pool);
+	if (!error)
+		error = sample_back(bench, offload, FIGURE_kv_resume_pool);
+	for (int prefetched = 0; prefetched < 2 && !error; prefetched++) {
+		int freed = gpool_kv_offload(offload->kv, offload->sequence, GPOOL_KV_OFFLOAD_POOL, NULL);
+
+		error = freed < 0 ? freed : settle(offload);
+		if (!error)
+			error = leave(bench, offload);
+		if (!error && prefetched)
+			error = sample_prefetch(bench, offload);
+		if (!error)
+			error = sample_back(bench, offload, prefetched ? FIGURE_kv_resume_prefetched : FIGURE_kv_resume_spilled);
+	}
+	return error ? error : sample_peer(bench, offload);
+}
+
+static int offload_open(struct bench *bench, struct offload *offload)
+{
+	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv_layout layout = { .size = sizeof(layout) };
+	int error = daemon_open(bench, 0, &offload->pool);
+
+	if (!error)
+		error = gpool_stream_open(offload->pool, NULL, 0, &offload->stream);
+	options.shape = (struct gpool_kv_shape){ .layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2, .block_tokens = BLOCK_TOKENS };
+	options.stream = offload->stream;
+	options.max_blocks = BLOCKS;
+	options.watermark_blocks = GPOOL_KV_NO_WATERMARK;
+	request.tokens = BLOCKS * BLOCK_TOKENS;
+	if (!error)
+		error = gpool_kv_create(offload->pool, &options, &offload->kv);
+	if (!error)
+		error = gpool_kv_layout(offload->kv, &layout);
+	offload->bytes = BLOCKS * layout.block_bytes;
+	if (!error)
+		error = gpool_kv_host_open(offload->kv, offload->bytes);
+	if (!error)
+		error = gpool_kv_allocate(offload->kv, &request, &offload->sequence);
+	/* Elements of which each is a half. */
+	if (!error)
+		error = gpool_fill(offload->pool, offload->stream, layout.address, 0x38003800, offload->bytes);
+	offload->header = pool_view(bench->control)->header;
+	return error;
+}
+
+int bench_kv_offload(struct bench *bench)
+{
+	struct offload offload = { .pool = NULL };
+	int error = daemon_start_with(bench, POOL_PAGES, ",spill_memory=256MiB", NULL);
+
+	if (error)
+		return error;
+	error = offload_open(bench, &offload);
+	for (unsigned i = 0; i < bench->runs && !error; i++)
+		error = run(bench, &offload);
+	if (error)
+		bench_complain(bench, error, "cannot keep a preempted sequence");
+	gpool_close(offload.pool);
+	daemon_stop(bench);
+	return error;
+}
