@@ -124,6 +124,7 @@ enum ledger_slot_state {
 	SLOT_LOADING,  /* being read into page; the request that asks for it is not answered */
 	SLOT_ANSWERED, /* that request is about to be answered: its slot's state tells whether it was */
 	SLOT_DISCARDED, /* so is one that wants it forgotten */
+	SLOT_SINKING,  /* in the file: being written from other slots of the same block, which hold it */
 };
 struct ledger_slot {
 	_Atomic uint64_t tag;   /* of the block, without BLOCK_STITCHED; 0: free */

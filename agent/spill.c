@@ -1,4 +1,4 @@
-#include "agent/spill_block.h"
+#include "agent/spill_sink.h"
 
 #include "agent/crash_point.h"
 #include "agent/event.h"
@@ -14,25 +14,45 @@ enum { REST_MS = 1000 }; /* a tier that failed, and the block that it failed for
 
 /* ---- jobs ---- */
 
+/* Whether somebody still needs what its jobs do. */
+static bool wanted(const struct spill_block *block)
+{
+	return !block->error && (block->phase == SPILL_SINKING ? block->rises != NULL : block->session != NULL);
+}
+
+static struct mover_order order_of(const struct pool *pool, const struct spill_block *block, uint32_t index)
+{
+	const struct ledger_slot *slot = spill_slot(pool, block, index);
+	struct mover_order order = {
+		.kind = block->phase == SPILL_SAVING ? MOVER_SPILL : MOVER_LOAD,
+		.page = slot->page,
+		.checksum = slot->checksum,
+		.tag = job_tag(JOB_OF_SPILL, block->chain[index]),
+	};
+
+	order.tier = slots_tier(&pool->spill->slots, block->chain[index], &order.to);
+	if (block->phase == SPILL_SINKING) {
+		order.kind = MOVER_SINK;
+		slots_tier(&pool->spill->slots, block->rises->chain[index], &order.page);
+	}
+	return order;
+}
+
 static void submit(struct pool *pool)
 {
 	struct spill *spill = pool->spill;
 	struct spill_block *block;
 
 	TAILQ_FOREACH(block, &spill->working, working) {
-		for (; block->next < block->pages && block->session && !block->error; block->next++) {
-			const struct ledger_slot *slot = spill_slot(pool, block, block->next);
+		for (; block->next < block->pages && wanted(block); block->next++) {
 			struct spill_place *place = &spill->places[block->chain[block->next]];
-			struct mover_order order = {
-				.kind = block->phase == SPILL_SAVING ? MOVER_SPILL : MOVER_LOAD,
-				.page = slot->page,
-				.checksum = slot->checksum,
-				.tag = job_tag(JOB_OF_SPILL, block->chain[block->next]),
-			};
+			struct mover_order order;
 
 			if (place->begun)
 				continue;
-			order.tier = slots_tier(&spill->slots, block->chain[block->next], &order.to);
+			if (block->phase == SPILL_SINKING && block->begun - block->finished == SINK_JOBS)
+				break;
+			order = order_of(pool, block, block->next);
 			if (mover_submit(&pool->jobs.queue, &order))
 				return;
 			crash_point();
@@ -93,8 +113,11 @@ void spill_job_done(struct pool *pool, const struct mover_result *result)
 	if (result->error == JOB_GIVEN_UP)
 		return;
 	if (result->error) {
+		/* What is damaged is told of when somebody wants it. */
+		if (place->block->phase == SPILL_SINKING && result->error == -EBADMSG)
+			return;
 		pool_count(pool, POOL_COUNT_SPILL_ERRORS, 1);
-		if (place->block->phase == SPILL_SAVING)
+		if (place->block->phase != SPILL_LOADING)
 			tier_rests(pool, slots_tier(&spill->slots, (uint32_t)number, &to), result->error);
 	} else if (place->block->phase == SPILL_SAVING) {
 		pool->ledger.slots[number].checksum = result->order.checksum;
@@ -198,6 +221,7 @@ static void save_end(struct pool *pool, struct spill_block *block)
 	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
 	pool_count(pool, POOL_COUNT_EVICTED_PAGES, block->pages);
 	pool_count(pool, POOL_COUNT_SPILLED_PAGES, block->pages);
+	spill_block_rest(pool, block);
 	spill_block_answer(block, 0);
 	spill_block_answered(block);
 }
@@ -274,10 +298,11 @@ static void content_stays(struct pool *pool, const struct spill_block *block)
 }
 
 /* It is out, as before. Its pages have been given back, or are the worker's. */
-static void load_came_to_nothing(struct pool *pool, const struct spill_block *block)
+static void load_came_to_nothing(struct pool *pool, struct spill_block *block)
 {
 	spill_state(pool, block, SLOT_SAVED);
 	spill_pages_forget(pool, block);
+	spill_block_rest(pool, block);
 }
 
 /* It could not be read, and its worker wants to ask again: then nothing has happened. An agent that dies here is asked again as well. */
@@ -422,9 +447,7 @@ void spill_request(struct session *session, uint32_t slot, const struct lease_re
 
 static bool block_done(const struct spill_block *block)
 {
-	bool all = block->session && !block->error ? block->finished == block->pages : true;
-
-	return all && block->finished == block->begun;
+	return (!wanted(block) || block->finished == block->pages) && block->finished == block->begun;
 }
 
 static void blocks_end(struct pool *pool)
@@ -437,8 +460,10 @@ static void blocks_end(struct pool *pool)
 			continue;
 		if (block->phase == SPILL_SAVING)
 			save_end(pool, block);
-		else
+		else if (block->phase == SPILL_LOADING)
 			load_end(pool, block);
+		else
+			spill_sink_end(pool, block);
 	}
 }
 
@@ -494,13 +519,25 @@ void spill_give_up(struct pool *pool)
 			block->error = block->error ? block->error : JOB_GIVEN_UP;
 }
 
+/* Whether pages are on their way, in or out. */
+static bool pages_move(const struct spill *spill)
+{
+	const struct spill_block *block;
+
+	TAILQ_FOREACH(block, &spill->working, working)
+		if (block->phase != SPILL_SINKING)
+			return true;
+	return false;
+}
+
 void spill_go_on(struct pool *pool)
 {
 	struct spill *spill = pool->spill;
 
 	blocks_end(pool);
+	spill_sink_some(pool);
 	submit(pool);
-	if (!spill->freed && !TAILQ_EMPTY(&spill->working))
+	if (!spill->freed && pages_move(spill))
 		return;
 	spill->freed = false;
 	if (pool->waiter_count)
@@ -509,6 +546,8 @@ void spill_go_on(struct pool *pool)
 
 void spill_tick(struct pool *pool)
 {
+	spill_sink_some(pool);
+	submit(pool);
 	if (slots_tidy(&pool->spill->slots))
 		agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
 }

@@ -29,12 +29,16 @@ struct spill_asker {
 
 enum { SPILL_TIDY_TICK_MS = 20 }; /* so soon after slots came free their space is given back */
 
-enum spill_phase { SPILL_SAVING, SPILL_SAVED, SPILL_LOADING };
+enum spill_phase { SPILL_SAVING, SPILL_SAVED, SPILL_LOADING, SPILL_SINKING };
 
 /* A block in the slots, or on its way there or back. What the ledger says of it is not repeated here. */
 struct spill_block {
 	LIST_ENTRY(spill_block) of_session;
-	TAILQ_ENTRY(spill_block) working; /* SAVING, LOADING */
+	TAILQ_ENTRY(spill_block) working; /* SAVING, LOADING, SINKING */
+	TAILQ_ENTRY(spill_block) aged;    /* SAVED, all of it in memory: may sink */
+	bool is_aged;
+	struct spill_block *sunk;         /* SAVED: what is to hold it in the file; NULL: nothing */
+	struct spill_block *rises;        /* SINKING: what it is made of; NULL: that has left its slots */
 	struct session *session;          /* NULL: it has ended, and so does this with its last job */
 	uint32_t owner;                   /* the session's id */
 	enum spill_phase phase;
@@ -64,6 +68,8 @@ struct spill {
 	uint32_t *rest_ms;            /* [page_count] the block that starts there could not be saved: not tried before */
 	void *blocks;                 /* tsearch(3), by session and tag */
 	struct spill_list working;
+	struct spill_list aged;       /* saved first, first */
+	struct spill_block *sinking;  /* one at a time */
 	uint32_t saving_pages;        /* that will come free */
 	uint32_t loading_pages;
 	uint32_t claimed_pages;       /* of the saving ones, those that requests which wait already count on; requests.c */

@@ -64,10 +64,33 @@ struct spill_block *spill_block_new(struct pool *pool, struct session *session, 
 	return block;
 }
 
+void spill_block_rest(struct pool *pool, struct spill_block *block)
+{
+	uint32_t place;
+
+	spill_block_stay(pool, block);
+	for (uint32_t i = 0; i < block->pages; i++)
+		if (slots_tier(&pool->spill->slots, block->chain[i], &place) != MOVER_TIER_MEMORY)
+			return;
+	block->is_aged = true;
+	TAILQ_INSERT_TAIL(&pool->spill->aged, block, aged);
+}
+
+void spill_block_stay(struct pool *pool, struct spill_block *block)
+{
+	if (block->sunk)
+		block->sunk->rises = NULL;
+	block->sunk = NULL;
+	if (block->is_aged)
+		TAILQ_REMOVE(&pool->spill->aged, block, aged);
+	block->is_aged = false;
+}
+
 void spill_block_forget(struct pool *pool, struct spill_block *block)
 {
 	if (!block->session)
 		return;
+	spill_block_stay(pool, block);
 	tdelete(block, &pool->spill->blocks, by_name);
 	LIST_REMOVE(block, of_session);
 	block->session = NULL;
@@ -89,18 +112,19 @@ void spill_saving_count(struct pool *pool, const struct spill_block *block, int6
 /* Its jobs begin: loads before others, since somebody waits for them by name. */
 void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_phase phase)
 {
+	spill_block_stay(pool, block);
 	block->phase = phase;
 	block->begun = block->finished = block->next = 0;
 	block->error = 0;
 	for (uint32_t i = 0; i < block->pages; i++)
 		pool->spill->places[block->chain[i]] = (struct spill_place){ .block = block };
-	if (phase == SPILL_SAVING) {
-		TAILQ_INSERT_TAIL(&pool->spill->working, block, working);
-		if (block->session)
-			spill_saving_count(pool, block, block->pages);
-	} else {
+	if (phase == SPILL_LOADING) {
 		TAILQ_INSERT_HEAD(&pool->spill->working, block, working);
 		pool->spill->loading_pages += block->pages;
+	} else {
+		TAILQ_INSERT_TAIL(&pool->spill->working, block, working);
+		if (phase == SPILL_SAVING && block->session)
+			spill_saving_count(pool, block, block->pages);
 	}
 	if (block->request >= 0)
 		block->session->spill_requests |= UINT64_C(1) << block->request;

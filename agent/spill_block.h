@@ -17,6 +17,11 @@ void spill_block_drop(struct pool *pool, struct spill_block *block);
 void spill_block_forget(struct pool *pool, struct spill_block *block);
 struct spill_block *spill_block_find(const struct pool *pool, uint32_t owner, uint64_t tag);
 
+/* spill_block_rest() - it is SAVED, and of those that may sink the last one, if it is all in memory. */
+void spill_block_rest(struct pool *pool, struct spill_block *block);
+/* spill_block_stay() - it shall not sink, or no more. */
+void spill_block_stay(struct pool *pool, struct spill_block *block);
+
 /* spill_block_begin() - its jobs begin. spill_block_end() - they are done: it stands in the slots, or is about to go. */
 void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_phase phase);
 void spill_block_end(struct pool *pool, struct spill_block *block);

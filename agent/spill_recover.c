@@ -5,7 +5,7 @@
  * slot's number. One that is not there may never have been submitted or may be done: it is submitted (again), which does no harm,
  * since what is MOVING stays as it is. README.md, "Spill", has the table.
  */
-#include "agent/spill_block.h"
+#include "agent/spill_sink.h"
 
 #include "agent/crash_point.h"
 #include "agent/log.h"
@@ -60,10 +60,11 @@ static void saving_recover(struct pool *pool, struct spill_block *block, bool bu
 }
 
 /* What it was to come to are the worker's pages, for anything. */
-static void stays_out(struct pool *pool, const struct spill_block *block)
+static void stays_out(struct pool *pool, struct spill_block *block)
 {
 	spill_state(pool, block, SLOT_SAVED);
 	spill_pages_forget(pool, block);
+	spill_block_rest(pool, block);
 }
 
 enum asked { ASKED_STILL, ASKED_NO_MORE, ASKED_AND_ANSWERED };
@@ -131,6 +132,7 @@ static void discarded_recover(struct pool *pool, struct spill_block *block)
 		return;
 	}
 	spill_state(pool, block, SLOT_SAVED);
+	spill_block_rest(pool, block);
 	block->session->spilled_pages += block->pages;
 }
 
@@ -138,6 +140,7 @@ static void saved_recover(struct pool *pool, struct spill_block *block)
 {
 	spill_pages_take(pool, block);
 	spill_pages_forget(pool, block);
+	spill_block_rest(pool, block);
 	block->session->spilled_pages += block->pages;
 }
 
@@ -178,7 +181,9 @@ static void chain_recover(struct pool *pool, const uint32_t *chain, bool busy)
 	uint64_t tag = atomic_load_explicit(&head->tag, memory_order_relaxed);
 	enum ledger_slot_state state = (enum ledger_slot_state)atomic_load_explicit(&head->state, memory_order_acquire);
 	struct session *session = head->session < POOL_SESSIONS ? pool->sessions[head->session] : NULL;
-	struct spill_block *block = spill_block_new(pool, session, head->session, tag, head->pages);
+	/* Memory comes before the file: when both hold it, the agent was about to free memory, and may do so another time. */
+	bool sinking = state == SLOT_SINKING || (session && spill_block_find(pool, session->id, tag));
+	struct spill_block *block = spill_block_new(pool, sinking ? NULL : session, head->session, tag, head->pages);
 
 	if (!block) {
 		log_error("pool '%s': out of memory; %u spilled pages of session %u are lost", pool->config->name, head->pages, head->session);
@@ -186,7 +191,9 @@ static void chain_recover(struct pool *pool, const uint32_t *chain, bool busy)
 		return;
 	}
 	memcpy(block->chain, chain, head->pages * sizeof(*chain));
-	if (!session)
+	if (sinking)
+		spill_sink_recover(pool, block, busy);
+	else if (!session)
 		orphan_recover(pool, block, state);
 	else if (state == SLOT_SAVING)
 		saving_recover(pool, block, busy);
@@ -200,6 +207,11 @@ static void chain_recover(struct pool *pool, const uint32_t *chain, bool busy)
 		saved_recover(pool, block);
 }
 
+static enum spill_phase phase_of(const struct mover_order *order)
+{
+	return order->kind == MOVER_SPILL ? SPILL_SAVING : order->kind == MOVER_SINK ? SPILL_SINKING : SPILL_LOADING;
+}
+
 /* Jobs that the last agent submitted and whose results nobody has taken. */
 static void ring_recover(struct pool *pool)
 {
@@ -211,7 +223,7 @@ static void ring_recover(struct pool *pool)
 		if (!order || order->tag >> JOB_OWNER_SHIFT != JOB_OF_SPILL || number >= pool->ledger.header->slot_count)
 			continue;
 		place = &pool->spill->places[number];
-		if (!place->block || place->begun || (order->kind == MOVER_SPILL) != (place->block->phase == SPILL_SAVING))
+		if (!place->block || place->begun || phase_of(order) != place->block->phase)
 			continue;
 		place->begun = true;
 		place->block->begun++;
@@ -227,7 +239,7 @@ static void words_recover(struct pool *pool)
 	if (!moving)
 		return;
 	TAILQ_FOREACH(block, &pool->spill->working, working)
-		for (uint32_t i = 0; i < block->pages; i++)
+		for (uint32_t i = 0; i < block->pages && block->phase != SPILL_SINKING; i++)
 			moving[spill_slot(pool, block, i)->page] = 1;
 	for (uint32_t page = 0; page < pool->page_count; page++)
 		if (!moving[page] && page_word_state(pool_word(pool, page)) == PAGE_MOVING)
@@ -294,6 +306,8 @@ void spill_recover(struct pool *pool)
 	ring_recover(pool);
 	words_recover(pool);
 	slots_soil(&pool->spill->slots);
+	/* What was sinking goes on. */
+	agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
 free_memory:
 	free(named);
 	free(whole);

@@ -107,19 +107,48 @@ uint32_t slots_room(const struct spill_slots *slots, uint64_t now_ms)
 }
 
 /* The caller has seen that there is room. */
-static uint32_t slot_pop(struct spill_slots *slots, uint64_t now_ms)
+static uint32_t tier_pop(struct spill_slots *slots, struct spill_tier *tier)
 {
-	struct spill_tier *tier = &slots->tiers[MOVER_TIER_MEMORY];
-	uint32_t slot;
+	uint32_t slot = tier->free[--tier->free_count];
 
-	if (!tier_open(tier, now_ms) || !tier->free_count)
-		tier = &slots->tiers[MOVER_TIER_FILE];
-	slot = tier->free[--tier->free_count];
 	if (slots->dirty[slot]) {
 		slots->dirty[slot] = 0;
 		tier->dirty--;
 	}
 	return slot;
+}
+
+static uint32_t slot_pop(struct spill_slots *slots, uint64_t now_ms)
+{
+	struct spill_tier *memory = &slots->tiers[MOVER_TIER_MEMORY];
+
+	return tier_pop(slots, tier_open(memory, now_ms) && memory->free_count ? memory : &slots->tiers[MOVER_TIER_FILE]);
+}
+
+/* Where a slot's content comes from. */
+struct origin {
+	struct spill_source source;
+	uint64_t checksum;
+};
+
+/* The tag is a slot's last word. */
+static void slot_write(const struct spill_slots *slots, const struct spill_name *name, const uint32_t *chain, uint32_t index, uint32_t pages,
+	const struct origin *origin, enum ledger_slot_state state)
+{
+	struct ledger_slot *slot = slot_at(slots->ledger, chain[index]);
+
+	slot->session = name->session;
+	slot->index = index;
+	slot->checksum = origin->checksum;
+	slot->next = index + 1 < pages ? chain[index + 1] + 1 : 0;
+	slot->pages = pages;
+	slot->page = origin->source.page;
+	slot->generation = origin->source.generation;
+	slot->owner_id = name->owner_id;
+	slot->request = 0;
+	atomic_store_explicit(&slot->state, state, memory_order_relaxed);
+	atomic_store_explicit(&slot->tag, name->tag, memory_order_release);
+	crash_point();
 }
 
 int slots_take(struct spill_slots *slots, const struct spill_name *name, const struct spill_source *sources, uint32_t pages,
@@ -129,23 +158,23 @@ int slots_take(struct spill_slots *slots, const struct spill_name *name, const s
 		return -ENOSPC;
 	for (uint32_t i = 0; i < pages; i++)
 		chain[i] = slot_pop(slots, now_ms);
-	/* From the end, the head last: until that stands there is no chain. Each slot's tag is its last word. */
-	for (uint32_t i = pages; i-- > 0;) {
-		struct ledger_slot *slot = slot_at(slots->ledger, chain[i]);
+	/* From the end, the head last: until that stands there is no chain. */
+	for (uint32_t i = pages; i-- > 0;)
+		slot_write(slots, name, chain, i, pages, &(struct origin){ .source = sources[i] }, SLOT_SAVING);
+	return 0;
+}
 
-		slot->session = name->session;
-		slot->index = i;
-		slot->checksum = 0;
-		slot->next = i + 1 < pages ? chain[i + 1] + 1 : 0;
-		slot->pages = pages;
-		slot->page = sources[i].page;
-		slot->generation = sources[i].generation;
-		slot->owner_id = name->owner_id;
-		slot->request = 0;
-		atomic_store_explicit(&slot->state, SLOT_SAVING, memory_order_relaxed);
-		atomic_store_explicit(&slot->tag, name->tag, memory_order_release);
-		crash_point();
-	}
+int slots_take_file(struct spill_slots *slots, const struct spill_name *name, const uint32_t *from, uint32_t pages, uint64_t now_ms,
+	uint32_t *chain)
+{
+	struct spill_tier *file = &slots->tiers[MOVER_TIER_FILE];
+
+	if (!tier_open(file, now_ms) || file->free_count < pages)
+		return -ENOSPC;
+	for (uint32_t i = 0; i < pages; i++)
+		chain[i] = tier_pop(slots, file);
+	for (uint32_t i = pages; i-- > 0;)
+		slot_write(slots, name, chain, i, pages, &(struct origin){ .checksum = slot_at(slots->ledger, from[i])->checksum }, SLOT_SINKING);
 	return 0;
 }
 

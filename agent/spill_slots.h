@@ -56,6 +56,12 @@ uint32_t slots_room(const struct spill_slots *slots, uint64_t now_ms);
 int slots_take(struct spill_slots *slots, const struct spill_name *name, const struct spill_source *sources, uint32_t pages,
 	uint64_t now_ms, uint32_t *chain);
 
+/*
+ * slots_take_file() - likewise, but in the file, for what is in the chain `from`, with its checksums, in state SLOT_SINKING; they name no pages.
+ */
+int slots_take_file(struct spill_slots *slots, const struct spill_name *name, const uint32_t *from, uint32_t pages, uint64_t now_ms,
+	uint32_t *chain);
+
 /* slots_put() - a chain that no job uses any more is free: its head first, so that what is left of it is no chain. */
 void slots_put(struct spill_slots *slots, const uint32_t *chain, uint32_t pages);
 

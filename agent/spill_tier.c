@@ -89,6 +89,7 @@ int spill_open(struct pool *pool, const struct module_start *start)
 		return -ENOMEM;
 	pool->spill = spill;
 	TAILQ_INIT(&spill->working);
+	TAILQ_INIT(&spill->aged);
 	spill->slots.tiers[MOVER_TIER_MEMORY].fd = spill->slots.tiers[MOVER_TIER_FILE].fd = -1;
 	spill->places = calloc(slot_count ? slot_count : 1, sizeof(*spill->places));
 	spill->sources = calloc(pool->page_count, sizeof(*spill->sources));

@@ -143,21 +143,31 @@ static void ring_scan(struct mover *mover)
 	}
 }
 
-static bool uses_tier(const struct mover_task *task)
-{
-	return task->kind == MOVER_SPILL || task->kind == MOVER_LOAD;
-}
-
 static bool uses_page(const struct mover_task *task, uint32_t page)
 {
-	return task->page == page || (task->kind == MOVER_COPY && task->to == page);
+	return task->kind != MOVER_SINK && (task->page == page || (task->kind == MOVER_COPY && task->to == page));
+}
+
+static bool uses_slot(const struct mover_task *task, uint32_t tier, uint32_t slot)
+{
+	if (task->kind == MOVER_SINK)
+		return slot == (tier == MOVER_TIER_FILE ? task->to : task->page);
+	return (task->kind == MOVER_SPILL || task->kind == MOVER_LOAD) && task->tier == tier && task->to == slot;
 }
 
 static bool in_the_way(const struct mover_task *a, const struct mover_task *b)
 {
-	if (uses_page(a, b->page) || (b->kind == MOVER_COPY && uses_page(a, b->to)))
-		return true;
-	return uses_tier(a) && uses_tier(b) && a->tier == b->tier && a->to == b->to;
+	switch (b->kind) {
+	case MOVER_SINK:
+		return uses_slot(a, MOVER_TIER_MEMORY, b->page) || uses_slot(a, MOVER_TIER_FILE, b->to);
+	case MOVER_SPILL:
+	case MOVER_LOAD:
+		return uses_page(a, b->page) || uses_slot(a, b->tier, b->to);
+	case MOVER_COPY:
+		return uses_page(a, b->page) || uses_page(a, b->to);
+	default:
+		return uses_page(a, b->page);
+	}
 }
 
 /* The first job that is not running and has nothing before it in its way. */

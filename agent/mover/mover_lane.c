@@ -138,6 +138,25 @@ static int load_from_file(struct mover_lane *lane, const struct mover_task *task
 	return error ? error : lane_copy(lane, page, address_of(lane->buffer));
 }
 
+/* From memory to the file; the bytes are looked at on the way. */
+static int sink(struct mover_lane *lane, const struct mover_task *task)
+{
+	uint8_t *slot;
+	bool locked;
+	int error;
+
+	if (!lane->memory->base || !lane->file->open || task->to >= lane->file->slots)
+		return -EINVAL;
+	error = mover_memory_slot(lane->memory, task->page, &slot, &locked);
+	if (error)
+		return error;
+	memcpy(lane->buffer, slot, lane->window->page_bytes);
+	if (checksum_of(lane, lane->buffer) != task->checksum)
+		return -EBADMSG;
+	error = mover_transfer_begin(&lane->transfer, task->to, true);
+	return error ? error : mover_transfer_end(&lane->transfer);
+}
+
 static int tier_do(struct mover_lane *lane, struct mover_task *task, uint64_t page)
 {
 	bool spill = task->kind == MOVER_SPILL, locked;
@@ -160,8 +179,11 @@ static int tier_do(struct mover_lane *lane, struct mover_task *task, uint64_t pa
 int mover_lane_do(struct mover_lane *lane, struct mover_task *task)
 {
 	uint64_t page, to;
-	int error = mover_window_page(lane->window, task->page, &page);
+	int error;
 
+	if (task->kind == MOVER_SINK)
+		return sink(lane, task);
+	error = mover_window_page(lane->window, task->page, &page);
 	if (error)
 		return error;
 	switch (task->kind) {

@@ -40,6 +40,7 @@ enum mover_job_kind {
 	MOVER_SCRUB,    /* zeros into page */
 	MOVER_SPILL,    /* page -> slot `to` of the tier; checksum is a result */
 	MOVER_LOAD,     /* slot `to` -> page; checksum is given; -EBADMSG: the bytes are not those, and the page is untouched */
+	MOVER_SINK,     /* slot `page` of the memory -> slot `to` of the file; checksum likewise */
 };
 
 enum mover_tier { MOVER_TIER_MEMORY, MOVER_TIER_FILE, MOVER_TIERS };
@@ -48,7 +49,7 @@ struct mover_job {
 	_Atomic uint32_t state; /* enum mover_job_state */
 	uint32_t kind;          /* enum mover_job_kind */
 	uint32_t page;
-	uint32_t to;       /* MOVER_COPY: page; MOVER_SPILL, MOVER_LOAD: slot within its tier, of page_bytes each */
+	uint32_t to;       /* MOVER_COPY: page; MOVER_SPILL, MOVER_LOAD, MOVER_SINK: slot within its tier, of page_bytes each */
 	uint32_t tier;     /* enum mover_tier */
 	int32_t error;     /* result: 0, -EBADMSG, -ENOSPC (disk full), -EIO, -EINVAL (a field that cannot be) */
 	uint64_t number;   /* goes up with every job; what jobs of one page, and a successor, go by */

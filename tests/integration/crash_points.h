@@ -15,6 +15,7 @@
 enum { DEATHS_OF_ONE = 16 }; /* the keeper takes its time with an agent that dies more often in a row */
 
 static const char *crash_setting = "lease.initial_pages=4"; /* a further one, of the program's choice */
+static const char *crash_pool = POOL;
 static _Atomic int64_t *countdown;
 static char crash_file[] = "/tmp/gpool-crash-XXXXXX";
 
@@ -32,7 +33,7 @@ static inline const char *crash_module(void)
 
 static inline int crash_start(void **state)
 {
-	const char *arguments[] = {"--module", crash_module(), "--pool", POOL, QUIET, "--set", "lease.initial_pages=4", "--set",
+	const char *arguments[] = {"--module", crash_module(), "--pool", crash_pool, QUIET, "--set", "lease.initial_pages=4", "--set",
 		"lease.batch_pages=4", "--set", crash_setting, NULL};
 
 	(void)state;

@@ -362,6 +362,66 @@ static void test_discard(void **state)
 	play(&(struct scenario){are_spilled, drop_all});
 }
 
+static bool sunk(void)
+{
+	const struct msg_pool_status *pool = &status()->pools[0];
+
+	return pool->moving_pages == 0 && pool->spill_memory_bytes < 8 * page_bytes && pool->spill_file_bytes > 0 &&
+		pool->spill_memory_bytes + pool->spill_file_bytes == 8 * page_bytes;
+}
+
+/* Memory is full then, so the first of them goes down to the file. */
+static void spill_and_sink(void)
+{
+	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES), sunk()));
+}
+
+/* Whatever is sinking. */
+static void spill_and_drop(void)
+{
+	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES),
+		status()->pools[0].spill_memory_bytes + status()->pools[0].spill_file_bytes >= 8 * page_bytes &&
+			status()->pools[0].moving_pages == 0));
+	for (; first.count; first.count--)
+		assert_int_equal(gpool_drop(first.pool, &first.blocks[first.count - 1]), 0);
+	AWAIT(status()->pools[0].spill_memory_bytes + status()->pools[0].spill_file_bytes == 0);
+}
+
+static void eight_may_be_spilled(void)
+{
+	may_be_spilled();
+	take(&first, 2, GPOOL_ALLOC_SPILL);
+	let_go(&first);
+}
+
+/* With eight slots of memory, of which one is kept free, and a file. */
+static void sink_play(void (*act)(void))
+{
+	char text[256];
+
+	snprintf(text, sizeof(text), POOL ",spill_memory=4MiB,spill_directory=%s,spill_file=16MiB",
+		getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	assert_int_equal(crash_stop(NULL), 0);
+	crash_pool = text;
+	crash_start(NULL);
+	play(&(struct scenario){eight_may_be_spilled, act});
+	assert_int_equal(crash_stop(NULL), 0);
+	crash_pool = POOL;
+	crash_start(NULL);
+}
+
+static void test_sink(void **state)
+{
+	(void)state;
+	sink_play(spill_and_sink);
+}
+
+static void test_drop_what_sinks(void **state)
+{
+	(void)state;
+	sink_play(spill_and_drop);
+}
+
 /* ---- ranges ---- */
 
 static struct gpool_range *kept, *moved, *dropped;
@@ -741,6 +801,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_spill),
 		cmocka_unit_test(test_restore),
 		cmocka_unit_test(test_discard),
+		cmocka_unit_test(test_sink),
+		cmocka_unit_test(test_drop_what_sinks),
 		cmocka_unit_test(test_sleep_and_wake),
 		cmocka_unit_test(test_death_of_a_worker),
 		cmocka_unit_test(test_quarantine),

@@ -316,6 +316,120 @@ static void test_memory_full_then_file(void **state)
 	gpool_close(pool);
 }
 
+static bool tiers_have(uint64_t memory_pages, uint64_t file_pages)
+{
+	const struct msg_pool_status *pool = &status()->pools[0];
+
+	return pool->spill_memory_bytes == memory_pages * PAGE_BYTES && pool->spill_file_bytes == file_pages * PAGE_BYTES;
+}
+
+/* What was spilled first goes down to the file, so that what comes next finds an eighth of the memory free. */
+static void test_oldest_sink(void **state)
+{
+	struct gpool *pool;
+	struct gpool_block blocks[20];
+	char text[256];
+
+	(void)state;
+	with_file("8MiB", "16MiB", text, sizeof(text));
+	start((const char *const[]){"--pool", text, CALM, NULL});
+	pool = open_worker();
+	/* Nothing sinks while there is room. */
+	for (uint32_t i = 0; i < 14; i++) {
+		blocks[i] = made(pool, 1, i);
+		evict_all(pool, 1);
+	}
+	assert_true(tiers_have(14, 0));
+	for (uint32_t i = 14; i < 20; i++) {
+		blocks[i] = made(pool, 1, i);
+		evict_all(pool, 1);
+		AWAIT(tiers_have(14, i - 13));
+	}
+	/* The first ones are in the file, and are read back from there; the last ones are in memory. */
+	for (uint32_t i = 0; i < 6; i++) {
+		read_back(pool, &blocks[i], i);
+		AWAIT(tiers_have(14, 5 - i));
+	}
+	for (uint32_t i = 19; i >= 6; i--) {
+		read_back(pool, &blocks[i], i);
+		AWAIT(tiers_have(i - 6, 0));
+	}
+	gpool_close(pool);
+}
+
+/* What sinks is freed, or wanted, or its worker dies: with many, some are just on their way. */
+static void test_sinking_is_no_hindrance(void **state)
+{
+	enum { BLOCKS = 24 };
+	struct gpool *pool;
+	struct gpool_block blocks[BLOCKS];
+	char text[256];
+
+	(void)state;
+	with_file("8MiB", "32MiB", text, sizeof(text));
+	start((const char *const[]){"--pool", text, CALM, NULL});
+	pool = open_worker();
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		blocks[i] = made(pool, 1 + i % 3, i);
+	for (int round = 0; round < 20; round++) {
+		harness_evict(&harness, gpool_session(pool), PAGES);
+		for (uint32_t i = 0; i < BLOCKS; i++) {
+			uint32_t which = (i * 7 + (uint32_t)round) % BLOCKS;
+
+			if (i % 4) {
+				read_back(pool, &blocks[which], which);
+			} else {
+				assert_int_equal(gpool_drop(pool, &blocks[which]), 0);
+				blocks[which] = made(pool, 1 + which % 3, which);
+			}
+		}
+	}
+	harness_evict(&harness, gpool_session(pool), PAGES);
+	gpool_close(pool);
+	AWAIT(kept_bytes() == 0);
+}
+
+/* Damaged in memory it is not carried on, and says so when it is wanted. */
+static void test_damaged_does_not_sink(void **state)
+{
+	struct gpool *pool;
+	struct gpool_block blocks[16];
+	char text[256];
+	uint64_t word;
+	int fd;
+
+	(void)state;
+	with_file("8MiB", "16MiB", text, sizeof(text));
+	start((const char *const[]){"--pool", text, CALM, NULL});
+	pool = open_worker();
+	for (uint32_t i = 0; i < 14; i++) {
+		blocks[i] = made(pool, 1, i);
+		evict_all(pool, 1);
+	}
+	fd = tier_open("memfd:gpool-spill", 8 << 20);
+	assert_true(fd >= 0);
+	/* The first one's, by its content. */
+	for (off_t page = 0; page < 8 << 20; page += PAGE_BYTES) {
+		assert_int_equal(pread(fd, &word, 8, page + 8), 8);
+		if (word != 1)
+			continue;
+		word ^= 1 << 20;
+		assert_int_equal(pwrite(fd, &word, 8, page + 8), 8);
+	}
+	close(fd);
+	for (uint32_t i = 14; i < 16; i++) {
+		blocks[i] = made(pool, 1, i);
+		evict_all(pool, 1);
+	}
+	/* Others do in its place. */
+	AWAIT(tiers_have(14, 2));
+	assert_int_equal(gpool_pin(pool, &blocks[0]), -EIO);
+	assert_int_equal(gpool_pin(pool, &blocks[0]), -ESTALE);
+	for (uint32_t i = 1; i < 16; i++)
+		read_back(pool, &blocks[i], i);
+	gpool_close(pool);
+}
+
 static void test_budget_full_block_stays(void **state)
 {
 	struct gpool *pool, *other;
@@ -689,6 +803,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_freed_and_dropped_leave_nothing, stop),
 		cmocka_unit_test_teardown(test_worker_killed, stop),
 		cmocka_unit_test_teardown(test_memory_full_then_file, stop),
+		cmocka_unit_test_teardown(test_oldest_sink, stop),
+		cmocka_unit_test_teardown(test_sinking_is_no_hindrance, stop),
+		cmocka_unit_test_teardown(test_damaged_does_not_sink, stop),
 		cmocka_unit_test_teardown(test_budget_full_block_stays, stop),
 		cmocka_unit_test_teardown(test_disk_full_block_stays, stop),
 		cmocka_unit_test_teardown(test_damaged_memory, stop),

@@ -132,6 +132,23 @@ static void test_corrupted_memory(void **state)
 	assert_true(pattern_is(rig_page(rig, 8), 2));
 }
 
+/* From memory to the file, behind what is written to memory before, and before what is written there later. */
+static void test_sinking(void **state)
+{
+	struct rig *rig = *state;
+
+	assert_int_equal(rig_do(rig, MOVER_SPILL, 2, MOVER_TIER_MEMORY, 9, 0), 0);
+	assert_int_equal(rig_do(rig, MOVER_SINK, 9, MOVER_TIER_FILE, 5, pattern_checksum(2)), 0);
+	assert_int_equal(rig_do(rig, MOVER_SPILL, 3, MOVER_TIER_MEMORY, 9, 0), 0);
+	assert_int_equal(rig_do(rig, MOVER_LOAD, 8, MOVER_TIER_FILE, 5, pattern_checksum(2)), 0);
+	assert_true(pattern_is(rig_page(rig, 8), 2));
+	/* Other bytes than it shall have: the file stays as it is. */
+	assert_int_equal(rig_do(rig, MOVER_SINK, 9, MOVER_TIER_FILE, 5, pattern_checksum(2)), -EBADMSG);
+	assert_int_equal(rig_do(rig, MOVER_LOAD, 7, MOVER_TIER_FILE, 5, pattern_checksum(2)), 0);
+	assert_int_equal(rig_do(rig, MOVER_SINK, UINT32_MAX, MOVER_TIER_FILE, 5, 0), -EINVAL);
+	assert_int_equal(rig_do(rig, MOVER_SINK, 9, MOVER_TIER_FILE, UINT32_MAX, 0), -EINVAL);
+}
+
 static void test_corrupted_file(void **state)
 {
 	struct rig *rig = *state;
@@ -384,6 +401,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_memory, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_file, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_file_by_threads, setup_threads, teardown),
+		cmocka_unit_test_setup_teardown(test_sinking, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_corrupted_memory, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_corrupted_file, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_file_ends_early, setup, teardown),
