@@ -5,7 +5,7 @@
 CUDA_HOME ?= /usr/local/cuda
 CUDA_INCLUDE ?= $(patsubst %/cuda.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
 	$(CUDA_HOME)/targets/*/include/cuda.h)))
-CUDA_BACKEND_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(wildcard cuda/gpu_cuda*.c))
+CUDA_BACKEND_OBJ := $(patsubst %.c,$(B)/obj/%.o,$(wildcard cuda/gpu_cuda*.c) tests/unit/test_cuda_kernel.c)
 ifeq ($(CUDA_INCLUDE),none)
 $(CUDA_BACKEND_OBJ): ALL_CFLAGS += -DGPOOL_WITHOUT_CUDA
 else ifneq ($(CUDA_INCLUDE),)

@@ -4,6 +4,7 @@
 #ifndef CUDA_KERNELS_BLOCK_COPY_H
 #define CUDA_KERNELS_BLOCK_COPY_H
 
+#include <assert.h>
 #include <stdint.h>
 
 struct gpu;
@@ -20,6 +21,8 @@ struct block_copy_args {
 	uint32_t count;
 	uint32_t reserved;  /* 0 */
 };
+
+static_assert(sizeof(struct block_copy_args) == 24 && sizeof(struct block_copy_item) == 24, "both compilers must have the same");
 
 /*
  * block_copy_queue() - queue the copies, in no order: none may write what another reads or writes. Fastest where all three are multiples

@@ -14,9 +14,6 @@ enum {
 	SHARED_FLAG_BYTES = 16,
 };
 
-_Static_assert(sizeof(struct lora_matrix) == 24 && sizeof(struct lora_adapter) == 64, "laid out alike by both compilers");
-_Static_assert(sizeof(struct lora_batch) == 16 && sizeof(struct lora_piece) == 16, "laid out alike by both compilers");
-
 void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step, uint64_t column_step, uint32_t index)
 {
 	uint32_t begin = index * LORA_TILE_COLUMNS, left = columns > begin ? columns - begin : 0;

@@ -22,6 +22,7 @@
 
 #include "cuda/kernels/element.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -92,6 +93,11 @@ struct lora_plain_args {
 	uint32_t piece_first, piece_count;
 	uint32_t rank_low, rank_high;
 };
+
+/* Both compilers must have the same of what they share. */
+static_assert(sizeof(struct lora_matrix) == 24 && sizeof(struct lora_adapter) == 64, "in device memory");
+static_assert(sizeof(struct lora_batch) == 16 && sizeof(struct lora_piece) == 16, "in device memory");
+static_assert(sizeof(struct lora_args) == 72 && sizeof(struct lora_plain_args) == 88, "arguments of kernels");
 
 /* ---- sizes ---- */
 

@@ -11,6 +11,8 @@
 
 #include "cuda/kernels/element.h"
 
+#include <assert.h>
+
 struct gpu;
 struct gpu_stream;
 
@@ -32,6 +34,8 @@ struct quantise_args {
 	uint32_t group;   /* elements; the last group of a row may be shorter. 0: a row is one group */
 	uint32_t element; /* enum element */
 };
+
+static_assert(sizeof(struct quantise_args) == 56 && sizeof(struct quantise_error) == 24, "both compilers must have the same");
 
 /* quantise_groups() - scales of one row. */
 ON_BOTH uint64_t quantise_groups(uint64_t columns, uint32_t group)

@@ -1,0 +1,231 @@
+/*
+ * test_cuda_kernel.c - launches of the CUDA back end: what it asks of the driver, and what it makes of the answers.
+ *
+ * Goal: an image is loaded once, a kernel looked up once, its arguments and shape reach the driver, failures change nothing and have the right errno, and
+ * the context is left as it was. Method: a device whose driver is this test: a table of functions that note what they are asked. Skipped
+ * where the toolkit's headers are not, or kernels were not built.
+ */
+#include <stdint.h>
+#if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
+#include <cuda.h>
+
+#include "cuda/gpu_cuda.h"
+#include "cuda/kernels/block_copy.h"
+#include "cuda/kernels/lora.h"
+#include "cuda/kernels/quantise.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* What the driver was asked, and what it is to answer. */
+static struct {
+	CUresult load, lookup, launch;
+	uint32_t loads, unloads, lookups, launches;
+	int contexts; /* pushed less popped */
+	const void *image;
+	char name[64];
+	unsigned grid[3], block, shared_bytes;
+	CUstream stream;
+	struct block_copy_args args;
+} driver;
+
+static CUresult push(CUcontext context)
+{
+	(void)context;
+	driver.contexts++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult pop(CUcontext *context)
+{
+	(void)context;
+	driver.contexts--;
+	return CUDA_SUCCESS;
+}
+
+static CUresult error_name(CUresult result, const char **name)
+{
+	(void)result;
+	*name = "CUDA_ERROR_OF_THIS_TEST";
+	return CUDA_SUCCESS;
+}
+
+static CUresult module_load(CUmodule *module, const void *image)
+{
+	driver.loads++;
+	driver.image = image;
+	*module = (CUmodule)(uintptr_t)image;
+	return driver.load;
+}
+
+static CUresult module_unload(CUmodule module)
+{
+	assert_non_null(module);
+	driver.unloads++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult module_lookup(CUfunction *function, CUmodule module, const char *name)
+{
+	driver.lookups++;
+	assert_ptr_equal(module, driver.image);
+	snprintf(driver.name, sizeof(driver.name), "%s", name);
+	*function = (CUfunction)(uintptr_t)&driver;
+	return driver.lookup;
+}
+
+static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+	CUstream stream, void **parameters, void **extra)
+{
+	driver.launches++;
+	assert_ptr_equal(function, &driver);
+	assert_true(driver.contexts == 1 && block_y == 1 && block_z == 1 && !extra);
+	driver.grid[0] = x;
+	driver.grid[1] = y;
+	driver.grid[2] = z;
+	driver.block = block_x;
+	driver.shared_bytes = shared_bytes;
+	driver.stream = stream;
+	memcpy(&driver.args, parameters[0], sizeof(driver.args));
+	return driver.launch;
+}
+
+static const struct cuda_driver calls = {
+	.cuGetErrorName = error_name,
+	.cuCtxPushCurrent = push,
+	.cuCtxPopCurrent = pop,
+	.cuModuleLoadData = module_load,
+	.cuModuleUnload = module_unload,
+	.cuModuleGetFunction = module_lookup,
+	.cuLaunchKernel = launch,
+};
+
+static struct gpu_cuda device;
+static struct gpu_stream *const stream = (struct gpu_stream *)&device; /* any address */
+
+static int setup(void **state)
+{
+	memset(&driver, 0, sizeof(driver));
+	memset(&device, 0, sizeof(device));
+	device.gpu.ops = &gpu_cuda_ops;
+	device.driver = &calls;
+	device.context = (CUcontext)(uintptr_t)&driver;
+	pthread_mutex_init(&device.lock, NULL);
+	*state = &device.gpu;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	cuda_kernels_fini(&device);
+	assert_int_equal(driver.contexts, 0);
+	pthread_mutex_destroy(&device.lock);
+	return 0;
+}
+
+static int copy_something(struct gpu *gpu)
+{
+	const struct block_copy_args args = { .items = 0x1000, .bytes_max = 100000, .count = 7 };
+
+	return block_copy_queue(gpu, &args, stream);
+}
+
+static void test_loads_and_looks_up_once(void **state)
+{
+	struct gpu *gpu = *state;
+	const struct quantise_args args = { 0x1000, 0x2000, 0x3000, 0, 10, 128, 128, ELEMENT_F16 };
+
+	assert_int_equal(copy_something(gpu), 0);
+	assert_ptr_equal(driver.image, gpu_kernel_images[KERNEL_IMAGE_block_copy]);
+	assert_string_equal(driver.name, "block_copy");
+	assert_true(driver.grid[0] == 7 && driver.grid[1] > 1 && driver.grid[2] == 1 && driver.block == 256);
+	assert_true(driver.args.items == 0x1000 && driver.args.bytes_max == 100000 && driver.args.count == 7);
+	assert_ptr_equal(driver.stream, stream);
+	assert_int_equal(copy_something(gpu), 0);
+	assert_true(driver.loads == 1 && driver.lookups == 1 && driver.launches == 2);
+
+	/* Two kernels of one image. */
+	assert_int_equal(quantise_queue(gpu, &args, stream), 0);
+	assert_int_equal(dequantise_queue(gpu, &args, stream), 0);
+	assert_string_equal(driver.name, "dequantise");
+	assert_true(driver.loads == 2 && driver.lookups == 3 && driver.launches == 4);
+	cuda_kernels_fini(&device);
+	assert_int_equal(driver.unloads, 2);
+	setup(state);
+}
+
+static void test_failures_are_tried_again(void **state)
+{
+	struct gpu *gpu = *state;
+
+	driver.load = CUDA_ERROR_NO_BINARY_FOR_GPU;
+	assert_int_equal(copy_something(gpu), -EOPNOTSUPP);
+	driver.load = CUDA_ERROR_UNSUPPORTED_PTX_VERSION; /* a driver older than the toolkit */
+	assert_int_equal(copy_something(gpu), -EOPNOTSUPP);
+	assert_non_null(strstr(gpu_error_text(), "CUDA_ERROR_OF_THIS_TEST"));
+	driver.load = CUDA_SUCCESS;
+	driver.lookup = CUDA_ERROR_NOT_FOUND;
+	assert_int_equal(copy_something(gpu), -EIO);
+	assert_non_null(strstr(gpu_error_text(), "block_copy"));
+	driver.lookup = CUDA_SUCCESS;
+	driver.launch = CUDA_ERROR_OUT_OF_MEMORY;
+	assert_int_equal(copy_something(gpu), -ENOMEM);
+	driver.launch = CUDA_SUCCESS;
+	assert_int_equal(copy_something(gpu), 0);
+	assert_true(driver.loads == 3 && driver.lookups == 2 && driver.launches == 2);
+	assert_int_equal(driver.contexts, 0);
+}
+
+/* found() - is `name` in the fat binary, whose header (fatbinary_section.h) begins with a magic number and tells its sizes? */
+static bool found(const void *image, const char *name)
+{
+	uint32_t magic;
+	uint16_t header_bytes;
+	uint64_t bytes;
+
+	memcpy(&magic, image, sizeof(magic));
+	memcpy(&header_bytes, (const char *)image + 6, sizeof(header_bytes));
+	memcpy(&bytes, (const char *)image + 8, sizeof(bytes));
+	assert_true(magic == 0xba55ed50);
+	return memmem(image, header_bytes + bytes, name, strlen(name) + 1);
+}
+
+static void test_images_have_the_kernels(void **state)
+{
+	(void)state;
+	for (int i = 0; i < GPU_KERNEL_KINDS; i++) {
+		assert_true(found(gpu_kernel_images[gpu_kernels[i].image], gpu_kernels[i].name));
+		assert_false(found(gpu_kernel_images[gpu_kernels[i].image], "no_such_kernel"));
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_loads_and_looks_up_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_failures_are_tried_again, setup, teardown),
+		cmocka_unit_test(test_images_have_the_kernels),
+	};
+
+	if (!cuda_kernels_built()) {
+		printf("this gpool was built without nvcc\n");
+		return 77;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#else
+#include <stdio.h>
+
+int main(void)
+{
+	printf("this gpool was built without the CUDA headers\n");
+	return 77;
+}
+#endif
