@@ -69,7 +69,7 @@ enum gpu_kernel {
 	GPU_KERNEL_KINDS
 };
 
-/* How many threads a kernel runs as, and the memory that those of a block share beside what the kernel declares; `host` ignores it. */
+/* As how many threads a kernel runs, and the memory that those of a block share beside what it declares; `host` ignores it. */
 struct gpu_shape {
 	uint32_t grid[3]; /* blocks */
 	uint32_t block;   /* threads of one */
@@ -148,7 +148,8 @@ struct gpu_ops {
 	int (*stream_sync)(struct gpu *gpu, struct gpu_stream *stream);
 	int (*copy)(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 	int (*fill)(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
-	int (*launch)(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream);
+	int (*launch)(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
+		struct gpu_stream *stream);
 	int (*event_create)(struct gpu *gpu, uint32_t flags, struct gpu_event **event);
 	void (*event_destroy)(struct gpu *gpu, struct gpu_event *event);
 	int (*event_record)(struct gpu *gpu, struct gpu_event *event, struct gpu_stream *stream);
@@ -244,13 +245,14 @@ int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct
 int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
 
 /*
- * gpu_launch() - queue a kernel. `args` is its struct, copied at the call; `args_bytes`, its size, must be what the kernel takes (-EINVAL).
- * The addresses in it are device addresses or registered memory, and nobody checks them: what the kernel's own function refuses (each
- * has one, which also knows its shape) is all that is refused. On `host` the kernel's reference in C takes its turn in the stream;
- * memory that it uses is not marked as used, and a wrong address ends the process as it would end the context of `cuda`.
+ * gpu_launch() - queue a kernel. `args` is its struct, copied at the call; `args_bytes`, its size, must be what the kernel takes
+ * (-EINVAL). The addresses in it are device addresses or registered memory, and nobody checks them: what the kernel's own
+ * function refuses (each has one, which also knows its shape) is all that is refused. On `host` the kernel's reference in C takes
+ * its turn in the stream; memory that it uses is not marked as used, and a wrong address ends the process as it would end the
+ * context of `cuda`.
  *
- * On `cuda` the first launch from an image loads it: launch once before capturing a graph. -EOPNOTSUPP without GPU_CAP_KERNELS, and
- * when the driver is too old for what nvcc made.
+ * On `cuda` the first launch from an image loads it: launch once before capturing a graph. -EOPNOTSUPP without GPU_CAP_KERNELS,
+ * and when the driver is too old for what nvcc made.
  */
 int gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, size_t args_bytes,
 	struct gpu_stream *stream);

@@ -161,7 +161,8 @@ int cuda_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes);
 /* gpu_cuda_kernel.c. cuda_kernels_built() - was nvcc there when gpool was built? */
 bool cuda_kernels_built(void);
 void cuda_kernels_fini(struct gpu_cuda *cuda);
-int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream);
+int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
+	struct gpu_stream *stream);
 
 /* gpu_cuda_stream.c */
 int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream);

@@ -174,7 +174,8 @@ static int none_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t byte
 	return none(-EOPNOTSUPP);
 }
 
-static int none_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream)
+static int none_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
+	struct gpu_stream *stream)
 {
 	(void)gpu;
 	(void)kernel;

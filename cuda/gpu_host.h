@@ -159,7 +159,8 @@ void host_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
 int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
 int host_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 int host_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
-int host_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream);
+int host_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
+	struct gpu_stream *stream);
 int host_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value);
 int host_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
 int host_stream_queue_record(struct gpu_stream *stream, struct gpu_event *event);

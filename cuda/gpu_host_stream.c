@@ -421,7 +421,8 @@ int host_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, stru
 }
 
 /* The reference does the work of the whole grid, so it needs no shape. */
-int host_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream)
+int host_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
+	struct gpu_stream *stream)
 {
 	const struct kernel *found = &gpu_kernels[kernel];
 	int rc = 0;

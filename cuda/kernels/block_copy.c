@@ -15,7 +15,7 @@ int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct
 	uint64_t blocks;
 
 	if (!args || args->reserved || args->count > INT32_MAX || (args->count && (!args->items || args->items % 8)))
-		return gpu_fail(-EINVAL, "block copy: the list must be there and aligned to 8 bytes, with at most 2^31 - 1 items");
+		return gpu_fail(-EINVAL, "block copy: the list must be there, aligned to 8 bytes, of at most 2^31 - 1 items");
 	if (!args->count)
 		return 0;
 	blocks = args->bytes_max / BLOCK_BYTES + 1;

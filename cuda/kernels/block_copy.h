@@ -1,5 +1,6 @@
 /*
- * block_copy.h - many copies by one launch: blocks of a KV cache that move or split, tiles that come together from scattered pages.
+ * block_copy.h - many copies by one launch: blocks of a KV cache that move or split, tiles that come together from scattered
+ * pages.
  */
 #ifndef CUDA_KERNELS_BLOCK_COPY_H
 #define CUDA_KERNELS_BLOCK_COPY_H
@@ -25,8 +26,9 @@ struct block_copy_args {
 static_assert(sizeof(struct block_copy_args) == 24 && sizeof(struct block_copy_item) == 24, "both compilers must have the same");
 
 /*
- * block_copy_queue() - queue the copies, in no order: none may write what another reads or writes. Fastest where all three are multiples
- * of 16. Return: 0 (also for no items), -EINVAL (no list, or one that is not aligned to 8 bytes), or what gpu_launch() says.
+ * block_copy_queue() - queue the copies, in no order: none may write what another reads or writes. Fastest where all three are
+ * multiples of 16. Return: 0 (also for no items), -EINVAL (no list, or one that is not aligned to 8 bytes), or what gpu_launch()
+ * says.
  */
 int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct gpu_stream *stream);
 

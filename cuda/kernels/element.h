@@ -89,7 +89,8 @@ ON_BOTH uint16_t f16_of_float(float value)
 		return (uint16_t)(sign | 0x7e00);
 	if (bits >= 0x477ff000) /* 65520, which is as near to 65504 as to what would be next */
 		return (uint16_t)(sign | 0x7c00);
-	if (bits < 0x38800000) /* below 2^-14; the last digit of 0.5f is worth as much as that of a subnormal fp16, so the addition rounds */
+	/* Below 2^-14: the last digit of 0.5f is worth as much as that of a subnormal fp16, so the addition rounds. */
+	if (bits < 0x38800000)
 		return (uint16_t)(sign | (float_bits(float_of_bits(bits) + 0.5f) - 0x3f000000));
 	bits += 0xfff + (bits >> 13 & 1);
 	return (uint16_t)(sign | (bits - 0x38000000) >> 13);

@@ -1,5 +1,6 @@
 /*
- * images.S - what nvcc made of each .cu file, embedded, so that nothing links the CUDA runtime and nothing is looked for at run time.
+ * images.S - what nvcc made of each .cu file, embedded, so that nothing links the CUDA runtime and nothing is looked for at run
+ * time.
  *
  * An image is a fat binary: code for sm_80 and sm_90 and PTX for what comes later, of which the driver takes what fits. Built
  * without nvcc, gpu_kernel_images[] is all zeros.

@@ -14,7 +14,8 @@ enum {
 	SHARED_FLAG_BYTES = 16,
 };
 
-void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step, uint64_t column_step, uint32_t index)
+void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step, uint64_t column_step,
+	uint32_t index)
 {
 	uint32_t begin = index * LORA_TILE_COLUMNS, left = columns > begin ? columns - begin : 0;
 	uint32_t used = left < LORA_TILE_COLUMNS ? left : LORA_TILE_COLUMNS;
@@ -51,7 +52,8 @@ static int64_t order_fill(uint32_t *order, uint64_t *keys, const int32_t *adapte
 	return count;
 }
 
-int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
+int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens,
+	uint32_t adapter_count)
 {
 	struct lora_piece *pieces = (struct lora_piece *)(batch + 1);
 	uint32_t *order = (uint32_t *)(pieces + tokens_max);
@@ -59,11 +61,17 @@ int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_
 	int64_t rc;
 
 	if (tokens > tokens_max || tokens_max > LORA_TOKENS_MAX)
-		return gpu_fail(-EINVAL, "a batch of %u tokens; this one takes %u, and none more than %d", tokens, tokens_max, LORA_TOKENS_MAX);
-	rc = order_fill(order, (uint64_t *)pieces, adapters, tokens, adapter_count); /* no piece is there yet, so keys have their place */
+		return gpu_fail(-EINVAL, "a batch of %u tokens; this one takes %u, and none more than %d", tokens, tokens_max,
+			LORA_TOKENS_MAX);
+	/* No piece is there yet, so keys have their place. */
+	rc = order_fill(order, (uint64_t *)pieces, adapters, tokens, adapter_count);
 	if (rc < 0)
 		return (int)rc;
-	*batch = (struct lora_batch){ .token_count = (uint32_t)rc, .split = rc <= LORA_SPLIT_TOKENS_MAX, .tokens_max = tokens_max };
+	*batch = (struct lora_batch){
+		.token_count = (uint32_t)rc,
+		.split = rc <= LORA_SPLIT_TOKENS_MAX,
+		.tokens_max = tokens_max,
+	};
 	piece_max = batch->split ? LORA_PIECE_SMALL : LORA_PIECE_LARGE;
 	count = 0;
 	for (uint32_t begin = 0; begin < batch->token_count; begin += length) {
@@ -90,12 +98,13 @@ static int args_check(const struct lora_args *args)
 			args->adapter_count, args->rank_max, LORA_TOKENS_MAX, LORA_TOKENS_MAX, LORA_RANK_MAX);
 	if (!args->in || !args->out || args->in > args->x_stride || args->out > args->y_stride || args->out > LORA_TOKENS_MAX ||
 		args->in > LORA_TOKENS_MAX)
-		return gpu_fail(-EINVAL, "lora: %u features in rows of %u to %u in rows of %u; from 1 to %d, and no more than a row has",
+		return gpu_fail(-EINVAL, "lora: %u features in rows of %u to %u in rows of %u; from 1 to %d, within a row",
 			args->in, args->x_stride, args->out, args->y_stride, LORA_TOKENS_MAX);
-	if (!args->batch || !args->adapters || !args->x || !args->y || !args->workspace || args->batch % 8 || args->adapters % 8 ||
-		args->x % LORA_ALIGN || args->y % LORA_ALIGN || args->workspace % LORA_ALIGN || args->x_stride % align || args->y_stride % align)
-		return gpu_fail(-EINVAL, "lora: an address is 0, or x, y, their rows or the workspace are not aligned to %d bytes, or the "
-			"batch or the adapters to 8", LORA_ALIGN);
+	if (!args->batch || !args->adapters || !args->x || !args->y || !args->workspace || args->batch % 8 ||
+		args->adapters % 8 || args->x % LORA_ALIGN || args->y % LORA_ALIGN || args->workspace % LORA_ALIGN ||
+		args->x_stride % align || args->y_stride % align)
+		return gpu_fail(-EINVAL, "lora: an address is 0, or x, y, their rows or the workspace are not aligned to %d "
+			"bytes, or the batch or the adapters to 8", LORA_ALIGN);
 	return 0;
 }
 
@@ -144,7 +153,8 @@ int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 	shape.grid[0] = pieces_most(args);
 	shape.grid[1] = (args->out + EXPAND_COLUMNS - 1) / EXPAND_COLUMNS;
 	shape.grid[2] = 1;
-	shape.shared_bytes = piece_rows(args) * (4 + 2 * 2 * (expand_ranks(args->rank_max) + 8)); /* a factor and two forms of each sum */
+	/* For each token a factor, and two forms of each sum. */
+	shape.shared_bytes = piece_rows(args) * (4 + 2 * 2 * (expand_ranks(args->rank_max) + 8));
 	return gpu_launch(gpu, GPU_KERNEL_LORA_EXPAND, &shape, args, sizeof(*args), stream);
 }
 

@@ -1,17 +1,18 @@
 /*
  * lora.cu - shrink and expand over a batch with mixed ranks and adapters.
  *
- * Both are bound by the bandwidth of memory while a batch decodes: each weight is used for a token or a few. So a tile's bytes go from
- * memory to registers 16 at a time, each once for all tokens of a piece, in the layout in which a tensor operation takes them; no
- * shared memory is between. That the tensor operation has room for 16 tokens where there is one costs nothing that matters, and makes one
- * code of decoding and prefill. Ranks that are no multiple of 8 or 16 are filled with zeros in registers.
+ * Both are bound by the bandwidth of memory while a batch decodes: each weight is used for a token or a few. So a tile's bytes go
+ * from memory to registers 16 at a time, each once for all tokens of a piece, in the layout in which a tensor operation takes
+ * them; no shared memory is between. That the tensor operation has room for 16 tokens where there is one costs nothing that
+ * matters, and makes one code of decoding and prefill. Ranks that are no multiple of 8 or 16 are filled with zeros in registers.
  *
- * shrink: a block is a piece (x), a split of `in` (y), and a slice of 32 ranks (z). Its four warps take 32 columns each of every tile of the
- * split, and their sums are added through shared memory, then those of the splits by the block that is done last: always in the same
- * order. With large pieces there is no split; a block goes through all of them, adding in that same order.
+ * shrink: a block is a piece (x), a split of `in` (y), and a slice of 32 ranks (z). Its four warps take 32 columns each of every
+ * tile of the split, and their sums are added through shared memory, then those of the splits by the block that is done last:
+ * always in the same order. With large pieces there is no split; a block goes through all of them, adding in that same order.
  *
- * expand: a block is a piece (x) and 256 columns (y), of which each warp takes 64. The sums are fp32, a tensor operation takes 16 bits: so each
- * token's sums are divided by a power of two that brings the largest near 1, and go in as two numbers, the second what the first has lost.
+ * expand: a block is a piece (x) and 256 columns (y), of which each warp takes 64. The sums are fp32, a tensor operation takes 16
+ * bits: so each token's sums are divided by a power of two that brings the largest near 1, and go in as two numbers, the second
+ * what the first has lost.
  */
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/mma.h"
@@ -29,7 +30,7 @@ struct job {
 static __device__ bool job_get(const struct lora_args &args, uint32_t index, struct job &job)
 {
 	const struct lora_batch *place = (const struct lora_batch *)args.batch;
-	/* Both at once, as each load from memory takes longer than all that is done with it; there is room for tokens_max pieces. */
+	/* Both at once, as a load takes longer than all that is done with it; there is room for tokens_max pieces. */
 	const struct lora_batch batch = *place;
 	const struct lora_piece piece = lora_batch_pieces(place)[index];
 
@@ -50,7 +51,7 @@ static __device__ bool job_get(const struct lora_args &args, uint32_t index, str
 
 static const uint32_t no_row = UINT32_MAX;
 
-/* x_part() - 8 elements of a row of x, from `column` on, which is a multiple of 8; zeros beyond its end, where others' memory begins. */
+/* x_part() - 8 elements of a row of x, from `column` on, a multiple of 8; zeros beyond its end, where others' memory is. */
 static __device__ uint4 x_part(const struct lora_args &args, uint32_t index, uint32_t column)
 {
 	const uint16_t *row = (const uint16_t *)args.x + (uint64_t)index * args.x_stride;
@@ -150,7 +151,8 @@ template <int M, int N> static __device__ void warps_add(float *shared, const fl
 
 /* sums_put() - a thread's numbers to rows of fp32, which begin at the piece's first token. */
 template <int M, int N>
-static __device__ void sums_put(const struct lora_args &args, const struct job &job, uint32_t slice, float *rows, const float (&total)[M * N])
+static __device__ void sums_put(const struct lora_args &args, const struct job &job, uint32_t slice, float *rows,
+	const float (&total)[M * N])
 {
 #pragma unroll
 	for (int i = 0; i < M * N; i++) {
@@ -182,7 +184,7 @@ static __device__ bool is_last(const struct lora_args &args, uint32_t *flag)
 template <int M, int N>
 static __device__ void splits_add(const struct lora_args &args, const struct job &job, uint32_t slice, float (&total)[M * N])
 {
-	const uint32_t stride = lora_rank_stride(args.rank_max);
+	const uint64_t stride = lora_rank_stride(args.rank_max), rows = lora_split_rows(args.tokens_max);
 	const float *partials = lora_partials(&args) + (uint64_t)job.begin * stride;
 
 #pragma unroll
@@ -193,11 +195,11 @@ static __device__ void splits_add(const struct lora_args &args, const struct job
 		if (token < job.count && k < job.rank)
 #pragma unroll 4
 			for (uint32_t split = 0; split < gridDim.y; split++)
-				total[i] += __ldcg(partials + ((uint64_t)split * lora_split_rows(args.tokens_max) + token) * stride + k);
+				total[i] += __ldcg(partials + (split * rows + token) * stride + k);
 	}
 }
 
-/* Not inlined, nor is expand(): each class of ranks gets registers of its own, and only the largest may need more than there are. */
+/* Not inlined, nor is expand(): each class of ranks gets registers of its own; only the largest may need more than there are. */
 template <uint32_t element, int M, int N>
 static __device__ __noinline__ void shrink(const struct lora_args &args, const struct job &job, uint32_t *flag)
 {
@@ -216,9 +218,9 @@ static __device__ __noinline__ void shrink(const struct lora_args &args, const s
 		warps_add<M, N>(shared, d, total);
 	}
 	if (job.split && gridDim.y > 1) {
-		float *partial = lora_partials(&args) + ((uint64_t)blockIdx.y * lora_split_rows(args.tokens_max) + job.begin) * stride;
+		const uint64_t row = (uint64_t)blockIdx.y * lora_split_rows(args.tokens_max) + job.begin;
 
-		sums_put<M, N>(args, job, slice, partial, total);
+		sums_put<M, N>(args, job, slice, lora_partials(&args) + row * stride, total);
 		if (!is_last(args, flag))
 			return;
 		splits_add<M, N>(args, job, slice, total);
@@ -226,7 +228,8 @@ static __device__ __noinline__ void shrink(const struct lora_args &args, const s
 	sums_put<M, N>(args, job, slice, lora_sums(&args) + (uint64_t)job.begin * stride, total);
 }
 
-template <uint32_t element, int M> static __device__ void shrink_ranks(const struct lora_args &args, const struct job &job, uint32_t *flag)
+template <uint32_t element, int M>
+static __device__ void shrink_ranks(const struct lora_args &args, const struct job &job, uint32_t *flag)
 {
 	const uint32_t ranks = job.rank - blockIdx.z * LORA_SLICE; /* left from this slice on */
 
@@ -238,7 +241,8 @@ template <uint32_t element, int M> static __device__ void shrink_ranks(const str
 		shrink<element, M, 4>(args, job, flag);
 }
 
-template <uint32_t element> static __device__ void shrink_tokens(const struct lora_args &args, const struct job &job, uint32_t *flag)
+template <uint32_t element>
+static __device__ void shrink_tokens(const struct lora_args &args, const struct job &job, uint32_t *flag)
 {
 	if (job.count <= 16)
 		shrink_ranks<element, 1>(args, job, flag);
@@ -281,8 +285,9 @@ static __device__ float power_below(float value)
 }
 
 /*
- * The sums of a piece in shared memory, as a tensor operation takes them: [rows][K 16 + PAD] of the numbers and of what they have lost, and what
- * each token's must be multiplied with afterwards. PAD keeps the eight rows that a warp reads at once in different banks.
+ * The sums of a piece in shared memory, as a tensor operation takes them: [rows][K 16 + PAD] of the numbers and of what they have
+ * lost, and what each token's must be multiplied with afterwards. PAD keeps the eight rows that a warp reads at once in different
+ * banks.
  */
 template <int K> struct sums {
 	enum { STRIDE = K * 16 + PAD };
@@ -331,7 +336,8 @@ static __device__ void sums_load(const struct lora_args &args, const struct job 
 
 			if (k < K * 16) {
 				sums.high[token * sums.STRIDE + k] = (uint16_t)high;
-				sums.low[token * sums.STRIDE + k] = (uint16_t)value_bits<element>(scaled - value_get<element>(high));
+				sums.low[token * sums.STRIDE + k] =
+					(uint16_t)value_bits<element>(scaled - value_get<element>(high));
 			}
 		}
 		if (lane == 0)
@@ -357,8 +363,8 @@ static __device__ struct weights weights_get(const uint16_t *tile, uint32_t rank
 
 /* pair_expand() - two columns of each lane: the low halves of a word of its rows, and the high ones. */
 template <uint32_t element>
-static __device__ void pair_expand(float (&even)[4], float (&odd)[4], const uint32_t (&high)[4], const uint32_t (&low)[4], uint32_t row0,
-	uint32_t row1, uint32_t row2, uint32_t row3)
+static __device__ void pair_expand(float (&even)[4], float (&odd)[4], const uint32_t (&high)[4], const uint32_t (&low)[4],
+	uint32_t row0, uint32_t row1, uint32_t row2, uint32_t row3)
 {
 	const uint32_t even0 = __byte_perm(row0, row1, 0x5410), even1 = __byte_perm(row2, row3, 0x5410);
 	const uint32_t odd0 = __byte_perm(row0, row1, 0x7632), odd1 = __byte_perm(row2, row3, 0x7632);
@@ -371,7 +377,8 @@ static __device__ void pair_expand(float (&even)[4], float (&odd)[4], const uint
 
 /* step_expand() - 16 ranks of 16 tokens: d[column j of the lane's 8][...] += sums B. */
 template <uint32_t element, int K>
-static __device__ void step_expand(const struct sums<K> &sums, uint32_t tokens, uint32_t step, const struct weights &w, float (&d)[8][4])
+static __device__ void step_expand(const struct sums<K> &sums, uint32_t tokens, uint32_t step, const struct weights &w,
+	float (&d)[8][4])
 {
 	const uint32_t lane = threadIdx.x % 32, at = (tokens + lane / 4) * sums.STRIDE + step * 16 + lane % 4 * 2;
 	uint32_t high[4], low[4];
@@ -391,13 +398,15 @@ static __device__ void step_expand(const struct sums<K> &sums, uint32_t tokens, 
 
 /* columns_add() - to 8 columns of a row of y, from `column` on, which is a multiple of 8; d is [column][part]. */
 template <uint32_t element>
-static __device__ void columns_add(uint16_t *row, uint32_t column, uint32_t columns, float factor, const float (&d)[8][4], int part)
+static __device__ void columns_add(uint16_t *row, uint32_t column, uint32_t columns, float factor, const float (&d)[8][4],
+	int part)
 {
 	if (column + 8 > columns) {
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			if (column + i < columns)
-				row[column + i] = (uint16_t)value_bits<element>(value_get<element>(row[column + i]) + factor * d[i][part]);
+				row[column + i] = (uint16_t)value_bits<element>(
+					value_get<element>(row[column + i]) + factor * d[i][part]);
 		return;
 	}
 
@@ -413,8 +422,8 @@ static __device__ void columns_add(uint16_t *row, uint32_t column, uint32_t colu
 
 /* tokens_add() - what a warp has of 16 tokens and 64 columns: a lane holds 16 columns in a row of tokens g and g + 8. */
 template <uint32_t element, int K>
-static __device__ void tokens_add(const struct lora_args &args, const struct job &job, const struct sums<K> &sums, uint32_t tokens,
-	uint32_t column, const float (&d)[8][4])
+static __device__ void tokens_add(const struct lora_args &args, const struct job &job, const struct sums<K> &sums,
+	uint32_t tokens, uint32_t column, const float (&d)[8][4])
 {
 	const uint32_t lane = threadIdx.x % 32, first = column + lane % 4 * 16;
 
@@ -462,7 +471,8 @@ static __device__ __noinline__ void expand(const struct lora_args &args, const s
 	}
 }
 
-template <uint32_t element> static __device__ void expand_ranks(const struct lora_args &args, const struct job &job, uint4 *memory)
+template <uint32_t element>
+static __device__ void expand_ranks(const struct lora_args &args, const struct job &job, uint4 *memory)
 {
 	if (job.rank <= 16)
 		expand<element, 1>(args, job, memory);

@@ -1,21 +1,25 @@
 /*
- * lora.h - LoRA adapters on a device: how their weights lie, what a batch is, and the two kernels that add them to a layer's output.
+ * lora.h - LoRA adapters on a device: how their weights lie, what a batch is, and the two kernels that add them to a layer's
+ * output.
  *
  *   y[token][out] += scale * sum over k of (sum over i of x[token][i] * A[k][i]) * B[out][k]
  *
- * for every token's own adapter, all ranks mixed, by one launch of shrink (the inner sum) and one of expand for each layer and target.
+ * for every token's own adapter, all ranks mixed, by one launch of shrink (the inner sum) and one of expand for each layer and
+ * target.
  *
- * Weights. A matrix of rank r and n columns (A: r x in; B transposed: r x out) is cut into tiles of 128 columns. A tile is [r][128] elements of
- * 2 bytes, a row after the other, so it has 256 r bytes whatever the rank: no rank is padded. The last tile is whole; what lies beyond n
- * in it is zeros. A tile is contiguous and never crosses a page; where the tiles lie is told by struct lora_matrix: some follow
- * each other at its first place (the rest of a page that another matrix began), then equal runs at places in a list (whole pages).
- * Rows of 256 bytes are what both kernels read 16 bytes at a time, and are the groups of the int8 form (quantise.h, groups of 128).
+ * Weights. A matrix of rank r and n columns (A: r x in; B transposed: r x out) is cut into tiles of 128 columns. A tile is
+ * [r][128] elements of 2 bytes, a row after the other, so it has 256 r bytes whatever the rank: no rank is padded. The last tile
+ * is whole; what lies beyond n in it is zeros. A tile is contiguous and never crosses a page; where the tiles lie is told by
+ * struct lora_matrix: some follow each other at its first place (the rest of a page that another matrix began), then equal runs
+ * at places in a list (whole pages). Rows of 256 bytes are what both kernels read 16 bytes at a time, and are the groups of the
+ * int8 form (quantise.h, groups of 128).
  *
- * A batch. lora_batch_build() sorts tokens by adapter and cuts each adapter's tokens into pieces; it lies in device memory of a fixed size and
- * place, so a captured graph runs the next batch after a copy to it. The grid is for the largest batch; blocks without a piece end.
+ * A batch. lora_batch_build() sorts tokens by adapter and cuts each adapter's tokens into pieces; it lies in device memory of a
+ * fixed size and place, so a captured graph runs the next batch after a copy to it. The grid is for the largest batch; blocks
+ * without a piece end.
  *
- * Bits. A token's result depends on its own row, its adapter and the shape of the layer alone: not on who else is in the batch. That
- * holds for each back end by itself; between them sums are added in another order.
+ * Bits. A token's result depends on its own row, its adapter and the shape of the layer alone: not on who else is in the batch.
+ * That holds for each back end by itself; between them sums are added in another order.
  */
 #ifndef CUDA_KERNELS_LORA_H
 #define CUDA_KERNELS_LORA_H
@@ -200,7 +204,8 @@ ON_BOTH uint64_t lora_workspace_bytes(uint32_t tokens_max, uint32_t rank_max, ui
  * @from:  elements of 2 bytes; that of row k and column c is from[k * row_step + c * column_step]: PEFT's lora_A has steps
  *         `in` and 1, lora_B, which is [out][rank], 1 and `rank`
  */
-void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step, uint64_t column_step, uint32_t index);
+void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step, uint64_t column_step,
+	uint32_t index);
 
 /*
  * lora_batch_build() - sort tokens by adapter.
@@ -209,23 +214,26 @@ void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t co
  * Return: pieces, or -EINVAL (more tokens than tokens_max, or an index that is neither -1 nor below adapter_count).
  * Cost: sorts `tokens` numbers; once for a step, whatever the number of layers.
  */
-int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count);
+int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens,
+	uint32_t adapter_count);
 
 /*
- * lora_shrink_queue() - workspace = x A^T. lora_expand_queue() - y += scale * workspace B^T. One launch each; both return at once. The same
- * args to both, in this order and on one stream, and a workspace belongs to one stream at a time.
+ * lora_shrink_queue() - workspace = x A^T. lora_expand_queue() - y += scale * workspace B^T. One launch each; both return at
+ * once. The same args to both, in this order and on one stream, and a workspace belongs to one stream at a time.
  *
- * They can be captured into a graph. Between its launches may change: what the batch, x and struct lora_adapter hold, and weights; not the args.
+ * They can be captured into a graph. Between its launches may change: what the batch, x and struct lora_adapter hold, and
+ * weights; not the args.
  *
- * Return: 0, or -EINVAL (no fp16 or bf16; nothing of in, out, tokens, ranks or adapters, or more than there may be; addresses, or strides times the
- * element, not multiples of LORA_ALIGN; a stride below the row), or what gpu_launch() says.
+ * Return: 0, or -EINVAL (no fp16 or bf16; nothing of in, out, tokens, ranks or adapters, or more than there may be; addresses, or
+ * strides times the element, not multiples of LORA_ALIGN; a stride below the row), or what gpu_launch() says.
  */
 int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream);
 int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream);
 
 /*
- * lora_plain_queue() - both, in the simplest way, for comparison: naively, with the pieces of one adapter at each call, that is one pair of
- * matrix products for each adapter; or grouped, with all pieces and the ranks of one class at each call. Errors as above.
+ * lora_plain_queue() - both, in the simplest way, for comparison: naively, with the pieces of one adapter at each call, that is
+ * one pair of matrix products for each adapter; or grouped, with all pieces and the ranks of one class at each call. Errors as
+ * above.
  */
 int lora_plain_queue(struct gpu *gpu, const struct lora_plain_args *args, struct gpu_stream *stream);
 

@@ -1,6 +1,7 @@
 /*
- * lora_plain.cu - LoRA in the simplest way that is not wasteful on purpose, to compare with: no splits, no tensor operations, weights read again for
- * each token. Blocks (x) are pieces; shrink: a warp for each rank (y), expand: a thread for each column of a tile (y).
+ * lora_plain.cu - LoRA in the simplest way that is not wasteful on purpose, to compare with: no splits, no tensor operations,
+ * weights read again for each token. Blocks (x) are pieces; shrink: a warp for each rank (y), expand: a thread for each column of
+ * a tile (y).
  */
 #include "cuda/kernels/lora.h"
 
@@ -50,7 +51,8 @@ extern "C" __global__ void __launch_bounds__(128) lora_plain_shrink(const struct
 		float sum = 0;
 
 		for (uint32_t tile = 0; tile < lora_tiles(lora.in); tile++) {
-			const uint16_t *row = (const uint16_t *)lora_tile_at(&job.adapter->a, job.rank, tile) + k * LORA_TILE_COLUMNS;
+			const uint64_t at = lora_tile_at(&job.adapter->a, job.rank, tile);
+			const uint16_t *row = (const uint16_t *)at + k * LORA_TILE_COLUMNS;
 
 			for (uint32_t c = lane; c < LORA_TILE_COLUMNS && tile * LORA_TILE_COLUMNS + c < lora.in; c += 32)
 				sum += value_get(lora.element, x[tile * LORA_TILE_COLUMNS + c]) * value_get(lora.element, row[c]);

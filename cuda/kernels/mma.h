@@ -1,7 +1,9 @@
 /*
- * mma.h - the tensor operation that the LoRA kernels are made of: D[16][8] += A[16][16] B[16][8], of fp16 or bf16, summed in fp32, by a warp.
+ * mma.h - the tensor operation that the LoRA kernels are made of: D[16][8] += A[16][16] B[16][8], of fp16 or bf16, summed in
+ * fp32, by a warp.
  *
- * With g = lane / 4 and c = lane % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"), a lane holds pairs of neighbours in k, low half first:
+ * With g = lane / 4 and c = lane % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"), a lane holds pairs of neighbours in k, low
+ * half first:
  *   a[0]: A[g][2c, 2c+1]   a[1]: A[g+8][2c, 2c+1]   a[2]: A[g][2c+8, 2c+9]   a[3]: A[g+8][2c+8, 2c+9]
  *   b0: B[2c, 2c+1][g]     b1: B[2c+8, 2c+9][g]
  *   d[0], d[1]: D[g][2c, 2c+1]   d[2], d[3]: D[g+8][2c, 2c+1]
@@ -14,7 +16,8 @@
 #include "cuda/kernels/element.h"
 
 #ifdef __CUDACC__
-template <uint32_t element> static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <uint32_t element>
+static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
 	if (element == ELEMENT_F16)
 		asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

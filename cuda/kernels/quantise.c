@@ -15,7 +15,8 @@ static int args_check(const struct quantise_args *args)
 	uint32_t bytes;
 
 	if (!args || args->element >= ELEMENTS)
-		return gpu_fail(-EINVAL, "quantise: no elements of kind %u; there are fp16, bf16 and fp32", args ? args->element : 0);
+		return gpu_fail(-EINVAL, "quantise: no elements of kind %u; there are fp16, bf16 and fp32",
+			args ? args->element : 0);
 	bytes = element_bytes(args->element);
 	if (!args->columns || args->columns > elements_max || args->rows > elements_max / args->columns)
 		return gpu_fail(-EINVAL, "quantise: %llu rows of %llu columns; at least one column, at most 2^48 elements",
@@ -92,8 +93,8 @@ static uint32_t row_largest(const float row[ELEMENT_ROW])
 }
 
 /*
- * row_quantise() - codes of a row, in lanes that the compiler makes vectors of. Adding and taking away 1.5 * 2^23 rounds to an integer as
- * rintf(3) does. most: the largest value of the element, as in quantise_value().
+ * row_quantise() - codes of a row, in lanes that the compiler makes vectors of. Adding and taking away 1.5 * 2^23 rounds to an
+ * integer as rintf(3) does. most: the largest value of the element, as in quantise_value().
  */
 static void row_quantise(const float row[ELEMENT_ROW], float scale, float most, int8_t codes[ELEMENT_ROW], struct quantise_error *error)
 {
@@ -185,7 +186,8 @@ void dequantise_host(const struct quantise_args *args)
 			memcpy(part, codes + done, count);
 			for (int i = 0; i < ELEMENT_ROW; i++)
 				row[i] = quantise_value(part[i], scale, args->element);
-			element_row_put(args->element, row, count, (char *)(uintptr_t)args->values + (group.begin + done) * bytes);
+			element_row_put(args->element, row, count,
+				(char *)(uintptr_t)args->values + (group.begin + done) * bytes);
 		}
 	}
 }

@@ -1,8 +1,9 @@
 /*
- * quantise.cu - one warp for each group, in two passes: the largest magnitude, then the codes. The second pass finds the group in the
- * cache, as a group is some hundred bytes; where it is a whole row, some ten thousand.
+ * quantise.cu - one warp for each group, in two passes: the largest magnitude, then the codes. The second pass finds the group in
+ * the cache, as a group is some hundred bytes; where it is a whole row, some ten thousand.
  *
- * Codes and scales are those of the reference to the bit; the sums of errors are added in another order, and in fused multiplications.
+ * Codes and scales are those of the reference to the bit; the sums of errors are added in another order, and in fused
+ * multiplications.
  */
 #include "cuda/kernels/quantise.h"
 
@@ -120,7 +121,8 @@ template <uint32_t element> static __device__ void rows_quantise(const struct qu
 	if (lane == 0) {
 		atomicAdd(&all->error_squares, error_squares);
 		atomicAdd(&all->squares, squares);
-		atomicMax((int *)&all->max_error, __float_as_int(max_error)); /* floats that are not negative have the order of their bits */
+		/* Floats that are not negative have the order of their bits. */
+		atomicMax((int *)&all->max_error, __float_as_int(max_error));
 	}
 }
 
@@ -129,7 +131,9 @@ template <uint32_t element> static __device__ void rows_dequantise(const struct 
 	const uint64_t groups = args.rows * quantise_groups(args.columns, args.group);
 	const uint32_t lane = threadIdx.x % 32, warps = blockDim.x / 32;
 
-	for (uint64_t index = (uint64_t)blockIdx.x * warps + threadIdx.x / 32; index < groups; index += (uint64_t)gridDim.x * warps) {
+	const uint64_t first = (uint64_t)blockIdx.x * warps + threadIdx.x / 32;
+
+	for (uint64_t index = first; index < groups; index += (uint64_t)gridDim.x * warps) {
 		const struct group group = group_at(args, index);
 		const float scale = float_of_bf16(((const uint16_t *)args.scales)[index]);
 

@@ -1,10 +1,10 @@
 /*
  * quantise.h - int8 forms of fp16, bf16 and fp32: what a colder tier holds of weights and of KV blocks.
  *
- * Symmetric: value = code * scale, codes -127..127, one scale for each group of elements that follow each other in a row. A scale is
- * bf16, which is 1.6 % of the codes' bytes at 128 elements a group, and is rounded up, so that the largest of a group still has a code.
- * A group with an infinity or a NaN has no such form: its scale and codes are 0 and its error is infinite, so whoever looks at
- * the error refuses it.
+ * Symmetric: value = code * scale, codes -127..127, one scale for each group of elements that follow each other in a row. A scale
+ * is bf16, which is 1.6 % of the codes' bytes at 128 elements a group, and is rounded up, so that the largest of a group still
+ * has a code. A group with an infinity or a NaN has no such form: its scale and codes are 0 and its error is infinite, so whoever
+ * looks at the error refuses it.
  */
 #ifndef CUDA_KERNELS_QUANTISE_H
 #define CUDA_KERNELS_QUANTISE_H
@@ -28,7 +28,7 @@ struct quantise_args {
 	uint64_t values; /* [rows][columns] elements, without gaps */
 	uint64_t codes;  /* [rows][columns] int8 */
 	uint64_t scales; /* [rows][groups of a row] bf16 */
-	uint64_t error;  /* struct quantise_error, which quantise adds to: clear it first; 0: not wanted; dequantise does not use it */
+	uint64_t error;  /* struct quantise_error, which quantise adds to: clear it first; 0: not wanted */
 	uint64_t rows;
 	uint64_t columns;
 	uint32_t group;   /* elements; the last group of a row may be shorter. 0: a row is one group */
@@ -60,8 +60,8 @@ ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 }
 
 /*
- * quantise_queue() - values to codes and scales. dequantise_queue() - codes and scales to values. Both queue one kernel and return at once;
- * all addresses are device addresses or registered host memory. No rows are no work.
+ * quantise_queue() - values to codes and scales. dequantise_queue() - codes and scales to values. Both queue one kernel and
+ * return at once; all addresses are device addresses or registered host memory. No rows are no work.
  *
  * Return: 0, or -EINVAL (an element that there is not; no columns; addresses that are 0 or not multiples of the element's size;
  * more than 2^48 elements), or what gpu_launch() says.

@@ -1,8 +1,9 @@
 /*
- * cuda.h - what a kernel of cuda/kernels/ needs of CUDA, for a C++ compiler that makes code for the CPU. Included before the .cu file.
+ * cuda.h - what a kernel of cuda/kernels/ needs of CUDA, for a C++ compiler that makes code for the CPU. Included before the .cu
+ * file.
  *
- * A thread of a block is a fiber (emulator.h), so what lanes of a warp and threads of a block do together is seen as it would be on a GPU;
- * how memory behaves between blocks is not, since they run one after the other.
+ * A thread of a block is a fiber (emulator.h), so what lanes of a warp and threads of a block do together is seen as it would be
+ * on a GPU; how memory behaves between blocks is not, since they run one after the other.
  */
 #ifndef TESTS_EMULATED_CUDA_H
 #define TESTS_EMULATED_CUDA_H

@@ -176,7 +176,8 @@ static uint64_t shuffled(uint64_t i, uint64_t count)
 	}
 }
 
-static int emulated_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, struct gpu_stream *stream)
+static int emulated_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
+	struct gpu_stream *stream)
 {
 	uint64_t count = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2];
 	int rc = gpu_host_ops.stream_sync(gpu, stream);
@@ -192,8 +193,11 @@ static int emulated_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct
 	for (uint64_t i = 0; i < count; i++) {
 		uint64_t block = order_seed && count > 1 ? shuffled(i, count) : i;
 
-		blockIdx = (struct emulated_index){ (uint32_t)(block % shape->grid[0]), (uint32_t)(block / shape->grid[0] % shape->grid[1]),
-			(uint32_t)(block / shape->grid[0] / shape->grid[1]) };
+		blockIdx = (struct emulated_index){
+			(uint32_t)(block % shape->grid[0]),
+			(uint32_t)(block / shape->grid[0] % shape->grid[1]),
+			(uint32_t)(block / shape->grid[0] / shape->grid[1]),
+		};
 		memset(block_memory, 0xff, sizeof(block_memory)); /* NaN, as any of our elements */
 		block_run(shape->block);
 		for (uint32_t at = shape->shared_bytes; at < sizeof(block_memory); at++)

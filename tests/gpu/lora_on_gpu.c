@@ -1,14 +1,16 @@
 /*
  * lora_on_gpu.c - the kernels of cuda/kernels/ on a real GPU: are they right, and how fast?
  *
- * Goal: what test_lora.c and test_kernels_emulated.c show without a GPU holds on one, and the LoRA kernels come near what memory allows. Method: the cases
- * of lora_cases.h, with memory that is reached by copies alone; quantise, dequantise and block copy against their references; then a
- * table of microseconds, bytes and the ratio to the roofline, beside one pair of plain products for each adapter (`naive`: not cuBLAS, which
- * would have to be linked) and one for each class of ranks (`grouped`). tests/gpu/lora_bmm.py measures torch.bmm at the same shapes.
+ * Goal: what test_lora.c and test_kernels_emulated.c show without a GPU holds on one, and the LoRA kernels come near what memory
+ * allows. Method: the cases of lora_cases.h, with memory that is reached by copies alone; quantise, dequantise and block copy
+ * against their references; then a table of microseconds, bytes and the ratio to the roofline, beside one pair of plain products
+ * for each adapter (`naive`: not cuBLAS, which would have to be linked) and one for each class of ranks (`grouped`).
+ * tests/gpu/lora_bmm.py measures torch.bmm at the same shapes.
  *
- * Times are by the clock of the host around many launches and one sync, over enough copies of the weights that no cache holds them. The roofline is bytes
- * (weights once, x, y read and written) by the bandwidth of a copy on the device, measured first, or by --bandwidth GB/S. Nothing is asserted
- * about time. `lora_on_gpu --backend host` runs the references in small, which tests the test and says nothing about a GPU.
+ * Times are by the clock of the host around many launches and one sync, over enough copies of the weights that no cache holds
+ * them. The roofline is bytes (weights once, x, y read and written) by the bandwidth of a copy on the device, measured first, or
+ * by --bandwidth GB/S. Nothing is asserted about time. `lora_on_gpu --backend host` runs the references in small, which tests the
+ * test and says nothing about a GPU.
  *
  * Exit: 0 pass, 1 fail, 77 there is no GPU or no kernels (the reason is printed).
  */
@@ -83,7 +85,8 @@ static void test_quantise(void **state)
 			struct place values = rig_place(rig, COUNT * element_bytes(element)), codes = rig_place(rig, COUNT);
 			struct place scales = rig_place(rig, scale_bytes), error = rig_place(rig, sizeof(struct quantise_error));
 			struct quantise_error *got = error.host, expected = { 0 };
-			struct quantise_args args = { values.device, codes.device, scales.device, error.device, ROWS, COLUMNS, groups[g], element };
+			struct quantise_args args = { values.device, codes.device, scales.device, error.device, ROWS, COLUMNS,
+				groups[g], element };
 			struct quantise_args reference = args;
 			int8_t *expected_codes = malloc(COUNT);
 			uint16_t *expected_scales = malloc(scale_bytes);
@@ -95,7 +98,8 @@ static void test_quantise(void **state)
 				if (element == ELEMENT_F32)
 					((float *)values.host)[i] = value;
 				else
-					((uint16_t *)values.host)[i] = element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
+					((uint16_t *)values.host)[i] =
+						element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
 			}
 			*got = expected;
 			rig_upload(rig, &values);
@@ -208,7 +212,8 @@ static uint64_t page_at(const struct weights *weights, uint64_t n)
 }
 
 /* matrix_place() - as an adapter store packs: behind the one before, going on in other pages; `more` has room for its runs. */
-static struct lora_matrix matrix_place(struct weights *weights, uint32_t rank, uint32_t columns, uint64_t *more, uint64_t more_device, uint32_t *runs)
+static struct lora_matrix matrix_place(struct weights *weights, uint32_t rank, uint32_t columns, uint64_t *more,
+	uint64_t more_device, uint32_t *runs)
 {
 	uint32_t tile_bytes = lora_tile_bytes(rank), left = lora_tiles(columns), run = PAGE / tile_bytes, head;
 	struct lora_matrix matrix = { .more = more_device, .run_tiles = run };
@@ -247,7 +252,8 @@ struct timed {
 /* pair_bytes() - what has to be moved at least. */
 static double pair_bytes(const struct run_shape *shape)
 {
-	return 2.0 * shape->adapters * shape->rank * (shape->in + shape->out) + 2.0 * shape->tokens * shape->in + 4.0 * shape->tokens * shape->out;
+	return 2.0 * shape->adapters * shape->rank * (shape->in + shape->out) +
+		2.0 * shape->tokens * (shape->in + 2.0 * shape->out);
 }
 
 /* timed_init() - as many layers of this shape as the weights have room for. */
@@ -286,16 +292,18 @@ static void timed_init(struct timed *timed, struct rig *rig, struct weights *wei
 
 		for (uint32_t i = 0; i < shape->adapters; i++) {
 			list[i] = (struct lora_adapter){ .rank = shape->rank, .scale = 1 };
-			list[i].a = matrix_place(weights, shape->rank, shape->in, (uint64_t *)more.host + used, more.device + used * 8, &runs);
+			list[i].a = matrix_place(weights, shape->rank, shape->in, (uint64_t *)more.host + used,
+				more.device + used * 8, &runs);
 			used += runs;
-			list[i].b = matrix_place(weights, shape->rank, shape->out, (uint64_t *)more.host + used, more.device + used * 8, &runs);
+			list[i].b = matrix_place(weights, shape->rank, shape->out, (uint64_t *)more.host + used,
+				more.device + used * 8, &runs);
 			used += runs;
 			assert_true(used <= shape->adapters * 2 * RUNS_MAX && weights->page < weights->bytes / PAGE);
 		}
 		rig_upload(rig, &table);
 		rig_upload(rig, &more);
-		timed->args[copy] = (struct lora_args){ batch.device, table.device, x.device, y.device, workspace.device, shape->adapters,
-			shape->tokens, shape->rank, shape->in, shape->out, shape->in, shape->out, ELEMENT_F16 };
+		timed->args[copy] = (struct lora_args){ batch.device, table.device, x.device, y.device, workspace.device,
+			shape->adapters, shape->tokens, shape->rank, shape->in, shape->out, shape->in, shape->out, ELEMENT_F16 };
 	}
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
 }
@@ -370,8 +378,8 @@ static void row_print(struct rig *rig, struct weights *weights, const struct run
 	us = pair_us(&timed, BATCHED);
 	naive = pair_us(&timed, NAIVE);
 	grouped = pair_us(&timed, GROUPED);
-	printf("| %u | %u | %u | %.1f | %.2f | %.1f | %.2f | %.1f | %.1f |\n", shape->tokens, shape->adapters, shape->rank, us, bytes / 1e6, roofline,
-		us / roofline, naive, grouped);
+	printf("| %u | %u | %u | %.1f | %.2f | %.1f | %.2f | %.1f | %.1f |\n", shape->tokens, shape->adapters, shape->rank, us,
+		bytes / 1e6, roofline, us / roofline, naive, grouped);
 	rig_clear(rig);
 }
 
@@ -390,8 +398,8 @@ static void test_table(void **state)
 	assert_int_equal(gpu_backend(backend)->device_info(0, &info), 0);
 	if (bandwidth == 0)
 		bandwidth = copy_bandwidth(&rig, &weights);
-	printf("\n%s%s, fp16, %u to %u; roofline by %.0f GB/s; us of one shrink and expand\n\n", info.name, small ? " (C references, not a GPU)" : "",
-		shape.in, shape.out, bandwidth);
+	printf("\n%s%s, fp16, %u to %u; roofline by %.0f GB/s; us of one shrink and expand\n\n", info.name,
+		small ? " (C references, not a GPU)" : "", shape.in, shape.out, bandwidth);
 	printf("| tokens | adapters | rank | us | MB | roofline us | ratio | naive us | grouped us |\n");
 	printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
 	for (size_t r = 0; r < sizeof(ranks) / sizeof(*ranks); r += small ? 3 : 1)

@@ -50,8 +50,8 @@ static inline void case_random_shapes(struct rig *rig, uint32_t rounds, uint32_t
 /* Every rank there is, in one batch of two tokens each. */
 static inline void case_all_ranks(struct rig *rig, uint32_t element, uint32_t step)
 {
-	struct layer_shape shape = {
-		.element = element, .in = 264, .out = 200, .adapter_count = LORA_RANK_MAX / step, .rank_max = LORA_RANK_MAX, .page_bytes = 64 << 10 };
+	struct layer_shape shape = { .element = element, .in = 264, .out = 200, .adapter_count = LORA_RANK_MAX / step,
+		.rank_max = LORA_RANK_MAX, .page_bytes = 64 << 10 };
 	uint32_t ranks[LORA_RANK_MAX];
 	int32_t adapters[2 * LORA_RANK_MAX];
 	struct layer layer;
@@ -71,7 +71,8 @@ static inline void case_all_ranks(struct rig *rig, uint32_t element, uint32_t st
 /* A token's bits are the same alone, in a batch of small pieces, and in one of large pieces. */
 static inline void case_bits_do_not_depend_on_the_batch(struct rig *rig, uint32_t element)
 {
-	struct layer_shape shape = { .element = element, .in = 2100, .out = 136, .adapter_count = 3, .rank_max = 100, .tokens_max = CASE_TOKENS_MAX };
+	struct layer_shape shape = { .element = element, .in = 2100, .out = 136, .adapter_count = 3, .rank_max = 100,
+		.tokens_max = CASE_TOKENS_MAX };
 	static const uint32_t ranks[] = { 5, 100, 17 }; /* and `in` has splits of two tiles, the last one of one */
 	static const uint32_t tried[] = { 0, 1, 17, 100, 511, 1099 };
 	int32_t adapters[CASE_TOKENS_MAX], one[CASE_TOKENS_MAX];
@@ -117,7 +118,8 @@ static inline void case_bits_do_not_depend_on_the_batch(struct rig *rig, uint32_
 /* As a captured graph does: the same args again and again, over other batches; also empty ones. */
 static inline void case_batches_follow_each_other(struct rig *rig)
 {
-	struct layer_shape shape = { .element = ELEMENT_F16, .in = 520, .out = 300, .adapter_count = 9, .rank_max = 64, .tokens_max = 70 };
+	struct layer_shape shape = { .element = ELEMENT_F16, .in = 520, .out = 300, .adapter_count = 9, .rank_max = 64,
+		.tokens_max = 70 };
 	static const uint32_t ranks[] = { 8, 16, 32, 64, 0, 1, 65, 33, 24 }; /* one that is too large is left out */
 	int32_t adapters[70];
 	struct layer layer;
@@ -140,7 +142,8 @@ static inline void case_batches_follow_each_other(struct rig *rig)
 /* Sums far from 1, which 16 bits would lose. */
 static inline void case_large_and_small_sums(struct rig *rig)
 {
-	struct layer_shape shape = { .element = ELEMENT_F16, .in = 256, .out = 128, .adapter_count = 2, .rank_max = 16, .tokens_max = 2 };
+	struct layer_shape shape = { .element = ELEMENT_F16, .in = 256, .out = 128, .adapter_count = 2, .rank_max = 16,
+		.tokens_max = 2 };
 	static const uint32_t ranks[] = { 16, 16 };
 	static const float factors[] = { 4000, 1e-4f };
 	const int32_t adapters[] = { 0, 1 };
@@ -171,7 +174,8 @@ static inline void case_large_and_small_sums(struct rig *rig)
 /* The plain kernels, naively and grouped, do the same. */
 static inline void case_plain(struct rig *rig)
 {
-	struct layer_shape shape = { .element = ELEMENT_BF16, .in = 300, .out = 140, .adapter_count = 5, .rank_max = 128, .tokens_max = 60 };
+	struct layer_shape shape = { .element = ELEMENT_BF16, .in = 300, .out = 140, .adapter_count = 5, .rank_max = 128,
+		.tokens_max = 60 };
 	static const uint32_t ranks[] = { 8, 128, 3, 64, 32 };
 	static const uint32_t classes[] = { 0, 8, 16, 32, 64, 128 };
 	int32_t adapters[60];

@@ -1,8 +1,9 @@
 /*
  * lora_rig.h - LoRA batches of any shape on any back end, and what must come out of them, in float64.
  *
- * For test_lora.c (host), test_kernels_emulated.c (the CUDA code on the CPU) and tests/gpu/lora_on_gpu.c. Weights are cut into tiles and scattered over
- * small pages in a shuffled order, as an adapter store would; what must not be read is NaN, what must not be written is checked.
+ * For test_lora.c (host), test_kernels_emulated.c (the CUDA code on the CPU) and tests/gpu/lora_on_gpu.c. Weights are cut into
+ * tiles and scattered over small pages in a shuffled order, as an adapter store would; what must not be read is NaN, what must
+ * not be written is checked.
  */
 #ifndef TESTS_UNIT_LORA_RIG_H
 #define TESTS_UNIT_LORA_RIG_H
@@ -36,7 +37,7 @@ struct place {
 struct rig {
 	struct gpu *gpu;
 	struct gpu_stream *stream;
-	uint64_t capacity; /* bytes at host_base and at device_base; 0: each place is allocated by itself, so that ASan knows its end */
+	uint64_t capacity; /* bytes at host_base and device_base; 0: each place is allocated, so that ASan knows its end */
 	uint8_t *host_base;
 	uint64_t device_base, handle, used;
 	void *blocks[RIG_BLOCKS_MAX];
@@ -206,7 +207,8 @@ static inline struct lora_matrix matrix_scatter(struct layer *layer, const uint1
 		rig_upload(rig, &places[i]);
 	if (runs)
 		rig_upload(rig, &more);
-	matrix = (struct lora_matrix){ .first = first.device, .more = runs ? more.device : 0, .head_tiles = head, .run_tiles = runs ? run : 0 };
+	matrix = (struct lora_matrix){ .first = first.device, .more = runs ? more.device : 0, .head_tiles = head,
+		.run_tiles = runs ? run : 0 };
 	free(places);
 	return matrix;
 }
@@ -349,7 +351,8 @@ static inline double token_error(const struct layer *layer, uint32_t token, uint
 	for (uint32_t k = 0; k < rank; k++) {
 		sums[k] = 0;
 		for (uint32_t i = 0; i < shape->in; i++)
-			sums[k] += (double)layer_float(layer, x[i]) * layer_float(layer, layer->a[adapter][(uint64_t)k * shape->in + i]);
+			sums[k] += (double)layer_float(layer, x[i]) *
+				layer_float(layer, layer->a[adapter][(uint64_t)k * shape->in + i]);
 	}
 	for (uint32_t c = 0; c < shape->out; c++) {
 		double add = 0, exact;
@@ -382,8 +385,8 @@ static inline double layer_check(const struct layer *layer, const int32_t *adapt
 			row_bytes - layer->shape.out * 2);
 		error = token_error(layer, i, (uint32_t)adapter);
 		if (!(error <= bound))
-			fail_msg("token %u, adapter %d, rank %u, %u -> %u, %s: error %g", i, adapter, layer->ranks[adapter], layer->shape.in,
-				layer->shape.out, layer->shape.element == ELEMENT_F16 ? "fp16" : "bf16", error);
+			fail_msg("token %u, adapter %d, rank %u, %u -> %u, %s: error %g", i, adapter, layer->ranks[adapter],
+				layer->shape.in, layer->shape.out, layer->shape.element == ELEMENT_F16 ? "fp16" : "bf16", error);
 		largest = error > largest ? error : largest;
 	}
 	return largest;

@@ -1,9 +1,9 @@
 /*
  * test_cuda_kernel.c - launches of the CUDA back end: what it asks of the driver, and what it makes of the answers.
  *
- * Goal: an image is loaded once, a kernel looked up once, its arguments and shape reach the driver, failures change nothing and have the right errno, and
- * the context is left as it was. Method: a device whose driver is this test: a table of functions that note what they are asked. Skipped
- * where the toolkit's headers are not, or kernels were not built.
+ * Goal: an image is loaded once, a kernel looked up once, its arguments and shape reach the driver, failures change nothing and
+ * have the right errno, and the context is left as it was. Method: a device whose driver is this test: a table of functions that
+ * note what they are asked. Skipped where the toolkit's headers are not, or kernels were not built.
  */
 #include <stdint.h>
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
@@ -80,8 +80,8 @@ static CUresult module_lookup(CUfunction *function, CUmodule module, const char 
 	return driver.lookup;
 }
 
-static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-	CUstream stream, void **parameters, void **extra)
+static CUresult launch(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y,
+	unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra)
 {
 	driver.launches++;
 	assert_ptr_equal(function, &driver);

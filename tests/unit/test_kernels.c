@@ -1,10 +1,9 @@
 /*
  * test_kernels.c - launching kernels on the host back end, and the references of quantise, dequantise and block copy.
  *
- * Goal: a launch is queued like any other work and its arguments are the caller's own again at once; what is refused is refused at
- * the call; the references do what their headers say, for all elements and for groups that do not fit.
- * Method: kernels run on a stream of a host device, in memory that is mapped as a worker maps it. Each result is computed again here,
- * in another way.
+ * Goal: a launch is queued like any other work and its arguments are the caller's own again at once; what is refused is refused
+ * at the call; the references do what their headers say, for all elements and for groups that do not fit. Method: kernels run on
+ * a stream of a host device, in memory that is mapped as a worker maps it. Each result is computed again here, in another way.
  */
 #include <errno.h>
 #include <math.h>
@@ -242,7 +241,8 @@ static float tensor_get(const struct tensor *t, const void *values, uint64_t at)
 {
 	if (t->args.element == ELEMENT_F32)
 		return ((const float *)values)[at];
-	return t->args.element == ELEMENT_F16 ? float_of_f16(((const uint16_t *)values)[at]) : float_of_bf16(((const uint16_t *)values)[at]);
+	return t->args.element == ELEMENT_F16 ? float_of_f16(((const uint16_t *)values)[at]) :
+		float_of_bf16(((const uint16_t *)values)[at]);
 }
 
 static void tensor_set(struct tensor *t, uint64_t at, float value)
@@ -289,10 +289,11 @@ static void there_and_back(struct fixture *f, struct tensor *t)
 	finish(f);
 }
 
-/* Each value is back within half a step of its group, and rounding to the element; the sums of errors are those of what came back. */
+/* Each value is back within half a step of its group, and rounding to the element; sums of errors are those of what came back. */
 static void tensor_check(const struct tensor *t)
 {
-	uint64_t columns = t->args.columns, length = t->args.group ? t->args.group : columns, groups = quantise_groups(columns, t->args.group);
+	uint64_t columns = t->args.columns, length = t->args.group ? t->args.group : columns;
+	uint64_t groups = quantise_groups(columns, t->args.group);
 	double squares = 0, error_squares = 0, max_error = 0;
 
 	for (uint64_t i = 0; i < t->count; i++) {
@@ -437,9 +438,11 @@ static void test_block_copy(void **state)
 	for (uint32_t i = 0; i < ITEMS * SLOT; i++)
 		from[i] = (uint8_t)random_bits(f);
 	for (uint32_t i = 0; i < ITEMS; i++) {
-		uint32_t skew = random_bits(f) % 32, bytes = i % 7 ? random_bits(f) % (SLOT - 32) : 0, source = (i * 7 + 3) % ITEMS;
+		uint32_t skew = random_bits(f) % 32, bytes = i % 7 ? random_bits(f) % (SLOT - 32) : 0;
+		uint32_t source = (i * 7 + 3) % ITEMS;
 
-		items[i] = (struct block_copy_item){ (uintptr_t)(to + i * SLOT + skew), (uintptr_t)(from + source * SLOT), bytes };
+		items[i] = (struct block_copy_item){ (uintptr_t)(to + i * SLOT + skew), (uintptr_t)(from + source * SLOT),
+			bytes };
 		memcpy(expected + i * SLOT + skew, from + source * SLOT, bytes);
 	}
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);

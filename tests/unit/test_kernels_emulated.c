@@ -1,9 +1,10 @@
 /*
  * test_kernels_emulated.c - the CUDA code of cuda/kernels/, run on the CPU.
  *
- * Goal: what the .cu files compute is right, in bounds and aligned before a GPU has ever seen them: the LoRA kernels against float64, the others
- * against their references. Method: tests/emulated/ runs each thread as a fiber and tensor operations by the manual; every place is allocated
- * by itself, so that AddressSanitizer (make asan) knows where it ends. The order of blocks is shuffled.
+ * Goal: what the .cu files compute is right, in bounds and aligned before a GPU has ever seen them: the LoRA kernels against
+ * float64, the others against their references. Method: tests/emulated/ runs each thread as a fiber and tensor operations by the
+ * manual; every place is allocated by itself, so that AddressSanitizer (make asan) knows where it ends. The order of blocks is
+ * shuffled.
  */
 #include "tests/emulated/emulator.h"
 #include "tests/unit/lora_cases.h"
@@ -66,11 +67,14 @@ static void test_quantise(void **state)
 
 	for (uint32_t element = 0; element < ELEMENTS; element++)
 		for (size_t g = 0; g < sizeof(groups) / sizeof(*groups); g++) {
-			uint64_t rows = 7, columns = 300, count = rows * columns, scales = rows * quantise_groups(columns, groups[g]) * 2;
-			struct place values = rig_place(rig, count * element_bytes(element)), back = rig_place(rig, count * element_bytes(element));
+			uint64_t rows = 7, columns = 300, count = rows * columns;
+			uint64_t scales = rows * quantise_groups(columns, groups[g]) * 2;
+			struct quantise_error sum = { 0 };
+			struct place values = rig_place(rig, count * element_bytes(element));
+			struct place back = rig_place(rig, count * element_bytes(element));
 			struct place codes[2] = { rig_place(rig, count), rig_place(rig, count) };
 			struct place scale[2] = { rig_place(rig, scales), rig_place(rig, scales) };
-			struct place error[2] = { rig_place(rig, sizeof(struct quantise_error)), rig_place(rig, sizeof(struct quantise_error)) };
+			struct place error[2] = { rig_place(rig, sizeof(sum)), rig_place(rig, sizeof(sum)) };
 			struct quantise_error *errors[2] = { error[0].host, error[1].host };
 			struct quantise_args args[2];
 
@@ -80,12 +84,13 @@ static void test_quantise(void **state)
 				if (element == ELEMENT_F32)
 					((float *)values.host)[i] = i == 900 ? INFINITY : value;
 				else
-					((uint16_t *)values.host)[i] = element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
+					((uint16_t *)values.host)[i] =
+						element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
 			}
 			for (int i = 0; i < 2; i++) {
-				*errors[i] = (struct quantise_error){ 0 };
-				args[i] = (struct quantise_args){ .values = values.device, .codes = codes[i].device, .scales = scale[i].device,
-					.error = error[i].device, .rows = rows, .columns = columns, .group = groups[g], .element = element };
+				*errors[i] = sum;
+				args[i] = (struct quantise_args){ values.device, codes[i].device, scale[i].device, error[i].device,
+					rows, columns, groups[g], element };
 			}
 			assert_int_equal(quantise_queue(rig->gpu, &args[0], rig->stream), 0);
 			quantise_host(&args[1]);

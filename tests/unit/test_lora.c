@@ -1,8 +1,8 @@
 /*
  * test_lora.c - the LoRA kernels on the host back end, and what prepares their work: tiles, batches, refusals.
  *
- * Goal: within 1e-3 (fp16) and 1e-2 (bf16) of float64 for any shape, rank and batch; nobody else's bits touched; the same bits alone and in a batch.
- * Method: lora_rig.h makes layers whose tiles are scattered over pages, and computes what must come out.
+ * Goal: within 1e-3 (fp16) and 1e-2 (bf16) of float64 for any shape, rank and batch; nobody else's bits touched; the same bits
+ * alone and in a batch. Method: lora_rig.h makes layers whose tiles are scattered over pages, and computes what must come out.
  */
 #include "tests/unit/lora_cases.h"
 
@@ -56,7 +56,8 @@ static void test_plain(void **state)
 static void test_wrong_args_are_refused(void **state)
 {
 	struct rig *rig = *state;
-	struct layer_shape shape = { .element = ELEMENT_F16, .in = 64, .out = 64, .adapter_count = 1, .rank_max = 8, .tokens_max = 4 };
+	struct layer_shape shape = { .element = ELEMENT_F16, .in = 64, .out = 64, .adapter_count = 1, .rank_max = 8,
+		.tokens_max = 4 };
 	static const uint32_t ranks[] = { 8 };
 	struct lora_plain_args plain;
 	struct lora_args wrong[20];
@@ -102,7 +103,8 @@ static void test_wrong_args_are_refused(void **state)
 static void test_a_wrong_batch_is_left_out(void **state)
 {
 	struct rig *rig = *state;
-	struct layer_shape shape = { .element = ELEMENT_F16, .in = 64, .out = 64, .adapter_count = 2, .rank_max = 8, .tokens_max = 4 };
+	struct layer_shape shape = { .element = ELEMENT_F16, .in = 64, .out = 64, .adapter_count = 2, .rank_max = 8,
+		.tokens_max = 4 };
 	static const uint32_t ranks[] = { 8, 8 };
 	const int32_t none[] = { -1, -1, -1, -1 };
 	struct lora_batch *batch;

@@ -30,8 +30,8 @@ static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int 
 		doctor_advise(doctor,
 			"gpool needs a GPU and a driver with virtual memory management: Pascal or later, CUDA 10.2 or later");
 	} else {
-		doctor_add(doctor, DOCTOR_OK, "GPU", "device %d, %s, %s, granularity %s, timeline %s, kernels %s", index, info.name,
-			bytes_text(info.memory_bytes).text, bytes_text(granularity).text,
+		doctor_add(doctor, DOCTOR_OK, "GPU", "device %d, %s, %s, granularity %s, timeline %s, kernels %s", index,
+			info.name, bytes_text(info.memory_bytes).text, bytes_text(granularity).text,
 			info.capabilities & GPU_CAP_TIMELINE ? "yes" : "no",
 			info.capabilities & GPU_CAP_KERNELS ? "yes" : "no: built without nvcc");
 		if (!doctor->agent_answers)
