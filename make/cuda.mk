@@ -19,16 +19,19 @@ NVCC ?= $(shell command -v nvcc 2>/dev/null || ls $(CUDA_HOME)/bin/nvcc 2>/dev/n
 CUDA ?= $(if $(NVCC),1,0)
 NVCCFLAGS ?=
 CUDA_KERNEL_SRC := $(wildcard cuda/kernels/*.cu)
-CUDA_KERNEL_IMAGES := $(patsubst %.cu,$(B)/obj/%.fatbin,$(CUDA_KERNEL_SRC))
+CUDA_KERNEL_IMAGES := $(patsubst cuda/kernels/%.cu,build/kernels/%.fatbin,$(CUDA_KERNEL_SRC))
 CUDA_KERNEL_OBJ := $(B)/obj/cuda/kernels/images.o
 
-$(B)/obj/cuda/kernels/%.fatbin: cuda/kernels/%.cu
+# In no configuration's folder, as they are the same for all and nvcc takes long.
+build/kernels/%.fatbin: cuda/kernels/%.cu
 	@mkdir -p $(@D)
-	$(call say,NVCC,$<)$(NVCC) -std=c++17 -I. $(NVCCFLAGS) $(if $(filter 1,$(WERROR)),-Werror all-warnings) -fatbin -MMD -MP -MF $(@:.fatbin=.fatbin.d) \
+	$(call say,NVCC,$<)$(NVCC) -std=c++17 -I. $(NVCCFLAGS) $(if $(filter 1,$(WERROR)),-Werror all-warnings) -fatbin -MMD -MP -MF $(@:.fatbin=.d) \
 		-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_80,code=compute_80 -o $@ $<
 
+-include $(CUDA_KERNEL_IMAGES:.fatbin=.d)
+
 ifeq ($(CUDA),1)
-$(CUDA_KERNEL_OBJ): ALL_CFLAGS += -DGPOOL_KERNELS -Wa,-I$(B)/obj/cuda/kernels
+$(CUDA_KERNEL_OBJ): ALL_CFLAGS += -DGPOOL_KERNELS -Wa,-Ibuild/kernels
 $(CUDA_KERNEL_OBJ): $(CUDA_KERNEL_IMAGES)
 endif
 $(CUDA_KERNEL_OBJ): cuda/kernels/images.S
