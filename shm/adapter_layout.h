@@ -1,0 +1,148 @@
+/*
+ * adapter_layout.h - where the weights of a LoRA adapter lie in its pages: what engines get as metadata of its named object, and
+ * what the store file has.
+ *
+ *   header | layers struct adapter_layer[layers] | modules struct adapter_module[modules] | runs struct adapter_run[runs] |
+ *   targets struct adapter_target[targets] | names
+ *
+ * Pages are counted from 0 within the adapter. A matrix of rank r and n columns (A: r x in; B transposed: r x out) consists of
+ * tiles of 128 columns, each r rows of 256 bytes; a run is some tiles side by side within one page. The first run of a matrix has
+ * head_tiles, each further one run_tiles, but for the last, which may have fewer: what the kernels take (cuda/kernels/lora.h).
+ *
+ * There is one way to write a layout, but for the places: modules ascend by layer and target, targets by name, the runs of
+ * matrices follow each other, A before B, and names lie without holes. To its reader every field is hostile until
+ * adapter_layout_check() has passed it.
+ */
+#ifndef GPOOL_SHM_ADAPTER_LAYOUT_H
+#define GPOOL_SHM_ADAPTER_LAYOUT_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ADAPTER_LAYOUT_MAGIC UINT64_C(0x74756f79616c3167) /* "g1layout" */
+
+enum {
+	ADAPTER_LAYOUT_VERSION = 1,
+	ADAPTER_LAYOUT_BYTES_MAX = 16 << 20, /* chosen: 65,536 modules, each in three places, with their names */
+	ADAPTER_TILE_COLUMNS = 128,
+	ADAPTER_ROW_BYTES = ADAPTER_TILE_COLUMNS * 2,
+	ADAPTER_RANK_MAX = 128,
+	ADAPTER_FEATURES_MAX = 1 << 20,
+	ADAPTER_LAYERS_MAX = 4096,
+	ADAPTER_NO_LAYER = ADAPTER_LAYERS_MAX, /* of modules outside of all layers, which come last */
+	ADAPTER_MODULES_MAX = 65536,
+	ADAPTER_TARGET_BYTES_MAX = 1023,
+	ADAPTER_PAGE_BYTES_MIN = 512 << 10,
+	ADAPTER_PAGE_BYTES_MAX = 4 << 20, /* and a power of two */
+};
+/* of all pages; chosen: rank 128 in all linear layers of 400 billion parameters has half of it */
+#define ADAPTER_BYTES_MAX (UINT64_C(16) << 30)
+
+enum adapter_element { ADAPTER_F16, ADAPTER_BF16, ADAPTER_ELEMENTS };
+
+struct adapter_layout_header {
+	uint64_t magic;
+	uint32_t version, header_bytes;
+	uint32_t bytes;   /* of all */
+	uint32_t element; /* enum adapter_element */
+	uint32_t page_bytes;
+	uint32_t pages;
+	uint32_t last_bytes; /* of the last page: where its last tile ends; what is behind is zeros, as wherever no tile is */
+	uint32_t layers, modules, runs, targets, names_bytes;
+};
+static_assert(sizeof(struct adapter_layout_header) == 56, "shared layout");
+
+/* One that has modules. */
+struct adapter_layer {
+	uint32_t layer;   /* its number, or ADAPTER_NO_LAYER */
+	uint32_t modules; /* how many of all, in order, are its own */
+	uint32_t pages;   /* it can be used when pages 0 to pages - 1 are there; never fewer than the layer before it needs */
+	uint32_t reserved;
+};
+static_assert(sizeof(struct adapter_layer) == 16, "shared layout");
+
+struct adapter_matrix {
+	uint32_t first; /* of its runs */
+	uint32_t head_tiles, run_tiles;
+	uint32_t reserved;
+};
+
+struct adapter_module {
+	uint32_t layer, target; /* number of the layer; index of the target */
+	uint32_t rank, in, out;
+	float scale;
+	struct adapter_matrix a, b;
+};
+static_assert(sizeof(struct adapter_module) == 56, "shared layout");
+
+struct adapter_run {
+	uint32_t page;
+	uint32_t offset; /* of its first tile, bytes, a multiple of ADAPTER_ROW_BYTES */
+};
+
+/* "model.layers.*.self_attn.q_proj": the same in all layers. */
+struct adapter_target {
+	uint32_t offset; /* in names, where a NUL is behind it */
+	uint32_t bytes;  /* without the NUL; no NUL within */
+};
+
+/* The parts in memory. */
+struct adapter_layout {
+	const struct adapter_layout_header *header;
+	const struct adapter_layer *layers;
+	const struct adapter_module *modules;
+	const struct adapter_run *runs;
+	const struct adapter_target *targets;
+	const char *names;
+};
+
+/* adapter_layout_bytes() - of one with these counts, which are in a header; at most 2^37. */
+uint64_t adapter_layout_bytes(const struct adapter_layout_header *header);
+/* adapter_layout_at() - the parts of one that lies at base, by the counts in its header, which are not checked. */
+struct adapter_layout adapter_layout_at(const void *base);
+
+/*
+ * adapter_layout_check() - whether [base, base + bytes) is a layout: every count, tiles within pages and no byte twice, names in
+ * order. base must be aligned to 8. *layout receives the parts. Return: 0, -EBADMSG, -EPROTO (another version), -ENOMEM. Threads:
+ * any.
+ * Cost: a bit of memory for each 256 bytes of pages, at most 8 MiB.
+ */
+int adapter_layout_check(const void *base, size_t bytes, struct adapter_layout *layout);
+
+/* ---- of a matrix ---- */
+
+/* adapter_tiles() - of so many columns. */
+static inline uint32_t adapter_tiles(uint32_t columns)
+{
+	return (columns + ADAPTER_TILE_COLUMNS - 1) / ADAPTER_TILE_COLUMNS;
+}
+
+static inline uint32_t adapter_tile_bytes(uint32_t rank)
+{
+	return rank * ADAPTER_ROW_BYTES;
+}
+
+/*
+ * adapter_matrix_runs() - how many runs a matrix of so many tiles has. head_tiles is at least 1; run_tiles too, if there are
+ * further ones.
+ */
+static inline uint32_t adapter_matrix_runs(const struct adapter_matrix *matrix, uint32_t tiles)
+{
+	return tiles > matrix->head_tiles ? 1 + (tiles - matrix->head_tiles + matrix->run_tiles - 1) / matrix->run_tiles : 1;
+}
+
+/* adapter_run_begin() - the first tile of its run-th run, counted from 0; _run_tiles(): how many that run has. */
+static inline uint32_t adapter_run_begin(const struct adapter_matrix *matrix, uint32_t run)
+{
+	return run ? matrix->head_tiles + (run - 1) * matrix->run_tiles : 0;
+}
+
+static inline uint32_t adapter_run_tiles(const struct adapter_matrix *matrix, uint32_t tiles, uint32_t run)
+{
+	uint32_t most = run ? matrix->run_tiles : matrix->head_tiles, left = tiles - adapter_run_begin(matrix, run);
+
+	return left < most ? left : most;
+}
+
+#endif

@@ -1,0 +1,176 @@
+/*
+ * adapter_rig.h - adapters for tests: both of PEFT's files made in memory, of modules that the test says, and read back.
+ */
+#ifndef TESTS_UNIT_ADAPTER_RIG_H
+#define TESTS_UNIT_ADAPTER_RIG_H
+
+#include "agent/adapters/peft.h"
+#include "cuda/kernels/element.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct rig_module {
+	char path[64];
+	uint32_t rank, in, out;
+	enum safetensors_type type;
+};
+
+struct rig {
+	int config, weights; /* descriptors; both can be read at any place */
+	struct peft peft;
+	struct reason reason;
+	/* What is being made. */
+	uint64_t bytes, header_room, header_bytes;
+	char *header;
+};
+
+static uint64_t rig_state = 1;
+
+static inline uint32_t rig_random(uint32_t below)
+{
+	rig_state = rig_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (uint32_t)((rig_state >> 33) % below);
+}
+
+/* About normal, with a deviation of 1. */
+static inline float rig_normal(void)
+{
+	float sum = 0;
+
+	for (int i = 0; i < 12; i++)
+		sum += (float)rig_random(1 << 24) / (1 << 24);
+	return sum - 6;
+}
+
+static inline void rig_tensor(struct rig *rig, const struct rig_module *module, const char *name, uint32_t rows, uint32_t columns)
+{
+	uint64_t bytes = (uint64_t)rows * columns * safetensors_type_bytes(module->type);
+
+	if (rig->header_room - rig->header_bytes < 512) {
+		rig->header_room = rig->header_room * 2 + 4096;
+		rig->header = realloc(rig->header, rig->header_room);
+	}
+	rig->header_bytes += (uint64_t)snprintf(rig->header + rig->header_bytes, 512,
+		"%c\"base_model.model.%s.%s.weight\":{\"dtype\":\"%s\",\"shape\":[%u,%u],\"data_offsets\":[%llu,%llu]}", rig->bytes ? ',' : '{',
+		module->path, name, safetensors_type_name(module->type), rows, columns, (unsigned long long)rig->bytes,
+		(unsigned long long)(rig->bytes + bytes));
+	rig->bytes += bytes;
+}
+
+/* Values are zeros. config: its text, or NULL for a plain one. */
+static inline int rig_make_with(struct rig *rig, const struct rig_module *modules, uint32_t count, const char *config)
+{
+	*rig = (struct rig){.config = memfd_create("config", MFD_CLOEXEC), .weights = memfd_create("weights", MFD_CLOEXEC)};
+	if (!config)
+		config = "{\"peft_type\":\"LORA\",\"lora_alpha\":16}";
+	for (uint32_t bytes = 4; bytes >= 2; bytes -= 2) /* the larger types first, for their alignment */
+		for (uint32_t i = 0; i < count; i++) {
+			if (safetensors_type_bytes(modules[i].type) != bytes)
+				continue;
+			rig_tensor(rig, &modules[i], "lora_A", modules[i].rank, modules[i].in);
+			rig_tensor(rig, &modules[i], "lora_B", modules[i].out, modules[i].rank);
+		}
+	rig->header[rig->header_bytes++] = '}';
+	while (rig->header_bytes % 8)
+		rig->header[rig->header_bytes++] = ' ';
+	if (pwrite(rig->config, config, strlen(config), 0) < 0 || pwrite(rig->weights, &rig->header_bytes, 8, 0) != 8 ||
+		pwrite(rig->weights, rig->header, rig->header_bytes, 8) != (ssize_t)rig->header_bytes ||
+		ftruncate(rig->weights, (off_t)(8 + rig->header_bytes + rig->bytes)))
+		abort();
+	free(rig->header);
+	rig->header = NULL;
+	return peft_read(rig->config, rig->weights, &rig->peft, &rig->reason);
+}
+
+static inline void rig_make(struct rig *rig, const struct rig_module *modules, uint32_t count)
+{
+	if (rig_make_with(rig, modules, count, NULL)) {
+		fprintf(stderr, "rig: %s\n", rig->reason.text);
+		abort();
+	}
+}
+
+static inline void rig_put(const struct rig *rig, const struct peft_matrix *matrix, uint64_t index, float value)
+{
+	uint32_t bytes = safetensors_type_bytes(matrix->type);
+	uint16_t half = matrix->type == SAFETENSORS_F16 ? f16_of_float(value) : bf16_of_float(value);
+	const void *from = bytes == 4 ? (const void *)&value : &half;
+
+	if (pwrite(rig->weights, from, bytes, (off_t)(matrix->offset + index * bytes)) != (ssize_t)bytes)
+		abort();
+}
+
+/* One element of a matrix, as it stands in the file. */
+static inline float rig_get(const struct rig *rig, const struct peft_matrix *matrix, uint64_t index)
+{
+	uint32_t bytes = safetensors_type_bytes(matrix->type);
+	uint16_t half;
+	float value;
+
+	if (pread(rig->weights, bytes == 4 ? (void *)&value : &half, bytes, (off_t)(matrix->offset + index * bytes)) != (ssize_t)bytes)
+		abort();
+	return bytes == 4 ? value : matrix->type == SAFETENSORS_F16 ? float_of_f16(half) : float_of_bf16(half);
+}
+
+/* All of a matrix, of values that `value` makes. */
+static inline void rig_fill_matrix(const struct rig *rig, const struct peft_matrix *matrix, float (*value)(void))
+{
+	uint32_t bytes = safetensors_type_bytes(matrix->type);
+	uint64_t count = matrix->bytes / bytes;
+	uint8_t *all = malloc(matrix->bytes);
+
+	for (uint64_t i = 0; i < count; i++) {
+		float one = value();
+		uint16_t half = matrix->type == SAFETENSORS_F16 ? f16_of_float(one) : bf16_of_float(one);
+
+		memcpy(all + i * bytes, bytes == 4 ? (void *)&one : &half, bytes);
+	}
+	if (pwrite(rig->weights, all, matrix->bytes, (off_t)matrix->offset) != (ssize_t)matrix->bytes)
+		abort();
+	free(all);
+}
+
+static inline void rig_fill(const struct rig *rig, float (*value)(void))
+{
+	for (uint32_t i = 0; i < rig->peft.count; i++) {
+		rig_fill_matrix(rig, &rig->peft.modules[i].a, value);
+		rig_fill_matrix(rig, &rig->peft.modules[i].b, value);
+	}
+}
+
+static inline void rig_end(struct rig *rig)
+{
+	peft_free(&rig->peft);
+	close(rig->config);
+	close(rig->weights);
+}
+
+/* Random shapes and ranks, 1 to `most` modules in some layers and, now and then, one outside. Returns how many. */
+static inline uint32_t rig_random_modules(struct rig_module *modules, uint32_t most, uint32_t features_max)
+{
+	static const char *const targets[] = {"q", "k", "v", "o", "gate", "up", "down"};
+	static const enum safetensors_type types[] = {SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16};
+	uint32_t layers = 1 + rig_random(6), each = 1 + rig_random(7), count = 0, ranks = 1 + rig_random(4);
+
+	for (uint32_t layer = 0; layer < layers; layer++)
+		for (uint32_t i = 0; i < each && count < most; i++, count++) {
+			struct rig_module *module = &modules[count];
+
+			snprintf(module->path, sizeof(module->path), "model.layers.%u.%s", layer, targets[i]);
+			module->rank = ranks == 1 ? 16 : ranks == 2 ? 8u << rig_random(5) : 1 + rig_random(128);
+			module->in = 1 + rig_random(features_max);
+			module->out = 1 + rig_random(features_max);
+			module->type = types[rig_random(3)];
+		}
+	if (count < most && rig_random(3) == 0)
+		modules[count++] = (struct rig_module){"lm_head", 1 + rig_random(64), 1 + rig_random(features_max), 1 + rig_random(4 * features_max),
+			SAFETENSORS_F16};
+	return count;
+}
+
+#endif
