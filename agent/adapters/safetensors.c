@@ -13,9 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <yajl/yajl_parse.h>
+
+#include "agent/adapters/file_at.h"
 
 static const struct {
 	const char *name;
@@ -478,23 +479,6 @@ int safetensors_parse(const void *header, uint64_t header_bytes, uint64_t file_b
 	return error;
 }
 
-/* All of it, or -EIO. */
-static int read_at(int fd, void *bytes, uint64_t length, uint64_t offset)
-{
-	while (length) {
-		ssize_t done = pread(fd, bytes, length, (off_t)offset);
-
-		if (done < 0 && errno == EINTR)
-			continue;
-		if (done <= 0)
-			return -EIO;
-		bytes = (char *)bytes + done;
-		length -= (uint64_t)done;
-		offset += (uint64_t)done;
-	}
-	return 0;
-}
-
 int safetensors_read(int fd, struct safetensors *file, struct reason *reason)
 {
 	uint64_t header_bytes = 0;
@@ -509,7 +493,7 @@ int safetensors_read(int fd, struct safetensors *file, struct reason *reason)
 		return refuse(reason, "file: it is none that can be read at any place");
 	if (status.st_size < 8)
 		return refuse(reason, "file: %jd bytes, too few for the length of a header", (intmax_t)status.st_size);
-	if (read_at(fd, length, sizeof(length), 0))
+	if (file_read_at(fd, length, sizeof(length), 0))
 		return -EIO;
 	for (int i = 7; i >= 0; i--)
 		header_bytes = header_bytes << 8 | length[i];
@@ -519,7 +503,7 @@ int safetensors_read(int fd, struct safetensors *file, struct reason *reason)
 	header = malloc(header_bytes + 1);
 	if (!header)
 		return -ENOMEM;
-	error = read_at(fd, header, header_bytes, 8);
+	error = file_read_at(fd, header, header_bytes, 8);
 	if (!error)
 		error = safetensors_parse(header, header_bytes, (uint64_t)status.st_size, file, reason);
 	free(header);

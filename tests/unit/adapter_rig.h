@@ -24,6 +24,7 @@ struct rig {
 	int config, weights; /* descriptors; both can be read at any place */
 	struct peft peft;
 	struct reason reason;
+	uint8_t *file; /* of weights, mapped */
 	/* What is being made. */
 	uint64_t bytes, header_room, header_bytes;
 	char *header;
@@ -56,9 +57,9 @@ static inline void rig_tensor(struct rig *rig, const struct rig_module *module, 
 		rig->header = realloc(rig->header, rig->header_room);
 	}
 	rig->header_bytes += (uint64_t)snprintf(rig->header + rig->header_bytes, 512,
-		"%c\"base_model.model.%s.%s.weight\":{\"dtype\":\"%s\",\"shape\":[%u,%u],\"data_offsets\":[%llu,%llu]}", rig->bytes ? ',' : '{',
-		module->path, name, safetensors_type_name(module->type), rows, columns, (unsigned long long)rig->bytes,
-		(unsigned long long)(rig->bytes + bytes));
+		"%c\"base_model.model.%s.%s.weight\":{\"dtype\":\"%s\",\"shape\":[%u,%u],\"data_offsets\":[%llu,%llu]}",
+		rig->bytes ? ',' : '{', module->path, name, safetensors_type_name(module->type), rows, columns,
+		(unsigned long long)rig->bytes, (unsigned long long)(rig->bytes + bytes));
 	rig->bytes += bytes;
 }
 
@@ -82,6 +83,9 @@ static inline int rig_make_with(struct rig *rig, const struct rig_module *module
 		pwrite(rig->weights, rig->header, rig->header_bytes, 8) != (ssize_t)rig->header_bytes ||
 		ftruncate(rig->weights, (off_t)(8 + rig->header_bytes + rig->bytes)))
 		abort();
+	rig->file = mmap(NULL, 8 + rig->header_bytes + rig->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, rig->weights, 0);
+	if (rig->file == MAP_FAILED)
+		abort();
 	free(rig->header);
 	rig->header = NULL;
 	return peft_read(rig->config, rig->weights, &rig->peft, &rig->reason);
@@ -99,10 +103,8 @@ static inline void rig_put(const struct rig *rig, const struct peft_matrix *matr
 {
 	uint32_t bytes = safetensors_type_bytes(matrix->type);
 	uint16_t half = matrix->type == SAFETENSORS_F16 ? f16_of_float(value) : bf16_of_float(value);
-	const void *from = bytes == 4 ? (const void *)&value : &half;
 
-	if (pwrite(rig->weights, from, bytes, (off_t)(matrix->offset + index * bytes)) != (ssize_t)bytes)
-		abort();
+	memcpy(rig->file + matrix->offset + index * bytes, bytes == 4 ? (const void *)&value : &half, bytes);
 }
 
 /* One element of a matrix, as it stands in the file. */
@@ -112,29 +114,17 @@ static inline float rig_get(const struct rig *rig, const struct peft_matrix *mat
 	uint16_t half;
 	float value;
 
-	if (pread(rig->weights, bytes == 4 ? (void *)&value : &half, bytes, (off_t)(matrix->offset + index * bytes)) != (ssize_t)bytes)
-		abort();
+	memcpy(bytes == 4 ? (void *)&value : &half, rig->file + matrix->offset + index * bytes, bytes);
 	return bytes == 4 ? value : matrix->type == SAFETENSORS_F16 ? float_of_f16(half) : float_of_bf16(half);
 }
 
-/* All of a matrix, of values that `value` makes. */
 static inline void rig_fill_matrix(const struct rig *rig, const struct peft_matrix *matrix, float (*value)(void))
 {
-	uint32_t bytes = safetensors_type_bytes(matrix->type);
-	uint64_t count = matrix->bytes / bytes;
-	uint8_t *all = malloc(matrix->bytes);
-
-	for (uint64_t i = 0; i < count; i++) {
-		float one = value();
-		uint16_t half = matrix->type == SAFETENSORS_F16 ? f16_of_float(one) : bf16_of_float(one);
-
-		memcpy(all + i * bytes, bytes == 4 ? (void *)&one : &half, bytes);
-	}
-	if (pwrite(rig->weights, all, matrix->bytes, (off_t)matrix->offset) != (ssize_t)matrix->bytes)
-		abort();
-	free(all);
+	for (uint64_t i = 0; i < matrix->bytes / safetensors_type_bytes(matrix->type); i++)
+		rig_put(rig, matrix, i, value());
 }
 
+/* All matrices, of values that `value` makes. */
 static inline void rig_fill(const struct rig *rig, float (*value)(void))
 {
 	for (uint32_t i = 0; i < rig->peft.count; i++) {
@@ -146,6 +136,7 @@ static inline void rig_fill(const struct rig *rig, float (*value)(void))
 static inline void rig_end(struct rig *rig)
 {
 	peft_free(&rig->peft);
+	munmap(rig->file, 8 + rig->header_bytes + rig->bytes);
 	close(rig->config);
 	close(rig->weights);
 }
@@ -168,8 +159,8 @@ static inline uint32_t rig_random_modules(struct rig_module *modules, uint32_t m
 			module->type = types[rig_random(3)];
 		}
 	if (count < most && rig_random(3) == 0)
-		modules[count++] = (struct rig_module){"lm_head", 1 + rig_random(64), 1 + rig_random(features_max), 1 + rig_random(4 * features_max),
-			SAFETENSORS_F16};
+		modules[count++] = (struct rig_module){"lm_head", 1 + rig_random(64), 1 + rig_random(features_max),
+			1 + rig_random(4 * features_max), SAFETENSORS_F16};
 	return count;
 }
 

@@ -1,0 +1,14 @@
+/*
+ * file_at.h - all of some bytes at one place of a file, whatever interrupts.
+ */
+#ifndef GPOOL_AGENT_ADAPTERS_FILE_AT_H
+#define GPOOL_AGENT_ADAPTERS_FILE_AT_H
+
+#include <stdint.h>
+
+/* file_read_at() - Return: 0; -EIO, also where the file ends before. */
+int file_read_at(int fd, void *bytes, uint64_t length, uint64_t offset);
+/* file_write_at() - Return: 0, or what pwrite() says, -ENOSPC for one. */
+int file_write_at(int fd, const void *bytes, uint64_t length, uint64_t offset);
+
+#endif
