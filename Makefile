@@ -82,7 +82,7 @@ KERNEL_OBJ := $(CUDA_KERNEL_OBJ)
 
 CLIENT_LIBS := -lnanomsg -ldl
 KEEPER_LIBS := -lconfig -ldl
-AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -lcjson -lyajl -lpcre2-8 -lm -ldl
+AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -lzstd -lcjson -lyajl -lpcre2-8 -lm -ldl
 TOOL_LIBS := $(CLIENT_LIBS) -lcjson -lm
 bench_LIBS := -ljemalloc
 TEST_LIBS := -lcmocka $(AGENT_LIBS)
