@@ -1,0 +1,95 @@
+/*
+ * fuzz_adapter_cold.c - any bytes as a cold file.
+ *
+ * Method: the input as a file, once as it is and once with its checksums made right, so that what lies behind them is reached.
+ * Held: a refusal has a reason, and all groups and pages of what is not refused can be read, in memory of the sizes that it says.
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "agent/adapters/cold_file.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void demand(int condition)
+{
+	if (!condition)
+		abort();
+}
+
+static void group_read(const struct cold_file *file, uint32_t index)
+{
+	const struct cold_group *group = &file->groups[index];
+	uint64_t whole = cold_pages_bytes(&file->layout, file->header->form, group->first_page, group->pages), at = 0;
+	uint8_t *stored = aligned_alloc(COLD_ALIGN, cold_align(group->bytes)), *room = malloc(whole);
+	uint8_t *image = malloc(file->layout.header->page_bytes);
+	struct reason reason = {""};
+	const void *pages;
+
+	demand(whole <= COLD_GROUP_IMAGE_MAX && stored && room && image);
+	demand(cold_group_read(file, index, stored) == 0);
+	if (cold_group_expand(file, index, stored, room, &pages, &reason)) {
+		demand(reason.text[0] != 0);
+	} else {
+		for (uint32_t page = group->first_page; page < group->first_page + group->pages; page++) {
+			int error = cold_page_expand(file, page, (const uint8_t *)pages + at, image, &reason);
+
+			demand(error == 0 || (error == -EINVAL && reason.text[0]));
+			at += cold_page_bytes(&file->layout, file->header->form, page);
+		}
+		demand(at == whole);
+	}
+	free(stored);
+	free(room);
+	free(image);
+}
+
+static void check(const uint8_t *bytes, size_t size)
+{
+	int fd = memfd_create("fuzz", MFD_CLOEXEC), error;
+	struct reason reason = {""};
+	struct cold_file file;
+
+	demand(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+	error = cold_open(fd, &file, &reason);
+	demand(error == 0 || (error == -EINVAL && reason.text[0]));
+	if (!error) {
+		for (uint32_t i = 0; i < file.header->groups; i++)
+			group_read(&file, i);
+		cold_close(&file);
+	}
+	close(fd);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	size_t whole = (size + COLD_ALIGN - 1) / COLD_ALIGN * COLD_ALIGN;
+	uint8_t *bytes = calloc(1, whole ? whole : 1);
+	struct cold_header *header = (struct cold_header *)(void *)bytes;
+
+	demand(bytes != NULL);
+	if (size)
+		memcpy(bytes, data, size);
+	check(bytes, size);
+	if (size >= sizeof(*header)) {
+		struct cold_group *groups = (struct cold_group *)(void *)(header + 1);
+
+		header->file_bytes = whole;
+		for (uint32_t i = 0; i < header->groups && i < 4 && (uint8_t *)(groups + i + 1) <= bytes + whole; i++)
+			if (groups[i].offset <= whole && groups[i].bytes <= whole &&
+				cold_align(groups[i].bytes) <= whole - groups[i].offset)
+				groups[i].checksum = XXH3_64bits(bytes + groups[i].offset, cold_align(groups[i].bytes));
+		header->checksum = 0;
+		if (header->head_bytes <= whole)
+			header->checksum = XXH3_64bits(bytes, header->head_bytes);
+		check(bytes, whole);
+	}
+	free(bytes);
+	return 0;
+}
