@@ -84,7 +84,9 @@ CLIENT_LIBS := -lnanomsg -ldl
 KEEPER_LIBS := -lconfig -ldl
 AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -lzstd -lcjson -lyajl -lpcre2-8 -lm -ldl
 TOOL_LIBS := $(CLIENT_LIBS) -lcjson -lm
-bench_LIBS := -ljemalloc
+# gpool-bench also measures the adapters' part of the agent, by itself.
+bench_OBJ := $(call obj,$(wildcard agent/adapters/*.c))
+bench_LIBS := -ljemalloc -lxxhash -lzstd -lyajl -lpcre2-8
 TEST_LIBS := -lcmocka $(AGENT_LIBS)
 
 PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench $(B)/gpool-replay
@@ -137,7 +139,7 @@ $(B)/libtools.a: $(call obj,$(wildcard tools/lib/*.c))
 	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
 
 define tool_rule
-$(B)/$(call tool_name,$(1)): $(call obj,$(wildcard tools/$(1)/*.c)) $(B)/libtools.a $(B)/libgpool.a
+$(B)/$(call tool_name,$(1)): $(call obj,$(wildcard tools/$(1)/*.c)) $($(1)_OBJ) $(B)/libtools.a $(B)/libgpool.a
 	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(TOOL_LIBS) $$($(1)_LIBS)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rule,$(t))))

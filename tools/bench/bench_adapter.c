@@ -1,0 +1,202 @@
+/*
+ * bench_adapter.c - an adapter of 16 MB on its way: out of PEFT's files into images of pages, to its cold file, and back from there. No
+ * agent and no pages take part; it is what the agent does before a page is touched, and files are in the page cache.
+ */
+#include "tools/bench/bench.h"
+
+#include "agent/adapters/cold_file.h"
+#include "agent/adapters/pack.h"
+#include "cuda/kernels/element.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Rank 16 in all linear layers of six layers as an 8B model has them. */
+enum { LAYERS = 6, RANK = 16, PAGE_BYTES = 2 << 20 };
+
+static const struct {
+	const char *name;
+	uint32_t in, out;
+} targets[] = {
+	{ "q_proj", 4096, 4096 }, { "k_proj", 4096, 1024 }, { "v_proj", 4096, 1024 }, { "o_proj", 4096, 4096 },
+	{ "gate_proj", 4096, 14336 }, { "up_proj", 4096, 14336 }, { "down_proj", 14336, 4096 },
+};
+enum { TARGETS = sizeof(targets) / sizeof(*targets) };
+
+struct adapter {
+	int config, weights, folder;
+	struct peft peft;
+	struct adapter_layout layout;
+	struct convert convert;
+	struct cold_source source;
+	uint8_t *images, *others; /* [pages][PAGE_BYTES] each */
+};
+
+/* ---- PEFT's files ---- */
+
+static uint64_t tensor_name(char *text, size_t room, uint32_t layer, uint32_t target, char matrix, uint64_t offset)
+{
+	uint32_t rows = matrix == 'A' ? RANK : targets[target].out, columns = matrix == 'A' ? targets[target].in : RANK;
+	uint64_t end = offset + 4 * (uint64_t)rows * columns;
+
+	snprintf(text, room,
+		"%c\"base_model.model.model.layers.%u.%s.lora_%c.weight\":"
+		"{\"dtype\":\"F32\",\"shape\":[%u,%u],\"data_offsets\":[%llu,%llu]}",
+		offset ? ',' : '{', layer, targets[target].name, matrix, rows, columns, (unsigned long long)offset,
+		(unsigned long long)end);
+	return end;
+}
+
+/* About normal. Returns 0 or negative errno. */
+static int values_write(int fd, uint64_t bytes)
+{
+	static float values[65536];
+	uint64_t state = 1;
+
+	for (uint64_t done = 0; done < bytes; done += sizeof(values)) {
+		uint64_t some = bytes - done < sizeof(values) ? bytes - done : sizeof(values);
+
+		for (uint64_t i = 0; i < some / sizeof(*values); i++) {
+			int64_t sum = 0;
+
+			for (int j = 0; j < 4; j++)
+				sum += random_next(&state);
+			values[i] = (float)(sum - (INT64_C(1) << 33)) * 0x1p-36f;
+		}
+		if (write(fd, values, some) != (ssize_t)some)
+			return -EIO;
+	}
+	return 0;
+}
+
+static int files_make(struct adapter *adapter)
+{
+	static const char config[] = "{\"peft_type\":\"LORA\",\"r\":16,\"lora_alpha\":32}";
+	static char header[LAYERS * TARGETS * 2 * 200];
+	uint64_t offset = 0, length;
+
+	for (uint32_t i = 0; i < LAYERS * TARGETS * 2; i++)
+		offset = tensor_name(header + strlen(header), sizeof(header) - strlen(header), i / 2 / TARGETS, i / 2 % TARGETS,
+			i % 2 ? 'B' : 'A', offset);
+	strcat(header, "}");
+	while (strlen(header) % 8)
+		strcat(header, " ");
+	length = strlen(header);
+	adapter->config = memfd_create("adapter_config.json", MFD_CLOEXEC);
+	adapter->weights = memfd_create("adapter_model.safetensors", MFD_CLOEXEC);
+	if (write(adapter->config, config, sizeof(config) - 1) < 0 || write(adapter->weights, &length, 8) != 8 ||
+		write(adapter->weights, header, length) != (ssize_t)length)
+		return -EIO;
+	header[0] = 0;
+	return values_write(adapter->weights, offset);
+}
+
+static int adapter_init(struct bench *bench, struct adapter *adapter)
+{
+	struct reason reason;
+	int error = files_make(adapter);
+
+	adapter->folder = open(bench->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (!error)
+		error = peft_read(adapter->config, adapter->weights, &adapter->peft, &reason);
+	if (!error)
+		error = pack_make(&adapter->peft, PAGE_BYTES, ADAPTER_BF16, &adapter->layout, &reason);
+	if (!error)
+		error = convert_open(&adapter->peft, &adapter->layout, adapter->weights, &adapter->convert, &reason);
+	if (!error)
+		error = cold_source_of(adapter->config, adapter->weights, &adapter->source);
+	if (error)
+		return error;
+	adapter->images = calloc(adapter->layout.header->pages, PAGE_BYTES);
+	adapter->others = calloc(adapter->layout.header->pages, PAGE_BYTES);
+	return adapter->images && adapter->others ? 0 : -ENOMEM;
+}
+
+static void adapter_fini(struct adapter *adapter)
+{
+	free(adapter->images);
+	free(adapter->others);
+	convert_close(&adapter->convert);
+	pack_free(&adapter->layout);
+	peft_free(&adapter->peft);
+	close(adapter->config);
+	close(adapter->weights);
+	close(adapter->folder);
+}
+
+/* ---- what is measured ---- */
+
+static int convert_sample(struct bench *bench, struct adapter *adapter)
+{
+	uint64_t bytes = (uint64_t)adapter->layout.header->pages * PAGE_BYTES, begin = own_time_ns();
+	struct reason reason;
+	int error = 0;
+
+	for (uint32_t page = 0; page < adapter->layout.header->pages && !error; page++)
+		error = convert_page(&adapter->convert, page, adapter->images + (uint64_t)page * PAGE_BYTES, &reason);
+	bench_sample(bench, FIGURE_adapter_convert, (double)bytes / (double)(own_time_ns() - begin));
+	begin = own_time_ns();
+	memcpy(adapter->others, adapter->images, bytes);
+	bench_sample(bench, FIGURE_peer_adapter_memcpy, (double)bytes / (double)(own_time_ns() - begin));
+	return error;
+}
+
+/* All groups, as the form in which they would go to a GPU. */
+static int cold_read_all(int fd, uint8_t *stored)
+{
+	struct cold_file file;
+	struct reason reason;
+	const void *pages;
+	int error = cold_open(fd, &file, &reason);
+
+	if (error)
+		return error;
+	for (uint32_t i = 0; i < file.header->groups && !error; i++) {
+		error = cold_group_read(&file, i, stored);
+		if (!error)
+			error = cold_group_expand(&file, i, stored, stored + COLD_GROUP_IMAGE_MAX, &pages, &reason);
+	}
+	cold_close(&file);
+	return error;
+}
+
+static int cold_sample(struct bench *bench, struct adapter *adapter)
+{
+	uint64_t begin = own_time_ns();
+	struct cold_header header;
+	struct reason reason;
+	int error = cold_write(&adapter->convert, &adapter->source, adapter->folder, "adapter", &header, &reason), fd;
+
+	if (error)
+		return error;
+	bench_sample(bench, FIGURE_adapter_cold_write, (double)(own_time_ns() - begin) / 1e6);
+	fd = openat(adapter->folder, "adapter", O_RDONLY | O_CLOEXEC);
+	begin = own_time_ns();
+	error = cold_read_all(fd, adapter->others);
+	bench_sample(bench, FIGURE_adapter_cold_read, (double)(own_time_ns() - begin) / 1e6);
+	begin = own_time_ns();
+	if (!error && pread(fd, adapter->others, header.file_bytes, 0) != (ssize_t)header.file_bytes)
+		error = -EIO;
+	bench_sample(bench, FIGURE_peer_adapter_pread, (double)(own_time_ns() - begin) / 1e6);
+	close(fd);
+	return error;
+}
+
+int bench_adapter(struct bench *bench)
+{
+	struct adapter adapter = { .config = -1 };
+	int error = adapter_init(bench, &adapter);
+
+	for (unsigned run = 0; run < bench->runs && !error; run++) {
+		error = convert_sample(bench, &adapter);
+		if (!error)
+			error = cold_sample(bench, &adapter);
+	}
+	adapter_fini(&adapter);
+	return error ? bench_complain(bench, error, "cannot convert, write or read an adapter") : 0;
+}
