@@ -80,14 +80,12 @@ AGENT_LIB_OBJ := $(filter-out $(B)/obj/agent/main.o,$(AGENT_OBJ))
 CLIENT_OBJ := $(call obj,$(CLIENT_SRC))
 KERNEL_OBJ := $(CUDA_KERNEL_OBJ)
 
-CLIENT_LIBS := -lnanomsg -ldl
+CLIENT_LIBS := -lnanomsg -lxxhash -lzstd -lcjson -lyajl -lpcre2-8 -lm -ldl
 KEEPER_LIBS := -lconfig -ldl
-AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -lzstd -lcjson -lyajl -lpcre2-8 -lm -ldl
-TOOL_LIBS := $(CLIENT_LIBS) -lcjson -lm
-# gpool-bench also measures the adapters' part of the agent, by itself.
-bench_OBJ := $(call obj,$(wildcard agent/adapters/*.c))
-bench_LIBS := -ljemalloc -lxxhash -lzstd -lyajl -lpcre2-8
-TEST_LIBS := -lcmocka $(AGENT_LIBS)
+AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -ldl
+TOOL_LIBS := $(CLIENT_LIBS)
+bench_LIBS := -ljemalloc
+TEST_LIBS := -lcmocka $(AGENT_LIBS) $(CLIENT_LIBS)
 
 PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench $(B)/gpool-replay
 LIBRARIES := $(B)/libgpool.so $(B)/libgpool.a $(B)/libgpool_torch.so

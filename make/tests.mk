@@ -37,7 +37,7 @@ asan ubsan tsan: need-test-deps ## build with this sanitizer and run its tests
 ifeq ($(CONFIG),fuzz)
 define fuzz_rule
 $(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) $(B)/libtools.a $(B)/libgpool.a
-	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ $$(AGENT_LIBS)
+	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ $$(AGENT_LIBS) $$(CLIENT_LIBS)
 endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
 

@@ -13,7 +13,7 @@
 
 #include <xxhash.h>
 
-#include "agent/adapters/cold_file.h"
+#include "client/lora/cold_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,7 +4,7 @@
 #ifndef TESTS_UNIT_ADAPTER_RIG_H
 #define TESTS_UNIT_ADAPTER_RIG_H
 
-#include "agent/adapters/peft.h"
+#include "client/lora/peft.h"
 #include "cuda/kernels/element.h"
 
 #include <fcntl.h>

@@ -6,9 +6,9 @@
  * adapters by chance; every byte of a file changed, every length; each field of the head wrong under a right checksum; each
  * system call of the writer made to fail, by functions of this program in the C library's place.
  */
-#include "agent/adapters/cold_file.h"
-#include "agent/adapters/int8_form.h"
-#include "agent/adapters/pack.h"
+#include "client/lora/cold_file.h"
+#include "client/lora/int8_form.h"
+#include "client/lora/pack.h"
 #include "tests/unit/adapter_rig.h"
 
 #include <dirent.h>

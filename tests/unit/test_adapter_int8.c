@@ -6,8 +6,8 @@
  * modules small enough to multiply out, with weights about normal, with outliers, with the largest numbers of fp16, and with
  * none.
  */
-#include "agent/adapters/int8_form.h"
-#include "agent/adapters/pack.h"
+#include "client/lora/int8_form.h"
+#include "client/lora/pack.h"
 #include "tests/unit/adapter_rig.h"
 
 #include <math.h>

@@ -4,8 +4,8 @@
  */
 #include "tools/bench/bench.h"
 
-#include "agent/adapters/cold_file.h"
-#include "agent/adapters/pack.h"
+#include "client/lora/cold_file.h"
+#include "client/lora/pack.h"
 #include "cuda/kernels/element.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
  * convert.c - reads pieces of matrices, converts their elements, and puts them into tiles.
  */
-#include "agent/adapters/convert.h"
+#include "client/lora/convert.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "agent/adapters/file_at.h"
+#include "client/lora/file_at.h"
 #include "cuda/kernels/lora.h"
 
 static_assert((int)LORA_TILE_COLUMNS == (int)ADAPTER_TILE_COLUMNS && (int)LORA_RANK_MAX == (int)ADAPTER_RANK_MAX &&

@@ -1,8 +1,8 @@
 /*
  * reason.h - why an adapter is refused: words for whoever wanted it.
  */
-#ifndef GPOOL_AGENT_ADAPTERS_REASON_H
-#define GPOOL_AGENT_ADAPTERS_REASON_H
+#ifndef GPOOL_CLIENT_LORA_REASON_H
+#define GPOOL_CLIENT_LORA_REASON_H
 
 enum { REASON_BYTES = 256 };
 

@@ -4,7 +4,7 @@
  * The JSON is read by callbacks of yajl, which also checks that it is UTF-8. Which callback may come is a matter of where the last
  * one has led to (`enum place`); whatever else comes is refused at once, so nothing nests deeper than the format does.
  */
-#include "agent/adapters/safetensors.h"
+#include "client/lora/safetensors.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #include <yajl/yajl_parse.h>
 
-#include "agent/adapters/file_at.h"
+#include "client/lora/file_at.h"
 
 static const struct {
 	const char *name;

@@ -3,7 +3,7 @@
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
-#include "agent/adapters/peft_config.h"
+#include "client/lora/peft_config.h"
 
 #include <errno.h>
 #include <inttypes.h>

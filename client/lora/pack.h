@@ -6,10 +6,10 @@
  * each page tiles follow each other from its beginning on, without holes. The plan is the same for the same adapter, page size and
  * element.
  */
-#ifndef GPOOL_AGENT_ADAPTERS_PACK_H
-#define GPOOL_AGENT_ADAPTERS_PACK_H
+#ifndef GPOOL_CLIENT_LORA_PACK_H
+#define GPOOL_CLIENT_LORA_PACK_H
 
-#include "agent/adapters/peft.h"
+#include "client/lora/peft.h"
 #include "shm/adapter_layout.h"
 
 /*

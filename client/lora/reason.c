@@ -1,7 +1,7 @@
 /*
  * reason.c - words about what is refused.
  */
-#include "agent/adapters/reason.h"
+#include "client/lora/reason.h"
 
 #include <errno.h>
 #include <stdarg.h>

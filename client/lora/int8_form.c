@@ -1,7 +1,7 @@
 /*
  * int8_form.c - the form by the kernels' references, and the measurement of what it loses.
  */
-#include "agent/adapters/int8_form.h"
+#include "client/lora/int8_form.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /*
  * pack.c - tiles into pages, and the layout that says where.
  */
-#include "agent/adapters/pack.h"
+#include "client/lora/pack.h"
 
 #include <errno.h>
 #include <inttypes.h>

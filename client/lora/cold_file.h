@@ -14,12 +14,12 @@
  * that were not written to their end, not forgers. So every field is checked for itself as well: who has forged a file gets wrong
  * weights from it, and no more.
  */
-#ifndef GPOOL_AGENT_ADAPTERS_COLD_FILE_H
-#define GPOOL_AGENT_ADAPTERS_COLD_FILE_H
+#ifndef GPOOL_CLIENT_LORA_COLD_FILE_H
+#define GPOOL_CLIENT_LORA_COLD_FILE_H
 
 #include <stdbool.h>
 
-#include "agent/adapters/convert.h"
+#include "client/lora/convert.h"
 
 #define COLD_MAGIC UINT64_C(0x61726f6c646c6f63) /* "coldlora" */
 

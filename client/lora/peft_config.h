@@ -4,13 +4,13 @@
  * An adapter that would be applied in another way than y += scale * B (A x), or not by its own files alone, is refused with the reason.
  * Keys that are not known are let be, as PEFT does it, which adds some with each version.
  */
-#ifndef GPOOL_AGENT_ADAPTERS_PEFT_CONFIG_H
-#define GPOOL_AGENT_ADAPTERS_PEFT_CONFIG_H
+#ifndef GPOOL_CLIENT_LORA_PEFT_CONFIG_H
+#define GPOOL_CLIENT_LORA_PEFT_CONFIG_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "agent/adapters/reason.h"
+#include "client/lora/reason.h"
 
 enum {
 	PEFT_CONFIG_BYTES_MAX = 1 << 20,

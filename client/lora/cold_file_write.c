@@ -1,7 +1,7 @@
 /*
  * cold_file_write.c - makes a cold file: form, groups, compression, and the head when all of that is known.
  */
-#include "agent/adapters/cold_file.h"
+#include "client/lora/cold_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 #include <xxhash.h>
 #include <zstd.h>
 
-#include "agent/adapters/file_at.h"
-#include "agent/adapters/int8_form.h"
+#include "client/lora/file_at.h"
+#include "client/lora/int8_form.h"
 
 enum {
 	LEVEL = 3,     /* zstd's default. Higher ones gain next to nothing on weights */

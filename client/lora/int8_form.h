@@ -9,10 +9,10 @@
  * page are one call of quantise or dequantise, on a GPU too. A code times a scale is exact in fp32 and rounded once
  * (quantise_value()), so the same form gives the same page bit by bit, wherever it is expanded.
  */
-#ifndef GPOOL_AGENT_ADAPTERS_INT8_FORM_H
-#define GPOOL_AGENT_ADAPTERS_INT8_FORM_H
+#ifndef GPOOL_CLIENT_LORA_INT8_FORM_H
+#define GPOOL_CLIENT_LORA_INT8_FORM_H
 
-#include "agent/adapters/convert.h"
+#include "client/lora/convert.h"
 
 /* int8_form_bytes() - 130 for a row of 256: 1.6 % more than half. */
 static inline uint64_t int8_form_bytes(uint32_t rows)

@@ -1,8 +1,8 @@
 /*
  * file_at.h - all of some bytes at one place of a file, whatever interrupts.
  */
-#ifndef GPOOL_AGENT_ADAPTERS_FILE_AT_H
-#define GPOOL_AGENT_ADAPTERS_FILE_AT_H
+#ifndef GPOOL_CLIENT_LORA_FILE_AT_H
+#define GPOOL_CLIENT_LORA_FILE_AT_H
 
 #include <stdint.h>
 

@@ -8,12 +8,12 @@
  *
  * The header is the work of a stranger: it is parsed as a stream, in memory bounded by the limits below.
  */
-#ifndef GPOOL_AGENT_ADAPTERS_SAFETENSORS_H
-#define GPOOL_AGENT_ADAPTERS_SAFETENSORS_H
+#ifndef GPOOL_CLIENT_LORA_SAFETENSORS_H
+#define GPOOL_CLIENT_LORA_SAFETENSORS_H
 
 #include <stdint.h>
 
-#include "agent/adapters/reason.h"
+#include "client/lora/reason.h"
 
 enum {
 	SAFETENSORS_DIMENSIONS = 8,

@@ -1,7 +1,7 @@
 /*
  * peft.c - adapters out of PEFT's two files.
  */
-#include "agent/adapters/peft.h"
+#include "client/lora/peft.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/adapters/peft_config.h"
+#include "client/lora/peft_config.h"
 
 static const char prefix[] = "base_model.model.";
 static const char suffix_a[] = ".lora_A.weight", suffix_b[] = ".lora_B.weight";

@@ -1,7 +1,7 @@
 /*
  * cold_file.c - the sizes of what is in a cold file, and its reader.
  */
-#include "agent/adapters/cold_file.h"
+#include "client/lora/cold_file.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,8 +12,8 @@
 #include <xxhash.h>
 #include <zstd.h>
 
-#include "agent/adapters/file_at.h"
-#include "agent/adapters/int8_form.h"
+#include "client/lora/file_at.h"
+#include "client/lora/int8_form.h"
 
 /* ---- sizes ---- */
 

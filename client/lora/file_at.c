@@ -1,7 +1,7 @@
 /*
  * file_at.c - loops around pread() and pwrite().
  */
-#include "agent/adapters/file_at.h"
+#include "client/lora/file_at.h"
 
 #include <errno.h>
 #include <unistd.h>

@@ -4,10 +4,10 @@
  * Any page can be made by itself, in any order; in order the file is read about once. What is no number, or not one in the
  * layout's element, is refused with its place: an adapter that overflows would be nonsense for every request that uses it.
  */
-#ifndef GPOOL_AGENT_ADAPTERS_CONVERT_H
-#define GPOOL_AGENT_ADAPTERS_CONVERT_H
+#ifndef GPOOL_CLIENT_LORA_CONVERT_H
+#define GPOOL_CLIENT_LORA_CONVERT_H
 
-#include "agent/adapters/peft.h"
+#include "client/lora/peft.h"
 #include "shm/adapter_layout.h"
 
 /* Some tiles of one matrix side by side in a page. */

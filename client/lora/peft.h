@@ -7,13 +7,13 @@
  *
  * Only headers are read here. Whoever reads the weights finds their places, which lie in the file and do not overlap.
  */
-#ifndef GPOOL_AGENT_ADAPTERS_PEFT_H
-#define GPOOL_AGENT_ADAPTERS_PEFT_H
+#ifndef GPOOL_CLIENT_LORA_PEFT_H
+#define GPOOL_CLIENT_LORA_PEFT_H
 
 #include <stdint.h>
 
-#include "agent/adapters/reason.h"
-#include "agent/adapters/safetensors.h"
+#include "client/lora/reason.h"
+#include "client/lora/safetensors.h"
 
 enum {
 	PEFT_RANK_MAX = 128,            /* the largest class of the kernels */
