@@ -443,11 +443,15 @@ enum gpool_object_class {
 	GPOOL_OBJECT_PINNABLE = 3   /* as immutable, and may be evicted as a whole while nobody pins it, open or not: gpool_object_pin() */
 };
 
+enum {
+	GPOOL_OBJECT_PINNED = 1u << 0, /* GPOOL_OBJECT_PINNABLE: its publisher has it pinned from the first moment on, until gpool_object_unpin() */
+};
+
 #define GPOOL_OBJECT_NONE UINT64_MAX /* expect_version: there must be no such object */
 
 struct gpool_object_options {
 	uint32_t size;           /* sizeof(struct gpool_object_options); GPOOL_OBJECT_OPTIONS_INIT sets it */
-	uint32_t flags;          /* none yet; an unknown bit is -EINVAL */
+	uint32_t flags;          /* GPOOL_OBJECT_PINNED; an unknown bit is -EINVAL */
 	uint32_t memory_class;   /* enum gpool_object_class */
 	uint32_t reserved;       /* 0 */
 	const char *role;        /* that this process holds: looked at when it publishes; its holder may adopt the object. NULL: none */
@@ -1567,6 +1571,142 @@ GPOOL_ASSERT_SIZE(gpool_kv_span, 24);
 
 /* gpool_kv_group_span() - Return: 0, -EINVAL (its size, no such cache, no such sequence could be), -ESTALE, -ECHILD. */
 GPOOL_API int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_t member, struct gpool_kv_span *span);
+
+/* ---- work: LoRA adapters ---- */
+
+/*
+ * Adapters as PEFT writes them, packed without padding into pages that all engines of a trust domain share: whoever needs one first loads it and
+ * publishes it as an object of class GPOOL_OBJECT_PINNABLE, the others map it. It stays in the pool while somebody has acquired it, and after
+ * that until its pages are needed; acquiring it again meanwhile is a look-up and a pin.
+ *
+ * Files of adapters are read by this process, with its own rights, and checked to the letter; the agent never sees them.
+ */
+struct gpool_lora; /* the adapters of a process on one pool */
+
+enum gpool_lora_element {
+	GPOOL_LORA_AS_FILE = 0, /* fp16 where the file has nothing else, else bf16 */
+	GPOOL_LORA_F16 = 1,
+	GPOOL_LORA_BF16 = 2
+};
+
+struct gpool_lora_options {
+	uint32_t size;           /* sizeof(struct gpool_lora_options); GPOOL_LORA_OPTIONS_INIT sets it */
+	uint32_t flags;          /* none yet; an unknown bit is -EINVAL */
+	uint32_t element;        /* enum gpool_lora_element: what weights become */
+	uint32_t load_threads;   /* adapters loaded at a time; 0: 4, at most 64 */
+	const char *cold_folder; /* where loaded adapters are kept, ready to be loaded again; exists. NULL: nowhere */
+	uint64_t salt[2];        /* who does not know it does not find them; engines that share have the same */
+};
+GPOOL_ASSERT_SIZE(gpool_lora_options, 40);
+#define GPOOL_LORA_OPTIONS_INIT { sizeof(struct gpool_lora_options), 0, 0, 0, 0, { 0, 0 } }
+
+enum { GPOOL_LORA_REASON_BYTES = 256 };
+
+/*
+ * gpool_lora_open() - no adapter yet. It ends with gpool_lora_close(), before the pool's handle.
+ * Return: 0, -EINVAL, -E2BIG, -ENOENT or what else cold_folder says, -EPERM (an observer), -EUSERS (streams), -ENOMEM, -EIO, -ECHILD.
+ */
+GPOOL_API int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
+/* gpool_lora_close() - waits for loads that are under way. No other thread is in a call for it. NULL is fine. -EBUSY: one is acquired; -ECHILD. */
+GPOOL_API int gpool_lora_close(struct gpool_lora *lora);
+
+/*
+ * gpool_lora_register() - make an adapter known by a name of the program's own. Headers are read, no weights.
+ *
+ * @name:   1 to 127 bytes
+ * @folder: PEFT's, with adapter_config.json and adapter_model.safetensors, which stay as they are while it is registered
+ * @id:     receives its number, from 0 on; numbers of adapters that were unregistered are given again
+ * @why:    [GPOOL_LORA_REASON_BYTES] receives why it is refused, as a line; may be NULL
+ *
+ * Return: 0, or
+ *   -EINVAL  the files are not what they have to be, as *why says; name
+ *   -EEXIST  the name is taken
+ *   -ENOENT, -EACCES, -EIO, -ENOMEM, -EMFILE, -ECHILD
+ *
+ * Threads: any. Cost: reads the two headers, about 0.1 ms for a few hundred modules.
+ */
+GPOOL_API int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why);
+/* gpool_lora_find() - the number of a name: 0, -ENOENT, -ECHILD. */
+GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id);
+/* gpool_lora_unregister() - 0, -EBUSY (acquired, or being loaded), -ENOENT, -ECHILD. Its pages stay for other engines until they are needed. */
+GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
+
+/*
+ * gpool_lora_acquire() - the adapter is in the pool, and stays there until gpool_lora_release() was called as often.
+ *
+ * @timeout_ms: longest wait for its load, milliseconds; 0: begin it and do not wait, -1: no limit
+ *
+ * Return: 0, or
+ *   -EAGAIN     timeout_ms was 0, and it is being loaded
+ *   -ETIMEDOUT  it is still being loaded
+ *   -ENOSPC, -EDQUOT  no room: what is in the pool is in use; gpool_lora_why() says what it needs. Release one and try again
+ *   -EINVAL     its files are not any more what they were, or a weight is no number; gpool_lora_why()
+ *   -EBUSY      it is acquired here, and somebody has unloaded it: release it first. Or queued work uses addresses that it had
+ *   -ENOENT     no such adapter, or its files are gone
+ *   -EIO, -ENOMEM, -EPIPE, -ECHILD
+ *
+ * Threads: any. Cost: where it is in the pool and mapped here, a lock and a pin, about 50 ns; where another engine has it in the pool, one question
+ * to the agent and its mapping; else its load.
+ */
+GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms);
+/* gpool_lora_prefetch() - begin to load it, if need be: 0, -ENOENT, -ECHILD. It may leave again before it is acquired. */
+GPOOL_API int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id);
+/*
+ * gpool_lora_release() - fence NULL: at once; else when it is reached, without waiting. Return: 0, -EINVAL (not acquired, no such fence), -ENOENT,
+ * -ENOMEM (it stays acquired), -ECHILD.
+ */
+GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence);
+/* gpool_lora_unload() - out of the pool, for all engines: 0; -EBUSY: acquired here, or elsewhere, where it goes with its last use; -ENOENT, -EPERM, -ECHILD. */
+GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
+/* gpool_lora_why() - why its last load failed, as a line: why[GPOOL_LORA_REASON_BYTES]; empty if it did not. 0, -ENOENT, -ECHILD. */
+GPOOL_API int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why);
+
+/* Where the tiles of a matrix lie: what kernels take (cuda/kernels/lora.h). A tile is 128 columns of all ranks, [rank][128], 256 bytes a row. */
+struct gpool_lora_matrix {
+	uint64_t first;      /* device address of the first tiles, side by side */
+	uint64_t more;       /* device address of uint64_t[]: where each further run of tiles begins; 0: there is none */
+	uint32_t head_tiles; /* how many lie at `first` */
+	uint32_t run_tiles;  /* how many in each further run; the last may have fewer */
+};
+
+/* An adapter's part in one layer and target. */
+struct gpool_lora_part {
+	struct gpool_lora_matrix a; /* rank x in */
+	struct gpool_lora_matrix b; /* its transpose: rank x out */
+	uint32_t rank;
+	float scale;
+	uint64_t reserved;
+};
+GPOOL_ASSERT_SIZE(gpool_lora_part, 64);
+
+/*
+ * gpool_lora_part() - of an acquired adapter. Addresses are good until it is released.
+ * @layer:  its number; -1: of modules outside of all layers
+ * @target: "model.layers.*.self_attn.q_proj": the module's path with a star for the layer
+ * Return: 0; -ENOENT: it has none there, or there is no such adapter; -EINVAL: not acquired; -ECHILD. Cost: two binary searches.
+ */
+GPOOL_API int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_part *part);
+
+enum gpool_lora_state { GPOOL_LORA_COLD = 0, GPOOL_LORA_LOADING = 1, GPOOL_LORA_HERE = 2 };
+
+struct gpool_lora_info {
+	uint32_t size;     /* sizeof(struct gpool_lora_info), set by the caller */
+	uint32_t state;    /* enum gpool_lora_state: HERE: it was in the pool when it was last looked at */
+	uint32_t acquired; /* times, here */
+	uint32_t rank_max;
+	uint32_t modules, layers;
+	uint32_t pages;
+	uint32_t element;  /* enum gpool_lora_element */
+	uint64_t hits;     /* acquired without a load */
+	uint64_t loads;    /* read from files and published */
+	uint64_t shared;   /* found in the pool, loaded by another engine */
+	uint64_t lost;     /* found to have left the pool since its last use */
+	char name[128];
+};
+GPOOL_ASSERT_SIZE(gpool_lora_info, 192);
+
+/* gpool_lora_info() - 0, -ENOENT, -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info);
 
 /* ---- roles ---- */
 

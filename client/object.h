@@ -45,6 +45,7 @@ struct gpool_object {
 	bool asking;     /* the agent is being asked about it; under pool->objects_lock */
 	uint64_t version;
 	bool writable;
+	bool pinned; /* to be published with a pin of ours */
 	uint32_t touched_ms;
 	/* built here */
 	const struct gpool_object *follows; /* while it is published */
@@ -75,6 +76,8 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 	struct gpool_object **object);
 
 /* object_pin.c */
+/* object_pin_raise() - a pin on what is about to be published: its pages are in transit. */
+void object_pin_raise(struct gpool_object *object);
 /* object_is_gone() - an open version does not stand any more: it was evicted, as class GPOOL_OBJECT_PINNABLE allows. */
 bool object_is_gone(const struct gpool_object *object);
 /* objects_sweep() - ranges of pinnable ones that are gone are unmapped. False: not all of them could be. */

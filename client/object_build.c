@@ -37,7 +37,8 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 		error = options_read(&read, sizeof(read), options);
 	if (error)
 		return error;
-	if (read.flags || read.reserved || read.memory_class > GPOOL_OBJECT_PINNABLE)
+	if (read.flags & ~(uint32_t)GPOOL_OBJECT_PINNED || (read.flags && read.memory_class != GPOOL_OBJECT_PINNABLE) || read.reserved ||
+		read.memory_class > GPOOL_OBJECT_PINNABLE)
 		return -EINVAL;
 	error = object_new(pool, name, &made);
 	if (error)
@@ -48,6 +49,7 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 		return error;
 	}
 	made->memory_class = read.memory_class;
+	made->pinned = read.flags & GPOOL_OBJECT_PINNED;
 	made->role_token = read.role_token;
 	made->expect_version = read.expect_version;
 	made->touched_ms = pool_clock(pool);
@@ -379,7 +381,12 @@ static int publish(struct gpool_object *object, int fd)
 	if (!error)
 		error = parts_take_out(object);
 	if (!error) {
+		/* It stands before anybody could look at it. */
+		if (object->pinned)
+			object_pin_raise(object);
 		error = publish_in_turn(object, fd);
+		if (error && object->pinned)
+			pin_drop(&pool->session, object->parts[0].block.page);
 		/* When the session is over nobody knows, and nothing is left to do with the pages. */
 		if (error && error != -EPIPE)
 			parts_put_back(object);

@@ -111,6 +111,14 @@ int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fen
 	return gpool_object_unpin(object);
 }
 
+void object_pin_raise(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+
+	atomic_store_explicit(&pool->session.touch[page_of(object)], pool_clock(pool), memory_order_relaxed);
+	atomic_fetch_add_explicit(&pool->session.pins[page_of(object)], 1, memory_order_seq_cst);
+}
+
 bool object_is_gone(const struct gpool_object *object)
 {
 	const struct object_record *record = record_of(object);

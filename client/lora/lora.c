@@ -1,0 +1,487 @@
+/*
+ * lora.c - registering adapters, acquiring and releasing them.
+ */
+#include "client/lora/lora.h"
+
+#include "client/lora/peft.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- life ---- */
+
+static int options_check(const struct gpool *pool, const struct gpool_lora_options *options)
+{
+	if (pool->role)
+		return -EPERM;
+	return options->flags || options->element > GPOOL_LORA_BF16 || options->load_threads > LORA_THREADS_MAX ? -EINVAL : 0;
+}
+
+static void lora_free(struct gpool_lora *lora)
+{
+	if (lora->cold_fd >= 0)
+		close(lora->cold_fd);
+	pthread_cond_destroy(&lora->queued);
+	pthread_cond_destroy(&lora->loaded);
+	pthread_mutex_destroy(&lora->lock);
+	free(lora->entries);
+	free(lora);
+}
+
+int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora)
+{
+	struct gpool_lora_options read = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *made;
+	pthread_condattr_t clock;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (options)
+		error = options_read(&read, sizeof(read), options);
+	if (!error)
+		error = options_check(pool, &read);
+	if (error)
+		return error;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return -ENOMEM;
+	made->pool = pool;
+	made->element = (enum gpool_lora_element)read.element;
+	memcpy(made->salt, read.salt, sizeof(made->salt));
+	made->cold_fd = -1;
+	TAILQ_INIT(&made->queue);
+	pthread_mutex_init(&made->lock, NULL);
+	pthread_cond_init(&made->queued, NULL);
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&made->loaded, &clock);
+	pthread_condattr_destroy(&clock);
+	if (read.cold_folder) {
+		made->cold_fd = open(read.cold_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		error = made->cold_fd < 0 ? -errno : 0;
+	}
+	if (!error)
+		error = loaders_start(made, read.load_threads ? read.load_threads : LORA_THREADS_DEFAULT);
+	if (error) {
+		loaders_end(made);
+		lora_free(made);
+		return error;
+	}
+	*lora = made;
+	return 0;
+}
+
+static void entry_free(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	HASH_DEL(lora->by_name, entry);
+	lora->entries[entry->id] = NULL;
+	free(entry->folder);
+	free(entry);
+}
+
+int gpool_lora_close(struct gpool_lora *lora)
+{
+	int error = 0;
+
+	if (!lora)
+		return 0;
+	if (!lora->pool->alive)
+		return -ECHILD;
+	for (uint32_t i = 0; i < lora->entry_count; i++)
+		if (lora->entries[i] && lora->entries[i]->acquired)
+			return -EBUSY;
+	loaders_end(lora);
+	for (uint32_t i = 0; i < lora->entry_count && !error; i++) {
+		if (!lora->entries[i])
+			continue;
+		error = entry_close(lora, lora->entries[i]);
+		if (!error)
+			entry_free(lora, lora->entries[i]);
+	}
+	if (!error)
+		lora_free(lora);
+	return error;
+}
+
+/* ---- registering ---- */
+
+static int file_of(const char *folder, const char *name, struct reason *reason)
+{
+	char path[4096];
+	int fd;
+
+	if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
+		return refuse(reason, "folder: its name is too long");
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0) {
+		fd = -errno;
+		refuse(reason, "cannot open %.180s: %s", path, strerror(-fd));
+	}
+	return fd;
+}
+
+int files_open(const char *folder, int fds[2], struct reason *reason)
+{
+	int config = file_of(folder, "adapter_config.json", reason), weights;
+
+	if (config < 0)
+		return config;
+	weights = file_of(folder, "adapter_model.safetensors", reason);
+	if (weights < 0) {
+		close(config);
+		return weights;
+	}
+	fds[0] = config;
+	fds[1] = weights;
+	return 0;
+}
+
+void files_close(const int fds[2])
+{
+	close(fds[0]);
+	close(fds[1]);
+}
+
+/* What is in the headers, and which files these are. */
+static int entry_read(struct lora_entry *entry, struct reason *reason)
+{
+	struct peft peft;
+	int fds[2], error = files_open(entry->folder, fds, reason);
+
+	if (error)
+		return error;
+	error = peft_read(fds[0], fds[1], &peft, reason);
+	if (!error) {
+		entry->rank_max = peft.rank_max;
+		entry->modules = peft.count;
+		entry->layers = peft.layers;
+		peft_free(&peft);
+		error = cold_source_of(fds[0], fds[1], &entry->source);
+	}
+	files_close(fds);
+	return error;
+}
+
+/* Under the lock: a number for it. */
+static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	struct lora_entry *other;
+	uint32_t id = 0;
+
+	HASH_FIND_STR(lora->by_name, entry->name, other);
+	if (other)
+		return -EEXIST;
+	while (id < lora->entry_count && lora->entries[id])
+		id++;
+	if (id == lora->entry_room) {
+		uint32_t room = lora->entry_room ? lora->entry_room * 2 : 64;
+		struct lora_entry **entries = realloc(lora->entries, room * sizeof(struct lora_entry *));
+
+		if (!entries)
+			return -ENOMEM;
+		lora->entries = entries;
+		lora->entry_room = room;
+	}
+	entry->id = id;
+	lora->entries[id] = entry;
+	lora->entry_count += id == lora->entry_count;
+	HASH_ADD_STR(lora->by_name, name, entry);
+	return 0;
+}
+
+int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why)
+{
+	struct lora_entry *entry;
+	struct reason reason = { "" };
+	int error;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	if (!name || !*name || strlen(name) >= sizeof(entry->name) || !folder)
+		return -EINVAL;
+	entry = calloc(1, sizeof(*entry));
+	if (!entry)
+		return -ENOMEM;
+	strcpy(entry->name, name);
+	entry->folder = strdup(folder);
+	error = entry->folder ? entry_read(entry, &reason) : -ENOMEM;
+	if (!error) {
+		pthread_mutex_lock(&lora->lock);
+		error = entry_add(lora, entry);
+		pthread_mutex_unlock(&lora->lock);
+	}
+	if (why)
+		memcpy(why, reason.text, sizeof(reason.text));
+	if (error) {
+		free(entry->folder);
+		free(entry);
+		return error;
+	}
+	*id = entry->id;
+	return 0;
+}
+
+/* Under the lock; NULL: there is none. */
+static struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id)
+{
+	return id < lora->entry_count ? lora->entries[id] : NULL;
+}
+
+int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id)
+{
+	struct lora_entry *entry;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	HASH_FIND_STR(lora->by_name, name, entry);
+	if (entry)
+		*id = entry->id;
+	pthread_mutex_unlock(&lora->lock);
+	return entry ? 0 : -ENOENT;
+}
+
+int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+	int error;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	error = !entry ? -ENOENT : entry->acquired || entry->waiting || entry->state == GPOOL_LORA_LOADING ? -EBUSY : entry_close(lora, entry);
+	if (!error)
+		entry_free(lora, entry);
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+/* ---- acquiring; under the lock ---- */
+
+static void load_begin(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	entry->state = GPOOL_LORA_LOADING;
+	entry->error = 0;
+	TAILQ_INSERT_TAIL(&lora->queue, entry, link);
+	pthread_cond_signal(&lora->queued);
+}
+
+/* Pin what is here. -ESTALE: it has left the pool, and is COLD now. */
+static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	int error = gpool_object_pin(entry->object);
+
+	if (!error) {
+		entry->acquired++;
+		return 0;
+	}
+	if (error != -ESTALE)
+		return error;
+	/* Acquired, it was unloaded by somebody else, and goes with its last use. */
+	if (entry->acquired || entry_close(lora, entry))
+		return -EBUSY;
+	entry->lost++;
+	return -ESTALE;
+}
+
+/* One who has waited goes on, one way or the other. */
+static void wait_end(struct lora_entry *entry)
+{
+	if (--entry->waiting || !entry->held)
+		return;
+	entry->held = false;
+	gpool_object_unpin(entry->object);
+}
+
+/* Until its load has ended. 0, -ETIMEDOUT, or why it failed. */
+static int load_wait(struct gpool_lora *lora, struct lora_entry *entry, int timeout_ms, const struct timespec *limit)
+{
+	int error = 0;
+
+	while (entry->state == GPOOL_LORA_LOADING && !error)
+		error = timeout_ms < 0 ? pthread_cond_wait(&lora->loaded, &lora->lock) : pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
+	return entry->state == GPOOL_LORA_LOADING ? -ETIMEDOUT : entry->error;
+}
+
+static struct timespec limit_of(int timeout_ms)
+{
+	struct timespec limit;
+
+	clock_gettime(CLOCK_MONOTONIC, &limit);
+	if (timeout_ms > 0) {
+		limit.tv_sec += timeout_ms / 1000;
+		limit.tv_nsec += timeout_ms % 1000 * 1000000;
+		limit.tv_sec += limit.tv_nsec / 1000000000;
+		limit.tv_nsec %= 1000000000;
+	}
+	return limit;
+}
+
+static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry, int timeout_ms)
+{
+	struct timespec limit = limit_of(timeout_ms);
+	int error;
+
+	do {
+		if (entry->state == GPOOL_LORA_COLD)
+			load_begin(lora, entry);
+		if (timeout_ms == 0)
+			return -EAGAIN;
+		entry->waiting++;
+		error = load_wait(lora, entry, timeout_ms, &limit);
+		if (!error)
+			error = pin_here(lora, entry);
+		wait_end(entry);
+	} while (error == -ESTALE);
+	return error;
+}
+
+int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms)
+{
+	struct lora_entry *entry;
+	int error = -ESTALE;
+
+	if (unlikely(!lora->pool->alive))
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (likely(entry != NULL)) {
+		if (likely(entry->state == GPOOL_LORA_HERE))
+			error = pin_here(lora, entry);
+		if (likely(!error))
+			entry->hits++;
+		else if (error == -ESTALE)
+			error = acquire_slowly(lora, entry, timeout_ms);
+	} else {
+		error = -ENOENT;
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	/* A pin tells whether it is still there, and counts as a use. */
+	if (entry && entry->state == GPOOL_LORA_HERE && !pin_here(lora, entry)) {
+		entry->acquired--;
+		gpool_object_unpin(entry->object);
+	}
+	if (entry && entry->state == GPOOL_LORA_COLD)
+		load_begin(lora, entry);
+	pthread_mutex_unlock(&lora->lock);
+	return entry ? 0 : -ENOENT;
+}
+
+int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence)
+{
+	struct lora_entry *entry;
+	int error;
+
+	if (unlikely(!lora->pool->alive))
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (unlikely(!entry))
+		error = -ENOENT;
+	else if (unlikely(!entry->acquired))
+		error = -EINVAL;
+	else
+		error = fence ? gpool_object_unpin_after(entry->object, *fence) : gpool_object_unpin(entry->object);
+	if (likely(!error))
+		entry->acquired--;
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
+{
+	struct gpool_object_info info = { .size = sizeof(info) };
+	struct lora_entry *entry;
+	int error;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry) {
+		error = -ENOENT;
+	} else if (entry->acquired || entry->waiting || entry->state == GPOOL_LORA_LOADING) {
+		error = -EBUSY;
+	} else {
+		bool there = entry->state == GPOOL_LORA_HERE && !gpool_object_info(entry->object, &info);
+
+		error = entry->state == GPOOL_LORA_HERE ? entry_close(lora, entry) : 0;
+		if (!error && there)
+			error = gpool_object_delete(lora->pool, info.name, info.version);
+		/* Gone meanwhile, or a newer one by now, is gone. */
+		if (error == -ENOENT || error == -ESTALE)
+			error = 0;
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+/* ---- looking ---- */
+
+int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why)
+{
+	const struct lora_entry *entry;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (entry)
+		memcpy(why, entry->error ? entry->reason.text : "", entry->error ? sizeof(entry->reason.text) : 1);
+	pthread_mutex_unlock(&lora->lock);
+	return entry ? 0 : -ENOENT;
+}
+
+int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info)
+{
+	struct gpool_lora_info filled = { .size = info->size };
+	const struct lora_entry *entry;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return -EINVAL;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (entry) {
+		filled.state = entry->state;
+		filled.acquired = entry->acquired;
+		filled.rank_max = entry->rank_max;
+		filled.modules = entry->modules;
+		filled.layers = entry->layers;
+		if (entry->state == GPOOL_LORA_HERE) {
+			filled.pages = entry->layout.header->pages;
+			filled.element = entry->layout.header->element == ADAPTER_F16 ? GPOOL_LORA_F16 : GPOOL_LORA_BF16;
+		}
+		filled.hits = entry->hits;
+		filled.loads = entry->loads;
+		filled.shared = entry->shared;
+		filled.lost = entry->lost;
+		memcpy(filled.name, entry->name, sizeof(filled.name));
+	}
+	pthread_mutex_unlock(&lora->lock);
+	if (!entry)
+		return -ENOENT;
+	if (filled.size > sizeof(filled))
+		memset((char *)info + sizeof(filled), 0, filled.size - sizeof(filled));
+	memcpy(info, &filled, filled.size < sizeof(filled) ? filled.size : sizeof(filled));
+	return 0;
+}

@@ -1,0 +1,100 @@
+/*
+ * lora.h - the adapters of a process: what is registered, where it is, who loads it. Internal to libgpool.
+ *
+ *   COLD -> LOADING -> HERE     the object is open (and pinned, while somebody waits for it)
+ *              |        +-> COLD   a pin found that it has left the pool
+ *              +-> COLD         `error` says why; the next acquire tries again
+ *
+ * One lock for all of it, held over no file and no wait for a GPU: files are read and objects opened by loader threads, which have an entry for
+ * themselves while it is LOADING. An entry that is HERE is closed only while nobody has it acquired.
+ */
+#ifndef GPOOL_CLIENT_LORA_LORA_H
+#define GPOOL_CLIENT_LORA_LORA_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/queue.h>
+
+#include "client/lora/cold_file.h"
+#include "client/lora/reason.h"
+#include "client/pool.h"
+
+#include <uthash.h>
+
+enum { LORA_THREADS_DEFAULT = 4, LORA_THREADS_MAX = 64, LORA_NAME_BYTES = 128, LORA_KEY_BYTES = 40 };
+
+/* Where the runs of tiles lie that struct gpool_lora_matrix.more tells: device memory, from which kernels read. */
+struct lora_runs {
+	uint64_t address; /* uint64_t[runs of the layout]; 0: there are none */
+	bool is_span;
+	struct gpool_span span;
+	struct gpool_block block;
+};
+
+struct lora_entry {
+	char name[LORA_NAME_BYTES];
+	char *folder;
+	struct cold_source source;
+	uint32_t rank_max, modules, layers;
+
+	enum gpool_lora_state state;
+	uint32_t acquired, waiting;
+	bool held;   /* HERE: pinned for those who wait */
+
+	int error;   /* of the last load */
+	struct reason reason;
+	struct gpool_object *object; /* HERE */
+	struct adapter_layout layout;
+	uint64_t base;
+	struct lora_runs runs;
+	uint64_t hits, loads, shared, lost;
+
+	uint32_t id;
+	UT_hash_handle hh; /* by name */
+	TAILQ_ENTRY(lora_entry) link; /* of those that are to be loaded */
+};
+
+struct gpool_lora {
+	struct gpool *pool;
+	enum gpool_lora_element element;
+	uint64_t salt[2];
+	int cold_fd; /* folder; -1: none */
+
+	pthread_mutex_t lock;
+	pthread_cond_t queued, loaded;
+	struct lora_entry **entries; /* [entry_count], NULL where none is */
+	uint32_t entry_count, entry_room;
+	struct lora_entry *by_name;
+	TAILQ_HEAD(, lora_entry) queue;
+	bool ending;
+
+	struct lora_loader {
+		struct gpool_lora *lora;
+		pthread_t thread;
+		uint32_t stream;
+		uint8_t *stage; /* two pages, registered */
+	} *loaders;
+	uint32_t loader_count;
+};
+
+/* ---- lora.c ---- */
+
+/* files_open() - adapter_config.json and adapter_model.safetensors of a folder: 0, or what open(2) says, with a reason. */
+int files_open(const char *folder, int fds[2], struct reason *reason);
+void files_close(const int fds[2]);
+
+/* ---- load.c ---- */
+
+/* loaders_start() - Return: 0, -ENOMEM, -EUSERS, -EIO; what was started is ended by loaders_end(), which waits for loads that are under way. */
+int loaders_start(struct gpool_lora *lora, uint32_t count);
+void loaders_end(struct gpool_lora *lora);
+
+/* ---- place.c ---- */
+
+/* runs_make() - the table of an open adapter's runs, on the device: 0, -ENOSPC and what else an allocation says, -ENOMEM, -EIO. */
+int runs_make(struct gpool_lora *lora, struct lora_entry *entry, uint32_t stream, uint8_t *stage);
+void runs_free(struct gpool_lora *lora, struct lora_runs *runs);
+/* entry_close() - it is not open here any more: 0, -EBUSY (queued work uses its addresses). */
+int entry_close(struct gpool_lora *lora, struct lora_entry *entry);
+
+#endif

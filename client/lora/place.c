@@ -1,0 +1,177 @@
+/*
+ * place.c - where an open adapter's tiles lie in this process.
+ */
+#include "client/lora/lora.h"
+
+#include "client/lora/pack.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the table of runs ---- */
+
+static uint64_t run_at(const struct lora_entry *entry, uint32_t run)
+{
+	const struct adapter_run *at = &entry->layout.runs[run];
+
+	return entry->base + (uint64_t)at->page * entry->layout.header->page_bytes + at->offset;
+}
+
+/* Each matrix has one run; more only where it goes on in another page. */
+static bool has_further(const struct adapter_layout *layout)
+{
+	return layout->header->runs > 2 * layout->header->modules;
+}
+
+static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *runs)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	int error;
+
+	runs->is_span = bytes <= pool->page_bytes / 2;
+	if (runs->is_span) {
+		error = gpool_span_alloc(pool, bytes, GPOOL_LORA_WEIGHT, &runs->span);
+		runs->address = error ? 0 : runs->span.address;
+		return error;
+	}
+	options.content = GPOOL_LORA_WEIGHT;
+	error = gpool_alloc(pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, &runs->block);
+	if (!error)
+		error = gpool_address(pool, &runs->block, &runs->address);
+	return error;
+}
+
+/* stage: two pages, from which the table goes to the device piece by piece. */
+static int table_write(struct gpool *pool, const struct lora_entry *entry, uint32_t stream, uint8_t *stage)
+{
+	uint32_t count = entry->layout.header->runs, room = (uint32_t)(2 * pool->page_bytes / sizeof(uint64_t));
+	int error = 0;
+
+	for (uint32_t begin = 0; begin < count && !error; begin += room) {
+		uint32_t part = count - begin < room ? count - begin : room;
+		struct gpool_fence fence;
+
+		for (uint32_t i = 0; i < part; i++)
+			((uint64_t *)(void *)stage)[i] = run_at(entry, begin + i);
+		error = gpool_copy(pool, stream, entry->runs.address + begin * sizeof(uint64_t), (uintptr_t)stage, part * sizeof(uint64_t));
+		if (!error)
+			error = gpool_fence_record(pool, stream, &fence);
+		if (!error)
+			error = gpool_fence_wait(pool, fence, -1);
+	}
+	return error;
+}
+
+int runs_make(struct gpool_lora *lora, struct lora_entry *entry, uint32_t stream, uint8_t *stage)
+{
+	int error;
+
+	if (!has_further(&entry->layout))
+		return 0;
+	error = table_alloc(lora->pool, entry->layout.header->runs * sizeof(uint64_t), &entry->runs);
+	if (!error)
+		error = table_write(lora->pool, entry, stream, stage);
+	if (error)
+		runs_free(lora, &entry->runs);
+	return error;
+}
+
+void runs_free(struct gpool_lora *lora, struct lora_runs *runs)
+{
+	if (!runs->address)
+		return;
+	if (runs->is_span)
+		gpool_span_free(lora->pool, &runs->span);
+	else
+		gpool_free(lora->pool, &runs->block);
+	*runs = (struct lora_runs){ 0 };
+}
+
+int entry_close(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	int error = gpool_object_close(entry->object);
+
+	if (error)
+		return error;
+	entry->object = NULL;
+	runs_free(lora, &entry->runs);
+	pack_free(&entry->layout);
+	entry->state = GPOOL_LORA_COLD;
+	return 0;
+}
+
+/* ---- parts ---- */
+
+static int target_find(const struct adapter_layout *layout, const char *target)
+{
+	uint32_t low = 0, high = layout->header->targets;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		int order = strcmp(target, layout->names + layout->targets[middle].offset);
+
+		if (!order)
+			return (int)middle;
+		if (order < 0)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return -1;
+}
+
+static const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, const char *target)
+{
+	uint32_t low = 0, high = layout->header->modules;
+	int index = target_find(layout, target);
+
+	while (index >= 0 && low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		const struct adapter_module *module = &layout->modules[middle];
+
+		if (module->layer == layer && module->target == (uint32_t)index)
+			return module;
+		if (layer < module->layer || (layer == module->layer && (uint32_t)index < module->target))
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return NULL;
+}
+
+static struct gpool_lora_matrix matrix_of(const struct lora_entry *entry, const struct adapter_matrix *matrix, uint32_t columns)
+{
+	bool more = adapter_matrix_runs(matrix, adapter_tiles(columns)) > 1;
+
+	return (struct gpool_lora_matrix){
+		.first = run_at(entry, matrix->first),
+		.more = more ? entry->runs.address + (matrix->first + 1) * sizeof(uint64_t) : 0,
+		.head_tiles = matrix->head_tiles,
+		.run_tiles = matrix->run_tiles,
+	};
+}
+
+int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_part *part)
+{
+	const struct adapter_module *module;
+	const struct lora_entry *entry;
+	int error = 0;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = id < lora->entry_count ? lora->entries[id] : NULL;
+	if (entry && !entry->acquired)
+		error = -EINVAL;
+	module = entry && !error ? module_find(&entry->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer, target) : NULL;
+	if (module)
+		*part = (struct gpool_lora_part){
+			.a = matrix_of(entry, &module->a, module->in),
+			.b = matrix_of(entry, &module->b, module->out),
+			.rank = module->rank,
+			.scale = module->scale,
+		};
+	pthread_mutex_unlock(&lora->lock);
+	return error ? error : module ? 0 : -ENOENT;
+}

@@ -1,0 +1,638 @@
+/*
+ * test_client_lora.c - adapters of real processes on a real agent.
+ *
+ * Goal: weights that kernels find by gpool_lora_part() are those of the files, whoever loaded them, from PEFT's files or from converted ones; what
+ * is acquired stays, the rest makes room and comes back; what cannot be had says why; a process that dies in a load leaves nothing. Method: adapters
+ * made here, with a gpoold on host memory; every element of every matrix is looked at.
+ */
+#include "client/lora/lora.h"
+#include "cuda/kernels/lora.h"
+#include "tests/integration/life.h"
+#include "tests/unit/adapter_rig.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/stat.h>
+
+enum { ADAPTERS_MAX = 40, MODULES = 9, TABLES = 1 /* pages, for tables of runs, of each engine; and one more may be idle */ };
+
+static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+
+static char folder[64];
+static struct rig rigs[ADAPTERS_MAX];
+static uint32_t rig_count;
+static struct gpool *one, *other;
+static struct gpool_lora *lora, *lora_of_other;
+
+/* ---- adapters ---- */
+
+static void copy_to(int fd, const char *path)
+{
+	char buffer[65536];
+	off_t at = 0;
+	ssize_t length;
+	int to = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	assert_true(to >= 0);
+	while ((length = pread(fd, buffer, sizeof(buffer), at)) > 0) {
+		assert_int_equal(write(to, buffer, (size_t)length), length);
+		at += length;
+	}
+	close(to);
+}
+
+static const char *path_of(uint32_t adapter, const char *file)
+{
+	static char path[128];
+
+	snprintf(path, sizeof(path), "%s/%u%s%s", folder, adapter, *file ? "/" : "", file);
+	return path;
+}
+
+/* A further one: three layers and a head, of this rank; about 1.3 MB for each 16 ranks. */
+static uint32_t adapter_make(uint32_t rank)
+{
+	struct rig_module modules[MODULES];
+	struct rig *rig = &rigs[rig_count];
+	uint32_t count = 0;
+
+	for (int layer = 0; layer < 4; layer++) {
+		modules[count] = (struct rig_module){.rank = rank, .in = 2048, .out = 2048, .type = SAFETENSORS_F16};
+		snprintf(modules[count++].path, 64, "model.layers.%d.q", layer);
+		modules[count] = (struct rig_module){.rank = rank / 2 + 1, .in = 2048, .out = 900, .type = SAFETENSORS_BF16};
+		snprintf(modules[count++].path, 64, "model.layers.%d.v", layer);
+	}
+	modules[count++] = (struct rig_module){"lm_head", 3, 2048, 5000, SAFETENSORS_F32};
+	rig_make(rig, modules, count);
+	rig_fill(rig, rig_normal);
+	assert_int_equal(mkdir(path_of(rig_count, ""), 0700), 0);
+	copy_to(rig->config, path_of(rig_count, "adapter_config.json"));
+	copy_to(rig->weights, path_of(rig_count, "adapter_model.safetensors"));
+	return rig_count++;
+}
+
+static uint32_t registered(struct gpool_lora *in, uint32_t adapter)
+{
+	char name[16], why[GPOOL_LORA_REASON_BYTES];
+	uint32_t id;
+
+	snprintf(name, sizeof(name), "a%u", adapter);
+	if (gpool_lora_register(in, name, path_of(adapter, ""), &id, why))
+		fail_msg("%s: %s", name, why);
+	return id;
+}
+
+static uint16_t element_at(const struct gpool_lora_matrix *matrix, uint32_t rank, uint32_t row, uint32_t column)
+{
+	struct lora_matrix at;
+
+	static_assert(sizeof(at) == sizeof(*matrix), "what kernels take");
+	memcpy(&at, matrix, sizeof(at));
+	return ((const uint16_t *)(uintptr_t)lora_tile_at(&at, rank, column / LORA_TILE_COLUMNS))[row * LORA_TILE_COLUMNS + column % LORA_TILE_COLUMNS];
+}
+
+/* Elements that are not what the file says, as bf16, to which mixed files are converted. */
+static uint64_t wrong_in(struct gpool_lora *in, uint32_t id, uint32_t adapter)
+{
+	const struct rig *rig = &rigs[adapter];
+	uint64_t wrong = 0;
+
+	for (uint32_t m = 0; m < rig->peft.count; m++) {
+		const struct peft_module *module = &rig->peft.modules[m];
+		struct gpool_lora_part part;
+
+		assert_int_equal(gpool_lora_part(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer, module->target, &part), 0);
+		assert_int_equal(part.rank, module->rank);
+		assert_true(part.scale == (float)module->scale);
+		for (uint32_t k = 0; k < module->rank; k++) {
+			for (uint32_t i = 0; i < module->in; i++)
+				wrong += element_at(&part.a, part.rank, k, i) != bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));
+			for (uint32_t i = 0; i < module->out; i++)
+				wrong += element_at(&part.b, part.rank, k, i) != bf16_of_float(rig_get(rig, &module->b, (uint64_t)i * module->rank + k));
+		}
+	}
+	return wrong;
+}
+
+static struct gpool_lora_info info_of(struct gpool_lora *in, uint32_t id)
+{
+	struct gpool_lora_info info = {.size = sizeof(info)};
+
+	assert_int_equal(gpool_lora_info(in, id, &info), 0);
+	return info;
+}
+
+/* ---- fixture ---- */
+
+static struct gpool_lora *lora_opened(struct gpool *pool, const char *cold_folder)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *made;
+
+	options.cold_folder = cold_folder;
+	assert_int_equal(gpool_lora_open(pool, &options, &made), 0);
+	return made;
+}
+
+static void engines_start(void)
+{
+	start(calm);
+	strcpy(folder, "/tmp/gpool-lora-XXXXXX");
+	assert_non_null(mkdtemp(folder));
+	rig_count = 0;
+	one = open_worker();
+	other = open_worker();
+	lora = lora_opened(one, NULL);
+	lora_of_other = lora_opened(other, NULL);
+}
+
+static int engines_stop(void **state)
+{
+	char command[128];
+	int error = gpool_lora_close(lora);
+
+	error |= gpool_lora_close(lora_of_other);
+	lora = lora_of_other = NULL;
+	gpool_close(one);
+	gpool_close(other);
+	while (rig_count)
+		rig_end(&rigs[--rig_count]);
+	snprintf(command, sizeof(command), "rm -rf %s", folder);
+	error |= system(command);
+	return error | stop(state);
+}
+
+/* ---- one and two engines ---- */
+
+static void test_loaded_once(void **state)
+{
+	uint32_t adapter, id, shared;
+
+	(void)state;
+	engines_start();
+	adapter = adapter_make(24);
+	id = registered(lora, adapter);
+	shared = registered(lora_of_other, adapter);
+	assert_int_equal(info_of(lora, id).state, GPOOL_LORA_COLD);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(wrong_in(lora, id, adapter), 0);
+	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
+	assert_int_equal(wrong_in(lora_of_other, shared, adapter), 0);
+	assert_int_equal(info_of(lora, id).loads, 1);
+	assert_int_equal(info_of(lora_of_other, shared).loads, 0);
+	assert_int_equal(info_of(lora_of_other, shared).shared, 1);
+	assert_int_equal(PAGES - harness_free_pages(&harness), info_of(lora, id).pages + 2 * TABLES);
+	/* Again, without a load. */
+	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
+	assert_int_equal(info_of(lora, id).hits, 1);
+	assert_int_equal(info_of(lora, id).acquired, 2);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, NULL), 0);
+}
+
+/* Who has it acquired needs nobody: the engine that loaded it ends. */
+static void test_its_loader_ends(void **state)
+{
+	uint32_t adapter, id, shared;
+
+	(void)state;
+	engines_start();
+	adapter = adapter_make(24);
+	id = registered(lora, adapter);
+	shared = registered(lora_of_other, adapter);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_close(lora), 0);
+	gpool_close(one);
+	assert_int_equal(wrong_in(lora_of_other, shared, adapter), 0);
+	one = open_worker();
+	lora = lora_opened(one, NULL);
+	id = registered(lora, adapter);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(info_of(lora, id).shared, 1);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, NULL), 0);
+}
+
+static void test_salts_keep_apart(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *apart;
+	uint32_t adapter, id, its;
+
+	(void)state;
+	engines_start();
+	adapter = adapter_make(8);
+	id = registered(lora, adapter);
+	options.salt[1] = 1;
+	assert_int_equal(gpool_lora_open(other, &options, &apart), 0);
+	its = registered(apart, adapter);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_acquire(apart, its, -1), 0);
+	assert_int_equal(info_of(apart, its).loads, 1);
+	assert_int_equal(gpool_lora_release(apart, its, NULL), 0);
+	assert_int_equal(gpool_lora_close(apart), 0);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+}
+
+/* ---- room ---- */
+
+static void test_leaves_and_comes_back(void **state)
+{
+	uint32_t adapter, id;
+	struct gpool_block block;
+
+	(void)state;
+	engines_start();
+	adapter = adapter_make(24);
+	id = registered(lora, adapter);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(gpool_alloc(other, PAGES, NULL, &block), -ENOSPC);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	block = alloc(other, PAGES - TABLES);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), -ENOSPC);
+	assert_int_equal(gpool_free(other, &block), 0);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(wrong_in(lora, id, adapter), 0);
+	assert_int_equal(info_of(lora, id).lost, 1);
+	assert_int_equal(info_of(lora, id).loads, 2);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+}
+
+/* More than fit: those that are not acquired make room for others, whoever needs it; and when all are, it is said. */
+static void test_more_than_fit(void **state)
+{
+	uint32_t ids[ADAPTERS_MAX], count = 0, pages, held = 0;
+	char why[GPOOL_LORA_REASON_BYTES];
+	int error = 0;
+
+	(void)state;
+	engines_start();
+	for (; count < 16; count++)
+		ids[count] = registered(lora, adapter_make(40 + count));
+	for (uint32_t round = 0; round < 2; round++)
+		for (uint32_t i = 0; i < count; i++) {
+			assert_int_equal(gpool_lora_acquire(lora, ids[i], -1), 0);
+			assert_int_equal(wrong_in(lora, ids[i], i), 0);
+			assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
+		}
+	pages = info_of(lora, ids[count - 1]).pages;
+	assert_true(pages * count > PAGES);
+	while (held < count && !(error = gpool_lora_acquire(lora, ids[held], -1)))
+		held++;
+	assert_int_equal(error, -ENOSPC);
+	assert_true(held >= PAGES / (pages + 1) - 1 && held < count);
+	assert_int_equal(gpool_lora_why(lora, ids[held], why), 0);
+	assert_non_null(strstr(why, "pool: it needs"));
+	assert_non_null(strstr(why, "release adapters"));
+	/* All are as they were. */
+	for (uint32_t i = 0; i < held; i++)
+		assert_int_equal(wrong_in(lora, ids[i], i), 0);
+	assert_int_equal(gpool_lora_release(lora, ids[0], NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, ids[1], NULL), 0);
+	assert_int_equal(gpool_lora_acquire(lora, ids[held], -1), 0);
+	assert_int_equal(wrong_in(lora, ids[held], held), 0);
+	assert_int_equal(gpool_lora_why(lora, ids[held], why), 0);
+	assert_string_equal(why, "");
+	for (uint32_t i = 2; i <= held; i++)
+		assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
+}
+
+static void test_unloaded(void **state)
+{
+	uint32_t adapter, id, shared;
+
+	(void)state;
+	engines_start();
+	adapter = adapter_make(24);
+	id = registered(lora, adapter);
+	shared = registered(lora_of_other, adapter);
+	assert_int_equal(gpool_lora_unload(lora, id), 0);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
+	assert_int_equal(gpool_lora_unload(lora, id), -EBUSY);
+	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
+	assert_int_equal(gpool_lora_close(lora), -EBUSY);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	/* The other one still has it; it goes with its use, and cannot be acquired once more until then. */
+	assert_int_equal(gpool_lora_unload(lora, id), 0);
+	assert_int_equal(wrong_in(lora_of_other, shared, adapter), 0);
+	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), -EBUSY);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, NULL), 0);
+	AWAIT(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
+	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, NULL), 0);
+	/* Unused, its pages are back at once. */
+	assert_int_equal(gpool_lora_unload(lora_of_other, shared), 0);
+	assert_true(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
+	assert_int_equal(gpool_lora_unregister(lora, id), 0);
+	assert_int_equal(gpool_lora_unregister(lora, id), -ENOENT);
+	assert_int_equal(gpool_lora_acquire(lora, id, 0), -ENOENT);
+	assert_int_equal(registered(lora, adapter), id);
+}
+
+/* ---- waiting ---- */
+
+static void test_in_the_background(void **state)
+{
+	uint32_t ids[4];
+	int error;
+
+	(void)state;
+	engines_start();
+	for (uint32_t i = 0; i < 4; i++)
+		ids[i] = registered(lora, adapter_make(30));
+	assert_int_equal(gpool_lora_acquire(lora, ids[0], 0), -EAGAIN);
+	assert_int_equal(gpool_lora_prefetch(lora, ids[1]), 0);
+	AWAIT(info_of(lora, ids[0]).state == GPOOL_LORA_HERE && info_of(lora, ids[1]).state == GPOOL_LORA_HERE);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(gpool_lora_acquire(lora, ids[i], 0), 0);
+		assert_int_equal(info_of(lora, ids[i]).hits, 1);
+		assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
+	}
+	/* Too short a time, and long enough. */
+	error = gpool_lora_acquire(lora, ids[2], 1);
+	assert_true(error == -ETIMEDOUT || error == 0);
+	if (error)
+		assert_int_equal(gpool_lora_acquire(lora, ids[2], ANSWER_MS), 0);
+	assert_int_equal(wrong_in(lora, ids[2], 2), 0);
+	assert_int_equal(gpool_lora_release(lora, ids[2], NULL), 0);
+	/* Closed in the middle of it. */
+	assert_int_equal(gpool_lora_prefetch(lora, ids[3]), 0);
+	assert_int_equal(gpool_lora_prefetch(lora, 99), -ENOENT);
+}
+
+struct asker {
+	pthread_t thread;
+	uint32_t begin, rounds, wrong, errors;
+};
+
+static void *asker_run(void *argument)
+{
+	struct asker *asker = argument;
+	uint32_t at = asker->begin;
+
+	for (uint32_t i = 0; i < asker->rounds; i++, at = (at * 5 + 3) % rig_count) {
+		if (gpool_lora_acquire(i % 2 ? lora : lora_of_other, at, -1)) {
+			asker->errors++;
+			continue;
+		}
+		asker->wrong += wrong_in(i % 2 ? lora : lora_of_other, at, at) != 0;
+		gpool_lora_release(i % 2 ? lora : lora_of_other, at, NULL);
+	}
+	return NULL;
+}
+
+/* Threads of two engines, and adapters that come and go all the time. */
+static void test_many_at_once(void **state)
+{
+	struct asker askers[6];
+	uint32_t loads = 0;
+
+	(void)state;
+	engines_start();
+	for (uint32_t i = 0; i < 16; i++) {
+		uint32_t adapter = adapter_make(20 + i);
+
+		assert_int_equal(registered(lora, adapter), i);
+		assert_int_equal(registered(lora_of_other, adapter), i);
+	}
+	for (uint32_t i = 0; i < 6; i++) {
+		askers[i] = (struct asker){.begin = i * 3, .rounds = 12};
+		assert_int_equal(pthread_create(&askers[i].thread, NULL, asker_run, &askers[i]), 0);
+	}
+	for (int i = 0; i < 6; i++) {
+		pthread_join(askers[i].thread, NULL);
+		assert_int_equal(askers[i].wrong, 0);
+		/* All six may have one acquired, and four loads be under way: that fits. */
+		assert_int_equal(askers[i].errors, 0);
+	}
+	for (uint32_t i = 0; i < 16; i++)
+		loads += (uint32_t)(info_of(lora, i).loads + info_of(lora_of_other, i).loads);
+	print_message("%u loads\n", loads);
+}
+
+/* ---- files ---- */
+
+static void test_wrong_files(void **state)
+{
+	char why[GPOOL_LORA_REASON_BYTES];
+	uint32_t adapter, id;
+
+	(void)state;
+	engines_start();
+	adapter = adapter_make(8);
+	assert_int_equal(gpool_lora_register(lora, "x", "/nowhere", &id, why), -ENOENT);
+	assert_non_null(strstr(why, "cannot open /nowhere/adapter_config.json"));
+	id = registered(lora, adapter);
+	assert_int_equal(gpool_lora_register(lora, "a0", path_of(adapter, ""), &id, why), -EEXIST);
+	assert_int_equal(gpool_lora_find(lora, "a0", &id), 0);
+	assert_int_equal(gpool_lora_find(lora, "a1", &id), -ENOENT);
+	/* Another file by its name. */
+	assert_int_equal(unlink(path_of(adapter, "adapter_model.safetensors")), 0);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), -ENOENT);
+	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), -EINVAL);
+	assert_int_equal(gpool_lora_why(lora, id, why), 0);
+	assert_non_null(strstr(why, "not those that were registered"));
+	assert_int_equal(gpool_lora_unregister(lora, id), 0);
+	/* One that has a weight that is none. */
+	rig_put(&rigs[adapter], &rigs[adapter].peft.modules[3].b, 17, NAN);
+	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
+	id = registered(lora, adapter);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), -EINVAL);
+	assert_int_equal(gpool_lora_why(lora, id, why), 0);
+	assert_non_null(strstr(why, rigs[adapter].peft.modules[3].path));
+	assert_true(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
+}
+
+/* ---- deaths ---- */
+
+/* An engine is killed in the middle of loads, over and over: its pages are free again, and what others have is right. */
+static void test_killed_in_loads(void **state)
+{
+	uint32_t ids[6];
+
+	(void)state;
+	engines_start();
+	for (uint32_t i = 0; i < 6; i++)
+		ids[i] = registered(lora_of_other, adapter_make(24 + i));
+	for (int round = 0; round < 8; round++) {
+		int pair[2];
+		char byte;
+		pid_t pid;
+
+		assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
+		fflush(NULL);
+		pid = fork();
+		assert_true(pid >= 0);
+		if (!pid) {
+			struct gpool_lora *own;
+
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			setenv("CMOCKA_TEST_ABORT", "1", 1);
+			own = lora_opened(open_worker(), NULL);
+			for (uint32_t i = 0; i < 6; i++)
+				gpool_lora_prefetch(own, registered(own, i));
+			/* After so many of them. */
+			for (int i = 0; i < round && i < 6; i++)
+				gpool_lora_acquire(own, (uint32_t)i, -1);
+			assert_int_equal(write(pair[1], "", 1), 1);
+			for (;;)
+				pause();
+		}
+		close(pair[1]);
+		assert_int_equal(read(pair[0], &byte, 1), 1);
+		close(pair[0]);
+		assert_int_equal(kill(pid, SIGKILL), 0);
+		status_of(pid);
+		for (uint32_t i = 0; i < 6; i++) {
+			assert_int_equal(gpool_lora_acquire(lora_of_other, ids[i], -1), 0);
+			assert_int_equal(wrong_in(lora_of_other, ids[i], i), 0);
+			assert_int_equal(gpool_lora_release(lora_of_other, ids[i], NULL), 0);
+			if (round % 2)
+				assert_int_equal(gpool_lora_unload(lora_of_other, ids[i]), 0);
+		}
+		if (round % 2)
+			AWAIT(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
+	}
+}
+
+/* ---- the kernels ---- */
+
+/* A batch of two adapters and of tokens without one, through pages of the pool, against float64. */
+static void test_a_batch(void **state)
+{
+	enum { TOKENS = 7, IN = 2048, OUT = 900, RANK_MAX = 64 };
+	static const int32_t which[TOKENS] = {0, 1, -1, 1, 0, 0, -1};
+	const char *target = "model.layers.*.v";
+	_Alignas(64) static uint16_t x[TOKENS][IN], y[TOKENS][OUT + 4];
+	_Alignas(64) static struct lora_adapter parts[2];
+	_Alignas(64) static uint8_t batch[4096];
+	static uint8_t *work;
+	struct lora_args args = {.adapter_count = 2, .tokens_max = TOKENS, .rank_max = RANK_MAX, .in = IN, .out = OUT, .x_stride = IN, .y_stride = OUT + 4,
+		.element = ELEMENT_BF16};
+	struct gpu_stream *stream;
+	uint32_t ids[2];
+
+	(void)state;
+	engines_start();
+	static_assert(sizeof(parts[0]) == sizeof(struct gpool_lora_part), "what kernels take");
+	for (uint32_t i = 0; i < 2; i++) {
+		ids[i] = registered(lora, adapter_make(20 + 30 * i));
+		assert_int_equal(gpool_lora_acquire(lora, ids[i], -1), 0);
+		assert_int_equal(gpool_lora_part(lora, ids[i], 2, target, (struct gpool_lora_part *)(void *)&parts[i]), 0);
+	}
+	for (uint32_t t = 0; t < TOKENS; t++) {
+		for (uint32_t i = 0; i < IN; i++)
+			x[t][i] = bf16_of_float(rig_normal());
+		memset(y[t], 0, sizeof(y[t]));
+	}
+	assert_true(lora_batch_bytes(TOKENS) <= sizeof(batch));
+	assert_true(lora_batch_build((struct lora_batch *)(void *)batch, TOKENS, which, TOKENS, 2) > 0);
+	assert_int_equal(posix_memalign((void **)&work, 64, lora_workspace_bytes(TOKENS, RANK_MAX, IN)), 0);
+	memset(work, 0, lora_workspace_bytes(TOKENS, RANK_MAX, IN));
+	args.batch = (uintptr_t)batch;
+	args.adapters = (uintptr_t)parts;
+	args.x = (uintptr_t)x;
+	args.y = (uintptr_t)y;
+	args.workspace = (uintptr_t)work;
+	assert_int_equal(gpu_stream_create(one->gpu, &stream), 0);
+	assert_int_equal(lora_shrink_queue(one->gpu, &args, stream), 0);
+	assert_int_equal(lora_expand_queue(one->gpu, &args, stream), 0);
+	assert_int_equal(gpu_stream_sync(one->gpu, stream), 0);
+	for (uint32_t t = 0; t < TOKENS; t++) {
+		const struct rig *rig = which[t] < 0 ? NULL : &rigs[which[t]];
+		const struct peft_module *module = NULL;
+		double sums[RANK_MAX] = {0}, error = 0, norm = 0;
+
+		for (uint32_t m = 0; rig && m < rig->peft.count; m++)
+			if (rig->peft.modules[m].layer == 2 && !strcmp(rig->peft.modules[m].target, target))
+				module = &rig->peft.modules[m];
+		for (uint32_t k = 0; module && k < module->rank; k++)
+			for (uint32_t i = 0; i < IN; i++)
+				sums[k] += (double)float_of_bf16(x[t][i]) * (double)float_of_bf16(bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * IN + i)));
+		for (uint32_t o = 0; o < OUT; o++) {
+			double sum = 0, got = (double)float_of_bf16(y[t][o]);
+
+			for (uint32_t k = 0; module && k < module->rank; k++)
+				sum += sums[k] * (double)float_of_bf16(bf16_of_float(rig_get(rig, &module->b, (uint64_t)o * module->rank + k)));
+			sum *= module ? module->scale : 0;
+			error += (got - sum) * (got - sum);
+			norm += sum * sum;
+		}
+		assert_true(module ? sqrt(error / norm) < 1e-2 : error == 0);
+	}
+	gpu_stream_destroy(one->gpu, stream);
+	free(work);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
+}
+
+/* ---- calls that are wrong ---- */
+
+static void test_wrong_arguments(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora_part part;
+	struct gpool_fence fence = {.value = UINT64_MAX};
+	struct gpool_lora *made;
+	uint32_t id;
+	char name[200];
+
+	(void)state;
+	engines_start();
+	options.flags = 1u << 31;
+	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
+	options.flags = 0;
+	options.element = 3;
+	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
+	options.element = 0;
+	options.load_threads = 65;
+	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
+	options.load_threads = 1;
+	options.cold_folder = "/nowhere";
+	assert_int_equal(gpool_lora_open(one, &options, &made), -ENOENT);
+	assert_int_equal(gpool_lora_open(admin, NULL, &made), -EPERM);
+	assert_int_equal(gpool_lora_close(NULL), 0);
+	memset(name, 'n', sizeof(name));
+	name[128] = '\0';
+	assert_int_equal(gpool_lora_register(lora, name, folder, &id, NULL), -EINVAL);
+	assert_int_equal(gpool_lora_register(lora, "", folder, &id, NULL), -EINVAL);
+	id = registered(lora, adapter_make(8));
+	assert_int_equal(gpool_lora_release(lora, id, NULL), -EINVAL);
+	assert_int_equal(gpool_lora_part(lora, id, 0, "q", &part), -EINVAL);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_part(lora, id, 0, "q", &part), -ENOENT);
+	assert_int_equal(gpool_lora_part(lora, id, 4, "model.layers.*.q", &part), -ENOENT);
+	assert_int_equal(gpool_lora_part(lora, id, -1, "model.layers.*.q", &part), -ENOENT);
+	assert_int_equal(gpool_lora_part(lora, id, -1, "lm_head", &part), 0);
+	assert_int_equal(gpool_lora_release(lora, id, &fence), -EINVAL);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id + 1, NULL), -ENOENT);
+}
+
+int main(int argc, char **argv)
+{
+#define TEST(name) cmocka_unit_test_teardown(test_##name, engines_stop)
+	const struct CMUnitTest tests[] = {
+		TEST(loaded_once),
+		TEST(its_loader_ends),
+		TEST(salts_keep_apart),
+		TEST(leaves_and_comes_back),
+		TEST(more_than_fit),
+		TEST(unloaded),
+		TEST(in_the_background),
+		TEST(many_at_once),
+		TEST(wrong_files),
+		TEST(killed_in_loads),
+		TEST(a_batch),
+		TEST(wrong_arguments),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
