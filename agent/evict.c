@@ -378,7 +378,7 @@ static void scan(struct pool *pool, const struct evict_request *request)
 
 		if (page_word_state(word) != PAGE_LEASED)
 			continue;
-		session = pool->sessions[page_word_owner(word)];
+		session = pool->sessions[page_word_session(word)];
 		if (!session || session->state != SESSION_LIVE)
 			continue;
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
@@ -463,7 +463,7 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 	objects_window(pool, request->for_tenant);
 	for (uint32_t page = 0; page < pool->segment.header->reserved_first; page++) {
 		uint64_t word = pool_word(pool, page);
-		const struct session *session = pool->sessions[page_word_owner(word)];
+		const struct session *session = pool->sessions[page_word_session(word)];
 		bool idle = session && session->role == SESSION_WORKER && session->state == SESSION_LIVE &&
 			page_word_state(word) == PAGE_LEASED &&
 			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;

@@ -140,7 +140,7 @@ static void leak_scan(struct pool *pool, uint32_t now_ms)
 	pool->leaks_told = 0;
 	for (uint32_t page = 0; page < pool->page_count; page++) {
 		uint64_t word = pool_word(pool, page);
-		struct session *session = pool->sessions[page_word_owner(word)];
+		struct session *session = pool->sessions[page_word_session(word)];
 
 		if (session && page_word_state(word) == PAGE_LEASED && session->state == SESSION_LIVE && session->role == SESSION_WORKER)
 			leak_look(session, page, now_ms);

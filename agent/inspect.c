@@ -472,7 +472,7 @@ static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 		if (page_word_state(word) == PAGE_SHARED)
 			continue;
 		leased += page_word_owner(word) != 0;
-		by_owner[page_word_owner(word)]++;
+		by_owner[page_word_session(word)]++;
 	}
 	if (free_pages != pool->free.total) {
 		snprintf(finding.text, sizeof(finding.text), "%u pages are FREE, the index has %u", free_pages, pool->free.total);

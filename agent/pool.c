@@ -224,7 +224,7 @@ uint32_t pool_idle_owned(const struct pool *pool)
 
 	for (uint32_t page = 0; page < pool->page_count; page++) {
 		uint64_t word = pool_word(pool, page);
-		const struct session *session = pool->sessions[page_word_owner(word)];
+		const struct session *session = pool->sessions[page_word_session(word)];
 
 		idle += session && session->role == SESSION_WORKER && session->state == SESSION_LIVE &&
 			page_word_state(word) == PAGE_LEASED &&

@@ -56,7 +56,7 @@ static int sessions_restore(struct pool *pool)
 
 	for (uint32_t page = 0; !error && page < pool->page_count; page++)
 		if (page_word_state(pool_word(pool, page)) != PAGE_SHARED)
-			leased[page_word_owner(pool_word(pool, page))]++;
+			leased[page_word_session(pool_word(pool, page))]++;
 	for (uint32_t id = 1; id < POOL_SESSIONS && !error; id++) {
 		uint32_t state = atomic_load_explicit(&pool->ledger.sessions[id].state, memory_order_acquire);
 

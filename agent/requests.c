@@ -72,7 +72,7 @@ static void shortage(const struct session *asker, struct lease_request *slot)
 		}
 		for (uint32_t page = 0; page < pool->page_count; page++) {
 			uint64_t word = pool_word(pool, page);
-			const struct session *session = pool->sessions[page_word_owner(word)];
+			const struct session *session = pool->sessions[page_word_session(word)];
 			uint32_t count;
 
 			if (!session || page_word_state(word) != PAGE_LEASED ||

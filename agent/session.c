@@ -150,11 +150,11 @@ static int refuse(int socket, int error, const char *format, ...)
 /* Ids go round, so that a page word's owner is not soon somebody else. */
 static uint32_t id_find(struct pool *pool)
 {
-	for (uint32_t i = 0; i < PAGE_OWNER_MAX; i++) {
-		uint32_t id = (pool->session_next - 1 + i) % PAGE_OWNER_MAX + 1;
+	for (uint32_t i = 0; i < PAGE_SESSION_MAX; i++) {
+		uint32_t id = (pool->session_next - 1 + i) % PAGE_SESSION_MAX + 1;
 
 		if (!pool->sessions[id]) {
-			pool->session_next = id % PAGE_OWNER_MAX + 1;
+			pool->session_next = id % PAGE_SESSION_MAX + 1;
 			return id;
 		}
 	}
@@ -749,7 +749,7 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 	session->tenant->leased += leased;
 	session_enter(session);
 	/* They come in order: the next one is behind all of them, and not who died last. */
-	pool->session_next = id % PAGE_OWNER_MAX + 1;
+	pool->session_next = id % PAGE_SESSION_MAX + 1;
 	if (!error && session->pidfd.fd >= 0)
 		error = session_watch(session);
 	if (error && session->pidfd.fd >= 0) {

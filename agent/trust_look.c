@@ -34,7 +34,7 @@ static void check_page(const struct look *look, uint32_t handle, uint32_t page)
 		report(look, 0, page, "on its way to another trust domain, and yet somebody's");
 	if (!moves && state == PAGE_QUARANTINED && !owner)
 		report(look, 0, page, "QUARANTINED without an owner, and not on its way to another trust domain");
-	if (owner && state != PAGE_SHARED && pool->sessions[owner] && domain != pool->sessions[owner]->domain)
+	if (pool->sessions[page_word_session(word)] && domain != pool->sessions[page_word_session(word)]->domain)
 		report(look, owner, page, "lent to a session of another trust domain");
 }
 

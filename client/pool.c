@@ -252,7 +252,7 @@ static bool reply_fits(const struct attaching *a)
 	const struct session_header *session = pool->session.header;
 	const struct msg_attach_reply *reply = &a->reply;
 
-	return reply->session >= 1 && reply->session <= PAGE_OWNER_MAX && reply->page_size == header->page_bytes &&
+	return reply->session >= 1 && reply->session <= PAGE_SESSION_MAX && reply->page_size == header->page_bytes &&
 		reply->page_count == header->page_count && reply->pages_per_handle == header->pages_per_handle &&
 		strncmp(reply->pool, header->name, sizeof(reply->pool)) == 0 &&
 		strncmp(reply->backend, header->backend, sizeof(reply->backend)) == 0 &&

@@ -1,10 +1,10 @@
 /*
  * page_word.h - one 64-bit word of state for each page of a pool.
  *
- *   bits 63..60 state | 59..48 owner (session, 0: none) | 47..0 generation
+ *   bits 63..60 state | 59..44 owner (0: none; of a SHARED page the object, else the session) | 43..0 generation
  *
  * Writer: the agent alone. Readers: every worker and poolctl, also when the agent is dead.
- * The generation goes up whenever the agent changes what a page is for; at one change a microsecond 48 bits last nine years.
+ * The generation goes up whenever the agent changes what a page is for; at 10,000 changes of one page a second 44 bits last 55 years.
  */
 #ifndef GPOOL_SHM_PAGE_WORD_H
 #define GPOOL_SHM_PAGE_WORD_H
@@ -23,13 +23,13 @@ enum page_state {
 	PAGE_STATES
 };
 
-enum { PAGE_OWNER_MAX = 4095 };
+enum { PAGE_OWNER_MAX = 65535, PAGE_SESSION_MAX = 4095 };
 
-#define PAGE_GENERATION_MASK ((UINT64_C(1) << 48) - 1)
+#define PAGE_GENERATION_MASK ((UINT64_C(1) << 44) - 1)
 
 static inline uint64_t page_word_make(enum page_state state, uint32_t owner, uint64_t generation)
 {
-	return (uint64_t)state << 60 | (uint64_t)(owner & PAGE_OWNER_MAX) << 48 | (generation & PAGE_GENERATION_MASK);
+	return (uint64_t)state << 60 | (uint64_t)(owner & PAGE_OWNER_MAX) << 44 | (generation & PAGE_GENERATION_MASK);
 }
 
 static inline enum page_state page_word_state(uint64_t word)
@@ -39,7 +39,15 @@ static inline enum page_state page_word_state(uint64_t word)
 
 static inline uint32_t page_word_owner(uint64_t word)
 {
-	return (uint32_t)(word >> 48) & PAGE_OWNER_MAX;
+	return (uint32_t)(word >> 44) & PAGE_OWNER_MAX;
+}
+
+/* The session that it is lent to, or was; 0: none. So it may be looked up among sessions, whatever the word says. */
+static inline uint32_t page_word_session(uint64_t word)
+{
+	uint32_t owner = page_word_owner(word);
+
+	return page_word_state(word) == PAGE_SHARED || owner > PAGE_SESSION_MAX ? 0 : owner;
 }
 
 static inline uint64_t page_word_generation(uint64_t word)

@@ -79,7 +79,7 @@ static void check_words(struct look *look, const bool *attached)
 		if ((state == PAGE_FREE || state == PAGE_RESERVED || state == PAGE_RETIRED) && owner)
 			report(look, 0, page, "%s and yet owned by session %u", page_state_name(state), owner);
 		if ((state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING || (state == PAGE_QUARANTINED && owner)) &&
-			!attached[owner])
+			(owner >= POOL_SESSIONS || !attached[owner]))
 			report(look, 0, page, "%s to session %u, which is not attached", page_state_name(state), owner);
 		if (state == PAGE_SHARED && owner < POOL_OBJECTS)
 			shared[owner]++;

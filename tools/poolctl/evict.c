@@ -87,7 +87,7 @@ int evict_run(const struct command *command)
 
 	if (code)
 		return code;
-	if (!command_number(command, OPTION_SESSION, 1, PAGE_OWNER_MAX, 0, &session))
+	if (!command_number(command, OPTION_SESSION, 1, PAGE_SESSION_MAX, 0, &session))
 		return CODE_USAGE;
 	request.session = (uint32_t)session;
 	code = agent_open(command, GPOOL_OPEN_ADMIN, &pool);

@@ -69,7 +69,7 @@ int limit_run(const struct command *command)
 	uint64_t session;
 	int code;
 
-	if (!command_number(command, OPTION_SESSION, 1, PAGE_OWNER_MAX, 0, &session))
+	if (!command_number(command, OPTION_SESSION, 1, PAGE_SESSION_MAX, 0, &session))
 		return CODE_USAGE;
 	if ((session != 0) == (command->argument_count == 1))
 		return complain_usage(command->verb, "'limit' needs the name of a tenant or --session, and not both");

@@ -179,11 +179,11 @@ static uint32_t pins_of(const struct look *look, const struct page_fact *fact)
 static void look_at_page(struct look *look, uint32_t page)
 {
 	const struct page_fact *fact = &look->facts[page];
-	struct look_session *owner = &look->sessions[page_word_owner(look->words[page])];
+	struct look_session *owner = &look->sessions[page_word_session(look->words[page])];
 	struct look_session *user = &look->sessions[fact->session];
 	bool idle = fact->use == PAGE_USE_IDLE || fact->use == PAGE_USE_CACHED, pinned = pins_of(look, fact) != 0;
 
-	if (owner != look->sessions && page_word_state(look->words[page]) != PAGE_SHARED)
+	if (owner != look->sessions)
 		owner->leased++;
 	if (user == look->sessions)
 		return;

@@ -62,7 +62,7 @@ static int filter_parse(const struct command *command, struct filter *filter)
 	uint64_t owner;
 
 	*filter = (struct filter){ .state = -1, .pinned = -1, .by_owner = command->values[OPTION_OWNER] != NULL };
-	if (!command_number(command, OPTION_OWNER, 0, PAGE_OWNER_MAX, 0, &owner))
+	if (!command_number(command, OPTION_OWNER, 0, PAGE_SESSION_MAX, 0, &owner))
 		return CODE_USAGE;
 	filter->owner = (uint32_t)owner;
 	if (!state)

@@ -108,7 +108,7 @@ static bool piece_name_parse(const char *name, enum piece_kind *kind, uint32_t *
 			return false;
 		*dash = '\0';
 		if (!number_parse(text + strlen(session_prefix), 0, PIECE_POOLS_MAX - 1, &pool_number) ||
-			!number_parse(dash + 1, 1, PAGE_OWNER_MAX, &session_number))
+			!number_parse(dash + 1, 1, PAGE_SESSION_MAX, &session_number))
 			return false;
 	} else {
 		return false;

@@ -182,7 +182,7 @@ static int segment_read(FILE *file, struct pieces *pieces, uint64_t *bytes_left)
 
 	if (exactly(file, &segment, sizeof(segment)) || segment.zero || segment.pool >= PIECE_POOLS_MAX ||
 		!((segment.kind == PIECE_POOL && !segment.session) ||
-			(segment.kind == PIECE_SESSION && segment.session && segment.session <= PAGE_OWNER_MAX)))
+			(segment.kind == PIECE_SESSION && segment.session && segment.session <= PAGE_SESSION_MAX)))
 		return -EBADMSG;
 	/* a small file may describe large holes, which cost memory once they are read */
 	if (segment.bytes > *bytes_left)
