@@ -52,6 +52,7 @@ struct config_pool {
 	uint64_t spill_memory_bytes;
 	char spill_directory[CONFIG_PATH_BYTES]; /* empty: no file */
 	uint64_t spill_file_bytes;
+	uint32_t objects; /* versions of named objects; 0: by the pages */
 	uint32_t origin;
 };
 

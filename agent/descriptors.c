@@ -1,5 +1,6 @@
 #include "agent/descriptors.h"
 
+#include "agent/objects.h"
 #include "agent/pool.h"
 
 #include <sys/resource.h>
@@ -23,7 +24,7 @@ bool descriptors_left(const struct agent *agent, uint32_t wanted)
 	uint64_t used = DESCRIPTORS_OWN;
 
 	for (uint32_t i = 0; i < agent->pool_count; i++)
-		used += DESCRIPTORS_OF_POOL + agent->pools[i]->physical.exported + agent->pools[i]->timeline_count +
+		used += DESCRIPTORS_OF_POOL + agent->pools[i]->objects->live + agent->pools[i]->physical.exported + agent->pools[i]->timeline_count +
 			(uint64_t)DESCRIPTORS_OF_SESSION * agent->pools[i]->session_count;
 	return used + wanted <= descriptors_most();
 }

@@ -15,14 +15,14 @@ static size_t round_up(size_t bytes)
 	return (bytes + 4095) / 4096 * 4096;
 }
 
-static struct parts parts_of(uint32_t page_count, uint32_t slot_count)
+static struct parts parts_of(uint32_t page_count, uint32_t object_count, uint32_t slot_count)
 {
 	struct parts parts;
 
 	parts.runs = round_up(sizeof(struct ledger_header));
 	parts.sessions = round_up(parts.runs + page_count * sizeof(struct page_run));
 	parts.objects = round_up(parts.sessions + POOL_SESSIONS * sizeof(struct ledger_session));
-	parts.roles = round_up(parts.objects + POOL_OBJECTS * sizeof(struct ledger_object));
+	parts.roles = round_up(parts.objects + object_count * sizeof(struct ledger_object));
 	parts.pages = round_up(parts.roles + POOL_ROLES * sizeof(struct ledger_role));
 	parts.slots = round_up(parts.pages + page_count * sizeof(struct ledger_page));
 	parts.holders = round_up(parts.slots + slot_count * sizeof(struct ledger_slot));
@@ -31,9 +31,9 @@ static struct parts parts_of(uint32_t page_count, uint32_t slot_count)
 	return parts;
 }
 
-static void ledger_over(void *base, uint32_t page_count, uint32_t slot_count, struct ledger *ledger)
+static void ledger_over(void *base, uint32_t page_count, uint32_t object_count, uint32_t slot_count, struct ledger *ledger)
 {
-	struct parts parts = parts_of(page_count, slot_count);
+	struct parts parts = parts_of(page_count, object_count, slot_count);
 	char *at = base;
 
 	ledger->header = base;
@@ -48,9 +48,10 @@ static void ledger_over(void *base, uint32_t page_count, uint32_t slot_count, st
 	ledger->bytes = parts.bytes;
 }
 
-int ledger_create(uint32_t page_count, uint32_t memory_slots, uint32_t slot_count, struct ledger *ledger, int *fd)
+int ledger_create(
+	uint32_t page_count, uint32_t object_count, uint32_t memory_slots, uint32_t slot_count, struct ledger *ledger, int *fd)
 {
-	size_t bytes = parts_of(page_count, slot_count).bytes;
+	size_t bytes = parts_of(page_count, object_count, slot_count).bytes;
 	void *base;
 	int error;
 
@@ -62,10 +63,11 @@ int ledger_create(uint32_t page_count, uint32_t memory_slots, uint32_t slot_coun
 	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
 	if (base == MAP_FAILED)
 		goto close_fd;
-	ledger_over(base, page_count, slot_count, ledger);
+	ledger_over(base, page_count, object_count, slot_count, ledger);
 	ledger->header->layout_version = POOL_LAYOUT_VERSION;
 	ledger->header->header_bytes = sizeof(struct ledger_header);
 	ledger->header->page_count = page_count;
+	ledger->header->object_count = object_count;
 	ledger->header->memory_slots = memory_slots;
 	ledger->header->slot_count = slot_count;
 	ledger->header->magic = LEDGER_MAGIC;
@@ -95,9 +97,10 @@ int ledger_open(int fd, struct ledger *ledger)
 		goto unmap;
 	error = -EBADMSG;
 	if (header->page_count < 1 || header->page_count > POOL_PAGES_MAX || header->memory_slots > header->slot_count ||
-		parts_of(header->page_count, header->slot_count).bytes != (size_t)stat.st_size)
+		header->object_count < 2 || header->object_count > POOL_OBJECTS_MOST ||
+		parts_of(header->page_count, header->object_count, header->slot_count).bytes != (size_t)stat.st_size)
 		goto unmap;
-	ledger_over(base, header->page_count, header->slot_count, ledger);
+	ledger_over(base, header->page_count, header->object_count, header->slot_count, ledger);
 	return 0;
 unmap:
 	munmap(base, (size_t)stat.st_size);

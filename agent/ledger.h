@@ -6,7 +6,7 @@
  * Crash rule: the agent may die between any two stores; recover.c says what each half-done step becomes. So a record is filled
  * first and its state stored last, and a step that touches several words stands in the journal before the first of them changes.
  *
- *   header | runs struct page_run[page_count] | sessions[POOL_SESSIONS] | objects[POOL_OBJECTS] | roles[POOL_ROLES] |
+ *   header | runs struct page_run[page_count] | sessions[POOL_SESSIONS] | objects[object_count] | roles[POOL_ROLES] |
  *   pages[page_count] | slots[slot_count] | holders, a bit for each session and handle
  */
 #ifndef GPOOL_AGENT_LEDGER_H
@@ -158,6 +158,7 @@ struct ledger_header {
 	uint32_t layout_version; /* POOL_LAYOUT_VERSION: one number for all that is shared */
 	uint32_t header_bytes;
 	uint32_t page_count;
+	uint32_t object_count; /* as in the pool segment */
 	uint32_t memory_slots, slot_count;
 	_Atomic uint32_t started; /* an agent has served from this ledger */
 	struct ledger_journal journal;
@@ -173,7 +174,7 @@ struct ledger {
 	struct ledger_header *header;
 	struct page_run *runs;           /* [page_count]: of the journal, and scratch of one grant */
 	struct ledger_session *sessions; /* [POOL_SESSIONS] */
-	struct ledger_object *objects;   /* [POOL_OBJECTS] */
+	struct ledger_object *objects;   /* [object_count] */
 	struct ledger_role *roles;       /* [POOL_ROLES] */
 	struct ledger_page *pages;       /* [page_count] */
 	struct ledger_slot *slots;       /* [slot_count] */
@@ -187,7 +188,8 @@ struct ledger {
 };
 
 /* ledger_create() - a new one, zeroed and mapped; *fd is the caller's, and never given to anybody. 0, -ENOMEM or what memfd_create said. */
-int ledger_create(uint32_t page_count, uint32_t memory_slots, uint32_t slot_count, struct ledger *ledger, int *fd);
+int ledger_create(
+	uint32_t page_count, uint32_t object_count, uint32_t memory_slots, uint32_t slot_count, struct ledger *ledger, int *fd);
 /* ledger_holders() - a session's row. */
 static inline _Atomic uint64_t *ledger_holders(const struct ledger *ledger, uint32_t session)
 {

@@ -4,6 +4,7 @@
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
 #include "agent/log.h"
+#include "shm/object_names.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -13,9 +14,17 @@
 
 int objects_create(struct pool *pool)
 {
-	pool->objects = calloc(1, sizeof(*pool->objects));
-	if (pool->objects && !objects_order_begin(pool))
+	uint32_t count = pool->segment.header->object_count;
+	struct objects *objects = pool->objects = calloc(1, sizeof(*objects) + count * sizeof(objects->of[0]));
+
+	if (!objects || bitmap_init(&objects->unused, count) || bitmap_init(&objects->pinnable, count))
+		goto no_memory;
+	objects->count = count;
+	for (uint32_t i = 1; i < count; i++)
+		bitmap_add(&objects->unused, i);
+	if (!objects_order_begin(pool))
 		return 0;
+no_memory:
 	objects_destroy(pool);
 	return -ENOMEM;
 }
@@ -24,12 +33,14 @@ void objects_destroy(struct pool *pool)
 {
 	if (!pool->objects)
 		return;
-	for (uint32_t i = 1; i < POOL_OBJECTS; i++) {
-		manifest_close(&pool->objects->of[i].manifest);
+	for (uint32_t i = 1; i < pool->objects->count; i++) {
+		free(pool->objects->of[i].runs);
 		if (pool->objects->of[i].fd > 0)
 			close(pool->objects->of[i].fd);
 	}
 	objects_order_end(pool);
+	bitmap_fini(&pool->objects->unused);
+	bitmap_fini(&pool->objects->pinnable);
 	free(pool->objects);
 	pool->objects = NULL;
 }
@@ -56,6 +67,38 @@ static const uint8_t states_next[OBJECT_STATES] = {
 	[OBJECT_ENDING] = 1 << OBJECT_NONE,
 };
 
+/* Before a record is one, and after the last one is none. */
+static void end_set(struct pool *pool, uint32_t end)
+{
+	atomic_store_explicit(&pool->segment.header->object_end, end, memory_order_release);
+	crash_point();
+}
+
+static void count_used(struct pool *pool, uint32_t number)
+{
+	pool->objects->live++;
+	if (object_record(pool, number)->class == OBJECT_PINNABLE)
+		bitmap_add(&pool->objects->pinnable, number);
+	bitmap_remove(&pool->objects->unused, number);
+	if (number >= object_end_of(pool))
+		end_set(pool, number + 1);
+}
+
+static void count_unused(struct pool *pool, uint32_t number)
+{
+	uint32_t end = object_end_of(pool);
+
+	pool->objects->live--;
+	if (bitmap_has(&pool->objects->pinnable, number))
+		bitmap_remove(&pool->objects->pinnable, number);
+	bitmap_add(&pool->objects->unused, number);
+	if (number + 1 != end)
+		return;
+	while (end > 1 && bitmap_has(&pool->objects->unused, end - 1))
+		end--;
+	end_set(pool, end);
+}
+
 void object_set_state(struct pool *pool, uint32_t number, enum object_state state)
 {
 	struct object_record *record = object_record(pool, number);
@@ -64,47 +107,63 @@ void object_set_state(struct pool *pool, uint32_t number, enum object_state stat
 	assert(states_next[was] >> state & 1);
 	log_debug("object %u of pool '%s' ('%s', version %llu): %s -> %s", number, pool->config->name, record->name,
 		(unsigned long long)record->version, state_names[was], state_names[state]);
+	if (was == OBJECT_NONE)
+		count_used(pool, number);
+	if (object_has_name(state) && !object_has_name(was))
+		object_names_add(&pool->segment, number);
 	atomic_store_explicit(&record->state, state, memory_order_seq_cst);
 	crash_point();
-	if (was == OBJECT_NONE || state == OBJECT_NONE) {
-		int change = was == OBJECT_NONE ? 1 : -1;
-
-		pool->objects->live += (uint32_t)change;
-		pool->objects->pinnable += record->class == OBJECT_PINNABLE ? (uint32_t)change : 0;
-	}
+	if (object_has_name(was) && !object_has_name(state))
+		object_names_remove(&pool->segment, number);
+	if (state == OBJECT_NONE)
+		count_unused(pool, number);
 	object_order_look(pool, number);
 }
 
 uint32_t object_current(const struct pool *pool, const char *name)
 {
+	const struct pool_segment *segment = &pool->segment;
 	uint32_t found = 0;
 
-	for (uint32_t i = 1, left = pool->objects->live; left && i < POOL_OBJECTS; i++) {
-		enum object_state state = object_state(pool, i);
-
-		left -= state != OBJECT_NONE;
+	for (uint32_t i = object_names_first(segment, name); i; i = object_names_next(segment, i))
 		/* Two are CURRENT only where an agent died over a publication. */
-		if (state == OBJECT_CURRENT && !strcmp(object_record(pool, i)->name, name) &&
+		if (object_state(pool, i) == OBJECT_CURRENT && !strcmp(object_record(pool, i)->name, name) &&
 			(!found || object_record(pool, i)->version > object_record(pool, found)->version))
 			found = i;
-	}
 	return found;
 }
 
 uint32_t object_of_version(const struct pool *pool, const char *name, uint64_t version)
 {
-	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
-		if ((object_state(pool, i) == OBJECT_CURRENT || object_state(pool, i) == OBJECT_OLD) &&
-			object_record(pool, i)->version == version && !strcmp(object_record(pool, i)->name, name))
+	const struct pool_segment *segment = &pool->segment;
+
+	for (uint32_t i = object_names_first(segment, name); i; i = object_names_next(segment, i))
+		if (object_has_name(object_state(pool, i)) && object_record(pool, i)->version == version &&
+			!strcmp(object_record(pool, i)->name, name))
 			return i;
 	return 0;
 }
 
 uint32_t object_place(const struct pool *pool)
 {
-	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
-		if (object_state(pool, i) == OBJECT_NONE)
-			return i;
+	uint32_t lowest = bitmap_lowest(&pool->objects->unused);
+
+	return lowest == BITMAP_NONE ? 0 : lowest;
+}
+
+/* ---- the manifest ---- */
+
+int object_take(struct pool *pool, uint32_t number, int fd, const struct manifest *manifest)
+{
+	struct object *object = &pool->objects->of[number];
+	struct page_run *runs = calloc(manifest->header->runs + 1, sizeof(*runs));
+
+	if (!runs)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < manifest->header->runs; i++)
+		runs[i] = (struct page_run){ manifest->runs[i].first, manifest->runs[i].count };
+	*object = (struct object){ .fd = fd, .runs = runs, .run_count = manifest->header->runs, .manifest_bytes = manifest->bytes };
+	pool->objects->manifest_bytes += manifest->bytes;
 	return 0;
 }
 
@@ -116,8 +175,8 @@ void object_forget(struct pool *pool, uint32_t number)
 
 	if (object->fd > 0) {
 		agent_drop(pool->agent, KEEP_OBJECT, pool->index, number);
-		pool->objects->manifest_bytes -= object->manifest.bytes;
-		manifest_close(&object->manifest);
+		pool->objects->manifest_bytes -= object->manifest_bytes;
+		free(object->runs);
 		close(object->fd);
 	}
 	*object = (struct object){ 0 };
@@ -128,8 +187,12 @@ static void readers_clear(struct pool *pool, uint32_t number)
 {
 	if (!atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed))
 		return;
-	for (uint32_t word = 0; word < POOL_SESSIONS / 64; word++)
-		atomic_store_explicit(&pool->ledger.objects[number].readers[word], 0, memory_order_relaxed);
+	for (uint32_t word = 0; word < POOL_SESSIONS / 64; word++) {
+		uint64_t bits = atomic_exchange_explicit(&pool->ledger.objects[number].readers[word], 0, memory_order_relaxed);
+
+		for (; bits; bits &= bits - 1)
+			pool->sessions[word * 64 + (uint32_t)__builtin_ctzll(bits)]->objects_open--;
+	}
 	atomic_store_explicit(&object_record(pool, number)->readers, 0, memory_order_relaxed);
 }
 
@@ -141,8 +204,8 @@ void object_end(struct pool *pool, uint32_t number)
 	if (object_state(pool, number) != OBJECT_ENDING)
 		object_set_state(pool, number, OBJECT_ENDING);
 	if (object->fd > 0)
-		for (uint32_t i = 0; i < object->manifest.header->runs; i++)
-			pool_take_back(pool, object->manifest.runs[i].first, object->manifest.runs[i].count);
+		for (uint32_t i = 0; i < object->run_count; i++)
+			pool_take_back(pool, object->runs[i].first, object->runs[i].count);
 	else /* it was lost with an agent */
 		for (uint32_t page = 0; page < pool->page_count; page++)
 			if (page_word_state(pool_word(pool, page)) == PAGE_SHARED && page_word_owner(pool_word(pool, page)) == number)
@@ -223,8 +286,10 @@ static void readers_publish(struct pool *pool, uint32_t number)
 
 void object_reader_add(struct pool *pool, uint32_t number, uint32_t session)
 {
-	if (!object_has_reader(pool, number, session))
+	if (!object_has_reader(pool, number, session)) {
 		object_order_touch(pool, number);
+		pool->sessions[session]->objects_open++;
+	}
 	atomic_fetch_or_explicit(readers_word(pool, number, session), UINT64_C(1) << (session % 64), memory_order_relaxed);
 	crash_point();
 	readers_publish(pool, number);
@@ -237,6 +302,7 @@ void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session)
 	if (atomic_load_explicit(&record->writer, memory_order_relaxed) == session)
 		atomic_store_explicit(&record->writer, 0, memory_order_relaxed);
 	crash_point();
+	pool->sessions[session]->objects_open--;
 	atomic_fetch_and_explicit(readers_word(pool, number, session), ~(UINT64_C(1) << (session % 64)), memory_order_relaxed);
 	crash_point();
 	readers_publish(pool, number);
@@ -248,19 +314,15 @@ void objects_session_end(struct session *session)
 	struct pool *pool = session->pool;
 
 	/* The last ones first, as a process would that let go of what it built in the order in which one builds on the other. */
-	for (uint32_t i = POOL_OBJECTS - 1, left = pool->objects->live; left && i; i--) {
-		enum object_state state = object_state(pool, i);
-
-		left -= state != OBJECT_NONE;
+	for (uint32_t i = object_end_of(pool); session->objects_open && i-- > 1;)
 		if (object_stands(pool, i) && object_has_reader(pool, i, session->id))
 			object_reader_drop(pool, i, session->id);
-	}
 }
 
 bool objects_may_map(const struct pool *pool, const struct session *session, uint64_t word)
 {
 	uint32_t number = page_word_owner(word);
 
-	return page_word_state(word) == PAGE_SHARED && number < POOL_OBJECTS && object_stands(pool, number) &&
+	return page_word_state(word) == PAGE_SHARED && number < pool->objects->count && object_stands(pool, number) &&
 		object_has_reader(pool, number, session->id);
 }

@@ -15,12 +15,15 @@
 #define GPOOL_AGENT_OBJECTS_H
 
 #include "agent/session.h"
+#include "policy/bitmap.h"
 #include "shm/manifest.h"
 
 /* Of the object with the same number as its record. */
 struct object {
 	int fd;                    /* of the manifest; 0: none */
-	struct manifest manifest;
+	uint32_t run_count;
+	struct page_run *runs;     /* what the manifest says of its pages: a mapping each would be too many */
+	uint64_t manifest_bytes;
 	struct tenant *tenant;     /* who has its pages on the books; NULL: a tenant that is no more */
 	uint32_t node;             /* in the order in which they go, plus 1; 0: it is not in it */
 	bool open;                 /* somebody has it open, or pinned when that was last looked at; of those in the order */
@@ -29,10 +32,13 @@ struct object {
 
 struct objects {
 	uint64_t manifest_bytes; /* of all */
-	uint32_t live;           /* records that are not NONE; for loops that can end early */
-	uint32_t pinnable;       /* of them, those of class OBJECT_PINNABLE */
+	uint64_t version;        /* the highest that there was */
+	uint32_t count;          /* records, the first of which is none */
+	uint32_t live;           /* records that are not NONE */
+	struct bitmap unused;    /* those that are */
+	struct bitmap pinnable;  /* those that are not, of class OBJECT_PINNABLE */
 	struct objects_order *order;
-	struct object of[POOL_OBJECTS];
+	struct object of[];      /* [count] */
 };
 
 int objects_create(struct pool *pool);
@@ -94,13 +100,26 @@ static inline bool object_stands(const struct pool *pool, uint32_t number)
 	return object_state(pool, number) >= OBJECT_CURRENT && object_state(pool, number) <= OBJECT_LEAVING;
 }
 
+/* It is found by its name. */
+static inline bool object_has_name(enum object_state state)
+{
+	return state == OBJECT_CURRENT || state == OBJECT_OLD || state == OBJECT_LEAVING;
+}
+
 void object_set_state(struct pool *pool, uint32_t number, enum object_state state);
 struct manifest_pool object_geometry(const struct pool *pool);
 /* object_current() - what a name means; 0: nothing. object_of_version() - also an old one that is still open somewhere. */
 uint32_t object_current(const struct pool *pool, const char *name);
 uint32_t object_of_version(const struct pool *pool, const char *name, uint64_t version);
-/* object_place() - a free record; 0: there is none. */
+/* object_place() - the lowest record that is NONE; 0: there is none. */
 uint32_t object_place(const struct pool *pool);
+/* object_end_of() - records that may not be NONE are below it: so far whoever looks at all of them looks. */
+static inline uint32_t object_end_of(const struct pool *pool)
+{
+	return pool_object_end(&pool->segment);
+}
+/* object_take() - its manifest, with the descriptor, which was checked. 0, -ENOMEM. */
+int object_take(struct pool *pool, uint32_t number, int fd, const struct manifest *manifest);
 
 /* object_commit() - PUBLISHING, all its pages SHARED: CURRENT, and what the name meant before OLD. */
 void object_commit(struct pool *pool, uint32_t number);

@@ -22,10 +22,10 @@
 
 struct objects_order {
 	struct eviction *eviction;
-	uint32_t numbers[POOL_OBJECTS]; /* by node */
-	uint32_t sorted[POOL_OBJECTS];  /* scratch */
-	bool marked[POOL_OBJECTS];      /* scratch, by number; objects_window(): it stays, or something that follows it does */
-	uint32_t idle_pages;            /* of no tenant's; the others' are in struct tenant */
+	uint32_t *numbers;   /* [count] by node */
+	uint32_t *sorted;    /* [count] scratch */
+	bool *stays, *goes;  /* [count] scratch, by number: objects_window(), objects_evict_at() */
+	uint32_t idle_pages; /* of no tenant's; the others' are in struct tenant */
 };
 
 static struct object *object_of(const struct pool *pool, uint32_t number)
@@ -53,7 +53,7 @@ static uint32_t followed(const struct pool *pool, uint32_t number)
 
 static uint32_t parent_of(const struct pool *pool, const struct object_record *record)
 {
-	uint32_t number = record->follows < POOL_OBJECTS ? record->follows : 0;
+	uint32_t number = record->follows < pool->objects->count ? record->follows : 0;
 
 	/* What it follows was there before it: so no two follow each other. */
 	if (!number || !object_of(pool, number)->node || object_record(pool, number)->version != record->follows_version ||
@@ -132,12 +132,11 @@ void object_order_touch(struct pool *pool, uint32_t number)
 /* What their readers' segments say of pinnable ones just now. */
 static void pins_look(struct pool *pool)
 {
-	for (uint32_t i = 1, left = pool->objects->pinnable; left && i < POOL_OBJECTS; i++) {
+	const struct bitmap *pinnable = &pool->objects->pinnable;
+
+	for (uint32_t i = bitmap_lowest(pinnable); i != BITMAP_NONE; i = bitmap_next(pinnable, i + 1)) {
 		uint32_t touched;
 
-		if (object_state(pool, i) == OBJECT_NONE || object_record(pool, i)->class != OBJECT_PINNABLE)
-			continue;
-		left--;
 		if (!object_of(pool, i)->node)
 			continue;
 		touched = object_of(pool, i)->touched_ms;
@@ -163,7 +162,7 @@ static uint32_t sort(struct pool *pool, bool (*in)(const struct pool *pool, uint
 {
 	uint32_t *sorted = pool->objects->order->sorted, count = 0;
 
-	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
+	for (uint32_t i = 1; i < object_end_of(pool); i++)
 		if (in(pool, i))
 			sorted[count++] = i;
 	qsort_r(sorted, count, sizeof(*sorted), by_version, pool);
@@ -180,17 +179,44 @@ static bool is_in_order(const struct pool *pool, uint32_t number)
 	return object_of(pool, number)->node;
 }
 
-int objects_order_begin(struct pool *pool)
+static void order_free(struct objects_order *order)
+{
+	if (!order)
+		return;
+	eviction_destroy(order->eviction);
+	free(order->numbers);
+	free(order->sorted);
+	free(order->stays);
+	free(order->goes);
+	free(order);
+}
+
+static struct objects_order *order_make(const struct pool *pool)
 {
 	const struct eviction_policy *policy = eviction_policy_named(pool->evict.policy ? pool->evict.policy->objects : "lru");
 	struct objects_order *order = calloc(1, sizeof(*order));
+	uint32_t count = pool->objects->count;
+
+	if (!order)
+		return NULL;
+	order->numbers = calloc(count, sizeof(*order->numbers));
+	order->sorted = calloc(count, sizeof(*order->sorted));
+	order->stays = calloc(count, sizeof(*order->stays));
+	order->goes = calloc(count, sizeof(*order->goes));
+	if (order->numbers && order->sorted && order->stays && order->goes && !eviction_create(policy, count, &order->eviction))
+		return order;
+	order_free(order);
+	return NULL;
+}
+
+int objects_order_begin(struct pool *pool)
+{
+	struct objects_order *order = order_make(pool);
 	uint32_t count;
 
-	if (!order || eviction_create(policy, POOL_OBJECTS, &order->eviction)) {
-		free(order);
+	if (!order)
 		return -ENOMEM;
-	}
-	objects_order_end(pool);
+	order_free(pool->objects->order);
 	pool->objects->order = order;
 	for (uint32_t i = 0; i < CONFIG_TENANTS_MAX; i++)
 		pool->tenants[i].idle_pages = 0;
@@ -204,10 +230,7 @@ int objects_order_begin(struct pool *pool)
 
 void objects_order_end(struct pool *pool)
 {
-	if (!pool->objects->order)
-		return;
-	eviction_destroy(pool->objects->order->eviction);
-	free(pool->objects->order);
+	order_free(pool->objects->order);
 	pool->objects->order = NULL;
 }
 
@@ -291,11 +314,12 @@ uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objec
 
 void objects_window(struct pool *pool, const struct tenant *taker)
 {
-	bool *stays = pool->objects->order->marked;
+	bool *stays = pool->objects->order->stays;
+	uint32_t end = object_end_of(pool);
 
 	pins_look(pool);
-	memset(stays, 0, sizeof(pool->objects->order->marked));
-	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
+	memset(stays, 0, end * sizeof(*stays));
+	for (uint32_t i = 1; i < end; i++)
 		if (is_in_order(pool, i) && !evictable(pool, i, taker, OBJECTS_BY_RULES))
 			for (uint32_t above = i; above && !stays[above]; above = followed(pool, above))
 				stays[above] = true;
@@ -305,16 +329,17 @@ bool objects_window_has(const struct pool *pool, uint64_t word)
 {
 	uint32_t number = page_word_owner(word);
 
-	return page_word_state(word) == PAGE_SHARED && number < POOL_OBJECTS && is_in_order(pool, number) &&
-		!pool->objects->order->marked[number];
+	return page_word_state(word) == PAGE_SHARED && number < object_end_of(pool) && is_in_order(pool, number) &&
+		!pool->objects->order->stays[number];
 }
 
 void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count)
 {
 	struct objects_order *order = pool->objects->order;
-	bool goes[POOL_OBJECTS] = { false };
+	bool *goes = order->goes;
 	uint32_t sorted;
 
+	memset(goes, 0, object_end_of(pool) * sizeof(*goes));
 	for (uint32_t page = first; page < first + count; page++)
 		if (objects_window_has(pool, pool_word(pool, page)))
 			goes[page_word_owner(pool_word(pool, page))] = true;

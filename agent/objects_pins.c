@@ -26,7 +26,7 @@ static uint32_t later(uint32_t a, uint32_t b, uint32_t now)
 
 bool object_pinned(const struct pool *pool, uint32_t number, uint32_t *touched_ms)
 {
-	uint32_t page = pool->objects->of[number].manifest.runs[0].first, now = (uint32_t)clock_ms();
+	uint32_t page = pool->objects->of[number].runs[0].first, now = (uint32_t)clock_ms();
 	uint32_t left = atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed);
 	bool pinned = false;
 
@@ -65,10 +65,8 @@ bool object_leave(struct pool *pool, uint32_t number)
 
 void objects_tick(struct pool *pool)
 {
-	for (uint32_t i = 1, left = pool->objects->pinnable; left && i < POOL_OBJECTS; i++) {
-		if (object_state(pool, i) == OBJECT_NONE || object_record(pool, i)->class != OBJECT_PINNABLE)
-			continue;
-		left--;
+	const struct bitmap *pinnable = &pool->objects->pinnable;
+
+	for (uint32_t i = bitmap_lowest(pinnable); i != BITMAP_NONE; i = bitmap_next(pinnable, i + 1))
 		object_end_if_unused(pool, i);
-	}
 }

@@ -7,6 +7,7 @@
 #include "agent/crash_point.h"
 #include "agent/keeper/channel.h"
 #include "agent/log.h"
+#include "shm/object_names.h"
 
 #include <errno.h>
 #include <string.h>
@@ -37,26 +38,26 @@ static void manifests_take(struct pool *pool)
 
 	for (uint32_t i = 0; i < start->held_count; i++) {
 		const struct held *held = &start->held[i];
-		struct object *object;
+		struct manifest manifest;
 		int error;
 
 		if (held->kind != KEEP_OBJECT || held->pool != pool->index || held->fd_count < 1)
 			continue;
-		if (!held->id || held->id >= POOL_OBJECTS || object_state(pool, held->id) == OBJECT_NONE) {
+		if (!held->id || held->id >= pool->objects->count || object_state(pool, held->id) == OBJECT_NONE) {
 			agent_drop(pool->agent, KEEP_OBJECT, pool->index, held->id);
 			close(held->fds[0]);
 			continue;
 		}
-		object = &pool->objects->of[held->id];
-		error = manifest_open(held->fds[0], &geometry, &object->manifest);
+		error = manifest_open(held->fds[0], &geometry, &manifest);
+		if (!error) {
+			error = object_take(pool, held->id, held->fds[0], &manifest);
+			manifest_close(&manifest);
+		}
 		if (error) {
 			log_error("pool '%s': the manifest of object %u ('%s') is unusable: %s; the object goes", pool->segment.header->name,
 				held->id, object_record(pool, held->id)->name, strerror(-error));
 			close(held->fds[0]);
-			continue;
 		}
-		object->fd = held->fds[0];
-		pool->objects->manifest_bytes += object->manifest.bytes;
 	}
 }
 
@@ -68,8 +69,8 @@ static bool can_finish(const struct pool *pool, uint32_t number)
 
 	if (object->fd <= 0)
 		return false;
-	for (uint32_t i = 0; i < object->manifest.header->runs; i++)
-		for (uint32_t page = object->manifest.runs[i].first, left = object->manifest.runs[i].count; left; page++, left--) {
+	for (uint32_t i = 0; i < object->run_count; i++)
+		for (uint32_t page = object->runs[i].first, left = object->runs[i].count; left; page++, left--) {
 			uint64_t word = pool_word(pool, page);
 
 			if (!is_shared_by(word, number) && !(page_word_state(word) == PAGE_LEASED && page_word_owner(word) == writer))
@@ -83,8 +84,8 @@ static void finish(struct pool *pool, uint32_t number)
 	const struct object *object = &pool->objects->of[number];
 	struct session *writer = session_there(pool, atomic_load_explicit(&object_record(pool, number)->writer, memory_order_relaxed));
 
-	for (uint32_t i = 0; i < object->manifest.header->runs; i++)
-		for (uint32_t page = object->manifest.runs[i].first, left = object->manifest.runs[i].count; left; page++, left--) {
+	for (uint32_t i = 0; i < object->run_count; i++)
+		for (uint32_t page = object->runs[i].first, left = object->runs[i].count; left; page++, left--) {
 			if (is_shared_by(pool_word(pool, page), number))
 				continue;
 			pool_share(pool, page, 1, number);
@@ -131,15 +132,19 @@ static void readers_recover(struct pool *pool, uint32_t number)
 	struct object_record *record = object_record(pool, number);
 	uint32_t writer = atomic_load_explicit(&record->writer, memory_order_relaxed), readers = 0;
 
-	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
-		if (!object_has_reader(pool, number, id))
-			continue;
-		if (session_there(pool, id))
-			readers++;
-		else
-			atomic_fetch_and_explicit(&pool->ledger.objects[number].readers[id / 64], ~(UINT64_C(1) << (id % 64)),
-				memory_order_relaxed);
-		crash_point();
+	for (uint32_t word = 0; word < POOL_SESSIONS / 64; word++) {
+		_Atomic uint64_t *bits = &pool->ledger.objects[number].readers[word];
+
+		for (uint64_t left = atomic_load_explicit(bits, memory_order_relaxed); left; left &= left - 1) {
+			struct session *session = session_there(pool, word * 64 + (uint32_t)__builtin_ctzll(left));
+
+			if (session)
+				session->objects_open++;
+			else
+				atomic_fetch_and_explicit(bits, ~(left & -left), memory_order_relaxed);
+			readers += session != NULL;
+			crash_point();
+		}
 	}
 	atomic_store_explicit(&record->readers, readers, memory_order_relaxed);
 	if (writer && (record->class != OBJECT_MUTABLE || !session_there(pool, writer)))
@@ -171,27 +176,49 @@ static void recover_one(struct pool *pool, uint32_t number)
 	pool->objects->of[number].tenant = pool_tenant(pool, record->tenant);
 }
 
+/* What is known of the records by other means than by looking at them. */
+static void index_recover(struct pool *pool)
+{
+	uint32_t end = object_end_of(pool);
+
+	if (end <= 1)
+		return;
+	object_names_clear(&pool->segment);
+	for (uint32_t i = 1; i < end; i++) {
+		enum object_state state = object_state(pool, i);
+
+		if (state == OBJECT_NONE)
+			continue;
+		pool->objects->live++;
+		if (object_record(pool, i)->class == OBJECT_PINNABLE)
+			bitmap_add(&pool->objects->pinnable, i);
+		bitmap_remove(&pool->objects->unused, i);
+		if (object_has_name(state))
+			object_names_add(&pool->segment, i);
+		if (object_record(pool, i)->version > pool->objects->version)
+			pool->objects->version = object_record(pool, i)->version;
+	}
+}
+
 void objects_recover(struct pool *pool)
 {
-	uint64_t published = atomic_load_explicit(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], memory_order_relaxed);
+	_Atomic uint64_t *published = &pool->segment.header->counters[POOL_COUNT_PUBLICATIONS];
+	uint32_t end = object_end_of(pool);
 
-	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
-		if (object_state(pool, i) != OBJECT_NONE) {
-			pool->objects->live++;
-			pool->objects->pinnable += object_record(pool, i)->class == OBJECT_PINNABLE;
-		}
+	/* Numbers rise, also where an agent died between a publication and its count. */
+	pool->objects->version = atomic_load_explicit(published, memory_order_relaxed);
+	index_recover(pool);
+	atomic_store_explicit(published, pool->objects->version, memory_order_relaxed);
 	manifests_take(pool);
-	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
+	for (uint32_t i = 1; i < end; i++)
 		if (object_state(pool, i) != OBJECT_NONE)
 			recover_one(pool, i);
-	for (uint32_t i = 1; i < POOL_OBJECTS; i++) {
+	for (uint32_t i = 1; i < end; i++) {
 		const struct object_record *record = object_record(pool, i);
 		enum object_state state = object_state(pool, i);
 
 		if (state == OBJECT_NONE)
 			continue;
-		if (record->version > published)
-			published = record->version;
 		/* Of two that are CURRENT the newer one was just published. */
 		if (state == OBJECT_CURRENT && object_current(pool, record->name) != i) {
 			object_set_state(pool, i, OBJECT_OLD);
@@ -202,7 +229,6 @@ void objects_recover(struct pool *pool)
 		else if (pool->objects->of[i].tenant)
 			pool->objects->of[i].tenant->leased += record->pages;
 	}
-	atomic_store_explicit(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], published, memory_order_relaxed);
 	/* Until now one may have come before what it follows. */
 	if (objects_order_begin(pool))
 		log_error("pool '%s': out of memory for the order of its ephemeral objects; those of before make room for nobody",

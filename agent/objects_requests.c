@@ -3,6 +3,7 @@
 
 #include "agent/asked.h"
 #include "agent/crash_point.h"
+#include "agent/descriptors.h"
 #include "agent/event.h"
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
@@ -83,7 +84,7 @@ static bool publish_repeated(const struct question *q)
 
 	if (q->kept_bytes <= 0 || msg_decode_object_publish_reply(&reply, q->kept, (size_t)q->kept_bytes))
 		return false;
-	return reply.error || (reply.object < POOL_OBJECTS && object_stands(q->session->pool, reply.object) &&
+	return reply.error || (reply.object < q->session->pool->objects->count && object_stands(q->session->pool, reply.object) &&
 		object_has_reader(q->session->pool, reply.object, q->session->id) &&
 		object_record(q->session->pool, reply.object)->version == reply.version);
 }
@@ -126,18 +127,13 @@ static void publish_check(const struct session *session, const struct msg_object
 		REFUSE(reply, -ENOSPC, "the metadata of all objects has %llu of %llu bytes", (unsigned long long)pool->objects->manifest_bytes,
 			(unsigned long long)MANIFESTS_BYTES_MAX);
 	else if (!(reply->object = object_place(pool)))
-		REFUSE(reply, -EUSERS, "there are %d versions of objects, the most that a pool has", POOL_OBJECTS - 1);
-}
-
-/* Higher than any before, also when an agent died between a publication and its count. */
-static uint64_t version_next(const struct pool *pool)
-{
-	uint64_t last = atomic_load_explicit(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], memory_order_relaxed);
-
-	for (uint32_t i = 1; i < POOL_OBJECTS; i++)
-		if (object_state(pool, i) != OBJECT_NONE && object_record(pool, i)->version > last)
-			last = object_record(pool, i)->version;
-	return last + 1;
+		REFUSE(reply, -EUSERS, "there are %u versions of objects, the most that pool '%s' has; delete some, or raise its 'objects'",
+			pool->objects->count - 1, pool->config->name);
+	else if (!descriptors_left(pool->agent, 1))
+		REFUSE(reply, -EMFILE,
+			"an object takes a descriptor, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are left; raise "
+			"LimitNOFILE= of its unit",
+			descriptors_most());
 }
 
 /* It may keep an object from being evicted, which is what having it open does, too: so that is what it takes. */
@@ -145,7 +141,7 @@ static bool follows_ok(const struct session *session, const struct msg_object_pu
 {
 	const struct pool *pool = session->pool;
 
-	return request->follows_version && request->follows < POOL_OBJECTS && object_stands(pool, request->follows) &&
+	return request->follows_version && request->follows < pool->objects->count && object_stands(pool, request->follows) &&
 		object_record(pool, request->follows)->version == request->follows_version &&
 		object_has_reader(pool, request->follows, session->id);
 }
@@ -204,10 +200,14 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 		&(struct held){ .kind = KEEP_OBJECT, .pool = pool->index, .id = reply->object, .fd_count = 1, .fds = { fd } });
 	if (error)
 		return error;
-	reply->version = version_next(pool);
+	error = object_take(pool, reply->object, fd, manifest);
+	if (error) {
+		agent_drop(pool->agent, KEEP_OBJECT, pool->index, reply->object);
+		return error;
+	}
+	reply->version = ++pool->objects->version;
 	record_fill(q->session, reply->object, request, manifest, reply->version);
-	pool->objects->of[reply->object] = (struct object){ .fd = fd, .manifest = *manifest, .tenant = q->session->tenant };
-	pool->objects->manifest_bytes += manifest->bytes;
+	pool->objects->of[reply->object].tenant = q->session->tenant;
 	/* Before it is PUBLISHING: from then on a successor finishes it, and the sender must find its answer. */
 	KEEP(q, object_publish_reply, reply, bytes, length);
 	object_set_state(pool, reply->object, OBJECT_PUBLISHING);
@@ -256,9 +256,11 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 	}
 	if (!reply.error) {
 		error = publish(q, request, &reply, &manifest, fd);
-		if (!error)
+		if (!error) {
+			manifest_close(&manifest);
 			return;
-		REFUSE(&reply, -ENOMEM, "the keeper cannot hold the manifest: %s", strerror(-error));
+		}
+		REFUSE(&reply, -ENOMEM, "the manifest of '%s' cannot be kept: %s", request->name, strerror(-error));
 	}
 	reply.object = 0;
 	reply.version = 0;
@@ -290,7 +292,7 @@ static uint32_t object_page(const struct pool *pool, uint32_t number)
 {
 	const struct object *object = &pool->objects->of[number];
 
-	return object->fd > 0 && object->manifest.header->runs ? object->manifest.runs[0].first : 0;
+	return object->fd > 0 && object->run_count ? object->runs[0].first : 0;
 }
 
 static void open_check(const struct session *session, const struct msg_object_open_request *request, struct msg_object_open_reply *reply)
@@ -335,7 +337,7 @@ static bool open_carry_out(struct session *session, const struct msg_object_open
 
 	if (reply->error)
 		return true;
-	if (reply->object >= POOL_OBJECTS || !object_stands(pool, reply->object))
+	if (reply->object >= pool->objects->count || !object_stands(pool, reply->object))
 		return false;
 	record = object_record(pool, reply->object);
 	writer = atomic_load_explicit(&record->writer, memory_order_relaxed);
@@ -383,7 +385,7 @@ static void change_check(const struct session *session, const struct msg_object_
 	reply->object = request->object;
 	reply->version = request->version;
 	if (request->verb == VERB_CLOSE) {
-		if (!request->object || request->object >= POOL_OBJECTS || !object_stands(pool, request->object) ||
+		if (!request->object || request->object >= pool->objects->count || !object_stands(pool, request->object) ||
 			object_record(pool, request->object)->version != request->version ||
 			!object_has_reader(pool, request->object, session->id))
 			REFUSE(reply, -ENOENT, "object %u is not open", request->object);
@@ -411,7 +413,7 @@ static void change_carry_out(struct session *session, uint32_t verb, const struc
 {
 	struct pool *pool = session->pool;
 
-	if (reply->error || !reply->object || reply->object >= POOL_OBJECTS || !object_stands(pool, reply->object) ||
+	if (reply->error || !reply->object || reply->object >= pool->objects->count || !object_stands(pool, reply->object) ||
 		object_record(pool, reply->object)->version != reply->version)
 		return;
 	if (verb == VERB_CLOSE && object_has_reader(pool, reply->object, session->id))

@@ -47,6 +47,7 @@ struct session {
 	uint32_t batch; /* pages per refill; grows with demand */
 	uint64_t last_refill_ms;
 	uint64_t refills, refusals, evicted_pages, reclaimed_pages, damage;
+	uint32_t objects_open; /* named objects that it reads */
 	uint64_t walk_scan;   /* the scan for eviction that walk_budget belongs to */
 	uint32_t walk_budget; /* pages of its blocks that this scan may still look at: honest blocks do not overlap */
 	LIST_HEAD(, spill_block) spilled; /* and those on their way there or back */

@@ -491,7 +491,7 @@ GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, con
  *   -ESTALE  another version is current than expected; the role's token is not good any more; a pin was lost to pins.leaked
  *   -EBUSY   queued GPU work still uses it and could write to it
  *   -EINVAL  published already, or without an allocation
- *   -EUSERS  as many versions of objects are there as a pool can have (1,023)
+ *   -EUSERS  as many versions of objects are there as the pool may have (`objects` of its configuration)
  *   -ENOSPC  the metadata of all objects together is too large (1 GiB)
  *   -EFBIG   the metadata of this one is too large
  *   -ENOMEM, -EMFILE
@@ -1438,7 +1438,7 @@ GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, co
  *   -ETIMEDOUT   the work is not done
  *   -EAGAIN      the sequence is preempted
  *   -ENOSPC      pool_blocks are in use, or the pool's metadata are
- *   -EUSERS      as many versions of objects are there as a pool can have (1,023)
+ *   -EUSERS      as many versions of objects are there as the pool may have (`objects` of its configuration)
  *   -ESTALE      an object of that name is there, and is none that can be used; the sequence has ended
  *   -EBUSY       this handle sleeps, or queued GPU work could write to the blocks
  *   -EINVAL, -ENOMEM, -EMFILE, -EIO, -EPIPE, -ECHILD

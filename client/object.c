@@ -3,6 +3,7 @@
 
 #include "client/attach_call.h"
 #include "proto/codec.h"
+#include "shm/object_names.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -385,6 +386,19 @@ static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_
 	return state >= OBJECT_CURRENT && state <= OBJECT_LEAVING && record->version == info->version;
 }
 
+bool object_look_up(const struct gpool *pool, const char *name, struct gpool_object_info *info)
+{
+	const struct pool_segment *segment = &pool->segment;
+	uint32_t left = pool->header->object_count;
+
+	/* A chain that is changed beneath us may lead anywhere, but not for ever. */
+	for (uint32_t i = object_names_first(segment, name); i && left--; i = object_names_next(segment, i))
+		if (!strncmp(segment->objects[i].name, name, POOL_OBJECT_NAME_BYTES) && record_read(pool, i, info) &&
+			info->state == GPOOL_OBJECT_CURRENT && !strcmp(info->name, name))
+			return true;
+	return false;
+}
+
 /* As far as the caller's struct goes. */
 static int info_give(struct gpool_object_info *filled, struct gpool_object_info *info)
 {
@@ -416,7 +430,7 @@ int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_
 		return -ECHILD;
 	if (filled.size < sizeof(filled.size))
 		return -EINVAL;
-	for (uint32_t number = *cursor + 1; number < POOL_OBJECTS; number++)
+	for (uint32_t number = *cursor + 1; number < pool_object_end(&pool->segment); number++)
 		if (record_read(pool, number, &filled)) {
 			*cursor = number;
 			return info_give(&filled, info);

@@ -464,7 +464,7 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 struct leaving {
 	bool all;
 	bool objects_unsettled; /* all: which objects are open is just changing, so that all of their pages count as used */
-	uint64_t objects[POOL_OBJECTS / 64]; /* all: a bit for each that this process has open */
+	uint64_t *objects;      /* all: a bit for each that this process has open */
 	uint64_t *gone;         /* a bit for each handle that may go, then that has gone and of which the agent shall hear */
 	uint64_t *imported;     /* [handle_count] of those, while it is not decided whether they go */
 	struct msg_handles_released message;
@@ -499,7 +499,7 @@ static bool is_unused(const struct gpool *pool, const struct leaving *leaving, u
 		uint32_t owner = page_word_owner(word);
 
 		if (page_word_state(word) == PAGE_SHARED) {
-			if (leaving->objects_unsettled || owner >= POOL_OBJECTS || bit_of(leaving->objects, owner))
+			if (leaving->objects_unsettled || owner >= pool->header->object_count || bit_of(leaving->objects, owner))
 				return false;
 		} else if (owner == pool->id &&
 			!(atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_seq_cst) >> (page % 64) & 1)) {
@@ -519,7 +519,7 @@ static void objects_note(struct gpool *pool, struct leaving *leaving)
 {
 	pthread_mutex_lock(&pool->objects_lock);
 	for (const struct gpool_object *object = pool->objects; object; object = object->next) {
-		if (object->number && object->number < POOL_OBJECTS)
+		if (object->number && object->number < pool->header->object_count)
 			leaving->objects[object->number / 64] |= UINT64_C(1) << (object->number % 64);
 		else
 			leaving->objects_unsettled = true;
@@ -645,8 +645,9 @@ static int window_leave(struct gpool *pool, bool all)
 	leaving->all = all;
 	leaving->gone = calloc((window->handle_count + 63) / 64, sizeof(*leaving->gone));
 	leaving->imported = calloc(window->handle_count, sizeof(*leaving->imported));
+	leaving->objects = calloc((pool->header->object_count + 63) / 64, sizeof(*leaving->objects));
 	pthread_mutex_lock(&window->lock);
-	if (leaving->gone && leaving->imported) {
+	if (leaving->gone && leaving->imported && leaving->objects) {
 		whole = handles_let_go(pool, leaving);
 		if (stitch_sweep(pool) && objects_sweep(pool))
 			count = gone_tell(pool, leaving);
@@ -658,6 +659,7 @@ static int window_leave(struct gpool *pool, bool all)
 	pthread_mutex_unlock(&window->lock);
 	free(leaving->gone);
 	free(leaving->imported);
+	free(leaving->objects);
 	free(leaving);
 	return count < 0 ? 0 : count;
 }

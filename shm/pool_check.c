@@ -1,5 +1,7 @@
 #include "shm/pool_check.h"
 
+#include "shm/object_names.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -44,10 +46,25 @@ static bool owned_by(const struct look *look, uint32_t page, uint32_t session)
 		(state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING || state == PAGE_QUARANTINED);
 }
 
+/* Whoever asks for its name comes by it. */
+static bool is_found(const struct pool_segment *pool, uint32_t object, uint32_t *steps)
+{
+	char name[POOL_OBJECT_NAME_BYTES + 1] = "";
+	uint32_t number;
+
+	memcpy(name, pool->objects[object].name, POOL_OBJECT_NAME_BYTES);
+	for (number = object_names_first(pool, name); number && number != object && *steps; --*steps)
+		number = object_names_next(pool, number);
+	/* In a segment that somebody has made up all names may stand in one chain. */
+	return number == object || !*steps;
+}
+
 /* A shared page belongs to a version of an object that is there, and each has as many as its record says. */
 static void check_objects(struct look *look, const uint32_t *shared)
 {
-	for (uint32_t i = 0; i < POOL_OBJECTS; i++) {
+	uint32_t end = pool_object_end(look->pool), steps = 16 * look->pool->header->object_count;
+
+	for (uint32_t i = 0; i < end; i++) {
 		const struct object_record *record = &look->pool->objects[i];
 		uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
 		bool stands = i && state >= OBJECT_CURRENT && state <= OBJECT_LEAVING;
@@ -58,13 +75,17 @@ static void check_objects(struct look *look, const uint32_t *shared)
 			report(look, 0, 0, "%u pages are SHARED by object %u, which there is not", shared[i], i);
 		else if (stands && shared[i] != record->pages)
 			report(look, 0, 0, "object %u has %u pages, its record says %u", i, shared[i], record->pages);
+		if (i && state == OBJECT_CURRENT && !is_found(look->pool, i, &steps))
+			report(look, 0, 0, "object %u is not found by its name", i);
 	}
+	for (uint32_t i = end; i < look->pool->header->object_count; i++)
+		if (shared[i])
+			report(look, 0, 0, "%u pages are SHARED by object %u, which there is not", shared[i], i);
 }
 
-static void check_words(struct look *look, const bool *attached)
+static void check_words(struct look *look, const bool *attached, uint32_t *shared)
 {
 	const struct pool_header *header = look->pool->header;
-	uint32_t shared[POOL_OBJECTS] = { 0 };
 
 	for (uint32_t page = 0; page < header->page_count; page++) {
 		uint64_t word = page_word(look, page);
@@ -81,7 +102,7 @@ static void check_words(struct look *look, const bool *attached)
 		if ((state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING || (state == PAGE_QUARANTINED && owner)) &&
 			(owner >= POOL_SESSIONS || !attached[owner]))
 			report(look, 0, page, "%s to session %u, which is not attached", page_state_name(state), owner);
-		if (state == PAGE_SHARED && owner < POOL_OBJECTS)
+		if (state == PAGE_SHARED && owner < header->object_count)
 			shared[owner]++;
 		else if (state == PAGE_SHARED)
 			report(look, 0, page, "SHARED by object %u, which cannot be", owner);
@@ -223,21 +244,23 @@ int pool_check(const struct pool_segment *pool, const struct pool_check_session 
 {
 	struct look look = { .check = check, .pool = pool };
 	bool *attached = calloc(POOL_SESSIONS, sizeof(*attached));
+	uint32_t *shared = calloc(pool->header->object_count, sizeof(*shared)); /* pages of each object */
 	int error = -ENOMEM;
 
 	look.use = malloc(pool->header->page_count);
 	look.visited = malloc(pool->header->page_count);
-	if (!attached || !look.use || !look.visited)
+	if (!attached || !shared || !look.use || !look.visited)
 		goto free_memory;
 	for (uint32_t i = 0; i < session_count; i++)
 		attached[sessions[i].id] = true;
-	check_words(&look, attached);
+	check_words(&look, attached, shared);
 	for (uint32_t i = 0; i < session_count; i++)
 		if (sessions[i].segment->page_count == pool->header->page_count)
 			check_session(&look, &sessions[i]);
 	error = check->findings ? 1 : 0;
 free_memory:
 	free(attached);
+	free(shared);
 	free(look.use);
 	free(look.visited);
 	return error;

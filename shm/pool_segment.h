@@ -4,8 +4,8 @@
  * The keeper creates it, makes the only writable mapping, then seals it (F_SEAL_FUTURE_WRITE): from then on nobody, a restarted
  * agent included, can map it for writing, so the agent inherits the mapping by fork. Everybody else maps it read-only.
  *
- *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct object_record[1024] |
- *   struct role_record[64]
+ *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct object_record[object_count] |
+ *   names of objects: u32[object_count] (object_names.h) | struct role_record[64]
  *
  * Fixed-width fields, offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION.
  */
@@ -22,11 +22,12 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 7,
+	POOL_LAYOUT_VERSION = 8,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,
-	POOL_OBJECTS = 1024,                /* versions of named objects at a time; 0 is none. Number 1.. is the owner of their pages */
+	POOL_OBJECTS_LEAST = 1024,          /* records of named objects; 0 is none. Number 1.. is the owner of their pages */
+	POOL_OBJECTS_MOST = PAGE_OWNER_MAX + 1,
 	POOL_OBJECT_NAME_BYTES = 128,
 	POOL_ROLES = 64,
 };
@@ -111,7 +112,7 @@ struct object_record {
 	char role[POOL_NAME_BYTES]; /* who holds this role may adopt it; empty: nobody */
 	uint64_t follows_version;   /* of the ephemeral one without which it is useless, and which goes after it; 0: none */
 	uint32_t follows;           /* its number; there may be another version there by now */
-	uint32_t reserved;
+	_Atomic uint32_t next;      /* object_names.h */
 };
 static_assert(sizeof(struct object_record) == 336, "shared layout");
 
@@ -148,11 +149,12 @@ struct pool_header {
 	uint32_t object_record_bytes;
 	uint32_t role_record_bytes;
 	uint32_t region_table_bytes;
-	uint32_t reserved;
+	uint32_t object_count; /* records, the first of which is none */
 	uint64_t segment_bytes;
 	uint64_t page_table_offset;
 	uint64_t sessions_offset;
 	uint64_t objects_offset;
+	uint64_t names_offset;
 	uint64_t roles_offset;
 	uint64_t page_bytes;
 	uint32_t page_count;
@@ -180,13 +182,15 @@ struct pool_header {
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];
 	_Atomic uint64_t counters[POOL_COUNTERS];
 	_Atomic uint32_t sessions;
+	_Atomic uint32_t object_end; /* records from here on are NONE: so far whoever looks at all of them needs to look */
 };
 
 struct pool_segment {
 	struct pool_header *header;
 	_Atomic uint64_t *pages; /* [page_count] */
 	struct session_record *sessions; /* [POOL_SESSIONS] */
-	struct object_record *objects;   /* [POOL_OBJECTS] */
+	struct object_record *objects;   /* [object_count] */
+	_Atomic uint32_t *names;         /* [object_count] */
 	struct role_record *roles;       /* [POOL_ROLES] */
 	size_t bytes;
 	bool writable;
@@ -201,7 +205,19 @@ struct pool_geometry {
 	uint32_t page_count;
 	uint32_t pages_per_handle;
 	uint32_t reserved_pages;
+	uint32_t objects; /* versions of named objects at a time; 0: as many as there are pages, within 1,023 and 65,535 */
 };
+
+/* pool_object_count() - records for so many objects, as in struct pool_geometry. */
+uint32_t pool_object_count(uint32_t objects, uint32_t page_count);
+
+/* pool_object_end() - records that are to be looked at: [1, this). What a segment of unknown origin says is kept within its records. */
+static inline uint32_t pool_object_end(const struct pool_segment *segment)
+{
+	uint32_t end = atomic_load_explicit(&segment->header->object_end, memory_order_acquire);
+
+	return end < segment->header->object_count ? end : segment->header->object_count;
+}
 
 /*
  * pool_segment_create() - a new sealed memfd with the one writable mapping there will ever be; all pages FREE, the last

@@ -83,23 +83,25 @@ static void pool_segment_over(void *base, size_t bytes, bool writable, struct po
 	segment->pages = (_Atomic uint64_t *)((char *)base + header->page_table_offset);
 	segment->sessions = (struct session_record *)((char *)base + header->sessions_offset);
 	segment->objects = (struct object_record *)((char *)base + header->objects_offset);
+	segment->names = (_Atomic uint32_t *)((char *)base + header->names_offset);
 	segment->roles = (struct role_record *)((char *)base + header->roles_offset);
 	segment->bytes = bytes;
 	segment->writable = writable;
 }
 
 struct pool_layout {
-	size_t table, sessions, objects, roles, bytes;
+	size_t table, sessions, objects, names, roles, bytes;
 };
 
-static struct pool_layout pool_layout_of(uint32_t page_count)
+static struct pool_layout pool_layout_of(uint32_t page_count, uint32_t object_count)
 {
 	struct pool_layout layout;
 
 	layout.table = round_up(sizeof(struct pool_header), 4096);
 	layout.sessions = round_up(layout.table + page_count * sizeof(uint64_t), 4096);
 	layout.objects = round_up(layout.sessions + POOL_SESSIONS * sizeof(struct session_record), 4096);
-	layout.roles = round_up(layout.objects + POOL_OBJECTS * sizeof(struct object_record), 4096);
+	layout.names = round_up(layout.objects + object_count * sizeof(struct object_record), 4096);
+	layout.roles = round_up(layout.names + object_count * sizeof(uint32_t), 4096);
 	layout.bytes = round_up(layout.roles + POOL_ROLES * sizeof(struct role_record), 4096);
 	return layout;
 }
@@ -107,13 +109,21 @@ static struct pool_layout pool_layout_of(uint32_t page_count)
 static bool geometry_ok(const struct pool_geometry *g)
 {
 	return g->page_count >= 1 && g->page_count <= POOL_PAGES_MAX && g->pages_per_handle >= 1 &&
-		g->page_count % g->pages_per_handle == 0 && g->reserved_pages < g->page_count && g->page_bytes >= 4096 &&
+		g->page_count % g->pages_per_handle == 0 && g->reserved_pages < g->page_count && g->page_bytes >= 4096 && g->objects < POOL_OBJECTS_MOST &&
 		strlen(g->name) < POOL_NAME_BYTES && strlen(g->backend) < 16 && strlen(g->device) < 64;
+}
+
+uint32_t pool_object_count(uint32_t objects, uint32_t page_count)
+{
+	if (!objects)
+		objects = page_count < POOL_OBJECTS_LEAST - 1 ? POOL_OBJECTS_LEAST - 1 : page_count;
+	return objects < POOL_OBJECTS_MOST ? objects + 1 : POOL_OBJECTS_MOST;
 }
 
 int pool_segment_create(const struct pool_geometry *geometry, struct pool_segment *segment, int *fd)
 {
-	struct pool_layout layout = pool_layout_of(geometry->page_count);
+	uint32_t object_count = pool_object_count(geometry->objects, geometry->page_count);
+	struct pool_layout layout = pool_layout_of(geometry->page_count, object_count);
 	size_t bytes = layout.bytes;
 	struct pool_header *header;
 	char name[64];
@@ -140,10 +150,12 @@ int pool_segment_create(const struct pool_geometry *geometry, struct pool_segmen
 	header->object_record_bytes = sizeof(struct object_record);
 	header->role_record_bytes = sizeof(struct role_record);
 	header->region_table_bytes = sizeof(struct region_table);
+	header->object_count = object_count;
 	header->segment_bytes = bytes;
 	header->page_table_offset = layout.table;
 	header->sessions_offset = layout.sessions;
 	header->objects_offset = layout.objects;
+	header->names_offset = layout.names;
 	header->roles_offset = layout.roles;
 	header->page_bytes = geometry->page_bytes;
 	header->page_count = geometry->page_count;
@@ -201,11 +213,13 @@ int pool_segment_open(int fd, struct pool_segment *segment)
 		goto unmap;
 	error = -EBADMSG;
 	if (header.page_count < 1 || header.page_count > POOL_PAGES_MAX || header.pages_per_handle < 1 ||
-		header.page_count % header.pages_per_handle || header.reserved_first > header.page_count || header.page_bytes < 4096)
+		header.page_count % header.pages_per_handle || header.reserved_first > header.page_count || header.page_bytes < 4096 ||
+		header.object_count < 2 || header.object_count > POOL_OBJECTS_MOST)
 		goto unmap;
-	layout = pool_layout_of(header.page_count);
+	layout = pool_layout_of(header.page_count, header.object_count);
 	if (layout.bytes != (size_t)stat.st_size || header.page_table_offset != layout.table ||
-		header.sessions_offset != layout.sessions || header.objects_offset != layout.objects || header.roles_offset != layout.roles)
+		header.sessions_offset != layout.sessions || header.objects_offset != layout.objects ||
+		header.names_offset != layout.names || header.roles_offset != layout.roles)
 		goto unmap;
 	pool_segment_over(base, layout.bytes, false, segment);
 	return 0;

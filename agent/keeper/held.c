@@ -15,7 +15,7 @@ static uint32_t ids_of(uint32_t kind)
 	case KEEP_TIMELINE:
 		return POOL_SESSIONS;
 	case KEEP_OBJECT:
-		return POOL_OBJECTS + 1;
+		return POOL_OBJECTS_MOST;
 	case KEEP_TIER:
 		return 16;
 	case KEEP_CONFIG:

@@ -108,6 +108,7 @@ static int geometry_of(const struct config_pool *config, const struct module_dev
 		.page_count = (uint32_t)pages,
 		.pages_per_handle = (uint32_t)(bytes / config->page_bytes),
 		.reserved_pages = (uint32_t)reserved,
+		.objects = config->objects,
 	};
 	return 0;
 }
@@ -176,7 +177,7 @@ int pool_make(const struct config_pool *config, const struct pool_geometry *geom
 	uint32_t memory_slots, slots = config_spill_slots(config, &memory_slots);
 
 	if (!error) {
-		error = ledger_create(geometry->page_count, memory_slots, slots, &pool->ledger, &pool->ledger_fd);
+		error = ledger_create(geometry->page_count, pool->segment.header->object_count, memory_slots, slots, &pool->ledger, &pool->ledger_fd);
 		if (error) {
 			pool->ledger_fd = -1;
 			log_error("pool '%s': cannot make its ledger: %s", geometry->name, strerror(-error));
@@ -197,7 +198,8 @@ static void segment_copy(const struct pool_segment *from, struct pool_segment *t
 		atomic_store_explicit(&to->pages[page], atomic_load_explicit(&from->pages[page], memory_order_relaxed),
 			memory_order_relaxed);
 	memcpy(to->sessions, from->sessions, POOL_SESSIONS * sizeof(*to->sessions));
-	memcpy(to->objects, from->objects, POOL_OBJECTS * sizeof(*to->objects));
+	/* The agent makes their names anew. */
+	memcpy(to->objects, from->objects, pool_object_end(from) * sizeof(*to->objects));
 	memcpy(to->roles, from->roles, POOL_ROLES * sizeof(*to->roles));
 }
 
@@ -209,7 +211,8 @@ int pool_make_from(const struct pool_geometry *geometry, const struct module_dev
 	if (!error) {
 		pool->ledger_fd = ledger_fd;
 		error = ledger_open(ledger_fd, &pool->ledger);
-		if (!error && pool->ledger.header->page_count != geometry->page_count)
+		if (!error && (pool->ledger.header->page_count != geometry->page_count ||
+				     pool->ledger.header->object_count != from->header->object_count))
 			error = -EBADMSG;
 		if (error)
 			log_error("pool '%s': cannot use its kept ledger: %s", geometry->name, strerror(-error));

@@ -297,6 +297,11 @@ bool store_fits(const struct store *store, uint32_t index, const struct pool_geo
 			geometry->page_count, (unsigned long long)geometry->page_bytes, geometry->pages_per_handle, geometry->reserved_pages);
 		return false;
 	}
+	if (header->object_count != pool_object_count(geometry->objects, geometry->page_count)) {
+		snprintf(text, text_bytes, "its pool '%s' has room for %u objects, the configuration gives %u; set 'objects' as it was",
+			geometry->name, header->object_count - 1, pool_object_count(geometry->objects, geometry->page_count) - 1);
+		return false;
+	}
 	return true;
 }
 

@@ -22,8 +22,6 @@
 #define METADATA_KEY "kv-prefix"
 #define METADATA_MAGIC UINT64_C(0x31786966657270) /* "prefix1" */
 
-#define NAMES_OLD UINT64_MAX /* in place of a number of publications: to be read anew */
-
 enum { NAME_BYTES = sizeof(NAME_PREFIX) + 32 };
 
 /* Metadata of an object: this, and the keys of the blocks in their order. */
@@ -42,17 +40,6 @@ static size_t metadata_bytes(const struct gpool_kv *kv)
 static void name_make(char name[static NAME_BYTES], struct prefix_key key)
 {
 	snprintf(name, NAME_BYTES, NAME_PREFIX "%016" PRIx64 "%016" PRIx64, key.high, key.low);
-}
-
-/* Whether it is one of these names, exactly as they are made. */
-static bool name_read(const char *name, struct prefix_key *key)
-{
-	char again[NAME_BYTES];
-
-	if (sscanf(name, NAME_PREFIX "%16" SCNx64 "%16" SCNx64, &key->high, &key->low) != 2)
-		return false;
-	name_make(again, *key);
-	return !strcmp(name, again);
 }
 
 /* ---- places ---- */
@@ -93,8 +80,8 @@ int pooled_open(struct gpool_kv *kv, uint32_t places)
 	pooled->places = calloc(places, sizeof(*pooled->places));
 	pooled->refs = calloc((size_t)places * kv->blocks.chunk_blocks, sizeof(*pooled->refs));
 	pooled->given = calloc(kv->blocks.chunks, sizeof(*pooled->given));
-	pooled->names = calloc(POOL_OBJECTS, sizeof(*pooled->names));
-	return pooled->places && pooled->refs && pooled->given && pooled->names ? 0 : -ENOMEM;
+	pooled->refused = calloc(kv->pool->header->object_count, sizeof(*pooled->refused));
+	return pooled->places && pooled->refs && pooled->given && pooled->refused ? 0 : -ENOMEM;
 }
 
 /* 0, -EBUSY: GPU work that the program queued elsewhere still looks there. */
@@ -146,7 +133,7 @@ void pooled_close(struct gpool_kv *kv)
 	free(pooled->places);
 	free(pooled->refs);
 	free(pooled->given);
-	free(pooled->names);
+	free(pooled->refused);
 	free(pooled);
 	kv->pooled = NULL;
 }
@@ -260,44 +247,18 @@ void pooled_park(struct gpool_kv *kv)
 
 /* ---- the directory ---- */
 
-static uint64_t publications(const struct gpool_kv *kv)
+/* The pool's object that begins with this key, as far as its record tells: false, there is none, or one that is not for us. */
+static bool directory_find(const struct gpool_kv *kv, const char *name, struct gpool_object_info *info)
 {
-	return atomic_load_explicit(&kv->pool->header->counters[POOL_COUNT_PUBLICATIONS], memory_order_acquire);
+	info->size = sizeof(*info);
+	return object_look_up(kv->pool, name, info) && info->memory_class == GPOOL_OBJECT_EPHEMERAL && info->pages == kv->chunk_pages &&
+		kv->pooled->refused[info->number] != info->version;
 }
 
-/* Names of the pool's objects; anew when there are others. */
-static void names_read(struct gpool_kv *kv)
+/* A version stays what it is: it is not asked for again. */
+static void directory_refuse(struct gpool_kv *kv, const struct gpool_object_info *info)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
-	struct pooled *pooled = kv->pooled;
-	uint64_t now = publications(kv);
-	uint32_t cursor = 0;
-
-	if (now == pooled->publications)
-		return;
-	pooled->publications = now;
-	pooled->name_count = 0;
-	while (pooled->name_count < POOL_OBJECTS && gpool_object_next(kv->pool, &cursor, &info) == 0) {
-		struct prefix_key *name = &pooled->names[pooled->name_count];
-
-		pooled->name_count += info.state == GPOOL_OBJECT_CURRENT && info.memory_class == GPOOL_OBJECT_EPHEMERAL &&
-			info.pages == kv->chunk_pages && name_read(info.name, name);
-	}
-}
-
-static struct prefix_key *name_find(struct gpool_kv *kv, struct prefix_key key)
-{
-	names_read(kv);
-	for (uint32_t i = 0; i < kv->pooled->name_count; i++)
-		if (prefix_key_same(kv->pooled->names[i], key))
-			return &kv->pooled->names[i];
-	return NULL;
-}
-
-/* Gone, or not for us: not asked for again before the directory changes. */
-static void name_drop(struct gpool_kv *kv, struct prefix_key *name)
-{
-	*name = kv->pooled->names[--kv->pooled->name_count];
+	kv->pooled->refused[info->number] = info->version;
 }
 
 /* ---- objects ---- */
@@ -391,25 +352,25 @@ static struct pooled_place *place_open(struct gpool_kv *kv, struct prefix_key ke
 {
 	struct gpool_object_open_options options = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
 	struct pooled_place *place = place_again(kv, key);
+	struct gpool_object_info info;
 	const struct prefix_key *keys;
 	struct gpool_object *object;
-	struct prefix_key *known;
 	char name[NAME_BYTES];
 	int error;
 
 	if (place)
 		return place;
-	known = name_find(kv, key);
-	if (!known)
+	name_make(name, key);
+	if (!directory_find(kv, name, &info))
 		return NULL;
 	pooled_park(kv);
 	place = place_free(kv);
 	if (!place)
 		return NULL;
-	name_make(name, key);
+	options.version = info.version;
 	error = object_open(kv->pool, name, &options, false, &object);
 	if (error == -ENOENT || error == -EACCES || error == -EPROTO)
-		name_drop(kv, known);
+		directory_refuse(kv, &info);
 	if (error)
 		return NULL;
 	keys = object_keys(kv, object, key);
@@ -417,7 +378,7 @@ static struct pooled_place *place_open(struct gpool_kv *kv, struct prefix_key ke
 		return place_used(kv, place, object, keys);
 	if (!keys) {
 		pool_log(kv->pool, POOL_LOG_WARNING, "object '%s' is not a prefix of this KV cache's shape, and is not used", name);
-		name_drop(kv, known);
+		directory_refuse(kv, &info);
 	}
 	gpool_object_close(object);
 	return NULL;
@@ -589,12 +550,9 @@ int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t ind
 		return 0;
 	place = place_free(kv);
 	error = place ? chunk_give(kv, place, from, object_before(kv, sequence, index)) : -ENOSPC;
-	if (error == -ESTALE) {
-		/* Somebody was faster just now; or has the name for something else. */
-		kv->pooled->publications = NAMES_OLD;
-		error = share_other(kv, sequence, index) ? 0 : error;
-		return error;
-	}
+	/* Somebody was faster just now; or has the name for something else. */
+	if (error == -ESTALE)
+		return share_other(kv, sequence, index) ? 0 : error;
 	if (error)
 		return error;
 	blocks_move(kv, sequence, index, from, place_block(kv, place), count);

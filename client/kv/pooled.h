@@ -45,9 +45,7 @@ struct pooled {
 	uint32_t *refs;              /* [count * chunk_blocks] */
 	struct pooled_given *given;  /* [chunks of the cache] */
 	uint32_t given_count;
-	struct prefix_key *names;    /* [POOL_OBJECTS] of the directory, as it was when so many publications had been */
-	uint32_t name_count;
-	uint64_t publications;
+	uint64_t *refused;           /* [object_count] the version by this number that is not for this cache; 0: none */
 };
 
 /* pooled_open() - so many places: 0, -ENOMEM. After block_pool_init(). */

@@ -86,7 +86,7 @@ static void setup(void)
 	keeper = pair[1];
 	agent.front.fd = deaf_socket();
 	require(pool_segment_create(&geometry, &start.segment, &start.segment_fd) == 0, "pool segment");
-	require(ledger_create(PAGES, SPILL_SLOTS, SPILL_SLOTS, &start.ledger, &start.ledger_fd) == 0, "ledger");
+	require(ledger_create(PAGES, POOL_OBJECTS_LEAST, SPILL_SLOTS, SPILL_SLOTS, &start.ledger, &start.ledger_fd) == 0, "ledger");
 	start.ring = mmap(NULL, start.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	require(start.ring != MAP_FAILED, "ring");
 	start.work_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -8,6 +8,7 @@
  */
 #include "tests/integration/poolctl_process.h"
 
+#include "shm/object_names.h"
 #include "shm/session_segment.h"
 
 #include <signal.h>
@@ -79,7 +80,7 @@ static void worker_fill(struct session_segment *session)
 
 static int keeper_setup(void **state)
 {
-	const struct pool_geometry geometry = { "gpu0", "host", "HOST-0", 0, 2 << 20, PAGES, 1, RESERVED };
+	const struct pool_geometry geometry = { "gpu0", "host", "HOST-0", 0, 2 << 20, PAGES, 1, RESERVED, 0 };
 	struct keeper *keeper = calloc(1, sizeof(*keeper));
 	char text[32];
 
@@ -303,6 +304,8 @@ static void test_offline_objects(void **state)
 	record->pages = 5;
 	strcpy(record->name, "cache");
 	strcpy(record->tenant, "default");
+	atomic_store(&keeper->pool.header->object_end, 9);
+	object_names_add(&keeper->pool, 7);
 	atomic_store(&record->state, OBJECT_OLD);
 	result = OFFLINE("objects");
 	expect(&result, OK);
@@ -324,6 +327,13 @@ static void test_offline_objects(void **state)
 	result = OFFLINE("check");
 	expect(&result, FOUND);
 	assert_int_equal(number(result.json, "found"), 2);
+	result_free(&result);
+	/* One that is not found by its name. */
+	object_names_clear(&keeper->pool);
+	atomic_store(&record->state, OBJECT_CURRENT);
+	result = OFFLINE("check");
+	expect(&result, FOUND);
+	assert_int_equal(number(result.json, "found"), 3);
 	result_free(&result);
 }
 

@@ -160,14 +160,14 @@ static inline void rig_tiers(struct rig *rig)
 /* All but the memory behind it. */
 static inline struct rig *rig_pool(const char *backend)
 {
-	struct pool_geometry geometry = {"gpu0", backend, "0", 0, PAGE_BYTES, PAGES, PAGES_PER_HANDLE, 0};
+	struct pool_geometry geometry = {"gpu0", backend, "0", 0, PAGE_BYTES, PAGES, PAGES_PER_HANDLE, 0, 0};
 	struct rig *rig = calloc(1, sizeof(*rig));
 
 	assert_non_null(rig);
 	unsetenv("GPOOL_NO_URING");
 	rig->memory_fd = rig->file_fd = -1;
 	assert_int_equal(pool_segment_create(&geometry, &rig->pool.segment, &rig->pool.segment_fd), 0);
-	assert_int_equal(ledger_create(PAGES, 0, 0, &rig->pool.ledger, &rig->pool.ledger_fd), 0);
+	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, 0, 0, &rig->pool.ledger, &rig->pool.ledger_fd), 0);
 	rig->pool.handle_bytes = (uint64_t)PAGES_PER_HANDLE * PAGE_BYTES;
 	rig->pool.ring_bytes = sizeof(struct mover_ring);
 	rig->ring = mmap(NULL, rig->pool.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

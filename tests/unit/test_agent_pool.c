@@ -89,7 +89,7 @@ static int setup(void **state)
 	agent->config.pools[0] = config;
 	made = (struct module_pool){ .handle_bytes = 524288, .work_bell = -1, .done_bell = -1 };
 	assert_int_equal(pool_segment_create(&geometry, &made.segment, &made.segment_fd), 0);
-	assert_int_equal(ledger_create(PAGES, SLOTS, SLOTS, &made.ledger, &made.ledger_fd), 0);
+	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, SLOTS, SLOTS, &made.ledger, &made.ledger_fd), 0);
 	process = fork();
 	if (process == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);

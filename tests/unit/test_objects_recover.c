@@ -53,7 +53,7 @@ static int setup(void **state)
 	pool->tenants[0].config = &agent->config.tenants[0];
 	assert_int_equal(free_runs_init(&pool->free, 0, PAGES - 2) | free_runs_init(&pool->reserved, PAGES - 2, 2), 0);
 	assert_int_equal(pool_segment_create(&geometry, &pool->segment, &pool->segment_fd), 0);
-	assert_int_equal(ledger_create(PAGES, 0, 0, &pool->ledger, &fds[0]), 0);
+	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, 0, 0, &pool->ledger, &fds[0]), 0);
 	close(fds[0]);
 	memset(held, 0, sizeof(held));
 	start = (struct module_start){ .held = held };
@@ -113,6 +113,8 @@ static void record(uint32_t number, uint64_t version, uint32_t pages)
 
 static void state_of(uint32_t number, enum object_state state)
 {
+	if (state != OBJECT_NONE && pool_object_end(&pool->segment) <= number)
+		atomic_store(&pool->segment.header->object_end, number + 1);
 	atomic_store(&object_record(pool, number)->state, state);
 }
 
@@ -171,6 +173,10 @@ static bool publish_until(int step, bool old_read, bool manifest)
 
 static void begin(bool writer_lives, bool old_read)
 {
+	/* Chains as no agent leaves them: a ring, and numbers of nothing. A successor makes its own. */
+	for (uint32_t i = 0; i < pool->segment.header->object_count; i++)
+		atomic_store(&pool->segment.names[i], i % 3 ? OLD : 77777);
+	atomic_store(&object_record(pool, OLD)->next, OLD);
 	record(OLD, 1, OLD_PAGES);
 	hold(OLD, manifest_of(old_pages, OLD_PAGES));
 	for (uint32_t i = 0; i < OLD_PAGES; i++)

@@ -28,7 +28,7 @@ static int setup(void **state)
 	int fd;
 
 	(void)state;
-	assert_int_equal(ledger_create(PAGES, MEMORY, ALL, &ledger, &fd), 0);
+	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, MEMORY, ALL, &ledger, &fd), 0);
 	close(fd);
 	memset(&slots, 0, sizeof(slots));
 	assert_int_equal(slots_open(&slots, &ledger, PAGE_BYTES), 0);

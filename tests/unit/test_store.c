@@ -55,7 +55,7 @@ static int set_up(void **state)
 	(void)state;
 	memset(&held, 0, sizeof(held));
 	assert_int_equal(pool_segment_create(&geometry, &pool.segment, &pool.segment_fd), 0);
-	assert_int_equal(ledger_create(PAGES, 0, 0, &pool.ledger, &pool.ledger_fd), 0);
+	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, 0, 0, &pool.ledger, &pool.ledger_fd), 0);
 	for (uint32_t i = 0; i < HANDLES; i++) {
 		struct held item = { .kind = KEEP_HANDLE, .id = i, .fd_count = 1, .fds = { new_fd() }, .value = i * 10, .value2 = 5 };
 

@@ -54,7 +54,7 @@ static void record_text(char *to, size_t size, const char *from)
 
 void objects_add(struct objects_view *view, const char *pool, const struct pool_segment *segment)
 {
-	for (uint32_t number = 1; number < POOL_OBJECTS; number++) {
+	for (uint32_t number = 1; number < pool_object_end(segment); number++) {
 		const struct object_record *record = &segment->objects[number];
 		uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
 		struct object_view *to;
