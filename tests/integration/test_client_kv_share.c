@@ -325,6 +325,21 @@ static uint32_t objects(uint32_t *readers)
 	return count;
 }
 
+/* So many chunks of one text, shared one after the other: each follows the one before, so that it goes before that. */
+static bool is_chain(uint32_t count)
+{
+	uint64_t before = 0;
+
+	for (uint32_t number = 1; number <= count; number++) {
+		const struct object_record *record = &admin->segment.objects[number];
+
+		if (record->follows != number - 1 || record->follows_version != before)
+			return false;
+		before = record->version;
+	}
+	return true;
+}
+
 static void agent_kill(void)
 {
 	uint32_t pid = status()->agent_pid;
@@ -518,6 +533,7 @@ static void test_goes_on(void **state)
 	assert_int_equal(begun(second, 5, 3 * C, 5 * C, &other), 3 * C);
 	assert_int_equal(shared(second, other), 5 * CHUNK_BLOCKS);
 	assert_int_equal(last.statistics.pool_shared, 2 * CHUNK_BLOCKS);
+	assert_true(is_chain(5));
 	assert_int_equal(begun(first, 5, 3 * C, 5 * C + 1, &third), 5 * C);
 	look(first, third);
 	freed(second, other);

@@ -8,7 +8,7 @@
  * pages back all the time. Each block holds words that only it can hold; they are verified under every pin. Threads of a worker
  * pass each other handles, so that both pin, unpin and free the same blocks. One worker is killed every 50 ms on average and a
  * new one started in its place; others are stopped for a while; about once a second one of gpoold's own processes is killed, but for
- * the keeper. Stale handles are fine, wrong contents never. In the end the
+ * the keeper. With odd seeds eviction is adaptive. Stale handles are fine, wrong contents never. In the end the
  * workers stand still and the agent's check must find nothing; then they leave, half of them by death, and every page must be
  * free again.
  *
@@ -328,6 +328,8 @@ static int stage_create(void)
 	return stage == MAP_FAILED ? -1 : fd;
 }
 
+static const char *const adaptive[] = {"eviction.policy=adaptive", NULL};
+
 int main(int argc, char **argv)
 {
 	struct tormentor tormentor = {.arguments = {.seconds = 10, .workers = 8}};
@@ -343,7 +345,7 @@ int main(int argc, char **argv)
 	if (!stress_arguments_read(argc, argv, &tormentor.arguments) || tormentor.arguments.workers > WORKERS_MAX)
 		return 2;
 	tormentor.random = tormentor.arguments.seed;
-	if (!stress_agent_start(&agent, PAGES, NULL))
+	if (!stress_agent_start(&agent, PAGES, tormentor.arguments.seed % 2 ? adaptive : NULL))
 		return 1;
 	tormentor.stage_fd = stage_create();
 	if (tormentor.stage_fd < 0)
