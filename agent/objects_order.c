@@ -297,7 +297,9 @@ uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objec
 	struct objects_order *order = pool->objects->order;
 	uint32_t taken = 0, aside = 0, node;
 
-	pins_look(pool);
+	/* Which looks at pins, too. */
+	if (!objects_evictable(pool, taker, whose))
+		return 0;
 	while (taken < pages && (node = eviction_victim(order->eviction)) != EVICTION_NONE) {
 		if (evictable(pool, order->numbers[node], taker, whose)) {
 			taken += evict_one_object(pool, order->numbers[node]);

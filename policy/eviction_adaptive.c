@@ -545,7 +545,9 @@ static void rescale(struct eviction *eviction, uint32_t size)
 	struct adaptive *adaptive = eviction->state;
 	uint32_t shift = adaptive->age_shift;
 
-	memset(adaptive->ghosts, 0, (size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS * sizeof(*adaptive->ghosts));
+	/* Memory that was never used stays unused. */
+	if (eviction->stats.ghosts)
+		memset(adaptive->ghosts, 0, (size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS * sizeof(*adaptive->ghosts));
 	eviction->stats.ghosts = 0;
 	size_set(adaptive, size);
 	counts_rescale(adaptive, shift);

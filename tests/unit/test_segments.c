@@ -93,6 +93,20 @@ static void test_geometry_that_cannot_be_is_refused(void **state)
 	assert_int_equal(pool_segment_create(&wrong, &segment, &fd), -EINVAL);
 	wrong = geometry, wrong.reserved_pages = 1000;
 	assert_int_equal(pool_segment_create(&wrong, &segment, &fd), -EINVAL);
+	wrong = geometry, wrong.objects = POOL_OBJECTS_MOST;
+	assert_int_equal(pool_segment_create(&wrong, &segment, &fd), -EINVAL);
+}
+
+/* As many as pages, but not too few nor more than page words can name; or what was asked for. The first record is none. */
+static void test_room_for_objects(void **state)
+{
+	(void)state;
+	assert_int_equal(pool_object_count(0, 1), 1024);
+	assert_int_equal(pool_object_count(0, 1023), 1024);
+	assert_int_equal(pool_object_count(0, 40960), 40961);
+	assert_int_equal(pool_object_count(0, POOL_PAGES_MAX), 65536);
+	assert_int_equal(pool_object_count(1, 40960), 2);
+	assert_int_equal(pool_object_count(65535, 1), 65536);
 }
 
 /* A memfd with a header of our making; seals as a real one has. */
@@ -149,6 +163,12 @@ static void test_forged_pools_are_refused(void **state)
 	bad = good, bad.page_table_offset = 1 << 20;
 	assert_int_equal(open_forged(&bad, bytes, seals), -EBADMSG);
 	bad = good, bad.pages_per_handle = 0;
+	assert_int_equal(open_forged(&bad, bytes, seals), -EBADMSG);
+	bad = good, bad.object_count++; /* other offsets */
+	assert_int_equal(open_forged(&bad, bytes, seals), -EBADMSG);
+	bad = good, bad.object_count = UINT32_MAX;
+	assert_int_equal(open_forged(&bad, bytes, seals), -EBADMSG);
+	bad = good, bad.names_offset += 4096;
 	assert_int_equal(open_forged(&bad, bytes, seals), -EBADMSG);
 }
 
@@ -275,6 +295,7 @@ int main(void)
 		cmocka_unit_test(test_pool_starts_whole),
 		cmocka_unit_test(test_pool_cannot_be_written_by_others),
 		cmocka_unit_test(test_geometry_that_cannot_be_is_refused),
+		cmocka_unit_test(test_room_for_objects),
 		cmocka_unit_test(test_forged_pools_are_refused),
 		cmocka_unit_test(test_session_is_shared_and_sealed),
 		cmocka_unit_test(test_parts_do_not_overlap),

@@ -1,0 +1,128 @@
+/*
+ * test_object_names.c - finding records of named objects by name.
+ *
+ * Goal: whoever is in a chain is found, the latest first, and nobody else; what somebody else has written there leads nowhere else than to
+ * records, and its reader comes to an end. Method: random steps against an array, and chains of rubbish. The seed is printed;
+ * GPOOL_TEST_SEED= takes it back.
+ */
+#include "shm/object_names.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { OBJECTS = 500, NAMES = 300, STEPS = 200000 };
+
+static struct pool_segment segment;
+static int fd;
+static uint64_t seed;
+
+static uint32_t any(uint32_t below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)(seed >> 16) % below;
+}
+
+static int setup(void **state)
+{
+	const struct pool_geometry geometry = {
+		.name = "p", .backend = "host", .device = "d", .page_bytes = 4096, .page_count = 10, .pages_per_handle = 1, .objects = OBJECTS - 1
+	};
+
+	(void)state;
+	return pool_segment_create(&geometry, &segment, &fd);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	pool_segment_close(&segment);
+	close(fd);
+	return 0;
+}
+
+/* The first record that really has this name; 0: none. */
+static uint32_t found(const char *name)
+{
+	uint32_t number = object_names_first(&segment, name), left = OBJECTS;
+
+	while (number && strcmp(segment.objects[number].name, name) && left--)
+		number = object_names_next(&segment, number);
+	return left == UINT32_MAX ? 0 : number;
+}
+
+static void test_random_steps(void **state)
+{
+	const char *given = getenv("GPOOL_TEST_SEED");
+	uint64_t added[OBJECTS] = { 0 };
+	char name[POOL_OBJECT_NAME_BYTES];
+
+	(void)state;
+	seed = given ? strtoull(given, NULL, 0) : (uint64_t)(uintptr_t)&given ^ 0x9e3779b97f4a7c15;
+	print_message("seed %llu\n", (unsigned long long)seed);
+	for (uint64_t step = 1; step <= STEPS; step++) {
+		uint32_t number = 1 + any(OBJECTS - 1), latest = 0;
+
+		if (added[number]) {
+			object_names_remove(&segment, number);
+			added[number] = 0;
+		} else {
+			snprintf(segment.objects[number].name, sizeof(name), "name-%u", any(NAMES));
+			object_names_remove(&segment, number); /* of one that is in none: nothing */
+			object_names_add(&segment, number);
+			added[number] = step;
+		}
+		snprintf(name, sizeof(name), "name-%u", any(NAMES));
+		for (uint32_t i = 1; i < OBJECTS; i++)
+			if (added[i] > added[latest] && !strcmp(segment.objects[i].name, name))
+				latest = i;
+		assert_int_equal(found(name), latest);
+	}
+	object_names_clear(&segment);
+	for (uint32_t i = 0; i < NAMES; i++) {
+		snprintf(name, sizeof(name), "name-%u", i);
+		assert_int_equal(object_names_first(&segment, name), 0);
+	}
+}
+
+static void test_rubbish(void **state)
+{
+	char name[POOL_OBJECT_NAME_BYTES];
+
+	(void)state;
+	seed = 1;
+	for (uint32_t i = 0; i < OBJECTS; i++) {
+		segment.names[i] = any(3) ? any(OBJECTS) : UINT32_MAX - any(100);
+		segment.objects[i].next = any(3) ? any(OBJECTS) : OBJECTS + any(1000);
+		memset(segment.objects[i].name, 'x', POOL_OBJECT_NAME_BYTES); /* without an end */
+	}
+	for (uint32_t i = 0; i < OBJECTS; i++) {
+		uint32_t number;
+
+		snprintf(name, sizeof(name), "name-%u", i);
+		number = object_names_first(&segment, name);
+		for (uint32_t left = OBJECTS; number && left; left--) {
+			assert_true(number < OBJECTS);
+			number = object_names_next(&segment, number);
+		}
+	}
+	memset(name, 'x', sizeof(name));
+	assert_true(object_names_first(&segment, name) < OBJECTS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_random_steps, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_rubbish, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
