@@ -331,8 +331,8 @@ static uint32_t idle_of(uint32_t now, uint32_t touched)
 }
 
 /*
- * What the block is to its worker: what it calls it and what it contains, or, without such a name, itself; spilled it keeps its tag. Tenants have
- * the same names for different things.
+ * What the block is to its worker: what it calls it and what it contains, or, without such a name, itself; spilled it keeps its
+ * tag. Tenants have the same names for different things.
  */
 static uint64_t block_key(const struct session *session, const struct block_entry *entry, uint64_t tag)
 {

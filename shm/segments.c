@@ -109,8 +109,8 @@ static struct pool_layout pool_layout_of(uint32_t page_count, uint32_t object_co
 static bool geometry_ok(const struct pool_geometry *g)
 {
 	return g->page_count >= 1 && g->page_count <= POOL_PAGES_MAX && g->pages_per_handle >= 1 &&
-		g->page_count % g->pages_per_handle == 0 && g->reserved_pages < g->page_count && g->page_bytes >= 4096 && g->objects < POOL_OBJECTS_MOST &&
-		strlen(g->name) < POOL_NAME_BYTES && strlen(g->backend) < 16 && strlen(g->device) < 64;
+		g->page_count % g->pages_per_handle == 0 && g->reserved_pages < g->page_count && g->page_bytes >= 4096 &&
+		g->objects < POOL_OBJECTS_MOST && strlen(g->name) < POOL_NAME_BYTES && strlen(g->backend) < 16 && strlen(g->device) < 64;
 }
 
 uint32_t pool_object_count(uint32_t objects, uint32_t page_count)
