@@ -1,13 +1,14 @@
 /*
- * evict_adaptive.c - `adaptive`: the block of which the fewest uses can be hoped for, by policy/eviction.h. Its nodes are the blocks,
- * each at the top, since blocks of sessions build on nothing. Ephemeral objects go by the same policy in a tree of their own.
+ * evict_adaptive.c - `adaptive`: the block of which the fewest uses can be hoped for, by policy/eviction.h. Its nodes are the
+ * blocks, each at the top, since blocks of sessions build on nothing. Ephemeral objects go by the same policy in a tree of their
+ * own.
  *
  * The agent sees blocks only when it scans: so what a scan finds new was allocated, and a time stamp that has moved is one use,
- * however many there were. What is gone without an eviction is forgotten. What was evicted and comes again by the same key is known
- * again.
+ * however many there were. What is gone without an eviction is forgotten. What was evicted and comes again by the same key is
+ * known again.
  *
- * Keys and time stamps are the workers' words. A session has at most one use a scan and block of its own, which counts for blocks that are
- * used as often; and of ghosts there are EVICTION_GHOSTS for each page, the oldest of which make room.
+ * Keys and time stamps are the workers' words. A session has at most one use a scan and block of its own, which counts for blocks
+ * that are used as often; and of ghosts there are EVICTION_GHOSTS for each page, the oldest of which make room.
  */
 #include "agent/evict.h"
 #include "policy/eviction.h"

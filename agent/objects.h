@@ -7,9 +7,9 @@
  *                                 -> ENDING -> NONE                 the same without readers; or evicted
  *                                 -> LEAVING -> CURRENT or ENDING   OBJECT_PINNABLE: are there pins?
  *
- * What a name means is its CURRENT record with the highest version. So one store, PUBLISHING -> CURRENT, publishes; that the record
- * before it becomes OLD is tidying up. The files: objects.c states, objects_requests.c what sessions ask, objects_recover.c after
- * the death of an agent, objects_order.c which ephemeral ones go when room is needed.
+ * What a name means is its CURRENT record with the highest version. So one store, PUBLISHING -> CURRENT, publishes; that the
+ * record before it becomes OLD is tidying up. The files: objects.c states, objects_requests.c what sessions ask,
+ * objects_recover.c after the death of an agent, objects_order.c which ephemeral ones go when room is needed.
  */
 #ifndef GPOOL_AGENT_OBJECTS_H
 #define GPOOL_AGENT_OBJECTS_H
@@ -60,15 +60,17 @@ enum objects_whose {
 };
 
 /*
- * objects_evictable() - pages of ephemeral objects that nobody has open, and of pinnable ones that nobody pins, so many that taking them leaves
- * all tenants what is theirs. Those that something follows which stays count, too. objects_evict() - until `pages` came free, or there are none; how many did. Nothing
- * goes before what follows it. Cost: a look at each tenant and at the pins of all pinnable ones; logarithmic for each that goes or that the rules keep.
+ * objects_evictable() - pages of ephemeral objects that nobody has open, and of pinnable ones that nobody pins, so many that
+ * taking them leaves all tenants what is theirs. Those that something follows which stays count, too. objects_evict() - until
+ * `pages` came free, or there are none; how many did. Nothing goes before what follows it. Cost: a look at each tenant and at the
+ * pins of all pinnable ones; logarithmic for each that goes or that the rules keep.
  */
 uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose);
 uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages);
 /*
- * objects_window() - look which objects may go by the rules, with all that follows them. objects_window_has() - whether a page with this
- * word is of one of these. objects_evict_at() - all that have a page here, with all that follows. Cost: a look at each ephemeral object.
+ * objects_window() - look which objects may go by the rules, with all that follows them. objects_window_has() - whether a page
+ * with this word is of one of these. objects_evict_at() - all that have a page here, with all that follows. Cost: a look at each
+ * ephemeral object.
  */
 void objects_window(struct pool *pool, const struct tenant *taker);
 bool objects_window_has(const struct pool *pool, uint64_t word);
@@ -77,8 +79,9 @@ void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count);
 int objects_order_begin(struct pool *pool);
 
 /*
- * objects_recover() - after an agent's death, when the sessions are restored and books and index fit the words. Maps the manifests
- * again from start->held, finishes or rolls back what was half-done, lets go what dead sessions had open, and books the pages.
+ * objects_recover() - after an agent's death, when the sessions are restored and books and index fit the words. Maps the
+ * manifests again from start->held, finishes or rolls back what was half-done, lets go what dead sessions had open, and books the
+ * pages.
  */
 void objects_recover(struct pool *pool);
 
@@ -132,8 +135,9 @@ void object_delete(struct pool *pool, uint32_t number);
 void object_end(struct pool *pool, uint32_t number);
 void object_end_if_unused(struct pool *pool, uint32_t number);
 /*
- * object_pinned() - whether one of its readers pins an object of class OBJECT_PINNABLE; *touched_ms becomes the time of its last use, if that is
- * later. object_leave() - CURRENT: true, and it is LEAVING, to be ended; or false: somebody pins it. Cost: a look at each reader.
+ * object_pinned() - whether one of its readers pins an object of class OBJECT_PINNABLE; *touched_ms becomes the time of its last
+ * use, if that is later. object_leave() - CURRENT: true, and it is LEAVING, to be ended; or false: somebody pins it. Cost: a look
+ * at each reader.
  */
 bool object_pinned(const struct pool *pool, uint32_t number, uint32_t *touched_ms);
 bool object_leave(struct pool *pool, uint32_t number);

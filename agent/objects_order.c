@@ -1,11 +1,12 @@
 /*
- * objects_order.c - which ephemeral object goes next when room is needed: by policy/eviction.h, whose nodes are the CURRENT ephemeral
- * objects, below the one that each follows. One that somebody has open has a pin there. Its age begins when it is let go of, and
- * another session's opening is a touch. By its name it is known again. Pinnable objects are among them; whether somebody pins one, and when it
- * was used, is looked at before anybody is chosen.
+ * objects_order.c - which ephemeral object goes next when room is needed: by policy/eviction.h, whose nodes are the CURRENT
+ * ephemeral objects, below the one that each follows. One that somebody has open has a pin there. Its age begins when it is let
+ * go of, and another session's opening is a touch. By its name it is known again. Pinnable objects are among them; whether
+ * somebody pins one, and when it was used, is looked at before anybody is chosen.
  *
- * Invariants: an object has a node just when it is CURRENT (or LEAVING) and ephemeral or pinnable; a pin just when it has a reader, or somebody
- * pinned it at the last look. idle_pages of the tenants, and of objects whose tenant is no more, are those of nodes without a pin.
+ * Invariants: an object has a node just when it is CURRENT (or LEAVING) and ephemeral or pinnable; a pin just when it has a
+ * reader, or somebody pinned it at the last look. idle_pages of the tenants, and of objects whose tenant is no more, are those of
+ * nodes without a pin.
  */
 #include "agent/objects.h"
 

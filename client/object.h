@@ -72,8 +72,8 @@ void object_free(struct gpool_object *object);
 void objects_close_all(struct gpool *pool);
 int object_text_copy(char *to, size_t size, const char *from);
 /*
- * object_look_up() - the version that a name means at this moment, as gpool_object_next() tells it, without asking the agent: false, there is
- * none, or its record is just changing. Cost: below a microsecond, whatever else there is.
+ * object_look_up() - the version that a name means at this moment, as gpool_object_next() tells it, without asking the agent: false,
+ * there is none, or its record is just changing. Cost: below a microsecond, whatever else there is.
  */
 bool object_look_up(const struct gpool *pool, const char *name, struct gpool_object_info *info);
 /* object_open() - gpool_object_open() with options that were read. `map` false: into no range, the caller maps the manifest's runs. */
@@ -112,9 +112,10 @@ int object_unmap(struct gpool_object *object);
  */
 int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address, struct gpool_object **object);
 /*
- * object_give() - publish pinned blocks of the caller's as one ephemeral object of this name, which nobody must have yet, with one piece of
- * metadata. `follows`: an ephemeral one that is open here and goes after this one; or NULL. On success their pages are the object's; where the caller has them mapped is its matter. Else blocks[] are as before, perhaps
- * with other generations. Return: as gpool_object_publish().
+ * object_give() - publish pinned blocks of the caller's as one ephemeral object of this name, which nobody must have yet, with
+ * one piece of metadata. `follows`: an ephemeral one that is open here and goes after this one; or NULL. On success their pages
+ * are the object's; where the caller has them mapped is its matter. Else blocks[] are as before, perhaps with other generations.
+ * Return: as gpool_object_publish().
  */
 int object_give(struct gpool *pool, const char *name, const struct gpool_object *follows, struct gpool_block *blocks, uint32_t count,
 	const char *key, const void *value, size_t bytes, struct gpool_object **object);

@@ -1,8 +1,9 @@
 /*
  * bitmap.h - a set of small numbers whose lowest member is found at once.
  *
- * A bit for each number, and above that levels of summaries: a bit for each word below that is not 0. Looking for the lowest member, or for
- * the next from a number on, looks at one or two words of each level, of which there are four at most. No locks: its owner has one.
+ * A bit for each number, and above that levels of summaries: a bit for each word below that is not 0. Looking for the lowest
+ * member, or for the next from a number on, looks at one or two words of each level, of which there are four at most. No locks:
+ * its owner has one.
  */
 #ifndef GPOOL_POLICY_BITMAP_H
 #define GPOOL_POLICY_BITMAP_H

@@ -1,12 +1,12 @@
 /*
  * object_names.h - which versions of named objects have a name: found by its hash, whatever else there is.
  *
- * names[] of the pool segment has a place for each hash, with the number of a record or 0; each record has that of the next one with
- * the same place. Versions stand there while they are CURRENT or OLD, the latest one first.
+ * names[] of the pool segment has a place for each hash, with the number of a record or 0; each record has that of the next one
+ * with the same place. Versions stand there while they are CURRENT or OLD, the latest one first.
  *
- * Writer: the agent alone. Readers: every worker, without a lock. While the agent changes a chain, or after its death, a reader may miss
- * a version or meet one with another name: what it finds it looks at, and not finding means no more than "not now". The agent itself
- * makes all chains anew before it believes them.
+ * Writer: the agent alone. Readers: every worker, without a lock. While the agent changes a chain, or after its death, a reader
+ * may miss a version or meet one with another name: what it finds it looks at, and not finding means no more than "not now". The
+ * agent itself makes all chains anew before it believes them.
  */
 #ifndef GPOOL_SHM_OBJECT_NAMES_H
 #define GPOOL_SHM_OBJECT_NAMES_H

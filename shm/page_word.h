@@ -3,8 +3,8 @@
  *
  *   bits 63..60 state | 59..44 owner (0: none; of a SHARED page the object, else the session) | 43..0 generation
  *
- * Writer: the agent alone. Readers: every worker and poolctl, also when the agent is dead.
- * The generation goes up whenever the agent changes what a page is for; at 10,000 changes of one page a second 44 bits last 55 years.
+ * Writer: the agent alone. Readers: every worker and poolctl, also when the agent is dead. The generation goes up whenever the
+ * agent changes what a page is for; at 10,000 changes of one page a second 44 bits last 55 years.
  */
 #ifndef GPOOL_SHM_PAGE_WORD_H
 #define GPOOL_SHM_PAGE_WORD_H

@@ -1,10 +1,10 @@
 /*
  * test_eviction_adaptive.c - `eviction.policy = "adaptive"` with a real agent.
  *
- * Goal: of a loop larger than the pool blocks and ephemeral objects are found again where `lru_size_aware` finds none; an object never goes
- * before one that follows it, whatever the policy, the order in which they were let go of and the deaths of the agent; nobody keeps what
- * he does not have open; a reload changes the policy with everything in place. Method: a pool of 64 pages that nothing but requests
- * takes from. Blocks are given the time stamps of their use by the test, since the agent's clock is coarse.
+ * Goal: of a loop larger than the pool blocks and ephemeral objects are found again where `lru_size_aware` finds none; an object
+ * never goes before one that follows it, whatever the policy, the order in which they were let go of and the deaths of the agent;
+ * nobody keeps what he does not have open; a reload changes the policy with everything in place. Method: a pool of 64 pages that
+ * nothing but requests takes from. Blocks are given the time stamps of their use by the test, since the agent's clock is coarse.
  */
 #include "client/gpool.h"
 #include "client/object.h"

@@ -1,9 +1,9 @@
 /*
  * test_objects_many.c - thousands of named objects.
  *
- * Goal: as many as the pool is set to have can be published, are found by name, in the directory and after the agent's death, and go;
- * one more is refused with an error that names the limit and the setting; without the setting there is room for one in each page. Method:
- * objects of one page that nobody writes to, so that the memory behind them is never there.
+ * Goal: as many as the pool is set to have can be published, are found by name, in the directory and after the agent's death, and
+ * go; one more is refused with an error that names the limit and the setting; without the setting there is room for one in each
+ * page. Method: objects of one page that nobody writes to, so that the memory behind them is never there.
  */
 #include "client/gpool.h"
 #include "client/object.h"

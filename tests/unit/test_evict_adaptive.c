@@ -1,8 +1,8 @@
 /*
- * Goal: `adaptive` keeps what comes back where `lru_size_aware` loses it (a loop larger than the pool, a scan, popularity); it knows
- * evicted blocks again by what their workers call them, forgets what is freed, and one session's lies do not rule what is learned.
- * Method: a pool of pages that is played in memory, looked at and taken from through struct evict_policy alone, as evict.c does it.
- * GPOOL_TEST_SEED= takes back a seed that was printed.
+ * Goal: `adaptive` keeps what comes back where `lru_size_aware` loses it (a loop larger than the pool, a scan, popularity); it
+ * knows evicted blocks again by what their workers call them, forgets what is freed, and one session's lies do not rule what is
+ * learned. Method: a pool of pages that is played in memory, looked at and taken from through struct evict_policy alone, as
+ * evict.c does it. GPOOL_TEST_SEED= takes back a seed that was printed.
  */
 #include "agent/config.h"
 #include "agent/evict.h"
@@ -238,8 +238,8 @@ static void test_random_life(void **state)
 }
 
 /*
- * One session claims that it uses its blocks all the time, under names that come back at once. It has a quarter of the pool. The other's
- * loop is held nearly as well as without it in the rest.
+ * One session claims that it uses its blocks all the time, under names that come back at once. It has a quarter of the pool. The
+ * other's loop is held nearly as well as without it in the rest.
  */
 static void test_liar_does_not_rule(void **state)
 {

@@ -1,9 +1,9 @@
 /*
  * test_object_names.c - finding records of named objects by name.
  *
- * Goal: whoever is in a chain is found, the latest first, and nobody else; what somebody else has written there leads nowhere else than to
- * records, and its reader comes to an end. Method: random steps against an array, and chains of rubbish. The seed is printed;
- * GPOOL_TEST_SEED= takes it back.
+ * Goal: whoever is in a chain is found, the latest first, and nobody else; what somebody else has written there leads nowhere
+ * else than to records, and its reader comes to an end. Method: random steps against an array, and chains of rubbish. The seed is
+ * printed; GPOOL_TEST_SEED= takes it back.
  */
 #include "shm/object_names.h"
 
