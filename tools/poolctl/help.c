@@ -1,11 +1,13 @@
 /* help.c - --help, the generated part of the man page and the completion script, all from the tables of main.c. */
 #include "tools/poolctl/output.h"
 
+#include "tools/lib/option_help.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { HELP_COLUMNS = 100, HELP_INDENT = 29, MAN_COLUMNS = 78 };
+enum { HELP_INDENT = 29, MAN_COLUMNS = 78 };
 
 int complain_usage(const struct verb *verb, const char *format, ...)
 {
@@ -19,42 +21,11 @@ int complain_usage(const struct verb *verb, const char *format, ...)
 	return CODE_USAGE;
 }
 
-/* Words of `text` from column `at` on, broken before HELP_COLUMNS, further lines indented. */
-static void wrap_print(const char *text, int at, int indent)
-{
-	const char *separator = "";
-
-	while (*text) {
-		int length = (int)strcspn(text, " ");
-
-		if (separator[0] && at + 1 + length > HELP_COLUMNS) {
-			printf("\n%*s", indent, "");
-			at = indent;
-			separator = "";
-		}
-		printf("%s%.*s", separator, length, text);
-		at += (int)strlen(separator) + length;
-		separator = " ";
-		text += length + (text[length] ? 1 : 0);
-	}
-	putchar('\n');
-}
-
 static void options_print(const struct option_spec *spec, bool offline)
 {
-	for (; spec->name; spec++) {
-		char text[64];
-		int width;
-
-		if (!spec->help || (spec->id == OPTION_OFFLINE && !offline))
-			continue;
-		snprintf(text, sizeof(text), "  %c%c%s--%s%s%s", spec->letter ? '-' : ' ', spec->letter ? spec->letter : ' ',
-			spec->letter ? ", " : "  ", spec->name, spec->argument ? " " : "", spec->argument ? spec->argument : "");
-		width = printf("%-*s", HELP_INDENT, text);
-		if (width > HELP_INDENT)
-			printf("\n%*s", HELP_INDENT, "");
-		wrap_print(spec->help, HELP_INDENT, HELP_INDENT);
-	}
+	for (; spec->name; spec++)
+		if (spec->help && (spec->id != OPTION_OFFLINE || offline))
+			help_option(spec->letter, spec->name, spec->argument, spec->help, HELP_INDENT);
 }
 
 static void program_help(void)
@@ -78,7 +49,7 @@ void help_print(const struct verb *verb)
 	}
 	printf("Usage: poolctl [OPTION]... %s%s%s\n%s: %s.\n\n", verb->name, verb->arguments[0] ? " " : "", verb->arguments,
 		verb->name, verb->summary);
-	wrap_print(verb->text, 0, 0);
+	help_wrap(verb->text, 0, 0);
 	if (verb->options->name && verb->options->help) {
 		printf("\nOptions of %s:\n", verb->name);
 		options_print(verb->options, true);

@@ -1,6 +1,7 @@
 /* options.c - the command line: getopt_long over the option tables of main.c, the values that people write, and --help. */
 #include "tools/replay/replay.h"
 
+#include "tools/lib/option_help.h"
 #include "tools/lib/text.h"
 
 #include <getopt.h>
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPECS_MAX = 32, HELP_INDENT = 26, HELP_COLUMNS = 100, LONG_VALUE = 256 /* getopt's values: this plus the id */ };
+enum { SPECS_MAX = 32, HELP_INDENT = 26, LONG_VALUE = 256 /* getopt's values: this plus the id */ };
 
 struct parser {
 	struct option longs[SPECS_MAX + 1];
@@ -206,47 +207,17 @@ bool command_json(const struct command *command, bool *json)
 
 /* ---- help ---- */
 
-/* Words of `text` from column `at` on, broken before HELP_COLUMNS, further lines indented. */
-static void wrap_print(const char *text, int at, int indent)
-{
-	const char *separator = "";
-
-	while (*text) {
-		int length = (int)strcspn(text, " ");
-
-		if (separator[0] && at + 1 + length > HELP_COLUMNS) {
-			printf("\n%*s", indent, "");
-			at = indent;
-			separator = "";
-		}
-		printf("%s%.*s", separator, length, text);
-		at += (int)strlen(separator) + length;
-		separator = " ";
-		text += length + (text[length] ? 1 : 0);
-	}
-	putchar('\n');
-}
-
 static void options_print(const struct option_spec *spec)
 {
-	for (; spec->name; spec++) {
-		char text[64];
-		int width;
-
-		snprintf(text, sizeof(text), "  %c%c%s--%s%s%s", spec->letter ? '-' : ' ', spec->letter ? spec->letter : ' ',
-			spec->letter ? ", " : "  ", spec->name, spec->argument ? " " : "", spec->argument ? spec->argument : "");
-		width = printf("%-*s", HELP_INDENT, text);
-		if (width > HELP_INDENT)
-			printf("\n%*s", HELP_INDENT, "");
-		wrap_print(spec->help, HELP_INDENT, HELP_INDENT);
-	}
+	for (; spec->name; spec++)
+		help_option(spec->letter, spec->name, spec->argument, spec->help, HELP_INDENT);
 }
 
 void help_print(const struct verb *verb)
 {
 	if (verb) {
 		printf("Usage: gpool-replay %s [OPTION]... %s\n%s: %s.\n\n", verb->name, verb->arguments, verb->name, verb->summary);
-		wrap_print(verb->text, 0, 0);
+		help_wrap(verb->text, 0, 0);
 		printf("\nOptions:\n");
 		options_print(verb->options);
 		options_print(common_options);
