@@ -6,123 +6,15 @@
  * the real agent, as children of this process, which is the reaper of all their descendants and so sees what they leave behind.
  * $TMPDIR is a folder of this test's own, which must be empty afterwards.
  */
-#include <cjson/cJSON.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
+#include "tests/integration/tool_process.h"
 
 #include "client/gpool.h"
 
-enum { STUCK_SECONDS = 200, REQUESTS = 40, ARGUMENTS_MAX = 32, TEXT_MAX = 1 << 20 };
+enum { REQUESTS = 40 };
 
-static char demo[4096 + 32];
-static char folder[] = "/tmp/test_demo.XXXXXX";
-static char temporary[64], report[64], out_path[64], error_path[64], trace_path[64];
-
-/* ---- running it ---- */
-
-/* Start gpool-demo with a NULL-terminated list of arguments. Its output goes to out_path; its messages to error_fd or error_path.
- */
-static pid_t demo_start(const char *const *arguments, int error_fd)
-{
-	const char *all[ARGUMENTS_MAX] = {demo};
-	pid_t child;
-
-	for (size_t i = 0; arguments[i]; i++) {
-		assert_true(i + 2 < ARGUMENTS_MAX);
-		all[i + 1] = arguments[i];
-	}
-	child = fork();
-	assert_true(child >= 0);
-	if (child == 0) {
-		int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-		int error = error_fd >= 0 ? error_fd : open(error_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-		if (dup2(out, 1) < 0 || dup2(error, 2) < 0)
-			_exit(99);
-		execv(demo, (char *const *)(uintptr_t)all);
-		_exit(98);
-	}
-	return child;
-}
-
-static int wait_for(pid_t child)
-{
-	int status;
-
-	assert_int_equal(waitpid(child, &status, 0), child);
-	assert_true(WIFEXITED(status));
-	return WEXITSTATUS(status);
-}
-
-static int demo_run(const char *const *arguments)
-{
-	return wait_for(demo_start(arguments, -1));
-}
-
-static const char *read_text(const char *path)
-{
-	static char text[TEXT_MAX];
-	FILE *file = fopen(path, "r");
-	size_t length;
-
-	if (!file)
-		fail_msg("cannot open '%s'", path);
-	length = fread(text, 1, sizeof text - 1, file);
-	text[length] = '\0';
-	fclose(file);
-	return text;
-}
-
-static cJSON *read_result(void)
-{
-	cJSON *result = cJSON_Parse(read_text(out_path));
-
-	if (!result)
-		fail_msg("no JSON in '%s'; it said: %s", out_path, read_text(error_path));
-	return result;
-}
-
-static double number(const cJSON *object, const char *name)
-{
-	const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-
-	if (!cJSON_IsNumber(item))
-		fail_msg("no number '%s'", name);
-	return item->valuedouble;
-}
+static char report[64], trace_path[64];
 
 /* ---- what must hold ---- */
-
-/* Nothing in $TMPDIR and no descendant, alive or dead. */
-static void assert_nothing_left(void)
-{
-	DIR *directory = opendir(temporary);
-	const struct dirent *entry;
-
-	assert_non_null(directory);
-	while ((entry = readdir(directory)) != NULL)
-		if (entry->d_name[0] != '.')
-			fail_msg("'%s' was left in the temporary folder", entry->d_name);
-	closedir(directory);
-	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-	assert_int_equal(errno, ECHILD);
-}
 
 /* A run in which everything came to its end, whatever happened on the way. */
 static void assert_complete(const cJSON *result, const cJSON *run)
@@ -203,7 +95,7 @@ static void test_demo_verifies_while_engines_are_killed(void **state)
 	cJSON *result;
 
 	(void)state;
-	assert_int_equal(demo_run(arguments), 0);
+	assert_int_equal(tool_run(arguments), 0);
 	result = read_result();
 	assert_true(number(result, "version") == 1);
 	assert_string_equal(cJSON_GetObjectItemCaseSensitive(result, "kind")->valuestring, "demo");
@@ -227,7 +119,7 @@ static void test_demo_verifies_under_pressure(void **state)
 	cJSON *result;
 
 	(void)state;
-	assert_int_equal(demo_run(arguments), 0);
+	assert_int_equal(tool_run(arguments), 0);
 	result = read_result();
 	assert_true(number(result, "errors") == 0);
 	assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(result, "runs")), 2);
@@ -244,7 +136,7 @@ static void test_demo_verifies_under_pressure(void **state)
 	}
 	assert_report(2, 5);
 	assert_true(curve_points(read_text(report), "line split") >= 5);
-	assert_int_equal(strlen(read_text(error_path)), 0);
+	assert_int_equal(strlen(read_text(tool.error)), 0);
 	cJSON_Delete(result);
 	assert_nothing_left();
 }
@@ -258,14 +150,14 @@ static void test_demo_finds_one_flipped_bit(void **state)
 	cJSON *result;
 
 	(void)state;
-	assert_int_equal(demo_run(arguments), 1);
+	assert_int_equal(tool_run(arguments), 1);
 	result = read_result();
 	assert_true(number(result, "errors") == 1);
 	run = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(result, "runs"), 0);
 	assert_true(number(run, "failed") == 1);
 	assert_true(number(run, "finished") == REQUESTS);
 	assert_non_null(strstr(cJSON_GetObjectItemCaseSensitive(run, "error")->valuestring, "wrote"));
-	assert_non_null(strstr(read_text(error_path), "1 error on the shared pool"));
+	assert_non_null(strstr(read_text(tool.error), "1 error on the shared pool"));
 	assert_non_null(strstr(read_text(report), "1 error on the shared pool"));
 	cJSON_Delete(result);
 	assert_nothing_left();
@@ -283,7 +175,7 @@ static void test_demo_interrupted_leaves_nothing(void **state)
 	(void)state;
 	unlink(report);
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-	child = demo_start(arguments, ends[1]);
+	child = tool_start(arguments, ends[1]);
 	close(ends[1]);
 	/* The first line of progress: agent and engines are up. */
 	while (length < sizeof said - 1 && (more = read(ends[0], said + length, sizeof said - 1 - length)) > 0) {
@@ -297,7 +189,7 @@ static void test_demo_interrupted_leaves_nothing(void **state)
 	while (read(ends[0], said, sizeof said) > 0)
 		;
 	close(ends[0]);
-	assert_int_equal(wait_for(child), 130);
+	assert_int_equal(tool_wait(child), 130);
 	assert_int_equal(access(report, F_OK), -1);
 	assert_nothing_left();
 }
@@ -313,10 +205,10 @@ static void test_demo_keep_leaves_a_working_agent(void **state)
 	struct gpool *pool;
 	char directory[128] = "", root[128] = "", log[160];
 	const char *said;
-	int status = demo_run(arguments);
+	int status = tool_run(arguments);
 
 	(void)state;
-	said = read_text(error_path);
+	said = read_text(tool.error);
 	assert_non_null(strstr(said, "as process "));
 	assert_int_equal(sscanf(strstr(said, "as process "), "as process %d.", &kept_agent), 1);
 	assert_int_equal(sscanf(strstr(said, "--dir "), "--dir %127s", directory), 1);
@@ -329,7 +221,7 @@ static void test_demo_keep_leaves_a_working_agent(void **state)
 	assert_true(gpool_page_count(pool) > 0);
 	gpool_close(pool);
 	kill(kept_agent, SIGTERM);
-	assert_int_equal(wait_for(kept_agent), 0);
+	assert_int_equal(tool_wait(kept_agent), 0);
 	kept_agent = 0;
 	snprintf(log, sizeof log, "%s/log", root);
 	assert_int_equal(unlink(log), 0);
@@ -374,9 +266,9 @@ static void test_demo_refuses(void **state)
 		const char *arguments[8] = {NULL};
 
 		memcpy(arguments, bad[i].arguments, sizeof bad[i].arguments);
-		if (demo_run(arguments) != 2 || !strstr(read_text(error_path), bad[i].words))
+		if (tool_run(arguments) != 2 || !strstr(read_text(tool.error), bad[i].words))
 			fail_msg("'%s %s': not refused with '%s' but: %s", arguments[0], arguments[1] ? arguments[1] : "",
-				bad[i].words, read_text(error_path));
+				bad[i].words, read_text(tool.error));
 		assert_nothing_left();
 	}
 }
@@ -387,8 +279,8 @@ static void test_demo_helps(void **state)
 	const char *text;
 
 	(void)state;
-	assert_int_equal(demo_run(help), 0);
-	text = read_text(out_path);
+	assert_int_equal(tool_run(help), 0);
+	text = read_text(tool.out);
 	assert_non_null(strstr(text, "--kill-every SECONDS"));
 	assert_non_null(strstr(text, "llama-70b-tp8 (40960 bytes a token)"));
 	assert_null(strstr(text, "--corrupt"));
@@ -398,44 +290,22 @@ static void test_demo_helps(void **state)
 
 static int prepare(void **state)
 {
-	char *slash;
-	ssize_t length = readlink("/proc/self/exe", demo, sizeof demo - 32);
-
 	(void)state;
-	if (length < 0)
+	if (tool_prepare("gpool-demo", "GPOOL_DEMO"))
 		return -1;
-	/* This is build/CONFIG/tests/test_demo, and the program build/CONFIG/gpool-demo. */
-	demo[length] = '\0';
-	slash = strrchr(demo, '/');
-	strcpy(slash, "/../gpool-demo");
-	if (getenv("GPOOL_DEMO"))
-		snprintf(demo, sizeof demo, "%s", getenv("GPOOL_DEMO"));
-	/* The agent's front may run as another user, who must be able to reach its sockets. */
-	if (!mkdtemp(folder) || chmod(folder, 0711) != 0)
-		return -1;
-	snprintf(temporary, sizeof temporary, "%s/tmp", folder);
-	snprintf(report, sizeof report, "%s/report.html", folder);
-	snprintf(out_path, sizeof out_path, "%s/out", folder);
-	snprintf(error_path, sizeof error_path, "%s/error", folder);
-	snprintf(trace_path, sizeof trace_path, "%s/bad.csv", folder);
-	setenv("TMPDIR", temporary, 1);
-	alarm(STUCK_SECONDS);
-	return mkdir(temporary, 0711) != 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ? -1 : 0;
+	tool_path(report, "report.html");
+	tool_path(trace_path, "bad.csv");
+	return 0;
 }
 
 static int clean_up(void **state)
 {
-	const char *const paths[] = {report, out_path, error_path, trace_path};
-
 	(void)state;
 	if (kept_agent > 0) {
 		kill(kept_agent, SIGTERM);
 		waitpid(kept_agent, NULL, 0);
 	}
-	for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
-		unlink(paths[i]);
-	rmdir(temporary);
-	return rmdir(folder);
+	return tool_clean_up();
 }
 
 int main(void)

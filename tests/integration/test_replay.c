@@ -6,139 +6,13 @@
  * leaves neither a process nor a file. Method: the real program with the real agent, as children of this process, which is the reaper of
  * all their descendants. $TMPDIR is a folder of this test's own, which must be empty afterwards.
  */
-#include <cjson/cJSON.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
+#include "tests/integration/tool_process.h"
 #include "tests/lib/harness.h"
 
-enum { STUCK_SECONDS = 200, ARGUMENTS_MAX = 24, TEXT_MAX = 4 << 20 };
+#include <pthread.h>
+#include <stdbool.h>
 
-static char replay[4096 + 32];
-static char folder[] = "/tmp/test_replay.XXXXXX";
-static char temporary[64], picture[64], out_path[64], error_path[64], trace_path[64];
-
-/* ---- running it ---- */
-
-/* Start gpool-replay with arguments up to NULL. Its output goes to out_path; its messages to error_fd or error_path. */
-static pid_t replay_start(const char *const *arguments, int error_fd)
-{
-	const char *all[ARGUMENTS_MAX] = {replay};
-	pid_t child;
-
-	for (size_t i = 0; arguments[i]; i++) {
-		assert_true(i + 2 < ARGUMENTS_MAX);
-		all[i + 1] = arguments[i];
-	}
-	child = fork();
-	assert_true(child >= 0);
-	if (child == 0) {
-		int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-		int error = error_fd >= 0 ? error_fd : open(error_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-		if (dup2(out, 1) < 0 || dup2(error, 2) < 0)
-			_exit(99);
-		execv(replay, (char *const *)(uintptr_t)all);
-		_exit(98);
-	}
-	return child;
-}
-
-static int wait_for(pid_t child)
-{
-	int status;
-
-	assert_int_equal(waitpid(child, &status, 0), child);
-	assert_true(WIFEXITED(status));
-	return WEXITSTATUS(status);
-}
-
-static int replay_run(const char *const *arguments)
-{
-	return wait_for(replay_start(arguments, -1));
-}
-#define RUN(...) replay_run((const char *const[]){__VA_ARGS__, NULL})
-
-static const char *read_text(const char *path)
-{
-	static char text[TEXT_MAX];
-	FILE *file = fopen(path, "r");
-	size_t length;
-
-	if (!file)
-		fail_msg("cannot open '%s'", path);
-	length = fread(text, 1, sizeof text - 1, file);
-	text[length] = '\0';
-	fclose(file);
-	return text;
-}
-
-static void write_text(const char *path, const char *text)
-{
-	FILE *file = fopen(path, "w");
-
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-}
-
-static cJSON *read_result(void)
-{
-	cJSON *result = cJSON_Parse(read_text(out_path));
-
-	if (!result)
-		fail_msg("no JSON in '%s'; it said: %s", out_path, read_text(error_path));
-	return result;
-}
-
-static const cJSON *member(const cJSON *object, const char *name)
-{
-	const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-
-	if (!item)
-		fail_msg("no member '%s'", name);
-	return item;
-}
-
-static double number(const cJSON *object, const char *name)
-{
-	const cJSON *item = member(object, name);
-
-	assert_true(cJSON_IsNumber(item));
-	return item->valuedouble;
-}
-
-/* Nothing in $TMPDIR and no descendant, alive or dead. */
-static void assert_nothing_left(void)
-{
-	DIR *directory = opendir(temporary);
-	const struct dirent *entry;
-
-	assert_non_null(directory);
-	while ((entry = readdir(directory)) != NULL)
-		if (entry->d_name[0] != '.')
-			fail_msg("'%s' was left in the temporary folder", entry->d_name);
-	closedir(directory);
-	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-	assert_int_equal(errno, ECHILD);
-}
+static char picture[64], trace_path[64];
 
 /* ---- what must hold ---- */
 
@@ -217,7 +91,7 @@ static void test_replays_on_both_and_draws(void **state)
 		assert_true(number(cJSON_GetArrayItem(member(result, "runs"), i), "peak_live_bytes") ==
 			number(member(result, "trace"), "peak_bytes"));
 	assert_picture(2);
-	assert_null(strstr(read_text(error_path), "gpool-replay:"));
+	assert_null(strstr(read_text(tool.error), "gpool-replay:"));
 	cJSON_Delete(result);
 	assert_nothing_left();
 }
@@ -269,7 +143,7 @@ static void test_counts_what_finds_no_memory(void **state)
 	}
 	cJSON_Delete(result);
 	assert_int_equal(RUN("malloc", trace_path, "--pool-size", "64MiB"), 0);
-	assert_non_null(strstr(read_text(out_path), "allocations failed"));
+	assert_non_null(strstr(read_text(tool.out), "allocations failed"));
 	assert_nothing_left();
 }
 
@@ -353,7 +227,7 @@ static void test_replays_what_the_library_records(void **state)
 	assert_served(result, 0, "gpool");
 	cJSON_Delete(result);
 	assert_int_equal(RUN("malloc", trace_path, "--dir", harness.directory, "--pool", "nobody"), 1);
-	assert_non_null(strstr(read_text(error_path), "no pool or tenant of that name"));
+	assert_non_null(strstr(read_text(tool.error), "no pool or tenant of that name"));
 	assert_int_equal(harness_check(&harness), 0);
 	assert_int_equal(harness_stop(&harness), 0);
 	assert_nothing_left();
@@ -397,18 +271,18 @@ static void test_refuses(void **state)
 		const char *arguments[8] = {NULL};
 
 		memcpy(arguments, bad[i].arguments, sizeof bad[i].arguments);
-		if (replay_run(arguments) != 2 || !strstr(read_text(error_path), bad[i].words))
+		if (tool_run(arguments) != 2 || !strstr(read_text(tool.error), bad[i].words))
 			fail_msg("'%s %s': not refused with '%s' but: %s", arguments[0], arguments[1] ? arguments[1] : "", bad[i].words,
-				read_text(error_path));
+				read_text(tool.error));
 		assert_nothing_left();
 	}
 	assert_int_equal(RUN("malloc", trace_path, "--dir", "/nonexistent"), 2); /* the trace comes first */
 	write_text(trace_path, "time_ns,thread,stream,op,size,id\n0,1,1,malloc,5,1\n");
 	assert_int_equal(RUN("malloc", trace_path, "--dir", "/nonexistent"), 1);
 	assert_int_equal(RUN("malloc", trace_path, "--pool-size", "8MiB", "--picture", "/nonexistent/p.svg"), 1);
-	assert_non_null(strstr(read_text(error_path), "cannot draw '/nonexistent/p.svg'"));
+	assert_non_null(strstr(read_text(tool.error), "cannot draw '/nonexistent/p.svg'"));
 	assert_int_equal(RUN("make", "/dev/full"), 1);
-	assert_non_null(strstr(read_text(error_path), "cannot write '/dev/full'"));
+	assert_non_null(strstr(read_text(tool.error), "cannot write '/dev/full'"));
 }
 
 static void test_takes_incomplete_traces_if_asked(void **state)
@@ -417,7 +291,7 @@ static void test_takes_incomplete_traces_if_asked(void **state)
 	write_text(trace_path, "time_ns,thread,stream,op,size,id\n0,1,1,free,0,9\n0,1,1,malloc,5,1\n1,1,1,mal");
 	assert_int_equal(RUN("malloc", trace_path, "--pool-size", "8MiB"), 2);
 	assert_int_equal(RUN("malloc", trace_path, "--pool-size", "8MiB", "--incomplete"), 0);
-	assert_non_null(strstr(read_text(out_path), "2 events are left out"));
+	assert_non_null(strstr(read_text(tool.out), "2 events are left out"));
 }
 
 static void test_interrupted_leaves_nothing(void **state)
@@ -433,7 +307,7 @@ static void test_interrupted_leaves_nothing(void **state)
 	/* A thread waits for its time, another for the first one's malloc. */
 	write_text(trace_path, "time_ns,thread,stream,op,size,id\n0,1,1,malloc,5,1\n1000000000,1,1,malloc,5,2\n1000000000,2,1,free,0,2\n");
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-	child = replay_start(arguments, ends[1]);
+	child = tool_start(arguments, ends[1]);
 	close(ends[1]);
 	/* The first line of progress: it plays. */
 	while (length < sizeof said - 1 && (more = read(ends[0], said + length, sizeof said - 1 - length)) > 0) {
@@ -447,7 +321,7 @@ static void test_interrupted_leaves_nothing(void **state)
 	while (read(ends[0], said, sizeof said) > 0)
 		;
 	close(ends[0]);
-	assert_int_equal(wait_for(child), 130);
+	assert_int_equal(tool_wait(child), 130);
 	assert_nothing_left();
 }
 
@@ -455,51 +329,31 @@ static void test_helps(void **state)
 {
 	(void)state;
 	assert_int_equal(RUN("--help"), 0);
-	assert_non_null(strstr(read_text(out_path), "replay stream-ordered allocations"));
+	assert_non_null(strstr(read_text(tool.out), "replay stream-ordered allocations"));
 	assert_int_equal(RUN("malloc", "--help"), 0);
-	assert_non_null(strstr(read_text(out_path), "--picture FILE"));
+	assert_non_null(strstr(read_text(tool.out), "--picture FILE"));
 	assert_int_equal(RUN("make", "--help"), 0);
-	assert_non_null(strstr(read_text(out_path), "--chance PERCENT"));
+	assert_non_null(strstr(read_text(tool.out), "--chance PERCENT"));
 	assert_int_equal(RUN("--version"), 0);
-	assert_int_equal(strncmp(read_text(out_path), "gpool-replay ", 13), 0);
+	assert_int_equal(strncmp(read_text(tool.out), "gpool-replay ", 13), 0);
 }
 
 /* ---- around them ---- */
 
 static int prepare(void **state)
 {
-	char *slash;
-	ssize_t length = readlink("/proc/self/exe", replay, sizeof replay - 32);
-
 	(void)state;
-	if (length < 0)
+	if (tool_prepare("gpool-replay", "GPOOL_REPLAY"))
 		return -1;
-	/* This is build/CONFIG/tests/test_replay, and the program build/CONFIG/gpool-replay. */
-	replay[length] = '\0';
-	slash = strrchr(replay, '/');
-	strcpy(slash, "/../gpool-replay");
-	/* The agent's front may run as another user, who must be able to reach its sockets. */
-	if (!mkdtemp(folder) || chmod(folder, 0711) != 0)
-		return -1;
-	snprintf(temporary, sizeof temporary, "%s/tmp", folder);
-	snprintf(picture, sizeof picture, "%s/picture.svg", folder);
-	snprintf(out_path, sizeof out_path, "%s/out", folder);
-	snprintf(error_path, sizeof error_path, "%s/error", folder);
-	snprintf(trace_path, sizeof trace_path, "%s/trace.csv", folder);
-	setenv("TMPDIR", temporary, 1);
-	alarm(STUCK_SECONDS);
-	return mkdir(temporary, 0711) != 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ? -1 : 0;
+	tool_path(picture, "picture.svg");
+	tool_path(trace_path, "trace.csv");
+	return 0;
 }
 
 static int clean_up(void **state)
 {
-	const char *const paths[] = {picture, out_path, error_path, trace_path};
-
 	(void)state;
-	for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
-		unlink(paths[i]);
-	rmdir(temporary);
-	return rmdir(folder);
+	return tool_clean_up();
 }
 
 int main(void)

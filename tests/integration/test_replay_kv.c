@@ -5,80 +5,14 @@
  * `adaptive` lies between; the chart is one whole file; wrong options and traces are refused with the place. Method: the real
  * program as a child process. Run it from the root of the source tree.
  */
-#include <cjson/cJSON.h>
-#include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/integration/tool_process.h"
+
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
-enum { STUCK_SECONDS = 200, ARGUMENTS_MAX = 16, TEXT_MAX = 4 << 20, NODES_MAX = 10000, REQUESTS_MAX = 400, NOT = -1 };
+enum { NODES_MAX = 10000, REQUESTS_MAX = 400, NOT = -1 };
 
 static const char excerpt[] = "tools/replay/traces/mooncake_conversation.jsonl";
-static char replay[4096 + 32];
-static char folder[] = "/tmp/test_replay_kv.XXXXXX";
-static char out_path[64], error_path[64], trace_path[64], chart_path[64];
-
-/* ---- running it ---- */
-
-static int replay_run(const char *const *arguments)
-{
-	const char *all[ARGUMENTS_MAX] = {replay};
-	int status;
-	pid_t child;
-
-	for (size_t i = 0; arguments[i]; i++) {
-		assert_true(i + 2 < ARGUMENTS_MAX);
-		all[i + 1] = arguments[i];
-	}
-	child = fork();
-	assert_true(child >= 0);
-	if (child == 0) {
-		int out = open(out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600),
-		    error = open(error_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-		if (dup2(out, 1) < 0 || dup2(error, 2) < 0)
-			_exit(99);
-		execv(replay, (char *const *)(uintptr_t)all);
-		_exit(98);
-	}
-	assert_int_equal(waitpid(child, &status, 0), child);
-	assert_true(WIFEXITED(status));
-	return WEXITSTATUS(status);
-}
-#define RUN(...) replay_run((const char *const[]){__VA_ARGS__, NULL})
-
-static const char *read_text(const char *path)
-{
-	static char text[TEXT_MAX];
-	FILE *file = fopen(path, "r");
-	size_t length;
-
-	if (!file)
-		fail_msg("cannot open '%s'; run this test from the root of the source tree", path);
-	length = fread(text, 1, sizeof text - 1, file);
-	text[length] = '\0';
-	fclose(file);
-	return text;
-}
-
-static void write_text(const char *path, const char *text)
-{
-	FILE *file = fopen(path, "w");
-
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-}
+static char trace_path[64], chart_path[64];
 
 /* ---- the slow model ---- */
 
@@ -216,8 +150,8 @@ static void test_same_as_the_slow_model(void **state)
 	(void)state;
 	slow_read();
 	assert_int_equal(RUN("kv", excerpt, "--blocks", "1,60,500,1500,6000", "-o", "json", "-q"), 0);
-	assert_string_equal(read_text(error_path), "");
-	all = cJSON_Parse(read_text(out_path));
+	assert_string_equal(read_text(tool.error), "");
+	all = cJSON_Parse(read_text(tool.out));
 	assert_non_null(all);
 	assert_string_equal(cJSON_GetObjectItem(all, "kind")->valuestring, "replay-kv");
 	assert_int_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(all, "trace"), "requests")->valueint, slow.requests);
@@ -239,7 +173,7 @@ static void test_table_and_chart(void **state)
 
 	(void)state;
 	assert_int_equal(RUN("kv", excerpt, "--blocks", "500,1500", "--policy", "optimum,lru", "--chart", chart_path), 0);
-	text = read_text(out_path);
+	text = read_text(tool.out);
 	assert_non_null(strstr(text, "300 requests"));
 	assert_non_null(strstr(text, "    blocks    optimum        lru\n"));
 	assert_null(strstr(text, "adaptive"));
@@ -269,7 +203,7 @@ static void test_workloads(void **state)
 
 		assert_int_equal(RUN("make-kv", workloads[i].name, trace_path, "--blocks", "1000", "--requests", "8000"), 0);
 		assert_int_equal(RUN("kv", trace_path, "--blocks", "700", "-o", "json", "-q"), 0);
-		all = cJSON_Parse(read_text(out_path));
+		all = cJSON_Parse(read_text(tool.out));
 		assert_non_null(all);
 		gain = cJSON_GetObjectItem(result_of(all, 700, "adaptive"), "hit_rate")->valuedouble -
 		       cJSON_GetObjectItem(result_of(all, 700, "lru"), "hit_rate")->valuedouble;
@@ -286,11 +220,11 @@ static void test_makes_the_same_again(void **state)
 
 	(void)state;
 	assert_int_equal(RUN("make-kv", "chats", "--requests", "500", "--seed", "7"), 0);
-	first = strdup(read_text(out_path));
+	first = strdup(read_text(tool.out));
 	assert_int_equal(RUN("make-kv", "chats", "--requests", "500", "--seed", "7"), 0);
-	assert_string_equal(read_text(out_path), first);
+	assert_string_equal(read_text(tool.out), first);
 	assert_int_equal(RUN("make-kv", "chats", "--requests", "500", "--seed", "8"), 0);
-	assert_string_not_equal(read_text(out_path), first);
+	assert_string_not_equal(read_text(tool.out), first);
 	free(first);
 }
 
@@ -315,7 +249,7 @@ static void test_waste(void **state)
 	}
 	free(text);
 	assert_int_equal(RUN("waste", requests, "--tokens", "1,16", "-o", "json"), 0);
-	all = cJSON_Parse(read_text(out_path));
+	all = cJSON_Parse(read_text(tool.out));
 	assert_non_null(all);
 	assert_int_equal(cJSON_GetObjectItem(all, "requests")->valueint, 448);
 	blocks = cJSON_GetObjectItem(all, "blocks");
@@ -325,14 +259,14 @@ static void test_waste(void **state)
 	assert_true(cJSON_GetObjectItem(all, "reserved_waste")->valuedouble > cJSON_GetObjectItem(all, "foreseen_waste")->valuedouble);
 	cJSON_Delete(all);
 	assert_int_equal(RUN("waste", requests), 0);
-	assert_non_null(strstr(read_text(out_path), "blocks of 32 tokens"));
+	assert_non_null(strstr(read_text(tool.out), "blocks of 32 tokens"));
 }
 
 static void test_limit(void **state)
 {
 	(void)state;
 	assert_int_equal(RUN("kv", excerpt, "--limit", "7", "--blocks", "10"), 0);
-	assert_non_null(strstr(read_text(out_path), ": 7 requests"));
+	assert_non_null(strstr(read_text(tool.out), ": 7 requests"));
 }
 
 static void test_refuses(void **state)
@@ -368,43 +302,29 @@ static void test_refuses(void **state)
 		const char *arguments[6] = {NULL};
 
 		memcpy(arguments, bad[i].arguments, sizeof bad[i].arguments);
-		if (replay_run(arguments) != 2 || !strstr(read_text(error_path), bad[i].words))
-			fail_msg("case %zu: not refused with '%s' but: %s", i, bad[i].words, read_text(error_path));
+		if (tool_run(arguments) != 2 || !strstr(read_text(tool.error), bad[i].words))
+			fail_msg("case %zu: not refused with '%s' but: %s", i, bad[i].words, read_text(tool.error));
 	}
 	assert_int_equal(RUN("kv", excerpt, "--chart", "/nonexistent/c.svg"), 1);
-	assert_non_null(strstr(read_text(error_path), "cannot draw '/nonexistent/c.svg'"));
+	assert_non_null(strstr(read_text(tool.error), "cannot draw '/nonexistent/c.svg'"));
 	assert_int_equal(RUN("make-kv", "loop", "/dev/full"), 1);
-	assert_non_null(strstr(read_text(error_path), "cannot write '/dev/full'"));
+	assert_non_null(strstr(read_text(tool.error), "cannot write '/dev/full'"));
 }
 
 static int prepare(void **state)
 {
-	ssize_t length = readlink("/proc/self/exe", replay, sizeof replay - 32);
-
 	(void)state;
-	if (length < 0)
+	if (tool_prepare("gpool-replay", "GPOOL_REPLAY"))
 		return -1;
-	/* This is build/CONFIG/tests/test_replay_kv, and the program build/CONFIG/gpool-replay. */
-	replay[length] = '\0';
-	strcpy(strrchr(replay, '/'), "/../gpool-replay");
-	if (!mkdtemp(folder))
-		return -1;
-	snprintf(out_path, sizeof out_path, "%s/out", folder);
-	snprintf(error_path, sizeof error_path, "%s/error", folder);
-	snprintf(trace_path, sizeof trace_path, "%s/trace.jsonl", folder);
-	snprintf(chart_path, sizeof chart_path, "%s/chart.svg", folder);
-	alarm(STUCK_SECONDS);
+	tool_path(trace_path, "trace.jsonl");
+	tool_path(chart_path, "chart.svg");
 	return 0;
 }
 
 static int clean_up(void **state)
 {
-	const char *const paths[] = {out_path, error_path, trace_path, chart_path};
-
 	(void)state;
-	for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
-		unlink(paths[i]);
-	return rmdir(folder);
+	return tool_clean_up();
 }
 
 int main(void)
