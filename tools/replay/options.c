@@ -176,6 +176,69 @@ bool command_number(const struct command *command, enum option_id id, uint64_t l
 	return true;
 }
 
+bool command_list(const struct command *command, enum option_id id, const char *otherwise, struct number_list *list)
+{
+	const char *at = command->values[id] ? command->values[id] : otherwise;
+	char why[96];
+
+	snprintf(why, sizeof(why), "is not a list of numbers from %" PRIu32 " to %" PRIu32 ", with commas between", list->least,
+		list->most);
+	for (list->count = 0;; at++) {
+		uint64_t number = 0;
+		const char *digits = at;
+
+		for (; *at >= '0' && *at <= '9' && number <= list->most; at++)
+			number = number * 10 + (uint64_t)(*at - '0');
+		if (at == digits || (*at && *at != ',') || number < list->least || number > list->most)
+			return option_refuse(command, id, why);
+		if (list->count == LIST_MAX)
+			return option_refuse(command, id, "has more than 16 numbers");
+		list->numbers[list->count++] = (uint32_t)number;
+		if (!*at)
+			return true;
+	}
+}
+
+bool command_block_tokens(const struct command *command, const char *otherwise, struct number_list *list)
+{
+	*list = (struct number_list){.least = 1, .most = 1024};
+	if (!command_list(command, OPTION_TOKENS, otherwise, list))
+		return false;
+	for (int i = 0; i < list->count; i++)
+		if (list->numbers[i] & (list->numbers[i] - 1))
+			return option_refuse(command, OPTION_TOKENS, "is not a list of powers of two, with commas between");
+	return true;
+}
+
+static int name_find(const char *const *names, const char *name)
+{
+	for (int i = 0; names[i]; i++)
+		if (!strcmp(names[i], name))
+			return i;
+	return -1;
+}
+
+bool command_names(const struct command *command, enum option_id id, const char *otherwise, const char *const *names,
+	struct number_list *list)
+{
+	char text[128], why[96], *rest = text, *name;
+
+	snprintf(text, sizeof(text), "%s", command->values[id] ? command->values[id] : otherwise);
+	for (list->count = 0; (name = strsep(&rest, ","));) {
+		int found = name_find(names, name);
+
+		if (found < 0) {
+			snprintf(why, sizeof(why), "has a name that is not there: 'gpool-replay %s --help' has them", command->verb->name);
+			return option_refuse(command, id, why);
+		}
+		for (int i = 0; i < list->count; i++)
+			if (list->numbers[i] == (uint32_t)found)
+				return option_refuse(command, id, "names one twice");
+		list->numbers[list->count++] = (uint32_t)found;
+	}
+	return true;
+}
+
 bool command_factor(const struct command *command, enum option_id id, double otherwise, double *value)
 {
 	const char *text = command->values[id];

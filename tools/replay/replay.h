@@ -90,6 +90,22 @@ int command_parse(int argc, char **argv, struct command *command);
 /* Values of options; `otherwise` when one is not given. False after a complaint. */
 bool command_number(const struct command *command, enum option_id id, uint64_t least, uint64_t most, uint64_t otherwise,
 	uint64_t *value);
+
+/* Values of one option, in the order in which they were given. */
+enum { LIST_MAX = 16 };
+struct number_list {
+	uint32_t least, most; /* set by the caller of command_list() */
+	uint32_t numbers[LIST_MAX];
+	int count;
+};
+
+/* command_list() - numbers with commas between. */
+bool command_list(const struct command *command, enum option_id id, const char *otherwise, struct number_list *list);
+/* command_block_tokens() - of --tokens: sizes of blocks, powers of two up to 1024. */
+bool command_block_tokens(const struct command *command, const char *otherwise, struct number_list *list);
+/* command_names() - names with commas between, none twice; numbers: their places in `names`, LIST_MAX at most, which NULL ends. */
+bool command_names(const struct command *command, enum option_id id, const char *otherwise, const char *const *names,
+	struct number_list *list);
 /* command_factor() - a decimal number, 0.001 to 1000000. */
 bool command_factor(const struct command *command, enum option_id id, double otherwise, double *value);
 bool command_size(const struct command *command, enum option_id id, uint64_t otherwise, uint64_t *bytes);

@@ -10,73 +10,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZES_MAX = 16, POLICIES_MAX = 3 };
+enum { POLICIES_MAX = 3 };
 
 struct replay {
 	bool json;
 	const char *chart; /* NULL: none */
 	uint64_t limit;
-	uint32_t sizes[SIZES_MAX];
+	struct number_list sizes;
 	const struct eviction_policy *policies[POLICIES_MAX];
-	int size_count, policy_count;
+	int policy_count;
 	struct prefix_trace trace;
-	struct prefix_result results[SIZES_MAX * POLICIES_MAX];
+	struct prefix_result results[LIST_MAX * POLICIES_MAX];
 };
 
 /* ---- options ---- */
 
-static bool sizes_read(const struct command *command, struct replay *replay)
-{
-	const char *at = command->values[OPTION_BLOCKS] ? command->values[OPTION_BLOCKS] : "1000,2000,5000,10000,20000";
-
-	for (;; at++) {
-		uint64_t size = 0;
-		const char *digits = at;
-
-		for (; *at >= '0' && *at <= '9' && size <= PREFIX_CAPACITY_MAX; at++)
-			size = size * 10 + (uint64_t)(*at - '0');
-		if (at == digits || (*at && *at != ',') || size == 0 || size > PREFIX_CAPACITY_MAX)
-			return option_refuse(
-				command, OPTION_BLOCKS, "is not a list of numbers from 1 to 8388608, with commas between");
-		if (replay->size_count == SIZES_MAX)
-			return option_refuse(command, OPTION_BLOCKS, "has more than 16 sizes");
-		replay->sizes[replay->size_count++] = (uint32_t)size;
-		if (!*at)
-			return true;
-	}
-}
-
-static const struct eviction_policy *policy_find(const char *name)
-{
-	return !strcmp(name, eviction_policy_name(&prefix_optimum)) ? &prefix_optimum : eviction_policy_named(name);
-}
-
 static bool policies_read(const struct command *command, struct replay *replay)
 {
-	const char *text = command->values[OPTION_POLICY] ? command->values[OPTION_POLICY] : "lru,adaptive,optimum";
-	char names[64], *rest = names, *name;
+	static const char *const names[] = {"lru", "adaptive", "optimum", NULL};
+	struct number_list list;
 
-	if (strlen(text) >= sizeof(names))
-		return option_refuse(command, OPTION_POLICY, "is longer than the names of all policies");
-	strcpy(names, text);
-	while ((name = strsep(&rest, ","))) {
-		const struct eviction_policy *found = policy_find(name);
-
-		if (!found)
-			return option_refuse(
-				command, OPTION_POLICY, "names a policy that is not there: 'gpool-replay kv --help' has them");
-		for (int i = 0; i < replay->policy_count; i++)
-			if (replay->policies[i] == found)
-				return option_refuse(command, OPTION_POLICY, "names one twice");
-		replay->policies[replay->policy_count++] = found;
-	}
+	if (!command_names(command, OPTION_POLICY, "lru,adaptive,optimum", names, &list))
+		return false;
+	replay->policy_count = list.count;
+	for (int i = 0; i < list.count; i++)
+		replay->policies[i] = list.numbers[i] == 2 ? &prefix_optimum : eviction_policy_named(names[list.numbers[i]]);
 	return true;
 }
 
 static bool replay_read(const struct command *command, struct replay *replay)
 {
 	replay->chart = command->values[OPTION_CHART];
-	return command_json(command, &replay->json) && sizes_read(command, replay) && policies_read(command, replay) &&
+	replay->sizes = (struct number_list){.least = 1, .most = PREFIX_CAPACITY_MAX};
+	return command_json(command, &replay->json) &&
+	       command_list(command, OPTION_BLOCKS, "1000,2000,5000,10000,20000", &replay->sizes) && policies_read(command, replay) &&
 	       command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &replay->limit);
 }
 
@@ -99,7 +66,7 @@ static int report_write(const struct command *command, const struct replay *repl
 	struct prefix_report report = {.trace_name = command->arguments[0],
 		.trace = &replay->trace,
 		.results = replay->results,
-		.sizes = replay->size_count,
+		.sizes = replay->sizes.count,
 		.policies = replay->policy_count};
 	int error = 0;
 
@@ -121,10 +88,10 @@ static int replay_all(const struct command *command, struct replay *replay)
 	struct prefix_plan plan = {
 		.trace = &replay->trace, .progress = !command->values[OPTION_QUIET], .interrupted = &interrupted};
 
-	for (int i = 0; i < replay->size_count * replay->policy_count; i++) {
+	for (int i = 0; i < replay->sizes.count * replay->policy_count; i++) {
 		int error;
 
-		plan.capacity = replay->sizes[i / replay->policy_count];
+		plan.capacity = replay->sizes.numbers[i / replay->policy_count];
 		plan.policy = replay->policies[i % replay->policy_count];
 		error = prefix_play(&plan, &replay->results[i]);
 		if (error == -EFBIG)

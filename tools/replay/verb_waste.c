@@ -17,42 +17,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZES_MAX = 11, TOKENS_MAX = 1024 };
-
 struct waste {
 	bool json;
-	uint32_t sizes[SIZES_MAX]; /* of blocks, tokens */
-	int size_count;
+	struct number_list sizes; /* of blocks, tokens */
 	uint64_t reserve; /* tokens; 0: what the longest has */
 	struct trace trace;
 	uint32_t longest;
 	uint64_t context_tokens, generated_tokens;
 	double used;            /* token steps, as all below */
-	double held[SIZES_MAX]; /* in blocks */
+	double held[LIST_MAX]; /* in blocks */
 	double held_reserved;   /* as much for each request */
 	double held_foreseen;   /* for each what it will have in the end */
 };
-
-static bool sizes_read(const struct command *command, struct waste *waste)
-{
-	const char *at = command->values[OPTION_TOKENS] ? command->values[OPTION_TOKENS] : "8,16,32";
-
-	for (;; at++) {
-		uint32_t size = 0;
-		const char *digits = at;
-
-		for (; *at >= '0' && *at <= '9' && size <= TOKENS_MAX; at++)
-			size = size * 10 + (uint32_t)(*at - '0');
-		if (at == digits || (*at && *at != ',') || size == 0 || size > TOKENS_MAX || (size & (size - 1)))
-			return option_refuse(
-				command, OPTION_TOKENS, "is not a list of powers of two up to 1024, with commas between");
-		if (waste->size_count == SIZES_MAX)
-			return option_refuse(command, OPTION_TOKENS, "has more than 11 sizes");
-		waste->sizes[waste->size_count++] = size;
-		if (!*at)
-			return true;
-	}
-}
 
 static double share(double used, double held)
 {
@@ -73,8 +49,8 @@ static void request_add(struct waste *waste, const struct trace_request *request
 
 	for (uint32_t tokens = request->context_tokens + 1; tokens <= most; tokens++) {
 		waste->used += tokens;
-		for (int i = 0; i < waste->size_count; i++)
-			waste->held[i] += (double)held_in_blocks(waste->sizes[i], tokens);
+		for (int i = 0; i < waste->sizes.count; i++)
+			waste->held[i] += (double)held_in_blocks(waste->sizes.numbers[i], tokens);
 	}
 	waste->held_reserved += (double)waste->reserve * request->generated_tokens;
 	waste->held_foreseen += (double)most * request->generated_tokens;
@@ -109,10 +85,10 @@ static void waste_print(const struct command *command, const struct waste *waste
 	printf("Share of the memory held that has no tokens in it, over all steps:\n\n");
 	printf("%-52s %10.4f\n", "contiguous, as much for each request", share(waste->used, waste->held_reserved));
 	printf("%-52s %10.4f\n", "contiguous, what each will have, if that were known", share(waste->used, waste->held_foreseen));
-	for (int i = 0; i < waste->size_count; i++) {
+	for (int i = 0; i < waste->sizes.count; i++) {
 		char name[TEXT_BYTES];
 
-		snprintf(name, sizeof(name), "blocks of %" PRIu32 " tokens", waste->sizes[i]);
+		snprintf(name, sizeof(name), "blocks of %" PRIu32 " tokens", waste->sizes.numbers[i]);
 		printf("%-52s %10.4f\n", name, share(waste->used, waste->held[i]));
 	}
 }
@@ -133,10 +109,10 @@ static int waste_json(const struct command *command, const struct waste *waste)
 	cJSON_AddNumberToObject(object, "reserved_waste", share(waste->used, waste->held_reserved));
 	cJSON_AddNumberToObject(object, "foreseen_waste", share(waste->used, waste->held_foreseen));
 	list = cJSON_AddArrayToObject(object, "blocks");
-	for (int i = 0; i < waste->size_count; i++) {
+	for (int i = 0; i < waste->sizes.count; i++) {
 		cJSON *item = cJSON_CreateObject();
 
-		cJSON_AddNumberToObject(item, "block_tokens", waste->sizes[i]);
+		cJSON_AddNumberToObject(item, "block_tokens", waste->sizes.numbers[i]);
 		cJSON_AddNumberToObject(item, "waste", share(waste->used, waste->held[i]));
 		cJSON_AddItemToArray(list, item);
 	}
@@ -170,7 +146,7 @@ int waste_run(const struct command *command)
 	struct waste waste = {0};
 	int code;
 
-	if (!command_json(command, &waste.json) || !sizes_read(command, &waste) ||
+	if (!command_json(command, &waste.json) || !command_block_tokens(command, "8,16,32", &waste.sizes) ||
 		!command_number(command, OPTION_RESERVE, 1, UINT32_MAX, 0, &waste.reserve))
 		return CODE_USAGE;
 	if (trace_load(command->arguments[0], &waste.trace, text)) {
