@@ -1,8 +1,8 @@
 /*
  * tool_process.h - running one of the tools as people do, for its tests: arguments in; exit status, both outputs and JSON out.
  *
- * The tool is a child of this process, which is the reaper of all its descendants and so sees what it leaves behind. $TMPDIR is a folder of
- * this test's own, which must be empty afterwards. Included once by each test program, after its own headers.
+ * The tool is a child of this process, which is the reaper of all its descendants and so sees what it leaves behind. $TMPDIR is a
+ * folder of this test's own, which must be empty afterwards. Included once by each test program, after its own headers.
  */
 #ifndef GPOOL_TESTS_TOOL_PROCESS_H
 #define GPOOL_TESTS_TOOL_PROCESS_H

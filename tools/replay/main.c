@@ -5,7 +5,7 @@
  *   player          threads, streams, latencies   samples, picture         what lay where, and when
  *   pool            the agent                     result, latencies        what came of it
  *   prefix_play     prefixes through a cache      prefix_optimum           and with foresight
- *   prefix_report   what came of that
+ *   prefix_report   what came of that               serve_*                  requests served by engines on an agent
  */
 #include "tools/replay/replay.h"
 
@@ -18,7 +18,7 @@ volatile sig_atomic_t interrupted;
 
 const char *const code_texts[CODES] = {
 	[CODE_OK] = "Done. Allocations that found no memory are a result, and told.",
-	[CODE_FAILED] = "It could not be replayed to its end, or a file could not be written.",
+	[CODE_FAILED] = "It could not be replayed to its end, an engine failed, or a file could not be written.",
 	[CODE_USAGE] = "The command line or the trace is wrong.",
 };
 
@@ -175,8 +175,65 @@ static const struct option_spec kv_options[] = {
 		.argument = "NAMES",
 		.id = OPTION_POLICY,
 		.help = "Who decides what goes: lru, adaptive (ghosts, and hit density by age and class), optimum (knows the trace to its "
-			"end), or several with commas between. The default is lru,adaptive,optimum.",
+			"end), or several with commas between. The default is lru,adaptive,optimum; with --engines, which know no optimum, "
+			"lru.",
 	},
+	{
+		.name = "engines",
+		.argument = "N",
+		.id = OPTION_ENGINES,
+		.help = "Serve the requests with so many engine processes, up to 16, on an agent. There is one run for each combination of "
+			"what --tokens, --growth, --watermark and --policy list.",
+	},
+	{
+		.name = "tokens",
+		.argument = "N[,N...]",
+		.id = OPTION_TOKENS,
+		.help = "Engines: sizes of blocks in tokens, powers of two up to 1024. The default is 16.",
+	},
+	{
+		.name = "growth",
+		.argument = "NAMES",
+		.id = OPTION_GROWTH,
+		.help = "Engines: when requests get their blocks: incremental (as they grow), mean or oracle (at once, for an answer as long as "
+			"those before on average, or as long as the trace says). The default is incremental.",
+	},
+	{
+		.name = "watermark",
+		.argument = "N[,N...]",
+		.id = OPTION_WATERMARK,
+		.help = "Engines: percent of the pool's blocks that admission leaves free. The default is 1.",
+	},
+	{
+		.name = "offload",
+		.argument = "SIZE",
+		.id = OPTION_OFFLOAD,
+		.help = "Engines: host memory of each for what preempted requests have. Without it that is computed again.",
+	},
+	{
+		.name = "apart",
+		.id = OPTION_APART,
+		.help = "Engines: share no blocks with each other.",
+	},
+	{
+		.name = "speed",
+		.argument = "X",
+		.id = OPTION_SPEED,
+		.help = "Engines: requests come X times as fast as in the trace. The default is 1.",
+	},
+	{
+		.name = "pool-size",
+		.argument = "SIZE",
+		.id = OPTION_POOL_SIZE,
+		.help = "Engines: of the pool, 2 KiB for each token. The default is 1GiB.",
+	},
+	{
+		.name = "page-size",
+		.argument = "SIZE",
+		.id = OPTION_PAGE_SIZE,
+		.help = "Engines: of its pages: 512KiB, 1MiB, 2MiB or 4MiB. The default is 1MiB.",
+	},
+	{.name = "corrupt", .argument = "N", .id = OPTION_CORRUPT}, /* lets a test see verification fail */
 	{
 		.name = "limit",
 		.argument = "N",
@@ -187,7 +244,7 @@ static const struct option_spec kv_options[] = {
 		.name = "chart",
 		.argument = "FILE",
 		.id = OPTION_CHART,
-		.help = "Draw the hit rates over time, as SVG.",
+		.help = "Draw the hit rates over time, or with --engines the pages in use, as SVG.",
 	},
 	{
 		.name = "output",
@@ -277,7 +334,9 @@ const struct verb verbs[] = {
 		.arguments = "TRACE",
 		.summary = "replay prefixes of prompts through caches",
 		.text = "Replays requests to a language model (gpool-replay(1) has the format; - is standard input) through caches of prefixes, "
-			"and tells which share of their blocks was still there, for each size and policy. Needs no agent.",
+			"and tells which share of their blocks was still there, for each size and policy; for that it needs no agent. With --engines "
+			"it serves the requests, also those of an Azure trace (a file that ends in .csv), by engines on an agent of its own on host "
+			"memory, in simulated time, and tells what they found, preempted, waited for and held.",
 		.options = kv_options,
 		.arguments_least = 1,
 		.arguments_most = 1,

@@ -150,7 +150,10 @@ bool option_refuse(const struct command *command, enum option_id id, const char 
 
 	while (spec->id != id)
 		spec++;
-	complain_usage(command, "--%s '%s' %s", spec->name, command->values[id], why);
+	if (spec->argument)
+		complain_usage(command, "--%s '%s' %s", spec->name, command->values[id], why);
+	else
+		complain_usage(command, "--%s %s", spec->name, why);
 	return false;
 }
 
@@ -260,6 +263,16 @@ bool command_size(const struct command *command, enum option_id id, uint64_t oth
 		option_refuse(command, id, "is not a size such as 64MiB or 80GiB");
 }
 
+bool command_page_size(const struct command *command, uint64_t otherwise, uint64_t *bytes)
+{
+	if (!command_size(command, OPTION_PAGE_SIZE, otherwise, bytes))
+		return false;
+	for (uint64_t size = UINT64_C(512) << 10; size <= UINT64_C(4) << 20; size *= 2)
+		if (*bytes == size)
+			return true;
+	return option_refuse(command, OPTION_PAGE_SIZE, "is none of 512KiB, 1MiB, 2MiB, 4MiB");
+}
+
 bool command_json(const struct command *command, bool *json)
 {
 	const char *text = command->values[OPTION_OUTPUT];
@@ -273,7 +286,8 @@ bool command_json(const struct command *command, bool *json)
 static void options_print(const struct option_spec *spec)
 {
 	for (; spec->name; spec++)
-		help_option(spec->letter, spec->name, spec->argument, spec->help, HELP_INDENT);
+		if (spec->help)
+			help_option(spec->letter, spec->name, spec->argument, spec->help, HELP_INDENT);
 }
 
 void help_print(const struct verb *verb)

@@ -47,6 +47,12 @@ enum option_id {
 	OPTION_REQUESTS,
 	OPTION_TOKENS,
 	OPTION_RESERVE,
+	OPTION_ENGINES,
+	OPTION_GROWTH,
+	OPTION_WATERMARK,
+	OPTION_OFFLOAD,
+	OPTION_APART,
+	OPTION_CORRUPT,
 	OPTION_HELP,
 	OPTION_VERSION,
 	OPTIONS
@@ -55,7 +61,7 @@ enum option_id {
 struct option_spec {
 	const char *name;     /* NULL ends a list */
 	const char *argument; /* as shown; NULL: none */
-	const char *help;     /* with the default, where there is one */
+	const char *help;     /* with the default, where there is one; NULL: hidden */
 	enum option_id id;
 	char letter; /* 0: none */
 };
@@ -109,6 +115,8 @@ bool command_names(const struct command *command, enum option_id id, const char 
 /* command_factor() - a decimal number, 0.001 to 1000000. */
 bool command_factor(const struct command *command, enum option_id id, double otherwise, double *value);
 bool command_size(const struct command *command, enum option_id id, uint64_t otherwise, uint64_t *bytes);
+/* command_page_size() - of --page-size: what pools can have. */
+bool command_page_size(const struct command *command, uint64_t otherwise, uint64_t *bytes);
 /* command_json() - table, the default, or json. */
 bool command_json(const struct command *command, bool *json);
 /* option_refuse() - false, after a complaint that --NAME of the verb is `why`. */
@@ -122,6 +130,7 @@ void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
 int malloc_run(const struct command *command);
 int make_run(const struct command *command);
 int kv_run(const struct command *command);
+int kv_engines_run(const struct command *command);
 int make_kv_run(const struct command *command);
 int waste_run(const struct command *command);
 

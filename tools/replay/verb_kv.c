@@ -1,4 +1,7 @@
-/* verb_kv.c - gpool-replay kv: prefixes of prompts through caches of several sizes, with several policies. */
+/*
+ * verb_kv.c - gpool-replay kv: prefixes of prompts through caches of several sizes, with several policies. With --engines it is
+ * verb_kv_engines.c.
+ */
 #include "tools/replay/replay.h"
 
 #include "tools/replay/prefix_optimum.h"
@@ -43,8 +46,8 @@ static bool replay_read(const struct command *command, struct replay *replay)
 	replay->chart = command->values[OPTION_CHART];
 	replay->sizes = (struct number_list){.least = 1, .most = PREFIX_CAPACITY_MAX};
 	return command_json(command, &replay->json) &&
-	       command_list(command, OPTION_BLOCKS, "1000,2000,5000,10000,20000", &replay->sizes) && policies_read(command, replay) &&
-	       command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &replay->limit);
+	       command_list(command, OPTION_BLOCKS, "1000,2000,5000,10000,20000", &replay->sizes) &&
+	       policies_read(command, replay) && command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &replay->limit);
 }
 
 /* ---- the way through ---- */
@@ -105,7 +108,16 @@ static int replay_all(const struct command *command, struct replay *replay)
 	return report_write(command, replay);
 }
 
-int kv_run(const struct command *command)
+/* What is for one of the two is refused by the other. */
+static bool is_for(const struct command *command, const enum option_id *ids, const char *why)
+{
+	for (; *ids != OPTIONS; ids++)
+		if (command->values[*ids])
+			return option_refuse(command, *ids, why);
+	return true;
+}
+
+static int model_run(const struct command *command)
 {
 	char text[PREFIX_TRACE_ERROR_BYTES];
 	struct replay *replay = calloc(1, sizeof(*replay));
@@ -128,4 +140,15 @@ int kv_run(const struct command *command)
 free_replay:
 	free(replay);
 	return code;
+}
+
+int kv_run(const struct command *command)
+{
+	static const enum option_id of_model[] = {OPTION_BLOCKS, OPTIONS},
+				    of_engines[] = {OPTION_TOKENS, OPTION_GROWTH, OPTION_WATERMARK, OPTION_OFFLOAD, OPTION_APART,
+					    OPTION_SPEED, OPTION_POOL_SIZE, OPTION_PAGE_SIZE, OPTION_CORRUPT, OPTIONS};
+
+	if (command->values[OPTION_ENGINES])
+		return is_for(command, of_model, "is for the model, without --engines") ? kv_engines_run(command) : CODE_USAGE;
+	return is_for(command, of_engines, "is for engines (--engines)") ? model_run(command) : CODE_USAGE;
 }

@@ -74,13 +74,8 @@ static bool pool_read(const struct command *command, struct replay_pool *pool)
 		return option_refuse(command, OPTION_PAGE_SIZE, "is for an agent of its own, not for one that serves");
 	if (!pool->directory && pool->name)
 		return option_refuse(command, OPTION_POOL, "is for an agent that serves (--dir)");
-	if (!command_size(command, OPTION_POOL_SIZE, UINT64_C(80) << 30, &pool->bytes) ||
-		!command_size(command, OPTION_PAGE_SIZE, UINT64_C(2) << 20, &pool->page_bytes))
-		return false;
-	for (uint64_t bytes = UINT64_C(512) << 10; bytes <= UINT64_C(4) << 20; bytes *= 2)
-		if (pool->page_bytes == bytes)
-			return true;
-	return option_refuse(command, OPTION_PAGE_SIZE, "is none of 512KiB, 1MiB, 2MiB, 4MiB");
+	return command_size(command, OPTION_POOL_SIZE, UINT64_C(80) << 30, &pool->bytes) &&
+	       command_page_size(command, UINT64_C(2) << 20, &pool->page_bytes);
 }
 
 static bool replay_read(const struct command *command, struct replay *replay)

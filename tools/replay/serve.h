@@ -1,0 +1,165 @@
+/*
+ * serve.h - requests of a trace served by engine processes on a real agent: what is set, what is counted, and what a process of
+ * the run says to another.
+ *
+ *   serve_run      one run: the agent, the engines, whose turn it is      serve_engine   one engine: queue, steps, preemption
+ *   serve_job      one request: token ids, contents of its blocks         serve_report   table, JSON, chart
+ *
+ * Time is simulated. An engine computes in steps, each of which takes SERVE_STEP_US, SERVE_PREFILL_US more for each token of a
+ * prompt, and SERVE_MOVE_US for each token copied to host memory or back; the engine whose clock is behind all others goes on. So
+ * what the pool and the caches do is real, and nothing sleeps.
+ */
+#ifndef GPOOL_REPLAY_SERVE_H
+#define GPOOL_REPLAY_SERVE_H
+
+#include "tools/lib/prefix_trace.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Chosen, of the order of a model with 8e9 parameters on a GPU of today. */
+enum {
+	SERVE_STEP_US = 20000,
+	SERVE_PREFILL_US = 100,
+	SERVE_MOVE_US = 5,
+	SERVE_PREFILL_TOKENS = 2048, /* of prompts, in one step */
+	SERVE_SEQUENCES = 64,        /* of one engine, at once */
+};
+
+/* Keys and values of a token. Chosen: so small that a machine without a GPU has memory for long prompts. */
+enum { SERVE_LAYERS = 4, SERVE_KV_HEADS = 2, SERVE_HEAD_SIZE = 64, SERVE_DTYPE_BYTES = 2 };
+enum { SERVE_TOKEN_BYTES = 2 * SERVE_LAYERS * SERVE_KV_HEADS * SERVE_HEAD_SIZE * SERVE_DTYPE_BYTES };
+
+enum { SERVE_ENGINES_MAX = 16, SERVE_TEXT_BYTES = 256, SERVE_CURVE_POINTS = 400 };
+
+/* How a request's blocks are taken: as it grows, or at once for what it is likely to have in the end. */
+enum serve_growth {
+	SERVE_INCREMENTAL,
+	SERVE_MEAN,   /* prompt, and as much as answers had on average so far */
+	SERVE_ORACLE, /* prompt and answer, as the trace says */
+};
+extern const char *const serve_growths[];  /* by name; NULL ends */
+extern const char *const serve_policies[]; /* lru, adaptive; NULL ends */
+
+/* One run. */
+struct serve_setup {
+	const struct prefix_trace *trace;
+	uint64_t pool_bytes, page_bytes;
+	uint64_t host_bytes; /* of each engine, for preempted sequences; 0: they are computed again */
+	uint32_t engines;    /* 1..SERVE_ENGINES_MAX; request i is engine i % engines's */
+	uint32_t block_tokens;
+	uint32_t watermark_percent; /* of the pool's blocks */
+	double speed;               /* requests come so many times as fast */
+	enum serve_growth growth;
+	bool adaptive;
+	bool apart; /* engines share no blocks */
+	bool progress;
+	uint64_t corrupt; /* serve_job.h */
+};
+
+/* What an engine counts; all but these sums are told by whoever has them. */
+#define SERVE_COUNTS(X) \
+	X(requests) /* all of this engine */ \
+	X(finished) \
+	X(refused) /* they do not fit in the pool */ \
+	X(steps) \
+	X(prompt_tokens)     /* of admitted requests */ \
+	X(found_tokens)      /* of those: they began with */ \
+	X(recomputed_tokens) /* after preemptions */ \
+	X(generated_tokens)  /* of finished requests */ \
+	X(hit_blocks) \
+	X(hit_blocks_of_others) /* of those: another engine wrote them */ \
+	X(missed_blocks) \
+	X(evicted_blocks) \
+	X(shared_blocks) /* given to the pool */ \
+	X(failed_shares) /* the pool had no room for more objects, or no memory */ \
+	X(preempted)     /* to be computed again */ \
+	X(offloaded)     /* to host memory */ \
+	X(resumed) \
+	X(waits)          /* requests that came when there was no memory */ \
+	X(wait_us)        /* of those together, up to their admission */ \
+	X(first_token_us) /* from arrival to the first token, of all that had one */ \
+	X(first_tokens) \
+	X(copied_bytes) /* on write, and by packing */ \
+	X(saved_bytes)  /* to host memory */ \
+	X(loaded_bytes) /* and back */ \
+	X(table_bytes)  /* to the device */ \
+	X(driver_calls) \
+	X(verified_blocks) \
+	X(wrong_blocks)
+
+#define SERVE_COUNT_ENUM(name) SERVE_##name,
+enum serve_count { SERVE_COUNTS(SERVE_COUNT_ENUM) SERVE_COUNT_END };
+#undef SERVE_COUNT_ENUM
+extern const char *const serve_count_names[SERVE_COUNT_END];
+
+/* From the run to an engine. Its end is that of the channel. */
+enum serve_verb {
+	SERVE_STEP,
+	SERVE_GIVE,   /* an engine lacks so many blocks: cached ones go */
+	SERVE_GIVE_UP /* nobody computes, and this engine's first request still finds no memory: it is refused */
+};
+struct serve_order {
+	enum serve_verb verb;
+	uint32_t blocks;
+};
+
+enum serve_state {
+	SERVE_GOES,  /* it has computed something, or waits for requests to come */
+	SERVE_WAITS, /* for memory */
+	SERVE_DONE,  /* all its requests are */
+	SERVE_FAILED /* text says why; it ends */
+};
+
+/* And its answer, the first one before any order. */
+struct serve_answer {
+	enum serve_state state;
+	bool went;             /* something was computed, or time passed to the next request */
+	uint32_t lacks_blocks; /* 0: nothing was refused in this step */
+	uint32_t cached_blocks;
+	uint32_t used_pages; /* that blocks of its sequences fill */
+	uint32_t lent_pages; /* of the pool, to anybody; with cached and shared blocks */
+	uint64_t clock_us;
+	uint64_t counts[SERVE_COUNT_END];
+	char text[SERVE_TEXT_BYTES];
+};
+
+/* Pages in use over time. */
+struct serve_curve {
+	double x[SERVE_CURVE_POINTS], y[SERVE_CURVE_POINTS]; /* seconds, pages */
+	uint32_t count;
+	double step; /* seconds between two points; grows when they are too many */
+};
+
+struct serve_engine_result {
+	int pid;
+	uint64_t clock_us;
+	uint32_t peak_pages;
+	double page_us; /* pages in use, summed over time */
+	uint64_t counts[SERVE_COUNT_END];
+	struct serve_curve curve;
+	bool failed;
+	char text[SERVE_TEXT_BYTES]; /* failed: what became of it */
+};
+
+struct serve_result {
+	uint64_t duration_us; /* simulated */
+	uint64_t real_ns;
+	uint32_t pool_pages;
+	uint32_t peak_pages; /* in use, of all engines at once */
+	double mean_pages;
+	uint32_t peak_lent_pages;
+	uint64_t counts[SERVE_COUNT_END]; /* of all engines */
+	struct serve_engine_result engines[SERVE_ENGINES_MAX];
+};
+
+/*
+ * serve_run() - one run, with an agent of its own.
+ * Return: 0, also when engines have failed (the result says which); -EINTR; or an error after a complaint.
+ */
+int serve_run(const struct serve_setup *setup, struct serve_result *result);
+
+/* serve_engine() - the whole of an engine's process, up to its exit status. `directory`: of the agent; `channel`: to the run. */
+int serve_engine(const struct serve_setup *setup, uint32_t index, const char *directory, int channel);
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * serve_report.h - what came of runs with engines: a table for people, JSON for programs, and a chart of pages over time as one
+ * SVG that needs nothing else.
+ */
+#ifndef GPOOL_REPLAY_SERVE_REPORT_H
+#define GPOOL_REPLAY_SERVE_REPORT_H
+
+#include "tools/replay/serve.h"
+
+#include <stdio.h>
+
+enum serve_model { SERVE_MODEL_LRU, SERVE_MODEL_ADAPTIVE, SERVE_MODEL_OPTIMUM, SERVE_MODELS };
+
+struct serve_report {
+	const char *trace_name;
+	const struct serve_setup *setups; /* [count] */
+	const struct serve_result *results;
+	int count;
+	/* What a cache of all of the pool and nothing else would find, in the trace's own blocks; blocks 0: the trace has none.
+	 */
+	uint32_t model_blocks;
+	double model_rates[SERVE_MODELS];
+};
+
+void serve_report_print(const struct serve_report *report);
+/* serve_report_json() - 0, -ENOMEM. serve_report_draw() - 0; -EIO, when it could not be written. */
+int serve_report_json(const struct serve_report *report);
+int serve_report_draw(const struct serve_report *report, FILE *out);
+
+#endif

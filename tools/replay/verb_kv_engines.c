@@ -1,0 +1,221 @@
+/* verb_kv_engines.c - gpool-replay kv --engines: requests served by engines, a run for each combination of what is given. */
+#include "tools/replay/replay.h"
+
+#include "tools/lib/request_trace.h"
+#include "tools/replay/prefix_optimum.h"
+#include "tools/replay/prefix_play.h"
+#include "tools/replay/serve_report.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUNS_MAX = 64, MODEL_BLOCK_TOKENS = 512 /* of the trace's own blocks */ };
+
+struct serving {
+	bool json;
+	uint64_t limit;
+	struct serve_setup base;
+	struct number_list tokens, growths, watermarks, policies;
+	struct prefix_trace trace;
+	struct serve_setup setups[RUNS_MAX];
+	struct serve_result results[RUNS_MAX];
+	struct serve_report report;
+};
+
+/* ---- options ---- */
+
+static bool pool_read(const struct command *command, struct serve_setup *setup)
+{
+	return command_size(command, OPTION_POOL_SIZE, UINT64_C(1) << 30, &setup->pool_bytes) &&
+	       command_page_size(command, UINT64_C(1) << 20, &setup->page_bytes) &&
+	       command_size(command, OPTION_OFFLOAD, 0, &setup->host_bytes);
+}
+
+static bool serving_read(const struct command *command, struct serving *serving)
+{
+	struct serve_setup *base = &serving->base;
+	uint64_t engines;
+
+	serving->watermarks = (struct number_list){.least = 0, .most = 50};
+	if (!command_json(command, &serving->json) || !command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &serving->limit) ||
+		!command_number(command, OPTION_ENGINES, 1, SERVE_ENGINES_MAX, 1, &engines) || !pool_read(command, base) ||
+		!command_number(command, OPTION_CORRUPT, 1, UINT64_MAX - 9, 0, &base->corrupt) ||
+		!command_factor(command, OPTION_SPEED, 1, &base->speed) ||
+		!command_block_tokens(command, "16", &serving->tokens) ||
+		!command_names(command, OPTION_GROWTH, "incremental", serve_growths, &serving->growths) ||
+		!command_list(command, OPTION_WATERMARK, "1", &serving->watermarks) ||
+		!command_names(command, OPTION_POLICY, "lru", serve_policies, &serving->policies))
+		return false;
+	base->engines = (uint32_t)engines;
+	base->apart = command->values[OPTION_APART] != NULL;
+	base->progress = !command->values[OPTION_QUIET];
+	base->trace = &serving->trace;
+	return true;
+}
+
+/* All of each with all of the others. */
+static bool runs_plan(struct serving *serving)
+{
+	int *count = &serving->report.count;
+
+	for (int g = 0; g < serving->growths.count; g++)
+		for (int t = 0; t < serving->tokens.count; t++)
+			for (int w = 0; w < serving->watermarks.count; w++)
+				for (int p = 0; p < serving->policies.count; p++) {
+					struct serve_setup *setup = &serving->setups[*count];
+
+					if (*count == RUNS_MAX) {
+						complain("these are more than %d runs", RUNS_MAX);
+						return false;
+					}
+					*setup = serving->base;
+					setup->growth = (enum serve_growth)serving->growths.numbers[g];
+					setup->block_tokens = serving->tokens.numbers[t];
+					setup->watermark_percent = serving->watermarks.numbers[w];
+					setup->adaptive = serving->policies.numbers[p] == 1;
+					++*count;
+				}
+	return true;
+}
+
+/* ---- the trace ---- */
+
+/* Of a CSV only the lengths are known: requests that have no block in common. */
+static int lengths_load(const char *path, uint64_t limit, struct prefix_trace *trace, char error[TRACE_ERROR_BYTES])
+{
+	struct trace lengths;
+	int code = trace_load(path, &lengths, error);
+
+	if (code)
+		return code;
+	trace_cut(&lengths, 1, 0, limit);
+	*trace = (struct prefix_trace){
+		.requests = calloc(lengths.count, sizeof(*trace->requests)), .request_count = lengths.count};
+	for (uint32_t i = 0; i < lengths.count && trace->requests; i++)
+		trace->requests[i] = (struct prefix_request){
+			.time_ms = (uint64_t)(lengths.requests[i].arrival_us - lengths.requests[0].arrival_us) / 1000,
+			.input_tokens = lengths.requests[i].context_tokens,
+			.output_tokens = lengths.requests[i].generated_tokens};
+	if (!trace->requests)
+		snprintf(error, TRACE_ERROR_BYTES, "%s: no memory for it", path);
+	trace_free(&lengths);
+	return trace->requests ? 0 : -ENOMEM;
+}
+
+static bool trace_read(const char *path, struct serving *serving)
+{
+	const char *dot = strrchr(path, '.');
+	char text[PREFIX_TRACE_ERROR_BYTES + TRACE_ERROR_BYTES];
+	int error = dot && !strcmp(dot, ".csv") ? lengths_load(path, serving->limit, &serving->trace, text)
+						: prefix_trace_load(path, serving->limit, &serving->trace, text);
+
+	if (!error && serving->trace.request_count)
+		return true;
+	complain("%s", error ? text : "a trace without requests");
+	return false;
+}
+
+/* ---- the way through ---- */
+
+/* What the pool could hold as a cache and nothing else. */
+static int model_play(struct serving *serving)
+{
+	const struct eviction_policy *policies[SERVE_MODELS] = {
+		eviction_policy_named("lru"), eviction_policy_named("adaptive"), &prefix_optimum};
+	struct prefix_plan plan = {.trace = &serving->trace, .interrupted = &interrupted};
+	uint64_t blocks = serving->base.pool_bytes / SERVE_TOKEN_BYTES / MODEL_BLOCK_TOKENS;
+	int error = 0;
+
+	if (!serving->trace.block_count)
+		return 0;
+	plan.capacity = blocks > PREFIX_CAPACITY_MAX ? PREFIX_CAPACITY_MAX : blocks ? (uint32_t)blocks : 1;
+	for (int i = 0; i < SERVE_MODELS && !error; i++) {
+		struct prefix_result result;
+
+		plan.policy = policies[i];
+		error = prefix_play(&plan, &result);
+		serving->report.model_rates[i] = prefix_rate(&result);
+	}
+	serving->report.model_blocks = plan.capacity;
+	if (error && error != -EINTR)
+		complain("cannot replay without engines: %s", strerror(-error));
+	return error;
+}
+
+static int chart_write(const struct serve_report *report, const char *path)
+{
+	FILE *file = fopen(path, "we");
+	int error = file ? serve_report_draw(report, file) : -errno;
+
+	if (file && fclose(file) != 0 && !error)
+		error = -errno;
+	if (error)
+		complain("cannot draw '%s': %s", path, strerror(-error));
+	return error;
+}
+
+static int report_write(const struct command *command, const struct serving *serving)
+{
+	int error = 0;
+
+	if (serving->json)
+		error = serve_report_json(&serving->report);
+	else
+		serve_report_print(&serving->report);
+	if (!error && fflush(stdout) != 0)
+		error = -errno;
+	if (error)
+		complain("cannot write the result: %s", strerror(-error));
+	if (!error && command->values[OPTION_CHART])
+		error = chart_write(&serving->report, command->values[OPTION_CHART]);
+	return error;
+}
+
+static bool has_failed(const struct serve_report *report)
+{
+	for (int i = 0; i < report->count; i++)
+		for (uint32_t engine = 0; engine < report->setups[i].engines; engine++)
+			if (report->results[i].engines[engine].failed)
+				return true;
+	return false;
+}
+
+static int serving_run(const struct command *command, struct serving *serving)
+{
+	struct serve_report *report = &serving->report;
+	int error = model_play(serving);
+
+	report->trace_name = command->arguments[0];
+	report->setups = serving->setups;
+	report->results = serving->results;
+	for (int i = 0; i < report->count && !error; i++) {
+		if (serving->base.progress)
+			fprintf(stderr, "run %d of %d: %s, blocks of %u tokens, watermark %u %%, %s\n", i + 1, report->count,
+				serve_growths[serving->setups[i].growth], serving->setups[i].block_tokens,
+				serving->setups[i].watermark_percent, serve_policies[serving->setups[i].adaptive]);
+		error = serve_run(&serving->setups[i], &serving->results[i]);
+	}
+	if (!error)
+		error = report_write(command, serving);
+	return error ? error : has_failed(report) ? -EIO : 0;
+}
+
+int kv_engines_run(const struct command *command)
+{
+	struct serving *serving = calloc(1, sizeof(*serving));
+	int error, code = CODE_USAGE;
+
+	if (!serving) {
+		complain("no memory");
+		return CODE_FAILED;
+	}
+	if (serving_read(command, serving) && runs_plan(serving) && trace_read(command->arguments[0], serving)) {
+		error = serving_run(command, serving);
+		code = interrupted ? 128 + interrupted : error ? CODE_FAILED : CODE_OK;
+	}
+	prefix_trace_free(&serving->trace);
+	free(serving);
+	return code;
+}
