@@ -309,7 +309,7 @@ static int agent_bring_up(struct conductor *conductor)
 			(unsigned long long)(plan->page_count / count * plan->page_bytes), (unsigned long long)plan->page_bytes);
 		pools[i] = text[i];
 	}
-	error = agent_start(&conductor->agent, "gpool-demo", plan->gpoold, pools, count, plan->keep);
+	error = agent_start(&conductor->agent, "gpool-demo", plan->gpoold, pools, count, NULL, plan->keep);
 	if (error) {
 		run_error(conductor->run, "cannot start '%s': %s", plan->gpoold, strerror(-error));
 		return error;

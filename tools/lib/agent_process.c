@@ -58,9 +58,9 @@ void child_prepare(int keep)
 
 /* The child's side of agent_start(). */
 static void agent_exec(const struct agent_process *agent, const char *gpoold, const char *const *pools, size_t count,
-	bool detached, pid_t parent)
+	const char *setting, bool detached, pid_t parent)
 {
-	const char *arguments[8 + 2 * POOLS_MAX];
+	const char *arguments[8 + 2 * POOLS_MAX + 2];
 	size_t n = 0;
 	int fd;
 
@@ -84,6 +84,10 @@ static void agent_exec(const struct agent_process *agent, const char *gpoold, co
 		arguments[n++] = "--pool";
 		arguments[n++] = pools[i];
 	}
+	if (setting) {
+		arguments[n++] = "--set";
+		arguments[n++] = setting;
+	}
 	arguments[n] = NULL;
 	child_prepare(-1);
 	execv(gpoold, (char *const *)(uintptr_t)arguments);
@@ -100,7 +104,7 @@ static const char *temporary_folder(void)
 }
 
 int agent_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools, size_t count,
-	bool detached)
+	const char *setting, bool detached)
 {
 	pid_t parent = getpid();
 	int error;
@@ -121,7 +125,7 @@ int agent_start(struct agent_process *agent, const char *name, const char *gpool
 	snprintf(agent->log, sizeof agent->log, "%s/log", agent->root);
 	agent->pid = fork();
 	if (agent->pid == 0)
-		agent_exec(agent, gpoold, pools, count, detached, parent);
+		agent_exec(agent, gpoold, pools, count, setting, detached, parent);
 	if (agent->pid < 0) {
 		error = -errno;
 		agent->pid = 0;

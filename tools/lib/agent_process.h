@@ -23,11 +23,12 @@ int agent_program(char *path, size_t path_bytes);
  * agent_start() - make the folder and start gpoold.
  * @name: of the folder, before the six characters that make it a new one
  * @pools: [count] as after --pool
+ * @setting: as after --set; NULL: none
  * @detached: it shall live on when this process ends
  * Return: 0, or what mkdtemp, open and fork said. That gpoold cannot run shows at the first agent_ended().
  */
 int agent_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools, size_t count,
-	bool detached);
+	const char *setting, bool detached);
 
 /* agent_ended() - has it ended by itself? *status is then as of waitpid(). */
 bool agent_ended(struct agent_process *agent, int *status);

@@ -29,7 +29,7 @@ int replay_pool_start(struct replay_pool *pool)
 	setenv("GPOOL_HOST_MEMORY", memory, 0);
 	snprintf(text, sizeof(text), "name=replay,backend=host,size=%" PRIu64 "B,page_size=%" PRIu64 "B,reserved=0", pool->bytes,
 		pool->page_bytes);
-	error = agent_start(&pool->agent, "gpool-replay", program, pools, 1, false);
+	error = agent_start(&pool->agent, "gpool-replay", program, pools, 1, pool->setting, false);
 	if (error)
 		complain("cannot start '%s': %s", program, strerror(-error));
 	return error;

@@ -11,6 +11,7 @@ struct replay_pool {
 	const char *directory; /* of an agent that serves; NULL: one of our own */
 	const char *name;      /* NULL: its first pool */
 	uint64_t bytes, page_bytes; /* of our own */
+	const char *setting;   /* likewise, as after --set; NULL: none */
 	struct agent_process agent;
 };
 

@@ -333,6 +333,8 @@ int serve_run(const struct serve_setup *setup, struct serve_result *result)
 	run->pool = (struct replay_pool){.bytes = setup->pool_bytes, .page_bytes = setup->page_bytes};
 	for (int i = 0; i < SERVE_ENGINES_MAX; i++)
 		run->parts[i].channel = -1;
+	/* Blocks that are shared go by the agent's policy. */
+	run->pool.setting = setup->adaptive ? "eviction.policy=adaptive" : NULL;
 	run->begin_ns = run->shown_ns = clock_ns();
 	error = pool_begin(run);
 	if (!error)
