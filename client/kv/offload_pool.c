@@ -110,24 +110,37 @@ static int piece_settle(struct gpool_kv *kv, struct kv_piece *piece, bool wait)
 	return error;
 }
 
+/* Where pages are short they may be those of the piece before, which can go when its copies are done. */
+static int piece_pin(struct gpool_kv *kv, struct kv_piece *piece, struct gpool_fence before)
+{
+	int error;
+
+	piece_settle(kv, piece, true);
+	error = gpool_pin(kv->pool, &piece->block);
+	if (error != -ENOSPC || !before.value)
+		return error;
+	gpool_fence_wait(kv->pool, before, -1);
+	return gpool_pin(kv->pool, &piece->block);
+}
+
 int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
 	struct kv_saved *saved = sequence->saved;
+	struct gpool_fence fence = { 0 };
 	int64_t offset = 0;
 
 	/* One is pinned at a time: under pressure those before it may leave again, and there is room for it. */
 	for (uint32_t i = 0; i < saved->count; i++) {
 		struct kv_piece *piece = &saved->pieces[i];
 		struct kv_extent extent;
-		int error;
+		int error = piece_pin(kv, piece, fence);
 
-		piece_settle(kv, piece, true);
-		error = gpool_pin(kv->pool, &piece->block);
 		if (error)
 			return error;
 		extent = piece_extent(kv, piece);
 		offset = extent_copy(kv, sequence, saved, (uint64_t)offset, &extent, false);
-		gpool_unpin_after(kv->pool, &piece->block, offload_behind(kv));
+		fence = offload_behind(kv);
+		gpool_unpin_after(kv->pool, &piece->block, fence);
 		if (offset < 0)
 			return (int)offset;
 	}

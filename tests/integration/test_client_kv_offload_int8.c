@@ -225,6 +225,7 @@ static void holes_make(void)
 	}
 	for (uint32_t i = 0; i < 2 * HOLES; i += 2)
 		assert_int_equal(gpool_kv_free(kv, sequences[i]), 0);
+	settle();
 }
 
 static void by_host_memory(uint32_t of)
