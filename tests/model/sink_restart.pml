@@ -1,0 +1,202 @@
+/*
+ * sink_restart.pml - a block that is spilled sinks from a slot of memory to one of the file; agent and mover may be killed anywhere.
+ *
+ * Sink: record of the file's slot, SINKING; job. When that is DONE: job IDLE, the file's slot SAVED, memory's slot free. Restore: the slot that
+ * holds it ANSWERED, the request answered, the slot free; what sinks has lost its origin then, and its slot comes free when its job is done.
+ * Recovery: a slot in state SINKING, and one whose block another slot holds, is free, or waited for if a job names it. Ways out of the pool and
+ * back are spill_restart.pml's: here they are a step. Slots that are free somebody else takes, and looks at later.
+ * Proved: what is restored is what was spilled last; nobody's slot is written by another's job; after all deaths no slot is left over.
+ * Planted bugs:
+ *   BUG_SAVED_EARLY     the file's slot is SAVED when the job is submitted
+ *   BUG_MEMORY_FIRST    memory's slot is free before the file's is SAVED
+ *   BUG_NO_CANCEL       a restore leaves what sinks as it is
+ *   BUG_CANCEL_FREES    a restore frees the file's slot although its job runs
+ *   BUG_RECOVER_FREES   recovery does
+ *   BUG_NO_TWINS        recovery takes both slots for the block's when both are SAVED
+ */
+#define MEMORY 0
+#define FILE   1
+#define NONE   2
+
+#define SAVED    1        /* state of a slot */
+#define SINKING  2
+#define ANSWERED 3
+
+#define IDLE   0          /* of the job */
+#define QUEUED 1
+#define TAKEN  2
+#define DONE   3
+
+#define BLOCK   1         /* whose a slot is; 0: nobody's */
+#define ANOTHER 2
+#define THEIRS  99
+
+#ifndef SPILLS
+#define SPILLS 3
+#endif
+#ifndef KILLS
+#define KILLS 2
+#endif
+
+byte owner[2], state[2], content[2];
+byte job, job_sum;
+bool job_failed;
+byte value;               /* what the block contains */
+bool home = true;         /* it is in the pool: the request that asked for it was answered */
+byte spills, kills;
+
+/* What the agent knows by itself, and forgets when it dies. */
+byte where = NONE;        /* slot that holds the block */
+bool below, rises;        /* it sinks; and is still wanted */
+bool taken;               /* the file's slot, by the agent that is about to write that down */
+
+proctype mover()
+{
+	byte seen;
+
+end:	do
+	:: job == QUEUED -> job = TAKEN
+	:: job == TAKEN ->
+		/* A successor does it again. */
+		seen = content[MEMORY];
+		if
+		:: seen == job_sum -> content[FILE] = seen; job_failed = false
+		:: else -> job_failed = true
+		fi;
+		if
+		:: job = DONE
+		:: kills < KILLS -> kills++
+		fi
+	od
+}
+
+/* Between two stores: the next agent begins with what is written down. */
+#define MAY_DIE if :: kills < KILLS -> kills++; goto recover :: true fi
+
+proctype agent()
+{
+	byte slot;
+
+	do
+	/* Out of the pool, memory first. */
+	:: atomic {
+			home && spills < SPILLS && where == NONE && (owner[MEMORY] == 0 || owner[FILE] == 0) ->
+			spills++;
+			value = spills;
+			slot = (owner[MEMORY] == 0 -> MEMORY : FILE);
+			content[slot] = value;
+			state[slot] = SAVED;
+			owner[slot] = BLOCK;
+			home = false;
+			where = slot
+		}
+	/* Down. */
+	:: atomic { where == MEMORY && !below && owner[FILE] == 0 -> taken = true };
+		state[FILE] = SINKING;
+		MAY_DIE;
+		owner[FILE] = BLOCK;
+		taken = false;
+		MAY_DIE;
+		atomic { below = true; rises = true; job_sum = value };
+		job = QUEUED;
+#ifdef BUG_SAVED_EARLY
+		state[FILE] = SAVED;
+#endif
+		MAY_DIE
+	:: below && job == DONE ->
+		job = IDLE;
+		MAY_DIE;
+		if
+		:: rises && !job_failed ->
+#ifdef BUG_MEMORY_FIRST
+			owner[MEMORY] = 0;
+			MAY_DIE;
+#endif
+			state[FILE] = SAVED;
+			MAY_DIE;
+			where = FILE;
+			owner[MEMORY] = 0;
+			MAY_DIE
+		:: else ->
+			owner[FILE] = 0;
+			MAY_DIE
+		fi;
+		atomic { below = false; rises = false }
+	/* Back. */
+	:: !home && where != NONE ->
+#ifndef BUG_NO_CANCEL
+		rises = false;
+#endif
+#ifdef BUG_CANCEL_FREES
+		if
+		:: below -> owner[FILE] = 0
+		:: else
+		fi;
+#endif
+		assert(owner[where] == BLOCK && content[where] == value);
+		state[where] = ANSWERED;
+		MAY_DIE;
+		home = true;
+		MAY_DIE;
+		owner[where] = 0;
+		where = NONE;
+		MAY_DIE
+	:: home && where == NONE && spills == SPILLS && !below -> break
+	:: false ->
+recover:	atomic { where = NONE; below = false; rises = false; taken = false; slot = MEMORY };
+		do
+		:: slot == NONE -> break
+		:: slot != NONE && owner[slot] == BLOCK ->
+			if
+			:: state[slot] == ANSWERED && !home -> state[slot] = SAVED
+			:: else
+			fi;
+			if
+			:: state[slot] == ANSWERED -> owner[slot] = 0
+#ifdef BUG_NO_TWINS
+			:: state[slot] == SAVED -> where = slot
+			:: state[slot] == SINKING ->
+#else
+			:: state[slot] == SAVED && where == NONE -> where = slot
+			:: state[slot] == SINKING || (state[slot] == SAVED && where != NONE) ->
+#endif
+				if
+#ifndef BUG_RECOVER_FREES
+				:: job != IDLE -> below = true
+				:: job == IDLE -> owner[slot] = 0
+#else
+				:: owner[slot] = 0
+#endif
+				fi
+			fi;
+			slot++
+		:: slot != NONE && owner[slot] != BLOCK -> slot++
+		od;
+		assert(home || where != NONE)
+	od;
+	assert(owner[MEMORY] != BLOCK && owner[FILE] != BLOCK && job == IDLE)
+}
+
+/* Takes a free slot, and finds in it later what it has put there. */
+proctype another()
+{
+	byte slot, rounds;
+
+	do
+	:: rounds < 2 ->
+		rounds++;
+		if
+		:: atomic { owner[MEMORY] == 0 -> slot = MEMORY; owner[slot] = ANOTHER; content[slot] = THEIRS }
+		:: atomic { owner[FILE] == 0 && !taken -> slot = FILE; owner[slot] = ANOTHER; content[slot] = THEIRS }
+		:: goto done
+		fi;
+		assert(content[slot] == THEIRS);
+		owner[slot] = 0
+	:: true -> break
+	od;
+done:	skip
+}
+
+init {
+	atomic { run mover(); run agent(); run another() }
+}
