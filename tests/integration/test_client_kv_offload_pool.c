@@ -8,6 +8,9 @@
 #include "tests/integration/kv_view.h"
 #include "tests/integration/spill_view.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 enum { BLOCKS = 256, TOKENS = 200 * BLOCK_TOKENS, BLOCK_PAGES = 25, MODELS = 12, TOKENS_MAX = 320, STEPS = 3000 };
 
 #define POOL_OF(memory) POOL ",spill_memory=" memory
@@ -453,6 +456,74 @@ static void test_asleep(void **state)
 	resumed(sequence, TOKENS, 16);
 }
 
+/* ---- threads ---- */
+
+struct preempter {
+	pthread_t thread;
+	uint32_t content;
+	uint32_t wrong;
+	int error;
+};
+
+/* Its own sequence, with tokens that others never have. */
+static int preempt_once(struct preempter *preempter, uint32_t round)
+{
+	uint32_t tokens = 60 + 20 * (round % 3);
+	uint64_t sequence;
+	int error = try_allocate(tokens, 0, 0, &sequence);
+
+	/* For a moment others have all there is. */
+	if (error)
+		return error == -ENOSPC ? 0 : error;
+	settle();
+	write_tokens(sequence, 0, tokens, preempter->content);
+	error = gpool_kv_offload(kv, sequence, round % 4 ? GPOOL_KV_OFFLOAD_POOL : 0, NULL);
+	if (error >= 0) {
+		for (uint32_t i = 0; i < round % 3; i++)
+			gpool_kv_prefetch(kv, sequence);
+		while ((error = gpool_kv_resume(kv, sequence)) == -ENOSPC && round % 5)
+			sched_yield();
+		settle();
+		if (!error)
+			preempter->wrong += wrong_tokens(sequence, 0, tokens, preempter->content);
+	}
+	if (error == -ENOSPC)
+		error = 0;
+	return gpool_kv_free(kv, sequence) ? -EIO : error;
+}
+
+static void *preempter_main(void *argument)
+{
+	struct preempter *preempter = argument;
+
+	for (uint32_t round = 0; round < 60 && !preempter->error; round++)
+		preempter->error = preempt_once(preempter, round);
+	return NULL;
+}
+
+static void test_threads(void **state)
+{
+	struct preempter preempters[4] = {{0}};
+
+	(void)state;
+	start_with_file();
+	assert_int_equal(gpool_kv_host_open(kv, 20 * BLOCK_BYTES), 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		preempters[i].content = 100 + i;
+		assert_int_equal(pthread_create(&preempters[i].thread, NULL, preempter_main, &preempters[i]), 0);
+	}
+	for (int i = 0; i < 40; i++)
+		harness_evict(&harness, gpool_session(worker), PAGES);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(preempters[i].thread, NULL), 0);
+		assert_int_equal(preempters[i].error, 0);
+		assert_int_equal(preempters[i].wrong, 0);
+	}
+	assert_int_equal(offloaded().sequences, 0);
+	assert_int_equal(offloaded().pool_pages, 0);
+	AWAIT(kept_bytes() == 0);
+}
+
 /* ---- by chance ---- */
 
 struct model {
@@ -557,6 +628,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_damaged, kv_stop),
 		cmocka_unit_test_teardown(test_faults, kv_stop),
 		cmocka_unit_test_teardown(test_asleep, kv_stop),
+		cmocka_unit_test_teardown(test_threads, kv_stop),
 		cmocka_unit_test_teardown(test_by_chance, kv_stop),
 	};
 
