@@ -132,8 +132,8 @@ struct origin {
 };
 
 /* The tag is a slot's last word. */
-static void slot_write(const struct spill_slots *slots, const struct spill_name *name, const uint32_t *chain, uint32_t index, uint32_t pages,
-	const struct origin *origin, enum ledger_slot_state state)
+static void slot_write(const struct spill_slots *slots, const struct spill_name *name, const uint32_t *chain, uint32_t index,
+	uint32_t pages, const struct origin *origin, enum ledger_slot_state state)
 {
 	struct ledger_slot *slot = slot_at(slots->ledger, chain[index]);
 
@@ -173,8 +173,11 @@ int slots_take_file(struct spill_slots *slots, const struct spill_name *name, co
 		return -ENOSPC;
 	for (uint32_t i = 0; i < pages; i++)
 		chain[i] = tier_pop(slots, file);
-	for (uint32_t i = pages; i-- > 0;)
-		slot_write(slots, name, chain, i, pages, &(struct origin){ .checksum = slot_at(slots->ledger, from[i])->checksum }, SLOT_SINKING);
+	for (uint32_t i = pages; i-- > 0;) {
+		const struct origin origin = { .checksum = slot_at(slots->ledger, from[i])->checksum };
+
+		slot_write(slots, name, chain, i, pages, &origin, SLOT_SINKING);
+	}
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 /*
- * spill_slots.h - where spilled pages lie: which slots of the ledger are free, chains of those that are not, and the two tiers behind
- * them.
+ * spill_slots.h - where spilled pages lie: which slots of the ledger are free, chains of those that are not, and the two tiers
+ * behind them.
  *
  * A slot is a page's place in a tier: in host memory, which is used first, or in a file. The slots of one block are a chain; see
  * struct ledger_slot. The ledger alone decides what is taken, so a restarted agent finds the same; the stacks here are an index.
@@ -50,14 +50,15 @@ void slots_close(struct spill_slots *slots);
 uint32_t slots_room(const struct spill_slots *slots, uint64_t now_ms);
 
 /*
- * slots_take() - a chain for `pages` pages, memory first, in state SLOT_SAVING; chain[pages] receives it. The ledger shows the chain
- * or a part without its end, which is none. Return: 0, or -ENOSPC, and nothing is taken.
+ * slots_take() - a chain for `pages` pages, memory first, in state SLOT_SAVING; chain[pages] receives it. The ledger shows the
+ * chain or a part without its end, which is none. Return: 0, or -ENOSPC, and nothing is taken.
  */
 int slots_take(struct spill_slots *slots, const struct spill_name *name, const struct spill_source *sources, uint32_t pages,
 	uint64_t now_ms, uint32_t *chain);
 
 /*
- * slots_take_file() - likewise, but in the file, for what is in the chain `from`, with its checksums, in state SLOT_SINKING; they name no pages.
+ * slots_take_file() - likewise, but in the file, for what is in the chain `from`, with its checksums, in state SLOT_SINKING; they
+ * name no pages.
  */
 int slots_take_file(struct spill_slots *slots, const struct spill_name *name, const uint32_t *from, uint32_t pages, uint64_t now_ms,
 	uint32_t *chain);

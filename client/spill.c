@@ -190,7 +190,10 @@ static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *targ
 	return error;
 }
 
-/* This thread brings it back: false: there is no memory to note that. `moved` is what the table has of it, or NULL; the caller holds the lock. */
+/*
+ * This thread brings it back: false: there is no memory to note that. `moved` is what the table has of it, or NULL; the caller holds
+ * the lock.
+ */
 static bool coming_begin(struct spills *spills, struct moved *moved, uint64_t tag)
 {
 	if (!moved)

@@ -18,10 +18,12 @@ uint64_t extent_room(const struct gpool_kv *kv, uint32_t flags, uint64_t bytes)
 }
 
 /* How many bytes of content lie in a row from `offset` on, `most` at most. */
-static uint64_t run_of(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t offset, uint64_t most, uint64_t *address)
+static uint64_t run_of(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t offset, uint64_t most,
+	uint64_t *address)
 {
 	uint32_t index = (uint32_t)(offset / kv->block_bytes);
-	uint64_t begin = memory_address(kv, kv_entry(kv, sequence, index)), bytes = kv->block_bytes, skipped = offset % kv->block_bytes;
+	uint64_t begin = memory_address(kv, kv_entry(kv, sequence, index)), bytes = kv->block_bytes;
+	uint64_t skipped = offset % kv->block_bytes;
 
 	while (bytes - skipped < most && memory_address(kv, kv_entry(kv, sequence, ++index)) == begin + bytes)
 		bytes += kv->block_bytes;
@@ -30,8 +32,8 @@ static uint64_t run_of(const struct gpool_kv *kv, const struct kv_sequence *sequ
 }
 
 /* Content at `block` to the part's place for what is `done` bytes behind its beginning, or back. */
-static int run_copy(struct gpool_kv *kv, const struct kv_saved *saved, const struct kv_extent *part, uint64_t done, uint64_t block, uint64_t bytes,
-	bool out)
+static int run_copy(struct gpool_kv *kv, const struct kv_saved *saved, const struct kv_extent *part, uint64_t done,
+	uint64_t block, uint64_t bytes, bool out)
 {
 	uint64_t place = part->address + done;
 

@@ -1,8 +1,8 @@
 /*
  * offload_host.c - see offload_host.h.
  *
- * Copies go both ways on the cache's stream, so a slot may be given to another sequence at once: what is queued for it later comes behind what
- * was queued before. Nothing is waited for.
+ * Copies go both ways on the cache's stream, so a slot may be given to another sequence at once: what is queued for it later
+ * comes behind what was queued before. Nothing is waited for.
  */
 #include "client/kv/offload_host.h"
 
@@ -21,7 +21,8 @@ static void slots_put(struct kv_host *host, const uint32_t *slots, uint32_t coun
 }
 
 /* Slots in a row from the index-th on are one part, of `most` slots at most. */
-static struct kv_extent part_at(const struct gpool_kv *kv, const struct kv_saved *saved, uint32_t index, uint32_t most, uint32_t *slots)
+static struct kv_extent part_at(const struct gpool_kv *kv, const struct kv_saved *saved, uint32_t index, uint32_t most,
+	uint32_t *slots)
 {
 	uint32_t run = 1;
 
@@ -67,8 +68,8 @@ static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *seque
 }
 
 /*
- * Kernels can write to host memory, but that is slow, and more so what they sum up there: so they write to pages of the pool, which are copied. As
- * the work is in the order of the stream, a few pages do for all. Where there are none it is directly.
+ * Kernels can write to host memory, but that is slow, and more so what they sum up there: so they write to pages of the pool,
+ * which are copied. As the work is in the order of the stream, a few pages do for all. Where there are none it is directly.
  */
 static int convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, bool out)
 {

@@ -1,6 +1,6 @@
 /*
- * offload_host.h - host memory of the cache's own, in slots of a block's size, for what preempted sequences contain. Internal to libgpool; the
- * callers hold the cache's lock.
+ * offload_host.h - host memory of the cache's own, in slots of a block's size, for what preempted sequences contain. Internal to
+ * libgpool; the callers hold the cache's lock.
  */
 #ifndef GPOOL_CLIENT_KV_OFFLOAD_HOST_H
 #define GPOOL_CLIENT_KV_OFFLOAD_HOST_H

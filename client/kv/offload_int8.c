@@ -35,7 +35,8 @@ uint64_t int8_room(const struct gpool_kv *kv, uint64_t bytes)
 	return vectors_in(kv, bytes) * vector_bytes(kv);
 }
 
-int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index, uint64_t block, uint64_t bytes, uint64_t sums, bool out)
+int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index, uint64_t block, uint64_t bytes, uint64_t sums,
+	bool out)
 {
 	uint64_t scales = part->address + SUMS_BYTES, scales_bytes = vectors_in(kv, part->bytes) * sizeof(uint16_t);
 	uint64_t codes = scales + (scales_bytes + CODES_ALIGN - 1) / CODES_ALIGN * CODES_ALIGN;

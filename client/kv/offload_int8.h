@@ -1,5 +1,6 @@
 /*
- * offload_int8.h - contents of preempted sequences as int8, and what that loses. Internal to libgpool; the callers hold the cache's lock.
+ * offload_int8.h - contents of preempted sequences as int8, and what that loses. Internal to libgpool; the callers hold the
+ * cache's lock.
  *
  * A part of memory holds sums of errors, scales, and codes:
  *
@@ -12,7 +13,9 @@
 
 #include "client/kv/offload.h"
 
-/* int8_open() - there is a place for each sequence's loss: 0, -ENOMEM, -EIO; -EOPNOTSUPP: there is no such form of the elements. */
+/*
+ * int8_open() - there is a place for each sequence's loss: 0, -ENOMEM, -EIO; -EOPNOTSUPP: there is no such form of the elements.
+ */
 int int8_open(struct gpool_kv *kv);
 void int8_close(struct gpool_kv *kv);
 
@@ -20,12 +23,16 @@ void int8_close(struct gpool_kv *kv);
 uint64_t int8_room(const struct gpool_kv *kv, uint64_t bytes);
 
 /*
- * int8_copy() - queue the conversion of whole vectors at `block`, in the cache's memory, the first of which is the index-th of the part: out,
- * adding to the sums at `sums`, or back in. 0, or as gpu_launch().
+ * int8_copy() - queue the conversion of whole vectors at `block`, in the cache's memory, the first of which is the index-th of
+ * the part: out, adding to the sums at `sums`, or back in. 0, or as gpu_launch().
  */
-int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index, uint64_t block, uint64_t bytes, uint64_t sums, bool out);
+int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index, uint64_t block, uint64_t bytes, uint64_t sums,
+	bool out);
 
-/* int8_sums_begin() - they are zero from here on in the stream. int8_sums_end() - from here on they are the sequence's loss. 0, -EIO, -EINVAL. */
+/*
+ * int8_sums_begin() - they are zero from here on in the stream. int8_sums_end() - from here on they are the sequence's loss. 0,
+ * -EIO, -EINVAL.
+ */
 int int8_sums_begin(struct gpool_kv *kv, uint64_t sums);
 int int8_sums_end(struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t sums);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 enum {
-	PIECE_PAGES = 8,   /* chosen: some pages for each question to the agent, and few enough to be found and to be brought back for one */
+	PIECE_PAGES = 8,   /* chosen: some for each question to the agent, and few enough to be found */
 	FETCHES_MOST = 8,  /* on their way at a time, of the session's 64 requests */
 };
 
@@ -27,7 +27,8 @@ static void pieces_undo(struct gpool_kv *kv, const struct kv_saved *saved, struc
 }
 
 /* As large as can be had, up to a limit that a refusal lowers. */
-static int piece_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t pages, uint32_t *limit, struct gpool_block *block)
+static int piece_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t pages, uint32_t *limit,
+	struct gpool_block *block)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	int error;

@@ -1,9 +1,10 @@
 /*
  * test_client_kv_offload_pool.c - preempted sequences in blocks of the pool, which the mover takes to host memory and file.
  *
- * Goal: they come back exactly, from the pool, from memory or file, under pressure, and with agent, mover or engine killed meanwhile; what is
- * prefetched is there before it is resumed; what cannot be kept goes on running; what is lost says so once, and nothing stays behind. Method:
- * contents of each token; the counters of the pool and the tiers' use say what has moved; a pool of 64 pages.
+ * Goal: they come back exactly, from the pool, from memory or file, under pressure, and with agent, mover or engine killed
+ * meanwhile; what is prefetched is there before it is resumed; what cannot be kept goes on running; what is lost says so once,
+ * and nothing stays behind. Method: contents of each token; the counters of the pool and the tiers' use say what has moved; a
+ * pool of 64 pages.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/integration/spill_view.h"

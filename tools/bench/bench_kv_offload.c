@@ -1,7 +1,8 @@
 /*
- * bench_kv_offload.c - preempted sequences whose content is kept: to host memory of the cache's own, as it is and as int8, to blocks of the pool,
- * and back from there and from the agent's host memory, waited for or prefetched. 64 MiB of blocks of 32 KiB; each figure ends when the stream
- * has done its copies. On `host` copies and conversions are one thread's, so a figure above the peer's memcpy cannot be.
+ * bench_kv_offload.c - preempted sequences whose content is kept: to host memory of the cache's own, as it is and as int8, to
+ * blocks of the pool, and back from there and from the agent's host memory, waited for or prefetched. 64 MiB of blocks of 32 KiB;
+ * each figure ends when the stream has done its copies. On `host` copies and conversions are one thread's, so a figure above the
+ * peer's memcpy cannot be.
  */
 #include "tools/bench/bench.h"
 
