@@ -126,7 +126,7 @@ void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_
 		if (phase == SPILL_SAVING && block->session)
 			spill_saving_count(pool, block, block->pages);
 	}
-	if (block->request >= 0)
+	if (block->request >= 0 && block->session)
 		block->session->spill_requests |= UINT64_C(1) << block->request;
 }
 

@@ -100,7 +100,7 @@ static int chunk_empty(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 static int pack(struct gpool_kv *kv, uint32_t blocks)
 {
 	uint64_t room = budget_room(&kv->packing, monotonic_ns()) / kv->block_bytes;
-	uint32_t *to = malloc(kv->blocks.chunk_blocks * sizeof(*to)), moved = 0;
+	uint32_t *to = calloc(kv->blocks.chunk_blocks, sizeof(*to)), moved = 0;
 	int result = to ? 0 : -ENOMEM;
 
 	if (blocks > room)
