@@ -1,0 +1,189 @@
+/* residency_inspect.c - what residency.h tells of itself, and the proof that it is right. */
+#include "policy/residency_state.h"
+
+#include <string.h>
+
+void sums_add(struct sums *sums, const struct adapter *adapter, int sign)
+{
+	uint32_t one = (uint32_t)sign;
+	uint64_t bytes = (uint64_t)sign * adapter->bytes;
+
+	sums->active += is_active(adapter) ? one : 0;
+	if (has_hot(adapter)) {
+		sums->hot_bytes += bytes;
+		sums->hot += one;
+	}
+	sums->resident += adapter->hot == RESIDENCY_RESIDENT ? one : 0;
+	sums->loading += adapter->hot == RESIDENCY_LOADING ? one : 0;
+	if (adapter->hot == RESIDENCY_LEAVING) {
+		sums->leaving_bytes += bytes;
+		sums->leaving += one;
+	}
+	if (adapter->hot == RESIDENCY_QUEUED) {
+		sums->queued_bytes += bytes;
+		sums->queued += one;
+	}
+	if (is_victim(adapter)) {
+		sums->victim_bytes[adapter->expected] += bytes;
+		sums->victims[adapter->expected] += one;
+	}
+	if (adapter->warm != RESIDENCY_NO_COPY) {
+		sums->warm_bytes += (uint64_t)sign * adapter->warm_bytes;
+		sums->warm += one;
+	}
+	sums->copies += adapter->warm == RESIDENCY_COPY ? one : 0;
+}
+
+enum residency_hot residency_hot(const struct residency *residency, uint32_t number)
+{
+	const struct adapter *adapter = adapter_at(residency, number);
+
+	return adapter ? (enum residency_hot)adapter->hot : RESIDENCY_ABSENT;
+}
+
+enum residency_warm residency_warm(const struct residency *residency, uint32_t number)
+{
+	const struct adapter *adapter = adapter_at(residency, number);
+
+	return adapter ? (enum residency_warm)adapter->warm : RESIDENCY_NO_COPY;
+}
+
+uint32_t residency_references(const struct residency *residency, uint32_t number)
+{
+	const struct adapter *adapter = adapter_at(residency, number);
+
+	return adapter ? adapter->references : 0;
+}
+
+uint32_t residency_holders(const struct residency *residency, struct residency_holder *out, uint32_t most)
+{
+	uint32_t count = 0;
+
+	for (uint32_t number = 0; number < residency->adapter_count; number++) {
+		const struct adapter *adapter = &residency->adapters[number];
+
+		if (!has_hot(adapter) || is_victim(adapter))
+			continue;
+		if (count < most)
+			out[count] = (struct residency_holder){
+				.adapter = number,
+				.references = adapter->references,
+				.pins = adapter->pins,
+				.state = (enum residency_hot)adapter->hot,
+				.bytes = adapter->bytes,
+			};
+		count++;
+	}
+	return count;
+}
+
+void residency_get_stats(const struct residency *residency, struct residency_stats *stats)
+{
+	const struct sums *sums = &residency->sums;
+
+	*stats = residency->stats;
+	stats->registered = residency->registered;
+	stats->resident = sums->resident;
+	stats->active = sums->active;
+	stats->loading = sums->loading;
+	stats->queued = sums->queued;
+	stats->leaving = sums->leaving;
+	stats->copies = sums->copies;
+	stats->hot_bytes = sums->hot_bytes;
+	stats->warm_bytes = sums->warm_bytes;
+}
+
+/* ---- proof ---- */
+
+struct found {
+	struct sums sums;
+	uint32_t registered, droppable, absent, idle, expected;
+};
+
+static void find(const struct residency *residency, struct found *found)
+{
+	memset(found, 0, sizeof(*found));
+	for (uint32_t number = 0; number < residency->adapter_count; number++) {
+		const struct adapter *adapter = &residency->adapters[number];
+
+		if (!adapter->registered)
+			continue;
+		found->registered++;
+		sums_add(&found->sums, adapter, 1);
+		found->droppable += is_droppable(adapter);
+		found->absent += adapter->hot == RESIDENCY_ABSENT;
+		found->idle += may_compress(adapter);
+		found->expected += adapter->expected;
+	}
+}
+
+/* Every member stands where it says and belongs there, and none has a lower key than the one above it. */
+static bool heap_holds(
+	const struct residency *residency, const struct number_heap *heap, bool (*belongs)(const struct adapter *adapter))
+{
+	for (uint32_t place = 0; place < heap->count; place++) {
+		uint32_t number = heap->order[place];
+
+		if (number >= residency->adapter_count || heap->places[number] != place || !belongs(&residency->adapters[number]))
+			return false;
+		if (place && heap->keys[heap->order[(place - 1) / 2]] > heap->keys[number])
+			return false;
+	}
+	return true;
+}
+
+static bool is_queued(const struct adapter *adapter)
+{
+	return adapter->hot == RESIDENCY_QUEUED;
+}
+
+static bool is_absent(const struct adapter *adapter)
+{
+	return adapter->hot == RESIDENCY_ABSENT;
+}
+
+static bool is_expected(const struct adapter *adapter)
+{
+	return adapter->expected;
+}
+
+/* Whoever is first in the queue could have been served. */
+static bool queue_sleeps(const struct residency *residency)
+{
+	const struct sums *sums = &residency->sums;
+	const struct adapter *first;
+
+	if (!residency->queued.count)
+		return false;
+	first = &residency->adapters[number_heap_lowest(&residency->queued)];
+	return first->bytes <= residency->limits.hot_bytes - sums->hot_bytes && sums->hot < residency->limits.hot_count;
+}
+
+const char *residency_check(const struct residency *residency)
+{
+	const struct residency_limits *limits = &residency->limits;
+	const struct sums *sums = &residency->sums;
+	struct found found;
+
+	find(residency, &found);
+	if (memcmp(&found.sums, sums, sizeof(*sums)) != 0 || found.registered != residency->registered)
+		return "the sums are not those of the adapters";
+	if (sums->hot_bytes > limits->hot_bytes || sums->hot > limits->hot_count)
+		return "more is hot than may be";
+	if (sums->warm_bytes > limits->warm_bytes || sums->warm > limits->warm_count)
+		return "more is warm than may be";
+	if (sums->hot != sums->loading + sums->resident + sums->leaving)
+		return "hot is not loading + resident + leaving";
+	if (residency->victims.count != sums->victims[0] + sums->victims[1] || residency->queued.count != sums->queued ||
+		residency->copies.count != found.droppable || residency->absent.count != found.absent ||
+		residency->idle.count != found.idle || residency->expected.count != found.expected)
+		return "a heap lacks one, or has one too many";
+	if (!heap_holds(residency, &residency->victims, is_victim) || !heap_holds(residency, &residency->queued, is_queued) ||
+		!heap_holds(residency, &residency->copies, is_droppable) ||
+		!heap_holds(residency, &residency->absent, is_absent) || !heap_holds(residency, &residency->idle, may_compress) ||
+		!heap_holds(residency, &residency->expected, is_expected))
+		return "a heap is out of order";
+	if (queue_sleeps(residency))
+		return "there is room, and somebody waits for it";
+	return NULL;
+}

@@ -1,0 +1,115 @@
+/*
+ * residency_state.h - what residency.c decides on and residency_inspect.c proves. Internal to these files.
+ *
+ * In which sums an adapter counts and in which heaps it stands follows from its fields alone, by the functions below. So every
+ * change is withdraw(), the change, offer(), and nothing has to be kept in step by hand.
+ */
+#ifndef GPOOL_POLICY_RESIDENCY_STATE_H
+#define GPOOL_POLICY_RESIDENCY_STATE_H
+
+#include "policy/number_heap.h"
+#include "policy/residency.h"
+
+#include <stddef.h>
+
+#define NOBODY UINT32_MAX
+
+/* Why it is to be loaded: in this order they are served. */
+enum reason {
+	FOR_USE,
+	FOR_PREFETCH,
+	FOR_REBALANCING,
+};
+
+struct adapter {
+	uint64_t bytes, warm_bytes;
+	double heat; /* binary logarithm of its accesses as far as remembered, plus the time in half-lives: stays until the next
+			one */
+	uint64_t window_us;              /* where its window began */
+	uint32_t accesses, accesses_ago; /* in this window, and in the one before */
+	uint32_t references, pins;
+	uint64_t idle_us, expected_us, settled_us; /* idle since; expected until; moved at */
+	uint64_t turn;                             /* when QUEUED */
+	uint8_t hot, warm, reason;
+	bool registered, expected, prefetched, copyable, settled;
+};
+
+/* What the adapters add up to. */
+struct sums {
+	uint64_t hot_bytes, leaving_bytes, queued_bytes, warm_bytes;
+	uint64_t victim_bytes[2]; /* [1]: expected ones */
+	uint32_t hot, resident, loading, leaving, queued, copies, warm, active;
+	uint32_t victims[2];
+};
+
+struct residency {
+	struct residency_limits limits;
+	struct adapter *adapters; /* [adapter_count] */
+	uint32_t adapter_count, registered;
+	struct sums sums;
+	struct number_heap victims;  /* by worth: the least first */
+	struct number_heap copies;   /* warm ones that may be dropped, by worth */
+	struct number_heap queued;   /* by reason and turn */
+	struct number_heap absent;   /* by worth: the most first */
+	struct number_heap idle;     /* victims without a copy, by idle_us */
+	struct number_heap expected; /* by expected_us */
+	uint64_t turns;
+	uint32_t moving; /* the adapter that rebalancing brings in, or NOBODY */
+	bool compressing;
+	uint64_t moved_us;
+	uint32_t *ring; /* [ring_size] adapter << 3 | action */
+	uint32_t ring_size, ring_first, ring_count;
+	struct residency_stats stats;
+};
+
+static inline bool has_hot(const struct adapter *adapter)
+{
+	return adapter->hot >= RESIDENCY_LOADING;
+}
+
+static inline bool is_active(const struct adapter *adapter)
+{
+	return adapter->references || adapter->pins;
+}
+
+static inline bool is_victim(const struct adapter *adapter)
+{
+	return adapter->hot == RESIDENCY_RESIDENT && !is_active(adapter) && adapter->warm != RESIDENCY_COPYING;
+}
+
+static inline bool is_droppable(const struct adapter *adapter)
+{
+	return adapter->warm == RESIDENCY_COPY && adapter->hot != RESIDENCY_LOADING;
+}
+
+static inline bool may_compress(const struct adapter *adapter)
+{
+	return is_victim(adapter) && adapter->warm == RESIDENCY_NO_COPY && adapter->copyable;
+}
+
+static inline struct adapter *adapter_at(const struct residency *residency, uint32_t number)
+{
+	return number < residency->adapter_count && residency->adapters[number].registered ? &residency->adapters[number] : NULL;
+}
+
+/*
+ * sums_add() - an adapter counts; sign -1: counts no more. All of it is arithmetic without sign, which wraps as it should.
+ */
+void sums_add(struct sums *sums, const struct adapter *adapter, int sign);
+
+/* residency_worth.c */
+/* heat_unused() - of an adapter that nobody has used yet. accesses_now() - as far as remembered. */
+double heat_unused(const struct residency *residency, uint64_t now_us);
+double accesses_now(const struct residency *residency, const struct adapter *adapter, uint64_t now_us);
+void count_accesses(struct residency *residency, struct adapter *adapter, uint32_t count, uint64_t now_us);
+/*
+ * hot_worth() - in doublings, of a byte of GPU memory. Comparable among all adapters, and it does not change as time goes by.
+ * Keys, least first: victims, those that are expected behind all others; the absent, the most worth first; warm copies, of what
+ * is hot before all others.
+ */
+double hot_worth(const struct residency *residency, const struct adapter *adapter);
+uint64_t victim_key(const struct residency *residency, const struct adapter *adapter);
+uint64_t absent_key(const struct residency *residency, const struct adapter *adapter);
+uint64_t copy_key(const struct residency *residency, const struct adapter *adapter, bool hot);
+
+#endif
