@@ -4,6 +4,7 @@
  *   main, options   verbs, the command line       verb_*                   what each verb does
  *   player          threads, streams, latencies   samples, picture         what lay where, and when
  *   pool            the agent                     result, latencies        what came of it
+ *   lora_*          requests that bring adapters, in simulated time
  *   prefix_play     prefixes through a cache      prefix_optimum           and with foresight
  *   prefix_report   what came of that               serve_*                  requests served by engines on an agent
  */
@@ -307,6 +308,138 @@ static const struct option_spec waste_options[] = {
 	{.name = NULL},
 };
 
+static const struct option_spec lora_options[] = {
+	{
+		.name = "busy",
+		.argument = "N[,N...]",
+		.id = OPTION_BUSY,
+		.help = "Requests come so much faster or slower that compute alone would be busy so many percent of the time; 0: "
+			"as they come. The "
+			"default is 60,80,95; with --gamma 0.",
+	},
+	{
+		.name = "strategy",
+		.argument = "NAMES",
+		.id = OPTION_STRATEGY,
+		.help = "How they are served: fifo, around (nobody waits for another one's adapter), resident (whose adapter is "
+			"there goes "
+			"first), prefetch (the same, and loading ahead), limit (the same, and few adapters in a batch), or "
+			"several with "
+			"commas between. The default is all; the others are compared with the first one.",
+	},
+	{
+		.name = "adapters",
+		.argument = "N",
+		.id = OPTION_ADAPTERS,
+		.help = "How many there are. The default is 1000.",
+	},
+	{
+		.name = "popularity",
+		.argument = "LAW",
+		.id = OPTION_POPULARITY,
+		.help = "zipf:S: the n-th adapter is asked for 1/n^S as often as the first; A: the first share x of the adapters "
+			"has x^A of the "
+			"requests, so that 1 is uniform. The default is zipf:1.0.",
+	},
+	{
+		.name = "ranks",
+		.argument = "N[,N...]",
+		.id = OPTION_RANKS,
+		.help = "Ranks that they have, each as often; 5 MiB of GPU memory for each. The default is 8,16,32,64.",
+	},
+	{
+		.name = "tenants",
+		.argument = "N",
+		.id = OPTION_TENANTS,
+		.help = "Whom the adapters belong to; the one that is off worst is told in JSON. The default is 10.",
+	},
+	{
+		.name = "hot",
+		.argument = "N",
+		.id = OPTION_HOT,
+		.help = "GPU memory for so many adapters of average size. The default is 76.",
+	},
+	{
+		.name = "warm",
+		.argument = "N",
+		.id = OPTION_WARM,
+		.help = "Host memory for warm copies of so many. The default is 300.",
+	},
+	{
+		.name = "patience",
+		.argument = "MS",
+		.id = OPTION_PATIENCE,
+		.help = "Nobody is passed over for longer. The default is 2000.",
+	},
+	{
+		.name = "look-ahead",
+		.argument = "N",
+		.id = OPTION_LOOK_AHEAD,
+		.help = "Requests for which adapters are loaded ahead, 64 at most. The default is 10.",
+	},
+	{
+		.name = "batch-adapters",
+		.argument = "N",
+		.id = OPTION_BATCH_ADAPTERS,
+		.help = "Different ones in a batch, with limit. The default is 32.",
+	},
+	{
+		.name = "cost",
+		.argument = "NAME=X[,...]",
+		.id = OPTION_COST,
+		.help = "What things take: step (us), prefill (us a token), decode (us a request and step), adapter (us a MiB "
+			"and step), load (us), "
+			"disk, bus, save (GB/s). The default is "
+			"step=6000,prefill=40,decode=30,adapter=0.35,load=200,disk=3,bus=25,save=10.",
+	},
+	{
+		.name = "gamma",
+		.argument = "RATE,CV",
+		.id = OPTION_GAMMA,
+		.help = "Requests come by chance, so many a second, with this coefficient of variation between them (1: "
+			"Poisson); a trace then "
+			"says their tokens only.",
+	},
+	{
+		.name = "requests",
+		.argument = "N",
+		.id = OPTION_REQUESTS,
+		.help = "How many, with --gamma and without a trace. The default is 10000.",
+	},
+	{
+		.name = "seed",
+		.argument = "N",
+		.id = OPTION_SEED,
+		.help = "Of the chances: the same one makes the same result. The default is 1.",
+	},
+	{
+		.name = "limit",
+		.argument = "N",
+		.id = OPTION_LIMIT,
+		.help = "Read so many requests and no more.",
+	},
+	{
+		.name = "chart",
+		.argument = "FILE",
+		.id = OPTION_CHART,
+		.help = "Draw the times to the first token over time, as SVG.",
+	},
+	{
+		.name = "output",
+		.letter = 'o',
+		.argument = "FORMAT",
+		.id = OPTION_OUTPUT,
+		.help = "Print a table for people, or json for programs. The default is table.",
+	},
+	{
+		.name = "quiet",
+		.letter = 'q',
+		.id = OPTION_QUIET,
+		.help = "No progress.",
+	},
+	{.name = NULL},
+};
+
 const struct verb verbs[] = {
 	{
 		.name = "malloc",
@@ -365,6 +498,22 @@ const struct verb verbs[] = {
 		.arguments_least = 1,
 		.arguments_most = 1,
 		.run = waste_run,
+	},
+	{
+		.name = "lora",
+		.arguments = "[TRACE]",
+		.summary = "serve requests that bring LoRA adapters",
+		.text = "Serves requests to a language model (an Azure trace; gpool-replay(1) has the format), each with one of "
+			"many LoRA adapters of "
+			"which few fit into GPU memory, with several strategies side by side, and tells times to the first token "
+			"and adapters "
+			"loaded. Time, engine, disk and bus are simulated, by costs that are printed; who starts and which "
+			"adapter goes is "
+			"decided by the code that decides it in earnest. Needs no agent.",
+		.options = lora_options,
+		.arguments_least = 0,
+		.arguments_most = 1,
+		.run = lora_run,
 	},
 	{.name = NULL},
 };

@@ -44,6 +44,19 @@ enum option_id {
 	OPTION_POLICY,
 	OPTION_CHART,
 	OPTION_LIMIT,
+	OPTION_ADAPTERS,
+	OPTION_BATCH_ADAPTERS,
+	OPTION_BUSY,
+	OPTION_COST,
+	OPTION_GAMMA,
+	OPTION_HOT,
+	OPTION_LOOK_AHEAD,
+	OPTION_PATIENCE,
+	OPTION_POPULARITY,
+	OPTION_RANKS,
+	OPTION_STRATEGY,
+	OPTION_TENANTS,
+	OPTION_WARM,
 	OPTION_REQUESTS,
 	OPTION_TOKENS,
 	OPTION_RESERVE,
@@ -133,5 +146,6 @@ int kv_run(const struct command *command);
 int kv_engines_run(const struct command *command);
 int make_kv_run(const struct command *command);
 int waste_run(const struct command *command);
+int lora_run(const struct command *command);
 
 #endif

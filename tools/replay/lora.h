@@ -1,0 +1,121 @@
+/*
+ * lora.h - requests that bring LoRA adapters, served in simulated time: by the scheduler of client/lora and the residency of
+ * policy/, which are the real ones, on an engine, a disk and a bus, which are a few constants.
+ */
+#ifndef GPOOL_REPLAY_LORA_H
+#define GPOOL_REPLAY_LORA_H
+
+#include "client/lora/scheduler.h"
+#include "policy/residency.h"
+#include "tools/lib/request_trace.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+	LORA_RANKS_MAX = 16,
+	LORA_STRATEGIES = 5,
+	LORA_WINDOWS = 60, /* parts of the time, for the chart */
+	LORA_ADAPTERS_MAX = 100000,
+	LORA_TENANTS_MAX = 1000,
+};
+
+/* ---- workload ---- */
+
+struct lora_request {
+	uint64_t arrival_us; /* from the first one on */
+	uint32_t adapter, context_tokens, generated_tokens;
+};
+
+struct lora_adapter {
+	uint64_t bytes, warm_bytes;
+	uint32_t tenant;
+};
+
+/* What is made of a trace, or by chance. */
+struct lora_recipe {
+	uint32_t adapters, tenants;
+	uint32_t ranks[LORA_RANKS_MAX];
+	int rank_count;
+	bool zipf; /* the n-th adapter 1/n^exponent as often as the first; else the first share x of all has x^exponent of the
+		      requests */
+	double exponent;
+	double gamma_rate, gamma_cv; /* arrivals by chance, requests a second; 0: those of the trace */
+	uint32_t requests;           /* without a trace */
+	uint64_t seed;
+};
+
+struct lora_workload {
+	struct lora_request *requests; /* [count], in order of arrival */
+	struct lora_adapter *adapters; /* [adapter_count] */
+	uint32_t count, adapter_count, tenant_count;
+	uint32_t used_adapters; /* different ones in the requests */
+	uint64_t tokens, adapter_bytes, largest_bytes;
+};
+
+/* lora_workload_make() - of a trace, or without one (count 0). 0, -ENOMEM. _fini() takes one that is all zero, too. */
+int lora_workload_make(const struct lora_recipe *recipe, const struct trace *trace, struct lora_workload *workload);
+void lora_workload_fini(struct lora_workload *workload);
+
+/* ---- engine ---- */
+
+/* What things take. */
+struct lora_costs {
+	double step_us;         /* a step of the engine: reading the model once */
+	double prefill_us;      /* a token of a prompt */
+	double decode_us;       /* a request that runs: reading its keys and values */
+	double adapter_us;      /* a MiB of each different adapter in a batch: reading that */
+	double load_us;         /* a load, beside its bytes */
+	double disk, bus, save; /* GB/s: disk to GPU; warm copies to the GPU; GPU to warm copies */
+};
+
+struct lora_strategy {
+	const char *name, *text;
+	enum lora_order order;
+	bool look_ahead, limit; /* with --look-ahead, with --batch-adapters */
+	bool lru;               /* the least recently used goes, whatever it is worth */
+};
+
+struct lora_plan {
+	const struct lora_workload *workload;
+	const struct lora_strategy *strategy; /* NULL: every adapter is there, always */
+	struct lora_costs costs;
+	struct residency_limits limits;
+	struct lora_options options;
+	double speed; /* requests come so much faster */
+	const volatile sig_atomic_t *interrupted;
+	void (*progress)(void *context, uint32_t finished); /* before each step; NULL: none */
+	void *context;
+};
+
+struct lora_result {
+	const struct lora_strategy *strategy;
+	double seconds, busy; /* from the first arrival to the last end; share of it in which the engine computes */
+	double first_mean, first_p50, first_p99; /* seconds to the first token */
+	double first_p99_worst;                  /* of the tenant that is off worst */
+	uint64_t steps, tokens;                  /* tokens: generated */
+	double adapters_mean;                    /* in a step */
+	struct residency_stats residency;
+	struct lora_scheduler_stats scheduler;
+	uint64_t least_loads;
+	float window_first[LORA_WINDOWS]; /* mean time to the first token of those who came in it, seconds; below 0: none did */
+};
+
+/* lora_serve() - all requests to their ends. 0, -EINTR, -ENOMEM, -EDEADLK (a request that never has room). */
+int lora_serve(const struct lora_plan *plan, struct lora_result *result);
+
+/*
+ * lora_least_loads() - so many loads at least has anybody, who may know the trace to its end and serve requests in any order, as
+ * long as each is over at ends_us[], or patience_us after it came, whichever is later. Return: 0 and *loads, -ENOMEM.
+ */
+int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint64_t *loads);
+
+/*
+ * lora_fixed_loads() - for comparison: loads if those with the most requests for their bytes stayed for ever, once loaded, and
+ * every other request were a load. Requests are drawn independently, so this is what to expect at best of whoever does not know
+ * the future, but for requests that wait together. Return: 0 and *loads, -ENOMEM.
+ */
+int lora_fixed_loads(const struct lora_plan *plan, uint64_t *loads);
+
+#endif

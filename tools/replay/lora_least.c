@@ -1,0 +1,135 @@
+/*
+ * lora_least.c - how many loads nobody can do without: see lora.h.
+ *
+ * Between two requests for one adapter there is a gap when the later one came after all before it had to be over. Through a gap
+ * the adapter either stays, or is loaded once more behind it; and each is loaded once at first. So loads = different adapters +
+ * gaps - gaps through which something stays. At each arrival those that stay through a gap have room together; summed over all
+ * arrivals: bytes times arrivals in the gap, of all that stay, are no more than the room times all arrivals. The most gaps that
+ * can be had for that are the cheapest ones. It is a bound and not a plan: who runs takes no room in it, and what would fit on
+ * the whole need not at every moment.
+ */
+#include "tools/replay/lora.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct last {
+	uint64_t over_us; /* by then all of its requests are over */
+	bool seen;
+};
+
+static int cost_compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static uint64_t arrival_us(const struct lora_plan *plan, uint32_t request)
+{
+	return (uint64_t)((double)plan->workload->requests[request].arrival_us / plan->speed);
+}
+
+/* The first request that came later than this. */
+static uint32_t first_after(const struct lora_plan *plan, uint64_t time_us)
+{
+	uint32_t low = 0, high = plan->workload->count;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (arrival_us(plan, middle) <= time_us)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* costs: receives what each gap takes. Return: how many gaps. */
+static uint32_t gaps_find(const struct lora_plan *plan, const uint64_t *ends_us, struct last *lasts, double *costs)
+{
+	uint32_t gaps = 0;
+
+	for (uint32_t i = 0; i < plan->workload->count; i++) {
+		uint32_t adapter = plan->workload->requests[i].adapter;
+		uint64_t arrival = arrival_us(plan, i), over = arrival + plan->options.patience_us;
+		struct last *last = &lasts[adapter];
+
+		if (last->seen && last->over_us < arrival) {
+			uint32_t behind = first_after(plan, last->over_us), before = first_after(plan, arrival - 1);
+
+			costs[gaps++] = (double)plan->workload->adapters[adapter].bytes * (before > behind ? before - behind : 0);
+		}
+		over = over > ends_us[i] ? over : ends_us[i];
+		last->over_us = over > last->over_us ? over : last->over_us;
+		last->seen = true;
+	}
+	return gaps;
+}
+
+int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint64_t *loads)
+{
+	const struct lora_workload *workload = plan->workload;
+	struct last *lasts = calloc(workload->adapter_count, sizeof(*lasts));
+	double *costs = calloc(workload->count, sizeof(*costs));
+	double room = (double)plan->limits.hot_bytes * workload->count;
+	uint32_t gaps, kept = 0;
+
+	if (!lasts || !costs) {
+		free(lasts);
+		free(costs);
+		return -ENOMEM;
+	}
+	gaps = gaps_find(plan, ends_us, lasts, costs);
+	qsort(costs, gaps, sizeof(*costs), cost_compare);
+	while (kept < gaps && costs[kept] <= room)
+		room -= costs[kept++];
+	*loads = workload->used_adapters + gaps - kept;
+	free(lasts);
+	free(costs);
+	return 0;
+}
+
+/* ---- without foresight ---- */
+
+struct popular {
+	uint32_t requests;
+	double worth; /* loads saved for each byte */
+};
+
+static int worth_compare(const void *a, const void *b)
+{
+	double x = ((const struct popular *)a)->worth, y = ((const struct popular *)b)->worth;
+
+	return (x < y) - (x > y);
+}
+
+int lora_fixed_loads(const struct lora_plan *plan, uint64_t *loads)
+{
+	const struct lora_workload *workload = plan->workload;
+	struct popular *popular = calloc(workload->adapter_count, sizeof(*popular));
+	double room = (double)plan->limits.hot_bytes;
+
+	if (!popular)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < workload->count; i++)
+		popular[workload->requests[i].adapter].requests++;
+	for (uint32_t i = 0; i < workload->adapter_count; i++)
+		popular[i].worth = (popular[i].requests - 1.0) / (double)workload->adapters[i].bytes;
+	qsort(popular, workload->adapter_count, sizeof(*popular), worth_compare);
+	*loads = 0;
+	for (uint32_t i = 0; i < workload->adapter_count; i++) {
+		double bytes = (popular[i].requests - 1.0) / popular[i].worth;
+
+		if (popular[i].worth > 0 && bytes <= room) {
+			room -= bytes;
+			*loads += 1;
+		} else {
+			*loads += popular[i].requests;
+		}
+	}
+	free(popular);
+	return 0;
+}
