@@ -54,7 +54,7 @@ static void offer(struct residency *residency, uint32_t number)
 static void set_hot(struct residency *residency, uint32_t number, enum residency_hot hot)
 {
 	static const uint8_t next[] = {
-		[RESIDENCY_ABSENT] = 0, /* to QUEUED by enqueue() alone */
+		[RESIDENCY_ABSENT] = 0, /* to QUEUED by enqueue(), to RESIDENT by residency_adopt() */
 		[RESIDENCY_QUEUED] = 1 << RESIDENCY_LOADING | 1 << RESIDENCY_ABSENT,
 		[RESIDENCY_LOADING] = 1 << RESIDENCY_RESIDENT | 1 << RESIDENCY_ABSENT,
 		[RESIDENCY_RESIDENT] = 1 << RESIDENCY_LEAVING | 1 << RESIDENCY_ABSENT,
@@ -550,6 +550,28 @@ int residency_register(struct residency *residency, uint32_t number, uint64_t by
 		.registered = true,
 	};
 	residency->registered++;
+	offer(residency, number);
+	return 0;
+}
+
+int residency_adopt(struct residency *residency, uint32_t number, bool resident, bool copied, uint64_t now_us)
+{
+	struct adapter *adapter = adapter_at(residency, number);
+	const struct residency_limits *limits = &residency->limits;
+
+	if (!adapter)
+		return -ENOENT;
+	if (adapter->hot != RESIDENCY_ABSENT || adapter->warm != RESIDENCY_NO_COPY)
+		return -EBUSY;
+	if (resident && !fits(residency, adapter->bytes, false))
+		return -ENOSPC;
+	if (copied && (!adapter->copyable || adapter->warm_bytes > limits->warm_bytes - residency->sums.warm_bytes ||
+			      residency->sums.warm >= limits->warm_count))
+		return -ENOSPC;
+	withdraw(residency, number);
+	adapter->hot = resident ? RESIDENCY_RESIDENT : RESIDENCY_ABSENT;
+	adapter->warm = copied ? RESIDENCY_COPY : RESIDENCY_NO_COPY;
+	adapter->idle_us = now_us;
 	offer(residency, number);
 	return 0;
 }

@@ -54,8 +54,8 @@ struct residency_limits {
 #define RESIDENCY_LIMITS_INIT \
 	{ \
 		.hot_bytes = UINT64_MAX, .warm_bytes = UINT64_MAX, .hot_count = 100, .warm_count = 1000, .promote_accesses = 10, \
-		.window_us = 60000000, .idle_us = 60000000, .rebalance_us = 10000000, .half_life_us = 1800000000, .load_us = 200, \
-		.warm_bytes_per_us = 25000, .cold_bytes_per_us = 3000, \
+		.window_us = 60000000, .idle_us = 60000000, .rebalance_us = 10000000, .half_life_us = 1800000000, \
+		.load_us = 200, .warm_bytes_per_us = 25000, .cold_bytes_per_us = 3000, \
 	}
 
 enum residency_hot {
@@ -116,6 +116,13 @@ void residency_destroy(struct residency *residency);
  * it cannot have one. Return: 0, -EINVAL, -EEXIST, -EFBIG (more than the hot limit: it could never be loaded).
  */
 int residency_register(struct residency *residency, uint32_t adapter, uint64_t bytes, uint64_t warm_bytes, uint64_t now_us);
+
+/*
+ * residency_adopt() - of one just registered: it is in GPU memory, or has a warm copy, or both, since whoever decided before has
+ * had it brought there. Return: 0; -ENOENT; -EBUSY: it is on its way or there already; -ENOSPC: that is more than may be, and
+ * nothing changed.
+ */
+int residency_adopt(struct residency *residency, uint32_t adapter, bool resident, bool copied, uint64_t now_us);
 
 /* residency_forget() - an adapter is none any more, at once. Return: 0, -ENOENT, -EBUSY (in use, or on its way). */
 int residency_forget(struct residency *residency, uint32_t adapter);

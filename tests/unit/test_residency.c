@@ -530,6 +530,36 @@ static void test_rebalancing_leaves_the_moved_alone(void **state)
 	end();
 }
 
+/* What one who decided before has brought there. */
+static void test_adopts(void **state)
+{
+	const struct residency_limits limits = limits_of(20, 10);
+
+	(void)state;
+	begin(&limits, 5);
+	for (uint32_t i = 0; i < 4; i++)
+		add(i, 10);
+	assert_int_equal(residency_adopt(all, 4, true, true, now), -ENOENT);
+	assert_int_equal(residency_adopt(all, 0, true, true, now), 0);
+	assert_int_equal(residency_adopt(all, 0, true, false, now), -EBUSY);
+	assert_int_equal(residency_adopt(all, 1, true, false, now), 0);
+	assert_int_equal(residency_adopt(all, 2, true, false, now), -ENOSPC);
+	assert_int_equal(residency_adopt(all, 2, false, true, now), 0);
+	assert_int_equal(residency_adopt(all, 3, false, true, now), -ENOSPC);
+	expect_nothing();
+	use_hot(0, 8);
+	use_hot(1, 1);
+	/* 1 has the place in host memory that 0 can do without. */
+	assert_int_equal(residency_acquire(all, 2, now), 0);
+	expect(RESIDENCY_DROP, 0);
+	expect(RESIDENCY_SAVE, 1);
+	done(RESIDENCY_SAVE, 1, true);
+	expect(RESIDENCY_LOAD_WARM, 2);
+	done(RESIDENCY_LOAD_WARM, 2, true);
+	expect_nothing();
+	end();
+}
+
 static void test_refuses(void **state)
 {
 	struct residency_limits limits = limits_of(20, 0), wrong = limits;
@@ -954,6 +984,7 @@ int main(void)
 		cmocka_unit_test(test_rebalancing_comes_to_rest),
 		cmocka_unit_test(test_rebalancing_does_not_thrash),
 		cmocka_unit_test(test_rebalancing_leaves_the_moved_alone),
+		cmocka_unit_test(test_adopts),
 		cmocka_unit_test(test_refuses),
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_many),
