@@ -127,7 +127,7 @@ bool cold_is_of(const struct cold_file *file, const struct cold_source *source);
 
 /*
  * cold_group_read() - a group as it stands in the file. stored: cold_align(group->bytes), aligned to COLD_ALIGN. Return: 0, -EIO.
- * The mover does the same by its own means.
+ * Whoever has a faster way to read, as io_uring, takes place and length from the group.
  */
 int cold_group_read(const struct cold_file *file, uint32_t group, void *stored);
 

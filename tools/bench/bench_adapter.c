@@ -1,6 +1,6 @@
 /*
  * bench_adapter.c - an adapter of 16 MB on its way: out of PEFT's files into images of pages, to its cold file, and back from there. No
- * agent and no pages take part; it is what the agent does before a page is touched, and files are in the page cache.
+ * agent and no pages take part; it is what the library does before a page is touched, and files are in the page cache.
  */
 #include "tools/bench/bench.h"
 
