@@ -284,11 +284,11 @@ struct forming {
 
 static bool is_overdue(const struct lora_scheduler *scheduler, uint32_t number, uint64_t now_us)
 {
-	const struct request *request = &scheduler->requests[number];
-	const struct request *fresh = scheduler->fresh == NOBODY ? NULL : &scheduler->requests[scheduler->fresh];
-	bool passed = !fresh || request->turn < fresh->turn;
+	const struct request *requests = scheduler->requests;
 
-	return passed && now_us - request->passed_us >= scheduler->options.patience_us;
+	if (scheduler->fresh != NOBODY && requests[number].turn >= requests[scheduler->fresh].turn)
+		return false; /* nobody has passed it */
+	return now_us - requests[number].passed_us >= scheduler->options.patience_us;
 }
 
 /* Whether it could: its adapter is there, and there was room for it, which it has now. */
