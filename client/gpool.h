@@ -1589,9 +1589,18 @@ enum gpool_lora_element {
 	GPOOL_LORA_BF16 = 2
 };
 
+enum {
+	/*
+	 * In cold_folder, which has to be there, adapters are kept in int8 if that costs their outputs no more than 1.5 % (one scale for 128 columns;
+	 * about 0.9 % for weights that are about normal), and what is in the pool is expanded from there, at the first load too: half the disk and half
+	 * the time to read. Without it, and for adapters that would lose more, weights are those of the files, bit by bit.
+	 */
+	GPOOL_LORA_INT8 = 1u << 0,
+};
+
 struct gpool_lora_options {
 	uint32_t size;           /* sizeof(struct gpool_lora_options); GPOOL_LORA_OPTIONS_INIT sets it */
-	uint32_t flags;          /* none yet; an unknown bit is -EINVAL */
+	uint32_t flags;          /* GPOOL_LORA_INT8; an unknown bit is -EINVAL */
 	uint32_t element;        /* enum gpool_lora_element: what weights become */
 	uint32_t load_threads;   /* adapters loaded at a time; 0: 4, at most 64 */
 	const char *cold_folder; /* where loaded adapters are kept, ready to be loaded again; exists. NULL: nowhere */
@@ -1604,7 +1613,7 @@ enum { GPOOL_LORA_REASON_BYTES = 256 };
 
 /*
  * gpool_lora_open() - no adapter yet. It ends with gpool_lora_close(), before the pool's handle.
- * Return: 0, -EINVAL, -E2BIG, -ENOENT or what else cold_folder says, -EPERM (an observer), -EUSERS (streams), -ENOMEM, -EIO, -ECHILD.
+ * Return: 0, -EINVAL (also GPOOL_LORA_INT8 without cold_folder), -E2BIG, -ENOENT or what else cold_folder says, -EPERM (an observer), -EUSERS (streams), -ENOMEM, -EIO, -ECHILD.
  */
 GPOOL_API int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
 /* gpool_lora_close() - waits for loads that are under way. No other thread is in a call for it. NULL is fine. -EBUSY: one is acquired; -ECHILD. */

@@ -95,12 +95,12 @@ uint64_t cold_pages_bytes(const struct adapter_layout *layout, enum cold_form fo
 int cold_source_of(int config_fd, int weights_fd, struct cold_source *source);
 
 /*
- * cold_write() - make the file `name` in the folder, in int8 if that loses no more than INT8_LOSS_MAX, else plain; compressed if
+ * cold_write() - make the file `name` in the folder: with `int8` in int8 if that loses no more than INT8_LOSS_MAX, else plain; compressed if
  * its first group gets smaller by a twentieth.
  *
  * @convert: with the weights' file that `source` was taken of
  * @header:  receives what is in the file; may be NULL
- * @reason:  also says why it is plain, when it is, and is empty when not
+ * @reason:  also says why it is plain though int8 was asked for, when it is, and is empty when not
  *
  * It appears at once and whole, in the place of one that is there, and is on disk before this returns; before, it is NAME.new,
  * which is removed if it fails. Two writers of one name disturb each other: let there be one. Memory: about four groups.
@@ -108,7 +108,7 @@ int cold_source_of(int config_fd, int weights_fd, struct cold_source *source);
  * Return: 0; -EINVAL, with a reason: weights are refused, or have changed while they were read; -EIO, -ENOMEM, or what the folder
  * says, -ENOSPC for one, with a reason.
  */
-int cold_write(const struct convert *convert, const struct cold_source *source, int folder_fd, const char *name,
+int cold_write(const struct convert *convert, const struct cold_source *source, int folder_fd, const char *name, bool int8,
 	struct cold_header *header, struct reason *reason);
 
 /* ---- reading ---- */

@@ -239,12 +239,16 @@ static void writer_free(struct writer *writer)
 	free(writer->packed);
 }
 
-static int form_choose(struct writer *writer, struct reason *reason)
+static int form_choose(struct writer *writer, bool int8, struct reason *reason)
 {
 	char name[REASON_NAME_BYTES];
 	struct int8_loss loss;
-	int error = int8_loss_measure(writer->convert, &loss, reason);
+	int error;
 
+	writer->head->form = COLD_PLAIN;
+	if (!int8)
+		return 0;
+	error = int8_loss_measure(writer->convert, &loss, reason);
 	if (error)
 		return error;
 	writer->head->loss_module = loss.module;
@@ -275,7 +279,7 @@ static int file_write(struct writer *writer, const struct cold_source *source, s
 	return error;
 }
 
-int cold_write(const struct convert *convert, const struct cold_source *source, int folder_fd, const char *name,
+int cold_write(const struct convert *convert, const struct cold_source *source, int folder_fd, const char *name, bool int8,
 	struct cold_header *header, struct reason *reason)
 {
 	char new_name[256], text[REASON_NAME_BYTES];
@@ -287,7 +291,7 @@ int cold_write(const struct convert *convert, const struct cold_source *source, 
 	if (!error && (size_t)snprintf(new_name, sizeof(new_name), "%s.new", name) >= sizeof(new_name))
 		error = -ENAMETOOLONG;
 	if (!error)
-		error = form_choose(&writer, reason);
+		error = form_choose(&writer, int8, reason);
 	if (!error) {
 		writer.fd = openat(folder_fd, new_name, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
 		error = writer.fd < 0 ? -errno : file_write(&writer, source, reason);

@@ -47,7 +47,7 @@ static void key_make(struct job *job)
 	const struct gpool_lora *lora = job->loader->lora;
 	struct {
 		struct cold_source source;
-		uint64_t element, page_bytes, salt[2];
+		uint64_t element, page_bytes, int8, salt[2];
 	} identity;
 	XXH128_hash_t hash;
 
@@ -55,6 +55,7 @@ static void key_make(struct job *job)
 	identity.source = job->entry->source;
 	identity.element = job->layout.header->element;
 	identity.page_bytes = job->layout.header->page_bytes;
+	identity.int8 = lora->int8;
 	memcpy(identity.salt, lora->salt, sizeof(identity.salt));
 	hash = XXH3_128bits(&identity, sizeof(identity));
 	snprintf(job->key, sizeof(job->key), "lora/%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
@@ -181,18 +182,18 @@ static int pages_convert(struct job *job, struct sink *sink)
 static int group_load(struct job *job, const struct cold_file *file, uint32_t index, void *stored, void *room, struct sink *sink)
 {
 	const struct cold_group *group = &file->groups[index];
-	const void *pages;
+	const void *form;
 	int error = cold_group_read(file, index, stored);
 
 	if (!error)
-		error = cold_group_expand(file, index, stored, room, &pages, job->reason);
+		error = cold_group_expand(file, index, stored, room, &form, job->reason);
 	for (uint32_t page = group->first_page; page < group->first_page + group->pages && !error; page++) {
-		uint64_t at = cold_pages_bytes(&file->layout, (enum cold_form)file->header->form, group->first_page, page - group->first_page);
 		uint8_t *image = sink_buffer(sink);
 
-		error = image ? cold_page_expand(file, page, (const char *)pages + at, image, job->reason) : -EIO;
+		error = image ? cold_page_expand(file, page, form, image, job->reason) : -EIO;
 		if (!error)
 			error = sink_put(sink, page);
+		form = (const char *)form + cold_page_bytes(&file->layout, (enum cold_form)file->header->form, page);
 	}
 	return error;
 }
@@ -249,6 +250,53 @@ static int pages_from_cold(struct job *job, struct sink *sink)
 	return error;
 }
 
+/* One writer at a time in a folder. wait: for another one; else it is left to the next load. 0, -EAGAIN, or what cold_write() says. */
+static int cold_keep(struct job *job, bool wait)
+{
+	const struct gpool_lora *lora = job->loader->lora;
+	int folder = openat(lora->cold_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), error;
+	struct convert convert;
+
+	if (folder < 0)
+		return -errno;
+	error = flock(folder, wait ? LOCK_EX : LOCK_EX | LOCK_NB) ? -EAGAIN : convert_open(&job->peft, &job->layout, job->fds[1], &convert, job->reason);
+	if (!error) {
+		error = cold_write(&convert, &job->entry->source, folder, job->file_name, lora->int8, NULL, job->reason);
+		convert_close(&convert);
+	}
+	close(folder);
+	return error;
+}
+
+/* After a load, when nobody waits for it any more. */
+static void cold_keep_later(struct job *job)
+{
+	int error;
+
+	if (job->loader->lora->cold_fd < 0 || job->is_cold)
+		return;
+	job->reason->text[0] = '\0';
+	error = cold_keep(job, false);
+	if (error && error != -EAGAIN)
+		pool_log(job->loader->lora->pool, POOL_LOG_ERROR, "adapter '%s' is not kept: %s", job->entry->name,
+			job->reason->text[0] ? job->reason->text : gpool_strerror(error));
+}
+
+/* From PEFT's files; or, where pages shall be as they are kept, by way of the folder. */
+static int pages_anew(struct job *job, struct sink *sink)
+{
+	int error;
+
+	if (!job->loader->lora->int8)
+		return pages_convert(job, sink);
+	error = cold_keep(job, true);
+	/* A full disk is no full pool. */
+	if (error == -ENOSPC || error == -EDQUOT)
+		return -EIO;
+	job->is_cold = true;
+	return error ? error : pages_from_cold(job, sink);
+}
+
 /* A damaged file is as good as none: it is made anew. */
 static int pages_fill(struct job *job, uint64_t base)
 {
@@ -261,7 +309,7 @@ static int pages_fill(struct job *job, uint64_t base)
 			job->file_name, job->reason->text, job->entry->folder);
 	if (error == -EINVAL || error == -ENOENT || error == -EIO) {
 		job->reason->text[0] = '\0';
-		error = pages_convert(job, &sink);
+		error = pages_anew(job, &sink);
 	}
 	return error ? error : sink_end(&sink);
 }
@@ -360,33 +408,6 @@ static int entry_load(struct job *job, bool *shared)
 	return error;
 }
 
-/* One writer at a time in a folder; who finds it taken leaves it to the next load. */
-static void cold_keep(struct job *job)
-{
-	struct gpool_lora *lora = job->loader->lora;
-	struct cold_header header;
-	struct convert convert;
-	int folder, error;
-
-	if (lora->cold_fd < 0 || job->is_cold)
-		return;
-	folder = openat(lora->cold_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (folder < 0)
-		return;
-	if (!flock(folder, LOCK_EX | LOCK_NB)) {
-		job->reason->text[0] = '\0';
-		error = convert_open(&job->peft, &job->layout, job->fds[1], &convert, job->reason);
-		if (!error) {
-			error = cold_write(&convert, &job->entry->source, folder, job->file_name, &header, job->reason);
-			convert_close(&convert);
-		}
-		if (error || job->reason->text[0])
-			pool_log(lora->pool, error ? POOL_LOG_ERROR : POOL_LOG_INFO, "adapter '%s': %s: %s", job->entry->name,
-				error ? "it cannot be kept" : job->file_name, job->reason->text[0] ? job->reason->text : gpool_strerror(error));
-	}
-	close(folder);
-}
-
 /* Under the lock. Who waits has it pinned; without anybody it may leave again. */
 static void load_end(struct gpool_lora *lora, struct lora_entry *entry, int error, bool shared)
 {
@@ -433,7 +454,7 @@ static void *loader_run(void *argument)
 		pthread_mutex_unlock(&lora->lock);
 		job.entry = &kept;
 		if (!error && !shared)
-			cold_keep(&job);
+			cold_keep_later(&job);
 		job_close(&job);
 		pthread_mutex_lock(&lora->lock);
 	}

@@ -19,7 +19,9 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 {
 	if (pool->role)
 		return -EPERM;
-	return options->flags || options->element > GPOOL_LORA_BF16 || options->load_threads > LORA_THREADS_MAX ? -EINVAL : 0;
+	if (options->flags & ~(uint32_t)GPOOL_LORA_INT8 || (options->flags && !options->cold_folder))
+		return -EINVAL;
+	return options->element > GPOOL_LORA_BF16 || options->load_threads > LORA_THREADS_MAX ? -EINVAL : 0;
 }
 
 static void lora_free(struct gpool_lora *lora)
@@ -55,6 +57,7 @@ int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options
 	made->element = (enum gpool_lora_element)read.element;
 	memcpy(made->salt, read.salt, sizeof(made->salt));
 	made->cold_fd = -1;
+	made->int8 = read.flags & GPOOL_LORA_INT8;
 	TAILQ_INIT(&made->queue);
 	pthread_mutex_init(&made->lock, NULL);
 	pthread_cond_init(&made->queued, NULL);

@@ -59,6 +59,7 @@ struct gpool_lora {
 	enum gpool_lora_element element;
 	uint64_t salt[2];
 	int cold_fd; /* folder; -1: none */
+	bool int8;   /* pages are those of the file there, which may be in int8 */
 
 	pthread_mutex_t lock;
 	pthread_cond_t queued, loaded;

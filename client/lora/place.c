@@ -4,6 +4,7 @@
 #include "client/lora/lora.h"
 
 #include "client/lora/pack.h"
+#include "cuda/kernels/lora.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -151,6 +152,10 @@ static struct gpool_lora_matrix matrix_of(const struct lora_entry *entry, const 
 		.run_tiles = matrix->run_tiles,
 	};
 }
+
+static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) && sizeof(struct gpool_lora_part) == sizeof(struct lora_adapter) &&
+	offsetof(struct gpool_lora_matrix, head_tiles) == offsetof(struct lora_matrix, head_tiles) &&
+	offsetof(struct gpool_lora_part, scale) == offsetof(struct lora_adapter, scale), "what the kernels take");
 
 int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_part *part)
 {

@@ -448,6 +448,147 @@ static void test_wrong_files(void **state)
 	assert_true(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
 }
 
+/* ---- kept on disk ---- */
+
+static const char *kept_path(void)
+{
+	static char path[256];
+	char pattern[128];
+	DIR *kept;
+	struct dirent *entry;
+
+	snprintf(pattern, sizeof(pattern), "%s/kept", folder);
+	kept = opendir(pattern);
+	assert_non_null(kept);
+	path[0] = '\0';
+	while ((entry = readdir(kept)))
+		if (strstr(entry->d_name, ".cold") && !strstr(entry->d_name, ".new"))
+			snprintf(path, sizeof(path), "%s/%.100s", pattern, entry->d_name);
+	closedir(kept);
+	return path;
+}
+
+/* One byte of a file becomes another one; its times stay. */
+static void byte_flip(const char *path, off_t at)
+{
+	struct stat status;
+	char byte;
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(fstat(fd, &status), 0);
+	assert_int_equal(pread(fd, &byte, 1, at), 1);
+	byte ^= 0x10;
+	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+	assert_int_equal(futimens(fd, (struct timespec[]){status.st_atim, status.st_mtim}), 0);
+	close(fd);
+}
+
+static struct gpool_lora *keeper_of(struct gpool *pool, uint32_t flags)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	char path[128];
+	struct gpool_lora *made;
+
+	snprintf(path, sizeof(path), "%s/kept", folder);
+	mkdir(path, 0700);
+	options.cold_folder = path;
+	options.flags = flags;
+	assert_int_equal(gpool_lora_open(pool, &options, &made), 0);
+	return made;
+}
+
+static void test_kept_on_disk(void **state)
+{
+	struct gpool_lora *keeper;
+	uint32_t adapter, id;
+	struct stat before, after;
+
+	(void)state;
+	engines_start();
+	keeper = keeper_of(one, 0);
+	adapter = adapter_make(24);
+	id = registered(keeper, adapter);
+	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
+	assert_int_equal(wrong_in(keeper, id, adapter), 0);
+	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
+	AWAIT(*kept_path());
+	/* What it was made of says something else by now, and is not read. */
+	byte_flip(path_of(adapter, "adapter_model.safetensors"), (off_t)rigs[adapter].peft.modules[0].a.offset + 100);
+	assert_int_equal(gpool_lora_unload(keeper, id), 0);
+	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
+	assert_int_equal(info_of(keeper, id).loads, 2);
+	assert_int_equal(wrong_in(keeper, id, adapter), 0);
+	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
+	byte_flip(path_of(adapter, "adapter_model.safetensors"), (off_t)rigs[adapter].peft.modules[0].a.offset + 100);
+	/* Damaged, it is not believed, and made anew. */
+	assert_int_equal(stat(kept_path(), &before), 0);
+	byte_flip(kept_path(), before.st_size - 5000);
+	assert_int_equal(gpool_lora_unload(keeper, id), 0);
+	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
+	assert_int_equal(wrong_in(keeper, id, adapter), 0);
+	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
+	AWAIT(stat(kept_path(), &after) == 0 && after.st_ino != before.st_ino);
+	assert_int_equal(gpool_lora_close(keeper), 0);
+}
+
+/* All that is in its pages, as one number. */
+static uint64_t digest_of(struct gpool_lora *in, uint32_t id, uint32_t adapter)
+{
+	const struct rig *rig = &rigs[adapter];
+	uint64_t digest = 1;
+
+	for (uint32_t m = 0; m < rig->peft.count; m++) {
+		const struct peft_module *module = &rig->peft.modules[m];
+		struct gpool_lora_part part;
+
+		assert_int_equal(gpool_lora_part(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer, module->target, &part), 0);
+		for (uint32_t k = 0; k < module->rank; k++)
+			for (uint32_t i = 0; i < module->out; i++)
+				digest = digest * UINT64_C(6364136223846793005) + element_at(&part.b, part.rank, k, i);
+	}
+	return digest;
+}
+
+/* In int8: not what the files say to the last bit, and the same from the first load on. */
+static void test_in_int8(void **state)
+{
+	struct gpool_lora *keeper;
+	struct gpool_lora_part part;
+	const struct peft_module *module;
+	uint32_t adapter, id;
+	uint64_t first;
+	double error = 0, norm = 0;
+
+	(void)state;
+	engines_start();
+	keeper = keeper_of(one, GPOOL_LORA_INT8);
+	adapter = adapter_make(24);
+	id = registered(keeper, adapter);
+	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
+	assert_true(*kept_path());
+	assert_true(wrong_in(keeper, id, adapter) > 0);
+	module = &rigs[adapter].peft.modules[0];
+	assert_int_equal(gpool_lora_part(keeper, id, (int32_t)module->layer, module->target, &part), 0);
+	for (uint32_t k = 0; k < module->rank; k++)
+		for (uint32_t i = 0; i < module->in; i++) {
+			double value = (double)rig_get(&rigs[adapter], &module->a, (uint64_t)k * module->in + i);
+			double difference = (double)float_of_bf16(element_at(&part.a, part.rank, k, i)) - value;
+
+			error += difference * difference;
+			norm += value * value;
+		}
+	assert_true(sqrt(error / norm) < 0.015);
+	first = digest_of(keeper, id, adapter);
+	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
+	assert_int_equal(gpool_lora_unload(keeper, id), 0);
+	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
+	assert_int_equal(info_of(keeper, id).loads, 2);
+	assert_true(digest_of(keeper, id, adapter) == first);
+	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
+	assert_int_equal(gpool_lora_close(keeper), 0);
+}
+
 /* ---- deaths ---- */
 
 /* An engine is killed in the middle of loads, over and over: its pages are free again, and what others have is right. */
@@ -586,6 +727,8 @@ static void test_wrong_arguments(void **state)
 	engines_start();
 	options.flags = 1u << 31;
 	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
+	options.flags = GPOOL_LORA_INT8;
+	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
 	options.flags = 0;
 	options.element = 3;
 	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
@@ -627,6 +770,8 @@ int main(int argc, char **argv)
 		TEST(in_the_background),
 		TEST(many_at_once),
 		TEST(wrong_files),
+		TEST(kept_on_disk),
+		TEST(in_int8),
 		TEST(killed_in_loads),
 		TEST(a_batch),
 		TEST(wrong_arguments),

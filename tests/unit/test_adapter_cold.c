@@ -69,7 +69,7 @@ static int write_as(const struct rig *rig, uint32_t page_bytes, const char *name
 	assert_int_equal(pack_make(&rig->peft, page_bytes, pack_element(&rig->peft), &layout, &reason), 0);
 	assert_int_equal(convert_open(&rig->peft, &layout, rig->weights, &convert, &reason), 0);
 	assert_int_equal(cold_source_of(rig->config, rig->weights, &source), 0);
-	result = cold_write(&convert, &source, folder, name, header, &reason);
+	result = cold_write(&convert, &source, folder, name, true, header, &reason);
 	convert_close(&convert);
 	pack_free(&layout);
 	return result;
@@ -473,7 +473,7 @@ static void test_source(void **state)
 	assert_int_equal(futimens(rig.weights, times), 0);
 	assert_int_equal(pack_make(&rig.peft, 512 << 10, ADAPTER_F16, &layout, &reason), 0);
 	assert_int_equal(convert_open(&rig.peft, &layout, rig.weights, &convert, &reason), 0);
-	assert_int_equal(cold_write(&convert, &source, folder, "adapter", NULL, &reason), -EINVAL);
+	assert_int_equal(cold_write(&convert, &source, folder, "adapter", true, NULL, &reason), -EINVAL);
 	assert_string_equal(reason.text, "weights: they have changed while they were read");
 	convert_close(&convert);
 	pack_free(&layout);

@@ -170,7 +170,7 @@ static int cold_sample(struct bench *bench, struct adapter *adapter)
 	uint64_t begin = own_time_ns();
 	struct cold_header header;
 	struct reason reason;
-	int error = cold_write(&adapter->convert, &adapter->source, adapter->folder, "adapter", &header, &reason), fd;
+	int error = cold_write(&adapter->convert, &adapter->source, adapter->folder, "adapter", true, &header, &reason), fd;
 
 	if (error)
 		return error;
