@@ -122,12 +122,12 @@ static int object_find(struct job *job, struct gpool_object **object)
 
 /* ---- pages ---- */
 
-/* Images go to the device by two buffers in turn. */
+/* Images go to the device by the stage's pages in turn. */
 struct sink {
 	struct lora_loader *loader;
 	uint64_t base;
 	uint32_t page_bytes;
-	struct gpool_fence fences[2];
+	struct gpool_fence fences[LORA_STAGE_PAGES];
 	uint32_t count;
 };
 
@@ -136,16 +136,18 @@ static uint8_t *sink_buffer(struct sink *sink)
 {
 	struct gpool *pool = sink->loader->lora->pool;
 
-	if (sink->count >= 2 && gpool_fence_wait(pool, sink->fences[sink->count % 2], -1))
+	uint32_t turn = sink->count % LORA_STAGE_PAGES;
+
+	if (sink->count >= LORA_STAGE_PAGES && gpool_fence_wait(pool, sink->fences[turn], -1))
 		return NULL;
-	return sink->loader->stage + (uint64_t)(sink->count % 2) * sink->page_bytes;
+	return sink->loader->stage + (uint64_t)turn * sink->page_bytes;
 }
 
 /* What is in that buffer is page `page`. */
 static int sink_put(struct sink *sink, uint32_t page)
 {
 	struct gpool *pool = sink->loader->lora->pool;
-	uint32_t turn = sink->count % 2;
+	uint32_t turn = sink->count % LORA_STAGE_PAGES;
 	int error = gpool_copy(pool, sink->loader->stream, sink->base + (uint64_t)page * sink->page_bytes,
 		(uintptr_t)sink->loader->stage + (uint64_t)turn * sink->page_bytes, sink->page_bytes);
 
@@ -158,7 +160,7 @@ static int sink_put(struct sink *sink, uint32_t page)
 /* Everything is there. */
 static int sink_end(struct sink *sink)
 {
-	return sink->count ? gpool_fence_wait(sink->loader->lora->pool, sink->fences[(sink->count - 1) % 2], -1) : 0;
+	return sink->count ? gpool_fence_wait(sink->loader->lora->pool, sink->fences[(sink->count - 1) % LORA_STAGE_PAGES], -1) : 0;
 }
 
 static int pages_convert(struct job *job, struct sink *sink)
@@ -211,20 +213,32 @@ static void group_room(const struct cold_file *file, uint64_t *stored, uint64_t 
 	}
 }
 
+/* At least so much memory there, with nothing in it. */
+static int memory_have(void **memory, uint64_t *bytes, uint64_t wanted)
+{
+	if (*bytes >= wanted)
+		return 0;
+	free(*memory);
+	*memory = NULL;
+	*bytes = 0;
+	if (posix_memalign(memory, COLD_ALIGN, wanted))
+		return -ENOMEM;
+	*bytes = wanted;
+	return 0;
+}
+
 static int groups_load(struct job *job, const struct cold_file *file, struct sink *sink)
 {
+	struct lora_loader *loader = job->loader;
 	uint64_t stored_bytes, room_bytes;
-	void *stored = NULL, *room;
-	int error = 0;
+	int error;
 
 	group_room(file, &stored_bytes, &room_bytes);
-	room = malloc(room_bytes);
-	if (!room || posix_memalign(&stored, COLD_ALIGN, stored_bytes))
-		error = -ENOMEM;
+	error = memory_have(&loader->stored, &loader->stored_bytes, stored_bytes);
+	if (!error)
+		error = memory_have(&loader->room, &loader->room_bytes, room_bytes);
 	for (uint32_t i = 0; i < file->header->groups && !error; i++)
-		error = group_load(job, file, i, stored, room, sink);
-	free(stored);
-	free(room);
+		error = group_load(job, file, i, loader->stored, loader->room, sink);
 	return error;
 }
 
@@ -467,7 +481,7 @@ static void *loader_run(void *argument)
 static int loader_open(struct lora_loader *loader)
 {
 	struct gpool *pool = loader->lora->pool;
-	uint64_t bytes = 2 * pool->page_bytes;
+	uint64_t bytes = LORA_STAGE_PAGES * pool->page_bytes;
 	void *stage = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int error;
 
@@ -519,7 +533,9 @@ void loaders_end(struct gpool_lora *lora)
 		pthread_join(lora->loaders[i].thread, NULL);
 		gpool_stream_close(pool, lora->loaders[i].stream);
 		gpu_host_unregister(pool->gpu, lora->loaders[i].stage);
-		munmap(lora->loaders[i].stage, 2 * pool->page_bytes);
+		munmap(lora->loaders[i].stage, LORA_STAGE_PAGES * pool->page_bytes);
+		free(lora->loaders[i].stored);
+		free(lora->loaders[i].room);
 	}
 	free(lora->loaders);
 	lora->loaders = NULL;

@@ -21,6 +21,9 @@
 
 #include <uthash.h>
 
+/* Pages of a loader's stage: so many copies are under way while the next image is made. Two would wait for each; chosen. */
+enum { LORA_STAGE_PAGES = 8 };
+
 enum { LORA_THREADS_DEFAULT = 4, LORA_THREADS_MAX = 64, LORA_NAME_BYTES = 128, LORA_KEY_BYTES = 40 };
 
 /* Where the runs of tiles lie that struct gpool_lora_matrix.more tells: device memory, from which kernels read. */
@@ -73,7 +76,10 @@ struct gpool_lora {
 		struct gpool_lora *lora;
 		pthread_t thread;
 		uint32_t stream;
-		uint8_t *stage; /* two pages, registered */
+		uint8_t *stage; /* LORA_STAGE_PAGES, registered */
+		/* For groups of kept files, as large as the largest so far: fresh memory would cost more than reading. */
+		void *stored, *room;
+		uint64_t stored_bytes, room_bytes;
 	} *loaders;
 	uint32_t loader_count;
 };

@@ -43,10 +43,10 @@ static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *run
 	return error;
 }
 
-/* stage: two pages, from which the table goes to the device piece by piece. */
+/* The table goes to the device from the stage, piece by piece. */
 static int table_write(struct gpool *pool, const struct lora_entry *entry, uint32_t stream, uint8_t *stage)
 {
-	uint32_t count = entry->layout.header->runs, room = (uint32_t)(2 * pool->page_bytes / sizeof(uint64_t));
+	uint32_t count = entry->layout.header->runs, room = (uint32_t)(LORA_STAGE_PAGES * pool->page_bytes / sizeof(uint64_t));
 	int error = 0;
 
 	for (uint32_t begin = 0; begin < count && !error; begin += room) {

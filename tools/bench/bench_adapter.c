@@ -3,6 +3,7 @@
  * agent and no pages take part; it is what the library does before a page is touched, and files are in the page cache.
  */
 #include "tools/bench/bench.h"
+#include "tools/lib/adapter_make.h"
 
 #include "client/lora/cold_file.h"
 #include "client/lora/pack.h"
@@ -16,17 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Rank 16 in all linear layers of six layers as an 8B model has them. */
 enum { LAYERS = 6, RANK = 16, PAGE_BYTES = 2 << 20 };
-
-static const struct {
-	const char *name;
-	uint32_t in, out;
-} targets[] = {
-	{ "q_proj", 4096, 4096 }, { "k_proj", 4096, 1024 }, { "v_proj", 4096, 1024 }, { "o_proj", 4096, 4096 },
-	{ "gate_proj", 4096, 14336 }, { "up_proj", 4096, 14336 }, { "down_proj", 14336, 4096 },
-};
-enum { TARGETS = sizeof(targets) / sizeof(*targets) };
 
 struct adapter {
 	int config, weights, folder;
@@ -37,70 +28,14 @@ struct adapter {
 	uint8_t *images, *others; /* [pages][PAGE_BYTES] each */
 };
 
-/* ---- PEFT's files ---- */
-
-static uint64_t tensor_name(char *text, size_t room, uint32_t layer, uint32_t target, char matrix, uint64_t offset)
-{
-	uint32_t rows = matrix == 'A' ? RANK : targets[target].out, columns = matrix == 'A' ? targets[target].in : RANK;
-	uint64_t end = offset + 4 * (uint64_t)rows * columns;
-
-	snprintf(text, room,
-		"%c\"base_model.model.model.layers.%u.%s.lora_%c.weight\":"
-		"{\"dtype\":\"F32\",\"shape\":[%u,%u],\"data_offsets\":[%llu,%llu]}",
-		offset ? ',' : '{', layer, targets[target].name, matrix, rows, columns, (unsigned long long)offset,
-		(unsigned long long)end);
-	return end;
-}
-
-/* About normal. Returns 0 or negative errno. */
-static int values_write(int fd, uint64_t bytes)
-{
-	static float values[65536];
-	uint64_t state = 1;
-
-	for (uint64_t done = 0; done < bytes; done += sizeof(values)) {
-		uint64_t some = bytes - done < sizeof(values) ? bytes - done : sizeof(values);
-
-		for (uint64_t i = 0; i < some / sizeof(*values); i++) {
-			int64_t sum = 0;
-
-			for (int j = 0; j < 4; j++)
-				sum += random_next(&state);
-			values[i] = (float)(sum - (INT64_C(1) << 33)) * 0x1p-36f;
-		}
-		if (write(fd, values, some) != (ssize_t)some)
-			return -EIO;
-	}
-	return 0;
-}
-
-static int files_make(struct adapter *adapter)
-{
-	static const char config[] = "{\"peft_type\":\"LORA\",\"r\":16,\"lora_alpha\":32}";
-	static char header[LAYERS * TARGETS * 2 * 200];
-	uint64_t offset = 0, length;
-
-	for (uint32_t i = 0; i < LAYERS * TARGETS * 2; i++)
-		offset = tensor_name(header + strlen(header), sizeof(header) - strlen(header), i / 2 / TARGETS, i / 2 % TARGETS,
-			i % 2 ? 'B' : 'A', offset);
-	strcat(header, "}");
-	while (strlen(header) % 8)
-		strcat(header, " ");
-	length = strlen(header);
-	adapter->config = memfd_create("adapter_config.json", MFD_CLOEXEC);
-	adapter->weights = memfd_create("adapter_model.safetensors", MFD_CLOEXEC);
-	if (write(adapter->config, config, sizeof(config) - 1) < 0 || write(adapter->weights, &length, 8) != 8 ||
-		write(adapter->weights, header, length) != (ssize_t)length)
-		return -EIO;
-	header[0] = 0;
-	return values_write(adapter->weights, offset);
-}
-
 static int adapter_init(struct bench *bench, struct adapter *adapter)
 {
 	struct reason reason;
-	int error = files_make(adapter);
+	int error;
 
+	adapter->config = memfd_create("adapter_config.json", MFD_CLOEXEC);
+	adapter->weights = memfd_create("adapter_model.safetensors", MFD_CLOEXEC);
+	error = adapter_make(adapter->config, adapter->weights, LAYERS, RANK);
 	adapter->folder = open(bench->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (!error)
 		error = peft_read(adapter->config, adapter->weights, &adapter->peft, &reason);

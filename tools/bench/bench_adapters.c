@@ -1,0 +1,236 @@
+/*
+ * bench_adapters.c - adapters of 16 MB for engines: registered, acquired when they are in the pool, found there as another engine's work, and
+ * loaded from PEFT's files and from kept ones. Files are in the page cache; pages are of 512 KiB on the host back end.
+ */
+#include "tools/bench/bench.h"
+#include "tools/lib/adapter_make.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { POOL_PAGES = 512, LAYERS = 6, RANK = 16, REGISTERED = 10000, HOT = 100000, WAIT_MS = 60000 };
+
+struct engines {
+	struct gpool *one, *other;
+	struct gpool_lora *plain, *plain_of_other, *kept, *int8; /* without a folder; with one; in int8 */
+	char peft[512], exact[512], small[512];
+};
+
+/* ---- files ---- */
+
+static int files_make(const char *folder)
+{
+	char path[600];
+	int config, weights, error;
+
+	if (mkdir(folder, 0700))
+		return -errno;
+	snprintf(path, sizeof(path), "%s/adapter_config.json", folder);
+	config = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", folder);
+	weights = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	error = adapter_make(config, weights, LAYERS, RANK);
+	close(config);
+	close(weights);
+	return error;
+}
+
+static int lora_open(struct gpool *pool, const char *kept, uint32_t flags, struct gpool_lora **lora)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+
+	options.element = GPOOL_LORA_BF16;
+	options.cold_folder = kept;
+	options.flags = flags;
+	return gpool_lora_open(pool, &options, lora);
+}
+
+static int engines_open(struct bench *bench, struct engines *engines)
+{
+	int error;
+
+	snprintf(engines->peft, sizeof(engines->peft), "%s/peft", bench->folder);
+	snprintf(engines->exact, sizeof(engines->exact), "%s/exact", bench->folder);
+	snprintf(engines->small, sizeof(engines->small), "%s/int8", bench->folder);
+	error = files_make(engines->peft);
+	if (!error && (mkdir(engines->exact, 0700) || mkdir(engines->small, 0700)))
+		error = -errno;
+	if (!error)
+		error = daemon_open(bench, 0, &engines->one);
+	if (!error)
+		error = daemon_open(bench, 0, &engines->other);
+	if (!error)
+		error = lora_open(engines->one, NULL, 0, &engines->plain);
+	if (!error)
+		error = lora_open(engines->other, NULL, 0, &engines->plain_of_other);
+	if (!error)
+		error = lora_open(engines->one, engines->exact, 0, &engines->kept);
+	return error ? error : lora_open(engines->one, engines->small, GPOOL_LORA_INT8, &engines->int8);
+}
+
+static void engines_close(struct engines *engines)
+{
+	gpool_lora_close(engines->plain);
+	gpool_lora_close(engines->plain_of_other);
+	gpool_lora_close(engines->kept);
+	gpool_lora_close(engines->int8);
+	gpool_close(engines->one);
+	gpool_close(engines->other);
+}
+
+/* ---- what is measured ---- */
+
+/* One load, from what there is; then it is out of the pool again. */
+static int load_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id, enum figure figure)
+{
+	uint64_t begin = now_ns();
+	int error = gpool_lora_acquire(lora, id, WAIT_MS);
+
+	if (error)
+		return error;
+	bench_sample(bench, figure, (double)(now_ns() - begin) / 1e6);
+	error = gpool_lora_release(lora, id, NULL);
+	return error ? error : gpool_lora_unload(lora, id);
+}
+
+static int hot_sample(struct bench *bench, struct engines *engines, uint32_t id, uint32_t its)
+{
+	uint64_t begin;
+	int error = gpool_lora_acquire(engines->plain, id, WAIT_MS);
+
+	if (error)
+		return error;
+	begin = now_ns();
+	error = gpool_lora_acquire(engines->plain_of_other, its, WAIT_MS);
+	bench_sample(bench, FIGURE_adapter_shared_16mb, (double)(now_ns() - begin) / 1e6);
+	begin = own_time_ns();
+	for (int i = 0; i < HOT && !error; i++) {
+		error = gpool_lora_acquire(engines->plain, id, 0);
+		if (!error)
+			error = gpool_lora_release(engines->plain, id, NULL);
+	}
+	bench_sample(bench, FIGURE_adapter_acquire, (double)(own_time_ns() - begin) / HOT);
+	if (!error)
+		error = gpool_lora_release(engines->plain, id, NULL);
+	if (!error)
+		error = gpool_lora_release(engines->plain_of_other, its, NULL);
+	return error ? error : gpool_lora_unload(engines->plain, id);
+}
+
+static int register_sample(struct bench *bench, struct engines *engines)
+{
+	struct gpool_lora *many;
+	uint64_t begin;
+	uint32_t id;
+	char name[32];
+	int error = lora_open(engines->one, NULL, 0, &many);
+
+	if (error)
+		return error;
+	begin = now_ns();
+	for (int i = 0; i < REGISTERED && !error; i++) {
+		snprintf(name, sizeof(name), "adapter-%d", i);
+		error = gpool_lora_register(many, name, engines->peft, &id, NULL);
+	}
+	bench_sample(bench, FIGURE_adapter_register_10000, (double)(now_ns() - begin) / 1e9);
+	gpool_lora_close(many);
+	return error;
+}
+
+/* The same bytes by the shortest ways: from memory to memory, and out of a file. */
+static int peer_sample(struct bench *bench, struct engines *engines)
+{
+	uint64_t bytes = 16 << 20, begin;
+	char path[600], *from = malloc(bytes), *to = malloc(bytes);
+	int fd, error = 0;
+
+	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", engines->peft);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (!from || !to || fd < 0) {
+		error = -ENOMEM;
+	} else {
+		memset(from, 1, bytes);
+		memset(to, 2, bytes);
+		begin = now_ns();
+		memcpy(to, from, bytes);
+		bench_sample(bench, FIGURE_peer_memcpy_16mb, (double)(now_ns() - begin) / 1e6);
+		begin = now_ns();
+		if (pread(fd, to, bytes, 0) != (ssize_t)bytes)
+			error = -EIO;
+		bench_sample(bench, FIGURE_peer_pread_16mb, (double)(now_ns() - begin) / 1e6);
+	}
+	if (fd >= 0)
+		close(fd);
+	free(from);
+	free(to);
+	return error;
+}
+
+/* The first load keeps it, in the background: until it is there. */
+static int await_kept(struct gpool_lora *lora, uint32_t id)
+{
+	int error = gpool_lora_acquire(lora, id, WAIT_MS);
+
+	if (!error)
+		error = gpool_lora_release(lora, id, NULL);
+	/* Its file is written by the thread that has loaded it, before that takes another one or ends. */
+	return error ? error : gpool_lora_unload(lora, id);
+}
+
+static int ids_make(struct engines *engines, uint32_t ids[4])
+{
+	struct gpool_lora *const all[] = { engines->plain, engines->plain_of_other, engines->kept, engines->int8 };
+	int error = 0;
+
+	for (int i = 0; i < 4 && !error; i++)
+		error = gpool_lora_register(all[i], "adapter", engines->peft, &ids[i], NULL);
+	return error;
+}
+
+int bench_adapters(struct bench *bench)
+{
+	struct engines engines = { .one = NULL };
+	uint32_t ids[4];
+	int error = daemon_start(bench, POOL_PAGES, NULL);
+
+	if (error)
+		return error;
+	error = engines_open(bench, &engines);
+	if (!error)
+		error = ids_make(&engines, ids);
+	if (!error)
+		error = await_kept(engines.kept, ids[2]);
+	/* Closing waits for the file. */
+	if (!error)
+		error = gpool_lora_close(engines.kept);
+	engines.kept = NULL;
+	if (!error)
+		error = lora_open(engines.one, engines.exact, 0, &engines.kept);
+	if (!error)
+		error = gpool_lora_register(engines.kept, "adapter", engines.peft, &ids[2], NULL);
+	if (!error)
+		error = await_kept(engines.int8, ids[3]);
+	for (unsigned run = 0; run < bench->runs && !error; run++) {
+		error = hot_sample(bench, &engines, ids[0], ids[1]);
+		if (!error)
+			error = load_sample(bench, engines.plain, ids[0], FIGURE_adapter_peft_16mb);
+		if (!error)
+			error = load_sample(bench, engines.kept, ids[2], FIGURE_adapter_cold_16mb);
+		if (!error)
+			error = load_sample(bench, engines.int8, ids[3], FIGURE_adapter_cold_int8_16mb);
+		if (!error)
+			error = peer_sample(bench, &engines);
+		if (!error)
+			error = register_sample(bench, &engines);
+	}
+	if (error)
+		bench_complain(bench, error, "cannot have adapters");
+	engines_close(&engines);
+	daemon_stop(bench);
+	return error;
+}
