@@ -165,6 +165,7 @@ static void record_fill(struct session *session, uint32_t number, const struct m
 	snprintf(record->name, sizeof(record->name), "%s", request->name);
 	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
 	snprintf(record->role, sizeof(record->role), "%s", request->role);
+	record->flags = request->flags;
 	record->follows = follows_ok(session, request) ? request->follows : 0;
 	record->follows_version = record->follows ? request->follows_version : 0;
 	/* Whose pages they are until they are its own; objects_recover() asks. */
@@ -249,8 +250,8 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 			manifest_error(error));
 		if (error != -ENOMEM)
 			session_damage(q->session, "a manifest that cannot be");
-	} else if (!name_ok(request->name) || request->memory_class >= OBJECT_CLASSES) {
-		REFUSE(&reply, -EINVAL, "an object takes a name and a class that there is");
+	} else if (!name_ok(request->name) || request->memory_class >= OBJECT_CLASSES || request->flags & ~(uint32_t)OBJECT_PRIVATE) {
+		REFUSE(&reply, -EINVAL, "an object takes a name, a class and flags that there are");
 	} else {
 		publish_check(q->session, request, &manifest, &reply);
 	}
@@ -318,6 +319,8 @@ static void open_check(const struct session *session, const struct msg_object_op
 	if (record->pages && !trust_may_read(pool, session, object_page(pool, reply->object)))
 		REFUSE(reply, -EACCES, "'%s' is of another trust domain, '%s'", request->name,
 			trust_domain_name(pool, trust_of_page(pool, object_page(pool, reply->object))));
+	else if (record->flags & OBJECT_PRIVATE && strcmp(record->tenant, session->tenant->config->name) != 0)
+		REFUSE(reply, -EACCES, "'%s' is of tenant '%s' alone", request->name, record->tenant);
 	else if (request->layout_hash && request->layout_hash != record->layout_hash)
 		REFUSE(reply, -EPROTO, "its layout hash is %016llx", (unsigned long long)record->layout_hash);
 	else if (request->flags & OPEN_ADOPT)

@@ -444,14 +444,15 @@ enum gpool_object_class {
 };
 
 enum {
-	GPOOL_OBJECT_PINNED = 1u << 0, /* GPOOL_OBJECT_PINNABLE: its publisher has it pinned from the first moment on, until gpool_object_unpin() */
+	GPOOL_OBJECT_PINNED = 1u << 0,  /* GPOOL_OBJECT_PINNABLE: its publisher has it pinned from the first moment on, until gpool_object_unpin() */
+	GPOOL_OBJECT_PRIVATE = 1u << 1, /* sessions of other tenants cannot open it; that there is one by this name they see */
 };
 
 #define GPOOL_OBJECT_NONE UINT64_MAX /* expect_version: there must be no such object */
 
 struct gpool_object_options {
 	uint32_t size;           /* sizeof(struct gpool_object_options); GPOOL_OBJECT_OPTIONS_INIT sets it */
-	uint32_t flags;          /* GPOOL_OBJECT_PINNED; an unknown bit is -EINVAL */
+	uint32_t flags;          /* GPOOL_OBJECT_PINNED, GPOOL_OBJECT_PRIVATE; an unknown bit is -EINVAL */
 	uint32_t memory_class;   /* enum gpool_object_class */
 	uint32_t reserved;       /* 0 */
 	const char *role;        /* that this process holds: looked at when it publishes; its holder may adopt the object. NULL: none */
@@ -530,6 +531,7 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
  *   -EPROTO  another layout hash
  *   -ESTALE  the role's token is not good (any more)
  *   -EBUSY   ADOPT, and another process is its writer
+ *   -EACCES  of another trust domain, or of another tenant alone
  *   -EPERM   ADOPT with another role than the object's; or a session that only reads
  *   -ENOMEM, -EMFILE, -EPIPE, -E2BIG, -ECHILD
  *
@@ -1596,11 +1598,13 @@ enum {
 	 * the time to read. Without it, and for adapters that would lose more, weights are those of the files, bit by bit.
 	 */
 	GPOOL_LORA_INT8 = 1u << 0,
+	/* Adapters are shared among engines of one tenant alone; else among those of a trust domain. */
+	GPOOL_LORA_PRIVATE = 1u << 1,
 };
 
 struct gpool_lora_options {
 	uint32_t size;           /* sizeof(struct gpool_lora_options); GPOOL_LORA_OPTIONS_INIT sets it */
-	uint32_t flags;          /* GPOOL_LORA_INT8; an unknown bit is -EINVAL */
+	uint32_t flags;          /* GPOOL_LORA_INT8, GPOOL_LORA_PRIVATE; an unknown bit is -EINVAL */
 	uint32_t element;        /* enum gpool_lora_element: what weights become */
 	uint32_t load_threads;   /* adapters loaded at a time; 0: 4, at most 64 */
 	const char *cold_folder; /* where loaded adapters are kept, ready to be loaded again; exists. NULL: nowhere */

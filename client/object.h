@@ -46,6 +46,7 @@ struct gpool_object {
 	uint64_t version;
 	bool writable;
 	bool pinned; /* to be published with a pin of ours */
+	bool private;
 	uint32_t touched_ms;
 	/* built here */
 	const struct gpool_object *follows; /* while it is published */

@@ -22,7 +22,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 8,
+	POOL_LAYOUT_VERSION = 9,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,
@@ -113,8 +113,12 @@ struct object_record {
 	uint64_t follows_version;   /* of the ephemeral one without which it is useless, and which goes after it; 0: none */
 	uint32_t follows;           /* its number; there may be another version there by now */
 	_Atomic uint32_t next;      /* object_names.h */
+	uint32_t flags;             /* OBJECT_PRIVATE */
+	uint32_t reserved;
 };
-static_assert(sizeof(struct object_record) == 336, "shared layout");
+static_assert(sizeof(struct object_record) == 344, "shared layout");
+
+enum { OBJECT_PRIVATE = 1 }; /* opened by sessions of the publisher's tenant alone */
 
 enum role_state { ROLE_NONE, ROLE_NAMED };
 

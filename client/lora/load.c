@@ -48,6 +48,7 @@ static void key_make(struct job *job)
 	struct {
 		struct cold_source source;
 		uint64_t element, page_bytes, int8, salt[2];
+		char tenant[POOL_NAME_BYTES]; /* where only its engines share */
 	} identity;
 	XXH128_hash_t hash;
 
@@ -57,6 +58,8 @@ static void key_make(struct job *job)
 	identity.page_bytes = job->layout.header->page_bytes;
 	identity.int8 = lora->int8;
 	memcpy(identity.salt, lora->salt, sizeof(identity.salt));
+	if (lora->private)
+		memcpy(identity.tenant, lora->pool->segment.sessions[lora->pool->id].tenant, sizeof(identity.tenant));
 	hash = XXH3_128bits(&identity, sizeof(identity));
 	snprintf(job->key, sizeof(job->key), "lora/%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
 	snprintf(job->file_name, sizeof(job->file_name), "%s.cold", job->key + strlen("lora/"));
@@ -341,7 +344,7 @@ static int object_make(struct job *job, struct gpool_object **object)
 	int error;
 
 	options.memory_class = GPOOL_OBJECT_PINNABLE;
-	options.flags = GPOOL_OBJECT_PINNED;
+	options.flags = GPOOL_OBJECT_PINNED | (job->loader->lora->private ? GPOOL_OBJECT_PRIVATE : 0);
 	options.expect_version = GPOOL_OBJECT_NONE;
 	alloc.content = GPOOL_LORA_WEIGHT;
 	alloc.owner_id = job->entry->id;

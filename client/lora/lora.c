@@ -19,7 +19,7 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 {
 	if (pool->role)
 		return -EPERM;
-	if (options->flags & ~(uint32_t)GPOOL_LORA_INT8 || (options->flags && !options->cold_folder))
+	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE) || (options->flags & GPOOL_LORA_INT8 && !options->cold_folder))
 		return -EINVAL;
 	return options->element > GPOOL_LORA_BF16 || options->load_threads > LORA_THREADS_MAX ? -EINVAL : 0;
 }
@@ -58,6 +58,7 @@ int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options
 	memcpy(made->salt, read.salt, sizeof(made->salt));
 	made->cold_fd = -1;
 	made->int8 = read.flags & GPOOL_LORA_INT8;
+	made->private = read.flags & GPOOL_LORA_PRIVATE;
 	TAILQ_INIT(&made->queue);
 	pthread_mutex_init(&made->lock, NULL);
 	pthread_cond_init(&made->queued, NULL);

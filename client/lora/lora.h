@@ -63,6 +63,7 @@ struct gpool_lora {
 	uint64_t salt[2];
 	int cold_fd; /* folder; -1: none */
 	bool int8;   /* pages are those of the file there, which may be in int8 */
+	bool private;
 
 	pthread_mutex_t lock;
 	pthread_cond_t queued, loaded;

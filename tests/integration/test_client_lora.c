@@ -234,6 +234,18 @@ static void test_salts_keep_apart(void **state)
 	assert_int_equal(info_of(apart, its).loads, 1);
 	assert_int_equal(gpool_lora_release(apart, its, NULL), 0);
 	assert_int_equal(gpool_lora_close(apart), 0);
+	/* As are those that tenants keep for themselves. */
+	options.salt[1] = 0;
+	options.flags = GPOOL_LORA_PRIVATE;
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(gpool_lora_open(i ? one : other, &options, &apart), 0);
+		its = registered(apart, adapter);
+		assert_int_equal(gpool_lora_acquire(apart, its, -1), 0);
+		assert_int_equal(info_of(apart, its).loads, i ? 0 : 1);
+		assert_int_equal(info_of(apart, its).shared, i ? 1 : 0);
+		assert_int_equal(gpool_lora_release(apart, its, NULL), 0);
+		assert_int_equal(gpool_lora_close(apart), 0);
+	}
 	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
 }
 

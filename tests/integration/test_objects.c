@@ -985,6 +985,36 @@ static void test_who_may_delete(void **state)
 	gpool_close(admin);
 }
 
+/* Its name is seen by all; it is opened by its tenant's sessions. */
+static void test_private(void **state)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_object_options private = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *object, *other;
+	struct gpool *stranger;
+	uint64_t version;
+
+	(void)state;
+	private.flags = GPOOL_OBJECT_PRIVATE;
+	assert_int_equal(gpool_object_create(pool, "ours", &private, &object), 0);
+	add(object, 1, 7);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	publish_and_close(pool, "everybody's", GPOOL_OBJECT_IMMUTABLE, 1, 1);
+	options.tenant = "other";
+	assert_int_equal(gpool_open(&options, &stranger), 0);
+	assert_int_equal(gpool_object_open(stranger, "ours", NULL, &other), -EACCES);
+	assert_int_equal(gpool_object_open(stranger, "everybody's", NULL, &other), 0);
+	assert_int_equal(gpool_object_close(other), 0);
+	gpool_close(stranger);
+	options.tenant = NULL;
+	assert_int_equal(gpool_open(&options, &stranger), 0);
+	assert_int_equal(gpool_object_open(stranger, "ours", NULL, &other), 0);
+	assert_true(filled(other, 0, 7));
+	assert_int_equal(gpool_object_close(other), 0);
+	gpool_close(stranger);
+	assert_int_equal(gpool_object_close(object), 0);
+}
+
 /* ---- repeats and lies, on the socket itself ---- */
 
 static int packet_ask(uint8_t *question, int length, int fd, uint8_t *answer, size_t capacity, int *got)
@@ -1167,7 +1197,7 @@ int main(void)
 		TEST(arguments), TEST(outlives_its_writer), TEST(layout_hash), TEST(reader_keeps_its_version), TEST(unpublished_work_vanishes),
 		TEST(killed_around_publish), TEST(dead_readers_let_go), TEST(deleted_while_mapped), TEST(expected_version), TEST(two_writers),
 		TEST(read_only), TEST(pages_come_back_writable), TEST(busy), TEST(mutable), TEST(adopted_by_its_role), TEST(stale_role), TEST(ephemeral_makes_room_in_a_row), TEST(ephemeral_of_a_full_tenant),
-		TEST(many), TEST(who_may_delete), TEST(repeats), TEST(lies), TEST(stitched), TEST(ephemeral_is_evicted),
+		TEST(many), TEST(who_may_delete), TEST(private), TEST(repeats), TEST(lies), TEST(stitched), TEST(ephemeral_is_evicted),
 	};
 	size_t count = sizeof(tests) / sizeof(tests[0]);
 	int failed = run_with("auto", tests, count);
