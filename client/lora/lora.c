@@ -192,10 +192,12 @@ static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
 		lora->entries = entries;
 		lora->entry_room = room;
 	}
+	HASH_ADD_STR(lora->by_name, name, entry);
+	if (entry->unnamed)
+		return -ENOMEM;
 	entry->id = id;
 	lora->entries[id] = entry;
 	lora->entry_count += id == lora->entry_count;
-	HASH_ADD_STR(lora->by_name, name, entry);
 	return 0;
 }
 

@@ -19,6 +19,10 @@
 #include "client/lora/reason.h"
 #include "client/pool.h"
 
+/* Where uthash finds no memory it tells us instead of ending the program. */
+#define HASH_NONFATAL_OOM 1
+#define uthash_nonfatal_oom(element) ((element)->unnamed = true)
+#define HASH_FUNCTION(key, bytes, value) HASH_FNV(key, bytes, value)
 #include <uthash.h>
 
 /* Pages of a loader's stage: so many copies are under way while the next image is made. Two would wait for each; chosen. */
@@ -53,6 +57,7 @@ struct lora_entry {
 	uint64_t hits, loads, shared, lost;
 
 	uint32_t id;
+	bool unnamed;      /* there was no memory to find it by its name */
 	UT_hash_handle hh; /* by name */
 	TAILQ_ENTRY(lora_entry) link; /* of those that are to be loaded */
 };

@@ -413,7 +413,8 @@ static int places_check(struct safetensors *file, uint64_t file_bytes, struct re
 	uint64_t end = 0, data_bytes = file_bytes - file->data_offset;
 	char name[REASON_NAME_BYTES];
 
-	qsort(file->tensors, file->count, sizeof(*file->tensors), by_place);
+	if (file->count)
+		qsort(file->tensors, file->count, sizeof(*file->tensors), by_place);
 	for (uint32_t i = 0; i < file->count; i++) {
 		struct safetensors_tensor *tensor = &file->tensors[i];
 
@@ -438,7 +439,8 @@ static int names_check(struct safetensors *file, struct reason *reason)
 {
 	char name[REASON_NAME_BYTES];
 
-	qsort(file->tensors, file->count, sizeof(*file->tensors), by_name);
+	if (file->count)
+		qsort(file->tensors, file->count, sizeof(*file->tensors), by_name);
 	for (uint32_t i = 1; i < file->count; i++)
 		if (strcmp(file->tensors[i - 1].name, file->tensors[i].name) == 0)
 			return refuse(reason, "tensor '%s': comes twice", refuse_name(file->tensors[i].name, name));

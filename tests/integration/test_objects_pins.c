@@ -224,7 +224,7 @@ static void test_room_in_a_row(void **state)
 	struct gpool_alloc_options row = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_object *objects[4];
 	struct gpool_block block;
-	char name[8];
+	char name[16];
 
 	(void)state;
 	sessions_start();
