@@ -1126,6 +1126,28 @@ enum gpool_kv_admission {
  */
 GPOOL_API int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_need *need);
 
+struct gpool_kv_batch {
+	uint32_t size;          /* sizeof(struct gpool_kv_batch); GPOOL_KV_BATCH_INIT sets it */
+	uint32_t max_sequences; /* that run, with those that are admitted; 0: as many as the cache has room for */
+	uint64_t max_tokens;    /* of those that are admitted, together: what one step computes; 0: no limit */
+};
+GPOOL_ASSERT_SIZE(gpool_kv_batch, 16);
+#define GPOOL_KV_BATCH_INIT { sizeof(struct gpool_kv_batch), 0, 0 }
+
+/*
+ * gpool_kv_can_batch() - how many of these requests, from the first one on, can be admitted together, within memory and limits. None is passed
+ * over: the first that does not fit ends it. One that could never be admitted, as gpool_kv_can_allocate() says, ends it too.
+ *
+ * @tokens: [count] of each request, in the order in which they are to be admitted
+ * @limits: NULL: none
+ * @need:   of those that fit, together; may be NULL; its size is set by the caller
+ *
+ * Return: how many, -EINVAL (a size), -E2BIG, -ECHILD. Limits of tenants and quotas are the agent's, and not looked at. Threads: any; what another
+ * thread admits meanwhile is not there any more. No system call.
+ */
+GPOOL_API int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, uint32_t count, const struct gpool_kv_batch *limits,
+	struct gpool_kv_need *need);
+
 /* gpool_kv_shortage() - of this cache's last call that answered -ENOSPC, -EDQUOT or -EFBIG. Return: 0, -EINVAL (its size), -ECHILD. */
 GPOOL_API int gpool_kv_shortage(struct gpool_kv *kv, struct gpool_kv_need *need);
 

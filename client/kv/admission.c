@@ -68,6 +68,58 @@ int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_
 	return (uint64_t)blocks + found.watermark_blocks <= found.available_blocks ? GPOOL_KV_OK : GPOOL_KV_LATER;
 }
 
+/* Sequences that may still be admitted, by the limit and by the rows that are left. */
+static uint32_t sequences_left(const struct gpool_kv *kv, const struct gpool_kv_batch *limits)
+{
+	uint32_t left = kv->rows.count, allowed;
+
+	if (!limits->max_sequences)
+		return left;
+	allowed = limits->max_sequences > kv->running_count ? limits->max_sequences - kv->running_count : 0;
+	return allowed < left ? allowed : left;
+}
+
+/* Under the lock. *blocks: of those that fit. */
+static uint32_t batch_count(const struct gpool_kv *kv, const uint32_t *tokens, uint32_t count, const struct gpool_kv_batch *limits, uint32_t *blocks)
+{
+	uint32_t left = sequences_left(kv, limits), available = memory_blocks(kv), fit = 0;
+	uint64_t all_tokens = 0, all_blocks = 0;
+
+	for (; fit < count && fit < left; fit++) {
+		uint32_t wanted = kv_blocks_for(kv, tokens[fit]);
+
+		if (kv_admit(kv, wanted, 0, kv->watermark) == -EFBIG || all_blocks + wanted + kv->watermark > available ||
+			(limits->max_tokens && all_tokens + tokens[fit] > limits->max_tokens))
+			break;
+		all_blocks += wanted;
+		all_tokens += tokens[fit];
+	}
+	*blocks = (uint32_t)all_blocks;
+	return fit;
+}
+
+int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, uint32_t count, const struct gpool_kv_batch *limits, struct gpool_kv_need *need)
+{
+	struct gpool_kv_batch read = GPOOL_KV_BATCH_INIT;
+	struct gpool_kv_need found;
+	uint32_t fit, blocks;
+	int error = 0;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	if (limits)
+		error = options_read(&read, sizeof(read), limits);
+	if (error)
+		return error;
+	pthread_mutex_lock(&kv->lock);
+	fit = batch_count(kv, tokens, count < INT32_MAX ? count : INT32_MAX, &read, &blocks);
+	found = kv_need(kv, blocks);
+	pthread_mutex_unlock(&kv->lock);
+	if (need)
+		error = copy_struct(need, &found, sizeof(found));
+	return error ? error : (int)fit;
+}
+
 int gpool_kv_shortage(struct gpool_kv *kv, struct gpool_kv_need *need)
 {
 	struct gpool_kv_need last;

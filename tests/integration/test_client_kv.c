@@ -300,6 +300,51 @@ static void test_copy_blocks(void **state)
 
 /* ---- admission ---- */
 
+/* As many as fit together, in order. */
+static void test_batch(void **state)
+{
+	const uint32_t tokens[] = {10 * BLOCK_TOKENS, 20 * BLOCK_TOKENS, 1, 20 * BLOCK_TOKENS, 6 * BLOCK_TOKENS, 1};
+	struct gpool_kv_batch limits = GPOOL_KV_BATCH_INIT;
+	struct gpool_kv_need need = {.size = sizeof(need)};
+	const uint32_t huge[] = {1, 57 * BLOCK_TOKENS, 1};
+	struct gpool_kv_options options;
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(calm);
+	options = small_options(64);
+	options.watermark_blocks = 8;
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	/* 10 + 20 + 1 + 20 blocks, and five are left of the 56. */
+	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, NULL, &need), 4);
+	assert_int_equal(need.needed_blocks, 51);
+	assert_int_equal(need.available_blocks, 64);
+	assert_int_equal(gpool_kv_can_batch(kv, tokens + 4, 2, NULL, NULL), 2);
+	assert_int_equal(gpool_kv_can_batch(kv, tokens, 0, NULL, NULL), 0);
+	/* What can never be ends it. */
+	assert_int_equal(gpool_kv_can_batch(kv, huge, 3, NULL, &need), 1);
+	limits.max_tokens = 30 * BLOCK_TOKENS;
+	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 2);
+	limits.max_tokens++;
+	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 3);
+	limits.max_sequences = 2;
+	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 2);
+	/* Those that run count; those that wait have a row, and do not run. */
+	sequence = allocated(BLOCK_TOKENS, 0, 0);
+	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 1);
+	assert_int_equal(gpool_kv_preempt(kv, sequence, NULL), 1);
+	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 2);
+	/* All that it says can be admitted can be. */
+	for (int i = 0; i < 4; i++)
+		allocated(tokens[i], 0, 0);
+	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, NULL, NULL), 0);
+	assert_int_equal(gpool_kv_can_batch(kv, tokens + 5, 1, NULL, NULL), 1);
+	limits.size = 2;
+	assert_int_equal(gpool_kv_can_batch(kv, tokens, 1, &limits, NULL), -EINVAL);
+	need.size = 2;
+	assert_int_equal(gpool_kv_can_batch(kv, tokens, 1, NULL, &need), -EINVAL);
+}
+
 static void test_watermark(void **state)
 {
 	struct gpool_kv_options options;
@@ -862,6 +907,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_fork, kv_stop),
 		cmocka_unit_test_teardown(test_fork_of_bulk, kv_stop),
 		cmocka_unit_test_teardown(test_copy_blocks, kv_stop),
+		cmocka_unit_test_teardown(test_batch, kv_stop),
 		cmocka_unit_test_teardown(test_watermark, kv_stop),
 		cmocka_unit_test_teardown(test_pool_is_short, kv_stop),
 		cmocka_unit_test_teardown(test_memory_goes, kv_stop),
