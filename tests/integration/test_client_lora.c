@@ -167,6 +167,7 @@ static int engines_stop(void **state)
 static void test_loaded_once(void **state)
 {
 	uint32_t adapter, id, shared;
+	uint64_t calls;
 
 	(void)state;
 	engines_start();
@@ -182,8 +183,10 @@ static void test_loaded_once(void **state)
 	assert_int_equal(info_of(lora_of_other, shared).loads, 0);
 	assert_int_equal(info_of(lora_of_other, shared).shared, 1);
 	assert_int_equal(PAGES - harness_free_pages(&harness), info_of(lora, id).pages + 2 * TABLES);
-	/* Again, without a load. */
+	/* Again, without a load and without a driver call. */
+	calls = gpu_calls_total(one->gpu);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
+	assert_int_equal(gpu_calls_total(one->gpu), calls);
 	assert_int_equal(info_of(lora, id).hits, 1);
 	assert_int_equal(info_of(lora, id).acquired, 2);
 	for (int i = 0; i < 2; i++)
