@@ -602,7 +602,7 @@ static void random_steps(uint32_t steps)
 		(unsigned long long)found.prefix_hits, (unsigned long long)found.prefix_misses, (unsigned long long)found.prefix_published,
 		(unsigned long long)found.prefix_switched, (unsigned long long)found.prefix_evicted, (unsigned long long)wanted);
 	/* It is a test of these too, once it is long enough. */
-	if (steps > 10000) {
+	if (steps > 50000) {
 		assert_true(found.refusals && found.block_copies && found.preemptions && found.resumes);
 		assert_int_equal(failures != 0, faults);
 		assert_true(found.prefix_hits && found.prefix_misses && found.prefix_switched && wanted && wanted < found.prefix_evicted);

@@ -283,6 +283,8 @@ static inline void layer_init(struct layer *layer, struct rig *rig, const struct
 		.y_stride = y_stride,
 		.element = shape->element,
 	};
+	/* What the host has of it may be changed from here on. */
+	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
 }
 
 static inline void layer_fini(struct layer *layer)
