@@ -138,7 +138,6 @@ struct sink {
 static uint8_t *sink_buffer(struct sink *sink)
 {
 	struct gpool *pool = sink->loader->lora->pool;
-
 	uint32_t turn = sink->count % LORA_STAGE_PAGES;
 
 	if (sink->count >= LORA_STAGE_PAGES && gpool_fence_wait(pool, sink->fences[turn], -1))
