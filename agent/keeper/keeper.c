@@ -267,8 +267,25 @@ static void signals_read(struct keeper *keeper)
 		children_reap(keeper);
 }
 
+/* This loop turns: all that the service manager may restart the whole of gpoold for. The children are watched from here. */
+static int watchdog_wait_ms(struct keeper *keeper, int wait_ms)
+{
+	uint64_t now = keeper_ms();
+	int left;
+
+	if (!keeper->watchdog_ms)
+		return wait_ms;
+	if (now >= keeper->watchdog_due_ms) {
+		notify_send("WATCHDOG=1", -1);
+		keeper->watchdog_due_ms = now + (uint64_t)keeper->watchdog_ms;
+	}
+	left = (int)(keeper->watchdog_due_ms - now);
+	return wait_ms < 0 || left < wait_ms ? left : wait_ms;
+}
+
 static void keeper_loop(struct keeper *keeper)
 {
+	keeper->watchdog_ms = notify_watchdog_ms();
 	while (!keeper->stopping) {
 		struct pollfd look[] = {
 			{ keeper->shed.signals, POLLIN, 0 },
@@ -276,7 +293,7 @@ static void keeper_loop(struct keeper *keeper)
 			{ keeper->probe.pid ? keeper->probe.answer : -1, POLLIN, 0 },
 		};
 
-		if (poll(look, 3, children_wait_ms(keeper)) < 0 && errno != EINTR)
+		if (poll(look, 3, watchdog_wait_ms(keeper, children_wait_ms(keeper))) < 0 && errno != EINTR)
 			break;
 		if (look[1].revents && channel_read(keeper) == -EPIPE) {
 			/* It ends, of which SIGCHLD will tell; and if not, it is of no use, as nobody can talk to it any more. */

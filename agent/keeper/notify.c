@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -98,6 +99,16 @@ int notify_barrier(int timeout_ms)
 		error = -ETIMEDOUT;
 	close(ends[0]);
 	return error;
+}
+
+int notify_watchdog_ms(void)
+{
+	const char *pid = getenv("WATCHDOG_PID"), *given = getenv("WATCHDOG_USEC");
+	unsigned long long us = given ? strtoull(given, NULL, 10) : 0;
+
+	if (!us || (pid && atoi(pid) != (int)getpid()))
+		return 0;
+	return us / 2000 > INT_MAX ? INT_MAX : us < 2000 ? 1 : (int)(us / 2000);
 }
 
 int notify_listen_fds(const char *name, int *fds, int most)

@@ -19,6 +19,12 @@ int notify_send(const char *text, int fd);
 int notify_barrier(int timeout_ms);
 
 /*
+ * notify_watchdog_ms() - how often WATCHDOG=1 is to be sent: twice within the time after which the manager takes this process for hanging.
+ * 0: it does not look.
+ */
+int notify_watchdog_ms(void);
+
+/*
  * notify_listen_fds() - the descriptors with this name that the service manager has kept for us, close-on-exec from now on; others
  * that it gave are closed. Returns how many, at most `most`. Only the first call finds any: the environment is cleared.
  */

@@ -36,6 +36,8 @@ struct keeper {
 	bool leaving;                 /* this agent was told to make room for its successor */
 	bool movers_old;              /* these movers run code from before an upgrade */
 	uint64_t patience_ms;         /* when those that were asked to make room are killed; 0: nobody was */
+	int watchdog_ms;              /* how often the service manager wants to hear of us; 0: never */
+	uint64_t watchdog_due_ms;
 	bool stopping;
 	int exit_status;
 };

@@ -25,7 +25,7 @@ static struct {
 	int socket;
 	int stored; /* -1: nothing */
 	bool deaf;  /* takes nothing: neither descriptors nor barriers */
-	uint32_t readies, removals;
+	uint32_t readies, removals, beats;
 } manager = { .socket = -1, .stored = -1 };
 
 static void manager_begin(void)
@@ -39,7 +39,7 @@ static void manager_begin(void)
 	strcpy(address.sun_path, manager.place);
 	assert_int_equal(bind(manager.socket, (const struct sockaddr *)&address, sizeof(address)), 0);
 	assert_int_equal(setenv("NOTIFY_SOCKET", manager.place, 1), 0);
-	manager.readies = manager.removals = 0;
+	manager.readies = manager.removals = manager.beats = 0;
 }
 
 static void manager_take(void)
@@ -56,6 +56,7 @@ static void manager_take(void)
 	if (entry)
 		memcpy(&fd, CMSG_DATA(entry), sizeof(fd));
 	manager.readies += strstr(text, "READY=1") != NULL;
+	manager.beats += !strcmp(text, "WATCHDOG=1");
 	if (strstr(text, "FDSTOREREMOVE=1")) {
 		expect_text(text, "FDNAME=gpool");
 		manager.removals++;
@@ -325,6 +326,37 @@ static void test_without_the_key_it_is_given_back(void **state)
 	manager_end();
 }
 
+/* A keeper that turns says so in time, one that is stopped does not, and who was not asked says nothing. */
+static void test_the_watchdog_hears_of_it(void **state)
+{
+	struct pollfd look;
+
+	(void)state;
+	manager_begin();
+	look = (struct pollfd){ manager.socket, POLLIN, 0 };
+	assert_int_equal(setenv("WATCHDOG_USEC", "40000", 1), 0);
+	start_given(usual);
+	while (manager.beats < 5) {
+		assert_int_equal(poll(&look, 1, END_MS), 1);
+		manager_take();
+	}
+	assert_int_equal(kill(harness.pid, SIGSTOP), 0);
+	assert_int_equal(waitid(P_PID, (id_t)harness.pid, &(siginfo_t){ 0 }, WSTOPPED), 0);
+	while (poll(&look, 1, 0) == 1)
+		manager_take();
+	assert_int_equal(poll(&look, 1, 200), 0);
+	assert_int_equal(kill(harness.pid, SIGCONT), 0);
+	assert_int_equal(poll(&look, 1, END_MS), 1);
+	assert_int_equal(unsetenv("WATCHDOG_USEC"), 0);
+	manager_stop();
+
+	manager.beats = 0;
+	start_given(usual);
+	manager_stop();
+	assert_int_equal(manager.beats, 0);
+	manager_end();
+}
+
 static void test_a_manager_that_takes_nothing(void **state)
 {
 	pid_t pid;
@@ -349,6 +381,7 @@ int main(void)
 		cmocka_unit_test(test_memory_outlives_gpoold),
 		cmocka_unit_test(test_sessions_are_held_until_their_process_is_dead),
 		cmocka_unit_test(test_without_the_key_it_is_given_back),
+		cmocka_unit_test(test_the_watchdog_hears_of_it),
 		cmocka_unit_test(test_a_manager_that_takes_nothing),
 		cmocka_unit_test(test_what_does_not_fit_stays_in_the_store),
 	};
