@@ -93,6 +93,10 @@ LIBRARY_FILE := libgpool.so.$(VERSION)
 COMPLETION_DIR := $(prefix)/share/bash-completion/completions
 TRACE_DIR := $(prefix)/share/gpool/traces
 TRACES := $(wildcard tools/demo/traces/*)
+SYSTEMD_DIR := $(prefix)/lib/systemd/system
+SYSUSERS_DIR := $(prefix)/lib/sysusers.d
+TMPFILES_DIR := $(prefix)/lib/tmpfiles.d
+UNITS := $(notdir $(basename $(wildcard packaging/systemd/*.service.in)))
 
 .PHONY: install uninstall
 install: all ## install below prefix and sysconfdir
@@ -115,6 +119,12 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -d $(DESTDIR)$(COMPLETION_DIR)
 	$(INSTALL) -m 644 etc/poolctl.bash $(DESTDIR)$(COMPLETION_DIR)/poolctl
 	$(if $(TRACES),$(INSTALL) -d $(DESTDIR)$(TRACE_DIR) && $(INSTALL) -m 644 $(TRACES) $(DESTDIR)$(TRACE_DIR)/)
+	$(INSTALL) -d $(DESTDIR)$(SYSTEMD_DIR) $(DESTDIR)$(SYSUSERS_DIR) $(DESTDIR)$(TMPFILES_DIR)
+	for unit in $(UNITS); do sed 's|@sbindir@|$(sbindir)|g; s|@bindir@|$(bindir)|g' packaging/systemd/$$unit.in > $(B)/$$unit && \
+		$(INSTALL) -m 644 $(B)/$$unit $(DESTDIR)$(SYSTEMD_DIR)/ || exit 1; done
+	$(INSTALL) -m 644 packaging/systemd/gpool.sysusers $(DESTDIR)$(SYSUSERS_DIR)/gpool.conf
+	$(INSTALL) -m 644 packaging/systemd/gpool.tmpfiles $(DESTDIR)$(TMPFILES_DIR)/gpool.conf
+	$(INSTALL) -m 755 packaging/systemd/gpool-pools.sh $(DESTDIR)$(prefix)/share/gpool/
 	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
 		$(INSTALL) -m 644 etc/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 
@@ -124,17 +134,25 @@ uninstall: ## remove what install puts there, but for the configuration
 		$(DESTDIR)$(libdir)/pkgconfig/gpool.pc \
 		$(DESTDIR)$(includedir)/gpool.h $(DESTDIR)$(includedir)/gpool_torch.h \
 		$(DESTDIR)$(COMPLETION_DIR)/poolctl $(addprefix $(DESTDIR)$(TRACE_DIR)/,$(notdir $(TRACES))) \
+		$(addprefix $(DESTDIR)$(SYSTEMD_DIR)/,$(UNITS)) $(DESTDIR)$(SYSUSERS_DIR)/gpool.conf $(DESTDIR)$(TMPFILES_DIR)/gpool.conf \
+		$(DESTDIR)$(prefix)/share/gpool/gpool-pools.sh \
 		$(foreach s,$(MANDIRS),$(addprefix $(DESTDIR)$(mandir)/man$(s)/,$(notdir $(call man_pages,$(s)))))
 	rmdir $(DESTDIR)$(libdir)/gpool 2>/dev/null || true
 	rmdir $(DESTDIR)$(TRACE_DIR) $(dir $(DESTDIR)$(TRACE_DIR)) 2>/dev/null || true
 
 # ---- packing ----
 
-.PHONY: dist gpu-bundle clean
+.PHONY: dist deb gpu-bundle clean
 dist: ## the committed source as build/gpool-VERSION.tar.gz
 	@mkdir -p build
 	$(call say,DIST,build/gpool-$(VERSION).tar.gz)git archive --format=tar --prefix=gpool-$(VERSION)/ HEAD | \
 		gzip -9 -n > build/gpool-$(VERSION).tar.gz
+
+deb: ## Debian packages of the committed source, in build/deb/ (debhelper and fakeroot must be there)
+	rm -rf build/deb && mkdir -p build/deb/gpool-$(VERSION)
+	git archive --format=tar HEAD | tar -x -C build/deb/gpool-$(VERSION)
+	cd build/deb/gpool-$(VERSION) && dpkg-buildpackage --no-sign --build=binary
+	@ls build/deb/*.deb
 
 gpu-bundle: all $(addprefix $(B)/tests/,$(GPU_TESTS)) ## a folder to carry to a machine with a GPU; run ./run there
 	$(Q)make/bundle.sh $(B) gpu-bundle $(GPU_TESTS)

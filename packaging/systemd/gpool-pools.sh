@@ -1,0 +1,32 @@
+#!/bin/sh
+# gpool-pools.sh - a first configuration for this machine, on the standard output: a pool for each NVIDIA GPU that the driver shows; where
+# there is none, one of host memory, so that everything can be tried.
+set -u
+
+cat <<'END'
+# Made when gpool was installed, from what there was on this machine; it is yours from now on. gpoold.conf(5) tells all keys, 'gpoold
+# --print-config' prints them with their defaults, 'poolctl doctor' looks whether this machine suits.
+
+front_user = "gpool-front";
+
+END
+gpus=0
+for gpu in /proc/driver/nvidia/gpus/*/; do
+    [ -d "$gpu" ] && gpus=$((gpus + 1))
+done
+
+echo 'pools = ('
+if [ "$gpus" -eq 0 ]; then
+    cat <<'END'
+    # No GPU was there: memory of the machine, with the rules of a GPU. For one: backend = "cuda"; device = "0"; size = "90%";
+    { name = "gpu0"; backend = "host"; size = "512MiB"; page_size = "512KB"; }
+END
+fi
+gpu=0
+while [ "$gpu" -lt "$gpus" ]; do
+    comma=
+    [ $((gpu + 1)) -lt "$gpus" ] && comma=,
+    printf '    { name = "gpu%d"; backend = "cuda"; device = "%d"; size = "90%%"; page_size = "2MB"; }%s\n' "$gpu" "$gpu" "$comma"
+    gpu=$((gpu + 1))
+done
+echo ');'
