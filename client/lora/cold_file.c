@@ -9,11 +9,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include <xxhash.h>
 #include <zstd.h>
 
 #include "client/lora/file_at.h"
 #include "client/lora/int8_form.h"
+#include "shm/checksum.h"
 
 /* ---- sizes ---- */
 
@@ -69,7 +69,7 @@ static bool checksum_holds(struct cold_header *header)
 	uint64_t checksum = header->checksum, found;
 
 	header->checksum = 0;
-	found = XXH3_64bits(header, header->head_bytes);
+	found = checksum_of(header, header->head_bytes);
 	header->checksum = checksum;
 	return found == checksum;
 }
@@ -180,7 +180,7 @@ int cold_group_expand(const struct cold_file *file, uint32_t group, const void *
 	const struct cold_group *from = &file->groups[group];
 	uint64_t whole = cold_pages_bytes(&file->layout, file->header->form, from->first_page, from->pages);
 
-	if (XXH3_64bits(stored, cold_align(from->bytes)) != from->checksum)
+	if (checksum_of(stored, cold_align(from->bytes)) != from->checksum)
 		return refuse(reason, "cold file: group %u, %" PRIu64 " bytes at %" PRIu64 ", is damaged", group, from->bytes,
 			from->offset);
 	if (from->codec == COLD_RAW) {
@@ -204,7 +204,7 @@ int cold_page_expand(const struct cold_file *file, uint32_t page, const void *fo
 	else
 		memcpy(image, form, used);
 	memset((char *)image + used, 0, header->page_bytes - used);
-	if (XXH3_64bits(image, header->page_bytes) != file->checksums[page])
+	if (checksum_of(image, header->page_bytes) != file->checksums[page])
 		return refuse(reason, "cold file: page %u is not what its checksum says", page);
 	return 0;
 }

@@ -16,6 +16,7 @@
 
 #include "client/lora/file_at.h"
 #include "client/lora/int8_form.h"
+#include "shm/checksum.h"
 
 enum {
 	LEVEL = 3,     /* zstd's default. Higher ones gain next to nothing on weights */
@@ -134,7 +135,7 @@ static int page_make(struct writer *writer, uint32_t page, uint8_t *form, struct
 	} else {
 		memcpy(form, writer->image, used);
 	}
-	writer->checksums[page] = XXH3_64bits(writer->image, header->page_bytes);
+	writer->checksums[page] = checksum_of(writer->image, header->page_bytes);
 	return 0;
 }
 
@@ -178,7 +179,7 @@ static int group_write(struct writer *writer, struct cold_group *group, struct r
 	error = group_pack(writer, group, &from);
 	if (error)
 		return error;
-	group->checksum = XXH3_64bits(from, cold_align(group->bytes));
+	group->checksum = checksum_of(from, cold_align(group->bytes));
 	return file_write_at(writer->fd, from, cold_align(group->bytes), group->offset);
 }
 
@@ -272,7 +273,7 @@ static int file_write(struct writer *writer, const struct cold_source *source, s
 		error = source_check(writer->convert, source, reason);
 	if (error)
 		return error;
-	writer->head->checksum = XXH3_64bits(writer->head, writer->head->head_bytes);
+	writer->head->checksum = checksum_of(writer->head, writer->head->head_bytes);
 	error = file_write_at(writer->fd, writer->head, writer->head->head_bytes, 0);
 	if (!error && fsync(writer->fd))
 		error = -errno;

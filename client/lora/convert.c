@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "client/lora/file_at.h"
+#include "cuda/kernels/element_rows.h"
 #include "cuda/kernels/lora.h"
 
 static_assert((int)LORA_TILE_COLUMNS == (int)ADAPTER_TILE_COLUMNS && (int)LORA_RANK_MAX == (int)ADAPTER_RANK_MAX &&
@@ -33,33 +34,11 @@ static float element_read(const void *source, uint64_t index, enum safetensors_t
 	return row[0];
 }
 
-/* Whether all are numbers: their exponents are not all ones. */
-static bool all_finite(const uint16_t *elements, uint64_t count, enum adapter_element element)
+/* Elements of a piece, from number `index` on. Whether all are finite. */
+static bool elements_convert(const struct convert *convert, enum safetensors_type type, uint64_t index, uint64_t count, uint16_t *to)
 {
-	const uint16_t exponent = element == ADAPTER_F16 ? 0x7c00 : 0x7f80;
-	uint16_t bad = 0;
-
-	for (uint64_t i = 0; i < count; i++)
-		bad |= (elements[i] & exponent) == exponent;
-	return !bad;
-}
-
-static void elements_convert(const void *source, enum safetensors_type type, uint16_t *to, enum adapter_element element,
-	uint64_t count)
-{
-	const uint32_t from = element_of(type), bytes = element_bytes(from);
-	float row[ELEMENT_ROW];
-
-	if (from == (uint32_t)element) {
-		memcpy(to, source, count * bytes);
-		return;
-	}
-	for (uint64_t i = 0; i < count; i += ELEMENT_ROW) {
-		uint32_t some = count - i < ELEMENT_ROW ? (uint32_t)(count - i) : ELEMENT_ROW;
-
-		element_row_get(from, (const char *)source + i * bytes, some, row);
-		element_row_put(element, row, some, to + i);
-	}
+	return convert->rows->convert(element_of(type), (const char *)convert->source + index * safetensors_type_bytes(type),
+		convert->layout->header->element, to, count);
 }
 
 /* ---- pieces ---- */
@@ -109,9 +88,10 @@ static int weight_refuse(const struct convert *convert, const struct convert_pie
 	enum adapter_element element = convert->layout->header->element;
 	char name[REASON_NAME_BYTES];
 	uint64_t i = 0, row, column;
+	uint16_t converted;
 	float value;
 
-	while (all_finite(convert->elements + i, 1, element))
+	while (elements_convert(convert, part->matrix->type, i, 1, &converted))
 		i++;
 	row = piece->is_b ? part->column + i / part->module->rank : i / part->columns;
 	column = piece->is_b ? i % part->module->rank : part->column + i % part->columns;
@@ -125,22 +105,46 @@ static int weight_refuse(const struct convert *convert, const struct convert_pie
 		element == ADAPTER_F16 ? "; it needs bf16" : "");
 }
 
+/* Of A, [rank][columns] of the piece: rows of a tile are parts of its rows. */
+static bool tile_of_a(const struct convert *convert, const struct part *part, uint32_t index, uint16_t *tile)
+{
+	uint32_t begin = index * ADAPTER_TILE_COLUMNS, left = part->columns - begin;
+	uint32_t used = left < ADAPTER_TILE_COLUMNS ? left : ADAPTER_TILE_COLUMNS;
+	bool finite = true;
+
+	for (uint32_t k = 0; k < part->module->rank; k++, tile += ADAPTER_TILE_COLUMNS) {
+		finite &= elements_convert(convert, part->matrix->type, (uint64_t)k * part->columns + begin, used, tile);
+		memset(tile + used, 0, (ADAPTER_TILE_COLUMNS - used) * sizeof(*tile));
+	}
+	return finite;
+}
+
+/* Of B, [columns][rank]: a tile lies in one place there, and is turned. */
+static bool tile_of_b(const struct convert *convert, const struct part *part, uint32_t index, uint16_t *tile)
+{
+	uint32_t begin = index * ADAPTER_TILE_COLUMNS, left = part->columns - begin, rank = part->module->rank;
+	uint32_t used = left < ADAPTER_TILE_COLUMNS ? left : ADAPTER_TILE_COLUMNS;
+	uint16_t elements[ADAPTER_TILE_COLUMNS * ADAPTER_RANK_MAX];
+	bool finite = elements_convert(convert, part->matrix->type, (uint64_t)begin * rank, (uint64_t)used * rank, elements);
+
+	convert->rows->turn(elements, used, rank, tile);
+	for (uint32_t k = 0; k < rank && used < ADAPTER_TILE_COLUMNS; k++)
+		memset(tile + k * ADAPTER_TILE_COLUMNS + used, 0, (ADAPTER_TILE_COLUMNS - used) * sizeof(*tile));
+	return finite;
+}
+
 int convert_tiles(const struct convert *convert, const struct convert_piece *piece, void *to, struct reason *reason)
 {
-	enum adapter_element element = convert->layout->header->element;
 	struct part part = part_of(convert, piece);
-	uint32_t rank = part.module->rank;
 	int error = part_read(convert, piece, &part);
+	uint16_t *tile = to;
+	bool finite = true;
 
 	if (error)
 		return error;
-	elements_convert(convert->source, part.matrix->type, convert->elements, element, part.count);
-	if (!all_finite(convert->elements, part.count, element))
-		return weight_refuse(convert, piece, &part, reason);
-	for (uint32_t i = 0; i < piece->tiles; i++)
-		lora_tile_pack((char *)to + (uint64_t)i * adapter_tile_bytes(rank), convert->elements, rank, part.columns,
-			piece->is_b ? 1 : part.columns, piece->is_b ? rank : 1, i);
-	return 0;
+	for (uint32_t i = 0; i < piece->tiles; i++, tile += adapter_tile_bytes(part.module->rank) / sizeof(*tile))
+		finite &= piece->is_b ? tile_of_b(convert, &part, i, tile) : tile_of_a(convert, &part, i, tile);
+	return finite ? 0 : weight_refuse(convert, piece, &part, reason);
 }
 
 /* ---- pages ---- */
@@ -185,7 +189,8 @@ static int size_check(const struct peft *peft, int fd, struct reason *reason)
 int convert_open(const struct peft *peft, const struct adapter_layout *layout, int fd, struct convert *convert,
 	struct reason *reason)
 {
-	struct convert made = {.peft = peft, .layout = layout, .fd = fd, .piece_count = layout->header->runs};
+	struct convert made = {.peft = peft, .layout = layout, .fd = fd, .piece_count = layout->header->runs,
+		.rows = element_rows()};
 	struct convert_piece *end;
 	int error = size_check(peft, fd, reason);
 
@@ -193,8 +198,7 @@ int convert_open(const struct peft *peft, const struct adapter_layout *layout, i
 		return error;
 	made.pieces = calloc(made.piece_count, sizeof(*made.pieces));
 	made.source = malloc(2 * (size_t)layout->header->page_bytes);
-	made.elements = malloc(layout->header->page_bytes);
-	if (!made.pieces || !made.source || !made.elements) {
+	if (!made.pieces || !made.source) {
 		convert_close(&made);
 		return -ENOMEM;
 	}
@@ -212,7 +216,6 @@ void convert_close(struct convert *convert)
 {
 	free(convert->pieces);
 	free(convert->source);
-	free(convert->elements);
 	*convert = (struct convert){0};
 }
 

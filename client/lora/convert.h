@@ -10,6 +10,8 @@
 #include "client/lora/peft.h"
 #include "shm/adapter_layout.h"
 
+struct element_rows;
+
 /* Some tiles of one matrix side by side in a page. */
 struct convert_piece {
 	uint32_t page, offset;
@@ -23,8 +25,8 @@ struct convert {
 	int fd;
 	struct convert_piece *pieces; /* [piece_count], by place */
 	uint32_t piece_count;
-	void *source;       /* of one piece, as it stands in the file: at most two pages */
-	uint16_t *elements; /* of one piece, in the layout's element: at most a page */
+	void *source; /* of one piece, as it stands in the file: at most two pages */
+	const struct element_rows *rows;
 };
 
 /*

@@ -1,5 +1,5 @@
 /*
- * int8_form.c - the form by the kernels' references, and the measurement of what it loses.
+ * int8_form.c - the form, and the measurement of what it loses.
  */
 #include "client/lora/int8_form.h"
 
@@ -8,30 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/kernels/quantise.h"
+#include "cuda/kernels/element_rows.h"
 
 enum { COLUMNS = ADAPTER_TILE_COLUMNS };
 static_assert((int)COLUMNS == (int)ELEMENT_ROW, "a row of a tile is what the references take at a time");
 
-static struct quantise_args args_of(const void *image, uint32_t rows, enum adapter_element element, const void *form)
-{
-	return (struct quantise_args){.values = (uintptr_t)image, .codes = (uintptr_t)form,
-		.scales = (uintptr_t)form + (uint64_t)rows * COLUMNS, .rows = rows, .columns = COLUMNS, .group = COLUMNS,
-		.element = element};
-}
-
 void int8_form_make(const void *image, uint32_t rows, enum adapter_element element, void *form)
 {
-	struct quantise_args args = args_of(image, rows, element, form);
+	int8_t *codes = form;
 
-	quantise_host(&args);
+	element_rows()->quantise(element, image, rows, codes, (uint16_t *)(void *)(codes + (size_t)rows * COLUMNS));
 }
 
 void int8_form_expand(const void *form, uint32_t rows, enum adapter_element element, void *image)
 {
-	struct quantise_args args = args_of(image, rows, element, form);
+	const int8_t *codes = form;
 
-	dequantise_host(&args);
+	element_rows()->dequantise(element, codes, (const uint16_t *)(const void *)(codes + (size_t)rows * COLUMNS), rows, image);
 }
 
 /* ---- what is lost ---- */
@@ -47,6 +40,9 @@ static uint32_t batches_of(uint32_t rank)
 	return rank < RANK_ENOUGH ? RANK_ENOUGH / rank : 1;
 }
 
+/* One number for each input: a vector for the compiler, as inputs have no order in which they must be added. */
+typedef float lanes __attribute__((vector_size(INPUTS * sizeof(float)), aligned(16)));
+
 struct measure {
 	const struct convert *convert;
 	uint16_t *tiles, *expanded; /* a page each */
@@ -55,7 +51,7 @@ struct measure {
 	 * Of the module that is being measured: A x as it is and from the form, [batch * rank + k], and sums of squares, of A and
 	 * of B.
 	 */
-	float sums[ADAPTER_RANK_MAX][INPUTS], form_sums[ADAPTER_RANK_MAX][INPUTS];
+	lanes sums[ADAPTER_RANK_MAX], form_sums[ADAPTER_RANK_MAX];
 	double squares[2], errors[2];
 	double output_squares, output_errors;
 };
@@ -69,50 +65,66 @@ static float input_of(uint32_t column, uint32_t input)
 	return (float)(int32_t)(bits >> 32) * 0x1p-31f;
 }
 
-/* Loops over inputs are the inner ones, as they have no order in which they must be added. */
-static void products_add(float *sums, const float *row, const float (*x)[INPUTS])
+/* In two sums, as each addition waits for the one before. */
+static void products_add(lanes *sums, const float *row, const lanes *x)
 {
-	for (uint32_t i = 0; i < COLUMNS; i++)
-		for (uint32_t input = 0; input < INPUTS; input++)
-			sums[input] += row[i] * x[i][input];
+	lanes even = *sums, odd = {0};
+
+	for (uint32_t i = 0; i < COLUMNS; i += 2) {
+		even += row[i] * x[i];
+		odd += row[i + 1] * x[i + 1];
+	}
+	*sums = even + odd;
 }
 
-static void outputs_add(float (*y)[INPUTS], const float *row, const float *sums)
+static void outputs_add(lanes *y, const float *row, const lanes *sums)
 {
 	for (uint32_t i = 0; i < COLUMNS; i++)
-		for (uint32_t input = 0; input < INPUTS; input++)
-			y[i][input] += row[i] * sums[input];
+		y[i] += row[i] * *sums;
+}
+
+static double lanes_sum(const lanes *values)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < INPUTS; i++)
+		sum += (*values)[i];
+	return sum;
 }
 
 static void squares_add(struct measure *measure, uint32_t is_b, const float *row, const float *form_row)
 {
-	float squares = 0, errors = 0;
+	lanes squares = {0}, errors = {0}, value, form;
 
-	for (uint32_t i = 0; i < COLUMNS; i++) {
-		squares += row[i] * row[i];
-		errors += (form_row[i] - row[i]) * (form_row[i] - row[i]);
+	for (uint32_t i = 0; i < COLUMNS; i += INPUTS) {
+		memcpy(&value, row + i, sizeof(value));
+		memcpy(&form, form_row + i, sizeof(form));
+		squares += value * value;
+		errors += (form - value) * (form - value);
 	}
-	measure->squares[is_b] += squares;
-	measure->errors[is_b] += errors;
+	measure->squares[is_b] += lanes_sum(&squares);
+	measure->errors[is_b] += lanes_sum(&errors);
 }
 
 /* A tile of A: adds to A x. */
 static void tile_of_a(struct measure *measure, const uint16_t *tile, const uint16_t *form_tile, uint32_t rank, uint32_t column,
 	uint32_t batch)
 {
+	const struct element_rows *rows = element_rows();
 	enum adapter_element element = measure->convert->layout->header->element;
-	float row[COLUMNS], form_row[COLUMNS], x[COLUMNS][INPUTS];
+	float row[COLUMNS], form_row[COLUMNS];
+	lanes x[COLUMNS];
 
 	for (uint32_t i = 0; i < COLUMNS; i++)
 		for (uint32_t input = 0; input < INPUTS; input++)
 			x[i][input] = input_of(column + i, batch * INPUTS + input);
 	for (uint32_t k = 0; k < rank; k++) {
-		element_row_get(element, tile + k * COLUMNS, COLUMNS, row);
-		element_row_get(element, form_tile + k * COLUMNS, COLUMNS, form_row);
+		rows->get(element, tile + k * COLUMNS, row);
+		rows->get(element, form_tile + k * COLUMNS, form_row);
 		if (batch == 0)
 			squares_add(measure, 0, row, form_row);
-		products_add(measure->sums[batch * rank + k], row, x);
-		products_add(measure->form_sums[batch * rank + k], form_row, x);
+		products_add(&measure->sums[batch * rank + k], row, x);
+		products_add(&measure->form_sums[batch * rank + k], form_row, x);
 	}
 }
 
@@ -120,15 +132,19 @@ static void tile_of_a(struct measure *measure, const uint16_t *tile, const uint1
 static void tile_of_b(struct measure *measure, const uint16_t *tile, const uint16_t *form_tile, uint32_t rank, uint32_t batch)
 {
 	enum adapter_element element = measure->convert->layout->header->element;
-	float row[COLUMNS], form_row[COLUMNS], y[COLUMNS][INPUTS] = {{0}}, form_y[COLUMNS][INPUTS] = {{0}};
+	const struct element_rows *rows = element_rows();
+	float row[COLUMNS], form_row[COLUMNS];
+	lanes y[COLUMNS], form_y[COLUMNS];
 
+	memset(y, 0, sizeof(y));
+	memset(form_y, 0, sizeof(form_y));
 	for (uint32_t k = 0; k < rank; k++) {
-		element_row_get(element, tile + k * COLUMNS, COLUMNS, row);
-		element_row_get(element, form_tile + k * COLUMNS, COLUMNS, form_row);
+		rows->get(element, tile + k * COLUMNS, row);
+		rows->get(element, form_tile + k * COLUMNS, form_row);
 		if (batch == 0)
 			squares_add(measure, 1, row, form_row);
-		outputs_add(y, row, measure->sums[batch * rank + k]);
-		outputs_add(form_y, form_row, measure->form_sums[batch * rank + k]);
+		outputs_add(y, row, &measure->sums[batch * rank + k]);
+		outputs_add(form_y, form_row, &measure->form_sums[batch * rank + k]);
 	}
 	for (uint32_t i = 0; i < COLUMNS; i++)
 		for (uint32_t input = 0; input < INPUTS; input++) {

@@ -100,6 +100,45 @@ static int cold_read_all(int fd, uint8_t *stored)
 	return error;
 }
 
+/* Each group's pages as images, by one thread; the form has just been read, and is in a cache or not as it may be. */
+static int group_expand(struct adapter *adapter, const struct cold_file *file, uint32_t index, uint64_t *took_ns)
+{
+	const struct cold_group *group = &file->groups[index];
+	const void *form;
+	struct reason reason;
+	uint64_t begin;
+	int error = cold_group_read(file, index, adapter->others);
+
+	if (!error)
+		error = cold_group_expand(file, index, adapter->others, adapter->others + COLD_GROUP_IMAGE_MAX, &form, &reason);
+	begin = own_time_ns();
+	for (uint32_t page = group->first_page; page < group->first_page + group->pages && !error; page++) {
+		error = cold_page_expand(file, page, form, adapter->images + (uint64_t)page * PAGE_BYTES, &reason);
+		form = (const char *)form + cold_page_bytes(&file->layout, (enum cold_form)file->header->form, page);
+	}
+	*took_ns += own_time_ns() - begin;
+	return error;
+}
+
+static int expand_sample(struct bench *bench, struct adapter *adapter, int fd)
+{
+	uint64_t bytes = (uint64_t)adapter->layout.header->pages * PAGE_BYTES, took_ns = 0, begin;
+	struct cold_file file;
+	struct reason reason;
+	int error = cold_open(fd, &file, &reason);
+
+	if (error)
+		return error;
+	for (uint32_t i = 0; i < file.header->groups && !error; i++)
+		error = group_expand(adapter, &file, i, &took_ns);
+	cold_close(&file);
+	bench_sample(bench, FIGURE_adapter_int8_expand, (double)bytes / (double)took_ns);
+	begin = own_time_ns();
+	memcpy(adapter->others, adapter->images, bytes);
+	bench_sample(bench, FIGURE_peer_adapter_expand_memcpy, (double)bytes / (double)(own_time_ns() - begin));
+	return error;
+}
+
 static int cold_sample(struct bench *bench, struct adapter *adapter)
 {
 	uint64_t begin = own_time_ns();
@@ -118,6 +157,8 @@ static int cold_sample(struct bench *bench, struct adapter *adapter)
 	if (!error && pread(fd, adapter->others, header.file_bytes, 0) != (ssize_t)header.file_bytes)
 		error = -EIO;
 	bench_sample(bench, FIGURE_peer_adapter_pread, (double)(own_time_ns() - begin) / 1e6);
+	if (!error)
+		error = expand_sample(bench, adapter, fd);
 	close(fd);
 	return error;
 }

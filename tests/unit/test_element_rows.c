@@ -1,0 +1,308 @@
+/*
+ * test_element_rows.c - rows of elements by each code that this CPU has.
+ *
+ * Goal: whatever an element or a scale may be, each code writes what element.h and quantise.h say, bit by bit, and nothing beside
+ * it; only what else a NaN holds is open. Method: all elements of 16 bits, all codes with all scales, fp32 numbers at and beside
+ * each place where rounding changes, and others by chance; lengths that are no multiple of anything.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cuda/kernels/element_rows.h"
+#include "cuda/kernels/quantise.h"
+
+enum { ALL = 1 << 16, ROW = ELEMENT_ROW };
+
+static const struct element_rows *const codes[] = {
+	&element_rows_plain,
+#ifdef __x86_64__
+	&element_rows_avx2,
+#endif
+};
+enum { CODES = sizeof(codes) / sizeof(*codes) };
+
+/* Each test goes through those that can run here. */
+static const struct element_rows *code_next(size_t *index)
+{
+	while (*index < CODES) {
+		const struct element_rows *code = codes[(*index)++];
+
+		if (code->is_usable())
+			return code;
+		print_message("this CPU has no %s\n", code->name);
+	}
+	return NULL;
+}
+
+static uint32_t random_bits(void)
+{
+	static uint64_t state = 88172645463325252u;
+
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return (uint32_t)(state >> 16);
+}
+
+static void *room(uint64_t bytes)
+{
+	void *memory = malloc(bytes);
+
+	assert_non_null(memory);
+	return memory;
+}
+
+static float float_of(uint32_t element, uint16_t bits)
+{
+	return element == ELEMENT_F16 ? float_of_f16(bits) : float_of_bf16(bits);
+}
+
+static float value_of(uint32_t element, const void *from, uint64_t index)
+{
+	const char *at = (const char *)from + index * element_bytes(element);
+	uint16_t bits;
+	float value;
+
+	if (element == ELEMENT_F32) {
+		memcpy(&value, at, sizeof(value));
+		return value;
+	}
+	memcpy(&bits, at, sizeof(bits));
+	return float_of(element, bits);
+}
+
+static uint16_t bits_of(uint32_t element, float value)
+{
+	return element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
+}
+
+static void same_bits(uint32_t element, uint16_t wanted, uint16_t found, const char *name, uint64_t index)
+{
+	if (wanted == found || (isnan(float_of(element, wanted)) && isnan(float_of(element, found))))
+		return;
+	fail_msg("%s: element %u, number %llu is %04x, should be %04x", name, element, (unsigned long long)index, found, wanted);
+}
+
+/* ---- other types ---- */
+
+/* Also what is said of them; `count` elements at a time, from a place without alignment. */
+static void converts(const struct element_rows *code, uint32_t from_element, const void *from, uint32_t to_element, uint64_t total,
+	uint64_t count)
+{
+	const uint32_t bytes = element_bytes(from_element);
+	char *source = room(count * bytes + 1);
+	uint16_t *to = room((count + 1) * sizeof(*to));
+
+	for (uint64_t i = 0; i < total; i += count) {
+		uint64_t some = total - i < count ? total - i : count;
+		bool finite = true;
+
+		memcpy(source + 1, (const char *)from + i * bytes, some * bytes);
+		to[some] = 0x1234;
+		for (uint64_t k = 0; k < some; k++) {
+			uint16_t bits = bits_of(to_element, value_of(from_element, from, i + k));
+
+			finite &= isfinite(float_of(to_element, bits)) != 0;
+		}
+		assert_int_equal(code->convert(from_element, source + 1, to_element, to, some), finite);
+		assert_int_equal(to[some], 0x1234);
+		for (uint64_t k = 0; k < some; k++)
+			same_bits(to_element, bits_of(to_element, value_of(from_element, from, i + k)), to[k], code->name, i + k);
+	}
+	free(source);
+	free(to);
+}
+
+static void test_all_of_16_bits_become_others(void **state)
+{
+	static const uint64_t counts[] = {1, 7, 16, 100, 128, 300};
+	uint16_t *all = room(ALL * sizeof(*all));
+	size_t index = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < ALL; i++)
+		all[i] = (uint16_t)i;
+	for (const struct element_rows *code; (code = code_next(&index));)
+		for (uint32_t from = 0; from < ELEMENT_F32; from++)
+			for (uint32_t to = 0; to < ELEMENT_F32; to++)
+				for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
+					converts(code, from, all, to, ALL, counts[i]);
+	free(all);
+}
+
+/* Each number of 16 bits, what lies in the middle to the next, and the fp32 numbers beside both. */
+static void test_fp32_is_rounded_to_nearest_even(void **state)
+{
+	enum { BESIDE = 3, AROUND = 2 * BESIDE };
+	uint32_t *bits = room((uint64_t)ALL * AROUND * sizeof(*bits));
+	size_t index = 0;
+
+	(void)state;
+	for (const struct element_rows *code; (code = code_next(&index));)
+		for (uint32_t to = 0; to < ELEMENT_F32; to++) {
+			for (uint32_t i = 0; i < ALL; i++) {
+				float value = float_of(to, (uint16_t)i), middle = value / 2 + float_of(to, (uint16_t)(i + 1)) / 2;
+
+				for (uint32_t k = 0; k < BESIDE; k++) {
+					bits[i * AROUND + k] = float_bits(value) + k - 1;
+					bits[i * AROUND + BESIDE + k] = float_bits(middle) + k - 1;
+				}
+			}
+			converts(code, ELEMENT_F32, bits, to, (uint64_t)ALL * AROUND, 1000);
+		}
+	free(bits);
+}
+
+static void test_any_fp32_becomes_others(void **state)
+{
+	enum { MANY = 1 << 20 };
+	uint32_t *bits = room((uint64_t)MANY * sizeof(*bits));
+	size_t index = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < MANY; i++)
+		bits[i] = random_bits();
+	for (const struct element_rows *code; (code = code_next(&index));)
+		for (uint32_t to = 0; to < ELEMENT_F32; to++)
+			converts(code, ELEMENT_F32, bits, to, MANY, 777);
+	free(bits);
+}
+
+static void test_rows_become_fp32(void **state)
+{
+	uint16_t row[ROW];
+	float values[ROW];
+	size_t index = 0;
+
+	(void)state;
+	for (const struct element_rows *code; (code = code_next(&index));)
+		for (uint32_t element = 0; element < ELEMENT_F32; element++)
+			for (uint32_t i = 0; i < ALL; i += ROW) {
+				for (uint32_t k = 0; k < ROW; k++)
+					row[k] = (uint16_t)(i + k);
+				code->get(element, row, values);
+				for (uint32_t k = 0; k < ROW; k++) {
+					float wanted = value_of(element, row, k);
+
+					assert_true(float_bits(wanted) == float_bits(values[k]) || (isnan(wanted) && isnan(values[k])));
+				}
+			}
+}
+
+/* ---- another order ---- */
+
+static void turns(const struct element_rows *code, uint32_t rows, uint32_t columns)
+{
+	uint16_t *from = room((uint64_t)rows * columns * sizeof(*from)), *to = room((uint64_t)columns * ROW * sizeof(*to));
+
+	for (uint32_t i = 0; i < rows * columns; i++)
+		from[i] = (uint16_t)random_bits();
+	memset(to, 0x12, (uint64_t)columns * ROW * sizeof(*to));
+	code->turn(from, rows, columns, to);
+	for (uint32_t column = 0; column < columns; column++)
+		for (uint32_t row = 0; row < ROW; row++)
+			assert_int_equal(to[column * ROW + row], row < rows ? from[row * columns + column] : 0x1212);
+	free(from);
+	free(to);
+}
+
+static void test_what_is_turned_stands_the_other_way(void **state)
+{
+	size_t index = 0;
+
+	(void)state;
+	for (const struct element_rows *code; (code = code_next(&index));)
+		for (uint32_t columns = 1; columns <= 128; columns++)
+			for (uint32_t rows = 1; rows <= ROW; rows += rows < 20 ? 1 : 12)
+				turns(code, rows, columns);
+}
+
+/* ---- int8 ---- */
+
+/* Two rows for each scale, since a code is -127 to 127; -128, which nobody writes, may come from a file. */
+static void test_each_code_times_each_scale(void **state)
+{
+	int8_t all[2 * ROW];
+	uint16_t values[2 * ROW], scales[2];
+	size_t index = 0;
+
+	(void)state;
+	for (int i = 0; i < 2 * ROW; i++)
+		all[i] = (int8_t)(i - 128);
+	for (const struct element_rows *code; (code = code_next(&index));)
+		for (uint32_t element = 0; element < ELEMENT_F32; element++)
+			for (uint32_t scale = 0; scale < ALL; scale++) {
+				scales[0] = scales[1] = (uint16_t)scale;
+				code->dequantise(element, all, scales, 2, values);
+				for (uint32_t i = 0; i < 2 * ROW; i++)
+					same_bits(element, bits_of(element, quantise_value(all[i], float_of_bf16((uint16_t)scale), element)),
+						values[i], code->name, i);
+			}
+}
+
+/* Rows of all sizes of numbers, in some of which one is infinite, no number or the largest, and some are empty. */
+static void row_fill(uint32_t element, uint32_t kind, uint16_t row[ROW])
+{
+	static const float strange[] = {INFINITY, -INFINITY, NAN, 65504.0f, 0x1.fep127f, -65504.0f, 0x1p-24f, 0x1p-133f, -0.0f};
+	float size = ldexpf(1, (int)(random_bits() % 60) - 45);
+
+	for (uint32_t i = 0; i < ROW; i++)
+		row[i] = kind % 7 == 0 ? 0 : bits_of(element, ((float)(random_bits() >> 8) / 8388608.0f - 1) * size);
+	if (kind % 3 == 0)
+		row[random_bits() % ROW] = bits_of(element, strange[kind / 3 % (sizeof(strange) / sizeof(*strange))]);
+}
+
+static void test_forms_are_those_of_the_kernel(void **state)
+{
+	enum { ROWS = 4096 };
+	uint16_t *values = room(ROWS * ROW * sizeof(*values)), scales[ROWS], wanted_scales[ROWS];
+	int8_t *forms = room(ROWS * ROW), *wanted = room(ROWS * ROW);
+	size_t index = 0;
+
+	(void)state;
+	for (const struct element_rows *code; (code = code_next(&index));)
+		for (uint32_t element = 0; element < ELEMENT_F32; element++) {
+			struct quantise_args args = {.values = (uintptr_t)values, .codes = (uintptr_t)wanted, .scales = (uintptr_t)wanted_scales,
+				.rows = ROWS, .columns = ROW, .element = element};
+
+			for (uint32_t row = 0; row < ROWS; row++)
+				row_fill(element, row, values + row * ROW);
+			quantise_host(&args);
+			code->quantise(element, values, ROWS, forms, scales);
+			assert_memory_equal(forms, wanted, ROWS * ROW);
+			assert_memory_equal(scales, wanted_scales, sizeof(scales));
+		}
+	free(values);
+	free(forms);
+	free(wanted);
+}
+
+static void test_this_cpu_has_what_it_takes(void **state)
+{
+	(void)state;
+	assert_true(element_rows()->is_usable());
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_all_of_16_bits_become_others),
+		cmocka_unit_test(test_fp32_is_rounded_to_nearest_even),
+		cmocka_unit_test(test_any_fp32_becomes_others),
+		cmocka_unit_test(test_rows_become_fp32),
+		cmocka_unit_test(test_what_is_turned_stands_the_other_way),
+		cmocka_unit_test(test_each_code_times_each_scale),
+		cmocka_unit_test(test_forms_are_those_of_the_kernel),
+		cmocka_unit_test(test_this_cpu_has_what_it_takes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
