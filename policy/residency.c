@@ -224,7 +224,7 @@ void residency_access(struct residency *residency, uint32_t number, uint32_t cou
 	if (number >= residency->adapter_count || !adapter->registered || count == 0)
 		return;
 	withdraw(residency, number);
-	count_accesses(residency, adapter, count, now_us);
+	worth_count(&residency->limits.worth, &adapter->worth, count, now_us);
 	offer(residency, number);
 }
 
@@ -253,7 +253,7 @@ static int hold(struct residency *residency, uint32_t number, uint32_t *holds, b
 	}
 	withdraw(residency, number);
 	if (accessed)
-		count_accesses(residency, adapter, 1, now_us);
+		worth_count(&residency->limits.worth, &adapter->worth, 1, now_us);
 	++*holds;
 	adapter->expected = false;
 	residency->stats.prefetches_used += adapter->prefetched && adapter->hot == RESIDENCY_RESIDENT;
@@ -318,7 +318,7 @@ int residency_prefetch(struct residency *residency, uint32_t number, uint64_t no
 		return -ENOSPC;
 	withdraw(residency, number);
 	adapter->expected = true;
-	adapter->expected_us = now_us + residency->limits.window_us;
+	adapter->expected_us = now_us + residency->limits.worth.window_us;
 	offer(residency, number);
 	if (adapter->hot == RESIDENCY_ABSENT || (adapter->hot == RESIDENCY_QUEUED && adapter->reason == FOR_REBALANCING)) {
 		adapter->prefetched = true;
@@ -329,7 +329,7 @@ int residency_prefetch(struct residency *residency, uint32_t number, uint64_t no
 
 static bool is_settled(const struct residency *residency, const struct adapter *adapter, uint64_t now_us)
 {
-	return adapter->settled && now_us - adapter->settled_us < residency->limits.window_us;
+	return adapter->settled && now_us - adapter->settled_us < residency->limits.worth.window_us;
 }
 
 /* Who would have to go for this one; NOBODY: no one. False: none is worth it. */
@@ -365,7 +365,7 @@ static void rebalance(struct residency *residency, uint64_t now_us)
 		return;
 	best = number_heap_lowest(&residency->absent);
 	adapter = &residency->adapters[best];
-	if (is_active(adapter) || is_settled(residency, adapter, now_us) || accesses_now(residency, adapter, now_us) < 1 ||
+	if (is_active(adapter) || is_settled(residency, adapter, now_us) || worth_uses(&residency->limits.worth, &adapter->worth, now_us) < 1 ||
 		!rebalance_victim(residency, adapter, now_us, &victim))
 		return;
 	if (victim != NOBODY) {
@@ -498,7 +498,7 @@ int residency_create(const struct residency_limits *limits, uint32_t adapters, s
 	int error = 0;
 
 	if (!adapters || adapters > RESIDENCY_ADAPTERS_MAX || !limits->hot_bytes || !limits->hot_count ||
-		!limits->promote_accesses || !limits->window_us || limits->half_life_us < 1000 || !limits->warm_bytes_per_us ||
+		!limits->worth.promote_uses || !limits->worth.window_us || limits->worth.half_life_us < 1000 || !limits->warm_bytes_per_us ||
 		!limits->cold_bytes_per_us)
 		return -EINVAL;
 	residency = calloc(1, sizeof(*residency));
@@ -544,11 +544,10 @@ int residency_register(struct residency *residency, uint32_t number, uint64_t by
 	residency->adapters[number] = (struct adapter){
 		.bytes = bytes,
 		.warm_bytes = warm_bytes,
-		.heat = heat_unused(residency, now_us),
-		.window_us = now_us,
 		.copyable = warm_bytes > 0,
 		.registered = true,
 	};
+	worth_begin(&residency->limits.worth, &residency->adapters[number].worth, now_us);
 	residency->registered++;
 	offer(residency, number);
 	return 0;

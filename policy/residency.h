@@ -12,7 +12,7 @@
  *   counts the second.
  * - Only idle ones leave: without reference and pin, not on their way in or out, and not being read for a warm copy.
  * - Of these the one goes whose bytes save the least: expected accesses times the time that it takes to have it back, by its
- *   bytes. Expected accesses are learned: each counts one, and half is forgotten in half_life_us. Who had promote_accesses of
+ *   bytes. Expected accesses are learned: each counts one, and half is forgotten in half_life_us. Who had promote_uses of
  *   them within window_us counts as if that had always been so; that is a boost and bars nobody.
  * - Who is prefetched is expected: only what is acquired displaces it until window_us later.
  * - What was idle for idle_us gets a warm copy while it stays hot; what leaves earlier gets one on the way (SAVE). Copies of
@@ -34,6 +34,8 @@
 #ifndef GPOOL_POLICY_RESIDENCY_H
 #define GPOOL_POLICY_RESIDENCY_H
 
+#include "policy/worth.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -44,8 +46,8 @@ struct residency;
 struct residency_limits {
 	uint64_t hot_bytes, warm_bytes;
 	uint32_t hot_count, warm_count; /* warm_count 0: no warm copies */
-	uint32_t promote_accesses;
-	uint64_t window_us, idle_us, rebalance_us, half_life_us; /* rebalance_us 0: never */
+	struct worth_terms worth;
+	uint64_t idle_us, rebalance_us; /* rebalance_us 0: never */
 	uint32_t load_us;                                        /* what a load takes beside its bytes */
 	uint32_t warm_bytes_per_us, cold_bytes_per_us;           /* of a warm copy to the GPU; from disk */
 };
@@ -53,8 +55,8 @@ struct residency_limits {
 /* Counts, window, accesses and idle time as specified; the rest chosen: tried with gpool-replay lora, speeds of PCIe 4 and NVMe. */
 #define RESIDENCY_LIMITS_INIT \
 	{ \
-		.hot_bytes = UINT64_MAX, .warm_bytes = UINT64_MAX, .hot_count = 100, .warm_count = 1000, .promote_accesses = 10, \
-		.window_us = 60000000, .idle_us = 60000000, .rebalance_us = 10000000, .half_life_us = 1800000000, \
+		.hot_bytes = UINT64_MAX, .warm_bytes = UINT64_MAX, .hot_count = 100, .warm_count = 1000, \
+		.worth = WORTH_TERMS_INIT, .idle_us = 60000000, .rebalance_us = 10000000, \
 		.load_us = 200, .warm_bytes_per_us = 25000, .cold_bytes_per_us = 3000, \
 	}
 

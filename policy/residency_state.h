@@ -23,10 +23,7 @@ enum reason {
 
 struct adapter {
 	uint64_t bytes, warm_bytes;
-	double heat; /* binary logarithm of its accesses as far as remembered, plus the time in half-lives: stays until the next
-			one */
-	uint64_t window_us;              /* where its window began */
-	uint32_t accesses, accesses_ago; /* in this window, and in the one before */
+	struct worth worth;
 	uint32_t references, pins;
 	uint64_t idle_us, expected_us, settled_us; /* idle since; expected until; moved at */
 	uint64_t turn;                             /* when QUEUED */
@@ -98,10 +95,6 @@ static inline struct adapter *adapter_at(const struct residency *residency, uint
 void sums_add(struct sums *sums, const struct adapter *adapter, int sign);
 
 /* residency_worth.c */
-/* heat_unused() - of an adapter that nobody has used yet. accesses_now() - as far as remembered. */
-double heat_unused(const struct residency *residency, uint64_t now_us);
-double accesses_now(const struct residency *residency, const struct adapter *adapter, uint64_t now_us);
-void count_accesses(struct residency *residency, struct adapter *adapter, uint32_t count, uint64_t now_us);
 /*
  * hot_worth() - in doublings, of a byte of GPU memory. Comparable among all adapters, and it does not change as time goes by.
  * Keys, least first: victims, those that are expected behind all others; the absent, the most worth first; warm copies, of what

@@ -506,7 +506,7 @@ static void test_rebalancing_leaves_the_moved_alone(void **state)
 
 	(void)state;
 	limits.rebalance_us = SECOND;
-	limits.promote_accesses = UINT32_MAX;
+	limits.worth.promote_uses = UINT32_MAX;
 	limits.idle_us = 1000 * SECOND;
 	begin(&limits, 3);
 	for (uint32_t i = 0; i < 3; i++)
@@ -623,7 +623,7 @@ static double slow_us(const struct slow_adapter *adapter, bool warm)
 
 static double slow_worth(const struct slow_adapter *adapter)
 {
-	double rate = adapter->accesses * exp2(-(double)(now - adapter->accessed) / (double)slow.limits.half_life_us);
+	double rate = adapter->accesses * exp2(-(double)(now - adapter->accessed) / (double)slow.limits.worth.half_life_us);
 	double us = adapter->warm != RESIDENCY_NO_COPY ? slow_us(adapter, true)
 		    : adapter->copyable                ? 2 * slow_us(adapter, true)
 						       : slow_us(adapter, false);
@@ -765,7 +765,7 @@ static bool slow_could_come(uint32_t number)
 
 static void slow_access(struct slow_adapter *adapter)
 {
-	adapter->accesses = adapter->accesses * exp2(-(double)(now - adapter->accessed) / (double)slow.limits.half_life_us) + 1;
+	adapter->accesses = adapter->accesses * exp2(-(double)(now - adapter->accessed) / (double)slow.limits.worth.half_life_us) + 1;
 	adapter->accessed = now;
 }
 
@@ -850,7 +850,7 @@ static void slow_prefetch(uint32_t number)
 
 	if (residency_prefetch(all, number, now) >= 0) {
 		adapter->expected = true;
-		adapter->expected_until = now + slow.limits.window_us;
+		adapter->expected_until = now + slow.limits.worth.window_us;
 	}
 }
 
@@ -905,8 +905,8 @@ static void slow_run(uint32_t steps, bool rebalance)
 	slow.limits = limits_of(60, 40);
 	slow.limits.hot_count = 14;
 	slow.limits.warm_count = 20;
-	slow.limits.promote_accesses = UINT32_MAX; /* the boost has a test of its own */
-	slow.limits.half_life_us = 100 * SECOND;
+	slow.limits.worth.promote_uses = UINT32_MAX; /* the boost has a test of its own */
+	slow.limits.worth.half_life_us = 100 * SECOND;
 	slow.limits.rebalance_us = rebalance ? SECOND : 0;
 	begin(&slow.limits, ADAPTERS);
 	for (uint32_t i = 0; i < ADAPTERS; i++)

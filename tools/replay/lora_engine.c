@@ -389,8 +389,8 @@ static int residency_init(struct service *service)
 	int error;
 
 	if (service->plan->strategy->lru) {
-		limits.half_life_us = 1000;
-		limits.promote_accesses = UINT32_MAX;
+		limits.worth.half_life_us = 1000;
+		limits.worth.promote_uses = UINT32_MAX;
 		limits.rebalance_us = 0;
 	}
 	error = residency_create(&limits, workload->adapter_count, &service->residency);
