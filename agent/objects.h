@@ -27,6 +27,7 @@ struct object {
 	struct tenant *tenant;     /* who has its pages on the books; NULL: a tenant that is no more */
 	uint32_t node;             /* in the order in which they go, plus 1; 0: it is not in it */
 	bool open;                 /* somebody has it open, or pinned when that was last looked at; of those in the order */
+	uint32_t stay_below;       /* so many of those that follow it stay: open, or followed by one that stays */
 	uint32_t touched_ms;       /* of its last use, when that was last looked at; OBJECT_PINNABLE */
 };
 
@@ -61,9 +62,9 @@ enum objects_whose {
 
 /*
  * objects_evictable() - pages of ephemeral objects that nobody has open, and of pinnable ones that nobody pins, so many that
- * taking them leaves all tenants what is theirs. Those that something follows which stays count, too. objects_evict() - until
- * `pages` came free, or there are none; how many did. Nothing goes before what follows it. Cost: a look at each tenant and at the
- * pins of all pinnable ones; logarithmic for each that goes or that the rules keep.
+ * taking them leaves all tenants what is theirs, and that nothing follows which is open. objects_evict() - until `pages` came free, or
+ * there are none; how many did. Nothing goes before what follows it. Cost: a look at each tenant and at the pins of all pinnable ones;
+ * logarithmic for each that goes or that the rules keep.
  */
 uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose);
 uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages);

@@ -5,8 +5,8 @@
  * somebody pins one, and when it was used, is looked at before anybody is chosen.
  *
  * Invariants: an object has a node just when it is CURRENT (or LEAVING) and ephemeral or pinnable; a pin just when it has a
- * reader, or somebody pinned it at the last look. idle_pages of the tenants, and of objects whose tenant is no more, are those of
- * nodes without a pin.
+ * reader, or somebody pinned it at the last look. It stays while it has a pin, or one that follows it stays; stay_below counts the
+ * latter. idle_pages of the tenants, and of objects whose tenant is no more, are those of nodes that do not stay.
  */
 #include "agent/objects.h"
 
@@ -63,27 +63,54 @@ static uint32_t parent_of(const struct pool *pool, const struct object_record *r
 	return object_of(pool, number)->node - 1;
 }
 
+static bool stays(const struct object *object)
+{
+	return object->open || object->stay_below;
+}
+
+/* One more of those that follow it stays, or (-1) one fewer; and so on upwards. Each is changed at most once, whatever is opened in which order. */
+static void stay_add(struct pool *pool, uint32_t number, int more)
+{
+	for (; number && more; number = followed(pool, number)) {
+		struct object *object = object_of(pool, number);
+		bool stayed = stays(object);
+
+		object->stay_below += (uint32_t)more;
+		if (stays(object) == stayed)
+			return;
+		*idle_pages(pool, number) += stayed ? object_record(pool, number)->pages : -object_record(pool, number)->pages;
+	}
+}
+
 static void enter(struct pool *pool, uint32_t number)
 {
 	const struct object_record *record = object_record(pool, number);
 	struct objects_order *order = pool->objects->order;
+	struct object *object = object_of(pool, number);
 	uint32_t node;
 
 	/* There are as many nodes as objects, so it cannot fail. */
 	eviction_insert(order->eviction, parent_of(pool, record), XXH3_64bits(record->name, strlen(record->name)), &node);
 	order->numbers[node] = number;
-	object_of(pool, number)->node = node + 1;
-	object_of(pool, number)->open = false;
-	object_of(pool, number)->touched_ms = (uint32_t)clock_ms();
+	object->node = node + 1;
+	object->open = false;
+	object->stay_below = 0;
+	object->touched_ms = (uint32_t)clock_ms();
 	*idle_pages(pool, number) += record->pages;
 }
 
+/* Those that follow it follow what it has followed. */
 static void leave(struct pool *pool, uint32_t number, bool evicted)
 {
 	struct object *object = object_of(pool, number);
+	uint32_t above = followed(pool, number);
 
-	if (!object->open)
+	if (!stays(object))
 		*idle_pages(pool, number) -= object_record(pool, number)->pages;
+	else if (!object->stay_below)
+		stay_add(pool, above, -1);
+	else if (above)
+		object_of(pool, above)->stay_below += object->stay_below - 1;
 	if (evicted)
 		eviction_evict(pool->objects->order->eviction, object->node - 1);
 	else
@@ -95,18 +122,21 @@ static void open_set(struct pool *pool, uint32_t number, bool open)
 {
 	struct eviction *eviction = pool->objects->order->eviction;
 	struct object *object = object_of(pool, number);
+	bool stayed = stays(object);
 
 	if (open == object->open)
 		return;
 	object->open = open;
 	if (open) {
 		eviction_pin(eviction, object->node - 1);
-		*idle_pages(pool, number) -= object_record(pool, number)->pages;
 	} else {
 		eviction_used(eviction, object->node - 1);
 		eviction_unpin(eviction, object->node - 1);
-		*idle_pages(pool, number) += object_record(pool, number)->pages;
 	}
+	if (stays(object) == stayed)
+		return;
+	*idle_pages(pool, number) += stayed ? object_record(pool, number)->pages : -object_record(pool, number)->pages;
+	stay_add(pool, followed(pool, number), open ? 1 : -1);
 }
 
 void object_order_look(struct pool *pool, uint32_t number)

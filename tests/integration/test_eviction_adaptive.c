@@ -318,6 +318,32 @@ static void test_a_row_takes_what_follows_along(void **state)
 	assert_int_equal(gpool_object_close(walls[1]), 0);
 }
 
+/*
+ * Beside what is free: the last of the chain is open, so all of it stays, and so does what it followed when one in the middle is deleted.
+ * Who asks for so much that only the chain would do costs nobody anything.
+ */
+static void test_what_is_followed_by_something_open_is_no_room(void **state)
+{
+	struct gpool_object *open;
+	struct gpool_block block;
+
+	(void)state;
+	start(lru);
+	chain();
+	assert_int_equal(gpool_object_close(published("other", 8, NULL)), 0);
+	assert_int_equal(gpool_object_open(pool, "c", NULL, &open), 0);
+	/* 24 are free; other and d would be 16 more. */
+	assert_int_equal(gpool_alloc(pool, PAGES - 23, NULL, &block), -ENOSPC);
+	assert_true(is_there("other") && is_there("d"));
+	assert_int_equal(gpool_object_delete(pool, "b", 0), 0);
+	assert_int_equal(gpool_alloc(pool, PAGES - 15, NULL, &block), -ENOSPC);
+	assert_true(is_there("other") && is_there("d"));
+	assert_int_equal(gpool_object_close(open), 0);
+	assert_int_equal(gpool_alloc(pool, PAGES, NULL, &block), 0);
+	assert_int_equal(gpool_free(pool, &block), 0);
+	assert_false(is_there("a"));
+}
+
 /* Said of an object that one does not have open, or of one that is none, it counts for nothing. */
 static void test_nobody_keeps_what_he_does_not_have(void **state)
 {
@@ -345,6 +371,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_objects_of_a_loop, stop),
 		cmocka_unit_test(test_nothing_goes_before_what_follows_it),
 		cmocka_unit_test_teardown(test_a_row_takes_what_follows_along, stop),
+		cmocka_unit_test_teardown(test_what_is_followed_by_something_open_is_no_room, stop),
 		cmocka_unit_test_teardown(test_nobody_keeps_what_he_does_not_have, stop),
 	};
 	int failed, fd = mkstemp(config_path);
