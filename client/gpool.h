@@ -1850,6 +1850,27 @@ GPOOL_API uint32_t gpool_session(const struct gpool *pool);
 /* gpool_pressure() - enum gpool_pressure, one load. */
 GPOOL_API int gpool_pressure(const struct gpool *pool);
 
+enum {
+	GPOOL_DEVICE_HOST_POINTER = 1u << 0, /* the pool's addresses may also be read and written by the CPU (`host`) */
+};
+
+#define GPOOL_DEVICE_NONE UINT32_MAX /* ordinal: a session that reads only opens no device */
+
+/* Where a pool's memory is, for what must be told of a device beside an address. */
+struct gpool_device {
+	uint32_t size;    /* sizeof(struct gpool_device), set by the caller */
+	uint32_t flags;   /* GPOOL_DEVICE_* */
+	uint32_t ordinal; /* of the device in this process, as cuDeviceGet() and the CUDA runtime count; or GPOOL_DEVICE_NONE */
+	uint32_t reserved;
+	char pool[64];
+	char backend[16]; /* "cuda", "host" */
+	char uuid[48];    /* empty: GPOOL_DEVICE_NONE */
+};
+GPOOL_ASSERT_SIZE(gpool_device, 144);
+
+/* gpool_device() - Return: 0, -EINVAL (its size), -ECHILD. No system call. */
+GPOOL_API int gpool_device(const struct gpool *pool, struct gpool_device *device);
+
 struct gpool_statistics {
 	uint32_t size; /* sizeof(struct gpool_statistics), set by the caller */
 	uint32_t leased_pages, idle_pages, deferred_blocks;

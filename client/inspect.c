@@ -135,6 +135,14 @@ static void count_threads(const struct session_stats *stats, struct gpool_statis
 	}
 }
 
+/* As options: an older program gets the fields it knows, a newer one zeros where this library has nothing to say. */
+static void answer(void *to, uint32_t size, const void *filled, size_t known)
+{
+	if (size > known)
+		memset((char *)to + known, 0, size - known);
+	memcpy(to, filled, size < known ? size : known);
+}
+
 const struct gpu *pool_gpu(const struct gpool *pool)
 {
 	return pool->gpu;
@@ -153,9 +161,24 @@ int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics)
 	filled.deferred_blocks = atomic_load_explicit(&pool->deferred_count, memory_order_relaxed);
 	if (pool->gpu)
 		filled.driver_calls = gpu_calls_total(pool->gpu) - pool->calls_at_open;
-	/* As options: an older program gets the fields it knows, a newer one zeros where this library has nothing to say. */
-	if (filled.size > sizeof(filled))
-		memset((char *)statistics + sizeof(filled), 0, filled.size - sizeof(filled));
-	memcpy(statistics, &filled, filled.size < sizeof(filled) ? filled.size : sizeof(filled));
+	answer(statistics, filled.size, &filled, sizeof(filled));
+	return 0;
+}
+
+int gpool_device(const struct gpool *pool, struct gpool_device *device)
+{
+	struct gpool_device filled = { .size = device->size, .ordinal = pool->device };
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return -EINVAL;
+	if (pool->capabilities & GPU_CAP_HOST_POINTER)
+		filled.flags |= GPOOL_DEVICE_HOST_POINTER;
+	/* the segment is the agent's, and its texts have no ends that we could rely on; ours have one */
+	memcpy(filled.pool, pool->header->name, sizeof(filled.pool) - 1);
+	memcpy(filled.backend, pool->header->backend, sizeof(filled.backend) - 1);
+	memcpy(filled.uuid, pool->device_uuid, sizeof(filled.uuid));
+	answer(device, filled.size, &filled, sizeof(filled));
 	return 0;
 }

@@ -310,6 +310,8 @@ static int device_open(struct attaching *a)
 		return error == -ENOMEM ? -ENOMEM : -ENODEV;
 	}
 	pool->capabilities = info.capabilities;
+	pool->device = (uint32_t)index;
+	memcpy(pool->device_uuid, info.uuid, sizeof(pool->device_uuid));
 	pool->calls_at_open = gpu_calls_total(pool->gpu);
 	return 0;
 }
@@ -329,6 +331,7 @@ static struct gpool *pool_allocate(void)
 	}
 	pool->socket = -1;
 	pool->doorbell = -1;
+	pool->device = GPOOL_DEVICE_NONE;
 	pthread_mutex_init(&pool->attach_lock, NULL);
 	pthread_mutex_init(&pool->objects_lock, NULL);
 	pthread_cond_init(&pool->objects_answered, NULL);

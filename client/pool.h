@@ -113,6 +113,8 @@ struct gpool {
 	struct gpool_kv *kvs; /* all of this handle */
 	struct gpu *gpu; /* NULL for a session that only reads */
 	uint32_t capabilities;
+	uint32_t device; /* its index; GPOOL_DEVICE_NONE without one */
+	char device_uuid[GPU_UUID_MAX];
 	uint64_t calls_at_open;
 
 	int socket;

@@ -36,6 +36,8 @@ static void test_layout(void **state)
 	assert_int_equal(GPOOL_EXPORT_EVENT, 1);
 	assert_int_equal(sizeof(struct gpool_scope), 32);
 	assert_int_equal(sizeof(struct gpool_event), 280);
+	assert_int_equal(sizeof(struct gpool_device), 144);
+	assert_int_equal(offsetof(struct gpool_device, pool), 16);
 	assert_int_equal(sizeof(struct gpool_role), 16);
 	assert_int_equal(offsetof(struct gpool_role, index), 8);
 	assert_int_equal(sizeof(struct gpool_statistics), 616);
@@ -505,6 +507,37 @@ static void test_statistics(void **state)
 	assert_int_equal(gpool_statistics(pool, &statistics.known), -EINVAL);
 }
 
+/* ---- gpool_device ---- */
+
+static void test_device(void **state)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_device device = { .size = offsetof(struct gpool_device, uuid), .uuid = "mine" };
+	struct gpool *observer;
+
+	(void)state;
+	assert_int_equal(gpool_device(pool, &device), 0);
+	assert_int_equal(device.flags, GPOOL_DEVICE_HOST_POINTER);
+	assert_int_equal(device.ordinal, 0);
+	assert_string_equal(device.pool, "p0");
+	assert_string_equal(device.backend, "host");
+	assert_string_equal(device.uuid, "mine"); /* a program that did not know of it */
+	device.size = sizeof(device);
+	assert_int_equal(gpool_device(pool, &device), 0);
+	assert_true(strlen(device.uuid) > 0 && strcmp(device.uuid, "mine") != 0);
+
+	options.flags = GPOOL_OPEN_OBSERVER;
+	assert_int_equal(gpool_open(&options, &observer), 0);
+	assert_int_equal(gpool_device(observer, &device), 0);
+	assert_int_equal(device.ordinal, GPOOL_DEVICE_NONE);
+	assert_int_equal(device.flags, 0);
+	assert_string_equal(device.pool, "p0");
+	assert_string_equal(device.uuid, "");
+	gpool_close(observer);
+	device.size = 3;
+	assert_int_equal(gpool_device(pool, &device), -EINVAL);
+}
+
 /* ---- exported symbols ---- */
 
 enum { NAMES_MAX = 512, NAME_BYTES = 64 };
@@ -599,6 +632,7 @@ int main(void)
 		cmocka_unit_test(test_shorter_options),
 		cmocka_unit_test(test_alloc_options),
 		cmocka_unit_test(test_statistics),
+		cmocka_unit_test(test_device),
 		cmocka_unit_test(test_exports_equal_the_map),
 	};
 	int failed;
