@@ -40,6 +40,7 @@ int answer_pages(struct exchange *x);
 int answer_pins(struct exchange *x);
 int answer_clients(struct exchange *x);
 int answer_tenants(struct exchange *x);
+int answer_totals(struct exchange *x);
 int answer_check(struct exchange *x);
 
 /* control_trust.c */

@@ -5,6 +5,7 @@
 #include "agent/spill.h"
 #include "agent/trust.h"
 #include "shm/page_map.h"
+#include "shm/session_totals.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@ static union {
 	struct msg_pins_reply pins;
 	struct msg_clients_reply clients;
 	struct msg_tenants_reply tenants;
+	struct msg_totals_reply totals;
 	struct msg_check_reply check;
 } big;
 
@@ -78,27 +80,6 @@ static void refill_percentiles(const struct pool *pool, uint64_t *p50, uint64_t 
 	qsort(sorted, count, sizeof(*sorted), by_value);
 	*p50 = sorted[count / 2];
 	*p99 = sorted[count * 99 / 100];
-}
-
-/* The counters of all threads of a session. */
-struct session_totals {
-	uint64_t allocations, frees, pins, contended, stale;
-};
-
-static struct session_totals totals_of(const struct session *session)
-{
-	struct session_totals totals = { 0 };
-
-	for (int i = 0; i < SESSION_STAT_SLOTS; i++) {
-		const struct thread_stats *stats = &session->segment.stats->threads[i];
-
-		totals.allocations += atomic_load_explicit(&stats->allocations, memory_order_relaxed);
-		totals.frees += atomic_load_explicit(&stats->frees, memory_order_relaxed);
-		totals.pins += atomic_load_explicit(&stats->pins, memory_order_relaxed);
-		totals.contended += atomic_load_explicit(&stats->contended_pins, memory_order_relaxed);
-		totals.stale += atomic_load_explicit(&stats->stale_pins, memory_order_relaxed);
-	}
-	return totals;
 }
 
 static void spill_status_fill(const struct pool *pool, struct msg_pool_status *status)
@@ -164,9 +145,10 @@ static int pool_status_fill(const struct pool *pool, struct msg_pool_status *sta
 	status->leaked_pins = header->counters[POOL_COUNT_LEAKED_PINS];
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id]) {
-			struct session_totals totals = totals_of(pool->sessions[id]);
+			struct session_totals totals = { 0 };
 
-			status->contended_pins += totals.contended;
+			session_add_totals(pool->sessions[id], &totals);
+			status->contended_pins += totals.contended_pins;
 			status->pins += totals.pins;
 			status->allocations += totals.allocations;
 		}
@@ -308,8 +290,9 @@ int answer_pins(struct exchange *x)
 static void client_entry_fill(const struct session *session, const struct page_fact *facts, struct msg_client_entry *entry)
 {
 	const struct pool *pool = session->pool;
-	struct session_totals totals = totals_of(session);
+	struct session_totals totals = { 0 };
 
+	session_add_totals(session, &totals);
 	memset(entry, 0, sizeof(*entry));
 	snprintf(entry->pool, sizeof(entry->pool), "%s", pool->segment.header->name);
 	snprintf(entry->name, sizeof(entry->name), "%s", session->name);
@@ -332,8 +315,8 @@ static void client_entry_fill(const struct session *session, const struct page_f
 	entry->allocations = totals.allocations;
 	entry->frees = totals.frees;
 	entry->pins = totals.pins;
-	entry->contended_pins = totals.contended;
-	entry->stale_pins = totals.stale;
+	entry->contended_pins = totals.contended_pins;
+	entry->stale_pins = totals.stale_pins;
 	entry->refills = session->refills;
 	entry->refusals = session->refusals;
 	entry->evicted_pages = session->evicted_pages;
@@ -432,6 +415,46 @@ int answer_tenants(struct exchange *x)
 		free(facts);
 	}
 	return ENCODE(x, tenants_reply, reply);
+}
+
+static void mover_totals_fill(const struct pool *pool, struct msg_totals_reply *reply)
+{
+	const struct mover_queue *queue = &pool->jobs.queue;
+
+	if (!jobs_possible(&pool->jobs))
+		return;
+	reply->mover_jobs = atomic_load_explicit(&queue->ring->jobs_done, memory_order_relaxed);
+	reply->mover_bytes = atomic_load_explicit(&queue->ring->bytes_moved, memory_order_relaxed);
+	reply->mover_queue = queue->in_flight;
+}
+
+int answer_totals(struct exchange *x)
+{
+	struct msg_totals_reply *reply = &big.totals;
+	struct msg_totals_request request;
+	struct session_totals totals;
+	const struct pool *pool;
+
+	if (DECODE(x, totals_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	memset(reply, 0, sizeof(*reply));
+	session_totals_copy(&totals, &pool->segment.header->ended);
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id])
+			session_add_totals(pool->sessions[id], &totals);
+#define COUNTER(name) reply->name = totals.name;
+	SESSION_COUNTERS(COUNTER)
+#undef COUNTER
+	reply->latencies_count = SESSION_HISTOGRAM;
+	for (int i = 0; i < SESSION_HISTOGRAM; i++) {
+		reply->latencies[i].allocations = totals.allocation_ns[i];
+		reply->latencies[i].refills = totals.refill_ns[i];
+	}
+	mover_totals_fill(pool, reply);
+	return ENCODE(x, totals_reply, reply);
 }
 
 static void note_finding(void *context, const struct pool_finding *finding)

@@ -14,6 +14,7 @@
 #include "agent/timelines.h"
 #include "agent/trust.h"
 #include "shm/doorbell.h"
+#include "shm/session_totals.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -795,6 +796,11 @@ void session_resume(struct session *session)
 	requests_restart(session);
 }
 
+void session_add_totals(const struct session *session, struct session_totals *totals)
+{
+	session_totals_add(totals, session->segment.stats, (clock_ms() - session->attached_ms + 1) * UINT64_C(1000000));
+}
+
 void session_end(struct session *session, enum session_end how)
 {
 	struct pool *pool = session->pool;
@@ -818,6 +824,8 @@ void session_end(struct session *session, enum session_end how)
 	record_write(session, SESSION_RECORD_NONE);
 	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
 	session_unwatch(session);
+	/* Should the agent die between these two, the session ends again and counts twice. */
+	session_add_totals(session, &pool->segment.header->ended);
 	ledger_state(session, LEDGER_SESSION_NONE);
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, session->id);
 	event_token(pool->agent, session->token, 0);

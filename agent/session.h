@@ -79,6 +79,9 @@ void session_damage(struct session *session, const char *what);
 /* session_tick() - a closed connection whose process still lives. */
 void session_tick(struct session *session);
 
+/* session_add_totals() - what it has done so far. */
+void session_add_totals(const struct session *session, struct session_totals *totals);
+
 struct session *session_by_token(struct agent *agent, const uint8_t token[16]);
 const char *session_role_name(uint32_t role);
 

@@ -154,12 +154,17 @@ static inline uint64_t sequence_next(struct thread_cache *cache)
 }
 
 /* A counter of the calling thread, which has a cache. */
-static inline void stat_add(const struct thread_cache *cache, _Atomic uint64_t *counter)
+static inline void stat_add_many(const struct thread_cache *cache, _Atomic uint64_t *counter, uint64_t count)
 {
 	if (likely(!cache->stats_shared))
-		atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_relaxed);
+		atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + count, memory_order_relaxed);
 	else
-		atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(counter, count, memory_order_relaxed);
+}
+
+static inline void stat_add(const struct thread_cache *cache, _Atomic uint64_t *counter)
+{
+	stat_add_many(cache, counter, 1);
 }
 
 /*

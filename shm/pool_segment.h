@@ -22,7 +22,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 9,
+	POOL_LAYOUT_VERSION = 10,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,
@@ -30,6 +30,7 @@ enum {
 	POOL_OBJECTS_MOST = PAGE_OWNER_MAX + 1,
 	POOL_OBJECT_NAME_BYTES = 128,
 	POOL_ROLES = 64,
+	SESSION_HISTOGRAM = 32,             /* bucket i: [2^i, 2^(i+1)) nanoseconds */
 };
 
 enum pool_pressure { POOL_PRESSURE_LOW, POOL_PRESSURE_MEDIUM, POOL_PRESSURE_HIGH, POOL_PRESSURE_CRITICAL, POOL_PRESSURES };
@@ -57,6 +58,22 @@ enum pool_counter {
 	POOL_COUNT_MOVER_STARTS,
 	POOL_COUNTERS = 32
 };
+
+/* The counters of workers' threads of which there are sums: members of struct thread_stats, struct session_totals and totals_reply. */
+#define SESSION_COUNTERS(COUNTER)                                                                                                  \
+	COUNTER(allocations) COUNTER(frees) COUNTER(pins) COUNTER(unpins) COUNTER(stale_pins) COUNTER(contended_pins)               \
+	COUNTER(refills) COUNTER(refusals) COUNTER(magazine_hits) COUNTER(stitched)                                                 \
+	COUNTER(adapter_hits) COUNTER(adapter_misses) COUNTER(prefix_hits) COUNTER(prefix_misses)
+
+/* What sessions have done, added up. */
+struct session_totals {
+#define COUNTER(name) _Atomic uint64_t name;
+	SESSION_COUNTERS(COUNTER)
+#undef COUNTER
+	_Atomic uint64_t allocation_ns[SESSION_HISTOGRAM];
+	_Atomic uint64_t refill_ns[SESSION_HISTOGRAM];
+};
+static_assert(sizeof(struct session_totals) == 624, "shared layout");
 
 enum session_record_state { SESSION_RECORD_NONE, SESSION_RECORD_LIVE, SESSION_RECORD_CLOSED };
 
@@ -187,6 +204,7 @@ struct pool_header {
 	_Atomic uint64_t counters[POOL_COUNTERS];
 	_Atomic uint32_t sessions;
 	_Atomic uint32_t object_end; /* records from here on are NONE: so far whoever looks at all of them needs to look */
+	struct session_totals ended; /* of all sessions that are no more */
 };
 
 struct pool_segment {

@@ -22,7 +22,6 @@ enum {
 	SESSION_TIMELINES = 256, /* stream slots; slot 0 is never used, so that fence 0 is "no fence" */
 	SESSION_REQUESTS = 64,   /* lease requests in flight; one bit each in requests_pending */
 	SESSION_STAT_SLOTS = 64, /* threads with counters of their own; the last is shared by all further ones */
-	SESSION_HISTOGRAM = 32,  /* bucket i: [2^i, 2^(i+1)) nanoseconds */
 	SESSION_ANSWERS = 8,
 	SESSION_ANSWER_BYTES = 496,
 };
@@ -160,7 +159,8 @@ struct thread_stats {
 	 * none: so an agent that does not know what its predecessor took sees what is the worker's.
 	 */
 	_Atomic uint64_t transits_begun, transits_ended;
-	_Atomic uint64_t reserved[4];
+	_Atomic uint64_t adapter_hits, adapter_misses; /* gpool_lora_acquire() found it there, or cold; in neither: being loaded */
+	_Atomic uint64_t prefix_hits, prefix_misses;   /* blocks that gpool_kv_prefix_allocate() found, or did not */
 };
 static_assert(sizeof(struct thread_stats) == 128, "shared layout");
 

@@ -8,6 +8,7 @@
 
 #include "policy/eviction.h"
 #include "client/kv/pooled.h"
+#include "client/thread_cache.h"
 #include "client/vm/range.h"
 
 #include <stdlib.h>
@@ -226,6 +227,17 @@ static void found_again(struct gpool_kv *kv, uint64_t number, uint32_t blocks)
 			block_order_found(&kv->order, kv_entry(kv, sequence, i));
 }
 
+/* For those who watch the pool, beside what gpool_kv_statistics() says. */
+static void count_prefix(struct gpool *pool, const struct prefix_walk *walk)
+{
+	const struct thread_cache *cache = thread_cache_of(pool);
+
+	if (!cache)
+		return;
+	stat_add_many(cache, &cache->stats->prefix_hits, walk->found);
+	stat_add_many(cache, &cache->stats->prefix_misses, walk->count - walk->found);
+}
+
 int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, const struct gpool_kv_prefix *prefix,
 	uint64_t *sequence, uint32_t *tokens)
 {
@@ -248,6 +260,7 @@ int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request 
 		found_again(kv, *sequence, walk.found);
 		kv->prefix_hits += walk.found;
 		kv->prefix_misses += walk.count - walk.found;
+		count_prefix(kv->pool, &walk);
 	} else {
 		pooled_settle(kv);
 		pooled_park(kv);

@@ -4,6 +4,7 @@
 #include "client/lora/lora.h"
 
 #include "client/lora/peft.h"
+#include "client/thread_cache.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -330,11 +331,22 @@ static struct timespec limit_of(int timeout_ms)
 	return limit;
 }
 
+/* For those who watch the pool, beside entry->hits, which are this process's own. */
+static inline void count_acquire(struct gpool *pool, bool hit)
+{
+	const struct thread_cache *cache = thread_cache_of(pool);
+
+	if (likely(cache != NULL))
+		stat_add(cache, hit ? &cache->stats->adapter_hits : &cache->stats->adapter_misses);
+}
+
 static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry, int timeout_ms)
 {
 	struct timespec limit = limit_of(timeout_ms);
 	int error;
 
+	if (entry->state == GPOOL_LORA_COLD)
+		count_acquire(lora->pool, false);
 	do {
 		if (entry->state == GPOOL_LORA_COLD)
 			load_begin(lora, entry);
@@ -361,10 +373,12 @@ int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms)
 	if (likely(entry != NULL)) {
 		if (likely(entry->state == GPOOL_LORA_HERE))
 			error = pin_here(lora, entry);
-		if (likely(!error))
+		if (likely(!error)) {
 			entry->hits++;
-		else if (error == -ESTALE)
+			count_acquire(lora->pool, true);
+		} else if (error == -ESTALE) {
 			error = acquire_slowly(lora, entry, timeout_ms);
+		}
 	} else {
 		error = -ENOENT;
 	}

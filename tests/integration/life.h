@@ -72,6 +72,15 @@ static inline const struct msg_status_reply *status(void)
 	return &reply;
 }
 
+static inline const struct msg_totals_reply *totals(void)
+{
+	static struct msg_totals_reply reply;
+	const struct msg_totals_request request = {.pool = ""};
+
+	ASK(totals_request, &request, totals_reply, &reply);
+	return &reply;
+}
+
 static inline const struct msg_tenant_entry *tenant(const char *name)
 {
 	static struct msg_tenants_reply reply;

@@ -103,6 +103,8 @@ static void test_shared(void **state)
 	assert_int_equal(found.shared_blocks, 3);
 	assert_int_equal(found.prefix_hits, 3);
 	assert_int_equal(found.prefix_misses, 3 + 1);
+	assert_int_equal(totals()->prefix_hits, 3);
+	assert_int_equal(totals()->prefix_misses, 3 + 1);
 	assert_int_equal(found.prefix_published, 4);
 	assert_int_equal(found.block_copies, 0);
 	assert_int_equal(gpool_kv_sync(kv), 0);

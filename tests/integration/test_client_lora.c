@@ -188,6 +188,8 @@ static void test_loaded_once(void **state)
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
 	assert_int_equal(gpu_calls_total(one->gpu), calls);
 	assert_int_equal(info_of(lora, id).hits, 1);
+	assert_int_equal(totals()->adapter_hits, 1);
+	assert_int_equal(totals()->adapter_misses, 2);
 	assert_int_equal(info_of(lora, id).acquired, 2);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
