@@ -53,6 +53,7 @@ struct config_pool {
 	char spill_directory[CONFIG_PATH_BYTES]; /* empty: no file */
 	uint64_t spill_file_bytes;
 	uint32_t objects; /* versions of named objects; 0: by the pages */
+	uint32_t flight_records; /* places of the flight recorder; 0: off */
 	uint32_t origin;
 };
 
@@ -134,6 +135,10 @@ struct config {
 	struct {
 		uint32_t patience_ms; /* how long jobs wait for a mover that does not come */
 	} mover;
+
+	struct {
+		uint32_t sampling; /* one block in so many; 0: none */
+	} flight;
 
 	/* Not configuration, but where it came from. */
 	uint32_t source_count;

@@ -1,5 +1,6 @@
 #include "agent/event.h"
 
+#include "agent/crash_point.h"
 #include "agent/log.h"
 #include "agent/pool.h"
 #include "proto/codec.h"
@@ -24,10 +25,30 @@ int front_send(struct agent *agent, uint64_t id, const uint8_t *message, uint32_
 	return -EAGAIN;
 }
 
+/* What concerns all pools stands in the first one's ring. */
+static void record(const struct agent *agent, const struct pool *pool, const struct msg_event *event, uint64_t now_ns)
+{
+	const struct pool *where = pool ? pool : agent->pools[0];
+	const struct flight_entry entry = {
+		.time_ns = now_ns,
+		.kind = event->kind,
+		.session = (uint16_t)event->session,
+		.everywhere = !pool,
+		.value = event->value,
+	};
+
+	static_assert(sizeof(event->text) == FLIGHT_TEXT_BYTES, "nothing is cut");
+	static_assert((int)EVENT_MOVER < (int)FLIGHT_KINDS_FIRST, "kinds of one row");
+	if (where)
+		flight_write(&where->segment.events, &entry, event->text);
+	crash_point();
+}
+
 void event_publish(struct agent *agent, enum event_kind kind, const struct pool *pool, uint32_t session, uint64_t value,
 	const char *format, ...)
 {
-	struct msg_event event = { .kind = kind, .time_ms = wall_ms(), .value = value, .session = session };
+	uint64_t now_ns = flight_now();
+	struct msg_event event = { .kind = kind, .time_ms = now_ns / 1000000, .value = value, .session = session };
 	uint8_t buffer[1024];
 	va_list arguments;
 	int length;
@@ -38,6 +59,7 @@ void event_publish(struct agent *agent, enum event_kind kind, const struct pool 
 	vsnprintf(event.text, sizeof(event.text), format, arguments);
 	va_end(arguments);
 	log_debug("event: %s", event.text);
+	record(agent, pool, &event, now_ns);
 	length = msg_encode_event(&event, 0, NULL, buffer, sizeof(buffer));
 	if (length > 0)
 		front_send(agent, 0, buffer, (uint32_t)length);

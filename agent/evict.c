@@ -1,5 +1,6 @@
 #include "agent/evict.h"
 
+#include "agent/flight.h"
 #include "agent/journal.h"
 #include "agent/log.h"
 #include "agent/objects.h"
@@ -199,11 +200,12 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 {
 	struct session *session = pool->sessions[candidate->session];
 	uint32_t page = candidate->page, taken = 0, budget = candidate->pages, leaving = 0, run_count;
-	uint64_t word = pool_word(pool, page), tag;
+	uint64_t word = pool_word(pool, page), tag, owner_id;
 
 	if (!session || session->state != SESSION_LIVE || page_word_owner(word) != session->id ||
 		page_word_state(word) != PAGE_LEASED)
 		return 0;
+	owner_id = atomic_load_explicit(&session->segment.blocks[page].owner_id, memory_order_relaxed);
 	mark(pool, page, word);
 	crash_point();
 	/* Pins, fence, then the tag: read earlier, a free that ends in between would leave its pages' bits to nobody. */
@@ -230,6 +232,8 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 		pool->evicted_unannounced += taken;
 		pool_count(pool, POOL_COUNT_EVICTIONS, 1);
 		pool_count(pool, POOL_COUNT_EVICTED_PAGES, taken);
+		flight_note(pool, &(struct flight_entry){ .kind = FLIGHT_EVICT, .session = (uint16_t)session->id, .page = page,
+			.pages = taken, .tag = candidate->tag, .value = owner_id }, 0);
 	} else {
 		session->reclaimed_pages += taken;
 		pool_count(pool, POOL_COUNT_RECLAIMS, taken);

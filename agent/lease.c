@@ -1,5 +1,6 @@
 #include "agent/lease.h"
 
+#include "agent/flight.h"
 #include "agent/journal.h"
 #include "agent/objects.h"
 #include "agent/spill.h"
@@ -73,6 +74,13 @@ static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t ma
 	return taken;
 }
 
+/* Once for all words: they need not lie together. */
+static void note_return(const struct session *session, uint32_t pages)
+{
+	if (pages)
+		flight_note(session->pool, &(struct flight_entry){ .kind = FLIGHT_RETURN, .session = (uint16_t)session->id, .pages = pages }, 0);
+}
+
 uint32_t lease_reclaim(struct session *session, uint32_t most)
 {
 	uint32_t taken = 0;
@@ -88,6 +96,7 @@ uint32_t lease_reclaim(struct session *session, uint32_t most)
 		if (seen)
 			taken += reclaim_word(session, word, seen);
 	}
+	note_return(session, taken);
 	return taken;
 }
 
@@ -103,6 +112,7 @@ uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t c
 		if (seen)
 			taken += reclaim_word(session, word, seen);
 	}
+	note_return(session, taken);
 	return taken;
 }
 
@@ -575,6 +585,8 @@ void lease_initial(struct session *session, uint32_t pages)
 	lend(session, &want, &grant);
 	lease_put(session->segment.free_bits, grant.extra_first, grant.extra_count);
 	journal_end(&pool->ledger);
+	flight_note(pool, &(struct flight_entry){ .kind = FLIGHT_GRANT, .session = (uint16_t)session->id, .page = grant.extra_first,
+		.pages = grant.extra_count }, 0);
 }
 
 void lease_shrink_idle(struct session *session, uint64_t now_ms)

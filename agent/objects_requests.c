@@ -5,6 +5,7 @@
 #include "agent/crash_point.h"
 #include "agent/descriptors.h"
 #include "agent/event.h"
+#include "agent/flight.h"
 #include "agent/keeper/channel.h"
 #include "agent/lease.h"
 #include "agent/log.h"
@@ -368,7 +369,9 @@ static void answer_open(struct question *q, const struct msg_object_open_request
 	if (reply.error)
 		reply.object = 0;
 	KEEP(q, object_open_reply, &reply, bytes, length);
-	open_carry_out(q->session, &reply);
+	if (open_carry_out(q->session, &reply) && !reply.error)
+		flight_note(q->session->pool, &(struct flight_entry){ .kind = FLIGHT_OBJECT_OPEN, .session = (uint16_t)q->session->id,
+			.page = reply.object, .value = reply.version }, 0);
 	asked_send(q->session, bytes, length, reply.error ? -1 : objects->of[reply.object].fd);
 }
 

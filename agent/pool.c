@@ -302,6 +302,15 @@ static void limits_restore(struct pool *pool)
 	}
 }
 
+static void sampling_publish(struct pool *pool, uint32_t sampling)
+{
+	uint32_t power = sampling && pool->segment.flight.count ? FLIGHT_SAMPLING_LEAST : 0;
+
+	while (power && power < sampling)
+		power *= 2;
+	atomic_store_explicit(&pool->segment.header->flight_sampling, power, memory_order_relaxed);
+}
+
 void pool_configure(struct pool *pool)
 {
 	const struct config *config = &pool->agent->config;
@@ -319,6 +328,7 @@ void pool_configure(struct pool *pool)
 			tenant->limit = pool->page_count;
 	}
 	limits_restore(pool);
+	sampling_publish(pool, config->flight.sampling);
 	atomic_store_explicit(&pool->segment.header->pin_timeout_ms, config->pins.timeout_ms, memory_order_relaxed);
 	evict_configure(pool);
 }
@@ -497,6 +507,8 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	if (error)
 		goto close_jobs;
 	words_read(pool);
+	flight_recover(&pool->segment.flight);
+	flight_recover(&pool->segment.events);
 	atomic_store_explicit(&pool->segment.header->incarnation, agent->incarnation, memory_order_relaxed);
 	pool_configure(pool);
 	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))

@@ -4,6 +4,7 @@
 #include "agent/requests.h"
 
 #include "agent/event.h"
+#include "agent/flight.h"
 #include "agent/journal.h"
 #include "agent/lease.h"
 #include "agent/spill.h"
@@ -183,6 +184,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	struct lease_request *slot = &session->segment.requests[waiter->slot];
 	struct lease_grant granted;
 	int error = grant(session, waiter, &granted);
+	uint32_t first;
 
 	waiter->at_limit = error == -EDQUOT;
 	if (error && (!last_try || waiter->claims) && error != -EPERM)
@@ -191,19 +193,24 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 		session->refusals++;
 		session->tenant->refusals++;
 		pool_count(session->pool, POOL_COUNT_REFUSALS, 1);
+		flight_note(session->pool, &(struct flight_entry){ .kind = FLIGHT_REFUSAL, .session = (uint16_t)session->id,
+			.pages = waiter->want.need, .value = (uint64_t)-error }, waiter->started_ns);
 		shortage(session, slot);
 		if (error == -EDQUOT)
 			announce_limit(session, waiter->want.need);
 		refuse(session, waiter, error);
 		return true;
 	}
+	first = session->pool->runs[0].first;
 	slot->error = 0;
-	slot->first_page = session->pool->runs[0].first;
+	slot->first_page = first;
 	slot->extra_first = granted.extra_first;
 	slot->extra_granted = granted.extra_count;
 	crash_point();
 	if (requests_answer(session, waiter->slot, waiter->word)) {
 		journal_end(&session->pool->ledger);
+		flight_note(session->pool, &(struct flight_entry){ .kind = FLIGHT_GRANT, .session = (uint16_t)session->id,
+			.page = first, .pages = waiter->want.need + granted.extra_count }, waiter->started_ns);
 	} else {
 		lease_grant_undo(session, &granted);
 		journal_end(&session->pool->ledger);

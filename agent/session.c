@@ -3,6 +3,7 @@
 #include "agent/crash_point.h"
 #include "agent/descriptors.h"
 #include "agent/event.h"
+#include "agent/flight.h"
 #include "agent/keeper/channel.h"
 #include "agent/asked.h"
 #include "agent/lease.h"
@@ -812,6 +813,7 @@ void session_end(struct session *session, enum session_end how)
 	ledger_state(session, LEDGER_SESSION_ENDING);
 	requests_forget(session);
 	spill_session_ends(session);
+	flight_session_ends(session);
 	pages = pool_take_back_of(pool, session->id);
 	objects_session_end(session);
 	session->tenant->leased -= session->leased;

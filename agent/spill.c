@@ -3,6 +3,7 @@
 #include "agent/crash_point.h"
 #include "agent/event.h"
 #include "agent/evict.h"
+#include "agent/flight.h"
 #include "agent/log.h"
 #include "agent/requests.h"
 
@@ -185,6 +186,13 @@ static bool entry_stands(const struct pool *pool, const struct spill_block *bloc
 	return (atomic_load_explicit(&entry->tag, memory_order_acquire) & ~(uint64_t)BLOCK_STITCHED) == block->tag;
 }
 
+/* A block has come to its end on the way out or back. */
+static void note(const struct pool *pool, const struct spill_block *block, enum flight_kind kind, uint32_t head, int error)
+{
+	flight_note(pool, &(struct flight_entry){ .kind = kind, .session = (uint16_t)block->owner, .page = head, .pages = block->pages,
+		.tag = block->tag, .value = (uint64_t)-error }, block->begun_ns);
+}
+
 static void save_undo(struct pool *pool, struct spill_block *block, int error)
 {
 	uint32_t head = spill_slot(pool, block, 0)->page, rest = (uint32_t)clock_ms() + REST_MS;
@@ -196,6 +204,7 @@ static void save_undo(struct pool *pool, struct spill_block *block, int error)
 		spill_pages_give_back(pool, block);
 	}
 	spill_block_end(pool, block);
+	note(pool, block, FLIGHT_SPILL, head, error == JOB_GIVEN_UP ? -EIO : error);
 	spill_block_answer(block, error);
 	spill_block_answered(block);
 	slots_put(&pool->spill->slots, block->chain, block->pages);
@@ -212,6 +221,7 @@ static void save_end(struct pool *pool, struct spill_block *block)
 	}
 	spill_state(pool, block, SLOT_SAVED);
 	spill_block_end(pool, block);
+	note(pool, block, FLIGHT_SPILL, spill_slot(pool, block, 0)->page, 0);
 	spill_pages_take(pool, block);
 	session->spilled_pages += block->pages;
 	session->evicted_pages += block->pages;
@@ -336,6 +346,7 @@ static void load_end(struct pool *pool, struct spill_block *block)
 	}
 	atomic_store_explicit(&session->segment.blocks[head].owner_id, spill_slot(pool, block, 0)->owner_id, memory_order_relaxed);
 	spill_pages_give_back(pool, block);
+	note(pool, block, FLIGHT_LOAD, head, block->error == JOB_GIVEN_UP ? -EIO : block->error);
 	if (block->error && block->error != -EBADMSG) {
 		load_came_to_nothing(pool, block);
 		spill_block_end(pool, block);

@@ -47,6 +47,7 @@ struct spill_block {
 	uint32_t begun, finished;         /* jobs */
 	uint32_t next;                    /* pages before this one are begun */
 	int error;                        /* of the first job that failed */
+	uint64_t begun_ns;                /* when its jobs began */
 	int32_t request;                  /* slot of the session's request that this is for; -1: none */
 	uint32_t request_word;            /* its state, serial number included */
 	bool keep;                        /* LOADING, and it stays when it cannot be read (LEASE_KEEP) */

@@ -116,6 +116,7 @@ void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_
 	block->phase = phase;
 	block->begun = block->finished = block->next = 0;
 	block->error = 0;
+	block->begun_ns = clock_ns();
 	for (uint32_t i = 0; i < block->pages; i++)
 		pool->spill->places[block->chain[i]] = (struct spill_place){ .block = block };
 	if (phase == SPILL_LOADING) {

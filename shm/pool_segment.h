@@ -5,13 +5,14 @@
  * agent included, can map it for writing, so the agent inherits the mapping by fork. Everybody else maps it read-only.
  *
  *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct object_record[object_count] |
- *   names of objects: u32[object_count] (object_names.h) | struct role_record[64]
+ *   names of objects: u32[object_count] (object_names.h) | struct role_record[64] | rings "flight" and "events" (flight.h)
  *
  * Fixed-width fields, offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION.
  */
 #ifndef GPOOL_SHM_POOL_SEGMENT_H
 #define GPOOL_SHM_POOL_SEGMENT_H
 
+#include "shm/flight.h"
 #include "shm/page_word.h"
 
 #include <assert.h>
@@ -170,6 +171,8 @@ struct pool_header {
 	uint32_t object_record_bytes;
 	uint32_t role_record_bytes;
 	uint32_t region_table_bytes;
+	uint32_t flight_record_bytes;
+	uint32_t flight_records; /* places of the ring of the agent's records; 0: there are no rings, and sessions record nothing either */
 	uint32_t object_count; /* records, the first of which is none */
 	uint64_t segment_bytes;
 	uint64_t page_table_offset;
@@ -177,6 +180,8 @@ struct pool_header {
 	uint64_t objects_offset;
 	uint64_t names_offset;
 	uint64_t roles_offset;
+	uint64_t flight_offset;
+	uint64_t events_offset;
 	uint64_t page_bytes;
 	uint32_t page_count;
 	uint32_t pages_per_handle;
@@ -198,6 +203,7 @@ struct pool_header {
 	 * without an owner. Who maps one of them unmaps it and says so (handles_released). 0: this pool tells no domains apart.
 	 */
 	_Atomic uint32_t release_serial;
+	_Atomic uint32_t flight_sampling; /* one block in so many is recorded, a power of two from FLIGHT_SAMPLING_LEAST on; 0: none */
 
 	/* Written by the agent at every change, read by tools. */
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];
@@ -214,6 +220,8 @@ struct pool_segment {
 	struct object_record *objects;   /* [object_count] */
 	_Atomic uint32_t *names;         /* [object_count] */
 	struct role_record *roles;       /* [POOL_ROLES] */
+	struct flight_ring flight;       /* the agent's records */
+	struct flight_ring events;       /* with their texts */
 	size_t bytes;
 	bool writable;
 };
@@ -228,6 +236,7 @@ struct pool_geometry {
 	uint32_t pages_per_handle;
 	uint32_t reserved_pages;
 	uint32_t objects; /* versions of named objects at a time; 0: as many as there are pages, within 1,023 and 65,535 */
+	uint32_t flight_records; /* that the flight recorder keeps, rounded up to a power of two; 0: it is off */
 };
 
 /* pool_object_count() - records for so many objects, as in struct pool_geometry. */

@@ -85,15 +85,17 @@ static void pool_segment_over(void *base, size_t bytes, bool writable, struct po
 	segment->objects = (struct object_record *)((char *)base + header->objects_offset);
 	segment->names = (_Atomic uint32_t *)((char *)base + header->names_offset);
 	segment->roles = (struct role_record *)((char *)base + header->roles_offset);
+	flight_over((char *)base + header->flight_offset, header->flight_records, false, &segment->flight);
+	flight_over((char *)base + header->events_offset, header->flight_records ? FLIGHT_EVENTS : 0, true, &segment->events);
 	segment->bytes = bytes;
 	segment->writable = writable;
 }
 
 struct pool_layout {
-	size_t table, sessions, objects, names, roles, bytes;
+	size_t table, sessions, objects, names, roles, flight, events, bytes;
 };
 
-static struct pool_layout pool_layout_of(uint32_t page_count, uint32_t object_count)
+static struct pool_layout pool_layout_of(uint32_t page_count, uint32_t object_count, uint32_t flight_records)
 {
 	struct pool_layout layout;
 
@@ -102,7 +104,9 @@ static struct pool_layout pool_layout_of(uint32_t page_count, uint32_t object_co
 	layout.objects = round_up(layout.sessions + POOL_SESSIONS * sizeof(struct session_record), 4096);
 	layout.names = round_up(layout.objects + object_count * sizeof(struct object_record), 4096);
 	layout.roles = round_up(layout.names + object_count * sizeof(uint32_t), 4096);
-	layout.bytes = round_up(layout.roles + POOL_ROLES * sizeof(struct role_record), 4096);
+	layout.flight = round_up(layout.roles + POOL_ROLES * sizeof(struct role_record), 4096);
+	layout.events = round_up(layout.flight + flight_bytes(flight_records, false), 4096);
+	layout.bytes = round_up(layout.events + flight_bytes(flight_records ? FLIGHT_EVENTS : 0, true), 4096);
 	return layout;
 }
 
@@ -123,7 +127,8 @@ uint32_t pool_object_count(uint32_t objects, uint32_t page_count)
 int pool_segment_create(const struct pool_geometry *geometry, struct pool_segment *segment, int *fd)
 {
 	uint32_t object_count = pool_object_count(geometry->objects, geometry->page_count);
-	struct pool_layout layout = pool_layout_of(geometry->page_count, object_count);
+	uint32_t flight_records = flight_count(geometry->flight_records);
+	struct pool_layout layout = pool_layout_of(geometry->page_count, object_count, flight_records);
 	size_t bytes = layout.bytes;
 	struct pool_header *header;
 	char name[64];
@@ -150,6 +155,8 @@ int pool_segment_create(const struct pool_geometry *geometry, struct pool_segmen
 	header->object_record_bytes = sizeof(struct object_record);
 	header->role_record_bytes = sizeof(struct role_record);
 	header->region_table_bytes = sizeof(struct region_table);
+	header->flight_record_bytes = sizeof(struct flight_record);
+	header->flight_records = flight_records;
 	header->object_count = object_count;
 	header->segment_bytes = bytes;
 	header->page_table_offset = layout.table;
@@ -157,6 +164,8 @@ int pool_segment_create(const struct pool_geometry *geometry, struct pool_segmen
 	header->objects_offset = layout.objects;
 	header->names_offset = layout.names;
 	header->roles_offset = layout.roles;
+	header->flight_offset = layout.flight;
+	header->events_offset = layout.events;
 	header->page_bytes = geometry->page_bytes;
 	header->page_count = geometry->page_count;
 	header->pages_per_handle = geometry->pages_per_handle;
@@ -209,17 +218,20 @@ int pool_segment_open(int fd, struct pool_segment *segment)
 		header.block_entry_bytes != sizeof(struct block_entry) ||
 		header.lease_request_bytes != sizeof(struct lease_request) ||
 		header.object_record_bytes != sizeof(struct object_record) || header.role_record_bytes != sizeof(struct role_record) ||
-		header.region_table_bytes != sizeof(struct region_table))
+		header.region_table_bytes != sizeof(struct region_table) ||
+		header.flight_record_bytes != sizeof(struct flight_record))
 		goto unmap;
 	error = -EBADMSG;
 	if (header.page_count < 1 || header.page_count > POOL_PAGES_MAX || header.pages_per_handle < 1 ||
 		header.page_count % header.pages_per_handle || header.reserved_first > header.page_count || header.page_bytes < 4096 ||
-		header.object_count < 2 || header.object_count > POOL_OBJECTS_MOST)
+		header.object_count < 2 || header.object_count > POOL_OBJECTS_MOST ||
+		header.flight_records > FLIGHT_RECORDS_MAX || header.flight_records != flight_count(header.flight_records))
 		goto unmap;
-	layout = pool_layout_of(header.page_count, header.object_count);
+	layout = pool_layout_of(header.page_count, header.object_count, header.flight_records);
 	if (layout.bytes != (size_t)stat.st_size || header.page_table_offset != layout.table ||
 		header.sessions_offset != layout.sessions || header.objects_offset != layout.objects ||
-		header.names_offset != layout.names || header.roles_offset != layout.roles)
+		header.names_offset != layout.names || header.roles_offset != layout.roles ||
+		header.flight_offset != layout.flight || header.events_offset != layout.events)
 		goto unmap;
 	pool_segment_over(base, layout.bytes, false, segment);
 	return 0;
@@ -258,7 +270,9 @@ struct session_layout session_layout_of(uint32_t page_count)
 	layout.answers = at;
 	at = round_up(at + SESSION_ANSWERS * sizeof(struct session_answer), 4096);
 	layout.regions = at;
-	layout.bytes = round_up(at + (page_count ? sizeof(struct region_table) : 0), 4096);
+	at = round_up(at + (page_count ? sizeof(struct region_table) : 0), 4096);
+	layout.flight = at;
+	layout.bytes = round_up(at + (page_count ? flight_bytes(FLIGHT_SESSION_RECORDS, false) : 0), 4096);
 	return layout;
 }
 
@@ -277,6 +291,7 @@ void session_segment_over(void *base, uint32_t page_count, struct session_segmen
 	segment->stats = (struct session_stats *)(at + layout.stats);
 	segment->answers = (struct session_answer *)(at + layout.answers);
 	segment->regions = page_count ? (struct region_table *)(at + layout.regions) : NULL;
+	flight_over(at + layout.flight, page_count ? FLIGHT_SESSION_RECORDS : 0, false, &segment->flight);
 	segment->page_count = page_count;
 	segment->bytes = layout.bytes;
 }

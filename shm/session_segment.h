@@ -6,9 +6,9 @@
  * the page count on both sides and never read from the segment. Sealed against shrinking and growing, so that nobody gets SIGBUS.
  *
  *   header | free_bits u64[] | pins u32[] | touch u32[] | blocks struct block_entry[] | timeline u64[] | requests | stats | answers |
- *   struct region_table
+ *   struct region_table | ring of the flight recorder (flight.h)
  *
- * A session that only reads (poolctl) has a segment of zero pages, and no region table.
+ * A session that only reads (poolctl) has a segment of zero pages, no region table and no ring.
  */
 #ifndef GPOOL_SHM_SESSION_SEGMENT_H
 #define GPOOL_SHM_SESSION_SEGMENT_H
@@ -197,7 +197,7 @@ struct session_header {
 };
 
 struct session_layout {
-	size_t free_bits, pins, touch, blocks, timeline, requests, stats, answers, regions, bytes;
+	size_t free_bits, pins, touch, blocks, timeline, requests, stats, answers, regions, flight, bytes;
 };
 
 /* Addresses of the parts in one process's mapping. */
@@ -212,6 +212,7 @@ struct session_segment {
 	struct session_stats *stats;
 	struct session_answer *answers; /* [SESSION_ANSWERS] */
 	struct region_table *regions;   /* NULL in a segment of zero pages */
+	struct flight_ring flight;      /* likewise: count 0 */
 	uint32_t page_count;
 	size_t bytes;
 };

@@ -109,6 +109,7 @@ static int geometry_of(const struct config_pool *config, const struct module_dev
 		.pages_per_handle = (uint32_t)(bytes / config->page_bytes),
 		.reserved_pages = (uint32_t)reserved,
 		.objects = config->objects,
+		.flight_records = config->flight_records,
 	};
 	return 0;
 }
@@ -201,6 +202,8 @@ static void segment_copy(const struct pool_segment *from, struct pool_segment *t
 	/* The agent makes their names anew. */
 	memcpy(to->objects, from->objects, pool_object_end(from) * sizeof(*to->objects));
 	memcpy(to->roles, from->roles, POOL_ROLES * sizeof(*to->roles));
+	flight_copy(&from->flight, &to->flight);
+	flight_copy(&from->events, &to->events);
 }
 
 int pool_make_from(const struct pool_geometry *geometry, const struct module_device *device, const struct pool_segment *from,

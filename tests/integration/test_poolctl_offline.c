@@ -80,7 +80,7 @@ static void worker_fill(struct session_segment *session)
 
 static int keeper_setup(void **state)
 {
-	const struct pool_geometry geometry = { "gpu0", "host", "HOST-0", 0, 2 << 20, PAGES, 1, RESERVED, 0 };
+	const struct pool_geometry geometry = { "gpu0", "host", "HOST-0", 0, 2 << 20, PAGES, 1, RESERVED, 0, 0 };
 	struct keeper *keeper = calloc(1, sizeof(*keeper));
 	char text[32];
 

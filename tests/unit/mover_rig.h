@@ -160,7 +160,7 @@ static inline void rig_tiers(struct rig *rig)
 /* All but the memory behind it. */
 static inline struct rig *rig_pool(const char *backend)
 {
-	struct pool_geometry geometry = {"gpu0", backend, "0", 0, PAGE_BYTES, PAGES, PAGES_PER_HANDLE, 0, 0};
+	struct pool_geometry geometry = {"gpu0", backend, "0", 0, PAGE_BYTES, PAGES, PAGES_PER_HANDLE, 0, 0, 0};
 	struct rig *rig = calloc(1, sizeof(*rig));
 
 	assert_non_null(rig);

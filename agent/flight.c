@@ -1,0 +1,22 @@
+#include "agent/flight.h"
+
+#include "agent/crash_point.h"
+#include "agent/session.h"
+
+void flight_note(const struct pool *pool, const struct flight_entry *entry, uint64_t begun_ns)
+{
+	struct flight_entry noted = *entry;
+
+	if (!pool->segment.flight.count)
+		return;
+	noted.time_ns = flight_now();
+	noted.duration_ns = begun_ns ? clock_ns() - begun_ns : 0;
+	flight_write(&pool->segment.flight, &noted, NULL);
+	crash_point();
+}
+
+void flight_session_ends(const struct session *session)
+{
+	flight_keep(&session->segment.flight, (uint16_t)session->id, &session->pool->segment.flight);
+	crash_point();
+}

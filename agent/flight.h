@@ -1,0 +1,18 @@
+/*
+ * flight.h - what the agent notes in the flight recorder (shm/flight.h), beside the events that event_publish() puts there.
+ */
+#ifndef GPOOL_AGENT_FLIGHT_H
+#define GPOOL_AGENT_FLIGHT_H
+
+#include "shm/flight.h"
+
+struct pool;
+struct session;
+
+/* flight_note() - one record, of now. begun_ns: clock_ns() when it began; 0: an instant. */
+void flight_note(const struct pool *pool, const struct flight_entry *entry, uint64_t begun_ns);
+
+/* flight_session_ends() - keep what the session has recorded, while its segment is there. */
+void flight_session_ends(const struct session *session);
+
+#endif
