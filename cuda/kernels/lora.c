@@ -101,7 +101,7 @@ static int args_check(const struct lora_args *args)
 		return gpu_fail(-EINVAL, "lora: %u features in rows of %u to %u in rows of %u; from 1 to %d, within a row",
 			args->in, args->x_stride, args->out, args->y_stride, LORA_TOKENS_MAX);
 	if (!args->batch || !args->adapters || !args->x || !args->y || !args->workspace || args->batch % 8 ||
-		args->adapters % 8 || args->x % LORA_ALIGN || args->y % LORA_ALIGN || args->workspace % LORA_ALIGN ||
+		args->adapters % 8 || args->adapter_stride % 8 || args->x % LORA_ALIGN || args->y % LORA_ALIGN || args->workspace % LORA_ALIGN ||
 		args->x_stride % align || args->y_stride % align)
 		return gpu_fail(-EINVAL, "lora: an address is 0, or x, y, their rows or the workspace are not aligned to %d "
 			"bytes, or the batch or the adapters to 8", LORA_ALIGN);

@@ -41,7 +41,7 @@ static __device__ bool job_get(const struct lora_args &args, uint32_t index, str
 		piece.count > (job.split ? LORA_PIECE_SMALL : LORA_PIECE_LARGE) || piece.begin > args.tokens_max ||
 		piece.count > args.tokens_max - piece.begin || (job.split && piece.begin + piece.count > LORA_SPLIT_TOKENS_MAX))
 		return false;
-	job.adapter = (const struct lora_adapter *)args.adapters + piece.adapter;
+	job.adapter = lora_adapter_at(&args, (uint32_t)piece.adapter);
 	job.order = lora_batch_order(place, args.tokens_max) + piece.begin;
 	job.begin = piece.begin;
 	job.count = piece.count;

@@ -79,7 +79,7 @@ struct lora_batch {
 
 struct lora_args {
 	uint64_t batch;     /* struct lora_batch, built for tokens_max */
-	uint64_t adapters;  /* struct lora_adapter[adapter_count] of this layer and target, by adapter index; 8 bytes aligned */
+	uint64_t adapters;  /* struct lora_adapter of index 0, in this layer and target; 8 bytes aligned */
 	uint64_t x;         /* [tokens][x_stride] elements, of which `in` are used */
 	uint64_t y;         /* [tokens][y_stride] elements, of which `out` are added to; must not overlap x */
 	uint64_t workspace; /* lora_workspace_bytes(), zeros before the first launch; shrink leaves in it what expand takes */
@@ -89,6 +89,8 @@ struct lora_args {
 	uint32_t in, out;
 	uint32_t x_stride, y_stride; /* elements */
 	uint32_t element;   /* ELEMENT_F16 or ELEMENT_BF16: of x, y and the weights */
+	uint32_t adapter_stride; /* bytes from one struct lora_adapter to that of the next index, a multiple of 8; 0: they lie side by side */
+	uint32_t reserved;
 };
 
 /* The plain kernels do some of a batch: pieces from piece_first on, and of them those with rank_low <= rank <= rank_high. */
@@ -101,7 +103,7 @@ struct lora_plain_args {
 /* Both compilers must have the same of what they share. */
 static_assert(sizeof(struct lora_matrix) == 24 && sizeof(struct lora_adapter) == 64, "in device memory");
 static_assert(sizeof(struct lora_batch) == 16 && sizeof(struct lora_piece) == 16, "in device memory");
-static_assert(sizeof(struct lora_args) == 72 && sizeof(struct lora_plain_args) == 88, "arguments of kernels");
+static_assert(sizeof(struct lora_args) == 80 && sizeof(struct lora_plain_args) == 96, "arguments of kernels");
 
 /* ---- sizes ---- */
 
@@ -144,6 +146,14 @@ ON_BOTH uint32_t lora_splits(uint32_t in)
 }
 
 /* ---- parts of a batch and of the workspace ---- */
+
+/* lora_adapter_at() - of an index. */
+ON_BOTH const struct lora_adapter *lora_adapter_at(const struct lora_args *args, uint32_t index)
+{
+	uint64_t stride = args->adapter_stride ? args->adapter_stride : sizeof(struct lora_adapter);
+
+	return (const struct lora_adapter *)(uintptr_t)(args->adapters + index * stride);
+}
 
 ON_BOTH const struct lora_piece *lora_batch_pieces(const struct lora_batch *batch)
 {

@@ -24,7 +24,6 @@ struct job {
 static bool job_get(const struct lora_args *args, uint32_t index, struct job *job)
 {
 	const struct lora_batch *batch = (const struct lora_batch *)(uintptr_t)args->batch;
-	const struct lora_adapter *adapters = (const struct lora_adapter *)(uintptr_t)args->adapters;
 	struct lora_piece piece;
 
 	if (index >= batch->piece_count || batch->tokens_max != args->tokens_max)
@@ -35,7 +34,7 @@ static bool job_get(const struct lora_args *args, uint32_t index, struct job *jo
 		return false;
 	*job = (struct job){
 		.args = args,
-		.adapter = &adapters[piece.adapter],
+		.adapter = lora_adapter_at(args, (uint32_t)piece.adapter),
 		.order = lora_batch_order(batch, args->tokens_max) + piece.begin,
 		.sums = lora_sums(args) + (uint64_t)piece.begin * lora_rank_stride(args->rank_max),
 		.count = piece.count,

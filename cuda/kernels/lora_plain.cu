@@ -25,7 +25,7 @@ static __device__ bool job_get(const struct lora_plain_args &args, struct job &j
 	if (piece.adapter < 0 || (uint32_t)piece.adapter >= args.lora.adapter_count || piece.begin > args.lora.tokens_max ||
 		piece.count > args.lora.tokens_max - piece.begin)
 		return false;
-	job.adapter = (const struct lora_adapter *)args.lora.adapters + piece.adapter;
+	job.adapter = lora_adapter_at(&args.lora, (uint32_t)piece.adapter);
 	job.order = lora_batch_order(batch, args.lora.tokens_max) + piece.begin;
 	job.sums = lora_sums(&args.lora) + (uint64_t)piece.begin * lora_rank_stride(args.lora.rank_max);
 	job.count = piece.count;

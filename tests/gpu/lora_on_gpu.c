@@ -303,7 +303,8 @@ static void timed_init(struct timed *timed, struct rig *rig, struct weights *wei
 		rig_upload(rig, &table);
 		rig_upload(rig, &more);
 		timed->args[copy] = (struct lora_args){ batch.device, table.device, x.device, y.device, workspace.device,
-			shape->adapters, shape->tokens, shape->rank, shape->in, shape->out, shape->in, shape->out, ELEMENT_F16 };
+			shape->adapters, shape->tokens, shape->rank, shape->in, shape->out, shape->in, shape->out,
+			ELEMENT_F16, 0, 0 };
 	}
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
 }

@@ -27,6 +27,7 @@ static inline void case_random_shapes(struct rig *rig, uint32_t rounds, uint32_t
 			.rank_max = 1 + rig_random(rig) % LORA_RANK_MAX,
 			.tokens_max = 1 + rig_random(rig) % tokens_max,
 			.page_bytes = 16u << (10 + rig_random(rig) % 4),
+			.others = rig_random(rig) % 3,
 		};
 		uint32_t ranks[8], tokens = rig_random(rig) % (shape.tokens_max + 1);
 		int32_t adapters[CASE_TOKENS_MAX];
@@ -151,7 +152,7 @@ static inline void case_large_and_small_sums(struct rig *rig)
 
 	layer_init(&layer, rig, &shape, ranks);
 	for (uint32_t token = 0; token < 2; token++) {
-		struct lora_adapter *adapter = (struct lora_adapter *)layer.adapters.host + token;
+		struct lora_adapter *adapter = layer_entry(&layer, token);
 
 		for (uint32_t i = 0; i < shape.in; i++) {
 			uint16_t *x = (uint16_t *)layer.x.host + token * layer.args.x_stride + i;

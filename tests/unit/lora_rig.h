@@ -149,6 +149,7 @@ struct layer_shape {
 	uint32_t rank_max;
 	uint32_t tokens_max;
 	uint32_t page_bytes; /* of the pages that tiles are scattered over; 0: 128 KiB, at least a tile */
+	uint32_t others;     /* places of the same adapter between this one and the next adapter's */
 };
 
 struct layer {
@@ -213,11 +214,21 @@ static inline struct lora_matrix matrix_scatter(struct layer *layer, const uint1
 	return matrix;
 }
 
+static inline uint32_t layer_stride(const struct layer_shape *shape)
+{
+	return (1 + shape->others) * sizeof(struct lora_adapter);
+}
+
+static inline struct lora_adapter *layer_entry(const struct layer *layer, uint32_t index)
+{
+	return (struct lora_adapter *)layer->adapters.host + index * (1 + layer->shape.others);
+}
+
 static inline void layer_adapter(struct layer *layer, uint32_t index, uint32_t rank)
 {
 	struct layer_shape *shape = &layer->shape;
 	uint64_t a_count = (uint64_t)rank * shape->in, b_count = (uint64_t)rank * shape->out;
-	struct lora_adapter *adapter = (struct lora_adapter *)layer->adapters.host + index;
+	struct lora_adapter *adapter = layer_entry(layer, index);
 	float a_size = 1 / sqrtf((float)shape->in), b_size = rank ? 1 / sqrtf((float)rank) : 0;
 
 	layer->ranks[index] = rank;
@@ -247,7 +258,7 @@ static inline void layer_init(struct layer *layer, struct rig *rig, const struct
 	layer->a = calloc(shape->adapter_count, sizeof(*layer->a));
 	layer->b = calloc(shape->adapter_count, sizeof(*layer->b));
 	layer->batch = rig_place(rig, lora_batch_bytes(shape->tokens_max));
-	layer->adapters = rig_place(rig, shape->adapter_count * sizeof(struct lora_adapter));
+	layer->adapters = rig_place(rig, (uint64_t)shape->adapter_count * layer_stride(shape));
 	layer->x = rig_place(rig, (uint64_t)shape->tokens_max * x_stride * 2);
 	layer->y = rig_place(rig, (uint64_t)shape->tokens_max * y_stride * 2);
 	layer->workspace = rig_place(rig, lora_workspace_bytes(shape->tokens_max, shape->rank_max, shape->in));
@@ -282,6 +293,7 @@ static inline void layer_init(struct layer *layer, struct rig *rig, const struct
 		.x_stride = x_stride,
 		.y_stride = y_stride,
 		.element = shape->element,
+		.adapter_stride = shape->others ? layer_stride(shape) : 0,
 	};
 	/* What the host has of it may be changed from here on. */
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);

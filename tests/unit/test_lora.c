@@ -60,12 +60,12 @@ static void test_wrong_args_are_refused(void **state)
 		.tokens_max = 4 };
 	static const uint32_t ranks[] = { 8 };
 	struct lora_plain_args plain;
-	struct lora_args wrong[20];
+	struct lora_args wrong[21];
 	struct layer layer;
 
 	layer_init(&layer, rig, &shape, ranks);
 	layer_batch(&layer, (const int32_t[]){ 0 }, 1);
-	for (size_t i = 0; i < 20; i++)
+	for (size_t i = 0; i < 21; i++)
 		wrong[i] = layer.args;
 	wrong[0].element = ELEMENT_F32;
 	wrong[1].tokens_max = 0;
@@ -87,7 +87,8 @@ static void test_wrong_args_are_refused(void **state)
 	wrong[17].x = 0;
 	wrong[18].workspace = 0;
 	wrong[19].out = wrong[19].y_stride = LORA_TOKENS_MAX + 8;
-	for (size_t i = 0; i < 20; i++) {
+	wrong[20].adapter_stride = sizeof(struct lora_adapter) + 4;
+	for (size_t i = 0; i < 21; i++) {
 		plain = (struct lora_plain_args){ .lora = wrong[i], .piece_count = 1 };
 		assert_int_equal(lora_shrink_queue(rig->gpu, &wrong[i], rig->stream), -EINVAL);
 		assert_int_equal(lora_expand_queue(rig->gpu, &wrong[i], rig->stream), -EINVAL);

@@ -69,7 +69,7 @@ static int layer_init(struct layer *layer)
 	}
 	layer->args = (struct lora_args){ (uintptr_t)layer->batch, (uintptr_t)layer->adapters, (uintptr_t)layer->x,
 		(uintptr_t)layer->y, (uintptr_t)layer->workspace, ADAPTERS, ADAPTERS, RANK_MAX, FEATURES, FEATURES,
-		FEATURES, FEATURES, ELEMENT_F16 };
+		FEATURES, FEATURES, ELEMENT_F16, 0, 0 };
 	return lora_batch_build(layer->batch, ADAPTERS, tokens, ADAPTERS, ADAPTERS) < 0 ? -EINVAL : 0;
 }
 
