@@ -1642,7 +1642,10 @@ enum { GPOOL_LORA_REASON_BYTES = 256 };
  * Return: 0, -EINVAL (also GPOOL_LORA_INT8 without cold_folder), -E2BIG, -ENOENT or what else cold_folder says, -EPERM (an observer), -EUSERS (streams), -ENOMEM, -EIO, -ECHILD.
  */
 GPOOL_API int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
-/* gpool_lora_close() - waits for loads that are under way. No other thread is in a call for it. NULL is fine. -EBUSY: one is acquired; -ECHILD. */
+/*
+ * gpool_lora_close() - waits for loads that are under way. No other thread is in a call for it. NULL is fine. -EBUSY: an adapter is acquired, or was
+ * released behind a fence that is not reached; a batch or a scheduler is open; -ECHILD.
+ */
 GPOOL_API int gpool_lora_close(struct gpool_lora *lora);
 
 /*
@@ -1663,7 +1666,7 @@ GPOOL_API int gpool_lora_close(struct gpool_lora *lora);
 GPOOL_API int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why);
 /* gpool_lora_find() - the number of a name: 0, -ENOENT, -ECHILD. */
 GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id);
-/* gpool_lora_unregister() - 0, -EBUSY (acquired, or being loaded), -ENOENT, -ECHILD. Its pages stay for other engines until they are needed. */
+/* gpool_lora_unregister() - 0, -EBUSY (acquired, or being loaded, or queued work uses its addresses), -ENOENT, -ECHILD. Its pages stay for other engines until they are needed. */
 GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
 
 /*
@@ -1742,6 +1745,110 @@ GPOOL_ASSERT_SIZE(gpool_lora_info, 192);
 
 /* gpool_lora_info() - 0, -ENOENT, -EINVAL (its size), -ECHILD. */
 GPOOL_API int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info);
+
+/* ---- work: LoRA adapters in a batch ---- */
+
+/*
+ * What a step of an engine adds to the outputs of its layers, for tokens with different adapters of different ranks:
+ *
+ *	y[token] += scale * (x[token] A^T) B^T        A, B, scale: of the token's own adapter, in this layer and target
+ *
+ *	gpool_lora_batch_set(batch, adapters, tokens, why);              once for a step
+ *	gpool_lora_batch_apply(batch, layer, target, x, ..., stream);    after each projection: two kernels, for all adapters
+ *
+ * Everything lies at addresses that stay. So apply may be captured into a graph, which is launched again after each set: it adds what the tokens
+ * of that have, none if there are none. Results of a token do not depend on who else is in the batch, to the bit.
+ *
+ * Threads: one at a time, for each batch. Streams: its work is in the order of options.stream. Who applies, or launches graphs, on another one makes
+ * that wait for this one behind set, and this one for that before the next set: nothing else protects what is being read.
+ */
+struct gpool_lora_batch;
+
+#define GPOOL_LORA_NONE UINT32_MAX /* the adapter of tokens that have none */
+
+/* A projection of the model. */
+struct gpool_lora_target {
+	const char *name; /* "model.layers.*.self_attn.q_proj": with a star for the layer it is in all of them, without one outside */
+	uint32_t in, out; /* features of x and y */
+};
+
+struct gpool_lora_batch_options {
+	uint32_t size;         /* sizeof(struct gpool_lora_batch_options); GPOOL_LORA_BATCH_OPTIONS_INIT sets it */
+	uint32_t flags;        /* 0 */
+	uint32_t stream;       /* in whose order all of it is; open, and not a manual one */
+	uint32_t element;      /* enum gpool_lora_element, fp16 or bf16: of x, y and the weights */
+	uint32_t tokens_max;   /* of a step, 1..2^20. Above 1,024 kernels need more room, and are made for prefill */
+	uint32_t adapters_max; /* different ones in a step, at most 1,024; 0: 32 */
+	uint32_t rank_max;     /* of any module, at most 128; 0: 128. Kernels are faster with 64, 32 or 16 */
+	uint32_t layers;       /* of the model, at most 4,096 */
+	const struct gpool_lora_target *targets; /* [target_count], each name once; copied */
+	uint32_t target_count; /* 65,536 places at most: for each target its layers */
+	uint32_t reserved;
+};
+GPOOL_ASSERT_SIZE(gpool_lora_batch_options, 48);
+#define GPOOL_LORA_BATCH_OPTIONS_INIT { sizeof(struct gpool_lora_batch_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/*
+ * gpool_lora_batch_open() - a batch without a token. It ends with gpool_lora_batch_close(), before `lora`.
+ *
+ * Return: 0, or
+ *   -EINVAL      a number out of range; a target without name, features or layers, or twice; an unknown flag; no such stream, or a manual one
+ *   -EOPNOTSUPP  gpool was built without kernels for this GPU
+ *   -ENOSPC, -EDQUOT  as gpool_alloc()
+ *   -E2BIG, -ENOMEM, -EIO, -ECHILD
+ *
+ * Cost: pages of the pool, pinned: 20 bytes for a token, 64 for a place of each of adapters_max, and the sums between the kernels, 64 bytes a rank
+ * for each of up to 1,024 tokens and 4 for all; host memory for the first two, twice. The kernels are loaded here and not in a capture.
+ */
+GPOOL_API int gpool_lora_batch_open(struct gpool_lora *lora, const struct gpool_lora_batch_options *options, struct gpool_lora_batch **batch);
+
+/* gpool_lora_batch_close() - waits for the work on its stream, and lets go of its adapters. NULL is fine. 0, -EIO, -ECHILD. */
+GPOOL_API int gpool_lora_batch_close(struct gpool_lora_batch *batch);
+
+/*
+ * gpool_lora_batch_set() - which adapter each token of the next step has, behind all that is queued on the batch's stream.
+ *
+ * @adapters: [tokens] numbers of acquired adapters, in any order, or GPOOL_LORA_NONE
+ * @tokens:   up to tokens_max; 0: none, which lets go of what the batch has
+ * @why:      [GPOOL_LORA_REASON_BYTES] receives why it is refused, as a line; may be NULL
+ *
+ * The batch acquires its adapters once more, until the next set, and lets go of them behind what was queued on its stream before that: they may be
+ * released at once after this call. Every module of an adapter must have its place in the batch, in the same shape: one that was left out would make
+ * it another adapter. On failure, but for -EIO, all is as it was, and the batch before is still the batch.
+ *
+ * Return: 0, or
+ *   -EINVAL  more tokens, adapters or ranks than the batch takes; an adapter that is not acquired, has modules of another shape or without a place
+ *            here, or weights of another type
+ *   -ENOENT  no adapter of that number
+ *   -EBUSY   somebody has unloaded an adapter
+ *   -EIO     what is on the device may be of two batches: no graph may run, and apply refuses, until a set has succeeded
+ *   -ENOMEM, -ECHILD
+ *
+ * Cost: sorts the tokens; two driver calls, a copy of 20 bytes for each of tokens_max and a fence. For an adapter that is new in the batch, or has come
+ * to another place since, a table for all layers and targets is made, about 50 ns each, and those that lie side by side are one copy more: not
+ * one for each module. While it stays in the pool an adapter that left the batch and comes back costs a pin. Waits, where the copies of the set
+ * before the last are not done.
+ */
+GPOOL_API int gpool_lora_batch_set(struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, char *why);
+
+/*
+ * gpool_lora_batch_apply() - y += what the tokens' adapters add, in one layer and target; those without a module there add nothing.
+ *
+ * @layer:    0 .. layers - 1; -1: of a target without a star
+ * @target:   index in options.targets
+ * @x, @y:    device addresses of [tokens] rows, multiples of 16 bytes, that do not overlap
+ * @x_stride, @y_stride: elements from one row to the next, multiples of 8, at least the target's in, out
+ * @stream:   the batch's, or what its order is kept with
+ *
+ * Return: 0, or
+ *   -EINVAL  no such layer, target, stream, or a manual one; an address or a stride that is not as above, as the log says
+ *   -EIO     the last set has failed so, or the back end
+ *   -ENOMEM, -ECHILD
+ *
+ * Cost: two launches, nothing else: no allocation, copy, fence or wait. What the batch has is read when they run.
+ */
+GPOOL_API int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32_t target, uint64_t x, uint32_t x_stride, uint64_t y,
+	uint32_t y_stride, uint32_t stream);
 
 /* ---- roles ---- */
 

@@ -339,6 +339,22 @@ int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_a
 	return error;
 }
 
+int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return -EINVAL;
+	error = found->gpu ? lora_shrink_queue(pool->gpu, args, found->gpu) : -EINVAL;
+	if (!error)
+		error = lora_expand_queue(pool->gpu, args, found->gpu);
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
 /* ---- the driver's pool ---- */
 
 int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint64_t *address)

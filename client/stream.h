@@ -8,6 +8,7 @@
 #define GPOOL_CLIENT_STREAM_H
 
 #include "client/pool.h"
+#include "cuda/kernels/lora.h"
 #include "cuda/kernels/quantise.h"
 #include "shm/timeline_page.h"
 
@@ -31,6 +32,9 @@ int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address);
 
 /* stream_quantise() - quantise_queue() on a stream, or dequantise_queue() where it is not `out`; -EINVAL also: not open, or manual. */
 int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out);
+
+/* stream_lora() - lora_shrink_queue() and lora_expand_queue() on a stream: both, or neither adds anything. -EINVAL also: not open, or manual. */
+int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args);
 
 /*
  * A fence for others: 0, 1 (it is reached, so there is nothing to tell), -EINVAL (not a fence that a stream of ours has recorded), or what

@@ -430,6 +430,7 @@ static void load_end(struct gpool_lora *lora, struct lora_entry *entry, int erro
 	entry->error = error;
 	entry->state = error ? GPOOL_LORA_COLD : GPOOL_LORA_HERE;
 	if (!error) {
+		entry->placed = ++lora->placings;
 		entry->loads += !shared;
 		entry->shared += shared;
 		entry->held = entry->waiting > 0;

@@ -98,6 +98,8 @@ int gpool_lora_close(struct gpool_lora *lora)
 		return 0;
 	if (!lora->pool->alive)
 		return -ECHILD;
+	if (lora->users)
+		return -EBUSY;
 	for (uint32_t i = 0; i < lora->entry_count; i++)
 		if (lora->entries[i] && lora->entries[i]->acquired)
 			return -EBUSY;
@@ -386,6 +388,36 @@ int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms)
 	return error;
 }
 
+int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason)
+{
+	struct lora_entry *found;
+	int error;
+
+	pthread_mutex_lock(&lora->lock);
+	found = entry_of(lora, id);
+	if (!found) {
+		refuse(reason, "adapter %u: there is none of that number", id);
+		error = -ENOENT;
+	} else if (!found->acquired) {
+		error = refuse(reason, "adapter '%s': it is not acquired; gpool_lora_acquire() comes first", found->name);
+	} else {
+		error = pin_here(lora, found);
+		if (error)
+			refuse(reason, "adapter '%s': somebody has unloaded it; release it, and acquire it again", found->name);
+	}
+	if (!error)
+		*entry = found;
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+void lora_user_add(struct gpool_lora *lora, int32_t more)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->users += (uint32_t)more;
+	pthread_mutex_unlock(&lora->lock);
+}
+
 int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 {
 	struct lora_entry *entry;
@@ -405,6 +437,13 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 	return entry ? 0 : -ENOENT;
 }
 
+static int release_after(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence)
+{
+	int error = entry_use(lora, entry, fence);
+
+	return error ? error : gpool_object_unpin_after(entry->object, fence);
+}
+
 int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence)
 {
 	struct lora_entry *entry;
@@ -419,7 +458,7 @@ int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_
 	else if (unlikely(!entry->acquired))
 		error = -EINVAL;
 	else
-		error = fence ? gpool_object_unpin_after(entry->object, *fence) : gpool_object_unpin(entry->object);
+		error = fence ? release_after(lora, entry, *fence) : gpool_object_unpin(entry->object);
 	if (likely(!error))
 		entry->acquired--;
 	pthread_mutex_unlock(&lora->lock);

@@ -38,6 +38,12 @@ struct lora_runs {
 	struct gpool_block block;
 };
 
+/* Queued work that may still use an adapter's addresses: what is released behind a fence. */
+struct lora_use {
+	struct lora_use *next;
+	struct gpool_fence fence;
+};
+
 struct lora_entry {
 	char name[LORA_NAME_BYTES];
 	char *folder;
@@ -54,6 +60,8 @@ struct lora_entry {
 	struct adapter_layout layout;
 	uint64_t base;
 	struct lora_runs runs;
+	uint64_t placed; /* HERE: differs each time it comes, as do its addresses */
+	struct lora_use *uses; /* one for each stream */
 	uint64_t hits, loads, shared, lost;
 
 	uint32_t id;
@@ -74,6 +82,8 @@ struct gpool_lora {
 	pthread_cond_t queued, loaded;
 	struct lora_entry **entries; /* [entry_count], NULL where none is */
 	uint32_t entry_count, entry_room;
+	uint64_t placings;
+	uint32_t users; /* batches and schedulers */
 	struct lora_entry *by_name;
 	TAILQ_HEAD(, lora_entry) queue;
 	bool ending;
@@ -96,6 +106,15 @@ struct gpool_lora {
 int files_open(const char *folder, int fds[2], struct reason *reason);
 void files_close(const int fds[2]);
 
+/*
+ * lora_hold() - one use more of what is acquired already; gpool_lora_release() ends it. The entry stays as it is until then, also without the
+ * lock. Return: 0, -ENOENT, -EINVAL (not acquired), -EBUSY (somebody has unloaded it), with a reason.
+ */
+int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason);
+
+/* lora_user_add() - a batch or a scheduler (1), or one less (-1): gpool_lora_close() does not take their adapters from under them. */
+void lora_user_add(struct gpool_lora *lora, int32_t more);
+
 /* ---- load.c ---- */
 
 /* loaders_start() - Return: 0, -ENOMEM, -EUSERS, -EIO; what was started is ended by loaders_end(), which waits for loads that are under way. */
@@ -109,5 +128,11 @@ int runs_make(struct gpool_lora *lora, struct lora_entry *entry, uint32_t stream
 void runs_free(struct gpool_lora *lora, struct lora_runs *runs);
 /* entry_close() - it is not open here any more: 0, -EBUSY (queued work uses its addresses). */
 int entry_close(struct gpool_lora *lora, struct lora_entry *entry);
+/* entry_use() - it will not be closed before the fence is reached: 0, -ENOMEM, -EINVAL (no such fence). */
+int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence);
+/* target_find() - index of a target, -1: there is none. module_find() - of a layer and that; NULL. part_of() - where its tiles lie. */
+int target_find(const struct adapter_layout *layout, const char *target);
+const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, int target);
+struct gpool_lora_part part_of(const struct lora_entry *entry, const struct adapter_module *module);
 
 #endif

@@ -4,7 +4,9 @@
 #include "client/lora/lora.h"
 
 #include "client/lora/pack.h"
+#include "client/stream.h"
 #include "cuda/kernels/lora.h"
+#include "shm/timeline.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -89,9 +91,47 @@ void runs_free(struct gpool_lora *lora, struct lora_runs *runs)
 	*runs = (struct lora_runs){ 0 };
 }
 
+/* ---- who still uses it ---- */
+
+int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence)
+{
+	struct lora_use *use = entry->uses;
+	int error = fence_check(lora->pool, fence);
+
+	if (error)
+		return error;
+	/* Of one stream the later fence stands for the earlier one. */
+	while (use && fence_slot(use->fence.value) != fence_slot(fence.value))
+		use = use->next;
+	if (!use) {
+		use = malloc(sizeof(*use));
+		if (!use)
+			return -ENOMEM;
+		*use = (struct lora_use){ .next = entry->uses };
+		entry->uses = use;
+	}
+	if (fence.value > use->fence.value)
+		use->fence = fence;
+	return 0;
+}
+
+/* What cannot be asked any more is over. */
+static bool is_used(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	while (entry->uses) {
+		struct lora_use *use = entry->uses;
+
+		if (!gpool_fence_done(lora->pool, use->fence))
+			return true;
+		entry->uses = use->next;
+		free(use);
+	}
+	return false;
+}
+
 int entry_close(struct gpool_lora *lora, struct lora_entry *entry)
 {
-	int error = gpool_object_close(entry->object);
+	int error = is_used(lora, entry) ? -EBUSY : gpool_object_close(entry->object);
 
 	if (error)
 		return error;
@@ -104,7 +144,7 @@ int entry_close(struct gpool_lora *lora, struct lora_entry *entry)
 
 /* ---- parts ---- */
 
-static int target_find(const struct adapter_layout *layout, const char *target)
+int target_find(const struct adapter_layout *layout, const char *target)
 {
 	uint32_t low = 0, high = layout->header->targets;
 
@@ -122,18 +162,17 @@ static int target_find(const struct adapter_layout *layout, const char *target)
 	return -1;
 }
 
-static const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, const char *target)
+const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, int target)
 {
 	uint32_t low = 0, high = layout->header->modules;
-	int index = target_find(layout, target);
 
-	while (index >= 0 && low < high) {
+	while (target >= 0 && low < high) {
 		uint32_t middle = low + (high - low) / 2;
 		const struct adapter_module *module = &layout->modules[middle];
 
-		if (module->layer == layer && module->target == (uint32_t)index)
+		if (module->layer == layer && module->target == (uint32_t)target)
 			return module;
-		if (layer < module->layer || (layer == module->layer && (uint32_t)index < module->target))
+		if (layer < module->layer || (layer == module->layer && (uint32_t)target < module->target))
 			high = middle;
 		else
 			low = middle + 1;
@@ -153,6 +192,16 @@ static struct gpool_lora_matrix matrix_of(const struct lora_entry *entry, const 
 	};
 }
 
+struct gpool_lora_part part_of(const struct lora_entry *entry, const struct adapter_module *module)
+{
+	return (struct gpool_lora_part){
+		.a = matrix_of(entry, &module->a, module->in),
+		.b = matrix_of(entry, &module->b, module->out),
+		.rank = module->rank,
+		.scale = module->scale,
+	};
+}
+
 static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) && sizeof(struct gpool_lora_part) == sizeof(struct lora_adapter) &&
 	offsetof(struct gpool_lora_matrix, head_tiles) == offsetof(struct lora_matrix, head_tiles) &&
 	offsetof(struct gpool_lora_part, scale) == offsetof(struct lora_adapter, scale), "what the kernels take");
@@ -169,14 +218,9 @@ int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const c
 	entry = id < lora->entry_count ? lora->entries[id] : NULL;
 	if (entry && !entry->acquired)
 		error = -EINVAL;
-	module = entry && !error ? module_find(&entry->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer, target) : NULL;
+	module = entry && !error ? module_find(&entry->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer, target_find(&entry->layout, target)) : NULL;
 	if (module)
-		*part = (struct gpool_lora_part){
-			.a = matrix_of(entry, &module->a, module->in),
-			.b = matrix_of(entry, &module->b, module->out),
-			.rank = module->rank,
-			.scale = module->scale,
-		};
+		*part = part_of(entry, module);
 	pthread_mutex_unlock(&lora->lock);
 	return error ? error : module ? 0 : -ENOENT;
 }

@@ -119,6 +119,10 @@ static void test_layout(void **state)
 	assert_int_equal(GPOOL_OBJECT_ADOPT, 1);
 	assert_int_equal(GPOOL_EVENT_OBJECT_EVICTED, 14);
 	assert_int_equal(GPOOL_EVENT_TAKEOVER, 17);
+	assert_int_equal(sizeof(struct gpool_lora_target), 16);
+	assert_int_equal(sizeof(struct gpool_lora_batch_options), 48);
+	assert_int_equal(offsetof(struct gpool_lora_batch_options, tokens_max), 16);
+	assert_int_equal(offsetof(struct gpool_lora_batch_options, targets), 32);
 }
 
 /* ---- gpool_options ---- */
@@ -344,6 +348,38 @@ static void test_kv_structs(void **state)
 	assert_int_equal(gpool_kv_prefix_find(kv, &prefix.known, &found.known), -EINVAL);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 	gpool_stream_close(pool, stream);
+}
+
+/* Batches of adapters, both ways. */
+static void test_lora_structs(void **state)
+{
+	struct {
+		struct gpool_lora_batch_options known;
+		uint64_t future;
+	} made = { .known = GPOOL_LORA_BATCH_OPTIONS_INIT };
+	struct gpool_lora_target target = { "model.layers.*.q", 64, 64 };
+	struct gpool_lora *lora;
+	struct gpool_lora_batch *batch;
+
+	(void)state;
+	assert_int_equal(gpool_lora_open(pool, NULL, &lora), 0);
+	made.known.element = GPOOL_LORA_F16;
+	made.known.tokens_max = made.known.layers = made.known.target_count = 1;
+	made.known.targets = &target;
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &made.known.stream), 0);
+	made.known.size = sizeof(made);
+	assert_int_equal(gpool_lora_batch_open(lora, &made.known, &batch), 0);
+	assert_int_equal(gpool_lora_batch_close(batch), 0);
+	made.future = 1;
+	assert_int_equal(gpool_lora_batch_open(lora, &made.known, &batch), -E2BIG);
+	/* Without the last field but one there are no targets. */
+	made.known.size = offsetof(struct gpool_lora_batch_options, target_count);
+	assert_int_equal(gpool_lora_batch_open(lora, &made.known, &batch), -EINVAL);
+	made.known.size = offsetof(struct gpool_lora_batch_options, reserved);
+	assert_int_equal(gpool_lora_batch_open(lora, &made.known, &batch), 0);
+	assert_int_equal(gpool_lora_batch_close(batch), 0);
+	gpool_stream_close(pool, made.known.stream);
+	assert_int_equal(gpool_lora_close(lora), 0);
 }
 
 static void test_longer_options(void **state)
@@ -628,6 +664,7 @@ int main(void)
 		cmocka_unit_test(test_elastic_structs),
 		cmocka_unit_test(test_vm_structs),
 		cmocka_unit_test(test_kv_structs),
+		cmocka_unit_test(test_lora_structs),
 		cmocka_unit_test(test_longer_options),
 		cmocka_unit_test(test_shorter_options),
 		cmocka_unit_test(test_alloc_options),
