@@ -10,7 +10,8 @@
 enum { UNUSED, WAITING, RUNNING };
 
 struct request {
-	uint32_t adapter, tokens;
+	uint32_t adapter; /* index in adapters[] */
+	uint32_t tokens;
 	uint32_t previous, next; /* in the queue; next: also of numbers that nobody has */
 	uint64_t turn;           /* order of arrival */
 	uint64_t added_us, passed_us;
@@ -28,7 +29,7 @@ struct adapter {
 struct lora_scheduler {
 	struct lora_options options;
 	struct request *requests; /* [request_count] */
-	struct adapter *adapters; /* [adapter_count + 1]: the last one stands for none */
+	struct adapter *adapters; /* [adapter_count + 1]: the first one stands for none */
 	uint32_t *candidates;     /* [adapter_count] */
 	uint32_t request_count, adapter_count;
 	uint32_t first, last, unused;
@@ -91,9 +92,15 @@ static struct adapter *adapter_of(const struct lora_scheduler *scheduler, const 
 	return &scheduler->adapters[request->adapter];
 }
 
-static bool has_adapter(const struct lora_scheduler *scheduler, const struct request *request)
+/* What callers call an adapter is one less than its index, and LORA_NO_ADAPTER of 0. */
+static uint32_t number_of(const struct request *request)
 {
-	return request->adapter != scheduler->adapter_count;
+	return request->adapter - 1;
+}
+
+static bool has_adapter(const struct request *request)
+{
+	return request->adapter != 0;
 }
 
 int lora_scheduler_add(struct lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint64_t now_us, uint32_t *out)
@@ -107,7 +114,7 @@ int lora_scheduler_add(struct lora_scheduler *scheduler, uint32_t adapter, uint3
 		return -ENOSPC;
 	scheduler->unused = request->next;
 	*request = (struct request){
-		.adapter = adapter == LORA_NO_ADAPTER ? scheduler->adapter_count : adapter,
+		.adapter = adapter + 1,
 		.tokens = tokens,
 		.previous = scheduler->last,
 		.next = NOBODY,
@@ -170,7 +177,7 @@ int lora_scheduler_finish(struct lora_scheduler *scheduler, uint32_t number)
 
 	if (number >= scheduler->request_count || request->state != RUNNING)
 		return -ENOENT;
-	if (--adapter_of(scheduler, request)->running == 0 && has_adapter(scheduler, request))
+	if (--adapter_of(scheduler, request)->running == 0 && has_adapter(request))
 		scheduler->running_adapters--;
 	scheduler->stats.running--;
 	scheduler->stats.finished++;
@@ -178,11 +185,45 @@ int lora_scheduler_finish(struct lora_scheduler *scheduler, uint32_t number)
 	return 0;
 }
 
+int lora_scheduler_grow(struct lora_scheduler *scheduler, uint32_t count)
+{
+	struct adapter *adapters;
+	uint32_t *candidates;
+
+	if (count <= scheduler->adapter_count)
+		return 0;
+	if (count == LORA_NO_ADAPTER)
+		return -EINVAL;
+	candidates = realloc(scheduler->candidates, count * sizeof(*candidates));
+	if (!candidates)
+		return -ENOMEM;
+	scheduler->candidates = candidates;
+	adapters = realloc(scheduler->adapters, ((size_t)count + 1) * sizeof(*adapters));
+	if (!adapters)
+		return -ENOMEM;
+	memset(adapters + scheduler->adapter_count + 1, 0, (count - scheduler->adapter_count) * sizeof(*adapters));
+	scheduler->adapters = adapters;
+	scheduler->adapter_count = count;
+	return 0;
+}
+
+uint32_t lora_scheduler_waiting(const struct lora_scheduler *scheduler, uint32_t adapter, uint32_t *request)
+{
+	uint32_t number = scheduler->first, count = adapter < scheduler->adapter_count ? scheduler->adapters[adapter + 1].waiting : 0;
+
+	if (!count || !request)
+		return count;
+	while (number_of(&scheduler->requests[number]) != adapter)
+		number = scheduler->requests[number].next;
+	*request = number;
+	return count;
+}
+
 uint32_t lora_scheduler_adapter(const struct lora_scheduler *scheduler, uint32_t number)
 {
 	const struct request *request = &scheduler->requests[number];
 
-	return has_adapter(scheduler, request) ? request->adapter : LORA_NO_ADAPTER;
+	return number_of(request);
 }
 
 bool lora_scheduler_was_cold(const struct lora_scheduler *scheduler, uint32_t number)
@@ -221,11 +262,11 @@ static enum lora_place place_of(struct lora_scheduler *scheduler, const struct l
 {
 	struct adapter *adapter = adapter_of(scheduler, request);
 
-	if (!has_adapter(scheduler, request))
+	if (!has_adapter(request))
 		return LORA_RESIDENT;
 	if (adapter->seen_in != scheduler->round) {
 		adapter->seen_in = scheduler->round;
-		adapter->place = view->place(view->context, request->adapter);
+		adapter->place = view->place(view->context, number_of(request));
 	}
 	return adapter->place;
 }
@@ -252,7 +293,7 @@ static uint32_t find_turns(struct lora_scheduler *scheduler, const struct lora_v
 	for (; number != NOBODY; number = scheduler->requests[number].next) {
 		struct request *request = &scheduler->requests[number];
 		struct adapter *adapter = adapter_of(scheduler, request);
-		bool another = has_adapter(scheduler, request) && !adapter->running && adapter->chosen_in != scheduler->round;
+		bool another = has_adapter(request) && !adapter->running && adapter->chosen_in != scheduler->round;
 
 		if (!room_take(&room, request, another))
 			break;
@@ -261,13 +302,13 @@ static uint32_t find_turns(struct lora_scheduler *scheduler, const struct lora_v
 			continue;
 		scheduler->stats.cold_starts += !request->cold;
 		request->cold = true;
-		list_add(batch->wanted, &batch->wanted_count, request->adapter);
+		list_add(batch->wanted, &batch->wanted_count, number_of(request));
 	}
 	behind = number;
 	for (uint32_t i = 0; i < scheduler->options.look_ahead && behind != NOBODY;
 		i++, behind = scheduler->requests[behind].next)
-		if (has_adapter(scheduler, &scheduler->requests[behind]))
-			list_add(batch->ahead, &batch->ahead_count, scheduler->requests[behind].adapter);
+		if (has_adapter(&scheduler->requests[behind]))
+			list_add(batch->ahead, &batch->ahead_count, number_of(&scheduler->requests[behind]));
 	scheduler->round++; /* what was chosen here is not chosen yet */
 	return number;
 }
@@ -297,7 +338,7 @@ static bool start(struct forming *forming, uint32_t number)
 	struct lora_scheduler *scheduler = forming->scheduler;
 	struct request *request = &scheduler->requests[number];
 	struct adapter *adapter = adapter_of(scheduler, request);
-	bool another = has_adapter(scheduler, request) && !adapter->running;
+	bool another = has_adapter(request) && !adapter->running;
 	uint64_t waited_us = forming->now_us - request->added_us;
 
 	if (place_of(scheduler, forming->view, request) != LORA_RESIDENT || !room_take(&forming->room, request, another))
@@ -366,7 +407,7 @@ static uint32_t find_candidates(struct forming *forming)
 		if (adapter->listed_in == scheduler->round)
 			continue;
 		adapter->listed_in = scheduler->round;
-		if (has_adapter(scheduler, request) && !adapter->running)
+		if (has_adapter(request) && !adapter->running)
 			scheduler->candidates[count++] = request->adapter;
 		else
 			adapter->chosen_in = scheduler->round; /* costs no place */
@@ -501,7 +542,7 @@ const char *lora_scheduler_check(const struct lora_scheduler *scheduler)
 	for (uint32_t adapter = 0; adapter <= scheduler->adapter_count; adapter++) {
 		waiting_of += scheduler->adapters[adapter].waiting;
 		running_of += scheduler->adapters[adapter].running;
-		running += adapter < scheduler->adapter_count && scheduler->adapters[adapter].running;
+		running += adapter && scheduler->adapters[adapter].running;
 	}
 	if (waiting_of != scheduler->stats.waiting || running_of != scheduler->stats.running ||
 		running != scheduler->running_adapters)

@@ -123,6 +123,12 @@ void lora_scheduler_form(
 uint32_t lora_scheduler_queue(
 	struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us, uint32_t *requests, uint32_t most);
 
+/* lora_scheduler_grow() - from now on the numbers of adapters are below `adapters`: 0, also if they were already; -EINVAL, -ENOMEM. */
+int lora_scheduler_grow(struct lora_scheduler *scheduler, uint32_t adapters);
+
+/* lora_scheduler_waiting() - how many wait for an adapter; *request, if not NULL, is the first of them. Cost: for that a look at those before it. */
+uint32_t lora_scheduler_waiting(const struct lora_scheduler *scheduler, uint32_t adapter, uint32_t *request);
+
 /* Of a request that waits or runs. */
 uint32_t lora_scheduler_adapter(const struct lora_scheduler *scheduler, uint32_t request);
 bool lora_scheduler_was_cold(const struct lora_scheduler *scheduler, uint32_t request);

@@ -289,6 +289,45 @@ static void test_overdue_stops_all_others(void **state)
 	end();
 }
 
+/* More adapters come while requests wait and run; who waits for one is told, first come first. */
+static void test_grows(void **state)
+{
+	struct lora_options options = LORA_OPTIONS_INIT;
+	uint32_t a, b, c, found = 77;
+
+	(void)state;
+	now = 1000 * MS;
+	memset(places, 0, sizeof(places)); /* LORA_RESIDENT */
+	places[1] = LORA_ABSENT;
+	assert_int_equal(lora_scheduler_create(&options, REQUESTS, 1, &scheduler), 0);
+	a = add(0, 10);
+	b = add(LORA_NO_ADAPTER, 10);
+	assert_int_equal(lora_scheduler_add(scheduler, 1, 10, now, &c), -EINVAL);
+	form();
+	EXPECT(batch.starts, batch.start_count, a, b);
+	assert_int_equal(lora_scheduler_grow(scheduler, ADAPTERS), 0);
+	assert_int_equal(lora_scheduler_grow(scheduler, 1), 0);
+	assert_int_equal(lora_scheduler_grow(scheduler, LORA_NO_ADAPTER), -EINVAL);
+	add(ADAPTERS - 1, 10);
+	b = add(1, 10);
+	c = add(1, 10);
+	check();
+	assert_int_equal(lora_scheduler_waiting(scheduler, 1, &found), 2);
+	assert_int_equal(found, b);
+	form();
+	EXPECT(batch.wanted, batch.wanted_count, 1);
+	assert_int_equal(lora_scheduler_remove(scheduler, b), 0);
+	assert_int_equal(lora_scheduler_waiting(scheduler, 1, &found), 1);
+	assert_int_equal(found, c);
+	assert_int_equal(lora_scheduler_waiting(scheduler, ADAPTERS - 1, NULL), 0);
+	assert_int_equal(lora_scheduler_waiting(scheduler, ADAPTERS, &found), 0);
+	assert_int_equal(lora_scheduler_finish(scheduler, a), 0);
+	places[1] = LORA_RESIDENT;
+	form();
+	EXPECT(batch.starts, batch.start_count, c);
+	end();
+}
+
 static void test_refuses(void **state)
 {
 	struct lora_options options = LORA_OPTIONS_INIT, wrong = options;
@@ -516,6 +555,7 @@ int main(void)
 		cmocka_unit_test(test_tokens),
 		cmocka_unit_test(test_looks_ahead),
 		cmocka_unit_test(test_overdue_stops_all_others),
+		cmocka_unit_test(test_grows),
 		cmocka_unit_test(test_refuses),
 		cmocka_unit_test(test_random),
 	};
