@@ -11,65 +11,25 @@
 #include "client/gpool.h"
 #include "client/pool.h"
 #include "client/request.h"
-#include "shm/doorbell.h"
 #include "shm/session_segment.h"
-#include "tests/stress/stress.h"
 
-#include <errno.h>
 #include <execinfo.h>
-#include <inttypes.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-
-enum {
-	THREADS = 2,
-	WORKERS_MAX = 32,
-	HANDLES = 48,
-	BUDGET = 96,  /* pages that a thread wants: eight workers want three times the pool */
-	PENDING = 6,  /* fences not yet reached, of a thread */
-	EXCHANGE = 8, /* handles that the threads of a worker pass each other */
-	PATIENCE_MS = 30000,
-	TEXTS = 8,
-};
-
-enum command { RUN, STAND_STILL, LEAVE };
 
 struct counters {
 	_Atomic uint64_t allocations, pages, refusals, verified, verified_bytes, stale, late, frees, lost_frees, fences, prepared,
 		spans, scopes;
 };
 
-/* What all processes see. */
-struct stage {
-	_Atomic uint32_t command;
-	_Atomic uint32_t standing[WORKERS_MAX]; /* threads that stand still; reset at each start of a worker */
-	_Atomic uint32_t wrong;                 /* violations */
-	char texts[TEXTS][256];
-	struct counters counters;
-	bool broken;
+#include "tests/stress/tormentor.h"
+
+enum {
+	HANDLES = 48,
+	BUDGET = 96,  /* pages that a thread wants: eight workers want three times the pool */
+	PENDING = 6,  /* fences not yet reached, of a thread */
+	EXCHANGE = 8, /* handles that the threads of a worker pass each other */
 };
-
-static struct stage *stage;
-
-#define COUNT(what, add) atomic_fetch_add_explicit(&stage->counters.what, (add), memory_order_relaxed)
-
-static void __attribute__((format(printf, 1, 2))) violation(const char *format, ...)
-{
-	uint32_t at = atomic_fetch_add(&stage->wrong, 1);
-	va_list arguments;
-
-	if (at >= TEXTS)
-		return;
-	va_start(arguments, format);
-	vsnprintf(stage->texts[at], sizeof(stage->texts[at]), format, arguments);
-	va_end(arguments);
-}
 
 /* ---- a worker ---- */
 
@@ -575,14 +535,11 @@ static void *thread_main(void *argument)
 
 	if (error)
 		violation("worker %u: gpool_stream_open() answers %d: %s", worker->slot, error, gpool_strerror(error));
-	while (!error && atomic_load_explicit(&stage->command, memory_order_relaxed) == RUN)
+	while (!error && told_to_run())
 		work(thread);
 	while (thread->pending_count)
 		reach_fence(thread);
-	atomic_fetch_add(&stage->standing[worker->slot], 1);
-	futex_wake(&stage->standing[worker->slot], 1);
-	while (atomic_load(&stage->command) != LEAVE)
-		futex_wait(&stage->command, STAND_STILL, -1);
+	stand(worker->slot);
 	gpool_stream_close(worker->pool, thread->stream);
 	return NULL;
 }
@@ -627,8 +584,7 @@ static int worker_main(char **arguments)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	sigaction(SIGSEGV, &action, NULL);
 	sigaction(SIGBUS, &action, NULL);
-	stage = mmap(NULL, sizeof(*stage), PROT_READ | PROT_WRITE, MAP_SHARED, atoi(arguments[1]), 0);
-	if (stage == MAP_FAILED)
+	if (!stage_map(atoi(arguments[1])))
 		return 1;
 	worker.slot = (uint32_t)atoi(arguments[0]);
 	worker.key = strtoull(arguments[3], NULL, 0);
