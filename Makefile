@@ -80,7 +80,7 @@ AGENT_LIB_OBJ := $(filter-out $(B)/obj/agent/main.o,$(AGENT_OBJ))
 CLIENT_OBJ := $(call obj,$(CLIENT_SRC))
 KERNEL_OBJ := $(CUDA_KERNEL_OBJ)
 
-CLIENT_LIBS := -lnanomsg -lxxhash -lzstd -lcjson -lyajl -lpcre2-8 -lm -ldl
+CLIENT_LIBS := -lnanomsg -luring -lxxhash -lzstd -lcjson -lyajl -lpcre2-8 -lm -ldl
 KEEPER_LIBS := -lconfig -ldl
 AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -ldl
 TOOL_LIBS := $(CLIENT_LIBS)
