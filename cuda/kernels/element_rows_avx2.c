@@ -209,23 +209,29 @@ AVX2 static void avx2_quantise(uint32_t element, const void *values, uint64_t ro
 	}
 }
 
-/* quantise_value() of a scale that is a number. */
-AVX2 static inline __m256 value_of(__m128i codes, __m256 scale, __m256 most)
+AVX2 static inline __m256 value_of(__m128i codes, __m256 scale)
 {
-	const __m256 value = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), scale);
+	return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), scale);
+}
 
+AVX2 static inline __m256 value_limit(__m256 value, __m256 most)
+{
 	return _mm256_max_ps(_mm256_min_ps(value, most), _mm256_sub_ps(_mm256_setzero_ps(), most));
 }
 
-AVX2 static inline void row_dequantise(uint32_t element, const int8_t *codes, __m256 scale, uint16_t *to)
+/* limit: some codes may stand for more than the element can be. */
+AVX2 static inline void row_dequantise(uint32_t element, const int8_t *codes, __m256 scale, bool limit, uint16_t *to)
 {
 	const __m256 most = _mm256_set1_ps(element_most(element));
 
 	for (int i = 0; i < ELEMENT_ROW; i += STEP) {
 		__m128i code = _mm_loadu_si128((const __m128i *)(codes + i));
-		struct pair pair = {value_of(code, scale, most), value_of(_mm_srli_si128(code, 8), scale, most)};
-		__m256i bits = element == ELEMENT_F16 ? f16_put(pair) : halves_join(bf16_round(pair.low), bf16_round(pair.high));
+		struct pair pair = {value_of(code, scale), value_of(_mm_srli_si128(code, 8), scale)};
+		__m256i bits;
 
+		if (limit)
+			pair = (struct pair){value_limit(pair.low, most), value_limit(pair.high, most)};
+		bits = element == ELEMENT_F16 ? f16_put(pair) : halves_join(bf16_round(pair.low), bf16_round(pair.high));
 		_mm256_storeu_si256((__m256i *)(to + i), bits);
 	}
 }
@@ -238,7 +244,7 @@ AVX2 static void avx2_dequantise(uint32_t element, const int8_t *codes, const ui
 		const float scale = float_of_bf16(scales[row]);
 
 		if (isfinite(scale))
-			row_dequantise(element, codes, _mm256_set1_ps(scale), to);
+			row_dequantise(element, codes, _mm256_set1_ps(scale), fabsf(scale) > element_most(element) / 128, to);
 		else /* nobody has made such a form; let it be as strange as the plain code makes it */
 			element_rows_plain.dequantise(element, codes, &scales[row], 1, to);
 	}
