@@ -8,8 +8,10 @@
 #ifdef __x86_64__
 #include "cuda/kernels/quantise.h"
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <math.h>
+#include <stdatomic.h>
 
 #define AVX2 __attribute__((target("avx2,f16c")))
 
@@ -250,9 +252,19 @@ AVX2 static void avx2_dequantise(uint32_t element, const int8_t *codes, const ui
 	}
 }
 
+/* Asked once: in a virtual machine the answer may take as long as a few pages. (clang's builtin does not know f16c.) */
 static bool avx2_is_usable(void)
 {
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+	enum { UNKNOWN, NO, YES };
+	static _Atomic int usable;
+	int found = atomic_load_explicit(&usable, memory_order_relaxed);
+	unsigned a, b, c, d;
+
+	if (found == UNKNOWN) {
+		found = __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C ? YES : NO;
+		atomic_store_explicit(&usable, found, memory_order_relaxed);
+	}
+	return found == YES;
 }
 
 const struct element_rows element_rows_avx2 = {
