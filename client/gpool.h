@@ -1615,9 +1615,10 @@ enum gpool_lora_element {
 
 enum {
 	/*
-	 * In cold_folder, which has to be there, adapters are kept in int8 if that costs their outputs no more than 1.5 % (one scale for 128 columns;
-	 * about 0.9 % for weights that are about normal), and what is in the pool is expanded from there, at the first load too: half the disk and half
-	 * the time to read. Without it, and for adapters that would lose more, weights are those of the files, bit by bit.
+	 * In cold_folder and warm, one of which has to be there, adapters are kept in int8 if that costs their outputs no more than 1.5 % (one scale for
+	 * 128 columns; about 0.9 % for weights that are about normal): half the disk, half the host memory, half the time to read. What is in the pool is
+	 * what int8 makes of the weights then, from the first load on, so that it is the same bits wherever it comes from; the first load of an
+	 * adapter measures what it would cost. Without the flag, and for adapters that would lose more, weights are those of the files, bit by bit.
 	 */
 	GPOOL_LORA_INT8 = 1u << 0,
 	/* Adapters are shared among engines of one tenant alone; else among those of a trust domain. */
@@ -1631,15 +1632,20 @@ struct gpool_lora_options {
 	uint32_t load_threads;   /* adapters loaded at a time; 0: 4, at most 64 */
 	const char *cold_folder; /* where loaded adapters are kept, ready to be loaded again; exists. NULL: nowhere */
 	uint64_t salt[2];        /* who does not know it does not find them; engines that share have the same */
+	/*
+	 * A pool of the back end `host`, in which copies of loaded adapters are shared by all engines that have it: named objects, which leave as others
+	 * do (gpool_object_pin()). The caller's, and open until gpool_lora_close(). NULL: no such copies.
+	 */
+	struct gpool *warm;
 };
-GPOOL_ASSERT_SIZE(gpool_lora_options, 40);
-#define GPOOL_LORA_OPTIONS_INIT { sizeof(struct gpool_lora_options), 0, 0, 0, 0, { 0, 0 } }
+GPOOL_ASSERT_SIZE(gpool_lora_options, 48);
+#define GPOOL_LORA_OPTIONS_INIT { sizeof(struct gpool_lora_options), 0, 0, 0, 0, { 0, 0 }, 0 }
 
 enum { GPOOL_LORA_REASON_BYTES = 256 };
 
 /*
  * gpool_lora_open() - no adapter yet. It ends with gpool_lora_close(), before the pool's handle.
- * Return: 0, -EINVAL (also GPOOL_LORA_INT8 without cold_folder), -E2BIG, -ENOENT or what else cold_folder says, -EPERM (an observer), -EUSERS (streams), -ENOMEM, -EIO, -ECHILD.
+ * Return: 0, -EINVAL (also GPOOL_LORA_INT8 without cold_folder and warm; warm that the CPU cannot read, or an observer's), -E2BIG, -ENOENT or what else cold_folder says, -EPERM (an observer), -EUSERS (streams), -ENOMEM, -EIO, -ECHILD.
  */
 GPOOL_API int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
 /*
@@ -1666,7 +1672,7 @@ GPOOL_API int gpool_lora_close(struct gpool_lora *lora);
 GPOOL_API int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why);
 /* gpool_lora_find() - the number of a name: 0, -ENOENT, -ECHILD. */
 GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id);
-/* gpool_lora_unregister() - 0, -EBUSY (acquired, or being loaded, or queued work uses its addresses), -ENOENT, -ECHILD. Its pages stay for other engines until they are needed. */
+/* gpool_lora_unregister() - 0, -EBUSY (acquired, or being loaded, or queued work uses its addresses), -ENOENT, -ECHILD. Its pages, and copies of it, stay until their room is needed. */
 GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
 
 /*
@@ -1694,7 +1700,7 @@ GPOOL_API int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id);
  * -ENOMEM (it stays acquired), -ECHILD.
  */
 GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence);
-/* gpool_lora_unload() - out of the pool, for all engines: 0; -EBUSY: acquired here, or elsewhere, where it goes with its last use; -ENOENT, -EPERM, -ECHILD. */
+/* gpool_lora_unload() - out of the pool, for all engines; copies stay: 0; -EBUSY: acquired here, or elsewhere, where it goes with its last use; -ENOENT, -EPERM, -ECHILD. */
 GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
 /* gpool_lora_why() - why its last load failed, as a line: why[GPOOL_LORA_REASON_BYTES]; empty if it did not. 0, -ENOENT, -ECHILD. */
 GPOOL_API int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why);
@@ -1736,15 +1742,36 @@ struct gpool_lora_info {
 	uint32_t pages;
 	uint32_t element;  /* enum gpool_lora_element */
 	uint64_t hits;     /* acquired without a load */
-	uint64_t loads;    /* read from files and published */
+	uint64_t loads;    /* brought into the pool and published */
 	uint64_t shared;   /* found in the pool, loaded by another engine */
 	uint64_t lost;     /* found to have left the pool since its last use */
 	char name[128];
+	uint64_t from_warm; /* of the loads: from a copy in host memory */
+	uint64_t from_cold; /* from one in cold_folder; the others are from PEFT's files */
 };
-GPOOL_ASSERT_SIZE(gpool_lora_info, 192);
+GPOOL_ASSERT_SIZE(gpool_lora_info, 208);
 
 /* gpool_lora_info() - 0, -ENOENT, -EINVAL (its size), -ECHILD. */
 GPOOL_API int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info);
+
+/* Of all adapters of this process together; counts include those that were unregistered. */
+struct gpool_lora_stats {
+	uint32_t size;       /* sizeof(struct gpool_lora_stats), set by the caller */
+	uint32_t registered; /* adapters */
+	uint32_t resident;   /* in the pool when they were last looked at */
+	uint32_t active;     /* acquired */
+	uint64_t hits, loads, shared, lost, from_warm, from_cold; /* as in struct gpool_lora_info */
+	uint64_t hot_bytes;  /* pages of those that are resident */
+	uint64_t warm_bytes; /* of all copies in the warm pool, whoever has made them */
+	uint64_t cold_bytes; /* of all in cold_folder, likewise */
+	uint64_t warm_made;  /* copies that were put into the warm pool */
+	uint64_t warm_full;  /* that were not, since there was no room */
+	uint64_t refused;    /* copies that were not what they should be, and were not taken */
+};
+GPOOL_ASSERT_SIZE(gpool_lora_stats, 112);
+
+/* gpool_lora_stats() - 0, -EINVAL (its size), -ECHILD. Cost: looks at each adapter, at each object of the warm pool and at each file in cold_folder. */
+GPOOL_API int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats);
 
 /* ---- work: LoRA adapters in a batch ---- */
 

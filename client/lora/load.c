@@ -1,97 +1,21 @@
 /*
- * load.c - threads that bring adapters into the pool: by finding what another engine has published, or from files.
+ * load.c - threads that bring adapters into the pool: by finding what another engine has published, or from the warmest copy that there is.
  *
  * The object's name is a hash of what it is made of: which files, for which type and page size, and the salt. Whoever finds it compares the
  * layout with the one that the files give. Of two who publish at once one is first, and the other opens that one's.
  */
-#include "client/lora/lora.h"
+#include "client/lora/job.h"
 
 #include "client/lora/pack.h"
+#include "client/lora/warm.h"
 #include "client/object.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
-#include <unistd.h>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 enum { TRIES = 8 }; /* each of them ends by somebody else's work, publishing or evicting */
-
-/* All that is known of an adapter while it is loaded. */
-struct job {
-	struct lora_loader *loader;
-	struct lora_entry *entry;
-	struct reason *reason;
-	int fds[2];
-	struct peft peft;
-	struct adapter_layout layout;
-	char key[LORA_KEY_BYTES], file_name[LORA_KEY_BYTES + 8];
-	bool is_cold; /* it was read from the folder of converted ones */
-};
-
-/* ---- the job's files ---- */
-
-static enum adapter_element element_of(const struct gpool_lora *lora, const struct peft *peft)
-{
-	return lora->element == GPOOL_LORA_AS_FILE ? pack_element(peft) : lora->element == GPOOL_LORA_F16 ? ADAPTER_F16 : ADAPTER_BF16;
-}
-
-static void key_make(struct job *job)
-{
-	const struct gpool_lora *lora = job->loader->lora;
-	struct {
-		struct cold_source source;
-		uint64_t element, page_bytes, int8, salt[2];
-		char tenant[POOL_NAME_BYTES]; /* where only its engines share */
-	} identity;
-	XXH128_hash_t hash;
-
-	memset(&identity, 0, sizeof(identity));
-	identity.source = job->entry->source;
-	identity.element = job->layout.header->element;
-	identity.page_bytes = job->layout.header->page_bytes;
-	identity.int8 = lora->int8;
-	memcpy(identity.salt, lora->salt, sizeof(identity.salt));
-	if (lora->private)
-		memcpy(identity.tenant, lora->pool->segment.sessions[lora->pool->id].tenant, sizeof(identity.tenant));
-	hash = XXH3_128bits(&identity, sizeof(identity));
-	snprintf(job->key, sizeof(job->key), "lora/%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
-	snprintf(job->file_name, sizeof(job->file_name), "%s.cold", job->key + strlen("lora/"));
-}
-
-static int job_open(struct job *job)
-{
-	const struct gpool_lora *lora = job->loader->lora;
-	struct cold_source source;
-	int error = files_open(job->entry->folder, job->fds, job->reason);
-
-	if (error)
-		return error;
-	error = cold_source_of(job->fds[0], job->fds[1], &source);
-	if (!error && memcmp(&source, &job->entry->source, sizeof(source)) != 0)
-		error = refuse(job->reason, "folder: its files are not those that were registered; register it again");
-	if (!error)
-		error = peft_read(job->fds[0], job->fds[1], &job->peft, job->reason);
-	if (!error)
-		error = pack_make(&job->peft, (uint32_t)lora->pool->page_bytes, element_of(lora, &job->peft), &job->layout, job->reason);
-	if (!error)
-		key_make(job);
-	return error;
-}
-
-static void job_close(struct job *job)
-{
-	pack_free(&job->layout);
-	peft_free(&job->peft);
-	if (job->fds[0] >= 0)
-		files_close(job->fds);
-}
 
 /* ---- what another engine has published ---- */
 
@@ -165,23 +89,36 @@ static int sink_end(struct sink *sink)
 	return sink->count ? gpool_fence_wait(sink->loader->lora->pool, sink->fences[(sink->count - 1) % LORA_STAGE_PAGES], -1) : 0;
 }
 
-static int pages_convert(struct job *job, struct sink *sink)
+/* ---- from PEFT's files ---- */
+
+static int page_convert(struct job *job, const struct convert *convert, uint32_t page, struct sink *sink)
+{
+	uint8_t *image = sink_buffer(sink);
+	int error = image ? convert_page(convert, page, image, job->reason) : -EIO;
+
+	if (error)
+		return error;
+	job_page(job, page, image, job->entry->form == COLD_INT8 ? job->loader->room : NULL);
+	return sink_put(sink, page);
+}
+
+static int pages_from_peft(struct job *job, struct sink *sink)
 {
 	struct convert convert;
 	int error = convert_open(&job->peft, &job->layout, job->fds[1], &convert, job->reason);
 
 	if (error)
 		return error;
-	for (uint32_t page = 0; page < job->layout.header->pages && !error; page++) {
-		uint8_t *image = sink_buffer(sink);
-
-		error = image ? convert_page(&convert, page, image, job->reason) : -EIO;
-		if (!error)
-			error = sink_put(sink, page);
-	}
+	error = job_form(job, &convert);
+	if (!error)
+		error = room_have(job->loader, sink->page_bytes, 0);
+	for (uint32_t page = 0; page < job->layout.header->pages && !error; page++)
+		error = page_convert(job, &convert, page, sink);
 	convert_close(&convert);
-	return error;
+	return error ? error : job_unchanged(job);
 }
+
+/* ---- from the kept file ---- */
 
 static int group_load(struct job *job, const struct cold_file *file, uint32_t index, void *stored, void *room, struct sink *sink)
 {
@@ -202,130 +139,87 @@ static int group_load(struct job *job, const struct cold_file *file, uint32_t in
 	return error;
 }
 
-/* How much room the largest group takes, as it stands there and uncompressed. */
-static void group_room(const struct cold_file *file, uint64_t *stored, uint64_t *room)
-{
-	*stored = *room = 0;
-	for (uint32_t i = 0; i < file->header->groups; i++) {
-		const struct cold_group *group = &file->groups[i];
-		uint64_t bytes = cold_pages_bytes(&file->layout, (enum cold_form)file->header->form, group->first_page, group->pages);
-
-		*stored = cold_align(group->bytes) > *stored ? cold_align(group->bytes) : *stored;
-		*room = bytes > *room ? bytes : *room;
-	}
-}
-
-/* At least so much memory there, with nothing in it. */
-static int memory_have(void **memory, uint64_t *bytes, uint64_t wanted)
-{
-	if (*bytes >= wanted)
-		return 0;
-	free(*memory);
-	*memory = NULL;
-	*bytes = 0;
-	if (posix_memalign(memory, COLD_ALIGN, wanted))
-		return -ENOMEM;
-	*bytes = wanted;
-	return 0;
-}
-
-static int groups_load(struct job *job, const struct cold_file *file, struct sink *sink)
-{
-	struct lora_loader *loader = job->loader;
-	uint64_t stored_bytes, room_bytes;
-	int error;
-
-	group_room(file, &stored_bytes, &room_bytes);
-	error = memory_have(&loader->stored, &loader->stored_bytes, stored_bytes);
-	if (!error)
-		error = memory_have(&loader->room, &loader->room_bytes, room_bytes);
-	for (uint32_t i = 0; i < file->header->groups && !error; i++)
-		error = group_load(job, file, i, loader->stored, loader->room, sink);
-	return error;
-}
-
-/* From the folder of converted ones. -ENOENT: it is not there, or is of something else. */
 static int pages_from_cold(struct job *job, struct sink *sink)
 {
-	const struct gpool_lora *lora = job->loader->lora;
+	struct lora_loader *loader = job->loader;
 	struct cold_file file;
-	int fd = lora->cold_fd < 0 ? -1 : openat(lora->cold_fd, job->file_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW), error;
+	int error = job_cold(job, &file);
 
-	if (fd < 0)
-		return -ENOENT;
-	error = cold_open(fd, &file, job->reason);
-	if (!error) {
-		if (!cold_is_of(&file, &job->entry->source) || file.layout.header->bytes != job->layout.header->bytes ||
-			memcmp(file.layout.header, job->layout.header, job->layout.header->bytes))
-			error = -ENOENT;
-		else
-			error = groups_load(job, &file, sink);
-		cold_close(&file);
-	}
-	close(fd);
+	if (error)
+		return error;
+	error = room_for_groups(loader, &file);
+	for (uint32_t i = 0; i < file.header->groups && !error; i++)
+		error = group_load(job, &file, i, loader->stored, loader->room, sink);
+	job_cold_end(&file);
 	return error;
 }
 
-/* One writer at a time in a folder. wait: for another one; else it is left to the next load. 0, -EAGAIN, or what cold_write() says. */
-static int cold_keep(struct job *job, bool wait)
+/* ---- from a copy in host memory ---- */
+
+static int pages_from_copy(struct job *job, const struct warm_copy *copy, struct sink *sink)
+{
+	int error = 0;
+
+	for (uint32_t page = 0; page < job->layout.header->pages && !error; page++) {
+		uint8_t *image = sink_buffer(sink);
+
+		error = image ? cold_page_expand(&copy->file, page, warm_form(copy, page), image, job->reason) : -EIO;
+		if (!error)
+			error = sink_put(sink, page);
+	}
+	return error;
+}
+
+static int pages_from_warm(struct job *job, struct sink *sink)
 {
 	const struct gpool_lora *lora = job->loader->lora;
-	int folder = openat(lora->cold_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), error;
-	struct convert convert;
+	struct warm_copy copy;
+	int error = lora->warm ? warm_find(lora->warm, job->warm_name, &job->layout, lora->int8, &copy, job->reason) : -ENOENT;
 
-	if (folder < 0)
-		return -errno;
-	error = flock(folder, wait ? LOCK_EX : LOCK_EX | LOCK_NB) ? -EAGAIN : convert_open(&job->peft, &job->layout, job->fds[1], &convert, job->reason);
 	if (!error) {
-		error = cold_write(&convert, &job->entry->source, folder, job->file_name, lora->int8, NULL, job->reason);
-		convert_close(&convert);
+		error = pages_from_copy(job, &copy, sink);
+		warm_close(&copy);
+	} else if (error != -EINVAL) {
+		return -ENOENT; /* or nobody who could say whether there is */
 	}
-	close(folder);
+	if (error == -EINVAL)
+		job->warm_refused = copy.version;
 	return error;
 }
 
-/* After a load, when nobody waits for it any more. */
-static void cold_keep_later(struct job *job)
-{
-	int error;
+/* ---- from what there is ---- */
 
-	if (job->loader->lora->cold_fd < 0 || job->is_cold)
-		return;
+static int (*const ways[LORA_FROM_COUNT])(struct job *job, struct sink *sink) = {
+	[LORA_FROM_WARM] = pages_from_warm,
+	[LORA_FROM_COLD] = pages_from_cold,
+	[LORA_FROM_PEFT] = pages_from_peft,
+};
+
+/* A damaged copy is as good as none. */
+static void refused_say(struct job *job, int error)
+{
+	struct gpool_lora *lora = job->loader->lora;
+
+	pthread_mutex_lock(&lora->lock);
+	lora->refused++;
+	pthread_mutex_unlock(&lora->lock);
+	job->cold_refused |= job->from == LORA_FROM_COLD;
+	pool_log(lora->pool, POOL_LOG_ERROR, "adapter '%s': its copy '%s' is not taken: %s; it is loaded from elsewhere and copied anew", job->entry->name,
+		job->from == LORA_FROM_COLD ? job->file_name : job->warm_name, job->reason->text[0] ? job->reason->text : gpool_strerror(error));
 	job->reason->text[0] = '\0';
-	error = cold_keep(job, false);
-	if (error && error != -EAGAIN)
-		pool_log(job->loader->lora->pool, POOL_LOG_ERROR, "adapter '%s' is not kept: %s", job->entry->name,
-			job->reason->text[0] ? job->reason->text : gpool_strerror(error));
 }
 
-/* From PEFT's files; or, where pages shall be as they are kept, by way of the folder. */
-static int pages_anew(struct job *job, struct sink *sink)
-{
-	int error;
-
-	if (!job->loader->lora->int8)
-		return pages_convert(job, sink);
-	error = cold_keep(job, true);
-	/* A full disk is no full pool. */
-	if (error == -ENOSPC || error == -EDQUOT)
-		return -EIO;
-	job->is_cold = true;
-	return error ? error : pages_from_cold(job, sink);
-}
-
-/* A damaged file is as good as none: it is made anew. */
+/* Each image overwrites its page whole, so that nothing is left of a copy that was refused halfway. */
 static int pages_fill(struct job *job, uint64_t base)
 {
 	struct sink sink = { .loader = job->loader, .base = base, .page_bytes = job->layout.header->page_bytes };
-	int error = pages_from_cold(job, &sink);
+	int error;
 
-	job->is_cold = !error;
-	if (error == -EINVAL)
-		pool_log(job->loader->lora->pool, POOL_LOG_ERROR, "adapter '%s': %s: %s; it is read from '%s' and kept anew", job->entry->name,
-			job->file_name, job->reason->text, job->entry->folder);
-	if (error == -EINVAL || error == -ENOENT || error == -EIO) {
-		job->reason->text[0] = '\0';
-		error = pages_anew(job, &sink);
+	job->from = LORA_FROM_WARM;
+	while ((error = ways[job->from](job, &sink)) && job->from != LORA_FROM_PEFT && (error == -ENOENT || error == -EINVAL || error == -EIO)) {
+		if (error != -ENOENT)
+			refused_say(job, error);
+		job->from++;
 	}
 	return error ? error : sink_end(&sink);
 }
@@ -425,14 +319,16 @@ static int entry_load(struct job *job, bool *shared)
 }
 
 /* Under the lock. Who waits has it pinned; without anybody it may leave again. */
-static void load_end(struct gpool_lora *lora, struct lora_entry *entry, int error, bool shared)
+static void load_end(struct gpool_lora *lora, struct lora_entry *entry, int error, bool shared, enum lora_from from)
 {
 	entry->error = error;
 	entry->state = error ? GPOOL_LORA_COLD : GPOOL_LORA_HERE;
 	if (!error) {
 		entry->placed = ++lora->placings;
-		entry->loads += !shared;
-		entry->shared += shared;
+		if (shared)
+			entry->counts.shared++;
+		else
+			entry->counts.from[from]++;
 		entry->held = entry->waiting > 0;
 		if (!entry->held)
 			gpool_object_unpin(entry->object);
@@ -467,11 +363,11 @@ static void *loader_run(void *argument)
 		/* From here on it may be unregistered: what is still to be told of it is told of a copy. */
 		kept = *entry;
 		kept.folder = NULL;
-		load_end(lora, entry, error, shared);
+		load_end(lora, entry, error, shared, job.from);
 		pthread_mutex_unlock(&lora->lock);
 		job.entry = &kept;
 		if (!error && !shared)
-			cold_keep_later(&job);
+			copies_make(&job);
 		job_close(&job);
 		pthread_mutex_lock(&lora->lock);
 	}

@@ -6,11 +6,13 @@
 #include "client/lora/peft.h"
 #include "client/thread_cache.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,7 +22,9 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 {
 	if (pool->role)
 		return -EPERM;
-	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE) || (options->flags & GPOOL_LORA_INT8 && !options->cold_folder))
+	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE) || (options->flags & GPOOL_LORA_INT8 && !options->cold_folder && !options->warm))
+		return -EINVAL;
+	if (options->warm && (!options->warm->alive || options->warm->role || !(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
 		return -EINVAL;
 	return options->element > GPOOL_LORA_BF16 || options->load_threads > LORA_THREADS_MAX ? -EINVAL : 0;
 }
@@ -55,6 +59,7 @@ int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options
 	if (!made)
 		return -ENOMEM;
 	made->pool = pool;
+	made->warm = read.warm;
 	made->element = (enum gpool_lora_element)read.element;
 	memcpy(made->salt, read.salt, sizeof(made->salt));
 	made->cold_fd = -1;
@@ -82,8 +87,18 @@ int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options
 	return 0;
 }
 
+static void counts_add(struct lora_counts *to, const struct lora_counts *counts)
+{
+	to->hits += counts->hits;
+	to->shared += counts->shared;
+	to->lost += counts->lost;
+	for (int i = 0; i < LORA_FROM_COUNT; i++)
+		to->from[i] += counts->from[i];
+}
+
 static void entry_free(struct gpool_lora *lora, struct lora_entry *entry)
 {
+	counts_add(&lora->gone, &entry->counts);
 	HASH_DEL(lora->by_name, entry);
 	lora->entries[entry->id] = NULL;
 	free(entry->folder);
@@ -296,7 +311,7 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 	/* Acquired, it was unloaded by somebody else, and goes with its last use. */
 	if (entry->acquired || entry_close(lora, entry))
 		return -EBUSY;
-	entry->lost++;
+	entry->counts.lost++;
 	return -ESTALE;
 }
 
@@ -333,7 +348,7 @@ static struct timespec limit_of(int timeout_ms)
 	return limit;
 }
 
-/* For those who watch the pool, beside entry->hits, which are this process's own. */
+/* For those who watch the pool, beside entry->counts.hits, which are this process's own. */
 static inline void count_acquire(struct gpool *pool, bool hit)
 {
 	const struct thread_cache *cache = thread_cache_of(pool);
@@ -376,7 +391,7 @@ int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms)
 		if (likely(entry->state == GPOOL_LORA_HERE))
 			error = pin_here(lora, entry);
 		if (likely(!error)) {
-			entry->hits++;
+			entry->counts.hits++;
 			count_acquire(lora->pool, true);
 		} else if (error == -ESTALE) {
 			error = acquire_slowly(lora, entry, timeout_ms);
@@ -495,6 +510,11 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 
 /* ---- looking ---- */
 
+static uint64_t loads_of(const struct lora_counts *counts)
+{
+	return counts->from[LORA_FROM_WARM] + counts->from[LORA_FROM_COLD] + counts->from[LORA_FROM_PEFT];
+}
+
 int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why)
 {
 	const struct lora_entry *entry;
@@ -507,6 +527,14 @@ int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why)
 		memcpy(why, entry->error ? entry->reason.text : "", entry->error ? sizeof(entry->reason.text) : 1);
 	pthread_mutex_unlock(&lora->lock);
 	return entry ? 0 : -ENOENT;
+}
+
+/* As far as the caller's struct goes; what it has more is zeros. */
+static void struct_give(void *to, uint32_t size, const void *filled, size_t bytes)
+{
+	if (size > bytes)
+		memset((char *)to + bytes, 0, size - bytes);
+	memcpy(to, filled, size < bytes ? size : bytes);
 }
 
 int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info)
@@ -530,17 +558,103 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 			filled.pages = entry->layout.header->pages;
 			filled.element = entry->layout.header->element == ADAPTER_F16 ? GPOOL_LORA_F16 : GPOOL_LORA_BF16;
 		}
-		filled.hits = entry->hits;
-		filled.loads = entry->loads;
-		filled.shared = entry->shared;
-		filled.lost = entry->lost;
+		filled.hits = entry->counts.hits;
+		filled.loads = loads_of(&entry->counts);
+		filled.shared = entry->counts.shared;
+		filled.lost = entry->counts.lost;
+		filled.from_warm = entry->counts.from[LORA_FROM_WARM];
+		filled.from_cold = entry->counts.from[LORA_FROM_COLD];
 		memcpy(filled.name, entry->name, sizeof(filled.name));
 	}
 	pthread_mutex_unlock(&lora->lock);
 	if (!entry)
 		return -ENOENT;
-	if (filled.size > sizeof(filled))
-		memset((char *)info + sizeof(filled), 0, filled.size - sizeof(filled));
-	memcpy(info, &filled, filled.size < sizeof(filled) ? filled.size : sizeof(filled));
+	struct_give(info, filled.size, &filled, sizeof(filled));
+	return 0;
+}
+
+/* ---- all of them together ---- */
+
+/* Under the lock. */
+static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats *stats, struct lora_counts *counts)
+{
+	*counts = lora->gone;
+	for (uint32_t i = 0; i < lora->entry_count; i++) {
+		const struct lora_entry *entry = lora->entries[i];
+
+		if (!entry)
+			continue;
+		counts_add(counts, &entry->counts);
+		stats->registered++;
+		stats->resident += entry->state == GPOOL_LORA_HERE;
+		stats->active += entry->acquired > 0;
+		if (entry->state == GPOOL_LORA_HERE)
+			stats->hot_bytes += entry->layout.header->pages * lora->pool->page_bytes;
+	}
+}
+
+/* All copies in the warm pool, whoever has made them. */
+static uint64_t warm_bytes(const struct gpool_lora *lora)
+{
+	struct gpool_object_info info = { .size = sizeof(info) };
+	uint32_t cursor = 0;
+	uint64_t bytes = 0;
+
+	while (lora->warm && !gpool_object_next(lora->warm, &cursor, &info))
+		if (!strncmp(info.name, LORA_WARM_PREFIX, strlen(LORA_WARM_PREFIX)))
+			bytes += info.pages * lora->warm->page_bytes;
+	return bytes;
+}
+
+/* And not half written. */
+static bool is_kept_file(const char *name)
+{
+	const char *suffix = strstr(name, LORA_COLD_SUFFIX);
+
+	return suffix && !suffix[strlen(LORA_COLD_SUFFIX)];
+}
+
+static uint64_t cold_bytes(const struct gpool_lora *lora)
+{
+	int fd = lora->cold_fd < 0 ? -1 : openat(lora->cold_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *file;
+	struct stat status;
+	uint64_t bytes = 0;
+
+	while (folder && (file = readdir(folder)))
+		if (is_kept_file(file->d_name) && !fstatat(lora->cold_fd, file->d_name, &status, AT_SYMLINK_NOFOLLOW))
+			bytes += (uint64_t)status.st_size;
+	if (folder)
+		closedir(folder);
+	else if (fd >= 0)
+		close(fd);
+	return bytes;
+}
+
+int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
+{
+	struct gpool_lora_stats filled = { .size = stats->size };
+	struct lora_counts counts;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return -EINVAL;
+	pthread_mutex_lock(&lora->lock);
+	entries_count(lora, &filled, &counts);
+	filled.warm_made = lora->warm_made;
+	filled.warm_full = lora->warm_full;
+	filled.refused = lora->refused;
+	pthread_mutex_unlock(&lora->lock);
+	filled.hits = counts.hits;
+	filled.loads = loads_of(&counts);
+	filled.from_warm = counts.from[LORA_FROM_WARM];
+	filled.from_cold = counts.from[LORA_FROM_COLD];
+	filled.shared = counts.shared;
+	filled.lost = counts.lost;
+	filled.warm_bytes = warm_bytes(lora);
+	filled.cold_bytes = cold_bytes(lora);
+	struct_give(stats, filled.size, &filled, sizeof(filled));
 	return 0;
 }

@@ -30,6 +30,11 @@ enum { LORA_STAGE_PAGES = 8 };
 
 enum { LORA_THREADS_DEFAULT = 4, LORA_THREADS_MAX = 64, LORA_NAME_BYTES = 128, LORA_KEY_BYTES = 40 };
 
+/* How names begin and end: of objects in the pool and in the warm one, of kept files. */
+#define LORA_PREFIX "lora/"
+#define LORA_WARM_PREFIX "warm/"
+#define LORA_COLD_SUFFIX ".cold"
+
 /* Where the runs of tiles lie that struct gpool_lora_matrix.more tells: device memory, from which kernels read. */
 struct lora_runs {
 	uint64_t address; /* uint64_t[runs of the layout]; 0: there are none */
@@ -42,6 +47,14 @@ struct lora_runs {
 struct lora_use {
 	struct lora_use *next;
 	struct gpool_fence fence;
+};
+
+/* Where a load got the pages from: the warmest that there is. */
+enum lora_from { LORA_FROM_WARM, LORA_FROM_COLD, LORA_FROM_PEFT, LORA_FROM_COUNT };
+
+struct lora_counts {
+	uint64_t hits, shared, lost;
+	uint64_t from[LORA_FROM_COUNT]; /* loads */
 };
 
 struct lora_entry {
@@ -62,7 +75,9 @@ struct lora_entry {
 	struct lora_runs runs;
 	uint64_t placed; /* HERE: differs each time it comes, as do its addresses */
 	struct lora_use *uses; /* one for each stream */
-	uint64_t hits, loads, shared, lost;
+	struct lora_counts counts;
+	bool form_known;     /* of its pages, where it is loaded from PEFT's files */
+	enum cold_form form;
 
 	uint32_t id;
 	bool unnamed;      /* there was no memory to find it by its name */
@@ -72,10 +87,11 @@ struct lora_entry {
 
 struct gpool_lora {
 	struct gpool *pool;
+	struct gpool *warm; /* where copies in host memory are; NULL: nowhere */
 	enum gpool_lora_element element;
 	uint64_t salt[2];
 	int cold_fd; /* folder; -1: none */
-	bool int8;   /* pages are those of the file there, which may be in int8 */
+	bool int8;   /* pages are what int8 makes of them, where it may */
 	bool private;
 
 	pthread_mutex_t lock;
@@ -87,6 +103,8 @@ struct gpool_lora {
 	struct lora_entry *by_name;
 	TAILQ_HEAD(, lora_entry) queue;
 	bool ending;
+	struct lora_counts gone; /* of adapters that were unregistered */
+	uint64_t warm_made, warm_full, refused; /* copies: made, for which there was no room, not believed */
 
 	struct lora_loader {
 		struct gpool_lora *lora;

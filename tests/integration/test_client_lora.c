@@ -16,12 +16,15 @@
 
 enum { ADAPTERS_MAX = 40, MODULES = 9, TABLES = 1 /* pages, for tables of runs, of each engine; and one more may be idle */ };
 
-static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+#define WARM_POOL "name=warm,backend=host,size=32MiB,page_size=1MiB,reserved=0"
+enum { WARM_PAGES = 32 };
+
+static const char *const calm[] = {"--pool", POOL, "--pool", WARM_POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 
 static char folder[64];
 static struct rig rigs[ADAPTERS_MAX];
 static uint32_t rig_count;
-static struct gpool *one, *other;
+static struct gpool *one, *other, *warm, *warm_of_other;
 static struct gpool_lora *lora, *lora_of_other;
 
 /* ---- adapters ---- */
@@ -142,6 +145,8 @@ static void engines_start(void)
 	rig_count = 0;
 	one = open_worker();
 	other = open_worker();
+	warm = open_as(0, "warm", NULL);
+	warm_of_other = open_as(0, "warm", NULL);
 	lora = lora_opened(one, NULL);
 	lora_of_other = lora_opened(other, NULL);
 }
@@ -155,6 +160,8 @@ static int engines_stop(void **state)
 	lora = lora_of_other = NULL;
 	gpool_close(one);
 	gpool_close(other);
+	gpool_close(warm);
+	gpool_close(warm_of_other);
 	while (rig_count)
 		rig_end(&rigs[--rig_count]);
 	snprintf(command, sizeof(command), "rm -rf %s", folder);
@@ -501,6 +508,14 @@ static void byte_flip(const char *path, off_t at)
 	close(fd);
 }
 
+static const char *dirname_of(const char *path)
+{
+	static char name[256];
+
+	snprintf(name, sizeof(name), "%.*s", (int)(strrchr(path, '/') - path), path);
+	return name;
+}
+
 static struct gpool_lora *keeper_of(struct gpool *pool, uint32_t flags)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
@@ -583,7 +598,7 @@ static void test_in_int8(void **state)
 	adapter = adapter_make(24);
 	id = registered(keeper, adapter);
 	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
-	assert_true(*kept_path());
+	AWAIT(*kept_path());
 	assert_true(wrong_in(keeper, id, adapter) > 0);
 	module = &rigs[adapter].peft.modules[0];
 	assert_int_equal(gpool_lora_part(keeper, id, (int32_t)module->layer, module->target, &part), 0);
@@ -606,11 +621,238 @@ static void test_in_int8(void **state)
 	assert_int_equal(gpool_lora_close(keeper), 0);
 }
 
+/* ---- copies in host memory ---- */
+
+static struct gpool_lora *warmed(struct gpool *pool, struct gpool *its_warm, const char *cold_folder, uint32_t flags)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *made;
+
+	options.warm = its_warm;
+	options.cold_folder = cold_folder;
+	options.flags = flags;
+	assert_int_equal(gpool_lora_open(pool, &options, &made), 0);
+	return made;
+}
+
+static struct gpool_lora_stats stats_of(struct gpool_lora *in)
+{
+	struct gpool_lora_stats stats = {.size = sizeof(stats)};
+
+	assert_int_equal(gpool_lora_stats(in, &stats), 0);
+	return stats;
+}
+
+static void loaded_and_left(struct gpool_lora *in, uint32_t id, uint32_t adapter)
+{
+	assert_int_equal(gpool_lora_acquire(in, id, -1), 0);
+	assert_int_equal(wrong_in(in, id, adapter), 0);
+	assert_int_equal(gpool_lora_release(in, id, NULL), 0);
+	assert_int_equal(gpool_lora_unload(in, id), 0);
+}
+
+static void test_warm_copies(void **state)
+{
+	struct gpool_lora *first, *second;
+	struct gpool_lora_stats stats;
+	uint32_t adapter, id, its;
+	off_t at;
+
+	(void)state;
+	engines_start();
+	first = warmed(one, warm, NULL, 0);
+	second = warmed(other, warm_of_other, NULL, 0);
+	adapter = adapter_make(24);
+	id = registered(first, adapter);
+	its = registered(second, adapter);
+	loaded_and_left(first, id, adapter);
+	AWAIT(stats_of(first).warm_made == 1);
+	/* What it was made of says something else by now, and neither engine reads that. */
+	at = (off_t)rigs[adapter].peft.modules[0].a.offset + 100;
+	byte_flip(path_of(adapter, "adapter_model.safetensors"), at);
+	loaded_and_left(first, id, adapter);
+	loaded_and_left(second, its, adapter);
+	assert_int_equal(info_of(first, id).loads, 2);
+	assert_int_equal(info_of(first, id).from_warm, 1);
+	assert_int_equal(info_of(second, its).from_warm, 1);
+	/* It leaves as any object does; then it is loaded, and copied again. */
+	byte_flip(path_of(adapter, "adapter_model.safetensors"), at);
+	AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(first).warm_bytes == 0);
+	loaded_and_left(second, its, adapter);
+	assert_int_equal(info_of(second, its).from_warm, 1);
+	AWAIT(stats_of(second).warm_made == 1);
+	/* All of it, in numbers. */
+	assert_int_equal(gpool_lora_acquire(second, its, -1), 0);
+	stats = stats_of(second);
+	assert_int_equal(stats.registered, 1);
+	assert_int_equal(stats.resident, 1);
+	assert_int_equal(stats.active, 1);
+	assert_int_equal(stats.loads, 3);
+	assert_int_equal(stats.from_warm, 2);
+	assert_int_equal(stats.hot_bytes, info_of(second, its).pages * gpool_page_bytes(other));
+	assert_true(stats.warm_bytes > 0 && stats.warm_bytes % gpool_page_bytes(warm) == 0);
+	assert_int_equal(stats.cold_bytes, 0);
+	assert_int_equal(gpool_lora_release(second, its, NULL), 0);
+	/* What is forgotten counts on. */
+	assert_int_equal(gpool_lora_unregister(second, its), 0);
+	assert_int_equal(stats_of(second).registered, 0);
+	assert_int_equal(stats_of(second).loads, 3);
+	assert_int_equal(gpool_lora_close(first), 0);
+	assert_int_equal(gpool_lora_close(second), 0);
+}
+
+enum forgery { FORGED_WEIGHT, FORGED_CHECKSUM, FORGED_LAYOUT, FORGED_FORM, FORGED_SHORT, FORGED_EMPTY, FORGED_CLASS, FORGERIES };
+
+/* The copy as it is, in our memory, changed as asked, and published in its place. */
+static void forge(struct gpool *pool, enum forgery forgery)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object_info info = {.size = sizeof(info)};
+	struct gpool_object *object, *forged;
+	uint64_t from, bytes, to, length, version;
+	uint32_t cursor = 0, index;
+	const char *key;
+	const void *value;
+	size_t value_bytes;
+
+	assert_int_equal(gpool_object_next(pool, &cursor, &info), 0);
+	assert_int_equal(gpool_object_open(pool, info.name, NULL, &object), 0);
+	if (info.memory_class == GPOOL_OBJECT_PINNABLE)
+		assert_int_equal(gpool_object_pin(object), 0);
+	assert_int_equal(gpool_object_address(object, 0, &from, &bytes), 0);
+	options.memory_class = forgery == FORGED_CLASS ? GPOOL_OBJECT_EPHEMERAL : GPOOL_OBJECT_PINNABLE;
+	assert_int_equal(gpool_object_create(pool, info.name, &options, &forged), 0);
+	assert_int_equal(gpool_object_alloc(forged, forgery == FORGED_SHORT ? 1 : (uint32_t)(bytes / gpool_page_bytes(pool)), NULL, &index), 0);
+	assert_int_equal(gpool_object_address(forged, index, &to, &length), 0);
+	memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, length);
+	if (forgery == FORGED_WEIGHT)
+		((uint8_t *)(uintptr_t)to)[700001] ^= 1;
+	for (uint32_t i = 0; forgery != FORGED_EMPTY && !gpool_object_entry(object, i, &key, &value, &value_bytes); i++) {
+		uint8_t *changed = malloc(value_bytes);
+
+		memcpy(changed, value, value_bytes);
+		changed[value_bytes / 2] ^= (forgery == FORGED_CHECKSUM && !strcmp(key, "checksums")) || (forgery == FORGED_LAYOUT && !strcmp(key, "layout"));
+		/* Nobody has asked for int8. */
+		changed[0] ^= forgery == FORGED_FORM && !strcmp(key, "form");
+		assert_int_equal(gpool_object_set(forged, key, changed, value_bytes), 0);
+		free(changed);
+	}
+	assert_int_equal(gpool_object_publish(forged, &version), 0);
+	if (info.memory_class == GPOOL_OBJECT_PINNABLE)
+		gpool_object_unpin(object);
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_int_equal(gpool_object_close(forged), 0);
+}
+
+/* Somebody whom the agent lets publish puts something else by that name: it is not taken, and replaced. */
+static void test_forged_copies(void **state)
+{
+	struct gpool_lora *keeper;
+	uint32_t adapter, id;
+
+	(void)state;
+	engines_start();
+	keeper = warmed(one, warm, NULL, 0);
+	adapter = adapter_make(24);
+	id = registered(keeper, adapter);
+	loaded_and_left(keeper, id, adapter);
+	AWAIT(stats_of(keeper).warm_made == 1);
+	for (uint32_t forgery = 0; forgery < FORGERIES; forgery++) {
+		forge(warm_of_other, (enum forgery)forgery);
+		loaded_and_left(keeper, id, adapter);
+		assert_int_equal(stats_of(keeper).refused, forgery + 1);
+		assert_int_equal(info_of(keeper, id).from_warm, forgery);
+		AWAIT(stats_of(keeper).warm_made == forgery + 2);
+		loaded_and_left(keeper, id, adapter);
+		assert_int_equal(info_of(keeper, id).from_warm, forgery + 1);
+	}
+	assert_int_equal(gpool_lora_close(keeper), 0);
+}
+
+static void test_no_room_for_copies(void **state)
+{
+	struct gpool_lora *keeper;
+	struct gpool_block block;
+	uint32_t adapter, id;
+
+	(void)state;
+	engines_start();
+	keeper = warmed(one, warm, NULL, 0);
+	adapter = adapter_make(24);
+	id = registered(keeper, adapter);
+	block = alloc(warm_of_other, WARM_PAGES);
+	loaded_and_left(keeper, id, adapter);
+	AWAIT(stats_of(keeper).warm_full == 1);
+	assert_int_equal(stats_of(keeper).warm_made, 0);
+	assert_int_equal(gpool_free(warm_of_other, &block), 0);
+	loaded_and_left(keeper, id, adapter);
+	AWAIT(stats_of(keeper).warm_made == 1);
+	assert_int_equal(stats_of(keeper).refused, 0);
+	assert_int_equal(gpool_lora_close(keeper), 0);
+}
+
+static uint64_t digest_and_left(struct gpool_lora *in, uint32_t id, uint32_t adapter)
+{
+	uint64_t digest;
+
+	assert_int_equal(gpool_lora_acquire(in, id, -1), 0);
+	digest = digest_of(in, id, adapter);
+	assert_int_equal(gpool_lora_release(in, id, NULL), 0);
+	return digest;
+}
+
+/* From PEFT's files, from a kept one, from a copy, and from another engine: the same bits; so a copy of a kept file is too, and the other way around. */
+static void test_int8_is_the_same(void **state)
+{
+	struct gpool_lora *on_disk, *in_memory, *both;
+	uint32_t adapter, ids[3];
+	uint64_t digest;
+
+	(void)state;
+	engines_start();
+	on_disk = keeper_of(one, GPOOL_LORA_INT8);
+	in_memory = warmed(other, warm_of_other, NULL, GPOOL_LORA_INT8);
+	adapter = adapter_make(24);
+	ids[0] = registered(on_disk, adapter);
+	ids[1] = registered(in_memory, adapter);
+	digest = digest_and_left(on_disk, ids[0], adapter);
+	assert_true(digest_and_left(in_memory, ids[1], adapter) == digest);
+	assert_int_equal(info_of(in_memory, ids[1]).shared, 1);
+	AWAIT(*kept_path());
+	assert_int_equal(gpool_lora_unload(in_memory, ids[1]), 0);
+	assert_true(digest_and_left(on_disk, ids[0], adapter) == digest);
+	assert_int_equal(info_of(on_disk, ids[0]).from_cold, 1);
+	assert_int_equal(gpool_lora_unload(on_disk, ids[0]), 0);
+	assert_true(digest_and_left(in_memory, ids[1], adapter) == digest);
+	assert_int_equal(info_of(in_memory, ids[1]).loads, 1);
+	assert_int_equal(info_of(in_memory, ids[1]).from_warm, 0);
+	AWAIT(stats_of(in_memory).warm_made == 1);
+	assert_int_equal(gpool_lora_unload(in_memory, ids[1]), 0);
+	assert_true(digest_and_left(in_memory, ids[1], adapter) == digest);
+	assert_int_equal(info_of(in_memory, ids[1]).from_warm, 1);
+	assert_int_equal(gpool_lora_unload(in_memory, ids[1]), 0);
+	/* The kept file becomes a copy. */
+	AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(in_memory).warm_bytes == 0);
+	both = warmed(one, warm, dirname_of(kept_path()), GPOOL_LORA_INT8);
+	ids[2] = registered(both, adapter);
+	assert_true(digest_and_left(both, ids[2], adapter) == digest);
+	assert_int_equal(info_of(both, ids[2]).from_cold, 1);
+	AWAIT(stats_of(both).warm_made == 1);
+	assert_true(stats_of(both).cold_bytes > 0 && stats_of(both).cold_bytes < stats_of(both).hot_bytes);
+	assert_int_equal(gpool_lora_unload(both, ids[2]), 0);
+	assert_true(digest_and_left(both, ids[2], adapter) == digest);
+	assert_int_equal(info_of(both, ids[2]).from_warm, 1);
+	assert_int_equal(gpool_lora_close(both), 0);
+	assert_int_equal(gpool_lora_close(in_memory), 0);
+	assert_int_equal(gpool_lora_close(on_disk), 0);
+}
+
 /* ---- deaths ---- */
 
-/* An engine is killed in the middle of loads, over and over: its pages are free again, and what others have is right. */
+/* An engine is killed in the middle of loads and of making copies, over and over: its pages are free again, and what others have is right. */
 static void test_killed_in_loads(void **state)
 {
+	struct gpool_lora *survivor;
 	uint32_t ids[6];
 
 	(void)state;
@@ -618,8 +860,9 @@ static void test_killed_in_loads(void **state)
 #ifdef __SANITIZE_THREAD__
 	skip(); /* it lets no child of a process with threads have threads */
 #endif
+	survivor = warmed(other, warm_of_other, NULL, 0);
 	for (uint32_t i = 0; i < 6; i++)
-		ids[i] = registered(lora_of_other, adapter_make(24 + i));
+		ids[i] = registered(survivor, adapter_make(24 + i));
 	for (int round = 0; round < 8; round++) {
 		int pair[2];
 		char byte;
@@ -634,7 +877,7 @@ static void test_killed_in_loads(void **state)
 
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			setenv("CMOCKA_TEST_ABORT", "1", 1);
-			own = lora_opened(open_worker(), NULL);
+			own = warmed(open_worker(), open_as(0, "warm", NULL), NULL, 0);
 			for (uint32_t i = 0; i < 6; i++)
 				gpool_lora_prefetch(own, registered(own, i));
 			/* After so many of them. */
@@ -650,15 +893,21 @@ static void test_killed_in_loads(void **state)
 		assert_int_equal(kill(pid, SIGKILL), 0);
 		status_of(pid);
 		for (uint32_t i = 0; i < 6; i++) {
-			assert_int_equal(gpool_lora_acquire(lora_of_other, ids[i], -1), 0);
-			assert_int_equal(wrong_in(lora_of_other, ids[i], i), 0);
-			assert_int_equal(gpool_lora_release(lora_of_other, ids[i], NULL), 0);
+			assert_int_equal(gpool_lora_acquire(survivor, ids[i], -1), 0);
+			assert_int_equal(wrong_in(survivor, ids[i], i), 0);
+			assert_int_equal(gpool_lora_release(survivor, ids[i], NULL), 0);
 			if (round % 2)
-				assert_int_equal(gpool_lora_unload(lora_of_other, ids[i]), 0);
+				assert_int_equal(gpool_lora_unload(survivor, ids[i]), 0);
 		}
 		if (round % 2)
 			AWAIT(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
+		/* Half of the time there are copies to be loaded, else they are made again. */
+		if (round % 4 == 3)
+			AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(survivor).warm_bytes == 0);
 	}
+	assert_true(stats_of(survivor).from_warm > 0);
+	assert_int_equal(stats_of(survivor).refused, 0);
+	assert_int_equal(gpool_lora_close(survivor), 0);
 }
 
 /* ---- the kernels ---- */
@@ -750,6 +999,9 @@ static void test_wrong_arguments(void **state)
 	options.flags = GPOOL_LORA_INT8;
 	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
 	options.flags = 0;
+	options.warm = admin;
+	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
+	options.warm = NULL;
 	options.element = 3;
 	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
 	options.element = 0;
@@ -792,6 +1044,10 @@ int main(int argc, char **argv)
 		TEST(wrong_files),
 		TEST(kept_on_disk),
 		TEST(in_int8),
+		TEST(warm_copies),
+		TEST(forged_copies),
+		TEST(no_room_for_copies),
+		TEST(int8_is_the_same),
 		TEST(killed_in_loads),
 		TEST(a_batch),
 		TEST(wrong_arguments),

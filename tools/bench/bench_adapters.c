@@ -17,7 +17,8 @@ enum { POOL_PAGES = 512, LAYERS = 6, RANK = 16, REGISTERED = 10000, HOT = 100000
 
 struct engines {
 	struct gpool *one, *other;
-	struct gpool_lora *plain, *plain_of_other, *kept, *int8; /* without a folder; with one; in int8 */
+	struct gpool_lora *plain, *plain_of_other, *kept, *int8; /* without copies; with a folder; in int8 */
+	struct gpool_lora *warm, *warm_int8; /* with copies in host memory, which is the same pool here */
 	char peft[512], exact[512], small[512];
 };
 
@@ -40,11 +41,12 @@ static int files_make(const char *folder)
 	return error;
 }
 
-static int lora_open(struct gpool *pool, const char *kept, uint32_t flags, struct gpool_lora **lora)
+static int lora_open(struct gpool *pool, struct gpool *warm, const char *kept, uint32_t flags, struct gpool_lora **lora)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 
 	options.element = GPOOL_LORA_BF16;
+	options.warm = warm;
 	options.cold_folder = kept;
 	options.flags = flags;
 	return gpool_lora_open(pool, &options, lora);
@@ -65,12 +67,16 @@ static int engines_open(struct bench *bench, struct engines *engines)
 	if (!error)
 		error = daemon_open(bench, 0, &engines->other);
 	if (!error)
-		error = lora_open(engines->one, NULL, 0, &engines->plain);
+		error = lora_open(engines->one, NULL, NULL, 0, &engines->plain);
 	if (!error)
-		error = lora_open(engines->other, NULL, 0, &engines->plain_of_other);
+		error = lora_open(engines->other, NULL, NULL, 0, &engines->plain_of_other);
 	if (!error)
-		error = lora_open(engines->one, engines->exact, 0, &engines->kept);
-	return error ? error : lora_open(engines->one, engines->small, GPOOL_LORA_INT8, &engines->int8);
+		error = lora_open(engines->one, NULL, engines->exact, 0, &engines->kept);
+	if (!error)
+		error = lora_open(engines->one, NULL, engines->small, GPOOL_LORA_INT8, &engines->int8);
+	if (!error)
+		error = lora_open(engines->one, engines->other, NULL, 0, &engines->warm);
+	return error ? error : lora_open(engines->one, engines->other, NULL, GPOOL_LORA_INT8, &engines->warm_int8);
 }
 
 static void engines_close(struct engines *engines)
@@ -79,6 +85,8 @@ static void engines_close(struct engines *engines)
 	gpool_lora_close(engines->plain_of_other);
 	gpool_lora_close(engines->kept);
 	gpool_lora_close(engines->int8);
+	gpool_lora_close(engines->warm);
+	gpool_lora_close(engines->warm_int8);
 	gpool_close(engines->one);
 	gpool_close(engines->other);
 }
@@ -128,7 +136,7 @@ static int register_sample(struct bench *bench, struct engines *engines)
 	uint64_t begin;
 	uint32_t id;
 	char name[32];
-	int error = lora_open(engines->one, NULL, 0, &many);
+	int error = lora_open(engines->one, NULL, NULL, 0, &many);
 
 	if (error)
 		return error;
@@ -171,31 +179,60 @@ static int peer_sample(struct bench *bench, struct engines *engines)
 	return error;
 }
 
-/* The first load keeps it, in the background: until it is there. */
-static int await_kept(struct gpool_lora *lora, uint32_t id)
+/* The first load makes copies, in the background; it is out of the pool again when they are there. */
+static int copies_await(struct gpool_lora *lora, uint32_t id)
 {
+	struct gpool_lora_stats stats = { .size = sizeof(stats) };
+	uint64_t begin = now_ns();
 	int error = gpool_lora_acquire(lora, id, WAIT_MS);
 
 	if (!error)
 		error = gpool_lora_release(lora, id, NULL);
-	/* Its file is written by the thread that has loaded it, before that takes another one or ends. */
+	while (!error && !stats.cold_bytes && !stats.warm_made) {
+		usleep(1000);
+		error = now_ns() - begin > WAIT_MS * UINT64_C(1000000) ? -ETIMEDOUT : gpool_lora_stats(lora, &stats);
+	}
 	return error ? error : gpool_lora_unload(lora, id);
 }
 
-static int ids_make(struct engines *engines, uint32_t ids[4])
+/* All of them of one adapter: what each of the ways costs it. */
+enum { PLAIN, SHARED, KEPT, INT8, WARM, WARM_INT8, WAYS };
+
+static int ids_make(struct engines *engines, uint32_t ids[WAYS])
 {
-	struct gpool_lora *const all[] = { engines->plain, engines->plain_of_other, engines->kept, engines->int8 };
+	struct gpool_lora *const all[WAYS] = { engines->plain, engines->plain_of_other, engines->kept, engines->int8, engines->warm, engines->warm_int8 };
 	int error = 0;
 
-	for (int i = 0; i < 4 && !error; i++)
+	for (int i = 0; i < WAYS && !error; i++)
 		error = gpool_lora_register(all[i], "adapter", engines->peft, &ids[i], NULL);
+	for (int i = KEPT; i < WAYS && !error; i++)
+		error = copies_await(all[i], ids[i]);
 	return error;
+}
+
+static int samples_take(struct bench *bench, struct engines *engines, const uint32_t ids[WAYS])
+{
+	int error = hot_sample(bench, engines, ids[PLAIN], ids[SHARED]);
+
+	if (!error)
+		error = load_sample(bench, engines->plain, ids[PLAIN], FIGURE_adapter_peft_16mb);
+	if (!error)
+		error = load_sample(bench, engines->warm, ids[WARM], FIGURE_adapter_warm_16mb);
+	if (!error)
+		error = load_sample(bench, engines->warm_int8, ids[WARM_INT8], FIGURE_adapter_warm_int8_16mb);
+	if (!error)
+		error = load_sample(bench, engines->kept, ids[KEPT], FIGURE_adapter_cold_16mb);
+	if (!error)
+		error = load_sample(bench, engines->int8, ids[INT8], FIGURE_adapter_cold_int8_16mb);
+	if (!error)
+		error = peer_sample(bench, engines);
+	return error ? error : register_sample(bench, engines);
 }
 
 int bench_adapters(struct bench *bench)
 {
 	struct engines engines = { .one = NULL };
-	uint32_t ids[4];
+	uint32_t ids[WAYS];
 	int error = daemon_start(bench, POOL_PAGES, NULL);
 
 	if (error)
@@ -203,31 +240,8 @@ int bench_adapters(struct bench *bench)
 	error = engines_open(bench, &engines);
 	if (!error)
 		error = ids_make(&engines, ids);
-	if (!error)
-		error = await_kept(engines.kept, ids[2]);
-	/* Closing waits for the file. */
-	if (!error)
-		error = gpool_lora_close(engines.kept);
-	engines.kept = NULL;
-	if (!error)
-		error = lora_open(engines.one, engines.exact, 0, &engines.kept);
-	if (!error)
-		error = gpool_lora_register(engines.kept, "adapter", engines.peft, &ids[2], NULL);
-	if (!error)
-		error = await_kept(engines.int8, ids[3]);
-	for (unsigned run = 0; run < bench->runs && !error; run++) {
-		error = hot_sample(bench, &engines, ids[0], ids[1]);
-		if (!error)
-			error = load_sample(bench, engines.plain, ids[0], FIGURE_adapter_peft_16mb);
-		if (!error)
-			error = load_sample(bench, engines.kept, ids[2], FIGURE_adapter_cold_16mb);
-		if (!error)
-			error = load_sample(bench, engines.int8, ids[3], FIGURE_adapter_cold_int8_16mb);
-		if (!error)
-			error = peer_sample(bench, &engines);
-		if (!error)
-			error = register_sample(bench, &engines);
-	}
+	for (unsigned run = 0; run < bench->runs && !error; run++)
+		error = samples_take(bench, &engines, ids);
 	if (error)
 		bench_complain(bench, error, "cannot have adapters");
 	engines_close(&engines);
