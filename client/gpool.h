@@ -1629,7 +1629,7 @@ struct gpool_lora_options {
 	uint32_t size;           /* sizeof(struct gpool_lora_options); GPOOL_LORA_OPTIONS_INIT sets it */
 	uint32_t flags;          /* GPOOL_LORA_INT8, GPOOL_LORA_PRIVATE; an unknown bit is -EINVAL */
 	uint32_t element;        /* enum gpool_lora_element: what weights become */
-	uint32_t load_threads;   /* adapters loaded at a time; 0: 4, at most 64 */
+	uint32_t load_threads;   /* threads that load adapters, several of them one where they are idle; 0: 4, at most 64 */
 	const char *cold_folder; /* where loaded adapters are kept, ready to be loaded again; exists. NULL: nowhere */
 	uint64_t salt[2];        /* who does not know it does not find them; engines that share have the same */
 	/*
@@ -1649,7 +1649,7 @@ enum { GPOOL_LORA_REASON_BYTES = 256 };
  */
 GPOOL_API int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
 /*
- * gpool_lora_close() - waits for loads that are under way. No other thread is in a call for it. NULL is fine. -EBUSY: an adapter is acquired, or was
+ * gpool_lora_close() - gives up loads that are under way, and copies. No other thread is in a call for it. NULL is fine. -EBUSY: an adapter is acquired, or was
  * released behind a fence that is not reached; a batch or a scheduler is open; -ECHILD.
  */
 GPOOL_API int gpool_lora_close(struct gpool_lora *lora);

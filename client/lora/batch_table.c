@@ -17,10 +17,10 @@ static int module_check(const struct gpool_lora_batch *batch, const struct lora_
 
 	refuse_name(target->name, name);
 	if (module->in != target->in || module->out != target->out)
-		return refuse(reason, "adapter '%.60s': '%s' of layer %u goes from %u to %u features; the batch has %u to %u there", entry->name, name,
+		return refuse(reason, "adapter '%.60s': '%s' of layer %u goes from %u to %u features; the batch has %u to %u there", entry->adapter->name, name,
 			module->layer, module->in, module->out, target->in, target->out);
 	if (module->rank > batch->rank_max)
-		return refuse(reason, "adapter '%.60s': '%s' of layer %u has rank %u; the batch takes %u (rank_max)", entry->name, name, module->layer,
+		return refuse(reason, "adapter '%.60s': '%s' of layer %u has rank %u; the batch takes %u (rank_max)", entry->adapter->name, name, module->layer,
 			module->rank, batch->rank_max);
 	return 0;
 }
@@ -38,7 +38,7 @@ static bool module_known(const struct gpool_lora_batch *batch, const struct adap
 /* An adapter of which a part was left out would be another one. */
 static int stranger_say(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct reason *reason)
 {
-	const struct adapter_layout *layout = &entry->layout;
+	const struct adapter_layout *layout = &entry->adapter->layout;
 	const struct adapter_module *module = layout->modules;
 	char name[REASON_NAME_BYTES];
 
@@ -46,8 +46,8 @@ static int stranger_say(const struct gpool_lora_batch *batch, const struct lora_
 		module++;
 	refuse_name(layout->names + layout->targets[module->target].offset, name);
 	if (module->layer == ADAPTER_NO_LAYER)
-		return refuse(reason, "adapter '%.60s': it has '%s', which is no target of the batch", entry->name, name);
-	return refuse(reason, "adapter '%.60s': it has '%s' in layer %u, which is no target of the batch in its %u layers", entry->name, name,
+		return refuse(reason, "adapter '%.60s': it has '%s', which is no target of the batch", entry->adapter->name, name);
+	return refuse(reason, "adapter '%.60s': it has '%s' in layer %u, which is no target of the batch in its %u layers", entry->adapter->name, name,
 		module->layer, batch->layers);
 }
 
@@ -55,10 +55,10 @@ static int stranger_say(const struct gpool_lora_batch *batch, const struct lora_
 static int target_fill(const struct gpool_lora_batch *batch, const struct lora_entry *entry, const struct batch_target *target,
 	struct gpool_lora_part *parts, struct reason *reason)
 {
-	int index = target_find(&entry->layout, target->name), count = 0, error;
+	int index = target_find(&entry->adapter->layout, target->name), count = 0, error;
 
 	for (uint32_t layer = 0; index >= 0 && layer < (target->in_layers ? batch->layers : 1); layer++) {
-		const struct adapter_module *module = module_find(&entry->layout, target->in_layers ? layer : (uint32_t)ADAPTER_NO_LAYER, index);
+		const struct adapter_module *module = module_find(&entry->adapter->layout, target->in_layers ? layer : (uint32_t)ADAPTER_NO_LAYER, index);
 
 		if (!module)
 			continue;
@@ -73,11 +73,11 @@ static int target_fill(const struct gpool_lora_batch *batch, const struct lora_e
 
 int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_part *parts, struct reason *reason)
 {
-	const struct adapter_layout_header *header = entry->layout.header;
+	const struct adapter_layout_header *header = entry->adapter->layout.header;
 	uint32_t found = 0;
 
 	if (header->element != (uint32_t)(batch->element == ELEMENT_F16 ? ADAPTER_F16 : ADAPTER_BF16))
-		return refuse(reason, "adapter '%.60s': its weights are %s, the batch's %s; gpool_lora_options.element makes all of one type", entry->name,
+		return refuse(reason, "adapter '%.60s': its weights are %s, the batch's %s; gpool_lora_options.element makes all of one type", entry->adapter->name,
 			element_name(header->element), batch->element == ELEMENT_F16 ? "fp16" : "bf16");
 	memset(parts, 0, batch->places * sizeof(*parts));
 	for (uint32_t i = 0; i < batch->target_count; i++) {

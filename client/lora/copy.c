@@ -1,9 +1,7 @@
 /*
  * copy.c - copies of an adapter that was loaded, in host memory and on disk, so that it comes faster the next time.
  */
-#include "client/lora/job.h"
-
-#include "client/lora/warm.h"
+#include "client/lora/load.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,75 +12,80 @@
 
 #include <xxhash.h>
 
+struct copying {
+	struct lora_loader *loader;
+	struct gpool_lora *lora;
+	struct adapter *adapter;
+	const struct lora_later *later;
+	struct lora_files files;
+	struct reason reason;
+};
+
 /* ---- in host memory ---- */
 
-/* From the kept file, group by group: it is shorter than PEFT's, and read recently. */
-static int forms_from_cold(struct job *job, const struct cold_file *file, struct warm_copy *copy)
+/* From the kept file, group by group: it is shorter than PEFT's, and was read or written recently. */
+static int forms_from_cold(struct copying *copying, const struct cold_file *file, struct warm_copy *copy)
 {
-	struct lora_loader *loader = job->loader;
-	int error = room_for_groups(loader, file);
+	int error = 0;
 
 	for (uint32_t i = 0; i < file->header->groups && !error; i++) {
 		const struct cold_group *group = &file->groups[i];
 		const void *forms;
 
-		error = cold_group_read(file, i, loader->stored);
-		if (!error)
-			error = cold_group_expand(file, i, loader->stored, loader->room, &forms, job->reason);
+		error = group_forms(copying->loader, file, i, &forms, &copying->reason);
 		if (!error)
 			memcpy(warm_form(copy, group->first_page), forms,
-				cold_pages_bytes(&job->layout, (enum cold_form)copy->header.form, group->first_page, group->pages));
+				cold_pages_bytes(&file->layout, (enum cold_form)copy->header.form, group->first_page, group->pages));
 	}
 	return error;
 }
 
 /* Images are made in the loader's room. */
-static int forms_from_peft(struct job *job, const struct convert *convert, struct warm_copy *copy, uint64_t *checksums)
+static int forms_from_peft(struct copying *copying, const struct convert *convert, struct warm_copy *copy, uint64_t *checksums)
 {
-	uint32_t page_bytes = job->layout.header->page_bytes;
-	int error = room_have(job->loader, page_bytes, 0);
+	const struct adapter_layout_header *layout = copying->adapter->layout.header;
+	int error = room_have(copying->loader, layout->page_bytes, 0);
 
-	for (uint32_t page = 0; page < job->layout.header->pages && !error; page++) {
-		error = convert_page(convert, page, job->loader->room, job->reason);
+	for (uint32_t page = 0; page < layout->pages && !error; page++) {
+		error = convert_page(convert, page, copying->loader->room, &copying->reason);
 		if (!error) {
-			job_page(job, page, job->loader->room, warm_form(copy, page));
-			checksums[page] = XXH3_64bits(job->loader->room, page_bytes);
+			adapter_page(copying->adapter, page, copying->loader->room, warm_form(copy, page));
+			checksums[page] = XXH3_64bits(copying->loader->room, layout->page_bytes);
 		}
 	}
-	return error ? error : job_unchanged(job);
+	return error ? error : adapter_unchanged(copying->adapter, &copying->files, &copying->reason);
 }
 
-static int warm_place(struct job *job, enum cold_form form, struct warm_copy *copy)
+static int warm_place(struct copying *copying, enum cold_form form, struct warm_copy *copy)
 {
-	const struct gpool_lora *lora = job->loader->lora;
-
-	return warm_begin(lora->warm, job->warm_name, &job->layout, form, lora->private, job->warm_refused, copy);
+	return warm_begin(copying->lora->warm, copying->adapter->warm_name, &copying->adapter->layout, form, copying->lora->private,
+		copying->later->warm_refused, copy);
 }
 
-static int warm_from_cold(struct job *job, const struct cold_file *file)
+static int warm_from_cold(struct copying *copying, const struct cold_file *file)
 {
 	struct warm_copy copy;
-	int error = warm_place(job, (enum cold_form)file->header->form, &copy);
+	int error = warm_place(copying, (enum cold_form)file->header->form, &copy);
 
 	if (error)
 		return error;
-	error = forms_from_cold(job, file, &copy);
+	error = forms_from_cold(copying, file, &copy);
 	if (!error)
 		return warm_publish(&copy, file->checksums);
 	warm_abort(&copy);
 	return error;
 }
 
-static int warm_from_peft(struct job *job, const struct convert *convert)
+static int warm_from_peft(struct copying *copying, const struct convert *convert)
 {
-	uint64_t *checksums = calloc(job->layout.header->pages, sizeof(*checksums));
+	uint64_t *checksums = calloc(copying->adapter->layout.header->pages, sizeof(*checksums));
 	struct warm_copy copy = { .object = NULL };
-	int error = checksums ? job_form(job, convert) : -ENOMEM;
+	int error = checksums ? adapter_form(copying->lora, copying->adapter, convert, &copying->reason) : -ENOMEM;
 
 	if (!error)
-		error = warm_place(job, job->entry->form, &copy);
+		error = warm_place(copying, copying->adapter->form, &copy);
 	if (!error) {
-		error = forms_from_peft(job, convert, &copy, checksums);
+		error = forms_from_peft(copying, convert, &copy, checksums);
 		if (error)
 			warm_abort(&copy);
 		else
@@ -92,21 +95,28 @@ static int warm_from_peft(struct job *job, const struct convert *convert)
 	return error;
 }
 
-static int warm_keep(struct job *job)
+static int convert_begin(struct copying *copying, struct convert *convert)
+{
+	int error = adapter_files(copying->adapter, &copying->files, &copying->reason);
+
+	return error ? error : convert_open(&copying->files.peft, &copying->adapter->layout, copying->files.fds[1], convert, &copying->reason);
+}
+
+static int warm_keep(struct copying *copying)
 {
 	struct convert convert;
 	struct cold_file file;
-	int error = job_cold(job, &file);
+	int error = copying->later->cold_refused ? -ENOENT : adapter_cold(copying->lora, copying->adapter, &file, &copying->reason);
 
 	if (!error) {
-		error = warm_from_cold(job, &file);
-		job_cold_end(&file);
+		error = warm_from_cold(copying, &file);
+		adapter_cold_end(&file);
 		return error;
 	}
-	error = convert_open(&job->peft, &job->layout, job->fds[1], &convert, job->reason);
+	error = convert_begin(copying, &convert);
 	if (error)
 		return error;
-	error = warm_from_peft(job, &convert);
+	error = warm_from_peft(copying, &convert);
 	convert_close(&convert);
 	return error;
 }
@@ -114,42 +124,41 @@ static int warm_keep(struct job *job)
 /* ---- on disk ---- */
 
 /* One writer at a time in a folder; while another one is at work it is left to the next load: -EAGAIN. */
-static int cold_keep(struct job *job)
+static int cold_keep(struct copying *copying)
 {
-	const struct gpool_lora *lora = job->loader->lora;
+	const struct gpool_lora *lora = copying->lora;
 	int folder = openat(lora->cold_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), error;
 	struct convert convert;
 
 	if (folder < 0)
 		return -errno;
-	error = flock(folder, LOCK_EX | LOCK_NB) ? -EAGAIN : convert_open(&job->peft, &job->layout, job->fds[1], &convert, job->reason);
+	error = flock(folder, LOCK_EX | LOCK_NB) ? -EAGAIN : convert_begin(copying, &convert);
 	if (!error) {
-		error = cold_write(&convert, &job->entry->source, folder, job->file_name, lora->int8, NULL, job->reason);
+		error = cold_write(&convert, &copying->adapter->source, folder, copying->adapter->file_name, lora->int8, NULL, &copying->reason);
 		convert_close(&convert);
 	}
 	close(folder);
 	return error;
 }
 
-static bool cold_is_wanted(const struct job *job)
+static bool cold_is_wanted(const struct gpool_lora *lora, const struct lora_later *later)
 {
-	const struct gpool_lora *lora = job->loader->lora;
-
-	return lora->cold_fd >= 0 && job->from != LORA_FROM_COLD && (job->cold_refused || faccessat(lora->cold_fd, job->file_name, F_OK, 0));
+	return lora->cold_fd >= 0 && later->from != LORA_FROM_COLD &&
+		(later->cold_refused || faccessat(lora->cold_fd, later->adapter->file_name, F_OK, 0));
 }
 
 /* ---- both ---- */
 
-static void failure_say(struct job *job, const char *where, int error)
+static void failure_say(struct copying *copying, const char *where, int error)
 {
-	pool_log(job->loader->lora->pool, POOL_LOG_ERROR, "adapter '%s' is not kept %s: %s", job->entry->name, where,
-		job->reason->text[0] ? job->reason->text : gpool_strerror(error));
+	pool_log(copying->lora->pool, POOL_LOG_ERROR, "adapter '%s' is not kept %s: %s", copying->adapter->name, where,
+		copying->reason.text[0] ? copying->reason.text : gpool_strerror(error));
 }
 
 /* No room is no failure, and said once; nor is it that another engine was first. */
-static void warm_end(struct job *job, int error)
+static void warm_end(struct copying *copying, int error)
 {
-	struct gpool_lora *lora = job->loader->lora;
+	struct gpool_lora *lora = copying->lora;
 	bool full = error == -ENOSPC || error == -EDQUOT || error == -EUSERS, first;
 
 	pthread_mutex_lock(&lora->lock);
@@ -157,20 +166,22 @@ static void warm_end(struct job *job, int error)
 	lora->warm_made += !error;
 	pthread_mutex_unlock(&lora->lock);
 	if (first)
-		pool_log(lora->pool, POOL_LOG_INFO, "adapter '%s' is not kept in host memory: that pool is full, and all of it in use", job->entry->name);
+		pool_log(lora->pool, POOL_LOG_INFO, "adapter '%s' is not kept in host memory: that pool is full, and all of it in use",
+			copying->adapter->name);
 	else if (error && !full && error != -ESTALE)
-		failure_say(job, "in host memory", error);
+		failure_say(copying, "in host memory", error);
 }
 
-void copies_make(struct job *job)
+void copies_make(struct lora_loader *loader, const struct lora_later *later)
 {
+	struct copying copying = { .loader = loader, .lora = loader->lora, .adapter = later->adapter, .later = later };
 	int error;
 
-	job->reason->text[0] = '\0';
-	if (job->loader->lora->warm && job->from != LORA_FROM_WARM)
-		warm_end(job, warm_keep(job));
-	job->reason->text[0] = '\0';
-	error = cold_is_wanted(job) ? cold_keep(job) : -EAGAIN;
+	if (copying.lora->warm && later->from != LORA_FROM_WARM)
+		warm_end(&copying, warm_keep(&copying));
+	copying.reason.text[0] = '\0';
+	error = cold_is_wanted(copying.lora, later) ? cold_keep(&copying) : -EAGAIN;
 	if (error && error != -EAGAIN)
-		failure_say(job, "on disk", error);
+		failure_say(&copying, "on disk", error);
+	files_close(&copying.files);
 }

@@ -1,13 +1,11 @@
 /*
- * load.c - threads that bring adapters into the pool: by finding what another engine has published, or from the warmest copy that there is.
+ * load.c - threads that bring adapters into the pool: by finding what another engine has published, or from the warmest source that there is.
  *
  * The object's name is a hash of what it is made of: which files, for which type and page size, and the salt. Whoever finds it compares the
  * layout with the one that the files give. Of two who publish at once one is first, and the other opens that one's.
  */
-#include "client/lora/job.h"
+#include "client/lora/load.h"
 
-#include "client/lora/pack.h"
-#include "client/lora/warm.h"
 #include "client/object.h"
 
 #include <errno.h>
@@ -15,361 +13,398 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { TRIES = 8 }; /* each of them ends by somebody else's work, publishing or evicting */
+enum {
+	TRIES = 8,      /* each of them ends by somebody else's work, publishing or evicting */
+	LOADS_MAX = 32, /* under way at a time: each of them has its pages, and as many take turns. Chosen */
+};
 
 /* ---- what another engine has published ---- */
 
-static bool same_layout(const struct job *job, struct gpool_object *object)
+static bool same_layout(const struct adapter_layout_header *layout, struct gpool_object *object)
 {
-	uint32_t bytes = job->layout.header->bytes;
 	uint64_t address, length;
 	const void *value;
 	size_t value_bytes;
 
-	return !gpool_object_get(object, "layout", &value, &value_bytes) && value_bytes == bytes && !memcmp(value, job->layout.header, bytes) &&
-		!gpool_object_address(object, 0, &address, &length) && length == (uint64_t)job->layout.header->pages * job->layout.header->page_bytes;
+	return !gpool_object_get(object, "layout", &value, &value_bytes) && value_bytes == layout->bytes && !memcmp(value, layout, layout->bytes) &&
+		!gpool_object_address(object, 0, &address, &length) && length == (uint64_t)layout->pages * layout->page_bytes;
 }
 
 /* Open, and pinned. -ENOENT: there is none (any more). */
-static int object_find(struct job *job, struct gpool_object **object)
+static int object_find(struct lora_load *load, struct gpool_object **object)
 {
-	int error = gpool_object_open(job->loader->lora->pool, job->key, NULL, object);
+	int error = gpool_object_open(load->lora->pool, load->adapter->key, NULL, object);
 
 	if (error)
 		return error;
 	error = gpool_object_pin(*object);
-	if (!error && !same_layout(job, *object)) {
+	if (!error && !same_layout(load->adapter->layout.header, *object)) {
 		gpool_object_unpin(*object);
-		error = refuse(job->reason, "object '%s': it is not what the files say; somebody has published something else by this name", job->key);
+		error = refuse(&load->reason, "object '%s': it is not what the files say; somebody has published something else by this name",
+			load->adapter->key);
 	}
 	if (error)
 		gpool_object_close(*object);
 	return error == -ESTALE ? -ENOENT : error;
 }
 
-/* ---- pages ---- */
+/* ---- an object of our own ---- */
 
-/* Images go to the device by the stage's pages in turn. */
-struct sink {
-	struct lora_loader *loader;
-	uint64_t base;
-	uint32_t page_bytes;
-	struct gpool_fence fences[LORA_STAGE_PAGES];
-	uint32_t count;
-};
-
-/* The buffer for the next image, when nothing is read from it any more; NULL: -EIO. */
-static uint8_t *sink_buffer(struct sink *sink)
+static int base_of(struct lora_load *load)
 {
-	struct gpool *pool = sink->loader->lora->pool;
-	uint32_t turn = sink->count % LORA_STAGE_PAGES;
+	uint64_t bytes;
 
-	if (sink->count >= LORA_STAGE_PAGES && gpool_fence_wait(pool, sink->fences[turn], -1))
-		return NULL;
-	return sink->loader->stage + (uint64_t)turn * sink->page_bytes;
+	return gpool_object_address(load->object, 0, &load->base, &bytes);
 }
 
-/* What is in that buffer is page `page`. */
-static int sink_put(struct sink *sink, uint32_t page)
+/* With pages, which nobody else sees. */
+static int object_begin(struct lora_load *load)
 {
-	struct gpool *pool = sink->loader->lora->pool;
-	uint32_t turn = sink->count % LORA_STAGE_PAGES;
-	int error = gpool_copy(pool, sink->loader->stream, sink->base + (uint64_t)page * sink->page_bytes,
-		(uintptr_t)sink->loader->stage + (uint64_t)turn * sink->page_bytes, sink->page_bytes);
-
-	if (!error)
-		error = gpool_fence_record(pool, sink->loader->stream, &sink->fences[turn]);
-	sink->count += !error;
-	return error;
-}
-
-/* Everything is there. */
-static int sink_end(struct sink *sink)
-{
-	return sink->count ? gpool_fence_wait(sink->loader->lora->pool, sink->fences[(sink->count - 1) % LORA_STAGE_PAGES], -1) : 0;
-}
-
-/* ---- from PEFT's files ---- */
-
-static int page_convert(struct job *job, const struct convert *convert, uint32_t page, struct sink *sink)
-{
-	uint8_t *image = sink_buffer(sink);
-	int error = image ? convert_page(convert, page, image, job->reason) : -EIO;
-
-	if (error)
-		return error;
-	job_page(job, page, image, job->entry->form == COLD_INT8 ? job->loader->room : NULL);
-	return sink_put(sink, page);
-}
-
-static int pages_from_peft(struct job *job, struct sink *sink)
-{
-	struct convert convert;
-	int error = convert_open(&job->peft, &job->layout, job->fds[1], &convert, job->reason);
-
-	if (error)
-		return error;
-	error = job_form(job, &convert);
-	if (!error)
-		error = room_have(job->loader, sink->page_bytes, 0);
-	for (uint32_t page = 0; page < job->layout.header->pages && !error; page++)
-		error = page_convert(job, &convert, page, sink);
-	convert_close(&convert);
-	return error ? error : job_unchanged(job);
-}
-
-/* ---- from the kept file ---- */
-
-static int group_load(struct job *job, const struct cold_file *file, uint32_t index, void *stored, void *room, struct sink *sink)
-{
-	const struct cold_group *group = &file->groups[index];
-	const void *form;
-	int error = cold_group_read(file, index, stored);
-
-	if (!error)
-		error = cold_group_expand(file, index, stored, room, &form, job->reason);
-	for (uint32_t page = group->first_page; page < group->first_page + group->pages && !error; page++) {
-		uint8_t *image = sink_buffer(sink);
-
-		error = image ? cold_page_expand(file, page, form, image, job->reason) : -EIO;
-		if (!error)
-			error = sink_put(sink, page);
-		form = (const char *)form + cold_page_bytes(&file->layout, (enum cold_form)file->header->form, page);
-	}
-	return error;
-}
-
-static int pages_from_cold(struct job *job, struct sink *sink)
-{
-	struct lora_loader *loader = job->loader;
-	struct cold_file file;
-	int error = job_cold(job, &file);
-
-	if (error)
-		return error;
-	error = room_for_groups(loader, &file);
-	for (uint32_t i = 0; i < file.header->groups && !error; i++)
-		error = group_load(job, &file, i, loader->stored, loader->room, sink);
-	job_cold_end(&file);
-	return error;
-}
-
-/* ---- from a copy in host memory ---- */
-
-static int pages_from_copy(struct job *job, const struct warm_copy *copy, struct sink *sink)
-{
-	int error = 0;
-
-	for (uint32_t page = 0; page < job->layout.header->pages && !error; page++) {
-		uint8_t *image = sink_buffer(sink);
-
-		error = image ? cold_page_expand(&copy->file, page, warm_form(copy, page), image, job->reason) : -EIO;
-		if (!error)
-			error = sink_put(sink, page);
-	}
-	return error;
-}
-
-static int pages_from_warm(struct job *job, struct sink *sink)
-{
-	const struct gpool_lora *lora = job->loader->lora;
-	struct warm_copy copy;
-	int error = lora->warm ? warm_find(lora->warm, job->warm_name, &job->layout, lora->int8, &copy, job->reason) : -ENOENT;
-
-	if (!error) {
-		error = pages_from_copy(job, &copy, sink);
-		warm_close(&copy);
-	} else if (error != -EINVAL) {
-		return -ENOENT; /* or nobody who could say whether there is */
-	}
-	if (error == -EINVAL)
-		job->warm_refused = copy.version;
-	return error;
-}
-
-/* ---- from what there is ---- */
-
-static int (*const ways[LORA_FROM_COUNT])(struct job *job, struct sink *sink) = {
-	[LORA_FROM_WARM] = pages_from_warm,
-	[LORA_FROM_COLD] = pages_from_cold,
-	[LORA_FROM_PEFT] = pages_from_peft,
-};
-
-/* A damaged copy is as good as none. */
-static void refused_say(struct job *job, int error)
-{
-	struct gpool_lora *lora = job->loader->lora;
-
-	pthread_mutex_lock(&lora->lock);
-	lora->refused++;
-	pthread_mutex_unlock(&lora->lock);
-	job->cold_refused |= job->from == LORA_FROM_COLD;
-	pool_log(lora->pool, POOL_LOG_ERROR, "adapter '%s': its copy '%s' is not taken: %s; it is loaded from elsewhere and copied anew", job->entry->name,
-		job->from == LORA_FROM_COLD ? job->file_name : job->warm_name, job->reason->text[0] ? job->reason->text : gpool_strerror(error));
-	job->reason->text[0] = '\0';
-}
-
-/* Each image overwrites its page whole, so that nothing is left of a copy that was refused halfway. */
-static int pages_fill(struct job *job, uint64_t base)
-{
-	struct sink sink = { .loader = job->loader, .base = base, .page_bytes = job->layout.header->page_bytes };
-	int error;
-
-	job->from = LORA_FROM_WARM;
-	while ((error = ways[job->from](job, &sink)) && job->from != LORA_FROM_PEFT && (error == -ENOENT || error == -EINVAL || error == -EIO)) {
-		if (error != -ENOENT)
-			refused_say(job, error);
-		job->from++;
-	}
-	return error ? error : sink_end(&sink);
-}
-
-/* ---- publishing ---- */
-
-/* Open, and pinned. -ESTALE: somebody else was first. */
-static int object_make(struct job *job, struct gpool_object **object)
-{
-	struct gpool *pool = job->loader->lora->pool;
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_alloc_options alloc = GPOOL_ALLOC_OPTIONS_INIT;
-	uint64_t base, bytes, version;
 	uint32_t index;
 	int error;
 
 	options.memory_class = GPOOL_OBJECT_PINNABLE;
-	options.flags = GPOOL_OBJECT_PINNED | (job->loader->lora->private ? GPOOL_OBJECT_PRIVATE : 0);
+	options.flags = GPOOL_OBJECT_PINNED | (load->lora->private ? GPOOL_OBJECT_PRIVATE : 0);
 	options.expect_version = GPOOL_OBJECT_NONE;
 	alloc.content = GPOOL_LORA_WEIGHT;
-	alloc.owner_id = job->entry->id;
-	error = gpool_object_create(pool, job->key, &options, object);
-	if (error)
+	alloc.owner_id = load->entry->id;
+	error = gpool_object_create(load->lora->pool, load->adapter->key, &options, &load->object);
+	if (error) {
+		load->object = NULL;
 		return error;
-	error = gpool_object_alloc(*object, job->layout.header->pages, &alloc, &index);
-	if (!error)
-		error = gpool_object_address(*object, index, &base, &bytes);
-	if (!error)
-		error = pages_fill(job, base);
-	if (!error)
-		error = gpool_object_set(*object, "layout", job->layout.header, job->layout.header->bytes);
-	if (!error)
-		error = gpool_object_set(*object, "name", job->entry->name, strlen(job->entry->name));
-	if (!error)
-		error = gpool_object_publish(*object, &version);
-	if (error)
-		gpool_object_abort(*object);
-	return error;
+	}
+	error = gpool_object_alloc(load->object, load->adapter->layout.header->pages, &alloc, &index);
+	return error ? error : base_of(load);
 }
 
-static void shortage_say(struct job *job, int error)
+static int object_publish(struct lora_load *load)
+{
+	const struct adapter_layout_header *layout = load->adapter->layout.header;
+	uint64_t version;
+	int error = gpool_object_set(load->object, "layout", layout, layout->bytes);
+
+	if (!error)
+		error = gpool_object_set(load->object, "name", load->adapter->name, strlen(load->adapter->name));
+	return error ? error : gpool_object_publish(load->object, &version);
+}
+
+static void object_drop(struct lora_load *load)
+{
+	runs_free(load->lora, &load->runs);
+	if (load->stands)
+		gpool_object_unpin(load->object);
+	/* One that is not published is aborted. Nothing of ours is queued on it. */
+	gpool_object_close(load->object);
+	load->object = NULL;
+}
+
+/* ---- steps of a load ---- */
+
+static void shortage_say(struct lora_load *load, int error)
 {
 	struct gpool_shortage shortage;
 
-	if ((error != -ENOSPC && error != -EDQUOT) || job->reason->text[0])
+	if ((error != -ENOSPC && error != -EDQUOT) || load->reason.text[0])
 		return;
-	gpool_shortage(job->loader->lora->pool, &shortage);
-	refuse(job->reason, "%s: it needs %u pages; %u are free, %u are pinned, most of them (%u) by session %u; release adapters, or give the %s more",
-		error == -ENOSPC ? "pool" : "limit", job->layout.header->pages, shortage.free, shortage.pinned, shortage.holder_pages, shortage.holder,
-		error == -ENOSPC ? "pool" : "tenant");
+	gpool_shortage(load->lora->pool, &shortage);
+	refuse(&load->reason, "%s: it needs %u pages; %u are free, %u are pinned, most of them (%u) by session %u; release adapters, or give the %s more",
+		error == -ENOSPC ? "pool" : "limit", load->adapter->layout.header->pages, shortage.free, shortage.pinned, shortage.holder_pages,
+		shortage.holder, error == -ENOSPC ? "pool" : "tenant");
 }
 
-static int object_have(struct job *job, struct gpool_object **object, bool *shared)
+static int place_make(struct lora_loader *loader, struct lora_load *load)
 {
-	int error = -ENOENT;
+	int error = base_of(load);
 
-	for (int i = 0; i < TRIES && (error == -ENOENT || error == -ESTALE); i++) {
-		error = object_find(job, object);
-		*shared = !error;
-		if (error == -ENOENT)
-			error = object_make(job, object);
-	}
-	if (error)
-		*object = NULL;
-	shortage_say(job, error);
-	return error == -ESTALE || error == -ENOENT ? -EAGAIN : error;
+	return error ? error : runs_make(loader, &load->adapter->layout, load->base, &load->runs);
 }
 
-/* ---- one adapter ---- */
-
-/* Its entry is ours. On success the object is open and pinned. */
-static int entry_load(struct job *job, bool *shared)
+/* What another engine has is there; else there are pages, and a source to fill them from. */
+static int load_begin(struct lora_loader *loader, struct lora_load *load)
 {
-	struct lora_entry *entry = job->entry;
-	struct gpool_lora *lora = job->loader->lora;
-	uint64_t bytes;
-	int error = job_open(job);
+	int error = adapter_know(load->lora, load->adapter, &load->files, &load->reason);
 
-	if (!error)
-		error = pack_make(&job->peft, job->layout.header->page_bytes, (enum adapter_element)job->layout.header->element, &entry->layout, job->reason);
 	if (error)
 		return error;
-	error = object_have(job, &entry->object, shared);
-	if (!error) {
-		error = gpool_object_address(entry->object, 0, &entry->base, &bytes);
-		if (!error)
-			error = runs_make(lora, entry, job->loader->stream, job->loader->stage);
-		if (!error)
-			return 0;
-		gpool_object_unpin(entry->object);
+	error = object_find(load, &load->object);
+	load->stands = load->shared = !error;
+	if (error == -ENOENT)
+		error = object_begin(load);
+	if (!error)
+		error = place_make(loader, load);
+	shortage_say(load, error);
+	if (error || load->stands)
+		return error;
+	load->done = calloc(load->adapter->layout.header->pages, sizeof(*load->done));
+	return load->done ? source_open(load) : -ENOMEM;
+}
+
+/* Its pages are filled. If somebody else was first, his are taken. */
+static int load_publish(struct lora_loader *loader, struct lora_load *load)
+{
+	struct gpool_object *found;
+	int error = load->from == LORA_FROM_PEFT ? adapter_unchanged(load->adapter, &load->files, &load->reason) : 0;
+
+	for (int i = 0; i < TRIES && !error; i++) {
+		error = object_publish(load);
+		load->stands = !error;
+		if (error != -ESTALE)
+			return error;
+		error = object_find(load, &found);
+		if (!error) {
+			object_drop(load);
+			load->object = found;
+			load->stands = load->shared = true;
+			return place_make(loader, load);
+		}
+		error = error == -ENOENT ? 0 : error;
 	}
-	/* What is open is closed; nothing of ours is queued on it. */
-	pthread_mutex_lock(&lora->lock);
-	entry_close(lora, entry);
-	pthread_mutex_unlock(&lora->lock);
-	return error;
+	return error ? error : -EAGAIN;
+}
+
+/* ---- its end ---- */
+
+/* Copies are made when nobody waits for anything else. Without memory there are none. */
+static void later_add(const struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+	struct lora_later *later;
+
+	if (load->shared || ((!lora->warm || load->from == LORA_FROM_WARM) && (lora->cold_fd < 0 || load->from == LORA_FROM_COLD)))
+		return;
+	later = calloc(1, sizeof(*later));
+	if (!later)
+		return;
+	*later = (struct lora_later){ .adapter = load->adapter, .from = load->from, .warm_refused = load->warm_refused, .cold_refused = load->cold_refused };
+	later->adapter->refs++;
+	TAILQ_INSERT_TAIL(&lora->later, later, link);
+}
+
+static void later_free(struct lora_later *later)
+{
+	adapter_unref(later->adapter);
+	free(later);
 }
 
 /* Under the lock. Who waits has it pinned; without anybody it may leave again. */
-static void load_end(struct gpool_lora *lora, struct lora_entry *entry, int error, bool shared, enum lora_from from)
+static void entry_here(struct lora_load *load)
 {
+	struct lora_entry *entry = load->entry;
+
+	entry->object = load->object;
+	entry->base = load->base;
+	entry->runs = load->runs;
+	entry->placed = ++load->lora->placings;
+	entry->held = entry->waiting > 0;
+	if (!entry->held)
+		gpool_object_unpin(entry->object);
+	if (load->shared)
+		entry->counts.shared++;
+	else
+		entry->counts.from[load->from]++;
+	later_add(load);
+}
+
+/* Under the lock, and out of any list. */
+static void load_free(struct lora_load *load)
+{
+	adapter_unref(load->adapter);
+	free(load->done);
+	free(load);
+}
+
+static void load_end(struct lora_load *load, int error)
+{
+	struct gpool_lora *lora = load->lora;
+	struct lora_entry *entry = load->entry;
+
+	source_close(load);
+	if (error && load->object)
+		object_drop(load);
+	pthread_mutex_lock(&lora->lock);
 	entry->error = error;
+	entry->reason = load->reason;
 	entry->state = error ? GPOOL_LORA_COLD : GPOOL_LORA_HERE;
-	if (!error) {
-		entry->placed = ++lora->placings;
-		if (shared)
-			entry->counts.shared++;
-		else
-			entry->counts.from[from]++;
-		entry->held = entry->waiting > 0;
-		if (!entry->held)
-			gpool_object_unpin(entry->object);
-	}
+	if (!error)
+		entry_here(load);
+	load_free(load);
+	lora->loads--;
+	lora->crowded = false;
 	pthread_cond_broadcast(&lora->loaded);
+	pthread_cond_broadcast(&lora->queued);
+	pthread_mutex_unlock(&lora->lock);
+}
+
+/* ---- taking turns ---- */
+
+/* Under the lock: from now on idle threads make its parts. */
+static void load_list(struct lora_load *load)
+{
+	load->listed = true;
+	TAILQ_INSERT_TAIL(&load->lora->turns, load, link);
+	pthread_cond_signal(&load->lora->queued);
+}
+
+/* All parts of its source were made, or one of them could not be, and nobody has it but we. */
+static void load_go_on(struct lora_loader *loader, struct lora_load *load)
+{
+	int error = load->error;
+
+	if (!error) {
+		load_end(load, load_publish(loader, load));
+		return;
+	}
+	if (load->from != LORA_FROM_PEFT && (error == -EINVAL || error == -EIO)) {
+		source_refuse(load, error);
+		error = source_open(load);
+	}
+	if (error) {
+		load_end(load, error);
+		return;
+	}
+	pthread_mutex_lock(&load->lora->lock);
+	load->error = 0;
+	load_list(load);
+	pthread_mutex_unlock(&load->lora->lock);
+}
+
+/* Under the lock. */
+static void part_end(struct lora_load *load, const struct lora_part *part, int error, const struct reason *reason)
+{
+	load->running--;
+	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++)
+		load->done[page] = true;
+	if (!error || load->error)
+		return;
+	load->error = error;
+	load->reason = *reason;
+	if (load->listed)
+		TAILQ_REMOVE(&load->lora->turns, load, link);
+	load->listed = false;
+}
+
+/* Under the lock, but for the work: one part of the load whose turn it is. */
+static void turn_take(struct lora_loader *loader, struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+	struct reason reason = { "" };
+	struct lora_part part;
+	int error;
+
+	TAILQ_REMOVE(&lora->turns, load, link);
+	load->listed = false;
+	load->running++;
+	if (part_take(load, &part))
+		load_list(load);
+	pthread_mutex_unlock(&lora->lock);
+	error = part_make(loader, load, &part, &reason);
+	pthread_mutex_lock(&lora->lock);
+	part_end(load, &part, error, &reason);
+	if (load->running || load->listed)
+		return;
+	pthread_mutex_unlock(&lora->lock);
+	load_go_on(loader, load);
+	pthread_mutex_lock(&lora->lock);
+}
+
+/* ---- beginning ---- */
+
+/* There is no room for it, but for others that are coming: it is tried again when one of them is there, and may leave. */
+static bool load_postpone(struct lora_load *load, int error)
+{
+	struct gpool_lora *lora = load->lora;
+	bool postponed;
+
+	if (error != -ENOSPC && error != -EDQUOT)
+		return false;
+	pthread_mutex_lock(&lora->lock);
+	postponed = lora->loads > 1;
+	if (postponed) {
+		lora->crowded = true;
+		lora->loads--;
+		TAILQ_INSERT_HEAD(&lora->queue, load->entry, link);
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return postponed;
+}
+
+static void load_run(struct lora_loader *loader, struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+	int error = load_begin(loader, load);
+
+	if (error && !load->shared && load->object) {
+		object_drop(load);
+		if (load_postpone(load, error)) {
+			source_close(load);
+			pthread_mutex_lock(&lora->lock);
+			load_free(load);
+			pthread_mutex_unlock(&lora->lock);
+			return;
+		}
+	}
+	if (error || load->stands) {
+		load_end(load, error);
+		return;
+	}
+	pthread_mutex_lock(&lora->lock);
+	load_list(load);
+	pthread_mutex_unlock(&lora->lock);
+}
+
+/* Under the lock, but for the work. */
+static void queue_take(struct lora_loader *loader)
+{
+	struct gpool_lora *lora = loader->lora;
+	struct lora_entry *entry = TAILQ_FIRST(&lora->queue);
+	struct lora_load *load = calloc(1, sizeof(*load));
+
+	TAILQ_REMOVE(&lora->queue, entry, link);
+	if (!load) {
+		entry->error = -ENOMEM;
+		entry->state = GPOOL_LORA_COLD;
+		pthread_cond_broadcast(&lora->loaded);
+		return;
+	}
+	*load = (struct lora_load){ .lora = lora, .entry = entry, .adapter = entry->adapter };
+	load->adapter->refs++;
+	lora->loads++;
+	pthread_mutex_unlock(&lora->lock);
+	load_run(loader, load);
+	pthread_mutex_lock(&lora->lock);
+}
+
+static void later_take(struct lora_loader *loader)
+{
+	struct gpool_lora *lora = loader->lora;
+	struct lora_later *later = TAILQ_FIRST(&lora->later);
+
+	TAILQ_REMOVE(&lora->later, later, link);
+	lora->copying = true;
+	pthread_mutex_unlock(&lora->lock);
+	copies_make(loader, later);
+	pthread_mutex_lock(&lora->lock);
+	lora->copying = false;
+	later_free(later);
 }
 
 static void *loader_run(void *argument)
 {
 	struct lora_loader *loader = argument;
 	struct gpool_lora *lora = loader->lora;
-	struct lora_entry *entry;
 
 	pthread_mutex_lock(&lora->lock);
-	for (;;) {
-		struct reason reason = { "" };
-		struct job job = { .loader = loader, .reason = &reason, .fds = { -1, -1 } };
-		struct lora_entry kept;
-		bool shared = false;
-		int error;
-
-		while (!(entry = TAILQ_FIRST(&lora->queue)) && !lora->ending)
+	while (!lora->ending) {
+		if (!TAILQ_EMPTY(&lora->queue) && lora->loads < LOADS_MAX && !lora->crowded)
+			queue_take(loader);
+		else if (!TAILQ_EMPTY(&lora->turns))
+			turn_take(loader, TAILQ_FIRST(&lora->turns));
+		else if (!TAILQ_EMPTY(&lora->later) && !lora->copying)
+			later_take(loader);
+		else
 			pthread_cond_wait(&lora->queued, &lora->lock);
-		if (lora->ending)
-			break;
-		TAILQ_REMOVE(&lora->queue, entry, link);
-		pthread_mutex_unlock(&lora->lock);
-		job.entry = entry;
-		error = entry_load(&job, &shared);
-		pthread_mutex_lock(&lora->lock);
-		entry->reason = reason;
-		/* From here on it may be unregistered: what is still to be told of it is told of a copy. */
-		kept = *entry;
-		kept.folder = NULL;
-		load_end(lora, entry, error, shared, job.from);
-		pthread_mutex_unlock(&lora->lock);
-		job.entry = &kept;
-		if (!error && !shared)
-			copies_make(&job);
-		job_close(&job);
-		pthread_mutex_lock(&lora->lock);
 	}
 	pthread_mutex_unlock(&lora->lock);
 	return NULL;
@@ -377,30 +412,54 @@ static void *loader_run(void *argument)
 
 /* ---- threads ---- */
 
-static int loader_open(struct lora_loader *loader)
+/* Where the CPU writes to pages itself there is nothing to copy. */
+static int stage_open(struct lora_loader *loader)
 {
 	struct gpool *pool = loader->lora->pool;
 	uint64_t bytes = LORA_STAGE_PAGES * pool->page_bytes;
-	void *stage = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *stage;
 	int error;
 
+	if (pool->capabilities & GPU_CAP_HOST_POINTER)
+		return 0;
+	stage = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (stage == MAP_FAILED)
 		return -ENOMEM;
 	error = gpu_host_register(pool->gpu, stage, bytes);
-	if (error)
-		goto unmap;
-	error = gpool_stream_open(pool, NULL, 0, &loader->stream);
-	if (error)
-		goto unregister;
-	loader->stage = stage;
-	error = -pthread_create(&loader->thread, NULL, loader_run, loader);
-	if (!error)
-		return 0;
-	gpool_stream_close(pool, loader->stream);
-unregister:
-	gpu_host_unregister(pool->gpu, stage);
-unmap:
+	if (!error) {
+		error = gpool_stream_open(pool, NULL, 0, &loader->stream);
+		if (!error) {
+			loader->stage = stage;
+			return 0;
+		}
+		gpu_host_unregister(pool->gpu, stage);
+	}
 	munmap(stage, bytes);
+	return error;
+}
+
+static void loader_close(struct lora_loader *loader)
+{
+	struct gpool *pool = loader->lora->pool;
+
+	if (loader->stage) {
+		gpool_stream_close(pool, loader->stream);
+		gpu_host_unregister(pool->gpu, loader->stage);
+		munmap(loader->stage, LORA_STAGE_PAGES * pool->page_bytes);
+	}
+	free(loader->stored);
+	free(loader->room);
+}
+
+static int loader_open(struct lora_loader *loader)
+{
+	int error = stage_open(loader);
+
+	if (error)
+		return error;
+	error = -pthread_create(&loader->thread, NULL, loader_run, loader);
+	if (error)
+		loader_close(loader);
 	return error;
 }
 
@@ -419,28 +478,39 @@ int loaders_start(struct gpool_lora *lora, uint32_t count)
 	return error;
 }
 
+/* What no thread had in its hands. */
+static void lists_empty(struct gpool_lora *lora)
+{
+	struct lora_entry *entry;
+	struct lora_later *later;
+	struct lora_load *load;
+
+	while ((load = TAILQ_FIRST(&lora->turns))) {
+		TAILQ_REMOVE(&lora->turns, load, link);
+		load_end(load, -ECANCELED);
+	}
+	while ((entry = TAILQ_FIRST(&lora->queue))) {
+		TAILQ_REMOVE(&lora->queue, entry, link);
+		entry->state = GPOOL_LORA_COLD;
+	}
+	while ((later = TAILQ_FIRST(&lora->later))) {
+		TAILQ_REMOVE(&lora->later, later, link);
+		later_free(later);
+	}
+}
+
 void loaders_end(struct gpool_lora *lora)
 {
-	struct gpool *pool = lora->pool;
-	struct lora_entry *entry;
-
 	pthread_mutex_lock(&lora->lock);
 	lora->ending = true;
 	pthread_cond_broadcast(&lora->queued);
 	pthread_mutex_unlock(&lora->lock);
 	for (uint32_t i = 0; i < lora->loader_count; i++) {
 		pthread_join(lora->loaders[i].thread, NULL);
-		gpool_stream_close(pool, lora->loaders[i].stream);
-		gpu_host_unregister(pool->gpu, lora->loaders[i].stage);
-		munmap(lora->loaders[i].stage, LORA_STAGE_PAGES * pool->page_bytes);
-		free(lora->loaders[i].stored);
-		free(lora->loaders[i].room);
+		loader_close(&lora->loaders[i]);
 	}
 	free(lora->loaders);
 	lora->loaders = NULL;
 	lora->loader_count = 0;
-	while ((entry = TAILQ_FIRST(&lora->queue))) {
-		TAILQ_REMOVE(&lora->queue, entry, link);
-		entry->state = GPOOL_LORA_COLD;
-	}
+	lists_empty(lora);
 }

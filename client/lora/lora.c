@@ -3,7 +3,6 @@
  */
 #include "client/lora/lora.h"
 
-#include "client/lora/peft.h"
 #include "client/thread_cache.h"
 
 #include <dirent.h>
@@ -22,7 +21,9 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 {
 	if (pool->role)
 		return -EPERM;
-	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE) || (options->flags & GPOOL_LORA_INT8 && !options->cold_folder && !options->warm))
+	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE))
+		return -EINVAL;
+	if (options->flags & GPOOL_LORA_INT8 && !options->cold_folder && !options->warm)
 		return -EINVAL;
 	if (options->warm && (!options->warm->alive || options->warm->role || !(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
 		return -EINVAL;
@@ -66,6 +67,8 @@ int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options
 	made->int8 = read.flags & GPOOL_LORA_INT8;
 	made->private = read.flags & GPOOL_LORA_PRIVATE;
 	TAILQ_INIT(&made->queue);
+	TAILQ_INIT(&made->turns);
+	TAILQ_INIT(&made->later);
 	pthread_mutex_init(&made->lock, NULL);
 	pthread_cond_init(&made->queued, NULL);
 	pthread_condattr_init(&clock);
@@ -101,7 +104,7 @@ static void entry_free(struct gpool_lora *lora, struct lora_entry *entry)
 	counts_add(&lora->gone, &entry->counts);
 	HASH_DEL(lora->by_name, entry);
 	lora->entries[entry->id] = NULL;
-	free(entry->folder);
+	adapter_unref(entry->adapter);
 	free(entry);
 }
 
@@ -133,70 +136,13 @@ int gpool_lora_close(struct gpool_lora *lora)
 
 /* ---- registering ---- */
 
-static int file_of(const char *folder, const char *name, struct reason *reason)
-{
-	char path[4096];
-	int fd;
-
-	if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
-		return refuse(reason, "folder: its name is too long");
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0) {
-		fd = -errno;
-		refuse(reason, "cannot open %.180s: %s", path, strerror(-fd));
-	}
-	return fd;
-}
-
-int files_open(const char *folder, int fds[2], struct reason *reason)
-{
-	int config = file_of(folder, "adapter_config.json", reason), weights;
-
-	if (config < 0)
-		return config;
-	weights = file_of(folder, "adapter_model.safetensors", reason);
-	if (weights < 0) {
-		close(config);
-		return weights;
-	}
-	fds[0] = config;
-	fds[1] = weights;
-	return 0;
-}
-
-void files_close(const int fds[2])
-{
-	close(fds[0]);
-	close(fds[1]);
-}
-
-/* What is in the headers, and which files these are. */
-static int entry_read(struct lora_entry *entry, struct reason *reason)
-{
-	struct peft peft;
-	int fds[2], error = files_open(entry->folder, fds, reason);
-
-	if (error)
-		return error;
-	error = peft_read(fds[0], fds[1], &peft, reason);
-	if (!error) {
-		entry->rank_max = peft.rank_max;
-		entry->modules = peft.count;
-		entry->layers = peft.layers;
-		peft_free(&peft);
-		error = cold_source_of(fds[0], fds[1], &entry->source);
-	}
-	files_close(fds);
-	return error;
-}
-
 /* Under the lock: a number for it. */
 static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	struct lora_entry *other;
 	uint32_t id = 0;
 
-	HASH_FIND_STR(lora->by_name, entry->name, other);
+	HASH_FIND_STR(lora->by_name, entry->adapter->name, other);
 	if (other)
 		return -EEXIST;
 	while (id < lora->entry_count && lora->entries[id])
@@ -210,7 +156,7 @@ static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
 		lora->entries = entries;
 		lora->entry_room = room;
 	}
-	HASH_ADD_STR(lora->by_name, name, entry);
+	HASH_ADD_KEYPTR(hh, lora->by_name, entry->adapter->name, strlen(entry->adapter->name), entry);
 	if (entry->unnamed)
 		return -ENOMEM;
 	entry->id = id;
@@ -227,14 +173,12 @@ int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *f
 
 	if (!lora->pool->alive)
 		return -ECHILD;
-	if (!name || !*name || strlen(name) >= sizeof(entry->name) || !folder)
+	if (!name || !*name || strlen(name) >= LORA_NAME_BYTES || !folder)
 		return -EINVAL;
 	entry = calloc(1, sizeof(*entry));
 	if (!entry)
 		return -ENOMEM;
-	strcpy(entry->name, name);
-	entry->folder = strdup(folder);
-	error = entry->folder ? entry_read(entry, &reason) : -ENOMEM;
+	error = adapter_create(name, folder, &entry->adapter, &reason);
 	if (!error) {
 		pthread_mutex_lock(&lora->lock);
 		error = entry_add(lora, entry);
@@ -242,13 +186,13 @@ int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *f
 	}
 	if (why)
 		memcpy(why, reason.text, sizeof(reason.text));
-	if (error) {
-		free(entry->folder);
-		free(entry);
-		return error;
+	if (!error) {
+		*id = entry->id;
+		return 0;
 	}
-	*id = entry->id;
-	return 0;
+	adapter_unref(entry->adapter);
+	free(entry);
+	return error;
 }
 
 /* Under the lock; NULL: there is none. */
@@ -414,11 +358,11 @@ int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, s
 		refuse(reason, "adapter %u: there is none of that number", id);
 		error = -ENOENT;
 	} else if (!found->acquired) {
-		error = refuse(reason, "adapter '%s': it is not acquired; gpool_lora_acquire() comes first", found->name);
+		error = refuse(reason, "adapter '%s': it is not acquired; gpool_lora_acquire() comes first", found->adapter->name);
 	} else {
 		error = pin_here(lora, found);
 		if (error)
-			refuse(reason, "adapter '%s': somebody has unloaded it; release it, and acquire it again", found->name);
+			refuse(reason, "adapter '%s': somebody has unloaded it; release it, and acquire it again", found->adapter->name);
 	}
 	if (!error)
 		*entry = found;
@@ -551,12 +495,12 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 	if (entry) {
 		filled.state = entry->state;
 		filled.acquired = entry->acquired;
-		filled.rank_max = entry->rank_max;
-		filled.modules = entry->modules;
-		filled.layers = entry->layers;
+		filled.rank_max = entry->adapter->rank_max;
+		filled.modules = entry->adapter->modules;
+		filled.layers = entry->adapter->layers;
 		if (entry->state == GPOOL_LORA_HERE) {
-			filled.pages = entry->layout.header->pages;
-			filled.element = entry->layout.header->element == ADAPTER_F16 ? GPOOL_LORA_F16 : GPOOL_LORA_BF16;
+			filled.pages = entry->adapter->layout.header->pages;
+			filled.element = entry->adapter->layout.header->element == ADAPTER_F16 ? GPOOL_LORA_F16 : GPOOL_LORA_BF16;
 		}
 		filled.hits = entry->counts.hits;
 		filled.loads = loads_of(&entry->counts);
@@ -564,7 +508,7 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 		filled.lost = entry->counts.lost;
 		filled.from_warm = entry->counts.from[LORA_FROM_WARM];
 		filled.from_cold = entry->counts.from[LORA_FROM_COLD];
-		memcpy(filled.name, entry->name, sizeof(filled.name));
+		memcpy(filled.name, entry->adapter->name, sizeof(filled.name));
 	}
 	pthread_mutex_unlock(&lora->lock);
 	if (!entry)
@@ -589,7 +533,7 @@ static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats
 		stats->resident += entry->state == GPOOL_LORA_HERE;
 		stats->active += entry->acquired > 0;
 		if (entry->state == GPOOL_LORA_HERE)
-			stats->hot_bytes += entry->layout.header->pages * lora->pool->page_bytes;
+			stats->hot_bytes += entry->adapter->layout.header->pages * lora->pool->page_bytes;
 	}
 }
 

@@ -5,8 +5,8 @@
  *              |        +-> COLD   a pin found that it has left the pool
  *              +-> COLD         `error` says why; the next acquire tries again
  *
- * One lock for all of it, held over no file and no wait for a GPU: files are read and objects opened by loader threads, which have an entry for
- * themselves while it is LOADING. An entry that is HERE is closed only while nobody has it acquired.
+ * One lock for all of it, held over no file and no wait for a GPU: files are read and objects opened by loader threads (load.h), which have an
+ * entry for themselves while it is LOADING. An entry that is HERE is closed only while nobody has it acquired.
  */
 #ifndef GPOOL_CLIENT_LORA_LORA_H
 #define GPOOL_CLIENT_LORA_LORA_H
@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
-#include "client/lora/cold_file.h"
+#include "client/lora/adapter.h"
 #include "client/lora/reason.h"
 #include "client/pool.h"
 
@@ -28,12 +28,7 @@
 /* Pages of a loader's stage: so many copies are under way while the next image is made. Two would wait for each; chosen. */
 enum { LORA_STAGE_PAGES = 8 };
 
-enum { LORA_THREADS_DEFAULT = 4, LORA_THREADS_MAX = 64, LORA_NAME_BYTES = 128, LORA_KEY_BYTES = 40 };
-
-/* How names begin and end: of objects in the pool and in the warm one, of kept files. */
-#define LORA_PREFIX "lora/"
-#define LORA_WARM_PREFIX "warm/"
-#define LORA_COLD_SUFFIX ".cold"
+enum { LORA_THREADS_DEFAULT = 4, LORA_THREADS_MAX = 64 };
 
 /* Where the runs of tiles lie that struct gpool_lora_matrix.more tells: device memory, from which kernels read. */
 struct lora_runs {
@@ -58,10 +53,7 @@ struct lora_counts {
 };
 
 struct lora_entry {
-	char name[LORA_NAME_BYTES];
-	char *folder;
-	struct cold_source source;
-	uint32_t rank_max, modules, layers;
+	struct adapter *adapter; /* a reference */
 
 	enum gpool_lora_state state;
 	uint32_t acquired, waiting;
@@ -70,19 +62,16 @@ struct lora_entry {
 	int error;   /* of the last load */
 	struct reason reason;
 	struct gpool_object *object; /* HERE */
-	struct adapter_layout layout;
 	uint64_t base;
 	struct lora_runs runs;
 	uint64_t placed; /* HERE: differs each time it comes, as do its addresses */
 	struct lora_use *uses; /* one for each stream */
 	struct lora_counts counts;
-	bool form_known;     /* of its pages, where it is loaded from PEFT's files */
-	enum cold_form form;
 
 	uint32_t id;
 	bool unnamed;      /* there was no memory to find it by its name */
 	UT_hash_handle hh; /* by name */
-	TAILQ_ENTRY(lora_entry) link; /* of those that are to be loaded */
+	TAILQ_ENTRY(lora_entry) link; /* of those whose load has not begun */
 };
 
 struct gpool_lora {
@@ -101,7 +90,12 @@ struct gpool_lora {
 	uint64_t placings;
 	uint32_t users; /* batches and schedulers */
 	struct lora_entry *by_name;
-	TAILQ_HEAD(, lora_entry) queue;
+	TAILQ_HEAD(, lora_entry) queue;    /* their loads have not begun */
+	TAILQ_HEAD(, lora_load) turns;     /* loads that have parts to be made; the first one's turn is next */
+	TAILQ_HEAD(, lora_later) later;    /* copies to be made when nothing else is to be done */
+	uint32_t loads;                    /* that are under way */
+	bool crowded;                      /* there was no room for a further one; until one of them ends */
+	bool copying;                      /* one thread at a time: others are there for loads */
 	bool ending;
 	struct lora_counts gone; /* of adapters that were unregistered */
 	uint64_t warm_made, warm_full, refused; /* copies: made, for which there was no room, not believed */
@@ -109,9 +103,10 @@ struct gpool_lora {
 	struct lora_loader {
 		struct gpool_lora *lora;
 		pthread_t thread;
+		/* Where the CPU cannot write to pages; else 0 and NULL. */
 		uint32_t stream;
 		uint8_t *stage; /* LORA_STAGE_PAGES, registered */
-		/* For groups of kept files, as large as the largest so far: fresh memory would cost more than reading. */
+		/* For forms and stored groups, as large as the largest so far: fresh memory would cost more than reading. */
 		void *stored, *room;
 		uint64_t stored_bytes, room_bytes;
 	} *loaders;
@@ -119,10 +114,6 @@ struct gpool_lora {
 };
 
 /* ---- lora.c ---- */
-
-/* files_open() - adapter_config.json and adapter_model.safetensors of a folder: 0, or what open(2) says, with a reason. */
-int files_open(const char *folder, int fds[2], struct reason *reason);
-void files_close(const int fds[2]);
 
 /*
  * lora_hold() - one use more of what is acquired already; gpool_lora_release() ends it. The entry stays as it is until then, also without the
@@ -135,14 +126,14 @@ void lora_user_add(struct gpool_lora *lora, int32_t more);
 
 /* ---- load.c ---- */
 
-/* loaders_start() - Return: 0, -ENOMEM, -EUSERS, -EIO; what was started is ended by loaders_end(), which waits for loads that are under way. */
+/* loaders_start() - Return: 0, -ENOMEM, -EUSERS, -EIO; what was started is ended by loaders_end(), which waits for what threads have in their hands, and gives all other loads up. */
 int loaders_start(struct gpool_lora *lora, uint32_t count);
 void loaders_end(struct gpool_lora *lora);
 
 /* ---- place.c ---- */
 
-/* runs_make() - the table of an open adapter's runs, on the device: 0, -ENOSPC and what else an allocation says, -ENOMEM, -EIO. */
-int runs_make(struct gpool_lora *lora, struct lora_entry *entry, uint32_t stream, uint8_t *stage);
+/* runs_make() - the table of runs of an adapter at `base`, on the device: 0, -ENOSPC and what else an allocation says, -ENOMEM, -EIO. */
+int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, struct lora_runs *runs);
 void runs_free(struct gpool_lora *lora, struct lora_runs *runs);
 /* entry_close() - it is not open here any more: 0, -EBUSY (queued work uses its addresses). */
 int entry_close(struct gpool_lora *lora, struct lora_entry *entry);

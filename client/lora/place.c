@@ -3,7 +3,6 @@
  */
 #include "client/lora/lora.h"
 
-#include "client/lora/pack.h"
 #include "client/stream.h"
 #include "cuda/kernels/lora.h"
 #include "shm/timeline.h"
@@ -14,11 +13,11 @@
 
 /* ---- the table of runs ---- */
 
-static uint64_t run_at(const struct lora_entry *entry, uint32_t run)
+static uint64_t run_at(const struct adapter_layout *layout, uint64_t base, uint32_t run)
 {
-	const struct adapter_run *at = &entry->layout.runs[run];
+	const struct adapter_run *at = &layout->runs[run];
 
-	return entry->base + (uint64_t)at->page * entry->layout.header->page_bytes + at->offset;
+	return base + (uint64_t)at->page * layout->header->page_bytes + at->offset;
 }
 
 /* Each matrix has one run; more only where it goes on in another page. */
@@ -45,38 +44,48 @@ static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *run
 	return error;
 }
 
-/* The table goes to the device from the stage, piece by piece. */
-static int table_write(struct gpool *pool, const struct lora_entry *entry, uint32_t stream, uint8_t *stage)
+static void table_fill(const struct adapter_layout *layout, uint64_t base, uint32_t begin, uint32_t count, uint64_t *to)
 {
-	uint32_t count = entry->layout.header->runs, room = (uint32_t)(LORA_STAGE_PAGES * pool->page_bytes / sizeof(uint64_t));
+	for (uint32_t i = 0; i < count; i++)
+		to[i] = run_at(layout, base, begin + i);
+}
+
+/* The table goes to the device from the stage, piece by piece. */
+static int table_write(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, uint64_t table)
+{
+	struct gpool *pool = loader->lora->pool;
+	uint32_t count = layout->header->runs, room = (uint32_t)(LORA_STAGE_PAGES * pool->page_bytes / sizeof(uint64_t));
 	int error = 0;
 
+	if (!loader->stage) {
+		table_fill(layout, base, 0, count, (uint64_t *)(uintptr_t)table);
+		return 0;
+	}
 	for (uint32_t begin = 0; begin < count && !error; begin += room) {
 		uint32_t part = count - begin < room ? count - begin : room;
 		struct gpool_fence fence;
 
-		for (uint32_t i = 0; i < part; i++)
-			((uint64_t *)(void *)stage)[i] = run_at(entry, begin + i);
-		error = gpool_copy(pool, stream, entry->runs.address + begin * sizeof(uint64_t), (uintptr_t)stage, part * sizeof(uint64_t));
+		table_fill(layout, base, begin, part, (uint64_t *)(void *)loader->stage);
+		error = gpool_copy(pool, loader->stream, table + begin * sizeof(uint64_t), (uintptr_t)loader->stage, part * sizeof(uint64_t));
 		if (!error)
-			error = gpool_fence_record(pool, stream, &fence);
+			error = gpool_fence_record(pool, loader->stream, &fence);
 		if (!error)
 			error = gpool_fence_wait(pool, fence, -1);
 	}
 	return error;
 }
 
-int runs_make(struct gpool_lora *lora, struct lora_entry *entry, uint32_t stream, uint8_t *stage)
+int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, struct lora_runs *runs)
 {
 	int error;
 
-	if (!has_further(&entry->layout))
+	if (!has_further(layout))
 		return 0;
-	error = table_alloc(lora->pool, entry->layout.header->runs * sizeof(uint64_t), &entry->runs);
+	error = table_alloc(loader->lora->pool, layout->header->runs * sizeof(uint64_t), runs);
 	if (!error)
-		error = table_write(lora->pool, entry, stream, stage);
+		error = table_write(loader, layout, base, runs->address);
 	if (error)
-		runs_free(lora, &entry->runs);
+		runs_free(loader->lora, runs);
 	return error;
 }
 
@@ -137,7 +146,6 @@ int entry_close(struct gpool_lora *lora, struct lora_entry *entry)
 		return error;
 	entry->object = NULL;
 	runs_free(lora, &entry->runs);
-	pack_free(&entry->layout);
 	entry->state = GPOOL_LORA_COLD;
 	return 0;
 }
@@ -185,7 +193,7 @@ static struct gpool_lora_matrix matrix_of(const struct lora_entry *entry, const 
 	bool more = adapter_matrix_runs(matrix, adapter_tiles(columns)) > 1;
 
 	return (struct gpool_lora_matrix){
-		.first = run_at(entry, matrix->first),
+		.first = run_at(&entry->adapter->layout, entry->base, matrix->first),
 		.more = more ? entry->runs.address + (matrix->first + 1) * sizeof(uint64_t) : 0,
 		.head_tiles = matrix->head_tiles,
 		.run_tiles = matrix->run_tiles,
@@ -218,7 +226,7 @@ int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const c
 	entry = id < lora->entry_count ? lora->entries[id] : NULL;
 	if (entry && !entry->acquired)
 		error = -EINVAL;
-	module = entry && !error ? module_find(&entry->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer, target_find(&entry->layout, target)) : NULL;
+	module = entry && !error ? module_find(&entry->adapter->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer, target_find(&entry->adapter->layout, target)) : NULL;
 	if (module)
 		*part = part_of(entry, module);
 	pthread_mutex_unlock(&lora->lock);

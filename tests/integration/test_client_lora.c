@@ -388,6 +388,61 @@ static void test_in_the_background(void **state)
 	assert_int_equal(gpool_lora_prefetch(lora, 99), -ENOENT);
 }
 
+/* As many as there may be loads at a time, and more than their pages would fit: each is loaded, when others that were have left again. */
+static void test_all_at_once(void **state)
+{
+	enum { COUNT = 33 };
+	uint32_t ids[COUNT];
+	char why[GPOOL_LORA_REASON_BYTES];
+
+	(void)state;
+	engines_start();
+	for (uint32_t i = 0; i < COUNT; i++)
+		ids[i] = registered(lora, adapter_make(40));
+	assert_true(COUNT * 4 > PAGES);
+	for (uint32_t i = 0; i < COUNT; i++)
+		assert_int_equal(gpool_lora_prefetch(lora, ids[i]), 0);
+	for (uint32_t i = 0; i < COUNT; i++) {
+		AWAIT(info_of(lora, ids[i]).state != GPOOL_LORA_LOADING);
+		assert_int_equal(gpool_lora_why(lora, ids[i], why), 0);
+		assert_string_equal(why, "");
+		assert_int_equal(info_of(lora, ids[i]).loads, 1);
+	}
+	for (uint32_t i = 0; i < COUNT; i++) {
+		assert_int_equal(gpool_lora_acquire(lora, ids[i], -1), 0);
+		assert_int_equal(wrong_in(lora, ids[i], i), 0);
+		assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
+	}
+}
+
+/* One thread, and a small one that is wanted after a large one: it is there while the large one is still coming. */
+static void test_small_before_large(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	uint32_t large, small, before = 0;
+	struct gpool_lora *single;
+
+	(void)state;
+	engines_start();
+	options.load_threads = 1;
+	assert_int_equal(gpool_lora_open(one, &options, &single), 0);
+	large = registered(single, adapter_make(128));
+	small = registered(single, adapter_make(4));
+	/* Whoever waits may be late, but not each time. */
+	for (int i = 0; i < 50 && !before; i++) {
+		assert_int_equal(gpool_lora_prefetch(single, large), 0);
+		assert_int_equal(gpool_lora_acquire(single, small, -1), 0);
+		before += info_of(single, large).state == GPOOL_LORA_LOADING;
+		assert_int_equal(gpool_lora_release(single, small, NULL), 0);
+		assert_int_equal(gpool_lora_acquire(single, large, -1), 0);
+		assert_int_equal(gpool_lora_release(single, large, NULL), 0);
+		assert_int_equal(gpool_lora_unload(single, large), 0);
+		assert_int_equal(gpool_lora_unload(single, small), 0);
+	}
+	assert_true(before > 0);
+	assert_int_equal(gpool_lora_close(single), 0);
+}
+
 struct asker {
 	pthread_t thread;
 	uint32_t begin, rounds, wrong, errors;
@@ -1040,6 +1095,8 @@ int main(int argc, char **argv)
 		TEST(more_than_fit),
 		TEST(unloaded),
 		TEST(in_the_background),
+		TEST(all_at_once),
+		TEST(small_before_large),
 		TEST(many_at_once),
 		TEST(wrong_files),
 		TEST(kept_on_disk),

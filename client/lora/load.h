@@ -1,0 +1,83 @@
+/*
+ * load.h - an adapter on its way into the pool. Internal to client/lora.
+ *
+ * A load is cut into parts, some pages each, which are made by whichever loader thread is idle. All loads that are under way take turns, the one that came first
+ * first, each with one part at a time: so several threads work on one adapter, and a small one does not wait for a large one.
+ *
+ * It is in the list of those whose turn comes, or in the hands of the threads that make its parts; with its last part in those of the thread that made it, which
+ * goes on with it: publishes it, or takes what is missing from a colder source.
+ */
+#ifndef GPOOL_CLIENT_LORA_LOAD_H
+#define GPOOL_CLIENT_LORA_LOAD_H
+
+#include "client/lora/adapter.h"
+#include "client/lora/lora.h"
+#include "client/lora/warm.h"
+
+struct lora_load {
+	struct gpool_lora *lora;
+	struct lora_entry *entry;
+	struct adapter *adapter; /* a reference */
+	struct lora_files files;
+	struct gpool_object *object;  /* of its key: being built, or one that stands */
+	bool stands, shared;          /* it is published, and pinned; another engine's */
+	uint64_t base;
+	struct lora_runs runs;
+
+	enum lora_from from;   /* where its parts come from, and if it is not open there, what comes next */
+	struct warm_copy warm;
+	struct cold_file cold; /* header NULL: not open */
+	uint64_t warm_refused; /* version of a warm copy that is not what it should be; 0: no such */
+	bool cold_refused;     /* the kept file is not */
+
+	/* Under the lock, but that threads look at the pages of their own part. */
+	bool *done;            /* [pages] */
+	uint32_t next;         /* part: its first page; from a kept file: the group */
+	uint32_t running;      /* threads that make parts of it */
+	bool listed;           /* it has parts that nobody makes, and its turn comes */
+	int error;             /* of a part */
+	struct reason reason;
+	TAILQ_ENTRY(lora_load) link;
+};
+
+/* Copies to be made of an adapter that was loaded. */
+struct lora_later {
+	struct adapter *adapter; /* a reference */
+	enum lora_from from;
+	uint64_t warm_refused;
+	bool cold_refused;
+	TAILQ_ENTRY(lora_later) link;
+};
+
+struct lora_part {
+	uint32_t first, pages;
+	uint32_t group; /* from a kept file */
+};
+
+/* ---- part.c ---- */
+
+/*
+ * source_open() - the warmest source from load->from on: its parts can be made. Return: 0; -EINVAL, -EIO, -ENOMEM, or what open(2) says of PEFT's files, in
+ * load->reason. source_close() - of all. No part is being made.
+ */
+int source_open(struct lora_load *load);
+void source_close(struct lora_load *load);
+/* source_refuse() - it is not what it should be: logged and counted, and the next one is that behind it. */
+void source_refuse(struct lora_load *load, int error);
+
+/* part_take() - the next part; under the lock. False: it was the last. */
+bool part_take(struct lora_load *load, struct lora_part *part);
+/* part_make() - images in its pages, but those that are done. Return: 0; -EINVAL, -EIO: this source is not to be believed; -ENOMEM. */
+int part_make(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason);
+
+/* room_have() - the loader's room and its place for a stored group are so large at least, with nothing in them: 0, -ENOMEM. */
+int room_have(struct lora_loader *loader, uint64_t room_bytes, uint64_t stored_bytes);
+/* group_forms() - forms of a group's pages, in the loader's room: 0, -EINVAL, -EIO, -ENOMEM. */
+int group_forms(struct lora_loader *loader, const struct cold_file *file, uint32_t group, const void **forms, struct reason *reason);
+
+/* ---- copy.c ---- */
+
+/* copies_make() - in the warm pool and in the folder, where there are none. What fails is logged. */
+void copies_make(struct lora_loader *loader, const struct lora_later *later);
+
+#endif
