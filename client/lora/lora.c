@@ -241,6 +241,15 @@ static void load_begin(struct gpool_lora *lora, struct lora_entry *entry)
 	pthread_cond_signal(&lora->queued);
 }
 
+/* It is not pinned any more for those who wait. */
+static void held_end(struct lora_entry *entry)
+{
+	if (!entry->held)
+		return;
+	entry->held = false;
+	gpool_object_unpin(entry->object);
+}
+
 /* Pin what is here. -ESTALE: it has left the pool, and is COLD now. */
 static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 {
@@ -252,8 +261,11 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 	}
 	if (error != -ESTALE)
 		return error;
-	/* Acquired, it was unloaded by somebody else, and goes with its last use. */
-	if (entry->acquired || entry_close(lora, entry))
+	/* Acquired, it was unloaded by somebody else, and goes with its last use. Who still waits for it finds it COLD, and begins anew. */
+	if (entry->acquired)
+		return -EBUSY;
+	held_end(entry);
+	if (entry_close(lora, entry))
 		return -EBUSY;
 	entry->counts.lost++;
 	return -ESTALE;
@@ -262,10 +274,8 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 /* One who has waited goes on, one way or the other. */
 static void wait_end(struct lora_entry *entry)
 {
-	if (--entry->waiting || !entry->held)
-		return;
-	entry->held = false;
-	gpool_object_unpin(entry->object);
+	if (!--entry->waiting)
+		held_end(entry);
 }
 
 /* Until its load has ended. 0, -ETIMEDOUT, or why it failed. */
@@ -316,7 +326,7 @@ static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry
 		entry->waiting++;
 		error = load_wait(lora, entry, timeout_ms, &limit);
 		if (!error)
-			error = pin_here(lora, entry);
+			error = entry->state == GPOOL_LORA_HERE ? pin_here(lora, entry) : -ESTALE;
 		wait_end(entry);
 	} while (error == -ESTALE);
 	return error;

@@ -7,6 +7,7 @@
  */
 #include "client/lora/lora.h"
 #include "cuda/kernels/lora.h"
+#include "shm/pins.h"
 #include "tests/integration/life.h"
 #include "tests/unit/adapter_rig.h"
 
@@ -355,6 +356,42 @@ static void test_unloaded(void **state)
 	assert_int_equal(gpool_lora_unregister(lora, id), -ENOENT);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), -ENOENT);
 	assert_int_equal(registered(lora, adapter), id);
+}
+
+/* Somebody's load has ended, which holds it until he wakes; before that another engine unloads it, and a third party here asks for it. */
+static void test_unloaded_under_a_waiter(void **state)
+{
+	uint32_t adapter, id, shared, pins = 0;
+	struct lora_entry *entry;
+
+	(void)state;
+	engines_start();
+	adapter = adapter_make(24);
+	id = registered(lora, adapter);
+	shared = registered(lora_of_other, adapter);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
+	/* The pin goes over to a waiter, who is played here. */
+	entry = lora->entries[id];
+	entry->acquired = 0;
+	entry->held = true;
+	entry->waiting = 1;
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, NULL), 0);
+	assert_int_equal(gpool_lora_unload(lora_of_other, shared), 0);
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(info_of(lora, id).loads, 2);
+	assert_int_equal(wrong_in(lora, id, adapter), 0);
+	/* He wakes, and finds it held again. */
+	entry->waiting = 0;
+	entry->held = false;
+	entry->acquired++;
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_close(lora), 0);
+	lora = NULL;
+	for (uint32_t page = 0; page < PAGES; page++)
+		pins += pin_count(&one->session, page);
+	assert_int_equal(pins, 0);
 }
 
 /* ---- waiting ---- */
@@ -1094,6 +1131,7 @@ int main(int argc, char **argv)
 		TEST(leaves_and_comes_back),
 		TEST(more_than_fit),
 		TEST(unloaded),
+		TEST(unloaded_under_a_waiter),
 		TEST(in_the_background),
 		TEST(all_at_once),
 		TEST(small_before_large),
