@@ -82,18 +82,22 @@ static inline bool stress_agent_front(struct stress_agent *agent, pid_t *pid, ui
 /*
  * stress_agent_start() - with one pool of `pages` pages of 512 KiB, none reserved; `settings`: key=value up to NULL, or NULL.
  * The caller may fork workers afterwards, which open sessions of their own; but as nanomsg was used here, they may send no
- * control requests unless they become another program.
+ * control requests unless they become another program. `config`: a file with what --set cannot say, or NULL.
  */
-static inline bool stress_agent_start(struct stress_agent *agent, uint32_t pages, const char *const *settings)
+static inline bool stress_agent_start_with(struct stress_agent *agent, uint32_t pages, const char *const *settings, const char *config)
 {
 	static struct msg_status_reply status;
-	const char *arguments[8 + 2 * STRESS_SETTINGS_MAX];
+	const char *arguments[10 + 2 * STRESS_SETTINGS_MAX];
 	struct gpool_options options;
 	char pool[128];
 	int count = 0, error;
 
 	memset(agent, 0, sizeof(*agent));
 	snprintf(pool, sizeof(pool), "name=stress,backend=host,size=%uKiB,page_size=512KB,reserved=0", pages * 512);
+	if (config) {
+		arguments[count++] = "--config";
+		arguments[count++] = config;
+	}
 	arguments[count++] = "--pool";
 	arguments[count++] = pool;
 	arguments[count++] = "--set";
@@ -121,6 +125,11 @@ static inline bool stress_agent_start(struct stress_agent *agent, uint32_t pages
 	agent->pid = (pid_t)status.agent_pid;
 	agent->front = (pid_t)status.front_pid;
 	return true;
+}
+
+static inline bool stress_agent_start(struct stress_agent *agent, uint32_t pages, const char *const *settings)
+{
+	return stress_agent_start_with(agent, pages, settings, NULL);
 }
 
 /*

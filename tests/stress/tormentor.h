@@ -207,6 +207,14 @@ static pid_t gpoold_child(pid_t keeper, const char *name)
 	return found;
 }
 
+/* $TORTURE_GPOOLD_MS: another mean time between two deaths of gpoold's processes. */
+static uint32_t gpoold_ms(uint32_t otherwise)
+{
+	const char *text = getenv("TORTURE_GPOOLD_MS");
+
+	return text && atoi(text) > 0 ? (uint32_t)atoi(text) : otherwise;
+}
+
 static void torment_gpoold(struct tormentor *tormentor)
 {
 	static const char *const names[] = {"gpoold-agent", "gpoold-agent", "gpoold-mover", "gpoold-mover", "gpoold-front"};

@@ -21,14 +21,6 @@
 
 enum { PAGES = 512, GPOOLD_KILL_MEAN_MS = 1000 };
 
-/* $TORTURE_GPOOLD_MS: another mean time between two deaths of gpoold's processes. */
-static uint32_t gpoold_ms(void)
-{
-	const char *text = getenv("TORTURE_GPOOLD_MS");
-
-	return text && atoi(text) > 0 ? (uint32_t)atoi(text) : GPOOLD_KILL_MEAN_MS;
-}
-
 static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 {
 	const struct counters *c = &stage->counters;
@@ -84,7 +76,7 @@ int main(int argc, char **argv)
 		return 1;
 	tormentor.directory = agent.directory;
 	tormentor.keeper = spare ? 0 : agent.keeper;
-	tormentor.gpoold_ms = gpoold_ms();
+	tormentor.gpoold_ms = gpoold_ms(GPOOLD_KILL_MEAN_MS);
 	stage->broken = tormentor.arguments.broken;
 	torment(&tormentor);
 	stand_still(&tormentor);

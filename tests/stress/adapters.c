@@ -1,0 +1,222 @@
+/*
+ * adapters.c - engines that load, use and unload LoRA adapters, while they, the agent and its movers are killed and pages are evicted.
+ *
+ * Goal: whoever dies at whatever instruction, no engine ever finds other weights than those of the files in an adapter that it has acquired, or
+ * released behind a fence that is not reached; no tenant opens another one's; no page and no pin is lost.
+ * Method: two tenants with three engines each, of two threads each, in a pool that holds a third of what they want. Their adapters are private;
+ * some engines keep them on disk, in a folder that they share. Each weight is read, and compared by a checksum with what PEFT's files say. What an
+ * engine does is drawn by lot: acquire with and without waiting, prefetch, release at once and behind fences, unload, register anew, allocate and
+ * overwrite pages for something else, open what the other tenant has published. In the end everything is released and evicted, and every page must be free.
+ *
+ * With --broken engines read what they have released: then wrong weights must be found, or this test could not fail.
+ *
+ * usage: adapters [SECONDS [SEED]] [--workers N] [--broken]
+ */
+#include "tests/stress/stress_agent.h"
+#include "tests/stress/adapters_engine.h"
+
+#include <pthread.h>
+
+enum { PAGES = 48, GPOOLD_KILL_MEAN_MS = 250, EVICT_MEAN_MS = 30 };
+
+static const char tenants[] = "tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; } );\n";
+static const char *const settings[] = {"lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1", NULL};
+
+/* ---- files ---- */
+
+static bool file_write(const char *name, const void *bytes, size_t length, const char *folder)
+{
+	char path[160];
+	bool written;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	file = fopen(path, "we");
+	written = file && fwrite(bytes, 1, length, file) == length;
+	return file && fclose(file) == 0 && written;
+}
+
+/* What the kernels find where the matrix is loaded: tiles of 128 columns, in bf16. */
+static uint64_t digest_of_file(const struct rig *rig, const struct peft_matrix *matrix, bool transposed, uint32_t rank, uint32_t columns, uint64_t digest)
+{
+	static uint16_t tile[RANK_MAX * LORA_TILE_COLUMNS];
+
+	for (uint32_t begin = 0; begin < columns; begin += LORA_TILE_COLUMNS) {
+		memset(tile, 0, sizeof(tile));
+		for (uint32_t row = 0; row < rank; row++)
+			for (uint32_t i = 0; i < LORA_TILE_COLUMNS && begin + i < columns; i++)
+				tile[row * LORA_TILE_COLUMNS + i] = bf16_of_float(rig_get(rig, matrix,
+					transposed ? (uint64_t)(begin + i) * rank + row : (uint64_t)row * columns + begin + i));
+		digest = XXH3_64bits_withSeed(tile, lora_tile_bytes(rank), digest);
+	}
+	return digest;
+}
+
+static bool adapter_make(uint32_t adapter)
+{
+	struct rig_module modules[MODULES];
+	struct rig rig;
+	char path[128];
+	uint64_t digest = 0;
+	bool made;
+
+	for (uint32_t i = 0; i < MODULES; i++) {
+		modules[i] = module_of(adapter, i);
+		modules[i].type = i % 2 ? SAFETENSORS_BF16 : SAFETENSORS_F16;
+	}
+	rig_make(&rig, modules, MODULES);
+	rig_fill(&rig, rig_normal);
+	for (uint32_t i = 0; i < MODULES; i++) {
+		const struct peft_module *module = &rig.peft.modules[i]; /* in the order of module_of() */
+
+		digest = digest_of_file(&rig, &module->a, false, module->rank, module->in, digest);
+		digest = digest_of_file(&rig, &module->b, true, module->rank, module->out, digest);
+	}
+	stage->counters.digests[adapter] = digest;
+	snprintf(path, sizeof(path), "%s/%u", stage->counters.folder, adapter);
+	made = mkdir(path, 0700) == 0 && file_write("adapter_config.json", CONFIG, strlen(CONFIG), path) &&
+		file_write("adapter_model.safetensors", rig.file, rig.peft.file_bytes, path);
+	rig_end(&rig);
+	return made;
+}
+
+static bool files_make(void)
+{
+	struct counters *counters = &stage->counters;
+	char path[128];
+
+	strcpy(counters->folder, "/tmp/gpool-adapters-XXXXXX");
+	if (!mkdtemp(counters->folder) || !file_write("gpoold.conf", tenants, strlen(tenants), counters->folder))
+		return false;
+	for (uint32_t i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%s/%s", counters->folder, tenant_names[i]);
+		if (mkdir(path, 0700))
+			return false;
+	}
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		if (!adapter_make(i))
+			return false;
+	return true;
+}
+
+static void files_remove(void)
+{
+	char command[128];
+
+	snprintf(command, sizeof(command), "rm -rf %s", stage->counters.folder);
+	if (system(command))
+		printf("%s stays\n", stage->counters.folder);
+}
+
+/* ---- eviction, as by poolctl ---- */
+
+struct evictor {
+	struct stress_agent *agent;
+	uint64_t random, requests;
+};
+
+static void *evictor_run(void *argument)
+{
+	struct evictor *evictor = argument;
+
+	while (told_to_run()) {
+		harness_evict(&evictor->agent->harness, 0, 1 + chance_below(&evictor->random, 8));
+		evictor->requests++;
+		futex_wait(&stage->command, RUN, (int64_t)chance_below(&evictor->random, 2 * EVICT_MEAN_MS) * 1000000);
+	}
+	return NULL;
+}
+
+/* ---- the end ---- */
+
+static uint32_t objects_left(const struct stress_agent *agent)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0, count = 0;
+
+	while (gpool_object_next(agent->observer, &cursor, &info) == 0)
+		printf("object %u of %u pages is left: state %u, %u readers\n", ++count, info.pages, info.state, info.readers);
+	return count;
+}
+
+/* Whoever held anything is gone: what nobody pins can be evicted, and that is all of it. */
+static bool nothing_is_left(struct stress_agent *agent)
+{
+	bool free_pages;
+
+	harness_evict(&agent->harness, 0, PAGES);
+	free_pages = stress_agent_wait_free(agent);
+	return !objects_left(agent) && free_pages;
+}
+
+static void judge(const struct tormentor *tormentor, const struct stress_agent *agent, const struct evictor *evictor)
+{
+	const struct counters *c = &stage->counters;
+
+	tormentor_show(tormentor);
+	printf("%" PRIu64 " acquired at once, %" PRIu64 " waited for; %" PRIu64 " not there yet, %" PRIu64 " late, %" PRIu64 " without room, %" PRIu64 " busy\n",
+		c->hot, c->acquired - c->hot, c->again, c->late, c->refusals, c->busy);
+	printf("%" PRIu64 " adapters verified, %" PRIu64 " behind fences; %" PRIu64 " unloaded, %" PRIu64 " registered anew, %" PRIu64
+	       " not opened by the other tenant; %" PRIu64 " requests to evict, %" PRIu64 " pages evicted; %u violations\n",
+		c->verified, c->fences, c->unloaded, c->renewed, c->denied, evictor->requests,
+		atomic_load(&agent->header->counters[POOL_COUNT_EVICTED_PAGES]), atomic_load(&stage->wrong));
+}
+
+static bool was_real(const struct tormentor *tormentor)
+{
+	const struct counters *c = &stage->counters;
+
+	return tormentor->arguments.seconds < 5 || (tormentor->kills && tormentor->agent_kills && tormentor->mover_kills && c->hot && c->acquired > c->hot &&
+		c->again && c->refusals && c->verified && c->fences && c->unloaded && c->renewed && c->denied);
+}
+
+static bool run(struct tormentor *tormentor, struct stress_agent *agent)
+{
+	struct evictor evictor = {.agent = agent, .random = tormentor->arguments.seed};
+	pthread_t thread;
+	bool clean;
+
+	if (pthread_create(&thread, NULL, evictor_run, &evictor))
+		return false;
+	torment(tormentor);
+	stand_still(tormentor);
+	pthread_join(thread, NULL);
+	clean = stress_agent_check(agent, true);
+	leave(tormentor);
+	clean = nothing_is_left(agent) && clean;
+	clean = stress_agent_check(agent, true) && clean;
+	judge(tormentor, agent, &evictor);
+	if (!was_real(tormentor)) {
+		printf("something this test is about did not happen\n");
+		clean = false;
+	}
+	return clean && !atomic_load(&stage->wrong);
+}
+
+int main(int argc, char **argv)
+{
+	struct tormentor tormentor = {.arguments = {.seconds = 10, .workers = 6}, .gpoold_ms = gpoold_ms(GPOOLD_KILL_MEAN_MS)};
+	struct stress_agent agent;
+	char config[128];
+	bool clean;
+
+	if (argc == 6 && !strcmp(argv[1], "--worker"))
+		return engine_main(argv + 2);
+	if (!stress_arguments_read(argc, argv, &tormentor.arguments) || tormentor.arguments.workers > WORKERS_MAX)
+		return 2;
+	tormentor.random = tormentor.arguments.seed;
+	tormentor.stage_fd = stage_create();
+	if (tormentor.stage_fd < 0 || !files_make())
+		return 1;
+	stage->broken = tormentor.arguments.broken;
+	snprintf(config, sizeof(config), "%s/gpoold.conf", stage->counters.folder);
+	clean = stress_agent_start_with(&agent, PAGES, settings, config);
+	tormentor.directory = agent.directory;
+	tormentor.keeper = agent.keeper;
+	clean = clean && run(&tormentor, &agent);
+	clean = stress_agent_stop(&agent, clean || tormentor.arguments.broken);
+	files_remove();
+	if (tormentor.arguments.broken)
+		return atomic_load(&stage->wrong) ? 0 : 1;
+	return clean ? 0 : 1;
+}
