@@ -85,9 +85,10 @@ KEEPER_LIBS := -lconfig -ldl
 AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -ldl
 TOOL_LIBS := $(CLIENT_LIBS)
 bench_LIBS := -ljemalloc
+exporter_LIBS := -lmicrohttpd
 TEST_LIBS := -lcmocka $(AGENT_LIBS) $(CLIENT_LIBS)
 
-PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench $(B)/gpool-replay
+PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench $(B)/gpool-exporter $(B)/gpool-replay
 LIBRARIES := $(B)/libgpool.so $(B)/libgpool.a $(B)/libgpool_torch.so
 tool_name = $(if $(filter poolctl,$(1)),poolctl,gpool-$(1))
 
@@ -156,12 +157,16 @@ $(B)/obj/emulated/%.o: cuda/kernels/%.cu
 		$(filter-out -std=c11 -Wstrict-prototypes -Wmissing-prototypes,$(ALL_CFLAGS)) -Wno-unknown-pragmas -MMD -MP -c -o $@ $<
 test_kernels_emulated_OBJ := $(EMULATED_OBJ)
 
+test_metrics_OBJ := $(call obj,tools/exporter/metrics.c tools/exporter/sampler.c)
+test_http_OBJ := $(B)/obj/tools/exporter/http.o
+test_http_LIBS := $(exporter_LIBS)
+
 # Tests: every program may use the code of agent, client and tools/lib, never both mains.
 define test_rule
 $(B)/tests/$(2): $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(B)/libtools.a $(B)/libgpool.a $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c))
 	@mkdir -p $$(@D)
 	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) \
-		$(B)/libtools.a $(B)/libgpool.a $$(TEST_LIBS)
+		$(B)/libtools.a $(B)/libgpool.a $$(TEST_LIBS) $$($(2)_LIBS)
 endef
 $(foreach t,$(UNIT),$(eval $(call test_rule,unit,$(t))))
 $(foreach t,$(ABI),$(eval $(call test_rule,abi,$(t))))

@@ -1,0 +1,316 @@
+/*
+ * test_exporter.c - gpool-exporter with a real agent.
+ *
+ * Goal: it says what the agent says, in a form that Prometheus' own checker has no complaint about; ends and restarts of agent and gpoold
+ * are seen and survived, without a process to look at twice; wrong options and a port in use are told.
+ * Method: the real programs; a worker that is this process; values beside those that `poolctl` and the agent give.
+ */
+#include "tests/integration/exporter_process.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <math.h>
+
+static char link_folder[64], link_path[80];
+
+/* The exporter asks in a folder of which the test says where it is. */
+static void exporter_begin(void)
+{
+	strcpy(link_folder, "/tmp/test_exporter.XXXXXX");
+	assert_non_null(mkdtemp(link_folder));
+	snprintf(link_path, sizeof(link_path), "%s/run", link_folder);
+	assert_int_equal(symlink(harness.directory, link_path), 0);
+	exporter_start(link_path, "20");
+}
+
+static void exporter_done(void)
+{
+	exporter_stop();
+	unlink(link_path);
+	assert_int_equal(rmdir(link_folder), 0);
+}
+
+static int forced_end(void **state)
+{
+	if (exporter.pid > 0) {
+		kill(exporter.pid, SIGKILL);
+		waitpid(exporter.pid, NULL, 0);
+		exporter.pid = 0;
+	}
+	return clean(state);
+}
+
+static void agent_kill(void)
+{
+	pid_t agent = (pid_t)status()->agent_pid;
+	int end;
+
+	assert_true(agent > 1);
+	end = pidfd_of(agent);
+	assert_int_equal(kill(agent, SIGKILL), 0);
+	await_end(end);
+}
+
+/* ---- values ---- */
+
+/* `poolctl -o json status` of the first pool; the caller's. */
+static cJSON *poolctl_status(cJSON **document)
+{
+	static char text[65536];
+	char command[1024];
+	FILE *pipe_end;
+
+	snprintf(command, sizeof(command), "%s --dir %s -o json status", beside_gpoold("poolctl"), harness.directory);
+	pipe_end = popen(command, "re");
+	assert_non_null(pipe_end);
+	text[fread(text, 1, sizeof(text) - 1, pipe_end)] = '\0';
+	assert_int_equal(pclose(pipe_end), 0);
+	*document = cJSON_Parse(text);
+	assert_non_null(*document);
+	return cJSON_GetArrayItem(cJSON_GetObjectItem(*document, "pools"), 0);
+}
+
+static void compare(const cJSON *pool, const char *member, const char *name, double unit)
+{
+	const cJSON *item = cJSON_GetObjectItem(pool, member);
+
+	assert_true(cJSON_IsNumber(item));
+	if (metric(name) != item->valuedouble * unit)
+		fail_msg("%s is %g, %s is %g", name, metric(name), member, item->valuedouble);
+}
+
+static void test_values_are_poolctls(void **state)
+{
+	static const struct {
+		const char *member, *name;
+	} pages[] = {
+		{"page_count", "gpool_pool_size_bytes"}, {"free_pages", "gpool_pool_free_bytes"}, {"leased_pages", "gpool_pool_leased_bytes"},
+		{"used_pages", "gpool_pool_used_bytes"}, {"pinned_pages", "gpool_pool_pinned_bytes"}, {"idle_pages", "gpool_pool_idle_bytes"},
+		{"largest_free_run", "gpool_pool_largest_free_run_bytes"},
+	}, counts[] = {
+		{"pool_utilization", "gpool_pool_utilization_ratio"}, {"grants", "gpool_granted_pages_total"},
+		{"evictions", "gpool_evictions_total"}, {"evicted_pages", "gpool_evicted_pages_total"}, {"refusals", "gpool_refusals_total"},
+		{"pins", "gpool_pins_total"}, {"allocations", "gpool_allocations_total"}, {"waiters", "gpool_pool_waiters"},
+	};
+	struct gpool_alloc_options how = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block blocks[8], held;
+	struct gpool *worker;
+	cJSON *document, *pool;
+	double page_bytes;
+	uint32_t taken;
+
+	(void)state;
+	start(quiet);
+	worker = open_worker();
+	how.content = GPOOL_LORA_WEIGHT;
+	assert_int_equal(gpool_alloc(worker, 3, &how, &held), 0);
+	alloc_unpinned(worker, blocks, 8);
+	assert_int_equal(try_evict(admin, "", 2, &taken), 0);
+	assert_int_equal(gpool_alloc(worker, PAGES - 1, NULL, &blocks[0]), -ENOSPC);
+	exporter_begin();
+	pool = poolctl_status(&document);
+	page_bytes = cJSON_GetObjectItem(pool, "page_bytes")->valuedouble;
+	for (size_t i = 0; i < sizeof(pages) / sizeof(*pages); i++)
+		compare(pool, pages[i].member, pages[i].name, page_bytes);
+	for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
+		compare(pool, counts[i].member, counts[i].name, 1);
+	assert_true(metric("gpool_evicted_pages_total") >= 2);
+	assert_true(metric("gpool_pool_pinned_bytes") >= 3 * page_bytes);
+	assert_float_equal(metric_in(scrape(), "gpool_tenant_content_bytes{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\","
+		"tenant=\"default\",content_type=\"LORA_WEIGHT\"}"), 3 * page_bytes, 0);
+	cJSON_Delete(document);
+	exporter_done();
+	gpool_close(worker);
+}
+
+static void test_objects_and_adapters(void **state)
+{
+	static const char *const names[] = {"weights", "lora/one", "lora/two"};
+	struct gpool_object *objects[3];
+	struct gpool *worker;
+
+	(void)state;
+	start(quiet);
+	worker = open_worker();
+	for (int i = 0; i < 3; i++) {
+		struct gpool_object_options how = GPOOL_OBJECT_OPTIONS_INIT;
+		uint64_t version;
+		uint32_t index;
+
+		how.memory_class = i ? GPOOL_OBJECT_PINNABLE : GPOOL_OBJECT_IMMUTABLE;
+		assert_int_equal(gpool_object_create(worker, names[i], &how, &objects[i]), 0);
+		assert_int_equal(gpool_object_alloc(objects[i], (uint32_t)i + 1, NULL, &index), 0);
+		assert_int_equal(gpool_object_publish(objects[i], &version), 0);
+	}
+	exporter_begin();
+	assert_float_equal(metric("gpool_adapters"), 2, 0);
+	assert_float_equal(metric("gpool_adapter_bytes"), 5 * (512 << 10), 0);
+	assert_float_equal(metric("gpool_publications_total"), 3, 0);
+	assert_float_equal(metric_in(scrape(), "gpool_objects{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\",class=\"immutable\"}"),
+		1, 0);
+	exporter_done();
+	for (int i = 0; i < 3; i++)
+		gpool_object_close(objects[i]);
+	gpool_close(worker);
+}
+
+/* Two pools, and all that there is: Prometheus' own reader has nothing to say. */
+static void test_promtool_has_no_complaint(void **state)
+{
+	static const char *const two[] = {"--pool", POOL, "--pool", "name=p1,backend=host,size=32MiB,page_size=1MB,reserved=0", QUIET, NULL};
+	char path[96], command[256];
+	FILE *file;
+
+	(void)state;
+	if (system("promtool --version >/dev/null 2>&1"))
+		skip();
+	start(two);
+	exporter_begin();
+	snprintf(path, sizeof(path), "%s/metrics", link_folder);
+	file = fopen(path, "we");
+	assert_non_null(file);
+	assert_true(fputs(scrape(), file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	snprintf(command, sizeof(command), "promtool check metrics <%s", path);
+	assert_int_equal(system(command), 0);
+	assert_false(isnan(metric_in(scrape(), "gpool_page_size_bytes{pool=\"p1\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}")));
+	unlink(path);
+	exporter_done();
+}
+
+/* ---- ends and restarts ---- */
+
+static void test_an_agent_that_is_killed(void **state)
+{
+	struct gpool *worker;
+	double before;
+
+	(void)state;
+	start(quiet);
+	worker = open_worker();
+	for (int i = 0; i < 100; i++) {
+		struct gpool_block block = alloc(worker, 1);
+
+		assert_int_equal(gpool_free(worker, &block), 0);
+	}
+	exporter_begin();
+	before = metric("gpool_allocations_total");
+	assert_float_equal(before, 100, 0);
+	assert_float_equal(metric("gpool_agent_starts_total"), 1, 0);
+	for (int deaths = 1; deaths <= 2; deaths++) {
+		agent_kill();
+		AWAIT(metric("gpool_agent_starts_total") == 1 + deaths);
+		assert_float_equal(metric_plain("gpool_up"), 1, 0);
+		assert_float_equal(metric("gpool_allocations_total"), before, 0);
+	}
+	exporter_done();
+	gpool_close(worker);
+}
+
+/* Nobody, then one, then none, then another with another pool. */
+static void test_gpoold_comes_and_goes(void **state)
+{
+	static const char *const other[] = {"--pool", "name=q,backend=host,size=16MiB,page_size=512KB,reserved=0", QUIET, NULL};
+	const char *text;
+
+	(void)state;
+	strcpy(harness.directory, "/nonexistent");
+	exporter_begin();
+	assert_float_equal(metric_plain("gpool_up"), 0, 0);
+	assert_int_equal(http_get(exporter_port, "/health", &text), 200);
+	assert_int_equal(http_get(exporter_port, "/ready", &text), 503);
+	assert_non_null(strstr(text, "no agent listens there"));
+	for (int round = 0; round < 2; round++) {
+		const char *page = "gpool_page_size_bytes{pool=\"q\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}";
+
+		start(round ? other : quiet);
+		unlink(link_path);
+		assert_int_equal(symlink(harness.directory, link_path), 0);
+		AWAIT(metric_plain("gpool_up") == 1);
+		assert_int_equal(http_get(exporter_port, "/ready", &text), 200);
+		assert_int_equal(!isnan(metric_in(scrape(), page)), round);
+		admin_close();
+		harness_kill(&harness);
+		AWAIT(metric_plain("gpool_up") == 0);
+		assert_int_equal(http_get(exporter_port, "/health", &text), 200);
+	}
+	exporter_done();
+}
+
+/* While somebody waits for an agent that says nothing, /health answers; and the agent is not asked once for each who waits. */
+static void test_an_agent_that_hangs(void **state)
+{
+	const char *text;
+	pid_t agent;
+
+	(void)state;
+	start(quiet);
+	/* nanomsg loses one message for good, however many questions are given up */
+	setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
+	exporter_start(harness.directory, "0.2");
+	unsetenv("ASAN_OPTIONS");
+	AWAIT(metric_plain("gpool_up") == 1);
+	agent = (pid_t)status()->agent_pid;
+	assert_true(agent > 1);
+	assert_int_equal(kill(agent, SIGSTOP), 0);
+	AWAIT(metric_plain("gpool_up") == 0);
+	assert_int_equal(http_get(exporter_port, "/ready", &text), 503);
+	assert_non_null(strstr(text, "not in time"));
+	assert_int_equal(http_get(exporter_port, "/health", &text), 200);
+	assert_int_equal(kill(agent, SIGCONT), 0);
+	AWAIT(metric_plain("gpool_up") == 1);
+	exporter_stop();
+}
+
+/* ---- the command line ---- */
+
+static void expect_end(const char *const *arguments, int code, const char *within)
+{
+	struct process process = process_start(arguments);
+	char said[8192];
+	int exit_status = process_end(&process, said, sizeof(said));
+
+	assert_true(WIFEXITED(exit_status));
+	if (WEXITSTATUS(exit_status) != code || !strstr(said, within))
+		fail_msg("%s: exit status %d, it said: %s", arguments[1], WEXITSTATUS(exit_status), said);
+}
+#define EXPECT_END(code, within, ...) \
+	expect_end((const char *const[]){beside_gpoold("gpool-exporter"), __VA_ARGS__, NULL}, code, within)
+
+static void test_command_line(void **state)
+{
+	char port[8];
+
+	(void)state;
+	EXPECT_END(2, "--help", "--port", "65536");
+	EXPECT_END(2, "--help", "--port", "x");
+	EXPECT_END(2, "--help", "--timeout", "nan");
+	EXPECT_END(2, "--help", "--timeout", "0");
+	EXPECT_END(2, "--help", "extra");
+	EXPECT_END(2, "unrecognized", "--frobnicate");
+	EXPECT_END(1, "no address of this machine", "--listen", "192.0.2.1");
+	EXPECT_END(3, "no agent listens there", "--dir", "/nonexistent", "--once");
+	EXPECT_END(0, "", "--help");
+	EXPECT_END(0, "", "--metrics");
+	start(quiet);
+	EXPECT_END(0, "", "--dir", harness.directory, "--once");
+	exporter_begin();
+	snprintf(port, sizeof(port), "%u", exporter_port);
+	EXPECT_END(1, "another process does", "--port", port);
+	exporter_done();
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_values_are_poolctls, stop),
+		cmocka_unit_test_teardown(test_objects_and_adapters, stop),
+		cmocka_unit_test_teardown(test_promtool_has_no_complaint, forced_end),
+		cmocka_unit_test_teardown(test_an_agent_that_is_killed, stop),
+		cmocka_unit_test_teardown(test_gpoold_comes_and_goes, forced_end),
+		cmocka_unit_test_teardown(test_an_agent_that_hangs, stop),
+		cmocka_unit_test_teardown(test_command_line, stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,155 @@
+/*
+ * Goal: whatever names and values a sample has, what is printed is the text that Prometheus reads: escaped labels, cumulative buckets, no
+ * line where there is nothing to say, and of an agent that does not answer nothing but that; and the document is what the table says.
+ * Method: samples made here, and the lines that must come. Run from the root of the source tree.
+ */
+#include "tools/exporter/metrics.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct sample sample;
+static char *text;
+
+static int setup(void **state)
+{
+	struct msg_pool_status *pool = &sample.status.pools[0];
+
+	(void)state;
+	memset(&sample, 0, sizeof(sample));
+	sample.up = true;
+	sample.status.pools_count = 1;
+	sample.status.uptime_ms = 1500;
+	strcpy(pool->name, "a\"b\\c\nd");
+	strcpy(pool->device, "GPU-1");
+	pool->page_size = 1 << 21;
+	pool->page_count = 1000;
+	pool->used_pages = 250;
+	sample.pools[0].status = pool;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	free(text);
+	text = NULL;
+	return 0;
+}
+
+static void print(void)
+{
+	size_t bytes;
+	FILE *memory = open_memstream(&text, &bytes);
+
+	assert_non_null(memory);
+	metrics_print(memory, &sample);
+	assert_int_equal(fclose(memory), 0);
+}
+
+static void expect(const char *line)
+{
+	if (!strstr(text, line))
+		fail_msg("there is no '%s' in:\n%s", line, text);
+}
+
+#define LABELS "pool=\"a\\\"b\\\\c\\nd\",UUID=\"GPU-1\""
+
+static void test_values_and_labels(void **state)
+{
+	(void)state;
+	sample.pools[0].counters[POOL_COUNT_GRANTS] = UINT64_C(9007199254740991);
+	print();
+	expect("\ngpool_up 1\n");
+	expect("\ngpool_agent_uptime_seconds 1.5\n");
+	expect("\ngpool_pool_size_bytes{" LABELS "} 2097152000\n");
+	expect("\ngpool_pool_utilization_ratio{" LABELS "} 0.25\n");
+	expect("\n# TYPE gpool_granted_pages_total counter\ngpool_granted_pages_total{" LABELS "} 9007199254740991\n");
+	expect("\ngpool_spill_limit_bytes{" LABELS ",tier=\"file\"} 0\n");
+	expect("\ngpool_objects{" LABELS ",class=\"pinnable\"} 0\n");
+	/* of no free pages nothing is a share */
+	assert_null(strstr(text, "\ngpool_fragmentation_ratio{"));
+}
+
+static void test_tenants(void **state)
+{
+	struct msg_tenant_entry *tenant = sample.tenants.tenants;
+
+	(void)state;
+	sample.tenants.tenants_count = 2;
+	strcpy(tenant[0].pool, sample.status.pools[0].name);
+	strcpy(tenant[0].name, "\\");
+	tenant[0].by_content_3 = 3;
+	strcpy(tenant[1].pool, "that has just gone");
+	print();
+	expect("\ngpool_tenant_content_bytes{" LABELS ",tenant=\"\\\\\",content_type=\"ACTIVATION\"} 6291456\n");
+	assert_null(strstr(text, "just gone"));
+}
+
+static void test_histogram(void **state)
+{
+	struct msg_totals_reply *totals = &sample.pools[0].totals;
+
+	(void)state;
+	totals->latencies_count = 32;
+	totals->latencies[2].allocations = 1; /* 4 to 8 ns: below the first bucket */
+	totals->latencies[6].allocations = 10; /* 64 to 128 ns */
+	totals->latencies[31].allocations = 100; /* above the last */
+	print();
+	expect("gpool_allocation_duration_seconds_bucket{" LABELS ",le=\"6.4e-08\"} 1\n");
+	expect("gpool_allocation_duration_seconds_bucket{" LABELS ",le=\"1.28e-07\"} 11\n");
+	expect("gpool_allocation_duration_seconds_bucket{" LABELS ",le=\"1.07374182\"} 11\n");
+	expect("gpool_allocation_duration_seconds_bucket{" LABELS ",le=\"+Inf\"} 111\n");
+	expect("gpool_allocation_duration_seconds_sum{" LABELS "} 322.122548\n");
+	expect("gpool_allocation_duration_seconds_count{" LABELS "} 111\n");
+	expect("gpool_refill_duration_seconds_count{" LABELS "} 0\n");
+}
+
+static void test_no_answer(void **state)
+{
+	(void)state;
+	sample.up = false;
+	print();
+	expect("\ngpool_up 0\n");
+	expect("\ngpool_exporter_samples_total 0\n");
+	assert_null(strstr(text, "gpool_pool"));
+	assert_null(strstr(text, "gpool_agent"));
+}
+
+static void test_document_is_up_to_date(void **state)
+{
+	static const char path[] = "monitoring/METRICS.md";
+	static char found[65536];
+	FILE *file = fopen(path, "r"), *memory;
+	size_t bytes;
+
+	(void)state;
+	if (!file)
+		fail_msg("cannot open '%s'; run this test from the root of the source tree", path);
+	found[fread(found, 1, sizeof(found) - 1, file)] = '\0';
+	fclose(file);
+	memory = open_memstream(&text, &bytes);
+	assert_non_null(memory);
+	metrics_document(memory);
+	assert_int_equal(fclose(memory), 0);
+	if (strcmp(found, text))
+		fail_msg("'%s' is out of date; make docs", path);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_values_and_labels, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_tenants, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_histogram, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_no_answer, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_document_is_up_to_date, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

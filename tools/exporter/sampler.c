@@ -1,0 +1,250 @@
+/* sampler.c - see sampler.h. */
+#include "tools/exporter/sampler.h"
+
+#include "client/gpool.h"
+#include "client/request.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct sampler {
+	pthread_mutex_t lock;
+	const char *directory;
+	int timeout_ms;
+	void (*changed)(const struct sample *sample);
+	struct gpool *pools[SAMPLE_POOLS]; /* [attached], in the agent's order */
+	uint32_t attached;
+	uint64_t ended_ms; /* when the sample was complete; 0: there is none */
+	char logged[256];  /* the library's last complaint */
+	uint8_t bytes[MSG_BYTES_MAX];
+	struct sample sample;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* ---- attaching ---- */
+
+static void log_keep(void *context, int level, const char *text)
+{
+	struct sampler *sampler = context;
+
+	if (level == 0)
+		snprintf(sampler->logged, sizeof(sampler->logged), "%s", text);
+}
+
+static void detach(struct sampler *sampler)
+{
+	for (uint32_t i = 0; i < sampler->attached; i++)
+		gpool_close(sampler->pools[i]);
+	sampler->attached = 0;
+}
+
+/* Where there is no socket nobody is waited for: gpoold makes it once, and keeps it while its agent restarts. */
+static bool socket_missing(const struct sampler *sampler)
+{
+	char path[PATH_MAX];
+
+	return snprintf(path, sizeof(path), "%s/attach", sampler->directory) < (int)sizeof(path) && access(path, F_OK) < 0 &&
+		errno == ENOENT;
+}
+
+static int attach(struct sampler *sampler, const char *name)
+{
+	struct gpool_options options = GPOOL_OPTIONS_INIT;
+	int error;
+
+	options.flags = GPOOL_OPEN_OBSERVER;
+	options.directory = sampler->directory;
+	options.pool = name;
+	options.name = "gpool-exporter";
+	options.timeout_ms = sampler->timeout_ms;
+	options.log = log_keep;
+	options.log_context = sampler;
+	sampler->logged[0] = '\0';
+	error = socket_missing(sampler) ? -ENOENT : gpool_open(&options, &sampler->pools[sampler->attached]);
+	if (!error)
+		sampler->attached++;
+	return error;
+}
+
+/* ---- asking ---- */
+
+#define ASK(sampler, pool, name, request, reply)                                                                                   \
+	({                                                                                                                         \
+		uint8_t ask_[MSG_LARGEST_##name##_request];                                                                        \
+		int length_ = msg_encode_##name##_request(request, 0, NULL, ask_, sizeof(ask_));                                   \
+		length_ = pool_request(pool, ask_, (size_t)length_, (sampler)->bytes, sizeof((sampler)->bytes),                    \
+			(sampler)->timeout_ms, NULL);                                                                              \
+		length_ < 0 ? length_ : msg_decode_##name##_reply(reply, (sampler)->bytes, (size_t)length_);                       \
+	})
+
+static int ask_status(struct sampler *sampler)
+{
+	return ASK(sampler, sampler->pools[0], status, &(struct msg_status_request){ 0 }, &sampler->sample.status);
+}
+
+static int attach_all(struct sampler *sampler)
+{
+	int error = attach(sampler, NULL);
+
+	if (!error)
+		error = ask_status(sampler);
+	while (!error && sampler->attached < sampler->sample.status.pools_count)
+		error = attach(sampler, sampler->sample.status.pools[sampler->attached].name);
+	return error;
+}
+
+static bool is_adapter(const struct object_record *record)
+{
+	return record->class == OBJECT_PINNABLE && !strncmp(record->name, "lora/", 5);
+}
+
+static void object_count(struct object_sample *sample, const struct object_record *record)
+{
+	sample->versions++;
+	sample->pages += record->pages;
+}
+
+/* Records change meanwhile: a version counts as what it is when it is looked at. */
+static void objects_count(const struct pool_segment *segment, struct pool_sample *pool)
+{
+	uint32_t end = pool_object_end(segment);
+
+	memset(pool->objects, 0, sizeof(pool->objects));
+	memset(&pool->adapters, 0, sizeof(pool->adapters));
+	for (uint32_t i = 1; i < end; i++) {
+		const struct object_record *record = &segment->objects[i];
+		uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire), class = record->class;
+
+		if (state == OBJECT_NONE || state == OBJECT_PUBLISHING || state == OBJECT_ENDING || class >= OBJECT_CLASSES)
+			continue;
+		object_count(&pool->objects[class], record);
+		if (is_adapter(record))
+			object_count(&pool->adapters, record);
+	}
+}
+
+static int pool_look(struct sampler *sampler, uint32_t index)
+{
+	const struct pool_segment *segment = pool_view(sampler->pools[index]);
+	struct pool_sample *pool = &sampler->sample.pools[index];
+	struct msg_totals_request request = { .pool = "" };
+
+	pool->status = &sampler->sample.status.pools[index];
+	for (int i = 0; i < POOL_COUNTERS; i++)
+		pool->counters[i] = atomic_load_explicit(&segment->header->counters[i], memory_order_relaxed);
+	for (int i = 0; i < PAGE_STATES; i++)
+		pool->state_pages[i] = atomic_load_explicit(&segment->header->state_pages[i], memory_order_relaxed);
+	objects_count(segment, pool);
+	memcpy(request.pool, pool->status->name, sizeof(request.pool));
+	return ASK(sampler, sampler->pools[0], totals, &request, &pool->totals);
+}
+
+static int sample_fill(struct sampler *sampler)
+{
+	struct sample *sample = &sampler->sample;
+	int error = sampler->attached ? ask_status(sampler) : attach_all(sampler);
+
+	/* Another gpoold may have other pools. */
+	if (!error && sample->status.pools_count != sampler->attached)
+		error = -EPIPE;
+	for (uint32_t i = 0; !error && i < sample->status.pools_count; i++)
+		error = pool_look(sampler, i);
+	if (!error)
+		error = ASK(sampler, sampler->pools[0], tenants, &(struct msg_tenants_request){ .pool = "" }, &sample->tenants);
+	return error;
+}
+
+static void sample_explain(struct sampler *sampler, int error)
+{
+	const char *detail = sampler->logged;
+
+	snprintf(sampler->sample.why, sizeof(sampler->sample.why), "the agent in '%s' does not answer: %s%s%s", sampler->directory,
+		gpool_strerror(error), detail[0] ? ": " : "", detail);
+}
+
+/* A gpoold that was started anew has ended our sessions: the second try attaches again. */
+static void sample_take(struct sampler *sampler)
+{
+	struct sample *sample = &sampler->sample;
+	bool was_up = sample->up, first = !sample->taken;
+	uint64_t begin = now_ns(), end;
+	int error = sample_fill(sampler);
+
+	if (error == -EPIPE) {
+		detach(sampler);
+		error = sample_fill(sampler);
+	}
+	/* An agent that is only slow has our sessions still. */
+	if (error && error != -ETIMEDOUT)
+		detach(sampler);
+	end = now_ns();
+	sample->up = !error;
+	sample->why[0] = '\0';
+	if (error)
+		sample_explain(sampler, error);
+	sample->seconds = (double)(end - begin) / 1e9;
+	sample->taken++;
+	sampler->ended_ms = end / 1000000;
+	if (sampler->changed && (first || was_up != sample->up))
+		sampler->changed(sample);
+}
+
+/* ---- who asks ---- */
+
+struct sampler *sampler_create(const char *directory, int timeout_ms, void (*changed)(const struct sample *sample))
+{
+	struct sampler *sampler = calloc(1, sizeof(*sampler));
+
+	if (!sampler)
+		return NULL;
+	pthread_mutex_init(&sampler->lock, NULL);
+	sampler->directory = directory;
+	sampler->timeout_ms = timeout_ms;
+	sampler->changed = changed;
+	return sampler;
+}
+
+void sampler_destroy(struct sampler *sampler)
+{
+	if (!sampler)
+		return;
+	detach(sampler);
+	pthread_mutex_destroy(&sampler->lock);
+	free(sampler);
+}
+
+const struct sample *sampler_look(struct sampler *sampler)
+{
+	uint64_t asked_ms = now_ns() / 1000000;
+
+	pthread_mutex_lock(&sampler->lock);
+	if (!sampler->sample.taken || sampler->ended_ms + SAMPLE_MS < asked_ms)
+		sample_take(sampler);
+	return &sampler->sample;
+}
+
+void sampler_done(struct sampler *sampler)
+{
+	pthread_mutex_unlock(&sampler->lock);
+}
+
+const struct pool_sample *sampler_pool(const struct sample *sample, const char *name)
+{
+	for (uint32_t i = 0; i < sample->status.pools_count; i++)
+		if (!strcmp(sample->pools[i].status->name, name))
+			return &sample->pools[i];
+	return NULL;
+}

@@ -1,0 +1,64 @@
+/*
+ * sampler.h - what the agent says about its pools, asked anew for who wants to know.
+ *
+ * Attaches as an observer to each pool, and again when gpoold was started anew; an agent that restarts under the same gpoold is
+ * waited for. Who asks while another asks gets the same answer, and answers younger than SAMPLE_MS are given again: however many
+ * people look, the agent is asked 1000 / SAMPLE_MS times a second at most.
+ */
+#ifndef GPOOL_TOOLS_EXPORTER_SAMPLER_H
+#define GPOOL_TOOLS_EXPORTER_SAMPLER_H
+
+#include "proto/codec.h"
+#include "shm/pool_segment.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SAMPLE_MS = 50, SAMPLE_POOLS = 32 };
+
+/* Versions of named objects. */
+struct object_sample {
+	uint32_t versions, pages;
+};
+
+struct pool_sample {
+	const struct msg_pool_status *status;
+	struct msg_totals_reply totals;
+	uint64_t counters[POOL_COUNTERS];
+	uint32_t state_pages[PAGE_STATES];
+	struct object_sample objects[OBJECT_CLASSES];
+	struct object_sample adapters; /* of the pinnable ones, by their names */
+};
+
+struct sample {
+	bool up;       /* the agent has answered; without that only `why` has a meaning */
+	char why[640]; /* it has not */
+	struct msg_status_reply status;
+	struct msg_tenants_reply tenants;
+	struct pool_sample pools[SAMPLE_POOLS]; /* [status.pools_count] */
+	double seconds; /* it took */
+	uint64_t taken; /* samples so far */
+};
+
+struct sampler;
+
+/*
+ * sampler_create() - nothing is asked yet.
+ * @directory:  of the agent's sockets; stays the caller's
+ * @timeout_ms: longest wait for one answer
+ * @changed:    is told at each change whether the agent answers, and at the first sample; NULL: nobody is
+ */
+struct sampler *sampler_create(const char *directory, int timeout_ms, void (*changed)(const struct sample *sample));
+void sampler_destroy(struct sampler *sampler);
+
+/*
+ * sampler_look() - a sample of now. The caller has it for himself up to sampler_done(), and others wait.
+ * Threads: any. Cost: the agent walks all pages twice; nothing here depends on their number, only on that of named objects.
+ */
+const struct sample *sampler_look(struct sampler *sampler);
+void sampler_done(struct sampler *sampler);
+
+/* sampler_pool() - the sample of the pool of that name; NULL: there is none. */
+const struct pool_sample *sampler_pool(const struct sample *sample, const char *name);
+
+#endif
