@@ -1,81 +1,10 @@
 /* dump.c - a snapshot of the shared tables, for --offline FILE. */
-#include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/pieces.h"
 
-#include "client/request.h"
-#include "shm/pool_segment.h"
-
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
-
-/* The tables of one pool as a piece: a copy, since a session gets the mapping and no descriptor. */
-static int piece_from_session(const struct gpool *pool, struct pieces *pieces)
-{
-	const struct pool_segment *segment = pool_view(pool);
-	const char *from = (const char *)segment->header;
-	int fd = memfd_create("snapshot", MFD_CLOEXEC);
-
-	if (fd < 0)
-		goto fail;
-	for (size_t at = 0; at < segment->bytes;) {
-		ssize_t written = write(fd, from + at, segment->bytes - at);
-
-		if (written <= 0)
-			goto fail;
-		at += (size_t)written;
-	}
-	pieces_add(pieces, PIECE_POOL, segment->header->index % PIECE_POOLS_MAX, 0, fd);
-	return CODE_OK;
-fail:
-	complain("cannot copy the table of a pool, %zu bytes: %s", segment->bytes, strerror(errno));
-	if (fd >= 0)
-		close(fd);
-	return CODE_FAILED;
-}
-
-/* Without root: an observer of each pool sees its pool segment. */
-static int pieces_from_agent(const struct command *command, struct pieces *pieces)
-{
-	static struct msg_status_reply status;
-	struct command one = *command;
-	struct timespec now;
-	struct gpool *pool;
-	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
-
-	if (code)
-		return code;
-	code = agent_status(command, pool, &status);
-	gpool_close(pool);
-	for (uint32_t i = 0; !code && i < status.pools_count; i++) {
-		one.pool = status.pools[i].name;
-		code = agent_open(&one, GPOOL_OPEN_OBSERVER, &pool);
-		if (code)
-			break;
-		code = piece_from_session(pool, pieces);
-		gpool_close(pool);
-	}
-	clock_gettime(CLOCK_REALTIME, &now);
-	pieces->time_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-	return code;
-}
-
-/* root and gpoold's own user may look at its descriptors; root is told why where that fails. */
-static bool keeper_readable(const char *directory)
-{
-	pid_t keeper = keeper_pid(directory);
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/fd", (int)keeper);
-	return geteuid() == 0 || (keeper > 0 && access(path, R_OK | X_OK) == 0);
-}
 
 static void dump_print(const struct command *command, const char *path, const struct pieces *pieces)
 {
@@ -108,10 +37,7 @@ int dump_run(const struct command *command)
 	struct pieces pieces = { .list = NULL };
 	int code;
 
-	if (keeper_readable(command->directory))
-		code = pieces_from_keeper(command, &pieces);
-	else
-		code = pieces_from_agent(command, &pieces);
+	code = pieces_gather(command, &pieces);
 	if (!code)
 		code = snapshot_write(path, &pieces);
 	if (!code)

@@ -33,6 +33,8 @@ struct pieces {
  * Return: CODE_OK, CODE_NO_AGENT (no gpoold runs there), CODE_FAILED (not permitted, or its process holds no pool).
  */
 int pieces_from_keeper(const struct command *command, struct pieces *pieces);
+/* gather.c: pieces_gather() - as root or gpoold's own user all of them, as others the pools alone, through the agent. */
+int pieces_gather(const struct command *command, struct pieces *pieces);
 void pieces_close(struct pieces *pieces);
 /* pieces_add() - takes over the descriptor, and closes it when the piece is known already. */
 void pieces_add(struct pieces *pieces, enum piece_kind kind, uint32_t pool, uint32_t session, int fd);

@@ -9,6 +9,7 @@
  * memfd, so that the checks for those of a living agent hold here too.
  */
 #include "tools/poolctl/pieces.h"
+#include "tools/poolctl/replace.h"
 
 #include "shm/session_segment.h"
 
@@ -107,35 +108,20 @@ static int pieces_write(FILE *file, const struct pieces *pieces)
 	return error;
 }
 
-/* Into a new file beside it, renamed when whole: an old snapshot survives a full disk. */
 int snapshot_write(const char *path, const struct pieces *pieces)
 {
-	char *temporary;
-	FILE *file;
-	int fd, error;
+	struct replacement replacement;
+	int error;
 
-	if (asprintf(&temporary, "%s.XXXXXX", path) < 0)
-		memory_or_exit(NULL);
-	fd = mkostemp(temporary, O_CLOEXEC);
-	if (fd < 0) {
-		complain("cannot create '%s': %s", temporary, strerror(errno));
-		free(temporary);
+	if (replacement_open(path, &replacement))
 		return CODE_FAILED;
-	}
 	errno = 0;
-	file = memory_or_exit(fdopen(fd, "w"));
-	error = pieces_write(file, pieces);
+	error = pieces_write(replacement.file, pieces);
 	if (error == -EIO && errno)
 		error = -errno;
-	if (fclose(file) && !error)
-		error = -errno;
-	if (!error && rename(temporary, path) < 0)
-		error = -errno;
-	if (error) {
+	error = replacement_end(&replacement, path, error);
+	if (error)
 		complain("cannot write the snapshot '%s': %s", path, strerror(-error));
-		unlink(temporary);
-	}
-	free(temporary);
 	return error ? CODE_FAILED : CODE_OK;
 }
 
