@@ -8,6 +8,7 @@
 #include "client/alloc.h"
 
 #include "client/deferred.h"
+#include "client/flight.h"
 #include "client/refill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
@@ -329,9 +330,12 @@ static COLD int alloc_timed(struct gpool *pool, struct thread_cache *cache, uint
 	uint64_t start = monotonic_ns();
 	int error = alloc_in(pool, cache, page_count, request, block);
 
-	if (!error)
-		histogram_add(pool->session.stats->allocation_ns, monotonic_ns() - start);
-	return error;
+	if (error)
+		return error;
+	histogram_add(pool->session.stats->allocation_ns, monotonic_ns() - start);
+	if (flight_may_tell(block->tag))
+		flight_tell_block(pool, FLIGHT_ALLOCATE, block, start);
+	return 0;
 }
 
 static inline __attribute__((always_inline)) int alloc_fast(struct gpool *pool, uint32_t page_count,
@@ -341,7 +345,8 @@ static inline __attribute__((always_inline)) int alloc_fast(struct gpool *pool, 
 
 	if (unlikely(!cache))
 		return -ENOMEM;
-	if (unlikely((atomic_load_explicit(&cache->stats->allocations, memory_order_relaxed) & TIMED_ALLOCATIONS_MASK) == 0))
+	/* The tag that it will get: so the flight recorder can tell by a block's tag that it was timed. */
+	if (unlikely((cache->sequence & TIMED_ALLOCATIONS_MASK) == 0))
 		return alloc_timed(pool, cache, page_count, request, block);
 	return alloc_in(pool, cache, page_count, request, block);
 }

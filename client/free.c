@@ -9,6 +9,7 @@
 #include "client/alloc.h"
 
 #include "client/deferred.h"
+#include "client/flight.h"
 #include "client/spill.h"
 #include "client/stitch.h"
 #include "shm/lease_bitmap.h"
@@ -91,6 +92,8 @@ static inline __attribute__((always_inline)) int free_in(struct gpool *pool, con
 		return free_unpinned(pool, block);
 	if (likely(cache))
 		stat_add(cache, &cache->stats->frees);
+	if (unlikely(flight_may_tell(tag)))
+		flight_tell_block(pool, FLIGHT_FREE, block, 0);
 	if (!fence)
 		fence = atomic_load_explicit(&entry->fence, memory_order_relaxed);
 	if (unlikely(pins > 1 || tag & (BLOCK_STITCHED | BLOCK_SPILL) || (fence && !fence_reached(&pool->session, fence)))) {

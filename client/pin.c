@@ -3,6 +3,7 @@
  */
 #include "client/alloc.h"
 #include "client/deferred.h"
+#include "client/flight.h"
 #include "client/spill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
@@ -27,6 +28,19 @@ void word_settle(const struct gpool *pool, uint32_t page)
 		else
 			futex_wait(page_word_high(pool, page), (uint32_t)(word >> 32), PIN_SLICE_NS);
 	}
+}
+
+static void tell(const struct gpool *pool, enum flight_kind kind, const struct gpool_block *block, int error, uint64_t begun_ns)
+{
+	flight_tell(pool,
+		&(struct flight_entry){
+			.kind = kind,
+			.page = block->page,
+			.pages = block->page_count,
+			.tag = block->tag,
+			.value = (uint64_t)-error,
+		},
+		begun_ns);
 }
 
 /* pin_try() said that the block is in motion. */
@@ -58,6 +72,7 @@ static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *blo
 		}
 	}
 	atomic_fetch_sub_explicit(&header->pin_waiters, 1, memory_order_relaxed);
+	tell(pool, FLIGHT_PIN_WAIT, block, error, start);
 	return error;
 }
 
@@ -90,8 +105,11 @@ static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, 
 		if (!error)
 			return 0;
 	}
-	if (error == -ESTALE && cache)
-		stat_add(cache, &cache->stats->stale_pins);
+	if (error == -ESTALE) {
+		if (cache)
+			stat_add(cache, &cache->stats->stale_pins);
+		tell(pool, FLIGHT_PIN_STALE, block, 0, 0);
+	}
 	deferred_sweep(pool);
 	return error;
 }

@@ -11,6 +11,7 @@
 #include "client/refill.h"
 
 #include "client/deferred.h"
+#include "client/flight.h"
 #include "client/window.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
@@ -266,7 +267,10 @@ int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, u
 		error = refill_once(pool, cache, need, flags, timeout_ms, first);
 	stat_add(cache, &cache->stats->refills);
 	histogram_add(pool->session.stats->refill_ns, monotonic_ns() - start);
-	return error == -EAGAIN ? -EPIPE : error;
+	error = error == -EAGAIN ? -EPIPE : error;
+	flight_tell(pool, &(struct flight_entry){ .kind = FLIGHT_REFILL, .page = error ? 0 : *first, .pages = need, .value = (uint64_t)-error },
+		start);
+	return error;
 }
 
 int lease_begin(struct gpool *pool, const struct lease_request *ask, struct lease_ticket *ticket)

@@ -1,6 +1,7 @@
 /* spill.c - see spill.h; the requests stand in shm/session_segment.h. */
 #include "client/spill.h"
 
+#include "client/flight.h"
 #include "client/stitch.h"
 
 #include <poll.h>
@@ -239,6 +240,7 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 {
 	struct spills *spills = pool->spills;
 	struct moved *moved;
+	uint64_t begun_ns;
 
 	*place = *block;
 	error = pin_patiently(pool, block, error);
@@ -262,8 +264,18 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 		return -ENOMEM;
 	}
 	pthread_mutex_unlock(&spills->lock);
+	begun_ns = monotonic_ns();
 	error = bring_back(pool, block->tag, place);
 	coming_end(spills, block->tag, place, error);
+	flight_tell(pool,
+		&(struct flight_entry){
+			.kind = FLIGHT_RESTORE,
+			.page = error ? 0 : place->page,
+			.pages = block->page_count,
+			.tag = block->tag,
+			.value = (uint64_t)-error,
+		},
+		begun_ns);
 	return error;
 }
 
