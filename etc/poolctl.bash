@@ -1,7 +1,7 @@
 # bash completion for poolctl; written by poolctl help --completion from its table of verbs.
 _poolctl() {
 	local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" verb='' word
-	local verbs='status pages pins clients regions tenants objects roles transfers events evict object limit reload check doctor dump upgrade version help'
+	local verbs='status pages pins clients regions tenants objects roles transfers events trace evict object limit reload check doctor dump upgrade version help'
 	local options='--dir --pool --output --timeout --offline --quiet --no-color --help --version'
 	COMPREPLY=()
 	for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
@@ -35,7 +35,8 @@ _poolctl() {
 		;;
 	pages) options+=' --first --count --state --owner --each' ;;
 	pins) options+=' --leaked' ;;
-	events) options+=' --count --kind' ;;
+	events) options+=' --since --count --kind' ;;
+	trace) options+=' --since --session --file' ;;
 	evict) options+=' --session --content' ;;
 	object) options+=' --object-version' ;;
 	limit) options+=' --session --limit --minimum' ;;

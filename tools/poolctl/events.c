@@ -1,5 +1,6 @@
-/* events.c - following what happens. */
+/* events.c - what has happened, and following what happens. */
 #include "tools/poolctl/agent.h"
+#include "tools/poolctl/flight.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/pieces.h"
 
@@ -7,6 +8,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LOOK_MS = 250 }; /* how long a signal may wait to be noticed */
@@ -43,7 +45,7 @@ static const char *const kind_names[] = {
 };
 enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
 
-static const char *kind_name(uint32_t kind)
+const char *event_kind_name(uint32_t kind)
 {
 	return kind && kind < KINDS && kind_names[kind] ? kind_names[kind] : "unknown";
 }
@@ -67,7 +69,7 @@ static void event_print(const struct command *command, const struct gpool_event 
 
 	if (command->output == OUTPUT_JSON) {
 		document = json_document("event");
-		json_text(document, "event", kind_name(event->kind));
+		json_text(document, "event", event_kind_name(event->kind));
 		json_number(document, "time_ms", event->time_ms);
 		json_text(document, "pool", event->pool);
 		json_number(document, "session", event->session);
@@ -76,7 +78,7 @@ static void event_print(const struct command *command, const struct gpool_event 
 		json_print(command, document, true);
 		return;
 	}
-	print(command, "%s  %-15s  %-12s  %s\n", time_text(event->time_ms).text, kind_name(event->kind),
+	print(command, "%s  %-15s  %-12s  %s\n", time_text(event->time_ms).text, event_kind_name(event->kind),
 		event->pool[0] ? event->pool : "-", event->text);
 	fflush(stdout);
 }
@@ -97,47 +99,147 @@ static bool gpoold_ended(const struct command *command)
 	return keeper == -ENOENT || keeper == -ESRCH;
 }
 
-static int events_follow(const struct command *command, struct gpool *pool, uint32_t kind, uint64_t count)
+/* ---- what is recorded ---- */
+
+static struct gpool_event event_of(const struct offline *offline, const struct flight_row *row)
 {
-	bool seen = !gpoold_ended(command);
-	struct gpool_event event;
+	struct gpool_event event = {
+		.kind = row->entry.kind,
+		.session = row->entry.session,
+		.time_ms = row->entry.time_ns / 1000000,
+		.value = row->entry.value,
+	};
 
-	while (count && !interrupted) {
-		int error = gpool_event_next(pool, LOOK_MS, &event);
+	if (!row->entry.everywhere)
+		snprintf(event.pool, sizeof(event.pool), "%s", offline_pool_name(offline, row->pool));
+	snprintf(event.text, sizeof(event.text), "%s", row->text ? row->text : "");
+	return event;
+}
 
+/* What was recorded, as it was read before events were followed: so that none is told twice. */
+struct recorded {
+	struct gpool_event *events;
+	uint32_t count;
+};
+
+static int recorded_read(const struct command *command, struct recorded *recorded)
+{
+	struct flight_log log = { .now_ns = 0 };
+	struct offline *offline;
+	int code = offline_open(command, &offline);
+
+	if (code)
+		return code;
+	code = flight_gather(command, offline, true, &log);
+	recorded->events = memory_or_exit(calloc(log.count + 1, sizeof(*recorded->events)));
+	for (uint32_t i = 0; i < log.count; i++)
+		recorded->events[i] = event_of(offline, &log.rows[i]);
+	recorded->count = log.count;
+	flight_log_fini(&log);
+	offline_close(offline);
+	return code;
+}
+
+static uint64_t recorded_print(const struct command *command, const struct recorded *recorded, uint32_t kind, uint64_t count)
+{
+	for (uint32_t i = 0; i < recorded->count && count && !ferror(stdout); i++) {
+		if (!event_wanted(command, kind, &recorded->events[i]))
+			continue;
+		event_print(command, &recorded->events[i]);
+		count--;
+	}
+	return count;
+}
+
+static bool recorded_has(const struct recorded *recorded, const struct gpool_event *event)
+{
+	for (uint32_t i = recorded->count; i-- > 0 && recorded->events[i].time_ms >= event->time_ms;) {
+		const struct gpool_event *other = &recorded->events[i];
+
+		if (other->time_ms == event->time_ms && other->kind == event->kind && other->session == event->session &&
+			other->value == event->value && !strcmp(other->pool, event->pool) && !strcmp(other->text, event->text))
+			return true;
+	}
+	return false;
+}
+
+/* ---- what happens ---- */
+
+/* The next one that the command asks for. Return: an exit code; CODE_OK with event->kind 0: a signal, or nobody reads any more. */
+static int event_await(const struct command *command, struct gpool *pool, bool seen, struct gpool_event *event)
+{
+	while (!interrupted && !ferror(stdout)) {
+		int error = gpool_event_next(pool, LOOK_MS, event);
+
+		if (!error)
+			return CODE_OK;
 		if (error == -ETIMEDOUT && seen && gpoold_ended(command)) {
 			complain("the events end: gpoold has left '%s'", command->directory);
 			return CODE_NO_AGENT;
 		}
-		if (error == -ETIMEDOUT)
-			continue;
-		if (error) {
+		if (error != -ETIMEDOUT) {
 			complain("the events end: %s", gpool_strerror(error));
 			return error == -EPIPE ? CODE_NO_AGENT : CODE_FAILED;
 		}
-		if (!event_wanted(command, kind, &event))
+	}
+	event->kind = 0;
+	return CODE_OK;
+}
+
+static int events_follow(const struct command *command, struct gpool *pool, uint32_t kind, uint64_t count)
+{
+	struct recorded recorded = { .events = NULL };
+	bool seen = !gpoold_ended(command), early = false;
+	struct gpool_event event;
+	int code = CODE_OK;
+
+	if (command->values[OPTION_SINCE]) {
+		/* Subscribed first, so that nothing falls between what is recorded and what is heard. */
+		early = gpool_event_next(pool, LOOK_MS, &event) == 0;
+		code = recorded_read(command, &recorded);
+		if (!code)
+			count = recorded_print(command, &recorded, kind, count);
+	}
+	while (!code && count) {
+		if (!early)
+			code = event_await(command, pool, seen, &event);
+		early = false;
+		if (code || !event.kind)
+			break;
+		if (!event_wanted(command, kind, &event) || recorded_has(&recorded, &event))
 			continue;
 		event_print(command, &event);
-		/* whoever reads has enough */
-		if (ferror(stdout))
-			return CODE_OK;
 		count--;
 	}
-	return CODE_OK;
+	free(recorded.events);
+	return code;
+}
+
+static int events_recorded(const struct command *command, uint32_t kind, uint64_t count)
+{
+	struct recorded recorded = { .events = NULL };
+	int code = recorded_read(command, &recorded);
+
+	if (!code)
+		recorded_print(command, &recorded, kind, count);
+	free(recorded.events);
+	return code;
 }
 
 int events_run(const struct command *command)
 {
 	struct sigaction action = { .sa_handler = on_signal };
 	struct gpool *pool;
-	uint64_t count;
+	uint64_t count, since;
 	uint32_t kind;
 	int code = kind_parse(command, &kind);
 
 	if (code)
 		return code;
-	if (!command_number(command, OPTION_COUNT, 1, UINT64_MAX, UINT64_MAX, &count))
+	if (!command_number(command, OPTION_COUNT, 1, UINT64_MAX, UINT64_MAX, &count) || !command_since(command, &since))
 		return CODE_USAGE;
+	if (command->offline)
+		return events_recorded(command, kind, count);
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);

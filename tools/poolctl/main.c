@@ -129,7 +129,16 @@ static const struct option_spec pins_options[] = {
 	{ .name = NULL },
 };
 
+#define SINCE_OPTION(text) \
+	{ \
+		.name = "since", \
+		.argument = "DURATION", \
+		.id = OPTION_SINCE, \
+		.help = text, \
+	}
+
 static const struct option_spec events_options[] = {
+	SINCE_OPTION("First those of the last DURATION, such as 90s, 5m or 2h, as far as they are recorded."),
 	{
 		.name = "count",
 		.argument = "N",
@@ -144,6 +153,25 @@ static const struct option_spec events_options[] = {
 		.help = "Only this kind: pressure, eviction, reclaim, tenant-limit, agent-start, session-start, session-end, "
 			"leaked-pin, reload, front-restart, damaged-session, object-published, object-deleted, object-evicted, "
 			"role-granted, role-freed, takeover, retired, spill-error or mover.",
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec trace_options[] = {
+	SINCE_OPTION("Only what ended within the last DURATION, such as 90s, 5m or 2h. The default is all that is there."),
+	{
+		.name = "session",
+		.argument = "N",
+		.id = OPTION_SESSION,
+		.help = "Only what concerns the session with this number.",
+	},
+	{
+		.name = "file",
+		.letter = 'f',
+		.argument = "FILE",
+		.id = OPTION_FILE,
+		.help = "Write there instead of to standard output, and print what was written. FILE is replaced as a whole, and only "
+			"its owner may read it.",
 	},
 	{ .name = NULL },
 };
@@ -334,9 +362,24 @@ const struct verb verbs[] = {
 		.text = "One line for each event from now on: pressure levels, evictions, idle pages taken back, limits met, "
 			"sessions that begin and end, roles that change hands, objects published, deleted and evicted, leaked "
 			"pins, restarts, content that could not be spilled or brought back, pools without a mover. With json one object a line. An interrupt ends "
-			"it with status 0.",
+			"it with status 0. The last 1024 events of each pool are recorded: --since begins with them, and with --offline "
+			"they are all there is.",
 		.options = events_options,
+		.offline = true,
 		.run = events_run,
+	},
+	{
+		.name = "trace",
+		.arguments = "",
+		.summary = "write what the flight recorder has as a Chrome trace",
+		.text = "A JSON array of events that Perfetto (ui.perfetto.dev) and chrome://tracing open: a track for each session, slices for what "
+			"took time (requests to the agent, waits of pins, spills and loads), instants for evictions, pages lent and taken "
+			"back, refusals, the blocks that are sampled, and events. Everybody sees what the agent recorded, and the last records of "
+			"sessions that have ended; root and gpoold's own user also what living sessions have recorded about themselves. A "
+			"session is believed about nobody else. The agent is not asked for it, so with --offline this works when it hangs.",
+		.options = trace_options,
+		.offline = true,
+		.run = trace_run,
 	},
 	{
 		.name = "evict",

@@ -108,8 +108,8 @@ static int offline_assemble(struct offline *offline)
 int offline_open(const struct command *command, struct offline **offline)
 {
 	struct offline *opened = memory_or_exit(calloc(1, sizeof(*opened)));
-	int code = command->snapshot ? snapshot_read(command->snapshot, &opened->pieces)
-				     : pieces_from_keeper(command, &opened->pieces);
+	int code = command->snapshot ? snapshot_read(command->snapshot, &opened->pieces) :
+		command->offline ? pieces_from_keeper(command, &opened->pieces) : pieces_gather(command, &opened->pieces);
 
 	if (!code)
 		code = offline_assemble(opened);
@@ -136,6 +136,32 @@ void offline_close(struct offline *offline)
 	}
 	pieces_close(&offline->pieces);
 	free(offline);
+}
+
+const struct pool_segment *offline_pool(const struct offline *offline, uint32_t index)
+{
+	return &offline->pools[index].pool;
+}
+
+const char *offline_pool_name(const struct offline *offline, uint32_t index)
+{
+	return offline->pools[index].name;
+}
+
+const struct session_segment *offline_session(const struct offline *offline, uint32_t index, uint32_t session)
+{
+	return offline->pools[index].by_id[session];
+}
+
+bool offline_session_name(const struct offline *offline, uint32_t index, uint32_t session, char name[64], uint32_t *pid)
+{
+	const struct session_record *record = &offline->pools[index].pool.sessions[session];
+
+	if (atomic_load_explicit(&record->state, memory_order_acquire) == SESSION_RECORD_NONE)
+		return false;
+	text_copy(name, 64, record->name, sizeof(record->name));
+	*pid = record->pid;
+	return true;
 }
 
 uint64_t offline_time_ms(const struct offline *offline)

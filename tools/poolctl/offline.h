@@ -13,10 +13,19 @@
 #include "proto/messages.h"
 
 struct offline;
+struct pool_segment;
+struct session_segment;
 
-/* offline_open() - by command->snapshot or the keeper. Return: CODE_OK, or an exit code after a complaint. */
+/* offline_open() - by command->snapshot or the keeper; without --offline what pieces_gather() finds. Return: CODE_OK, or an exit code after a complaint. */
 int offline_open(const struct command *command, struct offline **offline);
 void offline_close(struct offline *offline);
+
+/* One pool's tables, by its index; of a session NULL where they are not there. */
+const struct pool_segment *offline_pool(const struct offline *offline, uint32_t index);
+const char *offline_pool_name(const struct offline *offline, uint32_t index);
+const struct session_segment *offline_session(const struct offline *offline, uint32_t index, uint32_t session);
+/* offline_session_name() - clean text; false: nobody of this number is attached. */
+bool offline_session_name(const struct offline *offline, uint32_t index, uint32_t session, char name[64], uint32_t *pid);
 
 uint64_t offline_time_ms(const struct offline *offline);
 /* offline_print_source() - one line for people: where the tables come from. */

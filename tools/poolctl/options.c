@@ -214,6 +214,41 @@ bool command_number(const struct command *command, enum option_id id, uint64_t l
 	return false;
 }
 
+static bool duration_parse(const char *text, uint64_t *ns)
+{
+	static const struct {
+		const char *name;
+		uint64_t ns;
+	} units[] = { { "ms", 1000000 }, { "s", 1000000000 }, { "m", 60000000000 }, { "h", 3600000000000 }, { "d", 86400000000000 } };
+	size_t length = strspn(text, "0123456789");
+	char digits[8] = "";
+	uint64_t number;
+
+	if (length >= sizeof(digits))
+		return false;
+	memcpy(digits, text, length);
+	if (!number_parse(digits, 1, 9999999, &number))
+		return false;
+	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+		if (!strcmp(text + length, units[i].name)) {
+			*ns = number * units[i].ns;
+			return true;
+		}
+	}
+	return false;
+}
+
+bool command_since(const struct command *command, uint64_t *since_ns)
+{
+	const char *text = command->values[OPTION_SINCE];
+
+	*since_ns = 0;
+	if (!text || duration_parse(text, since_ns))
+		return true;
+	complain_usage(command->verb, "--since '%s' is not a duration: write a number with ms, s, m, h or d, such as 5m", text);
+	return false;
+}
+
 static bool unit_parse(const char *text, uint64_t *factor)
 {
 	static const struct {

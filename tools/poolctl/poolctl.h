@@ -44,6 +44,8 @@ enum option_id {
 	OPTION_MINIMUM,
 	OPTION_QUIESCENT,
 	OPTION_OBJECT_VERSION,
+	OPTION_SINCE,
+	OPTION_FILE,
 	OPTION_MAN,
 	OPTION_COMPLETION,
 	OPTIONS
@@ -103,6 +105,8 @@ bool number_parse(const char *text, uint64_t least, uint64_t most, uint64_t *val
 /* command_number() - the value of an option, `otherwise` when it is not given. False after a complaint. */
 bool command_number(const struct command *command, enum option_id id, uint64_t least, uint64_t most, uint64_t otherwise,
 	uint64_t *value);
+/* command_since() - OPTION_SINCE, a duration ("90s", "5m"), in nanoseconds; 0: not given. False after a complaint. */
+bool command_since(const struct command *command, uint64_t *since_ns);
 /*
  * pages_parse() - an amount of pages: "64", "128MiB", "10%". Sizes round up to whole pages, percent of page_count.
  * False after a complaint that begins with `what`.
@@ -129,6 +133,7 @@ int tenants_run(const struct command *command);
 int roles_run(const struct command *command);
 int transfers_run(const struct command *command);
 int events_run(const struct command *command);
+int trace_run(const struct command *command);
 int evict_run(const struct command *command);
 int limit_run(const struct command *command);
 int objects_run(const struct command *command);

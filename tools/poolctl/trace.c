@@ -1,0 +1,113 @@
+/* trace.c - the flight recorder as a Chrome trace. */
+#include "tools/poolctl/flight.h"
+#include "tools/poolctl/output.h"
+#include "tools/poolctl/replace.h"
+
+#include "tools/lib/chrome_trace.h"
+
+#include "shm/page_word.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+static void pool_name(const void *offline, uint32_t pool, char name[CHROME_NAME_BYTES])
+{
+	snprintf(name, CHROME_NAME_BYTES, "%s", offline_pool_name(offline, pool));
+}
+
+static void session_name(const void *offline, uint32_t pool, uint32_t session, char name[CHROME_NAME_BYTES])
+{
+	char of[64];
+	uint32_t pid;
+
+	if (offline_session_name(offline, pool, session, of, &pid))
+		snprintf(name, CHROME_NAME_BYTES, "session %" PRIu32 " '%s', pid %" PRIu32, session, of, pid);
+	else
+		snprintf(name, CHROME_NAME_BYTES, "session %" PRIu32 ", ended", session);
+}
+
+static int write_to(FILE *file, const struct offline *offline, const struct flight_log *log)
+{
+	struct text start = log->count ? time_text(flight_row_begin(&log->rows[0]) / 1000000) : (struct text){ .text = "" };
+	const struct chrome_names names = {
+		.context = offline,
+		.pool = pool_name,
+		.session = session_name,
+		.event = event_kind_name,
+		.start = start.text,
+	};
+	int error;
+
+	errno = 0;
+	error = chrome_trace_write(file, log, &names);
+	return error == -EIO && errno ? -errno : error;
+}
+
+static void print_written(const struct command *command, const char *path, const struct flight_log *log)
+{
+	uint64_t span_ns = log->count ? log->rows[log->count - 1].entry.time_ns - flight_row_begin(&log->rows[0]) : 0;
+	cJSON *document;
+
+	if (command->output == OUTPUT_JSON) {
+		document = json_document("trace");
+		json_text(document, "file", path);
+		json_number(document, "records", log->count);
+		json_number(document, "damaged", log->damaged);
+		json_number(document, "span_ms", span_ns / 1000000);
+		json_print(command, document, false);
+		return;
+	}
+	print(command, "'%s': %" PRIu32 " records over %s\n", path, log->count, age_text(span_ns / 1000000).text);
+}
+
+static int write_file(const struct command *command, const struct offline *offline, const struct flight_log *log)
+{
+	const char *path = command->values[OPTION_FILE];
+	struct replacement replacement;
+	int error;
+
+	if (replacement_open(path, &replacement))
+		return CODE_FAILED;
+	error = replacement_end(&replacement, path, write_to(replacement.file, offline, log));
+	if (error) {
+		complain("cannot write the trace '%s': %s", path, strerror(-error));
+		return CODE_FAILED;
+	}
+	print_written(command, path, log);
+	return CODE_OK;
+}
+
+static int write_output(const struct command *command, const struct offline *offline, const struct flight_log *log)
+{
+	int error = command->quiet ? 0 : write_to(stdout, offline, log);
+
+	/* whoever reads has enough */
+	if (!error || error == -EPIPE)
+		return CODE_OK;
+	complain("cannot write the trace: %s", strerror(-error));
+	return CODE_FAILED;
+}
+
+int trace_run(const struct command *command)
+{
+	struct flight_log log = { .now_ns = 0 };
+	struct offline *offline;
+	uint64_t session, since;
+	int code;
+
+	if (!command_number(command, OPTION_SESSION, 1, PAGE_SESSION_MAX, 0, &session) || !command_since(command, &since))
+		return CODE_USAGE;
+	code = offline_open(command, &offline);
+	if (code)
+		return code;
+	log.session = (uint32_t)session;
+	code = flight_gather(command, offline, false, &log);
+	if (!code && log.damaged)
+		complain("passing over %" PRIu32 " records that cannot be", log.damaged);
+	if (!code)
+		code = command->values[OPTION_FILE] ? write_file(command, offline, &log) : write_output(command, offline, &log);
+	flight_log_fini(&log);
+	offline_close(offline);
+	return code;
+}
