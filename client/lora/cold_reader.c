@@ -1,8 +1,8 @@
 /*
- * cold_reader.c - slots of one buffer, and what is in each.
+ * cold_reader.c - slots of one room, and what is in each.
  *
- * A slot is free, or the kernel reads a group into it, or the group is there, or the caller has it. Groups go into slots in order and are
- * handed out in order, so that of `first` to `ahead` each is in a slot, and none behind.
+ * A slot is free, or the kernel reads a group into it, or the group is there, or the caller has it. Groups are asked for in order, so that all
+ * from `next` up to `ahead` are in slots, when they come directly; the other ways read `next` into a slot when it is wanted.
  */
 #include "client/lora/cold_reader.h"
 
@@ -30,14 +30,13 @@ struct slot {
 enum ring_state { RING_NONE, RING_OPEN, RING_REFUSED };
 
 struct cold_reader {
-	uint8_t *room; /* COLD_READER_ROOM, from the first file on */
+	uint8_t *room; /* COLD_READER_ROOM, from the first file on; NULL: none, and no slots */
 	const struct cold_file *file;
 	enum cold_reader_way way;
 	uint32_t next, ahead;     /* groups: the next to hand out, the first that nobody was asked for */
 	struct slot slots[COLD_READER_HELD_MAX];
 	uint32_t slot_count;
 	uint64_t slot_bytes;
-	int error;     /* which each further call returns */
 	int direct_fd; /* of this file; -1: none */
 	enum ring_state ring_state;
 	bool registered; /* the room, as buffer 0 */
@@ -107,10 +106,8 @@ static bool ring_have(struct cold_reader *reader)
 static void room_leave(struct cold_reader *reader)
 {
 	reader->room = NULL;
-	reader->error = -EIO;
+	reader->slot_count = 0;
 	reader->ring_state = RING_REFUSED;
-	for (uint32_t i = 0; i < reader->slot_count; i++)
-		reader->slots[i].state = SLOT_FREE;
 }
 
 /* One completion. */
@@ -136,7 +133,7 @@ static void ring_wait(struct cold_reader *reader)
 static void ring_drain(struct cold_reader *reader)
 {
 	for (uint32_t i = 0; i < reader->slot_count; i++)
-		while (reader->slots[i].state == SLOT_ASKED)
+		while (i < reader->slot_count && reader->slots[i].state == SLOT_ASKED)
 			ring_wait(reader);
 }
 
@@ -221,10 +218,10 @@ static int direct_finish(struct cold_reader *reader, struct slot *slot)
 {
 	uint64_t done;
 
-	while (slot->state == SLOT_ASKED)
+	while (reader->room && slot->state == SLOT_ASKED)
 		ring_wait(reader);
-	if (reader->error)
-		return reader->error;
+	if (!reader->room)
+		return -EIO;
 	done = slot->result > 0 ? (uint64_t)slot->result / COLD_ALIGN * COLD_ALIGN : 0;
 	return slot_read(reader, slot, done);
 }
@@ -266,7 +263,7 @@ static int group_read(struct cold_reader *reader, struct slot **found)
 		*found = slot;
 	}
 	if (!reader->room)
-		return reader->error;
+		return -EIO;
 	plain_advise(reader);
 	return slot_read(reader, slot, 0);
 }
@@ -327,23 +324,24 @@ int cold_reader_begin(struct cold_reader *reader, const struct cold_file *file)
 	reader->next = reader->ahead = 0;
 	reader->slot_count = slots < COLD_READER_HELD_MAX ? slots : COLD_READER_HELD_MAX;
 	reader->slot_bytes = largest;
-	reader->error = 0;
+	for (uint32_t i = 0; i < reader->slot_count; i++)
+		reader->slots[i].state = SLOT_FREE;
 	return 0;
 }
 
 int cold_reader_next(struct cold_reader *reader, uint32_t *group, const void **stored)
 {
 	struct slot *slot;
-	int error = reader->error;
+	int error;
 
-	if (error || reader->next == reader->file->header->groups)
-		return error;
+	if (!reader->room)
+		return -EIO;
+	if (reader->next == reader->file->header->groups)
+		return 0;
 	slot = slot_of(reader, reader->next);
 	error = slot ? direct_finish(reader, slot) : group_read(reader, &slot);
-	if (error) {
-		reader->error = error == -EAGAIN ? 0 : error;
+	if (error)
 		return error;
-	}
 	slot->state = SLOT_HELD;
 	*group = reader->next++;
 	*stored = slot_bytes(reader, slot);
@@ -357,15 +355,13 @@ void cold_reader_give_back(struct cold_reader *reader, uint32_t group)
 	if (!slot)
 		return;
 	slot->state = SLOT_FREE;
-	if (reader->way == COLD_READER_DIRECT && !reader->error)
+	if (reader->way == COLD_READER_DIRECT)
 		direct_ask(reader);
 }
 
 void cold_reader_end(struct cold_reader *reader)
 {
 	ring_drain(reader);
-	for (uint32_t i = 0; i < reader->slot_count; i++)
-		reader->slots[i].state = SLOT_FREE;
 	if (reader->direct_fd >= 0)
 		close(reader->direct_fd);
 	reader->direct_fd = -1;

@@ -49,7 +49,7 @@ int cold_reader_begin(struct cold_reader *reader, const struct cold_file *file);
  *          cold_group_expand(). They stay until cold_reader_give_back().
  *
  * Return: 1; 0: there was no further one; -EAGAIN: the caller has so many groups that there is no room for another (two always
- * find room); -EIO: the file cannot be read, or has become shorter, and so it is each time until cold_reader_end().
+ * find room); -EIO: the file cannot be read, or has become shorter.
  */
 int cold_reader_next(struct cold_reader *reader, uint32_t *group, const void **stored);
 
