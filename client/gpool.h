@@ -1693,6 +1693,33 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  * to the agent and its mapping; else its load.
  */
 GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms);
+
+/*
+ * gpool_lora_begin() - as gpool_lora_acquire(), and does not wait for the weights: the adapter has its place, and layers come there one after the other,
+ * while the first ones are used. gpool_lora_release() ends it as it ends any acquire, also before all has come.
+ *
+ *	error = gpool_lora_begin(lora, id, -1);
+ *	for (layer = 0; !error && layer < layers; layer++) {
+ *		error = gpool_lora_wait(lora, id, layer, -1);
+ *		...                                 queue the work of this layer, with gpool_lora_part() of it
+ *	}
+ *	gpool_lora_release(lora, id, &fence);       behind all of that work, whatever came of it
+ *
+ * It is shared with other engines when all who have begun it here have released it, and the work behind their fences is done. Until then others load one
+ * of their own; of two the first that is shared stays.
+ *
+ * @timeout_ms: longest wait for its place, milliseconds; 0: do not wait, -1: no limit
+ *
+ * Return: as gpool_lora_acquire(). Where a load has failed in the middle of it: why, until all who have begun it have released it.
+ * Threads: any. Cost: as gpool_lora_acquire(), without the load.
+ */
+GPOOL_API int gpool_lora_begin(struct gpool_lora *lora, uint32_t id, int timeout_ms);
+/*
+ * gpool_lora_wait() - until that layer of an adapter that is begun or acquired is there; with it are all before it.
+ * @layer: its number, also of one in which it has nothing; -1: all of it, with the modules outside of all layers, which come last
+ * Return: 0, -EAGAIN (timeout_ms was 0), -ETIMEDOUT, -EINVAL (not acquired), -ENOENT, -ECHILD, or why its load has failed: gpool_lora_why(). Threads: any.
+ */
+GPOOL_API int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms);
 /* gpool_lora_prefetch() - begin to load it, if need be: 0, -ENOENT, -ECHILD. It may leave again before it is acquired. */
 GPOOL_API int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id);
 /*
@@ -1700,7 +1727,7 @@ GPOOL_API int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id);
  * -ENOMEM (it stays acquired), -ECHILD.
  */
 GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence);
-/* gpool_lora_unload() - out of the pool, for all engines; copies stay: 0; -EBUSY: acquired here, or elsewhere, where it goes with its last use; -ENOENT, -EPERM, -ECHILD. */
+/* gpool_lora_unload() - out of the pool, for all engines; copies stay: 0; -EBUSY: acquired here, or just released after gpool_lora_begin(), or elsewhere, where it goes with its last use; -ENOENT, -EPERM, -ECHILD. */
 GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
 /* gpool_lora_why() - why its last load failed, as a line: why[GPOOL_LORA_REASON_BYTES]; empty if it did not. 0, -ENOENT, -ECHILD. */
 GPOOL_API int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why);
@@ -1727,7 +1754,8 @@ GPOOL_ASSERT_SIZE(gpool_lora_part, 64);
  * gpool_lora_part() - of an acquired adapter. Addresses are good until it is released.
  * @layer:  its number; -1: of modules outside of all layers
  * @target: "model.layers.*.self_attn.q_proj": the module's path with a star for the layer
- * Return: 0; -ENOENT: it has none there, or there is no such adapter; -EINVAL: not acquired; -ECHILD. Cost: two binary searches.
+ * Return: 0; -ENOENT: it has none there, or there is no such adapter; -EAGAIN: the layer is not there yet, gpool_lora_wait(); -EINVAL: not acquired;
+ * -ECHILD. Cost: two binary searches.
  */
 GPOOL_API int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_part *part);
 

@@ -15,6 +15,7 @@
 
 enum {
 	TRIES = 8,      /* each of them ends by somebody else's work, publishing or evicting */
+	WATCH_MS = 5,   /* for a fence; chosen: so long a load may wait for the only thread */
 	LOADS_MAX = 32, /* under way at a time: each of them has its pages, and as many take turns. Chosen */
 };
 
@@ -121,6 +122,22 @@ static int place_make(struct lora_loader *loader, struct lora_load *load)
 	return error ? error : runs_make(loader, &load->adapter->layout, load->base, &load->runs);
 }
 
+/* Under the lock, for who begins to use it: there it will be. */
+static void entry_place(struct lora_load *load)
+{
+	struct lora_entry *entry = load->entry;
+
+	entry->base = load->base;
+	entry->runs = load->runs;
+	entry->placed = ++load->lora->placings;
+	entry->ready = 0;
+	entry->load = load;
+	entry->granted = entry->beginning;
+	entry->acquired += entry->beginning;
+	entry->beginning = 0;
+	pthread_cond_broadcast(&load->lora->loaded);
+}
+
 /* What another engine has is there; else there are pages, and a source to fill them from. */
 static int load_begin(struct lora_loader *loader, struct lora_load *load)
 {
@@ -138,14 +155,19 @@ static int load_begin(struct lora_loader *loader, struct lora_load *load)
 	if (error || load->stands)
 		return error;
 	load->done = calloc(load->adapter->layout.header->pages, sizeof(*load->done));
-	return load->done ? source_open(load) : -ENOMEM;
+	if (!load->done)
+		return -ENOMEM;
+	pthread_mutex_lock(&load->lora->lock);
+	entry_place(load);
+	pthread_mutex_unlock(&load->lora->lock);
+	return source_open(load);
 }
 
-/* Its pages are filled. If somebody else was first, his are taken. */
+/* Its pages are filled, and nobody uses them. If somebody else was first, his are taken. */
 static int load_publish(struct lora_loader *loader, struct lora_load *load)
 {
 	struct gpool_object *found;
-	int error = load->from == LORA_FROM_PEFT ? adapter_unchanged(load->adapter, &load->files, &load->reason) : 0;
+	int error = 0;
 
 	for (int i = 0; i < TRIES && !error; i++) {
 		error = object_publish(load);
@@ -188,6 +210,21 @@ static void later_free(struct lora_later *later)
 	free(later);
 }
 
+/* Under the lock, once: it was brought here. */
+static void load_count(struct lora_load *load)
+{
+	struct lora_entry *entry = load->entry;
+
+	if (load->counted)
+		return;
+	load->counted = true;
+	if (load->shared)
+		entry->counts.shared++;
+	else
+		entry->counts.from[load->from]++;
+	later_add(load);
+}
+
 /* Under the lock. Who waits has it pinned; without anybody it may leave again. */
 static void entry_here(struct lora_load *load)
 {
@@ -200,11 +237,7 @@ static void entry_here(struct lora_load *load)
 	entry->held = entry->waiting > 0;
 	if (!entry->held)
 		gpool_object_unpin(entry->object);
-	if (load->shared)
-		entry->counts.shared++;
-	else
-		entry->counts.from[load->from]++;
-	later_add(load);
+	load_count(load);
 }
 
 /* Under the lock, and out of any list. */
@@ -215,18 +248,19 @@ static void load_free(struct lora_load *load)
 	free(load);
 }
 
+/* Published, or given up: nobody uses it, and nobody can begin to. */
 static void load_end(struct lora_load *load, int error)
 {
 	struct gpool_lora *lora = load->lora;
 	struct lora_entry *entry = load->entry;
 
-	source_close(load);
 	if (error && load->object)
 		object_drop(load);
 	pthread_mutex_lock(&lora->lock);
 	entry->error = error;
 	entry->reason = load->reason;
 	entry->state = error ? GPOOL_LORA_COLD : GPOOL_LORA_HERE;
+	entry->runs = (struct lora_runs){ 0 };
 	if (!error)
 		entry_here(load);
 	load_free(load);
@@ -235,6 +269,113 @@ static void load_end(struct lora_load *load, int error)
 	pthread_cond_broadcast(&lora->loaded);
 	pthread_cond_broadcast(&lora->queued);
 	pthread_mutex_unlock(&lora->lock);
+}
+
+/* ---- drafts; under the lock ---- */
+
+void draft_use(struct lora_entry *entry)
+{
+	struct lora_load *load = entry->load;
+
+	if (!entry->acquired++ && load->rests) {
+		TAILQ_REMOVE(&load->lora->drafts, load, link);
+		load->listed = false;
+	}
+}
+
+void draft_leave(struct lora_entry *entry)
+{
+	struct lora_load *load = entry->load;
+
+	if (!load->rests)
+		return;
+	load->listed = true;
+	TAILQ_INSERT_TAIL(&load->lora->drafts, load, link);
+	pthread_cond_signal(&load->lora->queued);
+}
+
+/* It is used already, or work of before still is: it is a draft until that is over. False: it is not used. */
+static bool draft_begin(struct lora_load *load, int error)
+{
+	struct gpool_lora *lora = load->lora;
+	struct lora_entry *entry = load->entry;
+
+	if (!entry->load || (!entry->acquired && !entry_is_used(lora, entry))) {
+		entry->load = NULL;
+		return false;
+	}
+	load->rests = true;
+	load->error = error;
+	entry->error = error;
+	entry->reason = load->reason;
+	if (!error) {
+		entry->state = GPOOL_LORA_HERE;
+		load_count(load);
+	}
+	if (!entry->acquired)
+		draft_leave(entry);
+	lora->loads--;
+	lora->crowded = false;
+	pthread_cond_broadcast(&lora->loaded);
+	pthread_cond_broadcast(&lora->queued);
+	return true;
+}
+
+/* One whose work is done. */
+static struct lora_load *draft_done(struct gpool_lora *lora)
+{
+	struct lora_load *load;
+
+	TAILQ_FOREACH(load, &lora->drafts, link)
+		if (!entry_is_used(lora, load->entry))
+			return load;
+	return NULL;
+}
+
+static void draft_end(struct lora_loader *loader, struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+	int error = load->error;
+
+	TAILQ_REMOVE(&lora->drafts, load, link);
+	load->entry->load = NULL;
+	load->entry->state = GPOOL_LORA_LOADING;
+	lora->loads++;
+	pthread_mutex_unlock(&lora->lock);
+	load_end(load, error ? error : load_publish(loader, load));
+	pthread_mutex_lock(&lora->lock);
+}
+
+/* In short waits, since there may be something to load meanwhile. */
+static void drafts_watch(struct gpool_lora *lora)
+{
+	struct gpool_fence fence = TAILQ_FIRST(&lora->drafts)->entry->uses->fence;
+
+	lora->watching = true;
+	pthread_mutex_unlock(&lora->lock);
+	gpool_fence_wait(lora->pool, fence, WATCH_MS);
+	pthread_mutex_lock(&lora->lock);
+	lora->watching = false;
+}
+
+/* ---- its parts are over ---- */
+
+static void load_over(struct lora_loader *loader, struct lora_load *load, int error)
+{
+	struct gpool_lora *lora = load->lora;
+	bool is_draft;
+
+	if (!error && !load->stands && load->from == LORA_FROM_PEFT)
+		error = adapter_unchanged(load->adapter, &load->files, &load->reason);
+	source_close(load);
+	pthread_mutex_lock(&lora->lock);
+	is_draft = draft_begin(load, error);
+	pthread_mutex_unlock(&lora->lock);
+	if (is_draft)
+		return;
+	if (!error && !load->stands)
+		error = load_publish(loader, load);
+	load_end(load, error);
 }
 
 /* ---- taking turns ---- */
@@ -253,7 +394,7 @@ static void load_go_on(struct lora_loader *loader, struct lora_load *load)
 	int error = load->error;
 
 	if (!error) {
-		load_end(load, load_publish(loader, load));
+		load_over(loader, load, 0);
 		return;
 	}
 	if (load->from != LORA_FROM_PEFT && (error == -EINVAL || error == -EIO)) {
@@ -261,7 +402,7 @@ static void load_go_on(struct lora_loader *loader, struct lora_load *load)
 		error = source_open(load);
 	}
 	if (error) {
-		load_end(load, error);
+		load_over(loader, load, error);
 		return;
 	}
 	pthread_mutex_lock(&load->lora->lock);
@@ -270,12 +411,25 @@ static void load_go_on(struct lora_loader *loader, struct lora_load *load)
 	pthread_mutex_unlock(&load->lora->lock);
 }
 
+/* Under the lock: layers that became usable. */
+static void pages_ready(struct lora_load *load)
+{
+	struct lora_entry *entry = load->entry;
+
+	while (entry->ready < load->adapter->layout.header->pages && load->done[entry->ready])
+		entry->ready++;
+	if (entry->acquired)
+		pthread_cond_broadcast(&load->lora->loaded);
+}
+
 /* Under the lock. */
 static void part_end(struct lora_load *load, const struct lora_part *part, int error, const struct reason *reason)
 {
 	load->running--;
 	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++)
 		load->done[page] = true;
+	if (!error)
+		pages_ready(load);
 	if (!error || load->error)
 		return;
 	load->error = error;
@@ -335,7 +489,7 @@ static void load_run(struct lora_loader *loader, struct lora_load *load)
 	struct gpool_lora *lora = load->lora;
 	int error = load_begin(loader, load);
 
-	if (error && !load->shared && load->object) {
+	if (error && !load->shared && load->object && !load->done) {
 		object_drop(load);
 		if (load_postpone(load, error)) {
 			source_close(load);
@@ -346,7 +500,7 @@ static void load_run(struct lora_loader *loader, struct lora_load *load)
 		}
 	}
 	if (error || load->stands) {
-		load_end(load, error);
+		load_over(loader, load, error);
 		return;
 	}
 	pthread_mutex_lock(&lora->lock);
@@ -394,6 +548,7 @@ static void *loader_run(void *argument)
 {
 	struct lora_loader *loader = argument;
 	struct gpool_lora *lora = loader->lora;
+	struct lora_load *draft;
 
 	pthread_mutex_lock(&lora->lock);
 	while (!lora->ending) {
@@ -401,8 +556,12 @@ static void *loader_run(void *argument)
 			queue_take(loader);
 		else if (!TAILQ_EMPTY(&lora->turns))
 			turn_take(loader, TAILQ_FIRST(&lora->turns));
+		else if ((draft = draft_done(lora)))
+			draft_end(loader, draft);
 		else if (!TAILQ_EMPTY(&lora->later) && !lora->copying)
 			later_take(loader);
+		else if (!TAILQ_EMPTY(&lora->drafts) && !lora->watching)
+			drafts_watch(lora);
 		else
 			pthread_cond_wait(&lora->queued, &lora->lock);
 	}
@@ -487,6 +646,14 @@ static void lists_empty(struct gpool_lora *lora)
 
 	while ((load = TAILQ_FIRST(&lora->turns))) {
 		TAILQ_REMOVE(&lora->turns, load, link);
+		source_close(load);
+		load->entry->load = NULL;
+		load_end(load, -ECANCELED);
+	}
+	while ((load = TAILQ_FIRST(&lora->drafts))) {
+		TAILQ_REMOVE(&lora->drafts, load, link);
+		load->entry->load = NULL;
+		lora->loads++;
 		load_end(load, -ECANCELED);
 	}
 	while ((entry = TAILQ_FIRST(&lora->queue))) {

@@ -34,8 +34,10 @@ struct lora_load {
 	bool *done;            /* [pages] */
 	uint32_t next;         /* part: its first page; from a kept file: the group */
 	uint32_t running;      /* threads that make parts of it */
-	bool listed;           /* it has parts that nobody makes, and its turn comes */
-	int error;             /* of a part */
+	bool listed;           /* it has parts that nobody makes, and its turn comes; or it is a draft that nobody uses */
+	bool rests;            /* it is over, but in use: a draft */
+	bool counted;
+	int error;             /* of a part; of all of it, when it rests */
 	struct reason reason;
 	TAILQ_ENTRY(lora_load) link;
 };
@@ -53,6 +55,18 @@ struct lora_part {
 	uint32_t first, pages;
 	uint32_t group; /* from a kept file */
 };
+
+/* ---- load.c; under the lock ---- */
+
+/* load_rests() - its load is over, and it is a draft: whole where entry->error is 0. */
+static inline bool load_rests(const struct lora_entry *entry)
+{
+	return entry->load && entry->load->rests;
+}
+
+/* draft_use() - one more has it acquired before it is published. draft_leave() - nobody has any more. */
+void draft_use(struct lora_entry *entry);
+void draft_leave(struct lora_entry *entry);
 
 /* ---- part.c ---- */
 

@@ -1,9 +1,8 @@
 /*
- * lora.c - registering adapters, acquiring and releasing them.
+ * lora.c - registering adapters, and looking at them.
  */
 #include "client/lora/lora.h"
 
-#include "client/thread_cache.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- life ---- */
@@ -69,6 +67,7 @@ int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options
 	TAILQ_INIT(&made->queue);
 	TAILQ_INIT(&made->turns);
 	TAILQ_INIT(&made->later);
+	TAILQ_INIT(&made->drafts);
 	pthread_mutex_init(&made->lock, NULL);
 	pthread_cond_init(&made->queued, NULL);
 	pthread_condattr_init(&clock);
@@ -119,7 +118,7 @@ int gpool_lora_close(struct gpool_lora *lora)
 	if (lora->users)
 		return -EBUSY;
 	for (uint32_t i = 0; i < lora->entry_count; i++)
-		if (lora->entries[i] && lora->entries[i]->acquired)
+		if (lora->entries[i] && (lora->entries[i]->acquired || entry_is_used(lora, lora->entries[i])))
 			return -EBUSY;
 	loaders_end(lora);
 	for (uint32_t i = 0; i < lora->entry_count && !error; i++) {
@@ -195,8 +194,7 @@ int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *f
 	return error;
 }
 
-/* Under the lock; NULL: there is none. */
-static struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id)
+struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id)
 {
 	return id < lora->entry_count ? lora->entries[id] : NULL;
 }
@@ -224,240 +222,9 @@ int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
 		return -ECHILD;
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
-	error = !entry ? -ENOENT : entry->acquired || entry->waiting || entry->state == GPOOL_LORA_LOADING ? -EBUSY : entry_close(lora, entry);
+	error = !entry ? -ENOENT : entry->acquired || entry->waiting || entry->load || entry->state == GPOOL_LORA_LOADING ? -EBUSY : entry_close(lora, entry);
 	if (!error)
 		entry_free(lora, entry);
-	pthread_mutex_unlock(&lora->lock);
-	return error;
-}
-
-/* ---- acquiring; under the lock ---- */
-
-static void load_begin(struct gpool_lora *lora, struct lora_entry *entry)
-{
-	entry->state = GPOOL_LORA_LOADING;
-	entry->error = 0;
-	TAILQ_INSERT_TAIL(&lora->queue, entry, link);
-	pthread_cond_signal(&lora->queued);
-}
-
-/* It is not pinned any more for those who wait. */
-static void held_end(struct lora_entry *entry)
-{
-	if (!entry->held)
-		return;
-	entry->held = false;
-	gpool_object_unpin(entry->object);
-}
-
-/* Pin what is here. -ESTALE: it has left the pool, and is COLD now. */
-static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
-{
-	int error = gpool_object_pin(entry->object);
-
-	if (!error) {
-		entry->acquired++;
-		return 0;
-	}
-	if (error != -ESTALE)
-		return error;
-	/* Acquired, it was unloaded by somebody else, and goes with its last use. Who still waits for it finds it COLD, and begins anew. */
-	if (entry->acquired)
-		return -EBUSY;
-	held_end(entry);
-	if (entry_close(lora, entry))
-		return -EBUSY;
-	entry->counts.lost++;
-	return -ESTALE;
-}
-
-/* One who has waited goes on, one way or the other. */
-static void wait_end(struct lora_entry *entry)
-{
-	if (!--entry->waiting)
-		held_end(entry);
-}
-
-/* Until its load has ended. 0, -ETIMEDOUT, or why it failed. */
-static int load_wait(struct gpool_lora *lora, struct lora_entry *entry, int timeout_ms, const struct timespec *limit)
-{
-	int error = 0;
-
-	while (entry->state == GPOOL_LORA_LOADING && !error)
-		error = timeout_ms < 0 ? pthread_cond_wait(&lora->loaded, &lora->lock) : pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
-	return entry->state == GPOOL_LORA_LOADING ? -ETIMEDOUT : entry->error;
-}
-
-static struct timespec limit_of(int timeout_ms)
-{
-	struct timespec limit;
-
-	clock_gettime(CLOCK_MONOTONIC, &limit);
-	if (timeout_ms > 0) {
-		limit.tv_sec += timeout_ms / 1000;
-		limit.tv_nsec += timeout_ms % 1000 * 1000000;
-		limit.tv_sec += limit.tv_nsec / 1000000000;
-		limit.tv_nsec %= 1000000000;
-	}
-	return limit;
-}
-
-/* For those who watch the pool, beside entry->counts.hits, which are this process's own. */
-static inline void count_acquire(struct gpool *pool, bool hit)
-{
-	const struct thread_cache *cache = thread_cache_of(pool);
-
-	if (likely(cache != NULL))
-		stat_add(cache, hit ? &cache->stats->adapter_hits : &cache->stats->adapter_misses);
-}
-
-static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry, int timeout_ms)
-{
-	struct timespec limit = limit_of(timeout_ms);
-	int error;
-
-	if (entry->state == GPOOL_LORA_COLD)
-		count_acquire(lora->pool, false);
-	do {
-		if (entry->state == GPOOL_LORA_COLD)
-			load_begin(lora, entry);
-		if (timeout_ms == 0)
-			return -EAGAIN;
-		entry->waiting++;
-		error = load_wait(lora, entry, timeout_ms, &limit);
-		if (!error)
-			error = entry->state == GPOOL_LORA_HERE ? pin_here(lora, entry) : -ESTALE;
-		wait_end(entry);
-	} while (error == -ESTALE);
-	return error;
-}
-
-int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms)
-{
-	struct lora_entry *entry;
-	int error = -ESTALE;
-
-	if (unlikely(!lora->pool->alive))
-		return -ECHILD;
-	pthread_mutex_lock(&lora->lock);
-	entry = entry_of(lora, id);
-	if (likely(entry != NULL)) {
-		if (likely(entry->state == GPOOL_LORA_HERE))
-			error = pin_here(lora, entry);
-		if (likely(!error)) {
-			entry->counts.hits++;
-			count_acquire(lora->pool, true);
-		} else if (error == -ESTALE) {
-			error = acquire_slowly(lora, entry, timeout_ms);
-		}
-	} else {
-		error = -ENOENT;
-	}
-	pthread_mutex_unlock(&lora->lock);
-	return error;
-}
-
-int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason)
-{
-	struct lora_entry *found;
-	int error;
-
-	pthread_mutex_lock(&lora->lock);
-	found = entry_of(lora, id);
-	if (!found) {
-		refuse(reason, "adapter %u: there is none of that number", id);
-		error = -ENOENT;
-	} else if (!found->acquired) {
-		error = refuse(reason, "adapter '%s': it is not acquired; gpool_lora_acquire() comes first", found->adapter->name);
-	} else {
-		error = pin_here(lora, found);
-		if (error)
-			refuse(reason, "adapter '%s': somebody has unloaded it; release it, and acquire it again", found->adapter->name);
-	}
-	if (!error)
-		*entry = found;
-	pthread_mutex_unlock(&lora->lock);
-	return error;
-}
-
-void lora_user_add(struct gpool_lora *lora, int32_t more)
-{
-	pthread_mutex_lock(&lora->lock);
-	lora->users += (uint32_t)more;
-	pthread_mutex_unlock(&lora->lock);
-}
-
-int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
-{
-	struct lora_entry *entry;
-
-	if (!lora->pool->alive)
-		return -ECHILD;
-	pthread_mutex_lock(&lora->lock);
-	entry = entry_of(lora, id);
-	/* A pin tells whether it is still there, and counts as a use. */
-	if (entry && entry->state == GPOOL_LORA_HERE && !pin_here(lora, entry)) {
-		entry->acquired--;
-		gpool_object_unpin(entry->object);
-	}
-	if (entry && entry->state == GPOOL_LORA_COLD)
-		load_begin(lora, entry);
-	pthread_mutex_unlock(&lora->lock);
-	return entry ? 0 : -ENOENT;
-}
-
-static int release_after(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence)
-{
-	int error = entry_use(lora, entry, fence);
-
-	return error ? error : gpool_object_unpin_after(entry->object, fence);
-}
-
-int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence)
-{
-	struct lora_entry *entry;
-	int error;
-
-	if (unlikely(!lora->pool->alive))
-		return -ECHILD;
-	pthread_mutex_lock(&lora->lock);
-	entry = entry_of(lora, id);
-	if (unlikely(!entry))
-		error = -ENOENT;
-	else if (unlikely(!entry->acquired))
-		error = -EINVAL;
-	else
-		error = fence ? release_after(lora, entry, *fence) : gpool_object_unpin(entry->object);
-	if (likely(!error))
-		entry->acquired--;
-	pthread_mutex_unlock(&lora->lock);
-	return error;
-}
-
-int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
-{
-	struct gpool_object_info info = { .size = sizeof(info) };
-	struct lora_entry *entry;
-	int error;
-
-	if (!lora->pool->alive)
-		return -ECHILD;
-	pthread_mutex_lock(&lora->lock);
-	entry = entry_of(lora, id);
-	if (!entry) {
-		error = -ENOENT;
-	} else if (entry->acquired || entry->waiting || entry->state == GPOOL_LORA_LOADING) {
-		error = -EBUSY;
-	} else {
-		bool there = entry->state == GPOOL_LORA_HERE && !gpool_object_info(entry->object, &info);
-
-		error = entry->state == GPOOL_LORA_HERE ? entry_close(lora, entry) : 0;
-		if (!error && there)
-			error = gpool_object_delete(lora->pool, info.name, info.version);
-		/* Gone meanwhile, or a newer one by now, is gone. */
-		if (error == -ENOENT || error == -ESTALE)
-			error = 0;
-	}
 	pthread_mutex_unlock(&lora->lock);
 	return error;
 }

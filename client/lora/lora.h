@@ -5,6 +5,10 @@
  *              |        +-> COLD   a pin found that it has left the pool
  *              +-> COLD         `error` says why; the next acquire tries again
  *
+ * Who begins to use it while it comes (gpool_lora_begin()) has it acquired while it is LOADING. What is in use is not published, since that takes
+ * the right to write from where it is mapped: it stays a draft of this process, HERE when it is whole and LOADING when its load has failed, until
+ * nobody uses it; then a loader thread publishes it, or gives it up.
+ *
  * One lock for all of it, held over no file and no wait for a GPU: files are read and objects opened by loader threads (load.h), which have an
  * entry for themselves while it is LOADING. An entry that is HERE is closed only while nobody has it acquired.
  */
@@ -57,14 +61,17 @@ struct lora_entry {
 
 	enum gpool_lora_state state;
 	uint32_t acquired, waiting;
+	uint32_t beginning, granted; /* who waits for its place; who has got it, and does not know yet */
 	bool held;   /* HERE: pinned for those who wait */
 
 	int error;   /* of the last load */
 	struct reason reason;
-	struct gpool_object *object; /* HERE */
+	struct lora_load *load;      /* it has its place, and is not published: begun, or a draft that is in use; else NULL */
+	struct gpool_object *object; /* HERE, and published */
 	uint64_t base;
 	struct lora_runs runs;
-	uint64_t placed; /* HERE: differs each time it comes, as do its addresses */
+	uint32_t ready;  /* LOADING, with a place: so many pages are there, from the first on */
+	uint64_t placed; /* differs each time it comes, as do its addresses */
 	struct lora_use *uses; /* one for each stream */
 	struct lora_counts counts;
 
@@ -94,6 +101,8 @@ struct gpool_lora {
 	TAILQ_HEAD(, lora_load) turns;     /* loads that have parts to be made; the first one's turn is next */
 	TAILQ_HEAD(, lora_later) later;    /* copies to be made when nothing else is to be done */
 	uint32_t loads;                    /* that are under way */
+	TAILQ_HEAD(, lora_load) drafts;    /* whole or failed, and acquired no more: to be published or given up */
+	bool watching;                     /* one thread waits for a fence of theirs */
 	bool crowded;                      /* there was no room for a further one; until one of them ends */
 	bool copying;                      /* one thread at a time: others are there for loads */
 	bool ending;
@@ -121,6 +130,9 @@ struct gpool_lora {
  */
 int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason);
 
+/* entry_of() - under the lock; NULL: there is none. */
+struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id);
+
 /* lora_user_add() - a batch or a scheduler (1), or one less (-1): gpool_lora_close() does not take their adapters from under them. */
 void lora_user_add(struct gpool_lora *lora, int32_t more);
 
@@ -139,9 +151,13 @@ void runs_free(struct gpool_lora *lora, struct lora_runs *runs);
 int entry_close(struct gpool_lora *lora, struct lora_entry *entry);
 /* entry_use() - it will not be closed before the fence is reached: 0, -ENOMEM, -EINVAL (no such fence). */
 int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence);
+/* entry_is_used() - a fence is not reached; entry->uses is one of those. What cannot be asked any more is over. */
+bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry);
 /* target_find() - index of a target, -1: there is none. module_find() - of a layer and that; NULL. part_of() - where its tiles lie. */
 int target_find(const struct adapter_layout *layout, const char *target);
 const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, int target);
+/* layer_is_here() - of one that is acquired, under the lock. -1: all of it. */
+bool layer_is_here(const struct lora_entry *entry, int32_t layer);
 struct gpool_lora_part part_of(const struct lora_entry *entry, const struct adapter_module *module);
 
 #endif

@@ -124,8 +124,7 @@ int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fe
 	return 0;
 }
 
-/* What cannot be asked any more is over. */
-static bool is_used(struct gpool_lora *lora, struct lora_entry *entry)
+bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	while (entry->uses) {
 		struct lora_use *use = entry->uses;
@@ -140,7 +139,7 @@ static bool is_used(struct gpool_lora *lora, struct lora_entry *entry)
 
 int entry_close(struct gpool_lora *lora, struct lora_entry *entry)
 {
-	int error = is_used(lora, entry) ? -EBUSY : gpool_object_close(entry->object);
+	int error = entry_is_used(lora, entry) ? -EBUSY : gpool_object_close(entry->object);
 
 	if (error)
 		return error;
@@ -214,19 +213,43 @@ static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) && 
 	offsetof(struct gpool_lora_matrix, head_tiles) == offsetof(struct lora_matrix, head_tiles) &&
 	offsetof(struct gpool_lora_part, scale) == offsetof(struct lora_adapter, scale), "what the kernels take");
 
+/* Pages are filled in order, and layers need them in order. */
+static uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer)
+{
+	uint32_t low = 0, high = layout->header->layers;
+
+	if (layer < 0)
+		return layout->header->pages;
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (layout->layers[middle].layer <= (uint32_t)layer)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low ? layout->layers[low - 1].pages : 0;
+}
+
+bool layer_is_here(const struct lora_entry *entry, int32_t layer)
+{
+	return entry->state == GPOOL_LORA_HERE || (entry->load && layer_pages(&entry->adapter->layout, layer) <= entry->ready);
+}
+
 int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_part *part)
 {
-	const struct adapter_module *module;
+	const struct adapter_module *module = NULL;
 	const struct lora_entry *entry;
-	int error = 0;
+	int error;
 
 	if (!lora->pool->alive)
 		return -ECHILD;
 	pthread_mutex_lock(&lora->lock);
-	entry = id < lora->entry_count ? lora->entries[id] : NULL;
-	if (entry && !entry->acquired)
-		error = -EINVAL;
-	module = entry && !error ? module_find(&entry->adapter->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer, target_find(&entry->adapter->layout, target)) : NULL;
+	entry = entry_of(lora, id);
+	error = !entry ? -ENOENT : !entry->acquired ? -EINVAL : layer_is_here(entry, layer) ? 0 : -EAGAIN;
+	if (!error)
+		module = module_find(&entry->adapter->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer,
+			target_find(&entry->adapter->layout, target));
 	if (module)
 		*part = part_of(entry, module);
 	pthread_mutex_unlock(&lora->lock);

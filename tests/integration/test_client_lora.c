@@ -530,6 +530,166 @@ static void test_many_at_once(void **state)
 	print_message("%u loads\n", loads);
 }
 
+/* ---- layers as they come ---- */
+
+/* Whether all other pages can be had: what is idle in some process is given up for that. */
+static bool uses_at_most(uint32_t pages)
+{
+	struct gpool_block block;
+
+	if (gpool_alloc(other, PAGES - pages, NULL, &block))
+		return false;
+	assert_int_equal(gpool_free(other, &block), 0);
+	return true;
+}
+
+/* Elements of one layer that are not what the file says, of matrices A. */
+static uint64_t wrong_in_layer(struct gpool_lora *in, uint32_t id, uint32_t adapter, int32_t layer)
+{
+	const struct rig *rig = &rigs[adapter];
+	uint64_t wrong = 0;
+
+	for (uint32_t m = 0; m < rig->peft.count; m++) {
+		const struct peft_module *module = &rig->peft.modules[m];
+		struct gpool_lora_part part;
+
+		if (module->layer != (uint32_t)layer)
+			continue;
+		assert_int_equal(gpool_lora_part(in, id, layer, module->target, &part), 0);
+		for (uint32_t k = 0; k < module->rank; k++)
+			for (uint32_t i = 0; i < module->in; i++)
+				wrong += element_at(&part.a, part.rank, k, i) != bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));
+	}
+	return wrong;
+}
+
+static bool is_published(struct gpool *pool)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0;
+
+	return !gpool_object_next(pool, &cursor, &info);
+}
+
+static void test_layer_by_layer(void **state)
+{
+	struct gpool_lora_part part;
+	uint32_t adapter, id, its;
+	uint64_t address;
+
+	(void)state;
+	engines_start();
+	adapter = adapter_make(100);
+	id = registered(lora, adapter);
+	its = registered(lora_of_other, adapter);
+	assert_int_equal(gpool_lora_wait(lora, id, 0, -1), -EINVAL);
+	assert_int_equal(gpool_lora_wait(lora, id + 1, 0, -1), -ENOENT);
+	assert_int_equal(gpool_lora_begin(lora, id, -1), 0);
+	for (int32_t layer = 0; layer < 4; layer++) {
+		int error = gpool_lora_part(lora, id, layer, "model.layers.*.q", &part);
+
+		assert_true(error == 0 || error == -EAGAIN);
+		assert_int_equal(gpool_lora_wait(lora, id, layer, -1), 0);
+		assert_int_equal(gpool_lora_part(lora, id, layer, "model.layers.*.q", &part), 0);
+		assert_int_equal(wrong_in_layer(lora, id, adapter, layer), 0);
+	}
+	address = part.a.first;
+	assert_int_equal(gpool_lora_wait(lora, id, 999, ANSWER_MS), 0);
+	assert_int_equal(gpool_lora_wait(lora, id, -1, -1), 0);
+	assert_int_equal(wrong_in(lora, id, adapter), 0);
+	/* It is whole, and ours alone while it is used: here it can be acquired, where it lies. */
+	AWAIT(info_of(lora, id).state == GPOOL_LORA_HERE);
+	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
+	assert_int_equal(gpool_lora_part(lora, id, 3, "model.layers.*.q", &part), 0);
+	assert_true(part.a.first == address);
+	assert_int_equal(info_of(lora, id).loads, 1);
+	assert_false(is_published(other));
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_unload(lora, id), -EBUSY);
+	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
+	assert_int_equal(gpool_lora_close(lora), -EBUSY);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	/* Then it is everybody's. */
+	AWAIT(is_published(other));
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);
+	assert_int_equal(info_of(lora_of_other, its).shared, 1);
+	assert_int_equal(wrong_in(lora_of_other, its, adapter), 0);
+	/* Of what is there to begin with is to acquire. */
+	assert_int_equal(gpool_lora_begin(lora, id, 0), 0);
+	assert_int_equal(gpool_lora_wait(lora, id, -1, 0), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, its, NULL), 0);
+	assert_int_equal(info_of(lora, id).loads, 1);
+}
+
+/* Released before it is there, and while work is queued on it: it is published after that. */
+static void test_begun_and_released(void **state)
+{
+	uint32_t adapter, id, its, manual;
+	struct gpool_fence fence;
+
+	(void)state;
+	engines_start();
+	adapter = adapter_make(100);
+	id = registered(lora, adapter);
+	its = registered(lora_of_other, adapter);
+	assert_int_equal(gpool_stream_open(one, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_fence_record(one, manual, &fence), 0);
+	assert_int_equal(gpool_lora_begin(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_release(lora, id, &fence), 0);
+	AWAIT(info_of(lora, id).state == GPOOL_LORA_HERE);
+	assert_int_equal(gpool_lora_close(lora), -EBUSY);
+	/* Somebody else publishes meanwhile; his is taken when ours is not used any more, and there is one. */
+	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);
+	assert_int_equal(info_of(lora_of_other, its).loads, 1);
+	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
+	assert_int_equal(wrong_in(lora, id, adapter), 0);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_fence_signal(one, fence), 0);
+	AWAIT(uses_at_most(info_of(lora_of_other, its).pages + 3 * TABLES));
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	assert_int_equal(wrong_in(lora, id, adapter), 0);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, its, NULL), 0);
+	gpool_stream_close(one, manual);
+}
+
+/* The file is bad in its third layer: the first two can be used, and what waits for more is told. */
+static void test_fails_in_the_middle(void **state)
+{
+	char why[GPOOL_LORA_REASON_BYTES];
+	struct gpool_lora_part part;
+	uint32_t adapter, id, bad = 0;
+
+	(void)state;
+	engines_start();
+	adapter = adapter_make(128);
+	while (rigs[adapter].peft.modules[bad].layer < 2)
+		bad++;
+	rig_put(&rigs[adapter], &rigs[adapter].peft.modules[bad].b, 17, NAN);
+	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
+	id = registered(lora, adapter);
+	assert_int_equal(gpool_lora_begin(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_wait(lora, id, 0, -1), 0);
+	assert_int_equal(wrong_in_layer(lora, id, adapter, 0), 0);
+	assert_int_equal(gpool_lora_wait(lora, id, 3, -1), -EINVAL);
+	assert_int_equal(gpool_lora_why(lora, id, why), 0);
+	assert_non_null(strstr(why, rigs[adapter].peft.modules[bad].path));
+	assert_int_equal(gpool_lora_wait(lora, id, 0, 0), 0);
+	assert_int_equal(wrong_in_layer(lora, id, adapter, 0), 0);
+	assert_int_equal(gpool_lora_part(lora, id, 3, "model.layers.*.q", &part), -EAGAIN);
+	/* Until it is released it cannot be loaded anew. */
+	assert_int_equal(gpool_lora_begin(lora, id, -1), -EINVAL);
+	assert_int_equal(gpool_lora_acquire(lora, id, 0), -EINVAL);
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	AWAIT(info_of(lora, id).state == GPOOL_LORA_COLD);
+	AWAIT(uses_at_most(2 * TABLES));
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), -EINVAL);
+	assert_int_equal(gpool_lora_unregister(lora, id), 0);
+}
+
 /* ---- files ---- */
 
 static void test_wrong_files(void **state)
@@ -1136,6 +1296,9 @@ int main(int argc, char **argv)
 		TEST(all_at_once),
 		TEST(small_before_large),
 		TEST(many_at_once),
+		TEST(layer_by_layer),
+		TEST(begun_and_released),
+		TEST(fails_in_the_middle),
 		TEST(wrong_files),
 		TEST(kept_on_disk),
 		TEST(in_int8),

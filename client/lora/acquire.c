@@ -1,0 +1,328 @@
+/*
+ * acquire.c - having adapters, as a whole or layer by layer, and letting go of them.
+ */
+#include "client/lora/load.h"
+#include "client/thread_cache.h"
+
+#include <errno.h>
+#include <time.h>
+
+/* ---- acquiring; under the lock ---- */
+
+static void queue_add(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	entry->state = GPOOL_LORA_LOADING;
+	entry->error = 0;
+	TAILQ_INSERT_TAIL(&lora->queue, entry, link);
+	pthread_cond_signal(&lora->queued);
+}
+
+/* It is not pinned any more for those who wait. */
+static void held_end(struct lora_entry *entry)
+{
+	if (!entry->held)
+		return;
+	entry->held = false;
+	gpool_object_unpin(entry->object);
+}
+
+/* Pin what is here. -ESTALE: it has left the pool, and is COLD now. */
+static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	int error;
+
+	if (unlikely(entry->load != NULL)) {
+		draft_use(entry);
+		return 0;
+	}
+	error = gpool_object_pin(entry->object);
+	if (!error) {
+		entry->acquired++;
+		return 0;
+	}
+	if (error != -ESTALE)
+		return error;
+	/* Acquired, it was unloaded by somebody else, and goes with its last use. Who still waits for it finds it COLD, and begins anew. */
+	if (entry->acquired)
+		return -EBUSY;
+	held_end(entry);
+	if (entry_close(lora, entry))
+		return -EBUSY;
+	entry->counts.lost++;
+	return -ESTALE;
+}
+
+/* One who has waited goes on, one way or the other. */
+static void wait_end(struct lora_entry *entry)
+{
+	if (!--entry->waiting)
+		held_end(entry);
+}
+
+/* What a caller waits for: all of it, or its place alone. */
+enum goal { WHOLE, PLACE };
+
+static bool is_coming(const struct lora_entry *entry, enum goal goal)
+{
+	if (entry->state != GPOOL_LORA_LOADING || load_rests(entry))
+		return false;
+	return goal == WHOLE || !entry->load;
+}
+
+static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct timespec *limit)
+{
+	return timeout_ms < 0 ? pthread_cond_wait(&lora->loaded, &lora->lock) : pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
+}
+
+/* 0, -ETIMEDOUT, or why its load failed. */
+static int load_wait(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
+{
+	int error = 0;
+
+	while (is_coming(entry, goal) && !error)
+		error = wait_some(lora, timeout_ms, limit);
+	return is_coming(entry, goal) ? -ETIMEDOUT : entry->error;
+}
+
+static struct timespec limit_of(int timeout_ms)
+{
+	struct timespec limit;
+
+	clock_gettime(CLOCK_MONOTONIC, &limit);
+	if (timeout_ms > 0) {
+		limit.tv_sec += timeout_ms / 1000;
+		limit.tv_nsec += timeout_ms % 1000 * 1000000;
+		limit.tv_sec += limit.tv_nsec / 1000000000;
+		limit.tv_nsec %= 1000000000;
+	}
+	return limit;
+}
+
+/* For those who watch the pool, beside entry->counts.hits, which are this process's own. */
+static inline void count_acquire(struct gpool *pool, bool hit)
+{
+	const struct thread_cache *cache = thread_cache_of(pool);
+
+	if (likely(cache != NULL))
+		stat_add(cache, hit ? &cache->stats->adapter_hits : &cache->stats->adapter_misses);
+}
+
+/* Its place is ours since it has it, whatever became of its load by the time that we are awake. */
+static bool place_taken(struct lora_entry *entry)
+{
+	if (!entry->granted) {
+		entry->beginning--;
+		return false;
+	}
+	entry->granted--;
+	return true;
+}
+
+static int acquire_once(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
+{
+	bool place = goal == PLACE && !entry->load;
+	int error;
+
+	entry->waiting++;
+	entry->beginning += place;
+	error = load_wait(lora, entry, goal, timeout_ms, limit);
+	if (place && place_taken(entry))
+		error = 0;
+	else if (!error)
+		error = entry->load || entry->state == GPOOL_LORA_HERE ? pin_here(lora, entry) : -ESTALE;
+	wait_end(entry);
+	return error;
+}
+
+static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms)
+{
+	struct timespec limit = limit_of(timeout_ms);
+	int error;
+
+	if (entry->state == GPOOL_LORA_COLD)
+		count_acquire(lora->pool, false);
+	do {
+		if (entry->state == GPOOL_LORA_COLD)
+			queue_add(lora, entry);
+		if (timeout_ms == 0 && is_coming(entry, goal))
+			return -EAGAIN;
+		error = acquire_once(lora, entry, goal, timeout_ms, &limit);
+	} while (error == -ESTALE);
+	return error;
+}
+
+static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, int timeout_ms)
+{
+	struct lora_entry *entry;
+	int error = -ESTALE;
+
+	if (unlikely(!lora->pool->alive))
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (likely(entry != NULL)) {
+		if (likely(entry->state == GPOOL_LORA_HERE))
+			error = pin_here(lora, entry);
+		if (likely(!error)) {
+			entry->counts.hits++;
+			count_acquire(lora->pool, true);
+		} else if (error == -ESTALE) {
+			error = acquire_slowly(lora, entry, goal, timeout_ms);
+		}
+	} else {
+		error = -ENOENT;
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms)
+{
+	return acquire(lora, id, WHOLE, timeout_ms);
+}
+
+/* ---- layer by layer ---- */
+
+int gpool_lora_begin(struct gpool_lora *lora, uint32_t id, int timeout_ms)
+{
+	return acquire(lora, id, PLACE, timeout_ms);
+}
+
+int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms)
+{
+	struct timespec limit = limit_of(timeout_ms);
+	const struct lora_entry *entry;
+	int error = 0;
+
+	if (unlikely(!lora->pool->alive))
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry)
+		error = -ENOENT;
+	else if (!entry->acquired)
+		error = -EINVAL;
+	while (!error && !layer_is_here(entry, layer)) {
+		if (load_rests(entry))
+			error = entry->error;
+		else
+			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : -EAGAIN;
+	}
+	/* It may have come with the end of the time. */
+	if (error == -ETIMEDOUT && layer_is_here(entry, layer))
+		error = 0;
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+/* ---- holding and releasing ---- */
+
+int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason)
+{
+	struct lora_entry *found;
+	int error;
+
+	pthread_mutex_lock(&lora->lock);
+	found = entry_of(lora, id);
+	if (!found) {
+		refuse(reason, "adapter %u: there is none of that number", id);
+		error = -ENOENT;
+	} else if (!found->acquired) {
+		error = refuse(reason, "adapter '%s': it is not acquired; gpool_lora_acquire() comes first", found->adapter->name);
+	} else if (found->state != GPOOL_LORA_HERE) {
+		error = refuse(reason, "adapter '%s': it is not there as a whole; gpool_lora_wait() comes first", found->adapter->name);
+	} else {
+		error = pin_here(lora, found);
+		if (error)
+			refuse(reason, "adapter '%s': somebody has unloaded it; release it, and acquire it again", found->adapter->name);
+	}
+	if (!error)
+		*entry = found;
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+void lora_user_add(struct gpool_lora *lora, int32_t more)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->users += (uint32_t)more;
+	pthread_mutex_unlock(&lora->lock);
+}
+
+int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	/* A pin tells whether it is still there, and counts as a use. */
+	if (entry && entry->state == GPOOL_LORA_HERE && !entry->load && !pin_here(lora, entry)) {
+		entry->acquired--;
+		gpool_object_unpin(entry->object);
+	}
+	if (entry && entry->state == GPOOL_LORA_COLD)
+		queue_add(lora, entry);
+	pthread_mutex_unlock(&lora->lock);
+	return entry ? 0 : -ENOENT;
+}
+
+/* One that is not published is pinned by whoever builds it. */
+static int let_go(struct gpool_lora *lora, struct lora_entry *entry, const struct gpool_fence *fence)
+{
+	int error = fence ? entry_use(lora, entry, *fence) : 0;
+
+	if (error || entry->load)
+		return error;
+	return fence ? gpool_object_unpin_after(entry->object, *fence) : gpool_object_unpin(entry->object);
+}
+
+int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence)
+{
+	struct lora_entry *entry;
+	int error;
+
+	if (unlikely(!lora->pool->alive))
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (unlikely(!entry))
+		error = -ENOENT;
+	else if (unlikely(!entry->acquired))
+		error = -EINVAL;
+	else
+		error = let_go(lora, entry, fence);
+	if (likely(!error) && !--entry->acquired && unlikely(entry->load != NULL))
+		draft_leave(entry);
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
+{
+	struct gpool_object_info info = { .size = sizeof(info) };
+	struct lora_entry *entry;
+	int error;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry) {
+		error = -ENOENT;
+	} else if (entry->acquired || entry->waiting || entry->load || entry->state == GPOOL_LORA_LOADING) {
+		error = -EBUSY;
+	} else {
+		bool there = entry->state == GPOOL_LORA_HERE && !gpool_object_info(entry->object, &info);
+
+		error = entry->state == GPOOL_LORA_HERE ? entry_close(lora, entry) : 0;
+		if (!error && there)
+			error = gpool_object_delete(lora->pool, info.name, info.version);
+		/* Gone meanwhile, or a newer one by now, is gone. */
+		if (error == -ENOENT || error == -ESTALE)
+			error = 0;
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
