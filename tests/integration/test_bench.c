@@ -2,14 +2,14 @@
  * test_bench.c - gpool-bench as people run it, and what it must find of gpool_malloc() on any machine, however slow.
  *
  * Goal: the steady state makes no driver call; 300 GB go through 80 GB without a failure, and then one request gets at least 90 % of what is
- * free; allocations by chance hold little more than what is live, and less than a caching allocator where these are large; names mean
- * what the manual says. Method: the real program, one run of each; times are not looked at. It is linked with jemalloc, which no sanitizer
- * bears.
+ * free; allocations by chance hold little more than what is live, and less than a caching allocator where these are large; adapters
+ * of mixed sizes come and go without a failure, a wrong weight or memory that none can have; names mean what the manual says. Method: the real
+ * program, one run of each; times are not looked at. It is linked with jemalloc, which no sanitizer bears.
  */
 #include "tests/integration/tool_process.h"
 
-/* The median of a figure in what was printed, one object a line. */
-static double figure(const char *name)
+/* The median, or "max", of a figure in what was printed, one object a line. */
+static double figure_of(const char *name, const char *which)
 {
 	char wanted[96];
 	const char *line;
@@ -18,7 +18,19 @@ static double figure(const char *name)
 	line = strstr(read_text(tool.out), wanted);
 	if (!line)
 		fail_msg("there is no '%s'; it said: %s", name, read_text(tool.error));
-	return strtod(strstr(line, "\"median\": ") + 10, NULL);
+	line = strstr(line, which);
+	assert_non_null(line);
+	return strtod(strchr(line, ' '), NULL);
+}
+
+static double figure(const char *name)
+{
+	return figure_of(name, "\"median\": ");
+}
+
+static double figure_most(const char *name)
+{
+	return figure_of(name, "\"max\": ");
 }
 
 static int lines(const char *text)
@@ -68,6 +80,21 @@ static void test_allocations_by_chance_hold_little(void **state)
 	assert_true(figure("vpmm_random_1k_256_peak") < figure("peer_fit_1k_256_peak"));
 }
 
+/* 500 loads of adapters of mixed sizes, and 10,000 registered ones. */
+static void test_adapters_come_and_go(void **state)
+{
+	(void)state;
+	assert_int_equal(RUN("-o", "json", "--runs", "1", "adapter_cycles", "adapter_registered"), 0);
+	assert_int_equal(lines(read_text(tool.out)), 10);
+	assert_true(figure_most("adapter_cycles_failed") == 0);
+	assert_true(figure_most("adapter_cycles_wrong") == 0);
+	assert_true(figure_most("adapter_cycles_external") == 0);
+	assert_true(figure_most("adapter_cycles_internal") < 1);
+	assert_true(figure("peer_fit_cycles_failed") > 0);
+	assert_true(figure("peer_fit_cycles_external") > 0);
+	assert_true(figure("adapter_registered_engine") + figure("adapter_registered_agent") < 1024);
+}
+
 static void test_names(void **state)
 {
 	(void)state;
@@ -98,6 +125,7 @@ int main(void)
 		cmocka_unit_test(test_steady_state_calls_no_driver),
 		cmocka_unit_test(test_churn_ends_with_one_large_request),
 		cmocka_unit_test(test_allocations_by_chance_hold_little),
+		cmocka_unit_test(test_adapters_come_and_go),
 	};
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -167,7 +167,7 @@ static bool was_real(const struct tormentor *tormentor)
 	const struct counters *c = &stage->counters;
 
 	return tormentor->arguments.seconds < 5 || (tormentor->kills && tormentor->agent_kills && tormentor->mover_kills && c->hot && c->acquired > c->hot &&
-		c->again && c->refusals && c->verified && c->fences && c->unloaded && c->renewed && c->denied);
+		c->again && c->verified && c->fences && c->unloaded && c->renewed && c->denied);
 }
 
 static bool run(struct tormentor *tormentor, struct stress_agent *agent)

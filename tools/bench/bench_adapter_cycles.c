@@ -1,0 +1,409 @@
+/*
+ * bench_adapter_cycles.c - adapters of mixed sizes come and go, 10,000 times, in a pool that holds a part of them.
+ *
+ * Every load is one of gpool_lora_acquire() from PEFT's files, evicting what was used least recently, and every page is compared with the files by its
+ * checksum. The peer is placement in one piece, best fit in as many bytes, of the same adapters in the same order, evicting likewise until so many
+ * bytes are free that the next one would fit, and, where it does not, more.
+ */
+#include "tools/bench/bench.h"
+
+#include "client/lora/convert.h"
+#include "client/lora/pack.h"
+#include "client/lora/peft.h"
+#include "tools/lib/adapter_make.h"
+#include "tools/lib/allocator.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum {
+	POOL_PAGES = 112, /* of 512 KiB; all adapters have 255, the largest has 80 */
+	PAGE_BYTES = 512 << 10,
+	PAGE_BYTES_LARGE = 2 << 20,
+	LAYERS_MAX = 2,
+	ADAPTERS = 12,
+	CYCLES = 500, /* in a run */
+	WAIT_MS = 60000,
+};
+
+static const uint32_t ranks[ADAPTERS / LAYERS_MAX] = { 8, 16, 24, 32, 64, 128 };
+
+struct subject {
+	char folder[600];
+	uint32_t layers, id;
+	uint64_t weights, digest;     /* bytes of it; of its pages' images */
+	uint32_t pages, pages_large;
+	uint64_t loads, address, used; /* of the peer: where it is, 0: nowhere; when it was used */
+};
+
+struct cycles {
+	struct bench *bench;
+	struct gpool *pool;
+	struct gpool_lora *lora;
+	struct allocator *fit;
+	struct subject subjects[ADAPTERS];
+	uint64_t random, look_random, fit_random, fit_clock;
+};
+
+/* ---- files ---- */
+
+/* Floats here and there that no other adapter has. */
+static int stamp(int fd, uint32_t adapter)
+{
+	struct stat status;
+	int error = fstat(fd, &status) ? -errno : 0;
+
+	for (off_t at = status.st_size - 4; at > 65536 && !error; at -= 16384) {
+		float value = (float)(adapter + 1) * 0x1p-10f + (float)(at >> 14) * 0x1p-20f;
+
+		error = pwrite(fd, &value, sizeof(value), at) == sizeof(value) ? 0 : -EIO;
+	}
+	return error;
+}
+
+static int plan(const struct peft *peft, uint32_t page_bytes, struct adapter_layout *layout, uint32_t *pages)
+{
+	struct reason reason;
+	int error = pack_make(peft, page_bytes, ADAPTER_BF16, layout, &reason);
+
+	if (!error)
+		*pages = layout->header->pages;
+	return error;
+}
+
+/* What has to lie in the adapter's pages. */
+static int digest_make(const struct peft *peft, int weights, struct subject *subject)
+{
+	struct adapter_layout layout = { NULL };
+	struct convert convert;
+	struct reason reason;
+	uint8_t *image = malloc(PAGE_BYTES);
+	int error = image ? plan(peft, PAGE_BYTES, &layout, &subject->pages) : -ENOMEM;
+
+	if (!error)
+		subject->weights = pack_use_of(&layout).weights;
+	if (!error)
+		error = convert_open(peft, &layout, weights, &convert, &reason);
+	if (!error) {
+		for (uint32_t page = 0; page < subject->pages && !error; page++) {
+			error = convert_page(&convert, page, image, &reason);
+			subject->digest = XXH3_64bits_withSeed(image, PAGE_BYTES, subject->digest);
+		}
+		convert_close(&convert);
+	}
+	pack_free(&layout);
+	free(image);
+	return error;
+}
+
+static int subject_read(int config, int weights, struct subject *subject)
+{
+	struct adapter_layout large = { NULL };
+	struct reason reason;
+	struct peft peft;
+	int error = peft_read(config, weights, &peft, &reason);
+
+	if (error)
+		return error;
+	error = plan(&peft, PAGE_BYTES_LARGE, &large, &subject->pages_large);
+	pack_free(&large);
+	if (!error)
+		error = digest_make(&peft, weights, subject);
+	peft_free(&peft);
+	return error;
+}
+
+static int subject_make(const struct bench *bench, uint32_t adapter, struct subject *subject)
+{
+	char path[640];
+	int config, weights, error;
+
+	snprintf(subject->folder, sizeof(subject->folder), "%s/%u", bench->folder, adapter);
+	if (mkdir(subject->folder, 0700))
+		return -errno;
+	snprintf(path, sizeof(path), "%s/adapter_config.json", subject->folder);
+	config = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", subject->folder);
+	weights = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	subject->layers = 1 + adapter % LAYERS_MAX;
+	error = config < 0 || weights < 0 ? -EIO : adapter_make(config, weights, subject->layers, ranks[adapter / LAYERS_MAX]);
+	if (!error)
+		error = stamp(weights, adapter);
+	if (!error)
+		error = subject_read(config, weights, subject);
+	close(config);
+	close(weights);
+	return error;
+}
+
+/* ---- what is in the pool ---- */
+
+/* Where its pages begin: with a tile, as all pages do. */
+static int base_of(struct cycles *cycles, const struct subject *subject, uint64_t *base)
+{
+	static const char *const targets[] = { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" };
+	struct gpool_lora_part part;
+
+	*base = UINT64_MAX;
+	for (size_t i = 0; i < sizeof(targets) / sizeof(*targets); i++) {
+		char name[64];
+
+		snprintf(name, sizeof(name), "model.layers.*.%s", targets[i]);
+		if (gpool_lora_part(cycles->lora, subject->id, 0, name, &part))
+			continue;
+		*base = part.a.first < *base ? part.a.first : *base;
+		*base = part.b.first < *base ? part.b.first : *base;
+	}
+	return *base == UINT64_MAX ? -ENOENT : 0;
+}
+
+static int is_right(struct cycles *cycles, const struct subject *subject, bool *right)
+{
+	uint64_t base, digest = 0;
+	int error = base_of(cycles, subject, &base);
+
+	for (uint32_t page = 0; page < subject->pages && !error; page++)
+		digest = XXH3_64bits_withSeed((const void *)(uintptr_t)(base + (uint64_t)page * PAGE_BYTES), PAGE_BYTES, digest);
+	*right = digest == subject->digest;
+	return error;
+}
+
+/* One that is there leaves, and of what is free now: the share that no adapter can have, however large, percent. */
+static int unusable(struct cycles *cycles, double *percent)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_shortage shortage = { .free = 0 };
+	struct gpool_block block;
+	uint32_t largest = POOL_PAGES;
+	int error = gpool_lora_unload(cycles->lora, cycles->subjects[random_next(&cycles->look_random) % ADAPTERS].id);
+
+	if (error)
+		return error;
+	options.flags = GPOOL_ALLOC_NO_EVICT;
+	while ((error = gpool_alloc(cycles->pool, largest, &options, &block)) == -ENOSPC) {
+		if (!shortage.free)
+			gpool_shortage(cycles->pool, &shortage);
+		largest = largest > shortage.free ? shortage.free : largest - 1;
+		if (!largest)
+			break;
+	}
+	*percent = shortage.free ? 100.0 * (shortage.free - largest) / shortage.free : 0;
+	return !largest ? 0 : error ? error : gpool_free(cycles->pool, &block);
+}
+
+/* ---- runs ---- */
+
+struct tally {
+	uint64_t loads, failed, wrong, bytes, pages, pages_large, looks;
+	double external;
+};
+
+static struct subject *next_subject(struct cycles *cycles, uint64_t *random)
+{
+	return &cycles->subjects[random_next(random) % ADAPTERS];
+}
+
+static int cycle(struct cycles *cycles, struct tally *tally)
+{
+	struct gpool_lora_info info = { .size = sizeof(info) };
+	struct subject *subject = next_subject(cycles, &cycles->random);
+	double external = 0;
+	bool right = true;
+	int error = gpool_lora_acquire(cycles->lora, subject->id, WAIT_MS);
+
+	if (error == -ENOSPC) {
+		tally->loads++;
+		tally->failed++;
+		return 0;
+	}
+	if (!error)
+		error = gpool_lora_info(cycles->lora, subject->id, &info);
+	if (!error && info.loads != subject->loads) {
+		subject->loads = info.loads;
+		error = is_right(cycles, subject, &right);
+		tally->loads++;
+		tally->wrong += !right;
+		tally->bytes += subject->weights;
+		tally->pages += info.pages;
+		tally->pages_large += subject->pages_large;
+	}
+	if (!error)
+		error = gpool_lora_release(cycles->lora, subject->id, NULL);
+	if (error || tally->loads < tally->looks * 10)
+		return error;
+	tally->looks++;
+	error = unusable(cycles, &external);
+	tally->external = external > tally->external ? external : tally->external;
+	return error;
+}
+
+static double unused(const struct tally *tally, uint64_t pages, uint64_t page_bytes)
+{
+	return 100 * (1 - (double)tally->bytes / (double)(pages * page_bytes));
+}
+
+static int cycles_sample(struct cycles *cycles)
+{
+	struct bench *bench = cycles->bench;
+	struct tally tally = { .loads = 0 };
+	uint64_t begin = own_time_ns();
+	int error = 0;
+
+	while (tally.loads < CYCLES && !error)
+		error = cycle(cycles, &tally);
+	if (error)
+		return error;
+	bench_sample(bench, FIGURE_adapter_cycles_time, (double)(own_time_ns() - begin) / 1e6 / CYCLES);
+	bench_sample(bench, FIGURE_adapter_cycles_failed, (double)tally.failed);
+	bench_sample(bench, FIGURE_adapter_cycles_wrong, (double)tally.wrong);
+	bench_sample(bench, FIGURE_adapter_cycles_external, tally.external);
+	bench_sample(bench, FIGURE_adapter_cycles_internal, unused(&tally, tally.pages, PAGE_BYTES));
+	bench_sample(bench, FIGURE_adapter_cycles_internal_2mib, unused(&tally, tally.pages_large, PAGE_BYTES_LARGE));
+	return 0;
+}
+
+/* ---- the peer ---- */
+
+static void fit_evict(struct cycles *cycles)
+{
+	struct subject *oldest = NULL;
+
+	for (uint32_t i = 0; i < ADAPTERS; i++)
+		if (cycles->subjects[i].address && (!oldest || cycles->subjects[i].used < oldest->used))
+			oldest = &cycles->subjects[i];
+	if (!oldest)
+		return;
+	best_fit_ops.free(cycles->fit, oldest->address, 0);
+	oldest->address = 0;
+}
+
+/* One load. Free memory would do, and does not: that is a failure, and what it cannot use is lost. */
+static int fit_load(struct cycles *cycles, struct subject *subject, struct tally *tally)
+{
+	struct allocator_totals totals;
+	bool failed = false;
+	int error;
+
+	for (;;) {
+		best_fit_ops.totals(cycles->fit, &totals);
+		if (totals.free < subject->weights) {
+			fit_evict(cycles);
+			continue;
+		}
+		error = best_fit_ops.malloc(cycles->fit, subject->weights, 0, &subject->address);
+		if (error != -ENOSPC)
+			break;
+		failed = true;
+		fit_evict(cycles);
+	}
+	tally->loads++;
+	tally->failed += failed;
+	best_fit_ops.totals(cycles->fit, &totals);
+	tally->external += totals.free ? 100 * (1 - (double)totals.largest_free / (double)totals.free) : 0;
+	return error;
+}
+
+static int fit_sample(struct cycles *cycles)
+{
+	struct tally tally = { .loads = 0 };
+	int error = 0;
+
+	while (tally.loads < CYCLES && !error) {
+		struct subject *subject = next_subject(cycles, &cycles->fit_random);
+
+		if (!subject->address)
+			error = fit_load(cycles, subject, &tally);
+		subject->used = ++cycles->fit_clock;
+	}
+	if (error)
+		return error;
+	bench_sample(cycles->bench, FIGURE_peer_fit_cycles_failed, (double)tally.failed);
+	bench_sample(cycles->bench, FIGURE_peer_fit_cycles_external, tally.external / (double)tally.loads);
+	return 0;
+}
+
+/* All of its memory as one piece. */
+static int fit_open(struct cycles *cycles)
+{
+	uint64_t address;
+	int error = best_fit_ops.open(cycles->pool, &cycles->fit);
+
+	if (!error)
+		error = best_fit_ops.malloc(cycles->fit, POOL_PAGES * (uint64_t)PAGE_BYTES, 0, &address);
+	return error ? error : best_fit_ops.free(cycles->fit, address, 0);
+}
+
+/* ---- all of it ---- */
+
+static int cycles_open(struct cycles *cycles)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	char name[16];
+	int error = 0;
+
+	for (uint32_t i = 0; i < ADAPTERS && !error; i++)
+		error = subject_make(cycles->bench, i, &cycles->subjects[i]);
+	if (!error)
+		error = daemon_open(cycles->bench, 0, &cycles->pool);
+	options.element = GPOOL_LORA_BF16;
+	if (!error)
+		error = gpool_lora_open(cycles->pool, &options, &cycles->lora);
+	for (uint32_t i = 0; i < ADAPTERS && !error; i++) {
+		snprintf(name, sizeof(name), "%u", i);
+		error = gpool_lora_register(cycles->lora, name, cycles->subjects[i].folder, &cycles->subjects[i].id, NULL);
+	}
+	return error;
+}
+
+/* Nothing of the adapters is left, and the peer has all of the pool. */
+static int peer_measure(struct cycles *cycles)
+{
+	int error = gpool_lora_close(cycles->lora);
+
+	cycles->lora = NULL;
+	gpool_close(cycles->pool);
+	cycles->pool = NULL;
+	if (!error)
+		error = daemon_evict(cycles->bench, POOL_PAGES) < 0 ? -EIO : daemon_wait_free(cycles->bench, NULL);
+	if (!error)
+		error = daemon_open(cycles->bench, 0, &cycles->pool);
+	if (!error)
+		error = fit_open(cycles);
+	for (unsigned run = 0; run < cycles->bench->runs && !error; run++)
+		error = fit_sample(cycles);
+	return error;
+}
+
+int bench_adapter_cycles(struct bench *bench)
+{
+	static const char *const calm[] = { "lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1", NULL };
+	static struct cycles cycles;
+	int error = daemon_start(bench, POOL_PAGES, calm);
+
+	if (error)
+		return error;
+	cycles.bench = bench;
+	cycles.random = cycles.look_random = cycles.fit_random = 1;
+	error = cycles_open(&cycles);
+	for (unsigned run = 0; run < bench->runs && !error; run++)
+		error = cycles_sample(&cycles);
+	if (!error)
+		error = peer_measure(&cycles);
+	if (error)
+		bench_complain(bench, error, "cannot have adapters");
+	if (cycles.fit)
+		best_fit_ops.close(cycles.fit);
+	gpool_lora_close(cycles.lora);
+	gpool_close(cycles.pool);
+	daemon_stop(bench);
+	return error;
+}
