@@ -191,7 +191,19 @@ static void is_filled(struct gpool *pool, uint8_t with)
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
-/* Words, counters and content are what they were, over two restarts, and an agent's death after one. */
+/* How often the recorder of this pool saw an agent start: gpoold's own restarts do not make it forget. */
+static uint32_t starts_recorded(const struct gpool *pool)
+{
+	const struct flight_ring *events = &pool_view(pool)->events;
+	struct flight_entry entry;
+	uint32_t starts = 0;
+
+	for (uint32_t place = 0; place < flight_used(events); place++)
+		starts += !flight_read(events, place, UINT64_MAX, &entry, NULL) && entry.kind == GPOOL_EVENT_AGENT_START;
+	return starts;
+}
+
+/* Words, counters, records and content are what they were, over two restarts, and an agent's death after one. */
 static void test_memory_outlives_gpoold(void **state)
 {
 	struct agent_seen first, second;
@@ -221,6 +233,7 @@ static void test_memory_outlives_gpoold(void **state)
 		/* The generations go on, so no old handle names a new content. */
 		assert_true(page_word_generation(atomic_load(&pool_view(pool)->pages[0])) >= page_word_generation(word));
 		is_filled(pool, 0x5a);
+		assert_int_equal(starts_recorded(pool), i + 2);
 		word = atomic_load(&pool_view(pool)->pages[0]);
 		gpool_close(pool);
 		if (i) {

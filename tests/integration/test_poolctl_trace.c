@@ -467,6 +467,46 @@ static void test_events_since(void **state)
 	result_free(&recorded);
 }
 
+/* Off in one pool, without samples in the other. */
+static void test_off(void **state)
+{
+	static const char *const arguments[] = { "--pool", "name=off,backend=host,size=16MiB,page_size=512KB,reserved=0,flight_records=0", "--pool",
+		HARNESS_POOL, "--set", "flight.sampling=0", NULL };
+	struct harness kept = world.harness;
+	struct gpool *kept_worker = world.worker;
+	struct gpool_options options;
+	struct result result;
+	struct gpool *off;
+
+	(void)state;
+	harness_start(&world.harness, arguments);
+	options = harness_options(&world.harness);
+	options.pool = "off";
+	assert_int_equal(gpool_open(&options, &off), 0);
+	options.pool = "p0";
+	assert_int_equal(gpool_open(&options, &world.worker), 0);
+	for (uint32_t i = 0; i < SAMPLED; i++) {
+		struct gpool_block block = block_make(1, 0, 7), other;
+
+		assert_int_equal(gpool_free(world.worker, &block), 0);
+		assert_int_equal(gpool_alloc(off, 1, NULL, &other), 0);
+		assert_int_equal(gpool_free(off, &other), 0);
+	}
+	result = trace_read();
+	expect_event(result.json, "grant", "i", gpool_session(world.worker));
+	assert_int_equal(count_of(result.json, "allocate", "X", gpool_session(world.worker)), 0);
+	result_free(&result);
+	result = AGENT("trace", "-p", "off");
+	expect(&result, FAILED);
+	expect_text(result.err, "flight_records");
+	result_free(&result);
+	gpool_close(off);
+	gpool_close(world.worker);
+	assert_int_equal(harness_stop(&world.harness), 0);
+	world.harness = kept;
+	world.worker = kept_worker;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -481,6 +521,7 @@ int main(void)
 		cmocka_unit_test(test_as_nobody),
 		cmocka_unit_test(test_liar),
 		cmocka_unit_test(test_events_since),
+		cmocka_unit_test(test_off),
 	};
 
 	return cmocka_run_group_tests(tests, world_setup, world_teardown);

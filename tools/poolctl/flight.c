@@ -21,6 +21,14 @@ static int pool_gather(const struct offline *offline, uint32_t pool, bool events
 	return error;
 }
 
+static bool recorded(const struct offline *offline, uint32_t first, uint32_t count)
+{
+	for (uint32_t pool = first; pool < first + count; pool++)
+		if (offline_pool(offline, pool)->flight.count)
+			return true;
+	return false;
+}
+
 int flight_gather(const struct command *command, const struct offline *offline, bool events, struct flight_log *log)
 {
 	uint32_t first, count;
@@ -33,6 +41,10 @@ int flight_gather(const struct command *command, const struct offline *offline, 
 		return CODE_USAGE;
 	log->now_ns = look_ns(command, offline);
 	log->since_ns = since_ns && since_ns < log->now_ns ? log->now_ns - since_ns : 0;
+	if (!recorded(offline, first, count)) {
+		complain("the flight recorder is off; set flight_records of the pool in gpoold.conf and restart gpoold");
+		return CODE_FAILED;
+	}
 	for (uint32_t pool = first; pool < first + count; pool++)
 		if (pool_gather(offline, pool, events, log))
 			memory_or_exit(NULL);
