@@ -612,6 +612,33 @@ GPOOL_API int gpool_object_info(struct gpool_object *object, struct gpool_object
  */
 GPOOL_API int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_info *info);
 
+/* ---- work: loans ---- */
+
+/*
+ * A pin for code that knows nothing of gpool and ends it with one argument: whoever gives it memory as a tensor (DLPack) also gives it a
+ * function to call when it is done, and the address of the tensor's description to call it with. The loan lies right in front of that.
+ *
+ *	struct { struct gpool_loan loan; struct DLManagedTensorVersioned tensor; } *lent = ...;
+ *	lent->loan = (struct gpool_loan){ pool, NULL, block, 0, 0 };      a block that is pinned once more for it
+ *	lent->tensor.deleter = (void (*)(struct DLManagedTensorVersioned *))gpool_loan_end;
+ *
+ * The memory of both stays the lender's, who frees it when `ended` is not 0 any more, and closes neither pool nor object before.
+ */
+struct gpool_loan {
+	struct gpool *pool;
+	struct gpool_object *object; /* of class GPOOL_OBJECT_PINNABLE, pinned once for this; or NULL */
+	struct gpool_block block;    /* pinned once for this; page_count 0: none */
+	uint32_t stream;             /* the pin ends behind what is queued there by then; 0: at once */
+	uint32_t ended;              /* 0; gpool_loan_end() makes it 1, last of all */
+};
+GPOOL_ASSERT_SIZE(gpool_loan, 48);
+
+/*
+ * gpool_loan_end() - end the pin of the loan that ends where `behind` begins. Once. Where the fence for it cannot be made, memory being short,
+ * it waits for the stream. Threads: any. Cost: gpool_unpin(), with a stream a driver call more.
+ */
+GPOOL_API void gpool_loan_end(void *behind);
+
 /* ---- work: ranges ---- */
 
 /*

@@ -36,6 +36,7 @@ static void test_layout(void **state)
 	assert_int_equal(GPOOL_EXPORT_EVENT, 1);
 	assert_int_equal(sizeof(struct gpool_scope), 32);
 	assert_int_equal(sizeof(struct gpool_event), 280);
+	assert_int_equal(sizeof(struct gpool_loan), 48);
 	assert_int_equal(sizeof(struct gpool_device), 144);
 	assert_int_equal(offsetof(struct gpool_device, pool), 16);
 	assert_int_equal(sizeof(struct gpool_role), 16);

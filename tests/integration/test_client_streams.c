@@ -357,6 +357,49 @@ static void test_unpin_after_in_two_streams(void **state)
 	assert_int_equal(gpool_touch(pool, &block), -ESTALE);
 }
 
+/* A loan ends with what is queued on its stream by then; in a closed stream, or none, at once; an object's pin as a block's. */
+static void test_loans(void **state)
+{
+	const struct gpool_object_options options = { .size = sizeof(options), .memory_class = GPOOL_OBJECT_PINNABLE, .flags = GPOOL_OBJECT_PINNED };
+	uint32_t gate = open_stream(GPOOL_STREAM_MANUAL), stream = open_stream(0), index;
+	struct gpool_block block = alloc(2);
+	struct gpool_fence opened = record(gate);
+	struct gpool_object *object;
+	uint64_t version;
+	struct {
+		struct gpool_loan loan;
+		char tensor[8];
+	} lent = { { pool, NULL, block, stream, 0 }, "" };
+
+	(void)state;
+	assert_int_equal(gpool_stream_wait(pool, stream, opened), 0);
+	gpool_loan_end(lent.tensor);
+	assert_int_equal(lent.loan.ended, 1);
+	evict_all();
+	assert_int_equal(gpool_touch(pool, &block), 0);
+	assert_int_equal(gpool_fence_signal(pool, opened), 0);
+	gpool_stream_close(pool, stream);
+
+	lent.loan.ended = 0;
+	assert_int_equal(gpool_pin(pool, &block), 0);
+	gpool_loan_end(lent.tensor);
+	assert_int_equal(lent.loan.ended, 1);
+	evict_all();
+	assert_int_equal(gpool_touch(pool, &block), -ESTALE);
+
+	assert_int_equal(gpool_object_create(pool, "lent", &options, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	lent.loan = (struct gpool_loan){ pool, object, { 0 }, 0, 0 };
+	gpool_loan_end(lent.tensor);
+	assert_int_equal(gpool_object_unpin(object), -EINVAL); /* it was the only one */
+	lent.loan.object = NULL;
+	gpool_loan_end(lent.tensor); /* nothing is pinned for it */
+	assert_int_equal(lent.loan.ended, 1);
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_int_equal(gpool_object_delete(pool, "lent", 0), 0);
+}
+
 static void test_free_after_while_others_pin(void **state)
 {
 	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
@@ -511,6 +554,7 @@ int main(void)
 		TEST(test_same_stream_reuses_at_once),
 		TEST(test_unpin_after_keeps_the_content),
 		TEST(test_unpin_after_in_two_streams),
+		TEST(test_loans),
 		TEST(test_free_after_while_others_pin),
 		TEST(test_scope_behind_a_fence),
 		TEST(test_stitched_block_in_use_by_a_stream),
