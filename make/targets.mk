@@ -69,12 +69,13 @@ END { exit !parts || placed != parts || wrong || within }
 endef
 
 .PHONY: docs
-docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again what is generated and committed: manuals, completion, PROTOCOL.md, METRICS.md
+docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again what is generated and committed: manuals, completion, PROTOCOL.md, METRICS.md, what Python knows of gpool.h
 	$(call say,GEN,etc/gpoold.conf)$(B)/confgen --example > $(B)/gpoold.conf && cp $(B)/gpoold.conf etc/gpoold.conf
 	$(call say,GEN,man/gpoold.conf.5)$(B)/confgen --man man/gpoold.conf.5.in > $(B)/gpoold.conf.5 && \
 		cp $(B)/gpoold.conf.5 man/
 	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
 	$(call say,GEN,monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md monitoring/
+	$(call say,GEN,python/gpool/_abi.py)python3 python/gen/abi.py < client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py python/gpool/
 	$(call say,GEN,etc/poolctl.bash)$(B)/poolctl help --completion > $(B)/poolctl.bash && cp $(B)/poolctl.bash etc/
 	$(call say,GEN,man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
 		awk '$(SPLICE)' $(B)/poolctl.parts man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 man/

@@ -1,0 +1,45 @@
+"""GPU memory lent in pages by the one agent of this machine: libgpool for Python.
+
+    with gpool.Pool() as pool, pool.alloc(4) as block:
+        weights = torch.from_dlpack(block.view("float16", (1024, 1024)))
+
+python/README.md has the rules. Everything here is written on ctypes and needs nothing but libgpool.so: $GPOOL_LIBRARY, the one that this package
+was installed with, or that of the source tree that it lies in.
+"""
+
+from ._block import Block, Pin, Span
+from ._errors import AgentGone, Busy, Closed, Error, Forked, NoRoom, NotFound, Shortage, Stale, TimedOut
+from ._library import library
+from ._pool import Content, Device, Pool, Pressure, Statistics
+from ._stream import Fence, Stream
+from ._view import View
+
+__all__ = [
+    "AgentGone",
+    "Block",
+    "Busy",
+    "Closed",
+    "Content",
+    "Device",
+    "Error",
+    "Fence",
+    "Forked",
+    "NoRoom",
+    "NotFound",
+    "Pin",
+    "Pool",
+    "Pressure",
+    "Shortage",
+    "Span",
+    "Stale",
+    "Statistics",
+    "Stream",
+    "TimedOut",
+    "View",
+    "version",
+]
+
+
+def version() -> str:
+    """Of the library at run time: "0.1.0"."""
+    return str(library().gpool_version().decode())

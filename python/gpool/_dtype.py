@@ -1,0 +1,51 @@
+"""Types of elements, in the words of DLPack and of numpy."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Optional
+
+
+class DType(NamedTuple):
+    name: str
+    code: int
+    """DLPack's, DLDataTypeCode"""
+    bits: int
+    typestr: Optional[str]
+    """numpy's; None: it has no such type"""
+
+    @property
+    def itemsize(self) -> int:
+        return self.bits // 8
+
+
+_ALL: Dict[str, DType] = {
+    dtype.name: dtype
+    for dtype in (
+        DType("bool", 6, 8, "|b1"),
+        DType("int8", 0, 8, "|i1"),
+        DType("int16", 0, 16, "<i2"),
+        DType("int32", 0, 32, "<i4"),
+        DType("int64", 0, 64, "<i8"),
+        DType("uint8", 1, 8, "|u1"),
+        DType("uint16", 1, 16, "<u2"),
+        DType("uint32", 1, 32, "<u4"),
+        DType("uint64", 1, 64, "<u8"),
+        DType("float16", 2, 16, "<f2"),
+        DType("float32", 2, 32, "<f4"),
+        DType("float64", 2, 64, "<f8"),
+        DType("bfloat16", 4, 16, None),
+        DType("complex64", 5, 64, "<c8"),
+        DType("complex128", 5, 128, "<c16"),
+        DType("float8_e4m3fn", 10, 8, None),
+        DType("float8_e5m2", 12, 8, None),
+    )
+}
+
+
+def dtype_of(dtype: Any) -> DType:
+    """By name, or anything that numpy or PyTorch call a dtype."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
+    try:
+        return _ALL[name[len("torch.") :] if name.startswith("torch.") else name]
+    except KeyError:
+        raise TypeError(f"no dtype '{name}' here; there are {', '.join(_ALL)}") from None

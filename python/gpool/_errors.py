@@ -1,0 +1,92 @@
+"""Errors: the library's codes as exceptions."""
+
+from __future__ import annotations
+
+import errno
+from typing import Dict, NamedTuple, Optional, Type
+
+from ._library import library
+
+
+class Error(OSError):
+    """A call failed. `errno` is the code, positive; `strerror` says what was tried and what the library says the code means there.
+
+    It is an OSError, and caught as one; subclasses are what programs tell apart.
+    """
+
+
+class Shortage(NamedTuple):
+    """Why there were no pages, as of the moment when they were wanted."""
+
+    needed: int
+    """pages"""
+    free: int
+    """pages"""
+    pinned: int
+    """pages, of all sessions"""
+    holder: int
+    """session with the most pinned pages; 0: none"""
+    holder_pages: int
+
+
+class NoRoom(Error):
+    """No pages to be had, a limit or quota is reached, or a table is full: ENOSPC, EDQUOT. Free or unpin something, or wait (timeout_ms)."""
+
+    shortage: Optional[Shortage] = None
+    """where an allocation of this thread failed for want of pages"""
+
+
+class Stale(Error):
+    """Gone: freed or evicted, a version that is not current, a role that is not ours any more: ESTALE. Make the content anew."""
+
+
+class TimedOut(Error, TimeoutError):
+    """Not in time: ETIMEDOUT, and EAGAIN of a call that was not to wait."""
+
+
+class NotFound(Error):
+    """Nothing of that name: ENOENT, ENXIO."""
+
+
+class Busy(Error):
+    """Something still uses it: GPU work, a view, a call in another thread: EBUSY. End that first."""
+
+
+class AgentGone(Error):
+    """The agent is gone, or has ended this session: EPIPE. What is allocated stays usable; close the pool when it is not needed."""
+
+
+class Forked(Error):
+    """After fork(): the pool is the parent's, and the child opens one of its own: ECHILD."""
+
+
+class Closed(Error):
+    """It was closed before: EBADF."""
+
+
+_BY_CODE: Dict[int, Type[Error]] = {
+    errno.ENOSPC: NoRoom,
+    errno.EDQUOT: NoRoom,
+    errno.ESTALE: Stale,
+    errno.ETIMEDOUT: TimedOut,
+    errno.EAGAIN: TimedOut,
+    errno.ENOENT: NotFound,
+    errno.ENXIO: NotFound,
+    errno.EBUSY: Busy,
+    errno.EPIPE: AgentGone,
+    errno.ECHILD: Forked,
+}
+
+
+def error(code: int, what: str, why: str = "") -> Error:
+    """The exception for a code of either sign; `why` takes the place of the library's general text."""
+    code = abs(code)
+    text = why or library().gpool_strerror(code).decode()
+    return _BY_CODE.get(code, Error)(code, f"cannot {what}: {text}")
+
+
+def check(result: int, what: str) -> int:
+    """A result of the library's that is no error."""
+    if result < 0:
+        raise error(result, what)
+    return result

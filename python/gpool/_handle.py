@@ -1,0 +1,103 @@
+"""Pointers of the library's, and who uses them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from typing import Any, Callable, List, Optional
+
+from ._errors import Busy, Closed, Forked, check
+
+
+class Handle:
+    """A pointer that the library gave, and gets back once.
+
+    The library must not be told to end what another thread is in a call with or what a view shows. So calls enter their handle (`with handle
+    as pointer`) and views hold it, and close() refuses while anybody does. Both enter and hold the handle's parent, too.
+
+    The lock is reentrant because views end wherever Python collects them, in the middle of any line; under it numbers are counted, and no more.
+    """
+
+    def __init__(self, pointer: int, what: str, parent: Optional[Handle] = None) -> None:
+        self.what = what
+        self.parent = parent
+        self.loans: List[Any] = []  # DLPack's tensors: see _dlpack.py
+        self._pointer: Optional[int] = pointer
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._calls = 0
+        self._views = 0
+
+    # ---- calls ----
+
+    def __enter__(self) -> int:
+        self._count(1, 0)
+        pointer = self._pointer
+        assert pointer is not None
+        return pointer
+
+    def __exit__(self, *_: object) -> None:
+        self._count(-1, 0)
+
+    # ---- views ----
+
+    def hold(self) -> None:
+        self._count(0, 1)
+
+    def let_go(self) -> None:
+        if not self.forked:
+            self._count(0, -1)
+
+    @property
+    def views(self) -> int:
+        """How many live, DLPack's included."""
+        self.loans = [loan for loan in self.loans if not loan.settled()]
+        return self._views
+
+    # ---- end ----
+
+    @property
+    def forked(self) -> bool:
+        return os.getpid() != self._process
+
+    @property
+    def closed(self) -> bool:
+        return self._pointer is None or (self.parent is not None and self.parent.closed)
+
+    def close(self, end: Callable[[int], Optional[int]], verb: str = "close") -> None:
+        """Once: end(pointer) returns nothing or a code of the library's; when that is an error, all is as before. Closed already: nothing."""
+        if self.forked or self.closed:
+            return
+        self.refuse_views(verb)
+        with self._lock:
+            if self._calls or self._views:
+                raise Busy(errno.EBUSY, f"cannot {verb} {self.what}: another thread is in a call with it")
+            pointer, self._pointer = self._pointer, None
+        if pointer is None:
+            return
+        try:
+            check(end(pointer) or 0, f"{verb} {self.what}")
+        except BaseException:
+            self._pointer = pointer
+            raise
+
+    def refuse_views(self, verb: str) -> None:
+        views = self.views
+        if views:
+            raise Busy(errno.EBUSY, f"cannot {verb} {self.what}: {views} view{'s' * (views > 1)} of its memory live; drop the arrays and tensors first")
+
+    def _count(self, calls: int, views: int) -> None:
+        if self.forked:
+            raise Forked(errno.ECHILD, f"cannot use {self.what} after fork(): it is the parent's; open one of your own")
+        if self.parent is not None:
+            self.parent._count(calls, views)
+        with self._lock:
+            good = self._pointer is not None or calls + views < 0
+            if good:
+                self._calls += calls
+                self._views += views
+        if not good:
+            if self.parent is not None:
+                self.parent._count(-calls, -views)
+            raise Closed(errno.EBADF, f"cannot use {self.what}: it is closed")

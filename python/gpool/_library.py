@@ -1,0 +1,60 @@
+"""Where libgpool.so is, and its calls with their types."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import Any, Iterator
+
+from . import _abi
+
+_SONAME = "libgpool.so.0"
+
+
+def _places() -> Iterator[str]:
+    """$GPOOL_LIBRARY and nothing else, or: the build of the source tree that this file is in; the folder of libraries that the package was
+    installed below; where the linker looks."""
+    named = os.environ.get("GPOOL_LIBRARY")
+    if named:
+        yield named
+        return
+    here = Path(__file__).resolve()
+    root = here.parents[2]
+    if (root / "client" / "gpool.h").exists():
+        yield str(root / "build" / "libgpool.so")
+    for folder in here.parents[2:5]:
+        if folder.name.startswith("lib"):
+            yield str(folder / _SONAME)
+    yield _SONAME
+
+
+def _load() -> ctypes.CDLL:
+    tried = []
+    for place in _places():
+        if "/" in place and not os.path.exists(place):
+            tried.append(f"'{place}': no such file")
+            continue
+        try:
+            return ctypes.CDLL(place)
+        except OSError as error:
+            tried.append(f"'{place}': {error}")
+    raise ImportError(f"cannot load libgpool: {'; '.join(tried)}; install gpool, or let GPOOL_LIBRARY name the file")
+
+
+@functools.lru_cache(maxsize=None)
+def library() -> Any:
+    """The library with the types of its calls, loaded by the first use of it. ImportError: there is none, or one of another version."""
+    loaded = _load()
+    for name, (result, arguments) in _abi.CALLS.items():
+        try:
+            call = getattr(loaded, name)
+        except AttributeError:
+            raise ImportError(f"libgpool is older than this package, it lacks {name}(): '{loaded._name}'") from None
+        call.restype, call.argtypes = result, arguments
+    version = loaded.gpool_version().decode()
+    mine = f"{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINOR}."
+    if not version.startswith(mine):
+        raise ImportError(f"libgpool is version {version}, this package is for {mine}x: '{loaded._name}'")
+    return loaded

@@ -1,0 +1,130 @@
+"""Streams and fences."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from typing import TYPE_CHECKING, Optional
+
+from . import _abi
+from ._errors import Closed, check
+from ._library import library
+
+if TYPE_CHECKING:
+    from ._handle import Handle
+
+
+class Fence:
+    """A point in a stream: reached when all work queued before it is done. Threads: any."""
+
+    def __init__(self, handle: Handle, value: int) -> None:
+        self._handle = handle
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"<gpool.Fence {self.value:#x}>"
+
+    @property
+    def fence(self) -> _abi.gpool_fence:
+        return _abi.gpool_fence(self.value)
+
+    @property
+    def done(self) -> bool:
+        """Whether it is reached. Of an imported one: Error with ESRCH when its process has died before, AgentGone when nobody would tell."""
+        with self._handle as pool:
+            return check(library().gpool_fence_done(pool, self.fence), "ask for a fence") == 1
+
+    def wait(self, timeout_ms: int = -1) -> None:
+        """Until it is reached, at most `timeout_ms` milliseconds; -1: no limit. Raises TimedOut; of an imported one as `done`."""
+        with self._handle as pool:
+            check(library().gpool_fence_wait(pool, self.fence, timeout_ms), "wait for a fence")
+
+    def signal(self) -> None:
+        """Reach it: one of a manual stream."""
+        with self._handle as pool:
+            check(library().gpool_fence_signal(pool, self.fence), "signal a fence")
+
+    def export(self, event: bool = False) -> bytes:
+        """128 bytes for another process, which gives them to Pool.fence_import(); good while this process lives.
+
+        event: by an event of the driver although shared memory can do it. Cost: a driver call, and the first time a question to the agent.
+        """
+        handle = _abi.gpool_fence_handle()
+        with self._handle as pool:
+            flags = _abi.GPOOL_EXPORT_EVENT if event else 0
+            check(library().gpool_fence_export(pool, self.fence, flags, ctypes.byref(handle)), "export a fence")
+        return bytes(handle)
+
+    def close(self) -> None:
+        """End an import: it is not to be asked for any more. What waits behind it goes on waiting."""
+        with self._handle as pool:
+            check(library().gpool_fence_close(pool, self.fence), "close a fence")
+
+
+class Stream:
+    """Work in order, whose progress all processes can see; from Pool.stream(). It is open until close(), or until its pool is closed.
+
+    Threads: any, but what one stream does is in the order of the calls.
+    """
+
+    def __init__(self, handle: Handle, number: int) -> None:
+        self._handle = handle
+        self._number: Optional[int] = number
+
+    @property
+    def number(self) -> int:
+        """What the C library calls it."""
+        if self._number is None:
+            raise Closed(errno.EBADF, "cannot use a stream: it is closed")
+        return self._number
+
+    @property
+    def closed(self) -> bool:
+        return self._number is None
+
+    @property
+    def native(self) -> int:
+        """The CUstream behind it, to queue one's own work on. Error with EINVAL: it is manual."""
+        native = ctypes.c_void_p()
+        with self._handle as pool:
+            check(library().gpool_stream_native(pool, self.number, ctypes.byref(native)), "get a stream's own")
+        return native.value or 0
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Queue a copy between device addresses."""
+        with self._handle as pool:
+            check(library().gpool_copy(pool, self.number, to, source, nbytes), f"copy {nbytes} bytes")
+
+    def fill(self, address: int, value: int, nbytes: int) -> None:
+        """Queue a fill with a number of 32 bits; `nbytes` is a multiple of 4."""
+        with self._handle as pool:
+            check(library().gpool_fill(pool, self.number, address, value, nbytes), f"fill {nbytes} bytes")
+
+    def record(self) -> Fence:
+        """A fence behind all that is queued so far. One driver call."""
+        fence = _abi.gpool_fence()
+        with self._handle as pool:
+            check(library().gpool_fence_record(pool, self.number, ctypes.byref(fence)), "record a fence")
+        return Fence(self._handle, fence.value)
+
+    def wait(self, fence: Fence) -> None:
+        """What is queued from now on waits for a fence; the caller does not."""
+        with self._handle as pool:
+            check(library().gpool_stream_wait(pool, self.number, fence.fence), "have a stream wait")
+
+    def synchronize(self, timeout_ms: int = -1) -> None:
+        """Wait on the host for all that is queued so far. Raises TimedOut."""
+        self.record().wait(timeout_ms)
+
+    def close(self) -> None:
+        """Waits for its work. A second call does nothing. Views with this stream are unpinned at once when they end after this."""
+        with self._handle as pool:
+            number, self._number = self._number, None
+            if number is not None:
+                library().gpool_stream_close(pool, number)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

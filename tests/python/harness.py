@@ -1,0 +1,90 @@
+"""A real gpoold on the host back end for tests, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import List, Optional
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("GPOOL_BUILD", ROOT / "build"))
+PACKAGE = os.environ.get("GPOOL_PYTHON", str(ROOT / "python"))
+sys.path.insert(0, PACKAGE)
+os.environ.setdefault("GPOOL_LIBRARY", str(BUILD / "libgpool.so"))
+
+import gpool  # noqa: E402
+
+POOL = "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0,spill_memory=8MiB"  # 64 pages
+START_TRIES, START_SLICE_MS, STOP_SECONDS = 150, 200, 30
+
+
+class Agent:
+    """Up when this returns; down, with nothing left in its folder, when stop() does."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.base = Path(tempfile.mkdtemp(prefix="gpool-test-"))
+        self.base.chmod(0o755)  # the front is a stranger, and must pass through
+        self.directory = str(self.base / "run")
+        self.log = self.base / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(BUILD / "gpoold"), "--foreground", "--dir", self.directory, "--pool", POOL, *arguments], stdout=log, stderr=log
+            )
+        for _ in range(START_TRIES):
+            try:
+                self.pool(timeout_ms=START_SLICE_MS).close()
+                return
+            except gpool.NotFound:
+                if self.process.poll() is not None:
+                    break
+        self.process.kill()
+        raise AssertionError(f"gpoold does not come up: {self.log.read_text()}")
+
+    def pool(self, pool: Optional[str] = None, timeout_ms: int = 20000, **options: object) -> gpool.Pool:
+        return gpool.Pool(pool, directory=self.directory, timeout_ms=timeout_ms, **options)  # type: ignore[arg-type]
+
+    def poolctl(self, *arguments: str) -> str:
+        command: List[str] = [str(BUILD / "poolctl"), "--dir", self.directory, *arguments]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def evict(self) -> int:
+        """All that may be evicted; how many pages that were."""
+        command = [str(BUILD / "poolctl"), "--dir", self.directory, "evict", "64"]
+        said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+        found = re.search(r"(\d+) of 64 pages|evicted (\d+)", said)
+        assert found, said
+        return int(found[1] or found[2])
+
+    def stop(self) -> None:
+        self.process.terminate()
+        status = self.process.wait(STOP_SECONDS)
+        said = self.log.read_text()
+        left = os.listdir(self.directory) if os.path.isdir(self.directory) else []
+        shutil.rmtree(self.base)
+        assert status == 0 and not left, f"gpoold ended with {status} and left {left}: {said}"
+
+
+class AgentTest(unittest.TestCase):
+    """One agent for the tests of a class. Each ends with the pool's invariants whole, and no page in use."""
+
+    agent: Agent
+    arguments: List[str] = []
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.agent = Agent(*cls.arguments)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.agent.stop()
+
+    def setUp(self) -> None:
+        self.pool = self.agent.pool()
+        self.addCleanup(self.agent.poolctl, "check")
+        self.addCleanup(self.pool.close)

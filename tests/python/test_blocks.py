@@ -1,0 +1,348 @@
+"""Blocks, spans, streams and errors, with a real agent; what is in the pages is seen through numpy."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import threading
+import unittest
+import warnings
+
+import numpy
+
+from harness import AgentTest, gpool
+
+PAGE = 512 << 10
+
+
+class Blocks(AgentTest):
+    def test_numpy_sees_the_pages(self) -> None:
+        with self.pool.alloc(3, gpool.Content.TEMP_BUFFER, owner_id=7) as block:
+            array = numpy.asarray(block.view("float32", (3, 2, 64), offset=4096))
+            array[:] = numpy.arange(3 * 2 * 64).reshape(3, 2, 64)
+            again = numpy.asarray(block.view("float32", 3 * 2 * 64, offset=4096))
+            self.assertEqual(again[200], 200)
+            self.assertEqual(block.view(offset=4096 + 800, shape=4).read(), numpy.float32(200).tobytes())
+            self.assertEqual(array.ctypes.data, block.address + 4096)
+            self.assertEqual(block.nbytes, 3 * PAGE)
+
+    def test_stitched_blocks_are_in_one_piece(self) -> None:
+        blocks = [self.pool.alloc(1) for _ in range(64)]
+        for block in blocks[::2]:
+            block.free()
+        with self.pool.alloc(32) as stitched:
+            array = numpy.asarray(stitched.view("uint64"))
+            array[:] = numpy.arange(array.size)
+            self.assertEqual(array.size, 32 * PAGE // 8)
+            self.assertTrue((array == numpy.arange(array.size)).all())
+        for block in blocks[1::2]:
+            block.free()
+
+    def test_a_full_pool_says_what_is_missing(self) -> None:
+        with self.pool.alloc(60):
+            with self.assertRaises(gpool.NoRoom) as caught:
+                self.pool.alloc(5)
+        self.assertEqual(caught.exception.errno, errno.ENOSPC)
+        self.assertIsInstance(caught.exception, OSError)
+        self.assertEqual(caught.exception.shortage, gpool.Shortage(5, 4, 60, self.pool.session, 60))
+        self.assertIn("not enough pages", str(caught.exception))
+
+    def test_an_evicted_block_is_stale(self) -> None:
+        block = self.pool.alloc(8)
+        block.unpin()
+        self.assertEqual(self.agent.evict(), 8)
+        for call in (block.pin, block.view, block.touch, block.free):
+            with self.assertRaises(gpool.Stale) as caught:
+                call()
+            self.assertEqual(caught.exception.errno, errno.ESTALE)
+
+    def test_pins_are_counted_and_end_with_their_with(self) -> None:
+        with self.pool.alloc(4) as block:
+            block.unpin()
+            with block.pin(), block.pin():
+                self.assertEqual(self.agent.evict(), 0)
+            with self.assertRaises(gpool.Error) as caught:
+                block.unpin()
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+            self.assertEqual(self.agent.evict(), 4)
+
+    def test_a_with_ends_the_block_of_an_evicted_one_too(self) -> None:
+        with self.pool.alloc(4) as block:
+            block.unpin()
+            self.agent.evict()
+
+    def test_spilled_content_comes_back(self) -> None:
+        with self.pool.alloc(2, spill=True) as block:
+            numpy.asarray(block.view("uint16"))[:] = 0x600D
+            block.unpin()
+            self.assertEqual(self.agent.evict(), 2)
+            array = numpy.asarray(block.view("uint16"))
+            self.assertTrue((array == 0x600D).all())
+
+    # ---- views keep what they show ----
+
+    def test_a_view_pins(self) -> None:
+        block = self.pool.alloc(4)
+        array = numpy.asarray(block.view())
+        block.unpin()
+        self.assertEqual(self.agent.evict(), 0)
+        with self.assertRaises(gpool.Error):
+            block.unpin()  # that of the view is not the program's
+        del array
+        self.assertEqual(self.agent.evict(), 4)
+
+    def test_a_freed_block_stays_for_its_views(self) -> None:
+        block = self.pool.alloc(64)
+        array = numpy.asarray(block.view())
+        part = array[100:200]
+        del array
+        block.free()
+        with self.assertRaises(gpool.NoRoom):
+            self.pool.alloc(1)
+        part[:] = 1
+        del part
+        self.pool.alloc(64).free()
+
+    def test_a_pool_with_views_does_not_close(self) -> None:
+        array = numpy.asarray(self.pool.alloc(1).view())
+        with self.assertRaisesRegex(gpool.Busy, "1 view of its memory live"):
+            self.pool.close()
+        self.assertFalse(self.pool.closed)
+        array[:] = 1
+        del array
+        self.pool.close()
+        self.assertTrue(self.pool.closed)
+        with self.assertRaises(gpool.Closed):
+            self.pool.alloc(1)
+
+    def test_an_exception_is_not_covered_by_the_views_in_its_frames(self) -> None:
+        def work() -> None:
+            with self.agent.pool() as pool:
+                array = numpy.asarray(pool.alloc(1).view())
+                raise KeyError(array.size)
+
+        self.assertRaises(KeyError, work)
+
+    def test_what_is_dropped_is_closed(self) -> None:
+        pool = self.agent.pool()
+        array = numpy.asarray(pool.alloc(5).view())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del pool
+            gc.collect()
+            self.assertRaises(gpool.NoRoom, self.pool.alloc, 64)
+            array[:] = 1
+            del array
+            gc.collect()
+        self.pool.alloc(64, timeout_ms=20000).free()
+
+    def test_a_dropped_pin_is_told(self) -> None:
+        with self.assertWarns(ResourceWarning):
+            self.pool.alloc(1)
+
+    def test_views_that_cannot_be(self) -> None:
+        with self.pool.alloc(1) as block:
+            for arguments in (
+                {"shape": PAGE + 1},
+                {"shape": (2, PAGE // 2), "offset": 1},
+                {"dtype": "float32", "offset": 2},
+                {"shape": (-1,)},
+                {"shape": (-1, -1)},
+                {"offset": -8},
+                {"offset": PAGE + 1},
+            ):
+                with self.subTest(arguments), self.assertRaises(ValueError):
+                    block.view(**arguments)  # type: ignore[arg-type]
+            with self.assertRaisesRegex(TypeError, "no dtype 'float80'"):
+                block.view("float80")
+            self.assertEqual(block.view(offset=PAGE).shape, (0,))
+            block.unpin()
+        self.assertEqual(self.pool.handle.views, 0)
+
+    def test_read_only(self) -> None:
+        with self.pool.alloc(1) as block:
+            view = block.view(readonly=True)
+            self.assertFalse(numpy.asarray(view).flags.writeable)
+            with self.assertRaises(BufferError):
+                view.write(b"x")
+            block.view().write(b"\0\0abcd\0\0", offset=6)
+            self.assertEqual(view.read(6, 8), b"\0\0abcd\0\0")
+            with self.assertRaises(ValueError):
+                view.read(PAGE - 1, 2)
+
+    def test_dtypes(self) -> None:
+        with self.pool.alloc(1) as block:
+            for dtype in ("bool", "int8", "uint16", "float16", "float64", "complex64", numpy.int32, numpy.dtype("uint8")):
+                view = block.view(dtype)
+                self.assertEqual(numpy.asarray(view).dtype, numpy.dtype(dtype))
+                self.assertEqual(view.nbytes, PAGE)
+            self.assertFalse(hasattr(block.view("bfloat16"), "__array_interface__"))
+            self.assertFalse(hasattr(block.view(), "__cuda_array_interface__"))
+
+    # ---- spans ----
+
+    def test_spans(self) -> None:
+        with self.pool.alloc_span(1000) as span:
+            self.assertEqual((span.nbytes % 256, span.address % 256), (0, 0))
+            array = numpy.asarray(span.view("int32", 250))
+            array[:] = 5
+            self.assertRaises(gpool.Busy, span.free)
+            del array
+        self.assertRaises(gpool.Closed, span.view)
+        with self.assertRaises(gpool.Error):
+            self.pool.alloc_span(PAGE)
+
+    # ---- streams and fences ----
+
+    def test_streams(self) -> None:
+        with self.pool.alloc(2) as block, self.pool.stream() as stream:
+            stream.fill(block.address, 0x01020304, 2 * PAGE)
+            stream.copy(block.address, block.address + PAGE, 4)
+            fence = stream.record()
+            fence.wait()
+            self.assertTrue(fence.done)
+            array = numpy.asarray(block.view("uint32", stream=stream))
+            self.assertTrue((array == 0x01020304).all())
+
+    def test_views_wait_for_their_stream(self) -> None:
+        with self.pool.alloc(1) as block, self.pool.stream() as gate, self.pool.stream() as stream:
+            manual = self.pool.stream(manual=True)
+            opened = manual.record()
+            stream.wait(opened)
+            stream.fill(block.address, 0x05050505, PAGE)
+            view = block.view(stream=stream)
+            threading.Thread(target=opened.signal).start()
+            self.assertEqual(numpy.asarray(view)[PAGE - 1], 5)
+            del gate
+
+    def test_what_waits_for_a_fence(self) -> None:
+        manual = self.pool.stream(manual=True)
+        fence = manual.record()
+        self.assertFalse(fence.done)
+        with self.assertRaises(gpool.TimedOut) as caught:
+            fence.wait(1)
+        self.assertIsInstance(caught.exception, TimeoutError)
+        block = self.pool.alloc(64)
+        block.free(after=fence)
+        with self.assertRaises(gpool.NoRoom):
+            self.pool.alloc(1)
+        fence.signal()
+        self.pool.alloc(64).free()
+
+    def test_the_pin_of_a_view_ends_behind_its_stream(self) -> None:
+        manual = self.pool.stream(manual=True)
+        opened = manual.record()
+        with self.pool.alloc(4) as block, self.pool.stream() as stream:
+            stream.wait(opened)
+            view = block.view(stream=stream)
+            block.unpin()
+            del view
+            meanwhile = self.agent.evict()
+            opened.signal()
+            self.assertEqual(meanwhile, 0)
+            stream.synchronize()
+            self.assertEqual(self.agent.evict(), 4)
+
+    def test_fences_of_other_processes(self) -> None:
+        manual = self.pool.stream(manual=True)
+        fence = manual.record()
+        with self.agent.pool() as other:
+            with self.assertRaises(gpool.Error):
+                self.pool.fence_import(fence.export())  # one's own
+            imported = other.fence_import(fence.export())
+            self.assertFalse(imported.done)
+            fence.signal()
+            imported.wait()
+            imported.close()
+            with self.assertRaises(ValueError):
+                other.fence_import(b"short")
+
+    def test_a_closed_stream(self) -> None:
+        stream = self.pool.stream()
+        stream.close()
+        stream.close()
+        self.assertRaises(gpool.Closed, stream.record)
+
+    # ---- the pool ----
+
+    def test_what_a_pool_tells(self) -> None:
+        self.assertEqual((self.pool.page_bytes, self.pool.page_count), (PAGE, 64))
+        self.assertEqual(self.pool.device[:3], ("p0", "host", 0))
+        self.assertTrue(self.pool.device.host_pointer)
+        before = self.pool.statistics()
+        self.pool.alloc(2).free()
+        self.assertEqual(self.pool.statistics().allocations, before.allocations + 1)
+        self.assertEqual(len(before.refill_ns), 32)
+        self.assertIn(self.pool.pressure, gpool.Pressure)
+        self.assertTrue(gpool.version().startswith("0."))
+
+    def test_attaching_where_nobody_is(self) -> None:
+        with self.assertRaisesRegex(gpool.NotFound, "cannot connect to '/nowhere/attach'"):
+            gpool.Pool(directory="/nowhere")
+        with self.assertRaises(gpool.NotFound) as caught:
+            self.agent.pool("nobody")
+        self.assertEqual(caught.exception.errno, errno.ENXIO)
+
+    def test_an_observer_has_no_pages(self) -> None:
+        with self.agent.pool(observer=True) as observer:
+            self.assertIsNone(observer.device.ordinal)
+            with self.assertRaises(gpool.Error):
+                observer.alloc(1)
+
+    def test_the_child_of_a_fork_gets_an_error(self) -> None:
+        block = self.pool.alloc(1)
+        view = block.view()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                block.touch()
+            except gpool.Forked:
+                del view
+                self.pool.close()
+                with self.agent.pool() as mine:
+                    mine.alloc(1).free()
+                status = 0
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        view.write(b"mine")
+        del view
+        block.free()
+
+    def test_threads(self) -> None:
+        failed = []
+
+        def work(number: int) -> None:
+            try:
+                for turn in range(50):
+                    with self.pool.alloc(1 + turn % 3, timeout_ms=10000) as block:
+                        array = numpy.asarray(block.view("uint32"))
+                        array[:] = number
+                        assert (array == number).all()
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failed, [])
+        self.assertEqual(self.pool.handle.views, 0)
+
+    def test_a_pool_is_not_closed_under_a_call(self) -> None:
+        manual = self.pool.stream(manual=True)
+        fence = manual.record()
+        waits = threading.Thread(target=fence.wait)
+        waits.start()
+        while self.pool.handle._calls == 0:
+            pass
+        self.assertRaises(gpool.Busy, self.pool.close)
+        fence.signal()
+        waits.join()
+
+
+if __name__ == "__main__":
+    unittest.main()
