@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from typing import Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Callable, List, Optional, Tuple
 
 from ._errors import Busy, Closed, Forked, check
+
+if TYPE_CHECKING:
+    from ._dlpack import Loan
 
 
 class Handle:
@@ -16,13 +19,13 @@ class Handle:
     The library must not be told to end what another thread is in a call with or what a view shows. So calls enter their handle (`with handle
     as pointer`) and views hold it, and close() refuses while anybody does. Both enter and hold the handle's parent, too.
 
-    The lock is reentrant because views end wherever Python collects them, in the middle of any line; under it numbers are counted, and no more.
+    The lock is reentrant because views end wherever Python collects them, in the middle of any line; all that they do under it is to count.
     """
 
     def __init__(self, pointer: int, what: str, parent: Optional[Handle] = None) -> None:
         self.what = what
         self.parent = parent
-        self.loans: List[Any] = []  # DLPack's tensors: see _dlpack.py
+        self._loans: List[Tuple[Loan, Handle]] = []  # of this and of all below it, in the topmost alone
         self._pointer: Optional[int] = pointer
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -51,9 +54,29 @@ class Handle:
 
     @property
     def views(self) -> int:
-        """How many live, DLPack's included."""
-        self.loans = [loan for loan in self.loans if not loan.settled()]
+        """How many live, DLPack's tensors included."""
+        self._settle()
         return self._views
+
+    def lend(self, loan: Loan) -> None:
+        """A loan counts as a view until it is settled. Those that are by now go."""
+        top = self._top()
+        top._settle()
+        self.hold()
+        with top._lock:
+            top._loans.append((loan, self))
+
+    def _top(self) -> Handle:
+        return self if self.parent is None else self.parent._top()
+
+    def _settle(self) -> None:
+        top = self._top()
+        with top._lock:
+            settled = [entry for entry in top._loans if entry[0].settled()]
+            for entry in settled:
+                top._loans.remove(entry)
+        for _, handle in settled:
+            handle.let_go()
 
     # ---- end ----
 

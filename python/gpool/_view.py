@@ -6,7 +6,7 @@ import ctypes
 import math
 from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Sequence, Tuple, Union
 
-from . import _abi
+from . import _abi, _dlpack
 from ._dtype import DType, dtype_of
 from ._handle import Handle
 from ._library import library
@@ -14,8 +14,6 @@ from ._library import library
 if TYPE_CHECKING:
     from ._pool import Device
     from ._stream import Stream
-
-DLPACK_CPU, DLPACK_CUDA = 1, 2
 
 
 class Source(Protocol):
@@ -59,19 +57,19 @@ class View:
         stream: Optional[Stream],
     ) -> None:
         """The package's own: see Block.view()."""
-        self._dtype: DType = dtype_of(dtype)
+        self.element: DType = dtype_of(dtype)
         self.device: Device = device
         self.readonly: bool = readonly
         self.stream: Optional[Stream] = stream
         source.handle.hold()
         try:
-            self._loan = source.lend(stream.number if stream is not None else 0)
+            self._loan = source.lend(self._stream_number())
         except BaseException:
             source.handle.let_go()
             raise
         self._source = source  # from here on __del__ ends what stands
         address, room = source.where()
-        size = self._dtype.itemsize
+        size = self.element.itemsize
         if shape is None:
             shape = max(room - offset, 0) // size
         self.shape: Tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(int(length) for length in shape)
@@ -85,16 +83,70 @@ class View:
     def __del__(self) -> None:
         source: Optional[Source] = getattr(self, "_source", None)
         if source is not None and not source.handle.forked:
-            library().gpool_loan_end(ctypes.addressof(self._loan) + ctypes.sizeof(self._loan))
+            _end(self._loan)
             source.handle.let_go()
 
     def __repr__(self) -> str:
         return f"<gpool.View {self.dtype} {self.shape} at {self.address:#x}{', read only' * self.readonly}>"
 
+    # ---- by any ----
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        """(1, 0): the CPU's; (2, number): a GPU's."""
+        if self.device.backend == "cuda" and self.device.ordinal is not None:
+            return (_dlpack.CUDA, self.device.ordinal)
+        if self.device.host_pointer:
+            return (_dlpack.CPU, 0)
+        raise BufferError(f"DLPack has no word for memory on '{self.device.backend}'")
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Optional[int] = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> object:
+        """A capsule for from_dlpack() of numpy, PyTorch, CuPy, JAX, ...; with max_version of 1 or more a versioned one. The memory stays pinned until
+        the taker's deleter is called, by whatever thread, and when nobody has taken the capsule, until the package notices.
+
+        stream: of the taker's, on a GPU; -1: no order is wanted. What is queued on the view's stream is waited for on the host, unless it is the same.
+        Raises BufferError: a copy, another device, or a view that is read only for a taker that has no word for it (max_version below 1).
+        """
+        device = self.__dlpack_device__()
+        versioned = max_version is not None and max_version[0] >= 1
+        if copy:
+            raise BufferError("nothing is copied here")
+        if dl_device is not None and tuple(dl_device) != device:
+            raise BufferError(f"it is on device {device}, not on {tuple(dl_device)}")
+        if self.readonly and not versioned:
+            raise BufferError("it is read only, which tensors of DLPack before version 1 cannot say")
+        if device[0] == _dlpack.CPU and stream not in (None, -1):
+            raise BufferError("memory of the CPU's has no streams")
+        if stream != -1 and not self._same_stream(stream):
+            self._wait()
+        source = self._source
+        with source.handle:
+            lent = source.lend(self._stream_number())
+            try:
+                loan = _dlpack.Loan(self, lent, device, versioned)
+            except BaseException:
+                _end(lent)
+                raise
+            source.handle.lend(loan)
+            return loan.capsule
+
+    def _same_stream(self, stream: Optional[int]) -> bool:
+        return stream is not None and self.stream is not None and not self.stream.closed and self.stream.native == stream
+
+    def _stream_number(self) -> int:
+        """0: there is none any more, and nothing to wait for."""
+        return self.stream.number if self.stream is not None and not self.stream.closed else 0
+
     @property
     def dtype(self) -> str:
         """Name of the elements' type: "float16"."""
-        return self._dtype.name
+        return self.element.name
 
     # ---- by the CPU ----
 
@@ -126,7 +178,7 @@ class View:
 
     @property
     def __array_interface__(self) -> Dict[str, Any]:
-        if not self.device.host_pointer or self._dtype.typestr is None:
+        if not self.device.host_pointer or self.element.typestr is None:
             raise AttributeError(f"no __array_interface__ of {self.dtype} on '{self.device.backend}'")
         self._wait()
         return self._interface()
@@ -135,7 +187,7 @@ class View:
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
-        if self.device.backend != "cuda" or self._dtype.typestr is None:
+        if self.device.backend != "cuda" or self.element.typestr is None:
             raise AttributeError(f"no __cuda_array_interface__ of {self.dtype} on '{self.device.backend}'")
         return {**self._interface(), "stream": self.stream.native if self.stream is not None else None}
 
@@ -143,7 +195,11 @@ class View:
         return {
             "version": 3,
             "shape": self.shape,
-            "typestr": self._dtype.typestr,
+            "typestr": self.element.typestr,
             "data": (self.address if self.nbytes else 0, self.readonly),
             "strides": None,
         }
+
+
+def _end(loan: _abi.gpool_loan) -> None:
+    library().gpool_loan_end(ctypes.addressof(loan) + ctypes.sizeof(loan))

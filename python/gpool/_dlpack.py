@@ -1,0 +1,142 @@
+"""DLPack: a view's memory for other libraries, which end its pin by calling a function when they are done.
+
+That function is gpool_loan_end(), in C: it is called by any thread, with or without the interpreter's lock, while an exception is on its way, and when
+the interpreter is gone, none of which a function of Python's would survive. It ends the pin; that it was called is seen in the loan, and the loan's
+memory is freed when somebody looks next: Handle.views does, before anything is closed.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import sys
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+
+from . import _abi
+from ._library import library
+
+if TYPE_CHECKING:
+    from ._view import View
+
+CPU, CUDA = 1, 2
+READ_ONLY = 1 << 0
+VERSION = (1, 1)
+
+_DELETER = c.CFUNCTYPE(None, c.c_void_p)
+
+
+class _Tensor(c.Structure):
+    """DLTensor"""
+
+    _fields_ = [
+        ("data", c.c_void_p),
+        ("device_type", c.c_int32),
+        ("device_id", c.c_int32),
+        ("ndim", c.c_int32),
+        ("code", c.c_uint8),
+        ("bits", c.c_uint8),
+        ("lanes", c.c_uint16),
+        ("shape", c.POINTER(c.c_int64)),
+        ("strides", c.POINTER(c.c_int64)),
+        ("byte_offset", c.c_uint64),
+    ]
+
+
+class _Managed(c.Structure):
+    """DLManagedTensor, before version 1"""
+
+    _fields_ = [("tensor", _Tensor), ("context", c.c_void_p), ("deleter", c.c_void_p)]
+
+
+class _Versioned(c.Structure):
+    """DLManagedTensorVersioned"""
+
+    _fields_ = [
+        ("major", c.c_uint32),
+        ("minor", c.c_uint32),
+        ("context", c.c_void_p),
+        ("deleter", c.c_void_p),
+        ("flags", c.c_uint64),
+        ("tensor", _Tensor),
+    ]
+
+
+_python: Any = c.pythonapi
+_new_capsule = c.PYFUNCTYPE(c.py_object, c.c_void_p, c.c_char_p, c.c_void_p)(("PyCapsule_New", _python))
+_capsule_is = c.PYFUNCTYPE(c.c_int, c.py_object, c.c_char_p)(("PyCapsule_IsValid", _python))
+_malloc = c.CDLL(None).malloc
+_malloc.restype, _malloc.argtypes = c.c_void_p, [c.c_size_t]
+_free = c.CDLL(None).free
+_free.restype, _free.argtypes = None, [c.c_void_p]
+
+
+class Loan:
+    """One exported tensor: a loan, the managed tensor right behind it, shape and strides behind that, in memory that outlives all objects of Python's.
+
+    The capsule is kept here, too, so that one which nobody has taken is noticed: capsules have no weak references, and a destructor would again be
+    a function of Python's.
+    """
+
+    def __init__(self, view: View, loan: _abi.gpool_loan, device: Tuple[int, int], versioned: bool) -> None:
+        kind: Any = _Versioned if versioned else _Managed
+        dims = len(view.shape)
+        place = _malloc(c.sizeof(_abi.gpool_loan) + c.sizeof(kind) + 2 * dims * 8)
+        if not place:
+            raise MemoryError
+        self._place: int = place
+        self._loan = _abi.gpool_loan.from_address(place)
+        self._name = b"dltensor_versioned" if versioned else b"dltensor"
+        c.memmove(place, c.addressof(loan), c.sizeof(loan))
+        address = place + c.sizeof(loan)
+        managed = kind.from_address(address)
+        managed.deleter = c.cast(library().gpool_loan_end, c.c_void_p)
+        managed.context = None
+        if versioned:
+            managed.major, managed.minor = VERSION
+            managed.flags = READ_ONLY if view.readonly else 0
+        numbers: Any = (c.c_int64 * (2 * dims)).from_address(address + c.sizeof(kind))
+        numbers[:] = [*view.shape, *_strides(view.shape)]
+        tensor = managed.tensor
+        tensor.data = view.address if view.nbytes else None
+        tensor.device_type, tensor.device_id = device
+        tensor.ndim = dims
+        tensor.code, tensor.bits, tensor.lanes = view.element.code, view.element.bits, 1
+        tensor.shape = c.cast(c.addressof(numbers), c.POINTER(c.c_int64))
+        tensor.strides = c.cast(c.addressof(numbers) + 8 * dims, c.POINTER(c.c_int64))
+        tensor.byte_offset = 0
+        self.capsule: Optional[object] = _new_capsule(address, self._name, None)
+
+    def settled(self) -> bool:
+        """Whether it is over: its memory is freed, and it is to be forgotten."""
+        if not self._loan.ended and _references(self) <= _ALONE and _capsule_is(self.capsule, self._name):
+            library().gpool_loan_end(self._place + c.sizeof(_abi.gpool_loan))  # nobody has taken it, and nobody can any more
+        if not self._loan.ended:
+            return False
+        self.capsule = None
+        _free(self._place)
+        return True
+
+
+def _references(loan: Loan) -> int:
+    return sys.getrefcount(loan.capsule)
+
+
+def _strides(shape: Tuple[int, ...]) -> List[int]:
+    """In elements; of a C-contiguous array."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * max(shape[axis], 1)
+    return strides
+
+
+class _Probe:
+    capsule = None
+
+
+def _alone() -> int:
+    """What _references() says of a capsule that nobody else has."""
+    probe: Any = _Probe()
+    probe.capsule = object()
+    return _references(probe)
+
+
+_ALONE = _alone()
