@@ -9,26 +9,51 @@ was installed with, or that of the source tree that it lies in.
 
 from ._block import Block, Pin, Span
 from ._errors import AgentGone, Busy, Closed, Error, Forked, NoRoom, NotFound, Shortage, Stale, TimedOut
+from ._event import Event, EventKind
 from ._library import library
-from ._pool import Content, Device, Pool, Pressure, Statistics
+from ._lora import Acquired, Adapter, AdapterInfo, Adapters, AdapterState, Element, Matrix, Part
+from ._object import Object, ObjectClass, ObjectInfo, ObjectPin, ObjectState
+from ._options import Content
+from ._pool import Device, Pool, Pressure, Statistics
+from ._range import PageState, Range, RangeInfo
+from ._role import Role
 from ._stream import Fence, Stream
 from ._view import View
 
 __all__ = [
+    "Acquired",
+    "Adapter",
+    "AdapterInfo",
+    "AdapterState",
+    "Adapters",
     "AgentGone",
     "Block",
     "Busy",
     "Closed",
     "Content",
     "Device",
+    "Element",
     "Error",
+    "Event",
+    "EventKind",
     "Fence",
     "Forked",
+    "Matrix",
     "NoRoom",
     "NotFound",
+    "Object",
+    "ObjectClass",
+    "ObjectInfo",
+    "ObjectPin",
+    "ObjectState",
+    "PageState",
+    "Part",
     "Pin",
     "Pool",
     "Pressure",
+    "Range",
+    "RangeInfo",
+    "Role",
     "Shortage",
     "Span",
     "Stale",

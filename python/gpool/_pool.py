@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import errno
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from . import _abi
 from ._block import Block, Span
 from ._errors import Error, NoRoom, Shortage, check, error
+from ._event import Event, event_of
 from ._handle import Handle
 from ._library import library
+from ._lora import Adapters, Element
+from ._object import Object, ObjectClass, ObjectInfo, info_of
+from ._options import Content, alloc_options, text
+from ._range import Range
+from ._role import Role, acquire
 from ._stream import Fence, Stream
-
-
-class Content(enum.IntEnum):
-    """What a block holds, which weighs in when the agent chooses what to evict: TEMP_BUFFER is the cheapest to lose, then ACTIVATION, GRADIENT,
-    LORA_WEIGHT, KV_CACHE."""
-
-    KV_CACHE = _abi.GPOOL_KV_CACHE
-    LORA_WEIGHT = _abi.GPOOL_LORA_WEIGHT
-    TEMP_BUFFER = _abi.GPOOL_TEMP_BUFFER
-    ACTIVATION = _abi.GPOOL_ACTIVATION
-    GRADIENT = _abi.GPOOL_GRADIENT
 
 
 class Pressure(enum.IntEnum):
@@ -73,10 +70,6 @@ class Statistics(NamedTuple):
     """histogram: entry i counts allocations of [2^i, 2^(i+1)) nanoseconds, one in 256"""
     refill_ns: List[int]
     """likewise, every refill"""
-
-
-def text(value: Optional[str]) -> Optional[bytes]:
-    return None if value is None else value.encode()
 
 
 class Pool:
@@ -146,6 +139,8 @@ class Pool:
         self.session = int(library().gpool_session(pointer))
         """number of this session"""
         self.device = _device(pointer)
+        self._ranges: weakref.WeakSet[Range] = weakref.WeakSet()
+        self._adapters: weakref.WeakSet[Adapters] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"<gpool.Pool '{self.device.pool}' on {self.device.backend}, {self.page_count} pages of {self.page_bytes} bytes{', closed' * self.closed}>"
@@ -173,11 +168,15 @@ class Pool:
         return self.handle.closed or self.handle.forked
 
     def close(self) -> None:
-        """Detach: blocks, spans, streams, objects and ranges end with it. A second call does nothing. It waits for GPU work that is queued on its streams.
+        """Detach: all that came from it ends with it. A second call does nothing. It waits for GPU work that is queued on its streams.
 
-        Raises Busy: a view of its memory lives, or another thread is in a call.
+        Raises Busy: a view of its memory lives, an adapter is acquired, or another thread is in a call.
         """
-        self.handle.close(self._detach)
+        if not self.closed:
+            self.handle.refuse_views("close")
+            for adapters in list(self._adapters):
+                adapters.close()
+            self.handle.close(self._detach)
 
     def _detach(self, pool: int) -> None:
         library().gpool_close(pool)
@@ -244,6 +243,186 @@ class Pool:
         with self.handle as pool:
             return check(library().gpool_let_go(pool), "let go")
 
+    # ---- named objects ----
+
+    def create_object(
+        self,
+        name: str,
+        memory_class: ObjectClass = ObjectClass.IMMUTABLE,
+        *,
+        pinned: bool = False,
+        private: bool = False,
+        role: Optional[Role] = None,
+        expect_version: Optional[int] = None,
+    ) -> Object:
+        """Begin an object of this name, at most 127 bytes; Object.publish() makes it seen.
+
+        pinned: PINNABLE, and pinned from its publication on, until Object.unpin(). private: sessions of other tenants cannot open it. role: that this
+        process holds, looked at when it publishes. expect_version: publish only over this version, 0: only where there is none; None: over whatever is there.
+        """
+        expected = 0 if expect_version is None else expect_version or _abi.GPOOL_OBJECT_NONE
+        options = _abi.gpool_object_options(
+            size=ctypes.sizeof(_abi.gpool_object_options),
+            flags=(_abi.GPOOL_OBJECT_PINNED if pinned else 0) | (_abi.GPOOL_OBJECT_PRIVATE if private else 0),
+            memory_class=memory_class,
+            role=text(role.name if role else None),
+            role_token=role.token if role else 0,
+            expect_version=expected,
+        )
+        pointer = ctypes.c_void_p()
+        with self.handle as pool:
+            check(library().gpool_object_create(pool, name.encode(), options, ctypes.byref(pointer)), f"create object '{name}'")
+        assert pointer.value
+        return Object(self, pointer.value, name, memory_class, pinned)
+
+    def open_object(self, name: str, version: int = 0, *, layout_hash: int = 0, role: Optional[Role] = None, adopt: bool = False) -> Object:
+        """Map a version, 0: the current one. It stays as it is until it is closed, whatever is published or deleted meanwhile.
+
+        layout_hash: that it must have; 0: any. adopt: become the writer of a mutable object whose writer is gone; takes the object's role.
+        Raises NotFound; Stale: the role is not good any more; Busy: adopt, and another process writes it; Error with EPROTO (layout), EACCES, EPERM.
+        """
+        options = _open_options(version, layout_hash, role, adopt)
+        pointer = ctypes.c_void_p()
+        with self.handle as pool:
+            check(library().gpool_object_open(pool, name.encode(), options, ctypes.byref(pointer)), f"open object '{name}'")
+        assert pointer.value
+        return Object(self, pointer.value, name, adopted=adopt)
+
+    def delete_object(self, name: str, version: int = 0) -> None:
+        """The name is gone at once, the pages with their last reader. version: the one that must be current; 0: any. Raises NotFound, Stale."""
+        with self.handle as pool:
+            check(library().gpool_object_delete(pool, name.encode(), version), f"delete object '{name}'")
+
+    def objects(self) -> Iterator[ObjectInfo]:
+        """All versions of all objects, out of the shared table."""
+        cursor, filled = ctypes.c_uint32(), _abi.gpool_object_info(size=ctypes.sizeof(_abi.gpool_object_info))
+        while True:
+            with self.handle as pool:
+                result = library().gpool_object_next(pool, ctypes.byref(cursor), ctypes.byref(filled))
+            if result == -errno.ENOENT:
+                return
+            check(result, "list objects")
+            yield info_of(filled)
+
+    # ---- ranges ----
+
+    def range(
+        self,
+        page_count: int,
+        memory_class: ObjectClass = ObjectClass.MUTABLE,
+        content: Content = Content.KV_CACHE,
+        *,
+        name: Optional[str] = None,
+        owner_id: int = 0,
+        timeout_ms: int = 0,
+    ) -> Range:
+        """Addresses in a row for so many pages, and the pages. name: IMMUTABLE: of the object as which it is kept. Raises as alloc(); Busy: asleep."""
+        return self._range(library().gpool_range_create, page_count, memory_class, content, name, owner_id, timeout_ms, False)
+
+    def reserve_range(
+        self, page_count: int, memory_class: ObjectClass = ObjectClass.MUTABLE, content: Content = Content.KV_CACHE, *, owner_id: int = 0
+    ) -> Range:
+        """An elastic range: addresses, and no page; Range.back() and Range.unback() bring and take single ones. It may be larger than the pool."""
+        return self._range(library().gpool_range_reserve, page_count, memory_class, content, None, owner_id, 0, True)
+
+    def open_range(self, name: str, version: int = 0, *, layout_hash: int = 0) -> Range:
+        """A range over the pages of an immutable object, read only. Raises as open_object()."""
+        pointer = ctypes.c_void_p()
+        with self.handle as pool:
+            options = _open_options(version, layout_hash, None, False)
+            check(library().gpool_range_open(pool, name.encode(), options, ctypes.byref(pointer)), f"open a range of object '{name}'")
+        assert pointer.value
+        return self._ranges_add(Range(self, pointer.value, False))
+
+    def _range(
+        self, call: Any, page_count: int, memory_class: ObjectClass, content: Content, name: Optional[str], owner_id: int, timeout_ms: int, elastic: bool
+    ) -> Range:
+        options = _abi.gpool_range_options(
+            size=ctypes.sizeof(_abi.gpool_range_options),
+            memory_class=memory_class,
+            content=content,
+            name=text(name),
+            owner_id=owner_id,
+            timeout_ms=timeout_ms,
+        )
+        pointer = ctypes.c_void_p()
+        with self.handle as pool:
+            self.check_room(pool, call(pool, page_count, options, ctypes.byref(pointer)), f"make a range of {page_count} pages")
+        assert pointer.value
+        return self._ranges_add(Range(self, pointer.value, elastic))
+
+    def _ranges_add(self, made: Range) -> Range:
+        self._ranges.add(made)
+        return made
+
+    def sleep(self) -> None:
+        """All ranges give their pages back, all or none; contents are published (IMMUTABLE), spilled (MUTABLE) or dropped (EPHEMERAL).
+
+        Raises Busy: a view of a range lives, or GPU work uses one; NoRoom: to spill; Error with EOPNOTSUPP: the pool keeps no spilled content; EIO.
+        No other thread may make views of ranges meanwhile.
+        """
+        for made in list(self._ranges):
+            made.handle.refuse_views("put to sleep")
+        with self.handle as pool:
+            check(library().gpool_sleep(pool, 0), "go to sleep")
+
+    def wake(self, timeout_ms: int = 0) -> None:
+        """All ranges have pages again, at the same addresses, with their contents; on failure all is as before. Raises NoRoom, Stale, Error with EIO."""
+        with self.handle as pool:
+            self.check_room(pool, library().gpool_wake(pool, timeout_ms), "wake")
+
+    @property
+    def asleep(self) -> bool:
+        with self.handle as pool:
+            return check(library().gpool_asleep(pool), "tell whether it sleeps") == 1
+
+    # ---- adapters ----
+
+    def adapters(
+        self,
+        cold_folder: Optional[str] = None,
+        *,
+        int8: bool = False,
+        private: bool = False,
+        element: Element = Element.AS_FILE,
+        load_threads: int = 0,
+        salt: Tuple[int, int] = (0, 0),
+    ) -> Adapters:
+        """LoRA adapters of this process on this pool, none at first.
+
+        cold_folder: exists; where loaded ones are kept, ready to be loaded again. int8: they are kept in int8 there where that costs little.
+        private: shared among engines of one tenant alone, else of a trust domain. load_threads: at a time; 0: 4. salt: two numbers of 64 bits, who does not
+        know them does not find what is shared.
+        """
+        made = Adapters(self, cold_folder, int8, private, element, load_threads, salt)
+        self._adapters.add(made)
+        return made
+
+    # ---- roles ----
+
+    def acquire_role(self, name: str, timeout_ms: int = -1) -> Role:
+        """Hold a role, waiting for it while another session does; 0: do not wait, -1: no limit. Raises TimedOut; NoRoom; Error with EALREADY, EACCES."""
+        return acquire(self.handle, name, timeout_ms)
+
+    def role_holder(self, name: str) -> Tuple[int, int]:
+        """The session that holds a role, 0: nobody, and its or the last holder's token. Raises NotFound."""
+        session, token = ctypes.c_uint32(), ctypes.c_uint64()
+        with self.handle as pool:
+            check(library().gpool_role_get(pool, name.encode(), ctypes.byref(session), ctypes.byref(token)), f"look for role '{name}'")
+        return session.value, token.value
+
+    # ---- events ----
+
+    def event(self, timeout_ms: int = -1) -> Event:
+        """The agent's next event; the first call subscribes, what happened before is not seen. Events may be lost: ask for the state, events say when.
+
+        Raises TimedOut. One thread at a time; the pool is not closed meanwhile.
+        """
+        filled = _abi.gpool_event()
+        with self.handle as pool:
+            check(library().gpool_event_next(pool, timeout_ms, ctypes.byref(filled)), "get an event")
+        return event_of(filled)
+
     # ---- streams ----
 
     def stream(self, native: Optional[int] = None, manual: bool = False) -> Stream:
@@ -290,6 +469,17 @@ class Pool:
 _LOG: Any = dict(_abi.gpool_options._fields_)["log"]
 
 
+def _open_options(version: int, layout_hash: int, role: Optional[Role], adopt: bool) -> _abi.gpool_object_open_options:
+    return _abi.gpool_object_open_options(
+        size=ctypes.sizeof(_abi.gpool_object_open_options),
+        flags=_abi.GPOOL_OBJECT_ADOPT if adopt else 0,
+        version=version,
+        layout_hash=layout_hash,
+        role=text(role.name if role else None),
+        role_token=role.token if role else 0,
+    )
+
+
 def _device(pool: ctypes.c_void_p) -> Device:
     device = _abi.gpool_device(size=ctypes.sizeof(_abi.gpool_device))
     check(library().gpool_device(pool, ctypes.byref(device)), "tell the device")
@@ -299,18 +489,4 @@ def _device(pool: ctypes.c_void_p) -> Device:
         None if device.ordinal == _abi.GPOOL_DEVICE_NONE else int(device.ordinal),
         device.uuid.decode(),
         bool(device.flags & _abi.GPOOL_DEVICE_HOST_POINTER),
-    )
-
-
-def alloc_options(
-    flags: int, content: Content, priority: int, owner_id: int, timeout_ms: int, stream: Optional[Stream]
-) -> _abi.gpool_alloc_options:
-    return _abi.gpool_alloc_options(
-        size=ctypes.sizeof(_abi.gpool_alloc_options),
-        flags=flags,
-        content=content,
-        priority=priority,
-        owner_id=owner_id,
-        timeout_ms=timeout_ms,
-        stream=stream.number if stream is not None else 0,
     )

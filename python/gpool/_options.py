@@ -1,0 +1,39 @@
+"""What calls are told beside their arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from typing import Optional
+
+from . import _abi
+from ._stream import Stream
+
+
+class Content(enum.IntEnum):
+    """What a block holds, which weighs in when the agent chooses what to evict: TEMP_BUFFER is the cheapest to lose, then ACTIVATION, GRADIENT,
+    LORA_WEIGHT, KV_CACHE."""
+
+    KV_CACHE = _abi.GPOOL_KV_CACHE
+    LORA_WEIGHT = _abi.GPOOL_LORA_WEIGHT
+    TEMP_BUFFER = _abi.GPOOL_TEMP_BUFFER
+    ACTIVATION = _abi.GPOOL_ACTIVATION
+    GRADIENT = _abi.GPOOL_GRADIENT
+
+
+def text(value: Optional[str]) -> Optional[bytes]:
+    return None if value is None else value.encode()
+
+
+def alloc_options(
+    flags: int, content: Content, priority: int, owner_id: int, timeout_ms: int, stream: Optional[Stream]
+) -> _abi.gpool_alloc_options:
+    return _abi.gpool_alloc_options(
+        size=ctypes.sizeof(_abi.gpool_alloc_options),
+        flags=flags,
+        content=content,
+        priority=priority,
+        owner_id=owner_id,
+        timeout_ms=timeout_ms,
+        stream=stream.number if stream is not None else 0,
+    )

@@ -1,0 +1,55 @@
+"""Roles: names that one session of a pool holds at a time."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from . import _abi
+from ._errors import Stale, check
+from ._library import library
+
+if TYPE_CHECKING:
+    from ._handle import Handle
+
+
+class Role:
+    """A role that this process holds, from Pool.acquire_role(), until release(), the end of a `with` or its own end; nothing less takes it away.
+
+    `token` is higher with each grant of the pool: send it along with what is done elsewhere, and let the other side refuse lower ones.
+    """
+
+    def __init__(self, handle: Handle, name: str, role: _abi.gpool_role) -> None:
+        self._handle = handle
+        self._role = role
+        self.name = name
+        self.token = int(role.token)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process still does. Two loads."""
+        try:
+            with self._handle as pool:
+                check(library().gpool_role_check(pool, self._role), f"check role '{self.name}'")
+        except Stale:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give it back; the first standby has it when this returns. Raises Stale: it is not ours."""
+        with self._handle as pool:
+            check(library().gpool_role_release(pool, self._role), f"release role '{self.name}'")
+
+    def __enter__(self) -> Role:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._handle.closed and self.held:
+            self.release()
+
+
+def acquire(handle: Handle, name: str, timeout_ms: int) -> Role:
+    role = _abi.gpool_role()
+    with handle as pool:
+        check(library().gpool_role_acquire(pool, name.encode(), timeout_ms, ctypes.byref(role)), f"acquire role '{name}'")
+    return Role(handle, name, role)

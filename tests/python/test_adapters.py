@@ -1,0 +1,129 @@
+"""LoRA adapters out of PEFT's files, and events, with a real agent."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import shutil
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from typing import Dict, Tuple
+
+import numpy
+
+from harness import ROOT, AgentTest, gpool
+
+PLAIN = ROOT / "tests" / "fixtures" / "adapters" / "plain"
+TILE = 128
+
+
+def tensors(folder: Path) -> Dict[str, Tuple[str, numpy.ndarray]]:  # type: ignore[type-arg]
+    """Of adapter_model.safetensors: type and elements by name."""
+    data = (folder / "adapter_model.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    kinds = {"F32": "<f4", "F16": "<f2"}
+    found = {}
+    for name, tensor in json.loads(data[8 : 8 + size]).items():
+        if name != "__metadata__":
+            begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+            found[name] = (tensor["dtype"], numpy.frombuffer(data[begin:end], kinds[tensor["dtype"]]).reshape(tensor["shape"]))
+    return found
+
+
+def matrix(where: gpool.Matrix, rank: int, columns: int) -> numpy.ndarray:  # type: ignore[type-arg]
+    """[rank][columns], out of the pool."""
+    tiles = -(-columns // TILE)
+    assert tiles <= where.head_tiles, "the fixtures are small"
+    data = ctypes.string_at(where.first, tiles * rank * TILE * 2)
+    return numpy.frombuffer(data, "<u2").reshape(tiles, rank, TILE).transpose(1, 0, 2).reshape(rank, tiles * TILE)[:, :columns]
+
+
+class Adapters(AgentTest):
+    def test_weights_are_those_of_the_files(self) -> None:
+        name, (_, b) = next((name, tensor) for name, tensor in tensors(PLAIN).items() if "lora_B" in name)
+        a = tensors(PLAIN)[name.replace("lora_B", "lora_A")][1]
+        module = name.replace("base_model.model.", "").replace(".lora_B.weight", "")
+        layer = next(int(part) for part in module.split(".") if part.isdigit())
+        target = ".".join("*" if part.isdigit() else part for part in module.split("."))
+        with self.pool.adapters(element=gpool.Element.FLOAT16) as adapters, adapters.register("plain", str(PLAIN)).acquire() as acquired:
+            part = acquired.part(layer, target)
+            self.assertEqual(part.rank, a.shape[0])
+            for where, wanted in ((part.a, a), (part.b, b.T)):
+                got = matrix(where, part.rank, wanted.shape[1]).view("<f2")
+                self.assertTrue((got == wanted.astype("<f2")).all())
+            with self.assertRaises(gpool.NotFound):
+                acquired.part(layer, "model.*.nothing")
+
+    def test_they_are_acquired_and_released(self) -> None:
+        with self.pool.adapters() as adapters:
+            plain = adapters.register("plain", str(PLAIN))
+            self.assertEqual(plain.info().state, gpool.AdapterState.COLD)
+            acquired = plain.acquire()
+            self.assertEqual((plain.info().acquired, plain.info().state, plain.info().name), (1, gpool.AdapterState.HERE, "plain"))
+            self.assertRaises(gpool.Busy, adapters.close)
+            self.assertRaises(gpool.Busy, self.pool.close)
+            self.assertRaises(gpool.Busy, plain.unregister)
+            stream = self.pool.stream(manual=True)
+            fence = stream.record()
+            acquired.release(fence)
+            acquired.release()
+            fence.signal()
+            self.assertEqual(adapters.find("plain").id, plain.id)
+            plain.prefetch()
+            plain.acquire().release()
+            plain.unload()
+            plain.unregister()
+            self.assertRaises(gpool.NotFound, adapters.find, "plain")
+
+    def test_what_is_wrong_with_files_is_told(self) -> None:
+        with self.pool.adapters() as adapters, tempfile.TemporaryDirectory() as folder:
+            self.assertRaises(gpool.NotFound, adapters.register, "none", folder + "/none")
+            shutil.copytree(PLAIN, folder + "/bad")
+            Path(folder, "bad", "adapter_config.json").write_text("{}")
+            with self.assertRaises(gpool.Error) as caught:
+                adapters.register("bad", folder + "/bad")
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+            self.assertNotIn("an argument out of range", str(caught.exception))
+
+    def test_a_pool_ends_its_adapters(self) -> None:
+        adapters = self.pool.adapters()
+        adapters.register("plain", str(PLAIN)).acquire().release()
+        self.pool.close()
+        adapters.close()
+        self.assertRaises(gpool.Closed, adapters.find, "plain")
+
+
+class Events(AgentTest):
+    def test_events(self) -> None:
+        with self.agent.pool() as ear:
+            self.assertRaises(gpool.TimedOut, ear.event, 0)
+            heard = threading.Event()
+            texts = []
+
+            def listen() -> None:
+                while True:
+                    event = ear.event(20000)
+                    if event.kind == gpool.EventKind.OBJECT_PUBLISHED:
+                        texts.append(event)
+                        heard.set()
+                        return
+
+            thread = threading.Thread(target=listen)
+            thread.start()
+            number = 0
+            while not heard.wait(0.05):  # until the subscription has reached the agent
+                number += 1
+                with self.pool.create_object(f"told{number}") as draft:
+                    draft.alloc(1)
+                    draft.publish()
+                self.pool.delete_object(f"told{number}")
+            thread.join()
+            self.assertEqual(texts[0].pool, "p0")
+            self.assertIn("told", texts[0].text)
+
+
+if __name__ == "__main__":
+    unittest.main()

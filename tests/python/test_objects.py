@@ -1,0 +1,227 @@
+"""Named objects and ranges, with a real agent; between processes what is seen through numpy."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import unittest
+
+import numpy
+
+from harness import AgentTest, gpool
+
+PAGE = 512 << 10
+Class = gpool.ObjectClass
+
+
+class ObjectTest(AgentTest):
+    def tearDown(self) -> None:
+        for info in list(self.pool.objects()):
+            if info.state == gpool.ObjectState.CURRENT:
+                self.pool.delete_object(info.name)
+
+
+class Objects(ObjectTest):
+    def publish(self, name: str, number: int, memory_class: Class = Class.IMMUTABLE, **options: bool) -> gpool.Object:
+        draft = self.pool.create_object(name, memory_class, **options)
+        draft.alloc(2)
+        numpy.asarray(draft.view(dtype="uint32"))[:] = number
+        draft["number"] = str(number).encode()
+        draft.publish()
+        return draft
+
+    def test_another_process_reads_what_is_published(self) -> None:
+        self.publish("weights", 0x600D).close()
+        program = f"""
+import sys
+sys.path[:0] = {sys.path[:3]!r}
+import gpool, numpy
+with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("weights") as weights:
+    array = numpy.asarray(weights.view(dtype="uint32"))
+    assert (array == 0x600d).all() and array.size == 2 * {PAGE} // 4 and not array.flags.writeable
+    print(weights["number"].decode(), list(weights.items()), len(weights), weights.info().readers)
+    del array
+"""
+        said = subprocess.run([sys.executable, "-c", program], env=os.environ, check=True, stdout=subprocess.PIPE, text=True).stdout
+        self.assertEqual(said, "24589 [('number', b'24589')] 1 1\n")
+
+    def test_versions(self) -> None:
+        first = self.publish("v", 1)
+        second = self.publish("v", 2)
+        with self.pool.open_object("v") as current:
+            self.assertEqual(numpy.asarray(current.view(dtype="uint32"))[0], 2)
+            self.assertEqual(current.info().version, second.info().version)
+        self.assertEqual(first.view(dtype="uint32", shape=1).read(), b"\1\0\0\0")
+        states = {info.version: info.state for info in self.pool.objects() if info.name == "v"}
+        self.assertEqual(states, {first.info().version: gpool.ObjectState.OLD, second.info().version: gpool.ObjectState.CURRENT})
+        with self.assertRaises(gpool.Stale):
+            self.pool.delete_object("v", first.info().version)
+        for expected in (0, first.info().version):
+            with self.pool.create_object("v", expect_version=expected) as draft:
+                draft.alloc(1)
+                self.assertRaises(gpool.Stale, draft.publish)
+        first.close()
+        second.close()
+
+    def test_what_is_published_cannot_be_written(self) -> None:
+        with self.pool.create_object("o") as draft:
+            draft.alloc(1)
+            array = numpy.asarray(draft.view())
+            array[:] = 7
+            with self.assertRaisesRegex(gpool.Busy, "1 view of its memory live"):
+                draft.publish()
+            del array
+            draft.publish()
+            self.assertFalse(numpy.asarray(draft.view()).flags.writeable)
+            with self.assertRaises(gpool.Error) as caught:
+                draft.alloc(1)
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+
+    def test_a_mutable_one_goes_on_being_written(self) -> None:
+        with self.publish("m", 1, Class.MUTABLE) as writer, self.pool.open_object("m") as reader:
+            seen = numpy.asarray(reader.view(dtype="uint32"))
+            numpy.asarray(writer.view(dtype="uint32"))[5] = 99
+            self.assertEqual(seen[5], 99)
+            self.assertFalse(seen.flags.writeable)
+            del seen
+
+    def test_a_view_keeps_the_object_open(self) -> None:
+        opened = self.publish("o", 3)
+        array = numpy.asarray(opened.view(dtype="uint32"))
+        self.assertRaises(gpool.Busy, opened.close)
+        self.assertRaises(gpool.Busy, self.pool.close)
+        self.assertEqual(array[-1], 3)
+        del array
+        opened.close()
+        opened.close()
+        self.assertRaises(gpool.Closed, opened.view)
+
+    def test_pinnable_ones_go_when_nobody_pins_them(self) -> None:
+        opened = self.publish("p", 4, Class.PINNABLE, pinned=True)
+        array = numpy.asarray(opened.view(dtype="uint32"))
+        opened.unpin()
+        self.assertEqual(self.agent.evict(), 0)
+        with self.assertRaises(gpool.Error):
+            opened.unpin()  # that of the view is not the program's
+        del array
+        with opened.pin():
+            self.assertEqual(self.agent.evict(), 0)
+        self.assertEqual(self.agent.evict(), 2)
+        for call in (opened.pin, opened.view):
+            self.assertRaises(gpool.Stale, call)
+        opened.close()
+        self.assertRaises(gpool.NotFound, self.pool.open_object, "p")
+
+    def test_metadata(self) -> None:
+        with self.pool.create_object("meta") as draft:
+            draft.alloc(1)
+            values = {"a": b"", "b": b"\0" * 3, "ä": "ü".encode()}
+            for key, value in values.items():
+                draft[key] = value
+            draft["b"] = values["b"] = b"again"
+            self.assertRaises(gpool.Error, draft.info)
+            draft.publish()
+            self.assertEqual(dict(draft.items()), values)
+            self.assertEqual(list(draft), sorted(values, key=str.encode))
+            self.assertIn("a", draft)
+            self.assertNotIn("c", draft)
+            self.assertRaises(KeyError, draft.__getitem__, "c")
+
+    def test_what_is_not_published_is_gone(self) -> None:
+        with self.pool.create_object("never") as draft:
+            draft.alloc(64)
+        self.assertRaises(gpool.NotFound, self.pool.open_object, "never")
+        self.pool.alloc(64).free()
+
+    def test_roles(self) -> None:
+        with self.pool.acquire_role("writer") as role:
+            self.assertTrue(role.held)
+            self.assertEqual(self.pool.role_holder("writer"), (self.pool.session, role.token))
+            with self.agent.pool() as other:
+                self.assertRaises(gpool.TimedOut, other.acquire_role, "writer", 0)
+            with self.pool.create_object("r", role=role) as draft:
+                draft.alloc(1)
+                draft.publish()
+        self.assertFalse(role.held)
+        self.assertEqual(self.pool.role_holder("writer")[0], 0)
+        with self.pool.create_object("r", role=role) as draft:
+            draft.alloc(1)
+            self.assertRaises(gpool.Stale, draft.publish)
+        self.assertRaises(gpool.NotFound, self.pool.role_holder, "nobody")
+
+    def test_adopting(self) -> None:
+        role = self.pool.acquire_role("heir")
+        with self.pool.create_object("inherited", Class.MUTABLE, role=role) as draft:
+            draft.alloc(1)
+            draft.publish()
+        with self.pool.open_object("inherited", role=role, adopt=True) as adopted:
+            adopted.view().write(b"mine")
+        role.release()
+
+
+class Ranges(ObjectTest):
+    def test_contents_sleep_and_come_back(self) -> None:
+        kept, dropped = self.pool.range(3), self.pool.range(1, Class.EPHEMERAL)
+        array = numpy.asarray(kept.view("uint16"))
+        array[:] = 0x600D
+        with self.assertRaisesRegex(gpool.Busy, "cannot put to sleep a range"):
+            self.pool.sleep()
+        del array
+        self.pool.sleep()
+        self.assertTrue(self.pool.asleep)
+        self.assertTrue(kept.info().asleep)
+        self.assertRaises(gpool.Busy, kept.view)
+        self.pool.alloc(64).free()
+        self.pool.wake()
+        self.assertFalse(self.pool.asleep)
+        self.assertTrue((numpy.asarray(kept.view("uint16")) == 0x600D).all())
+        self.assertEqual(numpy.asarray(kept.view()).ctypes.data, kept.address)
+        kept.close()
+        dropped.close()
+
+    def test_an_immutable_one_becomes_an_object(self) -> None:
+        with self.pool.range(2, Class.IMMUTABLE, name="base") as weights:
+            weights.view().write(b"weights")
+            self.pool.sleep()
+            self.pool.wake()
+            view = weights.view()
+            self.assertTrue(view.readonly)
+            self.assertEqual(view.read(0, 7), b"weights")
+            self.assertEqual(weights.info().name, "base")
+            del view
+        with self.pool.open_range("base") as opened:
+            self.assertEqual(opened.view().read(0, 7), b"weights")
+            self.assertTrue(opened.view().readonly)
+
+    def test_a_range_with_views_does_not_close(self) -> None:
+        made = self.pool.range(1)
+        view = made.view()
+        self.assertRaises(gpool.Busy, made.close)
+        del view
+        made.close()
+        self.assertRaises(gpool.Closed, made.info)
+
+    def test_elastic_ranges(self) -> None:
+        with self.pool.reserve_range(1000) as elastic:
+            self.assertEqual(elastic.page_state(7), gpool.PageState.HOLE)
+            with self.assertRaises(gpool.Error) as caught:
+                elastic.view(shape=PAGE, offset=7 * PAGE)
+            self.assertEqual(caught.exception.errno, errno.EFAULT)
+            elastic.back(7, 2)
+            view = elastic.view("uint8", 2 * PAGE, offset=7 * PAGE)
+            view.write(b"x" * 2 * PAGE)
+            self.assertRaises(gpool.Busy, elastic.unback, 7, 1)
+            self.assertEqual(elastic.info().backed_pages, 2)
+            del view
+            elastic.unback(7, 1)
+            self.assertEqual(elastic.page_state(7), gpool.PageState.PARKED)
+            with self.assertRaises(gpool.NoRoom):
+                elastic.back(0, 100)
+            self.assertRaises(gpool.Error, elastic.view, "uint8", 2, PAGE * 8 - 1)
+            self.assertEqual(elastic.view("uint8", 2, PAGE * 8).read(), b"xx")
+
+
+if __name__ == "__main__":
+    unittest.main()
