@@ -95,6 +95,8 @@ LIBRARY_FILE := libgpool.so.$(VERSION)
 COMPLETION_DIR := $(prefix)/share/bash-completion/completions
 TRACE_DIR := $(prefix)/share/gpool/traces
 TRACES := $(wildcard tools/demo/traces/*)
+MONITORING_DIR := $(prefix)/share/gpool/monitoring
+MONITORING := monitoring/rules.yml monitoring/grafana-dashboard.json
 SYSTEMD_DIR := $(prefix)/lib/systemd/system
 SYSUSERS_DIR := $(prefix)/lib/sysusers.d
 TMPFILES_DIR := $(prefix)/lib/tmpfiles.d
@@ -127,6 +129,8 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -m 644 packaging/systemd/gpool.sysusers $(DESTDIR)$(SYSUSERS_DIR)/gpool.conf
 	$(INSTALL) -m 644 packaging/systemd/gpool.tmpfiles $(DESTDIR)$(TMPFILES_DIR)/gpool.conf
 	$(INSTALL) -m 755 packaging/systemd/gpool-pools.sh $(DESTDIR)$(prefix)/share/gpool/
+	$(INSTALL) -d $(DESTDIR)$(MONITORING_DIR)
+	$(INSTALL) -m 644 $(MONITORING) $(DESTDIR)$(MONITORING_DIR)/
 	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
 		$(INSTALL) -m 644 etc/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 
@@ -138,9 +142,10 @@ uninstall: ## remove what install puts there, but for the configuration
 		$(DESTDIR)$(COMPLETION_DIR)/poolctl $(addprefix $(DESTDIR)$(TRACE_DIR)/,$(notdir $(TRACES))) \
 		$(addprefix $(DESTDIR)$(SYSTEMD_DIR)/,$(UNITS)) $(DESTDIR)$(SYSUSERS_DIR)/gpool.conf $(DESTDIR)$(TMPFILES_DIR)/gpool.conf \
 		$(DESTDIR)$(prefix)/share/gpool/gpool-pools.sh \
+		$(addprefix $(DESTDIR)$(MONITORING_DIR)/,$(notdir $(MONITORING))) \
 		$(foreach s,$(MANDIRS),$(addprefix $(DESTDIR)$(mandir)/man$(s)/,$(notdir $(call man_pages,$(s)))))
 	rmdir $(DESTDIR)$(libdir)/gpool 2>/dev/null || true
-	rmdir $(DESTDIR)$(TRACE_DIR) $(dir $(DESTDIR)$(TRACE_DIR)) 2>/dev/null || true
+	rmdir $(DESTDIR)$(MONITORING_DIR) $(DESTDIR)$(TRACE_DIR) $(dir $(DESTDIR)$(TRACE_DIR)) 2>/dev/null || true
 
 # ---- packing ----
 
