@@ -9,10 +9,11 @@
 #include "tests/integration/life.h"
 
 #include <arpa/inet.h>
+#include <grp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-enum { TEXT_MAX = 1 << 20 };
+enum { TEXT_MAX = 1 << 20, NOBODY = 65534, NOGROUP = 65534 };
 
 struct process {
 	pid_t pid;
@@ -30,12 +31,15 @@ static inline const char *beside_gpoold(const char *name)
 	return path;
 }
 
-/* Any program; arguments[0] is its path or name, NULL the end. Its standard output is lost. */
-static inline struct process process_start(const char *const *arguments)
+/*
+ * Any program; arguments[0] is its path, or a name where uid is 0: as this process; else it is of nogroup alone. NULL is the end. Its standard output
+ * is lost. It is opened before it becomes another user, who may not be able to reach the folder that it was built in.
+ */
+static inline struct process process_start_as(const char *const *arguments, uid_t uid)
 {
 	struct process process;
 	pid_t parent = getpid();
-	int ends[2];
+	int ends[2], program;
 
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
 	fflush(stdout);
@@ -47,13 +51,24 @@ static inline struct process process_start(const char *const *arguments)
 			_exit(127);
 		dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
 		dup2(ends[1], STDERR_FILENO);
-		execvp(arguments[0], (char *const *)(uintptr_t)arguments);
+		if (!uid) {
+			execvp(arguments[0], (char *const *)(uintptr_t)arguments);
+			_exit(127);
+		}
+		program = open(arguments[0], O_PATH | O_CLOEXEC);
+		if (!setgroups(0, NULL) && !setgid(NOGROUP) && !setuid(uid))
+			fexecve(program, (char *const *)(uintptr_t)arguments, environ);
 		_exit(127);
 	}
 	close(ends[1]);
 	process.said = fdopen(ends[0], "r");
 	assert_non_null(process.said);
 	return process;
+}
+
+static inline struct process process_start(const char *const *arguments)
+{
+	return process_start_as(arguments, 0);
 }
 
 /* Its wait status, and all that it still had to say. */

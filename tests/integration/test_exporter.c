@@ -264,9 +264,9 @@ static void test_an_agent_that_hangs(void **state)
 
 /* ---- the command line ---- */
 
-static void expect_end(const char *const *arguments, int code, const char *within)
+static void expect_end_as(uid_t uid, const char *const *arguments, int code, const char *within)
 {
-	struct process process = process_start(arguments);
+	struct process process = process_start_as(arguments, uid);
 	char said[8192];
 	int exit_status = process_end(&process, said, sizeof(said));
 
@@ -274,8 +274,9 @@ static void expect_end(const char *const *arguments, int code, const char *withi
 	if (WEXITSTATUS(exit_status) != code || !strstr(said, within))
 		fail_msg("%s: exit status %d, it said: %s", arguments[1], WEXITSTATUS(exit_status), said);
 }
-#define EXPECT_END(code, within, ...) \
-	expect_end((const char *const[]){beside_gpoold("gpool-exporter"), __VA_ARGS__, NULL}, code, within)
+#define EXPECT_END_AS(uid, code, within, ...) \
+	expect_end_as(uid, (const char *const[]){beside_gpoold("gpool-exporter"), __VA_ARGS__, NULL}, code, within)
+#define EXPECT_END(code, within, ...) EXPECT_END_AS(0, code, within, __VA_ARGS__)
 
 static void test_command_line(void **state)
 {
@@ -300,6 +301,19 @@ static void test_command_line(void **state)
 	exporter_done();
 }
 
+/* A user who is nothing else needs to be an observer, and no more. */
+static void test_any_user_who_may_look(void **state)
+{
+	static const char *const for_nobody[] = {"--pool", POOL, QUIET, "--set", "access.observers.users=nobody", "--set", "group=nogroup", NULL};
+
+	(void)state;
+	if (getuid())
+		skip();
+	start(for_nobody);
+	EXPECT_END_AS(NOBODY, 0, "", "--dir", harness.directory, "--once");
+	EXPECT_END_AS(NOBODY - 1, 3, "access.observers", "--dir", harness.directory, "--once");
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -310,6 +324,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_gpoold_comes_and_goes, forced_end),
 		cmocka_unit_test_teardown(test_an_agent_that_hangs, stop),
 		cmocka_unit_test_teardown(test_command_line, stop),
+		cmocka_unit_test_teardown(test_any_user_who_may_look, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

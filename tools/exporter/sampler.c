@@ -169,10 +169,10 @@ static int sample_fill(struct sampler *sampler)
 
 static void sample_explain(struct sampler *sampler, int error)
 {
-	const char *detail = sampler->logged;
+	const char *detail = sampler->logged, *hint = error == -EACCES ? "; access.observers of gpoold.conf names who may look, and group who reaches the socket" : "";
 
-	snprintf(sampler->sample.why, sizeof(sampler->sample.why), "the agent in '%s' does not answer: %s%s%s", sampler->directory,
-		gpool_strerror(error), detail[0] ? ": " : "", detail);
+	snprintf(sampler->sample.why, sizeof(sampler->sample.why), "the agent in '%s' does not answer: %s%s%s%s", sampler->directory,
+		gpool_strerror(error), detail[0] ? ": " : "", detail, hint);
 }
 
 /* A gpoold that was started anew has ended our sessions: the second try attaches again. */
