@@ -187,9 +187,6 @@ static void sample_take(struct sampler *sampler)
 		detach(sampler);
 		error = sample_fill(sampler);
 	}
-	/* An agent that is only slow has our sessions still. */
-	if (error && error != -ETIMEDOUT)
-		detach(sampler);
 	end = now_ns();
 	sample->up = !error;
 	sample->why[0] = '\0';
