@@ -1,5 +1,6 @@
 /*
- * exporter_process.h - a gpool-exporter of the test's own on a free port, and asking it: what test_exporter and test_prometheus share.
+ * exporter_process.h - a gpool-exporter of the test's own on a free port, and asking it: what test_exporter and test_prometheus
+ * share.
  *
  * Included once by each test program, behind life.h.
  */
@@ -32,8 +33,9 @@ static inline const char *beside_gpoold(const char *name)
 }
 
 /*
- * Any program; arguments[0] is its path, or a name where uid is 0: as this process; else it is of nogroup alone. NULL is the end. Its standard output
- * is lost. It is opened before it becomes another user, who may not be able to reach the folder that it was built in.
+ * Any program; arguments[0] is its path, or a name where uid is 0: as this process; else it is of nogroup alone. NULL is the end.
+ * Its standard output is lost. It is opened before it becomes another user, who may not be able to reach the folder that it was
+ * built in.
  */
 static inline struct process process_start_as(const char *const *arguments, uid_t uid)
 {
@@ -91,7 +93,8 @@ static uint16_t exporter_port;
 
 static inline void exporter_start(const char *directory, const char *timeout)
 {
-	const char *const arguments[] = {beside_gpoold("gpool-exporter"), "--dir", directory, "--port", "0", "--timeout", timeout, NULL};
+	const char *const arguments[] = {
+		beside_gpoold("gpool-exporter"), "--dir", directory, "--port", "0", "--timeout", timeout, NULL};
 	char line[512];
 	unsigned port;
 

@@ -1,9 +1,9 @@
 /*
  * test_exporter.c - gpool-exporter with a real agent.
  *
- * Goal: it says what the agent says, in a form that Prometheus' own checker has no complaint about; ends and restarts of agent and gpoold
- * are seen and survived, without a process to look at twice; wrong options and a port in use are told.
- * Method: the real programs; a worker that is this process; values beside those that `poolctl` and the agent give.
+ * Goal: it says what the agent says, in a form that Prometheus' own checker has no complaint about; ends and restarts of agent
+ * and gpoold are seen and survived, without a process to look at twice; wrong options and a port in use are told. Method: the
+ * real programs; a worker that is this process; values beside those that `poolctl` and the agent give.
  */
 #include "tests/integration/exporter_process.h"
 
@@ -70,6 +70,10 @@ static cJSON *poolctl_status(cJSON **document)
 	return cJSON_GetArrayItem(cJSON_GetObjectItem(*document, "pools"), 0);
 }
 
+struct figure {
+	const char *member, *name; /* of poolctl's JSON; the metric */
+};
+
 static void compare(const cJSON *pool, const char *member, const char *name, double unit)
 {
 	const cJSON *item = cJSON_GetObjectItem(pool, member);
@@ -81,16 +85,24 @@ static void compare(const cJSON *pool, const char *member, const char *name, dou
 
 static void test_values_are_poolctls(void **state)
 {
-	static const struct {
-		const char *member, *name;
-	} pages[] = {
-		{"page_count", "gpool_pool_size_bytes"}, {"free_pages", "gpool_pool_free_bytes"}, {"leased_pages", "gpool_pool_leased_bytes"},
-		{"used_pages", "gpool_pool_used_bytes"}, {"pinned_pages", "gpool_pool_pinned_bytes"}, {"idle_pages", "gpool_pool_idle_bytes"},
+	static const struct figure pages[] = {
+		{"page_count", "gpool_pool_size_bytes"},
+		{"free_pages", "gpool_pool_free_bytes"},
+		{"leased_pages", "gpool_pool_leased_bytes"},
+		{"used_pages", "gpool_pool_used_bytes"},
+		{"pinned_pages", "gpool_pool_pinned_bytes"},
+		{"idle_pages", "gpool_pool_idle_bytes"},
 		{"largest_free_run", "gpool_pool_largest_free_run_bytes"},
-	}, counts[] = {
-		{"pool_utilization", "gpool_pool_utilization_ratio"}, {"grants", "gpool_granted_pages_total"},
-		{"evictions", "gpool_evictions_total"}, {"evicted_pages", "gpool_evicted_pages_total"}, {"refusals", "gpool_refusals_total"},
-		{"pins", "gpool_pins_total"}, {"allocations", "gpool_allocations_total"}, {"waiters", "gpool_pool_waiters"},
+	};
+	static const struct figure counts[] = {
+		{"pool_utilization", "gpool_pool_utilization_ratio"},
+		{"grants", "gpool_granted_pages_total"},
+		{"evictions", "gpool_evictions_total"},
+		{"evicted_pages", "gpool_evicted_pages_total"},
+		{"refusals", "gpool_refusals_total"},
+		{"pins", "gpool_pins_total"},
+		{"allocations", "gpool_allocations_total"},
+		{"waiters", "gpool_pool_waiters"},
 	};
 	struct gpool_alloc_options how = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block blocks[8], held;
@@ -116,8 +128,10 @@ static void test_values_are_poolctls(void **state)
 		compare(pool, counts[i].member, counts[i].name, 1);
 	assert_true(metric("gpool_evicted_pages_total") >= 2);
 	assert_true(metric("gpool_pool_pinned_bytes") >= 3 * page_bytes);
-	assert_float_equal(metric_in(scrape(), "gpool_tenant_content_bytes{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\","
-		"tenant=\"default\",content_type=\"LORA_WEIGHT\"}"), 3 * page_bytes, 0);
+	assert_float_equal(
+		metric_in(scrape(), "gpool_tenant_content_bytes{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\","
+				    "tenant=\"default\",content_type=\"LORA_WEIGHT\"}"),
+		3 * page_bytes, 0);
 	cJSON_Delete(document);
 	exporter_done();
 	gpool_close(worker);
@@ -146,7 +160,9 @@ static void test_objects_and_adapters(void **state)
 	assert_float_equal(metric("gpool_adapters"), 2, 0);
 	assert_float_equal(metric("gpool_adapter_bytes"), 5 * (512 << 10), 0);
 	assert_float_equal(metric("gpool_publications_total"), 3, 0);
-	assert_float_equal(metric_in(scrape(), "gpool_objects{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\",class=\"immutable\"}"),
+	assert_float_equal(
+		metric_in(scrape(),
+			"gpool_objects{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\",class=\"immutable\"}"),
 		1, 0);
 	exporter_done();
 	for (int i = 0; i < 3; i++)
@@ -157,7 +173,8 @@ static void test_objects_and_adapters(void **state)
 /* Two pools, and all that there is: Prometheus' own reader has nothing to say. */
 static void test_promtool_has_no_complaint(void **state)
 {
-	static const char *const two[] = {"--pool", POOL, "--pool", "name=p1,backend=host,size=32MiB,page_size=1MB,reserved=0", QUIET, NULL};
+	static const char *const two[] = {
+		"--pool", POOL, "--pool", "name=p1,backend=host,size=32MiB,page_size=1MB,reserved=0", QUIET, NULL};
 	char path[96], command[256];
 	FILE *file;
 
@@ -173,7 +190,8 @@ static void test_promtool_has_no_complaint(void **state)
 	assert_int_equal(fclose(file), 0);
 	snprintf(command, sizeof(command), "promtool check metrics <%s", path);
 	assert_int_equal(system(command), 0);
-	assert_false(isnan(metric_in(scrape(), "gpool_page_size_bytes{pool=\"p1\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}")));
+	assert_false(isnan(
+		metric_in(scrape(), "gpool_page_size_bytes{pool=\"p1\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}")));
 	unlink(path);
 	exporter_done();
 }
@@ -320,7 +338,8 @@ static void test_command_line(void **state)
 /* A user who is nothing else needs to be an observer, and no more. */
 static void test_any_user_who_may_look(void **state)
 {
-	static const char *const for_nobody[] = {"--pool", POOL, QUIET, "--set", "access.observers.users=nobody", "--set", "group=nogroup", NULL};
+	static const char *const for_nobody[] = {
+		"--pool", POOL, QUIET, "--set", "access.observers.users=nobody", "--set", "group=nogroup", NULL};
 
 	(void)state;
 	if (getuid())

@@ -1,9 +1,10 @@
 /*
  * test_prometheus.c - monitoring/ with a real Prometheus, which scrapes a real exporter of a real agent.
  *
- * Goal: the rules are right, by their own tests, and name no metric that there is not; a Prometheus that loads them has no error with
- * them; every query of the dashboard returns numbers while the pool is used. Method: promtool and Prometheus of this machine, without which
- * it is skipped, on the loopback; work that makes each figure something. Run from the root of the source tree.
+ * Goal: the rules are right, by their own tests, and name no metric that there is not; a Prometheus that loads them has no error
+ * with them; every query of the dashboard returns numbers while the pool is used. Method: promtool and Prometheus of this
+ * machine, without which it is skipped, on the loopback; work that makes each figure something. Run from the root of the source
+ * tree.
  */
 #include "client/pool.h"
 #include "tests/integration/exporter_process.h"

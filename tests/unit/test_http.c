@@ -1,7 +1,7 @@
 /*
- * Goal: the exporter's server answers what is asked for and refuses the rest: other methods, heads without end, bytes that are no HTTP,
- * more connections than it has threads for; a stream goes on until its end, its reader's, or the server's.
- * Method: a server in this process on a free port, and sockets.
+ * Goal: the exporter's server answers what is asked for and refuses the rest: other methods, heads without end, bytes that are no
+ * HTTP, more connections than it has threads for; a stream goes on until its end, its reader's, or the server's. Method: a server
+ * in this process on a free port, and sockets.
  */
 #include "tools/exporter/http.h"
 

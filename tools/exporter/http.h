@@ -1,8 +1,8 @@
 /*
  * http.h - a small server: paths, each with a function that answers. It knows nothing of what it serves.
  *
- * GET and HEAD only. Each connection has a thread of its own, so that a handler may wait; there are HTTP_CONNECTIONS_MAX of them at a
- * time, and more are closed at once. One that sends nothing for HTTP_IDLE_S is closed. A request whose head is longer than
+ * GET and HEAD only. Each connection has a thread of its own, so that a handler may wait; there are HTTP_CONNECTIONS_MAX of them
+ * at a time, and more are closed at once. One that sends nothing for HTTP_IDLE_S is closed. A request whose head is longer than
  * HTTP_HEAD_BYTES is refused. No TLS and no passwords: that is for a proxy in front of it.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_HTTP_H
@@ -24,8 +24,8 @@ const char *http_argument(const struct http_request *request, const char *name);
 /*
  * What a handler answers. Either bytes, or, with `next` set, a stream whose length nobody knows before its end.
  *
- * next() puts up to `room` bytes into `to` and returns how many, or -1: the end. It may wait, and then looks at http_stopping() at
- * least once a second. end() is called once, also when the peer has gone away.
+ * next() puts up to `room` bytes into `to` and returns how many, or -1: the end. It may wait, and then looks at http_stopping()
+ * at least once a second. end() is called once, also when the peer has gone away.
  */
 struct http_answer {
 	unsigned status;  /* 200 where the handler sets nothing */
@@ -53,8 +53,8 @@ void http_text(struct http_answer *answer, unsigned status, const char *format, 
 int http_listen(const char *address, uint16_t *port);
 
 /*
- * http_start() - serve these routes, which stay the caller's and do not change, on a listening socket, which is the server's from now on.
- * Return: 0, or -ENOMEM.
+ * http_start() - serve these routes, which stay the caller's and do not change, on a listening socket, which is the server's from
+ * now on. Return: 0, or -ENOMEM.
  */
 int http_start(int socket, const struct http_route *routes, size_t count, struct http **http);
 

@@ -54,22 +54,24 @@ static const struct option_text {
 	char letter;
 	const char *name, *argument, *help;
 } options[OPTIONS] = {
-	[OPT_DIR] = { 'd', "dir", "FOLDER", "of the agent's sockets. The default is $GPOOL_DIR, and /run/gpool without it." },
-	[OPT_LISTEN] = { 'l', "listen", "ADDRESS", "where to serve. The default is 127.0.0.1: this machine alone. Neither TLS nor passwords: "
-		"to be reached from elsewhere, better put a proxy in front of it." },
-	[OPT_PORT] = { 'p', "port", "NUMBER", "of that address; 0 means any that is free. The default is 9743." },
-	[OPT_TIMEOUT] = { 't', "timeout", "SECONDS", "longest wait for an answer of the agent, 0.01 to 600. The default is 2." },
-	[OPT_ONCE] = { 0, "once", NULL, "print the metrics and end; exit status 3 where the agent does not answer." },
-	[OPT_METRICS] = { 0, "metrics", NULL, "print what there is to read, as Markdown." },
-	[OPT_HELP] = { 'h', "help", NULL, "this text." },
-	[OPT_VERSION] = { 'V', "version", NULL, "the version." },
+	[OPT_DIR] = {'d', "dir", "FOLDER", "of the agent's sockets. The default is $GPOOL_DIR, and /run/gpool without it."},
+	[OPT_LISTEN] = {'l', "listen", "ADDRESS",
+		"where to serve. The default is 127.0.0.1: this machine alone. Neither TLS nor passwords: "
+		"to be reached from elsewhere, better put a proxy in front of it."},
+	[OPT_PORT] = {'p', "port", "NUMBER", "of that address; 0 means any that is free. The default is 9743."},
+	[OPT_TIMEOUT] = {'t', "timeout", "SECONDS", "longest wait for an answer of the agent, 0.01 to 600. The default is 2."},
+	[OPT_ONCE] = {0, "once", NULL, "print the metrics and end; exit status 3 where the agent does not answer."},
+	[OPT_METRICS] = {0, "metrics", NULL, "print what there is to read, as Markdown."},
+	[OPT_HELP] = {'h', "help", NULL, "this text."},
+	[OPT_VERSION] = {'V', "version", NULL, "the version."},
 };
 
 static void help_print(void)
 {
 	puts("Usage: gpool-exporter [OPTION]...\n\n"
-	     "Serves metrics of gpoold's pools at http://127.0.0.1:9743/metrics, in the text format of Prometheus. /health says that this\n"
-	     "process lives, /ready that the agent answers. It attaches as an observer: its user needs no more than access.observers.\n");
+	     "Serves metrics of gpoold's pools at http://127.0.0.1:9743/metrics, in the text format of Prometheus.\n"
+	     "/health says that this process lives, /ready that the agent answers. It attaches as an observer:\n"
+	     "its user needs no more than access.observers.\n");
 	for (int i = 0; i < OPTIONS; i++)
 		help_option(options[i].letter, options[i].name, options[i].argument, options[i].help, 26);
 }
@@ -133,9 +135,10 @@ static int options_read(struct settings *settings, int argc, char **argv)
 	int found;
 
 	for (int i = 0; i < OPTIONS; i++)
-		table[i] = (struct option){ options[i].name, options[i].argument ? required_argument : no_argument, NULL, 256 + i };
+		table[i] = (struct option){options[i].name, options[i].argument ? required_argument : no_argument, NULL, 256 + i};
 	while ((found = getopt_long(argc, argv, "d:l:p:t:hV", table, NULL)) >= 0)
-		if (found == '?' || option_take(settings, found >= 256 ? (enum option_id)(found - 256) : option_of(found), optarg))
+		if (found == '?' ||
+			option_take(settings, found >= 256 ? (enum option_id)(found - 256) : option_of(found), optarg))
 			return -EINVAL;
 	if (optind == argc)
 		return 0;

@@ -57,7 +57,8 @@ static double process_resident_bytes(void)
 
 static uint64_t content_pages(const struct msg_tenant_entry *tenant, unsigned content)
 {
-	const uint64_t pages[] = { tenant->by_content_0, tenant->by_content_1, tenant->by_content_2, tenant->by_content_3, tenant->by_content_4 };
+	const uint64_t pages[] = {
+		tenant->by_content_0, tenant->by_content_1, tenant->by_content_2, tenant->by_content_3, tenant->by_content_4};
 
 	return pages[content];
 }
@@ -285,8 +286,9 @@ void metrics_document(FILE *to)
 {
 	fputs("# Metrics of gpool-exporter\n\n"
 	      "Made by `make docs` from tools/exporter/metrics.def; `gpool-exporter --metrics` prints it.\n\n"
-	      "Names have base units: bytes, seconds, ratios from 0 to 1. `UUID` is the GPU's, under the name that NVIDIA's dcgm-exporter\n"
-	      "gives it, so that `on (UUID)` joins them. Nothing has a process number or a session's name in its labels.\n",
+	      "Names have base units: bytes, seconds, ratios from 0 to 1. `UUID` is the GPU's, under the name that NVIDIA's\n"
+	      "dcgm-exporter gives it, so that `on (UUID)` joins them. Nothing has a process number or a session's name in its\n"
+	      "labels.\n",
 		to);
 	for (int scope = 0; scope < SCOPES; scope++)
 		scope_document(to, (enum scope)scope);

@@ -81,13 +81,13 @@ static int attach(struct sampler *sampler, const char *name)
 
 /* ---- asking ---- */
 
-#define ASK(sampler, pool, name, request, reply)                                                                                   \
-	({                                                                                                                         \
-		uint8_t ask_[MSG_LARGEST_##name##_request];                                                                        \
-		int length_ = msg_encode_##name##_request(request, 0, NULL, ask_, sizeof(ask_));                                   \
-		length_ = pool_request(pool, ask_, (size_t)length_, (sampler)->bytes, sizeof((sampler)->bytes),                    \
-			(sampler)->timeout_ms, NULL);                                                                              \
-		length_ < 0 ? length_ : msg_decode_##name##_reply(reply, (sampler)->bytes, (size_t)length_);                       \
+#define ASK(sampler, pool, name, request, reply) \
+	({ \
+		uint8_t ask_[MSG_LARGEST_##name##_request]; \
+		int length_ = msg_encode_##name##_request(request, 0, NULL, ask_, sizeof(ask_)); \
+		length_ = pool_request( \
+			pool, ask_, (size_t)length_, (sampler)->bytes, sizeof((sampler)->bytes), (sampler)->timeout_ms, NULL); \
+		length_ < 0 ? length_ : msg_decode_##name##_reply(reply, (sampler)->bytes, (size_t)length_); \
 	})
 
 static int ask_status(struct sampler *sampler)
@@ -169,10 +169,11 @@ static int sample_fill(struct sampler *sampler)
 
 static void sample_explain(struct sampler *sampler, int error)
 {
-	const char *detail = sampler->logged, *hint = error == -EACCES ? "; access.observers of gpoold.conf names who may look, and group who reaches the socket" : "";
+	static const char who_may[] = "; access.observers of gpoold.conf names who may look, and group who reaches the socket";
+	const char *detail = sampler->logged, *hint = error == -EACCES ? who_may : "";
 
-	snprintf(sampler->sample.why, sizeof(sampler->sample.why), "the agent in '%s' does not answer: %s%s%s%s", sampler->directory,
-		gpool_strerror(error), detail[0] ? ": " : "", detail, hint);
+	snprintf(sampler->sample.why, sizeof(sampler->sample.why), "the agent in '%s' does not answer: %s%s%s%s",
+		sampler->directory, gpool_strerror(error), detail[0] ? ": " : "", detail, hint);
 }
 
 /* A gpoold that was started anew has ended our sessions: the second try attaches again. */
