@@ -7,24 +7,25 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { POOL_PAGES = 512, LAYERS = 6, RANK = 16, REGISTERED = 10000, HOT = 100000, WAIT_MS = 60000 };
+enum { POOL_PAGES = 768, LAYERS = 6, RANK = 16, REGISTERED = 10000, HOT = 100000, WAIT_MS = 60000, AT_ONCE = 32 };
 
 struct engines {
 	struct gpool *one, *other;
 	struct gpool_lora *plain, *plain_of_other, *kept, *int8; /* without copies; with a folder; in int8 */
-	struct gpool_lora *warm, *warm_int8; /* with copies in host memory, which is the same pool here */
+	struct gpool_lora *many, *warm, *warm_int8; /* with copies in host memory, which is the same pool here */
 	char peft[512], exact[512], small[512];
 };
 
 /* ---- files ---- */
 
-static int files_make(const char *folder)
+static int files_make(const char *folder, uint32_t layers)
 {
 	char path[600];
 	int config, weights, error;
@@ -35,7 +36,7 @@ static int files_make(const char *folder)
 	config = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", folder);
 	weights = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	error = adapter_make(config, weights, LAYERS, RANK);
+	error = adapter_make(config, weights, layers, RANK);
 	close(config);
 	close(weights);
 	return error;
@@ -59,7 +60,7 @@ static int engines_open(struct bench *bench, struct engines *engines)
 	snprintf(engines->peft, sizeof(engines->peft), "%s/peft", bench->folder);
 	snprintf(engines->exact, sizeof(engines->exact), "%s/exact", bench->folder);
 	snprintf(engines->small, sizeof(engines->small), "%s/int8", bench->folder);
-	error = files_make(engines->peft);
+	error = files_make(engines->peft, LAYERS);
 	if (!error && (mkdir(engines->exact, 0700) || mkdir(engines->small, 0700)))
 		error = -errno;
 	if (!error)
@@ -76,6 +77,8 @@ static int engines_open(struct bench *bench, struct engines *engines)
 		error = lora_open(engines->one, NULL, engines->small, GPOOL_LORA_INT8, &engines->int8);
 	if (!error)
 		error = lora_open(engines->one, engines->other, NULL, 0, &engines->warm);
+	if (!error)
+		error = lora_open(engines->one, engines->other, NULL, 0, &engines->many);
 	return error ? error : lora_open(engines->one, engines->other, NULL, GPOOL_LORA_INT8, &engines->warm_int8);
 }
 
@@ -86,6 +89,7 @@ static void engines_close(struct engines *engines)
 	gpool_lora_close(engines->kept);
 	gpool_lora_close(engines->int8);
 	gpool_lora_close(engines->warm);
+	gpool_lora_close(engines->many);
 	gpool_lora_close(engines->warm_int8);
 	gpool_close(engines->one);
 	gpool_close(engines->other);
@@ -147,6 +151,122 @@ static int register_sample(struct bench *bench, struct engines *engines)
 	}
 	bench_sample(bench, FIGURE_adapter_register_10000, (double)(now_ns() - begin) / 1e9);
 	gpool_lora_close(many);
+	return error;
+}
+
+/* Until the first layer is there; the rest comes, and then it is out of the pool again. */
+static int layer_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id)
+{
+	uint64_t begin = now_ns();
+	int error = gpool_lora_begin(lora, id, WAIT_MS);
+
+	if (!error)
+		error = gpool_lora_wait(lora, id, 0, WAIT_MS);
+	if (error)
+		return error;
+	bench_sample(bench, FIGURE_adapter_layer_16mb, (double)(now_ns() - begin) / 1e6);
+	error = gpool_lora_wait(lora, id, -1, WAIT_MS);
+	if (!error)
+		error = gpool_lora_release(lora, id, NULL);
+	/* It is published when it is released, by another thread. */
+	while (!error && (error = gpool_lora_unload(lora, id)) == -EBUSY && now_ns() - begin < WAIT_MS * UINT64_C(1000000)) {
+		usleep(100);
+		error = 0;
+	}
+	return error;
+}
+
+/* ---- many at once ---- */
+
+static int many_make(struct bench *bench, struct gpool_lora *lora, uint32_t ids[AT_ONCE])
+{
+	struct gpool_lora_stats stats = { .size = sizeof(stats) };
+	uint64_t begin = now_ns();
+	int error = 0;
+
+	for (int i = 0; i < AT_ONCE && !error; i++) {
+		char folder[512], name[32];
+
+		snprintf(folder, sizeof(folder), "%s/small-%d", bench->folder, i);
+		snprintf(name, sizeof(name), "small-%d", i);
+		error = files_make(folder, 1);
+		if (!error)
+			error = gpool_lora_register(lora, name, folder, &ids[i], NULL);
+		if (!error)
+			error = gpool_lora_acquire(lora, ids[i], WAIT_MS);
+		if (!error)
+			error = gpool_lora_release(lora, ids[i], NULL);
+		if (!error)
+			error = gpool_lora_unload(lora, ids[i]);
+	}
+	while (!error && stats.warm_made < AT_ONCE) {
+		usleep(1000);
+		error = now_ns() - begin > WAIT_MS * UINT64_C(1000000) ? -ETIMEDOUT : gpool_lora_stats(lora, &stats);
+	}
+	return error;
+}
+
+struct one_of_many {
+	pthread_t thread;
+	struct gpool_lora *lora;
+	uint32_t id;
+	uint64_t end;
+	int error;
+};
+
+static void *one_run(void *argument)
+{
+	struct one_of_many *one = argument;
+
+	one->error = gpool_lora_acquire(one->lora, one->id, WAIT_MS);
+	one->end = now_ns();
+	return NULL;
+}
+
+/* All are begun by one thread; then as many wait. */
+static int many_load(struct bench *bench, struct gpool_lora *lora, const uint32_t ids[AT_ONCE])
+{
+	struct one_of_many all[AT_ONCE];
+	double sum = 0, longest = 0;
+	uint64_t begin = now_ns();
+	int error = 0, started;
+
+	for (int i = 0; i < AT_ONCE; i++)
+		gpool_lora_prefetch(lora, ids[i]);
+	for (started = 0; started < AT_ONCE && !error; started += !error) {
+		all[started] = (struct one_of_many){ .lora = lora, .id = ids[started] };
+		error = -pthread_create(&all[started].thread, NULL, one_run, &all[started]);
+	}
+	for (int i = 0; i < started; i++) {
+		double ms;
+
+		pthread_join(all[i].thread, NULL);
+		error = error ? error : all[i].error;
+		ms = (double)(all[i].end - begin) / 1e6;
+		sum += ms;
+		longest = ms > longest ? ms : longest;
+	}
+	if (!error) {
+		bench_sample(bench, FIGURE_adapter_loads_32, sum / AT_ONCE);
+		bench_sample(bench, FIGURE_adapter_loads_32_longest, longest);
+	}
+	for (int i = 0; i < started; i++) {
+		error = error ? error : gpool_lora_release(lora, ids[i], NULL);
+		error = error ? error : gpool_lora_unload(lora, ids[i]);
+	}
+	return error;
+}
+
+static int many_sample(struct bench *bench, struct gpool_lora *lora)
+{
+	uint32_t ids[AT_ONCE];
+	int error = many_make(bench, lora, ids);
+
+	for (unsigned run = 0; run < bench->runs && !error; run++) {
+		error = load_sample(bench, lora, ids[0], FIGURE_adapter_loads_1);
+		if (!error)
+			error = many_load(bench, lora, ids);
+	}
 	return error;
 }
 
@@ -219,6 +339,8 @@ static int samples_take(struct bench *bench, struct engines *engines, const uint
 	if (!error)
 		error = load_sample(bench, engines->warm, ids[WARM], FIGURE_adapter_warm_16mb);
 	if (!error)
+		error = layer_sample(bench, engines->warm, ids[WARM]);
+	if (!error)
 		error = load_sample(bench, engines->warm_int8, ids[WARM_INT8], FIGURE_adapter_warm_int8_16mb);
 	if (!error)
 		error = load_sample(bench, engines->kept, ids[KEPT], FIGURE_adapter_cold_16mb);
@@ -242,6 +364,8 @@ int bench_adapters(struct bench *bench)
 		error = ids_make(&engines, ids);
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = samples_take(bench, &engines, ids);
+	if (!error)
+		error = many_sample(bench, engines.many);
 	if (error)
 		bench_complain(bench, error, "cannot have adapters");
 	engines_close(&engines);
