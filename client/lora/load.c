@@ -6,6 +6,7 @@
  */
 #include "client/lora/load.h"
 
+#include "client/lora/cold_reader.h"
 #include "client/object.h"
 
 #include <errno.h>
@@ -426,6 +427,10 @@ static void pages_ready(struct lora_load *load)
 static void part_end(struct lora_load *load, const struct lora_part *part, int error, const struct reason *reason)
 {
 	load->running--;
+	part_return(load, part);
+	if (load->starved && !load->error && !error)
+		load_list(load);
+	load->starved = false;
 	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++)
 		load->done[page] = true;
 	if (!error)
@@ -439,21 +444,52 @@ static void part_end(struct lora_load *load, const struct lora_part *part, int e
 	load->listed = false;
 }
 
+/* There is no group for us until another thread gives one back, which may have happened by now. */
+static void part_put_off(struct lora_load *load)
+{
+	load->running--;
+	load->next--;
+	if (load->returned_count)
+		load_list(load);
+	else
+		load->starved = true;
+}
+
+/* Under the lock, but for the work: the next part, when it can be made. False: it cannot yet. */
+static bool part_have(struct lora_load *load, struct lora_part *part, int *error)
+{
+	bool more = part_take(load, part);
+
+	if (load->reader) {
+		pthread_mutex_unlock(&load->lora->lock);
+		*error = part_fetch(load, part);
+		pthread_mutex_lock(&load->lora->lock);
+		if (*error == -EAGAIN && !load->error) {
+			part_put_off(load);
+			return false;
+		}
+	}
+	if (more && !*error && !load->error)
+		load_list(load);
+	return true;
+}
+
 /* Under the lock, but for the work: one part of the load whose turn it is. */
 static void turn_take(struct lora_loader *loader, struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
 	struct reason reason = { "" };
 	struct lora_part part;
-	int error;
+	int error = 0;
 
 	TAILQ_REMOVE(&lora->turns, load, link);
 	load->listed = false;
 	load->running++;
-	if (part_take(load, &part))
-		load_list(load);
+	if (!part_have(load, &part, &error))
+		return;
 	pthread_mutex_unlock(&lora->lock);
-	error = part_make(loader, load, &part, &reason);
+	if (!error)
+		error = part_make(loader, load, &part, &reason);
 	pthread_mutex_lock(&lora->lock);
 	part_end(load, &part, error, &reason);
 	if (load->running || load->listed)
@@ -676,8 +712,10 @@ void loaders_end(struct gpool_lora *lora)
 		pthread_join(lora->loaders[i].thread, NULL);
 		loader_close(&lora->loaders[i]);
 	}
+	lists_empty(lora);
+	while (lora->readers_idle)
+		cold_reader_destroy(lora->readers[--lora->readers_idle]);
 	free(lora->loaders);
 	lora->loaders = NULL;
 	lora->loader_count = 0;
-	lists_empty(lora);
 }

@@ -11,6 +11,7 @@
 #define GPOOL_CLIENT_LORA_LOAD_H
 
 #include "client/lora/adapter.h"
+#include "client/lora/cold_reader.h"
 #include "client/lora/lora.h"
 #include "client/lora/warm.h"
 
@@ -27,6 +28,7 @@ struct lora_load {
 	enum lora_from from;   /* where its parts come from, and if it is not open there, what comes next */
 	struct warm_copy warm;
 	struct cold_file cold; /* header NULL: not open */
+	struct cold_reader *reader; /* of the kept file: used by the thread that fetches a part, meanwhile the load is not listed. NULL: each thread reads */
 	uint64_t warm_refused; /* version of a warm copy that is not what it should be; 0: no such */
 	bool cold_refused;     /* the kept file is not */
 
@@ -35,6 +37,8 @@ struct lora_load {
 	uint32_t next;         /* part: its first page; from a kept file: the group */
 	uint32_t running;      /* threads that make parts of it */
 	bool listed;           /* it has parts that nobody makes, and its turn comes; or it is a draft that nobody uses */
+	uint32_t returned[COLD_READER_HELD_MAX], returned_count; /* groups for the reader, when somebody uses it the next time */
+	bool starved;          /* threads have all the groups that the reader has room for: listed when one of them is done */
 	bool rests;            /* it is over, but in use: a draft */
 	bool counted;
 	int error;             /* of a part; of all of it, when it rests */
@@ -53,7 +57,8 @@ struct lora_later {
 
 struct lora_part {
 	uint32_t first, pages;
-	uint32_t group; /* from a kept file */
+	uint32_t group;     /* from a kept file */
+	const void *stored; /* that group, out of the reader; NULL: none */
 };
 
 /* ---- load.c; under the lock ---- */
@@ -81,6 +86,12 @@ void source_refuse(struct lora_load *load, int error);
 
 /* part_take() - the next part; under the lock. False: it was the last. */
 bool part_take(struct lora_load *load, struct lora_part *part);
+/*
+ * part_fetch() - waits for a group from the reader, of which the part is then; nothing without one. Return: 0; -EAGAIN: threads have too many; -EIO. The
+ * load is not listed meanwhile. part_return() - under the lock: the group is not read any more.
+ */
+int part_fetch(struct lora_load *load, struct lora_part *part);
+void part_return(struct lora_load *load, const struct lora_part *part);
 /* part_make() - images in its pages, but those that are done. Return: 0; -EINVAL, -EIO: this source is not to be believed; -ENOMEM. */
 int part_make(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason);
 

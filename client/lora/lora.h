@@ -56,6 +56,8 @@ struct lora_counts {
 	uint64_t from[LORA_FROM_COUNT]; /* loads */
 };
 
+struct cold_reader;
+
 struct lora_entry {
 	struct adapter *adapter; /* a reference */
 
@@ -120,6 +122,9 @@ struct gpool_lora {
 		uint64_t stored_bytes, room_bytes;
 	} *loaders;
 	uint32_t loader_count;
+	/* One for each thread at most, since each has room for groups. Those that no load has: readers[0..readers_idle). */
+	struct cold_reader *readers[LORA_THREADS_MAX];
+	uint32_t readers_idle, readers_made;
 };
 
 /* ---- lora.c ---- */

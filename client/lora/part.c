@@ -136,27 +136,111 @@ static int form_page(const struct cold_file *file, uint32_t page, const void *fo
 	return error ? error : sink_put(sink, page);
 }
 
+/* Without one, since all are taken, threads read for themselves. */
+static void reader_take(struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+	struct cold_reader *reader = NULL;
+
+	pthread_mutex_lock(&lora->lock);
+	if (lora->readers_idle)
+		reader = lora->readers[--lora->readers_idle];
+	else if (lora->readers_made < lora->loader_count && !cold_reader_create(&reader))
+		lora->readers_made++;
+	pthread_mutex_unlock(&lora->lock);
+	if (!reader || !cold_reader_begin(reader, &load->cold)) {
+		load->reader = reader;
+		return;
+	}
+	cold_reader_destroy(reader);
+	pthread_mutex_lock(&lora->lock);
+	lora->readers_made--;
+	pthread_mutex_unlock(&lora->lock);
+}
+
+static void reader_leave(struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+
+	if (!load->reader)
+		return;
+	cold_reader_end(load->reader);
+	pthread_mutex_lock(&lora->lock);
+	lora->readers[lora->readers_idle++] = load->reader;
+	pthread_mutex_unlock(&lora->lock);
+	load->reader = NULL;
+}
+
 static int cold_source_open(struct lora_load *load)
 {
-	return adapter_cold(load->lora, load->adapter, &load->cold, &load->reason);
+	int error = adapter_cold(load->lora, load->adapter, &load->cold, &load->reason);
+
+	if (!error)
+		reader_take(load);
+	return error;
+}
+
+/* They are given back by who uses the reader, and not by those who had them. */
+static void groups_give_back(struct lora_load *load)
+{
+	uint32_t groups[COLD_READER_HELD_MAX], count;
+
+	pthread_mutex_lock(&load->lora->lock);
+	count = load->returned_count;
+	memcpy(groups, load->returned, count * sizeof(*groups));
+	load->returned_count = 0;
+	pthread_mutex_unlock(&load->lora->lock);
+	while (count)
+		cold_reader_give_back(load->reader, groups[--count]);
+}
+
+int part_fetch(struct lora_load *load, struct lora_part *part)
+{
+	const struct cold_group *group;
+	int got;
+
+	if (load->from != LORA_FROM_COLD || !load->reader)
+		return 0;
+	groups_give_back(load);
+	got = cold_reader_next(load->reader, &part->group, &part->stored);
+	if (got <= 0)
+		return got ? got : -EIO;
+	group = &load->cold.groups[part->group];
+	part->first = group->first_page;
+	part->pages = group->pages;
+	return 0;
+}
+
+void part_return(struct lora_load *load, const struct lora_part *part)
+{
+	if (part->stored)
+		load->returned[load->returned_count++] = part->group;
+}
+
+/* What was read, as forms; uncompressed into the loader's room. */
+static int forms_of(struct lora_loader *loader, const struct cold_file *file, uint32_t index, const void *stored, const void **forms, struct reason *reason)
+{
+	const struct cold_group *group = &file->groups[index];
+	int error = room_have(loader, cold_pages_bytes(&file->layout, (enum cold_form)file->header->form, group->first_page, group->pages), 0);
+
+	return error ? error : cold_group_expand(file, index, stored, loader->room, forms, reason);
 }
 
 int group_forms(struct lora_loader *loader, const struct cold_file *file, uint32_t index, const void **forms, struct reason *reason)
 {
-	const struct cold_group *group = &file->groups[index];
-	int error = room_have(loader, cold_pages_bytes(&file->layout, (enum cold_form)file->header->form, group->first_page, group->pages),
-		cold_align(group->bytes));
+	int error = room_have(loader, 0, cold_align(file->groups[index].bytes));
 
 	if (!error)
 		error = cold_group_read(file, index, loader->stored);
-	return error ? error : cold_group_expand(file, index, loader->stored, loader->room, forms, reason);
+	return error ? error : forms_of(loader, file, index, loader->stored, forms, reason);
 }
 
 static int cold_part(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
 {
 	struct sink sink = sink_of(loader, load);
 	const void *forms;
-	int error = group_forms(loader, &load->cold, part->group, &forms, reason);
+	int error = part->stored ? forms_of(loader, &load->cold, part->group, part->stored, &forms, reason) :
+		group_forms(loader, &load->cold, part->group, &forms, reason);
 
 	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++) {
 		if (!load->done[page])
@@ -232,6 +316,7 @@ int source_open(struct lora_load *load)
 void source_close(struct lora_load *load)
 {
 	warm_close(&load->warm);
+	reader_leave(load);
 	if (load->cold.header)
 		adapter_cold_end(&load->cold);
 	files_close(&load->files);
@@ -244,7 +329,7 @@ bool part_take(struct lora_load *load, struct lora_part *part)
 	if (load->from == LORA_FROM_COLD) {
 		const struct cold_group *group = &load->cold.groups[load->next];
 
-		*part = (struct lora_part){ group->first_page, group->pages, load->next };
+		*part = (struct lora_part){ .first = group->first_page, .pages = group->pages, .group = load->next };
 		return ++load->next < load->cold.header->groups;
 	}
 	*part = (struct lora_part){ .first = load->next, .pages = layout->page_bytes < PART_BYTES ? PART_BYTES / layout->page_bytes : 1 };
