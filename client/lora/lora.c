@@ -3,7 +3,6 @@
  */
 #include "client/lora/lora.h"
 
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
