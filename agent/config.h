@@ -54,6 +54,7 @@ struct config_pool {
 	uint64_t spill_file_bytes;
 	uint32_t objects; /* versions of named objects; 0: by the pages */
 	uint32_t flight_records; /* places of the flight recorder; 0: off */
+	uint32_t pinnable_objects; /* most of them that are pinnable; 0: as many as there is room for */
 	uint32_t origin;
 };
 

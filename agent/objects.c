@@ -19,6 +19,11 @@ int objects_create(struct pool *pool)
 
 	if (!objects || bitmap_init(&objects->unused, count) || bitmap_init(&objects->pinnable, count))
 		goto no_memory;
+	objects->sorted = calloc(count, sizeof(*objects->sorted));
+	objects->stays = calloc(count, sizeof(*objects->stays));
+	objects->goes = calloc(count, sizeof(*objects->goes));
+	if (!objects->sorted || !objects->stays || !objects->goes)
+		goto no_memory;
 	objects->count = count;
 	for (uint32_t i = 1; i < count; i++)
 		bitmap_add(&objects->unused, i);
@@ -41,6 +46,9 @@ void objects_destroy(struct pool *pool)
 	objects_order_end(pool);
 	bitmap_fini(&pool->objects->unused);
 	bitmap_fini(&pool->objects->pinnable);
+	free(pool->objects->sorted);
+	free(pool->objects->stays);
+	free(pool->objects->goes);
 	free(pool->objects);
 	pool->objects = NULL;
 }
@@ -221,10 +229,9 @@ void object_end(struct pool *pool, uint32_t number)
 static bool is_used(const struct pool *pool, uint32_t number)
 {
 	const struct object_record *record = object_record(pool, number);
-	uint32_t touched = 0;
 
 	return atomic_load_explicit(&record->readers, memory_order_relaxed) &&
-		(record->class != OBJECT_PINNABLE || pool->objects->of[number].fd <= 0 || object_pinned(pool, number, &touched));
+		(record->class != OBJECT_PINNABLE || pool->objects->of[number].fd <= 0 || object_pinned(pool, number));
 }
 
 void object_end_if_unused(struct pool *pool, uint32_t number)
@@ -288,6 +295,7 @@ void object_reader_add(struct pool *pool, uint32_t number, uint32_t session)
 {
 	if (!object_has_reader(pool, number, session)) {
 		object_order_touch(pool, number);
+		object_worth_reader(pool, number, pool->sessions[session], true);
 		pool->sessions[session]->objects_open++;
 	}
 	atomic_fetch_or_explicit(readers_word(pool, number, session), UINT64_C(1) << (session % 64), memory_order_relaxed);
@@ -302,6 +310,7 @@ void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session)
 	if (atomic_load_explicit(&record->writer, memory_order_relaxed) == session)
 		atomic_store_explicit(&record->writer, 0, memory_order_relaxed);
 	crash_point();
+	object_worth_reader(pool, number, pool->sessions[session], false);
 	pool->sessions[session]->objects_open--;
 	atomic_fetch_and_explicit(readers_word(pool, number, session), ~(UINT64_C(1) << (session % 64)), memory_order_relaxed);
 	crash_point();

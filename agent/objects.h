@@ -9,13 +9,15 @@
  *
  * What a name means is its CURRENT record with the highest version. So one store, PUBLISHING -> CURRENT, publishes; that the
  * record before it becomes OLD is tidying up. The files: objects.c states, objects_requests.c what sessions ask,
- * objects_recover.c after the death of an agent, objects_order.c which ephemeral ones go when room is needed.
+ * objects_recover.c after the death of an agent, objects_order.c which one goes next, objects_evict.c taking it, objects_pins.c who pins one, objects_worth.c
+ * what pinnable ones are worth.
  */
 #ifndef GPOOL_AGENT_OBJECTS_H
 #define GPOOL_AGENT_OBJECTS_H
 
 #include "agent/session.h"
 #include "policy/bitmap.h"
+#include "policy/worth.h"
 #include "shm/manifest.h"
 
 /* Of the object with the same number as its record. */
@@ -25,10 +27,13 @@ struct object {
 	struct page_run *runs;     /* what the manifest says of its pages: a mapping each would be too many */
 	uint64_t manifest_bytes;
 	struct tenant *tenant;     /* who has its pages on the books; NULL: a tenant that is no more */
-	uint32_t node;             /* in the order in which they go, plus 1; 0: it is not in it */
-	bool open;                 /* somebody has it open, or pinned when that was last looked at; of those in the order */
+	bool in_order;             /* in which they go: what is below is said of such ones */
+	bool open;                 /* somebody has it open; OBJECT_PINNABLE: had it pinned when that was last looked at */
 	uint32_t stay_below;       /* so many of those that follow it stay: open, or followed by one that stays */
-	uint32_t touched_ms;       /* of its last use, when that was last looked at; OBJECT_PINNABLE */
+	uint32_t touched_ms;       /* of its last use, when that was last looked at */
+	uint32_t node;             /* OBJECT_EPHEMERAL: in policy/eviction.h, plus 1 */
+	uint32_t uses_seen;        /* OBJECT_PINNABLE: what its readers' counts of pins added up to at the last look */
+	struct worth worth;        /* OBJECT_PINNABLE */
 };
 
 struct objects {
@@ -39,6 +44,9 @@ struct objects {
 	struct bitmap unused;    /* those that are */
 	struct bitmap pinnable;  /* those that are not, of class OBJECT_PINNABLE */
 	struct objects_order *order;
+	uint64_t looked_ms;      /* at all pins, by the clock */
+	uint32_t *sorted;        /* [count] scratch: objects_sort() */
+	bool *stays, *goes;      /* [count] scratch, by number: objects_window(), objects_evict_at() */
 	struct object of[];      /* [count] */
 };
 
@@ -47,7 +55,7 @@ void objects_destroy(struct pool *pool);
 
 /* objects_request() - a packet of type `type` on the attach socket, and the descriptor that came with it or -1, which it takes over. */
 void objects_request(struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd);
-/* objects_tick() - by the clock: versions that are not current, and which a pin has kept. */
+/* objects_tick() - by the clock: versions that are not current, and which a pin has kept; what was used; more than there may be. */
 void objects_tick(struct pool *pool);
 /* objects_session_end() - it reads and writes nothing any more. */
 void objects_session_end(struct session *session);
@@ -68,6 +76,11 @@ enum objects_whose {
  */
 uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose);
 uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages);
+/*
+ * objects_thin() - of more pinnable ones than the pool's `pinnable_objects`, those worth least go, as far as nobody pins them and the rules
+ * let them; not `spared` (0: none). Cost: as objects_evict(), if there are too many.
+ */
+void objects_thin(struct pool *pool, const struct tenant *taker, uint32_t spared);
 /*
  * objects_window() - look which objects may go by the rules, with all that follows them. objects_window_has() - whether a page
  * with this word is of one of these. objects_evict_at() - all that have a page here, with all that follows. Cost: a look at each
@@ -135,16 +148,56 @@ void object_delete(struct pool *pool, uint32_t number);
 /* object_end() - pages free, manifest dropped, record NONE. Nobody has it open, or pins it, where that is what keeps it. */
 void object_end(struct pool *pool, uint32_t number);
 void object_end_if_unused(struct pool *pool, uint32_t number);
+/* object_page() - its first page, where pins stand; 0 too where its manifest is lost. */
+uint32_t object_page(const struct pool *pool, uint32_t number);
+
+/* What the segments of its readers say of an object of class OBJECT_PINNABLE. */
+struct object_pins {
+	uint32_t holders;    /* sessions that pin it, or have left a fence there that is not reached */
+	uint32_t uses;       /* their counts of pins, added up; wraps */
+	uint32_t touched_ms; /* the last use that is known */
+};
 /*
- * object_pinned() - whether one of its readers pins an object of class OBJECT_PINNABLE; *touched_ms becomes the time of its last
- * use, if that is later. object_leave() - CURRENT: true, and it is LEAVING, to be ended; or false: somebody pins it. Cost: a look
- * at each reader.
+ * object_pins_look(), object_pinned() - Cost: a look at each reader. object_uses_of() - a reader's count. object_leave() - CURRENT: true, and
+ * it is LEAVING, to be ended; or false: somebody pins it.
  */
-bool object_pinned(const struct pool *pool, uint32_t number, uint32_t *touched_ms);
+void object_pins_look(const struct pool *pool, uint32_t number, struct object_pins *pins);
+bool object_pinned(const struct pool *pool, uint32_t number);
+uint32_t object_uses_of(const struct pool *pool, uint32_t number, const struct session *session);
 bool object_leave(struct pool *pool, uint32_t number);
-/* object_order_look() - after its state or its readers have changed. object_order_touch() - another session opens it. */
+
+/*
+ * object_worth_begin() - when it comes into the order; what a predecessor has learned stands in its record. object_worth_learn() - from a look
+ * at its pins: true, it is worth more now. object_worth_reader() - a session has it open from now on, or is about to have it open no more: what
+ * it counts without having it open is no use. object_worth_key() - those with less go first.
+ */
+void object_worth_begin(struct pool *pool, uint32_t number);
+bool object_worth_learn(struct pool *pool, uint32_t number, const struct object_pins *pins);
+void object_worth_reader(struct pool *pool, uint32_t number, const struct session *session, bool comes);
+uint64_t object_worth_key(const struct pool *pool, uint32_t number);
+
+/*
+ * object_order_look() - after its state or its readers have changed. object_order_touch() - another session opens it. _look_at_pins() - of a
+ * pinnable one in the order; objects_...: of all. _open() - somebody pins it, or nobody. _evicted() - it leaves the order for want of room.
+ */
 void object_order_look(struct pool *pool, uint32_t number);
 void object_order_touch(struct pool *pool, uint32_t number);
+void object_order_look_at_pins(struct pool *pool, uint32_t number);
+void objects_order_look_at_pins(struct pool *pool);
+void object_order_open(struct pool *pool, uint32_t number, bool open);
+void object_order_evicted(struct pool *pool, uint32_t number);
+/* object_order_next() - who would go; 0: nobody. _aside() - of such a one: not this one, until _back() of all. */
+uint32_t object_order_next(const struct pool *pool);
+uint32_t object_order_next_pinnable(const struct pool *pool);
+void object_order_aside(struct pool *pool, uint32_t number);
+void object_order_back(struct pool *pool);
+/* How many pinnable ones there are; pages that may go and are of no tenant's. */
+uint32_t object_order_pinnables(const struct pool *pool);
+uint32_t object_order_idle_pages(const struct pool *pool);
+/* object_followed() - the one without which this one is useless; 0: none. */
+uint32_t object_followed(const struct pool *pool, uint32_t number);
+/* objects_sort() - into objects->sorted those for which `in` says yes, by version: what is followed stands before what follows it. */
+uint32_t objects_sort(struct pool *pool, bool (*in)(const struct pool *pool, uint32_t number));
 void objects_order_end(struct pool *pool);
 /* object_forget() - unmaps and drops the manifest. */
 void object_forget(struct pool *pool, uint32_t number);

@@ -1,18 +1,19 @@
 /*
- * objects_order.c - which ephemeral object goes next when room is needed: by policy/eviction.h, whose nodes are the CURRENT
- * ephemeral objects, below the one that each follows. One that somebody has open has a pin there. Its age begins when it is let
- * go of, and another session's opening is a touch. By its name it is known again. Pinnable objects are among them; whether
- * somebody pins one, and when it was used, is looked at before anybody is chosen.
+ * objects_order.c - which object goes next when room is needed, and how many pages there are of those that may.
  *
- * Invariants: an object has a node just when it is CURRENT (or LEAVING) and ephemeral or pinnable; a pin just when it has a
- * reader, or somebody pinned it at the last look. It stays while it has a pin, or one that follows it stays; stay_below counts the
- * latter. idle_pages of the tenants, and of objects whose tenant is no more, are those of nodes that do not stay.
+ * Ephemeral ones go by policy/eviction.h, whose nodes they are, below the one that each follows. One that somebody has open has a pin there.
+ * Its age begins when it is let go of, and another session's opening is a touch. By its name it is known again. Pinnable ones, which
+ * follow nobody, go by what they are worth, least first. Between the two the one goes that was used longer ago.
+ *
+ * Invariants: an object is in the order just when it is CURRENT (or LEAVING) and ephemeral or pinnable. It is open just when it has a
+ * reader, or, pinnable, somebody pinned it at the last look. It stays while it is open, or one that follows it stays; stay_below counts the
+ * latter. idle_pages of the tenants, and of objects whose tenant is no more, are those of objects in the order that do not stay.
  */
 #include "agent/objects.h"
 
-#include "agent/event.h"
 #include "agent/evict.h"
 #include "policy/eviction.h"
+#include "policy/number_heap.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -22,11 +23,13 @@
 #include <xxhash.h>
 
 struct objects_order {
-	struct eviction *eviction;
-	uint32_t *numbers;   /* [count] by node */
-	uint32_t *sorted;    /* [count] scratch */
-	bool *stays, *goes;  /* [count] scratch, by number: objects_window(), objects_evict_at() */
-	uint32_t idle_pages; /* of no tenant's; the others' are in struct tenant */
+	struct eviction *ephemeral;
+	struct number_heap pinnable; /* those that are not open, by worth */
+	uint32_t pinnables;          /* in the order, open or not */
+	uint32_t *numbers;           /* [count] by node */
+	uint32_t *aside;             /* [aside_count] out of the way */
+	uint32_t aside_count;
+	uint32_t idle_pages;         /* of no tenant's; the others' are in struct tenant */
 };
 
 static struct object *object_of(const struct pool *pool, uint32_t number)
@@ -43,13 +46,18 @@ static uint32_t *idle_pages(struct pool *pool, uint32_t number)
 
 /* ---- coming and going ---- */
 
-/* The number of the one before it in the tree; 0: none. */
-static uint32_t followed(const struct pool *pool, uint32_t number)
+uint32_t object_followed(const struct pool *pool, uint32_t number)
 {
 	const struct objects_order *order = pool->objects->order;
-	uint32_t node = eviction_parent(order->eviction, object_of(pool, number)->node - 1);
+	uint32_t node = object_of(pool, number)->node;
 
+	node = node ? eviction_parent(order->ephemeral, node - 1) : EVICTION_NONE;
 	return node == EVICTION_NONE ? 0 : order->numbers[node];
+}
+
+static bool is_pinnable(const struct pool *pool, uint32_t number)
+{
+	return object_record(pool, number)->class == OBJECT_PINNABLE;
 }
 
 static uint32_t parent_of(const struct pool *pool, const struct object_record *record)
@@ -71,7 +79,7 @@ static bool stays(const struct object *object)
 /* One more of those that follow it stays, or (-1) one fewer; and so on upwards. Each is changed at most once, whatever is opened in which order. */
 static void stay_add(struct pool *pool, uint32_t number, int more)
 {
-	for (; number && more; number = followed(pool, number)) {
+	for (; number && more; number = object_followed(pool, number)) {
 		struct object *object = object_of(pool, number);
 		bool stayed = stays(object);
 
@@ -89,10 +97,17 @@ static void enter(struct pool *pool, uint32_t number)
 	struct object *object = object_of(pool, number);
 	uint32_t node;
 
-	/* There are as many nodes as objects, so it cannot fail. */
-	eviction_insert(order->eviction, parent_of(pool, record), XXH3_64bits(record->name, strlen(record->name)), &node);
-	order->numbers[node] = number;
-	object->node = node + 1;
+	if (is_pinnable(pool, number)) {
+		object_worth_begin(pool, number);
+		order->pinnables++;
+		number_heap_add(&order->pinnable, number, object_worth_key(pool, number));
+	} else {
+		/* There are as many nodes as objects, so it cannot fail. */
+		eviction_insert(order->ephemeral, parent_of(pool, record), XXH3_64bits(record->name, strlen(record->name)), &node);
+		order->numbers[node] = number;
+		object->node = node + 1;
+	}
+	object->in_order = true;
 	object->open = false;
 	object->stay_below = 0;
 	object->touched_ms = (uint32_t)clock_ms();
@@ -102,8 +117,9 @@ static void enter(struct pool *pool, uint32_t number)
 /* Those that follow it follow what it has followed. */
 static void leave(struct pool *pool, uint32_t number, bool evicted)
 {
+	struct objects_order *order = pool->objects->order;
 	struct object *object = object_of(pool, number);
-	uint32_t above = followed(pool, number);
+	uint32_t above = object_followed(pool, number);
 
 	if (!stays(object))
 		*idle_pages(pool, number) -= object_record(pool, number)->pages;
@@ -111,32 +127,50 @@ static void leave(struct pool *pool, uint32_t number, bool evicted)
 		stay_add(pool, above, -1);
 	else if (above)
 		object_of(pool, above)->stay_below += object->stay_below - 1;
-	if (evicted)
-		eviction_evict(pool->objects->order->eviction, object->node - 1);
-	else
-		eviction_forget(pool->objects->order->eviction, object->node - 1);
+	if (is_pinnable(pool, number)) {
+		order->pinnables--;
+		if (!object->open)
+			number_heap_remove(&order->pinnable, number);
+	} else if (evicted) {
+		eviction_evict(order->ephemeral, object->node - 1);
+	} else {
+		eviction_forget(order->ephemeral, object->node - 1);
+	}
 	object->node = 0;
+	object->in_order = false;
 }
 
-static void open_set(struct pool *pool, uint32_t number, bool open)
+/* Where it stands among those that may go, or that it does not. */
+static void place(struct pool *pool, uint32_t number)
 {
-	struct eviction *eviction = pool->objects->order->eviction;
+	struct objects_order *order = pool->objects->order;
+	const struct object *object = object_of(pool, number);
+
+	if (is_pinnable(pool, number) && object->open) {
+		number_heap_remove(&order->pinnable, number);
+	} else if (is_pinnable(pool, number)) {
+		number_heap_add(&order->pinnable, number, object_worth_key(pool, number));
+	} else if (object->open) {
+		eviction_pin(order->ephemeral, object->node - 1);
+	} else {
+		eviction_used(order->ephemeral, object->node - 1);
+		eviction_unpin(order->ephemeral, object->node - 1);
+	}
+}
+
+void object_order_open(struct pool *pool, uint32_t number, bool open)
+{
 	struct object *object = object_of(pool, number);
 	bool stayed = stays(object);
 
 	if (open == object->open)
 		return;
 	object->open = open;
-	if (open) {
-		eviction_pin(eviction, object->node - 1);
-	} else {
-		eviction_used(eviction, object->node - 1);
-		eviction_unpin(eviction, object->node - 1);
-	}
+	place(pool, number);
 	if (stays(object) == stayed)
 		return;
 	*idle_pages(pool, number) += stayed ? object_record(pool, number)->pages : -object_record(pool, number)->pages;
-	stay_add(pool, followed(pool, number), open ? 1 : -1);
+	stay_add(pool, object_followed(pool, number), open ? 1 : -1);
 }
 
 void object_order_look(struct pool *pool, uint32_t number)
@@ -146,36 +180,108 @@ void object_order_look(struct pool *pool, uint32_t number)
 	bool belongs = (state == OBJECT_CURRENT || state == OBJECT_LEAVING) &&
 		(record->class == OBJECT_EPHEMERAL || record->class == OBJECT_PINNABLE);
 
-	if (belongs && !object_of(pool, number)->node)
+	if (belongs && !object_of(pool, number)->in_order)
 		enter(pool, number);
-	else if (!belongs && object_of(pool, number)->node)
+	else if (!belongs && object_of(pool, number)->in_order)
 		leave(pool, number, false);
-	if (belongs && record->class == OBJECT_EPHEMERAL)
-		open_set(pool, number, atomic_load_explicit(&record->readers, memory_order_relaxed));
+	if (!belongs || record->class != OBJECT_EPHEMERAL)
+		return;
+	/* Its last use is when it was let go of. */
+	if (object_of(pool, number)->open)
+		object_of(pool, number)->touched_ms = (uint32_t)clock_ms();
+	object_order_open(pool, number, atomic_load_explicit(&record->readers, memory_order_relaxed));
 }
 
 void object_order_touch(struct pool *pool, uint32_t number)
 {
 	if (object_of(pool, number)->node)
-		eviction_touch(pool->objects->order->eviction, object_of(pool, number)->node - 1);
+		eviction_touch(pool->objects->order->ephemeral, object_of(pool, number)->node - 1);
 }
 
-/* What their readers' segments say of pinnable ones just now. */
-static void pins_look(struct pool *pool)
+void object_order_look_at_pins(struct pool *pool, uint32_t number)
+{
+	struct object_pins pins;
+
+	object_pins_look(pool, number, &pins);
+	object_order_open(pool, number, pins.holders);
+	if (object_worth_learn(pool, number, &pins) && !pins.holders) {
+		number_heap_remove(&pool->objects->order->pinnable, number);
+		number_heap_add(&pool->objects->order->pinnable, number, object_worth_key(pool, number));
+	}
+}
+
+void objects_order_look_at_pins(struct pool *pool)
 {
 	const struct bitmap *pinnable = &pool->objects->pinnable;
 
-	for (uint32_t i = bitmap_lowest(pinnable); i != BITMAP_NONE; i = bitmap_next(pinnable, i + 1)) {
-		uint32_t touched;
+	for (uint32_t i = bitmap_lowest(pinnable); i != BITMAP_NONE; i = bitmap_next(pinnable, i + 1))
+		if (object_of(pool, i)->in_order)
+			object_order_look_at_pins(pool, i);
+}
 
-		if (!object_of(pool, i)->node)
-			continue;
-		touched = object_of(pool, i)->touched_ms;
-		open_set(pool, i, object_pinned(pool, i, &touched));
-		if (touched != object_of(pool, i)->touched_ms)
-			object_order_touch(pool, i);
-		object_of(pool, i)->touched_ms = touched;
+void object_order_evicted(struct pool *pool, uint32_t number)
+{
+	leave(pool, number, true);
+}
+
+/* ---- who is next ---- */
+
+static uint32_t idle_ms(const struct pool *pool, uint32_t number)
+{
+	return (uint32_t)clock_ms() - object_of(pool, number)->touched_ms;
+}
+
+uint32_t object_order_next(const struct pool *pool)
+{
+	struct objects_order *order = pool->objects->order;
+	uint32_t node = eviction_victim(order->ephemeral), ephemeral = node == EVICTION_NONE ? 0 : order->numbers[node];
+	uint32_t pinnable = object_order_next_pinnable(pool);
+
+	if (!ephemeral || !pinnable)
+		return ephemeral ? ephemeral : pinnable;
+	return idle_ms(pool, ephemeral) >= idle_ms(pool, pinnable) ? ephemeral : pinnable;
+}
+
+uint32_t object_order_next_pinnable(const struct pool *pool)
+{
+	const struct objects_order *order = pool->objects->order;
+
+	return order->pinnable.count ? number_heap_lowest(&order->pinnable) : 0;
+}
+
+uint32_t object_order_pinnables(const struct pool *pool)
+{
+	return pool->objects->order->pinnables;
+}
+
+void object_order_aside(struct pool *pool, uint32_t number)
+{
+	struct objects_order *order = pool->objects->order;
+
+	if (is_pinnable(pool, number))
+		number_heap_remove(&order->pinnable, number);
+	else
+		eviction_pin(order->ephemeral, object_of(pool, number)->node - 1);
+	order->aside[order->aside_count++] = number;
+}
+
+void object_order_back(struct pool *pool)
+{
+	struct objects_order *order = pool->objects->order;
+
+	while (order->aside_count) {
+		uint32_t number = order->aside[--order->aside_count];
+
+		if (is_pinnable(pool, number))
+			number_heap_add(&order->pinnable, number, object_worth_key(pool, number));
+		else
+			eviction_unpin(order->ephemeral, object_of(pool, number)->node - 1);
 	}
+}
+
+uint32_t object_order_idle_pages(const struct pool *pool)
+{
+	return pool->objects->order->idle_pages;
 }
 
 /* ---- begin and end ---- */
@@ -188,10 +294,9 @@ static int by_version(const void *left, const void *right, void *context)
 	return a < b ? -1 : a > b;
 }
 
-/* Numbers for which `in` says yes, by their versions, so that what is followed stands before what follows it. */
-static uint32_t sort(struct pool *pool, bool (*in)(const struct pool *pool, uint32_t number))
+uint32_t objects_sort(struct pool *pool, bool (*in)(const struct pool *pool, uint32_t number))
 {
-	uint32_t *sorted = pool->objects->order->sorted, count = 0;
+	uint32_t *sorted = pool->objects->sorted, count = 0;
 
 	for (uint32_t i = 1; i < object_end_of(pool); i++)
 		if (in(pool, i))
@@ -205,20 +310,14 @@ static bool is_there(const struct pool *pool, uint32_t number)
 	return object_state(pool, number) == OBJECT_CURRENT;
 }
 
-static bool is_in_order(const struct pool *pool, uint32_t number)
-{
-	return object_of(pool, number)->node;
-}
-
 static void order_free(struct objects_order *order)
 {
 	if (!order)
 		return;
-	eviction_destroy(order->eviction);
+	eviction_destroy(order->ephemeral);
+	number_heap_fini(&order->pinnable);
 	free(order->numbers);
-	free(order->sorted);
-	free(order->stays);
-	free(order->goes);
+	free(order->aside);
 	free(order);
 }
 
@@ -231,10 +330,8 @@ static struct objects_order *order_make(const struct pool *pool)
 	if (!order)
 		return NULL;
 	order->numbers = calloc(count, sizeof(*order->numbers));
-	order->sorted = calloc(count, sizeof(*order->sorted));
-	order->stays = calloc(count, sizeof(*order->stays));
-	order->goes = calloc(count, sizeof(*order->goes));
-	if (order->numbers && order->sorted && order->stays && order->goes && !eviction_create(policy, count, &order->eviction))
+	order->aside = calloc(count, sizeof(*order->aside));
+	if (order->numbers && order->aside && !number_heap_init(&order->pinnable, count) && !eviction_create(policy, count, &order->ephemeral))
 		return order;
 	order_free(order);
 	return NULL;
@@ -251,10 +348,12 @@ int objects_order_begin(struct pool *pool)
 	pool->objects->order = order;
 	for (uint32_t i = 0; i < CONFIG_TENANTS_MAX; i++)
 		pool->tenants[i].idle_pages = 0;
-	count = sort(pool, is_there);
+	/* At the start of an agent nothing is known of any yet: objects_recover() begins anew. */
+	count = pool->objects->live ? objects_sort(pool, is_there) : 0;
 	for (uint32_t i = 0; i < count; i++) {
-		object_of(pool, order->sorted[i])->node = 0;
-		object_order_look(pool, order->sorted[i]);
+		object_of(pool, pool->objects->sorted[i])->node = 0;
+		object_of(pool, pool->objects->sorted[i])->in_order = false;
+		object_order_look(pool, pool->objects->sorted[i]);
 	}
 	return 0;
 }
@@ -263,124 +362,4 @@ void objects_order_end(struct pool *pool)
 {
 	order_free(pool->objects->order);
 	pool->objects->order = NULL;
-}
-
-/* ---- eviction ---- */
-
-static bool evictable(const struct pool *pool, uint32_t number, const struct tenant *taker, enum objects_whose whose)
-{
-	const struct object *object = object_of(pool, number);
-
-	return object->node && !object->open &&
-		(whose == OBJECTS_OF_EVERYONE || (whose == OBJECTS_OF_TAKER ? object->tenant == taker :
-			!object->tenant || evict_tenant_may_lose(object->tenant, taker, object_record(pool, number)->pages)));
-}
-
-/* What a tenant has, as far as it may lose it. */
-static uint32_t evictable_of(const struct tenant *victim, const struct tenant *taker, enum objects_whose whose)
-{
-	uint32_t above = victim->leased - victim->saving;
-
-	if (whose == OBJECTS_OF_EVERYONE || victim == taker)
-		return victim->idle_pages;
-	if (whose == OBJECTS_OF_TAKER || !victim->idle_pages || !evict_tenant_may_lose(victim, taker, 1))
-		return 0;
-	above = above > victim->minimum ? above - victim->minimum : 0;
-	return victim->idle_pages < above ? victim->idle_pages : above;
-}
-
-uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose)
-{
-	uint32_t pages;
-
-	pins_look(pool);
-	pages = whose == OBJECTS_OF_TAKER ? 0 : pool->objects->order->idle_pages;
-	for (uint32_t i = 0; i < pool->tenant_count; i++)
-		pages += evictable_of(&pool->tenants[i], taker, whose);
-	return pages;
-}
-
-/* Returns how many pages came free. 0: somebody has pinned it just now. */
-static uint32_t evict_one_object(struct pool *pool, uint32_t number)
-{
-	const struct object_record *record = object_record(pool, number);
-	struct tenant *tenant = object_of(pool, number)->tenant;
-	uint32_t pages = record->pages;
-
-	if (record->class == OBJECT_PINNABLE && !object_leave(pool, number)) {
-		open_set(pool, number, true);
-		return 0;
-	}
-	if (tenant)
-		tenant->evicted_pages += pages;
-	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
-	pool_count(pool, POOL_COUNT_EVICTED_PAGES, pages);
-	pool->evicted_unannounced += pages;
-	event_publish(pool->agent, EVENT_OBJECT_EVICTED, pool, 0, record->version, "object '%s' version %llu evicted, %u pages",
-		record->name, (unsigned long long)record->version, pages);
-	leave(pool, number, true);
-	object_end(pool, number);
-	return pages;
-}
-
-uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages)
-{
-	struct objects_order *order = pool->objects->order;
-	uint32_t taken = 0, aside = 0, node;
-
-	/* Which looks at pins, too. */
-	if (!objects_evictable(pool, taker, whose))
-		return 0;
-	while (taken < pages && (node = eviction_victim(order->eviction)) != EVICTION_NONE) {
-		if (evictable(pool, order->numbers[node], taker, whose)) {
-			taken += evict_one_object(pool, order->numbers[node]);
-			continue;
-		}
-		/* Not this one: out of the way until the others are found. */
-		eviction_pin(order->eviction, node);
-		order->sorted[aside++] = node;
-	}
-	for (uint32_t i = 0; i < aside; i++)
-		eviction_unpin(order->eviction, order->sorted[i]);
-	return taken;
-}
-
-void objects_window(struct pool *pool, const struct tenant *taker)
-{
-	bool *stays = pool->objects->order->stays;
-	uint32_t end = object_end_of(pool);
-
-	pins_look(pool);
-	memset(stays, 0, end * sizeof(*stays));
-	for (uint32_t i = 1; i < end; i++)
-		if (is_in_order(pool, i) && !evictable(pool, i, taker, OBJECTS_BY_RULES))
-			for (uint32_t above = i; above && !stays[above]; above = followed(pool, above))
-				stays[above] = true;
-}
-
-bool objects_window_has(const struct pool *pool, uint64_t word)
-{
-	uint32_t number = page_word_owner(word);
-
-	return page_word_state(word) == PAGE_SHARED && number < object_end_of(pool) && is_in_order(pool, number) &&
-		!pool->objects->order->stays[number];
-}
-
-void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count)
-{
-	struct objects_order *order = pool->objects->order;
-	bool *goes = order->goes;
-	uint32_t sorted;
-
-	memset(goes, 0, object_end_of(pool) * sizeof(*goes));
-	for (uint32_t page = first; page < first + count; page++)
-		if (objects_window_has(pool, pool_word(pool, page)))
-			goes[page_word_owner(pool_word(pool, page))] = true;
-	sorted = sort(pool, is_in_order);
-	for (uint32_t i = 0; i < sorted; i++)
-		if (goes[followed(pool, order->sorted[i])])
-			goes[order->sorted[i]] = true;
-	while (sorted--)
-		if (goes[order->sorted[sorted]])
-			evict_one_object(pool, order->sorted[sorted]);
 }

@@ -21,6 +21,8 @@
 
 #define MANIFESTS_BYTES_MAX (UINT64_C(1) << 30) /* of one pool; chosen: they are host memory that no tenant pays for */
 
+#define COST_US_MOST 60000000 /* so that a lie about it makes something stay longer, and not for ever; chosen */
+
 enum { OPEN_ADOPT = 1 };
 enum { VERB_CLOSE = 1, VERB_DELETE = 2 };
 
@@ -167,6 +169,11 @@ static void record_fill(struct session *session, uint32_t number, const struct m
 	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
 	snprintf(record->role, sizeof(record->role), "%s", request->role);
 	record->flags = request->flags;
+	record->cost_us = request->cost_us < COST_US_MOST ? request->cost_us : COST_US_MOST;
+	record->first_page = manifest->header->runs ? manifest->runs[0].first : 0;
+	atomic_store_explicit(&record->uses, 0, memory_order_relaxed);
+	atomic_store_explicit(&record->used_ms, record->published_ms, memory_order_relaxed);
+	atomic_store_explicit(&record->heat, 0, memory_order_relaxed);
 	record->follows = follows_ok(session, request) ? request->follows : 0;
 	record->follows_version = record->follows ? request->follows_version : 0;
 	/* Whose pages they are until they are its own; objects_recover() asks. */
@@ -218,6 +225,8 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 	pool_count(pool, POOL_COUNT_PUBLICATIONS, reply->version -
 		atomic_load_explicit(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], memory_order_relaxed));
 	crash_point();
+	if (request->memory_class == OBJECT_PINNABLE)
+		objects_thin(pool, q->session->tenant, reply->object);
 	asked_send(q->session, bytes, length, -1);
 	crash_point();
 	event_publish(pool->agent, EVENT_OBJECT_PUBLISHED, pool, q->session->id, reply->version,
@@ -289,14 +298,6 @@ static void adopt_check(const struct session *session, const struct msg_object_o
 		REFUSE(reply, -EBUSY, "session %u writes '%s'", writer, request->name);
 }
 
-/* One of its pages: all of them are of one trust domain, their publisher's. */
-static uint32_t object_page(const struct pool *pool, uint32_t number)
-{
-	const struct object *object = &pool->objects->of[number];
-
-	return object->fd > 0 && object->run_count ? object->runs[0].first : 0;
-}
-
 static void open_check(const struct session *session, const struct msg_object_open_request *request, struct msg_object_open_reply *reply)
 {
 	const struct pool *pool = session->pool;
@@ -316,7 +317,7 @@ static void open_check(const struct session *session, const struct msg_object_op
 		return;
 	}
 	record = object_record(pool, reply->object);
-	/* An object that is meant for other trust domains too would say so here. */
+	/* All its pages are of one trust domain, its publisher's. An object that is meant for other trust domains too would say so here. */
 	if (record->pages && !trust_may_read(pool, session, object_page(pool, reply->object)))
 		REFUSE(reply, -EACCES, "'%s' is of another trust domain, '%s'", request->name,
 			trust_domain_name(pool, trust_of_page(pool, object_page(pool, reply->object))));

@@ -23,7 +23,7 @@ struct tenant {
 	uint32_t leased;
 	uint32_t domain; /* trust domain, 0: they are not told apart */
 	uint32_t saving; /* of them, on their way to be spilled */
-	uint32_t idle_pages; /* of its ephemeral objects that nobody has open */
+	uint32_t idle_pages; /* of its objects that may go: ephemeral ones that nobody has open, pinnable ones that nobody pins */
 	uint32_t sessions;
 	uint64_t refusals, evicted_pages;
 	uint64_t barren_ns; /* when a scan for its sake last found nothing to evict; see evict.c */

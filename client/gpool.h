@@ -440,7 +440,8 @@ enum gpool_object_class {
 	GPOOL_OBJECT_IMMUTABLE = 0, /* read only for everybody from its publication on, its writer included */
 	GPOOL_OBJECT_MUTABLE = 1,   /* its one writer goes on writing; readers read, and see it at once */
 	GPOOL_OBJECT_EPHEMERAL = 2, /* as immutable, and may be evicted as a whole while nobody has it open */
-	GPOOL_OBJECT_PINNABLE = 3   /* as immutable, and may be evicted as a whole while nobody pins it, open or not: gpool_object_pin() */
+	GPOOL_OBJECT_PINNABLE = 3   /* as immutable, and may be evicted as a whole while nobody pins it, open or not: gpool_object_pin().
+	                               Of several the one worth least goes: its uses (pins) times cost_us, by its bytes */
 };
 
 enum {
@@ -454,7 +455,7 @@ struct gpool_object_options {
 	uint32_t size;           /* sizeof(struct gpool_object_options); GPOOL_OBJECT_OPTIONS_INIT sets it */
 	uint32_t flags;          /* GPOOL_OBJECT_PINNED, GPOOL_OBJECT_PRIVATE; an unknown bit is -EINVAL */
 	uint32_t memory_class;   /* enum gpool_object_class */
-	uint32_t reserved;       /* 0 */
+	uint32_t cost_us;        /* GPOOL_OBJECT_PINNABLE: what it takes to have it again, microseconds, at most a minute; 0: not known */
 	const char *role;        /* that this process holds: looked at when it publishes; its holder may adopt the object. NULL: none */
 	uint64_t role_token;     /* fencing token of the role */
 	uint64_t expect_version; /* publish only over this version; 0: over whatever is there; GPOOL_OBJECT_NONE */

@@ -47,6 +47,7 @@ struct gpool_object {
 	bool writable;
 	bool pinned; /* to be published with a pin of ours */
 	bool private;
+	uint32_t cost_us;
 	uint32_t touched_ms;
 	/* built here */
 	const struct gpool_object *follows; /* while it is published */

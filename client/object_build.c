@@ -38,7 +38,7 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 	if (error)
 		return error;
 	if (read.flags & ~(uint32_t)(GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE) ||
-		(read.flags & GPOOL_OBJECT_PINNED && read.memory_class != GPOOL_OBJECT_PINNABLE) || read.reserved ||
+		(read.flags & GPOOL_OBJECT_PINNED && read.memory_class != GPOOL_OBJECT_PINNABLE) || (read.cost_us && read.memory_class != GPOOL_OBJECT_PINNABLE) ||
 		read.memory_class > GPOOL_OBJECT_PINNABLE)
 		return -EINVAL;
 	error = object_new(pool, name, &made);
@@ -52,6 +52,7 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 	made->memory_class = read.memory_class;
 	made->pinned = read.flags & GPOOL_OBJECT_PINNED;
 	made->private = read.flags & GPOOL_OBJECT_PRIVATE;
+	made->cost_us = read.cost_us;
 	made->role_token = read.role_token;
 	made->expect_version = read.expect_version;
 	made->touched_ms = pool_clock(pool);
@@ -310,6 +311,7 @@ static int publish_ask(const struct gpool_object *object, int fd, struct msg_obj
 		.expect_version = object->expect_version,
 		.role_token = object->role_token,
 		.flags = object->private ? OBJECT_PRIVATE : 0,
+		.cost_us = object->cost_us,
 		.follows = object->follows ? object->follows->number : 0,
 		.follows_version = object->follows ? object->follows->version : 0,
 	};

@@ -47,6 +47,15 @@ static bool is_pinnable(const struct gpool_object *object)
 	return object->number && object->memory_class == GPOOL_OBJECT_PINNABLE;
 }
 
+/* Threads may lose each other's counts: it is for an estimate. */
+static void used(const struct gpool_object *object)
+{
+	_Atomic uint64_t *uses = &block_entry(object->pool, page_of(object))->owner_id;
+
+	atomic_store_explicit(&object->pool->session.touch[page_of(object)], pool_clock(object->pool), memory_order_relaxed);
+	atomic_store_explicit(uses, atomic_load_explicit(uses, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
 int gpool_object_pin(struct gpool_object *object)
 {
 	struct gpool *pool = object->pool;
@@ -64,7 +73,7 @@ int gpool_object_pin(struct gpool_object *object)
 		deferred_sweep(pool);
 		return error;
 	}
-	atomic_store_explicit(&pool->session.touch[page_of(object)], pool_clock(pool), memory_order_relaxed);
+	used(object);
 	return 0;
 }
 

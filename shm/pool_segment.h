@@ -23,7 +23,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 10,
+	POOL_LAYOUT_VERSION = 11,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,
@@ -132,9 +132,15 @@ struct object_record {
 	uint32_t follows;           /* its number; there may be another version there by now */
 	_Atomic uint32_t next;      /* object_names.h */
 	uint32_t flags;             /* OBJECT_PRIVATE */
+	uint32_t cost_us;           /* what its publisher says that it takes to have it again; 0: nothing */
+	uint32_t first_page;        /* its first page, where pins of OBJECT_PINNABLE stand */
 	uint32_t reserved;
+	/* OBJECT_PINNABLE: what the agent has seen of its pins, up to some seconds ago */
+	_Atomic uint64_t uses;
+	_Atomic uint64_t used_ms;   /* wall clock: the last one */
+	_Atomic int64_t heat;       /* struct worth, times 2^20: for the agent's successor; 0: not in the order yet */
 };
-static_assert(sizeof(struct object_record) == 344, "shared layout");
+static_assert(sizeof(struct object_record) == 376, "shared layout");
 
 enum { OBJECT_PRIVATE = 1 }; /* opened by sessions of the publisher's tenant alone */
 

@@ -78,7 +78,16 @@ static int object_begin(struct lora_load *load)
 		return error;
 	}
 	error = gpool_object_alloc(load->object, load->adapter->layout.header->pages, &alloc, &index);
+	load->began_ns = monotonic_ns();
 	return error ? error : base_of(load);
+}
+
+/* The agent learns what it would take to have it again: as long as it has taken now. */
+static void object_cost(const struct lora_load *load)
+{
+	uint64_t us = (monotonic_ns() - load->began_ns) / 1000 + 1;
+
+	load->object->cost_us = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
 static int object_publish(struct lora_load *load)
@@ -369,6 +378,8 @@ static void load_over(struct lora_loader *loader, struct lora_load *load, int er
 	if (!error && !load->stands && load->from == LORA_FROM_PEFT)
 		error = adapter_unchanged(load->adapter, &load->files, &load->reason);
 	source_close(load);
+	if (!error && !load->stands)
+		object_cost(load);
 	pthread_mutex_lock(&lora->lock);
 	is_draft = draft_begin(load, error);
 	pthread_mutex_unlock(&lora->lock);

@@ -22,6 +22,7 @@ struct lora_load {
 	struct lora_files files;
 	struct gpool_object *object;  /* of its key: being built, or one that stands */
 	bool stands, shared;          /* it is published, and pinned; another engine's */
+	uint64_t began_ns;            /* when there were pages for it */
 	uint64_t base;
 	struct lora_runs runs;
 

@@ -233,7 +233,7 @@ class gpool_object_options(c.Structure):
     size: int
     flags: int
     memory_class: int
-    reserved: int
+    cost_us: int
     role: Optional[Text]
     role_token: int
     expect_version: int
@@ -242,7 +242,7 @@ class gpool_object_options(c.Structure):
         ("size", c.c_uint32),
         ("flags", c.c_uint32),
         ("memory_class", c.c_uint32),
-        ("reserved", c.c_uint32),
+        ("cost_us", c.c_uint32),
         ("role", c.c_char_p),
         ("role_token", c.c_uint64),
         ("expect_version", c.c_uint64),
@@ -1260,6 +1260,8 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_lora_find": (c.c_int, [c.c_void_p, c.c_char_p, c.POINTER(c.c_uint32)]),
     "gpool_lora_unregister": (c.c_int, [c.c_void_p, c.c_uint32]),
     "gpool_lora_acquire": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int]),
+    "gpool_lora_begin": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int]),
+    "gpool_lora_wait": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int32, c.c_int]),
     "gpool_lora_prefetch": (c.c_int, [c.c_void_p, c.c_uint32]),
     "gpool_lora_release": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(gpool_fence)]),
     "gpool_lora_unload": (c.c_int, [c.c_void_p, c.c_uint32]),

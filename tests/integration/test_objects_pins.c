@@ -2,7 +2,7 @@
  * test_objects_pins.c - objects that pins alone keep.
  *
  * Goal: what is pinned stays, with its content, whoever needs room and whatever becomes of its name; what is not goes, though it is open, and
- * its readers are told when they pin it again; what was used longer ago goes first; pins end with their process, and stand while the agent
+ * its readers are told when they pin it again; what is worth least goes first, of bytes and of counts; pins end with their process, and stand while the agent
  * dies. Method: a gpoold, its only pool of 64 pages, sessions of this process and processes of their own.
  */
 #include "client/pool.h"
@@ -41,7 +41,7 @@ static bool is(struct gpool_object *object, uint64_t value)
 	return !wrong;
 }
 
-static struct gpool_object *published_as(struct gpool *pool, const char *name, uint32_t memory_class, uint64_t value)
+static struct gpool_object *published_at(struct gpool *pool, const char *name, uint32_t memory_class, uint64_t value, uint32_t cost_us)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object *object;
@@ -49,11 +49,17 @@ static struct gpool_object *published_as(struct gpool *pool, const char *name, u
 	uint32_t index;
 
 	options.memory_class = memory_class;
+	options.cost_us = cost_us;
 	assert_int_equal(gpool_object_create(pool, name, &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, OBJECT_PAGES, NULL, &index), 0);
 	content(object, value, true, NULL);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	return object;
+}
+
+static struct gpool_object *published_as(struct gpool *pool, const char *name, uint32_t memory_class, uint64_t value)
+{
+	return published_at(pool, name, memory_class, value, 0);
 }
 
 static struct gpool_object *published(struct gpool *pool, const char *name, uint64_t value)
@@ -91,12 +97,17 @@ static bool can_have(struct gpool *pool, uint32_t pages)
 	return true;
 }
 
-static void sessions_start(void)
+static void sessions_start_with(const char *pool)
 {
-	start((const char *const[]){"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set",
+	start((const char *const[]){"--pool", pool, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set",
 		"lease.batch_most=1", NULL});
 	writer = open_worker();
 	reader = open_worker();
+}
+
+static void sessions_start(void)
+{
+	sessions_start_with(POOL);
 }
 
 static int sessions_stop(void **state)
@@ -216,6 +227,118 @@ static void test_least_recently_used_goes_first(void **state)
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(gpool_object_close(objects[i]), 0);
 	assert_int_equal(gpool_object_close(again), 0);
+}
+
+static void use(struct gpool_object *object, int times)
+{
+	for (int i = 0; i < times; i++) {
+		assert_int_equal(gpool_object_pin(object), 0);
+		assert_int_equal(gpool_object_unpin(object), 0);
+	}
+}
+
+enum { SCANNED = 20 };
+
+/* Many, each used once, far more than there is room for. */
+static void scan(void)
+{
+	char name[16];
+
+	for (int i = 0; i < SCANNED; i++) {
+		struct gpool_object *object;
+
+		snprintf(name, sizeof(name), "scan-%d", i);
+		object = published_at(reader, name, GPOOL_OBJECT_PINNABLE, 1, 1000);
+		use(object, 1);
+		assert_int_equal(gpool_object_close(object), 0);
+	}
+}
+
+/* The dear one and the one used often stay, as they do with the agent's successor, whatever comes by once. */
+static void test_worth(void **state)
+{
+	struct gpool_object *dear, *often, *plain;
+	uint64_t agents;
+
+	(void)state;
+	sessions_start();
+	agents = status()->incarnation;
+	dear = published_at(writer, "dear", GPOOL_OBJECT_PINNABLE, 1, 50000);
+	often = published_at(writer, "often", GPOOL_OBJECT_PINNABLE, 2, 1000);
+	plain = published_at(writer, "plain", GPOOL_OBJECT_PINNABLE, 3, 1000);
+	use(dear, 1);
+	use(plain, 1);
+	use(often, 100);
+	scan();
+	assert_true(is_there("dear") && is_there("often") && !is_there("plain"));
+	assert_int_equal(kill(process_of("gpoold-agent"), SIGKILL), 0);
+	AWAIT(status()->incarnation > agents);
+	scan();
+	assert_true(is_there("dear") && is_there("often"));
+	assert_true(is(dear, 1) && is(often, 2));
+	/* Whoever needs the room gets it all the same. */
+	assert_true(can_have(reader, PAGES));
+	assert_int_equal(gpool_object_close(dear), 0);
+	assert_int_equal(gpool_object_close(often), 0);
+	assert_int_equal(gpool_object_close(plain), 0);
+}
+
+/* Of a larger one each byte saves less. */
+static void test_cost_is_by_size(void **state)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *large, *small;
+	uint64_t version;
+	uint32_t index;
+
+	(void)state;
+	sessions_start();
+	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	options.cost_us = 4000;
+	assert_int_equal(gpool_object_create(writer, "large", &options, &large), 0);
+	assert_int_equal(gpool_object_alloc(large, 3 * OBJECT_PAGES, NULL, &index), 0);
+	assert_int_equal(gpool_object_publish(large, &version), 0);
+	small = published_at(writer, "small", GPOOL_OBJECT_PINNABLE, 1, 3000);
+	clock_moves();
+	use(large, 1);
+	use(small, 1);
+	assert_true(can_have(reader, PAGES - 4 * OBJECT_PAGES + 1));
+	assert_true(is_there("small") && !is_there("large"));
+	assert_int_equal(gpool_object_close(large), 0);
+	assert_int_equal(gpool_object_close(small), 0);
+	options.memory_class = GPOOL_OBJECT_IMMUTABLE;
+	assert_int_equal(gpool_object_create(writer, "a", &options, &small), -EINVAL);
+}
+
+/* At a publication as far as somebody may go, and by the clock what was pinned then. */
+static void test_no_more_than_may_be(void **state)
+{
+	struct gpool_object *objects[3];
+	char name[16];
+
+	(void)state;
+	sessions_start_with(POOL ",pinnable_objects=2");
+	for (int i = 0; i < 3; i++) {
+		snprintf(name, sizeof(name), "o%d", i);
+		objects[i] = published(writer, name, (uint64_t)i);
+		use(objects[i], 3 - i);
+	}
+	/* The one that is published is no candidate. */
+	assert_true(is_there("o0") && !is_there("o1") && is_there("o2"));
+	assert_int_equal(gpool_object_close(objects[1]), 0);
+	assert_int_equal(gpool_object_close(objects[2]), 0);
+	assert_int_equal(gpool_object_pin(objects[0]), 0);
+	objects[1] = published(writer, "p1", 1);
+	assert_int_equal(gpool_object_pin(objects[1]), 0);
+	objects[2] = published(writer, "p2", 2);
+	assert_int_equal(gpool_object_pin(objects[2]), 0);
+	assert_int_equal(harness_free_pages(&harness), PAGES - 3 * OBJECT_PAGES);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(gpool_object_unpin(objects[i]), 0);
+	AWAIT(harness_free_pages(&harness) == PAGES - 2 * OBJECT_PAGES);
+	assert_true(is_there("o0"));
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(gpool_object_close(objects[i]), 0);
 }
 
 /* In a row: it makes room as blocks do, and not while it is pinned. */
@@ -507,6 +630,9 @@ int main(int argc, char **argv)
 		TEST(a_pin_keeps),
 		TEST(wrong_arguments),
 		TEST(least_recently_used_goes_first),
+		TEST(worth),
+		TEST(cost_is_by_size),
+		TEST(no_more_than_may_be),
 		TEST(room_in_a_row),
 		TEST(unpin_after),
 		TEST(a_newer_version),
