@@ -184,7 +184,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	struct lease_request *slot = &session->segment.requests[waiter->slot];
 	struct lease_grant granted;
 	int error = grant(session, waiter, &granted);
-	uint32_t first;
+	struct flight_entry note = { .kind = FLIGHT_GRANT, .session = (uint16_t)session->id };
 
 	waiter->at_limit = error == -EDQUOT;
 	if (error && (!last_try || waiter->claims) && error != -EPERM)
@@ -201,16 +201,18 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 		refuse(session, waiter, error);
 		return true;
 	}
-	first = session->pool->runs[0].first;
+	note.page = session->pool->runs[0].first;
+	note.pages = waiter->want.need + granted.extra_count;
 	slot->error = 0;
-	slot->first_page = first;
+	slot->first_page = note.page;
 	slot->extra_first = granted.extra_first;
 	slot->extra_granted = granted.extra_count;
 	crash_point();
+	/* Who is answered goes on at once: to him this ends before that. */
+	flight_stamp(&note, waiter->started_ns);
 	if (requests_answer(session, waiter->slot, waiter->word)) {
 		journal_end(&session->pool->ledger);
-		flight_note(session->pool, &(struct flight_entry){ .kind = FLIGHT_GRANT, .session = (uint16_t)session->id,
-			.page = first, .pages = waiter->want.need + granted.extra_count }, waiter->started_ns);
+		flight_note(session->pool, &note, 0);
 	} else {
 		lease_grant_undo(session, &granted);
 		journal_end(&session->pool->ledger);

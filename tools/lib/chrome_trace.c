@@ -9,9 +9,14 @@
 
 enum { SESSIONS = PAGE_SESSION_MAX + 1, POOLS = 32 };
 
-/* The tracks of one session: until when each is taken. */
+/* Until when a track is taken, and within that by what the agent did for it meanwhile. */
+struct track {
+	uint64_t end_ns, inner_ns;
+};
+
+/* The tracks of one session. */
 struct tracks {
-	uint64_t *ends;
+	struct track *list;
 	uint32_t count;
 };
 
@@ -46,11 +51,30 @@ static void put_microseconds(FILE *file, const char *name, uint64_t ns)
 	fprintf(file, ", \"%s\": %" PRIu64 ".%03u", name, ns / 1000, (unsigned)(ns % 1000));
 }
 
-/* The first track that is free at the beginning of this row; -ENOMEM. */
+/*
+ * What a session did it did at once or one after the other, which nobody can tell: so its slices never lie in each other. What the agent
+ * did for it does, where it fits.
+ */
+static bool track_take(struct track *track, const struct flight_row *row)
+{
+	uint64_t begin = flight_row_begin(row), end = row->entry.time_ns;
+
+	if (track->end_ns <= begin) {
+		track->end_ns = end;
+		track->inner_ns = row->entry.told ? begin : end;
+		return true;
+	}
+	if (row->entry.told || end > track->end_ns || track->inner_ns > begin)
+		return false;
+	track->inner_ns = end;
+	return true;
+}
+
+/* Which track this row is on; -ENOMEM. An instant takes no room. */
 static int64_t track_of(struct writer *writer, const struct flight_row *row)
 {
 	struct tracks *tracks;
-	uint64_t *ends;
+	struct track *list;
 	uint32_t i = 0;
 
 	if (!writer->tracks[row->pool])
@@ -58,19 +82,18 @@ static int64_t track_of(struct writer *writer, const struct flight_row *row)
 	if (!writer->tracks[row->pool])
 		return -ENOMEM;
 	tracks = &writer->tracks[row->pool][row->entry.session];
-	while (i < tracks->count && tracks->ends[i] > flight_row_begin(row))
+	while (i < tracks->count && row->entry.duration_ns && !track_take(&tracks->list[i], row))
 		i++;
-	if (i == tracks->count) {
-		ends = realloc(tracks->ends, (i + 1) * sizeof(*ends));
-		if (!ends)
-			return -ENOMEM;
-		ends[i] = 0;
-		tracks->ends = ends;
-		tracks->count++;
-	}
-	/* An instant takes no room. */
+	if (i < tracks->count)
+		return i;
+	list = realloc(tracks->list, (i + 1) * sizeof(*list));
+	if (!list)
+		return -ENOMEM;
+	list[i] = (struct track){ .end_ns = 0 };
 	if (row->entry.duration_ns)
-		tracks->ends[i] = row->entry.time_ns;
+		track_take(&list[i], row);
+	tracks->list = list;
+	tracks->count++;
 	return i;
 }
 
@@ -196,7 +219,7 @@ static void writer_fini(struct writer *writer)
 {
 	for (uint32_t pool = 0; pool < POOLS; pool++) {
 		for (uint32_t session = 0; writer->tracks[pool] && session < SESSIONS; session++)
-			free(writer->tracks[pool][session].ends);
+			free(writer->tracks[pool][session].list);
 		free(writer->tracks[pool]);
 	}
 }

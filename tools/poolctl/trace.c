@@ -5,24 +5,51 @@
 
 #include "tools/lib/chrome_trace.h"
 
+#include "client/gpool.h"
 #include "shm/page_word.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
-static void pool_name(const void *offline, uint32_t pool, char name[CHROME_NAME_BYTES])
+struct source {
+	const struct offline *offline;
+	const struct flight_log *log;
+};
+
+static void pool_name(const void *context, uint32_t pool, char name[CHROME_NAME_BYTES])
 {
-	snprintf(name, CHROME_NAME_BYTES, "%s", offline_pool_name(offline, pool));
+	const struct source *source = context;
+
+	snprintf(name, CHROME_NAME_BYTES, "%s", offline_pool_name(source->offline, pool));
 }
 
-static void session_name(const void *offline, uint32_t pool, uint32_t session, char name[CHROME_NAME_BYTES])
+/* What was told when it began, "'NAME' attached"; NULL: that is too long ago. */
+static const struct flight_row *attached(const struct flight_log *log, uint32_t pool, uint32_t session)
 {
+	for (uint32_t i = log->count; i-- > 0;) {
+		const struct flight_row *row = &log->rows[i];
+
+		if (row->entry.kind == GPOOL_EVENT_SESSION_START && row->pool == pool && row->entry.session == session && row->text)
+			return row;
+	}
+	return NULL;
+}
+
+static void session_name(const void *context, uint32_t pool, uint32_t session, char name[CHROME_NAME_BYTES])
+{
+	const struct source *source = context;
+	const struct flight_row *begun;
 	char of[64];
 	uint32_t pid;
 
-	if (offline_session_name(offline, pool, session, of, &pid))
+	if (offline_session_name(source->offline, pool, session, of, &pid)) {
 		snprintf(name, CHROME_NAME_BYTES, "session %" PRIu32 " '%s', pid %" PRIu32, session, of, pid);
+		return;
+	}
+	begun = attached(source->log, pool, session);
+	if (begun)
+		snprintf(name, CHROME_NAME_BYTES, "session %" PRIu32 " %.100s as pid %" PRIu64 ", ended", session, begun->text, begun->entry.value);
 	else
 		snprintf(name, CHROME_NAME_BYTES, "session %" PRIu32 ", ended", session);
 }
@@ -30,8 +57,9 @@ static void session_name(const void *offline, uint32_t pool, uint32_t session, c
 static int write_to(FILE *file, const struct offline *offline, const struct flight_log *log)
 {
 	struct text start = log->count ? time_text(flight_row_begin(&log->rows[0]) / 1000000) : (struct text){ .text = "" };
+	const struct source source = { offline, log };
 	const struct chrome_names names = {
-		.context = offline,
+		.context = &source,
 		.pool = pool_name,
 		.session = session_name,
 		.event = event_kind_name,
