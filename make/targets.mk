@@ -23,7 +23,7 @@ help: ## this text
 # VARIABLE CONFIG=asan     another build: asan, ubsan, tsan, fuzz
 # VARIABLE TESTS="unit"    groups or names for test
 # VARIABLE SECONDS= SEED=  for stress and fuzz
-# VARIABLE prefix= DESTDIR=  where install puts things; also bindir, sbindir, libdir, includedir, mandir, sysconfdir
+# VARIABLE prefix= DESTDIR=  where install puts things; also bindir, sbindir, libdir, includedir, mandir, sysconfdir, pythondir
 
 all: ## everything but tests; programs are in build/
 
@@ -102,6 +102,11 @@ SYSUSERS_DIR := $(prefix)/lib/sysusers.d
 TMPFILES_DIR := $(prefix)/lib/tmpfiles.d
 UNITS := $(notdir $(basename $(wildcard packaging/systemd/*.service.in)))
 
+# Where this Python finds packages below prefix.
+PYTHON ?= /usr/bin/python3
+pythondir ?= $(shell $(PYTHON) -c 'import site; print(next(p for p in site.getsitepackages() if p.startswith("$(prefix)/lib/")))' 2>/dev/null || \
+	echo $(prefix)/lib/python3/dist-packages)
+
 .PHONY: install uninstall
 install: all ## install below prefix and sysconfdir
 	$(Q)rm -f $(B)/gpool.pc && $(MAKE) --no-print-directory $(B)/gpool.pc
@@ -131,6 +136,8 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -m 755 packaging/systemd/gpool-pools.sh $(DESTDIR)$(prefix)/share/gpool/
 	$(INSTALL) -d $(DESTDIR)$(MONITORING_DIR)
 	$(INSTALL) -m 644 $(MONITORING) $(DESTDIR)$(MONITORING_DIR)/
+	$(INSTALL) -d $(DESTDIR)$(pythondir)/gpool
+	$(INSTALL) -m 644 python/gpool/*.py python/gpool/py.typed $(DESTDIR)$(pythondir)/gpool/
 	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
 		$(INSTALL) -m 644 etc/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 
@@ -144,6 +151,7 @@ uninstall: ## remove what install puts there, but for the configuration
 		$(DESTDIR)$(prefix)/share/gpool/gpool-pools.sh \
 		$(addprefix $(DESTDIR)$(MONITORING_DIR)/,$(notdir $(MONITORING))) \
 		$(foreach s,$(MANDIRS),$(addprefix $(DESTDIR)$(mandir)/man$(s)/,$(notdir $(call man_pages,$(s)))))
+	rm -rf $(DESTDIR)$(pythondir)/gpool
 	rmdir $(DESTDIR)$(libdir)/gpool 2>/dev/null || true
 	rmdir $(DESTDIR)$(MONITORING_DIR) $(DESTDIR)$(TRACE_DIR) $(dir $(DESTDIR)$(TRACE_DIR)) 2>/dev/null || true
 
