@@ -9,6 +9,8 @@ from . import _abi
 
 
 class EventKind(enum.IntEnum):
+    """What an event tells of; see gpool.h."""
+
     PRESSURE = _abi.GPOOL_EVENT_PRESSURE
     EVICTION = _abi.GPOOL_EVENT_EVICTION
     RECLAIM = _abi.GPOOL_EVENT_RECLAIM
@@ -32,6 +34,8 @@ class EventKind(enum.IntEnum):
 
 
 class Event(NamedTuple):
+    """One event."""
+
     kind: Union[EventKind, int]
     """a number: of an agent that is newer than this package"""
     session: int

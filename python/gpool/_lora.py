@@ -27,6 +27,8 @@ class Element(enum.IntEnum):
 
 
 class AdapterState(enum.IntEnum):
+    """Where an adapter is."""
+
     COLD = _abi.GPOOL_LORA_COLD
     LOADING = _abi.GPOOL_LORA_LOADING
     HERE = _abi.GPOOL_LORA_HERE
@@ -34,6 +36,8 @@ class AdapterState(enum.IntEnum):
 
 
 class AdapterInfo(NamedTuple):
+    """What a process knows of an adapter; counts are its own."""
+
     name: str
     state: AdapterState
     acquired: int

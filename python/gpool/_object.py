@@ -35,6 +35,8 @@ class ObjectClass(enum.IntEnum):
 
 
 class ObjectState(enum.IntEnum):
+    """What a version of an object is to its name."""
+
     CURRENT = _abi.GPOOL_OBJECT_CURRENT
     OLD = _abi.GPOOL_OBJECT_OLD
     DELETED = _abi.GPOOL_OBJECT_DELETED

@@ -31,6 +31,8 @@ class PageState(enum.IntEnum):
 
 
 class RangeInfo(NamedTuple):
+    """What a range is, and how many pages it has."""
+
     asleep: bool
     memory_class: ObjectClass
     page_count: int
