@@ -11,7 +11,7 @@ from ._block import Block, Pin, Span
 from ._errors import AgentGone, Busy, Closed, Error, Forked, NoRoom, NotFound, Shortage, Stale, TimedOut
 from ._event import Event, EventKind
 from ._library import library
-from ._lora import Acquired, Adapter, AdapterInfo, Adapters, AdapterState, Element, Matrix, Part
+from ._lora import Acquired, Adapter, AdapterInfo, Adapters, AdapterState, AdapterStatistics, Element, Matrix, Part
 from ._object import Object, ObjectClass, ObjectInfo, ObjectPin, ObjectState
 from ._options import Content
 from ._pool import Device, Pool, Pressure, Statistics
@@ -25,6 +25,7 @@ __all__ = [
     "Adapter",
     "AdapterInfo",
     "AdapterState",
+    "AdapterStatistics",
     "Adapters",
     "AgentGone",
     "Block",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
 import sys
@@ -50,11 +51,43 @@ class AdapterInfo(NamedTuple):
     hits: int
     """acquired without a load"""
     loads: int
-    """read from files and published"""
+    """brought into the pool and published"""
     shared: int
     """found in the pool, loaded by another engine"""
     lost: int
     """found to have left the pool since its last use"""
+    from_warm: int
+    """of the loads: from a copy in host memory"""
+    from_cold: int
+    """from one in the cold folder; the others are from PEFT's files"""
+
+
+class AdapterStatistics(NamedTuple):
+    """Of all adapters of a process; counts of loads as in AdapterInfo."""
+
+    registered: int
+    resident: int
+    """in the pool when they were last looked at"""
+    active: int
+    """acquired"""
+    hits: int
+    loads: int
+    shared: int
+    lost: int
+    from_warm: int
+    from_cold: int
+    hot_bytes: int
+    """pages of those that are resident"""
+    warm_bytes: int
+    """of all copies in the warm pool, whoever has made them"""
+    cold_bytes: int
+    """of all in the cold folder, likewise"""
+    warm_made: int
+    """copies that were put into the warm pool"""
+    warm_full: int
+    """that were not, since there was no room"""
+    refused: int
+    """copies that were not what they should be, and were not taken"""
 
 
 class Matrix(NamedTuple):
@@ -103,6 +136,13 @@ class Acquired:
             check(result, f"find part '{target}' of layer {layer} of adapter '{self.adapter.name}'")
         return Part(_matrix(filled.a), _matrix(filled.b), int(filled.rank), float(filled.scale))
 
+    def wait(self, layer: int = -1, timeout_ms: int = -1) -> None:
+        """Until that layer is there, with all before it; -1: all of it, with the modules outside of all layers. Raises TimedOut, or why the load failed."""
+        with self.adapter.adapters.handle as pointer:
+            result = library().gpool_lora_wait(pointer, self.adapter.id, layer, timeout_ms)
+            if result < 0:
+                raise error(result, f"wait for layer {layer} of adapter '{self.adapter.name}'", self.adapter.why())
+
     def release(self, after: Optional[Fence] = None) -> None:
         """With a fence when that is reached, without waiting. A second call does nothing."""
         if self._released:
@@ -137,6 +177,15 @@ class Adapter:
             result = library().gpool_lora_acquire(pointer, self.id, timeout_ms)
             if result < 0:
                 raise error(result, f"acquire adapter '{self.name}'", self.why())
+        return Acquired(self)
+
+    def begin(self, timeout_ms: int = -1) -> Acquired:
+        """As acquire(), and does not wait for the weights, only for their place: Acquired.wait() says which layers are there. Released with a fence behind
+        all work that was queued, whatever came of it; then other engines may have it, too."""
+        with self.adapters.handle as pointer:
+            result = library().gpool_lora_begin(pointer, self.id, timeout_ms)
+            if result < 0:
+                raise error(result, f"begin adapter '{self.name}'", self.why())
         return Acquired(self)
 
     def prefetch(self) -> None:
@@ -178,7 +227,15 @@ class Adapters:
     handle: Handle
 
     def __init__(
-        self, pool: Pool, cold_folder: Optional[str], int8: bool, private: bool, element: Element, load_threads: int, salt: Tuple[int, int]
+        self,
+        pool: Pool,
+        cold_folder: Optional[str],
+        warm: Optional[Pool],
+        int8: bool,
+        private: bool,
+        element: Element,
+        load_threads: int,
+        salt: Tuple[int, int],
     ) -> None:
         """The package's own."""
         self._pool = pool
@@ -191,7 +248,9 @@ class Adapters:
             salt=salt,
         )
         pointer = ctypes.c_void_p()
-        with pool.handle as attached:
+        with contextlib.ExitStack() as calls:
+            attached = calls.enter_context(pool.handle)
+            options.warm = calls.enter_context(warm.handle) if warm is not None else None
             check(library().gpool_lora_open(attached, options, ctypes.byref(pointer)), "open adapters")
         assert pointer.value
         self.handle = Handle(pointer.value, "adapters", pool.handle)
@@ -237,6 +296,13 @@ class Adapters:
         with self.handle as pointer:
             check(library().gpool_lora_find(pointer, name.encode(), ctypes.byref(number)), f"find adapter '{name}'")
         return Adapter(self, name, number.value)
+
+    def statistics(self) -> AdapterStatistics:
+        """Cost: looks at each adapter, at each object of the warm pool and at each file in the cold folder."""
+        filled = _abi.gpool_lora_stats(size=ctypes.sizeof(_abi.gpool_lora_stats))
+        with self.handle as pointer:
+            check(library().gpool_lora_stats(pointer, ctypes.byref(filled)), "count adapters")
+        return AdapterStatistics(*(getattr(filled, name) for name in AdapterStatistics._fields))
 
 
 def _matrix(filled: Any) -> Matrix:

@@ -382,6 +382,7 @@ class Pool:
         self,
         cold_folder: Optional[str] = None,
         *,
+        warm: Optional[Pool] = None,
         int8: bool = False,
         private: bool = False,
         element: Element = Element.AS_FILE,
@@ -390,12 +391,14 @@ class Pool:
     ) -> Adapters:
         """LoRA adapters of this process on this pool, none at first.
 
-        cold_folder: exists; where loaded ones are kept, ready to be loaded again. int8: they are kept in int8 there where that costs little.
-        private: shared among engines of one tenant alone, else of a trust domain. load_threads: at a time; 0: 4. salt: two numbers of 64 bits, who does not
+        cold_folder: exists; where loaded ones are kept, ready to be loaded again. warm: a pool of the back end `host`, in which engines share copies; closing it closes these,
+        too. int8: they are kept in int8 in the cold folder where that costs little.
+        private: shared among engines of one tenant alone, else of a trust domain. load_threads: 0: 4. salt: two numbers of 64 bits, who does not
         know them does not find what is shared.
         """
-        made = Adapters(self, cold_folder, int8, private, element, load_threads, salt)
-        self._adapters.add(made)
+        made = Adapters(self, cold_folder, warm, int8, private, element, load_threads, salt)
+        for pool in (self, warm) if warm is not None else (self,):
+            pool._adapters.add(made)
         return made
 
     # ---- roles ----

@@ -42,6 +42,8 @@ def matrix(where: gpool.Matrix, rank: int, columns: int) -> numpy.ndarray:  # ty
 
 
 class Adapters(AgentTest):
+    arguments = ["--pool", "name=warm,backend=host,size=32MiB,page_size=512KB,reserved=0"]
+
     def test_weights_are_those_of_the_files(self) -> None:
         name, (_, b) = next((name, tensor) for name, tensor in tensors(PLAIN).items() if "lora_B" in name)
         a = tensors(PLAIN)[name.replace("lora_B", "lora_A")][1]
@@ -77,6 +79,30 @@ class Adapters(AgentTest):
             plain.unload()
             plain.unregister()
             self.assertRaises(gpool.NotFound, adapters.find, "plain")
+
+    def test_layers_come_one_after_the_other(self) -> None:
+        with self.pool.adapters() as adapters, adapters.register("plain", str(PLAIN)).begin() as begun:
+            for layer in range(begun.adapter.info().layers):
+                begun.wait(layer)
+            begun.wait()
+            self.assertEqual(begun.adapter.info().acquired, 1)
+
+    def test_copies_in_host_memory(self) -> None:
+        with self.agent.pool("warm") as warm:
+            adapters = self.pool.adapters(warm=warm, salt=(1, 2))  # what other tests have left is not found
+            plain = adapters.register("plain", str(PLAIN))
+            plain.acquire().release()
+            while adapters.statistics().warm_made == 0:  # a thread of the library's makes it
+                pass
+            plain.unload()
+            acquired = plain.acquire()
+            self.assertEqual((plain.info().loads, plain.info().from_warm), (2, 1))
+            statistics = adapters.statistics()
+            self.assertEqual((statistics.registered, statistics.active, statistics.from_warm), (1, 1, 1))
+            self.assertGreater(statistics.warm_bytes, 0)
+            self.assertRaises(gpool.Busy, warm.close)
+            acquired.release()
+        self.assertRaises(gpool.Closed, adapters.find, "plain")
 
     def test_what_is_wrong_with_files_is_told(self) -> None:
         with self.pool.adapters() as adapters, tempfile.TemporaryDirectory() as folder:
