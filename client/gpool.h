@@ -1700,7 +1700,7 @@ GPOOL_API int gpool_lora_close(struct gpool_lora *lora);
 GPOOL_API int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why);
 /* gpool_lora_find() - the number of a name: 0, -ENOENT, -ECHILD. */
 GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id);
-/* gpool_lora_unregister() - 0, -EBUSY (acquired, or being loaded, or queued work uses its addresses), -ENOENT, -ECHILD. Its pages, and copies of it, stay until their room is needed. */
+/* gpool_lora_unregister() - 0, -EBUSY (acquired, being loaded, requested of a scheduler, or queued work uses its addresses), -ENOENT, -ECHILD. Its pages, and copies of it, stay until their room is needed. */
 GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
 
 /*
@@ -1932,6 +1932,111 @@ GPOOL_API int gpool_lora_batch_set(struct gpool_lora_batch *batch, const uint32_
  */
 GPOOL_API int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32_t target, uint64_t x, uint32_t x_stride, uint64_t y,
 	uint32_t y_stride, uint32_t stream);
+
+/* ---- work: LoRA adapters, who starts next ---- */
+
+/*
+ * The waiting requests of an engine. Before each step it asks which of them start: those whose adapter is in the pool first, in order of arrival, so
+ * that steps do not wait for adapters; adapters of those whose turn it is are loaded meanwhile, and of those behind prefetched. What started has its
+ * adapter acquired until it is finished.
+ *
+ *	gpool_lora_scheduler_add(scheduler, adapter, tokens, &request);         as they arrive, by any thread
+ *
+ *	gpool_lora_scheduler_form(scheduler, running ? 0 : -1, &schedule);      before each step
+ *	gpool_lora_batch_set(batch, adapters_of_those_that_run, tokens, why);
+ *	...                                                                      the step
+ *	gpool_lora_scheduler_finish(scheduler, request, NULL);                   for each that has ended: the batch still has its adapter
+ *
+ * A batch is what runs and what is started with it: at most batch_requests requests, batch_adapters adapters, and batch_tokens tokens, which are
+ * the prompts of those started and one for each that runs. A longer prompt is started when no other one is.
+ *
+ * Bound: a request is passed over when one starts that came after it. From patience_ms after the first time nobody passes it any more; then it
+ * waits for nothing but those before it, its adapter and room in the batch. Where there is no room for its adapter, that is until somebody lets
+ * go of what is in use.
+ *
+ * Threads: any. Memory: 56 bytes for each of `requests`, 80 for each adapter up to the highest number.
+ */
+struct gpool_lora_scheduler;
+
+enum { GPOOL_LORA_BATCH_REQUESTS_MAX = 256 };
+
+struct gpool_lora_scheduler_options {
+	uint32_t size;           /* sizeof(struct gpool_lora_scheduler_options); GPOOL_LORA_SCHEDULER_OPTIONS_INIT sets it */
+	uint32_t flags;          /* 0 */
+	uint32_t requests;       /* most that wait and run at a time, at most 2^20; 0: 4096 */
+	uint32_t batch_requests; /* at most 256; 0: 256 */
+	uint32_t batch_adapters; /* different ones; 0: 32 */
+	uint32_t batch_tokens;   /* 0: 8192 */
+	uint32_t look_ahead;     /* requests behind those whose turn it is whose adapters are prefetched, at most 64; 0: 10 */
+	uint32_t patience_ms;    /* 0: 2000 */
+};
+GPOOL_ASSERT_SIZE(gpool_lora_scheduler_options, 32);
+#define GPOOL_LORA_SCHEDULER_OPTIONS_INIT { sizeof(struct gpool_lora_scheduler_options), 0, 0, 0, 0, 0, 0, 0 }
+
+/* gpool_lora_scheduler_open() - without a request; options may be NULL. It ends before `lora`. Return: 0, -EINVAL, -E2BIG, -ENOMEM, -ECHILD. */
+GPOOL_API int gpool_lora_scheduler_open(
+	struct gpool_lora *lora, const struct gpool_lora_scheduler_options *options, struct gpool_lora_scheduler **scheduler);
+/* gpool_lora_scheduler_close() - the work of requests that run is done, and no other thread is in a call for it. NULL is fine. 0, -ECHILD. */
+GPOOL_API int gpool_lora_scheduler_close(struct gpool_lora_scheduler *scheduler);
+
+/*
+ * gpool_lora_scheduler_add() - a request comes, at the end of the queue.
+ * @adapter: its number, which is not unregistered before the request has ended; or GPOOL_LORA_NONE
+ * @tokens:  of its prompt
+ * @request: receives its number, below options.requests, its own until it is finished or removed
+ * Return: 0, -ENOENT (no such adapter), -ENOSPC (as many as there may be wait and run), -ENOMEM, -ECHILD.
+ */
+GPOOL_API int gpool_lora_scheduler_add(struct gpool_lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint32_t *request);
+/* gpool_lora_scheduler_remove() - one that waits, or has failed, is given up: 0, -ENOENT (there is none, or it runs), -ECHILD. */
+GPOOL_API int gpool_lora_scheduler_remove(struct gpool_lora_scheduler *scheduler, uint32_t request);
+/*
+ * gpool_lora_scheduler_finish() - one that runs has ended; with the last of its adapter's that is released, at once (fence NULL), or when the fence is
+ * reached. A batch (gpool_lora_batch_set()) has its adapters by itself. Return: 0, -ENOENT, -EINVAL (no such fence), -ENOMEM (it still runs), -ECHILD.
+ */
+GPOOL_API int gpool_lora_scheduler_finish(struct gpool_lora_scheduler *scheduler, uint32_t request, const struct gpool_fence *fence);
+
+struct gpool_lora_schedule {
+	uint32_t size; /* sizeof(struct gpool_lora_schedule), set by the caller */
+	uint32_t start_count, failed_count;
+	uint32_t adapters; /* different ones in the batch, with what runs already */
+	uint32_t awaited;  /* adapters that are being loaded for those whose turn it is */
+	uint32_t starts[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* they run from now on */
+	uint32_t failed[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* their adapter cannot be loaded: to be removed */
+	int32_t errors[GPOOL_LORA_BATCH_REQUESTS_MAX];  /* of those failed, as gpool_lora_acquire() says; gpool_lora_why() has words */
+};
+GPOOL_ASSERT_SIZE(gpool_lora_schedule, 3092);
+
+/*
+ * gpool_lora_scheduler_form() - the next batch.
+ *
+ * @timeout_ms: longest wait, milliseconds, until something starts or fails; 0: none, which is for engines of which something runs; -1: no limit
+ *
+ * Return: how many start, or -EINVAL (timeout_ms, or its size), -ECHILD. What is for lack of room, or of the agent, is tried again at each call,
+ * not more often than each 10 ms. Cost: a look at each waiting request, a lock and a pin for each of their adapters.
+ */
+GPOOL_API int gpool_lora_scheduler_form(struct gpool_lora_scheduler *scheduler, int timeout_ms, struct gpool_lora_schedule *schedule);
+
+/*
+ * gpool_lora_scheduler_queue() - for engines that form their batches themselves, and acquire, start and remove by themselves: those who wait, up to
+ * `most`; overdue ones first, then by where their adapters are (there, being loaded, the rest), each in order of arrival.
+ * Return: how many, -ECHILD. Cost: as _form(), four times.
+ */
+GPOOL_API int gpool_lora_scheduler_queue(struct gpool_lora_scheduler *scheduler, uint32_t *requests, uint32_t most);
+
+struct gpool_lora_scheduler_statistics {
+	uint32_t size; /* sizeof(struct gpool_lora_scheduler_statistics), set by the caller */
+	uint32_t waiting, running, awaited;
+	uint64_t batches;     /* that started something */
+	uint64_t added, started, finished, removed, failed;
+	uint64_t cold_starts; /* requests whose turn it was before their adapter was there */
+	uint64_t passed_over; /* requests */
+	uint64_t overdue;     /* requests that were started as such */
+	uint64_t longest_passed_us, longest_wait_us;
+};
+GPOOL_ASSERT_SIZE(gpool_lora_scheduler_statistics, 104);
+
+/* gpool_lora_scheduler_statistics() - 0, -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_lora_scheduler_statistics(struct gpool_lora_scheduler *scheduler, struct gpool_lora_scheduler_statistics *statistics);
 
 /* ---- roles ---- */
 

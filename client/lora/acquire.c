@@ -326,3 +326,128 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 	pthread_mutex_unlock(&lora->lock);
 	return error;
 }
+
+/* ---- for schedulers ---- */
+
+int lora_requests_add(struct gpool_lora *lora, uint32_t id, int32_t more)
+{
+	struct lora_entry *entry;
+
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (entry)
+		entry->requests += (uint32_t)more;
+	pthread_mutex_unlock(&lora->lock);
+	return entry ? 0 : -ENOENT;
+}
+
+/* Under the lock. A draft that has failed is in the way until all who have it let go. */
+static int acquire_now(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	if (is_coming(entry, WHOLE))
+		return -EAGAIN;
+	if (entry->error)
+		return load_rests(entry) ? entry->error : -ESTALE;
+	return entry->state == GPOOL_LORA_HERE ? pin_here(lora, entry) : -ESTALE;
+}
+
+int lora_try(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+	int error;
+
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	error = entry ? acquire_now(lora, entry) : -ENOENT;
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+void lora_hit(struct gpool_lora *lora, uint32_t id)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->entries[id]->counts.hits++;
+	pthread_mutex_unlock(&lora->lock);
+	count_acquire(lora->pool, true);
+}
+
+/* Under the lock. */
+static int claim(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	int error = acquire_now(lora, entry);
+
+	if (error == -ESTALE) {
+		count_acquire(lora->pool, false);
+		queue_add(lora, entry);
+		error = -EAGAIN;
+	}
+	entry->waiting += error == -EAGAIN;
+	return error;
+}
+
+int lora_claim(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+	int error;
+
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	error = entry ? claim(lora, entry) : -ENOENT;
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+int lora_claim_look(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+	int error = -EAGAIN;
+
+	pthread_mutex_lock(&lora->lock);
+	entry = lora->entries[id];
+	if (!is_coming(entry, WHOLE)) {
+		error = entry->error ? entry->error : acquire_now(lora, entry);
+		wait_end(entry);
+		/* Others were at it at the same time, or it has left again: once more. */
+		if (error == -ESTALE || error == -EAGAIN)
+			error = claim(lora, entry);
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+void lora_claim_end(struct gpool_lora *lora, uint32_t id)
+{
+	pthread_mutex_lock(&lora->lock);
+	wait_end(lora->entries[id]);
+	pthread_mutex_unlock(&lora->lock);
+}
+
+uint64_t lora_changes(struct gpool_lora *lora)
+{
+	uint64_t changes;
+
+	pthread_mutex_lock(&lora->lock);
+	changes = lora->changes;
+	pthread_mutex_unlock(&lora->lock);
+	return changes;
+}
+
+void lora_change(struct gpool_lora *lora)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->changes++;
+	pthread_cond_broadcast(&lora->loaded);
+	pthread_mutex_unlock(&lora->lock);
+}
+
+int lora_change_wait(struct gpool_lora *lora, uint64_t seen, int timeout_ms)
+{
+	struct timespec limit = limit_of(timeout_ms);
+	int error = 0;
+
+	pthread_mutex_lock(&lora->lock);
+	while (lora->changes == seen && !error)
+		error = wait_some(lora, timeout_ms, &limit);
+	pthread_mutex_unlock(&lora->lock);
+	return error ? -ETIMEDOUT : 0;
+}

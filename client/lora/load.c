@@ -276,6 +276,7 @@ static void load_end(struct lora_load *load, int error)
 	load_free(load);
 	lora->loads--;
 	lora->crowded = false;
+	lora->changes++;
 	pthread_cond_broadcast(&lora->loaded);
 	pthread_cond_broadcast(&lora->queued);
 	pthread_mutex_unlock(&lora->lock);
@@ -326,6 +327,7 @@ static bool draft_begin(struct lora_load *load, int error)
 		draft_leave(entry);
 	lora->loads--;
 	lora->crowded = false;
+	lora->changes++;
 	pthread_cond_broadcast(&lora->loaded);
 	pthread_cond_broadcast(&lora->queued);
 	return true;
@@ -566,6 +568,7 @@ static void queue_take(struct lora_loader *loader)
 	if (!load) {
 		entry->error = -ENOMEM;
 		entry->state = GPOOL_LORA_COLD;
+		lora->changes++;
 		pthread_cond_broadcast(&lora->loaded);
 		return;
 	}

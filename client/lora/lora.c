@@ -221,7 +221,7 @@ int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
 		return -ECHILD;
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
-	error = !entry ? -ENOENT : entry->acquired || entry->waiting || entry->load || entry->state == GPOOL_LORA_LOADING ? -EBUSY : entry_close(lora, entry);
+	error = !entry ? -ENOENT : entry->acquired || entry->waiting || entry->requests || entry->load || entry->state == GPOOL_LORA_LOADING ? -EBUSY : entry_close(lora, entry);
 	if (!error)
 		entry_free(lora, entry);
 	pthread_mutex_unlock(&lora->lock);

@@ -62,8 +62,9 @@ struct lora_entry {
 	struct adapter *adapter; /* a reference */
 
 	enum gpool_lora_state state;
-	uint32_t acquired, waiting;
+	uint32_t acquired, waiting; /* waiting: threads, and claims of schedulers */
 	uint32_t beginning, granted; /* who waits for its place; who has got it, and does not know yet */
+	uint32_t requests; /* of schedulers; it is not unregistered under them */
 	bool held;   /* HERE: pinned for those who wait */
 
 	int error;   /* of the last load */
@@ -97,6 +98,7 @@ struct gpool_lora {
 	struct lora_entry **entries; /* [entry_count], NULL where none is */
 	uint32_t entry_count, entry_room;
 	uint64_t placings;
+	uint64_t changes; /* what lora_change_wait() waits for: loads that ended, and whatever schedulers tell each other; `loaded` is signalled */
 	uint32_t users; /* batches and schedulers */
 	struct lora_entry *by_name;
 	TAILQ_HEAD(, lora_entry) queue;    /* their loads have not begun */
@@ -137,6 +139,27 @@ int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, s
 
 /* entry_of() - under the lock; NULL: there is none. */
 struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id);
+
+/*
+ * For schedulers, whose requests wait without a thread.
+ *   lora_requests_add()  so many requests more (or fewer) are for an adapter: 0, -ENOENT
+ *   lora_hit()           what lora_try() has acquired is used: it counts as a hit
+ *   lora_try()           acquire it if it is there: 0, -EAGAIN (it is being loaded), -ESTALE (it is not there), or what gpool_lora_acquire() says
+ *   lora_claim()         acquire it, or else have it loaded, and then kept until lora_claim_look(): 0, -EAGAIN (claimed), or another error
+ *   lora_claim_look()    what became of a claim: 0 (acquired), -EAGAIN (it is still being loaded), or why it failed; then it is over, too
+ *   lora_claim_end()     a claim is given up
+ */
+int lora_requests_add(struct gpool_lora *lora, uint32_t id, int32_t more);
+void lora_hit(struct gpool_lora *lora, uint32_t id);
+int lora_try(struct gpool_lora *lora, uint32_t id);
+int lora_claim(struct gpool_lora *lora, uint32_t id);
+int lora_claim_look(struct gpool_lora *lora, uint32_t id);
+void lora_claim_end(struct gpool_lora *lora, uint32_t id);
+
+/* lora_changes() - as of now; lora_change() - one more; lora_change_wait() - until there are more than `seen`: 0, -ETIMEDOUT. timeout_ms: -1: no limit. */
+uint64_t lora_changes(struct gpool_lora *lora);
+void lora_change(struct gpool_lora *lora);
+int lora_change_wait(struct gpool_lora *lora, uint64_t seen, int timeout_ms);
 
 /* lora_user_add() - a batch or a scheduler (1), or one less (-1): gpool_lora_close() does not take their adapters from under them. */
 void lora_user_add(struct gpool_lora *lora, int32_t more);

@@ -7,7 +7,7 @@
 
 #define NOBODY UINT32_MAX
 
-enum { UNUSED, WAITING, RUNNING };
+enum { UNUSED, WAITING, RUNNING, GIVEN_UP };
 
 struct request {
 	uint32_t adapter; /* index in adapters[] */
@@ -163,11 +163,23 @@ static void give_back(struct lora_scheduler *scheduler, uint32_t number)
 
 int lora_scheduler_remove(struct lora_scheduler *scheduler, uint32_t number)
 {
+	if (number >= scheduler->request_count)
+		return -ENOENT;
+	if (scheduler->requests[number].state == WAITING)
+		leave_queue(scheduler, number);
+	else if (scheduler->requests[number].state != GIVEN_UP)
+		return -ENOENT;
+	give_back(scheduler, number);
+	scheduler->stats.removed++;
+	return 0;
+}
+
+int lora_scheduler_give_up(struct lora_scheduler *scheduler, uint32_t number)
+{
 	if (number >= scheduler->request_count || scheduler->requests[number].state != WAITING)
 		return -ENOENT;
 	leave_queue(scheduler, number);
-	give_back(scheduler, number);
-	scheduler->stats.removed++;
+	scheduler->requests[number].state = GIVEN_UP;
 	return 0;
 }
 
@@ -221,9 +233,12 @@ uint32_t lora_scheduler_waiting(const struct lora_scheduler *scheduler, uint32_t
 
 uint32_t lora_scheduler_adapter(const struct lora_scheduler *scheduler, uint32_t number)
 {
-	const struct request *request = &scheduler->requests[number];
+	return number < scheduler->request_count ? number_of(&scheduler->requests[number]) : LORA_NO_ADAPTER;
+}
 
-	return number_of(request);
+bool lora_scheduler_runs(const struct lora_scheduler *scheduler, uint32_t number)
+{
+	return number < scheduler->request_count && scheduler->requests[number].state == RUNNING;
 }
 
 bool lora_scheduler_was_cold(const struct lora_scheduler *scheduler, uint32_t number)

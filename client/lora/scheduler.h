@@ -108,7 +108,11 @@ void lora_scheduler_destroy(struct lora_scheduler *scheduler);
  */
 int lora_scheduler_add(struct lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint64_t now_us, uint32_t *request);
 
-/* lora_scheduler_remove() - one that waits is given up. lora_scheduler_finish() - one that runs has ended. Return: 0, -ENOENT. */
+/*
+ * lora_scheduler_remove() - one that waits, or was given up, is gone. lora_scheduler_finish() - one that runs has ended.
+ * lora_scheduler_give_up() - one that waits waits no more, and has its number until it is removed. Return: 0, -ENOENT.
+ */
+int lora_scheduler_give_up(struct lora_scheduler *scheduler, uint32_t request);
 int lora_scheduler_remove(struct lora_scheduler *scheduler, uint32_t request);
 int lora_scheduler_finish(struct lora_scheduler *scheduler, uint32_t request);
 
@@ -129,7 +133,9 @@ int lora_scheduler_grow(struct lora_scheduler *scheduler, uint32_t adapters);
 /* lora_scheduler_waiting() - how many wait for an adapter; *request, if not NULL, is the first of them. Cost: for that a look at those before it. */
 uint32_t lora_scheduler_waiting(const struct lora_scheduler *scheduler, uint32_t adapter, uint32_t *request);
 
-/* Of a request that waits or runs. */
+bool lora_scheduler_runs(const struct lora_scheduler *scheduler, uint32_t request);
+
+/* Of a request that waits or runs, or was given up. */
 uint32_t lora_scheduler_adapter(const struct lora_scheduler *scheduler, uint32_t request);
 bool lora_scheduler_was_cold(const struct lora_scheduler *scheduler, uint32_t request);
 

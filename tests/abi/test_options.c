@@ -132,6 +132,12 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_lora_batch_options), 48);
 	assert_int_equal(offsetof(struct gpool_lora_batch_options, tokens_max), 16);
 	assert_int_equal(offsetof(struct gpool_lora_batch_options, targets), 32);
+	assert_int_equal(sizeof(struct gpool_lora_scheduler_options), 32);
+	assert_int_equal(offsetof(struct gpool_lora_scheduler_options, patience_ms), 28);
+	assert_int_equal(sizeof(struct gpool_lora_schedule), 3092);
+	assert_int_equal(offsetof(struct gpool_lora_schedule, starts), 20);
+	assert_int_equal(sizeof(struct gpool_lora_scheduler_statistics), 104);
+	assert_int_equal(offsetof(struct gpool_lora_scheduler_statistics, batches), 16);
 }
 
 /* ---- gpool_options ---- */
@@ -388,6 +394,42 @@ static void test_lora_structs(void **state)
 	assert_int_equal(gpool_lora_batch_open(lora, &made.known, &batch), 0);
 	assert_int_equal(gpool_lora_batch_close(batch), 0);
 	gpool_stream_close(pool, made.known.stream);
+	assert_int_equal(gpool_lora_close(lora), 0);
+}
+
+static void test_lora_scheduler_structs(void **state)
+{
+	struct {
+		struct gpool_lora_scheduler_options known;
+		uint64_t future;
+	} made = { .known = GPOOL_LORA_SCHEDULER_OPTIONS_INIT };
+	struct {
+		struct gpool_lora_scheduler_statistics known;
+		uint64_t future;
+	} statistics = { .future = 1 };
+	struct gpool_lora *lora;
+	struct gpool_lora_scheduler *scheduler;
+
+	(void)state;
+	assert_int_equal(gpool_lora_open(pool, NULL, &lora), 0);
+	made.known.size = sizeof(made);
+	made.future = 1;
+	assert_int_equal(gpool_lora_scheduler_open(lora, &made.known, &scheduler), -E2BIG);
+	made.future = 0;
+	assert_int_equal(gpool_lora_scheduler_open(lora, &made.known, &scheduler), 0);
+	statistics.known.size = sizeof(statistics);
+	assert_int_equal(gpool_lora_scheduler_statistics(scheduler, &statistics.known), 0);
+	assert_int_equal(statistics.future, 0);
+	statistics.known.size = offsetof(struct gpool_lora_scheduler_statistics, batches);
+	statistics.known.batches = 77;
+	assert_int_equal(gpool_lora_scheduler_statistics(scheduler, &statistics.known), 0);
+	assert_int_equal(statistics.known.batches, 77);
+	assert_int_equal(gpool_lora_scheduler_close(scheduler), 0);
+	/* A number that is missing is a default, also where nonsense stands behind the size. */
+	made.known.size = offsetof(struct gpool_lora_scheduler_options, look_ahead);
+	made.known.look_ahead = 1000;
+	assert_int_equal(gpool_lora_scheduler_open(lora, &made.known, &scheduler), 0);
+	assert_int_equal(gpool_lora_scheduler_close(scheduler), 0);
 	assert_int_equal(gpool_lora_close(lora), 0);
 }
 
@@ -674,6 +716,7 @@ int main(void)
 		cmocka_unit_test(test_vm_structs),
 		cmocka_unit_test(test_kv_structs),
 		cmocka_unit_test(test_lora_structs),
+		cmocka_unit_test(test_lora_scheduler_structs),
 		cmocka_unit_test(test_longer_options),
 		cmocka_unit_test(test_shorter_options),
 		cmocka_unit_test(test_alloc_options),

@@ -319,12 +319,25 @@ static void test_grows(void **state)
 	assert_int_equal(lora_scheduler_remove(scheduler, b), 0);
 	assert_int_equal(lora_scheduler_waiting(scheduler, 1, &found), 1);
 	assert_int_equal(found, c);
+	/* Who is given up is not waited for, and has its number until it is removed. */
+	b = add(1, 10);
+	assert_int_equal(lora_scheduler_give_up(scheduler, b), 0);
+	assert_int_equal(lora_scheduler_give_up(scheduler, b), -ENOENT);
+	assert_int_equal(lora_scheduler_finish(scheduler, b), -ENOENT);
+	assert_int_equal(lora_scheduler_waiting(scheduler, 1, NULL), 1);
+	assert_int_not_equal(add(2, 10), b);
+	assert_int_equal(lora_scheduler_remove(scheduler, b), 0);
+	assert_int_equal(lora_scheduler_remove(scheduler, b), -ENOENT);
+	assert_int_equal(add(3, 10), b);
+	assert_true(lora_scheduler_runs(scheduler, a));
+	assert_false(lora_scheduler_runs(scheduler, b));
 	assert_int_equal(lora_scheduler_waiting(scheduler, ADAPTERS - 1, NULL), 0);
 	assert_int_equal(lora_scheduler_waiting(scheduler, ADAPTERS, &found), 0);
 	assert_int_equal(lora_scheduler_finish(scheduler, a), 0);
 	places[1] = LORA_RESIDENT;
 	form();
-	EXPECT(batch.starts, batch.start_count, c);
+	assert_int_equal(batch.start_count, 3);
+	assert_int_equal(batch.starts[0], c);
 	end();
 }
 

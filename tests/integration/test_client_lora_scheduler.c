@@ -1,0 +1,470 @@
+/*
+ * test_client_lora_scheduler.c - requests that wait for real adapters, on a real agent.
+ *
+ * Goal: what is there starts at once, the rest when it has come, whatever is in the way meanwhile: no room, files that are wrong, somebody who
+ * unloads it; what runs has its adapter, and what has ended lets go of it. And all together: two engines with more adapters than there is
+ * room for serve a thousand requests, and every number that comes out is right. Method: batches of small queues are known; outputs against float64.
+ */
+#include "tests/integration/lora_engine.h"
+
+#include <pthread.h>
+
+enum { SHARED = 36, REQUESTS = 500, RUNNING = 12, STEPS = 3, WAIT_MS = 20000 };
+
+static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+
+static struct engine one, other;
+static struct gpool_lora_scheduler *scheduler;
+static struct gpool_lora_schedule schedule = {.size = sizeof(schedule)};
+
+static struct gpool_lora_scheduler *scheduler_opened(struct engine *engine, const struct gpool_lora_scheduler_options *options)
+{
+	struct gpool_lora_scheduler *made;
+
+	assert_int_equal(gpool_lora_scheduler_open(engine->lora, options, &made), 0);
+	return made;
+}
+
+/* So many adapters of rank 16 and more. */
+static void engines_start(uint32_t count, const struct gpool_lora_scheduler_options *options)
+{
+	start(calm);
+	engine_adapters_begin();
+	for (uint32_t i = 0; i < count; i++)
+		engine_adapter(16 + i, SAFETENSORS_F16);
+	engine_open(&one, GPOOL_LORA_F16);
+	engine_open(&other, GPOOL_LORA_F16);
+	scheduler = scheduler_opened(&one, options);
+}
+
+static int engines_stop(void **state)
+{
+	int error = gpool_lora_scheduler_close(scheduler);
+
+	scheduler = NULL;
+	error |= engine_close(&one);
+	error |= engine_close(&other);
+	error |= engine_adapters_end();
+	return error | stop(state);
+}
+
+static struct gpool_lora_info info_of(struct engine *engine, uint32_t adapter)
+{
+	struct gpool_lora_info info = {.size = sizeof(info)};
+
+	assert_int_equal(gpool_lora_info(engine->lora, engine->ids[adapter], &info), 0);
+	return info;
+}
+
+static uint32_t added(uint32_t adapter)
+{
+	uint32_t request;
+
+	assert_int_equal(gpool_lora_scheduler_add(scheduler, adapter == GPOOL_LORA_NONE ? adapter : one.ids[adapter], 10, &request), 0);
+	return request;
+}
+
+static int formed(int timeout_ms)
+{
+	return gpool_lora_scheduler_form(scheduler, timeout_ms, &schedule);
+}
+
+static void finish(uint32_t request)
+{
+	assert_int_equal(gpool_lora_scheduler_finish(scheduler, request, NULL), 0);
+}
+
+static struct gpool_lora_scheduler_statistics statistics(void)
+{
+	struct gpool_lora_scheduler_statistics all = {.size = sizeof(all)};
+
+	assert_int_equal(gpool_lora_scheduler_statistics(scheduler, &all), 0);
+	return all;
+}
+
+/* ---- starting ---- */
+
+static void test_resident_first(void **state)
+{
+	uint32_t cold, base, there, again;
+
+	(void)state;
+	engines_start(2, NULL);
+	assert_int_equal(formed(0), 0);
+	assert_int_equal(gpool_lora_acquire(one.lora, one.ids[1], -1), 0);
+	assert_int_equal(gpool_lora_release(one.lora, one.ids[1], NULL), 0);
+	cold = added(0);
+	base = added(GPOOL_LORA_NONE);
+	there = added(1);
+	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), -EBUSY);
+	/* One near the front is prefetched as it comes, so it may be there already. */
+	assert_in_range(formed(0), 2, 3);
+	if (schedule.start_count == 2) {
+		assert_int_equal(schedule.starts[0], base);
+		assert_int_equal(schedule.starts[1], there);
+		assert_int_equal(schedule.awaited, 1);
+		assert_int_equal(formed(-1), 1);
+		assert_int_equal(schedule.starts[0], cold);
+	}
+	assert_int_equal(schedule.adapters, 2);
+	assert_int_equal(schedule.awaited, 0);
+	again = added(1);
+	assert_int_equal(formed(0), 1);
+	assert_int_equal(info_of(&one, 0).acquired, 1);
+	assert_int_equal(info_of(&one, 1).acquired, 1);
+	finish(there);
+	assert_int_equal(info_of(&one, 1).acquired, 1);
+	finish(again);
+	assert_int_equal(info_of(&one, 1).acquired, 0);
+	finish(base);
+	finish(cold);
+	assert_int_equal(info_of(&one, 0).acquired, 0);
+	assert_int_equal(gpool_lora_scheduler_finish(scheduler, cold, NULL), -ENOENT);
+	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), 0);
+	assert_int_equal(statistics().finished, 4);
+	assert_int_equal(statistics().started, 4);
+}
+
+/* Behind those whose turn it is. */
+static void test_looks_ahead(void **state)
+{
+	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
+	uint32_t first, second;
+
+	(void)state;
+	options.batch_requests = 1;
+	options.look_ahead = 1;
+	engines_start(3, &options);
+	first = added(GPOOL_LORA_NONE);
+	second = added(1);
+	added(2);
+	assert_int_equal(formed(0), 1);
+	assert_int_equal(schedule.starts[0], first);
+	/* Of what waits the first is the next one, and no other one. */
+	AWAIT(info_of(&one, 1).state == GPOOL_LORA_HERE);
+	assert_int_equal(info_of(&one, 1).acquired, 0);
+	assert_int_equal(info_of(&one, 2).state, GPOOL_LORA_COLD);
+	finish(first);
+	assert_int_equal(formed(0), 1);
+	assert_int_equal(schedule.starts[0], second);
+	finish(second);
+}
+
+/* What was claimed stays until its request runs, or is removed; what is removed leaves nothing behind. */
+static void test_removed(void **state)
+{
+	uint32_t request, running;
+
+	(void)state;
+	engines_start(2, NULL);
+	running = added(GPOOL_LORA_NONE);
+	assert_int_equal(formed(0), 1);
+	request = added(0);
+	assert_in_range(formed(0), 0, 1);
+	if (schedule.start_count) {
+		finish(request); /* the prefetch was faster */
+	} else {
+		assert_int_equal(gpool_lora_scheduler_remove(scheduler, request), 0);
+		assert_int_equal(gpool_lora_scheduler_remove(scheduler, request), -ENOENT);
+		AWAIT(info_of(&one, 0).state == GPOOL_LORA_HERE);
+		assert_int_equal(formed(0), 0);
+		assert_int_equal(schedule.awaited, 0);
+	}
+	assert_int_equal(info_of(&one, 0).acquired, 0);
+	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), 0);
+	assert_int_equal(gpool_lora_scheduler_remove(scheduler, running), -ENOENT);
+	finish(running);
+	/* Closing with requests in any state lets go of all. */
+	added(1);
+	assert_int_equal(formed(-1), 1);
+	added(1);
+	added(GPOOL_LORA_NONE);
+}
+
+/* ---- what is in the way ---- */
+
+static void test_cannot_be_loaded(void **state)
+{
+	char path[128], why[GPOOL_LORA_REASON_BYTES];
+	uint32_t bad, good, next;
+
+	(void)state;
+	engines_start(2, NULL);
+	snprintf(path, sizeof(path), "%s/0/adapter_model.safetensors", engine_folder);
+	assert_int_equal(truncate(path, 1000), 0);
+	bad = added(0);
+	next = added(0);
+	good = added(1);
+	for (uint32_t started = 0, failed = 0; started < 1 || failed < 2; started += schedule.start_count, failed += schedule.failed_count) {
+		assert_in_range(formed(WAIT_MS), 0, 1);
+		if (schedule.start_count)
+			assert_int_equal(schedule.starts[0], good);
+		if (schedule.failed_count) {
+			assert_int_equal(schedule.failed_count, 2);
+			assert_int_equal(schedule.failed[0], bad);
+			assert_int_equal(schedule.failed[1], next);
+			assert_int_equal(schedule.errors[0], -EINVAL);
+		}
+	}
+	assert_int_equal(gpool_lora_why(one.lora, one.ids[0], why), 0);
+	assert_non_null(strstr(why, "not those that were registered"));
+	/* They have their numbers until they are removed, and the adapter stays registered. */
+	assert_int_not_equal(added(GPOOL_LORA_NONE), bad);
+	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), -EBUSY);
+	assert_int_equal(gpool_lora_scheduler_finish(scheduler, bad, NULL), -ENOENT);
+	assert_int_equal(gpool_lora_scheduler_remove(scheduler, bad), 0);
+	assert_int_equal(gpool_lora_scheduler_remove(scheduler, next), 0);
+	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), 0);
+	assert_int_equal(statistics().failed, 2);
+}
+
+/* No room: the engine goes on with what it has, and the request starts when there is some. */
+static void test_no_room(void **state)
+{
+	char why[GPOOL_LORA_REASON_BYTES];
+	struct gpool_block block;
+	uint32_t request, base;
+
+	(void)state;
+	engines_start(1, NULL);
+	for (uint32_t pages = PAGES; gpool_alloc(other.pool, pages, NULL, &block); pages--)
+		assert_true(pages > 1);
+	request = added(0);
+	base = added(GPOOL_LORA_NONE);
+	assert_int_equal(formed(0), 1);
+	assert_int_equal(schedule.starts[0], base);
+	AWAIT(!gpool_lora_why(one.lora, one.ids[0], why) && strstr(why, "pool: it needs"));
+	assert_int_equal(formed(30), 0);
+	assert_int_equal(schedule.failed_count, 0);
+	assert_int_equal(gpool_free(other.pool, &block), 0);
+	assert_int_equal(formed(-1), 1);
+	assert_int_equal(schedule.starts[0], request);
+}
+
+/* Somebody unloads it between its load and its start. */
+static void test_unloaded_meanwhile(void **state)
+{
+	uint32_t request;
+
+	(void)state;
+	engines_start(1, NULL);
+	request = added(0);
+	assert_in_range(formed(0), 0, 1);
+	if (!schedule.start_count) {
+		AWAIT(info_of(&one, 0).state == GPOOL_LORA_HERE);
+		assert_int_equal(gpool_lora_acquire(other.lora, other.ids[0], -1), 0);
+		assert_int_equal(gpool_lora_release(other.lora, other.ids[0], NULL), 0);
+		assert_in_range(-gpool_lora_unload(other.lora, other.ids[0]), 0, EBUSY);
+		assert_int_equal(formed(-1), 1);
+	}
+	assert_int_equal(schedule.starts[0], request);
+	assert_int_equal(info_of(&one, 0).acquired, 1);
+	finish(request);
+}
+
+/* A thread that waits is woken by a request that comes. */
+static void *add_later(void *unused)
+{
+	(void)unused;
+	AWAIT(statistics().batches == 1);
+	added(GPOOL_LORA_NONE);
+	return NULL;
+}
+
+static void test_woken(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	engines_start(0, NULL);
+	added(GPOOL_LORA_NONE);
+	assert_int_equal(formed(-1), 1);
+	assert_int_equal(pthread_create(&thread, NULL, add_later, NULL), 0);
+	assert_int_equal(formed(-1), 1);
+	pthread_join(thread, NULL);
+}
+
+static void test_wrong_arguments(void **state)
+{
+	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
+	struct gpool_lora_scheduler *made;
+	uint32_t request, queue[4], first;
+
+	(void)state;
+	options.requests = 3;
+	engines_start(1, &options);
+#define WRONG(field, value) \
+	options = (struct gpool_lora_scheduler_options)GPOOL_LORA_SCHEDULER_OPTIONS_INIT; \
+	options.field = value; \
+	assert_int_equal(gpool_lora_scheduler_open(one.lora, &options, &made), -EINVAL)
+	WRONG(size, 3);
+	WRONG(flags, 1);
+	WRONG(requests, (1 << 20) + 1);
+	WRONG(batch_requests, 257);
+	WRONG(look_ahead, 65);
+	assert_int_equal(gpool_lora_scheduler_close(NULL), 0);
+	assert_int_equal(gpool_lora_scheduler_add(scheduler, 1, 1, &request), -ENOENT);
+	first = added(0);
+	added(GPOOL_LORA_NONE);
+	added(0);
+	assert_int_equal(gpool_lora_scheduler_add(scheduler, one.ids[0], 1, &request), -ENOSPC);
+	assert_int_equal(gpool_lora_scheduler_remove(scheduler, 3), -ENOENT);
+	assert_int_equal(gpool_lora_scheduler_finish(scheduler, first, NULL), -ENOENT);
+	AWAIT(info_of(&one, 0).state == GPOOL_LORA_HERE);
+	assert_int_equal(gpool_lora_scheduler_queue(scheduler, queue, 4), 3);
+	assert_int_equal(queue[0], first);
+	assert_int_equal(info_of(&one, 0).acquired, 0);
+	assert_int_equal(formed(-2), -EINVAL);
+	schedule.size--;
+	assert_int_equal(formed(0), -EINVAL);
+	schedule.size++;
+	assert_int_equal(gpool_lora_close(one.lora), -EBUSY);
+}
+
+/* ---- all together ---- */
+
+struct service {
+	struct engine *engine;
+	struct gpool_lora_scheduler *scheduler;
+	uint32_t adapter_of[REQUESTS], steps_of[REQUESTS]; /* by request's number */
+	uint32_t running[ENGINE_TOKENS], running_count;
+	uint32_t arrived, finished, wrong;
+	int error;
+};
+
+/* A few that arrive: most for some adapters, some for the model as it is. */
+static int requests_come(struct service *service)
+{
+	struct engine *engine = service->engine;
+	int error = 0;
+
+	for (uint32_t i = 0; i < 10 && service->arrived < REQUESTS && !error; i++) {
+		uint32_t request, any = engine_random(engine, SHARED), adapter = any * (1 + engine_random(engine, SHARED)) / SHARED;
+		bool base = engine_random(engine, 20) == 0;
+
+		error = gpool_lora_scheduler_add(service->scheduler, base ? GPOOL_LORA_NONE : engine->ids[adapter], 1 + any, &request);
+		if (error)
+			return error;
+		service->adapter_of[request] = base ? GPOOL_LORA_NONE : adapter;
+		service->steps_of[request] = 1 + engine_random(engine, STEPS) / 2;
+		service->arrived++;
+	}
+	return 0;
+}
+
+/* One token for each that runs. */
+static int step(struct service *service)
+{
+	int32_t which[ENGINE_TOKENS];
+	uint32_t kept = 0;
+	int error;
+
+	for (uint32_t i = 0; i < service->running_count; i++)
+		which[i] = (int32_t)service->adapter_of[service->running[i]];
+	error = engine_set(service->engine, which, service->running_count, NULL);
+	if (!error)
+		error = engine_apply(service->engine);
+	if (error)
+		return error;
+	service->wrong += engine_wrong(service->engine, which);
+	for (uint32_t i = 0; i < service->running_count && !error; i++) {
+		uint32_t request = service->running[i];
+
+		if (--service->steps_of[request]) {
+			service->running[kept++] = request;
+			continue;
+		}
+		error = gpool_lora_scheduler_finish(service->scheduler, request, NULL);
+		service->finished++;
+	}
+	service->running_count = kept;
+	return error;
+}
+
+static void *serve(void *argument)
+{
+	struct service *service = argument;
+	struct gpool_lora_schedule batch = {.size = sizeof(batch)};
+
+	while (service->finished < REQUESTS && !service->error) {
+		service->error = requests_come(service);
+		if (service->error)
+			break;
+		service->error = gpool_lora_scheduler_form(service->scheduler, service->running_count ? 0 : WAIT_MS, &batch);
+		if (service->error < 0)
+			break;
+		service->error = batch.failed_count ? batch.errors[0] : !batch.start_count && !service->running_count ? -ETIMEDOUT : 0;
+		for (uint32_t i = 0; i < batch.start_count; i++)
+			service->running[service->running_count++] = batch.starts[i];
+		if (!service->error && service->running_count)
+			service->error = step(service);
+	}
+	return NULL;
+}
+
+/* Adapters of ranks 8 to 128, which do not fit: they come and go, of both engines, one with fp16 and one with bf16. */
+static void test_thousand(void **state)
+{
+	static struct service services[2];
+	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
+	pthread_t threads[2];
+
+	(void)state;
+	start(calm);
+	engine_adapters_begin();
+	for (uint32_t i = 0; i < SHARED; i++)
+		engine_adapter(8 + i * 120 / (SHARED - 1), SAFETENSORS_F16);
+	options.requests = REQUESTS;
+	options.batch_requests = RUNNING;
+	options.batch_adapters = ENGINE_SLOTS;
+	options.patience_ms = 200;
+	engine_open(&one, GPOOL_LORA_F16);
+	engine_open(&other, GPOOL_LORA_BF16);
+	for (int i = 0; i < 2; i++) {
+		services[i] = (struct service){.engine = i ? &other : &one};
+		services[i].scheduler = scheduler_opened(services[i].engine, &options);
+	}
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, serve, &services[i]), 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	for (int i = 0; i < 2; i++) {
+		struct gpool_lora_scheduler_statistics all = {.size = sizeof(all)};
+		uint64_t loads = 0, lost = 0;
+
+		assert_int_equal(gpool_lora_scheduler_statistics(services[i].scheduler, &all), 0);
+		for (uint32_t adapter = 0; adapter < SHARED; adapter++) {
+			loads += info_of(services[i].engine, adapter).loads;
+			lost += info_of(services[i].engine, adapter).lost;
+			assert_in_range(info_of(services[i].engine, adapter).acquired, 0, 1); /* by the batch */
+		}
+		print_message("%s: %u requests, %u cold, %u loads, %u came back, longest wait %u ms\n", i ? "bf16" : "fp16", services[i].finished,
+			(unsigned)all.cold_starts, (unsigned)loads, (unsigned)lost, (unsigned)(all.longest_wait_us / 1000));
+		assert_int_equal(services[i].error, 0);
+		assert_int_equal(services[i].finished, REQUESTS);
+		assert_int_equal(services[i].wrong, 0);
+		assert_true(lost > 0);
+		assert_int_equal(all.waiting + all.running + all.awaited, 0);
+		assert_int_equal(gpool_lora_scheduler_close(services[i].scheduler), 0);
+	}
+}
+
+int main(int argc, char **argv)
+{
+#define TEST(name) cmocka_unit_test_teardown(test_##name, engines_stop)
+	const struct CMUnitTest tests[] = {
+		TEST(resident_first),
+		TEST(looks_ahead),
+		TEST(removed),
+		TEST(cannot_be_loaded),
+		TEST(no_room),
+		TEST(unloaded_meanwhile),
+		TEST(woken),
+		TEST(wrong_arguments),
+		TEST(thousand),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
