@@ -1908,7 +1908,7 @@ GPOOL_API int gpool_lora_batch_close(struct gpool_lora_batch *batch);
  *   -ENOMEM, -ECHILD
  *
  * Cost: sorts the tokens; two driver calls, a copy of 20 bytes for each of tokens_max and a fence. For an adapter that is new in the batch, or has come
- * to another place since, a table for all layers and targets is made, about 50 ns each, and those that lie side by side are one copy more: not
+ * to another place since, a table for all layers and targets is made, about 30 ns each, and those that lie side by side are one copy more: not
  * one for each module. While it stays in the pool an adapter that left the batch and comes back costs a pin. Waits, where the copies of the set
  * before the last are not done.
  */

@@ -15,13 +15,12 @@ static int module_check(const struct gpool_lora_batch *batch, const struct lora_
 {
 	char name[REASON_NAME_BYTES];
 
-	refuse_name(target->name, name);
 	if (module->in != target->in || module->out != target->out)
-		return refuse(reason, "adapter '%.60s': '%s' of layer %u goes from %u to %u features; the batch has %u to %u there", entry->adapter->name, name,
-			module->layer, module->in, module->out, target->in, target->out);
+		return refuse(reason, "adapter '%.60s': '%s' of layer %u goes from %u to %u features; the batch has %u to %u there", entry->adapter->name,
+			refuse_name(target->name, name), module->layer, module->in, module->out, target->in, target->out);
 	if (module->rank > batch->rank_max)
-		return refuse(reason, "adapter '%.60s': '%s' of layer %u has rank %u; the batch takes %u (rank_max)", entry->adapter->name, name, module->layer,
-			module->rank, batch->rank_max);
+		return refuse(reason, "adapter '%.60s': '%s' of layer %u has rank %u; the batch takes %u (rank_max)", entry->adapter->name,
+			refuse_name(target->name, name), module->layer, module->rank, batch->rank_max);
 	return 0;
 }
 
