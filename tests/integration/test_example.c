@@ -2,9 +2,10 @@
  * test_example.c - the README shows what works.
  *
  * Goal: the program in README.md is examples/first.c to the byte, compiles without a warning, and does what it says, both when its
- * block is still there and when it was evicted; the configuration in README.md is one that gpoold takes.
- * Method: the code blocks are cut out of README.md. The program is compiled against this build's library and run on a terminal of
- * its own, for it waits for Enter; the eviction is made by an admin's request while it waits.
+ * block is still there and when it was evicted; the configuration in README.md is one that gpoold takes; and examples/lora.c serves all of
+ * its requests, with the right numbers.
+ * Method: the code blocks are cut out of README.md. Programs are compiled against this build's library. The first is run on a terminal of
+ * its own, for it waits for Enter; the eviction is made by an admin's request while it waits. The other one compares with float64 by itself.
  */
 #include "tests/lib/harness.h"
 
@@ -172,24 +173,30 @@ static void test_readme_has_the_example(void **state)
 	free(file);
 }
 
-static void test_example_compiles(void **state)
+/* Into `program`. */
+static void example_compile(const char *name, const char *libraries)
 {
 	/* the sanitizer that the library was built with must be in the program too */
 	const char *config = strrchr(build, '/') + 1, *compiler = getenv("CC"), *sanitizer = "";
 	char command[2048];
 
-	(void)state;
 	if (!strcmp(config, "asan"))
 		sanitizer = "-fsanitize=address,undefined";
 	else if (!strcmp(config, "ubsan"))
 		sanitizer = "-fsanitize=undefined";
 	else if (!strcmp(config, "tsan"))
 		sanitizer = "-fsanitize=thread";
-	snprintf(program, sizeof(program), "%s/first", harness.base);
+	snprintf(program, sizeof(program), "%s/%s", harness.base, name);
 	snprintf(command, sizeof(command),
-		"%s -std=c11 -Wall -Wextra -Wpedantic -Werror %s -I'%s/client' -o '%s' '%s/examples/first.c' '%s/libgpool.a' "
-		"-lnanomsg -ldl -pthread", compiler && *compiler ? compiler : "cc", sanitizer, root, program, root, build);
+		"%s -std=c11 -Wall -Wextra -Wpedantic -Werror %s -I'%s/client' -o '%s' '%s/examples/%s.c' '%s/libgpool.a' %s -ldl -pthread",
+		compiler && *compiler ? compiler : "cc", sanitizer, root, program, root, name, build, libraries);
 	assert_int_equal(system(command), 0);
+}
+
+static void test_example_compiles(void **state)
+{
+	(void)state;
+	example_compile("first", "-lnanomsg");
 }
 
 static void test_example_finds_its_block_again(void **state)
@@ -220,6 +227,26 @@ static void test_example_notices_the_eviction(void **state)
 	assert_int_equal(taken, PAGES);
 	example_answer(child, terminal, output);
 	assert_non_null(strstr(output, "evicted"));
+	assert_int_equal(harness_check(&harness), 0);
+}
+
+/* Its numbers are right by its own account, to the hundredth. */
+static void test_lora_example(void **state)
+{
+	char command[1024], output[OUTPUT_MOST] = "";
+	FILE *said;
+	size_t length;
+
+	(void)state;
+	example_compile("lora", "-lnanomsg -lxxhash -lzstd -lcjson -lyajl -lpcre2-8 -lm");
+	snprintf(command, sizeof(command), "mkdir '%s/adapters' && GPOOL_DIR='%s' '%s' '%s/adapters' 2>&1", harness.base, harness.directory, program,
+		harness.base);
+	said = popen(command, "r");
+	assert_non_null(said);
+	length = fread(output, 1, sizeof(output) - 1, said);
+	output[length] = '\0';
+	if (pclose(said) || !strstr(output, "40 requests"))
+		fail_msg("the example says: %s", output);
 	assert_int_equal(harness_check(&harness), 0);
 }
 
@@ -264,6 +291,7 @@ int main(void)
 		cmocka_unit_test(test_example_compiles),
 		cmocka_unit_test(test_example_finds_its_block_again),
 		cmocka_unit_test(test_example_notices_the_eviction),
+		cmocka_unit_test(test_lora_example),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);
