@@ -241,6 +241,49 @@ static void test_no_room(void **state)
 	assert_int_equal(schedule.starts[0], request);
 }
 
+/*
+ * Who came first needs all the room that there is, and who came later has some of it, loaded meanwhile and kept for its turn, which does not come
+ * before the other's: that one gives way.
+ */
+static void test_kept_gives_way(void **state)
+{
+	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
+	uint32_t large, small, first, base, before, need;
+	struct gpool_block block, rest;
+
+	(void)state;
+	options.patience_ms = 1;
+	start(calm);
+	engine_adapters_begin();
+	small = engine_adapter(16, SAFETENSORS_F16);
+	large = engine_adapter(128, SAFETENSORS_F16);
+	engine_open(&one, GPOOL_LORA_F16);
+	engine_open(&other, GPOOL_LORA_F16);
+	scheduler = scheduler_opened(&one, &options);
+	before = harness_free_pages(&harness);
+	assert_int_equal(gpool_lora_acquire(one.lora, one.ids[large], -1), 0);
+	need = before - harness_free_pages(&harness);
+	assert_int_equal(gpool_lora_release(one.lora, one.ids[large], NULL), 0);
+	assert_int_equal(gpool_lora_unload(one.lora, one.ids[large]), 0);
+	need -= before - harness_free_pages(&harness); /* what stays for the next time */
+	assert_true(need > 1);
+	rest = alloc(other.pool, need - 1);
+	block = alloc(other.pool, harness_free_pages(&harness) - 1);
+	/* A page is left, for the small one. */
+	first = added(large);
+	base = added(GPOOL_LORA_NONE);
+	assert_int_equal(formed(0), 1);
+	assert_int_equal(schedule.starts[0], base);
+	assert_int_equal(formed(5), 0); /* longer than anybody has patience */
+	added(small);
+	AWAIT(formed(1) == 0 && info_of(&one, small).state == GPOOL_LORA_HERE && info_of(&one, small).acquired);
+	assert_int_equal(gpool_free(other.pool, &rest), 0);
+	for (int tries = 0; formed(WAIT_MS / 100) == 0; tries++)
+		assert_true(tries < 100);
+	assert_int_equal(schedule.starts[0], first);
+	assert_int_equal(gpool_free(other.pool, &block), 0);
+}
+
 /* Somebody unloads it between its load and its start. */
 static void test_unloaded_meanwhile(void **state)
 {
@@ -458,6 +501,7 @@ int main(int argc, char **argv)
 		TEST(removed),
 		TEST(cannot_be_loaded),
 		TEST(no_room),
+		TEST(kept_gives_way),
 		TEST(unloaded_meanwhile),
 		TEST(woken),
 		TEST(wrong_arguments),
