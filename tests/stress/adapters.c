@@ -4,9 +4,10 @@
  * Goal: whoever dies at whatever instruction, no engine ever finds other weights than those of the files in an adapter that it has acquired, or
  * released behind a fence that is not reached; no tenant opens another one's; no page and no pin is lost.
  * Method: two tenants with three engines each, of two threads each, in a pool that holds a third of what they want. Their adapters are private;
- * some engines keep them on disk, in a folder that they share. Each weight is read, and compared by a checksum with what PEFT's files say. What an
+ * some engines keep them on disk, in a folder that they share, some in a warm pool, which is too small as well, some in both. Each weight is read, and compared by a checksum with what PEFT's files say. What an
  * engine does is drawn by lot: acquire with and without waiting, prefetch, release at once and behind fences, unload, register anew, allocate and
- * overwrite pages for something else, open what the other tenant has published. In the end everything is released and evicted, and every page must be free.
+ * overwrite pages for something else, open what the other tenant has published. In the end everything is
+ * released and evicted, and every page of both pools must be free.
  *
  * With --broken engines read what they have released: then wrong weights must be found, or this test could not fail.
  *
@@ -17,7 +18,8 @@
 
 #include <pthread.h>
 
-enum { PAGES = 48, GPOOLD_KILL_MEAN_MS = 250, EVICT_MEAN_MS = 30 };
+#define WARM_POOL "name=warm,backend=host,size=24MiB,page_size=1MiB,reserved=0"
+enum { PAGES = 48, WARM_PAGES = 24, GPOOLD_KILL_MEAN_MS = 250, EVICT_MEAN_MS = 30 };
 
 static const char tenants[] = "tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; } );\n";
 static const char *const settings[] = {"lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1", NULL};
@@ -110,6 +112,22 @@ static void files_remove(void)
 
 /* ---- eviction, as by poolctl ---- */
 
+/* So many pages of a pool, of those that nobody pins. */
+static void evict(struct stress_agent *agent, const char *pool, uint32_t pages)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct msg_evict_request request = {.pages = pages};
+	uint8_t message[MSG_LARGEST_evict_request];
+	char text[512] = "";
+	int length;
+
+	snprintf(request.pool, sizeof(request.pool), "%s", pool);
+	length = msg_encode_evict_request(&request, 0, NULL, message, sizeof(message));
+	length = pool_request(agent->harness.admin, message, (size_t)length, reply, sizeof(reply), STRESS_PATIENCE_MS, text);
+	if (length < 0)
+		violation("eviction in pool '%s' answers %d: %s %s", pool, length, gpool_strerror(length), text);
+}
+
 struct evictor {
 	struct stress_agent *agent;
 	uint64_t random, requests;
@@ -120,7 +138,7 @@ static void *evictor_run(void *argument)
 	struct evictor *evictor = argument;
 
 	while (told_to_run()) {
-		harness_evict(&evictor->agent->harness, 0, 1 + chance_below(&evictor->random, 8));
+		evict(evictor->agent, evictor->requests % 4 ? "stress" : "warm", 1 + chance_below(&evictor->random, 8));
 		evictor->requests++;
 		futex_wait(&stage->command, RUN, (int64_t)chance_below(&evictor->random, 2 * EVICT_MEAN_MS) * 1000000);
 	}
@@ -129,24 +147,25 @@ static void *evictor_run(void *argument)
 
 /* ---- the end ---- */
 
-static uint32_t objects_left(const struct stress_agent *agent)
+static uint32_t objects_left(struct gpool *observer)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0, count = 0;
 
-	while (gpool_object_next(agent->observer, &cursor, &info) == 0)
+	while (gpool_object_next(observer, &cursor, &info) == 0)
 		printf("object %u of %u pages is left: state %u, %u readers\n", ++count, info.pages, info.state, info.readers);
 	return count;
 }
 
 /* Whoever held anything is gone: what nobody pins can be evicted, and that is all of it. */
-static bool nothing_is_left(struct stress_agent *agent)
+static bool nothing_is_left(struct stress_agent *agent, struct gpool *observer, const char *pool, uint32_t pages)
 {
-	bool free_pages;
+	bool clean;
 
-	harness_evict(&agent->harness, 0, PAGES);
-	free_pages = stress_agent_wait_free(agent);
-	return !objects_left(agent) && free_pages;
+	evict(agent, pool, pages);
+	clean = stress_pool_wait_free(pool_view(observer)->header);
+	clean = !objects_left(observer) && clean;
+	return stress_agent_check_pool(agent, pool, true, 0) && clean;
 }
 
 static void judge(const struct tormentor *tormentor, const struct stress_agent *agent, const struct evictor *evictor)
@@ -157,9 +176,9 @@ static void judge(const struct tormentor *tormentor, const struct stress_agent *
 	printf("%" PRIu64 " acquired at once, %" PRIu64 " waited for; %" PRIu64 " not there yet, %" PRIu64 " late, %" PRIu64 " without room, %" PRIu64 " busy\n",
 		c->hot, c->acquired - c->hot, c->again, c->late, c->refusals, c->busy);
 	printf("%" PRIu64 " adapters verified, %" PRIu64 " behind fences; %" PRIu64 " unloaded, %" PRIu64 " registered anew, %" PRIu64
-	       " not opened by the other tenant; %" PRIu64 " requests to evict, %" PRIu64 " pages evicted; %u violations\n",
+	       " not opened by the other tenant; %" PRIu64 " requests to evict, %" PRIu64 " pages evicted; of the last engines' loads %" PRIu64 " warm, %" PRIu64 " cold; %u violations\n",
 		c->verified, c->fences, c->unloaded, c->renewed, c->denied, evictor->requests,
-		atomic_load(&agent->header->counters[POOL_COUNT_EVICTED_PAGES]), atomic_load(&stage->wrong));
+		atomic_load(&agent->header->counters[POOL_COUNT_EVICTED_PAGES]), c->from_warm, c->from_cold, atomic_load(&stage->wrong));
 }
 
 static bool was_real(const struct tormentor *tormentor)
@@ -170,7 +189,7 @@ static bool was_real(const struct tormentor *tormentor)
 		c->again && c->verified && c->fences && c->unloaded && c->renewed && c->denied);
 }
 
-static bool run(struct tormentor *tormentor, struct stress_agent *agent)
+static bool run(struct tormentor *tormentor, struct stress_agent *agent, struct gpool *warm)
 {
 	struct evictor evictor = {.agent = agent, .random = tormentor->arguments.seed};
 	pthread_t thread;
@@ -181,10 +200,11 @@ static bool run(struct tormentor *tormentor, struct stress_agent *agent)
 	torment(tormentor);
 	stand_still(tormentor);
 	pthread_join(thread, NULL);
-	clean = stress_agent_check(agent, true);
+	clean = stress_agent_check_pool(agent, "stress", true, 0);
+	clean = stress_agent_check_pool(agent, "warm", true, 0) && clean;
 	leave(tormentor);
-	clean = nothing_is_left(agent) && clean;
-	clean = stress_agent_check(agent, true) && clean;
+	clean = nothing_is_left(agent, agent->observer, "stress", PAGES) && clean;
+	clean = nothing_is_left(agent, warm, "warm", WARM_PAGES) && clean;
 	judge(tormentor, agent, &evictor);
 	if (!was_real(tormentor)) {
 		printf("something this test is about did not happen\n");
@@ -193,11 +213,43 @@ static bool run(struct tormentor *tormentor, struct stress_agent *agent)
 	return clean && !atomic_load(&stage->wrong);
 }
 
+static struct gpool *session(const struct stress_agent *agent, const char *pool, uint32_t flags)
+{
+	struct gpool_options options = harness_options(&agent->harness);
+	struct gpool *opened = NULL;
+	int error;
+
+	options.pool = pool;
+	options.flags = flags;
+	options.timeout_ms = STRESS_PATIENCE_MS;
+	error = gpool_open(&options, &opened);
+	if (error)
+		printf("pool '%s' cannot be opened: %s\n", pool, gpool_strerror(error));
+	return opened;
+}
+
+static bool run_with_agent(struct tormentor *tormentor)
+{
+	struct stress_agent agent;
+	struct gpool *warm;
+	char config[128];
+	const char *const more[] = {"--pool", WARM_POOL, "--config", config, NULL};
+	bool clean;
+
+	snprintf(config, sizeof(config), "%s/gpoold.conf", stage->counters.folder);
+	clean = stress_agent_start_with(&agent, PAGES, settings, more);
+	tormentor->directory = agent.directory;
+	tormentor->keeper = agent.keeper;
+	warm = session(&agent, "warm", GPOOL_OPEN_OBSERVER);
+	agent.harness.admin = session(&agent, "stress", GPOOL_OPEN_ADMIN);
+	clean = clean && warm && agent.harness.admin && run(tormentor, &agent, warm);
+	gpool_close(warm);
+	return stress_agent_stop(&agent, clean || tormentor->arguments.broken);
+}
+
 int main(int argc, char **argv)
 {
 	struct tormentor tormentor = {.arguments = {.seconds = 10, .workers = 6}, .gpoold_ms = gpoold_ms(GPOOLD_KILL_MEAN_MS)};
-	struct stress_agent agent;
-	char config[128];
 	bool clean;
 
 	if (argc == 6 && !strcmp(argv[1], "--worker"))
@@ -209,12 +261,7 @@ int main(int argc, char **argv)
 	if (tormentor.stage_fd < 0 || !files_make())
 		return 1;
 	stage->broken = tormentor.arguments.broken;
-	snprintf(config, sizeof(config), "%s/gpoold.conf", stage->counters.folder);
-	clean = stress_agent_start_with(&agent, PAGES, settings, config);
-	tormentor.directory = agent.directory;
-	tormentor.keeper = agent.keeper;
-	clean = clean && run(&tormentor, &agent);
-	clean = stress_agent_stop(&agent, clean || tormentor.arguments.broken);
+	clean = run_with_agent(&tormentor);
 	files_remove();
 	if (tormentor.arguments.broken)
 		return atomic_load(&stage->wrong) ? 0 : 1;

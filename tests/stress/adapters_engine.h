@@ -21,7 +21,7 @@
 enum { ADAPTERS = 16, LAYERS = 3, MODULES = 2 * LAYERS, RANK_MAX = 128 };
 
 struct counters {
-	_Atomic uint64_t acquired, hot, again, late, refusals, busy, verified, fences, unloaded, renewed, denied;
+	_Atomic uint64_t acquired, hot, again, late, refusals, busy, verified, fences, unloaded, renewed, denied, from_warm, from_cold;
 	/* Written before the first engine starts. */
 	char folder[64];
 	uint64_t digests[ADAPTERS];
@@ -101,8 +101,9 @@ struct thread {
 
 struct engine {
 	uint32_t slot;
+	uint64_t random;
 	const char *tenant;
-	struct gpool *pool;
+	struct gpool *pool, *warm;
 	struct gpool_lora *lora;
 	uint32_t ids[ADAPTERS];
 	struct thread threads[THREADS];
@@ -298,18 +299,18 @@ static void do_press(struct thread *thread)
 }
 
 /* What the other tenant has published can be seen, by its name, and not be opened. */
-static void do_steal(struct thread *thread)
+static void do_steal(struct thread *thread, struct gpool *pool)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 	struct gpool_object *object;
 	uint32_t cursor = 0;
 
-	while (gpool_object_next(thread->engine->pool, &cursor, &info) == 0) {
+	while (gpool_object_next(pool, &cursor, &info) == 0) {
 		int error;
 
 		if (!strcmp(info.tenant, thread->engine->tenant))
 			continue;
-		error = gpool_object_open(thread->engine->pool, info.name, NULL, &object);
+		error = gpool_object_open(pool, info.name, NULL, &object);
 		if (!error) {
 			violation("engine %u of %s opens an adapter of %s", thread->engine->slot, thread->engine->tenant, info.tenant);
 			gpool_object_close(object);
@@ -354,7 +355,7 @@ static void work(struct thread *thread)
 	else if (what < 62)
 		do_press(thread);
 	else if (what == 63)
-		do_steal(thread);
+		do_steal(thread, chance_below(&thread->random, 2) ? thread->engine->pool : thread->engine->warm);
 }
 
 /* ---- its life ---- */
@@ -369,6 +370,17 @@ static void await_loads(const struct engine *engine)
 			poll(NULL, 0, 1);
 }
 
+/* Where what this engine has loaded came from; others may have been killed. */
+static void loads_count(const struct engine *engine, bool once)
+{
+	struct gpool_lora_stats stats = {.size = sizeof(stats)};
+
+	if (!once || gpool_lora_stats(engine->lora, &stats))
+		return;
+	COUNT(from_warm, stats.from_warm);
+	COUNT(from_cold, stats.from_cold);
+}
+
 static void *thread_main(void *argument)
 {
 	struct thread *thread = argument;
@@ -381,11 +393,12 @@ static void *thread_main(void *argument)
 	while (thread->pending_count)
 		reach_fence(thread);
 	await_loads(thread->engine);
+	loads_count(thread->engine, thread == thread->engine->threads);
 	stand(thread->engine->slot);
 	return NULL;
 }
 
-static int lora_open(struct engine *engine)
+static int lora_open(struct engine *engine, uint32_t way)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	char kept[128];
@@ -394,8 +407,11 @@ static int lora_open(struct engine *engine)
 	options.flags = GPOOL_LORA_PRIVATE;
 	options.element = GPOOL_LORA_BF16;
 	options.load_threads = 2;
-	if (engine->slot / 2 % 2)
+	/* Nothing, one or the other, or both. */
+	if (way & 1)
 		options.cold_folder = kept;
+	if (way & 2)
+		options.warm = engine->warm;
 	return gpool_lora_open(engine->pool, &options, &engine->lora);
 }
 
@@ -407,9 +423,13 @@ static int engine_open(struct engine *engine, const char *directory)
 	options.directory = directory;
 	options.tenant = engine->tenant;
 	options.timeout_ms = PATIENCE_MS;
+	options.pool = "stress";
 	error = gpool_open(&options, &engine->pool);
+	options.pool = "warm";
 	if (!error)
-		error = lora_open(engine);
+		error = gpool_open(&options, &engine->warm);
+	if (!error)
+		error = lora_open(engine, chance_below(&engine->random, 4));
 	for (uint32_t i = 0; i < THREADS && !error; i++)
 		error = gpool_stream_open(engine->pool, NULL, GPOOL_STREAM_MANUAL, &engine->threads[i].stream);
 	if (error)
@@ -426,6 +446,7 @@ static int engine_close(struct engine *engine)
 	for (uint32_t i = 0; i < THREADS; i++)
 		gpool_stream_close(engine->pool, engine->threads[i].stream);
 	gpool_close(engine->pool);
+	gpool_close(engine->warm);
 	return error;
 }
 
@@ -440,6 +461,7 @@ static int engine_main(char **arguments)
 		return 1;
 	engine.slot = (uint32_t)atoi(arguments[0]);
 	engine.tenant = tenant_names[engine.slot % 2];
+	engine.random = strtoull(arguments[3], NULL, 0);
 	if (engine_open(&engine, arguments[2]))
 		return 1;
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
@@ -451,7 +473,7 @@ static int engine_main(char **arguments)
 	}
 	for (uint32_t i = 0; i < THREADS; i++) {
 		engine.threads[i].engine = &engine;
-		engine.threads[i].random = strtoull(arguments[3], NULL, 0) + i * UINT64_C(0x5851f42d4c957f2d);
+		engine.threads[i].random = engine.random + i * UINT64_C(0x5851f42d4c957f2d);
 		own_register(&engine.threads[i]);
 	}
 	if (pthread_create(&other, NULL, thread_main, &engine.threads[1]))

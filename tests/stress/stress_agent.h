@@ -21,7 +21,7 @@
 #include <string.h>
 #include <sys/types.h>
 
-enum { STRESS_SETTINGS_MAX = 8, STRESS_PATIENCE_MS = 30000 };
+enum { STRESS_SETTINGS_MAX = 8, STRESS_MORE_MAX = 8, STRESS_PATIENCE_MS = 30000 };
 
 struct stress_agent {
 	struct harness harness;
@@ -82,22 +82,18 @@ static inline bool stress_agent_front(struct stress_agent *agent, pid_t *pid, ui
 /*
  * stress_agent_start() - with one pool of `pages` pages of 512 KiB, none reserved; `settings`: key=value up to NULL, or NULL.
  * The caller may fork workers afterwards, which open sessions of their own; but as nanomsg was used here, they may send no
- * control requests unless they become another program. `config`: a file with what --set cannot say, or NULL.
+ * control requests unless they become another program. `more`: further arguments up to NULL, or NULL.
  */
-static inline bool stress_agent_start_with(struct stress_agent *agent, uint32_t pages, const char *const *settings, const char *config)
+static inline bool stress_agent_start_with(struct stress_agent *agent, uint32_t pages, const char *const *settings, const char *const *more)
 {
 	static struct msg_status_reply status;
-	const char *arguments[10 + 2 * STRESS_SETTINGS_MAX];
+	const char *arguments[8 + 2 * STRESS_SETTINGS_MAX + STRESS_MORE_MAX];
 	struct gpool_options options;
 	char pool[128];
 	int count = 0, error;
 
 	memset(agent, 0, sizeof(*agent));
 	snprintf(pool, sizeof(pool), "name=stress,backend=host,size=%uKiB,page_size=512KB,reserved=0", pages * 512);
-	if (config) {
-		arguments[count++] = "--config";
-		arguments[count++] = config;
-	}
 	arguments[count++] = "--pool";
 	arguments[count++] = pool;
 	arguments[count++] = "--set";
@@ -106,6 +102,8 @@ static inline bool stress_agent_start_with(struct stress_agent *agent, uint32_t 
 		arguments[count++] = "--set";
 		arguments[count++] = settings[i];
 	}
+	for (int i = 0; more && more[i] && i < STRESS_MORE_MAX; i++)
+		arguments[count++] = more[i];
 	arguments[count] = NULL;
 	fflush(stdout);
 	harness_start(&agent->harness, arguments);
@@ -136,15 +134,17 @@ static inline bool stress_agent_start(struct stress_agent *agent, uint32_t pages
  * The agent's own proof of the invariants. Findings against session `except` (0: none) do not count. With `still`, nobody is in
  * the middle of anything: no page may be between two places.
  */
-static inline bool stress_agent_check_session(struct stress_agent *agent, bool still, uint32_t except)
+static inline bool stress_agent_check_pool(struct stress_agent *agent, const char *pool, bool still, uint32_t except)
 {
 	static uint8_t reply[MSG_BYTES_MAX];
 	static struct msg_check_reply check;
 	struct msg_check_request request = {.pool = ""};
 	uint8_t message[MSG_LARGEST_check_request];
-	int length = msg_encode_check_request(&request, 0, NULL, message, sizeof(message));
 	uint32_t others = 0;
+	int length;
 
+	snprintf(request.pool, sizeof(request.pool), "%s", pool);
+	length = msg_encode_check_request(&request, 0, NULL, message, sizeof(message));
 	if (!stress_ask(agent, "check", message, length, reply, &length))
 		return false;
 	if (msg_decode_check_reply(&check, reply, (size_t)length)) {
@@ -166,18 +166,16 @@ static inline bool stress_agent_check_session(struct stress_agent *agent, bool s
 
 static inline bool stress_agent_check(struct stress_agent *agent, bool still)
 {
-	return stress_agent_check_session(agent, still, 0);
+	return stress_agent_check_pool(agent, "", still, 0);
 }
 
 static inline bool stress_agent_check_except(struct stress_agent *agent, uint32_t session)
 {
-	return stress_agent_check_session(agent, false, session);
+	return stress_agent_check_pool(agent, "", false, session);
 }
 
-/* Until every page is FREE, as it is when the last worker is gone: no page lost. */
-static inline bool stress_agent_wait_free(struct stress_agent *agent)
+static inline bool stress_pool_wait_free(const struct pool_header *header)
 {
-	const struct pool_header *header = agent->header;
 	uint32_t free_pages = 0;
 
 	/* An observer has nothing to sleep on for this, so it looks every millisecond. */
@@ -192,6 +190,12 @@ static inline bool stress_agent_wait_free(struct stress_agent *agent)
 		printf(" %s %u", page_state_name((enum page_state)state), atomic_load(&header->state_pages[state]));
 	printf("\n");
 	return false;
+}
+
+/* Until every page is FREE, as it is when the last worker is gone: no page lost. */
+static inline bool stress_agent_wait_free(struct stress_agent *agent)
+{
+	return stress_pool_wait_free(agent->header);
 }
 
 /* The end of what gpoold said. */
