@@ -175,6 +175,7 @@ static void record_write(struct session *session, enum session_record_state stat
 		record->attached_ms = wall_ms();
 		snprintf(record->name, sizeof(record->name), "%s", session->name);
 		snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
+		record->domain = session->domain;
 	}
 	atomic_store_explicit(&record->state, state, memory_order_release);
 }

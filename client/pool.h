@@ -195,6 +195,12 @@ static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t c
  */
 void pool_pages_freed(struct gpool *pool) COLD;
 
+/* pool_tenant_name() - whose this session is, as the agent says. */
+static inline const char *pool_tenant_name(const struct gpool *pool)
+{
+	return pool->segment.sessions[pool->id].tenant;
+}
+
 static inline void pool_wake_waiters(struct gpool *pool)
 {
 	if (unlikely(atomic_load_explicit(&pool->header->waiters, memory_order_relaxed)))

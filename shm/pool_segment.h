@@ -87,7 +87,8 @@ struct session_record {
 	uint64_t attached_ms; /* wall clock */
 	char name[POOL_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES];
-	uint8_t reserved[40];
+	uint32_t domain; /* trust domain, as in ledger_session; 0: domains are not told apart */
+	uint8_t reserved[36];
 };
 static_assert(sizeof(struct session_record) == 192, "shared layout");
 

@@ -197,6 +197,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	struct {
 		struct cold_source source;
 		uint64_t element, page_bytes, int8, salt[2];
+		uint64_t domain; /* another one's objects cannot be opened, and are in nobody's way */
 		char tenant[POOL_NAME_BYTES]; /* where only its engines share */
 	} identity;
 	XXH128_hash_t hash;
@@ -207,8 +208,9 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	identity.page_bytes = adapter->layout.header->page_bytes;
 	identity.int8 = lora->int8;
 	memcpy(identity.salt, lora->salt, sizeof(identity.salt));
+	identity.domain = lora->pool->segment.sessions[lora->pool->id].domain;
 	if (lora->private)
-		memcpy(identity.tenant, lora->pool->segment.sessions[lora->pool->id].tenant, sizeof(identity.tenant));
+		memcpy(identity.tenant, pool_tenant_name(lora->pool), sizeof(identity.tenant));
 	hash = XXH3_128bits(&identity, sizeof(identity));
 	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
 	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s", adapter->key + strlen(LORA_PREFIX));

@@ -1,0 +1,220 @@
+/*
+ * test_client_lora_tenants.c - adapters of two tenants who can read the same files.
+ *
+ * Goal: a tenant neither acquires, nor opens by its name, nor deletes another one's private adapter, in the
+ * pool and among the copies in host memory; in trust domains of their own tenants share nothing, and both are served. Method: two sessions of a
+ * gpoold with two tenants, once in one trust domain and once in two, that register the same folder; every weight is looked at.
+ */
+#include "client/lora/lora.h"
+#include "cuda/kernels/lora.h"
+#include "tests/integration/lora_engine.h"
+
+#include <errno.h>
+
+#define POOLS \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; },\n" \
+	"          { name = \"warm\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n"
+#define TOGETHER "tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; } );\n"
+#define APART "tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; } );\n"
+
+static struct side {
+	struct gpool *pool, *warm;
+	struct gpool_lora *lora;
+	uint32_t id;
+} red, blue;
+static uint32_t adapter;
+
+/* ---- fixture ---- */
+
+static struct gpool_lora *lora_opened(const struct side *side, uint32_t flags)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *made;
+
+	options.element = GPOOL_LORA_BF16;
+	options.flags = flags;
+	options.warm = side->warm;
+	assert_int_equal(gpool_lora_open(side->pool, &options, &made), 0);
+	return made;
+}
+
+static void side_open(struct side *side, const char *tenant_name, uint32_t flags)
+{
+	char folder[128], why[GPOOL_LORA_REASON_BYTES];
+
+	side->pool = open_as(0, "p0", tenant_name);
+	side->warm = open_as(0, "warm", tenant_name);
+	side->lora = lora_opened(side, flags);
+	snprintf(folder, sizeof(folder), "%s/%u", engine_folder, adapter);
+	assert_int_equal(gpool_lora_register(side->lora, "adapter", folder, &side->id, why), 0);
+}
+
+static void start_sides(const char *config, uint32_t flags)
+{
+	char path[128];
+	const char *arguments[] = {"--config", path, NULL};
+	FILE *file;
+
+	engine_adapters_begin();
+	snprintf(path, sizeof(path), "%s/gpoold.conf", engine_folder);
+	file = fopen(path, "we");
+	assert_non_null(file);
+	assert_true(fputs(config, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	start(arguments);
+	adapter = engine_adapter(24, SAFETENSORS_F16);
+	side_open(&red, "red", flags);
+	side_open(&blue, "blue", flags);
+}
+
+static void side_close(struct side *side)
+{
+	gpool_lora_close(side->lora);
+	gpool_close(side->pool);
+	gpool_close(side->warm);
+	*side = (struct side){NULL};
+}
+
+static int stop_sides(void **state)
+{
+	side_close(&red);
+	side_close(&blue);
+	return engine_adapters_end() | stop(state);
+}
+
+/* ---- what there is ---- */
+
+static uint64_t wrong_in(const struct side *side)
+{
+	const struct rig *rig = &engine_rigs[adapter];
+	uint64_t wrong = 0;
+
+	for (uint32_t m = 0; m < rig->peft.count; m++) {
+		const struct peft_module *module = &rig->peft.modules[m];
+		struct gpool_lora_part part;
+		struct lora_matrix at;
+
+		assert_int_equal(gpool_lora_part(side->lora, side->id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer, module->target, &part), 0);
+		memcpy(&at, &part.a, sizeof(at));
+		for (uint32_t k = 0; k < module->rank; k++)
+			for (uint32_t i = 0; i < module->in; i++) {
+				const uint16_t *tile = (const uint16_t *)(uintptr_t)lora_tile_at(&at, part.rank, i / LORA_TILE_COLUMNS);
+
+				wrong += tile[k * LORA_TILE_COLUMNS + i % LORA_TILE_COLUMNS] !=
+					bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));
+			}
+	}
+	return wrong;
+}
+
+static struct gpool_lora_info info_of(const struct side *side)
+{
+	struct gpool_lora_info info = {.size = sizeof(info)};
+
+	assert_int_equal(gpool_lora_info(side->lora, side->id, &info), 0);
+	return info;
+}
+
+/* The name of what this tenant has published. */
+static struct gpool_object_info published(struct gpool *pool, const char *tenant_name)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0;
+
+	while (gpool_object_next(pool, &cursor, &info) == 0)
+		if (!strcmp(info.tenant, tenant_name))
+			return info;
+	fail_msg("tenant '%s' has published nothing", tenant_name);
+	return info;
+}
+
+static bool is_published(struct gpool *pool, const char *tenant_name)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0;
+
+	while (gpool_object_next(pool, &cursor, &info) == 0)
+		if (!strcmp(info.tenant, tenant_name))
+			return true;
+	return false;
+}
+
+static void acquire(const struct side *side)
+{
+	char why[GPOOL_LORA_REASON_BYTES];
+	int error = gpool_lora_acquire(side->lora, side->id, ANSWER_MS);
+
+	gpool_lora_why(side->lora, side->id, why);
+	if (error)
+		fail_msg("it cannot be acquired: %s: %s", gpool_strerror(error), why);
+	assert_int_equal(wrong_in(side), 0);
+}
+
+static void release(const struct side *side)
+{
+	assert_int_equal(gpool_lora_release(side->lora, side->id, NULL), 0);
+}
+
+/* Of red's, in this pool, blue knows the name. */
+static void cannot_touch(struct gpool *of_blue)
+{
+	struct gpool_object_info info = published(of_blue, "red");
+	struct gpool_object *object;
+
+	assert_int_equal(gpool_object_open(of_blue, info.name, NULL, &object), -EACCES);
+	assert_int_equal(gpool_object_delete(of_blue, info.name, 0), -EPERM);
+}
+
+static void both_have_their_own(void)
+{
+	acquire(&red);
+	AWAIT(is_published(blue.warm, "red"));
+	cannot_touch(blue.pool);
+	cannot_touch(blue.warm);
+	acquire(&blue);
+	assert_int_equal(info_of(&blue).shared, 0);
+	assert_int_equal(info_of(&blue).loads, 1);
+	assert_int_equal(info_of(&blue).from_warm, 0);
+	release(&blue);
+	assert_int_equal(gpool_lora_unload(blue.lora, blue.id), 0);
+	assert_int_equal(wrong_in(&red), 0);
+	acquire(&blue);
+	release(&blue);
+	release(&red);
+}
+
+static void test_private(void **state)
+{
+	(void)state;
+	start_sides(POOLS TOGETHER, GPOOL_LORA_PRIVATE);
+	both_have_their_own();
+}
+
+static void test_in_domains_of_their_own(void **state)
+{
+	(void)state;
+	start_sides(POOLS APART, 0);
+	both_have_their_own();
+}
+
+static void test_private_in_domains_of_their_own(void **state)
+{
+	(void)state;
+	start_sides(POOLS APART, GPOOL_LORA_PRIVATE);
+	both_have_their_own();
+}
+
+int main(int argc, char **argv)
+{
+#define TEST(name) cmocka_unit_test_teardown(test_##name, stop_sides)
+	const struct CMUnitTest tests[] = {
+		TEST(private),
+		TEST(in_domains_of_their_own),
+		TEST(private_in_domains_of_their_own),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
