@@ -32,6 +32,20 @@ static bool same_layout(const struct adapter_layout_header *layout, struct gpool
 		!gpool_object_address(object, 0, &address, &length) && length == (uint64_t)layout->pages * layout->page_bytes;
 }
 
+/* Who knows the files can find out the name, so a private one is taken from nobody but its tenant. */
+static int object_believe(struct lora_load *load, struct gpool_object *object)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	int error = gpool_object_info(object, &info);
+
+	if (!error && load->lora->private && strcmp(info.tenant, pool_tenant_name(load->lora->pool)) != 0)
+		return refuse(&load->reason, "object '%s': it is of tenant '%s', who has published something by this name", load->adapter->key, info.tenant);
+	if (!error && !same_layout(load->adapter->layout.header, object))
+		return refuse(&load->reason, "object '%s': it is not what the files say; somebody has published something else by this name",
+			load->adapter->key);
+	return error;
+}
+
 /* Open, and pinned. -ENOENT: there is none (any more). */
 static int object_find(struct lora_load *load, struct gpool_object **object)
 {
@@ -40,13 +54,15 @@ static int object_find(struct lora_load *load, struct gpool_object **object)
 	if (error)
 		return error;
 	error = gpool_object_pin(*object);
-	if (!error && !same_layout(load->adapter->layout.header, *object)) {
-		gpool_object_unpin(*object);
-		error = refuse(&load->reason, "object '%s': it is not what the files say; somebody has published something else by this name",
-			load->adapter->key);
+	if (!error) {
+		error = object_believe(load, *object);
+		if (error)
+			gpool_object_unpin(*object);
 	}
-	if (error)
+	if (error) {
 		gpool_object_close(*object);
+		*object = NULL;
+	}
 	return error == -ESTALE ? -ENOENT : error;
 }
 

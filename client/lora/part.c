@@ -253,7 +253,7 @@ static int cold_part(struct lora_loader *loader, const struct lora_load *load, c
 static int warm_open(struct lora_load *load)
 {
 	const struct gpool_lora *lora = load->lora;
-	int error = lora->warm ? warm_find(lora->warm, load->adapter->warm_name, &load->adapter->layout, lora->int8, &load->warm, &load->reason) : -ENOENT;
+	int error = lora->warm ? warm_find(lora->warm, load->adapter->warm_name, &load->adapter->layout, lora->int8, lora->private, &load->warm, &load->reason) : -ENOENT;
 
 	/* Else there is nobody who could say whether there is one. */
 	return error && error != -EINVAL ? -ENOENT : error;

@@ -3,6 +3,8 @@
  */
 #include "client/lora/warm.h"
 
+#include "client/pool.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -48,7 +50,8 @@ static const char *copy_look(struct warm_copy *copy, const struct adapter_layout
 	return NULL;
 }
 
-int warm_find(struct gpool *pool, const char *name, const struct adapter_layout *layout, bool int8, struct warm_copy *copy, struct reason *reason)
+int warm_find(struct gpool *pool, const char *name, const struct adapter_layout *layout, bool int8, bool private, struct warm_copy *copy,
+	struct reason *reason)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 	const char *wrong;
@@ -70,7 +73,7 @@ int warm_find(struct gpool *pool, const char *name, const struct adapter_layout 
 		/* It has left; or it is none that could be pinned. */
 		return error == -ESTALE ? -ENOENT : error == -EINVAL ? refuse(reason, "object '%s': it is of another class", name) : error;
 	}
-	wrong = copy_look(copy, layout, int8);
+	wrong = private && strcmp(info.tenant, pool_tenant_name(pool)) != 0 ? "it is of another tenant" : copy_look(copy, layout, int8);
 	if (!wrong)
 		return 0;
 	warm_close(copy);

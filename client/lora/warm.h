@@ -33,10 +33,11 @@ static inline uint8_t *warm_form(const struct warm_copy *copy, uint32_t page)
 
 /*
  * warm_find() - open and pin a copy of an adapter with this layout, which has to stay until warm_close().
- * int8: it may be in int8. Return: 0; -ENOENT: there is none; -EINVAL, with a reason: it is something else, copy->version;
+ * int8: it may be in int8. private: it is of this session's tenant. Return: 0; -ENOENT: there is none; -EINVAL, with a reason: it is something else, copy->version;
  * or what gpool_object_open() says.
  */
-int warm_find(struct gpool *pool, const char *name, const struct adapter_layout *layout, bool int8, struct warm_copy *copy, struct reason *reason);
+int warm_find(struct gpool *pool, const char *name, const struct adapter_layout *layout, bool int8, bool private, struct warm_copy *copy,
+	struct reason *reason);
 /* warm_close() - of one that was found. What is closed is fine. */
 void warm_close(struct warm_copy *copy);
 

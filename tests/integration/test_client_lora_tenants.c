@@ -1,15 +1,19 @@
 /*
  * test_client_lora_tenants.c - adapters of two tenants who can read the same files.
  *
- * Goal: a tenant neither acquires, nor opens by its name, nor deletes another one's private adapter, in the
+ * Goal: a tenant neither acquires, nor opens by its name, nor deletes, nor can put anything in the place of another one's private adapter, in the
  * pool and among the copies in host memory; in trust domains of their own tenants share nothing, and both are served. Method: two sessions of a
  * gpoold with two tenants, once in one trust domain and once in two, that register the same folder; every weight is looked at.
  */
+#include "client/lora/cold_file.h"
 #include "client/lora/lora.h"
 #include "cuda/kernels/lora.h"
 #include "tests/integration/lora_engine.h"
 
 #include <errno.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #define POOLS \
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; },\n" \
@@ -205,6 +209,120 @@ static void test_private_in_domains_of_their_own(void **state)
 	both_have_their_own();
 }
 
+/* ---- names that somebody else has taken ---- */
+
+enum { WRONG = 0x11 };
+
+struct value {
+	char key[16];
+	_Alignas(8) uint8_t bytes[16384];
+	size_t length;
+};
+
+/* Everything of red's object but its weights: blue has the files, and could find it out. */
+static uint32_t values_of(struct gpool *pool, const char *name, struct value *values, uint32_t room, uint64_t *pages)
+{
+	struct gpool_object *object;
+	const char *key;
+	const void *value;
+	size_t bytes;
+	uint64_t address, length;
+	uint32_t count = 0;
+
+	assert_int_equal(gpool_object_open(pool, name, NULL, &object), 0);
+	while (count < room && gpool_object_entry(object, count, &key, &value, &bytes) == 0) {
+		assert_true(bytes <= sizeof(values->bytes));
+		snprintf(values[count].key, sizeof(values->key), "%s", key);
+		memcpy(values[count].bytes, value, bytes);
+		values[count++].length = bytes;
+	}
+	assert_int_equal(gpool_object_address(object, 0, &address, &length), 0);
+	*pages = length / gpool_page_bytes(pool);
+	assert_int_equal(gpool_object_close(object), 0);
+	return count;
+}
+
+/* Blue's weights, with a checksum for each page: those of red's in the copy. */
+static void checksums_make(struct value *values, uint32_t count)
+{
+	struct adapter_layout layout;
+	uint64_t *sums = NULL;
+	uint8_t *image;
+
+	for (uint32_t i = 0; i < count; i++)
+		if (!strcmp(values[i].key, "checksums"))
+			sums = (uint64_t *)(void *)values[i].bytes;
+	for (uint32_t i = 0; i < count && sums; i++) {
+		if (strcmp(values[i].key, "layout") != 0)
+			continue;
+		assert_int_equal(adapter_layout_check(values[i].bytes, values[i].length, &layout), 0);
+		image = malloc(layout.header->page_bytes);
+		assert_non_null(image);
+		for (uint32_t page = 0; page < layout.header->pages; page++) {
+			uint64_t used = cold_page_bytes(&layout, COLD_PLAIN, page);
+
+			memset(image, WRONG, used);
+			memset(image + used, 0, layout.header->page_bytes - used);
+			sums[page] = XXH3_64bits(image, layout.header->page_bytes);
+		}
+		free(image);
+	}
+}
+
+/* Red's adapter leaves this pool, and something of blue's has its name. */
+static void name_take(struct gpool *of_red, struct gpool *of_blue)
+{
+	static struct value values[4];
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object_info info = published(of_red, "red");
+	struct gpool_object *object;
+	uint64_t pages, address, bytes, version;
+	uint32_t index, count = values_of(of_red, info.name, values, 4, &pages);
+
+	assert_int_equal(gpool_object_delete(of_red, info.name, 0), 0);
+	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	assert_int_equal(gpool_object_create(of_blue, info.name, &options, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, (uint32_t)pages, NULL, &index), 0);
+	assert_int_equal(gpool_object_address(object, index, &address, &bytes), 0);
+	memset((void *)(uintptr_t)address, WRONG, bytes);
+	checksums_make(values, count);
+	for (uint32_t i = 0; i < count; i++)
+		assert_int_equal(gpool_object_set(object, values[i].key, values[i].bytes, values[i].length), 0);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	assert_int_equal(gpool_object_close(object), 0);
+}
+
+static void test_a_name_that_is_taken(void **state)
+{
+	char why[GPOOL_LORA_REASON_BYTES];
+
+	(void)state;
+	start_sides(POOLS TOGETHER, GPOOL_LORA_PRIVATE);
+	acquire(&red);
+	release(&red);
+	name_take(red.pool, blue.pool);
+	assert_int_equal(gpool_lora_acquire(red.lora, red.id, ANSWER_MS), -EINVAL);
+	assert_int_equal(gpool_lora_why(red.lora, red.id, why), 0);
+	assert_non_null(strstr(why, "of tenant 'blue'"));
+	assert_int_equal(gpool_object_delete(blue.pool, published(blue.pool, "blue").name, 0), 0);
+	acquire(&red);
+	release(&red);
+}
+
+static void test_a_copy_whose_name_is_taken(void **state)
+{
+	(void)state;
+	start_sides(POOLS TOGETHER, GPOOL_LORA_PRIVATE);
+	acquire(&red);
+	release(&red);
+	AWAIT(is_published(red.warm, "red"));
+	name_take(red.warm, blue.warm);
+	assert_int_equal(gpool_lora_unload(red.lora, red.id), 0);
+	acquire(&red);
+	assert_int_equal(info_of(&red).from_warm, 0);
+	release(&red);
+}
+
 int main(int argc, char **argv)
 {
 #define TEST(name) cmocka_unit_test_teardown(test_##name, stop_sides)
@@ -212,6 +330,8 @@ int main(int argc, char **argv)
 		TEST(private),
 		TEST(in_domains_of_their_own),
 		TEST(private_in_domains_of_their_own),
+		TEST(a_name_that_is_taken),
+		TEST(a_copy_whose_name_is_taken),
 	};
 
 	if (argc > 1)
