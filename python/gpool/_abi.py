@@ -78,6 +78,7 @@ GPOOL_LORA_REASON_BYTES = 256
 GPOOL_LORA_COLD = 0
 GPOOL_LORA_LOADING = 1
 GPOOL_LORA_HERE = 2
+GPOOL_LORA_BATCH_REQUESTS_MAX = 256
 GPOOL_EVENT_PRESSURE = 1
 GPOOL_EVENT_EVICTION = 2
 GPOOL_EVENT_RECLAIM = 3
@@ -1001,6 +1002,86 @@ class gpool_lora_batch_options(c.Structure):
     ]
 
 
+class gpool_lora_scheduler_options(c.Structure):
+    size: int
+    flags: int
+    requests: int
+    batch_requests: int
+    batch_adapters: int
+    batch_tokens: int
+    look_ahead: int
+    patience_ms: int
+
+    _fields_ = [
+        ("size", c.c_uint32),
+        ("flags", c.c_uint32),
+        ("requests", c.c_uint32),
+        ("batch_requests", c.c_uint32),
+        ("batch_adapters", c.c_uint32),
+        ("batch_tokens", c.c_uint32),
+        ("look_ahead", c.c_uint32),
+        ("patience_ms", c.c_uint32),
+    ]
+
+
+class gpool_lora_schedule(c.Structure):
+    size: int
+    start_count: int
+    failed_count: int
+    adapters: int
+    awaited: int
+    starts: c.Array[c.c_uint32]
+    failed: c.Array[c.c_uint32]
+    errors: c.Array[c.c_int32]
+
+    _fields_ = [
+        ("size", c.c_uint32),
+        ("start_count", c.c_uint32),
+        ("failed_count", c.c_uint32),
+        ("adapters", c.c_uint32),
+        ("awaited", c.c_uint32),
+        ("starts", c.c_uint32 * 256),
+        ("failed", c.c_uint32 * 256),
+        ("errors", c.c_int32 * 256),
+    ]
+
+
+class gpool_lora_scheduler_statistics(c.Structure):
+    size: int
+    waiting: int
+    running: int
+    awaited: int
+    batches: int
+    added: int
+    started: int
+    finished: int
+    removed: int
+    failed: int
+    cold_starts: int
+    passed_over: int
+    overdue: int
+    longest_passed_us: int
+    longest_wait_us: int
+
+    _fields_ = [
+        ("size", c.c_uint32),
+        ("waiting", c.c_uint32),
+        ("running", c.c_uint32),
+        ("awaited", c.c_uint32),
+        ("batches", c.c_uint64),
+        ("added", c.c_uint64),
+        ("started", c.c_uint64),
+        ("finished", c.c_uint64),
+        ("removed", c.c_uint64),
+        ("failed", c.c_uint64),
+        ("cold_starts", c.c_uint64),
+        ("passed_over", c.c_uint64),
+        ("overdue", c.c_uint64),
+        ("longest_passed_us", c.c_uint64),
+        ("longest_wait_us", c.c_uint64),
+    ]
+
+
 class gpool_role(c.Structure):
     token: int
     index: int
@@ -1126,6 +1207,9 @@ SIZES: Dict[str, int] = {
     "gpool_lora_info": 208,
     "gpool_lora_stats": 112,
     "gpool_lora_batch_options": 48,
+    "gpool_lora_scheduler_options": 32,
+    "gpool_lora_schedule": 3092,
+    "gpool_lora_scheduler_statistics": 104,
     "gpool_role": 16,
     "gpool_device": 144,
 }
@@ -1273,6 +1357,14 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_lora_batch_close": (c.c_int, [c.c_void_p]),
     "gpool_lora_batch_set": (c.c_int, [c.c_void_p, c.POINTER(c.c_uint32), c.c_uint32, c.c_char_p]),
     "gpool_lora_batch_apply": (c.c_int, [c.c_void_p, c.c_int32, c.c_uint32, c.c_uint64, c.c_uint32, c.c_uint64, c.c_uint32, c.c_uint32]),
+    "gpool_lora_scheduler_open": (c.c_int, [c.c_void_p, c.POINTER(gpool_lora_scheduler_options), c.POINTER(c.c_void_p)]),
+    "gpool_lora_scheduler_close": (c.c_int, [c.c_void_p]),
+    "gpool_lora_scheduler_add": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint32, c.POINTER(c.c_uint32)]),
+    "gpool_lora_scheduler_remove": (c.c_int, [c.c_void_p, c.c_uint32]),
+    "gpool_lora_scheduler_finish": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(gpool_fence)]),
+    "gpool_lora_scheduler_form": (c.c_int, [c.c_void_p, c.c_int, c.POINTER(gpool_lora_schedule)]),
+    "gpool_lora_scheduler_queue": (c.c_int, [c.c_void_p, c.POINTER(c.c_uint32), c.c_uint32]),
+    "gpool_lora_scheduler_statistics": (c.c_int, [c.c_void_p, c.POINTER(gpool_lora_scheduler_statistics)]),
     "gpool_role_acquire": (c.c_int, [c.c_void_p, c.c_char_p, c.c_int, c.POINTER(gpool_role)]),
     "gpool_role_check": (c.c_int, [c.c_void_p, c.POINTER(gpool_role)]),
     "gpool_role_release": (c.c_int, [c.c_void_p, c.POINTER(gpool_role)]),
