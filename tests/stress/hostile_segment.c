@@ -199,6 +199,22 @@ static void header_wild(struct hostile *hostile)
 	atomic_store(&header->closed, wild(hostile));
 }
 
+/* The agent copies what it says last, when it ends. */
+static void records_wild(struct hostile *hostile)
+{
+	const struct flight_ring *ring = &hostile->session.flight;
+
+	for (uint32_t place = 0; place < ring->count; place++) {
+		uint64_t *words = (uint64_t *)(void *)&ring->records[place];
+
+		for (uint32_t i = 0; i < sizeof(ring->records[0]) / 8; i++)
+			put(&words[i], chance(&hostile->random) >> chance_below(&hostile->random, 64));
+		if (chance_below(&hostile->random, 2))
+			atomic_store(&ring->records[place].serial, place + 1 + chance_below(&hostile->random, 9) * ring->count);
+	}
+	atomic_store(&ring->head->begun, chance(&hostile->random) >> chance_below(&hostile->random, 64));
+}
+
 static void one_flips(struct hostile *hostile)
 {
 	uint32_t page = any_page(hostile);
@@ -213,7 +229,7 @@ static void one_flips(struct hostile *hostile)
 static void attack(struct hostile *hostile)
 {
 	static void (*const attacks[])(struct hostile *) = {random_bytes, free_bits_everywhere, pins_wild, blocks_everywhere,
-		chain_in_a_circle, requests_wild, request_honest, request_honest, header_wild, one_flips};
+		chain_in_a_circle, requests_wild, request_honest, request_honest, header_wild, records_wild, one_flips};
 
 	attacks[chance_below(&hostile->random, sizeof(attacks) / sizeof(*attacks))](hostile);
 	atomic_fetch_add(&hostile->stage->more[MORE_ATTACKS], 1);
