@@ -154,6 +154,27 @@ class DLPack(AgentTest):
             taker = Taker(view, copy=False, dl_device=(1, 0), stream=-1)
             taker.drop()
 
+    def test_takers_find_what_was_queued(self) -> None:
+        manual = self.pool.stream(manual=True)
+        opened = manual.record()
+        with self.pool.alloc(1) as block, self.pool.stream() as stream:
+            stream.wait(opened)
+            stream.fill(block.address, 0x05050505, PAGE)
+            view = block.view(stream=stream)
+            # A taker in the same stream waits there, one that wants no order not at all. (CUDA's streams: the device is made up.)
+            view.device = gpool.Device("p0", "cuda", 0, "GPU-x", False)
+            takers = [Taker(view, stream=stream.native), Taker(view, stream=-1)]
+            view.device = self.pool.device
+            waited = opened.done
+            wait = stream.synchronize
+            stream.synchronize = lambda: (opened.signal(), wait())  # type: ignore[method-assign, assignment, misc]
+            array = numpy.from_dlpack(view)
+            missed, last = not opened.done, array[PAGE - 1]
+            opened.signal()
+            for taker in takers:
+                taker.drop()
+            self.assertEqual((waited, missed, last), (False, False, 5))
+
     def test_the_pin_ends_behind_the_stream(self) -> None:
         manual = self.pool.stream(manual=True)
         opened = manual.record()
