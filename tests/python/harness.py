@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ os.environ.setdefault("GPOOL_LIBRARY", str(BUILD / "libgpool.so"))
 import gpool  # noqa: E402
 
 POOL = "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0,spill_memory=8MiB"  # 64 pages
+PRCTL, PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
 START_TRIES, START_SLICE_MS, STOP_SECONDS = 150, 200, 30
 
 
@@ -34,7 +37,10 @@ class Agent:
         self.log = self.base / "log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [str(BUILD / "gpoold"), "--foreground", "--dir", self.directory, "--pool", POOL, *arguments], stdout=log, stderr=log
+                [str(BUILD / "gpoold"), "--foreground", "--dir", self.directory, "--pool", POOL, *arguments],
+                stdout=log,
+                stderr=log,
+                preexec_fn=lambda: PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL),  # a test that dies takes its agent along
             )
         for _ in range(START_TRIES):
             try:
