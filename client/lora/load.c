@@ -274,6 +274,16 @@ static void load_free(struct lora_load *load)
 	free(load);
 }
 
+/* Under the lock: one less is under way, and who waits for it looks. */
+static void load_leave(struct gpool_lora *lora)
+{
+	lora->loads--;
+	lora->crowded = false;
+	lora->changes++;
+	pthread_cond_broadcast(&lora->loaded);
+	pthread_cond_broadcast(&lora->queued);
+}
+
 /* Published, or given up: nobody uses it, and nobody can begin to. */
 static void load_end(struct lora_load *load, int error)
 {
@@ -289,12 +299,12 @@ static void load_end(struct lora_load *load, int error)
 	entry->runs = (struct lora_runs){ 0 };
 	if (!error)
 		entry_here(load);
+	load_leave(lora);
+	pthread_mutex_unlock(&lora->lock);
+	/* Unmapping a copy takes a while, for which nobody has to wait. */
+	source_close(load);
+	pthread_mutex_lock(&lora->lock);
 	load_free(load);
-	lora->loads--;
-	lora->crowded = false;
-	lora->changes++;
-	pthread_cond_broadcast(&lora->loaded);
-	pthread_cond_broadcast(&lora->queued);
 	pthread_mutex_unlock(&lora->lock);
 }
 
@@ -321,16 +331,10 @@ void draft_leave(struct lora_entry *entry)
 	pthread_cond_signal(&load->lora->queued);
 }
 
-/* It is used already, or work of before still is: it is a draft until that is over. False: it is not used. */
-static bool draft_begin(struct lora_load *load, int error)
+static void draft_begin(struct lora_load *load, int error)
 {
-	struct gpool_lora *lora = load->lora;
 	struct lora_entry *entry = load->entry;
 
-	if (!entry->load || (!entry->acquired && !entry_is_used(lora, entry))) {
-		entry->load = NULL;
-		return false;
-	}
 	load->rests = true;
 	load->error = error;
 	entry->error = error;
@@ -341,12 +345,7 @@ static bool draft_begin(struct lora_load *load, int error)
 	}
 	if (!entry->acquired)
 		draft_leave(entry);
-	lora->loads--;
-	lora->crowded = false;
-	lora->changes++;
-	pthread_cond_broadcast(&lora->loaded);
-	pthread_cond_broadcast(&lora->queued);
-	return true;
+	load_leave(load->lora);
 }
 
 /* One whose work is done. */
@@ -388,20 +387,35 @@ static void drafts_watch(struct gpool_lora *lora)
 
 /* ---- its parts are over ---- */
 
-static void load_over(struct lora_loader *loader, struct lora_load *load, int error)
+/* It is used already, or work of before still is: it is a draft until that is over, and its sources are closed before somebody else can have it. */
+static bool is_draft(struct lora_load *load, int error)
 {
 	struct gpool_lora *lora = load->lora;
-	bool is_draft;
+	struct lora_entry *entry = load->entry;
+	bool used = false, closed;
 
+	do {
+		closed = used;
+		if (used)
+			source_close(load);
+		pthread_mutex_lock(&lora->lock);
+		used = entry->load && (entry->acquired || entry_is_used(lora, entry));
+		if (used && closed)
+			draft_begin(load, error);
+		if (!used)
+			entry->load = NULL;
+		pthread_mutex_unlock(&lora->lock);
+	} while (used && !closed);
+	return used;
+}
+
+static void load_over(struct lora_loader *loader, struct lora_load *load, int error)
+{
 	if (!error && !load->stands && load->from == LORA_FROM_PEFT)
 		error = adapter_unchanged(load->adapter, &load->files, &load->reason);
-	source_close(load);
 	if (!error && !load->stands)
 		object_cost(load);
-	pthread_mutex_lock(&lora->lock);
-	is_draft = draft_begin(load, error);
-	pthread_mutex_unlock(&lora->lock);
-	if (is_draft)
+	if (is_draft(load, error))
 		return;
 	if (!error && !load->stands)
 		error = load_publish(loader, load);
@@ -712,7 +726,6 @@ static void lists_empty(struct gpool_lora *lora)
 
 	while ((load = TAILQ_FIRST(&lora->turns))) {
 		TAILQ_REMOVE(&lora->turns, load, link);
-		source_close(load);
 		load->entry->load = NULL;
 		load_end(load, -ECANCELED);
 	}
