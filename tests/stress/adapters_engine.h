@@ -160,9 +160,26 @@ static void acquire_refused(const struct thread *thread, uint32_t adapter, int t
 		refuse_answer(thread->engine, "gpool_lora_acquire()", adapter, error);
 }
 
+/* At once; or layer by layer, and then it is no one else's until it is released. */
+static int acquire_somehow(struct thread *thread, uint32_t id, int timeout_ms)
+{
+	struct gpool_lora *lora = thread->engine->lora;
+	int error;
+
+	if (chance_below(&thread->random, 3))
+		return gpool_lora_acquire(lora, id, timeout_ms);
+	error = gpool_lora_begin(lora, id, timeout_ms);
+	if (error)
+		return error;
+	error = gpool_lora_wait(lora, id, -1, PATIENCE_MS);
+	if (error && gpool_lora_release(lora, id, NULL))
+		refuse_answer(thread->engine, "gpool_lora_release()", id, error);
+	return error;
+}
+
 static bool acquire(struct thread *thread, struct use *use, int timeout_ms)
 {
-	int error = gpool_lora_acquire(thread->engine->lora, use->id, timeout_ms);
+	int error = acquire_somehow(thread, use->id, timeout_ms);
 
 	if (error) {
 		acquire_refused(thread, use->adapter, timeout_ms, error);
