@@ -1043,6 +1043,37 @@ static void test_no_room_for_copies(void **state)
 	assert_int_equal(gpool_lora_close(keeper), 0);
 }
 
+/* As where the CPU cannot write to pages: each thread has a stage and copies, from all sources, more pages than the stage has. */
+static void test_through_the_stage(void **state)
+{
+	struct gpool_lora *staged, *keeper;
+	uint32_t adapter, ids[2];
+	char folder_of_it[128];
+
+	(void)state;
+	engines_start();
+	snprintf(folder_of_it, sizeof(folder_of_it), "%s/kept", folder);
+	assert_int_equal(mkdir(folder_of_it, 0700), 0);
+	one->capabilities &= ~(uint32_t)GPU_CAP_HOST_POINTER;
+	staged = warmed(one, warm, NULL, 0);
+	keeper = warmed(one, NULL, folder_of_it, 0);
+	one->capabilities |= GPU_CAP_HOST_POINTER;
+	assert_non_null(staged->loaders[0].stage);
+	adapter = adapter_make(128);
+	ids[0] = registered(staged, adapter);
+	ids[1] = registered(keeper, adapter);
+	loaded_and_left(staged, ids[0], adapter);
+	AWAIT(stats_of(staged).warm_made == 1);
+	loaded_and_left(staged, ids[0], adapter);
+	assert_int_equal(stats_of(staged).from_warm, 1);
+	loaded_and_left(keeper, ids[1], adapter);
+	AWAIT(stats_of(keeper).cold_bytes > 0);
+	loaded_and_left(keeper, ids[1], adapter);
+	assert_int_equal(stats_of(keeper).from_cold, 1);
+	assert_int_equal(gpool_lora_close(keeper), 0);
+	assert_int_equal(gpool_lora_close(staged), 0);
+}
+
 static uint64_t digest_and_left(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 {
 	uint64_t digest;
@@ -1307,6 +1338,7 @@ int main(int argc, char **argv)
 		TEST(warm_copies),
 		TEST(forged_copies),
 		TEST(no_room_for_copies),
+		TEST(through_the_stage),
 		TEST(int8_is_the_same),
 		TEST(killed_in_loads),
 		TEST(a_batch),
