@@ -1,13 +1,9 @@
 /*
  * load.c - threads that bring adapters into the pool: by finding what another engine has published, or from the warmest source that there is.
- *
- * The object's name is a hash of what it is made of: which files, for which type and page size, and the salt. Whoever finds it compares the
- * layout with the one that the files give. Of two who publish at once one is first, and the other opens that one's.
  */
 #include "client/lora/load.h"
 
 #include "client/lora/cold_reader.h"
-#include "client/object.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,113 +15,6 @@ enum {
 	WATCH_MS = 5,   /* for a fence; chosen: so long a load may wait for the only thread */
 	LOADS_MAX = 32, /* under way at a time: each of them has its pages, and as many take turns. Chosen */
 };
-
-/* ---- what another engine has published ---- */
-
-static bool same_layout(const struct adapter_layout_header *layout, struct gpool_object *object)
-{
-	uint64_t address, length;
-	const void *value;
-	size_t value_bytes;
-
-	return !gpool_object_get(object, "layout", &value, &value_bytes) && value_bytes == layout->bytes && !memcmp(value, layout, layout->bytes) &&
-		!gpool_object_address(object, 0, &address, &length) && length == (uint64_t)layout->pages * layout->page_bytes;
-}
-
-/* Who knows the files can find out the name, so a private one is taken from nobody but its tenant. */
-static int object_believe(struct lora_load *load, struct gpool_object *object)
-{
-	struct gpool_object_info info = {.size = sizeof(info)};
-	int error = gpool_object_info(object, &info);
-
-	if (!error && load->lora->private && strcmp(info.tenant, pool_tenant_name(load->lora->pool)) != 0)
-		return refuse(&load->reason, "object '%s': it is of tenant '%s', who has published something by this name", load->adapter->key, info.tenant);
-	if (!error && !same_layout(load->adapter->layout.header, object))
-		return refuse(&load->reason, "object '%s': it is not what the files say; somebody has published something else by this name",
-			load->adapter->key);
-	return error;
-}
-
-/* Open, and pinned. -ENOENT: there is none (any more). */
-static int object_find(struct lora_load *load, struct gpool_object **object)
-{
-	int error = gpool_object_open(load->lora->pool, load->adapter->key, NULL, object);
-
-	if (error)
-		return error;
-	error = gpool_object_pin(*object);
-	if (!error) {
-		error = object_believe(load, *object);
-		if (error)
-			gpool_object_unpin(*object);
-	}
-	if (error) {
-		gpool_object_close(*object);
-		*object = NULL;
-	}
-	return error == -ESTALE ? -ENOENT : error;
-}
-
-/* ---- an object of our own ---- */
-
-static int base_of(struct lora_load *load)
-{
-	uint64_t bytes;
-
-	return gpool_object_address(load->object, 0, &load->base, &bytes);
-}
-
-/* With pages, which nobody else sees. */
-static int object_begin(struct lora_load *load)
-{
-	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
-	struct gpool_alloc_options alloc = GPOOL_ALLOC_OPTIONS_INIT;
-	uint32_t index;
-	int error;
-
-	options.memory_class = GPOOL_OBJECT_PINNABLE;
-	options.flags = GPOOL_OBJECT_PINNED | (load->lora->private ? GPOOL_OBJECT_PRIVATE : 0);
-	options.expect_version = GPOOL_OBJECT_NONE;
-	alloc.content = GPOOL_LORA_WEIGHT;
-	alloc.owner_id = load->entry->id;
-	error = gpool_object_create(load->lora->pool, load->adapter->key, &options, &load->object);
-	if (error) {
-		load->object = NULL;
-		return error;
-	}
-	error = gpool_object_alloc(load->object, load->adapter->layout.header->pages, &alloc, &index);
-	load->began_ns = monotonic_ns();
-	return error ? error : base_of(load);
-}
-
-/* The agent learns what it would take to have it again: as long as it has taken now. */
-static void object_cost(const struct lora_load *load)
-{
-	uint64_t us = (monotonic_ns() - load->began_ns) / 1000 + 1;
-
-	load->object->cost_us = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
-}
-
-static int object_publish(struct lora_load *load)
-{
-	const struct adapter_layout_header *layout = load->adapter->layout.header;
-	uint64_t version;
-	int error = gpool_object_set(load->object, "layout", layout, layout->bytes);
-
-	if (!error)
-		error = gpool_object_set(load->object, "name", load->adapter->name, strlen(load->adapter->name));
-	return error ? error : gpool_object_publish(load->object, &version);
-}
-
-static void object_drop(struct lora_load *load)
-{
-	runs_free(load->lora, &load->runs);
-	if (load->stands)
-		gpool_object_unpin(load->object);
-	/* One that is not published is aborted. Nothing of ours is queued on it. */
-	gpool_object_close(load->object);
-	load->object = NULL;
-}
 
 /* ---- steps of a load ---- */
 
@@ -141,9 +30,11 @@ static void shortage_say(struct lora_load *load, int error)
 		shortage.holder, error == -ENOSPC ? "pool" : "tenant");
 }
 
+/* Where its object lies, and the table of that on the device. */
 static int place_make(struct lora_loader *loader, struct lora_load *load)
 {
-	int error = base_of(load);
+	uint64_t bytes;
+	int error = gpool_object_address(load->object, 0, &load->base, &bytes);
 
 	return error ? error : runs_make(loader, &load->adapter->layout, load->base, &load->runs);
 }
@@ -171,10 +62,10 @@ static int load_begin(struct lora_loader *loader, struct lora_load *load)
 
 	if (error)
 		return error;
-	error = object_find(load, &load->object);
+	error = load_object_find(load, &load->object);
 	load->stands = load->shared = !error;
 	if (error == -ENOENT)
-		error = object_begin(load);
+		error = load_object_begin(load);
 	if (!error)
 		error = place_make(loader, load);
 	shortage_say(load, error);
@@ -196,13 +87,13 @@ static int load_publish(struct lora_loader *loader, struct lora_load *load)
 	int error = 0;
 
 	for (int i = 0; i < TRIES && !error; i++) {
-		error = object_publish(load);
+		error = load_object_publish(load);
 		load->stands = !error;
 		if (error != -ESTALE)
 			return error;
-		error = object_find(load, &found);
+		error = load_object_find(load, &found);
 		if (!error) {
-			object_drop(load);
+			load_object_drop(load);
 			load->object = found;
 			load->stands = load->shared = true;
 			return place_make(loader, load);
@@ -291,7 +182,7 @@ static void load_end(struct lora_load *load, int error)
 	struct lora_entry *entry = load->entry;
 
 	if (error && load->object)
-		object_drop(load);
+		load_object_drop(load);
 	pthread_mutex_lock(&lora->lock);
 	entry->error = error;
 	entry->reason = load->reason;
@@ -414,7 +305,7 @@ static void load_over(struct lora_loader *loader, struct lora_load *load, int er
 	if (!error && !load->stands && load->from == LORA_FROM_PEFT)
 		error = adapter_unchanged(load->adapter, &load->files, &load->reason);
 	if (!error && !load->stands)
-		object_cost(load);
+		load_object_cost(load);
 	if (is_draft(load, error))
 		return;
 	if (!error && !load->stands)
@@ -569,7 +460,7 @@ static void load_run(struct lora_loader *loader, struct lora_load *load)
 	int error = load_begin(loader, load);
 
 	if (error && !load->shared && load->object && !load->done) {
-		object_drop(load);
+		load_object_drop(load);
 		if (load_postpone(load, error)) {
 			source_close(load);
 			pthread_mutex_lock(&lora->lock);

@@ -74,6 +74,19 @@ static inline bool load_rests(const struct lora_entry *entry)
 void draft_use(struct lora_entry *entry);
 void draft_leave(struct lora_entry *entry);
 
+/* ---- load_object.c ---- */
+
+/* load_object_find() - what an engine has published: open, and pinned. Return: 0; -ENOENT: there is none (any more); -EINVAL, with a reason; or as gpool_object_open(). */
+int load_object_find(struct lora_load *load, struct gpool_object **object);
+/* load_object_begin() - load->object with pages that nobody else sees. Also after a failure load_object_drop(). Return: as gpool_object_alloc(). */
+int load_object_begin(struct lora_load *load);
+/* load_object_cost() - the agent learns what it would take to have it again: as long as it has taken until now. */
+void load_object_cost(const struct lora_load *load);
+/* load_object_publish() - pinned. Return: as gpool_object_publish(); -ESTALE: somebody else was first. */
+int load_object_publish(struct lora_load *load);
+/* load_object_drop() - let go of what stands, or abort what was begun. Nothing of ours is queued on it. */
+void load_object_drop(struct lora_load *load);
+
 /* ---- part.c ---- */
 
 /*
