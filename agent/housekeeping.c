@@ -12,6 +12,7 @@
 #include "shm/pins.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum {
@@ -81,30 +82,51 @@ static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 		memory_order_relaxed);
 }
 
+/* Of an object; nothing of the session's own stands there. */
+static void leak_unpin_object(struct session *session, uint32_t page, uint32_t pins)
+{
+	if (atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire) == 0)
+		atomic_compare_exchange_strong_explicit(&session->segment.pins[page], &pins, 0, memory_order_seq_cst, memory_order_relaxed);
+}
+
+/* For people: an object by its name, a block by its page. */
+static void leak_name(const struct pool *pool, uint32_t page, uint32_t object, char *text, size_t bytes)
+{
+	if (object)
+		snprintf(text, bytes, "object '%.100s'", object_record(pool, object)->name);
+	else
+		snprintf(text, bytes, "page %u", page);
+}
+
 /* A pin that was neither dropped nor refreshed for too long, also not since the last look. */
-static void leak_found(struct session *session, uint32_t page, uint32_t pins, uint32_t age_ms)
+static void leak_found(struct session *session, uint32_t page, uint32_t object, uint32_t pins, uint32_t age_ms)
 {
 	struct pool *pool = session->pool;
 	enum config_leak_action action = pool->agent->config.pins.leaked;
+	char what[128];
 
+	leak_name(pool, page, object, what, sizeof(what));
 	if (session->leaks[page] != LEAK_REPORTED) {
 		session->leaks[page] = LEAK_REPORTED;
 		pool_count(pool, POOL_COUNT_LEAKED_PINS, 1);
 		/* A worker can make as many as it has pages: the first ones of a look are told, and poolctl pins knows all. */
 		if (pool->leaks_told++ < LEAKS_TOLD) {
-			log_warning("pool '%s': page %u is pinned by session %u ('%s', pid %d) for %u ms without a refresh",
-				pool->config->name, page, session->id, session->name, session->pid, age_ms);
+			log_warning("pool '%s': %s is pinned by session %u ('%s', pid %d) for %u ms without a refresh",
+				pool->config->name, what, session->id, session->name, session->pid, age_ms);
 			event_publish(pool->agent, EVENT_LEAKED_PIN, pool, session->id, page,
-				"page %u pinned by '%s' (pid %d) for %u ms", page, session->name, session->pid, age_ms);
+				"%s pinned by '%s' (pid %d) for %u ms", what, session->name, session->pid, age_ms);
 		}
 	}
-	if (action == CONFIG_LEAK_UNPIN)
+	if (action == CONFIG_LEAK_UNPIN && object)
+		leak_unpin_object(session, page, pins);
+	else if (action == CONFIG_LEAK_UNPIN)
 		leak_unpin(session, page, pins);
 	else if (action == CONFIG_LEAK_DISCONNECT)
 		session_disconnect(session, -ETIMEDOUT, "it held a pin longer than pins.max_duration");
 }
 
-static void leak_look(struct session *session, uint32_t page, uint32_t now_ms)
+/* object: whose first page it is; 0: a block. */
+static void leak_look(struct session *session, uint32_t page, uint32_t object, uint32_t now_ms)
 {
 	struct pool *pool = session->pool;
 	uint32_t pins = pin_count(&session->segment, page), awake = now_ms - (uint32_t)pool->awake_ms, age = 0;
@@ -131,7 +153,14 @@ static void leak_look(struct session *session, uint32_t page, uint32_t now_ms)
 	if (session->leaks[page] == LEAK_NONE)
 		session->leaks[page] = LEAK_SEEN;
 	else
-		leak_found(session, page, pins, age);
+		leak_found(session, page, object, pins, age);
+}
+
+static void leak_look_at_object(void *context, uint32_t number, struct session *session, uint32_t pins)
+{
+	(void)pins;
+	if (session->state == SESSION_LIVE)
+		leak_look(session, object_page(session->pool, number), number, *(const uint32_t *)context);
 }
 
 /* One pass over the pool's pages, each in its owner's segment: nobody's unused pin words are touched. */
@@ -143,8 +172,9 @@ static void leak_scan(struct pool *pool, uint32_t now_ms)
 		struct session *session = pool->sessions[page_word_session(word)];
 
 		if (session && page_word_state(word) == PAGE_LEASED && session->state == SESSION_LIVE && session->role == SESSION_WORKER)
-			leak_look(session, page, now_ms);
+			leak_look(session, page, 0, now_ms);
 	}
+	objects_holders(pool, leak_look_at_object, &now_ms);
 	if (pool->leaks_told > LEAKS_TOLD)
 		log_warning("pool '%s': %u more leaked pins; poolctl pins --leaked lists them", pool->config->name,
 			pool->leaks_told - LEAKS_TOLD);

@@ -59,6 +59,13 @@ void objects_request(struct session *session, const struct msg_envelope *envelop
 void objects_tick(struct pool *pool);
 /* objects_session_end() - it reads and writes nothing any more. */
 void objects_session_end(struct session *session);
+/*
+ * objects_holders() - calls `found` for each session that pins a pinnable object, or has left a fence there (pins: 0). object_holders() - of one.
+ * Cost: a look at each reader.
+ */
+typedef void object_holder_found(void *context, uint32_t number, struct session *session, uint32_t pins);
+void object_holders(const struct pool *pool, uint32_t number, object_holder_found *found, void *context);
+void objects_holders(const struct pool *pool, object_holder_found *found, void *context);
 /* objects_may_map() - whether a page with this word belongs to an object that the session has open. */
 bool objects_may_map(const struct pool *pool, const struct session *session, uint64_t word);
 

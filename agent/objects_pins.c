@@ -58,6 +58,31 @@ void object_pins_look(const struct pool *pool, uint32_t number, struct object_pi
 	}
 }
 
+void object_holders(const struct pool *pool, uint32_t number, object_holder_found *found, void *context)
+{
+	uint32_t left = atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed), page = object_page(pool, number);
+
+	for (uint32_t word = 0; word < POOL_SESSIONS / 64 && left; word++) {
+		uint64_t bits = atomic_load_explicit(&pool->ledger.objects[number].readers[word], memory_order_relaxed);
+
+		for (; bits; bits &= bits - 1, left--) {
+			struct session *session = pool->sessions[word * 64 + (uint32_t)__builtin_ctzll(bits)];
+
+			if (session && pinned_by(session, page))
+				found(context, number, session, pin_count(&session->segment, page));
+		}
+	}
+}
+
+void objects_holders(const struct pool *pool, object_holder_found *found, void *context)
+{
+	const struct bitmap *pinnable = &pool->objects->pinnable;
+
+	for (uint32_t i = bitmap_lowest(pinnable); i != BITMAP_NONE; i = bitmap_next(pinnable, i + 1))
+		if (object_stands(pool, i) && pool->objects->of[i].fd > 0)
+			object_holders(pool, i, found, context);
+}
+
 bool object_pinned(const struct pool *pool, uint32_t number)
 {
 	struct object_pins pins;

@@ -70,6 +70,7 @@ struct pool {
 	uint64_t shortage_took_ns;
 	uint64_t shortage_ns; /* when the figures for refusals were made */
 	uint32_t shortage_pinned, shortage_holder, shortage_holder_pages;
+	uint32_t shortage_object, shortage_object_holder, shortage_object_pins;
 	uint32_t evicted_unannounced, reclaimed_unannounced; /* pages since the last event */
 	uint64_t evict_rest_ms; /* no watermark eviction before */
 	bool evicting; /* between the watermarks: started, not yet at the stop */

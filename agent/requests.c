@@ -7,6 +7,7 @@
 #include "agent/flight.h"
 #include "agent/journal.h"
 #include "agent/lease.h"
+#include "agent/objects.h"
 #include "agent/spill.h"
 #include "agent/trust.h"
 #include "shm/doorbell.h"
@@ -57,45 +58,89 @@ static uint32_t pinned_pages(const struct pool *pool, const struct session *sess
 	return total;
 }
 
-/* Who holds the most pinned pages, for the refusal: one pass over the pin words of each session's pages. */
+struct shortage {
+	struct pool *pool;
+	uint32_t pinned_by[POOL_SESSIONS], budget[POOL_SESSIONS];
+	uint32_t last; /* object that was told last */
+};
+
+static void blocks_pinned(struct shortage *shortage)
+{
+	struct pool *pool = shortage->pool;
+
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = pool_word(pool, page);
+		const struct session *session = pool->sessions[page_word_session(word)];
+		uint32_t count;
+
+		if (!session || page_word_state(word) != PAGE_LEASED ||
+			!atomic_load_explicit(&session->segment.pins[page], memory_order_relaxed))
+			continue;
+		count = pinned_pages(pool, session, page, &shortage->budget[session->id]);
+		shortage->pinned_by[session->id] += count;
+		pool->shortage_pinned += count;
+	}
+}
+
+/* Its pages are pinned once, and by each who does. */
+static void object_is_pinned(void *context, uint32_t number, struct session *session, uint32_t pins)
+{
+	struct shortage *shortage = context;
+	struct pool *pool = shortage->pool;
+	uint32_t pages = object_record(pool, number)->pages, best = pool->shortage_object;
+
+	shortage->pinned_by[session->id] += pages;
+	if (shortage->last != number)
+		pool->shortage_pinned += pages;
+	shortage->last = number;
+	if (best && best != number && pages <= object_record(pool, best)->pages)
+		return;
+	if (best == number && pins <= pool->shortage_object_pins)
+		return;
+	pool->shortage_object = number;
+	pool->shortage_object_holder = session->id;
+	pool->shortage_object_pins = pins;
+}
+
+/* One pass over the pin words of each session's pages, and over the readers of pinnable objects. */
+static void shortage_look(struct pool *pool)
+{
+	static struct shortage shortage;
+	uint32_t holder = 0;
+
+	shortage = (struct shortage){ .pool = pool };
+	for (uint32_t id = 0; id < POOL_SESSIONS; id++)
+		shortage.budget[id] = pool->sessions[id] ? pool->sessions[id]->leased : 0;
+	pool->shortage_pinned = pool->shortage_object = 0;
+	blocks_pinned(&shortage);
+	objects_holders(pool, object_is_pinned, &shortage);
+	for (uint32_t id = 0; id < POOL_SESSIONS; id++)
+		if (shortage.pinned_by[id] > shortage.pinned_by[holder])
+			holder = id;
+	pool->shortage_holder = holder;
+	pool->shortage_holder_pages = shortage.pinned_by[holder];
+}
+
+/* Who holds the most pinned pages, for the refusal. */
 static void shortage(const struct session *asker, struct lease_request *slot)
 {
 	struct pool *pool = asker->pool;
-	static uint32_t pinned_by[POOL_SESSIONS], budget[POOL_SESSIONS];
-	uint32_t pinned = 0, holder = 0;
 	uint64_t now = clock_ns();
 
 	/* A storm of refusals must not become a storm of scans: the figures may be this old. */
 	if (now - pool->shortage_ns > pool->shortage_took_ns + SHORTAGE_NS) {
-		for (uint32_t id = 0; id < POOL_SESSIONS; id++) {
-			pinned_by[id] = 0;
-			budget[id] = pool->sessions[id] ? pool->sessions[id]->leased : 0;
-		}
-		for (uint32_t page = 0; page < pool->page_count; page++) {
-			uint64_t word = pool_word(pool, page);
-			const struct session *session = pool->sessions[page_word_session(word)];
-			uint32_t count;
-
-			if (!session || page_word_state(word) != PAGE_LEASED ||
-				!atomic_load_explicit(&session->segment.pins[page], memory_order_relaxed))
-				continue;
-			count = pinned_pages(pool, session, page, &budget[session->id]);
-			pinned_by[session->id] += count;
-			pinned += count;
-			if (pinned_by[session->id] > pinned_by[holder])
-				holder = session->id;
-		}
+		shortage_look(pool);
 		pool->shortage_ns = clock_ns();
 		pool->shortage_took_ns = pool->shortage_ns - now;
-		pool->shortage_pinned = pinned;
-		pool->shortage_holder = holder;
-		pool->shortage_holder_pages = pinned_by[holder];
 	}
 	/* Of several trust domains: what this one may have. */
 	slot->free_pages = pool->trust ? pool->trust->views[asker->domain].normal.total : pool->free.total;
 	slot->pinned_pages = pool->shortage_pinned;
 	slot->holder = pool->shortage_holder;
 	slot->holder_pages = pool->shortage_holder_pages;
+	slot->object = pool->shortage_object;
+	slot->object_holder = pool->shortage_object_holder;
+	slot->object_pins = pool->shortage_object_pins;
 }
 
 static void note_refill(struct session *session, uint64_t started_ns)

@@ -243,6 +243,18 @@ struct gpool_shortage {
 };
 GPOOL_API void gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage);
 
+/* Of the objects that were pinned then, the one with the most pages. */
+struct gpool_shortage_object {
+	uint32_t size;    /* sizeof(struct gpool_shortage_object), set by the caller */
+	uint32_t pages;
+	uint32_t session; /* who pins it most */
+	uint32_t pins;    /* so often; 0: its GPU work is not over */
+	char name[128];
+};
+GPOOL_ASSERT_SIZE(gpool_shortage_object, 144);
+/* gpool_shortage_object() - Return: 0; -ENOENT: no object was pinned; -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_shortage_object(struct gpool *pool, struct gpool_shortage_object *object);
+
 /*
  * gpool_let_go() - unmap what the agent wants back for tenants of another trust domain: pages that this process uses no more and still
  * has mapped. Calls that allocate, wait or free while others wait do so by themselves, and gpool_sleep() with all that is not in use; a

@@ -17,6 +17,7 @@
 #include "shm/lease_bitmap.h"
 
 #include <time.h>
+#include <string.h>
 
 enum {
 	GRACE_MS = 10000,     /* after the time that the agent was given: it may be restarting, or wait for pages on their way out */
@@ -191,6 +192,20 @@ static void extra_put(const struct gpool *pool, uint32_t first, uint32_t count)
 		pool_put(pool, first, count);
 }
 
+/* As its record tells it just now: whatever has become of it since does not make it a worse name for what was in the way. */
+static void shortage_object_read(const struct gpool *pool, const struct lease_request *request, struct gpool_shortage_object *object)
+{
+	const struct object_record *record = &pool->segment.objects[request->object];
+
+	*object = (struct gpool_shortage_object){ .size = sizeof(*object) };
+	if (!request->object || request->object >= pool->header->object_count)
+		return;
+	object->pages = record->pages;
+	object->session = request->object_holder;
+	object->pins = request->object_pins;
+	memcpy(object->name, record->name, sizeof(object->name) - 1);
+}
+
 static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request, uint32_t need,
 	uint32_t *first)
 {
@@ -210,6 +225,7 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 			.holder = request->holder,
 			.holder_pages = request->holder_pages,
 		};
+		shortage_object_read(pool, request, &cache->shortage_object);
 		stat_add(cache, &cache->stats->refusals);
 		return request->error;
 	default:

@@ -126,8 +126,17 @@ struct lease_request {
 	uint32_t pinned_pages;
 	uint32_t holder;       /* session */
 	uint32_t holder_pages; /* pinned by it */
-	uint32_t extra_first;
-	uint64_t tag; /* LEASE_RESTORE, LEASE_DISCARD, LEASE_SPILL */
+	union {
+		uint32_t extra_first;
+		uint32_t object_holder; /* at an out-of-memory: of the pinned objects the one with most pages, and who pins it most, how often */
+	};
+	union {
+		uint64_t tag; /* LEASE_RESTORE, LEASE_DISCARD, LEASE_SPILL */
+		struct {
+			uint32_t object; /* 0: none is pinned */
+			uint32_t object_pins;
+		};
+	};
 };
 static_assert(sizeof(struct lease_request) == 64, "one cache line each");
 

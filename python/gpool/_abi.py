@@ -188,6 +188,22 @@ class gpool_shortage(c.Structure):
     ]
 
 
+class gpool_shortage_object(c.Structure):
+    size: int
+    pages: int
+    session: int
+    pins: int
+    name: Text
+
+    _fields_ = [
+        ("size", c.c_uint32),
+        ("pages", c.c_uint32),
+        ("session", c.c_uint32),
+        ("pins", c.c_uint32),
+        ("name", c.c_char * 128),
+    ]
+
+
 class gpool_span(c.Structure):
     block: gpool_block
     address: int
@@ -1177,6 +1193,7 @@ SIZES: Dict[str, int] = {
     "gpool_block": 24,
     "gpool_options": 72,
     "gpool_alloc_options": 32,
+    "gpool_shortage_object": 144,
     "gpool_fence_handle": 128,
     "gpool_object_options": 40,
     "gpool_object_open_options": 40,
@@ -1229,6 +1246,7 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_touch": (c.c_int, [c.c_void_p, c.POINTER(gpool_block)]),
     "gpool_address": (c.c_int, [c.c_void_p, c.POINTER(gpool_block), c.POINTER(c.c_uint64)]),
     "gpool_shortage": (None, [c.c_void_p, c.POINTER(gpool_shortage)]),
+    "gpool_shortage_object": (c.c_int, [c.c_void_p, c.POINTER(gpool_shortage_object)]),
     "gpool_let_go": (c.c_int, [c.c_void_p]),
     "gpool_span_alloc": (c.c_int, [c.c_void_p, c.c_uint64, c.c_uint32, c.POINTER(gpool_span)]),
     "gpool_span_free": (c.c_int, [c.c_void_p, c.POINTER(gpool_span)]),

@@ -367,6 +367,69 @@ static void test_room_in_a_row(void **state)
 		assert_int_equal(gpool_object_close(objects[i]), 0);
 }
 
+/* ---- who is in the way ---- */
+
+static void test_a_refusal_names_the_object(void **state)
+{
+	struct gpool_shortage_object most = {.size = sizeof(most)};
+	struct gpool_object *small, *large, *again;
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_shortage shortage;
+	uint64_t version;
+	uint32_t index;
+
+	(void)state;
+	sessions_start();
+	assert_int_equal(gpool_shortage_object(writer, &most), -ENOENT);
+	small = published(writer, "small", 1);
+	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	assert_int_equal(gpool_object_create(writer, "large", &options, &large), 0);
+	assert_int_equal(gpool_object_alloc(large, 2 * OBJECT_PAGES, NULL, &index), 0);
+	assert_int_equal(gpool_object_publish(large, &version), 0);
+	again = opened(reader, "large");
+	assert_int_equal(gpool_object_pin(small), 0);
+	assert_int_equal(gpool_object_pin(large), 0);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(gpool_object_pin(again), 0);
+	assert_false(can_have(writer, PAGES));
+	gpool_shortage(writer, &shortage);
+	assert_int_equal(shortage.pinned, 3 * OBJECT_PAGES);
+	assert_int_equal(shortage.holder, gpool_session(writer));
+	assert_int_equal(shortage.holder_pages, 3 * OBJECT_PAGES);
+	assert_int_equal(gpool_shortage_object(writer, &most), 0);
+	assert_string_equal(most.name, "large");
+	assert_int_equal(most.pages, 2 * OBJECT_PAGES);
+	assert_int_equal(most.session, gpool_session(reader));
+	assert_int_equal(most.pins, 3);
+	most.size = 0;
+	assert_int_equal(gpool_shortage_object(writer, &most), -EINVAL);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(gpool_object_unpin(again), 0);
+	assert_int_equal(gpool_object_unpin(large), 0);
+	assert_int_equal(gpool_object_unpin(small), 0);
+	assert_int_equal(gpool_object_close(small), 0);
+	assert_int_equal(gpool_object_close(large), 0);
+	assert_int_equal(gpool_object_close(again), 0);
+}
+
+/* A pin that nobody refreshes is found and, here, taken away; then the object may leave. */
+static void test_a_leaked_pin(void **state)
+{
+	struct gpool_object *object;
+
+	(void)state;
+	start((const char *const[]){"--pool", POOL, QUIET, "--set", "pins.max_duration=200ms", "--set", "pins.leaked=unpin", NULL});
+	writer = open_worker();
+	reader = open_worker();
+	object = published(writer, "a", 1);
+	assert_int_equal(gpool_object_pin(object), 0);
+	AWAIT(status()->pools[0].leaked_pins == 1);
+	AWAIT(can_have(reader, PAGES));
+	assert_false(is_there("a"));
+	assert_int_equal(gpool_object_unpin(object), -ESTALE);
+	assert_int_equal(gpool_object_close(object), 0);
+}
+
 /* ---- behind fences ---- */
 
 static struct gpool_fence recorded(uint32_t stream)
@@ -634,6 +697,8 @@ int main(int argc, char **argv)
 		TEST(cost_is_by_size),
 		TEST(no_more_than_may_be),
 		TEST(room_in_a_row),
+		TEST(a_refusal_names_the_object),
+		TEST(a_leaked_pin),
 		TEST(unpin_after),
 		TEST(a_newer_version),
 		TEST(deleted),
