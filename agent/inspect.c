@@ -1,6 +1,7 @@
 /* inspect.c - the requests that look at a pool and change nothing. */
 #include "agent/exchange.h"
 
+#include "agent/objects.h"
 #include "agent/session.h"
 #include "agent/spill.h"
 #include "agent/trust.h"
@@ -238,53 +239,104 @@ int answer_pages(struct exchange *x)
 	return ENCODE(x, pages_reply, reply);
 }
 
+/* What is pinned from a page and a session on, one answer at a time. */
+struct pins_look {
+	const struct pool *pool;
+	const struct msg_pins_request *request;
+	struct msg_pins_reply *reply;
+	uint32_t page, page_count;
+};
+
+/* One more; where there is no place for it, the next answer begins with it. */
+static struct msg_pin_entry *pin_add(struct pins_look *look, const struct session *session, uint32_t pins)
+{
+	struct msg_pins_reply *reply = look->reply;
+	uint32_t age = idle_ms_of(session, look->page), longest = look->pool->agent->config.pins.max_duration_ms;
+
+	if (reply->next_session || (look->request->leaked_only && age <= longest))
+		return NULL;
+	if (reply->pins_count == sizeof(reply->pins) / sizeof(*reply->pins)) {
+		reply->next = look->page;
+		reply->next_session = session->id;
+		return NULL;
+	}
+	reply->pins[reply->pins_count] = (struct msg_pin_entry){
+		.page = look->page,
+		.page_count = look->page_count,
+		.pins = pins,
+		.age_ms = age,
+		.leaked = age > longest,
+		.session = session->id,
+		.pid = (uint32_t)session->pid,
+	};
+	snprintf(reply->pins[reply->pins_count].name, sizeof(reply->pins[0].name), "%s", session->name);
+	return &reply->pins[reply->pins_count++];
+}
+
+static void block_pins(struct pins_look *look, const struct page_fact *fact)
+{
+	const struct session *session = session_of_fact(look->pool, fact);
+	uint32_t pins = pins_of_fact(look->pool, fact);
+	struct msg_pin_entry *entry;
+
+	look->page_count = fact->pages;
+	entry = pins ? pin_add(look, session, pins) : NULL;
+	if (!entry)
+		return;
+	entry->content_type = fact->content;
+	entry->owner_id = atomic_load_explicit(&session->segment.blocks[look->page].owner_id, memory_order_relaxed);
+}
+
+static void object_pin_found(void *context, uint32_t number, struct session *session, uint32_t pins)
+{
+	struct pins_look *look = context;
+	struct msg_pin_entry *entry;
+
+	if (look->page == look->request->first && session->id < look->request->first_session)
+		return;
+	entry = pin_add(look, session, pins);
+	if (!entry)
+		return;
+	entry->object = number;
+	snprintf(entry->object_name, sizeof(entry->object_name), "%s", object_record(look->pool, number)->name);
+}
+
+/* Of the object whose first page it is, if there is one that can be pinned. */
+static void object_pins(struct pins_look *look)
+{
+	uint64_t word = pool_word(look->pool, look->page);
+	uint32_t number = page_word_owner(word);
+
+	if (page_word_state(word) != PAGE_SHARED || number >= look->pool->objects->count ||
+		object_record(look->pool, number)->class != OBJECT_PINNABLE || !object_stands(look->pool, number) ||
+		look->pool->objects->of[number].fd <= 0 || object_page(look->pool, number) != look->page)
+		return;
+	look->page_count = object_record(look->pool, number)->pages;
+	object_holders(look->pool, number, object_pin_found, look);
+}
+
 int answer_pins(struct exchange *x)
 {
-	struct msg_pins_reply *reply = &big.pins;
 	struct msg_pins_request request;
-	const struct pool *pool;
+	struct pins_look look = { .request = &request, .reply = &big.pins };
 	struct page_fact *facts;
-	uint32_t longest = x->agent->config.pins.max_duration_ms;
 
 	if (DECODE(x, pins_request, &request))
 		return exchange_malformed(x);
-	pool = exchange_pool(x, request.pool);
-	if (!pool)
+	look.pool = exchange_pool(x, request.pool);
+	if (!look.pool)
 		return exchange_no_pool(x, request.pool);
-	facts = facts_of(pool);
+	facts = facts_of(look.pool);
 	if (!facts)
 		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
-	memset(reply, 0, sizeof(*reply));
-	for (uint32_t page = request.first; page < pool->page_count; page++) {
-		const struct session *session = session_of_fact(pool, &facts[page]);
-		uint32_t pins = facts[page].use == PAGE_USE_HEAD ? pins_of_fact(pool, &facts[page]) : 0, age;
-		struct msg_pin_entry *entry;
-
-		if (!pins)
-			continue;
-		age = idle_ms_of(session, page);
-		if (request.leaked_only && age <= longest)
-			continue;
-		if (reply->pins_count == sizeof(reply->pins) / sizeof(*reply->pins)) {
-			reply->next = page;
-			break;
-		}
-		entry = &reply->pins[reply->pins_count++];
-		*entry = (struct msg_pin_entry){
-			.page = page,
-			.page_count = facts[page].pages,
-			.pins = pins,
-			.age_ms = age,
-			.leaked = age > longest,
-			.content_type = facts[page].content,
-			.session = session->id,
-			.pid = (uint32_t)session->pid,
-			.owner_id = atomic_load_explicit(&session->segment.blocks[page].owner_id, memory_order_relaxed),
-		};
-		snprintf(entry->name, sizeof(entry->name), "%s", session->name);
-	}
+	memset(look.reply, 0, sizeof(*look.reply));
+	for (look.page = request.first; look.page < look.pool->page_count && !look.reply->next_session; look.page++)
+		if (facts[look.page].use == PAGE_USE_HEAD)
+			block_pins(&look, &facts[look.page]);
+		else
+			object_pins(&look);
 	free(facts);
-	return ENCODE(x, pins_reply, reply);
+	return ENCODE(x, pins_reply, look.reply);
 }
 
 static void client_entry_fill(const struct session *session, const struct page_fact *facts, struct msg_client_entry *entry)
@@ -470,7 +522,7 @@ static void note_finding(void *context, const struct pool_finding *finding)
 	snprintf(entry->text, sizeof(entry->text), "%s", finding->text);
 }
 
-static void note_trust(void *context, uint32_t session, uint32_t page, const char *text)
+static void note_fault(void *context, uint32_t session, uint32_t page, const char *text)
 {
 	struct msg_check_reply *reply = context;
 	struct pool_finding finding = { .session = session, .page = page };
@@ -516,7 +568,8 @@ static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 			reply->found++;
 		}
 	free(by_owner);
-	trust_check(pool, note_trust, reply);
+	trust_check(pool, note_fault, reply);
+	objects_check(pool, note_fault, reply);
 }
 
 int answer_check(struct exchange *x)

@@ -96,6 +96,12 @@ void objects_thin(struct pool *pool, const struct tenant *taker, uint32_t spared
 void objects_window(struct pool *pool, const struct tenant *taker);
 bool objects_window_has(const struct pool *pool, uint64_t word);
 void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count);
+/*
+ * objects_check() - calls `found` for what is not as objects_order.c says, and for pins of sessions that do not have the object open. Such a
+ * pin stands for a moment when somebody finds that an object has gone. Cost: a look at each object for each ephemeral one.
+ */
+typedef void objects_fault(void *context, uint32_t session, uint32_t page, const char *text);
+void objects_check(const struct pool *pool, objects_fault *found, void *context);
 /* objects_order_begin() - by the policy that is configured; what there is is entered anew, and nothing else is known. 0, -ENOMEM. */
 int objects_order_begin(struct pool *pool);
 

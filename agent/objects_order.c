@@ -14,6 +14,7 @@
 #include "agent/evict.h"
 #include "policy/eviction.h"
 #include "policy/number_heap.h"
+#include "shm/pins.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -282,6 +283,61 @@ void object_order_back(struct pool *pool)
 uint32_t object_order_idle_pages(const struct pool *pool)
 {
 	return pool->objects->order->idle_pages;
+}
+
+/* ---- proof ---- */
+
+/* What follows it and stays, counted anew. */
+static uint32_t stay_below(const struct pool *pool, uint32_t number)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 1; i < object_end_of(pool); i++)
+		count += object_of(pool, i)->in_order && object_followed(pool, i) == number && stays(object_of(pool, i));
+	return count;
+}
+
+/* A pin of a session that does not have it open keeps nothing: whoever made it does not know that it is gone. */
+static bool pinned_by_stranger(const struct pool *pool, uint32_t number, uint32_t *session)
+{
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
+		const struct session *stranger = pool->sessions[id];
+
+		if (!stranger || stranger->role != SESSION_WORKER || object_has_reader(pool, number, id) ||
+			!pin_count(&stranger->segment, object_page(pool, number)))
+			continue;
+		*session = id;
+		return true;
+	}
+	return false;
+}
+
+static void check_one(const struct pool *pool, uint32_t number, objects_fault *found, void *context)
+{
+	const struct object *object = object_of(pool, number);
+	enum object_state state = object_state(pool, number);
+	uint32_t class = object_record(pool, number)->class, page = object_page(pool, number), session = 0;
+
+	if (object->in_order != (state == OBJECT_CURRENT && (class == OBJECT_EPHEMERAL || class == OBJECT_PINNABLE)))
+		found(context, 0, page, "an object that may go is not in the order, or one that may not is");
+	if (object->in_order && object->node && object->stay_below != stay_below(pool, number))
+		found(context, 0, page, "what follows an object and stays is counted wrong");
+	if (class == OBJECT_PINNABLE && object_stands(pool, number) && object->fd > 0 && pinned_by_stranger(pool, number, &session))
+		found(context, session, page, "pins an object that it does not have open");
+}
+
+void objects_check(const struct pool *pool, objects_fault *found, void *context)
+{
+	uint32_t idle = 0, booked = pool->objects->order->idle_pages;
+
+	for (uint32_t i = 1; i < object_end_of(pool); i++) {
+		check_one(pool, i, found, context);
+		idle += object_of(pool, i)->in_order && !stays(object_of(pool, i)) ? object_record(pool, i)->pages : 0;
+	}
+	for (uint32_t i = 0; i < pool->tenant_count; i++)
+		booked += pool->tenants[i].idle_pages;
+	if (idle != booked)
+		found(context, 0, 0, "pages of objects that may go are booked wrong");
 }
 
 /* ---- begin and end ---- */

@@ -412,6 +412,50 @@ static void test_a_refusal_names_the_object(void **state)
 	assert_int_equal(gpool_object_close(again), 0);
 }
 
+static const struct msg_pins_reply *pins_from(uint32_t page, uint32_t session)
+{
+	static struct msg_pins_reply reply;
+	const struct msg_pins_request request = {.first = page, .first_session = session};
+
+	ASK(pins_request, &request, pins_reply, &reply);
+	return &reply;
+}
+
+/* One line for each who pins it, by the object's name; from any of them on. */
+static void test_pins_are_listed(void **state)
+{
+	const struct msg_pins_reply *reply;
+	struct gpool_object *object, *again;
+	uint32_t page;
+
+	(void)state;
+	sessions_start();
+	object = published(writer, "a", 1);
+	again = opened(reader, "a");
+	assert_int_equal(pins_from(0, 0)->pins_count, 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_object_pin(object), 0);
+	assert_int_equal(gpool_object_pin(again), 0);
+	reply = pins_from(0, 0);
+	assert_int_equal(reply->pins_count, 2);
+	for (int i = 0; i < 2; i++) {
+		assert_string_equal(reply->pins[i].object_name, "a");
+		assert_true(reply->pins[i].object > 0);
+		assert_int_equal(reply->pins[i].page_count, OBJECT_PAGES);
+		assert_int_equal(reply->pins[i].pins, reply->pins[i].session == gpool_session(writer) ? 2 : 1);
+	}
+	assert_true(reply->pins[0].session < reply->pins[1].session);
+	page = reply->pins[0].page;
+	reply = pins_from(page, reply->pins[0].session + 1);
+	assert_int_equal(reply->pins_count, 1);
+	assert_int_equal(pins_from(page + 1, 0)->pins_count, 0);
+	assert_int_equal(gpool_object_unpin(again), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_object_unpin(object), 0);
+	assert_int_equal(gpool_object_close(object), 0);
+	assert_int_equal(gpool_object_close(again), 0);
+}
+
 /* A pin that nobody refreshes is found and, here, taken away; then the object may leave. */
 static void test_a_leaked_pin(void **state)
 {
@@ -698,6 +742,7 @@ int main(int argc, char **argv)
 		TEST(no_more_than_may_be),
 		TEST(room_in_a_row),
 		TEST(a_refusal_names_the_object),
+		TEST(pins_are_listed),
 		TEST(a_leaked_pin),
 		TEST(unpin_after),
 		TEST(a_newer_version),

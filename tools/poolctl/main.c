@@ -275,8 +275,8 @@ const struct verb verbs[] = {
 		.name = "pins",
 		.arguments = "",
 		.summary = "show who has pinned what",
-		.text = "One line for each pinned block, with the process that pins it. AGE counts from when the pin was made "
-			"or refreshed.",
+		.text = "One line for each pinned block, and for each session that pins a pinnable object, with its process. AGE counts "
+			"from when the pin was made or refreshed.",
 		.options = pins_options,
 		.offline = true,
 		.run = pins_run,
@@ -324,7 +324,9 @@ const struct verb verbs[] = {
 		.summary = "show the named objects",
 		.text = "One line for each version: current, old while somebody has it open, or deleted likewise. PAGES stay "
 			"taken until the version is neither current nor open; NUMBER is the owner of its pages in the page "
-			"table, WRITER the session that may write a mutable one.",
+			"table, WRITER the session that may write a mutable one, FOLLOWS the number of the one without which it is "
+			"useless. Of pinnable ones PINS are those of all sessions now, USES those that the agent has seen, COST what "
+			"the publisher says that it takes to have it again; ACCESS says whether sessions of other tenants may open it.",
 		.options = no_options,
 		.offline = true,
 		.run = objects_run,

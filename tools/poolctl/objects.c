@@ -22,9 +22,26 @@ static int by_name_and_version(const void *left, const void *right)
 	return order ? order : a->version < b->version ? -1 : a->version > b->version;
 }
 
+/* What only pinnable ones have. */
+static void pinnable_cells(struct table *table, const struct object_view *object)
+{
+	if (object->memory_class != OBJECT_PINNABLE) {
+		for (int i = 0; i < 4; i++)
+			table_cell(table, "-");
+		return;
+	}
+	table_cell(table, "%" PRIu32, object->pins);
+	table_cell(table, "%" PRIu64, object->uses);
+	table_cell(table, "%s", time_text(object->used_ms).text);
+	if (object->cost_us)
+		table_cell(table, "%.1f ms", object->cost_us / 1000.0);
+	else
+		table_cell(table, "-");
+}
+
 static void objects_table(const struct command *command, const struct objects_view *view)
 {
-	struct table *table = table_create("POOL|NAME|>VERSION|STATE|CLASS|>PAGES|>SIZE|>ALLOCATIONS|>METADATA|>READERS|>WRITER|ROLE|"
+	struct table *table = table_create("POOL|NAME|>VERSION|STATE|CLASS|>PAGES|>SIZE|>ALLOCATIONS|>METADATA|>READERS|>PINS|>USES|LAST USE|>COST|ACCESS|>FOLLOWS|>WRITER|ROLE|"
 					   "TENANT|>PID|PUBLISHED|LAYOUT|>NUMBER");
 
 	for (uint32_t i = 0; i < view->count; i++) {
@@ -40,6 +57,12 @@ static void objects_table(const struct command *command, const struct objects_vi
 		table_cell(table, "%" PRIu32, object->allocations);
 		table_cell(table, "%s", bytes_text(object->metadata_bytes).text);
 		table_cell(table, "%" PRIu32, object->readers);
+		pinnable_cells(table, object);
+		table_cell(table, "%s", object->flags & OBJECT_PRIVATE ? "tenant" : "all");
+		if (object->follows)
+			table_cell(table, "%" PRIu32, object->follows);
+		else
+			table_cell(table, "-");
 		if (object->writer)
 			table_cell(table, "%" PRIu32, object->writer);
 		else
@@ -77,6 +100,12 @@ static void objects_json(const struct command *command, const struct objects_vie
 		json_number(to, "allocations", object->allocations);
 		json_number(to, "metadata_bytes", object->metadata_bytes);
 		json_number(to, "readers", object->readers);
+		json_number(to, "pins", object->pins);
+		json_number(to, "uses", object->uses);
+		json_number(to, "used_ms", object->used_ms);
+		json_number(to, "cost_us", object->cost_us);
+		json_bool(to, "private", object->flags & OBJECT_PRIVATE);
+		json_number(to, "follows", object->follows);
 		json_number(to, "writer", object->writer);
 		json_text(to, "role", object->role);
 		json_text(to, "tenant", object->tenant);
@@ -89,10 +118,11 @@ static void objects_json(const struct command *command, const struct objects_vie
 	json_print(command, document, false);
 }
 
-/* Out of each pool's table, which whoever is attached has mapped: the agent is asked only which pools there are. */
+/* Out of each pool's table, which whoever is attached has mapped: the agent is asked which pools there are, and who pins what. */
 static int objects_ask(const struct command *command, struct objects_view *view)
 {
 	static struct msg_status_reply status;
+	struct pins_view pins = { .pins = NULL };
 	struct command of_pool = *command;
 	struct gpool *pool;
 	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
@@ -105,21 +135,29 @@ static int objects_ask(const struct command *command, struct objects_view *view)
 		of_pool.pool = status.pools[i].name;
 		code = agent_open(&of_pool, GPOOL_OPEN_OBSERVER, &pool);
 		if (code)
-			return code;
+			break;
 		objects_add(view, status.pools[i].name, pool_view(pool));
+		code = pins_ask_pool(&of_pool, pool, &status.pools[i], &pins);
 		gpool_close(pool);
 	}
+	objects_pins(view, &pins);
+	free(pins.pins);
 	return code;
 }
 
 int objects_run(const struct command *command)
 {
 	struct objects_view view = { .objects = NULL };
+	struct pins_view pins = { .pins = NULL };
 	struct offline *offline = NULL;
 	int code = command->offline ? offline_open(command, &offline) : objects_ask(command, &view);
 
 	if (!code && offline)
 		code = offline_objects(command, offline, &view);
+	if (!code && offline)
+		code = offline_pins(command, offline, &pins);
+	objects_pins(&view, &pins);
+	free(pins.pins);
 	if (!code && view.count)
 		qsort(view.objects, view.count, sizeof(*view.objects), by_name_and_version);
 	if (!code && command->output == OUTPUT_JSON)

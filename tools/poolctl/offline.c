@@ -416,6 +416,33 @@ static void pin_entry(const struct offline_pool *pool, const struct msg_page_ent
 	text_copy(pin->name, sizeof(pin->name), record->name, sizeof(record->name));
 }
 
+/* Who has it open is the agent's secret: pins at its first page are taken for pins of it. */
+static void object_pins(const struct command *command, const struct offline_pool *pool, uint32_t number, struct pins_view *view)
+{
+	const struct object_record *record = &pool->pool.objects[number];
+	uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire), page = record->first_page;
+	uint32_t clock_ms = atomic_load(&pool->pool.header->clock_ms);
+
+	if (record->class != OBJECT_PINNABLE || state < OBJECT_CURRENT || state > OBJECT_LEAVING || page >= pool->pool.header->page_count)
+		return;
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
+		const struct session_segment *segment = pool->by_id[id];
+		struct msg_pin_entry pin = { .page = page, .page_count = record->pages, .session = id, .object = number };
+
+		if (!segment || page >= segment->page_count)
+			continue;
+		pin.pins = atomic_load_explicit(&segment->pins[page], memory_order_relaxed);
+		pin.age_ms = clock_ms - atomic_load_explicit(&segment->touch[page], memory_order_relaxed);
+		pin.age_ms = pin.age_ms > INT32_MAX ? 0 : pin.age_ms;
+		pin.leaked = pin.age_ms > LEAKED_AFTER_MS;
+		pin.pid = pool->pool.sessions[id].pid;
+		text_copy(pin.name, sizeof(pin.name), pool->pool.sessions[id].name, sizeof(pool->pool.sessions[id].name));
+		text_copy(pin.object_name, sizeof(pin.object_name), record->name, sizeof(record->name));
+		if (pin.pins && (!command->values[OPTION_LEAKED] || pin.leaked))
+			pins_add(view, pool->name, pool->pool.header->page_bytes, &pin);
+	}
+}
+
 static void pool_pins(const struct command *command, const struct offline_pool *pool, struct pins_view *view)
 {
 	struct look *look = look_create(pool);
@@ -431,6 +458,8 @@ static void pool_pins(const struct command *command, const struct offline_pool *
 		if (pin.pins && (!command->values[OPTION_LEAKED] || pin.leaked))
 			pins_add(view, pool->name, pool->pool.header->page_bytes, &pin);
 	}
+	for (uint32_t number = 1; number < pool_object_end(&pool->pool); number++)
+		object_pins(command, pool, number, view);
 	look_destroy(look);
 }
 

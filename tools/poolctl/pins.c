@@ -1,4 +1,4 @@
-/* pins.c - pinned blocks and who holds them. */
+/* pins.c - pinned blocks and objects, and who holds them. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -11,7 +11,7 @@ AGENT_GETTER(pins)
 
 static void pins_table(const struct command *command, const struct pins_view *view)
 {
-	struct table *table = table_create("POOL|>PAGE|>PAGES|>SIZE|CONTENT|>PINS|>AGE| |>SESSION|>PID|NAME|>OWNER ID");
+	struct table *table = table_create("POOL|>PAGE|>PAGES|>SIZE|CONTENT|>PINS|>AGE| |>SESSION|>PID|NAME|>OWNER ID|OBJECT");
 
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct msg_pin_entry *pin = &view->pins[i].pin;
@@ -20,7 +20,7 @@ static void pins_table(const struct command *command, const struct pins_view *vi
 		table_cell(table, "%" PRIu32, pin->page);
 		table_cell(table, "%" PRIu32, pin->page_count);
 		table_cell(table, "%s", bytes_text(pin->page_count * view->pins[i].page_bytes).text);
-		table_cell(table, "%s", content_name(pin->content_type));
+		table_cell(table, "%s", pin->object ? "object" : content_name(pin->content_type));
 		table_cell(table, "%" PRIu32, pin->pins);
 		table_cell(table, "%s", age_text(pin->age_ms).text);
 		table_cell_color(table, COLOR_RED, "%s", pin->leaked ? "leaked" : "");
@@ -28,6 +28,7 @@ static void pins_table(const struct command *command, const struct pins_view *vi
 		table_cell(table, "%" PRIu32, pin->pid);
 		table_cell(table, "%s", pin->name);
 		table_cell(table, "%" PRIu64, pin->owner_id);
+		table_cell(table, "%s", pin->object ? pin->object_name : "-");
 	}
 	table_print(command, table);
 	table_destroy(table);
@@ -47,7 +48,7 @@ static void pins_json(const struct command *command, const struct pins_view *vie
 		json_number(to, "page_bytes", view->pins[i].page_bytes);
 		json_number(to, "page", pin->page);
 		json_number(to, "page_count", pin->page_count);
-		json_text(to, "content", content_name(pin->content_type));
+		json_text(to, "content", pin->object ? "object" : content_name(pin->content_type));
 		json_number(to, "pins", pin->pins);
 		json_number(to, "age_ms", pin->age_ms);
 		json_bool(to, "leaked", pin->leaked);
@@ -55,12 +56,12 @@ static void pins_json(const struct command *command, const struct pins_view *vie
 		json_number(to, "pid", pin->pid);
 		json_text(to, "name", pin->name);
 		json_number(to, "owner_id", pin->owner_id);
+		json_text(to, "object", pin->object_name);
 	}
 	json_print(command, document, false);
 }
 
-static int pins_ask_pool(const struct command *command, struct gpool *pool, const struct msg_pool_status *status,
-	struct pins_view *view)
+int pins_ask_pool(const struct command *command, struct gpool *pool, const struct msg_pool_status *status, struct pins_view *view)
 {
 	static struct msg_pins_reply reply;
 	struct msg_pins_request request = { .leaked_only = command->values[OPTION_LEAKED] != NULL };
@@ -74,10 +75,12 @@ static int pins_ask_pool(const struct command *command, struct gpool *pool, cons
 		for (uint32_t i = 0; i < reply.pins_count; i++)
 			pins_add(view, status->name, status->page_size, &reply.pins[i]);
 		/* each part goes on behind the last one, or it would never end */
-		if (reply.next && reply.next <= request.first)
+		if (reply.next_session && (reply.next < request.first ||
+			(reply.next == request.first && reply.next_session <= request.first_session)))
 			return agent_bad_answer(command);
 		request.first = reply.next;
-	} while (reply.next);
+		request.first_session = reply.next_session;
+	} while (reply.next_session);
 	return CODE_OK;
 }
 

@@ -78,12 +78,25 @@ void objects_add(struct objects_view *view, const char *pool, const struct pool_
 			.layout_hash = record->layout_hash,
 			.metadata_bytes = record->manifest_bytes,
 			.published_ms = record->published_ms,
+			.flags = record->flags,
+			.cost_us = record->cost_us,
+			.follows = record->follows,
+			.used_ms = atomic_load_explicit(&record->used_ms, memory_order_relaxed),
+			.uses = atomic_load_explicit(&record->uses, memory_order_relaxed),
 		};
 		snprintf(to->pool, sizeof(to->pool), "%s", pool);
 		record_text(to->name, sizeof(to->name), record->name);
 		record_text(to->tenant, sizeof(to->tenant), record->tenant);
 		record_text(to->role, sizeof(to->role), record->role);
 	}
+}
+
+void objects_pins(struct objects_view *view, const struct pins_view *pins)
+{
+	for (uint32_t p = 0; p < pins->count; p++)
+		for (uint32_t i = 0; pins->pins[p].pin.object && i < view->count; i++)
+			if (view->objects[i].number == pins->pins[p].pin.object && !strcmp(view->objects[i].pool, pins->pins[p].pool))
+				view->objects[i].pins += pins->pins[p].pin.pins;
 }
 
 void pins_add(struct pins_view *view, const char *pool, uint64_t page_bytes, const struct msg_pin_entry *pin)

@@ -53,7 +53,9 @@ struct object_view {
 	char pool[64];
 	uint64_t page_bytes;
 	uint32_t number, state, memory_class, pages, allocations, readers, writer, uid, pid;
+	uint32_t pins, flags, cost_us, follows;
 	uint64_t version, layout_hash, metadata_bytes, published_ms;
+	uint64_t used_ms, uses; /* pinnable */
 	char name[128], tenant[64], role[64];
 };
 
@@ -89,6 +91,10 @@ const char *object_state_name(uint32_t state);
 struct pool_segment;
 /* objects_add() - all versions of objects that a pool's table has. */
 void objects_add(struct objects_view *view, const char *pool, const struct pool_segment *segment);
+/* objects_pins() - sums of pins by object. pins_ask_pool() - those of a pool (pins.c): an exit code. */
+void objects_pins(struct objects_view *view, const struct pins_view *pins);
+struct gpool;
+int pins_ask_pool(const struct command *command, struct gpool *pool, const struct msg_pool_status *status, struct pins_view *view);
 void pins_add(struct pins_view *view, const char *pool, uint64_t page_bytes, const struct msg_pin_entry *pin);
 /* Grow a list so that one more fits; `item` is its element's size. */
 void *list_grow(void *list, uint32_t count, uint32_t *capacity, size_t item);
