@@ -9,8 +9,8 @@
  *
  * What a name means is its CURRENT record with the highest version. So one store, PUBLISHING -> CURRENT, publishes; that the
  * record before it becomes OLD is tidying up. The files: objects.c states, objects_requests.c what sessions ask,
- * objects_recover.c after the death of an agent, objects_order.c which one goes next, objects_evict.c taking it, objects_pins.c who pins one, objects_worth.c
- * what pinnable ones are worth.
+ * objects_recover.c after the death of an agent, objects_order.c which one goes next, objects_evict.c taking it, objects_pins.c who
+ * pins one, objects_worth.c what pinnable ones are worth.
  */
 #ifndef GPOOL_AGENT_OBJECTS_H
 #define GPOOL_AGENT_OBJECTS_H
@@ -60,8 +60,8 @@ void objects_tick(struct pool *pool);
 /* objects_session_end() - it reads and writes nothing any more. */
 void objects_session_end(struct session *session);
 /*
- * objects_holders() - calls `found` for each session that pins a pinnable object, or has left a fence there (pins: 0). object_holders() - of one.
- * Cost: a look at each reader.
+ * objects_holders() - calls `found` for each session that pins a pinnable object, or has left a fence there (pins: 0).
+ * object_holders() - of one. Cost: a look at each reader.
  */
 typedef void object_holder_found(void *context, uint32_t number, struct session *session, uint32_t pins);
 void object_holders(const struct pool *pool, uint32_t number, object_holder_found *found, void *context);

@@ -77,7 +77,7 @@ static bool stays(const struct object *object)
 	return object->open || object->stay_below;
 }
 
-/* One more of those that follow it stays, or (-1) one fewer; and so on upwards. Each is changed at most once, whatever is opened in which order. */
+/* One more of those that follow it stays, or (-1) one fewer; and so on upwards, as far as that makes a difference. */
 static void stay_add(struct pool *pool, uint32_t number, int more)
 {
 	for (; number && more; number = object_followed(pool, number)) {

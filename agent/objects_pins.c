@@ -2,8 +2,9 @@
  * objects_pins.c - objects that pins alone keep: who pins one, when it was used last, and taking one that nobody pins.
  *
  * A reader's pin stands in its own segment, at the object's first page, and its word for "until that fence" in the block entry
- * there, as for its own blocks. How often it has pinned it stands there, too, in the place of a block's owner id. Pins of sessions that do not have it open count for nothing. The protocol is that of shm/pins.h,
- * with the record's state for the page word: LEAVING first, then the pins.
+ * there, as for its own blocks. How often it has pinned it stands there, too, in the place of a block's owner id. Pins of sessions
+ * that do not have it open count for nothing. The protocol is that of shm/pins.h, with the record's state for the page word:
+ * LEAVING first, then the pins.
  */
 #include "agent/objects.h"
 

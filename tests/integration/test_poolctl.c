@@ -641,6 +641,54 @@ static double tenant_number(const char *name)
 	return value;
 }
 
+/* Who pins it is seen from both sides. */
+static void test_pinnable_object(void **state)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *object;
+	struct result result;
+	const cJSON *entry;
+	uint64_t version;
+	uint32_t index;
+
+	(void)state;
+	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	options.flags = GPOOL_OBJECT_PRIVATE;
+	options.cost_us = 2500;
+	assert_int_equal(gpool_object_create(world.worker, "adapter", &options, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, 2, NULL, &index), 0);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	assert_int_equal(gpool_object_pin(object), 0);
+	assert_int_equal(gpool_object_pin(object), 0);
+	result = AGENT_JSON("objects");
+	expect(&result, OK);
+	entry = list(&result, "objects")->child;
+	assert_string_equal(string(entry, "class"), "pinnable");
+	assert_int_equal(number(entry, "pins"), 2);
+	assert_int_equal(number(entry, "cost_us"), 2500);
+	assert_int_equal(number(entry, "follows"), 0);
+	assert_true(number(entry, "used_ms") > 0);
+	assert_true(cJSON_IsTrue(cJSON_GetObjectItem(entry, "private")));
+	result_free(&result);
+	result = AGENT("objects");
+	expect(&result, OK);
+	expect_text(result.out, "2.5 ms");
+	result_free(&result);
+	result = AGENT_JSON("pins", "-p", "p0");
+	expect(&result, OK);
+	for (entry = list(&result, "pins")->child; entry && strcmp(string(entry, "object"), "adapter") != 0; entry = entry->next)
+		;
+	assert_non_null(entry);
+	assert_string_equal(string(entry, "content"), "object");
+	assert_int_equal(number(entry, "pins"), 2);
+	assert_int_equal(number(entry, "pid"), getpid());
+	result_free(&result);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(gpool_object_unpin(object), 0);
+	assert_int_equal(gpool_object_delete(world.worker, "adapter", 0), 0);
+	assert_int_equal(gpool_object_close(object), 0);
+}
+
 static void test_objects(void **state)
 {
 	struct gpool_object *object;
@@ -1119,6 +1167,7 @@ int main(void)
 		cmocka_unit_test(test_roles),
 		cmocka_unit_test_teardown(test_stopped_agent, agent_continue),
 		/* these change what the others look at */
+		cmocka_unit_test(test_pinnable_object),
 		cmocka_unit_test(test_objects),
 		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_reload),

@@ -41,7 +41,8 @@ static void pinnable_cells(struct table *table, const struct object_view *object
 
 static void objects_table(const struct command *command, const struct objects_view *view)
 {
-	struct table *table = table_create("POOL|NAME|>VERSION|STATE|CLASS|>PAGES|>SIZE|>ALLOCATIONS|>METADATA|>READERS|>PINS|>USES|LAST USE|>COST|ACCESS|>FOLLOWS|>WRITER|ROLE|"
+	struct table *table = table_create("POOL|NAME|>VERSION|STATE|CLASS|>PAGES|>SIZE|>ALLOCATIONS|>METADATA|>READERS|"
+					   ">PINS|>USES|LAST USE|>COST|ACCESS|>FOLLOWS|>WRITER|ROLE|"
 					   "TENANT|>PID|PUBLISHED|LAYOUT|>NUMBER");
 
 	for (uint32_t i = 0; i < view->count; i++) {
