@@ -242,7 +242,7 @@ enum { SCANNED = 20 };
 /* Many, each used once, far more than there is room for. */
 static void scan(void)
 {
-	char name[16];
+	char name[24];
 
 	for (int i = 0; i < SCANNED; i++) {
 		struct gpool_object *object;
