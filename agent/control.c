@@ -225,6 +225,7 @@ static const struct verb verbs[] = {
 	{ MSG_TYPE_version_request, SESSION_OBSERVER, false, answer_version },
 	{ MSG_TYPE_status_request, SESSION_OBSERVER, false, answer_status },
 	{ MSG_TYPE_pages_request, SESSION_OBSERVER, false, answer_pages },
+	{ MSG_TYPE_page_kinds_request, SESSION_OBSERVER, false, answer_page_kinds },
 	{ MSG_TYPE_pins_request, SESSION_OBSERVER, false, answer_pins },
 	{ MSG_TYPE_clients_request, SESSION_OBSERVER, false, answer_clients },
 	{ MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants },

@@ -37,6 +37,7 @@ int exchange_no_pool(struct exchange *x, const char *name);
 int answer_version(struct exchange *x);
 int answer_status(struct exchange *x);
 int answer_pages(struct exchange *x);
+int answer_page_kinds(struct exchange *x);
 int answer_pins(struct exchange *x);
 int answer_clients(struct exchange *x);
 int answer_tenants(struct exchange *x);

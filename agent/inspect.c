@@ -18,6 +18,7 @@
 static union {
 	struct msg_status_reply status;
 	struct msg_pages_reply pages;
+	struct msg_page_kinds_reply kinds;
 	struct msg_pins_reply pins;
 	struct msg_clients_reply clients;
 	struct msg_tenants_reply tenants;
@@ -237,6 +238,69 @@ int answer_pages(struct exchange *x)
 		page_entry_fill(pool, page, &facts[page], &reply->pages[reply->pages_count++]);
 	free(facts);
 	return ENCODE(x, pages_reply, reply);
+}
+
+enum { KIND_OBJECT = 6, KIND_PINNABLE = 7, KIND_BLOCK = 16, KIND_NOBODY = 255 };
+
+/* Of a page whose word says all that there is to say. */
+static uint8_t kind_of_state(enum page_state state)
+{
+	static const uint8_t kinds[PAGE_STATES] = {
+		[PAGE_FREE] = 0, [PAGE_RESERVED] = 1, [PAGE_LEASED] = 2, [PAGE_QUARANTINED] = 3, [PAGE_EVICTING] = 4, [PAGE_MOVING] = 4,
+		[PAGE_RETIRED] = 5, [PAGE_SHARED] = KIND_OBJECT,
+	};
+
+	return kinds[state < PAGE_STATES ? state : PAGE_FREE];
+}
+
+static uint8_t tenant_number(const struct pool *pool, const struct tenant *tenant)
+{
+	return tenant ? (uint8_t)(tenant - pool->tenants) : KIND_NOBODY;
+}
+
+static struct msg_page_kind page_kind_of(const struct pool *pool, uint32_t page, const struct page_fact *fact)
+{
+	uint64_t word = pool_word(pool, page);
+	enum page_state state = page_word_state(word);
+	uint32_t owner = page_word_owner(word);
+	struct msg_page_kind kind = { kind_of_state(state), KIND_NOBODY };
+
+	if (state == PAGE_SHARED && owner < pool->objects->count) {
+		kind.kind = object_record(pool, owner)->class == OBJECT_PINNABLE ? KIND_PINNABLE : KIND_OBJECT;
+		kind.tenant = tenant_number(pool, pool->objects->of[owner].tenant);
+	} else if (page_word_session(word) && pool->sessions[page_word_session(word)]) {
+		kind.tenant = tenant_number(pool, pool->sessions[page_word_session(word)]->tenant);
+	}
+	if (state == PAGE_LEASED && fact->use >= PAGE_USE_HEAD)
+		kind.kind = (uint8_t)(KIND_BLOCK + 2 * fact->content + (pins_of_fact(pool, fact) != 0));
+	return kind;
+}
+
+int answer_page_kinds(struct exchange *x)
+{
+	struct msg_page_kinds_reply *reply = &big.kinds;
+	struct msg_page_kinds_request request;
+	const struct pool *pool;
+	struct page_fact *facts;
+	uint32_t most = sizeof(reply->pages) / sizeof(*reply->pages);
+
+	if (DECODE(x, page_kinds_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	if (request.first >= pool->page_count)
+		return exchange_fail(x, -EINVAL, "page %u: pool '%s' has pages 0 to %u", request.first, pool->segment.header->name,
+			pool->page_count - 1);
+	facts = facts_of(pool);
+	if (!facts)
+		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
+	reply->page_count = pool->page_count;
+	reply->pages_count = 0;
+	for (uint32_t page = request.first; page < pool->page_count && reply->pages_count < most; page++)
+		reply->pages[reply->pages_count++] = page_kind_of(pool, page, &facts[page]);
+	free(facts);
+	return ENCODE(x, page_kinds_reply, reply);
 }
 
 /* What is pinned from a page and a session on, one answer at a time. */
