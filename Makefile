@@ -86,6 +86,8 @@ AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -ldl
 TOOL_LIBS := $(CLIENT_LIBS)
 bench_LIBS := -ljemalloc
 exporter_LIBS := -lmicrohttpd
+# The page stands in the program.
+$(B)/obj/tools/exporter/page.o: tools/exporter/page.html
 TEST_LIBS := -lcmocka $(AGENT_LIBS) $(CLIENT_LIBS)
 
 PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench $(B)/gpool-exporter $(B)/gpool-replay

@@ -312,6 +312,116 @@ static void expect_end_as(uid_t uid, const char *const *arguments, int code, con
 	expect_end_as(uid, (const char *const[]){beside_gpoold("gpool-exporter"), __VA_ARGS__, NULL}, code, within)
 #define EXPECT_END(code, within, ...) EXPECT_END_AS(0, code, within, __VA_ARGS__)
 
+/* ---- the live page ---- */
+
+/* The beginning of the stream, up to its first event of that name; then it is left. Its data as JSON, the caller's. */
+static cJSON *stream_event(const char *pool, const char *name)
+{
+	static char text[TEXT_MAX];
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(exporter_port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	char *found = NULL, *end = NULL, begin[64];
+	size_t length = 0;
+	ssize_t got;
+
+	snprintf(begin, sizeof(begin), "event: %s\ndata: ", name);
+	assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+	dprintf(fd, "GET /api/live?pool=%s HTTP/1.0\r\n\r\n", pool);
+	while (!end && length < sizeof(text) - 1 && (got = recv(fd, text + length, sizeof(text) - 1 - length, 0)) > 0) {
+		length += (size_t)got;
+		text[length] = '\0';
+		found = strstr(text, begin);
+		end = found ? strstr(found, "\n\n") : NULL;
+	}
+	close(fd);
+	assert_non_null(end);
+	*end = '\0';
+	return cJSON_Parse(found + strlen(begin));
+}
+
+static int number_of(const cJSON *object, const char *name)
+{
+	const cJSON *number = cJSON_GetObjectItem(object, name);
+
+	assert_true(cJSON_IsNumber(number));
+	return number->valueint;
+}
+
+/* How many pages of that kind and tenant are in the runs. */
+static int pages_of_kind(const cJSON *pages, int kind, int tenant)
+{
+	const cJSON *runs = cJSON_GetObjectItem(pages, "runs");
+	int count = 0;
+
+	for (int i = 0; i + 3 < cJSON_GetArraySize(runs); i += 4)
+		if (cJSON_GetArrayItem(runs, i + 2)->valueint == kind && cJSON_GetArrayItem(runs, i + 3)->valueint == tenant)
+			count += cJSON_GetArrayItem(runs, i + 1)->valueint;
+	return count;
+}
+
+/* Begins with all pages, as they are: what a browser makes of them tests/browser looks at. */
+static void test_live_page(void **state)
+{
+	enum { KV_PINNED = 16 + 1, LORA = 16 + 2, FREE = 0, PINNED_PAGES = 5, LORA_PAGES = 3 };
+	struct gpool_alloc_options how = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block pinned, unpinned;
+	struct gpool *worker;
+	const char *body;
+	cJSON *json, *pool;
+
+	(void)state;
+	start(quiet);
+	worker = open_worker();
+	assert_int_equal(gpool_alloc(worker, PINNED_PAGES, &how, &pinned), 0);
+	how.content = GPOOL_LORA_WEIGHT;
+	how.owner_id = UINT64_C(0x123456789abcdef0);
+	assert_int_equal(gpool_alloc(worker, LORA_PAGES, &how, &unpinned), 0);
+	assert_int_equal(gpool_unpin(worker, &unpinned), 0);
+	exporter_begin();
+	assert_int_equal(http_get(exporter_port, "/", &body), 200);
+	assert_non_null(strstr(body, "<canvas id=\"map\""));
+	assert_non_null(strstr(body, "</html>"));
+
+	json = stream_event("p0", "pages");
+	assert_int_equal(number_of(json, "count"), PAGES);
+	assert_int_equal(pages_of_kind(json, KV_PINNED, 0), PINNED_PAGES);
+	assert_int_equal(pages_of_kind(json, LORA, 0), LORA_PAGES);
+	assert_true(pages_of_kind(json, FREE, 255) > 0);
+	cJSON_Delete(json);
+	/* Whoever names none has the first, and one that is none is no reason to end. */
+	json = stream_event("", "pages");
+	assert_int_equal(number_of(json, "count"), PAGES);
+	cJSON_Delete(json);
+	json = stream_event("none", "state");
+	pool = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "pools"), 0);
+	assert_int_equal(number_of(pool, "count"), PAGES);
+	assert_int_equal(number_of(pool, "pinned"), PINNED_PAGES);
+	assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(pool, "tenants")), 1);
+	cJSON_Delete(json);
+
+	assert_int_equal(http_get(exporter_port, "/api/page?pool=none&page=1", &body), 404);
+	assert_int_equal(http_get(exporter_port, "/api/page?pool=p0&page=64", &body), 404);
+	assert_int_equal(http_get(exporter_port, "/api/page?pool=p0&page=1x", &body), 400);
+	assert_int_equal(http_get(exporter_port, "/api/page?pool=p0", &body), 400);
+	for (int page = 0, seen = 0; seen < LORA_PAGES; page++) {
+		char path[64];
+
+		assert_true(page < PAGES);
+		snprintf(path, sizeof(path), "/api/page?pool=p0&page=%d", page);
+		assert_int_equal(http_get(exporter_port, path, &body), 200);
+		json = cJSON_Parse(body);
+		assert_int_equal(number_of(json, "page"), page);
+		if (!strcmp(cJSON_GetObjectItem(json, "owner_id")->valuestring, "1311768467463790320")) {
+			assert_int_equal(number_of(json, "block_pages"), LORA_PAGES);
+			assert_int_equal(number_of(json, "pins"), 0);
+			seen++;
+		}
+		cJSON_Delete(json);
+	}
+	exporter_done();
+	gpool_close(worker);
+}
+
 static void test_command_line(void **state)
 {
 	char port[8];
@@ -358,6 +468,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_an_agent_that_is_killed, stop),
 		cmocka_unit_test_teardown(test_gpoold_comes_and_goes, forced_end),
 		cmocka_unit_test_teardown(test_an_agent_that_hangs, stop),
+		cmocka_unit_test_teardown(test_live_page, forced_end),
 		cmocka_unit_test_teardown(test_command_line, stop),
 		cmocka_unit_test_teardown(test_any_user_who_may_look, stop),
 	};

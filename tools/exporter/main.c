@@ -5,6 +5,7 @@
  *   http     serves paths                       metrics   a sample as text, from the table metrics.def
  */
 #include "tools/exporter/http.h"
+#include "tools/exporter/live.h"
 #include "tools/exporter/metrics.h"
 #include "tools/exporter/sampler.h"
 #include "tools/lib/option_help.h"
@@ -224,7 +225,11 @@ static int listen_or_say(struct settings *settings)
 
 static int serve(struct settings *settings, struct sampler *sampler)
 {
+	struct live live = { .sampler = sampler };
 	const struct http_route routes[] = {
+		{ "/", live_page, NULL },
+		{ "/api/live", live_stream, &live },
+		{ "/api/page", live_detail, &live },
 		{ "/metrics", answer_metrics, sampler },
 		{ "/health", answer_health, NULL },
 		{ "/ready", answer_ready, sampler },
@@ -241,13 +246,16 @@ static int serve(struct settings *settings, struct sampler *sampler)
 	sigaddset(&ending, SIGTERM);
 	pthread_sigmask(SIG_BLOCK, &ending, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	if (http_start(socket, routes, sizeof(routes) / sizeof(*routes), &http)) {
+	live.notices = notices_start(settings->directory, settings->timeout_ms);
+	if (!live.notices || http_start(socket, routes, sizeof(routes) / sizeof(*routes), &http)) {
 		say("cannot start the server: out of memory or threads");
+		notices_stop(live.notices);
 		return STATUS_FAILED;
 	}
-	say("serves http://%s:%u/metrics of the agent in '%s'", settings->address, settings->port, settings->directory);
+	say("serves http://%s:%u/ and /metrics of the agent in '%s'", settings->address, settings->port, settings->directory);
 	sigwait(&ending, &signal_number);
 	http_stop(http);
+	notices_stop(live.notices);
 	return STATUS_OK;
 }
 

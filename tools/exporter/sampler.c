@@ -24,6 +24,7 @@ struct sampler {
 	char logged[256];  /* the library's last complaint */
 	uint8_t bytes[MSG_BYTES_MAX];
 	struct sample sample;
+	struct page_kinds *kinds[SAMPLE_POOLS]; /* of pools that somebody looks at */
 };
 
 static uint64_t now_ns(void)
@@ -221,6 +222,8 @@ void sampler_destroy(struct sampler *sampler)
 		return;
 	detach(sampler);
 	pthread_mutex_destroy(&sampler->lock);
+	for (int i = 0; i < SAMPLE_POOLS; i++)
+		free(sampler->kinds[i]);
 	free(sampler);
 }
 
@@ -234,6 +237,11 @@ const struct sample *sampler_look(struct sampler *sampler)
 	return &sampler->sample;
 }
 
+void sampler_hold(struct sampler *sampler)
+{
+	pthread_mutex_lock(&sampler->lock);
+}
+
 void sampler_done(struct sampler *sampler)
 {
 	pthread_mutex_unlock(&sampler->lock);
@@ -245,4 +253,73 @@ const struct pool_sample *sampler_pool(const struct sample *sample, const char *
 		if (!strcmp(sample->pools[i].status->name, name))
 			return &sample->pools[i];
 	return NULL;
+}
+
+/* ---- pages; under the lock ---- */
+
+static int pool_index(const struct sampler *sampler, const char *name)
+{
+	const struct pool_sample *pool = sampler->sample.up ? sampler_pool(&sampler->sample, name) : NULL;
+
+	return pool ? (int)(pool - sampler->sample.pools) : -1;
+}
+
+static int kinds_ask(struct sampler *sampler, struct page_kinds *kinds)
+{
+	static struct msg_page_kinds_reply reply; /* the lock's */
+	struct msg_page_kinds_request request = { .pool = "" };
+	int error;
+
+	memcpy(request.pool, kinds->pool, sizeof(request.pool));
+	do {
+		error = ASK(sampler, sampler->pools[0], page_kinds, &request, &reply);
+		if (!error && (!reply.pages_count || reply.page_count > PAGES_MAX || reply.pages_count > reply.page_count - request.first))
+			error = -EBADMSG;
+		if (error)
+			return error;
+		memcpy(&kinds->pages[request.first], reply.pages, reply.pages_count * sizeof(*reply.pages));
+		request.first += reply.pages_count;
+	} while (request.first < reply.page_count);
+	kinds->count = reply.page_count;
+	return 0;
+}
+
+const struct page_kinds *sampler_kinds(struct sampler *sampler, const char *pool)
+{
+	int index = pool_index(sampler, pool);
+	struct page_kinds *kinds;
+
+	if (index < 0)
+		return NULL;
+	if (!sampler->kinds[index])
+		sampler->kinds[index] = calloc(1, sizeof(*kinds));
+	kinds = sampler->kinds[index];
+	if (!kinds)
+		return NULL;
+	if (kinds->taken_ms && !strcmp(kinds->pool, pool) && kinds->taken_ms + KINDS_MS >= now_ns() / 1000000)
+		return kinds;
+	snprintf(kinds->pool, sizeof(kinds->pool), "%s", pool);
+	kinds->taken_ms = 0;
+	if (kinds_ask(sampler, kinds))
+		return NULL;
+	kinds->taken_ms = now_ns() / 1000000;
+	return kinds;
+}
+
+int sampler_page(struct sampler *sampler, const char *pool, uint32_t page, struct msg_page_entry *entry)
+{
+	static struct msg_pages_reply reply; /* the lock's */
+	struct msg_pages_request request = { .pool = "", .first = page, .count = 1 };
+	int error;
+
+	if (pool_index(sampler, pool) < 0)
+		return -ENOENT;
+	snprintf(request.pool, sizeof(request.pool), "%s", pool);
+	error = ASK(sampler, sampler->pools[0], pages, &request, &reply);
+	if (error)
+		return error == -EBADMSG ? -EINVAL : error;
+	if (reply.pages_count != 1)
+		return -EINVAL;
+	*entry = reply.pages[0];
+	return 0;
 }

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SAMPLE_MS = 50, SAMPLE_POOLS = 32 };
+enum { SAMPLE_MS = 50, KINDS_MS = 50, SAMPLE_POOLS = 32 };
 
 /* Versions of named objects. */
 struct object_sample {
@@ -57,6 +57,26 @@ void sampler_destroy(struct sampler *sampler);
  */
 const struct sample *sampler_look(struct sampler *sampler);
 void sampler_done(struct sampler *sampler);
+/* sampler_hold() - instead of sampler_look() for who wants no sample: the last one stands. */
+void sampler_hold(struct sampler *sampler);
+
+/* What a page is now: struct msg_page_kind, as the agent gives it. */
+enum { PAGES_MAX = UINT16_MAX };
+struct page_kinds {
+	char pool[64];
+	uint32_t count;
+	uint64_t taken_ms; /* 0: never */
+	struct msg_page_kind pages[PAGES_MAX];
+};
+
+/*
+ * sampler_kinds() - what each page of a pool is, between sampler_look() and sampler_done(); not older than KINDS_MS. NULL: there is no such
+ * pool, or the agent does not answer. Cost: for those who ask first two answers of the agent for 40,960 pages.
+ */
+const struct page_kinds *sampler_kinds(struct sampler *sampler, const char *pool);
+
+/* sampler_page() - all about one page, likewise: 0, -ENOENT (no such pool), -EINVAL (no such page), or why the agent does not answer. */
+int sampler_page(struct sampler *sampler, const char *pool, uint32_t page, struct msg_page_entry *entry);
 
 /* sampler_pool() - the sample of the pool of that name; NULL: there is none. */
 const struct pool_sample *sampler_pool(const struct sample *sample, const char *name);

@@ -1,0 +1,31 @@
+/*
+ * live.h - the live page and what it is fed with.
+ *
+ *   /                             one HTML file, page.html, which asks for nothing but these
+ *   /api/live?pool=NAME           server-sent events: `pages`, at most LIVE_HZ times a second, what has changed; `state`, all pools in
+ *                                 numbers, twice a second; `notice`, what the agent tells
+ *   /api/page?pool=NAME&page=N    all about one page, JSON
+ */
+#ifndef GPOOL_TOOLS_EXPORTER_LIVE_H
+#define GPOOL_TOOLS_EXPORTER_LIVE_H
+
+#include "tools/exporter/http.h"
+#include "tools/exporter/notices.h"
+#include "tools/exporter/sampler.h"
+
+#include <stdatomic.h>
+
+enum { LIVE_HZ = 10, LIVE_VIEWERS = 16 }; /* more viewers are refused: each has a thread and a table of pages */
+
+struct live {
+	struct sampler *sampler;
+	struct notices *notices;
+	_Atomic int viewers;
+};
+
+/* Handlers of these paths; context: struct live. */
+void live_page(void *context, const struct http_request *request, struct http_answer *answer);
+void live_stream(void *context, const struct http_request *request, struct http_answer *answer);
+void live_detail(void *context, const struct http_request *request, struct http_answer *answer);
+
+#endif
