@@ -377,22 +377,12 @@ static void work(struct thread *thread)
 
 /* ---- its life ---- */
 
-/* Loads that were begun without waiting for them are over. */
-static void await_loads(const struct engine *engine)
-{
-	struct gpool_lora_info info = {.size = sizeof(info)};
-
-	for (uint32_t i = 0; i < ADAPTERS + THREADS; i++)
-		while (gpool_lora_info(engine->lora, i, &info) == 0 && info.state == GPOOL_LORA_LOADING)
-			poll(NULL, 0, 1);
-}
-
 /* Where what this engine has loaded came from; others may have been killed. */
-static void loads_count(const struct engine *engine, bool once)
+static void loads_count(const struct engine *engine)
 {
 	struct gpool_lora_stats stats = {.size = sizeof(stats)};
 
-	if (!once || gpool_lora_stats(engine->lora, &stats))
+	if (gpool_lora_stats(engine->lora, &stats))
 		return;
 	COUNT(from_warm, stats.from_warm);
 	COUNT(from_cold, stats.from_cold);
@@ -409,9 +399,6 @@ static void *thread_main(void *argument)
 		do_release(thread, 0);
 	while (thread->pending_count)
 		reach_fence(thread);
-	await_loads(thread->engine);
-	loads_count(thread->engine, thread == thread->engine->threads);
-	stand(thread->engine->slot);
 	return NULL;
 }
 
@@ -454,12 +441,16 @@ static int engine_open(struct engine *engine, const char *directory)
 	return error;
 }
 
+/* Its loads and copies end before it stands still, so that no page is in between. */
 static int engine_close(struct engine *engine)
 {
-	int error = gpool_lora_close(engine->lora);
+	int error;
 
+	loads_count(engine);
+	error = gpool_lora_close(engine->lora);
 	if (error)
 		refuse_answer(engine, "gpool_lora_close()", 0, error);
+	stand(engine->slot, THREADS);
 	for (uint32_t i = 0; i < THREADS; i++)
 		gpool_stream_close(engine->pool, engine->threads[i].stream);
 	gpool_close(engine->pool);

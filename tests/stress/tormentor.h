@@ -74,10 +74,10 @@ static bool told_to_run(void)
 	return atomic_load_explicit(&stage->command, memory_order_relaxed) == RUN;
 }
 
-/* A thread of this worker has finished what it was at. Returns when it may end. */
-static void stand(uint32_t slot)
+/* So many threads of this worker have finished what they were at. Returns when they may end. */
+static void stand(uint32_t slot, uint32_t threads)
 {
-	atomic_fetch_add(&stage->standing[slot], 1);
+	atomic_fetch_add(&stage->standing[slot], threads);
 	futex_wake(&stage->standing[slot], 1);
 	while (atomic_load(&stage->command) != LEAVE)
 		futex_wait(&stage->command, STAND_STILL, -1);

@@ -539,7 +539,7 @@ static void *thread_main(void *argument)
 		work(thread);
 	while (thread->pending_count)
 		reach_fence(thread);
-	stand(worker->slot);
+	stand(worker->slot, 1);
 	gpool_stream_close(worker->pool, thread->stream);
 	return NULL;
 }
