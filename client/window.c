@@ -329,28 +329,34 @@ unmap:
 	return error;
 }
 
-/* Pages [first, end) of one handle that is there are ours again: those that could only be read can be written. */
-static int handle_restore(struct gpool *pool, uint32_t handle, uint32_t first, uint32_t end)
+static bool any_readonly(const struct window *window, uint32_t handle)
+{
+	uint32_t begin = handle * window->pages_per_handle;
+
+	for (uint32_t page = begin; page < begin + window->pages_per_handle; page++)
+		if (bit_of(window->readonly, page))
+			return true;
+	return false;
+}
+
+/* Pages [first, end) of handles that are there are ours again: those that could only be read can be written, by a call for each run of them. */
+static int restore(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
-	uint32_t begin = handle * window->pages_per_handle, page;
 	int error = 0;
 
-	if (first < begin)
-		first = begin;
-	if (end > begin + window->pages_per_handle)
-		end = begin + window->pages_per_handle;
-	for (page = first; page < end && !error; page++) {
+	for (uint32_t page = first, start; page < end && !error; page++) {
 		if (!bit_of(window->readonly, page))
 			continue;
-		error = gpu_access(pool->gpu, pool->window_base + page * pool->page_bytes, pool->page_bytes, GPU_ACCESS_READ_WRITE);
-		if (!error)
-			window->readonly[page / 64] &= ~(UINT64_C(1) << (page % 64));
+		for (start = page; page + 1 < end && bit_of(window->readonly, page + 1);)
+			page++;
+		error = gpu_access(pool->gpu, pool->window_base + start * pool->page_bytes, (page + 1 - start) * pool->page_bytes, GPU_ACCESS_READ_WRITE);
+		for (uint32_t at = start; !error && at <= page; at++)
+			window->readonly[at / 64] &= ~(UINT64_C(1) << (at % 64));
 	}
-	for (page = begin; page < begin + window->pages_per_handle; page++)
-		if (bit_of(window->readonly, page))
-			return error;
-	atomic_fetch_or_explicit(&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
+	for (uint32_t handle = handle_of(window, first); handle <= handle_of(window, end - 1); handle++)
+		if (!any_readonly(window, handle))
+			atomic_fetch_or_explicit(&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
 	return error;
 }
 
@@ -370,9 +376,10 @@ static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_cou
 			error = map_run(pool, start, handle);
 			continue;
 		}
-		if (!is_mapped(window, handle))
-			error = handle_restore(pool, handle, page, page + page_count);
-		handle++;
+		while (handle < end && bit_of(window->there, handle))
+			handle++;
+		error = restore(pool, start == first ? page : start * window->pages_per_handle,
+			handle == end ? page + page_count : handle * window->pages_per_handle);
 	}
 	pthread_mutex_unlock(&window->lock);
 	/* Runs that were mapped before one failed stay: they are leased to us, and will be used. */

@@ -31,6 +31,7 @@ static void lora_free(struct gpool_lora *lora)
 {
 	if (lora->cold_fd >= 0)
 		close(lora->cold_fd);
+	warm_kept_end(&lora->kept);
 	pthread_cond_destroy(&lora->queued);
 	pthread_cond_destroy(&lora->loaded);
 	pthread_mutex_destroy(&lora->lock);
@@ -68,6 +69,7 @@ int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options
 	TAILQ_INIT(&made->later);
 	TAILQ_INIT(&made->drafts);
 	pthread_mutex_init(&made->lock, NULL);
+	pthread_mutex_init(&made->kept.lock, NULL);
 	pthread_cond_init(&made->queued, NULL);
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);

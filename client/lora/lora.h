@@ -21,6 +21,7 @@
 
 #include "client/lora/adapter.h"
 #include "client/lora/reason.h"
+#include "client/lora/warm.h"
 #include "client/pool.h"
 
 /* Where uthash finds no memory it tells us instead of ending the program. */
@@ -111,6 +112,7 @@ struct gpool_lora {
 	bool copying;                      /* one thread at a time: others are there for loads */
 	bool ending;
 	struct lora_counts gone; /* of adapters that were unregistered */
+	struct warm_kept kept;
 	uint64_t warm_made, warm_full, refused; /* copies: made, for which there was no room, not believed */
 
 	struct lora_loader {

@@ -252,9 +252,15 @@ static int cold_part(struct lora_loader *loader, const struct lora_load *load, c
 
 static int warm_open(struct lora_load *load)
 {
-	const struct gpool_lora *lora = load->lora;
-	int error = lora->warm ? warm_find(lora->warm, load->adapter->warm_name, &load->adapter->layout, lora->int8, lora->private, &load->warm, &load->reason) : -ENOENT;
+	struct gpool_lora *lora = load->lora;
+	const struct adapter *adapter = load->adapter;
+	int error;
 
+	if (!lora->warm)
+		return -ENOENT;
+	error = warm_again(&lora->kept, adapter->warm_name, &adapter->layout, lora->int8, &load->warm);
+	if (error)
+		error = warm_find(lora->warm, adapter->warm_name, &adapter->layout, lora->int8, lora->private, &load->warm, &load->reason);
 	/* Else there is nobody who could say whether there is one. */
 	return error && error != -EINVAL ? -ENOENT : error;
 }
@@ -315,7 +321,11 @@ int source_open(struct lora_load *load)
 
 void source_close(struct lora_load *load)
 {
-	warm_close(&load->warm);
+	/* One that was refused is not the one to be loaded next. */
+	if (load->from == LORA_FROM_WARM)
+		warm_leave(&load->lora->kept, load->adapter->warm_name, &load->warm);
+	else
+		warm_close(&load->warm);
 	reader_leave(load);
 	if (load->cold.header)
 		adapter_cold_end(&load->cold);

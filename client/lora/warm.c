@@ -29,8 +29,8 @@ static const void *value_of(struct gpool_object *object, const char *key, size_t
 	return !gpool_object_get(object, key, &value, &found) && found == bytes ? value : NULL;
 }
 
-/* The metadata is sealed: what was checked stays. NULL, or what is wrong. */
-static const char *copy_look(struct warm_copy *copy, const struct adapter_layout *layout, bool int8)
+/* The metadata is sealed: what was checked stays. */
+const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layout, bool int8)
 {
 	const void *its = value_of(copy->object, "layout", layout->header->bytes);
 	const uint32_t *form = value_of(copy->object, "form", sizeof(*form));
@@ -73,7 +73,7 @@ int warm_find(struct gpool *pool, const char *name, const struct adapter_layout 
 		/* It has left; or it is none that could be pinned. */
 		return error == -ESTALE ? -ENOENT : error == -EINVAL ? refuse(reason, "object '%s': it is of another class", name) : error;
 	}
-	wrong = private && strcmp(info.tenant, pool_tenant_name(pool)) != 0 ? "it is of another tenant" : copy_look(copy, layout, int8);
+	wrong = private && strcmp(info.tenant, pool_tenant_name(pool)) != 0 ? "it is of another tenant" : warm_look(copy, layout, int8);
 	if (!wrong)
 		return 0;
 	warm_close(copy);

@@ -13,8 +13,11 @@
 #ifndef GPOOL_CLIENT_LORA_WARM_H
 #define GPOOL_CLIENT_LORA_WARM_H
 
-#include "client/lora/cold_file.h"
+#include <pthread.h>
+
 #include "client/gpool.h"
+#include "client/lora/adapter.h"
+#include "client/lora/cold_file.h"
 
 /* One that is open and pinned, or is being made. */
 struct warm_copy {
@@ -38,6 +41,31 @@ static inline uint8_t *warm_form(const struct warm_copy *copy, uint32_t page)
  */
 int warm_find(struct gpool *pool, const char *name, const struct adapter_layout *layout, bool int8, bool private, struct warm_copy *copy,
 	struct reason *reason);
+/*
+ * Copies that were loaded stay mapped for a while, unpinned: so they leave as they would, and who loads one again neither asks the agent nor has it
+ * mapped anew, which takes as long as reading it. Threads: any.
+ */
+enum { WARM_KEPT = 64, WARM_KEPT_PAGES = 8192 }; /* at a time; a page is a mapping, of which Linux allows 65,530 by default */
+
+struct warm_kept {
+	pthread_mutex_t lock;
+	uint32_t oldest, count, pages;
+	struct warm_kept_copy {
+		char name[LORA_KEY_BYTES];
+		struct gpool_object *object;
+		uint32_t pages;
+	} copies[WARM_KEPT]; /* from the oldest on, in a ring; those that are in use have object NULL */
+};
+
+/* warm_again() - as warm_find(), of one that is kept; -ENOENT: it is not, or has left. */
+int warm_again(struct warm_kept *kept, const char *name, const struct adapter_layout *layout, bool int8, struct warm_copy *copy);
+/* warm_leave() - instead of warm_close(). */
+void warm_leave(struct warm_kept *kept, const char *name, struct warm_copy *copy);
+/* warm_kept_end() - all are closed. */
+void warm_kept_end(struct warm_kept *kept);
+
+/* warm_look() - whether an open one is what it should be: NULL, or what is wrong. */
+const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layout, bool int8);
 /* warm_close() - of one that was found. What is closed is fine. */
 void warm_close(struct warm_copy *copy);
 

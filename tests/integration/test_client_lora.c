@@ -15,10 +15,10 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
-enum { ADAPTERS_MAX = 40, MODULES = 9, TABLES = 1 /* pages, for tables of runs, of each engine; and one more may be idle */ };
+enum { ADAPTERS_MAX = 80, MODULES = 9, TABLES = 1 /* pages, for tables of runs, of each engine; and one more may be idle */ };
 
-#define WARM_POOL "name=warm,backend=host,size=32MiB,page_size=1MiB,reserved=0"
-enum { WARM_PAGES = 32 };
+#define WARM_POOL "name=warm,backend=host,size=80MiB,page_size=1MiB,reserved=0"
+enum { WARM_PAGES = 80 };
 
 static const char *const calm[] = {"--pool", POOL, "--pool", WARM_POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 
@@ -903,6 +903,74 @@ static void loaded_and_left(struct gpool_lora *in, uint32_t id, uint32_t adapter
 	assert_int_equal(gpool_lora_unload(in, id), 0);
 }
 
+static uint64_t calls_of(struct gpool *pool)
+{
+	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+
+	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	return statistics.driver_calls;
+}
+
+/*
+ * Whoever loads again has the copy mapped still, and its own pages: nothing is mapped, and what could be read only is written to again by a call for
+ * all that lie in a row. And a copy that has left meanwhile is none, although it is mapped.
+ */
+static void test_warm_copies_stay_mapped(void **state)
+{
+	enum { AGAIN = 4 };
+	struct gpool_lora *engine;
+	uint64_t of_warm, of_pool;
+	uint32_t adapter, id, pages;
+
+	(void)state;
+	engines_start();
+	engine = warmed(one, warm, NULL, 0);
+	adapter = adapter_make(24);
+	id = registered(engine, adapter);
+	loaded_and_left(engine, id, adapter);
+	AWAIT(stats_of(engine).warm_made == 1);
+	loaded_and_left(engine, id, adapter);
+	of_warm = calls_of(warm);
+	of_pool = calls_of(one);
+	for (int i = 0; i < AGAIN; i++) {
+		assert_int_equal(gpool_lora_acquire(engine, id, -1), 0);
+		pages = info_of(engine, id).pages;
+		assert_int_equal(wrong_in(engine, id, adapter), 0);
+		assert_int_equal(gpool_lora_release(engine, id, NULL), 0);
+		assert_int_equal(gpool_lora_unload(engine, id), 0);
+	}
+	assert_int_equal(info_of(engine, id).from_warm, 1 + AGAIN);
+	assert_int_equal(calls_of(warm), of_warm);
+	assert_true(pages > 2);
+	assert_true(calls_of(one) - of_pool <= 2 * AGAIN);
+	AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(engine).warm_bytes == 0);
+	loaded_and_left(engine, id, adapter);
+	assert_int_equal(info_of(engine, id).from_warm, 1 + AGAIN);
+	assert_int_equal(gpool_lora_close(engine), 0);
+}
+
+/* More of them than stay mapped. */
+static void test_warm_copies_stay_mapped_for_a_while(void **state)
+{
+	enum { MANY = 70 };
+	struct gpool_lora *engine;
+	uint32_t ids[MANY], adapter;
+
+	(void)state;
+	engines_start();
+	engine = warmed(one, warm, NULL, 0);
+	for (uint32_t i = 0; i < MANY; i++) {
+		adapter = adapter_make(1);
+		ids[i] = registered(engine, adapter);
+	}
+	for (int round = 0; round < 3; round++)
+		for (uint32_t i = 0; i < MANY; i++)
+			loaded_and_left(engine, ids[i], i);
+	AWAIT(stats_of(engine).warm_made > 0);
+	assert_int_equal(stats_of(engine).refused, 0);
+	assert_int_equal(gpool_lora_close(engine), 0);
+}
+
 static void test_warm_copies(void **state)
 {
 	struct gpool_lora *first, *second;
@@ -1336,6 +1404,8 @@ int main(int argc, char **argv)
 		TEST(kept_on_disk),
 		TEST(in_int8),
 		TEST(warm_copies),
+		TEST(warm_copies_stay_mapped),
+		TEST(warm_copies_stay_mapped_for_a_while),
 		TEST(forged_copies),
 		TEST(no_room_for_copies),
 		TEST(through_the_stage),
