@@ -155,7 +155,7 @@ static int register_sample(struct bench *bench, struct engines *engines)
 }
 
 /* Until the first layer is there; the rest comes, and then it is out of the pool again. */
-static int layer_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id)
+static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id, enum figure figure)
 {
 	uint64_t begin = now_ns();
 	int error = gpool_lora_begin(lora, id, WAIT_MS);
@@ -164,8 +164,11 @@ static int layer_sample(struct bench *bench, struct gpool_lora *lora, uint32_t i
 		error = gpool_lora_wait(lora, id, 0, WAIT_MS);
 	if (error)
 		return error;
-	bench_sample(bench, FIGURE_adapter_layer_16mb, (double)(now_ns() - begin) / 1e6);
+	if (figure == FIGURE_adapter_warm_16mb)
+		bench_sample(bench, FIGURE_adapter_layer_16mb, (double)(now_ns() - begin) / 1e6);
 	error = gpool_lora_wait(lora, id, -1, WAIT_MS);
+	if (!error)
+		bench_sample(bench, figure, (double)(now_ns() - begin) / 1e6);
 	if (!error)
 		error = gpool_lora_release(lora, id, NULL);
 	/* It is published when it is released, by another thread. */
@@ -337,11 +340,11 @@ static int samples_take(struct bench *bench, struct engines *engines, const uint
 	if (!error)
 		error = load_sample(bench, engines->plain, ids[PLAIN], FIGURE_adapter_peft_16mb);
 	if (!error)
-		error = load_sample(bench, engines->warm, ids[WARM], FIGURE_adapter_warm_16mb);
+		error = load_sample(bench, engines->warm, ids[WARM], FIGURE_adapter_warm_acquire_16mb);
 	if (!error)
-		error = layer_sample(bench, engines->warm, ids[WARM]);
+		error = begun_sample(bench, engines->warm, ids[WARM], FIGURE_adapter_warm_16mb);
 	if (!error)
-		error = load_sample(bench, engines->warm_int8, ids[WARM_INT8], FIGURE_adapter_warm_int8_16mb);
+		error = begun_sample(bench, engines->warm_int8, ids[WARM_INT8], FIGURE_adapter_warm_int8_16mb);
 	if (!error)
 		error = load_sample(bench, engines->kept, ids[KEPT], FIGURE_adapter_cold_16mb);
 	if (!error)
