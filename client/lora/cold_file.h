@@ -96,7 +96,7 @@ int cold_source_of(int config_fd, int weights_fd, struct cold_source *source);
 
 /*
  * cold_write() - make the file `name` in the folder: with `int8` in int8 if that loses no more than INT8_LOSS_MAX, else plain; compressed if
- * its first group gets smaller by a twentieth.
+ * its first group gets smaller by a third.
  *
  * @convert: with the weights' file that `source` was taken of
  * @header:  receives what is in the file; may be NULL

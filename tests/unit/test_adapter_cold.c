@@ -250,7 +250,7 @@ static void test_form(void **state)
 	assert_int_equal(header.form, COLD_INT8);
 	assert_int_equal(header.loss, 0);
 	assert_int_equal(file.groups[0].codec, COLD_ZSTD);
-	assert_true(file.groups[0].bytes < cold_pages_bytes(&file.layout, COLD_INT8, 0, file.groups[0].pages) * 19 / 20);
+	assert_true(file.groups[0].bytes < cold_pages_bytes(&file.layout, COLD_INT8, 0, file.groups[0].pages) * 2 / 3);
 	cold_close(&file);
 	images_come_back(&rig, 512 << 10, fd, &header);
 	close(fd);
