@@ -159,6 +159,42 @@ static int answer_limit(struct exchange *x)
 	return exchange_done(x, limit, "tenant limits changed, until the next reload");
 }
 
+static uint32_t workers_of(const struct pool *pool)
+{
+	uint32_t count = 0;
+
+	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+		if (!pool->sessions[id])
+			continue;
+		left--;
+		count += pool->sessions[id]->role == SESSION_WORKER;
+	}
+	return count;
+}
+
+/* One store, in the pool's header: an agent that dies here leaves it done or not, and the next one goes on with what it finds. */
+static int answer_drain(struct exchange *x)
+{
+	struct msg_drain_request request;
+	struct pool *pool;
+	const char *name;
+
+	if (DECODE(x, drain_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	name = pool->segment.header->name;
+	if (request.on > 1)
+		return exchange_fail(x, -EINVAL, "drain %u: 1 takes pool '%s' out of service, 0 puts it back", request.on, name);
+	if (atomic_exchange_explicit(&pool->segment.header->draining, request.on, memory_order_relaxed) == request.on)
+		return exchange_done(x, workers_of(pool), request.on ? "the pool was out of service already" : "the pool was in service already");
+	crash_point();
+	log_info("pool '%s' is %s", name, request.on ? "out of service: workers are refused until poolctl drain --off" : "in service again");
+	event_publish(x->agent, EVENT_DRAIN, pool, 0, request.on, "pool '%s' is %s", name, request.on ? "out of service" : "in service again");
+	return exchange_done(x, workers_of(pool), request.on ? "the pool is out of service" : "the pool is in service again");
+}
+
 int control_reload(struct agent *agent, char *text, size_t text_bytes)
 {
 	struct config *next = malloc(sizeof(*next));
@@ -236,6 +272,7 @@ static const struct verb verbs[] = {
 	{ MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles },
 	{ MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict },
 	{ MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit },
+	{ MSG_TYPE_drain_request, SESSION_ADMIN, true, answer_drain },
 	{ MSG_TYPE_reload_request, SESSION_ADMIN, true, answer_reload },
 	{ MSG_TYPE_upgrade_request, SESSION_ADMIN, true, answer_upgrade },
 	{ MSG_TYPE_role_remove_request, SESSION_ADMIN, true, answer_role_remove },

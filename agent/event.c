@@ -38,7 +38,7 @@ static void record(const struct agent *agent, const struct pool *pool, const str
 	};
 
 	static_assert(sizeof(event->text) == FLIGHT_TEXT_BYTES, "nothing is cut");
-	static_assert((int)EVENT_MOVER < (int)FLIGHT_KINDS_FIRST, "kinds of one row");
+	static_assert((int)EVENT_DRAIN < (int)FLIGHT_KINDS_FIRST, "kinds of one row");
 	if (where)
 		flight_write(&where->segment.events, &entry, event->text);
 	crash_point();

@@ -31,6 +31,7 @@ enum event_kind {
 	EVENT_RETIRED = 18, /* pages are out of use: a process of another trust domain may still map them */
 	EVENT_SPILL_ERROR = 20,
 	EVENT_MOVER, /* a pool is without a mover, or has one again */
+	EVENT_DRAIN, /* a pool is out of service, or in service again */
 };
 
 /* `pool` NULL: all pools; session 0: nobody in particular. */

@@ -138,6 +138,7 @@ static int pool_status_fill(const struct pool *pool, struct msg_pool_status *sta
 	status->sessions = pool->session_count;
 	status->waiters = pool->waiter_count;
 	status->pressure = header->pressure;
+	status->draining = header->draining != 0;
 	status->grants = header->counters[POOL_COUNT_GRANTS];
 	status->reclaims = header->counters[POOL_COUNT_RECLAIMS];
 	status->evictions = header->counters[POOL_COUNT_EVICTIONS];

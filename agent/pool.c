@@ -511,6 +511,9 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	flight_recover(&pool->segment.events);
 	atomic_store_explicit(&pool->segment.header->incarnation, agent->incarnation, memory_order_relaxed);
 	pool_configure(pool);
+	/* Taken out of service is a pool of this gpoold's: who starts another one means it to serve. */
+	if (agent->start->adopted)
+		atomic_store_explicit(&pool->segment.header->draining, 0, memory_order_relaxed);
 	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))
 		error = recover_pool(pool);
 	if (error)

@@ -668,6 +668,9 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 			request->tenant);
 	if (pool->trust && !tenant->domain)
 		return refuse(socket, -ENOSPC, "there is no room for trust domain '%s'; restart gpoold", tenant->config->domain);
+	if (request->role == SESSION_WORKER && atomic_load_explicit(&pool->segment.header->draining, memory_order_relaxed))
+		return refuse(socket, -EBUSY, "pool '%s' is out of service (poolctl drain); attach to another one, or after poolctl drain --off",
+			pool->segment.header->name);
 	if (pool->session_count >= agent->config.limits.sessions)
 		return refuse(socket, -EUSERS, "%u sessions are attached, the limit; raise limits.sessions", pool->session_count);
 	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))

@@ -148,6 +148,7 @@ GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
  *   -EACCES     this user may not attach, or not to this tenant or in this role
  *   -ENXIO      no pool, tenant of that name
  *   -EUSERS     the agent's limit on sessions
+ *   -EBUSY      the pool is out of service ("poolctl drain"); sessions that do not allocate are let in
  *   -EPROTO     agent and library disagree on the shared memory's layout
  *   -ENODEV     the pool's device or back end cannot be opened in this process
  *   -EMFILE, -ENOMEM  this process's limits
@@ -2134,7 +2135,8 @@ enum gpool_event_kind {
 	GPOOL_EVENT_TAKEOVER = 17,     /* a standby has the role of a dead session; value: token */
 	GPOOL_EVENT_RETIRED = 18,      /* pages are out of use: a session of another trust domain may still map them; value: its pid */
 	GPOOL_EVENT_SPILL_ERROR = 20,  /* content could not be spilled, and stayed, or not be read back, and is lost */
-	GPOOL_EVENT_MOVER = 21         /* nothing can be spilled, brought back or cleared (value 0), or again it can (1) */
+	GPOOL_EVENT_MOVER = 21,        /* nothing can be spilled, brought back or cleared (value 0), or again it can (1) */
+	GPOOL_EVENT_DRAIN = 22         /* the pool is out of service: end soon, a new session is refused (value 1), or in service again (0) */
 };
 
 struct gpool_event {

@@ -29,7 +29,7 @@ const char *gpool_strerror(int error)
 	case EBADMSG:
 		return "an answer that is no message of the protocol";
 	case EBUSY:
-		return "queued GPU work or another writer still uses it, too much of it is not done, or it is too late for it";
+		return "queued GPU work or another writer still uses it, too much of it is not done, it is too late for it, or the pool is out of service";
 	case ECHILD:
 		return "called after fork(): the pool is the parent's, open one of your own";
 	case EDQUOT:

@@ -190,6 +190,7 @@ static int refusal(int error)
 	case -EACCES:
 	case -ENXIO:
 	case -EUSERS:
+	case -EBUSY:
 	case -EPROTO:
 	case -ENODEV:
 	case -EMFILE:

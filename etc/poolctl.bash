@@ -1,7 +1,7 @@
 # bash completion for poolctl; written by poolctl help --completion from its table of verbs.
 _poolctl() {
 	local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" verb='' word
-	local verbs='status pages pins clients regions tenants objects roles transfers events trace evict object limit reload check doctor dump upgrade version help'
+	local verbs='status pages pins clients regions tenants objects roles transfers events trace evict object drain limit reload check doctor dump upgrade version help'
 	local options='--dir --pool --output --timeout --offline --quiet --no-color --help --version'
 	COMPREPLY=()
 	for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
@@ -17,7 +17,7 @@ _poolctl() {
 		return
 		;;
 	--kind)
-		COMPREPLY=($(compgen -W "pressure eviction reclaim tenant-limit agent-start session-start session-end leaked-pin reload front-restart damaged-session object-published object-deleted object-evicted role-granted role-freed takeover retired spill-error mover" -- "$current"))
+		COMPREPLY=($(compgen -W "pressure eviction reclaim tenant-limit agent-start session-start session-end leaked-pin reload front-restart damaged-session object-published object-deleted object-evicted role-granted role-freed takeover retired spill-error mover drain" -- "$current"))
 		return
 		;;
 	--content)
@@ -39,6 +39,7 @@ _poolctl() {
 	trace) options+=' --since --session --file' ;;
 	evict) options+=' --session --content' ;;
 	object) options+=' --object-version' ;;
+	drain) options+=' --off --evict --no-wait' ;;
 	limit) options+=' --session --limit --minimum' ;;
 	check) options+=' --quiescent' ;;
 	help)

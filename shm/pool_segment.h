@@ -211,6 +211,7 @@ struct pool_header {
 	 */
 	_Atomic uint32_t release_serial;
 	_Atomic uint32_t flight_sampling; /* one block in so many is recorded, a power of two from FLIGHT_SAMPLING_LEAST on; 0: none */
+	_Atomic uint32_t draining;        /* 1: out of service, no worker may attach. Here, so that it outlives the agent */
 
 	/* Written by the agent at every change, read by tools. */
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];

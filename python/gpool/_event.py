@@ -31,6 +31,7 @@ class EventKind(enum.IntEnum):
     RETIRED = _abi.GPOOL_EVENT_RETIRED
     SPILL_ERROR = _abi.GPOOL_EVENT_SPILL_ERROR
     MOVER = _abi.GPOOL_EVENT_MOVER
+    DRAIN = _abi.GPOOL_EVENT_DRAIN
 
 
 class Event(NamedTuple):

@@ -276,6 +276,24 @@ static void test_sessions_are_held_until_their_process_is_dead(void **state)
 	manager_end();
 }
 
+/* Out of service is a pool until its gpoold ends, also where its memory stays. */
+static void test_a_drained_pool_serves_again(void **state)
+{
+	struct result result;
+
+	(void)state;
+	manager_begin();
+	start_given(usual);
+	result = poolctl("-d", harness.directory, "drain", "--no-wait", NULL);
+	expect(&result, OK);
+	result_free(&result);
+	manager_stop();
+	start_given(usual);
+	gpool_close(harness_open(&harness));
+	manager_stop();
+	manager_end();
+}
+
 static void test_what_does_not_fit_stays_in_the_store(void **state)
 {
 	static const char *const others[][8] = {
@@ -396,6 +414,7 @@ int main(void)
 		cmocka_unit_test(test_without_the_key_it_is_given_back),
 		cmocka_unit_test(test_the_watchdog_hears_of_it),
 		cmocka_unit_test(test_a_manager_that_takes_nothing),
+		cmocka_unit_test(test_a_drained_pool_serves_again),
 		cmocka_unit_test(test_what_does_not_fit_stays_in_the_store),
 	};
 

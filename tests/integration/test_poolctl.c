@@ -72,6 +72,10 @@ static void test_usage_errors(void **state)
 		{ "doctor", "--offline" },
 		{ "dump", "x", "--offline" },
 		{ "doctor", "-p", "p0" },
+		{ "drain", "--off", "--evict" },
+		{ "drain", "--off", "--no-wait" },
+		{ "drain", "p0" },
+		{ "drain", "--offline" },
 	};
 
 	(void)state;
@@ -181,7 +185,7 @@ static void test_no_agent(void **state)
 	static const char *const lines[][4] = {
 		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "events", "--count", "1" },
 		{ "evict", "1" }, { "limit", "a", "--limit", "1" }, { "reload" }, { "check" }, { "roles" }, { "roles", "remove", "a" },
-		{ "regions", "a" },
+		{ "regions", "a" }, { "drain" },
 	};
 	char directory[] = "/tmp/poolctl.XXXXXX";
 	struct result result;
@@ -606,7 +610,7 @@ static void test_unknown_names(void **state)
 	static const char *const lines[][4] = {
 		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "check" }, { "evict", "1" },
 		{ "limit", "default", "--limit", "1" }, { "objects" }, { "object", "delete", "a" }, { "roles" }, { "roles", "remove", "main" },
-		{ "regions", "a" },
+		{ "regions", "a" }, { "drain" },
 	};
 	struct result result;
 

@@ -42,6 +42,7 @@ static const char *const kind_names[] = {
 	[GPOOL_EVENT_RETIRED] = "retired",
 	[GPOOL_EVENT_SPILL_ERROR] = "spill-error",
 	[GPOOL_EVENT_MOVER] = "mover",
+	[GPOOL_EVENT_DRAIN] = "drain",
 };
 enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
 

@@ -12,7 +12,7 @@
 #define KIND_WORDS \
 	"pressure eviction reclaim tenant-limit agent-start session-start session-end leaked-pin reload front-restart " \
 	"damaged-session object-published object-deleted object-evicted role-granted role-freed takeover retired " \
-	"spill-error mover"
+	"spill-error mover drain"
 
 const char *const code_texts[CODES] = {
 	[CODE_OK] = "Done.",
@@ -152,7 +152,7 @@ static const struct option_spec events_options[] = {
 		.words = KIND_WORDS,
 		.help = "Only this kind: pressure, eviction, reclaim, tenant-limit, agent-start, session-start, session-end, "
 			"leaked-pin, reload, front-restart, damaged-session, object-published, object-deleted, object-evicted, "
-			"role-granted, role-freed, takeover, retired, spill-error or mover.",
+			"role-granted, role-freed, takeover, retired, spill-error, mover or drain.",
 	},
 	{ .name = NULL },
 };
@@ -189,6 +189,25 @@ static const struct option_spec evict_options[] = {
 		.id = OPTION_CONTENT,
 		.words = CONTENT_WORDS,
 		.help = "Only blocks of these content types: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT.",
+	},
+	{ .name = NULL },
+};
+
+static const struct option_spec drain_options[] = {
+	{
+		.name = "off",
+		.id = OPTION_OFF,
+		.help = "Put the pool back into service.",
+	},
+	{
+		.name = "evict",
+		.id = OPTION_EVICT,
+		.help = "Evict everything that is unpinned at once.",
+	},
+	{
+		.name = "no-wait",
+		.id = OPTION_NO_WAIT,
+		.help = "Do not wait for the workers.",
 	},
 	{ .name = NULL },
 };
@@ -404,6 +423,17 @@ const struct verb verbs[] = {
 		.arguments_least = 2,
 		.arguments_most = 2,
 		.run = object_run,
+	},
+	{
+		.name = "drain",
+		.arguments = "",
+		.summary = "take a pool out of service, and wait until its workers have left",
+		.text = "From now on no worker may attach to the pool, which its refusal says; observers and admins may. Those that are "
+			"there go on, and an event tells them. Waits until the last one has left, for --timeout SECONDS at most, without "
+			"it for as long as it takes, and says on standard error who is left; status 1 when some still are. Holds "
+			"until --off or until gpoold ends; a restart or upgrade of the agent does not end it, nor does an interrupt of this.",
+		.options = drain_options,
+		.run = drain_run,
 	},
 	{
 		.name = "limit",

@@ -352,6 +352,7 @@ static void pool_status(const struct offline_pool *from, struct msg_pool_status 
 	to->sessions = atomic_load(&header->sessions);
 	to->waiters = atomic_load(&header->waiters);
 	to->pressure = atomic_load(&header->pressure);
+	to->draining = atomic_load(&header->draining) != 0;
 	to->grants = counter(&from->pool, POOL_COUNT_GRANTS);
 	to->reclaims = counter(&from->pool, POOL_COUNT_RECLAIMS);
 	to->evictions = counter(&from->pool, POOL_COUNT_EVICTIONS);

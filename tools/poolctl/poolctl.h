@@ -46,6 +46,9 @@ enum option_id {
 	OPTION_OBJECT_VERSION,
 	OPTION_SINCE,
 	OPTION_FILE,
+	OPTION_OFF,
+	OPTION_EVICT,
+	OPTION_NO_WAIT,
 	OPTION_MAN,
 	OPTION_COMPLETION,
 	OPTIONS
@@ -135,6 +138,7 @@ int transfers_run(const struct command *command);
 int events_run(const struct command *command);
 int trace_run(const struct command *command);
 int evict_run(const struct command *command);
+int drain_run(const struct command *command);
 int limit_run(const struct command *command);
 int objects_run(const struct command *command);
 int object_run(const struct command *command);

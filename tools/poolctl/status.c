@@ -139,6 +139,9 @@ static void pool_print(const struct command *command, const struct msg_pool_stat
 		pool->backend, pool->policy[0] ? ", policy " : "", pool->policy,
 		color_code(command, pressure_color(pool->pressure)), pool_pressure_name(pool->pressure),
 		color_code(command, COLOR_NONE));
+	if (pool->draining)
+		print(command, "  %sout of service%s: no worker may attach until poolctl drain --off\n", color_code(command, COLOR_YELLOW),
+			color_code(command, COLOR_NONE));
 	bar_print(command, pool, shares);
 	shares_print(command, pool, shares);
 	print(command,
@@ -192,6 +195,7 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	json_text(to, "device", pool->device);
 	json_number(to, "page_bytes", pool->page_size);
 	json_text(to, "pressure", pool_pressure_name(pool->pressure));
+	json_bool(to, "draining", pool->draining);
 #define NUMBER(field) json_number(to, #field, pool->field)
 	NUMBER(page_count);
 	NUMBER(free_pages);
