@@ -33,7 +33,7 @@ _poolctl() {
 	'')
 		if [[ $current != -* ]]; then options=$verbs; fi
 		;;
-	pages) options+=' --first --count --state --owner --each' ;;
+	pages) options+=' --first --count --state --owner --each --map' ;;
 	pins) options+=' --leaked' ;;
 	events) options+=' --since --count --kind' ;;
 	trace) options+=' --since --session --file' ;;

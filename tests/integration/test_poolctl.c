@@ -75,6 +75,7 @@ static void test_usage_errors(void **state)
 		{ "drain", "--off", "--evict" },
 		{ "drain", "--off", "--no-wait" },
 		{ "drain", "p0" },
+		{ "pages", "--map", "--each" },
 		{ "drain", "--offline" },
 	};
 
@@ -419,6 +420,27 @@ static void test_pages(void **state)
 	item = cJSON_GetArrayItem(list(&result, "pages"), P0_PAGES - 1);
 	assert_int_equal(number(item, "page"), P0_PAGES - 1);
 	item = find(list(&result, "pages"), "owner", world.session);
+	result_free(&result);
+
+	result = AGENT_JSON("pages", "--map");
+	expect(&result, OK);
+	expect_document(&result, "map");
+	assert_int_equal(number(result.json, "pages_per_cell"), 1);
+	assert_int_equal(strlen(string(result.json, "cells")), P0_PAGES);
+	expect_text(string(result.json, "cells"), "KKKK");
+	expect_text(string(result.json, "cells"), "tttttt");
+	pages = 0;
+	cJSON_ArrayForEach(item, list(&result, "legend"))
+		pages += (int)number(item, "pages");
+	assert_int_equal(pages, P0_PAGES);
+	assert_int_equal(number(find(list(&result, "legend"), "pages", 4), "pages"), 4);
+	result_free(&result);
+	result = AGENT("pages", "--map", "--state", "PINNED");
+	expect(&result, OK);
+	expect_text(result.out, "a letter is 1 page");
+	expect_text(result.out, "KKKK");
+	expect_text(result.out, "KV_CACHE, pinned");
+	assert_null(strstr(result.out, "TEMP_BUFFER"));
 	result_free(&result);
 
 	result = AGENT_JSON("pages", "--each", "--state", "PINNED");

@@ -116,6 +116,12 @@ static const struct option_spec pages_options[] = {
 		.id = OPTION_EACH,
 		.help = "One line for each page instead of one for each run of pages that are alike.",
 	},
+	{
+		.name = "map",
+		.id = OPTION_MAP,
+		.help = "A picture as wide as the terminal: each letter stands for some pages and shows what most of them are, a capital "
+			"for what is pinned. Below it what the letters mean, and how many pages are what.",
+	},
 	{ .name = NULL },
 };
 

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { TABLE_COLUMNS_MAX = 24, CELL_BYTES_MAX = 512 };
 
@@ -65,6 +67,13 @@ const char *color_code(const struct command *command, enum color color)
 	};
 
 	return command->color ? codes[color] : "";
+}
+
+uint32_t terminal_columns(void)
+{
+	struct winsize size;
+
+	return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
 }
 
 /* Characters, not bytes: names may be any UTF-8 text, which the codec has checked. */

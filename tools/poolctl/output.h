@@ -32,6 +32,9 @@ void __attribute__((format(printf, 2, 3))) print(const struct command *command, 
 /* The sequence that starts a colour, COLOR_NONE that which ends it; "" when the output has none. */
 const char *color_code(const struct command *command, enum color color);
 
+/* terminal_columns() - of standard output; 80 where it is no terminal. */
+uint32_t terminal_columns(void);
+
 /* ---- units ---- */
 
 struct text {

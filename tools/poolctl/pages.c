@@ -1,5 +1,6 @@
 /* pages.c - the page table, in runs of pages that are alike. */
 #include "tools/poolctl/agent.h"
+#include "tools/poolctl/map.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
 
@@ -213,6 +214,19 @@ static void pages_json(const struct command *command, const struct pages_view *v
 	json_print(command, document, false);
 }
 
+static void pages_map(const struct command *command, const struct pages_view *view, const struct filter *filter)
+{
+	uint8_t *kinds = memory_or_exit(calloc(view->count + 1, 1));
+
+	for (uint32_t i = 0; i < view->count; i++)
+		kinds[i] = (uint8_t)(filter_passes(filter, &view->pages[i]) ? map_kind_of(&view->pages[i]) : MAP_HIDDEN);
+	if (command->output == OUTPUT_JSON)
+		map_json(command, view, kinds);
+	else
+		map_print(command, view, kinds);
+	free(kinds);
+}
+
 /* Up to 1,024 pages from view->first + *have on; an agent that answers other pages than asked for is refused. */
 static int pages_ask_some(const struct command *command, struct gpool *pool, struct pages_view *view, uint32_t *have)
 {
@@ -268,6 +282,8 @@ int pages_run(const struct command *command)
 
 	if (code)
 		return code;
+	if (command->values[OPTION_MAP] && command->values[OPTION_EACH])
+		return complain_usage(command->verb, "--map shows many pages in one letter: it does not go with --each");
 	if (!command_number(command, OPTION_FIRST, 0, UINT32_MAX, 0, &first) ||
 		!command_number(command, OPTION_COUNT, 1, UINT32_MAX, UINT32_MAX, &count))
 		return CODE_USAGE;
@@ -280,7 +296,9 @@ int pages_run(const struct command *command)
 		complain("pool '%s' has no page %" PRIu64 ": its last is %" PRIu32, view.pool, first, view.page_count - 1);
 		code = CODE_USAGE;
 	}
-	if (!code && command->output == OUTPUT_JSON)
+	if (!code && command->values[OPTION_MAP])
+		pages_map(command, &view, &filter);
+	else if (!code && command->output == OUTPUT_JSON)
 		pages_json(command, &view, &filter);
 	else if (!code)
 		pages_table(command, &view, &filter);

@@ -1,0 +1,95 @@
+/* map.c - what a page is in one letter, and many pages in one cell. */
+#include "tools/poolctl/map.h"
+
+#include "tools/poolctl/view.h"
+
+#include "shm/page_map.h"
+
+#include <stdio.h>
+
+static const struct {
+	char mark;
+	enum color color;
+	const char *name;
+} kinds_alone[MAP_BLOCK] = {
+	[MAP_FREE] = { '.', COLOR_NONE, "free" },
+	[MAP_RESERVED] = { 'R', COLOR_DIM, "reserved" },
+	[MAP_IDLE] = { '-', COLOR_GREEN, "idle in workers" },
+	[MAP_LENT] = { '=', COLOR_YELLOW, "lent" },
+	[MAP_MOVING] = { '~', COLOR_GREEN, "on their way" },
+	[MAP_OBJECT] = { 'o', COLOR_YELLOW, "named objects" },
+	[MAP_QUARANTINED] = { 'q', COLOR_RED, "quarantined" },
+	[MAP_RETIRED] = { 'x', COLOR_DIM, "retired" },
+	[MAP_HIDDEN] = { ' ', COLOR_NONE, "not asked for" },
+};
+
+/* The first letter of each content type; a capital where it is pinned. */
+static const char content_marks[GPOOL_CONTENTS] = { 'k', 'l', 't', 'a', 'g' };
+
+char map_mark(uint32_t kind)
+{
+	if (kind < MAP_BLOCK)
+		return kinds_alone[kind].mark;
+	return (char)(content_marks[(kind - MAP_BLOCK) / 2] - ((kind - MAP_BLOCK) % 2 ? 'a' - 'A' : 0));
+}
+
+enum color map_color(uint32_t kind)
+{
+	if (kind < MAP_BLOCK)
+		return kinds_alone[kind].color;
+	return (kind - MAP_BLOCK) % 2 ? COLOR_RED : COLOR_YELLOW;
+}
+
+struct text map_name(uint32_t kind)
+{
+	struct text text;
+
+	if (kind < MAP_BLOCK)
+		snprintf(text.text, sizeof(text.text), "%s", kinds_alone[kind].name);
+	else
+		snprintf(text.text, sizeof(text.text), "%s, %s", content_name((kind - MAP_BLOCK) / 2),
+			(kind - MAP_BLOCK) % 2 ? "pinned" : "unpinned");
+	return text;
+}
+
+uint32_t map_kind_of_state(uint32_t state)
+{
+	static const uint8_t kinds[PAGE_STATES] = {
+		[PAGE_FREE] = MAP_FREE,
+		[PAGE_LEASED] = MAP_LENT,
+		[PAGE_SHARED] = MAP_OBJECT,
+		[PAGE_EVICTING] = MAP_MOVING,
+		[PAGE_MOVING] = MAP_MOVING,
+		[PAGE_QUARANTINED] = MAP_QUARANTINED,
+		[PAGE_RESERVED] = MAP_RESERVED,
+		[PAGE_RETIRED] = MAP_RETIRED,
+	};
+
+	return state < PAGE_STATES ? kinds[state] : MAP_RETIRED;
+}
+
+uint32_t map_kind_of(const struct msg_page_entry *page)
+{
+	if (page->state != PAGE_LEASED)
+		return map_kind_of_state(page->state);
+	if (page->use != PAGE_USE_HEAD && page->use != PAGE_USE_INSIDE)
+		return page->use == PAGE_USE_NONE ? MAP_LENT : MAP_IDLE;
+	return page->content_type < GPOOL_CONTENTS ? MAP_BLOCK + 2u * page->content_type + (page->pins != 0) : MAP_LENT;
+}
+
+uint32_t map_per_cell(uint32_t pages, uint32_t cells)
+{
+	return cells && pages > cells ? (pages + cells - 1) / cells : 1;
+}
+
+uint32_t map_cell(const uint8_t *kinds, uint32_t count)
+{
+	uint32_t counts[MAP_KINDS] = { 0 }, most = kinds[0];
+
+	for (uint32_t i = 0; i < count; i++)
+		counts[kinds[i]]++;
+	for (uint32_t kind = 0; kind < MAP_KINDS; kind++)
+		if (counts[kind] > counts[most])
+			most = kind;
+	return most;
+}
