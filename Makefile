@@ -86,6 +86,7 @@ AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -ldl
 TOOL_LIBS := $(CLIENT_LIBS)
 bench_LIBS := -ljemalloc
 exporter_LIBS := -lmicrohttpd
+poolctl_LIBS := -lncursesw -ltinfo
 # The page stands in the program.
 $(B)/obj/tools/exporter/page.o: tools/exporter/page.html
 TEST_LIBS := -lcmocka $(AGENT_LIBS) $(CLIENT_LIBS)

@@ -76,6 +76,10 @@ static void test_usage_errors(void **state)
 		{ "drain", "--off", "--no-wait" },
 		{ "drain", "p0" },
 		{ "pages", "--map", "--each" },
+		{ "top", "--interval", "0.01" },
+		{ "top", "--interval", "soon" },
+		{ "top", "-o", "json" },
+		{ "top", "--offline" },
 		{ "drain", "--offline" },
 	};
 
@@ -186,7 +190,7 @@ static void test_no_agent(void **state)
 	static const char *const lines[][4] = {
 		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "events", "--count", "1" },
 		{ "evict", "1" }, { "limit", "a", "--limit", "1" }, { "reload" }, { "check" }, { "roles" }, { "roles", "remove", "a" },
-		{ "regions", "a" }, { "drain" },
+		{ "regions", "a" }, { "drain" }, { "top" },
 	};
 	char directory[] = "/tmp/poolctl.XXXXXX";
 	struct result result;

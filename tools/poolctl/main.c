@@ -84,6 +84,16 @@ const struct option_spec global_options[] = {
 	{ .name = NULL },
 };
 
+static const struct option_spec top_options[] = {
+	{
+		.name = "interval",
+		.argument = "SECONDS",
+		.id = OPTION_INTERVAL,
+		.help = "Look so often, from 0.1 to 3600. The default is 1.",
+	},
+	{ .name = NULL },
+};
+
 static const struct option_spec pages_options[] = {
 	{
 		.name = "first",
@@ -285,6 +295,16 @@ const struct verb verbs[] = {
 		.options = no_options,
 		.offline = true,
 		.run = status_run,
+	},
+	{
+		.name = "top",
+		.arguments = "",
+		.summary = "watch a pool on the whole terminal",
+		.text = "Pressure, what the pages are used for, what happens in a second, tenants, clients, and in the room that is left "
+			"a picture of the page table. The keys: left, right and Tab choose the pool, s the order of clients, up and down go through "
+			"them, r looks at once, h explains the letters, q ends it. Needs a terminal.",
+		.options = top_options,
+		.run = top_run,
 	},
 	{
 		.name = "pages",

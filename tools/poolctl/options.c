@@ -119,6 +119,20 @@ static bool seconds_parse(const char *text, int *ms)
 	return true;
 }
 
+bool command_seconds(const struct command *command, enum option_id id, int least_ms, int most_ms, int otherwise_ms, int *ms)
+{
+	const struct option_spec *spec = command->verb->options;
+
+	*ms = otherwise_ms;
+	if (!command->values[id] || (seconds_parse(command->values[id], ms) && *ms >= least_ms && *ms <= most_ms))
+		return true;
+	while (spec->id != id)
+		spec++;
+	complain_usage(command->verb, "--%s '%s' is not a number of seconds from %g to %g", spec->name, command->values[id], least_ms / 1000.0,
+		most_ms / 1000.0);
+	return false;
+}
+
 /* What the global options say, and $GPOOL_DIR and $NO_COLOR. */
 static int command_take_globals(struct command *command)
 {

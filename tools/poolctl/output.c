@@ -24,10 +24,27 @@ struct table {
 	size_t cell_count, cell_capacity;
 };
 
+static struct {
+	char *text;
+	size_t bytes;
+} complaints;
+
+void complaints_to(char *text, size_t bytes)
+{
+	complaints.text = text;
+	complaints.bytes = bytes;
+}
+
 void complain(const char *format, ...)
 {
 	va_list arguments;
 
+	if (complaints.text) {
+		va_start(arguments, format);
+		vsnprintf(complaints.text, complaints.bytes, format, arguments);
+		va_end(arguments);
+		return;
+	}
 	fflush(stdout);
 	fputs("poolctl: ", stderr);
 	va_start(arguments, format);
@@ -57,7 +74,7 @@ void print(const struct command *command, const char *format, ...)
 
 const char *color_code(const struct command *command, enum color color)
 {
-	static const char *const codes[COLORS] = {
+	static const char *const codes[COLOR_COUNT] = {
 		[COLOR_NONE] = "\033[0m",
 		[COLOR_GREEN] = "\033[32m",
 		[COLOR_YELLOW] = "\033[33m",

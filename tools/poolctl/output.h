@@ -12,7 +12,7 @@
 #include <cjson/cJSON.h>
 #include <stddef.h>
 
-enum color { COLOR_NONE, COLOR_GREEN, COLOR_YELLOW, COLOR_RED, COLOR_DIM, COLOR_BOLD, COLORS };
+enum color { COLOR_NONE, COLOR_GREEN, COLOR_YELLOW, COLOR_RED, COLOR_DIM, COLOR_BOLD, COLOR_COUNT };
 
 /* ---- tables ---- */
 

@@ -9,6 +9,7 @@
 #define GPOOL_TOOLS_POOLCTL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum exit_code {
@@ -50,6 +51,7 @@ enum option_id {
 	OPTION_OFF,
 	OPTION_EVICT,
 	OPTION_NO_WAIT,
+	OPTION_INTERVAL,
 	OPTION_MAN,
 	OPTION_COMPLETION,
 	OPTIONS
@@ -109,6 +111,8 @@ bool number_parse(const char *text, uint64_t least, uint64_t most, uint64_t *val
 /* command_number() - the value of an option, `otherwise` when it is not given. False after a complaint. */
 bool command_number(const struct command *command, enum option_id id, uint64_t least, uint64_t most, uint64_t otherwise,
 	uint64_t *value);
+/* command_seconds() - the same of an option in seconds, whose fractions are fine, in milliseconds. */
+bool command_seconds(const struct command *command, enum option_id id, int least_ms, int most_ms, int otherwise_ms, int *ms);
 /* command_since() - OPTION_SINCE, a duration ("90s", "5m"), in nanoseconds; 0: not given. False after a complaint. */
 bool command_since(const struct command *command, uint64_t *since_ns);
 /*
@@ -123,12 +127,15 @@ int help_run(const struct command *command);
 
 /* complain() - "poolctl: ..." on standard error. */
 void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
+/* complaints_to() - from now on they go here instead, without "poolctl: ", each in the place of the last; NULL: there again. */
+void complaints_to(char *text, size_t bytes);
 /* complain_usage() - the same, with a hint at --help. Returns CODE_USAGE. */
 int __attribute__((format(printf, 2, 3))) complain_usage(const struct verb *verb, const char *format, ...);
 void *memory_or_exit(void *pointer);
 
 /* The verbs. */
 int status_run(const struct command *command);
+int top_run(const struct command *command);
 int pages_run(const struct command *command);
 int pins_run(const struct command *command);
 int clients_run(const struct command *command);

@@ -2,6 +2,7 @@
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
+#include "tools/poolctl/shares.h"
 
 #include "shm/pool_segment.h"
 
@@ -11,73 +12,13 @@
 
 enum { BAR_CELLS = 64 };
 
-/* One kind of page as the bar shows it, in this order. */
-struct share {
-	char mark;
-	const char *name;
-	enum color color;
-	uint32_t pages;
-};
-enum {
-	SHARE_PINNED,
-	SHARE_UNPINNED,
-	SHARE_IDLE,
-	SHARE_TRANSIT,
-	SHARE_QUARANTINED,
-	SHARE_RETIRED,
-	SHARE_OTHER,
-	SHARE_FREE,
-	SHARE_RESERVED,
-	SHARES
-};
-
-static uint32_t minus(uint32_t from, uint32_t what)
-{
-	return from > what ? from - what : 0;
-}
-
-/* Workers go on while the agent counts, so a difference may come out below zero: then it is 0. */
-static void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES])
-{
-	static const struct share kinds[SHARES] = {
-		[SHARE_PINNED] = { '#', "pinned", COLOR_RED, 0 },
-		[SHARE_UNPINNED] = { '=', "unpinned", COLOR_YELLOW, 0 },
-		[SHARE_IDLE] = { '-', "idle in workers", COLOR_GREEN, 0 },
-		[SHARE_TRANSIT] = { '~', "in transit", COLOR_GREEN, 0 },
-		[SHARE_QUARANTINED] = { 'q', "quarantined", COLOR_RED, 0 },
-		[SHARE_RETIRED] = { 'x', "retired", COLOR_DIM, 0 },
-		[SHARE_OTHER] = { 's', "shared or moving", COLOR_YELLOW, 0 },
-		[SHARE_FREE] = { '.', "free", COLOR_NONE, 0 },
-		[SHARE_RESERVED] = { 'R', "reserved", COLOR_DIM, 0 },
-	};
-	uint32_t sum = 0;
-
-	memcpy(shares, kinds, sizeof(kinds));
-	shares[SHARE_PINNED].pages = pool->pinned_pages;
-	shares[SHARE_UNPINNED].pages = minus(pool->used_pages, pool->pinned_pages);
-	shares[SHARE_IDLE].pages = pool->idle_pages;
-	shares[SHARE_TRANSIT].pages = minus(minus(pool->leased_pages, pool->used_pages), pool->idle_pages);
-	shares[SHARE_QUARANTINED].pages = pool->quarantined_pages;
-	shares[SHARE_RETIRED].pages = pool->retired_pages;
-	shares[SHARE_FREE].pages = pool->free_pages;
-	shares[SHARE_RESERVED].pages = pool->reserved_pages;
-	for (int i = 0; i < SHARES; i++)
-		sum += shares[i].pages;
-	shares[SHARE_OTHER].pages = minus(pool->page_count, sum);
-}
-
 static void bar_print(const struct command *command, const struct msg_pool_status *pool, const struct share *shares)
 {
 	print(command, "  [");
 	for (uint32_t cell = 0; cell < BAR_CELLS; cell++) {
-		/* the page in the middle of the cell, had all pages been sorted by kind */
-		uint64_t page = ((uint64_t)cell * 2 + 1) * pool->page_count / (2 * BAR_CELLS), before = 0;
-		int kind = 0;
+		const struct share *share = shares_at(shares, pool->page_count, cell, BAR_CELLS);
 
-		while (kind + 1 < SHARES && page >= before + shares[kind].pages)
-			before += shares[kind++].pages;
-		print(command, "%s%c%s", color_code(command, shares[kind].color), shares[kind].mark,
-			color_code(command, COLOR_NONE));
+		print(command, "%s%c%s", color_code(command, share->color), share->mark, color_code(command, COLOR_NONE));
 	}
 	print(command, "] %s lent\n", percent_text(pool->leased_pages, pool->page_count).text);
 }
@@ -97,13 +38,6 @@ static void shares_print(const struct command *command, const struct msg_pool_st
 	}
 	table_print(command, table);
 	table_destroy(table);
-}
-
-static enum color pressure_color(uint32_t pressure)
-{
-	static const enum color colors[POOL_PRESSURES] = { COLOR_GREEN, COLOR_NONE, COLOR_YELLOW, COLOR_RED };
-
-	return pressure < POOL_PRESSURES ? colors[pressure] : COLOR_RED;
 }
 
 static void mover_print(const struct command *command, const struct msg_pool_status *pool)

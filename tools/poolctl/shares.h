@@ -1,0 +1,36 @@
+/*
+ * shares.h - the pages of a pool by what they are used for, as a bar shows them.
+ */
+#ifndef GPOOL_TOOLS_POOLCTL_SHARES_H
+#define GPOOL_TOOLS_POOLCTL_SHARES_H
+
+#include "tools/poolctl/output.h"
+
+#include "proto/messages.h"
+
+/* One kind of page, in the order of the bar. */
+struct share {
+	char mark;
+	const char *name;
+	enum color color;
+	uint32_t pages;
+};
+enum {
+	SHARE_PINNED,
+	SHARE_UNPINNED,
+	SHARE_IDLE,
+	SHARE_TRANSIT,
+	SHARE_QUARANTINED,
+	SHARE_RETIRED,
+	SHARE_OTHER,
+	SHARE_FREE,
+	SHARE_RESERVED,
+	SHARES
+};
+
+void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES]);
+/* shares_at() - what stands in a cell of a bar of so many. */
+const struct share *shares_at(const struct share *shares, uint32_t page_count, uint32_t cell, uint32_t cells);
+enum color pressure_color(uint32_t pressure);
+
+#endif
