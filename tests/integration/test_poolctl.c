@@ -80,6 +80,7 @@ static void test_usage_errors(void **state)
 		{ "top", "--interval", "soon" },
 		{ "top", "-o", "json" },
 		{ "top", "--offline" },
+		{ "adapters", "a" },
 		{ "drain", "--offline" },
 	};
 
@@ -190,7 +191,7 @@ static void test_no_agent(void **state)
 	static const char *const lines[][4] = {
 		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "events", "--count", "1" },
 		{ "evict", "1" }, { "limit", "a", "--limit", "1" }, { "reload" }, { "check" }, { "roles" }, { "roles", "remove", "a" },
-		{ "regions", "a" }, { "drain" }, { "top" },
+		{ "regions", "a" }, { "drain" }, { "top" }, { "adapters" },
 	};
 	char directory[] = "/tmp/poolctl.XXXXXX";
 	struct result result;
@@ -719,6 +720,71 @@ static void test_pinnable_object(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
+static struct gpool_object *object_publish(struct gpool *pool, const char *name, uint32_t memory_class, uint32_t pages)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *object;
+	uint64_t version;
+	uint32_t index;
+
+	options.memory_class = memory_class;
+	assert_int_equal(gpool_object_create(pool, name, &options, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, pages, NULL, &index), 0);
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	return object;
+}
+
+/* Adapters are what engines name so; nothing else is shown. */
+static void test_adapters(void **state)
+{
+	struct gpool_options options = harness_options(&world.harness);
+	static const char *const names[] = { "lora/0123abcd", "lora/weights", "table", "warm/0123abcd" };
+	struct gpool_object *objects[4];
+	struct gpool *second;
+	struct result result;
+	const cJSON *entry;
+
+	(void)state;
+	options.pool = "p1";
+	assert_int_equal(gpool_open(&options, &second), 0);
+	objects[0] = object_publish(world.worker, names[0], GPOOL_OBJECT_PINNABLE, 3);
+	objects[1] = object_publish(world.worker, names[1], GPOOL_OBJECT_IMMUTABLE, 1);
+	objects[2] = object_publish(world.worker, names[2], GPOOL_OBJECT_PINNABLE, 1);
+	objects[3] = object_publish(second, names[3], GPOOL_OBJECT_PINNABLE, 2);
+	assert_int_equal(gpool_object_pin(objects[0]), 0);
+	result = AGENT_JSON("adapters");
+	expect(&result, OK);
+	expect_document(&result, "adapters");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "adapters")), 2);
+	entry = list(&result, "adapters")->child;
+	assert_string_equal(string(entry, "pool"), "p0");
+	assert_string_equal(string(entry, "tier"), "hot");
+	assert_string_equal(string(entry, "key"), "0123abcd");
+	assert_string_equal(string(entry, "object"), "lora/0123abcd");
+	assert_string_equal(string(entry, "tenant"), "default");
+	assert_int_equal(number(entry, "pages"), 3);
+	assert_int_equal(number(entry, "readers"), 1);
+	assert_int_equal(number(entry, "pins"), 1);
+	assert_true(number(entry, "used_ms") > 0);
+	entry = entry->next;
+	assert_string_equal(string(entry, "pool"), "p1");
+	assert_string_equal(string(entry, "tier"), "warm");
+	assert_string_equal(string(entry, "key"), "0123abcd");
+	assert_int_equal(number(entry, "pins"), 0);
+	result_free(&result);
+	result = AGENT("adapters", "-p", "p1");
+	expect(&result, OK);
+	expect_text(result.out, "warm");
+	assert_null(strstr(result.out, "hot"));
+	result_free(&result);
+	assert_int_equal(gpool_object_unpin(objects[0]), 0);
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(gpool_object_delete(i < 3 ? world.worker : second, names[i], 0), 0);
+		assert_int_equal(gpool_object_close(objects[i]), 0);
+	}
+	gpool_close(second);
+}
+
 static void test_objects(void **state)
 {
 	struct gpool_object *object;
@@ -1198,6 +1264,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_stopped_agent, agent_continue),
 		/* these change what the others look at */
 		cmocka_unit_test(test_pinnable_object),
+		cmocka_unit_test(test_adapters),
 		cmocka_unit_test(test_objects),
 		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_reload),

@@ -377,6 +377,17 @@ const struct verb verbs[] = {
 		.run = objects_run,
 	},
 	{
+		.name = "adapters",
+		.arguments = "",
+		.summary = "show the LoRA adapters that engines share",
+		.text = "Of the named objects those that engines have made of adapters: hot are those whose pages kernels read, warm are copies in a "
+			"pool of host memory. KEY is made of the adapter's files and form, so the two of one adapter have the same. READERS "
+			"have it open; PINS keep it from being evicted; USES are those that the agent has seen.",
+		.options = no_options,
+		.offline = true,
+		.run = adapters_run,
+	},
+	{
 		.name = "roles",
 		.arguments = "[remove NAME]",
 		.summary = "show who holds which role, and who stands by",
@@ -408,7 +419,7 @@ const struct verb verbs[] = {
 		.summary = "follow what happens",
 		.text = "One line for each event from now on: pressure levels, evictions, idle pages taken back, limits met, "
 			"sessions that begin and end, roles that change hands, objects published, deleted and evicted, leaked "
-			"pins, restarts, content that could not be spilled or brought back, pools without a mover. With json one object a line. An interrupt ends "
+			"pins, restarts, content that could not be spilled or brought back, pools without a mover or out of service. With json one object a line. An interrupt ends "
 			"it with status 0. The last 1024 events of each pool are recorded: --since begins with them, and with --offline "
 			"they are all there is.",
 		.options = events_options,

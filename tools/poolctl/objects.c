@@ -146,27 +146,34 @@ static int objects_ask(const struct command *command, struct objects_view *view)
 	return code;
 }
 
+int objects_look(const struct command *command, struct objects_view *view)
+{
+	struct pins_view pins = { .pins = NULL };
+	struct offline *offline = NULL;
+	int code = command->offline ? offline_open(command, &offline) : objects_ask(command, view);
+
+	if (!code && offline)
+		code = offline_objects(command, offline, view);
+	if (!code && offline)
+		code = offline_pins(command, offline, &pins);
+	objects_pins(view, &pins);
+	free(pins.pins);
+	offline_close(offline);
+	if (!code && view->count)
+		qsort(view->objects, view->count, sizeof(*view->objects), by_name_and_version);
+	return code;
+}
+
 int objects_run(const struct command *command)
 {
 	struct objects_view view = { .objects = NULL };
-	struct pins_view pins = { .pins = NULL };
-	struct offline *offline = NULL;
-	int code = command->offline ? offline_open(command, &offline) : objects_ask(command, &view);
+	int code = objects_look(command, &view);
 
-	if (!code && offline)
-		code = offline_objects(command, offline, &view);
-	if (!code && offline)
-		code = offline_pins(command, offline, &pins);
-	objects_pins(&view, &pins);
-	free(pins.pins);
-	if (!code && view.count)
-		qsort(view.objects, view.count, sizeof(*view.objects), by_name_and_version);
 	if (!code && command->output == OUTPUT_JSON)
 		objects_json(command, &view);
 	else if (!code)
 		objects_table(command, &view);
 	free(view.objects);
-	offline_close(offline);
 	return code;
 }
 

@@ -91,6 +91,8 @@ const char *object_state_name(uint32_t state);
 struct pool_segment;
 /* objects_add() - all versions of objects that a pool's table has. */
 void objects_add(struct objects_view *view, const char *pool, const struct pool_segment *segment);
+/* objects_look() - those of all pools, or of that of --pool, by pool, name and version, with their pins (objects.c): an exit code. */
+int objects_look(const struct command *command, struct objects_view *view);
 /* objects_pins() - sums of pins by object. pins_ask_pool() - those of a pool (pins.c): an exit code. */
 void objects_pins(struct objects_view *view, const struct pins_view *pins);
 struct gpool;
