@@ -50,6 +50,7 @@ void help_print(const struct verb *verb)
 	printf("Usage: poolctl [OPTION]... %s%s%s\n%s: %s.\n\n", verb->name, verb->arguments[0] ? " " : "", verb->arguments,
 		verb->name, verb->summary);
 	help_wrap(verb->text, 0, 0);
+	printf("\nExample: %s\n  %s\n", verb->example, verb->example_text);
 	if (verb->options->name && verb->options->help) {
 		printf("\nOptions of %s:\n", verb->name);
 		options_print(verb->options, true);
@@ -127,6 +128,9 @@ static void man_print(void)
 			printf("Works with\n.Fl -offline .\n");
 		if (verb->options->name && verb->options->help)
 			man_options(verb->options);
+		printf(".Pp\n");
+		man_text(verb->example_text);
+		printf(".Dl %s\n", verb->example);
 	}
 	printf(".El\n" MAN_END MAN_BEGIN ".Sh EXIT STATUS\n.Bl -tag -width Ds\n");
 	for (int code = 0; code < CODES; code++) {

@@ -294,6 +294,8 @@ const struct verb verbs[] = {
 			"the agent began.",
 		.options = no_options,
 		.offline = true,
+		.example = "poolctl status -o json",
+		.example_text = "All pools in numbers, for a program.",
 		.run = status_run,
 	},
 	{
@@ -304,6 +306,8 @@ const struct verb verbs[] = {
 			"a picture of the page table. The keys: left, right and Tab choose the pool, s the order of clients, up and down go through "
 			"them, r looks at once, h explains the letters, q ends it. Needs a terminal.",
 		.options = top_options,
+		.example = "poolctl top --pool p0 --interval 2",
+		.example_text = "One pool, every two seconds.",
 		.run = top_run,
 	},
 	{
@@ -314,6 +318,8 @@ const struct verb verbs[] = {
 			"PINS how often the most pinned of them is pinned, and UNUSED how long ago one of them was used last.",
 		.options = pages_options,
 		.offline = true,
+		.example = "poolctl pages --map",
+		.example_text = "The first pool as a picture.",
 		.run = pages_run,
 	},
 	{
@@ -324,6 +330,8 @@ const struct verb verbs[] = {
 			"from when the pin was made or refreshed.",
 		.options = pins_options,
 		.offline = true,
+		.example = "poolctl pins --leaked",
+		.example_text = "Who has forgotten a pin.",
 		.run = pins_run,
 	},
 	{
@@ -333,6 +341,8 @@ const struct verb verbs[] = {
 		.text = "One line for each session, with the pages lent to it and what it did with them.",
 		.options = no_options,
 		.offline = true,
+		.example = "poolctl clients --pool p0",
+		.example_text = "The sessions of one pool.",
 		.run = clients_run,
 	},
 	{
@@ -352,6 +362,8 @@ const struct verb verbs[] = {
 		.arguments_least = 1,
 		.arguments_most = 1,
 		.offline = true,
+		.example = "poolctl regions engine",
+		.example_text = "The addresses of the worker that calls itself engine.",
 		.run = regions_run,
 	},
 	{
@@ -361,6 +373,8 @@ const struct verb verbs[] = {
 		.text = "One line for each tenant and pool: guaranteed minimum, limit, pages lent and borrowed above the "
 			"minimum, and pages by content.",
 		.options = no_options,
+		.example = "poolctl tenants -o json",
+		.example_text = "What each tenant uses, for a program.",
 		.run = tenants_run,
 	},
 	{
@@ -374,6 +388,8 @@ const struct verb verbs[] = {
 			"the publisher says that it takes to have it again; ACCESS says whether sessions of other tenants may open it.",
 		.options = no_options,
 		.offline = true,
+		.example = "poolctl objects",
+		.example_text = "All versions in all pools.",
 		.run = objects_run,
 	},
 	{
@@ -385,6 +401,8 @@ const struct verb verbs[] = {
 			"have it open; PINS keep it from being evicted; USES are those that the agent has seen.",
 		.options = no_options,
 		.offline = true,
+		.example = "poolctl adapters --pool p0",
+		.example_text = "Those in one pool.",
 		.run = adapters_run,
 	},
 	{
@@ -397,6 +415,8 @@ const struct verb verbs[] = {
 		.options = no_options,
 		.arguments_most = 2,
 		.offline = true,
+		.example = "poolctl roles remove main",
+		.example_text = "Free the place of a role that nobody holds.",
 		.run = roles_run,
 	},
 	{
@@ -411,6 +431,8 @@ const struct verb verbs[] = {
 			"died over it.",
 		.options = no_options,
 		.offline = true,
+		.example = "poolctl transfers",
+		.example_text = "All pages under way.",
 		.run = transfers_run,
 	},
 	{
@@ -424,6 +446,8 @@ const struct verb verbs[] = {
 			"they are all there is.",
 		.options = events_options,
 		.offline = true,
+		.example = "poolctl events --since 1h --count 1",
+		.example_text = "The first thing that happened within the last hour.",
 		.run = events_run,
 	},
 	{
@@ -437,6 +461,8 @@ const struct verb verbs[] = {
 			"session is believed about nobody else. The agent is not asked for it, so with --offline this works when it hangs.",
 		.options = trace_options,
 		.offline = true,
+		.example = "poolctl trace --since 5m --file /tmp/trace.json",
+		.example_text = "The last five minutes, for Perfetto.",
 		.run = trace_run,
 	},
 	{
@@ -449,6 +475,8 @@ const struct verb verbs[] = {
 		.options = evict_options,
 		.arguments_least = 1,
 		.arguments_most = 1,
+		.example = "poolctl evict 1GiB --content KV_CACHE",
+		.example_text = "A gibibyte, of unpinned blocks of caches alone.",
 		.run = evict_run,
 	},
 	{
@@ -459,6 +487,8 @@ const struct verb verbs[] = {
 		.options = object_options,
 		.arguments_least = 2,
 		.arguments_most = 2,
+		.example = "poolctl object delete weights",
+		.example_text = "The current version, whichever that is.",
 		.run = object_run,
 	},
 	{
@@ -470,6 +500,8 @@ const struct verb verbs[] = {
 			"it for as long as it takes, and says on standard error who is left; status 1 when some still are. Holds "
 			"until --off or until gpoold ends; a restart or upgrade of the agent does not end it, nor does an interrupt of this.",
 		.options = drain_options,
+		.example = "poolctl drain --evict --timeout 60",
+		.example_text = "Out of service, and a minute for the workers to leave.",
 		.run = drain_run,
 	},
 	{
@@ -480,6 +512,8 @@ const struct verb verbs[] = {
 			"lent above a new limit is not taken back by force: it shrinks as it comes idle.",
 		.options = limit_options,
 		.arguments_most = 1,
+		.example = "poolctl limit batch --limit 40%",
+		.example_text = "At most 40 percent of the first pool for the tenant batch.",
 		.run = limit_run,
 	},
 	{
@@ -488,6 +522,8 @@ const struct verb verbs[] = {
 		.summary = "have the agent read its configuration again",
 		.text = "Says what changed and what waits for a restart. On a mistake in the file nothing changes.",
 		.options = no_options,
+		.example = "poolctl reload",
+		.example_text = "After a change of gpoold.conf.",
 		.run = reload_run,
 	},
 	{
@@ -499,6 +535,8 @@ const struct verb verbs[] = {
 			"more before they count.",
 		.options = check_options,
 		.offline = true,
+		.example = "poolctl check --pool p0",
+		.example_text = "The tables of one pool; status 4 when something is wrong.",
 		.run = check_run,
 	},
 	{
@@ -508,6 +546,8 @@ const struct verb verbs[] = {
 		.text = "Needs no agent. Looks at the kernel, the GPU driver, limits, memory, the folder of sockets and, "
 			"where one runs, the agent.",
 		.options = no_options,
+		.example = "poolctl doctor --quiet",
+		.example_text = "For a script: status 4 when something is wrong.",
 		.run = doctor_run,
 	},
 	{
@@ -520,6 +560,8 @@ const struct verb verbs[] = {
 		.options = no_options,
 		.arguments_least = 1,
 		.arguments_most = 1,
+		.example = "poolctl dump /tmp/snapshot",
+		.example_text = "For poolctl --offline /tmp/snapshot, here or elsewhere.",
 		.run = dump_run,
 	},
 	{
@@ -530,6 +572,8 @@ const struct verb verbs[] = {
 			"movers go on with it. No page changes hands; processes that are attached stay so. A file that cannot be "
 			"loaded, or whose layout of shared memory is another, is refused, and the agent goes on as it was.",
 		.options = no_options,
+		.example = "poolctl upgrade",
+		.example_text = "After make install, or the installation of a package.",
 		.run = upgrade_run,
 	},
 	{
@@ -538,6 +582,8 @@ const struct verb verbs[] = {
 		.summary = "show the versions of poolctl and of the agent",
 		.text = "When no agent answers, poolctl's own lines are printed all the same.",
 		.options = no_options,
+		.example = "poolctl version -o json",
+		.example_text = "Both versions, for a program.",
 		.run = version_run,
 	},
 	{
@@ -547,6 +593,8 @@ const struct verb verbs[] = {
 		.text = "The same as --help.",
 		.options = help_options,
 		.arguments_most = 1,
+		.example = "poolctl help evict",
+		.example_text = "What evict does, and its options.",
 		.run = help_run,
 	},
 	{ .name = NULL },

@@ -73,6 +73,8 @@ struct verb {
 	const char *arguments; /* as shown; "" for none */
 	const char *summary;   /* one line */
 	const char *text;      /* sentences */
+	const char *example;   /* a command line, words separated by blanks */
+	const char *example_text; /* what that one does: a sentence */
 	const struct option_spec *options;
 	uint32_t arguments_least, arguments_most;
 	bool offline;          /* works without an agent, by --offline */
