@@ -1,4 +1,4 @@
-# bash completion for poolctl; written by poolctl help --completion from its table of verbs.
+# bash completion for poolctl; written by poolctl help --completion bash from its table of verbs.
 _poolctl() {
 	local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" verb='' word
 	local verbs='status top pages pins clients regions tenants objects adapters roles transfers events trace evict object drain limit reload check doctor dump upgrade version help'

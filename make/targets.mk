@@ -76,7 +76,8 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again 
 	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
 	$(call say,GEN,monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md monitoring/
 	$(call say,GEN,python/gpool/_abi.py)python3 python/gen/abi.py < client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py python/gpool/
-	$(call say,GEN,etc/poolctl.bash)$(B)/poolctl help --completion > $(B)/poolctl.bash && cp $(B)/poolctl.bash etc/
+	$(call say,GEN,etc/poolctl.bash)$(B)/poolctl help --completion bash > $(B)/poolctl.bash && cp $(B)/poolctl.bash etc/
+	$(call say,GEN,etc/_poolctl)$(B)/poolctl help --completion zsh > $(B)/_poolctl && cp $(B)/_poolctl etc/
 	$(call say,GEN,man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
 		awk '$(SPLICE)' $(B)/poolctl.parts man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 man/
 
@@ -93,6 +94,7 @@ format: ## clang-format, in place
 
 LIBRARY_FILE := libgpool.so.$(VERSION)
 COMPLETION_DIR := $(prefix)/share/bash-completion/completions
+ZSH_DIR := $(prefix)/share/zsh/site-functions
 TRACE_DIR := $(prefix)/share/gpool/traces
 TRACES := $(wildcard tools/demo/traces/*)
 MONITORING_DIR := $(prefix)/share/gpool/monitoring
@@ -125,8 +127,9 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -m 644 client/gpool.h client/torch/gpool_torch.h $(DESTDIR)$(includedir)/
 	$(foreach s,$(MANDIRS),$(if $(call man_pages,$(s)),$(INSTALL) -d $(DESTDIR)$(mandir)/man$(s) && \
 		$(INSTALL) -m 644 $(call man_pages,$(s)) $(DESTDIR)$(mandir)/man$(s)/ &&)) true
-	$(INSTALL) -d $(DESTDIR)$(COMPLETION_DIR)
+	$(INSTALL) -d $(DESTDIR)$(COMPLETION_DIR) $(DESTDIR)$(ZSH_DIR)
 	$(INSTALL) -m 644 etc/poolctl.bash $(DESTDIR)$(COMPLETION_DIR)/poolctl
+	$(INSTALL) -m 644 etc/_poolctl $(DESTDIR)$(ZSH_DIR)/
 	$(if $(TRACES),$(INSTALL) -d $(DESTDIR)$(TRACE_DIR) && $(INSTALL) -m 644 $(TRACES) $(DESTDIR)$(TRACE_DIR)/)
 	$(INSTALL) -d $(DESTDIR)$(SYSTEMD_DIR) $(DESTDIR)$(SYSUSERS_DIR) $(DESTDIR)$(TMPFILES_DIR)
 	for unit in $(UNITS); do sed 's|@sbindir@|$(sbindir)|g; s|@bindir@|$(bindir)|g' packaging/systemd/$$unit.in > $(B)/$$unit && \
@@ -146,7 +149,7 @@ uninstall: ## remove what install puts there, but for the configuration
 		$(addprefix $(DESTDIR)$(libdir)/,$(LIBRARY_FILE) libgpool.so.$(SOVERSION) libgpool.so libgpool.a libgpool_torch.so) \
 		$(DESTDIR)$(libdir)/pkgconfig/gpool.pc \
 		$(DESTDIR)$(includedir)/gpool.h $(DESTDIR)$(includedir)/gpool_torch.h \
-		$(DESTDIR)$(COMPLETION_DIR)/poolctl $(addprefix $(DESTDIR)$(TRACE_DIR)/,$(notdir $(TRACES))) \
+		$(DESTDIR)$(COMPLETION_DIR)/poolctl $(DESTDIR)$(ZSH_DIR)/_poolctl $(addprefix $(DESTDIR)$(TRACE_DIR)/,$(notdir $(TRACES))) \
 		$(addprefix $(DESTDIR)$(SYSTEMD_DIR)/,$(UNITS)) $(DESTDIR)$(SYSUSERS_DIR)/gpool.conf $(DESTDIR)$(TMPFILES_DIR)/gpool.conf \
 		$(DESTDIR)$(prefix)/share/gpool/gpool-pools.sh \
 		$(addprefix $(DESTDIR)$(MONITORING_DIR)/,$(notdir $(MONITORING))) \

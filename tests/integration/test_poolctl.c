@@ -81,6 +81,7 @@ static void test_usage_errors(void **state)
 		{ "top", "-o", "json" },
 		{ "top", "--offline" },
 		{ "adapters", "a" },
+		{ "help", "--completion", "fish" },
 		{ "drain", "--offline" },
 	};
 
@@ -213,14 +214,18 @@ static void test_man_page_is_current(void **state)
 
 static void test_completion_is_current(void **state)
 {
-	struct result result = poolctl("help", "--completion", NULL);
-	char *script = source_read("etc/poolctl.bash");
+	static const char *const scripts[][2] = { { "bash", "etc/poolctl.bash" }, { "zsh", "etc/_poolctl" } };
 
 	(void)state;
-	expect(&result, OK);
-	assert_string_equal(result.out, script);
-	free(script);
-	result_free(&result);
+	for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+		struct result result = poolctl("help", "--completion", scripts[i][0], NULL);
+		char *script = source_read(scripts[i][1]);
+
+		expect(&result, OK);
+		assert_string_equal(result.out, script);
+		free(script);
+		result_free(&result);
+	}
 }
 
 /* Whatever the verb: an unknown option, an argument too many, nobody there. */

@@ -1,4 +1,4 @@
-/* help.c - --help, the generated part of the man page and the completion script, all from the tables of main.c. */
+/* help.c - --help and the generated part of the man page, from the tables of main.c. */
 #include "tools/poolctl/output.h"
 
 #include "tools/lib/option_help.h"
@@ -140,70 +140,6 @@ static void man_print(void)
 	printf(".El\n" MAN_END);
 }
 
-/* ---- completion ---- */
-
-static void completion_options(const struct option_spec *spec)
-{
-	for (; spec->name; spec++)
-		if (spec->help)
-			printf(" --%s", spec->name);
-}
-
-static void completion_words(const struct option_spec *spec)
-{
-	for (; spec->name; spec++) {
-		if (!spec->help || !spec->words)
-			continue;
-		printf("\t--%s", spec->name);
-		if (spec->letter)
-			printf(" | -%c", spec->letter);
-		printf(")\n\t\tCOMPREPLY=($(compgen -W \"%s\" -- \"$current\"))\n\t\treturn\n\t\t;;\n", spec->words);
-	}
-}
-
-static void completion_print(void)
-{
-	printf("# bash completion for poolctl; written by poolctl help --completion from its table of verbs.\n"
-	       "_poolctl() {\n"
-	       "\tlocal current=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\" verb='' word\n"
-	       "\tlocal verbs='");
-	for (const struct verb *verb = verbs; verb->name; verb++)
-		printf("%s%s", verb == verbs ? "" : " ", verb->name);
-	printf("'\n\tlocal options='");
-	for (const struct option_spec *spec = global_options; spec->name; spec++)
-		printf("%s--%s", spec == global_options ? "" : " ", spec->name);
-	printf("'\n\tCOMPREPLY=()\n"
-	       "\tfor word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
-	       "\t\tif [[ -z $verb && \" $verbs \" == *\" $word \"* ]]; then verb=$word; fi\n"
-	       "\tdone\n"
-	       "\tcase $previous in\n");
-	completion_words(global_options);
-	for (const struct verb *verb = verbs; verb->name; verb++)
-		completion_words(verb->options);
-	printf("\t--dir | -d)\n\t\tCOMPREPLY=($(compgen -d -- \"$current\"))\n\t\treturn\n\t\t;;\n"
-	       "\tesac\n"
-	       "\tcase $verb in\n"
-	       "\t'')\n\t\tif [[ $current != -* ]]; then options=$verbs; fi\n\t\t;;\n");
-	for (const struct verb *verb = verbs; verb->name; verb++) {
-		if (!verb->options->name || !verb->options->help)
-			continue;
-		printf("\t%s) options+='", verb->name);
-		completion_options(verb->options);
-		printf("' ;;\n");
-	}
-	printf("\thelp)\n\t\tif [[ $current != -* ]]; then options=$verbs; fi\n\t\t;;\n"
-	       "\tdump)\n\t\tif [[ $current != -* ]]; then\n"
-	       "\t\t\tCOMPREPLY=($(compgen -f -- \"$current\"))\n\t\t\treturn\n\t\tfi\n\t\t;;\n"
-	       "\tesac\n"
-	       "\tif [[ $previous == --offline && $current != -* ]]; then\n"
-	       "\t\tCOMPREPLY=($(compgen -f -W \"$([[ -z $verb ]] && echo \"$verbs\")\" -- \"$current\"))\n"
-	       "\t\treturn\n"
-	       "\tfi\n"
-	       "\tCOMPREPLY=($(compgen -W \"$options\" -- \"$current\"))\n"
-	       "}\n"
-	       "complete -F _poolctl poolctl\n");
-}
-
 int help_run(const struct command *command)
 {
 	const struct verb *verb = NULL;
@@ -212,10 +148,8 @@ int help_run(const struct command *command)
 		man_print();
 		return CODE_OK;
 	}
-	if (command->values[OPTION_COMPLETION]) {
-		completion_print();
-		return CODE_OK;
-	}
+	if (command->values[OPTION_COMPLETION])
+		return completion_print(command);
 	if (command->argument_count) {
 		verb = verb_find(command->arguments[0]);
 		if (!verb)

@@ -277,6 +277,7 @@ static const struct option_spec help_options[] = {
 	},
 	{
 		.name = "completion",
+		.argument = "SHELL",
 		.id = OPTION_COMPLETION,
 	},
 	{ .name = NULL },

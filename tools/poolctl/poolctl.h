@@ -127,6 +127,9 @@ bool pages_parse(const char *what, const char *text, uint64_t page_bytes, uint32
 void help_print(const struct verb *verb); /* NULL: the whole program */
 int help_run(const struct command *command);
 
+/* completion.c: completion_print() - the script for the shell of OPTION_COMPLETION: an exit code. */
+int completion_print(const struct command *command);
+
 /* complain() - "poolctl: ..." on standard error. */
 void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
 /* complaints_to() - from now on they go here instead, without "poolctl: ", each in the place of the last; NULL: there again. */
