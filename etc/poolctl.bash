@@ -1,7 +1,7 @@
 # bash completion for poolctl; written by poolctl help --completion bash from its table of verbs.
 _poolctl() {
 	local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" verb='' word
-	local verbs='status top pages pins clients regions tenants objects adapters roles transfers events trace evict object drain limit reload check doctor dump upgrade version help'
+	local verbs='status top pages pins clients regions tenants objects adapters roles transfers events trace evict object drain limit reload check bench doctor dump upgrade version help'
 	local options='--dir --pool --output --timeout --offline --quiet --no-color --help --version'
 	COMPREPLY=()
 	for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do

@@ -82,6 +82,7 @@ static void test_usage_errors(void **state)
 		{ "top", "--offline" },
 		{ "adapters", "a" },
 		{ "help", "--completion", "fish" },
+		{ "bench", "--offline" },
 		{ "drain", "--offline" },
 	};
 
@@ -707,7 +708,7 @@ static void test_unknown_names(void **state)
 	static const char *const lines[][4] = {
 		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "check" }, { "evict", "1" },
 		{ "limit", "default", "--limit", "1" }, { "objects" }, { "object", "delete", "a" }, { "roles" }, { "roles", "remove", "main" },
-		{ "regions", "a" }, { "drain" },
+		{ "regions", "a" }, { "drain" }, { "bench" }, { "adapters" }, { "top" },
 	};
 	struct result result;
 
@@ -788,6 +789,41 @@ static void test_pinnable_object(void **state)
 		assert_int_equal(gpool_object_unpin(object), 0);
 	assert_int_equal(gpool_object_delete(world.worker, "adapter", 0), 0);
 	assert_int_equal(gpool_object_close(object), 0);
+}
+
+/* It measures beside a worker, takes nothing from it, and leaves nothing. */
+static void test_bench(void **state)
+{
+	static const char *const numbers[] = { "used_pages", "pinned_pages", "evicted_pages", "sessions" };
+	struct result before, result, after;
+
+	(void)state;
+	before = AGENT_JSON("status", "-p", "p0");
+	result = AGENT_JSON("bench", "-p", "p0");
+	after = AGENT_JSON("status", "-p", "p0");
+	expect(&before, OK);
+	expect(&result, OK);
+	expect(&after, OK);
+	expect_document(&result, "bench");
+	assert_int_equal(cJSON_GetArraySize(list(&result, "figures")), 6);
+	for (const cJSON *figure = list(&result, "figures")->child; figure; figure = figure->next) {
+		assert_true(number(figure, "samples") > 0);
+		assert_true(number(figure, "median") > 0);
+	}
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		assert_true(number(list(&before, "pools")->child, numbers[i]) == number(list(&after, "pools")->child, numbers[i]));
+	result_free(&before);
+	result_free(&result);
+	result_free(&after);
+	result = AGENT("bench");
+	expect(&result, OK);
+	expect_text(result.out, "GOAL");
+	result_free(&result);
+	/* so few pages may be somebody's need in a moment */
+	result = AGENT("bench", "-p", "p1");
+	expect(&result, FAILED);
+	expect_text(result.err, "at the expense of others");
+	result_free(&result);
 }
 
 static struct gpool_object *object_publish(struct gpool *pool, const char *name, uint32_t memory_class, uint32_t pages)
@@ -1325,6 +1361,7 @@ int main(void)
 		cmocka_unit_test(test_tenants),
 		cmocka_unit_test(test_held_roles),
 		cmocka_unit_test(test_version),
+		cmocka_unit_test(test_bench),
 		cmocka_unit_test(test_unknown_names),
 		cmocka_unit_test(test_check),
 		cmocka_unit_test(test_quiet),

@@ -88,8 +88,8 @@ static int open_complain(const struct command *command, uint32_t role, int error
 		return CODE_USAGE;
 	case -EACCES:
 		complain("you may not attach in '%s' as %s%s%s; root may, and so may whom access.%s of gpoold.conf names",
-			command->directory, role == GPOOL_OPEN_ADMIN ? "an admin" : "an observer", colon, why,
-			role == GPOOL_OPEN_ADMIN ? "admins" : "observers");
+			command->directory, role == GPOOL_OPEN_ADMIN ? "an admin" : role ? "an observer" : "a worker", colon, why,
+			role == GPOOL_OPEN_ADMIN ? "admins" : role ? "observers" : "workers");
 		return CODE_FAILED;
 	case -EPROTO:
 		complain("the agent in '%s' and this poolctl (%s) disagree on the layout of shared memory%s%s; use the "

@@ -12,7 +12,7 @@
 #include "proto/codec.h"
 
 /*
- * agent_open() - attach in a role, GPOOL_OPEN_OBSERVER or GPOOL_OPEN_ADMIN; to the pool of --pool, else to the first.
+ * agent_open() - attach in a role, GPOOL_OPEN_OBSERVER, GPOOL_OPEN_ADMIN or 0, a worker; to the pool of --pool, else to the first.
  * Return: CODE_OK; CODE_NO_AGENT (nobody there, or no answer), CODE_USAGE (no such pool), CODE_FAILED (not permitted, other).
  */
 int agent_open(const struct command *command, uint32_t role, struct gpool **pool);

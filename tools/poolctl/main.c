@@ -541,6 +541,18 @@ const struct verb verbs[] = {
 		.run = check_run,
 	},
 	{
+		.name = "bench",
+		.arguments = "",
+		.summary = "measure the agent that runs, quickly",
+		.text = "Attaches as a worker some times, allocates a few pages, pins, asks the agent for more, copies, and lets all of it go: "
+			"a second or so. Medians stand beside the goals that gpool-bench has. Nobody's pages are evicted for it, and under "
+			"high pressure, or where little is free, it does not begin.",
+		.options = no_options,
+		.example = "poolctl bench --pool p0",
+		.example_text = "Is anything slow here?",
+		.run = bench_run,
+	},
+	{
 		.name = "doctor",
 		.arguments = "",
 		.summary = "test this machine and say what to do",

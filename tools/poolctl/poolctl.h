@@ -158,6 +158,7 @@ int adapters_run(const struct command *command);
 int object_run(const struct command *command);
 int reload_run(const struct command *command);
 int check_run(const struct command *command);
+int bench_run(const struct command *command);
 int doctor_run(const struct command *command);
 int dump_run(const struct command *command);
 int upgrade_run(const struct command *command);
