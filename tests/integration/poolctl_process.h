@@ -284,4 +284,22 @@ static inline void expect_document(const struct result *result, const char *kind
 	assert_string_equal(string(result->json, "kind"), kind);
 }
 
+/* The verbs as --help lists them: two blanks and the name, in the part that "Verbs:" opens. */
+static inline int verb_names(char names[32][16])
+{
+	struct result result = poolctl("--help", NULL);
+	const char *line;
+	int count = 0;
+
+	expect(&result, OK);
+	line = strstr(result.out, "Verbs:\n");
+	assert_non_null(line);
+	for (line = strchr(line, '\n') + 1; line[0] == ' '; line = strchr(line, '\n') + 1) {
+		assert_true(count < 32);
+		assert_int_equal(sscanf(line, "%15s", names[count++]), 1);
+	}
+	result_free(&result);
+	return count;
+}
+
 #endif

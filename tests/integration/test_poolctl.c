@@ -104,61 +104,6 @@ static void test_usage_errors(void **state)
 	result_free(&result);
 }
 
-/* The verbs as --help lists them: two blanks and the name, in the part that "Verbs:" opens. */
-static int verb_names(char names[32][16])
-{
-	struct result result = poolctl("--help", NULL);
-	const char *line;
-	int count = 0;
-
-	expect(&result, OK);
-	line = strstr(result.out, "Verbs:\n");
-	assert_non_null(line);
-	for (line = strchr(line, '\n') + 1; line[0] == ' '; line = strchr(line, '\n') + 1) {
-		assert_true(count < 32);
-		assert_int_equal(sscanf(line, "%15s", names[count++]), 1);
-	}
-	result_free(&result);
-	return count;
-}
-
-/* The example of a verb, as its --help shows it, as arguments. `room` is where they lie. */
-static int example_arguments(const char *verb, const char **arguments, char room[256])
-{
-	struct result result = poolctl(verb, "--help", NULL);
-	const char *begin = strstr(result.out, "\nExample: poolctl "), *end;
-	int count = 0;
-
-	if (!begin)
-		fail_msg("'%s --help' has no example: %s", verb, result.out);
-	begin += strlen("\nExample: poolctl ");
-	end = strchr(begin, '\n');
-	snprintf(room, 256, "%.*s", (int)(end - begin), begin);
-	for (char *word = strtok(room, " "); word; word = strtok(NULL, " "))
-		arguments[count++] = word;
-	assert_string_equal(arguments[0], verb);
-	result_free(&result);
-	return count;
-}
-
-/* The verb's example with further arguments, which end with NULL. */
-static struct result example_run(const char *verb, const char *first, ...)
-{
-	const char *arguments[ARGUMENTS_MAX + 1] = { "poolctl" };
-	char room[256];
-	int count = 1 + example_arguments(verb, arguments + 1, room);
-	va_list rest;
-
-	va_start(rest, first);
-	for (const char *argument = first; argument; argument = va_arg(rest, const char *)) {
-		assert_true(count < ARGUMENTS_MAX);
-		arguments[count++] = argument;
-	}
-	va_end(rest);
-	arguments[count] = NULL;
-	return poolctl_finish(poolctl_start((char *const *)(uintptr_t)arguments));
-}
-
 static void test_every_verb_has_help(void **state)
 {
 	char names[32][16];
@@ -226,34 +171,6 @@ static void test_completion_is_current(void **state)
 		assert_string_equal(result.out, script);
 		free(script);
 		result_free(&result);
-	}
-}
-
-/* Whatever the verb: an unknown option, an argument too many, nobody there. */
-static void test_exit_codes_of_every_verb(void **state)
-{
-	static const char *const at_home[] = { "doctor", "help" };
-	char names[32][16];
-	int count = verb_names(names);
-
-	(void)state;
-	for (int i = 0; i < count; i++) {
-		struct result option = example_run(names[i], "--frobnicate", NULL);
-		struct result arguments = example_run(names[i], "a", "b", "c", NULL);
-		struct result alone = example_run(names[i], "-d", "/nonexistent", NULL);
-		bool needs_agent = true;
-
-		for (size_t k = 0; k < sizeof(at_home) / sizeof(at_home[0]); k++)
-			needs_agent = needs_agent && strcmp(names[i], at_home[k]) != 0;
-		expect(&option, USAGE);
-		expect(&arguments, USAGE);
-		if (needs_agent)
-			expect(&alone, NO_AGENT);
-		else
-			assert_true(alone.code == OK || alone.code == FOUND);
-		result_free(&option);
-		result_free(&arguments);
-		result_free(&alone);
 	}
 }
 
@@ -1348,7 +1265,6 @@ int main(void)
 		cmocka_unit_test(test_every_verb_has_help),
 		cmocka_unit_test(test_man_page_is_current),
 		cmocka_unit_test(test_completion_is_current),
-		cmocka_unit_test(test_exit_codes_of_every_verb),
 		cmocka_unit_test(test_no_agent),
 		cmocka_unit_test(test_doctor),
 		cmocka_unit_test(test_events_end_with_gpoold),
