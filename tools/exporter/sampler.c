@@ -109,7 +109,7 @@ static int attach_all(struct sampler *sampler)
 
 static bool is_adapter(const struct object_record *record)
 {
-	return record->class == OBJECT_PINNABLE && !strncmp(record->name, "lora/", 5);
+	return record->class == OBJECT_PINNABLE && (!strncmp(record->name, "lora/", 5) || !strncmp(record->name, "warm/", 5));
 }
 
 static void object_count(struct object_sample *sample, const struct object_record *record)
