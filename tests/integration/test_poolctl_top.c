@@ -82,7 +82,7 @@ static void test_what_it_shows(void **state)
 	terminal_await(&terminal, "CLIENT by leased");
 	terminal_await(&terminal, "engine ");
 	terminal_await(&terminal, "PAGES, a letter is");
-	terminal_await(&terminal, "=========="); /* the map: lent pages */
+	terminal_await(&terminal, "KKKKKKKKKK"); /* the map */
 	terminal_await(&terminal, "..........");
 	terminal_type(&terminal, "s");
 	terminal_await(&terminal, "CLIENT by used");
@@ -92,6 +92,7 @@ static void test_what_it_shows(void **state)
 	terminal_await(&terminal, "pool 'p0'");
 	terminal_type(&terminal, "h");
 	terminal_await(&terminal, "another order of clients");
+	terminal_await(&terminal, "k  KV_CACHE; K where it is pinned");
 	terminal_type(&terminal, "h");
 	terminal_await(&terminal, "CLIENT by");
 	terminal_type(&terminal, "q");

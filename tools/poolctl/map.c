@@ -15,8 +15,7 @@ static const struct {
 	[MAP_FREE] = { '.', COLOR_NONE, "free" },
 	[MAP_RESERVED] = { 'R', COLOR_DIM, "reserved" },
 	[MAP_IDLE] = { '-', COLOR_GREEN, "idle in workers" },
-	[MAP_LENT] = { '=', COLOR_YELLOW, "lent" },
-	[MAP_MOVING] = { '~', COLOR_GREEN, "on their way" },
+	[MAP_MOVING] = { '~', COLOR_GREEN, "in transit" },
 	[MAP_OBJECT] = { 'o', COLOR_YELLOW, "named objects" },
 	[MAP_QUARANTINED] = { 'q', COLOR_RED, "quarantined" },
 	[MAP_RETIRED] = { 'x', COLOR_DIM, "retired" },
@@ -52,11 +51,17 @@ struct text map_name(uint32_t kind)
 	return text;
 }
 
-uint32_t map_kind_of_state(uint32_t state)
+/* Of a block whose content type is none of ours: by an agent that is newer. */
+static uint32_t block_kind(uint32_t content, bool pinned)
+{
+	return content < GPOOL_CONTENTS ? MAP_BLOCK + 2 * content + pinned : MAP_MOVING;
+}
+
+uint32_t map_kind_of(const struct msg_page_entry *page)
 {
 	static const uint8_t kinds[PAGE_STATES] = {
 		[PAGE_FREE] = MAP_FREE,
-		[PAGE_LEASED] = MAP_LENT,
+		[PAGE_LEASED] = MAP_MOVING,
 		[PAGE_SHARED] = MAP_OBJECT,
 		[PAGE_EVICTING] = MAP_MOVING,
 		[PAGE_MOVING] = MAP_MOVING,
@@ -65,16 +70,22 @@ uint32_t map_kind_of_state(uint32_t state)
 		[PAGE_RETIRED] = MAP_RETIRED,
 	};
 
-	return state < PAGE_STATES ? kinds[state] : MAP_RETIRED;
+	if (page->state == PAGE_LEASED && (page->use == PAGE_USE_HEAD || page->use == PAGE_USE_INSIDE))
+		return block_kind(page->content_type, page->pins != 0);
+	if (page->state == PAGE_LEASED && page->use != PAGE_USE_NONE)
+		return MAP_IDLE;
+	return page->state < PAGE_STATES ? kinds[page->state] : MAP_RETIRED;
 }
 
-uint32_t map_kind_of(const struct msg_page_entry *page)
+uint32_t map_kind_of_number(uint32_t number)
 {
-	if (page->state != PAGE_LEASED)
-		return map_kind_of_state(page->state);
-	if (page->use != PAGE_USE_HEAD && page->use != PAGE_USE_INSIDE)
-		return page->use == PAGE_USE_NONE ? MAP_LENT : MAP_IDLE;
-	return page->content_type < GPOOL_CONTENTS ? MAP_BLOCK + 2u * page->content_type + (page->pins != 0) : MAP_LENT;
+	/* as in proto/messages.def */
+	static const uint8_t kinds[] = { MAP_FREE, MAP_RESERVED, MAP_IDLE, MAP_QUARANTINED, MAP_MOVING, MAP_RETIRED, MAP_OBJECT, MAP_OBJECT };
+	enum { BLOCKS = 16 };
+
+	if (number >= BLOCKS)
+		return block_kind((number - BLOCKS) / 2, number % 2);
+	return number < sizeof(kinds) ? kinds[number] : MAP_MOVING;
 }
 
 uint32_t map_per_cell(uint32_t pages, uint32_t cells)

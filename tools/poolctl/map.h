@@ -16,8 +16,7 @@ enum map_kind {
 	MAP_FREE,
 	MAP_RESERVED,
 	MAP_IDLE,        /* in its worker, in no block */
-	MAP_LENT,        /* to a worker; what it does with it was not looked at */
-	MAP_MOVING,      /* EVICTING or MOVING */
+	MAP_MOVING,      /* EVICTING or MOVING, or lent and on its way into a block or out of it */
 	MAP_OBJECT,
 	MAP_QUARANTINED,
 	MAP_RETIRED,
@@ -32,8 +31,8 @@ enum color map_color(uint32_t kind);
 struct text map_name(uint32_t kind);
 
 uint32_t map_kind_of(const struct msg_page_entry *page);
-/* map_kind_of_state() - from the page word's state alone, which does not tell blocks from idle pages. */
-uint32_t map_kind_of_state(uint32_t state);
+/* map_kind_of_number() - page_kind.kind as the agent says it. */
+uint32_t map_kind_of_number(uint32_t number);
 
 /* map_per_cell() - pages for each cell, so that `pages` need at most `cells`. */
 uint32_t map_per_cell(uint32_t pages, uint32_t cells);

@@ -5,14 +5,12 @@
 #include "tools/poolctl/map.h"
 #include "tools/poolctl/screen.h"
 
-#include "client/request.h"
-#include "shm/pool_segment.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+AGENT_GETTER(page_kinds)
 AGENT_GETTER(tenants)
 
 enum {
@@ -88,17 +86,30 @@ static void rates_fill(struct watch *watch)
 	watch->incarnation = watch->top.status.incarnation;
 }
 
-static void kinds_fill(struct top *top, const struct gpool *pool)
+static int kinds_ask(struct watch *watch, const char *pool_name)
 {
-	const struct pool_segment *segment = pool_view(pool);
-	uint32_t count = segment->header->page_count;
+	static struct msg_page_kinds_reply reply;
+	struct msg_page_kinds_request request = { .first = 0 };
+	struct top *top = &watch->top;
+	uint32_t count = gpool_page_count(watch->pool);
+	int code = CODE_OK;
 
 	if (count != top->kind_count) {
-		top->kinds = memory_or_exit(realloc(top->kinds, count));
+		/* what an answer that fails leaves as it was is drawn, too */
+		free(top->kinds);
+		top->kinds = memory_or_exit(calloc(count, 1));
 		top->kind_count = count;
 	}
-	for (uint32_t page = 0; page < count; page++)
-		top->kinds[page] = (uint8_t)map_kind_of_state(page_word_state(atomic_load_explicit(&segment->pages[page], memory_order_relaxed)));
+	strcpy(request.pool, pool_name);
+	while (!code && request.first < count) {
+		code = agent_get_page_kinds(&watch->command, watch->pool, &request, &reply);
+		if (!code && (!reply.pages_count || reply.pages_count > count - request.first))
+			code = agent_bad_answer(&watch->command);
+		for (uint32_t i = 0; !code && i < reply.pages_count; i++)
+			top->kinds[request.first + i] = (uint8_t)map_kind_of_number(reply.pages[i].kind);
+		request.first += code ? 0 : reply.pages_count;
+	}
+	return code;
 }
 
 static int look_attached(struct watch *watch)
@@ -124,10 +135,11 @@ static int look_attached(struct watch *watch)
 	code = agent_get_tenants(&one, watch->pool, &tenants, &top->tenants);
 	if (!code)
 		code = agent_clients(&one, watch->pool, &top->clients);
+	if (!code)
+		code = kinds_ask(watch, tenants.pool);
 	if (code)
 		return code;
 	clients_sort(top);
-	kinds_fill(top, watch->pool);
 	rates_fill(watch);
 	return CODE_OK;
 }

@@ -219,7 +219,9 @@ static void help_draw(struct drawing *to)
 	to->row++;
 	for (uint32_t kind = 0; kind < MAP_HIDDEN; kind++)
 		line(to, map_color(kind), "%c  %s", map_mark(kind), map_name(kind).text);
-	line(to, COLOR_DIM, "poolctl pages --map tells contents and pins, too");
+	for (uint32_t content = 0; content < GPOOL_CONTENTS; content++)
+		line(to, COLOR_YELLOW, "%c  %s; %c where it is pinned", map_mark(MAP_BLOCK + 2 * content), content_name(content),
+			map_mark(MAP_BLOCK + 2 * content + 1));
 }
 
 void top_draw(const struct top *top)
