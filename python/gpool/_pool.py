@@ -78,7 +78,7 @@ class Pool:
         with gpool.Pool() as pool:
             ...
 
-    Raises NotFound: no agent there in time, or no pool or tenant of that name; TimedOut; Error with EACCES, EUSERS, EPROTO, ENODEV, EMFILE.
+    Raises NotFound: no agent there in time, or no pool or tenant of that name; TimedOut; Error with EACCES, EUSERS, EBUSY (out of service), EPROTO, ENODEV, EMFILE.
 
     Threads: any may use a pool and all that comes from it, unless a call says otherwise; calls into the library let go of the interpreter's lock.
     After fork() the child owns nothing of it: every call raises Forked there, and the parent is not disturbed.
