@@ -149,6 +149,20 @@ static bool follows_ok(const struct session *session, const struct msg_object_pu
 		object_has_reader(pool, request->follows, session->id);
 }
 
+/* So that who looks need not open it. Others' private ones are none of his business. */
+static void label_fill(struct object_record *record, const struct manifest *manifest)
+{
+	static const char key[] = "name";
+	int64_t index = record->flags & OBJECT_PRIVATE ? -1 : manifest_find(manifest, key, sizeof(key) - 1);
+	const struct manifest_entry *entry = index < 0 ? NULL : &manifest->entries[index];
+	const char *value = entry ? manifest->data + manifest_value_at(entry->offset, entry->key_bytes) : "";
+	uint32_t length = entry ? entry->value_bytes : 0;
+
+	memset(record->label, 0, sizeof(record->label));
+	for (uint32_t i = 0; i < length && i < sizeof(record->label) - 1; i++)
+		record->label[i] = (unsigned char)value[i] < ' ' || (unsigned char)value[i] > '~' ? '?' : value[i];
+}
+
 /* Everything but the state: nobody looks at a record that is NONE. */
 static void record_fill(struct session *session, uint32_t number, const struct msg_object_publish_request *request,
 	const struct manifest *manifest, uint64_t version)
@@ -169,6 +183,7 @@ static void record_fill(struct session *session, uint32_t number, const struct m
 	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
 	snprintf(record->role, sizeof(record->role), "%s", request->role);
 	record->flags = request->flags;
+	label_fill(record, manifest);
 	record->cost_us = request->cost_us < COST_US_MOST ? request->cost_us : COST_US_MOST;
 	record->first_page = manifest->header->runs ? manifest->runs[0].first : 0;
 	atomic_store_explicit(&record->uses, 0, memory_order_relaxed);

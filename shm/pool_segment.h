@@ -23,7 +23,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 11,
+	POOL_LAYOUT_VERSION = 12,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,
@@ -127,6 +127,7 @@ struct object_record {
 	_Atomic uint32_t writer;  /* session that may write (OBJECT_MUTABLE); 0: none, it may be adopted */
 	_Atomic uint32_t readers; /* sessions that have it open */
 	char name[POOL_OBJECT_NAME_BYTES];
+	char label[POOL_NAME_BYTES]; /* for people: what its metadata have under "name", clean text; empty: nothing, or OBJECT_PRIVATE */
 	char tenant[POOL_NAME_BYTES];
 	char role[POOL_NAME_BYTES]; /* who holds this role may adopt it; empty: nobody */
 	uint64_t follows_version;   /* of the ephemeral one without which it is useless, and which goes after it; 0: none */
@@ -141,7 +142,7 @@ struct object_record {
 	_Atomic uint64_t used_ms;   /* wall clock: the last one */
 	_Atomic int64_t heat;       /* struct worth, times 2^20: for the agent's successor; 0: not in the order yet */
 };
-static_assert(sizeof(struct object_record) == 376, "shared layout");
+static_assert(sizeof(struct object_record) == 440, "shared layout");
 
 enum { OBJECT_PRIVATE = 1 }; /* opened by sessions of the publisher's tenant alone */
 

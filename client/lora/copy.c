@@ -71,7 +71,7 @@ static int warm_from_cold(struct copying *copying, const struct cold_file *file)
 		return error;
 	error = forms_from_cold(copying, file, &copy);
 	if (!error)
-		return warm_publish(&copy, file->checksums);
+		return warm_publish(&copy, copying->adapter->name, file->checksums);
 	warm_abort(&copy);
 	return error;
 }
@@ -89,7 +89,7 @@ static int warm_from_peft(struct copying *copying, const struct convert *convert
 		if (error)
 			warm_abort(&copy);
 		else
-			error = warm_publish(&copy, checksums);
+			error = warm_publish(&copy, copying->adapter->name, checksums);
 	}
 	free(checksums);
 	return error;

@@ -119,7 +119,7 @@ int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout
 	return error;
 }
 
-int warm_publish(struct warm_copy *copy, const uint64_t *checksums)
+int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *checksums)
 {
 	const struct adapter_layout_header *layout = copy->file.layout.header;
 	uint64_t version;
@@ -129,6 +129,8 @@ int warm_publish(struct warm_copy *copy, const uint64_t *checksums)
 		error = gpool_object_set(copy->object, "form", &copy->header.form, sizeof(copy->header.form));
 	if (!error)
 		error = gpool_object_set(copy->object, "checksums", checksums, layout->pages * sizeof(*checksums));
+	if (!error)
+		error = gpool_object_set(copy->object, "name", label, strlen(label));
 	if (!error)
 		error = gpool_object_publish(copy->object, &version);
 	if (error) {

@@ -6,6 +6,7 @@
  *   "layout"     the adapter's layout, with the page size of the pool that it is for
  *   "form"       uint32_t: enum cold_form
  *   "checksums"  uint64_t[pages]: XXH3 64 of each page's image, once it is expanded
+ *   "name"       what its publisher calls it, for people
  *
  * Its name is a hash of what it is made of (load.c). Who has published it is of our trust, and still may have published anything: sizes and layout
  * are checked when it is found, and each page's image when it is made.
@@ -75,8 +76,8 @@ void warm_close(struct warm_copy *copy);
  */
 int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout *layout, enum cold_form form, bool private, uint64_t over,
 	struct warm_copy *copy);
-/* warm_publish() - for everybody, and closed here. checksums: [pages]. Return: 0; -ESTALE: somebody else was first; or what gpool_object_publish() says. */
-int warm_publish(struct warm_copy *copy, const uint64_t *checksums);
+/* warm_publish() - for everybody, and closed here. label: what people call the adapter; checksums: [pages]. Return: 0; -ESTALE: somebody else was first; or what gpool_object_publish() says. */
+int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *checksums);
 void warm_abort(struct warm_copy *copy);
 
 #endif

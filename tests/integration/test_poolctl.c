@@ -743,7 +743,7 @@ static void test_bench(void **state)
 	result_free(&result);
 }
 
-static struct gpool_object *object_publish(struct gpool *pool, const char *name, uint32_t memory_class, uint32_t pages)
+static struct gpool_object *object_publish(struct gpool *pool, const char *name, uint32_t memory_class, uint32_t flags, uint32_t pages)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object *object;
@@ -751,8 +751,11 @@ static struct gpool_object *object_publish(struct gpool *pool, const char *name,
 	uint32_t index;
 
 	options.memory_class = memory_class;
+	options.flags = flags;
 	assert_int_equal(gpool_object_create(pool, name, &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, pages, NULL, &index), 0);
+	/* Nothing of it may mean anything to a terminal. */
+	assert_int_equal(gpool_object_set(object, "name", "of \"2026\"\033[1m", 13), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	return object;
 }
@@ -770,10 +773,10 @@ static void test_adapters(void **state)
 	(void)state;
 	options.pool = "p1";
 	assert_int_equal(gpool_open(&options, &second), 0);
-	objects[0] = object_publish(world.worker, names[0], GPOOL_OBJECT_PINNABLE, 3);
-	objects[1] = object_publish(world.worker, names[1], GPOOL_OBJECT_IMMUTABLE, 1);
-	objects[2] = object_publish(world.worker, names[2], GPOOL_OBJECT_PINNABLE, 1);
-	objects[3] = object_publish(second, names[3], GPOOL_OBJECT_PINNABLE, 2);
+	objects[0] = object_publish(world.worker, names[0], GPOOL_OBJECT_PINNABLE, 0, 3);
+	objects[1] = object_publish(world.worker, names[1], GPOOL_OBJECT_IMMUTABLE, 0, 1);
+	objects[2] = object_publish(world.worker, names[2], GPOOL_OBJECT_PINNABLE, 0, 1);
+	objects[3] = object_publish(second, names[3], GPOOL_OBJECT_PINNABLE, GPOOL_OBJECT_PRIVATE, 2);
 	assert_int_equal(gpool_object_pin(objects[0]), 0);
 	result = AGENT_JSON("adapters");
 	expect(&result, OK);
@@ -782,6 +785,7 @@ static void test_adapters(void **state)
 	entry = list(&result, "adapters")->child;
 	assert_string_equal(string(entry, "pool"), "p0");
 	assert_string_equal(string(entry, "tier"), "hot");
+	assert_string_equal(string(entry, "name"), "of \"2026\"?[1m");
 	assert_string_equal(string(entry, "key"), "0123abcd");
 	assert_string_equal(string(entry, "object"), "lora/0123abcd");
 	assert_string_equal(string(entry, "tenant"), "default");
@@ -792,6 +796,7 @@ static void test_adapters(void **state)
 	entry = entry->next;
 	assert_string_equal(string(entry, "pool"), "p1");
 	assert_string_equal(string(entry, "tier"), "warm");
+	assert_string_equal(string(entry, "name"), ""); /* it is private */
 	assert_string_equal(string(entry, "key"), "0123abcd");
 	assert_int_equal(number(entry, "pins"), 0);
 	result_free(&result);

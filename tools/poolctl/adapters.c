@@ -29,7 +29,7 @@ static const char *tier_of(const struct object_view *object, const char **key)
 
 static void adapters_table(const struct command *command, const struct objects_view *view)
 {
-	struct table *table = table_create("POOL|TIER|KEY|STATE|>PAGES|>SIZE|>READERS|>PINS|>USES|LAST USE|ACCESS|TENANT");
+	struct table *table = table_create("POOL|TIER|NAME|KEY|STATE|>PAGES|>SIZE|>READERS|>PINS|>USES|LAST USE|ACCESS|TENANT");
 
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct object_view *object = &view->objects[i];
@@ -39,6 +39,7 @@ static void adapters_table(const struct command *command, const struct objects_v
 			continue;
 		table_cell(table, "%s", object->pool);
 		table_cell(table, "%s", tier);
+		table_cell(table, "%s", object->label);
 		table_cell(table, "%s", key);
 		table_cell_color(table, object->state == OBJECT_CURRENT ? COLOR_GREEN : COLOR_DIM, "%s", object_state_name(object->state));
 		table_cell(table, "%" PRIu32, object->pages);
@@ -70,6 +71,7 @@ static void adapters_json(const struct command *command, const struct objects_vi
 		to = json_item(list);
 		json_text(to, "pool", object->pool);
 		json_text(to, "tier", tier);
+		json_text(to, "name", object->label);
 		json_text(to, "key", key);
 		json_text(to, "object", object->name);
 		json_number(to, "version", object->version);

@@ -398,7 +398,7 @@ const struct verb verbs[] = {
 		.arguments = "",
 		.summary = "show the LoRA adapters that engines share",
 		.text = "Of the named objects those that engines have made of adapters: hot are those whose pages kernels read, warm are copies in a "
-			"pool of host memory. KEY is made of the adapter's files and form, so the two of one adapter have the same. READERS "
+			"pool of host memory. NAME is what the first engine that loaded it calls it, and none where the object is private. KEY is made of the adapter's files and form, so the two of one adapter have the same. READERS "
 			"have it open; PINS keep it from being evicted; USES are those that the agent has seen.",
 		.options = no_options,
 		.offline = true,

@@ -86,6 +86,7 @@ void objects_add(struct objects_view *view, const char *pool, const struct pool_
 		};
 		snprintf(to->pool, sizeof(to->pool), "%s", pool);
 		record_text(to->name, sizeof(to->name), record->name);
+		record_text(to->label, sizeof(to->label), record->label);
 		record_text(to->tenant, sizeof(to->tenant), record->tenant);
 		record_text(to->role, sizeof(to->role), record->role);
 	}

@@ -56,7 +56,7 @@ struct object_view {
 	uint32_t pins, flags, cost_us, follows;
 	uint64_t version, layout_hash, metadata_bytes, published_ms;
 	uint64_t used_ms, uses; /* pinnable */
-	char name[128], tenant[64], role[64];
+	char name[128], label[64], tenant[64], role[64];
 };
 
 struct objects_view {
