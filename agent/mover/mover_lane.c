@@ -2,11 +2,11 @@
 
 #include "agent/log.h"
 #include "agent/mover/ring.h"
+#include "shm/checksum.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <xxhash.h>
 
 int mover_lane_open(struct mover_lane *lane, struct gpu *gpu, struct mover_window *window, struct mover_memory *memory,
 	struct mover_file *file)
@@ -82,9 +82,9 @@ static int lane_scrub(struct mover_lane *lane, uint64_t page)
 	return error ? gpu_failed(lane, "scrub a page") : 0;
 }
 
-static uint64_t checksum_of(const struct mover_lane *lane, const void *bytes)
+static uint64_t page_sum(const struct mover_lane *lane, const void *bytes)
 {
-	return XXH3_64bits(bytes, lane->window->page_bytes);
+	return checksum_of(bytes, lane->window->page_bytes);
 }
 
 /* ---- jobs ---- */
@@ -96,7 +96,7 @@ static int spill_to_memory(struct mover_lane *lane, struct mover_task *task, uin
 
 	if (error)
 		return error;
-	task->checksum = checksum_of(lane, landing);
+	task->checksum = page_sum(lane, landing);
 	if (!locked)
 		memcpy(slot, landing, lane->window->page_bytes);
 	return 0;
@@ -110,7 +110,7 @@ static int load_from_memory(
 
 	if (!locked)
 		memcpy(lane->buffer, slot, lane->window->page_bytes);
-	if (checksum_of(lane, source) != task->checksum)
+	if (page_sum(lane, source) != task->checksum)
 		return -EBADMSG;
 	return lane_copy(lane, page, address_of(source));
 }
@@ -123,7 +123,7 @@ static int spill_to_file(struct mover_lane *lane, struct mover_task *task, uint6
 		error = mover_transfer_begin(&lane->transfer, task->to, true);
 	if (error)
 		return error;
-	task->checksum = checksum_of(lane, lane->buffer); /* while the disk writes */
+	task->checksum = page_sum(lane, lane->buffer); /* while the disk writes */
 	return mover_transfer_end(&lane->transfer);
 }
 
@@ -133,7 +133,7 @@ static int load_from_file(struct mover_lane *lane, const struct mover_task *task
 
 	if (!error)
 		error = mover_transfer_end(&lane->transfer);
-	if (!error && checksum_of(lane, lane->buffer) != task->checksum)
+	if (!error && page_sum(lane, lane->buffer) != task->checksum)
 		error = -EBADMSG;
 	return error ? error : lane_copy(lane, page, address_of(lane->buffer));
 }
@@ -151,7 +151,7 @@ static int sink(struct mover_lane *lane, const struct mover_task *task)
 	if (error)
 		return error;
 	memcpy(lane->buffer, slot, lane->window->page_bytes);
-	if (checksum_of(lane, lane->buffer) != task->checksum)
+	if (page_sum(lane, lane->buffer) != task->checksum)
 		return -EBADMSG;
 	error = mover_transfer_begin(&lane->transfer, task->to, true);
 	return error ? error : mover_transfer_end(&lane->transfer);
