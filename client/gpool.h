@@ -1678,9 +1678,17 @@ struct gpool_lora_options {
 	 * do (gpool_object_pin()). The caller's, and open until gpool_lora_close(). NULL: no such copies.
 	 */
 	struct gpool *warm;
+	/*
+	 * What was acquired twice in the last minute, and has left the pool for others, is loaded again before somebody asks for it, when no loader has
+	 * anything else to do: if that displaces nothing, an eighth of the pool stays free, and the pressure is low. The most used one comes first; at most one
+	 * in so many milliseconds. One that has come back like that, or was unloaded, is not brought back again before it was acquired anew. 0: 10,000;
+	 * UINT32_MAX: never.
+	 */
+	uint32_t rebalance_ms;
+	uint32_t reserved; /* 0 */
 };
-GPOOL_ASSERT_SIZE(gpool_lora_options, 48);
-#define GPOOL_LORA_OPTIONS_INIT { sizeof(struct gpool_lora_options), 0, 0, 0, 0, { 0, 0 }, 0 }
+GPOOL_ASSERT_SIZE(gpool_lora_options, 56);
+#define GPOOL_LORA_OPTIONS_INIT { sizeof(struct gpool_lora_options), 0, 0, 0, 0, { 0, 0 }, 0, 0, 0 }
 
 enum { GPOOL_LORA_REASON_BYTES = 256 };
 
@@ -1768,7 +1776,7 @@ GPOOL_API int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id);
  * -ENOMEM (it stays acquired), -ECHILD.
  */
 GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence);
-/* gpool_lora_unload() - out of the pool, for all engines; copies stay: 0; -EBUSY: acquired here, or just released after gpool_lora_begin(), or elsewhere, where it goes with its last use; -ENOENT, -EPERM, -ECHILD. */
+/* gpool_lora_unload() - out of the pool, for all engines; copies stay: 0; -EBUSY: acquired here, or coming, or just released after gpool_lora_begin(), or elsewhere, where it goes with its last use; -ENOENT, -EPERM, -ECHILD. */
 GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
 /* gpool_lora_why() - why its last load failed, as a line: why[GPOOL_LORA_REASON_BYTES]; empty if it did not. 0, -ENOENT, -ECHILD. */
 GPOOL_API int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why);
@@ -1817,8 +1825,9 @@ struct gpool_lora_info {
 	char name[128];
 	uint64_t from_warm; /* of the loads: from a copy in host memory */
 	uint64_t from_cold; /* from one in cold_folder; the others are from PEFT's files */
+	uint64_t rebalanced; /* of the loads: brought back before somebody asked for it */
 };
-GPOOL_ASSERT_SIZE(gpool_lora_info, 208);
+GPOOL_ASSERT_SIZE(gpool_lora_info, 216);
 
 /* gpool_lora_info() - 0, -ENOENT, -EINVAL (its size), -ECHILD. */
 GPOOL_API int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info);
@@ -1836,8 +1845,9 @@ struct gpool_lora_stats {
 	uint64_t warm_made;  /* copies that were put into the warm pool */
 	uint64_t warm_full;  /* that were not, since there was no room */
 	uint64_t refused;    /* copies that were not what they should be, and were not taken */
+	uint64_t rebalanced; /* as in struct gpool_lora_info */
 };
-GPOOL_ASSERT_SIZE(gpool_lora_stats, 112);
+GPOOL_ASSERT_SIZE(gpool_lora_stats, 120);
 
 /* gpool_lora_stats() - 0, -EINVAL (its size), -ECHILD. Cost: looks at each adapter, at each object of the warm pool and at each file in cold_folder. */
 GPOOL_API int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats);

@@ -64,9 +64,9 @@ static void window_move(const struct worth_terms *terms, struct worth *worth, ui
 	worth->window_us = now_us - age % terms->window_us;
 }
 
-/* Uses in the last window, if those of the one before were spread evenly. */
-static double in_window(const struct worth_terms *terms, const struct worth *worth, uint64_t now_us)
+double worth_recent(const struct worth_terms *terms, struct worth *worth, uint64_t now_us)
 {
+	window_move(terms, worth, now_us);
 	return worth->uses + (1 - (double)(now_us - worth->window_us) / (double)terms->window_us) * worth->uses_ago;
 }
 
@@ -76,7 +76,7 @@ void worth_count(const struct worth_terms *terms, struct worth *worth, uint32_t 
 
 	window_move(terms, worth, now_us);
 	worth->uses += count < UINT32_MAX - worth->uses ? count : UINT32_MAX - worth->uses;
-	recent = in_window(terms, worth, now_us);
+	recent = worth_recent(terms, worth, now_us);
 	if (recent >= terms->promote_uses) {
 		/* What a rate that has always been this one adds up to. */
 		double always = recent * (double)terms->half_life_us / (double)terms->window_us / 0.69314718;

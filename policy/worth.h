@@ -32,6 +32,8 @@ void worth_begin(const struct worth_terms *terms, struct worth *worth, uint64_t 
 void worth_count(const struct worth_terms *terms, struct worth *worth, uint32_t uses, uint64_t now_us);
 /* worth_uses() - as far as remembered. */
 double worth_uses(const struct worth_terms *terms, const struct worth *worth, uint64_t now_us);
+/* worth_recent() - within the last window_us, as if those of the window before were spread evenly. */
+double worth_recent(const struct worth_terms *terms, struct worth *worth, uint64_t now_us);
 
 /* worth_of() - in doublings, of each byte of something that it takes `us` to have again. */
 double worth_of(const struct worth *worth, double us, double bytes);

@@ -9,10 +9,11 @@
 
 /* ---- acquiring; under the lock ---- */
 
-static void queue_add(struct gpool_lora *lora, struct lora_entry *entry)
+void entry_queue(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	entry->state = GPOOL_LORA_LOADING;
 	entry->error = 0;
+	entry->spare = false;
 	TAILQ_INSERT_TAIL(&lora->queue, entry, link);
 	pthread_cond_signal(&lora->queued);
 }
@@ -141,9 +142,10 @@ static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry
 
 	if (entry->state == GPOOL_LORA_COLD)
 		count_acquire(lora->pool, false);
+	entry->spare = false;
 	do {
 		if (entry->state == GPOOL_LORA_COLD)
-			queue_add(lora, entry);
+			entry_queue(lora, entry);
 		if (timeout_ms == 0 && is_coming(entry, goal))
 			return -EAGAIN;
 		error = acquire_once(lora, entry, goal, timeout_ms, &limit);
@@ -169,6 +171,7 @@ static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, 
 		} else if (error == -ESTALE) {
 			error = acquire_slowly(lora, entry, goal, timeout_ms);
 		}
+		entry->acquires += likely(!error);
 	} else {
 		error = -ENOENT;
 	}
@@ -262,8 +265,10 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 		entry->acquired--;
 		gpool_object_unpin(entry->object);
 	}
+	if (entry)
+		entry->spare = false;
 	if (entry && entry->state == GPOOL_LORA_COLD)
-		queue_add(lora, entry);
+		entry_queue(lora, entry);
 	pthread_mutex_unlock(&lora->lock);
 	return entry ? 0 : -ENOENT;
 }
@@ -322,6 +327,8 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 		/* Gone meanwhile, or a newer one by now, is gone. */
 		if (error == -ENOENT || error == -ESTALE)
 			error = 0;
+		if (!error)
+			entry->acquires_spent = entry->acquires;
 	}
 	pthread_mutex_unlock(&lora->lock);
 	return error;
@@ -367,6 +374,7 @@ void lora_hit(struct gpool_lora *lora, uint32_t id)
 {
 	pthread_mutex_lock(&lora->lock);
 	lora->entries[id]->counts.hits++;
+	lora->entries[id]->acquires++;
 	pthread_mutex_unlock(&lora->lock);
 	count_acquire(lora->pool, true);
 }
@@ -378,9 +386,10 @@ static int claim(struct gpool_lora *lora, struct lora_entry *entry)
 
 	if (error == -ESTALE) {
 		count_acquire(lora->pool, false);
-		queue_add(lora, entry);
+		entry_queue(lora, entry);
 		error = -EAGAIN;
 	}
+	entry->spare = false;
 	entry->waiting += error == -EAGAIN;
 	return error;
 }
@@ -407,6 +416,7 @@ int lora_claim_look(struct gpool_lora *lora, uint32_t id)
 	if (!is_coming(entry, WHOLE)) {
 		error = entry->error ? entry->error : acquire_now(lora, entry);
 		wait_end(entry);
+		entry->acquires += !error;
 		/* Others were at it at the same time, or it has left again: once more. */
 		if (error == -ESTALE || error == -EAGAIN)
 			error = claim(lora, entry);

@@ -4,6 +4,7 @@
 #include "client/lora/load.h"
 
 #include "client/lora/cold_reader.h"
+#include "client/lora/rebalance.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -116,7 +117,7 @@ static void later_add(const struct lora_load *load)
 	struct gpool_lora *lora = load->lora;
 	struct lora_later *later;
 
-	if (load->shared || ((!lora->warm || load->from == LORA_FROM_WARM) && (lora->cold_fd < 0 || load->from == LORA_FROM_COLD)))
+	if (load->shared || load->spare || ((!lora->warm || load->from == LORA_FROM_WARM) && (lora->cold_fd < 0 || load->from == LORA_FROM_COLD)))
 		return;
 	later = calloc(1, sizeof(*later));
 	if (!later)
@@ -144,6 +145,7 @@ static void load_count(struct lora_load *load)
 		entry->counts.shared++;
 	else
 		entry->counts.from[load->from]++;
+	entry->counts.rebalanced += load->spare && !load->shared;
 	later_add(load);
 }
 
@@ -440,20 +442,28 @@ static void turn_take(struct lora_loader *loader, struct lora_load *load)
 
 /* ---- beginning ---- */
 
-/* There is no room for it, but for others that are coming: it is tried again when one of them is there, and may leave. */
+/*
+ * There is no room for it, but for others that are coming: it is tried again when one of them is there, and may leave. One that nobody has asked
+ * for stays away, and if somebody has by now, it is tried again as his.
+ */
 static bool load_postpone(struct lora_load *load, int error)
 {
 	struct gpool_lora *lora = load->lora;
-	bool postponed;
+	struct lora_entry *entry = load->entry;
+	bool others, postponed;
 
 	if (error != -ENOSPC && error != -EDQUOT)
 		return false;
 	pthread_mutex_lock(&lora->lock);
-	postponed = lora->loads > 1;
-	if (postponed) {
-		lora->crowded = true;
+	others = lora->loads > 1;
+	postponed = others || load->spare;
+	if (entry->spare) {
+		entry->state = GPOOL_LORA_COLD;
+		load_leave(lora);
+	} else if (postponed) {
+		lora->crowded |= others;
 		lora->loads--;
-		TAILQ_INSERT_HEAD(&lora->queue, load->entry, link);
+		TAILQ_INSERT_HEAD(&lora->queue, entry, link);
 	}
 	pthread_mutex_unlock(&lora->lock);
 	return postponed;
@@ -498,7 +508,7 @@ static void queue_take(struct lora_loader *loader)
 		pthread_cond_broadcast(&lora->loaded);
 		return;
 	}
-	*load = (struct lora_load){ .lora = lora, .entry = entry, .adapter = entry->adapter };
+	*load = (struct lora_load){ .lora = lora, .entry = entry, .adapter = entry->adapter, .spare = entry->spare };
 	load->adapter->refs++;
 	lora->loads++;
 	pthread_mutex_unlock(&lora->lock);
@@ -536,10 +546,12 @@ static void *loader_run(void *argument)
 			draft_end(loader, draft);
 		else if (!TAILQ_EMPTY(&lora->later) && !lora->copying)
 			later_take(loader);
+		else if (rebalance_is_due(lora))
+			rebalance(lora);
 		else if (!TAILQ_EMPTY(&lora->drafts) && !lora->watching)
 			drafts_watch(lora);
 		else
-			pthread_cond_wait(&lora->queued, &lora->lock);
+			rebalance_wait(lora);
 	}
 	pthread_mutex_unlock(&lora->lock);
 	return NULL;

@@ -22,6 +22,7 @@ struct lora_load {
 	struct lora_files files;
 	struct gpool_object *object;  /* of its key: being built, or one that stands */
 	bool stands, shared;          /* it is published, and pinned; another engine's */
+	bool spare;                   /* begun for nobody: it displaces nothing, also no copies of others */
 	uint64_t began_ns;            /* when there were pages for it */
 	uint64_t base;
 	struct lora_runs runs;
@@ -61,6 +62,11 @@ struct lora_part {
 	uint32_t group;     /* from a kept file */
 	const void *stored; /* that group, out of the reader; NULL: none */
 };
+
+/* ---- acquire.c; under the lock ---- */
+
+/* entry_queue() - what is COLD is to be loaded. */
+void entry_queue(struct gpool_lora *lora, struct lora_entry *entry);
 
 /* ---- load.c; under the lock ---- */
 

@@ -2,6 +2,7 @@
  * lora.c - registering adapters, and looking at them.
  */
 #include "client/lora/lora.h"
+#include "client/lora/rebalance.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -24,7 +25,7 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 		return -EINVAL;
 	if (options->warm && (!options->warm->alive || options->warm->role || !(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
 		return -EINVAL;
-	return options->element > GPOOL_LORA_BF16 || options->load_threads > LORA_THREADS_MAX ? -EINVAL : 0;
+	return options->element > GPOOL_LORA_BF16 || options->reserved || options->load_threads > LORA_THREADS_MAX ? -EINVAL : 0;
 }
 
 static void lora_free(struct gpool_lora *lora)
@@ -64,15 +65,16 @@ int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options
 	made->cold_fd = -1;
 	made->int8 = read.flags & GPOOL_LORA_INT8;
 	made->private = read.flags & GPOOL_LORA_PRIVATE;
+	rebalance_begin(made, read.rebalance_ms);
 	TAILQ_INIT(&made->queue);
 	TAILQ_INIT(&made->turns);
 	TAILQ_INIT(&made->later);
 	TAILQ_INIT(&made->drafts);
 	pthread_mutex_init(&made->lock, NULL);
 	pthread_mutex_init(&made->kept.lock, NULL);
-	pthread_cond_init(&made->queued, NULL);
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&made->queued, &clock);
 	pthread_cond_init(&made->loaded, &clock);
 	pthread_condattr_destroy(&clock);
 	if (read.cold_folder) {
@@ -95,6 +97,7 @@ static void counts_add(struct lora_counts *to, const struct lora_counts *counts)
 	to->hits += counts->hits;
 	to->shared += counts->shared;
 	to->lost += counts->lost;
+	to->rebalanced += counts->rebalanced;
 	for (int i = 0; i < LORA_FROM_COUNT; i++)
 		to->from[i] += counts->from[i];
 }
@@ -284,6 +287,7 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 		filled.loads = loads_of(&entry->counts);
 		filled.shared = entry->counts.shared;
 		filled.lost = entry->counts.lost;
+		filled.rebalanced = entry->counts.rebalanced;
 		filled.from_warm = entry->counts.from[LORA_FROM_WARM];
 		filled.from_cold = entry->counts.from[LORA_FROM_COLD];
 		memcpy(filled.name, entry->adapter->name, sizeof(filled.name));
@@ -375,6 +379,7 @@ int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
 	filled.from_cold = counts.from[LORA_FROM_COLD];
 	filled.shared = counts.shared;
 	filled.lost = counts.lost;
+	filled.rebalanced = counts.rebalanced;
 	filled.warm_bytes = warm_bytes(lora);
 	filled.cold_bytes = cold_bytes(lora);
 	struct_give(stats, filled.size, &filled, sizeof(filled));

@@ -23,6 +23,7 @@
 #include "client/lora/reason.h"
 #include "client/lora/warm.h"
 #include "client/pool.h"
+#include "policy/worth.h"
 
 /* Where uthash finds no memory it tells us instead of ending the program. */
 #define HASH_NONFATAL_OOM 1
@@ -53,7 +54,7 @@ struct lora_use {
 enum lora_from { LORA_FROM_WARM, LORA_FROM_COLD, LORA_FROM_PEFT, LORA_FROM_COUNT };
 
 struct lora_counts {
-	uint64_t hits, shared, lost;
+	uint64_t hits, shared, lost, rebalanced;
 	uint64_t from[LORA_FROM_COUNT]; /* loads */
 };
 
@@ -78,6 +79,11 @@ struct lora_entry {
 	uint64_t placed; /* differs each time it comes, as do its addresses */
 	struct lora_use *uses; /* one for each stream */
 	struct lora_counts counts;
+
+	uint64_t acquires, acquires_learned; /* all of them; those that `worth` knows */
+	uint64_t acquires_spent; /* what there were when it was last brought back, or unloaded: it takes more of them to bring it back */
+	struct worth worth;
+	bool spare; /* LOADING: nobody has asked for it, so it displaces nothing */
 
 	uint32_t id;
 	bool unnamed;      /* there was no memory to find it by its name */
@@ -111,6 +117,8 @@ struct gpool_lora {
 	bool crowded;                      /* there was no room for a further one; until one of them ends */
 	bool copying;                      /* one thread at a time: others are there for loads */
 	bool ending;
+	uint32_t rebalance_ms;      /* UINT32_MAX: never */
+	uint64_t rebalance_ns;      /* when what may come back is looked at again */
 	struct lora_counts gone; /* of adapters that were unregistered */
 	struct warm_kept kept;
 	uint64_t warm_made, warm_full, refused; /* copies: made, for which there was no room, not believed */

@@ -863,6 +863,8 @@ class gpool_lora_options(c.Structure):
     cold_folder: Optional[Text]
     salt: c.Array[c.c_uint64]
     warm: Optional[int]
+    rebalance_ms: int
+    reserved: int
 
     _fields_ = [
         ("size", c.c_uint32),
@@ -872,6 +874,8 @@ class gpool_lora_options(c.Structure):
         ("cold_folder", c.c_char_p),
         ("salt", c.c_uint64 * 2),
         ("warm", c.c_void_p),
+        ("rebalance_ms", c.c_uint32),
+        ("reserved", c.c_uint32),
     ]
 
 
@@ -921,6 +925,7 @@ class gpool_lora_info(c.Structure):
     name: Text
     from_warm: int
     from_cold: int
+    rebalanced: int
 
     _fields_ = [
         ("size", c.c_uint32),
@@ -938,6 +943,7 @@ class gpool_lora_info(c.Structure):
         ("name", c.c_char * 128),
         ("from_warm", c.c_uint64),
         ("from_cold", c.c_uint64),
+        ("rebalanced", c.c_uint64),
     ]
 
 
@@ -958,6 +964,7 @@ class gpool_lora_stats(c.Structure):
     warm_made: int
     warm_full: int
     refused: int
+    rebalanced: int
 
     _fields_ = [
         ("size", c.c_uint32),
@@ -976,6 +983,7 @@ class gpool_lora_stats(c.Structure):
         ("warm_made", c.c_uint64),
         ("warm_full", c.c_uint64),
         ("refused", c.c_uint64),
+        ("rebalanced", c.c_uint64),
     ]
 
 
@@ -1220,10 +1228,10 @@ SIZES: Dict[str, int] = {
     "gpool_kv_sequence": 48,
     "gpool_kv_statistics": 184,
     "gpool_kv_span": 24,
-    "gpool_lora_options": 48,
+    "gpool_lora_options": 56,
     "gpool_lora_part": 64,
-    "gpool_lora_info": 208,
-    "gpool_lora_stats": 112,
+    "gpool_lora_info": 216,
+    "gpool_lora_stats": 120,
     "gpool_lora_batch_options": 48,
     "gpool_lora_scheduler_options": 32,
     "gpool_lora_schedule": 3092,

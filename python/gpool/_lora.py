@@ -60,6 +60,8 @@ class AdapterInfo(NamedTuple):
     """of the loads: from a copy in host memory"""
     from_cold: int
     """from one in the cold folder; the others are from PEFT's files"""
+    rebalanced: int
+    """of the loads: brought back before somebody asked for it"""
 
 
 class AdapterStatistics(NamedTuple):
@@ -88,6 +90,8 @@ class AdapterStatistics(NamedTuple):
     """that were not, since there was no room"""
     refused: int
     """copies that were not what they should be, and were not taken"""
+    rebalanced: int
+    """brought back before somebody asked for it"""
 
 
 class Matrix(NamedTuple):

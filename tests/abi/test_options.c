@@ -88,13 +88,15 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_kv_span, sequence), 16);
 	assert_int_equal(GPOOL_KV_NEVER, 2);
 	assert_int_equal(GPOOL_KV_PREEMPTED, 2);
-	assert_int_equal(sizeof(struct gpool_lora_options), 48);
+	assert_int_equal(sizeof(struct gpool_lora_options), 56);
 	assert_int_equal(offsetof(struct gpool_lora_options, salt), 24);
 	assert_int_equal(offsetof(struct gpool_lora_options, warm), 40);
-	assert_int_equal(sizeof(struct gpool_lora_info), 208);
+	assert_int_equal(offsetof(struct gpool_lora_options, rebalance_ms), 48);
+	assert_int_equal(sizeof(struct gpool_lora_info), 216);
 	assert_int_equal(offsetof(struct gpool_lora_info, name), 64);
 	assert_int_equal(offsetof(struct gpool_lora_info, from_warm), 192);
-	assert_int_equal(sizeof(struct gpool_lora_stats), 112);
+	assert_int_equal(offsetof(struct gpool_lora_info, rebalanced), 208);
+	assert_int_equal(sizeof(struct gpool_lora_stats), 120);
 	assert_int_equal(offsetof(struct gpool_lora_stats, hot_bytes), 64);
 	assert_int_equal(sizeof(struct gpool_range_options), 40);
 	assert_int_equal(sizeof(struct gpool_range_info), 192);

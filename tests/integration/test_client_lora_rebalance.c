@@ -1,0 +1,364 @@
+/*
+ * test_client_lora_rebalance.c - adapters that come back to the pool before somebody asks for them.
+ *
+ * Goal: what is in use and was lost to others comes back when there is room again, one at a time and once for each time that it is used; never what
+ * was used once or was unloaded, never where it displaces something, never under pressure. Method: an engine with adapters and a worker that
+ * takes their room, on a gpoold; but in the first test the engine looks when it is told to, and what it does is known when it has looked.
+ */
+#include "client/lora/load.h"
+#include "tests/integration/lora_engine.h"
+
+#include <errno.h>
+
+enum { HOUR_MS = 3600000, HALF_PAGES = PAGES / 2 };
+
+static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+
+static struct gpool *one, *other;
+static struct gpool_lora *lora;
+
+/* ---- fixture ---- */
+
+static void engine_start(uint32_t rebalance_ms)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+
+	engine_adapters_begin();
+	start(calm);
+	one = open_worker();
+	other = open_worker();
+	options.rebalance_ms = rebalance_ms;
+	assert_int_equal(gpool_lora_open(one, &options, &lora), 0);
+}
+
+static int engine_stop(void **state)
+{
+	int error = gpool_lora_close(lora);
+
+	lora = NULL;
+	gpool_close(one);
+	gpool_close(other);
+	return error | engine_adapters_end() | stop(state);
+}
+
+static uint32_t registered(uint32_t adapter)
+{
+	char path[128], why[GPOOL_LORA_REASON_BYTES];
+	uint32_t id;
+
+	snprintf(path, sizeof(path), "%s/%u", engine_folder, adapter);
+	if (gpool_lora_register(lora, path, path, &id, why))
+		fail_msg("%s", why);
+	return id;
+}
+
+static uint32_t small_one(void)
+{
+	return registered(engine_adapter(24, SAFETENSORS_F16));
+}
+
+/* Of more than half of the pool. */
+static uint32_t large_one(void)
+{
+	struct rig_module modules[] = {
+		{"model.layers.0.q", 128, 8704, 8704, SAFETENSORS_F16},
+		{"model.layers.0.v", 128, 8704, 8704, SAFETENSORS_F16},
+		{"model.layers.1.q", 128, 8704, 8704, SAFETENSORS_F16},
+		{"model.layers.1.v", 128, 8704, 8704, SAFETENSORS_F16},
+	};
+
+	return registered(engine_adapter_of(modules, 4));
+}
+
+static void used(uint32_t id, int times)
+{
+	while (times--) {
+		assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	}
+}
+
+static struct gpool_lora_info info_of(uint32_t id)
+{
+	struct gpool_lora_info info = {.size = sizeof(info)};
+
+	assert_int_equal(gpool_lora_info(lora, id, &info), 0);
+	return info;
+}
+
+static uint64_t rebalanced(void)
+{
+	struct gpool_lora_stats stats = {.size = sizeof(stats)};
+
+	assert_int_equal(gpool_lora_stats(lora, &stats), 0);
+	return stats.rebalanced;
+}
+
+static uint32_t free_pages(void)
+{
+	return atomic_load(&one->header->state_pages[PAGE_FREE]);
+}
+
+static bool is_in_pool(void)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0;
+
+	return gpool_object_next(one, &cursor, &info) == 0;
+}
+
+/* Nobody uses any: all of them leave. */
+static void room_taken(void)
+{
+	alloc(other, PAGES);
+	AWAIT(!is_in_pool());
+}
+
+/* A session keeps what it frees for itself, until it ends. */
+static void room_given(void)
+{
+	gpool_close(other);
+	other = open_worker();
+	AWAIT(free_pages() >= PAGES - 2 && gpool_pressure(one) == GPOOL_LOW);
+}
+
+static void lost_to_others(void)
+{
+	room_taken();
+	room_given();
+}
+
+static bool has_looked(void)
+{
+	bool looked;
+
+	pthread_mutex_lock(&lora->lock);
+	looked = lora->rebalance_ns != 0 && TAILQ_EMPTY(&lora->queue) && !lora->loads;
+	pthread_mutex_unlock(&lora->lock);
+	return looked;
+}
+
+/* Now, once; and what that begins is over. */
+static void look(void)
+{
+	AWAIT(has_looked());
+	pthread_mutex_lock(&lora->lock);
+	lora->rebalance_ns = 0;
+	pthread_cond_broadcast(&lora->queued);
+	pthread_mutex_unlock(&lora->lock);
+	AWAIT(has_looked());
+}
+
+/* ---- what comes back ---- */
+
+static void test_comes_back(void **state)
+{
+	struct gpool_lora_info info;
+	uint32_t id;
+
+	(void)state;
+	engine_start(1);
+	id = small_one();
+	used(id, 2);
+	lost_to_others();
+	AWAIT(info_of(id).rebalanced == 1);
+	info = info_of(id);
+	assert_int_equal(info.state, GPOOL_LORA_HERE);
+	assert_int_equal(info.lost, 1);
+	assert_int_equal(info.loads, 2);
+	/* Nobody has it pinned. */
+	used(id, 1);
+	assert_int_equal(info_of(id).loads, 2);
+	assert_int_equal(info_of(id).hits, info.hits + 1);
+	lost_to_others();
+}
+
+static void test_one_at_a_time(void **state)
+{
+	uint32_t less, more;
+
+	(void)state;
+	engine_start(HOUR_MS);
+	less = small_one();
+	more = small_one();
+	used(less, 2);
+	used(more, 5);
+	lost_to_others();
+	look();
+	assert_int_equal(rebalanced(), 1);
+	assert_int_equal(info_of(more).rebalanced, 1);
+	look();
+	assert_int_equal(info_of(less).rebalanced, 1);
+	look();
+	assert_int_equal(rebalanced(), 2);
+}
+
+static void test_once_for_its_uses(void **state)
+{
+	uint32_t id;
+
+	(void)state;
+	engine_start(HOUR_MS);
+	id = small_one();
+	used(id, 2);
+	for (int i = 0; i < 2; i++) {
+		lost_to_others();
+		look();
+		assert_int_equal(rebalanced(), 1);
+	}
+	used(id, 1);
+	lost_to_others();
+	look();
+	assert_int_equal(rebalanced(), 2);
+}
+
+/* ---- what does not ---- */
+
+static void test_used_once(void **state)
+{
+	uint32_t id;
+
+	(void)state;
+	engine_start(HOUR_MS);
+	id = small_one();
+	used(id, 1);
+	lost_to_others();
+	look();
+	assert_int_equal(rebalanced(), 0);
+}
+
+static void test_unloaded(void **state)
+{
+	uint32_t id;
+
+	(void)state;
+	engine_start(HOUR_MS);
+	id = small_one();
+	used(id, 2);
+	assert_int_equal(gpool_lora_unload(lora, id), 0);
+	look();
+	assert_int_equal(rebalanced(), 0);
+	assert_int_equal(info_of(id).state, GPOOL_LORA_COLD);
+}
+
+static void test_never(void **state)
+{
+	uint32_t id;
+
+	(void)state;
+	engine_start(UINT32_MAX);
+	id = small_one();
+	used(id, 2);
+	lost_to_others();
+	/* Whoever is woken would look. */
+	pthread_mutex_lock(&lora->lock);
+	lora->rebalance_ns = 0;
+	pthread_cond_broadcast(&lora->queued);
+	pthread_mutex_unlock(&lora->lock);
+	used(small_one(), 1);
+	assert_int_equal(rebalanced(), 0);
+}
+
+static void test_under_pressure(void **state)
+{
+	uint32_t id;
+
+	(void)state;
+	engine_start(HOUR_MS);
+	id = small_one();
+	used(id, 2);
+	room_taken();
+	look();
+	assert_int_equal(rebalanced(), 0);
+	room_given();
+	/* There is room for it, but not beyond what stays free. */
+	alloc(other, PAGES - PAGES / 8);
+	assert_true(free_pages() > 0);
+	look();
+	assert_int_equal(rebalanced(), 0);
+	room_given();
+	look();
+	assert_int_equal(rebalanced(), 1);
+}
+
+/* Two that do not fit together, both in use: who asks displaces, who comes back does not. */
+static void test_no_thrash(void **state)
+{
+	struct gpool_lora_info first_info, second_info;
+	uint32_t first, second;
+
+	(void)state;
+	engine_start(HOUR_MS);
+	first = large_one();
+	second = large_one();
+	used(first, 2);
+	assert_true(info_of(first).pages > HALF_PAGES);
+	used(second, 3);
+	for (int i = 0; i < 3; i++)
+		look();
+	first_info = info_of(first);
+	second_info = info_of(second);
+	assert_int_equal(first_info.loads + second_info.loads, 2);
+	used(second, 1);
+	assert_int_equal(info_of(second).lost, 0);
+	assert_int_equal(rebalanced(), 0);
+	used(first, 1);
+	assert_int_equal(info_of(first).lost, 1);
+}
+
+/* ---- where others were quicker ---- */
+
+/* As rebalance() queues it when it has seen room that somebody else has by now. */
+static void queued_too_late(uint32_t id)
+{
+	pthread_mutex_lock(&lora->lock);
+	entry_queue(lora, entry_of(lora, id));
+	entry_of(lora, id)->spare = true;
+	pthread_mutex_unlock(&lora->lock);
+}
+
+static void test_displaces_nothing(void **state)
+{
+	uint32_t here, away;
+	char why[GPOOL_LORA_REASON_BYTES];
+
+	(void)state;
+	engine_start(HOUR_MS);
+	away = small_one();
+	here = small_one();
+	used(away, 2);
+	lost_to_others();
+	assert_int_equal(gpool_lora_unload(lora, away), 0);
+	used(here, 2);
+	alloc(other, free_pages());
+	queued_too_late(away);
+	AWAIT(info_of(away).state == GPOOL_LORA_COLD);
+	assert_int_equal(gpool_lora_why(lora, away, why), 0);
+	assert_string_equal(why, "");
+	used(here, 1);
+	assert_int_equal(info_of(here).lost, 0);
+	/* Who asks for it while it comes has it, whatever that takes. */
+	queued_too_late(away);
+	used(away, 1);
+	assert_int_equal(rebalanced(), 0);
+}
+
+int main(int argc, char **argv)
+{
+#define TEST(name) cmocka_unit_test_teardown(test_##name, engine_stop)
+	const struct CMUnitTest tests[] = {
+		TEST(comes_back),
+		TEST(one_at_a_time),
+		TEST(once_for_its_uses),
+		TEST(used_once),
+		TEST(unloaded),
+		TEST(never),
+		TEST(under_pressure),
+		TEST(no_thrash),
+		TEST(displaces_nothing),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
