@@ -121,9 +121,14 @@ int gpool_lora_close(struct gpool_lora *lora)
 		return -ECHILD;
 	if (lora->users)
 		return -EBUSY;
-	for (uint32_t i = 0; i < lora->entry_count; i++)
+	/* Loaders are at work, also for nobody. */
+	pthread_mutex_lock(&lora->lock);
+	for (uint32_t i = 0; i < lora->entry_count && !error; i++)
 		if (lora->entries[i] && (lora->entries[i]->acquired || entry_is_used(lora, lora->entries[i])))
-			return -EBUSY;
+			error = -EBUSY;
+	pthread_mutex_unlock(&lora->lock);
+	if (error)
+		return error;
 	loaders_end(lora);
 	for (uint32_t i = 0; i < lora->entry_count && !error; i++) {
 		if (!lora->entries[i])
