@@ -50,6 +50,7 @@ static int lora_open(struct gpool *pool, struct gpool *warm, const char *kept, u
 	options.warm = warm;
 	options.cold_folder = kept;
 	options.flags = flags;
+	options.rebalance_ms = UINT32_MAX; /* nothing comes by itself while others are timed */
 	return gpool_lora_open(pool, &options, lora);
 }
 
