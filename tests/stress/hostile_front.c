@@ -279,7 +279,8 @@ int main(int argc, char **argv)
 	if (!crew.stage || !stress_agent_start(&agent, PAGES, settings))
 		return 1;
 	clean = honest_start(&crew, agent.directory, arguments.workers, HONEST_BUDGET, &arguments.seed);
-	keeper = stress_descriptors(agent.keeper);
+	keeper = stress_keeper_descriptors(&agent, arguments.workers + 1); /* and the observer */
+	clean = keeper >= 0 && clean;
 	policy = stress_descriptors(agent.pid);
 	front = stress_descriptors(agent.front);
 	storm(crew.stage, &agent, arguments.seconds, &arguments.seed);

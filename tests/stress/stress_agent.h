@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 enum { STRESS_SETTINGS_MAX = 8, STRESS_MORE_MAX = 8, STRESS_PATIENCE_MS = 30000 };
 
@@ -201,7 +202,7 @@ static inline bool stress_agent_wait_free(struct stress_agent *agent)
 /* The end of what gpoold said. */
 static inline void stress_log_show(const struct stress_agent *agent)
 {
-	char text[4096];
+	char text[1500]; /* less than what is shown of a failed test, whose verdict stands before it */
 	size_t length;
 	FILE *log = fopen(agent->harness.log, "re");
 
@@ -239,6 +240,46 @@ static inline int stress_descriptors(pid_t pid)
 		count++;
 	closedir(folder);
 	return count - 2;
+}
+
+/* How many sessions' segments a process holds. */
+static inline uint32_t stress_sessions_held(pid_t pid)
+{
+	char path[64], link[64];
+	uint32_t count = 0;
+	struct dirent *entry;
+	ssize_t length;
+	DIR *folder;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	folder = opendir(path);
+	while (folder && (entry = readdir(folder))) {
+		length = readlinkat(dirfd(folder), entry->d_name, link, sizeof(link) - 1);
+		link[length < 0 ? 0 : length] = '\0';
+		count += strstr(link, "gpool-session-") != NULL;
+	}
+	if (folder)
+		closedir(folder);
+	return count;
+}
+
+/*
+ * stress_keeper_descriptors() - as stress_descriptors(), when the keeper holds `sessions` of them: it is told of one beside the worker, and takes it
+ * when its turn comes. Negative: it does not come to that.
+ */
+static inline int stress_keeper_descriptors(const struct stress_agent *agent, uint32_t sessions)
+{
+	int count, before = -1;
+
+	for (int tries = 0; tries < STRESS_PATIENCE_MS; tries++) {
+		count = stress_descriptors(agent->keeper);
+		if (count == before && stress_sessions_held(agent->keeper) == sessions)
+			return count;
+		before = count;
+		poll(NULL, 0, 1);
+	}
+	printf("the keeper holds %u sessions and not %u\n", stress_sessions_held(agent->keeper), sessions);
+	return -1;
 }
 
 #endif
