@@ -7,6 +7,8 @@
 
 #include "agent/config_value.h"
 
+enum { HUGE_PAGE = 2 << 20 }; /* of the machines that this runs on */
+
 void config_defaults(struct config *config)
 {
 	memset(config, 0, sizeof(*config));
@@ -185,6 +187,11 @@ static int pool_check(const struct config *config, uint32_t index, struct config
 		return config_fail(error, -EINVAL,
 			"%s: pools.%s.handle_size of %" PRIu64 " bytes is not a multiple of page_size, %" PRIu64 " bytes", where,
 			pool->name, pool->handle_bytes, pool->page_bytes);
+	if (pool->huge_pages && strcmp(pool->backend, "host"))
+		return config_fail(error, -EINVAL, "%s: pools.%s.huge_pages is for the back end host; a GPU has its own pages", where, pool->name);
+	if (pool->huge_pages && pool->page_bytes % HUGE_PAGE)
+		return config_fail(error, -EINVAL, "%s: pools.%s.huge_pages needs a page_size of 2MiB or 4MiB, not %" PRIu64 " bytes", where, pool->name,
+			pool->page_bytes);
 	if (pool->size.unit == CONFIG_AMOUNT_PERCENT) {
 		if (pool->reserved.unit == CONFIG_AMOUNT_PERCENT && pool->reserved.value == 100)
 			return config_fail(error, -EINVAL, "%s: pools.%s.reserved leaves nothing of the pool", where, pool->name);

@@ -47,6 +47,7 @@ struct config_pool {
 	struct config_amount size;
 	uint64_t page_bytes;       /* 512 KiB, 1, 2 or 4 MiB */
 	uint64_t handle_bytes;     /* 0: the larger of page and granularity */
+	int huge_pages;            /* 0 no, 1 yes; see huge_pages.h */
 	struct config_amount reserved; /* pages for critical work; see config_finish() */
 	bool reserved_given;           /* by the user, who then means it */
 	uint64_t spill_memory_bytes;

@@ -1,5 +1,6 @@
 #include "agent/physical.h"
 
+#include "agent/huge_pages.h"
 #include "agent/log.h"
 
 #include <errno.h>
@@ -75,6 +76,7 @@ static int device_open(struct physical *physical, const struct physical_plan *pl
 
 int physical_create(struct physical *physical, const struct physical_plan *plan)
 {
+	uint64_t huge_bytes;
 	int error;
 
 	error = physical_begin(physical, plan);
@@ -102,6 +104,10 @@ int physical_create(struct physical *physical, const struct physical_plan *plan)
 			gpu_error_text());
 		goto destroy;
 	}
+	if (plan->huge)
+		error = huge_pages_make(physical, plan, &huge_bytes);
+	if (error)
+		goto destroy;
 	return 0;
 destroy:
 	physical_destroy(physical);

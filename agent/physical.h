@@ -28,6 +28,8 @@ struct physical_plan {
 	uint64_t handle_bytes;
 	uint32_t handle_count;
 	bool separate;    /* a descriptor for each handle: who has one must not have all */
+	bool huge;        /* in huge pages, present from the start: host only */
+	int keeper;       /* socket, at whose end making them is given up */
 	const char *pool; /* for the log */
 };
 

@@ -449,6 +449,8 @@ static int memory_start(struct pool *pool, const struct module_pool *start, uint
 		.handle_bytes = start->handle_bytes,
 		.handle_count = handles,
 		.separate = trust_wanted(pool, &start->ledger),
+		.huge = pool->config->huge_pages,
+		.keeper = pool->agent->keeper.fd,
 		.pool = header->name,
 	};
 	int error;

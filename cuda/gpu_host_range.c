@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+enum { HUGE_PAGE = 2 << 20 }; /* of most machines; where it is another, nothing is lost by this */
+
 /* What every entry of a struct host_table begins with. */
 struct span {
 	uint64_t va;
@@ -136,6 +138,9 @@ int host_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va)
 			(unsigned long long)host->granularity);
 	if (align < host->granularity)
 		align = host->granularity;
+	/* So that huge pages of what is mapped can be mapped as such. */
+	if (align < HUGE_PAGE && bytes >= HUGE_PAGE)
+		align = HUGE_PAGE;
 	range = calloc(1, sizeof(*range));
 	if (!range)
 		return gpu_fail(-ENOMEM, "cannot reserve %llu bytes: out of memory", (unsigned long long)bytes);
