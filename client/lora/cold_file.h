@@ -144,7 +144,7 @@ int cold_group_expand(const struct cold_file *file, uint32_t group, const void *
 /*
  * cold_page_expand() - the image of page `page` of the adapter. form: as cold_group_expand() gave it, at the place of that page.
  * image: [page_bytes].
- * Return: 0; -EINVAL, with a reason: the image is not what its checksum says.
+ * Return: 0; -EINVAL, with a reason: the image is not what its checksum says; -ENOMEM.
  */
 int cold_page_expand(const struct cold_file *file, uint32_t page, const void *form, void *image, struct reason *reason);
 

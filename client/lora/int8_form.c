@@ -20,11 +20,17 @@ void int8_form_make(const void *image, uint32_t rows, enum adapter_element eleme
 	element_rows()->quantise(element, image, rows, codes, (uint16_t *)(void *)(codes + (size_t)rows * COLUMNS));
 }
 
-void int8_form_expand(const void *form, uint32_t rows, enum adapter_element element, void *image)
+void int8_form_expand_some(const void *form, uint32_t rows, uint32_t first, uint32_t count, enum adapter_element element, void *image)
 {
 	const int8_t *codes = form;
+	const uint16_t *scales = (const uint16_t *)(const void *)(codes + (size_t)rows * COLUMNS);
 
-	element_rows()->dequantise(element, codes, (const uint16_t *)(const void *)(codes + (size_t)rows * COLUMNS), rows, image);
+	element_rows()->dequantise(element, codes + (size_t)first * COLUMNS, scales + first, count, (uint16_t *)image + (size_t)first * COLUMNS);
+}
+
+void int8_form_expand(const void *form, uint32_t rows, enum adapter_element element, void *image)
+{
+	int8_form_expand_some(form, rows, 0, rows, element, image);
 }
 
 /* ---- what is lost ---- */

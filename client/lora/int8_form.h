@@ -24,6 +24,8 @@ static inline uint64_t int8_form_bytes(uint32_t rows)
 void int8_form_make(const void *image, uint32_t rows, enum adapter_element element, void *form);
 /* int8_form_expand() - the way back: image receives rows * 256 bytes. */
 void int8_form_expand(const void *form, uint32_t rows, enum adapter_element element, void *image);
+/* int8_form_expand_some() - `count` rows of that from row `first` on; image is that of the first row of all. */
+void int8_form_expand_some(const void *form, uint32_t rows, uint32_t first, uint32_t count, enum adapter_element element, void *image);
 
 /* Above this an adapter keeps its two bytes. Measured on weights that are about normal: 0.95 %. */
 #define INT8_LOSS_MAX 0.015

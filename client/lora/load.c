@@ -1,21 +1,15 @@
 /*
- * load.c - threads that bring adapters into the pool: by finding what another engine has published, or from the warmest source that there is.
+ * load.c - how an adapter comes into the pool: another engine's object, or one of our own, from the warmest source that there is.
  */
 #include "client/lora/load.h"
-
-#include "client/lora/cold_reader.h"
-#include "client/lora/rebalance.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 enum {
-	TRIES = 8,      /* each of them ends by somebody else's work, publishing or evicting */
-	WATCH_MS = 5,   /* for a fence; chosen: so long a load may wait for the only thread */
-	LOADS_MAX = 32, /* under way at a time: each of them has its pages, and as many take turns. Chosen */
+	TRIES = 8,    /* each of them ends by somebody else's work, publishing or evicting */
+	WATCH_MS = 5, /* for a fence; chosen: so long a load may wait for the only thread */
 };
 
 /* ---- steps of a load ---- */
@@ -61,7 +55,7 @@ static void entry_place(struct lora_load *load)
 	pthread_cond_broadcast(&load->lora->loaded);
 }
 
-/* What another engine has is there; else there are pages, and a source to fill them from. */
+/* What another engine has is there; else there are pages. */
 static int load_begin(struct lora_loader *loader, struct lora_load *load)
 {
 	int error = adapter_know(load->lora, load->adapter, &load->files, &load->reason);
@@ -83,7 +77,7 @@ static int load_begin(struct lora_loader *loader, struct lora_load *load)
 	pthread_mutex_lock(&load->lora->lock);
 	entry_place(load);
 	pthread_mutex_unlock(&load->lora->lock);
-	return source_open(load);
+	return 0;
 }
 
 /* Its pages are filled, and nobody uses them. If somebody else was first, his are taken. */
@@ -125,12 +119,6 @@ static void later_add(const struct lora_load *load)
 	*later = (struct lora_later){ .adapter = load->adapter, .from = load->from, .warm_refused = load->warm_refused, .cold_refused = load->cold_refused };
 	later->adapter->refs++;
 	TAILQ_INSERT_TAIL(&lora->later, later, link);
-}
-
-static void later_free(struct lora_later *later)
-{
-	adapter_unref(later->adapter);
-	free(later);
 }
 
 /* Under the lock, once: it was brought here. */
@@ -183,7 +171,7 @@ static void load_leave(struct gpool_lora *lora)
 }
 
 /* Published, or given up: nobody uses it, and nobody can begin to. */
-static void load_end(struct lora_load *load, int error)
+void load_end(struct lora_load *load, int error)
 {
 	struct gpool_lora *lora = load->lora;
 	struct lora_entry *entry = load->entry;
@@ -246,8 +234,7 @@ static void draft_begin(struct lora_load *load, int error)
 	load_leave(load->lora);
 }
 
-/* One whose work is done. */
-static struct lora_load *draft_done(struct gpool_lora *lora)
+struct lora_load *draft_done(struct gpool_lora *lora)
 {
 	struct lora_load *load;
 
@@ -257,7 +244,7 @@ static struct lora_load *draft_done(struct gpool_lora *lora)
 	return NULL;
 }
 
-static void draft_end(struct lora_loader *loader, struct lora_load *load)
+void draft_end(struct lora_loader *loader, struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
 	int error = load->error;
@@ -271,8 +258,7 @@ static void draft_end(struct lora_loader *loader, struct lora_load *load)
 	pthread_mutex_lock(&lora->lock);
 }
 
-/* In short waits, since there may be something to load meanwhile. */
-static void drafts_watch(struct gpool_lora *lora)
+void drafts_watch(struct gpool_lora *lora)
 {
 	struct gpool_fence fence = TAILQ_FIRST(&lora->drafts)->entry->uses->fence;
 
@@ -320,18 +306,7 @@ static void load_over(struct lora_loader *loader, struct lora_load *load, int er
 	load_end(load, error);
 }
 
-/* ---- taking turns ---- */
-
-/* Under the lock: from now on idle threads make its parts. */
-static void load_list(struct lora_load *load)
-{
-	load->listed = true;
-	TAILQ_INSERT_TAIL(&load->lora->turns, load, link);
-	pthread_cond_signal(&load->lora->queued);
-}
-
-/* All parts of its source were made, or one of them could not be, and nobody has it but we. */
-static void load_go_on(struct lora_loader *loader, struct lora_load *load)
+void load_go_on(struct lora_loader *loader, struct lora_load *load)
 {
 	int error = load->error;
 
@@ -339,7 +314,9 @@ static void load_go_on(struct lora_loader *loader, struct lora_load *load)
 		load_over(loader, load, 0);
 		return;
 	}
-	if (load->from != LORA_FROM_PEFT && (error == -EINVAL || error == -EIO)) {
+	if (error == -EAGAIN) {
+		error = source_open(load);
+	} else if (load->from != LORA_FROM_PEFT && (error == -EINVAL || error == -EIO)) {
 		source_refuse(load, error);
 		error = source_open(load);
 	}
@@ -351,93 +328,6 @@ static void load_go_on(struct lora_loader *loader, struct lora_load *load)
 	load->error = 0;
 	load_list(load);
 	pthread_mutex_unlock(&load->lora->lock);
-}
-
-/* Under the lock: layers that became usable. */
-static void pages_ready(struct lora_load *load)
-{
-	struct lora_entry *entry = load->entry;
-
-	while (entry->ready < load->adapter->layout.header->pages && load->done[entry->ready])
-		entry->ready++;
-	if (entry->acquired)
-		pthread_cond_broadcast(&load->lora->loaded);
-}
-
-/* Under the lock. */
-static void part_end(struct lora_load *load, const struct lora_part *part, int error, const struct reason *reason)
-{
-	load->running--;
-	part_return(load, part);
-	if (load->starved && !load->error && !error)
-		load_list(load);
-	load->starved = false;
-	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++)
-		load->done[page] = true;
-	if (!error)
-		pages_ready(load);
-	if (!error || load->error)
-		return;
-	load->error = error;
-	load->reason = *reason;
-	if (load->listed)
-		TAILQ_REMOVE(&load->lora->turns, load, link);
-	load->listed = false;
-}
-
-/* There is no group for us until another thread gives one back, which may have happened by now. */
-static void part_put_off(struct lora_load *load)
-{
-	load->running--;
-	load->next--;
-	if (load->returned_count)
-		load_list(load);
-	else
-		load->starved = true;
-}
-
-/* Under the lock, but for the work: the next part, when it can be made. False: it cannot yet. */
-static bool part_have(struct lora_load *load, struct lora_part *part, int *error)
-{
-	bool more = part_take(load, part);
-
-	if (load->reader) {
-		pthread_mutex_unlock(&load->lora->lock);
-		*error = part_fetch(load, part);
-		pthread_mutex_lock(&load->lora->lock);
-		if (*error == -EAGAIN && !load->error) {
-			part_put_off(load);
-			return false;
-		}
-	}
-	if (more && !*error && !load->error)
-		load_list(load);
-	return true;
-}
-
-/* Under the lock, but for the work: one part of the load whose turn it is. */
-static void turn_take(struct lora_loader *loader, struct lora_load *load)
-{
-	struct gpool_lora *lora = load->lora;
-	struct reason reason = { "" };
-	struct lora_part part;
-	int error = 0;
-
-	TAILQ_REMOVE(&lora->turns, load, link);
-	load->listed = false;
-	load->running++;
-	if (!part_have(load, &part, &error))
-		return;
-	pthread_mutex_unlock(&lora->lock);
-	if (!error)
-		error = part_make(loader, load, &part, &reason);
-	pthread_mutex_lock(&lora->lock);
-	part_end(load, &part, error, &reason);
-	if (load->running || load->listed)
-		return;
-	pthread_mutex_unlock(&lora->lock);
-	load_go_on(loader, load);
-	pthread_mutex_lock(&lora->lock);
 }
 
 /* ---- beginning ---- */
@@ -469,7 +359,7 @@ static bool load_postpone(struct lora_load *load, int error)
 	return postponed;
 }
 
-static void load_run(struct lora_loader *loader, struct lora_load *load)
+void load_run(struct lora_loader *loader, struct lora_load *load, bool wholly)
 {
 	struct gpool_lora *lora = load->lora;
 	int error = load_begin(loader, load);
@@ -484,189 +374,15 @@ static void load_run(struct lora_loader *loader, struct lora_load *load)
 			return;
 		}
 	}
-	if (error || load->stands) {
+	if (!error && !load->stands)
+		error = wholly ? source_open(load) : source_open_warm(load);
+	if (load->stands || (error && wholly) || (error && error != -EAGAIN)) {
 		load_over(loader, load, error);
 		return;
 	}
 	pthread_mutex_lock(&lora->lock);
+	load->error = error;
+	load->over = error;
 	load_list(load);
 	pthread_mutex_unlock(&lora->lock);
-}
-
-/* Under the lock, but for the work. */
-static void queue_take(struct lora_loader *loader)
-{
-	struct gpool_lora *lora = loader->lora;
-	struct lora_entry *entry = TAILQ_FIRST(&lora->queue);
-	struct lora_load *load = calloc(1, sizeof(*load));
-
-	TAILQ_REMOVE(&lora->queue, entry, link);
-	if (!load) {
-		entry->error = -ENOMEM;
-		entry->state = GPOOL_LORA_COLD;
-		lora->changes++;
-		pthread_cond_broadcast(&lora->loaded);
-		return;
-	}
-	*load = (struct lora_load){ .lora = lora, .entry = entry, .adapter = entry->adapter, .spare = entry->spare };
-	load->adapter->refs++;
-	lora->loads++;
-	pthread_mutex_unlock(&lora->lock);
-	load_run(loader, load);
-	pthread_mutex_lock(&lora->lock);
-}
-
-static void later_take(struct lora_loader *loader)
-{
-	struct gpool_lora *lora = loader->lora;
-	struct lora_later *later = TAILQ_FIRST(&lora->later);
-
-	TAILQ_REMOVE(&lora->later, later, link);
-	lora->copying = true;
-	pthread_mutex_unlock(&lora->lock);
-	copies_make(loader, later);
-	pthread_mutex_lock(&lora->lock);
-	lora->copying = false;
-	later_free(later);
-}
-
-static void *loader_run(void *argument)
-{
-	struct lora_loader *loader = argument;
-	struct gpool_lora *lora = loader->lora;
-	struct lora_load *draft;
-
-	pthread_mutex_lock(&lora->lock);
-	while (!lora->ending) {
-		if (!TAILQ_EMPTY(&lora->queue) && lora->loads < LOADS_MAX && !lora->crowded)
-			queue_take(loader);
-		else if (!TAILQ_EMPTY(&lora->turns))
-			turn_take(loader, TAILQ_FIRST(&lora->turns));
-		else if ((draft = draft_done(lora)))
-			draft_end(loader, draft);
-		else if (!TAILQ_EMPTY(&lora->later) && !lora->copying)
-			later_take(loader);
-		else if (rebalance_is_due(lora))
-			rebalance(lora);
-		else if (!TAILQ_EMPTY(&lora->drafts) && !lora->watching)
-			drafts_watch(lora);
-		else
-			rebalance_wait(lora);
-	}
-	pthread_mutex_unlock(&lora->lock);
-	return NULL;
-}
-
-/* ---- threads ---- */
-
-/* Where the CPU writes to pages itself there is nothing to copy. */
-static int stage_open(struct lora_loader *loader)
-{
-	struct gpool *pool = loader->lora->pool;
-	uint64_t bytes = LORA_STAGE_PAGES * pool->page_bytes;
-	void *stage;
-	int error;
-
-	if (pool->capabilities & GPU_CAP_HOST_POINTER)
-		return 0;
-	stage = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (stage == MAP_FAILED)
-		return -ENOMEM;
-	error = gpu_host_register(pool->gpu, stage, bytes);
-	if (!error) {
-		error = gpool_stream_open(pool, NULL, 0, &loader->stream);
-		if (!error) {
-			loader->stage = stage;
-			return 0;
-		}
-		gpu_host_unregister(pool->gpu, stage);
-	}
-	munmap(stage, bytes);
-	return error;
-}
-
-static void loader_close(struct lora_loader *loader)
-{
-	struct gpool *pool = loader->lora->pool;
-
-	if (loader->stage) {
-		gpool_stream_close(pool, loader->stream);
-		gpu_host_unregister(pool->gpu, loader->stage);
-		munmap(loader->stage, LORA_STAGE_PAGES * pool->page_bytes);
-	}
-	free(loader->stored);
-	free(loader->room);
-}
-
-static int loader_open(struct lora_loader *loader)
-{
-	int error = stage_open(loader);
-
-	if (error)
-		return error;
-	error = -pthread_create(&loader->thread, NULL, loader_run, loader);
-	if (error)
-		loader_close(loader);
-	return error;
-}
-
-int loaders_start(struct gpool_lora *lora, uint32_t count)
-{
-	int error = 0;
-
-	lora->loaders = calloc(count, sizeof(*lora->loaders));
-	if (!lora->loaders)
-		return -ENOMEM;
-	while (lora->loader_count < count && !error) {
-		lora->loaders[lora->loader_count].lora = lora;
-		error = loader_open(&lora->loaders[lora->loader_count]);
-		lora->loader_count += !error;
-	}
-	return error;
-}
-
-/* What no thread had in its hands. */
-static void lists_empty(struct gpool_lora *lora)
-{
-	struct lora_entry *entry;
-	struct lora_later *later;
-	struct lora_load *load;
-
-	while ((load = TAILQ_FIRST(&lora->turns))) {
-		TAILQ_REMOVE(&lora->turns, load, link);
-		load->entry->load = NULL;
-		load_end(load, -ECANCELED);
-	}
-	while ((load = TAILQ_FIRST(&lora->drafts))) {
-		TAILQ_REMOVE(&lora->drafts, load, link);
-		load->entry->load = NULL;
-		lora->loads++;
-		load_end(load, -ECANCELED);
-	}
-	while ((entry = TAILQ_FIRST(&lora->queue))) {
-		TAILQ_REMOVE(&lora->queue, entry, link);
-		entry->state = GPOOL_LORA_COLD;
-	}
-	while ((later = TAILQ_FIRST(&lora->later))) {
-		TAILQ_REMOVE(&lora->later, later, link);
-		later_free(later);
-	}
-}
-
-void loaders_end(struct gpool_lora *lora)
-{
-	pthread_mutex_lock(&lora->lock);
-	lora->ending = true;
-	pthread_cond_broadcast(&lora->queued);
-	pthread_mutex_unlock(&lora->lock);
-	for (uint32_t i = 0; i < lora->loader_count; i++) {
-		pthread_join(lora->loaders[i].thread, NULL);
-		loader_close(&lora->loaders[i]);
-	}
-	lists_empty(lora);
-	while (lora->readers_idle)
-		cold_reader_destroy(lora->readers[--lora->readers_idle]);
-	free(lora->loaders);
-	lora->loaders = NULL;
-	lora->loader_count = 0;
 }

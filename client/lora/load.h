@@ -6,6 +6,9 @@
  *
  * It is in the list of those whose turn comes, or in the hands of the threads that make its parts; with its last part in those of the thread that made it, which
  * goes on with it: publishes it, or takes what is missing from a colder source.
+ *
+ * Where the CPU writes to pages itself, who waits for a load and is in no hurry begins it, and makes parts of it that come from memory: to wake
+ * another thread may take as long as a part. What takes longer is left to loaders.
  */
 #ifndef GPOOL_CLIENT_LORA_LOAD_H
 #define GPOOL_CLIENT_LORA_LOAD_H
@@ -41,6 +44,7 @@ struct lora_load {
 	bool listed;           /* it has parts that nobody makes, and its turn comes; or it is a draft that nobody uses */
 	uint32_t returned[COLD_READER_HELD_MAX], returned_count; /* groups for the reader, when somebody uses it the next time */
 	bool starved;          /* threads have all the groups that the reader has room for: listed when one of them is done */
+	bool over;             /* listed for a loader to go on with: all parts were made, or it has no source yet (error: -EAGAIN) */
 	bool rests;            /* it is over, but in use: a draft */
 	bool counted;
 	int error;             /* of a part; of all of it, when it rests */
@@ -76,9 +80,41 @@ static inline bool load_rests(const struct lora_entry *entry)
 	return entry->load && entry->load->rests;
 }
 
+/* draft_done() - one whose work is done, or NULL. draft_end() - publish it, or give it up. drafts_watch() - in short waits, since there may be something to load meanwhile. */
+struct lora_load *draft_done(struct gpool_lora *lora);
+void draft_end(struct lora_loader *loader, struct lora_load *load);
+void drafts_watch(struct gpool_lora *lora);
 /* draft_use() - one more has it acquired before it is published. draft_leave() - nobody has any more. */
 void draft_use(struct lora_entry *entry);
 void draft_leave(struct lora_entry *entry);
+
+/* ---- load.c; without the lock ---- */
+
+/* load_run() - its beginning: after it the load is listed, or over. wholly: else any source but a warm copy is opened by another thread. */
+void load_run(struct lora_loader *loader, struct lora_load *load, bool wholly);
+/* load_go_on() - all parts of its source were made, or one of them could not be, and nobody has it but we. */
+void load_go_on(struct lora_loader *loader, struct lora_load *load);
+/* load_end() - published, or given up: nobody uses it, and nobody can begin to. */
+void load_end(struct lora_load *load, int error);
+
+/* ---- turns.c; under the lock, but for the work ---- */
+
+/* load_list() - from now on idle threads make its parts. */
+void load_list(struct lora_load *load);
+/* turn_take() - make one part of what is listed. True: it was the last, and load_go_on() is next. */
+bool turn_take(struct lora_loader *loader, struct lora_load *load);
+/*
+ * turns_help() - for who waits for page 0 to `pages` - 1: makes a part of those himself, where it comes from memory and a core is left for him. What follows on the
+ * last one is a loader's. Return: whether there was such a part.
+ */
+bool turns_help(struct lora_load *load, uint32_t pages);
+/* turns_pass() - a thread turns to something else: another one takes the next part, if there is one. */
+void turns_pass(struct gpool_lora *lora);
+
+/* ---- loaders.c; under the lock, but for the work ---- */
+
+/* load_here() - as entry_queue(), but that its load begins in this thread, where it can at once. */
+void load_here(struct gpool_lora *lora, struct lora_entry *entry);
 
 /* ---- load_object.c ---- */
 
@@ -100,6 +136,8 @@ void load_object_drop(struct lora_load *load);
  * load->reason. source_close() - of all. No part is being made.
  */
 int source_open(struct lora_load *load);
+/* source_open_warm() - the same, if it is a copy in host memory; else -EAGAIN. */
+int source_open_warm(struct lora_load *load);
 void source_close(struct lora_load *load);
 /* source_refuse() - it is not what it should be: logged and counted, and the next one is that behind it. */
 void source_refuse(struct lora_load *load, int error);

@@ -112,6 +112,7 @@ struct gpool_lora {
 	TAILQ_HEAD(, lora_load) turns;     /* loads that have parts to be made; the first one's turn is next */
 	TAILQ_HEAD(, lora_later) later;    /* copies to be made when nothing else is to be done */
 	uint32_t loads;                    /* that are under way */
+	uint32_t making, cores;            /* threads that make parts from memory; of more than there are cores, some would only wait for others */
 	TAILQ_HEAD(, lora_load) drafts;    /* whole or failed, and acquired no more: to be published or given up */
 	bool watching;                     /* one thread waits for a fence of theirs */
 	bool crowded;                      /* there was no room for a further one; until one of them ends */
@@ -138,6 +139,12 @@ struct gpool_lora {
 	struct cold_reader *readers[LORA_THREADS_MAX];
 	uint32_t readers_idle, readers_made;
 };
+
+/* lora_can_help() - who waits can do what loaders do: where nothing goes through a stage, which only they have. */
+static inline bool lora_can_help(const struct gpool_lora *lora)
+{
+	return lora->pool->capabilities & GPU_CAP_HOST_POINTER;
+}
 
 /* ---- lora.c ---- */
 
@@ -174,7 +181,7 @@ int lora_change_wait(struct gpool_lora *lora, uint64_t seen, int timeout_ms);
 /* lora_user_add() - a batch or a scheduler (1), or one less (-1): gpool_lora_close() does not take their adapters from under them. */
 void lora_user_add(struct gpool_lora *lora, int32_t more);
 
-/* ---- load.c ---- */
+/* ---- loaders.c ---- */
 
 /* loaders_start() - Return: 0, -ENOMEM, -EUSERS, -EIO; what was started is ended by loaders_end(), which waits for what threads have in their hands, and gives all other loads up. */
 int loaders_start(struct gpool_lora *lora, uint32_t count);
@@ -194,6 +201,8 @@ bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry);
 /* target_find() - index of a target, -1: there is none. module_find() - of a layer and that; NULL. part_of() - where its tiles lie. */
 int target_find(const struct adapter_layout *layout, const char *target);
 const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, int target);
+/* layer_pages() - so many pages, from the first on, have to be there for it; -1: for all. */
+uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer);
 /* layer_is_here() - of one that is acquired, under the lock. -1: all of it. */
 bool layer_is_here(const struct lora_entry *entry, int32_t layer);
 struct gpool_lora_part part_of(const struct lora_entry *entry, const struct adapter_module *module);

@@ -319,6 +319,16 @@ int source_open(struct lora_load *load)
 	return error;
 }
 
+int source_open_warm(struct lora_load *load)
+{
+	int error = load->from == LORA_FROM_WARM ? warm_open(load) : -ENOENT;
+
+	load->next = 0;
+	if (error == -EINVAL)
+		source_refuse(load, error);
+	return error ? -EAGAIN : 0;
+}
+
 void source_close(struct lora_load *load)
 {
 	/* One that was refused is not the one to be loaded next. */

@@ -214,7 +214,7 @@ static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) && 
 	offsetof(struct gpool_lora_part, scale) == offsetof(struct lora_adapter, scale), "what the kernels take");
 
 /* Pages are filled in order, and layers need them in order. */
-static uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer)
+uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer)
 {
 	uint32_t low = 0, high = layout->header->layers;
 

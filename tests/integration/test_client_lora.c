@@ -949,6 +949,94 @@ static void test_warm_copies_stay_mapped(void **state)
 	assert_int_equal(gpool_lora_close(engine), 0);
 }
 
+/* ---- who waits helps ---- */
+
+static _Atomic bool frozen, thawed;
+
+static void freeze(int signal)
+{
+	(void)signal;
+	atomic_store(&frozen, true);
+	while (!atomic_load(&thawed))
+		poll(NULL, 0, 1);
+}
+
+/* The loader does nothing from now on; under the lock, so that it is not the loader that holds it. */
+static void loader_freeze(struct gpool_lora *in)
+{
+	struct sigaction action = {.sa_handler = freeze};
+
+	assert_int_equal(sigaction(SIGUSR2, &action, NULL), 0);
+	atomic_store(&frozen, false);
+	atomic_store(&thawed, false);
+	pthread_mutex_lock(&in->lock);
+	assert_int_equal(pthread_kill(in->loaders[0].thread, SIGUSR2), 0);
+	AWAIT(atomic_load(&frozen));
+	pthread_mutex_unlock(&in->lock);
+}
+
+/*
+ * A copy in memory is brought by who waits for it, in his own thread, if he has the time; what comes from files is not, nor for somebody in a hurry, and
+ * what follows on the last part is left to the loader.
+ */
+static void test_who_waits_helps(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *engine;
+	uint32_t warm_one, cold_one, id, its;
+
+	(void)state;
+	engines_start();
+	options.warm = warm;
+	options.load_threads = 1;
+	options.rebalance_ms = UINT32_MAX;
+	assert_int_equal(gpool_lora_open(one, &options, &engine), 0);
+	warm_one = adapter_make(24);
+	id = registered(engine, warm_one);
+	loaded_and_left(engine, id, warm_one);
+	AWAIT(stats_of(engine).warm_made == 1);
+	loader_freeze(engine);
+	assert_int_equal(gpool_lora_begin(engine, id, -1), 0);
+	for (int32_t layer = 0; layer >= -1; layer--) {
+		assert_int_equal(gpool_lora_wait(engine, id, layer, END_MS), 0);
+		assert_int_equal(wrong_in_layer(engine, id, warm_one, 0), 0);
+	}
+	assert_int_equal(info_of(engine, id).loads, 1); /* it is counted when it is over, which is the loader's */
+	assert_int_equal(gpool_lora_release(engine, id, NULL), 0);
+	/* As a whole it is published, and only a loader does that. */
+	assert_int_equal(gpool_lora_acquire(engine, id, 1), -ETIMEDOUT);
+	atomic_store(&thawed, true);
+	assert_int_equal(gpool_lora_acquire(engine, id, END_MS), 0);
+	assert_int_equal(wrong_in(engine, id, warm_one), 0);
+	assert_int_equal(info_of(engine, id).from_warm, 1);
+	assert_int_equal(gpool_lora_release(engine, id, NULL), 0);
+	AWAIT(gpool_lora_unload(engine, id) == 0);
+	/* With a limit nothing is begun here. */
+	loader_freeze(engine);
+	assert_int_equal(gpool_lora_begin(engine, id, 20), -ETIMEDOUT);
+	atomic_store(&thawed, true);
+	assert_int_equal(gpool_lora_begin(engine, id, END_MS), 0);
+	assert_int_equal(gpool_lora_wait(engine, id, -1, END_MS), 0);
+	assert_int_equal(gpool_lora_release(engine, id, NULL), 0);
+	AWAIT(gpool_lora_unload(engine, id) == 0);
+	/* Without a copy in memory it has its place, and the rest is not for who waits. */
+	cold_one = adapter_make(8);
+	its = registered(engine, cold_one);
+	loaded_and_left(engine, its, cold_one);
+	AWAIT(stats_of(engine).warm_made == 2);
+	AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(engine).warm_bytes == 0);
+	loader_freeze(engine);
+	assert_int_equal(gpool_lora_begin(engine, its, -1), 0);
+	assert_int_equal(gpool_lora_wait(engine, its, 0, 1), -ETIMEDOUT);
+	atomic_store(&thawed, true);
+	assert_int_equal(gpool_lora_wait(engine, its, -1, END_MS), 0);
+	assert_int_equal(wrong_in_layer(engine, its, cold_one, 0), 0);
+	assert_int_equal(gpool_lora_release(engine, its, NULL), 0);
+	AWAIT(gpool_lora_unload(engine, its) == 0);
+	assert_int_equal(info_of(engine, its).from_warm, 0);
+	assert_int_equal(gpool_lora_close(engine), 0);
+}
+
 /* More of them than stay mapped. */
 static void test_warm_copies_stay_mapped_for_a_while(void **state)
 {
@@ -1405,6 +1493,7 @@ int main(int argc, char **argv)
 		TEST(in_int8),
 		TEST(warm_copies),
 		TEST(warm_copies_stay_mapped),
+		TEST(who_waits_helps),
 		TEST(warm_copies_stay_mapped_for_a_while),
 		TEST(forged_copies),
 		TEST(no_room_for_copies),
