@@ -67,6 +67,8 @@ uint32_t random_next(uint64_t *state);
  * @settings: `key=value` for --set, up to NULL; may be NULL
  */
 int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings);
+/* daemon_start_huge() - with pages of 2 MiB, huge ones of the kernel (huge_pages of gpoold.conf). */
+int daemon_start_huge(struct bench *bench, uint32_t pages, const char *const *settings);
 /* daemon_start_with() - the same, with more keys of the pool: ",key=value". */
 int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, const char *const *settings);
 /* daemon_start_device() - the same on a device that seems to have `bytes`, all of them the pool's; none is used that nobody writes. */

@@ -170,6 +170,13 @@ int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, con
 	return device_start(bench, &device, settings);
 }
 
+int daemon_start_huge(struct bench *bench, uint32_t pages, const char *const *settings)
+{
+	struct device device = {.bytes = (uint64_t)pages << 21, .page_bytes = 2 << 20, .more = ",huge_pages=yes"};
+
+	return device_start(bench, &device, settings);
+}
+
 int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings)
 {
 	return daemon_start_with(bench, pages, "", settings);
