@@ -2,18 +2,23 @@
  * fuzz_adapter_cold.c - any bytes as a cold file.
  *
  * Method: the input as a file, once as it is and once with its checksums made right, so that what lies behind them is reached.
- * Held: a refusal has a reason, and all groups and pages of what is not refused can be read, in memory of the sizes that it says.
+ * Held: a refusal has a reason, and all groups and pages of what is not refused can be read, in memory of the sizes that it says; read ahead, by
+ * the page cache or past it, each group has the same bytes.
  */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <xxhash.h>
 
-#include "client/lora/cold_file.h"
+#include "client/lora/cold_reader.h"
+
+static int cached_reads; /* that the page cache answers; what comes then is read past it */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -21,6 +26,45 @@ static void demand(int condition)
 {
 	if (!condition)
 		abort();
+}
+
+ssize_t preadv2(int fd, const struct iovec *to, int count, off_t offset, int flags)
+{
+	if (cached_reads-- <= 0) {
+		errno = EAGAIN;
+		return -1;
+	}
+	return syscall(SYS_preadv2, fd, to, (long)count, (long)offset, 0L, (long)flags);
+}
+
+/* One reader for all files, as a process has it. Two groups are kept at a time, and given back in this order or that. */
+static void read_ahead(const struct cold_file *file, int cached, int which)
+{
+	static struct cold_reader *reader;
+	uint32_t held[2], count = 0, group;
+	const void *stored;
+
+	cached_reads = cached;
+	demand((reader || !cold_reader_create(&reader)) && !cold_reader_begin(reader, file));
+	for (uint32_t i = 0; i < file->header->groups; i++) {
+		uint64_t bytes = cold_align(file->groups[i].bytes);
+		uint8_t *plain = aligned_alloc(COLD_ALIGN, bytes);
+
+		demand(plain && cold_group_read(file, i, plain) == 0);
+		demand(cold_reader_next(reader, &group, &stored) == 1 && group == i);
+		demand(memcmp(stored, plain, bytes) == 0);
+		free(plain);
+		held[count++] = group;
+		if (count == 2) {
+			cold_reader_give_back(reader, held[which]);
+			held[0] = held[!which];
+			count = 1;
+		}
+	}
+	demand(cold_reader_next(reader, &group, &stored) == 0);
+	if (count)
+		cold_reader_give_back(reader, held[0]);
+	cold_reader_end(reader);
 }
 
 static void group_read(const struct cold_file *file, uint32_t index)
@@ -62,6 +106,7 @@ static void check(const uint8_t *bytes, size_t size)
 	if (!error) {
 		for (uint32_t i = 0; i < file.header->groups; i++)
 			group_read(&file, i);
+		read_ahead(&file, size % 3 ? (int)(size % 5) : INT32_MAX, size % 2);
 		cold_close(&file);
 	}
 	close(fd);
