@@ -36,7 +36,7 @@ uint64_t huge_pages_bytes(void)
 }
 
 /* What programs can take before others have to give; UINT64_MAX: not known. */
-static uint64_t memory_available(void)
+static uint64_t machine_available(void)
 {
 	FILE *file = fopen("/proc/meminfo", "re");
 	uint64_t kib = UINT64_MAX / 1024;
@@ -48,6 +48,52 @@ static uint64_t memory_available(void)
 	if (file)
 		fclose(file);
 	return kib * 1024;
+}
+
+/* A number in a file of our control group; UINT64_MAX: there is none. */
+static uint64_t group_number(const char *group, const char *name)
+{
+	uint64_t number = UINT64_MAX;
+	char path[512];
+	FILE *file;
+
+	if ((size_t)snprintf(path, sizeof(path), "/sys/fs/cgroup%s/%s", group, name) >= sizeof(path))
+		return number;
+	file = fopen(path, "re");
+	if (file && fscanf(file, "%" SCNu64, &number) != 1)
+		number = UINT64_MAX;
+	if (file)
+		fclose(file);
+	return number;
+}
+
+/* What is left of the memory of our control group, as a container or a service may have one: who takes more is killed. Of version 2. */
+static uint64_t group_available(void)
+{
+	FILE *file = fopen("/proc/self/cgroup", "re");
+	char line[400], *end;
+	uint64_t most = UINT64_MAX, used;
+
+	while (file && fgets(line, sizeof(line), file)) {
+		end = strchr(line, '\n');
+		if (strncmp(line, "0::", 3) != 0 || !end)
+			continue;
+		*end = '\0';
+		most = group_number(line + 3, "memory.max");
+		used = group_number(line + 3, "memory.current");
+		if (most != UINT64_MAX)
+			most = used < most ? most - used : 0;
+	}
+	if (file)
+		fclose(file);
+	return most;
+}
+
+static uint64_t memory_available(void)
+{
+	uint64_t machine = machine_available(), group = group_available();
+
+	return machine < group ? machine : group;
 }
 
 /* One call for all of it; piece by piece where that fails, so that one page without a place costs nothing else. Returns how much is huge. */

@@ -2,12 +2,15 @@
  * test_huge_pages.c - pools of host memory in huge pages of the kernel.
  *
  * Goal: all memory is there when the pool is, in zeros, and mapped as huge pages by workers, also where it was published; without the key it comes
- * with its use. Method: a gpoold, its memory as the files in its hands tell, and this
+ * with its use; more than there is, is refused. Method: a gpoold, its memory as the files in its hands tell, and this
  * process's own maps. Where the kernel has no huge page to give, which the log says, their sizes in the maps are not looked at.
  */
 #include "tests/integration/life.h"
 #include "tests/integration/spill_view.h"
 
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #define PLACE "name=p0,backend=host,page_size=2MiB,reserved=0"
@@ -167,6 +170,64 @@ static void test_without_the_key_memory_comes_with_its_use(void **state)
 	gpool_close(pool);
 }
 
+/* In the child: become a gpoold for whose control group somebody has set a limit, as it reads that. 77: we may not pretend so. */
+static _Noreturn void limited_become(int said, const char *most)
+{
+	char program[512];
+	ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 16);
+	FILE *file;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("none", "/sys/fs/cgroup", "tmpfs", 0, NULL))
+		_exit(77);
+	file = fopen("/sys/fs/cgroup/memory.max", "we");
+	if (!file || fputs(most, file) < 0 || fclose(file))
+		_exit(77);
+	file = fopen("/sys/fs/cgroup/memory.current", "we");
+	if (!file || fputs("1048576\n", file) < 0 || fclose(file))
+		_exit(77);
+	program[length > 0 ? length : 0] = '\0';
+	for (int up = 0; up < 2 && strrchr(program, '/'); up++)
+		*strrchr(program, '/') = '\0';
+	strcat(program, "/gpoold");
+	dup2(said, STDOUT_FILENO);
+	dup2(said, STDERR_FILENO);
+	execl(getenv("GPOOLD") ? getenv("GPOOLD") : program, "gpoold", "--foreground", "--dir", config_path, huge[0], huge[1], NULL);
+	_exit(77);
+}
+
+/* What a container may not take is refused before it is taken, which would end in a kill. */
+static void test_more_than_the_group_may_have(void **state)
+{
+	int said = memfd_create("said", MFD_CLOEXEC), status;
+	char text[4096] = "", folder[32] = "";
+	pid_t pid;
+
+	(void)state;
+	assert_true(said >= 0);
+	file_read("/proc/self/cgroup", text, sizeof(text));
+	for (const char *line = text; line && !*folder; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+		if (!strncmp(line, "0::/\n", 5))
+			strcpy(folder, "/");
+	if (!*folder)
+		skip(); /* another place of the files than this pretends */
+	snprintf(config_path, sizeof(config_path), "/tmp/gpool-huge-%d", (int)getpid());
+	alarm(STUCK_SECONDS);
+	pid = fork();
+	if (pid == 0)
+		limited_become(said, "17825792\n");
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	alarm(0);
+	rmdir(config_path);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		skip();
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	memset(text, 0, sizeof(text));
+	assert_true(pread(said, text, sizeof(text) - 1, 0) > 0);
+	close(said);
+	assert_non_null(strstr(text, "pool 'p0' takes 32 MiB of memory with huge_pages, and 16 MiB are available; choose a smaller size"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -174,6 +235,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_published_pages_stay_huge, stop),
 		cmocka_unit_test_teardown(test_each_handle_of_its_own_is_huge_too, stop),
 		cmocka_unit_test_teardown(test_without_the_key_memory_comes_with_its_use, stop),
+		cmocka_unit_test(test_more_than_the_group_may_have),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
