@@ -1,5 +1,5 @@
 /*
- * exchange.h - one request of a tool being answered, as the handlers in control.c and inspect.c see it.
+ * exchange.h - one request of a tool being answered, as the handlers in control.c, inspect.c and inspect_pages.c see it.
  */
 #ifndef GPOOL_AGENT_EXCHANGE_H
 #define GPOOL_AGENT_EXCHANGE_H
@@ -25,7 +25,6 @@ int exchange_fail(struct exchange *x, int error, const char *format, ...) __attr
 /* exchange_done() - it took effect. */
 int exchange_done(struct exchange *x, uint64_t value, const char *text);
 int exchange_malformed(struct exchange *x);
-int exchange_done(struct exchange *x, uint64_t value, const char *text);
 /* exchange_pool() - by name, the first for an empty one; NULL: there is none, which exchange_no_pool() says. */
 struct pool *exchange_pool(struct exchange *x, const char *name);
 int exchange_no_pool(struct exchange *x, const char *name);
@@ -33,16 +32,18 @@ int exchange_no_pool(struct exchange *x, const char *name);
 #define DECODE(x, name, into) msg_decode_##name(into, (x)->request, (x)->request_bytes)
 #define ENCODE(x, name, message) msg_encode_##name(message, (x)->sequence, NULL, (x)->reply, MSG_BYTES_MAX)
 
-/* Those that look and change nothing: inspect.c. */
+/* Those that look and change nothing: inspect.c ... */
 int answer_version(struct exchange *x);
 int answer_status(struct exchange *x);
-int answer_pages(struct exchange *x);
-int answer_page_kinds(struct exchange *x);
-int answer_pins(struct exchange *x);
 int answer_clients(struct exchange *x);
 int answer_tenants(struct exchange *x);
 int answer_totals(struct exchange *x);
 int answer_check(struct exchange *x);
+
+/* ... and inspect_pages.c */
+int answer_pages(struct exchange *x);
+int answer_page_kinds(struct exchange *x);
+int answer_pins(struct exchange *x);
 
 /* control_trust.c */
 int answer_transfers(struct exchange *x);
