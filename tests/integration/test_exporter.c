@@ -137,6 +137,23 @@ static void test_values_are_poolctls(void **state)
 	gpool_close(worker);
 }
 
+static void test_a_drained_pool(void **state)
+{
+	struct msg_drain_request request = { .on = 1 };
+	struct msg_done_reply done;
+
+	(void)state;
+	start(quiet);
+	exporter_begin();
+	assert_float_equal(metric("gpool_pool_draining"), 0, 0);
+	assert_int_equal(ASK_FROM(admin, drain_request, &request, done_reply, &done), 0);
+	AWAIT(metric("gpool_pool_draining") == 1);
+	request.on = 0;
+	assert_int_equal(ASK_FROM(admin, drain_request, &request, done_reply, &done), 0);
+	AWAIT(metric("gpool_pool_draining") == 0);
+	exporter_done();
+}
+
 static void test_objects_and_adapters(void **state)
 {
 	static const char *const names[] = {"weights", "lora/one", "lora/two"};
@@ -463,6 +480,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_values_are_poolctls, stop),
+		cmocka_unit_test_teardown(test_a_drained_pool, stop),
 		cmocka_unit_test_teardown(test_objects_and_adapters, stop),
 		cmocka_unit_test_teardown(test_promtool_has_no_complaint, forced_end),
 		cmocka_unit_test_teardown(test_an_agent_that_is_killed, stop),
