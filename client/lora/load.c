@@ -363,6 +363,7 @@ void load_run(struct lora_loader *loader, struct lora_load *load, bool wholly)
 {
 	struct gpool_lora *lora = load->lora;
 	int error = load_begin(loader, load);
+	bool later = false;
 
 	if (error && !load->shared && load->object && !load->done) {
 		load_object_drop(load);
@@ -374,15 +375,19 @@ void load_run(struct lora_loader *loader, struct lora_load *load, bool wholly)
 			return;
 		}
 	}
-	if (!error && !load->stands)
-		error = wholly ? source_open(load) : source_open_warm(load);
-	if (load->stands || (error && wholly) || (error && error != -EAGAIN)) {
+	if (!error && !load->stands) {
+		if (wholly)
+			error = source_open(load);
+		else
+			later = !source_open_warm(load);
+	}
+	if (error || load->stands) {
 		load_over(loader, load, error);
 		return;
 	}
 	pthread_mutex_lock(&lora->lock);
-	load->error = error;
-	load->over = error;
+	load->error = later ? -EAGAIN : 0;
+	load->over = later;
 	load_list(load);
 	pthread_mutex_unlock(&lora->lock);
 }

@@ -136,8 +136,8 @@ void load_object_drop(struct lora_load *load);
  * load->reason. source_close() - of all. No part is being made.
  */
 int source_open(struct lora_load *load);
-/* source_open_warm() - the same, if it is a copy in host memory; else -EAGAIN. */
-int source_open_warm(struct lora_load *load);
+/* source_open_warm() - the same of a copy in host memory, if there is one to be believed; false: source_open() finds what comes after it. */
+bool source_open_warm(struct lora_load *load);
 void source_close(struct lora_load *load);
 /* source_refuse() - it is not what it should be: logged and counted, and the next one is that behind it. */
 void source_refuse(struct lora_load *load, int error);

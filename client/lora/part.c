@@ -319,14 +319,13 @@ int source_open(struct lora_load *load)
 	return error;
 }
 
-int source_open_warm(struct lora_load *load)
+bool source_open_warm(struct lora_load *load)
 {
 	int error = load->from == LORA_FROM_WARM ? warm_open(load) : -ENOENT;
 
-	load->next = 0;
 	if (error == -EINVAL)
 		source_refuse(load, error);
-	return error ? -EAGAIN : 0;
+	return !error;
 }
 
 void source_close(struct lora_load *load)
