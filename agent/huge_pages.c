@@ -22,7 +22,8 @@ enum {
 	PROGRESS_MIB = 4096,
 };
 
-uint64_t huge_pages_bytes(void)
+/* Of one; 0: this kernel has none. */
+static uint64_t huge_page_bytes(void)
 {
 	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "re");
 	uint64_t bytes = 0;
@@ -155,12 +156,12 @@ static int all_make(const struct physical *physical, const struct physical_plan 
 	return 0;
 }
 
-int huge_pages_make(const struct physical *physical, const struct physical_plan *plan, uint64_t *huge_bytes)
+int huge_pages_make(const struct physical *physical, const struct physical_plan *plan)
 {
-	const uint64_t total = physical->handle_bytes * physical->handle_count, page_bytes = huge_pages_bytes(), available = memory_available();
+	const uint64_t total = physical->handle_bytes * physical->handle_count, page_bytes = huge_page_bytes(), available = memory_available();
+	uint64_t huge_bytes = 0;
 	int error;
 
-	*huge_bytes = 0;
 	if (!page_bytes || physical->handle_bytes % page_bytes || physical->exports[0].offset % page_bytes) {
 		log_warning("pool '%s': huge_pages has no effect: %s", plan->pool,
 			page_bytes ? "those of this machine are larger than handle_size" : "this kernel has none");
@@ -171,14 +172,14 @@ int huge_pages_make(const struct physical *physical, const struct physical_plan 
 			  "huge_pages = \"no\", which takes memory as it is used", plan->pool, total / MIB, available / MIB);
 		return -ENOMEM;
 	}
-	error = all_make(physical, plan, page_bytes, huge_bytes);
+	error = all_make(physical, plan, page_bytes, &huge_bytes);
 	if (error == -ECANCELED)
 		log_info("pool '%s': gpoold is stopped before its memory is there", plan->pool);
 	else if (error)
 		log_error("cannot take %" PRIu64 " MiB for pool '%s': %s", total / MIB, plan->pool, strerror(-error));
-	else if (*huge_bytes < total)
+	else if (huge_bytes < total)
 		log_warning("pool '%s': %" PRIu64 " of %" PRIu64 " MiB are in huge pages; for the rest the kernel has found none", plan->pool,
-			*huge_bytes / MIB, total / MIB);
+			huge_bytes / MIB, total / MIB);
 	else
 		log_info("pool '%s': %" PRIu64 " MiB in huge pages", plan->pool, total / MIB);
 	return error;

@@ -10,17 +10,14 @@
 
 #include "agent/physical.h"
 
-/* huge_pages_bytes() - of one; 0: this kernel has none. */
-uint64_t huge_pages_bytes(void);
-
 /*
  * huge_pages_make() - the memory behind all exports, which are slices of files in memory, from now on present and huge.
  *
  * Whatever the system's setting of huge pages for shared memory is, except deny. What the kernel does not find a huge page for stays in
- * small ones; *huge_bytes says how much is huge, and the log, when that is not all. Takes 1.2 s for each GiB [measured, 2 cores], and logs its progress.
+ * small ones; the log says how much is huge. Takes 1.2 s for each GiB [measured, 2 cores], and logs its progress.
  *
  * Return: 0; -ENOMEM: the machine, or our control group, has less memory available than that, which is looked up before any is taken; -ECANCELED: gpoold stops; -errno of mapping.
  */
-int huge_pages_make(const struct physical *physical, const struct physical_plan *plan, uint64_t *huge_bytes);
+int huge_pages_make(const struct physical *physical, const struct physical_plan *plan);
 
 #endif

@@ -76,7 +76,6 @@ static int device_open(struct physical *physical, const struct physical_plan *pl
 
 int physical_create(struct physical *physical, const struct physical_plan *plan)
 {
-	uint64_t huge_bytes;
 	int error;
 
 	error = physical_begin(physical, plan);
@@ -105,7 +104,7 @@ int physical_create(struct physical *physical, const struct physical_plan *plan)
 		goto destroy;
 	}
 	if (plan->huge)
-		error = huge_pages_make(physical, plan, &huge_bytes);
+		error = huge_pages_make(physical, plan);
 	if (error)
 		goto destroy;
 	return 0;

@@ -7,7 +7,6 @@
 #include "shm/pool_segment.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* "hot" or "warm", and what makes the adapter's key behind that; NULL: it is none. */
@@ -91,13 +90,5 @@ static void adapters_json(const struct command *command, const struct objects_vi
 
 int adapters_run(const struct command *command)
 {
-	struct objects_view view = { .objects = NULL };
-	int code = objects_look(command, &view);
-
-	if (!code && command->output == OUTPUT_JSON)
-		adapters_json(command, &view);
-	else if (!code)
-		adapters_table(command, &view);
-	free(view.objects);
-	return code;
+	return objects_show(command, adapters_table, adapters_json);
 }

@@ -164,17 +164,20 @@ int objects_look(const struct command *command, struct objects_view *view)
 	return code;
 }
 
-int objects_run(const struct command *command)
+int objects_show(const struct command *command, objects_printer *table, objects_printer *json)
 {
 	struct objects_view view = { .objects = NULL };
 	int code = objects_look(command, &view);
 
-	if (!code && command->output == OUTPUT_JSON)
-		objects_json(command, &view);
-	else if (!code)
-		objects_table(command, &view);
+	if (!code)
+		(command->output == OUTPUT_JSON ? json : table)(command, &view);
 	free(view.objects);
 	return code;
+}
+
+int objects_run(const struct command *command)
+{
+	return objects_show(command, objects_table, objects_json);
 }
 
 /* ---- object delete ---- */

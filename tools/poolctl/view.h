@@ -93,6 +93,9 @@ struct pool_segment;
 void objects_add(struct objects_view *view, const char *pool, const struct pool_segment *segment);
 /* objects_look() - those of all pools, or of that of --pool, by pool, name and version, with their pins (objects.c): an exit code. */
 int objects_look(const struct command *command, struct objects_view *view);
+/* objects_show() - look, and print them in the form that is asked for (objects.c): an exit code. */
+typedef void objects_printer(const struct command *command, const struct objects_view *view);
+int objects_show(const struct command *command, objects_printer *table, objects_printer *json);
 /* objects_pins() - sums of pins by object. pins_ask_pool() - those of a pool (pins.c): an exit code. */
 void objects_pins(struct objects_view *view, const struct pins_view *pins);
 struct gpool;
