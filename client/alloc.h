@@ -42,7 +42,10 @@ int block_finish(struct gpool *pool, const struct gpool_block *block);
  */
 void word_settle(const struct gpool *pool, uint32_t page) COLD;
 
-/* entry_fence_raise() - until this fence the agent leaves alone what starts here. False: a fence of another stream is there, and not reached. */
-bool entry_fence_raise(const struct gpool *pool, struct block_entry *entry, uint64_t fence);
+/*
+ * entry_fence_raise() - the agent does not take what starts here before this fence is reached, beside those that it has. False: there is
+ * no room for a joint fence.
+ */
+bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t fence);
 
 #endif

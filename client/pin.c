@@ -148,7 +148,8 @@ static inline int unpin_check(const struct gpool *pool, const struct gpool_block
 	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_relaxed);
 	if (unlikely((tag & ~(uint64_t)BLOCK_DYING) != block->tag))
 		return -ESTALE;
-	if (unlikely(atomic_load_explicit(&pool->session.pins[block->page], memory_order_relaxed) == 0))
+	/* The last pin of a dying block is that of its free. */
+	if (unlikely(atomic_load_explicit(&pool->session.pins[block->page], memory_order_relaxed) <= (tag != block->tag)))
 		return -EINVAL;
 	return 0;
 }
@@ -277,19 +278,22 @@ int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct
 }
 
 /*
- * unpin_after lets go at once and leaves the fence in the entry, which the agent respects. An entry has room for one: behind the
- * unfinished fence of another stream the pin has to stay.
+ * unpin_after unpins at once and leaves the fence in the entry, which the agent respects. An entry has room for one: together with the
+ * unfinished fence of another stream it becomes a joint fence.
  */
-bool entry_fence_raise(const struct gpool *pool, struct block_entry *entry, uint64_t fence)
+bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t fence)
 {
-	uint64_t old = atomic_load_explicit(&entry->fence, memory_order_acquire);
+	uint64_t old = atomic_load_explicit(&entry->fence, memory_order_acquire), joined;
 
 	do {
+		joined = fence;
 		if (fence_slot(old) == fence_slot(fence) ? old >= fence : false)
 			return true;
 		if (fence_slot(old) != fence_slot(fence) && !fence_reached(&pool->session, old))
+			joined = fence_joined(pool, old, fence);
+		if (!joined)
 			return false;
-	} while (!atomic_compare_exchange_weak_explicit(&entry->fence, &old, fence, memory_order_acq_rel, memory_order_acquire));
+	} while (!atomic_compare_exchange_weak_explicit(&entry->fence, &old, joined, memory_order_acq_rel, memory_order_acquire));
 	return true;
 }
 

@@ -38,6 +38,8 @@ struct streams {
 	pthread_mutex_t lock; /* opening */
 	bool registered;      /* the timeline is known to the back end */
 	struct timeline_page *_Atomic page; /* for others; NULL: nobody has asked yet */
+	pthread_mutex_t joins_lock; /* the session's joint fences; a leaf */
+	uint32_t join_cursor;
 	struct stream slots[SESSION_TIMELINES];
 };
 
@@ -48,6 +50,7 @@ int stream_open_all(struct gpool *pool)
 	if (!streams)
 		return -ENOMEM;
 	pthread_mutex_init(&streams->lock, NULL);
+	pthread_mutex_init(&streams->joins_lock, NULL);
 	for (int i = 0; i < SESSION_TIMELINES; i++)
 		pthread_mutex_init(&streams->slots[i].lock, NULL);
 	pool->streams = streams;
@@ -97,6 +100,7 @@ void stream_close_all(struct gpool *pool)
 		gpu_host_unregister(pool->gpu, (void *)pool->session.timeline);
 	for (int i = 0; i < SESSION_TIMELINES; i++)
 		pthread_mutex_destroy(&streams->slots[i].lock);
+	pthread_mutex_destroy(&streams->joins_lock);
 	pthread_mutex_destroy(&streams->lock);
 	free(streams);
 	pool->streams = NULL;
@@ -408,6 +412,16 @@ int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *
 	}
 	pthread_mutex_unlock(&found->lock);
 	return error;
+}
+
+uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence)
+{
+	uint64_t joined;
+
+	pthread_mutex_lock(&pool->streams->joins_lock);
+	joined = fence_join(&pool->session, old, fence, &pool->streams->join_cursor);
+	pthread_mutex_unlock(&pool->streams->joins_lock);
+	return joined;
 }
 
 /* 1 reached, 0 not yet; of another process's also what import_look() says. */

@@ -64,6 +64,9 @@ bool stream_is_mirror(const struct gpool *pool, uint32_t slot);
 /* stream_wait_word() - make a stream wait for a fence by the word of our segment that says how far it is. */
 int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
 
+/* fence_joined() - one fence for both, of which `old` may be a joint one: for block entries alone. 0: there is no room for a joint fence. */
+uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence);
+
 /* fence_check() - 0, or -EINVAL: no stream has recorded such a fence. */
 int fence_check(struct gpool *pool, struct gpool_fence fence);
 /* fence_pending() - whether it is not reached yet, of one that something of ours will wait for then. */

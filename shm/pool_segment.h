@@ -23,7 +23,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 12,
+	POOL_LAYOUT_VERSION = 13,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,

@@ -271,6 +271,8 @@ struct session_layout session_layout_of(uint32_t page_count)
 	at = round_up(at + SESSION_ANSWERS * sizeof(struct session_answer), 4096);
 	layout.regions = at;
 	at = round_up(at + (page_count ? sizeof(struct region_table) : 0), 4096);
+	layout.joins = at;
+	at = round_up(at + (page_count ? SESSION_JOINS * sizeof(struct fence_join) : 0), 4096);
 	layout.flight = at;
 	layout.bytes = round_up(at + (page_count ? flight_bytes(FLIGHT_SESSION_RECORDS, false) : 0), 4096);
 	return layout;
@@ -291,6 +293,7 @@ void session_segment_over(void *base, uint32_t page_count, struct session_segmen
 	segment->stats = (struct session_stats *)(at + layout.stats);
 	segment->answers = (struct session_answer *)(at + layout.answers);
 	segment->regions = page_count ? (struct region_table *)(at + layout.regions) : NULL;
+	segment->joins = page_count ? (struct fence_join *)(at + layout.joins) : NULL;
 	flight_over(at + layout.flight, page_count ? FLIGHT_SESSION_RECORDS : 0, false, &segment->flight);
 	segment->page_count = page_count;
 	segment->bytes = layout.bytes;

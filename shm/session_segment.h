@@ -6,9 +6,9 @@
  * the page count on both sides and never read from the segment. Sealed against shrinking and growing, so that nobody gets SIGBUS.
  *
  *   header | free_bits u64[] | pins u32[] | touch u32[] | blocks struct block_entry[] | timeline u64[] | requests | stats | answers |
- *   struct region_table | ring of the flight recorder (flight.h)
+ *   struct region_table | struct fence_join[] | ring of the flight recorder (flight.h)
  *
- * A session that only reads (poolctl) has a segment of zero pages, no region table and no ring.
+ * A session that only reads (poolctl) has a segment of zero pages, no region table, no joint fences and no ring.
  */
 #ifndef GPOOL_SHM_SESSION_SEGMENT_H
 #define GPOOL_SHM_SESSION_SEGMENT_H
@@ -24,6 +24,8 @@ enum {
 	SESSION_STAT_SLOTS = 64, /* threads with counters of their own; the last is shared by all further ones */
 	SESSION_ANSWERS = 8,
 	SESSION_ANSWER_BYTES = 496,
+	SESSION_JOINS = 4096,   /* joint fences; chosen: far more than pairs of streams that have unfinished work at one time */
+	JOIN_MEMBERS = 7,       /* what fits into a cache line */
 };
 
 /*
@@ -40,7 +42,7 @@ struct block_entry {
 	_Atomic uint32_t page_count; /* pages in a row from here */
 	_Atomic uint32_t next;       /* stitched blocks: first page of the next extent plus 1; 0: last */
 	_Atomic uint64_t owner_id;   /* what the worker calls it: request, adapter */
-	_Atomic uint64_t fence;      /* GPU work that must finish before the content may go: slot:16 | value:48 */
+	_Atomic uint64_t fence;      /* GPU work that must finish before the page may be taken: slot:16 | value:48 */
 };
 static_assert(sizeof(struct block_entry) == 32, "shared layout");
 
@@ -50,7 +52,7 @@ enum {
 	BLOCK_PRIORITY_MASK = 0x30,
 	BLOCK_EXTENT = 0x40,        /* a further extent of a stitched block; goes with its head, never alone */
 	BLOCK_PREPARED = 0x80,      /* two-phase: taken, not yet committed */
-	BLOCK_DYING = 0x100,        /* freed while others still pin it; no new pins */
+	BLOCK_DYING = 0x100,        /* freed: no new pins. Without pins and behind its fence it has no content, and the agent may take it */
 	BLOCK_STITCHED = 0x200,     /* the head of a stitched block */
 	BLOCK_SPILL = 0x400,        /* content goes to host memory or a file instead of being dropped */
 	BLOCK_RANGE = 0x800,        /* of a range: pinned for as long as that is awake, which no clock calls leaked */
@@ -68,6 +70,19 @@ static inline bool block_tag_is_block(uint64_t tag)
 {
 	return tag >> BLOCK_SEQUENCE_SHIFT != 0;
 }
+
+/*
+ * Several fences that stand for one: the GPU work of several streams that used a page. A fence of slot SESSION_TIMELINES names an entry by
+ * serial:32 | index:16 (timeline.h). Written by the worker, under a lock of its own; read by the agent without one. The serial number is odd
+ * while the members are written. An entry is used again only when all its members are reached, so a fence with another serial number than
+ * the entry's is reached.
+ */
+struct fence_join {
+	_Alignas(64) _Atomic uint32_t serial;
+	uint32_t reserved;
+	_Atomic uint64_t members[JOIN_MEMBERS]; /* fences; 0: none. A member may be a joint fence itself */
+};
+static_assert(sizeof(struct fence_join) == 64, "one cache line each");
 
 /* The low bits of a request's state word; above them its serial number. */
 enum lease_request_state { LEASE_IDLE, LEASE_REQUESTED, LEASE_DONE, LEASE_CANCELLED, LEASE_STATE_MASK = 0xf, LEASE_SERIAL_ONE = 0x10 };
@@ -206,7 +221,7 @@ struct session_header {
 };
 
 struct session_layout {
-	size_t free_bits, pins, touch, blocks, timeline, requests, stats, answers, regions, flight, bytes;
+	size_t free_bits, pins, touch, blocks, timeline, requests, stats, answers, regions, joins, flight, bytes;
 };
 
 /* Addresses of the parts in one process's mapping. */
@@ -221,6 +236,7 @@ struct session_segment {
 	struct session_stats *stats;
 	struct session_answer *answers; /* [SESSION_ANSWERS] */
 	struct region_table *regions;   /* NULL in a segment of zero pages */
+	struct fence_join *joins;       /* [SESSION_JOINS]; likewise */
 	struct flight_ring flight;      /* likewise: count 0 */
 	uint32_t page_count;
 	size_t bytes;

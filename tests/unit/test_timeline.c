@@ -1,0 +1,150 @@
+/*
+ * test_timeline.c - joint fences: reached when all their members are, whatever their number, and entries that are used again.
+ *
+ * Method: a session segment in memory of our own, whose timeline the test writes as streams would.
+ */
+#include "shm/timeline.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct session_segment session;
+static void *memory;
+static uint32_t cursor;
+
+static int setup(void **state)
+{
+	size_t bytes = session_layout_of(64).bytes;
+
+	(void)state;
+	memory = aligned_alloc(4096, bytes);
+	assert_non_null(memory);
+	memset(memory, 0, bytes);
+	session_segment_over(memory, 64, &session);
+	cursor = 0;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	free(memory);
+	return 0;
+}
+
+static void reach(uint32_t slot, uint64_t value)
+{
+	atomic_store(&session.timeline[slot], value);
+}
+
+static void test_reached_with_the_last_member(void **state)
+{
+	uint64_t joint = fence_join(&session, fence_make(1, 5), fence_make(2, 7), &cursor);
+
+	(void)state;
+	assert_int_equal(fence_slot(joint), FENCE_JOINT);
+	assert_false(fence_reached(&session, joint));
+	assert_int_equal(fence_pending_part(&session, joint), fence_make(1, 5));
+	reach(1, 5);
+	assert_false(fence_reached(&session, joint));
+	assert_int_equal(fence_pending_part(&session, joint), fence_make(2, 7));
+	reach(2, 6);
+	assert_false(fence_reached(&session, joint));
+	reach(2, 7);
+	assert_true(fence_reached(&session, joint));
+	assert_int_equal(fence_pending_part(&session, joint), 0);
+}
+
+static void test_the_same_streams_share_an_entry(void **state)
+{
+	uint64_t joint = fence_join(&session, fence_make(1, 5), fence_make(2, 7), &cursor);
+
+	(void)state;
+	for (int i = 0; i < 2 * SESSION_JOINS; i++)
+		assert_int_equal(fence_join(&session, fence_make(1, 5), fence_make(2, 7), &cursor), joint);
+}
+
+/* More streams than an entry has room for: entries that are members of entries. */
+static void test_all_streams(void **state)
+{
+	uint64_t joint = fence_make(1, 1);
+
+	(void)state;
+	for (uint32_t slot = 2; slot < SESSION_TIMELINES; slot++)
+		joint = fence_join(&session, joint, fence_make(slot, slot), &cursor);
+	for (uint32_t slot = SESSION_TIMELINES - 1; slot > 0; slot--) {
+		assert_false(fence_reached(&session, joint));
+		reach(slot, slot);
+	}
+	assert_true(fence_reached(&session, joint));
+}
+
+static void test_a_later_fence_of_a_stream_takes_the_place_of_the_earlier(void **state)
+{
+	uint64_t joint = fence_join(&session, fence_make(1, 5), fence_make(2, 7), &cursor);
+	uint64_t later = fence_join(&session, joint, fence_make(1, 6), &cursor);
+
+	(void)state;
+	reach(1, 5);
+	reach(2, 7);
+	assert_true(fence_reached(&session, joint));
+	assert_false(fence_reached(&session, later));
+	reach(1, 6);
+	assert_true(fence_reached(&session, later));
+}
+
+/* An entry is used again only after its members are reached, and the old fence stays reached then. */
+static void test_entries_are_used_again(void **state)
+{
+	uint64_t first = fence_join(&session, fence_make(1, 1), fence_make(2, 1), &cursor), joint = first;
+	uint32_t made = 1;
+
+	(void)state;
+	while (joint) {
+		joint = fence_join(&session, fence_make(3, made + 1), fence_make(4, made + 1), &cursor);
+		made += joint != 0;
+		assert_true(made <= SESSION_JOINS);
+	}
+	assert_int_equal(made, SESSION_JOINS);
+	assert_false(fence_reached(&session, first));
+	reach(1, 1);
+	reach(2, 1);
+	joint = fence_join(&session, fence_make(3, made + 1), fence_make(4, made + 1), &cursor);
+	assert_int_equal(fence_joint_index(joint), fence_joint_index(first));
+	assert_int_not_equal(joint, first);
+	assert_true(fence_reached(&session, first));
+	assert_false(fence_reached(&session, joint));
+}
+
+/* What a hostile worker may write: members that name each other, entries and slots that do not exist. */
+static void test_hostile_entries(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < SESSION_JOINS; i++)
+		for (uint32_t j = 0; j < JOIN_MEMBERS; j++)
+			atomic_store(&session.joins[i].members[j], fence_joint_make((i + j) % SESSION_JOINS, 0));
+	assert_true(fence_reached(&session, fence_joint_make(0, 0)));
+	assert_true(fence_reached(&session, fence_joint_make(UINT16_MAX, 0)));
+	assert_true(fence_reached(&session, fence_make(FENCE_JOINT + 1, 1)));
+	session.joins = NULL;
+	assert_true(fence_reached(&session, fence_joint_make(0, 0)));
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_reached_with_the_last_member, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_the_same_streams_share_an_entry, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_all_streams, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_later_fence_of_a_stream_takes_the_place_of_the_earlier, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_entries_are_used_again, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_hostile_entries, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
