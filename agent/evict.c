@@ -172,15 +172,21 @@ static bool block_idle(const struct session *session, uint32_t page)
 		fence_reached(&session->segment, atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
 }
 
+/* A run in a thread's magazine, or a freed block, which waits for a fence: there is no content to lose. */
+static bool tag_is_free(uint64_t tag)
+{
+	return tag == BLOCK_TAG_CACHED || tag & BLOCK_DYING;
+}
+
 static bool tag_evictable(uint64_t tag)
 {
-	return tag == BLOCK_TAG_CACHED || (block_tag_is_block(tag) && !(tag & (BLOCK_EXTENT | BLOCK_PREPARED | BLOCK_DYING)));
+	return tag == BLOCK_TAG_CACHED || (block_tag_is_block(tag) && !(tag & (BLOCK_EXTENT | BLOCK_PREPARED)));
 }
 
 /* Dropped, or spilled: then it is on its way. */
 static bool spills(uint64_t tag)
 {
-	return block_tag_is_block(tag) && tag & BLOCK_SPILL;
+	return !tag_is_free(tag) && tag & BLOCK_SPILL;
 }
 
 static void mark(struct pool *pool, uint32_t page, uint64_t word)
@@ -253,7 +259,7 @@ int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const s
 	mark(pool, page, word);
 	if (block_idle(session, page)) {
 		now = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
-		pages = now == tag && block_tag_is_block(tag) && tag_evictable(tag) ? block_walk(pool, session, page, tag, &budget, NULL) : 0;
+		pages = now == tag && !tag_is_free(tag) && tag_evictable(tag) ? block_walk(pool, session, page, tag, &budget, NULL) : 0;
 		error = pages ? spill_begin(session, page, tag, pages, asker) : -ESTALE;
 	}
 	if (error)
@@ -289,8 +295,8 @@ static bool wanted(const struct evict_request *request, const struct session *se
 		return false;
 	if (request->for_tenant && !trust_useful(session->pool, request->for_tenant->domain, session))
 		return false;
-	if (tag == BLOCK_TAG_CACHED)
-		return !request->contents; /* holds nothing: as good as free */
+	if (tag_is_free(tag))
+		return !request->contents;
 	if (request->cached_only)
 		return false;
 	if (request->contents && !(request->contents >> (tag & BLOCK_TYPE_MASK) & 1))
@@ -386,7 +392,7 @@ static void scan(struct pool *pool, const struct evict_request *request)
 		if (!session || session->state != SESSION_LIVE)
 			continue;
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
-		if (evict->policy->see && block_tag_is_block(tag) && !(tag & BLOCK_EXTENT))
+		if (evict->policy->see && block_tag_is_block(tag) && !(tag & BLOCK_EXTENT) && !tag_is_free(tag))
 			evict->sights[seen++] = sight_of(session, page, tag, now);
 		if (!tag || !tag_evictable(tag) || !wanted(request, session, tag, 1) || !block_idle(session, page))
 			continue;
@@ -406,7 +412,7 @@ static void scan(struct pool *pool, const struct evict_request *request)
 			.idle_ms = idle_of(now, atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed)),
 			.content = (uint8_t)(tag & BLOCK_TYPE_MASK),
 			.priority = (uint8_t)((tag & BLOCK_PRIORITY_MASK) >> BLOCK_PRIORITY_SHIFT),
-			.cached = tag == BLOCK_TAG_CACHED,
+			.cached = tag_is_free(tag),
 		};
 	}
 	if (evict->policy->see)

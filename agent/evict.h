@@ -25,7 +25,7 @@ struct evict_candidate {
 	uint32_t idle_ms; /* since its last use */
 	uint8_t content;
 	uint8_t priority;
-	bool cached;      /* in a thread's magazine: no content to lose */
+	bool cached;      /* in a thread's magazine, or freed behind a fence: no content to lose */
 	float score;      /* lowest goes first; of the same, lower priority, then longer idle */
 };
 

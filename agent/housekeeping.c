@@ -65,8 +65,8 @@ static void reserved_return(struct session *session)
 enum leak { LEAK_NONE, LEAK_SEEN, LEAK_REPORTED };
 
 /*
- * Take a leaked pin away. Only from a block that stands: one that is being freed keeps the pin of its free, which ends it, and one
- * that is prepared is its worker's to commit or to roll back. Not what was pinned since we looked.
+ * Take a leaked pin away. Not from a block that is prepared, which its worker commits or rolls back; and one that is being freed keeps the
+ * pin of its free, whose thread is about to write the entry. Not what was pinned since the look.
  */
 static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 {

@@ -10,10 +10,15 @@
 
 enum {
 	REUSE_LOOKS = 16, /* blocks that an allocation looks at in its stream; chosen */
+	CLAIM_TRIES = 1000, /* looks of the agent in a row, each shorter than a microsecond; more is an agent that is gone for good */
 	PIN_LOOKS = 8,    /* blocks waiting for pins that a sweep looks at; each unpin looks after its own, so this is a net */
 };
 
-enum deferred_kind { DEFERRED_NONE, DEFERRED_FREE, DEFERRED_UNPIN, DEFERRED_CALL };
+/*
+ * A freed block that waits for a fence has no pin: it is `DYING`, and its entry has the fence, so that the agent may take it once that is
+ * reached, whatever this process does then. So it has to be claimed before it ends here.
+ */
+enum deferred_kind { DEFERRED_NONE, DEFERRED_FREE, DEFERRED_UNPIN };
 
 TAILQ_HEAD(deferred_list, deferred);
 
@@ -100,22 +105,67 @@ static void list_remove(struct gpool *pool, struct deferred *entry)
 	atomic_fetch_sub_explicit(&pool->deferred_count, 1, memory_order_relaxed);
 }
 
-/* What a block still waits for: 0, or a fence that is not reached. */
+/* What a block still waits for: 0, or a fence of a stream that is not reached. */
 static uint64_t block_fence(const struct gpool *pool, const struct gpool_block *block)
 {
-	uint64_t fence = atomic_load_explicit(&block_entry(pool, block->page)->fence, memory_order_acquire);
-
-	return fence_reached(&pool->session, fence) ? 0 : fence;
+	return fence_pending_part(&pool->session, atomic_load_explicit(&block_entry(pool, block->page)->fence, memory_order_acquire));
 }
 
-/* End a block that is in no list, if it can end. Pins first: whoever leaves a fence behind stores it before he lets go. */
+/* Whether other threads pin a freed block, beside `own` pins of this one. */
+static bool is_pinned(const struct gpool *pool, const struct gpool_block *block, uint32_t own)
+{
+	return pin_count(&pool->session, block->page) > own;
+}
+
+/* Pin a freed block for its end: 0; -ESTALE: the agent has taken it. */
+static int free_claim(struct gpool *pool, const struct gpool_block *block)
+{
+	for (int tries = 0; tries < CLAIM_TRIES; tries++) {
+		int error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag | BLOCK_DYING);
+
+		if (error != -EAGAIN)
+			return error;
+		word_settle(pool, block->page);
+	}
+	return -EAGAIN;
+}
+
+/* The agent has taken a freed block: what this process still knows of it ends. */
+static bool free_gone(struct gpool *pool, const struct gpool_block *block)
+{
+	if (block->tag & BLOCK_SPILL)
+		spill_forget(pool, block->tag);
+	return true;
+}
+
+/* From now on the agent may take it. */
+static void own_unpin(struct gpool *pool, struct deferred *entry)
+{
+	if (entry->own_pins)
+		pin_drop(&pool->session, entry->block.page);
+	entry->own_pins = 0;
+}
+
+/* End a block that is in no list, if it can end. Pins first: a thread that leaves a fence behind stores it before it unpins. */
 static bool free_look(struct gpool *pool, struct deferred *entry)
 {
-	/* 0: the agent took the free's own pin as leaked; a dying block it leaves alone */
-	bool alone = pin_count(&pool->session, entry->block.page) <= 1;
+	bool alone = !is_pinned(pool, &entry->block, entry->own_pins);
+	int error;
 
 	entry->fence = block_fence(pool, &entry->block);
-	return alone && !entry->fence && block_finish(pool, &entry->block) == 0;
+	if (!alone)
+		return false;
+	if (entry->fence) {
+		own_unpin(pool, entry);
+		return false;
+	}
+	error = free_claim(pool, &entry->block);
+	own_unpin(pool, entry);
+	if (error)
+		return error == -ESTALE && free_gone(pool, &entry->block);
+	entry->own_pins = 1;
+	/* A pin that failed since then is over at once. */
+	return !is_pinned(pool, &entry->block, 1) && block_finish(pool, &entry->block) == 0;
 }
 
 /* The same, and if it cannot, it gets a place in the list that fits. True: it ended. */
@@ -124,7 +174,7 @@ static bool free_try(struct gpool *pool, struct deferred *entry)
 	if (free_look(pool, entry))
 		return true;
 	list_add(pool, entry);
-	if (entry->fence || pin_count(&pool->session, entry->block.page) > 1)
+	if (entry->fence || is_pinned(pool, &entry->block, entry->own_pins))
 		return false;
 	/* An unpin that ran before the entry had its place found nothing to look after. */
 	list_remove(pool, entry);
@@ -148,17 +198,13 @@ static void unpin_now(struct gpool *pool, const struct gpool_block *block)
 static void entry_ready(struct gpool *pool, struct deferred *entry)
 {
 	list_remove(pool, entry);
-	if (entry->kind == DEFERRED_CALL) {
-		struct deferred_call *call = (struct deferred_call *)entry;
-
-		call->reached(pool, call);
-	} else if (entry->kind == DEFERRED_UNPIN) {
+	if (entry->kind == DEFERRED_UNPIN) {
 		struct deferred *waits = &pool->deferred->blocks[entry->block.page];
 
 		unpin_now(pool, &entry->block);
 		free(entry);
 		/* It may have been the last one that a freed block waited for. */
-		if (waits->kind == DEFERRED_FREE && !waits->fence && pin_count(&pool->session, waits->block.page) <= 1)
+		if (waits->kind == DEFERRED_FREE && !is_pinned(pool, &waits->block, waits->own_pins))
 			entry_ready(pool, waits);
 	} else if (free_try(pool, entry)) {
 		entry->kind = DEFERRED_NONE;
@@ -173,10 +219,13 @@ void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t
 	struct deferred *entry = &lists->blocks[block->page];
 
 	pthread_mutex_lock(&lists->lock);
-	entry->block = *block;
-	entry->kind = DEFERRED_FREE;
-	entry->fence = fence;
-	if (fence && !fence_reached(&pool->session, fence))
+	/* A block that began here before, and that the agent has taken. */
+	if (entry->kind == DEFERRED_FREE) {
+		list_remove(pool, entry);
+		free_gone(pool, &entry->block);
+	}
+	*entry = (struct deferred){ .block = *block, .kind = DEFERRED_FREE, .own_pins = 1, .fence = fence };
+	if (fence && !entry_fence_raise(pool, block_entry(pool, block->page), fence))
 		list_add(pool, entry);
 	else if (free_try(pool, entry))
 		entry->kind = DEFERRED_NONE;
@@ -196,31 +245,12 @@ int deferred_unpin(struct gpool *pool, const struct gpool_block *block, uint64_t
 	return 0;
 }
 
-void deferred_call(struct gpool *pool, struct deferred_call *call, uint64_t fence)
-{
-	static_assert(offsetof(struct deferred_call, entry) == 0, "entry_ready() finds the call by its entry");
-	call->entry = (struct deferred){ .fence = fence, .kind = DEFERRED_CALL };
-	pthread_mutex_lock(&pool->deferred->lock);
-	if (fence_reached(&pool->session, fence))
-		call->reached(pool, call);
-	else
-		list_add(pool, &call->entry);
-	pthread_mutex_unlock(&pool->deferred->lock);
-}
-
-void deferred_cancel(struct gpool *pool, struct deferred_call *call)
-{
-	pthread_mutex_lock(&pool->deferred->lock);
-	list_remove(pool, &call->entry);
-	pthread_mutex_unlock(&pool->deferred->lock);
-}
-
 void deferred_unpinned(struct gpool *pool, uint32_t page)
 {
 	struct deferred *entry = &pool->deferred->blocks[page];
 
 	pthread_mutex_lock(&pool->deferred->lock);
-	if (entry->kind == DEFERRED_FREE && !entry->fence && pin_count(&pool->session, page) <= 1)
+	if (entry->kind == DEFERRED_FREE && !is_pinned(pool, &entry->block, entry->own_pins))
 		entry_ready(pool, entry);
 	pthread_mutex_unlock(&pool->deferred->lock);
 }
@@ -254,13 +284,6 @@ void deferred_sweep_now(struct gpool *pool)
 		window_let_go(pool);
 }
 
-void deferred_sweep_wait(struct gpool *pool)
-{
-	pthread_mutex_lock(&pool->deferred->lock);
-	lists_sweep(pool);
-	pthread_mutex_unlock(&pool->deferred->lock);
-}
-
 bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slot, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block)
 {
@@ -282,11 +305,13 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 			break;
 		}
 		if (entry->kind != DEFERRED_FREE || entry->block.page_count != page_count || entry->block.tag & BLOCK_STITCHED ||
-			pin_count(&pool->session, entry->block.page) != 1)
+			entry->own_pins || is_pinned(pool, &entry->block, 0))
 			continue;
-		/* Another stream's fence may stand in the entry as well; this stream's order says nothing about that one. */
-		fence = block_fence(pool, &entry->block);
-		if (!fence || fence_slot(fence) == slot)
+		/* Other streams may have used it as well; the order of this stream does not cover their work. */
+		fence = atomic_load_explicit(&block_entry(pool, entry->block.page)->fence, memory_order_acquire);
+		if (fence_slot(fence) != slot && !fence_reached(&pool->session, fence))
+			continue;
+		if (free_claim(pool, &entry->block) == 0)
 			break;
 	}
 	if (entry) {
@@ -294,8 +319,8 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 		entry->kind = DEFERRED_NONE;
 		if (entry->block.tag & BLOCK_SPILL)
 			spill_forget(pool, entry->block.tag);
-		/* What the block was freed behind still holds for the agent: it may not evict before that. */
-		again.fence = fence > entry->fence ? fence : entry->fence;
+		/* The agent may not take it before that, as block or freed. */
+		again.fence = fence;
 		block_from_run(cache, entry->block.page, page_count, entry->block.generation, &again, block);
 	}
 	pthread_mutex_unlock(&lists->lock);

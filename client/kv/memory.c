@@ -9,7 +9,7 @@
 
 #include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
-#include "client/vm/handle.h"
+#include "client/vm/elastic.h"
 
 enum {
 	CHUNK_HANDLES_MAX = 16, /* chosen: 32 MB where handles are 2 MB, and rarely more than two for shapes of today's models */
@@ -164,11 +164,14 @@ int memory_get(struct gpool_kv *kv, uint32_t blocks)
 /* ---- how much there is ---- */
 
 /* Pages that are lent to nobody, or idle here: of the latter some may be adopted, and the rest go to and fro without an eviction. */
-static uint32_t pages_to_be_had(const struct gpool *pool)
+static uint32_t pages_to_be_had(const struct gpool_kv *kv)
 {
+	const struct gpool *pool = kv->pool;
 	uint32_t pages = atomic_load_explicit(&pool->header->state_pages[PAGE_FREE], memory_order_relaxed);
 	uint32_t reserved = pool->page_count - pool->unreserved;
 
+	/* Chunks that were unbacked behind a fence that is reached by now. */
+	elastic_settle_all(kv->range->elastic);
 	pages -= pages < reserved ? pages : reserved;
 	for (uint32_t word = 0; word < (pool->page_count + 63) / 64; word++)
 		pages += (uint32_t)__builtin_popcountll(atomic_load_explicit(&pool->session.free_bits[word], memory_order_relaxed));
@@ -177,7 +180,7 @@ static uint32_t pages_to_be_had(const struct gpool *pool)
 
 uint32_t memory_blocks(const struct gpool_kv *kv)
 {
-	uint32_t chunks = pages_to_be_had(kv->pool) / kv->chunk_pages;
+	uint32_t chunks = pages_to_be_had(kv) / kv->chunk_pages;
 
 	if (chunks > kv->blocks.holes.count)
 		chunks = kv->blocks.holes.count;
@@ -186,7 +189,7 @@ uint32_t memory_blocks(const struct gpool_kv *kv)
 
 uint64_t memory_spare_pages(const struct gpool_kv *kv, uint32_t blocks)
 {
-	uint64_t pages = pages_to_be_had(kv->pool), needed = (uint64_t)block_pool_short(&kv->blocks, blocks) * kv->chunk_pages;
+	uint64_t pages = pages_to_be_had(kv), needed = (uint64_t)block_pool_short(&kv->blocks, blocks) * kv->chunk_pages;
 
 	return pages > needed ? pages - needed : 0;
 }

@@ -14,10 +14,11 @@ void elastic_set(struct elastic *elastic, uint32_t slot, enum elastic_state stat
 	static const uint8_t next[ELASTIC_STATES] = {
 		[ELASTIC_HOLE] = 1 << ELASTIC_MOVING,
 		[ELASTIC_PARKED] = 1 << ELASTIC_MOVING | 1 << ELASTIC_TAKEN | 1 << ELASTIC_HOLE,
-		[ELASTIC_AT_HAND] = 1 << ELASTIC_MOVING | 1 << ELASTIC_TAKEN | 1 << ELASTIC_PARKED | 1 << ELASTIC_HOLE,
-		[ELASTIC_HELD] = 1 << ELASTIC_PARKED,
+		[ELASTIC_RELEASED] = 1 << ELASTIC_MOVING | 1 << ELASTIC_TAKEN | 1 << ELASTIC_PARKED | 1 << ELASTIC_HOLE,
+		[ELASTIC_OFFERED] = 1 << ELASTIC_HELD | 1 << ELASTIC_PARKED,
+		[ELASTIC_HELD] = 1 << ELASTIC_PARKED | 1 << ELASTIC_RELEASED | 1 << ELASTIC_OFFERED,
 		[ELASTIC_MOVING] = 1 << ELASTIC_TAKEN | 1 << ELASTIC_PARKED | 1 << ELASTIC_HOLE,
-		[ELASTIC_TAKEN] = 1 << ELASTIC_HELD | 1 << ELASTIC_AT_HAND | 1 << ELASTIC_PARKED,
+		[ELASTIC_TAKEN] = 1 << ELASTIC_HELD | 1 << ELASTIC_RELEASED | 1 << ELASTIC_PARKED,
 	};
 	uint32_t was = elastic->slots[slot].state;
 
@@ -55,13 +56,56 @@ uint32_t elastic_used(const struct elastic *elastic, uint32_t *slot)
 	return end > *slot ? end - *slot : 0;
 }
 
-void elastic_park(struct elastic *elastic, uint32_t slot, uint32_t count)
+static void slots_park(struct elastic *elastic, uint32_t slot, uint32_t count)
 {
 	if (!count)
 		return;
 	for (uint32_t i = slot; i < slot + count; i++)
 		elastic_set(elastic, i, ELASTIC_PARKED);
 	vm_park(&elastic->space, slot, count);
+}
+
+static uint32_t page_of(const struct elastic *elastic, uint32_t slot)
+{
+	return elastic->space.pages[slot] - 1;
+}
+
+/* Its handle is released if GPU work uses it. False: there is none. */
+static bool slot_release(struct elastic *elastic, uint32_t slot)
+{
+	struct gpool *pool = elastic->space.pool;
+
+	if (likely(!handle_pending(pool, page_of(elastic, slot))))
+		return false;
+	elastic->slots[slot].tag = handle_release(pool, page_of(elastic, slot));
+	elastic_set(elastic, slot, ELASTIC_RELEASED);
+	return true;
+}
+
+void elastic_drop(struct elastic *elastic, uint32_t slot)
+{
+	if (!slot_release(elastic, slot))
+		slots_park(elastic, slot, 1);
+}
+
+/* Whether the handle of a slot that is mapped is still this session's to use there: by bits and words, which may change at any time. */
+static bool still_ours(const struct elastic *elastic, uint32_t slot)
+{
+	const struct gpool *pool = elastic->space.pool;
+
+	switch (elastic->slots[slot].state) {
+	case ELASTIC_PARKED:
+		return atomic_load_explicit(&pool->session.free_bits[page_of(elastic, slot) / 64], memory_order_acquire) >>
+			(page_of(elastic, slot) % 64) & 1;
+	case ELASTIC_RELEASED:
+	case ELASTIC_OFFERED:
+		return handle_is_here(pool, page_of(elastic, slot), elastic->slots[slot].tag);
+	case ELASTIC_HELD:
+	case ELASTIC_TAKEN:
+		return true;
+	default:
+		return false;
+	}
 }
 
 struct vm_take_options elastic_options(const struct elastic *elastic)
@@ -88,9 +132,10 @@ static bool elastic_let_go(struct vm_space *space)
 	if (pthread_mutex_trylock(&elastic->lock))
 		return false;
 	FOR_USED(elastic, slot) {
-		uint32_t state = elastic->slots[slot].state;
-
-		if (state != ELASTIC_PARKED && state != ELASTIC_AT_HAND)
+		/* What was offered and is wanted elsewhere the agent has taken. */
+		if (elastic->slots[slot].state == ELASTIC_OFFERED && !still_ours(elastic, slot))
+			elastic_hold_offered(elastic, slot);
+		if (elastic->slots[slot].state != ELASTIC_PARKED && elastic->slots[slot].state != ELASTIC_RELEASED)
 			continue;
 		all &= vm_let_go(space, slot, 1);
 		if (!space->pages[slot])
@@ -126,7 +171,6 @@ int elastic_open(struct gpool_range *range)
 	if (!elastic)
 		return -ENOMEM;
 	pthread_mutex_init(&elastic->lock, NULL);
-	LIST_INIT(&elastic->leaving);
 	elastic->range = range;
 	elastic->space.owner = elastic;
 	elastic->space.let_go = elastic_let_go;
@@ -153,14 +197,6 @@ free_elastic:
 
 void elastic_close(struct elastic *elastic)
 {
-	struct elastic_leaving *leaving;
-
-	while ((leaving = LIST_FIRST(&elastic->leaving))) {
-		LIST_REMOVE(leaving, link);
-		deferred_cancel(elastic->space.pool, &leaving->call);
-		page_list_reset(&leaving->pages);
-		free(leaving);
-	}
 	vm_space_close(&elastic->space);
 	munmap(elastic->slots, elastic->bytes);
 	pthread_mutex_destroy(&elastic->lock);
@@ -180,10 +216,10 @@ static void drop_one(struct dropping *dropping, uint32_t page)
 	struct elastic *elastic = dropping->elastic;
 	uint32_t slot = elastic_slot_of(elastic, page);
 
-	if (--elastic->slots[slot].uses)
+	if (--elastic->slots[slot].uses || slot_release(elastic, slot))
 		return;
 	if (slot != dropping->slot + dropping->count) {
-		elastic_park(elastic, dropping->slot, dropping->count);
+		slots_park(elastic, dropping->slot, dropping->count);
 		dropping->slot = slot;
 		dropping->count = 0;
 	}
@@ -192,94 +228,196 @@ static void drop_one(struct dropping *dropping, uint32_t page)
 
 static void drop_end(struct dropping *dropping)
 {
-	elastic_park(dropping->elastic, dropping->slot, dropping->count);
+	slots_park(dropping->elastic, dropping->slot, dropping->count);
 }
 
 /* All pages from `first` on, below `end`, whose bit is set; the loop may clear it. */
 #define FOR_BITS(bits, page, first, end) \
 	for (uint32_t page = bit_next(bits, first, end); page < (end); page = bit_next(bits, page + 1, end))
 
-/* ---- unbacking ---- */
+/* The same of all pieces of a struct elastic_pages. */
+#define FOR_BACKED(elastic, pages, page) \
+	for (uint32_t piece_ = 0; piece_ < (pages)->times; piece_++) \
+		FOR_BITS((elastic)->backed, page, (pages)->first + piece_ * (pages)->stride, \
+			(pages)->first + piece_ * (pages)->stride + (pages)->count)
 
-static void leaving_reached(struct gpool *pool, struct deferred_call *call)
+static void page_unback(struct elastic *elastic, uint32_t page)
 {
-	struct elastic_leaving *leaving = (struct elastic_leaving *)call;
-	struct elastic *elastic = leaving->elastic;
-	struct dropping dropping = { .elastic = elastic };
-
-	(void)pool;
-	pthread_mutex_lock(&elastic->lock);
-	for (uint32_t i = 0; i < leaving->pages.count; i++)
-		for (uint32_t j = 0; j < leaving->pages.spans[i].count; j++)
-			drop_one(&dropping, leaving->pages.spans[i].first + j);
-	drop_end(&dropping);
-	LIST_REMOVE(leaving, link);
-	pthread_mutex_unlock(&elastic->lock);
-	page_list_reset(&leaving->pages);
-	free(leaving);
+	elastic->backed[page / 64] &= ~(UINT64_C(1) << (page % 64));
+	elastic->backed_pages--;
 }
 
-/* Those of the pages that are backed: 0, -ENOMEM. */
-static int backed_list(const struct elastic *elastic, const struct elastic_pages *pages, struct page_list *list)
-{
-	for (uint32_t i = 0; i < pages->times; i++) {
-		uint32_t first = pages->first + i * pages->stride;
+/* ---- offered ---- */
 
-		FOR_BITS(elastic->backed, page, first, first + pages->count)
-			if (page_list_add(list, page, 1)) {
-				page_list_reset(list);
-				return -ENOMEM;
-			}
+bool elastic_hold_offered(struct elastic *elastic, uint32_t slot)
+{
+	uint32_t per_handle = handle_pages(elastic->space.pool), first = slot * per_handle;
+	struct elastic_slot *at = &elastic->slots[slot];
+
+	if (likely(handle_reclaim(elastic->space.pool, page_of(elastic, slot), at->tag))) {
+		elastic_set(elastic, slot, ELASTIC_HELD);
+		return true;
+	}
+	FOR_BITS(elastic->backed, page, first, first + per_handle)
+		page_unback(elastic, page);
+	at->uses = 0;
+	elastic_set(elastic, slot, ELASTIC_PARKED);
+	return false;
+}
+
+void elastic_discard(struct elastic *elastic, uint32_t slot)
+{
+	uint32_t per_handle = handle_pages(elastic->space.pool), first = slot * per_handle;
+	struct dropping dropping = { .elastic = elastic };
+
+	FOR_BITS(elastic->backed, page, first, first + per_handle) {
+		page_unback(elastic, page);
+		drop_one(&dropping, page);
+	}
+	drop_end(&dropping);
+}
+
+bool elastic_is_pending(const struct elastic *elastic, uint32_t slot)
+{
+	const struct elastic_slot *at = &elastic->slots[slot];
+
+	return (at->state == ELASTIC_RELEASED || at->state == ELASTIC_OFFERED) &&
+		handle_is_here(elastic->space.pool, page_of(elastic, slot), at->tag) &&
+		handle_pending(elastic->space.pool, page_of(elastic, slot));
+}
+
+/* Held slots of these pages, and offered ones, which are held first. */
+static void offered_hold(struct elastic *elastic, const struct elastic_pages *pages)
+{
+	if (!elastic->count[ELASTIC_OFFERED])
+		return;
+	FOR_BACKED(elastic, pages, page)
+		if (elastic->slots[elastic_slot_of(elastic, page)].state == ELASTIC_OFFERED)
+			elastic_hold_offered(elastic, elastic_slot_of(elastic, page));
+}
+
+/* The fence for the handles of those that are backed: 0, -ENOMEM. That some have it already when it fails is no harm. */
+static int fence_all(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence)
+{
+	uint32_t last = UINT32_MAX;
+
+	FOR_BACKED(elastic, pages, page) {
+		uint32_t slot = elastic_slot_of(elastic, page);
+
+		if (slot != last && !handle_fence(elastic->space.pool, page_of(elastic, slot), fence))
+			return -ENOMEM;
+		last = slot;
 	}
 	return 0;
 }
 
-/* What uses they had the record has now. NULL: out of memory. */
-static struct elastic_leaving *leaving_make(struct elastic *elastic, const struct elastic_pages *pages)
+/* Whether the call covers whole handles that are backed and not captured. */
+static int offer_check(const struct elastic *elastic, const struct elastic_pages *pages)
 {
-	struct elastic_leaving *leaving = calloc(1, sizeof(*leaving));
+	uint32_t per_handle = handle_pages(elastic->space.pool);
 
-	static_assert(offsetof(struct elastic_leaving, call) == 0, "leaving_reached() finds the record by the call");
-	if (!leaving || backed_list(elastic, pages, &leaving->pages)) {
-		free(leaving);
-		return NULL;
+	if (pages->first % per_handle || pages->count % per_handle || (pages->times > 1 && pages->stride % per_handle))
+		return -EINVAL;
+	for (uint32_t i = 0; i < pages->times; i++) {
+		uint32_t first = pages->first + i * pages->stride;
+
+		for (uint32_t page = first; page < first + pages->count; page++) {
+			const struct elastic_slot *at = &elastic->slots[elastic_slot_of(elastic, page)];
+
+			if (!elastic_bit(elastic->backed, page) || at->uses != per_handle ||
+				(at->state != ELASTIC_HELD && at->state != ELASTIC_OFFERED))
+				return -EINVAL;
+		}
 	}
-	leaving->elastic = elastic;
-	leaving->call.reached = leaving_reached;
-	LIST_INSERT_HEAD(&elastic->leaving, leaving, link);
-	return leaving;
+	return 0;
 }
+
+int elastic_offer(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence, uint64_t owner_id)
+{
+	struct gpool *pool = elastic->space.pool;
+	int error;
+
+	if (!owner_id)
+		owner_id = elastic->range->attributes.owner_id;
+	pthread_mutex_lock(&elastic->lock);
+	error = offer_check(elastic, pages);
+	if (!error)
+		offered_hold(elastic, pages);
+	if (!error && fence_pending(pool, (struct gpool_fence){ fence }))
+		error = fence_all(elastic, pages, fence);
+	FOR_BACKED(elastic, pages, page) {
+		uint32_t slot = elastic_slot_of(elastic, page);
+
+		if (error || elastic->slots[slot].state != ELASTIC_HELD)
+			continue;
+		elastic_set(elastic, slot, ELASTIC_OFFERED);
+		elastic->slots[slot].tag = handle_offer(pool, page_of(elastic, slot), owner_id);
+	}
+	pthread_mutex_unlock(&elastic->lock);
+	pool_wake_waiters(pool);
+	return error;
+}
+
+uint32_t elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, uint8_t *kept)
+{
+	uint32_t lost = 0, at = 0;
+
+	pthread_mutex_lock(&elastic->lock);
+	offered_hold(elastic, pages);
+	for (uint32_t i = 0; i < pages->times; i++) {
+		uint32_t first = pages->first + i * pages->stride;
+
+		for (uint32_t page = first; page < first + pages->count; page++) {
+			bool is_kept = elastic_bit(elastic->backed, page);
+
+			lost += !is_kept;
+			if (kept)
+				kept[at++] = is_kept;
+		}
+	}
+	pthread_mutex_unlock(&elastic->lock);
+	return lost;
+}
+
+bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages)
+{
+	bool all = true;
+
+	pthread_mutex_lock(&elastic->lock);
+	for (uint32_t i = 0; i < pages->times; i++) {
+		uint32_t first = pages->first + i * pages->stride;
+
+		for (uint32_t page = first; page < first + pages->count && all; page++)
+			all = elastic_bit(elastic->backed, page) && still_ours(elastic, elastic_slot_of(elastic, page));
+	}
+	pthread_mutex_unlock(&elastic->lock);
+	return all;
+}
+
+/* ---- unbacking ---- */
 
 int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence)
 {
 	struct gpool *pool = elastic->space.pool;
-	bool now = !fence_pending(pool, (struct gpool_fence){ fence });
 	struct dropping dropping = { .elastic = elastic };
-	struct elastic_leaving *leaving = NULL;
+	int error = 0;
 
 	pthread_mutex_lock(&elastic->lock);
-	if (!now)
-		leaving = leaving_make(elastic, pages);
-	if (!now && !leaving) {
-		pthread_mutex_unlock(&elastic->lock);
-		return -ENOMEM;
-	}
-	for (uint32_t i = 0; i < pages->times; i++) {
-		uint32_t first = pages->first + i * pages->stride;
-
-		FOR_BITS(elastic->backed, page, first, first + pages->count) {
-			elastic->backed[page / 64] &= ~(UINT64_C(1) << (page % 64));
-			elastic->backed_pages--;
-			if (now)
-				drop_one(&dropping, page);
+	offered_hold(elastic, pages);
+	if (fence_pending(pool, (struct gpool_fence){ fence }))
+		error = fence_all(elastic, pages, fence);
+	if (!error) {
+		FOR_BACKED(elastic, pages, page) {
+			page_unback(elastic, page);
+			drop_one(&dropping, page);
 		}
+		drop_end(&dropping);
 	}
-	drop_end(&dropping);
 	pthread_mutex_unlock(&elastic->lock);
-	/* Without the lock, which is taken under that of the list of calls. */
-	if (leaving)
-		deferred_call(pool, &leaving->call, fence);
-	return 0;
+	/* What is released others may have. */
+	if (fence)
+		pool_wake_waiters(pool);
+	return error;
 }
 
 /* ---- given away ---- */
@@ -312,12 +450,12 @@ void elastic_give(struct elastic *elastic, const struct elastic_pages *pages)
 	pthread_mutex_unlock(&elastic->lock);
 }
 
-/* ---- captured, at hand ---- */
+/* ---- captured, released ---- */
 
 static int captured_set(struct elastic *elastic, uint32_t first, uint32_t end)
 {
 	for (uint32_t page = first; page < end; page++)
-		if (!elastic_bit(elastic->backed, page))
+		if (!elastic_bit(elastic->backed, page) || elastic->slots[elastic_slot_of(elastic, page)].state != ELASTIC_HELD)
 			return -EINVAL;
 	for (uint32_t page = first; page < end; page++) {
 		if (elastic_bit(elastic->captured, page))
@@ -355,27 +493,36 @@ int elastic_capture(struct elastic *elastic, const struct elastic_pages *pages, 
 	return error;
 }
 
-void elastic_release_slot(struct elastic *elastic, uint32_t slot)
+void elastic_settle_slot(struct elastic *elastic, uint32_t slot)
 {
 	const struct vm_take_options options = elastic_options(elastic);
 
-	if (elastic->slots[slot].state != ELASTIC_AT_HAND)
+	if (elastic->slots[slot].state != ELASTIC_RELEASED || elastic_is_pending(elastic, slot))
 		return;
-	/* One that is gone is parked as well as any other. */
-	if (handle_claim(elastic->space.pool, elastic->space.pages[slot] - 1, elastic->slots[slot].word, &options))
+	/* A handle that the agent has taken is parked as well as any other. */
+	if (handle_claim(elastic->space.pool, page_of(elastic, slot), elastic->slots[slot].tag, &options))
 		vm_park(&elastic->space, slot, 1);
 	elastic_set(elastic, slot, ELASTIC_PARKED);
 }
 
-void elastic_release(struct elastic *elastic, const struct elastic_pages *pages)
+void elastic_settle(struct elastic *elastic, const struct elastic_pages *pages)
 {
 	pthread_mutex_lock(&elastic->lock);
 	for (uint32_t i = 0; i < pages->times; i++) {
 		uint32_t first = pages->first + i * pages->stride, end = elastic_slot_of(elastic, first + pages->count - 1) + 1;
 
 		for (uint32_t slot = elastic_slot_of(elastic, first); slot < end; slot++)
-			elastic_release_slot(elastic, slot);
+			elastic_settle_slot(elastic, slot);
 	}
+	pthread_mutex_unlock(&elastic->lock);
+}
+
+void elastic_settle_all(struct elastic *elastic)
+{
+	pthread_mutex_lock(&elastic->lock);
+	if (elastic->count[ELASTIC_RELEASED])
+		FOR_USED(elastic, slot)
+			elastic_settle_slot(elastic, slot);
 	pthread_mutex_unlock(&elastic->lock);
 }
 
@@ -383,31 +530,18 @@ void elastic_release(struct elastic *elastic, const struct elastic_pages *pages)
 
 void elastic_counts(struct elastic *elastic, struct gpool_range_info *info)
 {
+	uint32_t parked;
+
 	pthread_mutex_lock(&elastic->lock);
+	parked = elastic->count[ELASTIC_PARKED] + elastic->count[ELASTIC_RELEASED];
+	if (elastic->count[ELASTIC_RELEASED])
+		FOR_USED(elastic, slot)
+			parked -= elastic->slots[slot].state == ELASTIC_RELEASED && elastic_is_pending(elastic, slot);
 	info->backed_pages = elastic->backed_pages;
-	info->parked_pages = (elastic->count[ELASTIC_PARKED] + elastic->count[ELASTIC_AT_HAND]) * handle_pages(elastic->space.pool);
+	info->parked_pages = parked * handle_pages(elastic->space.pool);
 	info->captured_pages = elastic->captured_pages;
+	info->offered_pages = elastic->count[ELASTIC_OFFERED] * handle_pages(elastic->space.pool);
 	pthread_mutex_unlock(&elastic->lock);
-}
-
-/* Whether the handle of a slot that is mapped is still this session's to use there: by bits and words, which may change at any time. */
-static bool still_ours(const struct elastic *elastic, uint32_t slot)
-{
-	const struct gpool *pool = elastic->space.pool;
-	uint32_t page = elastic->space.pages[slot] - 1;
-
-	switch (elastic->slots[slot].state) {
-	case ELASTIC_PARKED:
-		return atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_acquire) >> (page % 64) & 1;
-	case ELASTIC_AT_HAND:
-		return atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_acquire) == BLOCK_TAG_CACHED &&
-			block_word_same(atomic_load_explicit(&pool->pages[page], memory_order_acquire), elastic->slots[slot].word);
-	case ELASTIC_HELD:
-	case ELASTIC_TAKEN:
-		return true;
-	default:
-		return false;
-	}
 }
 
 void elastic_resolve(struct elastic *elastic, uint32_t index, struct gpool_range_page *page)
@@ -422,6 +556,7 @@ void elastic_resolve(struct elastic *elastic, uint32_t index, struct gpool_range
 	page->state = GPOOL_PAGE_HOLE;
 	if (still_ours(elastic, slot)) {
 		page->state = elastic_bit(elastic->backed, index) ? GPOOL_PAGE_BACKED : GPOOL_PAGE_PARKED;
+		page->flags |= elastic->slots[slot].state == ELASTIC_OFFERED ? GPOOL_PAGE_OFFERED : 0;
 		page->page = elastic->space.pages[slot] - 1 + index % handle_pages(pool);
 		page->generation = page_word_generation(atomic_load_explicit(&pool->pages[page->page], memory_order_acquire));
 	}

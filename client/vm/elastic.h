@@ -5,39 +5,33 @@
  * pages are smaller than what the GPU maps: it is held for as long as one of its pages is in use.
  *
  *   HOLE     nothing is mapped
- *   PARKED   mapped, and not in use. Its handle is idle, or gone to somebody else meanwhile
- *   AT_HAND  mapped, and kept for use soon: backed ahead of need. Or gone likewise
+ *   PARKED   mapped, and not in use. Its handle is idle, or the agent has taken it
+ *   RELEASED mapped, and not in use: unbacked behind a fence, or backed ahead of need. Its handle is released, or the agent has taken it
+ *   OFFERED  mapped and backed; its handle is offered, or the agent has taken it
  *   HELD     its handle is held. Mapped, unless the range sleeps
  *   MOVING   a thread brings it a handle
  *   TAKEN    as HELD, for a thread that brings handles to other slots of the same call
  *
- * uses: pages of it that are backed, pages that are captured, and unbackings that wait for their fences. One that drops to 0 parks it.
+ * uses: pages of it that are backed, and pages that are captured. A slot whose uses drop to 0 is parked, or released while a fence of its
+ * handle is not reached.
  */
 #ifndef GPOOL_CLIENT_VM_ELASTIC_H
 #define GPOOL_CLIENT_VM_ELASTIC_H
 
-#include "client/deferred.h"
 #include "client/vm/range.h"
 #include "client/vm/space.h"
 
-enum elastic_state { ELASTIC_HOLE, ELASTIC_PARKED, ELASTIC_AT_HAND, ELASTIC_HELD, ELASTIC_MOVING, ELASTIC_TAKEN, ELASTIC_STATES };
+enum elastic_state {
+	ELASTIC_HOLE, ELASTIC_PARKED, ELASTIC_RELEASED, ELASTIC_OFFERED, ELASTIC_HELD, ELASTIC_MOVING, ELASTIC_TAKEN, ELASTIC_STATES
+};
 
 struct elastic_slot {
-	uint64_t word; /* AT_HAND: of its handle */
+	uint64_t tag; /* RELEASED, OFFERED: of its handle */
 	uint32_t uses;
 	uint32_t state;
 };
 
 enum { ELASTIC_GROUP = 64 };
-
-/* An unbacking that waits for its fence. */
-struct elastic_leaving {
-	struct deferred_call call;
-	LIST_ENTRY(elastic_leaving) link;
-	struct elastic *elastic;
-	struct page_list pages;
-};
-LIST_HEAD(leaving_list, elastic_leaving);
 
 struct elastic {
 	struct gpool_range *range;
@@ -49,7 +43,6 @@ struct elastic {
 	size_t bytes;                /* of the memory of all four */
 	uint32_t backed_pages, captured_pages;
 	uint32_t count[ELASTIC_STATES]; /* slots in each state but HOLE */
-	struct leaving_list leaving;
 };
 
 /* Pages [first + i * stride, + count) of a range, for all i below `times`. */
@@ -93,8 +86,14 @@ uint32_t elastic_used(const struct elastic *elastic, uint32_t *slot);
 
 /* elastic_set() - to another state; the caller holds the lock. */
 void elastic_set(struct elastic *elastic, uint32_t slot, enum elastic_state state);
-/* elastic_park() - held slots, none of whose pages is in use: likewise. */
-void elastic_park(struct elastic *elastic, uint32_t slot, uint32_t count);
+/* elastic_drop() - a slot whose handle is held, HELD or TAKEN, is in no use any more: parked or released. The caller holds the lock. */
+void elastic_drop(struct elastic *elastic, uint32_t slot);
+/* elastic_is_pending() - whether GPU work uses the handle of a released or offered slot, which is still here. Likewise. */
+bool elastic_is_pending(const struct elastic *elastic, uint32_t slot);
+/* elastic_discard() - no page of a held slot is backed any more. Likewise. */
+void elastic_discard(struct elastic *elastic, uint32_t slot);
+/* elastic_hold_offered() - of an offered slot: it is held, or, if the agent has taken its handle, its pages are not backed any more. Likewise. */
+bool elastic_hold_offered(struct elastic *elastic, uint32_t slot);
 /* elastic_options() - what its handles are taken with. */
 struct vm_take_options elastic_options(const struct elastic *elastic);
 
@@ -108,22 +107,39 @@ struct vm_take_options elastic_options(const struct elastic *elastic);
 int64_t elastic_back(struct elastic *elastic, const struct elastic_pages *pages, int32_t timeout_ms, bool ahead);
 
 /*
- * elastic_unback() - those that are backed are not any more. What was used by it alone is parked, once the fence is reached. No call.
- * Return: 0, -ENOMEM.
+ * elastic_unback() - those that are backed are not any more. Memory that they alone used is available to others once the fence is reached,
+ * without a further call. No call to driver or agent. Return: 0, -ENOMEM (no room for a joint fence).
  */
 int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence);
 
 /*
+ * elastic_offer() - whole handles, all pages of which are backed and none captured, are offered behind the fence; their content is called
+ * owner_id (0: as the range's). Those that are offered already get the fence as well. No call to driver or agent.
+ * Return: 0, -EINVAL (a page is not backed, is captured, or is part of a handle that the call does not cover), -ENOMEM (no room for a joint
+ * fence); then none of the pages is offered.
+ * elastic_reclaim() - offered pages are held again. kept[i] (unless NULL): page i has its content; else it is not backed. Returns how many
+ * are not. A page that was never offered counts as kept if it is backed.
+ * elastic_is_here() - whether the handles of these pages, offered or held, are still this range's. Two loads for each; it may change at once.
+ */
+int elastic_offer(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence, uint64_t owner_id);
+uint32_t elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, uint8_t *kept);
+bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages);
+
+/*
  * elastic_give() - handles that are backed as a whole and in no other use became somebody else's, without ever having been idle: their slots are
- * parked as if they had been. elastic_can_give() - 0, -EBUSY (they are not so: captured, or an unbacking waits). Between ranges_enter() and
+ * parked as if they had been. elastic_can_give() - 0, -EBUSY (they are not so: captured, or offered). Between ranges_enter() and
  * ranges_leave().
  */
 int elastic_can_give(struct elastic *elastic, const struct elastic_pages *pages);
 void elastic_give(struct elastic *elastic, const struct elastic_pages *pages);
 
-/* elastic_release() - those that are at hand are parked. elastic_release_slot() - the caller holds the lock. */
-void elastic_release_slot(struct elastic *elastic, uint32_t slot);
-void elastic_release(struct elastic *elastic, const struct elastic_pages *pages);
+/*
+ * elastic_settle() - released slots whose fences are reached are parked. elastic_settle_all() - of the whole range. elastic_settle_slot() - the
+ * caller holds the lock.
+ */
+void elastic_settle_all(struct elastic *elastic);
+void elastic_settle_slot(struct elastic *elastic, uint32_t slot);
+void elastic_settle(struct elastic *elastic, const struct elastic_pages *pages);
 
 /* elastic_capture() - of pages that are backed (else -EINVAL): their handles stay, backed or not, until they are captured no more. */
 int elastic_capture(struct elastic *elastic, const struct elastic_pages *pages, bool captured);
@@ -150,7 +166,7 @@ void elastic_resolve(struct elastic *elastic, uint32_t index, struct gpool_range
 /* elastic_counts() - the last fields of the public struct. */
 void elastic_counts(struct elastic *elastic, struct gpool_range_info *info);
 
-/* elastic_held_pages() - with those that are held because others of their handles are in use. elastic_leaving() - unbackings wait. */
+/* elastic_held_pages() - with those that are held because others of their handles are in use. elastic_leaving() - GPU work uses released or offered ones. */
 uint32_t elastic_held_pages(struct elastic *elastic);
 bool elastic_leaving(struct elastic *elastic);
 

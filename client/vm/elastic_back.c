@@ -1,7 +1,7 @@
 /*
  * elastic_back.c - bringing handles to slots of elastic ranges. See elastic.h.
  *
- *   1 under the lock: what is at hand or parked is taken back, if it is still ours; what lacks a handle is MOVING, the rest TAKEN
+ *   1 under the lock: what is offered, released or parked is taken back, if it is still ours; what lacks a handle is MOVING, the rest TAKEN
  *   2 without it: handles from the agent, in one request; into the slots, run by run
  *   3 under the lock: all is held, or all is parked again. What was mapped until something failed stays so, parked
  *
@@ -74,11 +74,11 @@ static uint32_t parked_adopt(struct backing *backing, uint32_t slot, uint32_t en
 	return count;
 }
 
-static void at_hand_claim(struct backing *backing, uint32_t slot)
+static void released_claim(struct backing *backing, uint32_t slot)
 {
 	struct elastic *elastic = backing->elastic;
 
-	if (!handle_claim(elastic->space.pool, elastic->space.pages[slot] - 1, elastic->slots[slot].word, &backing->options)) {
+	if (!handle_claim(elastic->space.pool, elastic->space.pages[slot] - 1, elastic->slots[slot].tag, &backing->options)) {
 		miss(backing, slot);
 		return;
 	}
@@ -94,9 +94,12 @@ static void piece_take(struct backing *backing, uint32_t slot, uint32_t end)
 		case ELASTIC_PARKED:
 			slot += parked_adopt(backing, slot, end);
 			continue;
-		case ELASTIC_AT_HAND:
-			at_hand_claim(backing, slot);
+		case ELASTIC_RELEASED:
+			released_claim(backing, slot);
 			break;
+		case ELASTIC_OFFERED:
+			elastic_hold_offered(backing->elastic, slot);
+			continue;
 		case ELASTIC_HOLE:
 			miss(backing, slot);
 			break;
@@ -147,7 +150,7 @@ static void uses_drop(struct backing *backing)
 
 	FOR_SLOTS(backing, slot)
 		if (elastic->slots[slot].state == ELASTIC_HELD && !--elastic->slots[slot].uses)
-			elastic_park(elastic, slot, 1);
+			elastic_drop(elastic, slot);
 }
 
 static void slots_hold(struct backing *backing)
@@ -164,9 +167,9 @@ static void slots_hold(struct backing *backing)
 
 		if (at->state != ELASTIC_TAKEN)
 			continue;
-		elastic_set(elastic, slot, backing->ahead ? ELASTIC_AT_HAND : ELASTIC_HELD);
+		elastic_set(elastic, slot, backing->ahead ? ELASTIC_RELEASED : ELASTIC_HELD);
 		if (backing->ahead)
-			at->word = handle_keep(elastic->space.pool, elastic->space.pages[slot] - 1);
+			at->tag = handle_release(elastic->space.pool, elastic->space.pages[slot] - 1);
 	}
 }
 
@@ -178,7 +181,7 @@ static void slots_give_back(struct backing *backing)
 	uses_drop(backing);
 	FOR_SLOTS(backing, slot) {
 		if (elastic->slots[slot].state == ELASTIC_TAKEN)
-			elastic_park(elastic, slot, 1);
+			elastic_drop(elastic, slot);
 		else if (elastic->slots[slot].state == ELASTIC_MOVING)
 			elastic_set(elastic, slot, elastic->space.pages[slot] ? ELASTIC_PARKED : ELASTIC_HOLE);
 	}

@@ -42,8 +42,12 @@ int elastic_unmap(struct elastic *elastic)
 	int error;
 
 	pthread_mutex_lock(&elastic->lock);
-	FOR_USED(elastic, slot)
-		elastic_release_slot(elastic, slot);
+	/* Content that is offered does not survive sleep. */
+	FOR_USED(elastic, slot) {
+		if (elastic->slots[slot].state == ELASTIC_OFFERED && elastic_hold_offered(elastic, slot))
+			elastic_discard(elastic, slot);
+		elastic_settle_slot(elastic, slot);
+	}
 	error = held_list(elastic, &range->pages);
 	if (!error) {
 		error = used_unmap(elastic);
@@ -167,10 +171,11 @@ uint32_t elastic_held_pages(struct elastic *elastic)
 
 bool elastic_leaving(struct elastic *elastic)
 {
-	bool some;
+	bool some = false;
 
 	pthread_mutex_lock(&elastic->lock);
-	some = !LIST_EMPTY(&elastic->leaving);
+	FOR_USED(elastic, slot)
+		some |= elastic_is_pending(elastic, slot);
 	pthread_mutex_unlock(&elastic->lock);
 	return some;
 }

@@ -5,6 +5,7 @@
 #include "client/deferred.h"
 #include "client/vm/page_list.h"
 #include "client/vm/space.h"
+#include "shm/timeline.h"
 
 #include <stdlib.h>
 
@@ -15,9 +16,9 @@ static const struct vm_take_options no_options;
 /* ---- one ---- */
 
 /* Its entry; it is ours and pinned. */
-static void handle_write(struct gpool *pool, struct thread_cache *cache, uint32_t page, const struct vm_take_options *options)
+static void handle_write(struct gpool *pool, struct thread_cache *cache, uint32_t page, const struct vm_take_options *options, uint64_t fence)
 {
-	const struct block_attributes attributes = { .owner_id = options->owner_id };
+	const struct block_attributes attributes = { .owner_id = options->owner_id, .fence = fence };
 
 	block_write(pool, page, handle_pages(pool), block_tag_make(sequence_next(cache), options->content | BLOCK_RANGE), &attributes);
 }
@@ -28,7 +29,7 @@ int handle_stand(struct gpool *pool, struct thread_cache *cache, uint32_t page, 
 
 	if (run_pin(pool, page, &word))
 		return -ESTALE;
-	handle_write(pool, cache, page, options);
+	handle_write(pool, cache, page, options, 0);
 	return 0;
 }
 
@@ -56,33 +57,86 @@ bool vm_adopt(struct gpool *pool, uint32_t page, const struct vm_take_options *o
 	return ours;
 }
 
-uint64_t handle_keep(struct gpool *pool, uint32_t page)
+bool handle_fence(struct gpool *pool, uint32_t page, uint64_t fence)
 {
-	struct block_entry *entry = block_entry(pool, page);
-	/* While the agent looks at it the word says something else for a moment; it stays ours, since it is pinned. */
-	uint64_t word = page_word_make(PAGE_LEASED, pool->id,
-		page_word_generation(atomic_load_explicit(&pool->pages[page], memory_order_acquire)));
-
-	atomic_store_explicit(&entry->tag, BLOCK_TAG_CACHED, memory_order_release);
-	pin_drop(&pool->session, page);
-	return word;
+	return entry_fence_raise(pool, block_entry(pool, page), fence);
 }
 
-bool handle_claim(struct gpool *pool, uint32_t page, uint64_t word, const struct vm_take_options *options)
+bool handle_pending(const struct gpool *pool, uint32_t page)
 {
-	const struct cached_run run = { .page = page, .page_count = handle_pages(pool), .word = word };
-	struct thread_cache *cache = thread_cache_of(pool);
-	int claimed = -EAGAIN;
+	return !fence_reached(&pool->session, atomic_load_explicit(&block_entry(pool, page)->fence, memory_order_acquire));
+}
 
-	for (int tries = 0; cache && claimed == -EAGAIN && tries < CLAIM_TRIES; tries++) {
-		if (tries)
-			word_settle(pool, page);
-		claimed = cached_run_claim(pool, &run);
+uint64_t handle_release(struct gpool *pool, uint32_t page)
+{
+	struct block_entry *entry = block_entry(pool, page);
+	uint64_t tag = atomic_load_explicit(&entry->tag, memory_order_relaxed) | BLOCK_DYING;
+
+	atomic_store_explicit(&entry->tag, tag, memory_order_release);
+	pin_drop(&pool->session, page);
+	return tag;
+}
+
+uint64_t handle_offer(struct gpool *pool, uint32_t page, uint64_t owner_id)
+{
+	struct block_entry *entry = block_entry(pool, page);
+	uint64_t tag = atomic_load_explicit(&entry->tag, memory_order_relaxed);
+
+	atomic_store_explicit(&entry->owner_id, owner_id, memory_order_relaxed);
+	atomic_store_explicit(&pool->session.touch[page], pool_clock(pool), memory_order_relaxed);
+	pin_drop(&pool->session, page);
+	return tag;
+}
+
+static inline bool is_ours(const struct gpool *pool, uint64_t word)
+{
+	return page_word_state(word) == PAGE_LEASED && page_word_owner(word) == pool->id;
+}
+
+/* While the agent looks at the page its word says something else for a moment. */
+static COLD bool pin_settled(struct gpool *pool, uint32_t page, uint64_t tag)
+{
+	for (int tries = 0; tries < CLAIM_TRIES; tries++) {
+		uint64_t word;
+
+		word_settle(pool, page);
+		word = pin_raise(&pool->session, pool->pages, page);
+		if (is_ours(pool, word) && atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_seq_cst) == tag)
+			return true;
+		pin_drop(&pool->session, page);
+		if (!page_word_in_motion(word) || page_word_owner(word) != pool->id)
+			return false;
 	}
-	if (claimed)
+	return false;
+}
+
+bool handle_reclaim(struct gpool *pool, uint32_t page, uint64_t tag)
+{
+	uint64_t word = pin_raise(&pool->session, pool->pages, page);
+
+	if (likely(is_ours(pool, word) && atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_seq_cst) == tag))
+		return true;
+	pin_drop(&pool->session, page);
+	return page_word_in_motion(word) && page_word_owner(word) == pool->id && pin_settled(pool, page, tag);
+}
+
+bool handle_claim(struct gpool *pool, uint32_t page, uint64_t tag, const struct vm_take_options *options)
+{
+	struct thread_cache *cache = thread_cache_of(pool);
+
+	if (!cache || !handle_reclaim(pool, page, tag))
 		return false;
-	handle_write(pool, cache, page, options ? options : &no_options);
+	handle_write(pool, cache, page, options ? options : &no_options,
+		handle_pending(pool, page) ? atomic_load_explicit(&block_entry(pool, page)->fence, memory_order_relaxed) : 0);
 	return true;
+}
+
+bool handle_is_here(const struct gpool *pool, uint32_t page, uint64_t tag)
+{
+	uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
+
+	return page_word_owner(word) == pool->id && (page_word_state(word) == PAGE_LEASED || page_word_in_motion(word)) &&
+		atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_acquire) == tag;
 }
 
 /* ---- many ---- */

@@ -5,8 +5,13 @@
  *
  *   held     its pages are ours and in use: one block entry of its own (BLOCK_RANGE, pinned once), so that tools see it and an agent
  *            that restarts does
- *   at hand  kept for us, as pages in a thread's magazine are (BLOCK_TAG_CACHED): the agent takes it without asking when somebody
- *            needs pages, but not by the clock, and other threads of ours leave it alone
+ *   offered  its entry stays, without a pin: the content is kept until the agent needs the page
+ *   released its entry is that of a freed block (BLOCK_DYING), without a pin: there is no content. The agent takes the page when pages are
+ *            needed, but not by the clock, and other threads of this process leave it alone
+ *
+ * The fence in the entry holds for both: the agent takes neither before it is reached, whatever this process does. A tag is never used twice,
+ * so the tag alone tells whether the handle is still what was offered or released.
+ *
  *   idle     its free bits are set: any thread of ours may take it, and the agent without asking. What is still mapped of it is parked
  *
  * A handle stays the same memory for as long as the pool lives. So a mapping that was parked is good again as soon as its pages are ours
@@ -40,11 +45,28 @@ void vm_put(struct gpool *pool, const uint32_t *pages, uint32_t handles);
 bool vm_adopt(struct gpool *pool, uint32_t page, const struct vm_take_options *options);
 
 /*
- * handle_keep() - a held one is at hand; returns the word by which handle_claim() knows that it still is: held again, unless the agent has
- * taken it.
+ * handle_fence() - GPU work up to this fence uses a held handle. False: there is no room for a joint fence.
+ * handle_pending() - whether there is such work that is not done. Of a held, offered or released handle.
  */
-uint64_t handle_keep(struct gpool *pool, uint32_t page);
-bool handle_claim(struct gpool *pool, uint32_t page, uint64_t word, const struct vm_take_options *options);
+bool handle_fence(struct gpool *pool, uint32_t page, uint64_t fence);
+bool handle_pending(const struct gpool *pool, uint32_t page);
+
+/*
+ * handle_release() - a held handle is released; returns its tag. handle_claim() - it is held again, with its fence and as a new block, unless
+ * the agent has taken it.
+ */
+uint64_t handle_release(struct gpool *pool, uint32_t page);
+bool handle_claim(struct gpool *pool, uint32_t page, uint64_t tag, const struct vm_take_options *options);
+
+/*
+ * handle_offer() - a held handle is offered; returns its tag. owner_id: what its content is called from now on. handle_reclaim() - it is
+ * held again, with its content, unless the agent has taken it.
+ */
+uint64_t handle_offer(struct gpool *pool, uint32_t page, uint64_t owner_id);
+bool handle_reclaim(struct gpool *pool, uint32_t page, uint64_t tag);
+
+/* handle_is_here() - whether the agent has not taken an offered or released handle yet. Two loads. */
+bool handle_is_here(const struct gpool *pool, uint32_t page, uint64_t tag);
 
 static inline uint32_t handle_pages(const struct gpool *pool)
 {

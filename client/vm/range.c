@@ -317,10 +317,7 @@ close_object:
 
 int range_settle(struct gpool_range *range)
 {
-	if (!range->elastic || !elastic_leaving(range->elastic))
-		return 0;
-	deferred_sweep_wait(range->pool);
-	return elastic_leaving(range->elastic) ? -EBUSY : 0;
+	return range->elastic && elastic_leaving(range->elastic) ? -EBUSY : 0;
 }
 
 /* The last range of the spilled block is gone: so is the block. */

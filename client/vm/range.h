@@ -90,7 +90,7 @@ void range_fall(struct gpool_range *range);
 /* range_object_pages() - those of the object that it has open: 0, -ENOMEM. */
 int range_object_pages(struct gpool_range *range);
 
-/* range_settle() - nothing of it waits for a fence, after all work that can be waited for. -EBUSY: for one that only the program signals. */
+/* range_settle() - 0; -EBUSY: GPU work that is not done uses pages of it that were unbacked or offered. Call after stream_sync_all(). */
 int range_settle(struct gpool_range *range);
 
 /* range_end() - it is gone: 0, -EBUSY, and as gpool_range_destroy(). */

@@ -95,7 +95,7 @@ static void tensor_work(struct background_task *task)
 		if (brought == 0) {
 			if (end > first) {
 				pages = blocks_of(tensor, first, end);
-				elastic_release(elastic, &pages);
+				elastic_settle(elastic, &pages);
 			}
 			pages = blocks_of(tensor, block, block + 1);
 			if (block == UINT32_MAX || pool_is_short(tensor->pool))

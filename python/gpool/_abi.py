@@ -54,6 +54,7 @@ GPOOL_PAGE_HOLE = 0
 GPOOL_PAGE_PARKED = 1
 GPOOL_PAGE_BACKED = 2
 GPOOL_PAGE_CAPTURED = 1
+GPOOL_PAGE_OFFERED = 2
 GPOOL_SMALL_SPANS = 0
 GPOOL_SMALL_DRIVER = 1
 GPOOL_SMALL_PAGES = 2
@@ -377,6 +378,8 @@ class gpool_range_info(c.Structure):
     parked_pages: int
     captured_pages: int
     handle_pages: int
+    offered_pages: int
+    reserved: int
 
     _fields_ = [
         ("size", c.c_uint32),
@@ -392,6 +395,8 @@ class gpool_range_info(c.Structure):
         ("parked_pages", c.c_uint32),
         ("captured_pages", c.c_uint32),
         ("handle_pages", c.c_uint32),
+        ("offered_pages", c.c_uint32),
+        ("reserved", c.c_uint32),
     ]
 
 
@@ -1209,7 +1214,7 @@ SIZES: Dict[str, int] = {
     "gpool_object_info": 328,
     "gpool_loan": 48,
     "gpool_range_options": 40,
-    "gpool_range_info": 192,
+    "gpool_range_info": 200,
     "gpool_range_page": 32,
     "gpool_tensor_options": 32,
     "gpool_tensor_info": 48,
@@ -1307,6 +1312,8 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_range_back": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint32, c.c_int]),
     "gpool_range_unback": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint32, gpool_fence]),
     "gpool_range_capture": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint32, c.c_int]),
+    "gpool_range_offer": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint32, gpool_fence]),
+    "gpool_range_reclaim": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint32, c.POINTER(c.c_uint8)]),
     "gpool_range_resolve": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(gpool_range_page)]),
     "gpool_tensor_create": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint32, c.c_uint32, c.POINTER(gpool_tensor_options), c.POINTER(c.c_void_p)]),
     "gpool_tensor_destroy": (c.c_int, [c.c_void_p]),
