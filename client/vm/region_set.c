@@ -450,6 +450,8 @@ void region_turn(struct region_set *set, struct vm_region *region, enum vm_regio
 	set->pages[kind] += region->count;
 	set->counts[kind]++;
 	region->kind = kind;
+	if (kind == VM_HOLE || kind == VM_ZOMBIE)
+		region->held = region->offered = false;
 	if (kind == VM_HOLE) {
 		region->ready = VM_READY;
 		region->slot = VM_NONE;
@@ -481,6 +483,8 @@ static void merge_above(struct region_set *set, struct vm_region *region)
 		region->fence = 0;
 	if (above->id > region->id)
 		region->id = above->id;
+	region->held |= above->held;
+	region->offered |= above->offered;
 	set->counts[region->kind]--;
 	region_drop(set, above);
 }
@@ -551,6 +555,7 @@ void region_put_allocated(struct region_set *set, struct vm_region *region, uint
 	if (region->ready == VM_READY)
 		region->fence = 0;
 	region->captured = region->released = false;
+	region->held = true;
 	region->id = ++set->last_id;
 	region->bytes = bytes;
 	region_in(set, region);

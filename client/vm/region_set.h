@@ -59,6 +59,8 @@ struct vm_region {
 	bool unmapped; /* zombie that moves: it is not mapped any more */
 	bool captured; /* allocated: keeps its pages also when it is freed, and is free only when that ends */
 	bool released; /* allocated, captured: freed meanwhile */
+	bool held;     /* free, allocated: some of its handles are held */
+	bool offered;  /* free: some of its handles are released (vpmm_offer.c) */
 	uint16_t slot;       /* stream slot of free ones; of allocated ones the guard's */
 	uint16_t next_slot;  /* guarded: whose it is then */
 	uint64_t fence;      /* free, zombie, guard: until it is reached; 0: none */

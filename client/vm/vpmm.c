@@ -43,6 +43,7 @@ static void parts_close(struct vpmm *vpmm)
 	}
 	while ((chunk = vpmm->chunks)) {
 		vpmm->chunks = chunk->next;
+		vpmm_tags_close(chunk);
 		vm_space_close(&chunk->space);
 		region_chunk_close(&chunk->regions);
 		free(chunk);
@@ -177,7 +178,6 @@ static int find(struct vpmm_call *call, struct vm_region **found)
 	struct region_set *set = &call->vpmm->set;
 	struct vm_region *region = region_best(set, call->slot, call->count);
 	const char *which = "in its stream";
-	bool parked;
 
 	*found = NULL;
 	if (!region) {
@@ -191,9 +191,8 @@ static int find(struct vpmm_call *call, struct vm_region **found)
 		return -ENOMEM;
 	vpmm_trace(call, "1: %u pages %s, %u of stream slot %u, id %llu", call->count, which, region->count, region->slot,
 		(unsigned long long)region->id);
-	parked = region->slot == VM_PARKED;
 	region = region_carve(set, region, call->count);
-	if (parked) {
+	if (region->slot == VM_PARKED || region->offered) {
 		int error = vpmm_adopt(call, region);
 
 		if (error)
@@ -291,7 +290,7 @@ static int pages_malloc(struct vpmm *vpmm, uint64_t bytes, uint32_t count, uint3
 		goto unlock;
 	if (likely(!set->counts[VM_ZOMBIE] && !vpmm->options.trace && set->spare_count))
 		region = region_best(set, slot, count);
-	if (likely(region)) {
+	if (likely(region && !region->offered)) {
 		region = region_carve(set, region, count);
 	} else {
 		call_begin(&call, vpmm, stream);

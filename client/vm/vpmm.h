@@ -4,7 +4,8 @@
  * region_set.h has the sets and says what a region is; here is what makes driver calls and asks the agent. Files:
  *   vpmm.c        life, malloc and free as long as no driver call is needed, capture
  *   vpmm_map.c    what needs one: zombies to holes, new places, initial pages, chunks of addresses
- *   vpmm_idle.c   free pages that the agent may take: parking, trimming, adopting, letting go; what is done in the background
+ *   vpmm_offer.c  free pages that the agent may take, and that stay in their regions
+ *   vpmm_idle.c   free pages that the process gives up: parking, trimming, adopting, letting go; what is done in the background
  *   vpmm_small.c  less than a page
  *   vpmm_dump.c   totals, dump, trace
  *   vpmm_record.c calls into a file
@@ -26,6 +27,7 @@ enum { VPMM_TRACE_BYTES = 1024 };
 struct vpmm_chunk {
 	struct region_chunk regions;
 	struct vm_space space;
+	uint64_t *tags; /* [space.slot_count] of handles that are released; 0: held, or of no free region. Under the lock */
 	struct vpmm_chunk *next;
 };
 
@@ -66,7 +68,10 @@ struct vpmm {
 	struct background_task task;
 	bool touched;      /* by a call, since the last look */
 	bool asleep;       /* it does not look before it is woken */
+	bool calm;         /* it looks rarely, since there was no call */
+	uint32_t busy_ticks; /* that found calls, since free regions were offered */
 	uint64_t quiet_ns; /* since when there was no call */
+	uint64_t flushed_ns; /* when recorded calls were last written */
 };
 
 /* A call on its way: who asks for what, and what is told about it afterwards. */
@@ -174,6 +179,27 @@ int vpmm_place(struct vpmm_call *call, struct vm_region **place) COLD;
 /* vpmm_fill() - so many new pages in a place of their own, which moves. 0, or as gpool_malloc(). Lock held. */
 int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **place) COLD;
 
+/* ---- vpmm_offer.c ---- */
+
+/* vpmm_tags_open() - of a chunk whose space is open: 0, -ENOMEM. */
+int vpmm_tags_open(struct vpmm_chunk *chunk);
+void vpmm_tags_close(struct vpmm_chunk *chunk);
+
+/*
+ * vpmm_offer() - all free regions but those without a fence: the agent may take their pages, each once its fence is reached. Lock held. Cost:
+ * a look at each region.
+ */
+void vpmm_offer(struct vpmm *vpmm);
+
+/* vpmm_claim() - the handles of a region that moves are held again; gone[] receives the slots whose handles the agent has taken: how many. */
+uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t *gone);
+
+/*
+ * vpmm_hold() - all free regions are held again; what the agent has taken of them are zombies. chunk: of this one; NULL: of all. ready: only
+ * those that wait for no fence. 0, -ENOMEM. Lock held. Cost: a look at each region.
+ */
+int vpmm_hold(struct vpmm_call *call, const struct region_chunk *chunk, bool ready) COLD;
+
 /* ---- vpmm_idle.c ---- */
 
 int vpmm_idle_open(struct vpmm *vpmm);
@@ -183,8 +209,8 @@ void vpmm_idle_close(struct vpmm *vpmm);
 uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages);
 
 /*
- * vpmm_adopt() - a parked region that moves, to be held again: 0, all of it is. -EAGAIN: it is in the sets again, in pieces, and what is
- * gone of it are zombies. -ENOMEM: likewise, all of it zombies. Lock held.
+ * vpmm_adopt() - a parked or offered region that moves, to be held again: 0, all of it is. -EAGAIN: it is in the sets again, in pieces, and
+ * what the agent has taken of it are zombies. -ENOMEM: likewise, all of it zombies. Lock held.
  */
 int vpmm_adopt(struct vpmm_call *call, struct vm_region *region);
 
@@ -197,8 +223,8 @@ void vpmm_pressed(struct vpmm *vpmm) COLD;
 static inline void vpmm_idle_touch(struct vpmm *vpmm)
 {
 	vpmm->touched = true;
-	if (unlikely(vpmm->asleep)) {
-		vpmm->asleep = false;
+	if (unlikely(vpmm->asleep || vpmm->calm)) {
+		vpmm->asleep = vpmm->calm = false;
 		background_wake(vpmm->pool, &vpmm->task);
 	}
 }

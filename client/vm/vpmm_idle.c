@@ -1,5 +1,5 @@
 /*
- * vpmm_idle.c - free pages that others may have. See vpmm.h.
+ * vpmm_idle.c - free pages that the process gives up. See vpmm.h.
  *
  * A region is parked when the GPU has done with it and nobody of ours needs it now: its pages are idle, so that the agent may take them
  * without asking, and stay mapped. The next use adopts them, without a driver call, as far as they are still there. What is gone is a
@@ -16,6 +16,8 @@
 
 enum {
 	TICK_MS = 250,    /* chosen: recorded calls are in the file soon, and four looks a second cost nothing */
+	OFFER_MS = 5,     /* after the last call free regions are offered; chosen: longer than an allocation and its free in an engine's step */
+	OFFER_TICKS = 10, /* while calls go on they are offered this often: 50 ms */
 	IDLE_MS_DEFAULT = 1000, /* chosen: longer than an engine's step, shorter than what an operator notices */
 };
 
@@ -25,13 +27,16 @@ uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages)
 {
 	struct region_list parking = TAILQ_HEAD_INITIALIZER(parking);
 	struct region_set *set = &vpmm->set;
+	struct vpmm_call call = { .vpmm = vpmm };
 	struct vm_region *region;
 	uint64_t pages = 0;
 
+	vpmm_hold(&call, NULL, true);
 	while (set->available - set->parked > keep_pages && !region_spare(set, 1)) {
 		region = region_idle(set, set->available - set->parked - keep_pages);
 		if (!region)
 			break;
+		region->held = false;
 		TAILQ_INSERT_TAIL(&parking, region, by_age);
 		region_show(set, region);
 		pages += region->count;
@@ -85,7 +90,7 @@ int64_t gpool_vm_trim(struct gpool *pool, uint64_t keep_bytes)
 /* ---- what is parked, and still there or not ---- */
 
 /* A region that moves, in pieces into the sets: what is lost of it are zombies. There must be memory for `runs` - 1 steps. */
-static void pieces_put(struct vpmm *vpmm, struct vm_region *region, const bool *lost, uint32_t slot)
+static void pieces_put(struct vpmm *vpmm, struct vm_region *region, const bool *lost, uint32_t slot, uint64_t fence)
 {
 	uint32_t done = 0, total = region->count;
 
@@ -100,7 +105,7 @@ static void pieces_put(struct vpmm *vpmm, struct vm_region *region, const bool *
 		if (lost[done])
 			region_put_zombie(&vpmm->set, piece, 0);
 		else
-			region_put_free(&vpmm->set, piece, slot, 0);
+			region_put_free(&vpmm->set, piece, slot, fence);
 		done += run;
 	}
 }
@@ -133,8 +138,12 @@ static void adopted_put(struct vpmm *vpmm, const struct vm_region *region, const
 /* Without the lock. Which pages are lost; returns how many slots are. */
 static uint32_t region_adopt(struct vpmm *vpmm, const struct vm_region *region, bool *lost, uint32_t *gone)
 {
-	uint32_t first = vpmm_region_slot(vpmm, region);
-	uint32_t count = vm_adopt_run(vpmm_space(region), first, vpmm_region_slots(vpmm, region), &vpmm->take, gone);
+	uint32_t first = vpmm_region_slot(vpmm, region), count;
+
+	if (region->slot == VM_PARKED)
+		count = vm_adopt_run(vpmm_space(region), first, vpmm_region_slots(vpmm, region), &vpmm->take, gone);
+	else
+		count = vpmm_claim(vpmm, region, gone);
 
 	memset(lost, 0, region->count * sizeof(*lost));
 	for (uint32_t i = 0; i < count; i++)
@@ -148,7 +157,7 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 {
 	struct vpmm *vpmm = call->vpmm;
 	uint32_t count = region->count, gone_count = 0, *gone;
-	bool *lost;
+	bool *lost, parked = region->slot == VM_PARKED;
 	int error = 0;
 
 	region_show(&vpmm->set, region);
@@ -159,10 +168,10 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 		gone_count = region_adopt(vpmm, region, lost, gone);
 	vpmm_lock(vpmm);
 	if (!gone || !lost) {
-		region_put_free(&vpmm->set, region, VM_PARKED, 0);
+		region_put(&vpmm->set, region);
 		error = -ENOMEM;
 	} else if (gone_count) {
-		vpmm_trace(call, "1: of %u parked pages %u handles are gone", count, gone_count);
+		vpmm_trace(call, "1: of %u %s pages %u handles are gone", count, parked ? "parked" : "offered", gone_count);
 		error = -EAGAIN;
 		if (region_spare(&vpmm->set, runs_count(lost, count))) {
 			for (uint32_t i = 0; i < count; i++)
@@ -173,8 +182,16 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 			region_put_zombie(&vpmm->set, region, 0);
 			error = -ENOMEM;
 		} else {
-			pieces_put(vpmm, region, lost, VM_NONE);
+			region->held = true;
+			region->offered = false;
+			/* The agent has taken some of it, so all that a guard waited for is done. */
+			parked |= region->guarded;
+			region->guarded = false;
+			pieces_put(vpmm, region, lost, parked ? VM_NONE : region->slot, parked ? 0 : region->fence);
 		}
+	} else {
+		region->held = true;
+		region->offered = false;
 	}
 	free(lost);
 	free(gone);
@@ -205,6 +222,8 @@ bool vpmm_let_go(struct vm_space *space)
 
 	if (!vpmm_trylock(vpmm))
 		return false;
+	/* What is offered and wanted elsewhere the agent has taken. */
+	vpmm_hold(&call, &chunk->regions, false);
 	vpmm_zombies_end(&call);
 	while ((region = region_parked(&vpmm->set, &chunk->regions, UINT64_MAX))) {
 		TAILQ_INSERT_TAIL(&parked, region, by_age);
@@ -222,9 +241,10 @@ bool vpmm_let_go(struct vm_space *space)
 		else if (region_spare(&vpmm->set, runs_count(lost, region->count)))
 			region_put_zombie(&vpmm->set, region, 0);
 		else
-			pieces_put(vpmm, region, lost, VM_PARKED);
+			pieces_put(vpmm, region, lost, VM_PARKED, 0);
 		free(lost);
 	}
+	vpmm_offer(vpmm);
 	vpmm_unlock(vpmm);
 	return all;
 }
@@ -252,21 +272,43 @@ static void settle(struct vpmm *vpmm)
 	vpmm_park(vpmm, 0);
 }
 
+/* Free regions are offered soon after the last call, and from time to time while calls go on. Lock held; let go meanwhile. */
+static void offer_look(struct vpmm *vpmm)
+{
+	if (vpmm->touched && ++vpmm->busy_ticks < OFFER_TICKS)
+		return;
+	vpmm->busy_ticks = 0;
+	if (!vpmm->touched) {
+		vpmm_unlock(vpmm);
+		vpmm_small_return(vpmm, true);
+		vpmm_lock(vpmm);
+	}
+	vpmm_fences_record(vpmm, VM_SLOTS);
+	region_sweep(&vpmm->set);
+	vpmm_offer(vpmm);
+}
+
 static void idle_look(struct background_task *task)
 {
 	struct vpmm *vpmm = (struct vpmm *)((char *)task - offsetof(struct vpmm, task));
 	uint64_t now = monotonic_ns();
 
-	if (vpmm->record)
-		vpmm_record_flush(vpmm->record);
 	vpmm_lock(vpmm);
+	vpmm->calm = !vpmm->touched;
 	if (vpmm->touched)
 		vpmm->quiet_ns = now;
-	vpmm->touched = false;
+	if (vpmm->record && now - vpmm->flushed_ns >= TICK_MS * UINT64_C(1000000)) {
+		vpmm->flushed_ns = now;
+		vpmm_unlock(vpmm);
+		vpmm_record_flush(vpmm->record);
+		vpmm_lock(vpmm);
+	}
 	if (pool_is_short(vpmm->pool) || (vpmm->idle_ms != UINT32_MAX && now - vpmm->quiet_ns >= vpmm->idle_ms * UINT64_C(1000000)))
 		settle(vpmm);
-	vpmm->asleep = !is_unsettled(vpmm);
-	task->period_ms = vpmm->asleep ? 0 : TICK_MS;
+	offer_look(vpmm);
+	vpmm->asleep = !vpmm->touched && !is_unsettled(vpmm);
+	task->period_ms = vpmm->asleep ? 0 : vpmm->calm ? TICK_MS : OFFER_MS;
+	vpmm->touched = false;
 	vpmm_unlock(vpmm);
 }
 
@@ -279,7 +321,7 @@ int vpmm_idle_open(struct vpmm *vpmm)
 		vpmm->idle_ms = vpmm->options.idle_ms < 0 ? UINT32_MAX : (uint32_t)vpmm->options.idle_ms;
 	vpmm->touched = true;
 	vpmm->quiet_ns = monotonic_ns();
-	vpmm->task = (struct background_task){ .run = idle_look, .period_ms = TICK_MS };
+	vpmm->task = (struct background_task){ .run = idle_look, .period_ms = OFFER_MS };
 	error = background_add(vpmm->pool, &vpmm->task);
 	if (error)
 		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot start a thread: %s", strerror(-error));

@@ -30,8 +30,11 @@ static int chunk_open(struct vpmm *vpmm, uint32_t pages, struct vpmm_chunk **ope
 		free(chunk);
 		return error;
 	}
-	error = region_chunk_open(&chunk->regions, chunk->space.base, chunk->space.slot_count / vpmm->page_slots);
+	error = vpmm_tags_open(chunk);
+	if (!error)
+		error = region_chunk_open(&chunk->regions, chunk->space.base, chunk->space.slot_count / vpmm->page_slots);
 	if (error) {
+		vpmm_tags_close(chunk);
 		vm_space_close(&chunk->space);
 		free(chunk);
 		return error;
@@ -53,6 +56,7 @@ int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages)
 	error = region_spare(&vpmm->set, 1);
 	if (error) {
 		vpmm_unlock(vpmm);
+		vpmm_tags_close(chunk);
 		vm_space_close(&chunk->space);
 		region_chunk_close(&chunk->regions);
 		free(chunk);
@@ -339,6 +343,7 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 		return error;
 	}
 	harvest_bury(vpmm, call, making);
+	making->place->held = true;
 	vpmm->counters.taken_bytes += making->fresh * vpmm->page_bytes;
 	vpmm->counters.remapped_bytes += harvest * vpmm->page_bytes;
 	vpmm->counters.remaps += harvest != 0;
@@ -364,9 +369,12 @@ static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_regi
 {
 	struct region_set *set = &call->vpmm->set;
 	struct making making = { .timeout_ms = 0 };
-	int error = hole_take(call, &making.place);
+	/* What is harvested is mapped elsewhere, and has to be here. */
+	int error = vpmm_hold(call, NULL, false);
 	uint64_t there;
 
+	if (!error)
+		error = hole_take(call, &making.place);
 	if (error)
 		return error;
 	there = unfinished ? set->available - set->parked : region_at_once(set, call->slot);
@@ -391,6 +399,7 @@ int vpmm_place(struct vpmm_call *call, struct vm_region **place)
 	vpmm_fences_record(vpmm, VM_SLOTS);
 	region_sweep(&vpmm->set);
 	vpmm_park(vpmm, 0);
+	vpmm_offer(vpmm);
 	vpmm_trace(call, "2: waits for pages");
 	return vpmm_fill(call, vpmm->options.timeout_ms, place);
 }
