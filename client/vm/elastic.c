@@ -340,7 +340,7 @@ int elastic_offer(struct elastic *elastic, const struct elastic_pages *pages, ui
 	if (!owner_id)
 		owner_id = elastic->range->attributes.owner_id;
 	pthread_mutex_lock(&elastic->lock);
-	error = offer_check(elastic, pages);
+	error = elastic->range->mapped ? offer_check(elastic, pages) : -EBUSY;
 	if (!error)
 		offered_hold(elastic, pages);
 	if (!error && fence_pending(pool, (struct gpool_fence){ fence }))
@@ -358,11 +358,16 @@ int elastic_offer(struct elastic *elastic, const struct elastic_pages *pages, ui
 	return error;
 }
 
-uint32_t elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, uint8_t *kept)
+int elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, uint8_t *kept)
 {
-	uint32_t lost = 0, at = 0;
+	uint32_t at = 0;
+	int lost = 0;
 
 	pthread_mutex_lock(&elastic->lock);
+	if (unlikely(!elastic->range->mapped)) {
+		pthread_mutex_unlock(&elastic->lock);
+		return -EBUSY;
+	}
 	offered_hold(elastic, pages);
 	for (uint32_t i = 0; i < pages->times; i++) {
 		uint32_t first = pages->first + i * pages->stride;

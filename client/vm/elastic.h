@@ -116,13 +116,13 @@ int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, u
  * elastic_offer() - whole handles, all pages of which are backed and none captured, are offered behind the fence; their content is called
  * owner_id (0: as the range's). Those that are offered already get the fence as well. No call to driver or agent.
  * Return: 0, -EINVAL (a page is not backed, is captured, or is part of a handle that the call does not cover), -ENOMEM (no room for a joint
- * fence); then none of the pages is offered.
+ * fence); then none of the pages is offered. -EBUSY: the range sleeps.
  * elastic_reclaim() - offered pages are held again. kept[i] (unless NULL): page i has its content; else it is not backed. Returns how many
- * are not. A page that was never offered counts as kept if it is backed.
+ * are not, or -EBUSY. A page that was never offered counts as kept if it is backed.
  * elastic_is_here() - whether the handles of these pages, offered or held, are still this range's. Two loads for each; it may change at once.
  */
 int elastic_offer(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence, uint64_t owner_id);
-uint32_t elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, uint8_t *kept);
+int elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, uint8_t *kept);
 bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages);
 
 /*

@@ -95,30 +95,33 @@ int gpool_range_unback(struct gpool_range *range, uint32_t first, uint32_t count
 	return error;
 }
 
+/*
+ * Offering and reclaiming go without the gate of the ranges, whose two atomic instructions would cost as much as all else: whether the range is
+ * mapped is looked at under the range's lock.
+ */
+static int offer_enter(const struct gpool_range *range, const struct elastic_pages *pages)
+{
+	if (!range->pool->alive)
+		return -ECHILD;
+	return range->elastic && elastic_pages_check(range->elastic, pages) ? 0 : -EINVAL;
+}
+
 int gpool_range_offer(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence)
 {
 	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
-	int error = range_enter(range, &pages);
+	int error = offer_enter(range, &pages);
 
-	if (error)
-		return error;
-	error = fence_check(range->pool, fence);
-	if (!error)
-		error = elastic_offer(range->elastic, &pages, fence.value, 0);
-	ranges_leave(range->pool->ranges);
-	return error;
+	if (!error && fence.value)
+		error = fence_check(range->pool, fence);
+	return error ? error : elastic_offer(range->elastic, &pages, fence.value, 0);
 }
 
 int gpool_range_reclaim(struct gpool_range *range, uint32_t first, uint32_t count, uint8_t *kept)
 {
 	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
-	int result = range_enter(range, &pages);
+	int error = offer_enter(range, &pages);
 
-	if (result)
-		return result;
-	result = (int)elastic_reclaim(range->elastic, &pages, kept);
-	ranges_leave(range->pool->ranges);
-	return result;
+	return error ? error : elastic_reclaim(range->elastic, &pages, kept);
 }
 
 int gpool_range_capture(struct gpool_range *range, uint32_t first, uint32_t count, int captured)

@@ -50,6 +50,52 @@ static int unback(struct gpool_range *range)
 	return gpool_range_unback(range, 0, RANGE_PAGES, done_fence);
 }
 
+static int offer(struct gpool_range *range)
+{
+	return gpool_range_offer(range, 0, RANGE_PAGES, done_fence);
+}
+
+static int reclaim(struct gpool_range *range)
+{
+	int lost = gpool_range_reclaim(range, 0, RANGE_PAGES, NULL);
+
+	return lost > 0 ? -ENODATA : lost;
+}
+
+static int offer_singly(struct gpool_range *range)
+{
+	int error = 0;
+
+	for (uint32_t page = 0; page < RANGE_PAGES && !error; page++)
+		error = gpool_range_offer(range, page, 1, done_fence);
+	return error;
+}
+
+static int reclaim_singly(struct gpool_range *range)
+{
+	int lost = 0;
+
+	for (uint32_t page = 0; page < RANGE_PAGES && !lost; page++)
+		lost = gpool_range_reclaim(range, page, 1, NULL);
+	return lost > 0 ? -ENODATA : lost;
+}
+
+static int sample_offers(struct bench *bench, struct gpool *pool, struct gpool_range *range)
+{
+	uint64_t calls = driver_calls(pool);
+	int error = timed(bench, FIGURE_range_offer, offer, range);
+
+	if (!error)
+		error = timed(bench, FIGURE_range_reclaim, reclaim, range);
+	if (!error)
+		error = timed(bench, FIGURE_range_offer_one, offer_singly, range);
+	if (!error)
+		error = timed(bench, FIGURE_range_reclaim_one, reclaim_singly, range);
+	if (!error)
+		bench_sample(bench, FIGURE_range_offer_calls, (double)(driver_calls(pool) - calls));
+	return error;
+}
+
 static int sample_range(struct bench *bench, struct gpool *pool)
 {
 	struct gpool_range *range;
@@ -66,6 +112,8 @@ static int sample_range(struct bench *bench, struct gpool *pool)
 		error = timed(bench, FIGURE_range_back_parked, back, range);
 	if (!error)
 		bench_sample(bench, FIGURE_range_back_parked_calls, (double)(driver_calls(pool) - calls));
+	if (!error)
+		error = sample_offers(bench, pool, range);
 	return error ? error : gpool_range_destroy(range);
 }
 
