@@ -6,7 +6,8 @@
  * sees an error that is not in its contract.
  * Method: a pool that is too small for what the workers (two threads each) want, so that the agent evicts blocks and takes idle
  * pages back all the time. Each block holds words that only it can hold; they are verified under every pin. Threads of a worker
- * pass each other handles, so that both pin, unpin and free the same blocks. One worker is killed every 50 ms on average and a
+ * pass each other handles, so that both pin, unpin and free the same blocks. Each thread also has an elastic range whose pages it offers and
+ * reclaims, and allocations in a stream. One worker is killed every 50 ms on average and a
  * new one started in its place; others are stopped for a while; about once a second one of gpoold's own processes is killed, but for
  * the keeper. With odd seeds eviction is adaptive. Stale handles are fine, wrong contents never. In the end the
  * workers stand still and the agent's check must find nothing; then they leave, half of them by death, and every page must be
@@ -17,7 +18,7 @@
  * usage: torture [SECONDS [SEED]] [--workers N] [--broken] [--spare-gpoold]
  */
 #include "tests/stress/stress_agent.h"
-#include "tests/stress/torture_worker.h"
+#include "tests/stress/torture_ranges.h"
 
 enum { PAGES = 512, GPOOLD_KILL_MEAN_MS = 1000 };
 
@@ -39,6 +40,8 @@ static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 	printf("%" PRIu64 " frees, %" PRIu64 " lost to another, %" PRIu64 " fences, %" PRIu64 " prepared, %" PRIu64
 	       " scopes, %" PRIu64 " spans; %u violations\n",
 		c->frees, c->lost_frees, c->fences, c->prepared, c->scopes, c->spans, atomic_load(&stage->wrong));
+	printf("%" PRIu64 " offers of pages, %" PRIu64 " reclaimed with their content, %" PRIu64 " lost; %" PRIu64 " calls of gpool_malloc() and gpool_mfree()\n",
+		c->offers, c->reclaimed, c->offers_lost, c->mallocs);
 }
 
 /* A run of some length in which nothing was evicted or killed would prove nothing. */
@@ -48,7 +51,7 @@ static bool was_real(const struct tormentor *tormentor, const struct stress_agen
 
 	return tormentor->arguments.seconds < 2 ||
 	       (tormentor->kills && (!tormentor->keeper || tormentor->arguments.seconds < 10 || tormentor->agent_kills) && tormentor->stops && c->verified && c->stale && c->fences && c->lost_frees && c->prepared &&
-		       c->spans && atomic_load(&agent->header->counters[POOL_COUNT_EVICTIONS]) &&
+		       c->spans && c->reclaimed && c->offers_lost && c->mallocs && atomic_load(&agent->header->counters[POOL_COUNT_EVICTIONS]) &&
 		       atomic_load(&agent->header->counters[POOL_COUNT_RECLAIMS]));
 }
 

@@ -19,7 +19,7 @@
 
 struct counters {
 	_Atomic uint64_t allocations, pages, refusals, verified, verified_bytes, stale, late, frees, lost_frees, fences, prepared,
-		spans, scopes;
+		spans, scopes, offers, offers_lost, reclaimed, mallocs;
 };
 
 #include "tests/stress/tormentor.h"
@@ -47,6 +47,7 @@ struct thread {
 	struct pending pending[PENDING];
 	uint32_t pending_count;
 	uint32_t stream;
+	struct ranges_state *ranges; /* torture_ranges.h */
 };
 
 struct worker {
@@ -486,12 +487,21 @@ static void do_spans(struct thread *thread)
 	}
 }
 
+/* torture_ranges.h */
+static int ranges_begin(struct thread *thread);
+static void ranges_end(struct thread *thread);
+static void do_range(struct thread *thread);
+
 static void work(struct thread *thread)
 {
 	uint32_t what = chance_below(&thread->random, 64), at;
 
-	if (what < 20) {
+	if (what < 12) {
 		do_allocate(thread);
+		return;
+	}
+	if (what < 20 && !stage->broken) {
+		do_range(thread);
 		return;
 	}
 	if (what == 20) {
@@ -535,10 +545,15 @@ static void *thread_main(void *argument)
 
 	if (error)
 		violation("worker %u: gpool_stream_open() answers %d: %s", worker->slot, error, gpool_strerror(error));
+	if (!error)
+		error = ranges_begin(thread);
+	if (error)
+		violation("worker %u: gpool_range_reserve() answers %d: %s", worker->slot, error, gpool_strerror(error));
 	while (!error && told_to_run())
 		work(thread);
 	while (thread->pending_count)
 		reach_fence(thread);
+	ranges_end(thread);
 	stand(worker->slot, 1);
 	gpool_stream_close(worker->pool, thread->stream);
 	return NULL;

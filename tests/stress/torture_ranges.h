@@ -1,0 +1,205 @@
+/*
+ * torture_ranges.h - what the workers of torture.c do with elastic ranges and with gpool_malloc(): back pages, offer them at once or behind a
+ * fence, reclaim them, unback them; allocate and free in a stream. Each thread has a range of its own and knows what each page contains. What a
+ * reclaim reports as kept has to contain it; what is behind a fence has to contain it until the fence is signaled.
+ */
+#ifndef GPOOL_TESTS_STRESS_TORTURE_RANGES_H
+#define GPOOL_TESTS_STRESS_TORTURE_RANGES_H
+
+#include "tests/stress/torture_worker.h"
+
+enum { RANGE_PAGES = 24, RANGE_RUN = 6, MALLOCS = 4, MALLOC_PAGES = 4 };
+
+enum range_page { PAGE_NONE, PAGE_HELD, PAGE_OFFERED, PAGE_FENCED };
+
+struct ranges_state {
+	struct gpool_range *range;
+	uint32_t stream; /* manual, and of the range alone: its fences are signaled in order */
+	uint64_t address;
+	uint64_t contents; /* given out */
+	uint64_t content[RANGE_PAGES];
+	enum range_page page[RANGE_PAGES];
+	struct gpool_fence fence;   /* of the pages that are FENCED; they are one run */
+	uint32_t fenced_first, fenced_count;
+	bool fenced_offer;          /* offered behind it; else unbacked */
+	uint64_t mallocs[MALLOCS], malloc_content[MALLOCS];
+	uint32_t malloc_pages[MALLOCS];
+};
+
+static void range_verify(struct thread *thread, struct ranges_state *state, uint32_t page, const char *when)
+{
+	const struct worker *worker = thread->worker;
+
+	if (content_check(state->address + page * worker->page_bytes, worker->page_bytes, 1, worker->key ^ state->content[page]) >= 0)
+		violation("worker %u: wrong content in page %u of a range, %s", worker->slot, page, when);
+	COUNT(verified, 1);
+	COUNT(verified_bytes, CONTENT_WORDS * 8);
+}
+
+static void range_refuse(const struct thread *thread, const char *call, int error)
+{
+	violation("worker %u: %s answers %d: %s", thread->worker->slot, call, error, gpool_strerror(error));
+}
+
+/* The stream alone ends the work: a manual stream is signaled, which is no call for the range. */
+static void range_fence_reach(struct thread *thread, struct ranges_state *state)
+{
+	for (uint32_t i = 0; i < state->fenced_count; i++) {
+		uint32_t page = state->fenced_first + i;
+
+		range_verify(thread, state, page, "before its fence");
+		state->page[page] = state->fenced_offer ? PAGE_OFFERED : PAGE_NONE;
+	}
+	state->fenced_count = 0;
+	if (gpool_fence_signal(thread->worker->pool, state->fence))
+		range_refuse(thread, "gpool_fence_signal()", -EINVAL);
+	COUNT(fences, 1);
+}
+
+static void range_back(struct thread *thread, struct ranges_state *state, uint32_t first, uint32_t count)
+{
+	int error = gpool_range_back(state->range, first, count, (int)chance_below(&thread->random, 10));
+
+	if (error == -ENOSPC) {
+		COUNT(refusals, 1);
+		return;
+	}
+	if (error) {
+		range_refuse(thread, "gpool_range_back()", error);
+		return;
+	}
+	for (uint32_t page = first; page < first + count; page++) {
+		if (state->page[page] == PAGE_HELD)
+			range_verify(thread, state, page, "backed again");
+		state->content[page] = ++state->contents * UINT64_C(0x9e3779b97f4a7c15) + page;
+		state->page[page] = PAGE_HELD;
+		content_write(state->address + page * thread->worker->page_bytes, thread->worker->page_bytes, 1,
+			thread->worker->key ^ state->content[page]);
+	}
+}
+
+static void range_offer(struct thread *thread, struct ranges_state *state, uint32_t first, uint32_t count, bool unback)
+{
+	bool fenced = chance_below(&thread->random, 2) && !state->fenced_count;
+	struct gpool_fence fence = { 0 };
+	int error;
+
+	for (uint32_t page = first; page < first + count; page++)
+		if (state->page[page] != PAGE_HELD)
+			return;
+	error = fenced ? gpool_fence_record(thread->worker->pool, state->stream, &fence) : 0;
+	if (!error)
+		error = unback ? gpool_range_unback(state->range, first, count, fence) : gpool_range_offer(state->range, first, count, fence);
+	if (error)
+		range_refuse(thread, unback ? "gpool_range_unback()" : "gpool_range_offer()", error);
+	for (uint32_t page = first; page < first + count; page++)
+		state->page[page] = fenced ? PAGE_FENCED : unback ? PAGE_NONE : PAGE_OFFERED;
+	if (fenced) {
+		state->fence = fence;
+		state->fenced_first = first;
+		state->fenced_count = count;
+		state->fenced_offer = !unback;
+	}
+	COUNT(offers, !unback);
+}
+
+static void range_reclaim(struct thread *thread, struct ranges_state *state, uint32_t first, uint32_t count)
+{
+	uint8_t kept[RANGE_PAGES];
+	int lost = gpool_range_reclaim(state->range, first, count, kept);
+
+	if (lost < 0) {
+		range_refuse(thread, "gpool_range_reclaim()", lost);
+		return;
+	}
+	for (uint32_t page = first; page < first + count; page++) {
+		enum range_page was = state->page[page];
+
+		if (kept[page - first] && was == PAGE_NONE)
+			violation("worker %u: a page that was not backed is kept", thread->worker->slot);
+		if (!kept[page - first] && was == PAGE_HELD)
+			violation("worker %u: a held page is lost", thread->worker->slot);
+		if (kept[page - first])
+			range_verify(thread, state, page, "reclaimed");
+		if (was == PAGE_OFFERED)
+			COUNT(reclaimed, kept[page - first]);
+		if (was == PAGE_OFFERED && !kept[page - first])
+			COUNT(offers_lost, 1);
+		state->page[page] = kept[page - first] ? PAGE_HELD : PAGE_NONE;
+	}
+}
+
+static void range_malloc(struct thread *thread, struct ranges_state *state)
+{
+	uint32_t at = chance_below(&thread->random, MALLOCS), pages = state->malloc_pages[at];
+	struct worker *worker = thread->worker;
+	int error;
+
+	if (state->mallocs[at]) {
+		if (content_check(state->mallocs[at], worker->page_bytes, pages, worker->key ^ state->malloc_content[at]) >= 0)
+			violation("worker %u: wrong content in an allocation of %u pages", worker->slot, pages);
+		error = gpool_mfree(worker->pool, state->mallocs[at], 0);
+		state->mallocs[at] = 0;
+	} else {
+		pages = state->malloc_pages[at] = 1 + chance_below(&thread->random, MALLOC_PAGES);
+		error = gpool_malloc(worker->pool, pages * worker->page_bytes, 0, &state->mallocs[at]);
+		if (!error) {
+			state->malloc_content[at] = chance(&thread->random);
+			content_write(state->mallocs[at], worker->page_bytes, pages, worker->key ^ state->malloc_content[at]);
+		} else {
+			state->mallocs[at] = 0;
+		}
+	}
+	if (error && error != -ENOSPC)
+		range_refuse(thread, "gpool_malloc() or gpool_mfree()", error);
+	COUNT(mallocs, 1);
+}
+
+/* One step. */
+static void do_range(struct thread *thread)
+{
+	struct ranges_state *state = thread->ranges;
+	uint32_t first = chance_below(&thread->random, RANGE_PAGES), most = RANGE_PAGES - first;
+	uint32_t count = 1 + chance_below(&thread->random, most < RANGE_RUN ? most : RANGE_RUN);
+	uint32_t what = chance_below(&thread->random, 16);
+
+	if (state->fenced_count && what < 4) {
+		range_fence_reach(thread, state);
+		return;
+	}
+	/* Steps at pages that wait for a fence would make this model guess. */
+	if (state->fenced_count && first < state->fenced_first + state->fenced_count && state->fenced_first < first + count)
+		return;
+	if (what < 7)
+		range_back(thread, state, first, count);
+	else if (what < 10)
+		range_offer(thread, state, first, count, false);
+	else if (what < 11)
+		range_offer(thread, state, first, count, true);
+	else if (what < 14)
+		range_reclaim(thread, state, first, count);
+	else
+		range_malloc(thread, state);
+}
+
+static int ranges_begin(struct thread *thread)
+{
+	int error;
+
+	thread->ranges = calloc(1, sizeof(*thread->ranges));
+	if (!thread->ranges)
+		return -ENOMEM;
+	error = gpool_stream_open(thread->worker->pool, NULL, GPOOL_STREAM_MANUAL, &thread->ranges->stream);
+	if (!error)
+		error = gpool_range_reserve(thread->worker->pool, RANGE_PAGES, NULL, &thread->ranges->range);
+	return error ? error : gpool_range_address(thread->ranges->range, &thread->ranges->address);
+}
+
+static void ranges_end(struct thread *thread)
+{
+	if (thread->ranges->fenced_count)
+		range_fence_reach(thread, thread->ranges);
+	free(thread->ranges);
+}
+
+#endif
