@@ -11,6 +11,7 @@
 #include "client/pool.h"
 #include "shm/doorbell.h"
 #include "shm/pool_segment.h"
+#include "shm/timeline.h"
 #include "tests/integration/crash_points.h"
 
 #include <errno.h>
@@ -278,6 +279,70 @@ static void test_operators_eviction(void **state)
 {
 	(void)state;
 	play(&(struct scenario){may_go, operator_evicts});
+}
+
+/* ---- freed behind fences, and offered ---- */
+
+enum { OFFERED = 12 };
+
+static struct gpool_range *offered;
+
+static uint64_t *offered_words(uint32_t page)
+{
+	uint64_t address;
+
+	assert_int_equal(gpool_range_address(offered, &address), 0);
+	return (uint64_t *)(uintptr_t)(address + page * (uint64_t)page_bytes);
+}
+
+/* All of the pool is the first's: a stitched block and others, freed behind fences of two streams that are reached, and offered pages. */
+static void may_be_had(void)
+{
+	struct gpool_fence fences[2];
+	uint32_t streams[2];
+
+	may_go();
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(gpool_stream_open(first.pool, NULL, GPOOL_STREAM_MANUAL, &streams[i]), 0);
+		assert_int_equal(gpool_fence_record(first.pool, streams[i], &fences[i]), 0);
+	}
+	for (uint32_t i = 0; i < 6; i++) {
+		struct gpool_block *block = &first.blocks[first.count - 1];
+
+		assert_int_equal(gpool_pin(first.pool, block), 0);
+		assert_int_equal(gpool_pin(first.pool, block), 0);
+		assert_int_equal(gpool_unpin_after(first.pool, block, fences[0]), 0);
+		assert_int_equal(gpool_free_after(first.pool, block, fences[1]), 0);
+		first.count--;
+	}
+	assert_int_equal(gpool_range_reserve(first.pool, OFFERED, NULL, &offered), 0);
+	assert_int_equal(gpool_range_back(offered, 0, OFFERED, ANSWER_MS), 0);
+	for (uint32_t page = 0; page < OFFERED; page++)
+		for (uint32_t i = 0; i < WORDS; i++)
+			offered_words(page)[i] = word_of(7000 + page, i);
+	assert_int_equal(gpool_range_offer(offered, 0, OFFERED, fences[0]), 0);
+	/* The timeline alone: no call that would sweep what waits. */
+	for (uint32_t i = 0; i < 2; i++)
+		atomic_store(&first.pool->session.timeline[fence_slot(fences[i].value)], fences[i].value & FENCE_VALUE_MASK);
+}
+
+static void take_what_may_be_had(void)
+{
+	uint8_t kept[OFFERED];
+
+	take(&second, 12, 0);
+	take(&second, 20, 0);
+	take(&second, 4, 0);
+	assert_in_range(gpool_range_reclaim(offered, 0, OFFERED, kept), 0, OFFERED);
+	for (uint32_t page = 0; page < OFFERED; page++)
+		for (uint32_t i = 0; kept[page] && i < WORDS; i++)
+			assert_int_equal(offered_words(page)[i], word_of(7000 + page, i));
+}
+
+static void test_freed_behind_fences_and_offered(void **state)
+{
+	(void)state;
+	play(&(struct scenario){may_be_had, take_what_may_be_had});
 }
 
 /* The second asks for more than there is, and gives up. */
@@ -797,6 +862,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_stitched_grant),
 		cmocka_unit_test(test_eviction_and_reclaim),
 		cmocka_unit_test(test_operators_eviction),
+		cmocka_unit_test(test_freed_behind_fences_and_offered),
 		cmocka_unit_test(test_refusal),
 		cmocka_unit_test(test_spill),
 		cmocka_unit_test(test_restore),
