@@ -1,71 +1,130 @@
 #include "shm/page_map.h"
 
+#include <stdbool.h>
 #include <string.h>
 
-static bool owns(const struct pool_segment *pool, uint32_t page, uint32_t session)
+/* Of a block, or a cached run, with this tag at its first page. */
+static struct page_fact block_fact(const struct pool_check_session *s, uint32_t head, uint64_t tag)
 {
-	uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
+	bool pinned = atomic_load_explicit(&s->segment->pins[head], memory_order_relaxed) != 0;
+	bool empty = tag == BLOCK_TAG_CACHED || (block_tag_is_block(tag) && tag & BLOCK_DYING && !pinned);
+	bool held = pinned || tag & BLOCK_PREPARED || !block_tag_is_block(tag);
 
-	return page_word_owner(word) == session && page_word_state(word) != PAGE_SHARED;
+	return (struct page_fact){
+		.use = empty ? PAGE_USE_CACHED : PAGE_USE_INSIDE,
+		.demand = empty ? PAGE_DEMAND_IDLE : held ? PAGE_DEMAND_NEEDED : PAGE_DEMAND_OFFERED,
+		.pinned = pinned && !empty,
+		.content = (uint8_t)(tag & BLOCK_TYPE_MASK),
+		.session = (uint16_t)s->id,
+		.head = head,
+	};
+}
+
+/* What the owner says counts for a page that the agent may take: not for one of a session that closed and still lives. */
+static void fact_set(struct page_fact *fact, struct page_fact said)
+{
+	said.state = fact->state;
+	if (said.state == PAGE_QUARANTINED)
+		said.demand = PAGE_DEMAND_NEEDED;
+	*fact = said;
 }
 
 /*
  * The block that starts at `head`, its extents included. Each page counts once, so that blocks that a damaged session lays over
  * each other, or chains in a circle, cost no more than honest ones.
  */
-static void block_fill(const struct pool_segment *pool, const struct pool_check_session *s, uint32_t head, uint64_t tag,
-	struct page_fact *facts)
+static void block_fill(const struct pool_check_session *s, uint32_t head, uint32_t page_count, uint64_t tag, struct page_fact *facts)
 {
-	uint32_t page_count = pool->header->page_count, total = 0, extent = head, next;
+	struct page_fact inside = block_fact(s, head, tag);
+	uint32_t total = 0, extent = head, next;
 
 	do {
 		uint32_t count = atomic_load_explicit(&s->segment->blocks[extent].page_count, memory_order_relaxed), page;
 
 		if (count < 1 || count > page_count - extent)
 			break;
-		for (page = extent; page < extent + count && facts[page].use == PAGE_USE_NONE && owns(pool, page, s->id); page++)
-			facts[page] = (struct page_fact){
-				.use = tag == BLOCK_TAG_CACHED ? PAGE_USE_CACHED : page == head ? PAGE_USE_HEAD : PAGE_USE_INSIDE,
-				.content = (uint8_t)(tag & BLOCK_TYPE_MASK),
-				.session = (uint16_t)s->id,
-				.head = head,
-			};
+		for (page = extent; page < extent + count && facts[page].session == s->id && facts[page].use == PAGE_USE_NONE; page++)
+			fact_set(&facts[page], inside);
 		total += page - extent;
 		if (page < extent + count)
 			break;
 		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&s->segment->blocks[extent].next, memory_order_relaxed) : 0;
 		extent = next - 1;
 	} while (next && next <= page_count);
+	if (total && inside.use == PAGE_USE_INSIDE)
+		facts[head].use = PAGE_USE_HEAD;
 	facts[head].pages = total;
 }
 
-static void session_fill(const struct pool_segment *pool, const struct pool_check_session *s, struct page_fact *facts)
+static void session_fill(const struct pool_check_session *s, uint32_t page_count, struct page_fact *facts)
 {
-	uint32_t page_count = pool->header->page_count;
+	struct page_fact idle = { .use = PAGE_USE_IDLE, .demand = PAGE_DEMAND_IDLE, .session = (uint16_t)s->id };
 
 	for (uint32_t page = 0; page < page_count; page++) {
 		uint64_t tag;
 
-		if (!owns(pool, page, s->id))
+		if (facts[page].session != s->id)
 			continue;
 		if (atomic_load_explicit(&s->segment->free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1) {
-			facts[page] = (struct page_fact){ .use = PAGE_USE_IDLE, .session = (uint16_t)s->id, .head = page };
+			idle.head = page;
+			fact_set(&facts[page], idle);
 			continue;
 		}
 		tag = atomic_load_explicit(&s->segment->blocks[page].tag, memory_order_acquire);
 		if (tag && !(tag & BLOCK_EXTENT) && facts[page].use == PAGE_USE_NONE)
-			block_fill(pool, s, page, tag, facts);
+			block_fill(s, page, page_count, tag, facts);
 	}
 	for (uint32_t page = 0; page < page_count; page++)
 		if (facts[page].session == s->id && facts[page].use >= PAGE_USE_CACHED)
 			facts[page].pages = facts[facts[page].head].pages;
 }
 
+/* Each word is read once, so that a page is one session's whatever the agent does meanwhile. */
+static void owners_fill(const struct pool_segment *pool, const bool *known, struct page_fact *facts)
+{
+	for (uint32_t page = 0; page < pool->header->page_count; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
+		uint32_t session = page_word_session(word);
+
+		facts[page] = (struct page_fact){ .state = (uint8_t)page_word_state(word), .session = known[session] ? (uint16_t)session : 0 };
+	}
+}
+
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct page_fact *facts)
 {
-	memset(facts, 0, pool->header->page_count * sizeof(*facts));
+	uint32_t page_count = pool->header->page_count;
+	bool known[POOL_SESSIONS] = { false };
+
 	for (uint32_t i = 0; i < session_count; i++)
-		if (sessions[i].segment->page_count == pool->header->page_count)
-			session_fill(pool, &sessions[i], facts);
+		known[sessions[i].id] = sessions[i].segment->page_count == page_count;
+	owners_fill(pool, known, facts);
+	for (uint32_t i = 0; i < session_count; i++)
+		if (known[sessions[i].id])
+			session_fill(&sessions[i], page_count, facts);
+}
+
+static void uses_add(struct page_uses *uses, const struct page_fact *fact)
+{
+	bool used = fact->use == PAGE_USE_HEAD || fact->use == PAGE_USE_INSIDE;
+
+	uses->needed += fact->demand == PAGE_DEMAND_NEEDED;
+	uses->offered += fact->demand == PAGE_DEMAND_OFFERED;
+	uses->idle += fact->demand == PAGE_DEMAND_IDLE;
+	uses->used += used;
+	uses->pinned += used && fact->pinned;
+	if (used && fact->content < PAGE_MAP_CONTENTS)
+		uses->contents[fact->content]++;
+}
+
+void page_map_count(const struct page_fact *facts, uint32_t page_count, struct page_uses *uses)
+{
+	memset(uses, 0, POOL_SESSIONS * sizeof(*uses));
+	for (uint32_t page = 0; page < page_count; page++) {
+		if (!facts[page].session)
+			continue;
+		uses_add(&uses[facts[page].session], &facts[page]);
+		if (facts[page].state != PAGE_QUARANTINED)
+			uses_add(&uses[0], &facts[page]);
+	}
 }
