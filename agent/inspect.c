@@ -73,9 +73,12 @@ static int pool_status_fill(const struct pool *pool, struct msg_pool_status *sta
 {
 	const struct pool_header *header = pool->segment.header;
 	struct page_fact *facts = facts_of(pool);
+	const struct page_uses *all;
 
 	if (!facts)
 		return -ENOMEM;
+	all = &uses_of(pool, facts)[0];
+	free(facts);
 	memset(status, 0, sizeof(*status));
 	snprintf(status->name, sizeof(status->name), "%s", header->name);
 	snprintf(status->backend, sizeof(status->backend), "%s", header->backend);
@@ -89,12 +92,11 @@ static int pool_status_fill(const struct pool *pool, struct msg_pool_status *sta
 	status->quarantined_pages = header->state_pages[PAGE_QUARANTINED];
 	status->reserved_pages = header->state_pages[PAGE_RESERVED];
 	status->retired_pages = header->state_pages[PAGE_RETIRED];
-	for (uint32_t page = 0; page < pool->page_count; page++) {
-		status->idle_pages += facts[page].use == PAGE_USE_IDLE || facts[page].use == PAGE_USE_CACHED;
-		status->used_pages += facts[page].use == PAGE_USE_HEAD || facts[page].use == PAGE_USE_INSIDE;
-		status->pinned_pages += pins_of_fact(pool, &facts[page]) != 0;
-	}
-	free(facts);
+	status->needed_pages = all->needed;
+	status->offered_pages = all->offered;
+	status->idle_pages = all->idle;
+	status->used_pages = all->used;
+	status->pinned_pages = all->pinned;
 	status->largest_free_run = free_runs_longest(&pool->free);
 	status->sessions = pool->session_count;
 	status->waiters = pool->waiter_count;
@@ -152,7 +154,7 @@ int answer_version(struct exchange *x)
 	return ENCODE(x, version_reply, &reply);
 }
 
-static void client_entry_fill(const struct session *session, const struct page_fact *facts, struct msg_client_entry *entry)
+static void client_entry_fill(const struct session *session, const struct page_uses *uses, struct msg_client_entry *entry)
 {
 	const struct pool *pool = session->pool;
 	struct session_totals totals = { 0 };
@@ -170,13 +172,11 @@ static void client_entry_fill(const struct session *session, const struct page_f
 	entry->age_ms = clock_ms() - session->attached_ms;
 	entry->leased_pages = session->leased;
 	entry->limit_pages = session->limit;
-	for (uint32_t page = 0; page < pool->page_count; page++) {
-		if (facts[page].session != session->id)
-			continue;
-		entry->idle_pages += facts[page].use == PAGE_USE_IDLE || facts[page].use == PAGE_USE_CACHED;
-		entry->used_pages += facts[page].use >= PAGE_USE_HEAD;
-		entry->pinned_pages += pins_of_fact(pool, &facts[page]) != 0;
-	}
+	entry->needed_pages = uses->needed;
+	entry->offered_pages = uses->offered;
+	entry->idle_pages = uses->idle;
+	entry->used_pages = uses->used;
+	entry->pinned_pages = uses->pinned;
 	entry->allocations = totals.allocations;
 	entry->frees = totals.frees;
 	entry->pins = totals.pins;
@@ -203,6 +203,7 @@ int answer_clients(struct exchange *x)
 	memset(reply, 0, sizeof(*reply));
 	for (uint32_t p = request.first >> 12; p < x->agent->pool_count && !reply->next; p++) {
 		const struct pool *pool = x->agent->pools[p];
+		const struct page_uses *uses;
 		struct page_fact *facts;
 
 		if (only && pool != only)
@@ -210,6 +211,8 @@ int answer_clients(struct exchange *x)
 		facts = facts_of(pool);
 		if (!facts)
 			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
+		uses = uses_of(pool, facts);
+		free(facts);
 		for (uint32_t id = p == request.first >> 12 ? request.first & 0xfff : 0; id < POOL_SESSIONS; id++) {
 			if (!pool->sessions[id])
 				continue;
@@ -217,18 +220,37 @@ int answer_clients(struct exchange *x)
 				reply->next = p << 12 | id;
 				break;
 			}
-			client_entry_fill(pool->sessions[id], facts, &reply->clients[reply->clients_count++]);
+			client_entry_fill(pool->sessions[id], &uses[id], &reply->clients[reply->clients_count++]);
 		}
-		free(facts);
 	}
 	return ENCODE(x, clients_reply, reply);
 }
 
-static void tenant_entry_fill(const struct pool *pool, const struct tenant *tenant, const struct page_fact *facts,
+/* Objects are leased to their tenant and to no session: those that may be evicted are offered. */
+static void tenant_uses_fill(const struct pool *pool, const struct tenant *tenant, const struct page_uses *uses,
 	struct msg_tenant_entry *entry)
 {
-	uint64_t by_content[5] = { 0 };
+	uint32_t by_content[PAGE_MAP_CONTENTS] = { 0 };
 
+	entry->offered_pages = tenant->idle_pages;
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
+		if (!pool->sessions[id] || pool->sessions[id]->tenant != tenant)
+			continue;
+		entry->offered_pages += uses[id].offered;
+		entry->idle_pages += uses[id].idle;
+		for (int content = 0; content < PAGE_MAP_CONTENTS; content++)
+			by_content[content] += uses[id].contents[content];
+	}
+	entry->needed_pages = tenant->leased - entry->offered_pages - entry->idle_pages;
+	entry->by_content_0 = by_content[0];
+	entry->by_content_1 = by_content[1];
+	entry->by_content_2 = by_content[2];
+	entry->by_content_3 = by_content[3];
+	entry->by_content_4 = by_content[4];
+}
+
+static void tenant_entry_fill(const struct pool *pool, const struct tenant *tenant, struct msg_tenant_entry *entry)
+{
 	memset(entry, 0, sizeof(*entry));
 	snprintf(entry->pool, sizeof(entry->pool), "%s", pool->segment.header->name);
 	snprintf(entry->name, sizeof(entry->name), "%s", tenant->config->name);
@@ -241,17 +263,6 @@ static void tenant_entry_fill(const struct pool *pool, const struct tenant *tena
 	entry->sessions = tenant->sessions;
 	entry->refusals = tenant->refusals;
 	entry->evicted_pages = tenant->evicted_pages;
-	for (uint32_t page = 0; page < pool->page_count; page++) {
-		const struct session *session = session_of_fact(pool, &facts[page]);
-
-		if (session && session->tenant == tenant && facts[page].use >= PAGE_USE_HEAD && facts[page].content < 5)
-			by_content[facts[page].content]++;
-	}
-	entry->by_content_0 = by_content[0];
-	entry->by_content_1 = by_content[1];
-	entry->by_content_2 = by_content[2];
-	entry->by_content_3 = by_content[3];
-	entry->by_content_4 = by_content[4];
 }
 
 int answer_tenants(struct exchange *x)
@@ -267,6 +278,7 @@ int answer_tenants(struct exchange *x)
 	memset(reply, 0, sizeof(*reply));
 	for (uint32_t p = 0; p < x->agent->pool_count; p++) {
 		const struct pool *pool = x->agent->pools[p];
+		const struct page_uses *uses;
 		struct page_fact *facts;
 
 		if (only && pool != only)
@@ -274,10 +286,14 @@ int answer_tenants(struct exchange *x)
 		facts = facts_of(pool);
 		if (!facts)
 			return exchange_fail(x, -ENOMEM, "the agent is out of memory");
-		for (uint32_t i = 0; i < pool->tenant_count; i++)
-			if (reply->tenants_count < sizeof(reply->tenants) / sizeof(*reply->tenants))
-				tenant_entry_fill(pool, &pool->tenants[i], facts, &reply->tenants[reply->tenants_count++]);
+		uses = uses_of(pool, facts);
 		free(facts);
+		for (uint32_t i = 0; i < pool->tenant_count; i++) {
+			if (reply->tenants_count == sizeof(reply->tenants) / sizeof(*reply->tenants))
+				break;
+			tenant_entry_fill(pool, &pool->tenants[i], &reply->tenants[reply->tenants_count]);
+			tenant_uses_fill(pool, &pool->tenants[i], uses, &reply->tenants[reply->tenants_count++]);
+		}
 	}
 	return ENCODE(x, tenants_reply, reply);
 }

@@ -18,6 +18,14 @@ struct page_fact *facts_of(const struct pool *pool)
 	return facts;
 }
 
+const struct page_uses *uses_of(const struct pool *pool, const struct page_fact *facts)
+{
+	static struct page_uses uses[POOL_SESSIONS];
+
+	page_map_count(facts, pool->page_count, uses);
+	return uses;
+}
+
 const struct session *session_of_fact(const struct pool *pool, const struct page_fact *fact)
 {
 	return fact->session ? pool->sessions[fact->session] : NULL;
