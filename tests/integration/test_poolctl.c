@@ -362,6 +362,9 @@ static void test_status(void **state)
 	assert_int_equal(number(pool, "page_count"), P0_PAGES);
 	assert_int_equal(number(pool, "pinned_pages"), 5);
 	assert_int_equal(number(pool, "used_pages"), 11);
+	assert_int_equal(number(pool, "needed_pages"), 5);
+	assert_int_equal(number(pool, "offered_pages"), 6);
+	assert_int_equal(number(pool, "idle_pages"), number(pool, "leased_pages") - 11);
 	assert_true(number(pool, "pool_utilization") == 11 / number(pool, "page_count"));
 	assert_true(number(pool, "fragmentation_ratio") == number(pool, "largest_free_run") / number(pool, "free_pages"));
 	assert_true(cJSON_IsNull(cJSON_GetObjectItem(pool, "pin_contention"))); /* nobody has pinned anything */
@@ -380,6 +383,9 @@ static void test_status(void **state)
 	expect(&result, OK);
 	expect_text(result.out, "pool 'p0': 2048 pages of 512 KiB, 1 GiB, host back end, policy lru_size_aware, pressure low");
 	expect_text(result.out, "pool 'p1': 32 pages of 2 MiB");
+	expect_text(result.out, "needed\n");
+	expect_text(result.out, "offered\n");
+	expect_text(result.out, "idle\n");
 	result_free(&result);
 }
 
@@ -510,6 +516,9 @@ static void test_clients(void **state)
 	assert_string_equal(string(client, "state"), "live");
 	assert_int_equal(number(client, "used_pages"), 11);
 	assert_int_equal(number(client, "pinned_pages"), 5);
+	assert_int_equal(number(client, "needed_pages"), 5);
+	assert_int_equal(number(client, "offered_pages"), 6);
+	assert_int_equal(number(client, "idle_pages"), number(client, "leased_pages") - 11);
 	assert_int_equal(number(client, "allocations"), 5);
 	cJSON_ArrayForEach(item, list(&result, "clients"))
 		self = self || !strcmp(string(item, "name"), "poolctl");
@@ -524,6 +533,7 @@ static void test_clients(void **state)
 
 	result = AGENT("clients");
 	expect(&result, OK);
+	expect_text(result.out, "LEASED  NEEDED  OFFERED  IDLE");
 	expect_text(result.out, "worker");
 	expect_text(result.out, "observer");
 	result_free(&result);
@@ -541,6 +551,9 @@ static void test_tenants(void **state)
 	tenant = list(&result, "tenants")->child;
 	assert_string_equal(string(tenant, "name"), "default");
 	assert_int_equal(number(tenant, "limit_pages"), P0_PAGES);
+	assert_int_equal(number(tenant, "needed_pages"), 5);
+	assert_int_equal(number(tenant, "offered_pages"), 6);
+	assert_int_equal(number(tenant, "idle_pages"), number(tenant, "leased_pages") - 11);
 	assert_int_equal(number(cJSON_GetObjectItem(tenant, "used_pages"), "KV_CACHE"), 4);
 	assert_int_equal(number(cJSON_GetObjectItem(tenant, "used_pages"), "TEMP_BUFFER"), 6);
 	assert_int_equal(number(cJSON_GetObjectItem(tenant, "used_pages"), "ACTIVATION"), 1);

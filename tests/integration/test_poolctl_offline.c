@@ -147,6 +147,8 @@ static void test_offline_status(void **state)
 	assert_int_equal(number(pool, "free_pages"), PAGES - RESERVED - 64 - 8);
 	assert_int_equal(number(pool, "largest_free_run"), PAGES - RESERVED - 64 - 8);
 	assert_int_equal(number(pool, "idle_pages"), 10 + 4);
+	assert_int_equal(number(pool, "offered_pages"), 2 + 5);
+	assert_int_equal(number(pool, "needed_pages"), 64 - 10 - 4 - 2 - 5); /* pinned, and in transit */
 	assert_int_equal(number(pool, "used_pages"), 4 + 4 + 2 + 5);
 	assert_int_equal(number(pool, "pinned_pages"), 8);
 	assert_int_equal(number(pool, "allocations"), 15);
@@ -353,10 +355,13 @@ static void test_offline_clients(void **state)
 	assert_int_equal(number(client, "used_pages"), 15);
 	assert_int_equal(number(client, "pinned_pages"), 8);
 	assert_int_equal(number(client, "idle_pages"), 14);
+	assert_int_equal(number(client, "offered_pages"), 7);
+	assert_int_equal(number(client, "needed_pages"), 43);
 	assert_int_equal(number(client, "allocations"), 15);
 	client = client->next;
 	assert_string_equal(string(client, "state"), "closed");
 	assert_int_equal(number(client, "leased_pages"), 8);
+	assert_int_equal(number(client, "needed_pages"), 8);
 	client = client->next;
 	assert_string_equal(string(client, "role"), "observer");
 	assert_string_equal(string(client, "name"), "watcher");

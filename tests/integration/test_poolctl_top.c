@@ -76,7 +76,7 @@ static void test_what_it_shows(void **state)
 	terminal_await(&terminal, "pool 'p0': 512 pages of 512 KiB on host");
 	terminal_await(&terminal, "pressure low");
 	terminal_await(&terminal, "% lent");
-	terminal_await(&terminal, "# pinned 100");
+	terminal_await(&terminal, "# needed 100");
 	terminal_await(&terminal, "TENANT ");
 	terminal_await(&terminal, "default ");
 	terminal_await(&terminal, "CLIENT by leased");
@@ -85,7 +85,7 @@ static void test_what_it_shows(void **state)
 	terminal_await(&terminal, "KKKKKKKKKK"); /* the map */
 	terminal_await(&terminal, "..........");
 	terminal_type(&terminal, "s");
-	terminal_await(&terminal, "CLIENT by used");
+	terminal_await(&terminal, "CLIENT by needed");
 	terminal_type(&terminal, "\t");
 	terminal_await(&terminal, "pool 'second': 16 pages of 2 MiB");
 	terminal_type(&terminal, "\033OD"); /* left, as an application's keypad has it */
@@ -151,7 +151,7 @@ static void test_without_colours(void **state)
 		top_start(&terminal, i ? "--no-color" : NULL, i ? "xterm" : "vt100", 24, 80);
 		assert_int_equal(tcgetattr(terminal.own, &before), 0);
 		terminal_await(&terminal, "q ends");
-		terminal_await(&terminal, "# pinned 100");
+		terminal_await(&terminal, "# needed 100");
 		terminal_type(&terminal, "q");
 		expect_restored(&terminal, &before);
 	}
@@ -187,7 +187,7 @@ static void test_it_outlives_gpoold(void **state)
 	(void)state;
 	top_start(&terminal, NULL, "xterm", 24, 100);
 	assert_int_equal(tcgetattr(terminal.own, &before), 0);
-	terminal_await(&terminal, "# pinned 100");
+	terminal_await(&terminal, "# needed 100");
 	gpool_close(worker);
 	worker = NULL;
 	assert_int_equal(harness_stop(&harness), 0);

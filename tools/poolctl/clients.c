@@ -11,7 +11,7 @@
 static void clients_table(const struct command *command, const struct clients_view *view)
 {
 	struct table *table = table_create(
-		"POOL|>SESSION|ROLE|STATE|NAME|TENANT|>PID|>UID|>AGE|>LEASED|>USED|>PINNED|>IDLE|>LIMIT|>ALLOCATIONS|"
+		"POOL|>SESSION|ROLE|STATE|NAME|TENANT|>PID|>UID|>AGE|>LEASED|>NEEDED|>OFFERED|>IDLE|>LIMIT|>ALLOCATIONS|"
 		">REFUSALS|>EVICTED|>SPILLED|>DAMAGE");
 
 	for (uint32_t i = 0; i < view->count; i++) {
@@ -30,8 +30,8 @@ static void clients_table(const struct command *command, const struct clients_vi
 		table_cell(table, "%" PRIu32, client->uid);
 		table_cell(table, "%s", age_text(client->age_ms).text);
 		table_cell(table, "%" PRIu32, client->leased_pages);
-		table_cell(table, "%" PRIu32, client->used_pages);
-		table_cell(table, "%" PRIu32, client->pinned_pages);
+		table_cell(table, "%" PRIu32, client->needed_pages);
+		table_cell(table, "%" PRIu32, client->offered_pages);
 		table_cell(table, "%" PRIu32, client->idle_pages);
 		if (client->limit_pages)
 			table_cell(table, "%" PRIu32, client->limit_pages);
@@ -60,6 +60,8 @@ static void client_json(cJSON *to, const struct msg_client_entry *client)
 	NUMBER(uid);
 	NUMBER(age_ms);
 	NUMBER(leased_pages);
+	NUMBER(needed_pages);
+	NUMBER(offered_pages);
 	NUMBER(idle_pages);
 	NUMBER(used_pages);
 	NUMBER(pinned_pages);

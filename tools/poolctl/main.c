@@ -290,9 +290,9 @@ const struct verb verbs[] = {
 		.name = "status",
 		.arguments = "",
 		.summary = "show the pools in numbers, with their pressure",
-		.text = "For each pool a bar and the pages behind it: pinned, in unpinned blocks, idle in a worker, free, "
-			"kept back, out of use; the pressure level; and what was lent, taken back, evicted and refused since "
-			"the agent began.",
+		.text = "For each pool a bar and the pages behind it, the pressure level, and the pages lent, taken back, evicted and refused since "
+			"the agent started. Each leased page is needed, offered or idle. Needed: pinned, prepared, or in a thread's hands. "
+			"Offered: content without a pin, kept until the page is needed elsewhere. Idle: no content; evicted first.",
 		.options = no_options,
 		.offline = true,
 		.example = "poolctl status -o json",
@@ -339,7 +339,8 @@ const struct verb verbs[] = {
 		.name = "clients",
 		.arguments = "",
 		.summary = "show the sessions: workers, observers, admins",
-		.text = "One line for each session, with the pages lent to it and what it did with them.",
+		.text = "One line for each session. LEASED is the sum of NEEDED, OFFERED and IDLE, which are as in status; the pages of a session "
+			"that closed and still lives are needed. The JSON also has used_pages (in blocks) and pinned_pages (in pinned ones).",
 		.options = no_options,
 		.offline = true,
 		.example = "poolctl clients --pool p0",
@@ -371,8 +372,9 @@ const struct verb verbs[] = {
 		.name = "tenants",
 		.arguments = "",
 		.summary = "show the tenants, their shares and what they use",
-		.text = "One line for each tenant and pool: guaranteed minimum, limit, pages lent and borrowed above the "
-			"minimum, and pages by content.",
+		.text = "One line for each tenant and pool: guaranteed minimum, limit, pages lent, of these the needed, offered "
+			"and idle ones, pages borrowed above the minimum, and pages by content. An object's pages are leased by its tenant: offered "
+			"where the object may be evicted, else needed.",
 		.options = no_options,
 		.example = "poolctl tenants -o json",
 		.example_text = "What each tenant uses, for a program.",

@@ -186,9 +186,8 @@ struct look {
 	struct page_fact *facts; /* [page_count] */
 	uint32_t state_pages[PAGE_STATES];
 	uint32_t largest_free_run;
-	struct look_session {
-		uint32_t leased, idle, used, pinned;
-	} sessions[POOL_SESSIONS]; /* [0]: all together */
+	uint32_t leased[POOL_SESSIONS];      /* by the page words */
+	struct page_uses uses[POOL_SESSIONS]; /* as page_map_count() has them */
 };
 
 static bool in_block(const struct page_fact *fact)
@@ -202,25 +201,6 @@ static uint32_t pins_of(const struct look *look, const struct page_fact *fact)
 			      : 0;
 }
 
-static void look_at_page(struct look *look, uint32_t page)
-{
-	const struct page_fact *fact = &look->facts[page];
-	struct look_session *owner = &look->sessions[page_word_session(look->words[page])];
-	struct look_session *user = &look->sessions[fact->session];
-	bool idle = fact->use == PAGE_USE_IDLE || fact->use == PAGE_USE_CACHED, pinned = pins_of(look, fact) != 0;
-
-	if (owner != look->sessions)
-		owner->leased++;
-	if (user == look->sessions)
-		return;
-	user->idle += idle;
-	user->used += in_block(fact);
-	user->pinned += pinned;
-	look->sessions[0].idle += idle;
-	look->sessions[0].used += in_block(fact);
-	look->sessions[0].pinned += pinned;
-}
-
 static struct look *look_create(const struct offline_pool *pool)
 {
 	struct look *look = memory_or_exit(calloc(1, sizeof(*look)));
@@ -230,6 +210,7 @@ static struct look *look_create(const struct offline_pool *pool)
 	look->words = memory_or_exit(calloc(page_count, sizeof(*look->words)));
 	look->facts = memory_or_exit(calloc(page_count, sizeof(*look->facts)));
 	page_map_fill(&pool->pool, pool->sessions, pool->count, look->facts);
+	page_map_count(look->facts, page_count, look->uses);
 	for (uint32_t page = 0; page < page_count; page++) {
 		uint64_t word = atomic_load_explicit(&pool->pool.pages[page], memory_order_acquire);
 		enum page_state state = page_word_state(word);
@@ -240,7 +221,7 @@ static struct look *look_create(const struct offline_pool *pool)
 		run = state == PAGE_FREE ? run + 1 : 0;
 		if (run > look->largest_free_run)
 			look->largest_free_run = run;
-		look_at_page(look, page);
+		look->leased[page_word_session(word)]++;
 	}
 	return look;
 }
@@ -305,6 +286,12 @@ static bool pool_shown(const struct command *command, const struct offline_pool 
 	return !command->pool || !strcmp(command->pool, pool->name);
 }
 
+/* A session without a table has no page known to be offered or idle; where an agent runs, words may have changed since the tables were read. */
+static uint32_t minus(uint32_t from, uint32_t what)
+{
+	return from > what ? from - what : 0;
+}
+
 static uint64_t counter(const struct pool_segment *pool, enum pool_counter which)
 {
 	return atomic_load_explicit(&pool->header->counters[which], memory_order_relaxed);
@@ -341,9 +328,11 @@ static void pool_status(const struct offline_pool *from, struct msg_pool_status 
 	to->largest_free_run = look->largest_free_run;
 	to->scrubbed_pages = atomic_load(&header->counters[POOL_COUNT_SCRUBBED_PAGES]);
 	to->retirements = atomic_load(&header->counters[POOL_COUNT_RETIREMENTS]);
-	to->idle_pages = look->sessions[0].idle;
-	to->used_pages = look->sessions[0].used;
-	to->pinned_pages = look->sessions[0].pinned;
+	to->needed_pages = minus(to->leased_pages, look->uses[0].offered + look->uses[0].idle);
+	to->offered_pages = look->uses[0].offered;
+	to->idle_pages = look->uses[0].idle;
+	to->used_pages = look->uses[0].used;
+	to->pinned_pages = look->uses[0].pinned;
 	for (uint32_t i = 0; i < from->count; i++) {
 		to->contended_pins += STATS_SUM(&from->segments[i], contended_pins);
 		to->pins += STATS_SUM(&from->segments[i], pins);
@@ -488,7 +477,7 @@ static void client_entry(const struct offline *offline, const struct look *look,
 {
 	const struct offline_pool *pool = look->pool;
 	const struct session_record *record = &pool->pool.sessions[id];
-	const struct look_session *sums = &look->sessions[id];
+	const struct page_uses *uses = &look->uses[id];
 	const struct session_segment *segment = pool->by_id[id];
 
 	memset(to, 0, sizeof(*to));
@@ -501,10 +490,12 @@ static void client_entry(const struct offline *offline, const struct look *look,
 	text_copy(to->name, sizeof(to->name), record->name, sizeof(record->name));
 	text_copy(to->tenant, sizeof(to->tenant), record->tenant, sizeof(record->tenant));
 	to->age_ms = offline->pieces.time_ms > record->attached_ms ? offline->pieces.time_ms - record->attached_ms : 0;
-	to->leased_pages = sums->leased;
-	to->idle_pages = sums->idle;
-	to->used_pages = sums->used;
-	to->pinned_pages = sums->pinned;
+	to->leased_pages = look->leased[id];
+	to->needed_pages = minus(look->leased[id], uses->offered + uses->idle);
+	to->offered_pages = uses->offered;
+	to->idle_pages = uses->idle;
+	to->used_pages = uses->used;
+	to->pinned_pages = uses->pinned;
 	if (!segment)
 		return;
 	to->allocations = STATS_SUM(segment, allocations);

@@ -14,10 +14,9 @@ static uint32_t minus(uint32_t from, uint32_t what)
 void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES])
 {
 	static const struct share kinds[SHARES] = {
-		[SHARE_PINNED] = { '#', "pinned", COLOR_RED, 0 },
-		[SHARE_UNPINNED] = { '=', "unpinned", COLOR_YELLOW, 0 },
-		[SHARE_IDLE] = { '-', "idle in workers", COLOR_GREEN, 0 },
-		[SHARE_TRANSIT] = { '~', "in transit", COLOR_GREEN, 0 },
+		[SHARE_NEEDED] = { '#', "needed", COLOR_RED, 0 },
+		[SHARE_OFFERED] = { '=', "offered", COLOR_YELLOW, 0 },
+		[SHARE_IDLE] = { '-', "idle", COLOR_GREEN, 0 },
 		[SHARE_QUARANTINED] = { 'q', "quarantined", COLOR_RED, 0 },
 		[SHARE_RETIRED] = { 'x', "retired", COLOR_DIM, 0 },
 		[SHARE_OTHER] = { 's', "shared or moving", COLOR_YELLOW, 0 },
@@ -27,10 +26,9 @@ void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES]
 	uint32_t sum = 0;
 
 	memcpy(shares, kinds, sizeof(kinds));
-	shares[SHARE_PINNED].pages = pool->pinned_pages;
-	shares[SHARE_UNPINNED].pages = minus(pool->used_pages, pool->pinned_pages);
+	shares[SHARE_NEEDED].pages = pool->needed_pages;
+	shares[SHARE_OFFERED].pages = pool->offered_pages;
 	shares[SHARE_IDLE].pages = pool->idle_pages;
-	shares[SHARE_TRANSIT].pages = minus(minus(pool->leased_pages, pool->used_pages), pool->idle_pages);
 	shares[SHARE_QUARANTINED].pages = pool->quarantined_pages;
 	shares[SHARE_RETIRED].pages = pool->retired_pages;
 	shares[SHARE_FREE].pages = pool->free_pages;

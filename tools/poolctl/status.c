@@ -28,7 +28,7 @@ static void shares_print(const struct command *command, const struct msg_pool_st
 	struct table *table = table_create(" |>PAGES|>SIZE|>SHARE|KIND");
 
 	for (int i = 0; i < SHARES; i++) {
-		if (!shares[i].pages && i != SHARE_PINNED && i != SHARE_UNPINNED && i != SHARE_IDLE && i != SHARE_FREE)
+		if (!shares[i].pages && i != SHARE_NEEDED && i != SHARE_OFFERED && i != SHARE_IDLE && i != SHARE_FREE)
 			continue;
 		table_cell(table, "  %c", shares[i].mark);
 		table_cell(table, "%" PRIu32, shares[i].pages);
@@ -134,6 +134,8 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	NUMBER(page_count);
 	NUMBER(free_pages);
 	NUMBER(leased_pages);
+	NUMBER(needed_pages);
+	NUMBER(offered_pages);
 	NUMBER(idle_pages);
 	NUMBER(used_pages);
 	NUMBER(pinned_pages);

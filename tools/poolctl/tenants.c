@@ -19,7 +19,7 @@ static void tenant_contents(const struct msg_tenant_entry *tenant, uint64_t cont
 static void tenants_table(const struct command *command, const struct msg_tenants_reply *reply)
 {
 	struct table *table = table_create(
-		"POOL|TENANT|>MINIMUM|>LIMIT|>LEASED|>OF LIMIT|>BORROWED|>WEIGHT|>PRIORITY|>SESSIONS|>REFUSALS|>EVICTED|"
+		"POOL|TENANT|>MINIMUM|>LIMIT|>LEASED|>NEEDED|>OFFERED|>IDLE|>OF LIMIT|>BORROWED|>WEIGHT|>PRIORITY|>SESSIONS|>REFUSALS|>EVICTED|"
 		">KV|>LORA|>TEMP|>ACTIVATION|>GRADIENT");
 	uint64_t contents[GPOOL_CONTENTS];
 
@@ -31,6 +31,9 @@ static void tenants_table(const struct command *command, const struct msg_tenant
 		table_cell(table, "%" PRIu32, tenant->minimum_pages);
 		table_cell(table, "%" PRIu32, tenant->limit_pages);
 		table_cell(table, "%" PRIu32, tenant->leased_pages);
+		table_cell(table, "%" PRIu32, tenant->needed_pages);
+		table_cell(table, "%" PRIu32, tenant->offered_pages);
+		table_cell(table, "%" PRIu32, tenant->idle_pages);
 		table_cell_color(table, tenant->leased_pages >= tenant->limit_pages ? COLOR_RED : COLOR_NONE, "%s",
 			percent_text(tenant->leased_pages, tenant->limit_pages).text);
 		table_cell(table, "%" PRIu32, tenant->borrowed_pages);
@@ -64,6 +67,9 @@ static void tenants_json(const struct command *command, const struct msg_tenants
 		NUMBER(weight);
 		NUMBER(priority);
 		NUMBER(leased_pages);
+		NUMBER(needed_pages);
+		NUMBER(offered_pages);
+		NUMBER(idle_pages);
 		NUMBER(borrowed_pages);
 		NUMBER(sessions);
 		NUMBER(refusals);

@@ -17,7 +17,7 @@ enum {
 	ANSWER_MS = 1000, /* so that a key is answered also where the agent is not */
 };
 
-const char *const top_order_names[TOP_ORDERS] = { "leased", "used", "pinned", "name" };
+const char *const top_order_names[TOP_ORDERS] = { "leased", "needed", "offered", "name" };
 
 /* The way to the agent, and what the last look saw. */
 struct watch {
@@ -46,8 +46,8 @@ static int clients_compare(const void *left, const void *right)
 	const struct msg_client_entry *a = left, *b = right;
 	int64_t more[TOP_ORDERS] = {
 		[TOP_LEASED] = (int64_t)b->leased_pages - a->leased_pages,
-		[TOP_USED] = (int64_t)b->used_pages - a->used_pages,
-		[TOP_PINNED] = (int64_t)b->pinned_pages - a->pinned_pages,
+		[TOP_NEEDED] = (int64_t)b->needed_pages - a->needed_pages,
+		[TOP_OFFERED] = (int64_t)b->offered_pages - a->offered_pages,
 		[TOP_NAME] = strcmp(a->name, b->name),
 	};
 

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-enum top_order { TOP_LEASED, TOP_USED, TOP_PINNED, TOP_NAME, TOP_ORDERS };
+enum top_order { TOP_LEASED, TOP_NEEDED, TOP_OFFERED, TOP_NAME, TOP_ORDERS };
 
 /* What happened in a second, from one look to the next. */
 struct top_rates {

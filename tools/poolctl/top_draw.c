@@ -138,12 +138,13 @@ static void tenants_draw(struct drawing *to, uint32_t most)
 {
 	const struct msg_tenants_reply *tenants = &to->top->tenants;
 
-	line(to, COLOR_DIM, "TENANT                  LEASED BORROWED  MINIMUM    LIMIT SESSIONS REFUSALS");
+	line(to, COLOR_DIM, "TENANT                  LEASED   NEEDED  OFFERED     IDLE  MINIMUM    LIMIT SESSIONS REFUSALS");
 	for (uint32_t i = 0; i < tenants->tenants_count && i < most; i++) {
 		const struct msg_tenant_entry *tenant = &tenants->tenants[i];
 
-		line(to, COLOR_NONE, "%s  %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu64, name_text(tenant->name).text,
-			tenant->leased_pages, tenant->borrowed_pages, tenant->minimum_pages, tenant->limit_pages, tenant->sessions, tenant->refusals);
+		line(to, COLOR_NONE, "%s  %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu64, name_text(tenant->name).text,
+			tenant->leased_pages, tenant->needed_pages, tenant->offered_pages, tenant->idle_pages, tenant->minimum_pages,
+			tenant->limit_pages, tenant->sessions, tenant->refusals);
 	}
 }
 
@@ -151,13 +152,13 @@ static void clients_draw(struct drawing *to, uint32_t most)
 {
 	const struct clients_view *clients = &to->top->clients;
 
-	line(to, COLOR_DIM, "CLIENT by %-6s        LEASED     USED   PINNED     IDLE      PID  TENANT", top_order_names[to->top->order]);
+	line(to, COLOR_DIM, "CLIENT by %-7s       LEASED   NEEDED  OFFERED     IDLE      PID  TENANT", top_order_names[to->top->order]);
 	for (uint32_t i = to->top->scrolled; i < clients->count && i - to->top->scrolled < most; i++) {
 		const struct msg_client_entry *client = &clients->clients[i];
 
 		line(to, client->state ? COLOR_RED : client->role ? COLOR_DIM : COLOR_NONE,
 			"%s  %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 "  %s", name_text(client->name[0] ? client->name : role_name(client->role)).text,
-			client->leased_pages, client->used_pages, client->pinned_pages, client->idle_pages, client->pid, client->tenant);
+			client->leased_pages, client->needed_pages, client->offered_pages, client->idle_pages, client->pid, client->tenant);
 	}
 }
 
