@@ -70,6 +70,8 @@ static cJSON *poolctl_status(cJSON **document)
 	return cJSON_GetArrayItem(cJSON_GetObjectItem(*document, "pools"), 0);
 }
 
+#define TENANT "pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\",tenant=\"default\"}"
+
 struct figure {
 	const char *member, *name; /* of poolctl's JSON; the metric */
 };
@@ -91,6 +93,8 @@ static void test_values_are_poolctls(void **state)
 		{"leased_pages", "gpool_pool_leased_bytes"},
 		{"used_pages", "gpool_pool_used_bytes"},
 		{"pinned_pages", "gpool_pool_pinned_bytes"},
+		{"needed_pages", "gpool_pool_needed_bytes"},
+		{"offered_pages", "gpool_pool_offered_bytes"},
 		{"idle_pages", "gpool_pool_idle_bytes"},
 		{"largest_free_run", "gpool_pool_largest_free_run_bytes"},
 	};
@@ -128,6 +132,11 @@ static void test_values_are_poolctls(void **state)
 		compare(pool, counts[i].member, counts[i].name, 1);
 	assert_true(metric("gpool_evicted_pages_total") >= 2);
 	assert_true(metric("gpool_pool_pinned_bytes") >= 3 * page_bytes);
+	assert_float_equal(metric("gpool_pool_needed_bytes"), 3 * page_bytes, 0);
+	assert_float_equal(metric("gpool_pool_offered_bytes"), metric("gpool_pool_used_bytes") - 3 * page_bytes, 0);
+	assert_float_equal(metric_in(scrape(), "gpool_tenant_needed_bytes{" TENANT), 3 * page_bytes, 0);
+	assert_float_equal(metric_in(scrape(), "gpool_tenant_offered_bytes{" TENANT), metric("gpool_pool_offered_bytes"), 0);
+	assert_float_equal(metric_in(scrape(), "gpool_tenant_idle_bytes{" TENANT), metric("gpool_pool_idle_bytes"), 0);
 	assert_float_equal(
 		metric_in(scrape(), "gpool_tenant_content_bytes{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\","
 				    "tenant=\"default\",content_type=\"LORA_WEIGHT\"}"),
@@ -413,6 +422,9 @@ static void test_live_page(void **state)
 	pool = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "pools"), 0);
 	assert_int_equal(number_of(pool, "count"), PAGES);
 	assert_int_equal(number_of(pool, "pinned"), PINNED_PAGES);
+	assert_int_equal(number_of(pool, "needed"), PINNED_PAGES);
+	assert_int_equal(number_of(pool, "offered"), LORA_PAGES);
+	assert_int_equal(number_of(pool, "idle"), number_of(pool, "leased") - PINNED_PAGES - LORA_PAGES);
 	assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(pool, "tenants")), 1);
 	cJSON_Delete(json);
 

@@ -124,6 +124,9 @@ static void tenants_add(cJSON *pool, const struct sample *sample, const char *na
 		number(entry, "minimum", tenant->minimum_pages);
 		number(entry, "limit", tenant->limit_pages);
 		number(entry, "leased", tenant->leased_pages);
+		number(entry, "needed", tenant->needed_pages);
+		number(entry, "offered", tenant->offered_pages);
+		number(entry, "idle", tenant->idle_pages);
 		number(entry, "sessions", tenant->sessions);
 		number(entry, "refusals", (double)tenant->refusals);
 		number(entry, "evicted", (double)tenant->evicted_pages);
@@ -141,7 +144,9 @@ static cJSON *pool_json(const struct sample *sample, const struct pool_sample *o
 	number(pool, "page_size", (double)status->page_size);
 	number(pool, "count", status->page_count);
 	number(pool, "free", status->free_pages);
-	number(pool, "used", status->used_pages);
+	number(pool, "leased", status->leased_pages);
+	number(pool, "needed", status->needed_pages);
+	number(pool, "offered", status->offered_pages);
 	number(pool, "idle", status->idle_pages);
 	number(pool, "pinned", status->pinned_pages);
 	number(pool, "shared", of->state_pages[PAGE_SHARED]);
