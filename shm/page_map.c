@@ -56,52 +56,42 @@ static void block_fill(const struct pool_check_session *s, uint32_t head, uint32
 	facts[head].pages = total;
 }
 
-static void session_fill(const struct pool_check_session *s, uint32_t page_count, struct page_fact *facts)
+static void page_fill(const struct pool_check_session *s, uint32_t page, uint32_t page_count, struct page_fact *facts)
 {
-	struct page_fact idle = { .use = PAGE_USE_IDLE, .demand = PAGE_DEMAND_IDLE, .session = (uint16_t)s->id };
+	struct page_fact idle = { .use = PAGE_USE_IDLE, .demand = PAGE_DEMAND_IDLE, .session = (uint16_t)s->id, .head = page };
+	uint64_t tag;
 
-	for (uint32_t page = 0; page < page_count; page++) {
-		uint64_t tag;
-
-		if (facts[page].session != s->id)
-			continue;
-		if (atomic_load_explicit(&s->segment->free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1) {
-			idle.head = page;
-			fact_set(&facts[page], idle);
-			continue;
-		}
-		tag = atomic_load_explicit(&s->segment->blocks[page].tag, memory_order_acquire);
-		if (tag && !(tag & BLOCK_EXTENT) && facts[page].use == PAGE_USE_NONE)
-			block_fill(s, page, page_count, tag, facts);
+	if (atomic_load_explicit(&s->segment->free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1) {
+		fact_set(&facts[page], idle);
+		return;
 	}
-	for (uint32_t page = 0; page < page_count; page++)
-		if (facts[page].session == s->id && facts[page].use >= PAGE_USE_CACHED)
-			facts[page].pages = facts[facts[page].head].pages;
+	tag = atomic_load_explicit(&s->segment->blocks[page].tag, memory_order_acquire);
+	if (tag && !(tag & BLOCK_EXTENT) && facts[page].use == PAGE_USE_NONE)
+		block_fill(s, page, page_count, tag, facts);
 }
 
 /* Each word is read once, so that a page is one session's whatever the agent does meanwhile. */
-static void owners_fill(const struct pool_segment *pool, const bool *known, struct page_fact *facts)
-{
-	for (uint32_t page = 0; page < pool->header->page_count; page++) {
-		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
-		uint32_t session = page_word_session(word);
-
-		facts[page] = (struct page_fact){ .state = (uint8_t)page_word_state(word), .session = known[session] ? (uint16_t)session : 0 };
-	}
-}
-
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct page_fact *facts)
 {
+	const struct pool_check_session *by_id[POOL_SESSIONS] = { NULL };
 	uint32_t page_count = pool->header->page_count;
-	bool known[POOL_SESSIONS] = { false };
 
 	for (uint32_t i = 0; i < session_count; i++)
-		known[sessions[i].id] = sessions[i].segment->page_count == page_count;
-	owners_fill(pool, known, facts);
-	for (uint32_t i = 0; i < session_count; i++)
-		if (known[sessions[i].id])
-			session_fill(&sessions[i], page_count, facts);
+		if (sessions[i].segment->page_count == page_count)
+			by_id[sessions[i].id] = &sessions[i];
+	for (uint32_t page = 0; page < page_count; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
+		uint32_t session = page_word_session(word);
+
+		facts[page] = (struct page_fact){ .state = (uint8_t)page_word_state(word), .session = by_id[session] ? (uint16_t)session : 0 };
+	}
+	for (uint32_t page = 0; page < page_count; page++)
+		if (facts[page].session)
+			page_fill(by_id[facts[page].session], page, page_count, facts);
+	for (uint32_t page = 0; page < page_count; page++)
+		if (facts[page].use >= PAGE_USE_CACHED)
+			facts[page].pages = facts[facts[page].head].pages;
 }
 
 static void uses_add(struct page_uses *uses, const struct page_fact *fact)

@@ -40,7 +40,7 @@ struct page_uses {
 };
 
 /*
- * page_map_fill() - facts[page_count]. Cost: one pass over the pages, and over each session's bitmap.
+ * page_map_fill() - facts[page_count]. Cost: one pass over the pages, whatever the number of sessions.
  * Pages that a word does not give to the session that claims them stay as they are.
  */
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
