@@ -265,6 +265,7 @@ static const struct verb verbs[] = {
 	{ MSG_TYPE_pins_request, SESSION_OBSERVER, false, answer_pins },
 	{ MSG_TYPE_clients_request, SESSION_OBSERVER, false, answer_clients },
 	{ MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants },
+	{ MSG_TYPE_shortage_request, SESSION_OBSERVER, false, answer_shortage },
 	{ MSG_TYPE_totals_request, SESSION_OBSERVER, false, answer_totals },
 	{ MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check },
 	{ MSG_TYPE_transfers_request, SESSION_OBSERVER, false, answer_transfers },

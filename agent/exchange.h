@@ -37,6 +37,7 @@ int answer_version(struct exchange *x);
 int answer_status(struct exchange *x);
 int answer_clients(struct exchange *x);
 int answer_tenants(struct exchange *x);
+int answer_shortage(struct exchange *x);
 int answer_totals(struct exchange *x);
 int answer_check(struct exchange *x);
 

@@ -298,6 +298,62 @@ int answer_tenants(struct exchange *x)
 	return ENCODE(x, tenants_reply, reply);
 }
 
+static void holder_fill(const struct session *session, const struct page_uses *uses, struct msg_holder_entry *entry)
+{
+	uint32_t most = 0;
+
+	*entry = (struct msg_holder_entry){
+		.session = session->id,
+		.needed_pages = uses->needed,
+		.offered_pages = uses->offered,
+		.idle_pages = uses->idle,
+		.content_type = PAGE_MAP_CONTENTS,
+	};
+	for (uint32_t content = 0; content < PAGE_MAP_CONTENTS; content++)
+		if (uses->contents[content] > most) {
+			most = uses->contents[content];
+			entry->content_type = content;
+		}
+	snprintf(entry->name, sizeof(entry->name), "%s", session->name);
+}
+
+/* Into its place among those with the most pages, if it has one there. */
+static void holder_add(const struct pool *pool, uint32_t id, const struct page_uses *uses, struct msg_shortage_reply *reply)
+{
+	enum { MOST = sizeof(reply->holders) / sizeof(*reply->holders) };
+	uint32_t at = reply->holders_count;
+
+	while (at && pool->sessions[reply->holders[at - 1].session]->leased < pool->sessions[id]->leased)
+		at--;
+	if (at == MOST)
+		return;
+	if (reply->holders_count < MOST)
+		reply->holders_count++;
+	memmove(&reply->holders[at + 1], &reply->holders[at], (reply->holders_count - at - 1) * sizeof(*reply->holders));
+	holder_fill(pool->sessions[id], uses, &reply->holders[at]);
+}
+
+int answer_shortage(struct exchange *x)
+{
+	struct msg_shortage_request request;
+	struct msg_shortage_reply reply = { .holders_count = 0 };
+	const struct pool *pool = x->session->pool;
+	const struct page_uses *uses;
+	struct page_fact *facts;
+
+	if (DECODE(x, shortage_request, &request))
+		return exchange_malformed(x);
+	facts = facts_of(pool);
+	if (!facts)
+		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
+	uses = uses_of(pool, facts);
+	free(facts);
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id] && pool->sessions[id]->leased)
+			holder_add(pool, id, &uses[id], &reply);
+	return ENCODE(x, shortage_reply, &reply);
+}
+
 static void mover_totals_fill(const struct pool *pool, struct msg_totals_reply *reply)
 {
 	const struct mover_queue *queue = &pool->jobs.queue;

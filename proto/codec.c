@@ -156,8 +156,8 @@ bool msg_is_control_request(unsigned type)
 	const char suffix[] = "_request";
 	size_t length = strlen(name);
 
-	return type >= MSG_FIRST_control && type <= MSG_LAST_control && length >= sizeof(suffix) &&
-		strcmp(name + length - (sizeof(suffix) - 1), suffix) == 0;
+	return ((type >= MSG_FIRST_control && type <= MSG_LAST_control) || (type >= MSG_FIRST_control_more && type <= MSG_LAST_control_more)) &&
+		length >= sizeof(suffix) && strcmp(name + length - (sizeof(suffix) - 1), suffix) == 0;
 }
 
 /* ---- encode ---- */

@@ -506,6 +506,9 @@ static void test_names_and_requests(void **state)
 	}
 	assert_true(msg_is_control_request(MSG_TYPE_status_request));
 	assert_true(msg_is_control_request(MSG_TYPE_evict_request));
+	assert_true(msg_is_control_request(MSG_TYPE_shortage_request));
+	assert_false(msg_is_control_request(MSG_TYPE_shortage_reply));
+	assert_false(msg_is_control_request(MSG_TYPE_timeline_open_request));
 	assert_false(msg_is_control_request(MSG_TYPE_status_reply));
 	assert_false(msg_is_control_request(MSG_TYPE_attach_request)); /* another channel's */
 	assert_false(msg_is_control_request(MSG_TYPE_front_token));
