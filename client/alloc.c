@@ -370,34 +370,3 @@ int gpool_alloc(struct gpool *pool, uint32_t page_count, const struct gpool_allo
 	}
 	return alloc_fast(pool, page_count, &request, block);
 }
-
-void gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage)
-{
-	struct thread_cache *cache;
-
-	if (!pool->alive)
-		return;
-	cache = thread_cache_of(pool);
-	*shortage = cache ? cache->shortage : (struct gpool_shortage){ 0 };
-}
-
-int gpool_shortage_object(struct gpool *pool, struct gpool_shortage_object *object)
-{
-	const struct thread_cache *cache;
-	struct gpool_shortage_object filled;
-	uint32_t size = object->size;
-
-	if (!pool->alive)
-		return -ECHILD;
-	if (size < sizeof(size))
-		return -EINVAL;
-	cache = thread_cache_of(pool);
-	if (!cache || !cache->shortage_object.pages)
-		return -ENOENT;
-	filled = cache->shortage_object;
-	filled.size = size;
-	if (size > sizeof(filled))
-		memset((char *)object + sizeof(filled), 0, size - sizeof(filled));
-	memcpy(object, &filled, size < sizeof(filled) ? size : sizeof(filled));
-	return 0;
-}

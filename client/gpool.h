@@ -236,24 +236,53 @@ GPOOL_API int gpool_touch(struct gpool *pool, const struct gpool_block *block);
 /* gpool_address() - the block's device address, page_count * gpool_page_bytes() contiguous bytes; valid while it is pinned. */
 GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 
-/* Why the calling thread's last gpool_alloc() found no pages. */
-struct gpool_shortage {
-	uint32_t needed, free, pinned;
-	uint32_t holder;       /* session with the most pinned pages */
-	uint32_t holder_pages;
+/*
+ * A session and the pages that it leases. Needed: pinned, or in a thread's hands. Offered: content without a pin, kept until the page is
+ * needed elsewhere. Idle: no content; evicted first.
+ */
+struct gpool_holder {
+	uint32_t session;
+	uint32_t content; /* enum gpool_content of most of its pages in blocks; GPOOL_CONTENTS: it has no blocks */
+	uint32_t needed_pages, offered_pages, idle_pages;
+	char name[64];
 };
-GPOOL_API void gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage);
+GPOOL_ASSERT_SIZE(gpool_holder, 84);
 
-/* Of the objects that were pinned then, the one with the most pages. */
+enum { GPOOL_HOLDERS_MAX = 4 };
+
+/* The fields before holder_count are as of the refusal. */
+struct gpool_shortage {
+	uint32_t size;               /* sizeof(struct gpool_shortage), set by the caller */
+	uint32_t needed;             /* pages that the allocation needed */
+	uint32_t free, pinned;       /* pages in the pool */
+	uint32_t holder;             /* session with the most pinned pages; 0: none */
+	uint32_t holder_pages;       /* pinned by it */
+	char holder_name[64];
+	uint32_t holder_count;       /* 0: no session leases pages, or the agent did not answer within a second */
+	struct gpool_holder holders[GPOOL_HOLDERS_MAX]; /* the sessions that lease the most pages, most first */
+};
+GPOOL_ASSERT_SIZE(gpool_shortage, 428);
+
+/*
+ * gpool_shortage() - report why the calling thread's last allocation was refused for lack of pages, and which sessions hold the pages now.
+ *
+ * Return: 0, also when no allocation was refused (needed is 0 then); -EINVAL (its size), -ECHILD.
+ * Cost: one request to the agent, which looks at all pages. None if size is offsetof(struct gpool_shortage, holder_count): then only the
+ * fields before it are filled. Threads: any.
+ */
+GPOOL_API int gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage);
+
+/* Of the objects that were pinned at the refusal, the one with the most pages. */
 struct gpool_shortage_object {
 	uint32_t size;    /* sizeof(struct gpool_shortage_object), set by the caller */
 	uint32_t pages;
-	uint32_t session; /* who pins it most */
-	uint32_t pins;    /* so often; 0: its GPU work is not over */
+	uint32_t session; /* that pins it most often */
+	uint32_t pins;    /* of that session; 0: its GPU work is not over */
 	char name[128];
+	char session_name[64];
 };
-GPOOL_ASSERT_SIZE(gpool_shortage_object, 144);
-/* gpool_shortage_object() - Return: 0; -ENOENT: no object was pinned; -EINVAL (its size), -ECHILD. */
+GPOOL_ASSERT_SIZE(gpool_shortage_object, 208);
+/* gpool_shortage_object() - report the largest object that was pinned. Return: 0; -ENOENT: no object was pinned; -EINVAL (its size), -ECHILD. */
 GPOOL_API int gpool_shortage_object(struct gpool *pool, struct gpool_shortage_object *object);
 
 /*

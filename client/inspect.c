@@ -1,6 +1,8 @@
 /* inspect.c - what a pool tells about itself, and what error codes mean. */
 #include "client/pool.h"
 #include "client/request.h"
+#include "client/thread_cache.h"
+#include "proto/codec.h"
 
 #include <string.h>
 
@@ -180,5 +182,73 @@ int gpool_device(const struct gpool *pool, struct gpool_device *device)
 	memcpy(filled.backend, pool->header->backend, sizeof(filled.backend) - 1);
 	memcpy(filled.uuid, pool->device_uuid, sizeof(filled.uuid));
 	answer(device, filled.size, &filled, sizeof(filled));
+	return 0;
+}
+
+enum { SHORTAGE_ANSWER_MS = 1000 }; /* chosen: an agent that is restarted answers within it */
+
+/* Those that the agent names; none where it does not answer. */
+static void holders_ask(struct gpool *pool, struct gpool_shortage *shortage)
+{
+	const struct msg_shortage_request request = { 0 };
+	struct msg_shortage_reply reply;
+	uint8_t message[MSG_LARGEST_shortage_request], bytes[MSG_LARGEST_error_reply + MSG_LARGEST_shortage_reply];
+	int length = msg_encode_shortage_request(&request, 0, NULL, message, sizeof(message));
+
+	length = pool_request(pool, message, (size_t)length, bytes, sizeof(bytes), SHORTAGE_ANSWER_MS, NULL);
+	if (length < 0 || msg_decode_shortage_reply(&reply, bytes, (size_t)length))
+		return;
+	static_assert(sizeof(reply.holders) / sizeof(*reply.holders) == GPOOL_HOLDERS_MAX, "as many as there is room for");
+	static_assert(sizeof(reply.holders[0].name) == sizeof(shortage->holders[0].name), "same text");
+	shortage->holder_count = reply.holders_count;
+	for (uint32_t i = 0; i < reply.holders_count; i++) {
+		const struct msg_holder_entry *from = &reply.holders[i];
+		struct gpool_holder *to = &shortage->holders[i];
+
+		to->session = from->session;
+		to->content = from->content_type < GPOOL_CONTENTS ? from->content_type : GPOOL_CONTENTS;
+		to->needed_pages = from->needed_pages;
+		to->offered_pages = from->offered_pages;
+		to->idle_pages = from->idle_pages;
+		memcpy(to->name, from->name, sizeof(to->name));
+	}
+}
+
+int gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage)
+{
+	struct gpool_shortage filled = { .size = 0 };
+	const struct thread_cache *cache;
+	uint32_t size = shortage->size;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (size < sizeof(size))
+		return -EINVAL;
+	cache = thread_cache_of(pool);
+	if (cache)
+		filled = cache->shortage;
+	filled.size = size;
+	if (size > offsetof(struct gpool_shortage, holder_count))
+		holders_ask(pool, &filled);
+	answer(shortage, size, &filled, sizeof(filled));
+	return 0;
+}
+
+int gpool_shortage_object(struct gpool *pool, struct gpool_shortage_object *object)
+{
+	struct gpool_shortage_object filled;
+	const struct thread_cache *cache;
+	uint32_t size = object->size;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (size < sizeof(size))
+		return -EINVAL;
+	cache = thread_cache_of(pool);
+	if (!cache || !cache->shortage_object.pages)
+		return -ENOENT;
+	filled = cache->shortage_object;
+	filled.size = size;
+	answer(object, size, &filled, sizeof(filled));
 	return 0;
 }

@@ -192,6 +192,26 @@ static void extra_put(const struct gpool *pool, uint32_t first, uint32_t count)
 		pool_put(pool, first, count);
 }
 
+static void session_name_read(const struct gpool *pool, uint32_t session, char name[64])
+{
+	static_assert(sizeof(pool->segment.sessions[0].name) == 64, "same text");
+	memset(name, 0, 64);
+	if (session && session < POOL_SESSIONS)
+		memcpy(name, pool->segment.sessions[session].name, 63);
+}
+
+static void shortage_read(const struct gpool *pool, const struct lease_request *request, uint32_t need, struct gpool_shortage *shortage)
+{
+	*shortage = (struct gpool_shortage){
+		.needed = need,
+		.free = request->free_pages,
+		.pinned = request->pinned_pages,
+		.holder = request->holder,
+		.holder_pages = request->holder_pages,
+	};
+	session_name_read(pool, shortage->holder, shortage->holder_name);
+}
+
 /* As its record tells it just now: whatever has become of it since does not make it a worse name for what was in the way. */
 static void shortage_object_read(const struct gpool *pool, const struct lease_request *request, struct gpool_shortage_object *object)
 {
@@ -204,6 +224,7 @@ static void shortage_object_read(const struct gpool *pool, const struct lease_re
 	object->session = request->object_holder;
 	object->pins = request->object_pins;
 	memcpy(object->name, record->name, sizeof(object->name) - 1);
+	session_name_read(pool, object->session, object->session_name);
 }
 
 static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request, uint32_t need,
@@ -218,13 +239,7 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 	case -ENOSPC:
 	case -EDQUOT:
 	case -EPERM:
-		cache->shortage = (struct gpool_shortage){
-			.needed = need,
-			.free = request->free_pages,
-			.pinned = request->pinned_pages,
-			.holder = request->holder,
-			.holder_pages = request->holder_pages,
-		};
+		shortage_read(pool, request, need, &cache->shortage);
 		shortage_object_read(pool, request, &cache->shortage_object);
 		stat_add(cache, &cache->stats->refusals);
 		return request->error;

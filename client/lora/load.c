@@ -4,6 +4,7 @@
 #include "client/lora/load.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,17 +18,18 @@ enum {
 static void shortage_say(struct lora_load *load, int error)
 {
 	struct gpool_shortage_object object = { .size = sizeof(object) };
-	struct gpool_shortage shortage;
-	char most[160] = "";
+	struct gpool_shortage shortage = { .size = offsetof(struct gpool_shortage, holder_count) };
+	char most[240] = "";
 
 	if ((error != -ENOSPC && error != -EDQUOT) || load->reason.text[0])
 		return;
 	gpool_shortage(load->lora->pool, &shortage);
 	if (!gpool_shortage_object(load->lora->pool, &object))
-		snprintf(most, sizeof(most), ", of objects '%.60s' (%u, by session %u, %u times)", object.name, object.pages, object.session, object.pins);
-	refuse(&load->reason, "%s: it needs %u pages; %u are free, %u are pinned, most of them (%u) by session %u%s; release adapters, or give the %s more",
+		snprintf(most, sizeof(most), ", of objects '%.60s' (%u, by session %u '%s', %u times)", object.name, object.pages,
+			object.session, object.session_name, object.pins);
+	refuse(&load->reason, "%s: it needs %u pages; %u are free, %u are pinned, most of them (%u) by session %u '%s'%s; release adapters, or give the %s more",
 		error == -ENOSPC ? "pool" : "limit", load->adapter->layout.header->pages, shortage.free, shortage.pinned, shortage.holder_pages,
-		shortage.holder, most, error == -ENOSPC ? "pool" : "tenant");
+		shortage.holder, shortage.holder_name, most, error == -ENOSPC ? "pool" : "tenant");
 }
 
 /* Where its object lies, and the table of that on the device. */

@@ -184,13 +184,19 @@ static int stream_of(struct device *device, void *native, uint32_t *number)
 
 static void tell_shortage(struct device *device, struct gpool *pool, ssize_t size, int index)
 {
-	struct gpool_shortage shortage = { 0 };
+	struct gpool_shortage shortage = { .size = sizeof(shortage) };
+	char holders[320] = "";
+	size_t at = 0;
 
 	gpool_shortage(pool, &shortage);
-	tell(device, -ENOSPC,
-		"cannot allocate %zd bytes on device %d: %u pages needed, %u free, %u pinned (%u of them by session %u); see 'poolctl pins' and "
-		"'poolctl regions'",
-		size, index, shortage.needed, shortage.free, shortage.pinned, shortage.holder_pages, shortage.holder);
+	for (uint32_t i = 0; i < shortage.holder_count && at < sizeof(holders); i++) {
+		const struct gpool_holder *holder = &shortage.holders[i];
+
+		at += (size_t)snprintf(holders + at, sizeof(holders) - at, "%s session %u '%s' %u needed, %u offered, %u idle", i ? ";" : ", leased:",
+			holder->session, holder->name, holder->needed_pages, holder->offered_pages, holder->idle_pages);
+	}
+	tell(device, -ENOSPC, "cannot allocate %zd bytes on device %d: %u pages needed, %u free, %u pinned%s; see 'poolctl pins' and 'poolctl regions'",
+		size, index, shortage.needed, shortage.free, shortage.pinned, holders);
 }
 
 void *gpool_torch_malloc(ssize_t size, int index, void *native)

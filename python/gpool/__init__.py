@@ -8,7 +8,7 @@ was installed with, or that of the source tree that it lies in.
 """
 
 from ._block import Block, Pin, Span
-from ._errors import AgentGone, Busy, Closed, Error, Forked, NoRoom, NotFound, Shortage, Stale, TimedOut
+from ._errors import AgentGone, Busy, Closed, Error, Forked, Holder, NoRoom, NotFound, Shortage, Stale, TimedOut
 from ._event import Event, EventKind
 from ._library import library
 from ._lora import Acquired, Adapter, AdapterInfo, Adapters, AdapterState, AdapterStatistics, Element, Matrix, Part
@@ -39,6 +39,7 @@ __all__ = [
     "EventKind",
     "Fence",
     "Forked",
+    "Holder",
     "Matrix",
     "NoRoom",
     "NotFound",

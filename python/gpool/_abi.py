@@ -32,6 +32,7 @@ GPOOL_ALLOC_CRITICAL = 2
 GPOOL_ALLOC_CONTIGUOUS = 4
 GPOOL_ALLOC_NO_EVICT = 8
 GPOOL_ALLOC_SPILL = 16
+GPOOL_HOLDERS_MAX = 4
 GPOOL_STREAM_MANUAL = 1
 GPOOL_FENCE_REACHED = 1
 GPOOL_FENCE_BY_TIMELINE = 2
@@ -174,19 +175,45 @@ class gpool_alloc_options(c.Structure):
     ]
 
 
+class gpool_holder(c.Structure):
+    session: int
+    content: int
+    needed_pages: int
+    offered_pages: int
+    idle_pages: int
+    name: Text
+
+    _fields_ = [
+        ("session", c.c_uint32),
+        ("content", c.c_uint32),
+        ("needed_pages", c.c_uint32),
+        ("offered_pages", c.c_uint32),
+        ("idle_pages", c.c_uint32),
+        ("name", c.c_char * 64),
+    ]
+
+
 class gpool_shortage(c.Structure):
+    size: int
     needed: int
     free: int
     pinned: int
     holder: int
     holder_pages: int
+    holder_name: Text
+    holder_count: int
+    holders: c.Array[gpool_holder]
 
     _fields_ = [
+        ("size", c.c_uint32),
         ("needed", c.c_uint32),
         ("free", c.c_uint32),
         ("pinned", c.c_uint32),
         ("holder", c.c_uint32),
         ("holder_pages", c.c_uint32),
+        ("holder_name", c.c_char * 64),
+        ("holder_count", c.c_uint32),
+        ("holders", gpool_holder * 4),
     ]
 
 
@@ -196,6 +223,7 @@ class gpool_shortage_object(c.Structure):
     session: int
     pins: int
     name: Text
+    session_name: Text
 
     _fields_ = [
         ("size", c.c_uint32),
@@ -203,6 +231,7 @@ class gpool_shortage_object(c.Structure):
         ("session", c.c_uint32),
         ("pins", c.c_uint32),
         ("name", c.c_char * 128),
+        ("session_name", c.c_char * 64),
     ]
 
 
@@ -1207,7 +1236,9 @@ SIZES: Dict[str, int] = {
     "gpool_block": 24,
     "gpool_options": 72,
     "gpool_alloc_options": 32,
-    "gpool_shortage_object": 144,
+    "gpool_holder": 84,
+    "gpool_shortage": 428,
+    "gpool_shortage_object": 208,
     "gpool_fence_handle": 128,
     "gpool_object_options": 40,
     "gpool_object_open_options": 40,
@@ -1259,7 +1290,7 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_relocate": (c.c_int, [c.c_void_p, c.POINTER(gpool_block)]),
     "gpool_touch": (c.c_int, [c.c_void_p, c.POINTER(gpool_block)]),
     "gpool_address": (c.c_int, [c.c_void_p, c.POINTER(gpool_block), c.POINTER(c.c_uint64)]),
-    "gpool_shortage": (None, [c.c_void_p, c.POINTER(gpool_shortage)]),
+    "gpool_shortage": (c.c_int, [c.c_void_p, c.POINTER(gpool_shortage)]),
     "gpool_shortage_object": (c.c_int, [c.c_void_p, c.POINTER(gpool_shortage_object)]),
     "gpool_let_go": (c.c_int, [c.c_void_p]),
     "gpool_span_alloc": (c.c_int, [c.c_void_p, c.c_uint64, c.c_uint32, c.POINTER(gpool_span)]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from typing import Dict, NamedTuple, Optional, Type
+from typing import Dict, NamedTuple, Optional, Tuple, Type
 
 from ._library import library
 
@@ -15,8 +15,23 @@ class Error(OSError):
     """
 
 
+class Holder(NamedTuple):
+    """A session and the pages that it leases."""
+
+    session: int
+    name: str
+    content: Optional[int]
+    """Content of most of its pages in blocks; None: it has no blocks"""
+    needed_pages: int
+    """pinned, or in a thread's hands"""
+    offered_pages: int
+    """content without a pin, kept until the page is needed elsewhere"""
+    idle_pages: int
+    """no content"""
+
+
 class Shortage(NamedTuple):
-    """Why there were no pages, as of the moment when they were wanted."""
+    """Why an allocation was refused, as of the refusal."""
 
     needed: int
     """pages"""
@@ -27,13 +42,16 @@ class Shortage(NamedTuple):
     holder: int
     """session with the most pinned pages; 0: none"""
     holder_pages: int
+    """pinned by it"""
+    holders: Tuple[Holder, ...] = ()
+    """of Pool.shortage(): the sessions that lease the most pages at the time of that call, most first; empty: the agent did not answer"""
 
 
 class NoRoom(Error):
     """No pages to be had, a limit or quota is reached, or a table is full: ENOSPC, EDQUOT. Free or unpin something, or wait (timeout_ms)."""
 
     shortage: Optional[Shortage] = None
-    """where an allocation of this thread failed for want of pages"""
+    """where an allocation of this thread was refused for lack of pages; Pool.shortage() reports the holders as well"""
 
 
 class Stale(Error):

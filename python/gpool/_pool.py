@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 from . import _abi
 from ._block import Block, Span
-from ._errors import Error, NoRoom, Shortage, check, error
+from ._errors import Error, Holder, NoRoom, Shortage, check, error
 from ._event import Event, event_of
 from ._handle import Handle
 from ._library import library
@@ -233,10 +233,16 @@ class Pool:
         if result < 0:
             raised = error(result, what)
             if isinstance(raised, NoRoom):
-                shortage = _abi.gpool_shortage()
-                library().gpool_shortage(pool, ctypes.byref(shortage))
-                raised.shortage = Shortage(shortage.needed, shortage.free, shortage.pinned, shortage.holder, shortage.holder_pages)
+                raised.shortage = _shortage(pool, False)
             raise raised
+
+    def shortage(self) -> Shortage:
+        """Why the calling thread's last allocation was refused for lack of pages, and the sessions that lease the most pages now.
+
+        Cost: one request to the agent, which looks at all pages.
+        """
+        with self.handle as pool:
+            return _shortage(pool, True)
 
     def let_go(self) -> int:
         """Unmap what other trust domains want back; a process that is idle for long calls this now and then. How many handles were unmapped."""
@@ -470,6 +476,25 @@ class Pool:
 
 
 _LOG: Any = dict(_abi.gpool_options._fields_)["log"]
+
+
+def _shortage(pool: int, with_holders: bool) -> Shortage:
+    """Without holders the agent is not asked: the struct ends before their count."""
+    figures: int = getattr(_abi.gpool_shortage, "holder_count").offset
+    filled = _abi.gpool_shortage(size=ctypes.sizeof(_abi.gpool_shortage) if with_holders else figures)
+    check(library().gpool_shortage(pool, ctypes.byref(filled)), "read the shortage")
+    holders = tuple(
+        Holder(
+            holder.session,
+            holder.name.decode(errors="replace"),
+            Content(holder.content) if holder.content < _abi.GPOOL_CONTENTS else None,
+            holder.needed_pages,
+            holder.offered_pages,
+            holder.idle_pages,
+        )
+        for holder in filled.holders[: filled.holder_count]
+    )
+    return Shortage(filled.needed, filled.free, filled.pinned, filled.holder, filled.holder_pages, holders)
 
 
 def _open_options(version: int, layout_hash: int, role: Optional[Role], adopt: bool) -> _abi.gpool_object_open_options:

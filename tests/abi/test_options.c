@@ -27,7 +27,13 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_block), 24);
 	assert_int_equal(sizeof(struct gpool_options), 72);
 	assert_int_equal(sizeof(struct gpool_alloc_options), 32);
-	assert_int_equal(sizeof(struct gpool_shortage), 20);
+	assert_int_equal(sizeof(struct gpool_shortage), 428);
+	assert_int_equal(offsetof(struct gpool_shortage, holder_name), 24);
+	assert_int_equal(offsetof(struct gpool_shortage, holder_count), 88);
+	assert_int_equal(sizeof(struct gpool_holder), 84);
+	assert_int_equal(offsetof(struct gpool_holder, name), 20);
+	assert_int_equal(sizeof(struct gpool_shortage_object), 208);
+	assert_int_equal(offsetof(struct gpool_shortage_object, session_name), 144);
 	assert_int_equal(sizeof(struct gpool_span), 40);
 	assert_int_equal(sizeof(struct gpool_fence), 8);
 	assert_int_equal(sizeof(struct gpool_fence_handle), 128);

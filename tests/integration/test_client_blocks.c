@@ -273,7 +273,7 @@ static void test_first_fit_and_best_fit(void **state)
 static void test_out_of_memory_says_who(void **state)
 {
 	struct gpool_block all = alloc(PAGES), more = { .page = 4711 };
-	struct gpool_shortage shortage;
+	struct gpool_shortage shortage = {.size = sizeof(shortage)};
 
 	(void)state;
 	assert_int_equal(gpool_alloc(pool, 3, NULL, &more), -ENOSPC);

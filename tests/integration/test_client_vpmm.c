@@ -213,7 +213,7 @@ static struct gpool_fence gate_before(uint32_t stream, uint32_t manual)
 static void test_after_out_of_memory(void **state)
 {
 	uint64_t half, rest, never = 42;
-	struct gpool_shortage shortage;
+	struct gpool_shortage shortage = {.size = sizeof(shortage)};
 	uint32_t s = streams[0];
 	char before[256];
 

@@ -366,7 +366,7 @@ static void test_nobody_evicts_what_is_guaranteed(void **state)
 
 static void test_the_first_refusal_says_why(void **state)
 {
-	struct gpool_shortage shortage = {0};
+	struct gpool_shortage shortage = {.size = sizeof(shortage)};
 	struct gpool *large, *small;
 	struct gpool_block block;
 

@@ -374,7 +374,7 @@ static void test_a_refusal_names_the_object(void **state)
 	struct gpool_shortage_object most = {.size = sizeof(most)};
 	struct gpool_object *small, *large, *again;
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
-	struct gpool_shortage shortage;
+	struct gpool_shortage shortage = {.size = sizeof(shortage)};
 	uint64_t version;
 	uint32_t index;
 
@@ -401,6 +401,7 @@ static void test_a_refusal_names_the_object(void **state)
 	assert_int_equal(most.pages, 2 * OBJECT_PAGES);
 	assert_int_equal(most.session, gpool_session(reader));
 	assert_int_equal(most.pins, 3);
+	assert_non_null(strstr(most.session_name, "test_objects_pins"));
 	most.size = 0;
 	assert_int_equal(gpool_shortage_object(writer, &most), -EINVAL);
 	for (int i = 0; i < 3; i++)

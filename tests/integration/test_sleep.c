@@ -356,7 +356,7 @@ static void test_wake_without_pages(void **state)
 {
 	struct gpool_range *mutable, *ephemeral, *immutable;
 	struct gpool_block squatters[PAGES];
-	struct gpool_shortage shortage;
+	struct gpool_shortage shortage = {.size = sizeof(shortage)};
 	struct gpool *pool, *other;
 	pthread_t thread;
 	uint32_t count;

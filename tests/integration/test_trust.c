@@ -387,7 +387,7 @@ static void test_who_does_not_let_go(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block blocks[PAGES], block;
-	struct gpool_shortage shortage;
+	struct gpool_shortage shortage = {.size = sizeof(shortage)};
 	const uint8_t *seen[PAGES];
 
 	(void)state;

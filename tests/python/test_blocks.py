@@ -48,6 +48,19 @@ class Blocks(AgentTest):
         self.assertEqual(caught.exception.shortage, gpool.Shortage(5, 4, 60, self.pool.session, 60))
         self.assertIn("not enough pages", str(caught.exception))
 
+    def test_a_shortage_names_the_holders(self) -> None:
+        with self.pool.alloc(60, gpool.Content.LORA_WEIGHT) as block:
+            with self.assertRaises(gpool.NoRoom) as caught:
+                self.pool.alloc(5)
+            self.assertEqual(caught.exception.shortage.holders, ())
+            block.unpin()
+            shortage = self.pool.shortage()
+            self.assertEqual(shortage[:5], caught.exception.shortage[:5])
+            holder = shortage.holders[0]
+            self.assertEqual((holder.session, holder.content), (self.pool.session, gpool.Content.LORA_WEIGHT))
+            self.assertEqual((holder.needed_pages, holder.offered_pages), (0, 60))
+            block.pin()
+
     def test_an_evicted_block_is_stale(self) -> None:
         block = self.pool.alloc(8)
         block.unpin()

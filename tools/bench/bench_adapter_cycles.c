@@ -181,7 +181,7 @@ static int is_right(struct cycles *cycles, const struct subject *subject, bool *
 static int unusable(struct cycles *cycles, double *percent)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
-	struct gpool_shortage shortage = { .free = 0 };
+	struct gpool_shortage shortage = { .size = offsetof(struct gpool_shortage, holder_count) };
 	struct gpool_block block;
 	uint32_t largest = POOL_PAGES;
 	int error = gpool_lora_unload(cycles->lora, cycles->subjects[random_next(&cycles->look_random) % ADAPTERS].id);
