@@ -57,10 +57,10 @@ static int occurrences(const char *text, const char *word)
 	return count;
 }
 
-/* One file that needs nothing else, with the four layers of both engines, `charts` times. */
+/* One file that needs nothing else, with the six layers of both engines, `charts` times. */
 static void assert_report(int charts, double least_points)
 {
-	static const char *const curves[] = {"area e0 running", "area e0 cached", "area e1 running", "area e1 cached"};
+	static const char *const curves[] = {"area e0 needed", "area e0 offered", "area e0 idle", "area e1 needed", "area e1 offered", "area e1 idle"};
 	const char *text = read_text(report), *figures;
 
 	assert_non_null(strstr(text, "<!DOCTYPE html>"));
@@ -137,6 +137,39 @@ static void test_demo_verifies_under_pressure(void **state)
 	assert_report(2, 5);
 	assert_true(curve_points(read_text(report), "line split") >= 5);
 	assert_int_equal(strlen(read_text(tool.error)), 0);
+	cJSON_Delete(result);
+	assert_nothing_left();
+}
+
+static double gave_pages(const cJSON *run, int engine)
+{
+	return number(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(run, "engines"), engine), "gave_pages");
+}
+
+/* While one engine has no requests the other leases more than its half. */
+static void test_demo_idle_engine_gives_way(void **state)
+{
+	const char *const arguments[] = {"--duration", "12", "--load", "1", "--kill-every", "0", "-o", "json", "--no-split", "--seed", "1",
+		"--pool-size", "512MiB", "--report", report, "--quiet", NULL};
+	const char *const steady[] = {"--limit", "10", "--steady", "--model", "tiny", "--kill-every", "0", "-o", "json", "--no-split",
+		"--report", report, "--quiet", NULL};
+	const cJSON *run;
+	cJSON *result;
+
+	(void)state;
+	assert_int_equal(tool_run(arguments), 0);
+	result = read_result();
+	run = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(result, "runs"), 0);
+	assert_true(number(result, "errors") == 0);
+	assert_true(number(result, "idle_s") > 0);
+	assert_true(gave_pages(run, 0) > 0);
+	assert_true(gave_pages(run, 0) <= number(cJSON_GetObjectItemCaseSensitive(result, "pool"), "page_count") / 2);
+	assert_non_null(strstr(read_text(report), "no requests arrive for code"));
+	cJSON_Delete(result);
+	assert_int_equal(tool_run(steady), 0);
+	result = read_result();
+	assert_true(number(result, "idle_s") == 0);
+	assert_null(strstr(read_text(report), "no requests arrive for"));
 	cJSON_Delete(result);
 	assert_nothing_left();
 }
@@ -315,6 +348,7 @@ int main(void)
 		cmocka_unit_test(test_demo_helps),
 		cmocka_unit_test(test_demo_verifies_while_engines_are_killed),
 		cmocka_unit_test(test_demo_verifies_under_pressure),
+		cmocka_unit_test(test_demo_idle_engine_gives_way),
 		cmocka_unit_test(test_demo_finds_one_flipped_bit),
 		cmocka_unit_test(test_demo_interrupted_leaves_nothing),
 		cmocka_unit_test(test_demo_keep_leaves_a_working_agent),

@@ -98,7 +98,7 @@ static void fill_requests(struct conductor *conductor)
 			const struct trace_request *from = &plan->traces[e].requests[i];
 
 			conductor->board.requests[n++] = (struct board_request){
-				.arrival_us = (uint64_t)((double)(from->arrival_us - first_us) / plan->speed),
+				.arrival_us = plan_arrival_us(plan, (uint32_t)e, (uint64_t)(from->arrival_us - first_us)),
 				.context_tokens = from->context_tokens,
 				.generated_tokens = from->generated_tokens,
 			};
@@ -426,7 +426,7 @@ static void finish(struct conductor *conductor)
 	if (!error && run->agent.left_pages > 0)
 		run_error(
 			run, "%llu pages are still lent after all engines have ended", (unsigned long long)run->agent.left_pages);
-	run_add_up(run, &conductor->board);
+	run_add_up(run, conductor->plan, &conductor->board);
 	if (!run->complete)
 		run_error(run, "%llu of %llu requests finished", (unsigned long long)run->total.finished,
 			(unsigned long long)run->total.requests);

@@ -48,7 +48,7 @@ struct settings {
 	const char *report;
 	uint64_t pool_bytes; /* 0: by the machine */
 	uint64_t duration_us, limit;
-	bool no_split, json;
+	bool no_split, steady, json;
 	struct plan plan;
 	char command[1024];
 	char program[4096], gpoold[4096];
@@ -67,6 +67,7 @@ enum option_id {
 	OPT_KILL_EVERY,
 	OPT_SEED,
 	OPT_NO_SPLIT,
+	OPT_STEADY,
 	OPT_REPORT,
 	OPT_OUTPUT,
 	OPT_KEEP,
@@ -92,6 +93,7 @@ static const struct option_text {
 	{ OPT_KILL_EVERY, "kill-every", "SECONDS", "kill -9 an engine so often on average; 0: never (4)" },
 	{ OPT_SEED, "seed", "N", "of kills and choices (a new one each time)" },
 	{ OPT_NO_SPLIT, "no-split", NULL, "only the shared pool, not also two halves" },
+	{ OPT_STEADY, "steady", NULL, "arrivals as in the traces, without a time in which an engine has no requests" },
 	{ OPT_REPORT, "report", "PATH", "where the HTML report goes (./gpool-demo.html)" },
 	{ OPT_OUTPUT, "output", "FORMAT", "also -o: table or json (table)" },
 	{ OPT_KEEP, "keep", NULL, "leave the agent of the shared pool running, and say where" },
@@ -211,6 +213,9 @@ static int option_set(struct settings *settings, enum option_id id, const char *
 		return settings->json || strcmp(value, "table") == 0 ? 0 : bad_value(name, value, "table or json");
 	case OPT_NO_SPLIT:
 		settings->no_split = true;
+		return 0;
+	case OPT_STEADY:
+		settings->steady = true;
 		return 0;
 	case OPT_KEEP:
 		plan->keep = true;
@@ -360,7 +365,7 @@ static int pool_choose(struct settings *settings)
 	return largest_request_fits(settings);
 }
 
-static void pace_choose(struct plan *plan)
+static void pace_choose(struct plan *plan, bool steady)
 {
 	int64_t first_us, last_us;
 	double span;
@@ -372,6 +377,8 @@ static void pace_choose(struct plan *plan)
 	plan->step_us = (uint32_t)(PLAN_STEP_US * plan->load / plan->speed);
 	if (plan->step_us == 0)
 		plan->step_us = 1;
+	if (!steady)
+		plan->idle_from_us = plan->idle_us = (uint64_t)(span * 1e6 / plan->speed / PLAN_IDLE_PARTS);
 }
 
 static int plan_make(struct settings *settings)
@@ -393,7 +400,7 @@ static int plan_make(struct settings *settings)
 	if (!error)
 		error = pool_choose(settings);
 	if (!error)
-		pace_choose(plan);
+		pace_choose(plan, settings->steady);
 	return error;
 }
 
@@ -419,6 +426,10 @@ static void header_print(const struct settings *settings)
 	printf("pace    arrivals %.3g times as fast as in the trace, a step of all running requests every %s: %.3g times its "
 	       "load\n",
 		plan->speed, text_seconds(a, plan->step_us), plan->load);
+	if (plan->idle_us > 0)
+		printf("idle    %s has no requests from %.1f s on, %s from %.1f s on, for %.1f s each; meanwhile twice as many arrive for the other\n",
+			plan->traces[0].name, (double)plan_idle_from_us(plan, 0) / 1e6, plan->traces[1].name,
+			(double)plan_idle_from_us(plan, 1) / 1e6, (double)plan->idle_us / 1e6);
 	printf("work    at least %s of KV to write, and as much to verify, in each run\n",
 		text_bytes(a, tokens * plan->model.token_bytes));
 	if (plan->kill_every_s > 0)

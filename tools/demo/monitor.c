@@ -50,8 +50,9 @@ static void take_client(const struct msg_client_entry *client, const char *const
 	for (int i = 0; i < BOARD_ENGINES; i++)
 		if (strcmp(client->name, names[i]) == 0) {
 			/* A killed engine's session may still be there beside that of its successor. */
-			sample->engines[i].pinned_pages += client->pinned_pages;
-			sample->engines[i].cached_pages += client->used_pages - client->pinned_pages;
+			sample->engines[i].needed_pages += client->needed_pages;
+			sample->engines[i].offered_pages += client->offered_pages;
+			sample->engines[i].idle_pages += client->idle_pages;
 		}
 }
 

@@ -63,8 +63,8 @@ void progress_show(
 		waits += atomic_load_explicit(&engine->waits, memory_order_relaxed);
 		lost += atomic_load_explicit(&engine->prefix_losses, memory_order_relaxed);
 		if (sample && (size_t)length < sizeof line)
-			length += snprintf(line + length, sizeof line - (size_t)length, "  %s %u+%u pages", engine->name,
-				sample->engines[i].pinned_pages, sample->engines[i].cached_pages);
+			length += snprintf(line + length, sizeof line - (size_t)length, "  %s %u needed, %u offered", engine->name,
+				sample->engines[i].needed_pages, sample->engines[i].offered_pages);
 	}
 	if ((size_t)length < sizeof line)
 		snprintf(line + length, sizeof line - (size_t)length, "  waits %llu  evicted %llu  kills %u",

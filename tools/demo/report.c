@@ -14,10 +14,10 @@ enum { WIDTH = 1000, POOL_HEIGHT = 330, WAIT_HEIGHT = 190, MARGINS = 50, MANY_KI
 /* Two hues that people with any kind of colour vision tell apart, each with a pale form for what may be evicted. */
 static const char style[] =
 	":root{color-scheme:light dark;--page:#fcfcfb;--ink:#1c1d20;--soft:#5c6068;--rule:#dcdcd6;--card:#f3f3ef;"
-	"--e0:#2a6db5;--e0p:#b9d3ec;--e1:#c65d0e;--e1p:#f4cfae;--kill:#a01c34;--bad:#b00020;--good:#1d7a46;"
+	"--e0:#2a6db5;--e0p:#a3c4e4;--e0i:#dfeaf5;--e1:#c65d0e;--e1p:#efbd92;--e1i:#fae9da;--kill:#a01c34;--bad:#b00020;--good:#1d7a46;"
 	"--shared:#1d7a46;--split:#7a4bb0}\n"
 	"@media(prefers-color-scheme:dark){:root{--page:#17181b;--ink:#e8e8e4;--soft:#a3a7ae;--rule:#34363b;"
-	"--card:#1f2125;--e0:#5c9fe6;--e0p:#254463;--e1:#ec8f43;--e1p:#5f3d1f;--kill:#ff7d90;--bad:#ff7d90;"
+	"--card:#1f2125;--e0:#5c9fe6;--e0p:#2b5078;--e0i:#1d2b3a;--e1:#ec8f43;--e1p:#724922;--e1i:#352718;--kill:#ff7d90;--bad:#ff7d90;"
 	"--good:#62c38d;--shared:#62c38d;--split:#b996ea}}\n"
 	"*{box-sizing:border-box}\n"
 	"body{margin:0;background:var(--page);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',"
@@ -40,15 +40,19 @@ static const char style[] =
 	".axis{stroke:var(--soft);stroke-width:1}\n"
 	".level{stroke:var(--ink);stroke-width:1.5;stroke-dasharray:6 4}\n"
 	".line{fill:none;stroke-width:2;stroke-linejoin:round}\n"
-	".e0.running{fill:var(--e0)}\n"
-	".e1.running{fill:var(--e1)}\n"
-	".e0.cached{fill:var(--e0p)}\n"
-	".e1.cached{fill:var(--e1p)}\n"
+	".e0.needed{fill:var(--e0)}\n"
+	".e1.needed{fill:var(--e1)}\n"
+	".e0.offered{fill:var(--e0p)}\n"
+	".e1.offered{fill:var(--e1p)}\n"
+	".e0.idle{fill:var(--e0i)}\n"
+	".e1.idle{fill:var(--e1i)}\n"
 	".line.shared{stroke:var(--shared)}\n"
 	".line.split{stroke:var(--split);stroke-dasharray:7 3}\n"
 	".event line{stroke:var(--kill);stroke-width:1;stroke-dasharray:2 3;opacity:.75}\n"
 	".event path{fill:var(--kill)}\n"
 	".event.many line{opacity:.25}\n"
+	".event.turn line{stroke:var(--ink);stroke-dasharray:none}\n"
+	".event.turn path{fill:var(--ink)}\n"
 	".legend{display:flex;flex-wrap:wrap;gap:4px 20px;font-size:14px;margin:8px 0 0;padding:0;"
 	"list-style:none}\n"
 	".legend i{display:inline-block;width:14px;height:14px;border-radius:3px;margin-right:7px;"
@@ -90,11 +94,14 @@ static void escape(FILE *out, const char *text)
 
 /* ---- curves ---- */
 
+/* The three kinds of leased pages, from the bottom of a drawing to its top. */
+enum band { BAND_NEEDED, BAND_OFFERED, BAND_IDLE, BANDS };
+static const char *const band_names[BANDS] = {"needed", "offered", "idle"};
+
 /* The samples of a run, thinned out to what a drawing can show: each point is the mean of a few. */
 struct curves {
 	double x[CHART_POINTS_MAX];
-	double pinned[BOARD_ENGINES][CHART_POINTS_MAX];
-	double cached[BOARD_ENGINES][CHART_POINTS_MAX];
+	double bands[BANDS][BOARD_ENGINES][CHART_POINTS_MAX];
 	double waiting[CHART_POINTS_MAX];
 	size_t count;
 };
@@ -113,8 +120,9 @@ static void curves_make(struct curves *curves, const struct run *run)
 
 			curves->x[at] += (double)sample->time_us / 1e6 / count;
 			for (int e = 0; e < BOARD_ENGINES; e++) {
-				curves->pinned[e][at] += (double)sample->engines[e].pinned_pages / count;
-				curves->cached[e][at] += (double)sample->engines[e].cached_pages / count;
+				curves->bands[BAND_NEEDED][e][at] += (double)sample->engines[e].needed_pages / count;
+				curves->bands[BAND_OFFERED][e][at] += (double)sample->engines[e].offered_pages / count;
+				curves->bands[BAND_IDLE][e][at] += (double)sample->engines[e].idle_pages / count;
 				curves->waiting[at] += (double)sample->engines[e].waiting / count;
 			}
 		}
@@ -131,17 +139,16 @@ static void stack(double *low, double *base, const double *values, size_t count)
 }
 
 static void draw_layer(
-	const struct chart *chart, const struct plan *plan, const struct curves *curves, int engine, bool cached, double *base)
+	const struct chart *chart, const struct plan *plan, const struct curves *curves, int engine, enum band band, double *base)
 {
 	double low[CHART_POINTS_MAX];
 	char title[96], css_class[24];
 	struct chart_curve curve = {
 		.css_class = css_class, .title = title, .x = curves->x, .low = low, .high = base, .count = curves->count};
 
-	snprintf(
-		title, sizeof title, "%s: %s", plan->traces[engine].name, cached ? "cached, may be evicted" : "running requests");
-	snprintf(css_class, sizeof css_class, "e%d %s", engine, cached ? "cached" : "running");
-	stack(low, base, cached ? curves->cached[engine] : curves->pinned[engine], curves->count);
+	snprintf(title, sizeof title, "%s: %s", plan->traces[engine].name, band_names[band]);
+	snprintf(css_class, sizeof css_class, "e%d %s", engine, band_names[band]);
+	stack(low, base, curves->bands[band][engine], curves->count);
 	chart_area(chart, &curve);
 }
 
@@ -173,6 +180,21 @@ static void draw_kills(const struct chart *chart, const struct plan *plan, const
 	}
 }
 
+/* Where an engine falls idle: all of them, or those of one engine. */
+static void draw_turns(const struct chart *chart, const struct plan *plan, int engine)
+{
+	for (int e = 0; plan->idle_us > 0 && e < BOARD_ENGINES; e++) {
+		double from_s = (double)plan_idle_from_us(plan, (uint32_t)e) / 1e6;
+		char title[128];
+
+		if (engine >= 0 && e != engine)
+			continue;
+		snprintf(title, sizeof title, "no requests arrive for %s from %.1f s to %.1f s", plan->traces[e].name, from_s,
+			from_s + (double)plan->idle_us / 1e6);
+		chart_event(chart, from_s, "turn", title);
+	}
+}
+
 static void draw_shared(FILE *out, const struct plan *plan, const struct run *run, double seconds)
 {
 	struct chart chart = {.out = out, .width = WIDTH, .height = POOL_HEIGHT, .x_most = seconds, .y_most = plan->page_count,
@@ -182,11 +204,12 @@ static void draw_shared(FILE *out, const struct plan *plan, const struct run *ru
 
 	curves_make(&curves, run);
 	drawing_begin(&chart, "pages of both engines in the shared pool over time", "pages of both engines");
-	for (int cached = 0; cached < 2; cached++)
+	for (enum band band = 0; band < BANDS; band++)
 		for (int e = 0; e < BOARD_ENGINES; e++)
-			draw_layer(&chart, plan, &curves, e, cached, base);
+			draw_layer(&chart, plan, &curves, e, band, base);
 	chart_level(&chart, plan->page_count, "the pool");
 	draw_kills(&chart, plan, run, -1);
+	draw_turns(&chart, plan, -1);
 	drawing_end(&chart, 1);
 }
 
@@ -203,10 +226,11 @@ static void draw_half(FILE *out, const struct plan *plan, const struct run *run,
 	snprintf(label, sizeof label, "pages of engine %s in its half over time", plan->traces[engine].name);
 	snprintf(name, sizeof name, "pages of %s", plan->traces[engine].name);
 	drawing_begin(&chart, label, name);
-	draw_layer(&chart, plan, &curves, engine, false, base);
-	draw_layer(&chart, plan, &curves, engine, true, base);
+	for (enum band band = 0; band < BANDS; band++)
+		draw_layer(&chart, plan, &curves, engine, band, base);
 	chart_level(&chart, plan->page_count / 2.0, "its half");
 	draw_kills(&chart, plan, run, engine);
+	draw_turns(&chart, plan, engine);
 	drawing_end(&chart, engine == BOARD_ENGINES - 1);
 }
 
@@ -269,6 +293,10 @@ static void write_tiles(FILE *out, const struct run *shared, const struct run *s
 	tile(out, complete ? "" : "bad", text_count(a, shared->total.finished),
 		complete ? "requests, all finished" : "requests finished, not all");
 	tile(out, "", text_count(a, kills), "times an engine was killed and started again");
+	if (shared->gave_pages[0] + shared->gave_pages[1] > 0) {
+		snprintf(figure, sizeof figure, "%s / %s", text_count(a, shared->gave_pages[0]), text_count(b, shared->gave_pages[1]));
+		tile(out, "", figure, "pages of its half that the first / second engine gave way while it was idle");
+	}
 	if (split) {
 		snprintf(figure, sizeof figure, "%.1f s / %.1f s", shared->seconds, split->seconds);
 		tile(out, "", figure, "to finish all, on the shared pool / on two halves");
@@ -294,10 +322,13 @@ static void write_legend(FILE *out, const struct plan *plan)
 {
 	fputs("<ul class=\"legend\">\n", out);
 	for (int e = 0; e < BOARD_ENGINES; e++) {
-		fprintf(out, "<li><i style=\"background:var(--e%d)\"></i>%s, running requests</li>\n", e, plan->traces[e].name);
-		fprintf(out, "<li><i style=\"background:var(--e%dp)\"></i>%s, cached and free to be evicted</li>\n", e,
+		fprintf(out, "<li><i style=\"background:var(--e%d)\"></i>%s, needed: running requests</li>\n", e, plan->traces[e].name);
+		fprintf(out, "<li><i style=\"background:var(--e%dp)\"></i>%s, offered: cached until the page is needed</li>\n", e,
 			plan->traces[e].name);
+		fprintf(out, "<li><i style=\"background:var(--e%di)\"></i>%s, idle: no content</li>\n", e, plan->traces[e].name);
 	}
+	if (plan->idle_us > 0)
+		fputs("<li><i class=\"rule\" style=\"border-top-color:var(--ink)\"></i>an engine falls idle</li>\n", out);
 	fputs("<li><i class=\"rule\" style=\"border-top-color:var(--kill);border-top-style:dotted\"></i>an engine was "
 	      "killed</li></ul>\n",
 		out);
@@ -336,6 +367,11 @@ static void write_explanation(FILE *out, const struct plan *plan)
 		"meanwhile. "
 		"A request that found no pages waited; a running one that could not grow made the youngest start over.</p>\n",
 		plan->traces[0].name, plan->traces[1].name, PLAN_CACHE_S / plan->speed);
+	if (plan->idle_us > 0)
+		fprintf(out,
+			"<p>For %.3g s no requests arrived for <b>%s</b>, then none for <b>%s</b>. Meanwhile twice as many arrived for the "
+			"other engine, which then needed more than its half.</p>\n",
+			(double)plan->idle_us / 1e6, plan->traces[0].name, plan->traces[1].name);
 	fprintf(out,
 		"<p>Requests came %.3g times as fast as in the trace. One step, which is a token for each running request, took "
 		"%s, and "
@@ -378,8 +414,8 @@ static void write_charts(FILE *out, const struct plan *plan, const struct run *s
 {
 	double seconds = split && split->seconds > shared->seconds ? split->seconds : shared->seconds;
 
-	fputs("<h2>One shared pool</h2>\n<p class=\"soft\">Pages of both engines over time, stacked. What one does not need the "
-	      "other uses."
+	fputs("<h2>One shared pool</h2>\n<p class=\"soft\">Pages of both engines over time, stacked. Pages that one engine does not "
+	      "need are used by the other."
 	      "</p>\n",
 		out);
 	draw_shared(out, plan, shared, seconds);

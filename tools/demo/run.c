@@ -6,6 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+uint64_t plan_idle_from_us(const struct plan *plan, uint32_t engine)
+{
+	return plan->idle_from_us + engine * plan->idle_us;
+}
+
+uint64_t plan_arrival_us(const struct plan *plan, uint32_t engine, uint64_t trace_us)
+{
+	uint64_t at_us = (uint64_t)((double)trace_us / plan->speed);
+
+	if (at_us < plan->idle_from_us || at_us >= plan->idle_from_us + 2 * plan->idle_us)
+		return at_us;
+	return plan_idle_from_us(plan, !engine) + (at_us - plan->idle_from_us) / 2;
+}
+
 void run_error(struct run *run, const char *format, ...)
 {
 	va_list arguments;
@@ -122,35 +136,55 @@ static void score_counters(struct run_score *score, const struct board_engine *e
 	score->errors += atomic_load(&engine->errors);
 }
 
+static uint32_t sample_pages(const struct run_sample *sample, int engine)
+{
+	return sample->engines[engine].needed_pages + sample->engines[engine].offered_pages + sample->engines[engine].idle_pages;
+}
+
+/* Whatever an engine leases beyond half of the pool is of the other one's half. */
+static void add_up_given(struct run *run, const struct plan *plan)
+{
+	uint32_t half = plan->page_count / BOARD_ENGINES;
+
+	for (uint32_t i = 0; i < run->sample_count; i++)
+		for (int idle = 0; idle < BOARD_ENGINES; idle++) {
+			uint64_t from_us = plan_idle_from_us(plan, (uint32_t)idle), at_us = run->samples[i].time_us;
+			uint32_t pages = sample_pages(&run->samples[i], !idle);
+
+			if (at_us >= from_us && at_us < from_us + plan->idle_us && pages > half + run->gave_pages[idle])
+				run->gave_pages[idle] = pages - half;
+		}
+}
+
 /* Each sample counts for the time until the next one. */
 static void add_up_samples(struct run *run)
 {
-	double pages = 0, pinned = 0, time = 0;
+	double pages = 0, needed = 0, time = 0;
 
 	for (uint32_t i = 0; i < run->sample_count; i++) {
 		const struct run_sample *sample = &run->samples[i];
-		uint32_t pinned_now = 0, pages_now = 0;
+		uint32_t needed_now = 0, pages_now = 0;
 		double share = i + 1 < run->sample_count ? (double)(sample[1].time_us - sample->time_us) : 0;
 
 		for (int e = 0; e < BOARD_ENGINES; e++) {
-			pinned_now += sample->engines[e].pinned_pages;
-			pages_now += sample->engines[e].pinned_pages + sample->engines[e].cached_pages;
+			needed_now += sample->engines[e].needed_pages;
+			pages_now += sample_pages(sample, e);
 		}
 		if (pages_now > run->peak_pages)
 			run->peak_pages = pages_now;
-		if (pinned_now > run->peak_pinned_pages)
-			run->peak_pinned_pages = pinned_now;
+		if (needed_now > run->peak_needed_pages)
+			run->peak_needed_pages = needed_now;
 		pages += pages_now * share;
-		pinned += pinned_now * share;
+		needed += needed_now * share;
 		time += share;
 	}
 	if (time > 0) {
 		run->mean_pages = pages / time;
-		run->mean_pinned_pages = pinned / time;
+		run->mean_needed_pages = needed / time;
 	}
 }
 
-void run_add_up(struct run *run, const struct board *board)
+void run_add_up(struct run *run, const struct plan *plan, const struct board *board)
 {
 	const struct board_header *header = board->header;
 
@@ -164,6 +198,7 @@ void run_add_up(struct run *run, const struct board *board)
 	}
 	score_marks(&run->total, board, 0, header->request_count);
 	add_up_samples(run);
+	add_up_given(run, plan);
 	run->complete = run->total.finished == run->total.requests && run->total.requests == header->request_count;
 }
 

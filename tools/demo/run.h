@@ -28,23 +28,34 @@ struct plan {
 	uint64_t seed;
 	uint64_t corrupt_at;
 	uint32_t step_us;
+	uint64_t idle_from_us, idle_us; /* in time of the run: engine 0 has no requests for idle_us, then engine 1; 0: neither */
 	bool keep;  /* leave the agent running */
 	bool quiet; /* no progress */
 };
+
+/*
+ * plan_arrival_us() - time of the run at which a request arrives that comes at `trace_us` in the trace, from its first request on. The
+ * requests of the two idle times together arrive in the half in which their engine is not idle, twice as fast.
+ */
+uint64_t plan_arrival_us(const struct plan *plan, uint32_t engine, uint64_t trace_us);
+/* plan_idle_from_us() - time of the run from which on an engine has no requests for idle_us. */
+uint64_t plan_idle_from_us(const struct plan *plan, uint32_t engine);
 
 enum {
 	PLAN_STEP_US = 30 * 1000,   /* at the trace's pace; a token every 30 ms is common for a served model */
 	PLAN_PREFILL_TOKENS = 4096, /* of context a step; chosen, as engines chunk it */
 	PLAN_REUSE_EVERY = 4,       /* every fourth request continues an earlier one; chosen */
 	PLAN_CACHE_S = 60,          /* at the trace's pace; chosen */
+	PLAN_IDLE_PARTS = 4,        /* the first part as in the trace, then engine 0 idle, engine 1 idle, as in the trace; chosen */
 };
 
 /* The pages of both engines at one moment, as the agent counts them, and their queues. */
 struct run_sample {
 	uint64_t time_us;
 	struct {
-		uint32_t pinned_pages; /* of running requests */
-		uint32_t cached_pages; /* unpinned KV of finished requests, which the agent may evict */
+		uint32_t needed_pages;  /* of running requests */
+		uint32_t offered_pages; /* unpinned KV of finished requests, kept until the page is needed */
+		uint32_t idle_pages;    /* no content */
 		uint32_t running, waiting;
 	} engines[BOARD_ENGINES];
 };
@@ -85,8 +96,9 @@ struct run {
 	double wall_seconds; /* as the clock on the wall says; longer where the machine could not keep the pace */
 	struct run_score engines[BOARD_ENGINES], total;
 	struct run_agent agent;
-	uint32_t peak_pages, peak_pinned_pages; /* highest sample of both engines together */
-	double mean_pages, mean_pinned_pages;
+	uint32_t peak_pages, peak_needed_pages; /* highest sample of both engines together */
+	double mean_pages, mean_needed_pages;
+	uint32_t gave_pages[BOARD_ENGINES]; /* of its half, that the other engine leased at once while this one was idle, at most */
 	struct run_sample *samples; /* [sample_count] */
 	uint32_t sample_count, sample_capacity;
 	struct run_kill *kills; /* [kill_count] */
@@ -104,7 +116,7 @@ void run_add_sample(struct run *run, const struct run_sample *sample);
 void run_add_kill(struct run *run, const struct run_kill *kill);
 
 /* run_add_up() - compute scores, peaks and means from the board and the samples. */
-void run_add_up(struct run *run, const struct board *board);
+void run_add_up(struct run *run, const struct plan *plan, const struct board *board);
 
 void run_destroy(struct run *run);
 

@@ -65,12 +65,17 @@ static void pair_text(char *text, size_t bytes, uint64_t first, const char *betw
 
 static void peak_text(char *text, size_t bytes, const struct run *run)
 {
-	pair_text(text, bytes, run->peak_pages, " / ", run->peak_pinned_pages);
+	pair_text(text, bytes, run->peak_pages, " / ", run->peak_needed_pages);
 }
 
 static void mean_text(char *text, size_t bytes, const struct run *run)
 {
-	pair_text(text, bytes, (uint64_t)(run->mean_pages + 0.5), " / ", (uint64_t)(run->mean_pinned_pages + 0.5));
+	pair_text(text, bytes, (uint64_t)(run->mean_pages + 0.5), " / ", (uint64_t)(run->mean_needed_pages + 0.5));
+}
+
+static void gave_text(char *text, size_t bytes, const struct run *run)
+{
+	pair_text(text, bytes, run->gave_pages[0], " / ", run->gave_pages[1]);
 }
 
 static void prefix_text(char *text, size_t bytes, const struct run *run)
@@ -149,7 +154,7 @@ static double peak_number(const struct run *run)
 
 static double mean_number(const struct run *run)
 {
-	return run->mean_pinned_pages;
+	return run->mean_needed_pages;
 }
 
 size_t summary_rows(const struct run *shared, const struct run *split, struct summary_row rows[SUMMARY_ROWS_MAX])
@@ -161,8 +166,9 @@ size_t summary_rows(const struct run *shared, const struct run *split, struct su
 	row_add(&builder, "time of the run, in steps of the engines", duration_text, duration_number);
 	row_add(&builder, "time on the clock", wall_text, NULL);
 	row_add(&builder, "tokens a second", rate_text, tokens_per_second);
-	row_add(&builder, "pages at the peak: all / of running requests", peak_text, peak_number);
-	row_add(&builder, "pages on average: all / of running requests", mean_text, mean_number);
+	row_add(&builder, "pages at the peak: leased / needed", peak_text, peak_number);
+	row_add(&builder, "pages on average: leased / needed", mean_text, mean_number);
+	row_add(&builder, "pages given way while idle: first / second", gave_text, NULL);
 	row_add(&builder, "times a request waited for pages", waits_text, waits_number);
 	row_add(&builder, "wait for pages, mean of all requests", wait_mean_text, wait_mean_number);
 	row_add(&builder, "wait for pages, 99th percentile", wait_p99_text, wait_p99_number);
@@ -257,9 +263,11 @@ static void json_run(cJSON *runs, const struct plan *plan, const struct run *run
 	cJSON_AddNumberToObject(object, "wall_seconds", run->wall_seconds);
 	cJSON_AddNumberToObject(object, "tokens_per_second", tokens_per_second(run));
 	cJSON_AddNumberToObject(object, "peak_pages", run->peak_pages);
-	cJSON_AddNumberToObject(object, "peak_pinned_pages", run->peak_pinned_pages);
+	cJSON_AddNumberToObject(object, "peak_pinned_pages", run->peak_needed_pages);
+	cJSON_AddNumberToObject(object, "peak_needed_pages", run->peak_needed_pages);
 	cJSON_AddNumberToObject(object, "mean_pages", run->mean_pages);
-	cJSON_AddNumberToObject(object, "mean_pinned_pages", run->mean_pinned_pages);
+	cJSON_AddNumberToObject(object, "mean_pinned_pages", run->mean_needed_pages);
+	cJSON_AddNumberToObject(object, "mean_needed_pages", run->mean_needed_pages);
 	cJSON_AddNumberToObject(object, "kills", run->kill_count);
 	cJSON_AddNumberToObject(object, "samples", run->sample_count);
 	cJSON_AddNumberToObject(object, "missed_samples", (double)run->missed_samples);
@@ -271,6 +279,8 @@ static void json_run(cJSON *runs, const struct plan *plan, const struct run *run
 
 		cJSON_AddItemToArray(engines, engine);
 		cJSON_AddStringToObject(engine, "name", plan->traces[i].name);
+		cJSON_AddNumberToObject(engine, "idle_from_s", (double)plan_idle_from_us(plan, (uint32_t)i) / 1e6);
+		cJSON_AddNumberToObject(engine, "gave_pages", run->gave_pages[i]);
 		json_score(engine, &run->engines[i]);
 	}
 }
@@ -293,6 +303,7 @@ static void json_plan(cJSON *root, const struct plan *plan)
 	cJSON_AddNumberToObject(root, "speed", plan->speed);
 	cJSON_AddNumberToObject(root, "load", plan->load);
 	cJSON_AddNumberToObject(root, "step_us", plan->step_us);
+	cJSON_AddNumberToObject(root, "idle_s", (double)plan->idle_us / 1e6);
 	cJSON_AddNumberToObject(root, "kill_every_s", plan->kill_every_s);
 	/* As text: a double cannot hold every 64-bit number. */
 	snprintf(seed, sizeof seed, "%llu", (unsigned long long)plan->seed);
