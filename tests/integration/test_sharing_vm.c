@@ -1,0 +1,176 @@
+/*
+ * test_sharing_vm.c - the sharing matrix (sharing.h) for gpool_malloc(), elastic ranges and tensors of slices.
+ *
+ * Goal: memory that was freed on a stream, unbacked or shrunk is available to another process as soon as the GPU work that uses it has
+ * ended, with no call and no background thread of its owner. Method: see sharing.h.
+ */
+#include "tests/integration/sharing.h"
+
+static const char *const arguments[] = {"--pool", POOL, CALM, NULL};
+
+static uint64_t bytes_of(uint32_t pages)
+{
+	return (uint64_t)pages * PAGE_BYTES;
+}
+
+/* ---- gpool_malloc() ---- */
+
+static void malloc_each(struct owner *owner)
+{
+	for (uint32_t i = 0; i < UNITS; i++) {
+		assert_int_equal(gpool_malloc(owner->pool, PAGE_BYTES, owner->gates[0].stream, &owner->addresses[i]), 0);
+		page_write(owner->addresses[i], i);
+	}
+}
+
+/* Two in each page. */
+static void malloc_small(struct owner *owner)
+{
+	for (uint32_t i = 0; i < 2 * UNITS; i++)
+		assert_int_equal(gpool_malloc(owner->pool, PAGE_BYTES / 2, owner->gates[0].stream, &owner->addresses[i]), 0);
+}
+
+static void mfree_each(struct owner *owner)
+{
+	for (uint32_t i = 0; i < UNITS; i++)
+		assert_int_equal(gpool_mfree(owner->pool, owner->addresses[i], owner->gates[0].stream), 0);
+}
+
+static void mfree_small(struct owner *owner)
+{
+	for (uint32_t i = 0; i < 2 * UNITS; i++)
+		assert_int_equal(gpool_mfree(owner->pool, owner->addresses[i], owner->gates[0].stream), 0);
+}
+
+static void mfree_without_stream(struct owner *owner)
+{
+	for (uint32_t i = 0; i < UNITS; i++)
+		assert_int_equal(gpool_mfree(owner->pool, owner->addresses[i], 0), 0);
+}
+
+/* Half of them on each of two streams. */
+static void mfree_on_two(struct owner *owner)
+{
+	for (uint32_t i = 0; i < UNITS; i++)
+		assert_int_equal(gpool_mfree(owner->pool, owner->addresses[i], owner->gates[i % 2].stream), 0);
+}
+
+static void malloc_look(struct owner *owner, struct found *found)
+{
+	for (uint32_t i = 0; i < UNITS; i++)
+		found_page(found, true, owner->addresses[i], i);
+}
+
+/* ---- ranges ---- */
+
+static uint64_t range_address(struct owner *owner)
+{
+	uint64_t address = 0;
+
+	assert_int_equal(gpool_range_address(owner->range, &address), 0);
+	return address;
+}
+
+static void range_write(struct owner *owner)
+{
+	for (uint32_t i = 0; i < UNITS; i++)
+		page_write(range_address(owner) + bytes_of(i), i);
+}
+
+static void range_create(struct owner *owner)
+{
+	assert_int_equal(gpool_range_create(owner->pool, UNITS, NULL, &owner->range), 0);
+	range_write(owner);
+}
+
+static void range_back(struct owner *owner)
+{
+	assert_int_equal(gpool_range_reserve(owner->pool, 4 * UNITS, NULL, &owner->range), 0);
+	assert_int_equal(gpool_range_back(owner->range, 0, UNITS, 0), 0);
+	range_write(owner);
+}
+
+static void range_unback(struct owner *owner)
+{
+	assert_int_equal(gpool_range_unback(owner->range, 0, UNITS, (struct gpool_fence){0}), 0);
+}
+
+static void range_unback_after(struct owner *owner)
+{
+	assert_int_equal(gpool_range_unback(owner->range, 0, UNITS, owner->fence), 0);
+}
+
+static void range_look(struct owner *owner, struct found *found)
+{
+	for (uint32_t i = 0; i < UNITS; i++)
+		found_page(found, true, range_address(owner) + bytes_of(i), i);
+}
+
+/* ---- tensors: four slices ---- */
+
+enum { SLICES = 4, BLOCKS = UNITS / SLICES };
+
+static struct gpool_tensor_info tensor_info(struct owner *owner)
+{
+	struct gpool_tensor_info info = {.size = sizeof(info)};
+
+	assert_int_equal(gpool_tensor_get(owner->tensor, &info), 0);
+	return info;
+}
+
+static uint64_t tensor_address(struct owner *owner, uint32_t page)
+{
+	struct gpool_tensor_info info = tensor_info(owner);
+
+	return info.address + page / BLOCKS * info.slice_bytes + page % BLOCKS * info.block_bytes;
+}
+
+static void tensor_grow(struct owner *owner)
+{
+	assert_int_equal(gpool_tensor_create(owner->pool, SLICES, 4 * BLOCKS, 1, NULL, &owner->tensor), 0);
+	assert_int_equal(gpool_tensor_grow(owner->tensor, BLOCKS, 0), 0);
+	for (uint32_t i = 0; i < UNITS; i++)
+		page_write(tensor_address(owner, i), i);
+}
+
+static void tensor_shrink(struct owner *owner)
+{
+	assert_int_equal(gpool_tensor_shrink(owner->tensor, 0, (struct gpool_fence){0}), 0);
+}
+
+static void tensor_shrink_after(struct owner *owner)
+{
+	assert_int_equal(gpool_tensor_shrink(owner->tensor, 0, owner->fence), 0);
+}
+
+static void tensor_look(struct owner *owner, struct found *found)
+{
+	for (uint32_t i = 0; i < UNITS; i++)
+		found_page(found, true, tensor_address(owner, i), i);
+}
+
+/* ---- the table ---- */
+
+static const struct kind kinds[] = {
+	{.name = "`gpool_malloc()`, in use", .gets = HELD, .content = NEEDED, .prepare = malloc_each, .look = malloc_look},
+	{.name = "`gpool_malloc()`, freed", .gets = AT_ONCE, .content = GONE, .prepare = malloc_each, .let_go = mfree_without_stream},
+	{.name = "`gpool_malloc()`, freed on a stream", .gets = BEHIND_WORK, .content = GONE, .prepare = malloc_each, .let_go = mfree_each},
+	{.name = "`gpool_malloc()`, freed on two streams", .gets = BEHIND_WORK, .content = GONE, .prepare = malloc_each,
+		.let_go = mfree_on_two},
+	{.name = "`gpool_malloc()` of less than a page, freed on a stream", .gets = BEHIND_WORK, .content = GONE, .prepare = malloc_small,
+		.let_go = mfree_small},
+	{.name = "ranges", .gets = HELD, .content = NEEDED, .prepare = range_create, .look = range_look},
+	{.name = "elastic ranges, backed", .gets = HELD, .content = NEEDED, .prepare = range_back, .look = range_look},
+	{.name = "elastic ranges, unbacked", .gets = AT_ONCE, .content = GONE, .prepare = range_back, .let_go = range_unback},
+	{.name = "elastic ranges, unbacked behind a fence", .gets = BEHIND_WORK, .content = GONE, .prepare = range_back,
+		.let_go = range_unback_after},
+	{.name = "tensors of slices, grown", .gets = HELD, .content = NEEDED, .prepare = tensor_grow, .look = tensor_look},
+	{.name = "tensors of slices, shrunk", .gets = AT_ONCE, .content = GONE, .prepare = tensor_grow, .let_go = tensor_shrink},
+	{.name = "tensors of slices, shrunk behind a fence", .gets = BEHIND_WORK, .content = GONE, .prepare = tensor_grow,
+		.let_go = tensor_shrink_after},
+};
+
+int main(int argc, char **argv)
+{
+	return sharing_main(argc, argv, arguments, kinds, sizeof(kinds) / sizeof(*kinds));
+}
