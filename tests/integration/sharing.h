@@ -76,7 +76,7 @@ struct kind {
 	uint32_t gates;        /* streams with work that the memory waits for; 0: one */
 	bool work_later;       /* the work is queued after the owner has let go, and does not use the memory */
 	bool whole;            /* taken as a whole or not at all */
-	bool needs_room;       /* to return the owner needs pages: the taker frees its own first */
+	bool needs_room;       /* to return the owner needs pages: the taker frees all of its own first */
 	bool in_second_pool;   /* where the taker looks for pages */
 	void (*prepare)(struct owner *owner);
 	void (*let_go)(struct owner *owner);                     /* the last library calls */
@@ -382,10 +382,12 @@ static inline void taken_spoil(void)
 	}
 }
 
-static inline void taken_free(void)
+static inline void taker_free_all(void)
 {
 	while (taken_count)
 		assert_int_equal(gpool_free(taker, &taken[--taken_count]), 0);
+	while (rest_count)
+		assert_int_equal(gpool_free(taker, &rest[--rest_count]), 0);
 }
 
 struct waiting {
@@ -464,7 +466,7 @@ static inline struct found owner_returns(const struct kind *kind)
 
 	taken_spoil();
 	if (kind->needs_room)
-		taken_free();
+		taker_free_all();
 	owner_ask('l', &found, sizeof(found));
 	printf("    the owner finds %u kept, %u lost, %u wrong\n", found.kept, found.lost, found.wrong);
 	assert_int_equal(found.wrong, 0);
