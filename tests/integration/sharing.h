@@ -74,6 +74,7 @@ struct kind {
 	enum gets gets[KILLED + 1];
 	enum content content;
 	uint32_t gates;        /* streams with work that the memory waits for; 0: one */
+	bool work_copies;      /* the work is more than a gate, so that an owner is stopped only after it: its thread has to do it */
 	bool work_later;       /* the work is queued after the owner has let go, and does not use the memory */
 	bool whole;            /* taken as a whole or not at all */
 	bool needs_room;       /* to return the owner needs pages: the taker frees all of its own first */
@@ -501,12 +502,13 @@ static inline void run_back(const struct kind *kind)
 	expect_content(kind, false);
 }
 
-static inline void enter(enum owner_state state)
+static inline void enter(const struct kind *kind, enum owner_state state)
 {
-	if (state == IDLE) {
+	if (state == IDLE || (state == STOPPED && kind->work_copies)) {
 		gates_open();
 		work_await();
-	} else if (state == STOPPED) {
+	}
+	if (state == STOPPED) {
 		owner_stop();
 		work_end();
 	} else if (state == KILLED) {
@@ -518,7 +520,7 @@ static inline void run_state(const struct kind *kind, enum owner_state state)
 {
 	enum gets gets = kind->gets[state];
 
-	enter(state);
+	enter(kind, state);
 	if (gets == ALL)
 		expect_all(owner_says.pages, state != KILLED);
 	else if (gets == NONE)

@@ -199,8 +199,8 @@ static const struct kind kinds[] = {
 	{.name = "KV cache, cached prefixes that the GPU work does not use", .gets = AT_ONCE, .content = KEPT, .work_later = true,
 		.prepare = cache_run_published, .let_go = sequences_free, .look = cache_look_for_prefixes},
 	{.name = "KV cache, preempted sequences", .gets = BEHIND_WORK, .content = GONE, .prepare = cache_run, .let_go = sequences_preempt},
-	{.name = "KV cache, preempted sequences copied to host memory", .gets = BEHIND_WORK, .content = SAVED, .needs_room = true,
-		.prepare = cache_run_with_host_memory, .let_go = sequences_offload, .look = cache_look_resumed},
+	{.name = "KV cache, preempted sequences copied to host memory", .gets = BEHIND_WORK, .content = SAVED, .work_copies = true,
+		.needs_room = true, .prepare = cache_run_with_host_memory, .let_go = sequences_offload, .look = cache_look_resumed},
 	{.name = "KV cache, preempted sequences copied to blocks of the pool", .gets = AT_ONCE, .content = SAVED, .work_later = true,
 		.needs_room = true, .prepare = cache_run_offloaded, .look = cache_look_resumed},
 };

@@ -1,8 +1,8 @@
 /*
  * test_sharing_vm.c - the sharing matrix (sharing.h) for gpool_malloc(), elastic ranges and tensors of slices.
  *
- * Goal: memory that was freed on a stream, unbacked or shrunk is available to another process as soon as the GPU work that uses it has
- * ended, with no call and no background thread of its owner. Method: see sharing.h.
+ * Goal: memory that was freed on a stream, unbacked, offered or shrunk is available to another process as soon as the GPU work that uses it has
+ * ended, with no call and no background thread of its owner; reclaiming says which offered pages were kept. Method: see sharing.h.
  */
 #include "tests/integration/sharing.h"
 
@@ -106,6 +106,40 @@ static void range_look(struct owner *owner, struct found *found)
 		found_page(found, true, range_address(owner) + bytes_of(i), i);
 }
 
+static void range_offer(struct owner *owner)
+{
+	assert_int_equal(gpool_range_offer(owner->range, 0, UNITS, (struct gpool_fence){0}), 0);
+}
+
+static void range_offer_after(struct owner *owner)
+{
+	assert_int_equal(gpool_range_offer(owner->range, 0, UNITS, owner->fence), 0);
+}
+
+/* Offered again, as another stream uses the pages too. */
+static void range_offer_after_two(struct owner *owner)
+{
+	for (int stream = 0; stream < 2; stream++)
+		assert_int_equal(gpool_range_offer(owner->range, 0, UNITS, owner->fences[stream]), 0);
+}
+
+/* A lost page is a hole, and another page can be had in its place. */
+static void range_look_reclaimed(struct owner *owner, struct found *found)
+{
+	uint8_t kept[UNITS];
+	int lost = gpool_range_reclaim(owner->range, 0, UNITS, kept);
+
+	assert_in_range(lost, 0, UNITS);
+	for (uint32_t i = 0; i < UNITS; i++) {
+		struct gpool_range_page page = {.size = sizeof(page)};
+
+		assert_int_equal(gpool_range_resolve(owner->range, i, &page), 0);
+		assert_true(kept[i] ? page.state == GPOOL_PAGE_BACKED : page.state != GPOOL_PAGE_BACKED);
+		found_page(found, kept[i], range_address(owner) + bytes_of(i), i);
+	}
+	assert_int_equal(found->lost, (uint32_t)lost);
+}
+
 /* ---- tensors: four slices ---- */
 
 enum { SLICES = 4, BLOCKS = UNITS / SLICES };
@@ -164,6 +198,12 @@ static const struct kind kinds[] = {
 	{.name = "elastic ranges, unbacked", .gets = AT_ONCE, .content = GONE, .prepare = range_back, .let_go = range_unback},
 	{.name = "elastic ranges, unbacked behind a fence", .gets = BEHIND_WORK, .content = GONE, .prepare = range_back,
 		.let_go = range_unback_after},
+	{.name = "elastic ranges, offered", .gets = AT_ONCE, .content = KEPT, .prepare = range_back, .let_go = range_offer,
+		.look = range_look_reclaimed},
+	{.name = "elastic ranges, offered behind a fence", .gets = BEHIND_WORK, .content = KEPT, .prepare = range_back,
+		.let_go = range_offer_after, .look = range_look_reclaimed},
+	{.name = "elastic ranges, offered behind fences of two streams", .gets = BEHIND_WORK, .content = KEPT, .gates = 2,
+		.prepare = range_back, .let_go = range_offer_after_two, .look = range_look_reclaimed},
 	{.name = "tensors of slices, grown", .gets = HELD, .content = NEEDED, .prepare = tensor_grow, .look = tensor_look},
 	{.name = "tensors of slices, shrunk", .gets = AT_ONCE, .content = GONE, .prepare = tensor_grow, .let_go = tensor_shrink},
 	{.name = "tensors of slices, shrunk behind a fence", .gets = BEHIND_WORK, .content = GONE, .prepare = tensor_grow,
