@@ -1,13 +1,16 @@
 /*
- * sharing.h - cells of the sharing matrix: what another engine can have of an engine's memory, by kind of memory and state of its owner.
+ * sharing.h - cells of the sharing matrix: what another engine can have of an engine's memory, by kind of memory and
+ * state of its owner.
  *
- * The owner is a process of its own. It allocates the memory of one kind, lets go of it, reports that, and makes no library call from
- * then on. All other pages are pinned by the taker, so that every page which the taker gets comes from the owner. Each program has a
- * table of kinds; main() makes one test of each kind and state, and prints the rows of the table in docs/sharing.md with --table.
+ * The owner is a process of its own. It allocates the memory of one kind, lets go of it, reports that, and makes no
+ * library call from then on. All other pages are pinned by the taker, so that every page which the taker gets comes
+ * from the owner. Each program has a table of kinds; main() makes one test of each kind and state, and prints the
+ * rows of the table in docs/sharing.md with --table.
  *
- * GPU work is a stream of the owner that waits for a gate: the timeline of a manual stream, which this test writes from outside by
- * process_vm_writev(), as a GPU writes to the memory of a process that does nothing. Where the owner is stopped, the threads which
- * stand for its GPU are stopped too, so the test writes the timeline of the stream itself.
+ * GPU work is a stream of the owner that waits for a gate: the timeline of a manual stream, which this test writes
+ * from outside by process_vm_writev(), as a GPU writes to the memory of a process that does nothing. Where the owner
+ * is stopped, the threads which stand for its GPU are stopped too, so the test writes the timeline of the stream
+ * itself.
  *
  * Included once by each program, on top of life.h.
  */
@@ -74,14 +77,15 @@ struct kind {
 	enum gets gets[KILLED + 1];
 	enum content content;
 	uint32_t gates;        /* streams with work that the memory waits for; 0: one */
-	bool work_copies;      /* the work is more than a gate, so that an owner is stopped only after it: its thread has to do it */
+	bool work_copies;      /* the work is more than a gate: it has to end before the owner is stopped */
 	bool work_later;       /* the work is queued after the owner has let go, and does not use the memory */
 	bool whole;            /* taken as a whole or not at all */
 	bool needs_room;       /* to return the owner needs pages: the taker frees all of its own first */
 	bool in_second_pool;   /* where the taker looks for pages */
 	void (*prepare)(struct owner *owner);
-	void (*let_go)(struct owner *owner);                     /* the last library calls */
-	void (*look)(struct owner *owner, struct found *found);  /* kept, lost and wrong pages; NULL: there is nothing to find */
+	void (*let_go)(struct owner *owner); /* the last library calls */
+	/* Count kept, lost and wrong pages. NULL: there is nothing to find. */
+	void (*look)(struct owner *owner, struct found *found);
 };
 
 /* What the owner reports when it has let go. */
@@ -177,7 +181,8 @@ static inline void owner_lets_go(struct owner *owner)
 
 static inline struct report owner_report(struct owner *owner)
 {
-	struct report report = {.pages = owner->pages, .gates = GATES_MAX, .timeline = (uintptr_t)owner->pool->session.timeline};
+	struct report report = {
+		.pages = owner->pages, .gates = GATES_MAX, .timeline = (uintptr_t)owner->pool->session.timeline};
 
 	for (int i = 0; i < GATES_MAX; i++) {
 		report.gate_fences[i] = owner->gates[i].fence.value;
@@ -269,24 +274,32 @@ static inline void owner_stop(void)
 	assert_true(WIFSTOPPED(how));
 }
 
-/* The word of the owner's timeline for a fence, as a GPU writes it. */
+/* The word of the owner's timeline for a fence, in its process. */
+static inline struct iovec timeline_word(uint64_t fence)
+{
+	uint64_t address = owner_says.timeline + fence_slot(fence) * sizeof(uint64_t);
+
+	return (struct iovec){(void *)(uintptr_t)address, sizeof(uint64_t)};
+}
+
+/* As a GPU writes it. */
 static inline void timeline_write(uint64_t fence)
 {
 	uint64_t value = fence & FENCE_VALUE_MASK;
 	struct iovec from = {&value, sizeof(value)};
-	struct iovec to = {(void *)(uintptr_t)(owner_says.timeline + fence_slot(fence) * sizeof(uint64_t)), sizeof(value)};
+	struct iovec to = timeline_word(fence);
 
 	assert_int_equal(process_vm_writev(owner_pid, &from, 1, &to, 1, 0), sizeof(value));
 }
 
-static inline uint64_t timeline_read(uint64_t fence)
+static inline bool is_reached(uint64_t fence)
 {
 	uint64_t value = 0;
 	struct iovec to = {&value, sizeof(value)};
-	struct iovec from = {(void *)(uintptr_t)(owner_says.timeline + fence_slot(fence) * sizeof(uint64_t)), sizeof(value)};
+	struct iovec from = timeline_word(fence);
 
 	assert_int_equal(process_vm_readv(owner_pid, &to, 1, &from, 1, 0), sizeof(value));
-	return value;
+	return value >= (fence & FENCE_VALUE_MASK);
 }
 
 static inline void gate_open(uint32_t gate)
@@ -304,7 +317,7 @@ static inline void gates_open(void)
 static inline void work_await(void)
 {
 	for (uint32_t i = 0; i < owner_says.gates; i++)
-		AWAIT(timeline_read(owner_says.work_fences[i]) >= (owner_says.work_fences[i] & FENCE_VALUE_MASK));
+		AWAIT(is_reached(owner_says.work_fences[i]));
 }
 
 /* The work of an owner that is stopped ends. */
@@ -405,9 +418,11 @@ static inline void *take_waiting(void *argument)
 
 /* ---- cells ---- */
 
-static const char *const state_names[STATES] = {"idle", "stopped", "GPU work that ends", "GPU work that hangs", "killed", "returns"};
+static const char *const state_names[STATES] = {
+	"idle", "stopped", "GPU work that ends", "GPU work that hangs", "killed", "returns"};
 static const char *const gets_words[] = {[NONE] = "none", [ALL] = "all", [WHEN_DONE] = "all, when the work ends"};
-static const char *const content_words[] = {[NEEDED] = "everything", [KEPT] = "what was not taken", [SAVED] = "everything, restored", [GONE] = "nothing"};
+static const char *const content_words[] = {
+	[NEEDED] = "everything", [KEPT] = "what was not taken", [SAVED] = "everything, restored", [GONE] = "nothing"};
 
 struct cell {
 	const struct kind *kind;
@@ -447,7 +462,7 @@ static inline void expect_when_done(const struct kind *kind, uint32_t pages)
 	expect_none();
 	for (uint32_t i = 1; i < kind->gates; i++) {
 		gate_open(i);
-		AWAIT(timeline_read(owner_says.work_fences[i]) >= (owner_says.work_fences[i] & FENCE_VALUE_MASK));
+		AWAIT(is_reached(owner_says.work_fences[i]));
 		expect_none();
 	}
 	assert_int_equal(pthread_create(&thread, NULL, take_waiting, &waiting), 0);

@@ -1,8 +1,10 @@
 /*
- * test_sharing_adapters.c - the sharing matrix (sharing.h) for LoRA adapters, and for their copies in a pool of host memory.
+ * test_sharing_adapters.c - the sharing matrix (sharing.h) for LoRA adapters, and for their copies in a pool of host
+ * memory.
  *
- * Goal: adapters that no engine has acquired make room in the pool, behind the work that uses them, and their copies in the host pool;
- * weights that are found again are the same bits. Method: see sharing.h; four adapters, their files made here.
+ * Goal: adapters that no engine has acquired make room in the pool, behind the work that uses them, and their copies
+ * in the host pool; weights that are found again are the same bits. Method: see sharing.h; four adapters, their files
+ * made here.
  */
 #include "tests/integration/sharing.h"
 
@@ -35,7 +37,8 @@ static void adapter_files_make(void)
 		struct rig_module modules[MODULES];
 
 		for (int layer = 0; layer < MODULES; layer++) {
-			modules[layer] = (struct rig_module){.rank = RANK, .in = WIDTH, .out = WIDTH, .type = SAFETENSORS_F16};
+			modules[layer] =
+				(struct rig_module){.rank = RANK, .in = WIDTH, .out = WIDTH, .type = SAFETENSORS_F16};
 			snprintf(modules[layer].path, sizeof(modules[layer].path), "model.layers.%d.q", layer);
 		}
 		engine_adapter_of(modules, MODULES);
@@ -134,7 +137,8 @@ static void adapters_release(struct owner *owner)
 static void adapters_release_after(struct owner *owner)
 {
 	for (uint32_t i = 0; i < ADAPTERS; i++)
-		assert_int_equal(gpool_lora_release(adapters_of(owner)->lora, adapters_of(owner)->ids[i], &owner->fence), 0);
+		assert_int_equal(
+			gpool_lora_release(adapters_of(owner)->lora, adapters_of(owner)->ids[i], &owner->fence), 0);
 }
 
 static uint32_t second_pages(struct owner *owner)
@@ -162,7 +166,8 @@ static void adapters_look(struct owner *owner, struct found *found)
 		uint32_t *count = &found->lost;
 
 		if (gpool_lora_acquire(adapters->lora, adapters->ids[i], 0) == 0)
-			count = adapter_hash(adapters->lora, adapters->ids[i]) == adapters->hashes[i] ? &found->kept : &found->wrong;
+			count = adapter_hash(adapters->lora, adapters->ids[i]) == adapters->hashes[i] ? &found->kept
+												      : &found->wrong;
 		*count += adapters->pages[i];
 	}
 }
@@ -184,13 +189,14 @@ static void copies_look(struct owner *owner, struct found *found)
 /* ---- the table ---- */
 
 static const struct kind kinds[] = {
-	{.name = "adapters, acquired", .gets = HELD, .content = NEEDED, .prepare = adapters_acquire, .look = adapters_look},
-	{.name = "adapters, released", .gets = AT_ONCE, .content = KEPT, .prepare = adapters_acquire, .let_go = adapters_release,
+	{.name = "adapters, acquired", .gets = HELD, .content = NEEDED, .prepare = adapters_acquire,
 		.look = adapters_look},
-	{.name = "adapters, released behind a fence", .gets = BEHIND_WORK, .content = KEPT, .prepare = adapters_acquire,
-		.let_go = adapters_release_after, .look = adapters_look},
-	{.name = "copies of adapters in host memory", .gets = AT_ONCE, .content = KEPT, .work_later = true, .in_second_pool = true,
-		.prepare = adapters_copy, .look = copies_look},
+	{.name = "adapters, released", .gets = AT_ONCE, .content = KEPT, .prepare = adapters_acquire,
+		.let_go = adapters_release, .look = adapters_look},
+	{.name = "adapters, released behind a fence", .gets = BEHIND_WORK, .content = KEPT,
+		.prepare = adapters_acquire, .let_go = adapters_release_after, .look = adapters_look},
+	{.name = "copies of adapters in host memory", .gets = AT_ONCE, .content = KEPT, .work_later = true,
+		.in_second_pool = true, .prepare = adapters_copy, .look = copies_look},
 };
 
 int main(int argc, char **argv)

@@ -1,9 +1,9 @@
 /*
  * test_sharing_blocks.c - the sharing matrix (sharing.h) for blocks, spans, scopes and two-phase allocations.
  *
- * Goal: pages that are unpinned or freed are available to another process as soon as the GPU work that uses them has ended, whatever
- * state their owner is in; pinned ones until it dies are not. Content that was not taken is kept byte for byte, and content that was
- * taken is reported as stale. Method: see sharing.h.
+ * Goal: pages that are unpinned or freed are available to another process as soon as the GPU work that uses them has
+ * ended, whatever state their owner is in; pinned ones until it dies are not. Content that was not taken is kept byte
+ * for byte, and content that was taken is reported as stale. Method: see sharing.h.
  */
 #include "tests/integration/sharing.h"
 
@@ -94,6 +94,17 @@ static void blocks_free_after_two(struct owner *owner)
 	for (uint32_t i = 0; i < UNITS; i++) {
 		assert_int_equal(gpool_unpin_after(owner->pool, &owner->blocks[i], owner->fences[1]), 0);
 		assert_int_equal(gpool_free_after(owner->pool, &owner->blocks[i], owner->fences[0]), 0);
+	}
+}
+
+/* What has no content is taken first: a quarter of the pages costs none of the half that has some. */
+static void blocks_free_half_after(struct owner *owner)
+{
+	for (uint32_t i = 0; i < UNITS; i++) {
+		int error = i % 2 ? gpool_free_after(owner->pool, &owner->blocks[i], owner->fence)
+				  : gpool_unpin_after(owner->pool, &owner->blocks[i], owner->fence);
+
+		assert_int_equal(error, 0);
 	}
 }
 
@@ -219,29 +230,38 @@ static void blocks_look_prepared(struct owner *owner, struct found *found)
 
 static const struct kind kinds[] = {
 	{.name = "blocks, pinned", .gets = HELD, .content = NEEDED, .prepare = blocks_alloc, .look = blocks_look},
-	{.name = "blocks, unpinned", .gets = AT_ONCE, .content = KEPT, .prepare = blocks_alloc, .let_go = blocks_unpin, .look = blocks_look},
-	{.name = "blocks, unpinned behind a fence", .gets = BEHIND_WORK, .content = KEPT, .prepare = blocks_alloc, .let_go = blocks_unpin_after,
+	{.name = "blocks, unpinned", .gets = AT_ONCE, .content = KEPT, .prepare = blocks_alloc, .let_go = blocks_unpin,
 		.look = blocks_look},
+	{.name = "blocks, unpinned behind a fence", .gets = BEHIND_WORK, .content = KEPT, .prepare = blocks_alloc,
+		.let_go = blocks_unpin_after, .look = blocks_look},
 	{.name = "blocks, unpinned behind fences of two streams", .gets = BEHIND_WORK, .content = KEPT, .gates = 2,
 		.prepare = blocks_alloc_for_two, .let_go = blocks_unpin_after_two, .look = blocks_look},
-	{.name = "a block of several pages, unpinned behind a fence", .gets = BEHIND_WORK, .content = KEPT, .whole = true,
-		.prepare = block_alloc_whole, .let_go = block_unpin_whole_after, .look = block_look_whole},
+	{.name = "a block of several pages, unpinned behind a fence", .gets = BEHIND_WORK, .content = KEPT,
+		.whole = true, .prepare = block_alloc_whole, .let_go = block_unpin_whole_after,
+		.look = block_look_whole},
 	{.name = "blocks, freed", .gets = AT_ONCE, .content = GONE, .prepare = blocks_alloc, .let_go = blocks_free},
-	{.name = "blocks, freed behind a fence", .gets = BEHIND_WORK, .content = GONE, .prepare = blocks_alloc, .let_go = blocks_free_after},
+	{.name = "blocks, freed behind a fence", .gets = BEHIND_WORK, .content = GONE, .prepare = blocks_alloc,
+		.let_go = blocks_free_after},
 	{.name = "blocks, freed behind fences of two streams", .gets = BEHIND_WORK, .content = GONE, .gates = 2,
 		.prepare = blocks_alloc_for_two, .let_go = blocks_free_after_two},
-	{.name = "a block of several pages, freed behind a fence", .gets = BEHIND_WORK, .content = GONE, .prepare = block_alloc_whole,
-		.let_go = block_free_whole_after},
+	{.name = "a block of several pages, freed behind a fence", .gets = BEHIND_WORK, .content = GONE,
+		.prepare = block_alloc_whole, .let_go = block_free_whole_after},
+	{.name = "blocks, one half unpinned and one half freed behind a fence", .gets = BEHIND_WORK, .content = KEPT,
+		.prepare = blocks_alloc, .let_go = blocks_free_half_after, .look = blocks_look},
 	{.name = "spans, in use", .gets = HELD, .content = NEEDED, .prepare = spans_alloc, .look = spans_look},
-	{.name = "spans, all of a page freed", .gets = AT_ONCE, .content = GONE, .prepare = spans_alloc, .let_go = spans_free},
+	{.name = "spans, all of a page freed", .gets = AT_ONCE, .content = GONE, .prepare = spans_alloc,
+		.let_go = spans_free},
 	{.name = "scopes, open", .gets = HELD, .content = NEEDED, .prepare = scope_alloc, .look = blocks_look},
-	{.name = "scopes, ended", .gets = AT_ONCE, .content = KEPT, .prepare = scope_alloc, .let_go = scope_end, .look = blocks_look},
-	{.name = "scopes, ended behind a fence", .gets = BEHIND_WORK, .content = KEPT, .prepare = scope_alloc, .let_go = scope_end_after,
+	{.name = "scopes, ended", .gets = AT_ONCE, .content = KEPT, .prepare = scope_alloc, .let_go = scope_end,
 		.look = blocks_look},
-	{.name = "scopes that free, ended behind a fence", .gets = BEHIND_WORK, .content = GONE, .prepare = scope_alloc_to_free,
-		.let_go = scope_end_after},
-	{.name = "blocks, prepared", .gets = HELD, .content = NEEDED, .prepare = blocks_prepare, .look = blocks_look_prepared},
-	{.name = "blocks, rolled back", .gets = AT_ONCE, .content = GONE, .prepare = blocks_prepare, .let_go = blocks_roll_back},
+	{.name = "scopes, ended behind a fence", .gets = BEHIND_WORK, .content = KEPT, .prepare = scope_alloc,
+		.let_go = scope_end_after, .look = blocks_look},
+	{.name = "scopes that free, ended behind a fence", .gets = BEHIND_WORK, .content = GONE,
+		.prepare = scope_alloc_to_free, .let_go = scope_end_after},
+	{.name = "blocks, prepared", .gets = HELD, .content = NEEDED, .prepare = blocks_prepare,
+		.look = blocks_look_prepared},
+	{.name = "blocks, rolled back", .gets = AT_ONCE, .content = GONE, .prepare = blocks_prepare,
+		.let_go = blocks_roll_back},
 };
 
 int main(int argc, char **argv)

@@ -1,14 +1,20 @@
 /*
- * test_sharing_kv.c - the sharing matrix (sharing.h) for KV caches: blocks of running sequences, freed, cached and preempted ones.
+ * test_sharing_kv.c - the sharing matrix (sharing.h) for KV caches: blocks of running sequences, freed, cached and
+ * preempted ones.
  *
- * Goal: another process gets every chunk without a running sequence as soon as the GPU work that uses it has ended. What a preempted or
- * a cached sequence has lost is computed again, and what is found again is right byte for byte. Method: see sharing.h; the cache's
- * stream is the first one, a page has eight blocks of four tokens, and content differs for each token.
+ * Goal: another process gets every chunk without a running sequence as soon as the GPU work that uses it has ended.
+ * What a preempted or a cached sequence has lost is computed again, and what is found again is right byte for byte.
+ * Method: see sharing.h; the cache's stream is the first one, a page has eight blocks of four tokens, and content
+ * differs for each token.
  */
 #include "tests/integration/sharing.h"
 
 enum { BLOCK_TOKENS = 4, TOKEN_BYTES = 16 << 10, CHUNK_BLOCKS = 8, SEQUENCES = 4 };
-enum { PAGE_TOKENS = CHUNK_BLOCKS * BLOCK_TOKENS, SEQUENCE_PAGES = UNITS / SEQUENCES, TOKENS = SEQUENCE_PAGES * PAGE_TOKENS };
+enum {
+	PAGE_TOKENS = CHUNK_BLOCKS * BLOCK_TOKENS,
+	SEQUENCE_PAGES = UNITS / SEQUENCES,
+	TOKENS = SEQUENCE_PAGES * PAGE_TOKENS
+};
 
 static const char *const arguments[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
 
@@ -33,7 +39,8 @@ static void cache_open(struct owner *owner, uint32_t flags)
 	assert_non_null(cache);
 	owner->own = cache;
 	options.flags = flags;
-	options.shape = (struct gpool_kv_shape){.layers = 8, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = BLOCK_TOKENS};
+	options.shape = (struct gpool_kv_shape){
+		.layers = 8, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = BLOCK_TOKENS};
 	options.stream = owner->gates[0].stream;
 	options.max_blocks = UNITS * CHUNK_BLOCKS;
 	options.max_sequence_tokens = TOKENS;
@@ -98,7 +105,8 @@ static void cache_run_published(struct owner *owner)
 	for (uint32_t s = 0; s < SEQUENCES; s++) {
 		struct gpool_kv_prefix prefix = prefix_of(cache, s);
 
-		assert_int_equal(gpool_kv_prefix_publish(cache->kv, cache->sequences[s], &prefix), TOKENS / BLOCK_TOKENS);
+		assert_int_equal(
+			gpool_kv_prefix_publish(cache->kv, cache->sequences[s], &prefix), TOKENS / BLOCK_TOKENS);
 	}
 }
 
@@ -131,7 +139,8 @@ static void cache_run_offloaded(struct owner *owner)
 {
 	sequences_run(owner, 0);
 	for (uint32_t s = 0; s < SEQUENCES; s++)
-		assert_true(gpool_kv_offload(cache_of(owner)->kv, cache_of(owner)->sequences[s], GPOOL_KV_OFFLOAD_POOL, NULL) > 0);
+		assert_true(gpool_kv_offload(cache_of(owner)->kv, cache_of(owner)->sequences[s], GPOOL_KV_OFFLOAD_POOL,
+				    NULL) > 0);
 	assert_int_equal(gpool_fence_wait(owner->pool, fence_of(owner->pool, owner->gates[0].stream), ANSWER_MS), 0);
 }
 
@@ -192,17 +201,22 @@ static void cache_look_resumed(struct owner *owner, struct found *found)
 /* ---- the table ---- */
 
 static const struct kind kinds[] = {
-	{.name = "KV cache, running sequences", .gets = HELD, .content = NEEDED, .prepare = cache_run, .look = cache_look},
-	{.name = "KV cache, freed sequences", .gets = BEHIND_WORK, .content = GONE, .prepare = cache_run, .let_go = sequences_free},
-	{.name = "KV cache, cached prefixes", .gets = BEHIND_WORK, .content = KEPT, .prepare = cache_run_published, .let_go = sequences_free,
+	{.name = "KV cache, running sequences", .gets = HELD, .content = NEEDED, .prepare = cache_run,
+		.look = cache_look},
+	{.name = "KV cache, freed sequences", .gets = BEHIND_WORK, .content = GONE, .prepare = cache_run,
+		.let_go = sequences_free},
+	{.name = "KV cache, cached prefixes", .gets = BEHIND_WORK, .content = KEPT, .prepare = cache_run_published,
+		.let_go = sequences_free, .look = cache_look_for_prefixes},
+	{.name = "KV cache, cached prefixes that the GPU work does not use", .gets = AT_ONCE, .content = KEPT,
+		.work_later = true, .prepare = cache_run_published, .let_go = sequences_free,
 		.look = cache_look_for_prefixes},
-	{.name = "KV cache, cached prefixes that the GPU work does not use", .gets = AT_ONCE, .content = KEPT, .work_later = true,
-		.prepare = cache_run_published, .let_go = sequences_free, .look = cache_look_for_prefixes},
-	{.name = "KV cache, preempted sequences", .gets = BEHIND_WORK, .content = GONE, .prepare = cache_run, .let_go = sequences_preempt},
-	{.name = "KV cache, preempted sequences copied to host memory", .gets = BEHIND_WORK, .content = SAVED, .work_copies = true,
-		.needs_room = true, .prepare = cache_run_with_host_memory, .let_go = sequences_offload, .look = cache_look_resumed},
-	{.name = "KV cache, preempted sequences copied to blocks of the pool", .gets = AT_ONCE, .content = SAVED, .work_later = true,
-		.needs_room = true, .prepare = cache_run_offloaded, .look = cache_look_resumed},
+	{.name = "KV cache, preempted sequences", .gets = BEHIND_WORK, .content = GONE, .prepare = cache_run,
+		.let_go = sequences_preempt},
+	{.name = "KV cache, preempted sequences copied to host memory", .gets = BEHIND_WORK, .content = SAVED,
+		.work_copies = true, .needs_room = true, .prepare = cache_run_with_host_memory,
+		.let_go = sequences_offload, .look = cache_look_resumed},
+	{.name = "KV cache, preempted sequences copied to blocks of the pool", .gets = AT_ONCE, .content = SAVED,
+		.work_later = true, .needs_room = true, .prepare = cache_run_offloaded, .look = cache_look_resumed},
 };
 
 int main(int argc, char **argv)

@@ -1,9 +1,9 @@
 /*
  * test_sharing_objects.c - the sharing matrix (sharing.h) for named objects and for the ranges of sleeping engines.
  *
- * Goal: the class of an object decides what another process can have: immutable and mutable ones stay, also when their publisher dies;
- * ephemeral and pinnable ones make room as soon as no process uses them. A sleeping engine keeps nothing but what its class saves.
- * Method: see sharing.h; four objects, or ranges, of four pages each.
+ * Goal: the class of an object decides what another process can have: immutable and mutable ones stay, also when
+ * their publisher dies; ephemeral and pinnable ones make room as soon as no process uses them. A sleeping engine
+ * keeps nothing but what its class saves. Method: see sharing.h; four objects, or ranges, of four pages each.
  */
 #include "tests/integration/sharing.h"
 
@@ -55,7 +55,8 @@ static void objects_create(struct owner *owner, uint32_t memory_class, uint32_t 
 		assert_int_equal(gpool_object_create(owner->pool, object_name(i), &options, &objects->open[i]), 0);
 		assert_int_equal(gpool_object_alloc(objects->open[i], OBJECT_PAGES, NULL, &index), 0);
 		for (uint32_t page = 0; page < OBJECT_PAGES; page++)
-			page_write(object_address(objects->open[i]) + (uint64_t)page * PAGE_BYTES, i * OBJECT_PAGES + page);
+			page_write(object_address(objects->open[i]) + (uint64_t)page * PAGE_BYTES,
+				i * OBJECT_PAGES + page);
 	}
 }
 
@@ -117,7 +118,8 @@ static void objects_unpin_after(struct owner *owner)
 static void object_look(struct found *found, struct gpool_object *object, uint32_t i)
 {
 	for (uint32_t page = 0; page < OBJECT_PAGES; page++)
-		found_page(found, object != NULL, object ? object_address(object) + (uint64_t)page * PAGE_BYTES : 0, i * OBJECT_PAGES + page);
+		found_page(found, object != NULL, object ? object_address(object) + (uint64_t)page * PAGE_BYTES : 0,
+			i * OBJECT_PAGES + page);
 }
 
 /* By their names, or by the handles that are open. */
@@ -200,24 +202,28 @@ static void ranges_look(struct owner *owner, struct found *found)
 /* ---- the table ---- */
 
 static const struct kind kinds[] = {
-	{.name = "objects, not published", .gets = HELD, .content = NEEDED, .prepare = objects_draft, .look = objects_look},
-	{.name = "objects, immutable", .gets = OUTLIVES, .content = NEEDED, .prepare = objects_immutable, .let_go = objects_close,
+	{.name = "objects, not published", .gets = HELD, .content = NEEDED, .prepare = objects_draft,
 		.look = objects_look},
-	{.name = "objects, mutable and open", .gets = OUTLIVES, .content = NEEDED, .prepare = objects_mutable, .look = objects_look},
-	{.name = "objects, ephemeral and open", .gets = HELD, .content = NEEDED, .prepare = objects_ephemeral, .look = objects_look},
-	{.name = "objects, ephemeral and closed", .gets = AT_ONCE, .content = KEPT, .prepare = objects_ephemeral, .let_go = objects_close,
+	{.name = "objects, immutable", .gets = OUTLIVES, .content = NEEDED, .prepare = objects_immutable,
+		.let_go = objects_close, .look = objects_look},
+	{.name = "objects, mutable and open", .gets = OUTLIVES, .content = NEEDED, .prepare = objects_mutable,
 		.look = objects_look},
-	{.name = "objects, pinnable and pinned", .gets = HELD, .content = NEEDED, .prepare = objects_pinned, .look = objects_look_pinned},
-	{.name = "objects, pinnable and unpinned", .gets = AT_ONCE, .content = KEPT, .prepare = objects_pinned, .let_go = objects_unpin,
+	{.name = "objects, ephemeral and open", .gets = HELD, .content = NEEDED, .prepare = objects_ephemeral,
+		.look = objects_look},
+	{.name = "objects, ephemeral and closed", .gets = AT_ONCE, .content = KEPT, .prepare = objects_ephemeral,
+		.let_go = objects_close, .look = objects_look},
+	{.name = "objects, pinnable and pinned", .gets = HELD, .content = NEEDED, .prepare = objects_pinned,
 		.look = objects_look_pinned},
-	{.name = "objects, pinnable and unpinned behind a fence", .gets = BEHIND_WORK, .content = KEPT, .prepare = objects_pinned,
-		.let_go = objects_unpin_after, .look = objects_look_pinned},
-	{.name = "sleeping engine, immutable ranges", .gets = OUTLIVES, .content = NEEDED, .work_later = true, .prepare = ranges_immutable,
-		.let_go = engine_sleep, .look = ranges_look},
-	{.name = "sleeping engine, mutable ranges", .gets = AT_ONCE, .content = SAVED, .work_later = true, .needs_room = true,
-		.prepare = ranges_mutable, .let_go = engine_sleep, .look = ranges_look},
-	{.name = "sleeping engine, ephemeral ranges", .gets = AT_ONCE, .content = GONE, .work_later = true, .prepare = ranges_ephemeral,
-		.let_go = engine_sleep},
+	{.name = "objects, pinnable and unpinned", .gets = AT_ONCE, .content = KEPT, .prepare = objects_pinned,
+		.let_go = objects_unpin, .look = objects_look_pinned},
+	{.name = "objects, pinnable and unpinned behind a fence", .gets = BEHIND_WORK, .content = KEPT,
+		.prepare = objects_pinned, .let_go = objects_unpin_after, .look = objects_look_pinned},
+	{.name = "sleeping engine, immutable ranges", .gets = OUTLIVES, .content = NEEDED, .work_later = true,
+		.prepare = ranges_immutable, .let_go = engine_sleep, .look = ranges_look},
+	{.name = "sleeping engine, mutable ranges", .gets = AT_ONCE, .content = SAVED, .work_later = true,
+		.needs_room = true, .prepare = ranges_mutable, .let_go = engine_sleep, .look = ranges_look},
+	{.name = "sleeping engine, ephemeral ranges", .gets = AT_ONCE, .content = GONE, .work_later = true,
+		.prepare = ranges_ephemeral, .let_go = engine_sleep},
 };
 
 int main(int argc, char **argv)

@@ -1,8 +1,9 @@
 /*
  * test_sharing_vm.c - the sharing matrix (sharing.h) for gpool_malloc(), elastic ranges and tensors of slices.
  *
- * Goal: memory that was freed on a stream, unbacked, offered or shrunk is available to another process as soon as the GPU work that uses it has
- * ended, with no call and no background thread of its owner; reclaiming says which offered pages were kept. Method: see sharing.h.
+ * Goal: memory that was freed on a stream, unbacked, offered or shrunk is available to another process as soon as the
+ * GPU work that uses it has ended, with no call and no background thread of its owner; reclaiming says which offered
+ * pages were kept. Method: see sharing.h.
  */
 #include "tests/integration/sharing.h"
 
@@ -18,7 +19,8 @@ static uint64_t bytes_of(uint32_t pages)
 static void malloc_each(struct owner *owner)
 {
 	for (uint32_t i = 0; i < UNITS; i++) {
-		assert_int_equal(gpool_malloc(owner->pool, PAGE_BYTES, owner->gates[0].stream, &owner->addresses[i]), 0);
+		assert_int_equal(
+			gpool_malloc(owner->pool, PAGE_BYTES, owner->gates[0].stream, &owner->addresses[i]), 0);
 		page_write(owner->addresses[i], i);
 	}
 }
@@ -27,7 +29,8 @@ static void malloc_each(struct owner *owner)
 static void malloc_small(struct owner *owner)
 {
 	for (uint32_t i = 0; i < 2 * UNITS; i++)
-		assert_int_equal(gpool_malloc(owner->pool, PAGE_BYTES / 2, owner->gates[0].stream, &owner->addresses[i]), 0);
+		assert_int_equal(
+			gpool_malloc(owner->pool, PAGE_BYTES / 2, owner->gates[0].stream, &owner->addresses[i]), 0);
 }
 
 static void mfree_each(struct owner *owner)
@@ -186,28 +189,35 @@ static void tensor_look(struct owner *owner, struct found *found)
 /* ---- the table ---- */
 
 static const struct kind kinds[] = {
-	{.name = "`gpool_malloc()`, in use", .gets = HELD, .content = NEEDED, .prepare = malloc_each, .look = malloc_look},
-	{.name = "`gpool_malloc()`, freed", .gets = AT_ONCE, .content = GONE, .prepare = malloc_each, .let_go = mfree_without_stream},
-	{.name = "`gpool_malloc()`, freed on a stream", .gets = BEHIND_WORK, .content = GONE, .prepare = malloc_each, .let_go = mfree_each},
-	{.name = "`gpool_malloc()`, freed on two streams", .gets = BEHIND_WORK, .content = GONE, .prepare = malloc_each,
-		.let_go = mfree_on_two},
-	{.name = "`gpool_malloc()` of less than a page, freed on a stream", .gets = BEHIND_WORK, .content = GONE, .prepare = malloc_small,
-		.let_go = mfree_small},
+	{.name = "`gpool_malloc()`, in use", .gets = HELD, .content = NEEDED, .prepare = malloc_each,
+		.look = malloc_look},
+	{.name = "`gpool_malloc()`, freed", .gets = AT_ONCE, .content = GONE, .prepare = malloc_each,
+		.let_go = mfree_without_stream},
+	{.name = "`gpool_malloc()`, freed on a stream", .gets = BEHIND_WORK, .content = GONE, .prepare = malloc_each,
+		.let_go = mfree_each},
+	{.name = "`gpool_malloc()`, freed on two streams", .gets = BEHIND_WORK, .content = GONE,
+		.prepare = malloc_each, .let_go = mfree_on_two},
+	{.name = "`gpool_malloc()` of less than a page, freed on a stream", .gets = BEHIND_WORK, .content = GONE,
+		.prepare = malloc_small, .let_go = mfree_small},
 	{.name = "ranges", .gets = HELD, .content = NEEDED, .prepare = range_create, .look = range_look},
-	{.name = "elastic ranges, backed", .gets = HELD, .content = NEEDED, .prepare = range_back, .look = range_look},
-	{.name = "elastic ranges, unbacked", .gets = AT_ONCE, .content = GONE, .prepare = range_back, .let_go = range_unback},
-	{.name = "elastic ranges, unbacked behind a fence", .gets = BEHIND_WORK, .content = GONE, .prepare = range_back,
-		.let_go = range_unback_after},
-	{.name = "elastic ranges, offered", .gets = AT_ONCE, .content = KEPT, .prepare = range_back, .let_go = range_offer,
-		.look = range_look_reclaimed},
+	{.name = "elastic ranges, backed", .gets = HELD, .content = NEEDED, .prepare = range_back,
+		.look = range_look},
+	{.name = "elastic ranges, unbacked", .gets = AT_ONCE, .content = GONE, .prepare = range_back,
+		.let_go = range_unback},
+	{.name = "elastic ranges, unbacked behind a fence", .gets = BEHIND_WORK, .content = GONE,
+		.prepare = range_back, .let_go = range_unback_after},
+	{.name = "elastic ranges, offered", .gets = AT_ONCE, .content = KEPT, .prepare = range_back,
+		.let_go = range_offer, .look = range_look_reclaimed},
 	{.name = "elastic ranges, offered behind a fence", .gets = BEHIND_WORK, .content = KEPT, .prepare = range_back,
 		.let_go = range_offer_after, .look = range_look_reclaimed},
-	{.name = "elastic ranges, offered behind fences of two streams", .gets = BEHIND_WORK, .content = KEPT, .gates = 2,
-		.prepare = range_back, .let_go = range_offer_after_two, .look = range_look_reclaimed},
-	{.name = "tensors of slices, grown", .gets = HELD, .content = NEEDED, .prepare = tensor_grow, .look = tensor_look},
-	{.name = "tensors of slices, shrunk", .gets = AT_ONCE, .content = GONE, .prepare = tensor_grow, .let_go = tensor_shrink},
-	{.name = "tensors of slices, shrunk behind a fence", .gets = BEHIND_WORK, .content = GONE, .prepare = tensor_grow,
-		.let_go = tensor_shrink_after},
+	{.name = "elastic ranges, offered behind fences of two streams", .gets = BEHIND_WORK, .content = KEPT,
+		.gates = 2, .prepare = range_back, .let_go = range_offer_after_two, .look = range_look_reclaimed},
+	{.name = "tensors of slices, grown", .gets = HELD, .content = NEEDED, .prepare = tensor_grow,
+		.look = tensor_look},
+	{.name = "tensors of slices, shrunk", .gets = AT_ONCE, .content = GONE, .prepare = tensor_grow,
+		.let_go = tensor_shrink},
+	{.name = "tensors of slices, shrunk behind a fence", .gets = BEHIND_WORK, .content = GONE,
+		.prepare = tensor_grow, .let_go = tensor_shrink_after},
 };
 
 int main(int argc, char **argv)
