@@ -69,6 +69,7 @@ struct vpmm {
 	bool touched;      /* by a call, since the last look */
 	bool asleep;       /* it does not look before it is woken */
 	bool calm;         /* it looks rarely, since there was no call */
+	uint32_t wait_ms;    /* until the next look */
 	uint32_t busy_ticks; /* that found calls, since free regions were offered */
 	uint64_t quiet_ns; /* since when there was no call */
 	uint64_t flushed_ns; /* when recorded calls were last written */

@@ -307,7 +307,9 @@ static void idle_look(struct background_task *task)
 		settle(vpmm);
 	offer_look(vpmm);
 	vpmm->asleep = !vpmm->touched && !is_unsettled(vpmm);
-	task->period_ms = vpmm->asleep ? 0 : vpmm->calm ? TICK_MS : OFFER_MS;
+	/* What waits for the GPU, such as small allocations, is looked at less and less often. */
+	vpmm->wait_ms = !vpmm->calm ? OFFER_MS : vpmm->wait_ms < TICK_MS / 2 ? vpmm->wait_ms * 2 : TICK_MS;
+	task->period_ms = vpmm->asleep ? 0 : vpmm->wait_ms;
 	vpmm->touched = false;
 	vpmm_unlock(vpmm);
 }
@@ -320,6 +322,7 @@ int vpmm_idle_open(struct vpmm *vpmm)
 	if (vpmm->options.idle_ms)
 		vpmm->idle_ms = vpmm->options.idle_ms < 0 ? UINT32_MAX : (uint32_t)vpmm->options.idle_ms;
 	vpmm->touched = true;
+	vpmm->wait_ms = OFFER_MS;
 	vpmm->quiet_ns = monotonic_ns();
 	vpmm->task = (struct background_task){ .run = idle_look, .period_ms = OFFER_MS };
 	error = background_add(vpmm->pool, &vpmm->task);

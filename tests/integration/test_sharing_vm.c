@@ -218,7 +218,7 @@ static const struct kind kinds[] = {
 		.let_go = mfree_each},
 	{.name = "`gpool_malloc()`, freed on two streams", .gets = BEHIND_WORK, .content = GONE,
 		.prepare = malloc_each, .let_go = mfree_on_two},
-	{.name = "`gpool_malloc()` of less than a page, freed on a stream", .gets = BEHIND_WORK, .content = GONE,
+	{.name = "`gpool_malloc()` of less than a page, freed on a stream", .gets = {ALL, NONE, WHEN_DONE, NONE, ALL}, .content = GONE,
 		.prepare = malloc_small, .let_go = mfree_small},
 	{.name = "ranges", .gets = HELD, .content = NEEDED, .prepare = range_create, .look = range_look},
 	{.name = "elastic ranges, backed", .gets = HELD, .content = NEEDED, .prepare = range_back,
