@@ -233,6 +233,7 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 	for (uint32_t i = 0; i < agent->pool_count; i++) {
 		pool_limits_forget(agent->pools[i]);
 		pool_configure(agent->pools[i]);
+		pool_update_pressure(agent->pools[i]);
 	}
 	agent_keep_config(agent);
 	log_info("reload: %s", text);

@@ -224,9 +224,8 @@ void housekeeping(struct pool *pool)
 	spill_tick(pool);
 	objects_tick(pool);
 	trust_tick(pool);
-	if (!pool->session_count)
-		return;
-	watermark_eviction(pool, now);
+	if (pool->session_count)
+		watermark_eviction(pool, now);
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
 	pool_update_pressure(pool);

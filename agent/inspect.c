@@ -69,7 +69,7 @@ static void spill_status_fill(const struct pool *pool, struct msg_pool_status *s
 	snprintf(status->mover_why, sizeof(status->mover_why), "%s", pool->jobs.why);
 }
 
-static int pool_status_fill(const struct pool *pool, struct msg_pool_status *status)
+static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 {
 	const struct pool_header *header = pool->segment.header;
 	struct page_fact *facts = facts_of(pool);
@@ -79,6 +79,8 @@ static int pool_status_fill(const struct pool *pool, struct msg_pool_status *sta
 		return -ENOMEM;
 	all = &uses_of(pool, facts)[0];
 	free(facts);
+	/* Not that of the last tick: the figures beside it are of now. */
+	pool_update_pressure(pool);
 	memset(status, 0, sizeof(*status));
 	snprintf(status->name, sizeof(status->name), "%s", header->name);
 	snprintf(status->backend, sizeof(status->backend), "%s", header->backend);

@@ -278,6 +278,6 @@ void recover_resume(struct pool *pool)
 		if (pool->sessions[id])
 			session_resume(pool->sessions[id]);
 	jobs_resume(pool);
-	if (pool->session_count)
-		agent_need_tick(pool->agent, 1);
+	/* Without a session too: the pressure in the header may be that of sessions which left as the agent died. */
+	agent_need_tick(pool->agent, 1);
 }

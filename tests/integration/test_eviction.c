@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -96,15 +97,19 @@ static void await_ticks(int count)
 
 /* ---- fixture ---- */
 
-static void start(const char *const *arguments)
+static void looker_open(void)
 {
-	struct gpool_options options;
+	struct gpool_options options = harness_options(&harness);
 
-	alarm(STUCK_SECONDS);
-	harness_start(&harness, arguments);
-	options = harness_options(&harness);
 	options.flags = GPOOL_OPEN_ADMIN;
 	assert_int_equal(gpool_open(&options, &looker), 0);
+}
+
+static void start(const char *const *arguments)
+{
+	alarm(STUCK_SECONDS);
+	harness_start(&harness, arguments);
+	looker_open();
 }
 
 static int stop(void **state)
@@ -983,6 +988,46 @@ static void test_who_waits_for_pages_makes_it_critical(void **state)
 	gpool_close(pool);
 }
 
+static uint64_t last_pressure_event(void)
+{
+	const struct flight_ring *ring = &pool_view(looker)->events;
+	uint64_t latest_ns = 0, pressure = UINT64_MAX;
+	struct flight_entry entry;
+
+	for (uint32_t place = 0; place < flight_used(ring); place++)
+		if (!flight_read(ring, place, UINT64_MAX, &entry, NULL) && entry.kind == GPOOL_EVENT_PRESSURE && entry.time_ns >= latest_ns) {
+			latest_ns = entry.time_ns;
+			pressure = entry.value;
+		}
+	return pressure;
+}
+
+static void test_pressure_falls_after_the_last_session_has_left(void **state)
+{
+	const struct pool_header *header;
+	struct gpool *pool;
+	size_t bytes;
+
+	(void)state;
+	start(quiet);
+	pool = open_tenant(NULL);
+	alloc(pool, PAGES);
+	AWAIT(gpool_pressure(pool) == GPOOL_CRITICAL);
+	/* A second mapping of the same memory, which outlives the sessions. */
+	bytes = pool_view(pool)->bytes;
+	header = mremap(pool_view(pool)->header, 0, bytes, MREMAP_MAYMOVE);
+	assert_ptr_not_equal(header, MAP_FAILED);
+	gpool_close(looker);
+	looker = NULL;
+	gpool_close(pool);
+	AWAIT(atomic_load(&header->sessions) == 0);
+	AWAIT(atomic_load(&header->pressure) == POOL_PRESSURE_LOW);
+	assert_int_equal(munmap((void *)(uintptr_t)header, bytes), 0);
+	looker_open();
+	assert_int_equal(status()->pressure, POOL_PRESSURE_LOW);
+	assert_int_equal(last_pressure_event(), POOL_PRESSURE_LOW);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -1013,6 +1058,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_weight_decides, stop),
 		cmocka_unit_test_teardown(test_pressure_rises_and_falls_step_by_step, stop),
 		cmocka_unit_test_teardown(test_who_waits_for_pages_makes_it_critical, stop),
+		cmocka_unit_test_teardown(test_pressure_falls_after_the_last_session_has_left, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
