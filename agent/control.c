@@ -5,7 +5,6 @@
 #include "agent/event.h"
 #include "agent/exchange.h"
 #include "agent/log.h"
-#include "agent/objects.h"
 #include "agent/requests.h"
 #include "agent/session.h"
 #include "agent/spill.h"
@@ -89,8 +88,6 @@ static int answer_evict(struct exchange *x)
 	pages = evict_pages(pool, &evict);
 	leaving = pool->spill->saving_pages - leaving;
 	pages -= leaving;
-	if (pages + leaving < request.pages && !request.session && !request.content_types)
-		pages += objects_evict(pool, NULL, OBJECTS_OF_EVERYONE, request.pages - pages - leaving);
 	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
 	if (leaving)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %u on their way to be spilled", leaving);

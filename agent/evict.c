@@ -22,6 +22,7 @@
 enum {
 	/* How long an ordered queue of candidates is used before its order is too old. */
 	EVICT_QUEUE_NS = 20000000,
+	LORA_COLD_MS = 60000,
 };
 
 const struct evict_policy *evict_policy_named(const char *name)
@@ -32,6 +33,17 @@ const struct evict_policy *evict_policy_named(const char *name)
 		if (!strcmp(policies[i]->name, name))
 			return policies[i];
 	return NULL;
+}
+
+double evict_content_value(const struct evict_candidate *candidate)
+{
+	/* by enum gpool_content: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT */
+	static const double values[] = { 5, 4, 0, 1, 2 };
+	double value = candidate->content < sizeof(values) / sizeof(*values) ? values[candidate->content] : 0;
+
+	if (candidate->content == EVICT_LORA_WEIGHT && candidate->idle_ms >= LORA_COLD_MS)
+		value = 3;
+	return (value + candidate->priority / 4.0) / 6.0;
 }
 
 int evict_init(struct pool *pool)
@@ -87,7 +99,12 @@ void evict_configure(struct pool *pool)
 	}
 	if (pool->evict.policy && pool->evict.policy->configure)
 		pool->evict.policy->configure(pool->evict.policy_state, &pool->agent->config);
-	pool->evict.queue_count = pool->evict.queue_head = 0;
+	evict_queue_drop(pool);
+}
+
+void evict_queue_drop(struct pool *pool)
+{
+	pool->evict.queue_count = pool->evict.queue_head = pool->evict.queue_objects = 0;
 }
 
 /*
@@ -307,10 +324,8 @@ static bool wanted(const struct evict_request *request, const struct session *se
 	return request->by_operator || evict_tenant_may_lose(session->tenant, request->for_tenant, pages);
 }
 
-static int by_score(const void *left, const void *right)
+int evict_order(const struct evict_candidate *a, const struct evict_candidate *b)
 {
-	const struct evict_candidate *a = left, *b = right;
-
 	if (a->cached != b->cached)
 		return a->cached ? -1 : 1;
 	if (a->score != b->score)
@@ -320,6 +335,11 @@ static int by_score(const void *left, const void *right)
 	if (a->idle_ms != b->idle_ms)
 		return a->idle_ms > b->idle_ms ? -1 : 1;
 	return a->page < b->page ? -1 : 1;
+}
+
+static int by_score(const void *left, const void *right)
+{
+	return evict_order(left, right);
 }
 
 /* Cached runs to the front; returns how many there are. They have no content, so policies do not see them. */
@@ -380,7 +400,7 @@ static void scan(struct pool *pool, const struct evict_request *request)
 {
 	struct evict_state *evict = &pool->evict;
 	uint64_t begin = clock_ns();
-	uint32_t now = (uint32_t)clock_ms(), count = 0, seen = 0, cached;
+	uint32_t now = (uint32_t)clock_ms(), count = 0, seen = 0, cached, objects;
 
 	evict->scan_count++;
 	for (uint32_t page = 0; page < pool->page_count; page++) {
@@ -413,15 +433,22 @@ static void scan(struct pool *pool, const struct evict_request *request)
 			.pages = pages,
 			.session = session->id,
 			.idle_ms = idle_of(now, atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed)),
+			.cost = 1,
 			.content = (uint8_t)(tag & BLOCK_TYPE_MASK),
 			.priority = (uint8_t)((tag & BLOCK_PRIORITY_MASK) >> BLOCK_PRIORITY_SHIFT),
 			.cached = tag_is_free(tag),
 		};
 	}
-	if (evict->policy->see)
+	/* Behind the blocks, for their scores. Each has a page of its own, so there is room for all. */
+	objects = objects_candidates(pool, request, evict->queue + count, now);
+	if (evict->policy->see) {
+		seen += objects_see(pool, evict->sights + seen, now);
 		evict->policy->see(evict->policy_state, evict->sights, seen);
+	}
 	cached = cached_first(evict->queue, count);
-	pool->evict.policy->score(pool->evict.policy_state, evict->queue + cached, count - cached);
+	pool->evict.policy->score(pool->evict.policy_state, evict->queue + cached, count + objects - cached);
+	objects_scored(pool, evict->queue + count, objects);
+	evict->queue_objects = objects;
 	qsort(evict->queue, count, sizeof(*evict->queue), by_score);
 	evict->queue_head = 0;
 	evict->queue_count = count;
@@ -432,8 +459,8 @@ static void scan(struct pool *pool, const struct evict_request *request)
 /* A queue of an earlier round serves again when it was made for everybody and its order is fresh. */
 static bool queue_usable(const struct evict_state *evict, const struct evict_request *request, uint64_t now)
 {
-	return evict->queue_general && evict->queue_head < evict->queue_count && now - evict->queue_ns < EVICT_QUEUE_NS &&
-		!request->cached_only;
+	return evict->queue_general && (evict->queue_head < evict->queue_count || evict->queue_objects) &&
+		now - evict->queue_ns < EVICT_QUEUE_NS && !request->cached_only;
 }
 
 static bool general(const struct evict_request *request)
@@ -447,13 +474,13 @@ static uint64_t *barren_of(struct pool *pool, const struct evict_request *reques
 	return request->for_tenant ? &request->for_tenant->barren_ns : &pool->evict.barren_ns;
 }
 
-/* Do the candidates left in the queue add up to what is asked for, taken in order and no tenant below its minimum? */
-static bool queue_suffices(const struct pool *pool, const struct evict_request *request)
+/* Do the candidates left add up to so many pages, taken in order and no tenant below its minimum? */
+static bool queue_suffices(const struct pool *pool, const struct evict_request *request, uint32_t need)
 {
 	const struct evict_state *evict = &pool->evict;
 	uint32_t lost[CONFIG_TENANTS_MAX] = { 0 }, pages = 0, room = slots_room(&pool->spill->slots, clock_ms());
 
-	for (uint32_t i = evict->queue_head; i < evict->queue_count && pages < request->pages; i++) {
+	for (uint32_t i = evict->queue_head; i < evict->queue_count && pages < need; i++) {
 		const struct evict_candidate *candidate = &evict->queue[i];
 		const struct session *session = pool->sessions[candidate->session];
 		bool spill = spills(candidate->tag);
@@ -465,15 +492,35 @@ static bool queue_suffices(const struct pool *pool, const struct evict_request *
 			room -= spill ? candidate->pages : 0;
 		}
 	}
-	return pages >= request->pages;
+	return pages >= need || pages + objects_evictable(pool, request, lost) >= need;
 }
 
-enum { WINDOW_OBJECT = 2, WINDOW_BLOCKED = UINT8_MAX }; /* else: what taking the page loses */
+/* Else: what taking the page loses. Any loss counts, so that of places without much worth the one with fewest pages is found. */
+enum { WINDOW_LEAST = 16, WINDOW_MOST = 256, WINDOW_BLOCKED = UINT16_MAX };
+
+static float highest_score(const struct pool *pool)
+{
+	float highest = objects_highest_score(pool);
+
+	for (uint32_t i = 0; i < pool->evict.queue_count; i++)
+		if (!pool->evict.queue[i].cached && pool->evict.queue[i].score > highest)
+			highest = pool->evict.queue[i].score;
+	return highest;
+}
+
+static uint16_t window_cost(float score, float highest)
+{
+	float share = highest > 0 ? score / highest : 0;
+
+	return (uint16_t)(WINDOW_LEAST + (WINDOW_MOST - WINDOW_LEAST) * (share < 0 ? 0 : share > 1 ? 1 : share));
+}
 
 /* What each page below the reserved ones would cost. */
-static void window_costs(struct pool *pool, const struct evict_request *request, uint8_t *costs)
+static void window_costs(struct pool *pool, const struct evict_request *request, uint16_t *costs)
 {
-	objects_window(pool, request->for_tenant);
+	float highest = highest_score(pool);
+
+	objects_window(pool, request);
 	for (uint32_t page = 0; page < pool->segment.header->reserved_first; page++) {
 		uint64_t word = pool_word(pool, page);
 		const struct session *session = pool->sessions[page_word_session(word)];
@@ -484,18 +531,18 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 		bool there = page_word_state(word) == PAGE_FREE && trust_reachable(pool, request->for_tenant->domain, page);
 
 		costs[page] = there || idle ? 0 :
-			!request->cached_only && objects_window_has(pool, word) ? WINDOW_OBJECT : WINDOW_BLOCKED;
+			objects_window_has(pool, word) ? window_cost(objects_score(pool, word), highest) : WINDOW_BLOCKED;
 	}
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
 
 		/* The extents of a stitched block lie elsewhere: it is left alone. */
 		for (uint32_t page = candidate->page; !(candidate->tag & BLOCK_STITCHED) && page < candidate->page + candidate->pages; page++)
-			costs[page] = candidate->cached ? 0 : 1;
+			costs[page] = candidate->cached ? 0 : window_cost(candidate->score, highest);
 	}
 }
 
-static bool window_find(const uint8_t *costs, uint32_t pages, uint32_t need, uint32_t *first)
+static bool window_find(const uint16_t *costs, uint32_t pages, uint32_t need, uint32_t *first)
 {
 	uint32_t blocked = 0, cost = 0, best = UINT32_MAX;
 
@@ -516,7 +563,7 @@ static bool window_find(const uint8_t *costs, uint32_t pages, uint32_t need, uin
 
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first)
 {
-	uint8_t *costs = malloc(pool->page_count);
+	uint16_t *costs = malloc(pool->page_count * sizeof(*costs));
 	bool found;
 
 	if (!costs)
@@ -535,7 +582,7 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 			candidate->page + candidate->pages > *first && wanted(request, session, candidate->tag, candidate->pages))
 			evict_one(pool, candidate);
 	}
-	if (found && !request->cached_only)
+	if (found)
 		objects_evict_at(pool, *first, need);
 	return found;
 }
@@ -544,46 +591,81 @@ bool evict_possible(struct pool *pool, const struct evict_request *request)
 {
 	scan(pool, request);
 	pool->evict.queue_general = false;
-	return queue_suffices(pool, request);
+	return queue_suffices(pool, request, request->pages);
+}
+
+/* A block that this request may have: those that it may not are passed over. NULL: the queue is at its end. */
+static const struct evict_candidate *next_block(struct pool *pool, const struct evict_request *request)
+{
+	struct evict_state *evict = &pool->evict;
+
+	for (; evict->queue_head < evict->queue_count; evict->queue_head++) {
+		const struct evict_candidate *candidate = &evict->queue[evict->queue_head];
+		const struct session *session = pool->sessions[candidate->session];
+
+		if (session && wanted(request, session, candidate->tag, candidate->pages))
+			return candidate;
+	}
+	return NULL;
+}
+
+/* Of the next block and the next object that which goes first; pages, 0: it was pinned or changed. *none: there is neither. */
+static uint32_t take_next(struct pool *pool, const struct evict_request *request, bool *none)
+{
+	const struct evict_candidate *block = next_block(pool, request);
+	const struct evict_candidate *object = block && block->cached ? NULL : objects_next(pool, request);
+
+	*none = !block && !object;
+	if (*none)
+		return 0;
+	if (object && (!block || evict_order(object, block) < 0))
+		return objects_take(pool, object->object);
+	pool->evict.queue_head++;
+	return evict_one(pool, block);
+}
+
+/*
+ * After a scan that found too little the next one waits as long as it took: with everything pinned, a storm of requests costs the agent
+ * half its time at most. (Microseconds for a thousand pages.)
+ */
+static bool scan_waits(struct pool *pool, const struct evict_request *request, uint64_t now)
+{
+	return general(request) && now - *barren_of(pool, request) < pool->evict.scan_ns;
+}
+
+/* One queue for all tenants; what of it this request may have is asked again as it is taken. */
+static void scan_for(struct pool *pool, const struct evict_request *request)
+{
+	static const struct evict_request everybody = { .by_operator = true };
+
+	objects_back(pool);
+	scan(pool, general(request) ? &everybody : request);
+	pool->evict.queue_general = general(request);
 }
 
 uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 {
-	static const struct evict_request everybody = { .by_operator = true };
 	struct evict_state *evict = &pool->evict;
 	uint64_t begin = clock_ns();
 	uint32_t taken = 0;
 	/* A queue of before is asked once whether it will do: it may be long, and this request's part of it short. */
-	bool fresh = false, reuse = queue_usable(evict, request, begin) && (!request->whole || queue_suffices(pool, request));
+	bool reuse = queue_usable(evict, request, begin) && (!request->whole || queue_suffices(pool, request, request->pages));
+	bool fresh = false, none = !reuse;
 
 	while (taken < request->pages) {
-		const struct evict_candidate *candidate;
-		struct session *session;
-
-		if (fresh ? evict->queue_head >= evict->queue_count : !reuse || evict->queue_head >= evict->queue_count) {
-			if (fresh)
-				break;
-			/*
-			 * After a scan that found too little the next one waits as long as it took: with everything pinned, a storm
-			 * of requests costs the agent half its time at most. (Microseconds for a thousand pages.)
-			 */
-			if (general(request) && begin - *barren_of(pool, request) < evict->scan_ns)
-				break;
-			/* One queue for all tenants; whose blocks this request may have is asked again below. */
-			scan(pool, general(request) ? &everybody : request);
+		if (none && (fresh || scan_waits(pool, request, begin)))
+			break;
+		if (none) {
+			scan_for(pool, request);
 			fresh = true;
-			evict->queue_general = general(request);
-			if (!evict->queue_count || (request->whole && !queue_suffices(pool, request)))
+			if (request->whole && !queue_suffices(pool, request, request->pages - taken))
 				break;
 		}
-		candidate = &evict->queue[evict->queue_head++];
-		session = pool->sessions[candidate->session];
-		if (session && wanted(request, session, candidate->tag, candidate->pages)) {
-			taken += evict_one(pool, candidate);
-			if (request->by_operator)
-				atomic_store_explicit(&pool->ledger.header->verb.progress, taken, memory_order_relaxed);
-		}
+		taken += take_next(pool, request, &none);
+		if (request->by_operator)
+			atomic_store_explicit(&pool->ledger.header->verb.progress, taken, memory_order_relaxed);
 	}
+	objects_back(pool);
 	if (fresh && !taken && general(request))
 		*barren_of(pool, request) = clock_ns();
 	return taken;

@@ -1,5 +1,5 @@
 /*
- * evict.h - taking unpinned blocks: the mechanism, and the interface that policies fill.
+ * evict.h - taking unpinned blocks and whole objects in one order: the mechanism, and the interface that policies fill.
  *
  * The mechanism is the protocol of shm/pins.h: mark the page word, look at the pins, put the word back or take the pages. The
  * agent never waits for a pin. A policy only orders candidates; it never decides what may be taken.
@@ -16,22 +16,30 @@ struct session;
 struct tenant;
 struct config;
 
-/* A block (or cached run) that may be taken: unpinned, its fence reached, when it was looked at. */
+/* Content types as the agent tells them apart: those of enum gpool_content, which a block's tag carries. */
+enum { EVICT_KV_CACHE = 0, EVICT_LORA_WEIGHT = 1, EVICT_ACTIVATION = 3 };
+
+/*
+ * A block (or cached run) that may be taken: unpinned, its fence reached, when it was looked at. Or an object that may be evicted: page is
+ * its first one, where no block stands, and the tag is made of its version.
+ */
 struct evict_candidate {
 	uint64_t tag;
 	uint32_t page;
 	uint32_t pages; /* all extents */
-	uint32_t session;
+	uint32_t session; /* 0: an object */
+	uint32_t object;  /* its number; 0: a block */
 	uint32_t idle_ms; /* since its last use */
+	float cost;       /* to have it again, for each byte: a block counts 1, as what is read from a disk */
 	uint8_t content;
 	uint8_t priority;
 	bool cached;      /* in a thread's magazine, or freed behind a fence: no content to lose */
 	float score;      /* lowest goes first; of the same, lower priority, then longer idle */
 };
 
-/* A block that stands in the pool at a scan, whether it may be taken or not. */
+/* A block or an object that stands in the pool at a scan, whether it may be taken or not. */
 struct evict_sight {
-	uint64_t key;     /* what it is to its worker: the same one for a block that takes its place after an eviction */
+	uint64_t key;     /* what it is to its worker: the same one for what takes its place after an eviction */
 	uint64_t tag;
 	uint32_t page;
 	uint32_t session;
@@ -47,16 +55,21 @@ struct evict_policy {
 	void (*destroy)(void *state);
 	/* weights and thresholds from the configuration; at start and at each reload. May be NULL */
 	void (*configure)(void *state, const struct config *config);
-	/* all blocks that there are, by their pages; once a scan. May be NULL */
+	/* all blocks and objects that there are, no two at one page; once a scan. May be NULL */
 	void (*see)(void *state, const struct evict_sight *sights, uint32_t count);
 	/* set the score of each of candidates[count], which were seen just now; cached ones are not shown */
 	void (*score)(void *state, struct evict_candidate *candidates, uint32_t count);
-	/* a block was evicted; a policy that keeps ghosts remembers it. May be NULL */
+	/* a block or an object was evicted; a policy that keeps ghosts remembers it. May be NULL */
 	void (*evicted)(void *state, const struct evict_candidate *candidate);
 };
 
 extern const struct evict_policy evict_lru_size_aware, evict_adaptive;
 const struct evict_policy *evict_policy_named(const char *name);
+
+/* evict_content_value() - below 1: what a loss of this content and priority counts, more for what is dearer to make again. */
+double evict_content_value(const struct evict_candidate *candidate);
+/* evict_order() - for sorting: below 0 where the left one goes first. No two are the same. */
+int evict_order(const struct evict_candidate *left, const struct evict_candidate *right);
 
 struct evict_state {
 	const struct evict_policy *policy;
@@ -64,9 +77,10 @@ struct evict_state {
 	struct evict_candidate *queue; /* [page_count], ordered, of the last scan */
 	struct evict_sight *sights;    /* [page_count] */
 	uint32_t queue_head, queue_count;
+	uint32_t queue_objects;        /* objects that were scored with it and may still be there */
 	uint64_t queue_ns;             /* when it was scanned */
 	uint64_t scan_count, scan_ns;  /* how many, and what the last one took */
-	bool queue_general;            /* holds every block of the pool, not one request's choice */
+	bool queue_general;            /* holds every block and object of the pool, not one request's choice */
 	uint64_t barren_ns;            /* when a scan last found nothing; see evict.c */
 	uint64_t *seen;                /* [page_count] the last look that came by this page */
 	uint64_t look;
@@ -93,16 +107,18 @@ static inline bool evict_look_first(struct evict_state *evict, uint32_t page)
 }
 
 void evict_configure(struct pool *pool);
+/* evict_queue_drop() - what was scanned holds no more: a session has ended, or blocks that could be spilled cannot. */
+void evict_queue_drop(struct pool *pool);
 
 /*
- * evict_pages() - take blocks until at least `pages` pages came free, or no candidate is left. Returns pages taken; those of blocks
- * that are spilled count, although they come free later (spill->saving_pages).
- * @for_tenant:  who needs them: decides whose blocks may go (see tenant rules in README.md); NULL: all above their minimum
- * @only:        only this session's blocks; NULL: all
- * @within:      only blocks of for_tenant itself (it is at its limit)
- * @contents:    bit i: content type i may go; 0: all
+ * evict_pages() - take blocks and objects in one order until at least `pages` pages came free, or no candidate is left. Returns pages taken;
+ * those of blocks that are spilled count, although they come free later (spill->saving_pages).
+ * @for_tenant:  who needs them: decides whose content may go (see tenant rules in README.md); NULL: all above their minimum
+ * @only:        only this session's blocks, and no objects; NULL: all
+ * @within:      only what is on the books of for_tenant itself (it is at its limit)
+ * @contents:    bit i: blocks of content type i may go, and no objects; 0: all
  * @cached_only: only magazine pages, which hold no content
- * @whole:       `pages` or nothing: no block is lost for a request that fails all the same
+ * @whole:       `pages` or nothing: no content is lost for a request that fails all the same
  * @by_operator: also what a tenant's minimum protects
  */
 struct evict_request {
@@ -118,8 +134,8 @@ struct evict_request {
 uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
 /*
  * evict_window() - make `need` pages in a row takeable with the least loss of content: finds the place where they are free, idle or in
- * blocks or ephemeral objects that may go, and evicts those. Free and idle pages there are left to the caller. False: there is no such place, and
- * nothing was lost. Cost: a scan, and a pass over the pages.
+ * blocks or objects that may go, and evicts those. A page counts as its score says. Free and idle pages there are left to the caller. False:
+ * there is no such place, and nothing was lost. Cost: a scan, and a pass over the pages.
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
 /*

@@ -1,15 +1,16 @@
 /*
- * evict_adaptive.c - `adaptive`: the block of which the fewest uses can be hoped for, by policy/eviction.h. Its nodes are the
- * blocks, each at the top, since blocks of sessions build on nothing. Ephemeral objects go by the same policy in a tree of their
- * own.
+ * evict_adaptive.c - `adaptive`: score = uses to be expected, by policy/eviction.h, times the cost to have it again, per byte. Its nodes are
+ * blocks and objects alike, so that the uses of both are measured by one clock; each stands at the top. (Ephemeral objects, which build on each
+ * other, have a tree of their own beside that, for which of them goes first.)
  *
- * The agent sees blocks only when it scans: so what a scan finds new was allocated, and a time stamp that has moved is one use,
+ * The agent sees them only when it scans: so what a scan finds new was allocated, and a time stamp that has moved is one use,
  * however many there were. What is gone without an eviction is forgotten. What was evicted and comes again by the same key is
  * known again.
  *
  * Keys and time stamps are the workers' words. A session has at most one use a scan and block of its own, which counts for blocks
  * that are used as often; and of ghosts there are EVICTION_GHOSTS for each page, the oldest of which make room.
  */
+#include "agent/config.h"
 #include "agent/evict.h"
 #include "policy/eviction.h"
 #include "shm/session_segment.h"
@@ -18,7 +19,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* The block that starts at a page, as the last scan saw it. */
+/* The block or object that starts at a page, as the last scan saw it. */
 struct known {
 	uint64_t sequence; /* of its tag */
 	uint32_t session, touched;
@@ -32,6 +33,7 @@ struct adaptive {
 	struct evict_sight *changed; /* [page_count] scratch: new ones, and those that were used */
 	uint32_t page_count;
 	uint32_t scan;
+	double priority; /* weight of the content */
 };
 
 static void adaptive_destroy(void *state)
@@ -62,6 +64,13 @@ static int adaptive_create(uint32_t page_count, void **state)
 	}
 	adaptive_destroy(adaptive);
 	return -ENOMEM;
+}
+
+static void adaptive_configure(void *state, const struct config *config)
+{
+	struct adaptive *adaptive = state;
+
+	adaptive->priority = config->eviction.priority;
 }
 
 /* Its attributes may change while it stands. */
@@ -132,9 +141,10 @@ static void adaptive_score(void *state, struct evict_candidate *candidates, uint
 
 	for (uint32_t i = 0; i < count; i++) {
 		const struct known *known = &adaptive->known[candidates[i].page];
-
 		/* One that came since the scan looked at its page is worth least for now. */
-		candidates[i].score = known->node ? eviction_worth(adaptive->eviction, known->node - 1) : 0;
+		float uses = known->node ? eviction_worth(adaptive->eviction, known->node - 1) : 0;
+
+		candidates[i].score = uses * candidates[i].cost * (float)(1 + adaptive->priority * evict_content_value(&candidates[i]));
 	}
 }
 
@@ -154,6 +164,7 @@ const struct evict_policy evict_adaptive = {
 	.objects = "adaptive",
 	.create = adaptive_create,
 	.destroy = adaptive_destroy,
+	.configure = adaptive_configure,
 	.see = adaptive_see,
 	.score = adaptive_score,
 	.evicted = adaptive_evicted,

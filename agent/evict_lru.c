@@ -1,10 +1,10 @@
 /*
- * evict_lru.c - `lru_size_aware`: score = 0.6 recency + 0.2 size + 0.2 content priority, lowest first (weights configurable).
+ * evict_lru.c - `lru_size_aware`: score = 0.6 recency + 0.2 size + 0.2 content priority, lowest first (weights configurable), of blocks
+ * and objects alike.
  *
  * recency:  1 just used, falling to 0 at the longest idle time among the candidates
- * size:     1 for one page, falling to 0 at the largest candidate: a large block frees more for one loss
- * content:  TEMP 0, ACTIVATION and GRADIENT next, LORA cold (idle for a minute) below LORA warm, KV highest; the worker's own
- *           priority (0..3) moves a block within its class
+ * size:     1 for one page, falling to 0 at the largest candidate: a large one frees more for one loss
+ * content:  evict_content_value()
  */
 #include "agent/config.h"
 #include "agent/evict.h"
@@ -15,8 +15,6 @@
 struct weights {
 	double recency, size, priority;
 };
-
-enum { LORA_COLD_MS = 60000 };
 
 static int lru_create(uint32_t page_count, void **state)
 {
@@ -34,17 +32,6 @@ static void lru_configure(void *state, const struct config *config)
 	weights->priority = config->eviction.priority;
 }
 
-static double content_value(const struct evict_candidate *candidate)
-{
-	/* by enum gpool_content: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT */
-	static const double values[] = { 5, 4, 0, 1, 2 };
-	double value = candidate->content < sizeof(values) / sizeof(*values) ? values[candidate->content] : 0;
-
-	if (candidate->content == 1 && candidate->idle_ms >= LORA_COLD_MS)
-		value = 3;
-	return (value + candidate->priority / 4.0) / 6.0;
-}
-
 static void lru_score(void *state, struct evict_candidate *candidates, uint32_t count)
 {
 	const struct weights *weights = state;
@@ -59,7 +46,7 @@ static void lru_score(void *state, struct evict_candidate *candidates, uint32_t 
 	for (uint32_t i = 0; i < count; i++)
 		candidates[i].score = (float)(weights->recency * (1 - candidates[i].idle_ms / idle_most) +
 			weights->size * (1 - (candidates[i].pages - 1) / (pages_most - 1)) +
-			weights->priority * content_value(&candidates[i]));
+			weights->priority * evict_content_value(&candidates[i]));
 }
 
 const struct evict_policy evict_lru_size_aware = {

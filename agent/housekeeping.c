@@ -45,8 +45,6 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 	/* Everything else is pinned: rest, or this would be a scan of the pool at every tick. */
 	if (request.pages)
 		taken = evict_pages(pool, &request);
-	if (taken < request.pages)
-		taken += objects_evict(pool, NULL, OBJECTS_BY_RULES, request.pages - taken);
 	if (request.pages && !taken)
 		pool->evict_rest_ms = now + WATERMARK_REST_MS;
 }

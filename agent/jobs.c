@@ -109,7 +109,7 @@ static void jobs_give_up(struct pool *pool)
 		jobs->shut = true;
 		jobs->gone = true;
 		/* Blocks that would have to be spilled are no candidates any more. */
-		pool->evict.queue_count = pool->evict.queue_head = 0;
+		evict_queue_drop(pool);
 		gone_tell(pool);
 		/* The last results of who died. */
 		mover_collect(&jobs->queue, job_done, pool);

@@ -2,7 +2,6 @@
 
 #include "agent/flight.h"
 #include "agent/journal.h"
-#include "agent/objects.h"
 #include "agent/spill.h"
 #include "agent/trust.h"
 #include "shm/lease_bitmap.h"
@@ -281,7 +280,6 @@ static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 	struct evict_request request = { .for_tenant = session->tenant };
 	uint32_t lacks = lacking(session, need, flags), idle = pool_idle_owned(session->pool);
 
-	idle += objects_evictable(session->pool, session->tenant, OBJECTS_BY_RULES);
 	request.pages = beyond(beyond(lacks, idle), leaving(session->pool));
 	return !request.pages || evict_possible(session->pool, &request);
 }
@@ -307,33 +305,17 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 	}
 	if (need > tenant_room(session))
 		reclaim_from(pool, &(struct whose){ .tenant = session->tenant }, session->tenant, need - tenant_room(session));
-	if (need > tenant_room(session) && !(flags & LEASE_NO_EVICT)) {
-		struct evict_request within = { .for_tenant = session->tenant, .within = true, .whole = true, .pages = beyond(need - tenant_room(session), session->tenant->saving) };
+	if (need > tenant_room(session) && need <= session_room(session) && !(flags & LEASE_NO_EVICT)) {
+		struct evict_request within = {
+			.for_tenant = session->tenant,
+			.within = true,
+			.whole = true,
+			.pages = beyond(need - tenant_room(session), session->tenant->saving),
+		};
 
 		evict_pages(pool, &within);
 	}
-	if (need > tenant_room(session) && need <= session_room(session) && !(flags & LEASE_NO_EVICT) &&
-		objects_evictable(pool, session->tenant, OBJECTS_OF_TAKER) >= need - tenant_room(session))
-		objects_evict(pool, session->tenant, OBJECTS_OF_TAKER, need - tenant_room(session));
 	return need <= room(session) ? 0 : -EDQUOT;
-}
-
-/* Blocks alone did not add up: whole objects first, as few as will do, then blocks for the rest; nothing when even that is too little. */
-static void evict_objects_too(struct session *session, uint32_t need, uint32_t flags)
-{
-	struct pool *pool = session->pool;
-	uint32_t lacks = lacking(session, need, flags), objects = objects_evictable(pool, session->tenant, OBJECTS_BY_RULES);
-	struct evict_request request = { .for_tenant = session->tenant, .whole = true };
-
-	if (!objects)
-		return;
-	request.pages = lacks > objects ? lacks - objects : 0;
-	if (request.pages && !evict_possible(pool, &request))
-		return;
-	objects_evict(pool, session->tenant, OBJECTS_BY_RULES, lacks);
-	request.pages = lacking(session, need, flags);
-	if (request.pages)
-		evict_pages(pool, &request);
 }
 
 /* What is free and another trust domain's is sent on its way; what is retired, and this one's own, is had at once. */
@@ -376,8 +358,6 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 
 		evict_pages(pool, &request);
 	}
-	if (need > available(session, flags) && !(flags & LEASE_NO_EVICT))
-		evict_objects_too(session, need, flags);
 	/* What was taken from another trust domain is free, and not ours yet. */
 	make_ours(session, need, flags);
 	return need <= available(session, flags);

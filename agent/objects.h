@@ -31,6 +31,8 @@ struct object {
 	bool open;                 /* somebody has it open; OBJECT_PINNABLE: had it pinned when that was last looked at */
 	uint32_t stay_below;       /* so many of those that follow it stay: open, or followed by one that stays */
 	uint32_t touched_ms;       /* of its last use, when that was last looked at */
+	struct evict_candidate candidate; /* as the last scan that could take it has seen it */
+	uint64_t scanned;          /* which scan that was */
 	uint32_t node;             /* OBJECT_EPHEMERAL: in policy/eviction.h, plus 1 */
 	uint32_t uses_seen;        /* OBJECT_PINNABLE: what its readers' counts of pins added up to at the last look */
 	struct worth worth;        /* OBJECT_PINNABLE */
@@ -46,7 +48,7 @@ struct objects {
 	struct objects_order *order;
 	uint64_t looked_ms;      /* at all pins, by the clock */
 	uint32_t *sorted;        /* [count] scratch: objects_sort() */
-	bool *stays, *goes;      /* [count] scratch, by number: objects_window(), objects_evict_at() */
+	bool *stays, *goes;      /* [count] scratch, by number: objects_window(), objects_candidates(), objects_evict_at() */
 	struct object of[];      /* [count] */
 };
 
@@ -69,32 +71,39 @@ void objects_holders(const struct pool *pool, object_holder_found *found, void *
 /* objects_may_map() - whether a page with this word belongs to an object that the session has open. */
 bool objects_may_map(const struct pool *pool, const struct session *session, uint64_t word);
 
-enum objects_whose {
-	OBJECTS_BY_RULES,    /* that the taker (NULL: the pool at large) may have by the tenant rules */
-	OBJECTS_OF_TAKER,    /* the taker's own: it is at its limit */
-	OBJECTS_OF_EVERYONE, /* an operator asks */
-};
-
 /*
- * objects_evictable() - pages of ephemeral objects that nobody has open, and of pinnable ones that nobody pins, so many that
- * taking them leaves all tenants what is theirs, and that nothing follows which is open. objects_evict() - until `pages` came free, or
- * there are none; how many did. Nothing goes before what follows it. Cost: a look at each tenant and at the pins of all pinnable ones;
- * logarithmic for each that goes or that the rules keep.
+ * Objects in eviction (evict.c): ephemeral ones that no session has open, and pinnable ones that nobody pins. What of them a request may have,
+ * struct evict_request says, and the tenant rules.
+ *
+ * objects_see() - all in the order, as sights; how many. objects_candidates() - those that this request may have, and that nothing follows which
+ * stays, for their scores; objects_scored() hands these back. Cost: a look at each object, and at the pins of
+ * pinnable ones.
+ * objects_evictable() - pages that the request may have beside what tenants lose already, lost[] of each. Cost: a look at each tenant.
+ * objects_next() - the one that goes next: of each kind the next in its own order (objects_order.c), of the two kinds that with the lower score.
+ * NULL: none. objects_take() - that one; returns its pages, 0 when it was pinned just now. objects_back() - after a walk, before another scan.
+ * Cost: logarithmic for each that goes or that the rules keep.
  */
-uint32_t objects_evictable(struct pool *pool, const struct tenant *taker, enum objects_whose whose);
-uint32_t objects_evict(struct pool *pool, const struct tenant *taker, enum objects_whose whose, uint32_t pages);
+uint32_t objects_see(const struct pool *pool, struct evict_sight *sights, uint32_t now_ms);
+uint32_t objects_candidates(struct pool *pool, const struct evict_request *request, struct evict_candidate *candidates, uint32_t now_ms);
+void objects_scored(struct pool *pool, const struct evict_candidate *candidates, uint32_t count);
+uint32_t objects_evictable(const struct pool *pool, const struct evict_request *request, const uint32_t *lost);
+const struct evict_candidate *objects_next(struct pool *pool, const struct evict_request *request);
+uint32_t objects_take(struct pool *pool, uint32_t number);
+void objects_back(struct pool *pool);
 /*
  * objects_thin() - of more pinnable ones than the pool's `pinnable_objects`, those worth least go, as far as nobody pins them and the rules
- * let them; not `spared` (0: none). Cost: as objects_evict(), if there are too many.
+ * let them; not `spared` (0: none). Cost: a look at the pins of all, if there are too many.
  */
-void objects_thin(struct pool *pool, const struct tenant *taker, uint32_t spared);
+void objects_thin(struct pool *pool, struct tenant *taker, uint32_t spared);
 /*
- * objects_window() - look which objects may go by the rules, with all that follows them. objects_window_has() - whether a page
- * with this word is of one of these. objects_evict_at() - all that have a page here, with all that follows. Cost: a look at each
- * ephemeral object.
+ * objects_window() - look which objects this request may have, with all that follows them. objects_window_has() - whether a page with this
+ * word is of one of these; objects_score(), of such a page. objects_evict_at() - all that have a page here, with all that follows. Cost: a
+ * look at each object.
  */
-void objects_window(struct pool *pool, const struct tenant *taker);
+void objects_window(struct pool *pool, const struct evict_request *request);
 bool objects_window_has(const struct pool *pool, uint64_t word);
+float objects_score(const struct pool *pool, uint64_t word);
+float objects_highest_score(const struct pool *pool);
 void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count);
 /*
  * objects_check() - calls `found` for what is not as objects_order.c says, and for pins of sessions that do not have the object open. Such a
@@ -161,6 +170,12 @@ void object_delete(struct pool *pool, uint32_t number);
 /* object_end() - pages free, manifest dropped, record NONE. Nobody has it open, or pins it, where that is what keeps it. */
 void object_end(struct pool *pool, uint32_t number);
 void object_end_if_unused(struct pool *pool, uint32_t number);
+/* It is known where its pages are: its manifest is not lost. */
+static inline bool object_page_stands(const struct object *object)
+{
+	return object->fd > 0 && object->run_count;
+}
+
 /* object_page() - its first page, where pins stand; 0 too where its manifest is lost. */
 uint32_t object_page(const struct pool *pool, uint32_t number);
 
@@ -188,6 +203,8 @@ void object_worth_begin(struct pool *pool, uint32_t number);
 bool object_worth_learn(struct pool *pool, uint32_t number, const struct object_pins *pins);
 void object_worth_reader(struct pool *pool, uint32_t number, const struct session *session, bool comes);
 uint64_t object_worth_key(const struct pool *pool, uint32_t number);
+/* object_cost() - to have it again, by its publisher's word, against what reading so many bytes takes; 1: it says nothing. */
+float object_cost(const struct pool *pool, uint32_t number);
 
 /*
  * object_order_look() - after its state or its readers have changed. object_order_touch() - another session opens it. _look_at_pins() - of a
@@ -199,8 +216,8 @@ void object_order_look_at_pins(struct pool *pool, uint32_t number);
 void objects_order_look_at_pins(struct pool *pool);
 void object_order_open(struct pool *pool, uint32_t number, bool open);
 void object_order_evicted(struct pool *pool, uint32_t number);
-/* object_order_next() - who would go; 0: nobody. _aside() - of such a one: not this one, until _back() of all. */
-uint32_t object_order_next(const struct pool *pool);
+/* object_order_next_...() - of a kind the one that goes next; 0: none. _aside() - of such a one: not this one, until _back() of all. */
+uint32_t object_order_next_ephemeral(const struct pool *pool);
 uint32_t object_order_next_pinnable(const struct pool *pool);
 void object_order_aside(struct pool *pool, uint32_t number);
 void object_order_back(struct pool *pool);

@@ -3,7 +3,7 @@
  *
  * Ephemeral ones go by policy/eviction.h, whose nodes they are, below the one that each follows. One that somebody has open has a pin there.
  * Its age begins when it is let go of, and another session's opening is a touch. By its name it is known again. Pinnable ones, which
- * follow nobody, go by what they are worth, least first. Between the two the one goes that was used longer ago.
+ * follow nobody, go by what they are worth, least first. Which kind is next, the score of the first of each decides (objects_evict.c).
  *
  * Invariants: an object is in the order just when it is CURRENT (or LEAVING) and ephemeral or pinnable. It is open just when it has a
  * reader, or, pinnable, somebody pinned it at the last look. It stays while it is open, or one that follows it stays; stay_below counts the
@@ -227,20 +227,12 @@ void object_order_evicted(struct pool *pool, uint32_t number)
 
 /* ---- who is next ---- */
 
-static uint32_t idle_ms(const struct pool *pool, uint32_t number)
-{
-	return (uint32_t)clock_ms() - object_of(pool, number)->touched_ms;
-}
-
-uint32_t object_order_next(const struct pool *pool)
+uint32_t object_order_next_ephemeral(const struct pool *pool)
 {
 	struct objects_order *order = pool->objects->order;
-	uint32_t node = eviction_victim(order->ephemeral), ephemeral = node == EVICTION_NONE ? 0 : order->numbers[node];
-	uint32_t pinnable = object_order_next_pinnable(pool);
+	uint32_t node = eviction_victim(order->ephemeral);
 
-	if (!ephemeral || !pinnable)
-		return ephemeral ? ephemeral : pinnable;
-	return idle_ms(pool, ephemeral) >= idle_ms(pool, pinnable) ? ephemeral : pinnable;
+	return node == EVICTION_NONE ? 0 : order->numbers[node];
 }
 
 uint32_t object_order_next_pinnable(const struct pool *pool)

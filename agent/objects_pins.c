@@ -30,7 +30,7 @@ uint32_t object_page(const struct pool *pool, uint32_t number)
 {
 	const struct object *object = &pool->objects->of[number];
 
-	return object->fd > 0 && object->run_count ? object->runs[0].first : 0;
+	return object_page_stands(object) ? object->runs[0].first : 0;
 }
 
 uint32_t object_uses_of(const struct pool *pool, uint32_t number, const struct session *session)

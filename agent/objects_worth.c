@@ -76,11 +76,26 @@ void object_worth_reader(struct pool *pool, uint32_t number, const struct sessio
 	pool->objects->of[number].uses_seen += comes ? uses : -uses;
 }
 
+static double bytes_of(const struct pool *pool, uint32_t number)
+{
+	return (double)object_record(pool, number)->pages * (double)pool->segment.header->page_bytes;
+}
+
+static double load_us(const struct pool *pool, uint32_t number)
+{
+	return LOAD_US + bytes_of(pool, number) / LOAD_BYTES_PER_US;
+}
+
 uint64_t object_worth_key(const struct pool *pool, uint32_t number)
 {
-	const struct object_record *record = object_record(pool, number);
-	double bytes = (double)record->pages * (double)pool->segment.header->page_bytes;
-	double us = record->cost_us ? record->cost_us : LOAD_US + bytes / LOAD_BYTES_PER_US;
+	uint32_t cost_us = object_record(pool, number)->cost_us;
 
-	return worth_key(worth_of(&pool->objects->of[number].worth, us, bytes));
+	return worth_key(worth_of(&pool->objects->of[number].worth, cost_us ? cost_us : load_us(pool, number), bytes_of(pool, number)));
+}
+
+float object_cost(const struct pool *pool, uint32_t number)
+{
+	uint32_t cost_us = object_record(pool, number)->cost_us;
+
+	return cost_us ? (float)(cost_us / load_us(pool, number)) : 1;
 }

@@ -826,7 +826,7 @@ void session_end(struct session *session, enum session_end how)
 	trust_session_end(session);
 	timelines_session_end(session);
 	pool->session_count--;
-	pool->evict.queue_count = pool->evict.queue_head = 0;
+	evict_queue_drop(pool);
 	record_write(session, SESSION_RECORD_NONE);
 	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
 	session_unwatch(session);

@@ -90,7 +90,7 @@ static void evict(uint32_t count)
 		sights[blocks] = (struct evict_sight){ .key = block->name, .tag = block->tag, .page = page, .session = block->session,
 			.idle_ms = pool.now - block->touched, .touched = block->touched };
 		candidates[blocks++] = (struct evict_candidate){ .tag = block->tag, .page = page, .pages = 1, .session = block->session,
-			.idle_ms = pool.now - block->touched };
+			.idle_ms = pool.now - block->touched, .cost = 1 };
 	}
 	if (pool.policy->see)
 		pool.policy->see(pool.state, sights, blocks);
