@@ -1,0 +1,355 @@
+/*
+ * test_eviction_order.c - one order of eviction over blocks and objects.
+ *
+ * Goal: what was not used for long goes before what was used just now, be it a block, a cached prefix or an adapter, with both policies, for a
+ * request, at the watermarks, and where pages in a row are wanted; and an object that another follows stays as long as that one. Method: a
+ * gpoold for each case, its only pool of 64 pages. Blocks of one page get the time stamps of their use from the test; objects are as old as
+ * the time since they were used.
+ */
+#include "client/object.h"
+#include "client/pool.h"
+#include "tests/integration/life.h"
+
+enum { BLOCKS = 22, OBJECT_PAGES = 8, IDLE_MS = 60000, AGE_TICKS = 5 };
+
+static const char lru[] = "eviction.policy=lru_size_aware", adaptive[] = "eviction.policy=adaptive";
+static const char *const policies[] = {lru, adaptive};
+
+static struct gpool *worker, *other;
+
+static void begin(const char *policy, const char *start_percent, const char *stop_percent)
+{
+	start((const char *const[]){"--pool", POOL, "--set", start_percent, "--set", stop_percent, "--set", policy, "--set",
+		"lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL});
+	worker = open_worker();
+	other = open_worker();
+}
+
+static void begin_quiet(const char *policy)
+{
+	begin(policy, "eviction.start=100", "eviction.stop=99");
+}
+
+static int end(void **state)
+{
+	gpool_close(worker);
+	gpool_close(other);
+	worker = other = NULL;
+	return stop(state);
+}
+
+/* ---- what is there ---- */
+
+static void block_touch(const struct gpool_block *block, uint32_t idle_ms)
+{
+	atomic_store(&worker->session.touch[block->page], pool_clock(worker) - idle_ms);
+}
+
+/* Not pinned, of one page each. */
+static void blocks_make(struct gpool_block *blocks, uint32_t count, uint32_t priority)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+
+	options.content = GPOOL_KV_CACHE;
+	options.priority = priority;
+	for (uint32_t i = 0; i < count; i++) {
+		assert_int_equal(gpool_alloc(worker, 1, &options, &blocks[i]), 0);
+		assert_int_equal(gpool_unpin(worker, &blocks[i]), 0);
+	}
+}
+
+static void blocks_touch(const struct gpool_block *blocks, uint32_t count, uint32_t idle_ms)
+{
+	for (uint32_t i = 0; i < count; i++)
+		block_touch(&blocks[i], idle_ms);
+}
+
+static uint32_t blocks_there(const struct gpool_block *blocks, uint32_t count)
+{
+	uint64_t address;
+	uint32_t there = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		there += gpool_address(worker, &blocks[i], &address) == 0;
+	return there;
+}
+
+static struct gpool_object *published(const char *name, uint32_t memory_class, uint32_t pages, const struct gpool_object *follows)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *object;
+	uint64_t version;
+	uint32_t index;
+
+	options.memory_class = memory_class;
+	assert_int_equal(gpool_object_create(worker, name, &options, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, pages, NULL, &index), 0);
+	object->follows = follows;
+	assert_int_equal(gpool_object_publish(object, &version), 0);
+	return object;
+}
+
+/* Three kinds of objects that may go; each is used once. A pinnable one stays open, as an adapter does. */
+static const struct kind {
+	const char *name;
+	uint32_t memory_class;
+} kinds[] = {
+	{"lora/a", GPOOL_OBJECT_PINNABLE},
+	{"kv-prefix/a", GPOOL_OBJECT_EPHEMERAL},
+	{"anything", GPOOL_OBJECT_EPHEMERAL},
+};
+enum { KINDS = sizeof(kinds) / sizeof(*kinds) };
+
+static struct gpool_object *object;
+
+static void object_make(const struct kind *kind, uint32_t pages)
+{
+	object = published(kind->name, kind->memory_class, pages, NULL);
+	if (kind->memory_class == GPOOL_OBJECT_EPHEMERAL) {
+		assert_int_equal(gpool_object_close(object), 0);
+		object = NULL;
+		return;
+	}
+	assert_int_equal(gpool_object_pin(object), 0);
+	assert_int_equal(gpool_object_unpin(object), 0);
+}
+
+static void object_done(void)
+{
+	if (object)
+		assert_int_equal(gpool_object_close(object), 0);
+	object = NULL;
+}
+
+static bool is_there(const char *name)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0;
+
+	while (gpool_object_next(admin, &cursor, &info) == 0)
+		if (!strcmp(info.name, name))
+			return true;
+	return false;
+}
+
+/* So long that what was used before is clearly older than what is used now. */
+static void time_passes(void)
+{
+	for (int i = 0; i < AGE_TICKS; i++) {
+		uint32_t now = pool_clock(worker);
+
+		AWAIT(pool_clock(worker) != now);
+	}
+}
+
+/* Another session asks for so many pages more than are free, and keeps them. */
+static void request_beyond_free(uint32_t lacks, uint32_t flags)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block block;
+
+	options.flags = flags;
+	assert_int_equal(gpool_alloc(other, harness_free_pages(&harness) + lacks, &options, &block), 0);
+}
+
+/* ---- requests ---- */
+
+static void idle_object_goes(const char *policy, const struct kind *kind)
+{
+	struct gpool_block blocks[BLOCKS];
+
+	begin_quiet(policy);
+	object_make(kind, OBJECT_PAGES);
+	time_passes();
+	blocks_make(blocks, BLOCKS, 3);
+	blocks_touch(blocks, BLOCKS, 0);
+	request_beyond_free(OBJECT_PAGES, 0);
+	assert_false(is_there(kind->name));
+	assert_int_equal(blocks_there(blocks, BLOCKS), BLOCKS);
+	object_done();
+	assert_int_equal(end(NULL), 0);
+}
+
+static void idle_blocks_go(const char *policy, const struct kind *kind)
+{
+	struct gpool_block blocks[BLOCKS];
+
+	begin_quiet(policy);
+	blocks_make(blocks, BLOCKS, 3);
+	object_make(kind, OBJECT_PAGES);
+	blocks_touch(blocks, BLOCKS, IDLE_MS);
+	request_beyond_free(BLOCKS / 2, 0);
+	assert_true(is_there(kind->name));
+	assert_int_equal(blocks_there(blocks, BLOCKS), BLOCKS - BLOCKS / 2);
+	object_done();
+	assert_int_equal(end(NULL), 0);
+}
+
+/* Old blocks, then the object, then young blocks: in one queue. */
+static void object_stands_between(const char *policy, const struct kind *kind)
+{
+	struct gpool_block old[BLOCKS], young[BLOCKS];
+
+	begin_quiet(policy);
+	blocks_make(old, BLOCKS, 0);
+	object_make(kind, OBJECT_PAGES);
+	blocks_touch(old, BLOCKS, IDLE_MS);
+	time_passes();
+	blocks_make(young, BLOCKS, 3);
+	blocks_touch(young, BLOCKS, 0);
+	request_beyond_free(BLOCKS - 1, 0);
+	assert_true(is_there(kind->name));
+	assert_int_equal(blocks_there(old, BLOCKS), 1);
+	request_beyond_free(1 + OBJECT_PAGES, 0);
+	assert_false(is_there(kind->name));
+	assert_int_equal(blocks_there(old, BLOCKS), 0);
+	assert_int_equal(blocks_there(young, BLOCKS), BLOCKS);
+	request_beyond_free(BLOCKS, 0);
+	assert_int_equal(blocks_there(young, BLOCKS), 0);
+	object_done();
+	assert_int_equal(end(NULL), 0);
+}
+
+static void of_all(void (*test)(const char *policy, const struct kind *kind))
+{
+	for (size_t policy = 0; policy < 2; policy++)
+		for (size_t kind = 0; kind < KINDS; kind++)
+			test(policies[policy], &kinds[kind]);
+}
+
+static void test_an_idle_object_goes_before_blocks_just_used(void **state)
+{
+	(void)state;
+	of_all(idle_object_goes);
+}
+
+static void test_idle_blocks_go_before_an_object_just_used(void **state)
+{
+	(void)state;
+	of_all(idle_blocks_go);
+}
+
+static void test_an_object_goes_between_blocks(void **state)
+{
+	(void)state;
+	of_all(object_stands_between);
+}
+
+/* What it follows was let go of long before, and goes after it all the same; blocks older than the follower go first. */
+static void chain_goes_by_its_end(const char *policy)
+{
+	struct gpool_block blocks[BLOCKS];
+	struct gpool_object *head, *tail;
+
+	begin_quiet(policy);
+	head = published("kv-prefix/head", GPOOL_OBJECT_EPHEMERAL, OBJECT_PAGES, NULL);
+	tail = published("kv-prefix/tail", GPOOL_OBJECT_EPHEMERAL, OBJECT_PAGES, head);
+	assert_int_equal(gpool_object_close(head), 0);
+	blocks_make(blocks, BLOCKS, 0);
+	time_passes();
+	assert_int_equal(gpool_object_close(tail), 0);
+	blocks_touch(blocks, BLOCKS, IDLE_MS);
+	request_beyond_free(BLOCKS - 2, 0);
+	assert_true(is_there("kv-prefix/head") && is_there("kv-prefix/tail"));
+	assert_int_equal(blocks_there(blocks, BLOCKS), 2);
+	request_beyond_free(2 + OBJECT_PAGES, 0);
+	assert_true(is_there("kv-prefix/head") && !is_there("kv-prefix/tail"));
+	assert_int_equal(end(NULL), 0);
+}
+
+static void test_a_chain_goes_by_its_end(void **state)
+{
+	(void)state;
+	chain_goes_by_its_end(lru);
+	chain_goes_by_its_end(adaptive);
+}
+
+/* ---- whole or nothing ---- */
+
+static void too_much_takes_nothing(const char *policy, const struct kind *kind)
+{
+	struct gpool_block blocks[BLOCKS], block, kept;
+
+	begin_quiet(policy);
+	object_make(kind, OBJECT_PAGES);
+	blocks_make(blocks, BLOCKS, 0);
+	assert_int_equal(gpool_alloc(other, 1, NULL, &kept), 0);
+	assert_int_equal(gpool_alloc(other, PAGES, NULL, &block), -ENOSPC);
+	assert_true(is_there(kind->name));
+	assert_int_equal(blocks_there(blocks, BLOCKS), BLOCKS);
+	assert_int_equal(gpool_alloc(other, PAGES - 1, NULL, &block), 0);
+	assert_false(is_there(kind->name));
+	assert_int_equal(blocks_there(blocks, BLOCKS), 0);
+	object_done();
+	assert_int_equal(end(NULL), 0);
+}
+
+static void test_a_refused_request_takes_neither(void **state)
+{
+	(void)state;
+	of_all(too_much_takes_nothing);
+}
+
+/* ---- watermarks, and pages in a row ---- */
+
+static void watermark_takes_the_idle_object(const char *policy, const struct kind *kind)
+{
+	struct gpool_block blocks[BLOCKS];
+
+	/* 22 blocks and 24 pages of the object are 71 % of the pool, the blocks alone 34 %. */
+	begin(policy, "eviction.start=70", "eviction.stop=60");
+	object_make(kind, 3 * OBJECT_PAGES);
+	time_passes();
+	blocks_make(blocks, BLOCKS - 1, 3);
+	blocks_touch(blocks, BLOCKS - 1, 0);
+	blocks_make(blocks + BLOCKS - 1, 1, 3);
+	blocks_touch(blocks, BLOCKS, 0);
+	AWAIT(!is_there(kind->name));
+	assert_int_equal(blocks_there(blocks, BLOCKS), BLOCKS);
+	object_done();
+	assert_int_equal(end(NULL), 0);
+}
+
+static void test_watermarks_go_by_the_same_order(void **state)
+{
+	(void)state;
+	of_all(watermark_takes_the_idle_object);
+}
+
+static void place_is_where_the_object_is(const char *policy, const struct kind *kind)
+{
+	struct gpool_block blocks[PAGES - 2 * OBJECT_PAGES];
+	const uint32_t count = sizeof(blocks) / sizeof(*blocks);
+
+	begin_quiet(policy);
+	object_make(kind, 2 * OBJECT_PAGES);
+	time_passes();
+	blocks_make(blocks, count, 3);
+	blocks_touch(blocks, count, 0);
+	request_beyond_free(2 * OBJECT_PAGES, GPOOL_ALLOC_CONTIGUOUS);
+	assert_false(is_there(kind->name));
+	assert_int_equal(blocks_there(blocks, count), count);
+	object_done();
+	assert_int_equal(end(NULL), 0);
+}
+
+static void test_pages_in_a_row_come_from_what_is_worth_least(void **state)
+{
+	(void)state;
+	of_all(place_is_where_the_object_is);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_an_idle_object_goes_before_blocks_just_used, clean),
+		cmocka_unit_test_teardown(test_idle_blocks_go_before_an_object_just_used, clean),
+		cmocka_unit_test_teardown(test_an_object_goes_between_blocks, clean),
+		cmocka_unit_test_teardown(test_a_chain_goes_by_its_end, clean),
+		cmocka_unit_test_teardown(test_a_refused_request_takes_neither, clean),
+		cmocka_unit_test_teardown(test_watermarks_go_by_the_same_order, clean),
+		cmocka_unit_test_teardown(test_pages_in_a_row_come_from_what_is_worth_least, clean),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
