@@ -117,6 +117,7 @@ struct config {
 		char policy[32];
 		uint32_t start_percent, stop_percent;
 		double recency, size, priority; /* weights, sum 1 */
+		double hysteresis; /* so much of what is evicted for a request is evicted beside it */
 	} eviction;
 
 	struct {

@@ -609,19 +609,33 @@ static const struct evict_candidate *next_block(struct pool *pool, const struct 
 	return NULL;
 }
 
-/* Of the next block and the next object that which goes first; pages, 0: it was pinned or changed. *none: there is neither. */
-static uint32_t take_next(struct pool *pool, const struct evict_request *request, bool *none)
+/*
+ * Of the next block and the next object that which goes first; pages, 0: it was pinned or changed. *none: there is neither, or what is next has
+ * more pages than `most`. *empty counts pages without content.
+ */
+static uint32_t take_next(struct pool *pool, const struct evict_request *request, uint32_t most, uint32_t *empty, bool *none)
 {
-	const struct evict_candidate *block = next_block(pool, request);
-	const struct evict_candidate *object = block && block->cached ? NULL : objects_next(pool, request);
+	const struct evict_candidate *next = next_block(pool, request);
+	const struct evict_candidate *object = next && next->cached ? NULL : objects_next(pool, request);
+	uint32_t taken;
 
-	*none = !block && !object;
+	if (object && (!next || evict_order(object, next) < 0))
+		next = object;
+	*none = !next || next->pages > most;
 	if (*none)
 		return 0;
-	if (object && (!block || evict_order(object, block) < 0))
+	if (next == object)
 		return objects_take(pool, object->object);
 	pool->evict.queue_head++;
-	return evict_one(pool, block);
+	taken = evict_one(pool, next);
+	*empty += next->cached ? taken : 0;
+	return taken;
+}
+
+/* What goes beside request->pages, of which `empty` had no content. */
+static uint32_t surplus(const struct evict_request *request, uint32_t empty)
+{
+	return empty < request->pages ? (uint32_t)((request->pages - empty) * request->hysteresis) : 0;
 }
 
 /*
@@ -647,13 +661,16 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 {
 	struct evict_state *evict = &pool->evict;
 	uint64_t begin = clock_ns();
-	uint32_t taken = 0;
+	uint32_t taken = 0, empty = 0;
 	/* A queue of before is asked once whether it will do: it may be long, and this request's part of it short. */
 	bool reuse = queue_usable(evict, request, begin) && (!request->whole || queue_suffices(pool, request, request->pages));
 	bool fresh = false, none = !reuse;
 
-	while (taken < request->pages) {
-		if (none && (fresh || scan_waits(pool, request, begin)))
+	while (taken < request->pages || taken < request->pages + surplus(request, empty)) {
+		bool needed = taken < request->pages;
+		uint32_t most = needed ? UINT32_MAX : request->pages + surplus(request, empty) - taken;
+
+		if (none && (!needed || fresh || scan_waits(pool, request, begin)))
 			break;
 		if (none) {
 			scan_for(pool, request);
@@ -661,7 +678,7 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 			if (request->whole && !queue_suffices(pool, request, request->pages - taken))
 				break;
 		}
-		taken += take_next(pool, request, &none);
+		taken += take_next(pool, request, most, &empty, &none);
 		if (request->by_operator)
 			atomic_store_explicit(&pool->ledger.header->verb.progress, taken, memory_order_relaxed);
 	}

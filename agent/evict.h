@@ -119,6 +119,8 @@ void evict_queue_drop(struct pool *pool);
  * @contents:    bit i: blocks of content type i may go, and no objects; 0: all
  * @cached_only: only magazine pages, which hold no content
  * @whole:       `pages` or nothing: no content is lost for a request that fails all the same
+ * @hysteresis:  for `pages` as far as they had content, so much more beside them, in whole pages: what is next in the order, if it is there, may
+ *               go and is no larger. None is looked for
  * @by_operator: also what a tenant's minimum protects
  */
 struct evict_request {
@@ -130,6 +132,7 @@ struct evict_request {
 	bool by_operator;
 	uint32_t contents;
 	uint32_t pages;
+	double hysteresis;
 };
 uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
 /*

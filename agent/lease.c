@@ -354,6 +354,8 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 			.pages = beyond(lacking(session, need, flags), leaving(pool)),
 			.whole = true,
 			.cached_only = flags & LEASE_NO_EVICT,
+			/* The next requests will lack pages too: some more now cost less than a scan for each. */
+			.hysteresis = flags & LEASE_NO_EVICT ? 0 : pool->agent->config.eviction.hysteresis,
 		};
 
 		evict_pages(pool, &request);

@@ -821,6 +821,28 @@ static void test_a_tenant_at_its_minimum_takes_its_own_blocks(void **state)
 	gpool_close(other);
 }
 
+static const char doubled[] = "eviction = { hysteresis = 1.0; };\n" TENANTS(
+	"{ name = \"sure\"; users = [ \"1\" ]; minimum = \"16 pages\"; }, { name = \"rest\"; priority = 90; }");
+
+static void test_the_surplus_leaves_minima_alone(void **state)
+{
+	struct gpool_block blocks[20], block;
+	struct gpool *owner, *taker;
+
+	(void)state;
+	start_tenants(doubled, "100");
+	owner = open_tenant("sure");
+	taker = open_tenant("rest");
+	alloc_unpinned(owner, blocks, 20);
+	alloc(taker, PAGES - 20);
+	/* Six would be three and as many again. */
+	assert_int_equal(try_alloc(taker, 3, 0, &block), 0);
+	assert_int_equal(count_alive(owner, blocks, 20), 16);
+	assert_int_equal(status()->free_pages, 1);
+	gpool_close(owner);
+	gpool_close(taker);
+}
+
 static void test_an_operator_may_take_a_minimum(void **state)
 {
 	struct gpool_block sure[16];
@@ -1053,6 +1075,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_watermarks_leave_minima_alone, stop),
 		cmocka_unit_test_teardown(test_no_priority_takes_a_minimum, stop),
 		cmocka_unit_test_teardown(test_a_tenant_at_its_minimum_takes_its_own_blocks, stop),
+		cmocka_unit_test_teardown(test_the_surplus_leaves_minima_alone, stop),
 		cmocka_unit_test_teardown(test_an_operator_may_take_a_minimum, stop),
 		cmocka_unit_test_teardown(test_priority_decides, stop),
 		cmocka_unit_test_teardown(test_weight_decides, stop),

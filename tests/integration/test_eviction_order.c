@@ -2,7 +2,8 @@
  * test_eviction_order.c - one order of eviction over blocks and objects.
  *
  * Goal: what was not used for long goes before what was used just now, be it a block, a cached prefix or an adapter, with both policies, for a
- * request, at the watermarks, and where pages in a row are wanted; and an object that another follows stays as long as that one. Method: a
+ * request, at the watermarks, and where pages in a row are wanted; an object that another follows stays as long as that one; and a request
+ * evicts more than it lacks by the configured hysteresis, where that is there and may go. Method: a
  * gpoold for each case, its only pool of 64 pages. Blocks of one page get the time stamps of their use from the test; objects are as old as
  * the time since they were used.
  */
@@ -17,17 +18,18 @@ static const char *const policies[] = {lru, adaptive};
 
 static struct gpool *worker, *other;
 
-static void begin(const char *policy, const char *start_percent, const char *stop_percent)
+static void begin(const char *policy, const char *hysteresis, const char *start_percent, const char *stop_percent)
 {
-	start((const char *const[]){"--pool", POOL, "--set", start_percent, "--set", stop_percent, "--set", policy, "--set",
-		"lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL});
+	start((const char *const[]){"--pool", POOL, "--set", start_percent, "--set", stop_percent, "--set", policy, "--set", hysteresis,
+		"--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL});
 	worker = open_worker();
 	other = open_worker();
 }
 
+/* Nothing goes but for a request, and not more than it needs. */
 static void begin_quiet(const char *policy)
 {
-	begin(policy, "eviction.start=100", "eviction.stop=99");
+	begin(policy, "eviction.hysteresis=0", "eviction.start=100", "eviction.stop=99");
 }
 
 static int end(void **state)
@@ -297,7 +299,7 @@ static void watermark_takes_the_idle_object(const char *policy, const struct kin
 	struct gpool_block blocks[BLOCKS];
 
 	/* 22 blocks and 24 pages of the object are 71 % of the pool, the blocks alone 34 %. */
-	begin(policy, "eviction.start=70", "eviction.stop=60");
+	begin(policy, "eviction.hysteresis=0", "eviction.start=70", "eviction.stop=60");
 	object_make(kind, 3 * OBJECT_PAGES);
 	time_passes();
 	blocks_make(blocks, BLOCKS - 1, 3);
@@ -339,6 +341,89 @@ static void test_pages_in_a_row_come_from_what_is_worth_least(void **state)
 	of_all(place_is_where_the_object_is);
 }
 
+/* ---- hysteresis ---- */
+
+static void begin_with(const char *hysteresis)
+{
+	begin(lru, hysteresis, "eviction.start=100", "eviction.stop=99");
+}
+
+static void test_a_request_evicts_more_than_it_lacks(void **state)
+{
+	struct gpool_block blocks[PAGES], block;
+
+	(void)state;
+	begin_with("eviction.hysteresis=0.5");
+	blocks_make(blocks, PAGES, 0);
+	assert_int_equal(gpool_alloc(other, 10, NULL, &block), 0);
+	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 15);
+	assert_int_equal(harness_free_pages(&harness), 5);
+	/* What is there already costs nobody anything. */
+	assert_int_equal(gpool_alloc(other, 5, NULL, &block), 0);
+	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 15);
+	/* Half of a page is none. */
+	assert_int_equal(gpool_alloc(other, 1, NULL, &block), 0);
+	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 16);
+	assert_int_equal(end(NULL), 0);
+}
+
+static void test_the_default_hysteresis_is_a_tenth(void **state)
+{
+	struct gpool_block blocks[PAGES], block;
+
+	(void)state;
+	start((const char *const[]){"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set",
+		"lease.batch_most=1", NULL});
+	worker = open_worker();
+	other = open_worker();
+	blocks_make(blocks, PAGES, 0);
+	assert_int_equal(gpool_alloc(other, 20, NULL, &block), 0);
+	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 22);
+	assert_int_equal(end(NULL), 0);
+}
+
+/* All that may go is less than it would be, and what is next is larger than the rest of it. */
+static void test_a_request_does_not_need_the_surplus(void **state)
+{
+	struct gpool_block pinned, blocks[12], large, block;
+
+	(void)state;
+	begin_with("eviction.hysteresis=0.5");
+	pinned = alloc(worker, PAGES - 12);
+	blocks_make(blocks, 12, 0);
+	assert_int_equal(gpool_alloc(other, 11, NULL, &block), 0);
+	assert_int_equal(blocks_there(blocks, 12), 0);
+	assert_int_equal(gpool_free(other, &block), 0);
+	assert_int_equal(gpool_free(worker, &pinned), 0);
+	assert_int_equal(gpool_alloc(worker, PAGES, NULL, &pinned), 0);
+	assert_int_equal(gpool_free(worker, &pinned), 0);
+	blocks_make(blocks, 4, 0);
+	large = alloc(worker, PAGES - 4);
+	assert_int_equal(gpool_unpin(worker, &large), 0);
+	/* The large one is of just now, and they are of long ago. */
+	blocks_touch(blocks, 4, IDLE_MS);
+	block_touch(&large, 0);
+	assert_int_equal(gpool_alloc(other, 4, NULL, &block), 0);
+	assert_int_equal(blocks_there(blocks, 4), 0);
+	assert_int_equal(blocks_there(&large, 1), 1);
+	assert_int_equal(end(NULL), 0);
+}
+
+static void test_without_eviction_there_is_no_surplus(void **state)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_block blocks[PAGES], block;
+
+	(void)state;
+	begin_with("eviction.hysteresis=1");
+	blocks_make(blocks, PAGES / 2, 0);
+	options.flags = GPOOL_ALLOC_NO_EVICT;
+	assert_int_equal(gpool_alloc(other, PAGES / 2, &options, &block), 0);
+	assert_int_equal(gpool_alloc(other, 1, &options, &block), -ENOSPC);
+	assert_int_equal(blocks_there(blocks, PAGES / 2), PAGES / 2);
+	assert_int_equal(end(NULL), 0);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -349,6 +434,10 @@ int main(void)
 		cmocka_unit_test_teardown(test_a_refused_request_takes_neither, clean),
 		cmocka_unit_test_teardown(test_watermarks_go_by_the_same_order, clean),
 		cmocka_unit_test_teardown(test_pages_in_a_row_come_from_what_is_worth_least, clean),
+		cmocka_unit_test_teardown(test_a_request_evicts_more_than_it_lacks, clean),
+		cmocka_unit_test_teardown(test_the_default_hysteresis_is_a_tenth, clean),
+		cmocka_unit_test_teardown(test_a_request_does_not_need_the_surplus, clean),
+		cmocka_unit_test_teardown(test_without_eviction_there_is_no_surplus, clean),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
