@@ -644,7 +644,9 @@ static uint32_t surplus(const struct evict_request *request, uint32_t empty)
  */
 static bool scan_waits(struct pool *pool, const struct evict_request *request, uint64_t now)
 {
-	return general(request) && now - *barren_of(pool, request) < pool->evict.scan_ns;
+	uint64_t barren_ns = *barren_of(pool, request);
+
+	return general(request) && barren_ns >= pool->evict.released_ns && now - barren_ns < pool->evict.scan_ns;
 }
 
 /* One queue for all tenants; what of it this request may have is asked again as it is taken. */

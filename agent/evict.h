@@ -82,6 +82,7 @@ struct evict_state {
 	uint64_t scan_count, scan_ns;  /* how many, and what the last one took */
 	bool queue_general;            /* holds every block and object of the pool, not one request's choice */
 	uint64_t barren_ns;            /* when a scan last found nothing; see evict.c */
+	uint64_t released_ns;          /* when an object last was let go of: a scan before that may have found too little */
 	uint64_t *seen;                /* [page_count] the last look that came by this page */
 	uint64_t look;
 };

@@ -32,7 +32,7 @@ struct object {
 	uint32_t stay_below;       /* so many of those that follow it stay: open, or followed by one that stays */
 	uint32_t touched_ms;       /* of its last use, when that was last looked at */
 	struct evict_candidate candidate; /* as the last scan that could take it has seen it */
-	uint64_t scanned;          /* which scan that was */
+	uint64_t scanned;          /* which scan that was; 0: none, or it was used since */
 	uint32_t node;             /* OBJECT_EPHEMERAL: in policy/eviction.h, plus 1 */
 	uint32_t uses_seen;        /* OBJECT_PINNABLE: what its readers' counts of pins added up to at the last look */
 	struct worth worth;        /* OBJECT_PINNABLE */

@@ -170,7 +170,7 @@ static uint32_t next_pinnable(struct pool *pool, const struct evict_request *req
 	return number;
 }
 
-/* What no scan has seen was let go of since, or came since: it is as if just used, and goes last. */
+/* What the last scan has not seen, or what was used since, was used just now: it goes last. */
 static const struct evict_candidate *scored(struct pool *pool, uint32_t number)
 {
 	struct object *object = &pool->objects->of[number];

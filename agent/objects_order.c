@@ -113,6 +113,7 @@ static void enter(struct pool *pool, uint32_t number)
 	object->stay_below = 0;
 	object->touched_ms = (uint32_t)clock_ms();
 	*idle_pages(pool, number) += record->pages;
+	pool->evict.released_ns = clock_ns();
 }
 
 /* Those that follow it follow what it has followed. */
@@ -168,6 +169,10 @@ void object_order_open(struct pool *pool, uint32_t number, bool open)
 		return;
 	object->open = open;
 	place(pool, number);
+	if (!open) {
+		object->scanned = 0;
+		pool->evict.released_ns = clock_ns();
+	}
 	if (stays(object) == stayed)
 		return;
 	*idle_pages(pool, number) += stayed ? object_record(pool, number)->pages : -object_record(pool, number)->pages;
@@ -206,6 +211,7 @@ void object_order_look_at_pins(struct pool *pool, uint32_t number)
 	object_pins_look(pool, number, &pins);
 	object_order_open(pool, number, pins.holders);
 	if (object_worth_learn(pool, number, &pins) && !pins.holders) {
+		object_of(pool, number)->scanned = 0;
 		number_heap_remove(&pool->objects->order->pinnable, number);
 		number_heap_add(&pool->objects->order->pinnable, number, object_worth_key(pool, number));
 	}
