@@ -610,8 +610,8 @@ static const struct evict_candidate *next_block(struct pool *pool, const struct 
 }
 
 /*
- * Of the next block and the next object that which goes first; pages, 0: it was pinned or changed. *none: there is neither, or what is next has
- * more pages than `most`. *empty counts pages without content.
+ * Of the next block and the next object that which goes first; pages, 0: it was pinned or changed. *none: there is
+ * neither, or what is next has more pages than `most`. *empty counts pages without content.
  */
 static uint32_t take_next(struct pool *pool, const struct evict_request *request, uint32_t most, uint32_t *empty, bool *none)
 {
@@ -639,8 +639,8 @@ static uint32_t surplus(const struct evict_request *request, uint32_t empty)
 }
 
 /*
- * After a scan that found too little the next one waits as long as it took: with everything pinned, a storm of requests costs the agent
- * half its time at most. (Microseconds for a thousand pages.)
+ * After a scan that found too little the next one waits as long as it took: with everything pinned, a storm of
+ * requests costs the agent half its time at most. (Microseconds for a thousand pages.)
  */
 static bool scan_waits(struct pool *pool, const struct evict_request *request, uint64_t now)
 {

@@ -20,8 +20,8 @@ struct config;
 enum { EVICT_KV_CACHE = 0, EVICT_LORA_WEIGHT = 1, EVICT_ACTIVATION = 3 };
 
 /*
- * A block (or cached run) that may be taken: unpinned, its fence reached, when it was looked at. Or an object that may be evicted: page is
- * its first one, where no block stands, and the tag is made of its version.
+ * A block (or cached run) that may be taken: unpinned, its fence reached, when it was looked at. Or an object that may
+ * be evicted: page is its first one, where no block stands, and the tag is made of its version.
  */
 struct evict_candidate {
 	uint64_t tag;
@@ -112,8 +112,9 @@ void evict_configure(struct pool *pool);
 void evict_queue_drop(struct pool *pool);
 
 /*
- * evict_pages() - take blocks and objects in one order until at least `pages` pages came free, or no candidate is left. Returns pages taken;
- * those of blocks that are spilled count, although they come free later (spill->saving_pages).
+ * evict_pages() - take blocks and objects in one order until at least `pages` pages came free, or no candidate is
+ * left. Returns pages taken; those of blocks that are spilled count, although they come free later
+ * (spill->saving_pages).
  * @for_tenant:  who needs them: decides whose content may go (see tenant rules in README.md); NULL: all above their minimum
  * @only:        only this session's blocks, and no objects; NULL: all
  * @within:      only what is on the books of for_tenant itself (it is at its limit)
@@ -137,9 +138,10 @@ struct evict_request {
 };
 uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
 /*
- * evict_window() - make `need` pages in a row takeable with the least loss of content: finds the place where they are free, idle or in
- * blocks or objects that may go, and evicts those. A page counts as its score says. Free and idle pages there are left to the caller. False:
- * there is no such place, and nothing was lost. Cost: a scan, and a pass over the pages.
+ * evict_window() - make `need` pages in a row takeable with the least loss of content: finds the place where they are
+ * free, idle or in blocks or objects that may go, and evicts those. A page counts as its score says. Free and idle
+ * pages there are left to the caller. False: there is no such place, and nothing was lost. Cost: a scan, and a pass
+ * over the pages.
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
 /*

@@ -1,11 +1,12 @@
 /*
- * evict_adaptive.c - `adaptive`: score = uses to be expected, by policy/eviction.h, times the cost to have it again, per byte. Its nodes are
- * blocks and objects alike, so that the uses of both are measured by one clock; each stands at the top. (Ephemeral objects, which build on each
- * other, have a tree of their own beside that, for which of them goes first.)
+ * evict_adaptive.c - `adaptive`: score = uses to be expected, by policy/eviction.h, times the cost to have it again,
+ * per byte. Its nodes are blocks and objects alike, so that the uses of both are measured by one clock; each stands at
+ * the top. (Ephemeral objects, which build on each other, have a tree of their own beside that, for which of them goes
+ * first.)
  *
- * The agent sees them only when it scans: so what a scan finds new was allocated, and a time stamp that has moved is one use,
- * however many there were. What is gone without an eviction is forgotten. What was evicted and comes again by the same key is
- * known again.
+ * The agent sees them only when it scans: so what a scan finds new was allocated, and a time stamp that has moved is
+ * one use, however many there were. What is gone without an eviction is forgotten. What was evicted and comes again by
+ * the same key is known again.
  *
  * Keys and time stamps are the workers' words. A session has at most one use a scan and block of its own, which counts for blocks
  * that are used as often; and of ghosts there are EVICTION_GHOSTS for each page, the oldest of which make room.

@@ -1,6 +1,6 @@
 /*
- * evict_lru.c - `lru_size_aware`: score = 0.6 recency + 0.2 size + 0.2 content priority, lowest first (weights configurable), of blocks
- * and objects alike.
+ * evict_lru.c - `lru_size_aware`: score = 0.6 recency + 0.2 size + 0.2 content priority, lowest first (weights
+ * configurable), of blocks and objects alike.
  *
  * recency:  1 just used, falling to 0 at the longest idle time among the candidates
  * size:     1 for one page, falling to 0 at the largest candidate: a large one frees more for one loss

@@ -72,16 +72,17 @@ void objects_holders(const struct pool *pool, object_holder_found *found, void *
 bool objects_may_map(const struct pool *pool, const struct session *session, uint64_t word);
 
 /*
- * Objects in eviction (evict.c): ephemeral ones that no session has open, and pinnable ones that nobody pins. What of them a request may have,
- * struct evict_request says, and the tenant rules.
+ * Objects in eviction (evict.c): ephemeral ones that no session has open, and pinnable ones that nobody pins. What of
+ * them a request may have, struct evict_request says, and the tenant rules.
  *
- * objects_see() - all in the order, as sights; how many. objects_candidates() - those that this request may have, and that nothing follows which
- * stays, for their scores; objects_scored() hands these back. Cost: a look at each object, and at the pins of
- * pinnable ones.
- * objects_evictable() - pages that the request may have beside what tenants lose already, lost[] of each. Cost: a look at each tenant.
- * objects_next() - the one that goes next: of each kind the next in its own order (objects_order.c), of the two kinds that with the lower score.
- * NULL: none. objects_take() - that one; returns its pages, 0 when it was pinned just now. objects_back() - after a walk, before another scan.
- * Cost: logarithmic for each that goes or that the rules keep.
+ * objects_see() - all in the order, as sights; how many. objects_candidates() - those that this request may have, and
+ * that nothing follows which stays, for their scores; objects_scored() hands these back. Cost: a look at each object,
+ * and at the pins of pinnable ones.
+ * objects_evictable() - pages that the request may have beside what tenants lose already, lost[] of each. Cost: a look
+ * at each tenant.
+ * objects_next() - the one that goes next: of each kind the next in its own order (objects_order.c), of the two kinds
+ * that with the lower score. NULL: none. objects_take() - that one; returns its pages, 0 when it was pinned just now.
+ * objects_back() - after a walk, before another scan. Cost: logarithmic for each that goes or that the rules keep.
  */
 uint32_t objects_see(const struct pool *pool, struct evict_sight *sights, uint32_t now_ms);
 uint32_t objects_candidates(struct pool *pool, const struct evict_request *request, struct evict_candidate *candidates, uint32_t now_ms);
@@ -96,9 +97,9 @@ void objects_back(struct pool *pool);
  */
 void objects_thin(struct pool *pool, struct tenant *taker, uint32_t spared);
 /*
- * objects_window() - look which objects this request may have, with all that follows them. objects_window_has() - whether a page with this
- * word is of one of these; objects_score(), of such a page. objects_evict_at() - all that have a page here, with all that follows. Cost: a
- * look at each object.
+ * objects_window() - look which objects this request may have, with all that follows them. objects_window_has() -
+ * whether a page with this word is of one of these; objects_score(), of such a page. objects_evict_at() - all that
+ * have a page here, with all that follows. Cost: a look at each object.
  */
 void objects_window(struct pool *pool, const struct evict_request *request);
 bool objects_window_has(const struct pool *pool, uint64_t word);

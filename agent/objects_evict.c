@@ -1,6 +1,6 @@
 /*
- * objects_evict.c - objects as eviction sees them: which a request may have, how they compare to blocks, taking them. In which order those
- * of a kind go: objects_order.c.
+ * objects_evict.c - objects as eviction sees them: which a request may have, how they compare to blocks, taking them.
+ * In which order those of a kind go: objects_order.c.
  */
 #include "agent/objects.h"
 

@@ -1,9 +1,10 @@
 /*
  * objects_order.c - which object goes next when room is needed, and how many pages there are of those that may.
  *
- * Ephemeral ones go by policy/eviction.h, whose nodes they are, below the one that each follows. One that somebody has open has a pin there.
- * Its age begins when it is let go of, and another session's opening is a touch. By its name it is known again. Pinnable ones, which
- * follow nobody, go by what they are worth, least first. Which kind is next, the score of the first of each decides (objects_evict.c).
+ * Ephemeral ones go by policy/eviction.h, whose nodes they are, below the one that each follows. One that somebody has
+ * open has a pin there. Its age begins when it is let go of, and another session's opening is a touch. By its name it
+ * is known again. Pinnable ones, which follow nobody, go by what they are worth, least first. Which kind is next, the
+ * score of the first of each decides (objects_evict.c).
  *
  * Invariants: an object is in the order just when it is CURRENT (or LEAVING) and ephemeral or pinnable. It is open just when it has a
  * reader, or, pinnable, somebody pinned it at the last look. It stays while it is open, or one that follows it stays; stay_below counts the
