@@ -4,6 +4,7 @@
  * Proved: a page is in one block at a time and has one owner, contents never change under a valid pin, of two racing
  * frees one wins, the agent takes no page that is in use, and at the end each leased page is in exactly one place:
  * a free bit, a block, or a thread's magazine.
+ * A free that finds other pins drops its own. The agent may take such a block once it has no pins; else a thread claims it.
  * With -DPAGES=2 blocks may span two pages, so that interior pages, which have neither pin nor entry, are there too.
  * Planted bugs:
  *   BUG_PLAIN_FREE         free claims the entry by a store instead of a compare-and-swap: two frees win
@@ -11,6 +12,8 @@
  *   BUG_BIT_IF_LAST        free sets the bits only if its own unpin was the last one: a passing pin makes it lose pages
  *   BUG_BIT_FIRST          free sets the bits before it clears the tag
  *   BUG_LOOSE_TAG          pin ignores DYING in the tag
+ *   BUG_CLAIM_PINNED       a deferred free is finished whatever the pin count
+ *   BUG_CLAIM_NO_WORD      a deferred free is finished without a look at the page word
  *   BUG_EARLY_TAG          pin loads the tag before its pin is visible
  *   BUG_NO_WORD_CHECK      allocating from the magazine does not look at the page word
  *   BUG_DROP_EVICTING      allocate gives up a page whose word is EVICTING
@@ -60,7 +63,7 @@ byte next_id = 1;
 
 /* What threads remember. A magazine holds one page or run, the deferred list one block. */
 byte mag_entry[CPUS], mag_page[CPUS], mag_word[CPUS];
-byte dying_entry[CPUS], dying_page[CPUS];
+byte dying_entry[CPUS], dying_page[CPUS], dying_word[CPUS];
 
 /* A handle that the threads pass around, and one whose pin was left behind, so that both may use up that one pin. */
 byte shared_entry, shared_page, shared_word;
@@ -279,7 +282,10 @@ free:
 	n = pins[page];
 	if
 	:: n == 1 -> n = 0; goto finish
-	:: else -> d_step { dying_page[t] = page; dying_entry[t] = entry }; goto over
+	:: else ->                           /* others have it: list it, and drop the pin */
+		d_step { n = 0; dying_page[t] = page; dying_word[t] = w; dying_entry[t] = entry; held[page]-- };
+		LOCKED(t, pins[page]--);
+		goto over
 	fi;
 free_lost:                               /* -ESTALE: a free that failed has not used up the caller's pin */
 	if
@@ -288,12 +294,35 @@ free_lost:                               /* -ESTALE: a free that failed has not 
 	fi;
 	goto over;
 
-finish_dying:                            /* try a deferred free again */
-	atomic { page = dying_page[t]; entry = dying_entry[t]; n = pins[page] };
+finish_dying:                            /* claim a deferred free, unless others have it still or the agent has taken it */
+	atomic { page = dying_page[t]; w = dying_word[t]; entry = dying_entry[t] };
+	LOCKED(t, n = pins[page]; pins[page]++);
 	if
-	:: n == 1 -> d_step { n = 0; dying_page[t] = 0; dying_entry[t] = 0 }; goto finish_to_bits
-	:: else -> goto over
+#ifdef BUG_CLAIM_PINNED
+	:: true
+#else
+	:: n == 0
+#endif
+	:: else -> goto not_pinned
 	fi;
+	n = 0;
+	seen = word[page];
+	if
+#ifdef BUG_CLAIM_NO_WORD
+	:: true
+#else
+	:: seen == w
+#endif
+	:: seen == MAKE(EVICTING, w) -> goto not_pinned
+	:: seen != w && seen != MAKE(EVICTING, w) -> d_step { dying_page[t] = 0; dying_word[t] = 0; dying_entry[t] = 0 }; goto not_pinned
+	fi;
+	seen = LOAD(t, TAG(page));
+	if
+	:: seen == (entry | DYING)
+	:: else -> d_step { dying_page[t] = 0; dying_word[t] = 0; dying_entry[t] = 0 }; goto not_pinned
+	fi;
+	d_step { seen = 0; held[page]++; dying_page[t] = 0; dying_word[t] = 0; dying_entry[t] = 0 };
+	goto finish_to_bits;
 
 finish:
 	if
@@ -375,7 +404,6 @@ proctype agent()
 					word[page] = MAKE(LEASED, word[page])
 				:: else ->
 					d_step {
-						assert(!(entry & DYING));
 						assert(held[page] == 0);
 						check_claim(page, entry, (ID(entry) == CACHED -> 0 : ID(entry)));
 						set_claim(page, entry, 0)

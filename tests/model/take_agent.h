@@ -33,7 +33,6 @@ inline write_journal()
 inline check_taken()
 {
 	d_step {
-		assert(!(entry & DYING));
 		assert(held[page] == 0);
 		check_claim(page, entry, (ID(entry) == CACHED -> 0 : ID(entry)));
 		set_claim(page, entry, 0)
