@@ -164,8 +164,12 @@ static bool free_look(struct gpool *pool, struct deferred *entry)
 	if (error)
 		return error == -ESTALE && free_gone(pool, &entry->block);
 	entry->own_pins = 1;
-	/* A pin that failed since then is over at once. */
-	return !is_pinned(pool, &entry->block, 1) && block_finish(pool, &entry->block) == 0;
+	/* No pin succeeds any more, so a count above 1 is that of one that fails. The fence again, under the pin, as in the model. */
+	entry->fence = block_fence(pool, &entry->block);
+	if (!entry->fence && block_finish(pool, &entry->block) == 0)
+		return true;
+	own_unpin(pool, entry);
+	return false;
 }
 
 /* The same, and if it cannot, it gets a place in the list that fits. True: it ended. */
@@ -307,12 +311,13 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 		if (entry->kind != DEFERRED_FREE || entry->block.page_count != page_count || entry->block.tag & BLOCK_STITCHED ||
 			entry->own_pins || is_pinned(pool, &entry->block, 0))
 			continue;
+		if (free_claim(pool, &entry->block))
+			continue;
 		/* Other streams may have used it as well; the order of this stream does not cover their work. */
 		fence = atomic_load_explicit(&block_entry(pool, entry->block.page)->fence, memory_order_acquire);
-		if (fence_slot(fence) != slot && !fence_reached(&pool->session, fence))
-			continue;
-		if (free_claim(pool, &entry->block) == 0)
+		if (!is_pinned(pool, &entry->block, 1) && (fence_slot(fence) == slot || fence_reached(&pool->session, fence)))
 			break;
+		pin_drop(&pool->session, entry->block.page);
 	}
 	if (entry) {
 		list_remove(pool, entry);

@@ -47,8 +47,8 @@ static COLD void free_later(struct gpool *pool, const struct gpool_block *block,
 }
 
 /*
- * Between our look and our claim the last pin went away: the caller had none. The agent leaves dying blocks alone, but it may
- * have taken this one just before.
+ * Between our look and our claim the last pin was dropped: the caller had none. The agent may take the block, which is dying and has no pin,
+ * or have taken it just before.
  */
 static COLD int free_unpinned(struct gpool *pool, const struct gpool_block *block)
 {
@@ -71,7 +71,7 @@ static inline __attribute__((always_inline)) int free_in(struct gpool *pool, con
 {
 	uint32_t page = block->page, pins;
 	struct block_entry *entry = block_entry(pool, page);
-	uint64_t tag = block->tag, now = atomic_load_explicit(&pool->pages[page], memory_order_relaxed);
+	uint64_t tag = block->tag, left, now = atomic_load_explicit(&pool->pages[page], memory_order_relaxed);
 	struct thread_cache *cache;
 
 	if (unlikely(now != block->generation) && !block_word_same(now, block->generation))
@@ -94,9 +94,10 @@ static inline __attribute__((always_inline)) int free_in(struct gpool *pool, con
 		stat_add(cache, &cache->stats->frees);
 	if (unlikely(flight_may_tell(tag)))
 		flight_tell_block(pool, FLIGHT_FREE, block, 0);
-	if (!fence)
-		fence = atomic_load_explicit(&entry->fence, memory_order_relaxed);
-	if (unlikely(pins > 1 || tag & (BLOCK_STITCHED | BLOCK_SPILL) || (fence && !fence_reached(&pool->session, fence)))) {
+	/* Also the work of other streams, behind which it was unpinned before. */
+	left = atomic_load_explicit(&entry->fence, memory_order_relaxed);
+	if (unlikely(pins > 1 || tag & (BLOCK_STITCHED | BLOCK_SPILL) || (fence && !fence_reached(&pool->session, fence)) ||
+		    (left && !fence_reached(&pool->session, left)))) {
 		free_later(pool, block, fence);
 		return 0;
 	}
