@@ -236,11 +236,8 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
 		if (tag != candidate->tag || block_walk(pool, session, page, tag, &budget, &run_count) != candidate->pages)
 			;
-		else if (!spills(tag)) {
-			if (!candidate->cached)
-				atomic_fetch_add_explicit(&session->segment.header->evictions, 1, memory_order_release);
+		else if (!spills(tag))
 			taken = block_take(pool, session, run_count);
-		}
 		else if (!spill_begin(session, page, tag, candidate->pages, NULL))
 			leaving = candidate->pages;
 	}
@@ -255,6 +252,7 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 	if (!candidate->cached) {
 		session->evicted_pages += taken;
 		session->tenant->evicted_pages += taken;
+		atomic_fetch_add_explicit(&session->segment.header->evictions, 1, memory_order_release);
 		pool->evicted_unannounced += taken;
 		pool_count(pool, POOL_COUNT_EVICTIONS, 1);
 		pool_count(pool, POOL_COUNT_EVICTED_PAGES, taken);

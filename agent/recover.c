@@ -274,9 +274,13 @@ int recover_pool(struct pool *pool)
 
 void recover_resume(struct pool *pool)
 {
-	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
-		if (pool->sessions[id])
-			session_resume(pool->sessions[id]);
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
+		if (!pool->sessions[id])
+			continue;
+		/* Perhaps the agent before died before it could count what it took. */
+		atomic_fetch_add_explicit(&pool->sessions[id]->segment.header->evictions, 1, memory_order_release);
+		session_resume(pool->sessions[id]);
+	}
 	jobs_resume(pool);
 	/* Without a session too: the pressure in the header may be that of sessions which left as the agent died. */
 	agent_need_tick(pool->agent, 1);

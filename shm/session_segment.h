@@ -218,7 +218,7 @@ struct session_header {
 	/* Agent -> worker */
 	_Alignas(64) _Atomic uint32_t closed; /* 1: the agent ended this session; errno in close_error */
 	_Atomic int32_t close_error;
-	_Atomic uint32_t evictions; /* blocks with content that the agent began to take; goes up before the first of their pages is gone */
+	_Atomic uint32_t evictions; /* blocks with content that the agent has taken; goes up when their pages are gone, and when an agent starts */
 };
 
 struct session_layout {
