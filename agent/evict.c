@@ -315,7 +315,7 @@ static bool wanted(const struct evict_request *request, const struct session *se
 		return false;
 	if (tag_is_free(tag))
 		return !request->contents;
-	if (request->cached_only)
+	if (request->cached_only || request->own_last == session)
 		return false;
 	if (request->contents && !(request->contents >> (tag & BLOCK_TYPE_MASK) & 1))
 		return false;
@@ -472,6 +472,13 @@ static uint64_t *barren_of(struct pool *pool, const struct evict_request *reques
 	return request->for_tenant ? &request->for_tenant->barren_ns : &pool->evict.barren_ns;
 }
 
+/* From here on the session that asks would rather evict what it has itself. What it has pinned since the scan does not count. */
+static bool own_is_next(const struct evict_request *request, const struct evict_candidate *candidate)
+{
+	return request->own_last && !candidate->cached && candidate->session == request->own_last->id &&
+		block_idle(request->own_last, candidate->page);
+}
+
 /* Do the candidates left add up to so many pages, taken in order and no tenant below its minimum? */
 static bool queue_suffices(const struct pool *pool, const struct evict_request *request, uint32_t need)
 {
@@ -483,6 +490,8 @@ static bool queue_suffices(const struct pool *pool, const struct evict_request *
 		const struct session *session = pool->sessions[candidate->session];
 		bool spill = spills(candidate->tag);
 
+		if (own_is_next(request, candidate))
+			return pages + objects_before(pool, request, candidate) >= need;
 		if (session && (!spill || room >= candidate->pages) &&
 			wanted(request, session, candidate->tag, lost[session->tenant - pool->tenants] + candidate->pages)) {
 			pages += candidate->pages;
@@ -592,7 +601,10 @@ bool evict_possible(struct pool *pool, const struct evict_request *request)
 	return queue_suffices(pool, request, request->pages);
 }
 
-/* A block that this request may have: those that it may not are passed over. NULL: the queue is at its end. */
+/*
+ * A block that this request may have, or one at which it ends (own_is_next()): those that it may not have are passed over. NULL: the queue is at
+ * its end.
+ */
 static const struct evict_candidate *next_block(struct pool *pool, const struct evict_request *request)
 {
 	struct evict_state *evict = &pool->evict;
@@ -601,7 +613,7 @@ static const struct evict_candidate *next_block(struct pool *pool, const struct 
 		const struct evict_candidate *candidate = &evict->queue[evict->queue_head];
 		const struct session *session = pool->sessions[candidate->session];
 
-		if (session && wanted(request, session, candidate->tag, candidate->pages))
+		if (session && (wanted(request, session, candidate->tag, candidate->pages) || own_is_next(request, candidate)))
 			return candidate;
 	}
 	return NULL;
@@ -619,7 +631,7 @@ static uint32_t take_next(struct pool *pool, const struct evict_request *request
 
 	if (object && (!next || evict_order(object, next) < 0))
 		next = object;
-	*none = !next || next->pages > most;
+	*none = !next || next->pages > most || own_is_next(request, next);
 	if (*none)
 		return 0;
 	if (next == object)
@@ -683,7 +695,7 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 			atomic_store_explicit(&pool->ledger.header->verb.progress, taken, memory_order_relaxed);
 	}
 	objects_back(pool);
-	if (fresh && !taken && general(request))
+	if (fresh && !taken && general(request) && !request->own_last)
 		*barren_of(pool, request) = clock_ns();
 	return taken;
 }

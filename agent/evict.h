@@ -124,10 +124,12 @@ void evict_queue_drop(struct pool *pool);
  * @hysteresis:  for `pages` as far as they had content, so much more beside them, in whole pages: what is next in the order, if it is there, may
  *               go and is no larger. None is looked for
  * @by_operator: also what a tenant's minimum protects
+ * @own_last:    no content of this session's, and nothing that would go after some of it; NULL: no limit
  */
 struct evict_request {
 	struct tenant *for_tenant;
 	struct session *only;
+	const struct session *own_last;
 	bool within;
 	bool cached_only;
 	bool whole;

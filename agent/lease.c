@@ -274,10 +274,16 @@ static void consolidate(struct session *session)
 	evict_pages(session->pool, &cached);
 }
 
+/* Whose content a request with these flags leaves alone. */
+static const struct session *own_last(const struct session *session, uint32_t flags)
+{
+	return flags & LEASE_OWN_LAST ? session : NULL;
+}
+
 /* Could the pool give so many pages, if all that may be taken were taken? Asked before blocks are given up for a limit's sake. */
 static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 {
-	struct evict_request request = { .for_tenant = session->tenant };
+	struct evict_request request = { .for_tenant = session->tenant, .own_last = own_last(session, flags) };
 	uint32_t lacks = lacking(session, need, flags), idle = pool_idle_owned(session->pool);
 
 	request.pages = beyond(beyond(lacks, idle), leaving(session->pool));
@@ -298,7 +304,7 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 	consolidate(session);
 	if (need > room(session) && !(flags & LEASE_NO_EVICT) && !could_free(session, need, flags))
 		return -ENOSPC;
-	if (need > session_room(session) && !(flags & LEASE_NO_EVICT)) {
+	if (need > session_room(session) && !(flags & (LEASE_NO_EVICT | LEASE_OWN_LAST))) {
 		struct evict_request own = { .only = session, .for_tenant = session->tenant, .whole = true, .pages = beyond(need - session_room(session), session->saving) };
 
 		evict_pages(pool, &own);
@@ -309,6 +315,7 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 		struct evict_request within = {
 			.for_tenant = session->tenant,
 			.within = true,
+			.own_last = own_last(session, flags),
 			.whole = true,
 			.pages = beyond(need - tenant_room(session), session->tenant->saving),
 		};
@@ -351,6 +358,7 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 	if (need > available(session, flags)) {
 		struct evict_request request = {
 			.for_tenant = session->tenant,
+			.own_last = own_last(session, flags),
 			.pages = beyond(lacking(session, need, flags), leaving(pool)),
 			.whole = true,
 			.cached_only = flags & LEASE_NO_EVICT,
@@ -380,7 +388,11 @@ static uint32_t longest_run(const struct session *session, uint32_t flags)
 static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
-	struct evict_request request = { .for_tenant = session->tenant, .cached_only = flags & LEASE_NO_EVICT };
+	struct evict_request request = {
+		.for_tenant = session->tenant,
+		.own_last = own_last(session, flags),
+		.cached_only = flags & LEASE_NO_EVICT,
+	};
 	uint32_t first;
 
 	if (longest_run(session, flags) >= need)

@@ -78,6 +78,7 @@ bool objects_may_map(const struct pool *pool, const struct session *session, uin
  * objects_see() - all in the order, as sights; how many. objects_candidates() - those that this request may have, and
  * that nothing follows which stays, for their scores; objects_scored() hands these back. Cost: a look at each object,
  * and at the pins of pinnable ones.
+ * objects_before() - pages that the request may have and that go before this candidate. Cost: a look at each object.
  * objects_evictable() - pages that the request may have beside what tenants lose already, lost[] of each. Cost: a look
  * at each tenant.
  * objects_next() - the one that goes next: of each kind the next in its own order (objects_order.c), of the two kinds
@@ -88,6 +89,7 @@ uint32_t objects_see(const struct pool *pool, struct evict_sight *sights, uint32
 uint32_t objects_candidates(struct pool *pool, const struct evict_request *request, struct evict_candidate *candidates, uint32_t now_ms);
 void objects_scored(struct pool *pool, const struct evict_candidate *candidates, uint32_t count);
 uint32_t objects_evictable(const struct pool *pool, const struct evict_request *request, const uint32_t *lost);
+uint32_t objects_before(const struct pool *pool, const struct evict_request *request, const struct evict_candidate *limit);
 const struct evict_candidate *objects_next(struct pool *pool, const struct evict_request *request);
 uint32_t objects_take(struct pool *pool, uint32_t number);
 void objects_back(struct pool *pool);

@@ -98,6 +98,20 @@ uint32_t objects_evictable(const struct pool *pool, const struct evict_request *
 	return pages;
 }
 
+uint32_t objects_before(const struct pool *pool, const struct evict_request *request, const struct evict_candidate *limit)
+{
+	uint32_t pages = 0;
+
+	for (uint32_t i = 1; i < object_end_of(pool); i++) {
+		const struct object *object = &pool->objects->of[i];
+
+		if (object->in_order && object->scanned == pool->evict.scan_count && may_have(pool, i, request) &&
+			evict_order(&object->candidate, limit) < 0)
+			pages += object->candidate.pages;
+	}
+	return pages;
+}
+
 static bool is_in_order(const struct pool *pool, uint32_t number)
 {
 	return pool->objects->of[number].in_order;

@@ -109,7 +109,8 @@ enum {
 	LEASE_KEEP = 1u << 4,       /* LEASE_RESTORE: what cannot be read back now stays spilled, and may be asked for again */
 	LEASE_SCATTERED = 1u << 5,  /* where they lie does not matter: nothing idle is gathered for the sake of one run */
 	LEASE_FREE = 1u << 6,       /* only what is nobody's: nothing is taken from anybody, not even what is idle there */
-	LEASE_FLAGS = 111u,         /* those of LEASE_TAKE */
+	LEASE_OWN_LAST = 1u << 8,   /* evict no content of the asker's, nor what would go after some of it: it evicts its own itself */
+	LEASE_FLAGS = 367u,         /* those of LEASE_TAKE */
 	LEASE_SOON = 1u << 7,       /* LEASE_RESTORE with need 0: it will be asked for next; -EIO: nobody is there to bring it */
 };
 

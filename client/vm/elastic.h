@@ -35,6 +35,7 @@ enum { ELASTIC_GROUP = 64 };
 
 struct elastic {
 	struct gpool_range *range;
+	bool own_last; /* its owner evicts what it has offered itself: set before the first backing */
 	pthread_mutex_t lock; /* all below; not held while a handle is asked for or mapped */
 	struct vm_space space;
 	struct elastic_slot *slots; /* [space.slot_count], touched as needed */

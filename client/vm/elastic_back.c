@@ -315,7 +315,7 @@ int64_t elastic_back(struct elastic *elastic, const struct elastic_pages *pages,
 	/* Before slots are touched of which there may be many more. */
 	if ((uint64_t)pages->count * pages->times > elastic->space.pool->page_count)
 		return -ENOSPC;
-	backing.options.flags = ahead ? LEASE_FREE : 0;
+	backing.options.flags = ahead ? LEASE_FREE : elastic->own_last ? LEASE_OWN_LAST : 0;
 	error = back_in_time(&backing, timeout_ms);
 	/* What is at hand others may have. */
 	if (ahead && !error)

@@ -105,7 +105,7 @@ static int take_once(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t
 		if (tries)
 			sched_yield();
 		error = refill_take(pool, cache, pages, flags, timeout_ms, &first);
-		if (error == -ENOSPC && (flags & LEASE_FREE || cache->shortage.pinned + (uint64_t)pages > pool->unreserved))
+		if (error == -ENOSPC && (flags & (LEASE_FREE | LEASE_OWN_LAST) || cache->shortage.pinned + (uint64_t)pages > pool->unreserved))
 			break;
 	}
 	if (error)
