@@ -44,6 +44,7 @@ struct elastic {
 	size_t bytes;                /* of the memory of all four */
 	uint32_t backed_pages, captured_pages;
 	uint32_t count[ELASTIC_STATES]; /* slots in each state but HOLE */
+	_Atomic uint64_t discarded;     /* offered slots whose content was dropped in sleep; read without the lock */
 };
 
 /* Pages [first + i * stride, + count) of a range, for all i below `times`. */

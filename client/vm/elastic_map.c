@@ -44,8 +44,10 @@ int elastic_unmap(struct elastic *elastic)
 	pthread_mutex_lock(&elastic->lock);
 	/* Content that is offered does not survive sleep. */
 	FOR_USED(elastic, slot) {
-		if (elastic->slots[slot].state == ELASTIC_OFFERED && elastic_hold_offered(elastic, slot))
+		if (elastic->slots[slot].state == ELASTIC_OFFERED && elastic_hold_offered(elastic, slot)) {
 			elastic_discard(elastic, slot);
+			atomic_fetch_add_explicit(&elastic->discarded, 1, memory_order_release);
+		}
 		elastic_settle_slot(elastic, slot);
 	}
 	error = held_list(elastic, &range->pages);
