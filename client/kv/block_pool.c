@@ -8,14 +8,21 @@
 
 int block_pool_init(struct block_pool *pool, uint32_t chunks, uint32_t chunk_blocks)
 {
+	struct bitmap *const sets[] = { &pool->holes, &pool->empty, &pool->unused, &pool->offered, &pool->spent, &pool->room };
+	int error;
+
 	memset(pool, 0, sizeof(*pool));
 	pool->chunks = chunks;
 	pool->chunk_blocks = chunk_blocks;
 	pool->blocks = chunks * chunk_blocks;
 	pool->refs = calloc(pool->blocks, sizeof(*pool->refs));
 	pool->kept = calloc(chunks, sizeof(*pool->kept));
-	if (!pool->refs || !pool->kept || bitmap_init(&pool->free, pool->blocks) || bitmap_init(&pool->holes, chunks) ||
-		bitmap_init(&pool->empty, chunks)) {
+	pool->used = calloc(chunks, sizeof(*pool->used));
+	error = !pool->refs || !pool->kept || !pool->used || bitmap_init(&pool->free, pool->blocks) ||
+		bitmap_init(&pool->offered_free, pool->blocks);
+	for (size_t i = 0; i < sizeof(sets) / sizeof(*sets) && !error; i++)
+		error = bitmap_init(sets[i], chunks);
+	if (error) {
 		block_pool_fini(pool);
 		return -ENOMEM;
 	}
@@ -27,11 +34,41 @@ int block_pool_init(struct block_pool *pool, uint32_t chunks, uint32_t chunk_blo
 void block_pool_fini(struct block_pool *pool)
 {
 	bitmap_fini(&pool->free);
+	bitmap_fini(&pool->offered_free);
 	bitmap_fini(&pool->holes);
 	bitmap_fini(&pool->empty);
+	bitmap_fini(&pool->unused);
+	bitmap_fini(&pool->offered);
+	bitmap_fini(&pool->spent);
+	bitmap_fini(&pool->room);
 	free(pool->refs);
 	free(pool->kept);
-	pool->refs = pool->kept = NULL;
+	free(pool->used);
+	pool->refs = pool->kept = pool->used = NULL;
+}
+
+/* ---- sets of chunks ---- */
+
+static void set_put(struct bitmap *set, uint32_t chunk, bool in)
+{
+	if (in == bitmap_has(set, chunk))
+		return;
+	if (in)
+		bitmap_add(set, chunk);
+	else
+		bitmap_remove(set, chunk);
+}
+
+/* A chunk that has memory, after its counts or its state have changed: the sets in which it belongs. */
+static void chunk_settle(struct block_pool *pool, uint32_t chunk)
+{
+	bool offered = bitmap_has(&pool->offered, chunk);
+	uint32_t kept = pool->kept[chunk];
+
+	set_put(&pool->empty, chunk, !offered && !kept);
+	set_put(&pool->unused, chunk, !offered && kept && !pool->used[chunk]);
+	set_put(&pool->spent, chunk, offered && !kept);
+	set_put(&pool->room, chunk, offered && kept && kept < pool->chunk_blocks);
 }
 
 uint32_t block_pool_short(const struct block_pool *pool, uint32_t blocks)
@@ -42,9 +79,9 @@ uint32_t block_pool_short(const struct block_pool *pool, uint32_t blocks)
 void block_pool_fill(struct block_pool *pool, uint32_t chunk)
 {
 	bitmap_remove(&pool->holes, chunk);
-	bitmap_add(&pool->empty, chunk);
 	for (uint32_t i = 0; i < pool->chunk_blocks; i++)
 		bitmap_add(&pool->free, chunk * pool->chunk_blocks + i);
+	chunk_settle(pool, chunk);
 }
 
 void block_pool_withhold(struct block_pool *pool, uint32_t chunk)
@@ -65,13 +102,52 @@ void block_pool_drain(struct block_pool *pool, uint32_t chunk)
 	block_pool_return(pool, chunk);
 }
 
+/* ---- offered chunks ---- */
+
+/* Free blocks of a chunk change from one set to the other. */
+static void free_move(const struct block_pool *pool, uint32_t chunk, struct bitmap *from, struct bitmap *to)
+{
+	uint32_t end = (chunk + 1) * pool->chunk_blocks;
+
+	/* BITMAP_NONE is beyond the end, too. */
+	for (uint32_t block = bitmap_next(from, end - pool->chunk_blocks); block < end; block = bitmap_next(from, block + 1)) {
+		bitmap_remove(from, block);
+		bitmap_add(to, block);
+	}
+}
+
+void block_pool_offer(struct block_pool *pool, uint32_t chunk)
+{
+	assert(bitmap_has(&pool->unused, chunk));
+	free_move(pool, chunk, &pool->free, &pool->offered_free);
+	bitmap_add(&pool->offered, chunk);
+	chunk_settle(pool, chunk);
+}
+
+void block_pool_reclaim(struct block_pool *pool, uint32_t chunk)
+{
+	free_move(pool, chunk, &pool->offered_free, &pool->free);
+	bitmap_remove(&pool->offered, chunk);
+	chunk_settle(pool, chunk);
+}
+
+void block_pool_lose(struct block_pool *pool, uint32_t chunk)
+{
+	assert(bitmap_has(&pool->spent, chunk));
+	block_pool_reclaim(pool, chunk);
+	block_pool_drain(pool, chunk);
+}
+
+/* ---- blocks ---- */
+
 static uint32_t take(struct block_pool *pool, uint32_t block)
 {
 	uint32_t chunk = block / pool->chunk_blocks;
 
 	bitmap_remove(&pool->free, block);
-	if (pool->kept[chunk]++ == 0)
-		bitmap_remove(&pool->empty, chunk);
+	pool->kept[chunk]++;
+	pool->used[chunk]++;
+	chunk_settle(pool, chunk);
 	pool->refs[block] = 1;
 	pool->used_blocks++;
 	return block;
@@ -95,11 +171,15 @@ uint32_t block_pool_take_chunk(struct block_pool *pool)
 
 bool block_pool_ref(struct block_pool *pool, uint32_t block)
 {
+	uint32_t chunk = block / pool->chunk_blocks;
 	bool cached = pool->refs[block] == 0;
 
+	assert(!bitmap_has(&pool->offered, chunk));
 	if (cached) {
 		pool->used_blocks++;
 		pool->cached_blocks--;
+		pool->used[chunk]++;
+		chunk_settle(pool, chunk);
 	}
 	pool->shared_blocks += pool->refs[block]++ == 1;
 	return cached;
@@ -109,9 +189,9 @@ static void block_free(struct block_pool *pool, uint32_t block)
 {
 	uint32_t chunk = block / pool->chunk_blocks;
 
-	bitmap_add(&pool->free, block);
-	if (--pool->kept[chunk] == 0)
-		bitmap_add(&pool->empty, chunk);
+	bitmap_add(bitmap_has(&pool->offered, chunk) ? &pool->offered_free : &pool->free, block);
+	pool->kept[chunk]--;
+	chunk_settle(pool, chunk);
 }
 
 bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep)
@@ -122,10 +202,13 @@ bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep)
 		return false;
 	}
 	pool->used_blocks--;
-	if (keep)
+	pool->used[block / pool->chunk_blocks]--;
+	if (keep) {
 		pool->cached_blocks++;
-	else
+		chunk_settle(pool, block / pool->chunk_blocks);
+	} else {
 		block_free(pool, block);
+	}
 	return true;
 }
 
@@ -138,9 +221,12 @@ void block_pool_drop(struct block_pool *pool, uint32_t block)
 
 void block_pool_reserve(struct block_pool *pool, uint32_t block)
 {
-	assert(pool->kept[block / pool->chunk_blocks]);
+	uint32_t chunk = block / pool->chunk_blocks;
+
+	assert(pool->kept[chunk]);
 	bitmap_remove(&pool->free, block);
-	pool->kept[block / pool->chunk_blocks]++;
+	pool->kept[chunk]++;
+	chunk_settle(pool, chunk);
 }
 
 void block_pool_unreserve(struct block_pool *pool, uint32_t block)
@@ -150,7 +236,12 @@ void block_pool_unreserve(struct block_pool *pool, uint32_t block)
 
 void block_pool_move(struct block_pool *pool, uint32_t from, uint32_t to)
 {
+	uint32_t used = pool->refs[from] != 0;
+
 	pool->refs[to] = pool->refs[from];
 	pool->refs[from] = 0;
+	pool->used[to / pool->chunk_blocks] += used;
+	chunk_settle(pool, to / pool->chunk_blocks);
+	pool->used[from / pool->chunk_blocks] -= used;
 	block_free(pool, from);
 }

@@ -3,9 +3,12 @@
  * says what is worth keeping. Internal to libgpool.
  *
  * Invariants, where a chunk is chunk_blocks blocks in a row:
- *   a block is in use (refs > 0), cached (kept without a reference), free in a chunk that has memory (`free`), or in a chunk without (`holes`)
- *   a chunk that has memory and no block in use or cached is in `empty`: its memory can go
- *   kept[chunk] counts its blocks in use or cached
+ *   a block is in use (refs > 0), cached (kept without a reference), free in a chunk that is held (`free`), free in a chunk that is offered
+ *   (`offered_free`), or in a chunk without memory (`holes`)
+ *   a chunk is held, offered or without memory; a chunk with a block in use is held
+ *   a held chunk without a block in use is in `empty` if no block of it is cached: its memory can be freed; else in `unused`: it can be offered
+ *   an offered chunk is in `offered`; also in `spent` if no block of it is cached any more, or in `room` if some blocks are cached and some free
+ *   kept[chunk] counts its blocks in use or cached, used[chunk] those in use
  */
 #ifndef GPOOL_CLIENT_KV_BLOCK_POOL_H
 #define GPOOL_CLIENT_KV_BLOCK_POOL_H
@@ -13,11 +16,13 @@
 #include "policy/bitmap.h"
 
 struct block_pool {
-	struct bitmap free;  /* blocks */
-	struct bitmap holes; /* chunks */
-	struct bitmap empty; /* chunks */
+	struct bitmap free, offered_free; /* blocks; the other sets are of chunks */
+	struct bitmap holes;
+	struct bitmap empty, unused;
+	struct bitmap offered, spent, room;
 	uint32_t *refs;      /* [blocks] */
 	uint32_t *kept;      /* [chunks] */
+	uint32_t *used;      /* [chunks] */
 	uint32_t blocks, chunks, chunk_blocks;
 	uint32_t used_blocks, shared_blocks; /* shared: with more than one reference */
 	uint32_t cached_blocks;
@@ -37,12 +42,20 @@ void block_pool_drain(struct block_pool *pool, uint32_t chunk);
 void block_pool_withhold(struct block_pool *pool, uint32_t chunk);
 void block_pool_return(struct block_pool *pool, uint32_t chunk);
 
+/*
+ * block_pool_offer() - an unused chunk is offered. block_pool_reclaim() - an offered one is held again. block_pool_lose() - the memory of an
+ * offered chunk is gone: it is a hole. None of its blocks is cached any more.
+ */
+void block_pool_offer(struct block_pool *pool, uint32_t chunk);
+void block_pool_reclaim(struct block_pool *pool, uint32_t chunk);
+void block_pool_lose(struct block_pool *pool, uint32_t chunk);
+
 /* block_pool_take() - the lowest free one, with one reference. There is one: block_pool_short() said 0. */
 uint32_t block_pool_take(struct block_pool *pool);
 /* block_pool_take_chunk() - all blocks of the lowest empty chunk likewise; returns the first. There is one. */
 uint32_t block_pool_take_chunk(struct block_pool *pool);
 
-/* block_pool_ref() - of a block in use or cached; true: it was cached. */
+/* block_pool_ref() - of a block in use, or of a cached one in a held chunk; true: it was cached. */
 bool block_pool_ref(struct block_pool *pool, uint32_t block);
 /* block_pool_unref() - true: it was the last one, and the block is free, or cached, as `keep` says. */
 bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep);
@@ -50,8 +63,8 @@ bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep);
 void block_pool_drop(struct block_pool *pool, uint32_t block);
 
 /*
- * block_pool_reserve() - a free block of a chunk in use is neither free nor in use, until block_pool_unreserve(), or until block_pool_move()
- * gives it all references of another one, or makes it cached in its place.
+ * block_pool_reserve() - a free block of a held chunk that is not empty is neither free nor in use, until block_pool_unreserve(), or until block_pool_move()
+ * gives it all references of another one, or makes it cached in its place. Both chunks are held.
  */
 void block_pool_reserve(struct block_pool *pool, uint32_t block);
 void block_pool_unreserve(struct block_pool *pool, uint32_t block);

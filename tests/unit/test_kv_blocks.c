@@ -1,8 +1,8 @@
 /*
  * test_kv_blocks.c - the numbers behind a KV cache: sets with a lowest member, and blocks in chunks.
  *
- * Goal: the lowest member and the next one are right at all sizes and edges of words; blocks are in use, cached, free or in a hole, and counts
- * agree.
+ * Goal: the lowest member and the next one are right at all sizes and edges of words; blocks are in use, cached, free or in a hole, chunks held,
+ * offered or holes, and counts agree.
  * Method: cases at the edges, and random steps against plain arrays. The seed is printed; GPOOL_TEST_SEED= takes it back,
  * GPOOL_TEST_SCALE= makes it longer.
  */
@@ -98,35 +98,47 @@ enum { CHUNKS = 9, PER_CHUNK = 7, BLOCKS = CHUNKS * PER_CHUNK };
 
 struct model {
 	uint32_t refs[BLOCKS];
-	bool cached[BLOCKS], backed[CHUNKS], withheld[CHUNKS];
+	bool cached[BLOCKS], backed[CHUNKS], withheld[CHUNKS], offered[CHUNKS];
 };
+
+static bool is_free(const struct model *model, uint32_t block)
+{
+	return model->backed[block / PER_CHUNK] && !model->refs[block] && !model->cached[block];
+}
 
 static void check(const struct block_pool *pool, const struct model *model)
 {
-	uint32_t used = 0, shared = 0, unused = 0, holes = 0, empty = 0, cached = 0;
+	uint32_t used = 0, shared = 0, held_free = 0, offered_free = 0, holes = 0, empty = 0, cached = 0;
 
 	for (uint32_t chunk = 0; chunk < CHUNKS; chunk++) {
+		bool backed = model->backed[chunk], offered = model->offered[chunk];
 		uint32_t in_use = 0, kept = 0;
 
 		for (uint32_t i = chunk * PER_CHUNK; i < (chunk + 1) * PER_CHUNK; i++) {
 			assert_int_equal(pool->refs[i], model->refs[i]);
-			assert_int_equal(bitmap_has(&pool->free, i), model->backed[chunk] && !model->refs[i] && !model->cached[i]);
+			assert_int_equal(bitmap_has(&pool->free, i), is_free(model, i) && !offered);
+			assert_int_equal(bitmap_has(&pool->offered_free, i), is_free(model, i) && offered);
 			in_use += model->refs[i] != 0;
 			kept += model->refs[i] || model->cached[i];
 			cached += model->cached[i];
 			shared += model->refs[i] > 1;
 		}
 		used += in_use;
-		unused += model->backed[chunk] ? PER_CHUNK - kept : 0;
-		holes += !model->backed[chunk] && !model->withheld[chunk];
-		empty += model->backed[chunk] && !kept;
-		assert_int_equal(bitmap_has(&pool->holes, chunk), !model->backed[chunk] && !model->withheld[chunk]);
-		assert_int_equal(bitmap_has(&pool->empty, chunk), model->backed[chunk] && !kept);
+		*(offered ? &offered_free : &held_free) += backed ? PER_CHUNK - kept : 0;
+		holes += !backed && !model->withheld[chunk];
+		empty += backed && !kept && !offered;
+		assert_int_equal(bitmap_has(&pool->holes, chunk), !backed && !model->withheld[chunk]);
+		assert_int_equal(bitmap_has(&pool->empty, chunk), backed && !kept && !offered);
+		assert_int_equal(bitmap_has(&pool->unused, chunk), backed && kept && !in_use && !offered);
+		assert_int_equal(bitmap_has(&pool->offered, chunk), offered);
+		assert_int_equal(bitmap_has(&pool->spent, chunk), offered && !kept);
+		assert_int_equal(bitmap_has(&pool->room, chunk), offered && kept && kept < PER_CHUNK);
 	}
 	assert_int_equal(pool->used_blocks, used);
 	assert_int_equal(pool->shared_blocks, shared);
 	assert_int_equal(pool->cached_blocks, cached);
-	assert_int_equal(pool->free.count, unused);
+	assert_int_equal(pool->free.count, held_free);
+	assert_int_equal(pool->offered_free.count, offered_free);
 	assert_int_equal(pool->holes.count, holes);
 	assert_int_equal(pool->empty.count, empty);
 }
@@ -135,7 +147,7 @@ static void take(struct block_pool *pool, struct model *model)
 {
 	uint32_t lowest = 0;
 
-	while (lowest < BLOCKS && (!model->backed[lowest / PER_CHUNK] || model->refs[lowest] || model->cached[lowest]))
+	while (lowest < BLOCKS && (!is_free(model, lowest) || model->offered[lowest / PER_CHUNK]))
 		lowest++;
 	assert_int_equal(block_pool_short(pool, 1), lowest == BLOCKS);
 	assert_int_equal(block_pool_short(pool, pool->free.count + 1), 1);
@@ -147,6 +159,14 @@ static void take(struct block_pool *pool, struct model *model)
 	model->refs[lowest] = 1;
 }
 
+static void reclaim(struct block_pool *pool, struct model *model, uint32_t chunk)
+{
+	if (!model->offered[chunk])
+		return;
+	block_pool_reclaim(pool, chunk);
+	model->offered[chunk] = false;
+}
+
 static void random_block(struct block_pool *pool, struct model *model)
 {
 	uint32_t block = any(BLOCKS);
@@ -155,6 +175,7 @@ static void random_block(struct block_pool *pool, struct model *model)
 	if (!model->refs[block] && !model->cached[block])
 		return;
 	if (any(3) == 0) {
+		reclaim(pool, model, block / PER_CHUNK);
 		assert_int_equal(block_pool_ref(pool, block), model->cached[block]);
 		model->refs[block]++;
 		model->cached[block] = false;
@@ -175,6 +196,14 @@ static void random_chunk(struct block_pool *pool, struct model *model)
 	if (model->withheld[chunk]) {
 		block_pool_return(pool, chunk);
 		model->withheld[chunk] = false;
+	} else if (bitmap_has(&pool->unused, chunk)) {
+		block_pool_offer(pool, chunk);
+		model->offered[chunk] = true;
+	} else if (bitmap_has(&pool->spent, chunk) && any(2)) {
+		block_pool_lose(pool, chunk);
+		model->backed[chunk] = model->offered[chunk] = false;
+	} else if (model->offered[chunk]) {
+		reclaim(pool, model, chunk);
 	} else if (!model->backed[chunk]) {
 		block_pool_fill(pool, chunk);
 		model->backed[chunk] = true;
@@ -204,7 +233,7 @@ static void take_chunk(struct block_pool *pool, struct model *model)
 
 static void test_random_blocks(void **state)
 {
-	struct model model = {{0}, {0}, {0}, {0}};
+	struct model model = {{0}, {0}, {0}, {0}, {0}};
 	struct block_pool pool;
 	uint32_t count = steps();
 
@@ -213,9 +242,10 @@ static void test_random_blocks(void **state)
 	for (uint32_t step = 0; step < count; step++) {
 		uint32_t which = any(40);
 
-		if (which < 15)
+		/* Now mostly full, now mostly offered. */
+		if (which < (step / 1000 % 2 ? 15 : 5))
 			take(&pool, &model);
-		else if (which < 34)
+		else if (which < 32)
 			random_block(&pool, &model);
 		else if (which < 39)
 			random_chunk(&pool, &model);
