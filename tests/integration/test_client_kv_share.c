@@ -7,300 +7,7 @@
  * their names say harm nobody. Method: engines are processes that do what they are told and prove prefix_check() each time; every token has a
  * content of its own, in any engine's addresses; kill -9.
  */
-#include "tests/integration/kv_view.h"
-
-#include <sys/socket.h>
-
-enum { T = BLOCK_TOKENS, C = CHUNK_BLOCKS * T, POOL_BLOCKS = 16 * CHUNK_BLOCKS, TEXT_MAX = 1000, PLAIN = 7, ENGINES = 4 };
-
-enum verb { BEGIN, LOOK, SHARE, FREE, SWEEP, POKE_OLD, POKE, SLEEP, WAKE, DESTROY };
-
-struct order {
-	enum verb verb;
-	uint32_t text, same, tokens; /* BEGIN: `same` tokens of the plain text, then the text's own */
-	uint64_t salt;
-	uint64_t sequence;           /* LOOK, SHARE, FREE */
-	uint32_t fault, fault_at;    /* this call of the driver (enum gpu_call) fails, the so many-th; 0: none */
-};
-
-struct report {
-	int error; /* or the call's result */
-	bool right;
-	uint64_t sequence;
-	uint32_t found;
-	struct gpool_kv_statistics statistics;
-};
-
-/* ---- an engine ---- */
-
-static struct order texts[64]; /* by row of the sequence */
-
-static const uint32_t *ids_of(const struct order *order)
-{
-	static uint32_t ids[TEXT_MAX];
-
-	for (uint32_t i = 0; i < TEXT_MAX; i++)
-		ids[i] = (i < order->same ? PLAIN : 100 + order->text) * 10000 + i;
-	return ids;
-}
-
-#define ADAPTIVE "GPOOL_TEST_KV_ADAPTIVE" /* engines evict by what they learn; all tests run with it and without */
-
-static struct gpool_kv_options engine_options(uint32_t pool_blocks, uint32_t heads)
-{
-	struct gpool_kv_options options = small_options(0);
-
-	options.flags = GPOOL_KV_PREFIXES | (getenv(ADAPTIVE) ? GPOOL_KV_ADAPTIVE : 0);
-	options.model[0] = 9;
-	options.pool_blocks = pool_blocks ? pool_blocks : POOL_BLOCKS;
-	options.shape.kv_heads = heads;
-	return options;
-}
-
-static volatile uint64_t *engine_token(uint64_t sequence, uint32_t token)
-{
-	const int32_t *blocks = NULL;
-	uint64_t address = 0;
-	uint32_t count = 0;
-
-	if (gpool_kv_table(kv, sequence, &blocks, &count) || token / T >= count ||
-		gpool_kv_address(kv, (uint32_t)blocks[token / T], &address))
-		return NULL;
-	return (volatile uint64_t *)(uintptr_t)(address + token % T * TOKEN_BYTES);
-}
-
-static int engine_begin(const struct order *order, struct report *report)
-{
-	const uint32_t *ids = ids_of(order);
-	struct gpool_kv_prefix prefix = prefix_of(ids, order->tokens);
-	int error;
-
-	prefix.salt[0] = order->salt;
-	error = try_allocate_prefix(order->tokens, &prefix, &report->sequence, &report->found);
-	if (error)
-		return error;
-	texts[(uint32_t)report->sequence] = *order;
-	for (uint32_t i = report->found; i < order->tokens; i++)
-		*engine_token(report->sequence, i) = ids[i];
-	error = gpool_kv_prefix_publish(kv, report->sequence, &prefix);
-	return error == (int)(order->tokens / T) ? 0 : error < 0 ? error : -EPROTO;
-}
-
-static bool engine_right(uint64_t sequence)
-{
-	const struct order *order = &texts[(uint32_t)sequence];
-	const uint32_t *ids = ids_of(order);
-
-	for (uint32_t i = 0; i < order->tokens; i++)
-		if (!engine_token(sequence, i) || *engine_token(sequence, i) != ids[i])
-			return false;
-	return gpool_kv_sync(kv) == 0;
-}
-
-static int engine_sweep(void)
-{
-	struct gpool_fence fence;
-	int error;
-
-	for (int i = 0; i < 2; i++) {
-		error = gpool_fence_record(worker, stream, &fence);
-		if (!error)
-			error = gpool_fence_wait(worker, fence, ANSWER_MS);
-		if (!error)
-			error = gpool_kv_prefix_evict(kv, UINT32_MAX);
-		if (error < 0)
-			return error;
-	}
-	return 0;
-}
-
-static volatile uint64_t *old_place; /* where the first token of the last text was when it was begun */
-
-static int engine_obey(const struct order *order, struct report *report)
-{
-	if (order->fault_at)
-		gpu_fault_set(worker->gpu, (enum gpu_call)order->fault, order->fault_at, -EIO);
-	switch (order->verb) {
-	case BEGIN:
-		report->error = engine_begin(order, report);
-		old_place = report->error ? NULL : engine_token(report->sequence, 0);
-		return report->error;
-	case LOOK:
-		report->right = engine_right(order->sequence);
-		return 0;
-	case SHARE:
-		return gpool_kv_prefix_share(kv, order->sequence, ANSWER_MS);
-	case FREE:
-		return gpool_kv_free(kv, order->sequence);
-	case SWEEP:
-		return engine_sweep();
-	case POKE_OLD:
-		*old_place = order->salt;
-		return 0;
-	case POKE:
-		*engine_token(order->sequence, 0) = 1;
-		return 0;
-	case SLEEP:
-		return gpool_sleep(worker, 0);
-	case WAKE:
-		return gpool_wake(worker, ANSWER_MS);
-	default:
-		return gpool_kv_destroy(kv);
-	}
-}
-
-/* argv: program, "engine", directory, tenant, pool blocks, heads, channel */
-static int engine_main(char **arguments)
-{
-	struct gpool_kv_options kv_options;
-	struct gpool_options options = GPOOL_OPTIONS_INIT;
-	struct report report = {.error = 0};
-	struct order order;
-	int channel = atoi(arguments[6]);
-
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	signal(SIGSEGV, SIG_DFL);
-	options.directory = arguments[2];
-	options.tenant = *arguments[3] ? arguments[3] : NULL;
-	options.timeout_ms = ANSWER_MS;
-	options.magazine = 1;
-	options.name = "engine";
-	if (gpool_open(&options, &worker) || gpool_stream_open(worker, NULL, 0, &stream))
-		return 1;
-	kv_options = engine_options((uint32_t)atoi(arguments[4]), (uint32_t)atoi(arguments[5]));
-	report.error = gpool_kv_create(worker, &kv_options, &kv);
-	while (write(channel, &report, sizeof(report)) == sizeof(report) && read(channel, &order, sizeof(order)) == sizeof(order)) {
-		memset(&report, 0, sizeof(report));
-		report.error = engine_obey(&order, &report);
-		if (order.fault_at)
-			gpu_fault_set(worker->gpu, (enum gpu_call)order.fault, 0, 0);
-		report.statistics.size = sizeof(report.statistics);
-		if (order.verb != DESTROY && (gpool_kv_statistics(kv, &report.statistics) || !prefix_check(kv)))
-			report.error = -EBADMSG;
-	}
-	gpool_close(worker);
-	return 0;
-}
-
-/* ---- from outside ---- */
-
-struct engine {
-	pid_t pid;
-	int channel;
-};
-
-static struct engine engines[ENGINES];
-static uint32_t heads = 8; /* of engines that start */
-static struct report last;
-
-static int heard(const struct engine *engine)
-{
-	struct pollfd look = {.fd = engine->channel, .events = POLLIN};
-
-	assert_int_equal(poll(&look, 1, END_MS), 1);
-	assert_int_equal(read(engine->channel, &last, sizeof(last)), sizeof(last));
-	return last.error;
-}
-
-static void tell(const struct engine *engine, struct order order)
-{
-	assert_int_equal(write(engine->channel, &order, sizeof(order)), sizeof(order));
-}
-
-static int ask(const struct engine *engine, struct order order)
-{
-	tell(engine, order);
-	return heard(engine);
-}
-
-static struct engine *engine_start(const char *tenant_name, uint32_t pool_blocks)
-{
-	struct engine *engine = engines;
-	char channel[16], blocks[16], heads_text[16];
-	int ends[2];
-
-	while (engine < engines + ENGINES && engine->pid)
-		engine++;
-	assert_true(engine < engines + ENGINES);
-	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-	fflush(stdout);
-	engine->pid = fork();
-	assert_true(engine->pid >= 0);
-	if (engine->pid == 0) {
-		snprintf(channel, sizeof(channel), "%d", ends[1]);
-		snprintf(blocks, sizeof(blocks), "%u", pool_blocks);
-		snprintf(heads_text, sizeof(heads_text), "%u", heads);
-		fcntl(ends[1], F_SETFD, 0);
-		execl("/proc/self/exe", "engine", "engine", harness.directory, tenant_name, blocks, heads_text, channel, NULL);
-		_exit(127);
-	}
-	close(ends[1]);
-	engine->channel = ends[0];
-	assert_int_equal(heard(engine), 0);
-	return engine;
-}
-
-static void engine_killed(struct engine *engine)
-{
-	kill(engine->pid, SIGKILL);
-	status_of(engine->pid);
-	close(engine->channel);
-	*engine = (struct engine){0};
-}
-
-/* It ends as a program does. */
-static void engine_ended(struct engine *engine)
-{
-	close(engine->channel);
-	assert_int_equal(status_of(engine->pid), 0);
-	*engine = (struct engine){0};
-}
-
-static int share_stop(void **state)
-{
-	heads = 8;
-	for (int i = 0; i < ENGINES; i++)
-		if (engines[i].pid)
-			engine_killed(&engines[i]);
-	if (worker)
-		gpool_close(worker);
-	worker = NULL;
-	return stop(state);
-}
-
-static struct engine *engine(void)
-{
-	return engine_start("", 0);
-}
-
-/* Tokens that it did not have to write. */
-static uint32_t begun(const struct engine *engine, uint32_t text, uint32_t same, uint32_t tokens, uint64_t *sequence)
-{
-	assert_int_equal(ask(engine, (struct order){.verb = BEGIN, .text = text, .same = same, .tokens = tokens}), 0);
-	*sequence = last.sequence;
-	return last.found;
-}
-
-static int shared(const struct engine *engine, uint64_t sequence)
-{
-	return ask(engine, (struct order){.verb = SHARE, .sequence = sequence});
-}
-
-static void freed(const struct engine *engine, uint64_t sequence)
-{
-	assert_int_equal(ask(engine, (struct order){.verb = FREE, .sequence = sequence}), 0);
-}
-
-static void swept(const struct engine *engine)
-{
-	assert_int_equal(ask(engine, (struct order){.verb = SWEEP}), 0);
-}
-
-static void look(const struct engine *engine, uint64_t sequence)
-{
-	assert_int_equal(ask(engine, (struct order){.verb = LOOK, .sequence = sequence}), 0);
-	assert_true(last.right);
-}
+#include "tests/integration/kv_engine.h"
 
 /* A plain text of three chunks and a bit, shared by an engine. */
 static struct engine *sharer(uint64_t *sequence)
@@ -338,17 +45,6 @@ static bool is_chain(uint32_t count)
 		before = record->version;
 	}
 	return true;
-}
-
-static void agent_kill(void)
-{
-	uint32_t pid = status()->agent_pid;
-	int pidfd;
-
-	assert_true(pid > 1);
-	pidfd = pidfd_of((pid_t)pid);
-	assert_int_equal(kill((pid_t)pid, SIGKILL), 0);
-	await_end(pidfd);
 }
 
 /* Whether anybody could have so many pages, pinned; they are given back. */
@@ -628,16 +324,6 @@ static void test_let_go(void **state)
 	assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &sequence), 3 * C);
 	look(first, sequence);
 	look(second, other);
-}
-
-/* Closes the cache's stream for work; opens with gpool_fence_signal(). */
-static struct gpool_fence gate_make(uint32_t manual)
-{
-	struct gpool_fence gate;
-
-	assert_int_equal(gpool_fence_record(worker, manual, &gate), 0);
-	assert_int_equal(gpool_stream_wait(worker, stream, gate), 0);
-	return gate;
 }
 
 /* Nothing is shared before the work that writes it, and nothing let go of before the work that reads it; until then it is found again. */
@@ -1138,7 +824,7 @@ static char config_path[64];
 
 static int apart_stop(void **state)
 {
-	int result = share_stop(state);
+	int result = engines_stop(state);
 
 	unlink(config_path);
 	return result;
@@ -1176,26 +862,26 @@ static void test_trust_domains(void **state)
 int main(int count, char **arguments)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_found_by_another, share_stop),
-		cmocka_unit_test_teardown(test_not_what_is_different, share_stop),
-		cmocka_unit_test_teardown(test_same_memory, share_stop),
-		cmocka_unit_test_teardown(test_only_to_be_read, share_stop),
-		cmocka_unit_test_teardown(test_first_writer_wins, share_stop),
-		cmocka_unit_test_teardown(test_both_at_once, share_stop),
-		cmocka_unit_test_teardown(test_goes_on, share_stop),
-		cmocka_unit_test_teardown(test_other_chunks, share_stop),
-		cmocka_unit_test_teardown(test_let_go, share_stop),
-		cmocka_unit_test_teardown(test_behind_work, share_stop),
-		cmocka_unit_test_teardown(test_evicted, share_stop),
-		cmocka_unit_test_teardown(test_writer_dies, share_stop),
-		cmocka_unit_test_teardown(test_reader_dies, share_stop),
-		cmocka_unit_test_teardown(test_dies_at_any_time, share_stop),
-		cmocka_unit_test_teardown(test_agent_dies, share_stop),
-		cmocka_unit_test_teardown(test_agent_dies_over_it, share_stop),
-		cmocka_unit_test_teardown(test_random, share_stop),
-		cmocka_unit_test_teardown(test_hostile_objects, share_stop),
-		cmocka_unit_test_teardown(test_refused, share_stop),
-		cmocka_unit_test_teardown(test_driver_faults, share_stop),
+		cmocka_unit_test_teardown(test_found_by_another, engines_stop),
+		cmocka_unit_test_teardown(test_not_what_is_different, engines_stop),
+		cmocka_unit_test_teardown(test_same_memory, engines_stop),
+		cmocka_unit_test_teardown(test_only_to_be_read, engines_stop),
+		cmocka_unit_test_teardown(test_first_writer_wins, engines_stop),
+		cmocka_unit_test_teardown(test_both_at_once, engines_stop),
+		cmocka_unit_test_teardown(test_goes_on, engines_stop),
+		cmocka_unit_test_teardown(test_other_chunks, engines_stop),
+		cmocka_unit_test_teardown(test_let_go, engines_stop),
+		cmocka_unit_test_teardown(test_behind_work, engines_stop),
+		cmocka_unit_test_teardown(test_evicted, engines_stop),
+		cmocka_unit_test_teardown(test_writer_dies, engines_stop),
+		cmocka_unit_test_teardown(test_reader_dies, engines_stop),
+		cmocka_unit_test_teardown(test_dies_at_any_time, engines_stop),
+		cmocka_unit_test_teardown(test_agent_dies, engines_stop),
+		cmocka_unit_test_teardown(test_agent_dies_over_it, engines_stop),
+		cmocka_unit_test_teardown(test_random, engines_stop),
+		cmocka_unit_test_teardown(test_hostile_objects, engines_stop),
+		cmocka_unit_test_teardown(test_refused, engines_stop),
+		cmocka_unit_test_teardown(test_driver_faults, engines_stop),
 		cmocka_unit_test_teardown(test_trust_domains, apart_stop),
 	};
 
