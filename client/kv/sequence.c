@@ -218,7 +218,7 @@ static uint64_t fork_of(struct gpool_kv *kv, struct kv_sequence *parent)
 	for (uint32_t i = 0; i < blocks; i++) {
 		uint32_t block = kv_entry(kv, parent, i);
 
-		block_pool_ref(&kv->blocks, block);
+		prefix_ref(kv, block);
 		kv_set_entry(kv, child, i, block);
 	}
 	child->blocks = blocks;

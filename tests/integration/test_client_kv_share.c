@@ -367,6 +367,32 @@ static void test_behind_work(void **state)
 	assert_int_equal(readers, 0);
 }
 
+/* A fork has the pool's blocks of its parent, too. */
+static void test_fork(void **state)
+{
+	struct order order = {.verb = BEGIN, .same = TEXT_MAX, .tokens = 2 * C + 1};
+	struct gpool_kv_options options;
+	struct report report = {.error = 0};
+	uint64_t fork;
+
+	(void)state;
+	worker_open(calm);
+	options = engine_options(0, heads);
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	assert_int_equal(engine_obey(&order, &report), 0);
+	assert_int_equal(gpool_kv_prefix_share(kv, report.sequence, ANSWER_MS), 2 * CHUNK_BLOCKS);
+	fork = forked(report.sequence);
+	assert_int_equal(info_of(fork).shared_blocks, 2 * CHUNK_BLOCKS + 1);
+	assert_int_equal(gpool_kv_free(kv, report.sequence), 0);
+	texts[(uint32_t)fork] = order;
+	assert_true(engine_right(fork));
+	assert_int_equal(engine_sweep(), 0);
+	assert_int_equal(statistics().pool_blocks, 2 * CHUNK_BLOCKS);
+	assert_int_equal(gpool_kv_free(kv, fork), 0);
+	assert_int_equal(engine_sweep(), 0);
+	assert_int_equal(statistics().pool_blocks, 0);
+}
+
 /* What somebody holds stays, and what nobody holds goes, its end first. */
 static void test_evicted(void **state)
 {
@@ -872,6 +898,7 @@ int main(int count, char **arguments)
 		cmocka_unit_test_teardown(test_other_chunks, engines_stop),
 		cmocka_unit_test_teardown(test_let_go, engines_stop),
 		cmocka_unit_test_teardown(test_behind_work, engines_stop),
+		cmocka_unit_test_teardown(test_fork, engines_stop),
 		cmocka_unit_test_teardown(test_evicted, engines_stop),
 		cmocka_unit_test_teardown(test_writer_dies, engines_stop),
 		cmocka_unit_test_teardown(test_reader_dies, engines_stop),
