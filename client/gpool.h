@@ -1625,13 +1625,14 @@ struct gpool_kv_statistics {
 	uint64_t prefix_misses;    /* ... and those that it did not: full ones of the ids */
 	uint64_t prefix_published; /* blocks */
 	uint64_t prefix_switched;  /* blocks that were given up at their publication, for others with the same content */
-	uint64_t prefix_evicted;   /* cached blocks that are no more */
+	uint64_t prefix_evicted;   /* cached blocks that this cache evicted itself */
 	uint64_t pool_shared;      /* blocks that gpool_kv_prefix_share() gave to the pool */
 	uint64_t pool_found;       /* blocks that came from there */
 	uint32_t pool_blocks;      /* of the pool, mapped here now: in use, or about to leave */
-	uint32_t reserved;
+	uint32_t offered_chunks;   /* of backed_chunks: no sequence uses them, and the agent may take them */
+	uint64_t prefix_lost;      /* cached blocks that are no more because the agent took them, or one before them */
 };
-GPOOL_ASSERT_SIZE(gpool_kv_statistics, 184);
+GPOOL_ASSERT_SIZE(gpool_kv_statistics, 192);
 
 /* gpool_kv_statistics() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each running sequence. */
 GPOOL_API int gpool_kv_statistics(struct gpool_kv *kv, struct gpool_kv_statistics *statistics);

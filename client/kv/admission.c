@@ -1,6 +1,8 @@
 /* admission.c - what fits: the need of a request against what there is. */
 #include "client/kv/kv.h"
 
+#include "client/kv/offer.h"
+
 #include <string.h>
 
 int copy_struct(void *to, const void *from, uint32_t known)
@@ -56,6 +58,7 @@ int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_
 		return -ECHILD;
 	blocks = kv_blocks_for(kv, tokens);
 	pthread_mutex_lock(&kv->lock);
+	offer_look(kv);
 	found = kv_need(kv, blocks);
 	never = kv_admit(kv, blocks, 0, kv->watermark) == -EFBIG;
 	pthread_mutex_unlock(&kv->lock);
@@ -112,6 +115,7 @@ int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, uint32_t cou
 	if (error)
 		return error;
 	pthread_mutex_lock(&kv->lock);
+	offer_look(kv);
 	fit = batch_count(kv, tokens, count < INT32_MAX ? count : INT32_MAX, &read, &blocks);
 	found = kv_need(kv, blocks);
 	pthread_mutex_unlock(&kv->lock);

@@ -1,6 +1,7 @@
 /* inspect.c - what can be asked of a cache, blocks that come from elsewhere, and copies of blocks. */
 #include "client/kv/kv.h"
 
+#include "client/kv/offer.h"
 #include "client/kv/pooled.h"
 
 int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout)
@@ -146,6 +147,8 @@ static struct gpool_kv_statistics statistics_of(struct gpool_kv *kv)
 		.pool_shared = kv->pool_shared,
 		.pool_found = kv->pool_found,
 		.pool_blocks = kv->pooled ? kv->pooled->used * blocks->chunk_blocks : 0,
+		.prefix_lost = kv->prefix_lost,
+		.offered_chunks = blocks->offered.count,
 	};
 }
 
@@ -156,6 +159,7 @@ int gpool_kv_statistics(struct gpool_kv *kv, struct gpool_kv_statistics *statist
 	if (!kv->pool->alive)
 		return -ECHILD;
 	pthread_mutex_lock(&kv->lock);
+	offer_look(kv);
 	filled = statistics_of(kv);
 	pthread_mutex_unlock(&kv->lock);
 	return copy_struct(statistics, &filled, sizeof(filled));

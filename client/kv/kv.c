@@ -1,11 +1,12 @@
 /* kv.c - paged KV caches: their life. See kv.h. */
 #include "client/kv/kv.h"
 
+#include "client/kv/offer.h"
 #include "client/kv/offload.h"
 #include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
 #include "client/stream.h"
-#include "client/vm/handle.h"
+#include "client/vm/elastic.h"
 #include "client/vm/range.h"
 
 #include <stdlib.h>
@@ -119,6 +120,7 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 		error = gpool_range_reserve(kv->pool, (uint32_t)table_pages, &range, &kv->table_range);
 	if (error)
 		return error;
+	kv->range->elastic->own_last = options->flags & GPOOL_KV_PREFIXES;
 	gpool_range_address(kv->range, &kv->address);
 	gpool_range_address(kv->table_range, &kv->table_address);
 	return 0;
@@ -149,7 +151,7 @@ static int staging_open(struct gpool_kv *kv)
 static int parts_open(struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunks, uint32_t chunk_blocks)
 {
 	if (block_pool_init(&kv->blocks, chunks, chunk_blocks) || pooled_open(kv, places_of(options, chunk_blocks)) ||
-		prefix_open(kv, options) || bitmap_init(&kv->rows, kv->max_sequences))
+		prefix_open(kv, options) || offer_open(kv) || bitmap_init(&kv->rows, kv->max_sequences))
 		return -ENOMEM;
 	for (uint32_t row = 0; row < kv->max_sequences; row++)
 		bitmap_add(&kv->rows, row);
@@ -171,6 +173,7 @@ static void kv_release(struct gpool_kv *kv)
 	memory_unmap(kv->tables, tables_bytes(kv));
 	bitmap_fini(&kv->rows);
 	pooled_close(kv);
+	offer_close(kv);
 	prefix_close(kv);
 	block_pool_fini(&kv->blocks);
 	pthread_mutex_destroy(&kv->lock);

@@ -85,6 +85,9 @@ struct gpool_kv {
 	struct block_order order;     /* of blocks with a key that no sequence has */
 	struct pooled *pooled;        /* pooled.h; NULL: nothing is shared with other processes */
 	uint32_t prefix_epoch;        /* range_losses() that it knows */
+	uint64_t taken_known;         /* offer.h: what the agent had taken from this session at the last look */
+	struct bitmap lost;           /* offer.c: scratch, as the marks */
+	uint8_t *marks;               /* [kv_block_count()] */
 	struct bitmap rows; /* that nobody has */
 	struct kv_order running, preempted;
 	uint32_t running_count, preempted_count;
@@ -96,7 +99,7 @@ struct gpool_kv {
 	uint64_t offload_saves, offload_loads;
 	struct gpool_kv_need shortage;
 	uint64_t allocations, forks, frees, preemptions, resumes, refusals, block_copies, table_bytes;
-	uint64_t prefix_hits, prefix_misses, prefix_published, prefix_switched, prefix_evicted;
+	uint64_t prefix_hits, prefix_misses, prefix_published, prefix_switched, prefix_evicted, prefix_lost;
 	uint64_t pool_shared, pool_found;
 
 	pthread_mutex_t sync_lock; /* one gpool_kv_sync() at a time; outside of lock */
@@ -180,15 +183,23 @@ uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence);
 int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks);
 
 /*
- * memory_get() - so many blocks are free in chunks that have memory, if need be those of cached ones: 0, or as gpool_range_back(), and
- * nothing has changed.
+ * memory_get() - so many blocks are free in chunks that are held, if need be those of cached ones: 0, or as gpool_range_back(), and nothing
+ * has changed, but for what the agent has taken of the cache.
  */
 int memory_get(struct gpool_kv *kv, uint32_t blocks);
 /* memory_get_chunk() - whether an empty chunk has memory, which is taken for it if need be. */
 bool memory_get_chunk(struct gpool_kv *kv);
-/* memory_park() - chunks without a block in use go back behind what is queued on the stream. What cannot go now does at the next call. */
+/*
+ * memory_park() - behind what is queued on the stream, chunks without a block in use or cached are freed, and those without a block in use are
+ * offered (offer.h). What cannot be done now is done at the next call.
+ */
 void memory_park(struct gpool_kv *kv);
-/* memory_blocks() - how many could be used without anybody's eviction. memory_limit() - how many the pool could hold at all. */
+/* memory_settle() - at the end of a call: memory_park() if chunks were reclaimed and not used, or lost what was cached in them. */
+void memory_settle(struct gpool_kv *kv);
+/*
+ * memory_blocks() - how many could be used without an eviction elsewhere; after offer_look() what was taken does not count. memory_limit() - how many the
+ * pool could hold at all.
+ */
 uint32_t memory_blocks(const struct gpool_kv *kv);
 uint32_t memory_limit(const struct gpool_kv *kv);
 /* memory_spare_pages() - that could be used without anybody's eviction when a sequence of so many blocks more has got them. */

@@ -3,10 +3,11 @@
  *
  * A chunk is so many handles that little is left over behind its blocks. Pages of the range are backed when a chunk gets its first block,
  * and unbacked, behind a fence, when its last one is free: then they are parked, and adopted again without a driver call unless somebody
- * else has got them.
+ * else has got them. Pages of chunks that have cached blocks alone are offered: offer.h.
  */
 #include "client/kv/kv.h"
 
+#include "client/kv/offer.h"
 #include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
 #include "client/vm/elastic.h"
@@ -99,12 +100,21 @@ void memory_park(struct gpool_kv *kv)
 	int error;
 
 	pooled_park(kv);
-	if (!kv->blocks.empty.count)
+	offer_settle(kv);
+	if (!kv->blocks.empty.count && !kv->blocks.unused.count)
 		return;
 	error = gpool_fence_record(kv->pool, kv->stream, &fence);
 	/* A stream that is closed has waited for its work. */
-	if (!error || error == -EINVAL)
-		empty_drain(kv, fence);
+	if (error && error != -EINVAL)
+		return;
+	empty_drain(kv, fence);
+	offer_chunks(kv, fence);
+}
+
+void memory_settle(struct gpool_kv *kv)
+{
+	if (kv->blocks.unused.count || kv->blocks.spent.count)
+		memory_park(kv);
 }
 
 static bool is_shortage(int error)
@@ -141,21 +151,78 @@ bool memory_get_chunk(struct gpool_kv *kv)
 	return kv->blocks.empty.count || holes_fill(kv, 1) == 0;
 }
 
-int memory_get(struct gpool_kv *kv, uint32_t blocks)
+/* All offered chunks that are not lost, as far as that is possible now. */
+static void offered_reclaim(struct gpool_kv *kv)
+{
+	const struct bitmap *offered = &kv->blocks.offered;
+
+	for (uint32_t chunk = bitmap_lowest(offered); chunk != BITMAP_NONE; chunk = bitmap_next(offered, chunk + 1))
+		offer_reclaim(kv, chunk);
+}
+
+/* Offered chunks with free blocks, as many as are needed for so many blocks: 0, or an error other than a loss. */
+static int room_reclaim(struct gpool_kv *kv, uint32_t blocks)
+{
+	const struct block_pool *pool = &kv->blocks;
+	int error = 0;
+
+	while ((!error || error == -ENODATA) && blocks > pool->free.count && pool->room.count)
+		error = offer_reclaim(kv, bitmap_lowest(&pool->room));
+	return error == -ENODATA ? 0 : error;
+}
+
+/* Cached blocks, the next to go first, until so many blocks are free. -ENOSPC: too much of it was lost meanwhile. */
+static int cached_evict(struct gpool_kv *kv, uint32_t blocks)
+{
+	const struct block_pool *pool = &kv->blocks;
+	int error = 0;
+
+	while ((!error || error == -ENODATA) && blocks > pool->free.count) {
+		uint32_t block = block_order_next(&kv->order), chunk = block / pool->chunk_blocks;
+
+		if (block == BLOCK_ORDER_NONE)
+			return -ENOSPC;
+		error = 0;
+		if (bitmap_has(&pool->offered, chunk))
+			error = offer_reclaim(kv, chunk);
+		else
+			prefix_evict(kv, 1);
+	}
+	return error == -ENODATA ? 0 : error;
+}
+
+/*
+ * With cached blocks the agent is first asked for what is free or idle, and for content elsewhere that is due before ours (LEASE_OWN_LAST). Then
+ * our own is evicted here, if that is enough, block by block and without a driver call. Else all else goes before it.
+ */
+static int memory_get_more(struct gpool_kv *kv, uint32_t blocks)
 {
 	struct block_pool *pool = &kv->blocks;
 	uint32_t missing;
+	int error = room_reclaim(kv, blocks);
+
+	if (!error)
+		error = holes_fill(kv, block_pool_short(pool, blocks));
+	missing = blocks > pool->free.count ? blocks - pool->free.count : 0;
+	if (is_shortage(error) && missing > pool->cached_blocks && pool->offered.count) {
+		/* Held, none of it is given to us as memory of somebody else's. */
+		offered_reclaim(kv);
+		error = holes_fill(kv, block_pool_short(pool, blocks));
+		missing = blocks > pool->free.count ? blocks - pool->free.count : 0;
+	}
+	return is_shortage(error) && missing <= pool->cached_blocks ? cached_evict(kv, blocks) : error;
+}
+
+int memory_get(struct gpool_kv *kv, uint32_t blocks)
+{
 	int error;
 
-	if (blocks > pool->blocks - pool->used_blocks)
+	if (blocks > kv->blocks.blocks - kv->blocks.used_blocks)
 		return -ENOSPC;
-	error = holes_fill(kv, block_pool_short(pool, blocks));
-	missing = blocks > pool->free.count ? blocks - pool->free.count : 0;
-	/* What is cached goes last, and only if it is enough. */
-	if (is_shortage(error) && missing <= pool->cached_blocks) {
-		prefix_evict(kv, missing);
+	if (blocks <= kv->blocks.free.count)
 		return 0;
-	}
+	offer_look(kv);
+	error = memory_get_more(kv, blocks);
 	if (error)
 		memory_park(kv);
 	return error;
@@ -184,13 +251,15 @@ uint32_t memory_blocks(const struct gpool_kv *kv)
 
 	if (chunks > kv->blocks.holes.count)
 		chunks = kv->blocks.holes.count;
-	return kv->blocks.free.count + kv->blocks.cached_blocks + chunks * kv->blocks.chunk_blocks;
+	return kv->blocks.free.count + kv->blocks.offered_free.count + kv->blocks.cached_blocks + chunks * kv->blocks.chunk_blocks;
 }
 
 uint64_t memory_spare_pages(const struct gpool_kv *kv, uint32_t blocks)
 {
-	uint64_t pages = pages_to_be_had(kv), needed = (uint64_t)block_pool_short(&kv->blocks, blocks) * kv->chunk_pages;
+	uint32_t offered = kv->blocks.offered_free.count;
+	uint64_t pages = pages_to_be_had(kv), needed;
 
+	needed = (uint64_t)block_pool_short(&kv->blocks, blocks > offered ? blocks - offered : 0) * kv->chunk_pages;
 	return pages > needed ? pages - needed : 0;
 }
 

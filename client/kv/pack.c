@@ -7,6 +7,7 @@
  */
 #include "client/kv/kv.h"
 
+#include "client/kv/offer.h"
 #include "client/kv/prefix.h"
 #include "client/vm/range.h"
 
@@ -21,7 +22,7 @@ static uint32_t chunk_to_empty(const struct block_pool *pool, uint32_t most)
 	if (pool->free.count - pool->empty.count * pool->chunk_blocks < pool->chunk_blocks)
 		return best;
 	for (uint32_t chunk = 0; chunk < pool->chunks; chunk++)
-		if (pool->kept[chunk] && pool->kept[chunk] <= most && (best == pool->chunks || pool->kept[chunk] <= pool->kept[best]))
+		if (pool->kept[chunk] && !bitmap_has(&pool->offered, chunk) && pool->kept[chunk] <= most && (best == pool->chunks || pool->kept[chunk] <= pool->kept[best]))
 			best = chunk;
 	return best;
 }
@@ -97,6 +98,18 @@ static int chunk_empty(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 	return (int)moved;
 }
 
+/* Offered chunks with free blocks are held meanwhile, if there are enough holes to empty a chunk. */
+static void room_reclaim(struct gpool_kv *kv)
+{
+	struct block_pool *pool = &kv->blocks;
+	uint32_t free = pool->free.count - pool->empty.count * pool->chunk_blocks + pool->offered_free.count;
+
+	offer_look(kv);
+	for (uint32_t chunk = bitmap_lowest(&pool->room); free >= pool->chunk_blocks && chunk != BITMAP_NONE;
+		chunk = bitmap_next(&pool->room, chunk + 1))
+		offer_reclaim(kv, chunk);
+}
+
 static int pack(struct gpool_kv *kv, uint32_t blocks)
 {
 	uint64_t room = budget_room(&kv->packing, monotonic_ns()) / kv->block_bytes;
@@ -105,6 +118,7 @@ static int pack(struct gpool_kv *kv, uint32_t blocks)
 
 	if (blocks > room)
 		blocks = (uint32_t)room;
+	room_reclaim(kv);
 	while (result >= 0) {
 		uint32_t chunk = chunk_to_empty(&kv->blocks, blocks - moved);
 

@@ -101,6 +101,7 @@ static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
 	tokens = cursor_stop(sequence);
 	sequence->blocks = 0;
 	kv_grow(kv, sequence, blocks);
+	memory_settle(kv);
 	error = offload_load(kv, sequence);
 	if (error) {
 		kv_shrink(kv, sequence);

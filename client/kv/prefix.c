@@ -7,6 +7,7 @@
 #include "client/kv/prefix.h"
 
 #include "policy/eviction.h"
+#include "client/kv/offer.h"
 #include "client/kv/pooled.h"
 #include "client/thread_cache.h"
 #include "client/vm/range.h"
@@ -154,6 +155,7 @@ static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_pre
 	uint32_t before = PREFIX_NONE;
 
 	losses_follow(kv);
+	offer_look(kv);
 	walk.root = walk.last = root_of(kv, prefix);
 	while (walk.found < walk.count && walk.found < kv->columns) {
 		struct prefix_key key = walk_key(kv, &walk, walk.found, walk.last);
@@ -170,6 +172,45 @@ static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_pre
 		walk.last = key;
 		walk.found++;
 	}
+	return walk;
+}
+
+/*
+ * Memory of what the walk found is held from now on: true. What cannot be held now ends the walk before it. False: some of it was lost and is
+ * in the table no more, so that the walk has to be done again.
+ */
+static bool walk_hold(struct gpool_kv *kv, struct prefix_walk *walk)
+{
+	uint32_t block = walk->found ? prefix_table_find(&kv->prefixes, walk->last) : PREFIX_NONE, parent, chunk, held = BITMAP_NONE;
+	int error = 0;
+
+	walk->idle = 0;
+	for (uint32_t i = walk->found; i-- > 0; block = parent) {
+		parent = kv->prefixes.entries[block].parent;
+		chunk = block / kv->blocks.chunk_blocks;
+		if (chunk != held)
+			error = is_pooled(kv, block) ? 0 : offer_use(kv, chunk);
+		held = chunk;
+		if (error == -ENODATA)
+			return false;
+		walk->idle += !error && !is_pooled(kv, block) && !kv->blocks.refs[block];
+		if (!error)
+			continue;
+		walk->idle = 0;
+		walk->found = i;
+		walk->last = i ? kv->prefixes.entries[parent].key : walk->root;
+	}
+	return true;
+}
+
+/* As walk_of(), for a sequence that is about to begin with what was found. Each time round a chunk was lost. */
+static struct prefix_walk walk_far(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, uint32_t tokens)
+{
+	struct prefix_walk walk;
+
+	do
+		walk = walk_of(kv, prefix, tokens, true);
+	while (!walk_hold(kv, &walk));
 	return walk;
 }
 
@@ -254,7 +295,7 @@ int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request 
 	if (error)
 		return error;
 	pthread_mutex_lock(&kv->lock);
-	walk = walk_of(kv, &read, read.count < read_request.tokens ? read.count : read_request.tokens, true);
+	walk = walk_far(kv, &read, read.count < read_request.tokens ? read.count : read_request.tokens);
 	error = sequence_allocate(kv, &read_request, &walk, sequence);
 	if (!error) {
 		found_again(kv, *sequence, walk.found);
@@ -263,7 +304,7 @@ int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request 
 		count_prefix(kv->pool, &walk);
 	} else {
 		pooled_settle(kv);
-		pooled_park(kv);
+		memory_park(kv);
 	}
 	pthread_mutex_unlock(&kv->lock);
 	if (!error && tokens)
@@ -300,13 +341,30 @@ static enum deed deed_of(const struct gpool_kv *kv, uint32_t block, struct prefi
 	return holder == PREFIX_NONE ? DEED_ADD : DEED_SWITCH;
 }
 
-/* One block more: 0, -EINVAL (it has been published with other ids). */
+/* The block with that key, in memory that is held, or PREFIX_NONE: 0, or as range_enter(). */
+static int holder_find(struct gpool_kv *kv, struct prefix_key key, uint32_t *holder)
+{
+	int error = 0;
+
+	*holder = prefix_table_find(&kv->prefixes, key);
+	if (*holder == PREFIX_NONE || is_pooled(kv, *holder) || kv->blocks.refs[*holder])
+		return 0;
+	error = offer_use(kv, *holder / kv->blocks.chunk_blocks);
+	if (error != -ENODATA)
+		return error;
+	*holder = PREFIX_NONE;
+	return 0;
+}
+
+/* One block more: 0, -EINVAL (it has been published with other ids), or as range_enter(). */
 static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const struct prefix_walk *walk)
 {
 	uint32_t index = sequence->keyed, block = kv_entry(kv, sequence, index), holder;
 	struct prefix_key key = walk_key(kv, walk, index, sequence->last);
+	int error = holder_find(kv, key, &holder);
 
-	holder = prefix_table_find(&kv->prefixes, key);
+	if (error)
+		return error;
 	switch (deed_of(kv, block, key, holder)) {
 	case DEED_OTHER_TEXT:
 		return -EINVAL;
@@ -351,6 +409,8 @@ static int publish(struct gpool_kv *kv, struct kv_sequence *sequence, const stru
 		error = publish_next(kv, sequence, &walk);
 	if (switched != kv->prefix_switched)
 		memory_park(kv);
+	else
+		memory_settle(kv);
 	return error ? error : (int)sequence->keyed;
 }
 
@@ -431,6 +491,7 @@ int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks)
 	if (!kv->prefixes.entries)
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&kv->lock);
+	offer_look(kv);
 	if (blocks > kv->blocks.cached_blocks)
 		blocks = kv->blocks.cached_blocks;
 	prefix_evict(kv, blocks);

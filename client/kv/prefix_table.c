@@ -70,8 +70,10 @@ void prefix_table_add(struct prefix_table *table, uint32_t block, struct prefix_
 		at = (at + 1) & table->mask;
 	table->slots[at] = slot_of(key, block);
 	table->entries[block] = (struct prefix_entry){ .key = key, .parent = parent };
-	if (parent != PREFIX_NONE)
+	if (parent != PREFIX_NONE) {
 		table->entries[parent].children++;
+		table->entries[block].depth = table->entries[parent].depth + 1;
+	}
 	table->count++;
 }
 

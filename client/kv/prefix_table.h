@@ -20,6 +20,7 @@ struct prefix_entry {
 	struct prefix_key key;
 	uint32_t parent;
 	uint32_t children;
+	uint32_t depth; /* blocks before it */
 };
 
 struct prefix_table {

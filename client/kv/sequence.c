@@ -187,6 +187,7 @@ int sequence_allocate(struct gpool_kv *kv, const struct gpool_kv_request *reques
 	blocks_begin(kv, sequence, walk);
 	chunks_begin(kv, sequence, walk->count);
 	kv_grow(kv, sequence, blocks - sequence->blocks);
+	memory_settle(kv);
 	cursor_go(kv, sequence, request->tokens);
 	*number = kv_number(kv, sequence);
 	kv->allocations++;
@@ -314,6 +315,7 @@ static int append_stopped(struct gpool_kv *kv, struct kv_sequence *sequence, uin
 		return error;
 	}
 	kv_grow(kv, sequence, more);
+	memory_settle(kv);
 	return 0;
 }
 

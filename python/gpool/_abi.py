@@ -837,7 +837,8 @@ class gpool_kv_statistics(c.Structure):
     pool_shared: int
     pool_found: int
     pool_blocks: int
-    reserved: int
+    offered_chunks: int
+    prefix_lost: int
 
     _fields_ = [
         ("size", c.c_uint32),
@@ -869,7 +870,8 @@ class gpool_kv_statistics(c.Structure):
         ("pool_shared", c.c_uint64),
         ("pool_found", c.c_uint64),
         ("pool_blocks", c.c_uint32),
-        ("reserved", c.c_uint32),
+        ("offered_chunks", c.c_uint32),
+        ("prefix_lost", c.c_uint64),
     ]
 
 
@@ -1262,7 +1264,7 @@ SIZES: Dict[str, int] = {
     "gpool_kv_prefix": 48,
     "gpool_kv_prefix_found": 16,
     "gpool_kv_sequence": 48,
-    "gpool_kv_statistics": 184,
+    "gpool_kv_statistics": 192,
     "gpool_kv_span": 24,
     "gpool_lora_options": 56,
     "gpool_lora_part": 64,

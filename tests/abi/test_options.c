@@ -84,7 +84,8 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_kv_prefix), 48);
 	assert_int_equal(offsetof(struct gpool_kv_prefix, adapter_id), 24);
 	assert_int_equal(sizeof(struct gpool_kv_prefix_found), 16);
-	assert_int_equal(sizeof(struct gpool_kv_statistics), 184);
+	assert_int_equal(sizeof(struct gpool_kv_statistics), 192);
+	assert_int_equal(offsetof(struct gpool_kv_statistics, prefix_lost), 184);
 	assert_int_equal(offsetof(struct gpool_kv_statistics, prefix_hits), 120);
 	assert_int_equal(offsetof(struct gpool_kv_statistics, backed_bytes), 48);
 	assert_int_equal(sizeof(struct gpool_kv_loss), 24);

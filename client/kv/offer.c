@@ -1,0 +1,292 @@
+/* offer.c - chunks that no sequence uses: offered, reclaimed, lost. See offer.h. */
+#include "client/kv/offer.h"
+
+#include "client/kv/offload.h"
+#include "client/kv/pooled.h"
+#include "client/vm/elastic.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum mark { MARK_NONE, MARK_STAYS, MARK_GOES };
+
+int offer_open(struct gpool_kv *kv)
+{
+	if (!kv->prefixes.entries)
+		return 0;
+	kv->marks = calloc(kv_block_count(kv), sizeof(*kv->marks));
+	return kv->marks && !bitmap_init(&kv->lost, kv->blocks.chunks) ? 0 : -ENOMEM;
+}
+
+void offer_close(struct gpool_kv *kv)
+{
+	free(kv->marks);
+	bitmap_fini(&kv->lost);
+}
+
+static struct elastic_pages chunk_pages(const struct gpool_kv *kv, uint32_t chunk)
+{
+	return (struct elastic_pages){ .first = chunk * kv->chunk_pages, .count = kv->chunk_pages, .times = 1 };
+}
+
+/* ---- what the agent sees of a chunk ---- */
+
+/* The first block with a key, which names the content. A chunk that is offered has one. */
+static uint32_t first_keyed(const struct gpool_kv *kv, uint32_t chunk)
+{
+	uint32_t block = chunk * kv->blocks.chunk_blocks;
+
+	while (!prefix_table_has(&kv->prefixes, block))
+		block++;
+	return block;
+}
+
+/*
+ * Its last use was at this moment. One millisecond earlier for each chunk of the text before it: of texts that were used at the same time the
+ * ends go first, without which the beginnings are still of use.
+ */
+static uint32_t use_time(const struct gpool_kv *kv, uint32_t block)
+{
+	return pool_clock(kv->pool) - kv->prefixes.entries[block].depth / kv->blocks.chunk_blocks;
+}
+
+/* Of a handle that is held, by its place in the chunk: its first page. */
+static uint32_t handle_page(const struct gpool_kv *kv, uint32_t chunk, uint32_t index)
+{
+	const struct elastic *elastic = kv->range->elastic;
+
+	return elastic->space.pages[elastic_slot_of(elastic, chunk * kv->chunk_pages) + index] - 1;
+}
+
+static uint32_t chunk_handles(const struct gpool_kv *kv)
+{
+	return kv->chunk_pages / handle_pages(kv->pool);
+}
+
+/* The last use of a chunk, as the agent shall see it. */
+static void chunk_touch(const struct gpool_kv *kv, uint32_t chunk, uint32_t time)
+{
+	for (uint32_t i = 0; i < chunk_handles(kv); i++)
+		atomic_store_explicit(&kv->pool->session.touch[handle_page(kv, chunk, i)], time, memory_order_relaxed);
+}
+
+/* ---- offering ---- */
+
+/*
+ * Handles have the same name in all engines that have the same text in a chunk. With GPOOL_KV_ADAPTIVE uses are what requests find, for the
+ * agent as well: the end of a use is none, so that the time of the last one stays, unless the chunk has another content than before.
+ */
+static int chunk_offer(struct gpool_kv *kv, uint32_t chunk, struct gpool_fence fence)
+{
+	const struct elastic_pages pages = chunk_pages(kv, chunk);
+	uint32_t block = first_keyed(kv, chunk), page = handle_page(kv, chunk, 0), time = use_time(kv, block);
+	uint64_t name = kv->prefixes.entries[block].key.low;
+	int error;
+
+	if (kv->order.eviction && atomic_load_explicit(&block_entry(kv->pool, page)->owner_id, memory_order_relaxed) == name)
+		time = atomic_load_explicit(&kv->pool->session.touch[page], memory_order_relaxed);
+	error = elastic_offer(kv->range->elastic, &pages, fence.value, name);
+	if (!error)
+		chunk_touch(kv, chunk, time);
+	return error;
+}
+
+void offer_chunks(struct gpool_kv *kv, struct gpool_fence fence)
+{
+	struct block_pool *pool = &kv->blocks;
+
+	for (uint32_t chunk = bitmap_lowest(&pool->unused); chunk != BITMAP_NONE; chunk = bitmap_next(&pool->unused, chunk + 1)) {
+		const struct elastic_pages pages = chunk_pages(kv, chunk);
+
+		if (range_enter(kv->range, &pages))
+			return;
+		if (!chunk_offer(kv, chunk, fence))
+			block_pool_offer(pool, chunk);
+		ranges_leave(kv->pool->ranges);
+	}
+}
+
+/* ---- lost ---- */
+
+/* How many blocks follow one of those in lost chunks, and are not in one themselves. */
+static uint32_t lost_mark(struct gpool_kv *kv)
+{
+	const struct prefix_entry *entries = kv->prefixes.entries;
+	uint32_t count = kv->blocks.chunk_blocks, followers = 0;
+
+	for (uint32_t chunk = bitmap_lowest(&kv->lost); chunk != BITMAP_NONE; chunk = bitmap_next(&kv->lost, chunk + 1))
+		for (uint32_t block = chunk * count; block < (chunk + 1) * count; block++) {
+			uint32_t parent = entries[block].parent;
+
+			if (!prefix_table_has(&kv->prefixes, block))
+				continue;
+			kv->marks[block] = MARK_GOES;
+			followers += entries[block].children;
+			followers -= parent < kv->blocks.blocks && bitmap_has(&kv->lost, parent / count);
+		}
+	return followers;
+}
+
+/* Each block goes with the one before it. A chain is walked twice: to a block whose mark is known, and back to set those of the others. */
+static void followers_mark(struct gpool_kv *kv)
+{
+	const struct prefix_entry *entries = kv->prefixes.entries;
+
+	for (uint32_t block = 0; block < kv_block_count(kv); block++) {
+		uint32_t known = block;
+		uint8_t mark;
+
+		if (!prefix_table_has(&kv->prefixes, block))
+			continue;
+		while (known != PREFIX_NONE && !kv->marks[known])
+			known = entries[known].parent;
+		mark = known == PREFIX_NONE ? MARK_STAYS : kv->marks[known];
+		for (uint32_t at = block; at != known; at = entries[at].parent)
+			kv->marks[at] = mark;
+	}
+}
+
+/* It has no key any more; returns the one before it. */
+static uint32_t drop(struct gpool_kv *kv, uint32_t block)
+{
+	uint32_t before = kv->prefixes.entries[block].parent;
+
+	if (!is_pooled(kv, block))
+		block_order_evict(&kv->order, block);
+	prefix_table_remove(&kv->prefixes, block);
+	if (!is_pooled(kv, block))
+		block_pool_drop(&kv->blocks, block);
+	kv->marks[block] = MARK_NONE;
+	kv->prefix_lost++;
+	return before;
+}
+
+/* Marked blocks, children first. */
+static void marked_drop(struct gpool_kv *kv, uint32_t first, uint32_t end)
+{
+	for (uint32_t i = first; i < end; i++)
+		for (uint32_t block = i; block != PREFIX_NONE && kv->marks[block] == MARK_GOES && !kv->prefixes.entries[block].children;)
+			block = drop(kv, block);
+}
+
+/* Chunks in kv->lost are holes, and what they had is no longer in the cache. */
+static void lost_drop(struct gpool_kv *kv)
+{
+	uint32_t count = kv->blocks.chunk_blocks;
+
+	if (lost_mark(kv)) {
+		followers_mark(kv);
+		marked_drop(kv, 0, kv_block_count(kv));
+		memset(kv->marks, 0, kv_block_count(kv) * sizeof(*kv->marks));
+	}
+	for (uint32_t chunk = bitmap_lowest(&kv->lost); chunk != BITMAP_NONE; chunk = bitmap_next(&kv->lost, chunk + 1))
+		marked_drop(kv, chunk * count, (chunk + 1) * count);
+	while (kv->lost.count) {
+		uint32_t chunk = bitmap_lowest(&kv->lost);
+
+		bitmap_remove(&kv->lost, chunk);
+		block_pool_lose(&kv->blocks, chunk);
+	}
+	pooled_settle(kv);
+}
+
+/* ---- reclaiming; between range_enter() and ranges_leave() ---- */
+
+/* The handles of an offered chunk are held again: 0; -ENODATA: one was taken, and the others are unbacked; -EBUSY. */
+static int handles_reclaim(struct gpool_kv *kv, uint32_t chunk)
+{
+	const struct elastic_pages pages = chunk_pages(kv, chunk);
+	int lost = elastic_reclaim(kv->range->elastic, &pages, NULL);
+
+	if (lost <= 0)
+		return lost;
+	/* If there is no memory for that, they stay backed until the chunk is used again. */
+	elastic_unback(kv->range->elastic, &pages, offload_behind(kv).value);
+	return -ENODATA;
+}
+
+static int reclaim(struct gpool_kv *kv, uint32_t chunk)
+{
+	int error = handles_reclaim(kv, chunk);
+
+	if (!error) {
+		block_pool_reclaim(&kv->blocks, chunk);
+	} else if (error == -ENODATA) {
+		bitmap_add(&kv->lost, chunk);
+		lost_drop(kv);
+	}
+	return error;
+}
+
+int offer_reclaim(struct gpool_kv *kv, uint32_t chunk)
+{
+	const struct elastic_pages pages = chunk_pages(kv, chunk);
+	int error = range_enter(kv->range, &pages);
+
+	if (error)
+		return error;
+	error = reclaim(kv, chunk);
+	ranges_leave(kv->pool->ranges);
+	return error;
+}
+
+int offer_use(struct gpool_kv *kv, uint32_t chunk)
+{
+	const struct elastic_pages pages = chunk_pages(kv, chunk);
+	int error = range_enter(kv->range, &pages);
+
+	if (error)
+		return error;
+	if (bitmap_has(&kv->blocks.offered, chunk))
+		error = reclaim(kv, chunk);
+	if (!error)
+		chunk_touch(kv, chunk, use_time(kv, first_keyed(kv, chunk)));
+	ranges_leave(kv->pool->ranges);
+	return error;
+}
+
+void offer_settle(struct gpool_kv *kv)
+{
+	while (kv->blocks.spent.count) {
+		int error = offer_reclaim(kv, bitmap_lowest(&kv->blocks.spent));
+
+		if (error && error != -ENODATA)
+			return;
+	}
+}
+
+/* ---- looking ---- */
+
+static bool is_lost(const struct gpool_kv *kv, uint32_t chunk)
+{
+	const struct elastic_pages pages = chunk_pages(kv, chunk);
+
+	return !elastic_is_here(kv->range->elastic, &pages);
+}
+
+/* By the agent, and by sleep. */
+static uint64_t times_taken(const struct gpool_kv *kv)
+{
+	return atomic_load_explicit(&kv->pool->session.header->evictions, memory_order_acquire) +
+		atomic_load_explicit(&kv->range->elastic->discarded, memory_order_acquire);
+}
+
+/* What is taken during the look is found by the next one: the counter is read first. */
+void offer_look(struct gpool_kv *kv)
+{
+	const struct elastic_pages all = { .first = 0, .count = 1, .times = 1 };
+	const struct bitmap *offered = &kv->blocks.offered;
+	uint64_t taken;
+
+	if (likely(!offered->count || (taken = times_taken(kv)) == kv->taken_known) || range_enter(kv->range, &all))
+		return;
+	kv->taken_known = taken;
+	for (uint32_t chunk = bitmap_lowest(offered); chunk != BITMAP_NONE; chunk = bitmap_next(offered, chunk + 1))
+		if (is_lost(kv, chunk) && handles_reclaim(kv, chunk) == -ENODATA)
+			bitmap_add(&kv->lost, chunk);
+	if (kv->lost.count)
+		lost_drop(kv);
+	ranges_leave(kv->pool->ranges);
+	if (kv->blocks.spent.count)
+		memory_park(kv);
+}
