@@ -154,10 +154,11 @@ static void leak_look(struct session *session, uint32_t page, uint32_t object, u
 		leak_found(session, page, object, pins, age);
 }
 
+/* A chunk of a KV cache is pinned for as long as a sequence has it, like the pages of a range. */
 static void leak_look_at_object(void *context, uint32_t number, struct session *session, uint32_t pins)
 {
 	(void)pins;
-	if (session->state == SESSION_LIVE)
+	if (session->state == SESSION_LIVE && object_record(session->pool, number)->class == OBJECT_PINNABLE)
 		leak_look(session, object_page(session->pool, number), number, *(const uint32_t *)context);
 }
 

@@ -197,7 +197,7 @@ static void object_pins(struct pins_look *look)
 	uint32_t number = page_word_owner(word);
 
 	if (page_word_state(word) != PAGE_SHARED || number >= look->pool->objects->count ||
-		object_record(look->pool, number)->class != OBJECT_PINNABLE || !object_stands(look->pool, number) ||
+		!object_kept_by_pins(object_record(look->pool, number)) || !object_stands(look->pool, number) ||
 		look->pool->objects->of[number].fd <= 0 || object_page(look->pool, number) != look->page)
 		return;
 	look->page_count = object_record(look->pool, number)->pages;

@@ -85,7 +85,7 @@ static void end_set(struct pool *pool, uint32_t end)
 static void count_used(struct pool *pool, uint32_t number)
 {
 	pool->objects->live++;
-	if (object_record(pool, number)->class == OBJECT_PINNABLE)
+	if (object_kept_by_pins(object_record(pool, number)))
 		bitmap_add(&pool->objects->pinnable, number);
 	bitmap_remove(&pool->objects->unused, number);
 	if (number >= object_end_of(pool))
@@ -231,7 +231,7 @@ static bool is_used(const struct pool *pool, uint32_t number)
 	const struct object_record *record = object_record(pool, number);
 
 	return atomic_load_explicit(&record->readers, memory_order_relaxed) &&
-		(record->class != OBJECT_PINNABLE || pool->objects->of[number].fd <= 0 || object_pinned(pool, number));
+		(!object_kept_by_pins(record) || pool->objects->of[number].fd <= 0 || object_pinned(pool, number));
 }
 
 void object_end_if_unused(struct pool *pool, uint32_t number)

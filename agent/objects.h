@@ -28,7 +28,7 @@ struct object {
 	uint64_t manifest_bytes;
 	struct tenant *tenant;     /* who has its pages on the books; NULL: a tenant that is no more */
 	bool in_order;             /* in which they go: what is below is said of such ones */
-	bool open;                 /* somebody has it open; OBJECT_PINNABLE: had it pinned when that was last looked at */
+	bool open;                 /* a session has it open; kept by pins: had it pinned when that was last looked at */
 	uint32_t stay_below;       /* so many of those that follow it stay: open, or followed by one that stays */
 	uint32_t touched_ms;       /* of its last use, when that was last looked at */
 	struct evict_candidate candidate; /* as the last scan that could take it has seen it */
@@ -44,7 +44,7 @@ struct objects {
 	uint32_t count;          /* records, the first of which is none */
 	uint32_t live;           /* records that are not NONE */
 	struct bitmap unused;    /* those that are */
-	struct bitmap pinnable;  /* those that are not, of class OBJECT_PINNABLE */
+	struct bitmap pinnable;  /* those that are not, and that pins alone keep */
 	struct objects_order *order;
 	uint64_t looked_ms;      /* at all pins, by the clock */
 	uint32_t *sorted;        /* [count] scratch: objects_sort() */

@@ -124,7 +124,7 @@ static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 	struct tenant *tenant = pool->objects->of[number].tenant;
 	uint32_t pages = record->pages;
 
-	if (record->class == OBJECT_PINNABLE && !object_leave(pool, number)) {
+	if (object_kept_by_pins(record) && !object_leave(pool, number)) {
 		object_order_open(pool, number, true);
 		return 0;
 	}
@@ -163,8 +163,15 @@ static uint32_t next_ephemeral(struct pool *pool, const struct evict_request *re
 {
 	uint32_t number;
 
-	while ((number = object_order_next_ephemeral(pool)) && !may_have(pool, number, request))
+	while ((number = object_order_next_ephemeral(pool))) {
+		if (object_kept_by_pins(object_record(pool, number)))
+			object_order_look_at_pins(pool, number);
+		if (object_order_next_ephemeral(pool) != number)
+			continue;
+		if (may_have(pool, number, request))
+			break;
 		object_order_aside(pool, number);
+	}
 	return number;
 }
 

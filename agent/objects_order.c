@@ -7,7 +7,7 @@
  * score of the first of each decides (objects_evict.c).
  *
  * Invariants: an object is in the order just when it is CURRENT (or LEAVING) and ephemeral or pinnable. It is open just when it has a
- * reader, or, pinnable, somebody pinned it at the last look. It stays while it is open, or one that follows it stays; stay_below counts the
+ * reader, or, where pins alone keep it, a session pinned it at the last look. It stays while it is open, or one that follows it stays; stay_below counts the
  * latter. idle_pages of the tenants, and of objects whose tenant is no more, are those of objects in the order that do not stay.
  */
 #include "agent/objects.h"
@@ -191,7 +191,7 @@ void object_order_look(struct pool *pool, uint32_t number)
 		enter(pool, number);
 	else if (!belongs && object_of(pool, number)->in_order)
 		leave(pool, number, false);
-	if (!belongs || record->class != OBJECT_EPHEMERAL)
+	if (!belongs || object_kept_by_pins(record))
 		return;
 	/* Its last use is when it was let go of. */
 	if (object_of(pool, number)->open)
@@ -205,11 +205,27 @@ void object_order_touch(struct pool *pool, uint32_t number)
 		eviction_touch(pool->objects->order->ephemeral, object_of(pool, number)->node - 1);
 }
 
+/* An ephemeral one that pins keep: it is open while it is pinned, and a pin since the last look is a use. */
+static void ephemeral_used(struct pool *pool, uint32_t number, const struct object_pins *pins)
+{
+	struct object *object = object_of(pool, number);
+
+	if (pins->touched_ms != object->touched_ms) {
+		object->touched_ms = pins->touched_ms;
+		object_order_touch(pool, number);
+	}
+	object_order_open(pool, number, pins->holders);
+}
+
 void object_order_look_at_pins(struct pool *pool, uint32_t number)
 {
 	struct object_pins pins;
 
 	object_pins_look(pool, number, &pins);
+	if (!is_pinnable(pool, number)) {
+		ephemeral_used(pool, number, &pins);
+		return;
+	}
 	object_order_open(pool, number, pins.holders);
 	if (object_worth_learn(pool, number, &pins) && !pins.holders) {
 		object_of(pool, number)->scanned = 0;
@@ -321,7 +337,7 @@ static void check_one(const struct pool *pool, uint32_t number, objects_fault *f
 		found(context, 0, page, "an object that may go is not in the order, or one that may not is");
 	if (object->in_order && object->node && object->stay_below != stay_below(pool, number))
 		found(context, 0, page, "what follows an object and stays is counted wrong");
-	if (class == OBJECT_PINNABLE && object_stands(pool, number) && object->fd > 0 && pinned_by_stranger(pool, number, &session))
+	if (object_kept_by_pins(object_record(pool, number)) && object_stands(pool, number) && object->fd > 0 && pinned_by_stranger(pool, number, &session))
 		found(context, session, page, "pins an object that it does not have open");
 }
 

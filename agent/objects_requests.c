@@ -275,7 +275,7 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 			manifest_error(error));
 		if (error != -ENOMEM)
 			session_damage(q->session, "a manifest that cannot be");
-	} else if (!name_ok(request->name) || request->memory_class >= OBJECT_CLASSES || request->flags & ~(uint32_t)OBJECT_PRIVATE) {
+	} else if (!name_ok(request->name) || request->memory_class >= OBJECT_CLASSES || request->flags & ~(uint32_t)(OBJECT_PRIVATE | OBJECT_BY_PINS)) {
 		REFUSE(&reply, -EINVAL, "an object takes a name, a class and flags that there are");
 	} else {
 		publish_check(q->session, request, &manifest, &reply);

@@ -98,7 +98,7 @@ enum object_state {
 	OBJECT_CURRENT,    /* what its name means */
 	OBJECT_OLD,        /* a newer version is current; goes with its last reader */
 	OBJECT_DELETED,    /* its name is gone; goes with its last reader */
-	OBJECT_LEAVING,    /* OBJECT_PINNABLE: current, and being looked at whether anybody pins it; soon decided */
+	OBJECT_LEAVING,    /* kept by pins alone: current, and being looked at whether a session pins it; soon decided */
 	OBJECT_ENDING,     /* its pages are on their way back */
 	OBJECT_STATES
 };
@@ -107,7 +107,7 @@ enum object_state {
 enum object_class {
 	OBJECT_IMMUTABLE, /* nobody writes after publication */
 	OBJECT_MUTABLE,   /* its one writer goes on writing; readers read */
-	OBJECT_EPHEMERAL, /* as immutable, and may be evicted while nobody has it open */
+	OBJECT_EPHEMERAL, /* as immutable, and may be evicted while no session has it open; OBJECT_BY_PINS: pins it */
 	OBJECT_PINNABLE,  /* as immutable, and may be evicted while nobody pins it, open or not; shm/pins.h */
 	OBJECT_CLASSES
 };
@@ -133,9 +133,9 @@ struct object_record {
 	uint64_t follows_version;   /* of the ephemeral one without which it is useless, and which goes after it; 0: none */
 	uint32_t follows;           /* its number; there may be another version there by now */
 	_Atomic uint32_t next;      /* object_names.h */
-	uint32_t flags;             /* OBJECT_PRIVATE */
+	uint32_t flags;             /* OBJECT_PRIVATE, OBJECT_BY_PINS */
 	uint32_t cost_us;           /* what its publisher says that it takes to have it again; 0: nothing */
-	uint32_t first_page;        /* its first page, where pins of OBJECT_PINNABLE stand */
+	uint32_t first_page;        /* its first page, where pins stand */
 	uint32_t reserved;
 	/* OBJECT_PINNABLE: what the agent has seen of its pins, up to some seconds ago */
 	_Atomic uint64_t uses;
@@ -144,7 +144,16 @@ struct object_record {
 };
 static_assert(sizeof(struct object_record) == 440, "shared layout");
 
-enum { OBJECT_PRIVATE = 1 }; /* opened by sessions of the publisher's tenant alone */
+enum {
+	OBJECT_PRIVATE = 1, /* opened by sessions of the publisher's tenant alone */
+	OBJECT_BY_PINS = 2, /* an ephemeral one that pins alone keep, as OBJECT_PINNABLE ones: not who has it open */
+};
+
+/* object_kept_by_pins() - it is evicted although sessions have it open, unless one pins it (pins.h). */
+static inline bool object_kept_by_pins(const struct object_record *record)
+{
+	return record->class == OBJECT_PINNABLE || (record->class == OBJECT_EPHEMERAL && record->flags & OBJECT_BY_PINS);
+}
 
 enum role_state { ROLE_NONE, ROLE_NAMED };
 
