@@ -161,7 +161,7 @@ static void handle_drop(struct gpool_object *object)
 	const struct msg_object_change_request request = { .verb = 1, .object = object->number, .version = object->version };
 	struct gpool *pool = object->pool;
 
-	bool gone = object->memory_class == GPOOL_OBJECT_PINNABLE && object->number && object_is_gone(object);
+	bool gone = object->by_pins && object->number && object_is_gone(object);
 
 	pthread_mutex_lock(&pool->objects_lock);
 	if (object->number && !gone && !is_open_elsewhere(object)) {
@@ -194,6 +194,7 @@ static int open_in_turn(struct gpool_object *object, const struct gpool_object_o
 		object->number = reply.object;
 		object->version = reply.version;
 		object->memory_class = reply.memory_class;
+		object->by_pins = object_kept_by_pins(&pool->segment.objects[reply.object]);
 		object->writable = reply.writable;
 	}
 	object_ask_end(object);
@@ -418,7 +419,7 @@ int gpool_object_info(struct gpool_object *object, struct gpool_object_info *inf
 		return -EINVAL;
 	/* It is open, so its record stands, unless pins alone keep it. */
 	if (!record_read(object->pool, object->number, &filled) || filled.version != object->version)
-		return object->memory_class == GPOOL_OBJECT_PINNABLE ? -ESTALE : -EPIPE;
+		return object->by_pins ? -ESTALE : -EPIPE;
 	return info_give(&filled, info);
 }
 

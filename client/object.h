@@ -47,6 +47,7 @@ struct gpool_object {
 	bool writable;
 	bool pinned; /* to be published with a pin of ours */
 	bool private;
+	bool by_pins; /* once it is published: pins alone keep it (object_kept_by_pins()) */
 	uint32_t cost_us;
 	uint32_t touched_ms;
 	/* built here */
@@ -58,6 +59,7 @@ struct gpool_object {
 	struct manifest manifest;
 	uint64_t *addresses; /* [allocations] */
 	uint64_t range, range_bytes; /* opened by name */
+	uint64_t mapping, mapping_bytes; /* mapped by its holder at addresses of its own; 0: nothing. Under pool->objects_lock */
 };
 
 /* object.c */
@@ -87,8 +89,17 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 void object_pin_raise(struct gpool_object *object);
 /* object_is_gone() - an open version does not stand any more: it was evicted, as class GPOOL_OBJECT_PINNABLE allows. */
 bool object_is_gone(const struct gpool_object *object);
-/* objects_sweep() - ranges of pinnable ones that are gone are unmapped. False: not all of them could be. */
+/* objects_sweep() - ranges and places of those that were evicted are unmapped. False: not all of them could be. */
 bool objects_sweep(struct gpool *pool);
+/* object_pin() - gpool_object_pin() of one that pins alone keep, of any class; object_unpin() - gpool_object_unpin_after() likewise. */
+int object_pin(struct gpool_object *object);
+int object_unpin(struct gpool_object *object, struct gpool_fence fence);
+/*
+ * object_mapped_at() - its pages are mapped at `at`, until object_mapping_unmap(), or until it has been evicted and its pages are wanted by another
+ * trust domain. object_mapping_unmap() - 0, -EBUSY (GPU work uses them), or what the back end said.
+ */
+void object_mapped_at(struct gpool_object *object, uint64_t at, uint64_t bytes);
+int object_mapping_unmap(struct gpool_object *object);
 
 /* object_draft.c */
 int draft_set(struct draft *draft, const char *key, const void *value, size_t bytes);
@@ -114,8 +125,8 @@ int object_unmap(struct gpool_object *object);
  */
 int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address, struct gpool_object **object);
 /*
- * object_give() - publish pinned blocks of the caller's as one ephemeral object of this name, which nobody must have yet, with
- * one piece of metadata. `follows`: an ephemeral one that is open here and goes after this one; or NULL. On success their pages
+ * object_give() - publish pinned blocks of the caller's as one ephemeral object of this name, which nobody must have yet, with one piece of
+ * metadata. Pins alone keep it, and the caller has pinned it then. `follows`: an ephemeral one that is open here and goes after this one; or NULL. On success their pages
  * are the object's; where the caller has them mapped is its matter. Else blocks[] are as before, perhaps with other generations.
  * Return: as gpool_object_publish().
  */

@@ -51,6 +51,7 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 	}
 	made->memory_class = read.memory_class;
 	made->pinned = read.flags & GPOOL_OBJECT_PINNED;
+	made->by_pins = read.memory_class == GPOOL_OBJECT_PINNABLE;
 	made->private = read.flags & GPOOL_OBJECT_PRIVATE;
 	made->cost_us = read.cost_us;
 	made->role_token = read.role_token;
@@ -310,7 +311,7 @@ static int publish_ask(const struct gpool_object *object, int fd, struct msg_obj
 		.memory_class = object->memory_class,
 		.expect_version = object->expect_version,
 		.role_token = object->role_token,
-		.flags = object->private ? OBJECT_PRIVATE : 0,
+		.flags = (object->private ? OBJECT_PRIVATE : 0) | (object->by_pins && object->memory_class == GPOOL_OBJECT_EPHEMERAL ? OBJECT_BY_PINS : 0),
 		.cost_us = object->cost_us,
 		.follows = object->follows ? object->follows->number : 0,
 		.follows_version = object->follows ? object->follows->version : 0,
@@ -474,6 +475,7 @@ int object_give(struct gpool *pool, const char *name, const struct gpool_object 
 	if (error)
 		return error;
 	made->memory_class = GPOOL_OBJECT_EPHEMERAL;
+	made->by_pins = made->pinned = true;
 	made->expect_version = GPOOL_OBJECT_NONE;
 	made->follows = follows;
 	made->parts = calloc(count, sizeof(*made->parts));

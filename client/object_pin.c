@@ -47,6 +47,11 @@ static bool is_pinnable(const struct gpool_object *object)
 	return object->number && object->memory_class == GPOOL_OBJECT_PINNABLE;
 }
 
+static bool is_by_pins(const struct gpool_object *object)
+{
+	return object->number && object->by_pins;
+}
+
 /* Threads may lose each other's counts: it is for an estimate. */
 static void used(const struct gpool_object *object)
 {
@@ -56,15 +61,11 @@ static void used(const struct gpool_object *object)
 	atomic_store_explicit(uses, atomic_load_explicit(uses, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
-int gpool_object_pin(struct gpool_object *object)
+int object_pin(struct gpool_object *object)
 {
 	struct gpool *pool = object->pool;
 	int error;
 
-	if (unlikely(!pool->alive))
-		return -ECHILD;
-	if (unlikely(!is_pinnable(object)))
-		return -EINVAL;
 	error = object_pin_try(&pool->session, record_of(object), object->version, page_of(object));
 	if (unlikely(error == -EAGAIN))
 		error = pin_wait(object);
@@ -77,39 +78,44 @@ int gpool_object_pin(struct gpool_object *object)
 	return 0;
 }
 
+int gpool_object_pin(struct gpool_object *object)
+{
+	if (unlikely(!object->pool->alive))
+		return -ECHILD;
+	return unlikely(!is_pinnable(object)) ? -EINVAL : object_pin(object);
+}
+
 /* A pinned version stands, so where it does not stand any more it was not pinned. */
 static int unpin_check(const struct gpool_object *object)
 {
-	if (unlikely(!is_pinnable(object)))
-		return -EINVAL;
 	if (unlikely(object_is_gone(object)))
 		return -ESTALE;
 	return unlikely(!pin_count(&object->pool->session, page_of(object))) ? -EINVAL : 0;
 }
 
-int gpool_object_unpin(struct gpool_object *object)
+static void unpin(struct gpool_object *object)
 {
-	struct gpool *pool = object->pool;
-	int error;
-
-	if (unlikely(!pool->alive))
-		return -ECHILD;
-	error = unpin_check(object);
-	if (unlikely(error))
-		return error;
-	pin_drop(&pool->session, page_of(object));
-	pool_wake_waiters(pool);
-	return 0;
+	pin_drop(&object->pool->session, page_of(object));
+	pool_wake_waiters(object->pool);
 }
 
-int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fence)
+int gpool_object_unpin(struct gpool_object *object)
 {
-	struct gpool *pool = object->pool;
 	int error;
 
-	if (unlikely(!pool->alive))
+	if (unlikely(!object->pool->alive))
 		return -ECHILD;
-	error = unpin_check(object);
+	error = likely(is_pinnable(object)) ? unpin_check(object) : -EINVAL;
+	if (likely(!error))
+		unpin(object);
+	return error;
+}
+
+int object_unpin(struct gpool_object *object, struct gpool_fence fence)
+{
+	struct gpool *pool = object->pool;
+	int error = unpin_check(object);
+
 	if (!error)
 		error = fence_check(pool, fence);
 	if (error)
@@ -117,7 +123,15 @@ int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fen
 	/* No block stands there, so what is deferred is the pin of none: tag 0. */
 	if (fence_pending(pool, fence) && !entry_fence_raise(pool, block_entry(pool, page_of(object)), fence.value))
 		return deferred_unpin(pool, &(struct gpool_block){.page = page_of(object)}, fence.value);
-	return gpool_object_unpin(object);
+	unpin(object);
+	return 0;
+}
+
+int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fence)
+{
+	if (unlikely(!object->pool->alive))
+		return -ECHILD;
+	return is_pinnable(object) ? object_unpin(object, fence) : -EINVAL;
 }
 
 void object_pin_raise(struct gpool_object *object)
@@ -136,14 +150,44 @@ bool object_is_gone(const struct gpool_object *object)
 	return state < OBJECT_CURRENT || state > OBJECT_LEAVING || record->version != object->version;
 }
 
+/* ---- mappings of those that are gone ---- */
+
+void object_mapped_at(struct gpool_object *object, uint64_t at, uint64_t bytes)
+{
+	pthread_mutex_lock(&object->pool->objects_lock);
+	object->mapping = at;
+	object->mapping_bytes = bytes;
+	pthread_mutex_unlock(&object->pool->objects_lock);
+}
+
+/* The caller holds pool->objects_lock. */
+static int mapping_unmap(struct gpool_object *object)
+{
+	int error = object->mapping_bytes ? gpu_unmap(object->pool->gpu, object->mapping, object->mapping_bytes) : 0;
+
+	if (!error)
+		object->mapping_bytes = 0;
+	return error;
+}
+
+int object_mapping_unmap(struct gpool_object *object)
+{
+	int error;
+
+	pthread_mutex_lock(&object->pool->objects_lock);
+	error = mapping_unmap(object);
+	pthread_mutex_unlock(&object->pool->objects_lock);
+	return error;
+}
+
 bool objects_sweep(struct gpool *pool)
 {
 	bool all = true;
 
 	pthread_mutex_lock(&pool->objects_lock);
 	for (struct gpool_object *object = pool->objects; object; object = object->next)
-		if (is_pinnable(object) && object_is_gone(object))
-			all &= !object_parts_unmap(object) && !object_unmap(object);
+		if (is_by_pins(object) && object_is_gone(object))
+			all &= !object_parts_unmap(object) && !object_unmap(object) && !mapping_unmap(object);
 	pthread_mutex_unlock(&pool->objects_lock);
 	return all;
 }

@@ -15,7 +15,7 @@ int offer_open(struct gpool_kv *kv)
 	if (!kv->prefixes.entries)
 		return 0;
 	kv->marks = calloc(kv_block_count(kv), sizeof(*kv->marks));
-	return kv->marks && !bitmap_init(&kv->lost, kv->blocks.chunks) ? 0 : -ENOMEM;
+	return kv->marks && !bitmap_init(&kv->lost, kv_block_count(kv) / kv->blocks.chunk_blocks) ? 0 : -ENOMEM;
 }
 
 void offer_close(struct gpool_kv *kv)
@@ -122,7 +122,7 @@ static uint32_t lost_mark(struct gpool_kv *kv)
 				continue;
 			kv->marks[block] = MARK_GOES;
 			followers += entries[block].children;
-			followers -= parent < kv->blocks.blocks && bitmap_has(&kv->lost, parent / count);
+			followers -= parent != PREFIX_NONE && bitmap_has(&kv->lost, parent / count);
 		}
 	return followers;
 }
@@ -169,8 +169,7 @@ static void marked_drop(struct gpool_kv *kv, uint32_t first, uint32_t end)
 			block = drop(kv, block);
 }
 
-/* Chunks in kv->lost are holes, and what they had is no longer in the cache. */
-static void lost_drop(struct gpool_kv *kv)
+void offer_drop_lost(struct gpool_kv *kv)
 {
 	uint32_t count = kv->blocks.chunk_blocks;
 
@@ -185,7 +184,8 @@ static void lost_drop(struct gpool_kv *kv)
 		uint32_t chunk = bitmap_lowest(&kv->lost);
 
 		bitmap_remove(&kv->lost, chunk);
-		block_pool_lose(&kv->blocks, chunk);
+		if (chunk < kv->blocks.chunks)
+			block_pool_lose(&kv->blocks, chunk);
 	}
 	pooled_settle(kv);
 }
@@ -213,7 +213,7 @@ static int reclaim(struct gpool_kv *kv, uint32_t chunk)
 		block_pool_reclaim(&kv->blocks, chunk);
 	} else if (error == -ENODATA) {
 		bitmap_add(&kv->lost, chunk);
-		lost_drop(kv);
+		offer_drop_lost(kv);
 	}
 	return error;
 }
@@ -271,8 +271,8 @@ static uint64_t times_taken(const struct gpool_kv *kv)
 		atomic_load_explicit(&kv->range->elastic->discarded, memory_order_acquire);
 }
 
-/* What is taken during the look is found by the next one: the counter is read first. */
-void offer_look(struct gpool_kv *kv)
+/* Chunks of the cache's own. What is taken during the look is found by the next one: the counter is read first. */
+static void own_lost(struct gpool_kv *kv)
 {
 	const struct elastic_pages all = { .first = 0, .count = 1, .times = 1 };
 	const struct bitmap *offered = &kv->blocks.offered;
@@ -284,9 +284,17 @@ void offer_look(struct gpool_kv *kv)
 	for (uint32_t chunk = bitmap_lowest(offered); chunk != BITMAP_NONE; chunk = bitmap_next(offered, chunk + 1))
 		if (is_lost(kv, chunk) && handles_reclaim(kv, chunk) == -ENODATA)
 			bitmap_add(&kv->lost, chunk);
-	if (kv->lost.count)
-		lost_drop(kv);
 	ranges_leave(kv->pool->ranges);
-	if (kv->blocks.spent.count)
+}
+
+void offer_look(struct gpool_kv *kv)
+{
+	if (!kv->prefixes.entries)
+		return;
+	own_lost(kv);
+	pooled_lost(kv);
+	if (unlikely(kv->lost.count)) {
+		offer_drop_lost(kv);
 		memory_park(kv);
+	}
 }

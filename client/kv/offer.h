@@ -25,6 +25,9 @@ void offer_chunks(struct gpool_kv *kv, struct gpool_fence fence);
 int offer_reclaim(struct gpool_kv *kv, uint32_t chunk);
 int offer_use(struct gpool_kv *kv, uint32_t chunk);
 
+/* offer_drop_lost() - chunks in kv->lost have left the cache, with what follows them: own ones are holes, and places leave. */
+void offer_drop_lost(struct gpool_kv *kv);
+
 /* offer_settle() - offered chunks without a cached block are held and empty, or holes, as far as that is possible now. */
 void offer_settle(struct gpool_kv *kv);
 

@@ -7,6 +7,7 @@
  */
 #include "client/kv/pooled.h"
 
+#include "client/kv/offer.h"
 #include "client/kv/prefix.h"
 #include "client/object.h"
 #include "client/stream.h"
@@ -84,26 +85,25 @@ int pooled_open(struct gpool_kv *kv, uint32_t places)
 	return pooled->places && pooled->refs && pooled->given && pooled->refused ? 0 : -ENOMEM;
 }
 
-/* 0, -EBUSY: GPU work that the program queued elsewhere still looks there. */
-static int place_unmap(struct gpool_kv *kv, struct pooled_place *place, uint64_t bytes)
+/* Its addresses are not used again. */
+static void place_lose(struct gpool_kv *kv, struct pooled_place *place)
 {
-	int error = bytes ? gpu_unmap(kv->pool->gpu, place_address(kv, place), bytes) : 0;
-
-	if (!error || error == -EBUSY)
-		return error;
-	pool_log(kv->pool, POOL_LOG_ERROR, "cannot unmap %llu bytes of a KV cache: %s; their addresses are lost", (unsigned long long)bytes,
-		gpu_error_text());
+	pool_log(kv->pool, POOL_LOG_ERROR, "cannot unmap a chunk of a KV cache: %s; its addresses are lost", gpu_error_text());
 	place->lost = true;
-	return 0;
 }
 
-/* As place_unmap(). */
+/* 0, -EBUSY: GPU work that the program queued elsewhere still looks there. */
 static int place_close(struct gpool_kv *kv, struct pooled_place *place)
 {
-	int error = place_unmap(kv, place, kv->chunk_bytes);
+	int error = object_mapping_unmap(place->object);
 
-	if (error)
+	if (error == -EBUSY)
 		return error;
+	if (error)
+		place_lose(kv, place);
+	/* A cache that is destroyed with its sequences; their work is done. */
+	if (place->pinned)
+		object_unpin(place->object, (struct gpool_fence){ 0 });
 	/* A close that nobody hears of is the session's end, which closes it as well. */
 	gpool_object_close(place->object);
 	*place = (struct pooled_place){ .lost = place->lost };
@@ -129,7 +129,7 @@ void pooled_close(struct gpool_kv *kv)
 		return;
 	for (uint32_t i = 0; pooled->places && i < pooled->count; i++)
 		if (pooled->places[i].object)
-			place_unmap(kv, &pooled->places[i], kv->chunk_bytes);
+			object_mapping_unmap(pooled->places[i].object);
 	free(pooled->places);
 	free(pooled->refs);
 	free(pooled->given);
@@ -206,14 +206,19 @@ void pooled_settle(struct gpool_kv *kv)
 		places_leave(kv, place_block(kv, &kv->pooled->places[i]));
 }
 
-/* Something that waits for a fence: whether that is reached. One fence for all that have none yet. */
+/* One fence for all that need one now. A stream that is closed has waited for its work. */
+static bool fence_get(struct gpool_kv *kv, struct gpool_fence *all)
+{
+	int error = all->value ? 0 : gpool_fence_record(kv->pool, kv->stream, all);
+
+	return !error || error == -EINVAL;
+}
+
+/* Something that waits for a fence: whether that is reached. */
 static bool is_behind(struct gpool_kv *kv, bool *fenced, struct gpool_fence *own, struct gpool_fence *all)
 {
 	if (!*fenced) {
-		int error = all->value ? 0 : gpool_fence_record(kv->pool, kv->stream, all);
-
-		/* A stream that is closed has waited for its work. */
-		if (error && error != -EINVAL)
+		if (!fence_get(kv, all))
 			return false;
 		*own = *all;
 		*fenced = true;
@@ -230,6 +235,8 @@ void pooled_park(struct gpool_kv *kv)
 	for (uint32_t i = pooled ? pooled->count : 0; i-- > 0;) {
 		struct pooled_place *place = &pooled->places[i];
 
+		if (place->pinned && !place->refs && fence_get(kv, &fence))
+			place->pinned = object_unpin(place->object, fence) == -ENOMEM;
 		if (place->object && place->leaving && is_behind(kv, &place->fenced, &place->fence, &fence))
 			place_close(kv, place);
 	}
@@ -243,6 +250,55 @@ void pooled_park(struct gpool_kv *kv)
 		block_pool_return(&kv->blocks, given->chunk);
 		*given = pooled->given[--pooled->given_count];
 	}
+}
+
+/* ---- evicted by the agent ---- */
+
+static void lost_add(struct gpool_kv *kv, const struct pooled_place *place)
+{
+	uint32_t chunk = place_block(kv, place) / kv->blocks.chunk_blocks;
+
+	if (!bitmap_has(&kv->lost, chunk))
+		bitmap_add(&kv->lost, chunk);
+}
+
+int pooled_use(struct gpool_kv *kv, uint32_t block)
+{
+	struct pooled_place *place = place_of(kv, block);
+	int error = place->pinned ? 0 : object_pin(place->object);
+
+	if (error == -ESTALE) {
+		lost_add(kv, place);
+		offer_drop_lost(kv);
+		return -ENODATA;
+	}
+	place->pinned = !error;
+	return error;
+}
+
+/* While the agent looks whether one is pinned, it is not known yet: then the next look is as this one. */
+void pooled_lost(struct gpool_kv *kv)
+{
+	struct pooled *pooled = kv->pooled;
+	uint64_t evictions;
+	bool known = true;
+
+	if (!pooled || !pooled->used)
+		return;
+	evictions = atomic_load_explicit(&kv->pool->header->counters[POOL_COUNT_EVICTIONS], memory_order_acquire);
+	if (evictions == pooled->evictions_known)
+		return;
+	for (uint32_t i = 0; i < pooled->count; i++) {
+		const struct pooled_place *place = &pooled->places[i];
+
+		if (!place->object || place->leaving || place->pinned)
+			continue;
+		known &= atomic_load_explicit(&kv->pool->segment.objects[place->object->number].state, memory_order_relaxed) == OBJECT_CURRENT;
+		if (object_is_gone(place->object))
+			lost_add(kv, place);
+	}
+	if (known)
+		pooled->evictions_known = evictions;
 }
 
 /* ---- the directory ---- */
@@ -303,7 +359,8 @@ static int place_map(struct gpool_kv *kv, struct pooled_place *place, const uint
 		error = gpu_access(kv->pool->gpu, begin, kv->chunk_bytes, GPU_ACCESS_READ);
 	if (error) {
 		pool_log(kv->pool, POOL_LOG_ERROR, "cannot map %u handles that a KV cache shares: %s", handles, gpu_error_text());
-		place_unmap(kv, place, at - begin);
+		if (at > begin && gpu_unmap(kv->pool->gpu, begin, at - begin))
+			place_lose(kv, place);
 		return error == -EPIPE ? -EPIPE : -ENOMEM;
 	}
 	window_keep_from_child(kv->pool, begin, kv->chunk_bytes);
@@ -328,6 +385,7 @@ static int object_place_map(struct gpool_kv *kv, struct pooled_place *place, con
 static struct pooled_place *place_used(struct gpool_kv *kv, struct pooled_place *place, struct gpool_object *object,
 	const struct prefix_key *keys)
 {
+	object_mapped_at(object, place_address(kv, place), kv->chunk_bytes);
 	*place = (struct pooled_place){ .object = object, .keys = keys };
 	kv->pooled->used++;
 	return place;
@@ -339,7 +397,7 @@ static struct pooled_place *place_again(struct gpool_kv *kv, struct prefix_key k
 	for (uint32_t i = 0; kv->pooled->used && i < kv->pooled->count; i++) {
 		struct pooled_place *place = &kv->pooled->places[i];
 
-		if (place->object && place->leaving && prefix_key_same(place->keys[0], key)) {
+		if (place->object && place->leaving && prefix_key_same(place->keys[0], key) && !object_is_gone(place->object)) {
 			place->leaving = false;
 			return place;
 		}
@@ -471,15 +529,15 @@ static int chunk_give(struct gpool_kv *kv, struct pooled_place *place, uint32_t 
 		name_make(name, metadata->keys[0]);
 		error = object_give(
 			kv->pool, name, follows, blocks, chunk_handles(kv), METADATA_KEY, metadata, metadata_bytes(kv), &object);
-		if (error)
-			place_unmap(kv, place, kv->chunk_bytes);
+		if (error && gpu_unmap(kv->pool->gpu, place_address(kv, place), kv->chunk_bytes))
+			place_lose(kv, place);
 	}
 	free(metadata);
 	if (error)
 		return error;
 	elastic_give(kv->range->elastic, &all);
 	gpool_object_get(object, METADATA_KEY, &value, &bytes);
-	place_used(kv, place, object, ((const struct metadata *)value)->keys);
+	place_used(kv, place, object, ((const struct metadata *)value)->keys)->pinned = true;
 	return 0;
 }
 
@@ -524,9 +582,10 @@ static bool share_other(struct gpool_kv *kv, struct kv_sequence *sequence, uint3
 	uint32_t from = kv_entry(kv, sequence, index);
 	struct pooled_place *place = place_open(kv, kv->prefixes.entries[from].key);
 
-	if (place)
-		blocks_move(kv, sequence, index, from, place_block(kv, place), keys_same(kv, place, from));
-	return place != NULL;
+	if (!place || pooled_use(kv, place_block(kv, place)))
+		return false;
+	blocks_move(kv, sequence, index, from, place_block(kv, place), keys_same(kv, place, from));
+	return true;
 }
 
 /* The pool's chunk that is behind the block before, which the sequence has, so that it is open. NULL: none. */

@@ -10,9 +10,11 @@
  * Block numbers from kv->blocks.blocks on are places for such chunks. Of each:
  *
  *   unused    object NULL; or lost
- *   in use    a sequence has one of its blocks, or a block elsewhere follows one of them. The keys that this process came by itself, and only
- *             these, are in the table
+ *   in use    a sequence has one of its blocks: the object is pinned. Or a block elsewhere follows one of them: then it is not, and the agent may
+ *             evict it. The keys that this process came by itself, and only these, are in the table
  *   leaving   neither: without keys, and unmapped and closed when work that was queued by then is done. In use again if it is wanted
+ *
+ * A place whose object was evicted is without keys, and what followed its blocks is not in the cache, from the next look on (offer.h).
  */
 #ifndef GPOOL_CLIENT_KV_POOLED_H
 #define GPOOL_CLIENT_KV_POOLED_H
@@ -26,6 +28,7 @@ struct pooled_place {
 	struct gpool_object *object;
 	const struct prefix_key *keys; /* [chunk_blocks] in the object's manifest */
 	uint32_t refs;                 /* of all its blocks */
+	bool pinned;
 	bool leaving, fenced;
 	bool lost;                     /* what was mapped there could not be unmapped: it is not used again */
 	struct gpool_fence fence;      /* fenced: behind it nothing is queued that looks there */
@@ -45,6 +48,7 @@ struct pooled {
 	uint32_t *refs;              /* [count * chunk_blocks] */
 	struct pooled_given *given;  /* [chunks of the cache] */
 	uint32_t given_count;
+	uint64_t evictions_known;    /* in the whole pool at the last look */
 	uint64_t *refused;           /* [object_count] the version by this number that is not for this cache; 0: none */
 };
 
@@ -82,6 +86,16 @@ void pooled_unfollowed(struct gpool_kv *kv, uint32_t block);
  * PREFIX_NONE: there is none, or none that could be used. May ask the agent; then it maps a chunk.
  */
 uint32_t pooled_find(struct gpool_kv *kv, struct prefix_key key, uint32_t before);
+/*
+ * pooled_use() - of a block of a place with an object: that is pinned from now on: 0; -ENODATA: it was evicted, and its blocks and what
+ * follows them have left the cache; -ETIMEDOUT. It is pinned until pooled_park() finds it without a reference.
+ */
+int pooled_use(struct gpool_kv *kv, uint32_t block);
+/*
+ * pooled_lost() - places whose objects were evicted since the last look are added to kv->lost, by the numbers of chunks that follow those of the
+ * cache's own. Cost: one load if nothing was evicted in the pool.
+ */
+void pooled_lost(struct gpool_kv *kv);
 /* pooled_settle() - places that were found and that nobody took leave. */
 void pooled_settle(struct gpool_kv *kv);
 /* pooled_park() - a fence for what leaves, and what has one that is reached is gone. */

@@ -189,7 +189,7 @@ static bool walk_hold(struct gpool_kv *kv, struct prefix_walk *walk)
 		parent = kv->prefixes.entries[block].parent;
 		chunk = block / kv->blocks.chunk_blocks;
 		if (chunk != held)
-			error = is_pooled(kv, block) ? 0 : offer_use(kv, chunk);
+			error = is_pooled(kv, block) ? pooled_use(kv, block) : offer_use(kv, chunk);
 		held = chunk;
 		if (error == -ENODATA)
 			return false;
@@ -347,9 +347,9 @@ static int holder_find(struct gpool_kv *kv, struct prefix_key key, uint32_t *hol
 	int error = 0;
 
 	*holder = prefix_table_find(&kv->prefixes, key);
-	if (*holder == PREFIX_NONE || is_pooled(kv, *holder) || kv->blocks.refs[*holder])
+	if (*holder == PREFIX_NONE || kv_refs(kv, *holder))
 		return 0;
-	error = offer_use(kv, *holder / kv->blocks.chunk_blocks);
+	error = is_pooled(kv, *holder) ? pooled_use(kv, *holder) : offer_use(kv, *holder / kv->blocks.chunk_blocks);
 	if (error != -ENODATA)
 		return error;
 	*holder = PREFIX_NONE;
