@@ -363,6 +363,20 @@ static inline void agent_kill(void)
 	await_end(pidfd);
 }
 
+/* Named objects, and how many times sessions have one open. */
+static inline uint32_t objects(uint32_t *readers)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0, count = 0;
+
+	*readers = 0;
+	while (gpool_object_next(admin, &cursor, &info) == 0) {
+		count++;
+		*readers += info.readers;
+	}
+	return count;
+}
+
 /* Closes the cache's stream for work; opens with gpool_fence_signal(). */
 static inline struct gpool_fence gate_make(uint32_t manual)
 {

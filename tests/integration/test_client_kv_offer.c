@@ -6,6 +6,8 @@
  * that a sequence uses stays; counts are exact after each call; own cached blocks are evicted when they are due before others' content, and not
  * otherwise. Method: engines as processes that are stopped and killed, or in this process where the time of a use or a fence matters.
  */
+#include "client/kv/pooled.h"
+#include "client/object.h"
 #include "tests/integration/kv_engine.h"
 
 enum { PLENTY = PAGES - 1 }; /* all but a page for the engine's tables */
@@ -122,6 +124,90 @@ static void test_evicted_at_once(void **state)
 	alloc(worker, PLENTY);
 	assert_int_equal(atomic_load(&pool_view(admin)->header->counters[POOL_COUNT_EVICTIONS]), 0);
 	engine_continued(idle);
+	engine_ended(idle);
+}
+
+/* ---- chunks that engines share ---- */
+
+/* A text of three chunks that are shared, and two blocks behind them that are not; no sequence has any of it. */
+static struct engine *idle_sharer(uint32_t text)
+{
+	struct engine *made = engine();
+	uint64_t sequence;
+
+	assert_int_equal(begun(made, text, 0, 3 * C + 2 * T, &sequence), 0);
+	assert_int_equal(shared(made, sequence), 3 * CHUNK_BLOCKS);
+	look(made, sequence);
+	freed(made, sequence);
+	assert_int_equal(last.statistics.cached_blocks, 2);
+	assert_int_equal(last.statistics.pool_blocks, 3 * CHUNK_BLOCKS);
+	return made;
+}
+
+/* An engine that is idle has them open, since blocks of its own follow them, and keeps none of it. */
+static void test_shared_give_way(void **state)
+{
+	struct engine *idle;
+	struct gpool_block block;
+	uint32_t readers;
+	uint64_t sequence;
+
+	(void)state;
+	start(calm);
+	worker = open_worker();
+	idle = idle_sharer(1);
+	engine_stopped(idle);
+	assert_int_equal(objects(&readers), 3);
+	assert_int_equal(readers, 3);
+	block = alloc(worker, PLENTY);
+	assert_int_equal(objects(&readers), 0);
+	engine_continued(idle);
+	assert_int_equal(found_by(idle, 1, 0, 4 * C), 0);
+	assert_int_equal(last.statistics.cached_blocks, 0);
+	assert_int_equal(last.statistics.prefix_lost, 3 * CHUNK_BLOCKS + 2);
+	assert_int_equal(gpool_free(worker, &block), 0);
+	assert_int_equal(begun(idle, 1, 0, 3 * C, &sequence), 0);
+	look(idle, sequence);
+	assert_int_equal(shared(idle, sequence), 3 * CHUNK_BLOCKS);
+	look(idle, sequence);
+	engine_ended(idle);
+}
+
+/* What a sequence of any engine has stays, and what follows it in no sequence goes. */
+static void test_shared_in_use(void **state)
+{
+	struct engine *idle, *user;
+	struct gpool_block block;
+	uint32_t readers;
+	uint64_t sequence;
+
+	(void)state;
+	start(calm);
+	worker = open_worker();
+	idle = idle_sharer(1);
+	user = engine();
+	assert_int_equal(begun(user, 1, 0, 2 * C, &sequence), 2 * C);
+	look(user, sequence);
+	engine_stopped(idle);
+	engine_stopped(user);
+	assert_int_equal(gpool_alloc(worker, PLENTY - 2, NULL, &block), -ENOSPC);
+	block = alloc(worker, PLENTY - 1 - 2);
+	assert_int_equal(objects(&readers), 2);
+	engine_continued(idle);
+	engine_continued(user);
+	look(user, sequence);
+	/* Nothing follows what is left, so that the engine does not keep it, and finds it in the pool. */
+	assert_int_equal(found_by(idle, 1, 0, 3 * C), 0);
+	assert_int_equal(last.statistics.cached_blocks, 0);
+	assert_int_equal(begun(idle, 1, 0, 2 * C, &sequence), 2 * C);
+	look(idle, sequence);
+	engine_killed(user);
+	look(idle, sequence);
+	engine_stopped(idle);
+	assert_int_equal(gpool_free(worker, &block), 0);
+	assert_int_equal(gpool_alloc(worker, PLENTY - 1, NULL, &block), -ENOSPC);
+	engine_continued(idle);
+	look(idle, sequence);
 	engine_ended(idle);
 }
 
@@ -419,6 +505,63 @@ static void test_names(void **state)
 	gpool_close(other);
 }
 
+/* A chunk that was evicted is unmapped when its pages are wanted by another trust domain, before the cache knows that it is gone. */
+static void test_shared_unmapped(void **state)
+{
+	struct gpool_kv_options options;
+	struct gpool_block rest;
+	struct gpool *other;
+	uint64_t sequence;
+	uint32_t found;
+
+	(void)state;
+	worker_open(calm);
+	other = open_worker();
+	options = engine_options(0, heads);
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	sequence = here_begun(1, 0, C + T, NULL);
+	assert_int_equal(gpool_kv_prefix_share(kv, sequence, ANSWER_MS), CHUNK_BLOCKS);
+	here_ended(sequence);
+	settle();
+	assert_int_not_equal(kv->pooled->places[0].object->mapping_bytes, 0);
+	assert_true(objects_sweep(worker));
+	assert_int_not_equal(kv->pooled->places[0].object->mapping_bytes, 0);
+	rest = alloc(other, free_pages() + 2);
+	assert_true(objects_sweep(worker));
+	assert_int_equal(kv->pooled->places[0].object->mapping_bytes, 0);
+	assert_int_equal(gpool_free(other, &rest), 0);
+	sequence = here_begun(1, 0, C + T, &found);
+	assert_int_equal(found, 0);
+	assert_int_equal(statistics().prefix_lost, CHUNK_BLOCKS + 1);
+	assert_int_equal(gpool_kv_prefix_share(kv, sequence, ANSWER_MS), CHUNK_BLOCKS);
+	assert_true(engine_right(sequence));
+	gpool_close(other);
+}
+
+/* A sequence may last: its pins are not taken for forgotten ones. */
+static void test_long_sequence(void **state)
+{
+	static const char *const arguments[] = {"--pool", POOL, CALM, "--set", "pins.max_duration=200ms", "--set", "pins.leaked=unpin", NULL};
+	struct gpool_kv_options options;
+	struct gpool_block forgotten;
+	struct gpool *other;
+	uint64_t sequence;
+
+	(void)state;
+	worker_open(arguments);
+	other = open_worker();
+	options = engine_options(0, heads);
+	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
+	sequence = here_begun(1, 0, C + T, NULL);
+	assert_int_equal(gpool_kv_prefix_share(kv, sequence, ANSWER_MS), CHUNK_BLOCKS);
+	forgotten = alloc(other, 1);
+	AWAIT(status()->pools[0].leaked_pins == 1);
+	AWAIT(atomic_load(&other->session.pins[forgotten.page]) == 0);
+	assert_int_equal(gpool_alloc(other, PAGES - 1, NULL, &forgotten), -ENOSPC);
+	assert_true(engine_right(sequence));
+	gpool_close(other);
+}
+
 /* Sleep drops what is offered, also of a cache whose content is kept; counts are right at once. */
 static void test_sleep(void **state)
 {
@@ -475,6 +618,8 @@ int main(int count, char **arguments)
 		cmocka_unit_test_teardown(test_part_of_it, engines_stop),
 		cmocka_unit_test_teardown(test_in_use_again, engines_stop),
 		cmocka_unit_test_teardown(test_evicted_at_once, engines_stop),
+		cmocka_unit_test_teardown(test_shared_give_way, engines_stop),
+		cmocka_unit_test_teardown(test_shared_in_use, engines_stop),
 		cmocka_unit_test_teardown(test_deaths, engines_stop),
 		cmocka_unit_test_teardown(test_followers_go, engines_stop),
 		cmocka_unit_test_teardown(test_mixed_chunks, engines_stop),
@@ -482,6 +627,8 @@ int main(int count, char **arguments)
 		cmocka_unit_test_teardown(test_room, engines_stop),
 		cmocka_unit_test_teardown(test_own_and_others, engines_stop),
 		cmocka_unit_test_teardown(test_names, engines_stop),
+		cmocka_unit_test_teardown(test_shared_unmapped, engines_stop),
+		cmocka_unit_test_teardown(test_long_sequence, engines_stop),
 		cmocka_unit_test_teardown(test_sleep, engines_stop),
 		cmocka_unit_test_teardown(test_pack, engines_stop),
 	};

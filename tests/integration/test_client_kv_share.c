@@ -19,19 +19,6 @@ static struct engine *sharer(uint64_t *sequence)
 	return made;
 }
 
-static uint32_t objects(uint32_t *readers)
-{
-	struct gpool_object_info info = {.size = sizeof(info)};
-	uint32_t cursor = 0, count = 0;
-
-	*readers = 0;
-	while (gpool_object_next(admin, &cursor, &info) == 0) {
-		count++;
-		*readers += info.readers;
-	}
-	return count;
-}
-
 /* So many chunks of one text, shared one after the other: each follows the one before, so that it goes before that. */
 static bool is_chain(uint32_t count)
 {
@@ -391,6 +378,12 @@ static void test_fork(void **state)
 	assert_int_equal(gpool_kv_free(kv, fork), 0);
 	assert_int_equal(engine_sweep(), 0);
 	assert_int_equal(statistics().pool_blocks, 0);
+	/* A cache that ends with its sequences pins nothing afterwards. */
+	assert_int_equal(engine_obey(&order, &report), 0);
+	assert_int_equal(report.found, 2 * C);
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	for (uint32_t page = 0; page < worker->page_count; page++)
+		assert_int_equal(atomic_load(&worker->session.pins[page]), 0);
 }
 
 /* What somebody holds stays, and what nobody holds goes, its end first. */
