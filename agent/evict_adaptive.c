@@ -23,6 +23,7 @@
 /* The block or object that starts at a page, as the last scan saw it. */
 struct known {
 	uint64_t sequence; /* of its tag */
+	uint64_t key;
 	uint32_t session, touched;
 	uint32_t node; /* plus 1; 0: none starts here */
 	uint32_t scan;
@@ -111,6 +112,7 @@ static void used(struct adaptive *adaptive, const struct evict_sight *sight)
 	known->node = node + 1;
 	known->sequence = sight->tag >> BLOCK_SEQUENCE_SHIFT;
 	known->session = sight->session;
+	known->key = sight->key;
 }
 
 static void adaptive_see(void *state, const struct evict_sight *sights, uint32_t count)
@@ -122,7 +124,8 @@ static void adaptive_see(void *state, const struct evict_sight *sights, uint32_t
 	for (uint32_t i = 0; i < count; i++) {
 		struct known *known = &adaptive->known[sights[i].page];
 
-		if (known->node && !is_same(known, sights[i].tag, sights[i].session))
+		/* With another name it has another content: a chunk of a KV cache does not change its block. */
+		if (known->node && (!is_same(known, sights[i].tag, sights[i].session) || known->key != sights[i].key))
 			forget(adaptive, known);
 		known->scan = adaptive->scan;
 		if (!known->node || known->touched != sights[i].touched)
