@@ -1,6 +1,6 @@
 /*
  * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one, forks, a prompt of 128k tokens, a
- * sequence preempted and resumed, a text of 64k tokens published and found again, one of 16k tokens shared with another engine. Blocks are 32 KiB, sixteen in a page; memory is mapped before, or parked, unless a figure says cold.
+ * sequence preempted and resumed, a text of 64k tokens published and found again, also after its memory was offered, one of 16k tokens shared with another engine. Blocks are 32 KiB, sixteen in a page; memory is mapped before, or parked, unless a figure says cold.
  * On `host` a mapping is a system call; what it costs on a GPU only a GPU tells.
  */
 #include "tools/bench/bench.h"
@@ -94,6 +94,30 @@ static int preempt_resume(struct bench *bench, struct gpool_kv *kv)
 	return error ? error : gpool_kv_free(kv, sequence);
 }
 
+/* A sequence begins with all of a text whose memory is offered, and ends, which offers it again. */
+static int offer_hit(struct bench *bench, struct gpool_kv *kv, const struct gpool_kv_prefix *text)
+{
+	const uint32_t chunks = PREFIX_TOKENS / 16 / 16;
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	uint64_t sequence, begin, hit_ns = 0, free_ns = 0;
+	uint32_t found = 0;
+	int error = 0;
+
+	request.tokens = PREFIX_TOKENS;
+	for (uint32_t i = 0; i < LOOKS && !error; i++) {
+		begin = own_time_ns();
+		error = gpool_kv_prefix_allocate(kv, &request, text, &sequence, &found);
+		hit_ns += own_time_ns() - begin;
+		begin = own_time_ns();
+		if (!error)
+			error = found == PREFIX_TOKENS ? gpool_kv_free(kv, sequence) : -EIO;
+		free_ns += own_time_ns() - begin;
+	}
+	bench_sample(bench, FIGURE_kv_offer_hit, (double)hit_ns / (chunks * LOOKS));
+	bench_sample(bench, FIGURE_kv_offer, (double)free_ns / (chunks * LOOKS));
+	return error;
+}
+
 /* A long text published, and then looked up as a whole. */
 static int prefix(struct bench *bench, struct gpool_kv *kv)
 {
@@ -118,7 +142,7 @@ static int prefix(struct bench *bench, struct gpool_kv *kv)
 	for (uint32_t i = 0; i < LOOKS && !error; i++)
 		error = gpool_kv_prefix_find(kv, &text, &found);
 	bench_sample(bench, FIGURE_kv_lookup, (double)(own_time_ns() - begin) / (blocks * LOOKS));
-	if (error || found.blocks != blocks || gpool_kv_free(kv, sequence))
+	if (error || found.blocks != blocks || gpool_kv_free(kv, sequence) || offer_hit(bench, kv, &text))
 		return -EIO;
 	begin = own_time_ns();
 	error = gpool_kv_prefix_evict(kv, UINT32_MAX) == (int)blocks ? 0 : -EIO;
