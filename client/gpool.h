@@ -1142,7 +1142,7 @@ struct gpool_kv_shape {
 GPOOL_ASSERT_SIZE(gpool_kv_shape, 20);
 
 enum {
-	GPOOL_KV_KEEP = 1u << 0,     /* gpool_sleep() spills the content, and waking brings it back; without it it is dropped */
+	GPOOL_KV_KEEP = 1u << 0,     /* gpool_sleep() spills what sequences have, and waking brings it back; without it it is dropped */
 	GPOOL_KV_PREFIXES = 1u << 1, /* blocks can be published, and found again by their tokens: gpool_kv_prefix_publish() */
 	GPOOL_KV_ADAPTIVE = 1u << 2, /* with it: cached blocks go by what is learned of the texts, 250 bytes of host memory for each block */
 	GPOOL_KV_BF16 = 1u << 3,     /* elements of 2 bytes are bfloat16, not IEEE half: for GPOOL_KV_OFFLOAD_INT8 */
@@ -1213,7 +1213,7 @@ GPOOL_API int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64
 struct gpool_kv_need {
 	uint32_t size;             /* sizeof(struct gpool_kv_need), set by the caller */
 	uint32_t needed_blocks;
-	uint32_t available_blocks; /* free ones, as far as their memory is here, or free in the pool: nobody needs to be evicted; and cached ones */
+	uint32_t available_blocks; /* free ones, as far as their memory is here, or free in the pool: no content elsewhere is lost; and cached ones */
 	uint32_t free_blocks;      /* all that are not in use, whether memory is to be had for them or not; cached ones too */
 	uint32_t watermark_blocks; /* of those admission leaves so many */
 	uint32_t reserved;
@@ -1492,6 +1492,11 @@ GPOOL_API int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t 
  * sequence has it any more it is cached: it stays until its memory is wanted (least recently used first, or with GPOOL_KV_ADAPTIVE what is
  * least likely to be found again; what follows a block before the block), until gpool_kv_prefix_evict(), or until the content is dropped in
  * sleep. Cached blocks count as free.
+ *
+ * Chunks without a block in use are offered, as by gpool_range_offer(), behind the work that is queued by then: when memory is wanted elsewhere
+ * the agent takes such a chunk in the order of eviction, while this process calls nothing. Its cached blocks, and all that follow one of them,
+ * are then found no more. A sequence that begins with cached blocks has them for good. Counts are right when the call that tells them looks; what
+ * is taken after that counts until the next call. In sleep what is offered is dropped, with GPOOL_KV_KEEP as well.
  */
 struct gpool_kv_prefix {
 	uint32_t size;        /* sizeof(struct gpool_kv_prefix); GPOOL_KV_PREFIX_INIT sets it */
@@ -1554,12 +1559,13 @@ GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, co
  *
  * Whole chunks are shared, in which there are only full blocks of this sequence in their order; a cache with pool_blocks therefore lays the
  * blocks of new sequences into whole chunks. Each becomes a named object (kv-prefix/KEY), ephemeral: it outlives this process, is evicted as a
- * whole when its memory is wanted and nobody uses it, and counts for the tenant that shared it. Here its blocks have other numbers from now on
+ * whole when its memory is wanted and no sequence of any process has a block of it, and counts for the tenant that shared it. Here its blocks have other numbers from now on
  * (gpool_kv_table(), gpool_kv_sync()), for all sequences that have them, and the same memory. Where another process was first, the sequences
  * change over to its blocks, and their own memory is free.
  *
- * Blocks of the pool are not cached: when no sequence has them, and no cached block follows one, they are let go of behind the work that is
- * queued by then, at one of the next calls that free or allocate, and found in the pool again as long as that has them.
+ * Blocks of the pool are not cached: when no sequence has them, the agent may evict them behind the work that is queued by then, with the
+ * cached blocks that follow one. Where none follows, they are unmapped at one of the next calls that free or allocate, and found in the pool
+ * again as long as that has them.
  *
  * @timeout_ms: longest wait for the work, milliseconds; 0: do not wait, -1: no limit
  *
@@ -1579,8 +1585,9 @@ GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, co
 GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int timeout_ms);
 
 /*
- * gpool_kv_prefix_evict() - up to so many cached blocks are free, those that would go next; chunks that get empty by that go back to the
- * pool, as after gpool_kv_free(). UINT32_MAX: all. For who sees that others need memory (gpool_pressure()).
+ * gpool_kv_prefix_evict() - up to so many cached blocks are free, those that would go next; memory of chunks that get empty by that is available
+ * to others behind the work that is queued by then, as after gpool_kv_free(), without a further call. UINT32_MAX: all. Others get the memory of
+ * cached blocks without it.
  * Return: how many, -EOPNOTSUPP, -ECHILD.
  */
 GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
