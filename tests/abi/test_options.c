@@ -106,7 +106,7 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_lora_stats), 120);
 	assert_int_equal(offsetof(struct gpool_lora_stats, hot_bytes), 64);
 	assert_int_equal(sizeof(struct gpool_range_options), 40);
-	assert_int_equal(sizeof(struct gpool_range_info), 192);
+	assert_int_equal(sizeof(struct gpool_range_info), 200);
 	assert_int_equal(sizeof(struct gpool_range_page), 32);
 	assert_int_equal(offsetof(struct gpool_range_info, backed_pages), 176);
 	assert_int_equal(offsetof(struct gpool_range_page, generation), 16);
