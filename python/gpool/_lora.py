@@ -12,6 +12,7 @@ from . import _abi
 from ._errors import Error, check, error
 from ._handle import Handle
 from ._library import library
+from ._text import c_optional, c_text
 
 if TYPE_CHECKING:
     from ._pool import Pool
@@ -136,7 +137,7 @@ class Acquired:
         """layer: its number; -1: of modules outside of all layers. target: "model.layers.*.self_attn.q_proj". Raises NotFound: it has none there."""
         filled = _abi.gpool_lora_part()
         with self.adapter.adapters.handle as pointer:
-            result = library().gpool_lora_part(pointer, self.adapter.id, layer, target.encode(), ctypes.byref(filled))
+            result = library().gpool_lora_part(pointer, self.adapter.id, layer, c_text(target), ctypes.byref(filled))
             check(result, f"find part '{target}' of layer {layer} of adapter '{self.adapter.name}'")
         return Part(_matrix(filled.a), _matrix(filled.b), int(filled.rank), float(filled.scale))
 
@@ -248,7 +249,7 @@ class Adapters:
             flags=(_abi.GPOOL_LORA_INT8 if int8 else 0) | (_abi.GPOOL_LORA_PRIVATE if private else 0),
             element=element,
             load_threads=load_threads,
-            cold_folder=None if cold_folder is None else cold_folder.encode(),
+            cold_folder=c_optional(cold_folder),
             salt=salt,
         )
         pointer = ctypes.c_void_p()
@@ -289,7 +290,7 @@ class Adapters:
         """
         number, why = ctypes.c_uint32(), ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
         with self.handle as pointer:
-            result = library().gpool_lora_register(pointer, name.encode(), folder.encode(), ctypes.byref(number), why)
+            result = library().gpool_lora_register(pointer, c_text(name), c_text(folder), ctypes.byref(number), why)
             if result < 0:
                 raise error(result, f"register adapter '{name}'", why.value.decode(errors="replace"))
         return Adapter(self, name, number.value)
@@ -298,7 +299,7 @@ class Adapters:
         """One that is registered, by its name. Raises NotFound."""
         number = ctypes.c_uint32()
         with self.handle as pointer:
-            check(library().gpool_lora_find(pointer, name.encode(), ctypes.byref(number)), f"find adapter '{name}'")
+            check(library().gpool_lora_find(pointer, c_text(name), ctypes.byref(number)), f"find adapter '{name}'")
         return Adapter(self, name, number.value)
 
     def statistics(self) -> AdapterStatistics:

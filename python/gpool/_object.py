@@ -14,6 +14,7 @@ from ._errors import Error, check
 from ._handle import Handle
 from ._library import library
 from ._options import Content, alloc_options
+from ._text import c_text
 from ._view import View
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class Object:
     def __setitem__(self, key: str, value: bytes) -> None:
         """Metadata: any bytes under a text of 1 to 1,023 bytes. All of an object may have 64 MiB."""
         with self.handle as pointer:
-            check(library().gpool_object_set(pointer, key.encode(), value, len(value)), f"set '{key}' of object '{self.name}'")
+            check(library().gpool_object_set(pointer, c_text(key), value, len(value)), f"set '{key}' of object '{self.name}'")
 
     def publish(self) -> int:
         """From now on the name means this, whole; its version. It stays open. GPU work that writes to it is done before.
@@ -194,7 +195,7 @@ class Object:
     def __getitem__(self, key: str) -> bytes:
         value, size = ctypes.c_void_p(), ctypes.c_size_t()
         with self.handle as pointer:
-            result = library().gpool_object_get(pointer, key.encode(), ctypes.byref(value), ctypes.byref(size))
+            result = library().gpool_object_get(pointer, c_text(key), ctypes.byref(value), ctypes.byref(size))
             if result == -errno.ENOENT:
                 raise KeyError(key)
             check(result, f"get '{key}' of object '{self.name}'")

@@ -21,10 +21,6 @@ class Content(enum.IntEnum):
     GRADIENT = _abi.GPOOL_GRADIENT
 
 
-def text(value: Optional[str]) -> Optional[bytes]:
-    return None if value is None else value.encode()
-
-
 def alloc_options(
     flags: int, content: Content, priority: int, owner_id: int, timeout_ms: int, stream: Optional[Stream]
 ) -> _abi.gpool_alloc_options:

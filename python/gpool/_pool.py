@@ -17,10 +17,11 @@ from ._handle import Handle
 from ._library import library
 from ._lora import Adapters, Element
 from ._object import Object, ObjectClass, ObjectInfo, info_of
-from ._options import Content, alloc_options, text
+from ._options import Content, alloc_options
 from ._range import Range
 from ._role import Role, acquire
 from ._stream import Fence, Stream
+from ._text import c_optional, c_text
 
 
 class Pressure(enum.IntEnum):
@@ -116,10 +117,10 @@ class Pool:
         options = _abi.gpool_options(
             size=ctypes.sizeof(_abi.gpool_options),
             flags=(_abi.GPOOL_OPEN_OBSERVER if observer else 0) | (_abi.GPOOL_OPEN_ADMIN if admin else 0),
-            directory=text(directory),
-            pool=text(pool),
-            name=text(name),
-            tenant=text(tenant),
+            directory=c_optional(directory),
+            pool=c_optional(pool),
+            name=c_optional(name),
+            tenant=c_optional(tenant),
             timeout_ms=timeout_ms,
             quota_bytes=quota_bytes,
             log=self._log,
@@ -271,13 +272,13 @@ class Pool:
             size=ctypes.sizeof(_abi.gpool_object_options),
             flags=(_abi.GPOOL_OBJECT_PINNED if pinned else 0) | (_abi.GPOOL_OBJECT_PRIVATE if private else 0),
             memory_class=memory_class,
-            role=text(role.name if role else None),
+            role=c_optional(role.name if role else None),
             role_token=role.token if role else 0,
             expect_version=expected,
         )
         pointer = ctypes.c_void_p()
         with self.handle as pool:
-            check(library().gpool_object_create(pool, name.encode(), options, ctypes.byref(pointer)), f"create object '{name}'")
+            check(library().gpool_object_create(pool, c_text(name), options, ctypes.byref(pointer)), f"create object '{name}'")
         assert pointer.value
         return Object(self, pointer.value, name, memory_class, pinned)
 
@@ -290,14 +291,14 @@ class Pool:
         options = _open_options(version, layout_hash, role, adopt)
         pointer = ctypes.c_void_p()
         with self.handle as pool:
-            check(library().gpool_object_open(pool, name.encode(), options, ctypes.byref(pointer)), f"open object '{name}'")
+            check(library().gpool_object_open(pool, c_text(name), options, ctypes.byref(pointer)), f"open object '{name}'")
         assert pointer.value
         return Object(self, pointer.value, name, adopted=adopt)
 
     def delete_object(self, name: str, version: int = 0) -> None:
         """The name is gone at once, the pages with their last reader. version: the one that must be current; 0: any. Raises NotFound, Stale."""
         with self.handle as pool:
-            check(library().gpool_object_delete(pool, name.encode(), version), f"delete object '{name}'")
+            check(library().gpool_object_delete(pool, c_text(name), version), f"delete object '{name}'")
 
     def objects(self) -> Iterator[ObjectInfo]:
         """All versions of all objects, out of the shared table."""
@@ -336,7 +337,7 @@ class Pool:
         pointer = ctypes.c_void_p()
         with self.handle as pool:
             options = _open_options(version, layout_hash, None, False)
-            check(library().gpool_range_open(pool, name.encode(), options, ctypes.byref(pointer)), f"open a range of object '{name}'")
+            check(library().gpool_range_open(pool, c_text(name), options, ctypes.byref(pointer)), f"open a range of object '{name}'")
         assert pointer.value
         return self._ranges_add(Range(self, pointer.value, False))
 
@@ -347,7 +348,7 @@ class Pool:
             size=ctypes.sizeof(_abi.gpool_range_options),
             memory_class=memory_class,
             content=content,
-            name=text(name),
+            name=c_optional(name),
             owner_id=owner_id,
             timeout_ms=timeout_ms,
         )
@@ -417,7 +418,7 @@ class Pool:
         """The session that holds a role, 0: nobody, and its or the last holder's token. Raises NotFound."""
         session, token = ctypes.c_uint32(), ctypes.c_uint64()
         with self.handle as pool:
-            check(library().gpool_role_get(pool, name.encode(), ctypes.byref(session), ctypes.byref(token)), f"look for role '{name}'")
+            check(library().gpool_role_get(pool, c_text(name), ctypes.byref(session), ctypes.byref(token)), f"look for role '{name}'")
         return session.value, token.value
 
     # ---- events ----
@@ -503,7 +504,7 @@ def _open_options(version: int, layout_hash: int, role: Optional[Role], adopt: b
         flags=_abi.GPOOL_OBJECT_ADOPT if adopt else 0,
         version=version,
         layout_hash=layout_hash,
-        role=text(role.name if role else None),
+        role=c_optional(role.name if role else None),
         role_token=role.token if role else 0,
     )
 

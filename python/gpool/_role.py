@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from . import _abi
 from ._errors import Stale, check
 from ._library import library
+from ._text import c_text
 
 if TYPE_CHECKING:
     from ._handle import Handle
@@ -51,5 +52,5 @@ class Role:
 def acquire(handle: Handle, name: str, timeout_ms: int) -> Role:
     role = _abi.gpool_role()
     with handle as pool:
-        check(library().gpool_role_acquire(pool, name.encode(), timeout_ms, ctypes.byref(role)), f"acquire role '{name}'")
+        check(library().gpool_role_acquire(pool, c_text(name), timeout_ms, ctypes.byref(role)), f"acquire role '{name}'")
     return Role(handle, name, role)

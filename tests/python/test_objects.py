@@ -129,6 +129,41 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
             self.assertNotIn("c", draft)
             self.assertRaises(KeyError, draft.__getitem__, "c")
 
+    def test_a_text_with_nul_is_refused(self) -> None:
+        """C would cut it short: deleting "weights\\0harmless" would delete "weights"."""
+        with self.pool.create_object("weights") as draft:
+            draft.alloc(1)
+            draft["key"] = b"1"
+            draft.publish()
+            cut = "weights\0harmless"
+            for call in (
+                lambda: self.pool.delete_object(cut),
+                lambda: self.pool.create_object(cut),
+                lambda: self.pool.open_object(cut),
+                lambda: self.pool.open_range(cut),
+                lambda: self.pool.range(1, Class.IMMUTABLE, name=cut),
+                lambda: self.pool.acquire_role(cut),
+                lambda: self.pool.role_holder(cut),
+                lambda: draft["key\0more"],
+                lambda: draft.__setitem__("key\0more", b""),
+                lambda: self.agent.pool("p0\0"),
+                lambda: self.agent.pool(name="a\0"),
+                lambda: self.agent.pool(tenant="a\0"),
+                lambda: gpool.Pool(directory=self.agent.directory + "\0"),
+                lambda: self.pool.adapters("/tmp\0"),
+            ):
+                with self.assertRaisesRegex(ValueError, "contains NUL"):
+                    call()
+            self.pool.open_object("weights").close()
+        with self.pool.adapters() as adapters:
+            for call in (
+                lambda: adapters.register("a\0b", "/tmp"),
+                lambda: adapters.register("a", "/tmp\0b"),
+                lambda: adapters.find("a\0b"),
+            ):
+                with self.assertRaisesRegex(ValueError, "contains NUL"):
+                    call()
+
     def test_what_is_not_published_is_gone(self) -> None:
         with self.pool.create_object("never") as draft:
             draft.alloc(64)
