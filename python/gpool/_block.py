@@ -168,8 +168,8 @@ class Block:
     ) -> View:
         """Its memory from byte `offset` on as an array, pinned for as long as that lives: see View.
 
-        shape: None: all that is left, in one dimension. Raises Stale: freed or evicted; ValueError: not so many bytes, or an offset that does not fit
-        the dtype.
+        shape: integers, at most 32 of them; None: all that is left, in one dimension. Raises Stale: freed or evicted; ValueError: the memory is smaller, too
+        many dimensions, or an offset that does not fit the dtype; TypeError: no integers.
         """
         return View(_Shown(self._pool, self._block), self._pool.device, dtype, shape, offset, readonly, stream)
 

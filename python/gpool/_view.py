@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Sequence, Tuple, Union
 
 from . import _abi, _dlpack
@@ -14,6 +15,12 @@ from ._library import library
 if TYPE_CHECKING:
     from ._pool import Device
     from ._stream import Stream
+
+
+DIMENSIONS_MOST = 32
+"""of an array in numpy 1, which crashes on more in __array_interface__; newer ones and PyTorch have 64"""
+BYTES_MOST = 2**63 - 1
+"""DLPack's and numpy's lengths and strides are signed integers of 64 bits"""
 
 
 class Source(Protocol):
@@ -70,9 +77,8 @@ class View:
         self._source = source  # from here on __del__ ends what stands
         address, room = source.where()
         size = self.element.itemsize
-        if shape is None:
-            shape = max(room - offset, 0) // size
-        self.shape: Tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(int(length) for length in shape)
+        offset = operator.index(offset)
+        self.shape: Tuple[int, ...] = (max(room - offset, 0) // size,) if shape is None else _shape_of(shape, size)
         self.nbytes: int = math.prod(self.shape) * size
         self.address: int = address + offset
         if offset < 0 or offset % size or any(length < 0 for length in self.shape):
@@ -181,7 +187,7 @@ class View:
         if not self.device.host_pointer or self.element.typestr is None:
             raise AttributeError(f"no __array_interface__ of {self.dtype} on '{self.device.backend}'")
         self._wait()
-        return self._interface()
+        return self._interface(self.address)  # also of an empty view: numpy 1 takes no array without an address
 
     # ---- by a GPU ----
 
@@ -189,16 +195,27 @@ class View:
     def __cuda_array_interface__(self) -> Dict[str, Any]:
         if self.device.backend != "cuda" or self.element.typestr is None:
             raise AttributeError(f"no __cuda_array_interface__ of {self.dtype} on '{self.device.backend}'")
-        return {**self._interface(), "stream": self.stream.native if self.stream is not None else None}
+        address = self.address if self.nbytes else 0  # as its definition demands
+        return {**self._interface(address), "stream": self.stream.native if self.stream is not None else None}
 
-    def _interface(self) -> Dict[str, Any]:
+    def _interface(self, address: int) -> Dict[str, Any]:
         return {
             "version": 3,
             "shape": self.shape,
             "typestr": self.element.typestr,
-            "data": (self.address if self.nbytes else 0, self.readonly),
+            "data": (address, self.readonly),
             "strides": None,
         }
+
+
+def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...]:
+    """Raises TypeError: a length that is no integer; ValueError: dimensions or bytes that libraries cannot count."""
+    lengths = tuple(operator.index(length) for length in ((shape,) if hasattr(shape, "__index__") else shape))
+    if len(lengths) > DIMENSIONS_MOST:
+        raise ValueError(f"no view of {len(lengths)} dimensions: at most {DIMENSIONS_MOST}")
+    if math.prod(max(length, 1) for length in lengths) * itemsize > BYTES_MOST:
+        raise ValueError(f"no view of shape {lengths}: its strides exceed {BYTES_MOST} bytes")
+    return lengths
 
 
 def _end(loan: _abi.gpool_loan) -> None:

@@ -164,14 +164,34 @@ class Blocks(AgentTest):
                 {"shape": (-1, -1)},
                 {"offset": -8},
                 {"offset": PAGE + 1},
+                {"shape": (1,) * 33},
+                {"shape": (2**70, 0)},
+                {"shape": (2**61, 0), "dtype": "float64"},
             ):
                 with self.subTest(arguments), self.assertRaises(ValueError):
+                    block.view(**arguments)  # type: ignore[arg-type]
+            for arguments in ({"shape": (2.5,)}, {"shape": 2.0}, {"shape": "12"}, {"shape": (None,)}, {"offset": 0.0}):
+                with self.subTest(arguments), self.assertRaises(TypeError):
                     block.view(**arguments)  # type: ignore[arg-type]
             with self.assertRaisesRegex(TypeError, "no dtype 'float80'"):
                 block.view("float80")
             self.assertEqual(block.view(offset=PAGE).shape, (0,))
             block.unpin()
         self.assertEqual(self.pool.handle.views, 0)
+
+    def test_a_view_without_elements_is_an_empty_array(self) -> None:
+        with self.pool.alloc(1) as block:
+            for shape, offset in ((0, 0), ((2, 0), 0), ((0, 3), 8), (None, PAGE)):
+                with self.subTest(shape=shape, offset=offset):
+                    view = block.view("float32", shape, offset)
+                    self.assertNotEqual(view.__array_interface__["data"][0], 0)  # of which numpy 1 makes no array
+                    for array in (numpy.asarray(view), numpy.from_dlpack(view)):
+                        self.assertEqual((array.shape, array.size, array.dtype), (view.shape, 0, numpy.float32))
+                    del view, array
+            view = block.view("float32", (1,) * 32)
+            self.assertEqual(numpy.asarray(view).shape, view.shape)
+            self.assertEqual(block.view(shape=numpy.int64(3)).shape, (3,))  # type: ignore[arg-type]
+            del view
 
     def test_read_only(self) -> None:
         with self.pool.alloc(1) as block:
