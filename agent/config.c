@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent/config_value.h"
+#include "shm/pool_segment.h"
 
 enum { HUGE_PAGE = 2 << 20 }; /* of the machines that this runs on */
 
@@ -164,18 +165,74 @@ static int keys_check(const struct config *config, struct config_error *error)
 	return 0;
 }
 
-/* 0 when the size is in percent of a GPU that we cannot ask. */
-static uint64_t pool_pages(const struct config_pool *pool)
+static uint64_t handle_bytes_of(const struct config_pool *pool, uint64_t granularity)
 {
-	if (pool->size.unit == CONFIG_AMOUNT_PERCENT)
+	if (pool->handle_bytes)
+		return pool->handle_bytes;
+	return pool->page_bytes > granularity ? pool->page_bytes : granularity;
+}
+
+static int handle_check(const struct config_pool *pool, uint64_t granularity, const char *where, struct config_error *error)
+{
+	uint64_t bytes = handle_bytes_of(pool, granularity);
+
+	if (bytes % pool->page_bytes)
+		return config_fail(error, -EINVAL,
+			"%s: pools.%s.handle_size of %" PRIu64 " bytes is not a multiple of page_size, %" PRIu64 " bytes", where,
+			pool->name, bytes, pool->page_bytes);
+	if (granularity && bytes % granularity)
+		return config_fail(error, -EINVAL,
+			"%s: pools.%s.handle_size of %" PRIu64 " bytes is not a multiple of the device's granularity, %" PRIu64 " bytes", where,
+			pool->name, bytes, granularity);
+	return 0;
+}
+
+int config_pool_measure(const struct config *config, const struct config_pool *pool, const struct config_device *device,
+	struct config_measure *measure, struct config_error *error)
+{
+	struct config_measure found = { .handle_bytes = handle_bytes_of(pool, device->granularity) };
+	uint64_t memory_bytes = device->memory_bytes / 100 * pool->size.value, pages;
+	char where[160];
+
+	origin_text(config, pool->origin, where, sizeof(where));
+	if (handle_check(pool, device->granularity, where, error))
+		return -EINVAL;
+	if (pool->size.unit == CONFIG_AMOUNT_PERCENT && !device->memory_bytes) {
+		if (pool->reserved.unit == CONFIG_AMOUNT_PERCENT && pool->reserved.value == 100)
+			return config_fail(error, -EINVAL, "%s: pools.%s.reserved leaves nothing of the pool", where, pool->name);
+		*measure = found;
 		return 0;
-	return pool->size.unit == CONFIG_AMOUNT_PAGES ? pool->size.value : pool->size.value / pool->page_bytes;
+	}
+	pages = pool->size.unit == CONFIG_AMOUNT_PAGES ? pool->size.value :
+		(pool->size.unit == CONFIG_AMOUNT_BYTES ? pool->size.value : memory_bytes) / pool->page_bytes;
+	pages -= pages % (found.handle_bytes / pool->page_bytes);
+	if (pages < 1 || pages > POOL_PAGES_MAX)
+		return config_fail(error, -EINVAL, "%s: pools.%s.size gives %" PRIu64 " pages of %" PRIu64 " bytes in handles of %" PRIu64
+			"; expected 1 to %d pages", where, pool->name, pages, pool->page_bytes, found.handle_bytes, POOL_PAGES_MAX);
+	found.pages = (uint32_t)pages;
+	found.reserved = config_amount_pages(&pool->reserved, pool->page_bytes, found.pages);
+	/* The default of 96 is meant for pools of thousands of pages; a configured number is kept. */
+	if (!pool->reserved_given && found.reserved > found.pages / 16)
+		found.reserved = found.pages / 16;
+	if (found.reserved >= found.pages)
+		return config_fail(error, -EINVAL, "%s: pools.%s.reserved of %" PRIu32 " pages leaves nothing of %" PRIu32 " pages", where,
+			pool->name, found.reserved, found.pages);
+	*measure = found;
+	return 0;
+}
+
+/* All of a pool that can be known without its device. */
+static int pool_measure(const struct config *config, uint32_t index, struct config_measure *measure, struct config_error *error)
+{
+	const struct config_device unknown = { 0 };
+
+	return config_pool_measure(config, &config->pools[index], &unknown, measure, error);
 }
 
 static int pool_check(const struct config *config, uint32_t index, struct config_error *error)
 {
 	const struct config_pool *pool = &config->pools[index];
-	uint64_t pages = pool_pages(pool);
+	struct config_measure measure;
 	char where[160], other[160];
 
 	origin_text(config, pool->origin, where, sizeof(where));
@@ -183,27 +240,12 @@ static int pool_check(const struct config *config, uint32_t index, struct config
 		if (!strcmp(config->pools[i].name, pool->name))
 			return config_fail(error, -EINVAL, "%s: there is a pool '%s' already, at %s", where, pool->name,
 				origin_text(config, config->pools[i].origin, other, sizeof(other)));
-	if (pool->handle_bytes % pool->page_bytes)
-		return config_fail(error, -EINVAL,
-			"%s: pools.%s.handle_size of %" PRIu64 " bytes is not a multiple of page_size, %" PRIu64 " bytes", where,
-			pool->name, pool->handle_bytes, pool->page_bytes);
 	if (pool->huge_pages && strcmp(pool->backend, "host"))
 		return config_fail(error, -EINVAL, "%s: pools.%s.huge_pages is for the back end host; a GPU has its own pages", where, pool->name);
 	if (pool->huge_pages && pool->page_bytes % HUGE_PAGE)
 		return config_fail(error, -EINVAL, "%s: pools.%s.huge_pages needs a page_size of 2MiB or 4MiB, not %" PRIu64 " bytes", where, pool->name,
 			pool->page_bytes);
-	if (pool->size.unit == CONFIG_AMOUNT_PERCENT) {
-		if (pool->reserved.unit == CONFIG_AMOUNT_PERCENT && pool->reserved.value == 100)
-			return config_fail(error, -EINVAL, "%s: pools.%s.reserved leaves nothing of the pool", where, pool->name);
-		return 0;
-	}
-	if (pages == 0 || pages > INT32_MAX)
-		return config_fail(error, -EINVAL, "%s: pools.%s.size gives %" PRIu64 " pages; expected 1 to %d", where,
-			pool->name, pages, INT32_MAX);
-	if (config_amount_pages(&pool->reserved, pool->page_bytes, (uint32_t)pages) >= pages)
-		return config_fail(
-			error, -EINVAL, "%s: pools.%s.reserved leaves nothing of %" PRIu64 " pages", where, pool->name, pages);
-	return 0;
+	return pool_measure(config, index, &measure, error);
 }
 
 /* Does a tenant's minimum fit below its limit, as far as can be said without knowing the pool? */
@@ -215,14 +257,17 @@ static bool minimum_within_limit(const struct config_tenant *tenant, uint64_t pa
 	return tenant->minimum.unit != tenant->limit.unit || tenant->minimum.value <= tenant->limit.value;
 }
 
-static int minima_check(const struct config *config, const struct config_pool *pool, struct config_error *error)
+static int minima_check(const struct config *config, uint32_t index, struct config_error *error)
 {
-	uint32_t pages = (uint32_t)pool_pages(pool), reserved = 0;
+	const struct config_pool *pool = &config->pools[index];
+	struct config_measure measure = { 0 };
+	int rc = pool_measure(config, index, &measure, error);
+	uint32_t pages = measure.pages, reserved = measure.reserved;
 	uint64_t sum = 0, percent = 0;
 	char where[160];
 
-	if (pages)
-		reserved = config_amount_pages(&pool->reserved, pool->page_bytes, pages);
+	if (rc)
+		return rc;
 	for (uint32_t i = 0; i < config->tenant_count; i++) {
 		const struct config_tenant *tenant = &config->tenants[i];
 
@@ -294,13 +339,16 @@ static void default_tenant_add(struct config *config)
 	config_table_defaults(&config_tenant_keys, tenant);
 }
 
-static void reserved_lower(struct config_pool *pool)
+/* The default, in pages, as it is for this pool: what tools and a reload compare. */
+static int reserved_lower(struct config *config, uint32_t index, struct config_error *error)
 {
-	uint64_t most = pool_pages(pool) / 16;
+	struct config_pool *pool = &config->pools[index];
+	struct config_measure measure;
+	int rc = pool_measure(config, index, &measure, error);
 
-	if (pool->reserved_given || pool->size.unit == CONFIG_AMOUNT_PERCENT || pool->reserved.value <= most)
-		return;
-	pool->reserved.value = most; /* the default is in pages */
+	if (!rc && !pool->reserved_given && measure.pages)
+		pool->reserved.value = measure.reserved;
+	return rc;
 }
 
 int config_finish(struct config *config, struct config_error *error)
@@ -316,11 +364,12 @@ int config_finish(struct config *config, struct config_error *error)
 	if (config->tenant_count == 0)
 		default_tenant_add(config);
 	for (uint32_t i = 0; rc == 0 && i < config->pool_count; i++) {
-		reserved_lower(&config->pools[i]);
 		rc = pool_check(config, i, error);
+		if (!rc)
+			rc = reserved_lower(config, i, error);
 	}
 	for (uint32_t i = 0; rc == 0 && i < config->pool_count; i++)
-		rc = minima_check(config, &config->pools[i], error);
+		rc = minima_check(config, i, error);
 	for (uint32_t i = 1; rc == 0 && i < config->tenant_count; i++)
 		for (uint32_t j = 0; rc == 0 && j < i; j++)
 			rc = tenant_pair_check(config, &config->tenants[j], &config->tenants[i], error);

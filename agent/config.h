@@ -177,6 +177,25 @@ int config_add_pool(struct config *config, const char *text, struct config_error
  */
 int config_finish(struct config *config, struct config_error *error);
 
+/* What a device says of itself; 0: not known, as where a configuration is checked without its device. */
+struct config_device {
+	uint64_t granularity;
+	uint64_t memory_bytes;
+};
+
+struct config_measure {
+	uint64_t handle_bytes;
+	uint32_t pages; /* 0: not known: the size is in percent of the device's memory */
+	uint32_t reserved;
+};
+
+/*
+ * config_pool_measure() - how large a pool is and how it is divided, or why it cannot be. The one check of that, for --check-config, for
+ * a reload and for the start, which alone knows the device.
+ */
+int config_pool_measure(const struct config *config, const struct config_pool *pool, const struct config_device *device,
+	struct config_measure *measure, struct config_error *error);
+
 /*
  * config_amount_pages() - how many whole pages an amount is in a pool of page_count pages of page_bytes (percent: of page_count).
  * The answer may be above page_count.

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "agent/config_value.h"
+#include "shm/pool_segment.h"
 
 #define FIELD_BYTES(type, field) sizeof(((type *)0)->field)
 
@@ -214,8 +215,8 @@ static int amount_parse(const char *text, uint64_t min, struct config_amount *am
 			return -EINVAL;
 	} else if (!strcmp(unit, "pages") || !strcmp(unit, "page")) {
 		given.unit = CONFIG_AMOUNT_PAGES;
-		if (given.value > INT32_MAX)
-			return -EINVAL;
+		if (given.value > POOL_PAGES_MAX)
+			return -ERANGE;
 	} else if (!unit[0] && given.value == 0) {
 		given.unit = CONFIG_AMOUNT_PAGES; /* nothing is nothing in every unit */
 	} else if (size_parse(text, false, &given.value)) {
@@ -568,6 +569,10 @@ int config_value_parse(const struct config_key *key, const char *text, void *bas
 	case CONFIG_KIND_GROUPS:
 		rc = names_parse(key, text, field, why, why_bytes);
 		break;
+	}
+	if (rc == -ERANGE && key->kind == CONFIG_KIND_AMOUNT && !why[0]) {
+		snprintf(why, why_bytes, "'%.80s' is not allowed; a pool has at most %d pages", text, POOL_PAGES_MAX);
+		rc = -EINVAL;
 	}
 	if (rc && !why[0]) {
 		config_value_expected(key, expected, sizeof(expected));

@@ -78,7 +78,7 @@ static int pool_start(struct keeper *keeper, uint32_t index, struct store *store
 	struct pool_geometry geometry;
 	struct module_device device;
 	char text[400];
-	int error = pool_measure(config, index, &keeper->loader, &keeper->shed, &device, &geometry);
+	int error = pool_measure(keeper->config, index, &keeper->loader, &keeper->shed, &device, &geometry);
 
 	if (error)
 		return error;

@@ -1,5 +1,6 @@
 #include "agent/keeper/pools.h"
 
+#include "agent/config_value.h"
 #include "agent/log.h"
 #include "agent/mover/ring.h"
 
@@ -70,65 +71,51 @@ static int device_ask(const struct config_pool *config, const struct loader *loa
 	return device->error;
 }
 
-static int geometry_of(const struct config_pool *config, const struct module_device *device, uint32_t index,
-	struct pool_geometry *geometry)
+static int geometry_of(const struct config *config, uint32_t index, const struct module_device *device, struct pool_geometry *geometry)
 {
-	uint64_t bytes = config->handle_bytes, pages, reserved;
+	const struct config_device known = { .granularity = device->granularity, .memory_bytes = device->memory_bytes };
+	const struct config_pool *pool = &config->pools[index];
+	struct config_measure measure;
+	struct config_error why;
+	int error = config_pool_measure(config, pool, &known, &measure, &why);
 
-	if (!bytes)
-		bytes = config->page_bytes > device->granularity ? config->page_bytes : device->granularity;
-	if (bytes % config->page_bytes || bytes % device->granularity) {
-		log_error("pool '%s': handle_size %llu is no multiple of page_size %llu and the device's granularity %llu", config->name,
-			(unsigned long long)bytes, (unsigned long long)config->page_bytes, (unsigned long long)device->granularity);
-		return -EINVAL;
-	}
-	pages = config->size.unit == CONFIG_AMOUNT_PAGES ? config->size.value :
-		config->size.unit == CONFIG_AMOUNT_BYTES ? config->size.value / config->page_bytes :
-							   device->memory_bytes / 100 * config->size.value / config->page_bytes;
-	pages -= pages % (bytes / config->page_bytes);
-	if (pages < 1 || pages > POOL_PAGES_MAX) {
-		log_error("pool '%s': size gives %llu pages; it takes 1 to %d", config->name, (unsigned long long)pages, POOL_PAGES_MAX);
-		return -ERANGE;
-	}
-	reserved = config_amount_pages(&config->reserved, config->page_bytes, (uint32_t)pages);
-	/* The default of 96 is meant for pools of thousands of pages; what somebody chose stands. */
-	if (!config->reserved_given && reserved > pages / 16)
-		reserved = pages / 16;
-	if (reserved >= pages) {
-		log_error("pool '%s': %llu of %llu pages reserved leaves none to lend; choose fewer", config->name,
-			(unsigned long long)reserved, (unsigned long long)pages);
-		return -ERANGE;
+	if (!error && !measure.pages)
+		error = config_fail(&why, -ERANGE, "pool '%s': its device does not report the size of its memory; give its size in bytes", pool->name);
+	if (error) {
+		log_error("%s", why.text);
+		return error;
 	}
 	*geometry = (struct pool_geometry){
-		.name = config->name,
-		.backend = config->backend,
+		.name = pool->name,
+		.backend = pool->backend,
 		.device = device->uuid,
 		.index = index,
-		.page_bytes = config->page_bytes,
-		.page_count = (uint32_t)pages,
-		.pages_per_handle = (uint32_t)(bytes / config->page_bytes),
-		.reserved_pages = (uint32_t)reserved,
-		.objects = config->objects,
-		.flight_records = config->flight_records,
+		.page_bytes = pool->page_bytes,
+		.page_count = measure.pages,
+		.pages_per_handle = (uint32_t)(measure.handle_bytes / pool->page_bytes),
+		.reserved_pages = measure.reserved,
+		.objects = pool->objects,
+		.flight_records = pool->flight_records,
 	};
 	return 0;
 }
 
-int pool_measure(const struct config_pool *config, uint32_t index, const struct loader *loader, const struct child_shed *shed,
+int pool_measure(const struct config *config, uint32_t index, const struct loader *loader, const struct child_shed *shed,
 	struct module_device *device, struct pool_geometry *geometry)
 {
+	const struct config_pool *pool = &config->pools[index];
 	int error;
 
 	memset(device, 0, sizeof(*device));
-	error = device_ask(config, loader, shed, device);
+	error = device_ask(pool, loader, shed, device);
 	if (error == -EINTR)
 		return error;
 	if (error) {
-		log_error("pool '%s': no device '%s' on back end '%s': %s; poolctl doctor tells what there is", config->name, config->device,
-			config->backend, device->text[0] ? device->text : strerror(-error));
+		log_error("pool '%s': no device '%s' on back end '%s': %s; poolctl doctor tells what there is", pool->name, pool->device,
+			pool->backend, device->text[0] ? device->text : strerror(-error));
 		return error;
 	}
-	return geometry_of(config, device, index, geometry);
+	return geometry_of(config, index, device, geometry);
 }
 
 /* ---- segments ---- */

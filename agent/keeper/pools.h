@@ -14,7 +14,7 @@
  * pool_measure() - ask the device, in a child, and say what the pool will look like. *geometry points into config and into device,
  * which is the answer. 0, or negative errno, which is logged; -EINTR: a signal to stop came first.
  */
-int pool_measure(const struct config_pool *config, uint32_t index, const struct loader *loader, const struct child_shed *shed,
+int pool_measure(const struct config *config, uint32_t index, const struct loader *loader, const struct child_shed *shed,
 	struct module_device *device, struct pool_geometry *geometry);
 
 /* pool_make() - a new pool's segment and ledger, and all else that it needs. 0, or negative errno, which is logged. */

@@ -430,6 +430,10 @@ static void test_wrong_units_and_ranges(void **state)
 		{"pools = ( { name = \"a\"; size = \"101%\"; } );",
 			"1: pools.a.size: '101%' is not allowed; expected an amount above 0 in "
 			"quotes, such as \"2GiB\", \"4096 pages\" or \"90%\""},
+		{"pools = ( { name = \"a\"; size = \"4194305 pages\"; } );",
+			"1: pools.a.size: '4194305 pages' is not allowed; a pool has at most 4194304 pages"},
+		{"pools = ( { name = \"a\"; size = \"4294967295 pages\"; } );",
+			"1: pools.a.size: '4294967295 pages' is not allowed; a pool has at most 4194304 pages"},
 		{"pools = ( { name = \"a\"; size = \"0 pages\"; } );",
 			"1: pools.a.size: '0 pages' is not allowed; expected an amount above "
 			"0 in quotes, such as \"2GiB\", \"4096 pages\" or \"90%\""},
@@ -771,9 +775,13 @@ static void test_finish_complaints(void **state)
 			"1: pools.a.huge_pages is for the back end host; a GPU has its own pages"},
 		{"pools = ( { name = \"a\"; backend = \"host\"; page_size = \"1MiB\"; huge_pages = \"yes\"; } );",
 			"1: pools.a.huge_pages needs a page_size of 2MiB or 4MiB, not 1048576 bytes"},
-		{"pools = ( { name = \"a\"; size = \"1MiB\"; } );", "1: pools.a.size gives 0 pages; expected 1 to 2147483647"},
+		{"pools = ( { name = \"a\"; size = \"1MiB\"; } );", "1: pools.a.size gives 0 pages of 2097152 bytes in handles of 2097152; expected 1 to 4194304 pages"},
+		{"pools = ( { name = \"a\"; size = \"100TiB\"; } );",
+			"1: pools.a.size gives 52428800 pages of 2097152 bytes in handles of 2097152; expected 1 to 4194304 pages"},
+		{"pools = ( { name = \"a\"; size = \"3 pages\"; handle_size = \"8MiB\"; } );",
+			"1: pools.a.size gives 0 pages of 2097152 bytes in handles of 8388608; expected 1 to 4194304 pages"},
 		{"pools = ( { name = \"a\"; size = \"4 pages\"; reserved = \"4 pages\"; } );",
-			"1: pools.a.reserved leaves nothing of 4 pages"},
+			"1: pools.a.reserved of 4 pages leaves nothing of 4 pages"},
 		{"pools = ( { name = \"a\"; reserved = \"100%\"; } );", "1: pools.a.reserved leaves nothing of the pool"},
 		{POOL "tenants = ( { name = \"t\"; minimum = \"60 pages\"; users = [ \"1\" ]; },\n"
 		      "{ name = \"u\"; minimum = \"40 pages\"; } );",
