@@ -5,11 +5,6 @@
 
 #include <sys/resource.h>
 
-enum {
-	DESCRIPTORS_OWN = 64,     /* of the processes themselves, 9 to 20, and room for connections that have not spoken yet */
-	DESCRIPTORS_OF_POOL = 6,  /* segment, ledger, bells, tiers */
-};
-
 uint32_t descriptors_most(void)
 {
 	struct rlimit limit;

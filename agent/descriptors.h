@@ -10,7 +10,11 @@
 
 struct agent;
 
-enum { DESCRIPTORS_OF_SESSION = 4 }; /* segment, connection, pidfd, doorbell */
+enum {
+	DESCRIPTORS_OWN = 64,       /* of the processes themselves, 9 to 20, and room for connections that have not spoken yet */
+	DESCRIPTORS_OF_POOL = 6,    /* segment, ledger, bells, tiers */
+	DESCRIPTORS_OF_SESSION = 4, /* segment, connection, pidfd, doorbell */
+};
 
 /* descriptors_left() - whether `wanted` more can be had, beside what gpoold needs to go on: to accept, to refuse, to restart. */
 bool descriptors_left(const struct agent *agent, uint32_t wanted);

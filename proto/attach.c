@@ -236,7 +236,7 @@ static int path_is_free(const struct sockaddr_un *address)
 	if (lstat(address->sun_path, &status) < 0)
 		return errno == ENOENT ? 0 : -errno;
 	if (!S_ISSOCK(status.st_mode))
-		return -EADDRINUSE;
+		return -ENOTSOCK;
 	fd = connect_now(address);
 	if (fd >= 0) {
 		close(fd);

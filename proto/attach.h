@@ -55,7 +55,7 @@ int attach_receive(int socket, void *buffer, size_t capacity, int *fds, size_t f
  * The socket is non-blocking, close-on-exec and has exactly this mode, whatever the umask. The directory must be one where
  * nobody else may write.
  *
- * Return: the socket, or -EADDRINUSE (something listens there, or it is not a socket), -ENAMETOOLONG (more than 106 bytes), or
+ * Return: the socket, or -EADDRINUSE (something listens there), -ENOTSOCK (path exists and is not a socket), -ENAMETOOLONG (more than 106 bytes), or
  * what socket(2), bind(2), chmod(2) and rename(2) say.
  */
 int attach_listen(const char *path, mode_t mode);

@@ -1,5 +1,6 @@
 #include "agent/keeper/keeper.h"
 
+#include "agent/descriptors.h"
 #include "agent/kept_config.h"
 #include "agent/keeper/notify.h"
 #include "agent/keeper/pools.h"
@@ -180,23 +181,70 @@ static int signals_setup(struct keeper *keeper)
 	return keeper->shed.signals < 0 ? -errno : 0;
 }
 
+static bool stop_requested(void)
+{
+	sigset_t pending;
+
+	return sigpending(&pending) == 0 && (sigismember(&pending, SIGTERM) || sigismember(&pending, SIGINT));
+}
+
+/* After the death of a keeper its agent may still be ending, with the socket open: so an address in use is waited for. */
+static int listen_await(const char *path)
+{
+	uint64_t end = keeper_ms() + STOP_PATIENCE_MS;
+	int fd = attach_listen(path, 0660);
+
+	if (fd == -EADDRINUSE)
+		log_info("a process listens at '%s'; waiting up to %d s for its end", path, STOP_PATIENCE_MS / 1000);
+	while (fd == -EADDRINUSE && keeper_ms() < end) {
+		if (stop_requested())
+			return -EINTR;
+		poll(NULL, 0, 50);
+		fd = attach_listen(path, 0660);
+	}
+	return fd;
+}
+
 static int listen_start(struct keeper *keeper)
 {
-	/* After the death of a keeper its agent may still be ending, with the socket open. */
-	for (uint64_t end = keeper_ms() + STOP_PATIENCE_MS;; poll(NULL, 0, 50)) {
-		keeper->start.listen_fd = attach_listen(keeper->directory.attach, 0660);
-		if (keeper->start.listen_fd != -EADDRINUSE || keeper_ms() >= end)
-			break;
-	}
+	keeper->start.listen_fd = listen_await(keeper->directory.attach);
 	keeper->directory.listening = keeper->start.listen_fd >= 0;
-	if (keeper->start.listen_fd < 0) {
+	if (keeper->start.listen_fd == -ENOTSOCK)
+		log_error("cannot listen at '%s': it exists and is not a socket; remove it or choose another runtime_dir", keeper->directory.attach);
+	else if (keeper->start.listen_fd < 0 && keeper->start.listen_fd != -EINTR)
 		log_error("cannot listen at '%s': %s", keeper->directory.attach, strerror(-keeper->start.listen_fd));
+	if (keeper->start.listen_fd < 0)
 		return keeper->start.listen_fd;
-	}
 	if (geteuid() == 0 && keeper->config->group[0] &&
 		chown(keeper->directory.attach, (uid_t)-1, keeper->config->group_id) < 0)
 		log_warning("cannot give '%s' to group '%s': %s", keeper->directory.attach, keeper->config->group, strerror(errno));
 	return 0;
+}
+
+/* Which of its memory a pool keeps open: one descriptor for all of it where that is one file, else one for each handle. */
+static uint64_t descriptors_of_memory(const struct keeper *keeper, uint32_t index)
+{
+	const struct config_pool *config = &keeper->config->pools[index];
+	const struct pool_header *header = keeper->pools[index].segment.header;
+
+	if (!strcmp(config->backend, "host") && config_domains(keeper->config) == 1)
+		return 1;
+	return header->page_count / header->pages_per_handle;
+}
+
+/* Refuses a limit at which no session could be admitted: descriptors.c refuses each of them by the same count. */
+static int descriptors_check(const struct keeper *keeper)
+{
+	uint64_t needed = DESCRIPTORS_OWN + DESCRIPTORS_OF_SESSION + (uint64_t)keeper->config->pool_count * DESCRIPTORS_OF_POOL;
+	struct rlimit limit;
+
+	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
+		needed += descriptors_of_memory(keeper, i);
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= needed)
+		return 0;
+	log_error("RLIMIT_NOFILE is %llu: these pools and one session need %llu descriptors, each further session %d; raise it (LimitNOFILE= of the unit)",
+		(unsigned long long)limit.rlim_cur, (unsigned long long)needed, DESCRIPTORS_OF_SESSION);
+	return -EMFILE;
 }
 
 static int keeper_setup(struct keeper *keeper, const char *module)
@@ -212,12 +260,16 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 	keeper->start.incarnation = wall_us() << 10;
 	error = signals_setup(keeper);
 	if (!error)
+		error = descriptors_check(keeper);
+	if (!error)
 		error = module_find(keeper, module);
 	if (!error)
 		error = kept_look(keeper, &store);
 	if (error)
 		return error;
 	error = pools_start(keeper, &store);
+	if (!error)
+		error = descriptors_check(keeper);
 	if (!error)
 		error = listen_start(keeper);
 	if (!error)

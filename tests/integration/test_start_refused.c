@@ -2,11 +2,27 @@
  * test_start_refused.c - starts of gpoold that cannot succeed.
  *
  * Goal: each is refused at once, with a message that names the value, the limit and what to do; --check-config refuses what the start refuses.
- * Method: the real program, with a configuration that cannot be used.
+ * Method: the real program, with its configuration, descriptor limit or runtime directory made unusable.
  */
 #include "tests/integration/tool_process.h"
 
+#include "proto/attach.h"
+
+#include <linux/capability.h>
+#include <sys/resource.h>
+
+#define POOL "name=p0,backend=host,size=8MiB,page_size=512KB,reserved=0"
+
 static char directory[96];
+
+static void refused(int status, const char *text)
+{
+	const char *error = read_text(tool.error);
+
+	if (!strstr(error, text))
+		fail_msg("expected '%s', not '%s'", text, error);
+	assert_int_equal(status, 1);
+}
 
 /* ---- sizes ---- */
 
@@ -42,6 +58,108 @@ static void test_check_and_start_agree(void **state)
 	}
 }
 
+/* ---- descriptors ---- */
+
+/* As root this process could raise the limit again; the right to do so is given up for good. */
+static void limit_descriptors(rlim_t limit)
+{
+	struct rlimit wanted = { limit, limit };
+
+	prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &wanted), 0);
+}
+
+/* The exit status under this limit. The limit is set in a child, since it cannot be raised again. */
+static int run_limited(rlim_t limit, const char *const *arguments)
+{
+	pid_t child = fork();
+	int status;
+
+	assert_true(child >= 0);
+	if (child == 0) {
+		limit_descriptors(limit);
+		_exit(tool_run(arguments));
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void test_too_few_descriptors(void **state)
+{
+	static const rlim_t limits[] = { 20, 30, 64, 74 };
+	const char *const one[] = { "--dir", directory, "--pool", POOL, NULL };
+	/* Each trust domain has handles of its own: 16 files of 512 KiB. */
+	char config[64];
+	const char *const separate[] = { "--config", tool_path(config, "separate.conf"), "--dir", directory, NULL };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+		char text[64];
+
+		snprintf(text, sizeof(text), "RLIMIT_NOFILE is %u: these pools and one session need 7", (unsigned)limits[i]);
+		refused(run_limited(limits[i], one), text);
+	}
+	write_text(config, "pools = ( { name = \"p0\"; backend = \"host\"; size = \"8MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
+				    "tenants = ( { name = \"a\"; domain = \"x\"; users = [ \"1\" ]; }, { name = \"b\"; domain = \"y\"; } );\n");
+	refused(run_limited(80, separate), "RLIMIT_NOFILE is 80: these pools and one session need 90 descriptors");
+}
+
+/* ---- the attach socket ---- */
+
+static void attach_path(char path[128])
+{
+	mkdir(directory, 0700);
+	snprintf(path, 128, "%s/attach", directory);
+}
+
+static void test_a_path_that_is_no_socket(void **state)
+{
+	char path[128];
+
+	(void)state;
+	attach_path(path);
+	assert_int_equal(mkdir(path, 0700), 0);
+	refused(RUN("--dir", directory, "--pool", POOL), "it exists and is not a socket; remove it or choose another runtime_dir");
+	assert_int_equal(rmdir(path), 0);
+	write_text(path, "mine");
+	refused(RUN("--dir", directory, "--pool", POOL), "it exists and is not a socket");
+	assert_string_equal(read_text(path), "mine");
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(rmdir(directory), 0);
+}
+
+static void test_a_wait_for_the_address_ends_with_sigterm(void **state)
+{
+	const char *const arguments[] = { "--dir", directory, "--pool", POOL, NULL };
+	char path[128], line[1024] = "";
+	int listener, ends[2];
+	size_t length = 0;
+	pid_t child;
+
+	(void)state;
+	attach_path(path);
+	listener = attach_listen(path, 0600);
+	assert_true(listener >= 0);
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	child = tool_start(arguments, ends[1]);
+	close(ends[1]);
+	while (!strstr(line, "waiting up to")) {
+		ssize_t got = read(ends[0], line + length, sizeof(line) - 1 - length);
+
+		assert_true(got > 0);
+		length += (size_t)got;
+	}
+	assert_int_equal(kill(child, SIGTERM), 0);
+	assert_int_equal(tool_wait(child), 0);
+	while (read(ends[0], line, sizeof(line) - 1) > 0)
+		assert_null(strstr(line, "cannot listen")); /* it did not wait to the end */
+	close(ends[0]);
+	close(listener);
+	unlink(path);
+	assert_int_equal(rmdir(directory), 0);
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -61,6 +179,9 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_check_and_start_agree),
+		cmocka_unit_test(test_too_few_descriptors),
+		cmocka_unit_test(test_a_path_that_is_no_socket),
+		cmocka_unit_test(test_a_wait_for_the_address_ends_with_sigterm),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
