@@ -311,6 +311,62 @@ static void test_refuses(void **state)
 	assert_non_null(strstr(read_text(tool.error), "cannot write '/dev/full'"));
 }
 
+/* ---- traces without an end ---- */
+
+/* The tool with a FIFO as its trace, of which this returns the other end as soon as the tool has opened it. */
+static int fifo_start(const char *verb, const char *path, pid_t *child)
+{
+	const char *const arguments[] = {verb, path, NULL};
+	int fd;
+
+	unlink(path);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	*child = tool_start(arguments, -1);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	unlink(path);
+	return fd;
+}
+
+static void test_an_endless_line_is_refused(void **state)
+{
+	static const char *const verbs[] = {"waste", "lora", "kv", "malloc"};
+	static char line[1 << 16];
+
+	(void)state;
+	signal(SIGPIPE, SIG_IGN);
+	memset(line, 'x', sizeof line);
+	for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
+		char path[64];
+		pid_t child;
+		int fd = fifo_start(verbs[i], tool_path(path, "endless.csv"), &child), blocks = 0;
+
+		while (write(fd, line, sizeof line) > 0)
+			assert_true(++blocks < 1024); /* it reads 64 MiB of one line */
+		close(fd);
+		assert_int_equal(tool_wait(child), 2);
+		assert_non_null(strstr(read_text(tool.error), "endless.csv:1: the line is longer than "));
+	}
+}
+
+static void test_a_signal_ends_the_reading_of_a_trace(void **state)
+{
+	static const char *const verbs[] = {"waste", "lora", "kv", "malloc"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
+		char path[64];
+		int status, fd;
+		pid_t child;
+
+		fd = fifo_start(verbs[i], tool_path(path, "silent.csv"), &child);
+		assert_int_equal(kill(child, SIGTERM), 0);
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+		close(fd);
+	}
+}
+
 static int prepare(void **state)
 {
 	(void)state;
@@ -337,6 +393,8 @@ int main(void)
 		cmocka_unit_test(test_waste),
 		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_refuses),
+		cmocka_unit_test(test_an_endless_line_is_refused),
+		cmocka_unit_test(test_a_signal_ends_the_reading_of_a_trace),
 	};
 
 	return cmocka_run_group_tests(tests, prepare, clean_up);

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+enum { LINE_BYTES = 256 }; /* chosen: three times what the longest row of numbers in range has */
+
 static const char header[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
 /* Exactly `digits` decimal digits. */
@@ -129,57 +131,59 @@ static int trace_append(struct trace *trace, uint32_t *capacity, const struct tr
 	return 0;
 }
 
-/* Cut the end of the line off. Return: false when it holds a NUL byte, which getline() lets through. */
-static bool line_trim(char *line, ssize_t length)
+/* One line without its end. Return: 1, 0 at the end of the file, or negative errno with *what, NULL for a failure to read. */
+static int line_read(FILE *file, char line[LINE_BYTES], const char **what)
 {
-	if (strlen(line) != (size_t)length)
-		return false;
-	if (length > 0 && line[length - 1] == '\n')
-		line[--length] = '\0';
-	if (length > 0 && line[length - 1] == '\r')
-		line[--length] = '\0';
-	return true;
+	size_t length = 0;
+	int c;
+
+	errno = 0;
+	while ((c = getc_unlocked(file)) != EOF && c != '\n') {
+		*what = c == '\0' ? "a NUL byte" : length == LINE_BYTES - 1 ? "the line is longer than any request" : NULL;
+		if (*what)
+			return -EINVAL;
+		line[length++] = (char)c;
+	}
+	if (c == EOF && ferror_unlocked(file))
+		return errno ? -errno : -EIO;
+	if (length && line[length - 1] == '\r')
+		length--;
+	line[length] = '\0';
+	return c != EOF || length;
 }
 
-/* All lines of an open file. On failure *what says why, or is NULL for a failure that `errno` names. */
+static int request_read(const char *line, uint32_t *capacity, struct trace *trace, const char **what)
+{
+	struct trace_request request = {0};
+
+	*what = row_parse(line, &request);
+	if (!*what && trace->count > 0 && request.arrival_us < trace->requests[trace->count - 1].arrival_us)
+		*what = "the request came before the one above it";
+	if (!*what && trace->count == TRACE_REQUESTS_MAX)
+		*what = "more than 10000000 requests";
+	return *what ? -EINVAL : trace_append(trace, capacity, &request);
+}
+
+/* All lines of an open file. On failure *what says why, or is NULL for a failure that the code names. */
 static int trace_read(FILE *file, struct trace *trace, uint64_t *line_number, const char **what)
 {
-	char *line = NULL;
-	size_t line_bytes = 0;
+	char line[LINE_BYTES];
 	uint32_t capacity = 0;
-	ssize_t length;
-	int error = 0;
+	int error;
 
 	*what = NULL;
-	for (*line_number = 1; (errno = 0, length = getline(&line, &line_bytes, file)) >= 0; ++*line_number) {
-		struct trace_request request = {0};
-
-		if (!line_trim(line, length))
-			*what = "a NUL byte";
-		else if (*line_number == 1)
-			*what = strcmp(line, header) == 0 ? NULL
-							  : "the first line is not TIMESTAMP,ContextTokens,GeneratedTokens";
-		else
-			*what = row_parse(line, &request);
-		if (!*what && *line_number > 1 && trace->count > 0 &&
-			request.arrival_us < trace->requests[trace->count - 1].arrival_us)
-			*what = "the request came before the one above it";
-		if (!*what && trace->count == TRACE_REQUESTS_MAX)
-			*what = "more than 10000000 requests";
-		if (*what)
-			error = -EINVAL;
-		else if (*line_number > 1)
-			error = trace_append(trace, &capacity, &request);
-		if (error)
-			break;
+	for (*line_number = 1; (error = line_read(file, line, what)) > 0; ++*line_number) {
+		if (*line_number > 1)
+			error = request_read(line, &capacity, trace, what);
+		else if (strcmp(line, header))
+			*what = "the first line is not TIMESTAMP,ContextTokens,GeneratedTokens", error = -EINVAL;
+		if (error < 0)
+			return error;
 	}
-	if (!error && errno != 0)
-		error = -errno;
 	if (!error && trace->count == 0) {
 		error = -EINVAL;
 		*what = *line_number == 1 ? "the file is empty" : "no requests";
 	}
-	free(line);
 	return error;
 }
 

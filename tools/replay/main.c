@@ -523,9 +523,16 @@ static void interrupt(int signal)
 	interrupted = signal;
 }
 
+void interrupts_catch(void)
+{
+	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND}; /* a second one ends the process at once */
+
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+}
+
 int main(int argc, char **argv)
 {
-	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND}; /* a second one ends us at once */
 	struct command command;
 	int code = command_parse(argc, argv, &command);
 
@@ -539,7 +546,5 @@ int main(int argc, char **argv)
 		printf("gpool-replay %s\n", gpool_version());
 		return CODE_OK;
 	}
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
 	return command.verb->run(&command);
 }

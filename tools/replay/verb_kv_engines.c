@@ -212,6 +212,7 @@ int kv_engines_run(const struct command *command)
 		return CODE_FAILED;
 	}
 	if (serving_read(command, serving) && runs_plan(serving) && trace_read(command->arguments[0], serving)) {
+		interrupts_catch();
 		error = serving_run(command, serving);
 		code = interrupted ? 128 + interrupted : error ? CODE_FAILED : CODE_OK;
 	}

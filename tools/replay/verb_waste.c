@@ -70,9 +70,9 @@ static int waste_count(const struct command *command, struct waste *waste)
 		return CODE_USAGE;
 	}
 	waste->reserve = waste->reserve ? waste->reserve : waste->longest;
-	for (uint32_t i = 0; i < waste->trace.count && !interrupted; i++)
+	for (uint32_t i = 0; i < waste->trace.count; i++)
 		request_add(waste, &waste->trace.requests[i]);
-	return interrupted ? 128 + interrupted : CODE_OK;
+	return CODE_OK;
 }
 
 static void waste_print(const struct command *command, const struct waste *waste)
