@@ -50,6 +50,16 @@ static const struct option options[] = {
 	{ NULL, 0, NULL, 0 },
 };
 
+/* Whether all that was asked for has been printed. */
+static int printed(void)
+{
+	errno = 0;
+	if (!fflush(stdout) && !ferror(stdout))
+		return 0;
+	fprintf(stderr, "gpoold: cannot write to standard output: %s\n", strerror(errno ? errno : EIO));
+	return 1;
+}
+
 static int wrong_use(const char *text)
 {
 	fprintf(stderr, "gpoold: %s; see gpoold --help\n", text);
@@ -64,7 +74,7 @@ int main(int argc, char **argv)
 	struct config_error error;
 	const char *module = NULL;
 	bool check = false, print = false;
-	int option;
+	int option, code;
 
 	while ((option = getopt_long(argc, argv, "c:d:p:s:fh", options, NULL)) != -1) {
 		switch (option) {
@@ -97,10 +107,10 @@ int main(int argc, char **argv)
 			break;
 		case OPTION_VERSION:
 			puts("gpoold " GPOOL_VERSION);
-			return 0;
+			return printed();
 		case 'h':
 			fputs(usage, stdout);
-			return 0;
+			return printed();
 		default:
 			return 2;
 		}
@@ -109,8 +119,10 @@ int main(int argc, char **argv)
 		return wrong_use("it takes options only");
 	if (print) {
 		config_defaults(&config);
-		config_print(&config, CONFIG_PRINT_EXAMPLE, STDOUT_FILENO);
-		return 0;
+		code = config_print(&config, CONFIG_PRINT_EXAMPLE, STDOUT_FILENO);
+		if (code)
+			fprintf(stderr, "gpoold: cannot write to standard output: %s\n", strerror(-code));
+		return code ? 1 : 0;
 	}
 	if (!recipe.file && !recipe.pool_count)
 		recipe.file = DEFAULT_FILE;
@@ -120,7 +132,7 @@ int main(int argc, char **argv)
 	}
 	if (check) {
 		puts("the configuration is good");
-		return 0;
+		return printed();
 	}
 	return keeper_run(&recipe, &config, module);
 }

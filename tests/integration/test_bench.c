@@ -8,6 +8,8 @@
  */
 #include "tests/integration/tool_process.h"
 
+#include <stdbool.h>
+
 /* The median, or "max", of a figure in what was printed, one object a line. */
 static double figure_of(const char *name, const char *which)
 {
@@ -106,6 +108,45 @@ static void test_names(void **state)
 	assert_non_null(strstr(read_text(tool.out), "vpmm_random_10k_64_time      ms       time of 10,000 allocations up to 64 MiB"));
 }
 
+/* Whether the tool's folder, with this below it, exists. */
+static bool there_is(const char *below)
+{
+	DIR *directory = opendir(tool.temporary);
+	const struct dirent *entry;
+	bool found = false;
+
+	assert_non_null(directory);
+	while (!found && (entry = readdir(directory)) != NULL) {
+		char path[512];
+
+		snprintf(path, sizeof path, "%s/%s/%s", tool.temporary, entry->d_name, below);
+		found = entry->d_name[0] != '.' && access(path, F_OK) == 0;
+	}
+	closedir(directory);
+	return found;
+}
+
+static void ends_clean_by(int signal_number, const char *when_there)
+{
+	static const char *const arguments[] = {"--runs", "1000", "vpmm_churn", NULL};
+	pid_t child = tool_start(arguments, -1);
+
+	while (!there_is(when_there))
+		assert_int_equal(waitpid(child, NULL, WNOHANG), 0);
+	assert_int_equal(kill(child, signal_number), 0);
+	assert_int_equal(tool_wait(child), 128 + signal_number);
+	assert_nothing_left();
+}
+
+static void test_a_signal_leaves_nothing(void **state)
+{
+	(void)state;
+	ends_clean_by(SIGHUP, "vpmm_churn/run/attach");
+	ends_clean_by(SIGHUP, "");
+	ends_clean_by(SIGTERM, "vpmm_churn");
+	ends_clean_by(SIGINT, "");
+}
+
 static int prepare(void **state)
 {
 	(void)state;
@@ -122,6 +163,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_a_signal_leaves_nothing),
 		cmocka_unit_test(test_steady_state_calls_no_driver),
 		cmocka_unit_test(test_churn_ends_with_one_large_request),
 		cmocka_unit_test(test_allocations_by_chance_hold_little),

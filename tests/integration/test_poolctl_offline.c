@@ -798,6 +798,22 @@ static void test_dump_cannot_write(void **state)
 	result_free(&result);
 }
 
+static void test_dump_of_one_pool(void **state)
+{
+	struct keeper *keeper = *state;
+	struct result result = poolctl("dump", keeper->snapshot, "-d", keeper->directory, "--pool=nope", NULL);
+
+	expect(&result, USAGE);
+	expect_text(result.err, "has no pool 'nope'");
+	assert_int_equal(access(keeper->snapshot, F_OK), -1);
+	result_free(&result);
+	result = poolctl("dump", keeper->snapshot, "-d", keeper->directory, "--pool=gpu0", "-o", "json", NULL);
+	expect(&result, OK);
+	assert_int_equal(number(result.json, "pools"), 1);
+	assert_int_equal(number(result.json, "sessions"), 3);
+	result_free(&result);
+}
+
 /* ---- where the output goes ---- */
 
 static struct result on_terminal(struct keeper *keeper, const char *option)
@@ -871,6 +887,7 @@ int main(void)
 		WITH_KEEPER(test_snapshot_hostile),
 		WITH_KEEPER(test_snapshot_runs),
 		WITH_KEEPER(test_dump_cannot_write),
+		WITH_KEEPER(test_dump_of_one_pool),
 		WITH_KEEPER(test_color),
 		WITH_KEEPER(test_full_output),
 	};

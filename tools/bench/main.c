@@ -6,6 +6,7 @@
  */
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"
+#include "tools/lib/output_end.h"
 
 #include <errno.h>
 #include <ftw.h>
@@ -58,6 +59,31 @@ static void interrupt(int signal)
 		kill(running, SIGTERM);
 }
 
+static const int end_signals[] = {SIGINT, SIGTERM, SIGHUP};
+
+static void signals_catch(void)
+{
+	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND}; /* a second one ends the process at once */
+
+	for (size_t i = 0; i < sizeof(end_signals) / sizeof(end_signals[0]); i++) {
+		struct sigaction before;
+
+		/* nohup has SIGHUP ignored. */
+		if (sigaction(end_signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+			sigaction(end_signals[i], &action, NULL);
+	}
+}
+
+static void signals_block(int how)
+{
+	sigset_t mask;
+
+	sigemptyset(&mask);
+	for (size_t i = 0; i < sizeof(end_signals) / sizeof(end_signals[0]); i++)
+		sigaddset(&mask, end_signals[i]);
+	sigprocmask(how, &mask, NULL);
+}
+
 static int remove_entry(const char *path, const struct stat *stat, int kind, struct FTW *where)
 {
 	(void)stat, (void)kind, (void)where;
@@ -74,9 +100,10 @@ static _Noreturn void group_become(const struct session *session, enum group gro
 {
 	struct bench bench = {.group = groups[group].name, .folder = folder, .runs = runs_of(session, group), .results = results};
 
-	signal(SIGINT, SIG_DFL);
-	signal(SIGTERM, SIG_DFL);
+	for (size_t i = 0; i < sizeof(end_signals) / sizeof(end_signals[0]); i++)
+		signal(end_signals[i], SIG_DFL);
 	signal(SIGALRM, SIG_DFL);
+	signals_block(SIG_UNBLOCK);
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	alarm(GROUP_PATIENCE_S);
 	_exit(groups[group].run(&bench) ? 1 : 0);
@@ -140,13 +167,17 @@ static int group_measure(struct session *session, enum group group)
 	snprintf(folder, sizeof(folder), "%s/%s", session->folder, groups[group].name);
 	if (mkdir(folder, 0755) < 0 || pipe(ends) < 0)
 		return -errno;
+	/* A signal meanwhile is handled when `running` is known, and ends the group even while it starts. */
+	signals_block(SIG_BLOCK);
 	running = fork();
-	if (running < 0)
-		return -errno;
 	if (running == 0) {
 		close(ends[0]);
 		group_become(session, group, folder, ends[1]);
 	}
+	error = running < 0 ? -errno : 0;
+	signals_block(SIG_UNBLOCK);
+	if (error)
+		return error;
 	close(ends[1]);
 	error = results_collect(session, group, ends[0]);
 	close(ends[0]);
@@ -188,9 +219,10 @@ static bool group_report(struct session *session, enum group group)
 static int measure(struct session *session)
 {
 	const char *parent = getenv("TMPDIR");
-	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND}; /* a second one ends us at once */
 	int result = EXIT_SUCCESS;
 
+	/* Before the folder exists, so that none is left. */
+	signals_catch();
 	snprintf(session->folder, sizeof(session->folder), "%.40s/gpool-bench-XXXXXX", parent && *parent ? parent : "/tmp");
 	/* The front of a gpoold that root started runs as another user, who must get to the sockets. */
 	if (!mkdtemp(session->folder) || chmod(session->folder, 0755) < 0) {
@@ -198,8 +230,6 @@ static int measure(struct session *session)
 		return EXIT_INCOMPLETE;
 	}
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
 	report_begin(session->json);
 	for (int group = 0; group < GROUPS && !interrupted; group++) {
 		if (!group_wanted(session, (enum group)group))
@@ -318,7 +348,7 @@ int main(int argc, char **argv)
 	int status = arguments_read(&session, argc, argv);
 
 	if (status)
-		return status - 1;
+		return output_end("gpool-bench", status - 1);
 	session.progress = isatty(STDERR_FILENO);
-	return measure(&session);
+	return output_end("gpool-bench", measure(&session));
 }

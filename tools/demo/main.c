@@ -13,6 +13,7 @@
 #include "tools/demo/summary.h"
 #include "tools/lib/agent_process.h"
 #include "tools/lib/machine.h"
+#include "tools/lib/output_end.h"
 #include "tools/lib/text.h"
 
 #include <errno.h>
@@ -225,10 +226,10 @@ static int option_set(struct settings *settings, enum option_id id, const char *
 		return 0;
 	case OPT_HELP:
 		help_print();
-		exit(STATUS_OK);
+		exit(output_end("gpool-demo", STATUS_OK));
 	case OPT_VERSION:
 		printf("gpool-demo %s\n", GPOOL_VERSION);
-		exit(STATUS_OK);
+		exit(output_end("gpool-demo", STATUS_OK));
 	}
 	return -EINVAL;
 }

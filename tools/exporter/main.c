@@ -9,6 +9,7 @@
 #include "tools/exporter/metrics.h"
 #include "tools/exporter/sampler.h"
 #include "tools/lib/option_help.h"
+#include "tools/lib/output_end.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -113,9 +114,9 @@ static int option_take(struct settings *settings, enum option_id id, const char 
 	case OPT_PORT: return port_read(value, &settings->port);
 	case OPT_TIMEOUT: return timeout_read(value, &settings->timeout_ms);
 	case OPT_ONCE: settings->once = true; return 0;
-	case OPT_METRICS: metrics_document(stdout); exit(STATUS_OK);
-	case OPT_HELP: help_print(); exit(STATUS_OK);
-	case OPT_VERSION: puts("gpool-exporter " GPOOL_VERSION); exit(STATUS_OK);
+	case OPT_METRICS: metrics_document(stdout); exit(output_end("gpool-exporter", STATUS_OK));
+	case OPT_HELP: help_print(); exit(output_end("gpool-exporter", STATUS_OK));
+	case OPT_VERSION: puts("gpool-exporter " GPOOL_VERSION); exit(output_end("gpool-exporter", STATUS_OK));
 	case OPTIONS: break;
 	}
 	return -EINVAL;

@@ -55,6 +55,8 @@ static int pieces_from_agent(const struct command *command, struct pieces *piece
 	code = agent_status(command, pool, &status);
 	gpool_close(pool);
 	for (uint32_t i = 0; !code && i < status.pools_count; i++) {
+		if (command->pool && strcmp(command->pool, status.pools[i].name))
+			continue;
 		one.pool = status.pools[i].name;
 		code = agent_open(&one, GPOOL_OPEN_OBSERVER, &pool);
 		if (code)
@@ -77,7 +79,47 @@ static bool keeper_readable(const char *directory)
 	return geteuid() == 0 || (keeper > 0 && access(path, R_OK | X_OK) == 0);
 }
 
+static bool piece_is_of(const struct piece *piece, const char *name)
+{
+	struct pool_segment segment;
+	bool is;
+
+	if (piece->kind != PIECE_POOL || pool_segment_open(piece->fd, &segment))
+		return false;
+	is = !strncmp(segment.header->name, name, sizeof(segment.header->name));
+	pool_segment_close(&segment);
+	return is;
+}
+
+/* One pool of them, with its sessions. */
+static int pieces_choose(const struct command *command, struct pieces *pieces)
+{
+	uint32_t pool = PIECE_POOLS_MAX, kept = 0;
+
+	for (uint32_t i = 0; i < pieces->count && pool == PIECE_POOLS_MAX; i++)
+		if (piece_is_of(&pieces->list[i], command->pool))
+			pool = pieces->list[i].pool;
+	if (pool == PIECE_POOLS_MAX) {
+		complain("the gpoold of '%s' has no pool '%s'; 'poolctl status' lists them", command->directory, command->pool);
+		pieces_close(pieces);
+		return CODE_USAGE;
+	}
+	for (uint32_t i = 0; i < pieces->count; i++) {
+		if (pieces->list[i].pool == pool)
+			pieces->list[kept++] = pieces->list[i];
+		else
+			close(pieces->list[i].fd);
+	}
+	pieces->count = kept;
+	return CODE_OK;
+}
+
 int pieces_gather(const struct command *command, struct pieces *pieces)
 {
-	return keeper_readable(command->directory) ? pieces_from_keeper(command, pieces) : pieces_from_agent(command, pieces);
+	int code;
+
+	if (!keeper_readable(command->directory))
+		return pieces_from_agent(command, pieces);
+	code = pieces_from_keeper(command, pieces);
+	return code || !command->pool ? code : pieces_choose(command, pieces);
 }

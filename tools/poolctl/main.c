@@ -569,7 +569,7 @@ const struct verb verbs[] = {
 		.name = "dump",
 		.arguments = "FILE",
 		.summary = "write a snapshot that --offline reads",
-		.text = "As root all pools with all sessions, through the descriptors of gpoold and without asking the agent; "
+		.text = "As root all pools, or the one of --pool, with all sessions, through the descriptors of gpoold and without asking the agent; "
 			"else the pools alone, through the agent. FILE is replaced as a whole, and only its owner may read "
 			"it.",
 		.options = no_options,

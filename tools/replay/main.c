@@ -11,6 +11,7 @@
 #include "tools/replay/replay.h"
 
 #include "client/gpool.h"
+#include "tools/lib/output_end.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -526,9 +527,13 @@ static void interrupt(int signal)
 void interrupts_catch(void)
 {
 	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND}; /* a second one ends the process at once */
+	struct sigaction before;
 
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
+	/* nohup has it ignored. */
+	if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+		sigaction(SIGHUP, &action, NULL);
 }
 
 int main(int argc, char **argv)
@@ -540,11 +545,11 @@ int main(int argc, char **argv)
 		return code;
 	if (command.values[OPTION_HELP]) {
 		help_print(command.verb);
-		return CODE_OK;
+		return output_end("gpool-replay", CODE_OK);
 	}
 	if (command.values[OPTION_VERSION]) {
 		printf("gpool-replay %s\n", gpool_version());
-		return CODE_OK;
+		return output_end("gpool-replay", CODE_OK);
 	}
 	return command.verb->run(&command);
 }

@@ -102,7 +102,7 @@ extern const struct verb verbs[]; /* ends with name NULL */
 extern const struct option_spec common_options[];
 extern const char *const code_texts[CODES];
 extern volatile sig_atomic_t interrupted; /* the signal */
-/* interrupts_catch() - set it at SIGINT and SIGTERM from now on. Until then they end the process: a trace may take long to read, or not end. */
+/* interrupts_catch() - set it at SIGINT, SIGTERM and SIGHUP from now on. Until then they end the process: a trace may take long to read, or not end. */
 void interrupts_catch(void);
 
 /* options.c */

@@ -311,6 +311,7 @@ int serve_engine(const struct serve_setup *setup, uint32_t index, const char *di
 	/* A terminal's ^C, and what else goes to all of a group, is for the run, which then ends everybody in order. */
 	signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	engine = (struct serve_engine){.setup = setup, .index = index, .next = index, .waiting = index};
 	*count_of(&engine, SERVE_requests) = requests_of(&engine);

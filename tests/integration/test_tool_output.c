@@ -1,0 +1,98 @@
+/*
+ * test_tool_output.c - what programs print is lost: standard output is closed or full.
+ *
+ * Goal: every program then says so and fails, also for --help, --version and lists. Method: the real programs with standard output closed, and with
+ * /dev/full.
+ */
+#include "tests/integration/tool_process.h"
+
+static const struct {
+	const char *program, *arguments[3];
+} cases[] = {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* linked with jemalloc, it does not run under a sanitizer */
+	{ "gpool-bench", { "--help" } },
+	{ "gpool-bench", { "--version" } },
+	{ "gpool-bench", { "--list" } },
+#endif
+	{ "gpool-replay", { "--help" } },
+	{ "gpool-replay", { "kv", "--help" } },
+	{ "gpool-replay", { "--version" } },
+	{ "gpool-demo", { "--help" } },
+	{ "gpool-demo", { "--version" } },
+	{ "gpool-exporter", { "--help" } },
+	{ "gpool-exporter", { "--version" } },
+	{ "gpool-exporter", { "--metrics" } },
+	{ "poolctl", { "--help" } },
+	{ "poolctl", { "--version" } },
+	{ "gpoold", { "--help" } },
+	{ "gpoold", { "--version" } },
+	{ "gpoold", { "--print-config" } },
+	{ "gpoold", { "--check-config", "--pool=name=a,backend=host,size=8MiB" } },
+};
+
+/* The exit status with standard output at this descriptor; -1: closed. */
+static int run_at(size_t i, int out)
+{
+	char path[sizeof(tool.program) + 32];
+	const char *arguments[4] = { path };
+	int status;
+	pid_t child;
+
+	snprintf(path, sizeof(path), "%.*s%s", (int)(strrchr(tool.program, '/') - tool.program + 1), tool.program, cases[i].program);
+	memcpy(arguments + 1, cases[i].arguments, sizeof(cases[i].arguments));
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		int error = open(tool.error, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+		dup2(error, STDERR_FILENO);
+		close(STDOUT_FILENO);
+		if (out >= 0)
+			dup2(out, STDOUT_FILENO);
+		execv(path, (char *const *)(uintptr_t)arguments);
+		_exit(98);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void test_lost_output_is_a_failure(void **state)
+{
+	int full = open("/dev/full", O_WRONLY | O_CLOEXEC), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+	(void)state;
+	assert_true(full >= 0 && null >= 0);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		int written = run_at(i, null), filled = run_at(i, full);
+
+		if (written != 0 || filled != 1 || !strstr(read_text(tool.error), "No space left on device"))
+			fail_msg("'%s %s' ended with %d, and with %d where nothing could be written: %s", cases[i].program, cases[i].arguments[0],
+				written, filled, read_text(tool.error));
+		if (run_at(i, -1) != 1 || !strstr(read_text(tool.error), "cannot write"))
+			fail_msg("'%s %s' with a closed output: %s", cases[i].program, cases[i].arguments[0], read_text(tool.error));
+	}
+	close(full);
+	close(null);
+}
+
+static int prepare(void **state)
+{
+	(void)state;
+	return tool_prepare("poolctl", "POOLCTL");
+}
+
+static int clean_up(void **state)
+{
+	(void)state;
+	return tool_clean_up();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_lost_output_is_a_failure),
+	};
+
+	return cmocka_run_group_tests(tests, prepare, clean_up);
+}
