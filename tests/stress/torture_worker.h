@@ -29,7 +29,10 @@ enum {
 	BUDGET = 96,  /* pages that a thread wants: eight workers want three times the pool */
 	PENDING = 6,  /* fences not yet reached, of a thread */
 	EXCHANGE = 8, /* handles that the threads of a worker pass each other */
+	PEEKS = 128,  /* contents that a thread with the planted bug relies on */
 };
+
+#define NOT_PINNED "not pinned" /* where only the planted bug looks */
 
 /* ---- a worker ---- */
 
@@ -37,6 +40,11 @@ struct pending {
 	struct gpool_block block;
 	struct gpool_fence fence;
 	uint64_t address;
+};
+
+struct peek {
+	struct gpool_block block;
+	uint64_t address; /* 0: none */
 };
 
 struct thread {
@@ -48,6 +56,8 @@ struct thread {
 	uint32_t pending_count;
 	uint32_t stream;
 	struct ranges_state *ranges; /* torture_ranges.h */
+	struct peek peeks[PEEKS]; /* a ring */
+	uint32_t peek_next;
 };
 
 struct worker {
@@ -220,26 +230,24 @@ static void do_allocate(struct thread *thread)
 	handle_add(thread, &block);
 }
 
-/* --broken: what is wrong when nobody pins. */
+/* --broken: a block that was pinned once is relied on for long after its unpin. */
 static void do_peek(struct thread *thread, uint32_t at)
 {
 	struct gpool_block block = thread->handles[at];
 	uint64_t address;
 	bool gone;
 
+	/* So that the thread allocates more, for which this is evicted. */
+	handle_forget(thread, at);
 	/* The address of a stitched block ends with it; a page of the window can always be read. */
-	if (block.page_count > 1)
+	if (block.page_count > 1 || !pin(thread, &block, &gone))
 		return;
-	if (!pin(thread, &block, &gone)) {
-		if (gone)
-			handle_forget(thread, at);
-		return;
-	}
 	if (!address_of(thread, &block, &address))
 		return;
 	unpin(thread, &block);
-	poll(NULL, 0, 1);
-	contents_verify(thread, &block, address, "not pinned");
+	thread->peeks[thread->peek_next++ % PEEKS] = (struct peek){ block, address };
+	for (const struct peek *peek = thread->peeks; peek < thread->peeks + PEEKS && peek->address; peek++)
+		contents_verify(thread, &peek->block, peek->address, NOT_PINNED);
 }
 
 static void do_verify(struct thread *thread, uint32_t at)
