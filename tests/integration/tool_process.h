@@ -54,6 +54,10 @@ static inline pid_t tool_start(const char *const *arguments, int error_fd)
 
 		if (dup2(out, 1) < 0 || dup2(error, 2) < 0)
 			_exit(99);
+		/* A shell starts what runs in the background with some of them ignored. */
+		signal(SIGHUP, SIG_DFL);
+		signal(SIGINT, SIG_DFL);
+		signal(SIGTERM, SIG_DFL);
 		execv(tool.program, (char *const *)(uintptr_t)all);
 		_exit(98);
 	}

@@ -169,16 +169,19 @@ static int group_measure(struct session *session, enum group group)
 		return -errno;
 	/* A signal meanwhile is handled when `running` is known, and ends the group even while it starts. */
 	signals_block(SIG_BLOCK);
-	running = fork();
+	running = interrupted ? -1 : fork();
 	if (running == 0) {
 		close(ends[0]);
 		group_become(session, group, folder, ends[1]);
 	}
-	error = running < 0 ? -errno : 0;
+	error = interrupted ? -EINTR : running < 0 ? -errno : 0;
+	running = error ? 0 : running;
 	signals_block(SIG_UNBLOCK);
-	if (error)
-		return error;
 	close(ends[1]);
+	if (error) {
+		close(ends[0]);
+		return error;
+	}
 	error = results_collect(session, group, ends[0]);
 	close(ends[0]);
 	while (waitpid(running, &status, 0) < 0 && errno == EINTR)
