@@ -315,7 +315,7 @@ static bool wanted(const struct evict_request *request, const struct session *se
 		return false;
 	if (tag_is_free(tag))
 		return !request->contents;
-	if (request->cached_only || request->own_last == session)
+	if (request->cached_only || request->own_last == session || (request->spare_offered && tag & BLOCK_RANGE))
 		return false;
 	if (request->contents && !(request->contents >> (tag & BLOCK_TYPE_MASK) & 1))
 		return false;

@@ -124,6 +124,7 @@ void evict_queue_drop(struct pool *pool);
  * @hysteresis:  for `pages` as far as they had content, so much more beside them, in whole pages: what is next in the order, if it is there, may
  *               go and is no larger. None is looked for
  * @by_operator: also what a tenant's minimum protects
+ * @spare_offered: not what is offered until it is needed: pages of ranges and KV caches, prefixes that engines share
  * @own_last:    no content of this session's, and nothing that would go after some of it; NULL: no limit
  */
 struct evict_request {
@@ -134,6 +135,7 @@ struct evict_request {
 	bool cached_only;
 	bool whole;
 	bool by_operator;
+	bool spare_offered;
 	uint32_t contents;
 	uint32_t pages;
 	double hysteresis;

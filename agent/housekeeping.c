@@ -21,12 +21,15 @@ enum {
 	ASLEEP_MS = 500, /* no tick for so long: the agent was stopped, or nobody was attached */
 };
 
-/* Starts at the start watermark, goes on to the stop watermark, and rests until the start watermark is met again. */
+/*
+ * Starts at the start watermark, goes on to the stop watermark, and rests until the start watermark is met again. What is offered is no part of
+ * the utilization and is not evicted here: it is kept until a request needs its pages.
+ */
 static void watermark_eviction(struct pool *pool, uint64_t now)
 {
 	const struct config *config = &pool->agent->config;
 	uint32_t percent = pool_utilization(pool), pages = pool->segment.header->reserved_first;
-	struct evict_request request = { 0 };
+	struct evict_request request = { .spare_offered = true };
 	uint32_t taken = 0;
 
 	if (percent >= config->eviction.start_percent)

@@ -227,6 +227,8 @@ void object_order_back(struct pool *pool);
 /* How many pinnable ones there are; pages that may go and are of no tenant's. */
 uint32_t object_order_pinnables(const struct pool *pool);
 uint32_t object_order_idle_pages(const struct pool *pool);
+/* object_order_offered_pages() - of objects with OBJECT_BY_PINS, whatever their tenant, that may be evicted: prefixes that no sequence uses. */
+uint32_t object_order_offered_pages(const struct pool *pool);
 /* object_followed() - the one without which this one is useless; 0: none. */
 uint32_t object_followed(const struct pool *pool, uint32_t number);
 /* objects_sort() - into objects->sorted those for which `in` says yes, by version: what is followed stands before what follows it. */

@@ -66,6 +66,8 @@ static bool may_have(const struct pool *pool, uint32_t number, const struct evic
 
 	if (!asks_for_objects(request) || !object->in_order || object->open)
 		return false;
+	if (request->spare_offered && object_record(pool, number)->flags & OBJECT_BY_PINS)
+		return false;
 	if (request->by_operator)
 		return true;
 	if (request->within)

@@ -32,6 +32,7 @@ struct objects_order {
 	uint32_t *aside;             /* [aside_count] out of the way */
 	uint32_t aside_count;
 	uint32_t idle_pages;         /* of no tenant's; the others' are in struct tenant */
+	uint32_t offered_pages;      /* of all: those of OBJECT_BY_PINS among them */
 };
 
 static struct object *object_of(const struct pool *pool, uint32_t number)
@@ -55,6 +56,17 @@ uint32_t object_followed(const struct pool *pool, uint32_t number)
 
 	node = node ? eviction_parent(order->ephemeral, node - 1) : EVICTION_NONE;
 	return node == EVICTION_NONE ? 0 : order->numbers[node];
+}
+
+/* One more object in the order that does not stay, or one fewer. */
+static void idle_add(struct pool *pool, uint32_t number, bool more)
+{
+	const struct object_record *record = object_record(pool, number);
+	uint32_t pages = more ? record->pages : -record->pages;
+
+	*idle_pages(pool, number) += pages;
+	if (record->flags & OBJECT_BY_PINS)
+		pool->objects->order->offered_pages += pages;
 }
 
 static bool is_pinnable(const struct pool *pool, uint32_t number)
@@ -88,7 +100,7 @@ static void stay_add(struct pool *pool, uint32_t number, int more)
 		object->stay_below += (uint32_t)more;
 		if (stays(object) == stayed)
 			return;
-		*idle_pages(pool, number) += stayed ? object_record(pool, number)->pages : -object_record(pool, number)->pages;
+		idle_add(pool, number, stayed);
 	}
 }
 
@@ -113,7 +125,7 @@ static void enter(struct pool *pool, uint32_t number)
 	object->open = false;
 	object->stay_below = 0;
 	object->touched_ms = (uint32_t)clock_ms();
-	*idle_pages(pool, number) += record->pages;
+	idle_add(pool, number, true);
 	pool->evict.released_ns = clock_ns();
 }
 
@@ -125,7 +137,7 @@ static void leave(struct pool *pool, uint32_t number, bool evicted)
 	uint32_t above = object_followed(pool, number);
 
 	if (!stays(object))
-		*idle_pages(pool, number) -= object_record(pool, number)->pages;
+		idle_add(pool, number, false);
 	else if (!object->stay_below)
 		stay_add(pool, above, -1);
 	else if (above)
@@ -176,7 +188,7 @@ void object_order_open(struct pool *pool, uint32_t number, bool open)
 	}
 	if (stays(object) == stayed)
 		return;
-	*idle_pages(pool, number) += stayed ? object_record(pool, number)->pages : -object_record(pool, number)->pages;
+	idle_add(pool, number, stayed);
 	stay_add(pool, object_followed(pool, number), open ? 1 : -1);
 }
 
@@ -298,6 +310,11 @@ void object_order_back(struct pool *pool)
 uint32_t object_order_idle_pages(const struct pool *pool)
 {
 	return pool->objects->order->idle_pages;
+}
+
+uint32_t object_order_offered_pages(const struct pool *pool)
+{
+	return pool->objects ? pool->objects->order->offered_pages : 0;
 }
 
 /* ---- proof ---- */

@@ -252,14 +252,40 @@ uint32_t pool_idle(const struct pool *pool)
 	return idle;
 }
 
+/* Of a session, as its worker counts them: at most what it leases, of which the agent may have taken some since. */
+static uint32_t session_offered(const struct session *session)
+{
+	uint32_t offered = atomic_load_explicit(&session->segment.header->offered_pages, memory_order_relaxed);
+
+	return offered < session->leased ? offered : session->leased;
+}
+
+/* Pages that the agent may take without loss to their owners' work: offered or released ones of ranges, and prefixes that no sequence uses. */
+static uint32_t pool_offered(const struct pool *pool)
+{
+	uint32_t offered = object_order_offered_pages(pool);
+
+	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+		const struct session *session = pool->sessions[id];
+
+		if (!session)
+			continue;
+		left--;
+		if (session->role == SESSION_WORKER && session->state == SESSION_LIVE)
+			offered += session_offered(session);
+	}
+	return offered;
+}
+
 uint32_t pool_utilization(const struct pool *pool)
 {
-	uint32_t normal = pool->segment.header->reserved_first, away = normal - pool->free.total, idle = pool_idle(pool);
+	uint32_t normal = pool->segment.header->reserved_first, away = normal - pool->free.total;
+	uint64_t idle = (uint64_t)pool_idle(pool) + pool_offered(pool);
 
-	/* idle is what workers say, so it is bounded before it is believed */
+	/* Both are what workers say, so they are bounded before they are believed. */
 	if (!normal)
 		return 100;
-	return (uint32_t)((uint64_t)(idle < away ? away - idle : 0) * 100 / normal);
+	return (uint32_t)((idle < away ? away - idle : 0) * 100 / normal);
 }
 
 void pool_update_pressure(struct pool *pool)

@@ -216,6 +216,7 @@ struct session_header {
 	_Alignas(64) _Atomic uint64_t requests_pending; /* bit i: look at requests[i] */
 	_Atomic uint32_t pin_waiters;                   /* threads asleep on a page in motion */
 	_Atomic uint64_t sequences;                     /* highest tag sequence handed to a thread, in chunks */
+	_Atomic uint32_t offered_pages;                 /* of ranges and gpool_malloc(), that it has offered or released, as far as it knows */
 	/* Agent -> worker */
 	_Alignas(64) _Atomic uint32_t closed; /* 1: the agent ended this session; errno in close_error */
 	_Atomic int32_t close_error;

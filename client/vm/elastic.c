@@ -141,7 +141,7 @@ static bool elastic_let_go(struct vm_space *space)
 		if (!space->pages[slot])
 			elastic_set(elastic, slot, ELASTIC_HOLE);
 	}
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	return all;
 }
 
@@ -180,7 +180,7 @@ int elastic_open(struct gpool_range *range)
 		goto free_elastic;
 	if (memory_open(elastic, range->page_count))
 		goto close_space;
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	range->elastic = elastic;
 	range->address = range->va = elastic->space.base;
 	range->bytes = elastic->space.bytes;
@@ -189,7 +189,7 @@ int elastic_open(struct gpool_range *range)
 close_space:
 	vm_space_close(&elastic->space);
 free_elastic:
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	pthread_mutex_destroy(&elastic->lock);
 	free(elastic);
 	return -ENOMEM;
@@ -197,6 +197,7 @@ free_elastic:
 
 void elastic_close(struct elastic *elastic)
 {
+	handles_offered(elastic->space.pool, -elastic->offered_told);
 	vm_space_close(&elastic->space);
 	munmap(elastic->slots, elastic->bytes);
 	pthread_mutex_destroy(&elastic->lock);
@@ -353,7 +354,7 @@ int elastic_offer(struct elastic *elastic, const struct elastic_pages *pages, ui
 		elastic_set(elastic, slot, ELASTIC_OFFERED);
 		elastic->slots[slot].tag = handle_offer(pool, page_of(elastic, slot), owner_id);
 	}
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	pool_wake_waiters(pool);
 	return error;
 }
@@ -365,7 +366,7 @@ int elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, 
 
 	pthread_mutex_lock(&elastic->lock);
 	if (unlikely(!elastic->range->mapped)) {
-		pthread_mutex_unlock(&elastic->lock);
+		elastic_unlock(elastic);
 		return -EBUSY;
 	}
 	offered_hold(elastic, pages);
@@ -380,7 +381,7 @@ int elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, 
 				kept[at++] = is_kept;
 		}
 	}
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	return lost;
 }
 
@@ -395,7 +396,7 @@ bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages)
 		for (uint32_t page = first; page < first + pages->count && all; page++)
 			all = elastic_bit(elastic->backed, page) && still_ours(elastic, elastic_slot_of(elastic, page));
 	}
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	return all;
 }
 
@@ -418,7 +419,7 @@ int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, u
 		}
 		drop_end(&dropping);
 	}
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	/* What is released others may have. */
 	if (fence)
 		pool_wake_waiters(pool);
@@ -436,7 +437,7 @@ int elastic_can_give(struct elastic *elastic, const struct elastic_pages *pages)
 		error |= elastic->slots[slot].state != ELASTIC_HELD || elastic->slots[slot].uses != per_handle;
 	for (uint32_t page = pages->first; page < pages->first + pages->count; page++)
 		error |= !elastic_bit(elastic->backed, page);
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	return error ? -EBUSY : 0;
 }
 
@@ -452,7 +453,7 @@ void elastic_give(struct elastic *elastic, const struct elastic_pages *pages)
 		elastic->slots[slot].uses = 0;
 		elastic_set(elastic, slot, ELASTIC_PARKED);
 	}
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 }
 
 /* ---- captured, released ---- */
@@ -494,7 +495,7 @@ int elastic_capture(struct elastic *elastic, const struct elastic_pages *pages, 
 		error = captured_set(elastic, pages->first, end);
 	else
 		captured_end(elastic, pages->first, end);
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	return error;
 }
 
@@ -519,7 +520,7 @@ void elastic_settle(struct elastic *elastic, const struct elastic_pages *pages)
 		for (uint32_t slot = elastic_slot_of(elastic, first); slot < end; slot++)
 			elastic_settle_slot(elastic, slot);
 	}
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 }
 
 void elastic_settle_all(struct elastic *elastic)
@@ -528,7 +529,7 @@ void elastic_settle_all(struct elastic *elastic)
 	if (elastic->count[ELASTIC_RELEASED])
 		FOR_USED(elastic, slot)
 			elastic_settle_slot(elastic, slot);
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 }
 
 /* ---- looking ---- */
@@ -546,7 +547,7 @@ void elastic_counts(struct elastic *elastic, struct gpool_range_info *info)
 	info->parked_pages = parked * handle_pages(elastic->space.pool);
 	info->captured_pages = elastic->captured_pages;
 	info->offered_pages = elastic->count[ELASTIC_OFFERED] * handle_pages(elastic->space.pool);
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 }
 
 void elastic_resolve(struct elastic *elastic, uint32_t index, struct gpool_range_page *page)
@@ -565,5 +566,5 @@ void elastic_resolve(struct elastic *elastic, uint32_t index, struct gpool_range
 		page->page = elastic->space.pages[slot] - 1 + index % handle_pages(pool);
 		page->generation = page_word_generation(atomic_load_explicit(&pool->pages[page->page], memory_order_acquire));
 	}
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 }

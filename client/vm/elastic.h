@@ -44,6 +44,7 @@ struct elastic {
 	size_t bytes;                /* of the memory of all four */
 	uint32_t backed_pages, captured_pages;
 	uint32_t count[ELASTIC_STATES]; /* slots in each state but HOLE */
+	uint32_t offered_told;          /* slots OFFERED or RELEASED that the session's header counts */
 	_Atomic uint64_t discarded;     /* offered slots whose content was dropped in sleep; read without the lock */
 };
 
@@ -64,6 +65,17 @@ int range_enter(struct gpool_range *range, const struct elastic_pages *pages);
  */
 int elastic_open(struct gpool_range *range);
 void elastic_close(struct elastic *elastic);
+
+/* elastic_unlock() - and the session's header counts what is offered or released by now. */
+static inline void elastic_unlock(struct elastic *elastic)
+{
+	uint32_t offered = elastic->count[ELASTIC_OFFERED] + elastic->count[ELASTIC_RELEASED];
+
+	if (offered != elastic->offered_told)
+		handles_offered(elastic->space.pool, offered - elastic->offered_told);
+	elastic->offered_told = offered;
+	pthread_mutex_unlock(&elastic->lock);
+}
 
 /* Of a page in a bitmap. */
 static inline bool elastic_bit(const uint64_t *bits, uint32_t page)

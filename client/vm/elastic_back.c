@@ -253,12 +253,12 @@ static int back_once(struct backing *backing)
 
 	pthread_mutex_lock(&elastic->lock);
 	if (!is_free(backing)) {
-		pthread_mutex_unlock(&elastic->lock);
+		elastic_unlock(elastic);
 		return -EBUSY;
 	}
 	slots_take(backing);
 	if (backing->missing) {
-		pthread_mutex_unlock(&elastic->lock);
+		elastic_unlock(elastic);
 		error = missing_bring(backing);
 		pthread_mutex_lock(&elastic->lock);
 	}
@@ -266,7 +266,7 @@ static int back_once(struct backing *backing)
 		slots_give_back(backing);
 	else
 		slots_hold(backing);
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	return error;
 }
 

@@ -56,7 +56,7 @@ int elastic_unmap(struct elastic *elastic)
 		range->mapped = false;
 		parked_forget(elastic);
 	}
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	/* Some may be unmapped: if they cannot be put back, the range is as one that sleeps with its pages. */
 	if (error && !range->mapped)
 		elastic_map(elastic);
@@ -124,7 +124,7 @@ int elastic_map(struct elastic *elastic)
 	if (error)
 		used_unmap(elastic);
 	elastic->range->mapped = !error;
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	free(held.slots);
 	free(held.handles);
 	return error;
@@ -167,7 +167,7 @@ uint32_t elastic_held_pages(struct elastic *elastic)
 
 	pthread_mutex_lock(&elastic->lock);
 	handles = elastic->count[ELASTIC_HELD];
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	return handles * handle_pages(elastic->space.pool);
 }
 
@@ -178,6 +178,6 @@ bool elastic_leaving(struct elastic *elastic)
 	pthread_mutex_lock(&elastic->lock);
 	FOR_USED(elastic, slot)
 		some |= elastic_is_pending(elastic, slot);
-	pthread_mutex_unlock(&elastic->lock);
+	elastic_unlock(elastic);
 	return some;
 }

@@ -65,6 +65,12 @@ bool handle_claim(struct gpool *pool, uint32_t page, uint64_t tag, const struct 
 uint64_t handle_offer(struct gpool *pool, uint32_t page, uint64_t owner_id);
 bool handle_reclaim(struct gpool *pool, uint32_t page, uint64_t tag);
 
+/* handles_offered() - count so many handles more, or (two's complement) fewer, as offered or released, for the agent's watermarks. */
+static inline void handles_offered(struct gpool *pool, uint32_t more)
+{
+	atomic_fetch_add_explicit(&pool->session.header->offered_pages, more * pool->header->pages_per_handle, memory_order_relaxed);
+}
+
 /* handle_is_here() - whether the agent has not taken an offered or released handle yet. Two loads. */
 bool handle_is_here(const struct gpool *pool, uint32_t page, uint64_t tag);
 

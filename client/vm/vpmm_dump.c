@@ -258,8 +258,8 @@ static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region
 			return true;
 		if ((page == 0) != (region->kind == VM_HOLE))
 			return false;
-		/* What is ours is nowhere else ours too. */
-		if (region->kind != VM_HOLE && region->slot != VM_PARKED && seen[page - 1]++)
+		/* What is held is held nowhere else. What is parked or released the agent may have taken, and lent to this process again. */
+		if (region->kind != VM_HOLE && region->slot != VM_PARKED && !vpmm_chunk_of(region)->tags[slot] && seen[page - 1]++)
 			return false;
 	}
 	return true;

@@ -57,7 +57,7 @@ static void region_release(struct vpmm *vpmm, struct vm_region *region, uint64_t
 {
 	const struct vm_space *space = vpmm_space(region);
 	uint64_t *tags = vpmm_chunk_of(region)->tags;
-	uint32_t first = vpmm_region_slot(vpmm, region);
+	uint32_t first = vpmm_region_slot(vpmm, region), released = 0;
 
 	region->held = false;
 	for (uint32_t slot = first; slot < first + vpmm_region_slots(vpmm, region); slot++) {
@@ -68,10 +68,12 @@ static void region_release(struct vpmm *vpmm, struct vm_region *region, uint64_t
 		if (handle_behind(vpmm, page, fence) && handle_behind(vpmm, page, next)) {
 			tags[slot] = handle_release(vpmm->pool, page);
 			region->offered = true;
+			released++;
 		} else {
 			region->held = true;
 		}
 	}
+	handles_offered(vpmm->pool, released);
 }
 
 void vpmm_offer(struct vpmm *vpmm)
@@ -91,7 +93,7 @@ uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t 
 {
 	const struct vm_space *space = vpmm_space(region);
 	uint64_t *tags = vpmm_chunk_of(region)->tags;
-	uint32_t first = vpmm_region_slot(vpmm, region), lost = 0;
+	uint32_t first = vpmm_region_slot(vpmm, region), lost = 0, claimed = 0;
 
 	for (uint32_t slot = first; slot < first + vpmm_region_slots(vpmm, region); slot++) {
 		if (!tags[slot])
@@ -99,7 +101,9 @@ uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t 
 		if (!handle_claim(vpmm->pool, space->pages[slot] - 1, tags[slot], &vpmm->take))
 			gone[lost++] = slot;
 		tags[slot] = 0;
+		claimed++;
 	}
+	handles_offered(vpmm->pool, -claimed);
 	return lost;
 }
 

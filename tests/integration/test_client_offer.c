@@ -139,6 +139,44 @@ static void test_behind_fences(void **state)
 	end();
 }
 
+/* Ticks of the agent, in which it would evict by its watermarks. */
+static void await_ticks(uint32_t ticks)
+{
+	const _Atomic uint32_t *clock = &pool_view(admin)->header->clock_ms;
+
+	for (uint32_t tick = 0; tick < ticks; tick++) {
+		uint32_t before = atomic_load(clock);
+
+		AWAIT(atomic_load(clock) != before);
+	}
+}
+
+/* Watermarks of the default configuration: what is offered is neither utilization nor evicted before a request needs it. */
+static void test_watermarks(void **state)
+{
+	static const char *const options[] = { "--pool", POOL, "--set", "lease.initial_pages=0", NULL };
+	struct gpool_range *range = begin(options);
+	const _Atomic uint32_t *pressure = &pool_view(admin)->header->pressure;
+
+	(void)state;
+	assert_int_equal(back(range, 0, PAGES), 0);
+	fill(range, 0, PAGES, 1);
+	AWAIT(atomic_load(pressure) == POOL_PRESSURE_CRITICAL);
+	assert_int_equal(offer(range, 0, PAGES), 0);
+	AWAIT(atomic_load(pressure) == POOL_PRESSURE_LOW);
+	await_ticks(5);
+	assert_int_equal(gpool_range_reclaim(range, 0, PAGES, NULL), 0);
+	assert_int_equal(wrong(range, 0, PAGES, 1), 0);
+	AWAIT(atomic_load(pressure) == POOL_PRESSURE_CRITICAL);
+	/* What the agent has taken counts as its new owner's, also before the old one finds out. */
+	assert_int_equal(offer(range, 0, PAGES), 0);
+	assert_int_equal(squat(other, blocks, PAGES), PAGES);
+	AWAIT(atomic_load(pressure) == POOL_PRESSURE_CRITICAL);
+	assert_int_equal(gpool_range_reclaim(range, 0, PAGES, NULL), PAGES);
+	leave(other, blocks, PAGES);
+	end();
+}
+
 /* The other calls at offered pages. */
 static void test_other_calls(void **state)
 {
@@ -321,6 +359,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_kept, stop),
 		cmocka_unit_test_teardown(test_lost, stop),
 		cmocka_unit_test_teardown(test_behind_fences, stop),
+		cmocka_unit_test_teardown(test_watermarks, stop),
 		cmocka_unit_test_teardown(test_other_calls, stop),
 		cmocka_unit_test_teardown(test_large_handles, stop),
 		cmocka_unit_test_teardown(test_random, stop),
