@@ -282,14 +282,14 @@ static bool is_idle(struct gpool *pool, uint32_t page)
 	return true;
 }
 
-/* At hand is what the clock leaves alone, and what somebody who needs pages has all the same. */
-static void test_at_hand(void **state)
+/* Released handles: the clock leaves them alone, and a session that needs pages gets them all the same. */
+static void test_released(void **state)
 {
 	static const char *const clocked[] = {"--pool", POOL, CALM, "--set", "lease.idle=10ms", "--set", "lease.keep_pages=0", NULL};
 	struct vm_take_options free_only = {.flags = LEASE_FREE};
 	struct gpool *pool, *other;
 	struct gpool_block block;
-	uint64_t words[16];
+	uint64_t tags[16];
 	uint32_t pages[16], one, kept = 0;
 
 	(void)state;
@@ -298,24 +298,24 @@ static void test_at_hand(void **state)
 	other = open_worker();
 	assert_int_equal(vm_take(pool, 16, NULL, pages), 0);
 	for (uint32_t i = 0; i < 16; i++)
-		words[i] = handle_keep(pool, pages[i]);
+		tags[i] = handle_release(pool, pages[i]);
 	assert_int_equal(harness_check(&harness), 0);
 	/* What is idle goes by the clock. */
 	assert_int_equal(vm_take(pool, 1, NULL, &one), 0);
 	vm_put(pool, &one, 1);
 	AWAIT(!is_idle(pool, one));
 	for (uint32_t i = 0; i < 16; i++) {
-		assert_true(handle_claim(pool, pages[i], words[i], NULL));
-		assert_false(handle_claim(pool, pages[i], words[i], NULL));
-		words[i] = handle_keep(pool, pages[i]);
+		assert_true(handle_claim(pool, pages[i], tags[i], NULL));
+		assert_false(handle_claim(pool, pages[i], tags[i], NULL));
+		tags[i] = handle_release(pool, pages[i]);
 	}
-	/* What is nobody's, and nothing else: neither idle elsewhere nor at hand. */
+	/* What is nobody's, and nothing else: neither idle elsewhere nor released. */
 	block = alloc(other, 40);
 	assert_int_equal(vm_take(pool, 9, &free_only, &one), -ENOSPC);
 	assert_int_equal(gpool_free(other, &block), 0);
 	block = alloc(other, 48 + 6);
 	for (uint32_t i = 0; i < 16; i++)
-		kept += handle_claim(pool, pages[i], words[i], NULL);
+		kept += handle_claim(pool, pages[i], tags[i], NULL);
 	assert_int_equal(kept, 10);
 	assert_int_equal(harness_check(&harness), 0);
 	gpool_close(pool);
@@ -400,7 +400,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_driver_faults, stop),
 		cmocka_unit_test_teardown(test_parked_while_asking, stop),
 		cmocka_unit_test_teardown(test_at_the_quota, stop),
-		cmocka_unit_test_teardown(test_at_hand, stop),
+		cmocka_unit_test_teardown(test_released, stop),
 		cmocka_unit_test_teardown(test_threads, stop),
 	};
 
