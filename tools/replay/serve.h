@@ -70,7 +70,8 @@ struct serve_setup {
 	X(hit_blocks) \
 	X(hit_blocks_of_others) /* of those: another engine wrote them */ \
 	X(missed_blocks) \
-	X(evicted_blocks) \
+	X(evicted_blocks) /* by the cache itself, to make room */ \
+	X(lost_blocks)    /* the agent took their memory, or that of a block before them */ \
 	X(shared_blocks) /* given to the pool */ \
 	X(failed_shares) /* the pool had no room for more objects, or no memory */ \
 	X(preempted)     /* to be computed again */ \
@@ -96,12 +97,10 @@ extern const char *const serve_count_names[SERVE_COUNT_END];
 /* From the run to an engine. Its end is that of the channel. */
 enum serve_verb {
 	SERVE_STEP,
-	SERVE_GIVE,   /* an engine lacks so many blocks: cached ones go */
 	SERVE_GIVE_UP /* nobody computes, and this engine's first request still finds no memory: it is refused */
 };
 struct serve_order {
 	enum serve_verb verb;
-	uint32_t blocks;
 };
 
 enum serve_state {
@@ -114,9 +113,7 @@ enum serve_state {
 /* And its answer, the first one before any order. */
 struct serve_answer {
 	enum serve_state state;
-	bool went;             /* something was computed, or time passed to the next request */
-	uint32_t lacks_blocks; /* 0: nothing was refused in this step */
-	uint32_t cached_blocks;
+	bool went;           /* something was computed, or time passed to the next request */
 	uint32_t used_pages; /* that blocks of its sequences fill */
 	uint32_t lent_pages; /* of the pool, to anybody; with cached and shared blocks */
 	uint64_t clock_us;

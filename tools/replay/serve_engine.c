@@ -137,10 +137,10 @@ static void statistics_take(struct serve_engine *engine)
 			   page_bytes);
 	answer->lent_pages = gpool_page_count(engine->pool) -
 			     atomic_load_explicit(&pool_view(engine->pool)->header->state_pages[PAGE_FREE], memory_order_relaxed);
-	answer->cached_blocks = now.cached_blocks;
 	answer->counts[SERVE_hit_blocks] = now.prefix_hits;
 	answer->counts[SERVE_missed_blocks] = now.prefix_misses;
 	answer->counts[SERVE_evicted_blocks] = now.prefix_evicted;
+	answer->counts[SERVE_lost_blocks] = now.prefix_lost;
 	answer->counts[SERVE_shared_blocks] = now.pool_shared;
 	answer->counts[SERVE_copied_bytes] = now.block_copies * engine->memory.block_bytes;
 	answer->counts[SERVE_table_bytes] = now.table_bytes;
@@ -294,11 +294,7 @@ static int engine_serve(struct serve_engine *engine, int channel)
 			recv(channel, &order, sizeof(order), 0) != sizeof(order))
 			return 0;
 		engine->answer.went = false;
-		engine->answer.lacks_blocks = 0;
-		if (order.verb == SERVE_GIVE)
-			gpool_kv_prefix_evict(engine->kv, order.blocks);
-		else
-			error = order.verb == SERVE_STEP ? step(engine) : requests_give_up(engine);
+		error = order.verb == SERVE_STEP ? step(engine) : requests_give_up(engine);
 	}
 	return error;
 }

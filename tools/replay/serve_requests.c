@@ -17,27 +17,6 @@ static int verify(struct serve_engine *engine, const struct serve_job *job, uint
 	return error ? engine_fail(engine, error, "verify blocks", job->request) : 0;
 }
 
-/* Whether there is less than that and the watermark: what others have only cached may do. */
-static bool is_lacking(struct serve_engine *engine, const struct gpool_kv_need *need)
-{
-	uint64_t all = (uint64_t)need->needed_blocks + need->watermark_blocks;
-
-	if (all <= need->available_blocks)
-		return false;
-	engine->answer.lacks_blocks = (uint32_t)(all - need->available_blocks);
-	return true;
-}
-
-/* By the call that was refused just now; where there seemed to be enough, one block may be what is missing. */
-static void lacks_take(struct serve_engine *engine)
-{
-	struct gpool_kv_need need = {.size = sizeof(need)};
-
-	gpool_kv_shortage(engine->kv, &need);
-	if (!is_lacking(engine, &need))
-		engine->answer.lacks_blocks = 1;
-}
-
 /* ---- preemption ---- */
 
 static struct serve_job *job_of(struct serve_engine *engine, uint64_t sequence)
@@ -124,10 +103,8 @@ static int job_resume(struct serve_engine *engine, struct serve_job *job)
 	bool saved = job->saved;
 	int error = gpool_kv_resume(engine->kv, job->sequence);
 
-	if (is_shortage(error)) {
-		lacks_take(engine);
+	if (is_shortage(error))
 		return 0;
-	}
 	if (error)
 		return engine_fail(engine, error, "resume", job->request);
 	job->waits = job->saved = false;
@@ -138,10 +115,8 @@ static int job_resume(struct serve_engine *engine, struct serve_job *job)
 		error = gpool_kv_append(engine->kv, job->sequence, 1, NULL);
 		job->tokens += !error;
 	}
-	if (is_shortage(error)) {
-		lacks_take(engine);
+	if (is_shortage(error))
 		return stop(engine, job->sequence, &job);
-	}
 	*count_of(engine, SERVE_resumed) += !error;
 	return error ? engine_fail(engine, error, "append a token", job->request) : 1;
 }
@@ -212,7 +187,7 @@ static bool leaves_watermark(struct serve_engine *engine, uint32_t tokens, const
 		gpool_kv_prefix_find(engine->kv, prefix, &found) < 0)
 		return true;
 	need.needed_blocks -= found.blocks - found.cached_blocks;
-	return !is_lacking(engine, &need);
+	return (uint64_t)need.needed_blocks + need.watermark_blocks <= need.available_blocks;
 }
 
 static int job_allocate(struct serve_engine *engine, struct serve_job *job, uint32_t *found)
@@ -233,8 +208,6 @@ static int job_allocate(struct serve_engine *engine, struct serve_job *job, uint
 		request.estimated_tokens = 0;
 		error = gpool_kv_prefix_allocate(engine->kv, &request, &prefix, &job->sequence, found);
 	}
-	if (is_shortage(error))
-		lacks_take(engine);
 	return error;
 }
 

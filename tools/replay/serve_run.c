@@ -245,21 +245,6 @@ static struct part *turn_next(struct run *run)
 	return next;
 }
 
-/*
- * Who waits for memory gets what others have only cached, also of those that have nothing to do any more. Where blocks are shared
- * its own goes too: the end of a text that is cached keeps the pool's blocks before it.
- */
-static int all_give(struct run *run, uint32_t waiting)
-{
-	const struct serve_order order = {.verb = SERVE_GIVE, .blocks = run->parts[waiting].answer.lacks_blocks};
-	int error = 0;
-
-	for (uint32_t i = 0; i < run->setup->engines && !error; i++)
-		if ((i != waiting || !run->setup->apart) && run->parts[i].channel >= 0 && run->parts[i].answer.cached_blocks)
-			error = engine_ask(run, i, &order);
-	return error;
-}
-
 static int turns_take(struct run *run)
 {
 	struct part *part;
@@ -272,8 +257,6 @@ static int turns_take(struct run *run)
 		error = engine_ask(run, index, &order);
 		if (order.verb == SERVE_GIVE_UP)
 			run->idle_turns = 0;
-		else if (!error && run->setup->engines > 1 && part->channel >= 0 && part->answer.lacks_blocks)
-			error = all_give(run, index);
 		progress_show(run);
 	}
 	return interrupted ? -EINTR : error;
