@@ -4,6 +4,7 @@
  *
  *   serve_run      one run: the agent, the engines, whose turn it is      serve_engine   one engine: queue, steps, preemption
  *   serve_job      one request: token ids, contents of its blocks         serve_report   table, JSON, chart
+ *   serve_routing  which engine serves a request
  *
  * Time is simulated. An engine computes in steps, each of which takes SERVE_STEP_US, SERVE_PREFILL_US more for each token of a
  * prompt, and SERVE_MOVE_US for each token copied to host memory or back; the engine whose clock is behind all others goes on. So
@@ -46,7 +47,8 @@ struct serve_setup {
 	const struct prefix_trace *trace;
 	uint64_t pool_bytes, page_bytes;
 	uint64_t host_bytes; /* of each engine, for preempted sequences; 0: they are computed again */
-	uint32_t engines;    /* 1..SERVE_ENGINES_MAX; request i is engine i % engines's */
+	uint32_t engines;    /* 1..SERVE_ENGINES_MAX */
+	uint64_t idle_ms;    /* of trace time: in every second window the last engine receives no request; 0: no windows */
 	uint32_t block_tokens;
 	uint32_t watermark_percent; /* of the pool's blocks */
 	double speed;               /* requests come so many times as fast */
@@ -60,6 +62,7 @@ struct serve_setup {
 /* What an engine counts; all but these sums are told by whoever has them. */
 #define SERVE_COUNTS(X) \
 	X(requests) /* all of this engine */ \
+	X(idle_us)  /* time without a request, in which the engine makes no gpool call */ \
 	X(finished) \
 	X(refused) /* they do not fit in the pool */ \
 	X(steps) \
@@ -149,6 +152,13 @@ struct serve_result {
 	uint64_t counts[SERVE_COUNT_END]; /* of all engines */
 	struct serve_engine_result engines[SERVE_ENGINES_MAX];
 };
+
+/*
+ * serve_engine_of() - return the engine that serves a request: all take turns; while the last one is idle, the others do.
+ * serve_next()      - return the first request of an engine, from `request` on; request_count: there is none.
+ */
+uint32_t serve_engine_of(const struct serve_setup *setup, uint32_t request);
+uint32_t serve_next(const struct serve_setup *setup, uint32_t engine, uint32_t request);
 
 /*
  * serve_run() - one run, with an agent of its own.

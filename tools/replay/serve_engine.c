@@ -151,13 +151,15 @@ static void statistics_take(struct serve_engine *engine)
 static void state_set(struct serve_engine *engine)
 {
 	struct serve_answer *answer = &engine->answer;
+	bool idle = !engine->job_count && !has_come(engine, engine->next);
 
 	answer->state = SERVE_GOES;
 	if (engine->answer.went)
 		return;
-	if (!engine->job_count && engine->next >= engine->setup->trace->request_count) {
+	if (idle && engine->next >= engine->setup->trace->request_count) {
 		answer->state = SERVE_DONE;
-	} else if (!engine->job_count && !has_come(engine, engine->next)) {
+	} else if (idle) {
+		*count_of(engine, SERVE_idle_us) += arrival_us(engine, engine->next) - answer->clock_us;
 		answer->clock_us = arrival_us(engine, engine->next);
 		answer->went = true;
 	} else {
@@ -194,9 +196,12 @@ static int step(struct serve_engine *engine)
 
 static uint32_t requests_of(const struct serve_engine *engine)
 {
-	uint32_t all = engine->setup->trace->request_count, engines = engine->setup->engines;
+	uint32_t all = engine->setup->trace->request_count, count = 0;
 
-	return engine->index < all ? (all - engine->index + engines - 1) / engines : 0;
+	for (uint32_t i = serve_next(engine->setup, engine->index, 0); i < all;
+		i = serve_next(engine->setup, engine->index, i + 1))
+		count++;
+	return count;
 }
 
 static struct gpool_kv_options options_of(const struct serve_engine *engine)
@@ -309,7 +314,7 @@ int serve_engine(const struct serve_setup *setup, uint32_t index, const char *di
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	engine = (struct serve_engine){.setup = setup, .index = index, .next = index, .waiting = index};
+	engine = (struct serve_engine){.setup = setup, .index = index, .next = serve_next(setup, index, 0)};
 	*count_of(&engine, SERVE_requests) = requests_of(&engine);
 	engine.waits_us = calloc(setup->trace->request_count, sizeof(*engine.waits_us));
 	error = engine.waits_us ? engine_open(&engine, directory) : open_fail(&engine, -ENOMEM, "begin");

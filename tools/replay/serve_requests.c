@@ -158,8 +158,10 @@ static void mark_waiting(struct serve_engine *engine)
 {
 	if (engine->waiting < engine->next)
 		engine->waiting = engine->next;
-	for (; has_come(engine, engine->waiting); engine->waiting += engine->setup->engines)
+	while (has_come(engine, engine->waiting)) {
 		engine->waits_us[engine->waiting] = engine->answer.clock_us + 1;
+		engine->waiting = serve_next(engine->setup, engine->index, engine->waiting + 1);
+	}
 }
 
 static uint32_t estimate(const struct serve_engine *engine, const struct serve_job *job)
@@ -232,10 +234,15 @@ static int job_admitted(struct serve_engine *engine, struct serve_job *job, uint
 	return error;
 }
 
+static void next_take(struct serve_engine *engine)
+{
+	engine->next = serve_next(engine->setup, engine->index, engine->next + 1);
+}
+
 static void next_refuse(struct serve_engine *engine)
 {
 	++*count_of(engine, SERVE_refused);
-	engine->next += engine->setup->engines;
+	next_take(engine);
 }
 
 /* 1: the next request runs, or never will; 0: it waits. */
@@ -263,7 +270,7 @@ static int admit(struct serve_engine *engine)
 	if (error)
 		return engine_fail(engine, error, "allocate", engine->next);
 	engine->job_count++;
-	engine->next += engine->setup->engines;
+	next_take(engine);
 	error = job_admitted(engine, job, found);
 	return error ? error : 1;
 }
