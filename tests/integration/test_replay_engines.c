@@ -2,10 +2,10 @@
  * test_replay_engines.c - gpool-replay kv --engines as people run it, on the excerpts of public traces that are shipped.
  *
  * Goal: engines begin with blocks that others wrote, and every block that is used contains what its tokens come to; a wrong one
- * is found; where memory is short sequences are preempted, and all requests finish, computed again or from host memory; figures
- * add up; one engine finds what the model of a cache finds; an engine that is killed is told, the others go on, and nothing is
- * left; wrong options and traces are refused. Method: the real program with the real agent, as children of this process. Run it
- * from the root of the source tree.
+ * is found; two engines, one of which is idle at times, are compared with one engine; where memory is short sequences are
+ * preempted, and all requests finish, computed again or from host memory; figures add up; one engine finds what the model of a
+ * cache finds; an engine that is killed is told, the others go on, and nothing is left; wrong options and traces are refused.
+ * Method: the real program with the real agent, as children of this process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
@@ -18,7 +18,7 @@ static char trace_path[64], chart_path[64];
 
 static const char *const sums[] = {"requests", "finished", "refused", "steps", "prompt_tokens", "found_tokens",
 	"recomputed_tokens", "generated_tokens", "hit_blocks", "hit_blocks_of_others", "missed_blocks", "evicted_blocks",
-	"shared_blocks", "preempted", "offloaded", "resumed", "waits", "wait_us", "saved_bytes", "loaded_bytes", "table_bytes",
+	"lost_blocks", "shared_blocks", "idle_us", "preempted", "offloaded", "resumed", "waits", "wait_us", "saved_bytes", "loaded_bytes", "table_bytes",
 	"driver_calls", "verified_blocks", "wrong_blocks"};
 
 static const cJSON *run_of(const cJSON *result, int index)
@@ -86,6 +86,53 @@ static void test_engines_share_blocks(void **state)
 	assert_true(number(run_of(result, 0), "shared_blocks") == 0);
 	assert_true(number(run_of(result, 0), "hit_blocks_of_others") == 0);
 	cJSON_Delete(result);
+	assert_nothing_left();
+}
+
+/* Of the first requests, those that arrive in the windows in which the last of two engines receives every second one. */
+static int requests_of_last(int requests, double window_ms)
+{
+	const char *line = read_text(chat);
+	int count = 0;
+
+	for (int i = 0; i < requests; i++, line = strchr(line, '\n') + 1) {
+		const char *time = strstr(line, "\"timestamp\":");
+
+		assert_non_null(time);
+		count += (long)(atof(time + 12) / window_ms) % 2 == 0 && i % 2 == 1;
+	}
+	return count;
+}
+
+static void test_compares_with_one_engine(void **state)
+{
+	const cJSON *run, *one;
+	int of_last = requests_of_last(150, 5000);
+	double rate;
+	cJSON *result;
+
+	(void)state;
+	assert_true(of_last > 10 && of_last < 65);
+	assert_int_equal(
+		RUN("kv", chat, "--engines", "2", "--limit", "150", "--idle", "5", "--speed", "0.2", "-o", "json", "-q"), 0);
+	assert_string_equal(read_text(tool.error), "");
+	result = read_result();
+	assert_true(number(result, "idle_s") == 5);
+	run = run_of(result, 0);
+	one = member(run, "one_engine");
+	assert_complete(run, 2);
+	assert_complete(one, 1);
+	assert_true(number(run, "requests") == 150 && number(one, "requests") == 150);
+	assert_true(number(cJSON_GetArrayItem(member(run, "engines"), 1), "requests") == of_last);
+	assert_true(number(run, "hit_blocks_of_others") > 0 && number(one, "hit_rate") > 0);
+	rate = number(run, "hit_rate") / number(one, "hit_rate");
+	assert_float_equal(number(run, "rate_ratio"), rate, 1e-9);
+	assert_true(number(run, "goal_ratio") == 0.98);
+	assert_true(number(run, "idle_share") > 0 && number(run, "idle_share") < 1);
+	cJSON_Delete(result);
+	assert_int_equal(RUN("kv", chat, "--engines", "2", "--idle", "10", "--limit", "20", "-q"), 0);
+	assert_non_null(strstr(read_text(tool.out), "2 engines / one engine = "));
+	assert_non_null(strstr(read_text(tool.out), "20 of 20 requests finished"));
 	assert_nothing_left();
 }
 
@@ -331,6 +378,9 @@ static void test_refuses(void **state)
 		{{"kv", chat, "--engines", "1", "--blocks", "10"}, "--blocks '10' is for the model"},
 		{{"kv", chat, "--tokens", "16"}, "--tokens '16' is for engines"},
 		{{"kv", chat, "--apart"}, "--apart is for engines"},
+		{{"kv", chat, "--idle", "10"}, "--idle '10' is for engines"},
+		{{"kv", chat, "--engines", "1", "--idle", "10"}, "--idle '10' needs --engines 2 or more"},
+		{{"kv", chat, "--engines", "2", "--idle", "0"}, "--idle '0' is not a number from 1 to 1000000"},
 		{{"kv", "--engines", "1", "/nonexistent"}, "cannot open trace '/nonexistent'"},
 		{{"kv", "--engines", "1", "/nonexistent.csv"}, "/nonexistent.csv"},
 		{{"kv", "--engines", "1", "/dev/null"}, "no request with a block"},
@@ -378,6 +428,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_refuses),
 		cmocka_unit_test(test_engines_share_blocks),
+		cmocka_unit_test(test_compares_with_one_engine),
 		cmocka_unit_test(test_finds_what_the_model_finds),
 		cmocka_unit_test(test_preempts_and_finishes),
 		cmocka_unit_test(test_offloads),

@@ -218,6 +218,13 @@ static const struct option_spec kv_options[] = {
 		.help = "Engines: share no blocks with each other.",
 	},
 	{
+		.name = "idle",
+		.argument = "SECONDS",
+		.id = OPTION_IDLE,
+		.help = "Engines: leave the last engine idle in every second window of SECONDS of trace time, run each combination again "
+			"with one engine that has the whole pool, and compare the hit rates. Needs two or more engines.",
+	},
+	{
 		.name = "speed",
 		.argument = "X",
 		.id = OPTION_SPEED,

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define GOAL_RATIO 0.98 /* of hit rates: a run with an idle engine, to one engine with the whole pool */
+
 static double ratio(uint64_t part, uint64_t whole)
 {
 	return whole ? (double)part / (double)whole : 0;
@@ -19,6 +21,22 @@ static double ratio(uint64_t part, uint64_t whole)
 static double hit_rate(const uint64_t *counts)
 {
 	return ratio(counts[SERVE_hit_blocks], counts[SERVE_hit_blocks] + counts[SERVE_missed_blocks]);
+}
+
+/* The share of a run's time in which the last engine had no request, also after its last one. */
+static double idle_share(const struct serve_setup *setup, const struct serve_result *result)
+{
+	const struct serve_engine_result *engine = &result->engines[setup->engines - 1];
+
+	return ratio(engine->counts[SERVE_idle_us] + result->duration_us - engine->clock_us, result->duration_us);
+}
+
+/* The hit rate of a run by that of one engine with the whole pool; 0: that engine found nothing. */
+static double rate_ratio(const struct serve_report *report, int run)
+{
+	double one = hit_rate(report->one_engine[run].counts);
+
+	return one > 0 ? hit_rate(report->results[run].counts) / one : 0;
 }
 
 static uint64_t moved_bytes(const uint64_t *counts)
@@ -74,6 +92,24 @@ static void run_print(const struct serve_setup *setup, const struct serve_result
 		ratio(counts[SERVE_first_token_us], counts[SERVE_first_tokens]) / 1e6, (double)result->duration_us / 1e6);
 }
 
+/* One line for each run. The goal: the other engines use what an idle engine does not need like memory of their own. */
+static void comparison_print(const struct serve_report *report)
+{
+	printf("\nHit rates, with engine %" PRIu32 " idle in every second window of %" PRIu64
+	       " s of the trace, and of one engine with the whole pool:\n",
+		report->setups->engines - 1, report->setups->idle_ms / 1000);
+	for (int i = 0; i < report->count; i++) {
+		const struct serve_setup *setup = &report->setups[i];
+		const struct serve_result *result = &report->results[i];
+
+		printf("%-11s %5" PRIu32 " %7" PRIu32 " %% %-8s %" PRIu32
+		       " engines / one engine = %.4f / %.4f = %.3f, goal %.2f; engine %" PRIu32 " idle for %.0f %% of the time\n",
+			serve_growths[setup->growth], setup->block_tokens, setup->watermark_percent, serve_policies[setup->adaptive],
+			setup->engines, hit_rate(result->counts), hit_rate(report->one_engine[i].counts), rate_ratio(report, i),
+			GOAL_RATIO, setup->engines - 1, 100 * idle_share(setup, result));
+	}
+}
+
 /* What is the same of all runs, if nothing went wrong. */
 static void foot_print(const struct serve_report *report)
 {
@@ -105,6 +141,8 @@ void serve_report_print(const struct serve_report *report)
 	head_print(report);
 	for (int i = 0; i < report->count; i++)
 		run_print(&report->setups[i], &report->results[i]);
+	if (report->one_engine)
+		comparison_print(report);
 	foot_print(report);
 }
 
@@ -150,6 +188,17 @@ static cJSON *run_json(const struct serve_setup *setup, const struct serve_resul
 	return object;
 }
 
+static void comparison_json(cJSON *run, const struct serve_report *report, int index)
+{
+	struct serve_setup setup = report->setups[index];
+
+	cJSON_AddNumberToObject(run, "idle_share", idle_share(&setup, &report->results[index]));
+	cJSON_AddNumberToObject(run, "rate_ratio", rate_ratio(report, index));
+	cJSON_AddNumberToObject(run, "goal_ratio", GOAL_RATIO);
+	setup.engines = 1;
+	cJSON_AddItemToObject(run, "one_engine", run_json(&setup, &report->one_engine[index]));
+}
+
 static cJSON *trace_json(const struct serve_report *report)
 {
 	const struct prefix_trace *trace = report->setups->trace;
@@ -186,6 +235,7 @@ int serve_report_json(const struct serve_report *report)
 	cJSON_AddItemToObject(object, "trace", trace_json(report));
 	cJSON_AddNumberToObject(object, "engines", setup->engines);
 	cJSON_AddBoolToObject(object, "apart", setup->apart);
+	cJSON_AddNumberToObject(object, "idle_s", (double)setup->idle_ms / 1000);
 	cJSON_AddNumberToObject(object, "pool_bytes", (double)setup->pool_bytes);
 	cJSON_AddNumberToObject(object, "pool_pages", report->results->pool_pages);
 	cJSON_AddNumberToObject(object, "page_bytes", (double)setup->page_bytes);
@@ -195,8 +245,13 @@ int serve_report_json(const struct serve_report *report)
 	if (report->model_blocks)
 		cJSON_AddItemToObject(object, "model", model_json(report));
 	runs = cJSON_AddArrayToObject(object, "runs");
-	for (int i = 0; i < report->count; i++)
-		cJSON_AddItemToArray(runs, run_json(&report->setups[i], &report->results[i]));
+	for (int i = 0; i < report->count; i++) {
+		cJSON *run = run_json(&report->setups[i], &report->results[i]);
+
+		if (report->one_engine)
+			comparison_json(run, report, i);
+		cJSON_AddItemToArray(runs, run);
+	}
 	text = cJSON_Print(object);
 	cJSON_Delete(object);
 	if (!text)

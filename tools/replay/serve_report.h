@@ -15,6 +15,7 @@ struct serve_report {
 	const char *trace_name;
 	const struct serve_setup *setups; /* [count] */
 	const struct serve_result *results;
+	const struct serve_result *one_engine; /* [count] of the same setups with one engine; NULL: not run */
 	int count;
 	/* What a cache of all of the pool and nothing else would find, in the trace's own blocks; blocks 0: the trace has none.
 	 */

@@ -147,7 +147,7 @@ int kv_run(const struct command *command)
 {
 	static const enum option_id of_model[] = {OPTION_BLOCKS, OPTIONS},
 				    of_engines[] = {OPTION_TOKENS, OPTION_GROWTH, OPTION_WATERMARK, OPTION_OFFLOAD, OPTION_APART,
-					    OPTION_SPEED, OPTION_POOL_SIZE, OPTION_PAGE_SIZE, OPTION_CORRUPT, OPTIONS};
+					    OPTION_IDLE, OPTION_SPEED, OPTION_POOL_SIZE, OPTION_PAGE_SIZE, OPTION_CORRUPT, OPTIONS};
 
 	if (command->values[OPTION_ENGINES])
 		return is_for(command, of_model, "is for the model, without --engines") ? kv_engines_run(command) : CODE_USAGE;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS_MAX = 64, MODEL_BLOCK_TOKENS = 512 /* of the trace's own blocks */ };
+enum { RUNS_MAX = 64, MODEL_BLOCK_TOKENS = 512 /* of the trace's own blocks */, IDLE_S_MAX = 1000000 };
 
 struct serving {
 	bool json;
@@ -20,7 +20,7 @@ struct serving {
 	struct number_list tokens, growths, watermarks, policies;
 	struct prefix_trace trace;
 	struct serve_setup setups[RUNS_MAX];
-	struct serve_result results[RUNS_MAX];
+	struct serve_result results[RUNS_MAX], one_engine[RUNS_MAX];
 	struct serve_report report;
 };
 
@@ -36,11 +36,12 @@ static bool pool_read(const struct command *command, struct serve_setup *setup)
 static bool serving_read(const struct command *command, struct serving *serving)
 {
 	struct serve_setup *base = &serving->base;
-	uint64_t engines;
+	uint64_t engines, idle_s;
 
 	serving->watermarks = (struct number_list){.least = 0, .most = 50};
 	if (!command_json(command, &serving->json) || !command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &serving->limit) ||
 		!command_number(command, OPTION_ENGINES, 1, SERVE_ENGINES_MAX, 1, &engines) || !pool_read(command, base) ||
+		!command_number(command, OPTION_IDLE, 1, IDLE_S_MAX, 0, &idle_s) ||
 		!command_number(command, OPTION_CORRUPT, 1, UINT64_MAX - 9, 0, &base->corrupt) ||
 		!command_factor(command, OPTION_SPEED, 1, &base->speed) ||
 		!command_block_tokens(command, "16", &serving->tokens) ||
@@ -48,7 +49,10 @@ static bool serving_read(const struct command *command, struct serving *serving)
 		!command_list(command, OPTION_WATERMARK, "1", &serving->watermarks) ||
 		!command_names(command, OPTION_POLICY, "lru", serve_policies, &serving->policies))
 		return false;
+	if (idle_s && engines < 2)
+		return option_refuse(command, OPTION_IDLE, "needs --engines 2 or more");
 	base->engines = (uint32_t)engines;
+	base->idle_ms = idle_s * 1000;
 	base->apart = command->values[OPTION_APART] != NULL;
 	base->progress = !command->values[OPTION_QUIET];
 	base->trace = &serving->trace;
@@ -177,9 +181,19 @@ static bool has_failed(const struct serve_report *report)
 {
 	for (int i = 0; i < report->count; i++)
 		for (uint32_t engine = 0; engine < report->setups[i].engines; engine++)
-			if (report->results[i].engines[engine].failed)
+			if (report->results[i].engines[engine].failed || (report->one_engine && report->one_engine[i].engines[0].failed))
 				return true;
 	return false;
+}
+
+static int setup_run(
+	const struct serving *serving, int index, const struct serve_setup *setup, struct serve_result *result)
+{
+	if (setup->progress)
+		fprintf(stderr, "run %d of %d: %s, blocks of %u tokens, watermark %u %%, %s, engines: %u\n", index + 1,
+			serving->report.count, serve_growths[setup->growth], setup->block_tokens, setup->watermark_percent,
+			serve_policies[setup->adaptive], setup->engines);
+	return serve_run(setup, result);
 }
 
 static int serving_run(const struct command *command, struct serving *serving)
@@ -190,12 +204,15 @@ static int serving_run(const struct command *command, struct serving *serving)
 	report->trace_name = command->arguments[0];
 	report->setups = serving->setups;
 	report->results = serving->results;
+	report->one_engine = serving->base.idle_ms ? serving->one_engine : NULL;
 	for (int i = 0; i < report->count && !error; i++) {
-		if (serving->base.progress)
-			fprintf(stderr, "run %d of %d: %s, blocks of %u tokens, watermark %u %%, %s\n", i + 1, report->count,
-				serve_growths[serving->setups[i].growth], serving->setups[i].block_tokens,
-				serving->setups[i].watermark_percent, serve_policies[serving->setups[i].adaptive]);
-		error = serve_run(&serving->setups[i], &serving->results[i]);
+		error = setup_run(serving, i, &serving->setups[i], &serving->results[i]);
+		if (!error && report->one_engine) {
+			struct serve_setup alone = serving->setups[i];
+
+			alone.engines = 1;
+			error = setup_run(serving, i, &alone, &serving->one_engine[i]);
+		}
 	}
 	if (!error)
 		error = report_write(command, serving);
