@@ -9,6 +9,7 @@
 
 #include "client/deferred.h"
 #include "client/flight.h"
+#include "client/last_error.h"
 #include "client/refill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
@@ -19,11 +20,23 @@
 #include <sched.h>
 
 enum {
+	PRIORITY_MAX = 3,
 	ALLOC_TRIES = 8,     /* chosen: a millisecond of refusals, far longer than a thread is between two instructions */
 	RUN_PIN_TRIES = 1000 /* looks of the agent in a row; more is an agent that is gone for good */
 };
 
 /* ---- options ---- */
+
+static COLD int options_refuse(const struct gpool_alloc_options *read, uint32_t known)
+{
+	if (read->flags & ~known)
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", read->flags, read->flags & ~known);
+	if (read->content >= GPOOL_CONTENTS)
+		return fail(-EINVAL, "content is %u; the largest is %d", read->content, GPOOL_CONTENTS - 1);
+	if (read->priority > PRIORITY_MAX)
+		return fail(-EINVAL, "priority is %u; the largest is %d", read->priority, PRIORITY_MAX);
+	return fail_timeout(read->timeout_ms);
+}
 
 int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_options *options, uint32_t more,
 	struct alloc_request *request)
@@ -37,12 +50,12 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 
 		if (error)
 			return error;
-		if (read.flags & ~known || read.content >= GPOOL_CONTENTS || read.priority > 3 || read.timeout_ms < -1)
-			return -EINVAL;
+		if (read.flags & ~known || read.content >= GPOOL_CONTENTS || read.priority > PRIORITY_MAX || read.timeout_ms < -1)
+			return options_refuse(&read, known);
 		if (read.flags & GPOOL_ALLOC_SPILL) {
 			more |= BLOCK_SPILL;
 			if (!atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
-				return -EOPNOTSUPP;
+				return fail(-EOPNOTSUPP, "this pool keeps no spilled content: gpoold is configured without spill_memory and spill_directory");
 		}
 	}
 	*request = (struct alloc_request){
@@ -267,13 +280,12 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 	if (pool->role)
 		return -EPERM;
 	if (page_count == 0 || page_count > pool->page_count)
-		return -EINVAL;
+		return fail(-EINVAL, "page_count is %u; this pool has %u pages", page_count, pool->page_count);
 	if (request->stream) {
 		uint32_t slot;
 
-		error = stream_slot_of(pool, request->stream, &slot);
-		if (error)
-			return error;
+		if (stream_slot_of(pool, request->stream, &slot))
+			return fail_stream(request->stream);
 		if (deferred_reuse(pool, cache, slot, page_count, &request->attributes, block))
 			return 0;
 	}

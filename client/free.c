@@ -10,6 +10,7 @@
 
 #include "client/deferred.h"
 #include "client/flight.h"
+#include "client/last_error.h"
 #include "client/spill.h"
 #include "client/stitch.h"
 #include "shm/lease_bitmap.h"
@@ -80,9 +81,9 @@ static inline __attribute__((always_inline)) int free_in(struct gpool *pool, con
 		return -ESTALE;
 	if (unlikely(!(tag & BLOCK_STITCHED) &&
 		    atomic_load_explicit(&entry->page_count, memory_order_relaxed) != block->page_count))
-		return -EINVAL;
+		return fail(-EINVAL, "not a block's handle: %u pages at page %u, where the block has another length", block->page_count, page);
 	if (unlikely(pin_count(&pool->session, page) == 0))
-		return -EINVAL;
+		return fail_unpinned(block);
 	cache = thread_cache_of(pool);
 	if (unlikely(!atomic_compare_exchange_strong_explicit(&entry->tag, &tag, tag | BLOCK_DYING, memory_order_seq_cst,
 		    memory_order_relaxed)))
@@ -139,7 +140,7 @@ int gpool_free(struct gpool *pool, const struct gpool_block *block)
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(block_handle_bad(pool, block)))
-		return -EINVAL;
+		return fail_handle(pool, block);
 	error = free_in(pool, block, 0);
 	return unlikely(error == -ESTALE && block->tag & BLOCK_SPILL) ? free_moved(pool, block, 0) : error;
 }

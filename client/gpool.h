@@ -51,6 +51,19 @@ GPOOL_API const char *gpool_version(void);
 /* gpool_strerror() - what a code of this library means here; never NULL, never translated. `error` may have either sign. */
 GPOOL_API const char *gpool_strerror(int error);
 
+/*
+ * gpool_last_error() - describe this thread's last failure with this code: the value that was refused and its limit, or the cause.
+ *
+ * @error: what the call returned, of either sign
+ *
+ * Meant to be called right after a call that failed. A text is returned once; without one, and for other codes, the answer is that of gpool_strerror().
+ *
+ * Return: a text, never NULL, never translated; valid until this thread's next call that fails.
+ * Cost: some nanoseconds. Calls note texts only where they fail.
+ * Threads: any; each has its own.
+ */
+GPOOL_API const char *gpool_last_error(int error);
+
 /* ---- types ---- */
 
 struct gpool; /* an attached pool */

@@ -1,4 +1,5 @@
 /* inspect.c - what a pool tells about itself, and what error codes mean. */
+#include "client/last_error.h"
 #include "client/pool.h"
 #include "client/request.h"
 #include "client/thread_cache.h"
@@ -157,7 +158,7 @@ int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics)
 	if (!pool->alive)
 		return -ECHILD;
 	if (filled.size < sizeof(filled.size))
-		return -EINVAL;
+		return fail_size(filled.size);
 	count_pages(pool, &filled);
 	count_threads(pool->session.stats, &filled);
 	filled.deferred_blocks = atomic_load_explicit(&pool->deferred_count, memory_order_relaxed);
@@ -174,7 +175,7 @@ int gpool_device(const struct gpool *pool, struct gpool_device *device)
 	if (!pool->alive)
 		return -ECHILD;
 	if (filled.size < sizeof(filled.size))
-		return -EINVAL;
+		return fail_size(filled.size);
 	if (pool->capabilities & GPU_CAP_HOST_POINTER)
 		filled.flags |= GPOOL_DEVICE_HOST_POINTER;
 	/* the segment is the agent's, and its texts have no ends that we could rely on; ours have one */
@@ -223,7 +224,7 @@ int gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage)
 	if (!pool->alive)
 		return -ECHILD;
 	if (size < sizeof(size))
-		return -EINVAL;
+		return fail_size(size);
 	cache = thread_cache_of(pool);
 	if (cache)
 		filled = cache->shortage;
@@ -243,7 +244,7 @@ int gpool_shortage_object(struct gpool *pool, struct gpool_shortage_object *obje
 	if (!pool->alive)
 		return -ECHILD;
 	if (size < sizeof(size))
-		return -EINVAL;
+		return fail_size(size);
 	cache = thread_cache_of(pool);
 	if (!cache || !cache->shortage_object.pages)
 		return -ENOENT;

@@ -2,6 +2,7 @@
 #include "client/object.h"
 
 #include "client/attach_call.h"
+#include "client/last_error.h"
 #include "proto/codec.h"
 #include "shm/object_names.h"
 
@@ -13,11 +14,18 @@ int object_text_copy(char *to, size_t size, const char *from)
 {
 	size_t length = from ? strnlen(from, size) : 0;
 
-	if (length >= size || !msg_text_clean(from ? from : "", length))
-		return -EINVAL;
+	if (length >= size)
+		return fail(-EINVAL, "a name has %zu bytes; at most %zu", strlen(from), size - 1);
+	if (!msg_text_clean(from ? from : "", length))
+		return fail(-EINVAL, "a name has bytes that are no printable UTF-8");
 	memcpy(to, from ? from : "", length);
 	memset(to + length, 0, size - length);
 	return 0;
+}
+
+static int object_name_copy(char to[POOL_OBJECT_NAME_BYTES], const char *name)
+{
+	return name && *name ? object_text_copy(to, POOL_OBJECT_NAME_BYTES, name) : fail(-EINVAL, "the object's name is empty");
 }
 
 int object_new(struct gpool *pool, const char *name, struct gpool_object **object)
@@ -29,7 +37,7 @@ int object_new(struct gpool *pool, const char *name, struct gpool_object **objec
 	made = calloc(1, sizeof(*made));
 	if (!made)
 		return -ENOMEM;
-	if (!name || !*name || object_text_copy(made->name, sizeof(made->name), name)) {
+	if (object_name_copy(made->name, name)) {
 		free(made);
 		return -EINVAL;
 	}
@@ -84,7 +92,7 @@ static int change_ask(struct gpool *pool, const struct msg_object_change_request
 		return -EPROTO;
 	if (reply.error)
 		pool_log(pool, POOL_LOG_INFO, "a change of object '%s' is refused: %s", request->name, reply.text);
-	return reply.error;
+	return reply.error ? fail(reply.error, "object '%s': %s", request->name, reply.text) : 0;
 }
 
 static int open_ask(const struct gpool_object *object, const struct gpool_object_open_options *options,
@@ -121,7 +129,10 @@ static int open_ask(const struct gpool_object *object, const struct gpool_object
 	}
 	if (reply->error)
 		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not opened: %s", object->name, reply->text);
-	return reply->error;
+	if (reply->error == -EPROTO && options->layout_hash)
+		return fail(reply->error, "object '%s': %s, and the one expected is %016llx", object->name, reply->text,
+			(unsigned long long)options->layout_hash);
+	return reply->error ? fail(reply->error, "object '%s': %s", object->name, reply->text) : 0;
 }
 
 static bool name_is_asked(const struct gpool_object *object)
@@ -210,7 +221,7 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 	int error, fd;
 
 	if (options->flags & ~(uint32_t)GPOOL_OBJECT_ADOPT || (options->flags & GPOOL_OBJECT_ADOPT && (!options->role || !*options->role)))
-		return -EINVAL;
+		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_OBJECT_ADOPT, which needs a role", options->flags);
 	error = object_new(pool, name, &made);
 	if (error)
 		return error;
@@ -295,12 +306,17 @@ int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version)
 		return -ECHILD;
 	if (pool->role == 1)
 		return -EPERM;
-	if (!name || !*name || object_text_copy(request.name, sizeof(request.name), name))
+	if (object_name_copy(request.name, name))
 		return -EINVAL;
 	return change_ask(pool, &request, pool->answer_ms);
 }
 
 /* ---- reading ---- */
+
+static int object_fail_draft(const struct gpool_object *object)
+{
+	return fail(-EINVAL, "object '%s' is not published", object->name);
+}
 
 int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *address, uint64_t *bytes)
 {
@@ -310,7 +326,8 @@ int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *
 	if (!pool->alive)
 		return -ECHILD;
 	if (index >= (object->number ? object->manifest.header->allocations : object->part_count))
-		return -EINVAL;
+		return fail(-EINVAL, "allocation %u of object '%s', which has %u", index, object->name,
+			object->number ? object->manifest.header->allocations : object->part_count);
 	if (object->number) {
 		*address = object->addresses[index];
 		*bytes = object->manifest.sizes[index] * pool->page_bytes;
@@ -329,7 +346,7 @@ int gpool_object_entry(struct gpool_object *object, uint32_t index, const char *
 	if (!object->pool->alive)
 		return -ECHILD;
 	if (!object->number)
-		return -EINVAL;
+		return object_fail_draft(object);
 	if (index >= object->manifest.header->entries)
 		return -ENOENT;
 	entry = &object->manifest.entries[index];
@@ -347,7 +364,7 @@ int gpool_object_get(struct gpool_object *object, const char *key, const void **
 	if (!object->pool->alive)
 		return -ECHILD;
 	if (!object->number)
-		return -EINVAL;
+		return object_fail_draft(object);
 	index = manifest_find(&object->manifest, key, strlen(key));
 	return index < 0 ? -ENOENT : gpool_object_entry(object, (uint32_t)index, &found, value, bytes);
 }
@@ -415,8 +432,10 @@ int gpool_object_info(struct gpool_object *object, struct gpool_object_info *inf
 
 	if (!object->pool->alive)
 		return -ECHILD;
-	if (!object->number || filled.size < sizeof(filled.size))
-		return -EINVAL;
+	if (!object->number)
+		return object_fail_draft(object);
+	if (filled.size < sizeof(filled.size))
+		return fail_size(filled.size);
 	/* It is open, so its record stands, unless pins alone keep it. */
 	if (!record_read(object->pool, object->number, &filled) || filled.version != object->version)
 		return object->by_pins ? -ESTALE : -EPIPE;
@@ -430,7 +449,7 @@ int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_
 	if (!pool->alive)
 		return -ECHILD;
 	if (filled.size < sizeof(filled.size))
-		return -EINVAL;
+		return fail_size(filled.size);
 	for (uint32_t number = *cursor + 1; number < pool_object_end(&pool->segment); number++)
 		if (record_read(pool, number, &filled)) {
 			*cursor = number;

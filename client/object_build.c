@@ -3,6 +3,7 @@
 
 #include "client/alloc.h"
 #include "client/attach_call.h"
+#include "client/last_error.h"
 #include "client/stitch.h"
 #include "client/thread_cache.h"
 #include "client/window.h"
@@ -25,6 +26,17 @@ static void parts_touch(struct gpool_object *object)
 		atomic_store_explicit(&pool->session.touch[object->parts[i].block.page], now, memory_order_relaxed);
 }
 
+static int options_refuse(const struct gpool_object_options *read)
+{
+	const uint32_t known = GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE;
+
+	if (read->flags & ~known)
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", read->flags, read->flags & ~known);
+	if (read->memory_class > GPOOL_OBJECT_PINNABLE)
+		return fail(-EINVAL, "memory_class is %u; the largest is %d", read->memory_class, GPOOL_OBJECT_PINNABLE);
+	return fail(-EINVAL, "%s is for objects of the class PINNABLE, not %u", read->cost_us ? "cost_us" : "GPOOL_OBJECT_PINNED", read->memory_class);
+}
+
 int gpool_object_create(struct gpool *pool, const char *name, const struct gpool_object_options *options, struct gpool_object **object)
 {
 	struct gpool_object_options read = GPOOL_OBJECT_OPTIONS_INIT;
@@ -40,7 +52,7 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 	if (read.flags & ~(uint32_t)(GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE) ||
 		(read.flags & GPOOL_OBJECT_PINNED && read.memory_class != GPOOL_OBJECT_PINNABLE) || (read.cost_us && read.memory_class != GPOOL_OBJECT_PINNABLE) ||
 		read.memory_class > GPOOL_OBJECT_PINNABLE)
-		return -EINVAL;
+		return options_refuse(&read);
 	error = object_new(pool, name, &made);
 	if (error)
 		return error;
@@ -70,7 +82,7 @@ int gpool_object_alloc(struct gpool_object *object, uint32_t page_count, const s
 	if (!object->pool->alive)
 		return -ECHILD;
 	if (object->number)
-		return -EINVAL;
+		return fail(-EINVAL, "object '%s' is published", object->name);
 	if (object->part_count == object->part_capacity) {
 		uint32_t capacity = object->part_capacity ? object->part_capacity * 2 : 16;
 		struct object_part *grown = realloc(object->parts, capacity * sizeof(*grown));
@@ -84,7 +96,7 @@ int gpool_object_alloc(struct gpool_object *object, uint32_t page_count, const s
 	error = options ? alloc_request_read(object->pool, options, 0, &request) : 0;
 	/* What is to be published shall not be elsewhere when it is. */
 	if (!error && request.flags & GPOOL_ALLOC_SPILL)
-		error = -EINVAL;
+		error = fail(-EINVAL, "GPOOL_ALLOC_SPILL is not for allocations of objects");
 	if (!error)
 		error = alloc_block(object->pool, page_count, &request, &block);
 	if (error)
@@ -99,7 +111,7 @@ int gpool_object_set(struct gpool_object *object, const char *key, const void *v
 	if (!object->pool->alive)
 		return -ECHILD;
 	if (object->number)
-		return -EINVAL;
+		return fail(-EINVAL, "object '%s' is published", object->name);
 	parts_touch(object);
 	return draft_set(&object->draft, key, value, bytes);
 }
@@ -419,7 +431,7 @@ int gpool_object_publish(struct gpool_object *object, uint64_t *version)
 	if (!object->pool->alive)
 		return -ECHILD;
 	if (object->number || !object->part_count)
-		return -EINVAL;
+		return fail(-EINVAL, "object '%s' %s", object->name, object->number ? "is published already" : "has no allocation");
 	parts_touch(object);
 	error = runs_collect(object, &runs);
 	if (!error)

@@ -1,6 +1,8 @@
 /* object_draft.c - metadata as it is set, and the manifest that is made of it. */
 #include "client/object.h"
 
+#include "client/last_error.h"
+
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,9 +41,9 @@ int draft_set(struct draft *draft, const char *key, const void *value, size_t by
 	int error;
 
 	if (key_bytes < 1 || key_bytes > MANIFEST_KEY_MAX)
-		return -EINVAL;
+		return fail(-EINVAL, "the key has %zu bytes; 1 to %d", strlen(key), MANIFEST_KEY_MAX);
 	if (bytes > MANIFEST_BYTES_MAX || draft->bytes > 2 * (uint64_t)MANIFEST_BYTES_MAX)
-		return -EFBIG;
+		return fail(-EFBIG, "the value of '%s' has %zu bytes; all metadata of an object at most %d", key, bytes, MANIFEST_BYTES_MAX);
 	error = draft_grow(draft, key_bytes + 1 + bytes);
 	if (error)
 		return error;

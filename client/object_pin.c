@@ -3,6 +3,7 @@
  * object's; the protocol is object_pin_try()'s.
  */
 #include "client/deferred.h"
+#include "client/last_error.h"
 #include "client/object.h"
 #include "client/stream.h"
 #include "shm/doorbell.h"
@@ -47,6 +48,11 @@ static bool is_pinnable(const struct gpool_object *object)
 	return object->number && object->memory_class == GPOOL_OBJECT_PINNABLE;
 }
 
+static int fail_class(const struct gpool_object *object)
+{
+	return fail(-EINVAL, "object '%s' is not published with the class PINNABLE", object->name);
+}
+
 static bool is_by_pins(const struct gpool_object *object)
 {
 	return object->number && object->by_pins;
@@ -82,7 +88,7 @@ int gpool_object_pin(struct gpool_object *object)
 {
 	if (unlikely(!object->pool->alive))
 		return -ECHILD;
-	return unlikely(!is_pinnable(object)) ? -EINVAL : object_pin(object);
+	return unlikely(!is_pinnable(object)) ? fail_class(object) : object_pin(object);
 }
 
 /* A pinned version stands, so where it does not stand any more it was not pinned. */
@@ -90,7 +96,7 @@ static int unpin_check(const struct gpool_object *object)
 {
 	if (unlikely(object_is_gone(object)))
 		return -ESTALE;
-	return unlikely(!pin_count(&object->pool->session, page_of(object))) ? -EINVAL : 0;
+	return unlikely(!pin_count(&object->pool->session, page_of(object))) ? fail(-EINVAL, "object '%s' is not pinned", object->name) : 0;
 }
 
 static void unpin(struct gpool_object *object)
@@ -105,7 +111,7 @@ int gpool_object_unpin(struct gpool_object *object)
 
 	if (unlikely(!object->pool->alive))
 		return -ECHILD;
-	error = likely(is_pinnable(object)) ? unpin_check(object) : -EINVAL;
+	error = likely(is_pinnable(object)) ? unpin_check(object) : fail_class(object);
 	if (likely(!error))
 		unpin(object);
 	return error;
@@ -131,7 +137,7 @@ int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fen
 {
 	if (unlikely(!object->pool->alive))
 		return -ECHILD;
-	return is_pinnable(object) ? object_unpin(object, fence) : -EINVAL;
+	return is_pinnable(object) ? object_unpin(object, fence) : fail_class(object);
 }
 
 void object_pin_raise(struct gpool_object *object)

@@ -4,6 +4,7 @@
 #include "client/alloc.h"
 #include "client/deferred.h"
 #include "client/flight.h"
+#include "client/last_error.h"
 #include "client/spill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
@@ -123,7 +124,7 @@ int gpool_pin(struct gpool *pool, const struct gpool_block *block)
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(block_handle_bad(pool, block)))
-		return -EINVAL;
+		return fail_handle(pool, block);
 	error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
 	if (unlikely(error)) {
 		error = pin_failed(pool, block, error, &place);
@@ -144,13 +145,13 @@ static inline int unpin_check(const struct gpool *pool, const struct gpool_block
 	uint64_t tag;
 
 	if (unlikely(block_handle_bad(pool, block)))
-		return -EINVAL;
+		return fail_handle(pool, block);
 	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_relaxed);
 	if (unlikely((tag & ~(uint64_t)BLOCK_DYING) != block->tag))
 		return -ESTALE;
 	/* The last pin of a dying block is that of its free. */
 	if (unlikely(atomic_load_explicit(&pool->session.pins[block->page], memory_order_relaxed) <= (tag != block->tag)))
-		return -EINVAL;
+		return fail_unpinned(block);
 	return 0;
 }
 
@@ -229,7 +230,7 @@ int gpool_touch(struct gpool *pool, const struct gpool_block *block)
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(block_handle_bad(pool, block)))
-		return -EINVAL;
+		return fail_handle(pool, block);
 	error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
 	if (unlikely(error)) {
 		error = touch_failed(pool, block, error, &place);
@@ -250,7 +251,7 @@ int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t 
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(block_handle_bad(pool, block)))
-		return -EINVAL;
+		return fail_handle(pool, block);
 	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
 	if (unlikely((tag & ~(uint64_t)BLOCK_DYING) != block->tag)) {
 		if (spill_where(pool, block, &place))

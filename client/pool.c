@@ -8,6 +8,7 @@
 #include "client/export.h"
 #include "client/import.h"
 #include "client/kv/kv.h"
+#include "client/last_error.h"
 #include "client/object.h"
 #include "client/role.h"
 #include "client/span.h"
@@ -90,10 +91,10 @@ int options_read(void *to, size_t known, const void *from)
 
 	memcpy(&size, from, sizeof(size));
 	if (size < sizeof(size))
-		return -EINVAL;
+		return fail_size(size);
 	for (size_t i = known; i < size; i++)
 		if (((const unsigned char *)from)[i])
-			return -E2BIG;
+			return fail(-E2BIG, "options of %u bytes have a value at byte %zu, where this library's have %zu bytes", size, i, known);
 	memset(to, 0, known);
 	memcpy(to, from, size < known ? size : known);
 	return 0;
@@ -113,12 +114,25 @@ struct attaching {
 };
 static_assert((int)MSG_LARGEST_attach_request <= (int)MSG_LARGEST_attach_reply, "one buffer for both");
 
-static int name_copy(char to[64], const char *from)
+static int name_copy(char to[64], const char *from, const char *what)
 {
 	if (from && strlen(from) >= 64)
-		return -EINVAL;
+		return fail(-EINVAL, "the %s's name has %zu bytes; at most 63", what, strlen(from));
 	msg_text_copy(to, 64, from ? from : "");
 	return 0;
+}
+
+static int options_refuse(const struct gpool_options *read)
+{
+	const uint32_t known = GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN;
+
+	if (read->flags & ~known)
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", read->flags, read->flags & ~known);
+	if (read->flags == known)
+		return fail(-EINVAL, "both GPOOL_OPEN_OBSERVER and GPOOL_OPEN_ADMIN are given; choose one");
+	if (read->timeout_ms < -1)
+		return fail_timeout(read->timeout_ms);
+	return fail(-EINVAL, "magazine is %u; the largest is %d", read->magazine, MAGAZINE_MAX);
 }
 
 static int options_check(struct attaching *a, const struct gpool_options *options)
@@ -130,10 +144,10 @@ static int options_check(struct attaching *a, const struct gpool_options *option
 		return error;
 	if (read->flags & ~(uint32_t)(GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN) ||
 		read->flags == (GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN) || read->timeout_ms < -1 || read->magazine > MAGAZINE_MAX)
-		return -EINVAL;
-	error = name_copy(a->pool_name, read->pool);
+		return options_refuse(read);
+	error = name_copy(a->pool_name, read->pool, "pool");
 	if (!error)
-		error = name_copy(a->tenant, read->tenant);
+		error = name_copy(a->tenant, read->tenant, "tenant");
 	/* Only for people: a long one is cut. */
 	msg_text_copy(a->name, sizeof(a->name), read->name ? read->name : program_invocation_short_name);
 	return error;
@@ -170,13 +184,13 @@ static int attach_socket(struct attaching *a)
 		directory = DIRECTORY_DEFAULT;
 	length = snprintf(path, sizeof(path), "%s/attach", directory);
 	if (length < 0 || (size_t)length >= sizeof(path))
-		return -EINVAL;
+		return fail(-EINVAL, "the directory's name has %zu bytes; at most %zu", strlen(directory), sizeof(path) - sizeof("/attach"));
 	length = attach_connect(path, a->options.timeout_ms);
 	if (length < 0) {
 		int error = connect_error(length);
 
 		pool_log(a->pool, POOL_LOG_ERROR, "cannot connect to '%s': %s", path, strerror(-length));
-		return error;
+		return fail(error, "cannot connect to '%s': %s", path, strerror(-length));
 	}
 	a->pool->socket = length;
 	return 0;
@@ -236,7 +250,7 @@ static int attach_ask(struct attaching *a, int fds[3])
 		error = -EPROTO;
 	else if (a->reply.error) {
 		pool_log(a->pool, POOL_LOG_ERROR, "the agent refused to attach '%s': %s", a->name, a->reply.text);
-		error = refusal(a->reply.error);
+		error = fail(refusal(a->reply.error), "the agent refused to attach '%s': %s", a->name, a->reply.text);
 	} else if (fd_count != 3)
 		error = -EPROTO;
 	if (error)

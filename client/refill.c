@@ -12,10 +12,12 @@
 
 #include "client/deferred.h"
 #include "client/flight.h"
+#include "client/last_error.h"
 #include "client/window.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 
+#include <stdio.h>
 #include <time.h>
 #include <string.h>
 
@@ -227,6 +229,19 @@ static void shortage_object_read(const struct gpool *pool, const struct lease_re
 	session_name_read(pool, object->session, object->session_name);
 }
 
+/* After a round trip to the agent the words are cheap. */
+static int shortage_fail(int error, const struct gpool_shortage *shortage)
+{
+	char holder[80] = "";
+
+	if (error == -EPERM)
+		return error;
+	if (shortage->holder)
+		snprintf(holder, sizeof(holder), ", %u of them by session %u", shortage->holder_pages, shortage->holder);
+	return fail(error, "%s: %u needed, %u free, %u pinned%s", error == -ENOSPC ? "not enough pages free or evictable" :
+		"the tenant's limit or this process's quota is reached", shortage->needed, shortage->free, shortage->pinned, holder);
+}
+
 static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request, uint32_t need,
 	uint32_t *first)
 {
@@ -242,7 +257,7 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 		shortage_read(pool, request, need, &cache->shortage);
 		shortage_object_read(pool, request, &cache->shortage_object);
 		stat_add(cache, &cache->stats->refusals);
-		return request->error;
+		return shortage_fail(request->error, &cache->shortage);
 	default:
 		return -EPIPE;
 	}

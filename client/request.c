@@ -3,6 +3,7 @@
 
 #include "client/control.h"
 #include "client/events.h"
+#include "client/last_error.h"
 #include "client/pool.h"
 #include "client/window.h"
 #include "proto/codec.h"
@@ -68,7 +69,7 @@ int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *eve
 	if (!pool->alive)
 		return -ECHILD;
 	if (timeout_ms < -1)
-		return -EINVAL;
+		return fail_timeout(timeout_ms);
 	pthread_mutex_lock(&pool->events_lock);
 	if (!pool->events)
 		error = events_open(pool->events_url, &pool->events);

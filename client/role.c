@@ -12,6 +12,7 @@
 #include "client/role.h"
 
 #include "client/attach_call.h"
+#include "client/last_error.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "shm/doorbell.h"
@@ -174,7 +175,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 	strcpy(request.name, name);
 	call.length = msg_encode_role_request(&request, 0, NULL, bytes, sizeof(bytes));
 	if (call.length < 0)
-		return -EINVAL; /* not clean text */
+		return fail(-EINVAL, "the role's name has bytes that are no printable UTF-8");
 	length = attach_call(pool, &call);
 	if (length < 0)
 		return -EPIPE;
@@ -190,7 +191,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 	case -ENOSPC:
 	case -EPERM:
 	case -ESTALE:
-		return reply->error;
+		return reply->error ? fail(reply->error, "role '%s': %s", name, reply->text) : 0;
 	default:
 		return -EPROTO;
 	}
@@ -258,6 +259,13 @@ static void claim_end(struct gpool *pool, const char *name, int error)
 		claim_drop(pool, name);
 }
 
+static int name_check(const char *name)
+{
+	if (!name || !*name)
+		return fail(-EINVAL, "the role's name is empty");
+	return strlen(name) < POOL_NAME_BYTES ? 0 : fail(-EINVAL, "the role's name has %zu bytes; at most %d", strlen(name), POOL_NAME_BYTES - 1);
+}
+
 int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role)
 {
 	struct gpool_role taken;
@@ -265,8 +273,11 @@ int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, str
 
 	if (unlikely(!pool->alive))
 		return -ECHILD;
-	if (!name || !*name || strlen(name) >= POOL_NAME_BYTES || timeout_ms < -1)
-		return -EINVAL;
+	error = name_check(name);
+	if (error)
+		return error;
+	if (timeout_ms < -1)
+		return fail_timeout(timeout_ms);
 	if (pool->role)
 		return -EPERM;
 	error = claim_add(pool, name);
@@ -289,7 +300,7 @@ int gpool_role_check(const struct gpool *pool, const struct gpool_role *role)
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(role->index >= POOL_ROLES || !role->token))
-		return -EINVAL;
+		return fail(-EINVAL, "not a role that gpool_role_acquire() returned: index %u, token %llu", role->index, (unsigned long long)role->token);
 	record = &pool->segment.roles[role->index];
 	/*
 	 * The holder first: while a token stands, it has one holder or none. So who is seen as the holder and finds his own token
@@ -322,7 +333,7 @@ int gpool_role_get(const struct gpool *pool, const char *name, uint32_t *session
 {
 	if (unlikely(!pool->alive))
 		return -ECHILD;
-	if (!name || !*name || strlen(name) >= POOL_NAME_BYTES)
+	if (name_check(name))
 		return -EINVAL;
 	for (uint32_t index = 0; index < POOL_ROLES; index++) {
 		const struct role_record *record = &pool->segment.roles[index];

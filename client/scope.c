@@ -1,4 +1,5 @@
 /* scope.c - blocks that end together: a kernel, a layer's pass, a request. */
+#include "client/last_error.h"
 #include "client/pool.h"
 
 #include <stdlib.h>
@@ -10,7 +11,7 @@ int gpool_scope_begin(struct gpool *pool, uint32_t content, uint32_t flags, stru
 	if (!pool->alive)
 		return -ECHILD;
 	if (content >= GPOOL_CONTENTS || flags & ~(uint32_t)GPOOL_SCOPE_FREE)
-		return -EINVAL;
+		return fail(-EINVAL, "content is %u, at most %d, and flags are 0x%x, at most GPOOL_SCOPE_FREE", content, GPOOL_CONTENTS - 1, flags);
 	*scope = (struct gpool_scope){ .pool = pool, .content = content, .flags = flags };
 	return 0;
 }

@@ -7,6 +7,7 @@
  * Invariant, under the lock: the pages of a list are those of its class and content with a piece to give.
  */
 #include "client/alloc.h"
+#include "client/last_error.h"
 #include "client/span.h"
 
 #include <stdlib.h>
@@ -187,8 +188,10 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struc
 		return -ECHILD;
 	if (pool->role)
 		return -EPERM;
-	if (bytes == 0 || bytes > pool->page_bytes / 2 || content >= GPOOL_CONTENTS)
-		return -EINVAL;
+	if (bytes == 0 || bytes > pool->page_bytes / 2)
+		return fail(-EINVAL, "bytes is %llu; a span has 1 to %llu, half a page", (unsigned long long)bytes, (unsigned long long)pool->page_bytes / 2);
+	if (content >= GPOOL_CONTENTS)
+		return fail(-EINVAL, "content is %u; the largest is %d", content, GPOOL_CONTENTS - 1);
 	class = span_class_of((uint32_t)bytes);
 	pthread_mutex_lock(&pool->spans->lock);
 	page = TAILQ_FIRST(&pool->spans->with_room[content][class]);
@@ -215,14 +218,15 @@ int gpool_span_free(struct gpool *pool, const struct gpool_span *span)
 	if (!pool->alive)
 		return -ECHILD;
 	if (block_handle_bad(pool, &span->block))
-		return -EINVAL;
+		return fail_handle(pool, &span->block);
 	pthread_mutex_lock(&pool->spans->lock);
 	page = pool->spans->at[span->block.page];
 	if (!page || page->block.tag != span->block.tag || page->block.generation != span->block.generation)
 		error = -ESTALE;
 	else if (span->bytes != class_bytes(page->class) || span->offset % span->bytes ||
 		span->offset / span->bytes >= page->pieces)
-		error = -EINVAL;
+		error = fail(-EINVAL, "not a span's handle: %u bytes at offset %u, in a page of spans of %u bytes", span->bytes, span->offset,
+			class_bytes(page->class));
 	else
 		error = piece_put(pool, page, span->offset / span->bytes);
 	pthread_mutex_unlock(&pool->spans->lock);

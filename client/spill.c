@@ -2,6 +2,7 @@
 #include "client/spill.h"
 
 #include "client/flight.h"
+#include "client/last_error.h"
 #include "client/stitch.h"
 
 #include <poll.h>
@@ -170,6 +171,16 @@ static void target_settle(struct gpool *pool, struct gpool_block *target, uint64
 		block_free(pool, target, 0);
 }
 
+/* Whether the agent still has the content tells one failure from the other. */
+static int restore_fail(struct gpool *pool, uint64_t tag)
+{
+	uint32_t page_count;
+
+	if (saved_ask(pool, tag, &page_count) == -ESTALE)
+		return fail(-EIO, "the block's spilled content is lost: its checksum differs from when it was written");
+	return fail(-EIO, "the block's spilled content cannot be read back now; it is kept, and the agent's log has the cause");
+}
+
 static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *target)
 {
 	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
@@ -188,7 +199,7 @@ static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *targ
 	ask.first_page = target->page;
 	error = lease_ask(pool, &ask);
 	target_settle(pool, target, tag, error);
-	return error;
+	return error == -EIO ? restore_fail(pool, tag) : error;
 }
 
 /*

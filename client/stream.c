@@ -3,6 +3,7 @@
 
 #include "client/deferred.h"
 #include "client/import.h"
+#include "client/last_error.h"
 #include "client/vm/vpmm.h"
 #include "shm/doorbell.h"
 #include "shm/timeline.h"
@@ -176,7 +177,7 @@ int fence_check(struct gpool *pool, struct gpool_fence fence)
 	if (slot >= SESSION_TIMELINES || (slot == 0 && fence.value) ||
 		(fence.value & FENCE_VALUE_MASK) >
 			atomic_load_explicit(&pool->streams->slots[slot].recorded, memory_order_acquire))
-		return -EINVAL;
+		return fail(-EINVAL, "fence 0x%llx was not recorded by this session", (unsigned long long)fence.value);
 	return 0;
 }
 
@@ -238,7 +239,7 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 	if (!pool->alive)
 		return -ECHILD;
 	if (flags & ~(uint32_t)GPOOL_STREAM_MANUAL || (native && flags))
-		return -EINVAL;
+		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_STREAM_MANUAL, for a stream without a native one", flags);
 	if (pool->role)
 		return -EOPNOTSUPP; /* an observer has no device */
 	pthread_mutex_lock(&pool->streams->lock);
@@ -270,8 +271,8 @@ int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
 		return -ECHILD;
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return -EINVAL;
-	error = found->gpu ? 0 : -EINVAL;
+		return fail_stream(stream);
+	error = found->gpu ? 0 : fail(-EINVAL, "stream %u is manual: there is no native stream behind it", stream);
 	if (!error)
 		*native = found->gpu; /* what gpu_stream_adopt() takes */
 	pthread_mutex_unlock(&found->lock);
@@ -304,8 +305,8 @@ int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, 
 		return -ECHILD;
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return -EINVAL;
-	error = found->gpu ? gpu_copy(pool->gpu, to, from, bytes, found->gpu) : -EINVAL;
+		return fail_stream(stream);
+	error = found->gpu ? gpu_copy(pool->gpu, to, from, bytes, found->gpu) : fail(-EINVAL, "stream %u is manual: it takes no work", stream);
 	pthread_mutex_unlock(&found->lock);
 	return error;
 }
@@ -320,8 +321,11 @@ int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value,
 		return -ECHILD;
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return -EINVAL;
-	error = found->gpu && bytes % 4 == 0 ? gpu_fill(pool->gpu, to, value, bytes, found->gpu) : -EINVAL;
+		return fail_stream(stream);
+	if (bytes % 4)
+		error = fail(-EINVAL, "bytes is %llu, which is not a multiple of 4", (unsigned long long)bytes);
+	else
+		error = found->gpu ? gpu_fill(pool->gpu, to, value, bytes, found->gpu) : fail(-EINVAL, "stream %u is manual: it takes no work", stream);
 	pthread_mutex_unlock(&found->lock);
 	return error;
 }
@@ -334,7 +338,7 @@ int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_a
 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return -EINVAL;
+		return fail_stream(stream);
 	if (!found->gpu)
 		error = -EINVAL;
 	else
@@ -351,7 +355,7 @@ int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *arg
 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return -EINVAL;
+		return fail_stream(stream);
 	error = found->gpu ? lora_shrink_queue(pool->gpu, args, found->gpu) : -EINVAL;
 	if (!error)
 		error = lora_expand_queue(pool->gpu, args, found->gpu);
@@ -369,7 +373,7 @@ int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint6
 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return -EINVAL;
+		return fail_stream(stream);
 	error = found->gpu ? gpu_pool_alloc(pool->gpu, bytes, found->gpu, address) : -EOPNOTSUPP;
 	pthread_mutex_unlock(&found->lock);
 	return error;
@@ -383,7 +387,7 @@ int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address)
 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return -EINVAL;
+		return fail_stream(stream);
 	error = found->gpu ? gpu_pool_free(pool->gpu, address, found->gpu) : -EOPNOTSUPP;
 	pthread_mutex_unlock(&found->lock);
 	return error;
@@ -402,7 +406,7 @@ int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *
 		return -ECHILD;
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return -EINVAL;
+		return fail_stream(stream);
 	value = atomic_load_explicit(&found->recorded, memory_order_relaxed) + 1;
 	if (found->gpu)
 		error = gpu_timeline_write(pool->gpu, found->gpu, (uint64_t *)&pool->session.timeline[slot], value);
@@ -470,7 +474,9 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (fence_check(pool, fence) || timeout_ms < -1)
+	if (timeout_ms < -1)
+		return fail_timeout(timeout_ms);
+	if (fence_check(pool, fence))
 		return -EINVAL;
 	for (int spins = 0; spins < WAIT_SPINS; spins++) {
 		state = fence_state(pool, fence);
@@ -515,7 +521,7 @@ int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fe
 	state = fence_state(pool, fence);
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
-		return -EINVAL;
+		return fail_stream(stream);
 	if (!found->gpu)
 		error = -EINVAL; /* a manual stream has nothing that could wait */
 	else if (state)

@@ -6,6 +6,7 @@
  * nothing: the pages of a dead process all go back.
  */
 #include "client/alloc.h"
+#include "client/last_error.h"
 
 int gpool_prepare(struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block)
 {
@@ -24,7 +25,7 @@ static int prepared_check(const struct gpool *pool, const struct gpool_block *bl
 	if (!pool->alive)
 		return -ECHILD;
 	if (block->page >= pool->page_count || block->tag & (BLOCK_EXTENT | BLOCK_DYING) || !block_tag_is_block(block->tag))
-		return -EINVAL;
+		return fail_handle(pool, block);
 	return block->tag & BLOCK_PREPARED ? 0 : -ESTALE; /* what commit made of it */
 }
 

@@ -24,7 +24,7 @@ static void must(int result, const char *what)
 {
 	if (result >= 0)
 		return;
-	fprintf(stderr, "%s: %s\n", what, gpool_strerror(result));
+	fprintf(stderr, "%s: %s\n", what, gpool_last_error(result));
 	exit(1);
 }
 

@@ -5,6 +5,7 @@
 #include "client/kv/offload.h"
 #include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
+#include "client/last_error.h"
 #include "client/stream.h"
 #include "client/vm/elastic.h"
 #include "client/vm/range.h"
@@ -44,15 +45,22 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	options->max_sequences = options->max_sequences ? options->max_sequences : SEQUENCES_DEFAULT;
 	options->max_sequence_tokens = options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
 	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE | GPOOL_KV_BF16))
-		return -EINVAL;
+		return fail(-EINVAL, "flags are 0x%x, of which some are not known", options->flags);
 	if ((options->pool_blocks || options->flags & GPOOL_KV_ADAPTIVE) && !(options->flags & GPOOL_KV_PREFIXES))
-		return -EINVAL;
-	if (shape->block_tokens > BLOCK_TOKENS_MAX ||
-		shape->block_tokens & (shape->block_tokens - 1) || shape->dtype_bytes > 8 || shape->dtype_bytes & (shape->dtype_bytes - 1) ||
-		options->max_sequences > SEQUENCES_MAX || options->max_blocks > BITMAP_BITS_MAX || options->pool_blocks > BITMAP_BITS_MAX ||
-		options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)
-		return -EINVAL;
-	return stream_slot_of(pool, options->stream, &slot) || !stream_can_wait(pool, options->stream) ? -EINVAL : 0;
+		return fail(-EINVAL, "%s needs GPOOL_KV_PREFIXES", options->pool_blocks ? "pool_blocks" : "GPOOL_KV_ADAPTIVE");
+	if (shape->block_tokens > BLOCK_TOKENS_MAX || shape->block_tokens & (shape->block_tokens - 1))
+		return fail(-EINVAL, "block_tokens is %u; a power of two up to %d", shape->block_tokens, BLOCK_TOKENS_MAX);
+	if (shape->dtype_bytes > 8 || shape->dtype_bytes & (shape->dtype_bytes - 1))
+		return fail(-EINVAL, "dtype_bytes is %u; 1, 2, 4 or 8", shape->dtype_bytes);
+	if (options->max_sequences > SEQUENCES_MAX)
+		return fail(-EINVAL, "max_sequences is %u; at most %d", options->max_sequences, SEQUENCES_MAX);
+	if (options->max_blocks > BITMAP_BITS_MAX || options->pool_blocks > BITMAP_BITS_MAX)
+		return fail(-EINVAL, "max_blocks is %u and pool_blocks %u; each at most %d", options->max_blocks, options->pool_blocks, BITMAP_BITS_MAX);
+	if (options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)
+		return fail(-EINVAL, "max_sequence_tokens is %u; at most %u", options->max_sequence_tokens, (uint32_t)(KV_TOKENS_MAX + 1 - shape->block_tokens));
+	if (stream_slot_of(pool, options->stream, &slot))
+		return fail_stream(options->stream);
+	return stream_can_wait(pool, options->stream) ? 0 : fail(-EINVAL, "stream %u is manual: it takes no work", options->stream);
 }
 
 /* Chunks of other processes that it can have at a time. */
@@ -81,7 +89,8 @@ static int sizes_read(struct gpool_kv *kv, const struct gpool_kv_options *option
 	kv->watermark = options->watermark_blocks == GPOOL_KV_NO_WATERMARK ? 0 :
 		options->watermark_blocks                                  ? options->watermark_blocks :
 									     *chunks * chunk_blocks / WATERMARK_SHARE;
-	return kv->watermark < *chunks * chunk_blocks ? 0 : -EINVAL;
+	return kv->watermark < *chunks * chunk_blocks ? 0 :
+		fail(-EINVAL, "watermark_blocks is %u; the cache has %u blocks", kv->watermark, *chunks * chunk_blocks);
 }
 
 /* ---- parts ---- */

@@ -10,6 +10,7 @@
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
+#include "client/last_error.h"
 #include "client/vm/elastic.h"
 
 enum {
@@ -39,7 +40,8 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 
 	kv->block_bytes = block_bytes_of(&kv->shape);
 	if (!kv->block_bytes)
-		return -EINVAL;
+		return fail(-EINVAL, "the shape has a 0, or more bytes in a block than can be counted: %u layers, %u heads of %u elements of %u bytes",
+			kv->shape.layers, kv->shape.kv_heads, kv->shape.head_size, kv->shape.dtype_bytes);
 	handles = (kv->block_bytes + handle_bytes - 1) / handle_bytes;
 	for (uint64_t first = handles; handles == first || handles <= CHUNK_HANDLES_MAX; handles++) {
 		uint64_t bytes = handles * handle_bytes, waste = bytes % kv->block_bytes;

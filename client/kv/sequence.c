@@ -5,6 +5,7 @@
 #include "client/kv/pooled.h"
 #include "client/kv/preempt.h"
 #include "client/kv/prefix.h"
+#include "client/last_error.h"
 
 /* Of all sequences of this process, so that the number of one is none of another cache's. 0 is nobody's. */
 static _Atomic uint32_t generations;
@@ -29,7 +30,7 @@ int kv_find(const struct gpool_kv *kv, uint64_t number, struct kv_sequence **seq
 	uint32_t row = (uint32_t)number, generation = (uint32_t)(number >> 32);
 
 	if (!generation || row >= kv->max_sequences)
-		return -EINVAL;
+		return fail(-EINVAL, "0x%llx is not the number of a sequence of this cache", (unsigned long long)number);
 	if (atomic_load_explicit(&kv->sequences[row].generation, memory_order_relaxed) != generation)
 		return -ESTALE;
 	*sequence = &kv->sequences[row];
@@ -128,7 +129,10 @@ int request_read(struct gpool_kv_request *read, const struct gpool_kv_request *r
 {
 	int error = options_read(read, sizeof(*read), request);
 
-	return error ? error : (read->flags & ~(uint32_t)GPOOL_KV_CONTINUES) || read->reserved ? -EINVAL : 0;
+	if (error)
+		return error;
+	return (read->flags & ~(uint32_t)GPOOL_KV_CONTINUES) || read->reserved ?
+		fail(-EINVAL, "flags are 0x%x and reserved is %u; known are GPOOL_KV_CONTINUES and 0", read->flags, read->reserved) : 0;
 }
 
 /* What the walk found is held in the row that the sequence will have, so that nothing of it is evicted for the rest. */
@@ -359,8 +363,10 @@ int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uin
 
 	if (unlikely(!kv->pool->alive))
 		return -ECHILD;
-	if (unlikely(!tokens || !generation || row >= kv->max_sequences))
-		return -EINVAL;
+	if (unlikely(!tokens))
+		return fail(-EINVAL, "tokens is 0");
+	if (unlikely(!generation || row >= kv->max_sequences))
+		return kv_find(kv, sequence, &found);
 	found = &kv->sequences[row];
 	/* The cursor first: when the row changes hands behind it, the swap fails, since the new cursor is another's. */
 	cursor = atomic_load_explicit(&found->cursor, memory_order_acquire);

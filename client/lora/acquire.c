@@ -1,6 +1,7 @@
 /*
  * acquire.c - having adapters, as a whole or layer by layer, and letting go of them.
  */
+#include "client/last_error.h"
 #include "client/lora/load.h"
 #include "client/thread_cache.h"
 
@@ -207,6 +208,11 @@ int gpool_lora_begin(struct gpool_lora *lora, uint32_t id, int timeout_ms)
 	return acquire(lora, id, PLACE, timeout_ms);
 }
 
+static int fail_unacquired(const struct lora_entry *entry)
+{
+	return fail(-EINVAL, "adapter '%s' is not acquired", entry->adapter->name);
+}
+
 int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms)
 {
 	struct timespec limit = limit_of(timeout_ms);
@@ -220,7 +226,7 @@ int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int tim
 	if (!entry)
 		error = -ENOENT;
 	else if (!entry->acquired)
-		error = -EINVAL;
+		error = fail_unacquired(entry);
 	while (!error && !layer_is_here(entry, layer)) {
 		if (load_rests(entry))
 			error = entry->error;
@@ -311,7 +317,7 @@ int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_
 	if (unlikely(!entry))
 		error = -ENOENT;
 	else if (unlikely(!entry->acquired))
-		error = -EINVAL;
+		error = fail_unacquired(entry);
 	else
 		error = let_go(lora, entry, fence);
 	if (likely(!error) && !--entry->acquired && unlikely(entry->load != NULL))

@@ -1,6 +1,7 @@
 /*
  * lora.c - registering adapters, and looking at them.
  */
+#include "client/last_error.h"
 #include "client/lora/lora.h"
 #include "client/lora/rebalance.h"
 
@@ -20,12 +21,16 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 	if (pool->role)
 		return -EPERM;
 	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE))
-		return -EINVAL;
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", options->flags,
+			options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE));
 	if (options->flags & GPOOL_LORA_INT8 && !options->cold_folder && !options->warm)
-		return -EINVAL;
+		return fail(-EINVAL, "GPOOL_LORA_INT8 needs cold_folder or warm");
 	if (options->warm && (!options->warm->alive || options->warm->role || !(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
-		return -EINVAL;
-	return options->element > GPOOL_LORA_BF16 || options->reserved || options->load_threads > LORA_THREADS_MAX ? -EINVAL : 0;
+		return fail(-EINVAL, "warm is not a worker's pool on the back end host");
+	if (options->element > GPOOL_LORA_BF16 || options->reserved)
+		return fail(-EINVAL, "element is %u, at most %d, and reserved is %u, which must be 0", options->element, GPOOL_LORA_BF16, options->reserved);
+	return options->load_threads <= LORA_THREADS_MAX ? 0 :
+		fail(-EINVAL, "load_threads is %u; at most %d", options->load_threads, LORA_THREADS_MAX);
 }
 
 static void lora_free(struct gpool_lora *lora)
@@ -181,8 +186,10 @@ int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *f
 
 	if (!lora->pool->alive)
 		return -ECHILD;
-	if (!name || !*name || strlen(name) >= LORA_NAME_BYTES || !folder)
-		return -EINVAL;
+	if (!name || !*name || !folder)
+		return fail(-EINVAL, "%s is empty", name && *name ? "folder" : "the adapter's name");
+	if (strlen(name) >= LORA_NAME_BYTES)
+		return fail(-EINVAL, "the adapter's name has %zu bytes; at most %d", strlen(name), LORA_NAME_BYTES - 1);
 	entry = calloc(1, sizeof(*entry));
 	if (!entry)
 		return -ENOMEM;
@@ -194,6 +201,8 @@ int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *f
 	}
 	if (why)
 		memcpy(why, reason.text, sizeof(reason.text));
+	if (error && reason.text[0])
+		fail(error, "%s", reason.text);
 	if (!error) {
 		*id = entry->id;
 		return 0;
@@ -219,7 +228,7 @@ int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id)
 	if (entry)
 		*id = entry->id;
 	pthread_mutex_unlock(&lora->lock);
-	return entry ? 0 : -ENOENT;
+	return entry ? 0 : fail(-ENOENT, "no adapter '%s' is registered", name);
 }
 
 int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
@@ -275,7 +284,7 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 	if (!lora->pool->alive)
 		return -ECHILD;
 	if (filled.size < sizeof(filled.size))
-		return -EINVAL;
+		return fail_size(filled.size);
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
 	if (entry) {
@@ -371,7 +380,7 @@ int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
 	if (!lora->pool->alive)
 		return -ECHILD;
 	if (filled.size < sizeof(filled.size))
-		return -EINVAL;
+		return fail_size(filled.size);
 	pthread_mutex_lock(&lora->lock);
 	entries_count(lora, &filled, &counts);
 	filled.warm_made = lora->warm_made;

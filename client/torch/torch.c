@@ -100,7 +100,7 @@ static int pool_attach(struct device *device, int index)
 	error = gpool_open(&options, &pool);
 	if (error) {
 		tell(device, error, "cannot attach to pool '%s' for device %d: %s; is gpoold running, and GPOOL_DIR right?",
-			*name ? name : "(the first)", index, gpool_strerror(error));
+			*name ? name : "(the first)", index, gpool_last_error(error));
 		return error;
 	}
 	atomic_store(&device->pool, pool);
@@ -176,7 +176,7 @@ static int stream_of(struct device *device, void *native, uint32_t *number)
 		error = stream_add(device, native, number);
 	pthread_mutex_unlock(&device->lock);
 	if (error)
-		tell(device, error, "cannot use stream %p: %s", native, gpool_strerror(error));
+		tell(device, error, "cannot use stream %p: %s", native, gpool_last_error(error));
 	return error;
 }
 
@@ -216,7 +216,7 @@ void *gpool_torch_malloc(ssize_t size, int index, void *native)
 	if (error == -ENOSPC)
 		tell_shortage(device, pool, size, index);
 	else
-		tell(device, error, "cannot allocate %zd bytes on device %d: %s", size, index, gpool_strerror(error));
+		tell(device, error, "cannot allocate %zd bytes on device %d: %s", size, index, gpool_last_error(error));
 	return NULL;
 }
 
@@ -231,5 +231,5 @@ void gpool_torch_free(void *address, ssize_t size, int index, void *native)
 		return;
 	error = gpool_mfree(atomic_load(&device->pool), (uint64_t)(uintptr_t)address, stream);
 	if (error)
-		tell(device, error, "cannot free %p on device %d: %s", address, index, gpool_strerror(error));
+		tell(device, error, "cannot free %p on device %d: %s", address, index, gpool_last_error(error));
 }

@@ -1,6 +1,7 @@
 /* elastic.c - the slots of elastic ranges: their states, and the ways out of use. See elastic.h. */
 #include "client/vm/elastic.h"
 
+#include "client/last_error.h"
 #include "client/stream.h"
 
 #include <assert.h>
@@ -306,10 +307,21 @@ static int fence_all(struct elastic *elastic, const struct elastic_pages *pages,
 		uint32_t slot = elastic_slot_of(elastic, page);
 
 		if (slot != last && !handle_fence(elastic->space.pool, page_of(elastic, slot), fence))
-			return -ENOMEM;
+			return fail(-ENOMEM, "page %u: unfinished work uses all %d joint fences", page, SESSION_JOINS);
 		last = slot;
 	}
 	return 0;
+}
+
+/* The page of this page's handle that keeps it from being offered. */
+static COLD int offer_refuse(const struct elastic *elastic, uint32_t page)
+{
+	uint32_t per_handle = handle_pages(elastic->space.pool), first = page / per_handle * per_handle;
+
+	for (page = first; page + 1 < first + per_handle; page++)
+		if (!elastic_bit(elastic->backed, page) || elastic_bit(elastic->captured, page))
+			break;
+	return fail(-EINVAL, "page %u is %s", page, elastic_bit(elastic->backed, page) ? "captured" : "not backed");
 }
 
 /* Whether the call covers whole handles that are backed and not captured. */
@@ -318,7 +330,8 @@ static int offer_check(const struct elastic *elastic, const struct elastic_pages
 	uint32_t per_handle = handle_pages(elastic->space.pool);
 
 	if (pages->first % per_handle || pages->count % per_handle || (pages->times > 1 && pages->stride % per_handle))
-		return -EINVAL;
+		return fail(-EINVAL, "first is %u and count %u; both must be multiples of %u, the pages of a handle",
+			pages->first, pages->count, per_handle);
 	for (uint32_t i = 0; i < pages->times; i++) {
 		uint32_t first = pages->first + i * pages->stride;
 
@@ -327,7 +340,7 @@ static int offer_check(const struct elastic *elastic, const struct elastic_pages
 
 			if (!elastic_bit(elastic->backed, page) || at->uses != per_handle ||
 				(at->state != ELASTIC_HELD && at->state != ELASTIC_OFFERED))
-				return -EINVAL;
+				return offer_refuse(elastic, page);
 		}
 	}
 	return 0;
@@ -462,7 +475,7 @@ static int captured_set(struct elastic *elastic, uint32_t first, uint32_t end)
 {
 	for (uint32_t page = first; page < end; page++)
 		if (!elastic_bit(elastic->backed, page) || elastic->slots[elastic_slot_of(elastic, page)].state != ELASTIC_HELD)
-			return -EINVAL;
+			return fail(-EINVAL, "page %u is %s", page, elastic_bit(elastic->backed, page) ? "offered" : "not backed");
 	for (uint32_t page = first; page < end; page++) {
 		if (elastic_bit(elastic->captured, page))
 			continue;

@@ -1,5 +1,6 @@
 /* elastic_range.c - the public calls for elastic ranges. See elastic.h. */
 #include "client/alloc.h"
+#include "client/last_error.h"
 #include "client/stream.h"
 #include "client/vm/elastic.h"
 
@@ -15,8 +16,13 @@ static int reserve_options(struct gpool_range_options *read, const struct gpool_
 	error = options_read(read, sizeof(*read), options);
 	if (error)
 		return error;
-	return read->flags || read->content >= GPOOL_CONTENTS || read->name || read->timeout_ms || read->reserved ||
-		(read->memory_class != GPOOL_OBJECT_MUTABLE && read->memory_class != GPOOL_OBJECT_EPHEMERAL) ? -EINVAL : 0;
+	if (read->content >= GPOOL_CONTENTS)
+		return fail(-EINVAL, "content is %u; the largest is %d", read->content, GPOOL_CONTENTS - 1);
+	if (read->memory_class != GPOOL_OBJECT_MUTABLE && read->memory_class != GPOOL_OBJECT_EPHEMERAL)
+		return fail(-EINVAL, "memory_class is %u; an elastic range is MUTABLE (%d) or EPHEMERAL (%d)", read->memory_class, GPOOL_OBJECT_MUTABLE,
+			GPOOL_OBJECT_EPHEMERAL);
+	return read->flags || read->name || read->timeout_ms || read->reserved ?
+		fail(-EINVAL, "flags, name, timeout_ms or reserved is set, which an elastic range does not have") : 0;
 }
 
 int range_reserve_elastic(struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range)
@@ -26,7 +32,7 @@ int range_reserve_elastic(struct gpool *pool, uint32_t page_count, const struct 
 	int error = reserve_options(&read, options);
 
 	if (!error && page_count == 0)
-		error = -EINVAL;
+		error = fail(-EINVAL, "page_count is 0");
 	if (error)
 		return error;
 	made = range_new(pool, page_count, read.memory_class);
@@ -54,14 +60,24 @@ int gpool_range_reserve(struct gpool *pool, uint32_t page_count, const struct gp
 	return range_reserve_elastic(pool, page_count, options, range);
 }
 
-int range_enter(struct gpool_range *range, const struct elastic_pages *pages)
+/* What every call for pages of a range checks first. */
+static int pages_check(const struct gpool_range *range, const struct elastic_pages *pages)
 {
-	int error;
-
 	if (!range->pool->alive)
 		return -ECHILD;
-	if (!range->elastic || !elastic_pages_check(range->elastic, pages))
-		return -EINVAL;
+	if (!range->elastic)
+		return fail(-EINVAL, "the range is not elastic");
+	if (!elastic_pages_check(range->elastic, pages))
+		return fail(-EINVAL, "first is %u and count %u; the range has %u pages", pages->first, pages->count, range->page_count);
+	return 0;
+}
+
+int range_enter(struct gpool_range *range, const struct elastic_pages *pages)
+{
+	int error = pages_check(range, pages);
+
+	if (error)
+		return error;
 	error = ranges_enter(range->pool->ranges);
 	if (error || range->mapped)
 		return error;
@@ -76,7 +92,7 @@ int gpool_range_back(struct gpool_range *range, uint32_t first, uint32_t count, 
 
 	if (brought)
 		return (int)brought;
-	brought = timeout_ms < -1 ? -EINVAL : elastic_back(range->elastic, &pages, timeout_ms, false);
+	brought = timeout_ms < -1 ? fail_timeout(timeout_ms) : elastic_back(range->elastic, &pages, timeout_ms, false);
 	ranges_leave(range->pool->ranges);
 	return brought < 0 ? (int)brought : 0;
 }
@@ -99,17 +115,10 @@ int gpool_range_unback(struct gpool_range *range, uint32_t first, uint32_t count
  * Offering and reclaiming go without the gate of the ranges, whose two atomic instructions would cost as much as all else: whether the range is
  * mapped is looked at under the range's lock.
  */
-static int offer_enter(const struct gpool_range *range, const struct elastic_pages *pages)
-{
-	if (!range->pool->alive)
-		return -ECHILD;
-	return range->elastic && elastic_pages_check(range->elastic, pages) ? 0 : -EINVAL;
-}
-
 int gpool_range_offer(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence)
 {
 	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
-	int error = offer_enter(range, &pages);
+	int error = pages_check(range, &pages);
 
 	if (!error && fence.value)
 		error = fence_check(range->pool, fence);
@@ -119,7 +128,7 @@ int gpool_range_offer(struct gpool_range *range, uint32_t first, uint32_t count,
 int gpool_range_reclaim(struct gpool_range *range, uint32_t first, uint32_t count, uint8_t *kept)
 {
 	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
-	int error = offer_enter(range, &pages);
+	int error = pages_check(range, &pages);
 
 	return error ? error : elastic_reclaim(range->elastic, &pages, kept);
 }
@@ -131,7 +140,7 @@ int gpool_range_capture(struct gpool_range *range, uint32_t first, uint32_t coun
 
 	if (error)
 		return error;
-	error = captured == 0 || captured == 1 ? elastic_capture(range->elastic, &pages, captured) : -EINVAL;
+	error = captured == 0 || captured == 1 ? elastic_capture(range->elastic, &pages, captured) : fail(-EINVAL, "captured is %d; it is 0 or 1", captured);
 	ranges_leave(range->pool->ranges);
 	return error;
 }
@@ -143,7 +152,7 @@ int gpool_range_resolve(struct gpool_range *range, uint32_t index, struct gpool_
 	int error;
 
 	if (range->pool->alive && filled.size < sizeof(filled.size))
-		return -EINVAL;
+		return fail_size(filled.size);
 	error = range_enter(range, &pages);
 	if (error)
 		return error;

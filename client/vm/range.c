@@ -2,6 +2,7 @@
 #include "client/vm/range.h"
 
 #include "client/alloc.h"
+#include "client/last_error.h"
 #include "client/refill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
@@ -168,11 +169,21 @@ int range_object_pages(struct gpool_range *range)
 
 static int options_check(const struct gpool *pool, const struct gpool_range_options *options, uint32_t page_count)
 {
-	if (options->flags || options->memory_class > GPOOL_OBJECT_EPHEMERAL || options->content >= GPOOL_CONTENTS ||
-		options->timeout_ms < -1 || options->reserved || page_count == 0 || page_count > pool->page_count)
-		return -EINVAL;
+	if (options->flags || options->reserved)
+		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags, options->reserved);
+	if (options->memory_class > GPOOL_OBJECT_EPHEMERAL)
+		return fail(-EINVAL, "memory_class is %u; the largest is %d", options->memory_class, GPOOL_OBJECT_EPHEMERAL);
+	if (options->content >= GPOOL_CONTENTS)
+		return fail(-EINVAL, "content is %u; the largest is %d", options->content, GPOOL_CONTENTS - 1);
+	if (options->timeout_ms < -1)
+		return fail_timeout(options->timeout_ms);
+	if (page_count == 0 || page_count > pool->page_count)
+		return fail(-EINVAL, "page_count is %u; this pool has %u pages", page_count, pool->page_count);
 	/* Only what is kept as an object has a name. */
-	return (options->memory_class == GPOOL_OBJECT_IMMUTABLE) == (options->name && *options->name) ? 0 : -EINVAL;
+	if ((options->memory_class == GPOOL_OBJECT_IMMUTABLE) != (options->name && *options->name))
+		return fail(-EINVAL, options->name && *options->name ? "only a range of the class IMMUTABLE has a name" :
+			"a range of the class IMMUTABLE needs a name");
+	return 0;
 }
 
 struct gpool_range *range_new(struct gpool *pool, uint32_t page_count, uint32_t memory_class)
@@ -283,16 +294,18 @@ int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_ob
 	if (options)
 		error = options_read(&read, sizeof(read), options);
 	if (!error && (read.flags || read.role))
-		error = -EINVAL;
+		error = fail(-EINVAL, "flags or role is set, which a range does not take");
 	if (!error)
 		error = object_open(pool, name, &read, false, &object);
 	if (error)
 		return error;
 	/* What others may write, or what may be evicted while we sleep, would not be the same on waking. */
 	made = object->memory_class == GPOOL_OBJECT_IMMUTABLE ? range_new(pool, object->manifest.header->pages, GPOOL_OBJECT_IMMUTABLE) : NULL;
-	error = made ? 0 : object->memory_class == GPOOL_OBJECT_IMMUTABLE ? -ENOMEM : -EINVAL;
-	if (error)
+	if (!made) {
+		error = object->memory_class == GPOOL_OBJECT_IMMUTABLE ? -ENOMEM :
+			fail(-EINVAL, "object '%s' is not of the class IMMUTABLE", object->name);
 		goto close_object;
+	}
 	memcpy(made->name, object->name, sizeof(made->name));
 	made->object = object;
 	made->version = object->version;
@@ -415,7 +428,7 @@ int gpool_range_get(struct gpool_range *range, struct gpool_range_info *info)
 	if (!pool->alive)
 		return -ECHILD;
 	if (filled.size < sizeof(filled.size))
-		return -EINVAL;
+		return fail_size(filled.size);
 	pthread_mutex_lock(&pool->ranges->lock);
 	filled.state = range->mapped ? GPOOL_RANGE_AWAKE : GPOOL_RANGE_ASLEEP;
 	filled.memory_class = range->memory_class;

@@ -10,6 +10,7 @@
 #include "client/vm/range.h"
 
 #include "client/alloc.h"
+#include "client/last_error.h"
 #include "client/refill.h"
 #include "client/stitch.h"
 
@@ -267,7 +268,7 @@ int gpool_wake(struct gpool *pool, int timeout_ms)
 	if (!pool->alive)
 		return -ECHILD;
 	if (timeout_ms < -1)
-		return -EINVAL;
+		return fail_timeout(timeout_ms);
 	if (pool->role)
 		return -EPERM;
 	pthread_mutex_lock(&pool->ranges->lock);

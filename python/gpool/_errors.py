@@ -9,7 +9,7 @@ from ._library import library
 
 
 class Error(OSError):
-    """A call failed. `errno` is the code, positive; `strerror` says what was tried and what the library says the code means there.
+    """A call failed. `errno` is the code, positive; `strerror` says what was tried, and the value and limit, or the cause, that the library names.
 
     It is an OSError, and caught as one; subclasses are what programs tell apart.
     """
@@ -97,9 +97,10 @@ _BY_CODE: Dict[int, Type[Error]] = {
 
 
 def error(code: int, what: str, why: str = "") -> Error:
-    """The exception for a code of either sign; `why` takes the place of the library's general text."""
+    """The exception for a code of either sign; `why` takes the place of the library's text. In the thread of the call, right after it."""
     code = abs(code)
-    text = why or library().gpool_strerror(code).decode()
+    text = library().gpool_last_error(code).decode(errors="replace")  # asked for in any case, which forgets it
+    text = why or text
     return _BY_CODE.get(code, Error)(code, f"cannot {what}: {text}")
 
 

@@ -128,7 +128,8 @@ class Pool:
         pointer = ctypes.c_void_p()
         result = library().gpool_open(options, ctypes.byref(pointer))
         if result < 0:
-            raise error(result, "attach to a pool", "; ".join([library().gpool_strerror(result).decode(), *said]))
+            why = library().gpool_last_error(result).decode(errors="replace")
+            raise error(result, "attach to a pool", "; ".join([why, *(line for line in said if line not in why)]))
         assert pointer.value
         # The library may call it until the pool is closed, if need be by threads that outlive all objects here.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._log))

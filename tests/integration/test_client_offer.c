@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct gpool *pool, *other;
 static struct gpool_block blocks[PAGES];
@@ -225,8 +226,10 @@ static void test_large_handles(void **state)
 	assert_int_equal(back(range, 0, 14), 0);
 	fill(range, 0, 14, 1);
 	assert_int_equal(offer(range, 0, 3), -EINVAL);
+	assert_non_null(strstr(gpool_last_error(EINVAL), "first is 0 and count 3; both must be multiples of 4, the pages of a handle"));
 	assert_int_equal(offer(range, 2, 4), -EINVAL);
 	assert_int_equal(offer(range, 12, 4), -EINVAL);
+	assert_non_null(strstr(gpool_last_error(EINVAL), "page 14 is not backed"));
 	assert_int_equal(offer(range, 4, 8), 0);
 	assert_int_equal(info_of(range).offered_pages, 8);
 	assert_int_equal(squat(other, blocks, PAGES), PAGES - 8);

@@ -512,6 +512,7 @@ static void damage_and_see(const char *tier_name, off_t tier_bytes, const char *
 
 		if (error == -EIO) {
 			lost++;
+			assert_string_equal(gpool_last_error(error), "the block's spilled content is lost: its checksum differs from when it was written");
 			/* It is gone, and says so from now on. */
 			assert_int_equal(gpool_pin(pool, &blocks[i]), -ESTALE);
 			assert_int_equal(gpool_drop(pool, &blocks[i]), -ESTALE);

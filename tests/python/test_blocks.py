@@ -61,6 +61,23 @@ class Blocks(AgentTest):
             self.assertEqual((holder.needed_pages, holder.offered_pages), (0, 60))
             block.pin()
 
+    def test_errors_name_value_and_limit(self) -> None:
+        for call, text in (
+            (lambda: self.pool.alloc(2048), "cannot allocate 2048 pages: page_count is 2048; this pool has 64 pages"),
+            (lambda: self.pool.alloc(1, priority=9), "priority is 9; the largest is 3"),
+            (lambda: self.pool.alloc_span(PAGE), f"bytes is {PAGE}; a span has 1 to {PAGE // 2}, half a page"),
+            (lambda: self.pool.range(65), "page_count is 65; this pool has 64 pages"),
+            (lambda: self.pool.acquire_role("x" * 64), "the role's name has 64 bytes; at most 63"),
+            (lambda: self.pool.create_object("x" * 128), "a name has 128 bytes; at most 127"),
+            (lambda: self.pool.event(-2), "timeout_ms is -2; the least is -1, no limit"),
+        ):
+            with self.assertRaises(gpool.Error) as caught:
+                call()
+            self.assertEqual(caught.exception.errno, errno.EINVAL)
+            self.assertIn(text, str(caught.exception))
+        with self.assertRaisesRegex(gpool.NotFound, "cannot connect to '/nowhere/attach'"):
+            gpool.Pool(directory="/nowhere")
+
     def test_an_evicted_block_is_stale(self) -> None:
         block = self.pool.alloc(8)
         block.unpin()

@@ -129,6 +129,19 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
             self.assertNotIn("c", draft)
             self.assertRaises(KeyError, draft.__getitem__, "c")
 
+    def test_a_wrong_layout_hash_is_named(self) -> None:
+        with self.pool.create_object("laid out") as draft:
+            draft.alloc(1)
+            draft.publish()
+            found = draft.info().layout_hash
+            with self.assertRaises(gpool.Error) as caught:
+                self.pool.open_object("laid out", layout_hash=0xBAD)
+        self.assertEqual(caught.exception.errno, errno.EPROTO)
+        self.assertEqual(
+            str(caught.exception.strerror),
+            f"cannot open object 'laid out': object 'laid out': its layout hash is {found:016x}, and the one expected is {0xBAD:016x}",
+        )
+
     def test_a_text_with_nul_is_refused(self) -> None:
         """C would cut it short: deleting "weights\\0harmless" would delete "weights"."""
         with self.pool.create_object("weights") as draft:

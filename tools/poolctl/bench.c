@@ -310,7 +310,7 @@ int bench_run(const struct command *command)
 	error = measure(&own, pool, most, samples);
 	gpool_close(pool);
 	if (error) {
-		complain("cannot measure in pool '%s': %s", name, gpool_strerror(error));
+		complain("cannot measure in pool '%s': %s", name, gpool_last_error(error));
 		return CODE_FAILED;
 	}
 	if (command->output == OUTPUT_JSON)

@@ -186,13 +186,13 @@ static int delete_complain(const char *name, int error, uint64_t version)
 {
 	switch (error) {
 	case -ENOENT: complain("there is no object '%s'; 'poolctl objects' lists them", name); return CODE_USAGE;
-	case -EINVAL: complain("'%s' cannot be the name of an object", name); return CODE_USAGE;
+	case -EINVAL: complain("'%s' cannot be the name of an object: %s", name, gpool_last_error(error)); return CODE_USAGE;
 	case -ESTALE: complain("version %" PRIu64 " of '%s' is not the current one", version, name); return CODE_FAILED;
 	case -ETIMEDOUT:
 		complain("the agent did not answer in time: '%s' may be deleted all the same", name);
 		return CODE_NO_AGENT;
 	case -EPIPE: complain("the agent ended the session: it may be restarting; try again"); return CODE_NO_AGENT;
-	default: complain("cannot delete '%s': %s", name, gpool_strerror(error)); return CODE_FAILED;
+	default: complain("cannot delete '%s': %s", name, gpool_last_error(error)); return CODE_FAILED;
 	}
 }
 

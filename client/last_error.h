@@ -1,0 +1,29 @@
+/*
+ * last_error.h - what a code alone does not say of a failed call: the value that was wrong, and its limit.
+ *
+ * A text of the calling thread, for gpool_last_error(). It is set where a failure is first known, right before its code is returned to the
+ * program, and never on a path that is taken often.
+ */
+#ifndef GPOOL_CLIENT_LAST_ERROR_H
+#define GPOOL_CLIENT_LAST_ERROR_H
+
+#include <stdint.h>
+
+struct gpool;
+struct gpool_block;
+
+/* fail() - note the text. Returns error, so that callers can return it. */
+int fail(int error, const char *format, ...) __attribute__((format(printf, 2, 3), noinline, cold));
+
+/* fail_size() - -EINVAL: a struct's `size` is too small to hold itself. */
+int fail_size(uint32_t size) __attribute__((noinline, cold));
+/* fail_handle() - -EINVAL: block_handle_bad(). */
+int fail_handle(const struct gpool *pool, const struct gpool_block *block) __attribute__((noinline, cold));
+/* fail_unpinned() - -EINVAL: a block without a pin. */
+int fail_unpinned(const struct gpool_block *block) __attribute__((noinline, cold));
+/* fail_timeout() - -EINVAL: a timeout below -1. */
+int fail_timeout(int timeout_ms) __attribute__((noinline, cold));
+/* fail_stream() - -EINVAL: not the number of an open stream. */
+int fail_stream(uint32_t stream) __attribute__((noinline, cold));
+
+#endif
