@@ -44,7 +44,7 @@ const char *gpool_strerror(int error)
 	case EINVAL:
 		return "an argument out of range, or a handle that no call returned";
 	case EIO:
-		return "the GPU driver failed";
+		return "the GPU driver or a disk failed, or spilled content cannot be read back";
 	case EMFILE:
 		return "too many open files, or too many pools in this process";
 	case EMSGSIZE:

@@ -20,7 +20,7 @@
 
 enum { PATH_ROOM = 4096 };
 
-static const char *const file_names[2] = { "adapter_config.json", "adapter_model.safetensors" };
+static const char *const file_names[2] = { "adapter_config.json", PEFT_WEIGHTS_NAME };
 
 /* ---- files ---- */
 
@@ -73,7 +73,7 @@ void files_close(struct lora_files *files)
 int adapter_unchanged(const struct adapter *adapter, const struct lora_files *files, struct reason *reason)
 {
 	struct cold_source source;
-	int error = cold_source_of(files->fds[0], files->fds[1], &source);
+	int error = cold_source_of(files->fds[0], files->fds[1], &source, reason);
 
 	if (!error && memcmp(&source, &adapter->source, sizeof(source)) != 0)
 		error = refuse(reason, "folder: its files are not those that were registered; register it again");
@@ -153,7 +153,7 @@ static int adapter_read(struct adapter *adapter, struct reason *reason)
 
 	if (error)
 		return error;
-	error = cold_source_of(files.fds[0], files.fds[1], &adapter->source);
+	error = cold_source_of(files.fds[0], files.fds[1], &adapter->source, reason);
 	if (!error)
 		error = peft_read(files.fds[0], files.fds[1], &files.peft, reason);
 	if (!error) {

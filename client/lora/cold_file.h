@@ -90,9 +90,10 @@ uint64_t cold_pages_bytes(const struct adapter_layout *layout, enum cold_form fo
 
 /*
  * cold_source_of() - to be called before peft_read(), so that what is read afterwards is of this source or found to have changed.
- * Reads adapter_config.json, and of the weights the header. Return: 0, -EIO, -ENOMEM.
+ * Reads adapter_config.json, and of the weights the header.
+ * Return: 0; -EINVAL, with a reason: they cannot be such files; -EIO, with a reason; -ENOMEM.
  */
-int cold_source_of(int config_fd, int weights_fd, struct cold_source *source);
+int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, struct reason *reason);
 
 /*
  * cold_write() - make the file `name` in the folder: with `int8` in int8 if that loses no more than INT8_LOSS_MAX, else plain; compressed if

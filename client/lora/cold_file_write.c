@@ -16,6 +16,7 @@
 
 #include "client/lora/file_at.h"
 #include "client/lora/int8_form.h"
+#include "client/lora/peft_config.h"
 #include "shm/checksum.h"
 
 enum {
@@ -53,29 +54,45 @@ static void source_of_file(const struct stat *status, struct cold_source *source
 	source->mtime_ns = status->st_mtim.tv_sec * INT64_C(1000000000) + status->st_mtim.tv_nsec;
 }
 
-int cold_source_of(int config_fd, int weights_fd, struct cold_source *source)
+/* What the source is a hash of, and nothing of what is in it. */
+static int sizes_of(int config_fd, int weights_fd, uint64_t *config_bytes, uint64_t *header_bytes, struct reason *reason)
+{
+	uint64_t file_bytes;
+	int error = peft_config_size(config_fd, config_bytes, reason);
+
+	if (error)
+		return error;
+	error = safetensors_header(weights_fd, header_bytes, &file_bytes, reason);
+	if (error)
+		refuse_in(reason, PEFT_WEIGHTS_NAME);
+	return error;
+}
+
+int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, struct reason *reason)
 {
 	struct cold_source made = {0};
-	struct stat config, weights;
-	uint64_t header_bytes;
+	uint64_t config_bytes, header_bytes;
+	struct stat weights;
 	XXH3_state_t *state;
-	int error;
+	int error = sizes_of(config_fd, weights_fd, &config_bytes, &header_bytes, reason);
 
-	if (fstat(config_fd, &config) || fstat(weights_fd, &weights) ||
-		file_read_at(weights_fd, &header_bytes, sizeof(header_bytes), 0) || header_bytes > SAFETENSORS_HEADER_MAX)
-		return -EIO;
+	if (error)
+		return error;
 	state = XXH3_createState();
 	if (!state)
 		return -ENOMEM;
 	XXH3_64bits_reset(state);
-	error = hash_bytes(config_fd, 0, (uint64_t)config.st_size, state);
+	error = fstat(weights_fd, &weights) ? -EIO : hash_bytes(config_fd, 0, config_bytes, state);
 	if (!error)
 		error = hash_bytes(weights_fd, 8, header_bytes, state);
-	source_of_file(&weights, &made);
-	made.headers = XXH3_64bits_digest(state);
-	XXH3_freeState(state);
-	if (!error)
+	if (!error) {
+		source_of_file(&weights, &made);
+		made.headers = XXH3_64bits_digest(state);
 		*source = made;
+	} else {
+		refuse(reason, "the adapter's files cannot be read: a disk failed, or they are being changed");
+	}
+	XXH3_freeState(state);
 	return error;
 }
 

@@ -137,11 +137,15 @@ int convert_tiles(const struct convert *convert, const struct convert_piece *pie
 {
 	struct part part = part_of(convert, piece);
 	int error = part_read(convert, piece, &part);
+	char name[REASON_NAME_BYTES];
 	uint16_t *tile = to;
 	bool finite = true;
 
-	if (error)
+	if (error) {
+		refuse(reason, "module '%s': its weights cannot be read: a disk failed, or the file is being changed",
+			refuse_name(part.module->path, name));
 		return error;
+	}
 	for (uint32_t i = 0; i < piece->tiles; i++, tile += adapter_tile_bytes(part.module->rank) / sizeof(*tile))
 		finite &= piece->is_b ? tile_of_b(convert, &part, i, tile) : tile_of_a(convert, &part, i, tile);
 	return finite ? 0 : weight_refuse(convert, piece, &part, reason);

@@ -4,7 +4,37 @@
 #include "client/lora/file_at.h"
 
 #include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+static const char *kind_of(mode_t mode)
+{
+	switch (mode & S_IFMT) {
+	case S_IFDIR:
+		return "a directory";
+	case S_IFIFO:
+		return "a pipe";
+	case S_IFSOCK:
+		return "a socket";
+	default:
+		return "a device";
+	}
+}
+
+int file_size(int fd, const char *name, uint64_t *bytes, struct reason *reason)
+{
+	struct stat status;
+
+	if (fstat(fd, &status)) {
+		refuse(reason, "%s cannot be read: %s", name, strerror(errno));
+		return -EIO;
+	}
+	if (!S_ISREG(status.st_mode))
+		return refuse(reason, "%s is %s and not a regular file", name, kind_of(status.st_mode));
+	*bytes = (uint64_t)status.st_size;
+	return *bytes ? 0 : refuse(reason, "%s is empty", name);
+}
 
 int file_read_at(int fd, void *bytes, uint64_t length, uint64_t offset)
 {

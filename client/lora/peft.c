@@ -200,9 +200,9 @@ static int tensors_count(const struct safetensors *file, const struct peft_confi
 		*name_bytes += is_a ? 2 * strlen(name) : 0;
 	}
 	if (!a || a != b)
-		return refuse(reason, "file: %u lora_A and %u lora_B", a, b);
+		return refuse(reason, PEFT_WEIGHTS_NAME ": %u lora_A and %u lora_B", a, b);
 	if (a > PEFT_MODULES_MAX)
-		return refuse(reason, "file: %u modules, more than the limit of %d", a, PEFT_MODULES_MAX);
+		return refuse(reason, PEFT_WEIGHTS_NAME ": %u modules, more than the limit of %d", a, PEFT_MODULES_MAX);
 	if ((uint64_t)a * (config->ranks.count + config->alphas.count) > PEFT_MATCHES_MAX)
 		return refuse(reason, "adapter_config.json: %u expressions for %u modules, together more than %d", config->ranks.count + config->alphas.count, a,
 			PEFT_MATCHES_MAX);
@@ -242,6 +242,8 @@ int peft_read(int config_fd, int weights_fd, struct peft *peft, struct reason *r
 	if (error)
 		return error;
 	error = safetensors_read(weights_fd, &file, reason);
+	if (error)
+		refuse_in(reason, PEFT_WEIGHTS_NAME);
 	if (!error) {
 		error = modules_make(&made, &file, &config, reason);
 		made.file_bytes = file.data_offset;

@@ -15,6 +15,8 @@
 #include "client/lora/reason.h"
 #include "client/lora/safetensors.h"
 
+#define PEFT_WEIGHTS_NAME "adapter_model.safetensors"
+
 enum {
 	PEFT_RANK_MAX = 128,            /* the largest class of the kernels */
 	PEFT_FEATURES_MAX = 1 << 20,    /* in and out: four times the largest vocabulary known */

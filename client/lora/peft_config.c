@@ -5,14 +5,14 @@
 
 #include "client/lora/peft_config.h"
 
+#include "client/lora/file_at.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cjson/cJSON.h>
 #include <pcre2.h>
@@ -207,30 +207,31 @@ int peft_config_parse(const char *text, uint64_t bytes, struct peft_config *conf
 	return error;
 }
 
+int peft_config_size(int fd, uint64_t *bytes, struct reason *reason)
+{
+	int error = file_size(fd, "adapter_config.json", bytes, reason);
+
+	if (!error && *bytes > PEFT_CONFIG_BYTES_MAX)
+		error = refuse(reason, "adapter_config.json has %" PRIu64 " bytes, more than the limit of %d", *bytes, PEFT_CONFIG_BYTES_MAX);
+	return error;
+}
+
 int peft_config_read(int fd, struct peft_config *config, struct reason *reason)
 {
-	uint64_t done = 0;
-	struct stat status;
+	uint64_t bytes;
+	int error = peft_config_size(fd, &bytes, reason);
 	char *text;
-	int error = 0;
 
-	if (fstat(fd, &status))
-		return -EIO;
-	if (!S_ISREG(status.st_mode) || status.st_size > PEFT_CONFIG_BYTES_MAX)
-		return refuse(reason, "adapter_config.json: no file of at most %d bytes", PEFT_CONFIG_BYTES_MAX);
-	text = malloc((size_t)status.st_size + 1);
+	if (error)
+		return error;
+	text = malloc(bytes + 1);
 	if (!text)
 		return -ENOMEM;
-	while (!error && done < (uint64_t)status.st_size) {
-		ssize_t got = pread(fd, text + done, (size_t)status.st_size - done, (off_t)done);
-
-		if (got > 0)
-			done += (uint64_t)got;
-		else if (got == 0 || errno != EINTR)
-			error = -EIO;
-	}
-	if (!error)
-		error = peft_config_parse(text, done, config, reason);
+	error = file_read_at(fd, text, bytes, 0);
+	if (error)
+		refuse(reason, "adapter_config.json cannot be read: a disk failed, or it is being changed");
+	else
+		error = peft_config_parse(text, bytes, config, reason);
 	free(text);
 	return error;
 }

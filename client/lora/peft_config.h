@@ -32,6 +32,8 @@ struct peft_config {
 
 /* peft_config_parse() - text: [bytes]. Return: 0, and peft_config_free() is to be called; -EINVAL, with a reason; -ENOMEM. */
 int peft_config_parse(const char *text, uint64_t bytes, struct peft_config *config, struct reason *reason);
+/* peft_config_size() - how long the file is: 0; -EINVAL, with a reason, if it can be none; -EIO. */
+int peft_config_size(int fd, uint64_t *bytes, struct reason *reason);
 /* peft_config_read() - the same, of a descriptor: also -EIO. */
 int peft_config_read(int fd, struct peft_config *config, struct reason *reason);
 void peft_config_free(struct peft_config *config);

@@ -20,6 +20,16 @@ int refuse(struct reason *reason, const char *format, ...)
 	return -EINVAL;
 }
 
+void refuse_in(struct reason *reason, const char *file)
+{
+	struct reason said;
+
+	if (!reason || !reason->text[0])
+		return;
+	said = *reason;
+	snprintf(reason->text, sizeof(reason->text), "%.60s: %.190s", file, said.text);
+}
+
 /* Printable ASCII as it is; of the rest each byte as \xNN, so that a name cannot write on a terminal what it likes. */
 const char *refuse_name(const char *name, char *text)
 {

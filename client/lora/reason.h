@@ -16,6 +16,9 @@ enum { REASON_NAME_BYTES = 100 };
 /* refuse() - says why; reason may be NULL. Returns -EINVAL, so that callers can return it. */
 int refuse(struct reason *reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* refuse_in() - of which file a reason is: its name in front of what was said. */
+void refuse_in(struct reason *reason, const char *file);
+
 /* refuse_name() - a name out of a file, as it may stand in a reason: in `text`, REASON_NAME_BYTES, which is returned. */
 const char *refuse_name(const char *name, char *text);
 

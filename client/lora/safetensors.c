@@ -12,7 +12,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <yajl/yajl_parse.h>
 
@@ -447,6 +446,12 @@ static int names_check(struct safetensors *file, struct reason *reason)
 	return 0;
 }
 
+static int read_fail(struct reason *reason)
+{
+	refuse(reason, "file: it cannot be read: a disk failed, or it is being changed");
+	return -EIO;
+}
+
 static int length_check(uint64_t header_bytes, uint64_t file_bytes, struct reason *reason)
 {
 	if (header_bytes > SAFETENSORS_HEADER_MAX)
@@ -481,33 +486,37 @@ int safetensors_parse(const void *header, uint64_t header_bytes, uint64_t file_b
 	return error;
 }
 
+int safetensors_header(int fd, uint64_t *header_bytes, uint64_t *file_bytes, struct reason *reason)
+{
+	uint8_t length[8];
+	int error = file_size(fd, "file", file_bytes, reason);
+
+	if (error)
+		return error;
+	if (*file_bytes < sizeof(length))
+		return refuse(reason, "file: %" PRIu64 " bytes, too few for the length of a header", *file_bytes);
+	error = file_read_at(fd, length, sizeof(length), 0);
+	if (error)
+		return read_fail(reason);
+	*header_bytes = 0;
+	for (int i = 7; i >= 0; i--)
+		*header_bytes = *header_bytes << 8 | length[i];
+	return length_check(*header_bytes, *file_bytes, reason);
+}
+
 int safetensors_read(int fd, struct safetensors *file, struct reason *reason)
 {
-	uint64_t header_bytes = 0;
-	uint8_t length[8];
-	struct stat status;
+	uint64_t header_bytes, file_bytes;
 	void *header;
-	int error;
+	int error = safetensors_header(fd, &header_bytes, &file_bytes, reason);
 
-	if (fstat(fd, &status))
-		return -EIO;
-	if (!S_ISREG(status.st_mode))
-		return refuse(reason, "file: it is none that can be read at any place");
-	if (status.st_size < 8)
-		return refuse(reason, "file: %jd bytes, too few for the length of a header", (intmax_t)status.st_size);
-	if (file_read_at(fd, length, sizeof(length), 0))
-		return -EIO;
-	for (int i = 7; i >= 0; i--)
-		header_bytes = header_bytes << 8 | length[i];
-	error = length_check(header_bytes, (uint64_t)status.st_size, reason);
 	if (error)
 		return error;
 	header = malloc(header_bytes + 1);
 	if (!header)
 		return -ENOMEM;
-	error = file_read_at(fd, header, header_bytes, 8);
-	if (!error)
-		error = safetensors_parse(header, header_bytes, (uint64_t)status.st_size, file, reason);
+	error = file_read_at(fd, header, header_bytes, 8) ? read_fail(reason) :
+		safetensors_parse(header, header_bytes, file_bytes, file, reason);
 	free(header);
 	return error;
 }

@@ -66,6 +66,8 @@ struct safetensors {
  */
 int safetensors_parse(const void *header, uint64_t header_bytes, uint64_t file_bytes, struct safetensors *file, struct reason *reason);
 
+/* safetensors_header() - how long the header is that the file begins with: 0; -EINVAL, with a reason, if it can be none; -EIO. */
+int safetensors_header(int fd, uint64_t *header_bytes, uint64_t *file_bytes, struct reason *reason);
 /* safetensors_read() - the same, from a descriptor that can be read at any place: also -EIO. */
 int safetensors_read(int fd, struct safetensors *file, struct reason *reason);
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
+import os
 import shutil
 import tempfile
 import threading
 import unittest
 from pathlib import Path
-from typing import Dict, Tuple
+from typing import Callable, Dict, Tuple
 
 import numpy
 
@@ -113,6 +114,60 @@ class Adapters(AgentTest):
                 adapters.register("bad", folder + "/bad")
             self.assertEqual(caught.exception.errno, errno.EINVAL)
             self.assertNotIn("an argument out of range", str(caught.exception))
+
+    def test_files_that_are_none_are_named_with_the_reason(self) -> None:
+        config, weights = "adapter_config.json", "adapter_model.safetensors"
+
+        def empty(path: Path) -> None:
+            path.write_bytes(b"")
+
+        def replace(make: Callable[[Path], None]) -> Callable[[Path], None]:
+            def instead(path: Path) -> None:
+                path.unlink()
+                make(path)
+
+            return instead
+
+        def cut(path: Path) -> None:
+            path.write_bytes(path.read_bytes()[:-100])
+
+        def cut_header(path: Path) -> None:
+            path.write_bytes(path.read_bytes()[:40])
+
+        cases = (
+            (config, empty, "adapter_config.json is empty"),
+            (config, replace(os.mkfifo), "adapter_config.json is a pipe and not a regular file"),
+            (config, replace(Path.mkdir), "adapter_config.json is a directory and not a regular file"),
+            (config, cut, "adapter_config.json: no JSON at byte"),
+            (config, lambda path: path.write_bytes(b" " * (5 << 20)), "adapter_config.json has 5242880 bytes, more than the limit of"),
+            (weights, empty, "adapter_model.safetensors: file is empty"),
+            (weights, lambda path: path.write_bytes(b"abc"), "adapter_model.safetensors: file: 3 bytes, too few for the length of a header"),
+            (weights, replace(os.mkfifo), "adapter_model.safetensors: file is a pipe and not a regular file"),
+            (weights, replace(Path.mkdir), "adapter_model.safetensors: file is a directory and not a regular file"),
+            (weights, cut_header, "adapter_model.safetensors: header: "),
+            (weights, cut, "adapter_model.safetensors: "),
+        )
+        with self.pool.adapters() as adapters:
+            for name, harm, text in cases:
+                with self.subTest(text), tempfile.TemporaryDirectory() as folder:
+                    shutil.copytree(PLAIN, folder + "/bad")
+                    harm(Path(folder, "bad", name))
+                    with self.assertRaises(gpool.Error) as caught:
+                        adapters.register("bad", folder + "/bad")
+                    self.assertEqual(caught.exception.errno, errno.EINVAL)
+                    self.assertIn(text, str(caught.exception))
+
+    def test_files_that_change_after_their_registration_are_named(self) -> None:
+        with self.pool.adapters() as adapters, tempfile.TemporaryDirectory() as folder:
+            for number, size in enumerate((0, 5, -100)):
+                shutil.copytree(PLAIN, f"{folder}/{number}")
+                adapter = adapters.register(f"changed {number}", f"{folder}/{number}")
+                weights = Path(folder, str(number), "adapter_model.safetensors")
+                weights.write_bytes(weights.read_bytes()[:size])
+                with self.assertRaises(gpool.Error) as caught:
+                    adapter.acquire()
+                self.assertNotIn("driver", str(caught.exception))
+                self.assertRegex(str(caught.exception), "adapter_model.safetensors: file|its files are not those that were registered")
 
     def test_a_pool_ends_its_adapters(self) -> None:
         adapters = self.pool.adapters()

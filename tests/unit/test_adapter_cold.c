@@ -68,7 +68,7 @@ static int write_as(const struct rig *rig, uint32_t page_bytes, const char *name
 
 	assert_int_equal(pack_make(&rig->peft, page_bytes, pack_element(&rig->peft), &layout, &reason), 0);
 	assert_int_equal(convert_open(&rig->peft, &layout, rig->weights, &convert, &reason), 0);
-	assert_int_equal(cold_source_of(rig->config, rig->weights, &source), 0);
+	assert_int_equal(cold_source_of(rig->config, rig->weights, &source, NULL), 0);
 	result = cold_write(&convert, &source, folder, name, true, header, &reason);
 	convert_close(&convert);
 	pack_free(&layout);
@@ -459,15 +459,15 @@ static void test_source(void **state)
 
 	(void)state;
 	assert_int_equal(cold_open(fd, &file, &reason), 0);
-	assert_int_equal(cold_source_of(rig.config, rig.weights, &source), 0);
+	assert_int_equal(cold_source_of(rig.config, rig.weights, &source, NULL), 0);
 	assert_true(cold_is_of(&file, &source));
 	/* The same bytes in another file; another configuration; another time. */
 	close(small(&again, &header));
-	assert_int_equal(cold_source_of(again.config, again.weights, &other), 0);
+	assert_int_equal(cold_source_of(again.config, again.weights, &other, NULL), 0);
 	assert_int_equal(other.headers, source.headers);
 	assert_false(cold_is_of(&file, &other));
 	assert_int_equal(pwrite(rig.config, " ", 1, lseek(rig.config, 0, SEEK_END)), 1);
-	assert_int_equal(cold_source_of(rig.config, rig.weights, &other), 0);
+	assert_int_equal(cold_source_of(rig.config, rig.weights, &other, NULL), 0);
 	assert_int_not_equal(other.headers, source.headers);
 	assert_false(cold_is_of(&file, &other));
 	assert_int_equal(futimens(rig.weights, times), 0);

@@ -172,7 +172,7 @@ static struct made good(void)
 static const struct {
 	const char *config, *why;
 } refused_configs[] = {
-	{"", "no JSON at byte 0"},
+	{"", "adapter_config.json is empty"},
 	{"{" LORA "} x", "no JSON"},
 	{"[]", "no object"},
 	{"{}", "no peft_type"},

@@ -44,7 +44,7 @@ static int adapter_init(struct bench *bench, struct adapter *adapter)
 	if (!error)
 		error = convert_open(&adapter->peft, &adapter->layout, adapter->weights, &adapter->convert, &reason);
 	if (!error)
-		error = cold_source_of(adapter->config, adapter->weights, &adapter->source);
+		error = cold_source_of(adapter->config, adapter->weights, &adapter->source, &reason);
 	if (error)
 		return error;
 	adapter->images = calloc(adapter->layout.header->pages, PAGE_BYTES);
