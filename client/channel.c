@@ -3,6 +3,8 @@
  */
 #include "client/channel.h"
 
+#include "client/interrupt.h"
+
 #include <errno.h>
 #include <nanomsg/nn.h>
 #include <stdatomic.h>
@@ -142,8 +144,11 @@ int channel_receive(struct channel *channel, void *buffer, size_t capacity, int6
 			connect_again(channel);
 			continue;
 		}
+		if (wait_interrupted())
+			return -EINTR;
 		if (left > patience)
 			left = patience;
+		left = wait_slice_ms((int)left);
 		if (left < 0)
 			left = 0;
 		result = channel_set(channel, NN_SOL_SOCKET, NN_RCVTIMEO, (int)left);

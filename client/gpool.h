@@ -64,6 +64,21 @@ GPOOL_API const char *gpool_strerror(int error);
  */
 GPOOL_API const char *gpool_last_error(int error);
 
+/*
+ * gpool_wait_check() - have this thread's waiting calls ask every 50 ms whether to go on.
+ *
+ * @check:    returns 0 to go on; anything else ends the call that waits with -EINTR, or with its result where that was just there. NULL: none any more
+ * @argument: passed to check
+ *
+ * For programs that react to a signal outside of its handler, such as interpreters. A signal alone ends no wait. Asked are gpool_open(), calls that
+ * wait for pages, gpool_role_acquire(), gpool_event_next(), gpool_fence_wait(), gpool_lora_acquire(), gpool_lora_begin() and gpool_lora_wait(), each as long
+ * as its timeout_ms lets it wait. After -EINTR all is as after -ETIMEDOUT.
+ *
+ * check runs inside of the call, and may not call into the same pool. A load of an adapter is then begun by another thread. Cost: without a check one load where a call sleeps.
+ * Threads: any; each has its own.
+ */
+GPOOL_API void gpool_wait_check(int (*check)(void *argument), void *argument);
+
 /* ---- types ---- */
 
 struct gpool; /* an attached pool */

@@ -41,6 +41,8 @@ const char *gpool_strerror(int error)
 		return "more metadata than an object can have";
 	case EFAULT:
 		return "an address that is not mapped for this access";
+	case EINTR:
+		return "the wait was interrupted by the check that gpool_wait_check() has set";
 	case EINVAL:
 		return "an argument out of range, or a handle that no call returned";
 	case EIO:

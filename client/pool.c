@@ -7,6 +7,7 @@
 #include "client/events.h"
 #include "client/export.h"
 #include "client/import.h"
+#include "client/interrupt.h"
 #include "client/kv/kv.h"
 #include "client/last_error.h"
 #include "client/object.h"
@@ -174,6 +175,25 @@ static int connect_error(int error)
 	}
 }
 
+/* As attach_connect(), in slices where this thread's waits may be interrupted. */
+static int connect_await(const char *path, int timeout_ms)
+{
+	uint64_t start = monotonic_ns();
+	int left = timeout_ms;
+
+	for (;;) {
+		int slice = wait_slice_ms(left), fd = attach_connect(path, slice);
+		uint64_t waited = (monotonic_ns() - start) / 1000000;
+
+		if (fd != -ETIMEDOUT || slice == left)
+			return fd;
+		if (wait_interrupted())
+			return -EINTR;
+		if (timeout_ms >= 0)
+			left = waited < (uint64_t)timeout_ms ? timeout_ms - (int)waited : 0;
+	}
+}
+
 static int attach_socket(struct attaching *a)
 {
 	const char *directory = a->options.directory ? a->options.directory : secure_getenv("GPOOL_DIR");
@@ -185,10 +205,12 @@ static int attach_socket(struct attaching *a)
 	length = snprintf(path, sizeof(path), "%s/attach", directory);
 	if (length < 0 || (size_t)length >= sizeof(path))
 		return fail(-EINVAL, "the directory's name has %zu bytes; at most %zu", strlen(directory), sizeof(path) - sizeof("/attach"));
-	length = attach_connect(path, a->options.timeout_ms);
+	length = connect_await(path, a->options.timeout_ms);
 	if (length < 0) {
 		int error = connect_error(length);
 
+		if (error == -EINTR)
+			return error;
 		pool_log(a->pool, POOL_LOG_ERROR, "cannot connect to '%s': %s", path, strerror(-length));
 		return fail(error, "cannot connect to '%s': %s", path, strerror(-length));
 	}

@@ -12,6 +12,7 @@
 
 #include "client/deferred.h"
 #include "client/flight.h"
+#include "client/interrupt.h"
 #include "client/last_error.h"
 #include "client/window.h"
 #include "shm/doorbell.h"
@@ -80,10 +81,11 @@ static int slot_find(struct gpool *pool)
 	return -1;
 }
 
-/* A slot, or -EPIPE: the agent has left all of them unanswered for as long as we may wait. */
+/* A slot; -EPIPE: the agent has left all of them unanswered for as long as we may wait; -EINTR. */
 static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 {
 	uint64_t start = monotonic_ns(), limit = wait_limit_ns(timeout_ms);
+	bool interrupted;
 	int slot;
 
 	pthread_mutex_lock(&pool->request_lock);
@@ -92,6 +94,13 @@ static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 
 		if (monotonic_ns() - start >= limit || pool_gone(pool)) {
 			slot = -EPIPE;
+			break;
+		}
+		pthread_mutex_unlock(&pool->request_lock);
+		interrupted = wait_interrupted();
+		pthread_mutex_lock(&pool->request_lock);
+		if (interrupted) {
+			slot = -EINTR;
 			break;
 		}
 		/* A release of ours wakes us; what the agent gives back after a cancellation is found by looking. */
@@ -133,7 +142,8 @@ static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 	return -EPIPE;
 }
 
-static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t timeout_ms)
+/* may_interrupt: a request for pages can be withdrawn, one that has content moved cannot. */
+static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t timeout_ms, bool may_interrupt)
 {
 	const _Atomic uint32_t *state = &pool->session.requests[slot].state;
 	uint64_t start = monotonic_ns(), looked = start, limit = wait_limit_ns(timeout_ms);
@@ -151,6 +161,8 @@ static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t tim
 		}
 		if (now - start >= limit)
 			return request_cancel(pool, slot, word);
+		if (may_interrupt && wait_interrupted())
+			return request_cancel(pool, slot, word) ? -EINTR : 0;
 		futex_wait(state, word, slice_ms * 1000000);
 		if (sweep)
 			deferred_sweep(pool);
@@ -292,7 +304,7 @@ static int refill_once(struct gpool *pool, struct thread_cache *cache, uint32_t 
 	request->extra_granted = 0;
 	atomic_store_explicit(&request->state, word, memory_order_release);
 	request_announce(pool, slot);
-	error = request_wait(pool, slot, word, timeout_ms);
+	error = request_wait(pool, slot, word, timeout_ms, true);
 	if (!error) {
 		error = answer_read(pool, cache, request, need, first);
 		atomic_store_explicit(&request->state, lease_state_to(word, LEASE_IDLE), memory_order_release);
@@ -358,7 +370,7 @@ static int request_look(struct gpool *pool, const struct lease_ticket *ticket)
 int lease_end(struct gpool *pool, const struct lease_ticket *ticket, bool wait, struct lease_request *ask)
 {
 	struct lease_request *request = &pool->session.requests[ticket->slot];
-	int error = wait ? request_wait(pool, ticket->slot, ticket->word, -1) : request_look(pool, ticket);
+	int error = wait ? request_wait(pool, ticket->slot, ticket->word, -1, false) : request_look(pool, ticket);
 
 	if (error == -EAGAIN)
 		return error;

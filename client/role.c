@@ -12,6 +12,7 @@
 #include "client/role.h"
 
 #include "client/attach_call.h"
+#include "client/interrupt.h"
 #include "client/last_error.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
@@ -197,7 +198,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 	}
 }
 
-/* Until we hold it: 0, -ETIMEDOUT, -EPIPE. */
+/* Until we hold it: 0, -ETIMEDOUT, -EPIPE, -EINTR. */
 static int role_wait(const struct gpool *pool, const struct role_record *record, int timeout_ms, uint64_t start)
 {
 	for (;;) {
@@ -216,7 +217,9 @@ static int role_wait(const struct gpool *pool, const struct role_record *record,
 			if (limit - waited < (uint64_t)slice)
 				slice = (int64_t)(limit - waited);
 		}
-		futex_wait(&record->holder, holder, slice);
+		if (wait_interrupted())
+			return -EINTR;
+		futex_wait(&record->holder, holder, wait_slice(slice));
 	}
 }
 
@@ -225,7 +228,7 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 	const struct role_record *record;
 	uint64_t start = monotonic_ns();
 	struct msg_role_reply reply;
-	int error = role_ask(pool, timeout_ms ? VERB_WAIT : VERB_TAKE, name, 0, &reply);
+	int late = -ETIMEDOUT, error = role_ask(pool, timeout_ms ? VERB_WAIT : VERB_TAKE, name, 0, &reply);
 
 	if (error)
 		return error;
@@ -239,13 +242,14 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 			reply.token = atomic_load_explicit(&record->token, memory_order_acquire);
 		} else {
 			/* The grant and the end of our patience may have crossed: then the agent says that we hold it, and we do. */
+			late = error;
 			error = role_ask(pool, VERB_WITHDRAW, name, 0, &reply);
 			if (error)
 				return error;
 		}
 	}
 	if (reply.state != STANDING_HOLDER)
-		return -ETIMEDOUT;
+		return late;
 	*role = (struct gpool_role){ .token = reply.token, .index = reply.index, .session = pool->id };
 	return 0;
 }

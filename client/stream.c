@@ -3,6 +3,7 @@
 
 #include "client/deferred.h"
 #include "client/import.h"
+#include "client/interrupt.h"
 #include "client/last_error.h"
 #include "client/vm/vpmm.h"
 #include "shm/doorbell.h"
@@ -495,6 +496,8 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 			return wait_ended(pool, state);
 		if (gone >= limit)
 			return -ETIMEDOUT;
+		if (wait_interrupted())
+			return -EINTR;
 		if (step > limit - gone)
 			step = limit - gone;
 		futex_wait(timeline_low(pool, slot), (uint32_t)reached, (int64_t)step);

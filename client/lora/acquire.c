@@ -1,6 +1,7 @@
 /*
  * acquire.c - having adapters, as a whole or layer by layer, and letting go of them.
  */
+#include "client/interrupt.h"
 #include "client/last_error.h"
 #include "client/lora/load.h"
 #include "client/thread_cache.h"
@@ -71,30 +72,6 @@ static bool is_coming(const struct lora_entry *entry, enum goal goal)
 	return goal == WHOLE || !entry->load;
 }
 
-static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct timespec *limit)
-{
-	return timeout_ms < 0 ? pthread_cond_wait(&lora->loaded, &lora->lock) : pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
-}
-
-/* A part takes well below a millisecond, so who has so much time, or more, makes one himself rather than wait for others. Chosen. */
-enum { HELP_MS = 10 };
-
-static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
-{
-	return entry->load && (timeout_ms < 0 || timeout_ms >= HELP_MS) && turns_help(entry->load, pages);
-}
-
-/* 0, -ETIMEDOUT, or why its load failed. */
-static int load_wait(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
-{
-	int error = 0;
-
-	while (is_coming(entry, goal) && !error)
-		if (!help(entry, UINT32_MAX, timeout_ms))
-			error = wait_some(lora, timeout_ms, limit);
-	return is_coming(entry, goal) ? -ETIMEDOUT : entry->error;
-}
-
 static struct timespec limit_of(int timeout_ms)
 {
 	struct timespec limit;
@@ -107,6 +84,49 @@ static struct timespec limit_of(int timeout_ms)
 		limit.tv_nsec %= 1000000000;
 	}
 	return limit;
+}
+
+static bool is_before(const struct timespec *a, const struct timespec *b)
+{
+	return a->tv_sec != b->tv_sec ? a->tv_sec < b->tv_sec : a->tv_nsec < b->tv_nsec;
+}
+
+/* The lock is not held over the program's check. 0: look again; ETIMEDOUT, EINTR. */
+static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct timespec *limit)
+{
+	bool interrupted;
+	struct timespec look;
+	int error;
+
+	if (!wait_is_checked())
+		return timeout_ms < 0 ? pthread_cond_wait(&lora->loaded, &lora->lock) : pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
+	look = limit_of(wait_slice_ms(-1));
+	if (timeout_ms >= 0 && is_before(limit, &look))
+		return pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
+	error = pthread_cond_timedwait(&lora->loaded, &lora->lock, &look);
+	pthread_mutex_unlock(&lora->lock);
+	interrupted = wait_interrupted();
+	pthread_mutex_lock(&lora->lock);
+	return interrupted ? EINTR : error == ETIMEDOUT ? 0 : error;
+}
+
+/* A part takes well below a millisecond, so who has so much time, or more, makes one himself rather than wait for others. Chosen. */
+enum { HELP_MS = 10 };
+
+static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
+{
+	return entry->load && (timeout_ms < 0 || timeout_ms >= HELP_MS) && turns_help(entry->load, pages);
+}
+
+/* 0, -ETIMEDOUT, -EINTR, or why its load failed. */
+static int load_wait(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
+{
+	int error = 0;
+
+	while (is_coming(entry, goal) && !error)
+		if (!help(entry, UINT32_MAX, timeout_ms))
+			error = wait_some(lora, timeout_ms, limit);
+	return !is_coming(entry, goal) ? entry->error : error == EINTR ? -EINTR : -ETIMEDOUT;
 }
 
 /* For those who watch the pool, beside entry->counts.hits, which are this process's own. */
@@ -137,8 +157,8 @@ static int acquire_once(struct gpool_lora *lora, struct lora_entry *entry, enum 
 	entry->waiting++;
 	entry->beginning += place;
 	if (entry->state == GPOOL_LORA_COLD) {
-		/* The agent is asked for pages, and may be slow: not for who has a limit. */
-		if (timeout_ms < 0)
+		/* The agent is asked for pages, and may be slow: not by a thread that has a limit, or whose waits may be interrupted. */
+		if (timeout_ms < 0 && !wait_is_checked())
 			load_here(lora, entry);
 		else
 			entry_queue(lora, entry);

@@ -155,9 +155,10 @@ class Header:
 
     def argument(self, text: str) -> str:
         text = text.replace("*const", "*").strip()
-        pointer = re.fullmatch(r"void \(\*\w+\)\((.*)\)", text, flags=re.S)
+        pointer = re.fullmatch(r"(void|int) \(\*\w+\)\((.*)\)", text, flags=re.S)
         if pointer:
-            return f"c.CFUNCTYPE(None, {', '.join(self.argument(a) for a in split_arguments(pointer[1]))})"
+            result = "None" if pointer[1] == "void" else "c.c_int"
+            return f"c.CFUNCTYPE({result}, {', '.join(self.argument(a) for a in split_arguments(pointer[2]))})"
         match = re.fullmatch(r"((?:const )?(?:struct |enum )?\w+) ?([* ]*)(\w+)?(\[\w*\])?", text)
         if not match:
             fail(text)

@@ -1283,6 +1283,7 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_version": (c.c_char_p, []),
     "gpool_strerror": (c.c_char_p, [c.c_int]),
     "gpool_last_error": (c.c_char_p, [c.c_int]),
+    "gpool_wait_check": (None, [c.CFUNCTYPE(c.c_int, c.c_void_p), c.c_void_p]),
     "gpool_open": (c.c_int, [c.POINTER(gpool_options), c.POINTER(c.c_void_p)]),
     "gpool_close": (None, [c.c_void_p]),
     "gpool_alloc": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(gpool_alloc_options), c.POINTER(gpool_block)]),

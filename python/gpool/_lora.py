@@ -13,6 +13,7 @@ from ._errors import Error, check, error
 from ._handle import Handle
 from ._library import library
 from ._text import c_optional, c_text
+from ._wait import waiting
 
 if TYPE_CHECKING:
     from ._pool import Pool
@@ -144,7 +145,7 @@ class Acquired:
     def wait(self, layer: int = -1, timeout_ms: int = -1) -> None:
         """Until that layer is there, with all before it; -1: all of it, with the modules outside of all layers. Raises TimedOut, or why the load failed."""
         with self.adapter.adapters.handle as pointer:
-            result = library().gpool_lora_wait(pointer, self.adapter.id, layer, timeout_ms)
+            result = waiting(timeout_ms, library().gpool_lora_wait, pointer, self.adapter.id, layer, timeout_ms)
             if result < 0:
                 raise error(result, f"wait for layer {layer} of adapter '{self.adapter.name}'", self.adapter.why())
 
@@ -179,7 +180,8 @@ class Adapter:
         Cost: where it is in the pool, some microseconds; else its load.
         """
         with self.adapters.handle as pointer:
-            result = library().gpool_lora_acquire(pointer, self.id, timeout_ms)
+            undo = lambda: library().gpool_lora_release(pointer, self.id, None)  # noqa: E731
+            result = waiting(timeout_ms, library().gpool_lora_acquire, pointer, self.id, timeout_ms, undo=undo)
             if result < 0:
                 raise error(result, f"acquire adapter '{self.name}'", self.why())
         return Acquired(self)
@@ -188,7 +190,8 @@ class Adapter:
         """As acquire(), and does not wait for the weights, only for their place: Acquired.wait() says which layers are there. Released with a fence behind
         all work that was queued, whatever came of it; then other engines may have it, too."""
         with self.adapters.handle as pointer:
-            result = library().gpool_lora_begin(pointer, self.id, timeout_ms)
+            undo = lambda: library().gpool_lora_release(pointer, self.id, None)  # noqa: E731
+            result = waiting(timeout_ms, library().gpool_lora_begin, pointer, self.id, timeout_ms, undo=undo)
             if result < 0:
                 raise error(result, f"begin adapter '{self.name}'", self.why())
         return Acquired(self)

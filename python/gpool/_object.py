@@ -16,6 +16,7 @@ from ._library import library
 from ._options import Content, alloc_options
 from ._text import c_text
 from ._view import View
+from ._wait import waiting
 
 if TYPE_CHECKING:
     from ._pool import Pool
@@ -159,7 +160,7 @@ class Object:
         index = ctypes.c_uint32()
         options = alloc_options(0, content, priority, owner_id, timeout_ms, stream)
         with self.handle as pointer, self._pool.handle as pool:
-            result = library().gpool_object_alloc(pointer, page_count, options, ctypes.byref(index))
+            result = waiting(timeout_ms, library().gpool_object_alloc, pointer, page_count, options, ctypes.byref(index))
             self._pool.check_room(pool, result, f"allocate {page_count} pages for object '{self.name}'")
         return index.value
 

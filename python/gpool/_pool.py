@@ -22,6 +22,7 @@ from ._range import Range
 from ._role import Role, acquire
 from ._stream import Fence, Stream
 from ._text import c_optional, c_text
+from ._wait import waiting
 
 
 class Pressure(enum.IntEnum):
@@ -82,6 +83,8 @@ class Pool:
     Raises NotFound: no agent there in time, or no pool or tenant of that name; TimedOut; Error with EACCES, EUSERS, EBUSY (out of service), EPROTO, ENODEV, EMFILE.
 
     Threads: any may use a pool and all that comes from it, unless a call says otherwise; calls into the library let go of the interpreter's lock.
+    Signals: handlers run within 50 ms while the main thread waits in a call with timeout_ms, and an exception that one raises, as Ctrl-C does, ends
+    the call. A handler may not use the pool itself.
     After fork() the child owns nothing of it: every call raises Forked there, and the parent is not disturbed.
     """
 
@@ -126,7 +129,7 @@ class Pool:
             log=self._log,
         )
         pointer = ctypes.c_void_p()
-        result = library().gpool_open(options, ctypes.byref(pointer))
+        result = waiting(timeout_ms, library().gpool_open, options, ctypes.byref(pointer), undo=lambda: library().gpool_close(pointer))
         if result < 0:
             why = library().gpool_last_error(result).decode(errors="replace")
             raise error(result, "attach to a pool", "; ".join([why, *(line for line in said if line not in why)]))
@@ -220,7 +223,9 @@ class Pool:
         options = alloc_options(flags, content, priority, owner_id, timeout_ms, stream)
         block = _abi.gpool_block()
         with self.handle as pool:
-            self.check_room(pool, library().gpool_alloc(pool, page_count, options, ctypes.byref(block)), f"allocate {page_count} pages")
+            undo = lambda: library().gpool_free(pool, block)  # noqa: E731
+            result = waiting(timeout_ms, library().gpool_alloc, pool, page_count, options, ctypes.byref(block), undo=undo)
+            self.check_room(pool, result, f"allocate {page_count} pages")
         return Block(self, block)
 
     def alloc_span(self, nbytes: int, content: Content = Content.KV_CACHE) -> Span:
@@ -355,7 +360,8 @@ class Pool:
         )
         pointer = ctypes.c_void_p()
         with self.handle as pool:
-            self.check_room(pool, call(pool, page_count, options, ctypes.byref(pointer)), f"make a range of {page_count} pages")
+            result = waiting(timeout_ms, call, pool, page_count, options, ctypes.byref(pointer), undo=lambda: library().gpool_range_destroy(pointer))
+            self.check_room(pool, result, f"make a range of {page_count} pages")
         assert pointer.value
         return self._ranges_add(Range(self, pointer.value, elastic))
 
@@ -377,7 +383,7 @@ class Pool:
     def wake(self, timeout_ms: int = 0) -> None:
         """All ranges have pages again, at the same addresses, with their contents; on failure all is as before. Raises NoRoom, Stale, Error with EIO."""
         with self.handle as pool:
-            self.check_room(pool, library().gpool_wake(pool, timeout_ms), "wake")
+            self.check_room(pool, waiting(timeout_ms, library().gpool_wake, pool, timeout_ms), "wake")
 
     @property
     def asleep(self) -> bool:
@@ -431,7 +437,7 @@ class Pool:
         """
         filled = _abi.gpool_event()
         with self.handle as pool:
-            check(library().gpool_event_next(pool, timeout_ms, ctypes.byref(filled)), "get an event")
+            check(waiting(timeout_ms, library().gpool_event_next, pool, timeout_ms, ctypes.byref(filled)), "get an event")
         return event_of(filled)
 
     # ---- streams ----

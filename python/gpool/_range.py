@@ -14,6 +14,7 @@ from ._handle import Handle
 from ._library import library
 from ._object import ObjectClass
 from ._view import View
+from ._wait import waiting
 
 if TYPE_CHECKING:
     from ._pool import Pool
@@ -152,7 +153,8 @@ class Range:
         Raises NoRoom; Busy: asleep, or another thread backs them; Error with EINVAL: not an elastic range, or not so many pages.
         """
         with self.handle as pointer, self._pool.handle as pool:
-            self._pool.check_room(pool, library().gpool_range_back(pointer, first, count, timeout_ms), f"back {count} pages")
+            result = waiting(timeout_ms, library().gpool_range_back, pointer, first, count, timeout_ms)
+            self._pool.check_room(pool, result, f"back {count} pages")
 
     def unback(self, first: int, count: int, after: Optional[Fence] = None) -> None:
         """Pages [first, first + count) have none any more, and their content is gone; with a fence behind the last work that uses them.

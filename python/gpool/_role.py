@@ -9,6 +9,7 @@ from . import _abi
 from ._errors import Stale, check
 from ._library import library
 from ._text import c_text
+from ._wait import waiting
 
 if TYPE_CHECKING:
     from ._handle import Handle
@@ -52,5 +53,7 @@ class Role:
 def acquire(handle: Handle, name: str, timeout_ms: int) -> Role:
     role = _abi.gpool_role()
     with handle as pool:
-        check(library().gpool_role_acquire(pool, c_text(name), timeout_ms, ctypes.byref(role)), f"acquire role '{name}'")
+        undo = lambda: library().gpool_role_release(pool, role)  # noqa: E731
+        result = waiting(timeout_ms, library().gpool_role_acquire, pool, c_text(name), timeout_ms, ctypes.byref(role), undo=undo)
+        check(result, f"acquire role '{name}'")
     return Role(handle, name, role)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Optional
 from . import _abi
 from ._errors import Closed, check
 from ._library import library
+from ._wait import waiting
 
 if TYPE_CHECKING:
     from ._handle import Handle
@@ -37,7 +38,7 @@ class Fence:
     def wait(self, timeout_ms: int = -1) -> None:
         """Until it is reached, at most `timeout_ms` milliseconds; -1: no limit. Raises TimedOut; of an imported one as `done`."""
         with self._handle as pool:
-            check(library().gpool_fence_wait(pool, self.fence, timeout_ms), "wait for a fence")
+            check(waiting(timeout_ms, library().gpool_fence_wait, pool, self.fence, timeout_ms), "wait for a fence")
 
     def signal(self) -> None:
         """Reach it: one of a manual stream."""

@@ -1,0 +1,132 @@
+"""Signals while the main thread waits in a call, with a real agent."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+import unittest
+from typing import Callable, List
+
+from harness import ROOT, AgentTest, gpool
+
+PLAIN = ROOT / "tests" / "fixtures" / "adapters" / "plain"
+
+
+class Handled(Exception):
+    """What a handler raises."""
+
+
+def while_it_waits(do: Callable[[], object]) -> threading.Thread:
+    """A thread that does this once the main thread waits in the library."""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def look() -> None:
+        while sys._current_frames()[main].f_code.co_name != "waiting":
+            pass
+        do()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    return thread
+
+
+class Signals(AgentTest):
+    def interrupt(self, call: Callable[[], object]) -> None:
+        """The call, which would never end, ends with Ctrl-C."""
+        thread = while_it_waits(lambda: os.kill(os.getpid(), signal.SIGINT))
+        with self.assertRaises(KeyboardInterrupt):
+            call()
+        thread.join()
+
+    def test_allocating(self) -> None:
+        with self.pool.alloc(64):
+            self.interrupt(lambda: self.pool.alloc(1, timeout_ms=-1))
+            self.interrupt(lambda: self.pool.range(1, gpool.ObjectClass.EPHEMERAL, timeout_ms=-1))
+            with self.pool.create_object("o") as draft:
+                self.interrupt(lambda: draft.alloc(1, timeout_ms=-1))
+            with self.pool.reserve_range(4) as elastic:
+                self.interrupt(lambda: elastic.back(0, 2, timeout_ms=-1))
+        self.pool.alloc(64, timeout_ms=-1).free()  # no request of before has taken pages
+
+    def test_waiting_for_a_role(self) -> None:
+        with self.agent.pool() as other, other.acquire_role("writer"):
+            self.interrupt(lambda: self.pool.acquire_role("writer"))
+            self.assertRaises(gpool.TimedOut, self.pool.acquire_role, "writer", 1)
+        self.pool.acquire_role("writer").release()  # it was no standby any more
+
+    def test_waiting_for_an_event(self) -> None:
+        self.interrupt(self.pool.event)
+        self.pool.acquire_role("told").release()
+        while self.pool.event().kind != gpool.EventKind.ROLE_FREED:
+            pass
+
+    def test_waiting_for_a_fence(self) -> None:
+        with self.pool.stream(manual=True) as stream:
+            fence = stream.record()
+            self.interrupt(fence.wait)
+            fence.signal()
+            fence.wait()
+
+    def test_waiting_for_an_agent(self) -> None:
+        self.interrupt(lambda: gpool.Pool(directory="/nowhere/at/all", timeout_ms=-1))
+
+    def test_acquiring_an_adapter(self) -> None:
+        found = re.search(r"process (\d+), incarnation", self.agent.poolctl("version"))
+        assert found
+        with self.pool.adapters() as adapters:
+            adapter = adapters.register("plain", str(PLAIN))
+            os.kill(int(found[1]), signal.SIGSTOP)  # so that the load waits for its pages
+            try:
+                self.interrupt(adapter.acquire)
+                self.interrupt(adapter.begin)
+            finally:
+                os.kill(int(found[1]), signal.SIGCONT)
+            with adapter.acquire() as acquired:
+                acquired.wait()
+
+    def test_a_handler_that_raises_nothing_does_not_end_the_call(self) -> None:
+        handled: List[int] = []
+        before = signal.signal(signal.SIGUSR1, lambda number, frame: handled.append(number))
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+        with self.pool.stream(manual=True) as stream:
+            fence = stream.record()
+
+            def signal_and_reach() -> None:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                while not handled:
+                    pass  # it is handled while the call goes on
+                fence.signal()
+
+            thread = while_it_waits(signal_and_reach)
+            fence.wait()
+            thread.join()
+        self.assertEqual(handled, [signal.SIGUSR1])
+
+    def test_any_exception_of_a_handler_ends_the_call(self) -> None:
+        def handle(*_: object) -> None:
+            raise Handled
+
+        before = signal.signal(signal.SIGTERM, handle)
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+        thread = while_it_waits(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self.assertRaises(Handled, self.pool.event)
+        thread.join()
+
+    def test_other_threads_wait_on(self) -> None:
+        done: List[int] = []
+        with self.agent.pool() as other, other.acquire_role("writer") as held:
+            thread = threading.Thread(target=lambda: done.append(self.pool.acquire_role("writer").token))
+            thread.start()
+            self.interrupt(self.pool.event)
+            self.assertEqual(done, [])
+            held.release()
+            thread.join()
+        self.assertEqual(len(done), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
