@@ -92,6 +92,18 @@ static bool publish_repeated(const struct question *q)
 		object_record(q->session->pool, reply.object)->version == reply.version);
 }
 
+/*
+ * Who may replace or delete a version: docs/rights.md. The writer of a mutable object holds its role, which the owner's tenant alone can have
+ * (agent/roles.c).
+ */
+static bool may_change(const struct session *session, const struct object_record *record)
+{
+	if (session->role == SESSION_ADMIN)
+		return true;
+	return session->role == SESSION_WORKER && (!strcmp(record->tenant, session->tenant->config->name) ||
+		atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
+}
+
 /* All pages are the sender's, in no use that the agent knows of, and since the manifest was written nobody else's. */
 static bool runs_owned(const struct session *session, const struct manifest *manifest)
 {
@@ -121,6 +133,9 @@ static void publish_check(const struct session *session, const struct msg_object
 		REFUSE(reply, -ESTALE, "role '%s' is not held with this token", request->role);
 	else if (request->expect_version == UINT64_MAX && current)
 		REFUSE(reply, -ESTALE, "there is a version %llu", (unsigned long long)version);
+	else if (current && !may_change(session, object_record(pool, current)))
+		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant may replace it", request->name,
+			object_record(pool, current)->tenant);
 	else if (request->expect_version && request->expect_version != UINT64_MAX && request->expect_version != version)
 		REFUSE(reply, -ESTALE, "version %llu is current, not %llu", (unsigned long long)version,
 			(unsigned long long)request->expect_version);
@@ -393,12 +408,6 @@ static void answer_open(struct question *q, const struct msg_object_open_request
 
 /* ---- close and delete ---- */
 
-static bool may_delete(const struct session *session, const struct object_record *record)
-{
-	return session->role == SESSION_ADMIN || atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id ||
-		(session->role == SESSION_WORKER && !strcmp(record->tenant, session->tenant->config->name));
-}
-
 static void change_check(const struct session *session, const struct msg_object_change_request *request,
 	struct msg_object_change_reply *reply)
 {
@@ -425,8 +434,8 @@ static void change_check(const struct session *session, const struct msg_object_
 	reply->version = object_record(pool, reply->object)->version;
 	if (request->version && request->version != reply->version)
 		REFUSE(reply, -ESTALE, "version %llu of '%s' is current", (unsigned long long)reply->version, request->name);
-	else if (!may_delete(session, object_record(pool, reply->object)))
-		REFUSE(reply, -EPERM, "'%s' is of tenant '%s'; its members and admins may delete it", request->name,
+	else if (!may_change(session, object_record(pool, reply->object)))
+		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant and admins may delete it", request->name,
 			object_record(pool, reply->object)->tenant);
 }
 

@@ -1,6 +1,6 @@
 # Tests: make builds, tests/run decides what to build and run, counts, and ends with "N passed, N failed, N skipped".
 
-# Groups of `make test`, in this order. Those that need longest come last. `sharing` is part of `integration`.
+# Groups of `make test`, in this order. Those that need longest come last. `sharing` and `rights` are parts of `integration`.
 TESTS ?= meta headers docs unit abi integration gpu-logic python install package browser stress model fuzz asan ubsan tsan
 SECONDS ?=
 SEED ?=

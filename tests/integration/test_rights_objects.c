@@ -1,0 +1,227 @@
+/*
+ * test_rights_objects.c - the rights to named objects that docs/rights.md states.
+ *
+ * Goal: a tenant replaces and deletes the objects of its own sessions, and none of another tenant's unless their owner allows that; a version
+ * that nobody has open yet stays, and so does the right of its owner. Method: a real gpoold with tenants `red`, `blue` and `rose`; red is the
+ * victim, and each case is one attack.
+ */
+#include "tests/integration/life.h"
+
+#include "client/object.h"
+
+#include <errno.h>
+
+enum { RED_BYTE = 0xad, BLUE_BYTE = 0x5b, SIZE = 2 };
+
+#define POOLS \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n"
+#define TOGETHER "tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; }, { name = \"rose\"; } );\n"
+
+static char config_path[64];
+static struct gpool *red, *blue, *rose;
+
+/* ---- fixture ---- */
+
+static void start_config(const char *text)
+{
+	const char *arguments[] = {"--config", config_path, NULL};
+	FILE *file;
+
+	snprintf(config_path, sizeof(config_path), "/tmp/gpool-rights-%d.conf", (int)getpid());
+	file = fopen(config_path, "we");
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	start(arguments);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	rose = open_as(0, NULL, "rose");
+}
+
+static int start_together(void **state)
+{
+	(void)state;
+	start_config(POOLS TOGETHER);
+	return 0;
+}
+
+static int stop_config(void **state)
+{
+	int result;
+
+	gpool_close(red);
+	gpool_close(blue);
+	gpool_close(rose);
+	red = blue = rose = NULL;
+	result = stop(state);
+	unlink(config_path);
+	return result;
+}
+
+/* ---- objects ---- */
+
+static struct gpool_object *built(struct gpool *pool, const char *name, const struct gpool_object_options *options, int byte)
+{
+	struct gpool_object *object;
+	uint64_t address, bytes;
+	uint32_t index;
+
+	assert_int_equal(gpool_object_create(pool, name, options, &object), 0);
+	assert_int_equal(gpool_object_alloc(object, SIZE, NULL, &index), 0);
+	assert_int_equal(gpool_object_address(object, index, &address, &bytes), 0);
+	memset((void *)(uintptr_t)address, byte, bytes);
+	return object;
+}
+
+/* What comes of publishing; *version is that of a success. The object is closed. */
+static int publish_with(struct gpool *pool, const char *name, const struct gpool_object_options *options, int byte, uint64_t *version)
+{
+	struct gpool_object *object = built(pool, name, options, byte);
+	int error = gpool_object_publish(object, version);
+
+	assert_int_equal(gpool_object_close(object), 0);
+	return error;
+}
+
+static int publish(struct gpool *pool, const char *name, uint32_t flags, int byte, uint64_t *version)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+
+	options.flags = flags;
+	return publish_with(pool, name, &options, byte, version);
+}
+
+/* The pool's session opens it, and every byte is this one. */
+static void is_read(struct gpool *pool, const char *name, uint64_t version, int byte)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	struct gpool_object *object;
+	uint64_t address, bytes;
+
+	assert_int_equal(gpool_object_open(pool, name, NULL, &object), 0);
+	assert_int_equal(gpool_object_info(object, &info), 0);
+	assert_int_equal(info.version, version);
+	assert_int_equal(gpool_object_address(object, 0, &address, &bytes), 0);
+	for (uint64_t i = 0; i < bytes; i++)
+		if (((const uint8_t *)(uintptr_t)address)[i] != byte)
+			fail_msg("byte %llu of '%s' is 0x%02x", (unsigned long long)i, name, ((const uint8_t *)(uintptr_t)address)[i]);
+	assert_int_equal(gpool_object_close(object), 0);
+}
+
+/* ---- tenants of one domain ---- */
+
+static void test_private_is_not_replaced(void **state)
+{
+	uint64_t version, never;
+
+	(void)state;
+	assert_int_equal(publish(red, "weights", GPOOL_OBJECT_PRIVATE, RED_BYTE, &version), 0);
+	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &never), -EPERM);
+	is_read(red, "weights", version, RED_BYTE);
+}
+
+/* The version is named exactly, as an engine does that only wants to replace what it knows. */
+static void test_known_version_is_not_replaced(void **state)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	uint64_t version, never;
+
+	(void)state;
+	assert_int_equal(publish(red, "weights", 0, RED_BYTE, &version), 0);
+	options.expect_version = version;
+	assert_int_equal(publish_with(blue, "weights", &options, BLUE_BYTE, &never), -EPERM);
+	is_read(blue, "weights", version, RED_BYTE);
+}
+
+/* Nobody has it open: a replacement would have freed it at once. */
+static void test_unread_version_stays(void **state)
+{
+	uint64_t version, never;
+	uint32_t shared_pages;
+
+	(void)state;
+	assert_int_equal(publish(red, "weights", 0, RED_BYTE, &version), 0);
+	assert_int_equal(publish(blue, "other", 0, BLUE_BYTE, &never), 0);
+	assert_int_equal(gpool_object_delete(blue, "other", 0), 0);
+	shared_pages = atomic_load(&pool_view(admin)->header->state_pages[PAGE_SHARED]);
+	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &never), -EPERM);
+	assert_int_equal(atomic_load(&pool_view(admin)->header->state_pages[PAGE_SHARED]), shared_pages);
+	is_read(red, "weights", version, RED_BYTE);
+}
+
+static void test_owner_is_not_locked_out(void **state)
+{
+	uint64_t version, never;
+
+	(void)state;
+	assert_int_equal(publish(red, "weights", 0, RED_BYTE, &version), 0);
+	assert_int_equal(publish(blue, "weights", GPOOL_OBJECT_PRIVATE, BLUE_BYTE, &never), -EPERM);
+	assert_int_equal(publish(red, "weights", 0, RED_BYTE + 1, &version), 0);
+	is_read(red, "weights", version, RED_BYTE + 1);
+	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
+}
+
+static void test_sleeper_wakes(void **state)
+{
+	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool_range *range;
+	uint64_t address, never;
+
+	(void)state;
+	options.memory_class = GPOOL_OBJECT_IMMUTABLE;
+	options.name = "weights";
+	assert_int_equal(gpool_range_create(red, SIZE, &options, &range), 0);
+	assert_int_equal(gpool_range_address(range, &address), 0);
+	memset((void *)(uintptr_t)address, RED_BYTE, SIZE * gpool_page_bytes(red));
+	assert_int_equal(gpool_sleep(red, 0), 0);
+	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &never), -EPERM);
+	assert_int_equal(gpool_wake(red, ANSWER_MS), 0);
+	assert_int_equal(*(const uint8_t *)(uintptr_t)address, RED_BYTE);
+	assert_int_equal(gpool_range_destroy(range), 0);
+}
+
+static void test_engines_of_one_tenant_share(void **state)
+{
+	struct gpool *engine = open_as(0, NULL, "red");
+	uint64_t version;
+
+	(void)state;
+	assert_int_equal(publish(red, "weights", GPOOL_OBJECT_PRIVATE, RED_BYTE, &version), 0);
+	is_read(engine, "weights", version, RED_BYTE);
+	assert_int_equal(publish(engine, "weights", GPOOL_OBJECT_PRIVATE, RED_BYTE + 1, &version), 0);
+	is_read(red, "weights", version, RED_BYTE + 1);
+	assert_int_equal(gpool_object_delete(engine, "weights", 0), 0);
+	gpool_close(engine);
+}
+
+/* A name that is free again is anybody's, also after an admin has freed it. */
+static void test_freed_name(void **state)
+{
+	uint64_t version;
+
+	(void)state;
+	assert_int_equal(publish(red, "weights", GPOOL_OBJECT_PRIVATE, RED_BYTE, &version), 0);
+	assert_int_equal(gpool_object_delete(blue, "weights", 0), -EPERM);
+	assert_int_equal(gpool_object_delete(admin, "weights", 0), 0);
+	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &version), 0);
+	is_read(red, "weights", version, BLUE_BYTE);
+}
+
+int main(int argc, char **argv)
+{
+#define TOGETHER_TEST(name) cmocka_unit_test_setup_teardown(test_##name, start_together, stop_config)
+	const struct CMUnitTest tests[] = {
+		TOGETHER_TEST(private_is_not_replaced),
+		TOGETHER_TEST(known_version_is_not_replaced),
+		TOGETHER_TEST(unread_version_stays),
+		TOGETHER_TEST(owner_is_not_locked_out),
+		TOGETHER_TEST(sleeper_wakes),
+		TOGETHER_TEST(engines_of_one_tenant_share),
+		TOGETHER_TEST(freed_name),
+	};
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
