@@ -128,28 +128,44 @@ void object_set_state(struct pool *pool, uint32_t number, enum object_state stat
 	object_order_look(pool, number);
 }
 
-uint32_t object_current(const struct pool *pool, const char *name)
+uint32_t object_current(const struct pool *pool, uint32_t domain, const char *name)
 {
 	const struct pool_segment *segment = &pool->segment;
 	uint32_t found = 0;
 
-	for (uint32_t i = object_names_first(segment, name); i; i = object_names_next(segment, i))
+	for (uint32_t i = object_names_first(segment, domain, name); i; i = object_names_next(segment, i))
 		/* Two are CURRENT only where an agent died over a publication. */
-		if (object_state(pool, i) == OBJECT_CURRENT && !strcmp(object_record(pool, i)->name, name) &&
+		if (object_state(pool, i) == OBJECT_CURRENT && object_names_are(object_record(pool, i), domain, name) &&
 			(!found || object_record(pool, i)->version > object_record(pool, found)->version))
 			found = i;
 	return found;
 }
 
-uint32_t object_of_version(const struct pool *pool, const char *name, uint64_t version)
+uint32_t object_of_version(const struct pool *pool, uint32_t domain, const char *name, uint64_t version)
 {
 	const struct pool_segment *segment = &pool->segment;
 
-	for (uint32_t i = object_names_first(segment, name); i; i = object_names_next(segment, i))
+	for (uint32_t i = object_names_first(segment, domain, name); i; i = object_names_next(segment, i))
 		if (object_has_name(object_state(pool, i)) && object_record(pool, i)->version == version &&
-			!strcmp(object_record(pool, i)->name, name))
+			object_names_are(object_record(pool, i), domain, name))
 			return i;
 	return 0;
+}
+
+uint32_t object_anywhere(const struct pool *pool, const char *name, uint64_t version)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 1; i < object_end_of(pool); i++) {
+		const struct object_record *record = object_record(pool, i);
+
+		if (object_state(pool, i) != OBJECT_CURRENT || strcmp(record->name, name) || (version && record->version != version))
+			continue;
+		if (found)
+			return OBJECT_SEVERAL;
+		found = i;
+	}
+	return found;
 }
 
 uint32_t object_place(const struct pool *pool)
@@ -255,7 +271,7 @@ void object_delete(struct pool *pool, uint32_t number)
 void object_commit(struct pool *pool, uint32_t number)
 {
 	struct object_record *record = object_record(pool, number);
-	uint32_t before = object_current(pool, record->name);
+	uint32_t before = object_current(pool, record->domain, record->name);
 
 	object_set_state(pool, number, OBJECT_CURRENT);
 	if (record->class != OBJECT_MUTABLE)

@@ -150,9 +150,14 @@ static inline bool object_has_name(enum object_state state)
 
 void object_set_state(struct pool *pool, uint32_t number, enum object_state state);
 struct manifest_pool object_geometry(const struct pool *pool);
-/* object_current() - what a name means; 0: nothing. object_of_version() - also an old one that is still open somewhere. */
-uint32_t object_current(const struct pool *pool, const char *name);
-uint32_t object_of_version(const struct pool *pool, const char *name, uint64_t version);
+/*
+ * object_current() - what a name means in a trust domain; 0: nothing. object_of_version() - also an old one that is still open somewhere.
+ * object_anywhere() - for an admin: the current version of this name, whatever its domain; `version` 0: any. OBJECT_SEVERAL: domains.
+ */
+#define OBJECT_SEVERAL UINT32_MAX
+uint32_t object_current(const struct pool *pool, uint32_t domain, const char *name);
+uint32_t object_of_version(const struct pool *pool, uint32_t domain, const char *name, uint64_t version);
+uint32_t object_anywhere(const struct pool *pool, const char *name, uint64_t version);
 /* object_place() - the lowest record that is NONE; 0: there is none. */
 uint32_t object_place(const struct pool *pool);
 /* object_end_of() - records that may not be NONE are below it: so far whoever looks at all of them looks. */

@@ -220,7 +220,7 @@ void objects_recover(struct pool *pool)
 		if (state == OBJECT_NONE)
 			continue;
 		/* Of two that are CURRENT the newer one was just published. */
-		if (state == OBJECT_CURRENT && object_current(pool, record->name) != i) {
+		if (state == OBJECT_CURRENT && object_current(pool, record->domain, record->name) != i) {
 			object_set_state(pool, i, OBJECT_OLD);
 			state = OBJECT_OLD;
 		}

@@ -10,7 +10,6 @@
 #include "agent/lease.h"
 #include "agent/log.h"
 #include "agent/requests.h"
-#include "agent/trust.h"
 #include "shm/lease_bitmap.h"
 
 #include <errno.h>
@@ -126,7 +125,7 @@ static void publish_check(const struct session *session, const struct msg_object
 	const struct manifest *manifest, struct msg_object_publish_reply *reply)
 {
 	const struct pool *pool = session->pool;
-	uint32_t current = object_current(pool, request->name);
+	uint32_t current = object_current(pool, session->domain, request->name);
 	uint64_t version = current ? object_record(pool, current)->version : 0;
 
 	if (request->role[0] && !role_held(session, request->role, request->role_token))
@@ -192,6 +191,7 @@ static void record_fill(struct session *session, uint32_t number, const struct m
 	record->allocations = manifest->header->allocations;
 	record->manifest_bytes = manifest->bytes;
 	record->published_ms = wall_ms();
+	record->domain = session->domain;
 	record->uid = session->uid;
 	record->pid = (uint32_t)session->pid;
 	snprintf(record->name, sizeof(record->name), "%s", request->name);
@@ -341,17 +341,15 @@ static void open_check(const struct session *session, const struct msg_object_op
 		REFUSE(reply, -ESTALE, "role '%s' is not held with this token", request->role);
 		return;
 	}
-	reply->object = request->version ? object_of_version(pool, request->name, request->version) : object_current(pool, request->name);
+	reply->object = request->version ? object_of_version(pool, session->domain, request->name, request->version) :
+		object_current(pool, session->domain, request->name);
 	if (!reply->object) {
 		REFUSE(reply, -ENOENT, "there is no such object, or not this version of it");
 		return;
 	}
 	record = object_record(pool, reply->object);
-	/* All its pages are of one trust domain, its publisher's. An object that is meant for other trust domains too would say so here. */
-	if (record->pages && !trust_may_read(pool, session, object_page(pool, reply->object)))
-		REFUSE(reply, -EACCES, "'%s' is of another trust domain, '%s'", request->name,
-			trust_domain_name(pool, trust_of_page(pool, object_page(pool, reply->object))));
-	else if (record->flags & OBJECT_PRIVATE && strcmp(record->tenant, session->tenant->config->name) != 0)
+	/* It was found under a name of the session's own trust domain, and all its pages are of that domain. */
+	if (record->flags & OBJECT_PRIVATE && strcmp(record->tenant, session->tenant->config->name) != 0)
 		REFUSE(reply, -EACCES, "'%s' is of tenant '%s' alone", request->name, record->tenant);
 	else if (request->layout_hash && request->layout_hash != record->layout_hash)
 		REFUSE(reply, -EPROTO, "its layout hash is %016llx", (unsigned long long)record->layout_hash);
@@ -408,6 +406,21 @@ static void answer_open(struct question *q, const struct msg_object_open_request
 
 /* ---- close and delete ---- */
 
+/* What a name means to this session; 0: nothing, or, to an admin, several objects. */
+static uint32_t delete_find(const struct session *session, const struct msg_object_change_request *request, struct msg_object_change_reply *reply)
+{
+	const struct pool *pool = session->pool;
+	uint32_t found = session->role != SESSION_ADMIN ? object_current(pool, session->domain, request->name) : object_anywhere(pool, request->name, 0);
+
+	if (found == OBJECT_SEVERAL && request->version)
+		found = object_anywhere(pool, request->name, request->version);
+	if (found == OBJECT_SEVERAL)
+		REFUSE(reply, -EINVAL, "several trust domains have an object '%s'; name the version", request->name);
+	else if (!found)
+		REFUSE(reply, -ENOENT, "there is no object '%s'", request->name);
+	return found == OBJECT_SEVERAL ? 0 : found;
+}
+
 static void change_check(const struct session *session, const struct msg_object_change_request *request,
 	struct msg_object_change_reply *reply)
 {
@@ -426,11 +439,9 @@ static void change_check(const struct session *session, const struct msg_object_
 		REFUSE(reply, -EINVAL, "verb %u is not known here", request->verb);
 		return;
 	}
-	reply->object = object_current(pool, request->name);
-	if (!reply->object) {
-		REFUSE(reply, -ENOENT, "there is no object '%s'", request->name);
+	reply->object = delete_find(session, request, reply);
+	if (!reply->object)
 		return;
-	}
 	reply->version = object_record(pool, reply->object)->version;
 	if (request->version && request->version != reply->version)
 		REFUSE(reply, -ESTALE, "version %llu of '%s' is current", (unsigned long long)reply->version, request->name);

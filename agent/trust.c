@@ -46,6 +46,9 @@ static bool name_in_use(const struct pool *pool, uint32_t domain)
 	for (uint32_t handle = 0; handle < pool->trust->handle_count; handle++)
 		if (atomic_load_explicit(&trust_note(pool, handle)->domain, memory_order_relaxed) == domain)
 			return true;
+	for (uint32_t i = 1; i < object_end_of(pool); i++)
+		if (object_state(pool, i) != OBJECT_NONE && object_record(pool, i)->domain == domain)
+			return true;
 	return false;
 }
 
@@ -226,13 +229,6 @@ uint32_t trust_of_page(const struct pool *pool, uint32_t page)
 		memory_order_relaxed);
 
 	return domain <= LEDGER_DOMAINS ? domain : LEDGER_DOMAIN_FRESH;
-}
-
-bool trust_may_read(const struct pool *pool, const struct session *session, uint32_t page)
-{
-	uint32_t domain = trust_of_page(pool, page);
-
-	return !domain || domain == session->domain;
 }
 
 bool trust_handle_free(const struct pool *pool, uint32_t handle)

@@ -74,8 +74,6 @@ void trust_taken(struct pool *pool, uint32_t domain, uint32_t first, uint32_t co
 
 /* trust_of_page() - whose bytes may be in it: a domain, LEDGER_DOMAIN_FRESH, or 0. */
 uint32_t trust_of_page(const struct pool *pool, uint32_t page);
-/* trust_may_read() - may this session see what is in this page? */
-bool trust_may_read(const struct pool *pool, const struct session *session, uint32_t page);
 
 /* trust_hand_out() - before a descriptor of the handle is sent to the session. */
 void trust_hand_out(struct session *session, uint32_t handle);

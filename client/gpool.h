@@ -502,7 +502,7 @@ GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block
 
 /*
  * A named object outlives its writer: allocations and metadata under a name, published in one step and read by any worker of the
- * pool. Each publication is a version of its own; who has an older one open keeps it, unchanged, until it closes it.
+ * pool that is of the same trust domain; other domains may use the same name for objects of their own (docs/rights.md). Each publication is a version of its own; who has an older one open keeps it, unchanged, until it closes it.
  *
  * What may become of the pages is declared when the object is made, and all access follows from it:
  */
@@ -603,7 +603,7 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
  *   -EPROTO  another layout hash
  *   -ESTALE  the role's token is not good (any more)
  *   -EBUSY   ADOPT, and another process is its writer
- *   -EACCES  of another trust domain, or of another tenant alone
+ *   -EACCES  of another tenant alone
  *   -EPERM   ADOPT with another role than the object's; or a session that only reads
  *   -ENOMEM, -EMFILE, -EPIPE, -E2BIG, -ECHILD
  *
@@ -648,9 +648,9 @@ GPOOL_API int gpool_object_get(struct gpool_object *object, const char *key, con
 GPOOL_API int gpool_object_entry(struct gpool_object *object, uint32_t index, const char **key, const void **value, size_t *bytes);
 
 /*
- * gpool_object_delete() - the name is gone at once, the pages with their last reader. Members of the publisher's tenant, its writer
- * and admins may. version 0: the current one. Return: 0, -ENOENT, -ESTALE (another version is current), -EPERM, -EINVAL (name),
- * -ETIMEDOUT (no answer within 10 s; it may be deleted all the same), -EPIPE, -ECHILD.
+ * gpool_object_delete() - the name is gone at once, the pages with their last reader. Whoever may publish over it may delete it, and so may
+ * admins, who name the version where several trust domains have such a name. version 0: the current one. Return: 0, -ENOENT, -ESTALE (another
+ * version is current), -EPERM, -EINVAL (name; an admin's name of several trust domains without a version), -ETIMEDOUT (no answer within 10 s; it may be deleted all the same), -EPIPE, -ECHILD.
  */
 GPOOL_API int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version);
 
@@ -679,7 +679,8 @@ GPOOL_ASSERT_SIZE(gpool_object_info, 328);
 GPOOL_API int gpool_object_info(struct gpool_object *object, struct gpool_object_info *info);
 
 /*
- * gpool_object_next() - the next version of any object; *cursor is 0 at first. Out of the shared table, without asking anybody.
+ * gpool_object_next() - the next version of any object of this session's trust domain, of all domains for an observer or admin; *cursor is
+ * 0 at first. Out of the shared table, without a question to the agent.
  * Return: 0, -ENOENT (that was all), -EINVAL, -ECHILD.
  */
 GPOOL_API int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_info *info);

@@ -404,14 +404,19 @@ static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_
 	return state >= OBJECT_CURRENT && state <= OBJECT_LEAVING && record->version == info->version;
 }
 
+uint32_t object_domain(const struct gpool *pool)
+{
+	return pool->segment.sessions[pool->id].domain;
+}
+
 bool object_look_up(const struct gpool *pool, const char *name, struct gpool_object_info *info)
 {
 	const struct pool_segment *segment = &pool->segment;
-	uint32_t left = pool->header->object_count;
+	uint32_t left = pool->header->object_count, domain = object_domain(pool);
 
 	/* A chain that is changed beneath us may lead anywhere, but not for ever. */
-	for (uint32_t i = object_names_first(segment, name); i && left--; i = object_names_next(segment, i))
-		if (!strncmp(segment->objects[i].name, name, POOL_OBJECT_NAME_BYTES) && record_read(pool, i, info) &&
+	for (uint32_t i = object_names_first(segment, domain, name); i && left--; i = object_names_next(segment, i))
+		if (object_names_are(&segment->objects[i], domain, name) && record_read(pool, i, info) &&
 			info->state == GPOOL_OBJECT_CURRENT && !strcmp(info->name, name))
 			return true;
 	return false;
@@ -451,7 +456,8 @@ int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_
 	if (filled.size < sizeof(filled.size))
 		return fail_size(filled.size);
 	for (uint32_t number = *cursor + 1; number < pool_object_end(&pool->segment); number++)
-		if (record_read(pool, number, &filled)) {
+		/* Observers and admins look after all domains. */
+		if ((pool->role || pool->segment.objects[number].domain == object_domain(pool)) && record_read(pool, number, &filled)) {
 			*cursor = number;
 			return info_give(&filled, info);
 		}

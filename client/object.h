@@ -75,6 +75,8 @@ void object_ask_end(struct gpool_object *object);
 void object_free(struct gpool_object *object);
 void objects_close_all(struct gpool *pool);
 int object_text_copy(char *to, size_t size, const char *from);
+/* object_domain() - the trust domain of this session, to which its names belong; 0: domains are not told apart. */
+uint32_t object_domain(const struct gpool *pool);
 /*
  * object_look_up() - the version that a name means at this moment, as gpool_object_next() tells it, without asking the agent: false,
  * there is none, or its record is just changing. Cost: below a microsecond, whatever else there is.

@@ -6,9 +6,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-static _Atomic uint32_t *place_of(const struct pool_segment *segment, const char *name)
+static _Atomic uint32_t *place_of(const struct pool_segment *segment, uint32_t domain, const char *name)
 {
-	uint64_t hash = XXH3_64bits(name, strnlen(name, POOL_OBJECT_NAME_BYTES));
+	uint64_t hash = XXH3_64bits_withSeed(name, strnlen(name, POOL_OBJECT_NAME_BYTES), domain);
 
 	return &segment->names[hash % segment->header->object_count];
 }
@@ -21,9 +21,14 @@ static uint32_t number_at(const struct pool_segment *segment, const _Atomic uint
 	return number < segment->header->object_count ? number : 0;
 }
 
-uint32_t object_names_first(const struct pool_segment *segment, const char *name)
+uint32_t object_names_first(const struct pool_segment *segment, uint32_t domain, const char *name)
 {
-	return number_at(segment, place_of(segment, name));
+	return number_at(segment, place_of(segment, domain, name));
+}
+
+bool object_names_are(const struct object_record *record, uint32_t domain, const char *name)
+{
+	return record->domain == domain && !strncmp(record->name, name, POOL_OBJECT_NAME_BYTES);
 }
 
 uint32_t object_names_next(const struct pool_segment *segment, uint32_t number)
@@ -34,7 +39,7 @@ uint32_t object_names_next(const struct pool_segment *segment, uint32_t number)
 void object_names_add(const struct pool_segment *segment, uint32_t number)
 {
 	struct object_record *record = &segment->objects[number];
-	_Atomic uint32_t *place = place_of(segment, record->name);
+	_Atomic uint32_t *place = place_of(segment, record->domain, record->name);
 
 	atomic_store_explicit(&record->next, number_at(segment, place), memory_order_relaxed);
 	atomic_store_explicit(place, number, memory_order_release);
@@ -42,7 +47,8 @@ void object_names_add(const struct pool_segment *segment, uint32_t number)
 
 void object_names_remove(const struct pool_segment *segment, uint32_t number)
 {
-	_Atomic uint32_t *place = place_of(segment, segment->objects[number].name);
+	const struct object_record *record = &segment->objects[number];
+	_Atomic uint32_t *place = place_of(segment, record->domain, record->name);
 	uint32_t at;
 
 	while ((at = number_at(segment, place)) != 0) {

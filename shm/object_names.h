@@ -1,7 +1,7 @@
 /*
- * object_names.h - which versions of named objects have a name: found by its hash, whatever else there is.
+ * object_names.h - which versions of named objects have a name: found by a hash of name and trust domain.
  *
- * names[] of the pool segment has a place for each hash, with the number of a record or 0; each record has that of the next one
+ * A name belongs to a trust domain: the same name of another domain is another name. names[] of the pool segment has a place for each hash, with the number of a record or 0; each record has that of the next one
  * with the same place. Versions stand there while they are CURRENT or OLD, the latest one first.
  *
  * Writer: the agent alone. Readers: every worker, without a lock. While the agent changes a chain, or after its death, a reader
@@ -13,12 +13,17 @@
 
 #include "shm/pool_segment.h"
 
+#include <stdbool.h>
+
 /*
- * object_names_first(), object_names_next() - records that may have this name, one after the other; 0: no more. A reader looks at
+ * object_names_first(), object_names_next() - records that may have this name in this domain, one after the other; 0: no more. A reader looks at
  * object_count at most. Cost: a hash and a cache line each.
  */
-uint32_t object_names_first(const struct pool_segment *segment, const char *name);
+uint32_t object_names_first(const struct pool_segment *segment, uint32_t domain, const char *name);
 uint32_t object_names_next(const struct pool_segment *segment, uint32_t number);
+
+/* object_names_are() - whether a record has this name in this domain; what it says is no more than 128 bytes that somebody has written. */
+bool object_names_are(const struct object_record *record, uint32_t domain, const char *name);
 
 /* object_names_add() - a record that is in no chain. object_names_remove() - one that is in one, or in none. The agent. */
 void object_names_add(const struct pool_segment *segment, uint32_t number);

@@ -23,7 +23,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 13,
+	POOL_LAYOUT_VERSION = 14,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is nobody */
 	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_NAME_BYTES = 64,
@@ -136,7 +136,7 @@ struct object_record {
 	uint32_t flags;             /* OBJECT_PRIVATE, OBJECT_BY_PINS */
 	uint32_t cost_us;           /* what its publisher says that it takes to have it again; 0: nothing */
 	uint32_t first_page;        /* its first page, where pins stand */
-	uint32_t reserved;
+	uint32_t domain;            /* trust domain of its publisher, as in ledger_session: that of its name; 0: domains are not told apart */
 	/* OBJECT_PINNABLE: what the agent has seen of its pins, up to some seconds ago */
 	_Atomic uint64_t uses;
 	_Atomic uint64_t used_ms;   /* wall clock: the last one */

@@ -6,6 +6,7 @@
 #include "client/lora/int8_form.h"
 #include "client/lora/lora.h"
 #include "client/lora/pack.h"
+#include "client/object.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -208,7 +209,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	identity.page_bytes = adapter->layout.header->page_bytes;
 	identity.int8 = lora->int8;
 	memcpy(identity.salt, lora->salt, sizeof(identity.salt));
-	identity.domain = lora->pool->segment.sessions[lora->pool->id].domain;
+	identity.domain = object_domain(lora->pool);
 	if (lora->private)
 		memcpy(identity.tenant, pool_tenant_name(lora->pool), sizeof(identity.tenant));
 	hash = XXH3_128bits(&identity, sizeof(identity));

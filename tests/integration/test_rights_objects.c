@@ -1,8 +1,8 @@
 /*
  * test_rights_objects.c - the rights to named objects that docs/rights.md states.
  *
- * Goal: a tenant replaces and deletes the objects of its own sessions, and none of another tenant's unless their owner allows that; a version
- * that nobody has open yet stays, and so does the right of its owner. Method: a real gpoold with tenants `red`, `blue` and `rose`; red is the
+ * Goal: a tenant replaces and deletes the objects of its own sessions, and none of another tenant's; a version
+ * that nobody has open yet stays, and so does the right of its owner. A name belongs to a trust domain, and other domains see nothing of it. Method: a real gpoold with tenants `red`, `blue` and `rose`; red is the
  * victim, and each case is one attack.
  */
 #include "tests/integration/life.h"
@@ -17,6 +17,10 @@ enum { RED_BYTE = 0xad, BLUE_BYTE = 0x5b, SIZE = 2 };
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
 	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n"
 #define TOGETHER "tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; }, { name = \"rose\"; } );\n"
+
+#define APART \
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; },\n" \
+	"            { name = \"rose\"; domain = \"red\"; } );\n"
 
 static char config_path[64];
 static struct gpool *red, *blue, *rose;
@@ -43,6 +47,13 @@ static int start_together(void **state)
 {
 	(void)state;
 	start_config(POOLS TOGETHER);
+	return 0;
+}
+
+static int start_apart(void **state)
+{
+	(void)state;
+	start_config(POOLS APART);
 	return 0;
 }
 
@@ -107,6 +118,17 @@ static void is_read(struct gpool *pool, const char *name, uint64_t version, int 
 		if (((const uint8_t *)(uintptr_t)address)[i] != byte)
 			fail_msg("byte %llu of '%s' is 0x%02x", (unsigned long long)i, name, ((const uint8_t *)(uintptr_t)address)[i]);
 	assert_int_equal(gpool_object_close(object), 0);
+}
+
+/* How many current objects of this name gpool_object_next() shows. */
+static uint32_t listed(struct gpool *pool, const char *name)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint32_t cursor = 0, count = 0;
+
+	while (gpool_object_next(pool, &cursor, &info) == 0)
+		count += info.state == GPOOL_OBJECT_CURRENT && !strcmp(info.name, name);
+	return count;
 }
 
 /* ---- tenants of one domain ---- */
@@ -208,9 +230,91 @@ static void test_freed_name(void **state)
 	is_read(red, "weights", version, BLUE_BYTE);
 }
 
+/* ---- tenants of two domains ---- */
+
+static void test_other_domains_names_are_not_listed(void **state)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	uint64_t version;
+
+	(void)state;
+	assert_int_equal(publish(red, "weights", 0, RED_BYTE, &version), 0);
+	assert_int_equal(listed(blue, "weights"), 0);
+	assert_false(object_look_up(blue, "weights", &info));
+	assert_int_equal(listed(red, "weights"), 1);
+	assert_int_equal(listed(rose, "weights"), 1);
+	assert_true(object_look_up(rose, "weights", &info));
+	assert_int_equal(listed(admin, "weights"), 1);
+}
+
+static void test_same_name_in_two_domains(void **state)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	uint64_t of_red, of_blue;
+
+	(void)state;
+	options.expect_version = GPOOL_OBJECT_NONE;
+	assert_int_equal(publish_with(red, "weights", &options, RED_BYTE, &of_red), 0);
+	assert_int_equal(publish_with(blue, "weights", &options, BLUE_BYTE, &of_blue), 0);
+	is_read(red, "weights", of_red, RED_BYTE);
+	is_read(rose, "weights", of_red, RED_BYTE);
+	is_read(blue, "weights", of_blue, BLUE_BYTE);
+	assert_int_equal(gpool_object_delete(blue, "weights", of_red), -ESTALE);
+	assert_int_equal(gpool_object_delete(blue, "weights", 0), 0);
+	assert_int_equal(gpool_object_delete(blue, "weights", 0), -ENOENT);
+	is_read(red, "weights", of_red, RED_BYTE);
+}
+
+/* A private object of another domain is in nobody's way, and nobody locks its owner out. */
+static void test_private_of_another_domain(void **state)
+{
+	struct gpool_object *object;
+	uint64_t of_red, of_blue;
+
+	(void)state;
+	assert_int_equal(publish(red, "weights", GPOOL_OBJECT_PRIVATE, RED_BYTE, &of_red), 0);
+	assert_int_equal(gpool_object_open(blue, "weights", NULL, &object), -ENOENT);
+	assert_int_equal(publish(blue, "weights", GPOOL_OBJECT_PRIVATE, BLUE_BYTE, &of_blue), 0);
+	is_read(red, "weights", of_red, RED_BYTE);
+	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
+	is_read(blue, "weights", of_blue, BLUE_BYTE);
+}
+
+/* To an admin the name of several domains means none of them; a version is of one. */
+static void test_admin_deletes_in_any_domain(void **state)
+{
+	uint64_t of_red, of_blue;
+
+	(void)state;
+	assert_int_equal(publish(red, "weights", 0, RED_BYTE, &of_red), 0);
+	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &of_blue), 0);
+	assert_int_equal(listed(admin, "weights"), 2);
+	assert_int_equal(gpool_object_delete(admin, "weights", 0), -EINVAL);
+	assert_int_equal(gpool_object_delete(admin, "weights", of_red), 0);
+	assert_int_equal(listed(red, "weights"), 0);
+	is_read(blue, "weights", of_blue, BLUE_BYTE);
+	assert_int_equal(gpool_object_delete(admin, "weights", 0), 0);
+	assert_int_equal(gpool_object_delete(admin, "weights", 0), -ENOENT);
+}
+
+static void test_names_outlive_an_agent(void **state)
+{
+	uint64_t of_red, of_blue, incarnation = atomic_load(&pool_view(admin)->header->incarnation);
+
+	(void)state;
+	assert_int_equal(publish(red, "weights", 0, RED_BYTE, &of_red), 0);
+	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &of_blue), 0);
+	assert_int_equal(kill(process_of("gpoold-agent"), SIGKILL), 0);
+	AWAIT(atomic_load(&pool_view(admin)->header->incarnation) != incarnation);
+	is_read(red, "weights", of_red, RED_BYTE);
+	is_read(blue, "weights", of_blue, BLUE_BYTE);
+	assert_int_equal(listed(blue, "weights"), 1);
+}
+
 int main(int argc, char **argv)
 {
 #define TOGETHER_TEST(name) cmocka_unit_test_setup_teardown(test_##name, start_together, stop_config)
+#define APART_TEST(name) cmocka_unit_test_setup_teardown(test_##name, start_apart, stop_config)
 	const struct CMUnitTest tests[] = {
 		TOGETHER_TEST(private_is_not_replaced),
 		TOGETHER_TEST(known_version_is_not_replaced),
@@ -219,6 +323,11 @@ int main(int argc, char **argv)
 		TOGETHER_TEST(sleeper_wakes),
 		TOGETHER_TEST(engines_of_one_tenant_share),
 		TOGETHER_TEST(freed_name),
+		APART_TEST(other_domains_names_are_not_listed),
+		APART_TEST(same_name_in_two_domains),
+		APART_TEST(private_of_another_domain),
+		APART_TEST(admin_deletes_in_any_domain),
+		APART_TEST(names_outlive_an_agent),
 	};
 
 	if (argc > 1)

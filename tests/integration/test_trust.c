@@ -686,7 +686,7 @@ static void test_objects_stay_in_their_domain(void **state)
 	assert_int_equal(gpool_object_alloc(object, 3, NULL, &index), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	gpool_object_close(object);
-	assert_int_equal(gpool_object_open(blue, "weights", NULL, &object), -EACCES);
+	assert_int_equal(gpool_object_open(blue, "weights", NULL, &object), -ENOENT);
 	assert_int_equal(gpool_object_open(red, "weights", NULL, &object), 0);
 	gpool_object_close(object);
 }

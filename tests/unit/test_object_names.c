@@ -1,7 +1,7 @@
 /*
  * test_object_names.c - finding records of named objects by name.
  *
- * Goal: whoever is in a chain is found, the latest first, and nobody else; what somebody else has written there leads nowhere
+ * Goal: a record in a chain is found by its name and domain, the latest first, and no other; what somebody else has written there leads nowhere
  * else than to records, and its reader comes to an end. Method: random steps against an array, and chains of rubbish. The seed is
  * printed; GPOOL_TEST_SEED= takes it back.
  */
@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { OBJECTS = 500, NAMES = 300, STEPS = 200000 };
+enum { OBJECTS = 500, NAMES = 150, DOMAINS = 2, STEPS = 200000 };
 
 static struct pool_segment segment;
 static int fd;
@@ -48,12 +48,12 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* The first record that really has this name; 0: none. */
-static uint32_t found(const char *name)
+/* The first record that really has this name in this domain; 0: none. */
+static uint32_t found(uint32_t domain, const char *name)
 {
-	uint32_t number = object_names_first(&segment, name), left = OBJECTS;
+	uint32_t number = object_names_first(&segment, domain, name), left = OBJECTS;
 
-	while (number && strcmp(segment.objects[number].name, name) && left--)
+	while (number && !object_names_are(&segment.objects[number], domain, name) && left--)
 		number = object_names_next(&segment, number);
 	return left == UINT32_MAX ? 0 : number;
 }
@@ -68,27 +68,30 @@ static void test_random_steps(void **state)
 	seed = given ? strtoull(given, NULL, 0) : (uint64_t)(uintptr_t)&given ^ 0x9e3779b97f4a7c15;
 	print_message("seed %llu\n", (unsigned long long)seed);
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		uint32_t number = 1 + any(OBJECTS - 1), latest = 0;
+		uint32_t number = 1 + any(OBJECTS - 1), latest = 0, domain;
 
 		if (added[number]) {
 			object_names_remove(&segment, number);
 			added[number] = 0;
 		} else {
 			snprintf(segment.objects[number].name, sizeof(name), "name-%u", any(NAMES));
+			segment.objects[number].domain = any(DOMAINS);
 			object_names_remove(&segment, number); /* of one that is in none: nothing */
 			object_names_add(&segment, number);
 			added[number] = step;
 		}
 		snprintf(name, sizeof(name), "name-%u", any(NAMES));
+		domain = any(DOMAINS);
 		for (uint32_t i = 1; i < OBJECTS; i++)
-			if (added[i] > added[latest] && !strcmp(segment.objects[i].name, name))
+			if (added[i] > added[latest] && segment.objects[i].domain == domain && !strcmp(segment.objects[i].name, name))
 				latest = i;
-		assert_int_equal(found(name), latest);
+		assert_int_equal(found(domain, name), latest);
 	}
 	object_names_clear(&segment);
 	for (uint32_t i = 0; i < NAMES; i++) {
 		snprintf(name, sizeof(name), "name-%u", i);
-		assert_int_equal(object_names_first(&segment, name), 0);
+		for (uint32_t domain = 0; domain < DOMAINS; domain++)
+			assert_int_equal(object_names_first(&segment, domain, name), 0);
 	}
 }
 
@@ -107,14 +110,14 @@ static void test_rubbish(void **state)
 		uint32_t number;
 
 		snprintf(name, sizeof(name), "name-%u", i);
-		number = object_names_first(&segment, name);
+		number = object_names_first(&segment, any(DOMAINS), name);
 		for (uint32_t left = OBJECTS; number && left; left--) {
 			assert_true(number < OBJECTS);
 			number = object_names_next(&segment, number);
 		}
 	}
 	memset(name, 'x', sizeof(name));
-	assert_true(object_names_first(&segment, name) < OBJECTS);
+	assert_true(object_names_first(&segment, any(DOMAINS), name) < OBJECTS);
 }
 
 int main(void)

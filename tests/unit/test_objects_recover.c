@@ -256,7 +256,7 @@ static uint32_t pages_in(const uint32_t *pages, uint32_t count, enum page_state 
 
 static void assert_rolled_back(bool writer_lives)
 {
-	assert_int_equal(object_current(pool, "name"), OLD);
+	assert_int_equal(object_current(pool, 0, "name"), OLD);
 	assert_int_equal(object_state(pool, NEW), OBJECT_NONE);
 	assert_int_equal(pages_in(old_pages, OLD_PAGES, PAGE_SHARED, OLD), OLD_PAGES);
 	assert_int_equal(writer_lives ? pages_in(new_pages, NEW_PAGES, PAGE_LEASED, WRITER) : pages_in(new_pages, NEW_PAGES, PAGE_FREE, 0),
@@ -271,7 +271,7 @@ static void assert_published(bool writer_lives, bool old_read)
 {
 	const struct object_record *new = object_record(pool, NEW);
 
-	assert_int_equal(object_current(pool, "name"), NEW);
+	assert_int_equal(object_current(pool, 0, "name"), NEW);
 	assert_int_equal(pages_in(new_pages, NEW_PAGES, PAGE_SHARED, NEW), NEW_PAGES);
 	assert_int_equal(new->writer, 0);
 	assert_int_equal(new->readers, writer_lives);
