@@ -91,15 +91,22 @@ static bool publish_repeated(const struct question *q)
 		object_record(q->session->pool, reply.object)->version == reply.version);
 }
 
+static bool flags_ok(uint32_t flags)
+{
+	return !(flags & ~(uint32_t)(OBJECT_PRIVATE | OBJECT_BY_PINS | OBJECT_DOMAIN_WRITE)) &&
+		!(flags & OBJECT_PRIVATE && flags & OBJECT_DOMAIN_WRITE);
+}
+
 /*
- * Who may replace or delete a version: docs/rights.md. The writer of a mutable object holds its role, which the owner's tenant alone can have
+ * Who may replace or delete a version of the session's trust domain: docs/rights.md. The writer of a mutable object holds its role, which the owner's tenant alone can have
  * (agent/roles.c).
  */
 static bool may_change(const struct session *session, const struct object_record *record)
 {
 	if (session->role == SESSION_ADMIN)
 		return true;
-	return session->role == SESSION_WORKER && (!strcmp(record->tenant, session->tenant->config->name) ||
+	return session->role == SESSION_WORKER && (record->flags & OBJECT_DOMAIN_WRITE ||
+		!strcmp(record->tenant, session->tenant->config->name) ||
 		atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
 }
 
@@ -290,7 +297,7 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 			manifest_error(error));
 		if (error != -ENOMEM)
 			session_damage(q->session, "a manifest that cannot be");
-	} else if (!name_ok(request->name) || request->memory_class >= OBJECT_CLASSES || request->flags & ~(uint32_t)(OBJECT_PRIVATE | OBJECT_BY_PINS)) {
+	} else if (!name_ok(request->name) || request->memory_class >= OBJECT_CLASSES || !flags_ok(request->flags)) {
 		REFUSE(&reply, -EINVAL, "an object takes a name, a class and flags that there are");
 	} else {
 		publish_check(q->session, request, &manifest, &reply);

@@ -516,14 +516,15 @@ enum gpool_object_class {
 
 enum {
 	GPOOL_OBJECT_PINNED = 1u << 0,  /* GPOOL_OBJECT_PINNABLE: its publisher has it pinned from the first moment on, until gpool_object_unpin() */
-	GPOOL_OBJECT_PRIVATE = 1u << 1, /* sessions of other tenants cannot open it; that there is one by this name they see */
+	GPOOL_OBJECT_PRIVATE = 1u << 1, /* sessions of other tenants cannot open it; that there is one by this name those of its trust domain see */
+	GPOOL_OBJECT_DOMAIN_WRITE = 1u << 2, /* all tenants of the trust domain may replace and delete it; not with PRIVATE. Without both: they may read */
 };
 
 #define GPOOL_OBJECT_NONE UINT64_MAX /* expect_version: there must be no such object */
 
 struct gpool_object_options {
 	uint32_t size;           /* sizeof(struct gpool_object_options); GPOOL_OBJECT_OPTIONS_INIT sets it */
-	uint32_t flags;          /* GPOOL_OBJECT_PINNED, GPOOL_OBJECT_PRIVATE; an unknown bit is -EINVAL */
+	uint32_t flags;          /* GPOOL_OBJECT_PINNED, _PRIVATE, _DOMAIN_WRITE; an unknown bit is -EINVAL */
 	uint32_t memory_class;   /* enum gpool_object_class */
 	uint32_t cost_us;        /* GPOOL_OBJECT_PINNABLE: what it takes to have it again, microseconds, at most a minute; 0: not known */
 	const char *role;        /* that this process holds: looked at when it publishes; its holder may adopt the object. NULL: none */
@@ -536,7 +537,7 @@ GPOOL_ASSERT_SIZE(gpool_object_options, 40);
 /*
  * gpool_object_create() - begin an object of this name, at most 127 bytes. All until gpool_object_publish() is this process's own:
  * nobody sees it, and it goes when the process ends. One thread at a time until then; afterwards any.
- * Return: 0, -EINVAL (name, flag, class), -E2BIG, -EPERM (a session that only reads), -ENOMEM, -ECHILD.
+ * Return: 0, -EINVAL (name, flag, PRIVATE with DOMAIN_WRITE, class), -E2BIG, -EPERM (a session that only reads), -ENOMEM, -ECHILD.
  */
 GPOOL_API int gpool_object_create(struct gpool *pool, const char *name, const struct gpool_object_options *options,
 	struct gpool_object **object);

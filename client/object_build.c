@@ -49,7 +49,8 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 		error = options_read(&read, sizeof(read), options);
 	if (error)
 		return error;
-	if (read.flags & ~(uint32_t)(GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE) ||
+	if (read.flags & ~(uint32_t)(GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE | GPOOL_OBJECT_DOMAIN_WRITE) ||
+		(read.flags & GPOOL_OBJECT_PRIVATE && read.flags & GPOOL_OBJECT_DOMAIN_WRITE) ||
 		(read.flags & GPOOL_OBJECT_PINNED && read.memory_class != GPOOL_OBJECT_PINNABLE) || (read.cost_us && read.memory_class != GPOOL_OBJECT_PINNABLE) ||
 		read.memory_class > GPOOL_OBJECT_PINNABLE)
 		return options_refuse(&read);
@@ -65,6 +66,7 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 	made->pinned = read.flags & GPOOL_OBJECT_PINNED;
 	made->by_pins = read.memory_class == GPOOL_OBJECT_PINNABLE;
 	made->private = read.flags & GPOOL_OBJECT_PRIVATE;
+	made->domain_write = read.flags & GPOOL_OBJECT_DOMAIN_WRITE;
 	made->cost_us = read.cost_us;
 	made->role_token = read.role_token;
 	made->expect_version = read.expect_version;
@@ -323,7 +325,8 @@ static int publish_ask(const struct gpool_object *object, int fd, struct msg_obj
 		.memory_class = object->memory_class,
 		.expect_version = object->expect_version,
 		.role_token = object->role_token,
-		.flags = (object->private ? OBJECT_PRIVATE : 0) | (object->by_pins && object->memory_class == GPOOL_OBJECT_EPHEMERAL ? OBJECT_BY_PINS : 0),
+		.flags = (object->private ? OBJECT_PRIVATE : 0) | (object->domain_write ? OBJECT_DOMAIN_WRITE : 0) |
+			(object->by_pins && object->memory_class == GPOOL_OBJECT_EPHEMERAL ? OBJECT_BY_PINS : 0),
 		.cost_us = object->cost_us,
 		.follows = object->follows ? object->follows->number : 0,
 		.follows_version = object->follows ? object->follows->version : 0,

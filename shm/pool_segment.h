@@ -133,7 +133,7 @@ struct object_record {
 	uint64_t follows_version;   /* of the ephemeral one without which it is useless, and which goes after it; 0: none */
 	uint32_t follows;           /* its number; there may be another version there by now */
 	_Atomic uint32_t next;      /* object_names.h */
-	uint32_t flags;             /* OBJECT_PRIVATE, OBJECT_BY_PINS */
+	uint32_t flags;             /* OBJECT_PRIVATE, OBJECT_BY_PINS, OBJECT_DOMAIN_WRITE */
 	uint32_t cost_us;           /* what its publisher says that it takes to have it again; 0: nothing */
 	uint32_t first_page;        /* its first page, where pins stand */
 	uint32_t domain;            /* trust domain of its publisher, as in ledger_session: that of its name; 0: domains are not told apart */
@@ -146,6 +146,7 @@ static_assert(sizeof(struct object_record) == 440, "shared layout");
 
 enum {
 	OBJECT_PRIVATE = 1, /* opened by sessions of the publisher's tenant alone */
+	OBJECT_DOMAIN_WRITE = 4, /* replaced and deleted by all tenants of its trust domain; not with OBJECT_PRIVATE */
 	OBJECT_BY_PINS = 2, /* an ephemeral one that pins alone keep, as OBJECT_PINNABLE ones: not who has it open */
 };
 

@@ -265,18 +265,20 @@ class Pool:
         *,
         pinned: bool = False,
         private: bool = False,
+        domain_write: bool = False,
         role: Optional[Role] = None,
         expect_version: Optional[int] = None,
     ) -> Object:
         """Begin an object of this name, at most 127 bytes; Object.publish() makes it seen.
 
-        pinned: PINNABLE, and pinned from its publication on, until Object.unpin(). private: sessions of other tenants cannot open it. role: that this
-        process holds, looked at when it publishes. expect_version: publish only over this version, 0: only where there is none; None: over whatever is there.
+        pinned: PINNABLE, and pinned from its publication on, until Object.unpin(). private: sessions of other tenants cannot open it. domain_write:
+        all tenants of the trust domain may replace and delete it. role: that this process holds, looked at when it publishes. expect_version: publish only over this version, 0: only where there is none; None: over whatever is there.
         """
         expected = 0 if expect_version is None else expect_version or _abi.GPOOL_OBJECT_NONE
         options = _abi.gpool_object_options(
             size=ctypes.sizeof(_abi.gpool_object_options),
-            flags=(_abi.GPOOL_OBJECT_PINNED if pinned else 0) | (_abi.GPOOL_OBJECT_PRIVATE if private else 0),
+            flags=(_abi.GPOOL_OBJECT_PINNED if pinned else 0) | (_abi.GPOOL_OBJECT_PRIVATE if private else 0)
+            | (_abi.GPOOL_OBJECT_DOMAIN_WRITE if domain_write else 0),
             memory_class=memory_class,
             role=c_optional(role.name if role else None),
             role_token=role.token if role else 0,

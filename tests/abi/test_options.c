@@ -134,6 +134,7 @@ static void test_layout(void **state)
 	assert_int_equal(GPOOL_OBJECT_EPHEMERAL, 2);
 	assert_int_equal(GPOOL_OBJECT_PINNABLE, 3);
 	assert_int_equal(GPOOL_OBJECT_PRIVATE, 2);
+	assert_int_equal(GPOOL_OBJECT_DOMAIN_WRITE, 4);
 	assert_int_equal(GPOOL_OBJECT_ADOPT, 1);
 	assert_int_equal(GPOOL_EVENT_OBJECT_EVICTED, 14);
 	assert_int_equal(GPOOL_EVENT_TAKEOVER, 17);

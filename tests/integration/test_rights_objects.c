@@ -1,7 +1,7 @@
 /*
  * test_rights_objects.c - the rights to named objects that docs/rights.md states.
  *
- * Goal: a tenant replaces and deletes the objects of its own sessions, and none of another tenant's; a version
+ * Goal: a tenant replaces and deletes the objects of its own sessions, and none of another tenant's unless the owner allows that; a version
  * that nobody has open yet stays, and so does the right of its owner. A name belongs to a trust domain, and other domains see nothing of it. Method: a real gpoold with tenants `red`, `blue` and `rose`; red is the
  * victim, and each case is one attack.
  */
@@ -230,6 +230,23 @@ static void test_freed_name(void **state)
 	is_read(red, "weights", version, BLUE_BYTE);
 }
 
+static void test_owner_allows_writing(void **state)
+{
+	const struct gpool_object_options wrong = {sizeof(wrong), GPOOL_OBJECT_PRIVATE | GPOOL_OBJECT_DOMAIN_WRITE, 0, 0, NULL, 0, 0};
+	struct gpool_object *object;
+	uint64_t version;
+
+	(void)state;
+	assert_int_equal(gpool_object_create(red, "weights", &wrong, &object), -EINVAL);
+	assert_int_equal(publish(red, "weights", GPOOL_OBJECT_DOMAIN_WRITE, RED_BYTE, &version), 0);
+	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &version), 0);
+	is_read(red, "weights", version, BLUE_BYTE);
+	/* The version is blue's now, who allows nothing. */
+	assert_int_equal(publish(red, "weights", 0, RED_BYTE, &version), -EPERM);
+	assert_int_equal(publish(blue, "weights", GPOOL_OBJECT_DOMAIN_WRITE, BLUE_BYTE, &version), 0);
+	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
+}
+
 /* ---- tenants of two domains ---- */
 
 static void test_other_domains_names_are_not_listed(void **state)
@@ -323,6 +340,7 @@ int main(int argc, char **argv)
 		TOGETHER_TEST(sleeper_wakes),
 		TOGETHER_TEST(engines_of_one_tenant_share),
 		TOGETHER_TEST(freed_name),
+		TOGETHER_TEST(owner_allows_writing),
 		APART_TEST(other_domains_names_are_not_listed),
 		APART_TEST(same_name_in_two_domains),
 		APART_TEST(private_of_another_domain),

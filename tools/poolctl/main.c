@@ -388,7 +388,8 @@ const struct verb verbs[] = {
 			"taken until the version is neither current nor open; NUMBER is the owner of its pages in the page "
 			"table, WRITER the session that may write a mutable one, FOLLOWS the number of the one without which it is "
 			"useless. Of pinnable ones PINS are those of all sessions now, USES those that the agent has seen, COST what "
-			"the publisher says that it takes to have it again; ACCESS says whether sessions of other tenants may open it.",
+			"the publisher says that it takes to have it again; ACCESS is what sessions "
+			"of other tenants of the trust domain may do: nothing (tenant), open it (all), or replace and delete it too (write).",
 		.options = no_options,
 		.offline = true,
 		.example = "poolctl objects",

@@ -59,7 +59,7 @@ static void objects_table(const struct command *command, const struct objects_vi
 		table_cell(table, "%s", bytes_text(object->metadata_bytes).text);
 		table_cell(table, "%" PRIu32, object->readers);
 		pinnable_cells(table, object);
-		table_cell(table, "%s", object->flags & OBJECT_PRIVATE ? "tenant" : "all");
+		table_cell(table, "%s", object->flags & OBJECT_PRIVATE ? "tenant" : object->flags & OBJECT_DOMAIN_WRITE ? "write" : "all");
 		if (object->follows)
 			table_cell(table, "%" PRIu32, object->follows);
 		else
@@ -106,6 +106,7 @@ static void objects_json(const struct command *command, const struct objects_vie
 		json_number(to, "used_ms", object->used_ms);
 		json_number(to, "cost_us", object->cost_us);
 		json_bool(to, "private", object->flags & OBJECT_PRIVATE);
+		json_bool(to, "domain_write", object->flags & OBJECT_DOMAIN_WRITE);
 		json_number(to, "follows", object->follows);
 		json_number(to, "writer", object->writer);
 		json_text(to, "role", object->role);
