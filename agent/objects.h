@@ -10,7 +10,7 @@
  * What a name means is its CURRENT record with the highest version. So one store, PUBLISHING -> CURRENT, publishes; that the
  * record before it becomes OLD is tidying up. The files: objects.c states, objects_requests.c what sessions ask,
  * objects_recover.c after the death of an agent, objects_order.c which one goes next, objects_evict.c taking it, objects_pins.c who
- * pins one, objects_worth.c what pinnable ones are worth.
+ * pins one, objects_names.c what names are reserved, objects_worth.c what pinnable ones are worth.
  */
 #ifndef GPOOL_AGENT_OBJECTS_H
 #define GPOOL_AGENT_OBJECTS_H
@@ -150,6 +150,8 @@ static inline bool object_has_name(enum object_state state)
 
 void object_set_state(struct pool *pool, uint32_t number, enum object_state state);
 struct manifest_pool object_geometry(const struct pool *pool);
+/* object_name_refusal() - NULL: this session may publish by this name, whoever has it; else why not, for people (objects_names.c). */
+const char *object_name_refusal(const struct session *session, const char *name, bool of_library);
 /*
  * object_current() - what a name means in a trust domain; 0: nothing. object_of_version() - also an old one that is still open somewhere.
  * object_anywhere() - for an admin: the current version of this name, whatever its domain; `version` 0: any. OBJECT_SEVERAL: domains.

@@ -53,11 +53,6 @@ struct question {
 			asked_keep((q)->session, (q)->sequence, bytes, length); \
 	} while (0)
 
-static bool name_ok(const char *name)
-{
-	return name[0] != '\0';
-}
-
 /* Does the session hold this role, by this token? Nobody's token is good for a role that was never taken. */
 static bool role_held(const struct session *session, const char *role, uint64_t token)
 {
@@ -93,7 +88,7 @@ static bool publish_repeated(const struct question *q)
 
 static bool flags_ok(uint32_t flags)
 {
-	return !(flags & ~(uint32_t)(OBJECT_PRIVATE | OBJECT_BY_PINS | OBJECT_DOMAIN_WRITE)) &&
+	return !(flags & ~(uint32_t)(OBJECT_PRIVATE | OBJECT_BY_PINS | OBJECT_DOMAIN_WRITE | OBJECT_OF_LIBRARY)) &&
 		!(flags & OBJECT_PRIVATE && flags & OBJECT_DOMAIN_WRITE);
 }
 
@@ -204,7 +199,7 @@ static void record_fill(struct session *session, uint32_t number, const struct m
 	snprintf(record->name, sizeof(record->name), "%s", request->name);
 	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
 	snprintf(record->role, sizeof(record->role), "%s", request->role);
-	record->flags = request->flags;
+	record->flags = request->flags & ~(uint32_t)OBJECT_OF_LIBRARY;
 	label_fill(record, manifest);
 	record->cost_us = request->cost_us < COST_US_MOST ? request->cost_us : COST_US_MOST;
 	record->first_page = manifest->header->runs ? manifest->runs[0].first : 0;
@@ -284,6 +279,7 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 	struct msg_object_publish_reply reply = { .error = 0 };
 	struct manifest_pool geometry = object_geometry(q->session->pool);
 	struct manifest manifest = { .header = NULL };
+	const char *name_refusal = object_name_refusal(q->session, request->name, request->flags & OBJECT_OF_LIBRARY);
 	uint8_t bytes[MSG_LARGEST_object_publish_reply];
 	int error, length;
 
@@ -297,8 +293,10 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 			manifest_error(error));
 		if (error != -ENOMEM)
 			session_damage(q->session, "a manifest that cannot be");
-	} else if (!name_ok(request->name) || request->memory_class >= OBJECT_CLASSES || !flags_ok(request->flags)) {
-		REFUSE(&reply, -EINVAL, "an object takes a name, a class and flags that there are");
+	} else if (request->memory_class >= OBJECT_CLASSES || !flags_ok(request->flags)) {
+		REFUSE(&reply, -EINVAL, "an object takes a class and flags that there are");
+	} else if (name_refusal) {
+		REFUSE(&reply, -EPERM, "'%s': %s", request->name, name_refusal);
 	} else {
 		publish_check(q->session, request, &manifest, &reply);
 	}

@@ -562,7 +562,7 @@ GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, con
  *
  * Return: 0, or, and then it is as before and may be published again or aborted:
  *   -ESTALE  another version is current than expected; the role's token is not good any more; a pin was lost to pins.leaked
- *   -EPERM   the name belongs to another tenant (docs/rights.md)
+ *   -EPERM   the name belongs to another tenant, or is one of the library's own, such as lora/... (docs/rights.md)
  *   -EBUSY   queued GPU work still uses it and could write to it
  *   -EINVAL  published already, or without an allocation
  *   -EUSERS  as many versions of objects are there as the pool may have (`objects` of its configuration)

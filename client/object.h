@@ -48,6 +48,7 @@ struct gpool_object {
 	bool pinned; /* to be published with a pin of ours */
 	bool private;
 	bool domain_write;
+	bool of_library; /* a call of libgpool's own publishes it, by a name that programs cannot publish by */
 	bool by_pins; /* once it is published: pins alone keep it (object_kept_by_pins()) */
 	uint32_t cost_us;
 	uint32_t touched_ms;

@@ -147,6 +147,7 @@ static_assert(sizeof(struct object_record) == 440, "shared layout");
 enum {
 	OBJECT_PRIVATE = 1, /* opened by sessions of the publisher's tenant alone */
 	OBJECT_DOMAIN_WRITE = 4, /* replaced and deleted by all tenants of its trust domain; not with OBJECT_PRIVATE */
+	OBJECT_OF_LIBRARY = 8, /* of a publish request alone: libgpool's own call, so the name may be one of those that agent/objects_names.c reserves */
 	OBJECT_BY_PINS = 2, /* an ephemeral one that pins alone keep, as OBJECT_PINNABLE ones: not who has it open */
 };
 

@@ -201,6 +201,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 		uint64_t domain; /* another one's objects cannot be opened, and are in nobody's way */
 		char tenant[POOL_NAME_BYTES]; /* where only its engines share */
 	} identity;
+	char text[LORA_HASH_BYTES];
 	XXH128_hash_t hash;
 
 	memset(&identity, 0, sizeof(identity));
@@ -213,9 +214,11 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	if (lora->private)
 		memcpy(identity.tenant, pool_tenant_name(lora->pool), sizeof(identity.tenant));
 	hash = XXH3_128bits(&identity, sizeof(identity));
-	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+	snprintf(text, sizeof(text), "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+	/* By a name that ends with a tenant the agent lets that tenant alone publish. */
+	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, identity.tenant[0] ? "@" : "", identity.tenant);
 	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s", adapter->key + strlen(LORA_PREFIX));
-	snprintf(adapter->file_name, sizeof(adapter->file_name), "%s" LORA_COLD_SUFFIX, adapter->key + strlen(LORA_PREFIX));
+	snprintf(adapter->file_name, sizeof(adapter->file_name), "%s" LORA_COLD_SUFFIX, text);
 }
 
 /* Under the lock. Of two that have read the same at once the first one's layout stays. */

@@ -11,10 +11,11 @@
 
 #include "client/lora/cold_file.h"
 #include "client/lora/reason.h"
+#include "shm/pool_segment.h"
 
 struct gpool_lora;
 
-enum { LORA_NAME_BYTES = 128, LORA_KEY_BYTES = 40 };
+enum { LORA_NAME_BYTES = 128, LORA_HASH_BYTES = 33, LORA_KEY_BYTES = 8 + LORA_HASH_BYTES + POOL_NAME_BYTES };
 
 /* How names begin and end: of objects in the pool and in the warm one, of kept files. */
 #define LORA_PREFIX "lora/"
@@ -37,7 +38,7 @@ struct adapter {
 	struct lora_stamp stamps[2]; /* when it was last found unchanged: adapter_config.json, the weights */
 	bool known, form_known;      /* from then on, what follows stays */
 	struct adapter_layout layout;
-	char key[LORA_KEY_BYTES], warm_name[LORA_KEY_BYTES], file_name[LORA_KEY_BYTES + 8];
+	char key[LORA_KEY_BYTES], warm_name[LORA_KEY_BYTES], file_name[LORA_HASH_BYTES + 16];
 	enum cold_form form; /* of its pages: int8 where it may be */
 };
 

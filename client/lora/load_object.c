@@ -23,7 +23,7 @@ static bool same_layout(const struct adapter_layout_header *layout, struct gpool
 		!gpool_object_address(object, 0, &address, &length) && length == (uint64_t)layout->pages * layout->page_bytes;
 }
 
-/* Who knows the files can find out the name, so a private one is taken from nobody but its tenant. */
+/* The agent lets no other tenant publish by a private name; this is the library's own check of that. */
 static int object_believe(struct lora_load *load, struct gpool_object *object)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -76,6 +76,7 @@ int load_object_begin(struct lora_load *load)
 		load->object = NULL;
 		return error;
 	}
+	load->object->of_library = true;
 	error = gpool_object_alloc(load->object, load->adapter->layout.header->pages, &alloc, &index);
 	load->began_ns = monotonic_ns();
 	return error;

@@ -3,6 +3,7 @@
  */
 #include "client/lora/warm.h"
 
+#include "client/object.h"
 #include "client/pool.h"
 
 #include <errno.h>
@@ -109,6 +110,7 @@ int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout
 	error = gpool_object_create(pool, name, &options, &copy->object);
 	if (error)
 		return error;
+	copy->object->of_library = true;
 	error = gpool_object_alloc(copy->object, (uint32_t)((forms_bytes(copy) + page_bytes - 1) / page_bytes), &alloc, &index);
 	if (!error)
 		error = gpool_object_address(copy->object, index, &address, &bytes);

@@ -7,6 +7,7 @@
  * their names say harm nobody. Method: engines are processes that do what they are told and prove prefix_check() each time; every token has a
  * content of its own, in any engine's addresses; kill -9.
  */
+#include "client/object.h"
 #include "tests/integration/kv_engine.h"
 
 /* A plain text of three chunks and a bit, shared by an engine. */
@@ -712,6 +713,7 @@ static struct gpool_object *fake_publish(int wrong)
 	assert_int_equal(gpool_object_address(object, index, &address, &bytes), 0);
 	for (uint32_t i = 0; i < C; i++)
 		*(uint64_t *)(uintptr_t)(address + i * TOKEN_BYTES) = PLAIN * 10000 + i;
+	object->of_library = true;
 	assert_int_equal(gpool_object_set(object, "kv-prefix", &fake, wrong == 7 ? sizeof(fake) - 1 : sizeof(fake)), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	return object;

@@ -6,6 +6,7 @@
  * made here, with a gpoold on host memory; every element of every matrix is looked at.
  */
 #include "client/lora/lora.h"
+#include "client/object.h"
 #include "cuda/kernels/lora.h"
 #include "shm/pins.h"
 #include "tests/integration/life.h"
@@ -1130,6 +1131,7 @@ static void forge(struct gpool *pool, enum forgery forgery)
 	assert_int_equal(gpool_object_address(object, 0, &from, &bytes), 0);
 	options.memory_class = forgery == FORGED_CLASS ? GPOOL_OBJECT_EPHEMERAL : GPOOL_OBJECT_PINNABLE;
 	assert_int_equal(gpool_object_create(pool, info.name, &options, &forged), 0);
+	forged->of_library = true;
 	assert_int_equal(gpool_object_alloc(forged, forgery == FORGED_SHORT ? 1 : (uint32_t)(bytes / gpool_page_bytes(pool)), NULL, &index), 0);
 	assert_int_equal(gpool_object_address(forged, index, &to, &length), 0);
 	memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, length);

@@ -87,6 +87,7 @@ static struct gpool_object *published(const char *name, uint32_t memory_class, u
 	assert_int_equal(gpool_object_create(worker, name, &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, pages, NULL, &index), 0);
 	object->follows = follows;
+	object->of_library = true;
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	return object;
 }

@@ -5,6 +5,7 @@
  * and gpoold are seen and survived, without a process to look at twice; wrong options and a port in use are told. Method: the
  * real programs; a worker that is this process; values beside those that `poolctl` and the agent give.
  */
+#include "client/object.h"
 #include "tests/integration/exporter_process.h"
 
 #include <cjson/cJSON.h>
@@ -180,6 +181,7 @@ static void test_objects_and_adapters(void **state)
 		how.memory_class = i ? GPOOL_OBJECT_PINNABLE : GPOOL_OBJECT_IMMUTABLE;
 		assert_int_equal(gpool_object_create(worker, names[i], &how, &objects[i]), 0);
 		assert_int_equal(gpool_object_alloc(objects[i], (uint32_t)i + 1, NULL, &index), 0);
+		objects[i]->of_library = true;
 		assert_int_equal(gpool_object_publish(objects[i], &version), 0);
 	}
 	exporter_begin();

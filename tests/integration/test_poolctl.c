@@ -8,7 +8,7 @@
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
 
-#include "client/pool.h"
+#include "client/object.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -767,6 +767,7 @@ static struct gpool_object *object_publish(struct gpool *pool, const char *name,
 	options.flags = flags;
 	assert_int_equal(gpool_object_create(pool, name, &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, pages, NULL, &index), 0);
+	object->of_library = true;
 	/* Nothing of it may mean anything to a terminal. */
 	assert_int_equal(gpool_object_set(object, "name", "of \"2026\"\033[1m", 13), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);

@@ -247,6 +247,48 @@ static void test_owner_allows_writing(void **state)
 	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
 }
 
+/* ---- names of the library's own ---- */
+
+/* With the flag of the library's own calls, which the agent cannot verify. */
+static int publish_as_library(struct gpool *pool, const char *name, int byte, uint64_t *version)
+{
+	struct gpool_object *object = built(pool, name, NULL, byte);
+	int error;
+
+	object->of_library = true;
+	error = gpool_object_publish(object, version);
+	assert_int_equal(gpool_object_close(object), 0);
+	return error;
+}
+
+static void test_programs_do_not_publish_library_names(void **state)
+{
+	static const char *const names[] = {"lora/0123", "warm/0123", "kv-prefix/0123", "kv/0123"};
+	uint64_t version;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		assert_int_equal(publish(red, names[i], 0, RED_BYTE, &version), -EPERM);
+		assert_int_equal(publish_as_library(red, names[i], RED_BYTE, &version), 0);
+		assert_int_equal(publish_as_library(blue, names[i], BLUE_BYTE, &version), -EPERM);
+		assert_int_equal(publish_as_library(red, names[i], RED_BYTE + 1, &version), 0);
+		is_read(red, names[i], version, RED_BYTE + 1);
+	}
+	assert_int_equal(publish(red, "lora", 0, RED_BYTE, &version), 0);
+}
+
+static void test_private_library_names_are_their_tenants(void **state)
+{
+	uint64_t version;
+
+	(void)state;
+	assert_int_equal(publish_as_library(blue, "lora/0123@red", BLUE_BYTE, &version), -EPERM);
+	assert_int_equal(publish_as_library(blue, "lora/0123@", BLUE_BYTE, &version), -EPERM);
+	assert_int_equal(publish_as_library(red, "lora/0123@red", RED_BYTE, &version), 0);
+	is_read(red, "lora/0123@red", version, RED_BYTE);
+	assert_int_equal(publish(blue, "weights@red", 0, BLUE_BYTE, &version), 0);
+}
+
 /* ---- tenants of two domains ---- */
 
 static void test_other_domains_names_are_not_listed(void **state)
@@ -341,6 +383,8 @@ int main(int argc, char **argv)
 		TOGETHER_TEST(engines_of_one_tenant_share),
 		TOGETHER_TEST(freed_name),
 		TOGETHER_TEST(owner_allows_writing),
+		TOGETHER_TEST(programs_do_not_publish_library_names),
+		TOGETHER_TEST(private_library_names_are_their_tenants),
 		APART_TEST(other_domains_names_are_not_listed),
 		APART_TEST(same_name_in_two_domains),
 		APART_TEST(private_of_another_domain),
