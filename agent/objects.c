@@ -159,7 +159,8 @@ uint32_t object_anywhere(const struct pool *pool, const char *name, uint64_t ver
 	for (uint32_t i = 1; i < object_end_of(pool); i++) {
 		const struct object_record *record = object_record(pool, i);
 
-		if (object_state(pool, i) != OBJECT_CURRENT || strcmp(record->name, name) || (version && record->version != version))
+		if (object_state(pool, i) != OBJECT_CURRENT || strcmp(record->name, name) ||
+			(version && record->version != version))
 			continue;
 		if (found)
 			return OBJECT_SEVERAL;

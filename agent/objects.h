@@ -150,7 +150,7 @@ static inline bool object_has_name(enum object_state state)
 
 void object_set_state(struct pool *pool, uint32_t number, enum object_state state);
 struct manifest_pool object_geometry(const struct pool *pool);
-/* object_name_refusal() - NULL: this session may publish by this name, whoever has it; else why not, for people (objects_names.c). */
+/* object_name_refusal() - why this session may not publish by a name, whatever stands there; NULL: it may (objects_names.c). */
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library);
 /*
  * object_current() - what a name means in a trust domain; 0: nothing. object_of_version() - also an old one that is still open somewhere.

@@ -412,10 +412,12 @@ static void answer_open(struct question *q, const struct msg_object_open_request
 /* ---- close and delete ---- */
 
 /* What a name means to this session; 0: nothing, or, to an admin, several objects. */
-static uint32_t delete_find(const struct session *session, const struct msg_object_change_request *request, struct msg_object_change_reply *reply)
+static uint32_t delete_find(const struct session *session, const struct msg_object_change_request *request,
+	struct msg_object_change_reply *reply)
 {
 	const struct pool *pool = session->pool;
-	uint32_t found = session->role != SESSION_ADMIN ? object_current(pool, session->domain, request->name) : object_anywhere(pool, request->name, 0);
+	uint32_t found = session->role == SESSION_ADMIN ? object_anywhere(pool, request->name, 0) :
+		object_current(pool, session->domain, request->name);
 
 	if (found == OBJECT_SEVERAL && request->version)
 		found = object_anywhere(pool, request->name, request->version);

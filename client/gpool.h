@@ -516,8 +516,8 @@ enum gpool_object_class {
 
 enum {
 	GPOOL_OBJECT_PINNED = 1u << 0,  /* GPOOL_OBJECT_PINNABLE: its publisher has it pinned from the first moment on, until gpool_object_unpin() */
-	GPOOL_OBJECT_PRIVATE = 1u << 1, /* sessions of other tenants cannot open it; that there is one by this name those of its trust domain see */
-	GPOOL_OBJECT_DOMAIN_WRITE = 1u << 2, /* all tenants of the trust domain may replace and delete it; not with PRIVATE. Without both: they may read */
+	GPOOL_OBJECT_PRIVATE = 1u << 1, /* sessions of other tenants cannot open it; those of its trust domain see its name */
+	GPOOL_OBJECT_DOMAIN_WRITE = 1u << 2, /* all tenants of the trust domain may replace and delete it; not with PRIVATE */
 };
 
 #define GPOOL_OBJECT_NONE UINT64_MAX /* expect_version: there must be no such object */

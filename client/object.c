@@ -457,7 +457,8 @@ int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_
 		return fail_size(filled.size);
 	for (uint32_t number = *cursor + 1; number < pool_object_end(&pool->segment); number++)
 		/* Observers and admins look after all domains. */
-		if ((pool->role || pool->segment.objects[number].domain == object_domain(pool)) && record_read(pool, number, &filled)) {
+		if ((pool->role || pool->segment.objects[number].domain == object_domain(pool)) &&
+			record_read(pool, number, &filled)) {
 			*cursor = number;
 			return info_give(&filled, info);
 		}

@@ -325,7 +325,8 @@ static int publish_ask(const struct gpool_object *object, int fd, struct msg_obj
 		.memory_class = object->memory_class,
 		.expect_version = object->expect_version,
 		.role_token = object->role_token,
-		.flags = (object->private ? OBJECT_PRIVATE : 0) | (object->domain_write ? OBJECT_DOMAIN_WRITE : 0) | (object->of_library ? OBJECT_OF_LIBRARY : 0) |
+		.flags = (object->private ? OBJECT_PRIVATE : 0) | (object->domain_write ? OBJECT_DOMAIN_WRITE : 0) |
+			(object->of_library ? OBJECT_OF_LIBRARY : 0) |
 			(object->by_pins && object->memory_class == GPOOL_OBJECT_EPHEMERAL ? OBJECT_BY_PINS : 0),
 		.cost_us = object->cost_us,
 		.follows = object->follows ? object->follows->number : 0,

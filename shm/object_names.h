@@ -22,7 +22,7 @@
 uint32_t object_names_first(const struct pool_segment *segment, uint32_t domain, const char *name);
 uint32_t object_names_next(const struct pool_segment *segment, uint32_t number);
 
-/* object_names_are() - whether a record has this name in this domain; what it says is no more than 128 bytes that somebody has written. */
+/* object_names_are() - whether a record has this name in this domain. The record's name need not end within its 128 bytes. */
 bool object_names_are(const struct object_record *record, uint32_t domain, const char *name);
 
 /* object_names_add() - a record that is in no chain. object_names_remove() - one that is in one, or in none. The agent. */

@@ -53,7 +53,8 @@ static bool is_found(const struct pool_segment *pool, uint32_t object, uint32_t 
 	uint32_t number;
 
 	memcpy(name, pool->objects[object].name, POOL_OBJECT_NAME_BYTES);
-	for (number = object_names_first(pool, pool->objects[object].domain, name); number && number != object && *steps; --*steps)
+	number = object_names_first(pool, pool->objects[object].domain, name);
+	for (; number && number != object && *steps; --*steps)
 		number = object_names_next(pool, number);
 	/* In a segment that somebody has made up all names may stand in one chain. */
 	return number == object || !*steps;

@@ -136,7 +136,7 @@ struct object_record {
 	uint32_t flags;             /* OBJECT_PRIVATE, OBJECT_BY_PINS, OBJECT_DOMAIN_WRITE */
 	uint32_t cost_us;           /* what its publisher says that it takes to have it again; 0: nothing */
 	uint32_t first_page;        /* its first page, where pins stand */
-	uint32_t domain;            /* trust domain of its publisher, as in ledger_session: that of its name; 0: domains are not told apart */
+	uint32_t domain;            /* trust domain of its publisher and its name, as in ledger_session */
 	/* OBJECT_PINNABLE: what the agent has seen of its pins, up to some seconds ago */
 	_Atomic uint64_t uses;
 	_Atomic uint64_t used_ms;   /* wall clock: the last one */
@@ -147,7 +147,7 @@ static_assert(sizeof(struct object_record) == 440, "shared layout");
 enum {
 	OBJECT_PRIVATE = 1, /* opened by sessions of the publisher's tenant alone */
 	OBJECT_DOMAIN_WRITE = 4, /* replaced and deleted by all tenants of its trust domain; not with OBJECT_PRIVATE */
-	OBJECT_OF_LIBRARY = 8, /* of a publish request alone: libgpool's own call, so the name may be one of those that agent/objects_names.c reserves */
+	OBJECT_OF_LIBRARY = 8, /* of a publish request alone: a call of libgpool's own (agent/objects_names.c) */
 	OBJECT_BY_PINS = 2, /* an ephemeral one that pins alone keep, as OBJECT_PINNABLE ones: not who has it open */
 };
 

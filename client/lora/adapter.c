@@ -216,7 +216,8 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	hash = XXH3_128bits(&identity, sizeof(identity));
 	snprintf(text, sizeof(text), "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
 	/* By a name that ends with a tenant the agent lets that tenant alone publish. */
-	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, identity.tenant[0] ? "@" : "", identity.tenant);
+	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, identity.tenant[0] ? "@" : "",
+		identity.tenant);
 	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s", adapter->key + strlen(LORA_PREFIX));
 	snprintf(adapter->file_name, sizeof(adapter->file_name), "%s" LORA_COLD_SUFFIX, text);
 }

@@ -59,7 +59,8 @@ static void objects_table(const struct command *command, const struct objects_vi
 		table_cell(table, "%s", bytes_text(object->metadata_bytes).text);
 		table_cell(table, "%" PRIu32, object->readers);
 		pinnable_cells(table, object);
-		table_cell(table, "%s", object->flags & OBJECT_PRIVATE ? "tenant" : object->flags & OBJECT_DOMAIN_WRITE ? "write" : "all");
+		table_cell(table, "%s",
+			object->flags & OBJECT_PRIVATE ? "tenant" : object->flags & OBJECT_DOMAIN_WRITE ? "write" : "all");
 		if (object->follows)
 			table_cell(table, "%" PRIu32, object->follows);
 		else
