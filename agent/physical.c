@@ -4,6 +4,7 @@
 #include "agent/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -122,6 +123,23 @@ static bool is_arena(const struct physical *physical, const struct held *first)
 	return fstat(first->fds[0], &stat) == 0 && S_ISREG(stat.st_mode) && (uint64_t)stat.st_size >= end;
 }
 
+/*
+ * A memfd that an older gpoold made cannot be sealed any more (F_SEAL_SEAL). It is used all the same, since content that was kept is worth
+ * more than the limit. A driver's export is no memfd, and has no seals.
+ */
+static void warn_of_unsealed(const struct physical *physical, const char *pool)
+{
+	for (uint32_t i = 0; i < physical->handle_count; i++) {
+		int seals = physical->exports[i].length ? fcntl(physical->exports[i].fd, F_GET_SEALS) : -1;
+
+		if (seals < 0 || seals & F_SEAL_GROW)
+			continue;
+		log_warning("pool '%s': its memory was made by an older gpoold and is not sealed, so workers can allocate host memory past "
+			    "every limit; restart gpoold once with keep_over_restart = \"no\"", pool);
+		return;
+	}
+}
+
 static int adopt_all(struct physical *physical, uint32_t pool_index, const struct held *held, uint32_t held_count)
 {
 	for (uint32_t i = 0; i < held_count; i++) {
@@ -174,8 +192,10 @@ int physical_adopt(struct physical *physical, const struct physical_plan *plan, 
 		physical->arena = false;
 	if (!error && !physical->arena && physical->exported < plan->handle_count)
 		error = adopt_complete(physical, plan);
-	if (!error)
+	if (!error) {
+		warn_of_unsealed(physical, plan->pool);
 		return 0;
+	}
 	log_error("cannot take over the memory of pool '%s': %s%s", plan->pool, strerror(-error),
 		error == -EACCES ? "; it was made for one trust domain, and processes may have all of it mapped" : "");
 	/* The held descriptors stay as they are, for another try. */

@@ -32,6 +32,7 @@ struct host_file {
 	dev_t device;
 	ino_t inode;
 	uint64_t refs; /* physical memory behind it; the device's own arena has one more */
+	bool sealed;   /* against growing: other processes may have it */
 };
 
 /*
@@ -90,7 +91,7 @@ struct gpu_host {
 	pthread_mutex_t lock;
 	struct host_file *files[HOST_FILE_BUCKETS]; /* by inode */
 	bool separate;         /* GPU_OPEN_SEPARATE: no arena */
-	struct host_file *arena;
+	struct host_file *arena; /* that the next handle is cut from; NULL: it begins a new one */
 	uint64_t arena_bytes;
 	uint64_t charged_bytes; /* of the device's memory; see host_memory_charge() */
 	struct host_memory *memories;
@@ -135,6 +136,7 @@ void host_memory_unref(struct gpu_host *host, struct host_memory *memory);
 void host_memory_fini(struct gpu_host *host);
 int host_file_check(int fd, uint64_t *size_bytes, dev_t *device, ino_t *inode);
 int host_file_create(const char *name);
+int host_file_seal(int fd);
 
 /* gpu_host_range.c */
 int host_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va);

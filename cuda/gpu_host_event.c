@@ -150,7 +150,9 @@ static int ring_create_shared(struct gpu_event *event)
 		return event->fd;
 	if (ftruncate(event->fd, (off_t)ring_file_bytes(event->host)) < 0)
 		return gpu_fail(-errno, "cannot create an event: %s", strerror(errno));
-	rc = ring_map(event, event->fd);
+	rc = host_file_seal(event->fd);
+	if (rc == 0)
+		rc = ring_map(event, event->fd);
 	if (rc < 0)
 		return rc;
 	if (getrandom(&event->ring->cookie, sizeof(event->ring->cookie), 0) != sizeof(event->ring->cookie))

@@ -3,8 +3,12 @@
  *
  * Each device that creates has one memfd, its arena; a handle is a slice of it, cut off its end. Slices are never used twice:
  * the file is sparse and an offset costs nothing, while a run of fresh slices at a run of addresses is one mapping for the
- * kernel, however many handles it is made of. But who has the arena's descriptor can map all of it: where handles go to those
- * who must not see each other's (GPU_OPEN_SEPARATE), each is a memfd of its own, at the price of a descriptor and a mapping each.
+ * kernel, however many handles it is made of. A process that has the arena's descriptor can map all of it. So where handles go to
+ * processes that must not see each other's content (GPU_OPEN_SEPARATE), each handle is a memfd of its own, which costs a descriptor
+ * and a mapping for each.
+ *
+ * The first export seals a file against growing, because its receivers could otherwise allocate memory through it that no limit
+ * counts. The next handle created after that begins a new arena.
  *
  * Releasing the last reference punches the slice out of the file, unless it was exported: then another process may have it
  * mapped, the kernel does not say, and punching would take its contents. So exported memory is kept until the arena's last
@@ -30,20 +34,30 @@
 
 enum { FRESH_BYTE = 0xa5 }; /* what fresh memory holds where it is told to hold no zeros */
 
-/* host_file_create() - an empty memfd that only this user may re-open and nobody may shrink. Returns its descriptor. */
+/*
+ * host_file_create() - create an empty memfd that only this user may re-open and that cannot shrink. Return its descriptor, or
+ * negative errno. host_file_seal() follows once it has its size, and before another process has it.
+ */
 int host_file_create(const char *name)
 {
 	int error, fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	if (fd < 0)
 		return gpu_fail(-errno, "cannot create memfd '%s': %s", name, strerror(errno));
-	/* F_SEAL_SEAL as well: a holder of the file could otherwise stop us from growing or mapping it. */
-	if (fchmod(fd, 0600) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) < 0) {
+	if (fchmod(fd, 0600) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0) {
 		error = errno;
 		close(fd);
 		return gpu_fail(-error, "cannot seal memfd '%s': %s", name, strerror(error));
 	}
 	return fd;
+}
+
+/* host_file_seal() - fix the size of a memfd. F_SEAL_SEAL as well: a holder could otherwise seal it against our mapping it. */
+int host_file_seal(int fd)
+{
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		return gpu_fail(-errno, "cannot seal a memfd against growing: %s", strerror(errno));
+	return 0;
 }
 
 /* host_file_check() - is this a memfd that can be mapped for writing and never shrinks? Also says which file it is. */
@@ -116,7 +130,7 @@ static int file_make(struct gpu_host *host, const char *name, struct host_file *
 	return gpu_fail(-ENOMEM, "cannot create a file on host device %d: out of memory", host->index);
 }
 
-/* slice_make() - `bytes` at the end of the arena, which is made at the first creation, or in a file of their own. With a reference. */
+/* slice_make() - `bytes` at the end of the arena, which is made when there is none, or in a file of their own. With a reference. */
 static int slice_make(struct gpu_host *host, uint64_t bytes, struct host_file **file, uint64_t *offset)
 {
 	int rc = 0;
@@ -290,6 +304,25 @@ void host_release(struct gpu *gpu, uint64_t handle)
 	pthread_mutex_unlock(&host->lock);
 }
 
+/* file_share() - the file's size is final: other processes will have it. An imported file has the seals that its maker gave it. */
+static int file_share(struct gpu_host *host, const struct host_memory *memory)
+{
+	struct host_file *file = memory->file;
+	int rc = 0;
+
+	if (memory->owned && !file->sealed)
+		rc = host_file_seal(file->fd);
+	if (rc < 0)
+		return rc;
+	file->sealed = true;
+	if (host->arena == file) {
+		host->arena = NULL;
+		host->arena_bytes = 0;
+		file_unref(host, file);
+	}
+	return 0;
+}
+
 int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 {
 	struct gpu_host *host = host_of(gpu);
@@ -298,9 +331,11 @@ int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 
 	pthread_mutex_lock(&host->lock);
 	memory = host_memory_find(host, handle);
-	if (!memory) {
+	if (!memory)
 		rc = gpu_fail(-EINVAL, "cannot export handle 0x%llx: there is none", (unsigned long long)handle);
-	} else {
+	else
+		rc = file_share(host, memory);
+	if (rc == 0) {
 		fd = fcntl(memory->file->fd, F_DUPFD_CLOEXEC, 0);
 		if (fd < 0) {
 			rc = gpu_fail(-errno, "cannot export handle 0x%llx: %s", (unsigned long long)handle, strerror(errno));

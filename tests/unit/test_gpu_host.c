@@ -499,10 +499,35 @@ static void test_an_exported_file_cannot_be_misused(void **state)
 	assert_int_equal(status.st_mode & 07777, 0600);
 	assert_int_equal(ftruncate(a.fd, 0), -1);
 	assert_int_equal(errno, EPERM);
-	assert_int_equal(fcntl(a.fd, F_ADD_SEALS, F_SEAL_GROW), -1); /* it would stop the owner from creating */
+	assert_int_equal(ftruncate(a.fd, status.st_size + 1), -1);
+	assert_int_equal(errno, EPERM);
+	assert_int_equal(fallocate(a.fd, 0, status.st_size, 4096), -1);
+	assert_int_equal(errno, EPERM);
+	assert_int_equal(fcntl(a.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), -1); /* it would stop the owner from mapping */
 	assert_int_equal(errno, EPERM);
 	close(a.fd);
 	close(b.fd);
+}
+
+static void test_an_exported_file_takes_no_more_handles(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t first = create(f, 1), second;
+	struct gpu_export a, b;
+	struct stat of_a, of_b;
+
+	assert_int_equal(gpu_export(f->gpu, first, &a), 0);
+	second = create(f, 1);
+	assert_int_equal(gpu_export(f->gpu, second, &b), 0);
+	assert_true(a.offset == 0 && b.offset == 0);
+	assert_int_equal(fstat(a.fd, &of_a), 0);
+	assert_int_equal(fstat(b.fd, &of_b), 0);
+	assert_true(of_a.st_ino != of_b.st_ino);
+	assert_true((uint64_t)of_a.st_size == f->granularity && (uint64_t)of_b.st_size == f->granularity);
+	close(a.fd);
+	close(b.fd);
+	gpu_release(f->gpu, first);
+	gpu_release(f->gpu, second);
 }
 
 static void test_import_checks_offset_and_length(void **state)
@@ -798,18 +823,17 @@ static void test_a_large_pool_is_a_few_mappings(void **state)
 {
 	struct fixture *f = *state;
 	enum { PAGES = 40960 };
-	uint64_t *handles = calloc(PAGES, sizeof(*handles)), va, bytes = PAGES * f->granularity;
+	uint64_t *handles = calloc(PAGES, sizeof(*handles)), va, bytes = PAGES * f->granularity, first = create(f, 1);
 	struct gpu_export exported;
 	struct gpu *worker;
 
 	assert_non_null(handles);
+	for (int i = 1; i < PAGES; i++)
+		create(f, 1);
+	assert_int_equal(gpu_export(f->gpu, first, &exported), 0);
 	assert_int_equal(gpu_open(&gpu_host_ops, 0, 0, &worker), 0);
 	assert_int_equal(gpu_reserve(worker, bytes, 0, &va), 0);
 	for (int i = 0; i < PAGES; i++) {
-		uint64_t owned = create(f, 1);
-
-		if (i == 0)
-			assert_int_equal(gpu_export(f->gpu, owned, &exported), 0);
 		assert_int_equal(gpu_import(worker, &exported, &handles[i]), 0);
 		assert_int_equal(gpu_map(worker, va + (uint64_t)i * f->granularity, f->granularity, 0, handles[i]), 0);
 		exported.offset += f->granularity;
@@ -988,6 +1012,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_closing_gives_all_memory_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_stale_handle_is_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_exported_file_cannot_be_misused, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_an_exported_file_takes_no_more_handles, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_import_checks_offset_and_length, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_import_takes_only_files_that_cannot_shrink, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_imports_of_one_file_share_one_descriptor, setup, teardown),
