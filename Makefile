@@ -161,7 +161,7 @@ $(B)/obj/emulated/%.o: cuda/kernels/%.cu
 test_kernels_emulated_OBJ := $(EMULATED_OBJ)
 
 test_metrics_OBJ := $(call obj,tools/exporter/metrics.c tools/exporter/sampler.c)
-test_http_OBJ := $(B)/obj/tools/exporter/http.o
+test_http_OBJ := $(call obj,tools/exporter/http.c tools/exporter/peers.c)
 test_http_LIBS := $(exporter_LIBS)
 
 # Tests: every program may use the code of agent, client and tools/lib, never both mains.

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -23,6 +24,7 @@
 static struct http *http;
 static uint16_t port;
 static sem_t stream_ended;
+static struct peer_limits limits;
 
 /* ---- what is served ---- */
 
@@ -74,7 +76,7 @@ static const struct http_route routes[] = {
 	{ "/endless", count_up, NULL },
 };
 
-static int setup(void **state)
+static int start(void **state)
 {
 	int fd;
 
@@ -84,7 +86,21 @@ static int setup(void **state)
 	assert_true(fd >= 0);
 	assert_int_not_equal(port, 0);
 	assert_int_equal(sem_init(&stream_ended, 0, 0), 0);
-	return http_start(fd, routes, sizeof(routes) / sizeof(*routes), &http);
+	return http_start(fd, routes, sizeof(routes) / sizeof(*routes), &limits, &http);
+}
+
+static int setup(void **state)
+{
+	static const struct peer_limits usual = HTTP_LIMITS;
+
+	limits = usual;
+	return start(state);
+}
+
+static int setup_impatient(void **state)
+{
+	limits = (struct peer_limits){ .connections = 8, .per_address = 8, .head_ms = 300, .answer_ms = 60000 };
+	return start(state);
 }
 
 static int teardown(void **state)
@@ -171,23 +187,81 @@ static void test_hostile_heads(void **state)
 	free(request);
 }
 
-/* They say nothing and hold their places; whoever comes then is sent away at once, and is served when one has gone. */
+/* What is served keeps its place: a new connection is refused at once, and served when one of them has ended. */
 static void test_more_connections_than_there_are(void **state)
 {
+	static const char request[] = ASK("GET /endless");
 	int held[HTTP_CONNECTIONS_MAX];
 	const char *answer;
+	char some[64];
 
 	(void)state;
-	for (int i = 0; i < HTTP_CONNECTIONS_MAX; i++)
+	for (uint32_t i = 0; i < limits.per_address; i++) {
 		held[i] = connected();
+		assert_int_equal(send(held[i], request, strlen(request), 0), strlen(request));
+		assert_true(recv(held[i], some, sizeof(some), 0) > 0);
+	}
 	answer = asked(ASK("GET /word"), strlen(ASK("GET /word")));
 	assert_string_equal(answer, "");
-	for (int i = 0; i < HTTP_CONNECTIONS_MAX; i++)
+	for (uint32_t i = 0; i < limits.per_address; i++)
 		close(held[i]);
 	do
 		answer = asked(ASK("GET /word"), strlen(ASK("GET /word")));
 	while (!answer[0]);
 	assert_non_null(strstr(answer, "hello"));
+}
+
+/* Connections that say nothing, or half of a request, make room for those that ask. */
+static void test_waiting_connections_make_room(void **state)
+{
+	int held[HTTP_CONNECTIONS_MAX];
+	char byte;
+
+	(void)state;
+	for (int i = 0; i < HTTP_CONNECTIONS_MAX; i++) {
+		held[i] = connected();
+		if (i % 2)
+			assert_int_equal(send(held[i], "GET /", 5, MSG_NOSIGNAL), 5);
+	}
+	for (int i = 0; i < 100; i++)
+		expect(ASK("GET /word"), "HTTP/1.1 200", "hello");
+	/* The first to come is the first to go. */
+	assert_true(recv(held[0], &byte, 1, 0) <= 0);
+	for (int i = 0; i < HTTP_CONNECTIONS_MAX; i++)
+		close(held[i]);
+}
+
+/* Until it is disconnected; if it is not, the time limit of tests ends this. */
+static void send_slowly(int fd, const char *text, size_t bytes)
+{
+	struct pollfd look = { fd, POLLIN, 0 };
+
+	for (size_t i = 0; poll(&look, 1, 20) == 0; i++)
+		send(fd, &text[i < bytes ? i : bytes - 1], 1, MSG_NOSIGNAL);
+}
+
+static void test_a_head_has_a_deadline(void **state)
+{
+	static const char request[] = "GET /word HTTP/1.1\r\nHost: hhhhh", whole[] = "GET /word HTTP/1.1\r\nHost: here\r\n\r\n";
+	char some[512];
+	ssize_t got;
+	int fd;
+
+	(void)state;
+	fd = connected();
+	send_slowly(fd, request, strlen(request));
+	close(fd);
+	/* Of a second request on a connection too. */
+	fd = connected();
+	assert_int_equal(send(fd, whole, strlen(whole), 0), strlen(whole));
+	got = recv(fd, some, sizeof(some) - 1, 0);
+	assert_true(got > 0);
+	some[got] = '\0';
+	assert_non_null(strstr(some, "HTTP/1.1 200"));
+	while (!strstr(some, "hello") && (got = recv(fd, some, sizeof(some) - 1, 0)) > 0)
+		some[got] = '\0';
+	send_slowly(fd, request, strlen(request));
+	close(fd);
 }
 
 static void test_streams_end(void **state)
@@ -235,6 +309,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_paths, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hostile_heads, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_more_connections_than_there_are, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_waiting_connections_make_room, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_head_has_a_deadline, setup_impatient, teardown),
 		cmocka_unit_test_setup_teardown(test_streams_end, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_addresses, setup, teardown),
 	};

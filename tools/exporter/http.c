@@ -16,6 +16,7 @@ struct http {
 	struct MHD_Daemon *daemon;
 	const struct http_route *routes;
 	size_t count;
+	struct peers *peers;
 };
 
 struct http_request {
@@ -112,6 +113,11 @@ static void no_such_path(const struct http *http, struct http_answer *answer)
 	http_text(answer, MHD_HTTP_NOT_FOUND, "nothing is there; these are:%s\n", paths);
 }
 
+static struct peer *peer_of(struct MHD_Connection *connection)
+{
+	return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
 /* A body is never read: what is sent with one is answered at once, and its connection closed. */
 static enum MHD_Result answer_request(void *context, struct MHD_Connection *connection, const char *path, const char *method,
 	const char *version, const char *upload, size_t *upload_bytes, void **request_context)
@@ -125,6 +131,7 @@ static enum MHD_Result answer_request(void *context, struct MHD_Connection *conn
 	enum MHD_Result result;
 
 	(void)version, (void)upload, (void)upload_bytes, (void)request_context;
+	peer_asked(http->peers, peer_of(connection));
 	if (!reads)
 		http_text(&answer, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n");
 	else if (!route)
@@ -139,9 +146,40 @@ static enum MHD_Result answer_request(void *context, struct MHD_Connection *conn
 	MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
 	if (!reads)
 		MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+	if (!answer.next)
+		peer_answers(http->peers, peer_of(connection));
 	result = MHD_queue_response(connection, answer.status, response);
 	MHD_destroy_response(response);
 	return result;
+}
+
+static void request_completed(void *context, struct MHD_Connection *connection, void **request_context, enum MHD_RequestTerminationCode how)
+{
+	const struct http *http = context;
+
+	(void)request_context, (void)how;
+	peer_waits(http->peers, peer_of(connection));
+}
+
+/* ---- connections ---- */
+
+static enum MHD_Result connection_accept(void *context, const struct sockaddr *address, socklen_t length)
+{
+	const struct http *http = context;
+
+	(void)length;
+	return peers_admit(http->peers, address) ? MHD_YES : MHD_NO;
+}
+
+static void connection_changed(void *context, struct MHD_Connection *connection, void **peer, enum MHD_ConnectionNotificationCode what)
+{
+	const struct http *http = context;
+
+	if (what == MHD_CONNECTION_NOTIFY_CLOSED)
+		peer_close(http->peers, *peer);
+	else
+		*peer = peer_open(http->peers, MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+			MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
 }
 
 /* ---- the socket and the server ---- */
@@ -189,29 +227,37 @@ int http_listen(const char *address, uint16_t *port)
 	return fd;
 }
 
-int http_start(int socket, const struct http_route *routes, size_t count, struct http **http)
+/* Twice as many as there may be: those that had to make room are about to end. */
+static struct MHD_Daemon *daemon_start(struct http *http, int socket)
 {
-	struct http *made = malloc(sizeof(*made));
+	return MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0,
+		connection_accept, http, answer_request, http, MHD_OPTION_LISTEN_SOCKET, socket, MHD_OPTION_CONNECTION_LIMIT,
+		2 * (unsigned)HTTP_CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_IDLE_S,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD_BYTES, MHD_OPTION_NOTIFY_CONNECTION, connection_changed, http,
+		MHD_OPTION_NOTIFY_COMPLETED, request_completed, http, MHD_OPTION_END);
+}
 
-	if (!made) {
-		close(socket);
-		return -ENOMEM;
+int http_start(int socket, const struct http_route *routes, size_t count, const struct peer_limits *limits, struct http **http)
+{
+	struct http *made = calloc(1, sizeof(*made));
+
+	if (made) {
+		made->routes = routes;
+		made->count = count;
+		made->peers = peers_create(limits);
 	}
-	made->routes = routes;
-	made->count = count;
 	atomic_store_explicit(&stopping, false, memory_order_relaxed);
-	made->daemon =
-		MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0,
-			NULL, NULL, answer_request, made, MHD_OPTION_LISTEN_SOCKET, socket, MHD_OPTION_CONNECTION_LIMIT,
-			(unsigned)HTTP_CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_IDLE_S,
-			MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD_BYTES, MHD_OPTION_END);
-	if (!made->daemon) {
-		close(socket);
-		free(made);
-		return -ENOMEM;
+	if (made && made->peers)
+		made->daemon = daemon_start(made, socket);
+	if (made && made->daemon) {
+		*http = made;
+		return 0;
 	}
-	*http = made;
-	return 0;
+	close(socket);
+	if (made)
+		peers_destroy(made->peers);
+	free(made);
+	return -ENOMEM;
 }
 
 void http_stop(struct http *http)
@@ -220,5 +266,6 @@ void http_stop(struct http *http)
 		return;
 	atomic_store_explicit(&stopping, true, memory_order_relaxed);
 	MHD_stop_daemon(http->daemon);
+	peers_destroy(http->peers);
 	free(http);
 }

@@ -1,12 +1,14 @@
 /*
  * http.h - a small server: paths, each with a function that answers. It knows nothing of what it serves.
  *
- * GET and HEAD only. Each connection has a thread of its own, so that a handler may wait; there are HTTP_CONNECTIONS_MAX of them
- * at a time, and more are closed at once. One that sends nothing for HTTP_IDLE_S is closed. A request whose head is longer than
- * HTTP_HEAD_BYTES is refused. No TLS and no passwords: that is for a proxy in front of it.
+ * Only GET and HEAD. Each connection has a thread of its own, so that a handler may wait. Connections are limited, also from one
+ * address, and so is the time for the head of a request (peers.h). One that sends nothing for HTTP_IDLE_S is closed. A request whose
+ * head is longer than HTTP_HEAD_BYTES is refused. No TLS and no passwords: that is for a proxy in front of it.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_HTTP_H
 #define GPOOL_TOOLS_EXPORTER_HTTP_H
+
+#include "tools/exporter/peers.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,6 +16,9 @@
 #include <sys/types.h>
 
 enum { HTTP_CONNECTIONS_MAX = 64, HTTP_IDLE_S = 15, HTTP_HEAD_BYTES = 16 << 10 };
+
+/* Of one address: the viewers of the live page behind one proxy, and some scrapes. */
+#define HTTP_LIMITS { .connections = HTTP_CONNECTIONS_MAX, .per_address = 24, .head_ms = HTTP_IDLE_S * 1000, .answer_ms = 60000 }
 
 struct http;
 struct http_request;
@@ -54,9 +59,9 @@ int http_listen(const char *address, uint16_t *port);
 
 /*
  * http_start() - serve these routes, which stay the caller's and do not change, on a listening socket, which is the server's from
- * now on. Return: 0, or -ENOMEM.
+ * now on. limits->connections is at most HTTP_CONNECTIONS_MAX. Return: 0, or -ENOMEM.
  */
-int http_start(int socket, const struct http_route *routes, size_t count, struct http **http);
+int http_start(int socket, const struct http_route *routes, size_t count, const struct peer_limits *limits, struct http **http);
 
 /* http_stop() - take no more requests, wait for handlers and streams that are under way, and end. */
 void http_stop(struct http *http);

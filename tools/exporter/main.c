@@ -226,6 +226,7 @@ static int listen_or_say(struct settings *settings)
 
 static int serve(struct settings *settings, struct sampler *sampler)
 {
+	static const struct peer_limits limits = HTTP_LIMITS;
 	struct live live = { .sampler = sampler };
 	const struct http_route routes[] = {
 		{ "/", live_page, NULL },
@@ -248,7 +249,7 @@ static int serve(struct settings *settings, struct sampler *sampler)
 	pthread_sigmask(SIG_BLOCK, &ending, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	live.notices = notices_start(settings->directory, settings->timeout_ms);
-	if (!live.notices || http_start(socket, routes, sizeof(routes) / sizeof(*routes), &http)) {
+	if (!live.notices || http_start(socket, routes, sizeof(routes) / sizeof(*routes), &limits, &http)) {
 		say("cannot start the server: out of memory or threads");
 		notices_stop(live.notices);
 		return STATUS_FAILED;
