@@ -101,6 +101,8 @@ struct config {
 
 	struct {
 		uint32_t sessions;            /* per pool */
+		uint32_t kept_sessions;       /* of them, for admins and observers; see session_limits.h */
+		uint32_t tenant_percent, user_percent; /* of the rest: guaranteed to tenants; the most of one user */
 		uint32_t message_bytes;
 		uint32_t requests_per_second; /* per token */
 	} limits;

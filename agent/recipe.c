@@ -46,6 +46,10 @@ void recipe_apply(struct config *now, const struct config *next)
 {
 	now->log_level = next->log_level;
 	now->access = next->access;
+	/* The other limits need a restart. */
+	now->limits.kept_sessions = next->limits.kept_sessions;
+	now->limits.tenant_percent = next->limits.tenant_percent;
+	now->limits.user_percent = next->limits.user_percent;
 	now->lease = next->lease;
 	now->eviction = next->eviction;
 	now->pressure = next->pressure;

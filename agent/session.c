@@ -11,6 +11,7 @@
 #include "agent/objects.h"
 #include "agent/requests.h"
 #include "agent/roles.h"
+#include "agent/session_limits.h"
 #include "agent/spill.h"
 #include "agent/timelines.h"
 #include "agent/trust.h"
@@ -63,9 +64,14 @@ static bool member(const struct config_names *groups, const struct attach_peer *
 	return false;
 }
 
+bool session_is_operator(uid_t uid)
+{
+	return uid == 0 || uid == geteuid();
+}
+
 static bool is_operator(const struct attach_peer *peer)
 {
-	return peer->uid == 0 || peer->uid == geteuid();
+	return session_is_operator(peer->uid);
 }
 
 static bool may_be(const struct config *config, uint32_t role, const struct attach_peer *peer)
@@ -648,6 +654,7 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 {
 	struct pool *pool;
 	struct tenant *tenant;
+	char text[256];
 	int error = 0;
 
 	if (request->layout_version != POOL_LAYOUT_VERSION)
@@ -671,8 +678,9 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 	if (request->role == SESSION_WORKER && atomic_load_explicit(&pool->segment.header->draining, memory_order_relaxed))
 		return refuse(socket, -EBUSY, "pool '%s' is out of service (poolctl drain); attach to another one, or after poolctl drain --off",
 			pool->segment.header->name);
-	if (pool->session_count >= agent->config.limits.sessions)
-		return refuse(socket, -EUSERS, "%u sessions are attached, the limit; raise limits.sessions", pool->session_count);
+	error = session_limits_check(pool, tenant, (enum session_role)request->role, peer->uid, text, sizeof(text));
+	if (error)
+		return refuse(socket, error, "%s", text);
 	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
 		return refuse(socket, -EMFILE,
 			"a session takes %d descriptors, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are left; raise "

@@ -84,6 +84,8 @@ void session_add_totals(const struct session *session, struct session_totals *to
 
 struct session *session_by_token(struct agent *agent, const uint8_t token[16]);
 const char *session_role_name(uint32_t role);
+/* session_is_operator() - root, or the agent's own user: may do everything. */
+bool session_is_operator(uid_t uid);
 
 /* sessions_free_dead() - at the end of a pass of the event loop, when no pending event can name them. */
 void sessions_free_dead(struct agent *agent);

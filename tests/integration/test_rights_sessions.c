@@ -1,0 +1,218 @@
+/*
+ * test_rights_sessions.c - tenants and users that attach as often as they can.
+ *
+ * Goal: neither one tenant, nor one user, nor observers can take all of limits.sessions: other tenants get what they are guaranteed, and
+ * root's tools always attach; refusals name the limit; the limits hold after a restart of the agent, and a reload changes them.
+ * Method: as root, one child for each of several users attaches until it is refused, and stays. Without root there is no second user,
+ * and the test skips.
+ */
+#include "tests/integration/keeper.h"
+
+#include "agent/session.h"
+#include "proto/attach.h"
+#include "proto/codec.h"
+#include "shm/pool_segment.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+
+enum {
+	SESSIONS = 64,
+	KEPT = SESSIONS / 8,
+	SHARED = SESSIONS - KEPT,
+	GUARANTEED = SHARED / 2 / 2, /* half of them, for two tenants */
+	USER_MOST = SHARED * 3 / 4,
+	RED_USER = 1001,
+	BLUE_USER = 1002,
+	OTHER_USER = 1003,
+	CROWDS = 5,
+};
+
+#define POOLS \
+	"group = \"\";\n" \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"lease: { initial_pages = 0; };\n"
+#define TENANTS "tenants = ( { name = \"red\"; }, { name = \"blue\"; users = [ \"1002\" ]; minimum = \"8 pages\"; } );\n"
+
+/* A process of some user that attaches until it is refused. */
+struct crowd {
+	pid_t pid;
+	int end; /* closed: it ends */
+	struct {
+		uint32_t sessions;
+		int error; /* of the attach that was refused; 0: none was */
+		char said[300];
+	} seen;
+};
+
+static char config_path[64];
+static struct crowd crowds[CROWDS];
+
+/* As the library does, which has 16 sessions of a process at most; the connection stays. */
+static int attach(uint32_t role, char *said, size_t bytes)
+{
+	static struct msg_attach_request request;
+	static struct msg_attach_reply reply;
+	uint8_t buffer[MSG_LARGEST_attach_reply];
+	int fds[ATTACH_FDS_MAX], socket, length;
+	size_t fd_count = 0;
+	char path[160];
+
+	request = (struct msg_attach_request){ .layout_version = POOL_LAYOUT_VERSION, .role = role };
+	strcpy(request.name, "crowd");
+	snprintf(path, sizeof(path), "%s/attach", harness.directory);
+	socket = attach_connect(path, END_MS);
+	if (socket < 0)
+		return socket;
+	length = msg_encode_attach_request(&request, 0, NULL, buffer, sizeof(buffer));
+	if (length < 0 || attach_send(socket, buffer, (size_t)length, NULL, 0))
+		return -EPIPE;
+	length = attach_receive(socket, buffer, sizeof(buffer), fds, ATTACH_FDS_MAX, &fd_count, END_MS);
+	if (length < 0)
+		return length;
+	if (msg_decode_attach_reply(&reply, buffer, (size_t)length))
+		return -EPROTO;
+	for (size_t i = 0; i < fd_count; i++)
+		close(fds[i]);
+	snprintf(said, bytes, "%s", reply.text);
+	return reply.error;
+}
+
+static int crowd_run(struct crowd *crowd, uid_t uid, uint32_t role, int ready, int end)
+{
+	char byte;
+
+	if (uid && (setgroups(0, NULL) || setgid(uid) || setuid(uid)))
+		return 1;
+	while (crowd->seen.sessions <= SESSIONS && !(crowd->seen.error = attach(role, crowd->seen.said, sizeof(crowd->seen.said))))
+		crowd->seen.sessions++;
+	if (write(ready, &crowd->seen, sizeof(crowd->seen)) != sizeof(crowd->seen))
+		return 1;
+	return read(end, &byte, 1) == 0 ? 0 : 1;
+}
+
+/* `sessions` is what it gets, and `limit` what the refusal names. */
+static struct crowd *crowd_start(uid_t uid, uint32_t role, uint32_t sessions, const char *limit)
+{
+	struct crowd *crowd = crowds;
+	int ready[2], end[2];
+
+	while (crowd->pid)
+		crowd++;
+	assert_true(crowd < crowds + CROWDS);
+	assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+	assert_int_equal(pipe2(end, O_CLOEXEC), 0);
+	memset(crowd, 0, sizeof(*crowd));
+	fflush(stdout);
+	crowd->pid = fork();
+	assert_true(crowd->pid >= 0);
+	if (!crowd->pid) {
+		close(end[1]);
+		_exit(crowd_run(crowd, uid, role, ready[1], end[0]));
+	}
+	close(ready[1]);
+	close(end[0]);
+	crowd->end = end[1];
+	assert_int_equal(read(ready[0], &crowd->seen, sizeof(crowd->seen)), sizeof(crowd->seen));
+	close(ready[0]);
+	if (crowd->seen.sessions != sessions || crowd->seen.error != -EUSERS || !strstr(crowd->seen.said, limit))
+		fail_msg("user %u has %u sessions, then %d: %s", uid, crowd->seen.sessions, crowd->seen.error, crowd->seen.said);
+	return crowd;
+}
+
+/* All pipes first: a child has copies of the ends of those before it. */
+static int crowds_end(void **state)
+{
+	for (struct crowd *crowd = crowds; crowd < crowds + CROWDS; crowd++)
+		if (crowd->pid > 0)
+			close(crowd->end);
+	for (struct crowd *crowd = crowds; crowd < crowds + CROWDS; crowd++) {
+		int status = 0;
+
+		if (crowd->pid <= 0)
+			continue;
+		assert_int_equal(waitpid(crowd->pid, &status, 0), crowd->pid);
+		crowd->pid = 0;
+		assert_int_equal(status, 0);
+	}
+	unlink(config_path);
+	return harness.pid > 0 ? stop(state) : 0;
+}
+
+static void config_write(const char *tenants, const char *limits)
+{
+	char text[2048];
+	int length = snprintf(text, sizeof(text), "%s%slimits = { sessions = %d; %s };\n", POOLS, tenants, SESSIONS, limits);
+
+	file_write(config_path, text, (size_t)length);
+}
+
+static void begin(const char *tenants, const char *limits)
+{
+	char path[160];
+
+	if (geteuid() != 0) {
+		puts("needs root, to be several users");
+		skip();
+	}
+	alarm(STUCK_SECONDS);
+	snprintf(config_path, sizeof(config_path), "/tmp/gpool-sessions-%d.conf", (int)getpid());
+	config_write(tenants, limits);
+	harness_start(&harness, (const char *const[]){ "--config", config_path, NULL });
+	/* Every user reaches the socket. */
+	snprintf(path, sizeof(path), "%s/attach", harness.directory);
+	assert_int_equal(chmod(path, 0666), 0);
+}
+
+static void tools_attach(void)
+{
+	struct result result = poolctl("--dir", harness.directory, "status", NULL);
+
+	expect(&result, OK);
+	result_free(&result);
+	assert_int_equal(harness_check(&harness), 0);
+}
+
+static void test_a_tenant_leaves_others_their_sessions(void **state)
+{
+	(void)state;
+	begin(TENANTS, "user_sessions = 100;");
+	crowd_start(RED_USER, SESSION_WORKER, SHARED - GUARANTEED, "limits.tenant_sessions");
+	tools_attach();
+	kill_and_await(child_named(harness.pid, "gpoold-agent"), SIGKILL);
+	agent_seen();
+	/* Root's workers are the tenant's too. */
+	crowd_start(0, SESSION_WORKER, 0, "limits.tenant_sessions");
+	crowd_start(BLUE_USER, SESSION_WORKER, GUARANTEED, "limits.kept_sessions");
+	crowd_start(OTHER_USER, SESSION_OBSERVER, KEPT / 2, "limits.kept_sessions");
+	tools_attach();
+}
+
+static void test_a_user_leaves_others_sessions(void **state)
+{
+	struct result result;
+
+	(void)state;
+	begin("", "");
+	crowd_start(RED_USER, SESSION_WORKER, USER_MOST, "limits.user_sessions");
+	/* As an observer too. */
+	crowd_start(RED_USER, SESSION_OBSERVER, 0, "limits.user_sessions");
+	config_write("", "user_sessions = 80;");
+	result = poolctl("--dir", harness.directory, "reload", NULL);
+	expect(&result, OK);
+	result_free(&result);
+	crowd_start(RED_USER, SESSION_WORKER, (SHARED * 80 + 99) / 100 - USER_MOST, "limits.user_sessions");
+	/* Root's are limited by the rest alone. */
+	crowd_start(0, SESSION_WORKER, SHARED - (SHARED * 80 + 99) / 100, "limits.kept_sessions");
+	tools_attach();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(test_a_tenant_leaves_others_their_sessions, crowds_end),
+		cmocka_unit_test_teardown(test_a_user_leaves_others_sessions, crowds_end),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
