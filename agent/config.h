@@ -85,6 +85,7 @@ struct config {
 	uid_t front_uid;
 	gid_t front_gid;
 	int keep_over_restart;              /* 0 no, 1 yes */
+	int core_dumps;                     /* 0 no, 1 yes */
 	int log_level;                      /* 0 error, 1 warning, 2 info, 3 debug */
 	enum config_log_target log_target;
 

@@ -56,6 +56,9 @@ int sandbox_drop(uid_t uid, gid_t gid, pid_t parent)
 		return result;
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return -errno;
+	/* A change of user does the same, unless fs.suid_dumpable says otherwise: other processes of that user must not read its memory. */
+	if (uid != (uid_t)-1 && prctl(PR_SET_DUMPABLE, 0) < 0)
+		return -errno;
 	/* After the change of user, which clears this setting; and then a look whether the parent died before it. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
 		return -errno;

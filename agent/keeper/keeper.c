@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <time.h>
@@ -403,6 +404,17 @@ static void keeper_stop(struct keeper *keeper)
 	loader_close(&keeper->before);
 }
 
+/*
+ * Other processes of the same user could open /proc/PID/mem and the descriptors behind /proc/PID/fd. All children inherit this. Root's
+ * other processes are not kept out by it, and poolctl dump would lack a right in containers.
+ */
+static int memory_hide(const struct config *config)
+{
+	if (geteuid() == 0 || config->core_dumps || prctl(PR_SET_DUMPABLE, 0) == 0)
+		return 0;
+	return -errno;
+}
+
 int keeper_run(const struct recipe *recipe, const struct config *config, const char *module)
 {
 	struct keeper *keeper = calloc(1, sizeof(*keeper));
@@ -416,6 +428,11 @@ int keeper_run(const struct recipe *recipe, const struct config *config, const c
 	keeper->loader.fd = keeper->before.fd = -1;
 	log_setup("keeper", config->log_level, config->log_target == CONFIG_LOG_JOURNAL);
 	raise_descriptor_limit();
+	error = memory_hide(config);
+	if (error) {
+		log_error("cannot hide the memory of gpoold from other processes of its user: %s", strerror(-error));
+		goto free_keeper;
+	}
 	error = directory_open(&keeper->directory, config);
 	if (error)
 		goto free_keeper;

@@ -69,7 +69,7 @@ static int pieces_from_agent(const struct command *command, struct pieces *piece
 	return code;
 }
 
-/* root and gpoold's own user may look at its descriptors; root is told why where that fails. */
+/* Root may look at its descriptors, and gpoold's own user with core_dumps; root is told why where that fails. */
 static bool keeper_readable(const char *directory)
 {
 	pid_t keeper = keeper_pid(directory);

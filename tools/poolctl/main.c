@@ -461,7 +461,7 @@ const struct verb verbs[] = {
 		.text = "A JSON array of events that Perfetto (ui.perfetto.dev) and chrome://tracing open: a track for each session, slices for what "
 			"took time (requests to the agent, waits of pins, spills and loads), instants for evictions, pages lent and taken "
 			"back, refusals, the blocks that are sampled, and events. Everybody sees what the agent recorded, and the last records of "
-			"sessions that have ended; root and gpoold's own user also what living sessions have recorded about themselves. A "
+			"sessions that have ended; root, and with core_dumps gpoold's own user, also what living sessions have recorded about themselves. A "
 			"session is believed about nobody else. The agent is not asked for it, so with --offline this works when it hangs.",
 		.options = trace_options,
 		.offline = true,
