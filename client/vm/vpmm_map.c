@@ -45,7 +45,7 @@ static int chunk_open(struct vpmm *vpmm, uint32_t pages, struct vpmm_chunk **ope
 
 int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages)
 {
-	struct vpmm_chunk *chunk;
+	struct vpmm_chunk *chunk = NULL;
 	int error;
 
 	vpmm_unlock(vpmm);

@@ -38,7 +38,7 @@ enum {
 struct crowd {
 	pid_t pid;
 	int end; /* closed: it ends */
-	struct {
+	struct seen {
 		uint32_t sessions;
 		int error; /* of the attach that was refused; 0: none was */
 		char said[300];
@@ -80,13 +80,15 @@ static int attach(uint32_t role, char *said, size_t bytes)
 
 static int crowd_run(struct crowd *crowd, uid_t uid, uint32_t role, int ready, int end)
 {
+	struct seen seen;
 	char byte;
 
 	if (uid && (setgroups(0, NULL) || setgid(uid) || setuid(uid)))
 		return 1;
 	while (crowd->seen.sessions <= SESSIONS && !(crowd->seen.error = attach(role, crowd->seen.said, sizeof(crowd->seen.said))))
 		crowd->seen.sessions++;
-	if (write(ready, &crowd->seen, sizeof(crowd->seen)) != sizeof(crowd->seen))
+	seen = crowd->seen;
+	if (write(ready, &seen, sizeof(seen)) != sizeof(seen))
 		return 1;
 	return read(end, &byte, 1) == 0 ? 0 : 1;
 }

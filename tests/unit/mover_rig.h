@@ -117,16 +117,17 @@ static inline void rig_hold(struct rig *rig, struct held held)
 /* Handles as the agent holds them: one descriptor for all, as `host` has it, or one for each, as CUDA does. */
 static inline void rig_handles(struct rig *rig, bool each)
 {
-	uint64_t base;
+	uint64_t base, handles[HANDLES], bytes = (uint64_t)PAGES_PER_HANDLE * PAGE_BYTES;
 
 	assert_int_equal(gpu_reserve(rig->gpu, (uint64_t)PAGES * PAGE_BYTES, 0, &base), 0);
+	/* All before the first export, which ends the growth of the file they share. */
+	for (uint32_t i = 0; i < HANDLES; i++)
+		assert_int_equal(gpu_create(rig->gpu, bytes, &handles[i]), 0);
 	for (uint32_t i = 0; i < HANDLES; i++) {
-		uint64_t handle, bytes = (uint64_t)PAGES_PER_HANDLE * PAGE_BYTES;
 		struct gpu_export export;
 
-		assert_int_equal(gpu_create(rig->gpu, bytes, &handle), 0);
-		assert_int_equal(gpu_map(rig->gpu, base + i * bytes, bytes, 0, handle), 0);
-		assert_int_equal(gpu_export(rig->gpu, handle, &export), 0);
+		assert_int_equal(gpu_map(rig->gpu, base + i * bytes, bytes, 0, handles[i]), 0);
+		assert_int_equal(gpu_export(rig->gpu, handles[i], &export), 0);
 		if (each || i == 0)
 			rig_hold(rig, (struct held){KEEP_HANDLE, 0, i, 1, {export.fd}, export.offset, export.length});
 		else
