@@ -111,26 +111,30 @@ int gpool_range_unback(struct gpool_range *range, uint32_t first, uint32_t count
 	return error;
 }
 
-/*
- * Offering and reclaiming go without the gate of the ranges, whose two atomic instructions would cost as much as all else: whether the range is
- * mapped is looked at under the range's lock.
- */
 int gpool_range_offer(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence)
 {
 	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
-	int error = pages_check(range, &pages);
+	int error = range_enter(range, &pages);
 
-	if (!error && fence.value)
-		error = fence_check(range->pool, fence);
-	return error ? error : elastic_offer(range->elastic, &pages, fence.value, 0);
+	if (error)
+		return error;
+	error = fence_check(range->pool, fence);
+	if (!error)
+		error = elastic_offer(range->elastic, &pages, fence.value, 0);
+	ranges_leave(range->pool->ranges);
+	return error;
 }
 
 int gpool_range_reclaim(struct gpool_range *range, uint32_t first, uint32_t count, uint8_t *kept)
 {
 	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
-	int error = pages_check(range, &pages);
+	int result = range_enter(range, &pages);
 
-	return error ? error : elastic_reclaim(range->elastic, &pages, kept);
+	if (result)
+		return result;
+	result = elastic_reclaim(range->elastic, &pages, kept);
+	ranges_leave(range->pool->ranges);
+	return result;
 }
 
 int gpool_range_capture(struct gpool_range *range, uint32_t first, uint32_t count, int captured)

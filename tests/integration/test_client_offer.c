@@ -8,6 +8,7 @@
 #include "tests/integration/elastic_view.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -241,6 +242,51 @@ static void test_large_handles(void **state)
 	end();
 }
 
+/* ---- while the handle sleeps and wakes ---- */
+
+static _Atomic bool over;
+
+static void *offers(void *argument)
+{
+	struct gpool_range *range = argument;
+	uint64_t wrong_answers = 0;
+
+	while (!atomic_load(&over))
+		for (uint32_t page = 0; page < 32; page += 4) {
+			int offered = offer(range, page, 4), reclaimed = gpool_range_reclaim(range, page, 4, NULL);
+
+			/* -EINVAL: lost in sleep; -EBUSY: asleep. */
+			wrong_answers += (offered && offered != -EINVAL && offered != -EBUSY) || (reclaimed < 0 && reclaimed != -EBUSY);
+			if (reclaimed > 0)
+				back(range, page, 4);
+		}
+	return (void *)(uintptr_t)wrong_answers;
+}
+
+static void test_while_it_sleeps_and_wakes(void **state)
+{
+	struct gpool_range *range = begin(spilling);
+	void *wrong_answers;
+	pthread_t thread;
+
+	(void)state;
+	atomic_store(&over, false);
+	assert_int_equal(back(range, 0, 32), 0);
+	assert_int_equal(pthread_create(&thread, NULL, offers, range), 0);
+	for (uint32_t i = 0; i < 100; i++) {
+		int error = gpool_sleep(pool, 0);
+
+		assert_true(!error || error == -EBUSY);
+		if (!error)
+			AWAIT(gpool_wake(pool, 0) == 0);
+	}
+	atomic_store(&over, true);
+	assert_int_equal(pthread_join(thread, &wrong_answers), 0);
+	assert_null(wrong_answers);
+	assert_int_equal(gpool_range_destroy(range), 0);
+	end();
+}
+
 /* ---- random steps ---- */
 
 enum { STEPS = 20000, MODEL = 48 };
@@ -365,6 +411,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_watermarks, stop),
 		cmocka_unit_test_teardown(test_other_calls, stop),
 		cmocka_unit_test_teardown(test_large_handles, stop),
+		cmocka_unit_test_teardown(test_while_it_sleeps_and_wakes, stop),
 		cmocka_unit_test_teardown(test_random, stop),
 	};
 
