@@ -855,7 +855,9 @@ GPOOL_API int gpool_range_capture(struct gpool_range *range, uint32_t first, uin
  * offered page at any time, without asking, in the order of eviction, as it does with unpinned blocks.
  *
  * fence: behind the last GPU work that uses the pages (gpool_fence_record()); zero: there is none left. The agent does not take a page
- * before its fence is reached, and may do so from then on, whatever this process does. Offered pages may be offered again.
+ * before its fence is reached, and may do so from then on, whatever this process does. Offered pages may be offered again: then all fences have
+ * to be reached. gpool_range_back() also ends an offer, and brings other memory for a page that was taken, without reporting the loss: call
+ * gpool_range_reclaim() first where content matters.
  * Sleep (gpool_sleep()) drops the content of offered pages.
  *
  * Return: 0, or
