@@ -351,6 +351,8 @@ static bool load_postpone(struct lora_load *load, int error)
 	postponed = others || load->spare;
 	if (entry->spare) {
 		entry->state = GPOOL_LORA_COLD;
+		/* It was not brought back: pages that were free for a moment, on their way to a session, do not count against it. */
+		entry->acquires_spent = entry->acquires - 1;
 		load_leave(lora);
 	} else if (postponed) {
 		lora->crowded |= others;
