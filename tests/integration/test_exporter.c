@@ -207,8 +207,10 @@ static void test_promtool_has_no_complaint(void **state)
 	FILE *file;
 
 	(void)state;
-	if (system("promtool --version >/dev/null 2>&1"))
+	if (system("promtool --version >/dev/null 2>&1")) {
+		print_message("promtool is not installed: 'make deps' installs it\n");
 		skip();
+	}
 	start(two);
 	exporter_begin();
 	snprintf(path, sizeof(path), "%s/metrics", link_folder);
@@ -483,8 +485,10 @@ static void test_any_user_who_may_look(void **state)
 		"--pool", POOL, QUIET, "--set", "access.observers.users=nobody", "--set", "group=nogroup", NULL};
 
 	(void)state;
-	if (getuid())
+	if (getuid()) {
+		print_message("only root can become another user\n");
 		skip();
+	}
 	start(for_nobody);
 	EXPECT_END_AS(NOBODY, 0, "", "--dir", harness.directory, "--once");
 	EXPECT_END_AS(NOBODY - 1, 3, "access.observers", "--dir", harness.directory, "--once");

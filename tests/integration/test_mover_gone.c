@@ -710,6 +710,7 @@ static void test_the_keeper_cannot_fork(void **state)
 	if (!strace_traces(tracer)) {
 		status_of(tracer);
 		gpool_close(pool);
+		print_message("strace may not trace here\n");
 		skip();
 	}
 	mover_becomes('w');

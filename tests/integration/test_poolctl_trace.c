@@ -470,8 +470,10 @@ static void test_as_nobody(void **state)
 	struct result result;
 
 	(void)state;
-	if (geteuid())
+	if (geteuid()) {
+		print_message("only root can become another user\n");
 		skip();
+	}
 	result = poolctl_finish(poolctl_start_as(arguments, 65534));
 	expect(&result, OK);
 	check_trace(result.json);
