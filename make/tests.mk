@@ -1,17 +1,21 @@
 # Tests: make builds, tests/run decides what to build and run, counts, and ends with "N passed, N failed, N skipped".
 
-# Groups of `make test`, in this order. Those that need longest come last. `sharing` and `rights` are parts of `integration`.
-TESTS ?= meta headers docs unit abi integration gpu-logic python install package browser stress model fuzz asan ubsan tsan
+# Groups of `make test`. `sharing`, `rights` and `core` are parts of `integration`.
+TESTS ?= meta headers docs unit abi integration gpu-logic python install package browser stress model fuzz asan tsan
 SECONDS ?=
 SEED ?=
 
 run_tests = +$(Q)MAKE='$(MAKE) $(if $(filter true,$(CI)),WERROR=1)' CC='$(CC)' tests/run
 
-.PHONY: test check
-test: need-test-deps ## build and run everything that this machine can run
+.PHONY: check test test-full
+check: need-test-deps ## the developer's loop: unit, abi, headers and the core of integration
+	$(run_tests) headers unit abi core
+
+test: need-test-deps ## build and run the tests
 	$(run_tests) $(TESTS)
 
-check: test ## the same
+test-full: need-test-deps ## the same with every bound and planted bug of the models, every crash point, and ubsan; CI runs it
+	$(run_tests) --full $(TESTS) ubsan
 
 # One test by its name (test_NAME or NAME), or one group: make test-config, make test-unit
 test-%: need-test-deps ## one test or group by its name, such as test-config
