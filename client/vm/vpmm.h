@@ -67,7 +67,7 @@ struct vpmm {
 	/* In the background; under the lock. */
 	struct background_task task;
 	bool touched;      /* by a call, since the last look */
-	bool asleep;       /* it does not look before it is woken */
+	atomic_bool asleep; /* it does not look before it is woken; read without the lock by small frees */
 	bool calm;         /* it looks rarely, since there was no call */
 	uint32_t wait_ms;    /* until the next look */
 	uint32_t busy_ticks; /* that found calls, since free regions were offered */
@@ -224,8 +224,9 @@ void vpmm_pressed(struct vpmm *vpmm) COLD;
 static inline void vpmm_idle_touch(struct vpmm *vpmm)
 {
 	vpmm->touched = true;
-	if (unlikely(vpmm->asleep || vpmm->calm)) {
-		vpmm->asleep = vpmm->calm = false;
+	if (unlikely(atomic_load_explicit(&vpmm->asleep, memory_order_relaxed) || vpmm->calm)) {
+		atomic_store_explicit(&vpmm->asleep, false, memory_order_relaxed);
+		vpmm->calm = false;
 		background_wake(vpmm->pool, &vpmm->task);
 	}
 }

@@ -306,10 +306,13 @@ static void idle_look(struct background_task *task)
 	if (pool_is_short(vpmm->pool) || (vpmm->idle_ms != UINT32_MAX && now - vpmm->quiet_ns >= vpmm->idle_ms * UINT64_C(1000000)))
 		settle(vpmm);
 	offer_look(vpmm);
-	vpmm->asleep = !vpmm->touched && !is_unsettled(vpmm);
+	/* Set before the check: a small allocation that is freed meanwhile either is found waiting, or its thread sees that it must wake us. */
+	atomic_store(&vpmm->asleep, true);
+	if (vpmm->touched || is_unsettled(vpmm))
+		atomic_store_explicit(&vpmm->asleep, false, memory_order_relaxed);
 	/* What waits for the GPU, such as small allocations, is looked at less and less often. */
 	vpmm->wait_ms = !vpmm->calm ? OFFER_MS : vpmm->wait_ms < TICK_MS / 2 ? vpmm->wait_ms * 2 : TICK_MS;
-	task->period_ms = vpmm->asleep ? 0 : vpmm->wait_ms;
+	task->period_ms = atomic_load_explicit(&vpmm->asleep, memory_order_relaxed) ? 0 : vpmm->wait_ms;
 	vpmm->touched = false;
 	vpmm_unlock(vpmm);
 }

@@ -132,7 +132,7 @@ bool vpmm_small_has(const struct vpmm *vpmm, uint64_t address)
 
 bool vpmm_small_waits(const struct vpmm *vpmm)
 {
-	return vpmm->small && atomic_load_explicit(&vpmm->small->waiting, memory_order_relaxed);
+	return vpmm->small && atomic_load(&vpmm->small->waiting);
 }
 
 void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_totals *totals)
@@ -166,7 +166,7 @@ static void waiting_add(struct vpmm_small *small, struct small_stream *stream, s
 	if (!at->then)
 		TAILQ_INSERT_HEAD(&stream->classes[at->class], at, by_class);
 	TAILQ_INSERT_TAIL(&stream->ages, at, by_age);
-	atomic_fetch_add_explicit(&small->waiting, 1, memory_order_relaxed);
+	atomic_fetch_add(&small->waiting, 1);
 }
 
 static void waiting_remove(struct vpmm_small *small, struct small_stream *stream, struct small *at)
@@ -515,6 +515,14 @@ static struct small_stream *small_release(struct vpmm *vpmm, struct small *at, u
 	return stream_of(small, stream);
 }
 
+/* Without the lock. The background sleeps while nothing waits. */
+static COLD void background_needed(struct vpmm *vpmm)
+{
+	vpmm_lock(vpmm);
+	vpmm_idle_touch(vpmm);
+	vpmm_unlock(vpmm);
+}
+
 int vpmm_small_free(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint64_t *bytes, uint64_t *id)
 {
 	uint64_t fence = vpmm->small->driver ? 0 : vpmm_fence_now(vpmm, stream);
@@ -555,6 +563,8 @@ int vpmm_small_free(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint64
 	else
 		detach(small, at, &back);
 	pthread_mutex_unlock(&small->lock);
+	if (unlikely(lists && atomic_load(&vpmm->asleep)))
+		background_needed(vpmm);
 	spans_give_back(vpmm, &back);
 	return 0;
 }

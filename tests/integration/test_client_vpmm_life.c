@@ -449,6 +449,20 @@ static void test_small_ones_go_back(void **state)
 	dump();
 }
 
+/* The background thread sleeps while nothing waits. A small allocation that is freed then wakes it, or would keep its page until the next call. */
+static void test_small_free_wakes_the_background(void **state)
+{
+	uint32_t s = streams[0];
+	uint64_t at;
+
+	(void)state;
+	configure(0);
+	at = take_bytes(1000, s);
+	AWAIT(atomic_load(&pool->vpmm->asleep));
+	give(at, s);
+	AWAIT(!vpmm_small_waits(pool->vpmm));
+}
+
 static void test_small_ones_need_free_pages(void **state)
 {
 	uint32_t s = streams[0];
@@ -769,6 +783,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_small, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_guards, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_ones_go_back, attach, detach),
+		cmocka_unit_test_setup_teardown(test_small_free_wakes_the_background, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_ones_need_free_pages, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_one_behind_a_wait, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_as_pages, attach, detach),
