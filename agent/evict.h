@@ -79,7 +79,7 @@ struct evict_state {
 	uint32_t queue_head, queue_count;
 	uint32_t queue_objects;        /* objects that were scored with it and may still be there */
 	uint64_t queue_ns;             /* when it was scanned */
-	uint64_t scan_count, scan_ns;  /* how many, and what the last one took */
+	uint64_t scan_count, scan_ns;  /* how many, and the CPU time of the last one */
 	bool queue_general;            /* holds every block and object of the pool, not one request's choice */
 	uint64_t barren_ns;            /* when a scan last found nothing; see evict.c */
 	uint64_t released_ns;          /* when an object last was let go of: a scan before that may have found too little */

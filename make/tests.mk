@@ -37,6 +37,13 @@ fuzz: need-test-deps ## each fuzz program for SECONDS= (600)
 asan ubsan tsan: need-test-deps ## build with this sanitizer and run its tests
 	$(run_tests) $@
 
+# The compiler takes six times as long to optimise a test as to compile it, and most of their time is spent in what they test.
+# Without optimisation it cannot see what a function reads, and warns of much that is initialised.
+# Those that compute much themselves are optimised.
+COMPUTING := $(addprefix $(B)/obj/tests/unit/test_,$(addsuffix .o,adapter_cold adapter_convert adapter_int8 element_rows kernels_emulated lora)) \
+	$(addprefix $(B)/obj/tests/integration/test_,$(addsuffix .o,client_kv_random client_lora client_vpmm_random client_kv_offload_int8))
+$(filter-out $(COMPUTING),$(call obj,$(wildcard tests/unit/*.c tests/integration/*.c tests/abi/*.c))): ALL_CFLAGS += -O0 -Wno-maybe-uninitialized
+
 # Fuzz programs exist in CONFIG=fuzz alone: clang's libFuzzer, over the same code as everything else.
 ifeq ($(CONFIG),fuzz)
 define fuzz_rule

@@ -15,6 +15,7 @@
 #include "agent/spill.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -166,6 +167,46 @@ static void test_others_go_on(void **state)
 	session_end(pool->sessions[SPILLS], SESSION_END_DEATH);
 	assert_int_equal(pool->free.total, PAGES);
 	assert_int_equal(pool->leased, 0);
+}
+
+/* ---- eviction on a busy machine ---- */
+
+static void score_slowly(void *state, struct evict_candidate *candidates, uint32_t count)
+{
+	(void)state, (void)candidates, (void)count;
+	poll(NULL, 0, 300); /* as if another program had the core: no CPU time passes */
+}
+
+/*
+ * After a scan that found nothing the next one waits for as long as that took. A scan during which the agent was preempted took long by the
+ * clock on the wall alone: what becomes idle after it must be found soon.
+ */
+static void test_a_scan_that_was_preempted(void **state)
+{
+	static const struct evict_policy slow = { .name = "slow", .objects = "lru", .score = score_slowly };
+	struct evict_request one = { .by_operator = true, .pages = 1 };
+	const struct evict_policy *real;
+	uint32_t pinned, idle;
+
+	(void)state;
+	session_was(HELD, getpid());
+	pages_were(40, 1, PAGE_LEASED, HELD);
+	atomic_store(&worker.blocks[40].page_count, 1);
+	atomic_store(&worker.blocks[40].tag, block_tag_make(5, 0));
+	atomic_store(&worker.pins[40], 1);
+	atomic_store(&made.ledger.header->started, 1);
+	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	recover_resume(pool);
+	real = pool->evict.policy;
+	pool->evict.policy = &slow;
+	pinned = evict_pages(pool, &one);
+	atomic_store(&worker.pins[40], 0);
+	/* As many refusals as the microseconds of CPU time may bring, and not as many as 300 ms do. */
+	for (int tries = 0; !(idle = evict_pages(pool, &one)) && tries < 20000; tries++)
+		;
+	pool->evict.policy = real;
+	assert_int_equal(pinned, 0);
+	assert_int_equal(idle, 1);
 }
 
 /* ---- a mover that cannot ---- */
@@ -398,6 +439,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_others_go_on, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_scan_that_was_preempted, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_what_cannot_be_read_now_stays, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_only_dead_movers_are_given_up, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_movers_that_get_on, setup, teardown),
