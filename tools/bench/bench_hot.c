@@ -15,10 +15,13 @@ enum {
 	PINNED = 256,  /* blocks pinned in turn */
 	PINS = 4,      /* of each in a batch */
 	PAIRS = 512,   /* allocations with their frees in a batch */
+	SPANS = 512,   /* spans in a batch: four pages of them */
+	SPAN_BYTES = 4096,
 	SINGLE_BATCHES = 256,
 	HUNDRED_BATCHES = 2048,
 	PIN_BATCHES = 256,
 	PAIR_BATCHES = 256,
+	SPAN_BATCHES = 256,
 	BATCHES_MAX = 2048,
 };
 
@@ -131,6 +134,37 @@ static int sample_pins(struct bench *bench, struct gpool *pool, const struct gpo
 	return 0;
 }
 
+static int span_batch(struct gpool *pool, double *alloc_ns, double *free_ns)
+{
+	static struct gpool_span spans[SPANS];
+	uint64_t begin = now_ns(), middle;
+	int error = 0;
+
+	for (unsigned i = 0; i < SPANS && !error; i++)
+		error = gpool_span_alloc(pool, SPAN_BYTES, GPOOL_TEMP_BUFFER, &spans[i]);
+	if (error)
+		return error;
+	middle = now_ns();
+	for (unsigned i = 0; i < SPANS; i++)
+		error |= gpool_span_free(pool, &spans[i]);
+	*alloc_ns = (double)(middle - begin) / SPANS;
+	*free_ns = (double)(now_ns() - middle) / SPANS;
+	return error ? -EIO : 0;
+}
+
+static int sample_spans(struct bench *bench, struct gpool *pool)
+{
+	int error = 0;
+
+	for (unsigned batch = 0; batch < SPAN_BATCHES && !error; batch++)
+		error = span_batch(pool, &first_ns[batch], &second_ns[batch]);
+	if (error)
+		return error;
+	bench_sample(bench, FIGURE_span_alloc, median(first_ns, SPAN_BATCHES));
+	bench_sample(bench, FIGURE_span_free, median(second_ns, SPAN_BATCHES));
+	return 0;
+}
+
 static uint64_t refills(struct gpool *pool)
 {
 	struct gpool_statistics statistics = {.size = sizeof(statistics)};
@@ -146,6 +180,8 @@ static int sample_all(struct bench *bench, struct gpool *pool)
 	error = sample_batches(bench, pool);
 	if (!error)
 		error = sample_pairs(bench, pool);
+	if (!error)
+		error = sample_spans(bench, pool);
 	if (!error)
 		error = allocate_all(pool, 1, blocks, PINNED);
 	if (error)
