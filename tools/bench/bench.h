@@ -11,6 +11,7 @@
 #include "client/gpool.h"
 #include "client/request.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -53,6 +54,8 @@ uint64_t now_ns(void);
  * busy machine does not. Microseconds dear.
  */
 uint64_t own_time_ns(void);
+/* process_time() - add the CPU time of a process, with threads that have ended, to *ns. Return: 0 or negative errno. */
+int process_time(pid_t pid, uint64_t *ns);
 double median(double *values, size_t count);
 /* percentile() - sorts; share 0..1. */
 double percentile(double *values, size_t count, double share);
@@ -79,7 +82,13 @@ int daemon_open(const struct bench *bench, uint32_t flags, struct gpool **pool);
 int64_t daemon_evict(const struct bench *bench, uint32_t pages);
 /* daemon_wait_free() - until all pages of the pool are FREE, at most 30 s; *when (may be NULL) receives the time. */
 int daemon_wait_free(const struct bench *bench, uint64_t *when);
+/* daemon_time() - report the CPU time of all processes of gpoold, ns. Return: 0 or negative errno. */
+int daemon_time(const struct bench *bench, uint64_t *ns);
 void daemon_stop(struct bench *bench);
+/* socket_folder() - report where the agent's sockets are. */
+void socket_folder(const struct bench *bench, char path[PATH_MAX]);
+/* program_beside() - report the path of another program in this program's folder. Return: 0 or negative errno. */
+int program_beside(const char *name, char path[PATH_MAX]);
 
 /* ---- processes that race (crew.c) ---- */
 

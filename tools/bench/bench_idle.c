@@ -1,36 +1,17 @@
-/* bench_idle.c - what gpoold costs when nobody asks for anything: time of its four processes, private memory of the agent. */
+/* bench_idle.c - what gpoold costs when it serves no request: CPU time of its processes, private memory of the agent. */
 #include "tools/bench/bench.h"
 
 #include "proto/codec.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { POOL_PAGES = 40960, WATCH_MS = 10000, PROCESSES = 4 };
+enum { POOL_PAGES = 40960, WATCH_MS = 10000 };
 
-/* The child of the keeper that is none of those known already. */
-static int find_mover(pid_t pids[PROCESSES])
-{
-	char path[64];
-	FILE *children;
-	long pid;
-
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pids[0], (int)pids[0]);
-	children = fopen(path, "re");
-	pids[3] = 0;
-	while (children && fscanf(children, "%ld", &pid) == 1)
-		if (pid != pids[1] && pid != pids[2])
-			pids[3] = (pid_t)pid;
-	if (children)
-		fclose(children);
-	return pids[3] ? 0 : -ESRCH;
-}
-
-static int find_processes(struct bench *bench, pid_t pids[PROCESSES])
+static int agent_find(struct bench *bench, pid_t *agent)
 {
 	static struct msg_status_request request;
 	static struct msg_status_reply status;
@@ -46,58 +27,8 @@ static int find_processes(struct bench *bench, pid_t pids[PROCESSES])
 		return bench_complain(bench, length, "cannot ask for the status: %s", text);
 	if (msg_decode_status_reply(&status, reply, (size_t)length))
 		return bench_complain(bench, -EBADMSG, "cannot read the status");
-	pids[0] = bench->agent;
-	pids[1] = (pid_t)status.agent_pid;
-	pids[2] = (pid_t)status.front_pid;
-	return find_mover(pids);
-}
-
-/* Time on a core of one thread, ns: the first number of its schedstat; that of /proc/PID/stat counts in steps of 10 ms. */
-static int thread_time(pid_t pid, const char *thread, uint64_t *ns)
-{
-	char path[64];
-	uint64_t ran;
-	FILE *file;
-	int fields;
-
-	snprintf(path, sizeof(path), "/proc/%d/task/%.20s/schedstat", (int)pid, thread);
-	file = fopen(path, "re");
-	if (!file)
-		return -errno;
-	fields = fscanf(file, "%" SCNu64, &ran);
-	fclose(file);
-	if (fields != 1)
-		return -EIO;
-	*ns += ran;
+	*agent = (pid_t)status.agent_pid;
 	return 0;
-}
-
-static int process_time(pid_t pid, uint64_t *ns)
-{
-	struct dirent *entry;
-	char path[32];
-	DIR *threads;
-	int error = 0;
-
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	threads = opendir(path);
-	if (!threads)
-		return -errno;
-	while ((entry = readdir(threads)) && !error)
-		if (entry->d_name[0] != '.')
-			error = thread_time(pid, entry->d_name, ns);
-	closedir(threads);
-	return error;
-}
-
-static int all_time(const pid_t pids[PROCESSES], uint64_t *ns)
-{
-	int error = 0;
-
-	*ns = 0;
-	for (int i = 0; i < PROCESSES && !error; i++)
-		error = process_time(pids[i], ns);
-	return error;
 }
 
 /* Private memory of a process, bytes: RssAnon, as the shared tables count as RssShmem. */
@@ -121,20 +52,20 @@ static int private_memory(pid_t pid, uint64_t *bytes)
 	return error;
 }
 
-static int sample_idle(struct bench *bench, const pid_t pids[PROCESSES])
+static int sample_idle(struct bench *bench, pid_t agent)
 {
 	uint64_t before, after, begin, end, bytes = 0;
 	int error;
 
-	error = all_time(pids, &before);
+	error = daemon_time(bench, &before);
 	if (error)
 		return error;
 	begin = now_ns();
 	poll(NULL, 0, WATCH_MS);
 	end = now_ns();
-	error = all_time(pids, &after);
+	error = daemon_time(bench, &after);
 	if (!error)
-		error = private_memory(pids[1], &bytes);
+		error = private_memory(agent, &bytes);
 	if (error)
 		return error;
 	bench_sample(bench, FIGURE_agent_idle_cpu, 100 * (double)(after - before) / (double)(end - begin));
@@ -146,7 +77,7 @@ int bench_idle(struct bench *bench)
 {
 	struct gpool *pool = NULL;
 	struct gpool_block block;
-	pid_t pids[PROCESSES];
+	pid_t agent;
 	int error;
 
 	error = daemon_start(bench, POOL_PAGES, NULL);
@@ -158,9 +89,9 @@ int bench_idle(struct bench *bench)
 	if (!error)
 		error = gpool_unpin(pool, &block);
 	if (!error)
-		error = find_processes(bench, pids);
+		error = agent_find(bench, &agent);
 	for (unsigned run = 0; run < bench->runs && !error; run++)
-		error = sample_idle(bench, pids);
+		error = sample_idle(bench, agent);
 	if (error)
 		bench_complain(bench, error, "cannot go on");
 	gpool_close(pool);

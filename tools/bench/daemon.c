@@ -22,28 +22,33 @@ enum {
 	SETTINGS_MAX = 8,
 	START_PATIENCE_MS = 30000,
 	REQUEST_PATIENCE_MS = 30000,
+	PROCESSES = 4, /* of gpoold with one pool: keeper, agent, front, mover */
 };
 
-static int program_find(char path[PATH_MAX])
+int program_beside(const char *name, char path[PATH_MAX])
 {
-	const char *given = getenv("GPOOLD");
-	ssize_t length;
+	ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - strlen(name) - 1);
 	char *slash;
 
-	if (given && *given) {
-		snprintf(path, PATH_MAX, "%s", given);
-		return 0;
-	}
-	length = readlink("/proc/self/exe", path, PATH_MAX - sizeof("gpoold"));
 	if (length < 0)
 		return -errno;
 	path[length] = '\0';
 	slash = strrchr(path, '/');
-	strcpy(slash ? slash + 1 : path, "gpoold");
+	strcpy(slash ? slash + 1 : path, name);
 	return access(path, X_OK) == 0 ? 0 : -errno;
 }
 
-static void socket_folder(const struct bench *bench, char path[PATH_MAX])
+static int gpoold_find(char path[PATH_MAX])
+{
+	const char *given = getenv("GPOOLD");
+
+	if (!given || !*given)
+		return program_beside("gpoold", path);
+	snprintf(path, PATH_MAX, "%s", given);
+	return 0;
+}
+
+void socket_folder(const struct bench *bench, char path[PATH_MAX])
 {
 	snprintf(path, PATH_MAX, "%s/run", bench->folder);
 }
@@ -143,7 +148,7 @@ static int device_start(struct bench *bench, const struct device *device, const 
 	char program[PATH_MAX];
 	int error;
 
-	error = program_find(program);
+	error = gpoold_find(program);
 	if (error)
 		return bench_complain(bench, error, "cannot find gpoold beside this program; $GPOOLD names another");
 	bench->agent = fork();
@@ -202,6 +207,25 @@ void daemon_stop(struct bench *bench)
 	kill(bench->agent, SIGTERM);
 	waitpid(bench->agent, NULL, 0);
 	bench->agent = 0;
+}
+
+int daemon_time(const struct bench *bench, uint64_t *ns)
+{
+	int error, pid, processes = 1;
+	char path[64];
+	FILE *children;
+
+	*ns = 0;
+	error = process_time(bench->agent, ns);
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)bench->agent, (int)bench->agent);
+	children = fopen(path, "re");
+	while (children && !error && fscanf(children, "%d", &pid) == 1) {
+		error = process_time(pid, ns);
+		processes++;
+	}
+	if (children)
+		fclose(children);
+	return error ? error : processes == PROCESSES ? 0 : -ESRCH;
 }
 
 int64_t daemon_evict(const struct bench *bench, uint32_t pages)

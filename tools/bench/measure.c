@@ -61,6 +61,20 @@ uint64_t own_time_ns(void)
 	return now_ns() - waited;
 }
 
+int process_time(pid_t pid, uint64_t *ns)
+{
+	struct timespec used;
+	clockid_t clock;
+	int error = clock_getcpuclockid(pid, &clock);
+
+	if (error)
+		return -error;
+	if (clock_gettime(clock, &used))
+		return -errno;
+	*ns += (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
+	return 0;
+}
+
 static int compare(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
