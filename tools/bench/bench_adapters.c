@@ -15,18 +15,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { POOL_PAGES = 192, SMALL_PAGES = 768, LAYERS = 6, RANK = 16, REGISTERED = 10000, HOT = 100000, WAIT_MS = 60000, AT_ONCE = 32 };
+enum {
+	POOL_PAGES = 192,
+	SMALL_PAGES = 768,
+	LAYERS = 6,
+	RANK = 16,
+	REGISTERED = 10000,
+	HOT = 100000,
+	WAIT_MS = 60000,
+	AT_ONCE = 32,
+	DEEP_LAYERS = 32,
+	DEEP_ONES = 64, /* registered in a row */
+};
 
 struct engines {
 	struct gpool *one, *other;
 	struct gpool_lora *plain, *plain_of_other, *kept, *int8; /* without copies; with a folder; in int8 */
 	struct gpool_lora *many, *warm, *warm_int8; /* with copies in host memory, which is the same pool here */
-	char peft[512], exact[512], small[512];
+	char peft[512], deep[512], exact[512], small[512];
 };
 
 /* ---- files ---- */
 
-static int files_make(const char *folder, uint32_t layers)
+static int files_make(const char *folder, uint32_t layers, uint32_t rank)
 {
 	char path[600];
 	int config, weights, error;
@@ -37,7 +48,7 @@ static int files_make(const char *folder, uint32_t layers)
 	config = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", folder);
 	weights = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	error = adapter_make(config, weights, layers, RANK);
+	error = adapter_make(config, weights, layers, rank);
 	close(config);
 	close(weights);
 	return error;
@@ -60,9 +71,12 @@ static int engines_open(struct bench *bench, struct engines *engines)
 	int error;
 
 	snprintf(engines->peft, sizeof(engines->peft), "%s/peft", bench->folder);
+	snprintf(engines->deep, sizeof(engines->deep), "%s/deep", bench->folder);
 	snprintf(engines->exact, sizeof(engines->exact), "%s/exact", bench->folder);
 	snprintf(engines->small, sizeof(engines->small), "%s/int8", bench->folder);
-	error = files_make(engines->peft, LAYERS);
+	error = files_make(engines->peft, LAYERS, RANK);
+	if (!error)
+		error = files_make(engines->deep, DEEP_LAYERS, 1);
 	if (!error && (mkdir(engines->exact, 0700) || mkdir(engines->small, 0700)))
 		error = -errno;
 	if (!error)
@@ -136,7 +150,8 @@ static int hot_sample(struct bench *bench, struct engines *engines, uint32_t id,
 	return error ? error : gpool_lora_unload(engines->plain, id);
 }
 
-static int register_sample(struct bench *bench, struct engines *engines)
+/* Registers one folder so many times, under different names; *ns receives the time. */
+static int register_many(struct engines *engines, const char *folder, int count, uint64_t *ns)
 {
 	struct gpool_lora *many;
 	uint64_t begin;
@@ -147,12 +162,26 @@ static int register_sample(struct bench *bench, struct engines *engines)
 	if (error)
 		return error;
 	begin = now_ns();
-	for (int i = 0; i < REGISTERED && !error; i++) {
+	for (int i = 0; i < count && !error; i++) {
 		snprintf(name, sizeof(name), "adapter-%d", i);
-		error = gpool_lora_register(many, name, engines->peft, &id, NULL);
+		error = gpool_lora_register(many, name, folder, &id, NULL);
 	}
-	bench_sample(bench, FIGURE_adapter_register_10000, (double)(now_ns() - begin) / 1e9);
+	*ns = now_ns() - begin;
 	gpool_lora_close(many);
+	return error;
+}
+
+static int register_sample(struct bench *bench, struct engines *engines)
+{
+	uint64_t ns;
+	int error = register_many(engines, engines->peft, REGISTERED, &ns);
+
+	if (error)
+		return error;
+	bench_sample(bench, FIGURE_adapter_register_10000, (double)ns / 1e9);
+	error = register_many(engines, engines->deep, DEEP_ONES, &ns);
+	if (!error)
+		bench_sample(bench, FIGURE_adapter_register_32_layers, (double)ns / 1e6 / DEEP_ONES);
 	return error;
 }
 
@@ -194,7 +223,7 @@ static int many_make(struct bench *bench, struct gpool_lora *lora, uint32_t ids[
 
 		snprintf(folder, sizeof(folder), "%s/small-%d", bench->folder, i);
 		snprintf(name, sizeof(name), "small-%d", i);
-		error = files_make(folder, 1);
+		error = files_make(folder, 1, RANK);
 		if (!error)
 			error = gpool_lora_register(lora, name, folder, &ids[i], NULL);
 		if (!error)
