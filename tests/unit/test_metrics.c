@@ -91,6 +91,92 @@ static void test_tenants(void **state)
 	assert_null(strstr(text, "just gone"));
 }
 
+/* The names of the labels of a line, without the limit of a bucket, in order: "pool,UUID". */
+static void label_names(const char *line, char names[128])
+{
+	const char *at = line + strcspn(line, "{ ");
+
+	names[0] = '\0';
+	if (*at != '{')
+		return;
+	do {
+		size_t length = strcspn(++at, "=");
+
+		if (length != 2 || strncmp(at, "le", 2))
+			sprintf(names + strlen(names), "%s%.*s", names[0] ? "," : "", (int)length, at);
+		at = strchr(at + length + 2, '"') + 1;
+	} while (*at == ',');
+	assert_int_equal(*at, '}');
+}
+
+/* At least one line of the metric, and each has the labels. */
+static void expect_labels(const char *metric, const char *labels)
+{
+	size_t length = strlen(metric);
+	char names[128];
+	int found = 0;
+
+	for (const char *line = text; line; line = strchr(line, '\n'), line += line ? 1 : 0) {
+		if (strncmp(line, metric, length) || !strchr("{ _", line[length]))
+			continue;
+		if (line[length] == '_' && strncmp(line + length, "_bucket{", 8) &&
+			strncmp(line + length, "_sum{", 5) && strncmp(line + length, "_count{", 7))
+			continue;
+		label_names(line, names);
+		assert_string_equal(names, labels);
+		found++;
+	}
+	if (!found)
+		fail_msg("there is no line of %s in:\n%s", metric, text);
+}
+
+static const struct scope {
+	const char *name, *labels;
+} scopes[] = {
+#define SCOPE(name, labels, text) { #name, labels },
+#include "tools/exporter/metrics.def"
+};
+
+static const struct metric {
+	const char *scope, *name;
+} metrics[] = {
+#define METRIC(scope, kind, name, help, value) { #scope, #name },
+#define HISTOGRAM(scope, name, help, member) { #scope, #name },
+#include "tools/exporter/metrics.def"
+};
+
+static const char *labels_of(const struct metric *metric)
+{
+	for (size_t i = 0; i < sizeof(scopes) / sizeof(scopes[0]); i++)
+		if (!strcmp(scopes[i].name, metric->scope))
+			return scopes[i].labels;
+	fail_msg("no scope %s", metric->scope);
+	return NULL;
+}
+
+/* What monitoring/METRICS.md lists is what is printed; README: by type of content there are bytes and nothing else. */
+static void test_labels_are_those_documented(void **state)
+{
+	struct msg_pool_status *pool = &sample.status.pools[0];
+	struct msg_tenant_entry *tenant = sample.tenants.tenants;
+	unsigned by_content = 0;
+
+	(void)state;
+	strcpy(pool->name, "p0");
+	pool->free_pages = 1;
+	sample.tenants.tenants_count = 1;
+	strcpy(tenant->pool, "p0");
+	strcpy(tenant->name, "t");
+	sample.pools[0].totals.latencies_count = 32;
+	print();
+	for (size_t i = 0; i < sizeof(metrics) / sizeof(metrics[0]); i++) {
+		expect_labels(metrics[i].name, labels_of(&metrics[i]));
+		by_content += strstr(labels_of(&metrics[i]), "content_type") != NULL;
+	}
+	assert_int_equal(by_content, 1);
+	expect("\ngpool_tenant_content_bytes{pool=\"p0\",UUID=\"GPU-1\",tenant=\"t\",content_type=\"GRADIENT\"} 0\n");
+}
+
 static void test_histogram(void **state)
 {
 	struct msg_totals_reply *totals = &sample.pools[0].totals;
@@ -146,6 +232,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_values_and_labels, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_tenants, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_labels_are_those_documented, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_histogram, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_no_answer, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_document_is_up_to_date, setup, teardown),
