@@ -56,7 +56,8 @@ void eviction_destroy(struct eviction *eviction);
 /*
  * eviction_insert() - a node below `parent`, which is kept, or EVICTION_NONE for one at the top. It has no pin.
  * Return: 0; -ENOSPC: as many nodes are kept as there may be, so one has to go first.
- * Cost: with `lru` logarithmic; with `adaptive` constant on average, half a microsecond, and 0.1 ms when densities are made anew.
+ * Cost: with `lru` logarithmic; with `adaptive` constant on average, the calculation of the densities included
+ * (gpool-bench evict_adaptive beside evict).
  */
 int eviction_insert(struct eviction *eviction, uint32_t parent, uint64_t key, uint32_t *node);
 

@@ -22,6 +22,7 @@
 #include "policy/bitmap.h"
 #include "policy/eviction_policy.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,10 @@ struct ghost {
 	uint8_t kind, touches;
 	bool used, grew;
 };
+
+/* What gpool.h states of GPOOL_KV_ADAPTIVE. */
+static_assert(sizeof(struct eviction_node) + sizeof(struct entry) + EVICTION_GHOSTS * sizeof(struct ghost) <= 256,
+	"memory of a node");
 
 struct adaptive {
 	struct entry *entries; /* [node_count + LISTS] */

@@ -32,6 +32,9 @@ struct client {
 	uint64_t ahead_us;
 };
 
+/* With the 44 bytes of scheduler.h the 80 that gpool.h states. */
+static_assert(sizeof(struct client) + sizeof(uint32_t) == 36, "memory of an adapter");
+
 struct gpool_lora_scheduler {
 	struct gpool_lora *lora;
 	pthread_mutex_t lock;

@@ -1,6 +1,7 @@
 /* scheduler.c - see scheduler.h. */
 #include "client/lora/scheduler.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,9 @@ struct adapter {
 		chosen_in; /* round in which `place` was asked for; when it became a candidate; when it was chosen */
 	enum lora_place place;
 };
+
+/* What scheduler.h and gpool.h state. */
+static_assert(sizeof(struct request) == 48 && sizeof(struct adapter) + sizeof(uint32_t) == 44, "memory of the scheduler");
 
 struct lora_scheduler {
 	struct lora_options options;

@@ -19,7 +19,7 @@
  * condition, since who is overdue is started in order of arrival, and nobody behind it before it.
  *
  * Threads: none of its own and no lock; its owner has one.
- * Memory:  56 bytes for each request and 44 for each adapter that there may be.
+ * Memory:  48 bytes for each request and 44 for each adapter that there may be.
  */
 #ifndef GPOOL_CLIENT_LORA_SCHEDULER_H
 #define GPOOL_CLIENT_LORA_SCHEDULER_H
