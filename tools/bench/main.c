@@ -253,7 +253,7 @@ static void help(FILE *to)
 	      "\n"
 	      "Measures gpool on this machine: starts an agent of its own on the host back end, and no other.\n"
 	      "A NAME is a figure's or the beginning of several: vpmm_random means all that begin with it and an underscore.\n"
-	      "Without one everything is measured but what --list marks with '*', in about a minute.\n"
+	      "Without one everything is measured but what --list marks with '*'; that takes some minutes.\n"
 	      "\n"
 	      "  -o, --output FORM  table (default), or json: one object a line\n"
 	      "      --runs N       how often each figure is sampled, 1 to 1000; default: as many as it needs\n"
