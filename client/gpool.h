@@ -20,6 +20,9 @@
  * Functions return 0 or a count, else negative errno; gpool_strerror() says what a code means here. Out-parameters change only on
  * success. Unless a call says otherwise any thread may make it, and none may be made from a signal handler. After fork() the child
  * owns nothing of this: every call answers -ECHILD there, and the parent is not disturbed.
+ *
+ * "Cost:" states what a call does. Times depend on the machine and are not promised: [alloc1] names the figure of
+ * gpool-bench(1) that measures the call on this one, `gpool-bench alloc1`.
  */
 #ifndef GPOOL_H
 #define GPOOL_H
@@ -59,7 +62,7 @@ GPOOL_API const char *gpool_strerror(int error);
  * Meant to be called right after a call that failed. A text is returned once; without one, and for other codes, the answer is that of gpool_strerror().
  *
  * Return: a text, never NULL, never translated; valid until this thread's next call that fails.
- * Cost: some nanoseconds. Calls note texts only where they fail.
+ * Cost: a look at memory of this thread. Calls note texts only where they fail.
  * Threads: any; each has its own.
  */
 GPOOL_API const char *gpool_last_error(int error);
@@ -209,7 +212,8 @@ GPOOL_API void gpool_close(struct gpool *pool);
  *   -EPIPE      the agent is gone, and the lease is dry; what is allocated stays usable
  *   -ECHILD     after fork()
  *
- * Cost: about 10 ns from the magazine, 50 ns from the lease, one wake-up of the agent otherwise.
+ * Cost: a few atomics from the magazine [alloc1_free1]; a search of the lease's bitmap [alloc1, alloc100]; otherwise a
+ * request to the agent [refill_p50, refill_p99]. The first use of a page maps it.
  */
 GPOOL_API int gpool_alloc(struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options,
 	struct gpool_block *block);
@@ -218,7 +222,7 @@ GPOOL_API int gpool_alloc(struct gpool *pool, uint32_t page_count, const struct 
  * gpool_free() - end a block that the caller has pinned (an allocation is); the pin ends with it.
  * When other threads still pin it, the pages come back with their last unpin, and no new pin succeeds.
  * Return: 0, -ESTALE (freed already: of two frees one wins), -EINVAL (nobody has it pinned: use gpool_drop(); or not a handle
- * that gpool_alloc() returned), -ECHILD.
+ * that gpool_alloc() returned), -ECHILD. Cost: a few atomics [free1, free100].
  */
 GPOOL_API int gpool_free(struct gpool *pool, const struct gpool_block *block);
 
@@ -244,12 +248,15 @@ GPOOL_API int gpool_drop(struct gpool *pool, const struct gpool_block *block);
  * the handle stays good. pin_timeout does not count then, but where nobody comes to bring it the wait ends after mover.patience (5 s by
  * default). Other blocks' pages may be evicted for it.
  *
- * Cost: one atomic, two loads; no system call unless the block is on the move. By the handle of a block that has moved a lock and a
- * look into a table more, until gpool_relocate().
+ * Cost: one atomic, two loads [pin]; no system call unless the block is on the move. By the handle of a block that has
+ * moved a lock and a look into a table more, until gpool_relocate().
  */
 GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
 
-/* gpool_unpin() - end one pin. -EINVAL: it is not pinned. -ESTALE: not this block's place any more. */
+/*
+ * gpool_unpin() - end one pin. -EINVAL: it is not pinned. -ESTALE: not this block's place any more.
+ * Cost: one atomic, some loads [unpin].
+ */
 GPOOL_API int gpool_unpin(struct gpool *pool, const struct gpool_block *block);
 
 /*
@@ -333,7 +340,8 @@ struct gpool_span {
 
 /*
  * gpool_span_alloc() - 1 byte to half a page, from pages that this process shares among spans of one size class and content.
- * Return: as gpool_alloc(). Cost: a lock within the process, about 50 ns.
+ * Return: as gpool_alloc(). Cost: a lock within the process [span_alloc, span_free]; the first and the last span of a
+ * page also allocate and free the page.
  */
 GPOOL_API int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struct gpool_span *span);
 GPOOL_API int gpool_span_free(struct gpool *pool, const struct gpool_span *span);
@@ -378,8 +386,49 @@ GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
  *   -EPIPE  the agent is gone, so that nobody would tell of that
  */
 
-/* gpool_free_after(), gpool_unpin_after() - as gpool_free() and gpool_unpin(), when the fence is reached; they return at once. */
+/*
+ * gpool_free_after() - free a block that the caller has pinned, when a fence is reached. The call does not wait.
+ *
+ * From this call on the handle is stale and no new pin succeeds. The pages are reused when `fence`, all fences behind
+ * which the block was unpinned before, and all other pins are past: by a later call of this process that allocates,
+ * frees or waits, or by the agent when it needs pages. The agent also does so while this process sleeps or is stopped.
+ * Allocations with this stream in their options may reuse them earlier, in the order of the stream.
+ *
+ * @fence: behind the last GPU work that uses the block (gpool_fence_record()), or an imported fence; zero, and a fence
+ *         that is reached: as gpool_free(). If the process of an imported fence dies, the fence counts as reached here
+ *
+ * Return: 0, or, and then nothing has changed:
+ *   -EINVAL  the block has no pin (use gpool_drop()); not a handle that gpool_alloc() returned; not a fence of this
+ *            session
+ *   -ESTALE  the block was freed before: of two frees one succeeds
+ *   -ECHILD  after fork()
+ *
+ * Cost: as gpool_free() if the fence is reached; otherwise a lock within the process. No driver call and no request.
+ * Threads: any.
+ */
 GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
+/*
+ * gpool_unpin_after() - end one pin of a block, and protect the block from eviction until a fence is reached. The call
+ * does not wait.
+ *
+ * The pin ends at once, and the block stays allocated: gpool_pin() succeeds as long as it was not evicted. After
+ * several such calls with fences of different streams the agent respects all of these fences, also if this process is
+ * stopped meanwhile.
+ *
+ * @fence: as in gpool_free_after(); zero, and a fence that is reached: as gpool_unpin()
+ *
+ * Return: 0, or, and then the pin remains:
+ *   -EINVAL  the block has no pin; not a handle that gpool_alloc() returned; not a fence of this session
+ *   -ESTALE  the block was freed or evicted
+ *   -ENOMEM  no host memory to note the pin. That is necessary only where the sets of unfinished streams that blocks
+ *            wait for use up the session's table of them; the pin then ends in a later call of this process, after the
+ *            fence
+ *   -ECHILD  after fork()
+ *
+ * Cost: as gpool_unpin(), with a few atomics more; a lock within the process where the block waits for another stream
+ * too. No driver call and no request.
+ * Threads: any.
+ */
 GPOOL_API int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
 
 /* ---- work: fences of other processes ---- */
@@ -826,8 +875,9 @@ GPOOL_API int gpool_range_reserve(struct gpool *pool, uint32_t page_count, const
  *   -ENOMEM  the driver could not map them
  *   -EPIPE, -ECHILD
  *
- * Threads: any. Cost: some tens of nanoseconds a page for what is parked. For the rest one request to the agent (none where this process has
- * idle pages that are mapped nowhere), a mapping for each handle and one access call for each run of them.
+ * Threads: any. Cost: no driver call for parked pages [range_back_parked]. For the rest one request to the agent (none
+ * where this process has idle pages that are mapped nowhere), a mapping for each handle and one access call for each
+ * run of them [range_back_new].
  */
 GPOOL_API int gpool_range_back(struct gpool_range *range, uint32_t first, uint32_t count, int timeout_ms);
 
@@ -838,7 +888,7 @@ GPOOL_API int gpool_range_back(struct gpool_range *range, uint32_t first, uint32
  * its own work.
  *
  * Return: 0, -EINVAL (as gpool_range_back(), or a fence that no stream has recorded), -EBUSY (this handle sleeps), -ENOMEM (nothing has
- * changed), -ECHILD. Cost: no driver call; some tens of nanoseconds a page.
+ * changed), -ECHILD. Cost: no driver call [range_unback].
  */
 GPOOL_API int gpool_range_unback(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence);
 
@@ -867,7 +917,7 @@ GPOOL_API int gpool_range_capture(struct gpool_range *range, uint32_t first, uin
  *   -ENOMEM  more than 4,096 different sets of unfinished streams use pages; none of the pages is offered
  *   -ECHILD
  *
- * Threads: any. Cost: no driver call and no request; some tens of nanoseconds for a page.
+ * Threads: any. Cost: no driver call and no request [range_offer, range_offer_one].
  */
 GPOOL_API int gpool_range_offer(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence);
 
@@ -878,7 +928,8 @@ GPOOL_API int gpool_range_offer(struct gpool_range *range, uint32_t first, uint3
  * it never was; gpool_range_back() brings another page. NULL: not wanted. A page that is backed and was not offered counts as kept.
  *
  * Return: how many pages are not kept, or -EINVAL (as gpool_range_back()), -EBUSY (this handle sleeps), -ECHILD.
- * Threads: any. Cost: as gpool_range_offer(). Waits while the agent looks at a page, which takes less than a microsecond.
+ * Threads: any. Cost: as gpool_range_offer() [range_reclaim, range_reclaim_one]. Waits while the agent examines a page
+ * for eviction, which is a part of the eviction of one page [evict].
  */
 GPOOL_API int gpool_range_reclaim(struct gpool_range *range, uint32_t first, uint32_t count, uint8_t *kept);
 
@@ -941,8 +992,9 @@ GPOOL_API int gpool_tensor_destroy(struct gpool_tensor *tensor);
  * gpool_tensor_grow() - the first `blocks` blocks of every slice are backed when this returns, or as many as before, when it fails. Those that
  * were keep their content. So many already: 0. Return: as gpool_range_back(); -EINVAL: the slices have not so many blocks.
  *
- * Threads: any; one call at a time grows or shrinks a tensor. Cost: within what is at hand some tens of nanoseconds a page, and no driver
- * call; beyond that one request to the agent, a mapping for each handle and an access call for each slice.
+ * Threads: any; one call at a time grows or shrinks a tensor. Cost: no driver call within what is at hand
+ * [tensor_grow_ahead]; beyond that one request to the agent, a mapping for each handle and an access call for each
+ * slice [tensor_grow].
  */
 GPOOL_API int gpool_tensor_grow(struct gpool_tensor *tensor, uint32_t blocks, int timeout_ms);
 
@@ -1078,8 +1130,8 @@ GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_optio
  *   -ECHILD
  *
  * Threads: any; calls in different streams do not wait for each other's driver calls.
- * Cost:    about 100 ns and no driver call where a free place fits, as it does in the steady state. Else a map call for each handle and
- *          one access call.
+ * Cost:    no driver call where a free place fits, as it does in the steady state [vpmm_steady_pair]. Else a map call
+ *          for each handle and one access call.
  */
 GPOOL_API int gpool_malloc(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address);
 
@@ -1095,7 +1147,8 @@ GPOOL_API int gpool_malloc(struct gpool *pool, uint64_t bytes, uint32_t stream, 
  *   -ENOMEM  host memory for what a stream that is new here frees; a small one is still allocated
  *   -EPERM, -ECHILD
  *
- * Cost: about 100 ns and no driver call while one stream is in use. With several: one fence, recorded before any lock is taken.
+ * Cost: no driver call while one stream is in use [vpmm_steady_pair]. With several: one fence, recorded before any lock
+ * is taken [vpmm_steady_two_streams].
  */
 GPOOL_API int gpool_mfree(struct gpool *pool, uint64_t address, uint32_t stream);
 
@@ -1177,7 +1230,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_shape, 20);
 enum {
 	GPOOL_KV_KEEP = 1u << 0,     /* gpool_sleep() spills what sequences have, and waking brings it back; without it it is dropped */
 	GPOOL_KV_PREFIXES = 1u << 1, /* blocks can be published, and found again by their tokens: gpool_kv_prefix_publish() */
-	GPOOL_KV_ADAPTIVE = 1u << 2, /* with it: cached blocks go by what is learned of the texts, 250 bytes of host memory for each block */
+	GPOOL_KV_ADAPTIVE = 1u << 2, /* with it: evict by what was learned of the texts; at most 256 bytes for each block */
 	GPOOL_KV_BF16 = 1u << 3,     /* elements of 2 bytes are bfloat16, not IEEE half: for GPOOL_KV_OFFLOAD_INT8 */
 };
 
@@ -1318,7 +1371,8 @@ GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
  *   -ENOMEM  the driver could not map pages
  *   -EPIPE, -E2BIG, -ECHILD
  *
- * Cost: about 20 ns a block where its chunk has memory; for others as gpool_range_back(), in one call for each run of chunks.
+ * Cost: one lock and a few stores a block where its chunk has memory [kv_alloc_128k: 8,192 blocks]; for others as
+ * gpool_range_back(), in one call for each run of chunks [kv_alloc_128k_cold].
  */
 GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *sequence);
 
@@ -1336,14 +1390,16 @@ GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_reque
  *   -EIO     the copy could not be queued; -EINVAL also: the cache's stream is closed
  *   -ECHILD
  *
- * Cost: a compare-and-swap where there is room in the blocks that it has; otherwise one lock, and about 20 ns a block.
+ * Cost: a compare-and-swap where there is room in the blocks that it has [kv_append_bulk]; otherwise one lock, and for
+ * each block as gpool_kv_allocate() [kv_append].
  */
 GPOOL_API int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uint64_t *slot);
 
 /*
  * gpool_kv_fork() - another sequence with the same tokens, in the same blocks; each of both copies the last one, if it is not full, when it
  * appends and the other still has it. Blocks ahead of need stay with the first. Priority, arrival and owner_id are the first one's.
- * Return: 0, -EINVAL, -ESTALE, -EAGAIN (it is preempted), -EUSERS (max_sequences), -ECHILD. Cost: about 5 ns a block.
+ * Return: 0, -EINVAL, -ESTALE, -EAGAIN (it is preempted), -EUSERS (max_sequences), -ECHILD. Cost: a few
+ * instructions a block [kv_fork: 125 blocks].
  */
 GPOOL_API int gpool_kv_fork(struct gpool_kv *kv, uint64_t sequence, uint64_t *child);
 
@@ -1581,7 +1637,7 @@ GPOOL_API int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_k
  *   -EOPNOTSUPP  no GPOOL_KV_PREFIXES
  *   -ESTALE, -E2BIG, -ECHILD
  *
- * Cost: one lock, and about 100 ns for each new block.
+ * Cost: one lock, and for each new block a hash over its ids and an entry [kv_publish].
  */
 GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, const struct gpool_kv_prefix *prefix);
 
@@ -1746,9 +1802,10 @@ GPOOL_API int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequenc
 /* ---- work: LoRA adapters ---- */
 
 /*
- * Adapters as PEFT writes them, packed without padding into pages that all engines of a trust domain share: whoever needs one first loads it and
- * publishes it as an object of class GPOOL_OBJECT_PINNABLE, the others map it. It stays in the pool while somebody has acquired it, and after
- * that until its pages are needed; acquiring it again meanwhile is a look-up and a pin.
+ * Adapters as PEFT writes them, packed into pages that all engines of a trust domain share: the first engine that needs
+ * one loads it and publishes it as an object of class GPOOL_OBJECT_PINNABLE, the others map it. It stays in the pool
+ * while an engine has acquired it, and after that until its pages are needed; acquiring it again meanwhile is a lookup
+ * and a pin. Ranks are not padded to a common one; the rest of an adapter's last page is unused.
  *
  * Files of adapters are read by this process, with its own rights, and checked to the letter; the agent never sees them.
  */
@@ -1763,7 +1820,7 @@ enum gpool_lora_element {
 enum {
 	/*
 	 * In cold_folder and warm, one of which has to be there, adapters are kept in int8 if that costs their outputs no more than 1.5 % (one scale for
-	 * 128 columns; about 0.9 % for weights that are about normal): half the disk, half the host memory, half the time to read. What is in the pool is
+	 * 128 columns): half the disk, half the host memory, half the time to read. What is in the pool is
 	 * what int8 makes of the weights then, from the first load on, so that it is the same bits wherever it comes from; the first load of an
 	 * adapter measures what it would cost. Without the flag, and for adapters that would lose more, weights are those of the files, bit by bit.
 	 */
@@ -1822,7 +1879,8 @@ GPOOL_API int gpool_lora_close(struct gpool_lora *lora);
  *   -EEXIST  the name is taken
  *   -ENOENT, -EACCES, -EIO, -ENOMEM, -EMFILE, -ECHILD
  *
- * Threads: any. Cost: reads the two headers, about 0.1 ms for a few hundred modules.
+ * Threads: any. Cost: reads and parses the two headers, so the time grows with the number of modules
+ * [adapter_register_10000, adapter_register_32_layers: 42 and 224 modules].
  */
 GPOOL_API int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why);
 /* gpool_lora_find() - the number of a name: 0, -ENOENT, -ECHILD. */
@@ -1844,9 +1902,10 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  *   -ENOENT     no such adapter, or its files are gone
  *   -EIO, -ENOMEM, -EPIPE, -ECHILD
  *
- * Threads: any. Cost: where it is in the pool and mapped here, a lock and a pin, about 50 ns; where another engine has it in the pool, one question
- * to the agent and its mapping; else its load. On the back end `host` this thread takes part in a load from host memory: it begins it, if timeout_ms is -1, and
- * makes parts of it, if it has 10 ms or more.
+ * Threads: any. Cost: where it is in the pool and mapped here, a lock and a pin [adapter_acquire]; where another engine
+ * has it in the pool, one question to the agent and its mapping [adapter_shared_16mb]; else its load
+ * [adapter_warm_acquire_16mb, adapter_cold_16mb, adapter_peft_16mb]. On the back end `host` this thread takes part in a
+ * load from host memory: it begins it, if timeout_ms is -1, and makes parts of it, if it has 10 ms or more.
  */
 GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms);
 
@@ -2039,9 +2098,9 @@ GPOOL_API int gpool_lora_batch_close(struct gpool_lora_batch *batch);
  *   -ENOMEM, -ECHILD
  *
  * Cost: sorts the tokens; two driver calls, a copy of 20 bytes for each of tokens_max and a fence. For an adapter that is new in the batch, or has come
- * to another place since, a table for all layers and targets is made, about 30 ns each, and those that lie side by side are one copy more: not
- * one for each module. While it stays in the pool an adapter that left the batch and comes back costs a pin. Waits, where the copies of the set
- * before the last are not done.
+ * to another place since, a table for all layers and targets is made, and those that lie side by side are one copy
+ * more: not one for each module [lora_batch_set_32, lora_batch_new_32]. While it stays in the pool an adapter that left
+ * the batch and comes back costs a pin. Waits, where the copies of the set before the last are not done.
  */
 GPOOL_API int gpool_lora_batch_set(struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, char *why);
 
@@ -2059,7 +2118,8 @@ GPOOL_API int gpool_lora_batch_set(struct gpool_lora_batch *batch, const uint32_
  *   -EIO     the last set has failed so, or the back end
  *   -ENOMEM, -ECHILD
  *
- * Cost: two launches, nothing else: no allocation, copy, fence or wait. What the batch has is read when they run.
+ * Cost: two launches, nothing else [lora_batch_apply]: no allocation, copy, fence or wait. What the batch has is read
+ * when they run.
  */
 GPOOL_API int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32_t target, uint64_t x, uint32_t x_stride, uint64_t y,
 	uint32_t y_stride, uint32_t stream);
@@ -2085,7 +2145,8 @@ GPOOL_API int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t lay
  * waits for nothing but those before it, its adapter and room in the batch. Where there is no room for its adapter, that is until somebody lets
  * go of what is in use.
  *
- * Threads: any. Memory: 56 bytes for each of `requests`, 80 for each adapter up to the highest number.
+ * Threads: any. Memory: 48 bytes for each of `requests`, 80 for each adapter up to the highest number, rounded up to a
+ * power of two.
  */
 struct gpool_lora_scheduler;
 
