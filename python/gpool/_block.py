@@ -97,7 +97,7 @@ class Block:
         """Keep content and place until unpin(), or until the end of `with block.pin():`. Pins count.
 
         Raises Stale: freed or evicted; NoRoom and others, of a block with `spill`: it cannot be brought back now.
-        Cost: some microseconds of Python; a system call only where the block is on the move, or has to come back.
+        Cost: mostly the interpreter's time; a system call only where the block is on the move, or has to come back.
         """
         with self._pool.handle as pool:
             check(library().gpool_pin(pool, self._block), "pin a block")

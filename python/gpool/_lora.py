@@ -177,7 +177,7 @@ class Adapter:
         timeout_ms: longest wait for its load, milliseconds; 0: begin it and do not wait, -1: no limit.
         Raises TimedOut: it is being loaded; NoRoom: what is in the pool is in use; NotFound: its files are gone; Error with EINVAL: its files are not what
         they were; Busy: somebody has unloaded it while it is acquired here.
-        Cost: where it is in the pool, some microseconds; else its load.
+        Cost: where it is in the pool, mostly the interpreter's time; else its load.
         """
         with self.adapters.handle as pointer:
             undo = lambda: library().gpool_lora_release(pointer, self.id, None)  # noqa: E731

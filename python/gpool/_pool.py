@@ -211,7 +211,7 @@ class Pool:
         pool, else its addresses alone are. evict: other blocks may be evicted for it. spill: on eviction its content is kept, and comes back with pin().
 
         Raises NoRoom, whose `shortage` says what is missing; AgentGone; Error with EINVAL, EPERM, ENOMEM.
-        Cost: some microseconds of Python; a wake-up of the agent when this process's lease is dry.
+        Cost: mostly the interpreter's time; a wake-up of the agent when this process's lease is dry.
         """
         flags = (
             (_abi.GPOOL_ALLOC_FIRST_FIT if first_fit else 0)
