@@ -542,6 +542,33 @@ static void test_death_by_event(void **state)
 	nobody_waits_for_the_dead(WAY_EVENT);
 }
 
+/* For blocks the fence of a dead process counts as reached. */
+static void test_death_before_blocks_end(void **state)
+{
+	struct gpool_block freed, unpinned;
+	struct gpool_fence_handle handle;
+	struct gpool_fence fence, none = { 0 };
+
+	(void)state;
+	begin();
+	freed = alloc(ours, 2);
+	unpinned = alloc(ours, 2);
+	handle = handle_of(&exporter, ORDER_GATE, 0);
+	fence = imported(&handle);
+	assert_int_equal(gpool_free_after(ours, &freed, fence), 0);
+	assert_int_equal(gpool_pin(ours, &freed), -ESTALE);
+	assert_int_equal(gpool_unpin_after(ours, &unpinned, fence), 0);
+	assert_int_equal(harness_evict(&harness, gpool_session(ours), PAGES), 0);
+	exporter_kill(&exporter);
+	AWAIT(gpool_fence_done(ours, fence) == -ESRCH);
+	AWAIT(harness_evict(&harness, gpool_session(ours), PAGES) > 0);
+	assert_int_equal(gpool_pin(ours, &unpinned), -ESTALE);
+	/* A call of this process, or the agent, ends the freed one. */
+	AWAIT(gpool_fence_done(ours, none) == 1 && atomic_load(&ours->deferred_count) == 0);
+	assert_int_equal(gpool_free_after(ours, &freed, fence), -ESTALE);
+	closed(fence);
+}
+
 /* What it had reached before stays reached, and its number in another session's hands means nothing. */
 static void test_death_of_what_was_done(void **state)
 {
@@ -1168,6 +1195,7 @@ int main(int argc, char **argv)
 		TEST(pages_behind_it),
 		TEST(death_by_timeline),
 		TEST(death_by_event),
+		TEST(death_before_blocks_end),
 		TEST(death_of_what_was_done),
 		TEST(closing_while_waiting),
 		TEST(over_agents),
