@@ -60,7 +60,7 @@ include make/cuda.mk
 
 COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c cuda/kernels/*.c policy/*.c)
 AGENT_SRC := $(wildcard agent/*.c agent/*/*.c)
-KEEPER_SRC := agent/main.c agent/recipe.c agent/log.c agent/ledger.c agent/kept_config.c $(wildcard agent/config*.c agent/keeper/*.c shm/*.c proto/*.c)
+KEEPER_SRC := agent/main.c agent/recipe.c agent/log.c agent/ledger.c agent/layout.c agent/kept_config.c $(wildcard agent/config*.c agent/keeper/*.c shm/*.c proto/*.c)
 MODULE_SRC := $(filter-out agent/main.c agent/keeper/%,$(AGENT_SRC)) $(COMMON_SRC)
 CLIENT_SRC := $(filter-out client/torch/%,$(wildcard client/*.c client/*/*.c))
 TOOLS := $(filter-out lib,$(notdir $(patsubst %/,%,$(wildcard tools/*/))))

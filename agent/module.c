@@ -3,6 +3,7 @@
 
 #include "agent/agent.h"
 #include "agent/front/front.h"
+#include "agent/layout.h"
 #include "agent/mover/mover.h"
 #include "cuda/gpu.h"
 
@@ -56,4 +57,5 @@ __attribute__((visibility("default"))) const struct module gpool_module = {
 	.mover = mover_run,
 	.front = front,
 	.device = device,
+	.layout = &layout_own,
 };

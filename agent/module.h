@@ -3,13 +3,15 @@
  * forked child loads from a file. So an upgrade is a new file and a new child: no exec, which would lose the writable mappings of
  * the sealed pool segments, and no new keeper, which would lose the descriptors.
  *
- * Everything that crosses this border keeps its meaning for good: structs begin with their size and only grow, MODULE_ABI goes up
- * when that was not possible, and then the keeper refuses the module. What is in the shared memory has its own number.
+ * The keeper takes a module of any version or build whose layout (layout.h) is its own: that of the shared memory, numbered by
+ * POOL_LAYOUT_VERSION, and that of the structs and functions here, numbered by MODULE_ABI. Structs that begin with their size may grow at
+ * the end. Every other change of a layout makes the keeper refuse the module.
  */
 #ifndef GPOOL_AGENT_MODULE_H
 #define GPOOL_AGENT_MODULE_H
 
 #include "agent/keeper/channel.h"
+#include "agent/layout.h"
 #include "agent/ledger.h"
 #include "agent/recipe.h"
 #include "shm/pool_segment.h"
@@ -73,6 +75,7 @@ struct module {
 	int (*mover)(const struct module_start *start);
 	int (*front)(const struct module_start *start, const void *options);
 	int (*device)(const char *backend, const char *device, struct module_device *answer);
+	const struct layout *layout; /* that the module was built with */
 };
 
 #endif

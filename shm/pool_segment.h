@@ -7,7 +7,7 @@
  *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct object_record[object_count] |
  *   names of objects: u32[object_count] (object_names.h) | struct role_record[64] | rings "flight" and "events" (flight.h)
  *
- * Fixed-width fields, offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION.
+ * Fixed-width fields, offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION and is described in agent/layout.def.
  */
 #ifndef GPOOL_SHM_POOL_SEGMENT_H
 #define GPOOL_SHM_POOL_SEGMENT_H

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,6 +116,7 @@ int store_write(const struct module_start *start, const struct held_table *held,
 		.head_bytes = sizeof(head),
 		.item_bytes = sizeof(struct store_item),
 		.layout_version = POOL_LAYOUT_VERSION,
+		.layout_sum = layout_sum(&layout_own, LAYOUT_SHARED),
 		.pool_count = start->pool_count,
 		.incarnation = start->incarnation,
 	};
@@ -223,12 +225,16 @@ static int pools_look(struct store *store, const int *fds)
 	return error;
 }
 
-static int head_check(const struct store_head *head, size_t fd_count)
+/* A head of `length` bytes: one that another version has written may be shorter, and what is missing of it is zero. */
+static int head_check(const struct store_head *head, size_t length, size_t fd_count)
 {
-	if (head->magic != STORE_MAGIC || head->head_bytes != sizeof(*head) || head->item_bytes != sizeof(struct store_item))
+	if (length < offsetof(struct store_head, incarnation) || head->magic != STORE_MAGIC || head->head_bytes < length)
 		return -EBADMSG;
-	if (head->layout_version != POOL_LAYOUT_VERSION)
+	if (head->head_bytes != sizeof(*head) || head->layout_version != POOL_LAYOUT_VERSION ||
+		head->layout_sum != layout_sum(&layout_own, LAYOUT_SHARED))
 		return -EPROTO;
+	if (length != sizeof(*head) || head->item_bytes != sizeof(struct store_item))
+		return -EBADMSG;
 	if (head->pool_count < 1 || head->pool_count > MODULE_POOLS_MAX || head->item_count > ITEMS_MAX ||
 		fd_count != 1 + 2 * (size_t)head->pool_count)
 		return -EBADMSG;
@@ -238,6 +244,7 @@ static int head_check(const struct store_head *head, size_t fd_count)
 int store_look(int socket, struct store *store, char *text, size_t text_bytes)
 {
 	int fds[1 + 2 * MODULE_POOLS_MAX], length, error;
+	char theirs[LAYOUT_TEXT_BYTES], ours[LAYOUT_TEXT_BYTES];
 	size_t fd_count;
 
 	memset(store, 0, sizeof(*store));
@@ -250,7 +257,7 @@ int store_look(int socket, struct store *store, char *text, size_t text_bytes)
 		store_close(store);
 		return 0;
 	}
-	error = length < 0 ? length : length != sizeof(store->head) ? -EBADMSG : head_check(&store->head, fd_count);
+	error = length < 0 ? length : head_check(&store->head, (size_t)length, fd_count);
 	if (error) {
 		for (size_t i = 0; i < fd_count; i++)
 			close(fds[i]);
@@ -265,7 +272,9 @@ int store_look(int socket, struct store *store, char *text, size_t text_bytes)
 	if (!error)
 		return 0;
 	if (error == -EPROTO)
-		snprintf(text, text_bytes, "it has layout %u, this gpoold has %d", store->head.layout_version, POOL_LAYOUT_VERSION);
+		snprintf(text, text_bytes, "it has layout %s, this gpoold has %s",
+			layout_text(store->head.layout_version, store->head.layout_sum, theirs),
+			layout_text(POOL_LAYOUT_VERSION, layout_sum(&layout_own, LAYOUT_SHARED), ours));
 	else
 		snprintf(text, text_bytes, "it cannot be read: %s", strerror(-error));
 	store_close(store);

@@ -23,6 +23,8 @@ struct store_head {
 	uint32_t layout_version;
 	uint32_t pool_count, item_count, fd_count;
 	uint64_t incarnation;
+	uint32_t layout_sum; /* layout.h, LAYOUT_SHARED */
+	uint32_t reserved;
 };
 
 struct store_item {
@@ -51,7 +53,7 @@ int store_write(const struct module_start *start, const struct held_table *held,
 
 /*
  * store_look() - open what was kept, and take nothing. The socket is the store's. 0, also for one that is empty or used up, then
- * store->socket is -1; or negative errno with the reason in text: -EPROTO (another layout), -EBADMSG (not what we write).
+ * store->socket is -1; or negative errno with the reason in text: -EPROTO (another layout, or a head of another size), -EBADMSG (not what we write).
  */
 int store_look(int socket, struct store *store, char *text, size_t text_bytes);
 

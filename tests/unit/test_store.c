@@ -168,8 +168,8 @@ static int socket_with(const struct store_head *head, size_t bytes, size_t fd_co
 static void test_damage_is_refused(void **state)
 {
 	struct store_head good, head;
+	char text[400] = "", wanted[200], theirs[LAYOUT_TEXT_BYTES], ours[LAYOUT_TEXT_BYTES];
 	struct store store;
-	char text[400] = "";
 	int socket = store_write(&start, &held, text, sizeof(text));
 
 	(void)state;
@@ -189,6 +189,20 @@ static void test_damage_is_refused(void **state)
 	head.layout_version++;
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EPROTO);
 	assert_non_null(strstr(text, "layout"));
+	/* The same number, over other structs; and a head from before there was a sum. */
+	head = good;
+	head.layout_sum++;
+	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EPROTO);
+	snprintf(wanted, sizeof(wanted), "it has layout %s, this gpoold has %s", layout_text(POOL_LAYOUT_VERSION, head.layout_sum, theirs),
+		layout_text(POOL_LAYOUT_VERSION, good.layout_sum, ours));
+	assert_string_equal(text, wanted);
+	head = good;
+	head.head_bytes = offsetof(struct store_head, layout_sum);
+	assert_int_equal(store_look(socket_with(&head, head.head_bytes, 3), &store, text, sizeof(text)), -EPROTO);
+	snprintf(wanted, sizeof(wanted), "it has layout %d, this gpoold has %s", POOL_LAYOUT_VERSION, ours);
+	assert_string_equal(text, wanted);
+	/* A head that is shorter than it says. */
+	assert_int_equal(store_look(socket_with(&good, offsetof(struct store_head, incarnation) - 1, 3), &store, text, sizeof(text)), -EBADMSG);
 	head = good;
 	head.pool_count = 1000;
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EBADMSG);
