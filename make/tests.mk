@@ -76,6 +76,40 @@ $(B)/tests/crash/gpoold-agent.so: $(CRASH_OBJ) $(B)/obj/tests/modules/unwilling.
 $(B)/tests/test_crash_points $(B)/tests/test_client_lora_crash $(B)/tests/test_objects_crash $(B)/tests/test_roles_crash $(B)/tests/test_trust_crash $(B)/tests/test_mover_gone_crash: | $(B)/tests/crash/gpoold-agent.so
 -include $(CRASH_OBJ:.o=.d)
 
+# Two further builds of gpoold for tests of an upgrade. tests/next: another version with the same layout. tests/other: a ledger with one
+# more field and otherwise the same source and version numbers, so a change is refused even if no number was raised for it.
+$(addprefix $(B)/tests/modules/,dying.so recipe.so undescribed.so): $(B)/obj/agent/layout.o
+
+NEXT_SRC := agent/module.c agent/inspect.c
+NEXT_OBJ := $(patsubst %.c,$(B)/obj/next/%.o,$(NEXT_SRC))
+OTHER_SRC := agent/layout.c $(shell grep -l 'ledger_role\|ledger\.roles\|ledger->roles' agent/*.c agent/*/*.c)
+OTHER_OBJ := $(patsubst %.c,$(B)/obj/other/%.o,$(OTHER_SRC))
+
+$(B)/obj/next/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,"$< of the next version")$(CC) $(ALL_CFLAGS) -UGPOOL_VERSION -DGPOOL_VERSION='"9.9.9"' -MMD -MP -c -o $@ $<
+
+$(B)/obj/other/include/agent/ledger.h: agent/ledger.h
+	@mkdir -p $(@D)
+	$(call say,GEN,$@)sed 's/^struct ledger_role {/&\n\t_Atomic uint64_t refusals;/' $< > $@
+
+$(B)/obj/other/%.o: %.c $(B)/obj/other/include/agent/ledger.h
+	@mkdir -p $(@D)
+	$(call say,CC,"$< of another layout")$(CC) -I$(B)/obj/other/include $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(B)/tests/next/gpoold-agent.so: $(NEXT_OBJ) $(filter-out $(call obj,$(NEXT_SRC)),$(MODULE_OBJ))
+$(B)/tests/other/gpoold-agent.so: $(OTHER_OBJ) $(filter-out $(call obj,$(OTHER_SRC)),$(MODULE_OBJ))
+$(B)/tests/next/gpoold-agent.so $(B)/tests/other/gpoold-agent.so:
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $^ $(AGENT_LIBS)
+
+$(B)/tests/other/gpoold: $(filter $(OTHER_OBJ),$(KEEPER_OBJ:$(B)/obj/%=$(B)/obj/other/%)) $(filter-out $(call obj,$(OTHER_SRC)),$(KEEPER_OBJ))
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(KEEPER_LIBS)
+
+$(B)/tests/test_upgrade $(B)/tests/test_keep_over_restart: | $(B)/tests/next/gpoold-agent.so $(B)/tests/other/gpoold-agent.so $(B)/tests/other/gpoold
+-include $(NEXT_OBJ:.o=.d) $(OTHER_OBJ:.o=.d)
+
 # What tests/run asks for: the programs of a group, and what they start.
 .PHONY: some-tests
 some-tests: all $(addprefix $(B)/tests/,$(NAMES)) $(TEST_MODULES)

@@ -16,6 +16,8 @@
 #define GPOOL_MODULE_DIR "/usr/local/lib/gpool"
 #endif
 #define MODULE_FILE "gpoold-agent.so"
+#define WAY_OUT "stop gpoold and start the one that came with the file"
+enum { PATH_SHOWN = 64 }; /* bytes of a path in a verdict, whose text has KEEP_TEXT_BYTES */
 enum { PROBE_MS = 10000 }; /* chosen: loading takes milliseconds; a file whose start-up code hangs must not hang us */
 
 void loader_find(const char *given, char path[PATH_MAX])
@@ -74,6 +76,18 @@ const struct module *loader_load(const struct loader *loader)
 	return module;
 }
 
+/* How the module's layout compares with ours. */
+static void facts_of_layout(const struct module *module, struct loader_facts *facts)
+{
+	const struct layout *layout = module->size < offsetof(struct module, layout) + sizeof(module->layout) ? NULL : module->layout;
+
+	if (!layout)
+		return;
+	facts->interface_sum = layout_sum(layout, LAYOUT_INTERFACE);
+	facts->layout_sum = layout_sum(layout, LAYOUT_SHARED);
+	facts->differs = layout_difference(&layout_own, layout, facts->difference);
+}
+
 static void facts_collect(const struct loader *loader, struct loader_facts *facts)
 {
 	const char *why;
@@ -97,7 +111,11 @@ static void facts_collect(const struct loader *loader, struct loader_facts *fact
 	if (module->abi == MODULE_ABI && (!module->agent || !module->front || !module->device)) {
 		facts->error = -ENOEXEC;
 		snprintf(facts->text, sizeof(facts->text), "a function is missing in its table");
+		return;
 	}
+	/* A table of another interface may have a form that is not known here. */
+	if (module->abi == MODULE_ABI)
+		facts_of_layout(module, facts);
 }
 
 int probe_start(struct probe *probe, const char *path, const struct child_shed *shed, char *text, size_t text_bytes)
@@ -142,27 +160,64 @@ close_file:
 	return error;
 }
 
+/* The end of a long path, so that a message of bounded size has room for its reason. */
+static const char *path_end(const char *path, char text[PATH_SHOWN])
+{
+	size_t length = strlen(path);
+
+	if (length < PATH_SHOWN)
+		return path;
+	snprintf(text, PATH_SHOWN, "...%s", path + length - (PATH_SHOWN - 4));
+	return text;
+}
+
+/* Another layout of shared memory, by its number or by its sum. */
+static int refuse_layout(const struct loader_facts *facts, const char *path, char *text, size_t text_bytes)
+{
+	char theirs[LAYOUT_TEXT_BYTES], ours[LAYOUT_TEXT_BYTES];
+	bool named = facts->differs == LAYOUT_SHARED;
+
+	snprintf(text, text_bytes, "'%s' has layout %s, the pools here have %s%s%s%s; " WAY_OUT, path,
+		layout_text(facts->layout_version, facts->layout_sum, theirs),
+		layout_text(POOL_LAYOUT_VERSION, layout_sum(&layout_own, LAYOUT_SHARED), ours), named ? ": " : "",
+		named ? facts->difference : "", named ? " differs" : "");
+	return -EPROTO;
+}
+
+static int refuse_interface(const struct loader_facts *facts, const char *path, char *text, size_t text_bytes)
+{
+	char theirs[LAYOUT_TEXT_BYTES], ours[LAYOUT_TEXT_BYTES];
+
+	/* Parts that may differ in what one side alone has have no sum. */
+	if (facts->differs != LAYOUT_INTERFACE)
+		snprintf(text, text_bytes, "'%s' changes %s, which running processes use; " WAY_OUT, path, facts->difference);
+	else
+		snprintf(text, text_bytes, "'%s' has interface %s, this gpoold has %s: %s differs; " WAY_OUT, path,
+			layout_text(facts->abi, facts->interface_sum, theirs),
+			layout_text(MODULE_ABI, layout_sum(&layout_own, LAYOUT_INTERFACE), ours), facts->difference);
+	return -EPROTO;
+}
+
 static int verdict(const struct loader *loader, char *text, size_t text_bytes)
 {
 	const struct loader_facts *facts = &loader->facts;
+	char shown[PATH_SHOWN], layout[LAYOUT_TEXT_BYTES];
+	const char *path = path_end(loader->path, shown);
 
 	if (facts->error) {
-		snprintf(text, text_bytes, "cannot load '%s': %s; install the file of this version there", loader->path, facts->text);
+		snprintf(text, text_bytes, "cannot load '%s': %s; install the file of this version there", path, facts->text);
 		return facts->error;
 	}
 	if (facts->abi != MODULE_ABI) {
-		snprintf(text, text_bytes, "'%s' has interface %u, this gpoold has %d; stop gpoold and start the one that came with the file",
-			loader->path, facts->abi, MODULE_ABI);
+		snprintf(text, text_bytes, "'%s' has interface %u, this gpoold has %d; " WAY_OUT, path, facts->abi, MODULE_ABI);
 		return -EPROTO;
 	}
-	if (facts->layout_version != POOL_LAYOUT_VERSION) {
-		snprintf(text, text_bytes,
-			"'%s' has layout %u, the pools here have %d and keep it while they live; stop gpoold and start the one that came "
-			"with the file",
-			loader->path, facts->layout_version, POOL_LAYOUT_VERSION);
-		return -EPROTO;
-	}
-	snprintf(text, text_bytes, "version %s, layout %u, of '%s'", facts->version, facts->layout_version, loader->path);
+	if (facts->layout_version != POOL_LAYOUT_VERSION || !facts->layout_sum || facts->differs == LAYOUT_SHARED)
+		return refuse_layout(facts, path, text, text_bytes);
+	if (facts->differs)
+		return refuse_interface(facts, path, text, text_bytes);
+	snprintf(text, text_bytes, "version %s, layout %s, of '%s'", facts->version,
+		layout_text(facts->layout_version, facts->layout_sum, layout), path);
 	return 0;
 }
 
@@ -193,6 +248,7 @@ int probe_finish(struct probe *probe, struct loader *loader, char *text, size_t 
 	if (whole) {
 		facts->text[sizeof(facts->text) - 1] = '\0';
 		facts->version[sizeof(facts->version) - 1] = '\0';
+		facts->difference[sizeof(facts->difference) - 1] = '\0';
 		error = verdict(&probe->loader, text, text_bytes);
 	} else if (said) {
 		error = -ENOEXEC;

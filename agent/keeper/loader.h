@@ -17,6 +17,9 @@
 struct loader_facts {
 	int32_t error; /* 0, or why it could not be loaded; then the rest is zero, and text says more */
 	uint32_t abi, layout_version;
+	uint32_t interface_sum, layout_sum; /* 0: the module does not describe its layout */
+	uint32_t differs;                   /* enum layout_rule of the first difference from this program's layout; 0: there is none */
+	char difference[LAYOUT_NAME_BYTES];
 	uint32_t has_mover;
 	char version[32];
 	char text[160];

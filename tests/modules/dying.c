@@ -1,7 +1,11 @@
 /* dying.c - a module that fits, and whose agent ends before it serves. */
 #include "tests/modules/module.h"
 
-#include <unistd.h>
+#include <stddef.h>
+
+#ifndef MODULE_BYTES
+#define MODULE_BYTES sizeof(struct module)
+#endif
 
 static int agent(const struct module_start *start)
 {
@@ -25,11 +29,12 @@ static int device(const char *backend, const char *name, struct module_device *a
 }
 
 EXPORTED const struct module gpool_module = {
-	.size = sizeof(struct module),
+	.size = MODULE_BYTES,
 	.abi = MODULE_ABI,
 	.layout_version = POOL_LAYOUT_VERSION,
 	.version = "9.9.9",
 	.agent = agent,
 	.front = front,
 	.device = device,
+	.layout = &layout_own,
 };

@@ -73,4 +73,5 @@ EXPORTED const struct module gpool_module = {
 	.mover = mover,
 	.front = front,
 	.device = device,
+	.layout = &layout_own,
 };
