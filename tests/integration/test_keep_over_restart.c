@@ -7,6 +7,7 @@
  */
 #include "tests/integration/keeper.h"
 
+#include "agent/layout.h"
 #include "client/gpool.h"
 #include "client/pool.h"
 #include "client/request.h"
@@ -113,6 +114,9 @@ static void manager_end(void)
 	manager.deaf = false;
 }
 
+/* Which gpoold, beside this program. */
+static const char *program = "../gpoold";
+
 /* gpoold behind a shell that gives it what is stored as descriptor 3, as sd_listen_fds(3) tells, with limits of its own. */
 static void give_stored(char script[64], const char *before)
 {
@@ -122,7 +126,7 @@ static void give_stored(char script[64], const char *before)
 	snprintf(script, 64, "/tmp/gpool-given-%d", (int)getpid());
 	length = snprintf(text, sizeof(text),
 		"#!/bin/sh\n%s\nexport LISTEN_PID=$$\n%sexec '%s' \"$@\" %s\n", before,
-		manager.stored >= 0 ? "export LISTEN_FDS=1 LISTEN_FDNAMES=gpool\n" : "", beside("../gpoold"), manager.stored >= 0 ? "3<&9" : "");
+		manager.stored >= 0 ? "export LISTEN_FDS=1 LISTEN_FDNAMES=gpool\n" : "", beside(program), manager.stored >= 0 ? "3<&9" : "");
 	file_write(script, text, (size_t)length);
 	assert_int_equal(chmod(script, 0700), 0);
 	assert_int_equal(setenv("GPOOLD", script, 1), 0);
@@ -294,6 +298,69 @@ static void test_a_drained_pool_serves_again(void **state)
 	manager_end();
 }
 
+static bool agent_is(const char *version)
+{
+	struct result result = poolctl("-d", harness.directory, "version", NULL);
+	char line[64];
+	bool is;
+
+	expect(&result, OK);
+	snprintf(line, sizeof(line), "agent %s, layout ", version);
+	is = strstr(result.out, line);
+	result_free(&result);
+	return is;
+}
+
+/* Started with this module, it has the pages of the run before; with these bytes it ends. */
+static void goes_on_with(const char *module, const char *version, uint8_t bytes, uint8_t next_bytes)
+{
+	char path[700];
+	struct gpool *pool;
+
+	snprintf(path, sizeof(path), "%s", beside(module));
+	start_given((const char *const[]){ "--module", path, "--pool", POOL, KEEP, NULL });
+	assert_true(agent_is(version));
+	pool = harness_open(&harness);
+	is_filled(pool, bytes);
+	fill(pool, next_bytes);
+	gpool_close(pool);
+	pool_is_whole(PAGES);
+	manager_stop();
+	assert_true(manager.stored >= 0);
+}
+
+/* A run of another version of the same layout goes on with the memory, and so does the version before; another layout leaves it there. */
+static void test_another_version_goes_on(void **state)
+{
+	char said[4000], path[700], wanted[100], ours[LAYOUT_TEXT_BYTES];
+	struct gpool *pool;
+
+	(void)state;
+	layout_text(POOL_LAYOUT_VERSION, layout_sum(&layout_own, LAYOUT_SHARED), ours);
+	manager_begin();
+	start_given(usual);
+	pool = harness_open(&harness);
+	fill(pool, 0x11);
+	gpool_close(pool);
+	manager_stop();
+	goes_on_with("next/gpoold-agent.so", "9.9.9", 0x11, 0x22);
+	/* Another layout as a whole, whose module lies beside it; then its module alone. */
+	program = "other/gpoold";
+	assert_int_equal(refused(usual, said, sizeof(said), ""), 1);
+	program = "../gpoold";
+	expect_text(said, "cannot take over the memory that an earlier run has kept: it has layout ");
+	snprintf(wanted, sizeof(wanted), "it has layout %s, this gpoold has %d.", ours, POOL_LAYOUT_VERSION);
+	expect_text(said, wanted);
+	snprintf(path, sizeof(path), "%s", beside("other/gpoold-agent.so"));
+	assert_int_equal(refused((const char *const[]){ "--module", path, "--pool", POOL, KEEP, NULL }, said, sizeof(said), ""), 1);
+	expect_text(said, "ledger_role.arrivals differs");
+	expect_text(said, ours);
+	assert_int_equal(manager.removals, 1);
+	goes_on_with("../gpoold-agent.so", GPOOL_VERSION, 0x22, 0x33);
+	goes_on_with("next/gpoold-agent.so", "9.9.9", 0x33, 0x44);
+	manager_end();
+}
+
 static void test_what_does_not_fit_stays_in_the_store(void **state)
 {
 	static const char *const others[][8] = {
@@ -415,6 +482,7 @@ int main(void)
 		cmocka_unit_test(test_the_watchdog_hears_of_it),
 		cmocka_unit_test(test_a_manager_that_takes_nothing),
 		cmocka_unit_test(test_a_drained_pool_serves_again),
+		cmocka_unit_test(test_another_version_goes_on),
 		cmocka_unit_test(test_what_does_not_fit_stays_in_the_store),
 	};
 
