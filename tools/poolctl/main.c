@@ -584,9 +584,10 @@ const struct verb verbs[] = {
 		.name = "upgrade",
 		.arguments = "",
 		.summary = "have the agent go on with newly installed code",
-		.text = "Loads the file gpoold-agent.so anew, as make install or a package has put it there, and has agent, front and "
-			"movers go on with it. No page changes hands; processes that are attached stay so. A file that cannot be "
-			"loaded, or whose layout of shared memory is another, is refused, and the agent goes on as it was.",
+		.text = "Loads the file gpoold-agent.so again, as make install or a package has installed it, and restarts agent, front "
+			"and movers from it. No page changes hands; attached processes stay attached. Any version, newer or older, "
+			"is accepted if its layout is that of the running gpoold. A file that cannot be loaded, or has another "
+			"layout, is refused with both layouts named, and the agent goes on as it was. See Upgrade in gpoold(8).",
 		.options = no_options,
 		.example = "poolctl upgrade",
 		.example_text = "After make install, or the installation of a package.",
