@@ -46,7 +46,7 @@ class Agent:
             try:
                 self.pool(timeout_ms=START_SLICE_MS).close()
                 return
-            except gpool.NotFound:
+            except (gpool.NotFound, gpool.TimedOut):
                 if self.process.poll() is not None:
                     break
         self.process.kill()

@@ -142,7 +142,7 @@ struct made {
 
 static void made_begin(struct made *made, uint32_t groups)
 {
-	char path[] = "/tmp/test_cold_reader-XXXXXX";
+	char path[] = "/var/tmp/test_cold_reader-XXXXXX";
 
 	memset(made, 0, sizeof(*made));
 	made->length = COLD_ALIGN;

@@ -225,7 +225,7 @@ int main(void)
 
 int main(void)
 {
-	printf("this gpool was built without the CUDA headers\n");
+	printf("this gpool was built without the CUDA headers, which come with the toolkit of a GPU\n");
 	return 77;
 }
 #endif
