@@ -56,13 +56,14 @@ static inline int crash_stop(void **state)
 	return stop(state);
 }
 
-/* Before the next death, when the one at hand has had so many. */
-static inline void crash_another(uint32_t deaths)
+/* Before the next death, when the present gpoold has had DEATHS_OF_ONE: true if another one was started, with an empty pool. */
+static inline bool crash_another(uint32_t deaths)
 {
 	if (deaths % DEATHS_OF_ONE != DEATHS_OF_ONE - 1)
-		return;
+		return false;
 	assert_int_equal(crash_stop(NULL), 0);
 	crash_start(NULL);
+	return true;
 }
 
 /* At the end of the program. */

@@ -119,7 +119,9 @@ static void play(const struct scenario *scenario)
 
 	for (at = 1; left == 0; at += stride > 0 ? stride : 1) {
 		alarm(STUCK_SECONDS);
-		crash_another(deaths);
+		/* Another pool counts its tokens from the start. */
+		if (crash_another(deaths))
+			highest = 0;
 		first = open_worker();
 		for (uint32_t i = 0; i < STANDBYS; i++)
 			standbys[i].pool = open_worker();
