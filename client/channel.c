@@ -4,8 +4,10 @@
 #include "client/channel.h"
 
 #include "client/interrupt.h"
+#include "proto/codec.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <nanomsg/nn.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -17,13 +19,16 @@
 enum {
 	RECONNECT_MS = 20,    /* chosen: an agent and front that are restarted are back in less */
 	RECONNECT_MS_MAX = 0, /* always the same: nanomsg would double it with each restart, and never take that back */
+	RECEIVED_BYTES_MAX = MSG_BYTES_MAX + 64, /* with nanomsg's own header */
 };
 
 struct channel {
 	int socket;   /* nanomsg's number */
 	int endpoint; /* of the connection; negative: none could be made */
+	int protocol;
 	int silence_ms;
 	pid_t owner;
+	bool unanswered; /* a request was sent, and nothing has come since */
 	int64_t heard_ms; /* when something came, or was first waited for */
 	char url[];
 };
@@ -44,21 +49,34 @@ int nanomsg_claim(void)
 	return atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()) || nobody == (int)getpid() ? 0 : -EOPNOTSUPP;
 }
 
-int channel_set(struct channel *channel, int level, int option, int value)
+static int set(int socket, int option, int value)
 {
-	return nn_setsockopt(channel->socket, level, option, &value, sizeof(value)) < 0 ? -nn_errno() : 0;
+	return nn_setsockopt(socket, NN_SOL_SOCKET, option, &value, sizeof(value)) < 0 ? -nn_errno() : 0;
 }
 
-static int set_up(struct channel *channel)
+/* A socket and its connection; the channel has them only when both could be made. */
+static int open_socket(struct channel *channel)
 {
-	int result = channel_set(channel, NN_SOL_SOCKET, NN_RECONNECT_IVL, RECONNECT_MS);
+	int socket = nn_socket(AF_SP, channel->protocol), endpoint = -1, result;
 
-	if (result == 0)
-		result = channel_set(channel, NN_SOL_SOCKET, NN_RECONNECT_IVL_MAX, RECONNECT_MS_MAX);
-	if (result < 0)
+	if (socket < 0)
+		return -nn_errno();
+	result = set(socket, NN_RECONNECT_IVL, RECONNECT_MS);
+	if (!result)
+		result = set(socket, NN_RECONNECT_IVL_MAX, RECONNECT_MS_MAX);
+	if (!result)
+		result = set(socket, NN_RCVMAXSIZE, RECEIVED_BYTES_MAX);
+	if (!result) {
+		endpoint = nn_connect(socket, channel->url);
+		result = endpoint < 0 ? -nn_errno() : 0;
+	}
+	if (result) {
+		nn_close(socket);
 		return result;
-	channel->endpoint = nn_connect(channel->socket, channel->url);
-	return channel->endpoint < 0 ? -nn_errno() : 0;
+	}
+	channel->socket = socket;
+	channel->endpoint = endpoint;
+	return 0;
 }
 
 int channel_open(int protocol, const char *url, int silence_ms, struct channel **channel)
@@ -71,24 +89,15 @@ int channel_open(int protocol, const char *url, int silence_ms, struct channel *
 	made = malloc(sizeof(*made) + strlen(url) + 1);
 	if (!made)
 		return -ENOMEM;
-	*made = (struct channel){.silence_ms = silence_ms, .owner = getpid(), .heard_ms = now_ms()};
+	*made = (struct channel){.protocol = protocol, .silence_ms = silence_ms, .owner = getpid(), .heard_ms = now_ms()};
 	strcpy(made->url, url);
-	made->socket = nn_socket(AF_SP, protocol);
-	if (made->socket < 0) {
-		result = -nn_errno();
-		goto free_made;
+	result = open_socket(made);
+	if (result < 0) {
+		free(made);
+		return result;
 	}
-	result = set_up(made);
-	if (result < 0)
-		goto close_socket;
 	*channel = made;
 	return 0;
-
-close_socket:
-	nn_close(made->socket);
-free_made:
-	free(made);
-	return result;
 }
 
 void channel_close(struct channel *channel)
@@ -111,14 +120,24 @@ int channel_socket(const struct channel *channel)
 	return channel->socket;
 }
 
-void channel_expect(struct channel *channel)
+int channel_send(struct channel *channel, const void *request, size_t length)
 {
-	channel->heard_ms = now_ms();
+	if (channel->unanswered) {
+		int old = channel->socket, result = open_socket(channel);
+
+		if (result < 0)
+			return result;
+		nn_close(old);
+		channel->unanswered = false;
+	}
+	if (nn_send(channel->socket, request, length, 0) < 0)
+		return -nn_errno();
+	channel->unanswered = true;
+	return 0;
 }
 
 /*
- * Another connection in place of one that is silent for too long. The socket stays, and with it its descriptor, its subscriptions, and
- * a request that waits for its answer.
+ * Another connection in place of one that is silent for too long. The socket stays, and with it its descriptor and its subscriptions.
  */
 static void connect_again(struct channel *channel)
 {
@@ -136,7 +155,8 @@ int64_t channel_deadline(int timeout_ms)
 int channel_receive(struct channel *channel, void *buffer, size_t capacity, int64_t deadline)
 {
 	for (;;) {
-		int64_t now = now_ms(), left = deadline - now, patience = channel->heard_ms + channel->silence_ms - now;
+		int64_t now = now_ms(), left = deadline - now;
+		int64_t patience = channel->silence_ms < 0 ? INT_MAX : channel->heard_ms + channel->silence_ms - now;
 		int received;
 		int result;
 
@@ -151,12 +171,13 @@ int channel_receive(struct channel *channel, void *buffer, size_t capacity, int6
 		left = wait_slice_ms((int)left);
 		if (left < 0)
 			left = 0;
-		result = channel_set(channel, NN_SOL_SOCKET, NN_RCVTIMEO, (int)left);
+		result = set(channel->socket, NN_RCVTIMEO, (int)left);
 		if (result < 0)
 			return result;
 		received = nn_recv(channel->socket, buffer, capacity, 0);
 		if (received >= 0) {
 			channel->heard_ms = now_ms();
+			channel->unanswered = false;
 			return received;
 		}
 		if (nn_errno() == EINTR)

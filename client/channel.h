@@ -2,8 +2,12 @@
  * channel.h - a nanomsg socket with one connection, for control.c and events.c. Internal to libgpool.
  *
  * nanomsg connects again by itself when the other side ends, but not for certain: when it ends just as the two have greeted each other,
- * nanomsg now and then loses the news, and stays connected to nobody, with a descriptor that is closed. So there is a time within which
- * something must be heard, and whoever waits for longer gets another connection.
+ * nanomsg now and then loses the news, and stays connected to nobody, with a descriptor that is closed. So a SUB channel has a time
+ * within which something must be heard, and whoever waits for longer gets another connection. A request that is not answered in time
+ * is sent again with channel_send().
+ *
+ * A REQ socket of nanomsg 1.1.5 leaks an answer that arrives while an earlier one to the same request lies there unread. So a socket
+ * carries a second request only after the first was answered; channel_send() puts a new socket in its place otherwise.
  *
  * nanomsg runs a thread and is not fork-safe. After fork() a child may only call channel_close(), which then frees memory and leaves
  * nanomsg alone. Threads: one call on a struct channel at a time; different ones are independent.
@@ -27,7 +31,7 @@ int nanomsg_claim(void);
  * channel_open() - a socket of `protocol` (NN_REQ, NN_SUB) that keeps a connection to url ("ipc:///path"). Nobody needs to listen
  * there yet.
  *
- * @silence_ms: how long nothing may be heard while somebody waits
+ * @silence_ms: how long nothing may be heard while somebody waits; -1: for ever
  *
  * Return: 0, or -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE, -EOPNOTSUPP (see nanomsg_claim)
  */
@@ -39,14 +43,11 @@ void channel_close(struct channel *channel);
 /* Whether this process opened it; what follows is only for that one. */
 bool channel_ours(const struct channel *channel);
 
-/* An option of the socket, an int. 0 or a negative errno. */
-int channel_set(struct channel *channel, int level, int option, int value);
-
 /* nanomsg's number of the socket, for what this file does not do. */
 int channel_socket(const struct channel *channel);
 
-/* The time of silence begins now: something was sent that must be answered. */
-void channel_expect(struct channel *channel);
+/* channel_send() - send a request over REQ. Never waits: the socket keeps it until there is a connection. 0 or a negative errno. */
+int channel_send(struct channel *channel, const void *request, size_t length);
 
 /* When `timeout_ms` from now is over, -1: never; for channel_receive(). */
 int64_t channel_deadline(int timeout_ms);
