@@ -278,7 +278,7 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 	int error;
 
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	if (page_count == 0 || page_count > pool->page_count)
 		return fail(-EINVAL, "page_count is %u; this pool has %u pages", page_count, pool->page_count);
 	if (request->stream) {

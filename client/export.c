@@ -3,6 +3,7 @@
 
 #include "client/attach_call.h"
 #include "client/fence_ticket.h"
+#include "client/last_error.h"
 #include "client/stream.h"
 #include "proto/codec.h"
 #include "shm/timeline.h"
@@ -144,7 +145,7 @@ static int by_timeline(struct gpool *pool, struct gpool_fence fence)
 static int event_take(struct gpool *pool, struct gpu_event **event)
 {
 	struct exports *exports = pool->exports;
-	int error = -EBUSY;
+	int error = fail(-EBUSY, "all %d events for exports have unfinished work", EXPORT_EVENTS);
 
 	if (exports->event_count < EXPORT_EVENTS) {
 		error = gpu_event_create(pool->gpu, GPU_EVENT_INTERPROCESS, &exports->events[exports->event_count]);
@@ -171,7 +172,7 @@ static int by_event(struct gpool *pool, struct gpool_fence fence, struct fence_t
 	int error;
 
 	if (!(pool->capabilities & GPU_CAP_IPC_EVENT))
-		return -EOPNOTSUPP;
+		return fail(-EOPNOTSUPP, "the device's events cannot be shared between processes");
 	error = page_make(pool);
 	if (!error)
 		error = event_take(pool, &event);
@@ -226,9 +227,13 @@ int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t fl
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
-	if (flags & ~(uint32_t)GPOOL_EXPORT_EVENT || fence_check(pool, fence) || stream_is_mirror(pool, fence_slot(fence.value)))
+		return fail_role(pool);
+	if (flags & ~(uint32_t)GPOOL_EXPORT_EVENT)
+		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_EXPORT_EVENT", flags);
+	if (fence_check(pool, fence))
 		return -EINVAL;
+	if (stream_is_mirror(pool, fence_slot(fence.value)))
+		return fail(-EINVAL, "fence 0x%llx was imported", (unsigned long long)fence.value);
 	if (!fence_reached(&pool->session, fence.value)) {
 		pthread_mutex_lock(&pool->exports->lock);
 		result = fence_export(pool, fence, flags, &ticket);

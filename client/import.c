@@ -3,6 +3,7 @@
 
 #include "client/export.h"
 #include "client/import_source.h"
+#include "client/last_error.h"
 #include "client/stream.h"
 #include "shm/timeline.h"
 
@@ -482,11 +483,13 @@ int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *hand
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	error = fence_ticket_read(handle, &ticket);
 	/* What is ours we have already, and a driver refuses its own events. */
-	if (error || (ticket.way != GPOOL_FENCE_REACHED && ticket.key == export_key(pool)))
-		return -EINVAL;
+	if (error)
+		return fail(-EINVAL, "not a handle of gpool_fence_export()");
+	if (ticket.way != GPOOL_FENCE_REACHED && ticket.key == export_key(pool))
+		return fail(-EINVAL, "the fence was exported by this session");
 	pthread_mutex_lock(&pool->imports->turn);
 	if (ticket.way == GPOOL_FENCE_BY_TIMELINE)
 		error = import_by_timeline(pool->imports, &ticket, &imported);
@@ -509,7 +512,7 @@ int gpool_fence_close(struct gpool *pool, struct gpool_fence fence)
 	if (!fence.value)
 		return 0; /* what was reached already when it was imported */
 	if (pool->role)
-		return -EINVAL;
+		return fail(-EINVAL, "fence 0x%llx was not imported by this session", (unsigned long long)fence.value);
 	pthread_mutex_lock(&imports->lock);
 	import = import_of_slot(imports, fence_slot(fence.value));
 	if (import)
@@ -525,5 +528,5 @@ int gpool_fence_close(struct gpool *pool, struct gpool_fence fence)
 		found = NULL;
 	}
 	pthread_mutex_unlock(&imports->lock);
-	return found ? 0 : -EINVAL;
+	return found ? 0 : fail(-EINVAL, "fence 0x%llx was not imported by this session, or is closed", (unsigned long long)fence.value);
 }

@@ -2,6 +2,7 @@
 
 #include "client/attach_call.h"
 #include "client/import.h"
+#include "client/last_error.h"
 #include "proto/codec.h"
 
 #include <stdlib.h>
@@ -208,7 +209,7 @@ static int event_find(struct gpool *pool, struct import_sources *sources, const 
 	if (found)
 		found->refs++;
 	else if (!event_make_room(pool, sources))
-		error = -EUSERS;
+		error = fail(-EUSERS, "all imported events are in use");
 	pthread_mutex_unlock(&sources->lock);
 	*event = found;
 	return error;
@@ -220,7 +221,7 @@ int event_get(struct gpool *pool, struct import_sources *sources, const struct f
 	int error;
 
 	if (!(pool->capabilities & GPU_CAP_IPC_EVENT))
-		return -EOPNOTSUPP;
+		return fail(-EOPNOTSUPP, "the device's events cannot be shared between processes");
 	error = event_find(pool, sources, ticket, event);
 	if (error || *event)
 		return error;

@@ -249,7 +249,7 @@ int gpool_shortage_object(struct gpool *pool, struct gpool_shortage_object *obje
 		return fail_size(size);
 	cache = thread_cache_of(pool);
 	if (!cache || !cache->shortage_object.pages)
-		return -ENOENT;
+		return fail(-ENOENT, "no object was in the way of this thread's last failed allocation");
 	filled = cache->shortage_object;
 	filled.size = size;
 	answer(object, size, &filled, sizeof(filled));

@@ -63,3 +63,18 @@ int fail_stream(uint32_t stream)
 {
 	return fail(-EINVAL, "stream %u is not open", stream);
 }
+
+int fail_role(const struct gpool *pool)
+{
+	return fail(-EPERM, "not in a session that was opened with %s", pool->role == 1 ? "GPOOL_OPEN_OBSERVER" : "GPOOL_OPEN_ADMIN");
+}
+
+int fail_asleep(void)
+{
+	return fail(-EBUSY, "the session is asleep; call gpool_wake()");
+}
+
+int fail_address(uint64_t address)
+{
+	return fail(-EINVAL, "0x%llx is not the address of an allocation", (unsigned long long)address);
+}

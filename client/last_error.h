@@ -26,4 +26,11 @@ int fail_timeout(int timeout_ms) __attribute__((noinline, cold));
 /* fail_stream() - -EINVAL: not the number of an open stream. */
 int fail_stream(uint32_t stream) __attribute__((noinline, cold));
 
+/* fail_role() - -EPERM: the session is an observer or admin. */
+int fail_role(const struct gpool *pool) __attribute__((noinline, cold));
+/* fail_asleep() - -EBUSY: the session sleeps. */
+int fail_asleep(void) __attribute__((noinline, cold));
+/* fail_address() - -EINVAL: no allocation of gpool_malloc() begins there. */
+int fail_address(uint64_t address) __attribute__((noinline, cold));
+
 #endif

@@ -33,7 +33,7 @@ int object_new(struct gpool *pool, const char *name, struct gpool_object **objec
 	struct gpool_object *made;
 
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	made = calloc(1, sizeof(*made));
 	if (!made)
 		return -ENOMEM;
@@ -305,7 +305,7 @@ int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version)
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role == 1)
-		return -EPERM;
+		return fail_role(pool);
 	if (object_name_copy(request.name, name))
 		return -EINVAL;
 	return change_ask(pool, &request, pool->answer_ms);
@@ -348,7 +348,7 @@ int gpool_object_entry(struct gpool_object *object, uint32_t index, const char *
 	if (!object->number)
 		return object_fail_draft(object);
 	if (index >= object->manifest.header->entries)
-		return -ENOENT;
+		return fail(-ENOENT, "entry %u of object '%s', which has %u", index, object->name, object->manifest.header->entries);
 	entry = &object->manifest.entries[index];
 	*key = object->manifest.data + entry->offset;
 	*value = object->manifest.data + manifest_value_at(entry->offset, entry->key_bytes);
@@ -366,7 +366,7 @@ int gpool_object_get(struct gpool_object *object, const char *key, const void **
 	if (!object->number)
 		return object_fail_draft(object);
 	index = manifest_find(&object->manifest, key, strlen(key));
-	return index < 0 ? -ENOENT : gpool_object_entry(object, (uint32_t)index, &found, value, bytes);
+	return index < 0 ? fail(-ENOENT, "object '%s' has no key '%s'", object->name, key) : gpool_object_entry(object, (uint32_t)index, &found, value, bytes);
 }
 
 /* ---- what there is ---- */

@@ -147,7 +147,7 @@ int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64
 	draft_sort(draft);
 	bytes = manifest_layout_of(runs->run_count, runs->allocations, draft->count).data + data_bytes(draft);
 	if (bytes > MANIFEST_BYTES_MAX)
-		return -EFBIG;
+		return fail(-EFBIG, "the object's runs and metadata have %llu bytes; at most %d", (unsigned long long)bytes, MANIFEST_BYTES_MAX);
 	/* Written and not mapped: a mapping that another thread's fork() has copied would keep it from being sealed. */
 	base = calloc(1, bytes);
 	if (!base)

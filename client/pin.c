@@ -273,7 +273,9 @@ int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct
 {
 	if (unlikely(!pool->alive))
 		return -ECHILD;
-	if (block_handle_bad(pool, block) || fence_check(pool, fence))
+	if (block_handle_bad(pool, block))
+		return fail_handle(pool, block);
+	if (fence_check(pool, fence))
 		return -EINVAL;
 	return block_free(pool, block, fence_pending(pool, fence) ? fence.value : 0);
 }

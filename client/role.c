@@ -58,7 +58,7 @@ static int claim_add(struct gpool *pool, const char *name)
 	pthread_mutex_lock(&pool->roles_lock);
 	at = claim_find(pool, name);
 	if (*at && !(*at)->doubtful) {
-		error = -EALREADY;
+		error = fail(-EALREADY, "role '%s' is held or waited for by this session", name);
 	} else if (*at) {
 		/* Ours from now on: whatever the agent has made of the question of before, it says in answer to the next. */
 		(*at)->doubtful = false;
@@ -107,7 +107,7 @@ static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, cha
 			error = 0;
 		}
 	pthread_mutex_unlock(&pool->roles_lock);
-	return error;
+	return error ? fail(error, "the session does not hold a role of index %u, token %llu", role->index, (unsigned long long)role->token) : 0;
 }
 
 /* Under roles_lock, so that no question about this name is on its way before it. */
@@ -283,7 +283,7 @@ int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, str
 	if (timeout_ms < -1)
 		return fail_timeout(timeout_ms);
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	error = claim_add(pool, name);
 	if (error)
 		return error;
@@ -361,5 +361,5 @@ int gpool_role_get(const struct gpool *pool, const char *name, uint32_t *session
 			*token = after;
 		return 0;
 	}
-	return -ENOENT;
+	return fail(-ENOENT, "role '%s' was never acquired", name);
 }

@@ -39,7 +39,7 @@ int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count, const stru
 	int error;
 
 	if (!scope->pool)
-		return -EINVAL;
+		return fail(-EINVAL, "the scope has ended, or never begun");
 	error = scope_grow(scope);
 	if (error)
 		return error;

@@ -187,7 +187,7 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struc
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	if (bytes == 0 || bytes > pool->page_bytes / 2)
 		return fail(-EINVAL, "bytes is %llu; a span has 1 to %llu, half a page", (unsigned long long)bytes, (unsigned long long)pool->page_bytes / 2);
 	if (content >= GPOOL_CONTENTS)

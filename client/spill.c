@@ -449,7 +449,7 @@ int gpool_relocate(struct gpool *pool, struct gpool_block *block)
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(block_handle_bad(pool, block)))
-		return -EINVAL;
+		return fail_handle(pool, block);
 	for (int look = 0; look < 2; look++) {
 		uint64_t word = atomic_load_explicit(&pool->pages[place.page], memory_order_acquire);
 

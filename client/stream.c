@@ -142,6 +142,11 @@ static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t 
 	return NULL;
 }
 
+static __attribute__((noinline, cold)) int fail_manual(uint32_t stream)
+{
+	return fail(-EINVAL, "stream %u is manual: it takes no work", stream);
+}
+
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot)
 {
 	uint32_t index = stream & (SESSION_TIMELINES - 1);
@@ -208,7 +213,7 @@ static int stream_start(struct gpool *pool, struct stream *stream, void *native)
 	int error;
 
 	if (!(pool->capabilities & GPU_CAP_TIMELINE))
-		return -EOPNOTSUPP;
+		return fail(-EOPNOTSUPP, "the device cannot write to memory from a stream; GPOOL_STREAM_MANUAL can be opened");
 	error = timeline_register(pool);
 	if (error)
 		return error;
@@ -242,7 +247,7 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 	if (flags & ~(uint32_t)GPOOL_STREAM_MANUAL || (native && flags))
 		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_STREAM_MANUAL, for a stream without a native one", flags);
 	if (pool->role)
-		return -EOPNOTSUPP; /* an observer has no device */
+		return fail(-EOPNOTSUPP, "an observer or admin has no device");
 	pthread_mutex_lock(&pool->streams->lock);
 	opened = stream_find_closed(pool->streams, &slot);
 	if (opened) {
@@ -259,7 +264,7 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 		pthread_mutex_unlock(&opened->lock);
 	}
 	pthread_mutex_unlock(&pool->streams->lock);
-	return opened ? error : -EUSERS;
+	return opened ? error : fail(-EUSERS, "all %d streams of the session are open", SESSION_TIMELINES - 1);
 }
 
 int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
@@ -307,7 +312,7 @@ int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
 		return fail_stream(stream);
-	error = found->gpu ? gpu_copy(pool->gpu, to, from, bytes, found->gpu) : fail(-EINVAL, "stream %u is manual: it takes no work", stream);
+	error = found->gpu ? gpu_copy(pool->gpu, to, from, bytes, found->gpu) : fail_manual(stream);
 	pthread_mutex_unlock(&found->lock);
 	return error;
 }
@@ -326,7 +331,7 @@ int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value,
 	if (bytes % 4)
 		error = fail(-EINVAL, "bytes is %llu, which is not a multiple of 4", (unsigned long long)bytes);
 	else
-		error = found->gpu ? gpu_fill(pool->gpu, to, value, bytes, found->gpu) : fail(-EINVAL, "stream %u is manual: it takes no work", stream);
+		error = found->gpu ? gpu_fill(pool->gpu, to, value, bytes, found->gpu) : fail_manual(stream);
 	pthread_mutex_unlock(&found->lock);
 	return error;
 }
@@ -341,7 +346,7 @@ int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_a
 	if (!found)
 		return fail_stream(stream);
 	if (!found->gpu)
-		error = -EINVAL;
+		error = fail_manual(stream);
 	else
 		error = out ? quantise_queue(pool->gpu, args, found->gpu) : dequantise_queue(pool->gpu, args, found->gpu);
 	pthread_mutex_unlock(&found->lock);
@@ -357,7 +362,7 @@ int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *arg
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
 		return fail_stream(stream);
-	error = found->gpu ? lora_shrink_queue(pool->gpu, args, found->gpu) : -EINVAL;
+	error = found->gpu ? lora_shrink_queue(pool->gpu, args, found->gpu) : fail_manual(stream);
 	if (!error)
 		error = lora_expand_queue(pool->gpu, args, found->gpu);
 	pthread_mutex_unlock(&found->lock);
@@ -526,7 +531,7 @@ int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fe
 	if (!found)
 		return fail_stream(stream);
 	if (!found->gpu)
-		error = -EINVAL; /* a manual stream has nothing that could wait */
+		error = fail_manual(stream);
 	else if (state)
 		error = state < 0 ? state : 0;
 	else if (stream_is_mirror(pool, fence_slot(fence.value)))
@@ -545,12 +550,14 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (slot == 0 || fence_check(pool, fence))
+	if (slot == 0)
+		return fail(-EINVAL, "fence 0 is of no stream");
+	if (fence_check(pool, fence))
 		return -EINVAL;
 	stream = &pool->streams->slots[slot];
 	pthread_mutex_lock(&stream->lock);
 	if (!stream->open || !stream->manual)
-		error = -EINVAL;
+		error = fail(-EINVAL, "fence 0x%llx is not of an open manual stream", (unsigned long long)fence.value);
 	else
 		reach(pool, slot, fence.value & FENCE_VALUE_MASK);
 	pthread_mutex_unlock(&stream->lock);
@@ -574,8 +581,10 @@ static int stream_lock_of(struct gpool *pool, struct gpool_fence fence, struct s
 {
 	uint32_t slot = fence_slot(fence.value);
 
-	if (fence_check(pool, fence) || stream_is_mirror(pool, slot))
+	if (fence_check(pool, fence))
 		return -EINVAL;
+	if (stream_is_mirror(pool, slot))
+		return fail(-EINVAL, "fence 0x%llx was imported", (unsigned long long)fence.value);
 	*stream = &pool->streams->slots[slot];
 	pthread_mutex_lock(&(*stream)->lock);
 	if (!fence_reached(&pool->session, fence.value) && (*stream)->open)
@@ -639,7 +648,7 @@ int stream_mirror_open(struct gpool *pool, uint32_t *slot)
 		pthread_mutex_unlock(&stream->lock);
 	}
 	pthread_mutex_unlock(&pool->streams->lock);
-	return error ? error : stream ? 0 : -EUSERS;
+	return error ? error : stream ? 0 : fail(-EUSERS, "all %d streams of the session are open", SESSION_TIMELINES - 1);
 }
 
 struct gpool_fence stream_mirror_next(struct gpool *pool, uint32_t slot)
