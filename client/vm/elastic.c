@@ -354,7 +354,7 @@ int elastic_offer(struct elastic *elastic, const struct elastic_pages *pages, ui
 	if (!owner_id)
 		owner_id = elastic->range->attributes.owner_id;
 	pthread_mutex_lock(&elastic->lock);
-	error = elastic->range->mapped ? offer_check(elastic, pages) : -EBUSY;
+	error = elastic->range->mapped ? offer_check(elastic, pages) : fail_asleep();
 	if (!error)
 		offered_hold(elastic, pages);
 	if (!error && fence_pending(pool, (struct gpool_fence){ fence }))
@@ -380,7 +380,7 @@ int elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, 
 	pthread_mutex_lock(&elastic->lock);
 	if (unlikely(!elastic->range->mapped)) {
 		elastic_unlock(elastic);
-		return -EBUSY;
+		return fail_asleep();
 	}
 	offered_hold(elastic, pages);
 	for (uint32_t i = 0; i < pages->times; i++) {

@@ -40,7 +40,7 @@ int range_reserve_elastic(struct gpool *pool, uint32_t page_count, const struct 
 		return -ENOMEM;
 	made->attributes = (struct block_attributes){ .flags = read.content | BLOCK_RANGE, .owner_id = read.owner_id };
 	pthread_mutex_lock(&pool->ranges->lock);
-	error = pool->ranges->asleep ? -EBUSY : elastic_open(made);
+	error = pool->ranges->asleep ? fail_asleep() : elastic_open(made);
 	if (error) {
 		range_free(made);
 	} else {
@@ -56,7 +56,7 @@ int gpool_range_reserve(struct gpool *pool, uint32_t page_count, const struct gp
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	return range_reserve_elastic(pool, page_count, options, range);
 }
 
@@ -82,7 +82,7 @@ int range_enter(struct gpool_range *range, const struct elastic_pages *pages)
 	if (error || range->mapped)
 		return error;
 	ranges_leave(range->pool->ranges);
-	return -EBUSY;
+	return fail_asleep();
 }
 
 int gpool_range_back(struct gpool_range *range, uint32_t first, uint32_t count, int timeout_ms)

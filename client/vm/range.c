@@ -79,7 +79,7 @@ int ranges_enter(struct ranges *ranges)
 	if (!(atomic_fetch_add_explicit(&ranges->gate, 1, memory_order_acquire) & GATE_CLOSED))
 		return 0;
 	ranges_leave(ranges);
-	return -EBUSY;
+	return fail_asleep();
 }
 
 void ranges_leave(struct ranges *ranges)
@@ -233,7 +233,7 @@ int gpool_range_create(struct gpool *pool, uint32_t page_count, const struct gpo
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	if (options)
 		error = options_read(&read, sizeof(read), options);
 	else
@@ -249,7 +249,7 @@ int gpool_range_create(struct gpool *pool, uint32_t page_count, const struct gpo
 	error = object_text_copy(made->name, sizeof(made->name), read.name);
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (!error)
-		error = pool->ranges->asleep ? -EBUSY : range_back(made, read.timeout_ms);
+		error = pool->ranges->asleep ? fail_asleep() : range_back(made, read.timeout_ms);
 	if (error) {
 		range_free(made);
 	} else {
@@ -311,7 +311,7 @@ int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_ob
 	made->version = object->version;
 	made->layout_hash = object->manifest.header->layout_hash;
 	pthread_mutex_lock(&pool->ranges->lock);
-	error = pool->ranges->asleep ? -EBUSY : object_back(made);
+	error = pool->ranges->asleep ? fail_asleep() : object_back(made);
 	if (error)
 		range_free(made);
 	else

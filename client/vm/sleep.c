@@ -13,6 +13,7 @@
 
 #include "client/alloc.h"
 #include "client/deferred.h"
+#include "client/last_error.h"
 #include "client/refill.h"
 #include "client/stitch.h"
 #include "client/stream.h"
@@ -217,7 +218,8 @@ static int sleep_all(struct gpool *pool)
 		pages += is_mutable(range) ? range_held(range) : 0;
 	}
 	if (!error && pages && !atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
-		error = -EOPNOTSUPP;
+		error = fail(-EOPNOTSUPP, "%llu pages of MUTABLE ranges have nowhere to go: gpoold is configured without spill_memory and spill_directory",
+			(unsigned long long)pages);
 	if (!error)
 		error = ranges_keep(ranges);
 	if (!error)
@@ -243,12 +245,12 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 	if (!pool->alive)
 		return -ECHILD;
 	if (flags)
-		return -EINVAL;
+		return fail(-EINVAL, "flags are 0x%x; none are known", flags);
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (!pool->ranges->asleep) {
-		error = gate_close(pool->ranges) ? sleep_all(pool) : -EBUSY;
+		error = gate_close(pool->ranges) ? sleep_all(pool) : fail(-EBUSY, "another thread is in a call that uses a range");
 		if (!pool->ranges->asleep)
 			gate_open(pool->ranges);
 	}

@@ -9,6 +9,7 @@
  * very block, which is on its way then.
  */
 #include "client/stream.h"
+#include "client/last_error.h"
 #include "client/vm/background.h"
 #include "client/vm/elastic.h"
 
@@ -124,7 +125,7 @@ static int options_check(struct gpool_tensor_options *read, struct gpool_range_o
 	range->memory_class = read->memory_class;
 	range->content = read->content;
 	range->owner_id = read->owner_id;
-	return read->flags || read->reserved ? -EINVAL : 0;
+	return read->flags || read->reserved ? fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", read->flags, read->reserved) : 0;
 }
 
 static void tensor_free(struct gpool_tensor *tensor)
@@ -165,7 +166,8 @@ static int tensor_open(struct gpool_tensor *tensor, const struct gpool_range_opt
 	int error;
 
 	if (!shape_set(tensor, &pages))
-		return -EINVAL;
+		return fail(-EINVAL, "slices is %u, blocks %u and block_pages %u; together they must be 1 to %u pages", tensor->slices, tensor->blocks,
+			tensor->block_pages, UINT32_MAX);
 	error = range_reserve_elastic(pool, pages, options, &tensor->range);
 	if (error)
 		return error;
@@ -192,7 +194,7 @@ int gpool_tensor_create(struct gpool *pool, uint32_t slices, uint32_t blocks, ui
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	error = options_check(&read, &range, options);
 	if (error)
 		return error;
@@ -316,8 +318,10 @@ int gpool_tensor_grow(struct gpool_tensor *tensor, uint32_t blocks, int timeout_
 
 	if (!tensor->pool->alive)
 		return -ECHILD;
-	if (blocks > tensor->blocks || timeout_ms < -1)
-		return -EINVAL;
+	if (blocks > tensor->blocks)
+		return fail(-EINVAL, "blocks is %u; the tensor has at most %u", blocks, tensor->blocks);
+	if (timeout_ms < -1)
+		return fail_timeout(timeout_ms);
 	pthread_mutex_lock(&tensor->growing);
 	if (blocks > tensor->backed)
 		brought = grow(tensor, blocks, timeout_ms);
@@ -370,7 +374,7 @@ int gpool_tensor_get(struct gpool_tensor *tensor, struct gpool_tensor_info *info
 	if (!pool->alive)
 		return -ECHILD;
 	if (filled.size < sizeof(filled.size))
-		return -EINVAL;
+		return fail_size(filled.size);
 	pthread_mutex_lock(&tensor->lock);
 	filled.backed = tensor->backed;
 	filled.ready = larger(tensor->ready, tensor->backed);

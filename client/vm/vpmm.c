@@ -1,6 +1,7 @@
 /* vpmm.c - the stream-ordered allocator: life, and what needs no driver call. See vpmm.h. */
 #include "client/vm/vpmm.h"
 
+#include "client/last_error.h"
 #include "client/stream.h"
 #include "shm/timeline.h"
 
@@ -124,7 +125,7 @@ static COLD int vpmm_start(struct vpmm *vpmm, uint32_t stream)
 	int error = 0;
 
 	if (stream && stream_slot_of(vpmm->pool, stream, &slot))
-		return -EINVAL;
+		return fail_stream(stream);
 	pthread_mutex_lock(&vpmm->start_lock);
 	if (!atomic_load_explicit(&vpmm->started, memory_order_relaxed)) {
 		error = parts_open(vpmm, stream);
@@ -143,7 +144,7 @@ int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 {
 	*slot = VM_NONE;
 	if (stream_slot_of(vpmm->pool, stream, slot))
-		return -EINVAL;
+		return fail_stream(stream);
 	/* The one before it in this slot is closed, and has been waited for; nobody has told us yet. */
 	if (vpmm->numbers[*slot])
 		region_stream_end(&vpmm->set, *slot);
@@ -324,7 +325,7 @@ static COLD int too_much(struct gpool *pool, uint64_t count)
 
 	if (cache)
 		cache->shortage = (struct gpool_shortage){ .needed = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX };
-	return -ENOSPC;
+	return fail(-ENOSPC, "%llu pages are needed; this pool has %u", (unsigned long long)count, pool->page_count);
 }
 
 int gpool_malloc(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address)
@@ -336,9 +337,9 @@ int gpool_malloc(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(pool->role))
-		return -EPERM;
+		return fail_role(pool);
 	if (unlikely(!bytes))
-		return -EINVAL;
+		return fail(-EINVAL, "bytes is 0");
 	vpmm = pool->vpmm;
 	if (unlikely(!atomic_load_explicit(&vpmm->started, memory_order_acquire)))
 		error = vpmm_start(vpmm, stream);
@@ -424,7 +425,7 @@ static int free_stream(struct gpool *pool, uint32_t *stream)
 	if (likely(pool->vpmm->numbers[*stream & (SESSION_TIMELINES - 1)] == *stream) || !stream_slot_of(pool, *stream, &slot))
 		return 0;
 	if (stream_was(pool, *stream))
-		return -EINVAL;
+		return fail_stream(*stream);
 	*stream = 0;
 	return 0;
 }
@@ -448,12 +449,16 @@ int gpool_mfree(struct gpool *pool, uint64_t address, uint32_t stream)
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(pool->role))
-		return -EPERM;
+		return fail_role(pool);
 	vpmm = pool->vpmm;
-	if (unlikely(!atomic_load_explicit(&vpmm->started, memory_order_acquire) || free_stream(pool, &order)))
+	if (unlikely(!atomic_load_explicit(&vpmm->started, memory_order_acquire)))
+		return fail_address(address);
+	if (unlikely(free_stream(pool, &order)))
 		return -EINVAL;
 	error = vpmm_small_has(vpmm, address) ? vpmm_small_free(vpmm, address, order, &bytes, &id) :
 						pages_free(vpmm, address, order, &bytes, &id);
+	if (unlikely(error == -EINVAL))
+		fail_address(address);
 	if (unlikely(vpmm->options.trace >= 2))
 		free_trace(vpmm, address, order, bytes, error);
 	if (unlikely(vpmm->record && !error) && vpmm_record_add(vpmm->record, true, stream, bytes, id))
@@ -472,10 +477,12 @@ int gpool_vm_capture(struct gpool *pool, uint64_t address, int captured)
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	vpmm = pool->vpmm;
-	if (!atomic_load_explicit(&vpmm->started, memory_order_acquire) || captured < 0 || captured > 1)
-		return -EINVAL;
+	if (captured < 0 || captured > 1)
+		return fail(-EINVAL, "captured is %d; it is 0 or 1", captured);
+	if (!atomic_load_explicit(&vpmm->started, memory_order_acquire))
+		return fail_address(address);
 	vpmm_lock(vpmm);
 	error = region_find(&vpmm->set, address, &region);
 	if (!error && region->released && captured)
@@ -487,5 +494,7 @@ int gpool_vm_capture(struct gpool *pool, uint64_t address, int captured)
 			region_release(vpmm, region, region->freed_in, 0);
 	}
 	vpmm_unlock(vpmm);
+	if (error == -EINVAL)
+		fail_address(address);
 	return error;
 }

@@ -1,5 +1,6 @@
 /* vpmm_dump.c - what the stream-ordered allocator tells: totals, regions, steps of a call; and whether it is whole. See vpmm.h. */
 #include "client/vm/vpmm.h"
+#include "client/last_error.h"
 #include "shm/timeline.h"
 
 #include <stdarg.h>
@@ -36,9 +37,9 @@ int gpool_vm_totals(struct gpool *pool, struct gpool_vm_totals *totals)
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	if (filled.size < sizeof(filled.size))
-		return -EINVAL;
+		return fail_size(filled.size);
 	vpmm = pool->vpmm;
 	if (atomic_load_explicit(&vpmm->started, memory_order_acquire)) {
 		vpmm_lock(vpmm);
@@ -180,7 +181,7 @@ int gpool_vm_dump(struct gpool *pool, void (*line)(void *context, const char *te
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	vpmm = pool->vpmm;
 	if (!atomic_load_explicit(&vpmm->started, memory_order_acquire))
 		return 0;

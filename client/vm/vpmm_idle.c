@@ -9,6 +9,7 @@
  *   by gpool_vm_trim()
  */
 #include "client/vm/vpmm.h"
+#include "client/last_error.h"
 #include "client/window.h"
 
 #include <stdlib.h>
@@ -74,7 +75,7 @@ int64_t gpool_vm_trim(struct gpool *pool, uint64_t keep_bytes)
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	vpmm = pool->vpmm;
 	if (!atomic_load_explicit(&vpmm->started, memory_order_acquire))
 		return 0;

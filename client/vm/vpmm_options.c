@@ -1,6 +1,8 @@
 /* vpmm_options.c - options and environment of the stream-ordered allocator. See vpmm.h. */
 #include "client/vm/vpmm.h"
 
+#include "client/last_error.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,17 +50,29 @@ static int size_from(struct vpmm *vpmm, const char *name, uint64_t *value)
 	if (!size_parse(text, value))
 		return 0;
 	pool_log(vpmm->pool, POOL_LOG_ERROR, "%s is '%s', which is no size; write 2097152, 2MB or 16GiB", name, text);
-	return -EINVAL;
+	return fail(-EINVAL, "%s is '%s', which is no size; write 2097152, 2MB or 16GiB", name, text);
 }
 
 /* ---- options ---- */
 
-static int options_check(const struct gpool_vm_options *options)
+static int options_check(const struct gpool *pool, const struct gpool_vm_options *options)
 {
-	if (options->flags || options->small > GPOOL_SMALL_PAGES || options->content >= GPOOL_CONTENTS || options->timeout_ms < -1 ||
-		options->trace > TRACE_MAX || options->idle_ms < -1 || options->reserved)
-		return -EINVAL;
-	return 0;
+	uint64_t handle_bytes = pool->page_bytes * handle_pages(pool);
+
+	if (options->flags || options->reserved)
+		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags, options->reserved);
+	if (options->small > GPOOL_SMALL_PAGES)
+		return fail(-EINVAL, "small is %u; the largest is %d", options->small, GPOOL_SMALL_PAGES);
+	if (options->content >= GPOOL_CONTENTS)
+		return fail(-EINVAL, "content is %u; the largest is %d", options->content, GPOOL_CONTENTS - 1);
+	if (options->timeout_ms < -1)
+		return fail_timeout(options->timeout_ms);
+	if (options->trace > TRACE_MAX)
+		return fail(-EINVAL, "trace is %u; the largest is %d", options->trace, TRACE_MAX);
+	if (options->idle_ms < -1)
+		return fail(-EINVAL, "idle_ms is %d; the least is -1, never", options->idle_ms);
+	return options->page_bytes % handle_bytes ? fail(-EINVAL, "page_bytes is %llu; it must be a multiple of %llu, a handle of the pool",
+		(unsigned long long)options->page_bytes, (unsigned long long)handle_bytes) : 0;
 }
 
 int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *options)
@@ -71,13 +85,11 @@ int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *option
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	vpmm = pool->vpmm;
 	error = options_read(&read, sizeof(read), options);
 	if (!error)
-		error = options_check(&read);
-	if (!error && read.page_bytes % (pool->page_bytes * handle_pages(pool)))
-		error = -EINVAL;
+		error = options_check(pool, &read);
 	if (error)
 		return error;
 	if (read.record_path) {
@@ -88,7 +100,7 @@ int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *option
 	}
 	pthread_mutex_lock(&vpmm->start_lock);
 	if (atomic_load_explicit(&vpmm->started, memory_order_relaxed)) {
-		error = -EBUSY;
+		error = fail(-EBUSY, "the allocator has started: configure it before its first allocation");
 	} else {
 		free(vpmm->record_path);
 		vpmm->record_path = path;
@@ -127,10 +139,11 @@ int vpmm_options_read(struct vpmm *vpmm)
 	if (options->page_bytes % handle_bytes || options->page_bytes / handle_bytes > vpmm->pool->page_count) {
 		pool_log(vpmm->pool, POOL_LOG_ERROR, "%llu bytes cannot be a page: handles of pool '%s' have %llu",
 			(unsigned long long)options->page_bytes, vpmm->pool->header->name, (unsigned long long)handle_bytes);
-		return -EINVAL;
+		return fail(-EINVAL, "page_bytes is %llu; it must be a multiple of %llu, a handle of the pool, and fit into it",
+			(unsigned long long)options->page_bytes, (unsigned long long)handle_bytes);
 	}
 	if (pages > vpmm->pool->page_count)
-		return -ENOSPC;
+		return fail(-ENOSPC, "VPMM_PAGES is %llu; this pool has %u pages", (unsigned long long)pages, vpmm->pool->page_count);
 	if (pages)
 		options->initial_bytes = pages * options->page_bytes;
 	vpmm->page_bytes = options->page_bytes;

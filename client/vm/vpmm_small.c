@@ -12,6 +12,7 @@
  * The lock guards lists and hash, and is a leaf like the other one; neither is taken under the other.
  */
 #include "client/span.h"
+#include "client/last_error.h"
 #include "client/stream.h"
 #include "client/vm/vpmm.h"
 #include "shm/timeline.h"
@@ -432,7 +433,7 @@ int vpmm_small_malloc(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, uint64
 	int error = 0;
 
 	if (stream && stream_slot_of(vpmm->pool, stream, &slot))
-		return -EINVAL;
+		return fail_stream(stream);
 	if (unlikely(small->driver)) {
 		error = driver_make(vpmm, bytes, stream, &at);
 		if (error != -EOPNOTSUPP)

@@ -270,7 +270,7 @@ int gpool_wake(struct gpool *pool, int timeout_ms)
 	if (timeout_ms < -1)
 		return fail_timeout(timeout_ms);
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (pool->ranges->asleep) {
 		error = wake_all(pool, timeout_ms);
