@@ -2,6 +2,7 @@
 #include "client/kv/kv.h"
 
 #include "client/kv/offer.h"
+#include "client/last_error.h"
 
 #include <string.h>
 
@@ -11,7 +12,7 @@ int copy_struct(void *to, const void *from, uint32_t known)
 
 	memcpy(&size, to, sizeof(size));
 	if (size < sizeof(size))
-		return -EINVAL;
+		return fail_size(size);
 	memcpy(to, from, size < known ? size : known);
 	if (size > known)
 		memset((char *)to + known, 0, size - known);
@@ -29,12 +30,27 @@ struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks)
 	};
 }
 
+static void refusal_tell(const struct gpool_kv *kv, uint32_t blocks, int error)
+{
+	struct gpool_kv_need need = kv_need(kv, blocks);
+
+	if (error == -EUSERS)
+		fail(error, "all %u sequences of the cache are in use (max_sequences)", kv->max_sequences);
+	else if (error == -EFBIG && blocks > kv->columns)
+		fail(error, "%u blocks needed; a sequence has at most %u (max_sequence_tokens)", blocks, kv->columns);
+	else
+		fail(error, "%u blocks needed; the cache has %u, %u of them free, and keeps %u free (watermark_blocks)", blocks, need.available_blocks,
+			need.free_blocks, need.watermark_blocks);
+}
+
 int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error)
 {
 	if (error == -ENOSPC || error == -EDQUOT || error == -EFBIG)
 		kv->shortage = kv_need(kv, blocks);
 	if (error == -ENOSPC || error == -EDQUOT || error == -EFBIG || error == -EUSERS)
 		kv->refusals++;
+	if (error == -ENOSPC || error == -EFBIG || error == -EUSERS)
+		refusal_tell(kv, blocks, error);
 	return error;
 }
 

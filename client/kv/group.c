@@ -7,6 +7,8 @@
  */
 #include "client/kv/kv.h"
 
+#include "client/last_error.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,9 +46,9 @@ static int row_find(const struct gpool_kv_group *group, uint64_t sequence, struc
 	uint32_t index = (uint32_t)sequence;
 
 	if (!(sequence >> 32) || index >= group->caches[0]->max_sequences)
-		return -EINVAL;
+		return fail(-EINVAL, "0x%llx is not the number of a sequence of this group", (unsigned long long)sequence);
 	*row = &group->rows[index];
-	return (*row)->members[0] == sequence ? 0 : -ESTALE;
+	return (*row)->members[0] == sequence ? 0 : fail(-ESTALE, "sequence 0x%llx of the group has ended", (unsigned long long)sequence);
 }
 
 static bool alive(const struct gpool_kv_group *group)
@@ -56,27 +58,33 @@ static bool alive(const struct gpool_kv_group *group)
 
 /* ---- life ---- */
 
-static bool caches_fit(struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens)
+static int caches_check(struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens)
 {
+	if (!count || count > MEMBERS_MAX)
+		return fail(-EINVAL, "count is %u; a group has 1 to %d caches", count, MEMBERS_MAX);
 	for (uint32_t i = 0; i < count; i++) {
 		if (!caches[i])
-			return false;
-		if (!range_tokens || range_tokens % caches[i]->shape.block_tokens ||
-			(i + 1 < count && range_tokens > (uint64_t)caches[i]->columns << caches[i]->token_shift))
-			return false;
+			return fail(-EINVAL, "cache %u is NULL", i);
+		if (!range_tokens || range_tokens % caches[i]->shape.block_tokens)
+			return fail(-EINVAL, "range_tokens is %u; it must be a multiple of %u, the tokens of a block of cache %u", range_tokens,
+				caches[i]->shape.block_tokens, i);
+		if (i + 1 < count && range_tokens > (uint64_t)caches[i]->columns << caches[i]->token_shift)
+			return fail(-EINVAL, "range_tokens is %u; a sequence of cache %u has at most %u tokens", range_tokens, i,
+				caches[i]->columns << caches[i]->token_shift);
 		for (uint32_t other = 0; other < i; other++)
 			if (caches[other] == caches[i])
-				return false;
+				return fail(-EINVAL, "caches %u and %u are the same", other, i);
 	}
-	return true;
+	return 0;
 }
 
 int gpool_kv_group_create(struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group)
 {
 	struct gpool_kv_group *made;
+	int error = caches_check(caches, count, range_tokens);
 
-	if (!count || count > MEMBERS_MAX || !caches_fit(caches, count, range_tokens))
-		return -EINVAL;
+	if (error)
+		return error;
 	if (!caches[0]->pool->alive)
 		return -ECHILD;
 	made = calloc(1, sizeof(*made));
@@ -117,7 +125,7 @@ int gpool_kv_group_can_allocate(struct gpool_kv_group *group, uint32_t tokens, u
 
 	for (uint32_t i = 0; i < group->count && (!i || share(group, tokens, i)); i++) {
 		struct gpool_kv_need found = { .size = sizeof(found) };
-		int result;
+		int result, error;
 
 		result = gpool_kv_can_allocate(group->caches[i], share(group, tokens, i), &found);
 		if (result < 0)
@@ -125,10 +133,11 @@ int gpool_kv_group_can_allocate(struct gpool_kv_group *group, uint32_t tokens, u
 		if (result <= worst)
 			continue;
 		worst = result;
+		error = need ? copy_struct(need, &found, sizeof(found)) : 0;
+		if (error)
+			return error;
 		if (member)
 			*member = i;
-		if (need)
-			copy_struct(need, &found, sizeof(found));
 	}
 	return worst;
 }
@@ -309,11 +318,11 @@ int gpool_kv_group_append(struct gpool_kv_group *group, uint64_t sequence, uint3
 	if (!alive(group))
 		return -ECHILD;
 	pthread_mutex_lock(&group->lock);
-	error = tokens ? row_find(group, sequence, &row) : -EINVAL;
+	error = tokens ? row_find(group, sequence, &row) : fail(-EINVAL, "tokens is 0");
 	if (!error && row->preempted)
-		error = -EAGAIN;
+		error = fail(-EAGAIN, "sequence 0x%llx of the group is preempted", (unsigned long long)sequence);
 	if (!error && tokens > KV_TOKENS_MAX - row->tokens)
-		error = -EFBIG;
+		error = fail(-EFBIG, "%u tokens more after %u; at most %u", tokens, row->tokens, (uint32_t)KV_TOKENS_MAX);
 	if (!error) {
 		first = row->tokens;
 		at = first / group->range_tokens < group->count ? first / group->range_tokens : group->count - 1;
@@ -443,7 +452,7 @@ int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_
 	if (!alive(group))
 		return -ECHILD;
 	if (member >= group->count)
-		return -EINVAL;
+		return fail(-EINVAL, "member is %u; the group has %u caches", member, group->count);
 	pthread_mutex_lock(&group->lock);
 	error = row_find(group, sequence, &row);
 	if (!error) {

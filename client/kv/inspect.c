@@ -3,6 +3,7 @@
 
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
+#include "client/last_error.h"
 
 int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout)
 {
@@ -29,7 +30,7 @@ int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64_t *addres
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (block >= kv_block_count(kv))
-		return -EINVAL;
+		return fail(-EINVAL, "block is %u; the cache has %u blocks", block, kv_block_count(kv));
 	*address = memory_address(kv, block);
 	return 0;
 }
@@ -181,7 +182,7 @@ static int block_of(const struct gpool_kv *kv, const struct kv_sequence *sequenc
 	for (uint32_t i = 0; sequence->state == GPOOL_KV_RUNNING && i < sequence->blocks; i++)
 		if (kv_entry(kv, sequence, i) == block)
 			return 0;
-	return -EACCES;
+	return fail(-EACCES, "block %u is not one of a running sequence 0x%llx", block, (unsigned long long)kv_number(kv, sequence));
 }
 
 int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, const struct gpool_kv_shape *shape)
@@ -192,13 +193,14 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (block < 0 || (uint32_t)block >= kv_block_count(kv))
-		return -EINVAL;
+		return fail(-EINVAL, "block is %d; the cache has %u blocks", block, kv_block_count(kv));
 	if (!same_shape(kv, shape))
-		return -EPROTO;
+		return fail(-EPROTO, "the cache has %u layers, %u heads of %u elements of %u bytes and blocks of %u tokens, and not the shape given", kv->shape.layers,
+			kv->shape.kv_heads, kv->shape.head_size, kv->shape.dtype_bytes, kv->shape.block_tokens);
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, sequence, &found);
 	if (!error)
-		error = kv_refs(kv, (uint32_t)block) ? block_of(kv, found, (uint32_t)block) : -ESTALE;
+		error = kv_refs(kv, (uint32_t)block) ? block_of(kv, found, (uint32_t)block) : fail(-ESTALE, "block %d is free", block);
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }
@@ -235,7 +237,8 @@ int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs,
 		return -ECHILD;
 	pthread_mutex_lock(&kv->lock);
 	for (size_t i = 0; i < count && !error; i++)
-		error = pair_check(kv, &pairs[i]) ? 0 : -EINVAL;
+		error = pair_check(kv, &pairs[i]) ? 0 : fail(-EINVAL, "pair %zu: from block %d to %d; both must be in use, and the second by one sequence alone", i,
+			pairs[i].from, pairs[i].to);
 	for (size_t i = 0, run; i < count && !error; i += run) {
 		run = pairs_run(kv, &pairs[i], count - i);
 		error = gpool_copy(kv->pool, kv->stream, memory_address(kv, (uint32_t)pairs[i].to),

@@ -80,9 +80,12 @@ static int sizes_read(struct gpool_kv *kv, const struct gpool_kv_options *option
 		count = most;
 	if (count == 0)
 		count = 1;
-	if ((count + places_of(options, chunk_blocks)) * kv->chunk_pages > UINT32_MAX ||
-		(options->pool_blocks && kv->chunk_pages / handle_pages(kv->pool) > KV_CHUNK_HANDLES_MAX))
-		return -EINVAL;
+	if ((count + places_of(options, chunk_blocks)) * kv->chunk_pages > UINT32_MAX)
+		return fail(-EINVAL, "the cache would have %llu pages; at most %u",
+			(unsigned long long)(count + places_of(options, chunk_blocks)) * kv->chunk_pages, UINT32_MAX);
+	if (options->pool_blocks && kv->chunk_pages / handle_pages(kv->pool) > KV_CHUNK_HANDLES_MAX)
+		return fail(-EINVAL, "a block has %llu bytes; shared ones (pool_blocks) at most %llu", (unsigned long long)kv->block_bytes,
+			(unsigned long long)KV_CHUNK_HANDLES_MAX * handle_pages(kv->pool) * kv->pool->page_bytes);
 	*chunks = (uint32_t)count;
 	kv->columns = kv_blocks_for(kv, options->max_sequence_tokens);
 	kv->max_sequences = options->max_sequences;
@@ -123,7 +126,7 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 	range.content = GPOOL_KV_CACHE;
 	range.owner_id = options->owner_id;
 	if (table_pages > UINT32_MAX)
-		return -EINVAL;
+		return fail(-EINVAL, "the tables would have %llu pages; at most %u", (unsigned long long)table_pages, UINT32_MAX);
 	error = gpool_range_reserve(kv->pool, kv_block_count(kv) / kv->blocks.chunk_blocks * kv->chunk_pages, &range, &kv->range);
 	if (!error)
 		error = gpool_range_reserve(kv->pool, (uint32_t)table_pages, &range, &kv->table_range);
@@ -248,14 +251,14 @@ static struct gpool_kv *kv_new(struct gpool *pool, const struct gpool_kv_options
 int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options *options, struct gpool_kv **kv)
 {
 	struct gpool_kv_options read;
-	uint32_t chunk_blocks, chunks;
+	uint32_t chunk_blocks, chunks = 0;
 	struct gpool_kv *made;
 	int error;
 
 	if (!pool->alive)
 		return -ECHILD;
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	error = options_read(&read, sizeof(read), options);
 	if (!error)
 		error = options_check(pool, &read);

@@ -216,6 +216,9 @@ struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks);
  * caller holds the lock.
  */
 int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t borrowed, uint32_t watermark);
+
+/* fail_preempted() - -EAGAIN: this sequence does not run. */
+int fail_preempted(const struct gpool_kv *kv, const struct kv_sequence *sequence) __attribute__((noinline, cold));
 /* kv_refuse() - a call is refused for want of so many blocks; returns `error`. */
 int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error);
 

@@ -54,7 +54,8 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 			break;
 	}
 	if (best_bytes / kv->pool->page_bytes > UINT32_MAX || best_bytes / kv->block_bytes > BITMAP_BITS_MAX)
-		return -EINVAL;
+		return fail(-EINVAL, "a block has %llu bytes, which are more pages than can be counted, or so few that a page has more than %d of them",
+			(unsigned long long)kv->block_bytes, BITMAP_BITS_MAX);
 	kv->chunk_bytes = best_bytes;
 	kv->chunk_pages = (uint32_t)(best_bytes / kv->pool->page_bytes);
 	*chunk_blocks = (uint32_t)(best_bytes / kv->block_bytes);

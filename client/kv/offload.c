@@ -5,6 +5,7 @@
 #include "client/kv/offload_int8.h"
 #include "client/kv/offload_pool.h"
 #include "client/kv/preempt.h"
+#include "client/last_error.h"
 #include "client/stream.h"
 #include "client/vm/range.h"
 
@@ -193,9 +194,10 @@ int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uin
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (flags & ~(uint32_t)(GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8))
-		return -EINVAL;
+		return fail(-EINVAL, "flags are 0x%x; known are GPOOL_KV_OFFLOAD_POOL and GPOOL_KV_OFFLOAD_INT8", flags);
 	pthread_mutex_lock(&kv->lock);
-	result = kv->host || flags & GPOOL_KV_OFFLOAD_POOL ? kv_victim(kv, sequence, &found) : -EOPNOTSUPP;
+	result = kv->host || flags & GPOOL_KV_OFFLOAD_POOL ? kv_victim(kv, sequence, &found) :
+		fail(-EOPNOTSUPP, "the cache has no host memory: call gpool_kv_host_open(), or give GPOOL_KV_OFFLOAD_POOL");
 	if (!result) {
 		uint32_t tokens = cursor_stop(found);
 
@@ -221,7 +223,7 @@ int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence)
 	pthread_mutex_lock(&kv->lock);
 	result = kv_find(kv, sequence, &found);
 	if (!result && found->state == GPOOL_KV_RUNNING)
-		result = -EALREADY;
+		result = fail(-EALREADY, "sequence 0x%llx runs", (unsigned long long)sequence);
 	else if (!result && found->saved && found->saved->pieces)
 		result = kept_error(pieces_fetch(kv, found));
 	pthread_mutex_unlock(&kv->lock);

@@ -6,6 +6,8 @@
  */
 #include "client/kv/offload_host.h"
 
+#include "client/last_error.h"
+
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -192,9 +194,10 @@ int gpool_kv_host_open(struct gpool_kv *kv, uint64_t bytes)
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (bytes < kv->block_bytes || bytes / kv->block_bytes > BITMAP_BITS_MAX)
-		return -EINVAL;
+		return fail(-EINVAL, "bytes is %llu; at least %llu, a block, and at most %d blocks", (unsigned long long)bytes, (unsigned long long)kv->block_bytes,
+			BITMAP_BITS_MAX);
 	pthread_mutex_lock(&kv->lock);
-	error = kv->host ? -EBUSY : host_make(kv, bytes, &kv->host);
+	error = kv->host ? fail(-EBUSY, "the cache has host memory already") : host_make(kv, bytes, &kv->host);
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }

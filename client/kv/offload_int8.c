@@ -1,6 +1,7 @@
 /* offload_int8.c - see offload_int8.h. */
 #include "client/kv/offload_int8.h"
 
+#include "client/last_error.h"
 #include "client/stream.h"
 #include "cuda/kernels/quantise.h"
 
@@ -69,7 +70,8 @@ int int8_open(struct gpool_kv *kv)
 	int error;
 
 	if (kv->shape.dtype_bytes > 4 || !int8_room(kv, kv->block_bytes) || !int8_room(kv, kv->pool->page_bytes))
-		return -EOPNOTSUPP;
+		return fail(-EOPNOTSUPP, "GPOOL_KV_OFFLOAD_INT8: not for elements of %u bytes in blocks of %llu bytes", kv->shape.dtype_bytes,
+			(unsigned long long)kv->block_bytes);
 	if (kv->losses)
 		return 0;
 	memory = mmap(NULL, losses_bytes(kv), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -7,6 +7,7 @@
 #include "client/kv/preempt.h"
 
 #include "client/kv/offload.h"
+#include "client/last_error.h"
 
 void order_enter(struct gpool_kv *kv, struct kv_sequence *sequence, enum gpool_kv_state state)
 {
@@ -52,8 +53,8 @@ int kv_victim(struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequenc
 	if (!number)
 		*sequence = RB_MIN(kv_order, &kv->running);
 	if (!*sequence)
-		return -ENOENT;
-	return (*sequence)->state == GPOOL_KV_RUNNING ? 0 : -EAGAIN;
+		return fail(-ENOENT, "no sequence of the cache runs");
+	return (*sequence)->state == GPOOL_KV_RUNNING ? 0 : fail_preempted(kv, *sequence);
 }
 
 int gpool_kv_preempt(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim)
@@ -85,7 +86,7 @@ int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence)
 	if (first)
 		*sequence = kv_number(kv, first);
 	pthread_mutex_unlock(&kv->lock);
-	return first ? 0 : -ENOENT;
+	return first ? 0 : fail(-ENOENT, "no sequence of the cache waits");
 }
 
 static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
@@ -126,7 +127,7 @@ int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence)
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, sequence, &found);
 	if (!error)
-		error = found->state == GPOOL_KV_RUNNING ? -EALREADY : resume(kv, found);
+		error = found->state == GPOOL_KV_RUNNING ? fail(-EALREADY, "sequence 0x%llx runs", (unsigned long long)sequence) : resume(kv, found);
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }

@@ -6,6 +6,7 @@
  */
 #include "client/kv/prefix.h"
 
+#include "client/last_error.h"
 #include "policy/eviction.h"
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
@@ -115,6 +116,11 @@ static void losses_follow(struct gpool_kv *kv)
 
 /* ---- looking up ---- */
 
+static int fail_no_prefixes(void)
+{
+	return fail(-EOPNOTSUPP, "the cache was created without GPOOL_KV_PREFIXES");
+}
+
 static int prefix_read(const struct gpool_kv *kv, struct gpool_kv_prefix *read, const struct gpool_kv_prefix *prefix)
 {
 	int error = options_read(read, sizeof(*read), prefix);
@@ -122,8 +128,9 @@ static int prefix_read(const struct gpool_kv *kv, struct gpool_kv_prefix *read, 
 	if (error)
 		return error;
 	if (read->flags || read->reserved || (read->count && !read->ids))
-		return -EINVAL;
-	return kv->prefixes.entries ? 0 : -EOPNOTSUPP;
+		return fail(-EINVAL, "flags are 0x%x, reserved is %u and ids is %s; both must be 0, and %u ids given", read->flags, read->reserved,
+			read->ids ? "set" : "NULL", read->count);
+	return kv->prefixes.entries ? 0 : fail_no_prefixes();
 }
 
 static struct prefix_key root_of(const struct gpool_kv *kv, const struct gpool_kv_prefix *prefix)
@@ -367,7 +374,7 @@ static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const
 		return error;
 	switch (deed_of(kv, block, key, holder)) {
 	case DEED_OTHER_TEXT:
-		return -EINVAL;
+		return fail(-EINVAL, "block %u of the sequence is published with other ids", index);
 	case DEED_ADD:
 		prefix_table_add(&kv->prefixes, block, key, index ? kv_entry(kv, sequence, index - 1) : PREFIX_NONE);
 		if (!is_pooled(kv, block))
@@ -394,16 +401,17 @@ static int publish(struct gpool_kv *kv, struct kv_sequence *sequence, const stru
 
 	losses_follow(kv);
 	if (sequence->state != GPOOL_KV_RUNNING)
-		return -EAGAIN;
+		return fail_preempted(kv, sequence);
 	if (prefix->count > cursor_tokens(atomic_load_explicit(&sequence->cursor, memory_order_relaxed)))
-		return -EINVAL;
+		return fail(-EINVAL, "count is %u ids; the sequence has %u tokens", prefix->count,
+			cursor_tokens(atomic_load_explicit(&sequence->cursor, memory_order_relaxed)));
 	if (sequence->keyed_epoch != kv->prefix_epoch)
 		sequence->keyed = 0;
 	if (!sequence->keyed) {
 		sequence->root = sequence->last = walk.root;
 		sequence->keyed_epoch = kv->prefix_epoch;
 	} else if (!prefix_key_same(sequence->root, walk.root)) {
-		return -EINVAL;
+		return fail(-EINVAL, "the sequence is published for another adapter or with another salt");
 	}
 	while (!error && sequence->keyed < walk.count)
 		error = publish_next(kv, sequence, &walk);
@@ -441,7 +449,7 @@ static int share(struct gpool_kv *kv, struct kv_sequence *sequence)
 
 	losses_follow(kv);
 	if (sequence->state != GPOOL_KV_RUNNING)
-		return -EAGAIN;
+		return fail_preempted(kv, sequence);
 	if (sequence->keyed_epoch != kv->prefix_epoch)
 		sequence->keyed = 0;
 	while (!error && index < sequence->keyed) {
@@ -463,9 +471,9 @@ int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int timeout_ms
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (!kv->pooled)
-		return -EOPNOTSUPP;
+		return fail(-EOPNOTSUPP, "the cache was created without pool_blocks");
 	if (timeout_ms < -1)
-		return -EINVAL;
+		return fail_timeout(timeout_ms);
 	/* What nobody has finished nobody else shall see. */
 	result = gpool_fence_record(kv->pool, kv->stream, &fence);
 	if (!result)
@@ -489,7 +497,7 @@ int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks)
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (!kv->prefixes.entries)
-		return -EOPNOTSUPP;
+		return fail_no_prefixes();
 	pthread_mutex_lock(&kv->lock);
 	offer_look(kv);
 	if (blocks > kv->blocks.cached_blocks)

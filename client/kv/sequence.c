@@ -32,9 +32,14 @@ int kv_find(const struct gpool_kv *kv, uint64_t number, struct kv_sequence **seq
 	if (!generation || row >= kv->max_sequences)
 		return fail(-EINVAL, "0x%llx is not the number of a sequence of this cache", (unsigned long long)number);
 	if (atomic_load_explicit(&kv->sequences[row].generation, memory_order_relaxed) != generation)
-		return -ESTALE;
+		return fail(-ESTALE, "sequence 0x%llx has ended", (unsigned long long)number);
 	*sequence = &kv->sequences[row];
 	return 0;
+}
+
+int fail_preempted(const struct gpool_kv *kv, const struct kv_sequence *sequence)
+{
+	return fail(-EAGAIN, "sequence 0x%llx is preempted", (unsigned long long)kv_number(kv, sequence));
 }
 
 /* ---- tables ---- */
@@ -244,7 +249,7 @@ int gpool_kv_fork(struct gpool_kv *kv, uint64_t sequence, uint64_t *child)
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, sequence, &parent);
 	if (!error && parent->state != GPOOL_KV_RUNNING)
-		error = -EAGAIN;
+		error = fail_preempted(kv, parent);
 	else if (!error && !kv->rows.count)
 		error = kv_refuse(kv, 0, -EUSERS);
 	if (!error)
@@ -339,7 +344,7 @@ static COLD int append_slow(struct gpool_kv *kv, uint64_t number, uint32_t token
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, number, &sequence);
 	if (!error && sequence->state != GPOOL_KV_RUNNING)
-		error = -EAGAIN;
+		error = fail_preempted(kv, sequence);
 	if (error)
 		goto unlock;
 	before = cursor_stop(sequence);
