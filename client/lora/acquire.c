@@ -207,10 +207,12 @@ static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, 
 			count_acquire(lora->pool, true);
 		} else if (error == -ESTALE) {
 			error = acquire_slowly(lora, entry, goal, timeout_ms);
+			if (error && error == entry->error)
+				fail(error, "%s", entry->reason.text);
 		}
 		entry->acquires += likely(!error);
 	} else {
-		error = -ENOENT;
+		error = fail_adapter(id);
 	}
 	pthread_mutex_unlock(&lora->lock);
 	return error;
@@ -228,7 +230,12 @@ int gpool_lora_begin(struct gpool_lora *lora, uint32_t id, int timeout_ms)
 	return acquire(lora, id, PLACE, timeout_ms);
 }
 
-static int fail_unacquired(const struct lora_entry *entry)
+int fail_adapter(uint32_t id)
+{
+	return fail(-ENOENT, "no adapter %u is registered", id);
+}
+
+int fail_unacquired(const struct lora_entry *entry)
 {
 	return fail(-EINVAL, "adapter '%s' is not acquired", entry->adapter->name);
 }
@@ -244,12 +251,12 @@ int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int tim
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
 	if (!entry)
-		error = -ENOENT;
+		error = fail_adapter(id);
 	else if (!entry->acquired)
 		error = fail_unacquired(entry);
 	while (!error && !layer_is_here(entry, layer)) {
 		if (load_rests(entry))
-			error = entry->error;
+			error = fail(entry->error, "%s", entry->reason.text);
 		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms))
 			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : -EAGAIN;
 	}
@@ -312,7 +319,7 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 	if (entry && entry->state == GPOOL_LORA_COLD)
 		entry_queue(lora, entry);
 	pthread_mutex_unlock(&lora->lock);
-	return entry ? 0 : -ENOENT;
+	return entry ? 0 : fail_adapter(id);
 }
 
 /* One that is not published is pinned by whoever builds it. */
@@ -335,7 +342,7 @@ int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
 	if (unlikely(!entry))
-		error = -ENOENT;
+		error = fail_adapter(id);
 	else if (unlikely(!entry->acquired))
 		error = fail_unacquired(entry);
 	else
@@ -357,9 +364,9 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
 	if (!entry) {
-		error = -ENOENT;
+		error = fail_adapter(id);
 	} else if (entry->acquired || entry->waiting || entry->load || entry->state == GPOOL_LORA_LOADING) {
-		error = -EBUSY;
+		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name, entry->acquired ? "acquired" : "being loaded");
 	} else {
 		bool there = entry->state == GPOOL_LORA_HERE && !gpool_object_info(entry->object, &info);
 

@@ -3,6 +3,7 @@
  */
 #include "client/lora/batch.h"
 
+#include "client/last_error.h"
 #include "client/stream.h"
 
 #include <stdlib.h>
@@ -23,11 +24,25 @@ static uint64_t table_bytes(const struct gpool_lora_batch *batch)
 
 static int options_check(struct gpool *pool, const struct gpool_lora_batch_options *options)
 {
-	if (options->flags || !options->tokens_max || options->tokens_max > LORA_TOKENS_MAX || options->adapters_max > BATCH_ADAPTERS_MAX ||
-		options->rank_max > LORA_RANK_MAX || (options->element != GPOOL_LORA_F16 && options->element != GPOOL_LORA_BF16) ||
-		options->layers > ADAPTER_LAYERS_MAX || !options->target_count || !options->targets || !stream_can_wait(pool, options->stream))
-		return -EINVAL;
-	return options->target_count > BATCH_PLACES_MAX ? -EINVAL : 0;
+	const struct {
+		const char *name;
+		uint32_t value, least, most;
+	} numbers[] = {
+		{ "flags", options->flags, 0, 0 },
+		{ "tokens_max", options->tokens_max, 1, LORA_TOKENS_MAX },
+		{ "adapters_max", options->adapters_max, 0, BATCH_ADAPTERS_MAX },
+		{ "rank_max", options->rank_max, 0, LORA_RANK_MAX },
+		{ "element", options->element, GPOOL_LORA_F16, GPOOL_LORA_BF16 },
+		{ "layers", options->layers, 0, ADAPTER_LAYERS_MAX },
+		{ "target_count", options->target_count, 1, BATCH_PLACES_MAX },
+	};
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+		if (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most)
+			return fail(-EINVAL, "%s is %u; %u to %u", numbers[i].name, numbers[i].value, numbers[i].least, numbers[i].most);
+	if (!options->targets)
+		return fail(-EINVAL, "targets is NULL");
+	return stream_can_wait(pool, options->stream) ? 0 : fail_stream(options->stream);
 }
 
 static int targets_copy(struct gpool_lora_batch *batch, const struct gpool_lora_target *targets, uint32_t count)
@@ -39,15 +54,19 @@ static int targets_copy(struct gpool_lora_batch *batch, const struct gpool_lora_
 		const struct gpool_lora_target *from = &targets[batch->target_count];
 		struct batch_target *to = &batch->targets[batch->target_count];
 
-		if (!from->name || !*from->name || !from->in || !from->out || from->in > ADAPTER_FEATURES_MAX || from->out > ADAPTER_FEATURES_MAX)
-			return -EINVAL;
+		if (!from->name || !*from->name)
+			return fail(-EINVAL, "target %u has no name", batch->target_count);
+		if (!from->in || !from->out || from->in > ADAPTER_FEATURES_MAX || from->out > ADAPTER_FEATURES_MAX)
+			return fail(-EINVAL, "target '%s' has %u features in and %u out; each 1 to %d", from->name, from->in, from->out, ADAPTER_FEATURES_MAX);
 		*to = (struct batch_target){ .in_layers = strchr(from->name, '*'), .in = from->in, .out = from->out, .place = batch->places };
 		batch->places += to->in_layers ? batch->layers : 1;
-		if (batch->places > BATCH_PLACES_MAX || (to->in_layers && !batch->layers))
-			return -EINVAL;
+		if (to->in_layers && !batch->layers)
+			return fail(-EINVAL, "target '%s' is in layers, and layers is 0", from->name);
+		if (batch->places > BATCH_PLACES_MAX)
+			return fail(-EINVAL, "the targets in all layers are %u; at most %d", batch->places, BATCH_PLACES_MAX);
 		for (uint32_t i = 0; i < batch->target_count; i++)
 			if (!strcmp(batch->targets[i].name, from->name))
-				return -EINVAL;
+				return fail(-EINVAL, "target '%s' is given twice", from->name);
 		to->name = strdup(from->name);
 		if (!to->name)
 			return -ENOMEM;
@@ -515,6 +534,8 @@ int gpool_lora_batch_set(struct gpool_lora_batch *batch, const uint32_t *adapter
 		error = refuse(&reason, "%u tokens; the batch takes %u (tokens_max)", tokens, batch->tokens_max);
 	else
 		error = batch_make(batch, adapters, tokens, &reason);
+	if (error && *reason.text)
+		fail(error, "%s", reason.text);
 	if (why)
 		memcpy(why, reason.text, sizeof(reason.text));
 	return error;
@@ -529,10 +550,13 @@ int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32
 
 	if (unlikely(!batch->lora->pool->alive))
 		return -ECHILD;
-	if (!found || (found->in_layers ? layer < 0 || (uint32_t)layer >= batch->layers : layer != -1))
-		return -EINVAL;
+	if (!found)
+		return fail(-EINVAL, "target is %u; the batch has %u targets", target, batch->target_count);
+	if (found->in_layers ? layer < 0 || (uint32_t)layer >= batch->layers : layer != -1)
+		return fail(-EINVAL, "layer is %d; the batch has %u layers, and target '%s' is %s", layer, batch->layers, found->name,
+			found->in_layers ? "in each of them" : "in none of them: -1");
 	if (unlikely(!stream_can_wait(batch->lora->pool, stream)))
-		return -EINVAL;
+		return fail_stream(stream);
 	if (unlikely(batch->torn))
 		return -EIO;
 	args = args_of(batch, found, found->place + (found->in_layers ? (uint32_t)layer : 0));

@@ -19,7 +19,7 @@
 static int options_check(const struct gpool *pool, const struct gpool_lora_options *options)
 {
 	if (pool->role)
-		return -EPERM;
+		return fail_role(pool);
 	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE))
 		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", options->flags,
 			options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE));
@@ -125,12 +125,12 @@ int gpool_lora_close(struct gpool_lora *lora)
 	if (!lora->pool->alive)
 		return -ECHILD;
 	if (lora->users)
-		return -EBUSY;
+		return fail(-EBUSY, "%u batches and schedulers of these adapters are open", lora->users);
 	/* Loaders are at work, also for nobody. */
 	pthread_mutex_lock(&lora->lock);
 	for (uint32_t i = 0; i < lora->entry_count && !error; i++)
 		if (lora->entries[i] && (lora->entries[i]->acquired || entry_is_used(lora, lora->entries[i])))
-			error = -EBUSY;
+			error = fail(-EBUSY, "adapter '%s' is in use", lora->entries[i]->adapter->name);
 	pthread_mutex_unlock(&lora->lock);
 	if (error)
 		return error;
@@ -240,7 +240,13 @@ int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
 		return -ECHILD;
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
-	error = !entry ? -ENOENT : entry->acquired || entry->waiting || entry->requests || entry->load || entry->state == GPOOL_LORA_LOADING ? -EBUSY : entry_close(lora, entry);
+	if (!entry)
+		error = fail_adapter(id);
+	else if (entry->acquired || entry->waiting || entry->requests || entry->load || entry->state == GPOOL_LORA_LOADING)
+		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name,
+			entry->acquired ? "acquired" : entry->requests ? "wanted by requests of a scheduler" : "being loaded");
+	else
+		error = entry_close(lora, entry);
 	if (!error)
 		entry_free(lora, entry);
 	pthread_mutex_unlock(&lora->lock);
@@ -265,7 +271,7 @@ int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why)
 	if (entry)
 		memcpy(why, entry->error ? entry->reason.text : "", entry->error ? sizeof(entry->reason.text) : 1);
 	pthread_mutex_unlock(&lora->lock);
-	return entry ? 0 : -ENOENT;
+	return entry ? 0 : fail_adapter(id);
 }
 
 /* As far as the caller's struct goes; what it has more is zeros. */
@@ -308,7 +314,7 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 	}
 	pthread_mutex_unlock(&lora->lock);
 	if (!entry)
-		return -ENOENT;
+		return fail_adapter(id);
 	struct_give(info, filled.size, &filled, sizeof(filled));
 	return 0;
 }

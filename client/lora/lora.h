@@ -154,6 +154,10 @@ static inline bool lora_can_help(const struct gpool_lora *lora)
  */
 int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason);
 
+/* fail_adapter() - -ENOENT: no adapter has this number. */
+int fail_adapter(uint32_t id) __attribute__((noinline, cold));
+/* fail_unacquired() - -EINVAL: an adapter that must be acquired for this call. Under the lock. */
+int fail_unacquired(const struct lora_entry *entry) __attribute__((noinline, cold));
 /* entry_of() - under the lock; NULL: there is none. */
 struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id);
 

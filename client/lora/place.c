@@ -2,7 +2,7 @@
  * place.c - where an open adapter's tiles lie in this process.
  */
 #include "client/lora/lora.h"
-
+#include "client/last_error.h"
 #include "client/stream.h"
 #include "cuda/kernels/lora.h"
 #include "shm/timeline.h"
@@ -246,12 +246,19 @@ int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const c
 		return -ECHILD;
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
-	error = !entry ? -ENOENT : !entry->acquired ? -EINVAL : layer_is_here(entry, layer) ? 0 : -EAGAIN;
+	if (!entry)
+		error = fail_adapter(id);
+	else if (!entry->acquired)
+		error = fail_unacquired(entry);
+	else
+		error = layer_is_here(entry, layer) ? 0 : -EAGAIN;
 	if (!error)
 		module = module_find(&entry->adapter->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer,
 			target_find(&entry->adapter->layout, target));
 	if (module)
 		*part = part_of(entry, module);
+	else if (!error)
+		error = fail(-ENOENT, "adapter '%s' has no part for '%s' of layer %d", entry->adapter->name, target, layer);
 	pthread_mutex_unlock(&lora->lock);
-	return error ? error : module ? 0 : -ENOENT;
+	return error;
 }

@@ -9,6 +9,7 @@
  * The lock of a scheduler is taken before that of its adapters, and held over no wait.
  */
 #include "client/lora/lora.h"
+#include "client/last_error.h"
 #include "client/lora/scheduler.h"
 
 #include <stdlib.h>
@@ -69,7 +70,14 @@ static int options_get(const struct gpool_lora_scheduler_options *read, struct l
 		options->look_ahead = read->look_ahead;
 	if (read->patience_ms)
 		options->patience_us = read->patience_ms * UINT64_C(1000);
-	return read->flags || read->requests > REQUESTS_MAX ? -EINVAL : 0;
+	if (read->flags)
+		return fail(-EINVAL, "flags are 0x%x; none are known", read->flags);
+	if (read->requests > REQUESTS_MAX)
+		return fail(-EINVAL, "requests is %u; at most %d", read->requests, REQUESTS_MAX);
+	if (options->batch_requests > LORA_BATCH_REQUESTS_MAX)
+		return fail(-EINVAL, "batch_requests is %u; at most %d", options->batch_requests, LORA_BATCH_REQUESTS_MAX);
+	return options->look_ahead <= LORA_LOOK_AHEAD_MAX ? 0 :
+		fail(-EINVAL, "look_ahead is %u; at most %d", options->look_ahead, LORA_LOOK_AHEAD_MAX);
 }
 
 int gpool_lora_scheduler_open(
@@ -327,9 +335,8 @@ int gpool_lora_scheduler_add(struct gpool_lora_scheduler *scheduler, uint32_t ad
 
 	if (!lora->pool->alive)
 		return -ECHILD;
-	result = has ? lora_requests_add(lora, adapter, 1) : 0;
-	if (result)
-		return result;
+	if (has && lora_requests_add(lora, adapter, 1))
+		return fail_adapter(adapter);
 	pthread_mutex_lock(&scheduler->lock);
 	result = has ? clients_have(scheduler, adapter) : 0;
 	if (!result)
@@ -337,6 +344,8 @@ int gpool_lora_scheduler_add(struct gpool_lora_scheduler *scheduler, uint32_t ad
 	if (has && result >= 0)
 		scheduler->clients[adapter].requests++;
 	pthread_mutex_unlock(&scheduler->lock);
+	if (result == -ENOSPC)
+		fail(result, "all requests of the scheduler are taken (requests)");
 	if (has && result < 0)
 		lora_requests_add(lora, adapter, -1);
 	if (result == 1)
@@ -373,7 +382,7 @@ int gpool_lora_scheduler_remove(struct gpool_lora_scheduler *scheduler, uint32_t
 		return -ECHILD;
 	pthread_mutex_lock(&scheduler->lock);
 	id = lora_scheduler_adapter(scheduler->core, request);
-	error = lora_scheduler_remove(scheduler->core, request);
+	error = lora_scheduler_remove(scheduler->core, request) ? fail(-ENOENT, "request %u is not waiting", request) : 0;
 	if (!error)
 		request_end(scheduler, id, false, NULL);
 	pthread_mutex_unlock(&scheduler->lock);
@@ -382,13 +391,15 @@ int gpool_lora_scheduler_remove(struct gpool_lora_scheduler *scheduler, uint32_t
 
 int gpool_lora_scheduler_finish(struct gpool_lora_scheduler *scheduler, uint32_t request, const struct gpool_fence *fence)
 {
-	int error = -ENOENT;
+	int error;
 
 	if (!scheduler->lora->pool->alive)
 		return -ECHILD;
 	pthread_mutex_lock(&scheduler->lock);
 	if (lora_scheduler_runs(scheduler->core, request))
 		error = request_end(scheduler, lora_scheduler_adapter(scheduler->core, request), true, fence);
+	else
+		error = fail(-ENOENT, "request %u is not running", request);
 	if (!error)
 		lora_scheduler_finish(scheduler->core, request);
 	pthread_mutex_unlock(&scheduler->lock);
@@ -431,8 +442,10 @@ int gpool_lora_scheduler_form(struct gpool_lora_scheduler *scheduler, int timeou
 
 	if (!scheduler->lora->pool->alive)
 		return -ECHILD;
-	if (timeout_ms < -1 || schedule->size < sizeof(*schedule))
-		return -EINVAL;
+	if (timeout_ms < -1)
+		return fail_timeout(timeout_ms);
+	if (schedule->size < sizeof(*schedule))
+		return fail_size(schedule->size);
 	schedule->start_count = schedule->failed_count = 0;
 	for (;;) {
 		uint64_t seen = lora_changes(scheduler->lora), left;
@@ -479,7 +492,7 @@ int gpool_lora_scheduler_statistics(struct gpool_lora_scheduler *scheduler, stru
 	if (!scheduler->lora->pool->alive)
 		return -ECHILD;
 	if (filled.size < sizeof(filled.size))
-		return -EINVAL;
+		return fail_size(filled.size);
 	pthread_mutex_lock(&scheduler->lock);
 	lora_scheduler_get_stats(scheduler->core, &stats);
 	filled.awaited = scheduler->claim_count;
