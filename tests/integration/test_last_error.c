@@ -1,10 +1,11 @@
 /*
  * test_last_error.c - what calls say of wrong arguments.
  *
- * Goal: the calls that programs begin with name the value that was refused, and its limit; a text is of the failure that it is asked for, of this
+ * Goal: each call names the value that was refused, and its limit; a text is of the failure that it is asked for, of this
  * thread, and read once. Method: each call once with each wrong value, against a real agent.
  */
 #include "tests/lib/harness.h"
+#include "client/last_error.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -130,6 +131,8 @@ static void test_spans(void **state)
 static void test_ranges(void **state)
 {
 	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool_range_page page = { .size = sizeof(page) };
+	struct gpool_range_info info = { .size = 1 };
 	struct gpool_fence none = { 0 };
 	struct gpool_range *range;
 
@@ -152,6 +155,8 @@ static void test_ranges(void **state)
 	SAYS(gpool_range_back(range, 7, 2, 0), -EINVAL, "first is 7 and count 2; the range has 8 pages");
 	SAYS(gpool_range_back(range, 0, 1, -2), -EINVAL, "timeout_ms is -2");
 	SAYS(gpool_range_unback(range, 0, 9, none), -EINVAL, "first is 0 and count 9; the range has 8 pages");
+	SAYS(gpool_range_resolve(range, 8, &page), -EINVAL, "first is 8 and count 1; the range has 8 pages");
+	SAYS(gpool_range_get(range, &info), -EINVAL, "size is 1 bytes");
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
 
@@ -183,17 +188,25 @@ static void test_shortages(void **state)
 {
 	struct gpool_shortage shortage = { .size = 2 };
 	struct gpool_shortage_object object = { .size = 3 };
+	struct gpool_statistics statistics = { .size = 3 };
+	struct gpool_device device = { .size = 3 };
 
 	(void)state;
 	SAYS(gpool_shortage(pool, &shortage), -EINVAL, "size is 2 bytes");
 	SAYS(gpool_shortage_object(pool, &object), -EINVAL, "size is 3 bytes");
+	SAYS(gpool_statistics(pool, &statistics), -EINVAL, "size is 3 bytes");
+	SAYS(gpool_device(pool, &device), -EINVAL, "size is 3 bytes");
 }
 
 static void test_objects(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object_open_options open = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
+	struct gpool_object_info info = { .size = 1 };
 	struct gpool_object *object, *reader;
+	struct gpool_fence none = { 0 };
+	struct gpool_range *range;
+	const char *key;
 	const void *value;
 	size_t bytes;
 	uint64_t version, address;
@@ -215,6 +228,13 @@ static void test_objects(void **state)
 	SAYS(gpool_object_pin(object), -EINVAL, "object 'o' is not published with the class PINNABLE");
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	SAYS(gpool_object_set(object, "k", "x", 1), -EINVAL, "object 'o' is published");
+	SAYS(gpool_object_get(object, "k", &value, &bytes), -ENOENT, "object 'o' has no key 'k'");
+	SAYS(gpool_object_entry(object, 3, &key, &value, &bytes), -ENOENT, "entry 3 of object 'o', which has 0");
+	SAYS(gpool_object_info(object, &info), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_object_next(pool, &index, &info), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_object_unpin(object), -EINVAL, "object 'o' is not published with the class PINNABLE");
+	SAYS(gpool_object_unpin_after(object, none), -EINVAL, "object 'o' is not published with the class PINNABLE");
+	SAYS(gpool_range_open(pool, "none", NULL, &range), -ENOENT, "object 'none': there is no such object");
 	open.layout_hash = 0x1234;
 	SAYS(gpool_object_open(pool, "o", &open, &reader), -EPROTO, "and the one expected is 0000000000001234");
 	open.layout_hash = 0;
@@ -238,6 +258,8 @@ static void test_roles_events_streams(void **state)
 	SAYS(gpool_role_acquire(pool, long_name, 0, &role), -EINVAL, "the role's name has 199 bytes; at most 63");
 	SAYS(gpool_role_acquire(pool, "r", -2, &role), -EINVAL, "timeout_ms is -2");
 	SAYS(gpool_role_check(pool, &role), -EINVAL, "not a role that gpool_role_acquire() returned");
+	SAYS(gpool_role_release(pool, &role), -ESTALE, "the session does not hold a role of index ");
+	SAYS(gpool_role_get(pool, "never", NULL, NULL), -ENOENT, "role 'never' was never acquired");
 	SAYS(gpool_event_next(pool, -3, &event), -EINVAL, "timeout_ms is -3");
 	SAYS(gpool_stream_open(pool, NULL, 6, &stream), -EINVAL, "flags are 0x6; the only one is GPOOL_STREAM_MANUAL");
 	SAYS(gpool_copy(pool, 900, 0, 0, 0), -EINVAL, "stream 900 is not open");
@@ -248,17 +270,103 @@ static void test_roles_events_streams(void **state)
 	gpool_stream_close(pool, stream);
 }
 
-static void test_caches_and_adapters(void **state)
+static void test_fences(void **state)
 {
-	struct gpool_lora_options lora_options = GPOOL_LORA_OPTIONS_INIT;
-	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
-	char why[GPOOL_LORA_REASON_BYTES];
-	struct gpool_lora *lora;
-	struct gpool_kv *kv;
-	uint32_t id;
+	struct gpool_fence fence = { UINT64_MAX }, none = { 0 }, imported;
+	struct gpool_fence_handle handle = { 0 };
+	struct gpool_block block;
 
 	(void)state;
-	assert_int_equal(gpool_stream_open(pool, NULL, 0, &options.stream), 0);
+	SAYS(gpool_fence_record(pool, 900, &fence), -EINVAL, "stream 900 is not open");
+	SAYS(gpool_fence_done(pool, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded by this session");
+	SAYS(gpool_stream_wait(pool, 900, none), -EINVAL, "stream 900 is not open");
+	SAYS(gpool_fence_signal(pool, none), -EINVAL, "fence 0 is of no stream");
+	SAYS(gpool_fence_export(pool, fence, 0, &handle), -EINVAL, "fence 0xffffffffffffffff was not recorded");
+	SAYS(gpool_fence_export(pool, none, 8, &handle), -EINVAL, "flags are 0x8; the only one is GPOOL_EXPORT_EVENT");
+	SAYS(gpool_fence_import(pool, &handle, &imported), -EINVAL, "not a handle of gpool_fence_export()");
+	SAYS(gpool_fence_close(pool, fence), -EINVAL, "was not imported by this session, or is closed");
+	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
+	SAYS(gpool_unpin_after(pool, &block, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded");
+	SAYS(gpool_free_after(pool, &block, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded");
+	assert_int_equal(gpool_free(pool, &block), 0);
+	block.page = PAGES;
+	SAYS(gpool_drop(pool, &block), -EINVAL, "its page is 512");
+	SAYS(gpool_relocate(pool, &block), -EINVAL, "its page is 512");
+}
+
+static void test_scopes_and_commits(void **state)
+{
+	struct gpool_fence wrong = { UINT64_MAX };
+	struct gpool_block block;
+	struct gpool_scope scope;
+	uint64_t entry;
+
+	(void)state;
+	SAYS(gpool_scope_begin(pool, 70, 0, &scope), -EINVAL, "content is 70, at most 4");
+	assert_int_equal(gpool_scope_begin(pool, 0, 0, &scope), 0);
+	SAYS(gpool_scope_alloc(&scope, 0, NULL, &block), -EINVAL, "page_count is 0");
+	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &block), 0);
+	SAYS(gpool_scope_end(&scope, &wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
+	gpool_scope_cleanup(&scope);
+	SAYS(gpool_prepare(pool, 9999, NULL, &block), -EINVAL, "page_count is 9999; this pool has 512 pages");
+	block = (struct gpool_block){ .page = PAGES };
+	SAYS(gpool_commit(pool, &block, &entry), -EINVAL, "its page is 512");
+	SAYS(gpool_rollback(pool, &block), -EINVAL, "its page is 512");
+}
+
+static void test_tensors(void **state)
+{
+	struct gpool_tensor_info info = { .size = 1 };
+	struct gpool_fence wrong = { UINT64_MAX };
+	struct gpool_tensor *tensor;
+
+	(void)state;
+	SAYS(gpool_tensor_create(pool, 0, 2, 1, NULL, &tensor), -EINVAL, "slices is 0, blocks 2 and block_pages 1; together they must be 1 to ");
+	assert_int_equal(gpool_tensor_create(pool, 2, 4, 1, NULL, &tensor), 0);
+	SAYS(gpool_tensor_grow(tensor, 5, 0), -EINVAL, "blocks is 5; the tensor has at most 4");
+	SAYS(gpool_tensor_grow(tensor, 1, -7), -EINVAL, "timeout_ms is -7");
+	SAYS(gpool_tensor_shrink(tensor, 0, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
+	SAYS(gpool_tensor_get(tensor, &info), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_tensor_destroy(tensor), 0);
+}
+
+/* ---- caches ---- */
+
+static uint32_t work_stream;
+
+static struct gpool_kv *make_cache(uint32_t flags)
+{
+	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
+	struct gpool_kv *kv;
+
+	options.shape = (struct gpool_kv_shape){ 2, 2, 16, 2, 16 };
+	options.stream = work_stream;
+	options.flags = flags;
+	options.max_blocks = 256;
+	options.max_sequences = 2;
+	options.max_sequence_tokens = 64;
+	options.watermark_blocks = GPOOL_KV_NO_WATERMARK;
+	assert_int_equal(gpool_kv_create(pool, &options, &kv), 0);
+	return kv;
+}
+
+static uint64_t make_sequence(struct gpool_kv *kv, uint32_t tokens)
+{
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	uint64_t sequence;
+
+	request.tokens = tokens;
+	assert_int_equal(gpool_kv_allocate(kv, &request, &sequence), 0);
+	return sequence;
+}
+
+static void test_making_caches(void **state)
+{
+	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
+	struct gpool_kv *kv;
+
+	(void)state;
+	options.stream = work_stream;
 	options.shape = (struct gpool_kv_shape){ 2, 2, 16, 2, 24 };
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "block_tokens is 24; a power of two up to 1024");
 	options.shape = (struct gpool_kv_shape){ 2, 2, 16, 3, 16 };
@@ -271,18 +379,324 @@ static void test_caches_and_adapters(void **state)
 	options.pool_blocks = 0;
 	options.max_sequences = 1 << 20;
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "max_sequences is 1048576; at most 65536");
-	gpool_stream_close(pool, options.stream);
-	lora_options.load_threads = 1000;
-	SAYS(gpool_lora_open(pool, &lora_options, &lora), -EINVAL, "load_threads is 1000; at most ");
-	lora_options.load_threads = 0;
-	lora_options.flags = GPOOL_LORA_INT8;
-	SAYS(gpool_lora_open(pool, &lora_options, &lora), -EINVAL, "GPOOL_LORA_INT8 needs cold_folder or warm");
-	lora_options.flags = 0;
-	assert_int_equal(gpool_lora_open(pool, &lora_options, &lora), 0);
+	options.max_sequences = 0;
+	options.stream = 999;
+	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "stream 999 is not open");
+}
+
+static void test_sequences(void **state)
+{
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv_need need = { .size = 1 };
+	struct gpool_kv_batch limits = { .size = 1 };
+	struct gpool_kv_layout layout = { .size = 1 };
+	struct gpool_kv_sequence info = { .size = 1 };
+	struct gpool_kv_statistics statistics = { .size = 1 };
+	struct gpool_kv *kv = make_cache(0);
+	uint64_t address, number, ended = make_sequence(kv, 1), first;
+	const int32_t *table;
+	uint32_t blocks, tokens = 1;
+
+	(void)state;
+	assert_int_equal(gpool_kv_free(kv, ended), 0);
+	first = make_sequence(kv, 20);
+	SAYS(gpool_kv_append(kv, first, 0, NULL), -EINVAL, "tokens is 0");
+	SAYS(gpool_kv_append(kv, first, 100, NULL), -EFBIG, "7 blocks needed; a sequence has at most 4 (max_sequence_tokens)");
+	SAYS(gpool_kv_append(kv, 7, 1, NULL), -EINVAL, "0x7 is not the number of a sequence of this cache");
+	SAYS(gpool_kv_free(kv, ended), -ESTALE, "has ended");
+	SAYS(gpool_kv_table(kv, ended, &table, &blocks), -ESTALE, "has ended");
+	SAYS(gpool_kv_sequence(kv, ended, &info), -ESTALE, "has ended");
+	SAYS(gpool_kv_prefetch(kv, ended), -ESTALE, "has ended");
+	request.flags = 64;
+	SAYS(gpool_kv_allocate(kv, &request, &number), -EINVAL, "flags are 0x40 and reserved is 0; known are GPOOL_KV_CONTINUES and 0");
+	request.flags = 0;
+	request.tokens = 500;
+	SAYS(gpool_kv_allocate(kv, &request, &number), -EFBIG, "32 blocks needed; a sequence has at most 4");
+	request.tokens = 1;
+	assert_int_equal(gpool_kv_fork(kv, first, &number), 0);
+	SAYS(gpool_kv_allocate(kv, &request, &number), -EUSERS, "all 2 sequences of the cache are in use (max_sequences)");
+	SAYS(gpool_kv_fork(kv, first, &number), -EUSERS, "all 2 sequences of the cache are in use");
+	SAYS(gpool_kv_waiting(kv, &number), -ENOENT, "no sequence of the cache waits");
+	SAYS(gpool_kv_resume(kv, first), -EALREADY, "runs");
+	SAYS(gpool_kv_preempt(kv, 9, &number), -EINVAL, "0x9 is not the number of a sequence of this cache");
+	assert_true(gpool_kv_preempt(kv, first, &number) >= 0);
+	SAYS(gpool_kv_append(kv, first, 1, NULL), -EAGAIN, "is preempted");
+	SAYS(gpool_kv_can_allocate(kv, 1, &need), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_can_batch(kv, &tokens, 1, &limits, NULL), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_shortage(kv, &need), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_layout(kv, &layout), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_statistics(kv, &statistics), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_address(kv, 100000, &address), -EINVAL, "block is 100000; the cache has ");
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
+static void test_blocks_of_caches(void **state)
+{
+	const struct gpool_kv_shape shape = { 2, 2, 16, 2, 16 }, other = { 3, 2, 16, 2, 16 };
+	const struct gpool_kv_pair same = { 1, 1 };
+	struct gpool_kv_offloaded offloaded = { .size = 1 };
+	struct gpool_kv_loss loss = { .size = sizeof(loss) };
+	struct gpool_kv *kv = make_cache(0);
+	uint64_t sequence = make_sequence(kv, 20), another = make_sequence(kv, 1);
+	const int32_t *table;
+	uint32_t blocks;
+
+	(void)state;
+	assert_int_equal(gpool_kv_table(kv, another, &table, &blocks), 0);
+	SAYS(gpool_kv_validate(kv, sequence, -1, &shape), -EINVAL, "block is -1; the cache has ");
+	SAYS(gpool_kv_validate(kv, sequence, 0, &other), -EPROTO, "the cache has 2 layers, 2 heads of 16 elements of 2 bytes and blocks of 16 tokens");
+	SAYS(gpool_kv_validate(kv, sequence, table[0], &shape), -EACCES, "is not one of a running sequence");
+	SAYS(gpool_kv_copy_blocks(kv, &same, 1), -EINVAL, "pair 0: from block 1 to 1; ");
+	SAYS(gpool_kv_offload(kv, sequence, 0, NULL), -EOPNOTSUPP, "the cache has no host memory: call gpool_kv_host_open()");
+	SAYS(gpool_kv_offload(kv, sequence, 32, NULL), -EINVAL, "flags are 0x20; known are ");
+	SAYS(gpool_kv_host_open(kv, 1), -EINVAL, "bytes is 1; at least ");
+	SAYS(gpool_kv_offloaded(kv, &offloaded), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_loss(kv, 5, &loss), -EINVAL, "0x5 is not the number of a sequence");
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+}
+
+static void test_prefixes(void **state)
+{
+	static const uint32_t ids[64];
+	struct gpool_kv_prefix prefix = GPOOL_KV_PREFIX_INIT;
+	struct gpool_kv_prefix_found found = { .size = sizeof(found) };
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv *plain = make_cache(0), *kv = make_cache(GPOOL_KV_PREFIXES);
+	uint64_t sequence = make_sequence(kv, 20), other;
+	uint32_t tokens;
+
+	(void)state;
+	SAYS(gpool_kv_prefix_find(plain, &prefix, &found), -EOPNOTSUPP, "the cache was created without GPOOL_KV_PREFIXES");
+	SAYS(gpool_kv_prefix_evict(plain, 1), -EOPNOTSUPP, "the cache was created without GPOOL_KV_PREFIXES");
+	SAYS(gpool_kv_prefix_share(kv, sequence, 0), -EOPNOTSUPP, "the cache was created without pool_blocks");
+	prefix.count = 64;
+	SAYS(gpool_kv_prefix_allocate(kv, &request, &prefix, &other, &tokens), -EINVAL, "ids is NULL; ");
+	prefix.ids = ids;
+	SAYS(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL, "count is 64 ids; the sequence has 20 tokens");
+	prefix.count = 16;
+	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), 1);
+	prefix.salt[0] = 1;
+	SAYS(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL, "for another adapter or with another salt");
+	assert_int_equal(gpool_kv_destroy(kv), 0);
+	assert_int_equal(gpool_kv_destroy(plain), 0);
+}
+
+static void test_groups_of_caches(void **state)
+{
+	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
+	struct gpool_kv *caches[] = { make_cache(0), make_cache(0) }, *twice[] = { caches[0], caches[0] };
+	struct gpool_kv_need need = { .size = 1 };
+	struct gpool_kv_group *group;
+	struct gpool_kv_span span;
+	uint64_t sequence, child;
+
+	(void)state;
+	SAYS(gpool_kv_group_create(caches, 0, 16, &group), -EINVAL, "count is 0; a group has 1 to ");
+	SAYS(gpool_kv_group_create(caches, 2, 10, &group), -EINVAL, "range_tokens is 10; it must be a multiple of 16");
+	SAYS(gpool_kv_group_create(caches, 2, 640, &group), -EINVAL, "range_tokens is 640; a sequence of cache 0 has at most 64 tokens");
+	SAYS(gpool_kv_group_create(twice, 2, 32, &group), -EINVAL, "caches 0 and 1 are the same");
+	assert_int_equal(gpool_kv_group_create(caches, 2, 32, &group), 0);
+	request.tokens = 10;
+	assert_int_equal(gpool_kv_group_allocate(group, &request, &sequence), 0);
+	SAYS(gpool_kv_group_append(group, sequence, 0, NULL, NULL), -EINVAL, "tokens is 0");
+	SAYS(gpool_kv_group_append(group, 3, 1, NULL, NULL), -EINVAL, "0x3 is not the number of a sequence of this group");
+	SAYS(gpool_kv_group_fork(group, 3, &child), -EINVAL, "0x3 is not the number");
+	SAYS(gpool_kv_group_preempt(group, 3, NULL), -EINVAL, "0x3 is not the number");
+	SAYS(gpool_kv_group_resume(group, 3), -EINVAL, "0x3 is not the number");
+	SAYS(gpool_kv_group_span(group, sequence, 2, &span), -EINVAL, "member is 2; the group has 2 caches");
+	SAYS(gpool_kv_group_can_allocate(group, 1, NULL, &need), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_group_shortage(group, NULL, &need), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_kv_group_free(group, sequence), 0);
+	SAYS(gpool_kv_group_free(group, sequence), -ESTALE, "of the group has ended");
+	request.flags = 64;
+	SAYS(gpool_kv_group_allocate(group, &request, &sequence), -EINVAL, "flags are 0x40");
+	gpool_kv_group_destroy(group);
+	assert_int_equal(gpool_kv_destroy(caches[0]), 0);
+	assert_int_equal(gpool_kv_destroy(caches[1]), 0);
+}
+
+/* ---- adapters ---- */
+
+static struct gpool_lora *open_adapters(void)
+{
+	struct gpool_lora *lora;
+
+	assert_int_equal(gpool_lora_open(pool, NULL, &lora), 0);
+	return lora;
+}
+
+static void test_adapters(void **state)
+{
+	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora_info info = { .size = 1 };
+	struct gpool_lora_stats stats = { .size = 1 };
+	struct gpool_lora_part part;
+	char why[GPOOL_LORA_REASON_BYTES];
+	struct gpool_lora *lora;
+	uint32_t id;
+
+	(void)state;
+	options.load_threads = 1000;
+	SAYS(gpool_lora_open(pool, &options, &lora), -EINVAL, "load_threads is 1000; at most ");
+	options.load_threads = 0;
+	options.flags = GPOOL_LORA_INT8;
+	SAYS(gpool_lora_open(pool, &options, &lora), -EINVAL, "GPOOL_LORA_INT8 needs cold_folder or warm");
+	lora = open_adapters();
 	SAYS(gpool_lora_register(lora, "", "/tmp", &id, why), -EINVAL, "the adapter's name is empty");
 	SAYS(gpool_lora_register(lora, "a", "/nowhere", &id, NULL), -ENOENT, "/nowhere/adapter_config.json");
 	SAYS(gpool_lora_find(lora, "b", &id), -ENOENT, "no adapter 'b' is registered");
+	SAYS(gpool_lora_acquire(lora, 4, 0), -ENOENT, "no adapter 4 is registered");
+	SAYS(gpool_lora_begin(lora, 4, 0), -ENOENT, "no adapter 4 is registered");
+	SAYS(gpool_lora_prefetch(lora, 4), -ENOENT, "no adapter 4 is registered");
+	SAYS(gpool_lora_unload(lora, 4), -ENOENT, "no adapter 4 is registered");
+	SAYS(gpool_lora_unregister(lora, 4), -ENOENT, "no adapter 4 is registered");
+	SAYS(gpool_lora_why(lora, 4, why), -ENOENT, "no adapter 4 is registered");
+	assert_int_equal(gpool_lora_register(lora, "plain", "tests/fixtures/adapters/plain", &id, NULL), 0);
+	SAYS(gpool_lora_wait(lora, id, 0, 0), -EINVAL, "adapter 'plain' is not acquired");
+	SAYS(gpool_lora_release(lora, id, NULL), -EINVAL, "adapter 'plain' is not acquired");
+	SAYS(gpool_lora_part(lora, id, 0, "q_proj", &part), -EINVAL, "adapter 'plain' is not acquired");
+	SAYS(gpool_lora_info(lora, id, &info), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_lora_stats(lora, &stats), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
+	SAYS(gpool_lora_part(lora, id, 0, "nothing", &part), -ENOENT, "adapter 'plain' has no part for 'nothing' of layer 0");
+	SAYS(gpool_lora_unload(lora, id), -EBUSY, "adapter 'plain' is acquired");
+	SAYS(gpool_lora_unregister(lora, id), -EBUSY, "adapter 'plain' is acquired");
+	SAYS(gpool_lora_close(lora), -EBUSY, "adapter 'plain' is in use");
+	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
 	assert_int_equal(gpool_lora_close(lora), 0);
+}
+
+static void test_batches(void **state)
+{
+	const struct gpool_lora_target twice[] = { { .name = "a.*.q", .in = 16, .out = 16 }, { .name = "a.*.q", .in = 16, .out = 16 } };
+	struct gpool_lora_batch_options options = GPOOL_LORA_BATCH_OPTIONS_INIT;
+	const uint32_t unknown[] = { 77 };
+	struct gpool_lora *lora = open_adapters();
+	struct gpool_lora_batch *batch;
+
+	(void)state;
+	options.stream = work_stream;
+	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "tokens_max is 0; 1 to 1048576");
+	options.tokens_max = 8;
+	options.rank_max = 500;
+	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "rank_max is 500; 0 to 128");
+	options.rank_max = 0;
+	options.element = GPOOL_LORA_F16;
+	options.target_count = 2;
+	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "targets is NULL");
+	options.targets = twice;
+	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "target 'a.*.q' is in layers, and layers is 0");
+	options.layers = 2;
+	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "target 'a.*.q' is given twice");
+	options.target_count = 1;
+	assert_int_equal(gpool_lora_batch_open(lora, &options, &batch), 0);
+	SAYS(gpool_lora_batch_set(batch, unknown, 1, NULL), -ENOENT, "token 0 has adapter 77: there is none of that number");
+	SAYS(gpool_lora_batch_set(batch, unknown, 9, NULL), -EINVAL, "9 tokens; the batch takes 8 (tokens_max)");
+	SAYS(gpool_lora_batch_apply(batch, 0, 1, 0, 0, 0, 0, work_stream), -EINVAL, "target is 1; the batch has 1 targets");
+	SAYS(gpool_lora_batch_apply(batch, 2, 0, 0, 0, 0, 0, work_stream), -EINVAL, "layer is 2; the batch has 2 layers");
+	SAYS(gpool_lora_batch_apply(batch, 0, 0, 0, 0, 0, 0, 999), -EINVAL, "stream 999 is not open");
+	SAYS(gpool_lora_close(lora), -EBUSY, "1 batches and schedulers of these adapters are open");
+	assert_int_equal(gpool_lora_batch_close(batch), 0);
+	assert_int_equal(gpool_lora_close(lora), 0);
+}
+
+static void test_schedulers(void **state)
+{
+	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
+	struct gpool_lora_scheduler_statistics statistics = { .size = 1 };
+	struct gpool_lora_schedule schedule = { .size = 1 };
+	struct gpool_lora *lora = open_adapters();
+	struct gpool_lora_scheduler *scheduler;
+	uint32_t request;
+
+	(void)state;
+	options.batch_requests = 1000;
+	SAYS(gpool_lora_scheduler_open(lora, &options, &scheduler), -EINVAL, "batch_requests is 1000; at most 256");
+	options.batch_requests = 0;
+	options.look_ahead = 65;
+	SAYS(gpool_lora_scheduler_open(lora, &options, &scheduler), -EINVAL, "look_ahead is 65; at most 64");
+	options.look_ahead = 0;
+	options.requests = 1;
+	assert_int_equal(gpool_lora_scheduler_open(lora, &options, &scheduler), 0);
+	SAYS(gpool_lora_scheduler_add(scheduler, 3, 1, &request), -ENOENT, "no adapter 3 is registered");
+	SAYS(gpool_lora_scheduler_remove(scheduler, 0), -ENOENT, "request 0 is not waiting");
+	assert_int_equal(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), 0);
+	SAYS(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), -ENOSPC, "all requests of the scheduler are taken (requests)");
+	SAYS(gpool_lora_scheduler_finish(scheduler, request, NULL), -ENOENT, "request 0 is not running");
+	SAYS(gpool_lora_scheduler_form(scheduler, -2, &schedule), -EINVAL, "timeout_ms is -2");
+	SAYS(gpool_lora_scheduler_form(scheduler, 0, &schedule), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_lora_scheduler_statistics(scheduler, &statistics), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_lora_scheduler_close(scheduler), 0);
+	assert_int_equal(gpool_lora_close(lora), 0);
+}
+
+/* ---- the stream-ordered allocator ---- */
+
+static void test_allocator(void **state)
+{
+	struct gpool_vm_options options = { .size = sizeof(options) };
+	struct gpool_vm_totals totals = { .size = 1 };
+	uint64_t address;
+
+	(void)state;
+	SAYS(gpool_mfree(pool, 4096, 0), -EINVAL, "0x1000 is not the address of an allocation");
+	options.page_bytes = 1000;
+	SAYS(gpool_vm_configure(pool, &options), -EINVAL, "page_bytes is 1000; it must be a multiple of 524288");
+	options.page_bytes = 0;
+	options.trace = 9;
+	SAYS(gpool_vm_configure(pool, &options), -EINVAL, "trace is 9; the largest is 3");
+	options.trace = 0;
+	SAYS(gpool_malloc(pool, 0, 0, &address), -EINVAL, "bytes is 0");
+	SAYS(gpool_malloc(pool, 1000, 999, &address), -EINVAL, "stream 999 is not open");
+	SAYS(gpool_malloc(pool, UINT64_C(1) << 40, 0, &address), -ENOSPC, "2097152 pages are needed; this pool has 512");
+	assert_int_equal(gpool_malloc(pool, 3 * PAGE_BYTES, 0, &address), 0);
+	SAYS(gpool_vm_configure(pool, &options), -EBUSY, "the allocator has started");
+	SAYS(gpool_mfree(pool, address + 1, 0), -EINVAL, "is not the address of an allocation");
+	SAYS(gpool_vm_capture(pool, address, 2), -EINVAL, "captured is 2; it is 0 or 1");
+	SAYS(gpool_vm_capture(pool, address + 1, 1), -EINVAL, "is not the address of an allocation");
+	SAYS(gpool_vm_totals(pool, &totals), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_mfree(pool, address, 0), 0);
+}
+
+/* ---- sessions that only look, and sleepers ---- */
+
+static void test_observers(void **state)
+{
+	struct gpool_options options = harness_options(&harness);
+	struct gpool_fence_handle handle;
+	struct gpool_fence fence = { 0 };
+	struct gpool_block block;
+	struct gpool *observer;
+	uint32_t stream;
+
+	(void)state;
+	options.flags = GPOOL_OPEN_OBSERVER;
+	assert_int_equal(gpool_open(&options, &observer), 0);
+	SAYS(gpool_alloc(observer, 1, NULL, &block), -EPERM, "not in a session that was opened with GPOOL_OPEN_OBSERVER");
+	SAYS(gpool_vm_trim(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
+	SAYS(gpool_vm_dump(observer, NULL, NULL), -EPERM, "GPOOL_OPEN_OBSERVER");
+	SAYS(gpool_wake(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
+	SAYS(gpool_fence_export(observer, fence, 0, &handle), -EPERM, "GPOOL_OPEN_OBSERVER");
+	SAYS(gpool_stream_open(observer, NULL, 0, &stream), -EOPNOTSUPP, "an observer or admin has no device");
+	gpool_close(observer);
+}
+
+static void test_sleeping(void **state)
+{
+	struct gpool *sleeper = harness_open(&harness);
+	struct gpool_range *range, *second;
+
+	(void)state;
+	assert_int_equal(gpool_range_reserve(sleeper, 4, NULL, &range), 0);
+	SAYS(gpool_sleep(sleeper, 5), -EINVAL, "flags are 0x5; none are known");
+	SAYS(gpool_wake(sleeper, -2), -EINVAL, "timeout_ms is -2");
+	assert_int_equal(gpool_sleep(sleeper, 0), 0);
+	SAYS(gpool_range_back(range, 0, 1, 0), -EBUSY, "the session is asleep; call gpool_wake()");
+	SAYS(gpool_range_reserve(sleeper, 1, NULL, &second), -EBUSY, "the session is asleep");
+	assert_int_equal(gpool_wake(sleeper, 0), 0);
+	assert_int_equal(gpool_range_create(sleeper, 1, NULL, &second), 0);
+	SAYS(gpool_sleep(sleeper, 0), -EOPNOTSUPP, "1 pages of MUTABLE ranges have nowhere to go");
+	gpool_close(sleeper);
 }
 
 /* ---- whose text, and when ---- */
@@ -318,7 +732,7 @@ static int begin(void **state)
 	memset(long_name, 'x', sizeof(long_name) - 1);
 	harness_start(&harness, arguments);
 	pool = harness_open(&harness);
-	return 0;
+	return gpool_stream_open(pool, NULL, 0, &work_stream);
 }
 
 static int end(void **state)
@@ -339,7 +753,20 @@ int main(void)
 		cmocka_unit_test(test_shortages),
 		cmocka_unit_test(test_objects),
 		cmocka_unit_test(test_roles_events_streams),
-		cmocka_unit_test(test_caches_and_adapters),
+		cmocka_unit_test(test_fences),
+		cmocka_unit_test(test_scopes_and_commits),
+		cmocka_unit_test(test_tensors),
+		cmocka_unit_test(test_making_caches),
+		cmocka_unit_test(test_sequences),
+		cmocka_unit_test(test_blocks_of_caches),
+		cmocka_unit_test(test_prefixes),
+		cmocka_unit_test(test_groups_of_caches),
+		cmocka_unit_test(test_adapters),
+		cmocka_unit_test(test_batches),
+		cmocka_unit_test(test_schedulers),
+		cmocka_unit_test(test_allocator),
+		cmocka_unit_test(test_observers),
+		cmocka_unit_test(test_sleeping),
 		cmocka_unit_test(test_a_text_is_of_this_thread_and_code),
 	};
 
