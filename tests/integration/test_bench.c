@@ -47,7 +47,8 @@ static int lines(const char *text)
 static void test_steady_state_calls_no_driver(void **state)
 {
 	(void)state;
-	assert_int_equal(RUN("-o", "json", "--runs", "1", "vpmm_steady_calls"), 0);
+	/* The median: a process that gets no core for a second gives pages back (idle_ms), and has them again by driver calls. */
+	assert_int_equal(RUN("-o", "json", "--runs", "5", "vpmm_steady_calls"), 0);
 	assert_int_equal(lines(read_text(tool.out)), 1);
 	assert_true(figure("vpmm_steady_calls") == 0);
 }

@@ -281,7 +281,8 @@ static void test_everything_in_one_piece(void **state)
 	expect_content(whole, PAGES / 2, 0x77);
 	give(whole, s);
 	take(1, s);
-	assert_int_equal(totals().zombie_bytes, 0);
+	/* The pool was full, so the library's thread may be at them: what is short is unmapped in the background too. */
+	AWAIT(totals().zombie_bytes == 0);
 	gpool_stream_close(pool, manual);
 }
 

@@ -10,20 +10,10 @@
 #include "shm/region_table.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum { TRIES = 4000, TRY_MS = 5 };
-
-/* Until it holds, for as long as a slow machine may need. */
-#define AWAIT(condition) \
-	for (int tries_ = 0; !(condition); tries_++) { \
-		assert_true(tries_ < TRIES); \
-		poll(NULL, 0, TRY_MS); \
-	}
 
 static struct gpool *other;
 

@@ -259,24 +259,24 @@ static void test_report_says_it_once_and_names_the_holder(void **state)
 static const char *const patient[] = {
 	"--pool", POOL, QUIET, "--set", "pins.max_duration=1s", "--set", "pins.leaked=report", NULL};
 
-static void test_a_touch_prevents_it(void **state)
+/* False: this process got no core for so long that a touch came too late. */
+static bool touches_prevent_it(void)
 {
 	struct gpool_block touched, pinned, forgotten;
 	const struct msg_pins_reply *reply;
 	const struct msg_pin_entry *entry;
-	struct gpool *pool;
+	struct gpool *pool = harness_open(&harness);
+	uint64_t last = now_ms(), before;
+	bool in_time;
 	uint32_t age;
 
-	(void)state;
-	start(patient);
-	events_listen();
-	pool = harness_open(&harness);
 	touched = alloc(pool, 1);
 	pinned = alloc(pool, 1);
 	forgotten = alloc(pool, 1);
 	/* The forgotten one is the clock. */
 	do {
 		poll(NULL, 0, TRY_MS);
+		before = now_ms();
 		assert_int_equal(gpool_touch(pool, &touched), 0);
 		assert_int_equal(gpool_pin(pool, &pinned), 0); /* a further pin refreshes as well */
 		assert_int_equal(gpool_unpin(pool, &pinned), 0);
@@ -285,16 +285,37 @@ static void test_a_touch_prevents_it(void **state)
 		assert_non_null(entry);
 		age = entry->age_ms;
 		assert_int_equal(entry->leaked, age > 1000);
+		in_time = now_ms() - last < 900;
+		last = before;
+		if (!in_time)
+			break;
 		assert_int_equal(pin_at(reply, touched.page)->pins, 1);
 		assert_int_equal(pin_at(reply, touched.page)->leaked, 0);
 		assert_int_equal(pin_at(reply, pinned.page)->leaked, 0);
 	} while (age <= 2500);
-	assert_int_equal(status()->pools[0].leaked_pins, 1);
+	if (in_time)
+		assert_int_equal(status()->pools[0].leaked_pins, 1);
 	events_collect();
-	assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, forgotten.page), 1);
-	assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, touched.page), 0);
-	assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, pinned.page), 0);
+	if (in_time) {
+		assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, forgotten.page), 1);
+		assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, touched.page), 0);
+		assert_int_equal(events_of(GPOOL_EVENT_LEAKED_PIN, pinned.page), 0);
+	}
 	gpool_close(pool);
+	return in_time;
+}
+
+static void test_a_touch_prevents_it(void **state)
+{
+	int tries = 5;
+
+	(void)state;
+	start(patient);
+	events_listen();
+	while (!touches_prevent_it()) {
+		assert_true(--tries > 0);
+		event_count = 0;
+	}
 }
 
 /*

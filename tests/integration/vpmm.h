@@ -7,6 +7,7 @@
 #include "client/vm/vpmm.h"
 #include "tests/lib/harness.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +17,14 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ADDRESS_PAGES = 10000, STREAMS = 4, SOON_MS = 20000 };
+enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ADDRESS_PAGES = 10000, STREAMS = 4, SOON_MS = 20000, TRIES = 4000, TRY_MS = 5 };
+
+/* Until it holds, for as long as a slow machine may need. */
+#define AWAIT(condition) \
+	for (int tries_ = 0; !(condition); tries_++) { \
+		assert_true(tries_ < TRIES); \
+		poll(NULL, 0, TRY_MS); \
+	}
 
 static struct harness harness;
 static struct gpool *pool;
