@@ -525,10 +525,12 @@ static void test_guarded_for_another_stream(void **state)
 	signal_fence(gate);
 	finish(s);
 	finish(t);
-	assert_int_equal(take(2, t), a);
+	/* Its own place, or that without a stream when the library's thread has looked at that one first. */
+	c = take(2, t);
+	assert_true(c == a || c == b);
 	assert_int_equal(pool_pages(), 8);
 	/* With the end of the stream that guards it. */
-	give(a, t);
+	give(c, t);
 	gate = gate_before(s, manual);
 	b = take(2, s);
 	give(b, s);
