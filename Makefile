@@ -56,14 +56,14 @@ CC := $(CLANG)
 CONFIG_CFLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -O1
 endif
 
-include make/cuda.mk
+include tools/build/cuda.mk
 
 COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c cuda/kernels/*.c policy/*.c)
 AGENT_SRC := $(wildcard agent/*.c agent/*/*.c)
 KEEPER_SRC := agent/main.c agent/recipe.c agent/log.c agent/ledger.c agent/layout.c agent/kept_config.c $(wildcard agent/config*.c agent/keeper/*.c shm/*.c proto/*.c)
 MODULE_SRC := $(filter-out agent/main.c agent/keeper/%,$(AGENT_SRC)) $(COMMON_SRC)
 CLIENT_SRC := $(filter-out client/torch/%,$(wildcard client/*.c client/*/*.c))
-TOOLS := $(filter-out lib,$(notdir $(patsubst %/,%,$(wildcard tools/*/))))
+TOOLS := $(patsubst tools/%/main.c,%,$(wildcard tools/*/main.c))
 UNIT := $(notdir $(basename $(wildcard tests/unit/test_*.c)))
 ABI := $(notdir $(basename $(wildcard tests/abi/test_*.c)))
 INTEGRATION := $(notdir $(basename $(wildcard tests/integration/test_*.c)))
@@ -189,6 +189,6 @@ $(B)/tests/modules/mover.so $(B)/tests/modules/unwilling.so: $(filter-out $(B)/o
 .PHONY: tests
 tests: all $(TEST_PROGRAMS) $(TEST_MODULES)
 
-include make/targets.mk
+include tools/build/targets.mk
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -4,7 +4,7 @@
  * Goal: a file of any version whose layout is the same is taken, in either direction, and engines keep their pages, objects and roles. A
  * file that does not fit changes nothing, whatever is wrong with it; each refusal names the file, what is wrong, and the way out.
  * Method: a real gpoold with a copy of its module as its file, which the test replaces: by the same build, by two further builds of it
- * (make/tests.mk: tests/next has another version, tests/other another layout), and by modules made for this (tests/modules). Engines are
+ * (tools/build/tests.mk: tests/next has another version, tests/other another layout), and by modules made for this (tests/modules). Engines are
  * processes of their own, which check their memory between the steps.
  */
 #include "tests/integration/keeper.h"

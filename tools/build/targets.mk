@@ -1,8 +1,8 @@
 # Targets for people. `make help` prints the lines with two number signs.
 #
-# Tests are built and run by tests/run; the rules of fuzz programs and the variables that people set stand in make/tests.mk.
+# Tests are built and run by tests/run; the rules of fuzz programs and the variables that people set stand in tools/build/tests.mk.
 
-include make/tests.mk
+include tools/build/tests.mk
 
 INSTALL ?= install
 MANDIRS := 1 3 5 7 8
@@ -31,13 +31,13 @@ all: ## everything but tests; programs are in build/
 
 .PHONY: deps need-deps need-test-deps
 deps: ## install the Debian packages that are missing
-	$(Q)make/deps.sh
+	$(Q)tools/build/deps.sh
 
 need-deps:
-	$(Q)make/deps.sh --quiet build
+	$(Q)tools/build/deps.sh --quiet build
 
 need-test-deps:
-	$(Q)make/deps.sh --quiet build test
+	$(Q)tools/build/deps.sh --quiet build test
 
 # No object before its headers are there.
 $(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ): | need-deps
@@ -85,7 +85,7 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again 
 
 .PHONY: analyze format
 analyze: ## cppcheck and clang-tidy, where they are installed
-	$(Q)make/analyze.sh $(ALL_CFLAGS)
+	$(Q)tools/build/analyze.sh $(ALL_CFLAGS)
 
 format: ## clang-format, in place
 	$(Q)find agent client cuda policy proto shm tests tools man -name '*.[ch]' -print0 | xargs -0 clang-format -i
@@ -173,7 +173,7 @@ deb: ## Debian packages of the committed source, in build/deb/ (debhelper and fa
 	@ls build/deb/*.deb
 
 gpu-bundle: all $(addprefix $(B)/tests/,$(GPU_TESTS)) ## a folder to carry to a machine with a GPU; run ./run there
-	$(Q)make/bundle.sh $(B) gpu-bundle $(GPU_TESTS)
+	$(Q)tools/build/bundle.sh $(B) gpu-bundle $(GPU_TESTS)
 
 clean: ## remove build/ and gpu-bundle/
 	rm -rf build gpu-bundle

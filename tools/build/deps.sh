@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh - install the Debian packages of make/packages.txt that are missing.
+# deps.sh - install the Debian packages of tools/build/packages.txt that are missing.
 #
 # usage: deps.sh [--quiet] [GROUP...]      groups: build, test; none: all of them
 #   --quiet  say nothing when nothing is missing
