@@ -160,7 +160,7 @@ static void test_man_page_is_current(void **state)
 
 static void test_completion_is_current(void **state)
 {
-	static const char *const scripts[][2] = { { "bash", "etc/poolctl.bash" }, { "zsh", "etc/_poolctl" } };
+	static const char *const scripts[][2] = { { "bash", "tools/packaging/completions/poolctl.bash" }, { "zsh", "tools/packaging/completions/_poolctl" } };
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {

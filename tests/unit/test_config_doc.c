@@ -1,5 +1,5 @@
 /*
- * test_config_doc.c - etc/gpoold.conf and man/gpoold.conf.5 are what the table of keys says now.
+ * test_config_doc.c - agent/config/gpoold.conf and man/gpoold.conf.5 are what the table of keys says now.
  *
  * Method: print again into a memory file and compare byte by byte. Run from the root of the source tree.
  */
@@ -46,7 +46,7 @@ static void test_example_is_up_to_date(void **state)
 	(void)state;
 	assert_true(fd >= 0);
 	assert_int_equal(config_print(NULL, CONFIG_PRINT_EXAMPLE, fd), 0);
-	assert_up_to_date("etc/gpoold.conf", fd);
+	assert_up_to_date("agent/config/gpoold.conf", fd);
 }
 
 static void test_manual_is_up_to_date(void **state)

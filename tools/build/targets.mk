@@ -70,14 +70,14 @@ endef
 
 .PHONY: docs
 docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again what is generated and committed: manuals, completion, PROTOCOL.md, METRICS.md, what Python knows of gpool.h
-	$(call say,GEN,etc/gpoold.conf)$(B)/confgen --example > $(B)/gpoold.conf && cp $(B)/gpoold.conf etc/gpoold.conf
+	$(call say,GEN,agent/config/gpoold.conf)$(B)/confgen --example > $(B)/gpoold.conf && cp $(B)/gpoold.conf agent/config/gpoold.conf
 	$(call say,GEN,man/gpoold.conf.5)$(B)/confgen --man man/gpoold.conf.5.in > $(B)/gpoold.conf.5 && \
 		cp $(B)/gpoold.conf.5 man/
 	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
 	$(call say,GEN,monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md monitoring/
 	$(call say,GEN,python/gpool/_abi.py)python3 python/gen/abi.py < client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py python/gpool/
-	$(call say,GEN,etc/poolctl.bash)$(B)/poolctl help --completion bash > $(B)/poolctl.bash && cp $(B)/poolctl.bash etc/
-	$(call say,GEN,etc/_poolctl)$(B)/poolctl help --completion zsh > $(B)/_poolctl && cp $(B)/_poolctl etc/
+	$(call say,GEN,tools/packaging/completions/poolctl.bash)$(B)/poolctl help --completion bash > $(B)/poolctl.bash && cp $(B)/poolctl.bash tools/packaging/completions/
+	$(call say,GEN,tools/packaging/completions/_poolctl)$(B)/poolctl help --completion zsh > $(B)/_poolctl && cp $(B)/_poolctl tools/packaging/completions/
 	$(call say,GEN,man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
 		awk '$(SPLICE)' $(B)/poolctl.parts man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 man/
 
@@ -128,8 +128,8 @@ install: all ## install below prefix and sysconfdir
 	$(foreach s,$(MANDIRS),$(if $(call man_pages,$(s)),$(INSTALL) -d $(DESTDIR)$(mandir)/man$(s) && \
 		$(INSTALL) -m 644 $(call man_pages,$(s)) $(DESTDIR)$(mandir)/man$(s)/ &&)) true
 	$(INSTALL) -d $(DESTDIR)$(COMPLETION_DIR) $(DESTDIR)$(ZSH_DIR)
-	$(INSTALL) -m 644 etc/poolctl.bash $(DESTDIR)$(COMPLETION_DIR)/poolctl
-	$(INSTALL) -m 644 etc/_poolctl $(DESTDIR)$(ZSH_DIR)/
+	$(INSTALL) -m 644 tools/packaging/completions/poolctl.bash $(DESTDIR)$(COMPLETION_DIR)/poolctl
+	$(INSTALL) -m 644 tools/packaging/completions/_poolctl $(DESTDIR)$(ZSH_DIR)/
 	$(if $(TRACES),$(INSTALL) -d $(DESTDIR)$(TRACE_DIR) && $(INSTALL) -m 644 $(TRACES) $(DESTDIR)$(TRACE_DIR)/)
 	$(INSTALL) -d $(DESTDIR)$(SYSTEMD_DIR) $(DESTDIR)$(SYSUSERS_DIR) $(DESTDIR)$(TMPFILES_DIR)
 	for unit in $(UNITS); do sed 's|@sbindir@|$(sbindir)|g; s|@bindir@|$(bindir)|g' packaging/systemd/$$unit.in > $(B)/$$unit && \
@@ -142,7 +142,7 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -d $(DESTDIR)$(pythondir)/gpool
 	$(INSTALL) -m 644 python/gpool/*.py python/gpool/py.typed $(DESTDIR)$(pythondir)/gpool/
 	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
-		$(INSTALL) -m 644 etc/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
+		$(INSTALL) -m 644 agent/config/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 
 uninstall: ## remove what install puts there, but for the configuration
 	rm -f $(DESTDIR)$(sbindir)/gpoold $(DESTDIR)$(libdir)/gpool/gpoold-agent.so $(addprefix $(DESTDIR)$(bindir)/,$(TOOL_NAMES)) \
