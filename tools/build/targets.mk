@@ -102,7 +102,7 @@ MONITORING := monitoring/rules.yml monitoring/grafana-dashboard.json
 SYSTEMD_DIR := $(prefix)/lib/systemd/system
 SYSUSERS_DIR := $(prefix)/lib/sysusers.d
 TMPFILES_DIR := $(prefix)/lib/tmpfiles.d
-UNITS := $(notdir $(basename $(wildcard packaging/systemd/*.service.in)))
+UNITS := $(notdir $(basename $(wildcard tools/packaging/systemd/*.service.in)))
 
 # Where this Python finds packages below prefix.
 PYTHON ?= /usr/bin/python3
@@ -132,11 +132,11 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -m 644 tools/packaging/completions/_poolctl $(DESTDIR)$(ZSH_DIR)/
 	$(if $(TRACES),$(INSTALL) -d $(DESTDIR)$(TRACE_DIR) && $(INSTALL) -m 644 $(TRACES) $(DESTDIR)$(TRACE_DIR)/)
 	$(INSTALL) -d $(DESTDIR)$(SYSTEMD_DIR) $(DESTDIR)$(SYSUSERS_DIR) $(DESTDIR)$(TMPFILES_DIR)
-	for unit in $(UNITS); do sed 's|@sbindir@|$(sbindir)|g; s|@bindir@|$(bindir)|g' packaging/systemd/$$unit.in > $(B)/$$unit && \
+	for unit in $(UNITS); do sed 's|@sbindir@|$(sbindir)|g; s|@bindir@|$(bindir)|g' tools/packaging/systemd/$$unit.in > $(B)/$$unit && \
 		$(INSTALL) -m 644 $(B)/$$unit $(DESTDIR)$(SYSTEMD_DIR)/ || exit 1; done
-	$(INSTALL) -m 644 packaging/systemd/gpool.sysusers $(DESTDIR)$(SYSUSERS_DIR)/gpool.conf
-	$(INSTALL) -m 644 packaging/systemd/gpool.tmpfiles $(DESTDIR)$(TMPFILES_DIR)/gpool.conf
-	$(INSTALL) -m 755 packaging/systemd/gpool-pools.sh $(DESTDIR)$(prefix)/share/gpool/
+	$(INSTALL) -m 644 tools/packaging/systemd/gpool.sysusers $(DESTDIR)$(SYSUSERS_DIR)/gpool.conf
+	$(INSTALL) -m 644 tools/packaging/systemd/gpool.tmpfiles $(DESTDIR)$(TMPFILES_DIR)/gpool.conf
+	$(INSTALL) -m 755 tools/packaging/systemd/gpool-pools.sh $(DESTDIR)$(prefix)/share/gpool/
 	$(INSTALL) -d $(DESTDIR)$(MONITORING_DIR)
 	$(INSTALL) -m 644 $(MONITORING) $(DESTDIR)$(MONITORING_DIR)/
 	$(INSTALL) -d $(DESTDIR)$(pythondir)/gpool
@@ -169,6 +169,7 @@ dist: ## the committed source as build/gpool-VERSION.tar.gz
 deb: ## Debian packages of the committed source, in build/deb/ (debhelper and fakeroot must be there)
 	rm -rf build/deb && mkdir -p build/deb/gpool-$(VERSION)
 	git archive --format=tar HEAD | tar -x -C build/deb/gpool-$(VERSION)
+	cp -r build/deb/gpool-$(VERSION)/tools/packaging/debian build/deb/gpool-$(VERSION)/
 	cd build/deb/gpool-$(VERSION) && dpkg-buildpackage --no-sign --build=binary
 	@ls build/deb/*.deb
 
