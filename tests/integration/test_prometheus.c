@@ -1,5 +1,5 @@
 /*
- * test_prometheus.c - monitoring/ with a real Prometheus, which scrapes a real exporter of a real agent.
+ * test_prometheus.c - tools/exporter/monitoring/ with a real Prometheus, which scrapes a real exporter of a real agent.
  *
  * Goal: the rules are right, by their own tests, and name no metric that there is not; a Prometheus that loads them has no error
  * with them; every query of the dashboard returns numbers while the pool is used. Method: promtool and Prometheus of this
@@ -57,7 +57,7 @@ static void test_rules_pass_their_tests(void **state)
 /* A metric by another name would make a rule that is always silent. */
 static void test_rules_name_what_is_exported(void **state)
 {
-	char *rules = text_of("monitoring/rules.yml"), *metrics = text_of("monitoring/METRICS.md");
+	char *rules = text_of("tools/exporter/monitoring/rules.yml"), *metrics = text_of("tools/exporter/monitoring/METRICS.md");
 	int names = 0;
 
 	(void)state;
@@ -71,7 +71,7 @@ static void test_rules_name_what_is_exported(void **state)
 			length -= 7;
 		snprintf(name, sizeof(name), "`%.*s`", (int)length, at);
 		if (!strstr(metrics, name))
-			fail_msg("monitoring/rules.yml names %s, which is not exported", name);
+			fail_msg("tools/exporter/monitoring/rules.yml names %s, which is not exported", name);
 		names++;
 	}
 	assert_true(names > 20);
@@ -105,7 +105,7 @@ static void prometheus_start(void)
 	strcpy(folder, "/tmp/test_prometheus.XXXXXX");
 	assert_non_null(mkdtemp(folder));
 	snprintf(config, sizeof(config), "%s/prometheus.yml", folder);
-	assert_non_null(realpath("monitoring/rules.yml", rules));
+	assert_non_null(realpath("tools/exporter/monitoring/rules.yml", rules));
 	file = fopen(config, "we");
 	assert_non_null(file);
 	fprintf(file, "global: { scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms }\n"
@@ -167,7 +167,7 @@ static void replace(char *text, const char *what, const char *with)
 /* All of it, with the values that its variables have where all machines and pools are chosen. */
 static int queries_read(char queries[QUERIES_MAX][QUERY_MAX])
 {
-	char *text = text_of("monitoring/grafana-dashboard.json");
+	char *text = text_of("tools/exporter/monitoring/grafana-dashboard.json");
 	cJSON *dashboard = cJSON_Parse(text);
 	const cJSON *panel, *target;
 	int count = 0;

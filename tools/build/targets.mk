@@ -74,7 +74,7 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again 
 	$(call say,GEN,man/gpoold.conf.5)$(B)/confgen --man man/gpoold.conf.5.in > $(B)/gpoold.conf.5 && \
 		cp $(B)/gpoold.conf.5 man/
 	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
-	$(call say,GEN,monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md monitoring/
+	$(call say,GEN,tools/exporter/monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md tools/exporter/monitoring/
 	$(call say,GEN,python/gpool/_abi.py)python3 python/gen/abi.py < client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py python/gpool/
 	$(call say,GEN,tools/packaging/completions/poolctl.bash)$(B)/poolctl help --completion bash > $(B)/poolctl.bash && cp $(B)/poolctl.bash tools/packaging/completions/
 	$(call say,GEN,tools/packaging/completions/_poolctl)$(B)/poolctl help --completion zsh > $(B)/_poolctl && cp $(B)/_poolctl tools/packaging/completions/
@@ -98,7 +98,7 @@ ZSH_DIR := $(prefix)/share/zsh/site-functions
 TRACE_DIR := $(prefix)/share/gpool/traces
 TRACES := $(wildcard tools/demo/traces/*)
 MONITORING_DIR := $(prefix)/share/gpool/monitoring
-MONITORING := monitoring/rules.yml monitoring/grafana-dashboard.json
+MONITORING := tools/exporter/monitoring/rules.yml tools/exporter/monitoring/grafana-dashboard.json
 SYSTEMD_DIR := $(prefix)/lib/systemd/system
 SYSUSERS_DIR := $(prefix)/lib/sysusers.d
 TMPFILES_DIR := $(prefix)/lib/tmpfiles.d

@@ -13,7 +13,7 @@
 /* metrics_print() - all of metrics.def; of a sample without an answer only what the exporter says of itself. */
 void metrics_print(FILE *to, const struct sample *sample);
 
-/* metrics_document() - monitoring/METRICS.md. */
+/* metrics_document() - tools/exporter/monitoring/METRICS.md. */
 void metrics_document(FILE *to);
 
 #endif
