@@ -135,7 +135,7 @@ static void test_man_page_is_current(void **state)
 {
 	static const char end[] = ".\\\" End of what poolctl help --man writes.\n";
 	struct result result = poolctl("help", "--man", NULL);
-	char *page = source_read("man/poolctl.1"), *part = result.out;
+	char *page = source_read("docs/man/poolctl.1"), *part = result.out;
 	int parts = 0;
 
 	(void)state;
@@ -148,7 +148,7 @@ static void test_man_page_is_current(void **state)
 		after = *stop;
 		*stop = '\0';
 		if (!strstr(page, part))
-			fail_msg("man/poolctl.1 is not what 'poolctl help --man' writes:\n%s", part);
+			fail_msg("docs/man/poolctl.1 is not what 'poolctl help --man' writes:\n%s", part);
 		*stop = after;
 		part = stop;
 		parts++;

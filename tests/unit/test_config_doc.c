@@ -1,5 +1,5 @@
 /*
- * test_config_doc.c - agent/config/gpoold.conf and man/gpoold.conf.5 are what the table of keys says now.
+ * test_config_doc.c - agent/config/gpoold.conf and docs/man/gpoold.conf.5 are what the table of keys says now.
  *
  * Method: print again into a memory file and compare byte by byte. Run from the root of the source tree.
  */
@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 #define CONFGEN_NO_MAIN
-#include "man/gen/confgen.c"
+#include "docs/man/gen/confgen.c"
 
 /* All of a file, for free(), with a zero at its end. */
 static char *file_text(FILE *file, const char *path)
@@ -51,7 +51,7 @@ static void test_example_is_up_to_date(void **state)
 
 static void test_manual_is_up_to_date(void **state)
 {
-	static const char path[] = "man/gpoold.conf.5.in";
+	static const char path[] = "docs/man/gpoold.conf.5.in";
 	int fd = memfd_create("manual", MFD_CLOEXEC);
 	FILE *frame = fopen(path, "r");
 
@@ -61,7 +61,7 @@ static void test_manual_is_up_to_date(void **state)
 		fail_msg("cannot open '%s'; run this test from the root of the source tree", path);
 	assert_int_equal(print_man(frame, fd), 0);
 	fclose(frame);
-	assert_up_to_date("man/gpoold.conf.5", fd);
+	assert_up_to_date("docs/man/gpoold.conf.5", fd);
 }
 
 int main(void)

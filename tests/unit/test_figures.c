@@ -199,12 +199,12 @@ static bool is_in_manual(const char *manual, const char *figure)
 
 static void test_manual_has_all(void **state)
 {
-	const char *manual = file_read("man/gpool-bench.1");
+	const char *manual = file_read("docs/man/gpool-bench.1");
 
 	(void)state;
 	for (int i = 0; i < FIGURES; i++)
 		if (!is_composed(figures[i]) && !is_in_manual(manual, figures[i]))
-			fail_msg("man/gpool-bench.1 has no item '%s'", figures[i]);
+			fail_msg("docs/man/gpool-bench.1 has no item '%s'", figures[i]);
 }
 
 int main(void)

@@ -6,7 +6,7 @@ include tools/build/tests.mk
 
 INSTALL ?= install
 MANDIRS := 1 3 5 7 8
-man_pages = $(wildcard man/*.$(1))
+man_pages = $(wildcard docs/man/*.$(1))
 TOOL_NAMES := $(foreach t,$(TOOLS),$(call tool_name,$(t)))
 
 .PHONY: help
@@ -53,7 +53,7 @@ bench: all ## measure; BENCH_ARGS= is passed on
 
 # ---- documents made from tables ----
 
-$(B)/confgen: $(B)/obj/man/gen/confgen.o $(filter $(B)/obj/agent/config%.o,$(AGENT_OBJ))
+$(B)/confgen: $(B)/obj/docs/man/gen/confgen.o $(filter $(B)/obj/agent/config%.o,$(AGENT_OBJ))
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^ -lconfig
 
 $(B)/protogen: $(B)/obj/proto/gen/protogen.o $(filter $(B)/obj/proto/%.o,$(COMMON_OBJ))
@@ -71,15 +71,15 @@ endef
 .PHONY: docs
 docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again what is generated and committed: manuals, completion, PROTOCOL.md, METRICS.md, what Python knows of gpool.h
 	$(call say,GEN,agent/config/gpoold.conf)$(B)/confgen --example > $(B)/gpoold.conf && cp $(B)/gpoold.conf agent/config/gpoold.conf
-	$(call say,GEN,man/gpoold.conf.5)$(B)/confgen --man man/gpoold.conf.5.in > $(B)/gpoold.conf.5 && \
-		cp $(B)/gpoold.conf.5 man/
+	$(call say,GEN,docs/man/gpoold.conf.5)$(B)/confgen --man docs/man/gpoold.conf.5.in > $(B)/gpoold.conf.5 && \
+		cp $(B)/gpoold.conf.5 docs/man/
 	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
 	$(call say,GEN,tools/exporter/monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md tools/exporter/monitoring/
 	$(call say,GEN,python/gpool/_abi.py)python3 python/gen/abi.py < client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py python/gpool/
 	$(call say,GEN,tools/packaging/completions/poolctl.bash)$(B)/poolctl help --completion bash > $(B)/poolctl.bash && cp $(B)/poolctl.bash tools/packaging/completions/
 	$(call say,GEN,tools/packaging/completions/_poolctl)$(B)/poolctl help --completion zsh > $(B)/_poolctl && cp $(B)/_poolctl tools/packaging/completions/
-	$(call say,GEN,man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
-		awk '$(SPLICE)' $(B)/poolctl.parts man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 man/
+	$(call say,GEN,docs/man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
+		awk '$(SPLICE)' $(B)/poolctl.parts docs/man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 docs/man/
 
 # ---- looking at the source ----
 
@@ -88,7 +88,7 @@ analyze: ## cppcheck and clang-tidy, where they are installed
 	$(Q)tools/build/analyze.sh $(ALL_CFLAGS)
 
 format: ## clang-format, in place
-	$(Q)find agent client cuda policy proto shm tests tools man -name '*.[ch]' -print0 | xargs -0 clang-format -i
+	$(Q)find agent client cuda policy proto shm tests tools docs -name '*.[ch]' -print0 | xargs -0 clang-format -i
 
 # ---- install ----
 
