@@ -1,7 +1,7 @@
 # gpool: everything is built below build/<config>/. `make help` lists the targets.
 #
 # The rules find sources by folder, so that a new file needs no line here:
-#   shm/ proto/ cuda/ policy/ -> the common part, in gpoold and libgpool alike
+#   shm/ proto/ cuda/ -> the common part, in gpoold and libgpool alike
 #   agent/keeper/ and few  -> gpoold            the rest of agent/ -> gpoold-agent.so, which its children load
 #   client/                -> libgpool, libgpool_torch          tools/NAME/ -> one program each; tools/lib/ is what several of them use
 #   tests/*/test_NAME.c    -> one test program each
@@ -58,7 +58,7 @@ endif
 
 include tools/build/cuda.mk
 
-COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c cuda/kernels/*.c policy/*.c)
+COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c cuda/kernels/*.c shm/policy/*.c)
 AGENT_SRC := $(wildcard agent/*.c agent/*/*.c)
 KEEPER_SRC := agent/main.c agent/recipe.c agent/log.c agent/ledger.c agent/layout.c agent/kept_config.c $(wildcard agent/config*.c agent/keeper/*.c shm/*.c proto/*.c)
 MODULE_SRC := $(filter-out agent/main.c agent/keeper/%,$(AGENT_SRC)) $(COMMON_SRC)

@@ -50,7 +50,7 @@ struct evict_sight {
 /* A policy. Calls come from the agent's one thread. */
 struct evict_policy {
 	const char *name;
-	const char *objects; /* the one of policy/eviction.h by which ephemeral objects go */
+	const char *objects; /* the one of shm/policy/eviction.h by which ephemeral objects go */
 	int (*create)(uint32_t page_count, void **state); /* 0, -ENOMEM */
 	void (*destroy)(void *state);
 	/* weights and thresholds from the configuration; at start and at each reload. May be NULL */

@@ -1,5 +1,5 @@
 /*
- * evict_adaptive.c - `adaptive`: score = uses to be expected, by policy/eviction.h, times the cost to have it again,
+ * evict_adaptive.c - `adaptive`: score = uses to be expected, by shm/policy/eviction.h, times the cost to have it again,
  * per byte. Its nodes are blocks and objects alike, so that the uses of both are measured by one clock; each stands at
  * the top. (Ephemeral objects, which build on each other, have a tree of their own beside that, for which of them goes
  * first.)
@@ -13,7 +13,7 @@
  */
 #include "agent/config.h"
 #include "agent/evict.h"
-#include "policy/eviction.h"
+#include "shm/policy/eviction.h"
 #include "shm/session_segment.h"
 
 #include <errno.h>

@@ -16,8 +16,8 @@
 #define GPOOL_AGENT_OBJECTS_H
 
 #include "agent/session.h"
-#include "policy/bitmap.h"
-#include "policy/worth.h"
+#include "shm/policy/bitmap.h"
+#include "shm/policy/worth.h"
 #include "shm/manifest.h"
 
 /* Of the object with the same number as its record. */
@@ -33,7 +33,7 @@ struct object {
 	uint32_t touched_ms;       /* of its last use, when that was last looked at */
 	struct evict_candidate candidate; /* as the last scan that could take it has seen it */
 	uint64_t scanned;          /* which scan that was; 0: none, or it was used since */
-	uint32_t node;             /* OBJECT_EPHEMERAL: in policy/eviction.h, plus 1 */
+	uint32_t node;             /* OBJECT_EPHEMERAL: in shm/policy/eviction.h, plus 1 */
 	uint32_t uses_seen;        /* OBJECT_PINNABLE: what its readers' counts of pins added up to at the last look */
 	struct worth worth;        /* OBJECT_PINNABLE */
 };

@@ -1,7 +1,7 @@
 /*
  * objects_order.c - which object goes next when room is needed, and how many pages there are of those that may.
  *
- * Ephemeral ones go by policy/eviction.h, whose nodes they are, below the one that each follows. One that somebody has
+ * Ephemeral ones go by shm/policy/eviction.h, whose nodes they are, below the one that each follows. One that somebody has
  * open has a pin there. Its age begins when it is let go of, and another session's opening is a touch. By its name it
  * is known again. Pinnable ones, which follow nobody, go by what they are worth, least first. Which kind is next, the
  * score of the first of each decides (objects_evict.c).
@@ -13,8 +13,8 @@
 #include "agent/objects.h"
 
 #include "agent/evict.h"
-#include "policy/eviction.h"
-#include "policy/number_heap.h"
+#include "shm/policy/eviction.h"
+#include "shm/policy/number_heap.h"
 #include "shm/pins.h"
 
 #include <errno.h>

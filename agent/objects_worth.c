@@ -1,5 +1,5 @@
 /*
- * objects_worth.c - what a pinnable object is worth: by policy/worth.h, the uses learned from its readers' pins, what its publisher says
+ * objects_worth.c - what a pinnable object is worth: by shm/policy/worth.h, the uses learned from its readers' pins, what its publisher says
  * that it takes to have it again, and its bytes. What was learned stands in its record, too, for a successor.
  */
 #include "agent/objects.h"

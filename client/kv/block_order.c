@@ -1,7 +1,7 @@
 /* block_order.c - see block_order.h. */
 #include "client/kv/block_order.h"
 
-#include "policy/eviction.h"
+#include "shm/policy/eviction.h"
 
 #include <errno.h>
 #include <stdlib.h>

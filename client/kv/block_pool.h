@@ -13,7 +13,7 @@
 #ifndef GPOOL_CLIENT_KV_BLOCK_POOL_H
 #define GPOOL_CLIENT_KV_BLOCK_POOL_H
 
-#include "policy/bitmap.h"
+#include "shm/policy/bitmap.h"
 
 struct block_pool {
 	struct bitmap free, offered_free; /* blocks; the other sets are of chunks */

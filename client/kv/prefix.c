@@ -7,7 +7,7 @@
 #include "client/kv/prefix.h"
 
 #include "client/last_error.h"
-#include "policy/eviction.h"
+#include "shm/policy/eviction.h"
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
 #include "client/thread_cache.h"

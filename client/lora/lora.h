@@ -23,7 +23,7 @@
 #include "client/lora/reason.h"
 #include "client/lora/warm.h"
 #include "client/pool.h"
-#include "policy/worth.h"
+#include "shm/policy/worth.h"
 
 /* Where uthash finds no memory it tells us instead of ending the program. */
 #define HASH_NONFATAL_OOM 1

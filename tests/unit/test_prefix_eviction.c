@@ -6,7 +6,7 @@
  * it. Method: random insertions, touches, pins, evictions and removals against plain arrays, and small workloads whose outcome is
  * known. The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
  */
-#include "policy/eviction.h"
+#include "shm/policy/eviction.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -6,7 +6,7 @@
  * outcome is known, and random events against a slow model that does what it is told in plain arrays and computes worths with the
  * mathematical library. The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
  */
-#include "policy/residency.h"
+#include "shm/policy/residency.h"
 
 #include <errno.h>
 #include <math.h>

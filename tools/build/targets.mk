@@ -88,7 +88,7 @@ analyze: ## cppcheck and clang-tidy, where they are installed
 	$(Q)tools/build/analyze.sh $(ALL_CFLAGS)
 
 format: ## clang-format, in place
-	$(Q)find agent client cuda policy proto shm tests tools docs -name '*.[ch]' -print0 | xargs -0 clang-format -i
+	$(Q)find agent client cuda proto shm tests tools docs -name '*.[ch]' -print0 | xargs -0 clang-format -i
 
 # ---- install ----
 

@@ -1,12 +1,12 @@
 /*
  * lora.h - requests that bring LoRA adapters, served in simulated time: by the scheduler of client/lora and the residency of
- * policy/, which are the real ones, on an engine, a disk and a bus, which are a few constants.
+ * shm/policy/, which are the real ones, on an engine, a disk and a bus, which are a few constants.
  */
 #ifndef GPOOL_REPLAY_LORA_H
 #define GPOOL_REPLAY_LORA_H
 
 #include "client/lora/scheduler.h"
-#include "policy/residency.h"
+#include "shm/policy/residency.h"
 #include "tools/lib/request_trace.h"
 
 #include <signal.h>

@@ -1,8 +1,8 @@
 /* prefix_optimum.c - see prefix_optimum.h. */
 #include "tools/replay/prefix_optimum.h"
 
-#include "policy/eviction_policy.h"
-#include "policy/number_heap.h"
+#include "shm/policy/eviction_policy.h"
+#include "shm/policy/number_heap.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #ifndef GPOOL_REPLAY_PREFIX_OPTIMUM_H
 #define GPOOL_REPLAY_PREFIX_OPTIMUM_H
 
-#include "policy/eviction.h"
+#include "shm/policy/eviction.h"
 
 extern const struct eviction_policy prefix_optimum;
 

@@ -8,7 +8,7 @@
 #ifndef GPOOL_REPLAY_PREFIX_PLAY_H
 #define GPOOL_REPLAY_PREFIX_PLAY_H
 
-#include "policy/eviction.h"
+#include "shm/policy/eviction.h"
 #include "tools/lib/prefix_trace.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "policy/worth.h"
+#include "shm/policy/worth.h"
 
 #include <string.h>
 

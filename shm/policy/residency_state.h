@@ -7,8 +7,8 @@
 #ifndef GPOOL_POLICY_RESIDENCY_STATE_H
 #define GPOOL_POLICY_RESIDENCY_STATE_H
 
-#include "policy/number_heap.h"
-#include "policy/residency.h"
+#include "shm/policy/number_heap.h"
+#include "shm/policy/residency.h"
 
 #include <stddef.h>
 

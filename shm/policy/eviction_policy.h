@@ -5,7 +5,7 @@
 #ifndef GPOOL_POLICY_EVICTION_POLICY_H
 #define GPOOL_POLICY_EVICTION_POLICY_H
 
-#include "policy/eviction.h"
+#include "shm/policy/eviction.h"
 
 struct eviction_node {
 	uint64_t key;

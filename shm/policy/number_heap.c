@@ -1,5 +1,5 @@
 /* number_heap.c - see number_heap.h. */
-#include "policy/number_heap.h"
+#include "shm/policy/number_heap.h"
 
 #include <errno.h>
 #include <stdlib.h>

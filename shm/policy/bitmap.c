@@ -1,5 +1,5 @@
 /* bitmap.c - see bitmap.h. */
-#include "policy/bitmap.h"
+#include "shm/policy/bitmap.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* residency.c - see residency.h. */
-#include "policy/residency_state.h"
+#include "shm/policy/residency_state.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* residency_worth.c - what it saves to have an adapter. See residency.h and worth.h. */
-#include "policy/residency_state.h"
+#include "shm/policy/residency_state.h"
 
 static double load_us(const struct residency *residency, const struct adapter *adapter, bool warm)
 {

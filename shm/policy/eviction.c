@@ -1,5 +1,5 @@
 /* eviction.c - see eviction.h: the tree, and who is a candidate. */
-#include "policy/eviction_policy.h"
+#include "shm/policy/eviction_policy.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -34,7 +34,7 @@
 #ifndef GPOOL_POLICY_RESIDENCY_H
 #define GPOOL_POLICY_RESIDENCY_H
 
-#include "policy/worth.h"
+#include "shm/policy/worth.h"
 
 #include <stdbool.h>
 #include <stdint.h>

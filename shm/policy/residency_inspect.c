@@ -1,5 +1,5 @@
 /* residency_inspect.c - what residency.h tells of itself, and the proof that it is right. */
-#include "policy/residency_state.h"
+#include "shm/policy/residency_state.h"
 
 #include <string.h>
 

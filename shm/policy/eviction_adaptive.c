@@ -19,8 +19,8 @@
  * density finds the lowest. Looking at all nodes and ghosts, for their time to be counted, goes on bit by bit with every
  * insertion and touch.
  */
-#include "policy/bitmap.h"
-#include "policy/eviction_policy.h"
+#include "shm/policy/bitmap.h"
+#include "shm/policy/eviction_policy.h"
 
 #include <assert.h>
 #include <errno.h>

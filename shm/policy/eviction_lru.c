@@ -2,8 +2,8 @@
  * eviction_lru.c - the candidate that was touched longest ago. A heap, since a parent that becomes a candidate when its last
  * child goes stands anywhere in the order.
  */
-#include "policy/eviction_policy.h"
-#include "policy/number_heap.h"
+#include "shm/policy/eviction_policy.h"
+#include "shm/policy/number_heap.h"
 
 #include <errno.h>
 #include <stdlib.h>
