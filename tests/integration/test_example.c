@@ -1,13 +1,14 @@
 /*
  * test_example.c - the README shows what works.
  *
- * Goal: the program in README.md is examples/first.c to the byte, compiles without a warning, and does what it says, both when its
- * block is still there and when it was evicted; the configuration in README.md is one that gpoold takes; and examples/lora.c serves all of
+ * Goal: the program in README.md is client/examples/first.c to the byte, compiles without a warning, and does what it says, both when its
+ * block is still there and when it was evicted; the configuration in README.md is one that gpoold takes; and client/examples/lora.c serves all of
  * its requests, with the right numbers.
  * Method: the code blocks are cut out of README.md. Programs are compiled against this build's library. The first is run on a terminal of
  * its own, for it waits for Enter; the eviction is made by an admin's request while it waits. The other one compares with float64 by itself.
  */
 #include "tests/lib/harness.h"
+#include "client/last_error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -165,7 +166,7 @@ static void example_answer(pid_t child, int terminal, char output[OUTPUT_MOST])
 
 static void test_readme_has_the_example(void **state)
 {
-	char *shown = readme_block("c"), *file = file_read("examples/first.c");
+	char *shown = readme_block("c"), *file = file_read("client/examples/first.c");
 
 	(void)state;
 	assert_string_equal(shown, file);
@@ -188,7 +189,7 @@ static void example_compile(const char *name, const char *libraries)
 		sanitizer = "-fsanitize=thread";
 	snprintf(program, sizeof(program), "%s/%s", harness.base, name);
 	snprintf(command, sizeof(command),
-		"%s -std=c11 -Wall -Wextra -Wpedantic -Werror %s -I'%s/client' -o '%s' '%s/examples/%s.c' '%s/libgpool.a' %s -ldl -pthread",
+		"%s -std=c11 -Wall -Wextra -Wpedantic -Werror %s -I'%s/client' -o '%s' '%s/client/examples/%s.c' '%s/libgpool.a' %s -ldl -pthread",
 		compiler && *compiler ? compiler : "cc", sanitizer, root, program, root, name, build, libraries);
 	assert_int_equal(system(command), 0);
 }

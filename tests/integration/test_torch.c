@@ -3,7 +3,7 @@
  *
  * Goal: memory comes out of the pool and goes back, in the order of the streams that the program has; what cannot be is NULL and one
  * line on stderr. Method: the library is loaded with dlopen() and asked on a real gpoold; the streams are gpool's own, handed over as
- * the CUstreams that a program would have. With PyTorch on a GPU: examples/torch_mempool.py.
+ * the CUstreams that a program would have. With PyTorch on a GPU: client/examples/torch_mempool.py.
  */
 #include "client/torch/gpool_torch.h"
 #include "tests/lib/harness.h"

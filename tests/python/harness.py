@@ -16,7 +16,7 @@ from typing import List, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("GPOOL_BUILD", ROOT / "build"))
-PACKAGE = os.environ.get("GPOOL_PYTHON", str(ROOT / "python"))
+PACKAGE = os.environ.get("GPOOL_PYTHON", str(ROOT / "client" / "python"))
 sys.path.insert(0, PACKAGE)
 os.environ.setdefault("GPOOL_LIBRARY", str(BUILD / "libgpool.so"))
 

@@ -1,4 +1,4 @@
-"""What the package knows of gpool.h is what gpool.h says: python/gpool/_abi.py is what the generator makes of it today, a C compiler finds the same
+"""What the package knows of gpool.h is what gpool.h says: client/python/gpool/_abi.py is what the generator makes of it today, a C compiler finds the same
 sizes, places and numbers, and libgpool.so exports every call."""
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def member(field: str) -> str:
 class Abi(unittest.TestCase):
     def test_it_is_what_the_header_says(self) -> None:
         made = subprocess.run(
-            [sys.executable, str(ROOT / "python" / "gen" / "abi.py")], stdin=HEADER.open(), check=True, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(ROOT / "client" / "python" / "gen" / "abi.py")], stdin=HEADER.open(), check=True, stdout=subprocess.PIPE, text=True
         ).stdout
         kept = Path(_abi.__file__).read_text()
-        differs = "\n".join(difflib.unified_diff(kept.splitlines(), made.splitlines(), "python/gpool/_abi.py", "gpool.h", "", "", 0, ""))
+        differs = "\n".join(difflib.unified_diff(kept.splitlines(), made.splitlines(), "client/python/gpool/_abi.py", "gpool.h", "", "", 0, ""))
         if kept != made:
             self.fail(f"gpool.h has changed; 'make docs', and see whether the package has to follow:\n{differs}")
 
@@ -74,7 +74,7 @@ class Abi(unittest.TestCase):
         for line in ("union gpool_x { int a; };", "struct gpool_x { long a; };", "struct gpool_x { int a : 3; };", "GPOOL_API long gpool_x(void);"):
             with self.subTest(line):
                 made = subprocess.run(
-                    [sys.executable, str(ROOT / "python" / "gen" / "abi.py")], input=line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                    [sys.executable, str(ROOT / "client" / "python" / "gen" / "abi.py")], input=line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
                 )
                 self.assertNotEqual(made.returncode, 0)
                 self.assertIn("do not understand", made.stderr)

@@ -16,7 +16,7 @@ class Examples(AgentTest):
     def start(self, name: str) -> "subprocess.Popen[str]":
         environment: Dict[str, Any] = {**os.environ, "GPOOL_DIR": self.agent.directory, "PYTHONPATH": PACKAGE, "PYTHONUNBUFFERED": "1"}
         return subprocess.Popen(
-            [sys.executable, str(ROOT / "examples" / name)],
+            [sys.executable, str(ROOT / "client" / "examples" / name)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -53,7 +53,7 @@ class Examples(AgentTest):
         self.assertIn("(256, 1024) on cpu", said)
 
     def test_the_readme_shows_the_first(self) -> None:
-        self.assertIn("\n```python\n" + (ROOT / "examples" / "python_first.py").read_text() + "```\n", (ROOT / "README.md").read_text())
+        self.assertIn("\n```python\n" + (ROOT / "client" / "examples" / "python_first.py").read_text() + "```\n", (ROOT / "README.md").read_text())
 
 
 class Names(unittest.TestCase):

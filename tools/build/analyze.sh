@@ -5,7 +5,7 @@
 # Exit: 1 when one of them complains.
 set -u
 status=0
-mapfile -d '' -t sources < <(find agent client cuda policy proto shm tools man -name '*.c' -print0)
+mapfile -d '' -t sources < <(find agent client cuda proto shm tools docs -name '*.c' -print0)
 
 if command -v cppcheck >/dev/null 2>&1; then
     defines=()

@@ -75,7 +75,7 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again 
 		cp $(B)/gpoold.conf.5 docs/man/
 	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
 	$(call say,GEN,tools/exporter/monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md tools/exporter/monitoring/
-	$(call say,GEN,python/gpool/_abi.py)python3 python/gen/abi.py < client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py python/gpool/
+	$(call say,GEN,client/python/gpool/_abi.py)python3 client/python/gen/abi.py < client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py client/python/gpool/
 	$(call say,GEN,tools/packaging/completions/poolctl.bash)$(B)/poolctl help --completion bash > $(B)/poolctl.bash && cp $(B)/poolctl.bash tools/packaging/completions/
 	$(call say,GEN,tools/packaging/completions/_poolctl)$(B)/poolctl help --completion zsh > $(B)/_poolctl && cp $(B)/_poolctl tools/packaging/completions/
 	$(call say,GEN,docs/man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
@@ -140,7 +140,7 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -d $(DESTDIR)$(MONITORING_DIR)
 	$(INSTALL) -m 644 $(MONITORING) $(DESTDIR)$(MONITORING_DIR)/
 	$(INSTALL) -d $(DESTDIR)$(pythondir)/gpool
-	$(INSTALL) -m 644 python/gpool/*.py python/gpool/py.typed $(DESTDIR)$(pythondir)/gpool/
+	$(INSTALL) -m 644 client/python/gpool/*.py client/python/gpool/py.typed $(DESTDIR)$(pythondir)/gpool/
 	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
 		$(INSTALL) -m 644 agent/config/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 

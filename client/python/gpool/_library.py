@@ -21,9 +21,9 @@ def _places() -> Iterator[str]:
         yield named
         return
     here = Path(__file__).resolve()
-    root = here.parents[2]
-    if (root / "client" / "gpool.h").exists():
-        yield str(root / "build" / "libgpool.so")
+    for root in here.parents[3:4]:
+        if (root / "client" / "gpool.h").exists():
+            yield str(root / "build" / "libgpool.so")
     for folder in here.parents[2:5]:
         if folder.name.startswith("lib"):
             yield str(folder / _SONAME)

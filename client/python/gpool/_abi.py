@@ -1,4 +1,4 @@
-"""Constants, structures and calls of gpool.h. Made from it by python/gen/abi.py (make docs): do not edit."""
+"""Constants, structures and calls of gpool.h. Made from it by client/python/gen/abi.py (make docs): do not edit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""abi.py - what ctypes has to know of gpool.h: its constants, structures and calls, as python/gpool/_abi.py.
+"""abi.py - what ctypes has to know of gpool.h: its constants, structures and calls, as client/python/gpool/_abi.py.
 
-usage: abi.py < client/gpool.h > python/gpool/_abi.py          (`make docs` does)
+usage: abi.py < client/gpool.h > client/python/gpool/_abi.py          (`make docs` does)
 
 It reads the subset of C that gpool.h is written in, and ends with an error at the first line that it does not understand: nothing is left
 out silently. tests/python/test_abi.py has a compiler say whether sizes and places are right.
@@ -196,7 +196,7 @@ def seen_as(kind: str) -> str:
 
 
 def text_of(header: Header) -> Iterator[str]:
-    yield '"""Constants, structures and calls of gpool.h. Made from it by python/gen/abi.py (make docs): do not edit."""'
+    yield '"""Constants, structures and calls of gpool.h. Made from it by client/python/gen/abi.py (make docs): do not edit."""'
     yield ""
     yield "from __future__ import annotations"
     yield ""
