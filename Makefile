@@ -60,7 +60,7 @@ include tools/build/cuda.mk
 
 COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c cuda/kernels/*.c shm/policy/*.c)
 AGENT_SRC := $(wildcard agent/*.c agent/*/*.c)
-KEEPER_SRC := agent/main.c agent/recipe.c agent/log.c agent/ledger.c agent/layout.c agent/kept_config.c $(wildcard agent/config*.c agent/keeper/*.c shm/*.c proto/*.c)
+KEEPER_SRC := agent/main.c $(addprefix agent/base/,layout.c ledger.c log.c) $(wildcard agent/config/*.c agent/keeper/*.c shm/*.c proto/*.c)
 MODULE_SRC := $(filter-out agent/main.c agent/keeper/%,$(AGENT_SRC)) $(COMMON_SRC)
 CLIENT_SRC := $(filter-out client/torch/% client/examples/%,$(wildcard client/*.c client/*/*.c))
 TOOLS := $(patsubst tools/%/main.c,%,$(wildcard tools/*/main.c))
@@ -184,7 +184,7 @@ $(B)/tests/modules/%.so: $(B)/obj/tests/modules/%.o
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $^ $(if $(filter %/agent.o,$^),$(AGENT_LIBS))
 .SECONDARY: $(patsubst tests/modules/%.c,$(B)/obj/tests/modules/%.o,$(wildcard tests/modules/*.c))
-$(B)/tests/modules/mover.so $(B)/tests/modules/unwilling.so: $(filter-out $(B)/obj/agent/module.o,$(MODULE_OBJ))
+$(B)/tests/modules/mover.so $(B)/tests/modules/unwilling.so: $(filter-out $(B)/obj/agent/base/module.o,$(MODULE_OBJ))
 
 .PHONY: tests
 tests: all $(TEST_PROGRAMS) $(TEST_MODULES)

@@ -1,15 +1,15 @@
 #include "agent/agent.h"
 
-#include "agent/control.h"
-#include "agent/event.h"
+#include "agent/control/control.h"
+#include "agent/base/event.h"
 #include "agent/front/front.h"
-#include "agent/housekeeping.h"
-#include "agent/jobs.h"
+#include "agent/control/housekeeping.h"
+#include "agent/spill/jobs.h"
 #include "agent/keeper/channel.h"
-#include "agent/kept_config.h"
-#include "agent/log.h"
-#include "agent/recover.h"
-#include "agent/session.h"
+#include "agent/config/kept_config.h"
+#include "agent/base/log.h"
+#include "agent/control/recover.h"
+#include "agent/session/session.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,10 +7,10 @@
 #ifndef GPOOL_AGENT_AGENT_H
 #define GPOOL_AGENT_AGENT_H
 
-#include "agent/config.h"
-#include "agent/module.h"
-#include "agent/recipe.h"
-#include "agent/upgrade.h"
+#include "agent/config/config.h"
+#include "agent/base/module.h"
+#include "agent/config/recipe.h"
+#include "agent/control/upgrade.h"
 
 #include <stdbool.h>
 #include <stdint.h>

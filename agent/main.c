@@ -1,9 +1,9 @@
 /*
  * gpoold - owns the GPU memory of this machine and lends it in pages. This process becomes the keeper.
  */
-#include "agent/config.h"
+#include "agent/config/config.h"
 #include "agent/keeper/keeper.h"
-#include "agent/recipe.h"
+#include "agent/config/recipe.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -1,6 +1,6 @@
 /*
  * role.c - roles that one process holds at a time. What is true of a role stands in its record of the pool segment, which the agent
- * alone writes; see shm/pool_segment.h and agent/roles.h.
+ * alone writes; see shm/pool_segment.h and agent/session/roles.h.
  *
  * The agent knows sessions, not threads. So that two threads of a process are not both told that they hold a role, or one withdraws
  * what the other waits for, a name is claimed in this process before the agent is asked about it.

@@ -7,7 +7,7 @@
  *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct object_record[object_count] |
  *   names of objects: u32[object_count] (object_names.h) | struct role_record[64] | rings "flight" and "events" (flight.h)
  *
- * Fixed-width fields, offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION and is described in agent/layout.def.
+ * Fixed-width fields, offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION and is described in agent/base/layout.def.
  */
 #ifndef GPOOL_SHM_POOL_SEGMENT_H
 #define GPOOL_SHM_POOL_SEGMENT_H
@@ -147,7 +147,7 @@ static_assert(sizeof(struct object_record) == 440, "shared layout");
 enum {
 	OBJECT_PRIVATE = 1, /* opened by sessions of the publisher's tenant alone */
 	OBJECT_DOMAIN_WRITE = 4, /* replaced and deleted by all tenants of its trust domain; not with OBJECT_PRIVATE */
-	OBJECT_OF_LIBRARY = 8, /* of a publish request alone: a call of libgpool's own (agent/objects_names.c) */
+	OBJECT_OF_LIBRARY = 8, /* of a publish request alone: a call of libgpool's own (agent/object/objects_names.c) */
 	OBJECT_BY_PINS = 2, /* an ephemeral one that pins alone keep, as OBJECT_PINNABLE ones: not who has it open */
 };
 

@@ -2,7 +2,7 @@
 #include "agent/front/front.h"
 #include "agent/keeper/pools.h"
 #include "agent/keeper/state.h"
-#include "agent/log.h"
+#include "agent/base/log.h"
 #include "proto/attach.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 #include "agent/keeper/directory.h"
 
-#include "agent/log.h"
+#include "agent/base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 #ifndef GPOOL_AGENT_KEEPER_DIRECTORY_H
 #define GPOOL_AGENT_KEEPER_DIRECTORY_H
 
-#include "agent/config.h"
+#include "agent/config/config.h"
 
 struct directory {
 	const struct config *config;

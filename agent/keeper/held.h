@@ -6,7 +6,7 @@
 #define GPOOL_AGENT_KEEPER_HELD_H
 
 #include "agent/keeper/channel.h"
-#include "agent/module.h"
+#include "agent/base/module.h"
 
 enum { HELD_KINDS = KEEP_TIMELINE + 1 };
 

@@ -1,12 +1,12 @@
 #include "agent/keeper/keeper.h"
 
-#include "agent/descriptors.h"
-#include "agent/kept_config.h"
+#include "agent/base/descriptors.h"
+#include "agent/config/kept_config.h"
 #include "agent/keeper/notify.h"
 #include "agent/keeper/pools.h"
 #include "agent/keeper/state.h"
 #include "agent/keeper/store.h"
-#include "agent/log.h"
+#include "agent/base/log.h"
 #include "proto/attach.h"
 
 #include <errno.h>

@@ -6,8 +6,8 @@
 #ifndef GPOOL_AGENT_KEEPER_KEEPER_H
 #define GPOOL_AGENT_KEEPER_KEEPER_H
 
-#include "agent/config.h"
-#include "agent/recipe.h"
+#include "agent/config/config.h"
+#include "agent/config/recipe.h"
 
 /*
  * keeper_run() - serve until SIGTERM or SIGINT. `module` is the file of the others' code, NULL: where it belongs. Returns the exit

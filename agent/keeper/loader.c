@@ -1,6 +1,6 @@
 #include "agent/keeper/loader.h"
 
-#include "agent/log.h"
+#include "agent/base/log.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -9,7 +9,7 @@
 #define GPOOL_AGENT_KEEPER_LOADER_H
 
 #include "agent/keeper/child.h"
-#include "agent/module.h"
+#include "agent/base/module.h"
 
 #include <limits.h>
 

@@ -1,7 +1,7 @@
 /* messages.c - the channel between keeper and agent, as the keeper sees it: what to hold, who serves, an upgrade. */
 #include "agent/keeper/notify.h"
 #include "agent/keeper/state.h"
-#include "agent/log.h"
+#include "agent/base/log.h"
 #include "proto/attach.h"
 
 #include <errno.h>

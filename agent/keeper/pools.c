@@ -1,7 +1,7 @@
 #include "agent/keeper/pools.h"
 
-#include "agent/config_value.h"
-#include "agent/log.h"
+#include "agent/config/config_value.h"
+#include "agent/base/log.h"
 #include "agent/mover/ring.h"
 
 #include <errno.h>

@@ -5,10 +5,10 @@
 #ifndef GPOOL_AGENT_KEEPER_POOLS_H
 #define GPOOL_AGENT_KEEPER_POOLS_H
 
-#include "agent/config.h"
+#include "agent/config/config.h"
 #include "agent/keeper/child.h"
 #include "agent/keeper/loader.h"
-#include "agent/module.h"
+#include "agent/base/module.h"
 
 /*
  * pool_measure() - ask the device, in a child, and say what the pool will look like. *geometry points into config and into device,

@@ -4,13 +4,13 @@
 #ifndef GPOOL_AGENT_KEEPER_STATE_H
 #define GPOOL_AGENT_KEEPER_STATE_H
 
-#include "agent/config.h"
+#include "agent/config/config.h"
 #include "agent/keeper/child.h"
 #include "agent/keeper/directory.h"
 #include "agent/keeper/held.h"
 #include "agent/keeper/loader.h"
-#include "agent/module.h"
-#include "agent/recipe.h"
+#include "agent/base/module.h"
+#include "agent/config/recipe.h"
 
 enum {
 	STOP_PATIENCE_MS = 10000, /* for a child that was asked to end */

@@ -11,7 +11,7 @@
 #define GPOOL_AGENT_KEEPER_STORE_H
 
 #include "agent/keeper/held.h"
-#include "agent/module.h"
+#include "agent/base/module.h"
 
 #include <stdbool.h>
 

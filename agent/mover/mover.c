@@ -10,7 +10,7 @@
  */
 #include "agent/mover/mover.h"
 
-#include "agent/log.h"
+#include "agent/base/log.h"
 #include "agent/mover/mover_lane.h"
 #include "agent/mover/ring.h"
 

@@ -4,7 +4,7 @@
 #ifndef GPOOL_AGENT_MOVER_MOVER_H
 #define GPOOL_AGENT_MOVER_MOVER_H
 
-#include "agent/module.h"
+#include "agent/base/module.h"
 
 /*
  * mover_run() - serve the ring of start->pool until SIGTERM. Called in a child that the keeper has just forked, and which it

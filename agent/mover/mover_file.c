@@ -1,6 +1,6 @@
 #include "agent/mover/mover_file.h"
 
-#include "agent/log.h"
+#include "agent/base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 #include "agent/mover/mover_lane.h"
 
-#include "agent/log.h"
+#include "agent/base/log.h"
 #include "agent/mover/ring.h"
 #include "shm/checksum.h"
 

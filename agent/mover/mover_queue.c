@@ -1,6 +1,6 @@
 #include "agent/mover/mover_queue.h"
 
-#include "agent/crash_point.h"
+#include "agent/base/crash_point.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 #include "agent/mover/mover_window.h"
 
-#include "agent/log.h"
+#include "agent/base/log.h"
 
 #include <errno.h>
 #include <stdlib.h>

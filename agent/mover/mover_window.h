@@ -5,7 +5,7 @@
 #ifndef GPOOL_AGENT_MOVER_MOVER_WINDOW_H
 #define GPOOL_AGENT_MOVER_MOVER_WINDOW_H
 
-#include "agent/module.h"
+#include "agent/base/module.h"
 #include "cuda/gpu.h"
 
 #include <pthread.h>

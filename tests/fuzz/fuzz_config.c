@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "agent/config_value.h"
+#include "agent/config/config_value.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,13 +5,13 @@
  * the mover, which this process plays as well: no byte is moved, and a result is whatever the input says. After each step: the
  * pool's words, counts and books agree, the second session has exactly what it had, and slots of spilled pages are taken or free.
  */
-#include "agent/control.h"
-#include "agent/housekeeping.h"
-#include "agent/lease.h"
-#include "agent/log.h"
-#include "agent/requests.h"
-#include "agent/session.h"
-#include "agent/spill.h"
+#include "agent/control/control.h"
+#include "agent/control/housekeeping.h"
+#include "agent/pages/lease.h"
+#include "agent/base/log.h"
+#include "agent/pages/requests.h"
+#include "agent/session/session.h"
+#include "agent/spill/spill.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /*
  * crash_points.h - a gpoold whose agent dies at a store of the test's choice; what the tests of crash points share.
  *
- * gpoold runs a module that is built with GPOOL_CRASH_POINTS (agent/crash_point.h). *countdown is how many stores from now the agent
+ * gpoold runs a module that is built with GPOOL_CRASH_POINTS (agent/base/crash_point.h). *countdown is how many stores from now the agent
  * dies; 0: it does not. Included once by each test program, behind which crash_start() and crash_stop() are a test's set-up and teardown.
  */
 #ifndef GPOOL_TESTS_CRASH_POINTS_H

@@ -7,7 +7,7 @@
  */
 #include "tests/integration/keeper.h"
 
-#include "agent/layout.h"
+#include "agent/base/layout.h"
 #include "client/gpool.h"
 #include "client/pool.h"
 #include "client/request.h"

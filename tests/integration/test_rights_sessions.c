@@ -8,7 +8,7 @@
  */
 #include "tests/integration/keeper.h"
 
-#include "agent/session.h"
+#include "agent/session/session.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "shm/pool_segment.h"

@@ -9,8 +9,8 @@
  */
 #include "tests/integration/keeper.h"
 
-#include "agent/layout.h"
-#include "agent/module.h"
+#include "agent/base/layout.h"
+#include "agent/base/module.h"
 #include "client/request.h"
 #include "proto/codec.h"
 #include "shm/pool_segment.h"

@@ -4,7 +4,7 @@
 #ifndef GPOOL_TESTS_MODULE_H
 #define GPOOL_TESTS_MODULE_H
 
-#include "agent/module.h"
+#include "agent/base/module.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 extern const struct module gpool_module;

@@ -78,4 +78,4 @@ static int mover(const struct module_start *start)
 
 /* All else is gpoold's own, out of the same file. */
 #define mover_run mover
-#include "agent/module.c"
+#include "agent/base/module.c"

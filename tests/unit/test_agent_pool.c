@@ -7,12 +7,12 @@
  * that an agent has served; the test is the keeper, the worker and the mover.
  */
 #include "agent/agent.h"
-#include "agent/evict.h"
+#include "agent/pages/evict.h"
 #include "agent/keeper/channel.h"
-#include "agent/pool.h"
-#include "agent/recover.h"
-#include "agent/session.h"
-#include "agent/spill.h"
+#include "agent/pages/pool.h"
+#include "agent/control/recover.h"
+#include "agent/session/session.h"
+#include "agent/spill/spill.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-#include "agent/config.h"
+#include "agent/config/config.h"
 
 static char folder[64], conf[80], conf_d[80];
 static struct config config;

@@ -4,8 +4,8 @@
  * learned. Method: a pool of pages that is played in memory, looked at and taken from through struct evict_policy alone, as
  * evict.c does it. GPOOL_TEST_SEED= takes back a seed that was printed.
  */
-#include "agent/config.h"
-#include "agent/evict.h"
+#include "agent/config/config.h"
+#include "agent/pages/evict.h"
 #include "shm/session_segment.h"
 
 #include <setjmp.h>

@@ -3,8 +3,8 @@
  * before cold LORA before warm LORA before KV, and follows its configured weights.
  * Method: score pairs of candidates that differ in one thing.
  */
-#include "agent/config.h"
-#include "agent/evict.h"
+#include "agent/config/config.h"
+#include "agent/pages/evict.h"
 #include "client/gpool.h"
 
 #include <setjmp.h>

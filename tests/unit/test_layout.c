@@ -1,10 +1,10 @@
 /*
- * test_layout.c - the description of what successive modules share (agent/layout.h).
+ * test_layout.c - the description of what successive modules share (agent/base/layout.h).
  *
  * Goal: the description is complete, a change of any described field is found and named, and what may be added is accepted. Method: the
  * headers are read and each struct and field in them is looked up in the description; copies of the description with one change each.
  */
-#include "agent/layout.h"
+#include "agent/base/layout.h"
 
 #include <ctype.h>
 #include <setjmp.h>
@@ -21,7 +21,7 @@
 
 static const char *const headers[] = {
 	"shm/flight.h", "shm/pool_segment.h", "shm/session_segment.h", "shm/region_table.h", "shm/timeline_page.h", "shm/manifest.h",
-	"agent/ledger.h", "agent/recipe.h", "agent/module.h", "agent/keeper/channel.h", "agent/keeper/store.h", "agent/front/front.h",
+	"agent/base/ledger.h", "agent/config/recipe.h", "agent/base/module.h", "agent/keeper/channel.h", "agent/keeper/store.h", "agent/front/front.h",
 	"agent/mover/ring.h",
 };
 
@@ -147,7 +147,7 @@ static uint32_t fields_check(const struct layout_part *part, const char *body, c
 		if (!length)
 			continue;
 		if (!part_has(part, name, length))
-			fail_msg("agent/layout.def has no field '%.*s' of struct %s", (int)length, name, part->name);
+			fail_msg("agent/base/layout.def has no field '%.*s' of struct %s", (int)length, name, part->name);
 		count++;
 	}
 	return count;
@@ -180,7 +180,7 @@ static void test_every_struct_is_described(void **state)
 				continue;
 			part = part_of(name, length);
 			if (!part)
-				fail_msg("agent/layout.def has no struct '%.*s' of %s", (int)length, name, headers[i]);
+				fail_msg("agent/base/layout.def has no struct '%.*s' of %s", (int)length, name, headers[i]);
 			fields += fields_check(part, open + 1, strstr(open, "\n};"));
 			structs++;
 		}

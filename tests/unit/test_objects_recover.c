@@ -7,7 +7,7 @@
  */
 #include "agent/agent.h"
 #include "agent/keeper/channel.h"
-#include "agent/objects.h"
+#include "agent/object/objects.h"
 #include "client/object.h"
 
 #include <fcntl.h>

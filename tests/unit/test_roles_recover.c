@@ -3,9 +3,9 @@
  *
  * Goal: wherever an agent dies in a grant, a release, a join or a naming, roles_recover() leaves each role with one holder that
  * lives, or with none and nobody who waits; tokens never go down, the order of standbys stays. Method: tables in plain memory are
- * brought into each state that stands between two stores (the list is in agent/roles.h), and recovered.
+ * brought into each state that stands between two stores (the list is in agent/session/roles.h), and recovered.
  */
-#include "agent/roles.h"
+#include "agent/session/roles.h"
 
 #include <errno.h>
 #include <setjmp.h>

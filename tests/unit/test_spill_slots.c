@@ -2,7 +2,7 @@
  * Goal: the slots of spilled pages: memory before the file, all of a chain or nothing, a chain is whole or none whatever the ledger
  * says, what is free is what the ledger says, and freed slots give their space back. Method: a ledger of a few slots, two real files.
  */
-#include "agent/spill_slots.h"
+#include "agent/spill/spill_slots.h"
 
 #include <errno.h>
 #include <setjmp.h>

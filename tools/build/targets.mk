@@ -53,7 +53,7 @@ bench: all ## measure; BENCH_ARGS= is passed on
 
 # ---- documents made from tables ----
 
-$(B)/confgen: $(B)/obj/docs/man/gen/confgen.o $(filter $(B)/obj/agent/config%.o,$(AGENT_OBJ))
+$(B)/confgen: $(B)/obj/docs/man/gen/confgen.o $(filter $(B)/obj/agent/config/%.o,$(AGENT_OBJ))
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^ -lconfig
 
 $(B)/protogen: $(B)/obj/proto/gen/protogen.o $(filter $(B)/obj/proto/%.o,$(COMMON_OBJ))

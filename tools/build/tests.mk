@@ -60,7 +60,7 @@ $(B)/messages.dict: $(B)/protogen
 some-fuzz: $(addprefix $(B)/,$(NAMES)) $(B)/messages.dict
 endif
 
-# The module in which the agent dies at a store of the test's choice (agent/crash_point.h), with a mover that does as it is told.
+# The module in which the agent dies at a store of the test's choice (agent/base/crash_point.h), with a mover that does as it is told.
 CRASH_SRC := $(shell grep -l 'crash_point\|journal.h' agent/*.c agent/*/*.c)
 CRASH_OBJ := $(patsubst %.c,$(B)/obj/crash/%.o,$(CRASH_SRC))
 
@@ -69,7 +69,7 @@ $(B)/obj/crash/%.o: %.c
 	$(call say,CC,$< for crashes)$(CC) $(ALL_CFLAGS) -DGPOOL_CRASH_POINTS -MMD -MP -c -o $@ $<
 
 $(B)/tests/crash/gpoold-agent.so: $(CRASH_OBJ) $(B)/obj/tests/modules/unwilling.o \
-	$(filter-out $(call obj,$(CRASH_SRC) agent/module.c),$(MODULE_OBJ))
+	$(filter-out $(call obj,$(CRASH_SRC) agent/base/module.c),$(MODULE_OBJ))
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $^ $(AGENT_LIBS)
 
@@ -78,22 +78,22 @@ $(B)/tests/test_crash_points $(B)/tests/test_client_lora_crash $(B)/tests/test_o
 
 # Two further builds of gpoold for tests of an upgrade. tests/next: another version with the same layout. tests/other: a ledger with one
 # more field and otherwise the same source and version numbers, so a change is refused even if no number was raised for it.
-$(addprefix $(B)/tests/modules/,dying.so recipe.so undescribed.so): $(B)/obj/agent/layout.o
+$(addprefix $(B)/tests/modules/,dying.so recipe.so undescribed.so): $(B)/obj/agent/base/layout.o
 
-NEXT_SRC := agent/module.c agent/inspect.c
+NEXT_SRC := agent/base/module.c agent/control/inspect.c
 NEXT_OBJ := $(patsubst %.c,$(B)/obj/next/%.o,$(NEXT_SRC))
-OTHER_SRC := agent/layout.c $(shell grep -l 'ledger_role\|ledger\.roles\|ledger->roles' agent/*.c agent/*/*.c)
+OTHER_SRC := agent/base/layout.c $(shell grep -l 'ledger_role\|ledger\.roles\|ledger->roles' agent/*.c agent/*/*.c)
 OTHER_OBJ := $(patsubst %.c,$(B)/obj/other/%.o,$(OTHER_SRC))
 
 $(B)/obj/next/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,"$< of the next version")$(CC) $(ALL_CFLAGS) -UGPOOL_VERSION -DGPOOL_VERSION='"9.9.9"' -MMD -MP -c -o $@ $<
 
-$(B)/obj/other/include/agent/ledger.h: agent/ledger.h
+$(B)/obj/other/include/agent/base/ledger.h: agent/base/ledger.h
 	@mkdir -p $(@D)
 	$(call say,GEN,$@)sed 's/^struct ledger_role {/&\n\t_Atomic uint64_t refusals;/' $< > $@
 
-$(B)/obj/other/%.o: %.c $(B)/obj/other/include/agent/ledger.h
+$(B)/obj/other/%.o: %.c $(B)/obj/other/include/agent/base/ledger.h
 	@mkdir -p $(@D)
 	$(call say,CC,"$< of another layout")$(CC) -I$(B)/obj/other/include $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 

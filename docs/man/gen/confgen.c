@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/config.h"
+#include "agent/config/config.h"
 
 /* Copy the frame to fd, with the keys at the mark. Return: 0, or -1 when something cannot be read or written. */
 static int print_man(FILE *frame, int fd)

@@ -1,0 +1,81 @@
+/*
+ * module.h - the border between the keeper, which stays for as long as gpoold runs, and the code of agent, front and mover, which a
+ * forked child loads from a file. So an upgrade is a new file and a new child: no exec, which would lose the writable mappings of
+ * the sealed pool segments, and no new keeper, which would lose the descriptors.
+ *
+ * The keeper takes a module of any version or build whose layout (layout.h) is its own: that of the shared memory, numbered by
+ * POOL_LAYOUT_VERSION, and that of the structs and functions here, numbered by MODULE_ABI. Structs that begin with their size may grow at
+ * the end. Every other change of a layout makes the keeper refuse the module.
+ */
+#ifndef GPOOL_AGENT_MODULE_H
+#define GPOOL_AGENT_MODULE_H
+
+#include "agent/keeper/channel.h"
+#include "agent/base/layout.h"
+#include "agent/base/ledger.h"
+#include "agent/config/recipe.h"
+#include "shm/pool_segment.h"
+
+enum {
+	MODULE_ABI = 1,
+	MODULE_POOLS_MAX = 32,
+};
+#define MODULE_SYMBOL "gpool_module"
+
+/* One pool, as the keeper has made it. */
+struct module_pool {
+	struct pool_segment segment; /* writable in the agent */
+	int segment_fd;              /* read-only for whoever gets it */
+	int device;                  /* index within its back end */
+	uint64_t handle_bytes;
+	struct ledger ledger;        /* mapped in the agent alone */
+	int ledger_fd;
+	void *ring;                  /* struct mover_ring; shared by agent and mover */
+	size_t ring_bytes;
+	int work_bell, done_bell;    /* eventfds: agent -> mover, mover -> agent */
+};
+
+struct module_start {
+	uint32_t size; /* sizeof(struct module_start) of the keeper */
+	uint32_t restarts; /* of this process, not counting the first start */
+	const struct recipe *recipe; /* the command line, for a reload; what is in force is held, as KEEP_CONFIG */
+	struct module_pool *pools;
+	uint32_t pool_count;
+	uint32_t held_count;
+	const struct held *held; /* what the keeper holds */
+	uint64_t incarnation;
+	int listen_fd;
+	int keeper_fd; /* agent: SOCK_SEQPACKET towards the keeper */
+	uint32_t pool; /* mover: whose */
+	int parent;    /* the keeper's pid */
+	/*
+	 * 1: pools and held are those of another run of gpoold. Its sessions cannot go on: their segments and pidfds are held, their
+	 * connections are not (fds of -1), and the pool segment is a copy of the one that they look at. Zero again from the first
+	 * KEEP_READY on.
+	 */
+	uint32_t adopted;
+};
+
+/* What a device is: asked in a child, since the keeper never touches a driver. */
+struct module_device {
+	int32_t error;
+	int32_t index;
+	uint64_t granularity, memory_bytes;
+	char uuid[64];
+	char text[256];
+};
+
+struct module {
+	uint32_t size; /* sizeof(struct module) of the module */
+	uint32_t abi;
+	uint32_t layout_version; /* of pool segment, session segment and ledger */
+	const char *version;
+	/* Each returns its exit status. */
+	int (*agent)(const struct module_start *start);
+	int (*mover)(const struct module_start *start);
+	int (*front)(const struct module_start *start, const void *options);
+	int (*device)(const char *backend, const char *device, struct module_device *answer);
+	const struct layout *layout; /* that the module was built with */
+};
+
+#endif

@@ -1,0 +1,342 @@
+/*
+ * config_print.c - the configuration as text: the example, the rows of gpoold.conf(5), the current values.
+ *
+ * One walk over the tables in the order of config_keys.def; the forms differ in what they say about one key.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/config/config_value.h"
+
+struct printing {
+	FILE *out;
+	enum config_print_form form;
+	const struct config *config; /* only of use, and only there for sure, when the form is CURRENT */
+	int depth;
+	bool separate; /* something stands before in this group: the example leaves a line between */
+};
+
+static void indent(const struct printing *p)
+{
+	for (int i = 0; i < p->depth; i++)
+		fputs("    ", p->out);
+}
+
+static void separate(struct printing *p)
+{
+	if (p->separate && p->form == CONFIG_PRINT_EXAMPLE)
+		fputc('\n', p->out);
+	p->separate = true;
+}
+
+/* How much of text fits into a line of width columns: to the end, or up to a blank; a longer word is not broken. */
+static size_t line_length(const char *text, size_t width)
+{
+	size_t length = strlen(text);
+
+	if (length <= width)
+		return length;
+	for (length = width; length > 0 && text[length] != ' '; length--)
+		;
+	return length ? length : strcspn(text, " ");
+}
+
+/* Help as comment lines. */
+static void print_comment(const struct printing *p, const char *text)
+{
+	while (*text) {
+		size_t length = line_length(text, 100 - 4 * (size_t)p->depth - 2);
+
+		indent(p);
+		fprintf(p->out, "# %.*s\n", (int)length, text);
+		text += length;
+		text += *text == ' ';
+	}
+}
+
+/* Help as mdoc: each sentence begins a line, and no line is longer than 80 columns. */
+static void print_sentences(FILE *out, const char *text)
+{
+	while (*text) {
+		const char *end = strstr(text, ". ");
+		size_t sentence = end ? (size_t)(end - text) + 1 : strlen(text), length = line_length(text, 78);
+
+		if (length > sentence)
+			length = sentence;
+		fprintf(out, "%.*s\n", (int)length, text);
+		text += length;
+		text += *text == ' ';
+	}
+}
+
+/* A value as libconfig takes it: quoted, bare, or a list from names with commas between. */
+static void print_value(FILE *out, const struct config_key *key, const char *text)
+{
+	if (config_value_quoted(key->kind)) {
+		fprintf(out, "\"%s\"", text);
+	} else if (!config_value_is_list(key->kind)) {
+		fputs(text, out);
+		if (key->kind == CONFIG_KIND_FLOAT && !strpbrk(text, ".e"))
+			fputs(".0", out);
+	} else if (!*text) {
+		fputs("[ ]", out);
+	} else {
+		fputs("[ ", out);
+		for (; *text; text += strcspn(text, ","), text += *text == ',')
+			fprintf(out, "\"%.*s\"%s", (int)strcspn(text, ","), text, text[strcspn(text, ",")] ? ", " : "");
+		fputs(" ]", out);
+	}
+}
+
+static const char *reload_text(const struct config_key *key)
+{
+	return key->reload == CONFIG_RELOAD_APPLIES ? "applies at a reload" : "needs a restart";
+}
+
+/* "A whole number from 1 to 4000; needs a restart." */
+static void range_text(const struct config_key *key, char *text, size_t text_bytes)
+{
+	char expected[200];
+
+	config_value_expected(key, expected, sizeof(expected));
+	if (expected[0] >= 'a' && expected[0] <= 'z')
+		expected[0] = (char)(expected[0] - 'a' + 'A');
+	snprintf(text, text_bytes, "%s; %s.", expected, reload_text(key));
+}
+
+static void print_key_man(const struct printing *p, const struct config_key *key, const char *name)
+{
+	char range[256];
+
+	if (config_value_is_list(key->kind))
+		fprintf(p->out, ".It Ic %s No = Li \\&[ \\&]\n", name);
+	else if (config_value_quoted(key->kind))
+		fprintf(p->out, ".It Ic %s No = Li \"\\(dq%s\\(dq\"\n", name, key->text);
+	else
+		fprintf(p->out, ".It Ic %s No = Li %s\n", name, key->text);
+	print_sentences(p->out, key->help);
+	range_text(key, range, sizeof(range));
+	print_sentences(p->out, range);
+}
+
+/* `hidden`: behind a '#', as it is the default. */
+static void print_key_file(struct printing *p, const struct config_key *key, const char *name, const char *text, bool hidden)
+{
+	char range[256];
+
+	separate(p);
+	if (p->form == CONFIG_PRINT_EXAMPLE) {
+		range_text(key, range, sizeof(range));
+		print_comment(p, key->help);
+		print_comment(p, range);
+	}
+	indent(p);
+	fprintf(p->out, "%s%s = ", hidden ? "#" : "", name);
+	print_value(p->out, key, text);
+	fputs(";\n", p->out);
+}
+
+static void group_open(struct printing *p, const char *path, const char *name)
+{
+	if (p->form == CONFIG_PRINT_MAN) {
+		if (p->depth == 0 && strchr(path, '.') == NULL)
+			fprintf(p->out, ".Ss %s\n", path);
+		else
+			fprintf(p->out, ".It Ic %s No = Li { ... }\n", name);
+		print_sentences(p->out, config_group_help(path));
+		fputs(".Bl -tag -width Ds\n", p->out);
+	} else {
+		separate(p);
+		if (p->form == CONFIG_PRINT_EXAMPLE)
+			print_comment(p, config_group_help(path));
+		indent(p);
+		fprintf(p->out, "%s = {\n", name);
+	}
+	p->separate = false;
+	p->depth++;
+}
+
+static void group_close(struct printing *p)
+{
+	p->depth--;
+	if (p->form == CONFIG_PRINT_MAN) {
+		fputs(".El\n", p->out);
+		return;
+	}
+	indent(p);
+	fputs("};\n", p->out);
+	p->separate = true;
+}
+
+/* The part of a path before its last dot, "" at the top; the groups follow each other as the keys do. */
+static void group_of(const char *path, char *group, size_t group_bytes)
+{
+	const char *dot = strrchr(path, '.');
+
+	snprintf(group, group_bytes, "%.*s", dot ? (int)(dot - path) : 0, path);
+}
+
+static bool group_within(const char *group, const char *outer)
+{
+	size_t length = strlen(outer);
+
+	return length == 0 || (!strncmp(group, outer, length) && (group[length] == '.' || group[length] == '\0'));
+}
+
+/* Leave and enter groups on the way from the group `from`, which has room for 64 bytes, to `to`; then `from` is `to`. */
+static void group_change(struct printing *p, char *from, const char *to)
+{
+	char next[64];
+	size_t length;
+
+	while (!group_within(to, from)) {
+		group_close(p);
+		group_of(from, next, sizeof(next));
+		strcpy(from, next);
+	}
+	while (strcmp(from, to)) {
+		length = strlen(from);
+		length += from[0] != '\0';
+		length += strcspn(to + length, ".");
+		memcpy(from, to, length); /* as long as `to` at most, which fits */
+		from[length] = '\0';
+		group_open(p, from, strrchr(from, '.') ? strrchr(from, '.') + 1 : from);
+	}
+}
+
+static void print_globals(struct printing *p, size_t first, size_t end)
+{
+	char group[64] = "", to[64], text[CONFIG_VALUE_BYTES];
+
+	for (size_t i = first; i < end; i++) {
+		const struct config_key *key = &config_keys.keys[i];
+		const char *name = strrchr(key->path, '.') ? strrchr(key->path, '.') + 1 : key->path;
+
+		group_of(key->path, to, sizeof(to));
+		group_change(p, group, to);
+		if (p->form == CONFIG_PRINT_MAN) {
+			print_key_man(p, key, name);
+		} else if (p->form == CONFIG_PRINT_EXAMPLE) {
+			print_key_file(p, key, name, key->text, true);
+		} else {
+			config_value_format(key, p->config, text, sizeof(text));
+			print_key_file(p, key, name, text, false);
+		}
+	}
+	group_change(p, group, "");
+}
+
+/* One pool or tenant of the current configuration. */
+static void print_element(
+	struct printing *p, const struct config_table *table, const void *base, const struct config_pool *pool, bool last)
+{
+	char text[CONFIG_VALUE_BYTES];
+
+	fputs("    {\n", p->out);
+	p->depth = 2;
+	for (size_t i = 0; i < table->count; i++) {
+		const struct config_key *key = &table->keys[i];
+
+		config_value_format(key, base, text, sizeof(text));
+		print_key_file(p, key, key->path, text, pool && !pool->reserved_given && !strcmp(key->path, "reserved"));
+	}
+	p->depth = 0;
+	fputs(last ? "    }\n" : "    },\n", p->out);
+}
+
+/* A list of the example with one element: a pool that stands, with its name, or a tenant all behind '#'. */
+static void print_list_example(struct printing *p, const char *name, const struct config_table *table, bool stands)
+{
+	fprintf(p->out, "%s = (\n    %s{\n", name, stands ? "" : "#");
+	p->depth = 2;
+	p->separate = false;
+	for (size_t i = 0; i < table->count; i++)
+		print_key_file(p, &table->keys[i], table->keys[i].path, table->keys[i].text,
+			!stands || strcmp(table->keys[i].path, "name") != 0);
+	p->depth = 0;
+	fprintf(p->out, "    %s}\n);\n", stands ? "" : "#");
+}
+
+static void print_list(struct printing *p, const char *name, const struct config_table *table)
+{
+	bool pools = table == &config_pool_keys;
+
+	if (p->form == CONFIG_PRINT_MAN) {
+		fprintf(p->out, ".Ss %s\n", name);
+		print_sentences(p->out, config_group_help(name));
+		fputs(".Bl -tag -width Ds\n", p->out);
+		for (size_t i = 0; i < table->count; i++)
+			print_key_man(p, &table->keys[i], table->keys[i].path);
+		fputs(".El\n", p->out);
+	} else if (p->form == CONFIG_PRINT_EXAMPLE) {
+		separate(p);
+		print_comment(p, config_group_help(name));
+		print_list_example(p, name, table, pools);
+	} else {
+		fprintf(p->out, "%s = (\n", name);
+		for (uint32_t i = 0; i < (pools ? p->config->pool_count : p->config->tenant_count); i++)
+			print_element(p, table, pools ? (const void *)&p->config->pools[i] : &p->config->tenants[i],
+				pools ? &p->config->pools[i] : NULL,
+				i + 1 == (pools ? p->config->pool_count : p->config->tenant_count));
+		fputs(");\n", p->out);
+	}
+}
+
+static void print_all(struct printing *p)
+{
+	size_t top = 0, logs;
+
+	while (top < config_keys.count && !strchr(config_keys.keys[top].path, '.'))
+		top++;
+	for (logs = top; logs < config_keys.count && !strncmp(config_keys.keys[logs].path, "log.", 4);)
+		logs++;
+	if (p->form == CONFIG_PRINT_MAN)
+		fputs(".Ss Top of the file\n.Bl -tag -width Ds\n", p->out);
+	else if (p->form == CONFIG_PRINT_EXAMPLE)
+		fputs("# gpoold.conf - configuration of gpoold, see gpoold.conf(5).\n"
+		      "#\n"
+		      "# A key behind a '#' without a blank is shown with its default; take the '#' away to change it.\n\n",
+			p->out);
+	print_globals(p, 0, top);
+	if (p->form == CONFIG_PRINT_MAN)
+		fputs(".El\n", p->out);
+	print_globals(p, top, logs);
+	print_list(p, "pools", &config_pool_keys);
+	print_list(p, "tenants", &config_tenant_keys);
+	print_globals(p, logs, config_keys.count);
+}
+
+static int write_all(int fd, const char *text, size_t bytes)
+{
+	while (bytes > 0) {
+		ssize_t written = write(fd, text, bytes);
+
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written < 0)
+			return -errno;
+		text += written;
+		bytes -= (size_t)written;
+	}
+	return 0;
+}
+
+int config_print(const struct config *config, enum config_print_form form, int fd)
+{
+	struct printing p = {.form = form, .config = config};
+	char *text = NULL;
+	size_t bytes = 0;
+	int rc;
+
+	p.out = open_memstream(&text, &bytes);
+	if (!p.out)
+		return -ENOMEM;
+	print_all(&p);
+	rc = fclose(p.out) ? -ENOMEM : 0;
+	if (!rc)
+		rc = write_all(fd, text, bytes);
+	free(text);
+	return rc;
+}

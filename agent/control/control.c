@@ -1,0 +1,415 @@
+/* control.c - see control.h: the requests that steer, who may make which, and repeats. */
+#include "agent/control/control.h"
+
+#include "agent/base/crash_point.h"
+#include "agent/base/event.h"
+#include "agent/control/exchange.h"
+#include "agent/base/log.h"
+#include "agent/pages/requests.h"
+#include "agent/session/session.h"
+#include "agent/spill/spill.h"
+#include "agent/control/upgrade.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int exchange_fail(struct exchange *x, int error, const char *format, ...)
+{
+	struct msg_error_reply reply = { .error = error };
+	char text[512];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	msg_text_copy(reply.text, sizeof(reply.text), text);
+	return msg_encode_error_reply(&reply, x->sequence, NULL, x->reply, MSG_BYTES_MAX);
+}
+
+int exchange_done(struct exchange *x, uint64_t value, const char *text)
+{
+	struct msg_done_reply reply = { .value = value };
+
+	msg_text_copy(reply.text, sizeof(reply.text), text);
+	return msg_encode_done_reply(&reply, x->sequence, NULL, x->reply, MSG_BYTES_MAX);
+}
+
+int exchange_malformed(struct exchange *x)
+{
+	return exchange_fail(x, -EBADMSG, "the request's body is malformed");
+}
+
+struct pool *exchange_pool(struct exchange *x, const char *name)
+{
+	if (!name[0])
+		return x->agent->pools[0];
+	for (uint32_t i = 0; i < x->agent->pool_count; i++)
+		if (!strcmp(x->agent->pools[i]->segment.header->name, name))
+			return x->agent->pools[i];
+	return NULL;
+}
+
+int exchange_no_pool(struct exchange *x, const char *name)
+{
+	return exchange_fail(x, -ENXIO, "no pool '%s'; poolctl status lists them", name);
+}
+
+static int answer_evict(struct exchange *x)
+{
+	struct msg_evict_request request;
+	struct evict_request evict = { 0 };
+	struct pool *pool;
+	uint64_t begin;
+	uint32_t pages, leaving;
+	char text[200];
+
+	if (DECODE(x, evict_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	if (!request.pages)
+		return exchange_fail(x, -EINVAL, "0 pages to evict; ask for at least 1");
+	if (request.session) {
+		evict.only = request.session < POOL_SESSIONS ? pool->sessions[request.session] : NULL;
+		if (!evict.only)
+			return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them", request.session,
+				pool->segment.header->name);
+	}
+	evict.by_operator = true;
+	evict.contents = request.content_types;
+	evict.pages = request.pages;
+	begin = clock_ns();
+	leaving = pool->spill->saving_pages;
+	pages = evict_pages(pool, &evict);
+	leaving = pool->spill->saving_pages - leaving;
+	pages -= leaving;
+	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
+	if (leaving)
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %u on their way to be spilled", leaving);
+	pages += leaving;
+	if (pool->waiter_count)
+		requests_serve_waiters(pool, NULL);
+	return exchange_done(x, pages, text);
+}
+
+static uint64_t minima_of(const struct pool *pool, const struct tenant *except)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < pool->tenant_count; i++)
+		if (&pool->tenants[i] != except)
+			sum += pool->tenants[i].minimum;
+	return sum;
+}
+
+static int answer_limit(struct exchange *x)
+{
+	struct msg_limit_request request;
+	struct tenant *tenant;
+	struct pool *pool;
+	uint32_t limit, minimum;
+
+	if (DECODE(x, limit_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	if (!request.tenant[0]) {
+		struct session *session = request.session < POOL_SESSIONS ? pool->sessions[request.session] : NULL;
+
+		if (!session)
+			return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them", request.session,
+				pool->segment.header->name);
+		if (request.minimum_pages != UINT32_MAX)
+			return exchange_fail(x, -EINVAL, "a session has no minimum; give one to its tenant '%s'", session->tenant->config->name);
+		if (request.limit_pages != UINT32_MAX) {
+			session->limit = request.limit_pages;
+			atomic_store_explicit(&pool->ledger.sessions[session->id].limit, session->limit, memory_order_relaxed);
+		}
+		return exchange_done(x, session->limit, "session limit changed");
+	}
+	tenant = pool_tenant(pool, request.tenant);
+	if (!tenant)
+		return exchange_fail(x, -ENXIO, "no tenant '%s' in pool '%s'; poolctl tenants lists them", request.tenant,
+			pool->segment.header->name);
+	limit = request.limit_pages == UINT32_MAX ? tenant->limit : request.limit_pages;
+	minimum = request.minimum_pages == UINT32_MAX ? tenant->minimum : request.minimum_pages;
+	if (limit > pool->page_count)
+		return exchange_fail(x, -ERANGE, "limit %u pages: pool '%s' has %u", limit, pool->segment.header->name, pool->page_count);
+	if (minimum > limit)
+		return exchange_fail(x, -ERANGE, "minimum %u pages is above the limit of %u", minimum, limit);
+	if (minima_of(pool, tenant) + minimum > pool->segment.header->reserved_first)
+		return exchange_fail(x, -ERANGE, "minimum %u pages: the minima of all tenants would be %llu of %u pages", minimum,
+			(unsigned long long)(minima_of(pool, tenant) + minimum), pool->segment.header->reserved_first);
+	tenant->limit = limit;
+	tenant->minimum = minimum;
+	pool_limits_note(pool, tenant);
+	event_publish(x->agent, EVENT_TENANT_LIMIT, pool, 0, limit, "tenant '%s': minimum %u, limit %u pages", request.tenant, minimum,
+		limit);
+	if (pool->waiter_count)
+		requests_serve_waiters(pool, NULL);
+	return exchange_done(x, limit, "tenant limits changed, until the next reload");
+}
+
+static uint32_t workers_of(const struct pool *pool)
+{
+	uint32_t count = 0;
+
+	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+		if (!pool->sessions[id])
+			continue;
+		left--;
+		count += pool->sessions[id]->role == SESSION_WORKER;
+	}
+	return count;
+}
+
+/* One store, in the pool's header: an agent that dies here leaves it done or not, and the next one goes on with what it finds. */
+static int answer_drain(struct exchange *x)
+{
+	struct msg_drain_request request;
+	struct pool *pool;
+	const char *name;
+
+	if (DECODE(x, drain_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	name = pool->segment.header->name;
+	if (request.on > 1)
+		return exchange_fail(x, -EINVAL, "drain %u: 1 takes pool '%s' out of service, 0 puts it back", request.on, name);
+	if (atomic_exchange_explicit(&pool->segment.header->draining, request.on, memory_order_relaxed) == request.on)
+		return exchange_done(x, workers_of(pool), request.on ? "the pool was out of service already" : "the pool was in service already");
+	crash_point();
+	log_info("pool '%s' is %s", name, request.on ? "out of service: workers are refused until poolctl drain --off" : "in service again");
+	event_publish(x->agent, EVENT_DRAIN, pool, 0, request.on, "pool '%s' is %s", name, request.on ? "out of service" : "in service again");
+	return exchange_done(x, workers_of(pool), request.on ? "the pool is out of service" : "the pool is in service again");
+}
+
+int control_reload(struct agent *agent, char *text, size_t text_bytes)
+{
+	struct config *next = malloc(sizeof(*next));
+	struct config_error error;
+	char applies[400], restart[500];
+	const char *tenants = NULL;
+	int status;
+
+	if (!next)
+		return -ENOMEM;
+	status = recipe_load(agent->recipe, next, &error);
+	if (status) {
+		snprintf(text, text_bytes, "%s", error.text);
+		log_error("reload: %s; the configuration stays as it was", error.text);
+		free(next);
+		return status;
+	}
+	if (!recipe_tenants_follow(&agent->config, next)) {
+		next->tenant_count = agent->config.tenant_count;
+		memcpy(next->tenants, agent->config.tenants, sizeof(next->tenants));
+		tenants = "tenants (removed, in another order, or of other trust domains)";
+	}
+	status = pools_minima_fit(agent, next, text, text_bytes);
+	if (status) {
+		log_error("reload: %s; the configuration stays as it was", text);
+		free(next);
+		return status;
+	}
+	config_difference(&agent->config, next, applies, sizeof(applies), restart, sizeof(restart));
+	if (tenants)
+		snprintf(restart + strlen(restart), sizeof(restart) - strlen(restart), "%s%s", restart[0] ? ", " : "", tenants);
+	snprintf(text, text_bytes, "changed: %s; needs a restart: %s", applies[0] ? applies : "nothing", restart[0] ? restart : "nothing");
+	recipe_apply(&agent->config, next);
+	free(next);
+	log_setup("agent", agent->config.log_level, agent->config.log_target == CONFIG_LOG_JOURNAL);
+	for (uint32_t i = 0; i < agent->pool_count; i++) {
+		pool_limits_forget(agent->pools[i]);
+		pool_configure(agent->pools[i]);
+		pool_update_pressure(agent->pools[i]);
+	}
+	agent_keep_config(agent);
+	log_info("reload: %s", text);
+	event_publish(agent, EVENT_RELOAD, NULL, 0, 0, "%s", text);
+	return 0;
+}
+
+static int answer_reload(struct exchange *x)
+{
+	char text[1024];
+	int error;
+
+	text[0] = '\0';
+	error = control_reload(x->agent, text, sizeof(text));
+	return error ? exchange_fail(x, error, "%s", text) : exchange_done(x, 0, text);
+}
+
+struct verb {
+	uint16_t type;
+	enum session_role role; /* least */
+	bool changes;           /* its answer is kept, so that a repeat is answered and not done again */
+	int (*answer)(struct exchange *x);
+};
+
+static const struct verb verbs[] = {
+	{ MSG_TYPE_version_request, SESSION_OBSERVER, false, answer_version },
+	{ MSG_TYPE_status_request, SESSION_OBSERVER, false, answer_status },
+	{ MSG_TYPE_pages_request, SESSION_OBSERVER, false, answer_pages },
+	{ MSG_TYPE_page_kinds_request, SESSION_OBSERVER, false, answer_page_kinds },
+	{ MSG_TYPE_pins_request, SESSION_OBSERVER, false, answer_pins },
+	{ MSG_TYPE_clients_request, SESSION_OBSERVER, false, answer_clients },
+	{ MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants },
+	{ MSG_TYPE_shortage_request, SESSION_OBSERVER, false, answer_shortage },
+	{ MSG_TYPE_totals_request, SESSION_OBSERVER, false, answer_totals },
+	{ MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check },
+	{ MSG_TYPE_transfers_request, SESSION_OBSERVER, false, answer_transfers },
+	{ MSG_TYPE_regions_request, SESSION_OBSERVER, false, answer_regions },
+	{ MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles },
+	{ MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict },
+	{ MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit },
+	{ MSG_TYPE_drain_request, SESSION_ADMIN, true, answer_drain },
+	{ MSG_TYPE_reload_request, SESSION_ADMIN, true, answer_reload },
+	{ MSG_TYPE_upgrade_request, SESSION_ADMIN, true, answer_upgrade },
+	{ MSG_TYPE_role_remove_request, SESSION_ADMIN, true, answer_role_remove },
+};
+
+static const struct verb *verb_of(unsigned type)
+{
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(*verbs); i++)
+		if (verbs[i].type == type)
+			return &verbs[i];
+	return NULL;
+}
+
+/*
+ * An answer already given to this sequence number. It lies in the asker's own segment: what it changed there it gets back itself.
+ */
+static int answer_repeated(struct exchange *x)
+{
+	struct session_answer *answers = x->session->segment.answers;
+
+	for (int i = 0; i < SESSION_ANSWERS; i++) {
+		uint32_t length = atomic_load_explicit(&answers[i].length, memory_order_relaxed);
+
+		if (!length || length > SESSION_ANSWER_BYTES ||
+			atomic_load_explicit(&answers[i].sequence, memory_order_acquire) != x->sequence)
+			continue;
+		memcpy(x->reply, answers[i].bytes, length);
+		return (int)length;
+	}
+	return 0;
+}
+
+static void answer_keep(struct exchange *x)
+{
+	struct session_answer *answer = &x->session->segment.answers[x->sequence % SESSION_ANSWERS];
+
+	if (x->reply_bytes > SESSION_ANSWER_BYTES)
+		return;
+	atomic_store_explicit(&answer->length, 0, memory_order_release);
+	memcpy(answer->bytes, x->reply, (size_t)x->reply_bytes);
+	atomic_store_explicit(&answer->sequence, x->sequence, memory_order_release);
+	atomic_store_explicit(&answer->length, (uint32_t)x->reply_bytes, memory_order_release);
+}
+
+/* What is being done is written down: an agent that dies in it leaves it to the next one to say how far it came. */
+static void verb_begin(const struct exchange *x, unsigned type)
+{
+	struct ledger_verb *verb = &x->session->pool->ledger.header->verb;
+
+	verb->type = type;
+	verb->sequence = x->sequence;
+	atomic_store_explicit(&verb->progress, 0, memory_order_relaxed);
+	atomic_store_explicit(&verb->session, x->session->id, memory_order_release);
+	crash_point();
+}
+
+static void verb_end(struct pool *pool)
+{
+	atomic_store_explicit(&pool->ledger.header->verb.session, 0, memory_order_release);
+	crash_point();
+}
+
+void control_recover(struct pool *pool)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct ledger_verb *verb = &pool->ledger.header->verb;
+	uint32_t id = atomic_load_explicit(&verb->session, memory_order_acquire);
+	struct exchange x = { .agent = pool->agent, .reply = reply, .sequence = verb->sequence };
+
+	x.session = id < POOL_SESSIONS ? pool->sessions[id] : NULL;
+	/* The others may be done again without harm: the asker repeats, and they are. */
+	if (x.session && x.session->segment.header && verb->type == MSG_TYPE_evict_request && !answer_repeated(&x)) {
+		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);
+		char text[128];
+
+		snprintf(text, sizeof(text), "%llu pages evicted, then the agent was restarted", (unsigned long long)pages);
+		x.reply_bytes = exchange_done(&x, pages, text);
+		answer_keep(&x);
+	}
+	verb_end(pool);
+}
+
+static int answer(struct exchange *x, unsigned type)
+{
+	const struct verb *verb = verb_of(type);
+	int length;
+
+	if (!verb)
+		return exchange_fail(x, -EOPNOTSUPP, "this agent does not know request %u", type);
+	/* A worker may look at what an observer may; steering takes an admin. */
+	if (verb->role == SESSION_ADMIN && x->session->role != SESSION_ADMIN)
+		return exchange_fail(x, -EPERM, "%s takes an admin session; see access.admins in gpoold.conf", msg_name(type));
+	length = verb->changes ? answer_repeated(x) : 0;
+	if (length)
+		return length;
+	if (verb->changes)
+		verb_begin(x, type);
+	x->reply_bytes = verb->answer(x);
+	if (x->reply_bytes < 0)
+		x->reply_bytes = exchange_fail(x, x->reply_bytes, "the answer to %s cannot be written", msg_name(type));
+	if (verb->changes && x->reply_bytes > 0)
+		answer_keep(x);
+	if (verb->changes)
+		verb_end(x->session->pool);
+	return x->reply_bytes;
+}
+
+void control_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct exchange x = { .agent = agent, .id = later->id, .sequence = later->sequence, .reply = reply };
+
+	x.reply_bytes = error ? exchange_fail(&x, error, "%s", text) : exchange_done(&x, 0, text);
+	x.session = session_by_token(agent, later->token);
+	if (x.session && x.reply_bytes > 0)
+		answer_keep(&x);
+	if (x.reply_bytes > 0)
+		front_send(agent, x.id, reply, (uint32_t)x.reply_bytes);
+}
+
+void control_packet(struct agent *agent, const uint8_t *packet, size_t length)
+{
+	static uint8_t reply[MSG_BYTES_MAX];
+	struct exchange x = { .agent = agent, .reply = reply };
+	struct msg_envelope envelope;
+	int bytes;
+
+	if (length <= sizeof(x.id))
+		return;
+	memcpy(&x.id, packet, sizeof(x.id));
+	x.request = packet + sizeof(x.id);
+	x.request_bytes = length - sizeof(x.id);
+	if (!x.id || msg_envelope_read(&envelope, x.request, x.request_bytes))
+		return;
+	x.sequence = envelope.sequence;
+	/* The front has looked already; it is the process that may be taken over. */
+	x.session = session_by_token(agent, envelope.token);
+	bytes = x.session ? answer(&x, envelope.type) : exchange_fail(&x, -EACCES, "the token is not of a live session; attach again");
+	if (bytes > 0)
+		front_send(agent, x.id, reply, (uint32_t)bytes);
+}

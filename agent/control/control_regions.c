@@ -1,0 +1,102 @@
+/* control_regions.c - what tools ask about a worker's regions. All of it stands in that worker's segment, and may be a lie. */
+#include "agent/control/exchange.h"
+
+#include "agent/session/session.h"
+#include "shm/timeline.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { TRIES = 4 }; /* for a part that nobody changes meanwhile; 10 us each */
+
+static void entry_fill(const struct session *session, const struct region_row *region, bool changing,
+	struct msg_region_entry *entry)
+{
+	uint32_t age = (uint32_t)clock_ms() - region->changed_ms;
+
+	*entry = (struct msg_region_entry){
+		.address = region->address,
+		.page_count = region->pages,
+		.state = (uint8_t)region->state,
+		.flags = (uint8_t)region->flags,
+		.changing = changing,
+		.fence_reached = fence_reached(&session->segment, region->fence),
+		.stream = region->stream,
+		.age_ms = age > INT32_MAX ? 0 : age,
+		.id = region->id,
+		.fence = region->fence,
+	};
+}
+
+static void totals_fill(const struct region_look *look, struct msg_regions_reply *reply)
+{
+	reply->page_size = look->page_bytes;
+	reply->unlisted = look->unlisted;
+	reply->head_damaged = look->damaged;
+	reply->totals_changing = look->totals_changing;
+	reply->reserved_bytes = look->totals.reserved;
+	reply->mapped_bytes = look->totals.mapped;
+	reply->live_bytes = look->totals.live;
+	reply->reusable_bytes = look->totals.reusable;
+	reply->parked_bytes = look->totals.parked;
+	reply->zombie_bytes = look->totals.zombies;
+	reply->hole_bytes = look->totals.holes;
+	reply->live_regions = look->totals.live_regions;
+	reply->reusable_regions = look->totals.reusable_regions;
+	reply->zombie_regions = look->totals.zombie_regions;
+	reply->hole_regions = look->totals.hole_regions;
+	reply->last_id = look->totals.last_id;
+}
+
+/* The entries from `first` on; true when nothing changed meanwhile. */
+static bool part_fill(const struct session *session, uint32_t first, struct msg_regions_reply *reply)
+{
+	const struct region_table *table = session->segment.regions;
+	struct region_look look;
+
+	memset(reply, 0, sizeof(*reply));
+	region_table_look(table, &look);
+	totals_fill(&look, reply);
+	for (uint32_t number = first; number < look.used; number++) {
+		struct region_row region;
+		enum region_read read;
+
+		if (reply->regions_count == sizeof(reply->regions) / sizeof(*reply->regions)) {
+			reply->next = number;
+			break;
+		}
+		read = region_table_read(table, &look, number, &region);
+		reply->damaged += read == REGION_READ_DAMAGED;
+		if (read == REGION_READ_WHOLE || read == REGION_READ_CHANGING)
+			entry_fill(session, &region, read == REGION_READ_CHANGING, &reply->regions[reply->regions_count++]);
+	}
+	reply->changes = look.changes;
+	return region_table_stands(table, &look);
+}
+
+int answer_regions(struct exchange *x)
+{
+	static struct msg_regions_reply reply;
+	struct msg_regions_request request;
+	const struct session *session;
+	const struct pool *pool;
+	bool stands = false;
+
+	if (DECODE(x, regions_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	session = request.session < POOL_SESSIONS ? pool->sessions[request.session] : NULL;
+	if (!session)
+		return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them", request.session,
+			pool->segment.header->name);
+	if (!session->segment.regions)
+		return exchange_fail(x, -ENXIO, "session %u of pool '%s' is no worker: it has no regions", request.session,
+			pool->segment.header->name);
+	for (int i = 0; i < TRIES && !stands; i++)
+		stands = part_fill(session, request.first, &reply);
+	if (!stands)
+		reply.changes |= 1;
+	return ENCODE(x, regions_reply, &reply);
+}

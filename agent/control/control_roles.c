@@ -1,0 +1,84 @@
+/* control_roles.c - what tools ask about roles, and the one thing that an admin may do with them. */
+#include "agent/control/exchange.h"
+#include "agent/base/log.h"
+#include "agent/session/roles.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { POOL_SHIFT = 12 }; /* a place in all tables of roles: pool order above, place in the pool's table below */
+
+static void role_entry_fill(const struct pool *pool, const struct role_record *record, struct msg_role_entry *entry)
+{
+	uint64_t now = wall_ms(), then = atomic_load_explicit(&record->changed_ms, memory_order_relaxed);
+	const struct session *holder;
+
+	entry->session = atomic_load_explicit(&record->holder, memory_order_relaxed);
+	holder = pool->sessions[entry->session];
+	snprintf(entry->pool, sizeof(entry->pool), "%s", pool->segment.header->name);
+	snprintf(entry->name, sizeof(entry->name), "%s", record->name);
+	snprintf(entry->tenant, sizeof(entry->tenant), "%s", record->tenant);
+	if (holder) {
+		entry->pid = (uint32_t)holder->pid;
+		entry->state = holder->state != SESSION_LIVE;
+		snprintf(entry->holder, sizeof(entry->holder), "%s", holder->name);
+	}
+	entry->standbys = atomic_load_explicit(&record->waiters, memory_order_relaxed);
+	entry->token = atomic_load_explicit(&record->token, memory_order_relaxed);
+	entry->takeovers = atomic_load_explicit(&record->takeovers, memory_order_relaxed);
+	entry->age_ms = now > then ? now - then : 0;
+}
+
+int answer_roles(struct exchange *x)
+{
+	static struct msg_roles_reply reply;
+	struct msg_roles_request request;
+	const struct pool *only = NULL;
+
+	if (DECODE(x, roles_request, &request))
+		return exchange_malformed(x);
+	if (request.pool[0] && !(only = exchange_pool(x, request.pool)))
+		return exchange_no_pool(x, request.pool);
+	memset(&reply, 0, sizeof(reply));
+	for (uint32_t p = request.first >> POOL_SHIFT; p < x->agent->pool_count; p++) {
+		const struct pool *pool = x->agent->pools[p];
+		uint32_t index = p == request.first >> POOL_SHIFT ? request.first & ((1u << POOL_SHIFT) - 1) : 0;
+
+		for (; (!only || pool == only) && index < POOL_ROLES; index++) {
+			const struct role_record *record = &pool->segment.roles[index];
+
+			if (atomic_load_explicit(&record->state, memory_order_relaxed) != ROLE_NAMED)
+				continue;
+			if (reply.roles_count == sizeof(reply.roles) / sizeof(*reply.roles)) {
+				reply.next = p << POOL_SHIFT | index;
+				return ENCODE(x, roles_reply, &reply);
+			}
+			role_entry_fill(pool, record, &reply.roles[reply.roles_count++]);
+		}
+	}
+	return ENCODE(x, roles_reply, &reply);
+}
+
+int answer_role_remove(struct exchange *x)
+{
+	struct msg_role_remove_request request;
+	struct pool *pool;
+	uint64_t token;
+	int error;
+
+	if (DECODE(x, role_remove_request, &request))
+		return exchange_malformed(x);
+	pool = exchange_pool(x, request.pool);
+	if (!pool)
+		return exchange_no_pool(x, request.pool);
+	error = role_remove(pool, request.name, &token);
+	if (error == -EBUSY)
+		return exchange_fail(x, error, "role '%s' is held; it can go when its holder has given it back or is dead", request.name);
+	if (error)
+		return exchange_fail(x, -ENXIO, "no role '%s' in pool '%s'; poolctl roles lists them", request.name,
+			pool->segment.header->name);
+	log_info("role '%s' of pool '%s' is removed, last token %llu", request.name, pool->segment.header->name,
+		(unsigned long long)token);
+	return exchange_done(x, token, "role removed; a role of this name begins anew, above its last token");
+}

@@ -1,0 +1,235 @@
+#include "agent/control/housekeeping.h"
+
+#include "agent/base/event.h"
+#include "agent/spill/jobs.h"
+#include "agent/pages/lease.h"
+#include "agent/base/log.h"
+#include "agent/object/objects.h"
+#include "agent/control/recover.h"
+#include "agent/pages/requests.h"
+#include "agent/spill/spill.h"
+#include "agent/trust/trust.h"
+#include "shm/pins.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+	WATERMARK_REST_MS = 1000,
+	LEAKS_TOLD = 16, /* leaked pins that one look tells one by one */
+	ASLEEP_MS = 500, /* no tick for so long: the agent was stopped, or nobody was attached */
+};
+
+/*
+ * Starts at the start watermark, goes on to the stop watermark, and rests until the start watermark is met again. What is offered is no part of
+ * the utilization and is not evicted here: it is kept until a request needs its pages.
+ */
+static void watermark_eviction(struct pool *pool, uint64_t now)
+{
+	const struct config *config = &pool->agent->config;
+	uint32_t percent = pool_utilization(pool), pages = pool->segment.header->reserved_first;
+	struct evict_request request = { .spare_offered = true };
+	uint32_t taken = 0;
+
+	if (percent >= config->eviction.start_percent)
+		pool->evicting = true;
+	if (percent <= config->eviction.stop_percent)
+		pool->evicting = false;
+	if (!pool->evicting || now < pool->evict_rest_ms)
+		return;
+	request.pages = (uint32_t)((uint64_t)pages * (percent - config->eviction.stop_percent) / 100);
+	if (pool->spill->saving_pages >= request.pages && pool->spill->saving_pages)
+		return;
+	request.pages -= pool->spill->saving_pages;
+	/* A percent of a small pool may be less than a page: there is nothing to do, so this is the stop. */
+	if (!request.pages)
+		pool->evicting = false;
+	/* Everything else is pinned: rest, or this would be a scan of the pool at every tick. */
+	if (request.pages)
+		taken = evict_pages(pool, &request);
+	if (request.pages && !taken)
+		pool->evict_rest_ms = now + WATERMARK_REST_MS;
+}
+
+/* Reserved pages that critical work has freed go back at once: nobody else may use them. */
+static void reserved_return(struct session *session)
+{
+	struct pool *pool = session->pool;
+	uint32_t first = pool->segment.header->reserved_first;
+
+	if (first < pool->page_count && pool->reserved.total < pool->page_count - first)
+		lease_reclaim_range(session, first, pool->page_count - first);
+}
+
+/* What a pin is suspected of: at the first look nothing more, since it may be one that is just being made. */
+enum leak { LEAK_NONE, LEAK_SEEN, LEAK_REPORTED };
+
+/*
+ * Take a leaked pin away. Not from a block that is prepared, which its worker commits or rolls back; and one that is being freed keeps the
+ * pin of its free, whose thread is about to write the entry. Not what was pinned since the look.
+ */
+static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
+{
+	uint64_t tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
+
+	if (!block_tag_is_block(tag) || tag & (BLOCK_PREPARED | BLOCK_EXTENT))
+		return;
+	/* The tag is read first: a block that ended and began anew since was touched just now. */
+	if ((uint32_t)clock_ms() - atomic_load_explicit(&session->segment.touch[page], memory_order_acquire) <=
+		session->pool->agent->config.pins.max_duration_ms)
+		return;
+	atomic_compare_exchange_strong_explicit(&session->segment.pins[page], &pins, tag & BLOCK_DYING ? 1 : 0, memory_order_seq_cst,
+		memory_order_relaxed);
+}
+
+/* Of an object; nothing of the session's own stands there. */
+static void leak_unpin_object(struct session *session, uint32_t page, uint32_t pins)
+{
+	if (atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire) == 0)
+		atomic_compare_exchange_strong_explicit(&session->segment.pins[page], &pins, 0, memory_order_seq_cst, memory_order_relaxed);
+}
+
+/* For people: an object by its name, a block by its page. */
+static void leak_name(const struct pool *pool, uint32_t page, uint32_t object, char *text, size_t bytes)
+{
+	if (object)
+		snprintf(text, bytes, "object '%.100s'", object_record(pool, object)->name);
+	else
+		snprintf(text, bytes, "page %u", page);
+}
+
+/* A pin that was neither dropped nor refreshed for too long, also not since the last look. */
+static void leak_found(struct session *session, uint32_t page, uint32_t object, uint32_t pins, uint32_t age_ms)
+{
+	struct pool *pool = session->pool;
+	enum config_leak_action action = pool->agent->config.pins.leaked;
+	char what[128];
+
+	leak_name(pool, page, object, what, sizeof(what));
+	if (session->leaks[page] != LEAK_REPORTED) {
+		session->leaks[page] = LEAK_REPORTED;
+		pool_count(pool, POOL_COUNT_LEAKED_PINS, 1);
+		/* A worker can make as many as it has pages: the first ones of a look are told, and poolctl pins knows all. */
+		if (pool->leaks_told++ < LEAKS_TOLD) {
+			log_warning("pool '%s': %s is pinned by session %u ('%s', pid %d) for %u ms without a refresh",
+				pool->config->name, what, session->id, session->name, session->pid, age_ms);
+			event_publish(pool->agent, EVENT_LEAKED_PIN, pool, session->id, page,
+				"%s pinned by '%s' (pid %d) for %u ms", what, session->name, session->pid, age_ms);
+		}
+	}
+	if (action == CONFIG_LEAK_UNPIN && object)
+		leak_unpin_object(session, page, pins);
+	else if (action == CONFIG_LEAK_UNPIN)
+		leak_unpin(session, page, pins);
+	else if (action == CONFIG_LEAK_DISCONNECT)
+		session_disconnect(session, -ETIMEDOUT, "it held a pin longer than pins.max_duration");
+}
+
+/* object: whose first page it is; 0: a block. */
+static void leak_look(struct session *session, uint32_t page, uint32_t object, uint32_t now_ms)
+{
+	struct pool *pool = session->pool;
+	uint32_t pins = pin_count(&session->segment, page), awake = now_ms - (uint32_t)pool->awake_ms, age = 0;
+
+	if (pins && atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_relaxed) & BLOCK_RANGE)
+		pins = 0;
+	if (pins) {
+		age = now_ms - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);
+		if (age > INT32_MAX)
+			age = 0;
+		/* While the agent slept the clock that touches carry stood still: that time is nobody's. */
+		if (age > awake)
+			age = awake;
+	}
+	if (age <= pool->agent->config.pins.max_duration_ms) {
+		if (session->leaks)
+			session->leaks[page] = LEAK_NONE;
+		return;
+	}
+	if (!session->leaks)
+		session->leaks = calloc(session->segment.page_count, sizeof(*session->leaks));
+	if (!session->leaks)
+		return;
+	if (session->leaks[page] == LEAK_NONE)
+		session->leaks[page] = LEAK_SEEN;
+	else
+		leak_found(session, page, object, pins, age);
+}
+
+/* A chunk of a KV cache is pinned for as long as a sequence has it, like the pages of a range. */
+static void leak_look_at_object(void *context, uint32_t number, struct session *session, uint32_t pins)
+{
+	(void)pins;
+	if (session->state == SESSION_LIVE && object_record(session->pool, number)->class == OBJECT_PINNABLE)
+		leak_look(session, object_page(session->pool, number), number, *(const uint32_t *)context);
+}
+
+/* One pass over the pool's pages, each in its owner's segment: nobody's unused pin words are touched. */
+static void leak_scan(struct pool *pool, uint32_t now_ms)
+{
+	pool->leaks_told = 0;
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = pool_word(pool, page);
+		struct session *session = pool->sessions[page_word_session(word)];
+
+		if (session && page_word_state(word) == PAGE_LEASED && session->state == SESSION_LIVE && session->role == SESSION_WORKER)
+			leak_look(session, page, 0, now_ms);
+	}
+	objects_holders(pool, leak_look_at_object, &now_ms);
+	if (pool->leaks_told > LEAKS_TOLD)
+		log_warning("pool '%s': %u more leaked pins; poolctl pins --leaked lists them", pool->config->name,
+			pool->leaks_told - LEAKS_TOLD);
+}
+
+static void announce(struct pool *pool)
+{
+	if (pool->evicted_unannounced)
+		event_publish(pool->agent, EVENT_EVICTION, pool, 0, pool->evicted_unannounced, "%u pages evicted",
+			pool->evicted_unannounced);
+	if (pool->reclaimed_unannounced)
+		event_publish(pool->agent, EVENT_RECLAIM, pool, 0, pool->reclaimed_unannounced, "%u idle pages taken back",
+			pool->reclaimed_unannounced);
+	pool->evicted_unannounced = pool->reclaimed_unannounced = 0;
+}
+
+void housekeeping(struct pool *pool)
+{
+	uint64_t now = clock_ms();
+	uint32_t longest = pool->agent->config.pins.max_duration_ms;
+	bool scan_leaks = now - pool->leak_scan_ms >= longest / 8 + 1;
+
+	if (now - pool->tick_ms > ASLEEP_MS)
+		pool->awake_ms = now;
+	pool->tick_ms = now;
+
+	atomic_store_explicit(&pool->segment.header->clock_ms, (uint32_t)now, memory_order_relaxed);
+	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+		struct session *session = pool->sessions[id];
+
+		if (!session)
+			continue;
+		left--;
+		session_tick(session);
+		if (session->state != SESSION_LIVE || session->role != SESSION_WORKER)
+			continue;
+		if (session->doubts)
+			recover_doubts(session);
+		lease_shrink_idle(session, now);
+		reserved_return(session);
+	}
+	if (scan_leaks) {
+		pool->leak_scan_ms = now;
+		leak_scan(pool, (uint32_t)now);
+	}
+	jobs_tick(pool);
+	spill_tick(pool);
+	objects_tick(pool);
+	trust_tick(pool);
+	if (pool->session_count)
+		watermark_eviction(pool, now);
+	if (pool->waiter_count)
+		requests_serve_waiters(pool, NULL);
+	pool_update_pressure(pool);
+	announce(pool);
+}

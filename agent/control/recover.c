@@ -1,0 +1,287 @@
+/* recover.c - see recover.h; agent/README.md has the table of half-done steps and what becomes of each. */
+#include "agent/control/recover.h"
+
+#include "agent/control/control.h"
+#include "agent/base/journal.h"
+#include "agent/keeper/channel.h"
+#include "agent/pages/lease.h"
+#include "agent/base/log.h"
+#include "agent/object/objects.h"
+#include "agent/session/roles.h"
+#include "agent/session/session.h"
+#include "agent/spill/spill.h"
+#include "agent/session/timelines.h"
+#include "agent/trust/trust.h"
+#include "shm/doorbell.h"
+#include "shm/lease_bitmap.h"
+#include "shm/page_map.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- sessions ---- */
+
+/* What the keeper holds of each session: [POOL_SESSIONS], NULL: nothing; NULL: no memory. */
+static const struct held **held_sessions(const struct pool *pool)
+{
+	const struct module_start *start = pool->agent->start;
+	const struct held **by_id = calloc(POOL_SESSIONS, sizeof(*by_id));
+
+	for (uint32_t i = 0; by_id && i < start->held_count; i++)
+		if (start->held[i].kind == KEEP_SESSION && start->held[i].pool == pool->index && start->held[i].id < POOL_SESSIONS)
+			by_id[start->held[i].id] = &start->held[i];
+	return by_id;
+}
+
+/* One that nobody has heard of, or that was ending: what is left of it ends. */
+static void session_bury(struct pool *pool, uint32_t id, const struct held *held)
+{
+	pool_take_back_of(pool, id);
+	atomic_store_explicit(&pool->segment.sessions[id].state, SESSION_RECORD_NONE, memory_order_release);
+	crash_point();
+	atomic_store_explicit(&pool->ledger.sessions[id].state, LEDGER_SESSION_NONE, memory_order_release);
+	crash_point();
+	agent_drop(pool->agent, KEEP_SESSION, pool->index, id);
+	/* Ours are duplicates of the keeper's: the worker's end closes with the last of them. */
+	if (held)
+		held_close(held);
+}
+
+static int sessions_restore(struct pool *pool)
+{
+	uint32_t *leased = calloc(POOL_SESSIONS, sizeof(*leased));
+	const struct held **held = held_sessions(pool);
+	int error = leased && held ? 0 : -ENOMEM;
+
+	for (uint32_t page = 0; !error && page < pool->page_count; page++)
+		if (page_word_state(pool_word(pool, page)) != PAGE_SHARED)
+			leased[page_word_session(pool_word(pool, page))]++;
+	for (uint32_t id = 1; id < POOL_SESSIONS && !error; id++) {
+		uint32_t state = atomic_load_explicit(&pool->ledger.sessions[id].state, memory_order_acquire);
+
+		/* NONE, but held: the last agent died between its end and telling the keeper of it. */
+		if (state == LEDGER_SESSION_ADMITTING || state == LEDGER_SESSION_ENDING ||
+			(state == LEDGER_SESSION_NONE && held[id]))
+			session_bury(pool, id, held[id]);
+		else if (state != LEDGER_SESSION_NONE)
+			error = session_restore(pool, id, held[id], leased[id]);
+	}
+	free((void *)held);
+	free(leased);
+	return error;
+}
+
+/* ---- half-done steps ---- */
+
+static bool owned(const struct pool *pool, uint32_t page, uint32_t session)
+{
+	uint64_t word = pool_word(pool, page);
+
+	return page_word_owner(word) == session && (page_word_state(word) == PAGE_LEASED || page_word_state(word) == PAGE_EVICTING);
+}
+
+/* Those pages of the journal's runs that are still the session's become free. */
+static void runs_take_back(struct pool *pool, struct session *session, const struct page_run *run)
+{
+	for (uint32_t page = run->first; page < run->first + run->count; page++) {
+		if (!owned(pool, page, session->id))
+			continue;
+		pool_take_back(pool, page, 1);
+		session->leased--;
+		session->tenant->leased--;
+	}
+}
+
+/* A grant is the session's from the step that answers its request; before that it is nobody's. */
+static void grant_undo(struct pool *pool, struct session *session, const struct ledger_journal *journal)
+{
+	uint32_t word;
+
+	if (journal->slot >= SESSION_REQUESTS || session->role != SESSION_WORKER)
+		return;
+	word = atomic_load_explicit(&session->segment.requests[journal->slot].state, memory_order_acquire);
+	if (word != journal->slot_word && word != lease_state_to(journal->slot_word, LEASE_CANCELLED))
+		return;
+	for (uint32_t i = 0; i < journal->run_count; i++)
+		runs_take_back(pool, session, &pool->runs[i]);
+}
+
+/* The loss of the block was decided: its end is completed. */
+static void take_finish(struct pool *pool, struct session *session, const struct ledger_journal *journal)
+{
+	for (uint32_t i = 0; i < journal->run_count; i++) {
+		const struct page_run *run = &pool->runs[i];
+
+		/* Its tag goes before its first page. */
+		if (owned(pool, run->first, session->id)) {
+			for (uint32_t word = run->first / 64; word <= (run->first + run->count - 1) / 64; word++)
+				lease_take_word(session->segment.free_bits, word, lease_mask(word, run->first, run->count));
+			atomic_store_explicit(&session->segment.blocks[run->first].tag, 0, memory_order_release);
+			crash_point();
+		}
+		runs_take_back(pool, session, run);
+	}
+}
+
+/* Which bits were cleared is known; by whom is not. */
+static void reclaim_doubt(struct pool *pool, const struct session *session, const struct ledger_journal *journal)
+{
+	uint64_t bits;
+
+	if (journal->slot >= (pool->page_count + 63) / 64)
+		return;
+	bits = atomic_load_explicit(&session->segment.free_bits[journal->slot], memory_order_acquire);
+	for (uint64_t mask = journal->mask & ~bits; mask; mask &= mask - 1) {
+		uint32_t page = journal->slot * 64 + (uint32_t)__builtin_ctzll(mask);
+
+		if (page >= pool->page_count)
+			return;
+		if (owned(pool, page, session->id))
+			pool->ledger.pages[page].doubt = 1;
+		crash_point();
+	}
+}
+
+static void journal_settle(struct pool *pool)
+{
+	struct ledger_journal *journal = &pool->ledger.header->journal;
+	uint32_t what = atomic_load_explicit(&journal->what, memory_order_acquire);
+	/* A session that is buried has no pages left. */
+	struct session *session = pool->sessions[journal->session % POOL_SESSIONS];
+
+	if (what == LEDGER_REST)
+		return;
+	if (session && what == LEDGER_GRANT)
+		grant_undo(pool, session, journal);
+	else if (session && what == LEDGER_TAKE)
+		take_finish(pool, session, journal);
+	else if (session && what == LEDGER_RECLAIM && session->role == SESSION_WORKER)
+		reclaim_doubt(pool, session, journal);
+	journal_end(&pool->ledger);
+}
+
+/* What was looked at and not decided is as it was. Whoever waits to pin it looks again. */
+static void looks_end(struct pool *pool)
+{
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = pool_word(pool, page);
+
+		if (page_word_state(word) != PAGE_EVICTING)
+			continue;
+		atomic_store_explicit(&pool->segment.pages[page],
+			page_word_make(PAGE_LEASED, page_word_owner(word), page_word_generation(word)), memory_order_seq_cst);
+		crash_point();
+		futex_wake((_Atomic uint32_t *)&pool->segment.pages[page] + 1, INT32_MAX);
+	}
+}
+
+/* ---- doubts ---- */
+
+static uint32_t doubts_count(struct pool *pool, const struct session *session)
+{
+	uint32_t count = 0;
+
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		struct ledger_page *note = &pool->ledger.pages[page];
+
+		if (!note->doubt || page_word_owner(pool_word(pool, page)) != session->id)
+			continue;
+		count++;
+	}
+	return count;
+}
+
+/* Sum of how often threads have ended, or begun, to have pages in their hands. */
+static uint64_t transits(const struct session *session, bool begun)
+{
+	const struct thread_stats *threads = session->segment.stats->threads;
+	uint64_t sum = 0;
+
+	for (int i = 0; i < SESSION_STAT_SLOTS; i++)
+		sum += atomic_load_explicit(begun ? &threads[i].transits_begun : &threads[i].transits_ended, memory_order_seq_cst);
+	return sum;
+}
+
+void recover_doubts(struct session *session)
+{
+	struct pool *pool = session->pool;
+	struct pool_check_session as = { session->id, &session->segment };
+	struct page_fact *facts = malloc(pool->page_count * sizeof(*facts));
+	uint32_t left = 0;
+	uint64_t ended;
+	bool quiet;
+
+	if (!facts)
+		return;
+	/*
+	 * A page that the worker has shows in a bit or in an entry unless a thread has it in hand. Ended is read before the look and
+	 * begun after it: when they are equal, nobody had any for as long as we looked.
+	 */
+	ended = transits(session, false);
+	page_map_fill(&pool->segment, &as, 1, facts);
+	quiet = transits(session, true) == ended;
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		struct ledger_page *note = &pool->ledger.pages[page];
+
+		if (!note->doubt || page_word_owner(pool_word(pool, page)) != session->id)
+			continue;
+		if (facts[page].use == PAGE_USE_NONE && !quiet) {
+			left++;
+			continue;
+		}
+		if (facts[page].use == PAGE_USE_NONE && owned(pool, page, session->id)) {
+			pool_take_back(pool, page, 1);
+			session->leased--;
+			session->tenant->leased--;
+		}
+		note->doubt = 0;
+		crash_point();
+	}
+	free(facts);
+	session->doubts = left;
+}
+
+/* ---- all of it ---- */
+
+int recover_pool(struct pool *pool)
+{
+	uint64_t begin = clock_ns();
+	int error;
+
+	spill_recover_ends(pool);
+	error = sessions_restore(pool);
+	if (error)
+		return error;
+	timelines_recover(pool);
+	journal_settle(pool);
+	looks_end(pool);
+	spill_recover(pool);
+	control_recover(pool);
+	roles_recover(pool);
+	objects_recover(pool);
+	trust_recover(pool);
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
+		struct session *session = pool->sessions[id];
+
+		if (session && session->role == SESSION_WORKER && session->state == SESSION_LIVE)
+			session->doubts = doubts_count(pool, session);
+	}
+	log_info("pool '%s': %u sessions go on, %u of %u pages lent; found in %llu us", pool->config->name, pool->session_count, pool->leased,
+		pool->page_count, (unsigned long long)(clock_ns() - begin) / 1000);
+	return 0;
+}
+
+void recover_resume(struct pool *pool)
+{
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
+		if (!pool->sessions[id])
+			continue;
+		/* Perhaps the agent before died before it could count what it took. */
+		atomic_fetch_add_explicit(&pool->sessions[id]->segment.header->evictions, 1, memory_order_release);
+		session_resume(pool->sessions[id]);
+	}
+	jobs_resume(pool);
+	/* Without a session too: the pressure in the header may be that of sessions which left as the agent died. */
+	agent_need_tick(pool->agent, 1);
+}

@@ -1,0 +1,336 @@
+/*
+ * objects_evict.c - objects as eviction sees them: which a request may have, how they compare to blocks, taking them.
+ * In which order those of a kind go: objects_order.c.
+ */
+#include "agent/object/objects.h"
+
+#include "agent/base/event.h"
+#include "agent/pages/evict.h"
+
+#include <float.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* What it is, by the names that the library gives; what is published otherwise can be made anew by whoever made it. */
+static uint8_t content_of(const char *name)
+{
+	static const struct {
+		const char *prefix;
+		uint8_t content;
+	} kinds[] = { { "kv-prefix/", EVICT_KV_CACHE }, { "lora/", EVICT_LORA_WEIGHT }, { "warm/", EVICT_LORA_WEIGHT } };
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+		if (!strncmp(name, kinds[i].prefix, strlen(kinds[i].prefix)))
+			return kinds[i].content;
+	return EVICT_ACTIVATION;
+}
+
+/* Of the last use as workers tell it: what would be of the future is just now. */
+static uint32_t idle_ms(const struct pool *pool, uint32_t number, uint32_t now_ms)
+{
+	uint32_t idle = now_ms - pool->objects->of[number].touched_ms;
+
+	return idle > INT32_MAX ? 0 : idle;
+}
+
+static uint64_t tag_of(const struct pool *pool, uint32_t number)
+{
+	return object_record(pool, number)->version << BLOCK_SEQUENCE_SHIFT;
+}
+
+static struct evict_candidate candidate_of(const struct pool *pool, uint32_t number, uint32_t now_ms)
+{
+	return (struct evict_candidate){
+		.tag = tag_of(pool, number),
+		.page = object_page(pool, number),
+		.pages = object_record(pool, number)->pages,
+		.object = number,
+		.idle_ms = idle_ms(pool, number, now_ms),
+		.cost = object_cost(pool, number),
+		.content = content_of(object_record(pool, number)->name),
+	};
+}
+
+/* Requests for blocks of one kind, or of one session, have no object. */
+static bool asks_for_objects(const struct evict_request *request)
+{
+	return !request->only && !request->contents && !request->cached_only;
+}
+
+/* By the request, and by the tenant rules with what its tenant has lost to it already. */
+static bool may_have(const struct pool *pool, uint32_t number, const struct evict_request *request)
+{
+	const struct object *object = &pool->objects->of[number];
+
+	if (!asks_for_objects(request) || !object->in_order || object->open)
+		return false;
+	if (request->spare_offered && object_record(pool, number)->flags & OBJECT_BY_PINS)
+		return false;
+	if (request->by_operator)
+		return true;
+	if (request->within)
+		return object->tenant == request->for_tenant;
+	return !object->tenant || evict_tenant_may_lose(object->tenant, request->for_tenant, object_record(pool, number)->pages);
+}
+
+/* What a tenant has, as far as it may lose it beside `lost`. */
+static uint32_t evictable_of(const struct tenant *victim, const struct evict_request *request, uint32_t lost)
+{
+	uint32_t above = victim->leased - victim->saving, keeps = victim->minimum + lost;
+
+	if (request->by_operator || victim == request->for_tenant)
+		return victim->idle_pages;
+	if (request->within || !victim->idle_pages || !evict_tenant_may_lose(victim, request->for_tenant, lost + 1))
+		return 0;
+	above = above > keeps ? above - keeps : 0;
+	return victim->idle_pages < above ? victim->idle_pages : above;
+}
+
+uint32_t objects_evictable(const struct pool *pool, const struct evict_request *request, const uint32_t *lost)
+{
+	uint32_t pages;
+
+	if (!asks_for_objects(request))
+		return 0;
+	pages = request->within ? 0 : object_order_idle_pages(pool);
+	for (uint32_t i = 0; i < pool->tenant_count; i++)
+		pages += evictable_of(&pool->tenants[i], request, lost[i]);
+	return pages;
+}
+
+uint32_t objects_before(const struct pool *pool, const struct evict_request *request, const struct evict_candidate *limit)
+{
+	uint32_t pages = 0;
+
+	for (uint32_t i = 1; i < object_end_of(pool); i++) {
+		const struct object *object = &pool->objects->of[i];
+
+		if (object->in_order && object->scanned == pool->evict.scan_count && may_have(pool, i, request) &&
+			evict_order(&object->candidate, limit) < 0)
+			pages += object->candidate.pages;
+	}
+	return pages;
+}
+
+static bool is_in_order(const struct pool *pool, uint32_t number)
+{
+	return pool->objects->of[number].in_order;
+}
+
+/* Returns how many pages came free. 0: somebody has pinned it just now. */
+static uint32_t evict_one_object(struct pool *pool, uint32_t number)
+{
+	const struct object_record *record = object_record(pool, number);
+	struct tenant *tenant = pool->objects->of[number].tenant;
+	uint32_t pages = record->pages;
+
+	if (object_kept_by_pins(record) && !object_leave(pool, number)) {
+		object_order_open(pool, number, true);
+		return 0;
+	}
+	if (tenant)
+		tenant->evicted_pages += pages;
+	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
+	pool_count(pool, POOL_COUNT_EVICTED_PAGES, pages);
+	pool->evicted_unannounced += pages;
+	if (pool->evict.policy->evicted) {
+		struct evict_candidate candidate = candidate_of(pool, number, (uint32_t)clock_ms());
+
+		pool->evict.policy->evicted(pool->evict.policy_state, &candidate);
+	}
+	event_publish(pool->agent, EVENT_OBJECT_EVICTED, pool, 0, record->version, "object '%s' version %llu evicted, %u pages",
+		record->name, (unsigned long long)record->version, pages);
+	object_order_evicted(pool, number);
+	object_end(pool, number);
+	return pages;
+}
+
+uint32_t objects_take(struct pool *pool, uint32_t number)
+{
+	uint32_t pages = evict_one_object(pool, number);
+
+	if (pages && pool->evict.queue_objects)
+		pool->evict.queue_objects--;
+	return pages;
+}
+
+void objects_back(struct pool *pool)
+{
+	object_order_back(pool);
+}
+
+static uint32_t next_ephemeral(struct pool *pool, const struct evict_request *request)
+{
+	uint32_t number;
+
+	while ((number = object_order_next_ephemeral(pool))) {
+		if (object_kept_by_pins(object_record(pool, number)))
+			object_order_look_at_pins(pool, number);
+		if (object_order_next_ephemeral(pool) != number)
+			continue;
+		if (may_have(pool, number, request))
+			break;
+		object_order_aside(pool, number);
+	}
+	return number;
+}
+
+/* A use that was not seen yet may have another one be worth less, and a pin have this one stay. */
+static uint32_t next_pinnable(struct pool *pool, const struct evict_request *request)
+{
+	uint32_t number;
+
+	while ((number = object_order_next_pinnable(pool))) {
+		object_order_look_at_pins(pool, number);
+		if (object_order_next_pinnable(pool) != number)
+			continue;
+		if (may_have(pool, number, request))
+			break;
+		object_order_aside(pool, number);
+	}
+	return number;
+}
+
+/* What the last scan has not seen, or what was used since, was used just now: it goes last. */
+static const struct evict_candidate *scored(struct pool *pool, uint32_t number)
+{
+	struct object *object = &pool->objects->of[number];
+
+	if (number && object->scanned != pool->evict.scan_count) {
+		object->candidate = candidate_of(pool, number, (uint32_t)clock_ms());
+		object->candidate.score = FLT_MAX;
+		object->scanned = pool->evict.scan_count;
+	}
+	return number ? &object->candidate : NULL;
+}
+
+const struct evict_candidate *objects_next(struct pool *pool, const struct evict_request *request)
+{
+	const struct evict_candidate *ephemeral, *pinnable;
+
+	if (!asks_for_objects(request))
+		return NULL;
+	ephemeral = scored(pool, next_ephemeral(pool, request));
+	pinnable = scored(pool, next_pinnable(pool, request));
+	if (!ephemeral || !pinnable)
+		return ephemeral ? ephemeral : pinnable;
+	return evict_order(ephemeral, pinnable) < 0 ? ephemeral : pinnable;
+}
+
+void objects_thin(struct pool *pool, struct tenant *taker, uint32_t spared)
+{
+	const struct evict_request request = { .for_tenant = taker };
+	uint32_t most = pool->config->pinnable_objects, number;
+
+	if (!most || object_order_pinnables(pool) <= most)
+		return;
+	objects_order_look_at_pins(pool);
+	while (object_order_pinnables(pool) > most && (number = object_order_next_pinnable(pool)))
+		if (number != spared && may_have(pool, number, &request))
+			evict_one_object(pool, number);
+		else
+			object_order_aside(pool, number);
+	object_order_back(pool);
+}
+
+void objects_window(struct pool *pool, const struct evict_request *request)
+{
+	bool *stays = pool->objects->stays;
+	uint32_t end = object_end_of(pool);
+
+	memset(stays, 0, end * sizeof(*stays));
+	for (uint32_t i = 1; i < end; i++)
+		if (is_in_order(pool, i) && !may_have(pool, i, request))
+			for (uint32_t above = i; above && !stays[above]; above = object_followed(pool, above))
+				stays[above] = true;
+}
+
+bool objects_window_has(const struct pool *pool, uint64_t word)
+{
+	uint32_t number = page_word_owner(word);
+
+	return page_word_state(word) == PAGE_SHARED && number < object_end_of(pool) && is_in_order(pool, number) &&
+		!pool->objects->stays[number];
+}
+
+float objects_score(const struct pool *pool, uint64_t word)
+{
+	return pool->objects->of[page_word_owner(word)].candidate.score;
+}
+
+float objects_highest_score(const struct pool *pool)
+{
+	float highest = 0;
+
+	for (uint32_t i = 1; i < object_end_of(pool); i++) {
+		const struct object *object = &pool->objects->of[i];
+
+		if (object->in_order && object->scanned == pool->evict.scan_count && object->candidate.score > highest)
+			highest = object->candidate.score;
+	}
+	return highest;
+}
+
+uint32_t objects_see(const struct pool *pool, struct evict_sight *sights, uint32_t now_ms)
+{
+	uint32_t count = 0;
+
+	for (uint32_t i = 1; i < object_end_of(pool); i++) {
+		const struct object *object = &pool->objects->of[i];
+		const char *name = object_record(pool, i)->name;
+
+		if (!object->in_order || !object_page_stands(object))
+			continue;
+		sights[count++] = (struct evict_sight){
+			.key = XXH3_64bits(name, strnlen(name, POOL_OBJECT_NAME_BYTES)),
+			.tag = tag_of(pool, i),
+			.page = object_page(pool, i),
+			.idle_ms = idle_ms(pool, i, now_ms),
+			.touched = object->touched_ms,
+		};
+	}
+	return count;
+}
+
+uint32_t objects_candidates(struct pool *pool, const struct evict_request *request, struct evict_candidate *candidates, uint32_t now_ms)
+{
+	uint32_t count = 0;
+
+	if (!asks_for_objects(request))
+		return 0;
+	objects_order_look_at_pins(pool);
+	objects_window(pool, request);
+	for (uint32_t i = 1; i < object_end_of(pool); i++)
+		if (is_in_order(pool, i) && !pool->objects->stays[i] && object_page_stands(&pool->objects->of[i]))
+			candidates[count++] = candidate_of(pool, i, now_ms);
+	return count;
+}
+
+void objects_scored(struct pool *pool, const struct evict_candidate *candidates, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		pool->objects->of[candidates[i].object].candidate = candidates[i];
+		pool->objects->of[candidates[i].object].scanned = pool->evict.scan_count;
+	}
+}
+
+void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count)
+{
+	const uint32_t *sorted = pool->objects->sorted;
+	bool *goes = pool->objects->goes;
+	uint32_t count_sorted;
+
+	memset(goes, 0, object_end_of(pool) * sizeof(*goes));
+	for (uint32_t page = first; page < first + count; page++)
+		if (objects_window_has(pool, pool_word(pool, page)))
+			goes[page_word_owner(pool_word(pool, page))] = true;
+	count_sorted = objects_sort(pool, is_in_order);
+	for (uint32_t i = 0; i < count_sorted; i++)
+		if (goes[object_followed(pool, sorted[i])])
+			goes[sorted[i]] = true;
+	while (count_sorted--)
+		if (goes[sorted[count_sorted]])
+			evict_one_object(pool, sorted[count_sorted]);
+}

@@ -1,0 +1,527 @@
+/* objects_requests.c - what sessions ask about objects. Every field of it is hostile; see asked.h for how each is done once. */
+#include "agent/object/objects.h"
+
+#include "agent/base/asked.h"
+#include "agent/base/crash_point.h"
+#include "agent/base/descriptors.h"
+#include "agent/base/event.h"
+#include "agent/base/flight.h"
+#include "agent/keeper/channel.h"
+#include "agent/pages/lease.h"
+#include "agent/base/log.h"
+#include "agent/pages/requests.h"
+#include "shm/lease_bitmap.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MANIFESTS_BYTES_MAX (UINT64_C(1) << 30) /* of one pool; chosen: they are host memory that no tenant pays for */
+
+#define COST_US_MOST 60000000 /* so that a lie about it makes something stay longer, and not for ever; chosen */
+
+enum { OPEN_ADOPT = 1 };
+enum { VERB_CLOSE = 1, VERB_DELETE = 2 };
+
+static_assert((int)MSG_LARGEST_object_publish_reply <= (int)LEDGER_ANSWER_BYTES, "answers are kept");
+static_assert((int)MSG_LARGEST_object_open_reply <= (int)LEDGER_ANSWER_BYTES, "answers are kept");
+static_assert((int)MSG_LARGEST_object_change_reply <= (int)LEDGER_ANSWER_BYTES, "answers are kept");
+
+/* One question on its way to its answer. */
+struct question {
+	struct session *session;
+	uint64_t sequence;
+	uint8_t kept[LEDGER_ANSWER_BYTES]; /* the answer of before, when this is a repeat */
+	int kept_bytes;
+};
+
+#define REFUSE(reply, code, ...) \
+	do { \
+		char text_[512]; \
+		snprintf(text_, sizeof(text_), __VA_ARGS__); \
+		(reply)->error = (code); \
+		msg_text_copy((reply)->text, sizeof((reply)->text), text_); \
+	} while (0)
+
+/* Encode, keep; the caller carries out what the answer says and calls asked_send(). */
+#define KEEP(q, name, reply, bytes, length) \
+	do { \
+		length = msg_encode_##name(reply, (q)->sequence, NULL, bytes, sizeof(bytes)); \
+		if (length > 0) \
+			asked_keep((q)->session, (q)->sequence, bytes, length); \
+	} while (0)
+
+/* Does the session hold this role, by this token? Nobody's token is good for a role that was never taken. */
+static bool role_held(const struct session *session, const char *role, uint64_t token)
+{
+	for (uint32_t i = 0; i < POOL_ROLES; i++) {
+		const struct role_record *record = &session->pool->segment.roles[i];
+
+		if (record->name[0] && !strncmp(record->name, role, sizeof(record->name)))
+			return atomic_load_explicit(&record->holder, memory_order_acquire) == session->id &&
+				atomic_load_explicit(&record->token, memory_order_acquire) == token;
+	}
+	return false;
+}
+
+static void serve_waiters(struct pool *pool)
+{
+	if (pool->waiter_count)
+		requests_serve_waiters(pool, NULL);
+}
+
+/* ---- publish ---- */
+
+/* A repeat, and what it published stands. The sender reads it until it has its answer, so nobody else's can be meant. */
+static bool publish_repeated(const struct question *q)
+{
+	struct msg_object_publish_reply reply;
+
+	if (q->kept_bytes <= 0 || msg_decode_object_publish_reply(&reply, q->kept, (size_t)q->kept_bytes))
+		return false;
+	return reply.error || (reply.object < q->session->pool->objects->count && object_stands(q->session->pool, reply.object) &&
+		object_has_reader(q->session->pool, reply.object, q->session->id) &&
+		object_record(q->session->pool, reply.object)->version == reply.version);
+}
+
+static bool flags_ok(uint32_t flags)
+{
+	return !(flags & ~(uint32_t)(OBJECT_PRIVATE | OBJECT_BY_PINS | OBJECT_DOMAIN_WRITE | OBJECT_OF_LIBRARY)) &&
+		!(flags & OBJECT_PRIVATE && flags & OBJECT_DOMAIN_WRITE);
+}
+
+/*
+ * Who may replace or delete a version of the session's trust domain: docs/rights.md. The writer of a mutable object holds its role, which the owner's tenant alone can have
+ * (agent/session/roles.c).
+ */
+static bool may_change(const struct session *session, const struct object_record *record)
+{
+	if (session->role == SESSION_ADMIN)
+		return true;
+	return session->role == SESSION_WORKER && (record->flags & OBJECT_DOMAIN_WRITE ||
+		!strcmp(record->tenant, session->tenant->config->name) ||
+		atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
+}
+
+/* All pages are the sender's, in no use that the agent knows of, and since the manifest was written nobody else's. */
+static bool runs_owned(const struct session *session, const struct manifest *manifest)
+{
+	for (uint32_t i = 0; i < manifest->header->runs; i++) {
+		const struct manifest_run *run = &manifest->runs[i];
+
+		if (page_word_generation(pool_word(session->pool, run->first)) != run->generation)
+			return false;
+		for (uint32_t page = run->first; page < run->first + run->count; page++) {
+			uint64_t word = pool_word(session->pool, page);
+
+			if (page_word_state(word) != PAGE_LEASED || page_word_owner(word) != session->id)
+				return false;
+		}
+	}
+	return true;
+}
+
+static void publish_check(const struct session *session, const struct msg_object_publish_request *request,
+	const struct manifest *manifest, struct msg_object_publish_reply *reply)
+{
+	const struct pool *pool = session->pool;
+	uint32_t current = object_current(pool, session->domain, request->name);
+	uint64_t version = current ? object_record(pool, current)->version : 0;
+
+	if (request->role[0] && !role_held(session, request->role, request->role_token))
+		REFUSE(reply, -ESTALE, "role '%s' is not held with this token", request->role);
+	else if (request->expect_version == UINT64_MAX && current)
+		REFUSE(reply, -ESTALE, "there is a version %llu", (unsigned long long)version);
+	else if (current && !may_change(session, object_record(pool, current)))
+		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant may replace it", request->name,
+			object_record(pool, current)->tenant);
+	else if (request->expect_version && request->expect_version != UINT64_MAX && request->expect_version != version)
+		REFUSE(reply, -ESTALE, "version %llu is current, not %llu", (unsigned long long)version,
+			(unsigned long long)request->expect_version);
+	else if (!runs_owned(session, manifest))
+		REFUSE(reply, -ESTALE, "a page is not leased to this session any more");
+	else if (pool->objects->manifest_bytes + manifest->bytes > MANIFESTS_BYTES_MAX)
+		REFUSE(reply, -ENOSPC, "the metadata of all objects has %llu of %llu bytes", (unsigned long long)pool->objects->manifest_bytes,
+			(unsigned long long)MANIFESTS_BYTES_MAX);
+	else if (!(reply->object = object_place(pool)))
+		REFUSE(reply, -EUSERS, "there are %u versions of objects, the most that pool '%s' has; delete some, or raise its 'objects'",
+			pool->objects->count - 1, pool->config->name);
+	else if (!descriptors_left(pool->agent, 1))
+		REFUSE(reply, -EMFILE,
+			"an object takes a descriptor, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are left; raise "
+			"LimitNOFILE= of its unit",
+			descriptors_most());
+}
+
+/* It may keep an object from being evicted, which is what having it open does, too: so that is what it takes. */
+static bool follows_ok(const struct session *session, const struct msg_object_publish_request *request)
+{
+	const struct pool *pool = session->pool;
+
+	return request->follows_version && request->follows < pool->objects->count && object_stands(pool, request->follows) &&
+		object_record(pool, request->follows)->version == request->follows_version &&
+		object_has_reader(pool, request->follows, session->id);
+}
+
+/* So that who looks need not open it. Others' private ones are none of his business. */
+static void label_fill(struct object_record *record, const struct manifest *manifest)
+{
+	static const char key[] = "name";
+	int64_t index = record->flags & OBJECT_PRIVATE ? -1 : manifest_find(manifest, key, sizeof(key) - 1);
+	const struct manifest_entry *entry = index < 0 ? NULL : &manifest->entries[index];
+	const char *value = entry ? manifest->data + manifest_value_at(entry->offset, entry->key_bytes) : "";
+	uint32_t length = entry ? entry->value_bytes : 0;
+
+	memset(record->label, 0, sizeof(record->label));
+	for (uint32_t i = 0; i < length && i < sizeof(record->label) - 1; i++)
+		record->label[i] = (unsigned char)value[i] < ' ' || (unsigned char)value[i] > '~' ? '?' : value[i];
+}
+
+/* Everything but the state: nobody looks at a record that is NONE. */
+static void record_fill(struct session *session, uint32_t number, const struct msg_object_publish_request *request,
+	const struct manifest *manifest, uint64_t version)
+{
+	struct pool *pool = session->pool;
+	struct object_record *record = object_record(pool, number);
+
+	record->class = request->memory_class;
+	record->version = version;
+	record->layout_hash = manifest->header->layout_hash;
+	record->pages = manifest->header->pages;
+	record->allocations = manifest->header->allocations;
+	record->manifest_bytes = manifest->bytes;
+	record->published_ms = wall_ms();
+	record->domain = session->domain;
+	record->uid = session->uid;
+	record->pid = (uint32_t)session->pid;
+	snprintf(record->name, sizeof(record->name), "%s", request->name);
+	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
+	snprintf(record->role, sizeof(record->role), "%s", request->role);
+	record->flags = request->flags & ~(uint32_t)OBJECT_OF_LIBRARY;
+	label_fill(record, manifest);
+	record->cost_us = request->cost_us < COST_US_MOST ? request->cost_us : COST_US_MOST;
+	record->first_page = manifest->header->runs ? manifest->runs[0].first : 0;
+	atomic_store_explicit(&record->uses, 0, memory_order_relaxed);
+	atomic_store_explicit(&record->used_ms, record->published_ms, memory_order_relaxed);
+	atomic_store_explicit(&record->heat, 0, memory_order_relaxed);
+	record->follows = follows_ok(session, request) ? request->follows : 0;
+	record->follows_version = record->follows ? request->follows_version : 0;
+	/* Whose pages they are until they are its own; objects_recover() asks. */
+	atomic_store_explicit(&record->writer, session->id, memory_order_relaxed);
+	for (uint32_t word = 0; word < POOL_SESSIONS / 64; word++)
+		atomic_store_explicit(&pool->ledger.objects[number].readers[word], 0, memory_order_relaxed);
+	object_reader_add(pool, number, session->id);
+}
+
+/* The sender's pages become the object's. Those that a liar has called idle it cannot take any more. */
+static void runs_share(struct session *session, const struct manifest *manifest, uint32_t number)
+{
+	for (uint32_t i = 0; i < manifest->header->runs; i++) {
+		const struct manifest_run *run = &manifest->runs[i];
+
+		for (uint32_t word = run->first / 64; word <= (run->first + run->count - 1) / 64; word++)
+			lease_take_word(session->segment.free_bits, word, lease_mask(word, run->first, run->count));
+		pool_share(session->pool, run->first, run->count, number);
+		session->leased -= run->count;
+	}
+}
+
+/* 0, or an error before anything has happened. */
+static int publish(struct question *q, const struct msg_object_publish_request *request, struct msg_object_publish_reply *reply,
+	const struct manifest *manifest, int fd)
+{
+	struct pool *pool = q->session->pool;
+	uint8_t bytes[MSG_LARGEST_object_publish_reply];
+	int length, error;
+
+	/* Without the keeper's hold a successor could not open it for anybody. */
+	error = agent_hold(pool->agent,
+		&(struct held){ .kind = KEEP_OBJECT, .pool = pool->index, .id = reply->object, .fd_count = 1, .fds = { fd } });
+	if (error)
+		return error;
+	error = object_take(pool, reply->object, fd, manifest);
+	if (error) {
+		agent_drop(pool->agent, KEEP_OBJECT, pool->index, reply->object);
+		return error;
+	}
+	reply->version = ++pool->objects->version;
+	record_fill(q->session, reply->object, request, manifest, reply->version);
+	pool->objects->of[reply->object].tenant = q->session->tenant;
+	/* Before it is PUBLISHING: from then on a successor finishes it, and the sender must find its answer. */
+	KEEP(q, object_publish_reply, reply, bytes, length);
+	object_set_state(pool, reply->object, OBJECT_PUBLISHING);
+	runs_share(q->session, manifest, reply->object);
+	object_commit(pool, reply->object);
+	pool_count(pool, POOL_COUNT_PUBLICATIONS, reply->version -
+		atomic_load_explicit(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], memory_order_relaxed));
+	crash_point();
+	if (request->memory_class == OBJECT_PINNABLE)
+		objects_thin(pool, q->session->tenant, reply->object);
+	asked_send(q->session, bytes, length, -1);
+	crash_point();
+	event_publish(pool->agent, EVENT_OBJECT_PUBLISHED, pool, q->session->id, reply->version,
+		"object '%s' version %llu published, %u pages", request->name, (unsigned long long)reply->version,
+		manifest->header->pages);
+	serve_waiters(pool);
+	return 0;
+}
+
+static const char *manifest_error(int error)
+{
+	return error == -EPERM ? "its descriptor is no sealed memfd" : error == -EFBIG ? "it has more than 64 MiB" :
+		error == -EPROTO ? "it is of another version" : error == -EBADMSG ? "a field of it cannot be" : strerror(-error);
+}
+
+static void answer_publish(struct question *q, const struct msg_object_publish_request *request, int fd)
+{
+	struct msg_object_publish_reply reply = { .error = 0 };
+	struct manifest_pool geometry = object_geometry(q->session->pool);
+	struct manifest manifest = { .header = NULL };
+	const char *name_refusal = object_name_refusal(q->session, request->name, request->flags & OBJECT_OF_LIBRARY);
+	uint8_t bytes[MSG_LARGEST_object_publish_reply];
+	int error, length;
+
+	if (publish_repeated(q)) {
+		asked_send(q->session, q->kept, q->kept_bytes, -1);
+		goto close_fd;
+	}
+	error = fd < 0 ? -EPERM : manifest_open(fd, &geometry, &manifest);
+	if (error) {
+		REFUSE(&reply, error == -EPERM || error == -EFBIG ? -EBADMSG : error, "the manifest of '%s' is refused: %s", request->name,
+			manifest_error(error));
+		if (error != -ENOMEM)
+			session_damage(q->session, "a manifest that cannot be");
+	} else if (request->memory_class >= OBJECT_CLASSES || !flags_ok(request->flags)) {
+		REFUSE(&reply, -EINVAL, "an object takes a class and flags that there are");
+	} else if (name_refusal) {
+		REFUSE(&reply, -EPERM, "'%s': %s", request->name, name_refusal);
+	} else {
+		publish_check(q->session, request, &manifest, &reply);
+	}
+	if (!reply.error) {
+		error = publish(q, request, &reply, &manifest, fd);
+		if (!error) {
+			manifest_close(&manifest);
+			return;
+		}
+		REFUSE(&reply, -ENOMEM, "the manifest of '%s' cannot be kept: %s", request->name, strerror(-error));
+	}
+	reply.object = 0;
+	reply.version = 0;
+	manifest_close(&manifest);
+	KEEP(q, object_publish_reply, &reply, bytes, length);
+	asked_send(q->session, bytes, length, -1);
+close_fd:
+	if (fd >= 0)
+		close(fd);
+}
+
+/* ---- open ---- */
+
+static void adopt_check(const struct session *session, const struct msg_object_open_request *request, const struct object_record *record,
+	struct msg_object_open_reply *reply)
+{
+	uint32_t writer = atomic_load_explicit(&record->writer, memory_order_relaxed);
+
+	if (record->class != OBJECT_MUTABLE)
+		REFUSE(reply, -EINVAL, "'%s' is not mutable: nobody writes it", request->name);
+	else if (!record->role[0] || strcmp(record->role, request->role))
+		REFUSE(reply, -EPERM, "'%s' is not of role '%s'", request->name, request->role);
+	else if (writer && writer != session->id)
+		REFUSE(reply, -EBUSY, "session %u writes '%s'", writer, request->name);
+}
+
+static void open_check(const struct session *session, const struct msg_object_open_request *request, struct msg_object_open_reply *reply)
+{
+	const struct pool *pool = session->pool;
+	const struct object_record *record;
+
+	if (request->flags & ~(uint32_t)OPEN_ADOPT || (request->flags & OPEN_ADOPT && !request->role[0])) {
+		REFUSE(reply, -EINVAL, "a flag that is not known here, or adopting without a role");
+		return;
+	}
+	if (request->role[0] && !role_held(session, request->role, request->role_token)) {
+		REFUSE(reply, -ESTALE, "role '%s' is not held with this token", request->role);
+		return;
+	}
+	reply->object = request->version ? object_of_version(pool, session->domain, request->name, request->version) :
+		object_current(pool, session->domain, request->name);
+	if (!reply->object) {
+		REFUSE(reply, -ENOENT, "there is no such object, or not this version of it");
+		return;
+	}
+	record = object_record(pool, reply->object);
+	/* It was found under a name of the session's own trust domain, and all its pages are of that domain. */
+	if (record->flags & OBJECT_PRIVATE && strcmp(record->tenant, session->tenant->config->name) != 0)
+		REFUSE(reply, -EACCES, "'%s' is of tenant '%s' alone", request->name, record->tenant);
+	else if (request->layout_hash && request->layout_hash != record->layout_hash)
+		REFUSE(reply, -EPROTO, "its layout hash is %016llx", (unsigned long long)record->layout_hash);
+	else if (request->flags & OPEN_ADOPT)
+		adopt_check(session, request, record, reply);
+	reply->version = record->version;
+	reply->memory_class = record->class;
+	reply->writable = !reply->error &&
+		(request->flags & OPEN_ADOPT || atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
+}
+
+/* What an answer to an open promises; also when it promises it for the second time. False: it cannot be kept any more. */
+static bool open_carry_out(struct session *session, const struct msg_object_open_reply *reply)
+{
+	struct pool *pool = session->pool;
+	struct object_record *record;
+	uint32_t writer;
+
+	if (reply->error)
+		return true;
+	if (reply->object >= pool->objects->count || !object_stands(pool, reply->object))
+		return false;
+	record = object_record(pool, reply->object);
+	writer = atomic_load_explicit(&record->writer, memory_order_relaxed);
+	if (record->version != reply->version || (reply->writable && writer && writer != session->id))
+		return false;
+	if (reply->writable)
+		atomic_store_explicit(&record->writer, session->id, memory_order_relaxed);
+	object_reader_add(pool, reply->object, session->id);
+	return true;
+}
+
+static void answer_open(struct question *q, const struct msg_object_open_request *request)
+{
+	const struct objects *objects = q->session->pool->objects;
+	struct msg_object_open_reply reply = { .error = 0 };
+	uint8_t bytes[MSG_LARGEST_object_open_reply];
+	int length;
+
+	if (q->kept_bytes > 0 && !msg_decode_object_open_reply(&reply, q->kept, (size_t)q->kept_bytes) && open_carry_out(q->session, &reply)) {
+		asked_send(q->session, q->kept, q->kept_bytes, reply.error ? -1 : objects->of[reply.object].fd);
+		return;
+	}
+	memset(&reply, 0, sizeof(reply));
+	open_check(q->session, request, &reply);
+	if (reply.error)
+		reply.object = 0;
+	KEEP(q, object_open_reply, &reply, bytes, length);
+	if (open_carry_out(q->session, &reply) && !reply.error)
+		flight_note(q->session->pool, &(struct flight_entry){ .kind = FLIGHT_OBJECT_OPEN, .session = (uint16_t)q->session->id,
+			.page = reply.object, .value = reply.version }, 0);
+	asked_send(q->session, bytes, length, reply.error ? -1 : objects->of[reply.object].fd);
+}
+
+/* ---- close and delete ---- */
+
+/* What a name means to this session; 0: nothing, or, to an admin, several objects. */
+static uint32_t delete_find(const struct session *session, const struct msg_object_change_request *request,
+	struct msg_object_change_reply *reply)
+{
+	const struct pool *pool = session->pool;
+	uint32_t found = session->role == SESSION_ADMIN ? object_anywhere(pool, request->name, 0) :
+		object_current(pool, session->domain, request->name);
+
+	if (found == OBJECT_SEVERAL && request->version)
+		found = object_anywhere(pool, request->name, request->version);
+	if (found == OBJECT_SEVERAL)
+		REFUSE(reply, -EINVAL, "several trust domains have an object '%s'; name the version", request->name);
+	else if (!found)
+		REFUSE(reply, -ENOENT, "there is no object '%s'", request->name);
+	return found == OBJECT_SEVERAL ? 0 : found;
+}
+
+static void change_check(const struct session *session, const struct msg_object_change_request *request,
+	struct msg_object_change_reply *reply)
+{
+	const struct pool *pool = session->pool;
+
+	reply->object = request->object;
+	reply->version = request->version;
+	if (request->verb == VERB_CLOSE) {
+		if (!request->object || request->object >= pool->objects->count || !object_stands(pool, request->object) ||
+			object_record(pool, request->object)->version != request->version ||
+			!object_has_reader(pool, request->object, session->id))
+			REFUSE(reply, -ENOENT, "object %u is not open", request->object);
+		return;
+	}
+	if (request->verb != VERB_DELETE) {
+		REFUSE(reply, -EINVAL, "verb %u is not known here", request->verb);
+		return;
+	}
+	reply->object = delete_find(session, request, reply);
+	if (!reply->object)
+		return;
+	reply->version = object_record(pool, reply->object)->version;
+	if (request->version && request->version != reply->version)
+		REFUSE(reply, -ESTALE, "version %llu of '%s' is current", (unsigned long long)reply->version, request->name);
+	else if (!may_change(session, object_record(pool, reply->object)))
+		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant and admins may delete it", request->name,
+			object_record(pool, reply->object)->tenant);
+}
+
+/* Once or twice: what is closed or deleted already stays so. */
+static void change_carry_out(struct session *session, uint32_t verb, const struct msg_object_change_reply *reply)
+{
+	struct pool *pool = session->pool;
+
+	if (reply->error || !reply->object || reply->object >= pool->objects->count || !object_stands(pool, reply->object) ||
+		object_record(pool, reply->object)->version != reply->version)
+		return;
+	if (verb == VERB_CLOSE && object_has_reader(pool, reply->object, session->id))
+		object_reader_drop(pool, reply->object, session->id);
+	else if (verb == VERB_DELETE && object_state(pool, reply->object) == OBJECT_CURRENT)
+		object_delete(pool, reply->object);
+	serve_waiters(pool);
+}
+
+static void answer_change(struct question *q, const struct msg_object_change_request *request)
+{
+	struct msg_object_change_reply reply = { .error = 0 };
+	uint8_t bytes[MSG_LARGEST_object_change_reply];
+	int length;
+
+	if (q->kept_bytes > 0 && !msg_decode_object_change_reply(&reply, q->kept, (size_t)q->kept_bytes)) {
+		change_carry_out(q->session, request->verb, &reply);
+		asked_send(q->session, q->kept, q->kept_bytes, -1);
+		return;
+	}
+	memset(&reply, 0, sizeof(reply));
+	change_check(q->session, request, &reply);
+	KEEP(q, object_change_reply, &reply, bytes, length);
+	change_carry_out(q->session, request->verb, &reply);
+	asked_send(q->session, bytes, length, -1);
+}
+
+/* ---- */
+
+void objects_request(struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd)
+{
+	struct question q = { .session = session, .sequence = envelope->sequence };
+	union {
+		struct msg_object_publish_request publish;
+		struct msg_object_open_request open;
+		struct msg_object_change_request change;
+	} request;
+	bool good = false;
+
+	q.kept_bytes = asked_find(session, q.sequence, q.kept);
+	if (q.kept_bytes < 0)
+		goto close_fd; /* its asker has gone on */
+	if (envelope->type == MSG_TYPE_object_publish_request && session->role == SESSION_WORKER &&
+		!msg_decode_object_publish_request(&request.publish, packet, length)) {
+		answer_publish(&q, &request.publish, fd);
+		return;
+	}
+	if (envelope->type == MSG_TYPE_object_open_request && session->role == SESSION_WORKER &&
+		!msg_decode_object_open_request(&request.open, packet, length)) {
+		answer_open(&q, &request.open);
+		good = true;
+	} else if (envelope->type == MSG_TYPE_object_change_request && session->role != SESSION_OBSERVER &&
+		!msg_decode_object_change_request(&request.change, packet, length)) {
+		answer_change(&q, &request.change);
+		good = true;
+	}
+	if (!good)
+		session_damage(session, "a request about objects that cannot be");
+close_fd:
+	if (fd >= 0)
+		close(fd);
+}

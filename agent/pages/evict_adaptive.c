@@ -1,0 +1,175 @@
+/*
+ * evict_adaptive.c - `adaptive`: score = uses to be expected, by shm/policy/eviction.h, times the cost to have it again,
+ * per byte. Its nodes are blocks and objects alike, so that the uses of both are measured by one clock; each stands at
+ * the top. (Ephemeral objects, which build on each other, have a tree of their own beside that, for which of them goes
+ * first.)
+ *
+ * The agent sees them only when it scans: so what a scan finds new was allocated, and a time stamp that has moved is
+ * one use, however many there were. What is gone without an eviction is forgotten. What was evicted and comes again by
+ * the same key is known again.
+ *
+ * Keys and time stamps are the workers' words. A session has at most one use a scan and block of its own, which counts for blocks
+ * that are used as often; and of ghosts there are EVICTION_GHOSTS for each page, the oldest of which make room.
+ */
+#include "agent/config/config.h"
+#include "agent/pages/evict.h"
+#include "shm/policy/eviction.h"
+#include "shm/session_segment.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* The block or object that starts at a page, as the last scan saw it. */
+struct known {
+	uint64_t sequence; /* of its tag */
+	uint64_t key;
+	uint32_t session, touched;
+	uint32_t node; /* plus 1; 0: none starts here */
+	uint32_t scan;
+};
+
+struct adaptive {
+	struct eviction *eviction;
+	struct known *known;         /* [page_count] */
+	struct evict_sight *changed; /* [page_count] scratch: new ones, and those that were used */
+	uint32_t page_count;
+	uint32_t scan;
+	double priority; /* weight of the content */
+};
+
+static void adaptive_destroy(void *state)
+{
+	struct adaptive *adaptive = state;
+
+	if (!adaptive)
+		return;
+	eviction_destroy(adaptive->eviction);
+	free(adaptive->known);
+	free(adaptive->changed);
+	free(adaptive);
+}
+
+static int adaptive_create(uint32_t page_count, void **state)
+{
+	struct adaptive *adaptive = calloc(1, sizeof(*adaptive));
+
+	if (!adaptive)
+		return -ENOMEM;
+	adaptive->page_count = page_count;
+	adaptive->known = calloc(page_count, sizeof(*adaptive->known));
+	adaptive->changed = calloc(page_count, sizeof(*adaptive->changed));
+	if (adaptive->known && adaptive->changed &&
+		!eviction_create(eviction_policy_named("adaptive"), page_count, &adaptive->eviction)) {
+		*state = adaptive;
+		return 0;
+	}
+	adaptive_destroy(adaptive);
+	return -ENOMEM;
+}
+
+static void adaptive_configure(void *state, const struct config *config)
+{
+	struct adaptive *adaptive = state;
+
+	adaptive->priority = config->eviction.priority;
+}
+
+/* Its attributes may change while it stands. */
+static bool is_same(const struct known *known, uint64_t tag, uint32_t session)
+{
+	return known->sequence == tag >> BLOCK_SEQUENCE_SHIFT && known->session == session;
+}
+
+static void forget(struct adaptive *adaptive, struct known *known)
+{
+	eviction_remove(adaptive->eviction, known->node - 1);
+	known->node = 0;
+}
+
+/* Those used longest ago first, as if each had been told of when it was used. */
+static int by_idle(const void *left, const void *right)
+{
+	const struct evict_sight *a = left, *b = right;
+
+	if (a->idle_ms != b->idle_ms)
+		return a->idle_ms > b->idle_ms ? -1 : 1;
+	return a->page < b->page ? -1 : a->page > b->page;
+}
+
+static void used(struct adaptive *adaptive, const struct evict_sight *sight)
+{
+	struct known *known = &adaptive->known[sight->page];
+	uint32_t node;
+
+	known->touched = sight->touched;
+	if (known->node) {
+		eviction_touch(adaptive->eviction, known->node - 1);
+		return;
+	}
+	/* There are as many nodes as pages, so it cannot fail. */
+	eviction_insert(adaptive->eviction, EVICTION_NONE, sight->key, &node);
+	known->node = node + 1;
+	known->sequence = sight->tag >> BLOCK_SEQUENCE_SHIFT;
+	known->session = sight->session;
+	known->key = sight->key;
+}
+
+static void adaptive_see(void *state, const struct evict_sight *sights, uint32_t count)
+{
+	struct adaptive *adaptive = state;
+	uint32_t changed = 0;
+
+	adaptive->scan++;
+	for (uint32_t i = 0; i < count; i++) {
+		struct known *known = &adaptive->known[sights[i].page];
+
+		/* With another name it has another content: a chunk of a KV cache does not change its block. */
+		if (known->node && (!is_same(known, sights[i].tag, sights[i].session) || known->key != sights[i].key))
+			forget(adaptive, known);
+		known->scan = adaptive->scan;
+		if (!known->node || known->touched != sights[i].touched)
+			adaptive->changed[changed++] = sights[i];
+	}
+	for (uint32_t page = 0; page < adaptive->page_count; page++)
+		if (adaptive->known[page].node && adaptive->known[page].scan != adaptive->scan)
+			forget(adaptive, &adaptive->known[page]);
+	qsort(adaptive->changed, changed, sizeof(*adaptive->changed), by_idle);
+	for (uint32_t i = 0; i < changed; i++)
+		used(adaptive, &adaptive->changed[i]);
+}
+
+static void adaptive_score(void *state, struct evict_candidate *candidates, uint32_t count)
+{
+	const struct adaptive *adaptive = state;
+
+	for (uint32_t i = 0; i < count; i++) {
+		const struct known *known = &adaptive->known[candidates[i].page];
+		/* One that came since the scan looked at its page is worth least for now. */
+		float uses = known->node ? eviction_worth(adaptive->eviction, known->node - 1) : 0;
+
+		candidates[i].score = uses * candidates[i].cost * (float)(1 + adaptive->priority * evict_content_value(&candidates[i]));
+	}
+}
+
+static void adaptive_evicted(void *state, const struct evict_candidate *candidate)
+{
+	struct adaptive *adaptive = state;
+	struct known *known = &adaptive->known[candidate->page];
+
+	if (!known->node || !is_same(known, candidate->tag, candidate->session))
+		return;
+	eviction_evict(adaptive->eviction, known->node - 1);
+	known->node = 0;
+}
+
+const struct evict_policy evict_adaptive = {
+	.name = "adaptive",
+	.objects = "adaptive",
+	.create = adaptive_create,
+	.destroy = adaptive_destroy,
+	.configure = adaptive_configure,
+	.see = adaptive_see,
+	.score = adaptive_score,
+	.evicted = adaptive_evicted,
+};

@@ -1,0 +1,600 @@
+#include "agent/pages/lease.h"
+
+#include "agent/base/flight.h"
+#include "agent/base/journal.h"
+#include "agent/spill/spill.h"
+#include "agent/trust/trust.h"
+#include "shm/lease_bitmap.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum {
+	REFILL_SOON_MS = 50,   /* refills closer than this double the batch */
+	REFILL_CALM_MS = 1000, /* further apart than this: the batch starts over */
+};
+
+uint32_t lease_idle(const struct session *session)
+{
+	uint32_t words = (session->segment.page_count + 63) / 64, idle = 0;
+
+	for (uint32_t word = 0; word < words; word++)
+		idle += (uint32_t)__builtin_popcountll(atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed));
+	return idle < session->leased ? idle : session->leased;
+}
+
+static void account(struct session *session, int64_t pages)
+{
+	session->leased = (uint32_t)(session->leased + pages);
+	session->tenant->leased = (uint32_t)(session->tenant->leased + pages);
+}
+
+/* Those of `mask` that are leased to the session by the agent's own table: what the segment says is not believed. */
+static uint64_t owned_mask(const struct pool *pool, const struct session *session, uint32_t word, uint64_t mask)
+{
+	uint64_t owned = 0;
+
+	for (; mask; mask &= mask - 1) {
+		uint32_t page = word * 64 + (uint32_t)__builtin_ctzll(mask);
+		uint64_t value;
+
+		if (page >= pool->page_count)
+			break;
+		value = pool_word(pool, page);
+		if (page_word_owner(value) == session->id && page_word_state(value) == PAGE_LEASED)
+			owned |= mask & -mask;
+	}
+	return owned;
+}
+
+/*
+ * Those of `mask` in one word that are idle and ours to take. Returns how many. All of them were seen idle: after a death in here what is
+ * clear comes into doubt, and a page that was never idle, since it is on its way to the worker, must not.
+ */
+static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t mask)
+{
+	struct ledger_journal *journal = &session->pool->ledger.header->journal;
+	uint32_t taken;
+	uint64_t got;
+
+	journal->slot = word;
+	journal->mask = mask;
+	journal_begin(&session->pool->ledger, LEDGER_RECLAIM, session->id, 0);
+	got = lease_take_word(session->segment.free_bits, word, mask);
+	crash_point();
+	got = owned_mask(session->pool, session, word, got);
+	taken = (uint32_t)__builtin_popcountll(got);
+	pool_take_back_word(session->pool, word, got);
+	journal_end(&session->pool->ledger);
+	account(session, -(int64_t)taken);
+	session->reclaimed_pages += taken;
+	session->pool->reclaimed_unannounced += taken;
+	pool_count(session->pool, POOL_COUNT_RECLAIMS, taken);
+	return taken;
+}
+
+/* Once for all words: they need not lie together. */
+static void note_return(const struct session *session, uint32_t pages)
+{
+	if (pages)
+		flight_note(session->pool, &(struct flight_entry){ .kind = FLIGHT_RETURN, .session = (uint16_t)session->id, .pages = pages }, 0);
+}
+
+uint32_t lease_reclaim(struct session *session, uint32_t most)
+{
+	uint32_t taken = 0;
+
+	if (session->state != SESSION_LIVE)
+		return 0;
+	/* From the top, so that what stays lies together at the bottom. */
+	for (uint32_t word = (session->segment.page_count + 63) / 64; word-- > 0 && taken < most;) {
+		uint64_t seen = atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed);
+
+		while ((uint32_t)__builtin_popcountll(seen) > most - taken)
+			seen &= seen - 1;
+		if (seen)
+			taken += reclaim_word(session, word, seen);
+	}
+	note_return(session, taken);
+	return taken;
+}
+
+uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t count)
+{
+	uint32_t taken = 0;
+
+	if (session->state != SESSION_LIVE)
+		return 0;
+	for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++) {
+		uint64_t seen = atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed) & lease_mask(word, first, count);
+
+		if (seen)
+			taken += reclaim_word(session, word, seen);
+	}
+	note_return(session, taken);
+	return taken;
+}
+
+/* Idle pages that are worth taking for `taker`: of a tenant that keeps its minimum only what it has above, the rest would be kept. */
+static uint32_t spare_of(const struct tenant *tenant, const struct tenant *taker)
+{
+	if (tenant == taker || tenant->config->unused == CONFIG_UNUSED_LEND)
+		return UINT32_MAX;
+	return tenant->leased > tenant->minimum ? tenant->leased - tenant->minimum : 0;
+}
+
+/* Whose idle pages go first: those of tenants above their minimum. */
+static bool in_turn(const struct session *session, int turn)
+{
+	return (session->tenant->leased > session->tenant->minimum) == (turn == 0);
+}
+
+/* Whose idle pages are looked at: of all, of one tenant, of one trust domain. */
+struct whose {
+	const struct tenant *tenant; /* NULL: of all */
+	uint32_t domain;             /* 0: of all */
+};
+
+static bool is_whose(const struct session *session, const struct whose *whose)
+{
+	return (!whose->tenant || session->tenant == whose->tenant) && (!whose->domain || session->domain == whose->domain);
+}
+
+/* Take back idle pages for `taker`; not those of which it would have nothing. */
+static uint32_t reclaim_from(struct pool *pool, const struct whose *whose, const struct tenant *taker, uint32_t pages)
+{
+	uint32_t taken = 0;
+
+	for (int turn = 0; turn < 2 && taken < pages; turn++)
+		for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS && taken < pages; id++) {
+			struct session *session = pool->sessions[id];
+
+			if (!session)
+				continue;
+			left--;
+			if (session->role == SESSION_WORKER && is_whose(session, whose) && in_turn(session, turn) &&
+				trust_useful(pool, taker->domain, session)) {
+				uint32_t spare = spare_of(session->tenant, taker);
+
+				taken += lease_reclaim(session, pages - taken < spare ? pages - taken : spare);
+			}
+		}
+	return taken;
+}
+
+/* Free pages that are kept for other tenants: what they do not use of minima that they do not lend. */
+static uint32_t kept_from(const struct pool *pool, const struct tenant *tenant)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < pool->tenant_count; i++) {
+		const struct tenant *other = &pool->tenants[i];
+
+		if (other != tenant && other->config->unused == CONFIG_UNUSED_KEEP && other->leased < other->minimum)
+			kept += other->minimum - other->leased;
+	}
+	return kept;
+}
+
+/* What is free, whoever may have it. */
+static uint32_t free_pages(const struct pool *pool, uint32_t flags)
+{
+	return pool->free.total + (flags & LEASE_CRITICAL ? pool->reserved.total : 0);
+}
+
+/* The index that this session is served from: of what is free, what its trust domain may have. */
+static struct free_runs *free_of(const struct session *session, bool reserved)
+{
+	struct pool *pool = session->pool;
+	struct trust_view *view = pool->trust ? &pool->trust->views[session->domain] : NULL;
+
+	if (reserved)
+		return view ? &view->reserved : &pool->reserved;
+	return view ? &view->normal : &pool->free;
+}
+
+/* What of it the session's own trust domain may have at once. */
+static uint32_t own_pages(const struct session *session, uint32_t flags)
+{
+	return free_of(session, false)->total + (flags & LEASE_CRITICAL ? free_of(session, true)->total : 0);
+}
+
+/* What this session may be lent now. */
+static uint32_t available(const struct session *session, uint32_t flags)
+{
+	uint32_t pages = free_pages(session->pool, flags), own = own_pages(session, flags);
+	uint32_t kept = kept_from(session->pool, session->tenant);
+
+	pages = pages > kept ? pages - kept : 0;
+	return pages < own ? pages : own;
+}
+
+/*
+ * How many pages must come free before `need` can be lent: those that are kept for others included, and those that are free and
+ * cannot be had from another trust domain left out.
+ */
+static uint32_t lacking(const struct session *session, uint32_t need, uint32_t flags)
+{
+	const struct pool *pool = session->pool;
+	uint32_t pages = free_pages(pool, flags), own = own_pages(session, flags);
+	uint32_t target = need + kept_from(pool, session->tenant), lacks = target > pages ? target - pages : 0;
+	struct trust_wish wish = { .domain = session->domain, .pages = need > own ? need - own : 0, .reserved = flags & LEASE_CRITICAL };
+
+	if (pool->trust && wish.pages) {
+		uint32_t reach = trust_reach(pool, &wish);
+
+		if (wish.pages > reach + lacks)
+			lacks = wish.pages - reach;
+	}
+	return lacks;
+}
+
+static uint32_t tenant_room(const struct session *session)
+{
+	const struct tenant *tenant = session->tenant;
+
+	/* A limit of the whole pool is none: what runs out then is the pool. */
+	if (tenant->limit >= session->pool->page_count)
+		return UINT32_MAX;
+	return tenant->limit > tenant->leased ? tenant->limit - tenant->leased : 0;
+}
+
+static uint32_t session_room(const struct session *session)
+{
+	if (!session->limit)
+		return UINT32_MAX;
+	return session->limit > session->leased ? session->limit - session->leased : 0;
+}
+
+static uint32_t room(const struct session *session)
+{
+	uint32_t tenant = tenant_room(session), own = session_room(session);
+
+	return tenant < own ? tenant : own;
+}
+
+/* What of `pages` is still to be made free, when so many are on their way out already. */
+static uint32_t beyond(uint32_t pages, uint32_t leaving)
+{
+	return pages > leaving ? pages - leaving : 0;
+}
+
+/* Pages that are being spilled or cleared, and on which no request counts that waits. */
+static uint32_t leaving(const struct pool *pool)
+{
+	return beyond(pool->spill->saving_pages + trust_coming(pool), pool->spill->claimed_pages);
+}
+
+/* What is idle in the session's own magazines and bitmap goes back, so that it can be lent anew in one piece. */
+static void consolidate(struct session *session)
+{
+	struct evict_request cached = { .only = session, .cached_only = true, .pages = UINT32_MAX };
+
+	lease_reclaim(session, UINT32_MAX);
+	evict_pages(session->pool, &cached);
+}
+
+/* Whose content a request with these flags leaves alone. */
+static const struct session *own_last(const struct session *session, uint32_t flags)
+{
+	return flags & LEASE_OWN_LAST ? session : NULL;
+}
+
+/* Could the pool give so many pages, if all that may be taken were taken? Asked before blocks are given up for a limit's sake. */
+static bool could_free(struct session *session, uint32_t need, uint32_t flags)
+{
+	struct evict_request request = { .for_tenant = session->tenant, .own_last = own_last(session, flags) };
+	uint32_t lacks = lacking(session, need, flags), idle = pool_idle_owned(session->pool);
+
+	request.pages = beyond(beyond(lacks, idle), leaving(session->pool));
+	return !request.pages || evict_possible(session->pool, &request);
+}
+
+/* Bring the session below its limits by giving up what it or its tenant does not use. 0, -EDQUOT or -ENOSPC. */
+static int make_room(struct session *session, uint32_t need, uint32_t flags)
+{
+	struct pool *pool = session->pool;
+
+	if (need <= room(session))
+		return 0;
+	/* As much as it takes: what else is idle there may be kept for a purpose, mapped where it will be used again. */
+	lease_reclaim(session, need - room(session));
+	if (need <= room(session))
+		return 0;
+	consolidate(session);
+	if (need > room(session) && !(flags & LEASE_NO_EVICT) && !could_free(session, need, flags))
+		return -ENOSPC;
+	if (need > session_room(session) && !(flags & (LEASE_NO_EVICT | LEASE_OWN_LAST))) {
+		struct evict_request own = { .only = session, .for_tenant = session->tenant, .whole = true, .pages = beyond(need - session_room(session), session->saving) };
+
+		evict_pages(pool, &own);
+	}
+	if (need > tenant_room(session))
+		reclaim_from(pool, &(struct whose){ .tenant = session->tenant }, session->tenant, need - tenant_room(session));
+	if (need > tenant_room(session) && need <= session_room(session) && !(flags & LEASE_NO_EVICT)) {
+		struct evict_request within = {
+			.for_tenant = session->tenant,
+			.within = true,
+			.own_last = own_last(session, flags),
+			.whole = true,
+			.pages = beyond(need - tenant_room(session), session->tenant->saving),
+		};
+
+		evict_pages(pool, &within);
+	}
+	return need <= room(session) ? 0 : -EDQUOT;
+}
+
+/* What is free and another trust domain's is sent on its way; what is retired, and this one's own, is had at once. */
+static void make_ours(struct session *session, uint32_t need, uint32_t flags)
+{
+	struct pool *pool = session->pool;
+	uint32_t own = own_pages(session, flags);
+	struct trust_wish wish = { .domain = session->domain, .reserved = flags & LEASE_CRITICAL };
+
+	if (!pool->trust || need <= own)
+		return;
+	reclaim_from(pool, &(struct whose){ .domain = session->domain }, session->tenant, need - own);
+	own = own_pages(session, flags);
+	if (need > own)
+		trust_cancel(pool, session->domain, need - own);
+	own = own_pages(session, flags);
+	wish.pages = beyond(need > own ? need - own : 0, leaving(pool));
+	/* Nobody is asked for pages that do not help: they might have to be retired. */
+	if (wish.pages && trust_reach(pool, &wish) >= wish.pages)
+		trust_begin(pool, &wish);
+}
+
+/* Bring enough pages into the index. */
+static bool make_free(struct session *session, uint32_t need, uint32_t flags)
+{
+	struct pool *pool = session->pool;
+
+	if (need <= available(session, flags))
+		return true;
+	make_ours(session, need, flags);
+	if (need > available(session, flags))
+		reclaim_from(pool, &(struct whose){ 0 }, session->tenant, beyond(lacking(session, need, flags), pool->trust ? leaving(pool) : 0));
+	if (need > available(session, flags)) {
+		struct evict_request request = {
+			.for_tenant = session->tenant,
+			.own_last = own_last(session, flags),
+			.pages = beyond(lacking(session, need, flags), leaving(pool)),
+			.whole = true,
+			.cached_only = flags & LEASE_NO_EVICT,
+			/* The next requests will lack pages too: some more now cost less than a scan for each. */
+			.hysteresis = flags & LEASE_NO_EVICT ? 0 : pool->agent->config.eviction.hysteresis,
+		};
+
+		evict_pages(pool, &request);
+	}
+	/* What was taken from another trust domain is free, and not ours yet. */
+	make_ours(session, need, flags);
+	return need <= available(session, flags);
+}
+
+/* The longest run that this session may have now. */
+static uint32_t longest_run(const struct session *session, uint32_t flags)
+{
+	uint32_t longest = free_runs_longest(free_of(session, false)), normal = available(session, 0);
+	uint32_t reserved = flags & LEASE_CRITICAL ? free_runs_longest(free_of(session, true)) : 0;
+
+	if (longest > normal)
+		longest = normal;
+	return longest > reserved ? longest : reserved;
+}
+
+/* Make one run of `need` pages if it can be had without loss; by eviction too when the request insists on it. */
+static bool make_run(struct session *session, uint32_t need, uint32_t flags)
+{
+	struct pool *pool = session->pool;
+	struct evict_request request = {
+		.for_tenant = session->tenant,
+		.own_last = own_last(session, flags),
+		.cached_only = flags & LEASE_NO_EVICT,
+	};
+	uint32_t first;
+
+	if (longest_run(session, flags) >= need)
+		return true;
+	consolidate(session);
+	if (longest_run(session, flags) >= need || !(flags & LEASE_CONTIGUOUS))
+		return longest_run(session, flags) >= need;
+	/* While blocks are on their way out of a place that was chosen before, no second one is chosen. */
+	if (pool->spill->saving_pages || trust_coming(pool) || !evict_window(pool, &request, need, &first))
+		return false;
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id] && pool->sessions[id]->role == SESSION_WORKER)
+			lease_reclaim_range(pool->sessions[id], first, need);
+	trust_begin_range(pool, session->domain, first, need);
+	/* A pin or an allocation may have been faster: then this try fails, and the next one looks for another place. */
+	return longest_run(session, flags) >= need;
+}
+
+/* A run out of the index: of this length, or false. */
+static bool take_run(struct session *session, bool reserved, uint32_t count, bool first_fit, uint32_t *first)
+{
+	if (!free_runs_take(free_of(session, reserved), count, first_fit, first))
+		return false;
+	if (session->pool->trust)
+		trust_taken(session->pool, session->domain, *first, count);
+	return true;
+}
+
+/* The longest one, or `most` pages of it; its length. */
+static uint32_t take_longest(struct session *session, bool reserved, uint32_t most, uint32_t *first)
+{
+	uint32_t length = free_runs_take_longest(free_of(session, reserved), most, first);
+
+	if (length && session->pool->trust)
+		trust_taken(session->pool, session->domain, *first, length);
+	return length;
+}
+
+/* `need` pages out of the index, in one run or many; there are enough. Extra only when it lies right behind or in one run. */
+static void take(struct session *session, const struct lease_want *want, uint32_t extra, struct lease_grant *grant)
+{
+	struct pool *pool = session->pool;
+	bool first_fit = want->flags & LEASE_FIRST_FIT, critical = want->flags & LEASE_CRITICAL;
+	/* What others' minima keep is not for this session; a critical request has the reserved pages for that. */
+	uint32_t need = want->need, normal = available(session, 0), first, got;
+
+	grant->run_count = 0;
+	grant->extra_count = 0;
+	if (extra && need + extra <= normal && take_run(session, false, need + extra, first_fit, &first)) {
+		pool->runs[grant->run_count++] = (struct page_run){ first, need };
+		grant->extra_first = first + need;
+		grant->extra_count = extra;
+		return;
+	}
+	if ((need <= normal && take_run(session, false, need, first_fit, &first)) ||
+		(critical && take_run(session, true, need, first_fit, &first))) {
+		pool->runs[grant->run_count++] = (struct page_run){ first, need };
+	} else {
+		while (need) {
+			got = normal ? take_longest(session, false, need < normal ? need : normal, &first) : 0;
+			normal -= got;
+			if (!got)
+				got = take_longest(session, true, need, &first);
+			pool->runs[grant->run_count++] = (struct page_run){ first, got };
+			need -= got;
+		}
+	}
+	if (extra)
+		grant->extra_count = take_longest(session, false, extra, &grant->extra_first);
+}
+
+/* Words first, then what the worker may act on, which the answer is. */
+static void lend(struct session *session, const struct lease_want *want, const struct lease_grant *grant)
+{
+	struct pool *pool = session->pool;
+	struct ledger_journal *journal = &pool->ledger.header->journal;
+	struct block_entry *blocks = session->segment.blocks;
+	uint32_t total = grant->extra_count, run_count = grant->run_count;
+
+	if (grant->extra_count)
+		pool->runs[run_count++] = (struct page_run){ grant->extra_first, grant->extra_count };
+	journal->slot = want->slot;
+	journal->slot_word = want->word;
+	journal_begin(&pool->ledger, LEDGER_GRANT, session->id, run_count);
+	for (uint32_t i = 0; i < grant->run_count; i++) {
+		const struct page_run *run = &pool->runs[i];
+
+		pool_lend(pool, run->first, run->count, session->id);
+		atomic_store_explicit(&blocks[run->first].page_count, run->count, memory_order_relaxed);
+		atomic_store_explicit(&blocks[run->first].next, i + 1 < grant->run_count ? pool->runs[i + 1].first + 1 : 0,
+			memory_order_relaxed);
+		total += run->count;
+	}
+	if (grant->extra_count)
+		pool_lend(pool, grant->extra_first, grant->extra_count, session->id);
+	account(session, total);
+	pool_count(pool, POOL_COUNT_GRANTS, total);
+}
+
+void lease_grant_undo(struct session *session, const struct lease_grant *grant)
+{
+	uint32_t run_count = grant->run_count + (grant->extra_count ? 1 : 0);
+
+	for (uint32_t i = 0; i < run_count; i++) {
+		pool_take_back(session->pool, session->pool->runs[i].first, session->pool->runs[i].count);
+		account(session, -(int64_t)session->pool->runs[i].count);
+	}
+}
+
+/* How many pages beyond the need: the session's batch, less when the pool runs low or has many takers. */
+static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t extra)
+{
+	struct pool *pool = session->pool;
+	const struct config *config = &pool->agent->config;
+	uint64_t now = clock_ms(), since = now - session->last_refill_ms;
+	uint32_t spare, most;
+
+	if (session->batch && since < REFILL_SOON_MS && session->batch < config->lease.batch_most)
+		session->batch *= 2;
+	else if (since > REFILL_CALM_MS || !session->batch)
+		session->batch = config->lease.batch_pages;
+	if (session->batch > config->lease.batch_most)
+		session->batch = config->lease.batch_most;
+	session->last_refill_ms = now;
+	if (!extra || pool->short_waiters)
+		return 0;
+	extra = session->batch > need ? session->batch - need : 0;
+	spare = available(session, 0);
+	spare = spare > need ? spare - need : 0;
+	most = spare / (2 * (pool->session_count ? pool->session_count : 1));
+	if (extra > most)
+		extra = most;
+	most = room(session) - need;
+	return extra < most ? extra : most;
+}
+
+/* Whether so many pages are nobody's, and may be lent without taking anything from anybody. */
+static bool is_there(const struct session *session, uint32_t need, uint32_t flags)
+{
+	return need <= room(session) && need <= available(session, flags) && (!(flags & LEASE_CONTIGUOUS) || need <= longest_run(session, flags));
+}
+
+int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant)
+{
+	uint32_t extra;
+	int error;
+
+	if (want->flags & LEASE_CRITICAL && !session->privileged)
+		return -EPERM;
+	if (want->flags & LEASE_FREE && !is_there(session, want->need, want->flags))
+		return -ENOSPC;
+	error = make_room(session, want->need, want->flags);
+	if (error)
+		return error;
+	/* Who insists on one run gets it first: pages that were freed elsewhere would be lost for nothing. */
+	if (want->need > 1 && want->flags & LEASE_CONTIGUOUS && !make_run(session, want->need, want->flags))
+		return -ENOSPC;
+	if (!make_free(session, want->need, want->flags))
+		return -ENOSPC;
+	if (want->flags & LEASE_CONTIGUOUS && longest_run(session, want->flags) < want->need)
+		return -ENOSPC;
+	if (want->need > 1 && !(want->flags & (LEASE_CONTIGUOUS | LEASE_SCATTERED)))
+		make_run(session, want->need, want->flags);
+	extra = welcome_extra(session, want->need, want->extra);
+	take(session, want, extra, grant);
+	lend(session, want, grant);
+	return 0;
+}
+
+void lease_initial(struct session *session, uint32_t pages)
+{
+	struct pool *pool = session->pool;
+	static const struct lease_want want = { .slot = LEDGER_NO_SLOT };
+	struct lease_grant grant = { 0 };
+	uint32_t most = room(session);
+
+	if (pages > most)
+		pages = most;
+	if (pages > available(session, 0) / 2)
+		pages = available(session, 0) / 2;
+	if (!pages)
+		return;
+	grant.extra_count = take_longest(session, false, pages, &grant.extra_first);
+	lend(session, &want, &grant);
+	lease_put(session->segment.free_bits, grant.extra_first, grant.extra_count);
+	journal_end(&pool->ledger);
+	flight_note(pool, &(struct flight_entry){ .kind = FLIGHT_GRANT, .session = (uint16_t)session->id, .page = grant.extra_first,
+		.pages = grant.extra_count }, 0);
+}
+
+void lease_shrink_idle(struct session *session, uint64_t now_ms)
+{
+	const struct config *config = &session->pool->agent->config;
+	uint32_t idle;
+
+	if (session->leased <= config->lease.keep_pages || now_ms - session->last_refill_ms < config->lease.idle_ms)
+		return;
+	idle = lease_idle(session);
+	if (idle <= config->lease.keep_pages)
+		return;
+	/* Half of it each time: a worker that comes back finds some. */
+	lease_reclaim(session, (idle - config->lease.keep_pages + 1) / 2);
+	session->batch = config->lease.batch_pages;
+	session->last_refill_ms = now_ms;
+}

@@ -1,0 +1,590 @@
+#include "agent/pages/pool.h"
+
+#include "agent/base/crash_point.h"
+#include "agent/base/event.h"
+#include "agent/keeper/channel.h"
+#include "agent/pages/lease.h"
+#include "agent/base/log.h"
+#include "agent/object/objects.h"
+#include "agent/control/recover.h"
+#include "agent/session/session.h"
+#include "agent/spill/spill.h"
+#include "agent/trust/trust.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void words_count(struct pool *pool, enum page_state state, int64_t more)
+{
+	_Atomic uint32_t *cell = &pool->segment.header->state_pages[state];
+
+	atomic_store_explicit(cell, (uint32_t)((int64_t)atomic_load_explicit(cell, memory_order_relaxed) + more),
+		memory_order_relaxed);
+}
+
+/* EVICTING is not published as a count: such a page counts as LEASED until it is decided. */
+static enum page_state counted_state(uint64_t word)
+{
+	return page_word_state(word) == PAGE_EVICTING ? PAGE_LEASED : page_word_state(word);
+}
+
+void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner)
+{
+	uint32_t normal = 0;
+
+	for (uint32_t page = first; page < first + count; page++) {
+		uint64_t word = pool_word(pool, page);
+
+		normal += page_word_state(word) == PAGE_FREE;
+		atomic_store_explicit(&pool->segment.pages[page],
+			page_word_make(PAGE_LEASED, owner, page_word_generation(word) + 1), memory_order_seq_cst);
+		crash_point();
+	}
+	words_count(pool, PAGE_FREE, -(int64_t)normal);
+	words_count(pool, PAGE_RESERVED, -(int64_t)(count - normal));
+	words_count(pool, PAGE_LEASED, count);
+	pool->leased += count;
+}
+
+static void words_become(struct pool *pool, uint32_t first, uint32_t count, enum page_state state, uint32_t owner)
+{
+	for (uint32_t page = first; page < first + count; page++) {
+		atomic_store_explicit(&pool->segment.pages[page],
+			page_word_make(state, owner, page_word_generation(pool_word(pool, page)) + 1), memory_order_seq_cst);
+		crash_point();
+	}
+}
+
+void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t object)
+{
+	words_become(pool, first, count, PAGE_SHARED, object);
+	words_count(pool, PAGE_LEASED, -(int64_t)count);
+	words_count(pool, PAGE_SHARED, count);
+	pool->leased -= count;
+}
+
+void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner)
+{
+	words_become(pool, first, count, PAGE_LEASED, owner);
+	words_count(pool, PAGE_SHARED, -(int64_t)count);
+	words_count(pool, PAGE_LEASED, count);
+	pool->leased += count;
+}
+
+/* Also one that is quarantined; not what belongs to an object, whose number is the owner then. */
+static bool is_lent(uint64_t word)
+{
+	return page_word_owner(word) && page_word_state(word) != PAGE_SHARED;
+}
+
+/* Words only; the caller puts the run into the index. */
+static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum page_state to)
+{
+	uint32_t by_state[PAGE_STATES] = { 0 }, lent = 0;
+
+	for (uint32_t page = first; page < first + count; page++) {
+		uint64_t word = pool_word(pool, page);
+
+		by_state[counted_state(word)]++;
+		lent += is_lent(word);
+		pool->ledger.pages[page].doubt = 0;
+		atomic_store_explicit(&pool->segment.pages[page], page_word_make(to, 0, page_word_generation(word) + 1),
+			memory_order_seq_cst);
+		crash_point();
+	}
+	for (int state = 0; state < PAGE_STATES; state++)
+		if (by_state[state])
+			words_count(pool, (enum page_state)state, -(int64_t)by_state[state]);
+	words_count(pool, to, count);
+	pool->leased -= lent;
+}
+
+void pool_take_back(struct pool *pool, uint32_t first, uint32_t count)
+{
+	uint32_t border = pool->segment.header->reserved_first;
+
+	if (first < border) {
+		uint32_t normal = first + count <= border ? count : border - first;
+
+		words_free(pool, first, normal, PAGE_FREE);
+		free_runs_put(&pool->free, first, normal);
+		trust_put(pool, first, normal);
+		first += normal;
+		count -= normal;
+	}
+	if (count) {
+		words_free(pool, first, count, PAGE_RESERVED);
+		free_runs_put(&pool->reserved, first, count);
+		trust_put(pool, first, count);
+	}
+}
+
+void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask)
+{
+	while (mask) {
+		uint32_t at = (uint32_t)__builtin_ctzll(mask);
+		uint64_t from = mask >> at;
+		uint32_t count = ~from ? (uint32_t)__builtin_ctzll(~from) : 64;
+
+		pool_take_back(pool, word * 64 + at, count);
+		if (at + count >= 64)
+			break;
+		mask &= ~UINT64_C(0) << (at + count);
+	}
+}
+
+/* The owner of a shared page is an object, and may have the number of a session. */
+static bool is_of_session(uint64_t word, uint32_t session)
+{
+	return page_word_owner(word) == session && page_word_state(word) != PAGE_SHARED;
+}
+
+void pool_move(struct pool *pool, uint32_t page, enum page_state state)
+{
+	uint64_t word = pool_word(pool, page);
+
+	words_count(pool, counted_state(word), -1);
+	words_count(pool, state, 1);
+	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, page_word_owner(word), page_word_generation(word)),
+		memory_order_seq_cst);
+	crash_point();
+}
+
+void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state)
+{
+	uint64_t word = pool_word(pool, page);
+
+	words_count(pool, counted_state(word), -1);
+	words_count(pool, state, 1);
+	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, 0, page_word_generation(word) + 1), memory_order_seq_cst);
+	crash_point();
+}
+
+void pool_set_aside(struct pool *pool, uint32_t page)
+{
+	uint64_t word = pool_word(pool, page);
+
+	words_count(pool, counted_state(word), -1);
+	words_count(pool, PAGE_RETIRED, 1);
+	pool->leased--;
+	atomic_store_explicit(&pool->segment.pages[page], page_word_make(PAGE_RETIRED, 0, page_word_generation(word) + 1),
+		memory_order_seq_cst);
+	crash_point();
+}
+
+/* Calls `run` for each maximal run of pages of this session. */
+static uint32_t for_runs_of(struct pool *pool, uint32_t owner, void (*run)(struct pool *pool, uint32_t first, uint32_t count))
+{
+	uint32_t total = 0;
+
+	for (uint32_t page = 0; page < pool->page_count;) {
+		uint32_t first = page;
+
+		while (page < pool->page_count && is_of_session(pool_word(pool, page), owner))
+			page++;
+		if (page > first) {
+			run(pool, first, page - first);
+			total += page - first;
+		} else {
+			page++;
+		}
+	}
+	return total;
+}
+
+static void run_quarantine(struct pool *pool, uint32_t first, uint32_t count)
+{
+	for (uint32_t page = first; page < first + count; page++) {
+		uint64_t word = pool_word(pool, page);
+
+		words_count(pool, counted_state(word), -1);
+		atomic_store_explicit(&pool->segment.pages[page],
+			page_word_make(PAGE_QUARANTINED, page_word_owner(word), page_word_generation(word) + 1), memory_order_seq_cst);
+		crash_point();
+	}
+	words_count(pool, PAGE_QUARANTINED, count);
+}
+
+void pool_quarantine_of(struct pool *pool, uint32_t owner)
+{
+	for_runs_of(pool, owner, run_quarantine);
+}
+
+uint32_t pool_take_back_of(struct pool *pool, uint32_t owner)
+{
+	return for_runs_of(pool, owner, pool_take_back);
+}
+
+uint32_t pool_idle_owned(const struct pool *pool)
+{
+	uint32_t idle = 0;
+
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = pool_word(pool, page);
+		const struct session *session = pool->sessions[page_word_session(word)];
+
+		idle += session && session->role == SESSION_WORKER && session->state == SESSION_LIVE &&
+			page_word_state(word) == PAGE_LEASED &&
+			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;
+	}
+	return idle;
+}
+
+uint32_t pool_idle(const struct pool *pool)
+{
+	uint32_t idle = 0;
+
+	/* Of thousands of sessions each has few pages: one look at each page, and not at each word of each. */
+	if ((uint64_t)pool->session_count * ((pool->page_count + 63) / 64) > pool->page_count)
+		return pool_idle_owned(pool);
+	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+		const struct session *session = pool->sessions[id];
+
+		if (!session)
+			continue;
+		left--;
+		if (session->role == SESSION_WORKER && session->state == SESSION_LIVE)
+			idle += lease_idle(session);
+	}
+	return idle;
+}
+
+/* Of a session, as its worker counts them: at most what it leases, of which the agent may have taken some since. */
+static uint32_t session_offered(const struct session *session)
+{
+	uint32_t offered = atomic_load_explicit(&session->segment.header->offered_pages, memory_order_relaxed);
+
+	return offered < session->leased ? offered : session->leased;
+}
+
+/* Pages that the agent may take without loss to their owners' work: offered or released ones of ranges, and prefixes that no sequence uses. */
+static uint32_t pool_offered(const struct pool *pool)
+{
+	uint32_t offered = object_order_offered_pages(pool);
+
+	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+		const struct session *session = pool->sessions[id];
+
+		if (!session)
+			continue;
+		left--;
+		if (session->role == SESSION_WORKER && session->state == SESSION_LIVE)
+			offered += session_offered(session);
+	}
+	return offered;
+}
+
+uint32_t pool_utilization(const struct pool *pool)
+{
+	uint32_t normal = pool->segment.header->reserved_first, away = normal - pool->free.total;
+	uint64_t idle = (uint64_t)pool_idle(pool) + pool_offered(pool);
+
+	/* Both are what workers say, so they are bounded before they are believed. */
+	if (!normal)
+		return 100;
+	return (uint32_t)((idle < away ? away - idle : 0) * 100 / normal);
+}
+
+void pool_update_pressure(struct pool *pool)
+{
+	const struct config *config = &pool->agent->config;
+	uint32_t percent = pool_utilization(pool), now;
+	uint32_t was = atomic_load_explicit(&pool->segment.header->pressure, memory_order_relaxed);
+
+	now = percent >= config->pressure.critical_percent ? POOL_PRESSURE_CRITICAL :
+		percent >= config->pressure.high_percent   ? POOL_PRESSURE_HIGH :
+		percent >= config->pressure.medium_percent ? POOL_PRESSURE_MEDIUM :
+							     POOL_PRESSURE_LOW;
+	if (pool->short_waiters)
+		now = POOL_PRESSURE_CRITICAL;
+	if (now == was)
+		return;
+	atomic_store_explicit(&pool->segment.header->pressure, now, memory_order_relaxed);
+	event_publish(pool->agent, EVENT_PRESSURE, pool, 0, now, "pressure is %s at %u %% utilization",
+		pool_pressure_name((enum pool_pressure)now), percent);
+}
+
+struct tenant *pool_tenant(struct pool *pool, const char *name)
+{
+	for (uint32_t i = 0; i < pool->tenant_count; i++)
+		if (!strcmp(pool->tenants[i].config->name, name))
+			return &pool->tenants[i];
+	return NULL;
+}
+
+/* What poolctl has set holds until the next reload, over a restart of the agent too. */
+static void limits_restore(struct pool *pool)
+{
+	for (uint32_t i = 0; i < pool->tenant_count && i < LEDGER_TENANTS; i++) {
+		const struct ledger_tenant *note = &pool->ledger.header->tenants[i];
+
+		if (!atomic_load_explicit(&note->changed, memory_order_acquire))
+			continue;
+		pool->tenants[i].minimum = atomic_load_explicit(&note->minimum, memory_order_relaxed);
+		pool->tenants[i].limit = atomic_load_explicit(&note->limit, memory_order_relaxed);
+	}
+}
+
+static void sampling_publish(struct pool *pool, uint32_t sampling)
+{
+	uint32_t power = sampling && pool->segment.flight.count ? FLIGHT_SAMPLING_LEAST : 0;
+
+	while (power && power < sampling)
+		power *= 2;
+	atomic_store_explicit(&pool->segment.header->flight_sampling, power, memory_order_relaxed);
+}
+
+void pool_configure(struct pool *pool)
+{
+	const struct config *config = &pool->agent->config;
+
+	/* While the agent runs tenants are only added, at the end, so the order holds. */
+	pool->tenant_count = config->tenant_count;
+	for (uint32_t i = 0; i < pool->tenant_count; i++) {
+		struct tenant *tenant = &pool->tenants[i];
+
+		tenant->config = &config->tenants[i];
+		tenant->domain = trust_domain(pool, tenant->config->domain);
+		tenant->minimum = config_amount_pages(&tenant->config->minimum, pool->config->page_bytes, pool->page_count);
+		tenant->limit = config_amount_pages(&tenant->config->limit, pool->config->page_bytes, pool->page_count);
+		if (tenant->limit > pool->page_count)
+			tenant->limit = pool->page_count;
+	}
+	limits_restore(pool);
+	sampling_publish(pool, config->flight.sampling);
+	atomic_store_explicit(&pool->segment.header->pin_timeout_ms, config->pins.timeout_ms, memory_order_relaxed);
+	evict_configure(pool);
+}
+
+void pool_limits_note(struct pool *pool, const struct tenant *tenant)
+{
+	struct ledger_tenant *note = &pool->ledger.header->tenants[tenant - pool->tenants];
+
+	static_assert((int)LEDGER_TENANTS >= (int)CONFIG_TENANTS_MAX, "one for each");
+	atomic_store_explicit(&note->minimum, tenant->minimum, memory_order_relaxed);
+	atomic_store_explicit(&note->limit, tenant->limit, memory_order_relaxed);
+	atomic_store_explicit(&note->changed, 1, memory_order_release);
+}
+
+void pool_limits_forget(struct pool *pool)
+{
+	for (uint32_t i = 0; i < LEDGER_TENANTS; i++)
+		atomic_store_explicit(&pool->ledger.header->tenants[i].changed, 0, memory_order_release);
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id]) {
+			pool->sessions[id]->limit = pool->sessions[id]->quota;
+			atomic_store_explicit(&pool->ledger.sessions[id].limit, pool->sessions[id]->quota, memory_order_relaxed);
+		}
+}
+
+int pools_minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes)
+{
+	for (uint32_t p = 0; p < agent->pool_count; p++) {
+		const struct pool *pool = agent->pools[p];
+		uint64_t sum = 0;
+
+		for (uint32_t i = 0; i < next->tenant_count; i++) {
+			const struct config_tenant *tenant = &next->tenants[i];
+			uint32_t minimum = config_amount_pages(&tenant->minimum, pool->segment.header->page_bytes, pool->page_count);
+			uint32_t limit = config_amount_pages(&tenant->limit, pool->segment.header->page_bytes, pool->page_count);
+
+			sum += minimum;
+			if (minimum <= limit)
+				continue;
+			snprintf(text, text_bytes, "tenant '%s': its minimum is %u pages in pool '%s', above its limit of %u", tenant->name,
+				minimum, pool->segment.header->name, limit);
+			return -ERANGE;
+		}
+		if (sum <= pool->segment.header->reserved_first)
+			continue;
+		snprintf(text, text_bytes, "the tenants' minima are %llu pages, and pool '%s' as it runs lends %u; lower them",
+			(unsigned long long)sum, pool->segment.header->name, pool->segment.header->reserved_first);
+		return -ERANGE;
+	}
+	return 0;
+}
+
+int pool_check_sessions(const struct pool *pool, struct pool_check_session **sessions)
+{
+	int count = 0;
+
+	*sessions = calloc(pool->session_count + 1, sizeof(**sessions));
+	if (!*sessions)
+		return -ENOMEM;
+	for (uint32_t id = 1; id < POOL_SESSIONS && (uint32_t)count < pool->session_count; id++)
+		if (pool->sessions[id])
+			(*sessions)[count++] = (struct pool_check_session){ id, &pool->sessions[id]->segment };
+	return count;
+}
+
+/* The words say what is free, and how many there are of each kind: all free at first, and after a restart of the agent as it was. */
+static void words_read(struct pool *pool)
+{
+	uint32_t by_state[PAGE_STATES] = { 0 };
+
+	pool->leased = 0;
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		enum page_state state = counted_state(pool_word(pool, page));
+
+		by_state[state]++;
+		pool->leased += is_lent(pool_word(pool, page));
+		if (state == PAGE_FREE || state == PAGE_RESERVED)
+			trust_put(pool, page, 1);
+		if (state == PAGE_FREE)
+			free_runs_put(&pool->free, page, 1);
+		else if (state == PAGE_RESERVED)
+			free_runs_put(&pool->reserved, page, 1);
+	}
+	for (int state = 0; state < PAGE_STATES; state++)
+		atomic_store_explicit(&pool->segment.header->state_pages[state], by_state[state], memory_order_relaxed);
+}
+
+static bool memory_is_held(const struct pool *pool)
+{
+	const struct module_start *start = pool->agent->start;
+
+	for (uint32_t i = 0; i < start->held_count; i++)
+		if (start->held[i].kind == KEEP_HANDLE && start->held[i].pool == pool->index)
+			return true;
+	return false;
+}
+
+/* A successor must find every handle that anybody may have mapped: so without the keeper's hold on all of them nobody gets any. */
+static int memory_hold(struct pool *pool)
+{
+	int error = 0;
+
+	for (uint32_t i = 0; i < pool->physical.exported && !error; i++)
+		error = agent_hold(pool->agent, &(struct held){ .kind = KEEP_HANDLE, .pool = pool->index, .id = i, .fd_count = 1,
+			.fds = { pool->physical.exports[i].fd }, .value = pool->physical.exports[i].offset,
+			.value2 = pool->physical.exports[i].length });
+	if (error)
+		physical_destroy(&pool->physical);
+	return error;
+}
+
+static int memory_start(struct pool *pool, const struct module_pool *start, uint32_t handles)
+{
+	const struct pool_header *header = start->segment.header;
+	const struct physical_plan plan = {
+		.ops = gpu_backend(header->backend),
+		.device = start->device,
+		.handle_bytes = start->handle_bytes,
+		.handle_count = handles,
+		.separate = trust_wanted(pool, &start->ledger),
+		.huge = pool->config->huge_pages,
+		.keeper = pool->agent->keeper.fd,
+		.pool = header->name,
+	};
+	int error;
+
+	if (memory_is_held(pool)) {
+		error = physical_adopt(&pool->physical, &plan, pool->index, pool->agent->start->held, pool->agent->start->held_count);
+		/* Where nothing was created the keeper has it all. */
+		return error || !pool->physical.created ? error : memory_hold(pool);
+	}
+	error = physical_create(&pool->physical, &plan);
+	return error ? error : memory_hold(pool);
+}
+
+int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **result)
+{
+	struct pool *pool = calloc(1, sizeof(*pool));
+	const struct pool_header *header = start->segment.header;
+	uint32_t handles = header->page_count / header->pages_per_handle;
+	int error;
+
+	*result = NULL;
+	if (!pool)
+		return -ENOMEM;
+	pool->agent = agent;
+	pool->index = index;
+	pool->config = &agent->config.pools[index];
+	pool->segment = start->segment;
+	pool->segment_fd = start->segment_fd;
+	pool->page_count = header->page_count;
+	pool->session_next = 1;
+	TAILQ_INIT(&pool->waiters);
+	error = memory_start(pool, start, handles);
+	if (error)
+		goto free_pool;
+	error = free_runs_init(&pool->free, 0, header->reserved_first);
+	if (error)
+		goto destroy_physical;
+	error = free_runs_init(&pool->reserved, header->reserved_first, header->page_count - header->reserved_first);
+	if (error)
+		goto fini_free;
+	error = evict_init(pool);
+	if (error)
+		goto fini_reserved;
+	error = objects_create(pool);
+	if (error)
+		goto fini_evict;
+	pool->ledger = start->ledger;
+	pool->runs = pool->ledger.runs;
+	error = trust_open(pool, start);
+	if (error)
+		goto destroy_objects;
+	error = jobs_open(pool, start);
+	if (error)
+		goto close_trust;
+	error = spill_open(pool, agent->start);
+	if (error)
+		goto close_jobs;
+	words_read(pool);
+	flight_recover(&pool->segment.flight);
+	flight_recover(&pool->segment.events);
+	atomic_store_explicit(&pool->segment.header->incarnation, agent->incarnation, memory_order_relaxed);
+	pool_configure(pool);
+	/* Taken out of service is a pool of this gpoold's: who starts another one means it to serve. */
+	if (agent->start->adopted)
+		atomic_store_explicit(&pool->segment.header->draining, 0, memory_order_relaxed);
+	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))
+		error = recover_pool(pool);
+	if (error)
+		goto close_spill;
+	atomic_store_explicit(&pool->ledger.header->started, 1, memory_order_release);
+	pool_count(pool, POOL_COUNT_AGENT_STARTS, 1);
+	*result = pool;
+	return 0;
+close_spill:
+	spill_close(pool);
+close_jobs:
+	jobs_close(pool);
+close_trust:
+	trust_close(pool);
+destroy_objects:
+	objects_destroy(pool);
+fini_evict:
+	evict_fini(pool);
+fini_reserved:
+	free_runs_fini(&pool->reserved);
+fini_free:
+	free_runs_fini(&pool->free);
+destroy_physical:
+	physical_destroy(&pool->physical);
+free_pool:
+	free(pool);
+	return error;
+}
+
+void pool_destroy(struct pool *pool)
+{
+	if (!pool)
+		return;
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		if (pool->sessions[id])
+			session_end(pool->sessions[id], SESSION_END_STOP);
+	objects_destroy(pool);
+	spill_close(pool);
+	jobs_close(pool);
+	trust_close(pool);
+	evict_fini(pool);
+	free_runs_fini(&pool->reserved);
+	free_runs_fini(&pool->free);
+	physical_destroy(&pool->physical);
+	free(pool);
+}

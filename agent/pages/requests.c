@@ -1,0 +1,431 @@
+/*
+ * requests.c - see requests.h. A slot is hostile input: read once, checked, answered once.
+ */
+#include "agent/pages/requests.h"
+
+#include "agent/base/event.h"
+#include "agent/base/flight.h"
+#include "agent/base/journal.h"
+#include "agent/pages/lease.h"
+#include "agent/object/objects.h"
+#include "agent/spill/spill.h"
+#include "agent/trust/trust.h"
+#include "shm/doorbell.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum {
+	WAITER_TICK_MS = 5,        /* how often pages are looked for again while somebody waits; a worker that frees rings earlier */
+	/* A request that may have been short only because pages are still being spilled, or cleared for its trust domain, is kept so long. */
+	LEAVING_PATIENCE_MS = 1500,
+	SHORTAGE_NS = 1000000,     /* the figures of a refusal may be so old, or as old as it took to make them */
+	AT_LIMIT_TICK_MS = 50,     /* how often the clock tries again for who waits at a limit of his own */
+};
+
+struct waiter {
+	TAILQ_ENTRY(waiter) link;
+	struct session *session;
+	uint32_t slot;
+	uint32_t word; /* of the slot's state: this request and no later one */
+	struct lease_want want;
+	bool claims;   /* counts on pages that are being spilled or cleared */
+	bool at_limit; /* waits for its own tenant or session, not for the pool */
+	uint64_t deadline_ms;
+	uint64_t started_ns;
+};
+
+/* Pages of the pinned block at `head`, as its session says, which is believed as far as it can be. */
+static uint32_t pinned_pages(const struct pool *pool, const struct session *session, uint32_t head, uint32_t *budget)
+{
+	const struct block_entry *blocks = session->segment.blocks;
+	uint64_t tag = atomic_load_explicit(&blocks[head].tag, memory_order_acquire);
+	uint32_t total = 0, extent = head;
+
+	/* A budget for all blocks of the session: honest ones do not overlap, so theirs suffices. */
+	for (;;) {
+		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed), next;
+
+		if (count < 1 || count > pool->page_count - extent || count > *budget)
+			break;
+		*budget -= count;
+		total += count;
+		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
+		if (!next || next > pool->page_count)
+			break;
+		extent = next - 1;
+	}
+	return total;
+}
+
+struct shortage {
+	struct pool *pool;
+	uint32_t pinned_by[POOL_SESSIONS], budget[POOL_SESSIONS];
+	uint32_t last; /* object that was told last */
+};
+
+static void blocks_pinned(struct shortage *shortage)
+{
+	struct pool *pool = shortage->pool;
+
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = pool_word(pool, page);
+		const struct session *session = pool->sessions[page_word_session(word)];
+		uint32_t count;
+
+		if (!session || page_word_state(word) != PAGE_LEASED ||
+			!atomic_load_explicit(&session->segment.pins[page], memory_order_relaxed))
+			continue;
+		count = pinned_pages(pool, session, page, &shortage->budget[session->id]);
+		shortage->pinned_by[session->id] += count;
+		pool->shortage_pinned += count;
+	}
+}
+
+/* Its pages are pinned once, and by each who does. */
+static void object_is_pinned(void *context, uint32_t number, struct session *session, uint32_t pins)
+{
+	struct shortage *shortage = context;
+	struct pool *pool = shortage->pool;
+	uint32_t pages = object_record(pool, number)->pages, best = pool->shortage_object;
+
+	shortage->pinned_by[session->id] += pages;
+	if (shortage->last != number)
+		pool->shortage_pinned += pages;
+	shortage->last = number;
+	if (best && best != number && pages <= object_record(pool, best)->pages)
+		return;
+	if (best == number && pins <= pool->shortage_object_pins)
+		return;
+	pool->shortage_object = number;
+	pool->shortage_object_holder = session->id;
+	pool->shortage_object_pins = pins;
+}
+
+/* One pass over the pin words of each session's pages, and over the readers of pinnable objects. */
+static void shortage_look(struct pool *pool)
+{
+	static struct shortage shortage;
+	uint32_t holder = 0;
+
+	shortage = (struct shortage){ .pool = pool };
+	for (uint32_t id = 0; id < POOL_SESSIONS; id++)
+		shortage.budget[id] = pool->sessions[id] ? pool->sessions[id]->leased : 0;
+	pool->shortage_pinned = pool->shortage_object = 0;
+	blocks_pinned(&shortage);
+	objects_holders(pool, object_is_pinned, &shortage);
+	for (uint32_t id = 0; id < POOL_SESSIONS; id++)
+		if (shortage.pinned_by[id] > shortage.pinned_by[holder])
+			holder = id;
+	pool->shortage_holder = holder;
+	pool->shortage_holder_pages = shortage.pinned_by[holder];
+}
+
+/* Who holds the most pinned pages, for the refusal. */
+static void shortage(const struct session *asker, struct lease_request *slot)
+{
+	struct pool *pool = asker->pool;
+	uint64_t now = clock_ns();
+
+	/* A storm of refusals must not become a storm of scans: the figures may be this old. */
+	if (now - pool->shortage_ns > pool->shortage_took_ns + SHORTAGE_NS) {
+		shortage_look(pool);
+		pool->shortage_ns = clock_ns();
+		pool->shortage_took_ns = pool->shortage_ns - now;
+	}
+	/* Of several trust domains: what this one may have. */
+	slot->free_pages = pool->trust ? pool->trust->views[asker->domain].normal.total : pool->free.total;
+	slot->pinned_pages = pool->shortage_pinned;
+	slot->holder = pool->shortage_holder;
+	slot->holder_pages = pool->shortage_holder_pages;
+	slot->object = pool->shortage_object;
+	slot->object_holder = pool->shortage_object_holder;
+	slot->object_pins = pool->shortage_object_pins;
+}
+
+static void note_refill(struct session *session, uint64_t started_ns)
+{
+	struct pool *pool = session->pool;
+
+	session->refills++;
+	pool->refill_ns[pool->refill_count++ % REFILL_SAMPLES] = clock_ns() - started_ns;
+	pool_count(pool, POOL_COUNT_REFILLS, 1);
+}
+
+bool requests_answer(struct session *session, uint32_t slot_index, uint32_t asked)
+{
+	struct lease_request *slot = &session->segment.requests[slot_index];
+	uint32_t word = asked;
+
+	if (atomic_compare_exchange_strong_explicit(&slot->state, &word, lease_state_to(word, LEASE_DONE), memory_order_acq_rel,
+		    memory_order_acquire)) {
+		crash_point();
+		futex_wake(&slot->state, 1);
+		return true;
+	}
+	return false;
+}
+
+void requests_give_back(struct session *session, uint32_t slot_index)
+{
+	struct lease_request *slot = &session->segment.requests[slot_index];
+	uint32_t word = atomic_load_explicit(&slot->state, memory_order_acquire);
+
+	if (lease_state_of(word) == LEASE_CANCELLED)
+		atomic_store_explicit(&slot->state, lease_state_to(word, LEASE_IDLE), memory_order_release);
+}
+
+static void refuse(struct session *session, const struct waiter *waiter, int error)
+{
+	session->segment.requests[waiter->slot].error = error;
+	if (!requests_answer(session, waiter->slot, waiter->word))
+		requests_give_back(session, waiter->slot);
+}
+
+/* Once a second at most: a worker must not be able to flood everybody who listens. */
+static void announce_limit(struct session *session, uint32_t need)
+{
+	uint64_t now = clock_ms();
+
+	if (session->quota_event_ms && now - session->quota_event_ms < 1000)
+		return;
+	session->quota_event_ms = now;
+	event_publish(session->pool->agent, EVENT_TENANT_LIMIT, session->pool, session->id, need,
+		"'%s' asked for %u pages beyond its limit", session->name, need);
+}
+
+/* May this refusal be only because pages are still on their way out? Asked again when they are. */
+static bool leaving(const struct session *session, const struct waiter *waiter, int error)
+{
+	const struct pool *pool = session->pool;
+
+	if (clock_ns() - waiter->started_ns >= LEAVING_PATIENCE_MS * UINT64_C(1000000))
+		return false;
+	return (pool->spill->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT)) || (trust_coming(pool) && error == -ENOSPC);
+}
+
+/* What others count on is not there for this one. */
+static int grant(struct session *session, struct waiter *waiter, struct lease_grant *granted)
+{
+	struct spill *spill = session->pool->spill;
+	int error;
+
+	if (waiter->claims)
+		spill->claimed_pages -= waiter->want.need;
+	waiter->claims = false;
+	waiter->want.slot = waiter->slot;
+	waiter->want.word = waiter->word;
+	error = lease_grant(session, &waiter->want, granted);
+	if (error && leaving(session, waiter, error)) {
+		waiter->claims = true;
+		spill->claimed_pages += waiter->want.need;
+	}
+	return error;
+}
+
+/* Try to serve; true when the request is over, with pages or without. */
+static bool serve(struct session *session, struct waiter *waiter, bool last_try)
+{
+	struct lease_request *slot = &session->segment.requests[waiter->slot];
+	struct lease_grant granted;
+	int error = grant(session, waiter, &granted);
+	struct flight_entry note = { .kind = FLIGHT_GRANT, .session = (uint16_t)session->id };
+
+	waiter->at_limit = error == -EDQUOT;
+	if (error && (!last_try || waiter->claims) && error != -EPERM)
+		return false;
+	if (error) {
+		session->refusals++;
+		session->tenant->refusals++;
+		pool_count(session->pool, POOL_COUNT_REFUSALS, 1);
+		flight_note(session->pool, &(struct flight_entry){ .kind = FLIGHT_REFUSAL, .session = (uint16_t)session->id,
+			.pages = waiter->want.need, .value = (uint64_t)-error }, waiter->started_ns);
+		shortage(session, slot);
+		if (error == -EDQUOT)
+			announce_limit(session, waiter->want.need);
+		refuse(session, waiter, error);
+		return true;
+	}
+	note.page = session->pool->runs[0].first;
+	note.pages = waiter->want.need + granted.extra_count;
+	slot->error = 0;
+	slot->first_page = note.page;
+	slot->extra_first = granted.extra_first;
+	slot->extra_granted = granted.extra_count;
+	crash_point();
+	/* Who is answered goes on at once: to him this ends before that. */
+	flight_stamp(&note, waiter->started_ns);
+	if (requests_answer(session, waiter->slot, waiter->word)) {
+		journal_end(&session->pool->ledger);
+		flight_note(session->pool, &note, 0);
+	} else {
+		lease_grant_undo(session, &granted);
+		journal_end(&session->pool->ledger);
+		requests_give_back(session, waiter->slot);
+	}
+	note_refill(session, waiter->started_ns);
+	return true;
+}
+
+/* Workers ring when they free pages only while somebody waits for the pool's; who waits at a limit of his own looks by the clock. */
+static void waiters_publish(struct pool *pool)
+{
+	const struct waiter *waiter;
+
+	pool->short_waiters = 0;
+	TAILQ_FOREACH(waiter, &pool->waiters, link)
+		pool->short_waiters += !waiter->at_limit;
+	atomic_store_explicit(&pool->segment.header->waiters, pool->short_waiters, memory_order_relaxed);
+	if (pool->waiter_count)
+		agent_need_tick(pool->agent, WAITER_TICK_MS);
+}
+
+static void waiter_remove(struct pool *pool, struct waiter *waiter)
+{
+	if (waiter->claims)
+		pool->spill->claimed_pages -= waiter->want.need;
+	TAILQ_REMOVE(&pool->waiters, waiter, link);
+	pool->waiter_count--;
+	free(waiter);
+}
+
+/* In order of the tenants' priority, then of arrival. */
+static void waiter_insert(struct pool *pool, struct waiter *waiter)
+{
+	uint32_t priority = waiter->session->tenant->config->priority;
+	struct waiter *at;
+
+	TAILQ_FOREACH(at, &pool->waiters, link)
+		if (at->session->tenant->config->priority < priority)
+			break;
+	if (at)
+		TAILQ_INSERT_BEFORE(at, waiter, link);
+	else
+		TAILQ_INSERT_TAIL(&pool->waiters, waiter, link);
+	pool->waiter_count++;
+}
+
+/*
+ * What helps who waits at a limit of his own is what his own tenant gives back; so a ring of others does not count, and the clock
+ * tries for one waiter of a session at a time, now and then: each try may cost a scan.
+ */
+static bool worth_a_try(const struct waiter *waiter, const struct session *ringer, uint64_t now)
+{
+	if (!waiter->at_limit || waiter->claims || now >= waiter->deadline_ms)
+		return true;
+	if (now - waiter->session->at_limit_ms < AT_LIMIT_TICK_MS)
+		return false;
+	waiter->session->at_limit_ms = now;
+	return !ringer || ringer->tenant == waiter->session->tenant;
+}
+
+void requests_serve_waiters(struct pool *pool, const struct session *ringer)
+{
+	uint64_t now = clock_ms();
+	struct waiter *waiter, *next;
+
+	for (waiter = TAILQ_FIRST(&pool->waiters); waiter; waiter = next) {
+		struct lease_request *slot = &waiter->session->segment.requests[waiter->slot];
+
+		next = TAILQ_NEXT(waiter, link);
+		if (atomic_load_explicit(&slot->state, memory_order_acquire) != waiter->word) {
+			requests_give_back(waiter->session, waiter->slot);
+			waiter_remove(pool, waiter);
+		} else if (worth_a_try(waiter, ringer, now) && serve(waiter->session, waiter, now >= waiter->deadline_ms)) {
+			waiter_remove(pool, waiter);
+		}
+	}
+	waiters_publish(pool);
+}
+
+void requests_forget(struct session *session)
+{
+	struct pool *pool = session->pool;
+	struct waiter *waiter, *next;
+
+	for (waiter = TAILQ_FIRST(&pool->waiters); waiter; waiter = next) {
+		next = TAILQ_NEXT(waiter, link);
+		if (waiter->session == session)
+			waiter_remove(pool, waiter);
+	}
+	waiters_publish(pool);
+}
+
+static bool is_waiting(const struct session *session, uint32_t slot)
+{
+	const struct waiter *waiter;
+
+	TAILQ_FOREACH(waiter, &session->pool->waiters, link)
+		if (waiter->session == session && waiter->slot == slot)
+			return true;
+	return false;
+}
+
+static void request_serve(struct session *session, uint32_t slot_index)
+{
+	struct lease_request *slot = &session->segment.requests[slot_index];
+	struct pool *pool = session->pool;
+	struct waiter asked = { .session = session, .slot = slot_index, .started_ns = clock_ns() }, *waiter;
+	uint32_t kind, timeout_ms;
+
+	asked.word = atomic_load_explicit(&slot->state, memory_order_acquire);
+	/* The mover is at it: the slot waits. */
+	if (session->spill_requests >> slot_index & 1)
+		return;
+	if (lease_state_of(asked.word) == LEASE_CANCELLED && !is_waiting(session, slot_index))
+		requests_give_back(session, slot_index);
+	if (lease_state_of(asked.word) != LEASE_REQUESTED || is_waiting(session, slot_index))
+		return;
+	/* Read once; the worker may change them meanwhile. */
+	kind = *(volatile uint32_t *)&slot->kind;
+	asked.want.need = *(volatile uint32_t *)&slot->need;
+	asked.want.extra = *(volatile uint32_t *)&slot->extra;
+	asked.want.flags = *(volatile uint32_t *)&slot->flags;
+	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
+	if (kind == LEASE_RESTORE || kind == LEASE_DISCARD || kind == LEASE_SPILL) {
+		spill_request(session, slot_index, &(struct lease_request){ .state = asked.word, .kind = kind, .need = asked.want.need,
+			.flags = asked.want.flags, .first_page = *(volatile uint32_t *)&slot->first_page, .tag = *(volatile uint64_t *)&slot->tag });
+		return;
+	}
+	if (kind != LEASE_TAKE || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
+		refuse(session, &asked, -EINVAL);
+		session_damage(session, "a lease request of an unknown kind");
+		return;
+	}
+	if (asked.want.need < 1 || asked.want.need > pool->page_count) {
+		refuse(session, &asked, -EINVAL);
+		return;
+	}
+	if (serve(session, &asked, timeout_ms == 0))
+		return;
+	waiter = malloc(sizeof(*waiter));
+	if (!waiter) {
+		pool->spill->claimed_pages -= asked.claims ? asked.want.need : 0;
+		refuse(session, &asked, -ENOMEM);
+		return;
+	}
+	*waiter = asked;
+	waiter->deadline_ms = clock_ms() + timeout_ms;
+	waiter_insert(pool, waiter);
+	waiters_publish(pool);
+	pool_update_pressure(pool);
+}
+
+void requests_restart(struct session *session)
+{
+	for (uint32_t slot = 0; slot < SESSION_REQUESTS && session->state == SESSION_LIVE; slot++)
+		request_serve(session, slot);
+}
+
+void requests_doorbell(struct session *session)
+{
+	uint64_t pending;
+
+	if (session->state != SESSION_LIVE || session->role != SESSION_WORKER)
+		return;
+	pending = atomic_exchange_explicit(&session->segment.header->requests_pending, 0, memory_order_acq_rel);
+	for (; pending && session->state == SESSION_LIVE; pending &= pending - 1)
+		request_serve(session, (uint32_t)__builtin_ctzll(pending));
+	if (session->pool->waiter_count)
+		requests_serve_waiters(session->pool, session);
+}

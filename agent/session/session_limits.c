@@ -1,0 +1,86 @@
+/* session_limits.c - see session_limits.h. */
+#include "agent/session/session_limits.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+/* Ordinary sessions that are attached. */
+struct attached {
+	uint32_t ordinary, of_user, of_tenant[CONFIG_TENANTS_MAX];
+};
+
+static bool is_ordinary(enum session_role role, uid_t uid)
+{
+	return role == SESSION_WORKER || (role == SESSION_OBSERVER && !session_is_operator(uid));
+}
+
+static void count(const struct pool *pool, uid_t uid, struct attached *attached)
+{
+	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+		const struct session *session = pool->sessions[id];
+
+		if (!session)
+			continue;
+		left--;
+		if (!is_ordinary(session->role, session->uid))
+			continue;
+		attached->ordinary++;
+		attached->of_user += session->uid == uid;
+		attached->of_tenant[session->tenant - pool->tenants]++;
+	}
+}
+
+/* How many sessions other tenants are guaranteed that they do not have yet. */
+static uint32_t kept_for_others(const struct pool *pool, const struct tenant *tenant, const struct attached *attached, uint32_t guaranteed)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < pool->tenant_count; i++)
+		if (&pool->tenants[i] != tenant && attached->of_tenant[i] < guaranteed)
+			kept += guaranteed - attached->of_tenant[i];
+	return kept;
+}
+
+static int check_ordinary(const struct pool *pool, const struct tenant *tenant, enum session_role role, uid_t uid, char *text,
+	size_t text_bytes)
+{
+	const struct config *config = &pool->agent->config;
+	const uint32_t sessions = config->limits.sessions, eighth = sessions / 8;
+	const uint32_t kept = config->limits.kept_sessions < eighth ? config->limits.kept_sessions : eighth;
+	const uint32_t shared = sessions - kept, guaranteed = shared * config->limits.tenant_percent / 100 / pool->tenant_count;
+	const uint32_t user_most = (shared * config->limits.user_percent + 99) / 100;
+	/* The role's own: observers may take the first half of what is kept. */
+	const uint32_t not_for_it = role == SESSION_WORKER ? kept : (kept + 1) / 2, most = sessions - not_for_it;
+	struct attached attached = { 0 };
+	uint32_t of_tenant;
+
+	count(pool, uid, &attached);
+	of_tenant = attached.of_tenant[tenant - pool->tenants];
+	if (attached.ordinary >= most) {
+		snprintf(text, text_bytes, "%u sessions are attached, and the other %u of limits.sessions (%u) are kept for %s: see "
+			 "limits.kept_sessions; raise limits.sessions", attached.ordinary, not_for_it, sessions,
+			role == SESSION_WORKER ? "admins and observers" : "admins and root");
+		return -EUSERS;
+	}
+	if (of_tenant >= guaranteed && most - attached.ordinary <= kept_for_others(pool, tenant, &attached, guaranteed)) {
+		snprintf(text, text_bytes, "tenant '%s' has %u sessions, and what is left of limits.sessions (%u) is kept for other tenants: see "
+			 "limits.tenant_sessions (%u percent)", tenant->config->name, of_tenant, sessions, config->limits.tenant_percent);
+		return -EUSERS;
+	}
+	if (attached.of_user >= user_most && !session_is_operator(uid)) {
+		snprintf(text, text_bytes, "user %u has %u sessions, the limit for one user: see limits.user_sessions (%u percent of %u)", uid,
+			attached.of_user, config->limits.user_percent, shared);
+		return -EUSERS;
+	}
+	return 0;
+}
+
+int session_limits_check(const struct pool *pool, const struct tenant *tenant, enum session_role role, uid_t uid, char *text,
+	size_t text_bytes)
+{
+	if (pool->session_count >= pool->agent->config.limits.sessions) {
+		snprintf(text, text_bytes, "%u sessions are attached, the limit; raise limits.sessions", pool->session_count);
+		return -EUSERS;
+	}
+	return is_ordinary(role, uid) ? check_ordinary(pool, tenant, role, uid, text, text_bytes) : 0;
+}

@@ -1,0 +1,124 @@
+#include "agent/session/timelines.h"
+
+#include "agent/base/asked.h"
+#include "agent/base/descriptors.h"
+#include "agent/keeper/channel.h"
+#include "agent/base/log.h"
+#include "agent/trust/trust.h"
+#include "shm/timeline_page.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void answer(struct session *session, uint64_t sequence, int error, int fd)
+{
+	const struct msg_timeline_reply reply = { .error = error };
+	uint8_t bytes[MSG_LARGEST_timeline_reply];
+
+	asked_send(session, bytes, msg_encode_timeline_reply(&reply, sequence, NULL, bytes, sizeof(bytes)), error ? -1 : fd);
+}
+
+/* ---- a session shows its page ---- */
+
+static bool same_file(int one, int other)
+{
+	struct stat a, b;
+
+	return fstat(one, &a) == 0 && fstat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* 0: the descriptor is kept, or is of the page that is kept already, as when the question is repeated. */
+static int share(struct session *session, int fd)
+{
+	struct pool *pool = session->pool;
+	int error = fd < 0 ? -EBADMSG : timeline_page_verify(fd);
+
+	if (error) {
+		session_damage(session, "a timeline that is no sealed page");
+		return -EBADMSG;
+	}
+	if (session->timeline_fd >= 0)
+		return same_file(session->timeline_fd, fd) ? 0 : -EEXIST;
+	if (!descriptors_left(pool->agent, 1))
+		return -EMFILE;
+	/* Without the keeper's hold a successor could not show it to anybody. */
+	if (agent_hold(pool->agent, &(struct held){ .kind = KEEP_TIMELINE, .pool = pool->index, .id = session->id, .fd_count = 1, .fds = { fd } }))
+		return -ENOMEM;
+	session->timeline_fd = fd;
+	pool->timeline_count++;
+	return 0;
+}
+
+/* ---- another one asks for it ---- */
+
+static int may_look(const struct session *asker, uint32_t id, int *fd)
+{
+	const struct pool *pool = asker->pool;
+	const struct session *session = id < POOL_SESSIONS ? pool->sessions[id] : NULL;
+
+	if (!session || session->timeline_fd < 0)
+		return -ESRCH;
+	if (pool->trust && session->domain != asker->domain)
+		return -EACCES;
+	*fd = session->timeline_fd;
+	return 0;
+}
+
+void timelines_request(struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd)
+{
+	struct msg_timeline_share_request shared;
+	struct msg_timeline_open_request asked;
+	int page = -1;
+
+	if (session->role != SESSION_WORKER) {
+		session_damage(session, "a timeline, of a session without streams");
+	} else if (envelope->type == MSG_TYPE_timeline_share_request && !msg_decode_timeline_share_request(&shared, packet, length)) {
+		answer(session, envelope->sequence, share(session, fd), -1);
+		if (session->timeline_fd == fd)
+			return;
+	} else if (envelope->type == MSG_TYPE_timeline_open_request && !msg_decode_timeline_open_request(&asked, packet, length)) {
+		int error = may_look(session, asked.session, &page);
+
+		answer(session, envelope->sequence, error, page);
+	} else {
+		session_damage(session, "a request about timelines that cannot be");
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+/* ---- ends and beginnings ---- */
+
+void timelines_session_end(struct session *session)
+{
+	if (session->timeline_fd < 0)
+		return;
+	agent_drop(session->pool->agent, KEEP_TIMELINE, session->pool->index, session->id);
+	close(session->timeline_fd);
+	session->timeline_fd = -1;
+	session->pool->timeline_count--;
+}
+
+void timelines_recover(struct pool *pool)
+{
+	const struct module_start *start = pool->agent->start;
+
+	for (uint32_t i = 0; i < start->held_count; i++) {
+		const struct held *held = &start->held[i];
+		struct session *session;
+
+		if (held->kind != KEEP_TIMELINE || held->pool != pool->index || held->fd_count != 1)
+			continue;
+		session = held->id < POOL_SESSIONS ? pool->sessions[held->id] : NULL;
+		if (session && session->timeline_fd < 0) {
+			session->timeline_fd = held->fds[0];
+			pool->timeline_count++;
+			continue;
+		}
+		/* The last agent died between the session's end and telling the keeper of it. */
+		agent_drop(pool->agent, KEEP_TIMELINE, pool->index, held->id);
+		held_close(held);
+	}
+}

@@ -1,0 +1,241 @@
+#include "agent/spill/jobs.h"
+
+#include "agent/base/event.h"
+#include "agent/base/log.h"
+#include "agent/pages/pool.h"
+#include "agent/spill/spill.h"
+#include "agent/trust/trust.h"
+#include "proto/codec.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+static void job_done(void *context, const struct mover_result *result)
+{
+	struct pool *pool = context;
+
+	switch (result->order.tag >> JOB_OWNER_SHIFT) {
+	case JOB_OF_SPILL:
+		spill_job_done(pool, result);
+		break;
+	case JOB_OF_TRUST:
+		trust_job_done(pool, result);
+		break;
+	}
+}
+
+/* ---- nobody does them ---- */
+
+uint32_t jobs_mover(const struct jobs *jobs)
+{
+	return !jobs->gone && mover_serves(&jobs->queue, jobs->ended) ? atomic_load_explicit(&jobs->queue.ring->serving, memory_order_relaxed) : 0;
+}
+
+/* How it ended says the keeper, and of what it died perhaps the mover: that is a stranger's text, and so no longer than it may be. */
+static void why_note(struct jobs *jobs, const struct keep_message *message)
+{
+	char words[MOVER_WHY_BYTES + 1] = "", all[KEEP_TEXT_BYTES + sizeof(words) + 2];
+
+	if (message->what == KEEP_MOVER_END) {
+		if (message->id)
+			memcpy(words, jobs->queue.ring->why, MOVER_WHY_BYTES);
+		snprintf(all, sizeof(all), "%.*s%s%s", KEEP_TEXT_BYTES - 1, message->text, words[0] ? ": " : "", words);
+		msg_text_copy(jobs->why, sizeof(jobs->why), all);
+	} else if (!jobs->why[0]) {
+		snprintf(jobs->why, sizeof(jobs->why), "process %u was started, and does not come to serve", message->id);
+	}
+}
+
+static void gone_tell(struct pool *pool)
+{
+	const char *why = pool->jobs.why;
+
+	log_error("no mover has served pool '%s' for %llu ms: %s; what was on its way out of the pool stays, what is out cannot be brought "
+		"back, and pages for other trust domains wait, until one serves; poolctl doctor says what to look at",
+		pool->config->name, (unsigned long long)(clock_ms() - pool->jobs.since_ms), why);
+	event_publish(pool->agent, EVENT_MOVER, pool, 0, 0, "no mover serves: %s", why);
+}
+
+static void back_tell(struct pool *pool)
+{
+	log_info("pool '%s': a mover serves again, after %llu ms", pool->config->name,
+		(unsigned long long)(clock_ms() - pool->jobs.since_ms));
+	event_publish(pool->agent, EVENT_MOVER, pool, 0, 1, "a mover serves again");
+}
+
+/* What a dead mover's GPU may still be doing: zero, or until when it has to be waited for. */
+static uint64_t grace_left(const struct pool *pool)
+{
+	uint64_t grace = pool->agent->config.trust.death_grace_ms, since = clock_ms() - pool->jobs.died_ms;
+
+	return pool->jobs.died_ms && since < grace ? grace - since : 0;
+}
+
+/* Nobody is let in, and nobody lives: what no mover has begun comes back at once, the rest when its GPU has surely let go. */
+static void jobs_take_back(struct pool *pool)
+{
+	struct jobs *jobs = &pool->jobs;
+	uint64_t grace_ms = grace_left(pool);
+
+	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++) {
+		const struct mover_order *order = mover_order_of(&jobs->queue, slot);
+		struct mover_result given_up;
+
+		if (!order || order->tag >> JOB_OWNER_SHIFT != JOB_OF_SPILL || (grace_ms && mover_begun(&jobs->queue, slot)))
+			continue;
+		given_up = (struct mover_result){ *order, JOB_GIVEN_UP };
+		mover_withdraw(&jobs->queue, slot);
+		job_done(pool, &given_up);
+	}
+	spill_give_up(pool);
+	if (grace_ms) {
+		agent_need_tick(pool->agent, (uint32_t)grace_ms);
+		return;
+	}
+	jobs->shut = false;
+	mover_let_in(&jobs->queue);
+}
+
+static void jobs_give_up(struct pool *pool)
+{
+	struct jobs *jobs = &pool->jobs;
+
+	if (!jobs->shut) {
+		/* One has come at the last moment. */
+		if (!mover_shut(&jobs->queue, jobs->ended))
+			return;
+		jobs->shut = true;
+		jobs->gone = true;
+		/* Blocks that would have to be spilled are no candidates any more. */
+		evict_queue_drop(pool);
+		gone_tell(pool);
+		/* The last results of who died. */
+		mover_collect(&jobs->queue, job_done, pool);
+	}
+	jobs_take_back(pool);
+}
+
+/*
+ * Since when nothing goes on. The first job in flight is the first that a mover begins, so where movers die and are none the worse for
+ * it, it is another one after each of them.
+ */
+static void since_note(struct jobs *jobs, bool serves)
+{
+	uint64_t oldest = mover_oldest(&jobs->queue);
+
+	if (!jobs->since_ms && !serves) {
+		jobs->since_ms = clock_ms();
+		jobs->before = jobs->queue.number;
+	} else if (jobs->since_ms && !jobs->gone && oldest > jobs->oldest) {
+		jobs->since_ms = clock_ms();
+	}
+	jobs->oldest = oldest;
+}
+
+/* Is there one, since when not, and for how long is it waited for? True: what waits for jobs, or for pages, is to be looked at. */
+static bool mover_look(struct pool *pool)
+{
+	struct jobs *jobs = &pool->jobs;
+	bool serves = mover_serves(&jobs->queue, jobs->ended);
+	uint64_t now = clock_ms(), end;
+
+	since_note(jobs, serves);
+	if (!jobs->since_ms)
+		return false;
+	end = jobs->since_ms + pool->agent->config.mover.patience_ms;
+	if (serves) {
+		/* One that has not done what its predecessor died over may be about to die of it too. */
+		if (jobs->oldest <= jobs->before)
+			return false;
+		if (jobs->gone)
+			back_tell(pool);
+		jobs->gone = jobs->shut = false;
+		jobs->since_ms = 0;
+		jobs->why[0] = '\0';
+		return true;
+	}
+	/* Before the keeper has spoken, one of older code may live that knows no gate. */
+	if (!jobs->told)
+		return false;
+	if (now < end && !jobs->shut) {
+		agent_need_tick(pool->agent, (uint32_t)(end - now));
+		return false;
+	}
+	if (jobs->gone && !jobs->shut)
+		return false;
+	jobs_give_up(pool);
+	return true;
+}
+
+/* Slots of the ring are free, and pages perhaps, or nobody is to be waited for: what waits for either. */
+static void jobs_go_on(struct pool *pool)
+{
+	spill_go_on(pool);
+	trust_go_on(pool);
+}
+
+void jobs_hear(struct pool *pool, const struct keep_message *message)
+{
+	struct jobs *jobs = &pool->jobs;
+
+	if (!jobs_possible(jobs))
+		return;
+	/* Numbers only go up. Whether one of those that an earlier agent knew had begun anything is not known any more: so it had. */
+	if (message->kind > jobs->ended) {
+		if (!jobs->told || mover_serves(&jobs->queue, jobs->ended))
+			jobs->died_ms = clock_ms();
+		jobs->ended = message->kind;
+	}
+	jobs->told = true;
+	why_note(jobs, message);
+	if (mover_look(pool))
+		jobs_go_on(pool);
+}
+
+void jobs_tick(struct pool *pool)
+{
+	if (pool->jobs.since_ms && mover_look(pool))
+		jobs_go_on(pool);
+}
+
+/* ---- life ---- */
+
+static void done_ready(struct event_source *source, uint32_t events)
+{
+	struct pool *pool = (struct pool *)(void *)((char *)source - offsetof(struct pool, jobs.done));
+
+	(void)events;
+	mover_collect(&pool->jobs.queue, job_done, pool);
+	mover_look(pool);
+	jobs_go_on(pool);
+}
+
+void jobs_resume(struct pool *pool)
+{
+	if (!jobs_possible(&pool->jobs))
+		return;
+	/* An agent that died with the gate shut: what it took back and did not end has been taken up again. */
+	mover_let_in(&pool->jobs.queue);
+	done_ready(&pool->jobs.done, EPOLLIN);
+}
+
+int jobs_open(struct pool *pool, const struct module_pool *start)
+{
+	pool->jobs.done.fd = -1;
+	if (!start->ring)
+		return 0;
+	mover_queue_init(&pool->jobs.queue, start->ring, start->work_bell, start->done_bell);
+	mover_rescan(&pool->jobs.queue);
+	pool->jobs.done.fd = start->done_bell;
+	pool->jobs.done.ready = done_ready;
+	return agent_watch(pool->agent, &pool->jobs.done, EPOLLIN);
+}
+
+void jobs_close(struct pool *pool)
+{
+	if (jobs_possible(&pool->jobs))
+		agent_unwatch(pool->agent, &pool->jobs.done);
+	pool->jobs.done.fd = -1;
+}

@@ -1,0 +1,564 @@
+#include "agent/spill/spill_sink.h"
+
+#include "agent/base/crash_point.h"
+#include "agent/base/event.h"
+#include "agent/pages/evict.h"
+#include "agent/base/flight.h"
+#include "agent/base/log.h"
+#include "agent/pages/requests.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REST_MS = 1000 }; /* a tier that failed, and the block that it failed for, are left alone for so long */
+
+/* ---- jobs ---- */
+
+/* Whether somebody still needs what its jobs do. */
+static bool wanted(const struct spill_block *block)
+{
+	return !block->error && (block->phase == SPILL_SINKING ? block->rises != NULL : block->session != NULL);
+}
+
+static struct mover_order order_of(const struct pool *pool, const struct spill_block *block, uint32_t index)
+{
+	const struct ledger_slot *slot = spill_slot(pool, block, index);
+	struct mover_order order = {
+		.kind = block->phase == SPILL_SAVING ? MOVER_SPILL : MOVER_LOAD,
+		.page = slot->page,
+		.checksum = slot->checksum,
+		.tag = job_tag(JOB_OF_SPILL, block->chain[index]),
+	};
+
+	order.tier = slots_tier(&pool->spill->slots, block->chain[index], &order.to);
+	if (block->phase == SPILL_SINKING) {
+		order.kind = MOVER_SINK;
+		slots_tier(&pool->spill->slots, block->rises->chain[index], &order.page);
+	}
+	return order;
+}
+
+static void submit(struct pool *pool)
+{
+	struct spill *spill = pool->spill;
+	struct spill_block *block;
+
+	TAILQ_FOREACH(block, &spill->working, working) {
+		for (; block->next < block->pages && wanted(block); block->next++) {
+			struct spill_place *place = &spill->places[block->chain[block->next]];
+			struct mover_order order;
+
+			if (place->begun)
+				continue;
+			if (block->phase == SPILL_SINKING && block->begun - block->finished == SINK_JOBS)
+				break;
+			order = order_of(pool, block, block->next);
+			if (mover_submit(&pool->jobs.queue, &order))
+				return;
+			crash_point();
+			place->begun = true;
+			block->begun++;
+		}
+	}
+}
+
+static void tier_rests(struct pool *pool, enum mover_tier id, int error)
+{
+	struct spill_tier *tier = &pool->spill->slots.tiers[id];
+	uint64_t now = clock_ms();
+
+	if (now >= tier->rest_ms) {
+		const char *name = id == MOVER_TIER_MEMORY ? "memory" : "the file";
+
+		log_warning("pool '%s': cannot spill a page to %s: %s; its block stays, and so do others for %d ms", pool->config->name, name,
+			strerror(-error), REST_MS);
+		event_publish(pool->agent, EVENT_SPILL_ERROR, pool, 0, (uint64_t)-error, "cannot spill to %s: %s", name, strerror(-error));
+	}
+	tier->rest_ms = now + REST_MS;
+}
+
+/* What is in the slot may be good, and the mover's trouble its own: a context that was lost, no memory. Its successor may read it. */
+static bool load_again(struct pool *pool, struct spill_place *place, uint32_t number, int error)
+{
+	struct spill_block *block = place->block;
+	uint32_t index = pool->ledger.slots[number].index;
+
+	if (error != -EIO || block->phase != SPILL_LOADING || !block->session || place->again)
+		return false;
+	place->again = true;
+	place->begun = false;
+	block->begun--;
+	if (index < block->next)
+		block->next = index;
+	return true;
+}
+
+void spill_job_done(struct pool *pool, const struct mover_result *result)
+{
+	struct spill *spill = pool->spill;
+	uint64_t number = result->order.tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1);
+	struct spill_place *place;
+	uint32_t to;
+
+	/* The tag is the agent's own, but from a ring that the mover can write it may be anything after a restart. */
+	if (number >= pool->ledger.header->slot_count || !spill->places[number].begun || spill->places[number].done)
+		return;
+	place = &spill->places[number];
+	if (load_again(pool, place, (uint32_t)number, result->error))
+		return;
+	place->done = true;
+	place->block->finished++;
+	if (result->error && !place->block->error)
+		place->block->error = result->error;
+	if (result->error == JOB_GIVEN_UP)
+		return;
+	if (result->error) {
+		/* What is damaged is told of when somebody wants it. */
+		if (place->block->phase == SPILL_SINKING && result->error == -EBADMSG)
+			return;
+		pool_count(pool, POOL_COUNT_SPILL_ERRORS, 1);
+		if (place->block->phase != SPILL_LOADING)
+			tier_rests(pool, slots_tier(&spill->slots, (uint32_t)number, &to), result->error);
+	} else if (place->block->phase == SPILL_SAVING) {
+		pool->ledger.slots[number].checksum = result->order.checksum;
+		crash_point();
+	}
+}
+
+/* ---- out of the pool ---- */
+
+bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages)
+{
+	const struct spill *spill = pool->spill;
+	uint64_t now = clock_ms();
+
+	return jobs_served(&pool->jobs) && slots_room(&spill->slots, now) >= pages &&
+		(!spill->rest_ms[head] || (int32_t)((uint32_t)now - spill->rest_ms[head]) >= 0);
+}
+
+int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker)
+{
+	struct pool *pool = session->pool;
+	struct spill *spill = pool->spill;
+	struct spill_block *block = jobs_possible(&pool->jobs) ? spill_block_find(pool, session->id, tag) : NULL;
+	struct spill_name name = {
+		.tag = tag & ~(uint64_t)BLOCK_STITCHED,
+		.session = session->id,
+		.owner_id = atomic_load_explicit(&session->segment.blocks[head].owner_id, memory_order_relaxed),
+	};
+	int error;
+
+	if (!jobs_possible(&pool->jobs))
+		return -EOPNOTSUPP;
+	if (!jobs_served(&pool->jobs))
+		return -EIO;
+	if (block && block->phase != SPILL_SAVED)
+		return -EBUSY;
+	/* It stands in the pool, so what was kept of it is of before. */
+	if (block)
+		spill_block_drop(pool, block);
+	if (!spill_sources_read(session, head, tag, pages))
+		return -EAGAIN;
+	block = spill_block_new(pool, session, session->id, tag, pages);
+	if (!block)
+		return -ENOMEM;
+	error = slots_take(&spill->slots, &name, spill->sources, pages, clock_ms(), block->chain);
+	if (error) {
+		spill_block_free(pool, block);
+		return error;
+	}
+	spill_pages_move(pool, block);
+	if (asker) {
+		block->request = asker->slot;
+		block->request_word = asker->word;
+	}
+	spill_block_begin(pool, block, SPILL_SAVING);
+	submit(pool);
+	return 0;
+}
+
+/* The entry is as it was: who frees without a pin, or lies, has changed it. */
+static bool entry_stands(const struct pool *pool, const struct spill_block *block)
+{
+	const struct block_entry *entry = &block->session->segment.blocks[spill_slot(pool, block, 0)->page];
+
+	return (atomic_load_explicit(&entry->tag, memory_order_acquire) & ~(uint64_t)BLOCK_STITCHED) == block->tag;
+}
+
+/* A block has come to its end on the way out or back. */
+static void note(const struct pool *pool, const struct spill_block *block, enum flight_kind kind, uint32_t head, int error)
+{
+	flight_note(pool, &(struct flight_entry){ .kind = kind, .session = (uint16_t)block->owner, .page = head, .pages = block->pages,
+		.tag = block->tag, .value = (uint64_t)-error }, block->begun_ns);
+}
+
+static void save_undo(struct pool *pool, struct spill_block *block, int error)
+{
+	uint32_t head = spill_slot(pool, block, 0)->page, rest = (uint32_t)clock_ms() + REST_MS;
+
+	if (block->session) {
+		/* Nothing is wrong with a block that only found nobody to save it. */
+		if (error != JOB_GIVEN_UP)
+			pool->spill->rest_ms[head] = rest ? rest : 1;
+		spill_pages_give_back(pool, block);
+	}
+	spill_block_end(pool, block);
+	note(pool, block, FLIGHT_SPILL, head, error == JOB_GIVEN_UP ? -EIO : error);
+	spill_block_answer(block, error);
+	spill_block_answered(block);
+	slots_put(&pool->spill->slots, block->chain, block->pages);
+	spill_block_free(pool, block);
+}
+
+static void save_end(struct pool *pool, struct spill_block *block)
+{
+	struct session *session = block->session;
+
+	if (block->error || !session || session->state != SESSION_LIVE || !entry_stands(pool, block)) {
+		save_undo(pool, block, block->error ? block->error : -EAGAIN);
+		return;
+	}
+	spill_state(pool, block, SLOT_SAVED);
+	spill_block_end(pool, block);
+	note(pool, block, FLIGHT_SPILL, spill_slot(pool, block, 0)->page, 0);
+	spill_pages_take(pool, block);
+	session->spilled_pages += block->pages;
+	session->evicted_pages += block->pages;
+	session->tenant->evicted_pages += block->pages;
+	pool->evicted_unannounced += block->pages;
+	pool->spill->freed = true;
+	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
+	pool_count(pool, POOL_COUNT_EVICTED_PAGES, block->pages);
+	pool_count(pool, POOL_COUNT_SPILLED_PAGES, block->pages);
+	spill_block_rest(pool, block);
+	spill_block_answer(block, 0);
+	spill_block_answered(block);
+}
+
+/* ---- and back ---- */
+
+/* So that the next agent can tell whether it was answered. */
+static void request_note(const struct pool *pool, const struct spill_block *block, uint32_t slot, uint32_t word)
+{
+	spill_slot(pool, block, 0)->request = slot;
+	spill_slot(pool, block, 0)->request_word = word;
+}
+
+static int load_begin(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+{
+	struct pool *pool = session->pool;
+	uint64_t tag;
+
+	if (ask->need != block->pages || ask->first_page >= pool->page_count)
+		return -EINVAL;
+	tag = atomic_load_explicit(&session->segment.blocks[ask->first_page].tag, memory_order_acquire);
+	if (!(tag & BLOCK_PREPARED) || !spill_sources_read(session, ask->first_page, tag, ask->need) ||
+		page_word_state(pool_word(pool, ask->first_page)) != PAGE_LEASED)
+		return -EINVAL;
+	for (uint32_t i = 0; i < block->pages; i++) {
+		spill_slot(pool, block, i)->page = pool->spill->sources[i].page;
+		spill_slot(pool, block, i)->generation = pool->spill->sources[i].generation;
+	}
+	request_note(pool, block, slot, ask->state);
+	spill_state(pool, block, SLOT_LOADING);
+	spill_pages_move(pool, block);
+	block->request = (int32_t)slot;
+	block->request_word = ask->state;
+	block->keep = ask->flags & LEASE_KEEP;
+	spill_block_begin(pool, block, SPILL_LOADING);
+	submit(pool);
+	return 0;
+}
+
+/* The worker has ended: what the mover wrote to comes free only now. */
+static void load_bury(struct pool *pool, struct spill_block *block)
+{
+	for (uint32_t i = 0; i < block->pages; i++) {
+		const struct ledger_slot *slot = spill_slot(pool, block, i);
+
+		if (pool_word(pool, slot->page) == page_word_make(PAGE_RETIRED, 0, slot->generation + 1))
+			pool_take_back(pool, slot->page, 1);
+	}
+	pool->spill->freed = true;
+	spill_block_end(pool, block);
+	spill_block_drop(pool, block);
+}
+
+static void content_lost(struct pool *pool, const struct spill_block *block)
+{
+	const struct session *session = block->session;
+
+	pool->spill->lost_blocks++;
+	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: its checksum differs; it is lost, "
+		"%u pages", pool->config->name, session->id, session->name, session->pid, block->pages);
+	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages, "'%s' lost %u spilled pages: their checksum differs",
+		session->name, block->pages);
+}
+
+/* It stays where it is. Whoever wants it may try again, or forget it. */
+static void content_stays(struct pool *pool, const struct spill_block *block)
+{
+	const struct session *session = block->session;
+
+	log_warning("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back now: %s; it stays, %u pages",
+		pool->config->name, session->id, session->name, session->pid, strerror(-block->error), block->pages);
+	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages, "%u spilled pages of '%s' cannot be read back now: %s",
+		block->pages, session->name, strerror(-block->error));
+}
+
+/* It is out, as before. Its pages have been given back, or are the worker's. */
+static void load_came_to_nothing(struct pool *pool, struct spill_block *block)
+{
+	spill_state(pool, block, SLOT_SAVED);
+	spill_pages_forget(pool, block);
+	spill_block_rest(pool, block);
+}
+
+/* It could not be read, and its worker wants to ask again: then nothing has happened. An agent that dies here is asked again as well. */
+static void load_undo(struct pool *pool, struct spill_block *block)
+{
+	const struct session *session = block->session;
+
+	if (block->error != JOB_GIVEN_UP)
+		log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; it is kept, %u pages",
+			pool->config->name, session->id, session->name, session->pid,
+			block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
+	spill_pages_give_back(pool, block);
+	load_came_to_nothing(pool, block);
+	spill_block_end(pool, block);
+	spill_block_answer(block, -EIO);
+	spill_block_answered(block);
+}
+
+static void load_end(struct pool *pool, struct spill_block *block)
+{
+	struct session *session = block->session;
+	uint32_t head = spill_slot(pool, block, 0)->page;
+
+	if (!session) {
+		load_bury(pool, block);
+		return;
+	}
+	if (block->error && block->keep) {
+		load_undo(pool, block);
+		return;
+	}
+	atomic_store_explicit(&session->segment.blocks[head].owner_id, spill_slot(pool, block, 0)->owner_id, memory_order_relaxed);
+	spill_pages_give_back(pool, block);
+	note(pool, block, FLIGHT_LOAD, head, block->error == JOB_GIVEN_UP ? -EIO : block->error);
+	if (block->error && block->error != -EBADMSG) {
+		load_came_to_nothing(pool, block);
+		spill_block_end(pool, block);
+		if (spill_block_answer(block, -EIO) && block->error != JOB_GIVEN_UP)
+			content_stays(pool, block);
+		spill_block_answered(block);
+		return;
+	}
+	spill_state(pool, block, SLOT_ANSWERED);
+	spill_block_end(pool, block);
+	if (!spill_block_answer(block, block->error ? -EIO : 0)) {
+		load_came_to_nothing(pool, block);
+		spill_block_answered(block);
+		return;
+	}
+	spill_block_answered(block);
+	if (block->error)
+		content_lost(pool, block);
+	else
+		pool_count(pool, POOL_COUNT_RESTORED_PAGES, block->pages);
+	spill_block_drop(pool, block);
+}
+
+/* ---- requests ---- */
+
+static void answer_now(struct session *session, uint32_t slot, const struct lease_request *ask, int error)
+{
+	session->segment.requests[slot].error = error;
+	if (!requests_answer(session, slot, ask->state))
+		requests_give_back(session, slot);
+}
+
+/* 0: answered, or later. */
+static int restore_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+{
+	if (!block)
+		return -ESTALE;
+	if (block->phase != SPILL_SAVED)
+		return -EBUSY;
+	if (!jobs_served(&session->pool->jobs) && (ask->need || ask->flags & LEASE_SOON))
+		return -EIO;
+	if (ask->need)
+		return load_begin(session, slot, ask, block);
+	session->segment.requests[slot].extra_granted = block->pages;
+	answer_now(session, slot, ask, 0);
+	return 0;
+}
+
+static int discard_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+{
+	if (!block)
+		return -ESTALE;
+	if (block->phase != SPILL_SAVED)
+		return -EBUSY;
+	request_note(session->pool, block, slot, ask->state);
+	spill_state(session->pool, block, SLOT_DISCARDED);
+	session->segment.requests[slot].error = 0;
+	if (requests_answer(session, slot, ask->state)) {
+		spill_block_drop(session->pool, block);
+	} else {
+		spill_state(session->pool, block, SLOT_SAVED);
+		requests_give_back(session, slot);
+	}
+	return 0;
+}
+
+static int spill_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+{
+	int error;
+
+	if (block && block->phase == SPILL_SAVING && block->request < 0) {
+		block->request = (int32_t)slot;
+		block->request_word = ask->state;
+		session->spill_requests |= UINT64_C(1) << slot;
+		return 0;
+	}
+	if (block && block->phase != SPILL_SAVED)
+		return -EBUSY;
+	if (ask->first_page >= session->pool->page_count)
+		return -EINVAL;
+	error = evict_to_spill(session, ask->first_page, ask->tag, &(struct spill_asker){ (int32_t)slot, ask->state });
+	/* Asked again after a restart, or once too often: it is where it shall be. */
+	if (error != -ESTALE || !block)
+		return error;
+	answer_now(session, slot, ask, 0);
+	return 0;
+}
+
+void spill_request(struct session *session, uint32_t slot, const struct lease_request *ask)
+{
+	struct spill_block *block = spill_block_find(session->pool, session->id, ask->tag);
+	int error = -EINVAL;
+
+	if (session->spill_requests >> slot & 1)
+		return;
+	if (!jobs_possible(&session->pool->jobs))
+		error = -ESTALE;
+	else if (ask->kind == LEASE_RESTORE)
+		error = restore_ask(session, slot, ask, block);
+	else if (ask->kind == LEASE_DISCARD)
+		error = discard_ask(session, slot, ask, block);
+	else if (ask->kind == LEASE_SPILL)
+		error = spill_ask(session, slot, ask, block);
+	if (error)
+		answer_now(session, slot, ask, error);
+}
+
+/* ---- the ends of jobs and of sessions ---- */
+
+static bool block_done(const struct spill_block *block)
+{
+	return (!wanted(block) || block->finished == block->pages) && block->finished == block->begun;
+}
+
+static void blocks_end(struct pool *pool)
+{
+	struct spill_block *block, *next;
+
+	for (block = TAILQ_FIRST(&pool->spill->working); block; block = next) {
+		next = TAILQ_NEXT(block, working);
+		if (!block_done(block))
+			continue;
+		if (block->phase == SPILL_SAVING)
+			save_end(pool, block);
+		else if (block->phase == SPILL_LOADING)
+			load_end(pool, block);
+		else
+			spill_sink_end(pool, block);
+	}
+}
+
+/* So that they do not come free with the others of their session. */
+static void pages_set_aside(struct pool *pool, const struct spill_block *block)
+{
+	struct session *session = block->session;
+
+	for (uint32_t i = 0; i < block->pages; i++) {
+		struct ledger_slot *slot = spill_slot(pool, block, i);
+
+		if (page_word_owner(pool_word(pool, slot->page)) != session->id)
+			continue;
+		/* First, since quarantine has changed it: load_bury() goes by it. */
+		slot->generation = page_word_generation(pool_word(pool, slot->page));
+		pool_set_aside(pool, slot->page);
+		session->leased--;
+		session->tenant->leased--;
+	}
+}
+
+void spill_session_ends(struct session *session)
+{
+	struct pool *pool = session->pool;
+	struct spill_block *block;
+
+	while ((block = LIST_FIRST(&session->spilled))) {
+		if (block->phase == SPILL_SAVED) {
+			spill_block_drop(pool, block);
+			continue;
+		}
+		/* The slots stay until their last job is done, and so do pages that the mover may be writing to. */
+		if (block->phase == SPILL_SAVING)
+			spill_saving_count(pool, block, -(int64_t)block->pages);
+		else
+			pages_set_aside(pool, block);
+		/* Whose it was is forgotten last: a successor finds by it which pages are still to be set aside. */
+		for (uint32_t i = block->pages; i-- > 0;) {
+			spill_slot(pool, block, i)->session = 0;
+			crash_point();
+		}
+		spill_block_forget(pool, block);
+	}
+	blocks_end(pool);
+}
+
+void spill_give_up(struct pool *pool)
+{
+	struct spill_block *block;
+
+	TAILQ_FOREACH(block, &pool->spill->working, working)
+		if (!block_done(block))
+			block->error = block->error ? block->error : JOB_GIVEN_UP;
+}
+
+/* Whether pages are on their way, in or out. */
+static bool pages_move(const struct spill *spill)
+{
+	const struct spill_block *block;
+
+	TAILQ_FOREACH(block, &spill->working, working)
+		if (block->phase != SPILL_SINKING)
+			return true;
+	return false;
+}
+
+void spill_go_on(struct pool *pool)
+{
+	struct spill *spill = pool->spill;
+
+	blocks_end(pool);
+	spill_sink_some(pool);
+	submit(pool);
+	if (!spill->freed && pages_move(spill))
+		return;
+	spill->freed = false;
+	if (pool->waiter_count)
+		requests_serve_waiters(pool, NULL);
+}
+
+void spill_tick(struct pool *pool)
+{
+	spill_sink_some(pool);
+	submit(pool);
+	if (slots_tidy(&pool->spill->slots))
+		agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
+}

@@ -1,0 +1,315 @@
+/*
+ * spill_recover.c - what becomes of spilled blocks, and of those on their way there or back, when the agent has died over them.
+ *
+ * Three things have survived: the slots, with a state for each block; the page words; the jobs in the mover's ring. A job is found by its
+ * slot's number. One that is not there may never have been submitted or may be done: it is submitted (again), which does no harm,
+ * since what is MOVING stays as it is. README.md, "Spill", has the table.
+ */
+#include "agent/spill/spill_sink.h"
+
+#include "agent/base/crash_point.h"
+#include "agent/base/log.h"
+#include "agent/pages/pool.h"
+#include "agent/session/session.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Those of its pages that are still as the slots say are MOVING again. False: one is neither this nor that. */
+static bool pages_hold(struct pool *pool, const struct spill_block *block)
+{
+	for (uint32_t i = 0; i < block->pages; i++) {
+		const struct ledger_slot *slot = spill_slot(pool, block, i);
+		uint64_t word = pool_word(pool, slot->page);
+
+		if (word == page_word_make(PAGE_LEASED, block->owner, slot->generation))
+			pool_move(pool, slot->page, PAGE_MOVING);
+		else if (word != page_word_make(PAGE_MOVING, block->owner, slot->generation))
+			return false;
+	}
+	return true;
+}
+
+static void forget(struct pool *pool, const uint32_t *chain, uint32_t pages)
+{
+	slots_put(&pool->spill->slots, chain, pages);
+}
+
+/* ---- of a session that lives ---- */
+
+/* busy: a job of it is in the ring, so neither slots nor pages may be anybody's before it is done. */
+static void saving_recover(struct pool *pool, struct spill_block *block, bool busy)
+{
+	const struct ledger_slot *head = spill_slot(pool, block, 0);
+
+	/* The head becomes MOVING first, and LEASED first when it is undone: where it is not MOVING, nothing has begun or all is undone. */
+	if (pool_word(pool, head->page) == page_word_make(PAGE_MOVING, block->owner, head->generation) && pages_hold(pool, block)) {
+		spill_block_begin(pool, block, SPILL_SAVING);
+		return;
+	}
+	if (busy) {
+		spill_pages_forget(pool, block);
+		spill_block_begin(pool, block, SPILL_SAVING);
+		block->error = -EAGAIN;
+		return;
+	}
+	spill_pages_give_back(pool, block);
+	forget(pool, block->chain, block->pages);
+	spill_block_free(pool, block);
+}
+
+/* What it was to come to are the worker's pages, for anything. */
+static void stays_out(struct pool *pool, struct spill_block *block)
+{
+	spill_state(pool, block, SLOT_SAVED);
+	spill_pages_forget(pool, block);
+	spill_block_rest(pool, block);
+}
+
+enum asked { ASKED_STILL, ASKED_NO_MORE, ASKED_AND_ANSWERED };
+
+/* What has become of the request that a block was loaded for. */
+static enum asked request_of(const struct pool *pool, const struct spill_block *block)
+{
+	const struct ledger_slot *head = spill_slot(pool, block, 0);
+	uint32_t word = atomic_load_explicit(&block->session->segment.requests[head->request % SESSION_REQUESTS].state, memory_order_acquire);
+
+	if (word == head->request_word)
+		return ASKED_STILL;
+	return word == lease_state_to(head->request_word, LEASE_CANCELLED) ? ASKED_NO_MORE : ASKED_AND_ANSWERED;
+}
+
+static void loading_recover(struct pool *pool, struct spill_block *block, bool busy)
+{
+	const struct ledger_slot *head = spill_slot(pool, block, 0);
+	bool hold = pages_hold(pool, block);
+
+	block->session->spilled_pages += block->pages;
+	if (!hold && busy) {
+		/* Its pages are in quarantine: it comes to nothing, when it is done. */
+		spill_pages_forget(pool, block);
+		spill_block_begin(pool, block, SPILL_LOADING);
+		block->error = -ECANCELED;
+		return;
+	}
+	if (!hold) {
+		spill_pages_give_back(pool, block);
+		stays_out(pool, block);
+		return;
+	}
+	/* Also when the worker has given up: the mover may be writing to the pages. */
+	block->request = (int32_t)(head->request % SESSION_REQUESTS);
+	block->request_word = head->request_word;
+	block->keep = *(volatile uint32_t *)&block->session->segment.requests[block->request].flags & LEASE_KEEP;
+	spill_state(pool, block, SLOT_LOADING);
+	spill_block_begin(pool, block, SPILL_LOADING);
+}
+
+static void answered_recover(struct pool *pool, struct spill_block *block, bool busy)
+{
+	switch (request_of(pool, block)) {
+	case ASKED_STILL:
+		loading_recover(pool, block, busy);
+		break;
+	case ASKED_NO_MORE:
+		stays_out(pool, block);
+		block->session->spilled_pages += block->pages;
+		break;
+	case ASKED_AND_ANSWERED:
+		forget(pool, block->chain, block->pages);
+		spill_block_free(pool, block);
+		break;
+	}
+}
+
+/* To be forgotten, if the worker has heard so. */
+static void discarded_recover(struct pool *pool, struct spill_block *block)
+{
+	if (request_of(pool, block) == ASKED_AND_ANSWERED) {
+		forget(pool, block->chain, block->pages);
+		spill_block_free(pool, block);
+		return;
+	}
+	spill_state(pool, block, SLOT_SAVED);
+	spill_block_rest(pool, block);
+	block->session->spilled_pages += block->pages;
+}
+
+static void saved_recover(struct pool *pool, struct spill_block *block)
+{
+	spill_pages_take(pool, block);
+	spill_pages_forget(pool, block);
+	spill_block_rest(pool, block);
+	block->session->spilled_pages += block->pages;
+}
+
+/* ---- of a session that has ended ---- */
+
+/* Nothing is kept of it, but what a job uses stays until the job is done. */
+static void orphan_recover(struct pool *pool, struct spill_block *block, enum ledger_slot_state state)
+{
+	if (state != SLOT_LOADING && state != SLOT_SAVING) {
+		forget(pool, block->chain, block->pages);
+		free(block);
+		return;
+	}
+	/* Its number may soon be another session's. */
+	for (uint32_t i = block->pages; i-- > 0;)
+		pool->ledger.slots[block->chain[i]].session = 0;
+	crash_point();
+	spill_block_begin(pool, block, state == SLOT_SAVING ? SPILL_SAVING : SPILL_LOADING);
+}
+
+/* ---- all ---- */
+
+/* Slots that a job in the ring names. */
+static void ring_look(const struct pool *pool, uint8_t *named)
+{
+	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(&pool->jobs); i++) {
+		const struct mover_order *order = mover_order_of(&pool->jobs.queue, i);
+		uint64_t number = order ? order->tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1) : 0;
+
+		if (order && order->tag >> JOB_OWNER_SHIFT == JOB_OF_SPILL && number < pool->ledger.header->slot_count)
+			named[number] = 1;
+	}
+}
+
+static void chain_recover(struct pool *pool, const uint32_t *chain, bool busy)
+{
+	const struct ledger_slot *head = &pool->ledger.slots[chain[0]];
+	uint64_t tag = atomic_load_explicit(&head->tag, memory_order_relaxed);
+	enum ledger_slot_state state = (enum ledger_slot_state)atomic_load_explicit(&head->state, memory_order_acquire);
+	struct session *session = head->session < POOL_SESSIONS ? pool->sessions[head->session] : NULL;
+	/* Memory comes before the file: when both hold it, the agent was about to free memory, and may do so another time. */
+	bool sinking = state == SLOT_SINKING || (session && spill_block_find(pool, session->id, tag));
+	struct spill_block *block = spill_block_new(pool, sinking ? NULL : session, head->session, tag, head->pages);
+
+	if (!block) {
+		log_error("pool '%s': out of memory; %u spilled pages of session %u are lost", pool->config->name, head->pages, head->session);
+		forget(pool, chain, head->pages);
+		return;
+	}
+	memcpy(block->chain, chain, head->pages * sizeof(*chain));
+	if (sinking)
+		spill_sink_recover(pool, block, busy);
+	else if (!session)
+		orphan_recover(pool, block, state);
+	else if (state == SLOT_SAVING)
+		saving_recover(pool, block, busy);
+	else if (state == SLOT_LOADING)
+		loading_recover(pool, block, busy);
+	else if (state == SLOT_ANSWERED)
+		answered_recover(pool, block, busy);
+	else if (state == SLOT_DISCARDED)
+		discarded_recover(pool, block);
+	else
+		saved_recover(pool, block);
+}
+
+static enum spill_phase phase_of(const struct mover_order *order)
+{
+	return order->kind == MOVER_SPILL ? SPILL_SAVING : order->kind == MOVER_SINK ? SPILL_SINKING : SPILL_LOADING;
+}
+
+/* Jobs that the last agent submitted and whose results nobody has taken. */
+static void ring_recover(struct pool *pool)
+{
+	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(&pool->jobs); i++) {
+		const struct mover_order *order = mover_order_of(&pool->jobs.queue, i);
+		uint64_t number = order ? order->tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1) : 0;
+		struct spill_place *place;
+
+		if (!order || order->tag >> JOB_OWNER_SHIFT != JOB_OF_SPILL || number >= pool->ledger.header->slot_count)
+			continue;
+		place = &pool->spill->places[number];
+		if (!place->block || place->begun || phase_of(order) != place->block->phase)
+			continue;
+		place->begun = true;
+		place->block->begun++;
+	}
+}
+
+/* Pages that nothing moves: the agent died before it wrote down what for, or after it was done. */
+static void words_recover(struct pool *pool)
+{
+	const struct spill_block *block;
+	uint8_t *moving = calloc(1, pool->page_count);
+
+	if (!moving)
+		return;
+	TAILQ_FOREACH(block, &pool->spill->working, working)
+		for (uint32_t i = 0; i < block->pages && block->phase != SPILL_SINKING; i++)
+			moving[spill_slot(pool, block, i)->page] = 1;
+	for (uint32_t page = 0; page < pool->page_count; page++)
+		if (!moving[page] && page_word_state(pool_word(pool, page)) == PAGE_MOVING)
+			pool_move(pool, page, PAGE_LEASED);
+	free(moving);
+}
+
+/* Slots that belong to no whole chain: it was being made, or was being freed. */
+static void leftovers_recover(struct pool *pool, const uint8_t *whole)
+{
+	for (uint32_t slot = 0; slot < pool->ledger.header->slot_count; slot++)
+		if (!whole[slot] && atomic_load_explicit(&pool->ledger.slots[slot].tag, memory_order_relaxed))
+			forget(pool, &slot, 1);
+}
+
+/* Sessions that were ending go on ending: what the mover may still be writing to must not come free with the rest of their pages. */
+void spill_recover_ends(struct pool *pool)
+{
+	uint32_t slot_count = pool->ledger.header->slot_count, *chain = calloc(pool->page_count, sizeof(*chain));
+
+	for (uint32_t head = 0; chain && head < slot_count; head++) {
+		struct ledger_slot *slots = pool->ledger.slots;
+		uint32_t owner = slots[head].session % POOL_SESSIONS, state;
+
+		if (!slots_chain(&pool->ledger, head, chain) || slots[head].state != SLOT_LOADING)
+			continue;
+		state = atomic_load_explicit(&pool->ledger.sessions[owner].state, memory_order_acquire);
+		for (uint32_t i = 0; i < slots[head].pages && state != LEDGER_SESSION_LIVE && state != LEDGER_SESSION_CLOSED &&
+			state != LEDGER_SESSION_SENDING; i++) {
+			struct ledger_slot *slot = &slots[chain[i]];
+
+			if (owner && page_word_owner(pool_word(pool, slot->page)) == owner) {
+				slot->generation = page_word_generation(pool_word(pool, slot->page));
+				pool_set_aside(pool, slot->page);
+			}
+		}
+	}
+	free(chain);
+}
+
+void spill_recover(struct pool *pool)
+{
+	uint32_t slot_count = pool->ledger.header->slot_count, *chain = calloc(pool->page_count, sizeof(*chain));
+	uint8_t *whole = calloc(1, slot_count + 1), *named = calloc(1, slot_count + 1);
+
+	if (!chain || !whole || !named) {
+		log_error("pool '%s': out of memory; spilled blocks are lost", pool->config->name);
+		goto free_memory;
+	}
+	ring_look(pool, named);
+	for (uint32_t head = 0; head < slot_count; head++) {
+		uint32_t pages = pool->ledger.slots[head].pages;
+		bool busy = false;
+
+		if (whole[head] || !slots_chain(&pool->ledger, head, chain))
+			continue;
+		for (uint32_t i = 0; i < pages; i++) {
+			whole[chain[i]] = 1;
+			busy |= named[chain[i]];
+		}
+		chain_recover(pool, chain, busy);
+	}
+	leftovers_recover(pool, whole);
+	ring_recover(pool);
+	words_recover(pool);
+	slots_soil(&pool->spill->slots);
+	/* What was sinking goes on. */
+	agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
+free_memory:
+	free(named);
+	free(whole);
+	free(chain);
+}

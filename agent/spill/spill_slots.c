@@ -1,0 +1,237 @@
+#include "agent/spill/spill_slots.h"
+
+#include "agent/base/crash_point.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TIDY_SLOTS = 16 }; /* at a time: a hole of 2 MiB costs some 100 us in a tmpfs */
+
+static struct ledger_slot *slot_at(const struct ledger *ledger, uint32_t slot)
+{
+	return &ledger->slots[slot];
+}
+
+static uint64_t slot_tag(const struct ledger *ledger, uint32_t slot)
+{
+	return atomic_load_explicit(&slot_at(ledger, slot)->tag, memory_order_acquire);
+}
+
+enum mover_tier slots_tier(const struct spill_slots *slots, uint32_t slot, uint32_t *place)
+{
+	enum mover_tier tier = slot >= slots->tiers[MOVER_TIER_FILE].first ? MOVER_TIER_FILE : MOVER_TIER_MEMORY;
+
+	*place = slot - slots->tiers[tier].first;
+	return tier;
+}
+
+static void slot_soil(struct spill_slots *slots, struct spill_tier *tier, uint32_t slot)
+{
+	if (tier->punch && !slots->dirty[slot]) {
+		slots->dirty[slot] = 1;
+		tier->dirty++;
+	}
+}
+
+static void tier_push(struct spill_slots *slots, uint32_t slot)
+{
+	uint32_t place;
+	struct spill_tier *tier = &slots->tiers[slots_tier(slots, slot, &place)];
+
+	tier->free[tier->free_count++] = slot;
+	slot_soil(slots, tier, slot);
+}
+
+void slots_soil(struct spill_slots *slots)
+{
+	for (int i = 0; i < MOVER_TIERS; i++)
+		for (uint32_t at = 0; at < slots->tiers[i].free_count; at++)
+			slot_soil(slots, &slots->tiers[i], slots->tiers[i].free[at]);
+}
+
+int slots_open(struct spill_slots *slots, const struct ledger *ledger, uint64_t page_bytes)
+{
+	uint32_t memory = ledger->header->memory_slots, all = ledger->header->slot_count;
+
+	slots->ledger = ledger;
+	slots->page_bytes = page_bytes;
+	slots->tiers[MOVER_TIER_MEMORY].first = 0;
+	slots->tiers[MOVER_TIER_MEMORY].count = memory;
+	slots->tiers[MOVER_TIER_FILE].first = memory;
+	slots->tiers[MOVER_TIER_FILE].count = all - memory;
+	slots->dirty = calloc(all ? all : 1, sizeof(*slots->dirty));
+	if (!slots->dirty)
+		return -ENOMEM;
+	for (int i = 0; i < MOVER_TIERS; i++) {
+		struct spill_tier *tier = &slots->tiers[i];
+
+		tier->free = calloc(tier->count ? tier->count : 1, sizeof(*tier->free));
+		if (!tier->free) {
+			slots_close(slots);
+			return -ENOMEM;
+		}
+		tier->free_count = tier->dirty = 0;
+		/* The lowest on top. */
+		for (uint32_t slot = tier->first + tier->count; slot-- > tier->first;)
+			if (!slot_tag(ledger, slot))
+				tier->free[tier->free_count++] = slot;
+	}
+	return 0;
+}
+
+void slots_close(struct spill_slots *slots)
+{
+	for (int i = 0; i < MOVER_TIERS; i++) {
+		free(slots->tiers[i].free);
+		slots->tiers[i].free = NULL;
+	}
+	free(slots->dirty);
+	slots->dirty = NULL;
+}
+
+static bool tier_open(const struct spill_tier *tier, uint64_t now_ms)
+{
+	return tier->fd >= 0 && now_ms >= tier->rest_ms;
+}
+
+uint32_t slots_room(const struct spill_slots *slots, uint64_t now_ms)
+{
+	uint32_t room = 0;
+
+	for (int i = 0; i < MOVER_TIERS; i++)
+		if (tier_open(&slots->tiers[i], now_ms))
+			room += slots->tiers[i].free_count;
+	return room;
+}
+
+/* The caller has seen that there is room. */
+static uint32_t tier_pop(struct spill_slots *slots, struct spill_tier *tier)
+{
+	uint32_t slot = tier->free[--tier->free_count];
+
+	if (slots->dirty[slot]) {
+		slots->dirty[slot] = 0;
+		tier->dirty--;
+	}
+	return slot;
+}
+
+static uint32_t slot_pop(struct spill_slots *slots, uint64_t now_ms)
+{
+	struct spill_tier *memory = &slots->tiers[MOVER_TIER_MEMORY];
+
+	return tier_pop(slots, tier_open(memory, now_ms) && memory->free_count ? memory : &slots->tiers[MOVER_TIER_FILE]);
+}
+
+/* Where a slot's content comes from. */
+struct origin {
+	struct spill_source source;
+	uint64_t checksum;
+};
+
+/* The tag is a slot's last word. */
+static void slot_write(const struct spill_slots *slots, const struct spill_name *name, const uint32_t *chain, uint32_t index,
+	uint32_t pages, const struct origin *origin, enum ledger_slot_state state)
+{
+	struct ledger_slot *slot = slot_at(slots->ledger, chain[index]);
+
+	slot->session = name->session;
+	slot->index = index;
+	slot->checksum = origin->checksum;
+	slot->next = index + 1 < pages ? chain[index + 1] + 1 : 0;
+	slot->pages = pages;
+	slot->page = origin->source.page;
+	slot->generation = origin->source.generation;
+	slot->owner_id = name->owner_id;
+	slot->request = 0;
+	atomic_store_explicit(&slot->state, state, memory_order_relaxed);
+	atomic_store_explicit(&slot->tag, name->tag, memory_order_release);
+	crash_point();
+}
+
+int slots_take(struct spill_slots *slots, const struct spill_name *name, const struct spill_source *sources, uint32_t pages,
+	uint64_t now_ms, uint32_t *chain)
+{
+	if (slots_room(slots, now_ms) < pages)
+		return -ENOSPC;
+	for (uint32_t i = 0; i < pages; i++)
+		chain[i] = slot_pop(slots, now_ms);
+	/* From the end, the head last: until that stands there is no chain. */
+	for (uint32_t i = pages; i-- > 0;)
+		slot_write(slots, name, chain, i, pages, &(struct origin){ .source = sources[i] }, SLOT_SAVING);
+	return 0;
+}
+
+int slots_take_file(struct spill_slots *slots, const struct spill_name *name, const uint32_t *from, uint32_t pages, uint64_t now_ms,
+	uint32_t *chain)
+{
+	struct spill_tier *file = &slots->tiers[MOVER_TIER_FILE];
+
+	if (!tier_open(file, now_ms) || file->free_count < pages)
+		return -ENOSPC;
+	for (uint32_t i = 0; i < pages; i++)
+		chain[i] = tier_pop(slots, file);
+	for (uint32_t i = pages; i-- > 0;) {
+		const struct origin origin = { .checksum = slot_at(slots->ledger, from[i])->checksum };
+
+		slot_write(slots, name, chain, i, pages, &origin, SLOT_SINKING);
+	}
+	return 0;
+}
+
+void slots_put(struct spill_slots *slots, const uint32_t *chain, uint32_t pages)
+{
+	for (uint32_t i = 0; i < pages; i++) {
+		atomic_store_explicit(&slot_at(slots->ledger, chain[i])->tag, 0, memory_order_release);
+		crash_point();
+	}
+	for (uint32_t i = pages; i-- > 0;)
+		tier_push(slots, chain[i]);
+}
+
+bool slots_chain(const struct ledger *ledger, uint32_t head, uint32_t *chain)
+{
+	const struct ledger_slot *first = slot_at(ledger, head);
+	uint64_t tag = slot_tag(ledger, head);
+	uint32_t at = head;
+
+	if (!tag || first->index != 0 || first->pages < 1 || first->pages > ledger->header->page_count)
+		return false;
+	for (uint32_t i = 0; i < first->pages; i++) {
+		const struct ledger_slot *slot = slot_at(ledger, at);
+
+		if (slot_tag(ledger, at) != tag || slot->index != i || slot->pages != first->pages)
+			return false;
+		chain[i] = at;
+		if (slot->next > ledger->header->slot_count || (slot->next == 0) != (i + 1 == first->pages))
+			return false;
+		at = slot->next - 1;
+	}
+	return true;
+}
+
+bool slots_tidy(struct spill_slots *slots)
+{
+	uint32_t left = TIDY_SLOTS;
+
+	for (int i = 0; i < MOVER_TIERS; i++) {
+		struct spill_tier *tier = &slots->tiers[i];
+
+		/* From the bottom of the stack: what is on top will be used next. */
+		for (uint32_t at = 0; tier->dirty && left && at < tier->free_count; at++) {
+			uint32_t slot = tier->free[at];
+
+			if (!slots->dirty[slot])
+				continue;
+			slots->dirty[slot] = 0;
+			tier->dirty--;
+			left--;
+			/* A file system that knows no holes keeps the space for the next page that goes there. */
+			fallocate(tier->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				(off_t)((slot - tier->first) * slots->page_bytes), (off_t)slots->page_bytes);
+		}
+	}
+	return slots->tiers[MOVER_TIER_MEMORY].dirty || slots->tiers[MOVER_TIER_FILE].dirty;
+}

@@ -1,0 +1,474 @@
+/*
+ * trust_transfer.c - the way of a handle from one trust domain to another.
+ *
+ * Stores, in this order, each of which may be the agent's last: transfer WAITS; words QUARANTINED (or RETIRED, while it waits for
+ * long); transfer SCRUBS, when no row of holders has it; when the mover has cleared all its pages, domain 0; words FREE; transfer NONE.
+ * A successor finds a transfer that is not NONE: with domain 0 it frees what is not free yet, else it goes on, and has all of its
+ * pages cleared once more where their jobs are not in the ring.
+ */
+#include "agent/trust/trust.h"
+
+#include "agent/base/crash_point.h"
+#include "agent/base/event.h"
+#include "agent/spill/jobs.h"
+#include "agent/base/log.h"
+#include "agent/pages/requests.h"
+#include "agent/session/session.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum {
+	RELEASE_PATIENCE_MS = 1000, /* until a process that does not let go is one that will not; requests wait for somewhat longer */
+	WAIT_TICK_MS = 20,
+	RING_SHARE = MOVER_JOBS / 2, /* scrubs in the ring at a time: others need it too */
+	SCRUB_REST_MS = 1000,
+	AHEAD_PAGES = 16,           /* of each domain, that are made ready at a time while nobody waits */
+	AHEAD_MS = 200,
+	AHEAD_REST_MS = 2000,       /* when there was nothing to be had */
+};
+
+static enum ledger_transfer transfer_of(const struct pool *pool, uint32_t handle)
+{
+	return (enum ledger_transfer)atomic_load_explicit(&trust_note(pool, handle)->transfer, memory_order_acquire);
+}
+
+static void transfer_set(struct pool *pool, uint32_t handle, enum ledger_transfer transfer)
+{
+	atomic_store_explicit(&trust_note(pool, handle)->transfer, (uint8_t)transfer, memory_order_release);
+	crash_point();
+}
+
+static void moving_set(struct trust *trust, uint32_t handle, bool moving)
+{
+	uint64_t bit = UINT64_C(1) << (handle % 64);
+
+	if (moving)
+		trust->moving[handle / 64] |= bit;
+	else
+		trust->moving[handle / 64] &= ~bit;
+}
+
+static void words_set(struct pool *pool, uint32_t handle, enum page_state state)
+{
+	uint32_t first = handle * pool->trust->per_handle;
+
+	for (uint32_t page = first; page < first + pool->trust->per_handle; page++)
+		if (page_word_state(pool_word(pool, page)) != state)
+			pool_put_aside(pool, page, state);
+}
+
+static bool is_retired(const struct pool *pool, uint32_t handle)
+{
+	return page_word_state(pool_word(pool, handle * pool->trust->per_handle)) == PAGE_RETIRED;
+}
+
+/* ---- scrubs ---- */
+
+static void scrubs_submit(struct pool *pool)
+{
+	struct trust *trust = pool->trust;
+
+	if (!jobs_possible(&pool->jobs) || clock_ms() < trust->rest_ms)
+		return;
+	for (uint32_t word = 0; word < trust->words; word++)
+		for (uint64_t bits = trust->moving[word]; bits; bits &= bits - 1) {
+			uint32_t handle = word * 64 + (uint32_t)__builtin_ctzll(bits), first = handle * trust->per_handle;
+
+			for (uint32_t page = first; page < first + trust->per_handle && transfer_of(pool, handle) == LEDGER_TRANSFER_SCRUBS;
+				page++) {
+				struct mover_order order = { .kind = MOVER_SCRUB, .page = page, .tag = job_tag(JOB_OF_TRUST, page) };
+
+				if (trust->scrubs[page] != SCRUB_NONE)
+					continue;
+				if (trust->in_ring >= RING_SHARE || mover_submit(&pool->jobs.queue, &order))
+					return;
+				crash_point();
+				trust->scrubs[page] = SCRUB_BEGUN;
+				trust->in_ring++;
+			}
+		}
+}
+
+uint32_t trust_coming(const struct pool *pool)
+{
+	return jobs_served(&pool->jobs) ? trust_cleaning(pool->trust) : 0;
+}
+
+void trust_unheld(struct pool *pool, uint32_t handle)
+{
+	struct trust *trust = pool->trust;
+
+	if (transfer_of(pool, handle) != LEDGER_TRANSFER_WAITS)
+		return;
+	if (is_retired(pool, handle)) {
+		trust->retired -= trust->per_handle;
+		trust->cleaning += trust->per_handle;
+	}
+	transfer_set(pool, handle, LEDGER_TRANSFER_SCRUBS);
+	words_set(pool, handle, PAGE_QUARANTINED);
+	memset(&trust->scrubs[handle * trust->per_handle], SCRUB_NONE, trust->per_handle);
+	scrubs_submit(pool);
+}
+
+static void transfer_end(struct pool *pool, uint32_t handle)
+{
+	struct trust *trust = pool->trust;
+	uint32_t first = handle * trust->per_handle;
+
+	atomic_store_explicit(&trust_note(pool, handle)->domain, 0, memory_order_release);
+	crash_point();
+	pool_take_back(pool, first, trust->per_handle);
+	memset(&trust->scrubs[first], SCRUB_NONE, trust->per_handle);
+	transfer_set(pool, handle, LEDGER_TRANSFER_NONE);
+	moving_set(trust, handle, false);
+	trust->cleaning -= trust->per_handle;
+	trust->freed = true;
+}
+
+static void scrub_failed(struct pool *pool, uint32_t page, int error)
+{
+	struct trust *trust = pool->trust;
+
+	trust->scrubs[page] = SCRUB_NONE;
+	trust->rest_ms = clock_ms() + SCRUB_REST_MS;
+	agent_need_tick(pool->agent, SCRUB_REST_MS);
+	if (!trust->told)
+		log_error("pool '%s': cannot clear page %u for another trust domain: %s; it stays out of use, and is tried again", pool->config->name,
+			page, strerror(-error));
+	trust->told = true;
+}
+
+void trust_job_done(struct pool *pool, const struct mover_result *result)
+{
+	struct trust *trust = pool->trust;
+	uint64_t page = result->order.tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1);
+	uint32_t handle;
+
+	/* After a restart the order is what the ring said, which the mover can write: it counts only where one is waited for. */
+	if (!trust || page >= pool->page_count || result->order.kind != MOVER_SCRUB || result->order.page != page ||
+		trust->scrubs[page] != SCRUB_BEGUN)
+		return;
+	trust->in_ring--;
+	if (result->error) {
+		scrub_failed(pool, (uint32_t)page, result->error);
+		return;
+	}
+	trust->told = false;
+	trust->scrubs[page] = SCRUB_DONE;
+	pool_count(pool, POOL_COUNT_SCRUBBED_PAGES, 1);
+	handle = (uint32_t)page / trust->per_handle;
+	for (uint32_t i = 0; i < trust->per_handle; i++)
+		if (trust->scrubs[handle * trust->per_handle + i] != SCRUB_DONE)
+			return;
+	transfer_end(pool, handle);
+}
+
+void trust_go_on(struct pool *pool)
+{
+	struct trust *trust = pool->trust;
+
+	if (!trust)
+		return;
+	scrubs_submit(pool);
+	if (!trust->freed)
+		return;
+	trust->freed = false;
+	if (pool->waiter_count)
+		requests_serve_waiters(pool, NULL);
+}
+
+/* ---- begin ---- */
+
+static void holders_call(struct pool *pool)
+{
+	trust_call(pool);
+	agent_need_tick(pool->agent, WAIT_TICK_MS);
+}
+
+/* True: somebody is to be asked. */
+static bool transfer_begin(struct pool *pool, uint32_t handle)
+{
+	struct trust *trust = pool->trust;
+	uint32_t first = handle * trust->per_handle, border = pool->segment.header->reserved_first;
+
+	transfer_set(pool, handle, LEDGER_TRANSFER_WAITS);
+	trust_withdraw(pool, first, trust->per_handle);
+	for (uint32_t page = first; page < first + trust->per_handle; page++)
+		free_runs_remove(page < border ? &pool->free : &pool->reserved, page, 1);
+	words_set(pool, handle, PAGE_QUARANTINED);
+	moving_set(trust, handle, true);
+	trust->since_ms[handle] = (uint32_t)clock_ms();
+	trust->cleaning += trust->per_handle;
+	if (trust->holders[handle])
+		return true;
+	trust_unheld(pool, handle);
+	return false;
+}
+
+/* May it be had for another domain now? */
+static bool can_move(const struct pool *pool, uint32_t handle, uint32_t to)
+{
+	const struct trust *trust = pool->trust;
+	uint32_t domain = trust_of_page(pool, handle * trust->per_handle);
+
+	return domain && domain != to && !trust_bit(trust->stuck, handle) && !trust_bit(trust->moving, handle) &&
+		trust_handle_free(pool, handle);
+}
+
+bool trust_reachable(const struct pool *pool, uint32_t domain, uint32_t page)
+{
+	uint32_t of;
+
+	if (!pool->trust)
+		return true;
+	of = trust_of_page(pool, page);
+	return !of || of == domain || (jobs_served(&pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
+}
+
+/* The pages of a handle that the wish is about. */
+static uint32_t gain(const struct pool *pool, const struct trust_wish *wish, uint32_t handle)
+{
+	uint32_t per_handle = pool->trust->per_handle, first = handle * per_handle, border = pool->segment.header->reserved_first;
+
+	if (wish->reserved || first + per_handle <= border)
+		return per_handle;
+	return first < border ? border - first : 0;
+}
+
+uint32_t trust_reach(const struct pool *pool, const struct trust_wish *wish)
+{
+	uint32_t pages = 0;
+
+	if (!pool->trust || !jobs_served(&pool->jobs))
+		return 0;
+	for (uint32_t handle = 0; handle < pool->trust->handle_count && pages < wish->pages; handle++)
+		if (can_move(pool, handle, wish->domain))
+			pages += gain(pool, wish, handle);
+	return pages;
+}
+
+/* Those that nobody has to be asked for come first. */
+uint32_t trust_begin(struct pool *pool, const struct trust_wish *wish)
+{
+	struct trust *trust = pool->trust;
+	uint32_t begun = 0;
+	bool ask = false;
+
+	if (!trust || !jobs_served(&pool->jobs))
+		return 0;
+	for (int asked = 0; asked <= (wish->ahead ? 0 : 1); asked++)
+		for (uint32_t i = 0; i < trust->handle_count && begun < wish->pages; i++) {
+			uint32_t handle = (trust->hand + i) % trust->handle_count;
+
+			if ((trust->holders[handle] != 0) != (asked != 0) || !can_move(pool, handle, wish->domain) || !gain(pool, wish, handle))
+				continue;
+			begun += gain(pool, wish, handle);
+			ask |= transfer_begin(pool, handle);
+			if (begun >= wish->pages)
+				trust->hand = handle;
+		}
+	if (ask)
+		holders_call(pool);
+	return begun;
+}
+
+void trust_begin_range(struct pool *pool, uint32_t domain, uint32_t first, uint32_t count)
+{
+	struct trust *trust = pool->trust;
+	bool ask = false;
+
+	if (!trust || !jobs_served(&pool->jobs))
+		return;
+	for (uint32_t handle = first / trust->per_handle; handle <= (first + count - 1) / trust->per_handle; handle++)
+		if (can_move(pool, handle, domain))
+			ask |= transfer_begin(pool, handle);
+	if (ask)
+		holders_call(pool);
+}
+
+uint32_t trust_cancel(struct pool *pool, uint32_t domain, uint32_t pages)
+{
+	struct trust *trust = pool->trust;
+	uint32_t back = 0;
+
+	for (uint32_t word = 0; trust && trust->retired && word < trust->words; word++)
+		for (uint64_t bits = trust->moving[word]; bits && back < pages; bits &= bits - 1) {
+			uint32_t handle = word * 64 + (uint32_t)__builtin_ctzll(bits);
+
+			if (trust_of_page(pool, handle * trust->per_handle) != domain || !is_retired(pool, handle) ||
+				transfer_of(pool, handle) != LEDGER_TRANSFER_WAITS)
+				continue;
+			pool_take_back(pool, handle * trust->per_handle, trust->per_handle);
+			transfer_set(pool, handle, LEDGER_TRANSFER_NONE);
+			moving_set(trust, handle, false);
+			trust->retired -= trust->per_handle;
+			back += trust->per_handle;
+		}
+	return back;
+}
+
+/* ---- by the clock ---- */
+
+static void holders_are_silent(struct pool *pool, uint32_t handle)
+{
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
+		struct session *session = pool->sessions[id];
+
+		if (!session || session->role != SESSION_WORKER || session->silent || !trust_is_held(pool, id, handle))
+			continue;
+		session->silent = true;
+		log_warning("session %u of pool '%s' ('%s', pid %d) does not let go of pages that trust domain '%s' has given up; they are out of "
+			"use until it does, or ends",
+			id, pool->config->name, session->name, session->pid, trust_domain_name(pool, session->domain));
+		event_publish(pool->agent, EVENT_RETIRED, pool, id, (uint64_t)session->pid, "pages that '%s' (pid %d) may still map are retired",
+			session->name, session->pid);
+	}
+}
+
+/* Pages whose former holders have had their time. */
+static void retire(struct pool *pool)
+{
+	struct trust *trust = pool->trust;
+	uint32_t patience = pool->agent->config.trust.release == CONFIG_RELEASE_DEATH ? 0 : RELEASE_PATIENCE_MS, retired = 0;
+	uint32_t now = (uint32_t)clock_ms();
+
+	for (uint32_t word = 0; word < trust->words; word++)
+		for (uint64_t bits = trust->moving[word]; bits; bits &= bits - 1) {
+			uint32_t handle = word * 64 + (uint32_t)__builtin_ctzll(bits);
+
+			if (transfer_of(pool, handle) != LEDGER_TRANSFER_WAITS || is_retired(pool, handle) ||
+				now - trust->since_ms[handle] < patience)
+				continue;
+			words_set(pool, handle, PAGE_RETIRED);
+			trust->cleaning -= trust->per_handle;
+			trust->retired += trust->per_handle;
+			retired += trust->per_handle;
+			holders_are_silent(pool, handle);
+		}
+	if (!retired)
+		return;
+	pool_count(pool, POOL_COUNT_RETIREMENTS, retired);
+	trust_stuck_update(pool);
+}
+
+/* What a domain's tenants keep of their minima, and a little for the next request, is made ready before it is asked for. */
+static void ahead(struct pool *pool)
+{
+	uint32_t kept[LEDGER_DOMAINS + 1] = { 0 };
+	bool lives[LEDGER_DOMAINS + 1] = { false }, barren = false;
+
+	for (uint32_t i = 0; i < pool->tenant_count; i++) {
+		const struct tenant *tenant = &pool->tenants[i];
+
+		if (tenant->config->unused == CONFIG_UNUSED_KEEP && tenant->leased < tenant->minimum)
+			kept[tenant->domain] += tenant->minimum - tenant->leased;
+		lives[tenant->domain] |= tenant->sessions != 0;
+	}
+	for (uint32_t domain = 1; domain <= LEDGER_DOMAINS; domain++) {
+		struct trust_wish wish = { .domain = domain, .ahead = true };
+		uint32_t goal = kept[domain] + (lives[domain] ? AHEAD_PAGES : 0), have = pool->trust->views[domain].normal.total;
+
+		have += pool->trust->cleaning;
+		if (have >= goal)
+			continue;
+		wish.pages = goal - have < AHEAD_PAGES ? goal - have : AHEAD_PAGES;
+		barren |= !trust_begin(pool, &wish);
+	}
+	pool->trust->ahead_ms = clock_ms() + (barren ? AHEAD_REST_MS : AHEAD_MS);
+}
+
+void trust_tick(struct pool *pool)
+{
+	struct trust *trust = pool->trust;
+
+	if (!trust)
+		return;
+	retire(pool);
+	if (!pool->waiter_count && pool->session_count && clock_ms() >= trust->ahead_ms)
+		ahead(pool);
+	trust_go_on(pool);
+	if (trust_coming(pool))
+		agent_need_tick(pool->agent, WAIT_TICK_MS);
+}
+
+/* ---- after a restart ---- */
+
+static void holders_count(struct pool *pool)
+{
+	struct trust *trust = pool->trust;
+
+	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
+		for (uint32_t handle = 0; pool->sessions[id] && handle < trust->handle_count; handle++)
+			trust->holders[handle] += trust_is_held(pool, id, handle);
+}
+
+/* Pages of a handle that is on its way, and that were found free: they are in the index. */
+static void take_out(struct pool *pool, uint32_t page)
+{
+	enum page_state state = page_word_state(pool_word(pool, page));
+
+	if (state != PAGE_FREE && state != PAGE_RESERVED)
+		return;
+	trust_withdraw(pool, page, 1);
+	free_runs_remove(state == PAGE_FREE ? &pool->free : &pool->reserved, page, 1);
+}
+
+static void transfer_recover(struct pool *pool, uint32_t handle)
+{
+	struct trust *trust = pool->trust;
+	uint32_t first = handle * trust->per_handle;
+	bool retired = is_retired(pool, handle) && transfer_of(pool, handle) == LEDGER_TRANSFER_WAITS;
+
+	if (!trust_of_page(pool, first)) { /* it was cleared */
+		for (uint32_t page = first; page < first + trust->per_handle; page++)
+			if (page_word_state(pool_word(pool, page)) == PAGE_QUARANTINED)
+				pool_take_back(pool, page, 1);
+		transfer_set(pool, handle, LEDGER_TRANSFER_NONE);
+		return;
+	}
+	for (uint32_t page = first; page < first + trust->per_handle; page++)
+		take_out(pool, page);
+	words_set(pool, handle, retired ? PAGE_RETIRED : PAGE_QUARANTINED);
+	moving_set(trust, handle, true);
+	trust->since_ms[handle] = (uint32_t)clock_ms();
+	*(retired ? &trust->retired : &trust->cleaning) += trust->per_handle;
+	if (retired)
+		holders_are_silent(pool, handle);
+}
+
+/* Scrubs that the last agent has submitted and whose results nobody has taken. */
+static void ring_recover(struct pool *pool)
+{
+	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(&pool->jobs); i++) {
+		const struct mover_order *order = mover_order_of(&pool->jobs.queue, i);
+		uint32_t page = order ? order->page : 0;
+
+		if (!order || order->tag != job_tag(JOB_OF_TRUST, page) || order->kind != MOVER_SCRUB || page >= pool->page_count ||
+			pool->trust->scrubs[page] != SCRUB_NONE ||
+			transfer_of(pool, page / pool->trust->per_handle) != LEDGER_TRANSFER_SCRUBS)
+			continue;
+		pool->trust->scrubs[page] = SCRUB_BEGUN;
+		pool->trust->in_ring++;
+	}
+}
+
+void trust_recover(struct pool *pool)
+{
+	struct trust *trust = pool->trust;
+
+	if (!trust)
+		return;
+	holders_count(pool);
+	for (uint32_t handle = 0; handle < trust->handle_count; handle++)
+		if (transfer_of(pool, handle) != LEDGER_TRANSFER_NONE)
+			transfer_recover(pool, handle);
+	ring_recover(pool);
+	trust_stuck_update(pool);
+	for (uint32_t handle = 0; handle < trust->handle_count; handle++)
+		if (trust_bit(trust->moving, handle) && !trust->holders[handle])
+			trust_unheld(pool, handle);
+	/* What was said to the last agent may be lost: it is said again. */
+	if (trust->cleaning || trust->retired)
+		holders_call(pool);
+}
