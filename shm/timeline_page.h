@@ -4,7 +4,7 @@
  * The session segment is the session's and the agent's alone. So what other processes may see of a session's streams lies apart: one
  * memfd of one page, made, mapped and sealed by its worker, so that nobody else can ever write to it; the agent hands it on to sessions of
  * the same trust domain. A worker makes one when it first exports a fence, and its streams write there, beside the session segment, the
- * numbers that others wait for (client/export.c). To its readers all of it is hostile: it may say too early or too late that a fence
+ * numbers that others wait for (client/core/export.c). To its readers all of it is hostile: it may say too early or too late that a fence
  * is reached, which harms those alone that wait for it.
  */
 #ifndef GPOOL_SHM_TIMELINE_PAGE_H

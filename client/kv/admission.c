@@ -2,7 +2,7 @@
 #include "client/kv/kv.h"
 
 #include "client/kv/offer.h"
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
  */
 #include "client/kv/kv.h"
 
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 
 int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout)
 {

@@ -5,8 +5,8 @@
 #include "client/kv/offload.h"
 #include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
-#include "client/last_error.h"
-#include "client/stream.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
 #include "client/vm/elastic.h"
 #include "client/vm/range.h"
 

@@ -18,7 +18,7 @@
 #include "client/kv/block_pool.h"
 #include "client/kv/budget.h"
 #include "client/kv/prefix_table.h"
-#include "client/pool.h"
+#include "client/core/pool.h"
 
 #include <bsd/sys/tree.h>
 #include <sys/queue.h>

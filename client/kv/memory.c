@@ -10,7 +10,7 @@
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
 #include "client/kv/prefix.h"
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 #include "client/vm/elastic.h"
 
 enum {

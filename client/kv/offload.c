@@ -5,8 +5,8 @@
 #include "client/kv/offload_int8.h"
 #include "client/kv/offload_pool.h"
 #include "client/kv/preempt.h"
-#include "client/last_error.h"
-#include "client/stream.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
 #include "client/vm/range.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  */
 #include "client/kv/offload_host.h"
 
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,8 +1,8 @@
 /* offload_int8.c - see offload_int8.h. */
 #include "client/kv/offload_int8.h"
 
-#include "client/last_error.h"
-#include "client/stream.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
 #include "cuda/kernels/quantise.h"
 
 #include <math.h>

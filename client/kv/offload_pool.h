@@ -9,7 +9,7 @@
 #define GPOOL_CLIENT_KV_OFFLOAD_POOL_H
 
 #include "client/kv/offload.h"
-#include "client/spill.h"
+#include "client/core/spill.h"
 
 struct kv_piece {
 	struct gpool_block block;

@@ -9,10 +9,10 @@
 
 #include "client/kv/offer.h"
 #include "client/kv/prefix.h"
-#include "client/object.h"
-#include "client/stream.h"
+#include "client/object/object.h"
+#include "client/core/stream.h"
 #include "client/vm/elastic.h"
-#include "client/window.h"
+#include "client/core/window.h"
 
 #include <inttypes.h>
 #include <stdio.h>

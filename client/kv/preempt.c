@@ -7,7 +7,7 @@
 #include "client/kv/preempt.h"
 
 #include "client/kv/offload.h"
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 
 void order_enter(struct gpool_kv *kv, struct kv_sequence *sequence, enum gpool_kv_state state)
 {

@@ -6,11 +6,11 @@
  */
 #include "client/kv/prefix.h"
 
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 #include "shm/policy/eviction.h"
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
-#include "client/thread_cache.h"
+#include "client/core/thread_cache.h"
 #include "client/vm/range.h"
 
 #include <stdlib.h>

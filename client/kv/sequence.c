@@ -5,7 +5,7 @@
 #include "client/kv/pooled.h"
 #include "client/kv/preempt.h"
 #include "client/kv/prefix.h"
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 
 /* Of all sequences of this process, so that the number of one is none of another cache's. 0 is nobody's. */
 static _Atomic uint32_t generations;

@@ -1,10 +1,10 @@
 /*
  * acquire.c - having adapters, as a whole or layer by layer, and letting go of them.
  */
-#include "client/interrupt.h"
-#include "client/last_error.h"
+#include "client/core/interrupt.h"
+#include "client/core/last_error.h"
 #include "client/lora/load.h"
-#include "client/thread_cache.h"
+#include "client/core/thread_cache.h"
 
 #include <errno.h>
 #include <time.h>

@@ -6,7 +6,7 @@
 #include "client/lora/int8_form.h"
 #include "client/lora/lora.h"
 #include "client/lora/pack.h"
-#include "client/object.h"
+#include "client/object/object.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,8 +3,8 @@
  */
 #include "client/lora/batch.h"
 
-#include "client/last_error.h"
-#include "client/stream.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
 
 #include <stdlib.h>
 #include <string.h>

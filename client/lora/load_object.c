@@ -6,7 +6,7 @@
  */
 #include "client/lora/load.h"
 
-#include "client/object.h"
+#include "client/object/object.h"
 
 #include <errno.h>
 #include <string.h>

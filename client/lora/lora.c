@@ -1,7 +1,7 @@
 /*
  * lora.c - registering adapters, and looking at them.
  */
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 #include "client/lora/lora.h"
 #include "client/lora/rebalance.h"
 

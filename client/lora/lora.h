@@ -22,7 +22,7 @@
 #include "client/lora/adapter.h"
 #include "client/lora/reason.h"
 #include "client/lora/warm.h"
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "shm/policy/worth.h"
 
 /* Where uthash finds no memory it tells us instead of ending the program. */

@@ -2,8 +2,8 @@
  * place.c - where an open adapter's tiles lie in this process.
  */
 #include "client/lora/lora.h"
-#include "client/last_error.h"
-#include "client/stream.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
 #include "cuda/kernels/lora.h"
 #include "shm/timeline.h"
 

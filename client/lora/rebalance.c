@@ -1,7 +1,7 @@
 #include "client/lora/rebalance.h"
 
 #include "client/lora/load.h"
-#include "client/object.h"
+#include "client/object/object.h"
 
 enum {
 	DEFAULT_MS = 10000, /* chosen: of bandwidth for what nobody has asked for, one adapter in a while */

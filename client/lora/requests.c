@@ -9,7 +9,7 @@
  * The lock of a scheduler is taken before that of its adapters, and held over no wait.
  */
 #include "client/lora/lora.h"
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 #include "client/lora/scheduler.h"
 
 #include <stdlib.h>

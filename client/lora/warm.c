@@ -3,8 +3,8 @@
  */
 #include "client/lora/warm.h"
 
-#include "client/object.h"
-#include "client/pool.h"
+#include "client/object/object.h"
+#include "client/core/pool.h"
 
 #include <errno.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #ifndef GPOOL_CLIENT_VM_BACKGROUND_H
 #define GPOOL_CLIENT_VM_BACKGROUND_H
 
-#include "client/pool.h"
+#include "client/core/pool.h"
 
 /* In the owner's memory. The owner sets run and period_ms before background_add(). */
 struct background_task {

@@ -1,8 +1,8 @@
 /* elastic.c - the slots of elastic ranges: their states, and the ways out of use. See elastic.h. */
 #include "client/vm/elastic.h"
 
-#include "client/last_error.h"
-#include "client/stream.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
 
 #include <assert.h>
 #include <stdlib.h>

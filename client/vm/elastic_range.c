@@ -1,7 +1,7 @@
 /* elastic_range.c - the public calls for elastic ranges. See elastic.h. */
-#include "client/alloc.h"
-#include "client/last_error.h"
-#include "client/stream.h"
+#include "client/core/alloc.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
 #include "client/vm/elastic.h"
 
 #include <string.h>

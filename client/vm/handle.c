@@ -1,8 +1,8 @@
 /* handle.c - see handle.h. */
 #include "client/vm/handle.h"
 
-#include "client/alloc.h"
-#include "client/deferred.h"
+#include "client/core/alloc.h"
+#include "client/core/deferred.h"
 #include "client/vm/page_list.h"
 #include "client/vm/space.h"
 #include "shm/timeline.h"

@@ -20,7 +20,7 @@
 #ifndef GPOOL_CLIENT_VM_HANDLE_H
 #define GPOOL_CLIENT_VM_HANDLE_H
 
-#include "client/thread_cache.h"
+#include "client/core/thread_cache.h"
 
 /* All zero: the defaults. */
 struct vm_take_options {

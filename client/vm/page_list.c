@@ -1,7 +1,7 @@
 /* page_list.c - see page_list.h. */
 #include "client/vm/page_list.h"
 
-#include "client/refill.h"
+#include "client/core/refill.h"
 #include "shm/lease_bitmap.h"
 
 #include <sched.h>

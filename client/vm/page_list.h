@@ -6,8 +6,8 @@
 #ifndef GPOOL_CLIENT_VM_PAGE_LIST_H
 #define GPOOL_CLIENT_VM_PAGE_LIST_H
 
-#include "client/block.h"
-#include "client/thread_cache.h"
+#include "client/core/block.h"
+#include "client/core/thread_cache.h"
 
 struct page_span {
 	uint32_t first, count;

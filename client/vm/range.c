@@ -1,11 +1,11 @@
 /* range.c - ranges: making, looking at and ending them. See range.h. */
 #include "client/vm/range.h"
 
-#include "client/alloc.h"
-#include "client/last_error.h"
-#include "client/refill.h"
-#include "client/stitch.h"
-#include "client/stream.h"
+#include "client/core/alloc.h"
+#include "client/core/last_error.h"
+#include "client/core/refill.h"
+#include "client/core/stitch.h"
+#include "client/core/stream.h"
 #include "client/vm/elastic.h"
 #include "shm/doorbell.h"
 

@@ -4,7 +4,7 @@
 #ifndef GPOOL_CLIENT_VM_RANGE_H
 #define GPOOL_CLIENT_VM_RANGE_H
 
-#include "client/object.h"
+#include "client/object/object.h"
 #include "client/vm/page_list.h"
 
 #include <sys/queue.h>

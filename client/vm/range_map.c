@@ -2,7 +2,7 @@
 #include "client/vm/range.h"
 
 #include "client/vm/elastic.h"
-#include "client/window.h"
+#include "client/core/window.h"
 
 static uint64_t handle_bytes(const struct gpool *pool)
 {

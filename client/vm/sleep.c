@@ -11,13 +11,13 @@
  */
 #include "client/vm/range.h"
 
-#include "client/alloc.h"
-#include "client/deferred.h"
-#include "client/last_error.h"
-#include "client/refill.h"
-#include "client/stitch.h"
-#include "client/stream.h"
-#include "client/window.h"
+#include "client/core/alloc.h"
+#include "client/core/deferred.h"
+#include "client/core/last_error.h"
+#include "client/core/refill.h"
+#include "client/core/stitch.h"
+#include "client/core/stream.h"
+#include "client/core/window.h"
 
 #include <stdlib.h>
 

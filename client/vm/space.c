@@ -1,7 +1,7 @@
 /* space.c - see space.h. */
 #include "client/vm/space.h"
 
-#include "client/window.h"
+#include "client/core/window.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -8,8 +8,8 @@
  * The background works at one block at a time, `working`, beyond what a call is growing to: so a call waits for it only when it wants that
  * very block, which is on its way then.
  */
-#include "client/stream.h"
-#include "client/last_error.h"
+#include "client/core/stream.h"
+#include "client/core/last_error.h"
 #include "client/vm/background.h"
 #include "client/vm/elastic.h"
 

@@ -1,8 +1,8 @@
 /* vpmm.c - the stream-ordered allocator: life, and what needs no driver call. See vpmm.h. */
 #include "client/vm/vpmm.h"
 
-#include "client/last_error.h"
-#include "client/stream.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
 #include "shm/timeline.h"
 
 #include <stdlib.h>

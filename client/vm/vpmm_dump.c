@@ -1,6 +1,6 @@
 /* vpmm_dump.c - what the stream-ordered allocator tells: totals, regions, steps of a call; and whether it is whole. See vpmm.h. */
 #include "client/vm/vpmm.h"
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 #include "shm/timeline.h"
 
 #include <stdarg.h>

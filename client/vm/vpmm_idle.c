@@ -9,8 +9,8 @@
  *   by gpool_vm_trim()
  */
 #include "client/vm/vpmm.h"
-#include "client/last_error.h"
-#include "client/window.h"
+#include "client/core/last_error.h"
+#include "client/core/window.h"
 
 #include <stdlib.h>
 #include <string.h>

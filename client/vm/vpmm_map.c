@@ -1,7 +1,7 @@
 /* vpmm_map.c - what the stream-ordered allocator asks of the driver and the agent. See vpmm.h. */
-#include "client/stream.h"
+#include "client/core/stream.h"
 #include "client/vm/vpmm.h"
-#include "client/window.h"
+#include "client/core/window.h"
 #include "shm/timeline.h"
 
 #include <stdlib.h>

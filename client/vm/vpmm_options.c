@@ -1,7 +1,7 @@
 /* vpmm_options.c - options and environment of the stream-ordered allocator. See vpmm.h. */
 #include "client/vm/vpmm.h"
 
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 
 #include <stdlib.h>
 #include <string.h>

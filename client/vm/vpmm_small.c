@@ -11,9 +11,9 @@
  *
  * The lock guards lists and hash, and is a leaf like the other one; neither is taken under the other.
  */
-#include "client/span.h"
-#include "client/last_error.h"
-#include "client/stream.h"
+#include "client/core/span.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
 #include "client/vm/vpmm.h"
 #include "shm/timeline.h"
 

@@ -9,10 +9,10 @@
  */
 #include "client/vm/range.h"
 
-#include "client/alloc.h"
-#include "client/last_error.h"
-#include "client/refill.h"
-#include "client/stitch.h"
+#include "client/core/alloc.h"
+#include "client/core/last_error.h"
+#include "client/core/refill.h"
+#include "client/core/stitch.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
  * Structs have the size and the places of their fields that they had when they were published; a shorter struct means zeros for
  * what is missing, a longer one is taken when its unknown part is zero; libgpool.so exports what libgpool.map lists, and no more.
  */
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "tests/lib/harness.h"
 
 #include <setjmp.h>

@@ -10,7 +10,7 @@
  *
  * Exit: 0 pass, 1 fail, 77 there is no GPU (the reason is printed).
  */
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "cuda/gpu.h"
 #include "tests/lib/harness.h"
 

@@ -6,7 +6,7 @@
 #ifndef GPOOL_TESTS_KV_VIEW_H
 #define GPOOL_TESTS_KV_VIEW_H
 
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "tests/integration/life.h"
 
 #include "client/kv/kv.h"

@@ -8,7 +8,7 @@
 #define GPOOL_TESTS_LIFE_H
 
 #include "client/gpool.h"
-#include "client/request.h"
+#include "client/core/request.h"
 #include "proto/codec.h"
 #include "tests/lib/harness.h"
 

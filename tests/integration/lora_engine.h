@@ -8,7 +8,7 @@
 #ifndef GPOOL_TESTS_LORA_ENGINE_H
 #define GPOOL_TESTS_LORA_ENGINE_H
 
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "tests/integration/life.h"
 #include "tests/unit/adapter_rig.h"
 

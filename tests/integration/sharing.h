@@ -17,7 +17,7 @@
 #ifndef GPOOL_TESTS_SHARING_H
 #define GPOOL_TESTS_SHARING_H
 
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "shm/timeline.h"
 #include "tests/integration/life.h"
 

@@ -4,7 +4,7 @@
 #ifndef GPOOL_TESTS_SPILL_VIEW_H
 #define GPOOL_TESTS_SPILL_VIEW_H
 
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "tests/integration/life.h"
 
 #include <sys/stat.h>

@@ -3,8 +3,8 @@
  *
  * One gpoold with two pools; p1 has reserved pages and lies on the second device of the host back end.
  */
-#include "client/pool.h"
-#include "client/request.h"
+#include "client/core/pool.h"
+#include "client/core/request.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "tests/lib/harness.h"

@@ -4,7 +4,7 @@
  * One gpoold with a pool of 512 pages of 512 KB; each test attaches anew, so it begins with nothing. Evictions are made by an
  * admin's request, so they happen exactly where a test wants them. After each test the agent proves the pool's invariants.
  */
-#include "client/thread_cache.h"
+#include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
 
 #include <setjmp.h>

@@ -8,11 +8,11 @@
  */
 #include "tests/integration/life.h"
 
-#include "client/export.h"
-#include "client/fence_ticket.h"
-#include "client/import.h"
-#include "client/pool.h"
-#include "client/stream.h"
+#include "client/core/export.h"
+#include "client/core/fence_ticket.h"
+#include "client/core/import.h"
+#include "client/core/pool.h"
+#include "client/core/stream.h"
 #include "proto/attach.h"
 #include "shm/timeline.h"
 #include "shm/timeline_page.h"

@@ -7,7 +7,7 @@
  * otherwise. Method: engines as processes that are stopped and killed, or in this process where the time of a use or a fence matters.
  */
 #include "client/kv/pooled.h"
-#include "client/object.h"
+#include "client/object/object.h"
 #include "tests/integration/kv_engine.h"
 
 enum { PLENTY = PAGES - 1 }; /* all but a page for the engine's tables */

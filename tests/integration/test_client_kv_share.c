@@ -7,7 +7,7 @@
  * their names say harm nobody. Method: engines are processes that do what they are told and prove prefix_check() each time; every token has a
  * content of its own, in any engine's addresses; kill -9.
  */
-#include "client/object.h"
+#include "client/object/object.h"
 #include "tests/integration/kv_engine.h"
 
 /* A plain text of three chunks and a bit, shared by an engine. */

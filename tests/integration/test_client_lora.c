@@ -6,7 +6,7 @@
  * made here, with a gpoold on host memory; every element of every matrix is looked at.
  */
 #include "client/lora/lora.h"
-#include "client/object.h"
+#include "client/object/object.h"
 #include "cuda/kernels/lora.h"
 #include "shm/pins.h"
 #include "tests/integration/life.h"

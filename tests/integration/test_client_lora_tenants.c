@@ -7,7 +7,7 @@
  */
 #include "client/lora/cold_file.h"
 #include "client/lora/lora.h"
-#include "client/object.h"
+#include "client/object/object.h"
 #include "cuda/kernels/lora.h"
 #include "tests/integration/lora_engine.h"
 

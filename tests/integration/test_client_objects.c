@@ -7,7 +7,7 @@
  */
 #include "tests/integration/life.h"
 
-#include "client/pool.h"
+#include "client/core/pool.h"
 
 #include <errno.h>
 #include <pthread.h>

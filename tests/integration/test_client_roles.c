@@ -8,7 +8,7 @@
  */
 #include "tests/integration/life.h"
 
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "proto/attach.h"
 
 #include <errno.h>

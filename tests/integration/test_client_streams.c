@@ -4,7 +4,7 @@
  * Manual streams stand for GPU work that is not done yet: their fences are reached when the test says so, which makes each
  * "not yet" certain. Streams of the back end show that queued work, fences and waits keep their order.
  */
-#include "client/block.h"
+#include "client/core/block.h"
 #include "tests/lib/harness.h"
 
 #include <pthread.h>

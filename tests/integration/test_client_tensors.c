@@ -7,7 +7,7 @@
  */
 #include "tests/integration/spill_view.h"
 
-#include "client/thread_cache.h"
+#include "client/core/thread_cache.h"
 #include "client/vm/background.h"
 
 #include <errno.h>

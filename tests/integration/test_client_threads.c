@@ -7,7 +7,7 @@
  * pool's invariants, and all pages can be had in one piece. GPOOL_TEST_SCALE multiplies the length; the seed is printed and taken
  * back in GPOOL_TEST_SEED.
  */
-#include "client/thread_cache.h"
+#include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
 
 #include <pthread.h>

@@ -7,7 +7,7 @@
  */
 #include "tests/integration/life.h"
 
-#include "client/stream.h"
+#include "client/core/stream.h"
 #include "client/vm/vpmm.h"
 
 #include <errno.h>

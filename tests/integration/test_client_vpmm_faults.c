@@ -8,7 +8,7 @@
  */
 #include "tests/integration/vpmm.h"
 
-#include "client/stream.h"
+#include "client/core/stream.h"
 
 #include <errno.h>
 

@@ -8,7 +8,7 @@
  *
  * $GPOOL_CRASH_STRIDE tries every so many-th point only.
  */
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "shm/doorbell.h"
 #include "shm/pool_segment.h"
 #include "shm/timeline.h"

@@ -7,10 +7,10 @@
  * with a pool of 64 pages, watermarks that rest where they are not the subject, and workers that keep one page in their magazine,
  * so that pages can be counted. Blocks compare as equally recent when they were touched within one step of the agent's clock.
  */
-#include "client/block.h"
+#include "client/core/block.h"
 #include "client/gpool.h"
-#include "client/pool.h"
-#include "client/request.h"
+#include "client/core/pool.h"
+#include "client/core/request.h"
 #include "proto/codec.h"
 #include "shm/pins.h"
 #include "shm/session_segment.h"

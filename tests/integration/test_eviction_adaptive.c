@@ -7,10 +7,10 @@
  * nothing but requests takes from. Blocks are given the time stamps of their use by the test, since the agent's clock is coarse.
  */
 #include "client/gpool.h"
-#include "client/object.h"
-#include "client/pool.h"
+#include "client/object/object.h"
+#include "client/core/pool.h"
 #include "proto/codec.h"
-#include "client/request.h"
+#include "client/core/request.h"
 #include "tests/lib/harness.h"
 
 #include <errno.h>

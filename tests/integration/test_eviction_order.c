@@ -7,8 +7,8 @@
  * is there and may go. Method: a gpoold for each case, its only pool of 64 pages. Blocks of one page get the time
  * stamps of their use from the test; objects are as old as the time since they were used.
  */
-#include "client/object.h"
-#include "client/pool.h"
+#include "client/object/object.h"
+#include "client/core/pool.h"
 #include "tests/integration/life.h"
 
 enum { BLOCKS = 22, OBJECT_PAGES = 8, IDLE_MS = 60000, AGE_TICKS = 5 };

@@ -8,7 +8,7 @@
  * its own, for it waits for Enter; the eviction is made by an admin's request while it waits. The other one compares with float64 by itself.
  */
 #include "tests/lib/harness.h"
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

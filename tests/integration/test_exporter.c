@@ -5,7 +5,7 @@
  * and gpoold are seen and survived, without a process to look at twice; wrong options and a port in use are told. Method: the
  * real programs; a worker that is this process; values beside those that `poolctl` and the agent give.
  */
-#include "client/object.h"
+#include "client/object/object.h"
 #include "tests/integration/exporter_process.h"
 
 #include <cjson/cJSON.h>

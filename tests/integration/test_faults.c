@@ -10,8 +10,8 @@
  * GPOOL_TEST_SCALE below 1 tries fewer of them.
  */
 #include "client/gpool.h"
-#include "client/pool.h"
-#include "client/request.h"
+#include "client/core/pool.h"
+#include "client/core/request.h"
 #include "cuda/gpu.h"
 #include "proto/codec.h"
 #include "shm/pool_segment.h"

@@ -4,7 +4,7 @@
  * Goal: requests that pass the checks reach the agent and answers come back; others are refused or dropped; and whatever a peer
  * sends, at most the front dies, the next one serves again, and no descriptors pile up.
  * Method: front_run() in a forked child as the keeper would start it; this process is the agent, so it never calls nanomsg
- * itself. Honest clients are forked children that use client/control.c and client/events.c. Hostile ones, and those that must be
+ * itself. Honest clients are forked children that use client/core/control.c and client/core/events.c. Hostile ones, and those that must be
  * exact, speak nanomsg's wire format by hand over a plain socket: 8 bytes of greeting, then messages of a type byte (1), a u64
  * length (big-endian) and, for REQ, a u32 request id with the top bit set.
  * An alarm ends a test that waits for ever.
@@ -35,8 +35,8 @@
 #include <cmocka.h>
 
 #include "agent/front/front.h"
-#include "client/control.h"
-#include "client/events.h"
+#include "client/core/control.h"
+#include "client/core/events.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 

@@ -5,7 +5,7 @@
  * Method: a real gpoold and a worker that changes the entries of its blocks. Afterwards the books balance, and another worker takes
  * all of the pool and finds each page once.
  */
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "shm/pool_segment.h"
 #include "tests/integration/life.h"
 

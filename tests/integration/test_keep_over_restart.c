@@ -9,8 +9,8 @@
 
 #include "agent/base/layout.h"
 #include "client/gpool.h"
-#include "client/pool.h"
-#include "client/request.h"
+#include "client/core/pool.h"
+#include "client/core/request.h"
 
 #include <errno.h>
 #include <linux/capability.h>

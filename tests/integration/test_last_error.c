@@ -5,7 +5,7 @@
  * thread, and read once. Method: each call once with each wrong value, against a real agent.
  */
 #include "tests/lib/harness.h"
-#include "client/last_error.h"
+#include "client/core/last_error.h"
 
 #include <errno.h>
 #include <pthread.h>

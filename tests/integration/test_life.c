@@ -6,7 +6,7 @@
  * among them, that are ended in each way. What belongs to a gpoold is found by its process group, its memory by inode, in /proc.
  */
 #include "client/gpool.h"
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "tests/integration/life.h"

@@ -4,7 +4,7 @@
  * Each test starts a gpoold with a small pool and the limit it is about, and walks up to the limit, over it, and back.
  */
 #include "client/gpool.h"
-#include "client/request.h"
+#include "client/core/request.h"
 #include "proto/codec.h"
 #include "shm/pool_segment.h"
 #include "tests/lib/harness.h"

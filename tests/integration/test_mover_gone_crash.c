@@ -9,7 +9,7 @@
 #include "tests/integration/crash_points.h"
 #include "tests/integration/mover_will.h"
 
-#include "client/spill.h"
+#include "client/core/spill.h"
 
 #include <errno.h>
 #include <pthread.h>

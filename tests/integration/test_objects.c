@@ -4,7 +4,7 @@
  * One gpoold with a pool of 4,096 pages of 512 KB. Writers and readers are processes of their own where that matters; they say
  * over a pipe how far they are. After each test the agent proves the pool's invariants, and all pages are free again.
  */
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "shm/manifest.h"

@@ -5,7 +5,7 @@
  * is lost. Method: that of test_crash_points.c, with its module; each scenario is played for the n-th store, n = 1, 2, 3, ...,
  * until it ends before the n-th. $GPOOL_CRASH_STRIDE tries every so many-th only.
  */
-#include "client/object.h"
+#include "client/object/object.h"
 #include "tests/integration/crash_points.h"
 
 #include <errno.h>

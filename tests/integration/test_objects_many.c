@@ -6,8 +6,8 @@
  * page. Method: objects of one page that nobody writes to, so that the memory behind them is never there.
  */
 #include "client/gpool.h"
-#include "client/object.h"
-#include "client/pool.h"
+#include "client/object/object.h"
+#include "client/core/pool.h"
 #include "tests/lib/harness.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
  * its readers are told when they pin it again; what is worth least goes first, of bytes and of counts; pins end with their process, and stand while the agent
  * dies. Method: a gpoold, its only pool of 64 pages, sessions of this process and processes of their own.
  */
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "tests/integration/life.h"
 
 #include <errno.h>

@@ -8,8 +8,8 @@
  * which leaks too, tells when the first had its turn.
  */
 #include "client/gpool.h"
-#include "client/pool.h"
-#include "client/request.h"
+#include "client/core/pool.h"
+#include "client/core/request.h"
 #include "proto/codec.h"
 #include "tests/lib/harness.h"
 

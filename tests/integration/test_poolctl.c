@@ -8,7 +8,7 @@
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
 
-#include "client/object.h"
+#include "client/object/object.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -9,7 +9,7 @@
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
 
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "shm/timeline.h"
 
 #include <pthread.h>

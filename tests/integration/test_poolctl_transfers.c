@@ -8,7 +8,7 @@
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
 
-#include "client/pool.h"
+#include "client/core/pool.h"
 
 #include <errno.h>
 #include <inttypes.h>

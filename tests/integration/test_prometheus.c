@@ -6,7 +6,7 @@
  * machine, without which it is skipped, on the loopback; work that makes each figure something. Run from the root of the source
  * tree.
  */
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "tests/integration/exporter_process.h"
 
 #include <cjson/cJSON.h>

@@ -7,7 +7,7 @@
  * is asked of the agent.
  */
 #include "client/gpool.h"
-#include "client/request.h"
+#include "client/core/request.h"
 #include "proto/codec.h"
 #include "tests/lib/harness.h"
 

@@ -7,8 +7,8 @@
  * framing.
  */
 #include "client/gpool.h"
-#include "client/pool.h"
-#include "client/request.h"
+#include "client/core/pool.h"
+#include "client/core/request.h"
 #include "proto/codec.h"
 #include "tests/integration/life.h"
 #include "tests/lib/harness.h"

@@ -7,7 +7,7 @@
  */
 #include "tests/integration/life.h"
 
-#include "client/object.h"
+#include "client/object/object.h"
 
 #include <errno.h>
 

@@ -6,8 +6,8 @@
  * their connection; and a crowd that is killed at random, where whoever enters checks that nobody else can be inside.
  */
 #include "client/gpool.h"
-#include "client/pool.h"
-#include "client/request.h"
+#include "client/core/pool.h"
+#include "client/core/request.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "shm/doorbell.h"

@@ -5,7 +5,7 @@
  * agent's death takes nothing from them; a worker that lies bends nothing but what it adds. Method: workers whose calls are
  * counted here.
  */
-#include "client/pool.h"
+#include "client/core/pool.h"
 #include "tests/integration/life.h"
 
 enum { CALLS = 600 }; /* one allocation in 256 is measured */

@@ -11,7 +11,7 @@
 
 #include "agent/base/layout.h"
 #include "agent/base/module.h"
-#include "client/request.h"
+#include "client/core/request.h"
 #include "proto/codec.h"
 #include "shm/pool_segment.h"
 

@@ -1,7 +1,7 @@
 /* harness.c - see harness.h. */
 #include "tests/lib/harness.h"
 
-#include "client/request.h"
+#include "client/core/request.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 

@@ -7,7 +7,7 @@
 #define GPOOL_TESTS_STRESS_AGENT_H
 
 #include "client/gpool.h"
-#include "client/request.h"
+#include "client/core/request.h"
 #include "proto/codec.h"
 #include "shm/doorbell.h"
 #include "shm/pool_segment.h"

@@ -9,8 +9,8 @@
 #define GPOOL_TESTS_STRESS_TORTURE_WORKER_H
 
 #include "client/gpool.h"
-#include "client/pool.h"
-#include "client/request.h"
+#include "client/core/pool.h"
+#include "client/core/request.h"
 #include "shm/session_segment.h"
 
 #include <execinfo.h>

@@ -4,7 +4,7 @@
  * Method: a good manifest is made as the library makes them; then one field of it is changed, and its hash is made right again, so
  * that the check of that field itself has to find it.
  */
-#include "client/object.h"
+#include "client/object/object.h"
 #include "shm/manifest.h"
 
 #include <fcntl.h>

@@ -8,7 +8,7 @@
 #include "agent/agent.h"
 #include "agent/keeper/channel.h"
 #include "agent/object/objects.h"
-#include "client/object.h"
+#include "client/object/object.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

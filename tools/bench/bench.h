@@ -9,7 +9,7 @@
 #define GPOOL_BENCH_H
 
 #include "client/gpool.h"
-#include "client/request.h"
+#include "client/core/request.h"
 
 #include <limits.h>
 #include <stddef.h>

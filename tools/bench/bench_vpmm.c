@@ -4,7 +4,7 @@
  */
 #include "tools/bench/bench.h"
 
-#include "client/request.h"
+#include "client/core/request.h"
 #include "cuda/gpu.h"
 #include "tools/lib/allocator.h"
 #include "tools/lib/malloc_make.h"

@@ -1,7 +1,7 @@
 /* monitor.c - see monitor.h. Messages are large, hence static; one thread uses this. */
 #include "tools/demo/monitor.h"
 
-#include "client/request.h"
+#include "client/core/request.h"
 #include "proto/codec.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 #include "tools/exporter/sampler.h"
 
 #include "client/gpool.h"
-#include "client/request.h"
+#include "client/core/request.h"
 
 #include <errno.h>
 #include <limits.h>

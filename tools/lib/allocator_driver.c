@@ -4,8 +4,8 @@
  */
 #include "tools/lib/allocator.h"
 
-#include "client/pool.h"
-#include "client/stream.h"
+#include "client/core/pool.h"
+#include "client/core/stream.h"
 
 #include <stdlib.h>
 

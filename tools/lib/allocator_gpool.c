@@ -1,8 +1,8 @@
 /* allocator_gpool.c - gpool_malloc() as what a trace is replayed on. It looks at the library's own sets, as tests do. */
 #include "tools/lib/allocator.h"
 
-#include "client/pool.h"
-#include "client/span.h"
+#include "client/core/pool.h"
+#include "client/core/span.h"
 #include "client/vm/vpmm.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "tools/poolctl/pieces.h"
 #include "tools/poolctl/view.h"
 
-#include "client/request.h"
+#include "client/core/request.h"
 #include "shm/pool_segment.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/pieces.h"
 
-#include "client/request.h"
+#include "client/core/request.h"
 #include "shm/pool_segment.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* player.c - see player.h. */
 #include "tools/replay/player.h"
 
-#include "client/request.h"
+#include "client/core/request.h"
 #include "tools/lib/text.h"
 
 #include <errno.h>

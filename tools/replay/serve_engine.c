@@ -8,7 +8,7 @@
  */
 #include "tools/replay/serve_engine.h"
 
-#include "client/request.h"
+#include "client/core/request.h"
 #include "cuda/gpu.h"
 #include "shm/pool_segment.h"
 #include "tools/replay/replay.h"

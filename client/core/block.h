@@ -1,0 +1,63 @@
+/*
+ * block.h - handles and entries of blocks: checking one, writing one. Internal to libgpool.
+ *
+ * A handle is input: it may be stale, or garbage. Its page is checked against the bounds before anything else, its tag must be
+ * one that blocks have, and what it says is believed only where page word and entry say the same.
+ */
+#ifndef GPOOL_CLIENT_BLOCK_H
+#define GPOOL_CLIENT_BLOCK_H
+
+#include "client/core/pool.h"
+#include "shm/pins.h"
+
+/* Attributes that no public handle of a usable block carries. */
+enum { BLOCK_UNUSABLE = BLOCK_EXTENT | BLOCK_PREPARED | BLOCK_DYING };
+
+/* block_handle_bad() - not the handle of any block that calls other than commit and rollback take. */
+static inline bool block_handle_bad(const struct gpool *pool, const struct gpool_block *block)
+{
+	return block->page >= pool->page_count || (block->tag & BLOCK_UNUSABLE) || !block_tag_is_block(block->tag);
+}
+
+static inline struct block_entry *block_entry(const struct gpool *pool, uint32_t page)
+{
+	return &pool->session.blocks[page];
+}
+
+/* The word without what the agent changes while it only looks: a pinned page goes from LEASED to EVICTING and back. */
+static inline bool block_word_same(uint64_t now, uint64_t word)
+{
+	return now == word ||
+		(page_word_in_motion(now) && page_word_owner(now) == page_word_owner(word) &&
+			page_word_generation(now) == page_word_generation(word));
+}
+
+/* The half of a page word in which the state lies, to sleep on. The mapping is read-only, which FUTEX_WAIT allows. */
+static inline const _Atomic uint32_t *page_word_high(const struct gpool *pool, uint32_t page)
+{
+	return (const _Atomic uint32_t *)(const void *)&pool->pages[page] + (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+}
+
+/* The attributes that gpool_alloc() gives a block. */
+struct block_attributes {
+	uint32_t flags; /* BLOCK_* without the sequence */
+	uint64_t owner_id;
+	uint64_t fence;
+};
+
+/* block_write() - make the run that starts at `page`, pinned by the caller and in no block, a block with this tag. */
+static inline void block_write(const struct gpool *pool, uint32_t page, uint32_t page_count, uint64_t tag,
+	const struct block_attributes *attributes)
+{
+	struct block_entry *entry = block_entry(pool, page);
+
+	atomic_store_explicit(&entry->page_count, page_count, memory_order_relaxed);
+	atomic_store_explicit(&entry->next, 0, memory_order_relaxed);
+	atomic_store_explicit(&entry->owner_id, attributes->owner_id, memory_order_relaxed);
+	atomic_store_explicit(&entry->fence, attributes->fence, memory_order_relaxed);
+	/* Last, and release: whoever sees the tag sees the rest. */
+	atomic_store_explicit(&entry->tag, tag, memory_order_release);
+	atomic_store_explicit(&pool->session.touch[page], pool_clock(pool), memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,190 @@
+/*
+ * channel.c - nanomsg sockets that stay connected.
+ */
+#include "client/core/channel.h"
+
+#include "client/core/interrupt.h"
+#include "proto/codec.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <nanomsg/nn.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	RECONNECT_MS = 20,    /* chosen: an agent and front that are restarted are back in less */
+	RECONNECT_MS_MAX = 0, /* always the same: nanomsg would double it with each restart, and never take that back */
+	RECEIVED_BYTES_MAX = MSG_BYTES_MAX + 64, /* with nanomsg's own header */
+};
+
+struct channel {
+	int socket;   /* nanomsg's number */
+	int endpoint; /* of the connection; negative: none could be made */
+	int protocol;
+	int silence_ms;
+	pid_t owner;
+	bool unanswered; /* a request was sent, and nothing has come since */
+	int64_t heard_ms; /* when something came, or was first waited for */
+	char url[];
+};
+
+static int64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int nanomsg_claim(void)
+{
+	static _Atomic int owner;
+	int nobody = 0;
+
+	return atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()) || nobody == (int)getpid() ? 0 : -EOPNOTSUPP;
+}
+
+static int set(int socket, int option, int value)
+{
+	return nn_setsockopt(socket, NN_SOL_SOCKET, option, &value, sizeof(value)) < 0 ? -nn_errno() : 0;
+}
+
+/* A socket and its connection; the channel has them only when both could be made. */
+static int open_socket(struct channel *channel)
+{
+	int socket = nn_socket(AF_SP, channel->protocol), endpoint = -1, result;
+
+	if (socket < 0)
+		return -nn_errno();
+	result = set(socket, NN_RECONNECT_IVL, RECONNECT_MS);
+	if (!result)
+		result = set(socket, NN_RECONNECT_IVL_MAX, RECONNECT_MS_MAX);
+	if (!result)
+		result = set(socket, NN_RCVMAXSIZE, RECEIVED_BYTES_MAX);
+	if (!result) {
+		endpoint = nn_connect(socket, channel->url);
+		result = endpoint < 0 ? -nn_errno() : 0;
+	}
+	if (result) {
+		nn_close(socket);
+		return result;
+	}
+	channel->socket = socket;
+	channel->endpoint = endpoint;
+	return 0;
+}
+
+int channel_open(int protocol, const char *url, int silence_ms, struct channel **channel)
+{
+	struct channel *made;
+	int result = nanomsg_claim();
+
+	if (result < 0)
+		return result;
+	made = malloc(sizeof(*made) + strlen(url) + 1);
+	if (!made)
+		return -ENOMEM;
+	*made = (struct channel){.protocol = protocol, .silence_ms = silence_ms, .owner = getpid(), .heard_ms = now_ms()};
+	strcpy(made->url, url);
+	result = open_socket(made);
+	if (result < 0) {
+		free(made);
+		return result;
+	}
+	*channel = made;
+	return 0;
+}
+
+void channel_close(struct channel *channel)
+{
+	if (!channel)
+		return;
+	/* A child has no nanomsg thread that could close anything: nn_close() would wait for it for ever. */
+	if (channel_ours(channel))
+		nn_close(channel->socket);
+	free(channel);
+}
+
+bool channel_ours(const struct channel *channel)
+{
+	return channel->owner == getpid();
+}
+
+int channel_socket(const struct channel *channel)
+{
+	return channel->socket;
+}
+
+int channel_send(struct channel *channel, const void *request, size_t length)
+{
+	if (channel->unanswered) {
+		int old = channel->socket, result = open_socket(channel);
+
+		if (result < 0)
+			return result;
+		nn_close(old);
+		channel->unanswered = false;
+	}
+	if (nn_send(channel->socket, request, length, 0) < 0)
+		return -nn_errno();
+	channel->unanswered = true;
+	return 0;
+}
+
+/*
+ * Another connection in place of one that is silent for too long. The socket stays, and with it its descriptor and its subscriptions.
+ */
+static void connect_again(struct channel *channel)
+{
+	channel->heard_ms = now_ms();
+	if (channel->endpoint >= 0)
+		nn_shutdown(channel->socket, channel->endpoint);
+	channel->endpoint = nn_connect(channel->socket, channel->url); /* if it cannot be now, then in the next round */
+}
+
+int64_t channel_deadline(int timeout_ms)
+{
+	return timeout_ms < 0 ? INT64_MAX : now_ms() + timeout_ms;
+}
+
+int channel_receive(struct channel *channel, void *buffer, size_t capacity, int64_t deadline)
+{
+	for (;;) {
+		int64_t now = now_ms(), left = deadline - now;
+		int64_t patience = channel->silence_ms < 0 ? INT_MAX : channel->heard_ms + channel->silence_ms - now;
+		int received;
+		int result;
+
+		if (patience <= 0) {
+			connect_again(channel);
+			continue;
+		}
+		if (wait_interrupted())
+			return -EINTR;
+		if (left > patience)
+			left = patience;
+		left = wait_slice_ms((int)left);
+		if (left < 0)
+			left = 0;
+		result = set(channel->socket, NN_RCVTIMEO, (int)left);
+		if (result < 0)
+			return result;
+		received = nn_recv(channel->socket, buffer, capacity, 0);
+		if (received >= 0) {
+			channel->heard_ms = now_ms();
+			channel->unanswered = false;
+			return received;
+		}
+		if (nn_errno() == EINTR)
+			continue;
+		if (nn_errno() != EAGAIN && nn_errno() != ETIMEDOUT)
+			return -nn_errno();
+		if (now_ms() >= deadline)
+			return -ETIMEDOUT;
+	}
+}

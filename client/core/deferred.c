@@ -1,0 +1,333 @@
+/* deferred.c - see deferred.h. */
+#include "client/core/deferred.h"
+
+#include "client/core/spill.h"
+#include "client/core/window.h"
+#include "shm/timeline.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum {
+	REUSE_LOOKS = 16, /* blocks that an allocation looks at in its stream; chosen */
+	CLAIM_TRIES = 1000, /* looks of the agent in a row, each shorter than a microsecond; more is an agent that is gone for good */
+	PIN_LOOKS = 8,    /* blocks waiting for pins that a sweep looks at; each unpin looks after its own, so this is a net */
+};
+
+/*
+ * A freed block that waits for a fence has no pin: it is `DYING`, and its entry has the fence, so that the agent may take it once that is
+ * reached, whatever this process does then. So it has to be claimed before it ends here.
+ */
+enum deferred_kind { DEFERRED_NONE, DEFERRED_FREE, DEFERRED_UNPIN };
+
+TAILQ_HEAD(deferred_list, deferred);
+
+struct deferred_lists {
+	pthread_mutex_t lock;
+	struct deferred_list behind[SESSION_TIMELINES]; /* [0]: waits for pins */
+	uint64_t busy[SESSION_TIMELINES / 64];          /* lists of streams that are not empty */
+	/*
+	 * One place for the block that starts at each page, so that a free cannot fail for want of memory and an unpin finds its
+	 * block at once. Address space until it is used.
+	 */
+	struct deferred *blocks;
+	size_t bytes;
+};
+
+int deferred_open(struct gpool *pool)
+{
+	struct deferred_lists *lists = calloc(1, sizeof(*lists));
+
+	if (!lists)
+		return -ENOMEM;
+	lists->bytes = (pool->page_count ? pool->page_count : 1) * sizeof(*lists->blocks);
+	lists->blocks = mmap(NULL, lists->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (lists->blocks == MAP_FAILED) {
+		free(lists);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&lists->lock, NULL);
+	for (int i = 0; i < SESSION_TIMELINES; i++)
+		TAILQ_INIT(&lists->behind[i]);
+	pool->deferred = lists;
+	return 0;
+}
+
+void deferred_close(struct gpool *pool)
+{
+	struct deferred_lists *lists = pool->deferred;
+
+	if (!lists)
+		return;
+	for (int i = 1; i < SESSION_TIMELINES; i++) {
+		struct deferred *entry, *next;
+
+		for (entry = TAILQ_FIRST(&lists->behind[i]); entry; entry = next) {
+			next = TAILQ_NEXT(entry, link);
+			if (entry->kind == DEFERRED_UNPIN)
+				free(entry);
+		}
+	}
+	munmap(lists->blocks, lists->bytes);
+	pthread_mutex_destroy(&lists->lock);
+	free(lists);
+	pool->deferred = NULL;
+}
+
+/* ---- lists; the caller holds the lock ---- */
+
+static void list_add(struct gpool *pool, struct deferred *entry)
+{
+	struct deferred_lists *lists = pool->deferred;
+	uint32_t slot = fence_slot(entry->fence);
+	struct deferred_list *list = &lists->behind[slot];
+	struct deferred *before = TAILQ_LAST(list, deferred_list);
+
+	while (slot && before && before->fence > entry->fence)
+		before = TAILQ_PREV(before, deferred_list, link);
+	if (before)
+		TAILQ_INSERT_AFTER(list, before, entry, link);
+	else
+		TAILQ_INSERT_HEAD(list, entry, link);
+	if (slot)
+		lists->busy[slot / 64] |= UINT64_C(1) << (slot % 64);
+	atomic_fetch_add_explicit(&pool->deferred_count, 1, memory_order_seq_cst);
+}
+
+static void list_remove(struct gpool *pool, struct deferred *entry)
+{
+	struct deferred_lists *lists = pool->deferred;
+	uint32_t slot = fence_slot(entry->fence);
+
+	TAILQ_REMOVE(&lists->behind[slot], entry, link);
+	if (slot && TAILQ_EMPTY(&lists->behind[slot]))
+		lists->busy[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
+	atomic_fetch_sub_explicit(&pool->deferred_count, 1, memory_order_relaxed);
+}
+
+/* What a block still waits for: 0, or a fence of a stream that is not reached. */
+static uint64_t block_fence(const struct gpool *pool, const struct gpool_block *block)
+{
+	return fence_pending_part(&pool->session, atomic_load_explicit(&block_entry(pool, block->page)->fence, memory_order_acquire));
+}
+
+/* Whether other threads pin a freed block, beside `own` pins of this one. */
+static bool is_pinned(const struct gpool *pool, const struct gpool_block *block, uint32_t own)
+{
+	return pin_count(&pool->session, block->page) > own;
+}
+
+/* Pin a freed block for its end: 0; -ESTALE: the agent has taken it. */
+static int free_claim(struct gpool *pool, const struct gpool_block *block)
+{
+	for (int tries = 0; tries < CLAIM_TRIES; tries++) {
+		int error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag | BLOCK_DYING);
+
+		if (error != -EAGAIN)
+			return error;
+		word_settle(pool, block->page);
+	}
+	return -EAGAIN;
+}
+
+/* The agent has taken a freed block: what this process still knows of it ends. */
+static bool free_gone(struct gpool *pool, const struct gpool_block *block)
+{
+	if (block->tag & BLOCK_SPILL)
+		spill_forget(pool, block->tag);
+	return true;
+}
+
+/* From now on the agent may take it. */
+static void own_unpin(struct gpool *pool, struct deferred *entry)
+{
+	if (entry->own_pins)
+		pin_drop(&pool->session, entry->block.page);
+	entry->own_pins = 0;
+}
+
+/* End a block that is in no list, if it can end. Pins first: a thread that leaves a fence behind stores it before it unpins. */
+static bool free_look(struct gpool *pool, struct deferred *entry)
+{
+	bool alone = !is_pinned(pool, &entry->block, entry->own_pins);
+	int error;
+
+	entry->fence = block_fence(pool, &entry->block);
+	if (!alone)
+		return false;
+	if (entry->fence) {
+		own_unpin(pool, entry);
+		return false;
+	}
+	error = free_claim(pool, &entry->block);
+	own_unpin(pool, entry);
+	if (error)
+		return error == -ESTALE && free_gone(pool, &entry->block);
+	entry->own_pins = 1;
+	/* No pin succeeds any more, so a count above 1 is that of one that fails. The fence again, under the pin, as in the model. */
+	entry->fence = block_fence(pool, &entry->block);
+	if (!entry->fence && block_finish(pool, &entry->block) == 0)
+		return true;
+	own_unpin(pool, entry);
+	return false;
+}
+
+/* The same, and if it cannot, it gets a place in the list that fits. True: it ended. */
+static bool free_try(struct gpool *pool, struct deferred *entry)
+{
+	if (free_look(pool, entry))
+		return true;
+	list_add(pool, entry);
+	if (entry->fence || is_pinned(pool, &entry->block, entry->own_pins))
+		return false;
+	/* An unpin that ran before the entry had its place found nothing to look after. */
+	list_remove(pool, entry);
+	if (free_look(pool, entry))
+		return true;
+	list_add(pool, entry);
+	return false;
+}
+
+/* The agent may have taken the pin as leaked, and the block after it: then there is nothing of ours left at this page. */
+static void unpin_now(struct gpool *pool, const struct gpool_block *block)
+{
+	uint64_t tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
+
+	if ((tag & ~(uint64_t)BLOCK_DYING) == block->tag && pin_count(&pool->session, block->page))
+		pin_drop(&pool->session, block->page);
+	pool_wake_waiters(pool);
+}
+
+/* The head of a stream's list is behind its fence no more. */
+static void entry_ready(struct gpool *pool, struct deferred *entry)
+{
+	list_remove(pool, entry);
+	if (entry->kind == DEFERRED_UNPIN) {
+		struct deferred *waits = &pool->deferred->blocks[entry->block.page];
+
+		unpin_now(pool, &entry->block);
+		free(entry);
+		/* It may have been the last one that a freed block waited for. */
+		if (waits->kind == DEFERRED_FREE && !is_pinned(pool, &waits->block, waits->own_pins))
+			entry_ready(pool, waits);
+	} else if (free_try(pool, entry)) {
+		entry->kind = DEFERRED_NONE;
+	}
+}
+
+/* ---- calls ---- */
+
+void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+{
+	struct deferred_lists *lists = pool->deferred;
+	struct deferred *entry = &lists->blocks[block->page];
+
+	pthread_mutex_lock(&lists->lock);
+	/* A block that began here before, and that the agent has taken. */
+	if (entry->kind == DEFERRED_FREE) {
+		list_remove(pool, entry);
+		free_gone(pool, &entry->block);
+	}
+	*entry = (struct deferred){ .block = *block, .kind = DEFERRED_FREE, .own_pins = 1, .fence = fence };
+	if (fence && !entry_fence_raise(pool, block_entry(pool, block->page), fence))
+		list_add(pool, entry);
+	else if (free_try(pool, entry))
+		entry->kind = DEFERRED_NONE;
+	pthread_mutex_unlock(&lists->lock);
+}
+
+int deferred_unpin(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+{
+	struct deferred *entry = malloc(sizeof(*entry));
+
+	if (!entry)
+		return -ENOMEM;
+	*entry = (struct deferred){ .block = *block, .fence = fence, .kind = DEFERRED_UNPIN };
+	pthread_mutex_lock(&pool->deferred->lock);
+	list_add(pool, entry);
+	pthread_mutex_unlock(&pool->deferred->lock);
+	return 0;
+}
+
+void deferred_unpinned(struct gpool *pool, uint32_t page)
+{
+	struct deferred *entry = &pool->deferred->blocks[page];
+
+	pthread_mutex_lock(&pool->deferred->lock);
+	if (entry->kind == DEFERRED_FREE && !is_pinned(pool, &entry->block, entry->own_pins))
+		entry_ready(pool, entry);
+	pthread_mutex_unlock(&pool->deferred->lock);
+}
+
+/* The caller holds the lock. */
+static void lists_sweep(struct gpool *pool)
+{
+	struct deferred_lists *lists = pool->deferred;
+	struct deferred *entry;
+
+	for (uint32_t word = 0; word < SESSION_TIMELINES / 64; word++) {
+		for (uint64_t busy = lists->busy[word]; busy; busy &= busy - 1) {
+			struct deferred_list *list = &lists->behind[word * 64 + (uint32_t)__builtin_ctzll(busy)];
+
+			while ((entry = TAILQ_FIRST(list)) && fence_reached(&pool->session, entry->fence))
+				entry_ready(pool, entry);
+		}
+	}
+	for (int looks = 0; looks < PIN_LOOKS && (entry = TAILQ_FIRST(&lists->behind[0])); looks++)
+		entry_ready(pool, entry); /* to the end of the list, when it cannot end yet */
+}
+
+void deferred_sweep_now(struct gpool *pool)
+{
+	/* Whoever has the lock does what there is to do. */
+	if (pthread_mutex_trylock(&pool->deferred->lock))
+		return;
+	lists_sweep(pool);
+	pthread_mutex_unlock(&pool->deferred->lock);
+	if (pool_release_due(pool))
+		window_let_go(pool);
+}
+
+bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slot, uint32_t page_count,
+	const struct block_attributes *attributes, struct gpool_block *block)
+{
+	struct deferred_lists *lists = pool->deferred;
+	struct block_attributes again = *attributes;
+	struct deferred *entry;
+	uint64_t fence = 0;
+	int looks = 0;
+
+	if (!atomic_load_explicit(&pool->deferred_count, memory_order_relaxed))
+		return false;
+	pthread_mutex_lock(&lists->lock);
+	/* The latest first: the nearest to what the GPU has in its caches. */
+	TAILQ_FOREACH_REVERSE(entry, &lists->behind[slot], deferred_list, link) {
+		if (entry->block.page + entry->block.page_count > pool->unreserved)
+			continue; /* for critical work only */
+		if (++looks > REUSE_LOOKS) {
+			entry = NULL;
+			break;
+		}
+		if (entry->kind != DEFERRED_FREE || entry->block.page_count != page_count || entry->block.tag & BLOCK_STITCHED ||
+			entry->own_pins || is_pinned(pool, &entry->block, 0))
+			continue;
+		if (free_claim(pool, &entry->block))
+			continue;
+		/* Other streams may have used it as well; the order of this stream does not cover their work. */
+		fence = atomic_load_explicit(&block_entry(pool, entry->block.page)->fence, memory_order_acquire);
+		if (!is_pinned(pool, &entry->block, 1) && (fence_slot(fence) == slot || fence_reached(&pool->session, fence)))
+			break;
+		pin_drop(&pool->session, entry->block.page);
+	}
+	if (entry) {
+		list_remove(pool, entry);
+		entry->kind = DEFERRED_NONE;
+		if (entry->block.tag & BLOCK_SPILL)
+			spill_forget(pool, entry->block.tag);
+		/* The agent may not take it before that, as block or freed. */
+		again.fence = fence;
+		block_from_run(cache, entry->block.page, page_count, entry->block.generation, &again, block);
+	}
+	pthread_mutex_unlock(&lists->lock);
+	return entry != NULL;
+}

@@ -1,0 +1,252 @@
+/* export.c - see export.h. */
+#include "client/core/export.h"
+
+#include "client/core/attach_call.h"
+#include "client/core/fence_ticket.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
+#include "proto/codec.h"
+#include "shm/timeline.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct exports {
+	pthread_mutex_t lock;
+	struct timeline_page *page; /* NULL: nobody has exported yet */
+	int fd;                     /* of it, until the agent has it; -1: it has */
+	bool registered;            /* the back end knows it, and so streams write there */
+	struct gpu_event *events[EXPORT_EVENTS];
+	uint32_t event_count, event_next;
+};
+
+int export_open(struct gpool *pool)
+{
+	struct exports *exports = calloc(1, sizeof(*exports));
+
+	if (!exports)
+		return -ENOMEM;
+	pthread_mutex_init(&exports->lock, NULL);
+	exports->fd = -1;
+	pool->exports = exports;
+	return 0;
+}
+
+void export_close(struct gpool *pool)
+{
+	struct exports *exports = pool->exports;
+
+	if (!exports)
+		return;
+	for (uint32_t i = 0; i < exports->event_count; i++)
+		gpu_event_destroy(pool->gpu, exports->events[i]);
+	if (exports->registered)
+		gpu_host_unregister(pool->gpu, exports->page);
+	timeline_page_close(exports->page);
+	if (exports->fd >= 0)
+		close(exports->fd);
+	pthread_mutex_destroy(&exports->lock);
+	free(exports);
+	pool->exports = NULL;
+}
+
+uint64_t export_key(struct gpool *pool)
+{
+	struct exports *exports = pool->exports;
+	uint64_t key;
+
+	pthread_mutex_lock(&exports->lock);
+	key = exports->page ? exports->page->key : 0;
+	pthread_mutex_unlock(&exports->lock);
+	return key;
+}
+
+/* ---- the page; the caller holds the lock ---- */
+
+/* Also for events: importers tell exporters apart by its key. */
+static int page_make(struct gpool *pool)
+{
+	struct exports *exports = pool->exports;
+	int error;
+
+	if (exports->page)
+		return 0;
+	error = timeline_page_create(pool->id, &exports->page, &exports->fd);
+	if (error)
+		return error == -ENFILE || error == -EMFILE ? -EMFILE : -ENOMEM;
+	/* As the session segment: a child would write through a pointer that it kept. */
+	madvise(exports->page, TIMELINE_PAGE_BYTES, MADV_DONTFORK);
+	return 0;
+}
+
+static int page_register(struct gpool *pool)
+{
+	struct exports *exports = pool->exports;
+	int error;
+
+	if (exports->registered)
+		return 0;
+	error = gpu_host_register(pool->gpu, exports->page, TIMELINE_PAGE_BYTES);
+	if (error)
+		return error;
+	exports->registered = true;
+	stream_publish(pool, exports->page);
+	return 0;
+}
+
+/* The agent is given the page; asked again it answers the same. */
+static int page_share(struct gpool *pool)
+{
+	const struct msg_timeline_share_request request = { 0 };
+	struct exports *exports = pool->exports;
+	struct msg_timeline_reply reply;
+	uint8_t question[MSG_LARGEST_timeline_share_request], answer[MSG_LARGEST_timeline_reply];
+	struct attach_call call = {
+		.request = question,
+		.length = msg_encode_timeline_share_request(&request, 0, NULL, question, sizeof(question)),
+		.fd = exports->fd,
+		.answer = answer,
+		.capacity = sizeof(answer),
+		.timeout_ms = pool->answer_ms,
+	};
+	int length;
+
+	if (exports->fd < 0)
+		return 0;
+	length = attach_call(pool, &call);
+	if (length < 0)
+		return length == -EMFILE ? length : -EPIPE;
+	if (msg_decode_timeline_reply(&reply, answer, (size_t)length))
+		return -EPROTO;
+	if (reply.error) {
+		pool_log(pool, POOL_LOG_WARNING, "the agent does not show our timeline to others: %s", gpool_strerror(reply.error));
+		return reply.error == -EMFILE || reply.error == -ENOMEM ? reply.error : -EPROTO;
+	}
+	close(exports->fd);
+	exports->fd = -1;
+	return 0;
+}
+
+/* ---- the two ways: 0, 1 (it is reached), or an error; the caller holds the lock ---- */
+
+static int by_timeline(struct gpool *pool, struct gpool_fence fence)
+{
+	int error = page_make(pool);
+
+	if (!error)
+		error = page_register(pool);
+	if (!error)
+		error = page_share(pool);
+	return error ? error : stream_share(pool, fence);
+}
+
+/* One whose work is done, the longest unused first, or a new one while there are few. */
+static int event_take(struct gpool *pool, struct gpu_event **event)
+{
+	struct exports *exports = pool->exports;
+	int error = fail(-EBUSY, "all %d events for exports have unfinished work", EXPORT_EVENTS);
+
+	if (exports->event_count < EXPORT_EVENTS) {
+		error = gpu_event_create(pool->gpu, GPU_EVENT_INTERPROCESS, &exports->events[exports->event_count]);
+		if (!error) {
+			*event = exports->events[exports->event_count++];
+			return 0;
+		}
+	}
+	for (uint32_t i = 0; i < exports->event_count; i++) {
+		uint32_t at = (exports->event_next + i) % exports->event_count;
+
+		if (gpu_event_query(pool->gpu, exports->events[at]))
+			continue;
+		*event = exports->events[at];
+		exports->event_next = at + 1;
+		return 0;
+	}
+	return error;
+}
+
+static int by_event(struct gpool *pool, struct gpool_fence fence, struct fence_ticket *ticket)
+{
+	struct gpu_event *event = NULL;
+	int error;
+
+	if (!(pool->capabilities & GPU_CAP_IPC_EVENT))
+		return fail(-EOPNOTSUPP, "the device's events cannot be shared between processes");
+	error = page_make(pool);
+	if (!error)
+		error = event_take(pool, &event);
+	if (!error)
+		error = stream_event(pool, fence, event);
+	return error ? error : gpu_event_export(pool->gpu, event, ticket->ipc);
+}
+
+/* The second choice is for whatever keeps us from the first one, but for a fence that is none. */
+static int fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t flags, struct fence_ticket *ticket)
+{
+	int error = -EOPNOTSUPP, second;
+
+	ticket->way = GPOOL_FENCE_BY_TIMELINE;
+	if (!(flags & GPOOL_EXPORT_EVENT))
+		error = by_timeline(pool, fence);
+	if (error >= 0 || error == -EINVAL)
+		return error;
+	ticket->way = GPOOL_FENCE_BY_EVENT;
+	second = by_event(pool, fence, ticket);
+	return second < 0 && !(flags & GPOOL_EXPORT_EVENT) ? error : second;
+}
+
+static int error_known(int error)
+{
+	switch (error) {
+	case -EINVAL:
+	case -EBUSY:
+	case -EMFILE:
+	case -ENOMEM:
+	case -EOPNOTSUPP:
+	case -EPIPE:
+	case -EPROTO:
+		return error;
+	default:
+		return -EIO;
+	}
+}
+
+int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t flags, struct gpool_fence_handle *handle)
+{
+	struct fence_ticket ticket = {
+		.way = GPOOL_FENCE_REACHED,
+		.magic = FENCE_TICKET_MAGIC,
+		.version = FENCE_TICKET_VERSION,
+		.session = pool->id,
+		.value = fence.value & FENCE_VALUE_MASK,
+		.slot = fence_slot(fence.value),
+	};
+	int result;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return fail_role(pool);
+	if (flags & ~(uint32_t)GPOOL_EXPORT_EVENT)
+		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_EXPORT_EVENT", flags);
+	if (fence_check(pool, fence))
+		return -EINVAL;
+	if (stream_is_mirror(pool, fence_slot(fence.value)))
+		return fail(-EINVAL, "fence 0x%llx was imported", (unsigned long long)fence.value);
+	if (!fence_reached(&pool->session, fence.value)) {
+		pthread_mutex_lock(&pool->exports->lock);
+		result = fence_export(pool, fence, flags, &ticket);
+		if (pool->exports->page)
+			ticket.key = pool->exports->page->key;
+		pthread_mutex_unlock(&pool->exports->lock);
+		if (result < 0)
+			return error_known(result);
+		if (result > 0)
+			ticket.way = GPOOL_FENCE_REACHED;
+	}
+	if (ticket.way == GPOOL_FENCE_REACHED)
+		memset(ticket.ipc, 0, sizeof(ticket.ipc));
+	memcpy(handle, &ticket, sizeof(ticket));
+	return 0;
+}

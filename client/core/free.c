@@ -1,0 +1,162 @@
+/*
+ * free.c - ending blocks.
+ *
+ * A free first claims the entry: a compare-and-swap adds BLOCK_DYING to the tag. Of two frees one wins, and from then on no pin
+ * succeeds. Only then it looks at the pins: the other way round a pin between the look and the claim would be overlooked. One
+ * pin, the caller's own, means that nobody else uses the block, and that can no longer change; otherwise the block waits, with
+ * the caller's pin, until the others are gone.
+ */
+#include "client/core/alloc.h"
+
+#include "client/core/deferred.h"
+#include "client/core/flight.h"
+#include "client/core/last_error.h"
+#include "client/core/spill.h"
+#include "client/core/stitch.h"
+#include "shm/lease_bitmap.h"
+#include "shm/timeline.h"
+
+/* Idle again. The caller's pin ends between tag and bits, so that nobody finds a page in two places. */
+static void run_to_bits(struct gpool *pool, uint32_t page, uint32_t page_count)
+{
+	struct thread_stats *transit = transit_begin(pool);
+
+	atomic_store_explicit(&block_entry(pool, page)->tag, 0, memory_order_release);
+	pin_drop(&pool->session, page);
+	pool_put(pool, page, page_count);
+	transit_end(pool, transit);
+	pool_wake_waiters(pool);
+}
+
+int block_finish(struct gpool *pool, const struct gpool_block *block)
+{
+	/* Not before: those who still pin it find it by the table. */
+	if (block->tag & BLOCK_SPILL)
+		spill_forget(pool, block->tag);
+	if (block->tag & BLOCK_STITCHED)
+		return stitch_finish(pool, block);
+	run_to_bits(pool, block->page, block->page_count);
+	return 0;
+}
+
+static COLD void free_later(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+{
+	/* A pin that is about to fail because of the tag is gone at once. */
+	for (int tries = 0; tries < 64 && pin_count(&pool->session, block->page) > 1; tries++)
+		cpu_relax();
+	deferred_free(pool, block, fence);
+}
+
+/*
+ * Between our look and our claim the last pin was dropped: the caller had none. The agent may take the block, which is dying and has no pin,
+ * or have taken it just before.
+ */
+static COLD int free_unpinned(struct gpool *pool, const struct gpool_block *block)
+{
+	for (int tries = 0; tries < 1000; tries++) {
+		uint64_t word = pin_raise(&pool->session, pool->pages, block->page);
+
+		if (word == block->generation) {
+			deferred_free(pool, block, 0);
+			return 0;
+		}
+		pin_drop(&pool->session, block->page);
+		if (!block_word_same(word, block->generation))
+			break;
+		word_settle(pool, block->page);
+	}
+	return -ESTALE;
+}
+
+static inline __attribute__((always_inline)) int free_in(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+{
+	uint32_t page = block->page, pins;
+	struct block_entry *entry = block_entry(pool, page);
+	uint64_t tag = block->tag, left, now = atomic_load_explicit(&pool->pages[page], memory_order_relaxed);
+	struct thread_cache *cache;
+
+	if (unlikely(now != block->generation) && !block_word_same(now, block->generation))
+		return -ESTALE;
+	if (unlikely(atomic_load_explicit(&entry->tag, memory_order_acquire) != tag))
+		return -ESTALE;
+	if (unlikely(!(tag & BLOCK_STITCHED) &&
+		    atomic_load_explicit(&entry->page_count, memory_order_relaxed) != block->page_count))
+		return fail(-EINVAL, "not a block's handle: %u pages at page %u, where the block has another length", block->page_count, page);
+	if (unlikely(pin_count(&pool->session, page) == 0))
+		return fail_unpinned(block);
+	cache = thread_cache_of(pool);
+	if (unlikely(!atomic_compare_exchange_strong_explicit(&entry->tag, &tag, tag | BLOCK_DYING, memory_order_seq_cst,
+		    memory_order_relaxed)))
+		return -ESTALE;
+	pins = pin_count(&pool->session, page);
+	if (unlikely(pins == 0))
+		return free_unpinned(pool, block);
+	if (likely(cache))
+		stat_add(cache, &cache->stats->frees);
+	if (unlikely(flight_may_tell(tag)))
+		flight_tell_block(pool, FLIGHT_FREE, block, 0);
+	/* Also the work of other streams, behind which it was unpinned before. */
+	left = atomic_load_explicit(&entry->fence, memory_order_relaxed);
+	if (unlikely(pins > 1 || tag & (BLOCK_STITCHED | BLOCK_SPILL) || (fence && !fence_reached(&pool->session, fence)) ||
+		    (left && !fence_reached(&pool->session, left)))) {
+		free_later(pool, block, fence);
+		return 0;
+	}
+	if (unlikely(!cache || !thread_cache_has_room(cache, block->page_count) || page + block->page_count > pool->unreserved ||
+		    pool_is_short(pool))) {
+		run_to_bits(pool, page, block->page_count);
+	} else {
+		atomic_store_explicit(&entry->tag, BLOCK_TAG_CACHED, memory_order_release);
+		pin_drop(&pool->session, page);
+		thread_cache_push(cache, page, block->page_count, block->generation);
+	}
+	if (unlikely(atomic_load_explicit(&pool->deferred_count, memory_order_relaxed)))
+		deferred_sweep(pool);
+	return 0;
+}
+
+/* It is not where the handle says: it may be elsewhere, or nowhere, and then there is content to be forgotten. */
+static COLD int free_moved(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+{
+	struct gpool_block place;
+	int error = -ESTALE;
+
+	if (!spill_where(pool, block, &place))
+		error = free_in(pool, &place, fence);
+	return error == -ESTALE && !(block->tag & BLOCK_UNUSABLE) ? spill_drop(pool, block) : error;
+}
+
+int block_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+{
+	int error = free_in(pool, block, fence);
+
+	return unlikely(error == -ESTALE && block->tag & BLOCK_SPILL) ? free_moved(pool, block, fence) : error;
+}
+
+int gpool_free(struct gpool *pool, const struct gpool_block *block)
+{
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (unlikely(block_handle_bad(pool, block)))
+		return fail_handle(pool, block);
+	error = free_in(pool, block, 0);
+	return unlikely(error == -ESTALE && block->tag & BLOCK_SPILL) ? free_moved(pool, block, 0) : error;
+}
+
+int gpool_drop(struct gpool *pool, const struct gpool_block *block)
+{
+	int error;
+
+	if (pool->alive && !block_handle_bad(pool, block) && block->tag & BLOCK_SPILL)
+		return spill_drop(pool, block);
+	error = gpool_pin(pool, block);
+	if (error)
+		return error;
+	error = free_in(pool, block, 0);
+	/* Another free was faster: the pin is still ours. */
+	if (error)
+		gpool_unpin(pool, block);
+	return error;
+}

@@ -1,0 +1,532 @@
+/* import.c - see import.h; where it stands how far the others are: import_source.h. */
+#include "client/core/import.h"
+
+#include "client/core/export.h"
+#include "client/core/import_source.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
+#include "shm/timeline.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/queue.h>
+
+enum {
+	/* A GPU that writes a number wakes nobody. Chosen: what comes soon is seen soon, what is late is seen an eighth later still */
+	STEP_LEAST_NS = 20000,
+	STEP_MOST_NS = 1000000,
+	STEP_SHARE = 8,
+	GONE_LOOK_NS = 500000000, /* between two looks whether there is an agent that would tell of a death */
+};
+
+/* A fence of theirs and what it is here. Both numbers rise along the list. */
+struct import_fence {
+	TAILQ_ENTRY(import_fence) link;
+	uint64_t theirs, ours;
+	uint32_t refs;
+	struct import_event *event; /* NULL: the import has a view */
+};
+TAILQ_HEAD(import_fences, import_fence);
+
+/* A stream of theirs, and its mirror. */
+struct import {
+	LIST_ENTRY(import) link;
+	uint64_t key;
+	uint32_t stream;  /* slot of theirs */
+	uint32_t slot;    /* of ours */
+	struct import_view *view; /* NULL: by events */
+	struct import_fences fences;
+	uint64_t reached; /* number of ours */
+	uint32_t refs;    /* of all fences */
+	bool held;        /* a stream or a block of ours may wait for a number of it, also when nobody has a fence of it open */
+	int error;        /* what the fences say that are not reached and never will be */
+};
+
+struct imports {
+	struct gpool *pool;
+	pthread_mutex_t turn; /* one import at a time; held while the agent is asked */
+	pthread_mutex_t lock; /* all below */
+	pthread_cond_t work;
+	struct import_sources sources;
+	LIST_HEAD(, import) all;
+	uint64_t news_ns; /* when one was imported, or reached */
+	uint64_t gone_ns; /* when it was last looked whether the agent is there */
+	pthread_t thread;
+	bool running, ending;
+};
+
+int import_open(struct gpool *pool)
+{
+	struct imports *imports = calloc(1, sizeof(*imports));
+	pthread_condattr_t attributes;
+
+	if (!imports)
+		return -ENOMEM;
+	imports->pool = pool;
+	pthread_mutex_init(&imports->turn, NULL);
+	pthread_mutex_init(&imports->lock, NULL);
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&imports->work, &attributes);
+	pthread_condattr_destroy(&attributes);
+	sources_open(&imports->sources);
+	LIST_INIT(&imports->all);
+	pool->imports = imports;
+	return 0;
+}
+
+/* ---- how far they are; the caller holds the lock ---- */
+
+static bool is_open(const struct import *import)
+{
+	const struct import_fence *last = TAILQ_LAST(&import->fences, import_fences);
+
+	return last && last->ours > import->reached && !import->error;
+}
+
+static int fence_reached_there(struct gpool *pool, const struct import *import, const struct import_fence *fence)
+{
+	if (import->view)
+		return view_reached(pool, import->view, import->stream, fence->theirs);
+	return event_reached(pool, fence->event);
+}
+
+static void fence_free(struct gpool *pool, struct import *import, struct import_fence *fence)
+{
+	TAILQ_REMOVE(&import->fences, fence, link);
+	if (fence->event)
+		event_put(pool, &pool->imports->sources, fence->event);
+	free(fence);
+}
+
+/* Those that nobody has open, and for which nothing waits. */
+static void fences_sweep(struct gpool *pool, struct import *import)
+{
+	struct import_fence *fence, *next;
+
+	if (!is_open(import))
+		import->held = false;
+	for (fence = TAILQ_FIRST(&import->fences); fence; fence = next) {
+		next = TAILQ_NEXT(fence, link);
+		if (!fence->refs && (!import->held || fence->ours <= import->reached))
+			fence_free(pool, import, fence);
+	}
+}
+
+/* Nobody will ever reach the rest: whoever waits goes on, and who asks is told. */
+static void import_break(struct gpool *pool, struct import *import, int error)
+{
+	import->error = error;
+	stream_mirror_reach(pool, import->slot, UINT64_MAX);
+}
+
+/* True: it has come further, to its end maybe. */
+static bool import_refresh(struct gpool *pool, struct import *import)
+{
+	uint64_t before = import->reached;
+	int state = 1;
+
+	for (struct import_fence *fence = TAILQ_FIRST(&import->fences); fence && state > 0 && !import->error;
+		fence = TAILQ_NEXT(fence, link)) {
+		if (fence->ours <= import->reached)
+			continue;
+		state = fence_reached_there(pool, import, fence);
+		if (state > 0)
+			import->reached = fence->ours;
+	}
+	if (import->reached != before)
+		stream_mirror_reach(pool, import->slot, import->reached);
+	if (state < 0)
+		import_break(pool, import, state);
+	fences_sweep(pool, import);
+	return import->reached != before || state < 0;
+}
+
+static bool is_needed(const struct import *import)
+{
+	return import->refs || (import->held && is_open(import));
+}
+
+static void import_end(struct gpool *pool, struct import *import)
+{
+	struct imports *imports = pool->imports;
+
+	while (!TAILQ_EMPTY(&import->fences))
+		fence_free(pool, import, TAILQ_FIRST(&import->fences));
+	if (import->view)
+		view_put(&imports->sources, import->view);
+	stream_mirror_close(pool, import->slot);
+	LIST_REMOVE(import, link);
+	free(import);
+}
+
+static struct import *import_of_slot(const struct imports *imports, uint32_t slot)
+{
+	struct import *import;
+
+	LIST_FOREACH(import, &imports->all, link)
+		if (import->slot == slot)
+			break;
+	return import;
+}
+
+/* ---- the thread ---- */
+
+/* Of the agent alone we would hear that an exporter is dead. */
+static void look_for_agent(struct imports *imports)
+{
+	uint64_t now = monotonic_ns();
+	struct import *import;
+
+	if (now - imports->gone_ns < GONE_LOOK_NS)
+		return;
+	imports->gone_ns = now;
+	if (!pool_gone(imports->pool))
+		return;
+	LIST_FOREACH(import, &imports->all, link)
+		if (is_open(import))
+			import_break(imports->pool, import, -EPIPE);
+}
+
+/* One look at all. Returns whether any is still open; *progress whether any has come further. */
+static bool imports_refresh(struct imports *imports, bool *progress)
+{
+	struct import *import, *next;
+	bool open = false;
+
+	*progress = false;
+	for (import = LIST_FIRST(&imports->all); import; import = next) {
+		next = LIST_NEXT(import, link);
+		if (is_open(import))
+			*progress |= import_refresh(imports->pool, import);
+		open |= is_open(import);
+		if (!is_needed(import))
+			import_end(imports->pool, import);
+	}
+	if (open)
+		look_for_agent(imports);
+	return open;
+}
+
+/* Until the next look, when nothing has come for so long; or until there is something new. */
+static void sleep_a_step(struct imports *imports, uint64_t quiet_ns)
+{
+	uint64_t step = quiet_ns / STEP_SHARE, until;
+	struct timespec limit;
+
+	step = step < STEP_LEAST_NS ? STEP_LEAST_NS : step > STEP_MOST_NS ? STEP_MOST_NS : step;
+	until = monotonic_ns() + step;
+	limit = (struct timespec){ .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+	pthread_cond_timedwait(&imports->work, &imports->lock, &limit);
+}
+
+static void *imports_main(void *argument)
+{
+	struct imports *imports = argument;
+	bool progress;
+
+	pthread_mutex_lock(&imports->lock);
+	while (!imports->ending) {
+		bool open = imports_refresh(imports, &progress);
+
+		if (progress)
+			imports->news_ns = monotonic_ns();
+		if (open)
+			sleep_a_step(imports, monotonic_ns() - imports->news_ns);
+		else
+			pthread_cond_wait(&imports->work, &imports->lock);
+	}
+	pthread_mutex_unlock(&imports->lock);
+	return NULL;
+}
+
+/* The caller holds the lock. The program's signals are for its own threads. */
+static int thread_start(struct imports *imports)
+{
+	sigset_t all, before;
+	int error;
+
+	if (imports->running)
+		return 0;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&imports->thread, NULL, imports_main, imports);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	imports->running = !error;
+	return error ? -ENOMEM : 0;
+}
+
+void import_close(struct gpool *pool)
+{
+	struct imports *imports = pool->imports;
+
+	if (!imports)
+		return;
+	pthread_mutex_lock(&imports->lock);
+	imports->ending = true;
+	pthread_cond_signal(&imports->work);
+	pthread_mutex_unlock(&imports->lock);
+	if (imports->running)
+		pthread_join(imports->thread, NULL);
+	while (!LIST_EMPTY(&imports->all))
+		import_end(pool, LIST_FIRST(&imports->all));
+	sources_close(pool, &imports->sources);
+	pthread_cond_destroy(&imports->work);
+	pthread_mutex_destroy(&imports->lock);
+	pthread_mutex_destroy(&imports->turn);
+	free(imports);
+	pool->imports = NULL;
+}
+
+/* ---- looking and waiting ---- */
+
+/* One of those that are open here, or NULL. The caller holds the lock. */
+static struct import_fence *fence_find(const struct import *import, uint64_t ours)
+{
+	struct import_fence *fence;
+
+	TAILQ_FOREACH(fence, &import->fences, link)
+		if (fence->ours == ours)
+			break;
+	return fence;
+}
+
+int import_look(struct gpool *pool, struct gpool_fence fence)
+{
+	struct imports *imports = pool->imports;
+	uint64_t ours = fence.value & FENCE_VALUE_MASK;
+	struct import *import;
+	int state = 1;
+
+	pthread_mutex_lock(&imports->lock);
+	import = import_of_slot(imports, fence_slot(fence.value));
+	if (import) {
+		if (ours > import->reached && !import->error)
+			import_refresh(pool, import);
+		state = ours <= import->reached ? 1 : import->error;
+	}
+	pthread_mutex_unlock(&imports->lock);
+	return state;
+}
+
+void import_hold(struct gpool *pool, struct gpool_fence fence)
+{
+	struct imports *imports = pool->imports;
+	struct import *import;
+
+	pthread_mutex_lock(&imports->lock);
+	import = import_of_slot(imports, fence_slot(fence.value));
+	if (import)
+		import->held = true;
+	pthread_mutex_unlock(&imports->lock);
+}
+
+int import_stream_wait(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence)
+{
+	struct imports *imports = pool->imports;
+	struct import *import;
+	const struct import_fence *found;
+	int error;
+
+	pthread_mutex_lock(&imports->lock);
+	import = import_of_slot(imports, fence_slot(fence.value));
+	found = import ? fence_find(import, fence.value & FENCE_VALUE_MASK) : NULL;
+	/* The GPU knows an event by itself, sooner than we could tell it. */
+	if (found && found->event)
+		error = gpu_event_wait(pool->gpu, stream, found->event->event);
+	else
+		error = stream_wait_word(pool, stream, fence);
+	if (import)
+		import->held = true;
+	pthread_mutex_unlock(&imports->lock);
+	return error == -ENODEV ? -ESRCH : error;
+}
+
+/* ---- importing and closing ---- */
+
+/* The import of that stream, with a reference more, so that the thread does not end it meanwhile; NULL: there is none. */
+static struct import *import_find(struct imports *imports, const struct fence_ticket *ticket, const struct import_view *view)
+{
+	struct import *import;
+
+	pthread_mutex_lock(&imports->lock);
+	LIST_FOREACH(import, &imports->all, link)
+		if (import->key == ticket->key && import->stream == ticket->slot && import->view == view && !import->error)
+			break;
+	if (import)
+		import->refs++;
+	pthread_mutex_unlock(&imports->lock);
+	return import;
+}
+
+/* In no list yet. The caller has the turn, and not the lock: slots have locks of their own. */
+static int import_new(struct gpool *pool, const struct fence_ticket *ticket, struct import_view *view, struct import **import)
+{
+	struct import *made = calloc(1, sizeof(*made));
+	int error;
+
+	if (!made)
+		return -ENOMEM;
+	error = stream_mirror_open(pool, &made->slot);
+	if (error) {
+		free(made);
+		return error;
+	}
+	TAILQ_INIT(&made->fences);
+	made->key = ticket->key;
+	made->stream = ticket->slot;
+	made->view = view;
+	made->refs = 1;
+	*import = made;
+	return 0;
+}
+
+/*
+ * Its place among the fences of its stream. One that is older than one that is here already is as that one: it will be reached no later.
+ * The caller holds the lock.
+ */
+static int fence_add(struct gpool *pool, struct import *import, const struct fence_ticket *ticket, struct import_event *event,
+	struct gpool_fence *fence)
+{
+	struct import_fence *added;
+
+	TAILQ_FOREACH(added, &import->fences, link)
+		if (added->theirs >= ticket->value)
+			break;
+	if (added) {
+		added->refs++;
+		fence->value = fence_make(import->slot, added->ours);
+		if (event)
+			event_put(pool, &pool->imports->sources, event);
+		return 0;
+	}
+	added = calloc(1, sizeof(*added));
+	if (!added)
+		return -ENOMEM;
+	*fence = stream_mirror_next(pool, import->slot);
+	added->theirs = ticket->value;
+	added->ours = fence->value & FENCE_VALUE_MASK;
+	added->refs = 1;
+	added->event = event;
+	TAILQ_INSERT_TAIL(&import->fences, added, link);
+	return 0;
+}
+
+/* It is not reached yet. On success view or event are the import's. */
+static int fence_import(struct imports *imports, const struct fence_ticket *ticket, struct import_view *view, struct import_event *event,
+	struct gpool_fence *fence)
+{
+	struct import *found = import_find(imports, ticket, view), *import = found;
+	struct gpool *pool = imports->pool;
+	int error = found ? 0 : import_new(pool, ticket, view, &import);
+
+	if (error)
+		return error;
+	pthread_mutex_lock(&imports->lock);
+	error = thread_start(imports);
+	if (!error)
+		error = fence_add(pool, import, ticket, event, fence);
+	if (error && found) {
+		found->refs--;
+	} else if (error) {
+		stream_mirror_close(pool, import->slot);
+		free(import);
+	} else if (!found) {
+		LIST_INSERT_HEAD(&imports->all, import, link);
+	} else if (view) {
+		view_put(&imports->sources, view); /* it has one already */
+	}
+	imports->news_ns = monotonic_ns();
+	pthread_cond_signal(&imports->work);
+	pthread_mutex_unlock(&imports->lock);
+	return error;
+}
+
+static int import_by_timeline(struct imports *imports, const struct fence_ticket *ticket, struct gpool_fence *fence)
+{
+	struct import_view *view;
+	int error = view_get(imports->pool, &imports->sources, ticket, &view), state;
+
+	if (error)
+		return error;
+	state = view_reached(imports->pool, view, ticket->slot, ticket->value);
+	if (state > 0)
+		*fence = (struct gpool_fence){ 0 };
+	error = state == 0 ? fence_import(imports, ticket, view, NULL, fence) : state < 0 ? state : 0;
+	if (state || error)
+		view_put(&imports->sources, view);
+	return error;
+}
+
+static int import_by_event(struct imports *imports, const struct fence_ticket *ticket, struct gpool_fence *fence)
+{
+	struct import_event *event;
+	int error = event_get(imports->pool, &imports->sources, ticket, &event), state;
+
+	if (error)
+		return error;
+	state = event_reached(imports->pool, event);
+	if (state > 0)
+		*fence = (struct gpool_fence){ 0 };
+	error = state == 0 ? fence_import(imports, ticket, NULL, event, fence) : state < 0 ? state : 0;
+	if (state || error)
+		event_put(imports->pool, &imports->sources, event);
+	return error;
+}
+
+int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *handle, struct gpool_fence *fence)
+{
+	struct gpool_fence imported = { 0 };
+	struct fence_ticket ticket;
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return fail_role(pool);
+	error = fence_ticket_read(handle, &ticket);
+	/* What is ours we have already, and a driver refuses its own events. */
+	if (error)
+		return fail(-EINVAL, "not a handle of gpool_fence_export()");
+	if (ticket.way != GPOOL_FENCE_REACHED && ticket.key == export_key(pool))
+		return fail(-EINVAL, "the fence was exported by this session");
+	pthread_mutex_lock(&pool->imports->turn);
+	if (ticket.way == GPOOL_FENCE_BY_TIMELINE)
+		error = import_by_timeline(pool->imports, &ticket, &imported);
+	else if (ticket.way == GPOOL_FENCE_BY_EVENT)
+		error = import_by_event(pool->imports, &ticket, &imported);
+	pthread_mutex_unlock(&pool->imports->turn);
+	if (!error)
+		*fence = imported;
+	return error;
+}
+
+int gpool_fence_close(struct gpool *pool, struct gpool_fence fence)
+{
+	struct imports *imports = pool->imports;
+	struct import_fence *found = NULL;
+	struct import *import;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (!fence.value)
+		return 0; /* what was reached already when it was imported */
+	if (pool->role)
+		return fail(-EINVAL, "fence 0x%llx was not imported by this session", (unsigned long long)fence.value);
+	pthread_mutex_lock(&imports->lock);
+	import = import_of_slot(imports, fence_slot(fence.value));
+	if (import)
+		found = fence_find(import, fence.value & FENCE_VALUE_MASK);
+	if (found && found->refs) {
+		found->refs--;
+		import->refs--;
+		fences_sweep(pool, import);
+		/* What still waits for it the thread looks after. */
+		if (!is_needed(import))
+			import_end(pool, import);
+	} else {
+		found = NULL;
+	}
+	pthread_mutex_unlock(&imports->lock);
+	return found ? 0 : fail(-EINVAL, "fence 0x%llx was not imported by this session, or is closed", (unsigned long long)fence.value);
+}

@@ -1,0 +1,287 @@
+#include "client/core/import_source.h"
+
+#include "client/core/attach_call.h"
+#include "client/core/import.h"
+#include "client/core/last_error.h"
+#include "proto/codec.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- timelines ---- */
+
+static bool view_is_dead(const struct gpool *pool, const struct import_view *view)
+{
+	const struct session_record *record = &pool->segment.sessions[view->session];
+
+	return atomic_load_explicit(&record->state, memory_order_acquire) == SESSION_RECORD_NONE || record->pid != view->pid ||
+		record->attached_ms != view->attached_ms;
+}
+
+int view_reached(const struct gpool *pool, const struct import_view *view, uint32_t slot, uint64_t value)
+{
+	/* In this order: what it has reached before its end it has reached. */
+	bool dead = view_is_dead(pool, view);
+
+	if (atomic_load_explicit(&view->page->reached[slot], memory_order_acquire) >= value)
+		return 1;
+	return dead ? -ESRCH : 0;
+}
+
+static int page_ask(struct gpool *pool, uint32_t session, int *fd)
+{
+	const struct msg_timeline_open_request request = { .session = session };
+	struct msg_timeline_reply reply;
+	uint8_t question[MSG_LARGEST_timeline_open_request], answer[MSG_LARGEST_timeline_reply];
+	struct attach_call call = {
+		.request = question,
+		.length = msg_encode_timeline_open_request(&request, 0, NULL, question, sizeof(question)),
+		.fd = -1,
+		.answer = answer,
+		.capacity = sizeof(answer),
+		.fds = fd,
+		.fd_capacity = 1,
+		.timeout_ms = pool->answer_ms,
+	};
+	int length = attach_call(pool, &call);
+
+	if (length < 0)
+		return length == -EMFILE ? length : -EPIPE;
+	if (msg_decode_timeline_reply(&reply, answer, (size_t)length) || (call.fd_count != 0) != (reply.error == 0)) {
+		for (size_t i = 0; i < call.fd_count; i++)
+			close(*fd);
+		return -EPROTO;
+	}
+	return reply.error == 0 || reply.error == -ESRCH || reply.error == -EACCES ? reply.error : -EPROTO;
+}
+
+/* The session may have ended since the ticket was written, and another one have its number: then the key is another. */
+static int page_open(struct gpool *pool, const struct fence_ticket *ticket, const struct timeline_page **page)
+{
+	int fd, error = page_ask(pool, ticket->session, &fd);
+
+	if (error)
+		return error;
+	error = timeline_page_open(fd, page);
+	close(fd);
+	if (error)
+		return error == -ENOMEM ? error : -EPROTO;
+	if ((*page)->key == ticket->key && (*page)->session == ticket->session)
+		return 0;
+	timeline_page_close(*page);
+	return -ESRCH;
+}
+
+static void view_free(struct import_view **at)
+{
+	struct import_view *view = *at;
+
+	*at = view->next;
+	timeline_page_close(view->page);
+	free(view);
+}
+
+/* Those that nobody uses: of sessions that have ended, and else the oldest ones above what is kept. The caller holds the lock. */
+static void views_sweep(const struct gpool *pool, struct import_sources *sources)
+{
+	struct import_view **at = &sources->views;
+	uint32_t unused = 0;
+
+	while (*at) {
+		struct import_view *view = *at;
+
+		if (!view->refs && (view_is_dead(pool, view) || ++unused > IMPORT_VIEWS))
+			view_free(at);
+		else
+			at = &view->next;
+	}
+}
+
+static struct import_view *view_find(const struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket)
+{
+	struct import_view *view;
+
+	pthread_mutex_lock(&sources->lock);
+	views_sweep(pool, sources);
+	for (view = sources->views; view; view = view->next)
+		if (view->session == ticket->session && view->page->key == ticket->key)
+			break;
+	if (view)
+		view->refs++;
+	pthread_mutex_unlock(&sources->lock);
+	return view;
+}
+
+int view_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket, struct import_view **view)
+{
+	/* Who it is now: if that is not the exporter any more, the key says so. */
+	const struct session_record *record = &pool->segment.sessions[ticket->session];
+	struct import_view *made;
+	int error;
+
+	*view = view_find(pool, sources, ticket);
+	if (*view)
+		return 0;
+	if (atomic_load_explicit(&record->state, memory_order_acquire) == SESSION_RECORD_NONE)
+		return -ESRCH;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return -ENOMEM;
+	*made = (struct import_view){ .session = ticket->session, .pid = record->pid, .attached_ms = record->attached_ms, .refs = 1 };
+	error = page_open(pool, ticket, &made->page);
+	if (error) {
+		free(made);
+		return error;
+	}
+	pthread_mutex_lock(&sources->lock);
+	made->next = sources->views;
+	sources->views = made;
+	pthread_mutex_unlock(&sources->lock);
+	*view = made;
+	return 0;
+}
+
+void view_put(struct import_sources *sources, struct import_view *view)
+{
+	pthread_mutex_lock(&sources->lock);
+	view->refs--;
+	pthread_mutex_unlock(&sources->lock);
+}
+
+/* ---- events ---- */
+
+/* What a back end says when an event cannot be had, in the words of gpool_fence_import(). */
+static int event_error(int error)
+{
+	switch (error) {
+	case -ENODEV:
+		return -ESRCH;
+	case -EPERM:
+		return -EACCES;
+	case -ENFILE:
+		return -EMFILE;
+	case -EINVAL:
+	case -ESRCH:
+	case -EMFILE:
+	case -ENOMEM:
+	case -EOPNOTSUPP:
+		return error;
+	default:
+		return -EIO;
+	}
+}
+
+static void event_free(struct gpool *pool, struct import_sources *sources, struct import_event **at)
+{
+	struct import_event *event = *at;
+
+	*at = event->next;
+	sources->event_count--;
+	gpu_event_destroy(pool->gpu, event->event);
+	free(event);
+}
+
+/* The last one of the list that nobody uses, which is the oldest, goes if there are many. False: all are in use. The caller holds the lock. */
+static bool event_make_room(struct gpool *pool, struct import_sources *sources)
+{
+	struct import_event **oldest = NULL;
+
+	if (sources->event_count < IMPORT_EVENTS)
+		return true;
+	for (struct import_event **at = &sources->events; *at; at = &(*at)->next)
+		if (!(*at)->refs)
+			oldest = at;
+	if (oldest)
+		event_free(pool, sources, oldest);
+	return oldest != NULL;
+}
+
+/* Exporters use their events again, and opening one takes long. NULL in *event: it is to be opened. */
+static int event_find(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket, struct import_event **event)
+{
+	struct import_event *found;
+	int error = 0;
+
+	pthread_mutex_lock(&sources->lock);
+	for (found = sources->events; found; found = found->next)
+		if (found->key == ticket->key && !found->dead && !memcmp(found->ipc, ticket->ipc, sizeof(found->ipc)))
+			break;
+	if (found)
+		found->refs++;
+	else if (!event_make_room(pool, sources))
+		error = fail(-EUSERS, "all imported events are in use");
+	pthread_mutex_unlock(&sources->lock);
+	*event = found;
+	return error;
+}
+
+int event_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket, struct import_event **event)
+{
+	struct import_event *made;
+	int error;
+
+	if (!(pool->capabilities & GPU_CAP_IPC_EVENT))
+		return fail(-EOPNOTSUPP, "the device's events cannot be shared between processes");
+	error = event_find(pool, sources, ticket, event);
+	if (error || *event)
+		return error;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return -ENOMEM;
+	error = gpu_event_import(pool->gpu, ticket->ipc, &made->event);
+	if (error) {
+		pool_log(pool, POOL_LOG_INFO, "a fence of session %u cannot be imported: %s", ticket->session, gpu_error_text());
+		free(made);
+		return event_error(error);
+	}
+	made->key = ticket->key;
+	memcpy(made->ipc, ticket->ipc, sizeof(made->ipc));
+	made->refs = 1;
+	pthread_mutex_lock(&sources->lock);
+	made->next = sources->events;
+	sources->events = made;
+	sources->event_count++;
+	pthread_mutex_unlock(&sources->lock);
+	*event = made;
+	return 0;
+}
+
+void event_put(struct gpool *pool, struct import_sources *sources, struct import_event *event)
+{
+	struct import_event **at = &sources->events;
+
+	pthread_mutex_lock(&sources->lock);
+	if (!--event->refs && event->dead) {
+		while (*at != event)
+			at = &(*at)->next;
+		event_free(pool, sources, at);
+	}
+	pthread_mutex_unlock(&sources->lock);
+}
+
+int event_reached(struct gpool *pool, struct import_event *event)
+{
+	int error = event->dead ? -ENODEV : gpu_event_query(pool->gpu, event->event);
+
+	if (error == -EAGAIN)
+		return 0;
+	if (error)
+		event->dead = true;
+	return error ? -ESRCH : 1;
+}
+
+/* ---- */
+
+void sources_open(struct import_sources *sources)
+{
+	pthread_mutex_init(&sources->lock, NULL);
+}
+
+void sources_close(struct gpool *pool, struct import_sources *sources)
+{
+	while (sources->views)
+		view_free(&sources->views);
+	while (sources->events)
+		event_free(pool, sources, &sources->events);
+	pthread_mutex_destroy(&sources->lock);
+}

@@ -1,0 +1,53 @@
+/*
+ * import_source.h - where it stands how far another process's streams are: its timeline page, or events of the driver. Internal to import.c.
+ *
+ * One thread at a time gets (imports->turn), so that none opens what another one is opening; to put and to look is anybody's.
+ */
+#ifndef GPOOL_CLIENT_IMPORT_SOURCE_H
+#define GPOOL_CLIENT_IMPORT_SOURCE_H
+
+#include "client/core/fence_ticket.h"
+#include "client/core/pool.h"
+#include "shm/timeline_page.h"
+
+/* Another session's page, and who that was: its record in the pool segment is another one's when it has ended. */
+struct import_view {
+	struct import_view *next;
+	const struct timeline_page *page;
+	uint32_t session, pid;
+	uint64_t attached_ms;
+	uint32_t refs;
+};
+
+struct import_event {
+	struct import_event *next;
+	struct gpu_event *event;
+	uint64_t key;
+	uint8_t ipc[GPU_IPC_BYTES];
+	uint32_t refs;
+	_Atomic bool dead; /* its process is */
+};
+
+struct import_sources {
+	pthread_mutex_t lock; /* lists and refs; nothing is taken inside it */
+	struct import_view *views;
+	struct import_event *events;
+	uint32_t event_count;
+};
+
+void sources_open(struct import_sources *sources);
+void sources_close(struct gpool *pool, struct import_sources *sources);
+
+/* view_get() - 0, -ESRCH, -EACCES (another trust domain), -EMFILE, -ENOMEM, -EPIPE, -EPROTO. */
+int view_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket, struct import_view **view);
+void view_put(struct import_sources *sources, struct import_view *view);
+/* view_reached() - the number in a slot of it: 1 it is at least `value`, 0 not yet, -ESRCH: nor ever. */
+int view_reached(const struct gpool *pool, const struct import_view *view, uint32_t slot, uint64_t value);
+
+/* event_get() - 0, -EINVAL, -ESRCH, -EACCES, -EUSERS (IMPORT_EVENTS are open), -EOPNOTSUPP, -EMFILE, -ENOMEM, -EIO. */
+int event_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket, struct import_event **event);
+void event_put(struct gpool *pool, struct import_sources *sources, struct import_event *event);
+/* event_reached() - 1, 0, -ESRCH. */
+int event_reached(struct gpool *pool, struct import_event *event);
+
+#endif

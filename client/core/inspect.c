@@ -1,0 +1,257 @@
+/* inspect.c - what a pool tells about itself, and what error codes mean. */
+#include "client/core/last_error.h"
+#include "client/core/pool.h"
+#include "client/core/request.h"
+#include "client/core/thread_cache.h"
+#include "proto/codec.h"
+
+#include <string.h>
+
+#ifndef GPOOL_VERSION
+#define GPOOL_VERSION "0.1.0"
+#endif
+
+const char *gpool_version(void)
+{
+	return GPOOL_VERSION;
+}
+
+const char *gpool_strerror(int error)
+{
+	switch (error < 0 ? -error : error) {
+	case 0:
+		return "success";
+	case E2BIG:
+		return "options of a newer library, with a field set that this one does not know";
+	case EACCES:
+		return "this user may not attach, or not to this tenant or in this role; or what is asked for is another tenant's or trust domain's";
+	case EAGAIN:
+		return "not possible at this moment";
+	case EALREADY:
+		return "this process has that role already, or waits for it";
+	case EBADMSG:
+		return "an answer that is no message of the protocol";
+	case EBUSY:
+		return "queued GPU work or another writer still uses it, too much of it is not done, it is too late for it, or the pool is out of service";
+	case ECHILD:
+		return "called after fork(): the pool is the parent's, open one of your own";
+	case EDQUOT:
+		return "the tenant's limit or this process's quota is reached";
+	case EFBIG:
+		return "more metadata than an object can have";
+	case EFAULT:
+		return "an address that is not mapped for this access";
+	case EINTR:
+		return "the wait was interrupted by the check that gpool_wait_check() has set";
+	case EINVAL:
+		return "an argument out of range, or a handle that no call returned";
+	case EIO:
+		return "the GPU driver or a disk failed, or spilled content cannot be read back";
+	case EMFILE:
+		return "too many open files, or too many pools in this process";
+	case EMSGSIZE:
+		return "a message longer than its reader has room for";
+	case ENODATA:
+		return "what was kept is lost";
+	case ENODEV:
+		return "the pool's device or back end cannot be opened in this process";
+	case ENOENT:
+		return "no agent listens there, or nothing of that name and version is there";
+	case ENOMEM:
+		return "out of host memory, or pages could not be mapped into this process";
+	case ENOSPC:
+		return "not enough pages free or evictable, or no place left in a table of names";
+	case ENXIO:
+		return "no pool or tenant of that name";
+	case EOPNOTSUPP:
+		return "not supported by this device, back end or version";
+	case EPERM:
+		return "not permitted to this role or tenant";
+	case EPIPE:
+		return "the agent is gone, or has ended this session";
+	case EPROTO:
+		return "agent and library disagree on the protocol or the layout of shared memory";
+	case ESRCH:
+		return "the other process has died or detached, and never reached that fence";
+	case ESTALE:
+		return "gone: memory freed or evicted, a version that is not current, a role that is not ours any more";
+	case ETIMEDOUT:
+		return "not in time";
+	case EUSERS:
+		return "too many sessions, streams, objects or events";
+	default:
+		return "unknown error";
+	}
+}
+
+uint64_t gpool_page_bytes(const struct gpool *pool)
+{
+	return pool->page_bytes; /* 0 in a forked child, as all that follow */
+}
+
+uint32_t gpool_page_count(const struct gpool *pool)
+{
+	return pool->alive ? pool->header->page_count : 0;
+}
+
+uint32_t gpool_session(const struct gpool *pool)
+{
+	return pool->id;
+}
+
+int gpool_pressure(const struct gpool *pool)
+{
+	return pool->alive ? (int)atomic_load_explicit(&pool->header->pressure, memory_order_relaxed) : -ECHILD;
+}
+
+static void count_pages(const struct gpool *pool, struct gpool_statistics *statistics)
+{
+	for (uint32_t page = 0; page < pool->page_count; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_relaxed);
+
+		if (page_word_owner(word) == pool->id && (page_word_state(word) == PAGE_LEASED || page_word_in_motion(word)))
+			statistics->leased_pages++;
+	}
+	for (uint32_t word = 0; word < (pool->page_count + 63) / 64; word++)
+		statistics->idle_pages += (uint32_t)__builtin_popcountll(
+			atomic_load_explicit(&pool->session.free_bits[word], memory_order_relaxed));
+}
+
+static void count_threads(const struct session_stats *stats, struct gpool_statistics *statistics)
+{
+	for (int i = 0; i < SESSION_STAT_SLOTS; i++) {
+		const struct thread_stats *thread = &stats->threads[i];
+
+		statistics->allocations += atomic_load_explicit(&thread->allocations, memory_order_relaxed);
+		statistics->frees += atomic_load_explicit(&thread->frees, memory_order_relaxed);
+		statistics->pins += atomic_load_explicit(&thread->pins, memory_order_relaxed);
+		statistics->unpins += atomic_load_explicit(&thread->unpins, memory_order_relaxed);
+		statistics->stale_pins += atomic_load_explicit(&thread->stale_pins, memory_order_relaxed);
+		statistics->contended_pins += atomic_load_explicit(&thread->contended_pins, memory_order_relaxed);
+		statistics->magazine_hits += atomic_load_explicit(&thread->magazine_hits, memory_order_relaxed);
+		statistics->stitched += atomic_load_explicit(&thread->stitched, memory_order_relaxed);
+		statistics->refills += atomic_load_explicit(&thread->refills, memory_order_relaxed);
+		statistics->refusals += atomic_load_explicit(&thread->refusals, memory_order_relaxed);
+	}
+	static_assert(sizeof(statistics->allocation_ns) == SESSION_HISTOGRAM * sizeof(uint64_t), "same buckets");
+	for (int i = 0; i < SESSION_HISTOGRAM; i++) {
+		statistics->allocation_ns[i] = atomic_load_explicit(&stats->allocation_ns[i], memory_order_relaxed);
+		statistics->refill_ns[i] = atomic_load_explicit(&stats->refill_ns[i], memory_order_relaxed);
+	}
+}
+
+/* As options: an older program gets the fields it knows, a newer one zeros where this library has nothing to say. */
+static void answer(void *to, uint32_t size, const void *filled, size_t known)
+{
+	if (size > known)
+		memset((char *)to + known, 0, size - known);
+	memcpy(to, filled, size < known ? size : known);
+}
+
+const struct gpu *pool_gpu(const struct gpool *pool)
+{
+	return pool->gpu;
+}
+
+int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics)
+{
+	struct gpool_statistics filled = { .size = statistics->size };
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return fail_size(filled.size);
+	count_pages(pool, &filled);
+	count_threads(pool->session.stats, &filled);
+	filled.deferred_blocks = atomic_load_explicit(&pool->deferred_count, memory_order_relaxed);
+	if (pool->gpu)
+		filled.driver_calls = gpu_calls_total(pool->gpu) - pool->calls_at_open;
+	answer(statistics, filled.size, &filled, sizeof(filled));
+	return 0;
+}
+
+int gpool_device(const struct gpool *pool, struct gpool_device *device)
+{
+	struct gpool_device filled = { .size = device->size, .ordinal = pool->device };
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return fail_size(filled.size);
+	if (pool->capabilities & GPU_CAP_HOST_POINTER)
+		filled.flags |= GPOOL_DEVICE_HOST_POINTER;
+	/* the segment is the agent's, and its texts have no ends that we could rely on; ours have one */
+	memcpy(filled.pool, pool->header->name, sizeof(filled.pool) - 1);
+	memcpy(filled.backend, pool->header->backend, sizeof(filled.backend) - 1);
+	memcpy(filled.uuid, pool->device_uuid, sizeof(filled.uuid));
+	answer(device, filled.size, &filled, sizeof(filled));
+	return 0;
+}
+
+enum { SHORTAGE_ANSWER_MS = 1000 }; /* chosen: an agent that is restarted answers within it */
+
+/* Those that the agent names; none where it does not answer. */
+static void holders_ask(struct gpool *pool, struct gpool_shortage *shortage)
+{
+	const struct msg_shortage_request request = { 0 };
+	struct msg_shortage_reply reply;
+	uint8_t message[MSG_LARGEST_shortage_request], bytes[MSG_LARGEST_error_reply + MSG_LARGEST_shortage_reply];
+	int length = msg_encode_shortage_request(&request, 0, NULL, message, sizeof(message));
+
+	length = pool_request(pool, message, (size_t)length, bytes, sizeof(bytes), SHORTAGE_ANSWER_MS, NULL);
+	if (length < 0 || msg_decode_shortage_reply(&reply, bytes, (size_t)length))
+		return;
+	static_assert(sizeof(reply.holders) / sizeof(*reply.holders) == GPOOL_HOLDERS_MAX, "as many as there is room for");
+	static_assert(sizeof(reply.holders[0].name) == sizeof(shortage->holders[0].name), "same text");
+	shortage->holder_count = reply.holders_count;
+	for (uint32_t i = 0; i < reply.holders_count; i++) {
+		const struct msg_holder_entry *from = &reply.holders[i];
+		struct gpool_holder *to = &shortage->holders[i];
+
+		to->session = from->session;
+		to->content = from->content_type < GPOOL_CONTENTS ? from->content_type : GPOOL_CONTENTS;
+		to->needed_pages = from->needed_pages;
+		to->offered_pages = from->offered_pages;
+		to->idle_pages = from->idle_pages;
+		memcpy(to->name, from->name, sizeof(to->name));
+	}
+}
+
+int gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage)
+{
+	struct gpool_shortage filled = { .size = 0 };
+	const struct thread_cache *cache;
+	uint32_t size = shortage->size;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (size < sizeof(size))
+		return fail_size(size);
+	cache = thread_cache_of(pool);
+	if (cache)
+		filled = cache->shortage;
+	filled.size = size;
+	if (size > offsetof(struct gpool_shortage, holder_count))
+		holders_ask(pool, &filled);
+	answer(shortage, size, &filled, sizeof(filled));
+	return 0;
+}
+
+int gpool_shortage_object(struct gpool *pool, struct gpool_shortage_object *object)
+{
+	struct gpool_shortage_object filled;
+	const struct thread_cache *cache;
+	uint32_t size = object->size;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (size < sizeof(size))
+		return fail_size(size);
+	cache = thread_cache_of(pool);
+	if (!cache || !cache->shortage_object.pages)
+		return fail(-ENOENT, "no object was in the way of this thread's last failed allocation");
+	filled = cache->shortage_object;
+	filled.size = size;
+	answer(object, size, &filled, sizeof(filled));
+	return 0;
+}

@@ -1,0 +1,323 @@
+/*
+ * pin.c - pinning, unpinning, touching; where a block is.
+ */
+#include "client/core/alloc.h"
+#include "client/core/deferred.h"
+#include "client/core/flight.h"
+#include "client/core/last_error.h"
+#include "client/core/spill.h"
+#include "client/core/stitch.h"
+#include "client/core/stream.h"
+#include "shm/doorbell.h"
+#include "shm/timeline.h"
+
+enum {
+	PIN_SPINS = 64,       /* an eviction that fails lasts less than a microsecond: about that long */
+	PIN_SLICE_NS = 1000000, /* the agent wakes sleepers; this is for an agent that died over it */
+	GONE_SLICES = 256,      /* between two looks whether there will be another agent */
+};
+
+void word_settle(const struct gpool *pool, uint32_t page)
+{
+	for (int slices = 1;; slices++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_seq_cst);
+
+		if (!page_word_in_motion(word) || (slices % GONE_SLICES == 0 && pool_gone(pool)))
+			return;
+		if (slices < PIN_SPINS)
+			cpu_relax();
+		else
+			futex_wait(page_word_high(pool, page), (uint32_t)(word >> 32), PIN_SLICE_NS);
+	}
+}
+
+static void tell(const struct gpool *pool, enum flight_kind kind, const struct gpool_block *block, int error, uint64_t begun_ns)
+{
+	flight_tell(pool,
+		&(struct flight_entry){
+			.kind = kind,
+			.page = block->page,
+			.pages = block->page_count,
+			.tag = block->tag,
+			.value = (uint64_t)-error,
+		},
+		begun_ns);
+}
+
+/* pin_try() said that the block is in motion. */
+static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *block)
+{
+	struct session_header *header = pool->session.header;
+	uint64_t limit = (uint64_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed) * 1000000, start;
+	int error = -EAGAIN;
+
+	for (int spins = 0; spins < PIN_SPINS && error == -EAGAIN; spins++) {
+		cpu_relax();
+		error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+	}
+	if (error != -EAGAIN)
+		return error;
+	start = monotonic_ns();
+	atomic_fetch_add_explicit(&header->pin_waiters, 1, memory_order_seq_cst);
+	for (;;) {
+		uint64_t word = atomic_load_explicit(&pool->pages[block->page], memory_order_seq_cst);
+
+		if (page_word_in_motion(word))
+			futex_wait(page_word_high(pool, block->page), (uint32_t)(word >> 32), PIN_SLICE_NS);
+		error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+		if (error != -EAGAIN)
+			break;
+		if (monotonic_ns() - start >= limit) {
+			error = -ETIMEDOUT;
+			break;
+		}
+	}
+	atomic_fetch_sub_explicit(&header->pin_waiters, 1, memory_order_relaxed);
+	tell(pool, FLIGHT_PIN_WAIT, block, error, start);
+	return error;
+}
+
+int pin_at(struct gpool *pool, const struct gpool_block *block)
+{
+	int error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+
+	return error == -EAGAIN ? pin_wait(pool, block) : error;
+}
+
+/*
+ * A pin that failed stood for a moment. When it was what a dying block waited for, nobody else looks after that. *place: where it is
+ * pinned in the end.
+ */
+static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
+{
+	const struct thread_cache *cache = thread_cache_of(pool);
+
+	*place = *block;
+
+	if (error == -EAGAIN) {
+		if (cache)
+			stat_add(cache, &cache->stats->contended_pins);
+		error = pin_wait(pool, block);
+		if (!error)
+			return 0;
+	}
+	if (block->tag & BLOCK_SPILL) {
+		error = spill_pin(pool, block, error, place);
+		if (!error)
+			return 0;
+	}
+	if (error == -ESTALE) {
+		if (cache)
+			stat_add(cache, &cache->stats->stale_pins);
+		tell(pool, FLIGHT_PIN_STALE, block, 0, 0);
+	}
+	deferred_sweep(pool);
+	return error;
+}
+
+int gpool_pin(struct gpool *pool, const struct gpool_block *block)
+{
+	const struct thread_cache *cache;
+	struct gpool_block place;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (unlikely(block_handle_bad(pool, block)))
+		return fail_handle(pool, block);
+	error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+	if (unlikely(error)) {
+		error = pin_failed(pool, block, error, &place);
+		if (error)
+			return error;
+		block = &place;
+	}
+	atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
+	cache = thread_cache_of(pool);
+	if (likely(cache))
+		stat_add(cache, &cache->stats->pins);
+	return 0;
+}
+
+/* What an unpin checks: the block still stands here (dying or not), and somebody has it pinned. */
+static inline int unpin_check(const struct gpool *pool, const struct gpool_block *block)
+{
+	uint64_t tag;
+
+	if (unlikely(block_handle_bad(pool, block)))
+		return fail_handle(pool, block);
+	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_relaxed);
+	if (unlikely((tag & ~(uint64_t)BLOCK_DYING) != block->tag))
+		return -ESTALE;
+	/* The last pin of a dying block is that of its free. */
+	if (unlikely(atomic_load_explicit(&pool->session.pins[block->page], memory_order_relaxed) <= (tag != block->tag)))
+		return fail_unpinned(block);
+	return 0;
+}
+
+/* A block that is not where its handle says: where it is, if it is pinned there. Else `error`. */
+static COLD int unpin_check_moved(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
+{
+	if (error != -ESTALE || spill_where(pool, block, place))
+		return error;
+	return unpin_check(pool, place);
+}
+
+static inline void pin_end(struct gpool *pool, const struct gpool_block *block)
+{
+	uint64_t tag;
+
+	pin_drop(&pool->session, block->page);
+	/*
+	 * After the pin is gone: a free adds DYING first and looks at the pins then, so one of the two sees the other. (Where a
+	 * load may pass an atomic add both may miss, and the next sweep ends the block.)
+	 */
+	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_seq_cst);
+	if (unlikely(tag == (block->tag | BLOCK_DYING)))
+		deferred_unpinned(pool, block->page);
+}
+
+static inline void unpin_checked(struct gpool *pool, const struct gpool_block *block)
+{
+	struct thread_cache *cache = thread_cache_of(pool);
+
+	pin_end(pool, block);
+	if (likely(cache))
+		stat_add(cache, &cache->stats->unpins);
+	pool_wake_waiters(pool);
+}
+
+int gpool_unpin(struct gpool *pool, const struct gpool_block *block)
+{
+	struct gpool_block place;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	error = unpin_check(pool, block);
+	if (unlikely(error)) {
+		error = unpin_check_moved(pool, block, error, &place);
+		if (error)
+			return error;
+		block = &place;
+	}
+	unpin_checked(pool, block);
+	return 0;
+}
+
+/* Says that a block is used, which brings none back. */
+static COLD int touch_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
+{
+	const struct thread_cache *cache = thread_cache_of(pool);
+
+	*place = *block;
+	if (error == -EAGAIN)
+		error = pin_wait(pool, block);
+	if (error == -ESTALE && !spill_where(pool, block, place))
+		error = pin_at(pool, place);
+	if (error == -ESTALE && cache)
+		stat_add(cache, &cache->stats->stale_pins);
+	if (error)
+		deferred_sweep(pool);
+	return error;
+}
+
+int gpool_touch(struct gpool *pool, const struct gpool_block *block)
+{
+	struct gpool_block place;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (unlikely(block_handle_bad(pool, block)))
+		return fail_handle(pool, block);
+	error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag);
+	if (unlikely(error)) {
+		error = touch_failed(pool, block, error, &place);
+		if (error)
+			return error;
+		block = &place;
+	}
+	atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
+	pin_end(pool, block);
+	return 0;
+}
+
+int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+{
+	struct gpool_block place;
+	uint64_t tag;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (unlikely(block_handle_bad(pool, block)))
+		return fail_handle(pool, block);
+	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
+	if (unlikely((tag & ~(uint64_t)BLOCK_DYING) != block->tag)) {
+		if (spill_where(pool, block, &place))
+			return -ESTALE;
+		block = &place;
+		tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
+		if ((tag & ~(uint64_t)BLOCK_DYING) != block->tag)
+			return -ESTALE;
+	}
+	if (unlikely(tag & BLOCK_STITCHED))
+		return stitch_address(pool, block, address);
+	*address = pool->window_base + block->page * pool->page_bytes;
+	return 0;
+}
+
+/* ---- behind fences ---- */
+
+int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence)
+{
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (block_handle_bad(pool, block))
+		return fail_handle(pool, block);
+	if (fence_check(pool, fence))
+		return -EINVAL;
+	return block_free(pool, block, fence_pending(pool, fence) ? fence.value : 0);
+}
+
+/*
+ * unpin_after unpins at once and leaves the fence in the entry, which the agent respects. An entry has room for one: together with the
+ * unfinished fence of another stream it becomes a joint fence.
+ */
+bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t fence)
+{
+	uint64_t old = atomic_load_explicit(&entry->fence, memory_order_acquire), joined;
+
+	do {
+		joined = fence;
+		if (fence_slot(old) == fence_slot(fence) ? old >= fence : false)
+			return true;
+		if (fence_slot(old) != fence_slot(fence) && !fence_reached(&pool->session, old))
+			joined = fence_joined(pool, old, fence);
+		if (!joined)
+			return false;
+	} while (!atomic_compare_exchange_weak_explicit(&entry->fence, &old, joined, memory_order_acq_rel, memory_order_acquire));
+	return true;
+}
+
+int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence)
+{
+	struct gpool_block place;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	error = unpin_check(pool, block);
+	if (unlikely(error)) {
+		error = unpin_check_moved(pool, block, error, &place);
+		block = &place;
+	}
+	if (!error)
+		error = fence_check(pool, fence);
+	if (error)
+		return error;
+	if (fence_pending(pool, fence) && !entry_fence_raise(pool, block_entry(pool, block->page), fence.value))
+		return deferred_unpin(pool, block, fence.value);
+	unpin_checked(pool, block);
+	return 0;
+}

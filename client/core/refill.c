@@ -1,0 +1,392 @@
+/*
+ * refill.c - see refill.h. The states of a request: shm/session_segment.h.
+ *
+ *   IDLE -> REQUESTED (we) -> DONE (the agent) -> IDLE (we)
+ *                          -> CANCELLED (we)   -> IDLE (the agent)
+ *
+ * Each request of a slot has a serial number in the word of its state.
+ * A cancelled slot is used again only when the agent has given it back, so no late answer can meet a new request. And an answer
+ * is believed only where it fits the question: what does not fit becomes idle pages, and the question is asked again.
+ */
+#include "client/core/refill.h"
+
+#include "client/core/deferred.h"
+#include "client/core/flight.h"
+#include "client/core/interrupt.h"
+#include "client/core/last_error.h"
+#include "client/core/window.h"
+#include "shm/doorbell.h"
+#include "shm/lease_bitmap.h"
+
+#include <stdio.h>
+#include <time.h>
+#include <string.h>
+
+enum {
+	GRACE_MS = 10000,     /* after the time that the agent was given: it may be restarting, or wait for pages on their way out */
+	LOOK_MS = 1000,       /* between two looks whether the agent is there at all */
+	SWEEP_LOOK_MS = 10,   /* between two looks whether blocks of our own have begun to wait */
+	SLOT_LOOK_NS = 10000000,
+	BATCH_FIRST = 64,     /* pages in one trip */
+	BATCH_MAX = 1024,
+	BATCH_BUSY_MS = 10,   /* refills in such a row double the batch, up to BATCH_MAX */
+	BATCH_QUIET_MS = 1000 /* such a pause halves it again */
+};
+
+/* ---- how much ---- */
+
+/* Pages to ask for beyond what is needed: more when refills come thick and fast, none when pages are short. */
+static uint32_t refill_extra(const struct gpool *pool, struct thread_cache *cache, uint32_t need)
+{
+	uint64_t now = monotonic_ns(), pause_ms = (now - cache->last_refill_ns) / 1000000;
+	uint32_t batch = cache->batch ? cache->batch : BATCH_FIRST;
+
+	if (cache->last_refill_ns && pause_ms < BATCH_BUSY_MS && batch < BATCH_MAX)
+		batch *= 2;
+	else if (pause_ms > BATCH_QUIET_MS && batch > BATCH_FIRST)
+		batch /= 2;
+	cache->batch = batch;
+	cache->last_refill_ns = now;
+	if (pool_is_short(pool))
+		return 0;
+	/* One process shall not hoard what several could use. */
+	if (batch > pool->page_count / 16)
+		batch = pool->page_count / 16;
+	if (need == 1)
+		return batch ? batch - 1 : 0;
+	/* Longer blocks: only for those who keep asking, and in whole blocks. */
+	return cache->batch > BATCH_FIRST && batch >= 2 * need ? (batch / need - 1) * need : 0;
+}
+
+/* ---- slots ---- */
+
+static uint64_t wait_limit_ns(int32_t timeout_ms)
+{
+	return timeout_ms < 0 ? UINT64_MAX : ((uint64_t)timeout_ms + GRACE_MS) * 1000000;
+}
+
+/* Of a slot that nobody uses. One that was cancelled is the agent's until it has noticed. -1: there is none now. */
+static int slot_find(struct gpool *pool)
+{
+	static_assert(SESSION_REQUESTS == 64, "one bit each");
+	for (uint32_t i = 0; i < SESSION_REQUESTS; i++) {
+		uint32_t slot = pool->request_next++ % SESSION_REQUESTS;
+
+		if (!(pool->requests_used >> slot & 1) &&
+			lease_state_of(atomic_load_explicit(&pool->session.requests[slot].state, memory_order_acquire)) == LEASE_IDLE) {
+			pool->requests_used |= UINT64_C(1) << slot;
+			return (int)slot;
+		}
+	}
+	return -1;
+}
+
+/* A slot; -EPIPE: the agent has left all of them unanswered for as long as we may wait; -EINTR. */
+static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
+{
+	uint64_t start = monotonic_ns(), limit = wait_limit_ns(timeout_ms);
+	bool interrupted;
+	int slot;
+
+	pthread_mutex_lock(&pool->request_lock);
+	while ((slot = slot_find(pool)) < 0) {
+		struct timespec until;
+
+		if (monotonic_ns() - start >= limit || pool_gone(pool)) {
+			slot = -EPIPE;
+			break;
+		}
+		pthread_mutex_unlock(&pool->request_lock);
+		interrupted = wait_interrupted();
+		pthread_mutex_lock(&pool->request_lock);
+		if (interrupted) {
+			slot = -EINTR;
+			break;
+		}
+		/* A release of ours wakes us; what the agent gives back after a cancellation is found by looking. */
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_nsec += SLOT_LOOK_NS;
+		if (until.tv_nsec >= 1000000000) {
+			until.tv_nsec -= 1000000000;
+			until.tv_sec++;
+		}
+		pthread_cond_timedwait(&pool->request_free, &pool->request_lock, &until);
+	}
+	pthread_mutex_unlock(&pool->request_lock);
+	return slot;
+}
+
+static void slot_release(struct gpool *pool, int slot)
+{
+	pthread_mutex_lock(&pool->request_lock);
+	pool->requests_used &= ~(UINT64_C(1) << slot);
+	pthread_cond_signal(&pool->request_free);
+	pthread_mutex_unlock(&pool->request_lock);
+}
+
+/* ---- ask and wait ---- */
+
+static void request_announce(struct gpool *pool, int slot)
+{
+	atomic_fetch_or_explicit(&pool->session.header->requests_pending, UINT64_C(1) << slot, memory_order_seq_cst);
+	doorbell_ring(pool->doorbell);
+}
+
+/* Nobody answers: withdraw, and tell it, so that the slot comes back. -EPIPE, or 0 when the answer came after all. */
+static int request_cancel(struct gpool *pool, int slot, uint32_t word)
+{
+	if (!atomic_compare_exchange_strong_explicit(&pool->session.requests[slot].state, &word,
+		    lease_state_to(word, LEASE_CANCELLED), memory_order_acq_rel, memory_order_acquire))
+		return 0;
+	request_announce(pool, slot);
+	return -EPIPE;
+}
+
+/* may_interrupt: a request for pages can be withdrawn, one that has content moved cannot. */
+static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t timeout_ms, bool may_interrupt)
+{
+	const _Atomic uint32_t *state = &pool->session.requests[slot].state;
+	uint64_t start = monotonic_ns(), looked = start, limit = wait_limit_ns(timeout_ms);
+
+	while (atomic_load_explicit(state, memory_order_acquire) == word) {
+		/* While blocks of our own wait for the GPU or for other threads, their pages may be what the agent waits for. */
+		bool sweep = atomic_load_explicit(&pool->deferred_count, memory_order_relaxed) != 0;
+		uint64_t now = monotonic_ns();
+		int64_t slice_ms = sweep ? 1 : SWEEP_LOOK_MS; /* another thread may make one wait meanwhile */
+
+		if (now - looked >= LOOK_MS * UINT64_C(1000000)) {
+			looked = now;
+			if (pool_gone(pool))
+				return request_cancel(pool, slot, word);
+		}
+		if (now - start >= limit)
+			return request_cancel(pool, slot, word);
+		if (may_interrupt && wait_interrupted())
+			return request_cancel(pool, slot, word) ? -EINTR : 0;
+		futex_wait(state, word, slice_ms * 1000000);
+		if (sweep)
+			deferred_sweep(pool);
+		if (pool_release_due(pool))
+			window_let_go(pool);
+	}
+	/* What was lent may just have been let go: see handle_let_go(). */
+	atomic_thread_fence(memory_order_seq_cst);
+	return 0;
+}
+
+/* ---- the answer ---- */
+
+/* Looks at a chain of runs, and gives them back if asked to. Returns its pages, 0 when it is none. */
+static uint32_t chain_walk(const struct gpool *pool, uint32_t first, uint32_t most, bool give_back)
+{
+	uint32_t total = 0, run = first;
+
+	for (;;) {
+		uint32_t count, next;
+
+		if (run >= pool->page_count)
+			return 0;
+		count = atomic_load_explicit(&block_entry(pool, run)->page_count, memory_order_relaxed);
+		next = atomic_load_explicit(&block_entry(pool, run)->next, memory_order_relaxed);
+		if (count == 0 || count > pool->page_count - run || count > most - total)
+			return 0;
+		if (give_back)
+			pool_put(pool, run, count);
+		total += count;
+		if (!next)
+			return total;
+		run = next - 1;
+	}
+}
+
+/* What came beyond the need is idle. */
+static void extra_put(const struct gpool *pool, uint32_t first, uint32_t count)
+{
+	if (count && first < pool->page_count && count <= pool->page_count - first)
+		pool_put(pool, first, count);
+}
+
+static void session_name_read(const struct gpool *pool, uint32_t session, char name[64])
+{
+	static_assert(sizeof(pool->segment.sessions[0].name) == 64, "same text");
+	memset(name, 0, 64);
+	if (session && session < POOL_SESSIONS)
+		memcpy(name, pool->segment.sessions[session].name, 63);
+}
+
+static void shortage_read(const struct gpool *pool, const struct lease_request *request, uint32_t need, struct gpool_shortage *shortage)
+{
+	*shortage = (struct gpool_shortage){
+		.needed = need,
+		.free = request->free_pages,
+		.pinned = request->pinned_pages,
+		.holder = request->holder,
+		.holder_pages = request->holder_pages,
+	};
+	session_name_read(pool, shortage->holder, shortage->holder_name);
+}
+
+/* As its record tells it just now: whatever has become of it since does not make it a worse name for what was in the way. */
+static void shortage_object_read(const struct gpool *pool, const struct lease_request *request, struct gpool_shortage_object *object)
+{
+	const struct object_record *record = &pool->segment.objects[request->object];
+
+	*object = (struct gpool_shortage_object){ .size = sizeof(*object) };
+	if (!request->object || request->object >= pool->header->object_count)
+		return;
+	object->pages = record->pages;
+	object->session = request->object_holder;
+	object->pins = request->object_pins;
+	memcpy(object->name, record->name, sizeof(object->name) - 1);
+	session_name_read(pool, object->session, object->session_name);
+}
+
+/* After a round trip to the agent the words are cheap. */
+static int shortage_fail(int error, const struct gpool_shortage *shortage)
+{
+	char holder[80] = "";
+
+	if (error == -EPERM)
+		return error;
+	if (shortage->holder)
+		snprintf(holder, sizeof(holder), ", %u of them by session %u", shortage->holder_pages, shortage->holder);
+	return fail(error, "%s: %u needed, %u free, %u pinned%s", error == -ENOSPC ? "not enough pages free or evictable" :
+		"the tenant's limit or this process's quota is reached", shortage->needed, shortage->free, shortage->pinned, holder);
+}
+
+static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request, uint32_t need,
+	uint32_t *first)
+{
+	uint32_t total;
+
+	switch (request->error) {
+	case 0:
+		extra_put(pool, request->extra_first, request->extra_granted);
+		break;
+	case -ENOSPC:
+	case -EDQUOT:
+	case -EPERM:
+		shortage_read(pool, request, need, &cache->shortage);
+		shortage_object_read(pool, request, &cache->shortage_object);
+		stat_add(cache, &cache->stats->refusals);
+		return shortage_fail(request->error, &cache->shortage);
+	default:
+		return -EPIPE;
+	}
+	*first = request->first_page;
+	total = chain_walk(pool, *first, pool->page_count, false);
+	if (total == need)
+		return 0;
+	if (total)
+		chain_walk(pool, *first, pool->page_count, true);
+	pool_log(pool, POOL_LOG_WARNING, "answer to a request for %u pages has %u; asking again", need, total);
+	return -EAGAIN;
+}
+
+static int refill_once(struct gpool *pool, struct thread_cache *cache, uint32_t need, uint32_t flags, int32_t timeout_ms,
+	uint32_t *first)
+{
+	int error, slot = slot_acquire(pool, timeout_ms);
+	struct lease_request *request;
+	uint32_t word;
+
+	if (slot < 0)
+		return slot;
+	request = &pool->session.requests[slot];
+	word = lease_state_to(atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
+	request->kind = LEASE_TAKE;
+	request->need = need;
+	request->extra = refill_extra(pool, cache, need);
+	request->flags = flags;
+	request->timeout_ms = timeout_ms < 0 ? UINT32_MAX : (uint32_t)timeout_ms;
+	request->error = 0;
+	request->first_page = 0;
+	request->extra_granted = 0;
+	atomic_store_explicit(&request->state, word, memory_order_release);
+	request_announce(pool, slot);
+	error = request_wait(pool, slot, word, timeout_ms, true);
+	if (!error) {
+		error = answer_read(pool, cache, request, need, first);
+		atomic_store_explicit(&request->state, lease_state_to(word, LEASE_IDLE), memory_order_release);
+	}
+	slot_release(pool, slot);
+	return error;
+}
+
+int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, uint32_t flags, int32_t timeout_ms,
+	uint32_t *first)
+{
+	uint64_t start = monotonic_ns();
+	int error = -EAGAIN;
+
+	if (atomic_load_explicit(&pool->session.header->closed, memory_order_acquire))
+		return -EPIPE;
+	for (int tries = 0; tries < 3 && error == -EAGAIN; tries++)
+		error = refill_once(pool, cache, need, flags, timeout_ms, first);
+	stat_add(cache, &cache->stats->refills);
+	histogram_add(pool->session.stats->refill_ns, monotonic_ns() - start);
+	error = error == -EAGAIN ? -EPIPE : error;
+	flight_tell(pool, &(struct flight_entry){ .kind = FLIGHT_REFILL, .page = error ? 0 : *first, .pages = need, .value = (uint64_t)-error },
+		start);
+	return error;
+}
+
+int lease_begin(struct gpool *pool, const struct lease_request *ask, struct lease_ticket *ticket)
+{
+	struct lease_request *request;
+	int slot;
+
+	if (atomic_load_explicit(&pool->session.header->closed, memory_order_acquire))
+		return -EPIPE;
+	slot = slot_acquire(pool, -1);
+	if (slot < 0)
+		return slot;
+	request = &pool->session.requests[slot];
+	ticket->slot = slot;
+	ticket->word =
+		lease_state_to(atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
+	request->kind = ask->kind;
+	request->need = ask->need;
+	request->extra = 0;
+	request->flags = ask->flags;
+	request->timeout_ms = 0;
+	request->error = 0;
+	request->first_page = ask->first_page;
+	request->extra_granted = 0;
+	request->tag = ask->tag;
+	atomic_store_explicit(&request->state, ticket->word, memory_order_release);
+	request_announce(pool, slot);
+	return 0;
+}
+
+/* 0: it is answered. */
+static int request_look(struct gpool *pool, const struct lease_ticket *ticket)
+{
+	if (atomic_load_explicit(&pool->session.requests[ticket->slot].state, memory_order_seq_cst) != ticket->word)
+		return 0;
+	return pool_gone(pool) ? request_cancel(pool, ticket->slot, ticket->word) : -EAGAIN;
+}
+
+int lease_end(struct gpool *pool, const struct lease_ticket *ticket, bool wait, struct lease_request *ask)
+{
+	struct lease_request *request = &pool->session.requests[ticket->slot];
+	int error = wait ? request_wait(pool, ticket->slot, ticket->word, -1, false) : request_look(pool, ticket);
+
+	if (error == -EAGAIN)
+		return error;
+	if (!error) {
+		ask->extra_granted = request->extra_granted;
+		error = ask->error = request->error;
+		atomic_store_explicit(&request->state, lease_state_to(ticket->word, LEASE_IDLE), memory_order_release);
+	}
+	slot_release(pool, ticket->slot);
+	return error;
+}
+
+int lease_ask(struct gpool *pool, struct lease_request *ask)
+{
+	struct lease_ticket ticket;
+	int error = lease_begin(pool, ask, &ticket);
+
+	return error ? error : lease_end(pool, &ticket, true, ask);
+}

@@ -1,0 +1,365 @@
+/*
+ * role.c - roles that one process holds at a time. What is true of a role stands in its record of the pool segment, which the agent
+ * alone writes; see shm/pool_segment.h and agent/session/roles.h.
+ *
+ * The agent knows sessions, not threads. So that two threads of a process are not both told that they hold a role, or one withdraws
+ * what the other waits for, a name is claimed in this process before the agent is asked about it.
+ *
+ * A question that gets no answer in time may yet be read, and leave the session a standby or the holder without anybody in this process
+ * who knows. So a message is sent behind it, without waiting, that takes it back: the agent reads them in order. An agent may die over
+ * that message too; so the name stays claimed as doubtful, and the message is sent again behind the next question that is answered.
+ */
+#include "client/core/role.h"
+
+#include "client/core/attach_call.h"
+#include "client/core/interrupt.h"
+#include "client/core/last_error.h"
+#include "proto/attach.h"
+#include "proto/codec.h"
+#include "shm/doorbell.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	LOOK_MS = 500,     /* between two looks of a standby whether the agent has ended its session */
+};
+
+enum { VERB_TAKE, VERB_WAIT, VERB_WITHDRAW, VERB_RELEASE, VERB_FORGET };
+enum { STANDING_NEITHER, STANDING_HOLDER, STANDING_STANDBY };
+
+struct role_claim {
+	struct role_claim *next;
+	uint64_t token; /* 0: still waiting */
+	uint32_t index;
+	bool doubtful;  /* nobody's: the agent did not say in time what has become of it */
+	char name[POOL_NAME_BYTES];
+};
+
+/* ---- claims ---- */
+
+static struct role_claim **claim_find(struct gpool *pool, const char *name)
+{
+	struct role_claim **at = &pool->roles;
+
+	while (*at && strcmp((*at)->name, name))
+		at = &(*at)->next;
+	return at;
+}
+
+static int claim_add(struct gpool *pool, const char *name)
+{
+	struct role_claim *claim = calloc(1, sizeof(*claim)), **at;
+	int error = 0;
+
+	if (!claim)
+		return -ENOMEM;
+	strcpy(claim->name, name);
+	pthread_mutex_lock(&pool->roles_lock);
+	at = claim_find(pool, name);
+	if (*at && !(*at)->doubtful) {
+		error = fail(-EALREADY, "role '%s' is held or waited for by this session", name);
+	} else if (*at) {
+		/* Ours from now on: whatever the agent has made of the question of before, it says in answer to the next. */
+		(*at)->doubtful = false;
+	} else {
+		*at = claim;
+		claim = NULL;
+	}
+	pthread_mutex_unlock(&pool->roles_lock);
+	free(claim);
+	return error;
+}
+
+static void claim_settle(struct gpool *pool, const char *name, const struct gpool_role *role)
+{
+	struct role_claim **at;
+
+	pthread_mutex_lock(&pool->roles_lock);
+	at = claim_find(pool, name);
+	(*at)->index = role->index;
+	(*at)->token = role->token;
+	pthread_mutex_unlock(&pool->roles_lock);
+}
+
+static void claim_drop(struct gpool *pool, const char *name)
+{
+	struct role_claim **at, *claim;
+
+	pthread_mutex_lock(&pool->roles_lock);
+	at = claim_find(pool, name);
+	claim = *at;
+	*at = claim->next;
+	pthread_mutex_unlock(&pool->roles_lock);
+	free(claim);
+}
+
+/* Of two threads that give a role back one finds it: the name stays claimed until the agent has answered, but has no token. */
+static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, char name[POOL_NAME_BYTES])
+{
+	int error = -ESTALE;
+
+	pthread_mutex_lock(&pool->roles_lock);
+	for (struct role_claim *claim = pool->roles; claim && error; claim = claim->next)
+		if (claim->token && claim->token == role->token && claim->index == role->index) {
+			strcpy(name, claim->name);
+			claim->token = 0;
+			error = 0;
+		}
+	pthread_mutex_unlock(&pool->roles_lock);
+	return error ? fail(error, "the session does not hold a role of index %u, token %llu", role->index, (unsigned long long)role->token) : 0;
+}
+
+/* Under roles_lock, so that no question about this name is on its way before it. */
+static int forget_send(const struct gpool *pool, const char *name)
+{
+	struct msg_role_request request = { .verb = VERB_FORGET };
+	uint8_t bytes[MSG_LARGEST_role_request];
+	int length;
+
+	strcpy(request.name, name);
+	/* No question has the number 0, so nobody takes the answer for his. */
+	length = msg_encode_role_request(&request, 0, pool->token, bytes, sizeof(bytes));
+	return length < 0 ? length : attach_send(pool->socket, bytes, (size_t)length, NULL, 0);
+}
+
+/* What was asked about it got no answer. */
+static void claim_doubt(struct gpool *pool, const char *name)
+{
+	struct role_claim *claim;
+
+	pthread_mutex_lock(&pool->roles_lock);
+	claim = *claim_find(pool, name);
+	claim->doubtful = true;
+	claim->token = 0;
+	forget_send(pool, name);
+	pthread_mutex_unlock(&pool->roles_lock);
+	pool_log(pool, POOL_LOG_WARNING, "no answer about role '%s': when the agent is back this process does not wait for it, nor have it", name);
+}
+
+/* The agent answers again. */
+static void doubts_end(struct gpool *pool)
+{
+	struct role_claim **at = &pool->roles, *claim;
+
+	pthread_mutex_lock(&pool->roles_lock);
+	while ((claim = *at)) {
+		if (!claim->doubtful || forget_send(pool, claim->name)) {
+			at = &claim->next;
+			continue;
+		}
+		*at = claim->next;
+		free(claim);
+	}
+	pthread_mutex_unlock(&pool->roles_lock);
+}
+
+void role_close(struct gpool *pool)
+{
+	while (pool->roles) {
+		struct role_claim *claim = pool->roles;
+
+		pool->roles = claim->next;
+		free(claim);
+	}
+}
+
+/* ---- asking ---- */
+
+static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_t token, struct msg_role_reply *reply)
+{
+	struct msg_role_request request = { .verb = verb, .token = token };
+	uint8_t bytes[MSG_LARGEST_role_request], answer[MSG_LARGEST_role_reply];
+	struct attach_call call = { .request = bytes, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = pool->answer_ms };
+	int length;
+
+	strcpy(request.name, name);
+	call.length = msg_encode_role_request(&request, 0, NULL, bytes, sizeof(bytes));
+	if (call.length < 0)
+		return fail(-EINVAL, "the role's name has bytes that are no printable UTF-8");
+	length = attach_call(pool, &call);
+	if (length < 0)
+		return -EPIPE;
+	doubts_end(pool);
+	if (msg_decode_role_reply(reply, answer, (size_t)length) || reply->index >= POOL_ROLES)
+		return -EPROTO;
+	if (reply->error)
+		pool_log(pool, POOL_LOG_DEBUG, "role '%s': %s", name, reply->text);
+	switch (reply->error) {
+	case 0:
+	case -EACCES:
+	case -ENOENT:
+	case -ENOSPC:
+	case -EPERM:
+	case -ESTALE:
+		return reply->error ? fail(reply->error, "role '%s': %s", name, reply->text) : 0;
+	default:
+		return -EPROTO;
+	}
+}
+
+/* Until we hold it: 0, -ETIMEDOUT, -EPIPE, -EINTR. */
+static int role_wait(const struct gpool *pool, const struct role_record *record, int timeout_ms, uint64_t start)
+{
+	for (;;) {
+		uint32_t holder = atomic_load_explicit(&record->holder, memory_order_acquire);
+		int64_t slice = LOOK_MS * INT64_C(1000000);
+
+		if (holder == pool->id)
+			return 0;
+		if (pool_gone(pool))
+			return -EPIPE;
+		if (timeout_ms >= 0) {
+			uint64_t waited = monotonic_ns() - start, limit = (uint64_t)timeout_ms * 1000000;
+
+			if (waited >= limit)
+				return -ETIMEDOUT;
+			if (limit - waited < (uint64_t)slice)
+				slice = (int64_t)(limit - waited);
+		}
+		if (wait_interrupted())
+			return -EINTR;
+		futex_wait(&record->holder, holder, wait_slice(slice));
+	}
+}
+
+static int role_take(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role)
+{
+	const struct role_record *record;
+	uint64_t start = monotonic_ns();
+	struct msg_role_reply reply;
+	int late = -ETIMEDOUT, error = role_ask(pool, timeout_ms ? VERB_WAIT : VERB_TAKE, name, 0, &reply);
+
+	if (error)
+		return error;
+	if (reply.state == STANDING_STANDBY) {
+		record = &pool->segment.roles[reply.index];
+		error = role_wait(pool, record, timeout_ms, start);
+		if (error == -EPIPE)
+			return error;
+		if (!error) {
+			reply.state = STANDING_HOLDER;
+			reply.token = atomic_load_explicit(&record->token, memory_order_acquire);
+		} else {
+			/* The grant and the end of our patience may have crossed: then the agent says that we hold it, and we do. */
+			late = error;
+			error = role_ask(pool, VERB_WITHDRAW, name, 0, &reply);
+			if (error)
+				return error;
+		}
+	}
+	if (reply.state != STANDING_HOLDER)
+		return late;
+	*role = (struct gpool_role){ .token = reply.token, .index = reply.index, .session = pool->id };
+	return 0;
+}
+
+/* It is not ours: surely, or as far as the agent can be told. */
+static void claim_end(struct gpool *pool, const char *name, int error)
+{
+	if (error == -EPIPE && !pool_gone(pool))
+		claim_doubt(pool, name);
+	else
+		claim_drop(pool, name);
+}
+
+static int name_check(const char *name)
+{
+	if (!name || !*name)
+		return fail(-EINVAL, "the role's name is empty");
+	return strlen(name) < POOL_NAME_BYTES ? 0 : fail(-EINVAL, "the role's name has %zu bytes; at most %d", strlen(name), POOL_NAME_BYTES - 1);
+}
+
+int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role)
+{
+	struct gpool_role taken;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	error = name_check(name);
+	if (error)
+		return error;
+	if (timeout_ms < -1)
+		return fail_timeout(timeout_ms);
+	if (pool->role)
+		return fail_role(pool);
+	error = claim_add(pool, name);
+	if (error)
+		return error;
+	error = role_take(pool, name, timeout_ms, &taken);
+	if (error) {
+		claim_end(pool, name, error);
+		return error;
+	}
+	claim_settle(pool, name, &taken);
+	*role = taken;
+	return 0;
+}
+
+int gpool_role_check(const struct gpool *pool, const struct gpool_role *role)
+{
+	const struct role_record *record;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (unlikely(role->index >= POOL_ROLES || !role->token))
+		return fail(-EINVAL, "not a role that gpool_role_acquire() returned: index %u, token %llu", role->index, (unsigned long long)role->token);
+	record = &pool->segment.roles[role->index];
+	/*
+	 * The holder first: while a token stands, it has one holder or none. So who is seen as the holder and finds his own token
+	 * after that was the holder by it when he looked.
+	 */
+	if (atomic_load_explicit(&record->holder, memory_order_seq_cst) != pool->id ||
+		atomic_load_explicit(&record->token, memory_order_seq_cst) != role->token)
+		return -ESTALE;
+	return 0;
+}
+
+int gpool_role_release(struct gpool *pool, const struct gpool_role *role)
+{
+	char name[POOL_NAME_BYTES];
+	struct msg_role_reply reply;
+	int error;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	error = claim_unsettle(pool, role, name);
+	if (error)
+		return error;
+	error = role_ask(pool, VERB_RELEASE, name, role->token, &reply);
+	claim_end(pool, name, error);
+	/* It was ours until now, so that is the answer to a repeat: the agent died behind our release. */
+	return error == -ESTALE ? 0 : error;
+}
+
+int gpool_role_get(const struct gpool *pool, const char *name, uint32_t *session, uint64_t *token)
+{
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (name_check(name))
+		return -EINVAL;
+	for (uint32_t index = 0; index < POOL_ROLES; index++) {
+		const struct role_record *record = &pool->segment.roles[index];
+		uint64_t before, after;
+		uint32_t holder;
+		bool found;
+
+		/* Nothing here is locked: the same token before and after says that name and holder belong together. */
+		do {
+			before = atomic_load_explicit(&record->token, memory_order_seq_cst);
+			found = atomic_load_explicit(&record->state, memory_order_seq_cst) == ROLE_NAMED &&
+				!strncmp(record->name, name, POOL_NAME_BYTES);
+			holder = atomic_load_explicit(&record->holder, memory_order_seq_cst);
+			after = atomic_load_explicit(&record->token, memory_order_seq_cst);
+		} while (before != after);
+		if (!found)
+			continue;
+		if (session)
+			*session = holder;
+		if (token)
+			*token = after;
+		return 0;
+	}
+	return fail(-ENOENT, "role '%s' was never acquired", name);
+}

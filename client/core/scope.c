@@ -1,0 +1,87 @@
+/* scope.c - blocks that end together: a kernel, a layer's pass, a request. */
+#include "client/core/last_error.h"
+#include "client/core/pool.h"
+
+#include <stdlib.h>
+
+enum { SCOPE_FIRST = 16 };
+
+int gpool_scope_begin(struct gpool *pool, uint32_t content, uint32_t flags, struct gpool_scope *scope)
+{
+	if (!pool->alive)
+		return -ECHILD;
+	if (content >= GPOOL_CONTENTS || flags & ~(uint32_t)GPOOL_SCOPE_FREE)
+		return fail(-EINVAL, "content is %u, at most %d, and flags are 0x%x, at most GPOOL_SCOPE_FREE", content, GPOOL_CONTENTS - 1, flags);
+	*scope = (struct gpool_scope){ .pool = pool, .content = content, .flags = flags };
+	return 0;
+}
+
+/* Room for one more, before it is allocated: so that recording it cannot fail. */
+static int scope_grow(struct gpool_scope *scope)
+{
+	uint32_t capacity = scope->capacity ? scope->capacity * 2 : SCOPE_FIRST;
+	struct gpool_block *blocks;
+
+	if (scope->count < scope->capacity)
+		return 0;
+	blocks = realloc(scope->blocks, capacity * sizeof(*blocks));
+	if (!blocks)
+		return -ENOMEM;
+	scope->blocks = blocks;
+	scope->capacity = capacity;
+	return 0;
+}
+
+int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count, const struct gpool_alloc_options *options,
+	struct gpool_block *block)
+{
+	struct gpool_alloc_options with_content = GPOOL_ALLOC_OPTIONS_INIT;
+	int error;
+
+	if (!scope->pool)
+		return fail(-EINVAL, "the scope has ended, or never begun");
+	error = scope_grow(scope);
+	if (error)
+		return error;
+	if (options) {
+		error = options_read(&with_content, sizeof(with_content), options);
+		if (error)
+			return error;
+		with_content.size = sizeof(with_content);
+	}
+	with_content.content = scope->content;
+	error = gpool_alloc(scope->pool, page_count, &with_content, block);
+	if (!error)
+		scope->blocks[scope->count++] = *block;
+	return error;
+}
+
+static int let_go(const struct gpool_scope *scope, const struct gpool_block *block, const struct gpool_fence *fence)
+{
+	if (scope->flags & GPOOL_SCOPE_FREE)
+		return fence ? gpool_free_after(scope->pool, block, *fence) : gpool_free(scope->pool, block);
+	return fence ? gpool_unpin_after(scope->pool, block, *fence) : gpool_unpin(scope->pool, block);
+}
+
+int gpool_scope_end(struct gpool_scope *scope, const struct gpool_fence *fence)
+{
+	int first = 0;
+
+	if (!scope->pool)
+		return 0;
+	/* The last first, as a stack: the thread's caches then hand out the lowest pages again. */
+	while (scope->count) {
+		int error = let_go(scope, &scope->blocks[--scope->count], fence);
+
+		if (error && !first)
+			first = error;
+	}
+	free(scope->blocks);
+	*scope = (struct gpool_scope){ 0 };
+	return first;
+}
+
+void gpool_scope_cleanup(struct gpool_scope *scope)
+{
+	gpool_scope_end(scope, NULL);
+}

@@ -1,0 +1,234 @@
+/*
+ * span.c - parts of pages: slabs of equal pieces, one class of sizes and one content type to a page.
+ *
+ * Classes: 256 bytes times 4, 5, 6, 7 times a power of two, so that rounding up wastes at most a fifth; below 1 KB every multiple
+ * of 256. A page of a class is an ordinary block, pinned once as long as a span in it lives, and given back with its last one.
+ *
+ * Invariant, under the lock: the pages of a list are those of its class and content with a piece to give.
+ */
+#include "client/core/alloc.h"
+#include "client/core/last_error.h"
+#include "client/core/span.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/queue.h>
+
+enum {
+	SPAN_UNIT = 256,
+};
+
+struct span_page {
+	TAILQ_ENTRY(span_page) link;
+	struct gpool_block block;
+	uint64_t address;
+	uint32_t class;
+	uint32_t content;
+	uint32_t pieces, used;
+	uint32_t hint;   /* no word of bits[] below has a free piece */
+	uint64_t bits[]; /* a set bit: free */
+};
+TAILQ_HEAD(span_list, span_page);
+
+struct spans {
+	pthread_mutex_t lock;
+	struct span_list with_room[GPOOL_CONTENTS][SPAN_CLASSES];
+	struct span_page **at; /* [page_count]; address space until it is used */
+	size_t bytes;
+	_Atomic uint32_t page_count; /* that hold spans */
+};
+
+uint32_t span_pages(const struct gpool *pool)
+{
+	return atomic_load_explicit(&pool->spans->page_count, memory_order_relaxed);
+}
+
+int span_open(struct gpool *pool)
+{
+	struct spans *spans = calloc(1, sizeof(*spans));
+
+	if (!spans)
+		return -ENOMEM;
+	spans->bytes = pool->page_count * sizeof(*spans->at);
+	spans->at = mmap(NULL, spans->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (spans->at == MAP_FAILED) {
+		free(spans);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&spans->lock, NULL);
+	for (int content = 0; content < GPOOL_CONTENTS; content++)
+		for (int class = 0; class < SPAN_CLASSES; class++)
+			TAILQ_INIT(&spans->with_room[content][class]);
+	pool->spans = spans;
+	return 0;
+}
+
+void span_close(struct gpool *pool)
+{
+	struct spans *spans = pool->spans;
+
+	if (!spans)
+		return;
+	for (uint32_t page = 0; page < pool->page_count; page++)
+		free(spans->at[page]);
+	munmap(spans->at, spans->bytes);
+	pthread_mutex_destroy(&spans->lock);
+	free(spans);
+	pool->spans = NULL;
+}
+
+/* ---- classes ---- */
+
+static uint32_t class_bytes(uint32_t class)
+{
+	if (class < 3) /* 3 would be 4 units, which 4 is */
+		return (class + 1) * SPAN_UNIT;
+	return (4 + class % 4) << (class / 4 - 1) << 8;
+}
+
+uint32_t span_class_of(uint32_t bytes)
+{
+	uint32_t units = (bytes + SPAN_UNIT - 1) / SPAN_UNIT, shift, class;
+
+	if (units < 4)
+		return units - 1;
+	/* the two bits behind the highest choose among four */
+	shift = 29 - (uint32_t)__builtin_clz(units);
+	class = 4 * (shift + 1) + ((units >> shift) & 3);
+	return units & ((1u << shift) - 1) ? class + 1 : class;
+}
+
+/* ---- pages ---- */
+
+static struct span_page *page_create(uint32_t class, uint32_t content, uint32_t pieces)
+{
+	uint32_t words = (pieces + 63) / 64;
+	struct span_page *page = calloc(1, sizeof(*page) + words * sizeof(page->bits[0]));
+
+	if (!page)
+		return NULL;
+	page->class = class;
+	page->content = content;
+	page->pieces = pieces;
+	for (uint32_t i = 0; i < pieces; i++)
+		page->bits[i / 64] |= UINT64_C(1) << (i % 64);
+	return page;
+}
+
+/* A new page for a class, in its list. Caller holds the lock. */
+static int page_add(struct gpool *pool, uint32_t class, uint32_t content, struct span_page **added)
+{
+	struct span_page *page = page_create(class, content, (uint32_t)(pool->page_bytes / class_bytes(class)));
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	int error;
+
+	if (!page)
+		return -ENOMEM;
+	options.content = content;
+	error = gpool_alloc(pool, 1, &options, &page->block);
+	if (error) {
+		free(page);
+		return error;
+	}
+	gpool_address(pool, &page->block, &page->address);
+	pool->spans->at[page->block.page] = page;
+	TAILQ_INSERT_HEAD(&pool->spans->with_room[content][class], page, link);
+	atomic_fetch_add_explicit(&pool->spans->page_count, 1, memory_order_relaxed);
+	*added = page;
+	return 0;
+}
+
+static uint32_t piece_take(struct gpool *pool, struct span_page *page)
+{
+	uint32_t word = page->hint, piece;
+
+	while (!page->bits[word])
+		word++;
+	page->hint = word;
+	piece = word * 64 + (uint32_t)__builtin_ctzll(page->bits[word]);
+	page->bits[word] &= page->bits[word] - 1;
+	if (++page->used == page->pieces)
+		TAILQ_REMOVE(&pool->spans->with_room[page->content][page->class], page, link);
+	return piece;
+}
+
+/* -ESTALE: that piece is not in use. */
+static int piece_put(struct gpool *pool, struct span_page *page, uint32_t piece)
+{
+	uint64_t bit = UINT64_C(1) << (piece % 64);
+	struct span_list *list = &pool->spans->with_room[page->content][page->class];
+	int error = 0;
+
+	if (page->bits[piece / 64] & bit)
+		return -ESTALE;
+	page->bits[piece / 64] |= bit;
+	if (piece / 64 < page->hint)
+		page->hint = piece / 64;
+	if (page->used-- == page->pieces)
+		TAILQ_INSERT_HEAD(list, page, link);
+	if (page->used == 0) {
+		TAILQ_REMOVE(list, page, link);
+		pool->spans->at[page->block.page] = NULL;
+		atomic_fetch_sub_explicit(&pool->spans->page_count, 1, memory_order_relaxed);
+		error = gpool_free(pool, &page->block);
+		free(page);
+	}
+	return error;
+}
+
+/* ---- calls ---- */
+
+int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struct gpool_span *span)
+{
+	struct span_page *page;
+	uint32_t class, piece;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (pool->role)
+		return fail_role(pool);
+	if (bytes == 0 || bytes > pool->page_bytes / 2)
+		return fail(-EINVAL, "bytes is %llu; a span has 1 to %llu, half a page", (unsigned long long)bytes, (unsigned long long)pool->page_bytes / 2);
+	if (content >= GPOOL_CONTENTS)
+		return fail(-EINVAL, "content is %u; the largest is %d", content, GPOOL_CONTENTS - 1);
+	class = span_class_of((uint32_t)bytes);
+	pthread_mutex_lock(&pool->spans->lock);
+	page = TAILQ_FIRST(&pool->spans->with_room[content][class]);
+	if (!page)
+		error = page_add(pool, class, content, &page);
+	if (!error) {
+		piece = piece_take(pool, page);
+		*span = (struct gpool_span){
+			.block = page->block,
+			.address = page->address + piece * class_bytes(class),
+			.offset = piece * class_bytes(class),
+			.bytes = class_bytes(class),
+		};
+	}
+	pthread_mutex_unlock(&pool->spans->lock);
+	return error;
+}
+
+int gpool_span_free(struct gpool *pool, const struct gpool_span *span)
+{
+	struct span_page *page;
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (block_handle_bad(pool, &span->block))
+		return fail_handle(pool, &span->block);
+	pthread_mutex_lock(&pool->spans->lock);
+	page = pool->spans->at[span->block.page];
+	if (!page || page->block.tag != span->block.tag || page->block.generation != span->block.generation)
+		error = -ESTALE;
+	else if (span->bytes != class_bytes(page->class) || span->offset % span->bytes ||
+		span->offset / span->bytes >= page->pieces)
+		error = fail(-EINVAL, "not a span's handle: %u bytes at offset %u, in a page of spans of %u bytes", span->bytes, span->offset,
+			class_bytes(page->class));
+	else
+		error = piece_put(pool, page, span->offset / span->bytes);
+	pthread_mutex_unlock(&pool->spans->lock);
+	return error;
+}

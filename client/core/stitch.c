@@ -1,0 +1,403 @@
+/* stitch.c - see stitch.h. */
+#include "client/core/stitch.h"
+
+#include "client/core/window.h"
+#include "shm/lease_bitmap.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct stitch {
+	struct stitch *next, **link; /* in stitches->all */
+	uint64_t word;               /* of the head page */
+	uint64_t sequence;           /* of the tag: attributes change at a commit */
+	uint64_t va;
+	uint32_t page;
+	uint32_t page_count;
+};
+
+struct stitches {
+	pthread_mutex_t lock;
+	struct stitch *all;
+	uint32_t count, count_swept;
+	struct stitch **at; /* [page_count], by head page; address space until it is used */
+	size_t bytes;
+};
+
+int stitch_open(struct gpool *pool)
+{
+	struct stitches *stitches = calloc(1, sizeof(*stitches));
+
+	if (!stitches)
+		return -ENOMEM;
+	stitches->bytes = pool->page_count * sizeof(*stitches->at);
+	stitches->at = mmap(NULL, stitches->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (stitches->at == MAP_FAILED) {
+		free(stitches);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&stitches->lock, NULL);
+	pool->stitches = stitches;
+	return 0;
+}
+
+/* -EBUSY: queued GPU work still uses the range. */
+static int stitch_unmap(struct gpool *pool, const struct stitch *stitch)
+{
+	uint64_t bytes = stitch->page_count * pool->page_bytes;
+	int error = gpu_unmap(pool->gpu, stitch->va, bytes);
+
+	if (error == -EBUSY)
+		return error;
+	if (!error)
+		error = gpu_unreserve(pool->gpu, stitch->va, bytes);
+	if (error)
+		pool_log(pool, POOL_LOG_ERROR, "cannot unmap a stitched block of %u pages: %s; its addresses are lost",
+			stitch->page_count, gpu_error_text());
+	return 0;
+}
+
+/* ---- ranges; the caller holds the lock ---- */
+
+static int stitch_destroy(struct gpool *pool, struct stitch *stitch)
+{
+	struct stitches *stitches = pool->stitches;
+	int error = stitch_unmap(pool, stitch);
+
+	if (error)
+		return error;
+	*stitch->link = stitch->next;
+	if (stitch->next)
+		stitch->next->link = stitch->link;
+	stitches->count--;
+	if (stitches->at[stitch->page] == stitch)
+		stitches->at[stitch->page] = NULL;
+	free(stitch);
+	return 0;
+}
+
+/* Ranges of blocks that the agent has evicted. False: queued work still uses one of them. */
+static bool stitches_sweep(struct gpool *pool)
+{
+	struct stitches *stitches = pool->stitches;
+	struct stitch *next;
+	bool all = true;
+
+	for (struct stitch *stitch = stitches->all; stitch; stitch = next) {
+		uint64_t word = atomic_load_explicit(&pool->pages[stitch->page], memory_order_acquire);
+		uint64_t tag = atomic_load_explicit(&block_entry(pool, stitch->page)->tag, memory_order_acquire);
+
+		next = stitch->next;
+		if (!block_word_same(word, stitch->word) || tag >> BLOCK_SEQUENCE_SHIFT != stitch->sequence)
+			all &= !stitch_destroy(pool, stitch);
+	}
+	stitches->count_swept = stitches->count;
+	return all;
+}
+
+bool stitch_sweep(struct gpool *pool)
+{
+	bool all;
+
+	if (!pool->stitches)
+		return true;
+	pthread_mutex_lock(&pool->stitches->lock);
+	all = stitches_sweep(pool);
+	pthread_mutex_unlock(&pool->stitches->lock);
+	return all;
+}
+
+void stitch_close(struct gpool *pool)
+{
+	struct stitches *stitches = pool->stitches;
+
+	if (!stitches)
+		return;
+	while (stitches->all) {
+		/* All streams of ours are done; work that a program queued past us shall not keep the process here. */
+		if (stitch_destroy(pool, stitches->all) == -EBUSY) {
+			struct stitch *stitch = stitches->all;
+
+			stitches->all = stitch->next;
+			free(stitch);
+		}
+	}
+	munmap(stitches->at, stitches->bytes);
+	pthread_mutex_destroy(&stitches->lock);
+	free(stitches);
+	pool->stitches = NULL;
+}
+
+/* Map the runs of the chain side by side at va. */
+static int chain_map(struct gpool *pool, uint32_t first, uint32_t page_count, uint64_t va)
+{
+	uint64_t at = va;
+	uint32_t run = first;
+	int error = 0;
+
+	for (;;) {
+		uint32_t count = atomic_load_explicit(&block_entry(pool, run)->page_count, memory_order_relaxed);
+		uint32_t next = atomic_load_explicit(&block_entry(pool, run)->next, memory_order_relaxed);
+
+		for (uint32_t page = run; page < run + count && !error; page++) {
+			uint64_t handle;
+
+			error = window_handle(pool, page, &handle);
+			if (!error)
+				error = gpu_map(pool->gpu, at, pool->page_bytes, 0, handle);
+			if (!error)
+				at += pool->page_bytes;
+		}
+		if (error || !next)
+			break;
+		run = next - 1;
+	}
+	if (!error)
+		error = gpu_access(pool->gpu, va, page_count * pool->page_bytes, GPU_ACCESS_READ_WRITE);
+	if (error && at > va)
+		gpu_unmap(pool->gpu, va, at - va);
+	return error;
+}
+
+/* A mapped range; nobody else knows of it yet. */
+static struct stitch *stitch_map(struct gpool *pool, uint32_t first, uint32_t page_count)
+{
+	struct stitches *stitches = pool->stitches;
+	uint64_t bytes = page_count * pool->page_bytes;
+	struct stitch *stitch = calloc(1, sizeof(*stitch)), *old;
+
+	if (!stitch)
+		return NULL;
+	pthread_mutex_lock(&stitches->lock);
+	if (stitches->count >= 16 && stitches->count >= 2 * stitches->count_swept)
+		stitches_sweep(pool);
+	old = stitches->at[first];
+	if (old)
+		stitch_destroy(pool, old);
+	pthread_mutex_unlock(&stitches->lock);
+	stitch->page = first;
+	stitch->page_count = page_count;
+	if (gpu_reserve(pool->gpu, bytes, 0, &stitch->va))
+		goto free_stitch;
+	if (chain_map(pool, first, page_count, stitch->va))
+		goto unreserve;
+	window_keep_from_child(pool, stitch->va, bytes);
+	return stitch;
+unreserve:
+	gpu_unreserve(pool->gpu, stitch->va, bytes);
+free_stitch:
+	pool_log(pool, POOL_LOG_ERROR, "cannot map %u pages side by side: %s", page_count, gpu_error_text());
+	free(stitch);
+	return NULL;
+}
+
+/* From now on it is found, and swept: so its block must stand. */
+static void stitch_publish(struct gpool *pool, struct stitch *stitch)
+{
+	struct stitches *stitches = pool->stitches;
+
+	pthread_mutex_lock(&stitches->lock);
+	stitch->next = stitches->all;
+	stitch->link = &stitches->all;
+	if (stitch->next)
+		stitch->next->link = &stitch->next;
+	stitches->all = stitch;
+	stitches->count++;
+	stitches->at[stitch->page] = stitch;
+	pthread_mutex_unlock(&stitches->lock);
+}
+
+/* ---- chains ---- */
+
+/* All runs from `run` on become idle. The entry is read before its bits are set: then it is anybody's. */
+static void chain_put(const struct gpool *pool, uint32_t run)
+{
+	for (;;) {
+		uint32_t count = atomic_load_explicit(&block_entry(pool, run)->page_count, memory_order_relaxed);
+		uint32_t next = atomic_load_explicit(&block_entry(pool, run)->next, memory_order_relaxed);
+
+		pool_put(pool, run, count);
+		if (!next)
+			return;
+		run = next - 1;
+	}
+}
+
+/* One tag for all extents behind the head. */
+static void extents_tag(const struct gpool *pool, uint32_t head, uint64_t tag, uint64_t owner_id)
+{
+	uint32_t next = atomic_load_explicit(&block_entry(pool, head)->next, memory_order_relaxed);
+
+	while (next) {
+		struct block_entry *entry = block_entry(pool, next - 1);
+
+		if (tag) {
+			atomic_store_explicit(&entry->owner_id, owner_id, memory_order_relaxed);
+			atomic_store_explicit(&entry->fence, 0, memory_order_relaxed);
+		}
+		atomic_store_explicit(&entry->tag, tag, memory_order_release);
+		next = atomic_load_explicit(&entry->next, memory_order_relaxed);
+	}
+}
+
+int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
+	const struct block_attributes *attributes, struct gpool_block *block)
+{
+	struct block_entry *head = block_entry(pool, first);
+	uint64_t word, sequence;
+
+	if (run_pin(pool, first, &word))
+		return -ESTALE;
+	sequence = sequence_next(cache);
+	extents_tag(pool, first,
+		block_tag_make(sequence, BLOCK_EXTENT | (attributes->flags & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),
+		attributes->owner_id);
+	atomic_store_explicit(&head->owner_id, attributes->owner_id, memory_order_relaxed);
+	atomic_store_explicit(&head->fence, 0, memory_order_relaxed);
+	atomic_store_explicit(&pool->session.touch[first], pool_clock(pool), memory_order_relaxed);
+	*block = (struct gpool_block){
+		.generation = word,
+		.tag = block_tag_make(sequence, attributes->flags | BLOCK_STITCHED),
+		.page = first,
+		.page_count = page_count,
+	};
+	atomic_store_explicit(&head->tag, block->tag, memory_order_release);
+	return 0;
+}
+
+void chain_end(struct gpool *pool, uint32_t first)
+{
+	/* The head first: extents without a head are what a check forgives, a head with foreign extents is not. */
+	atomic_store_explicit(&block_entry(pool, first)->tag, 0, memory_order_release);
+	extents_tag(pool, first, 0, 0);
+}
+
+int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
+	const struct alloc_request *request, struct gpool_block *block)
+{
+	struct stitch *stitch = stitch_map(pool, first, page_count);
+
+	if (!stitch) {
+		chain_put(pool, first);
+		return -ENOMEM;
+	}
+	if (chain_stand(pool, cache, first, page_count, &request->attributes, block)) {
+		stitch_unmap(pool, stitch);
+		free(stitch);
+		chain_put(pool, first);
+		return -ESTALE;
+	}
+	stitch->word = block->generation;
+	stitch->sequence = block->tag >> BLOCK_SEQUENCE_SHIFT;
+	stitch_publish(pool, stitch);
+	stat_add(cache, &cache->stats->allocations);
+	stat_add(cache, &cache->stats->stitched);
+	return 0;
+}
+
+void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag)
+{
+	struct stitches *stitches = pool->stitches;
+	const struct block_entry *head = block_entry(pool, page);
+
+	/* Under the lock, or a sweep could meet the one without the other. */
+	pthread_mutex_lock(&stitches->lock);
+	stitches->at[page]->sequence = tag >> BLOCK_SEQUENCE_SHIFT;
+	extents_tag(pool, page,
+		block_tag_make(tag >> BLOCK_SEQUENCE_SHIFT, BLOCK_EXTENT | (tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),
+		atomic_load_explicit(&head->owner_id, memory_order_relaxed));
+	atomic_store_explicit(&block_entry(pool, page)->tag, tag, memory_order_release);
+	pthread_mutex_unlock(&stitches->lock);
+}
+
+int stitch_finish(struct gpool *pool, const struct gpool_block *block)
+{
+	struct stitches *stitches = pool->stitches;
+	struct thread_stats *transit;
+	struct stitch *stitch;
+	int error = 0;
+
+	pthread_mutex_lock(&stitches->lock);
+	stitch = stitches->at[block->page];
+	if (stitch)
+		error = stitch_destroy(pool, stitch);
+	pthread_mutex_unlock(&stitches->lock);
+	if (error)
+		return error;
+	transit = transit_begin(pool);
+	chain_end(pool, block->page);
+	pin_drop(&pool->session, block->page);
+	chain_put(pool, block->page);
+	transit_end(pool, transit);
+	pool_wake_waiters(pool);
+	return 0;
+}
+
+int stitch_address(const struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+{
+	struct stitches *stitches = pool->stitches;
+	const struct stitch *stitch;
+	int error = -ESTALE;
+
+	/* With the lock: a caller without a pin shall get a stale address at worst. */
+	pthread_mutex_lock(&stitches->lock);
+	stitch = stitches->at[block->page];
+	if (stitch && stitch->sequence == block->tag >> BLOCK_SEQUENCE_SHIFT && stitch->page_count == block->page_count) {
+		*address = stitch->va;
+		error = 0;
+	}
+	pthread_mutex_unlock(&stitches->lock);
+	return error;
+}
+
+int stitch_forget(struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+{
+	struct stitches *stitches = pool->stitches;
+	struct stitch *stitch;
+
+	pthread_mutex_lock(&stitches->lock);
+	stitch = stitches->at[block->page];
+	if (!stitch || stitch->sequence != block->tag >> BLOCK_SEQUENCE_SHIFT) {
+		pthread_mutex_unlock(&stitches->lock);
+		return -ESTALE;
+	}
+	*stitch->link = stitch->next;
+	if (stitch->next)
+		stitch->next->link = stitch->link;
+	stitches->count--;
+	stitches->at[stitch->page] = NULL;
+	pthread_mutex_unlock(&stitches->lock);
+	*address = stitch->va;
+	free(stitch);
+	return 0;
+}
+
+int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address)
+{
+	int error = stitch_forget(pool, block, address);
+
+	if (!error)
+		chain_end(pool, block->page);
+	return error;
+}
+
+int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address)
+{
+	struct stitch *stitch = calloc(1, sizeof(*stitch));
+
+	if (!stitch)
+		return -ENOMEM;
+	*stitch = (struct stitch){
+		.word = block->generation,
+		.sequence = block->tag >> BLOCK_SEQUENCE_SHIFT,
+		.va = address,
+		.page = block->page,
+		.page_count = block->page_count,
+	};
+	extents_tag(pool, block->page,
+		block_tag_make(stitch->sequence, BLOCK_EXTENT | ((uint32_t)block->tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))), 0);
+	atomic_store_explicit(&block_entry(pool, block->page)->tag, block->tag, memory_order_release);
+	stitch_publish(pool, stitch);
+	return 0;
+}

@@ -1,0 +1,677 @@
+/* stream.c - streams and fences; see stream.h. */
+#include "client/core/stream.h"
+
+#include "client/core/deferred.h"
+#include "client/core/import.h"
+#include "client/core/interrupt.h"
+#include "client/core/last_error.h"
+#include "client/vm/vpmm.h"
+#include "shm/doorbell.h"
+#include "shm/timeline.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+enum {
+	SLOT_BITS = 8, /* of a stream's number; SESSION_TIMELINES slots */
+	TIMELINE_BYTES = 4096, /* the layout gives it pages of its own, and drivers register whole ones */
+	WAIT_SPINS = 256,
+	WAIT_FIRST_NS = 20000, /* a GPU that writes a timeline wakes nobody: waiting on the host is looking, in growing steps */
+	WAIT_LARGEST_NS = 1000000,
+};
+
+static_assert(SESSION_TIMELINES * sizeof(uint64_t) <= TIMELINE_BYTES, "all slots");
+
+struct stream {
+	pthread_mutex_t lock;
+	struct gpu_stream *gpu; /* NULL: manual, or closed */
+	bool open;
+	bool manual;
+	bool adopted; /* the program's own: not ours to destroy */
+	uint32_t generation;
+	_Atomic uint32_t number;   /* while it is open; 0: it is closed. This and the next are written under the lock, read without it */
+	_Atomic bool waits;        /* it has a GPU stream, which can be made to wait */
+	_Atomic uint64_t recorded; /* highest value of a fence */
+	uint64_t shared;           /* highest value that is queued for the published page */
+	_Atomic bool mirror;       /* closed, and yet taken: see stream.h */
+};
+
+struct streams {
+	pthread_mutex_t lock; /* opening */
+	bool registered;      /* the timeline is known to the back end */
+	struct timeline_page *_Atomic page; /* for others; NULL: nobody has asked yet */
+	pthread_mutex_t joins_lock; /* the session's joint fences; a leaf */
+	uint32_t join_cursor;
+	struct stream slots[SESSION_TIMELINES];
+};
+
+int stream_open_all(struct gpool *pool)
+{
+	struct streams *streams = calloc(1, sizeof(*streams));
+
+	if (!streams)
+		return -ENOMEM;
+	pthread_mutex_init(&streams->lock, NULL);
+	pthread_mutex_init(&streams->joins_lock, NULL);
+	for (int i = 0; i < SESSION_TIMELINES; i++)
+		pthread_mutex_init(&streams->slots[i].lock, NULL);
+	pool->streams = streams;
+	return 0;
+}
+
+/* The processor says that it is reached, for us and for others. Never of a stream that a GPU writes for. Caller holds the stream's lock. */
+static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
+{
+	struct timeline_page *page = atomic_load_explicit(&pool->streams->page, memory_order_acquire);
+
+	if (atomic_load_explicit(&pool->session.timeline[slot], memory_order_relaxed) < value)
+		atomic_store_explicit(&pool->session.timeline[slot], value, memory_order_release);
+	if (page && atomic_load_explicit(&page->reached[slot], memory_order_relaxed) < value)
+		atomic_store_explicit(&page->reached[slot], value, memory_order_release);
+}
+
+/* Caller holds the stream's lock. */
+static void stream_end(struct gpool *pool, uint32_t slot)
+{
+	struct stream *stream = &pool->streams->slots[slot];
+
+	if (stream->gpu) {
+		gpu_stream_sync(pool->gpu, stream->gpu);
+		if (!stream->adopted)
+			gpu_stream_destroy(pool->gpu, stream->gpu);
+		stream->gpu = NULL;
+	}
+	/* Nobody can reach the fences of a closed manual stream any more, nor those of work that failed: they are reached. */
+	reach(pool, slot, atomic_load_explicit(&stream->recorded, memory_order_relaxed));
+	atomic_store_explicit(&stream->number, 0, memory_order_release);
+	stream->open = false;
+}
+
+void stream_close_all(struct gpool *pool)
+{
+	struct streams *streams = pool->streams;
+
+	if (!streams)
+		return;
+	/* Manual ones first: others may wait for their fences. */
+	for (int manual = 1; manual >= 0; manual--)
+		for (uint32_t i = 1; i < SESSION_TIMELINES; i++)
+			if (streams->slots[i].open && streams->slots[i].manual == manual)
+				stream_end(pool, i);
+	if (streams->registered)
+		gpu_host_unregister(pool->gpu, (void *)pool->session.timeline);
+	for (int i = 0; i < SESSION_TIMELINES; i++)
+		pthread_mutex_destroy(&streams->slots[i].lock);
+	pthread_mutex_destroy(&streams->joins_lock);
+	pthread_mutex_destroy(&streams->lock);
+	free(streams);
+	pool->streams = NULL;
+}
+
+int stream_sync_all(struct gpool *pool)
+{
+	int error = 0;
+
+	for (uint32_t i = 1; i < SESSION_TIMELINES; i++) {
+		struct stream *stream = &pool->streams->slots[i];
+		int result = 0;
+
+		pthread_mutex_lock(&stream->lock);
+		if (stream->open && stream->gpu)
+			result = gpu_stream_sync(pool->gpu, stream->gpu);
+		pthread_mutex_unlock(&stream->lock);
+		if (result)
+			error = result;
+	}
+	return error;
+}
+
+/* ---- numbers ---- */
+
+/* The stream of that number, locked; NULL: there is none. */
+static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t *slot)
+{
+	struct stream *stream;
+
+	*slot = number & (SESSION_TIMELINES - 1);
+	stream = &pool->streams->slots[*slot];
+	pthread_mutex_lock(&stream->lock);
+	if (stream->open && stream->generation == number >> SLOT_BITS)
+		return stream;
+	pthread_mutex_unlock(&stream->lock);
+	return NULL;
+}
+
+static __attribute__((noinline, cold)) int fail_manual(uint32_t stream)
+{
+	return fail(-EINVAL, "stream %u is manual: it takes no work", stream);
+}
+
+int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot)
+{
+	uint32_t index = stream & (SESSION_TIMELINES - 1);
+
+	if (!stream || atomic_load_explicit(&pool->streams->slots[index].number, memory_order_acquire) != stream)
+		return -EINVAL;
+	*slot = index;
+	return 0;
+}
+
+int stream_was(struct gpool *pool, uint32_t stream)
+{
+	struct stream *found = &pool->streams->slots[stream & (SESSION_TIMELINES - 1)];
+	uint32_t generation = stream >> SLOT_BITS;
+	bool was;
+
+	pthread_mutex_lock(&found->lock);
+	was = generation && generation <= found->generation;
+	pthread_mutex_unlock(&found->lock);
+	return was ? 0 : -EINVAL;
+}
+
+bool stream_can_wait(struct gpool *pool, uint32_t stream)
+{
+	uint32_t slot;
+
+	return !stream_slot_of(pool, stream, &slot) && atomic_load_explicit(&pool->streams->slots[slot].waits, memory_order_relaxed);
+}
+
+int fence_check(struct gpool *pool, struct gpool_fence fence)
+{
+	uint32_t slot = fence_slot(fence.value);
+
+	if (slot >= SESSION_TIMELINES || (slot == 0 && fence.value) ||
+		(fence.value & FENCE_VALUE_MASK) >
+			atomic_load_explicit(&pool->streams->slots[slot].recorded, memory_order_acquire))
+		return fail(-EINVAL, "fence 0x%llx was not recorded by this session", (unsigned long long)fence.value);
+	return 0;
+}
+
+bool fence_pending(struct gpool *pool, struct gpool_fence fence)
+{
+	if (fence_reached(&pool->session, fence.value))
+		return false;
+	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))
+		import_hold(pool, fence);
+	return true;
+}
+
+/* ---- streams ---- */
+
+/* Caller holds streams->lock. */
+static int timeline_register(struct gpool *pool)
+{
+	int error = pool->streams->registered ? 0 : gpu_host_register(pool->gpu, (void *)pool->session.timeline, TIMELINE_BYTES);
+
+	if (!error)
+		pool->streams->registered = true;
+	return error;
+}
+
+static int stream_start(struct gpool *pool, struct stream *stream, void *native)
+{
+	int error;
+
+	if (!(pool->capabilities & GPU_CAP_TIMELINE))
+		return fail(-EOPNOTSUPP, "the device cannot write to memory from a stream; GPOOL_STREAM_MANUAL can be opened");
+	error = timeline_register(pool);
+	if (error)
+		return error;
+	stream->adopted = native != NULL;
+	return native ? gpu_stream_adopt(pool->gpu, native, &stream->gpu) : gpu_stream_create(pool->gpu, &stream->gpu);
+}
+
+/* A closed one, locked; NULL: there is none. One that is locked by somebody else is in use, or just closing. */
+static struct stream *stream_find_closed(struct streams *streams, uint32_t *slot)
+{
+	for (*slot = 1; *slot < SESSION_TIMELINES; ++*slot) {
+		struct stream *stream = &streams->slots[*slot];
+
+		if (pthread_mutex_trylock(&stream->lock))
+			continue;
+		if (!stream->open && !atomic_load_explicit(&stream->mirror, memory_order_acquire))
+			return stream;
+		pthread_mutex_unlock(&stream->lock);
+	}
+	return NULL;
+}
+
+int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t *stream)
+{
+	struct stream *opened;
+	uint32_t slot;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (flags & ~(uint32_t)GPOOL_STREAM_MANUAL || (native && flags))
+		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_STREAM_MANUAL, for a stream without a native one", flags);
+	if (pool->role)
+		return fail(-EOPNOTSUPP, "an observer or admin has no device");
+	pthread_mutex_lock(&pool->streams->lock);
+	opened = stream_find_closed(pool->streams, &slot);
+	if (opened) {
+		if (!(flags & GPOOL_STREAM_MANUAL))
+			error = stream_start(pool, opened, native);
+		if (!error) {
+			opened->manual = flags & GPOOL_STREAM_MANUAL;
+			opened->generation = (opened->generation + 1) & (UINT32_MAX >> SLOT_BITS);
+			opened->open = true;
+			*stream = opened->generation << SLOT_BITS | slot;
+			atomic_store_explicit(&opened->waits, opened->gpu != NULL, memory_order_relaxed);
+			atomic_store_explicit(&opened->number, *stream, memory_order_release);
+		}
+		pthread_mutex_unlock(&opened->lock);
+	}
+	pthread_mutex_unlock(&pool->streams->lock);
+	return opened ? error : fail(-EUSERS, "all %d streams of the session are open", SESSION_TIMELINES - 1);
+}
+
+int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return fail_stream(stream);
+	error = found->gpu ? 0 : fail(-EINVAL, "stream %u is manual: there is no native stream behind it", stream);
+	if (!error)
+		*native = found->gpu; /* what gpu_stream_adopt() takes */
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
+void gpool_stream_close(struct gpool *pool, uint32_t stream)
+{
+	struct stream *found;
+	uint32_t slot;
+
+	if (!pool->alive)
+		return;
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return;
+	stream_end(pool, slot);
+	pthread_mutex_unlock(&found->lock);
+	vpmm_stream_closed(pool, stream);
+	deferred_sweep(pool);
+}
+
+int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, uint64_t bytes)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return fail_stream(stream);
+	error = found->gpu ? gpu_copy(pool->gpu, to, from, bytes, found->gpu) : fail_manual(stream);
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
+int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value, uint64_t bytes)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	if (!pool->alive)
+		return -ECHILD;
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return fail_stream(stream);
+	if (bytes % 4)
+		error = fail(-EINVAL, "bytes is %llu, which is not a multiple of 4", (unsigned long long)bytes);
+	else
+		error = found->gpu ? gpu_fill(pool->gpu, to, value, bytes, found->gpu) : fail_manual(stream);
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
+int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return fail_stream(stream);
+	if (!found->gpu)
+		error = fail_manual(stream);
+	else
+		error = out ? quantise_queue(pool->gpu, args, found->gpu) : dequantise_queue(pool->gpu, args, found->gpu);
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
+int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return fail_stream(stream);
+	error = found->gpu ? lora_shrink_queue(pool->gpu, args, found->gpu) : fail_manual(stream);
+	if (!error)
+		error = lora_expand_queue(pool->gpu, args, found->gpu);
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
+/* ---- the driver's pool ---- */
+
+int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint64_t *address)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return fail_stream(stream);
+	error = found->gpu ? gpu_pool_alloc(pool->gpu, bytes, found->gpu, address) : -EOPNOTSUPP;
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
+int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error;
+
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return fail_stream(stream);
+	error = found->gpu ? gpu_pool_free(pool->gpu, address, found->gpu) : -EOPNOTSUPP;
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
+/* ---- fences ---- */
+
+int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence)
+{
+	struct stream *found;
+	uint32_t slot;
+	uint64_t value;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return fail_stream(stream);
+	value = atomic_load_explicit(&found->recorded, memory_order_relaxed) + 1;
+	if (found->gpu)
+		error = gpu_timeline_write(pool->gpu, found->gpu, (uint64_t *)&pool->session.timeline[slot], value);
+	if (!error) {
+		atomic_store_explicit(&found->recorded, value, memory_order_release);
+		fence->value = fence_make(slot, value);
+	}
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
+uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence)
+{
+	uint64_t joined;
+
+	pthread_mutex_lock(&pool->streams->joins_lock);
+	joined = fence_join(&pool->session, old, fence, &pool->streams->join_cursor);
+	pthread_mutex_unlock(&pool->streams->joins_lock);
+	return joined;
+}
+
+/* 1 reached, 0 not yet; of another process's also what import_look() says. */
+static inline int fence_state(struct gpool *pool, struct gpool_fence fence)
+{
+	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))
+		return import_look(pool, fence);
+	return fence_reached(&pool->session, fence.value);
+}
+
+int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
+{
+	int state;
+
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (unlikely(fence_check(pool, fence)))
+		return -EINVAL;
+	state = fence_state(pool, fence);
+	if (state <= 0)
+		return state;
+	/* Whoever asks is likely to be quiet after that: what was freed behind the fence ends here. */
+	deferred_sweep(pool);
+	return 1;
+}
+
+/* The half of a timeline word that changes at each step, to sleep on; gpool_fence_signal() wakes it. */
+static const _Atomic uint32_t *timeline_low(const struct gpool *pool, uint32_t slot)
+{
+	return (const _Atomic uint32_t *)(const void *)&pool->session.timeline[slot] + (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__);
+}
+
+static int wait_ended(struct gpool *pool, int state)
+{
+	if (state < 0)
+		return state;
+	deferred_sweep(pool);
+	return 0;
+}
+
+int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_ms)
+{
+	uint32_t slot = fence_slot(fence.value);
+	uint64_t start, limit, step = WAIT_FIRST_NS;
+	int state;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (timeout_ms < -1)
+		return fail_timeout(timeout_ms);
+	if (fence_check(pool, fence))
+		return -EINVAL;
+	for (int spins = 0; spins < WAIT_SPINS; spins++) {
+		state = fence_state(pool, fence);
+		if (state)
+			return wait_ended(pool, state);
+		cpu_relax();
+	}
+	start = monotonic_ns();
+	limit = timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000;
+	for (;;) {
+		uint64_t reached = atomic_load_explicit(&pool->session.timeline[slot], memory_order_acquire);
+		uint64_t gone = monotonic_ns() - start;
+
+		state = fence_state(pool, fence);
+		if (state)
+			return wait_ended(pool, state);
+		if (gone >= limit)
+			return -ETIMEDOUT;
+		if (wait_interrupted())
+			return -EINTR;
+		if (step > limit - gone)
+			step = limit - gone;
+		futex_wait(timeline_low(pool, slot), (uint32_t)reached, (int64_t)step);
+		step = step * 2 < WAIT_LARGEST_NS ? step * 2 : WAIT_LARGEST_NS;
+	}
+}
+
+int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence)
+{
+	return gpu_timeline_wait(pool->gpu, stream, (const uint64_t *)&pool->session.timeline[fence_slot(fence.value)],
+		fence.value & FENCE_VALUE_MASK);
+}
+
+int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence)
+{
+	struct stream *found;
+	uint32_t slot;
+	int error, state;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (fence_check(pool, fence))
+		return -EINVAL;
+	state = fence_state(pool, fence);
+	found = stream_lock(pool, stream, &slot);
+	if (!found)
+		return fail_stream(stream);
+	if (!found->gpu)
+		error = fail_manual(stream);
+	else if (state)
+		error = state < 0 ? state : 0;
+	else if (stream_is_mirror(pool, fence_slot(fence.value)))
+		error = import_stream_wait(pool, found->gpu, fence);
+	else
+		error = stream_wait_word(pool, found->gpu, fence);
+	pthread_mutex_unlock(&found->lock);
+	return error;
+}
+
+int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
+{
+	uint32_t slot = fence_slot(fence.value);
+	struct stream *stream;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (slot == 0)
+		return fail(-EINVAL, "fence 0 is of no stream");
+	if (fence_check(pool, fence))
+		return -EINVAL;
+	stream = &pool->streams->slots[slot];
+	pthread_mutex_lock(&stream->lock);
+	if (!stream->open || !stream->manual)
+		error = fail(-EINVAL, "fence 0x%llx is not of an open manual stream", (unsigned long long)fence.value);
+	else
+		reach(pool, slot, fence.value & FENCE_VALUE_MASK);
+	pthread_mutex_unlock(&stream->lock);
+	if (error)
+		return error;
+	futex_wake(timeline_low(pool, slot), INT_MAX);
+	deferred_sweep(pool);
+	pool_wake_waiters(pool);
+	return 0;
+}
+
+/* ---- fences for others ---- */
+
+void stream_publish(struct gpool *pool, struct timeline_page *page)
+{
+	atomic_store_explicit(&pool->streams->page, page, memory_order_release);
+}
+
+/* The stream of a fence, locked: 0; 1: it is reached, or its stream is closed, which is the same; -EINVAL: no fence of ours. */
+static int stream_lock_of(struct gpool *pool, struct gpool_fence fence, struct stream **stream)
+{
+	uint32_t slot = fence_slot(fence.value);
+
+	if (fence_check(pool, fence))
+		return -EINVAL;
+	if (stream_is_mirror(pool, slot))
+		return fail(-EINVAL, "fence 0x%llx was imported", (unsigned long long)fence.value);
+	*stream = &pool->streams->slots[slot];
+	pthread_mutex_lock(&(*stream)->lock);
+	if (!fence_reached(&pool->session, fence.value) && (*stream)->open)
+		return 0;
+	pthread_mutex_unlock(&(*stream)->lock);
+	return 1;
+}
+
+int stream_share(struct gpool *pool, struct gpool_fence fence)
+{
+	struct timeline_page *page = atomic_load_explicit(&pool->streams->page, memory_order_acquire);
+	uint64_t value = fence.value & FENCE_VALUE_MASK, recorded;
+	uint32_t slot = fence_slot(fence.value);
+	struct stream *stream;
+	int error = stream_lock_of(pool, fence, &stream);
+
+	if (error)
+		return error;
+	/* A manual stream's signals come to the page by themselves. */
+	if (stream->gpu && stream->shared < value) {
+		recorded = atomic_load_explicit(&stream->recorded, memory_order_relaxed);
+		error = gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&page->reached[slot], recorded);
+		if (!error)
+			stream->shared = recorded;
+	}
+	pthread_mutex_unlock(&stream->lock);
+	return error;
+}
+
+int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event *event)
+{
+	struct stream *stream;
+	int error = stream_lock_of(pool, fence, &stream);
+
+	if (error)
+		return error;
+	error = stream->gpu ? gpu_event_record(pool->gpu, event, stream->gpu) : -EINVAL;
+	pthread_mutex_unlock(&stream->lock);
+	return error;
+}
+
+/* ---- fences of others ---- */
+
+bool stream_is_mirror(const struct gpool *pool, uint32_t slot)
+{
+	return slot < SESSION_TIMELINES && atomic_load_explicit(&pool->streams->slots[slot].mirror, memory_order_acquire);
+}
+
+int stream_mirror_open(struct gpool *pool, uint32_t *slot)
+{
+	struct stream *stream;
+	int error = 0;
+
+	/* The other streams that wait for it go by this word too. */
+	pthread_mutex_lock(&pool->streams->lock);
+	if (pool->capabilities & GPU_CAP_TIMELINE)
+		error = timeline_register(pool);
+	stream = error ? NULL : stream_find_closed(pool->streams, slot);
+	if (stream) {
+		atomic_store_explicit(&stream->mirror, true, memory_order_release);
+		pthread_mutex_unlock(&stream->lock);
+	}
+	pthread_mutex_unlock(&pool->streams->lock);
+	return error ? error : stream ? 0 : fail(-EUSERS, "all %d streams of the session are open", SESSION_TIMELINES - 1);
+}
+
+struct gpool_fence stream_mirror_next(struct gpool *pool, uint32_t slot)
+{
+	uint64_t value = atomic_fetch_add_explicit(&pool->streams->slots[slot].recorded, 1, memory_order_release) + 1;
+
+	return (struct gpool_fence){ fence_make(slot, value) };
+}
+
+void stream_mirror_reach(struct gpool *pool, uint32_t slot, uint64_t value)
+{
+	_Atomic uint64_t *reached = &pool->session.timeline[slot];
+
+	if (value == UINT64_MAX)
+		value = atomic_load_explicit(&pool->streams->slots[slot].recorded, memory_order_relaxed);
+	if (atomic_load_explicit(reached, memory_order_relaxed) >= value)
+		return;
+	atomic_store_explicit(reached, value, memory_order_release);
+	futex_wake(timeline_low(pool, slot), INT_MAX);
+}
+
+void stream_mirror_close(struct gpool *pool, uint32_t slot)
+{
+	stream_mirror_reach(pool, slot, UINT64_MAX);
+	atomic_store_explicit(&pool->streams->slots[slot].mirror, false, memory_order_release);
+}

@@ -1,0 +1,206 @@
+/*
+ * thread_cache.h - what each thread keeps for itself of each pool: a magazine of single pages, a few longer runs, a chunk of tag
+ * sequences, a slot of counters. Internal to libgpool.
+ *
+ * A cached page is leased, unpinned and tagged BLOCK_TAG_CACHED, and the agent may take it at any time, so that a stopped thread
+ * sits on nothing. So the cache remembers the whole page word, and takes a page only under a pin and with that word unchanged:
+ * then nobody can have touched the entry meanwhile.
+ *
+ * Owner of a cache: its pool's list. A thread finds its own through a thread-local table, in which an entry counts only while its
+ * epoch is the pool's; the end of the thread, or of the pool, frees the cache.
+ */
+#ifndef GPOOL_CLIENT_THREAD_CACHE_H
+#define GPOOL_CLIENT_THREAD_CACHE_H
+
+#include "client/core/block.h"
+
+enum {
+	CACHE_RUNS = 8,              /* runs of several pages that a thread keeps; chosen: searched in a line */
+	SEQUENCE_CHUNK = 65536,      /* tags that a thread takes at once */
+	TIMED_ALLOCATIONS_MASK = 255 /* one allocation in 256 is timed */
+};
+
+struct cached_run {
+	uint32_t page;
+	uint32_t page_count;
+	uint64_t word; /* LEASED to us with the generation it had when it came here */
+};
+
+struct thread_cache {
+	struct thread_stats *stats;
+	bool stats_shared; /* more threads than slots: the last slot needs atomic adds */
+	uint32_t magazine_count;
+	uint32_t run_count;
+	uint32_t run_pages;
+	uint64_t sequence, sequence_end;
+	struct gpool *pool;
+	uint32_t take_hint;      /* word of free_bits where the last search stopped */
+	uint32_t batch;          /* pages to ask the agent for at a time */
+	uint64_t last_refill_ns;
+	struct gpool_shortage shortage; /* without size and holders */
+	struct gpool_shortage_object shortage_object; /* pages 0: none */
+	struct thread_cache *next, **link; /* in pool->caches */
+	struct cached_run runs[CACHE_RUNS];
+	struct cached_run magazine[MAGAZINE_MAX];
+};
+
+struct thread_slot {
+	uint64_t epoch;
+	struct thread_cache *cache;
+};
+
+/* Initial-exec: one load relative to the thread pointer instead of a call; 256 bytes fit into what dlopen() keeps for this. */
+extern _Thread_local struct thread_slot thread_slots[POOLS_MAX]
+	__attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+/* thread_cache_create() - the calling thread's cache for this pool; NULL: out of memory. Then only allocations fail for it. */
+struct thread_cache *thread_cache_create(struct gpool *pool) COLD;
+
+static inline struct thread_cache *thread_cache_of(struct gpool *pool)
+{
+	const struct thread_slot *slot = &thread_slots[pool->slot];
+
+	if (likely(slot->epoch == pool->epoch))
+		return slot->cache;
+	return thread_cache_create(pool);
+}
+
+/*
+ * thread_cache_pool_open() - a slot and an epoch for a new pool: 0, or -EMFILE (POOLS_MAX are attached).
+ * thread_cache_pool_close() frees all its caches.
+ */
+int thread_cache_pool_open(struct gpool *pool);
+void thread_cache_pool_close(struct gpool *pool);
+
+/* thread_cache_flush() - all pages that the calling thread keeps become idle. */
+void thread_cache_flush(struct thread_cache *cache);
+
+/* Of runs in the calling thread's caches. 0 (claimed and pinned), -EAGAIN (in motion), -ESTALE (taken: forget it). */
+static inline int cached_run_claim(const struct gpool *pool, const struct cached_run *run)
+{
+	uint64_t now = pin_raise(&pool->session, pool->pages, run->page);
+
+	if (likely(now == run->word) &&
+		likely(atomic_load_explicit(&block_entry(pool, run->page)->tag, memory_order_relaxed) == BLOCK_TAG_CACHED))
+		return 0;
+	pin_drop(&pool->session, run->page);
+	return now != run->word && block_word_same(now, run->word) ? -EAGAIN : -ESTALE;
+}
+
+/* magazine_pop() - claim a single page: its place in *run; false: there is none. */
+static inline bool magazine_pop(struct thread_cache *cache, struct cached_run *run)
+{
+	for (uint32_t i = cache->magazine_count; i-- > 0;) {
+		int claimed;
+
+		*run = cache->magazine[i];
+		claimed = cached_run_claim(cache->pool, run);
+		if (unlikely(claimed == -EAGAIN))
+			continue; /* the agent looks at it; another will do */
+		cache->magazine[i] = cache->magazine[--cache->magazine_count];
+		if (likely(claimed == 0))
+			return true;
+	}
+	return false;
+}
+
+/* runs_pop() - the same for a run of exactly so many pages. */
+static inline bool runs_pop(struct thread_cache *cache, uint32_t page_count, struct cached_run *run)
+{
+	for (uint32_t i = cache->run_count; i-- > 0;) {
+		int claimed;
+
+		if (cache->runs[i].page_count != page_count)
+			continue;
+		*run = cache->runs[i];
+		claimed = cached_run_claim(cache->pool, run);
+		if (unlikely(claimed == -EAGAIN))
+			continue;
+		cache->runs[i] = cache->runs[--cache->run_count];
+		cache->run_pages -= page_count;
+		if (likely(claimed == 0))
+			return true;
+	}
+	return false;
+}
+
+/* thread_cache_has_room() - for a run of so many pages. */
+static inline bool thread_cache_has_room(const struct thread_cache *cache, uint32_t page_count)
+{
+	if (page_count == 1)
+		return cache->magazine_count < cache->pool->magazine;
+	return cache->run_count < CACHE_RUNS && page_count <= cache->pool->run_pages - cache->run_pages;
+}
+
+/* thread_cache_push() - remember a run that was tagged BLOCK_TAG_CACHED; there must be room. */
+static inline void thread_cache_push(struct thread_cache *cache, uint32_t page, uint32_t page_count, uint64_t word)
+{
+	struct cached_run run = { .page = page, .page_count = page_count, .word = word };
+
+	if (page_count == 1) {
+		cache->magazine[cache->magazine_count++] = run;
+	} else {
+		cache->runs[cache->run_count++] = run;
+		cache->run_pages += page_count;
+	}
+}
+
+uint64_t sequence_chunk(struct thread_cache *cache) COLD;
+
+static inline uint64_t sequence_next(struct thread_cache *cache)
+{
+	if (unlikely(cache->sequence == cache->sequence_end))
+		return sequence_chunk(cache);
+	return cache->sequence++;
+}
+
+/* A counter of the calling thread, which has a cache. */
+static inline void stat_add_many(const struct thread_cache *cache, _Atomic uint64_t *counter, uint64_t count)
+{
+	if (likely(!cache->stats_shared))
+		atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + count, memory_order_relaxed);
+	else
+		atomic_fetch_add_explicit(counter, count, memory_order_relaxed);
+}
+
+static inline void stat_add(const struct thread_cache *cache, _Atomic uint64_t *counter)
+{
+	stat_add_many(cache, counter, 1);
+}
+
+/*
+ * transit_begin(), transit_end() - around every time that a thread has pages in its hands which stand neither in the free bits nor in an
+ * entry: see struct thread_stats. They nest. Not around magazines and runs at hand, whose pages always have an entry. A thread without
+ * a cache shares the last slot. The order: begun before the first page is taken (an atomic instruction), ended after the last is put.
+ */
+static inline void transit_begin_in(struct gpool *pool, struct thread_stats *stats)
+{
+	if (likely(stats != &pool->session.stats->threads[SESSION_STAT_SLOTS - 1]))
+		atomic_store_explicit(&stats->transits_begun,
+			atomic_load_explicit(&stats->transits_begun, memory_order_relaxed) + 1, memory_order_relaxed);
+	else
+		atomic_fetch_add_explicit(&stats->transits_begun, 1, memory_order_relaxed);
+}
+
+static inline struct thread_stats *transit_begin(struct gpool *pool)
+{
+	struct thread_cache *cache = thread_cache_of(pool);
+	struct thread_stats *stats = cache ? cache->stats : &pool->session.stats->threads[SESSION_STAT_SLOTS - 1];
+
+	transit_begin_in(pool, stats);
+	return stats;
+}
+
+static inline void transit_end(struct gpool *pool, struct thread_stats *stats)
+{
+	if (likely(stats != &pool->session.stats->threads[SESSION_STAT_SLOTS - 1]))
+		atomic_store_explicit(&stats->transits_ended,
+			atomic_load_explicit(&stats->transits_ended, memory_order_relaxed) + 1, memory_order_release);
+	else
+		atomic_fetch_add_explicit(&stats->transits_ended, 1, memory_order_release);
+}
+
+/* histogram_add() - one measurement into buckets of powers of two. */
+void histogram_add(_Atomic uint64_t *histogram, uint64_t nanoseconds);
+
+#endif

@@ -1,0 +1,691 @@
+/* window.c - see window.h. */
+#include "client/core/window.h"
+
+#include "client/core/attach_call.h"
+#include "client/object/object.h"
+#include "client/core/stitch.h"
+#include "client/vm/space.h"
+#include "proto/attach.h"
+#include "proto/codec.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Handles that lie one after the other behind one descriptor, which is kept: importing all of them at once would take long. */
+struct handle_source {
+	struct handle_source *next;
+	int fd;
+	uint32_t first, count;
+	uint64_t offset;
+};
+
+struct window {
+	pthread_mutex_t lock;
+	uint32_t pages_per_handle;
+	uint32_t handle_count;
+	uint64_t handle_bytes;
+	uint64_t bytes;
+	_Atomic uint64_t *mapped; /* a bit for each handle: all of it is mapped for reading and writing */
+	uint64_t *there;          /* a bit for each handle: it is mapped */
+	uint64_t *readonly;       /* a bit for each page that may only be read: published, see window_protect() */
+	_Atomic uint64_t *handles; /* [handle_count]; 0: not imported. Written under the lock, read without it by who has pages of it */
+	struct handle_source *sources;
+};
+
+static inline uint32_t handle_of(const struct window *window, uint32_t page)
+{
+	return window->pages_per_handle == 1 ? page : page / window->pages_per_handle;
+}
+
+static inline uint64_t handle_at(const struct window *window, uint32_t handle)
+{
+	return atomic_load_explicit(&window->handles[handle], memory_order_acquire);
+}
+
+static inline bool is_mapped(const struct window *window, uint32_t handle)
+{
+	return atomic_load_explicit(&window->mapped[handle / 64], memory_order_acquire) >> (handle % 64) & 1;
+}
+
+/* ---- life ---- */
+
+int window_open(struct gpool *pool)
+{
+	struct window *window = calloc(1, sizeof(*window));
+	int error = -ENOMEM;
+
+	if (!window)
+		return -ENOMEM;
+	window->pages_per_handle = pool->header->pages_per_handle;
+	window->handle_count = pool->page_count / window->pages_per_handle;
+	window->handle_bytes = pool->page_bytes * window->pages_per_handle;
+	window->bytes = pool->page_bytes * pool->page_count;
+	window->mapped = calloc((window->handle_count + 63) / 64, sizeof(*window->mapped));
+	window->there = calloc((window->handle_count + 63) / 64, sizeof(*window->there));
+	window->readonly = calloc((pool->page_count + 63) / 64, sizeof(*window->readonly));
+	window->handles = calloc(window->handle_count, sizeof(*window->handles));
+	if (!window->mapped || !window->there || !window->readonly || !window->handles)
+		goto free_window;
+	error = gpu_reserve(pool->gpu, window->bytes, 0, &pool->window_base);
+	if (error) {
+		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for pool '%s': %s",
+			(unsigned long long)window->bytes, pool->header->name, gpu_error_text());
+		error = -ENOMEM;
+		goto free_window;
+	}
+	pthread_mutex_init(&window->lock, NULL);
+	pool->window = window;
+	return 0;
+free_window:
+	free((void *)window->mapped);
+	free(window->there);
+	free(window->readonly);
+	free((void *)window->handles);
+	free(window);
+	return error;
+}
+
+static inline bool bit_of(const uint64_t *bits, uint32_t index)
+{
+	return bits[index / 64] >> (index % 64) & 1;
+}
+
+static void unmap_run(struct gpool *pool, uint32_t first, uint32_t end)
+{
+	struct window *window = pool->window;
+	int error = gpu_unmap(pool->gpu, pool->window_base + first * window->handle_bytes, (end - first) * window->handle_bytes);
+
+	if (error)
+		pool_log(pool, POOL_LOG_ERROR, "cannot unmap handles %u to %u: %s", first, end - 1, gpu_error_text());
+}
+
+void window_close(struct gpool *pool)
+{
+	struct window *window = pool->window;
+	struct handle_source *source;
+
+	if (!window)
+		return;
+	for (uint32_t handle = 0; handle < window->handle_count;) {
+		uint32_t first = handle;
+
+		while (handle < window->handle_count && bit_of(window->there, handle))
+			handle++;
+		if (handle > first)
+			unmap_run(pool, first, handle);
+		else
+			handle++;
+	}
+	for (uint32_t handle = 0; handle < window->handle_count; handle++)
+		if (handle_at(window, handle))
+			gpu_release(pool->gpu, handle_at(window, handle));
+	gpu_unreserve(pool->gpu, pool->window_base, window->bytes);
+	while ((source = window->sources)) {
+		window->sources = source->next;
+		close(source->fd);
+		free(source);
+	}
+	pthread_mutex_destroy(&window->lock);
+	free((void *)window->mapped);
+	free(window->there);
+	free(window->readonly);
+	free((void *)window->handles);
+	free(window);
+	pool->window = NULL;
+}
+
+void window_keep_from_child(const struct gpool *pool, uint64_t va, uint64_t bytes)
+{
+	/* Only where device addresses are mappings of this process; a driver looks after its own. */
+	if (pool->capabilities & GPU_CAP_HOST_POINTER)
+		madvise((void *)(uintptr_t)va, bytes, MADV_DONTFORK);
+}
+
+/* ---- handles: caller holds window->lock ---- */
+
+static int handle_import(struct gpool *pool, uint32_t handle, int fd, uint64_t offset)
+{
+	struct window *window = pool->window;
+	struct gpu_export from = { .fd = fd, .offset = offset, .length = window->handle_bytes };
+	uint64_t imported;
+	int error;
+
+	if (handle_at(window, handle))
+		return 0;
+	error = gpu_import(pool->gpu, &from, &imported);
+	if (error)
+		pool_log(pool, POOL_LOG_ERROR, "cannot import handle %u of pool '%s': %s", handle, pool->header->name,
+			gpu_error_text());
+	else
+		atomic_store_explicit(&window->handles[handle], imported, memory_order_release);
+	return error;
+}
+
+static int source_add(struct window *window, const struct msg_handle_entry *entry, int fd)
+{
+	struct handle_source *source = malloc(sizeof(*source));
+
+	if (!source)
+		return -ENOMEM;
+	source->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (source->fd < 0) {
+		free(source);
+		return -errno;
+	}
+	source->first = entry->first;
+	source->count = entry->count;
+	source->offset = entry->offset;
+	source->next = window->sources;
+	window->sources = source;
+	return 0;
+}
+
+/* Whether a reply's entry is about handles of [at, end) and about a descriptor that came with it. */
+static bool entry_fits(const struct window *window, const struct msg_handle_entry *entry, uint32_t at, size_t fd_count)
+{
+	return entry->first < window->handle_count && entry->count >= 1 && entry->count <= window->handle_count - entry->first &&
+		entry->first + entry->count > at && (entry->first >= at || entry->count > 1) &&
+		entry->length == window->handle_bytes && entry->fd_index < fd_count;
+}
+
+/* One question and its answer; *at moves behind what was got. */
+static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *buffer, struct msg_handles_reply *reply)
+{
+	struct msg_handles_request request = { .first = *at, .count = end - *at };
+	uint8_t question[MSG_LARGEST_handles_request];
+	int fds[ATTACH_FDS_MAX], length, error;
+	struct attach_call call = {
+		.request = question,
+		.length = msg_encode_handles_request(&request, 0, NULL, question, sizeof(question)),
+		.fd = -1,
+		.answer = buffer,
+		.capacity = MSG_LARGEST_handles_reply,
+		.fds = fds,
+		.fd_capacity = ATTACH_FDS_MAX,
+		.timeout_ms = pool->answer_ms,
+	};
+	size_t fd_count;
+
+	length = attach_call(pool, &call);
+	if (length < 0)
+		return length;
+	fd_count = call.fd_count;
+	error = msg_decode_handles_reply(reply, buffer, (size_t)length);
+	if (!error)
+		error = reply->error;
+	if (!error && !reply->entries_count)
+		error = -EPROTO;
+	for (uint32_t i = 0; !error && i < reply->entries_count; i++) {
+		const struct msg_handle_entry *entry = &reply->entries[i];
+
+		if (!entry_fits(pool->window, entry, *at, fd_count))
+			error = -EPROTO;
+		else if (entry->count > 1)
+			error = source_add(pool->window, entry, fds[entry->fd_index]);
+		else
+			error = handle_import(pool, entry->first, fds[entry->fd_index], entry->offset);
+		if (!error)
+			*at = entry->first + entry->count;
+	}
+	for (size_t i = 0; i < fd_count; i++)
+		close(fds[i]);
+	return error;
+}
+
+static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
+{
+	struct msg_handles_reply *reply;
+	uint32_t begin;
+	uint8_t *buffer;
+	int error = 0;
+
+	begin = first;
+	reply = malloc(sizeof(*reply));
+	buffer = malloc(MSG_LARGEST_handles_reply);
+	if (!reply || !buffer)
+		error = -ENOMEM;
+	while (!error && first < end) {
+		error = handles_ask(pool, &first, end, buffer, reply);
+		/* Behind the last that we may have there may be some that we may not. */
+		if (error == -EACCES && first > begin)
+			break;
+	}
+	if (error == -EACCES && first > begin)
+		error = 0;
+	free(buffer);
+	free(reply);
+	if (error)
+		pool_log(pool, POOL_LOG_ERROR, "cannot get descriptors for handles %u to %u of pool '%s': %s", first, end - 1,
+			pool->header->name, gpool_strerror(error));
+	return error;
+}
+
+static bool handle_from_source(struct gpool *pool, uint32_t handle, int *error)
+{
+	for (const struct handle_source *source = pool->window->sources; source; source = source->next) {
+		if (handle < source->first || handle - source->first >= source->count)
+			continue;
+		*error = handle_import(pool, handle, source->fd,
+			source->offset + (handle - source->first) * pool->window->handle_bytes);
+		return true;
+	}
+	return false;
+}
+
+/* All handles of [first, end) are imported, or an error. */
+static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
+{
+	struct window *window = pool->window;
+	bool fetched = false;
+	int error = 0;
+
+	for (uint32_t handle = first; handle < end && !error; handle++) {
+		if (handle_at(window, handle) || handle_from_source(pool, handle, &error))
+			continue;
+		if (fetched)
+			return -EPROTO; /* an answer without what was asked for */
+		error = handles_fetch(pool, handle, end);
+		fetched = true;
+		handle--;
+	}
+	return error;
+}
+
+/* ---- mapping ---- */
+
+/* A run of handles of which none is mapped. */
+static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
+{
+	struct window *window = pool->window;
+	uint64_t va = pool->window_base + first * window->handle_bytes;
+	uint32_t handle;
+	int error = handles_import(pool, first, end);
+
+	if (error)
+		return error;
+	for (handle = first; handle < end; handle++) {
+		error = gpu_map(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes, 0,
+			handle_at(window, handle));
+		if (error)
+			goto unmap;
+	}
+	error = gpu_access(pool->gpu, va, (end - first) * window->handle_bytes, GPU_ACCESS_READ_WRITE);
+	if (error)
+		goto unmap;
+	window_keep_from_child(pool, va, (end - first) * window->handle_bytes);
+	for (handle = first; handle < end; handle++) {
+		window->there[handle / 64] |= UINT64_C(1) << (handle % 64);
+		atomic_fetch_or_explicit(&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
+	}
+	return 0;
+unmap:
+	pool_log(pool, POOL_LOG_ERROR, "cannot map handles %u to %u of pool '%s': %s", first, end - 1, pool->header->name,
+		gpu_error_text());
+	if (handle > first)
+		unmap_run(pool, first, handle);
+	return error;
+}
+
+static bool any_readonly(const struct window *window, uint32_t handle)
+{
+	uint32_t begin = handle * window->pages_per_handle;
+
+	for (uint32_t page = begin; page < begin + window->pages_per_handle; page++)
+		if (bit_of(window->readonly, page))
+			return true;
+	return false;
+}
+
+/* Pages [first, end) of handles that are there are ours again: those that could only be read can be written, by a call for each run of them. */
+static int restore(struct gpool *pool, uint32_t first, uint32_t end)
+{
+	struct window *window = pool->window;
+	int error = 0;
+
+	for (uint32_t page = first, start; page < end && !error; page++) {
+		if (!bit_of(window->readonly, page))
+			continue;
+		for (start = page; page + 1 < end && bit_of(window->readonly, page + 1);)
+			page++;
+		error = gpu_access(pool->gpu, pool->window_base + start * pool->page_bytes, (page + 1 - start) * pool->page_bytes, GPU_ACCESS_READ_WRITE);
+		for (uint32_t at = start; !error && at <= page; at++)
+			window->readonly[at / 64] &= ~(UINT64_C(1) << (at % 64));
+	}
+	for (uint32_t handle = handle_of(window, first); handle <= handle_of(window, end - 1); handle++)
+		if (!any_readonly(window, handle))
+			atomic_fetch_or_explicit(&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
+	return error;
+}
+
+static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_count)
+{
+	struct window *window = pool->window;
+	uint32_t first = handle_of(window, page), end = handle_of(window, page + page_count - 1) + 1;
+	int error = 0;
+
+	pthread_mutex_lock(&window->lock);
+	for (uint32_t handle = first; handle < end && !error;) {
+		uint32_t start = handle;
+
+		while (handle < end && !bit_of(window->there, handle))
+			handle++;
+		if (handle > start) {
+			error = map_run(pool, start, handle);
+			continue;
+		}
+		while (handle < end && bit_of(window->there, handle))
+			handle++;
+		error = restore(pool, start == first ? page : start * window->pages_per_handle,
+			handle == end ? page + page_count : handle * window->pages_per_handle);
+	}
+	pthread_mutex_unlock(&window->lock);
+	/* Runs that were mapped before one failed stay: they are leased to us, and will be used. */
+	return error ? -ENOMEM : 0;
+}
+
+int window_map(struct gpool *pool, uint32_t page, uint32_t page_count)
+{
+	const struct window *window = pool->window;
+	uint32_t first = handle_of(window, page), end = handle_of(window, page + page_count - 1) + 1;
+
+	for (uint32_t handle = first; handle < end; handle++)
+		if (unlikely(!is_mapped(window, handle)))
+			return map_missing(pool, page, page_count);
+	return 0;
+}
+
+int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle)
+{
+	struct window *window = pool->window;
+	uint32_t index = handle_of(window, page);
+	int error;
+
+	*handle = handle_at(window, index);
+	if (likely(*handle))
+		return 0;
+	pthread_mutex_lock(&window->lock);
+	error = handles_import(pool, index, index + 1);
+	if (!error)
+		*handle = handle_at(window, index);
+	pthread_mutex_unlock(&window->lock);
+	return error ? -ENOMEM : 0;
+}
+
+bool window_has(const struct gpool *pool, uint32_t page)
+{
+	return handle_at(pool->window, handle_of(pool->window, page)) != 0;
+}
+
+int window_import(struct gpool *pool, uint32_t first, uint32_t count)
+{
+	struct window *window = pool->window;
+	uint32_t handle = handle_of(window, first), end = handle_of(window, first + count - 1) + 1;
+	int error = 0;
+
+	pthread_mutex_lock(&window->lock);
+	while (handle < end && handle_at(window, handle))
+		handle++;
+	/* Where one descriptor carries all, there is nothing to be saved. */
+	if (handle < end && !window->sources)
+		error = handles_fetch(pool, handle, end);
+	pthread_mutex_unlock(&window->lock);
+	return error == -EPIPE ? -EPIPE : error ? -ENOMEM : 0;
+}
+
+int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly)
+{
+	struct window *window = pool->window;
+	uint32_t page, start, end = first + count;
+	int error = 0;
+
+	if (!readonly)
+		return window_map(pool, first, count);
+	pthread_mutex_lock(&window->lock);
+	for (page = first; page < end && !error;) {
+		start = page;
+		while (page < end && bit_of(window->there, handle_of(window, page)))
+			page++;
+		/* A page that was only ever mapped elsewhere, in a stitched block, is not there. */
+		if (page == start) {
+			page++;
+			continue;
+		}
+		error = gpu_access(pool->gpu, pool->window_base + start * pool->page_bytes, (page - start) * pool->page_bytes, GPU_ACCESS_READ);
+		for (uint32_t at = start; !error && at < page; at++) {
+			uint32_t handle = handle_of(window, at);
+
+			atomic_fetch_and_explicit(&window->mapped[handle / 64], ~(UINT64_C(1) << (handle % 64)), memory_order_relaxed);
+			window->readonly[at / 64] |= UINT64_C(1) << (at % 64);
+		}
+	}
+	pthread_mutex_unlock(&window->lock);
+	return error;
+}
+
+/* ---- letting go ---- */
+
+/* What a call lets go of: what is wanted, or all that this process does not use. */
+struct leaving {
+	bool all;
+	bool objects_unsettled; /* all: which objects are open is just changing, so that all of their pages count as used */
+	uint64_t *objects;      /* all: a bit for each that this process has open */
+	uint64_t *gone;         /* a bit for each handle that may go, then that has gone and of which the agent shall hear */
+	uint64_t *imported;     /* [handle_count] of those, while it is not decided whether they go */
+	struct msg_handles_released message;
+};
+
+/* The pages of a handle are wanted for another trust domain: they are nobody's, and in no use. */
+static bool is_wanted(const struct gpool *pool, uint32_t handle)
+{
+	const struct window *window = pool->window;
+
+	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_seq_cst);
+
+		if (page_word_owner(word) || (page_word_state(word) != PAGE_QUARANTINED && page_word_state(word) != PAGE_RETIRED))
+			return false;
+	}
+	return true;
+}
+
+bool window_wanted(const struct gpool *pool, uint32_t page)
+{
+	return is_wanted(pool, handle_of(pool->window, page));
+}
+
+/* No page of it is in a block, in a cache or in the hands of a thread of ours, nor part of an object that we have open. */
+static bool is_unused(const struct gpool *pool, const struct leaving *leaving, uint32_t handle)
+{
+	const struct window *window = pool->window;
+
+	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_seq_cst);
+		uint32_t owner = page_word_owner(word);
+
+		if (page_word_state(word) == PAGE_SHARED) {
+			if (leaving->objects_unsettled || owner >= pool->header->object_count || bit_of(leaving->objects, owner))
+				return false;
+		} else if (owner == pool->id &&
+			!(atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_seq_cst) >> (page % 64) & 1)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static bool may_leave(const struct gpool *pool, const struct leaving *leaving, uint32_t handle)
+{
+	return leaving->all ? is_unused(pool, leaving, handle) : is_wanted(pool, handle);
+}
+
+/* Who opens one is in the list before he looks for handles of its pages; one that has no number yet may have pages already. */
+static void objects_note(struct gpool *pool, struct leaving *leaving)
+{
+	pthread_mutex_lock(&pool->objects_lock);
+	for (const struct gpool_object *object = pool->objects; object; object = object->next) {
+		if (object->number && object->number < pool->header->object_count)
+			leaving->objects[object->number / 64] |= UINT64_C(1) << (object->number % 64);
+		else
+			leaving->objects_unsettled = true;
+	}
+	pthread_mutex_unlock(&pool->objects_lock);
+}
+
+/* False: it stays, and is as before; the next use restores the bit. */
+static bool handle_let_go(struct gpool *pool, const struct leaving *leaving, uint32_t handle)
+{
+	struct window *window = pool->window;
+	bool there = bit_of(window->there, handle);
+
+	if (!may_leave(pool, leaving, handle) || vm_maps(pool, handle) ||
+		(there && gpu_unmap(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes))) {
+		atomic_store_explicit(&window->handles[handle], leaving->imported[handle], memory_order_release);
+		return false;
+	}
+	window->there[handle / 64] &= ~(UINT64_C(1) << (handle % 64));
+	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++)
+		window->readonly[page / 64] &= ~(UINT64_C(1) << (page % 64));
+	gpu_release(pool->gpu, leaving->imported[handle]);
+	return true;
+}
+
+static int released_send(struct gpool *pool, struct msg_handles_released *message)
+{
+	uint8_t bytes[MSG_LARGEST_handles_released];
+	int length = msg_encode_handles_released(message, 0, pool->token, bytes, sizeof(bytes));
+
+	message->runs_count = 0;
+	return length < 0 ? length : attach_send(pool->socket, bytes, (size_t)length, NULL, 0);
+}
+
+static void run_note(struct msg_handles_released *message, uint32_t handle)
+{
+	struct msg_handle_run *last = message->runs_count ? &message->runs[message->runs_count - 1] : NULL;
+
+	if (last && last->first + last->count == handle)
+		last->count++;
+	else
+		message->runs[message->runs_count++] = (struct msg_handle_run){ handle, 1 };
+}
+
+/* Also what is wanted and was never mapped, or was let go before, is told: an agent may have died over the message. */
+static void candidates_mark(struct gpool *pool, struct leaving *leaving)
+{
+	struct window *window = pool->window;
+
+	for (uint32_t handle = 0; handle < window->handle_count; handle++) {
+		uint64_t bit = UINT64_C(1) << (handle % 64), imported = handle_at(window, handle);
+
+		if (!may_leave(pool, leaving, handle) || (!imported && !is_wanted(pool, handle)))
+			continue;
+		leaving->gone[handle / 64] |= bit;
+		leaving->imported[handle] = imported;
+		atomic_fetch_and_explicit(&window->mapped[handle / 64], ~bit, memory_order_seq_cst);
+		if (imported)
+			atomic_store_explicit(&window->handles[handle], 0, memory_order_seq_cst);
+	}
+}
+
+/*
+ * Bits in `mapped` and handles go first, and words, free bits and objects are read again after that, since the agent may change its mind and
+ * lend us a page of them, and a thread of ours may take an idle one or open an object: who was lent it (refill.c has the fence), has taken
+ * it (an atomic instruction) or is in the list of objects (a lock) either finds them gone, and comes to the lock that we hold, or has been
+ * seen by us. False: something that is wanted stays for now.
+ */
+static bool handles_let_go(struct gpool *pool, struct leaving *leaving)
+{
+	bool all = true;
+
+	candidates_mark(pool, leaving);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (leaving->all)
+		objects_note(pool, leaving);
+	for (uint32_t handle = 0; handle < pool->window->handle_count; handle++) {
+		if (!leaving->imported[handle] || handle_let_go(pool, leaving, handle))
+			continue;
+		leaving->gone[handle / 64] &= ~(UINT64_C(1) << (handle % 64));
+		all &= !is_wanted(pool, handle);
+	}
+	return all;
+}
+
+/* How many, or a negative number: the agent takes no message now. */
+static int gone_tell(struct gpool *pool, struct leaving *leaving)
+{
+	int count = 0, error = 0;
+
+	for (uint32_t handle = 0; handle < pool->window->handle_count && !error; handle++) {
+		if (!bit_of(leaving->gone, handle))
+			continue;
+		count++;
+		run_note(&leaving->message, handle);
+		if (leaving->message.runs_count == sizeof(leaving->message.runs) / sizeof(*leaving->message.runs))
+			error = released_send(pool, &leaving->message);
+	}
+	if (!error && leaving->message.runs_count)
+		error = released_send(pool, &leaving->message);
+	return error ? error : count;
+}
+
+/*
+ * Two sweeps: the first lets go of what stitched blocks and pinnable objects of before have mapped; the second, after the words were looked at, of those that
+ * were evicted in between, lest the agent hears that nothing is mapped while a range of theirs still is.
+ */
+static int window_leave(struct gpool *pool, bool all)
+{
+	uint32_t serial = atomic_load_explicit(&pool->header->release_serial, memory_order_acquire);
+	struct window *window = pool->window;
+	struct leaving *leaving;
+	int count = 0;
+	bool whole;
+
+	if (!window || window->sources) /* one descriptor carries all: there is one trust domain */
+		return 0;
+	if (!stitch_sweep(pool) || !vm_sweep(pool) || !objects_sweep(pool))
+		return 0;
+	leaving = calloc(1, sizeof(*leaving));
+	if (!leaving)
+		return 0;
+	leaving->all = all;
+	leaving->gone = calloc((window->handle_count + 63) / 64, sizeof(*leaving->gone));
+	leaving->imported = calloc(window->handle_count, sizeof(*leaving->imported));
+	leaving->objects = calloc((pool->header->object_count + 63) / 64, sizeof(*leaving->objects));
+	pthread_mutex_lock(&window->lock);
+	if (leaving->gone && leaving->imported && leaving->objects) {
+		whole = handles_let_go(pool, leaving);
+		if (stitch_sweep(pool) && objects_sweep(pool))
+			count = gone_tell(pool, leaving);
+		else
+			whole = false;
+		if (count >= 0 && whole)
+			atomic_store_explicit(&pool->release_seen, serial, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&window->lock);
+	free(leaving->gone);
+	free(leaving->imported);
+	free(leaving->objects);
+	free(leaving);
+	return count < 0 ? 0 : count;
+}
+
+int window_let_go(struct gpool *pool)
+{
+	return window_leave(pool, false);
+}
+
+void window_let_go_unused(struct gpool *pool)
+{
+	/* Where there is one trust domain nobody will ever want it, and importing it anew would cost us time. */
+	if (atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed))
+		window_leave(pool, true);
+}
+
+int gpool_let_go(struct gpool *pool)
+{
+	if (!pool->alive)
+		return -ECHILD;
+	return pool_release_due(pool) ? window_let_go(pool) : 0;
+}

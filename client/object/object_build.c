@@ -1,0 +1,514 @@
+/* object_build.c - building an object and publishing it. */
+#include "client/object/object.h"
+
+#include "client/core/alloc.h"
+#include "client/core/attach_call.h"
+#include "client/core/last_error.h"
+#include "client/core/stitch.h"
+#include "client/core/thread_cache.h"
+#include "client/core/window.h"
+#include "proto/codec.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A build may take minutes, and its pins shall not count as forgotten while it goes on. Once for each step of the coarse clock. */
+static void parts_touch(struct gpool_object *object)
+{
+	const struct gpool *pool = object->pool;
+	uint32_t now = pool_clock(pool);
+
+	if (now == object->touched_ms)
+		return;
+	object->touched_ms = now;
+	for (uint32_t i = 0; i < object->part_count; i++)
+		atomic_store_explicit(&pool->session.touch[object->parts[i].block.page], now, memory_order_relaxed);
+}
+
+static int options_refuse(const struct gpool_object_options *read)
+{
+	const uint32_t known = GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE;
+
+	if (read->flags & ~known)
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", read->flags, read->flags & ~known);
+	if (read->memory_class > GPOOL_OBJECT_PINNABLE)
+		return fail(-EINVAL, "memory_class is %u; the largest is %d", read->memory_class, GPOOL_OBJECT_PINNABLE);
+	return fail(-EINVAL, "%s is for objects of the class PINNABLE, not %u", read->cost_us ? "cost_us" : "GPOOL_OBJECT_PINNED", read->memory_class);
+}
+
+int gpool_object_create(struct gpool *pool, const char *name, const struct gpool_object_options *options, struct gpool_object **object)
+{
+	struct gpool_object_options read = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_object *made;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (options)
+		error = options_read(&read, sizeof(read), options);
+	if (error)
+		return error;
+	if (read.flags & ~(uint32_t)(GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE | GPOOL_OBJECT_DOMAIN_WRITE) ||
+		(read.flags & GPOOL_OBJECT_PRIVATE && read.flags & GPOOL_OBJECT_DOMAIN_WRITE) ||
+		(read.flags & GPOOL_OBJECT_PINNED && read.memory_class != GPOOL_OBJECT_PINNABLE) || (read.cost_us && read.memory_class != GPOOL_OBJECT_PINNABLE) ||
+		read.memory_class > GPOOL_OBJECT_PINNABLE)
+		return options_refuse(&read);
+	error = object_new(pool, name, &made);
+	if (error)
+		return error;
+	error = object_text_copy(made->role, sizeof(made->role), read.role);
+	if (error) {
+		gpool_object_abort(made);
+		return error;
+	}
+	made->memory_class = read.memory_class;
+	made->pinned = read.flags & GPOOL_OBJECT_PINNED;
+	made->by_pins = read.memory_class == GPOOL_OBJECT_PINNABLE;
+	made->private = read.flags & GPOOL_OBJECT_PRIVATE;
+	made->domain_write = read.flags & GPOOL_OBJECT_DOMAIN_WRITE;
+	made->cost_us = read.cost_us;
+	made->role_token = read.role_token;
+	made->expect_version = read.expect_version;
+	made->touched_ms = pool_clock(pool);
+	*object = made;
+	return 0;
+}
+
+int gpool_object_alloc(struct gpool_object *object, uint32_t page_count, const struct gpool_alloc_options *options, uint32_t *index)
+{
+	struct alloc_request request = { 0 };
+	struct gpool_block block;
+	int error;
+
+	if (!object->pool->alive)
+		return -ECHILD;
+	if (object->number)
+		return fail(-EINVAL, "object '%s' is published", object->name);
+	if (object->part_count == object->part_capacity) {
+		uint32_t capacity = object->part_capacity ? object->part_capacity * 2 : 16;
+		struct object_part *grown = realloc(object->parts, capacity * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		object->parts = grown;
+		object->part_capacity = capacity;
+	}
+	parts_touch(object);
+	error = options ? alloc_request_read(object->pool, options, 0, &request) : 0;
+	/* What is to be published shall not be elsewhere when it is. */
+	if (!error && request.flags & GPOOL_ALLOC_SPILL)
+		error = fail(-EINVAL, "GPOOL_ALLOC_SPILL is not for allocations of objects");
+	if (!error)
+		error = alloc_block(object->pool, page_count, &request, &block);
+	if (error)
+		return error;
+	*index = object->part_count;
+	object->parts[object->part_count++] = (struct object_part){ .block = block };
+	return 0;
+}
+
+int gpool_object_set(struct gpool_object *object, const char *key, const void *value, size_t bytes)
+{
+	if (!object->pool->alive)
+		return -ECHILD;
+	if (object->number)
+		return fail(-EINVAL, "object '%s' is published", object->name);
+	parts_touch(object);
+	return draft_set(&object->draft, key, value, bytes);
+}
+
+void object_parts_drop(struct gpool_object *object)
+{
+	/* -ESTALE: a lost pin, and then a lost block */
+	for (uint32_t i = 0; i < object->part_count; i++)
+		gpool_free(object->pool, &object->parts[i].block);
+	object->part_count = 0;
+}
+
+/* ---- runs ---- */
+
+/* Calls `run` for each run of a part; it must be a block, or in transit with its entries as they were. */
+static int part_runs(const struct gpool *pool, const struct gpool_block *block, void *context,
+	int (*run)(const struct gpool *pool, uint32_t first, uint32_t count, void *context))
+{
+	uint32_t first = block->page;
+
+	if (!(block->tag & BLOCK_STITCHED))
+		return run(pool, block->page, block->page_count, context);
+	for (;;) {
+		uint32_t count = atomic_load_explicit(&block_entry(pool, first)->page_count, memory_order_relaxed);
+		uint32_t next = atomic_load_explicit(&block_entry(pool, first)->next, memory_order_relaxed);
+		int error = run(pool, first, count, context);
+
+		if (error || !next)
+			return error;
+		first = next - 1;
+	}
+}
+
+struct run_list {
+	struct manifest_runs *to;
+	uint32_t capacity;
+};
+
+static int run_add(const struct gpool *pool, uint32_t first, uint32_t count, void *context)
+{
+	struct run_list *list = context;
+
+	if (list->to->run_count == list->capacity) {
+		uint32_t capacity = list->capacity ? list->capacity * 2 : 64;
+		struct manifest_run *grown = realloc(list->to->runs, capacity * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		list->to->runs = grown;
+		list->capacity = capacity;
+	}
+	list->to->runs[list->to->run_count++] = (struct manifest_run){ first, count,
+		page_word_generation(atomic_load_explicit(&pool->pages[first], memory_order_acquire)) };
+	return 0;
+}
+
+static int runs_collect(const struct gpool_object *object, struct manifest_runs *runs)
+{
+	struct run_list list = { .to = runs };
+	int error = 0;
+
+	runs->allocations = object->part_count;
+	runs->run_counts = malloc(object->part_count * sizeof(*runs->run_counts));
+	runs->sizes = malloc(object->part_count * sizeof(*runs->sizes));
+	if (!runs->run_counts || !runs->sizes)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < object->part_count && !error; i++) {
+		uint32_t before = runs->run_count;
+
+		error = part_runs(object->pool, &object->parts[i].block, &list, run_add);
+		runs->run_counts[i] = runs->run_count - before;
+		runs->sizes[i] = object->parts[i].block.page_count;
+	}
+	return error;
+}
+
+static void runs_free(struct manifest_runs *runs)
+{
+	free(runs->runs);
+	free(runs->run_counts);
+	free(runs->sizes);
+}
+
+static int run_protect(const struct gpool *pool, uint32_t first, uint32_t count, void *context)
+{
+	int error = window_protect((struct gpool *)(uintptr_t)pool, first, count, *(bool *)context);
+
+	/* A back end that cannot say so for a part of a handle leaves it writable. */
+	if (error && error != -EBUSY)
+		pool_log(pool, POOL_LOG_WARNING, "pages %u to %u stay writable here: %s", first, first + count - 1, gpu_error_text());
+	return error == -EBUSY ? error : 0;
+}
+
+int object_protect(struct gpool_object *object, bool readonly)
+{
+	struct gpool *pool = object->pool;
+	int error = 0;
+
+	for (uint32_t i = 0; i < object->part_count && !error; i++) {
+		const struct object_part *part = &object->parts[i];
+
+		if (part->block.tag & BLOCK_STITCHED) {
+			error = gpu_access(pool->gpu, object->addresses[i], part->block.page_count * pool->page_bytes,
+				readonly ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE);
+			error = error == -EBUSY ? error : 0;
+		}
+		if (!error && (readonly || !(part->block.tag & BLOCK_STITCHED)))
+			error = part_runs(pool, &part->block, &readonly, run_protect);
+	}
+	return error;
+}
+
+int object_parts_unmap(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+
+	for (uint32_t i = 0; i < object->part_count; i++) {
+		struct object_part *part = &object->parts[i];
+		uint64_t bytes = part->block.page_count * pool->page_bytes;
+		int error;
+
+		if (!part->range)
+			continue;
+		error = gpu_unmap(pool->gpu, part->range, bytes);
+		if (error == -EBUSY)
+			return error;
+		if (!error)
+			gpu_unreserve(pool->gpu, part->range, bytes);
+		part->range = 0;
+	}
+	return 0;
+}
+
+/* ---- in transit ---- */
+
+/*
+ * Blocks [0, part_count) leave the block table; their pages are in nobody's hands but ours. All or none: first a pin on each that
+ * is surely ours, since the agent may have taken those of before as forgotten.
+ */
+static int parts_take_out(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+	uint32_t pinned, i;
+	int error = 0;
+
+	for (pinned = 0; pinned < object->part_count && !error; pinned++)
+		error = gpool_pin(pool, &object->parts[pinned].block);
+	if (error) {
+		for (i = 0; i + 1 < pinned; i++)
+			gpool_unpin(pool, &object->parts[i].block);
+		return -ESTALE;
+	}
+	for (i = 0; i < object->part_count; i++) {
+		struct object_part *part = &object->parts[i];
+
+		if (!(part->block.tag & BLOCK_STITCHED) || stitch_take(pool, &part->block, &part->range))
+			atomic_store_explicit(&block_entry(pool, part->block.page)->tag, 0, memory_order_release);
+		/* Ours of now and the one of the allocation, if it is still there. */
+		pin_drop(&pool->session, part->block.page);
+		pin_drop(&pool->session, part->block.page);
+	}
+	return 0;
+}
+
+static int run_ours(const struct gpool *pool, uint32_t first, uint32_t count, void *context)
+{
+	(void)context;
+	for (uint32_t page = first; page < first + count; page++) {
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
+
+		if (page_word_state(word) != PAGE_LEASED || page_word_owner(word) != pool->id)
+			return -ESTALE;
+	}
+	return 0;
+}
+
+/*
+ * It was refused: they are blocks again, with their content, pinned once. A successor of an agent that died over it may have changed
+ * the generations; pages in transit are ours as long as the words say so.
+ */
+static void parts_put_back(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+
+	for (uint32_t i = 0; i < object->part_count; i++) {
+		struct object_part *part = &object->parts[i];
+		uint64_t word;
+
+		/* Not ours any more: the block stays stale, and whoever frees it is told so. */
+		if (part_runs(pool, &part->block, NULL, run_ours) || run_pin(pool, part->block.page, &word))
+			continue;
+		part->block.generation = word;
+		if (!part->range) {
+			atomic_store_explicit(&block_entry(pool, part->block.page)->tag, part->block.tag, memory_order_release);
+		} else if (!stitch_give(pool, &part->block, part->range)) {
+			part->range = 0;
+		} else {
+			/* Without memory for the range's record: in transit until this process ends. */
+			pin_drop(&pool->session, part->block.page);
+		}
+	}
+}
+
+/* ---- publish ---- */
+
+static int publish_ask(const struct gpool_object *object, int fd, struct msg_object_publish_reply *reply)
+{
+	struct msg_object_publish_request request = {
+		.memory_class = object->memory_class,
+		.expect_version = object->expect_version,
+		.role_token = object->role_token,
+		.flags = (object->private ? OBJECT_PRIVATE : 0) | (object->domain_write ? OBJECT_DOMAIN_WRITE : 0) |
+			(object->of_library ? OBJECT_OF_LIBRARY : 0) |
+			(object->by_pins && object->memory_class == GPOOL_OBJECT_EPHEMERAL ? OBJECT_BY_PINS : 0),
+		.cost_us = object->cost_us,
+		.follows = object->follows ? object->follows->number : 0,
+		.follows_version = object->follows ? object->follows->version : 0,
+	};
+	uint8_t question[MSG_LARGEST_object_publish_request], answer[MSG_LARGEST_object_publish_reply];
+	struct attach_call call = { .request = question, .fd = fd, .answer = answer, .capacity = sizeof(answer), .timeout_ms = -1 };
+	int length;
+
+	msg_text_copy(request.name, sizeof(request.name), object->name);
+	msg_text_copy(request.role, sizeof(request.role), object->role);
+	call.length = msg_encode_object_publish_request(&request, 0, NULL, question, sizeof(question));
+	length = attach_call(object->pool, &call);
+	if (length < 0)
+		return length;
+	if (msg_decode_object_publish_reply(reply, answer, (size_t)length))
+		return -EPROTO;
+	if (reply->error)
+		pool_log(object->pool, POOL_LOG_INFO, "object '%s' is not published: %s", object->name, reply->text);
+	return reply->error;
+}
+
+static int publish_in_turn(struct gpool_object *object, int fd)
+{
+	struct msg_object_publish_reply reply;
+	struct gpool *pool = object->pool;
+	int error;
+
+	pthread_mutex_lock(&pool->objects_lock);
+	object_ask_begin(object);
+	pthread_mutex_unlock(&pool->objects_lock);
+	error = publish_ask(object, fd, &reply);
+	pthread_mutex_lock(&pool->objects_lock);
+	if (!error) {
+		object->version = reply.version;
+		object->number = reply.object;
+	}
+	object_ask_end(object);
+	pthread_mutex_unlock(&pool->objects_lock);
+	return error;
+}
+
+static int addresses_fill(struct gpool_object *object)
+{
+	uint64_t *addresses = realloc(object->addresses, object->part_count * sizeof(*addresses));
+	int error = 0;
+
+	if (!addresses)
+		return -ENOMEM;
+	object->addresses = addresses;
+	for (uint32_t i = 0; i < object->part_count && !error; i++)
+		error = gpool_address(object->pool, &object->parts[i].block, &addresses[i]);
+	return error;
+}
+
+/* With the manifest at hand. On failure all is as before. */
+static int publish(struct gpool_object *object, int fd)
+{
+	struct gpool *pool = object->pool;
+	struct manifest_pool geometry = { pool->page_bytes, pool->page_count, pool->header->pages_per_handle };
+	bool readonly = object->memory_class != GPOOL_OBJECT_MUTABLE;
+	struct thread_stats *transit;
+	int error = addresses_fill(object);
+
+	if (error)
+		return error;
+	error = manifest_open(fd, &geometry, &object->manifest);
+	if (error)
+		return error;
+	/* Nothing can be written any more when the name begins to mean it. */
+	error = readonly ? object_protect(object, true) : 0;
+	/* Until they are the object's or blocks again no agent may take them for its own. */
+	transit = transit_begin(pool);
+	if (!error)
+		error = parts_take_out(object);
+	if (!error) {
+		/* It stands before anybody could look at it. */
+		if (object->pinned)
+			object_pin_raise(object);
+		error = publish_in_turn(object, fd);
+		if (error && object->pinned)
+			pin_drop(&pool->session, object->parts[0].block.page);
+		/* When the session is over nobody knows, and nothing is left to do with the pages. */
+		if (error && error != -EPIPE)
+			parts_put_back(object);
+		else if (error)
+			object->part_count = 0;
+	}
+	transit_end(pool, transit);
+	if (!error) {
+		object->writable = !readonly;
+		draft_free(&object->draft);
+		return 0;
+	}
+	if (readonly && object->part_count)
+		object_protect(object, false);
+	manifest_close(&object->manifest);
+	return error;
+}
+
+int gpool_object_publish(struct gpool_object *object, uint64_t *version)
+{
+	struct manifest_runs runs = { .run_counts = NULL };
+	int error, fd;
+
+	if (!object->pool->alive)
+		return -ECHILD;
+	if (object->number || !object->part_count)
+		return fail(-EINVAL, "object '%s' %s", object->name, object->number ? "is published already" : "has no allocation");
+	parts_touch(object);
+	error = runs_collect(object, &runs);
+	if (!error)
+		error = draft_manifest(&object->draft, &runs, object->pool->page_bytes, &fd);
+	runs_free(&runs);
+	if (error)
+		return error;
+	error = publish(object, fd);
+	close(fd);
+	if (!error)
+		*version = object->version;
+	return error;
+}
+
+int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address, struct gpool_object **object)
+{
+	struct gpool_object *made;
+	uint64_t version, range;
+	int error = object_new(pool, name, &made);
+
+	if (error)
+		return error;
+	made->memory_class = GPOOL_OBJECT_IMMUTABLE;
+	made->parts = malloc(sizeof(*made->parts));
+	/* So that it is found as any stitched block is; the record goes with the publication. */
+	error = made->parts ? stitch_give(pool, block, address) : -ENOMEM;
+	if (!error) {
+		made->parts[0] = (struct object_part){ .block = *block };
+		made->part_count = made->part_capacity = 1;
+		error = gpool_object_publish(made, &version);
+	}
+	if (!error) {
+		made->parts[0].range = 0;
+		*object = made;
+		return 0;
+	}
+	if (made->part_count) {
+		*block = made->parts[0].block;
+		made->part_count = 0;
+		stitch_forget(pool, block, &range);
+	}
+	gpool_object_abort(made);
+	return error;
+}
+
+int object_give(struct gpool *pool, const char *name, const struct gpool_object *follows, struct gpool_block *blocks, uint32_t count,
+	const char *key, const void *value, size_t bytes, struct gpool_object **object)
+{
+	struct gpool_object *made;
+	uint64_t version;
+	int error = object_new(pool, name, &made);
+
+	if (error)
+		return error;
+	made->memory_class = GPOOL_OBJECT_EPHEMERAL;
+	made->by_pins = made->pinned = made->of_library = true;
+	made->expect_version = GPOOL_OBJECT_NONE;
+	made->follows = follows;
+	made->parts = calloc(count, sizeof(*made->parts));
+	error = made->parts ? draft_set(&made->draft, key, value, bytes) : -ENOMEM;
+	for (uint32_t i = 0; i < count && !error; i++)
+		made->parts[made->part_count++].block = blocks[i];
+	made->part_capacity = made->part_count;
+	if (!error)
+		error = gpool_object_publish(made, &version);
+	made->follows = NULL;
+	if (!error) {
+		*object = made;
+		return 0;
+	}
+	for (uint32_t i = 0; i < made->part_count; i++)
+		blocks[i] = made->parts[i].block;
+	made->part_count = 0;
+	gpool_object_abort(made);
+	return error;
+}

@@ -1,0 +1,199 @@
+/*
+ * object_pin.c - objects that pins alone keep. The pin stands at the object's first page, which nothing of ours can have while it is the
+ * object's; the protocol is object_pin_try()'s.
+ */
+#include "client/core/deferred.h"
+#include "client/core/last_error.h"
+#include "client/object/object.h"
+#include "client/core/stream.h"
+#include "shm/doorbell.h"
+#include "shm/pins.h"
+
+enum {
+	PIN_SPINS = 64,         /* the agent looks at a few words */
+	PIN_SLICE_NS = 1000000, /* it wakes sleepers; this is for an agent that died over it */
+};
+
+static const struct object_record *record_of(const struct gpool_object *object)
+{
+	return &object->pool->segment.objects[object->number];
+}
+
+static uint32_t page_of(const struct gpool_object *object)
+{
+	return object->manifest.runs[0].first;
+}
+
+/* An agent that died over it leaves LEAVING to the next one. */
+static COLD int pin_wait(const struct gpool_object *object)
+{
+	const struct gpool *pool = object->pool;
+	uint64_t limit = (uint64_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed) * 1000000, start = monotonic_ns();
+	int error = -EAGAIN;
+
+	for (uint32_t looks = 0; error == -EAGAIN; looks++) {
+		if (looks < PIN_SPINS)
+			cpu_relax();
+		else if (monotonic_ns() - start >= limit)
+			return -ETIMEDOUT;
+		else
+			futex_wait((_Atomic uint32_t *)&record_of(object)->state, OBJECT_LEAVING, PIN_SLICE_NS);
+		error = object_pin_try(&pool->session, record_of(object), object->version, page_of(object));
+	}
+	return error;
+}
+
+static bool is_pinnable(const struct gpool_object *object)
+{
+	return object->number && object->memory_class == GPOOL_OBJECT_PINNABLE;
+}
+
+static int fail_class(const struct gpool_object *object)
+{
+	return fail(-EINVAL, "object '%s' is not published with the class PINNABLE", object->name);
+}
+
+static bool is_by_pins(const struct gpool_object *object)
+{
+	return object->number && object->by_pins;
+}
+
+/* Threads may lose each other's counts: it is for an estimate. */
+static void used(const struct gpool_object *object)
+{
+	_Atomic uint64_t *uses = &block_entry(object->pool, page_of(object))->owner_id;
+
+	atomic_store_explicit(&object->pool->session.touch[page_of(object)], pool_clock(object->pool), memory_order_relaxed);
+	atomic_store_explicit(uses, atomic_load_explicit(uses, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+int object_pin(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+	int error;
+
+	error = object_pin_try(&pool->session, record_of(object), object->version, page_of(object));
+	if (unlikely(error == -EAGAIN))
+		error = pin_wait(object);
+	if (unlikely(error)) {
+		/* For a moment it stood at what may be a block of ours by now, which waits for its last pin. */
+		deferred_sweep(pool);
+		return error;
+	}
+	used(object);
+	return 0;
+}
+
+int gpool_object_pin(struct gpool_object *object)
+{
+	if (unlikely(!object->pool->alive))
+		return -ECHILD;
+	return unlikely(!is_pinnable(object)) ? fail_class(object) : object_pin(object);
+}
+
+/* A pinned version stands, so where it does not stand any more it was not pinned. */
+static int unpin_check(const struct gpool_object *object)
+{
+	if (unlikely(object_is_gone(object)))
+		return -ESTALE;
+	return unlikely(!pin_count(&object->pool->session, page_of(object))) ? fail(-EINVAL, "object '%s' is not pinned", object->name) : 0;
+}
+
+static void unpin(struct gpool_object *object)
+{
+	pin_drop(&object->pool->session, page_of(object));
+	pool_wake_waiters(object->pool);
+}
+
+int gpool_object_unpin(struct gpool_object *object)
+{
+	int error;
+
+	if (unlikely(!object->pool->alive))
+		return -ECHILD;
+	error = likely(is_pinnable(object)) ? unpin_check(object) : fail_class(object);
+	if (likely(!error))
+		unpin(object);
+	return error;
+}
+
+int object_unpin(struct gpool_object *object, struct gpool_fence fence)
+{
+	struct gpool *pool = object->pool;
+	int error = unpin_check(object);
+
+	if (!error)
+		error = fence_check(pool, fence);
+	if (error)
+		return error;
+	/* No block stands there, so what is deferred is the pin of none: tag 0. */
+	if (fence_pending(pool, fence) && !entry_fence_raise(pool, block_entry(pool, page_of(object)), fence.value))
+		return deferred_unpin(pool, &(struct gpool_block){.page = page_of(object)}, fence.value);
+	unpin(object);
+	return 0;
+}
+
+int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fence)
+{
+	if (unlikely(!object->pool->alive))
+		return -ECHILD;
+	return is_pinnable(object) ? object_unpin(object, fence) : fail_class(object);
+}
+
+void object_pin_raise(struct gpool_object *object)
+{
+	struct gpool *pool = object->pool;
+
+	atomic_store_explicit(&pool->session.touch[page_of(object)], pool_clock(pool), memory_order_relaxed);
+	atomic_fetch_add_explicit(&pool->session.pins[page_of(object)], 1, memory_order_seq_cst);
+}
+
+bool object_is_gone(const struct gpool_object *object)
+{
+	const struct object_record *record = record_of(object);
+	uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
+
+	return state < OBJECT_CURRENT || state > OBJECT_LEAVING || record->version != object->version;
+}
+
+/* ---- mappings of those that are gone ---- */
+
+void object_mapped_at(struct gpool_object *object, uint64_t at, uint64_t bytes)
+{
+	pthread_mutex_lock(&object->pool->objects_lock);
+	object->mapping = at;
+	object->mapping_bytes = bytes;
+	pthread_mutex_unlock(&object->pool->objects_lock);
+}
+
+/* The caller holds pool->objects_lock. */
+static int mapping_unmap(struct gpool_object *object)
+{
+	int error = object->mapping_bytes ? gpu_unmap(object->pool->gpu, object->mapping, object->mapping_bytes) : 0;
+
+	if (!error)
+		object->mapping_bytes = 0;
+	return error;
+}
+
+int object_mapping_unmap(struct gpool_object *object)
+{
+	int error;
+
+	pthread_mutex_lock(&object->pool->objects_lock);
+	error = mapping_unmap(object);
+	pthread_mutex_unlock(&object->pool->objects_lock);
+	return error;
+}
+
+bool objects_sweep(struct gpool *pool)
+{
+	bool all = true;
+
+	pthread_mutex_lock(&pool->objects_lock);
+	for (struct gpool_object *object = pool->objects; object; object = object->next)
+		if (is_by_pins(object) && object_is_gone(object))
+			all &= !object_parts_unmap(object) && !object_unmap(object) && !mapping_unmap(object);
+	pthread_mutex_unlock(&pool->objects_lock);
+	return all;
+}
