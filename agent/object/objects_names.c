@@ -16,7 +16,7 @@ static const char *reserved_rest(const char *name)
 
 /*
  * That a request comes from libgpool cannot be verified: the flag keeps programs from publishing by such a name in error. What is verified is
- * the tenant that a private name ends with (client/lora/adapter.c), so that no other tenant can publish by it first.
+ * the tenant that a private name ends with (client/lora/format/adapter.c), so that no other tenant can publish by it first.
  */
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library)
 {

@@ -12,8 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "client/lora/peft.h"
-#include "client/lora/peft_config.h"
+#include "client/lora/format/peft.h"
+#include "client/lora/format/peft_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -16,7 +16,7 @@
 
 #include <xxhash.h>
 
-#include "client/lora/cold_reader.h"
+#include "client/lora/load/cold_reader.h"
 
 static int cached_reads; /* that the page cache answers; what comes then is read past it */
 

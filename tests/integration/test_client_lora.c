@@ -5,7 +5,7 @@
  * is acquired stays, the rest makes room and comes back; what cannot be had says why; a process that dies in a load leaves nothing. Method: adapters
  * made here, with a gpoold on host memory; every element of every matrix is looked at.
  */
-#include "client/lora/lora.h"
+#include "client/lora/load/lora.h"
 #include "client/object/object.h"
 #include "cuda/kernels/lora.h"
 #include "shm/pins.h"

@@ -4,7 +4,7 @@
  * Goal: who acquires gets the adapter as if nothing had been, with the weights of the files; who has it acquired keeps it; no page is lost. Method: that of
  * test_objects_crash.c. $GPOOL_CRASH_STRIDE tries every so many-th store only.
  */
-#include "client/lora/lora.h"
+#include "client/lora/load/lora.h"
 #include "cuda/kernels/lora.h"
 #include "tests/integration/crash_points.h"
 #include "tests/integration/lora_engine.h"

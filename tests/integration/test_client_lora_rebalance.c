@@ -5,7 +5,7 @@
  * was used once or was unloaded, never where it displaces something, never under pressure. Method: an engine with adapters and a worker that
  * takes their room, on a gpoold; but in the first test the engine looks when it is told to, and what it does is known when it has looked.
  */
-#include "client/lora/load.h"
+#include "client/lora/load/load.h"
 #include "tests/integration/lora_engine.h"
 
 #include <errno.h>

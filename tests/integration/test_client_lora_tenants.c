@@ -5,8 +5,8 @@
  * pool and among the copies in host memory; in trust domains of their own tenants share nothing, and both are served. Method: two sessions of a
  * gpoold with two tenants, once in one trust domain and once in two, that register the same folder; every weight is looked at.
  */
-#include "client/lora/cold_file.h"
-#include "client/lora/lora.h"
+#include "client/lora/format/cold_file.h"
+#include "client/lora/load/lora.h"
 #include "client/object/object.h"
 #include "cuda/kernels/lora.h"
 #include "tests/integration/lora_engine.h"

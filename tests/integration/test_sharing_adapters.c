@@ -10,7 +10,7 @@
 
 #include "tests/integration/lora_engine.h"
 
-#include "client/lora/lora.h"
+#include "client/lora/load/lora.h"
 #include "cuda/kernels/lora.h"
 
 enum { ADAPTERS = 4, MODULES = 6, RANK = 32, WIDTH = 2048 };

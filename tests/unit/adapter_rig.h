@@ -4,7 +4,7 @@
 #ifndef TESTS_UNIT_ADAPTER_RIG_H
 #define TESTS_UNIT_ADAPTER_RIG_H
 
-#include "client/lora/peft.h"
+#include "client/lora/format/peft.h"
 #include "cuda/kernels/element.h"
 
 #include <fcntl.h>

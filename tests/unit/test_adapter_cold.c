@@ -6,9 +6,9 @@
  * adapters by chance; every byte of a file changed, every length; each field of the head wrong under a right checksum; each
  * system call of the writer made to fail, by functions of this program in the C library's place.
  */
-#include "client/lora/cold_file.h"
-#include "client/lora/int8_form.h"
-#include "client/lora/pack.h"
+#include "client/lora/format/cold_file.h"
+#include "client/lora/format/int8_form.h"
+#include "client/lora/format/pack.h"
 #include "tests/unit/adapter_rig.h"
 
 #include <dirent.h>

@@ -5,8 +5,8 @@
  * wherever no element is; what is no number in the pages is refused with its place. Method: adapters by chance, all types of
  * elements, looked at element by element; the kernels' reference on the pages against B (A x) of the file.
  */
-#include "client/lora/convert.h"
-#include "client/lora/pack.h"
+#include "client/lora/format/convert.h"
+#include "client/lora/format/pack.h"
 #include "cuda/kernels/lora.h"
 #include "tests/unit/adapter_rig.h"
 

@@ -6,8 +6,8 @@
  * modules small enough to multiply out, with weights about normal, with outliers, with the largest numbers of fp16, and with
  * none.
  */
-#include "client/lora/int8_form.h"
-#include "client/lora/pack.h"
+#include "client/lora/format/int8_form.h"
+#include "client/lora/format/pack.h"
 #include "tests/unit/adapter_rig.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
  * adapters by chance at every page size, placed by the code and looked at tile by tile; adapters of models that there are, for
  * what is lost.
  */
-#include "client/lora/pack.h"
+#include "client/lora/format/pack.h"
 #include "tests/unit/adapter_rig.h"
 
 #include <errno.h>

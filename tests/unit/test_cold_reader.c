@@ -5,7 +5,7 @@
  * or a request fails; a file that ends early is an error, and nothing of it stays for the next file. Method: files of groups by chance;
  * calls of the C library and of liburing fail when they are told to, by functions of this program in their place.
  */
-#include "client/lora/cold_reader.h"
+#include "client/lora/load/cold_reader.h"
 
 #include <dlfcn.h>
 #include <errno.h>

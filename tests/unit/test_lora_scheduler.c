@@ -6,7 +6,7 @@
  * random arrivals, loads and ends, watched by a model that only keeps lists. The seed is printed; GPOOL_TEST_SEED= takes it back,
  * GPOOL_TEST_SCALE= makes it longer.
  */
-#include "client/lora/scheduler.h"
+#include "client/lora/serve/scheduler.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -5,8 +5,8 @@
  * refused with the reason. Method: adapters that were written by the reference library (tests/fixtures/adapters), and pairs of files made here,
  * each wrong in one thing.
  */
-#include "client/lora/peft.h"
-#include "client/lora/peft_config.h"
+#include "client/lora/format/peft.h"
+#include "client/lora/format/peft_config.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
  * wrong with it, and leaves nothing behind. Method: headers as texts, with data of the size that each case wants; files of the reference
  * writer in tests/fixtures/adapters.
  */
-#include "client/lora/safetensors.h"
+#include "client/lora/format/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,8 +5,8 @@
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
 
-#include "client/lora/cold_reader.h"
-#include "client/lora/pack.h"
+#include "client/lora/load/cold_reader.h"
+#include "client/lora/format/pack.h"
 #include "cuda/kernels/element.h"
 
 #include <errno.h>

@@ -7,9 +7,9 @@
  */
 #include "tools/bench/bench.h"
 
-#include "client/lora/convert.h"
-#include "client/lora/pack.h"
-#include "client/lora/peft.h"
+#include "client/lora/format/convert.h"
+#include "client/lora/format/pack.h"
+#include "client/lora/format/peft.h"
 #include "tools/lib/adapter_make.h"
 #include "tools/lib/allocator.h"
 

@@ -5,7 +5,7 @@
 #ifndef GPOOL_REPLAY_LORA_H
 #define GPOOL_REPLAY_LORA_H
 
-#include "client/lora/scheduler.h"
+#include "client/lora/serve/scheduler.h"
 #include "shm/policy/residency.h"
 #include "tools/lib/request_trace.h"
 

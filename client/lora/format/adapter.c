@@ -1,0 +1,324 @@
+/*
+ * adapter.c - an adapter's files, its names, and the form of its pages.
+ */
+#include "client/lora/format/adapter.h"
+
+#include "client/lora/format/int8_form.h"
+#include "client/lora/load/lora.h"
+#include "client/lora/format/pack.h"
+#include "client/object/object.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { PATH_ROOM = 4096 };
+
+static const char *const file_names[2] = { "adapter_config.json", PEFT_WEIGHTS_NAME };
+
+/* ---- files ---- */
+
+static int path_make(const struct adapter *adapter, int which, char *path, struct reason *reason)
+{
+	return snprintf(path, PATH_ROOM, "%s/%s", adapter->folder, file_names[which]) < PATH_ROOM ? 0 : refuse(reason, "folder: its name is too long");
+}
+
+static int file_open(const struct adapter *adapter, int which, struct reason *reason)
+{
+	char path[PATH_ROOM];
+	int fd = path_make(adapter, which, path, reason);
+
+	if (fd)
+		return fd;
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0) {
+		fd = -errno;
+		refuse(reason, "cannot open %.180s: %s", path, strerror(-fd));
+	}
+	return fd;
+}
+
+static int files_open(const struct adapter *adapter, int fds[2], struct reason *reason)
+{
+	int config = file_open(adapter, 0, reason), weights;
+
+	if (config < 0)
+		return config;
+	weights = file_open(adapter, 1, reason);
+	if (weights < 0) {
+		close(config);
+		return weights;
+	}
+	fds[0] = config;
+	fds[1] = weights;
+	return 0;
+}
+
+void files_close(struct lora_files *files)
+{
+	if (!files->open)
+		return;
+	peft_free(&files->peft);
+	close(files->fds[0]);
+	close(files->fds[1]);
+	files->open = false;
+}
+
+int adapter_unchanged(const struct adapter *adapter, const struct lora_files *files, struct reason *reason)
+{
+	struct cold_source source;
+	int error = cold_source_of(files->fds[0], files->fds[1], &source, reason);
+
+	if (!error && memcmp(&source, &adapter->source, sizeof(source)) != 0)
+		error = refuse(reason, "folder: its files are not those that were registered; register it again");
+	return error;
+}
+
+/* The source is taken before the headers are read: what is read afterwards is of it, or found to have changed. */
+int adapter_files(struct adapter *adapter, struct lora_files *files, struct reason *reason)
+{
+	int error = files->open ? 0 : files_open(adapter, files->fds, reason);
+
+	if (files->open || error)
+		return error;
+	error = adapter_unchanged(adapter, files, reason);
+	if (!error)
+		error = peft_read(files->fds[0], files->fds[1], &files->peft, reason);
+	if (error) {
+		close(files->fds[0]);
+		close(files->fds[1]);
+	}
+	files->open = !error;
+	return error;
+}
+
+/* ---- stamps ---- */
+
+static int64_t ns_of(struct timespec time)
+{
+	return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
+
+static struct lora_stamp stamp_of(const struct stat *status)
+{
+	return (struct lora_stamp){ status->st_dev, status->st_ino, (uint64_t)status->st_size, ns_of(status->st_mtim), ns_of(status->st_ctim) };
+}
+
+/* Of what stands at these paths now. */
+static int stamps_take(const struct adapter *adapter, struct lora_stamp stamps[2], struct reason *reason)
+{
+	for (int i = 0; i < 2; i++) {
+		char path[PATH_ROOM];
+		struct stat status;
+
+		if (path_make(adapter, i, path, reason))
+			return -EINVAL;
+		if (stat(path, &status)) {
+			int error = -errno;
+
+			refuse(reason, "cannot open %.180s: %s", path, strerror(-error));
+			return error;
+		}
+		stamps[i] = stamp_of(&status);
+	}
+	return 0;
+}
+
+/* ---- life ---- */
+
+static void adapter_free(struct adapter *adapter)
+{
+	pack_free(&adapter->layout);
+	free(adapter->folder);
+	free(adapter);
+}
+
+void adapter_unref(struct adapter *adapter)
+{
+	if (adapter && !--adapter->refs)
+		adapter_free(adapter);
+}
+
+/* What is in the headers, and which files these are. */
+static int adapter_read(struct adapter *adapter, struct reason *reason)
+{
+	struct lora_files files = { .open = false };
+	int error = files_open(adapter, files.fds, reason);
+
+	if (error)
+		return error;
+	error = cold_source_of(files.fds[0], files.fds[1], &adapter->source, reason);
+	if (!error)
+		error = peft_read(files.fds[0], files.fds[1], &files.peft, reason);
+	if (!error) {
+		adapter->rank_max = files.peft.rank_max;
+		adapter->modules = files.peft.count;
+		adapter->layers = files.peft.layers;
+		peft_free(&files.peft);
+	}
+	close(files.fds[0]);
+	close(files.fds[1]);
+	return error;
+}
+
+int adapter_create(const char *name, const char *folder, struct adapter **adapter, struct reason *reason)
+{
+	struct adapter *made = calloc(1, sizeof(*made));
+	int error;
+
+	if (!made)
+		return -ENOMEM;
+	made->refs = 1;
+	snprintf(made->name, sizeof(made->name), "%s", name);
+	made->folder = strdup(folder);
+	error = made->folder ? adapter_read(made, reason) : -ENOMEM;
+	if (error)
+		adapter_free(made);
+	else
+		*adapter = made;
+	return error;
+}
+
+/* ---- what is known of it ---- */
+
+static enum adapter_element element_of(const struct gpool_lora *lora, const struct peft *peft)
+{
+	return lora->element == GPOOL_LORA_AS_FILE ? pack_element(peft) : lora->element == GPOOL_LORA_F16 ? ADAPTER_F16 : ADAPTER_BF16;
+}
+
+static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
+{
+	struct {
+		struct cold_source source;
+		uint64_t element, page_bytes, int8, salt[2];
+		uint64_t domain; /* another one's objects cannot be opened, and are in nobody's way */
+		char tenant[POOL_NAME_BYTES]; /* where only its engines share */
+	} identity;
+	char text[LORA_HASH_BYTES];
+	XXH128_hash_t hash;
+
+	memset(&identity, 0, sizeof(identity));
+	identity.source = adapter->source;
+	identity.element = adapter->layout.header->element;
+	identity.page_bytes = adapter->layout.header->page_bytes;
+	identity.int8 = lora->int8;
+	memcpy(identity.salt, lora->salt, sizeof(identity.salt));
+	identity.domain = object_domain(lora->pool);
+	if (lora->private)
+		memcpy(identity.tenant, pool_tenant_name(lora->pool), sizeof(identity.tenant));
+	hash = XXH3_128bits(&identity, sizeof(identity));
+	snprintf(text, sizeof(text), "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+	/* By a name that ends with a tenant the agent lets that tenant alone publish. */
+	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, identity.tenant[0] ? "@" : "",
+		identity.tenant);
+	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s", adapter->key + strlen(LORA_PREFIX));
+	snprintf(adapter->file_name, sizeof(adapter->file_name), "%s" LORA_COLD_SUFFIX, text);
+}
+
+/* Under the lock. Of two that have read the same at once the first one's layout stays. */
+static void known_set(struct gpool_lora *lora, struct adapter *adapter, struct adapter_layout *layout, const struct lora_stamp stamps[2])
+{
+	memcpy(adapter->stamps, stamps, sizeof(adapter->stamps));
+	if (adapter->known) {
+		pack_free(layout);
+		return;
+	}
+	adapter->layout = *layout;
+	names_make(lora, adapter);
+	adapter->known = true;
+}
+
+int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason)
+{
+	struct lora_stamp stamps[2];
+	struct adapter_layout layout;
+	int error = stamps_take(adapter, stamps, reason);
+	bool known;
+
+	if (error)
+		return error;
+	pthread_mutex_lock(&lora->lock);
+	known = adapter->known && !memcmp(stamps, adapter->stamps, sizeof(stamps));
+	pthread_mutex_unlock(&lora->lock);
+	if (known)
+		return 0;
+	error = adapter_files(adapter, files, reason);
+	if (!error)
+		error = pack_make(&files->peft, (uint32_t)lora->pool->page_bytes, element_of(lora, &files->peft), &layout, reason);
+	if (error)
+		return error;
+	pthread_mutex_lock(&lora->lock);
+	known_set(lora, adapter, &layout, stamps);
+	pthread_mutex_unlock(&lora->lock);
+	return 0;
+}
+
+/* ---- the form of its pages ---- */
+
+int adapter_form(struct gpool_lora *lora, struct adapter *adapter, const struct convert *convert, struct reason *reason)
+{
+	struct int8_loss loss = { .output = 0 };
+	bool known;
+	int error;
+
+	pthread_mutex_lock(&lora->lock);
+	known = adapter->form_known;
+	pthread_mutex_unlock(&lora->lock);
+	error = known || !lora->int8 ? 0 : int8_loss_measure(convert, &loss, reason);
+	if (known || error)
+		return error;
+	pthread_mutex_lock(&lora->lock);
+	adapter->form = lora->int8 && (double)loss.output <= INT8_LOSS_MAX ? COLD_INT8 : COLD_PLAIN;
+	adapter->form_known = true;
+	pthread_mutex_unlock(&lora->lock);
+	return 0;
+}
+
+void adapter_page(const struct adapter *adapter, uint32_t page, void *image, void *form)
+{
+	uint64_t used = cold_page_bytes(&adapter->layout, COLD_PLAIN, page);
+	enum adapter_element element = (enum adapter_element)adapter->layout.header->element;
+
+	if (adapter->form == COLD_INT8) {
+		int8_form_make(image, (uint32_t)(used / ADAPTER_ROW_BYTES), element, form);
+		int8_form_expand(form, (uint32_t)(used / ADAPTER_ROW_BYTES), element, image);
+	} else if (form) {
+		memcpy(form, image, used);
+	}
+}
+
+/* ---- the kept file ---- */
+
+int adapter_cold(const struct gpool_lora *lora, const struct adapter *adapter, struct cold_file *file, struct reason *reason)
+{
+	const struct adapter_layout_header *layout = adapter->layout.header;
+	int fd = lora->cold_fd < 0 ? -1 : openat(lora->cold_fd, adapter->file_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW), error;
+
+	if (fd < 0)
+		return -ENOENT;
+	error = cold_open(fd, file, reason);
+	if (error) {
+		close(fd);
+		return error;
+	}
+	if (cold_is_of(file, &adapter->source) && file->layout.header->bytes == layout->bytes && !memcmp(file->layout.header, layout, layout->bytes) &&
+		(file->header->form == COLD_PLAIN || lora->int8))
+		return 0;
+	adapter_cold_end(file);
+	return -ENOENT;
+}
+
+void adapter_cold_end(struct cold_file *file)
+{
+	int fd = file->fd;
+
+	cold_close(file);
+	close(fd);
+}

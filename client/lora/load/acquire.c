@@ -1,0 +1,512 @@
+/*
+ * acquire.c - having adapters, as a whole or layer by layer, and letting go of them.
+ */
+#include "client/core/interrupt.h"
+#include "client/core/last_error.h"
+#include "client/lora/load/load.h"
+#include "client/core/thread_cache.h"
+
+#include <errno.h>
+#include <time.h>
+
+/* ---- acquiring; under the lock ---- */
+
+void entry_queue(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	entry->state = GPOOL_LORA_LOADING;
+	entry->error = 0;
+	entry->spare = false;
+	TAILQ_INSERT_TAIL(&lora->queue, entry, link);
+	pthread_cond_signal(&lora->queued);
+}
+
+/* It is not pinned any more for those who wait. */
+static void held_end(struct lora_entry *entry)
+{
+	if (!entry->held)
+		return;
+	entry->held = false;
+	gpool_object_unpin(entry->object);
+}
+
+/* Pin what is here. -ESTALE: it has left the pool, and is COLD now. */
+static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	int error;
+
+	if (unlikely(entry->load != NULL)) {
+		draft_use(entry);
+		return 0;
+	}
+	error = gpool_object_pin(entry->object);
+	if (!error) {
+		entry->acquired++;
+		return 0;
+	}
+	if (error != -ESTALE)
+		return error;
+	/* Acquired, it was unloaded by somebody else, and goes with its last use. Who still waits for it finds it COLD, and begins anew. */
+	if (entry->acquired)
+		return -EBUSY;
+	held_end(entry);
+	if (entry_close(lora, entry))
+		return -EBUSY;
+	entry->counts.lost++;
+	return -ESTALE;
+}
+
+/* One who has waited goes on, one way or the other. */
+static void wait_end(struct lora_entry *entry)
+{
+	if (!--entry->waiting)
+		held_end(entry);
+}
+
+/* What a caller waits for: all of it, or its place alone. */
+enum goal { WHOLE, PLACE };
+
+static bool is_coming(const struct lora_entry *entry, enum goal goal)
+{
+	if (entry->state != GPOOL_LORA_LOADING || load_rests(entry))
+		return false;
+	return goal == WHOLE || !entry->load;
+}
+
+static struct timespec limit_of(int timeout_ms)
+{
+	struct timespec limit;
+
+	clock_gettime(CLOCK_MONOTONIC, &limit);
+	if (timeout_ms > 0) {
+		limit.tv_sec += timeout_ms / 1000;
+		limit.tv_nsec += timeout_ms % 1000 * 1000000;
+		limit.tv_sec += limit.tv_nsec / 1000000000;
+		limit.tv_nsec %= 1000000000;
+	}
+	return limit;
+}
+
+static bool is_before(const struct timespec *a, const struct timespec *b)
+{
+	return a->tv_sec != b->tv_sec ? a->tv_sec < b->tv_sec : a->tv_nsec < b->tv_nsec;
+}
+
+/* The lock is not held over the program's check. 0: look again; ETIMEDOUT, EINTR. */
+static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct timespec *limit)
+{
+	bool interrupted;
+	struct timespec look;
+	int error;
+
+	if (!wait_is_checked())
+		return timeout_ms < 0 ? pthread_cond_wait(&lora->loaded, &lora->lock) : pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
+	look = limit_of(wait_slice_ms(-1));
+	if (timeout_ms >= 0 && is_before(limit, &look))
+		return pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
+	error = pthread_cond_timedwait(&lora->loaded, &lora->lock, &look);
+	pthread_mutex_unlock(&lora->lock);
+	interrupted = wait_interrupted();
+	pthread_mutex_lock(&lora->lock);
+	return interrupted ? EINTR : error == ETIMEDOUT ? 0 : error;
+}
+
+/* A part takes well below a millisecond, so who has so much time, or more, makes one himself rather than wait for others. Chosen. */
+enum { HELP_MS = 10 };
+
+static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
+{
+	return entry->load && (timeout_ms < 0 || timeout_ms >= HELP_MS) && turns_help(entry->load, pages);
+}
+
+/* 0, -ETIMEDOUT, -EINTR, or why its load failed. */
+static int load_wait(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
+{
+	int error = 0;
+
+	while (is_coming(entry, goal) && !error)
+		if (!help(entry, UINT32_MAX, timeout_ms))
+			error = wait_some(lora, timeout_ms, limit);
+	return !is_coming(entry, goal) ? entry->error : error == EINTR ? -EINTR : -ETIMEDOUT;
+}
+
+/* For those who watch the pool, beside entry->counts.hits, which are this process's own. */
+static inline void count_acquire(struct gpool *pool, bool hit)
+{
+	const struct thread_cache *cache = thread_cache_of(pool);
+
+	if (likely(cache != NULL))
+		stat_add(cache, hit ? &cache->stats->adapter_hits : &cache->stats->adapter_misses);
+}
+
+/* Its place is ours since it has it, whatever became of its load by the time that we are awake. */
+static bool place_taken(struct lora_entry *entry)
+{
+	if (!entry->granted) {
+		entry->beginning--;
+		return false;
+	}
+	entry->granted--;
+	return true;
+}
+
+static int acquire_once(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
+{
+	bool place = goal == PLACE && !entry->load;
+	int error;
+
+	entry->waiting++;
+	entry->beginning += place;
+	if (entry->state == GPOOL_LORA_COLD) {
+		/* The agent is asked for pages, and may be slow: not by a thread that has a limit, or whose waits may be interrupted. */
+		if (timeout_ms < 0 && !wait_is_checked())
+			load_here(lora, entry);
+		else
+			entry_queue(lora, entry);
+	}
+	error = load_wait(lora, entry, goal, timeout_ms, limit);
+	if (place && place_taken(entry))
+		error = 0;
+	else if (!error)
+		error = entry->load || entry->state == GPOOL_LORA_HERE ? pin_here(lora, entry) : -ESTALE;
+	wait_end(entry);
+	return error;
+}
+
+static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms)
+{
+	struct timespec limit = limit_of(timeout_ms);
+	int error;
+
+	if (entry->state == GPOOL_LORA_COLD)
+		count_acquire(lora->pool, false);
+	entry->spare = false;
+	do {
+		if (timeout_ms == 0 && entry->state == GPOOL_LORA_COLD)
+			entry_queue(lora, entry);
+		if (timeout_ms == 0 && is_coming(entry, goal))
+			return -EAGAIN;
+		error = acquire_once(lora, entry, goal, timeout_ms, &limit);
+	} while (error == -ESTALE);
+	return error;
+}
+
+static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, int timeout_ms)
+{
+	struct lora_entry *entry;
+	int error = -ESTALE;
+
+	if (unlikely(!lora->pool->alive))
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (likely(entry != NULL)) {
+		if (likely(entry->state == GPOOL_LORA_HERE))
+			error = pin_here(lora, entry);
+		if (likely(!error)) {
+			entry->counts.hits++;
+			count_acquire(lora->pool, true);
+		} else if (error == -ESTALE) {
+			error = acquire_slowly(lora, entry, goal, timeout_ms);
+			if (error && error == entry->error)
+				fail(error, "%s", entry->reason.text);
+		}
+		entry->acquires += likely(!error);
+	} else {
+		error = fail_adapter(id);
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms)
+{
+	return acquire(lora, id, WHOLE, timeout_ms);
+}
+
+/* ---- layer by layer ---- */
+
+int gpool_lora_begin(struct gpool_lora *lora, uint32_t id, int timeout_ms)
+{
+	return acquire(lora, id, PLACE, timeout_ms);
+}
+
+int fail_adapter(uint32_t id)
+{
+	return fail(-ENOENT, "no adapter %u is registered", id);
+}
+
+int fail_unacquired(const struct lora_entry *entry)
+{
+	return fail(-EINVAL, "adapter '%s' is not acquired", entry->adapter->name);
+}
+
+int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms)
+{
+	struct timespec limit = limit_of(timeout_ms);
+	struct lora_entry *entry;
+	int error = 0;
+
+	if (unlikely(!lora->pool->alive))
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry)
+		error = fail_adapter(id);
+	else if (!entry->acquired)
+		error = fail_unacquired(entry);
+	while (!error && !layer_is_here(entry, layer)) {
+		if (load_rests(entry))
+			error = fail(entry->error, "%s", entry->reason.text);
+		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms))
+			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : -EAGAIN;
+	}
+	/* It may have come with the end of the time. */
+	if (error == -ETIMEDOUT && layer_is_here(entry, layer))
+		error = 0;
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+/* ---- holding and releasing ---- */
+
+int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason)
+{
+	struct lora_entry *found;
+	int error;
+
+	pthread_mutex_lock(&lora->lock);
+	found = entry_of(lora, id);
+	if (!found) {
+		refuse(reason, "adapter %u: there is none of that number", id);
+		error = -ENOENT;
+	} else if (!found->acquired) {
+		error = refuse(reason, "adapter '%s': it is not acquired; gpool_lora_acquire() comes first", found->adapter->name);
+	} else if (found->state != GPOOL_LORA_HERE) {
+		error = refuse(reason, "adapter '%s': it is not there as a whole; gpool_lora_wait() comes first", found->adapter->name);
+	} else {
+		error = pin_here(lora, found);
+		if (error)
+			refuse(reason, "adapter '%s': somebody has unloaded it; release it, and acquire it again", found->adapter->name);
+	}
+	if (!error)
+		*entry = found;
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+void lora_user_add(struct gpool_lora *lora, int32_t more)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->users += (uint32_t)more;
+	pthread_mutex_unlock(&lora->lock);
+}
+
+int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	/* A pin tells whether it is still there, and counts as a use. */
+	if (entry && entry->state == GPOOL_LORA_HERE && !entry->load && !pin_here(lora, entry)) {
+		entry->acquired--;
+		gpool_object_unpin(entry->object);
+	}
+	if (entry)
+		entry->spare = false;
+	if (entry && entry->state == GPOOL_LORA_COLD)
+		entry_queue(lora, entry);
+	pthread_mutex_unlock(&lora->lock);
+	return entry ? 0 : fail_adapter(id);
+}
+
+/* One that is not published is pinned by whoever builds it. */
+static int let_go(struct gpool_lora *lora, struct lora_entry *entry, const struct gpool_fence *fence)
+{
+	int error = fence ? entry_use(lora, entry, *fence) : 0;
+
+	if (error || entry->load)
+		return error;
+	return fence ? gpool_object_unpin_after(entry->object, *fence) : gpool_object_unpin(entry->object);
+}
+
+int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence)
+{
+	struct lora_entry *entry;
+	int error;
+
+	if (unlikely(!lora->pool->alive))
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (unlikely(!entry))
+		error = fail_adapter(id);
+	else if (unlikely(!entry->acquired))
+		error = fail_unacquired(entry);
+	else
+		error = let_go(lora, entry, fence);
+	if (likely(!error) && !--entry->acquired && unlikely(entry->load != NULL))
+		draft_leave(entry);
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
+{
+	struct gpool_object_info info = { .size = sizeof(info) };
+	struct lora_entry *entry;
+	int error;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry) {
+		error = fail_adapter(id);
+	} else if (entry->acquired || entry->waiting || entry->load || entry->state == GPOOL_LORA_LOADING) {
+		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name, entry->acquired ? "acquired" : "being loaded");
+	} else {
+		bool there = entry->state == GPOOL_LORA_HERE && !gpool_object_info(entry->object, &info);
+
+		error = entry->state == GPOOL_LORA_HERE ? entry_close(lora, entry) : 0;
+		if (!error && there)
+			error = gpool_object_delete(lora->pool, info.name, info.version);
+		/* Gone meanwhile, or a newer one by now, is gone. */
+		if (error == -ENOENT || error == -ESTALE)
+			error = 0;
+		if (!error)
+			entry->acquires_spent = entry->acquires;
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+/* ---- for schedulers ---- */
+
+int lora_requests_add(struct gpool_lora *lora, uint32_t id, int32_t more)
+{
+	struct lora_entry *entry;
+
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (entry)
+		entry->requests += (uint32_t)more;
+	pthread_mutex_unlock(&lora->lock);
+	return entry ? 0 : -ENOENT;
+}
+
+/* Under the lock. A draft that has failed is in the way until all who have it let go. */
+static int acquire_now(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	if (is_coming(entry, WHOLE))
+		return -EAGAIN;
+	if (entry->error)
+		return load_rests(entry) ? entry->error : -ESTALE;
+	return entry->state == GPOOL_LORA_HERE ? pin_here(lora, entry) : -ESTALE;
+}
+
+int lora_try(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+	int error;
+
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	error = entry ? acquire_now(lora, entry) : -ENOENT;
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+void lora_hit(struct gpool_lora *lora, uint32_t id)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->entries[id]->counts.hits++;
+	lora->entries[id]->acquires++;
+	pthread_mutex_unlock(&lora->lock);
+	count_acquire(lora->pool, true);
+}
+
+/* Under the lock. */
+static int claim(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	int error = acquire_now(lora, entry);
+
+	if (error == -ESTALE) {
+		count_acquire(lora->pool, false);
+		entry_queue(lora, entry);
+		error = -EAGAIN;
+	}
+	entry->spare = false;
+	entry->waiting += error == -EAGAIN;
+	return error;
+}
+
+int lora_claim(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+	int error;
+
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	error = entry ? claim(lora, entry) : -ENOENT;
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+int lora_claim_look(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+	int error = -EAGAIN;
+
+	pthread_mutex_lock(&lora->lock);
+	entry = lora->entries[id];
+	if (!is_coming(entry, WHOLE)) {
+		error = entry->error ? entry->error : acquire_now(lora, entry);
+		wait_end(entry);
+		entry->acquires += !error;
+		/* Others were at it at the same time, or it has left again: once more. */
+		if (error == -ESTALE || error == -EAGAIN)
+			error = claim(lora, entry);
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+void lora_claim_end(struct gpool_lora *lora, uint32_t id)
+{
+	pthread_mutex_lock(&lora->lock);
+	wait_end(lora->entries[id]);
+	pthread_mutex_unlock(&lora->lock);
+}
+
+uint64_t lora_changes(struct gpool_lora *lora)
+{
+	uint64_t changes;
+
+	pthread_mutex_lock(&lora->lock);
+	changes = lora->changes;
+	pthread_mutex_unlock(&lora->lock);
+	return changes;
+}
+
+void lora_change(struct gpool_lora *lora)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->changes++;
+	pthread_cond_broadcast(&lora->loaded);
+	pthread_mutex_unlock(&lora->lock);
+}
+
+int lora_change_wait(struct gpool_lora *lora, uint64_t seen, int timeout_ms)
+{
+	struct timespec limit = limit_of(timeout_ms);
+	int error = 0;
+
+	pthread_mutex_lock(&lora->lock);
+	while (lora->changes == seen && !error)
+		error = wait_some(lora, timeout_ms, &limit);
+	pthread_mutex_unlock(&lora->lock);
+	return error ? -ETIMEDOUT : 0;
+}

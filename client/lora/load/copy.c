@@ -1,0 +1,187 @@
+/*
+ * copy.c - copies of an adapter that was loaded, in host memory and on disk, so that it comes faster the next time.
+ */
+#include "client/lora/load/load.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+struct copying {
+	struct lora_loader *loader;
+	struct gpool_lora *lora;
+	struct adapter *adapter;
+	const struct lora_later *later;
+	struct lora_files files;
+	struct reason reason;
+};
+
+/* ---- in host memory ---- */
+
+/* From the kept file, group by group: it is shorter than PEFT's, and was read or written recently. */
+static int forms_from_cold(struct copying *copying, const struct cold_file *file, struct warm_copy *copy)
+{
+	int error = 0;
+
+	for (uint32_t i = 0; i < file->header->groups && !error; i++) {
+		const struct cold_group *group = &file->groups[i];
+		const void *forms;
+
+		error = group_forms(copying->loader, file, i, &forms, &copying->reason);
+		if (!error)
+			memcpy(warm_form(copy, group->first_page), forms,
+				cold_pages_bytes(&file->layout, (enum cold_form)copy->header.form, group->first_page, group->pages));
+	}
+	return error;
+}
+
+/* Images are made in the loader's room. */
+static int forms_from_peft(struct copying *copying, const struct convert *convert, struct warm_copy *copy, uint64_t *checksums)
+{
+	const struct adapter_layout_header *layout = copying->adapter->layout.header;
+	int error = room_have(copying->loader, layout->page_bytes, 0);
+
+	for (uint32_t page = 0; page < layout->pages && !error; page++) {
+		error = convert_page(convert, page, copying->loader->room, &copying->reason);
+		if (!error) {
+			adapter_page(copying->adapter, page, copying->loader->room, warm_form(copy, page));
+			checksums[page] = XXH3_64bits(copying->loader->room, layout->page_bytes);
+		}
+	}
+	return error ? error : adapter_unchanged(copying->adapter, &copying->files, &copying->reason);
+}
+
+static int warm_place(struct copying *copying, enum cold_form form, struct warm_copy *copy)
+{
+	return warm_begin(copying->lora->warm, copying->adapter->warm_name, &copying->adapter->layout, form, copying->lora->private,
+		copying->later->warm_refused, copy);
+}
+
+static int warm_from_cold(struct copying *copying, const struct cold_file *file)
+{
+	struct warm_copy copy;
+	int error = warm_place(copying, (enum cold_form)file->header->form, &copy);
+
+	if (error)
+		return error;
+	error = forms_from_cold(copying, file, &copy);
+	if (!error)
+		return warm_publish(&copy, copying->adapter->name, file->checksums);
+	warm_abort(&copy);
+	return error;
+}
+
+static int warm_from_peft(struct copying *copying, const struct convert *convert)
+{
+	uint64_t *checksums = calloc(copying->adapter->layout.header->pages, sizeof(*checksums));
+	struct warm_copy copy = { .object = NULL };
+	int error = checksums ? adapter_form(copying->lora, copying->adapter, convert, &copying->reason) : -ENOMEM;
+
+	if (!error)
+		error = warm_place(copying, copying->adapter->form, &copy);
+	if (!error) {
+		error = forms_from_peft(copying, convert, &copy, checksums);
+		if (error)
+			warm_abort(&copy);
+		else
+			error = warm_publish(&copy, copying->adapter->name, checksums);
+	}
+	free(checksums);
+	return error;
+}
+
+static int convert_begin(struct copying *copying, struct convert *convert)
+{
+	int error = adapter_files(copying->adapter, &copying->files, &copying->reason);
+
+	return error ? error : convert_open(&copying->files.peft, &copying->adapter->layout, copying->files.fds[1], convert, &copying->reason);
+}
+
+static int warm_keep(struct copying *copying)
+{
+	struct convert convert;
+	struct cold_file file;
+	int error = copying->later->cold_refused ? -ENOENT : adapter_cold(copying->lora, copying->adapter, &file, &copying->reason);
+
+	if (!error) {
+		error = warm_from_cold(copying, &file);
+		adapter_cold_end(&file);
+		return error;
+	}
+	error = convert_begin(copying, &convert);
+	if (error)
+		return error;
+	error = warm_from_peft(copying, &convert);
+	convert_close(&convert);
+	return error;
+}
+
+/* ---- on disk ---- */
+
+/* One writer at a time in a folder; while another one is at work it is left to the next load: -EAGAIN. */
+static int cold_keep(struct copying *copying)
+{
+	const struct gpool_lora *lora = copying->lora;
+	int folder = openat(lora->cold_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), error;
+	struct convert convert;
+
+	if (folder < 0)
+		return -errno;
+	error = flock(folder, LOCK_EX | LOCK_NB) ? -EAGAIN : convert_begin(copying, &convert);
+	if (!error) {
+		error = cold_write(&convert, &copying->adapter->source, folder, copying->adapter->file_name, lora->int8, NULL, &copying->reason);
+		convert_close(&convert);
+	}
+	close(folder);
+	return error;
+}
+
+static bool cold_is_wanted(const struct gpool_lora *lora, const struct lora_later *later)
+{
+	return lora->cold_fd >= 0 && later->from != LORA_FROM_COLD &&
+		(later->cold_refused || faccessat(lora->cold_fd, later->adapter->file_name, F_OK, 0));
+}
+
+/* ---- both ---- */
+
+static void failure_say(struct copying *copying, const char *where, int error)
+{
+	pool_log(copying->lora->pool, POOL_LOG_ERROR, "adapter '%s' is not kept %s: %s", copying->adapter->name, where,
+		copying->reason.text[0] ? copying->reason.text : gpool_strerror(error));
+}
+
+/* No room is no failure, and said once; nor is it that another engine was first. */
+static void warm_end(struct copying *copying, int error)
+{
+	struct gpool_lora *lora = copying->lora;
+	bool full = error == -ENOSPC || error == -EDQUOT || error == -EUSERS, first;
+
+	pthread_mutex_lock(&lora->lock);
+	first = full && !lora->warm_full++;
+	lora->warm_made += !error;
+	pthread_mutex_unlock(&lora->lock);
+	if (first)
+		pool_log(lora->pool, POOL_LOG_INFO, "adapter '%s' is not kept in host memory: that pool is full, and all of it in use",
+			copying->adapter->name);
+	else if (error && !full && error != -ESTALE)
+		failure_say(copying, "in host memory", error);
+}
+
+void copies_make(struct lora_loader *loader, const struct lora_later *later)
+{
+	struct copying copying = { .loader = loader, .lora = loader->lora, .adapter = later->adapter, .later = later };
+	int error;
+
+	if (copying.lora->warm && later->from != LORA_FROM_WARM)
+		warm_end(&copying, warm_keep(&copying));
+	copying.reason.text[0] = '\0';
+	error = cold_is_wanted(copying.lora, later) ? cold_keep(&copying) : -EAGAIN;
+	if (error && error != -EAGAIN)
+		failure_say(&copying, "on disk", error);
+	files_close(&copying.files);
+}

@@ -1,0 +1,111 @@
+/*
+ * load_object.c - the object in the pool that an adapter is loaded into: another engine's, or one of our own.
+ *
+ * Its name is a hash of what it is made of: which files, for which type and page size, and the salt. Whoever finds it compares the layout with the one that the
+ * files give. Of two who publish at once one is first, and the other opens that one's.
+ */
+#include "client/lora/load/load.h"
+
+#include "client/object/object.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* ---- what another engine has published ---- */
+
+static bool same_layout(const struct adapter_layout_header *layout, struct gpool_object *object)
+{
+	uint64_t address, length;
+	const void *value;
+	size_t value_bytes;
+
+	return !gpool_object_get(object, "layout", &value, &value_bytes) && value_bytes == layout->bytes && !memcmp(value, layout, layout->bytes) &&
+		!gpool_object_address(object, 0, &address, &length) && length == (uint64_t)layout->pages * layout->page_bytes;
+}
+
+/* The agent lets no other tenant publish by a private name; this is the library's own check of that. */
+static int object_believe(struct lora_load *load, struct gpool_object *object)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+	int error = gpool_object_info(object, &info);
+
+	if (!error && load->lora->private && strcmp(info.tenant, pool_tenant_name(load->lora->pool)) != 0)
+		return refuse(&load->reason, "object '%s': it is of tenant '%s', who has published something by this name", load->adapter->key, info.tenant);
+	if (!error && !same_layout(load->adapter->layout.header, object))
+		return refuse(&load->reason, "object '%s': it is not what the files say; somebody has published something else by this name",
+			load->adapter->key);
+	return error;
+}
+
+int load_object_find(struct lora_load *load, struct gpool_object **object)
+{
+	int error = gpool_object_open(load->lora->pool, load->adapter->key, NULL, object);
+
+	if (error)
+		return error;
+	error = gpool_object_pin(*object);
+	if (!error) {
+		error = object_believe(load, *object);
+		if (error)
+			gpool_object_unpin(*object);
+	}
+	if (error) {
+		gpool_object_close(*object);
+		*object = NULL;
+	}
+	return error == -ESTALE ? -ENOENT : error;
+}
+
+/* ---- an object of our own ---- */
+
+int load_object_begin(struct lora_load *load)
+{
+	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
+	struct gpool_alloc_options alloc = GPOOL_ALLOC_OPTIONS_INIT;
+	uint32_t index;
+	int error;
+
+	options.memory_class = GPOOL_OBJECT_PINNABLE;
+	options.flags = GPOOL_OBJECT_PINNED | (load->lora->private ? GPOOL_OBJECT_PRIVATE : 0);
+	options.expect_version = GPOOL_OBJECT_NONE;
+	alloc.content = GPOOL_LORA_WEIGHT;
+	alloc.flags = load->spare ? GPOOL_ALLOC_NO_EVICT : 0;
+	alloc.owner_id = load->entry->id;
+	error = gpool_object_create(load->lora->pool, load->adapter->key, &options, &load->object);
+	if (error) {
+		load->object = NULL;
+		return error;
+	}
+	load->object->of_library = true;
+	error = gpool_object_alloc(load->object, load->adapter->layout.header->pages, &alloc, &index);
+	load->began_ns = monotonic_ns();
+	return error;
+}
+
+void load_object_cost(const struct lora_load *load)
+{
+	uint64_t us = (monotonic_ns() - load->began_ns) / 1000 + 1;
+
+	load->object->cost_us = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+}
+
+int load_object_publish(struct lora_load *load)
+{
+	const struct adapter_layout_header *layout = load->adapter->layout.header;
+	uint64_t version;
+	int error = gpool_object_set(load->object, "layout", layout, layout->bytes);
+
+	if (!error)
+		error = gpool_object_set(load->object, "name", load->adapter->name, strlen(load->adapter->name));
+	return error ? error : gpool_object_publish(load->object, &version);
+}
+
+void load_object_drop(struct lora_load *load)
+{
+	runs_free(load->lora, &load->runs);
+	if (load->stands)
+		gpool_object_unpin(load->object);
+	/* One that is not published is aborted. Nothing of ours is queued on it. */
+	gpool_object_close(load->object);
+	load->object = NULL;
+}

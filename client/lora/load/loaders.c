@@ -1,0 +1,240 @@
+/*
+ * loaders.c - the threads that bring adapters into the pool, and what each of them does next.
+ */
+#include "client/lora/load/load.h"
+#include "client/lora/load/rebalance.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Under way at a time: each of them has its pages, and as many take turns. Chosen. */
+enum { LOADS_MAX = 32 };
+
+/* ---- what is to be done ---- */
+
+static void later_free(struct lora_later *later)
+{
+	adapter_unref(later->adapter);
+	free(later);
+}
+
+/* Under the lock, but for the work. */
+static void turns_go_on(struct lora_loader *loader, struct lora_load *load)
+{
+	struct gpool_lora *lora = loader->lora;
+
+	if (!turn_take(loader, load))
+		return;
+	turns_pass(lora);
+	pthread_mutex_unlock(&lora->lock);
+	load_go_on(loader, load);
+	pthread_mutex_lock(&lora->lock);
+}
+
+/* Under the lock, but for the work. */
+static void entry_load(struct lora_loader *loader, struct lora_entry *entry, bool wholly)
+{
+	struct gpool_lora *lora = loader->lora;
+	struct lora_load *load = calloc(1, sizeof(*load));
+
+	if (!load) {
+		entry->error = -ENOMEM;
+		entry->state = GPOOL_LORA_COLD;
+		lora->changes++;
+		pthread_cond_broadcast(&lora->loaded);
+		return;
+	}
+	*load = (struct lora_load){ .lora = lora, .entry = entry, .adapter = entry->adapter, .spare = entry->spare };
+	load->adapter->refs++;
+	lora->loads++;
+	turns_pass(lora);
+	pthread_mutex_unlock(&lora->lock);
+	load_run(loader, load, wholly);
+	pthread_mutex_lock(&lora->lock);
+}
+
+static bool is_room(const struct gpool_lora *lora)
+{
+	return lora->loads < LOADS_MAX && !lora->crowded;
+}
+
+static void queue_take(struct lora_loader *loader)
+{
+	struct lora_entry *entry = TAILQ_FIRST(&loader->lora->queue);
+
+	TAILQ_REMOVE(&loader->lora->queue, entry, link);
+	entry_load(loader, entry, true);
+}
+
+void load_here(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	struct lora_loader helper = { .lora = lora };
+
+	if (!lora_can_help(lora) || !entry->adapter->known || !TAILQ_EMPTY(&lora->queue) || !is_room(lora)) {
+		entry_queue(lora, entry);
+		return;
+	}
+	entry->state = GPOOL_LORA_LOADING;
+	entry->error = 0;
+	entry->spare = false;
+	entry_load(&helper, entry, false);
+}
+
+static void later_take(struct lora_loader *loader)
+{
+	struct gpool_lora *lora = loader->lora;
+	struct lora_later *later = TAILQ_FIRST(&lora->later);
+
+	TAILQ_REMOVE(&lora->later, later, link);
+	lora->copying = true;
+	pthread_mutex_unlock(&lora->lock);
+	copies_make(loader, later);
+	pthread_mutex_lock(&lora->lock);
+	lora->copying = false;
+	later_free(later);
+}
+
+static void *loader_run(void *argument)
+{
+	struct lora_loader *loader = argument;
+	struct gpool_lora *lora = loader->lora;
+	struct lora_load *draft;
+
+	pthread_mutex_lock(&lora->lock);
+	while (!lora->ending) {
+		if (!TAILQ_EMPTY(&lora->queue) && is_room(lora))
+			queue_take(loader);
+		else if (!TAILQ_EMPTY(&lora->turns))
+			turns_go_on(loader, TAILQ_FIRST(&lora->turns));
+		else if ((draft = draft_done(lora)))
+			draft_end(loader, draft);
+		else if (!TAILQ_EMPTY(&lora->later) && !lora->copying)
+			later_take(loader);
+		else if (rebalance_is_due(lora))
+			rebalance(lora);
+		else if (!TAILQ_EMPTY(&lora->drafts) && !lora->watching)
+			drafts_watch(lora);
+		else
+			rebalance_wait(lora);
+	}
+	pthread_mutex_unlock(&lora->lock);
+	return NULL;
+}
+
+/* ---- threads ---- */
+
+/* Where the CPU writes to pages itself there is nothing to copy. */
+static int stage_open(struct lora_loader *loader)
+{
+	struct gpool *pool = loader->lora->pool;
+	uint64_t bytes = LORA_STAGE_PAGES * pool->page_bytes;
+	void *stage;
+	int error;
+
+	if (pool->capabilities & GPU_CAP_HOST_POINTER)
+		return 0;
+	stage = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (stage == MAP_FAILED)
+		return -ENOMEM;
+	error = gpu_host_register(pool->gpu, stage, bytes);
+	if (!error) {
+		error = gpool_stream_open(pool, NULL, 0, &loader->stream);
+		if (!error) {
+			loader->stage = stage;
+			return 0;
+		}
+		gpu_host_unregister(pool->gpu, stage);
+	}
+	munmap(stage, bytes);
+	return error;
+}
+
+static void loader_close(struct lora_loader *loader)
+{
+	struct gpool *pool = loader->lora->pool;
+
+	if (loader->stage) {
+		gpool_stream_close(pool, loader->stream);
+		gpu_host_unregister(pool->gpu, loader->stage);
+		munmap(loader->stage, LORA_STAGE_PAGES * pool->page_bytes);
+	}
+	free(loader->stored);
+	free(loader->room);
+}
+
+static int loader_open(struct lora_loader *loader)
+{
+	int error = stage_open(loader);
+
+	if (error)
+		return error;
+	error = -pthread_create(&loader->thread, NULL, loader_run, loader);
+	if (error)
+		loader_close(loader);
+	return error;
+}
+
+int loaders_start(struct gpool_lora *lora, uint32_t count)
+{
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	int error = 0;
+
+	lora->cores = cores > 1 ? (uint32_t)cores : 1;
+	lora->loaders = calloc(count, sizeof(*lora->loaders));
+	if (!lora->loaders)
+		return -ENOMEM;
+	while (lora->loader_count < count && !error) {
+		lora->loaders[lora->loader_count].lora = lora;
+		error = loader_open(&lora->loaders[lora->loader_count]);
+		lora->loader_count += !error;
+	}
+	return error;
+}
+
+/* What no thread had in its hands. */
+static void lists_empty(struct gpool_lora *lora)
+{
+	struct lora_entry *entry;
+	struct lora_later *later;
+	struct lora_load *load;
+
+	while ((load = TAILQ_FIRST(&lora->turns))) {
+		TAILQ_REMOVE(&lora->turns, load, link);
+		load->entry->load = NULL;
+		load_end(load, -ECANCELED);
+	}
+	while ((load = TAILQ_FIRST(&lora->drafts))) {
+		TAILQ_REMOVE(&lora->drafts, load, link);
+		load->entry->load = NULL;
+		lora->loads++;
+		load_end(load, -ECANCELED);
+	}
+	while ((entry = TAILQ_FIRST(&lora->queue))) {
+		TAILQ_REMOVE(&lora->queue, entry, link);
+		entry->state = GPOOL_LORA_COLD;
+	}
+	while ((later = TAILQ_FIRST(&lora->later))) {
+		TAILQ_REMOVE(&lora->later, later, link);
+		later_free(later);
+	}
+}
+
+void loaders_end(struct gpool_lora *lora)
+{
+	pthread_mutex_lock(&lora->lock);
+	lora->ending = true;
+	pthread_cond_broadcast(&lora->queued);
+	pthread_mutex_unlock(&lora->lock);
+	for (uint32_t i = 0; i < lora->loader_count; i++) {
+		pthread_join(lora->loaders[i].thread, NULL);
+		loader_close(&lora->loaders[i]);
+	}
+	lists_empty(lora);
+	while (lora->readers_idle)
+		cold_reader_destroy(lora->readers[--lora->readers_idle]);
+	free(lora->loaders);
+	lora->loaders = NULL;
+	lora->loader_count = 0;
+}

@@ -1,0 +1,407 @@
+/*
+ * lora.c - registering adapters, and looking at them.
+ */
+#include "client/core/last_error.h"
+#include "client/lora/load/lora.h"
+#include "client/lora/load/rebalance.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- life ---- */
+
+static int options_check(const struct gpool *pool, const struct gpool_lora_options *options)
+{
+	if (pool->role)
+		return fail_role(pool);
+	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE))
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", options->flags,
+			options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE));
+	if (options->flags & GPOOL_LORA_INT8 && !options->cold_folder && !options->warm)
+		return fail(-EINVAL, "GPOOL_LORA_INT8 needs cold_folder or warm");
+	if (options->warm && (!options->warm->alive || options->warm->role || !(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
+		return fail(-EINVAL, "warm is not a worker's pool on the back end host");
+	if (options->element > GPOOL_LORA_BF16 || options->reserved)
+		return fail(-EINVAL, "element is %u, at most %d, and reserved is %u, which must be 0", options->element, GPOOL_LORA_BF16, options->reserved);
+	return options->load_threads <= LORA_THREADS_MAX ? 0 :
+		fail(-EINVAL, "load_threads is %u; at most %d", options->load_threads, LORA_THREADS_MAX);
+}
+
+static void lora_free(struct gpool_lora *lora)
+{
+	if (lora->cold_fd >= 0)
+		close(lora->cold_fd);
+	warm_kept_end(&lora->kept);
+	pthread_cond_destroy(&lora->queued);
+	pthread_cond_destroy(&lora->loaded);
+	pthread_mutex_destroy(&lora->lock);
+	free(lora->entries);
+	free(lora);
+}
+
+int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora)
+{
+	struct gpool_lora_options read = GPOOL_LORA_OPTIONS_INIT;
+	struct gpool_lora *made;
+	pthread_condattr_t clock;
+	int error = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (options)
+		error = options_read(&read, sizeof(read), options);
+	if (!error)
+		error = options_check(pool, &read);
+	if (error)
+		return error;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return -ENOMEM;
+	made->pool = pool;
+	made->warm = read.warm;
+	made->element = (enum gpool_lora_element)read.element;
+	memcpy(made->salt, read.salt, sizeof(made->salt));
+	made->cold_fd = -1;
+	made->int8 = read.flags & GPOOL_LORA_INT8;
+	made->private = read.flags & GPOOL_LORA_PRIVATE;
+	rebalance_begin(made, read.rebalance_ms);
+	TAILQ_INIT(&made->queue);
+	TAILQ_INIT(&made->turns);
+	TAILQ_INIT(&made->later);
+	TAILQ_INIT(&made->drafts);
+	pthread_mutex_init(&made->lock, NULL);
+	pthread_mutex_init(&made->kept.lock, NULL);
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&made->queued, &clock);
+	pthread_cond_init(&made->loaded, &clock);
+	pthread_condattr_destroy(&clock);
+	if (read.cold_folder) {
+		made->cold_fd = open(read.cold_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		error = made->cold_fd < 0 ? -errno : 0;
+	}
+	if (!error)
+		error = loaders_start(made, read.load_threads ? read.load_threads : LORA_THREADS_DEFAULT);
+	if (error) {
+		loaders_end(made);
+		lora_free(made);
+		return error;
+	}
+	*lora = made;
+	return 0;
+}
+
+static void counts_add(struct lora_counts *to, const struct lora_counts *counts)
+{
+	to->hits += counts->hits;
+	to->shared += counts->shared;
+	to->lost += counts->lost;
+	to->rebalanced += counts->rebalanced;
+	for (int i = 0; i < LORA_FROM_COUNT; i++)
+		to->from[i] += counts->from[i];
+}
+
+static void entry_free(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	counts_add(&lora->gone, &entry->counts);
+	HASH_DEL(lora->by_name, entry);
+	lora->entries[entry->id] = NULL;
+	adapter_unref(entry->adapter);
+	free(entry);
+}
+
+int gpool_lora_close(struct gpool_lora *lora)
+{
+	int error = 0;
+
+	if (!lora)
+		return 0;
+	if (!lora->pool->alive)
+		return -ECHILD;
+	if (lora->users)
+		return fail(-EBUSY, "%u batches and schedulers of these adapters are open", lora->users);
+	/* Loaders are at work, also for nobody. */
+	pthread_mutex_lock(&lora->lock);
+	for (uint32_t i = 0; i < lora->entry_count && !error; i++)
+		if (lora->entries[i] && (lora->entries[i]->acquired || entry_is_used(lora, lora->entries[i])))
+			error = fail(-EBUSY, "adapter '%s' is in use", lora->entries[i]->adapter->name);
+	pthread_mutex_unlock(&lora->lock);
+	if (error)
+		return error;
+	loaders_end(lora);
+	for (uint32_t i = 0; i < lora->entry_count && !error; i++) {
+		if (!lora->entries[i])
+			continue;
+		error = entry_close(lora, lora->entries[i]);
+		if (!error)
+			entry_free(lora, lora->entries[i]);
+	}
+	if (!error)
+		lora_free(lora);
+	return error;
+}
+
+/* ---- registering ---- */
+
+/* Under the lock: a number for it. */
+static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	struct lora_entry *other;
+	uint32_t id = 0;
+
+	HASH_FIND_STR(lora->by_name, entry->adapter->name, other);
+	if (other)
+		return -EEXIST;
+	while (id < lora->entry_count && lora->entries[id])
+		id++;
+	if (id == lora->entry_room) {
+		uint32_t room = lora->entry_room ? lora->entry_room * 2 : 64;
+		struct lora_entry **entries = realloc(lora->entries, room * sizeof(struct lora_entry *));
+
+		if (!entries)
+			return -ENOMEM;
+		lora->entries = entries;
+		lora->entry_room = room;
+	}
+	HASH_ADD_KEYPTR(hh, lora->by_name, entry->adapter->name, strlen(entry->adapter->name), entry);
+	if (entry->unnamed)
+		return -ENOMEM;
+	entry->id = id;
+	lora->entries[id] = entry;
+	lora->entry_count += id == lora->entry_count;
+	return 0;
+}
+
+int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why)
+{
+	struct lora_entry *entry;
+	struct reason reason = { "" };
+	int error;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	if (!name || !*name || !folder)
+		return fail(-EINVAL, "%s is empty", name && *name ? "folder" : "the adapter's name");
+	if (strlen(name) >= LORA_NAME_BYTES)
+		return fail(-EINVAL, "the adapter's name has %zu bytes; at most %d", strlen(name), LORA_NAME_BYTES - 1);
+	entry = calloc(1, sizeof(*entry));
+	if (!entry)
+		return -ENOMEM;
+	error = adapter_create(name, folder, &entry->adapter, &reason);
+	if (!error) {
+		pthread_mutex_lock(&lora->lock);
+		error = entry_add(lora, entry);
+		pthread_mutex_unlock(&lora->lock);
+	}
+	if (why)
+		memcpy(why, reason.text, sizeof(reason.text));
+	if (error && reason.text[0])
+		fail(error, "%s", reason.text);
+	if (!error) {
+		*id = entry->id;
+		return 0;
+	}
+	adapter_unref(entry->adapter);
+	free(entry);
+	return error;
+}
+
+struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id)
+{
+	return id < lora->entry_count ? lora->entries[id] : NULL;
+}
+
+int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id)
+{
+	struct lora_entry *entry;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	HASH_FIND_STR(lora->by_name, name, entry);
+	if (entry)
+		*id = entry->id;
+	pthread_mutex_unlock(&lora->lock);
+	return entry ? 0 : fail(-ENOENT, "no adapter '%s' is registered", name);
+}
+
+int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
+{
+	struct lora_entry *entry;
+	int error;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry)
+		error = fail_adapter(id);
+	else if (entry->acquired || entry->waiting || entry->requests || entry->load || entry->state == GPOOL_LORA_LOADING)
+		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name,
+			entry->acquired ? "acquired" : entry->requests ? "wanted by requests of a scheduler" : "being loaded");
+	else
+		error = entry_close(lora, entry);
+	if (!error)
+		entry_free(lora, entry);
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}
+
+/* ---- looking ---- */
+
+static uint64_t loads_of(const struct lora_counts *counts)
+{
+	return counts->from[LORA_FROM_WARM] + counts->from[LORA_FROM_COLD] + counts->from[LORA_FROM_PEFT];
+}
+
+int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why)
+{
+	const struct lora_entry *entry;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (entry)
+		memcpy(why, entry->error ? entry->reason.text : "", entry->error ? sizeof(entry->reason.text) : 1);
+	pthread_mutex_unlock(&lora->lock);
+	return entry ? 0 : fail_adapter(id);
+}
+
+/* As far as the caller's struct goes; what it has more is zeros. */
+static void struct_give(void *to, uint32_t size, const void *filled, size_t bytes)
+{
+	if (size > bytes)
+		memset((char *)to + bytes, 0, size - bytes);
+	memcpy(to, filled, size < bytes ? size : bytes);
+}
+
+int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info)
+{
+	struct gpool_lora_info filled = { .size = info->size };
+	const struct lora_entry *entry;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return fail_size(filled.size);
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (entry) {
+		filled.state = entry->state;
+		filled.acquired = entry->acquired;
+		filled.rank_max = entry->adapter->rank_max;
+		filled.modules = entry->adapter->modules;
+		filled.layers = entry->adapter->layers;
+		if (entry->state == GPOOL_LORA_HERE) {
+			filled.pages = entry->adapter->layout.header->pages;
+			filled.element = entry->adapter->layout.header->element == ADAPTER_F16 ? GPOOL_LORA_F16 : GPOOL_LORA_BF16;
+		}
+		filled.hits = entry->counts.hits;
+		filled.loads = loads_of(&entry->counts);
+		filled.shared = entry->counts.shared;
+		filled.lost = entry->counts.lost;
+		filled.rebalanced = entry->counts.rebalanced;
+		filled.from_warm = entry->counts.from[LORA_FROM_WARM];
+		filled.from_cold = entry->counts.from[LORA_FROM_COLD];
+		memcpy(filled.name, entry->adapter->name, sizeof(filled.name));
+	}
+	pthread_mutex_unlock(&lora->lock);
+	if (!entry)
+		return fail_adapter(id);
+	struct_give(info, filled.size, &filled, sizeof(filled));
+	return 0;
+}
+
+/* ---- all of them together ---- */
+
+/* Under the lock. */
+static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats *stats, struct lora_counts *counts)
+{
+	*counts = lora->gone;
+	for (uint32_t i = 0; i < lora->entry_count; i++) {
+		const struct lora_entry *entry = lora->entries[i];
+
+		if (!entry)
+			continue;
+		counts_add(counts, &entry->counts);
+		stats->registered++;
+		stats->resident += entry->state == GPOOL_LORA_HERE;
+		stats->active += entry->acquired > 0;
+		if (entry->state == GPOOL_LORA_HERE)
+			stats->hot_bytes += entry->adapter->layout.header->pages * lora->pool->page_bytes;
+	}
+}
+
+/* All copies in the warm pool, whoever has made them. */
+static uint64_t warm_bytes(const struct gpool_lora *lora)
+{
+	struct gpool_object_info info = { .size = sizeof(info) };
+	uint32_t cursor = 0;
+	uint64_t bytes = 0;
+
+	while (lora->warm && !gpool_object_next(lora->warm, &cursor, &info))
+		if (!strncmp(info.name, LORA_WARM_PREFIX, strlen(LORA_WARM_PREFIX)))
+			bytes += info.pages * lora->warm->page_bytes;
+	return bytes;
+}
+
+/* And not half written. */
+static bool is_kept_file(const char *name)
+{
+	const char *suffix = strstr(name, LORA_COLD_SUFFIX);
+
+	return suffix && !suffix[strlen(LORA_COLD_SUFFIX)];
+}
+
+static uint64_t cold_bytes(const struct gpool_lora *lora)
+{
+	int fd = lora->cold_fd < 0 ? -1 : openat(lora->cold_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *file;
+	struct stat status;
+	uint64_t bytes = 0;
+
+	while (folder && (file = readdir(folder)))
+		if (is_kept_file(file->d_name) && !fstatat(lora->cold_fd, file->d_name, &status, AT_SYMLINK_NOFOLLOW))
+			bytes += (uint64_t)status.st_size;
+	if (folder)
+		closedir(folder);
+	else if (fd >= 0)
+		close(fd);
+	return bytes;
+}
+
+int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
+{
+	struct gpool_lora_stats filled = { .size = stats->size };
+	struct lora_counts counts;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	if (filled.size < sizeof(filled.size))
+		return fail_size(filled.size);
+	pthread_mutex_lock(&lora->lock);
+	entries_count(lora, &filled, &counts);
+	filled.warm_made = lora->warm_made;
+	filled.warm_full = lora->warm_full;
+	filled.refused = lora->refused;
+	pthread_mutex_unlock(&lora->lock);
+	filled.hits = counts.hits;
+	filled.loads = loads_of(&counts);
+	filled.from_warm = counts.from[LORA_FROM_WARM];
+	filled.from_cold = counts.from[LORA_FROM_COLD];
+	filled.shared = counts.shared;
+	filled.lost = counts.lost;
+	filled.rebalanced = counts.rebalanced;
+	filled.warm_bytes = warm_bytes(lora);
+	filled.cold_bytes = cold_bytes(lora);
+	struct_give(stats, filled.size, &filled, sizeof(filled));
+	return 0;
+}

@@ -1,0 +1,364 @@
+/*
+ * part.c - images of some pages, from the warmest source that there is.
+ */
+#include "client/lora/load/load.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of images in a part. Chosen: it takes about 100 us from memory, much longer than to hand it over. */
+enum { PART_BYTES = 1 << 20 };
+
+/* ---- room ---- */
+
+static int memory_have(void **memory, uint64_t *bytes, uint64_t wanted)
+{
+	if (*bytes >= wanted)
+		return 0;
+	free(*memory);
+	*memory = NULL;
+	*bytes = 0;
+	if (posix_memalign(memory, COLD_ALIGN, wanted))
+		return -ENOMEM;
+	*bytes = wanted;
+	return 0;
+}
+
+int room_have(struct lora_loader *loader, uint64_t room_bytes, uint64_t stored_bytes)
+{
+	int error = memory_have(&loader->room, &loader->room_bytes, room_bytes);
+
+	return error ? error : memory_have(&loader->stored, &loader->stored_bytes, stored_bytes);
+}
+
+/* ---- pages ---- */
+
+/* Where the CPU cannot write to pages, images go to the device by the stage's pages in turn. */
+struct sink {
+	struct lora_loader *loader;
+	uint64_t base, page_bytes;
+	struct gpool_fence fences[LORA_STAGE_PAGES];
+	uint32_t count;
+};
+
+static struct sink sink_of(struct lora_loader *loader, const struct lora_load *load)
+{
+	return (struct sink){ .loader = loader, .base = load->base, .page_bytes = load->lora->pool->page_bytes };
+}
+
+/* Where the image of that page is made; NULL: -EIO. */
+static void *sink_image(struct sink *sink, uint32_t page)
+{
+	struct gpool *pool = sink->loader->lora->pool;
+	uint32_t turn = sink->count % LORA_STAGE_PAGES;
+
+	if (!sink->loader->stage)
+		return (void *)(uintptr_t)(sink->base + page * sink->page_bytes);
+	if (sink->count >= LORA_STAGE_PAGES && gpool_fence_wait(pool, sink->fences[turn], -1))
+		return NULL;
+	return sink->loader->stage + turn * sink->page_bytes;
+}
+
+static int sink_put(struct sink *sink, uint32_t page)
+{
+	struct gpool *pool = sink->loader->lora->pool;
+	uint32_t turn = sink->count % LORA_STAGE_PAGES;
+	int error;
+
+	if (!sink->loader->stage)
+		return 0;
+	error = gpool_copy(pool, sink->loader->stream, sink->base + page * sink->page_bytes, (uintptr_t)(sink->loader->stage + turn * sink->page_bytes),
+		sink->page_bytes);
+	if (!error)
+		error = gpool_fence_record(pool, sink->loader->stream, &sink->fences[turn]);
+	sink->count += !error;
+	return error;
+}
+
+/* Everything is there. */
+static int sink_end(struct sink *sink)
+{
+	return sink->count ? gpool_fence_wait(sink->loader->lora->pool, sink->fences[(sink->count - 1) % LORA_STAGE_PAGES], -1) : 0;
+}
+
+/* ---- PEFT's files ---- */
+
+static int peft_open(struct lora_load *load)
+{
+	struct convert convert;
+	int error = adapter_files(load->adapter, &load->files, &load->reason);
+
+	if (error)
+		return error;
+	error = convert_open(&load->files.peft, &load->adapter->layout, load->files.fds[1], &convert, &load->reason);
+	if (error)
+		return error;
+	error = adapter_form(load->lora, load->adapter, &convert, &load->reason);
+	convert_close(&convert);
+	return error;
+}
+
+static int peft_page(const struct lora_load *load, const struct convert *convert, uint32_t page, struct sink *sink, struct reason *reason)
+{
+	void *image = sink_image(sink, page);
+	int error = image ? convert_page(convert, page, image, reason) : -EIO;
+
+	if (error)
+		return error;
+	adapter_page(load->adapter, page, image, load->adapter->form == COLD_INT8 ? sink->loader->room : NULL);
+	return sink_put(sink, page);
+}
+
+static int peft_part(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
+{
+	struct sink sink = sink_of(loader, load);
+	struct convert convert;
+	int error = convert_open(&load->files.peft, &load->adapter->layout, load->files.fds[1], &convert, reason);
+
+	if (error)
+		return error;
+	error = room_have(loader, sink.page_bytes, 0);
+	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++)
+		if (!load->done[page])
+			error = peft_page(load, &convert, page, &sink, reason);
+	convert_close(&convert);
+	return error ? error : sink_end(&sink);
+}
+
+/* ---- kept files and copies: forms ---- */
+
+static int form_page(const struct cold_file *file, uint32_t page, const void *form, struct sink *sink, struct reason *reason)
+{
+	void *image = sink_image(sink, page);
+	int error = image ? cold_page_expand(file, page, form, image, reason) : -EIO;
+
+	return error ? error : sink_put(sink, page);
+}
+
+/* Without one, since all are taken, threads read for themselves. */
+static void reader_take(struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+	struct cold_reader *reader = NULL;
+
+	pthread_mutex_lock(&lora->lock);
+	if (lora->readers_idle)
+		reader = lora->readers[--lora->readers_idle];
+	else if (lora->readers_made < lora->loader_count && !cold_reader_create(&reader))
+		lora->readers_made++;
+	pthread_mutex_unlock(&lora->lock);
+	if (!reader || !cold_reader_begin(reader, &load->cold)) {
+		load->reader = reader;
+		return;
+	}
+	cold_reader_destroy(reader);
+	pthread_mutex_lock(&lora->lock);
+	lora->readers_made--;
+	pthread_mutex_unlock(&lora->lock);
+}
+
+static void reader_leave(struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+
+	if (!load->reader)
+		return;
+	cold_reader_end(load->reader);
+	pthread_mutex_lock(&lora->lock);
+	lora->readers[lora->readers_idle++] = load->reader;
+	pthread_mutex_unlock(&lora->lock);
+	load->reader = NULL;
+}
+
+static int cold_source_open(struct lora_load *load)
+{
+	int error = adapter_cold(load->lora, load->adapter, &load->cold, &load->reason);
+
+	if (!error)
+		reader_take(load);
+	return error;
+}
+
+/* They are given back by who uses the reader, and not by those who had them. */
+static void groups_give_back(struct lora_load *load)
+{
+	uint32_t groups[COLD_READER_HELD_MAX], count;
+
+	pthread_mutex_lock(&load->lora->lock);
+	count = load->returned_count;
+	memcpy(groups, load->returned, count * sizeof(*groups));
+	load->returned_count = 0;
+	pthread_mutex_unlock(&load->lora->lock);
+	while (count)
+		cold_reader_give_back(load->reader, groups[--count]);
+}
+
+int part_fetch(struct lora_load *load, struct lora_part *part)
+{
+	const struct cold_group *group;
+	int got;
+
+	if (load->from != LORA_FROM_COLD || !load->reader)
+		return 0;
+	groups_give_back(load);
+	got = cold_reader_next(load->reader, &part->group, &part->stored);
+	if (got <= 0)
+		return got ? got : -EIO;
+	group = &load->cold.groups[part->group];
+	part->first = group->first_page;
+	part->pages = group->pages;
+	return 0;
+}
+
+void part_return(struct lora_load *load, const struct lora_part *part)
+{
+	if (part->stored)
+		load->returned[load->returned_count++] = part->group;
+}
+
+/* What was read, as forms; uncompressed into the loader's room. */
+static int forms_of(struct lora_loader *loader, const struct cold_file *file, uint32_t index, const void *stored, const void **forms, struct reason *reason)
+{
+	const struct cold_group *group = &file->groups[index];
+	int error = room_have(loader, cold_pages_bytes(&file->layout, (enum cold_form)file->header->form, group->first_page, group->pages), 0);
+
+	return error ? error : cold_group_expand(file, index, stored, loader->room, forms, reason);
+}
+
+int group_forms(struct lora_loader *loader, const struct cold_file *file, uint32_t index, const void **forms, struct reason *reason)
+{
+	int error = room_have(loader, 0, cold_align(file->groups[index].bytes));
+
+	if (!error)
+		error = cold_group_read(file, index, loader->stored);
+	return error ? error : forms_of(loader, file, index, loader->stored, forms, reason);
+}
+
+static int cold_part(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
+{
+	struct sink sink = sink_of(loader, load);
+	const void *forms;
+	int error = part->stored ? forms_of(loader, &load->cold, part->group, part->stored, &forms, reason) :
+		group_forms(loader, &load->cold, part->group, &forms, reason);
+
+	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++) {
+		if (!load->done[page])
+			error = form_page(&load->cold, page, forms, &sink, reason);
+		forms = (const char *)forms + cold_page_bytes(&load->cold.layout, (enum cold_form)load->cold.header->form, page);
+	}
+	return error ? error : sink_end(&sink);
+}
+
+static int warm_open(struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+	const struct adapter *adapter = load->adapter;
+	int error;
+
+	if (!lora->warm)
+		return -ENOENT;
+	error = warm_again(&lora->kept, adapter->warm_name, &adapter->layout, lora->int8, &load->warm);
+	if (error)
+		error = warm_find(lora->warm, adapter->warm_name, &adapter->layout, lora->int8, lora->private, &load->warm, &load->reason);
+	/* Else there is nobody who could say whether there is one. */
+	return error && error != -EINVAL ? -ENOENT : error;
+}
+
+static int warm_part(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
+{
+	struct sink sink = sink_of(loader, load);
+	int error = 0;
+
+	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++)
+		if (!load->done[page])
+			error = form_page(&load->warm.file, page, warm_form(&load->warm, page), &sink, reason);
+	return error ? error : sink_end(&sink);
+}
+
+/* ---- sources ---- */
+
+static const struct source {
+	int (*open)(struct lora_load *load);
+	int (*part)(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason);
+} sources[LORA_FROM_COUNT] = {
+	[LORA_FROM_WARM] = { warm_open, warm_part },
+	[LORA_FROM_COLD] = { cold_source_open, cold_part },
+	[LORA_FROM_PEFT] = { peft_open, peft_part },
+};
+
+void source_refuse(struct lora_load *load, int error)
+{
+	struct gpool_lora *lora = load->lora;
+
+	pthread_mutex_lock(&lora->lock);
+	lora->refused++;
+	pthread_mutex_unlock(&lora->lock);
+	if (load->from == LORA_FROM_WARM)
+		load->warm_refused = load->warm.version;
+	else
+		load->cold_refused = true;
+	pool_log(lora->pool, POOL_LOG_ERROR, "adapter '%s': its copy '%s' is not taken: %s; it is loaded from elsewhere and copied anew", load->adapter->name,
+		load->from == LORA_FROM_WARM ? load->adapter->warm_name : load->adapter->file_name,
+		load->reason.text[0] ? load->reason.text : gpool_strerror(error));
+	load->reason.text[0] = '\0';
+	load->from++;
+}
+
+int source_open(struct lora_load *load)
+{
+	int error;
+
+	load->next = 0;
+	while ((error = sources[load->from].open(load)) && load->from != LORA_FROM_PEFT && (error == -ENOENT || error == -EINVAL || error == -EIO)) {
+		if (error == -ENOENT)
+			load->from++;
+		else
+			source_refuse(load, error);
+	}
+	return error;
+}
+
+bool source_open_warm(struct lora_load *load)
+{
+	int error = load->from == LORA_FROM_WARM ? warm_open(load) : -ENOENT;
+
+	if (error == -EINVAL)
+		source_refuse(load, error);
+	return !error;
+}
+
+void source_close(struct lora_load *load)
+{
+	/* One that was refused is not the one to be loaded next. */
+	if (load->from == LORA_FROM_WARM)
+		warm_leave(&load->lora->kept, load->adapter->warm_name, &load->warm);
+	else
+		warm_close(&load->warm);
+	reader_leave(load);
+	if (load->cold.header)
+		adapter_cold_end(&load->cold);
+	files_close(&load->files);
+}
+
+bool part_take(struct lora_load *load, struct lora_part *part)
+{
+	const struct adapter_layout_header *layout = load->adapter->layout.header;
+
+	if (load->from == LORA_FROM_COLD) {
+		const struct cold_group *group = &load->cold.groups[load->next];
+
+		*part = (struct lora_part){ .first = group->first_page, .pages = group->pages, .group = load->next };
+		return ++load->next < load->cold.header->groups;
+	}
+	*part = (struct lora_part){ .first = load->next, .pages = layout->page_bytes < PART_BYTES ? PART_BYTES / layout->page_bytes : 1 };
+	if (part->pages > layout->pages - part->first)
+		part->pages = layout->pages - part->first;
+	load->next += part->pages;
+	return load->next < layout->pages;
+}
+
+int part_make(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
+{
+	return sources[load->from].part(loader, load, part, reason);
+}

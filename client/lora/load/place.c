@@ -1,0 +1,264 @@
+/*
+ * place.c - where an open adapter's tiles lie in this process.
+ */
+#include "client/lora/load/lora.h"
+#include "client/core/last_error.h"
+#include "client/core/stream.h"
+#include "cuda/kernels/lora.h"
+#include "shm/timeline.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the table of runs ---- */
+
+static uint64_t run_at(const struct adapter_layout *layout, uint64_t base, uint32_t run)
+{
+	const struct adapter_run *at = &layout->runs[run];
+
+	return base + (uint64_t)at->page * layout->header->page_bytes + at->offset;
+}
+
+/* Each matrix has one run; more only where it goes on in another page. */
+static bool has_further(const struct adapter_layout *layout)
+{
+	return layout->header->runs > 2 * layout->header->modules;
+}
+
+static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *runs)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	int error;
+
+	runs->is_span = bytes <= pool->page_bytes / 2;
+	if (runs->is_span) {
+		error = gpool_span_alloc(pool, bytes, GPOOL_LORA_WEIGHT, &runs->span);
+		runs->address = error ? 0 : runs->span.address;
+		return error;
+	}
+	options.content = GPOOL_LORA_WEIGHT;
+	error = gpool_alloc(pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, &runs->block);
+	if (!error)
+		error = gpool_address(pool, &runs->block, &runs->address);
+	return error;
+}
+
+static void table_fill(const struct adapter_layout *layout, uint64_t base, uint32_t begin, uint32_t count, uint64_t *to)
+{
+	for (uint32_t i = 0; i < count; i++)
+		to[i] = run_at(layout, base, begin + i);
+}
+
+/* The table goes to the device from the stage, piece by piece. */
+static int table_write(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, uint64_t table)
+{
+	struct gpool *pool = loader->lora->pool;
+	uint32_t count = layout->header->runs, room = (uint32_t)(LORA_STAGE_PAGES * pool->page_bytes / sizeof(uint64_t));
+	int error = 0;
+
+	if (!loader->stage) {
+		table_fill(layout, base, 0, count, (uint64_t *)(uintptr_t)table);
+		return 0;
+	}
+	for (uint32_t begin = 0; begin < count && !error; begin += room) {
+		uint32_t part = count - begin < room ? count - begin : room;
+		struct gpool_fence fence;
+
+		table_fill(layout, base, begin, part, (uint64_t *)(void *)loader->stage);
+		error = gpool_copy(pool, loader->stream, table + begin * sizeof(uint64_t), (uintptr_t)loader->stage, part * sizeof(uint64_t));
+		if (!error)
+			error = gpool_fence_record(pool, loader->stream, &fence);
+		if (!error)
+			error = gpool_fence_wait(pool, fence, -1);
+	}
+	return error;
+}
+
+int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, struct lora_runs *runs)
+{
+	int error;
+
+	if (!has_further(layout))
+		return 0;
+	error = table_alloc(loader->lora->pool, layout->header->runs * sizeof(uint64_t), runs);
+	if (!error)
+		error = table_write(loader, layout, base, runs->address);
+	if (error)
+		runs_free(loader->lora, runs);
+	return error;
+}
+
+void runs_free(struct gpool_lora *lora, struct lora_runs *runs)
+{
+	if (!runs->address)
+		return;
+	if (runs->is_span)
+		gpool_span_free(lora->pool, &runs->span);
+	else
+		gpool_free(lora->pool, &runs->block);
+	*runs = (struct lora_runs){ 0 };
+}
+
+/* ---- who still uses it ---- */
+
+int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence)
+{
+	struct lora_use *use = entry->uses;
+	int error = fence_check(lora->pool, fence);
+
+	if (error)
+		return error;
+	/* Of one stream the later fence stands for the earlier one. */
+	while (use && fence_slot(use->fence.value) != fence_slot(fence.value))
+		use = use->next;
+	if (!use) {
+		use = malloc(sizeof(*use));
+		if (!use)
+			return -ENOMEM;
+		*use = (struct lora_use){ .next = entry->uses };
+		entry->uses = use;
+	}
+	if (fence.value > use->fence.value)
+		use->fence = fence;
+	return 0;
+}
+
+bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	while (entry->uses) {
+		struct lora_use *use = entry->uses;
+
+		if (!gpool_fence_done(lora->pool, use->fence))
+			return true;
+		entry->uses = use->next;
+		free(use);
+	}
+	return false;
+}
+
+int entry_close(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	int error = entry_is_used(lora, entry) ? -EBUSY : gpool_object_close(entry->object);
+
+	if (error)
+		return error;
+	entry->object = NULL;
+	runs_free(lora, &entry->runs);
+	entry->state = GPOOL_LORA_COLD;
+	return 0;
+}
+
+/* ---- parts ---- */
+
+int target_find(const struct adapter_layout *layout, const char *target)
+{
+	uint32_t low = 0, high = layout->header->targets;
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		int order = strcmp(target, layout->names + layout->targets[middle].offset);
+
+		if (!order)
+			return (int)middle;
+		if (order < 0)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return -1;
+}
+
+const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, int target)
+{
+	uint32_t low = 0, high = layout->header->modules;
+
+	while (target >= 0 && low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		const struct adapter_module *module = &layout->modules[middle];
+
+		if (module->layer == layer && module->target == (uint32_t)target)
+			return module;
+		if (layer < module->layer || (layer == module->layer && (uint32_t)target < module->target))
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return NULL;
+}
+
+static struct gpool_lora_matrix matrix_of(const struct lora_entry *entry, const struct adapter_matrix *matrix, uint32_t columns)
+{
+	bool more = adapter_matrix_runs(matrix, adapter_tiles(columns)) > 1;
+
+	return (struct gpool_lora_matrix){
+		.first = run_at(&entry->adapter->layout, entry->base, matrix->first),
+		.more = more ? entry->runs.address + (matrix->first + 1) * sizeof(uint64_t) : 0,
+		.head_tiles = matrix->head_tiles,
+		.run_tiles = matrix->run_tiles,
+	};
+}
+
+struct gpool_lora_part part_of(const struct lora_entry *entry, const struct adapter_module *module)
+{
+	return (struct gpool_lora_part){
+		.a = matrix_of(entry, &module->a, module->in),
+		.b = matrix_of(entry, &module->b, module->out),
+		.rank = module->rank,
+		.scale = module->scale,
+	};
+}
+
+static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) && sizeof(struct gpool_lora_part) == sizeof(struct lora_adapter) &&
+	offsetof(struct gpool_lora_matrix, head_tiles) == offsetof(struct lora_matrix, head_tiles) &&
+	offsetof(struct gpool_lora_part, scale) == offsetof(struct lora_adapter, scale), "what the kernels take");
+
+/* Pages are filled in order, and layers need them in order. */
+uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer)
+{
+	uint32_t low = 0, high = layout->header->layers;
+
+	if (layer < 0)
+		return layout->header->pages;
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (layout->layers[middle].layer <= (uint32_t)layer)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low ? layout->layers[low - 1].pages : 0;
+}
+
+bool layer_is_here(const struct lora_entry *entry, int32_t layer)
+{
+	return entry->state == GPOOL_LORA_HERE || (entry->load && layer_pages(&entry->adapter->layout, layer) <= entry->ready);
+}
+
+int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_part *part)
+{
+	const struct adapter_module *module = NULL;
+	const struct lora_entry *entry;
+	int error;
+
+	if (!lora->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&lora->lock);
+	entry = entry_of(lora, id);
+	if (!entry)
+		error = fail_adapter(id);
+	else if (!entry->acquired)
+		error = fail_unacquired(entry);
+	else
+		error = layer_is_here(entry, layer) ? 0 : -EAGAIN;
+	if (!error)
+		module = module_find(&entry->adapter->layout, layer < 0 ? ADAPTER_NO_LAYER : (uint32_t)layer,
+			target_find(&entry->adapter->layout, target));
+	if (module)
+		*part = part_of(entry, module);
+	else if (!error)
+		error = fail(-ENOENT, "adapter '%s' has no part for '%s' of layer %d", entry->adapter->name, target, layer);
+	pthread_mutex_unlock(&lora->lock);
+	return error;
+}

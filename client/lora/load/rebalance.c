@@ -1,0 +1,108 @@
+#include "client/lora/load/rebalance.h"
+
+#include "client/lora/load/load.h"
+#include "client/object/object.h"
+
+enum {
+	DEFAULT_MS = 10000, /* chosen: of bandwidth for what nobody has asked for, one adapter in a while */
+	USES_LEAST = 2,     /* in the last window: what was used once is as likely to be never used again */
+	RESERVE = 8,        /* of the pool a part in so many stays free for those who ask */
+};
+
+static const struct worth_terms terms = WORTH_TERMS_INIT;
+
+void rebalance_begin(struct gpool_lora *lora, uint32_t rebalance_ms)
+{
+	lora->rebalance_ms = rebalance_ms ? rebalance_ms : DEFAULT_MS;
+	lora->rebalance_ns = monotonic_ns() + lora->rebalance_ms * UINT64_C(1000000);
+}
+
+bool rebalance_is_due(const struct gpool_lora *lora)
+{
+	return lora->rebalance_ms != UINT32_MAX && monotonic_ns() >= lora->rebalance_ns;
+}
+
+void rebalance_wait(struct gpool_lora *lora)
+{
+	struct timespec limit = { .tv_sec = (time_t)(lora->rebalance_ns / 1000000000), .tv_nsec = (long)(lora->rebalance_ns % 1000000000) };
+
+	if (lora->rebalance_ms == UINT32_MAX)
+		pthread_cond_wait(&lora->queued, &lora->lock);
+	else
+		pthread_cond_timedwait(&lora->queued, &lora->lock, &limit);
+}
+
+/* ---- what may come back ---- */
+
+/* Acquires only count, since a logarithm would cost as much as all else that they do. */
+static void uses_learn(struct lora_entry *entry, uint64_t now_us)
+{
+	uint64_t uses = entry->acquires - entry->acquires_learned;
+
+	if (!uses)
+		return;
+	if (!entry->worth.window_us)
+		worth_begin(&terms, &entry->worth, now_us);
+	worth_count(&terms, &entry->worth, uses < UINT32_MAX ? (uint32_t)uses : UINT32_MAX, now_us);
+	entry->acquires_learned = entry->acquires;
+}
+
+/* Pages that are free beyond what stays free; 0 also where anybody is short of them. What sessions keep idle is theirs: they are about to use it. */
+static uint32_t pages_to_spare(const struct gpool *pool)
+{
+	uint32_t free = atomic_load_explicit(&pool->header->state_pages[PAGE_FREE], memory_order_relaxed), stay = pool->page_count / RESERVE;
+
+	if (gpool_pressure(pool) != GPOOL_LOW || atomic_load_explicit(&pool->header->waiters, memory_order_relaxed))
+		return 0;
+	return free > stay ? free - stay : 0;
+}
+
+/* A pin would tell it, too, but counts as a use. */
+static bool has_left(const struct lora_entry *entry)
+{
+	return entry->state == GPOOL_LORA_COLD || (entry->state == GPOOL_LORA_HERE && !entry->load && object_is_gone(entry->object));
+}
+
+static bool may_come_back(struct lora_entry *entry, uint32_t pages, uint64_t now_us)
+{
+	if (entry->acquires == entry->acquires_spent || entry->acquired || entry->waiting || worth_recent(&terms, &entry->worth, now_us) < USES_LEAST)
+		return false;
+	return has_left(entry) && entry->adapter->layout.header->pages <= pages;
+}
+
+/* What a load takes goes with the bytes, as in worth_of() what it saves for each of them: so uses alone tell who is worth more. */
+static struct lora_entry *best_of(const struct gpool_lora *lora, uint64_t now_us)
+{
+	uint32_t pages = pages_to_spare(lora->pool);
+	struct lora_entry *best = NULL;
+
+	for (uint32_t i = 0; i < lora->entry_count; i++) {
+		struct lora_entry *entry = lora->entries[i];
+
+		if (!entry)
+			continue;
+		uses_learn(entry, now_us);
+		if (may_come_back(entry, pages, now_us) && (!best || entry->worth.heat > best->worth.heat))
+			best = entry;
+	}
+	return best;
+}
+
+void rebalance(struct gpool_lora *lora)
+{
+	uint64_t now_ns = monotonic_ns();
+	struct lora_entry *entry = best_of(lora, now_ns / 1000);
+
+	lora->rebalance_ns = now_ns + lora->rebalance_ms * UINT64_C(1000000);
+	/* One at a time: another thread may still have a load in its hands. */
+	if (!entry || lora->loads)
+		return;
+	if (entry->state == GPOOL_LORA_HERE) {
+		if (entry_close(lora, entry))
+			return;
+		entry->counts.lost++;
+	}
+	entry->acquires_spent = entry->acquires;
+	entry_queue(lora, entry);
+	entry->spare = true;
+}
