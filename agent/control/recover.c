@@ -1,4 +1,4 @@
-/* recover.c - see recover.h; agent/README.md has the table of half-done steps and what becomes of each. */
+/* recover.c - see recover.h; docs/internals/agent.md has the table of half-done steps and what becomes of each. */
 #include "agent/control/recover.h"
 
 #include "agent/control/control.h"

@@ -14,7 +14,7 @@
  * predecessor, as the agent rings `work` at its own. An agent that dies between reading a result and storing IDLE reads it again.
  *
  * The gate says who does the jobs. A mover comes in by a compare-and-swap that puts its number there, before it looks at any job. The
- * agent shuts it when no mover lives, and then takes back what none will do (README.md, "No mover"): who comes meanwhile waits for the
+ * agent shuts it when no mover lives, and then takes back what none will do (docs/internals/agent.md, "No mover"): who comes meanwhile waits for the
  * bell. A shut gate is opened by who has shut it, or by the agent after that one.
  *
  * What a job names must stay as it is from QUEUED until the result is read: a page that is spilled twice must say the same twice.

@@ -1,6 +1,6 @@
 /*
  * objects_recover.c - objects after an agent's death. What each half-done step becomes is decided from record, page words and the
- * manifest that the keeper holds; the table stands in README.md.
+ * manifest that the keeper holds; the table stands in docs/internals/agent.md.
  */
 #include "agent/object/objects.h"
 

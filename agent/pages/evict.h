@@ -115,7 +115,7 @@ void evict_queue_drop(struct pool *pool);
  * evict_pages() - take blocks and objects in one order until at least `pages` pages came free, or no candidate is
  * left. Returns pages taken; those of blocks that are spilled count, although they come free later
  * (spill->saving_pages).
- * @for_tenant:  who needs them: decides whose content may go (see tenant rules in README.md); NULL: all above their minimum
+ * @for_tenant:  who needs them: decides whose content may go (see tenant rules in docs/internals/agent.md); NULL: all above their minimum
  * @only:        only this session's blocks, and no objects; NULL: all
  * @within:      only what is on the books of for_tenant itself (it is at its limit)
  * @contents:    bit i: blocks of content type i may go, and no objects; 0: all
@@ -149,7 +149,7 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
 /*
- * evict_tenant_may_lose() - the tenant rules of README.md: may `victim` lose so many pages, all that it loses for this request, so
+ * evict_tenant_may_lose() - the tenant rules of docs/internals/agent.md: may `victim` lose so many pages, all that it loses for this request, so
  * that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never.
  */
 bool evict_tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages);

@@ -6,7 +6,7 @@
  * Jobs wait for a mover, since the next one is mostly there within milliseconds. Where none has served for mover.patience, or each
  * dies over the same jobs for so long, the pool is without one (`gone`): what was to be saved or loaded is given up and nothing of
  * that kind is begun, until a mover serves again. What was to be cleared goes on waiting, since nobody may have it as it is.
- * README.md, "No mover", says why that may be done, and what an agent that dies in it leaves.
+ * docs/internals/agent.md, "No mover", says why that may be done, and what an agent that dies in it leaves.
  */
 #ifndef GPOOL_AGENT_JOBS_H
 #define GPOOL_AGENT_JOBS_H

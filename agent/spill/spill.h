@@ -6,7 +6,7 @@
  *        ^----- an error: it stays -----'        ^----- the worker gave up -----'
  *
  * SAVED is the moment of truth, one store in the ledger: before it the pages hold the block and the slots are nothing, after it the
- * slots hold it. While a page is saved or loaded its word is MOVING: nobody takes it, pins wait. README.md, "Spill", has the table of
+ * slots hold it. While a page is saved or loaded its word is MOVING: nobody takes it, pins wait. docs/internals/agent.md, "Spill", has the table of
  * what each half-done step becomes when the agent dies.
  */
 #ifndef GPOOL_AGENT_SPILL_H

@@ -3,7 +3,7 @@
  *
  * Three things have survived: the slots, with a state for each block; the page words; the jobs in the mover's ring. A job is found by its
  * slot's number. One that is not there may never have been submitted or may be done: it is submitted (again), which does no harm,
- * since what is MOVING stays as it is. README.md, "Spill", has the table.
+ * since what is MOVING stays as it is. docs/internals/agent.md, "Spill", has the table.
  */
 #include "agent/spill/spill_sink.h"
 

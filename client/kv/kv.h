@@ -1,5 +1,5 @@
 /*
- * kv.h - what a paged KV cache is inside this process. README.md says what holds. Internal to libgpool.
+ * kv.h - what a paged KV cache is inside this process. docs/internals/kv.md says what holds. Internal to libgpool.
  *
  * A sequence is a row: of `sequences`, of `tables`, and of the device's tables. Its number is the row and a generation that no two
  * sequences of this process share.

@@ -2,7 +2,7 @@
  * object.h - a handle of a named object: one that is being built, or a version that is open. Internal to libgpool.
  *
  * While it is built its allocations are blocks, pinned once by the handle. To be published they leave the block table first, so
- * that their pages are in transit (shm/README.md): nobody takes those, and when agent or worker die at any point there is nothing
+ * that their pages are in transit (docs/internals/shared_memory.md): nobody takes those, and when agent or worker die at any point there is nothing
  * to tidy up, since the page words say by then whether they are the object's or still the worker's.
  *
  * A version that is opened by name is mapped into a range of its own, with the access that its class gives. What this process has

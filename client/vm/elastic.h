@@ -1,5 +1,5 @@
 /*
- * elastic.h - ranges of which single pages are backed. README.md says what holds. Internal to libgpool.
+ * elastic.h - ranges of which single pages are backed. docs/internals/vm.md says what holds. Internal to libgpool.
  *
  * An elastic range is a space (space.h) whose slots are in one of these states. A slot holds one handle, so one page, or several where
  * pages are smaller than what the GPU maps: it is held for as long as one of its pages is in use.

@@ -1,5 +1,5 @@
 /*
- * range.h - ranges of addresses that keep while their pages come and go. README.md says what holds. Internal to libgpool.
+ * range.h - ranges of addresses that keep while their pages come and go. docs/internals/vm.md says what holds. Internal to libgpool.
  */
 #ifndef GPOOL_CLIENT_VM_RANGE_H
 #define GPOOL_CLIENT_VM_RANGE_H

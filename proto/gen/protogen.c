@@ -88,7 +88,7 @@ static void print_introduction(FILE *out)
 	fprintf(out,
 		"# Messages of gpool\n\n"
 		"Printed from `messages.def` by `protogen --markdown`; change the table and print it again. What the channels are for, and\n"
-		"the rules for sequence numbers and hostile input, are in `README.md` beside this page.\n\n"
+		"the rules for sequence numbers and hostile input, are in `docs/internals/protocol.md`.\n\n"
 		"Integers are little-endian and packed, in the order of the tables. A text is u16 length and as many bytes of UTF-8 without\n"
 		"NUL and other control characters. A list is u32 count and as many records. A message has exactly one encoding: a byte too\n"
 		"few or too many, a text or list above its limit, and a wrong envelope are all refused (`EBADMSG`).\n\n"

@@ -1,7 +1,7 @@
 /*
  * probe.c - ask a real GPU and its driver the questions that documentation leaves open, and print the answers as a table.
  *
- * Goal: each line that cuda/README.md marks as open is answered by a measurement on the machine at hand.
+ * Goal: each line that docs/internals/cuda.md marks as open is answered by a measurement on the machine at hand.
  * Method: this process never touches the driver. It starts workers (probe_worker.h), each of which does one call of gpu.h at a
  * time, moves descriptors between them, kills them, and asks an observer without a context how much memory is free. At most
  * 4 GB of GPU memory are used at once, no setting is changed, and the workers die with this process.

@@ -17,7 +17,7 @@
  *
  * A malloc stands above its free. A line ends with a line end, so that one that is cut off is noticed. What is wrong with a text is told
  * with its name, line and field, and nothing of it is taken. A record that lacks calls, because its program was killed or was too quick,
- * can be read all the same, if asked for. tools/replay/README.md has the same for people.
+ * can be read all the same, if asked for. docs/internals/replay.md has the same for people.
  */
 #ifndef GPOOL_TOOLS_LIB_MALLOC_TRACE_H
 #define GPOOL_TOOLS_LIB_MALLOC_TRACE_H
