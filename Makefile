@@ -3,7 +3,7 @@
 # The rules find sources by folder, so that a new file needs no line here:
 #   shm/ proto/ cuda/ -> the common part, in gpoold and libgpool alike
 #   agent/keeper/ and few  -> gpoold            the rest of agent/ -> gpoold-agent.so, which its children load
-#   client/                -> libgpool, libgpool_torch          tools/NAME/ -> one program each; tools/lib/ is what several of them use
+#   client/                -> libgpool, libgpool_torch          tools/NAME/main.c -> a program with its folder; tools/lib/ is what several of them use
 #   tests/*/test_NAME.c    -> one test program each
 
 VERSION := 0.1.0

@@ -83,7 +83,10 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again 
 
 # ---- looking at the source ----
 
-.PHONY: analyze format
+.PHONY: lint analyze format
+lint: all need-test-deps ## check layers, shell scripts and links between documents
+	$(Q)tools/build/lint
+
 analyze: ## cppcheck and clang-tidy, where they are installed
 	$(Q)tools/build/analyze.sh $(ALL_CFLAGS)
 
