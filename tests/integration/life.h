@@ -30,7 +30,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, ANSWER_MS = 20000, STUCK_SECONDS = 90, TRIES = 4000, TRY_MS = 5, END_MS = 20000 };
+enum { PAGES = 64, ANSWER_MS = 20000, STUCK_SECONDS = 250, TRIES = 4000, TRY_MS = 5, END_MS = 20000 };
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
 #define QUIET "--set", "eviction.start=100", "--set", "eviction.stop=99"

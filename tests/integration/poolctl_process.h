@@ -24,7 +24,7 @@
 
 enum {
 	ARGUMENTS_MAX = 24,
-	STUCK_SECONDS = 100,
+	STUCK_SECONDS = 250,
 	OK = 0,
 	FAILED = 1,
 	USAGE = 2,

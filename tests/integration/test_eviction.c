@@ -30,7 +30,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, PAGE_BYTES = 512 << 10, ANSWER_MS = 10000, STUCK_SECONDS = 60, TRIES = 4000, TRY_MS = 5, EVENTS_MAX = 256 };
+enum { PAGES = 64, PAGE_BYTES = 512 << 10, ANSWER_MS = 10000, STUCK_SECONDS = 250, TRIES = 4000, TRY_MS = 5, EVENTS_MAX = 256 };
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
 /* Nothing is taken before somebody asks for it, and nothing is lent that nobody needs. */

@@ -26,7 +26,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, STUCK_SECONDS = 120, TRIES = 4000, TRY_MS = 5, ANSWER_MS = 10000 };
+enum { PAGES = 64, STUCK_SECONDS = 250, TRIES = 4000, TRY_MS = 5, ANSWER_MS = 10000 };
 
 #define CONFIG(policy) \
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \

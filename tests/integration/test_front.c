@@ -42,7 +42,7 @@
 
 enum { SILENCE_MS = 100 }; /* for what must not come */
 enum {
-	STUCK_SECONDS = 120,
+	STUCK_SECONDS = 250,
 	SP_REQ = 0x30,
 	SP_REP = 0x31,
 	SP_PUB = 0x20,

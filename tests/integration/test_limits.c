@@ -25,7 +25,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, RESERVED = 8, PAGE_BYTES = 512 << 10, STUCK_SECONDS = 60, NOBODY = 65534 };
+enum { PAGES = 64, RESERVED = 8, PAGE_BYTES = 512 << 10, STUCK_SECONDS = 250, NOBODY = 65534 };
 
 static struct harness harness;
 

@@ -41,7 +41,7 @@ static struct gpool *pool;
 static int attach(void **state)
 {
 	(void)state;
-	alarm(100);
+	alarm(250);
 	pool = harness_open_calm(&harness);
 	return 0;
 }

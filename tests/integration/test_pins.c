@@ -30,7 +30,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, ANSWER_MS = 10000, STUCK_SECONDS = 60, TRIES = 4000, TRY_MS = 5, EVENTS_MAX = 256 };
+enum { PAGES = 64, ANSWER_MS = 10000, STUCK_SECONDS = 250, TRIES = 4000, TRY_MS = 5, EVENTS_MAX = 256 };
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
 #define QUIET "--set", "eviction.start=100", "--set", "eviction.stop=99"

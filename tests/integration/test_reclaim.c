@@ -31,7 +31,7 @@ enum {
 	PINNED = 8,
 	UNPINNED = 16,
 	FREED = 24, /* more than a magazine holds: the rest is idle */
-	STUCK_SECONDS = 60,
+	STUCK_SECONDS = 250,
 };
 
 static struct harness harness;

@@ -32,7 +32,7 @@
 
 #include "proto/attach.h"
 
-enum { STUCK_SECONDS = 60 };
+enum { STUCK_SECONDS = 250 };
 
 struct fixture {
 	int descriptors;

@@ -323,6 +323,6 @@ int main(void)
 	};
 
 	signal(SIGPIPE, SIG_IGN);
-	alarm(60);
+	alarm(250);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
