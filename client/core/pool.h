@@ -75,6 +75,15 @@ enum {
 
 enum pool_log_level { POOL_LOG_ERROR, POOL_LOG_WARNING, POOL_LOG_INFO, POOL_LOG_DEBUG };
 
+/* What the core calls of the parts above it; client/open.c sets it. */
+struct pool_hooks {
+	void (*stream_closed)(struct gpool *pool, uint32_t stream);        /* its work is done */
+	bool (*maps)(const struct gpool *pool, uint32_t handle);           /* whether a range maps this handle of the window */
+	bool (*sweep_ranges)(struct gpool *pool);                          /* false: something that is wanted may still be mapped */
+	bool (*sweep_objects)(struct gpool *pool);                         /* likewise */
+	void (*note_objects)(struct gpool *pool, uint64_t *numbers, bool *unsettled); /* objects_note() */
+};
+
 struct gpool {
 	/* Read by every call, written by gpool_open() alone. */
 	uint32_t alive;      /* 0 in a forked child */
@@ -145,6 +154,7 @@ struct gpool {
 	_Atomic uint32_t cache_count;
 	uint64_t stat_slots_used;    /* likewise */
 
+	const struct pool_hooks *hooks;
 	void (*log)(void *context, int level, const char *text);
 	void *log_context;
 

@@ -5,7 +5,6 @@
 #include "client/core/import.h"
 #include "client/core/interrupt.h"
 #include "client/core/last_error.h"
-#include "client/vm/vpmm.h"
 #include "shm/doorbell.h"
 #include "shm/timeline.h"
 
@@ -297,7 +296,7 @@ void gpool_stream_close(struct gpool *pool, uint32_t stream)
 		return;
 	stream_end(pool, slot);
 	pthread_mutex_unlock(&found->lock);
-	vpmm_stream_closed(pool, stream);
+	pool->hooks->stream_closed(pool, stream);
 	deferred_sweep(pool);
 }
 

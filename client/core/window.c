@@ -2,9 +2,7 @@
 #include "client/core/window.h"
 
 #include "client/core/attach_call.h"
-#include "client/object/object.h"
 #include "client/core/stitch.h"
-#include "client/vm/space.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 
@@ -521,26 +519,13 @@ static bool may_leave(const struct gpool *pool, const struct leaving *leaving, u
 	return leaving->all ? is_unused(pool, leaving, handle) : is_wanted(pool, handle);
 }
 
-/* Who opens one is in the list before he looks for handles of its pages; one that has no number yet may have pages already. */
-static void objects_note(struct gpool *pool, struct leaving *leaving)
-{
-	pthread_mutex_lock(&pool->objects_lock);
-	for (const struct gpool_object *object = pool->objects; object; object = object->next) {
-		if (object->number && object->number < pool->header->object_count)
-			leaving->objects[object->number / 64] |= UINT64_C(1) << (object->number % 64);
-		else
-			leaving->objects_unsettled = true;
-	}
-	pthread_mutex_unlock(&pool->objects_lock);
-}
-
 /* False: it stays, and is as before; the next use restores the bit. */
 static bool handle_let_go(struct gpool *pool, const struct leaving *leaving, uint32_t handle)
 {
 	struct window *window = pool->window;
 	bool there = bit_of(window->there, handle);
 
-	if (!may_leave(pool, leaving, handle) || vm_maps(pool, handle) ||
+	if (!may_leave(pool, leaving, handle) || pool->hooks->maps(pool, handle) ||
 		(there && gpu_unmap(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes))) {
 		atomic_store_explicit(&window->handles[handle], leaving->imported[handle], memory_order_release);
 		return false;
@@ -602,7 +587,7 @@ static bool handles_let_go(struct gpool *pool, struct leaving *leaving)
 	candidates_mark(pool, leaving);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (leaving->all)
-		objects_note(pool, leaving);
+		pool->hooks->note_objects(pool, leaving->objects, &leaving->objects_unsettled);
 	for (uint32_t handle = 0; handle < pool->window->handle_count; handle++) {
 		if (!leaving->imported[handle] || handle_let_go(pool, leaving, handle))
 			continue;
@@ -644,7 +629,7 @@ static int window_leave(struct gpool *pool, bool all)
 
 	if (!window || window->sources) /* one descriptor carries all: there is one trust domain */
 		return 0;
-	if (!stitch_sweep(pool) || !vm_sweep(pool) || !objects_sweep(pool))
+	if (!stitch_sweep(pool) || !pool->hooks->sweep_ranges(pool) || !pool->hooks->sweep_objects(pool))
 		return 0;
 	leaving = calloc(1, sizeof(*leaving));
 	if (!leaving)
@@ -656,7 +641,7 @@ static int window_leave(struct gpool *pool, bool all)
 	pthread_mutex_lock(&window->lock);
 	if (leaving->gone && leaving->imported && leaving->objects) {
 		whole = handles_let_go(pool, leaving);
-		if (stitch_sweep(pool) && objects_sweep(pool))
+		if (stitch_sweep(pool) && pool->hooks->sweep_objects(pool))
 			count = gone_tell(pool, leaving);
 		else
 			whole = false;

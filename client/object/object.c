@@ -298,6 +298,18 @@ int gpool_object_close(struct gpool_object *object)
 	return 0;
 }
 
+void objects_note(struct gpool *pool, uint64_t *numbers, bool *unsettled)
+{
+	pthread_mutex_lock(&pool->objects_lock);
+	for (const struct gpool_object *object = pool->objects; object; object = object->next) {
+		if (object->number && object->number < pool->header->object_count)
+			numbers[object->number / 64] |= UINT64_C(1) << (object->number % 64);
+		else
+			*unsettled = true;
+	}
+	pthread_mutex_unlock(&pool->objects_lock);
+}
+
 int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version)
 {
 	struct msg_object_change_request request = { .verb = 2, .version = version };

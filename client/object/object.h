@@ -95,6 +95,11 @@ void object_pin_raise(struct gpool_object *object);
 bool object_is_gone(const struct gpool_object *object);
 /* objects_sweep() - ranges and places of those that were evicted are unmapped. False: not all of them could be. */
 bool objects_sweep(struct gpool *pool);
+/*
+ * objects_note() - set the bit of each open object's number. *unsettled becomes true when one has no number yet: it may have pages already.
+ * An object is in the list before its opener looks for handles of its pages.
+ */
+void objects_note(struct gpool *pool, uint64_t *numbers, bool *unsettled);
 /* object_pin() - gpool_object_pin() of one that pins alone keep, of any class; object_unpin() - gpool_object_unpin_after() likewise. */
 int object_pin(struct gpool_object *object);
 int object_unpin(struct gpool_object *object, struct gpool_fence fence);

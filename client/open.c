@@ -1,0 +1,538 @@
+/*
+ * open.c - gpool_open() and gpool_close(): attach to a pool, open the parts of the library, and the reverse; what a fork means. See core/pool.h.
+ *
+ * The only file that knows every part. What the core needs of the parts above it is registered in struct pool_hooks.
+ */
+#include "client/core/pool.h"
+
+#include "client/core/attach_call.h"
+#include "client/core/control.h"
+#include "client/core/deferred.h"
+#include "client/core/events.h"
+#include "client/core/export.h"
+#include "client/core/import.h"
+#include "client/core/interrupt.h"
+#include "client/kv/kv.h"
+#include "client/core/last_error.h"
+#include "client/object/object.h"
+#include "client/core/role.h"
+#include "client/core/span.h"
+#include "client/core/spill.h"
+#include "client/core/stitch.h"
+#include "client/core/stream.h"
+#include "client/core/thread_cache.h"
+#include "client/vm/background.h"
+#include "client/vm/range.h"
+#include "client/vm/space.h"
+#include "client/vm/vpmm.h"
+#include "client/core/window.h"
+#include "proto/attach.h"
+#include "proto/codec.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define DIRECTORY_DEFAULT "/run/gpool"
+
+enum {
+	REPLY_MS = 10000, /* for an answer to an attach request, when the caller would not wait for the agent itself */
+	ANSWER_MS = 10000, /* chosen: an agent that restarts is back long before */
+	DETACH_MS = 2000,
+	ATTACH_TRIES = 8,
+	ATTACH_PAUSE_MS = 10, /* an agent that turns us away without a word is not to be stormed */
+	RUNS_SHARE = 64,  /* a thread keeps 1/64 of the pool in runs, or ... */
+	RUNS_LEAST = 256, /* ... so many pages: two blocks of 100, the size of the speed goal; the agent can take them back */
+};
+
+/* ---- attach ---- */
+
+/* Everything that gpool_open() received or made, on its way into the pool. */
+struct attaching {
+	struct gpool *pool;
+	struct gpool_options options;
+	char pool_name[64];
+	char name[64];
+	char tenant[64];
+	struct msg_attach_reply reply;
+	uint8_t buffer[MSG_LARGEST_attach_reply]; /* the request is shorter */
+};
+static_assert((int)MSG_LARGEST_attach_request <= (int)MSG_LARGEST_attach_reply, "one buffer for both");
+
+static int name_copy(char to[64], const char *from, const char *what)
+{
+	if (from && strlen(from) >= 64)
+		return fail(-EINVAL, "the %s's name has %zu bytes; at most 63", what, strlen(from));
+	msg_text_copy(to, 64, from ? from : "");
+	return 0;
+}
+
+static int options_refuse(const struct gpool_options *read)
+{
+	const uint32_t known = GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN;
+
+	if (read->flags & ~known)
+		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", read->flags, read->flags & ~known);
+	if (read->flags == known)
+		return fail(-EINVAL, "both GPOOL_OPEN_OBSERVER and GPOOL_OPEN_ADMIN are given; choose one");
+	if (read->timeout_ms < -1)
+		return fail_timeout(read->timeout_ms);
+	return fail(-EINVAL, "magazine is %u; the largest is %d", read->magazine, MAGAZINE_MAX);
+}
+
+static int options_check(struct attaching *a, const struct gpool_options *options)
+{
+	struct gpool_options *read = &a->options;
+	int error = options ? options_read(read, sizeof(*read), options) : 0;
+
+	if (error)
+		return error;
+	if (read->flags & ~(uint32_t)(GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN) ||
+		read->flags == (GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN) || read->timeout_ms < -1 || read->magazine > MAGAZINE_MAX)
+		return options_refuse(read);
+	error = name_copy(a->pool_name, read->pool, "pool");
+	if (!error)
+		error = name_copy(a->tenant, read->tenant, "tenant");
+	/* Only for people: a long one is cut. */
+	msg_text_copy(a->name, sizeof(a->name), read->name ? read->name : program_invocation_short_name);
+	return error;
+}
+
+/* What connect(2) and our wait say, in the words of gpool_open(). */
+static int connect_error(int error)
+{
+	switch (error) {
+	case -ECONNREFUSED:
+	case -ENOTDIR:
+	case -ETIMEDOUT:
+		return -ENOENT; /* nobody is there, or was in time */
+	case -EAGAIN:
+		return -ETIMEDOUT; /* somebody is, and does not look */
+	case -ENAMETOOLONG:
+		return -EINVAL;
+	case -EPERM:
+		return -EACCES;
+	case -ENFILE:
+		return -EMFILE;
+	default:
+		return error;
+	}
+}
+
+/* As attach_connect(), in slices where this thread's waits may be interrupted. */
+static int connect_await(const char *path, int timeout_ms)
+{
+	uint64_t start = monotonic_ns();
+	int left = timeout_ms;
+
+	for (;;) {
+		int slice = wait_slice_ms(left), fd = attach_connect(path, slice);
+		uint64_t waited = (monotonic_ns() - start) / 1000000;
+
+		if (fd != -ETIMEDOUT || slice == left)
+			return fd;
+		if (wait_interrupted())
+			return -EINTR;
+		if (timeout_ms >= 0)
+			left = waited < (uint64_t)timeout_ms ? timeout_ms - (int)waited : 0;
+	}
+}
+
+static int attach_socket(struct attaching *a)
+{
+	const char *directory = a->options.directory ? a->options.directory : secure_getenv("GPOOL_DIR");
+	char path[256];
+	int length;
+
+	if (!directory || !*directory)
+		directory = DIRECTORY_DEFAULT;
+	length = snprintf(path, sizeof(path), "%s/attach", directory);
+	if (length < 0 || (size_t)length >= sizeof(path))
+		return fail(-EINVAL, "the directory's name has %zu bytes; at most %zu", strlen(directory), sizeof(path) - sizeof("/attach"));
+	length = connect_await(path, a->options.timeout_ms);
+	if (length < 0) {
+		int error = connect_error(length);
+
+		if (error == -EINTR)
+			return error;
+		pool_log(a->pool, POOL_LOG_ERROR, "cannot connect to '%s': %s", path, strerror(-length));
+		return fail(error, "cannot connect to '%s': %s", path, strerror(-length));
+	}
+	a->pool->socket = length;
+	return 0;
+}
+
+/* The agent's refusals that gpool_open() passes on; anything else is not in its protocol. */
+static int refusal(int error)
+{
+	switch (error) {
+	case -EINVAL:
+	case -EACCES:
+	case -ENXIO:
+	case -EUSERS:
+	case -EBUSY:
+	case -EPROTO:
+	case -ENODEV:
+	case -EMFILE:
+	case -ENOMEM:
+	case -ETIMEDOUT:
+		return error;
+	case -EPERM:
+		return -EACCES;
+	case -ENFILE:
+	case -ETOOMANYREFS:
+		return -EMFILE;
+	default:
+		return -EPROTO;
+	}
+}
+
+/* -EPIPE: the agent went away over our request. */
+static int attach_ask(struct attaching *a, int fds[3])
+{
+	struct msg_attach_request request = {
+		.layout_version = POOL_LAYOUT_VERSION,
+		.role = a->pool->role,
+		.quota_bytes = a->options.quota_bytes,
+	};
+	int timeout_ms = a->options.timeout_ms, length, error;
+	size_t fd_count = 0;
+
+	if (timeout_ms == 0)
+		timeout_ms = REPLY_MS;
+	strcpy(request.pool, a->pool_name);
+	strcpy(request.name, a->name);
+	strcpy(request.tenant, a->tenant);
+	length = msg_encode_attach_request(&request, 0, NULL, a->buffer, sizeof(a->buffer));
+	if (length < 0)
+		return -EINVAL;
+	error = attach_send(a->pool->socket, a->buffer, (size_t)length, NULL, 0);
+	if (error)
+		return error == -EPIPE || error == -ECONNRESET ? -EPIPE : -EPROTO;
+	length = attach_receive(a->pool->socket, a->buffer, sizeof(a->buffer), fds, 3, &fd_count, timeout_ms);
+	if (length < 0)
+		return length == -EPIPE || length == -ECONNRESET ? -EPIPE : refusal(length);
+	if (msg_decode_attach_reply(&a->reply, a->buffer, (size_t)length))
+		error = -EPROTO;
+	else if (a->reply.error) {
+		pool_log(a->pool, POOL_LOG_ERROR, "the agent refused to attach '%s': %s", a->name, a->reply.text);
+		error = fail(refusal(a->reply.error), "the agent refused to attach '%s': %s", a->name, a->reply.text);
+	} else if (fd_count != 3)
+		error = -EPROTO;
+	if (error)
+		for (size_t i = 0; i < fd_count; i++)
+			close(fds[i]);
+	return error;
+}
+
+/* The segments say the same as the reply. */
+static bool reply_fits(const struct attaching *a)
+{
+	const struct gpool *pool = a->pool;
+	const struct pool_header *header = pool->segment.header;
+	const struct session_header *session = pool->session.header;
+	const struct msg_attach_reply *reply = &a->reply;
+
+	return reply->session >= 1 && reply->session <= PAGE_SESSION_MAX && reply->page_size == header->page_bytes &&
+		reply->page_count == header->page_count && reply->pages_per_handle == header->pages_per_handle &&
+		strncmp(reply->pool, header->name, sizeof(reply->pool)) == 0 &&
+		strncmp(reply->backend, header->backend, sizeof(reply->backend)) == 0 &&
+		session->session == reply->session && session->page_count == pool->page_count &&
+		(!*a->pool_name || strcmp(reply->pool, a->pool_name) == 0);
+}
+
+static int segments_open(struct attaching *a, const int fds[3])
+{
+	struct gpool *pool = a->pool;
+	int error = pool_segment_open(fds[0], &pool->segment);
+
+	if (error)
+		return error == -ENOMEM ? error : -EPROTO;
+	pool->header = pool->segment.header;
+	pool->pages = pool->segment.pages;
+	pool->page_bytes = pool->header->page_bytes;
+	pool->page_count = pool->role ? 0 : pool->header->page_count;
+	pool->unreserved = pool->role ? 0 : pool->header->reserved_first;
+	error = session_segment_open(fds[1], pool->page_count, true, &pool->session);
+	if (error)
+		return error == -ENOMEM ? error : -EPROTO;
+	if (!reply_fits(a))
+		return -EPROTO;
+	/* A child would not be stopped by its fork check if it wrote through a pointer it kept. */
+	madvise(pool->session.header, pool->session.bytes, MADV_DONTFORK);
+	/* Nothing of what was wanted before is ours. */
+	atomic_store_explicit(&pool->release_seen, atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed),
+		memory_order_relaxed);
+	pool->id = a->reply.session;
+	memcpy(pool->control_url, a->reply.control_url, sizeof(pool->control_url));
+	memcpy(pool->events_url, a->reply.events_url, sizeof(pool->events_url));
+	return 0;
+}
+
+static int device_open(struct attaching *a)
+{
+	struct gpool *pool = a->pool;
+	const struct gpu_ops *ops = gpu_backend(a->reply.backend);
+	struct gpu_device_info info;
+	int index, error;
+
+	if (!ops) {
+		pool_log(pool, POOL_LOG_ERROR, "cannot open pool '%s': this library has no back end '%s'", a->reply.pool,
+			a->reply.backend);
+		return -ENODEV;
+	}
+	index = gpu_device_find(ops, a->reply.device);
+	error = index < 0 ? index : gpu_open(ops, index, 0, &pool->gpu);
+	if (!error)
+		error = ops->device_info(index, &info);
+	if (error) {
+		pool_log(pool, POOL_LOG_ERROR, "cannot open device '%s' of back end '%s': %s", a->reply.device, a->reply.backend,
+			gpu_error_text());
+		return error == -ENOMEM ? -ENOMEM : -ENODEV;
+	}
+	pool->capabilities = info.capabilities;
+	pool->device = (uint32_t)index;
+	memcpy(pool->device_uuid, info.uuid, sizeof(pool->device_uuid));
+	pool->calls_at_open = gpu_calls_total(pool->gpu);
+	return 0;
+}
+
+/* ---- life ---- */
+
+static struct gpool *pool_allocate(void)
+{
+	struct gpool *pool = mmap(NULL, sizeof(*pool), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pthread_condattr_t attributes;
+
+	if (pool == MAP_FAILED)
+		return NULL;
+	if (madvise(pool, sizeof(*pool), MADV_WIPEONFORK)) {
+		munmap(pool, sizeof(*pool));
+		return NULL;
+	}
+	pool->socket = -1;
+	pool->doorbell = -1;
+	pool->device = GPOOL_DEVICE_NONE;
+	pthread_mutex_init(&pool->attach_lock, NULL);
+	pthread_mutex_init(&pool->objects_lock, NULL);
+	pthread_cond_init(&pool->objects_answered, NULL);
+	pthread_mutex_init(&pool->kvs_lock, NULL);
+	/* Above those of all sessions before, which may have had the same number. */
+	pool->attach_sequence = monotonic_ns();
+	pool->answer_ms = ANSWER_MS;
+	pthread_mutex_init(&pool->roles_lock, NULL);
+	pthread_mutex_init(&pool->request_lock, NULL);
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* a wait must not follow a clock that is set */
+	pthread_cond_init(&pool->request_free, &attributes);
+	pthread_cond_init(&pool->attach_free, &attributes);
+	pthread_condattr_destroy(&attributes);
+	pthread_mutex_init(&pool->control_lock, NULL);
+	pthread_mutex_init(&pool->events_lock, NULL);
+	return pool;
+}
+
+/* Of a pool in any stage of opening. */
+static void pool_destroy_parts(struct gpool *pool)
+{
+	channel_close(pool->control);
+	channel_close(pool->events);
+	role_close(pool);
+	/* Work first, then what it used, then the device. What waits for other processes does not any more. */
+	import_close(pool);
+	stream_close_all(pool);
+	export_close(pool);
+	tensors_close(pool);
+	kv_close_all(pool);
+	vpmm_close(pool);
+	ranges_close(pool);
+	objects_close_all(pool);
+	span_close(pool);
+	deferred_close(pool);
+	stitch_close(pool);
+	spills_close(pool);
+	vm_close(pool);
+	background_close(pool);
+	window_close(pool);
+	if (pool->gpu)
+		gpu_close(pool->gpu);
+	free((void *)pool->summary);
+}
+
+static void pool_release(struct gpool *pool)
+{
+	if (pool->socket >= 0)
+		close(pool->socket);
+	if (pool->doorbell >= 0)
+		close(pool->doorbell);
+	session_segment_close(&pool->session);
+	pool_segment_close(&pool->segment);
+	pthread_mutex_destroy(&pool->attach_lock);
+	pthread_cond_destroy(&pool->attach_free);
+	pthread_mutex_destroy(&pool->objects_lock);
+	pthread_cond_destroy(&pool->objects_answered);
+	pthread_mutex_destroy(&pool->kvs_lock);
+	pthread_mutex_destroy(&pool->roles_lock);
+	pthread_mutex_destroy(&pool->request_lock);
+	pthread_cond_destroy(&pool->request_free);
+	pthread_mutex_destroy(&pool->control_lock);
+	pthread_mutex_destroy(&pool->events_lock);
+	munmap(pool, sizeof(*pool));
+}
+
+/* Tell the agent that all is unmapped and idle, so that it need not wait for the death of this process. */
+static void detach(struct gpool *pool)
+{
+	const struct msg_detach_request request = { 0 };
+	uint8_t buffer[MSG_LARGEST_detach_request], reply[MSG_LARGEST_detach_reply];
+	struct attach_call call = { .request = buffer, .fd = -1, .answer = reply, .capacity = sizeof(reply), .timeout_ms = DETACH_MS };
+	int length = msg_encode_detach_request(&request, 0, pool->token, buffer, sizeof(buffer));
+
+	if (length < 0)
+		return;
+	call.length = length;
+	if (pool->header && pool->session.header)
+		attach_call(pool, &call);
+	else if (attach_send(pool->socket, buffer, (size_t)length, NULL, 0) == 0)
+		attach_receive(pool->socket, reply, sizeof(reply), NULL, 0, NULL, DETACH_MS);
+}
+
+/* An agent that ends over our request is started again, and our next connection waits for it. */
+static int attach(struct attaching *a, int fds[3])
+{
+	int error;
+
+	for (int tries = 1;; tries++) {
+		error = attach_socket(a);
+		if (!error)
+			error = attach_ask(a, fds);
+		if (error != -EPIPE)
+			return error;
+		close(a->pool->socket);
+		a->pool->socket = -1;
+		if (tries == ATTACH_TRIES)
+			return -ETIMEDOUT;
+		poll(NULL, 0, ATTACH_PAUSE_MS);
+	}
+}
+
+static const struct pool_hooks hooks = {
+	.stream_closed = vpmm_stream_closed,
+	.maps = vm_maps,
+	.sweep_ranges = vm_sweep,
+	.sweep_objects = objects_sweep,
+	.note_objects = objects_note,
+};
+
+static int parts_open(struct attaching *a)
+{
+	struct gpool *pool = a->pool;
+	int error = stream_open_all(pool);
+
+	pool->hooks = &hooks;
+	if (!error)
+		error = deferred_open(pool);
+	if (error || pool->role)
+		return error;
+	pool->summary = calloc(lease_summary_words(pool->page_count), sizeof(*pool->summary));
+	if (!pool->summary)
+		return -ENOMEM;
+	lease_summary_all(pool->summary, pool->page_count);
+	error = export_open(pool);
+	if (!error)
+		error = import_open(pool);
+	if (!error)
+		error = stitch_open(pool);
+	if (!error)
+		error = spills_open(pool);
+	if (!error)
+		error = ranges_open(pool);
+	if (!error)
+		error = vm_open(pool);
+	if (!error)
+		error = background_open(pool);
+	if (!error)
+		error = vpmm_open(pool);
+	if (!error)
+		error = span_open(pool);
+	if (!error)
+		error = device_open(a);
+	if (!error)
+		error = window_open(pool);
+	return error;
+}
+
+static int pool_open(struct attaching *a)
+{
+	struct gpool *pool = a->pool;
+	int fds[3], error = attach(a, fds);
+
+	if (error) {
+		/* It may have admitted us all the same, and then lends us pages until it hears otherwise. */
+		if (pool->socket >= 0 && error != -ETIMEDOUT)
+			detach(pool);
+		return error;
+	}
+	pool->doorbell = fds[2];
+	memcpy(pool->token, a->reply.token, sizeof(pool->token));
+	error = segments_open(a, fds);
+	close(fds[0]);
+	close(fds[1]);
+	if (!error)
+		error = parts_open(a);
+	if (!error)
+		error = thread_cache_pool_open(pool);
+	if (error) {
+		pool_destroy_parts(pool);
+		detach(pool);
+		return error;
+	}
+	pool->magazine = a->options.magazine ? a->options.magazine : MAGAZINE_DEFAULT;
+	pool->run_pages = pool->page_count / RUNS_SHARE > RUNS_LEAST ? pool->page_count / RUNS_SHARE : RUNS_LEAST;
+	pool->alive = 1;
+	return 0;
+}
+
+int gpool_open(const struct gpool_options *options, struct gpool **pool)
+{
+	struct attaching *a = calloc(1, sizeof(*a));
+	int error;
+
+	if (!a)
+		return -ENOMEM;
+	error = options_check(a, options);
+	if (error)
+		goto free_attaching;
+	a->pool = pool_allocate();
+	if (!a->pool) {
+		error = -ENOMEM;
+		goto free_attaching;
+	}
+	a->pool->log = a->options.log;
+	a->pool->log_context = a->options.log_context;
+	a->pool->role = a->options.flags & GPOOL_OPEN_OBSERVER ? 1 : a->options.flags & GPOOL_OPEN_ADMIN ? 2 : 0;
+	error = pool_open(a);
+	if (error)
+		pool_release(a->pool);
+	else
+		*pool = a->pool;
+free_attaching:
+	free(a);
+	return error;
+}
+
+void gpool_close(struct gpool *pool)
+{
+	/* In a forked child there is nothing of ours: what the pool held the parent still holds. */
+	if (!pool || !pool->alive)
+		return;
+	/* Before the caches go, of which its thread has one. */
+	background_stop(pool);
+	thread_cache_pool_close(pool);
+	pool_destroy_parts(pool);
+	detach(pool);
+	pool_release(pool);
+}
