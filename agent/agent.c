@@ -1,13 +1,15 @@
 #include "agent/agent.h"
 
+#include "agent/config/kept_config.h"
 #include "agent/control/control.h"
-#include "agent/base/event.h"
+#include "agent/control/upgrade.h"
+#include "agent/pages/event.h"
 #include "agent/front/front.h"
 #include "agent/control/housekeeping.h"
 #include "agent/spill/jobs.h"
 #include "agent/keeper/channel.h"
-#include "agent/config/kept_config.h"
 #include "agent/base/log.h"
+#include "agent/control/pool_start.h"
 #include "agent/control/recover.h"
 #include "agent/session/session.h"
 
@@ -32,7 +34,6 @@ enum {
 	CONNECTION_SILENCE_MS = 5000, /* after that a silent connection is closed */
 	TICK_MS = 100,              /* the coarse clock's step while sessions are attached */
 	ACCEPT_BATCH = 16,
-	KEEPER_PATIENCE_MS = 1000,
 };
 
 /* Accepted; its first message decides. */
@@ -46,101 +47,6 @@ struct connection {
 };
 
 #define owner_of(source, type, member) ((type *)(void *)((char *)(source) - offsetof(type, member)))
-
-uint64_t clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-uint64_t clock_ms(void)
-{
-	return clock_ns() / 1000000;
-}
-
-uint64_t wall_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_REALTIME, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
-int agent_watch(struct agent *agent, struct event_source *source, uint32_t events)
-{
-	struct epoll_event event = { .events = events, .data.ptr = source };
-
-	return epoll_ctl(agent->epoll, EPOLL_CTL_ADD, source->fd, &event) < 0 ? -errno : 0;
-}
-
-void agent_unwatch(struct agent *agent, struct event_source *source)
-{
-	if (source->fd >= 0)
-		epoll_ctl(agent->epoll, EPOLL_CTL_DEL, source->fd, NULL);
-}
-
-void agent_need_tick(struct agent *agent, uint32_t ms)
-{
-	struct itimerspec when = { .it_value = { ms / 1000, (long)(ms % 1000) * 1000000 } };
-
-	if (agent->timer_ms && agent->timer_ms <= ms)
-		return;
-	if (timerfd_settime(agent->timer.fd, 0, &when, NULL) == 0)
-		agent->timer_ms = ms;
-}
-
-int agent_tell_keeper(struct agent *agent, const struct keep_message *message, const int *fds, uint32_t fd_count)
-{
-	uint64_t end = clock_ms() + KEEPER_PATIENCE_MS;
-	int error;
-
-	/* The keeper does nothing but read, so a full queue is soon empty: at the start it gets a descriptor for each handle. */
-	while ((error = attach_send(agent->keeper.fd, message, sizeof(*message), fds, fd_count)) == -EAGAIN || error == -ETOOMANYREFS) {
-		struct pollfd look = { agent->keeper.fd, POLLOUT, 0 };
-
-		/* Too many descriptors in flight is no matter of this socket: nothing tells when there are fewer. */
-		poll(&look, error == -EAGAIN ? 1 : 0, error == -EAGAIN ? KEEPER_PATIENCE_MS : 1);
-		if (clock_ms() >= end)
-			break;
-	}
-	if (error && !agent->stopping)
-		log_warning("the keeper does not take a message (%u, of %u/%u): %s", message->what, message->pool, message->id, strerror(-error));
-	return error;
-}
-
-int agent_hold(struct agent *agent, const struct held *item)
-{
-	struct keep_message message = {
-		.what = KEEP_HOLD,
-		.kind = item->kind,
-		.pool = item->pool,
-		.id = item->id,
-		.value = item->value,
-		.value2 = item->value2,
-	};
-
-	return agent_tell_keeper(agent, &message, item->fds, item->fd_count);
-}
-
-void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id)
-{
-	struct keep_message message = { .what = KEEP_DROP, .kind = kind, .pool = pool, .id = id };
-
-	agent_tell_keeper(agent, &message, NULL, 0);
-}
-
-void agent_keep_config(struct agent *agent)
-{
-	int fd = kept_config_write(&agent->config);
-	int error = fd < 0 ? fd : agent_hold(agent, &(struct held){ .kind = KEEP_CONFIG, .fd_count = 1, .fds = { fd } });
-
-	if (error)
-		log_warning("the configuration is not kept: %s; an agent that is started again goes by the one before", strerror(-error));
-	if (fd >= 0)
-		close(fd);
-}
 
 static void front_watch(struct agent *agent, uint32_t events)
 {

@@ -36,7 +36,7 @@ enum {
 	FLIGHT_SAMPLING_LEAST = 256,  /* every such block is allocated out of line in any case, to be timed */
 };
 
-/* Below FLIGHT_KINDS_FIRST: enum event_kind of agent/base/event.h. A number keeps its meaning. */
+/* Below FLIGHT_KINDS_FIRST: enum event_kind of agent/pages/event.h. A number keeps its meaning. */
 enum flight_kind {
 	FLIGHT_NONE,
 	FLIGHT_KINDS_FIRST = 64,

@@ -2,9 +2,11 @@
 #include "agent/control/control.h"
 
 #include "agent/base/crash_point.h"
-#include "agent/base/event.h"
+#include "agent/pages/event.h"
 #include "agent/control/exchange.h"
 #include "agent/base/log.h"
+#include "agent/config/kept_config.h"
+#include "agent/keeper/channel.h"
 #include "agent/pages/requests.h"
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
@@ -192,6 +194,18 @@ static int answer_drain(struct exchange *x)
 	return exchange_done(x, workers_of(pool), request.on ? "the pool is out of service" : "the pool is in service again");
 }
 
+/* The keeper gets the configuration in effect, for the next agent. */
+static void config_keep(struct agent *agent)
+{
+	int fd = kept_config_write(&agent->config);
+	int error = fd < 0 ? fd : agent_hold(agent, &(struct held){ .kind = KEEP_CONFIG, .fd_count = 1, .fds = { fd } });
+
+	if (error)
+		log_warning("cannot keep the configuration: %s; a restarted agent will use the previous configuration", strerror(-error));
+	if (fd >= 0)
+		close(fd);
+}
+
 int control_reload(struct agent *agent, char *text, size_t text_bytes)
 {
 	struct config *next = malloc(sizeof(*next));
@@ -232,7 +246,7 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 		pool_configure(agent->pools[i]);
 		pool_update_pressure(agent->pools[i]);
 	}
-	agent_keep_config(agent);
+	config_keep(agent);
 	log_info("reload: %s", text);
 	event_publish(agent, EVENT_RELOAD, NULL, 0, 0, "%s", text);
 	return 0;

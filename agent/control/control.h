@@ -5,7 +5,7 @@
 #define GPOOL_AGENT_CONTROL_H
 
 #include "agent/agent.h"
-#include "agent/control/later.h"
+#include "agent/base/later.h"
 
 #include <stddef.h>
 

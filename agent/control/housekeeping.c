@@ -1,6 +1,6 @@
 #include "agent/control/housekeeping.h"
 
-#include "agent/base/event.h"
+#include "agent/pages/event.h"
 #include "agent/spill/jobs.h"
 #include "agent/pages/lease.h"
 #include "agent/base/log.h"

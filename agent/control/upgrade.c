@@ -10,7 +10,7 @@
 
 int answer_upgrade(struct exchange *x)
 {
-	struct exchange_later *asker = &x->agent->upgrade.asker;
+	struct exchange_later *asker = &x->agent->upgrade_asker;
 	struct msg_upgrade_request request;
 	int error;
 
@@ -33,14 +33,14 @@ int answer_upgrade(struct exchange *x)
 
 void upgrade_answer(struct agent *agent, const struct keep_message *verdict)
 {
-	struct exchange_later asker = agent->upgrade.asker;
+	struct exchange_later asker = agent->upgrade_asker;
 	/* Which file and why is in the text; of codes there are those that a request knows. */
 	int error = !verdict->id ? 0 : verdict->id == EPROTO || verdict->id == EBUSY || verdict->id == ETIMEDOUT ? -(int)verdict->id : -EINVAL;
 	char text[KEEP_TEXT_BYTES + 100];
 
 	if (!asker.id)
 		return;
-	agent->upgrade.asker.id = 0;
+	agent->upgrade_asker.id = 0;
 	snprintf(text, sizeof(text), error ? "%.*s; the agent goes on as it was" : "the agent goes on with %.*s", KEEP_TEXT_BYTES - 1,
 		verdict->text);
 	control_answer_later(agent, &asker, error, text);

@@ -5,16 +5,9 @@
 #ifndef GPOOL_AGENT_UPGRADE_H
 #define GPOOL_AGENT_UPGRADE_H
 
-#include "agent/control/later.h"
-
 struct agent;
 struct exchange;
 struct keep_message;
-
-/* Who waits for the keeper's word, one at a time. */
-struct upgrade {
-	struct exchange_later asker;
-};
 
 int answer_upgrade(struct exchange *x);
 void upgrade_answer(struct agent *agent, const struct keep_message *verdict);

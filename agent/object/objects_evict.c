@@ -4,7 +4,7 @@
  */
 #include "agent/object/objects.h"
 
-#include "agent/base/event.h"
+#include "agent/pages/event.h"
 #include "agent/pages/evict.h"
 
 #include <float.h>

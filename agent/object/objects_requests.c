@@ -1,11 +1,12 @@
 /* objects_requests.c - what sessions ask about objects. Every field of it is hostile; see asked.h for how each is done once. */
 #include "agent/object/objects.h"
 
-#include "agent/base/asked.h"
+#include "agent/session/asked.h"
 #include "agent/base/crash_point.h"
 #include "agent/base/descriptors.h"
-#include "agent/base/event.h"
-#include "agent/base/flight.h"
+#include "agent/session/session_limits.h"
+#include "agent/pages/event.h"
+#include "agent/pages/flight.h"
 #include "agent/keeper/channel.h"
 #include "agent/pages/lease.h"
 #include "agent/base/log.h"

@@ -1,6 +1,6 @@
 #include "agent/pages/evict.h"
 
-#include "agent/base/flight.h"
+#include "agent/pages/flight.h"
 #include "agent/base/journal.h"
 #include "agent/base/log.h"
 #include "agent/object/objects.h"

@@ -1,6 +1,6 @@
 #include "agent/pages/lease.h"
 
-#include "agent/base/flight.h"
+#include "agent/pages/flight.h"
 #include "agent/base/journal.h"
 #include "agent/spill/spill.h"
 #include "agent/trust/trust.h"

@@ -76,9 +76,8 @@ struct pool {
 	bool evicting; /* between the watermarks: started, not yet at the stop */
 };
 
-/* pool_create() - takes over the segment; makes the physical pages. *pool is NULL on failure, which is logged. */
-int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **pool);
-void pool_destroy(struct pool *pool);
+/* pool_count_words() - fill the counts and the indexes of free pages from the page words. */
+void pool_count_words(struct pool *pool);
 
 static inline uint64_t pool_word(const struct pool *pool, uint32_t page)
 {

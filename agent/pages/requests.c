@@ -3,8 +3,8 @@
  */
 #include "agent/pages/requests.h"
 
-#include "agent/base/event.h"
-#include "agent/base/flight.h"
+#include "agent/pages/event.h"
+#include "agent/pages/flight.h"
 #include "agent/base/journal.h"
 #include "agent/pages/lease.h"
 #include "agent/object/objects.h"

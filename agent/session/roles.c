@@ -1,7 +1,7 @@
 #include "agent/session/roles.h"
 
 #include "agent/base/crash_point.h"
-#include "agent/base/event.h"
+#include "agent/pages/event.h"
 #include "agent/base/log.h"
 #include "shm/doorbell.h"
 

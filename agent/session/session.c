@@ -2,10 +2,10 @@
 
 #include "agent/base/crash_point.h"
 #include "agent/base/descriptors.h"
-#include "agent/base/event.h"
-#include "agent/base/flight.h"
+#include "agent/pages/event.h"
+#include "agent/pages/flight.h"
 #include "agent/keeper/channel.h"
-#include "agent/base/asked.h"
+#include "agent/session/asked.h"
 #include "agent/pages/lease.h"
 #include "agent/base/log.h"
 #include "agent/object/objects.h"
@@ -812,6 +812,13 @@ void session_resume(struct session *session)
 void session_add_totals(const struct session *session, struct session_totals *totals)
 {
 	session_totals_add(totals, session->segment.stats, (clock_ms() - session->attached_ms + 1) * UINT64_C(1000000));
+}
+
+/* Keep what the session has recorded, while its segment is there. */
+static void flight_session_ends(const struct session *session)
+{
+	flight_keep(&session->segment.flight, (uint16_t)session->id, &session->pool->segment.flight);
+	crash_point();
 }
 
 void session_end(struct session *session, enum session_end how)

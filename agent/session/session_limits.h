@@ -19,4 +19,7 @@
 int session_limits_check(const struct pool *pool, const struct tenant *tenant, enum session_role role, uid_t uid, char *text,
 	size_t text_bytes);
 
+/* descriptors_left() - whether `wanted` more descriptors can be opened, beside those that gpoold needs to accept, to refuse and to restart. */
+bool descriptors_left(const struct agent *agent, uint32_t wanted);
+
 #endif

@@ -1,7 +1,7 @@
 #include "agent/session/timelines.h"
 
-#include "agent/base/asked.h"
-#include "agent/base/descriptors.h"
+#include "agent/session/asked.h"
+#include "agent/session/session_limits.h"
 #include "agent/keeper/channel.h"
 #include "agent/base/log.h"
 #include "agent/trust/trust.h"

@@ -1,6 +1,6 @@
 #include "agent/spill/jobs.h"
 
-#include "agent/base/event.h"
+#include "agent/pages/event.h"
 #include "agent/base/log.h"
 #include "agent/pages/pool.h"
 #include "agent/spill/spill.h"

@@ -1,9 +1,9 @@
 #include "agent/spill/spill_sink.h"
 
 #include "agent/base/crash_point.h"
-#include "agent/base/event.h"
+#include "agent/pages/event.h"
 #include "agent/pages/evict.h"
-#include "agent/base/flight.h"
+#include "agent/pages/flight.h"
 #include "agent/base/log.h"
 #include "agent/pages/requests.h"
 

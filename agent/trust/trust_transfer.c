@@ -9,7 +9,7 @@
 #include "agent/trust/trust.h"
 
 #include "agent/base/crash_point.h"
-#include "agent/base/event.h"
+#include "agent/pages/event.h"
 #include "agent/spill/jobs.h"
 #include "agent/base/log.h"
 #include "agent/pages/requests.h"

@@ -7,6 +7,7 @@
  */
 #include "agent/control/control.h"
 #include "agent/control/housekeeping.h"
+#include "agent/control/pool_start.h"
 #include "agent/pages/lease.h"
 #include "agent/base/log.h"
 #include "agent/pages/requests.h"

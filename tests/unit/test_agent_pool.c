@@ -9,6 +9,7 @@
 #include "agent/agent.h"
 #include "agent/pages/evict.h"
 #include "agent/keeper/channel.h"
+#include "agent/control/pool_start.h"
 #include "agent/pages/pool.h"
 #include "agent/control/recover.h"
 #include "agent/session/session.h"

@@ -7,15 +7,11 @@
 #include "shm/flight.h"
 
 struct pool;
-struct session;
 
 /* flight_stamp() - it ends now. begun_ns: clock_ns() when it began; 0: an instant. */
 void flight_stamp(struct flight_entry *entry, uint64_t begun_ns);
 
 /* flight_note() - one record: as it was stamped, else of now. */
 void flight_note(const struct pool *pool, const struct flight_entry *entry, uint64_t begun_ns);
-
-/* flight_session_ends() - keep what the session has recorded, while its segment is there. */
-void flight_session_ends(const struct session *session);
 
 #endif

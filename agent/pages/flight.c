@@ -1,7 +1,7 @@
-#include "agent/base/flight.h"
+#include "agent/pages/flight.h"
 
 #include "agent/base/crash_point.h"
-#include "agent/session/session.h"
+#include "agent/pages/pool.h"
 
 void flight_stamp(struct flight_entry *entry, uint64_t begun_ns)
 {
@@ -18,11 +18,5 @@ void flight_note(const struct pool *pool, const struct flight_entry *entry, uint
 	if (!noted.time_ns)
 		flight_stamp(&noted, begun_ns);
 	flight_write(&pool->segment.flight, &noted, NULL);
-	crash_point();
-}
-
-void flight_session_ends(const struct session *session)
-{
-	flight_keep(&session->segment.flight, (uint16_t)session->id, &session->pool->segment.flight);
 	crash_point();
 }

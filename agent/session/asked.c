@@ -1,4 +1,4 @@
-#include "agent/base/asked.h"
+#include "agent/session/asked.h"
 
 #include "agent/base/crash_point.h"
 #include "agent/base/log.h"

@@ -1,4 +1,4 @@
-#include "agent/base/event.h"
+#include "agent/pages/event.h"
 
 #include "agent/base/crash_point.h"
 #include "agent/base/log.h"
