@@ -41,19 +41,20 @@ CFLAGS ?= -O2 -g
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -DGPOOL_VERSION='"$(VERSION)"' -fPIC -fvisibility=hidden -pthread $(WARNINGS) -I. $(CFLAGS) $(CONFIG_CFLAGS)
 ALL_LDFLAGS = -pthread $(LDFLAGS) $(CONFIG_CFLAGS)
 
+# Line numbers are enough for reports of sanitizers, and build faster.
 ifeq ($(CONFIG),asan)
-CONFIG_CFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1
+CONFIG_CFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g1
 endif
 ifeq ($(CONFIG),ubsan)
-CONFIG_CFLAGS := -fsanitize=undefined -fno-sanitize-recover=all -O1
+CONFIG_CFLAGS := -fsanitize=undefined -fno-sanitize-recover=all -O1 -g1
 endif
 # It knows no fences; those that we have stand between atomics, of which it complains anyhow only where one side is none.
 ifeq ($(CONFIG),tsan)
-CONFIG_CFLAGS := -fsanitize=thread -Wno-tsan -O1
+CONFIG_CFLAGS := -fsanitize=thread -Wno-tsan -O1 -g1
 endif
 ifeq ($(CONFIG),fuzz)
 CC := $(CLANG)
-CONFIG_CFLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -O1
+CONFIG_CFLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -O1 -g1
 endif
 
 include tools/build/cuda.mk
