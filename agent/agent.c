@@ -110,6 +110,8 @@ static void front_ready(struct event_source *source, uint32_t events)
 
 static void front_take(struct agent *agent, int fd, pid_t pid, uint32_t restarts)
 {
+	int error;
+
 	if (agent->front.fd >= 0) {
 		agent_unwatch(agent, &agent->front);
 		close(agent->front.fd);
@@ -118,8 +120,9 @@ static void front_take(struct agent *agent, int fd, pid_t pid, uint32_t restarts
 	agent->front.ready = front_ready;
 	agent->front_pid = pid;
 	agent->front_restarts = restarts;
-	if (agent_watch(agent, &agent->front, EPOLLIN)) {
-		log_error("cannot watch the front's channel; that front is sent away, and another one comes");
+	error = agent_watch(agent, &agent->front, EPOLLIN);
+	if (error) {
+		log_error("cannot watch front channel: %s; restarting front", strerror(-error));
 		close(fd);
 		agent->front.fd = -1;
 		return;

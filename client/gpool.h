@@ -482,10 +482,10 @@ GPOOL_API int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, u
 
 /*
  * gpool_fence_import() - a fence of another process, as one of ours, until gpool_fence_close(). While such a fence is open and not
- * reached, a thread of the library looks every 20 us to 1 ms how far it is, an eighth of the time that it waits already; so much later may
- * streams go on that wait for it.
+ * reached, a thread of the library polls it with exponential backoff (20 us to 1 ms, an eighth of the time waited), which bounds the latency that is added
+ * to streams that wait for it.
  *
- * @handle: from whom it comes does not matter: what no export has written is refused, and what lies harms those alone that wait for it
+ * @handle: may come from an untrusted peer: a malformed handle is rejected, a forged one affects only its waiters
  *
  * Return: 0, or
  *   -EINVAL      not the bytes of a handle; one of ours; an event of a handle of this same process
@@ -560,7 +560,7 @@ enum gpool_object_class {
 	GPOOL_OBJECT_MUTABLE = 1,   /* its one writer goes on writing; readers read, and see it at once */
 	GPOOL_OBJECT_EPHEMERAL = 2, /* as immutable, and may be evicted as a whole while nobody has it open */
 	GPOOL_OBJECT_PINNABLE = 3   /* as immutable, and may be evicted as a whole while nobody pins it, open or not: gpool_object_pin().
-	                               Of several the one worth least goes: its uses (pins) times cost_us, by its bytes */
+	                               The one with the lowest (uses x cost_us / bytes) is evicted first; uses are pins */
 };
 
 enum {
@@ -1246,7 +1246,7 @@ struct gpool_kv_options {
 	uint32_t max_sequence_tokens; /* below 2^24, rounded up to whole blocks; 0: 131,072 */
 	uint32_t watermark_blocks;    /* that admission leaves free; 0: 1 % of max_blocks; or GPOOL_KV_NO_WATERMARK */
 	uint64_t owner_id;            /* what tools show; free to choose */
-	uint8_t model[32];            /* GPOOL_KV_PREFIXES: what all that decides about keys and values hashes to (weights, quantisation, ...) */
+	uint8_t model[32];            /* GPOOL_KV_PREFIXES: hash of everything that affects the contents of keys and values (weights, quantization, ...) */
 	uint32_t cached_blocks;       /* GPOOL_KV_PREFIXES: most that stay when no sequence has them; 0: no limit */
 	uint32_t pool_blocks;         /* GPOOL_KV_PREFIXES: addresses for so many that other processes have too; 0: gpool_kv_prefix_share() is off */
 	uint64_t pack_bytes_per_s;    /* most that gpool_kv_pack() moves, and no more than a second's worth, or a chunk, at once; 0: no bound */
@@ -1889,7 +1889,7 @@ GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_
 GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
 
 /*
- * gpool_lora_acquire() - the adapter is in the pool, and stays there until gpool_lora_release() was called as often.
+ * gpool_lora_acquire() - make the adapter resident and pin it. Calls nest: release it once per acquisition.
  *
  * @timeout_ms: longest wait for its load, milliseconds; 0: begin it and do not wait, -1: no limit
  *

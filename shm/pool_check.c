@@ -73,7 +73,7 @@ static void check_objects(struct look *look, const uint32_t *shared)
 		if (state >= OBJECT_STATES)
 			report(look, 0, 0, "object %u is in state %u, which is none", i, state);
 		else if (shared[i] && (!i || state == OBJECT_NONE))
-			report(look, 0, 0, "%u pages are SHARED by object %u, which there is not", shared[i], i);
+			report(look, 0, 0, "%u pages are SHARED by nonexistent object %u", shared[i], i);
 		else if (stands && shared[i] != record->pages)
 			report(look, 0, 0, "object %u has %u pages, its record says %u", i, shared[i], record->pages);
 		if (i && state == OBJECT_CURRENT && !is_found(look->pool, i, &steps))
@@ -81,7 +81,7 @@ static void check_objects(struct look *look, const uint32_t *shared)
 	}
 	for (uint32_t i = end; i < look->pool->header->object_count; i++)
 		if (shared[i])
-			report(look, 0, 0, "%u pages are SHARED by object %u, which there is not", shared[i], i);
+			report(look, 0, 0, "%u pages are SHARED by nonexistent object %u", shared[i], i);
 }
 
 static void check_words(struct look *look, const bool *attached, uint32_t *shared)
@@ -177,7 +177,7 @@ static void check_block(struct look *look, const struct pool_check_session *s, u
 		uint64_t extent_tag;
 
 		if (extent >= look->pool->header->page_count) {
-			report(look, s->id, head, "a stitched block goes on at page %u, which there is not", extent);
+			report(look, s->id, head, "a stitched block continues at nonexistent page %u", extent);
 			return;
 		}
 		extent_tag = atomic_load_explicit(&blocks[extent].tag, memory_order_acquire);

@@ -909,7 +909,7 @@ void session_tick(struct session *session)
 		return;
 	}
 	session_set_closed(session);
-	log_info("session %u of pool '%s' ('%s', pid %d) closed its connection and lives on: %u pages wait for its end", session->id,
+	log_info("session %u of pool '%s' ('%s', pid %d) disconnected but is still running: %u pages wait for its end", session->id,
 		pool->config->name, session->name, session->pid, session->leased);
 }
 

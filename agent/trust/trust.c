@@ -117,7 +117,7 @@ uint32_t trust_domain(struct pool *pool, const char *name)
 	if (!domain) {
 		domain = name_place(pool);
 		if (!domain) {
-			log_error("pool '%s': no room for trust domain '%s' beside %d others; nobody of it can attach", pool->config->name,
+			log_error("pool '%s': no room for trust domain '%s' beside %d others; its members cannot attach", pool->config->name,
 				name, LEDGER_DOMAINS);
 			return 0;
 		}
@@ -127,7 +127,7 @@ uint32_t trust_domain(struct pool *pool, const char *name)
 		crash_point();
 	}
 	if (view_make(pool, domain, true)) {
-		log_error("pool '%s': out of memory for trust domain '%s'; nobody of it can attach", pool->config->name, name);
+		log_error("pool '%s': out of memory for trust domain '%s'; its members cannot attach", pool->config->name, name);
 		return 0;
 	}
 	return domain;

@@ -194,7 +194,7 @@ static void file_write(const char *path, const void *bytes, size_t length, uint6
 	close(fd);
 }
 
-/* Acquired; fill: with numbers by chance, else zeros, which take no room on the disk. */
+/* Acquired; fill: with random numbers, else zeros, which take no room on the disk. */
 static void adapter_add(struct model *model, struct rig *rig, uint32_t rank, bool fill)
 {
 	static struct rig_module modules[LAYERS_MAX];

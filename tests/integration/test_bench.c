@@ -2,7 +2,7 @@
  * test_bench.c - gpool-bench as people run it, and what it must find of gpool_malloc() on any machine, however slow.
  *
  * Goal: the steady state makes no driver call; 300 GB go through 80 GB without a failure, and then one request gets at least 90 % of what is
- * free; allocations by chance hold little more than what is live, and less than a caching allocator where these are large; adapters
+ * free; random allocations hold little more than what is live, and less than a caching allocator where these are large; adapters
  * of mixed sizes come and go without a failure, a wrong weight or memory that none can have; names mean what the manual says. Method: the real
  * program, one run of each; times are not looked at. It is linked with jemalloc, which no sanitizer bears.
  */

@@ -315,7 +315,7 @@ static void test_pieces_apart_cannot_be_put_together(void **state)
 	assert_int_equal(allocator->ops->malloc(allocator, 40 * MIB, 0, &address), -ENOSPC);
 }
 
-/* ---- by chance ---- */
+/* ---- random ---- */
 
 struct visited {
 	uint64_t live, free;

@@ -1,7 +1,7 @@
 /*
  * test_client_ipc.c - fences that cross processes.
  *
- * Goal: who imports a fence sees it reached when it is, by either way, on the host and in a stream; nobody waits for the dead, and who asks
+ * Goal: who imports a fence sees it reached when it is, by either way, on the host and in a stream; waiting on a fence of a process that has died ends, and who asks
  * about what they left undone is told; handles of whatever bytes harm nobody; slots, events and mappings come back; and a session of
  * another trust domain gets nothing. Method: a real gpoold, and exporters that are processes of their own (this program once more, told
  * over a socket what to do). Their manual streams are gates: behind them nothing happens before the test says so.

@@ -281,7 +281,7 @@ static void test_wrong_arguments(void **state)
 	gpool_kv_group_destroy(NULL);
 }
 
-/* ---- by chance ---- */
+/* ---- random ---- */
 
 static struct gpool_kv_statistics before[CACHES];
 

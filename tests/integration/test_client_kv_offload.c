@@ -165,7 +165,7 @@ static void test_copies_that_fail(void **state)
 	assert_int_equal(wrong_tokens(sequence, 0, 12 * BLOCK_TOKENS, 5), 0);
 }
 
-/* ---- by chance ---- */
+/* ---- random ---- */
 
 struct model {
 	uint64_t number; /* 0: none */

@@ -3,7 +3,7 @@
  *
  * Goal: what comes back is within the bound that gpool.h gives, for fp16, bf16 and fp32, by way of host memory and of the pool
  * and its tiers; the loss that is told is the one there is; zeros are zeros, and what has no int8 form says so; it takes about
- * half the room. Method: elements by chance and of kinds that are hard, each compared with what was written.
+ * half the room. Method: random elements and of kinds that are hard, each compared with what was written.
  */
 #include "cuda/kernels/element.h"
 #include "tests/integration/kv_view.h"

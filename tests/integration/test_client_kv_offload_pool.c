@@ -525,7 +525,7 @@ static void test_threads(void **state)
 	AWAIT(kept_bytes() == 0);
 }
 
-/* ---- by chance ---- */
+/* ---- random ---- */
 
 struct model {
 	uint64_t number; /* 0: none */

@@ -224,7 +224,7 @@ static void test_no_more_than_the_budget(void **state)
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
 }
 
-/* ---- by chance ---- */
+/* ---- random ---- */
 
 struct model {
 	uint64_t number; /* 0: none */

@@ -633,7 +633,7 @@ static void test_quarantine(void **state)
 	play(&(struct scenario){child_start_to_shut, child_shuts_and_dies});
 }
 
-/* Told so, it closes its connection and lives on. */
+/* When asked to, it disconnects and continues to run. */
 static void *shut_when_told(void *argument)
 {
 	const struct gpool *pool = argument;

@@ -296,8 +296,8 @@ static void test_unknown_clients(void **state)
 	options.flags = GPOOL_OPEN_OBSERVER;
 	options.name = "watcher";
 	assert_int_equal(gpool_open(&options, &watcher), 0);
-	expect_usage(AGENT("watcher"), "only looks or steers");
-	expect_usage(AGENT("watcher", "--offline"), "only looks or steers");
+	expect_usage(AGENT("watcher"), "is an observer or admin session");
+	expect_usage(AGENT("watcher", "--offline"), "is an observer or admin session");
 	gpool_close(watcher);
 }
 

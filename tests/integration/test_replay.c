@@ -259,7 +259,7 @@ static void test_refuses(void **state)
 		{{"malloc", trace_path}, "trace.csv:3: size: '-5' is not a number from 1"},
 		{{"make", "--chance", "0"}, "--chance '0' is not a number from 1 to 100"},
 		{{"make", "--allocations", ""}, "--allocations '' is not"},
-		{{"make", "--up-to", "2GiB", "--cap", "1GiB"}, "--up-to is more than --cap"},
+		{{"make", "--up-to", "2GiB", "--cap", "1GiB"}, "--up-to must not exceed --cap"},
 		{{"make", "--threads", "257"}, "--threads '257' is not a number from 1 to 256"},
 		{{"make", "--seed"}, "option '--seed' needs a value"},
 		{{"make", "--through", "16TiB", "--up-to", "1KiB"}, "more events than a trace can have"},

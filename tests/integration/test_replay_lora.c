@@ -163,7 +163,7 @@ static void test_same_seed_same_result(void **state)
 	other[8] = "8";
 	assert_int_equal(tool_run(arguments), 0);
 	first = strdup(read_text(tool.out));
-	assert_non_null(strstr(first, "by chance: 2,000"));
+	assert_non_null(strstr(first, "random: 2,000"));
 	assert_int_equal(tool_run(arguments), 0);
 	assert_string_equal(read_text(tool.out), first);
 	assert_int_equal(tool_run(other), 0);
@@ -207,7 +207,7 @@ static void test_table_and_chart(void **state)
 	text = read_text(tool.out);
 	assert_non_null(strstr(text, ": 100, "));
 	assert_non_null(strstr(text, "fifo against prefetch: cold starts"));
-	assert_non_null(strstr(text, "bound     nobody is passed over for 2 s"));
+	assert_non_null(strstr(text, "bound     no request is bypassed for more than 2 s"));
 	assert_null(strstr(text, "limit "));
 	text = read_text(chart_path);
 	assert_int_equal(strncmp(text, "<svg ", 5), 0);

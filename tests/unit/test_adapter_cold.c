@@ -3,7 +3,7 @@
  *
  * Goal: what is written is read back, page by page, in the form that loses little enough; a layer needs no group behind its own;
  * a file that is damaged, cut off or forged in any place is refused, and a write that fails leaves what was there. Method:
- * adapters by chance; every byte of a file changed, every length; each field of the head wrong under a right checksum; each
+ * random adapters; every byte of a file changed, every length; each field of the head wrong under a right checksum; each
  * system call of the writer made to fail, by functions of this program in the C library's place.
  */
 #include "client/lora/format/cold_file.h"

@@ -2,7 +2,7 @@
  * test_adapter_convert.c - weights out of safetensors files, as images of pages.
  *
  * Goal: where the kernels look for an element (lora_tile_at()) stands that element of the file, rounded once, and zeros are
- * wherever no element is; what is no number in the pages is refused with its place. Method: adapters by chance, all types of
+ * wherever no element is; what is no number in the pages is refused with its place. Method: random adapters, all types of
  * elements, looked at element by element; the kernels' reference on the pages against B (A x) of the file.
  */
 #include "client/lora/format/convert.h"

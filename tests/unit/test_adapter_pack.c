@@ -3,7 +3,7 @@
  *
  * Goal: every tile of every matrix has one place, none crosses a page or lies over another, the kernels' struct lora_matrix can
  * be made of it, layers need pages in order; little is lost; and of a layout in which one field is wrong none passes. Method:
- * adapters by chance at every page size, placed by the code and looked at tile by tile; adapters of models that there are, for
+ * random adapters at every page size, placed by the code and looked at tile by tile; adapters of models that there are, for
  * what is lost.
  */
 #include "client/lora/format/pack.h"

@@ -2,7 +2,7 @@
  * test_cold_reader.c - groups of a cold file, read ahead.
  *
  * Goal: each way gives the bytes that stand in the file, in order, also where it changes on the way, where the kernel refuses a part of it
- * or a request fails; a file that ends early is an error, and nothing of it stays for the next file. Method: files of groups by chance;
+ * or a request fails; a file that ends early is an error, and nothing of it stays for the next file. Method: files of random groups;
  * calls of the C library and of liburing fail when they are told to, by functions of this program in their place.
  */
 #include "client/lora/load/cold_reader.h"
@@ -318,7 +318,7 @@ static void test_a_ring_that_takes_no_more_is_left(void **state)
 
 /* ---- what the caller holds ---- */
 
-/* Some are kept and given back out of order, by chance; what is kept stays as it is. */
+/* Some are kept and given back out of order, at random; what is kept stays as it is. */
 static void holds(struct cold_reader *reader, const struct made *made)
 {
 	const void *held[GROUPS] = {NULL}, *stored;

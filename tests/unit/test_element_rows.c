@@ -3,7 +3,7 @@
  *
  * Goal: whatever an element or a scale may be, each code writes what element.h and quantise.h say, bit by bit, and nothing beside
  * it; only what else a NaN holds is open. Method: all elements of 16 bits, all codes with all scales, fp32 numbers at and beside
- * each place where rounding changes, and others by chance; lengths that are no multiple of anything.
+ * each place where rounding changes, and random others; lengths that are no multiple of anything.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -299,7 +299,7 @@ static void test_rubbish(void **state)
 		seed ^= seed << 17;
 		bytes[(seed >> 8) % size] = (unsigned char)seed;
 		place = (uint32_t)(seed >> 40) % PLACES;
-		/* Serials that fit come seldom by chance. */
+		/* Serials that fit rarely come by accident. */
 		atomic_store(&ring.records[place].serial, place + 1 + (seed >> 50) * PLACES);
 		if (flight_read(&ring, place, NOW, &entry, text))
 			continue;

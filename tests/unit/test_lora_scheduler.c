@@ -1,7 +1,7 @@
 /*
  * test_lora_scheduler.c - which waiting request starts next.
  *
- * Goal: nobody is passed over for longer than the bound, whatever comes when; batches keep their limits; orders are what they
+ * Goal: no request is bypassed for longer than the bound, whatever comes when; batches keep their limits; orders are what they
  * say; what has to be loaded is told, and everybody is served in the end. Method: small queues whose batches are known, and
  * random arrivals, loads and ends, watched by a model that only keeps lists. The seed is printed; GPOOL_TEST_SEED= takes it back,
  * GPOOL_TEST_SCALE= makes it longer.

@@ -1,5 +1,5 @@
 /*
- * test_malloc_trace.c - traces of allocations as text, traces made by chance, and the percentiles of latencies.
+ * test_malloc_trace.c - traces of allocations as text, random traces, and the percentiles of latencies.
  *
  * Goal: what is not exactly a trace is refused with name, line and field; what is written reads back the same; a made trace keeps to its
  * recipe and is the same each time; a percentile is right within 1/32. Method: texts are read from memory.
@@ -233,7 +233,7 @@ static void test_names_a_file_that_is_not_there(void **state)
 	assert_non_null(strstr(error, "cannot open trace '/nonexistent/t.csv'"));
 }
 
-/* ---- made by chance ---- */
+/* ---- random ---- */
 
 static const struct malloc_recipe recipe = {
 	.allocations = 2000, .least = 1, .most = 4 * MIB, .cap = 100 * MIB, .chance = 73, .threads = 3, .streams = 4, .seed = 5};

@@ -263,7 +263,7 @@ static int trace_bench(struct bench *bench, struct trace_plan *plan)
 	return error;
 }
 
-/* ---- by chance ---- */
+/* ---- random ---- */
 
 static int random_bench(struct bench *bench, uint32_t allocations, uint64_t most, const enum figure figures[8])
 {

@@ -110,7 +110,7 @@ static void no_such_path(const struct http *http, struct http_answer *answer)
 
 	for (size_t i = 0; i < http->count && used < sizeof(paths); i++)
 		used += (size_t)snprintf(paths + used, sizeof(paths) - used, " %s", http->routes[i].path);
-	http_text(answer, MHD_HTTP_NOT_FOUND, "nothing is there; these are:%s\n", paths);
+	http_text(answer, MHD_HTTP_NOT_FOUND, "not found; available paths:%s\n", paths);
 }
 
 static struct peer *peer_of(struct MHD_Connection *connection)

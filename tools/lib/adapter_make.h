@@ -1,5 +1,5 @@
 /*
- * adapter_make.h - LoRA adapters by chance, as PEFT would write them.
+ * adapter_make.h - LoRA random adapters, as PEFT would write them.
  */
 #ifndef GPOOL_TOOLS_LIB_ADAPTER_MAKE_H
 #define GPOOL_TOOLS_LIB_ADAPTER_MAKE_H

@@ -1,6 +1,6 @@
 /*
- * malloc_make.h - traces of allocations by chance: sizes uniform up to some size, and at each step either one more allocation or the
- * end of one that lives, picked by chance as well. The same recipe makes the same trace on every machine.
+ * malloc_make.h - random traces of allocations: sizes uniform up to some size, and at each step either one more allocation or the
+ * end of one that lives, picked at random as well. The same recipe makes the same trace on every machine.
  */
 #ifndef GPOOL_TOOLS_LIB_MALLOC_MAKE_H
 #define GPOOL_TOOLS_LIB_MALLOC_MAKE_H

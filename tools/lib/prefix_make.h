@@ -1,5 +1,5 @@
 /*
- * prefix_make.h - traces of prefixes by chance: workloads that are hard on a cache of some size, each in its own way. The same
+ * prefix_make.h - random traces of prefixes: workloads that are hard on a cache of some size, each in its own way. The same
  * recipe makes the same trace on every machine.
  */
 #ifndef GPOOL_TOOLS_LIB_PREFIX_MAKE_H

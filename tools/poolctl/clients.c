@@ -172,7 +172,7 @@ int client_pick(const struct command *command, const struct clients_view *view, 
 		}
 	}
 	if (looker)
-		complain("client '%s' only looks or steers: it has not what '%s' shows", text, command->verb->name);
+		complain("client '%s' is an observer or admin session; '%s' needs a worker", text, command->verb->name);
 	else
 		complain("there is no client '%s', neither a session nor a process nor a name; 'poolctl clients%s' lists them",
 			text, command->offline ? " --offline" : "");

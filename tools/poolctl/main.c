@@ -50,7 +50,7 @@ const struct option_spec global_options[] = {
 		.name = "timeout",
 		.argument = "SECONDS",
 		.id = OPTION_TIMEOUT,
-		.help = "Wait at most so long for an answer. The default is 5; fractions are fine.",
+		.help = "Reply timeout in seconds. The default is 5; fractions are allowed.",
 	},
 	{
 		.name = "offline",
@@ -89,7 +89,7 @@ static const struct option_spec top_options[] = {
 		.name = "interval",
 		.argument = "SECONDS",
 		.id = OPTION_INTERVAL,
-		.help = "Look so often, from 0.1 to 3600. The default is 1.",
+		.help = "Refresh interval in seconds, from 0.1 to 3600. The default is 1.",
 	},
 	{ .name = NULL },
 };

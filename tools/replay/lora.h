@@ -33,7 +33,7 @@ struct lora_adapter {
 	uint32_t tenant;
 };
 
-/* What is made of a trace, or by chance. */
+/* What is made of a trace, or at random. */
 struct lora_recipe {
 	uint32_t adapters, tenants;
 	uint32_t ranks[LORA_RANKS_MAX];
@@ -41,7 +41,7 @@ struct lora_recipe {
 	bool zipf; /* the n-th adapter 1/n^exponent as often as the first; else the first share x of all has x^exponent of the
 		      requests */
 	double exponent;
-	double gamma_rate, gamma_cv; /* arrivals by chance, requests a second; 0: those of the trace */
+	double gamma_rate, gamma_cv; /* random arrivals, requests per second; 0: those of the trace */
 	uint32_t requests;           /* without a trace */
 	uint64_t seed;
 };

@@ -50,7 +50,7 @@ static void print_head(const struct lora_report *report)
 	const struct lora_costs *costs = &report->plan->costs;
 	char a[TEXT_BYTES], b[TEXT_BYTES], c[TEXT_BYTES], d[TEXT_BYTES], text[256];
 
-	printf("requests  %s: %s, %s tokens\n", report->trace_name ? report->trace_name : "by chance",
+	printf("requests  %s: %s, %s tokens\n", report->trace_name ? report->trace_name : "random",
 		text_count(a, workload->count), text_count(b, workload->tokens));
 	printf("adapters  %s, %s of them asked for, by ", text_count(a, workload->adapter_count),
 		text_count(b, workload->used_adapters));
@@ -67,7 +67,7 @@ static void print_head(const struct lora_report *report)
 		costs->save);
 	fputs("costs     ", stdout);
 	help_wrap(text, HEAD_COLUMNS, HEAD_COLUMNS);
-	printf("bound     nobody is passed over for %g s\n", patience(report));
+	printf("bound     no request is bypassed for more than %g s\n", patience(report));
 	printf("fixed     %s loads, if those with the most requests for their bytes stayed for ever, and each other request were "
 	       "one\n",
 		text_count(a, report->fixed_loads));
@@ -343,7 +343,7 @@ static void draw_head(const struct lora_report *report, FILE *out, double height
 		"role=\"img\">\n<style>%s</style>\n"
 		"<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n<text class=\"title\" x=\"%d\" y=\"28\">",
 		WIDTH, height, WIDTH, height, style, CHART_LEFT);
-	chart_escape(out, slash ? slash + 1 : report->trace_name ? report->trace_name : "by chance");
+	chart_escape(out, slash ? slash + 1 : report->trace_name ? report->trace_name : "random");
 	fprintf(out, ": %s requests with %s adapters</text>\n", text_count(requests, report->plan->workload->count),
 		text_count(adapters, report->plan->workload->adapter_count));
 	for (int i = 0; i < report->strategy_count; i++) {

@@ -160,7 +160,7 @@ static const struct option_spec make_options[] = {
 		.name = "seed",
 		.argument = "N",
 		.id = OPTION_SEED,
-		.help = "Of the chances: the same one makes the same trace. The default is 1.",
+		.help = "Random seed: the same seed gives the same trace. The default is 1.",
 	},
 	{.name = NULL},
 };
@@ -288,7 +288,7 @@ static const struct option_spec make_kv_options[] = {
 		.name = "seed",
 		.argument = "N",
 		.id = OPTION_SEED,
-		.help = "Of the chances: the same one makes the same trace. The default is 1.",
+		.help = "Random seed: the same seed gives the same trace. The default is 1.",
 	},
 	{.name = NULL},
 };
@@ -377,7 +377,7 @@ static const struct option_spec lora_options[] = {
 		.name = "patience",
 		.argument = "MS",
 		.id = OPTION_PATIENCE,
-		.help = "Nobody is passed over for longer. The default is 2000.",
+		.help = "Longest time that a request is bypassed. The default is 2000.",
 	},
 	{
 		.name = "look-ahead",
@@ -404,7 +404,7 @@ static const struct option_spec lora_options[] = {
 		.name = "gamma",
 		.argument = "RATE,CV",
 		.id = OPTION_GAMMA,
-		.help = "Requests come by chance, so many a second, with this coefficient of variation between them (1: "
+		.help = "Requests arrive at random, at this rate per second, with this coefficient of variation between them (1: "
 			"Poisson); a trace then "
 			"says their tokens only.",
 	},
@@ -418,7 +418,7 @@ static const struct option_spec lora_options[] = {
 		.name = "seed",
 		.argument = "N",
 		.id = OPTION_SEED,
-		.help = "Of the chances: the same one makes the same result. The default is 1.",
+		.help = "Random seed: the same seed gives the same result. The default is 1.",
 	},
 	{
 		.name = "limit",
@@ -463,7 +463,7 @@ const struct verb verbs[] = {
 	{
 		.name = "make",
 		.arguments = "[FILE]",
-		.summary = "make a trace of allocations by chance",
+		.summary = "make a random trace of allocations",
 		.text = "Writes a trace for the verb malloc to FILE, or to standard output.",
 		.options = make_options,
 		.arguments_least = 0,
@@ -486,7 +486,7 @@ const struct verb verbs[] = {
 	{
 		.name = "make-kv",
 		.arguments = "WORKLOAD [FILE]",
-		.summary = "make a trace of prefixes by chance",
+		.summary = "make a random trace of prefixes",
 		.text = "Writes a trace for the verb kv to FILE, or to standard output. Workloads: loop (documents in turn, half again as many as fit), "
 			"scan (few that come again, and many that do not), zipf (ten times what fits, some far more popular than others), shift (the "
 			"same, with popularity moving on), recent (what came last comes again), chats (many chats, turn by turn, some livelier than "

@@ -39,7 +39,7 @@ static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 	},
 	{
 		.name = "resident",
-		.text = "whose adapter is there goes first, within the bound; the adapter worth least goes",
+		.text = "requests whose adapter is resident start first, within the bound; the adapter with the lowest worth is evicted",
 		.order = LORA_RESIDENT_FIRST,
 	},
 	{

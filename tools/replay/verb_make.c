@@ -1,4 +1,4 @@
-/* verb_make.c - gpool-replay make: a trace of allocations by chance. */
+/* verb_make.c - gpool-replay make: a random trace of allocations. */
 #include "tools/replay/replay.h"
 
 #include "tools/lib/malloc_make.h"
@@ -22,7 +22,7 @@ static bool recipe_read(const struct command *command, struct malloc_recipe *rec
 		!command_number(command, OPTION_SEED, 0, UINT64_MAX - 9, 1, &recipe->seed))
 		return false;
 	if (recipe->most > recipe->cap) {
-		complain("--up-to is more than --cap: one allocation could be more than all may be");
+		complain("--up-to must not exceed --cap");
 		return false;
 	}
 	if (recipe->most > MALLOC_TRACE_BYTES_MAX)

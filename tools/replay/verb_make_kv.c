@@ -1,4 +1,4 @@
-/* verb_make_kv.c - gpool-replay make-kv: a trace of prefixes by chance. */
+/* verb_make_kv.c - gpool-replay make-kv: a random trace of prefixes. */
 #include "tools/replay/replay.h"
 
 #include "tools/lib/prefix_make.h"

@@ -36,7 +36,7 @@ void int8_form_expand(const void *form, uint32_t rows, enum adapter_element elem
 /* ---- what is lost ---- */
 
 /*
- * Vectors x, some at a time. What is measured varies by chance with ranks times vectors, so low ranks take more of them: with 128
+ * Vectors x, some at a time. What is measured varies with ranks times vectors, so low ranks take more of them: with 128
  * it is within a tenth of what very many would give. Of a single x rank 1 may see next to nothing, and would seem to lose all.
  */
 enum { INPUTS = 8, RANK_ENOUGH = 16 };

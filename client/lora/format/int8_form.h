@@ -33,7 +33,7 @@ void int8_form_expand_some(const void *form, uint32_t rows, uint32_t first, uint
 /* What the module that loses most loses. */
 struct int8_loss {
 	uint32_t module;
-	/* ||y' - y|| / ||y|| of y = B (A x), y' from the int8 forms, over some x by chance that are the same for each adapter;
+	/* ||y' - y|| / ||y|| of y = B (A x), y' from the int8 forms, over some random x that are the same for each adapter;
 	 * infinite where fp32 cannot hold y. */
 	float output;
 	/* ||B'A' - BA|| is at most this times ||B|| ||A|| (all of Frobenius): from the weights alone, for any x. */

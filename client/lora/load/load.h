@@ -104,8 +104,8 @@ void load_list(struct lora_load *load);
 /* turn_take() - make one part of what is listed. True: it was the last, and load_go_on() is next. */
 bool turn_take(struct lora_loader *loader, struct lora_load *load);
 /*
- * turns_help() - for who waits for page 0 to `pages` - 1: makes a part of those himself, where it comes from memory and a core is left for him. What follows on the
- * last one is a loader's. Return: whether there was such a part.
+ * turns_help() - let a thread that waits for pages 0 to `pages` - 1 make one part of them itself, if the part comes from memory and a core is free. What follows
+ * the last part is done by a loader. Return: whether there was such a part.
  */
 bool turns_help(struct lora_load *load, uint32_t pages);
 /* turns_pass() - a thread turns to something else: another one takes the next part, if there is one. */
