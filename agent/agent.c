@@ -29,10 +29,10 @@
 #include <unistd.h>
 
 enum {
-	CONNECTIONS_MAX = 128,      /* accepted and silent, at most */
-	CONNECTIONS_OF_USER = 32,   /* so that one user cannot keep all others out; root may have all */
+	CONNECTIONS_MAX = 128,        /* accepted and silent, at most */
+	CONNECTIONS_OF_USER = 32,     /* so that one user cannot keep all others out; root may have all */
 	CONNECTION_SILENCE_MS = 5000, /* after that a silent connection is closed */
-	TICK_MS = 100,              /* the coarse clock's step while sessions are attached */
+	TICK_MS = 100,                /* the coarse clock's step while sessions are attached */
 	ACCEPT_BATCH = 16,
 };
 
@@ -46,11 +46,11 @@ struct connection {
 	bool over;
 };
 
-#define owner_of(source, type, member) ((type *)(void *)((char *)(source) - offsetof(type, member)))
+#define owner_of(source, type, member) ((type *)(void *)((char *)(source)-offsetof(type, member)))
 
 static void front_watch(struct agent *agent, uint32_t events)
 {
-	struct epoll_event event = { .events = events, .data.ptr = &agent->front };
+	struct epoll_event event = {.events = events, .data.ptr = &agent->front};
 
 	epoll_ctl(agent->epoll, EPOLL_CTL_MOD, agent->front.fd, &event);
 }
@@ -150,7 +150,10 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 		return;
 	}
 	if (length < 0) {
-		/* What was lost was a front's descriptor; that front sees its channel close, ends, and the keeper sends another. */
+		/*
+		 * What was lost was a front's descriptor; that front sees its channel close, ends, and the keeper sends
+		 * another.
+		 */
 		log_warning("cannot take a message of the keeper: %s", strerror(-length));
 		return;
 	}
@@ -177,7 +180,10 @@ static void signals_ready(struct event_source *source, uint32_t events)
 	while (read(source->fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
 		if (info.ssi_signo == SIGHUP)
 			control_reload(agent, text, sizeof(text));
-		/* A stop, which a terminal or a service manager sends to all of us, is left to the keeper: it says whether and how. */
+		/*
+		 * A stop, which a terminal or a service manager sends to all of us, is left to the keeper: it says
+		 * whether and how.
+		 */
 	}
 }
 
@@ -266,7 +272,7 @@ static void connection_ready(struct event_source *source, uint32_t events)
 /* NULL: there are too many, of all or of this user, or no memory. */
 static struct connection *connection_new(struct agent *agent, int fd)
 {
-	struct ucred caller = { .uid = (uid_t)-1 };
+	struct ucred caller = {.uid = (uid_t)-1};
 	socklen_t bytes = sizeof(caller);
 	struct connection *connection;
 	uint32_t same = 0;
@@ -297,7 +303,10 @@ static void listener_ready(struct event_source *source, uint32_t events)
 		struct connection *connection;
 
 		if (fd < 0) {
-			/* Out of descriptors or memory: the listener would stay ready and keep this loop busy. The clock looks again. */
+			/*
+			 * Out of descriptors or memory: the listener would stay ready and keep this loop busy. The
+			 * clock looks again.
+			 */
 			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
 				log_warning("cannot accept a connection: %s", strerror(errno));
 				agent_unwatch(agent, source);
@@ -309,7 +318,8 @@ static void listener_ready(struct event_source *source, uint32_t events)
 		connection = connection_new(agent, fd);
 		if (!connection) {
 			if (clock_ms() - agent->refused_ms > 1000)
-				log_warning("connections are refused: %u wait for their first message already", agent->connection_count);
+				log_warning("connections are refused: %u wait for their first message already",
+					agent->connection_count);
 			agent->refused_ms = clock_ms();
 			close(fd);
 			continue;
@@ -338,12 +348,12 @@ static int agent_setup(struct agent *agent, const struct module_start *start)
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
-	agent->signals = (struct event_source){ signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK), signals_ready };
-	agent->timer = (struct event_source){ timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), timer_ready };
+	agent->signals = (struct event_source){signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK), signals_ready};
+	agent->timer = (struct event_source){timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), timer_ready};
 	if (agent->epoll < 0 || agent->signals.fd < 0 || agent->timer.fd < 0)
 		return -errno;
-	agent->listener = (struct event_source){ start->listen_fd, listener_ready };
-	agent->keeper = (struct event_source){ start->keeper_fd, keeper_ready };
+	agent->listener = (struct event_source){start->listen_fd, listener_ready};
+	agent->keeper = (struct event_source){start->keeper_fd, keeper_ready};
 	agent->front.fd = -1;
 	error = agent_watch(agent, &agent->signals, EPOLLIN);
 	if (!error)
@@ -389,7 +399,9 @@ static void agent_teardown(struct agent *agent)
 	close(agent->listener.fd);
 }
 
-/* The pools stand as the keeper has made them, and a file that says otherwise by now is for the next start of gpoold. */
+/*
+ * The pools stand as the keeper has made them, and a file that says otherwise by now is for the next start of gpoold.
+ */
 static bool config_fits(const struct config *config, const struct module_start *start)
 {
 	if (config->pool_count != start->pool_count)
@@ -435,7 +447,8 @@ static int pools_open(struct agent *agent)
 		}
 		agent->pool_count++;
 		log_info("pool '%s': %u pages of %llu bytes on %s %s, %u reserved", header->name, header->page_count,
-			(unsigned long long)header->page_bytes, header->backend, header->device, header->page_count - header->reserved_first);
+			(unsigned long long)header->page_bytes, header->backend, header->device,
+			header->page_count - header->reserved_first);
 	}
 	error = pools_minima_fit(agent, &agent->config, text, sizeof(text));
 	if (error)
@@ -443,7 +456,10 @@ static int pools_open(struct agent *agent)
 	return error;
 }
 
-/* The first start undoes what it did. A later one leaves all as it is: the pool has users, and the next try goes on from there. */
+/*
+ * The first start undoes what it did. A later one leaves all as it is: the pool has users, and the next try goes on
+ * from there.
+ */
 static int agent_give_up(struct agent *agent)
 {
 	if (agent->start->restarts || agent->start->adopted)
@@ -483,7 +499,7 @@ int agent_run(const struct module_start *start)
 		log_error("cannot serve: %s", strerror(-error));
 		return agent_give_up(agent);
 	}
-	agent_tell_keeper(agent, &(struct keep_message){ .what = KEEP_READY }, NULL, 0);
+	agent_tell_keeper(agent, &(struct keep_message){.what = KEEP_READY}, NULL, 0);
 	for (uint32_t i = 0; i < agent->pool_count; i++)
 		recover_resume(agent->pools[i]);
 	event_publish(agent, EVENT_AGENT_START, NULL, 0, agent->incarnation, "agent start %llu",

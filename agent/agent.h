@@ -1,8 +1,10 @@
 /*
- * agent.h - the policy process: sole writer of the pool segments, one thread, one event loop, no locks, no CUDA context.
+ * agent.h - the policy process: sole writer of the pool segments, one thread, one event loop, no locks, no CUDA
+ * context.
  *
- * agent_run() is called in a child that the keeper forked without exec, since only so it inherits the writable mappings of the
- * sealed pool segments. Everything it needs comes in struct module_start, so that a restarted agent starts the same way.
+ * agent_run() is called in a child that the keeper forked without exec, since only so it inherits the writable mappings
+ * of the sealed pool segments. Everything it needs comes in struct module_start, so that a restarted agent starts the
+ * same way.
  */
 #ifndef GPOOL_AGENT_AGENT_H
 #define GPOOL_AGENT_AGENT_H
@@ -41,10 +43,13 @@ struct agent {
 	struct connection *connections; /* accepted, first message not there yet */
 	uint32_t connection_count;
 	uint64_t refused_ms; /* when one was last turned away */
-	/* Tokens that a new front has still to be told: from this pool and session on. Done when token_pool is pool_count. */
+	/*
+	 * Tokens that a new front has still to be told: from this pool and session on. Done when token_pool is
+	 * pool_count.
+	 */
 	uint32_t token_pool, token_session;
 	struct exchange_later upgrade_asker; /* of the upgrade that the keeper is asked for, one at a time */
-	struct session *graveyard; /* ended within this pass of the loop; freed at its end */
+	struct session *graveyard;           /* ended within this pass of the loop; freed at its end */
 };
 
 /* Returns the exit status. */

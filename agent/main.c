@@ -24,7 +24,8 @@ static const char usage[] =
 	"  -p, --pool KEY=VALUE,.. a pool, as in name=gpu0,backend=host,size=2GiB,page_size=2MB; may be repeated;\n"
 	"                          the default file is not read then\n"
 	"  -s, --set KEY=VALUE     any setting, as in eviction.start=85; may be repeated\n"
-	"      --module FILE       code of the other processes (default: gpoold-agent.so beside this program, else as installed)\n"
+	"      --module FILE       code of the other processes (default: gpoold-agent.so beside this program, else as "
+	"installed)\n"
 	"      --check-config      check the configuration and exit\n"
 	"      --print-config      print every setting with its meaning, range and default, and exit\n"
 	"  -f, --foreground        stay in the foreground (always so; accepted for habit's sake)\n"
@@ -37,17 +38,17 @@ static const char usage[] =
 enum { OPTION_CHECK = 256, OPTION_PRINT, OPTION_VERSION, OPTION_MODULE };
 
 static const struct option options[] = {
-	{ "config", required_argument, NULL, 'c' },
-	{ "dir", required_argument, NULL, 'd' },
-	{ "pool", required_argument, NULL, 'p' },
-	{ "set", required_argument, NULL, 's' },
-	{ "foreground", no_argument, NULL, 'f' },
-	{ "module", required_argument, NULL, OPTION_MODULE },
-	{ "check-config", no_argument, NULL, OPTION_CHECK },
-	{ "print-config", no_argument, NULL, OPTION_PRINT },
-	{ "help", no_argument, NULL, 'h' },
-	{ "version", no_argument, NULL, OPTION_VERSION },
-	{ NULL, 0, NULL, 0 },
+	{"config", required_argument, NULL, 'c'},
+	{"dir", required_argument, NULL, 'd'},
+	{"pool", required_argument, NULL, 'p'},
+	{"set", required_argument, NULL, 's'},
+	{"foreground", no_argument, NULL, 'f'},
+	{"module", required_argument, NULL, OPTION_MODULE},
+	{"check-config", no_argument, NULL, OPTION_CHECK},
+	{"print-config", no_argument, NULL, OPTION_PRINT},
+	{"help", no_argument, NULL, 'h'},
+	{"version", no_argument, NULL, OPTION_VERSION},
+	{NULL, 0, NULL, 0},
 };
 
 /* Whether all that was asked for has been printed. */
@@ -78,12 +79,8 @@ int main(int argc, char **argv)
 
 	while ((option = getopt_long(argc, argv, "c:d:p:s:fh", options, NULL)) != -1) {
 		switch (option) {
-		case 'c':
-			recipe.file = optarg;
-			break;
-		case 'd':
-			recipe.directory = optarg;
-			break;
+		case 'c': recipe.file = optarg; break;
+		case 'd': recipe.directory = optarg; break;
 		case 'p':
 			if (recipe.pool_count == CONFIG_POOLS_MAX)
 				return wrong_use("too many pools");
@@ -94,25 +91,13 @@ int main(int argc, char **argv)
 				return wrong_use("too many settings");
 			recipe.sets[recipe.set_count++] = optarg;
 			break;
-		case 'f':
-			break;
-		case OPTION_MODULE:
-			module = optarg;
-			break;
-		case OPTION_CHECK:
-			check = true;
-			break;
-		case OPTION_PRINT:
-			print = true;
-			break;
-		case OPTION_VERSION:
-			puts("gpoold " GPOOL_VERSION);
-			return printed();
-		case 'h':
-			fputs(usage, stdout);
-			return printed();
-		default:
-			return 2;
+		case 'f': break;
+		case OPTION_MODULE: module = optarg; break;
+		case OPTION_CHECK: check = true; break;
+		case OPTION_PRINT: print = true; break;
+		case OPTION_VERSION: puts("gpoold " GPOOL_VERSION); return printed();
+		case 'h': fputs(usage, stdout); return printed();
+		default: return 2;
 		}
 	}
 	if (optind < argc)

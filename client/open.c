@@ -1,5 +1,6 @@
 /*
- * open.c - gpool_open() and gpool_close(): attach to a pool, open the parts of the library, and the reverse; what a fork means. See core/pool.h.
+ * open.c - gpool_open() and gpool_close(): attach to a pool, open the parts of the library, and the reverse; what a
+ * fork means. See core/pool.h.
  *
  * The only file that knows every part. What the core needs of the parts above it is registered in struct pool_hooks.
  */
@@ -39,13 +40,14 @@
 #define DIRECTORY_DEFAULT "/run/gpool"
 
 enum {
-	REPLY_MS = 10000, /* for an answer to an attach request, when the caller would not wait for the agent itself */
+	REPLY_MS = 10000,  /* for an answer to an attach request, when the caller would not wait for the agent itself */
 	ANSWER_MS = 10000, /* chosen: an agent that restarts is back long before */
 	DETACH_MS = 2000,
 	ATTACH_TRIES = 8,
 	ATTACH_PAUSE_MS = 10, /* an agent that turns us away without a word is not to be stormed */
-	RUNS_SHARE = 64,  /* a thread keeps 1/64 of the pool in runs, or ... */
-	RUNS_LEAST = 256, /* ... so many pages: two blocks of 100, the size of the speed goal; the agent can take them back */
+	RUNS_SHARE = 64,      /* a thread keeps 1/64 of the pool in runs, or ... */
+	/* ... so many pages: two blocks of 100, the size of the speed goal; the agent can take them back */
+	RUNS_LEAST = 256,
 };
 
 /* ---- attach ---- */
@@ -91,7 +93,8 @@ static int options_check(struct attaching *a, const struct gpool_options *option
 	if (error)
 		return error;
 	if (read->flags & ~(uint32_t)(GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN) ||
-		read->flags == (GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN) || read->timeout_ms < -1 || read->magazine > MAGAZINE_MAX)
+		read->flags == (GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN) || read->timeout_ms < -1 ||
+		read->magazine > MAGAZINE_MAX)
 		return options_refuse(read);
 	error = name_copy(a->pool_name, read->pool, "pool");
 	if (!error)
@@ -107,18 +110,12 @@ static int connect_error(int error)
 	switch (error) {
 	case -ECONNREFUSED:
 	case -ENOTDIR:
-	case -ETIMEDOUT:
-		return -ENOENT; /* nobody is there, or was in time */
-	case -EAGAIN:
-		return -ETIMEDOUT; /* somebody is, and does not look */
-	case -ENAMETOOLONG:
-		return -EINVAL;
-	case -EPERM:
-		return -EACCES;
-	case -ENFILE:
-		return -EMFILE;
-	default:
-		return error;
+	case -ETIMEDOUT: return -ENOENT; /* nobody is there, or was in time */
+	case -EAGAIN: return -ETIMEDOUT; /* somebody is, and does not look */
+	case -ENAMETOOLONG: return -EINVAL;
+	case -EPERM: return -EACCES;
+	case -ENFILE: return -EMFILE;
+	default: return error;
 	}
 }
 
@@ -151,7 +148,8 @@ static int attach_socket(struct attaching *a)
 		directory = DIRECTORY_DEFAULT;
 	length = snprintf(path, sizeof(path), "%s/attach", directory);
 	if (length < 0 || (size_t)length >= sizeof(path))
-		return fail(-EINVAL, "the directory's name has %zu bytes; at most %zu", strlen(directory), sizeof(path) - sizeof("/attach"));
+		return fail(-EINVAL, "the directory's name has %zu bytes; at most %zu", strlen(directory),
+			sizeof(path) - sizeof("/attach"));
 	length = connect_await(path, a->options.timeout_ms);
 	if (length < 0) {
 		int error = connect_error(length);
@@ -178,15 +176,11 @@ static int refusal(int error)
 	case -ENODEV:
 	case -EMFILE:
 	case -ENOMEM:
-	case -ETIMEDOUT:
-		return error;
-	case -EPERM:
-		return -EACCES;
+	case -ETIMEDOUT: return error;
+	case -EPERM: return -EACCES;
 	case -ENFILE:
-	case -ETOOMANYREFS:
-		return -EMFILE;
-	default:
-		return -EPROTO;
+	case -ETOOMANYREFS: return -EMFILE;
+	default: return -EPROTO;
 	}
 }
 
@@ -264,8 +258,8 @@ static int segments_open(struct attaching *a, const int fds[3])
 	/* A child would not be stopped by its fork check if it wrote through a pointer it kept. */
 	madvise(pool->session.header, pool->session.bytes, MADV_DONTFORK);
 	/* Nothing of what was wanted before is ours. */
-	atomic_store_explicit(&pool->release_seen, atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed),
-		memory_order_relaxed);
+	atomic_store_explicit(&pool->release_seen,
+		atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed), memory_order_relaxed);
 	pool->id = a->reply.session;
 	memcpy(pool->control_url, a->reply.control_url, sizeof(pool->control_url));
 	memcpy(pool->events_url, a->reply.events_url, sizeof(pool->events_url));
@@ -280,8 +274,8 @@ static int device_open(struct attaching *a)
 	int index, error;
 
 	if (!ops) {
-		pool_log(pool, POOL_LOG_ERROR, "cannot open pool '%s': this library has no back end '%s'", a->reply.pool,
-			a->reply.backend);
+		pool_log(pool, POOL_LOG_ERROR, "cannot open pool '%s': this library has no back end '%s'",
+			a->reply.pool, a->reply.backend);
 		return -ENODEV;
 	}
 	index = gpu_device_find(ops, a->reply.device);
@@ -289,8 +283,8 @@ static int device_open(struct attaching *a)
 	if (!error)
 		error = ops->device_info(index, &info);
 	if (error) {
-		pool_log(pool, POOL_LOG_ERROR, "cannot open device '%s' of back end '%s': %s", a->reply.device, a->reply.backend,
-			gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot open device '%s' of back end '%s': %s", a->reply.device,
+			a->reply.backend, gpu_error_text());
 		return error == -ENOMEM ? -ENOMEM : -ENODEV;
 	}
 	pool->capabilities = info.capabilities;
@@ -386,9 +380,10 @@ static void pool_release(struct gpool *pool)
 /* Tell the agent that all is unmapped and idle, so that it need not wait for the death of this process. */
 static void detach(struct gpool *pool)
 {
-	const struct msg_detach_request request = { 0 };
+	const struct msg_detach_request request = {0};
 	uint8_t buffer[MSG_LARGEST_detach_request], reply[MSG_LARGEST_detach_reply];
-	struct attach_call call = { .request = buffer, .fd = -1, .answer = reply, .capacity = sizeof(reply), .timeout_ms = DETACH_MS };
+	struct attach_call call = {
+		.request = buffer, .fd = -1, .answer = reply, .capacity = sizeof(reply), .timeout_ms = DETACH_MS};
 	int length = msg_encode_detach_request(&request, 0, pool->token, buffer, sizeof(buffer));
 
 	if (length < 0)

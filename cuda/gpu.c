@@ -1,8 +1,8 @@
 /*
  * gpu.c - the gpu_*() calls: count, refuse what no back end could do, inject faults, and pass on.
  *
- * A call is counted even when it is refused here, so that a budget of driver calls never looks better than it is. The order is
- * count, permission, arguments, fault, back end: a fault hits only calls that would have reached the back end.
+ * A call is counted even when it is refused here, so that a budget of driver calls never looks better than it is. The
+ * order is count, permission, arguments, fault, back end: a fault hits only calls that would have reached the back end.
  */
 #include "cuda/gpu_private.h"
 #include "cuda/kernels/kernel.h"
@@ -68,7 +68,7 @@ static struct {
 	int open_fault_error;
 	uint64_t n[GPU_CALL_KINDS];
 	int error[GPU_CALL_KINDS];
-} next_device = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} next_device = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local char error_text[320];
 
@@ -89,7 +89,7 @@ const char *gpu_error_text(void)
 
 const struct gpu_ops *gpu_backend(const char *name)
 {
-	static const struct gpu_ops *const backends[GPU_BACKENDS_MAX] = { &gpu_host_ops, &gpu_cuda_ops };
+	static const struct gpu_ops *const backends[GPU_BACKENDS_MAX] = {&gpu_host_ops, &gpu_cuda_ops};
 
 	for (size_t i = 0; name && i < GPU_BACKENDS_MAX; i++)
 		if (strcmp(backends[i]->name, name) == 0)
@@ -192,7 +192,9 @@ const struct gpu_ops *gpu_ops_of(const struct gpu *gpu)
 	return gpu ? gpu->ops : NULL;
 }
 
-/* call_begin() - count the call and check what holds for all: a device, the right to it, sound arguments, no fault due. */
+/*
+ * call_begin() - count the call and check what holds for all: a device, the right to it, sound arguments, no fault due.
+ */
 static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 {
 	uint64_t number;
@@ -202,7 +204,8 @@ static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 		return gpu_fail(-EINVAL, "%s: no device", call_names[call]);
 	number = atomic_fetch_add_explicit(&gpu->calls[call], 1, memory_order_relaxed) + 1;
 	if ((gpu->flags & GPU_OPEN_OWNER) && !owner_may[call])
-		return gpu_fail(-EPERM, "%s: device %d was opened for an owner, without a context", call_names[call], gpu->index);
+		return gpu_fail(-EPERM, "%s: device %d was opened for an owner, without a context", call_names[call],
+			gpu->index);
 	if (!sound)
 		return gpu_fail(-EINVAL, "%s: bad argument", call_names[call]);
 	if (atomic_load_explicit(&gpu->fault_at[call], memory_order_relaxed) != number)
@@ -340,13 +343,13 @@ int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struc
 /* shape_is_sound() - within what every device takes, so that a wrong one fails on all of them alike. */
 static bool shape_is_sound(const struct gpu_shape *shape)
 {
-	return shape && shape->grid[0] && shape->grid[0] <= INT32_MAX && shape->grid[1] && shape->grid[1] <= GPU_GRID_MAX &&
-		shape->grid[2] && shape->grid[2] <= GPU_GRID_MAX && shape->block && shape->block <= GPU_BLOCK_MAX &&
-		shape->shared_bytes <= GPU_SHARED_MAX;
+	return shape && shape->grid[0] && shape->grid[0] <= INT32_MAX && shape->grid[1] &&
+		shape->grid[1] <= GPU_GRID_MAX && shape->grid[2] && shape->grid[2] <= GPU_GRID_MAX && shape->block &&
+		shape->block <= GPU_BLOCK_MAX && shape->shared_bytes <= GPU_SHARED_MAX;
 }
 
-int gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, size_t args_bytes,
-	struct gpu_stream *stream)
+int gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
+	size_t args_bytes, struct gpu_stream *stream)
 {
 	bool known = (unsigned)kernel < GPU_KERNEL_KINDS;
 	bool sound = known && args && args_bytes == gpu_kernels[kernel].args_bytes && shape_is_sound(shape) && stream;

@@ -1,14 +1,16 @@
 /*
  * gpu.h - the back-end table: everything gpool asks of a GPU, and nothing else.
  *
- * Two back ends fill it: `cuda` (the driver API, loaded at run time) and `host` (memfd, mmap and threads, with the driver's
- * rules). A back end is picked by name, never as a silent fallback. Callers use the gpu_*() functions below, which count every
- * call and can make the n-th call of a kind fail, and never the table itself.
+ * Two back ends fill it: `cuda` (the driver API, loaded at run time) and `host` (memfd, mmap and threads, with the
+ * driver's rules). A back end is picked by name, never as a silent fallback. Callers use the gpu_*() functions below,
+ * which count every call and can make the n-th call of a kind fail, and never the table itself.
  *
  * Errors: 0 or negative errno. gpu_errno() in the cuda back end alone maps CUresult: out of memory -ENOMEM, unsupported
- * -EOPNOTSUPP, device lost -ENODEV, a faulting access -EFAULT, rest -EIO; wrong arguments are -EINVAL in both back ends. Any
- * failure leaves everything as it was. gpu_error_text() says more about this thread's last failure, in the driver's words.
- * Threads: a struct gpu may be used by any thread; one stream by one thread at a time. Not after fork(): open in the child.
+ * -EOPNOTSUPP, device lost -ENODEV, a faulting access -EFAULT, rest -EIO; wrong arguments are -EINVAL in both back
+ * ends. Any failure leaves everything as it was. gpu_error_text() says more about this thread's last failure, in the
+ * driver's words.
+ * Threads: a struct gpu may be used by any thread; one stream by one thread at a time. Not after fork(): open in the
+ * child.
  */
 #ifndef GPOOL_CUDA_GPU_H
 #define GPOOL_CUDA_GPU_H
@@ -22,8 +24,8 @@ struct gpu_stream; /* work in order, asynchronous to the host */
 struct gpu_event;  /* a point in a stream */
 
 enum {
-	GPU_UUID_MAX = 48,     /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" and its NUL */
-	GPU_IPC_BYTES = 64,    /* an exported event, as CUDA's CUipcEventHandle */
+	GPU_UUID_MAX = 48,  /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" and its NUL */
+	GPU_IPC_BYTES = 64, /* an exported event, as CUDA's CUipcEventHandle */
 	GPU_BACKENDS_MAX = 2,
 };
 
@@ -69,7 +71,10 @@ enum gpu_kernel {
 	GPU_KERNEL_KINDS
 };
 
-/* As how many threads a kernel runs, and the memory that those of a block share beside what it declares; `host` ignores it. */
+/*
+ * As how many threads a kernel runs, and the memory that those of a block share beside what it declares; `host` ignores
+ * it.
+ */
 struct gpu_shape {
 	uint32_t grid[3]; /* blocks */
 	uint32_t block;   /* threads of one */
@@ -77,7 +82,7 @@ struct gpu_shape {
 };
 
 enum {
-	GPU_GRID_MAX = 65535,    /* grid[1] and grid[2]; grid[0] has 31 bits */
+	GPU_GRID_MAX = 65535, /* grid[1] and grid[2]; grid[0] has 31 bits */
 	GPU_BLOCK_MAX = 1024,
 	GPU_SHARED_MAX = 48 << 10, /* without asking the driver for more */
 };
@@ -98,13 +103,15 @@ enum { GPU_EVENT_INTERPROCESS = 1u << 0 };
 /* Capability bits of a back end or device. */
 enum {
 	GPU_CAP_IPC_EVENT = 1u << 0,
-	GPU_CAP_TIMELINE = 1u << 1,        /* gpu_timeline_write()/wait() on registered host memory */
-	GPU_CAP_EXPORT_OFFSET = 1u << 2,   /* one exported FD may carry several handles, told apart by offset (host,
+	GPU_CAP_TIMELINE = 1u << 1,      /* gpu_timeline_write()/wait() on registered host memory */
+	GPU_CAP_EXPORT_OFFSET = 1u << 2, /* one exported FD may carry several handles, told apart by offset (host,
 	                                      unless they were made with GPU_OPEN_SEPARATE) */
-	GPU_CAP_HOST_POINTER = 1u << 3,    /* a device address may be read and written by the CPU (host) */
-	GPU_CAP_ZEROED = 1u << 4,          /* gpu_create() gives zeros (host); without it, what somebody else may have left */
-	GPU_CAP_POOL = 1u << 5,            /* the driver has a pool of its own, in the order of streams: gpu_pool_alloc() */
-	GPU_CAP_KERNELS = 1u << 6,         /* gpu_launch(); on `cuda` only when gpool was built with nvcc */
+	GPU_CAP_HOST_POINTER = 1u << 3,  /* a device address may be read and written by the CPU (host) */
+	/* gpu_create() gives zeros (host); without it, what somebody else may have left */
+	GPU_CAP_ZEROED = 1u << 4,
+	/* the driver has a pool of its own, in the order of streams: gpu_pool_alloc() */
+	GPU_CAP_POOL = 1u << 5,
+	GPU_CAP_KERNELS = 1u << 6, /* gpu_launch(); on `cuda` only when gpool was built with nvcc */
 };
 
 struct gpu_device_info {
@@ -122,8 +129,8 @@ struct gpu_export {
 };
 
 /*
- * The table. Contracts stand at the gpu_*() function of the same name; a back end fills every member (a null op is a bug) and
- * answers -EOPNOTSUPP where a device cannot. Each back end's struct begins with struct gpu.
+ * The table. Contracts stand at the gpu_*() function of the same name; a back end fills every member (a null op is a
+ * bug) and answers -EOPNOTSUPP where a device cannot. Each back end's struct begins with struct gpu.
  */
 struct gpu_ops {
 	const char *name;
@@ -177,12 +184,12 @@ int gpu_device_find(const struct gpu_ops *ops, const char *text);
 
 /*
  * gpu_open() - open device `index`.
- * GPU_OPEN_OWNER asks for no context: only granularity, memory_info, create, export and release may then be used, everything
- * else is -EPERM. Return: 0, -ENODEV (no driver or device), -EINVAL (also a wrong setting of `host`), -EPERM, -ENOMEM, -EIO,
- * -EOPNOTSUPP (a device without virtual memory management).
+ * GPU_OPEN_OWNER asks for no context: only granularity, memory_info, create, export and release may then be used,
+ * everything else is -EPERM. Return: 0, -ENODEV (no driver or device), -EINVAL (also a wrong setting of `host`),
+ * -EPERM, -ENOMEM, -EIO, -EOPNOTSUPP (a device without virtual memory management).
  *
- * gpu_close() - `host` cancels queued work and gives back all that is left. The driver of `cuda` frees what is left only when
- * the process ends, so a caller that goes on gives everything back first.
+ * gpu_close() - `host` cancels queued work and gives back all that is left. The driver of `cuda` frees what is left
+ * only when the process ends, so a caller that goes on gives everything back first.
  */
 int gpu_open(const struct gpu_ops *ops, int index, uint32_t flags, struct gpu **gpu);
 void gpu_close(struct gpu *gpu);
@@ -190,34 +197,37 @@ const struct gpu_ops *gpu_ops_of(const struct gpu *gpu);
 
 /* gpu_granularity() - smallest size and alignment of a handle, bytes. 2 MB on A100 and H100; ask, never assume. */
 int gpu_granularity(struct gpu *gpu, uint64_t *bytes);
-/* gpu_memory_info() - of the device, whoever uses it; `host` knows of this process's creations only. An owner on `cuda` asks
- * the management library: -EOPNOTSUPP where there is none. */
+/* gpu_memory_info() - of the device, whoever uses it; `host` knows of this process's creations only. An owner on `cuda`
+ * asks the management library: -EOPNOTSUPP where there is none. */
 int gpu_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes);
 
-/* gpu_create() - `bytes` (a multiple of the granularity) of physical memory that can be exported; its content: GPU_CAP_ZEROED. */
+/*
+ * gpu_create() - `bytes` (a multiple of the granularity) of physical memory that can be exported; its content:
+ * GPU_CAP_ZEROED.
+ */
 int gpu_create(struct gpu *gpu, uint64_t bytes, uint64_t *handle);
-/* gpu_release() - drop a created or imported handle; the memory lives on while it is mapped or an FD is open anywhere. An
- * injected fault leaves the handle as it was. */
+/* gpu_release() - drop a created or imported handle; the memory lives on while it is mapped or an FD is open anywhere.
+ * An injected fault leaves the handle as it was. */
 void gpu_release(struct gpu *gpu, uint64_t handle);
 
 /*
- * gpu_export() - a file descriptor for the handle; one call per handle, then dup(). gpu_import() - a handle for it; the FD
- * stays the caller's and may be closed at once. `from` may come from a stranger: what does not fit the file is -EINVAL, and on
- * `host` a file that could shrink or cannot be written -EPERM.
+ * gpu_export() - a file descriptor for the handle; one call per handle, then dup(). gpu_import() - a handle for it; the
+ * FD stays the caller's and may be closed at once. `from` may come from a stranger: what does not fit the file is
+ * -EINVAL, and on `host` a file that could shrink or cannot be written -EPERM.
  */
 int gpu_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out);
 int gpu_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle);
 
-/* gpu_reserve() - an address range; `align` 0 or a power of two. gpu_unreserve() - whole reservations only, nothing mapped
- * (-EINVAL); on `host` -EBUSY while queued work uses it. */
+/* gpu_reserve() - an address range; `align` 0 or a power of two. gpu_unreserve() - whole reservations only, nothing
+ * mapped (-EINVAL); on `host` -EBUSY while queued work uses it. */
 int gpu_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va);
 int gpu_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
 
 /*
- * gpu_map() - put a whole handle at `va` inside a reservation: offset must be 0, bytes the handle's size, the place empty.
- * A fresh mapping has no access. gpu_unmap() - whole mappings, one or several in a row; acts at once, so -EBUSY on `host`
- * while queued work uses the range (CUDA would fault). gpu_access() - a fully mapped contiguous range, of any number of
- * mappings; on `host` -EBUSY when it takes access away from queued work.
+ * gpu_map() - put a whole handle at `va` inside a reservation: offset must be 0, bytes the handle's size, the place
+ * empty. A fresh mapping has no access. gpu_unmap() - whole mappings, one or several in a row; acts at once, so -EBUSY
+ * on `host` while queued work uses the range (CUDA would fault). gpu_access() - a fully mapped contiguous range, of any
+ * number of mappings; on `host` -EBUSY when it takes access away from queued work.
  */
 int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
 int gpu_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
@@ -225,42 +235,46 @@ int gpu_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access acc
 
 int gpu_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 /*
- * gpu_stream_adopt() - a stream that the program made by itself, to queue on and put timelines behind; it stays the program's and is
- * never given to gpu_stream_destroy(). native: a CUstream of the device's primary context (`cuda`), or a stream that
- * gpu_stream_create() made on this struct gpu (`host`), which is told from garbage: -EINVAL.
+ * gpu_stream_adopt() - a stream that the program made by itself, to queue on and put timelines behind; it stays the
+ * program's and is never given to gpu_stream_destroy(). native: a CUstream of the device's primary context (`cuda`), or
+ * a stream that gpu_stream_create() made on this struct gpu (`host`), which is told from garbage: -EINVAL.
  */
 int gpu_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 /* gpu_stream_destroy() - lets queued work finish first. */
 void gpu_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
-/* gpu_stream_sync() - wait until all that was queued is done; returns the first error of queued work since the last sync. */
+/*
+ * gpu_stream_sync() - wait until all that was queued is done; returns the first error of queued work since the last
+ * sync.
+ */
 int gpu_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
 
 /*
- * gpu_copy(), gpu_fill() - queue; addresses are device addresses or registered host memory, anything else is -EINVAL (`cuda`
- * leaves that to the driver). An address that turns out not to be mapped with access when its turn comes is -EFAULT at the
- * next sync; on `cuda` that ends the context. fill writes 32-bit `value`; its address and bytes are multiples of 4. 0 bytes
- * are 0 work.
+ * gpu_copy(), gpu_fill() - queue; addresses are device addresses or registered host memory, anything else is -EINVAL
+ * (`cuda` leaves that to the driver). An address that turns out not to be mapped with access when its turn comes is
+ * -EFAULT at the next sync; on `cuda` that ends the context. fill writes 32-bit `value`; its address and bytes are
+ * multiples of 4. 0 bytes are 0 work.
  */
 int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
 
 /*
- * gpu_launch() - queue a kernel. `args` is its struct, copied at the call; `args_bytes`, its size, must be what the kernel takes
- * (-EINVAL). The addresses in it are device addresses or registered memory, and nobody checks them: what the kernel's own
- * function refuses (each has one, which also knows its shape) is all that is refused. On `host` the kernel's reference in C takes
- * its turn in the stream; memory that it uses is not marked as used, and a wrong address ends the process as it would end the
- * context of `cuda`.
+ * gpu_launch() - queue a kernel. `args` is its struct, copied at the call; `args_bytes`, its size, must be what the
+ * kernel takes (-EINVAL). The addresses in it are device addresses or registered memory, and nobody checks them: what
+ * the kernel's own function refuses (each has one, which also knows its shape) is all that is refused. On `host` the
+ * kernel's reference in C takes its turn in the stream; memory that it uses is not marked as used, and a wrong address
+ * ends the process as it would end the context of `cuda`.
  *
- * On `cuda` the first launch from an image loads it: launch once before capturing a graph. -EOPNOTSUPP without GPU_CAP_KERNELS,
- * and when the driver is too old for what nvcc made.
+ * On `cuda` the first launch from an image loads it: launch once before capturing a graph. -EOPNOTSUPP without
+ * GPU_CAP_KERNELS, and when the driver is too old for what nvcc made.
  */
-int gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args, size_t args_bytes,
-	struct gpu_stream *stream);
+int gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
+	size_t args_bytes, struct gpu_stream *stream);
 
 /*
- * Events. query: 0 done or never recorded, -EAGAIN not yet. wait: for the last record before it, whatever is recorded later.
- * An imported event must come from another process (-EINVAL), which must still live (-ESRCH, -ENODEV) and on `host` be one
- * that this process may trace (-EPERM). Without GPU_CAP_IPC_EVENT both are -EOPNOTSUPP. One event may have 128 records pending on `host`, then -EBUSY.
+ * Events. query: 0 done or never recorded, -EAGAIN not yet. wait: for the last record before it, whatever is recorded
+ * later. An imported event must come from another process (-EINVAL), which must still live (-ESRCH, -ENODEV) and on
+ * `host` be one that this process may trace (-EPERM). Without GPU_CAP_IPC_EVENT both are -EOPNOTSUPP. One event may
+ * have 128 records pending on `host`, then -EBUSY.
  */
 int gpu_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event);
 void gpu_event_destroy(struct gpu *gpu, struct gpu_event *event);
@@ -270,8 +284,9 @@ int gpu_event_wait(struct gpu *gpu, struct gpu_stream *stream, struct gpu_event 
 int gpu_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_IPC_BYTES]);
 int gpu_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct gpu_event **event);
 
-/* gpu_host_register() - page-locks host memory (whole pages, writable) so that streams may use it; -EINVAL when any of it is
- * registered already. gpu_host_unregister() - by its first address; on `host` -EBUSY while queued work uses it. */
+/* gpu_host_register() - page-locks host memory (whole pages, writable) so that streams may use it; -EINVAL when any of
+ * it is registered already. gpu_host_unregister() - by its first address; on `host` -EBUSY while queued work uses it.
+ */
 int gpu_host_register(struct gpu *gpu, void *memory, uint64_t bytes);
 int gpu_host_unregister(struct gpu *gpu, void *memory);
 
@@ -284,9 +299,10 @@ int gpu_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *wor
 int gpu_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
 
 /*
- * Memory of the driver's own, which the agent knows nothing of; -EOPNOTSUPP without GPU_CAP_POOL. gpu_pool_alloc() - for work that is
- * queued on `stream` from now on. gpu_pool_free() - behind what is queued on it. What is freed is kept for later until gpu_close().
- * gpu_pool_info() - what it holds, and what of that is allocated; not counted, as it asks nothing of the GPU.
+ * Memory of the driver's own, which the agent knows nothing of; -EOPNOTSUPP without GPU_CAP_POOL. gpu_pool_alloc() -
+ * for work that is queued on `stream` from now on. gpu_pool_free() - behind what is queued on it. What is freed is kept
+ * for later until gpu_close(). gpu_pool_info() - what it holds, and what of that is allocated; not counted, as it asks
+ * nothing of the GPU.
  */
 int gpu_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va);
 int gpu_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);
@@ -300,8 +316,9 @@ const char *gpu_call_name(enum gpu_call call);
 const char *gpu_error_text(void);
 
 /*
- * gpu_fault_set() - make the n-th (1-based) call of `call` from now on fail with `error` (negative errno), once, before it
- * reaches the back end. For tests. gpu may be NULL: the next device opened (GPU_CALL_OPEN fails that way). n = 0 clears.
+ * gpu_fault_set() - make the n-th (1-based) call of `call` from now on fail with `error` (negative errno), once, before
+ * it reaches the back end. For tests. gpu may be NULL: the next device opened (GPU_CALL_OPEN fails that way). n = 0
+ * clears.
  */
 void gpu_fault_set(struct gpu *gpu, enum gpu_call call, uint64_t n, int error);
 

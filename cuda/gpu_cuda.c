@@ -8,9 +8,9 @@
  *   gpu_cuda_nvml.c    free memory, asked without a context
  *   gpu_cuda_none.c    takes the place of all these where the toolkit's headers were absent at build time
  *
- * A device opened with GPU_OPEN_OWNER has no context: cuInit() and the calls of the virtual memory API that need none. Any
- * other retains the primary context, which it shares with the program's own use of CUDA, and pushes it around each call, so
- * that a caller's current context is never changed.
+ * A device opened with GPU_OPEN_OWNER has no context: cuInit() and the calls of the virtual memory API that need none.
+ * Any other retains the primary context, which it shares with the program's own use of CUDA, and pushes it around each
+ * call, so that a caller's current context is never changed.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -92,7 +92,7 @@ static int device_uuid(const struct cuda_driver *driver, CUdevice device, char t
 
 static int cuda_device_info(int index, struct gpu_device_info *info)
 {
-	struct gpu_device_info filled = { 0 };
+	struct gpu_device_info filled = {0};
 	const struct cuda_driver *driver;
 	CUdevice device;
 	CUresult result;

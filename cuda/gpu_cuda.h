@@ -1,8 +1,8 @@
 /*
  * gpu_cuda.h - what the files of the CUDA back end share: the driver's entry points, the device, the mapping of errors.
  *
- * Only cuda/gpu_cuda*.c includes this, after <cuda.h>. The headers of the toolkit give types and constants; the library itself
- * is opened at run time, so every program starts on a machine without a GPU.
+ * Only cuda/gpu_cuda*.c includes this, after <cuda.h>. The headers of the toolkit give types and constants; the library
+ * itself is opened at run time, so every program starts on a machine without a GPU.
  */
 #ifndef CUDA_GPU_CUDA_H
 #define CUDA_GPU_CUDA_H
@@ -13,8 +13,9 @@
 #include <pthread.h>
 
 /*
- * The driver's calls that we use. cuda.h renames many of them by macros (cuMemGetInfo is cuMemGetInfo_v2), and both the member
- * and the name looked up go through these macros, so the version found is the version whose type we compiled against.
+ * The driver's calls that we use. cuda.h renames many of them by macros (cuMemGetInfo is cuMemGetInfo_v2), and both the
+ * member and the name looked up go through these macros, so the version found is the version whose type we compiled
+ * against.
  * The second list may be missing from an older driver; what needs it answers -EOPNOTSUPP then.
  */
 #define CUDA_CALLS(X) \
@@ -79,8 +80,8 @@ struct cuda_driver {
 };
 
 /*
- * A handle of ours and the driver's behind it. The driver does not tell a handle's size, which an export has to name; and it
- * uses the values of released handles again, where ours, (generation << 32 | slot + 1), are refused.
+ * A handle of ours and the driver's behind it. The driver does not tell a handle's size, which an export has to name;
+ * and it uses the values of released handles again, where ours, (generation << 32 | slot + 1), are refused.
  */
 struct cuda_memory {
 	CUmemGenericAllocationHandle handle;
@@ -104,7 +105,7 @@ struct gpu_cuda {
 	CUcontext context; /* the primary one, retained; NULL for an owner */
 	char uuid[GPU_UUID_MAX];
 	uint32_t capabilities;
-	bool rdma; /* handles are created fit for GPUDirect RDMA */
+	bool rdma;            /* handles are created fit for GPUDirect RDMA */
 	pthread_mutex_t lock; /* the rest; never held over a call of the driver */
 	struct cuda_memory *memories;
 	uint32_t memory_count;
@@ -122,14 +123,15 @@ static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
 }
 
 /*
- * gpu_cuda_driver.c. cuda_driver_load() - open the library and cuInit(), once for each process; -ENODEV when that cannot be,
- * also in the child of a process that had done it, since the driver does not survive fork().
+ * gpu_cuda_driver.c. cuda_driver_load() - open the library and cuInit(), once for each process; -ENODEV when that
+ * cannot be, also in the child of a process that had done it, since the driver does not survive fork().
  */
 int cuda_driver_load(const struct cuda_driver **driver);
 /* gpu_errno() - the one mapping of CUresult. */
 int gpu_errno(CUresult result);
 /* cuda_fail() - note a failed call as error text, with the driver's name of the error, and return its errno. */
-__attribute__((format(printf, 3, 4))) int cuda_fail(const struct cuda_driver *driver, CUresult result, const char *format, ...);
+__attribute__((format(printf, 3, 4))) int cuda_fail(
+	const struct cuda_driver *driver, CUresult result, const char *format, ...);
 /* cuda_context_push() - make the device's context this thread's; a device without one needs none. Pairs with _pop(). */
 int cuda_context_push(struct gpu_cuda *cuda);
 void cuda_context_pop(struct gpu_cuda *cuda);

@@ -1,8 +1,8 @@
 /*
  * gpu_cuda_driver.c - opening the driver, its contexts, and the one place where its errors become ours.
  *
- * Nothing here runs before the first device is listed or opened. The driver must not be carried over a fork(): a process that
- * is to fork and use the GPU on both sides opens devices only afterwards.
+ * Nothing here runs before the first device is listed or opened. The driver must not be carried over a fork(): a
+ * process that is to fork and use the GPU on both sides opens devices only afterwards.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -25,34 +25,27 @@ static struct {
 	pid_t pid; /* who loaded it */
 	int error;
 	char error_text[256];
-} loaded = { .once = PTHREAD_ONCE_INIT };
+} loaded = {.once = PTHREAD_ONCE_INIT};
 
 int gpu_errno(CUresult result)
 {
 	switch (result) {
-	case CUDA_SUCCESS:
-		return 0;
-	case CUDA_ERROR_OUT_OF_MEMORY:
-		return -ENOMEM;
-	case CUDA_ERROR_NOT_READY:
-		return -EAGAIN;
-	case CUDA_ERROR_NOT_PERMITTED:
-		return -EPERM;
-	case CUDA_ERROR_ILLEGAL_ADDRESS:
-		return -EFAULT;
+	case CUDA_SUCCESS: return 0;
+	case CUDA_ERROR_OUT_OF_MEMORY: return -ENOMEM;
+	case CUDA_ERROR_NOT_READY: return -EAGAIN;
+	case CUDA_ERROR_NOT_PERMITTED: return -EPERM;
+	case CUDA_ERROR_ILLEGAL_ADDRESS: return -EFAULT;
 	case CUDA_ERROR_INVALID_VALUE:
 	case CUDA_ERROR_INVALID_HANDLE:
 	case CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED:
-	case CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED:
-		return -EINVAL;
+	case CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED: return -EINVAL;
 	case CUDA_ERROR_NOT_SUPPORTED:
 	case CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER:
 	case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
 	case CUDA_ERROR_NO_BINARY_FOR_GPU:
 	case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
 	case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
-	case CUDA_ERROR_JIT_COMPILATION_DISABLED:
-		return -EOPNOTSUPP;
+	case CUDA_ERROR_JIT_COMPILATION_DISABLED: return -EOPNOTSUPP;
 	case CUDA_ERROR_NO_DEVICE:
 	case CUDA_ERROR_INVALID_DEVICE:
 	case CUDA_ERROR_DEVICE_UNAVAILABLE:
@@ -62,10 +55,8 @@ int gpu_errno(CUresult result)
 	case CUDA_ERROR_ECC_UNCORRECTABLE:
 	case CUDA_ERROR_NVLINK_UNCORRECTABLE:
 	case CUDA_ERROR_SYSTEM_NOT_READY:
-	case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
-		return -ENODEV;
-	default:
-		return -EIO;
+	case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: return -ENODEV;
+	default: return -EIO;
 	}
 }
 
@@ -117,7 +108,8 @@ static void driver_load_once(void)
 	missing = symbols_find(library);
 	if (missing) {
 		loaded.error = -EOPNOTSUPP;
-		snprintf(loaded.error_text, sizeof(loaded.error_text), "the CUDA driver is too old: it has no %s", missing);
+		snprintf(loaded.error_text, sizeof(loaded.error_text), "the CUDA driver is too old: it has no %s",
+			missing);
 		dlclose(library);
 		return;
 	}
@@ -136,7 +128,8 @@ int cuda_driver_load(const struct cuda_driver **driver)
 	if (loaded.error)
 		return gpu_fail(loaded.error, "%s", loaded.error_text);
 	if (loaded.pid != getpid())
-		return gpu_fail(-ENODEV, "the CUDA driver was started by process %d and cannot be used after its fork()",
+		return gpu_fail(-ENODEV,
+			"the CUDA driver was started by process %d and cannot be used after its fork()",
 			(int)loaded.pid);
 	*driver = &loaded.calls;
 	return 0;
@@ -149,7 +142,9 @@ int cuda_context_push(struct gpu_cuda *cuda)
 	if (!cuda->context)
 		return 0;
 	result = cuda->driver->cuCtxPushCurrent(cuda->context);
-	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuCtxPushCurrent on device %d", (int)cuda->device);
+	return result == CUDA_SUCCESS
+		? 0
+		: cuda_fail(cuda->driver, result, "cuCtxPushCurrent on device %d", (int)cuda->device);
 }
 
 void cuda_context_pop(struct gpu_cuda *cuda)

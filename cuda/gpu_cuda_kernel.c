@@ -1,8 +1,9 @@
 /*
- * gpu_cuda_kernel.c - kernels through the driver: an image is loaded, and a kernel looked up, when it is first launched.
+ * gpu_cuda_kernel.c - kernels through the driver: an image is loaded, and a kernel looked up, when it is first
+ * launched.
  *
- * The images are fat binaries, of which the driver takes the code for its device or else compiles the PTX, which takes seconds
- * once and is then kept in the driver's cache.
+ * The images are fat binaries, of which the driver takes the code for its device or else compiles the PTX, which takes
+ * seconds once and is then kept in the driver's cache.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -17,8 +18,8 @@ bool cuda_kernels_built(void)
 }
 
 /*
- * module_get() - the image's module, loaded now if it was not. The lock is not held over calls of the driver: of two threads that
- * load it at the same time, one takes the other's. The context is current.
+ * module_get() - the image's module, loaded now if it was not. The lock is not held over calls of the driver: of two
+ * threads that load it at the same time, one takes the other's. The context is current.
  */
 static int module_get(struct gpu_cuda *cuda, enum kernel_image image, CUmodule *module)
 {
@@ -72,21 +73,22 @@ int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape 
 	struct gpu_stream *stream)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
-	void *parameters[] = { (void *)(uintptr_t)args }; /* one, by value; the driver copies it before it returns */
+	void *parameters[] = {(void *)(uintptr_t)args}; /* one, by value; the driver copies it before it returns */
 	CUfunction function;
 	CUresult result;
 	int rc;
 
 	if (!cuda_kernels_built())
-		return gpu_fail(-EOPNOTSUPP, "cannot launch kernel %s: gpool was built without nvcc, so it has no GPU kernels",
+		return gpu_fail(-EOPNOTSUPP,
+			"cannot launch kernel %s: gpool was built without nvcc, so it has no GPU kernels",
 			gpu_kernels[kernel].name);
 	rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
 	rc = function_get(cuda, kernel, &function);
 	if (rc == 0) {
-		result = cuda->driver->cuLaunchKernel(function, shape->grid[0], shape->grid[1], shape->grid[2], shape->block,
-			1, 1, shape->shared_bytes, (CUstream)(void *)stream, parameters, NULL);
+		result = cuda->driver->cuLaunchKernel(function, shape->grid[0], shape->grid[1], shape->grid[2],
+			shape->block, 1, 1, shape->shared_bytes, (CUstream)(void *)stream, parameters, NULL);
 		if (result != CUDA_SUCCESS)
 			rc = cuda_fail(cuda->driver, result, "cuLaunchKernel of %s", gpu_kernels[kernel].name);
 	}

@@ -1,8 +1,8 @@
 /*
  * gpu_cuda_memory.c - physical memory and address ranges through the driver's virtual memory API.
  *
- * The rules (offset 0, whole mappings, access after mapping) are left to the driver, whose answer is the truth; what it does
- * not check, such as an unmap under running work, is the caller's to get right.
+ * The rules (offset 0, whole mappings, access after mapping) are left to the driver, whose answer is the truth; what it
+ * does not check, such as an unmap under running work, is the caller's to get right.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -64,7 +64,8 @@ unlock:
 }
 
 /* memory_find() - what a handle of ours stands for, and take it out of the table when it is to be released. */
-static int memory_find(struct gpu_cuda *cuda, uint64_t ours, bool take, CUmemGenericAllocationHandle *handle, uint64_t *bytes)
+static int memory_find(
+	struct gpu_cuda *cuda, uint64_t ours, bool take, CUmemGenericAllocationHandle *handle, uint64_t *bytes)
 {
 	uint32_t slot = (uint32_t)ours;
 	struct cuda_memory *memory;
@@ -100,7 +101,8 @@ int cuda_granularity(struct gpu *gpu, uint64_t *bytes)
 	CUresult result;
 	size_t granularity;
 
-	result = cuda->driver->cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+	result = cuda->driver->cuMemGetAllocationGranularity(
+		&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuMemGetAllocationGranularity on device %d", (int)cuda->device);
 	*bytes = granularity;
@@ -154,7 +156,8 @@ int cuda_create(struct gpu *gpu, uint64_t bytes, uint64_t *handle)
 	result = cuda->driver->cuMemCreate(&created, bytes, &properties, 0);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)
-		return cuda_fail(cuda->driver, result, "cuMemCreate of %llu bytes on device %d", (ull)bytes, (int)cuda->device);
+		return cuda_fail(
+			cuda->driver, result, "cuMemCreate of %llu bytes on device %d", (ull)bytes, (int)cuda->device);
 	return handle_give(cuda, created, bytes, handle);
 }
 
@@ -192,10 +195,10 @@ int cuda_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 	result = cuda->driver->cuMemExportToShareableHandle(&fd, given, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)
-		return cuda_fail(cuda->driver, result, "cuMemExportToShareableHandle of %llu bytes, handle 0x%llx", (ull)bytes,
-			(ull)handle);
+		return cuda_fail(cuda->driver, result, "cuMemExportToShareableHandle of %llu bytes, handle 0x%llx",
+			(ull)bytes, (ull)handle);
 	fcntl(fd, F_SETFD, FD_CLOEXEC); /* a descriptor that a started program inherits keeps the memory for good */
-	*out = (struct gpu_export){ .fd = fd, .length = bytes };
+	*out = (struct gpu_export){.fd = fd, .length = bytes};
 	return 0;
 }
 
@@ -212,12 +215,12 @@ int cuda_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle
 	rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
-	result = cuda->driver->cuMemImportFromShareableHandle(&imported, (void *)(uintptr_t)from->fd,
-		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	result = cuda->driver->cuMemImportFromShareableHandle(
+		&imported, (void *)(uintptr_t)from->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)
-		return cuda_fail(cuda->driver, result, "cuMemImportFromShareableHandle of descriptor %d, %llu bytes", from->fd,
-			(ull)from->length);
+		return cuda_fail(cuda->driver, result, "cuMemImportFromShareableHandle of descriptor %d, %llu bytes",
+			from->fd, (ull)from->length);
 	return handle_give(cuda, imported, from->length, handle);
 }
 
@@ -269,8 +272,9 @@ int cuda_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint
 	result = cuda->driver->cuMemMap(va, bytes, offset, given, 0);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)
-		return cuda_fail(cuda->driver, result, "cuMemMap of %llu bytes at 0x%llx, offset %llu of a handle of %llu bytes",
-			(ull)bytes, (ull)va, (ull)offset, (ull)handle_bytes);
+		return cuda_fail(cuda->driver, result,
+			"cuMemMap of %llu bytes at 0x%llx, offset %llu of a handle of %llu bytes", (ull)bytes, (ull)va,
+			(ull)offset, (ull)handle_bytes);
 	return 0;
 }
 
@@ -297,7 +301,7 @@ int cuda_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access ac
 		[GPU_ACCESS_READ_WRITE] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	};
 	struct gpu_cuda *cuda = cuda_of(gpu);
-	CUmemAccessDesc descriptor = { .flags = flags[access] };
+	CUmemAccessDesc descriptor = {.flags = flags[access]};
 	CUresult result;
 	int rc = cuda_context_push(cuda);
 
@@ -308,8 +312,8 @@ int cuda_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access ac
 	result = cuda->driver->cuMemSetAccess(va, bytes, &descriptor, 1);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)
-		return cuda_fail(cuda->driver, result, "cuMemSetAccess of %llu bytes at 0x%llx to %d", (ull)bytes, (ull)va,
-			(int)access);
+		return cuda_fail(cuda->driver, result, "cuMemSetAccess of %llu bytes at 0x%llx to %d", (ull)bytes,
+			(ull)va, (int)access);
 	return 0;
 }
 

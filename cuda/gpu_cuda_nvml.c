@@ -1,8 +1,8 @@
 /*
  * gpu_cuda_nvml.c - free memory of a device, asked of the management library, for an owner that has no context.
  *
- * The library comes with the driver and is opened at run time. Its four calls are declared here, since its header belongs to
- * a package of its own; they have kept their form since 2013.
+ * The library comes with the driver and is opened at run time. Its four calls are declared here, since its header
+ * belongs to a package of its own; they have kept their form since 2013.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -27,7 +27,7 @@ static struct {
 	int (*device_by_uuid)(const char *uuid, struct nvml_device **device);
 	int (*memory_info)(struct nvml_device *device, struct nvml_memory *memory);
 	const char *(*error_string)(int result);
-} nvml = { .once = PTHREAD_ONCE_INIT };
+} nvml = {.once = PTHREAD_ONCE_INIT};
 
 static void nvml_load_once(void)
 {
@@ -67,7 +67,8 @@ int cuda_nvml_memory_info(const char *uuid, uint64_t *free_bytes, uint64_t *tota
 
 	pthread_once(&nvml.once, nvml_load_once);
 	if (nvml.error)
-		return gpu_fail(nvml.error, "cannot ask for the memory of '%s' without a context: no libnvidia-ml.so.1", uuid);
+		return gpu_fail(
+			nvml.error, "cannot ask for the memory of '%s' without a context: no libnvidia-ml.so.1", uuid);
 	result = device_find(uuid, &device);
 	if (result == 0)
 		result = nvml.memory_info(device, &memory);

@@ -1,5 +1,6 @@
 /*
- * gpu_cuda_pool.c - the driver's stream-ordered allocator: a pool of our own, so that the program's default one is not changed by us.
+ * gpu_cuda_pool.c - the driver's stream-ordered allocator: a pool of our own, so that the program's default one is not
+ * changed by us.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -10,14 +11,14 @@
 
 bool cuda_pool_has(const struct cuda_driver *driver)
 {
-	return driver->cuMemPoolCreate && driver->cuMemPoolDestroy && driver->cuMemPoolSetAttribute && driver->cuMemPoolGetAttribute &&
-		driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync;
+	return driver->cuMemPoolCreate && driver->cuMemPoolDestroy && driver->cuMemPoolSetAttribute &&
+		driver->cuMemPoolGetAttribute && driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync;
 }
 
 /* What is freed stays with it: the default gives it back to the system at each synchronisation. */
 static int pool_create(struct gpu_cuda *cuda, CUmemoryPool *pool)
 {
-	CUmemPoolProps props = { .allocType = CU_MEM_ALLOCATION_TYPE_PINNED };
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED};
 	cuuint64_t threshold = UINT64_MAX;
 	CUresult result;
 
@@ -33,7 +34,9 @@ static int pool_create(struct gpu_cuda *cuda, CUmemoryPool *pool)
 	return cuda_fail(cuda->driver, result, "cuMemPoolSetAttribute of the release threshold");
 }
 
-/* The lock is not held over calls of the driver: of two threads that make it at the same time, one takes the other's. */
+/*
+ * The lock is not held over calls of the driver: of two threads that make it at the same time, one takes the other's.
+ */
 static int pool_get(struct gpu_cuda *cuda, CUmemoryPool *pool)
 {
 	CUmemoryPool made = NULL;
@@ -83,7 +86,8 @@ int cuda_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, 
 	if (rc == 0) {
 		result = cuda->driver->cuMemAllocFromPoolAsync(&at, bytes, pool, (CUstream)(void *)stream);
 		if (result != CUDA_SUCCESS)
-			rc = cuda_fail(cuda->driver, result, "cuMemAllocFromPoolAsync of %llu bytes", (unsigned long long)bytes);
+			rc = cuda_fail(cuda->driver, result, "cuMemAllocFromPoolAsync of %llu bytes",
+				(unsigned long long)bytes);
 	}
 	cuda_context_pop(cuda);
 	if (rc == 0)
@@ -104,7 +108,9 @@ int cuda_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream)
 		return rc;
 	result = cuda->driver->cuMemFreeAsync(va, (CUstream)(void *)stream);
 	cuda_context_pop(cuda);
-	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuMemFreeAsync of 0x%llx", (unsigned long long)va);
+	return result == CUDA_SUCCESS
+		? 0
+		: cuda_fail(cuda->driver, result, "cuMemFreeAsync of 0x%llx", (unsigned long long)va);
 }
 
 int cuda_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes)

@@ -1,7 +1,8 @@
 /*
  * gpu_cuda_stream.c - streams, events, registered host memory and timelines through the driver.
  *
- * A stream or an event of ours is the driver's own pointer under another type, so there is nothing to allocate or to leak.
+ * A stream or an event of ours is the driver's own pointer under another type, so there is nothing to allocate or to
+ * leak.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -90,8 +91,8 @@ int cuda_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struc
 	result = cuda->driver->cuMemcpyAsync(to, from, bytes, stream_of(stream));
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)
-		return cuda_fail(cuda->driver, result, "cuMemcpyAsync of %llu bytes from 0x%llx to 0x%llx", (ull)bytes, (ull)from,
-			(ull)to);
+		return cuda_fail(cuda->driver, result, "cuMemcpyAsync of %llu bytes from 0x%llx to 0x%llx", (ull)bytes,
+			(ull)from, (ull)to);
 	return 0;
 }
 
@@ -240,14 +241,16 @@ int cuda_host_register(struct gpu *gpu, void *memory, uint64_t bytes)
 	rc = cuda_context_push(cuda);
 	if (rc < 0)
 		goto free_registration;
-	result = cuda->driver->cuMemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	result = cuda->driver->cuMemHostRegister(
+		memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
 	if (result != CUDA_SUCCESS) {
 		rc = cuda_fail(cuda->driver, result, "cuMemHostRegister of %llu bytes at %p", (ull)bytes, memory);
 		goto pop;
 	}
 	result = cuda->driver->cuMemHostGetDevicePointer(&registration->device, memory, 0);
 	if (result != CUDA_SUCCESS) {
-		rc = cuda_fail(cuda->driver, result, "cuMemHostGetDevicePointer of %llu bytes at %p", (ull)bytes, memory);
+		rc = cuda_fail(
+			cuda->driver, result, "cuMemHostGetDevicePointer of %llu bytes at %p", (ull)bytes, memory);
 		cuda->driver->cuMemHostUnregister(memory);
 		goto pop;
 	}
@@ -297,7 +300,8 @@ int cuda_host_unregister(struct gpu *gpu, void *memory)
 	result = cuda->driver->cuMemHostUnregister(memory);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS) {
-		rc = cuda_fail(cuda->driver, result, "cuMemHostUnregister of %llu bytes at %p", (ull)registration->bytes, memory);
+		rc = cuda_fail(cuda->driver, result, "cuMemHostUnregister of %llu bytes at %p",
+			(ull)registration->bytes, memory);
 		pthread_mutex_lock(&cuda->lock);
 		registration->next = cuda->registrations;
 		cuda->registrations = registration;
@@ -354,7 +358,10 @@ int cuda_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *wo
 		rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
-	/* The default form has a memory barrier before the write: what was queued before is visible to whoever reads the word. */
+	/*
+	 * The default form has a memory barrier before the write: what was queued before is visible to whoever reads
+	 * the word.
+	 */
 	result = cuda->driver->cuStreamWriteValue64(stream_of(stream), device, value, CU_STREAM_WRITE_VALUE_DEFAULT);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)

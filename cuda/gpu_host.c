@@ -1,14 +1,14 @@
 /*
  * gpu_host.c - the back end without a GPU: the same rules, made of memfd, mmap and threads.
  *
- * A complete back end for tests, for development, and for everything above it; never a silent fallback. The environment says
- * what it pretends to be; each variable is read at gpu_open() or when devices are listed:
+ * A complete back end for tests, for development, and for everything above it; never a silent fallback. The environment
+ * says what it pretends to be; each variable is read at gpu_open() or when devices are listed:
  *   GPOOL_HOST_DEVICES      how many devices, 1..64; 8
- *   GPOOL_HOST_GRANULARITY  smallest handle, a power of two from the system's page to 1GiB; 512KiB, the smallest page of a pool
- *                           (2MiB, as on A100 and H100, makes smaller pages share handles)
+ *   GPOOL_HOST_GRANULARITY  smallest handle, a power of two from the system's page to 1GiB; 512KiB, the smallest page
+ *                           of a pool (2MiB, as on A100 and H100, makes smaller pages share handles)
  *   GPOOL_HOST_MEMORY       bytes of each device; the machine's physical memory
- *   GPOOL_HOST_LACKS        what devices shall lack that others have too: "events" between processes; "zeros" in fresh memory, which then
- *                           holds other bytes; or both, with a comma
+ *   GPOOL_HOST_LACKS        what devices shall lack that others have too: "events" between processes; "zeros" in fresh
+ *                           memory, which then holds other bytes; or both, with a comma
  * Sizes take a suffix: K, M, G or T, each with or without "iB" (all powers of two).
  */
 #include "cuda/gpu_host.h"
@@ -24,8 +24,8 @@ static const uint64_t granularity_default = 512u << 10;
 static const uint64_t granularity_max = 1u << 30;
 
 /*
- * What the devices of this process have handed out. A real GPU counts for all processes; here each process counts its own
- * creations, which is exact as long as one process owns the memory.
+ * What the devices of this process have handed out. A real GPU counts for all processes; here each process counts its
+ * own creations, which is exact as long as one process owns the memory.
  */
 static _Atomic uint64_t device_used[HOST_DEVICES_MAX];
 
@@ -72,7 +72,8 @@ static int host_device_count(void)
 	if (rc < 0)
 		return rc;
 	if (count < 1 || count > HOST_DEVICES_MAX)
-		return gpu_fail(-EINVAL, "GPOOL_HOST_DEVICES is %llu, not 1..%d", (unsigned long long)count, HOST_DEVICES_MAX);
+		return gpu_fail(
+			-EINVAL, "GPOOL_HOST_DEVICES is %llu, not 1..%d", (unsigned long long)count, HOST_DEVICES_MAX);
 	return (int)count;
 }
 
@@ -89,18 +90,20 @@ static int device_capabilities(uint32_t *capabilities)
 	static const struct {
 		const char *name;
 		uint32_t capability;
-	} words[] = { { "events", GPU_CAP_IPC_EVENT }, { "zeros", GPU_CAP_ZEROED } };
-	uint32_t has = GPU_CAP_IPC_EVENT | GPU_CAP_TIMELINE | GPU_CAP_EXPORT_OFFSET | GPU_CAP_HOST_POINTER | GPU_CAP_ZEROED |
-		GPU_CAP_KERNELS;
+	} words[] = {{"events", GPU_CAP_IPC_EVENT}, {"zeros", GPU_CAP_ZEROED}};
+	uint32_t has = GPU_CAP_IPC_EVENT | GPU_CAP_TIMELINE | GPU_CAP_EXPORT_OFFSET | GPU_CAP_HOST_POINTER |
+		GPU_CAP_ZEROED | GPU_CAP_KERNELS;
 	const char *text = getenv("GPOOL_HOST_LACKS");
 
 	while (text && *text) {
 		size_t length = strcspn(text, ","), i = 0;
 
-		while (i < sizeof(words) / sizeof(*words) && (strlen(words[i].name) != length || strncmp(words[i].name, text, length)))
+		while (i < sizeof(words) / sizeof(*words) &&
+			(strlen(words[i].name) != length || strncmp(words[i].name, text, length)))
 			i++;
 		if (i == sizeof(words) / sizeof(*words))
-			return gpu_fail(-EINVAL, "GPOOL_HOST_LACKS has '%.*s'; it takes events and zeros", (int)length, text);
+			return gpu_fail(
+				-EINVAL, "GPOOL_HOST_LACKS has '%.*s'; it takes events and zeros", (int)length, text);
 		has &= ~words[i].capability;
 		text += length + (text[length] == ',');
 	}
@@ -121,7 +124,7 @@ static int device_check(int index)
 
 static int host_device_info(int index, struct gpu_device_info *info)
 {
-	struct gpu_device_info filled = { .memory_bytes = 0 };
+	struct gpu_device_info filled = {.memory_bytes = 0};
 	int rc = device_check(index);
 
 	if (rc == 0)
@@ -176,7 +179,8 @@ static int host_open(int index, uint32_t flags, struct gpu **gpu)
 	if (!host)
 		return gpu_fail(-ENOMEM, "cannot open host device %d: out of memory", index);
 	host->index = index;
-	host->separate = flags & GPU_OPEN_SEPARATE; /* nothing here is worth leaving out for an owner; gpu.c holds it to its calls */
+	/* nothing here is worth leaving out for an owner; gpu.c holds it to its calls */
+	host->separate = flags & GPU_OPEN_SEPARATE;
 	host->page = (uint64_t)sysconf(_SC_PAGESIZE);
 	rc = granularity_setting(host->page, &host->granularity);
 	if (rc == 0)
@@ -235,11 +239,12 @@ int host_memory_charge(struct gpu_host *host, uint64_t bytes)
 
 	do {
 		if (before > total || bytes > total - before)
-			return gpu_fail(-ENOMEM, "cannot create %llu bytes on host device %d: %llu of %llu bytes are in use",
+			return gpu_fail(-ENOMEM,
+				"cannot create %llu bytes on host device %d: %llu of %llu bytes are in use",
 				(unsigned long long)bytes, host->index, (unsigned long long)before,
 				(unsigned long long)total);
-	} while (!atomic_compare_exchange_weak_explicit(used, &before, before + bytes, memory_order_relaxed,
-		memory_order_relaxed));
+	} while (!atomic_compare_exchange_weak_explicit(
+		used, &before, before + bytes, memory_order_relaxed, memory_order_relaxed));
 	host->charged_bytes += bytes;
 	return 0;
 }

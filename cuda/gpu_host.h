@@ -36,8 +36,8 @@ struct host_file {
 };
 
 /*
- * Physical memory: a slice of a file. It lives while refs > 0: one for the handle until its release, one for each mapping.
- * A handle is (generation << 32 | slot + 1), so that a stale one is refused and 0 is none.
+ * Physical memory: a slice of a file. It lives while refs > 0: one for the handle until its release, one for each
+ * mapping. A handle is (generation << 32 | slot + 1), so that a stale one is refused and 0 is none.
  */
 struct host_memory {
 	struct host_file *file; /* NULL: the slot is free */
@@ -90,8 +90,8 @@ struct gpu_host {
 
 	pthread_mutex_t lock;
 	struct host_file *files[HOST_FILE_BUCKETS]; /* by inode */
-	bool separate;         /* GPU_OPEN_SEPARATE: no arena */
-	struct host_file *arena; /* that the next handle is cut from; NULL: it begins a new one */
+	bool separate;                              /* GPU_OPEN_SEPARATE: no arena */
+	struct host_file *arena;                    /* that the next handle is cut from; NULL: it begins a new one */
 	uint64_t arena_bytes;
 	uint64_t charged_bytes; /* of the device's memory; see host_memory_charge() */
 	struct host_memory *memories;
@@ -154,7 +154,9 @@ int host_use_begin_registered(struct gpu_host *host, uint64_t va, uint64_t bytes
 int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_access access);
 void host_use_end(struct gpu_host *host, struct host_use *use);
 
-/* gpu_host_stream.c. host_stream_queue_*() are the halves of event_record() and event_wait() that know about streams. */
+/*
+ * gpu_host_stream.c. host_stream_queue_*() are the halves of event_record() and event_wait() that know about streams.
+ */
 int host_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 int host_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 void host_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);

@@ -1,10 +1,10 @@
 /*
  * gpu_host_event.c - events of the host back end, in one process and between processes.
  *
- * An event is a ring of numbers: the n-th record takes number n, and its stream stores n in slot n % EVENT_SLOTS when it gets
- * there. A waiter remembers the number it waits for, so recording the event anew never lets it go early. For an interprocess
- * event the ring is a page of a memfd, whose process, descriptor and cookie make up what is exported: nothing has a name, and
- * nothing is left behind.
+ * An event is a ring of numbers: the n-th record takes number n, and its stream stores n in slot n % EVENT_SLOTS when
+ * it gets there. A waiter remembers the number it waits for, so recording the event anew never lets it go early. For an
+ * interprocess event the ring is a page of a memfd, whose process, descriptor and cookie make up what is exported:
+ * nothing has a name, and nothing is left behind.
  *
  * As in CUDA an imported event comes from another process and dies with it. The importer reads
  * /proc/PID/fd, so both processes need the same user or the right to trace, and the same pid namespace.
@@ -59,7 +59,7 @@ _Static_assert(sizeof(struct event_ipc) <= GPU_IPC_BYTES, "an exported event mus
 /* exporter_is_gone() - a pidfd is readable when its process has ended. */
 static bool exporter_is_gone(const struct gpu_event *event)
 {
-	struct pollfd ended = { .fd = event->pidfd, .events = POLLIN };
+	struct pollfd ended = {.fd = event->pidfd, .events = POLLIN};
 
 	return event->pidfd >= 0 && poll(&ended, 1, 0) != 0;
 }
@@ -225,9 +225,10 @@ int host_event_number(struct gpu_event *event, uint64_t *number)
 	do {
 		before = last + 1 > EVENT_SLOTS ? last + 1 - EVENT_SLOTS : 0;
 		if (atomic_load_explicit(&ring->finished[(last + 1) % EVENT_SLOTS], memory_order_acquire) != before)
-			return gpu_fail(-EBUSY, "cannot record an event: its last %d records are not done", EVENT_SLOTS);
-	} while (!atomic_compare_exchange_weak_explicit(&ring->recorded, &last, last + 1, memory_order_acq_rel,
-		memory_order_relaxed));
+			return gpu_fail(
+				-EBUSY, "cannot record an event: its last %d records are not done", EVENT_SLOTS);
+	} while (!atomic_compare_exchange_weak_explicit(
+		&ring->recorded, &last, last + 1, memory_order_acq_rel, memory_order_relaxed));
 	*number = last + 1;
 	return 0;
 }
@@ -255,12 +256,13 @@ int host_event_wait(struct gpu *gpu, struct gpu_stream *stream, struct gpu_event
 
 	if (rc < 0)
 		return rc;
-	return host_stream_queue_wait(stream, event, atomic_load_explicit(&event->ring->recorded, memory_order_acquire));
+	return host_stream_queue_wait(
+		stream, event, atomic_load_explicit(&event->ring->recorded, memory_order_acquire));
 }
 
 int host_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_IPC_BYTES])
 {
-	struct event_ipc exported = { .magic = event_ipc_magic, .pid = getpid(), .fd = event->fd };
+	struct event_ipc exported = {.magic = event_ipc_magic, .pid = getpid(), .fd = event->fd};
 
 	if (!(host_of(gpu)->capabilities & GPU_CAP_IPC_EVENT))
 		return gpu_fail(-EOPNOTSUPP, "this device was told to have no events between processes");
@@ -272,15 +274,19 @@ int host_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_
 	return 0;
 }
 
-/* open_error() - what a failed look into another process means: its descriptor is closed, or it is none of our business. */
+/*
+ * open_error() - what a failed look into another process means: its descriptor is closed, or it is none of our
+ * business.
+ */
 static int open_error(int error)
 {
 	return error == ENOENT ? -ENODEV : error == EACCES ? -EPERM : -error;
 }
 
 /*
- * ring_open() - open descriptor `number` of process `pid`, if it is a file that an event can be. Another process's descriptor
- * may be anything, and opening a device or a pipe has effects; so it is looked at through O_PATH before it is opened.
+ * ring_open() - open descriptor `number` of process `pid`, if it is a file that an event can be. Another process's
+ * descriptor may be anything, and opening a device or a pipe has effects; so it is looked at through O_PATH before it
+ * is opened.
  */
 static int ring_open(const struct gpu_host *host, int pid, int number)
 {
@@ -295,9 +301,11 @@ static int ring_open(const struct gpu_host *host, int pid, int number)
 	looked = open(path, O_PATH | O_CLOEXEC);
 	if (looked < 0)
 		return gpu_fail(open_error(errno), "cannot import an event of process %d: %s", pid, strerror(errno));
-	if (fstat(looked, &status) < 0 || !S_ISREG(status.st_mode) || (uint64_t)status.st_size != ring_file_bytes(host)) {
+	if (fstat(looked, &status) < 0 || !S_ISREG(status.st_mode) ||
+		(uint64_t)status.st_size != ring_file_bytes(host)) {
 		close(looked);
-		return gpu_fail(-ENODEV, "cannot import an event of process %d: its descriptor %d is no event", pid, number);
+		return gpu_fail(
+			-ENODEV, "cannot import an event of process %d: its descriptor %d is no event", pid, number);
 	}
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", looked);
 	fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
@@ -307,7 +315,8 @@ static int ring_open(const struct gpu_host *host, int pid, int number)
 		return rc;
 	if (host_file_check(fd, &size_bytes, &device, &inode) < 0) {
 		close(fd);
-		return gpu_fail(-ENODEV, "cannot import an event of process %d: its descriptor %d is no event", pid, number);
+		return gpu_fail(
+			-ENODEV, "cannot import an event of process %d: its descriptor %d is no event", pid, number);
 	}
 	return fd;
 }

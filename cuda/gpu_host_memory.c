@@ -1,21 +1,22 @@
 /*
  * gpu_host_memory.c - physical memory of the host back end: slices of memfds behind handles.
  *
- * Each device that creates has one memfd, its arena; a handle is a slice of it, cut off its end. Slices are never used twice:
- * the file is sparse and an offset costs nothing, while a run of fresh slices at a run of addresses is one mapping for the
- * kernel, however many handles it is made of. A process that has the arena's descriptor can map all of it. So where handles go to
- * processes that must not see each other's content (GPU_OPEN_SEPARATE), each handle is a memfd of its own, which costs a descriptor
- * and a mapping for each.
+ * Each device that creates has one memfd, its arena; a handle is a slice of it, cut off its end. Slices are never used
+ * twice: the file is sparse and an offset costs nothing, while a run of fresh slices at a run of addresses is one
+ * mapping for the kernel, however many handles it is made of. A process that has the arena's descriptor can map all of
+ * it. So where handles go to processes that must not see each other's content (GPU_OPEN_SEPARATE), each handle is a
+ * memfd of its own, which costs a descriptor and a mapping for each.
  *
- * The first export seals a file against growing, because its receivers could otherwise allocate memory through it that no limit
- * counts. The next handle created after that begins a new arena.
+ * The first export seals a file against growing, because its receivers could otherwise allocate memory through it that
+ * no limit counts. The next handle created after that begins a new arena.
  *
- * Releasing the last reference punches the slice out of the file, unless it was exported: then another process may have it
- * mapped, the kernel does not say, and punching would take its contents. So exported memory is kept until the arena's last
- * descriptor and mapping are gone in all processes, which is also what a driver does with memory that is still held.
+ * Releasing the last reference punches the slice out of the file, unless it was exported: then another process may have
+ * it mapped, the kernel does not say, and punching would take its contents. So exported memory is kept until the
+ * arena's last descriptor and mapping are gone in all processes, which is also what a driver does with memory that is
+ * still held.
  *
- * Files from outside are hostile until checked: only a memfd sealed against shrinking is taken, since a truncated file turns
- * a plain load into SIGBUS.
+ * Files from outside are hostile until checked: only a memfd sealed against shrinking is taken, since a truncated file
+ * turns a plain load into SIGBUS.
  */
 #include "cuda/gpu_host.h"
 
@@ -35,8 +36,8 @@
 enum { FRESH_BYTE = 0xa5 }; /* what fresh memory holds where it is told to hold no zeros */
 
 /*
- * host_file_create() - create an empty memfd that only this user may re-open and that cannot shrink. Return its descriptor, or
- * negative errno. host_file_seal() follows once it has its size, and before another process has it.
+ * host_file_create() - create an empty memfd that only this user may re-open and that cannot shrink. Return its
+ * descriptor, or negative errno. host_file_seal() follows once it has its size, and before another process has it.
  */
 int host_file_create(const char *name)
 {
@@ -52,7 +53,10 @@ int host_file_create(const char *name)
 	return fd;
 }
 
-/* host_file_seal() - fix the size of a memfd. F_SEAL_SEAL as well: a holder could otherwise seal it against our mapping it. */
+/*
+ * host_file_seal() - fix the size of a memfd. F_SEAL_SEAL as well: a holder could otherwise seal it against our mapping
+ * it.
+ */
 int host_file_seal(int fd)
 {
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SEAL) < 0)
@@ -130,7 +134,10 @@ static int file_make(struct gpu_host *host, const char *name, struct host_file *
 	return gpu_fail(-ENOMEM, "cannot create a file on host device %d: out of memory", host->index);
 }
 
-/* slice_make() - `bytes` at the end of the arena, which is made when there is none, or in a file of their own. With a reference. */
+/*
+ * slice_make() - `bytes` at the end of the arena, which is made when there is none, or in a file of their own. With a
+ * reference.
+ */
 static int slice_make(struct gpu_host *host, uint64_t bytes, struct host_file **file, uint64_t *offset)
 {
 	int rc = 0;
@@ -144,7 +151,8 @@ static int slice_make(struct gpu_host *host, uint64_t bytes, struct host_file **
 	if (bytes > INT64_MAX - *offset)
 		rc = gpu_fail(-ENOMEM, "cannot create %llu bytes: the arena is full", (unsigned long long)bytes);
 	else if (ftruncate((*file)->fd, (off_t)(*offset + bytes)) < 0)
-		rc = gpu_fail(-ENOMEM, "cannot grow a file by %llu bytes: %s", (unsigned long long)bytes, strerror(errno));
+		rc = gpu_fail(
+			-ENOMEM, "cannot grow a file by %llu bytes: %s", (unsigned long long)bytes, strerror(errno));
 	if (!host->separate) {
 		host->arena = *file;
 		(*file)->refs++;
@@ -154,7 +162,9 @@ static int slice_make(struct gpu_host *host, uint64_t bytes, struct host_file **
 	return rc;
 }
 
-/* memory_add() - a slot for a slice, with one reference for its handle. Takes over no reference to the file on failure. */
+/*
+ * memory_add() - a slot for a slice, with one reference for its handle. Takes over no reference to the file on failure.
+ */
 static struct host_memory *memory_add(struct gpu_host *host, struct host_file *file, uint64_t offset, uint64_t bytes)
 {
 	struct host_memory *memory, *grown;
@@ -304,7 +314,10 @@ void host_release(struct gpu *gpu, uint64_t handle)
 	pthread_mutex_unlock(&host->lock);
 }
 
-/* file_share() - the file's size is final: other processes will have it. An imported file has the seals that its maker gave it. */
+/*
+ * file_share() - the file's size is final: other processes will have it. An imported file has the seals that its maker
+ * gave it.
+ */
 static int file_share(struct gpu_host *host, const struct host_memory *memory)
 {
 	struct host_file *file = memory->file;
@@ -338,10 +351,11 @@ int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 	if (rc == 0) {
 		fd = fcntl(memory->file->fd, F_DUPFD_CLOEXEC, 0);
 		if (fd < 0) {
-			rc = gpu_fail(-errno, "cannot export handle 0x%llx: %s", (unsigned long long)handle, strerror(errno));
+			rc = gpu_fail(
+				-errno, "cannot export handle 0x%llx: %s", (unsigned long long)handle, strerror(errno));
 		} else {
 			memory->exported = true;
-			*out = (struct gpu_export){ .fd = fd, .offset = memory->offset, .length = memory->bytes };
+			*out = (struct gpu_export){.fd = fd, .offset = memory->offset, .length = memory->bytes};
 		}
 	}
 	pthread_mutex_unlock(&host->lock);
@@ -349,8 +363,8 @@ int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 }
 
 /*
- * own_copy() - a descriptor of our own. A file for each handle takes more of them than the usual soft limit of 1,024, which is made
- * for select(2); then it is raised to the hard one.
+ * own_copy() - a descriptor of our own. A file for each handle takes more of them than the usual soft limit of 1,024,
+ * which is made for select(2); then it is raised to the hard one.
  */
 static int own_copy(int fd)
 {
@@ -364,8 +378,8 @@ static int own_copy(int fd)
 }
 
 /*
- * file_import() - the file behind a descriptor, with a reference taken: one we know, found by its inode, or a new one with a
- * descriptor of our own.
+ * file_import() - the file behind a descriptor, with a reference taken: one we know, found by its inode, or a new one
+ * with a descriptor of our own.
  */
 static int file_import(struct gpu_host *host, int fd, struct host_file **imported, uint64_t *size_bytes)
 {
@@ -410,13 +424,15 @@ static int import_locked(struct gpu_host *host, const struct gpu_export *from, u
 	if (rc < 0)
 		return rc;
 	if (from->offset > size_bytes || from->length > size_bytes - from->offset) {
-		rc = gpu_fail(-EINVAL, "cannot import %llu bytes at %llu: the file has %llu", (unsigned long long)from->length,
-			(unsigned long long)from->offset, (unsigned long long)size_bytes);
+		rc = gpu_fail(-EINVAL, "cannot import %llu bytes at %llu: the file has %llu",
+			(unsigned long long)from->length, (unsigned long long)from->offset,
+			(unsigned long long)size_bytes);
 		goto unref;
 	}
 	memory = memory_add(host, file, from->offset, from->length);
 	if (!memory) {
-		rc = gpu_fail(-ENOMEM, "cannot import %llu bytes: no memory for the handle", (unsigned long long)from->length);
+		rc = gpu_fail(-ENOMEM, "cannot import %llu bytes: no memory for the handle",
+			(unsigned long long)from->length);
 		goto unref;
 	}
 	*handle = memory_handle(host, memory);
@@ -433,7 +449,8 @@ int host_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle
 	int rc;
 
 	if (from->offset % host->page || from->length % host->granularity)
-		return gpu_fail(-EINVAL, "cannot import %llu bytes at %llu: not multiples of %llu and, the offset, of %llu",
+		return gpu_fail(-EINVAL,
+			"cannot import %llu bytes at %llu: not multiples of %llu and, the offset, of %llu",
 			(unsigned long long)from->length, (unsigned long long)from->offset,
 			(unsigned long long)host->granularity, (unsigned long long)host->page);
 	pthread_mutex_lock(&host->lock);

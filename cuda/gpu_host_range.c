@@ -1,14 +1,15 @@
 /*
  * gpu_host_range.c - address ranges of the host back end, and which queued work uses them.
  *
- * A reservation is an inaccessible anonymous mapping with one struct host_granule for each granule. The array is mapped, not
- * allocated, so that a reservation of terabytes costs only the pages of it that are touched. Every rule is checked against
- * this table before the kernel is asked, so a refused call changes nothing.
+ * A reservation is an inaccessible anonymous mapping with one struct host_granule for each granule. The array is
+ * mapped, not allocated, so that a reservation of terabytes costs only the pages of it that are touched. Every rule is
+ * checked against this table before the kernel is asked, so a refused call changes nothing.
  *
  * Invariants, under host->lock:
  *   each mapping, which is a granule with `first` set and those after it, holds one reference to its memory
  *   range->mapped counts granules with memory; the kernel's protection of a granule is its access
- *   while a granule's uses > 0 nothing takes memory or access away from it, so an operation that was checked cannot fault
+ *   while a granule's uses > 0 nothing takes memory or access away from it, so an operation that was checked cannot
+ *   fault
  */
 #include "cuda/gpu_host.h"
 
@@ -81,7 +82,8 @@ static int table_add(struct host_table *table, void *entry)
 		table->capacity = capacity;
 	}
 	position = table_position(table, ((const struct span *)entry)->va);
-	memmove(&table->entries[position + 1], &table->entries[position], (table->count - position) * sizeof(*table->entries));
+	memmove(&table->entries[position + 1], &table->entries[position],
+		(table->count - position) * sizeof(*table->entries));
 	table->entries[position] = entry;
 	table->count++;
 	return 0;
@@ -103,7 +105,8 @@ static size_t granules_bytes(const struct gpu_host *host, uint64_t bytes)
 
 static void *map_inaccessible(uint64_t va, uint64_t bytes)
 {
-	return mmap((void *)va, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (va ? MAP_FIXED : 0), -1, 0);
+	return mmap((void *)va, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (va ? MAP_FIXED : 0),
+		-1, 0);
 }
 
 /* map_aligned() - an inaccessible range whose address is a multiple of `align`. */
@@ -204,8 +207,8 @@ int host_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes)
 }
 
 /* granules_find() - the granules of [va, va + bytes), which must be whole ones of one reservation. */
-static struct host_granule *granules_find(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_range **range,
-	uint64_t *count)
+static struct host_granule *granules_find(
+	struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_range **range, uint64_t *count)
 {
 	struct host_range *found = table_find(&host->ranges, va, bytes);
 
@@ -225,17 +228,19 @@ static int map_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64
 	int rc;
 
 	if (!memory || memory->bytes != bytes)
-		return gpu_fail(-EINVAL, "cannot map %llu bytes of handle 0x%llx: it has %llu", (unsigned long long)bytes,
-			(unsigned long long)handle, memory ? (unsigned long long)memory->bytes : 0ull);
+		return gpu_fail(-EINVAL, "cannot map %llu bytes of handle 0x%llx: it has %llu",
+			(unsigned long long)bytes, (unsigned long long)handle,
+			memory ? (unsigned long long)memory->bytes : 0ull);
 	granule = granules_find(host, va, bytes, &range, &count);
 	if (!granule)
-		return gpu_fail(-EINVAL, "cannot map %llu bytes at 0x%llx: not inside a reservation", (unsigned long long)bytes,
-			(unsigned long long)va);
+		return gpu_fail(-EINVAL, "cannot map %llu bytes at 0x%llx: not inside a reservation",
+			(unsigned long long)bytes, (unsigned long long)va);
 	for (uint64_t i = 0; i < count; i++)
 		if (granule[i].memory)
 			return gpu_fail(-EINVAL, "cannot map %llu bytes at 0x%llx: something is mapped there",
 				(unsigned long long)bytes, (unsigned long long)va);
-	if (mmap((void *)va, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file->fd, (off_t)memory->offset) == MAP_FAILED) {
+	if (mmap((void *)va, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->file->fd, (off_t)memory->offset) ==
+		MAP_FAILED) {
 		rc = gpu_fail(-errno, "cannot map %llu bytes at 0x%llx: %s (limits: vm.max_map_count, RLIMIT_AS)",
 			(unsigned long long)bytes, (unsigned long long)va, strerror(errno));
 		map_inaccessible(va, bytes); /* a failed fixed mapping may leave a hole that others could be given */
@@ -266,7 +271,8 @@ int host_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint
 }
 
 /* unmap_check() - are these granules whole mappings without holes that nothing queued uses? */
-static int unmap_check(const struct host_range *range, const struct host_granule *granule, uint64_t count, uint64_t granularity)
+static int unmap_check(
+	const struct host_range *range, const struct host_granule *granule, uint64_t count, uint64_t granularity)
 {
 	const struct host_granule *end = granule + count, *range_end = range->granules + range->bytes / granularity;
 
@@ -290,8 +296,8 @@ static int unmap_locked(struct gpu_host *host, uint64_t va, uint64_t bytes)
 
 	granule = granules_find(host, va, bytes, &range, &count);
 	if (!granule)
-		return gpu_fail(-EINVAL, "cannot unmap %llu bytes at 0x%llx: not inside a reservation", (unsigned long long)bytes,
-			(unsigned long long)va);
+		return gpu_fail(-EINVAL, "cannot unmap %llu bytes at 0x%llx: not inside a reservation",
+			(unsigned long long)bytes, (unsigned long long)va);
 	rc = unmap_check(range, granule, count, host->granularity);
 	if (rc < 0)
 		return rc;
@@ -351,7 +357,8 @@ static int access_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, enu
 			(unsigned long long)bytes, (unsigned long long)va);
 	for (uint64_t i = 0; i < count; i++) {
 		if (!granule[i].memory)
-			return gpu_fail(-EINVAL, "cannot set access of %llu bytes at 0x%llx: nothing is mapped at granule %llu",
+			return gpu_fail(-EINVAL,
+				"cannot set access of %llu bytes at 0x%llx: nothing is mapped at granule %llu",
 				(unsigned long long)bytes, (unsigned long long)va, (unsigned long long)i);
 		if (granule[i].uses && access < granule[i].access)
 			return gpu_fail(-EBUSY, "cannot take access to 0x%llx away: %u queued operations use it",
@@ -386,13 +393,16 @@ int host_register(struct gpu *gpu, void *memory, uint64_t bytes)
 	uint64_t va = (uintptr_t)memory;
 	int rc = 0;
 
-	/* Locking pages makes them present; this does the same, and finds out that they are there and may be written. */
+	/*
+	 * Locking pages makes them present; this does the same, and finds out that they are there and may be written.
+	 */
 	if (madvise(memory, bytes, MADV_POPULATE_WRITE) < 0)
 		return gpu_fail(-EINVAL, "cannot register %llu bytes at %p: not memory that can be written: %s",
 			(unsigned long long)bytes, memory, strerror(errno));
 	registration = calloc(1, sizeof(*registration));
 	if (!registration)
-		return gpu_fail(-ENOMEM, "cannot register %llu bytes at %p: out of memory", (unsigned long long)bytes, memory);
+		return gpu_fail(
+			-ENOMEM, "cannot register %llu bytes at %p: out of memory", (unsigned long long)bytes, memory);
 	registration->va = va;
 	registration->bytes = bytes;
 	pthread_mutex_lock(&host->lock);
@@ -400,7 +410,8 @@ int host_register(struct gpu *gpu, void *memory, uint64_t bytes)
 		rc = gpu_fail(-EINVAL, "cannot register %llu bytes at %p: registered already, or device memory",
 			(unsigned long long)bytes, memory);
 	else if (table_add(&host->registrations, registration) < 0)
-		rc = gpu_fail(-ENOMEM, "cannot register %llu bytes at %p: out of memory", (unsigned long long)bytes, memory);
+		rc = gpu_fail(
+			-ENOMEM, "cannot register %llu bytes at %p: out of memory", (unsigned long long)bytes, memory);
 	pthread_mutex_unlock(&host->lock);
 	if (rc < 0)
 		free(registration);
@@ -446,7 +457,7 @@ static void use_add(const struct gpu_host *host, const struct host_use *use, int
 
 int host_use_begin_registered(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use)
 {
-	struct host_use found = { .va = va, .bytes = bytes };
+	struct host_use found = {.va = va, .bytes = bytes};
 
 	pthread_mutex_lock(&host->lock);
 	found.registration = table_find(&host->registrations, va, bytes);
@@ -454,15 +465,15 @@ int host_use_begin_registered(struct gpu_host *host, uint64_t va, uint64_t bytes
 		use_add(host, &found, 1);
 	pthread_mutex_unlock(&host->lock);
 	if (!found.registration)
-		return gpu_fail(-EINVAL, "%llu bytes at 0x%llx are not registered host memory", (unsigned long long)bytes,
-			(unsigned long long)va);
+		return gpu_fail(-EINVAL, "%llu bytes at 0x%llx are not registered host memory",
+			(unsigned long long)bytes, (unsigned long long)va);
 	*use = found;
 	return 0;
 }
 
 int host_use_begin(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use)
 {
-	struct host_use found = { .va = va, .bytes = bytes };
+	struct host_use found = {.va = va, .bytes = bytes};
 
 	pthread_mutex_lock(&host->lock);
 	found.range = table_find(&host->ranges, va, bytes);
@@ -503,7 +514,7 @@ void host_use_end(struct gpu_host *host, struct host_use *use)
 	pthread_mutex_lock(&host->lock);
 	use_add(host, use, -1);
 	pthread_mutex_unlock(&host->lock);
-	*use = (struct host_use){ 0 };
+	*use = (struct host_use){0};
 }
 
 void host_range_fini(struct gpu_host *host)

@@ -1,13 +1,15 @@
 /*
- * gpu_host_stream.c - streams of the host back end: a queue and a thread that works it off, one operation after the other.
+ * gpu_host_stream.c - streams of the host back end: a queue and a thread that works it off, one operation after the
+ * other.
  *
- * Queueing checks what a driver checks at the call (is this an address of ours at all?) and marks the addresses as used;
- * executing checks what hardware checks (is it mapped, with access?) against our own tables, so a bad operation is an error at
- * the next sync and never a signal. After an error the stream goes on with the next operation; a real GPU would end the whole
- * context, which no test could report from.
+ * Queueing checks what a driver checks at the call (is this an address of ours at all?) and marks the addresses as
+ * used; executing checks what hardware checks (is it mapped, with access?) against our own tables, so a bad operation
+ * is an error at the next sync and never a signal. After an error the stream goes on with the next operation; a real
+ * GPU would end the whole context, which no test could report from.
  *
- * Waits (for an event, for a timeline) may wait for another process, which cannot wake us: after a short spin the thread
- * sleeps in growing steps of at most wait_step_max_ns. Whatever this device itself finishes, and its closing, wakes at once.
+ * Waits (for an event, for a timeline) may wait for another process, which cannot wake us: after a short spin the
+ * thread sleeps in growing steps of at most wait_step_max_ns. Whatever this device itself finishes, and its closing,
+ * wakes at once.
  */
 #include "cuda/gpu_host.h"
 #include "cuda/kernels/kernel.h"
@@ -152,13 +154,9 @@ static int fill_execute(struct gpu_host *host, const struct operation *operation
 static int operation_execute(struct gpu_host *host, const struct operation *operation)
 {
 	switch (operation->kind) {
-	case OPERATION_COPY:
-		return copy_execute(host, operation);
-	case OPERATION_FILL:
-		return fill_execute(host, operation);
-	case OPERATION_LAUNCH:
-		operation->kernel->host(operation->args);
-		return 0;
+	case OPERATION_COPY: return copy_execute(host, operation);
+	case OPERATION_FILL: return fill_execute(host, operation);
+	case OPERATION_LAUNCH: operation->kernel->host(operation->args); return 0;
 	case OPERATION_RECORD:
 		host_event_finish(operation->event, operation->value);
 		host_progress_wake(host);
@@ -168,8 +166,7 @@ static int operation_execute(struct gpu_host *host, const struct operation *oper
 		host_progress_wake(host);
 		return 0;
 	case OPERATION_EVENT_WAIT:
-	case OPERATION_WAIT:
-		return wait_execute(host, operation);
+	case OPERATION_WAIT: return wait_execute(host, operation);
 	}
 	return -EINVAL;
 }
@@ -190,8 +187,8 @@ static void error_note(struct gpu_stream *stream, int error, enum operation_kind
 	if (stream->error)
 		return;
 	stream->error = error;
-	snprintf(stream->error_text, sizeof(stream->error_text), "queued %s of %llu bytes at 0x%llx: %s", operation_names[kind],
-		(unsigned long long)bytes, (unsigned long long)va, strerror(-error));
+	snprintf(stream->error_text, sizeof(stream->error_text), "queued %s of %llu bytes at 0x%llx: %s",
+		operation_names[kind], (unsigned long long)bytes, (unsigned long long)va, strerror(-error));
 }
 
 static bool is_closing(struct gpu_host *host)
@@ -228,7 +225,8 @@ static void *stream_main(void *argument)
 		va = operation->to.va;
 		bytes = operation->to.bytes;
 		rc = is_closing(stream->host) ? -ECANCELED : operation_execute(stream->host, operation);
-		operation_destroy(stream->host, operation); /* before it counts as finished: a sync means unmap may follow */
+		/* before it counts as finished: a sync means unmap may follow */
+		operation_destroy(stream->host, operation);
 
 		pthread_mutex_lock(&stream->lock);
 		if (rc < 0)
@@ -442,8 +440,8 @@ int host_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape 
 	return 0;
 }
 
-static int queue_timeline(struct gpu *gpu, struct gpu_stream *stream, enum operation_kind kind, const uint64_t *word,
-	uint64_t value)
+static int queue_timeline(
+	struct gpu *gpu, struct gpu_stream *stream, enum operation_kind kind, const uint64_t *word, uint64_t value)
 {
 	struct gpu_host *host = host_of(gpu);
 	int rc = 0;
@@ -477,7 +475,10 @@ int host_stream_queue_record(struct gpu_stream *stream, struct gpu_event *event)
 
 	if (!operation)
 		return rc;
-	/* The number is taken when nothing can fail any more: one that is taken and never finished would block the event. */
+	/*
+	 * The number is taken when nothing can fail any more: one that is taken and never finished would block the
+	 * event.
+	 */
 	rc = host_event_number(event, &operation->value);
 	if (rc < 0) {
 		operation_destroy(stream->host, operation);

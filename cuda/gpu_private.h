@@ -11,10 +11,11 @@
 #include <stdatomic.h>
 
 /*
- * Every back end's device begins with this. gpu_open() fills it after the back end's open, so a back end may read it in every
- * call but open and close.
+ * Every back end's device begins with this. gpu_open() fills it after the back end's open, so a back end may read it in
+ * every call but open and close.
  *
- * A fault needs no state of its own: fault_at is the number of the call that is to fail, and calls[] passes each number once.
+ * A fault needs no state of its own: fault_at is the number of the call that is to fail, and calls[] passes each number
+ * once.
  */
 struct gpu {
 	const struct gpu_ops *ops;

@@ -25,9 +25,10 @@
 #endif
 
 enum {
-	BACKLOG = 128,            /* chosen: workers that may wait between two turns of the agent's loop */
-	RETRY_MS = 50,            /* where nothing tells that a listener came up */
-	RETRY_WATCHED_MS = 1000,  /* where inotify tells; a look all the same, should the directory be on a remote file system */
+	BACKLOG = 128, /* chosen: workers that may wait between two turns of the agent's loop */
+	RETRY_MS = 50, /* where nothing tells that a listener came up */
+	/* where inotify tells; a look all the same, should the directory be on a remote file system */
+	RETRY_WATCHED_MS = 1000,
 };
 
 /* ---- time ---- */
@@ -135,16 +136,17 @@ static int receive_now(int socket, void *buffer, size_t capacity, int *fds, size
 	ssize_t received;
 
 	/*
-	 * Exactly as much room as there are descriptors wanted, none for none: what does not fit the kernel closes without ever
-	 * opening it here, and says MSG_CTRUNC.
+	 * Exactly as much room as there are descriptors wanted, none for none: what does not fit the kernel closes
+	 * without ever opening it here, and says MSG_CTRUNC.
 	 */
 	if (fd_capacity > 0) {
 		header.msg_control = control.bytes;
 		header.msg_controllen = CMSG_LEN(fd_capacity * sizeof(int));
 	}
 	/*
-	 * ECONNRESET is told once, when the peer closed without having read all that it was sent, and before what itself had sent and
-	 * lies in the queue: behind it that comes, and then the end. The second one in a row would be somebody's invention.
+	 * ECONNRESET is told once, when the peer closed without having read all that it was sent, and before what
+	 * itself had sent and lies in the queue: behind it that comes, and then the end. The second one in a row would
+	 * be somebody's invention.
 	 */
 	for (int resets = 0;;) {
 		received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -171,7 +173,8 @@ static int receive_now(int socket, void *buffer, size_t capacity, int *fds, size
 	return (int)received;
 }
 
-int attach_receive(int socket, void *buffer, size_t capacity, int *fds, size_t fd_capacity, size_t *fd_count, int timeout_ms)
+int attach_receive(
+	int socket, void *buffer, size_t capacity, int *fds, size_t fd_capacity, size_t *fd_count, int timeout_ms)
 {
 	int64_t deadline;
 	int result;
@@ -264,8 +267,8 @@ int attach_listen(const char *path, mode_t mode)
 		return -errno;
 
 	/*
-	 * Made under another name and moved when it is complete: a worker that waits for this path never meets a socket that
-	 * refuses it because the mode is not set or listen() has not been called yet.
+	 * Made under another name and moved when it is complete: a worker that waits for this path never meets a socket
+	 * that refuses it because the mode is not set or listen() has not been called yet.
 	 */
 	if (unlink(draft.sun_path) < 0 && errno != ENOENT) {
 		result = -errno;
@@ -275,7 +278,8 @@ int attach_listen(const char *path, mode_t mode)
 		result = -errno;
 		goto close_socket;
 	}
-	if (chmod(draft.sun_path, mode) < 0 || listen(fd, BACKLOG) < 0 || rename(draft.sun_path, address.sun_path) < 0) {
+	if (chmod(draft.sun_path, mode) < 0 || listen(fd, BACKLOG) < 0 ||
+		rename(draft.sun_path, address.sun_path) < 0) {
 		result = -errno;
 		goto unlink_draft;
 	}
@@ -392,7 +396,10 @@ int attach_pidfd_open(int socket, pid_t pid, uid_t uid)
 	if (pidfd < 0)
 		return -errno;
 	same = process_has_uid(pid, uid);
-	/* Last of all: what was true of an open connection and a living process now was true of the look at its user too. */
+	/*
+	 * Last of all: what was true of an open connection and a living process now was true of the look at its user
+	 * too.
+	 */
 	states[0] = (struct pollfd){.fd = socket, .events = 0}; /* POLLHUP is always told */
 	states[1] = (struct pollfd){.fd = pidfd, .events = POLLIN};
 	if (!same || poll(states, 2, 0) != 0) {

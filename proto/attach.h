@@ -1,9 +1,9 @@
 /*
  * attach.h - the attach socket: AF_UNIX SOCK_SEQPACKET, the only way in and the only channel that carries descriptors.
  *
- * The kernel keeps packets apart and says who calls. What a packet holds is the codec's business; here are bytes, descriptors
- * and peers. Everything received is hostile: a packet is refused as a whole when a part of it or of its descriptors is missing,
- * and no descriptor stays open that was not handed to the caller.
+ * The kernel keeps packets apart and says who calls. What a packet holds is the codec's business; here are bytes,
+ * descriptors and peers. Everything received is hostile: a packet is refused as a whole when a part of it or of its
+ * descriptors is missing, and no descriptor stays open that was not handed to the caller.
  * Errors: 0 or a count, else negative errno. Threads: no state; one socket by one thread at a time and direction.
  */
 #ifndef GPOOL_PROTO_ATTACH_H
@@ -35,7 +35,8 @@ int attach_send(int socket, const void *message, size_t length, const int *fds, 
 /*
  * attach_receive() - receive one packet and its descriptors.
  *
- * @fds:        [fd_capacity] receives descriptors, close-on-exec and owned by the caller; those beyond are closed unseen
+ * @fds:        [fd_capacity] receives descriptors, close-on-exec and owned by the caller; those beyond are closed
+ *              unseen
  * @fd_count:   receives how many; may be NULL when fd_capacity is 0
  * @timeout_ms: longest wait for a packet; 0: do not wait, -1: no limit
  *
@@ -47,24 +48,25 @@ int attach_send(int socket, const void *message, size_t length, const int *fds, 
  *   -EMFILE     not all wanted descriptors could be opened here (RLIMIT_NOFILE); the packet is lost
  *   -EINVAL     fd_capacity above ATTACH_FDS_MAX
  */
-int attach_receive(int socket, void *buffer, size_t capacity, int *fds, size_t fd_capacity, size_t *fd_count, int timeout_ms);
+int attach_receive(
+	int socket, void *buffer, size_t capacity, int *fds, size_t fd_capacity, size_t *fd_count, int timeout_ms);
 
 /*
  * attach_listen() - make a listening socket at path, which nobody can see before it is ready; a stale one is replaced.
  *
- * The socket is non-blocking, close-on-exec and has exactly this mode, whatever the umask. The directory must be one where
- * nobody else may write.
+ * The socket is non-blocking, close-on-exec and has exactly this mode, whatever the umask. The directory must be one
+ * where nobody else may write.
  *
- * Return: the socket, or -EADDRINUSE (something listens there), -ENOTSOCK (path exists and is not a socket), -ENAMETOOLONG (more than 106 bytes), or
- * what socket(2), bind(2), chmod(2) and rename(2) say.
+ * Return: the socket, or -EADDRINUSE (something listens there), -ENOTSOCK (path exists and is not a socket),
+ * -ENAMETOOLONG (more than 106 bytes), or what socket(2), bind(2), chmod(2) and rename(2) say.
  */
 int attach_listen(const char *path, mode_t mode);
 
 /*
  * attach_connect() - connect to path; waits for a listener that is not there yet.
  *
- * While the path or its directory does not exist the wait sleeps on inotify, with a look every second; where a socket exists
- * that does not answer, or inotify is out of watches, it tries every 50 ms.
+ * While the path or its directory does not exist the wait sleeps on inotify, with a look every second; where a socket
+ * exists that does not answer, or inotify is out of watches, it tries every 50 ms.
  *
  * @timeout_ms: longest wait; 0: try once, -1: no limit
  *
@@ -101,11 +103,12 @@ int attach_peer(int socket, struct attach_peer *peer);
 /*
  * attach_pidfd_open() - a pidfd for the peer by its number, for kernels without SO_PEERPIDFD.
  *
- * A number may have been reused since connect(2). So this opens the pidfd first and then looks: the process behind it lives and
- * runs as uid, and the connection is still open. A process closes its descriptors before its number is free, so an open
- * connection means that the number was never reused, but for one race: the peer died, something else holds its end open (a
- * forked child, or a receiver of the descriptor), and a new process of the same user got the number. Then the session waits for
- * the death of the wrong process: pages of that user come back later than they could, and nobody else is harmed.
+ * A number may have been reused since connect(2). So this opens the pidfd first and then looks: the process behind it
+ * lives and runs as uid, and the connection is still open. A process closes its descriptors before its number is free,
+ * so an open connection means that the number was never reused, but for one race: the peer died, something else holds
+ * its end open (a forked child, or a receiver of the descriptor), and a new process of the same user got the number.
+ * Then the session waits for the death of the wrong process: pages of that user come back later than they could, and
+ * nobody else is harmed.
  *
  * Return: the pidfd, or -ESRCH as above, or what pidfd_open(2) says.
  */

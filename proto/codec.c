@@ -1,7 +1,7 @@
 /*
- * codec.c - the encoders and decoders, three expansions of messages.def: put_NAME writes, check_NAME proves that the bytes are
- * a message without storing anything, take_NAME copies what check_NAME has proved. Two passes, so that a refused message
- * changes nothing at the caller's.
+ * codec.c - the encoders and decoders, three expansions of messages.def: put_NAME writes, check_NAME proves that the
+ * bytes are a message without storing anything, take_NAME copies what check_NAME has proved. Two passes, so that a
+ * refused message changes nothing at the caller's.
  */
 #include "proto/codec.h"
 
@@ -9,10 +9,11 @@
 #include <errno.h>
 #include <string.h>
 
-#define MESSAGE(name, type, text)                                                                                                  \
-	static_assert((int)MSG_LARGEST_##name <= MSG_BYTES_MAX, #name " does not fit; lower its list's `most`");                     \
+#define MESSAGE(name, type, text) \
+	static_assert((int)MSG_LARGEST_##name <= MSG_BYTES_MAX, #name " does not fit; lower its list's `most`"); \
 	static_assert((type) > 0 && (type) <= UINT16_MAX, #name " has a type that the envelope cannot hold");
-#define STR(name, size, text) static_assert((size) > 1 && (size) <= UINT16_MAX, #name " has a size that its length cannot hold");
+#define STR(name, size, text) \
+	static_assert((size) > 1 && (size) <= UINT16_MAX, #name " has a size that its length cannot hold");
 #include "proto/messages.def"
 
 /* ---- little-endian integers at any address; compilers make one load or store of each loop ---- */
@@ -109,7 +110,15 @@ void msg_text_copy(char *to, size_t size, const char *from)
 /* ---- envelope ---- */
 
 /* Offsets on the wire. */
-enum { AT_MAGIC = 0, AT_VERSION = 4, AT_TYPE = 6, AT_SEQUENCE = 8, AT_TOKEN = 16, AT_BODY_BYTES = 32, AT_RESERVED = 36 };
+enum {
+	AT_MAGIC = 0,
+	AT_VERSION = 4,
+	AT_TYPE = 6,
+	AT_SEQUENCE = 8,
+	AT_TOKEN = 16,
+	AT_BODY_BYTES = 32,
+	AT_RESERVED = 36
+};
 static_assert(AT_RESERVED + 4 == MSG_ENVELOPE_BYTES, "the envelope has 40 bytes");
 
 int msg_envelope_read(struct msg_envelope *envelope, const uint8_t *buffer, size_t length)
@@ -140,14 +149,13 @@ void msg_envelope_stamp(uint8_t *buffer, uint64_t sequence, const uint8_t *token
 
 const char *msg_name(unsigned type)
 {
+	/* clang-format off */
 	switch (type) { /* two messages of one type do not compile */
-#define MESSAGE(name, type, text)                                                                                                  \
-	case MSG_TYPE_##name:                                                                                                      \
-		return #name;
+#define MESSAGE(name, type, text) case MSG_TYPE_##name: return #name;
 #include "proto/messages.def"
-	default:
-		return "unknown";
+	default: return "unknown";
 	}
+	/* clang-format on */
 }
 
 bool msg_is_control_request(unsigned type)
@@ -156,7 +164,8 @@ bool msg_is_control_request(unsigned type)
 	const char suffix[] = "_request";
 	size_t length = strlen(name);
 
-	return ((type >= MSG_FIRST_control && type <= MSG_LAST_control) || (type >= MSG_FIRST_control_more && type <= MSG_LAST_control_more)) &&
+	return ((type >= MSG_FIRST_control && type <= MSG_LAST_control) ||
+		       (type >= MSG_FIRST_control_more && type <= MSG_LAST_control_more)) &&
 		length >= sizeof(suffix) && strcmp(name + length - (sizeof(suffix) - 1), suffix) == 0;
 }
 
@@ -215,7 +224,8 @@ static uint32_t put_count(struct writer *to, uint32_t count, uint32_t most)
 	return count;
 }
 
-static struct writer writer_begin(unsigned type, uint64_t sequence, const uint8_t *token, uint8_t *buffer, size_t capacity)
+static struct writer writer_begin(
+	unsigned type, uint64_t sequence, const uint8_t *token, uint8_t *buffer, size_t capacity)
 {
 	struct writer to = {.buffer = buffer, .capacity = capacity < MSG_BYTES_MAX ? capacity : MSG_BYTES_MAX};
 
@@ -240,9 +250,9 @@ static int writer_end(struct writer *to)
 	return (int)to->length;
 }
 
-#define PUT_BEGIN(name)                                                                                                            \
-	static void put_##name(struct writer *to, const struct msg_##name *from)                                                   \
-	{                                                                                                                          \
+#define PUT_BEGIN(name) \
+	static void put_##name(struct writer *to, const struct msg_##name *from) \
+	{ \
 		(void)to, (void)from; /* a message may be empty */
 #define RECORD(name, text) PUT_BEGIN(name)
 #define RECORD_END(name) }
@@ -255,19 +265,19 @@ static int writer_end(struct writer *to)
 #define I32(name, text) put_integer(to, (uint32_t)from->name, 4);
 #define BYTES(name, size, text) put(to, from->name, size);
 #define STR(name, size, text) put_text(to, from->name, size);
-#define LIST(name, record, most, text)                                                                                             \
-	for (uint32_t i = 0, count = put_count(to, from->name##_count, most); i < count && !to->error; i++)                        \
+#define LIST(name, record, most, text) \
+	for (uint32_t i = 0, count = put_count(to, from->name##_count, most); i < count && !to->error; i++) \
 		put_##record(to, &from->name[i]);
 #include "proto/messages.def"
 
-#define MESSAGE(name, type, text)                                                                                                  \
-	int msg_encode_##name(                                                                                                     \
-		const struct msg_##name *message, uint64_t sequence, const uint8_t *token, uint8_t *buffer, size_t capacity)       \
-	{                                                                                                                          \
-		struct writer to = writer_begin(type, sequence, token, buffer, capacity);                                          \
-                                                                                                                                   \
-		put_##name(&to, message);                                                                                          \
-		return writer_end(&to);                                                                                            \
+#define MESSAGE(name, type, text) \
+	int msg_encode_##name(const struct msg_##name *message, uint64_t sequence, const uint8_t *token, \
+		uint8_t *buffer, size_t capacity) \
+	{ \
+		struct writer to = writer_begin(type, sequence, token, buffer, capacity); \
+\
+		put_##name(&to, message); \
+		return writer_end(&to); \
 	}
 #include "proto/messages.def"
 
@@ -318,9 +328,9 @@ static uint32_t check_count(struct reader *in, uint32_t most)
 	return in->bad ? 0 : count;
 }
 
-#define CHECK_BEGIN(name)                                                                                                          \
-	static void check_##name(struct reader *in)                                                                                \
-	{                                                                                                                          \
+#define CHECK_BEGIN(name) \
+	static void check_##name(struct reader *in) \
+	{ \
 		(void)in;
 #define RECORD(name, text) CHECK_BEGIN(name)
 #define RECORD_END(name) }
@@ -333,8 +343,8 @@ static uint32_t check_count(struct reader *in, uint32_t most)
 #define I32(name, text) take(in, 4);
 #define BYTES(name, size, text) take(in, size);
 #define STR(name, size, text) check_text(in, size);
-#define LIST(name, record, most, text)                                                                                             \
-	for (uint32_t i = 0, count = check_count(in, most); i < count && !in->bad; i++)                                            \
+#define LIST(name, record, most, text) \
+	for (uint32_t i = 0, count = check_count(in, most); i < count && !in->bad; i++) \
 		check_##record(in);
 #include "proto/messages.def"
 
@@ -353,9 +363,9 @@ static void take_text(struct reader *in, char *to)
 	to[length] = '\0';
 }
 
-#define TAKE_BEGIN(name)                                                                                                           \
-	static void take_##name(struct reader *in, struct msg_##name *to)                                                          \
-	{                                                                                                                          \
+#define TAKE_BEGIN(name) \
+	static void take_##name(struct reader *in, struct msg_##name *to) \
+	{ \
 		(void)in, (void)to;
 #define RECORD(name, text) TAKE_BEGIN(name)
 #define RECORD_END(name) }
@@ -368,9 +378,9 @@ static void take_text(struct reader *in, char *to)
 #define I32(name, text) to->name = (int32_t)(uint32_t)take_integer(in, 4);
 #define BYTES(name, size, text) take_bytes(in, to->name, size);
 #define STR(name, size, text) take_text(in, to->name);
-#define LIST(name, record, most, text)                                                                                             \
-	to->name##_count = (uint32_t)take_integer(in, 4);                                                                          \
-	for (uint32_t i = 0; i < to->name##_count; i++)                                                                            \
+#define LIST(name, record, most, text) \
+	to->name##_count = (uint32_t)take_integer(in, 4); \
+	for (uint32_t i = 0; i < to->name##_count; i++) \
 		take_##record(in, &to->name[i]);
 #include "proto/messages.def"
 
@@ -385,17 +395,17 @@ static struct reader reader_begin(unsigned type, const uint8_t *buffer, size_t l
 	return in;
 }
 
-#define MESSAGE(name, type, text)                                                                                                  \
-	int msg_decode_##name(struct msg_##name *message, const uint8_t *buffer, size_t length)                                    \
-	{                                                                                                                          \
-		struct reader start = reader_begin(type, buffer, length);                                                          \
-		struct reader in = start;                                                                                          \
-                                                                                                                                   \
-		check_##name(&in);                                                                                                 \
-		if (in.bad || in.left > 0)                                                                                         \
-			return -EBADMSG;                                                                                           \
-		memset(message, 0, sizeof(*message));                                                                              \
-		take_##name(&start, message);                                                                                      \
-		return 0;                                                                                                          \
+#define MESSAGE(name, type, text) \
+	int msg_decode_##name(struct msg_##name *message, const uint8_t *buffer, size_t length) \
+	{ \
+		struct reader start = reader_begin(type, buffer, length); \
+		struct reader in = start; \
+\
+		check_##name(&in); \
+		if (in.bad || in.left > 0) \
+			return -EBADMSG; \
+		memset(message, 0, sizeof(*message)); \
+		take_##name(&start, message); \
+		return 0; \
 	}
 #include "proto/messages.def"

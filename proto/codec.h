@@ -29,12 +29,12 @@
  *
  * msg_decode_NAME() - read one message; the caller who needs token or sequence reads the envelope too.
  *
- * Return: 0, or -EBADMSG and *message is as it was: envelope wrong or of another type, bytes missing or left over, a list too
- * long, a string too long or not clean text.
+ * Return: 0, or -EBADMSG and *message is as it was: envelope wrong or of another type, bytes missing or left over, a
+ * list too long, a string too long or not clean text.
  */
-#define MESSAGE(name, type, text)                                                                                                  \
-	int msg_encode_##name(                                                                                                     \
-		const struct msg_##name *message, uint64_t sequence, const uint8_t *token, uint8_t *buffer, size_t capacity);      \
+#define MESSAGE(name, type, text) \
+	int msg_encode_##name(const struct msg_##name *message, uint64_t sequence, const uint8_t *token, \
+		uint8_t *buffer, size_t capacity); \
 	int msg_decode_##name(struct msg_##name *message, const uint8_t *buffer, size_t length);
 #include "proto/messages.def"
 
@@ -42,8 +42,8 @@
  * msg_envelope_read() - check and read the first 40 bytes of a message, to see whom and what it is for.
  *
  * Return: 0, or (*envelope is as it was)
- *   -EBADMSG  shorter than an envelope, longer than MSG_BYTES_MAX, wrong magic, body length that is not the rest of the buffer,
- *             or something in the reserved bytes. The type is not checked: msg_name() knows which exist
+ *   -EBADMSG  shorter than an envelope, longer than MSG_BYTES_MAX, wrong magic, body length that is not the rest of the
+ *             buffer, or something in the reserved bytes. The type is not checked: msg_name() knows which exist
  *   -EPROTO   another version of the envelope
  */
 int msg_envelope_read(struct msg_envelope *envelope, const uint8_t *buffer, size_t length);
@@ -61,8 +61,9 @@ bool msg_is_control_request(unsigned type);
 bool msg_text_clean(const char *text, size_t length);
 
 /*
- * Copy from to to[size], always with a NUL: cut between characters where it is too long, with '?' for each byte that is not
- * clean text. What comes from outside (a process name, strerror) goes into a message this way, else encoding may fail.
+ * Copy from to to[size], always with a NUL: cut between characters where it is too long, with '?' for each byte that is
+ * not clean text. What comes from outside (a process name, strerror) goes into a message this way, else encoding may
+ * fail.
  */
 void msg_text_copy(char *to, size_t size, const char *from);
 

@@ -1,9 +1,9 @@
 /*
  * messages.h - every message as a C struct, expanded from messages.def.
  *
- * For each RECORD and MESSAGE of the table: struct msg_NAME, with MSG_LARGEST_NAME, its largest encoding in bytes; for each
- * MESSAGE also its number MSG_TYPE_NAME. A list `LIST(pages, page_entry, 1024)` is `uint32_t pages_count` and `struct
- * msg_page_entry pages[1024]`. The structs are for memory only: what travels is what codec.h makes of them.
+ * For each RECORD and MESSAGE of the table: struct msg_NAME, with MSG_LARGEST_NAME, its largest encoding in bytes; for
+ * each MESSAGE also its number MSG_TYPE_NAME. A list `LIST(pages, page_entry, 1024)` is `uint32_t pages_count` and
+ * `struct msg_page_entry pages[1024]`. The structs are for memory only: what travels is what codec.h makes of them.
  *
  * Some structs are tens of KB large (MSG_STRUCT_BYTES_MAX): keep them static or on the heap, never on a thread's stack.
  */
@@ -18,7 +18,8 @@ enum {
 	MSG_ENVELOPE_BYTES = 40,
 	MSG_TOKEN_BYTES = 16,
 	MSG_BYTES_MAX = 65536, /* any message with its envelope; codec.c asserts that every message of the table fits */
-	MSG_BEAT_MS = 3000,    /* so often at least something comes on the channel of events: an empty message, which is none */
+	/* so often at least something comes on the channel of events: an empty message, which is none */
+	MSG_BEAT_MS = 3000,
 };
 
 /* What stands before every message. The wire form is packed and little-endian; see msg_envelope_read(). */
@@ -30,9 +31,13 @@ struct msg_envelope {
 };
 
 #define RECORD(name, text) struct msg_##name {
-#define RECORD_END(name) };
+#define RECORD_END(name) \
+	} \
+	;
 #define MESSAGE(name, type, text) struct msg_##name {
-#define MESSAGE_END(name) };
+#define MESSAGE_END(name) \
+	} \
+	;
 #define U8(name, text) uint8_t name;
 #define U16(name, text) uint16_t name;
 #define U32(name, text) uint32_t name;
@@ -40,7 +45,9 @@ struct msg_envelope {
 #define I32(name, text) int32_t name;
 #define BYTES(name, size, text) uint8_t name[size];
 #define STR(name, size, text) char name[size];
-#define LIST(name, record, most, text) uint32_t name##_count; struct msg_##record name[most];
+#define LIST(name, record, most, text) \
+	uint32_t name##_count; \
+	struct msg_##record name[most];
 #define NOTHING() uint8_t nothing;
 #include "proto/messages.def"
 
@@ -56,34 +63,45 @@ enum {
 #include "proto/messages.def"
 };
 
-/* MSG_LARGEST_NAME: bytes on the wire when every string and list is full; of messages with the envelope, of records without */
+/*
+ * MSG_LARGEST_NAME: bytes on the wire when every string and list is full; of messages with the envelope, of records
+ * without
+ */
 #define RECORD(name, text) enum { MSG_LARGEST_##name = 0
-#define RECORD_END(name) };
+#define RECORD_END(name) \
+	} \
+	;
 #define MESSAGE(name, type, text) enum { MSG_LARGEST_##name = MSG_ENVELOPE_BYTES
-#define MESSAGE_END(name) };
-#define U8(name, text) + 1
-#define U16(name, text) + 2
-#define U32(name, text) + 4
-#define U64(name, text) + 8
-#define I32(name, text) + 4
-#define BYTES(name, size, text) + (size)
-#define STR(name, size, text) + 2 + (size) - 1
-#define LIST(name, record, most, text) + 4 + (most) * MSG_LARGEST_##record
+#define MESSAGE_END(name) \
+	} \
+	;
+#define U8(name, text) +1
+#define U16(name, text) +2
+#define U32(name, text) +4
+#define U64(name, text) +8
+#define I32(name, text) +4
+#define BYTES(name, size, text) +(size)
+#define STR(name, size, text) +2 + (size)-1
+#define LIST(name, record, most, text) +4 + (most)*MSG_LARGEST_##record
 #include "proto/messages.def"
 
 /* MSG_LEAST_NAME: the same when every string and list is empty */
 #define RECORD(name, text) enum { MSG_LEAST_##name = 0
-#define RECORD_END(name) };
+#define RECORD_END(name) \
+	} \
+	;
 #define MESSAGE(name, type, text) enum { MSG_LEAST_##name = MSG_ENVELOPE_BYTES
-#define MESSAGE_END(name) };
-#define U8(name, text) + 1
-#define U16(name, text) + 2
-#define U32(name, text) + 4
-#define U64(name, text) + 8
-#define I32(name, text) + 4
-#define BYTES(name, size, text) + (size)
-#define STR(name, size, text) + 2
-#define LIST(name, record, most, text) + 4
+#define MESSAGE_END(name) \
+	} \
+	;
+#define U8(name, text) +1
+#define U16(name, text) +2
+#define U32(name, text) +4
+#define U64(name, text) +8
+#define I32(name, text) +4
+#define BYTES(name, size, text) +(size)
+#define STR(name, size, text) +2
+#define LIST(name, record, most, text) +4
 #include "proto/messages.def"
 
 /* Room for any one of them, for code that handles all alike. */

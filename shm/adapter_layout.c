@@ -12,7 +12,8 @@
 uint64_t adapter_layout_bytes(const struct adapter_layout_header *header)
 {
 	return sizeof(*header) + header->layers * (uint64_t)sizeof(struct adapter_layer) +
-		header->modules * (uint64_t)sizeof(struct adapter_module) + header->runs * (uint64_t)sizeof(struct adapter_run) +
+		header->modules * (uint64_t)sizeof(struct adapter_module) +
+		header->runs * (uint64_t)sizeof(struct adapter_run) +
 		header->targets * (uint64_t)sizeof(struct adapter_target) + header->names_bytes;
 }
 
@@ -34,10 +35,11 @@ static bool header_holds(const struct adapter_layout_header *header, size_t byte
 
 	return header->bytes == bytes && header->element < ADAPTER_ELEMENTS && page_bytes >= ADAPTER_PAGE_BYTES_MIN &&
 		page_bytes <= ADAPTER_PAGE_BYTES_MAX && !(page_bytes & (page_bytes - 1)) && header->pages >= 1 &&
-		header->pages <= ADAPTER_BYTES_MAX / page_bytes && header->last_bytes >= 1 && header->last_bytes <= page_bytes &&
-		header->layers >= 1 && header->layers <= ADAPTER_LAYERS_MAX + 1 && header->modules >= header->layers &&
-		header->modules <= ADAPTER_MODULES_MAX && header->targets >= 1 && header->targets <= header->modules &&
-		header->runs >= 2 * header->modules && adapter_layout_bytes(header) == bytes;
+		header->pages <= ADAPTER_BYTES_MAX / page_bytes && header->last_bytes >= 1 &&
+		header->last_bytes <= page_bytes && header->layers >= 1 && header->layers <= ADAPTER_LAYERS_MAX + 1 &&
+		header->modules >= header->layers && header->modules <= ADAPTER_MODULES_MAX && header->targets >= 1 &&
+		header->targets <= header->modules && header->runs >= 2 * header->modules &&
+		adapter_layout_bytes(header) == bytes;
 }
 
 static bool targets_hold(const struct adapter_layout *layout)
@@ -62,8 +64,8 @@ static bool targets_hold(const struct adapter_layout *layout)
 static bool module_holds(const struct adapter_module *module, uint32_t targets)
 {
 	return module->layer <= ADAPTER_NO_LAYER && module->target < targets && module->rank >= 1 &&
-		module->rank <= ADAPTER_RANK_MAX && module->in >= 1 && module->in <= ADAPTER_FEATURES_MAX && module->out >= 1 &&
-		module->out <= ADAPTER_FEATURES_MAX && isfinite(module->scale);
+		module->rank <= ADAPTER_RANK_MAX && module->in >= 1 && module->in <= ADAPTER_FEATURES_MAX &&
+		module->out >= 1 && module->out <= ADAPTER_FEATURES_MAX && isfinite(module->scale);
 }
 
 /* Layers share out the modules, which ascend. */
@@ -93,8 +95,8 @@ static bool modules_hold(const struct adapter_layout *layout)
 /* What is taken of the pages, a bit for each row, and of which runs. */
 struct taken {
 	uint64_t *rows;
-	uint32_t next_run;   /* the next matrix begins with it */
-	uint32_t last_end;   /* in the last page */
+	uint32_t next_run; /* the next matrix begins with it */
+	uint32_t last_end; /* in the last page */
 };
 
 /* Marks the bits from first on; false where one is set already. */
@@ -121,8 +123,9 @@ static bool matrix_holds(const struct adapter_layout *layout, const struct adapt
 	const uint32_t page_bytes = layout->header->page_bytes;
 	uint32_t runs;
 
-	if (matrix->head_tiles < 1 || matrix->head_tiles > tiles || matrix->reserved || matrix->first != taken->next_run ||
-		matrix->run_tiles > tiles - matrix->head_tiles || (matrix->head_tiles < tiles && matrix->run_tiles < 1))
+	if (matrix->head_tiles < 1 || matrix->head_tiles > tiles || matrix->reserved ||
+		matrix->first != taken->next_run || matrix->run_tiles > tiles - matrix->head_tiles ||
+		(matrix->head_tiles < tiles && matrix->run_tiles < 1))
 		return false;
 	runs = adapter_matrix_runs(matrix, tiles);
 	if (runs > layout->header->runs - taken->next_run)
@@ -152,9 +155,12 @@ static int places_check(const struct adapter_layout *layout)
 	if (!taken.rows)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < header->layers && holds; i++)
-		for (const struct adapter_module *end = module + layout->layers[i].modules; module < end && holds; module++)
-			holds = matrix_holds(layout, &module->a, module->rank, module->in, layout->layers[i].pages, &taken) &&
-				matrix_holds(layout, &module->b, module->rank, module->out, layout->layers[i].pages, &taken);
+		for (const struct adapter_module *end = module + layout->layers[i].modules; module < end && holds;
+			module++)
+			holds = matrix_holds(layout, &module->a, module->rank, module->in, layout->layers[i].pages,
+					&taken) &&
+				matrix_holds(
+					layout, &module->b, module->rank, module->out, layout->layers[i].pages, &taken);
 	free(taken.rows);
 	return holds && taken.next_run == header->runs && taken.last_end == header->last_bytes ? 0 : -EBADMSG;
 }

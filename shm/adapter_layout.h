@@ -1,16 +1,17 @@
 /*
- * adapter_layout.h - where the weights of a LoRA adapter lie in its pages: what engines get as metadata of its named object, and
- * what the store file has.
+ * adapter_layout.h - where the weights of a LoRA adapter lie in its pages: what engines get as metadata of its named
+ * object, and what the store file has.
  *
- *   header | layers struct adapter_layer[layers] | modules struct adapter_module[modules] | runs struct adapter_run[runs] |
- *   targets struct adapter_target[targets] | names
+ *   header | layers struct adapter_layer[layers] | modules struct adapter_module[modules] | runs struct
+ *   adapter_run[runs] | targets struct adapter_target[targets] | names
  *
- * Pages are counted from 0 within the adapter. A matrix of rank r and n columns (A: r x in; B transposed: r x out) consists of
- * tiles of 128 columns, each r rows of 256 bytes; a run is some tiles side by side within one page. The first run of a matrix has
- * head_tiles, each further one run_tiles, but for the last, which may have fewer: what the kernels take (cuda/kernels/lora.h).
+ * Pages are counted from 0 within the adapter. A matrix of rank r and n columns (A: r x in; B transposed: r x out)
+ * consists of tiles of 128 columns, each r rows of 256 bytes; a run is some tiles side by side within one page. The
+ * first run of a matrix has head_tiles, each further one run_tiles, but for the last, which may have fewer: what the
+ * kernels take (cuda/kernels/lora.h).
  *
- * There is one way to write a layout, but for the places: modules ascend by layer and target, targets by name, the runs of
- * matrices follow each other, A before B, and names lie without holes. To its reader every field is hostile until
+ * There is one way to write a layout, but for the places: modules ascend by layer and target, targets by name, the runs
+ * of matrices follow each other, A before B, and names lie without holes. To its reader every field is hostile until
  * adapter_layout_check() has passed it.
  */
 #ifndef GPOOL_SHM_ADAPTER_LAYOUT_H
@@ -48,7 +49,8 @@ struct adapter_layout_header {
 	uint32_t element; /* enum adapter_element */
 	uint32_t page_bytes;
 	uint32_t pages;
-	uint32_t last_bytes; /* of the last page: where its last tile ends; what is behind is zeros, as wherever no tile is */
+	/* of the last page: where its last tile ends; what is behind is zeros, as wherever no tile is */
+	uint32_t last_bytes;
 	uint32_t layers, modules, runs, targets, names_bytes;
 };
 static_assert(sizeof(struct adapter_layout_header) == 56, "shared layout");
@@ -57,7 +59,8 @@ static_assert(sizeof(struct adapter_layout_header) == 56, "shared layout");
 struct adapter_layer {
 	uint32_t layer;   /* its number, or ADAPTER_NO_LAYER */
 	uint32_t modules; /* how many of all, in order, are its own */
-	uint32_t pages;   /* it can be used when pages 0 to pages - 1 are there; never fewer than the layer before it needs */
+	/* it can be used when pages 0 to pages - 1 are there; never fewer than the layer before it needs */
+	uint32_t pages;
 	uint32_t reserved;
 };
 static_assert(sizeof(struct adapter_layer) == 16, "shared layout");
@@ -103,9 +106,9 @@ uint64_t adapter_layout_bytes(const struct adapter_layout_header *header);
 struct adapter_layout adapter_layout_at(const void *base);
 
 /*
- * adapter_layout_check() - whether [base, base + bytes) is a layout: every count, tiles within pages and no byte twice, names in
- * order. base must be aligned to 8. *layout receives the parts. Return: 0, -EBADMSG, -EPROTO (another version), -ENOMEM. Threads:
- * any.
+ * adapter_layout_check() - whether [base, base + bytes) is a layout: every count, tiles within pages and no byte twice,
+ * names in order. base must be aligned to 8. *layout receives the parts. Return: 0, -EBADMSG, -EPROTO (another
+ * version), -ENOMEM. Threads: any.
  * Cost: a bit of memory for each 256 bytes of pages, at most 8 MiB.
  */
 int adapter_layout_check(const void *base, size_t bytes, struct adapter_layout *layout);
@@ -124,12 +127,13 @@ static inline uint32_t adapter_tile_bytes(uint32_t rank)
 }
 
 /*
- * adapter_matrix_runs() - how many runs a matrix of so many tiles has. head_tiles is at least 1; run_tiles too, if there are
- * further ones.
+ * adapter_matrix_runs() - how many runs a matrix of so many tiles has. head_tiles is at least 1; run_tiles too, if
+ * there are further ones.
  */
 static inline uint32_t adapter_matrix_runs(const struct adapter_matrix *matrix, uint32_t tiles)
 {
-	return tiles > matrix->head_tiles ? 1 + (tiles - matrix->head_tiles + matrix->run_tiles - 1) / matrix->run_tiles : 1;
+	return tiles > matrix->head_tiles ? 1 + (tiles - matrix->head_tiles + matrix->run_tiles - 1) / matrix->run_tiles
+					  : 1;
 }
 
 /* adapter_run_begin() - the first tile of its run-th run, counted from 0; _run_tiles(): how many that run has. */

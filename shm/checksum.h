@@ -26,8 +26,8 @@ static inline uint64_t checksum_of(const void *bytes, size_t length)
 }
 
 /*
- * The same of bytes that come piece by piece, so that each is still in a cache of this CPU when its turn comes: begin, add, end. begin takes
- * memory, which end gives back; NULL: there is none, and neither add nor end may be called.
+ * The same of bytes that come piece by piece, so that each is still in a cache of this CPU when its turn comes: begin,
+ * add, end. begin takes memory, which end gives back; NULL: there is none, and neither add nor end may be called.
  */
 static inline XXH3_state_t *checksum_begin(void)
 {

@@ -24,7 +24,7 @@ void doorbell_ring(int doorbell)
 
 int futex_wait(const _Atomic uint32_t *word, uint32_t value, int64_t timeout_ns)
 {
-	struct timespec timeout = { timeout_ns / 1000000000, timeout_ns % 1000000000 };
+	struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
 
 	if (syscall(SYS_futex, word, FUTEX_WAIT, value, timeout_ns < 0 ? NULL : &timeout, NULL, 0) == 0)
 		return 0;

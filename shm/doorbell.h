@@ -1,9 +1,9 @@
 /*
  * doorbell.h - one wake-up in each direction, without a message.
  *
- * Towards the agent: an eventfd in its edge-triggered epoll set, which the agent never reads: a worker could clear O_NONBLOCK on
- * the shared description and block a read for good. Towards the worker: a futex on a word of the session segment (not private,
- * since two processes share it).
+ * Towards the agent: an eventfd in its edge-triggered epoll set, which the agent never reads: a worker could clear
+ * O_NONBLOCK on the shared description and block a read for good. Towards the worker: a futex on a word of the session
+ * segment (not private, since two processes share it).
  */
 #ifndef GPOOL_SHM_DOORBELL_H
 #define GPOOL_SHM_DOORBELL_H

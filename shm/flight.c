@@ -60,7 +60,7 @@ void flight_over(void *base, uint32_t count, bool texts, struct flight_ring *rin
 {
 	char *at = base;
 
-	*ring = (struct flight_ring){ .count = count };
+	*ring = (struct flight_ring){.count = count};
 	if (!count)
 		return;
 	ring->head = base;
@@ -81,7 +81,7 @@ static uint64_t what_of(const struct flight_entry *entry)
 /* Word by word, as readers may look at it meanwhile. */
 static void text_store(_Atomic uint64_t *to, const char *text)
 {
-	uint64_t words[FLIGHT_TEXT_BYTES / 8] = { 0 };
+	uint64_t words[FLIGHT_TEXT_BYTES / 8] = {0};
 
 	strncpy((char *)words, text ? text : "", sizeof(words) - 1);
 	for (uint32_t i = 0; i < FLIGHT_TEXT_BYTES / 8; i++)
@@ -96,8 +96,8 @@ static struct flight_record *claim(const struct flight_ring *ring, uint64_t numb
 
 	if (stands & FLIGHT_CLAIMED || stands > number)
 		return NULL;
-	if (!atomic_compare_exchange_strong_explicit(&record->serial, &stands, (number + 1) | FLIGHT_CLAIMED, memory_order_acquire,
-		    memory_order_relaxed))
+	if (!atomic_compare_exchange_strong_explicit(&record->serial, &stands, (number + 1) | FLIGHT_CLAIMED,
+		    memory_order_acquire, memory_order_relaxed))
 		return NULL;
 	/* Who sees anything of what is written now sees the claim too. */
 	atomic_thread_fence(memory_order_release);
@@ -166,8 +166,8 @@ static void load(const struct flight_ring *ring, uint32_t place, struct flight_e
 static bool possible(const struct flight_entry *entry, uint64_t now_ns)
 {
 	return entry->kind != FLIGHT_NONE && (entry->kind < FLIGHT_KINDS_FIRST || flight_kind_name(entry->kind)) &&
-		entry->session <= PAGE_SESSION_MAX && entry->time_ns <= now_ns && entry->duration_ns <= entry->time_ns &&
-		entry->duration_ns <= FLIGHT_DURATION_MAX;
+		entry->session <= PAGE_SESSION_MAX && entry->time_ns <= now_ns &&
+		entry->duration_ns <= entry->time_ns && entry->duration_ns <= FLIGHT_DURATION_MAX;
 }
 
 int flight_read(const struct flight_ring *ring, uint32_t place, uint64_t now_ns, struct flight_entry *entry, char *text)
@@ -197,7 +197,8 @@ void flight_keep(const struct flight_ring *from, uint16_t session, const struct 
 	/* Whatever the head says, this ends after as many places as there are to be kept. */
 	begun = (uint32_t)(atomic_load_explicit(&from->head->begun, memory_order_relaxed) - kept);
 	for (uint32_t i = 0; i < kept; i++) {
-		if (flight_read(from, (begun + i) & (from->count - 1), now, &entry, NULL) || entry.kind < FLIGHT_WORKERS_FIRST)
+		if (flight_read(from, (begun + i) & (from->count - 1), now, &entry, NULL) ||
+			entry.kind < FLIGHT_WORKERS_FIRST)
 			continue;
 		entry.session = session;
 		entry.told = true;

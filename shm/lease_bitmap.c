@@ -136,10 +136,10 @@ static bool run_find(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t
 	return search->best_length != 0;
 }
 
-bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, uint32_t count, bool first_fit,
-	uint32_t *first)
+bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, uint32_t count,
+	bool first_fit, uint32_t *first)
 {
-	struct run_search search = { .count = count, .first_fit = first_fit };
+	struct run_search search = {.count = count, .first_fit = first_fit};
 
 	/* Every failed claim means that another thread made progress, so this loop is lock-free. */
 	while (run_find(bits, summary, page_count, &search)) {
@@ -148,7 +148,8 @@ bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t 
 			return true;
 		}
 		/* What was given back may have been seen as empty meanwhile; a bit too many does no harm. */
-		for (uint32_t word = search.best_first / 64; summary && word <= (search.best_first + count - 1) / 64; word++)
+		for (uint32_t word = search.best_first / 64; summary && word <= (search.best_first + count - 1) / 64;
+			word++)
 			atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);
 	}
 	return false;

@@ -1,9 +1,9 @@
 /*
  * lease_bitmap.h - a worker's idle pages, one bit each: who clears a bit owns the page.
  *
- * Writers: every thread of the worker and the agent. All changes are atomic read-modify-writes of one 64-bit word; a run that
- * crosses words is claimed word by word and given back when one of them lost a bit meanwhile. No lock, so none that a dead
- * process could hold; no pointer, so no ABA.
+ * Writers: every thread of the worker and the agent. All changes are atomic read-modify-writes of one 64-bit word; a
+ * run that crosses words is claimed word by word and given back when one of them lost a bit meanwhile. No lock, so none
+ * that a dead process could hold; no pointer, so no ABA.
  */
 #ifndef GPOOL_SHM_LEASE_BITMAP_H
 #define GPOOL_SHM_LEASE_BITMAP_H
@@ -19,9 +19,10 @@ void lease_put(_Atomic uint64_t *bits, uint32_t first, uint32_t count);
 bool lease_take(_Atomic uint64_t *bits, uint32_t first, uint32_t count);
 
 /*
- * lease_summary_*() - one bit for each word of a bitmap, clear only where the word was seen empty: what a search may skip. Private to
- * a process, whose threads all put through lease_put_summed(); what another process (the agent) puts is seen after
- * lease_summary_all(). Missing a page that is just being put costs one question to the agent, nothing else.
+ * lease_summary_*() - one bit for each word of a bitmap, clear only where the word was seen empty: what a search may
+ * skip. Private to a process, whose threads all put through lease_put_summed(); what another process (the agent) puts
+ * is seen after lease_summary_all(). Missing a page that is just being put costs one question to the agent, nothing
+ * else.
  */
 static inline uint32_t lease_summary_words(uint32_t page_count)
 {
@@ -32,12 +33,12 @@ void lease_summary_all(_Atomic uint64_t *summary, uint32_t page_count);
 void lease_put_summed(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t first, uint32_t count);
 
 /*
- * lease_take_run() - claim `count` pages in a row: the shortest run that holds them (first_fit: the lowest). False: there is none.
- * `summary` may be NULL. Cost: one pass over the page_count / 64 words that are not known to be empty, plus one atomic for each word
- * of the run.
+ * lease_take_run() - claim `count` pages in a row: the shortest run that holds them (first_fit: the lowest). False:
+ * there is none. `summary` may be NULL. Cost: one pass over the page_count / 64 words that are not known to be empty,
+ * plus one atomic for each word of the run.
  */
-bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, uint32_t count, bool first_fit,
-	uint32_t *first);
+bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, uint32_t count,
+	bool first_fit, uint32_t *first);
 
 /*
  * lease_take_some() - claim up to `most` single pages, from the word `*hint` on (moved to where it stopped).

@@ -124,7 +124,8 @@ static int check_entries(const struct manifest *manifest, uint64_t data_bytes)
 			return -EBADMSG;
 		value = manifest_value_at(at, entry->key_bytes);
 		end = manifest_next_at(at, entry->key_bytes, entry->value_bytes);
-		if (end > data_bytes || memchr(key, 0, entry->key_bytes) || !all_zero(key + entry->key_bytes, value - at - entry->key_bytes) ||
+		if (end > data_bytes || memchr(key, 0, entry->key_bytes) ||
+			!all_zero(key + entry->key_bytes, value - at - entry->key_bytes) ||
 			!all_zero(manifest->data + value + entry->value_bytes, end - value - entry->value_bytes))
 			return -EBADMSG;
 		if (last && manifest_key_compare(last, last_bytes, key, entry->key_bytes) >= 0)
@@ -140,15 +141,16 @@ int manifest_check(const void *base, size_t bytes, const struct manifest_pool *p
 {
 	const struct manifest_header *header = base;
 	struct manifest_layout layout;
-	struct manifest m = { .header = header, .bytes = bytes };
+	struct manifest m = {.header = header, .bytes = bytes};
 	int error;
 
 	if (bytes < sizeof(*header) || bytes > MANIFEST_BYTES_MAX || header->magic != MANIFEST_MAGIC)
 		return -EBADMSG;
 	if (header->version != MANIFEST_VERSION || header->header_bytes != sizeof(*header))
 		return -EPROTO;
-	if (header->bytes != bytes || header->page_bytes != pool->page_bytes || header->reserved || header->allocations < 1 ||
-		header->runs < header->allocations || header->runs > header->pages || header->pages > pool->page_count)
+	if (header->bytes != bytes || header->page_bytes != pool->page_bytes || header->reserved ||
+		header->allocations < 1 || header->runs < header->allocations || header->runs > header->pages ||
+		header->pages > pool->page_count)
 		return -EBADMSG;
 	layout = manifest_layout_of(header->runs, header->allocations, header->entries);
 	if (layout.data > bytes)
@@ -158,8 +160,10 @@ int manifest_check(const void *base, size_t bytes, const struct manifest_pool *p
 	m.sizes = (const uint32_t *)(const void *)((const char *)base + layout.sizes);
 	m.entries = (const struct manifest_entry *)(const void *)((const char *)base + layout.entries);
 	m.data = (const char *)base + layout.data;
-	if (!all_zero((const char *)(m.run_counts + header->allocations), layout.sizes - layout.run_counts - header->allocations * sizeof(uint32_t)) ||
-		!all_zero((const char *)(m.sizes + header->allocations), layout.entries - layout.sizes - header->allocations * sizeof(uint32_t)))
+	if (!all_zero((const char *)(m.run_counts + header->allocations),
+		    layout.sizes - layout.run_counts - header->allocations * sizeof(uint32_t)) ||
+		!all_zero((const char *)(m.sizes + header->allocations),
+			layout.entries - layout.sizes - header->allocations * sizeof(uint32_t)))
 		return -EBADMSG;
 	error = check_runs(&m, pool);
 	if (!error)

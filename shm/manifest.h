@@ -1,15 +1,16 @@
 /*
- * manifest.h - what a named object consists of: its allocations, the pages behind them, its metadata. One sealed memfd for each
- * version, written by its publisher before it is published and by nobody afterwards.
+ * manifest.h - what a named object consists of: its allocations, the pages behind them, its metadata. One sealed memfd
+ * for each version, written by its publisher before it is published and by nobody afterwards.
  *
  *   header | runs struct manifest_run[runs] | run_counts u32[allocations] | sizes u32[allocations] |
  *   entries struct manifest_entry[entries] | data
  *
- * From `sizes` on it is the layout: it says nothing of pages, so that two versions with equal sizes and metadata have equal hashes.
- * There is one way to write a manifest: entries ascend by key, keys and values lie in data without holes, and what is left over
- * is zero.
+ * From `sizes` on it is the layout: it says nothing of pages, so that two versions with equal sizes and metadata have
+ * equal hashes. There is one way to write a manifest: entries ascend by key, keys and values lie in data without holes,
+ * and what is left over is zero.
  *
- * To its reader every field is hostile until manifest_open() has passed it; then it cannot change any more, because of the seals.
+ * To its reader every field is hostile until manifest_open() has passed it; then it cannot change any more, because of
+ * the seals.
  */
 #ifndef GPOOL_SHM_MANIFEST_H
 #define GPOOL_SHM_MANIFEST_H
@@ -82,8 +83,9 @@ struct manifest_pool {
 };
 
 /*
- * manifest_check() - whether [base, base + bytes) is a manifest for this pool: every count, every run within the pool and no page
- * twice, keys in order, the hash. base must be aligned to 8. Return: 0, -EBADMSG, -EPROTO (another version), -ENOMEM.
+ * manifest_check() - whether [base, base + bytes) is a manifest for this pool: every count, every run within the pool
+ * and no page twice, keys in order, the hash. base must be aligned to 8. Return: 0, -EBADMSG, -EPROTO (another
+ * version), -ENOMEM.
  */
 int manifest_check(const void *base, size_t bytes, const struct manifest_pool *pool, struct manifest *manifest);
 

@@ -12,7 +12,9 @@ static struct page_fact block_fact(const struct pool_check_session *s, uint32_t 
 
 	return (struct page_fact){
 		.use = empty ? PAGE_USE_CACHED : PAGE_USE_INSIDE,
-		.demand = empty ? PAGE_DEMAND_IDLE : held ? PAGE_DEMAND_NEEDED : PAGE_DEMAND_OFFERED,
+		.demand = empty ? PAGE_DEMAND_IDLE
+			: held  ? PAGE_DEMAND_NEEDED
+				: PAGE_DEMAND_OFFERED,
 		.pinned = pinned && !empty,
 		.content = (uint8_t)(tag & BLOCK_TYPE_MASK),
 		.session = (uint16_t)s->id,
@@ -20,7 +22,9 @@ static struct page_fact block_fact(const struct pool_check_session *s, uint32_t 
 	};
 }
 
-/* What the owner says counts for a page that the agent may take: not for one of a session that closed and still lives. */
+/*
+ * What the owner says counts for a page that the agent may take: not for one of a session that closed and still lives.
+ */
 static void fact_set(struct page_fact *fact, struct page_fact said)
 {
 	said.state = fact->state;
@@ -30,25 +34,31 @@ static void fact_set(struct page_fact *fact, struct page_fact said)
 }
 
 /*
- * The block that starts at `head`, its extents included. Each page counts once, so that blocks that a damaged session lays over
- * each other, or chains in a circle, cost no more than honest ones.
+ * The block that starts at `head`, its extents included. Each page counts once, so that blocks that a damaged session
+ * lays over each other, or chains in a circle, cost no more than honest ones.
  */
-static void block_fill(const struct pool_check_session *s, uint32_t head, uint32_t page_count, uint64_t tag, struct page_fact *facts)
+static void block_fill(
+	const struct pool_check_session *s, uint32_t head, uint32_t page_count, uint64_t tag, struct page_fact *facts)
 {
 	struct page_fact inside = block_fact(s, head, tag);
 	uint32_t total = 0, extent = head, next;
 
 	do {
-		uint32_t count = atomic_load_explicit(&s->segment->blocks[extent].page_count, memory_order_relaxed), page;
+		uint32_t count = atomic_load_explicit(&s->segment->blocks[extent].page_count, memory_order_relaxed),
+			 page;
 
 		if (count < 1 || count > page_count - extent)
 			break;
-		for (page = extent; page < extent + count && facts[page].session == s->id && facts[page].use == PAGE_USE_NONE; page++)
+		for (page = extent;
+			page < extent + count && facts[page].session == s->id && facts[page].use == PAGE_USE_NONE;
+			page++)
 			fact_set(&facts[page], inside);
 		total += page - extent;
 		if (page < extent + count)
 			break;
-		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&s->segment->blocks[extent].next, memory_order_relaxed) : 0;
+		next = tag & BLOCK_STITCHED
+			? atomic_load_explicit(&s->segment->blocks[extent].next, memory_order_relaxed)
+			: 0;
 		extent = next - 1;
 	} while (next && next <= page_count);
 	if (total && inside.use == PAGE_USE_INSIDE)
@@ -58,7 +68,8 @@ static void block_fill(const struct pool_check_session *s, uint32_t head, uint32
 
 static void page_fill(const struct pool_check_session *s, uint32_t page, uint32_t page_count, struct page_fact *facts)
 {
-	struct page_fact idle = { .use = PAGE_USE_IDLE, .demand = PAGE_DEMAND_IDLE, .session = (uint16_t)s->id, .head = page };
+	struct page_fact idle = {
+		.use = PAGE_USE_IDLE, .demand = PAGE_DEMAND_IDLE, .session = (uint16_t)s->id, .head = page};
 	uint64_t tag;
 
 	if (atomic_load_explicit(&s->segment->free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1) {
@@ -74,7 +85,7 @@ static void page_fill(const struct pool_check_session *s, uint32_t page, uint32_
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct page_fact *facts)
 {
-	const struct pool_check_session *by_id[POOL_SESSIONS] = { NULL };
+	const struct pool_check_session *by_id[POOL_SESSIONS] = {NULL};
 	uint32_t page_count = pool->header->page_count;
 
 	for (uint32_t i = 0; i < session_count; i++)
@@ -84,7 +95,8 @@ void page_map_fill(const struct pool_segment *pool, const struct pool_check_sess
 		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
 		uint32_t session = page_word_session(word);
 
-		facts[page] = (struct page_fact){ .state = (uint8_t)page_word_state(word), .session = by_id[session] ? (uint16_t)session : 0 };
+		facts[page] = (struct page_fact){
+			.state = (uint8_t)page_word_state(word), .session = by_id[session] ? (uint16_t)session : 0};
 	}
 	for (uint32_t page = 0; page < page_count; page++)
 		if (facts[page].session)

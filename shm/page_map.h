@@ -1,6 +1,7 @@
 /*
- * page_map.h - what the sessions say about each page of a pool: idle, cached, or in which block. For tools and for the agent's
- * answers to them; a snapshot of a moving target, every field bounds-checked, so a damaged session shows as USE_NONE.
+ * page_map.h - what the sessions say about each page of a pool: idle, cached, or in which block. For tools and for the
+ * agent's answers to them; a snapshot of a moving target, every field bounds-checked, so a damaged session shows as
+ * USE_NONE.
  */
 #ifndef GPOOL_SHM_PAGE_MAP_H
 #define GPOOL_SHM_PAGE_MAP_H
@@ -11,9 +12,10 @@
 enum page_use { PAGE_USE_NONE, PAGE_USE_IDLE, PAGE_USE_CACHED, PAGE_USE_HEAD, PAGE_USE_INSIDE };
 
 /*
- * What the session that leases a page says about it; each leased page has one of the three. A page behind a fence that is not reached
- * has the same as after it.
- *   NEEDED   pinned, prepared, in a thread's hands, or of a session that closed and still lives: the agent does not take it
+ * What the session that leases a page says about it; each leased page has one of the three. A page behind a fence that
+ * is not reached has the same as after it.
+ *   NEEDED   pinned, prepared, in a thread's hands, or of a session that closed and still lives: the agent does not
+ *            take it
  *   OFFERED  in a block without a pin: the content is kept until the page is needed elsewhere
  *   IDLE     without content: the agent takes it before any page with content
  */
@@ -22,17 +24,20 @@ enum page_demand { PAGE_DEMAND_NEEDED, PAGE_DEMAND_OFFERED, PAGE_DEMAND_IDLE };
 enum { PAGE_MAP_CONTENTS = 5 };
 
 struct page_fact {
-	uint8_t use;        /* enum page_use */
-	uint8_t demand;     /* enum page_demand */
-	uint8_t content;    /* of the block */
-	uint8_t state;      /* enum page_state of its word */
-	uint8_t pinned;     /* the block is */
-	uint16_t session;   /* that leases it; 0: none of those looked at */
-	uint32_t head;      /* first page of the block */
-	uint32_t pages;     /* of the block, extents of a stitched one together; at heads and inside */
+	uint8_t use;      /* enum page_use */
+	uint8_t demand;   /* enum page_demand */
+	uint8_t content;  /* of the block */
+	uint8_t state;    /* enum page_state of its word */
+	uint8_t pinned;   /* the block is */
+	uint16_t session; /* that leases it; 0: none of those looked at */
+	uint32_t head;    /* first page of the block */
+	uint32_t pages;   /* of the block, extents of a stitched one together; at heads and inside */
 };
 
-/* Pages of a session. needed + offered + idle is what it leases; used and pinned are those in blocks, and in pinned ones. */
+/*
+ * Pages of a session. needed + offered + idle is what it leases; used and pinned are those in blocks, and in pinned
+ * ones.
+ */
 struct page_uses {
 	uint32_t needed, offered, idle;
 	uint32_t used, pinned;
@@ -47,8 +52,8 @@ void page_map_fill(const struct pool_segment *pool, const struct pool_check_sess
 	struct page_fact *facts);
 
 /*
- * page_map_count() - the pages of each session: uses[POOL_SESSIONS], by id. uses[0]: of all sessions together, without the pages of those
- * that closed and still live. Cost: one pass over the pages.
+ * page_map_count() - the pages of each session: uses[POOL_SESSIONS], by id. uses[0]: of all sessions together, without
+ * the pages of those that closed and still live. Cost: one pass over the pages.
  */
 void page_map_count(const struct page_fact *facts, uint32_t page_count, struct page_uses *uses);
 

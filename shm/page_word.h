@@ -3,8 +3,8 @@
  *
  *   bits 63..60 state | 59..44 owner (0: none; of a SHARED page the object, else the session) | 43..0 generation
  *
- * Writer: the agent alone. Readers: every worker and poolctl, also when the agent is dead. The generation goes up whenever the
- * agent changes what a page is for; at 10,000 changes of one page a second 44 bits last 55 years.
+ * Writer: the agent alone. Readers: every worker and poolctl, also when the agent is dead. The generation goes up
+ * whenever the agent changes what a page is for; at 10,000 changes of one page a second 44 bits last 55 years.
  */
 #ifndef GPOOL_SHM_PAGE_WORD_H
 #define GPOOL_SHM_PAGE_WORD_H
@@ -12,14 +12,17 @@
 #include <stdint.h>
 
 enum page_state {
-	PAGE_FREE,        /* lent to nobody */
-	PAGE_LEASED,      /* lent to its owner */
-	PAGE_SHARED,      /* part of a shared object; any permitted session may pin it */
-	PAGE_EVICTING,    /* the agent is looking whether it may be taken; less than a microsecond, unless it is preempted */
-	PAGE_MOVING,      /* its content is being moved; pins wait */
-	PAGE_QUARANTINED, /* its owner closed the connection and still lives. Without owner: on its way to another trust domain */
-	PAGE_RESERVED,    /* free, for critical work only */
-	PAGE_RETIRED,     /* out of use: somebody of another trust domain may still have it mapped, or the mover writes to it */
+	PAGE_FREE,   /* lent to nobody */
+	PAGE_LEASED, /* lent to its owner */
+	PAGE_SHARED, /* part of a shared object; any permitted session may pin it */
+	/* the agent is looking whether it may be taken; less than a microsecond, unless it is preempted */
+	PAGE_EVICTING,
+	PAGE_MOVING, /* its content is being moved; pins wait */
+	/* its owner closed the connection and still lives. Without owner: on its way to another trust domain */
+	PAGE_QUARANTINED,
+	PAGE_RESERVED, /* free, for critical work only */
+	/* out of use: somebody of another trust domain may still have it mapped, or the mover writes to it */
+	PAGE_RETIRED,
 	PAGE_STATES
 };
 

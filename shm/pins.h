@@ -1,12 +1,13 @@
 /*
  * pins.h - pinning: a worker's word against the agent's word.
  *
- * The worker raises its own pin, then looks at the page word; the agent marks the page word, then looks at the pins. Both
- * accesses of both sides are sequentially consistent, so at least one of the two sees the other: an acquire load here lets both
- * miss each other (tests/model/pin_evict.pml shows it). tests/stress/torture_threads --broken plants the pin that does not look at
- * the page word, and must find it.
+ * The worker raises its own pin, then looks at the page word; the agent marks the page word, then looks at the pins.
+ * Both accesses of both sides are sequentially consistent, so at least one of the two sees the other: an acquire load
+ * here lets both miss each other (tests/model/pin_evict.pml shows it). tests/stress/torture_threads --broken plants the
+ * pin that does not look at the page word, and must find it.
  *
- * Writers: the worker its pins, the agent the page words. A dead worker's pins vanish with its segment. Cost: one atomic add.
+ * Writers: the worker its pins, the agent the page words. A dead worker's pins vanish with its segment. Cost: one
+ * atomic add.
  */
 #ifndef GPOOL_SHM_PINS_H
 #define GPOOL_SHM_PINS_H
@@ -44,8 +45,8 @@ static inline uint32_t pin_count(const struct session_segment *session, uint32_t
  * pin_try() - pin the block whose handle says that its first page has this word and its entry this tag.
  * Return: 0, -EAGAIN (in motion: wait and try again), -ESTALE (gone).
  */
-static inline int pin_try(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page, uint64_t word,
-	uint64_t tag)
+static inline int pin_try(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page,
+	uint64_t word, uint64_t tag)
 {
 	uint64_t now = pin_raise(session, pages, page);
 
@@ -60,12 +61,14 @@ static inline int pin_try(const struct session_segment *session, const _Atomic u
 }
 
 /*
- * object_pin_try() - pin a version of an object of class OBJECT_PINNABLE, whose first page is `page`. The record takes the page word's part:
- * the agent stores LEAVING and looks at its readers' pins then; so after the pin stands, CURRENT and then this version mean that it stays.
- * A version comes once and is there before its record is CURRENT, so what is CURRENT and of this version is what was opened.
+ * object_pin_try() - pin a version of an object of class OBJECT_PINNABLE, whose first page is `page`. The record takes
+ * the page word's part: the agent stores LEAVING and looks at its readers' pins then; so after the pin stands, CURRENT
+ * and then this version mean that it stays. A version comes once and is there before its record is CURRENT, so what is
+ * CURRENT and of this version is what was opened.
  * Return: 0, -EAGAIN (being looked at: wait and try again), -ESTALE (gone).
  */
-static inline int object_pin_try(const struct session_segment *session, const struct object_record *record, uint64_t version, uint32_t page)
+static inline int object_pin_try(
+	const struct session_segment *session, const struct object_record *record, uint64_t version, uint32_t page)
 {
 	uint32_t state;
 

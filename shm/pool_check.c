@@ -18,9 +18,10 @@ struct look {
 	uint8_t *visited; /* [page_count] extents seen from a head */
 };
 
-static void __attribute__((format(printf, 4, 5))) report(struct look *look, uint32_t session, uint32_t page, const char *format, ...)
+static void __attribute__((format(printf, 4, 5)))
+report(struct look *look, uint32_t session, uint32_t page, const char *format, ...)
 {
-	struct pool_finding finding = { .session = session, .page = page };
+	struct pool_finding finding = {.session = session, .page = page};
 	va_list arguments;
 
 	look->check->findings++;
@@ -100,7 +101,8 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 		look->check->state_pages[state == PAGE_EVICTING ? PAGE_LEASED : state]++;
 		if ((state == PAGE_FREE || state == PAGE_RESERVED || state == PAGE_RETIRED) && owner)
 			report(look, 0, page, "%s and yet owned by session %u", page_state_name(state), owner);
-		if ((state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING || (state == PAGE_QUARANTINED && owner)) &&
+		if ((state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING ||
+			    (state == PAGE_QUARANTINED && owner)) &&
 			(owner >= POOL_SESSIONS || !attached[owner]))
 			report(look, 0, page, "%s to session %u, which is not attached", page_state_name(state), owner);
 		if (state == PAGE_SHARED && owner < header->object_count)
@@ -128,7 +130,9 @@ static bool claim(struct look *look, uint32_t session, uint32_t page, enum use u
 {
 	if (!owned_by(look, page, session)) {
 		report(look, session, page, "%s on a page that is not leased to it",
-			use == USE_IDLE ? "a free bit" : use == USE_CACHED ? "a cached run" : "a block");
+			use == USE_IDLE             ? "a free bit"
+				: use == USE_CACHED ? "a cached run"
+						    : "a block");
 		return false;
 	}
 	if (look->use[page] != USE_NONE) {
@@ -146,8 +150,8 @@ static bool claim(struct look *look, uint32_t session, uint32_t page, enum use u
 }
 
 /*
- * One run of a block or of the magazine; false when it cannot be. It ends at the first page that is not its own, so that runs which
- * a damaged session lays over each other cost one finding each and no more.
+ * One run of a block or of the magazine; false when it cannot be. It ends at the first page that is not its own, so
+ * that runs which a damaged session lays over each other cost one finding each and no more.
  */
 static bool claim_run(struct look *look, const struct pool_check_session *s, uint32_t first, enum use use)
 {
@@ -243,7 +247,7 @@ static void check_session(struct look *look, const struct pool_check_session *s)
 int pool_check(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct pool_check *check)
 {
-	struct look look = { .check = check, .pool = pool };
+	struct look look = {.check = check, .pool = pool};
 	bool *attached = calloc(POOL_SESSIONS, sizeof(*attached));
 	uint32_t *shared = calloc(pool->header->object_count, sizeof(*shared)); /* pages of each object */
 	int error = -ENOMEM;

@@ -1,13 +1,16 @@
 /*
  * pool_segment.h - the shared description of one pool: a memfd that the agent alone can write.
  *
- * The keeper creates it, makes the only writable mapping, then seals it (F_SEAL_FUTURE_WRITE): from then on nobody, a restarted
- * agent included, can map it for writing, so the agent inherits the mapping by fork. Everybody else maps it read-only.
+ * The keeper creates it, makes the only writable mapping, then seals it (F_SEAL_FUTURE_WRITE): from then on nobody, a
+ * restarted agent included, can map it for writing, so the agent inherits the mapping by fork. Everybody else maps it
+ * read-only.
  *
- *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct object_record[object_count] |
- *   names of objects: u32[object_count] (object_names.h) | struct role_record[64] | rings "flight" and "events" (flight.h)
+ *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct
+ *   object_record[object_count] | names of objects: u32[object_count] (object_names.h) | struct role_record[64] | rings
+ *   "flight" and "events" (flight.h)
  *
- * Fixed-width fields, offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION and is described in agent/base/layout.def.
+ * Fixed-width fields, offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION and is described
+ * in agent/base/layout.def.
  */
 #ifndef GPOOL_SHM_POOL_SEGMENT_H
 #define GPOOL_SHM_POOL_SEGMENT_H
@@ -25,16 +28,24 @@
 enum {
 	POOL_LAYOUT_VERSION = 14,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is nobody */
-	POOL_PAGES_MAX = 1 << 22,           /* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
+	/* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
+	POOL_PAGES_MAX = 1 << 22,
 	POOL_NAME_BYTES = 64,
-	POOL_OBJECTS_LEAST = 1024,          /* records of named objects; 0 is none. Number 1.. is the owner of their pages */
+	/* records of named objects; 0 is none. Number 1.. is the owner of their pages */
+	POOL_OBJECTS_LEAST = 1024,
 	POOL_OBJECTS_MOST = PAGE_OWNER_MAX + 1,
 	POOL_OBJECT_NAME_BYTES = 128,
 	POOL_ROLES = 64,
-	SESSION_HISTOGRAM = 32,             /* bucket i: [2^i, 2^(i+1)) nanoseconds */
+	SESSION_HISTOGRAM = 32, /* bucket i: [2^i, 2^(i+1)) nanoseconds */
 };
 
-enum pool_pressure { POOL_PRESSURE_LOW, POOL_PRESSURE_MEDIUM, POOL_PRESSURE_HIGH, POOL_PRESSURE_CRITICAL, POOL_PRESSURES };
+enum pool_pressure {
+	POOL_PRESSURE_LOW,
+	POOL_PRESSURE_MEDIUM,
+	POOL_PRESSURE_HIGH,
+	POOL_PRESSURE_CRITICAL,
+	POOL_PRESSURES
+};
 
 /* Counters since the pool was made; index of pool_header.counters. Append only. */
 enum pool_counter {
@@ -47,24 +58,30 @@ enum pool_counter {
 	POOL_COUNT_DEATHS,        /* sessions that ended without a detach */
 	POOL_COUNT_LEAKED_PINS,   /* pins reported as leaked */
 	POOL_COUNT_ATTACHES,
-	POOL_COUNT_DAMAGE,        /* fields of session segments that could not be */
+	POOL_COUNT_DAMAGE, /* fields of session segments that could not be */
 	POOL_COUNT_AGENT_STARTS,
-	POOL_COUNT_SPILLED_PAGES,  /* content kept in host memory or in the file */
+	POOL_COUNT_SPILLED_PAGES, /* content kept in host memory or in the file */
 	POOL_COUNT_RESTORED_PAGES,
-	POOL_COUNT_SPILL_ERRORS,   /* pages that could not be written (they stayed) or not be read back (their content is lost) */
+	/* pages that could not be written (they stayed) or not be read back (their content is lost) */
+	POOL_COUNT_SPILL_ERRORS,
 	POOL_COUNT_SCRUBBED_PAGES, /* zeroed between two trust domains */
 	POOL_COUNT_RETIREMENTS,    /* pages set aside because a former holder may still map them */
 	POOL_COUNT_PUBLICATIONS,
-	POOL_COUNT_TAKEOVERS,      /* roles that went on after a death */
+	POOL_COUNT_TAKEOVERS, /* roles that went on after a death */
 	POOL_COUNT_MOVER_STARTS,
 	POOL_COUNTERS = 32
 };
 
-/* The counters of workers' threads of which there are sums: members of struct thread_stats, struct session_totals and totals_reply. */
-#define SESSION_COUNTERS(COUNTER)                                                                                                  \
-	COUNTER(allocations) COUNTER(frees) COUNTER(pins) COUNTER(unpins) COUNTER(stale_pins) COUNTER(contended_pins)               \
-	COUNTER(refills) COUNTER(refusals) COUNTER(magazine_hits) COUNTER(stitched)                                                 \
-	COUNTER(adapter_hits) COUNTER(adapter_misses) COUNTER(prefix_hits) COUNTER(prefix_misses)
+/*
+ * The counters of workers' threads of which there are sums: members of struct thread_stats, struct session_totals and
+ * totals_reply.
+ */
+#define SESSION_COUNTERS(COUNTER) \
+	COUNTER(allocations) \
+	COUNTER(frees) \
+	COUNTER(pins) COUNTER(unpins) COUNTER(stale_pins) COUNTER(contended_pins) COUNTER(refills) COUNTER(refusals) \
+		COUNTER(magazine_hits) COUNTER(stitched) COUNTER(adapter_hits) COUNTER(adapter_misses) \
+			COUNTER(prefix_hits) COUNTER(prefix_misses)
 
 /* What sessions have done, added up. */
 struct session_totals {
@@ -98,8 +115,9 @@ enum object_state {
 	OBJECT_CURRENT,    /* what its name means */
 	OBJECT_OLD,        /* a newer version is current; goes with its last reader */
 	OBJECT_DELETED,    /* its name is gone; goes with its last reader */
-	OBJECT_LEAVING,    /* kept by pins alone: current, and being looked at whether a session pins it; soon decided */
-	OBJECT_ENDING,     /* its pages are on their way back */
+	/* kept by pins alone: current, and being looked at whether a session pins it; soon decided */
+	OBJECT_LEAVING,
+	OBJECT_ENDING, /* its pages are on their way back */
 	OBJECT_STATES
 };
 
@@ -121,47 +139,51 @@ struct object_record {
 	uint32_t pages;
 	uint32_t allocations;
 	uint64_t manifest_bytes;
-	uint64_t published_ms;  /* wall clock */
-	uint32_t uid;           /* of who published it */
+	uint64_t published_ms; /* wall clock */
+	uint32_t uid;          /* of who published it */
 	uint32_t pid;
 	_Atomic uint32_t writer;  /* session that may write (OBJECT_MUTABLE); 0: none, it may be adopted */
 	_Atomic uint32_t readers; /* sessions that have it open */
 	char name[POOL_OBJECT_NAME_BYTES];
-	char label[POOL_NAME_BYTES]; /* for people: what its metadata have under "name", clean text; empty: nothing, or OBJECT_PRIVATE */
+	/* for people: what its metadata have under "name", clean text; empty: nothing, or OBJECT_PRIVATE */
+	char label[POOL_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES];
 	char role[POOL_NAME_BYTES]; /* who holds this role may adopt it; empty: nobody */
-	uint64_t follows_version;   /* of the ephemeral one without which it is useless, and which goes after it; 0: none */
-	uint32_t follows;           /* its number; there may be another version there by now */
-	_Atomic uint32_t next;      /* object_names.h */
-	uint32_t flags;             /* OBJECT_PRIVATE, OBJECT_BY_PINS, OBJECT_DOMAIN_WRITE */
-	uint32_t cost_us;           /* what its publisher says that it takes to have it again; 0: nothing */
-	uint32_t first_page;        /* its first page, where pins stand */
-	uint32_t domain;            /* trust domain of its publisher and its name, as in ledger_session */
+	/* of the ephemeral one without which it is useless, and which goes after it; 0: none */
+	uint64_t follows_version;
+	uint32_t follows;      /* its number; there may be another version there by now */
+	_Atomic uint32_t next; /* object_names.h */
+	uint32_t flags;        /* OBJECT_PRIVATE, OBJECT_BY_PINS, OBJECT_DOMAIN_WRITE */
+	uint32_t cost_us;      /* what its publisher says that it takes to have it again; 0: nothing */
+	uint32_t first_page;   /* its first page, where pins stand */
+	uint32_t domain;       /* trust domain of its publisher and its name, as in ledger_session */
 	/* OBJECT_PINNABLE: what the agent has seen of its pins, up to some seconds ago */
 	_Atomic uint64_t uses;
-	_Atomic uint64_t used_ms;   /* wall clock: the last one */
-	_Atomic int64_t heat;       /* struct worth, times 2^20: for the agent's successor; 0: not in the order yet */
+	_Atomic uint64_t used_ms; /* wall clock: the last one */
+	_Atomic int64_t heat;     /* struct worth, times 2^20: for the agent's successor; 0: not in the order yet */
 };
 static_assert(sizeof(struct object_record) == 440, "shared layout");
 
 enum {
-	OBJECT_PRIVATE = 1, /* opened by sessions of the publisher's tenant alone */
+	OBJECT_PRIVATE = 1,      /* opened by sessions of the publisher's tenant alone */
 	OBJECT_DOMAIN_WRITE = 4, /* replaced and deleted by all tenants of its trust domain; not with OBJECT_PRIVATE */
 	OBJECT_OF_LIBRARY = 8, /* of a publish request alone: a call of libgpool's own (agent/object/objects_names.c) */
-	OBJECT_BY_PINS = 2, /* an ephemeral one that pins alone keep, as OBJECT_PINNABLE ones: not who has it open */
+	OBJECT_BY_PINS = 2,    /* an ephemeral one that pins alone keep, as OBJECT_PINNABLE ones: not who has it open */
 };
 
 /* object_kept_by_pins() - it is evicted although sessions have it open, unless one pins it (pins.h). */
 static inline bool object_kept_by_pins(const struct object_record *record)
 {
-	return record->class == OBJECT_PINNABLE || (record->class == OBJECT_EPHEMERAL && record->flags & OBJECT_BY_PINS);
+	return record->class == OBJECT_PINNABLE ||
+		(record->class == OBJECT_EPHEMERAL && record->flags & OBJECT_BY_PINS);
 }
 
 enum role_state { ROLE_NONE, ROLE_NAMED };
 
 /*
- * A role that one session holds at a time. `token` goes up with each holder and fences the ones before; it never goes down, also
- * not when the place gets another name. Who reads the same token before and after `holder` (and `name`) has seen a pair that was.
+ * A role that one session holds at a time. `token` goes up with each holder and fences the ones before; it never goes
+ * down, also not when the place gets another name. Who reads the same token before and after `holder` (and `name`) has
+ * seen a pair that was.
  *   grant: token + 1, then holder          release: holder = 0
  */
 struct role_record {
@@ -172,8 +194,8 @@ struct role_record {
 	char tenant[POOL_NAME_BYTES]; /* whose sessions may have it: that of who came first */
 	_Atomic uint32_t state;       /* enum role_state; stored last, cleared first */
 	uint32_t reserved;
-	_Atomic uint64_t changed_ms;  /* wall clock, of the last grant or release */
-	_Atomic uint64_t takeovers;   /* grants to a standby because the holder died */
+	_Atomic uint64_t changed_ms; /* wall clock, of the last grant or release */
+	_Atomic uint64_t takeovers;  /* grants to a standby because the holder died */
 	uint64_t more[3];
 };
 static_assert(sizeof(struct role_record) == 192, "shared layout");
@@ -191,7 +213,8 @@ struct pool_header {
 	uint32_t role_record_bytes;
 	uint32_t region_table_bytes;
 	uint32_t flight_record_bytes;
-	uint32_t flight_records; /* places of the ring of the agent's records; 0: there are no rings, and sessions record nothing either */
+	/* places of the ring of the agent's records; 0: there are no rings, and sessions record nothing either */
+	uint32_t flight_records;
 	uint32_t object_count; /* records, the first of which is none */
 	uint64_t segment_bytes;
 	uint64_t page_table_offset;
@@ -212,30 +235,35 @@ struct pool_header {
 
 	/* Read by workers on every pin or free, written by the agent now and then: a line of their own. */
 	_Alignas(64) _Atomic uint32_t clock_ms; /* coarse: at most 100 ms behind while a session is attached; wraps */
-	_Atomic uint32_t waiters;               /* requests that wait for the pool's pages: a worker that frees rings its doorbell */
-	_Atomic uint32_t pressure;              /* enum pool_pressure */
+	/* requests that wait for the pool's pages: a worker that frees rings its doorbell */
+	_Atomic uint32_t waiters;
+	_Atomic uint32_t pressure; /* enum pool_pressure */
 	_Atomic uint32_t pin_timeout_ms;
-	_Atomic uint64_t incarnation;           /* number of the agent's start; goes up with each */
-	_Atomic uint32_t spill_slots;           /* pages of content that may be spilled at a time; 0: none */
+	_Atomic uint64_t incarnation; /* number of the agent's start; goes up with each */
+	_Atomic uint32_t spill_slots; /* pages of content that may be spilled at a time; 0: none */
 	/*
-	 * Goes up when pages that a session may have mapped are wanted for another trust domain: they are QUARANTINED or RETIRED,
-	 * without an owner. Who maps one of them unmaps it and says so (handles_released). 0: this pool tells no domains apart.
+	 * Goes up when pages that a session may have mapped are wanted for another trust domain: they are QUARANTINED
+	 * or RETIRED, without an owner. Who maps one of them unmaps it and says so (handles_released). 0: this pool
+	 * tells no domains apart.
 	 */
 	_Atomic uint32_t release_serial;
-	_Atomic uint32_t flight_sampling; /* one block in so many is recorded, a power of two from FLIGHT_SAMPLING_LEAST on; 0: none */
-	_Atomic uint32_t draining;        /* 1: out of service, no worker may attach. Here, so that it outlives the agent */
+	/* one block in so many is recorded, a power of two from FLIGHT_SAMPLING_LEAST on; 0: none */
+	_Atomic uint32_t flight_sampling;
+	/* 1: out of service, no worker may attach. Here, so that it outlives the agent */
+	_Atomic uint32_t draining;
 
 	/* Written by the agent at every change, read by tools. */
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];
 	_Atomic uint64_t counters[POOL_COUNTERS];
 	_Atomic uint32_t sessions;
-	_Atomic uint32_t object_end; /* records from here on are NONE: so far whoever looks at all of them needs to look */
+	/* records from here on are NONE: so far whoever looks at all of them needs to look */
+	_Atomic uint32_t object_end;
 	struct session_totals ended; /* of all sessions that are no more */
 };
 
 struct pool_segment {
 	struct pool_header *header;
-	_Atomic uint64_t *pages; /* [page_count] */
+	_Atomic uint64_t *pages;         /* [page_count] */
 	struct session_record *sessions; /* [POOL_SESSIONS] */
 	struct object_record *objects;   /* [object_count] */
 	_Atomic uint32_t *names;         /* [object_count] */
@@ -255,14 +283,18 @@ struct pool_geometry {
 	uint32_t page_count;
 	uint32_t pages_per_handle;
 	uint32_t reserved_pages;
-	uint32_t objects; /* versions of named objects at a time; 0: as many as there are pages, within 1,023 and 65,535 */
+	/* versions of named objects at a time; 0: as many as there are pages, within 1,023 and 65,535 */
+	uint32_t objects;
 	uint32_t flight_records; /* that the flight recorder keeps, rounded up to a power of two; 0: it is off */
 };
 
 /* pool_object_count() - records for so many objects, as in struct pool_geometry. */
 uint32_t pool_object_count(uint32_t objects, uint32_t page_count);
 
-/* pool_object_end() - records that are to be looked at: [1, this). What a segment of unknown origin says is kept within its records. */
+/*
+ * pool_object_end() - records that are to be looked at: [1, this). What a segment of unknown origin says is kept within
+ * its records.
+ */
 static inline uint32_t pool_object_end(const struct pool_segment *segment)
 {
 	uint32_t end = atomic_load_explicit(&segment->header->object_end, memory_order_acquire);
@@ -272,12 +304,14 @@ static inline uint32_t pool_object_end(const struct pool_segment *segment)
 
 /*
  * pool_segment_create() - a new sealed memfd with the one writable mapping there will ever be; all pages FREE, the last
- * reserved_pages RESERVED. *fd is the caller's. Return: 0, -EINVAL, -ENOMEM, or what memfd_create, ftruncate, mmap, fcntl said.
+ * reserved_pages RESERVED. *fd is the caller's. Return: 0, -EINVAL, -ENOMEM, or what memfd_create, ftruncate, mmap,
+ * fcntl said.
  */
 int pool_segment_create(const struct pool_geometry *geometry, struct pool_segment *segment, int *fd);
 
 /*
- * pool_segment_open() - map another process's pool segment read-only, after checking its seals, sizes, magic and version.
+ * pool_segment_open() - map another process's pool segment read-only, after checking its seals, sizes, magic and
+ * version.
  * Return: 0, -EPROTO (another layout), -EPERM (not sealed), -EBADMSG (a field that cannot be), -ENOMEM.
  */
 int pool_segment_open(int fd, struct pool_segment *segment);

@@ -7,8 +7,8 @@ enum { TRIES = 16 };
 
 /* ---- the worker's side ---- */
 
-void region_writer_init(struct region_writer *writer, struct region_table *table, const _Atomic uint32_t *clock_ms,
-	uint64_t page_bytes)
+void region_writer_init(
+	struct region_writer *writer, struct region_table *table, const _Atomic uint32_t *clock_ms, uint64_t page_bytes)
 {
 	writer->table = table;
 	writer->clock_ms = clock_ms;
@@ -121,15 +121,16 @@ static void entry_load(const struct region_entry *entry, struct region_row *regi
 
 static bool region_possible(const struct region_row *region, uint64_t page_bytes)
 {
-	return region->state != REGION_ROW_NONE && region->state < REGION_ROW_STATES && !(region->flags & ~REGION_ROW_FLAGS) &&
-		region->pages && !(region->address % REGION_TABLE_PAGE_LEAST) && region->pages <= (UINT64_MAX - region->address) / page_bytes;
+	return region->state != REGION_ROW_NONE && region->state < REGION_ROW_STATES &&
+		!(region->flags & ~REGION_ROW_FLAGS) && region->pages && !(region->address % REGION_TABLE_PAGE_LEAST) &&
+		region->pages <= (UINT64_MAX - region->address) / page_bytes;
 }
 
-enum region_read region_table_read(const struct region_table *table, const struct region_look *look, uint32_t number,
-	struct region_row *region)
+enum region_read region_table_read(
+	const struct region_table *table, const struct region_look *look, uint32_t number, struct region_row *region)
 {
 	const struct region_entry *entry = &table->entries[number];
-	struct region_row now = { .state = REGION_ROW_NONE };
+	struct region_row now = {.state = REGION_ROW_NONE};
 	bool whole = false;
 
 	for (int i = 0; i < TRIES && !whole; i++) {
@@ -148,7 +149,7 @@ enum region_read region_table_read(const struct region_table *table, const struc
 
 const char *region_row_state_name(enum region_row_state state)
 {
-	static const char *const names[REGION_ROW_STATES] = { "none", "allocated", "free", "zombie", "hole" };
+	static const char *const names[REGION_ROW_STATES] = {"none", "allocated", "free", "zombie", "hole"};
 
 	return (unsigned)state < REGION_ROW_STATES ? names[state] : "?";
 }

@@ -1,16 +1,17 @@
 /*
- * region_table.h - the regions of a worker's gpool_malloc(), for looking at them from outside: part of the session segment.
+ * region_table.h - the regions of a worker's gpool_malloc(), for looking at them from outside: part of the session
+ * segment.
  *
  *   header, totals | struct region_entry[REGION_TABLE_ENTRIES], one for each region, in any order
  *
- * Writer: the worker, under its own lock. Readers: the agent and tools, without a lock, also of a worker that hangs or died in
- * the middle of a change. So there are two kinds of serial numbers, each odd while what it stands for is being changed: one in
- * each entry, and `changes` for all of it together. Who reads an even one twice has read what belongs together; who does not,
- * after a bounded number of tries, says so and goes on.
+ * Writer: the worker, under its own lock. Readers: the agent and tools, without a lock, also of a worker that hangs or
+ * died in the middle of a change. So there are two kinds of serial numbers, each odd while what it stands for is being
+ * changed: one in each entry, and `changes` for all of it together. Who reads an even one twice has read what belongs
+ * together; who does not, after a bounded number of tries, says so and goes on.
  *
- * A region is a run of VPMM pages in one state; together they cover the reserved addresses, each once. What does not fit into
- * the table is counted in `unlisted`. To a reader every field is hostile: each is read once and checked, and bad entries are
- * told apart. Nothing is decided by what stands here.
+ * A region is a run of VPMM pages in one state; together they cover the reserved addresses, each once. What does not
+ * fit into the table is counted in `unlisted`. To a reader every field is hostile: each is read once and checked, and
+ * bad entries are told apart. Nothing is decided by what stands here.
  */
 #ifndef GPOOL_SHM_REGION_TABLE_H
 #define GPOOL_SHM_REGION_TABLE_H
@@ -87,10 +88,11 @@ static_assert(sizeof(struct region_entry) == 64, "one cache line each");
 
 struct region_table {
 	_Alignas(64) _Atomic uint32_t changes; /* serial of the whole table */
-	_Atomic uint32_t used;                 /* entries beyond have never been used: do not read them, it costs memory */
-	_Atomic uint32_t unlisted;             /* regions that have no entry */
+	/* entries beyond have never been used: do not read them, it costs memory */
+	_Atomic uint32_t used;
+	_Atomic uint32_t unlisted; /* regions that have no entry */
 	uint32_t reserved;
-	_Atomic uint64_t page_bytes;           /* of a VPMM page; 0: gpool_malloc() has not been used */
+	_Atomic uint64_t page_bytes;            /* of a VPMM page; 0: gpool_malloc() has not been used */
 	_Atomic uint64_t totals[REGION_TOTALS]; /* struct region_totals */
 	struct region_entry entries[REGION_TABLE_ENTRIES];
 };
@@ -98,8 +100,8 @@ struct region_table {
 /* ---- the worker's side: all under its lock ---- */
 
 /*
- * The private part: which entries are free. Each region keeps its entry's number, at first REGION_ROW_NEW. One that found the
- * table full gets an entry with a later region_table_set(), when there is one.
+ * The private part: which entries are free. Each region keeps its entry's number, at first REGION_ROW_NEW. One that
+ * found the table full gets an entry with a later region_table_set(), when there is one.
  */
 struct region_writer {
 	struct region_table *table;
@@ -108,7 +110,7 @@ struct region_writer {
 	uint32_t free_count;
 	uint32_t unlisted;
 	uint32_t changes;
-	uint16_t free[REGION_TABLE_ENTRIES];    /* [free_count] below `used`; the last is taken first */
+	uint16_t free[REGION_TABLE_ENTRIES]; /* [free_count] below `used`; the last is taken first */
 };
 
 /* region_writer_init() - over the table of a new session. The struct is 16 KiB, touched as it is used. */
@@ -118,7 +120,10 @@ void region_writer_init(struct region_writer *writer, struct region_table *table
 /* region_writer_number() - an entry for a region that had none: its number, or REGION_ROW_UNLISTED. */
 uint16_t region_writer_number(struct region_writer *writer, uint16_t number);
 
-/* region_table_begin(), region_table_end() - around changes that belong together, best where the lock is taken and released. */
+/*
+ * region_table_begin(), region_table_end() - around changes that belong together, best where the lock is taken and
+ * released.
+ */
 static inline void region_table_begin(struct region_writer *writer)
 {
 	assert(!(writer->changes & 1));
@@ -184,7 +189,9 @@ static inline void region_table_totals(struct region_writer *writer, const struc
 	_Atomic uint64_t *to = writer->table->totals;
 
 	assert(writer->changes & 1);
-#define STORE(field) atomic_store_explicit(&to[offsetof(struct region_totals, field) / sizeof(*to)], totals->field, memory_order_relaxed)
+#define STORE(field) \
+	atomic_store_explicit( \
+		&to[offsetof(struct region_totals, field) / sizeof(*to)], totals->field, memory_order_relaxed)
 	STORE(reserved);
 	STORE(mapped);
 	STORE(live);
@@ -204,8 +211,9 @@ static inline void region_table_totals(struct region_writer *writer, const struc
 
 /* What stands above the entries. */
 struct region_look {
-	uint32_t changes;    /* odd: the table is being changed; the same even number in two looks: nothing was between */
-	uint32_t used;       /* entries to read, at most REGION_TABLE_ENTRIES */
+	/* odd: the table is being changed; the same even number in two looks: nothing was between */
+	uint32_t changes;
+	uint32_t used; /* entries to read, at most REGION_TABLE_ENTRIES */
 	uint32_t unlisted;
 	bool totals_changing; /* the totals were being changed, and need not fit each other */
 	bool damaged;         /* a field that cannot be */
@@ -214,7 +222,7 @@ struct region_look {
 };
 
 enum region_read {
-	REGION_READ_NONE,     /* unused */
+	REGION_READ_NONE, /* unused */
 	REGION_READ_WHOLE,
 	REGION_READ_CHANGING, /* it was being changed: the fields need not belong together, but are possible ones */
 	REGION_READ_DAMAGED,  /* fields that cannot be */
@@ -226,8 +234,8 @@ void region_table_look(const struct region_table *table, struct region_look *loo
 bool region_table_stands(const struct region_table *table, const struct region_look *look);
 
 /* region_table_read() - entry `number`, below look->used; *region is set at WHOLE and CHANGING. */
-enum region_read region_table_read(const struct region_table *table, const struct region_look *look, uint32_t number,
-	struct region_row *region);
+enum region_read region_table_read(
+	const struct region_table *table, const struct region_look *look, uint32_t number, struct region_row *region);
 
 const char *region_row_state_name(enum region_row_state state);
 

@@ -28,7 +28,7 @@ const char *page_state_name(enum page_state state)
 
 const char *pool_pressure_name(enum pool_pressure pressure)
 {
-	static const char *const names[POOL_PRESSURES] = { "low", "medium", "high", "critical" };
+	static const char *const names[POOL_PRESSURES] = {"low", "medium", "high", "critical"};
 
 	return (unsigned)pressure < POOL_PRESSURES ? names[pressure] : "invalid";
 }
@@ -86,7 +86,8 @@ static void pool_segment_over(void *base, size_t bytes, bool writable, struct po
 	segment->names = (_Atomic uint32_t *)((char *)base + header->names_offset);
 	segment->roles = (struct role_record *)((char *)base + header->roles_offset);
 	flight_over((char *)base + header->flight_offset, header->flight_records, false, &segment->flight);
-	flight_over((char *)base + header->events_offset, header->flight_records ? FLIGHT_EVENTS : 0, true, &segment->events);
+	flight_over((char *)base + header->events_offset, header->flight_records ? FLIGHT_EVENTS : 0, true,
+		&segment->events);
 	segment->bytes = bytes;
 	segment->writable = writable;
 }
@@ -113,8 +114,9 @@ static struct pool_layout pool_layout_of(uint32_t page_count, uint32_t object_co
 static bool geometry_ok(const struct pool_geometry *g)
 {
 	return g->page_count >= 1 && g->page_count <= POOL_PAGES_MAX && g->pages_per_handle >= 1 &&
-		g->page_count % g->pages_per_handle == 0 && g->reserved_pages < g->page_count && g->page_bytes >= 4096 &&
-		g->objects < POOL_OBJECTS_MOST && strlen(g->name) < POOL_NAME_BYTES && strlen(g->backend) < 16 && strlen(g->device) < 64;
+		g->page_count % g->pages_per_handle == 0 && g->reserved_pages < g->page_count &&
+		g->page_bytes >= 4096 && g->objects < POOL_OBJECTS_MOST && strlen(g->name) < POOL_NAME_BYTES &&
+		strlen(g->backend) < 16 && strlen(g->device) < 64;
 }
 
 uint32_t pool_object_count(uint32_t objects, uint32_t page_count)
@@ -212,20 +214,22 @@ int pool_segment_open(int fd, struct pool_segment *segment)
 		return error;
 	memcpy(&header, base, offsetof(struct pool_header, clock_ms));
 	error = -EPROTO;
-	if (header.magic != POOL_MAGIC || header.layout_version != POOL_LAYOUT_VERSION || header.header_bytes != sizeof(header) ||
-		header.session_record_bytes != sizeof(struct session_record) ||
+	if (header.magic != POOL_MAGIC || header.layout_version != POOL_LAYOUT_VERSION ||
+		header.header_bytes != sizeof(header) || header.session_record_bytes != sizeof(struct session_record) ||
 		header.session_header_bytes != sizeof(struct session_header) ||
 		header.block_entry_bytes != sizeof(struct block_entry) ||
 		header.lease_request_bytes != sizeof(struct lease_request) ||
-		header.object_record_bytes != sizeof(struct object_record) || header.role_record_bytes != sizeof(struct role_record) ||
+		header.object_record_bytes != sizeof(struct object_record) ||
+		header.role_record_bytes != sizeof(struct role_record) ||
 		header.region_table_bytes != sizeof(struct region_table) ||
 		header.flight_record_bytes != sizeof(struct flight_record))
 		goto unmap;
 	error = -EBADMSG;
 	if (header.page_count < 1 || header.page_count > POOL_PAGES_MAX || header.pages_per_handle < 1 ||
-		header.page_count % header.pages_per_handle || header.reserved_first > header.page_count || header.page_bytes < 4096 ||
-		header.object_count < 2 || header.object_count > POOL_OBJECTS_MOST ||
-		header.flight_records > FLIGHT_RECORDS_MAX || header.flight_records != flight_count(header.flight_records))
+		header.page_count % header.pages_per_handle || header.reserved_first > header.page_count ||
+		header.page_bytes < 4096 || header.object_count < 2 || header.object_count > POOL_OBJECTS_MOST ||
+		header.flight_records > FLIGHT_RECORDS_MAX ||
+		header.flight_records != flight_count(header.flight_records))
 		goto unmap;
 	layout = pool_layout_of(header.page_count, header.object_count, header.flight_records);
 	if (layout.bytes != (size_t)stat.st_size || header.page_table_offset != layout.table ||
@@ -348,8 +352,9 @@ int session_segment_open(int fd, uint32_t page_count, bool writable, struct sess
 	if (error)
 		return error;
 	header = base;
-	if (writable && (header->magic != SESSION_MAGIC || header->layout_version != POOL_LAYOUT_VERSION ||
-				header->header_bytes != sizeof(*header))) {
+	if (writable &&
+		(header->magic != SESSION_MAGIC || header->layout_version != POOL_LAYOUT_VERSION ||
+			header->header_bytes != sizeof(*header))) {
 		munmap(base, bytes);
 		return -EPROTO;
 	}

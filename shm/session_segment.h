@@ -1,12 +1,13 @@
 /*
  * session_segment.h - what one worker and the agent share: leases, pins, blocks, requests. One memfd per session.
  *
- * Writers: that worker (any of its threads) and the agent. To the agent every field is hostile input: it reads a field once into
- * a local, checks it against its own tables, and lets a wrong one hurt this session alone. Sizes and offsets are computed from
- * the page count on both sides and never read from the segment. Sealed against shrinking and growing, so that nobody gets SIGBUS.
+ * Writers: that worker (any of its threads) and the agent. To the agent every field is hostile input: it reads a field
+ * once into a local, checks it against its own tables, and lets a wrong one hurt this session alone. Sizes and offsets
+ * are computed from the page count on both sides and never read from the segment. Sealed against shrinking and growing,
+ * so that nobody gets SIGBUS.
  *
- *   header | free_bits u64[] | pins u32[] | touch u32[] | blocks struct block_entry[] | timeline u64[] | requests | stats | answers |
- *   struct region_table | struct fence_join[] | ring of the flight recorder (flight.h)
+ *   header | free_bits u64[] | pins u32[] | touch u32[] | blocks struct block_entry[] | timeline u64[] | requests |
+ *   stats | answers | struct region_table | struct fence_join[] | ring of the flight recorder (flight.h)
  *
  * A session that only reads (poolctl) has a segment of zero pages, no region table, no joint fences and no ring.
  */
@@ -24,8 +25,9 @@ enum {
 	SESSION_STAT_SLOTS = 64, /* threads with counters of their own; the last is shared by all further ones */
 	SESSION_ANSWERS = 8,
 	SESSION_ANSWER_BYTES = 496,
-	SESSION_JOINS = 4096,   /* joint fences; chosen: far more than pairs of streams that have unfinished work at one time */
-	JOIN_MEMBERS = 7,       /* what fits into a cache line */
+	/* joint fences; chosen: far more than pairs of streams that have unfinished work at one time */
+	SESSION_JOINS = 4096,
+	JOIN_MEMBERS = 7, /* what fits into a cache line */
 };
 
 /*
@@ -47,15 +49,16 @@ struct block_entry {
 static_assert(sizeof(struct block_entry) == 32, "shared layout");
 
 enum {
-	BLOCK_TYPE_MASK = 0xf,      /* content type */
-	BLOCK_PRIORITY_SHIFT = 4,   /* two bits, 0 lowest */
+	BLOCK_TYPE_MASK = 0xf,    /* content type */
+	BLOCK_PRIORITY_SHIFT = 4, /* two bits, 0 lowest */
 	BLOCK_PRIORITY_MASK = 0x30,
-	BLOCK_EXTENT = 0x40,        /* a further extent of a stitched block; goes with its head, never alone */
-	BLOCK_PREPARED = 0x80,      /* two-phase: taken, not yet committed */
-	BLOCK_DYING = 0x100,        /* freed: no new pins. Without pins and behind its fence it has no content, and the agent may take it */
-	BLOCK_STITCHED = 0x200,     /* the head of a stitched block */
-	BLOCK_SPILL = 0x400,        /* content goes to host memory or a file instead of being dropped */
-	BLOCK_RANGE = 0x800,        /* of a range: pinned for as long as that is awake, which no clock calls leaked */
+	BLOCK_EXTENT = 0x40,   /* a further extent of a stitched block; goes with its head, never alone */
+	BLOCK_PREPARED = 0x80, /* two-phase: taken, not yet committed */
+	/* freed: no new pins. Without pins and behind its fence it has no content, and the agent may take it */
+	BLOCK_DYING = 0x100,
+	BLOCK_STITCHED = 0x200, /* the head of a stitched block */
+	BLOCK_SPILL = 0x400,    /* content goes to host memory or a file instead of being dropped */
+	BLOCK_RANGE = 0x800,    /* of a range: pinned for as long as that is awake, which no clock calls leaked */
 	BLOCK_ATTRIBUTES = 0xffff,
 	BLOCK_SEQUENCE_SHIFT = 16,
 };
@@ -72,10 +75,10 @@ static inline bool block_tag_is_block(uint64_t tag)
 }
 
 /*
- * Several fences that stand for one: the GPU work of several streams that used a page. A fence of slot SESSION_TIMELINES names an entry by
- * serial:32 | index:16 (timeline.h). Written by the worker, under a lock of its own; read by the agent without one. The serial number is odd
- * while the members are written. An entry is used again only when all its members are reached, so a fence with another serial number than
- * the entry's is reached.
+ * Several fences that stand for one: the GPU work of several streams that used a page. A fence of slot
+ * SESSION_TIMELINES names an entry by serial:32 | index:16 (timeline.h). Written by the worker, under a lock of its
+ * own; read by the agent without one. The serial number is odd while the members are written. An entry is used again
+ * only when all its members are reached, so a fence with another serial number than the entry's is reached.
  */
 struct fence_join {
 	_Alignas(64) _Atomic uint32_t serial;
@@ -85,15 +88,22 @@ struct fence_join {
 static_assert(sizeof(struct fence_join) == 64, "one cache line each");
 
 /* The low bits of a request's state word; above them its serial number. */
-enum lease_request_state { LEASE_IDLE, LEASE_REQUESTED, LEASE_DONE, LEASE_CANCELLED, LEASE_STATE_MASK = 0xf, LEASE_SERIAL_ONE = 0x10 };
+enum lease_request_state {
+	LEASE_IDLE,
+	LEASE_REQUESTED,
+	LEASE_DONE,
+	LEASE_CANCELLED,
+	LEASE_STATE_MASK = 0xf,
+	LEASE_SERIAL_ONE = 0x10
+};
 enum lease_request_kind {
 	LEASE_TAKE = 1,
 	/*
-	 * About the block `tag` of the asker's, which may be spilled. They have no time-out and are not cancelled: while one of them is
-	 * under way the agent's mover uses the pages.
-	 *   RESTORE  need 0: is it spilled? Answers its pages in extra_granted. Else: bring its `need` pages into the block that
-	 *            starts at first_page, which is pinned and prepared. -ESTALE: not spilled. -EIO: it cannot be read; lost if its sum
-	 *            differs, else it stays
+	 * About the block `tag` of the asker's, which may be spilled. They have no time-out and are not cancelled:
+	 * while one of them is under way the agent's mover uses the pages.
+	 *   RESTORE  need 0: is it spilled? Answers its pages in extra_granted. Else: bring its `need` pages into the
+	 *            block that starts at first_page, which is pinned and prepared. -ESTALE: not spilled. -EIO: it
+	 *            cannot be read; lost if its sum differs, else it stays
 	 *   DISCARD  forget what is kept of it. -ESTALE: not spilled. -EBUSY: it is on its way
 	 *   SPILL    move the block at first_page out of the pool. -EBUSY: pinned, or behind a fence. -ENOSPC: no room
 	 */
@@ -106,26 +116,32 @@ enum {
 	LEASE_CRITICAL = 1u << 1,   /* may take reserved pages */
 	LEASE_CONTIGUOUS = 1u << 2, /* in one run or not at all */
 	LEASE_NO_EVICT = 1u << 3,   /* refuse rather than evict a block */
-	LEASE_KEEP = 1u << 4,       /* LEASE_RESTORE: what cannot be read back now stays spilled, and may be asked for again */
-	LEASE_SCATTERED = 1u << 5,  /* where they lie does not matter: nothing idle is gathered for the sake of one run */
-	LEASE_FREE = 1u << 6,       /* only what is nobody's: nothing is taken from anybody, not even what is idle there */
-	LEASE_OWN_LAST = 1u << 8,   /* evict no content of the asker's, nor what would go after some of it: it evicts its own itself */
-	LEASE_FLAGS = 367u,         /* those of LEASE_TAKE */
-	LEASE_SOON = 1u << 7,       /* LEASE_RESTORE with need 0: it will be asked for next; -EIO: nobody is there to bring it */
+	/* LEASE_RESTORE: what cannot be read back now stays spilled, and may be asked for again */
+	LEASE_KEEP = 1u << 4,
+	/* where they lie does not matter: nothing idle is gathered for the sake of one run */
+	LEASE_SCATTERED = 1u << 5,
+	/* only what is nobody's: nothing is taken from anybody, not even what is idle there */
+	LEASE_FREE = 1u << 6,
+	/* evict no content of the asker's, nor what would go after some of it: it evicts its own itself */
+	LEASE_OWN_LAST = 1u << 8,
+	LEASE_FLAGS = 367u, /* those of LEASE_TAKE */
+	/* LEASE_RESTORE with need 0: it will be asked for next; -EIO: nobody is there to bring it */
+	LEASE_SOON = 1u << 7,
 };
 
 /*
- * A request for pages. The worker fills it, sets state to REQUESTED and its bit in requests_pending, and rings the doorbell.
- * Exactly one side ends it: the agent by REQUESTED -> DONE, the worker (time is up) by REQUESTED -> CANCELLED. An agent that
- * loses takes the pages back. A cancelled slot belongs to the agent until it says IDLE (so that an answer to an old request never
- * meets a new one): the worker sets its pending bit and rings once more, and takes another slot meanwhile.
+ * A request for pages. The worker fills it, sets state to REQUESTED and its bit in requests_pending, and rings the
+ * doorbell. Exactly one side ends it: the agent by REQUESTED -> DONE, the worker (time is up) by REQUESTED ->
+ * CANCELLED. An agent that loses takes the pages back. A cancelled slot belongs to the agent until it says IDLE (so
+ * that an answer to an old request never meets a new one): the worker sets its pending bit and rings once more, and
+ * takes another slot meanwhile.
  *
- * The worker raises the serial number with each request. By it an agent that finds the step of its predecessor half done can tell
- * whether that request was answered: the step to DONE is what hands over all pages of a grant at once.
+ * The worker raises the serial number with each request. By it an agent that finds the step of its predecessor half
+ * done can tell whether that request was answered: the step to DONE is what hands over all pages of a grant at once.
  *
- * The pages come without their free bits, so that no other thread can take them. Of the `need` pages first_page is the first run,
- * blocks[run].page_count its length, blocks[run].next the next run's first page plus 1. Those beyond are [extra_first, +
- * extra_granted), which the worker makes idle.
+ * The pages come without their free bits, so that no other thread can take them. Of the `need` pages first_page is the
+ * first run, blocks[run].page_count its length, blocks[run].next the next run's first page plus 1. Those beyond are
+ * [extra_first, + extra_granted), which the worker makes idle.
  */
 struct lease_request {
 	_Atomic uint32_t state; /* serial:28 | enum lease_request_state:4 */
@@ -136,15 +152,18 @@ struct lease_request {
 	uint32_t timeout_ms; /* how long the agent may keep it waiting; 0: answer at once */
 	/* the answer */
 	int32_t error;
-	uint32_t first_page;    /* LEASE_RESTORE, LEASE_SPILL: part of the question */
+	uint32_t first_page; /* LEASE_RESTORE, LEASE_SPILL: part of the question */
 	uint32_t extra_granted;
-	uint32_t free_pages;   /* at an out-of-memory: what there was, and who held the most */
+	uint32_t free_pages; /* at an out-of-memory: what there was, and who held the most */
 	uint32_t pinned_pages;
 	uint32_t holder;       /* session */
 	uint32_t holder_pages; /* pinned by it */
 	union {
 		uint32_t extra_first;
-		uint32_t object_holder; /* at an out-of-memory: of the pinned objects the one with most pages, and who pins it most, how often */
+		/*
+		 * at an out-of-memory: of the pinned objects the one with most pages, and who pins it most, how often
+		 */
+		uint32_t object_holder;
 	};
 	union {
 		uint64_t tag; /* LEASE_RESTORE, LEASE_DISCARD, LEASE_SPILL */
@@ -180,12 +199,13 @@ struct thread_stats {
 	_Atomic uint64_t magazine_hits;
 	_Atomic uint64_t stitched;
 	/*
-	 * How often the thread began and ended to have pages in its hands, in neither bits nor entries. While they are equal it has
-	 * none: so an agent that does not know what its predecessor took sees what is the worker's.
+	 * How often the thread began and ended to have pages in its hands, in neither bits nor entries. While they are
+	 * equal it has none: so an agent that does not know what its predecessor took sees what is the worker's.
 	 */
 	_Atomic uint64_t transits_begun, transits_ended;
-	_Atomic uint64_t adapter_hits, adapter_misses; /* gpool_lora_acquire() found it there, or cold; in neither: being loaded */
-	_Atomic uint64_t prefix_hits, prefix_misses;   /* blocks that gpool_kv_prefix_allocate() found, or did not */
+	/* gpool_lora_acquire() found it there, or cold; in neither: being loaded */
+	_Atomic uint64_t adapter_hits, adapter_misses;
+	_Atomic uint64_t prefix_hits, prefix_misses; /* blocks that gpool_kv_prefix_allocate() found, or did not */
 };
 static_assert(sizeof(struct thread_stats) == 128, "shared layout");
 
@@ -195,7 +215,10 @@ struct session_stats {
 	struct thread_stats threads[SESSION_STAT_SLOTS];
 };
 
-/* The agent's last answers to requests that change something, so that a repeat is recognised after an agent restart too. */
+/*
+ * The agent's last answers to requests that change something, so that a repeat is recognised after an agent restart
+ * too.
+ */
 struct session_answer {
 	_Atomic uint64_t sequence;
 	_Atomic uint32_t length;
@@ -216,11 +239,13 @@ struct session_header {
 	_Alignas(64) _Atomic uint64_t requests_pending; /* bit i: look at requests[i] */
 	_Atomic uint32_t pin_waiters;                   /* threads asleep on a page in motion */
 	_Atomic uint64_t sequences;                     /* highest tag sequence handed to a thread, in chunks */
-	_Atomic uint32_t offered_pages;                 /* of ranges and gpool_malloc(), that it has offered or released, as far as it knows */
+	/* of ranges and gpool_malloc(), that it has offered or released, as far as it knows */
+	_Atomic uint32_t offered_pages;
 	/* Agent -> worker */
 	_Alignas(64) _Atomic uint32_t closed; /* 1: the agent ended this session; errno in close_error */
 	_Atomic int32_t close_error;
-	_Atomic uint32_t evictions; /* blocks with content that the agent has taken; goes up when their pages are gone, and when an agent starts */
+	/* blocks with content that the agent has taken; goes up when their pages are gone, and when an agent starts */
+	_Atomic uint32_t evictions;
 };
 
 struct session_layout {
@@ -230,11 +255,11 @@ struct session_layout {
 /* Addresses of the parts in one process's mapping. */
 struct session_segment {
 	struct session_header *header;
-	_Atomic uint64_t *free_bits; /* [(page_count + 63) / 64] */
-	_Atomic uint32_t *pins;      /* [page_count] */
-	_Atomic uint32_t *touch;     /* [page_count], clock_ms of last use */
-	struct block_entry *blocks;  /* [page_count] */
-	_Atomic uint64_t *timeline;  /* [SESSION_TIMELINES] */
+	_Atomic uint64_t *free_bits;    /* [(page_count + 63) / 64] */
+	_Atomic uint32_t *pins;         /* [page_count] */
+	_Atomic uint32_t *touch;        /* [page_count], clock_ms of last use */
+	struct block_entry *blocks;     /* [page_count] */
+	_Atomic uint64_t *timeline;     /* [SESSION_TIMELINES] */
 	struct lease_request *requests; /* [SESSION_REQUESTS] */
 	struct session_stats *stats;
 	struct session_answer *answers; /* [SESSION_ANSWERS] */
@@ -247,7 +272,9 @@ struct session_segment {
 
 struct session_layout session_layout_of(uint32_t page_count);
 
-/* session_segment_create() - a new sealed memfd, mapped; *fd is the caller's. pool_index and session name it for tools. */
+/*
+ * session_segment_create() - a new sealed memfd, mapped; *fd is the caller's. pool_index and session name it for tools.
+ */
 int session_segment_create(uint32_t page_count, uint32_t pool_index, uint32_t session, uint64_t incarnation,
 	struct session_segment *segment, int *fd);
 
@@ -256,7 +283,9 @@ int session_segment_create(uint32_t page_count, uint32_t pool_index, uint32_t se
  * Return: 0, -EPROTO, -EPERM (not sealed), -EBADMSG (wrong size or page count), -ENOMEM.
  */
 int session_segment_open(int fd, uint32_t page_count, bool writable, struct session_segment *segment);
-/* session_segment_over() - the parts of a mapping that the caller made; tests run workers as threads over one mapping. */
+/*
+ * session_segment_over() - the parts of a mapping that the caller made; tests run workers as threads over one mapping.
+ */
 void session_segment_over(void *base, uint32_t page_count, struct session_segment *segment);
 void session_segment_close(struct session_segment *segment);
 

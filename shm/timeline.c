@@ -117,7 +117,8 @@ uint64_t fence_join(struct session_segment *session, uint64_t old, uint64_t fenc
 	if (!session->joins)
 		return 0;
 	if (is_same(session, *cursor, members, count))
-		return fence_joint_make(*cursor, atomic_load_explicit(&session->joins[*cursor].serial, memory_order_relaxed));
+		return fence_joint_make(
+			*cursor, atomic_load_explicit(&session->joins[*cursor].serial, memory_order_relaxed));
 	for (uint32_t looks = 0; looks < SESSION_JOINS; looks++) {
 		uint32_t index = *cursor = (*cursor + 1) % SESSION_JOINS;
 		uint32_t serial = atomic_load_explicit(&session->joins[index].serial, memory_order_relaxed);

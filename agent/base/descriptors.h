@@ -1,6 +1,6 @@
 /*
- * descriptors.h - how many descriptors gpoold needs. The agent and the keeper, which holds duplicates, have the same limit,
- * RLIMIT_NOFILE; a session for which there are none left is refused with that reason.
+ * descriptors.h - how many descriptors gpoold needs. The agent and the keeper, which holds duplicates, have the same
+ * limit, RLIMIT_NOFILE; a session for which there are none left is refused with that reason.
  */
 #ifndef GPOOL_AGENT_DESCRIPTORS_H
 #define GPOOL_AGENT_DESCRIPTORS_H
@@ -8,7 +8,8 @@
 #include <stdint.h>
 
 enum {
-	DESCRIPTORS_OWN = 64,       /* of the processes themselves, 9 to 20, and room for connections that have not spoken yet */
+	/* of the processes themselves, 9 to 20, and room for connections that have not spoken yet */
+	DESCRIPTORS_OWN = 64,
 	DESCRIPTORS_OF_POOL = 6,    /* segment, ledger, bells, tiers */
 	DESCRIPTORS_OF_SESSION = 4, /* segment, connection, pidfd, doorbell */
 };

@@ -18,9 +18,13 @@ int agent_tell_keeper(struct agent *agent, const struct keep_message *message, c
 	uint64_t end = clock_ms() + KEEPER_PATIENCE_MS;
 	int error;
 
-	/* The keeper does nothing but read, so a full queue is soon empty: at the start it gets a descriptor for each handle. */
-	while ((error = attach_send(agent->keeper.fd, message, sizeof(*message), fds, fd_count)) == -EAGAIN || error == -ETOOMANYREFS) {
-		struct pollfd look = { agent->keeper.fd, POLLOUT, 0 };
+	/*
+	 * The keeper does nothing but read, so a full queue is soon empty: at the start it gets a descriptor for each
+	 * handle.
+	 */
+	while ((error = attach_send(agent->keeper.fd, message, sizeof(*message), fds, fd_count)) == -EAGAIN ||
+		error == -ETOOMANYREFS) {
+		struct pollfd look = {agent->keeper.fd, POLLOUT, 0};
 
 		/* Too many descriptors in flight is no matter of this socket: nothing tells when there are fewer. */
 		poll(&look, error == -EAGAIN ? 1 : 0, error == -EAGAIN ? KEEPER_PATIENCE_MS : 1);
@@ -28,7 +32,8 @@ int agent_tell_keeper(struct agent *agent, const struct keep_message *message, c
 			break;
 	}
 	if (error && !agent->stopping)
-		log_warning("the keeper does not take a message (%u, of %u/%u): %s", message->what, message->pool, message->id, strerror(-error));
+		log_warning("the keeper does not take a message (%u, of %u/%u): %s", message->what, message->pool,
+			message->id, strerror(-error));
 	return error;
 }
 
@@ -48,7 +53,7 @@ int agent_hold(struct agent *agent, const struct held *item)
 
 void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id)
 {
-	struct keep_message message = { .what = KEEP_DROP, .kind = kind, .pool = pool, .id = id };
+	struct keep_message message = {.what = KEEP_DROP, .kind = kind, .pool = pool, .id = id};
 
 	agent_tell_keeper(agent, &message, NULL, 0);
 }

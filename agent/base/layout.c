@@ -18,22 +18,22 @@
 
 /* ---- the tables: one function for each part ---- */
 
-#define FIELDS_OPEN(name)                                                                                                          \
-	static const struct layout_field *fields_of_##name(uint32_t *count)                                                          \
+#define FIELDS_OPEN(name) \
+	static const struct layout_field *fields_of_##name(uint32_t *count) \
 	{
-#define FIELDS_CLOSE                                                                                                               \
-	}                                                                                                                            \
-	;                                                                                                                            \
-	*count = COUNT(fields);                                                                                                      \
-	return fields;                                                                                                               \
+#define FIELDS_CLOSE \
+	} \
+	; \
+	*count = COUNT(fields); \
+	return fields; \
 	}
 
 /* `this` names the struct for FIELD(), which stands in the scope of one part. */
-#define STRUCT_OPEN(name)                                                                                                          \
-	FIELDS_OPEN(name)                                                                                                            \
-	typedef struct name this;                                                                                                    \
+#define STRUCT_OPEN(name) \
+	FIELDS_OPEN(name) \
+	typedef struct name this; \
 	static const struct layout_field fields[] = {
-#define WHOLE { "", _Alignof(this), sizeof(this) },
+#define WHOLE {"", _Alignof(this), sizeof(this)},
 
 #define SHARED(name) STRUCT_OPEN(name)
 #define END_SHARED(name) WHOLE FIELDS_CLOSE
@@ -41,61 +41,68 @@
 #define END_INTERFACE(name) WHOLE FIELDS_CLOSE
 #define GROWING(name) STRUCT_OPEN(name)
 #define END_GROWING(name) FIELDS_CLOSE
-#define FIELD(name) { #name, offsetof(this, name), sizeof(((this *)NULL)->name) },
+#define FIELD(name) {#name, offsetof(this, name), sizeof(((this *)NULL)->name)},
 
-#define VALUES_OPEN(name)                                                                                                          \
-	FIELDS_OPEN(values_##name)                                                                                                   \
+#define VALUES_OPEN(name) \
+	FIELDS_OPEN(values_##name) \
 	static const struct layout_field fields[] = {
 #define SHARED_VALUES(name) VALUES_OPEN(name)
 #define INTERFACE_VALUES(name) VALUES_OPEN(name)
 #define GROWING_VALUES(name) VALUES_OPEN(name)
 #define END_VALUES(name) FIELDS_CLOSE
-#define VALUE(name) { #name, (uint64_t)name, 0 },
+#define VALUE(name) {#name, (uint64_t)name, 0},
 #include "agent/base/layout.def"
 
 /* Messages are described by their encoding: of each field its kind and its size or limit. */
-enum encoding { ENCODING_MESSAGE = 1, ENCODING_UNSIGNED, ENCODING_SIGNED, ENCODING_BYTES, ENCODING_TEXT, ENCODING_LIST };
+enum encoding {
+	ENCODING_MESSAGE = 1,
+	ENCODING_UNSIGNED,
+	ENCODING_SIGNED,
+	ENCODING_BYTES,
+	ENCODING_TEXT,
+	ENCODING_LIST
+};
 
-#define MESSAGE(name, type, text)                                                                                                  \
-	FIELDS_OPEN(message_##name)                                                                                                  \
-	static const struct layout_field fields[] = { { "", type, ENCODING_MESSAGE },
+#define MESSAGE(name, type, text) \
+	FIELDS_OPEN(message_##name) \
+	static const struct layout_field fields[] = {{"", type, ENCODING_MESSAGE},
 #define MESSAGE_END(name) FIELDS_CLOSE
-#define RECORD(name, text)                                                                                                         \
-	FIELDS_OPEN(record_##name)                                                                                                   \
+#define RECORD(name, text) \
+	FIELDS_OPEN(record_##name) \
 	static const struct layout_field fields[] = {
 #define RECORD_END(name) FIELDS_CLOSE
-#define U8(name, text) { #name, ENCODING_UNSIGNED, 1 },
-#define U16(name, text) { #name, ENCODING_UNSIGNED, 2 },
-#define U32(name, text) { #name, ENCODING_UNSIGNED, 4 },
-#define U64(name, text) { #name, ENCODING_UNSIGNED, 8 },
-#define I32(name, text) { #name, ENCODING_SIGNED, 4 },
-#define BYTES(name, size, text) { #name, ENCODING_BYTES, size },
-#define STR(name, size, text) { #name, ENCODING_TEXT, size },
-#define LIST(name, record, most, text) { #name " of " #record, ENCODING_LIST, most },
+#define U8(name, text) {#name, ENCODING_UNSIGNED, 1},
+#define U16(name, text) {#name, ENCODING_UNSIGNED, 2},
+#define U32(name, text) {#name, ENCODING_UNSIGNED, 4},
+#define U64(name, text) {#name, ENCODING_UNSIGNED, 8},
+#define I32(name, text) {#name, ENCODING_SIGNED, 4},
+#define BYTES(name, size, text) {#name, ENCODING_BYTES, size},
+#define STR(name, size, text) {#name, ENCODING_TEXT, size},
+#define LIST(name, record, most, text) {#name " of " #record, ENCODING_LIST, most},
 #include "proto/messages.def"
 
 /* ---- the parts ---- */
 
 static const struct layout_part parts[] = {
-#define SHARED(name) { #name, fields_of_##name, LAYOUT_SHARED, 0 },
+#define SHARED(name) {#name, fields_of_##name, LAYOUT_SHARED, 0},
 #define END_SHARED(name)
-#define INTERFACE(name) { #name, fields_of_##name, LAYOUT_INTERFACE, 0 },
+#define INTERFACE(name) {#name, fields_of_##name, LAYOUT_INTERFACE, 0},
 #define END_INTERFACE(name)
-#define GROWING(name) { #name, fields_of_##name, LAYOUT_GROWING, 0 },
+#define GROWING(name) {#name, fields_of_##name, LAYOUT_GROWING, 0},
 #define END_GROWING(name)
-#define SHARED_VALUES(name) { "values of " #name, fields_of_values_##name, LAYOUT_SHARED, 0 },
-#define INTERFACE_VALUES(name) { "values of " #name, fields_of_values_##name, LAYOUT_INTERFACE, 0 },
-#define GROWING_VALUES(name) { "values of " #name, fields_of_values_##name, LAYOUT_GROWING, 0 },
+#define SHARED_VALUES(name) {"values of " #name, fields_of_values_##name, LAYOUT_SHARED, 0},
+#define INTERFACE_VALUES(name) {"values of " #name, fields_of_values_##name, LAYOUT_INTERFACE, 0},
+#define GROWING_VALUES(name) {"values of " #name, fields_of_values_##name, LAYOUT_GROWING, 0},
 #define END_VALUES(name)
 #define FIELD(name)
 #define VALUE(name)
 #include "agent/base/layout.def"
-#define MESSAGE(name, type, text) { "message " #name, fields_of_message_##name, LAYOUT_MESSAGE, 0 },
-#define RECORD(name, text) { "record " #name, fields_of_record_##name, LAYOUT_MESSAGE, 0 },
+#define MESSAGE(name, type, text) {"message " #name, fields_of_message_##name, LAYOUT_MESSAGE, 0},
+#define RECORD(name, text) {"record " #name, fields_of_record_##name, LAYOUT_MESSAGE, 0},
 #include "proto/messages.def"
 };
 
-const struct layout layout_own = { COUNT(parts), 0, parts };
+const struct layout layout_own = {COUNT(parts), 0, parts};
 
 /* ---- sums and differences ---- */
 
@@ -121,7 +128,7 @@ uint32_t layout_sum(const struct layout *layout, enum layout_rule rule)
 		fields = part->fields(&count);
 		sum = sum_add(sum, part->name, strlen(part->name) + 1);
 		for (uint32_t k = 0; k < count; k++) {
-			uint64_t numbers[] = { fields[k].at, fields[k].bytes };
+			uint64_t numbers[] = {fields[k].at, fields[k].bytes};
 
 			sum = sum_add(sum, fields[k].name, strlen(fields[k].name) + 1);
 			sum = sum_add(sum, numbers, sizeof(numbers));
@@ -144,7 +151,10 @@ static bool field_same(const struct layout_field *left, const struct layout_fiel
 	return !strcmp(left->name, right->name) && left->at == right->at && left->bytes == right->bytes;
 }
 
-/* Whether two parts of one name fit together; else `*field` is the first field that does not: of theirs, if they have it. */
+/*
+ * Whether two parts of one name fit together; else `*field` is the first field that does not: of theirs, if they have
+ * it.
+ */
 static bool part_fits(const struct layout_part *ours, const struct layout_part *theirs, const char **field)
 {
 	uint32_t count, their_count;

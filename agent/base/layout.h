@@ -59,7 +59,8 @@ uint32_t layout_sum(const struct layout *layout, enum layout_rule rule);
 enum layout_rule layout_difference(const struct layout *ours, const struct layout *theirs, char *name);
 
 /*
- * layout_text() - Print a version and a sum as "14.9f3c21aa" into text[LAYOUT_TEXT_BYTES]; without the sum if that is 0.
+ * layout_text() - Print a version and a sum as "14.9f3c21aa" into text[LAYOUT_TEXT_BYTES]; without the sum if that is
+ * 0.
  * Return: text.
  */
 const char *layout_text(uint32_t version, uint32_t sum, char *text);

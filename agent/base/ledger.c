@@ -31,7 +31,8 @@ static struct parts parts_of(uint32_t page_count, uint32_t object_count, uint32_
 	return parts;
 }
 
-static void ledger_over(void *base, uint32_t page_count, uint32_t object_count, uint32_t slot_count, struct ledger *ledger)
+static void ledger_over(
+	void *base, uint32_t page_count, uint32_t object_count, uint32_t slot_count, struct ledger *ledger)
 {
 	struct parts parts = parts_of(page_count, object_count, slot_count);
 	char *at = base;
@@ -48,8 +49,8 @@ static void ledger_over(void *base, uint32_t page_count, uint32_t object_count, 
 	ledger->bytes = parts.bytes;
 }
 
-int ledger_create(
-	uint32_t page_count, uint32_t object_count, uint32_t memory_slots, uint32_t slot_count, struct ledger *ledger, int *fd)
+int ledger_create(uint32_t page_count, uint32_t object_count, uint32_t memory_slots, uint32_t slot_count,
+	struct ledger *ledger, int *fd)
 {
 	size_t bytes = parts_of(page_count, object_count, slot_count).bytes;
 	void *base;
@@ -93,11 +94,13 @@ int ledger_open(int fd, struct ledger *ledger)
 	if (base == MAP_FAILED)
 		return -errno;
 	header = base;
-	if (header->magic != LEDGER_MAGIC || header->layout_version != POOL_LAYOUT_VERSION || header->header_bytes != sizeof(*header))
+	if (header->magic != LEDGER_MAGIC || header->layout_version != POOL_LAYOUT_VERSION ||
+		header->header_bytes != sizeof(*header))
 		goto unmap;
 	error = -EBADMSG;
-	if (header->page_count < 1 || header->page_count > POOL_PAGES_MAX || header->memory_slots > header->slot_count ||
-		header->object_count < 2 || header->object_count > POOL_OBJECTS_MOST ||
+	if (header->page_count < 1 || header->page_count > POOL_PAGES_MAX ||
+		header->memory_slots > header->slot_count || header->object_count < 2 ||
+		header->object_count > POOL_OBJECTS_MOST ||
 		parts_of(header->page_count, header->object_count, header->slot_count).bytes != (size_t)stat.st_size)
 		goto unmap;
 	ledger_over(base, header->page_count, header->object_count, header->slot_count, ledger);

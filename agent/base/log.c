@@ -9,7 +9,7 @@ static struct {
 	const char *process;
 	int level;
 	int journal;
-} setup = { "gpoold", LOG_LEVEL_INFO, 0 };
+} setup = {"gpoold", LOG_LEVEL_INFO, 0};
 
 void log_setup(const char *process, int level, int journal)
 {
@@ -20,8 +20,8 @@ void log_setup(const char *process, int level, int journal)
 
 void log_line(enum log_level level, const char *format, ...)
 {
-	static const int priorities[] = { 3, 4, 6, 7 }; /* of syslog(3) */
-	static const char *const names[] = { "error", "warning", "info", "debug" };
+	static const int priorities[] = {3, 4, 6, 7}; /* of syslog(3) */
+	static const char *const names[] = {"error", "warning", "info", "debug"};
 	char line[1200];
 	va_list arguments;
 	int head, body;
@@ -36,8 +36,8 @@ void log_line(enum log_level level, const char *format, ...)
 
 		clock_gettime(CLOCK_REALTIME, &now);
 		localtime_r(&now.tv_sec, &parts);
-		head = snprintf(line, sizeof(line), "%02d:%02d:%02d.%03ld gpoold %s %s: ", parts.tm_hour, parts.tm_min, parts.tm_sec,
-			now.tv_nsec / 1000000, setup.process, names[level]);
+		head = snprintf(line, sizeof(line), "%02d:%02d:%02d.%03ld gpoold %s %s: ", parts.tm_hour, parts.tm_min,
+			parts.tm_sec, now.tv_nsec / 1000000, setup.process, names[level]);
 	}
 	va_start(arguments, format);
 	body = vsnprintf(line + head, sizeof(line) - (size_t)head - 1, format, arguments);

@@ -1,6 +1,6 @@
 /*
- * log.h - one line for each thing worth telling, to stderr or to the journal (which reads the level from a "<6>" prefix).
- * Lower case, no full stop, failure first, subject in quotes, values with units, then what happens next.
+ * log.h - one line for each thing worth telling, to stderr or to the journal (which reads the level from a "<6>"
+ * prefix). Lower case, no full stop, failure first, subject in quotes, values with units, then what happens next.
  */
 #ifndef GPOOL_AGENT_LOG_H
 #define GPOOL_AGENT_LOG_H

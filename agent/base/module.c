@@ -14,7 +14,7 @@
 /* The keeper may know fewer options than we do, or more: the common part counts, and a part that is missing is zero. */
 static int front(const struct module_start *start, const void *given)
 {
-	struct front_options options = { 0 };
+	struct front_options options = {0};
 	uint32_t size;
 
 	(void)start;

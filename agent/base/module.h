@@ -1,11 +1,11 @@
 /*
- * module.h - the border between the keeper, which stays for as long as gpoold runs, and the code of agent, front and mover, which a
- * forked child loads from a file. So an upgrade is a new file and a new child: no exec, which would lose the writable mappings of
- * the sealed pool segments, and no new keeper, which would lose the descriptors.
+ * module.h - the border between the keeper, which stays for as long as gpoold runs, and the code of agent, front and
+ * mover, which a forked child loads from a file. So an upgrade is a new file and a new child: no exec, which would lose
+ * the writable mappings of the sealed pool segments, and no new keeper, which would lose the descriptors.
  *
- * The keeper takes a module of any version or build whose layout (layout.h) is its own: that of the shared memory, numbered by
- * POOL_LAYOUT_VERSION, and that of the structs and functions here, numbered by MODULE_ABI. Structs that begin with their size may grow at
- * the end. Every other change of a layout makes the keeper refuse the module.
+ * The keeper takes a module of any version or build whose layout (layout.h) is its own: that of the shared memory,
+ * numbered by POOL_LAYOUT_VERSION, and that of the structs and functions here, numbered by MODULE_ABI. Structs that
+ * begin with their size may grow at the end. Every other change of a layout makes the keeper refuse the module.
  */
 #ifndef GPOOL_AGENT_MODULE_H
 #define GPOOL_AGENT_MODULE_H
@@ -28,16 +28,16 @@ struct module_pool {
 	int segment_fd;              /* read-only for whoever gets it */
 	int device;                  /* index within its back end */
 	uint64_t handle_bytes;
-	struct ledger ledger;        /* mapped in the agent alone */
+	struct ledger ledger; /* mapped in the agent alone */
 	int ledger_fd;
-	void *ring;                  /* struct mover_ring; shared by agent and mover */
+	void *ring; /* struct mover_ring; shared by agent and mover */
 	size_t ring_bytes;
-	int work_bell, done_bell;    /* eventfds: agent -> mover, mover -> agent */
+	int work_bell, done_bell; /* eventfds: agent -> mover, mover -> agent */
 };
 
 struct module_start {
-	uint32_t size; /* sizeof(struct module_start) of the keeper */
-	uint32_t restarts; /* of this process, not counting the first start */
+	uint32_t size;               /* sizeof(struct module_start) of the keeper */
+	uint32_t restarts;           /* of this process, not counting the first start */
 	const struct recipe *recipe; /* the command line, for a reload; what is in force is held, as KEEP_CONFIG */
 	struct module_pool *pools;
 	uint32_t pool_count;
@@ -49,9 +49,9 @@ struct module_start {
 	uint32_t pool; /* mover: whose */
 	int parent;    /* the keeper's pid */
 	/*
-	 * 1: pools and held are those of another run of gpoold. Its sessions cannot go on: their segments and pidfds are held, their
-	 * connections are not (fds of -1), and the pool segment is a copy of the one that they look at. Zero again from the first
-	 * KEEP_READY on.
+	 * 1: pools and held are those of another run of gpoold. Its sessions cannot go on: their segments and pidfds
+	 * are held, their connections are not (fds of -1), and the pool segment is a copy of the one that they look at.
+	 * Zero again from the first KEEP_READY on.
 	 */
 	uint32_t adopted;
 };

@@ -1,5 +1,6 @@
 /*
- * config.c - the configuration as a whole: defaults, the command line, the checks over several keys, the difference at a reload.
+ * config.c - the configuration as a whole: defaults, the command line, the checks over several keys, the difference at
+ * a reload.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -21,15 +22,9 @@ uint32_t config_amount_pages(const struct config_amount *amount, uint64_t page_b
 	uint64_t pages = 0;
 
 	switch (amount->unit) {
-	case CONFIG_AMOUNT_BYTES:
-		pages = amount->value / page_bytes;
-		break;
-	case CONFIG_AMOUNT_PAGES:
-		pages = amount->value;
-		break;
-	case CONFIG_AMOUNT_PERCENT:
-		pages = page_count * amount->value / 100;
-		break;
+	case CONFIG_AMOUNT_BYTES: pages = amount->value / page_bytes; break;
+	case CONFIG_AMOUNT_PAGES: pages = amount->value; break;
+	case CONFIG_AMOUNT_PERCENT: pages = page_count * amount->value / 100; break;
 	}
 	return pages > UINT32_MAX ? UINT32_MAX : (uint32_t)pages;
 }
@@ -99,7 +94,8 @@ int config_add_pool(struct config *config, const char *text, struct config_error
 	if (strlen(text) >= sizeof(copy))
 		return config_fail(error, -EINVAL, "--pool: more than %zu bytes", sizeof(copy) - 1);
 	if (strncmp(text, "name=", 5) && !strstr(text, ",name="))
-		return config_fail(error, -EINVAL, "--pool: '%.80s' has no name; expected name=NAME,size=SIZE,...", text);
+		return config_fail(
+			error, -EINVAL, "--pool: '%.80s' has no name; expected name=NAME,size=SIZE,...", text);
 	strcpy(copy, text);
 	memset(&pool, 0, sizeof(pool));
 	config_table_defaults(&config_pool_keys, &pool);
@@ -137,7 +133,8 @@ static const char *keys_origin(const struct config *config, const char *const *p
 		origin = config->origins[config_key_find(&config_keys, *paths) - config_keys.keys];
 	return origin_text(config, origin, text, text_bytes);
 }
-#define KEYS_ORIGIN(config, where, ...) keys_origin(config, (const char *const[]){__VA_ARGS__, NULL}, where, sizeof(where))
+#define KEYS_ORIGIN(config, where, ...) \
+	keys_origin(config, (const char *const[]){__VA_ARGS__, NULL}, where, sizeof(where))
 
 static int keys_check(const struct config *config, struct config_error *error)
 {
@@ -145,11 +142,13 @@ static int keys_check(const struct config *config, struct config_error *error)
 	double sum = config->eviction.recency + config->eviction.size + config->eviction.priority;
 
 	if (config->eviction.stop_percent >= config->eviction.start_percent)
-		return config_fail(error, -EINVAL, "%s: eviction.stop %" PRIu32 " must be below eviction.start %" PRIu32,
+		return config_fail(error, -EINVAL,
+			"%s: eviction.stop %" PRIu32 " must be below eviction.start %" PRIu32,
 			KEYS_ORIGIN(config, where, "eviction.stop", "eviction.start"), config->eviction.stop_percent,
 			config->eviction.start_percent);
 	if (sum < 0.999 || sum > 1.001)
-		return config_fail(error, -EINVAL, "%s: eviction.recency + eviction.size + eviction.priority is %g and must be 1",
+		return config_fail(error, -EINVAL,
+			"%s: eviction.recency + eviction.size + eviction.priority is %g and must be 1",
 			KEYS_ORIGIN(config, where, "eviction.recency", "eviction.size", "eviction.priority"), sum);
 	if (config->pressure.medium_percent >= config->pressure.high_percent ||
 		config->pressure.high_percent >= config->pressure.critical_percent)
@@ -157,9 +156,11 @@ static int keys_check(const struct config *config, struct config_error *error)
 			"%s: pressure.medium %" PRIu32 ", pressure.high %" PRIu32 " and pressure.critical %" PRIu32
 			" must rise in this order",
 			KEYS_ORIGIN(config, where, "pressure.medium", "pressure.high", "pressure.critical"),
-			config->pressure.medium_percent, config->pressure.high_percent, config->pressure.critical_percent);
+			config->pressure.medium_percent, config->pressure.high_percent,
+			config->pressure.critical_percent);
 	if (config->lease.batch_most < config->lease.batch_pages)
-		return config_fail(error, -EINVAL, "%s: lease.batch_most %" PRIu32 " is below lease.batch_pages %" PRIu32,
+		return config_fail(error, -EINVAL,
+			"%s: lease.batch_most %" PRIu32 " is below lease.batch_pages %" PRIu32,
 			KEYS_ORIGIN(config, where, "lease.batch_most", "lease.batch_pages"), config->lease.batch_most,
 			config->lease.batch_pages);
 	return 0;
@@ -172,25 +173,28 @@ static uint64_t handle_bytes_of(const struct config_pool *pool, uint64_t granula
 	return pool->page_bytes > granularity ? pool->page_bytes : granularity;
 }
 
-static int handle_check(const struct config_pool *pool, uint64_t granularity, const char *where, struct config_error *error)
+static int handle_check(
+	const struct config_pool *pool, uint64_t granularity, const char *where, struct config_error *error)
 {
 	uint64_t bytes = handle_bytes_of(pool, granularity);
 
 	if (bytes % pool->page_bytes)
 		return config_fail(error, -EINVAL,
-			"%s: pools.%s.handle_size of %" PRIu64 " bytes is not a multiple of page_size, %" PRIu64 " bytes", where,
-			pool->name, bytes, pool->page_bytes);
+			"%s: pools.%s.handle_size of %" PRIu64 " bytes is not a multiple of page_size, %" PRIu64
+			" bytes",
+			where, pool->name, bytes, pool->page_bytes);
 	if (granularity && bytes % granularity)
 		return config_fail(error, -EINVAL,
-			"%s: pools.%s.handle_size of %" PRIu64 " bytes is not a multiple of the device's granularity, %" PRIu64 " bytes", where,
-			pool->name, bytes, granularity);
+			"%s: pools.%s.handle_size of %" PRIu64
+			" bytes is not a multiple of the device's granularity, %" PRIu64 " bytes",
+			where, pool->name, bytes, granularity);
 	return 0;
 }
 
 int config_pool_measure(const struct config *config, const struct config_pool *pool, const struct config_device *device,
 	struct config_measure *measure, struct config_error *error)
 {
-	struct config_measure found = { .handle_bytes = handle_bytes_of(pool, device->granularity) };
+	struct config_measure found = {.handle_bytes = handle_bytes_of(pool, device->granularity)};
 	uint64_t memory_bytes = device->memory_bytes / 100 * pool->size.value, pages;
 	char where[160];
 
@@ -199,32 +203,38 @@ int config_pool_measure(const struct config *config, const struct config_pool *p
 		return -EINVAL;
 	if (pool->size.unit == CONFIG_AMOUNT_PERCENT && !device->memory_bytes) {
 		if (pool->reserved.unit == CONFIG_AMOUNT_PERCENT && pool->reserved.value == 100)
-			return config_fail(error, -EINVAL, "%s: pools.%s.reserved leaves nothing of the pool", where, pool->name);
+			return config_fail(
+				error, -EINVAL, "%s: pools.%s.reserved leaves nothing of the pool", where, pool->name);
 		*measure = found;
 		return 0;
 	}
-	pages = pool->size.unit == CONFIG_AMOUNT_PAGES ? pool->size.value :
-		(pool->size.unit == CONFIG_AMOUNT_BYTES ? pool->size.value : memory_bytes) / pool->page_bytes;
+	pages = pool->size.unit == CONFIG_AMOUNT_PAGES
+		? pool->size.value
+		: (pool->size.unit == CONFIG_AMOUNT_BYTES ? pool->size.value : memory_bytes) / pool->page_bytes;
 	pages -= pages % (found.handle_bytes / pool->page_bytes);
 	if (pages < 1 || pages > POOL_PAGES_MAX)
-		return config_fail(error, -EINVAL, "%s: pools.%s.size gives %" PRIu64 " pages of %" PRIu64 " bytes in handles of %" PRIu64
-			"; expected 1 to %d pages", where, pool->name, pages, pool->page_bytes, found.handle_bytes, POOL_PAGES_MAX);
+		return config_fail(error, -EINVAL,
+			"%s: pools.%s.size gives %" PRIu64 " pages of %" PRIu64 " bytes in handles of %" PRIu64
+			"; expected 1 to %d pages",
+			where, pool->name, pages, pool->page_bytes, found.handle_bytes, POOL_PAGES_MAX);
 	found.pages = (uint32_t)pages;
 	found.reserved = config_amount_pages(&pool->reserved, pool->page_bytes, found.pages);
 	/* The default of 96 is meant for pools of thousands of pages; a configured number is kept. */
 	if (!pool->reserved_given && found.reserved > found.pages / 16)
 		found.reserved = found.pages / 16;
 	if (found.reserved >= found.pages)
-		return config_fail(error, -EINVAL, "%s: pools.%s.reserved of %" PRIu32 " pages leaves nothing of %" PRIu32 " pages", where,
+		return config_fail(error, -EINVAL,
+			"%s: pools.%s.reserved of %" PRIu32 " pages leaves nothing of %" PRIu32 " pages", where,
 			pool->name, found.reserved, found.pages);
 	*measure = found;
 	return 0;
 }
 
 /* All of a pool that can be known without its device. */
-static int pool_measure(const struct config *config, uint32_t index, struct config_measure *measure, struct config_error *error)
+static int pool_measure(
+	const struct config *config, uint32_t index, struct config_measure *measure, struct config_error *error)
 {
-	const struct config_device unknown = { 0 };
+	const struct config_device unknown = {0};
 
 	return config_pool_measure(config, &config->pools[index], &unknown, measure, error);
 }
@@ -241,10 +251,12 @@ static int pool_check(const struct config *config, uint32_t index, struct config
 			return config_fail(error, -EINVAL, "%s: there is a pool '%s' already, at %s", where, pool->name,
 				origin_text(config, config->pools[i].origin, other, sizeof(other)));
 	if (pool->huge_pages && strcmp(pool->backend, "host"))
-		return config_fail(error, -EINVAL, "%s: pools.%s.huge_pages is for the back end host; a GPU has its own pages", where, pool->name);
+		return config_fail(error, -EINVAL,
+			"%s: pools.%s.huge_pages is for the back end host; a GPU has its own pages", where, pool->name);
 	if (pool->huge_pages && pool->page_bytes % HUGE_PAGE)
-		return config_fail(error, -EINVAL, "%s: pools.%s.huge_pages needs a page_size of 2MiB or 4MiB, not %" PRIu64 " bytes", where, pool->name,
-			pool->page_bytes);
+		return config_fail(error, -EINVAL,
+			"%s: pools.%s.huge_pages needs a page_size of 2MiB or 4MiB, not %" PRIu64 " bytes", where,
+			pool->name, pool->page_bytes);
 	return pool_measure(config, index, &measure, error);
 }
 
@@ -253,14 +265,14 @@ static bool minimum_within_limit(const struct config_tenant *tenant, uint64_t pa
 {
 	if (pages)
 		return config_amount_pages(&tenant->minimum, page_bytes, pages) <=
-		       config_amount_pages(&tenant->limit, page_bytes, pages);
+			config_amount_pages(&tenant->limit, page_bytes, pages);
 	return tenant->minimum.unit != tenant->limit.unit || tenant->minimum.value <= tenant->limit.value;
 }
 
 static int minima_check(const struct config *config, uint32_t index, struct config_error *error)
 {
 	const struct config_pool *pool = &config->pools[index];
-	struct config_measure measure = { 0 };
+	struct config_measure measure = {0};
 	int rc = pool_measure(config, index, &measure, error);
 	uint32_t pages = measure.pages, reserved = measure.reserved;
 	uint64_t sum = 0, percent = 0;
@@ -272,7 +284,8 @@ static int minima_check(const struct config *config, uint32_t index, struct conf
 		const struct config_tenant *tenant = &config->tenants[i];
 
 		if (!minimum_within_limit(tenant, pool->page_bytes, pages))
-			return config_fail(error, -EINVAL, "%s: the minimum of tenant '%s' is above its limit in pool '%s'",
+			return config_fail(error, -EINVAL,
+				"%s: the minimum of tenant '%s' is above its limit in pool '%s'",
 				origin_text(config, tenant->origin, where, sizeof(where)), tenant->name, pool->name);
 		if (tenant->minimum.unit == CONFIG_AMOUNT_PERCENT)
 			percent += tenant->minimum.value;
@@ -281,11 +294,12 @@ static int minima_check(const struct config *config, uint32_t index, struct conf
 	origin_text(config, config->tenants[0].origin, where, sizeof(where));
 	if (percent > 100)
 		return config_fail(error, -EINVAL,
-			"%s: the minima of all tenants are %" PRIu64 " percent of a pool, more than 100", where, percent);
+			"%s: the minima of all tenants are %" PRIu64 " percent of a pool, more than 100", where,
+			percent);
 	if (sum > pages - reserved)
 		return config_fail(error, -EINVAL,
-			"%s: the minima of all tenants are %" PRIu64 " pages; pool '%s' has %" PRIu32 ", of which %" PRIu32
-			" are reserved",
+			"%s: the minima of all tenants are %" PRIu64 " pages; pool '%s' has %" PRIu32
+			", of which %" PRIu32 " are reserved",
 			where, sum, pool->name, pages, reserved);
 	return 0;
 }
@@ -307,8 +321,8 @@ static bool takes_everyone(const struct config_tenant *tenant)
 	return tenant->users.count == 0 && tenant->groups.count == 0;
 }
 
-static int tenant_pair_check(
-	const struct config *config, const struct config_tenant *a, const struct config_tenant *b, struct config_error *error)
+static int tenant_pair_check(const struct config *config, const struct config_tenant *a, const struct config_tenant *b,
+	struct config_error *error)
 {
 	char where[160], other[160];
 	uint32_t id;
@@ -318,15 +332,17 @@ static int tenant_pair_check(
 	if (!strcmp(a->name, b->name))
 		return config_fail(error, -EINVAL, "%s: there is a tenant '%s' already, at %s", where, b->name, other);
 	if (names_overlap(&a->users, &b->users, &id))
-		return config_fail(error, -EINVAL, "%s: user %" PRIu32 " belongs to tenant '%s' and, at %s, to tenant '%s'",
-			where, id, b->name, other, a->name);
+		return config_fail(error, -EINVAL,
+			"%s: user %" PRIu32 " belongs to tenant '%s' and, at %s, to tenant '%s'", where, id, b->name,
+			other, a->name);
 	if (names_overlap(&a->groups, &b->groups, &id))
-		return config_fail(error, -EINVAL, "%s: group %" PRIu32 " belongs to tenant '%s' and, at %s, to tenant '%s'",
-			where, id, b->name, other, a->name);
+		return config_fail(error, -EINVAL,
+			"%s: group %" PRIu32 " belongs to tenant '%s' and, at %s, to tenant '%s'", where, id, b->name,
+			other, a->name);
 	if (takes_everyone(a) && takes_everyone(b))
 		return config_fail(error, -EINVAL,
-			"%s: tenant '%s' and, at %s, tenant '%s' both have neither users nor groups; only one "
-			"can take everyone else",
+			"%s: tenant '%s' and, at %s, tenant '%s' both have neither users nor groups; only one can take "
+			"everyone else",
 			where, b->name, other, a->name);
 	return 0;
 }
@@ -359,8 +375,8 @@ int config_finish(struct config *config, struct config_error *error)
 		return rc;
 	if (config->pool_count == 0)
 		return config_fail(error, -EINVAL,
-			"no pool is configured; add one to pools in the configuration, or give "
-			"--pool name=gpu0,backend=cuda,device=0,size=90%%");
+			"no pool is configured; add one to pools in the configuration, or give --pool "
+			"name=gpu0,backend=cuda,device=0,size=90%%");
 	if (config->tenant_count == 0)
 		default_tenant_add(config);
 	for (uint32_t i = 0; rc == 0 && i < config->pool_count; i++) {
@@ -409,8 +425,8 @@ static void difference_add(struct differences *out, enum config_reload reload, c
 		strcpy(text + (used + 3 < out->bytes[reload] ? used : out->bytes[reload] - 4), "...");
 }
 
-static void table_difference(
-	const struct config_table *table, const char *prefix, const void *now, const void *next, struct differences *out)
+static void table_difference(const struct config_table *table, const char *prefix, const void *now, const void *next,
+	struct differences *out)
 {
 	char a[CONFIG_VALUE_BYTES], b[CONFIG_VALUE_BYTES], path[160];
 
@@ -477,8 +493,8 @@ static void tenants_difference(const struct config *a, const struct config *b, b
 	}
 }
 
-void config_difference(const struct config *now, const struct config *next, char *applies, size_t applies_bytes, char *restart,
-	size_t restart_bytes)
+void config_difference(const struct config *now, const struct config *next, char *applies, size_t applies_bytes,
+	char *restart, size_t restart_bytes)
 {
 	struct differences out = {{applies, restart}, {applies_bytes, restart_bytes}};
 

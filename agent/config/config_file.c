@@ -1,10 +1,10 @@
 /*
  * config_file.c - from files to struct config.
  *
- * libconfig parses; before that we look at the text ourselves, since libconfig (1.5) ends the process on an @include that it
- * cannot read, gives 0 for a whole number that does not fit into 32 bits, cuts a string at \x00, takes a comment that never
- * ends, and does not take a comment on a last line without a line feed. After that we walk its tree, so that a key that nobody
- * knows is an error and not a value that silently stays at its default.
+ * libconfig parses; before that we look at the text ourselves, since libconfig (1.5) ends the process on an @include
+ * that it cannot read, gives 0 for a whole number that does not fit into 32 bits, cuts a string at \x00, takes a
+ * comment that never ends, and does not take a comment on a last line without a line feed. After that we walk its tree,
+ * so that a key that nobody knows is an error and not a value that silently stays at its default.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -20,7 +20,8 @@
 #include "agent/config/config_value.h"
 
 enum {
-	FILE_BYTES_MAX = 1 << 20,                  /* chosen: the most tenants and names that we take need a tenth of it */
+	/* chosen: the most tenants and names that we take need a tenth of it */
+	FILE_BYTES_MAX = 1 << 20,
 	CONF_D_FILES_MAX = CONFIG_SOURCES_MAX - 2, /* beside [0] and the file itself */
 	NESTING_MAX = 16,                          /* chosen: our own keys need 4 */
 	CONF_D_NAME_BYTES = 256,                   /* as NAME_MAX */
@@ -80,7 +81,9 @@ static const char *string_skip(const char *c, const char **zero)
 	return *c ? c + 1 : NULL;
 }
 
-/* The @include rule of libconfig holds at the start of any line, and we hold it so inside of comments and strings too. */
+/*
+ * The @include rule of libconfig holds at the start of any line, and we hold it so inside of comments and strings too.
+ */
 static const char *include_find(const char *text)
 {
 	for (const char *at = strstr(text, "@include"); at; at = strstr(at + 1, "@include")) {
@@ -101,14 +104,14 @@ static int word_check(const struct reading *in, const char *text, const char *c,
 	if (!number || number_fits(c, length))
 		return 0;
 	return config_fail(in->error, -EINVAL,
-		"%s:%u: %.*s does not fit into a whole number (at most %d); write a size as text with "
-		"a unit, such as \"16GiB\"",
+		"%s:%u: %.*s does not fit into a whole number (at most %d); write a size as text with a unit, such as "
+		"\"16GiB\"",
 		in->name, line_of(text, c), (int)(length > 40 ? 40 : length), c, INT_MAX);
 }
 
 /*
- * Where we are between brackets. libconfig loses the memory of a string that it does not expect, so we must know where one may
- * stand: after an equals sign, after a string, and as an element of a list.
+ * Where we are between brackets. libconfig loses the memory of a string that it does not expect, so we must know where
+ * one may stand: after an equals sign, after a string, and as an element of a list.
  */
 struct nesting {
 	char open[NESTING_MAX]; /* the brackets around us */
@@ -155,8 +158,8 @@ static const char *lexeme_check(const struct reading *in, const char *text, cons
 	} else if (*c == '"') {
 		next = string_skip(c, &zero);
 		complaint = !string_expected(n) ? "text in quotes is not expected here"
-			    : zero              ? "a string cannot hold \\x00"
-			    : !next             ? "the string that begins here has no end"
+			: zero                  ? "a string cannot hold \\x00"
+			: !next                 ? "the string that begins here has no end"
 						: NULL;
 		n->previous = '"';
 	} else if (word) {
@@ -180,8 +183,8 @@ static int text_check(const struct reading *in, const char *text)
 
 	if (c)
 		return config_fail(in->error, -EINVAL,
-			"%s:%u: @include is not supported; put the file into the folder with the "
-			"name of the configuration and .d",
+			"%s:%u: @include is not supported; put the file into the folder with the name of the "
+			"configuration and .d",
 			in->name, line_of(text, c));
 	for (c = text; *c;) {
 		c = lexeme_check(in, text, c, &nesting);
@@ -260,40 +263,36 @@ static int unknown_key(const struct reading *in, const config_setting_t *setting
 		suggest(&best, given, "pools");
 		suggest(&best, given, "tenants");
 	}
-	return config_fail(in->error, -EINVAL, "%s:%u: unknown key '%s%s%s%.60s'%s%s%s", in->name, setting->line, label, prefix,
-		*prefix ? "." : "", given, best.text[0] ? "; did you mean '" : "", best.text, best.text[0] ? "'?" : "");
+	return config_fail(in->error, -EINVAL, "%s:%u: unknown key '%s%s%s%.60s'%s%s%s", in->name, setting->line, label,
+		prefix, *prefix ? "." : "", given, best.text[0] ? "; did you mean '" : "", best.text,
+		best.text[0] ? "'?" : "");
 }
 
 static const char *type_name(const config_setting_t *setting)
 {
 	switch (config_setting_type(setting)) {
-	case CONFIG_TYPE_GROUP:
-		return "a group";
+	case CONFIG_TYPE_GROUP: return "a group";
 	case CONFIG_TYPE_INT:
-	case CONFIG_TYPE_INT64:
-		return "a whole number";
-	case CONFIG_TYPE_FLOAT:
-		return "a number with a point";
-	case CONFIG_TYPE_STRING:
-		return "text in quotes";
-	case CONFIG_TYPE_BOOL:
-		return "true or false";
-	default:
-		return "a list";
+	case CONFIG_TYPE_INT64: return "a whole number";
+	case CONFIG_TYPE_FLOAT: return "a number with a point";
+	case CONFIG_TYPE_STRING: return "text in quotes";
+	case CONFIG_TYPE_BOOL: return "true or false";
+	default: return "a list";
 	}
 }
 
-static int wrong_type(const struct reading *in, const config_setting_t *setting, const struct config_key *key, const char *label)
+static int wrong_type(
+	const struct reading *in, const config_setting_t *setting, const struct config_key *key, const char *label)
 {
 	char expected[200];
 
 	config_value_expected(key, expected, sizeof(expected));
-	return config_fail(in->error, -EINVAL, "%s:%u: %s%s is given %s; expected %s", in->name, setting->line, label, key->path,
-		type_name(setting), expected);
+	return config_fail(in->error, -EINVAL, "%s:%u: %s%s is given %s; expected %s", in->name, setting->line, label,
+		key->path, type_name(setting), expected);
 }
 
-static int read_names(
-	const struct reading *in, const config_setting_t *setting, const struct config_key *key, void *base, const char *label)
+static int read_names(const struct reading *in, const config_setting_t *setting, const struct config_key *key,
+	void *base, const char *label)
 {
 	struct config_names given = {0};
 	char why[256];
@@ -306,14 +305,15 @@ static int read_names(
 		if (config_setting_type(element) != CONFIG_TYPE_STRING)
 			return wrong_type(in, element, key, label);
 		if (config_names_add(key, config_setting_get_string(element), &given, why, sizeof(why)))
-			return config_fail(in->error, -EINVAL, "%s:%u: %s%s: %s", in->name, element->line, label, key->path, why);
+			return config_fail(
+				in->error, -EINVAL, "%s:%u: %s%s: %s", in->name, element->line, label, key->path, why);
 	}
 	memcpy((char *)base + key->offset, &given, sizeof(given));
 	return 0;
 }
 
-static int read_value(
-	const struct reading *in, const config_setting_t *setting, const struct config_key *key, void *base, const char *label)
+static int read_value(const struct reading *in, const config_setting_t *setting, const struct config_key *key,
+	void *base, const char *label)
 {
 	int type = config_setting_type(setting);
 	char number[40], why[256];
@@ -333,7 +333,8 @@ static int read_value(
 		return wrong_type(in, setting, key, label);
 	}
 	if (config_value_parse(key, text, base, why, sizeof(why)))
-		return config_fail(in->error, -EINVAL, "%s:%u: %s%s: %s", in->name, setting->line, label, key->path, why);
+		return config_fail(
+			in->error, -EINVAL, "%s:%u: %s%s: %s", in->name, setting->line, label, key->path, why);
 	return 0;
 }
 
@@ -355,8 +356,8 @@ static bool group_known(const struct config_table *table, const char *path)
 static int read_list(const struct reading *in, const config_setting_t *setting);
 
 /*
- * The members of one group: values of the table, groups of its keys, and at the top pools and tenants. `label` is what stands
- * before the paths of a pool's or tenant's table in a complaint.
+ * The members of one group: values of the table, groups of its keys, and at the top pools and tenants. `label` is what
+ * stands before the paths of a pool's or tenant's table in a complaint.
  */
 static int read_group(const struct reading *in, const config_setting_t *group, const struct config_table *table,
 	const char *prefix, void *base, const char *label)
@@ -380,8 +381,8 @@ static int read_group(const struct reading *in, const config_setting_t *group, c
 		} else if (!group_known(table, path)) {
 			rc = unknown_key(in, setting, table, prefix, label);
 		} else if (!config_setting_is_group(setting)) {
-			rc = config_fail(in->error, -EINVAL, "%s:%u: %s%s is given %s; expected a group, %s = { ... };", in->name,
-				setting->line, label, path, type_name(setting), name);
+			rc = config_fail(in->error, -EINVAL, "%s:%u: %s%s is given %s; expected a group, %s = { ... };",
+				in->name, setting->line, label, path, type_name(setting), name);
 		} else {
 			rc = read_group(in, setting, table, path, base, label);
 		}
@@ -396,7 +397,8 @@ static int read_pool(const struct reading *in, const config_setting_t *setting, 
 	int rc;
 
 	if (config->pool_count == CONFIG_POOLS_MAX)
-		return config_fail(in->error, -EINVAL, "%s:%u: more than %d pools", in->name, setting->line, CONFIG_POOLS_MAX);
+		return config_fail(
+			in->error, -EINVAL, "%s:%u: more than %d pools", in->name, setting->line, CONFIG_POOLS_MAX);
 	memset(pool, 0, sizeof(*pool));
 	config_table_defaults(&config_pool_keys, pool);
 	pool->origin = origin_of(in, setting);
@@ -431,18 +433,20 @@ static int read_list(const struct reading *in, const config_setting_t *setting)
 	int rc = 0;
 
 	if (!config_setting_is_list(setting))
-		return config_fail(in->error, -EINVAL, "%s:%u: %s is given %s; expected a list of groups, %s = ( { ... } );",
-			in->name, setting->line, what, type_name(setting), what);
+		return config_fail(in->error, -EINVAL,
+			"%s:%u: %s is given %s; expected a list of groups, %s = ( { ... } );", in->name, setting->line,
+			what, type_name(setting), what);
 	for (int i = 0; rc == 0 && i < config_setting_length(setting); i++) {
 		const config_setting_t *element = config_setting_get_elem(setting, (unsigned)i), *name;
 
 		if (!config_setting_is_group(element))
-			return config_fail(in->error, -EINVAL, "%s:%u: %s holds %s; expected groups, { name = \"...\"; ... }",
-				in->name, element->line, what, type_name(element));
+			return config_fail(in->error, -EINVAL,
+				"%s:%u: %s holds %s; expected groups, { name = \"...\"; ... }", in->name, element->line,
+				what, type_name(element));
 		name = config_setting_get_member(element, "name");
 		if (!name)
-			return config_fail(in->error, -EINVAL, "%s:%u: one of %s has no name; expected name = \"...\";", in->name,
-				element->line, what);
+			return config_fail(in->error, -EINVAL, "%s:%u: one of %s has no name; expected name = \"...\";",
+				in->name, element->line, what);
 		snprintf(label, sizeof(label), "%s.%.60s.", what,
 			config_setting_type(name) == CONFIG_TYPE_STRING ? config_setting_get_string(name) : "?");
 		rc = what[0] == 'p' ? read_pool(in, element, label) : read_tenant(in, element, label);
@@ -450,7 +454,8 @@ static int read_list(const struct reading *in, const config_setting_t *setting)
 	return rc;
 }
 
-int config_load_text(const char *name, const char *text, size_t text_bytes, struct config *config, struct config_error *error)
+int config_load_text(
+	const char *name, const char *text, size_t text_bytes, struct config *config, struct config_error *error)
 {
 	struct reading in = {.name = name, .config = config, .error = error};
 	config_t tree;
@@ -475,7 +480,8 @@ int config_load_text(const char *name, const char *text, size_t text_bytes, stru
 		if (config_read_string(&tree, copy))
 			rc = read_group(&in, config_root_setting(&tree), &config_keys, "", config, "");
 		else
-			rc = config_fail(error, -EINVAL, "%s:%d: %s", name, config_error_line(&tree), config_error_text(&tree));
+			rc = config_fail(
+				error, -EINVAL, "%s:%d: %s", name, config_error_line(&tree), config_error_text(&tree));
 		config_destroy(&tree);
 	}
 	free(copy);
@@ -562,7 +568,8 @@ static bool is_conf_name(const char *name)
 }
 
 /* The names of a folder's *.conf in order; names[] has room for all files that fit. */
-static int conf_d_names(const char *folder, DIR *dir, char (*names)[CONF_D_NAME_BYTES], size_t *count, struct config_error *error)
+static int conf_d_names(
+	const char *folder, DIR *dir, char (*names)[CONF_D_NAME_BYTES], size_t *count, struct config_error *error)
 {
 	const struct dirent *entry;
 
@@ -571,7 +578,8 @@ static int conf_d_names(const char *folder, DIR *dir, char (*names)[CONF_D_NAME_
 		if (!is_conf_name(entry->d_name))
 			continue;
 		if (*count == CONF_D_FILES_MAX)
-			return config_fail(error, -EINVAL, "folder '%s' has more than %d files", folder, CONF_D_FILES_MAX);
+			return config_fail(
+				error, -EINVAL, "folder '%s' has more than %d files", folder, CONF_D_FILES_MAX);
 		snprintf(names[(*count)++], CONF_D_NAME_BYTES, "%s", entry->d_name);
 	}
 	if (errno)

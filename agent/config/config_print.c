@@ -122,7 +122,8 @@ static void print_key_man(const struct printing *p, const struct config_key *key
 }
 
 /* `hidden`: behind a '#', as it is the default. */
-static void print_key_file(struct printing *p, const struct config_key *key, const char *name, const char *text, bool hidden)
+static void print_key_file(
+	struct printing *p, const struct config_key *key, const char *name, const char *text, bool hidden)
 {
 	char range[256];
 
@@ -185,7 +186,9 @@ static bool group_within(const char *group, const char *outer)
 	return length == 0 || (!strncmp(group, outer, length) && (group[length] == '.' || group[length] == '\0'));
 }
 
-/* Leave and enter groups on the way from the group `from`, which has room for 64 bytes, to `to`; then `from` is `to`. */
+/*
+ * Leave and enter groups on the way from the group `from`, which has room for 64 bytes, to `to`; then `from` is `to`.
+ */
 static void group_change(struct printing *p, char *from, const char *to)
 {
 	char next[64];
@@ -229,8 +232,8 @@ static void print_globals(struct printing *p, size_t first, size_t end)
 }
 
 /* One pool or tenant of the current configuration. */
-static void print_element(
-	struct printing *p, const struct config_table *table, const void *base, const struct config_pool *pool, bool last)
+static void print_element(struct printing *p, const struct config_table *table, const void *base,
+	const struct config_pool *pool, bool last)
 {
 	char text[CONFIG_VALUE_BYTES];
 
@@ -240,7 +243,8 @@ static void print_element(
 		const struct config_key *key = &table->keys[i];
 
 		config_value_format(key, base, text, sizeof(text));
-		print_key_file(p, key, key->path, text, pool && !pool->reserved_given && !strcmp(key->path, "reserved"));
+		print_key_file(
+			p, key, key->path, text, pool && !pool->reserved_given && !strcmp(key->path, "reserved"));
 	}
 	p->depth = 0;
 	fputs(last ? "    }\n" : "    },\n", p->out);
@@ -297,7 +301,8 @@ static void print_all(struct printing *p)
 	else if (p->form == CONFIG_PRINT_EXAMPLE)
 		fputs("# gpoold.conf - configuration of gpoold, see gpoold.conf(5).\n"
 		      "#\n"
-		      "# A key behind a '#' without a blank is shown with its default; take the '#' away to change it.\n\n",
+		      "# A key behind a '#' without a blank is shown with its default; take the '#' away to change "
+		      "it.\n\n",
 			p->out);
 	print_globals(p, 0, top);
 	if (p->form == CONFIG_PRINT_MAN)

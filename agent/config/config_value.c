@@ -1,8 +1,8 @@
 /*
  * config_value.c - the table of keys, and single values: text to field and back.
  *
- * Numbers are read by hand-checked strtoull(), since a sign, a blank or a hexadecimal digit that strtoull() would take is a
- * typing error in a configuration. A field changes only when the whole text is right.
+ * Numbers are read by hand-checked strtoull(), since a sign, a blank or a hexadecimal digit that strtoull() would take
+ * is a typing error in a configuration. A field changes only when the whole text is right.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -27,15 +27,15 @@ static const struct config_key global_keys[] = {
 };
 
 #define CONFIG_POOL_KEY(key_path, kind, text, min, max, unit, reload, field, help) \
-	{key_path, CONFIG_KIND_##kind, text, min, max, unit, CONFIG_RELOAD_##reload, offsetof(struct config_pool, field), \
-		FIELD_BYTES(struct config_pool, field), help},
+	{key_path, CONFIG_KIND_##kind, text, min, max, unit, CONFIG_RELOAD_##reload, \
+		offsetof(struct config_pool, field), FIELD_BYTES(struct config_pool, field), help},
 static const struct config_key pool_keys[] = {
 #include "agent/config/config_keys.def"
 };
 
 #define CONFIG_TENANT_KEY(key_path, kind, text, min, max, unit, reload, field, help) \
-	{key_path, CONFIG_KIND_##kind, text, min, max, unit, CONFIG_RELOAD_##reload, offsetof(struct config_tenant, field), \
-		FIELD_BYTES(struct config_tenant, field), help},
+	{key_path, CONFIG_KIND_##kind, text, min, max, unit, CONFIG_RELOAD_##reload, \
+		offsetof(struct config_tenant, field), FIELD_BYTES(struct config_tenant, field), help},
 static const struct config_key tenant_keys[] = {
 #include "agent/config/config_keys.def"
 };
@@ -112,7 +112,8 @@ static int digits_parse(const char **text, uint64_t *number)
 	if (!isdigit((unsigned char)**text))
 		return -EINVAL;
 	for (; isdigit((unsigned char)**text); (*text)++)
-		if (__builtin_mul_overflow(sum, 10, &sum) || __builtin_add_overflow(sum, (uint64_t)(**text - '0'), &sum))
+		if (__builtin_mul_overflow(sum, 10, &sum) ||
+			__builtin_add_overflow(sum, (uint64_t)(**text - '0'), &sum))
 			return -EINVAL;
 	*number = sum;
 	return 0;
@@ -233,8 +234,8 @@ static void amount_format(const struct config_amount *amount, char *text, size_t
 	if (amount->unit == CONFIG_AMOUNT_BYTES)
 		size_format(amount->value, text, text_bytes);
 	else
-		snprintf(text, text_bytes, amount->unit == CONFIG_AMOUNT_PERCENT ? "%" PRIu64 "%%" : "%" PRIu64 " pages",
-			amount->value);
+		snprintf(text, text_bytes,
+			amount->unit == CONFIG_AMOUNT_PERCENT ? "%" PRIu64 "%%" : "%" PRIu64 " pages", amount->value);
 }
 
 /* The n-th of words with bars between, or NULL. */
@@ -294,7 +295,8 @@ static int id_parse(const char *text, uint32_t *id)
 {
 	uint64_t number;
 
-	if (digits_parse(&text, &number) || *text || number >= UINT32_MAX) /* -1 means "no change" to chown(2) and setuid(2) */
+	/* -1 means "no change" to chown(2) and setuid(2) */
+	if (digits_parse(&text, &number) || *text || number >= UINT32_MAX)
 		return -EINVAL;
 	*id = (uint32_t)number;
 	return 0;
@@ -302,7 +304,8 @@ static int id_parse(const char *text, uint32_t *id)
 
 static int lookup_failed(const char *what, const char *text, int code, char *why, size_t why_bytes)
 {
-	if (code == 0 || code == ENOENT || code == ESRCH || code == EBADF || code == EPERM) /* getpwnam(3) lists them all */
+	/* getpwnam(3) lists them all */
+	if (code == 0 || code == ENOENT || code == ESRCH || code == EBADF || code == EPERM)
 		snprintf(why, why_bytes, "there is no %s '%.64s'", what, text);
 	else
 		snprintf(why, why_bytes, "cannot look up %s '%.64s': %s", what, text, strerror(code));
@@ -338,7 +341,8 @@ static int group_resolve(const char *text, gid_t *gid, char *why, size_t why_byt
 	return 0;
 }
 
-int config_names_add(const struct config_key *key, const char *text, struct config_names *names, char *why, size_t why_bytes)
+int config_names_add(
+	const struct config_key *key, const char *text, struct config_names *names, char *why, size_t why_bytes)
 {
 	gid_t group;
 	uint32_t id;
@@ -351,15 +355,16 @@ int config_names_add(const struct config_key *key, const char *text, struct conf
 		if (names->ids[i] == id)
 			return 0;
 	if (names->count == CONFIG_NAMES_MAX) {
-		snprintf(
-			why, why_bytes, "more than %d %s", CONFIG_NAMES_MAX, key->kind == CONFIG_KIND_USERS ? "users" : "groups");
+		snprintf(why, why_bytes, "more than %d %s", CONFIG_NAMES_MAX,
+			key->kind == CONFIG_KIND_USERS ? "users" : "groups");
 		return -EINVAL;
 	}
 	names->ids[names->count++] = id;
 	return 0;
 }
 
-static int names_parse(const struct config_key *key, const char *text, struct config_names *names, char *why, size_t why_bytes)
+static int names_parse(
+	const struct config_key *key, const char *text, struct config_names *names, char *why, size_t why_bytes)
 {
 	struct config_names given = {0};
 	char one[256];
@@ -384,7 +389,8 @@ static int names_parse(const struct config_key *key, const char *text, struct co
 }
 
 /* The two keys whose text is an account: the ids belong to the same struct config. */
-static int account_parse(const struct config_key *key, const char *text, struct config *config, char *why, size_t why_bytes)
+static int account_parse(
+	const struct config_key *key, const char *text, struct config *config, char *why, size_t why_bytes)
 {
 	if (key->kind == CONFIG_KIND_USER)
 		return user_resolve(text, &config->front_uid, &config->front_gid, why, why_bytes);
@@ -411,28 +417,24 @@ void config_value_expected(const struct config_key *key, char *text, size_t text
 	char low[32], high[32];
 
 	switch (key->kind) {
-	case CONFIG_KIND_STRING:
-		snprintf(text, text_bytes, "text in quotes, 1 to %zu bytes", key->bytes - 1);
-		break;
+	case CONFIG_KIND_STRING: snprintf(text, text_bytes, "text in quotes, 1 to %zu bytes", key->bytes - 1); break;
 	case CONFIG_KIND_NAME:
-		snprintf(text, text_bytes, "a name in quotes, 1 to %zu letters, digits, '.', '_' and '-'", key->bytes - 1);
+		snprintf(text, text_bytes, "a name in quotes, 1 to %zu letters, digits, '.', '_' and '-'",
+			key->bytes - 1);
 		break;
 	case CONFIG_KIND_PATH:
 		snprintf(text, text_bytes, "an absolute path in quotes, at most %zu bytes%s", key->bytes - 1,
 			key->text[0] ? "" : ", or \"\"");
 		break;
-	case CONFIG_KIND_USER:
-		snprintf(text, text_bytes, "the name or id of a user in quotes");
-		break;
-	case CONFIG_KIND_GROUP:
-		snprintf(text, text_bytes, "the name or id of a group in quotes, or \"\"");
-		break;
+	case CONFIG_KIND_USER: snprintf(text, text_bytes, "the name or id of a user in quotes"); break;
+	case CONFIG_KIND_GROUP: snprintf(text, text_bytes, "the name or id of a group in quotes, or \"\""); break;
 	case CONFIG_KIND_ENUM: {
 		size_t used = (size_t)snprintf(text, text_bytes, strchr(key->unit, '|') ? "one of" : "only"), length;
 		const char *word;
 
 		for (size_t i = 0; used < text_bytes && (word = word_at(key->unit, i, &length)); i++)
-			used += (size_t)snprintf(text + used, text_bytes - used, "%s \"%.*s\"", i ? "," : "", (int)length, word);
+			used += (size_t)snprintf(
+				text + used, text_bytes - used, "%s \"%.*s\"", i ? "," : "", (int)length, word);
 		break;
 	}
 	case CONFIG_KIND_INTEGER:
@@ -457,13 +459,16 @@ void config_value_expected(const struct config_key *key, char *text, size_t text
 	case CONFIG_KIND_DURATION:
 		duration_format((uint64_t)key->min, low, sizeof(low));
 		duration_format((uint64_t)key->max, high, sizeof(high));
-		snprintf(text, text_bytes, "a duration in quotes, in ms, s, min or h, from \"%s\" to \"%s\"", low, high);
+		snprintf(
+			text, text_bytes, "a duration in quotes, in ms, s, min or h, from \"%s\" to \"%s\"", low, high);
 		break;
 	case CONFIG_KIND_USERS:
-		snprintf(text, text_bytes, "a list of at most %d users, such as [ \"alice\", \"1000\" ]", CONFIG_NAMES_MAX);
+		snprintf(text, text_bytes, "a list of at most %d users, such as [ \"alice\", \"1000\" ]",
+			CONFIG_NAMES_MAX);
 		break;
 	case CONFIG_KIND_GROUPS:
-		snprintf(text, text_bytes, "a list of at most %d groups, such as [ \"llm\", \"1000\" ]", CONFIG_NAMES_MAX);
+		snprintf(text, text_bytes, "a list of at most %d groups, such as [ \"llm\", \"1000\" ]",
+			CONFIG_NAMES_MAX);
 		break;
 	}
 }
@@ -547,28 +552,16 @@ int config_value_parse(const struct config_key *key, const char *text, void *bas
 	case CONFIG_KIND_NAME:
 	case CONFIG_KIND_PATH:
 	case CONFIG_KIND_USER:
-	case CONFIG_KIND_GROUP:
-		rc = text_parse(key, text, base, why, why_bytes);
-		break;
-	case CONFIG_KIND_ENUM:
-		rc = enum_parse(key, text, field);
-		break;
-	case CONFIG_KIND_FLOAT:
-		rc = float_parse(key, text, field);
-		break;
+	case CONFIG_KIND_GROUP: rc = text_parse(key, text, base, why, why_bytes); break;
+	case CONFIG_KIND_ENUM: rc = enum_parse(key, text, field); break;
+	case CONFIG_KIND_FLOAT: rc = float_parse(key, text, field); break;
 	case CONFIG_KIND_INTEGER:
 	case CONFIG_KIND_SIZE:
 	case CONFIG_KIND_PAGE_SIZE:
-	case CONFIG_KIND_DURATION:
-		rc = number_parse(key, text, field);
-		break;
-	case CONFIG_KIND_AMOUNT:
-		rc = amount_parse(text, (uint64_t)key->min, field);
-		break;
+	case CONFIG_KIND_DURATION: rc = number_parse(key, text, field); break;
+	case CONFIG_KIND_AMOUNT: rc = amount_parse(text, (uint64_t)key->min, field); break;
 	case CONFIG_KIND_USERS:
-	case CONFIG_KIND_GROUPS:
-		rc = names_parse(key, text, field, why, why_bytes);
-		break;
+	case CONFIG_KIND_GROUPS: rc = names_parse(key, text, field, why, why_bytes); break;
 	}
 	if (rc == -ERANGE && key->kind == CONFIG_KIND_AMOUNT && !why[0]) {
 		snprintf(why, why_bytes, "'%.80s' is not allowed; a pool has at most %d pages", text, POOL_PAGES_MAX);
@@ -601,16 +594,13 @@ void config_value_format(const struct config_key *key, const void *base, char *t
 	case CONFIG_KIND_NAME:
 	case CONFIG_KIND_PATH:
 	case CONFIG_KIND_USER:
-	case CONFIG_KIND_GROUP:
-		snprintf(text, text_bytes, "%s", (const char *)field);
-		break;
+	case CONFIG_KIND_GROUP: snprintf(text, text_bytes, "%s", (const char *)field); break;
 	case CONFIG_KIND_ENUM:
 		word = key->bytes == sizeof(int) ? word_at(key->unit, (size_t) * (const int *)field, &length) : field;
-		snprintf(text, text_bytes, "%.*s", key->bytes == sizeof(int) ? (int)length : (int)key->bytes, word ? word : "");
+		snprintf(text, text_bytes, "%.*s", key->bytes == sizeof(int) ? (int)length : (int)key->bytes,
+			word ? word : "");
 		break;
-	case CONFIG_KIND_INTEGER:
-		snprintf(text, text_bytes, "%" PRIu32, *(const uint32_t *)field);
-		break;
+	case CONFIG_KIND_INTEGER: snprintf(text, text_bytes, "%" PRIu32, *(const uint32_t *)field); break;
 	case CONFIG_KIND_FLOAT: {
 		int precision = 1;
 
@@ -620,7 +610,8 @@ void config_value_format(const struct config_key *key, const void *base, char *t
 		break;
 	}
 	case CONFIG_KIND_SIZE:
-		size_format(key->bytes == sizeof(uint32_t) ? *(const uint32_t *)field : *(const uint64_t *)field, text, text_bytes);
+		size_format(key->bytes == sizeof(uint32_t) ? *(const uint32_t *)field : *(const uint64_t *)field, text,
+			text_bytes);
 		break;
 	case CONFIG_KIND_PAGE_SIZE:
 		if (*(const uint64_t *)field)
@@ -628,16 +619,10 @@ void config_value_format(const struct config_key *key, const void *base, char *t
 		else
 			snprintf(text, text_bytes, "auto");
 		break;
-	case CONFIG_KIND_AMOUNT:
-		amount_format(field, text, text_bytes);
-		break;
-	case CONFIG_KIND_DURATION:
-		duration_format(*(const uint32_t *)field, text, text_bytes);
-		break;
+	case CONFIG_KIND_AMOUNT: amount_format(field, text, text_bytes); break;
+	case CONFIG_KIND_DURATION: duration_format(*(const uint32_t *)field, text, text_bytes); break;
 	case CONFIG_KIND_USERS:
-	case CONFIG_KIND_GROUPS:
-		names_format(field, text, text_bytes);
-		break;
+	case CONFIG_KIND_GROUPS: names_format(field, text, text_bytes); break;
 	}
 }
 
@@ -653,7 +638,8 @@ static void default_set(const struct config_key *key, void *base)
 		config_value_parse(key, "", base, why, sizeof(why));
 	} else if (key->kind == CONFIG_KIND_USER) {
 		text_store(config->front_user, sizeof(config->front_user), key->text);
-		config->front_uid = config->front_gid = 65534; /* the kernel's overflow user, /proc/sys/kernel/overflowuid */
+		/* the kernel's overflow user, /proc/sys/kernel/overflowuid */
+		config->front_uid = config->front_gid = 65534;
 	} else {
 		abort(); /* a default in config_keys.def that its own key does not allow */
 	}

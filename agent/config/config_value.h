@@ -1,8 +1,9 @@
 /*
- * config_value.h - keys and single values of the configuration: what one text means for one key, and how a value is written.
+ * config_value.h - keys and single values of the configuration: what one text means for one key, and how a value is
+ * written.
  *
- * For config*.c alone; others include config.h. A value that is not allowed changes nothing and is explained in words that name
- * what was given and what is expected; file and line are the caller's to add.
+ * For config*.c alone; others include config.h. A value that is not allowed changes nothing and is explained in words
+ * that name what was given and what is expected; file and line are the caller's to add.
  */
 #ifndef GPOOL_AGENT_CONFIG_VALUE_H
 #define GPOOL_AGENT_CONFIG_VALUE_H
@@ -14,21 +15,21 @@
 #include "agent/config/config.h"
 
 enum config_kind {
-	CONFIG_KIND_STRING,    /* char[]: printable, no quotation mark, no backslash */
-	CONFIG_KIND_NAME,      /* char[]: letters, digits, '.', '_', '-' */
-	CONFIG_KIND_PATH,      /* char[]: absolute; or empty, where that is the default */
-	CONFIG_KIND_USER,      /* char[] for front_user: resolved into front_uid and front_gid */
-	CONFIG_KIND_GROUP,     /* char[] for group: resolved into group_id */
-	CONFIG_KIND_ENUM,      /* int: index of the word in unit; or char[]: the word itself */
-	CONFIG_KIND_INTEGER,   /* uint32_t */
-	CONFIG_KIND_FLOAT,     /* double */
-	CONFIG_KIND_SIZE,      /* uint32_t or uint64_t, bytes: KB is 1000, KiB is 1024 */
+	CONFIG_KIND_STRING,  /* char[]: printable, no quotation mark, no backslash */
+	CONFIG_KIND_NAME,    /* char[]: letters, digits, '.', '_', '-' */
+	CONFIG_KIND_PATH,    /* char[]: absolute; or empty, where that is the default */
+	CONFIG_KIND_USER,    /* char[] for front_user: resolved into front_uid and front_gid */
+	CONFIG_KIND_GROUP,   /* char[] for group: resolved into group_id */
+	CONFIG_KIND_ENUM,    /* int: index of the word in unit; or char[]: the word itself */
+	CONFIG_KIND_INTEGER, /* uint32_t */
+	CONFIG_KIND_FLOAT,   /* double */
+	CONFIG_KIND_SIZE,    /* uint32_t or uint64_t, bytes: KB is 1000, KiB is 1024 */
 	CONFIG_KIND_PAGE_SIZE, /* uint64_t, bytes, a power of two: KB and KiB are both 1024; "auto" is 0 where it is the default
 				*/
-	CONFIG_KIND_AMOUNT,    /* struct config_amount */
-	CONFIG_KIND_DURATION,  /* uint32_t, milliseconds */
-	CONFIG_KIND_USERS,     /* struct config_names */
-	CONFIG_KIND_GROUPS,    /* struct config_names */
+	CONFIG_KIND_AMOUNT,   /* struct config_amount */
+	CONFIG_KIND_DURATION, /* uint32_t, milliseconds */
+	CONFIG_KIND_USERS,    /* struct config_names */
+	CONFIG_KIND_GROUPS,   /* struct config_names */
 };
 
 enum config_reload { CONFIG_RELOAD_APPLIES, CONFIG_RELOAD_RESTART };
@@ -62,11 +63,18 @@ const char *config_group_help(const char *path);
 /* config_fail() - put a complaint into error. Return: code. */
 int config_fail(struct config_error *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* config_value_parse() - set the key's field in base from text; names: comma separated. Return: 0, or -EINVAL with `why` set. */
+/*
+ * config_value_parse() - set the key's field in base from text; names: comma separated. Return: 0, or -EINVAL with
+ * `why` set.
+ */
 int config_value_parse(const struct config_key *key, const char *text, void *base, char *why, size_t why_bytes);
 
-/* config_names_add() - resolve one user or group and append it unless it is there. Return: 0, or -EINVAL with `why` set. */
-int config_names_add(const struct config_key *key, const char *text, struct config_names *names, char *why, size_t why_bytes);
+/*
+ * config_names_add() - resolve one user or group and append it unless it is there. Return: 0, or -EINVAL with `why`
+ * set.
+ */
+int config_names_add(
+	const struct config_key *key, const char *text, struct config_names *names, char *why, size_t why_bytes);
 
 /* config_value_quoted() - is a value of this kind written as a string? Lists are not. */
 bool config_value_quoted(enum config_kind kind);
@@ -88,7 +96,10 @@ void config_table_defaults(const struct config_table *table, void *base);
 /* config_source_add() - remember a file, or "--set", once. Return: its number, from 1, or -ENOSPC. */
 int config_source_add(struct config *config, const char *name);
 
-/* config_load_text() - apply one file's text to *config, as config_load() does for each file; `name` is for complaints. */
-int config_load_text(const char *name, const char *text, size_t text_bytes, struct config *config, struct config_error *error);
+/*
+ * config_load_text() - apply one file's text to *config, as config_load() does for each file; `name` is for complaints.
+ */
+int config_load_text(
+	const char *name, const char *text, size_t text_bytes, struct config *config, struct config_error *error);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * kept_config.h - the configuration that is in force, as text in the keeper's hands: every agent begins with it, and not with a file that
- * somebody has changed meanwhile, or broken. The keeper writes the first, and each reload another.
+ * kept_config.h - the configuration that is in force, as text in the keeper's hands: every agent begins with it, and
+ * not with a file that somebody has changed meanwhile, or broken. The keeper writes the first, and each reload another.
  */
 #ifndef GPOOL_AGENT_KEPT_CONFIG_H
 #define GPOOL_AGENT_KEPT_CONFIG_H

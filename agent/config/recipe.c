@@ -15,7 +15,8 @@ int recipe_load(const struct recipe *recipe, struct config *config, struct confi
 		char assignment[CONFIG_PATH_BYTES + 16];
 
 		if (strlen(recipe->directory) >= CONFIG_PATH_BYTES) {
-			snprintf(error->text, sizeof(error->text), "--dir: longer than %d bytes; choose a shorter path", CONFIG_PATH_BYTES - 1);
+			snprintf(error->text, sizeof(error->text), "--dir: longer than %d bytes; choose a shorter path",
+				CONFIG_PATH_BYTES - 1);
 			return -EINVAL;
 		}
 		snprintf(assignment, sizeof(assignment), "runtime_dir=%s", recipe->directory);
@@ -29,15 +30,16 @@ int recipe_load(const struct recipe *recipe, struct config *config, struct confi
 }
 
 /*
- * Tenants are booked by their place in the list: new ones may follow, and all may change in all but their names and their trust
- * domains. What one domain alone has used was never told apart: a second one takes a restart.
+ * Tenants are booked by their place in the list: new ones may follow, and all may change in all but their names and
+ * their trust domains. What one domain alone has used was never told apart: a second one takes a restart.
  */
 bool recipe_tenants_follow(const struct config *now, const struct config *next)
 {
 	if (now->tenant_count > next->tenant_count)
 		return false;
 	for (uint32_t i = 0; i < now->tenant_count; i++)
-		if (strcmp(now->tenants[i].name, next->tenants[i].name) || strcmp(now->tenants[i].domain, next->tenants[i].domain))
+		if (strcmp(now->tenants[i].name, next->tenants[i].name) ||
+			strcmp(now->tenants[i].domain, next->tenants[i].domain))
 			return false;
 	return config_domains(now) > 1 || config_domains(next) == 1;
 }

@@ -22,7 +22,10 @@ struct recipe {
 /* recipe_load() - the whole configuration; a value on the command line replaces the file's. As config_load(). */
 int recipe_load(const struct recipe *recipe, struct config *config, struct config_error *error);
 
-/* recipe_tenants_follow() - whether the tenants of `next` begin with those of `now`: only so they can change while sessions run. */
+/*
+ * recipe_tenants_follow() - whether the tenants of `next` begin with those of `now`: only so they can change while
+ * sessions run.
+ */
 bool recipe_tenants_follow(const struct config *now, const struct config *next);
 
 /* recipe_apply() - take over from `next` what can change without a restart; the rest of `now` stays. */

@@ -21,7 +21,7 @@
 
 int exchange_fail(struct exchange *x, int error, const char *format, ...)
 {
-	struct msg_error_reply reply = { .error = error };
+	struct msg_error_reply reply = {.error = error};
 	char text[512];
 	va_list arguments;
 
@@ -34,7 +34,7 @@ int exchange_fail(struct exchange *x, int error, const char *format, ...)
 
 int exchange_done(struct exchange *x, uint64_t value, const char *text)
 {
-	struct msg_done_reply reply = { .value = value };
+	struct msg_done_reply reply = {.value = value};
 
 	msg_text_copy(reply.text, sizeof(reply.text), text);
 	return msg_encode_done_reply(&reply, x->sequence, NULL, x->reply, MSG_BYTES_MAX);
@@ -63,7 +63,7 @@ int exchange_no_pool(struct exchange *x, const char *name)
 static int answer_evict(struct exchange *x)
 {
 	struct msg_evict_request request;
-	struct evict_request evict = { 0 };
+	struct evict_request evict = {0};
 	struct pool *pool;
 	uint64_t begin;
 	uint32_t pages, leaving;
@@ -79,8 +79,8 @@ static int answer_evict(struct exchange *x)
 	if (request.session) {
 		evict.only = request.session < POOL_SESSIONS ? pool->sessions[request.session] : NULL;
 		if (!evict.only)
-			return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them", request.session,
-				pool->segment.header->name);
+			return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them",
+				request.session, pool->segment.header->name);
 	}
 	evict.by_operator = true;
 	evict.contents = request.content_types;
@@ -125,34 +125,38 @@ static int answer_limit(struct exchange *x)
 		struct session *session = request.session < POOL_SESSIONS ? pool->sessions[request.session] : NULL;
 
 		if (!session)
-			return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them", request.session,
-				pool->segment.header->name);
+			return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them",
+				request.session, pool->segment.header->name);
 		if (request.minimum_pages != UINT32_MAX)
-			return exchange_fail(x, -EINVAL, "a session has no minimum; give one to its tenant '%s'", session->tenant->config->name);
+			return exchange_fail(x, -EINVAL, "a session has no minimum; give one to its tenant '%s'",
+				session->tenant->config->name);
 		if (request.limit_pages != UINT32_MAX) {
 			session->limit = request.limit_pages;
-			atomic_store_explicit(&pool->ledger.sessions[session->id].limit, session->limit, memory_order_relaxed);
+			atomic_store_explicit(
+				&pool->ledger.sessions[session->id].limit, session->limit, memory_order_relaxed);
 		}
 		return exchange_done(x, session->limit, "session limit changed");
 	}
 	tenant = pool_tenant(pool, request.tenant);
 	if (!tenant)
-		return exchange_fail(x, -ENXIO, "no tenant '%s' in pool '%s'; poolctl tenants lists them", request.tenant,
-			pool->segment.header->name);
+		return exchange_fail(x, -ENXIO, "no tenant '%s' in pool '%s'; poolctl tenants lists them",
+			request.tenant, pool->segment.header->name);
 	limit = request.limit_pages == UINT32_MAX ? tenant->limit : request.limit_pages;
 	minimum = request.minimum_pages == UINT32_MAX ? tenant->minimum : request.minimum_pages;
 	if (limit > pool->page_count)
-		return exchange_fail(x, -ERANGE, "limit %u pages: pool '%s' has %u", limit, pool->segment.header->name, pool->page_count);
+		return exchange_fail(x, -ERANGE, "limit %u pages: pool '%s' has %u", limit, pool->segment.header->name,
+			pool->page_count);
 	if (minimum > limit)
 		return exchange_fail(x, -ERANGE, "minimum %u pages is above the limit of %u", minimum, limit);
 	if (minima_of(pool, tenant) + minimum > pool->segment.header->reserved_first)
-		return exchange_fail(x, -ERANGE, "minimum %u pages: the minima of all tenants would be %llu of %u pages", minimum,
+		return exchange_fail(x, -ERANGE,
+			"minimum %u pages: the minima of all tenants would be %llu of %u pages", minimum,
 			(unsigned long long)(minima_of(pool, tenant) + minimum), pool->segment.header->reserved_first);
 	tenant->limit = limit;
 	tenant->minimum = minimum;
 	pool_limits_note(pool, tenant);
-	event_publish(x->agent, EVENT_TENANT_LIMIT, pool, 0, limit, "tenant '%s': minimum %u, limit %u pages", request.tenant, minimum,
-		limit);
+	event_publish(x->agent, EVENT_TENANT_LIMIT, pool, 0, limit, "tenant '%s': minimum %u, limit %u pages",
+		request.tenant, minimum, limit);
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
 	return exchange_done(x, limit, "tenant limits changed, until the next reload");
@@ -171,7 +175,10 @@ static uint32_t workers_of(const struct pool *pool)
 	return count;
 }
 
-/* One store, in the pool's header: an agent that dies here leaves it done or not, and the next one goes on with what it finds. */
+/*
+ * One store, in the pool's header: an agent that dies here leaves it done or not, and the next one goes on with what it
+ * finds.
+ */
 static int answer_drain(struct exchange *x)
 {
 	struct msg_drain_request request;
@@ -185,23 +192,29 @@ static int answer_drain(struct exchange *x)
 		return exchange_no_pool(x, request.pool);
 	name = pool->segment.header->name;
 	if (request.on > 1)
-		return exchange_fail(x, -EINVAL, "drain %u: 1 takes pool '%s' out of service, 0 puts it back", request.on, name);
+		return exchange_fail(
+			x, -EINVAL, "drain %u: 1 takes pool '%s' out of service, 0 puts it back", request.on, name);
 	if (atomic_exchange_explicit(&pool->segment.header->draining, request.on, memory_order_relaxed) == request.on)
-		return exchange_done(x, workers_of(pool), request.on ? "the pool was out of service already" : "the pool was in service already");
+		return exchange_done(x, workers_of(pool),
+			request.on ? "the pool was out of service already" : "the pool was in service already");
 	crash_point();
-	log_info("pool '%s' is %s", name, request.on ? "out of service: workers are refused until poolctl drain --off" : "in service again");
-	event_publish(x->agent, EVENT_DRAIN, pool, 0, request.on, "pool '%s' is %s", name, request.on ? "out of service" : "in service again");
-	return exchange_done(x, workers_of(pool), request.on ? "the pool is out of service" : "the pool is in service again");
+	log_info("pool '%s' is %s", name,
+		request.on ? "out of service: workers are refused until poolctl drain --off" : "in service again");
+	event_publish(x->agent, EVENT_DRAIN, pool, 0, request.on, "pool '%s' is %s", name,
+		request.on ? "out of service" : "in service again");
+	return exchange_done(
+		x, workers_of(pool), request.on ? "the pool is out of service" : "the pool is in service again");
 }
 
 /* The keeper gets the configuration in effect, for the next agent. */
 static void config_keep(struct agent *agent)
 {
 	int fd = kept_config_write(&agent->config);
-	int error = fd < 0 ? fd : agent_hold(agent, &(struct held){ .kind = KEEP_CONFIG, .fd_count = 1, .fds = { fd } });
+	int error = fd < 0 ? fd : agent_hold(agent, &(struct held){.kind = KEEP_CONFIG, .fd_count = 1, .fds = {fd}});
 
 	if (error)
-		log_warning("cannot keep the configuration: %s; a restarted agent will use the previous configuration", strerror(-error));
+		log_warning("cannot keep the configuration: %s; a restarted agent will use the previous configuration",
+			strerror(-error));
 	if (fd >= 0)
 		close(fd);
 }
@@ -236,8 +249,10 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 	}
 	config_difference(&agent->config, next, applies, sizeof(applies), restart, sizeof(restart));
 	if (tenants)
-		snprintf(restart + strlen(restart), sizeof(restart) - strlen(restart), "%s%s", restart[0] ? ", " : "", tenants);
-	snprintf(text, text_bytes, "changed: %s; needs a restart: %s", applies[0] ? applies : "nothing", restart[0] ? restart : "nothing");
+		snprintf(restart + strlen(restart), sizeof(restart) - strlen(restart), "%s%s", restart[0] ? ", " : "",
+			tenants);
+	snprintf(text, text_bytes, "changed: %s; needs a restart: %s", applies[0] ? applies : "nothing",
+		restart[0] ? restart : "nothing");
 	recipe_apply(&agent->config, next);
 	free(next);
 	log_setup("agent", agent->config.log_level, agent->config.log_target == CONFIG_LOG_JOURNAL);
@@ -270,25 +285,25 @@ struct verb {
 };
 
 static const struct verb verbs[] = {
-	{ MSG_TYPE_version_request, SESSION_OBSERVER, false, answer_version },
-	{ MSG_TYPE_status_request, SESSION_OBSERVER, false, answer_status },
-	{ MSG_TYPE_pages_request, SESSION_OBSERVER, false, answer_pages },
-	{ MSG_TYPE_page_kinds_request, SESSION_OBSERVER, false, answer_page_kinds },
-	{ MSG_TYPE_pins_request, SESSION_OBSERVER, false, answer_pins },
-	{ MSG_TYPE_clients_request, SESSION_OBSERVER, false, answer_clients },
-	{ MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants },
-	{ MSG_TYPE_shortage_request, SESSION_OBSERVER, false, answer_shortage },
-	{ MSG_TYPE_totals_request, SESSION_OBSERVER, false, answer_totals },
-	{ MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check },
-	{ MSG_TYPE_transfers_request, SESSION_OBSERVER, false, answer_transfers },
-	{ MSG_TYPE_regions_request, SESSION_OBSERVER, false, answer_regions },
-	{ MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles },
-	{ MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict },
-	{ MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit },
-	{ MSG_TYPE_drain_request, SESSION_ADMIN, true, answer_drain },
-	{ MSG_TYPE_reload_request, SESSION_ADMIN, true, answer_reload },
-	{ MSG_TYPE_upgrade_request, SESSION_ADMIN, true, answer_upgrade },
-	{ MSG_TYPE_role_remove_request, SESSION_ADMIN, true, answer_role_remove },
+	{MSG_TYPE_version_request, SESSION_OBSERVER, false, answer_version},
+	{MSG_TYPE_status_request, SESSION_OBSERVER, false, answer_status},
+	{MSG_TYPE_pages_request, SESSION_OBSERVER, false, answer_pages},
+	{MSG_TYPE_page_kinds_request, SESSION_OBSERVER, false, answer_page_kinds},
+	{MSG_TYPE_pins_request, SESSION_OBSERVER, false, answer_pins},
+	{MSG_TYPE_clients_request, SESSION_OBSERVER, false, answer_clients},
+	{MSG_TYPE_tenants_request, SESSION_OBSERVER, false, answer_tenants},
+	{MSG_TYPE_shortage_request, SESSION_OBSERVER, false, answer_shortage},
+	{MSG_TYPE_totals_request, SESSION_OBSERVER, false, answer_totals},
+	{MSG_TYPE_check_request, SESSION_OBSERVER, false, answer_check},
+	{MSG_TYPE_transfers_request, SESSION_OBSERVER, false, answer_transfers},
+	{MSG_TYPE_regions_request, SESSION_OBSERVER, false, answer_regions},
+	{MSG_TYPE_roles_request, SESSION_OBSERVER, false, answer_roles},
+	{MSG_TYPE_evict_request, SESSION_ADMIN, true, answer_evict},
+	{MSG_TYPE_limit_request, SESSION_ADMIN, true, answer_limit},
+	{MSG_TYPE_drain_request, SESSION_ADMIN, true, answer_drain},
+	{MSG_TYPE_reload_request, SESSION_ADMIN, true, answer_reload},
+	{MSG_TYPE_upgrade_request, SESSION_ADMIN, true, answer_upgrade},
+	{MSG_TYPE_role_remove_request, SESSION_ADMIN, true, answer_role_remove},
 };
 
 static const struct verb *verb_of(unsigned type)
@@ -300,7 +315,8 @@ static const struct verb *verb_of(unsigned type)
 }
 
 /*
- * An answer already given to this sequence number. It lies in the asker's own segment: what it changed there it gets back itself.
+ * An answer already given to this sequence number. It lies in the asker's own segment: what it changed there it gets
+ * back itself.
  */
 static int answer_repeated(struct exchange *x)
 {
@@ -353,7 +369,7 @@ void control_recover(struct pool *pool)
 	static uint8_t reply[MSG_BYTES_MAX];
 	struct ledger_verb *verb = &pool->ledger.header->verb;
 	uint32_t id = atomic_load_explicit(&verb->session, memory_order_acquire);
-	struct exchange x = { .agent = pool->agent, .reply = reply, .sequence = verb->sequence };
+	struct exchange x = {.agent = pool->agent, .reply = reply, .sequence = verb->sequence};
 
 	x.session = id < POOL_SESSIONS ? pool->sessions[id] : NULL;
 	/* The others may be done again without harm: the asker repeats, and they are. */
@@ -361,7 +377,8 @@ void control_recover(struct pool *pool)
 		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);
 		char text[128];
 
-		snprintf(text, sizeof(text), "%llu pages evicted, then the agent was restarted", (unsigned long long)pages);
+		snprintf(text, sizeof(text), "%llu pages evicted, then the agent was restarted",
+			(unsigned long long)pages);
 		x.reply_bytes = exchange_done(&x, pages, text);
 		answer_keep(&x);
 	}
@@ -377,7 +394,8 @@ static int answer(struct exchange *x, unsigned type)
 		return exchange_fail(x, -EOPNOTSUPP, "this agent does not know request %u", type);
 	/* A worker may look at what an observer may; steering takes an admin. */
 	if (verb->role == SESSION_ADMIN && x->session->role != SESSION_ADMIN)
-		return exchange_fail(x, -EPERM, "%s takes an admin session; see access.admins in gpoold.conf", msg_name(type));
+		return exchange_fail(
+			x, -EPERM, "%s takes an admin session; see access.admins in gpoold.conf", msg_name(type));
 	length = verb->changes ? answer_repeated(x) : 0;
 	if (length)
 		return length;
@@ -396,7 +414,7 @@ static int answer(struct exchange *x, unsigned type)
 void control_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text)
 {
 	static uint8_t reply[MSG_BYTES_MAX];
-	struct exchange x = { .agent = agent, .id = later->id, .sequence = later->sequence, .reply = reply };
+	struct exchange x = {.agent = agent, .id = later->id, .sequence = later->sequence, .reply = reply};
 
 	x.reply_bytes = error ? exchange_fail(&x, error, "%s", text) : exchange_done(&x, 0, text);
 	x.session = session_by_token(agent, later->token);
@@ -409,7 +427,7 @@ void control_answer_later(struct agent *agent, const struct exchange_later *late
 void control_packet(struct agent *agent, const uint8_t *packet, size_t length)
 {
 	static uint8_t reply[MSG_BYTES_MAX];
-	struct exchange x = { .agent = agent, .reply = reply };
+	struct exchange x = {.agent = agent, .reply = reply};
 	struct msg_envelope envelope;
 	int bytes;
 
@@ -423,7 +441,8 @@ void control_packet(struct agent *agent, const uint8_t *packet, size_t length)
 	x.sequence = envelope.sequence;
 	/* The front has looked already; it is the process that may be taken over. */
 	x.session = session_by_token(agent, envelope.token);
-	bytes = x.session ? answer(&x, envelope.type) : exchange_fail(&x, -EACCES, "the token is not of a live session; attach again");
+	bytes = x.session ? answer(&x, envelope.type)
+			  : exchange_fail(&x, -EACCES, "the token is not of a live session; attach again");
 	if (bytes > 0)
 		front_send(agent, x.id, reply, (uint32_t)bytes);
 }

@@ -15,7 +15,10 @@ void control_packet(struct agent *agent, const uint8_t *packet, size_t length);
 /* control_answer_later() - 0: done, with this text; else an error. */
 void control_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text);
 
-/* control_reload() - read the configuration again. Text for people in `text`; 0 or negative errno, then nothing has changed. */
+/*
+ * control_reload() - read the configuration again. Text for people in `text`; 0 or negative errno, then nothing has
+ * changed.
+ */
 int control_reload(struct agent *agent, char *text, size_t text_bytes);
 
 /* control_recover() - a request that an agent died in gets its answer, for when it is repeated. */

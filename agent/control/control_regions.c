@@ -1,4 +1,7 @@
-/* control_regions.c - what tools ask about a worker's regions. All of it stands in that worker's segment, and may be a lie. */
+/*
+ * control_regions.c - what tools ask about a worker's regions. All of it stands in that worker's segment, and may be a
+ * lie.
+ */
 #include "agent/control/exchange.h"
 
 #include "agent/session/session.h"
@@ -9,8 +12,8 @@
 
 enum { TRIES = 4 }; /* for a part that nobody changes meanwhile; 10 us each */
 
-static void entry_fill(const struct session *session, const struct region_row *region, bool changing,
-	struct msg_region_entry *entry)
+static void entry_fill(
+	const struct session *session, const struct region_row *region, bool changing, struct msg_region_entry *entry)
 {
 	uint32_t age = (uint32_t)clock_ms() - region->changed_ms;
 
@@ -68,7 +71,8 @@ static bool part_fill(const struct session *session, uint32_t first, struct msg_
 		read = region_table_read(table, &look, number, &region);
 		reply->damaged += read == REGION_READ_DAMAGED;
 		if (read == REGION_READ_WHOLE || read == REGION_READ_CHANGING)
-			entry_fill(session, &region, read == REGION_READ_CHANGING, &reply->regions[reply->regions_count++]);
+			entry_fill(session, &region, read == REGION_READ_CHANGING,
+				&reply->regions[reply->regions_count++]);
 	}
 	reply->changes = look.changes;
 	return region_table_stands(table, &look);
@@ -89,11 +93,11 @@ int answer_regions(struct exchange *x)
 		return exchange_no_pool(x, request.pool);
 	session = request.session < POOL_SESSIONS ? pool->sessions[request.session] : NULL;
 	if (!session)
-		return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them", request.session,
-			pool->segment.header->name);
+		return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them",
+			request.session, pool->segment.header->name);
 	if (!session->segment.regions)
-		return exchange_fail(x, -ENXIO, "session %u of pool '%s' is no worker: it has no regions", request.session,
-			pool->segment.header->name);
+		return exchange_fail(x, -ENXIO, "session %u of pool '%s' is no worker: it has no regions",
+			request.session, pool->segment.header->name);
 	for (int i = 0; i < TRIES && !stands; i++)
 		stands = part_fill(session, request.first, &reply);
 	if (!stands)

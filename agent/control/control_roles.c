@@ -74,7 +74,8 @@ int answer_role_remove(struct exchange *x)
 		return exchange_no_pool(x, request.pool);
 	error = role_remove(pool, request.name, &token);
 	if (error == -EBUSY)
-		return exchange_fail(x, error, "role '%s' is held; it can go when its holder has given it back or is dead", request.name);
+		return exchange_fail(x, error,
+			"role '%s' is held; it can go when its holder has given it back or is dead", request.name);
 	if (error)
 		return exchange_fail(x, -ENXIO, "no role '%s' in pool '%s'; poolctl roles lists them", request.name,
 			pool->segment.header->name);

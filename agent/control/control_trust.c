@@ -40,7 +40,8 @@ int answer_transfers(struct exchange *x)
 		const struct pool *pool = x->agent->pools[p];
 		uint32_t page = p == request.first_pool ? request.first_page : 0;
 
-		for (; (!only || pool == only) && page < pool->page_count && trust_run_next(pool, page, &run); page = run.first + run.count) {
+		for (; (!only || pool == only) && page < pool->page_count && trust_run_next(pool, page, &run);
+			page = run.first + run.count) {
 			if (reply.transfers_count == sizeof(reply.transfers) / sizeof(*reply.transfers)) {
 				reply.more = 1;
 				reply.next_pool = p;

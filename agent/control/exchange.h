@@ -1,5 +1,6 @@
 /*
- * exchange.h - one request of a tool being answered, as the handlers in control.c, inspect.c and inspect_pages.c see it.
+ * exchange.h - one request of a tool being answered, as the handlers in control.c, inspect.c and inspect_pages.c see
+ * it.
  */
 #ifndef GPOOL_AGENT_EXCHANGE_H
 #define GPOOL_AGENT_EXCHANGE_H
@@ -20,7 +21,10 @@ struct exchange {
 	int reply_bytes;
 };
 
-/* Handlers return the length of what they wrote to reply, or negative errno; 0: the answer comes later, by control_answer_later(). */
+/*
+ * Handlers return the length of what they wrote to reply, or negative errno; 0: the answer comes later, by
+ * control_answer_later().
+ */
 int exchange_fail(struct exchange *x, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* exchange_done() - it took effect. */
 int exchange_done(struct exchange *x, uint64_t value, const char *text);

@@ -22,14 +22,14 @@ enum {
 };
 
 /*
- * Starts at the start watermark, goes on to the stop watermark, and rests until the start watermark is met again. What is offered is no part of
- * the utilization and is not evicted here: it is kept until a request needs its pages.
+ * Starts at the start watermark, goes on to the stop watermark, and rests until the start watermark is met again. What
+ * is offered is no part of the utilization and is not evicted here: it is kept until a request needs its pages.
  */
 static void watermark_eviction(struct pool *pool, uint64_t now)
 {
 	const struct config *config = &pool->agent->config;
 	uint32_t percent = pool_utilization(pool), pages = pool->segment.header->reserved_first;
-	struct evict_request request = { .spare_offered = true };
+	struct evict_request request = {.spare_offered = true};
 	uint32_t taken = 0;
 
 	if (percent >= config->eviction.start_percent)
@@ -66,8 +66,8 @@ static void reserved_return(struct session *session)
 enum leak { LEAK_NONE, LEAK_SEEN, LEAK_REPORTED };
 
 /*
- * Take a leaked pin away. Not from a block that is prepared, which its worker commits or rolls back; and one that is being freed keeps the
- * pin of its free, whose thread is about to write the entry. Not what was pinned since the look.
+ * Take a leaked pin away. Not from a block that is prepared, which its worker commits or rolls back; and one that is
+ * being freed keeps the pin of its free, whose thread is about to write the entry. Not what was pinned since the look.
  */
 static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 {
@@ -79,15 +79,16 @@ static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 	if ((uint32_t)clock_ms() - atomic_load_explicit(&session->segment.touch[page], memory_order_acquire) <=
 		session->pool->agent->config.pins.max_duration_ms)
 		return;
-	atomic_compare_exchange_strong_explicit(&session->segment.pins[page], &pins, tag & BLOCK_DYING ? 1 : 0, memory_order_seq_cst,
-		memory_order_relaxed);
+	atomic_compare_exchange_strong_explicit(&session->segment.pins[page], &pins, tag & BLOCK_DYING ? 1 : 0,
+		memory_order_seq_cst, memory_order_relaxed);
 }
 
 /* Of an object; nothing of the session's own stands there. */
 static void leak_unpin_object(struct session *session, uint32_t page, uint32_t pins)
 {
 	if (atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire) == 0)
-		atomic_compare_exchange_strong_explicit(&session->segment.pins[page], &pins, 0, memory_order_seq_cst, memory_order_relaxed);
+		atomic_compare_exchange_strong_explicit(
+			&session->segment.pins[page], &pins, 0, memory_order_seq_cst, memory_order_relaxed);
 }
 
 /* For people: an object by its name, a block by its page. */
@@ -110,7 +111,10 @@ static void leak_found(struct session *session, uint32_t page, uint32_t object, 
 	if (session->leaks[page] != LEAK_REPORTED) {
 		session->leaks[page] = LEAK_REPORTED;
 		pool_count(pool, POOL_COUNT_LEAKED_PINS, 1);
-		/* A worker can make as many as it has pages: the first ones of a look are told, and poolctl pins knows all. */
+		/*
+		 * A worker can make as many as it has pages: the first ones of a look are told, and poolctl pins knows
+		 * all.
+		 */
 		if (pool->leaks_told++ < LEAKS_TOLD) {
 			log_warning("pool '%s': %s is pinned by session %u ('%s', pid %d) for %u ms without a refresh",
 				pool->config->name, what, session->id, session->name, session->pid, age_ms);
@@ -173,7 +177,8 @@ static void leak_scan(struct pool *pool, uint32_t now_ms)
 		uint64_t word = pool_word(pool, page);
 		struct session *session = pool->sessions[page_word_session(word)];
 
-		if (session && page_word_state(word) == PAGE_LEASED && session->state == SESSION_LIVE && session->role == SESSION_WORKER)
+		if (session && page_word_state(word) == PAGE_LEASED && session->state == SESSION_LIVE &&
+			session->role == SESSION_WORKER)
 			leak_look(session, page, 0, now_ms);
 	}
 	objects_holders(pool, leak_look_at_object, &now_ms);
@@ -188,8 +193,8 @@ static void announce(struct pool *pool)
 		event_publish(pool->agent, EVENT_EVICTION, pool, 0, pool->evicted_unannounced, "%u pages evicted",
 			pool->evicted_unannounced);
 	if (pool->reclaimed_unannounced)
-		event_publish(pool->agent, EVENT_RECLAIM, pool, 0, pool->reclaimed_unannounced, "%u idle pages taken back",
-			pool->reclaimed_unannounced);
+		event_publish(pool->agent, EVENT_RECLAIM, pool, 0, pool->reclaimed_unannounced,
+			"%u idle pages taken back", pool->reclaimed_unannounced);
 	pool->evicted_unannounced = pool->reclaimed_unannounced = 0;
 }
 

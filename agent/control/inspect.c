@@ -113,7 +113,7 @@ static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 	status->leaked_pins = header->counters[POOL_COUNT_LEAKED_PINS];
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id]) {
-			struct session_totals totals = { 0 };
+			struct session_totals totals = {0};
 
 			session_add_totals(pool->sessions[id], &totals);
 			status->contended_pins += totals.contended_pins;
@@ -156,10 +156,11 @@ int answer_version(struct exchange *x)
 	return ENCODE(x, version_reply, &reply);
 }
 
-static void client_entry_fill(const struct session *session, const struct page_uses *uses, struct msg_client_entry *entry)
+static void client_entry_fill(
+	const struct session *session, const struct page_uses *uses, struct msg_client_entry *entry)
 {
 	const struct pool *pool = session->pool;
-	struct session_totals totals = { 0 };
+	struct session_totals totals = {0};
 
 	session_add_totals(session, &totals);
 	memset(entry, 0, sizeof(*entry));
@@ -232,7 +233,7 @@ int answer_clients(struct exchange *x)
 static void tenant_uses_fill(const struct pool *pool, const struct tenant *tenant, const struct page_uses *uses,
 	struct msg_tenant_entry *entry)
 {
-	uint32_t by_content[PAGE_MAP_CONTENTS] = { 0 };
+	uint32_t by_content[PAGE_MAP_CONTENTS] = {0};
 
 	entry->offered_pages = tenant->idle_pages;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
@@ -320,7 +321,8 @@ static void holder_fill(const struct session *session, const struct page_uses *u
 }
 
 /* Into its place among those with the most pages, if it has one there. */
-static void holder_add(const struct pool *pool, uint32_t id, const struct page_uses *uses, struct msg_shortage_reply *reply)
+static void holder_add(
+	const struct pool *pool, uint32_t id, const struct page_uses *uses, struct msg_shortage_reply *reply)
 {
 	enum { MOST = sizeof(reply->holders) / sizeof(*reply->holders) };
 	uint32_t at = reply->holders_count;
@@ -331,14 +333,15 @@ static void holder_add(const struct pool *pool, uint32_t id, const struct page_u
 		return;
 	if (reply->holders_count < MOST)
 		reply->holders_count++;
-	memmove(&reply->holders[at + 1], &reply->holders[at], (reply->holders_count - at - 1) * sizeof(*reply->holders));
+	memmove(&reply->holders[at + 1], &reply->holders[at],
+		(reply->holders_count - at - 1) * sizeof(*reply->holders));
 	holder_fill(pool->sessions[id], uses, &reply->holders[at]);
 }
 
 int answer_shortage(struct exchange *x)
 {
 	struct msg_shortage_request request;
-	struct msg_shortage_reply reply = { .holders_count = 0 };
+	struct msg_shortage_reply reply = {.holders_count = 0};
 	const struct pool *pool = x->session->pool;
 	const struct page_uses *uses;
 	struct page_fact *facts;
@@ -412,7 +415,7 @@ static void note_finding(void *context, const struct pool_finding *finding)
 static void note_fault(void *context, uint32_t session, uint32_t page, const char *text)
 {
 	struct msg_check_reply *reply = context;
-	struct pool_finding finding = { .session = session, .page = page };
+	struct pool_finding finding = {.session = session, .page = page};
 
 	snprintf(finding.text, sizeof(finding.text), "%s", text);
 	note_finding(reply, &finding);
@@ -423,7 +426,7 @@ static void note_fault(void *context, uint32_t session, uint32_t page, const cha
 static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 {
 	uint32_t free_pages = 0, leased = 0, *by_owner = calloc(POOL_SESSIONS, sizeof(*by_owner));
-	struct pool_finding finding = { 0 };
+	struct pool_finding finding = {0};
 
 	if (!by_owner)
 		return;
@@ -437,20 +440,22 @@ static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 		by_owner[page_word_session(word)]++;
 	}
 	if (free_pages != pool->free.total) {
-		snprintf(finding.text, sizeof(finding.text), "%u pages are FREE, the index has %u", free_pages, pool->free.total);
+		snprintf(finding.text, sizeof(finding.text), "%u pages are FREE, the index has %u", free_pages,
+			pool->free.total);
 		note_finding(reply, &finding);
 		reply->found++;
 	}
 	if (leased != pool->leased) {
-		snprintf(finding.text, sizeof(finding.text), "%u pages have an owner, booked are %u", leased, pool->leased);
+		snprintf(finding.text, sizeof(finding.text), "%u pages have an owner, booked are %u", leased,
+			pool->leased);
 		note_finding(reply, &finding);
 		reply->found++;
 	}
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->leased != by_owner[id]) {
 			finding.session = id;
-			snprintf(finding.text, sizeof(finding.text), "%u pages are leased to it, booked are %u", by_owner[id],
-				pool->sessions[id]->leased);
+			snprintf(finding.text, sizeof(finding.text), "%u pages are leased to it, booked are %u",
+				by_owner[id], pool->sessions[id]->leased);
 			note_finding(reply, &finding);
 			reply->found++;
 		}
@@ -463,7 +468,7 @@ int answer_check(struct exchange *x)
 {
 	struct msg_check_reply *reply = &big.check;
 	struct msg_check_request request;
-	struct pool_check check = { .found = note_finding, .context = reply };
+	struct pool_check check = {.found = note_finding, .context = reply};
 	struct pool_check_session *sessions;
 	struct pool *pool;
 	int count;

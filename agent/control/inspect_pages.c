@@ -1,4 +1,6 @@
-/* inspect_pages.c - the requests that look at pages: the page table, what each of them is used for, and who pins them. */
+/*
+ * inspect_pages.c - the requests that look at pages: the page table, what each of them is used for, and who pins them.
+ */
 #include "agent/control/exchange.h"
 #include "agent/object/objects.h"
 #include "agent/control/page_facts.h"
@@ -15,7 +17,8 @@ static union {
 	struct msg_pins_reply pins;
 } big;
 
-static void page_entry_fill(const struct pool *pool, uint32_t page, const struct page_fact *fact, struct msg_page_entry *entry)
+static void page_entry_fill(
+	const struct pool *pool, uint32_t page, const struct page_fact *fact, struct msg_page_entry *entry)
 {
 	const struct session *session = session_of_fact(pool, fact);
 	uint64_t word = pool_word(pool, page);
@@ -33,7 +36,8 @@ static void page_entry_fill(const struct pool *pool, uint32_t page, const struct
 	};
 	if (session && fact->use >= PAGE_USE_HEAD) {
 		entry->idle_ms = idle_ms_of(session, fact->head);
-		entry->owner_id = atomic_load_explicit(&session->segment.blocks[fact->head].owner_id, memory_order_relaxed);
+		entry->owner_id =
+			atomic_load_explicit(&session->segment.blocks[fact->head].owner_id, memory_order_relaxed);
 	}
 }
 
@@ -50,8 +54,8 @@ int answer_pages(struct exchange *x)
 	if (!pool)
 		return exchange_no_pool(x, request.pool);
 	if (request.first >= pool->page_count || request.count < 1)
-		return exchange_fail(x, -EINVAL, "pages %u and %u more: pool '%s' has pages 0 to %u", request.first, request.count,
-			pool->segment.header->name, pool->page_count - 1);
+		return exchange_fail(x, -EINVAL, "pages %u and %u more: pool '%s' has pages 0 to %u", request.first,
+			request.count, pool->segment.header->name, pool->page_count - 1);
 	if (request.count > sizeof(reply->pages) / sizeof(*reply->pages))
 		request.count = sizeof(reply->pages) / sizeof(*reply->pages);
 	facts = facts_of(pool);
@@ -71,8 +75,14 @@ enum { KIND_OBJECT = 6, KIND_PINNABLE = 7, KIND_BLOCK = 16, KIND_NOBODY = 255 };
 static uint8_t kind_of_state(enum page_state state)
 {
 	static const uint8_t kinds[PAGE_STATES] = {
-		[PAGE_FREE] = 0, [PAGE_RESERVED] = 1, [PAGE_LEASED] = 2, [PAGE_QUARANTINED] = 3, [PAGE_EVICTING] = 4, [PAGE_MOVING] = 4,
-		[PAGE_RETIRED] = 5, [PAGE_SHARED] = KIND_OBJECT,
+		[PAGE_FREE] = 0,
+		[PAGE_RESERVED] = 1,
+		[PAGE_LEASED] = 2,
+		[PAGE_QUARANTINED] = 3,
+		[PAGE_EVICTING] = 4,
+		[PAGE_MOVING] = 4,
+		[PAGE_RETIRED] = 5,
+		[PAGE_SHARED] = KIND_OBJECT,
 	};
 
 	return kinds[state < PAGE_STATES ? state : PAGE_FREE];
@@ -88,7 +98,7 @@ static struct msg_page_kind page_kind_of(const struct pool *pool, uint32_t page,
 	uint64_t word = pool_word(pool, page);
 	enum page_state state = page_word_state(word);
 	uint32_t owner = page_word_owner(word);
-	struct msg_page_kind kind = { kind_of_state(state), KIND_NOBODY };
+	struct msg_page_kind kind = {kind_of_state(state), KIND_NOBODY};
 
 	if (state == PAGE_SHARED && owner < pool->objects->count) {
 		kind.kind = object_record(pool, owner)->class == OBJECT_PINNABLE ? KIND_PINNABLE : KIND_OBJECT;
@@ -115,8 +125,8 @@ int answer_page_kinds(struct exchange *x)
 	if (!pool)
 		return exchange_no_pool(x, request.pool);
 	if (request.first >= pool->page_count)
-		return exchange_fail(x, -EINVAL, "page %u: pool '%s' has pages 0 to %u", request.first, pool->segment.header->name,
-			pool->page_count - 1);
+		return exchange_fail(x, -EINVAL, "page %u: pool '%s' has pages 0 to %u", request.first,
+			pool->segment.header->name, pool->page_count - 1);
 	facts = facts_of(pool);
 	if (!facts)
 		return exchange_fail(x, -ENOMEM, "the agent is out of memory");
@@ -207,7 +217,7 @@ static void object_pins(struct pins_look *look)
 int answer_pins(struct exchange *x)
 {
 	struct msg_pins_request request;
-	struct pins_look look = { .request = &request, .reply = &big.pins };
+	struct pins_look look = {.request = &request, .reply = &big.pins};
 	struct page_fact *facts;
 
 	if (DECODE(x, pins_request, &request))

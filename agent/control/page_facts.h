@@ -9,7 +9,9 @@
 
 /* facts_of() - of all pages, in one look at all sessions; free() it. NULL: out of memory. */
 struct page_fact *facts_of(const struct pool *pool);
-/* uses_of() - the pages of each session of facts_of(), by id, as page_map_count() has them; valid until the next call. */
+/*
+ * uses_of() - the pages of each session of facts_of(), by id, as page_map_count() has them; valid until the next call.
+ */
 const struct page_uses *uses_of(const struct pool *pool, const struct page_fact *facts);
 /* session_of_fact() - whose page it is; NULL: nobody's any more. */
 const struct session *session_of_fact(const struct pool *pool, const struct page_fact *fact);

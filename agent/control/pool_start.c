@@ -21,15 +21,23 @@ static bool memory_is_held(const struct pool *pool)
 	return false;
 }
 
-/* A successor must find every handle that anybody may have mapped: so without the keeper's hold on all of them nobody gets any. */
+/*
+ * A successor must find every handle that anybody may have mapped: so without the keeper's hold on all of them nobody
+ * gets any.
+ */
 static int memory_hold(struct pool *pool)
 {
 	int error = 0;
 
 	for (uint32_t i = 0; i < pool->physical.exported && !error; i++)
-		error = agent_hold(pool->agent, &(struct held){ .kind = KEEP_HANDLE, .pool = pool->index, .id = i, .fd_count = 1,
-			.fds = { pool->physical.exports[i].fd }, .value = pool->physical.exports[i].offset,
-			.value2 = pool->physical.exports[i].length });
+		error = agent_hold(pool->agent,
+			&(struct held){.kind = KEEP_HANDLE,
+				.pool = pool->index,
+				.id = i,
+				.fd_count = 1,
+				.fds = {pool->physical.exports[i].fd},
+				.value = pool->physical.exports[i].offset,
+				.value2 = pool->physical.exports[i].length});
 	if (error)
 		physical_destroy(&pool->physical);
 	return error;
@@ -51,7 +59,8 @@ static int memory_start(struct pool *pool, const struct module_pool *start, uint
 	int error;
 
 	if (memory_is_held(pool)) {
-		error = physical_adopt(&pool->physical, &plan, pool->index, pool->agent->start->held, pool->agent->start->held_count);
+		error = physical_adopt(
+			&pool->physical, &plan, pool->index, pool->agent->start->held, pool->agent->start->held_count);
 		/* Where nothing was created the keeper has it all. */
 		return error || !pool->physical.created ? error : memory_hold(pool);
 	}

@@ -6,7 +6,10 @@
 
 struct module_pool;
 
-/* pool_create() - take over the segment, create or adopt the physical pages, recover. *pool is NULL on failure, which is logged. */
+/*
+ * pool_create() - take over the segment, create or adopt the physical pages, recover. *pool is NULL on failure, which
+ * is logged.
+ */
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **pool);
 void pool_destroy(struct pool *pool);
 

@@ -29,7 +29,8 @@ static const struct held **held_sessions(const struct pool *pool)
 	const struct held **by_id = calloc(POOL_SESSIONS, sizeof(*by_id));
 
 	for (uint32_t i = 0; by_id && i < start->held_count; i++)
-		if (start->held[i].kind == KEEP_SESSION && start->held[i].pool == pool->index && start->held[i].id < POOL_SESSIONS)
+		if (start->held[i].kind == KEEP_SESSION && start->held[i].pool == pool->index &&
+			start->held[i].id < POOL_SESSIONS)
 			by_id[start->held[i].id] = &start->held[i];
 	return by_id;
 }
@@ -78,7 +79,8 @@ static bool owned(const struct pool *pool, uint32_t page, uint32_t session)
 {
 	uint64_t word = pool_word(pool, page);
 
-	return page_word_owner(word) == session && (page_word_state(word) == PAGE_LEASED || page_word_state(word) == PAGE_EVICTING);
+	return page_word_owner(word) == session &&
+		(page_word_state(word) == PAGE_LEASED || page_word_state(word) == PAGE_EVICTING);
 }
 
 /* Those pages of the journal's runs that are still the session's become free. */
@@ -116,7 +118,8 @@ static void take_finish(struct pool *pool, struct session *session, const struct
 		/* Its tag goes before its first page. */
 		if (owned(pool, run->first, session->id)) {
 			for (uint32_t word = run->first / 64; word <= (run->first + run->count - 1) / 64; word++)
-				lease_take_word(session->segment.free_bits, word, lease_mask(word, run->first, run->count));
+				lease_take_word(
+					session->segment.free_bits, word, lease_mask(word, run->first, run->count));
 			atomic_store_explicit(&session->segment.blocks[run->first].tag, 0, memory_order_release);
 			crash_point();
 		}
@@ -170,7 +173,8 @@ static void looks_end(struct pool *pool)
 		if (page_word_state(word) != PAGE_EVICTING)
 			continue;
 		atomic_store_explicit(&pool->segment.pages[page],
-			page_word_make(PAGE_LEASED, page_word_owner(word), page_word_generation(word)), memory_order_seq_cst);
+			page_word_make(PAGE_LEASED, page_word_owner(word), page_word_generation(word)),
+			memory_order_seq_cst);
 		crash_point();
 		futex_wake((_Atomic uint32_t *)&pool->segment.pages[page] + 1, INT32_MAX);
 	}
@@ -199,14 +203,15 @@ static uint64_t transits(const struct session *session, bool begun)
 	uint64_t sum = 0;
 
 	for (int i = 0; i < SESSION_STAT_SLOTS; i++)
-		sum += atomic_load_explicit(begun ? &threads[i].transits_begun : &threads[i].transits_ended, memory_order_seq_cst);
+		sum += atomic_load_explicit(
+			begun ? &threads[i].transits_begun : &threads[i].transits_ended, memory_order_seq_cst);
 	return sum;
 }
 
 void recover_doubts(struct session *session)
 {
 	struct pool *pool = session->pool;
-	struct pool_check_session as = { session->id, &session->segment };
+	struct pool_check_session as = {session->id, &session->segment};
 	struct page_fact *facts = malloc(pool->page_count * sizeof(*facts));
 	uint32_t left = 0;
 	uint64_t ended;
@@ -215,8 +220,8 @@ void recover_doubts(struct session *session)
 	if (!facts)
 		return;
 	/*
-	 * A page that the worker has shows in a bit or in an entry unless a thread has it in hand. Ended is read before the look and
-	 * begun after it: when they are equal, nobody had any for as long as we looked.
+	 * A page that the worker has shows in a bit or in an entry unless a thread has it in hand. Ended is read before
+	 * the look and begun after it: when they are equal, nobody had any for as long as we looked.
 	 */
 	ended = transits(session, false);
 	page_map_fill(&pool->segment, &as, 1, facts);
@@ -267,8 +272,8 @@ int recover_pool(struct pool *pool)
 		if (session && session->role == SESSION_WORKER && session->state == SESSION_LIVE)
 			session->doubts = doubts_count(pool, session);
 	}
-	log_info("pool '%s': %u sessions go on, %u of %u pages lent; found in %llu us", pool->config->name, pool->session_count, pool->leased,
-		pool->page_count, (unsigned long long)(clock_ns() - begin) / 1000);
+	log_info("pool '%s': %u sessions go on, %u of %u pages lent; found in %llu us", pool->config->name,
+		pool->session_count, pool->leased, pool->page_count, (unsigned long long)(clock_ns() - begin) / 1000);
 	return 0;
 }
 

@@ -7,15 +7,15 @@
 #include "agent/pages/pool.h"
 
 /*
- * recover_pool() - sessions, books and half-done steps, from page words, session segments and ledger. The index of free pages
- * and the published counts stand already. Nobody is served before recover_resume(). 0, or -ENOMEM.
+ * recover_pool() - sessions, books and half-done steps, from page words, session segments and ledger. The index of free
+ * pages and the published counts stand already. Nobody is served before recover_resume(). 0, or -ENOMEM.
  */
 int recover_pool(struct pool *pool);
 void recover_resume(struct pool *pool);
 
 /*
- * recover_doubts() - decide about pages of which it is open whether the session or an agent that died has taken them; a look that
- * finds threads of the worker in the middle of something decides nothing and comes again with the next tick.
+ * recover_doubts() - decide about pages of which it is open whether the session or an agent that died has taken them; a
+ * look that finds threads of the worker in the middle of something decides nothing and comes again with the next tick.
  */
 void recover_doubts(struct session *session);
 

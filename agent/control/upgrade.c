@@ -16,13 +16,15 @@ int answer_upgrade(struct exchange *x)
 
 	if (DECODE(x, upgrade_request, &request))
 		return exchange_malformed(x);
-	if (asker->id && asker->sequence == x->sequence && !memcmp(asker->token, x->session->token, sizeof(asker->token))) {
+	if (asker->id && asker->sequence == x->sequence &&
+		!memcmp(asker->token, x->session->token, sizeof(asker->token))) {
 		asker->id = x->id; /* asked again while it waits */
 		return 0;
 	}
 	if (asker->id)
-		return exchange_fail(x, -EBUSY, "somebody else's upgrade is on its way; see poolctl version when it is done");
-	error = agent_tell_keeper(x->agent, &(struct keep_message){ .what = KEEP_UPGRADE }, NULL, 0);
+		return exchange_fail(
+			x, -EBUSY, "somebody else's upgrade is on its way; see poolctl version when it is done");
+	error = agent_tell_keeper(x->agent, &(struct keep_message){.what = KEEP_UPGRADE}, NULL, 0);
 	if (error)
 		return exchange_fail(x, error, "the keeper does not take the request: %s", strerror(-error));
 	asker->id = x->id;
@@ -35,13 +37,15 @@ void upgrade_answer(struct agent *agent, const struct keep_message *verdict)
 {
 	struct exchange_later asker = agent->upgrade_asker;
 	/* Which file and why is in the text; of codes there are those that a request knows. */
-	int error = !verdict->id ? 0 : verdict->id == EPROTO || verdict->id == EBUSY || verdict->id == ETIMEDOUT ? -(int)verdict->id : -EINVAL;
+	int error = !verdict->id                                                            ? 0
+		: verdict->id == EPROTO || verdict->id == EBUSY || verdict->id == ETIMEDOUT ? -(int)verdict->id
+											    : -EINVAL;
 	char text[KEEP_TEXT_BYTES + 100];
 
 	if (!asker.id)
 		return;
 	agent->upgrade_asker.id = 0;
-	snprintf(text, sizeof(text), error ? "%.*s; the agent goes on as it was" : "the agent goes on with %.*s", KEEP_TEXT_BYTES - 1,
-		verdict->text);
+	snprintf(text, sizeof(text), error ? "%.*s; the agent goes on as it was" : "the agent goes on with %.*s",
+		KEEP_TEXT_BYTES - 1, verdict->text);
 	control_answer_later(agent, &asker, error, text);
 }

@@ -1,8 +1,8 @@
 /*
  * front.c - checks requests from nanomsg, forwards them to the agent, and carries answers and events back.
  *
- * One loop over two descriptors; nanomsg has a thread of its own behind its sockets. Everything that arrives is read once and
- * checked before it is used. Sizes are fixed, but for the table of tokens, which only the agent fills.
+ * One loop over two descriptors; nanomsg has a thread of its own behind its sockets. Everything that arrives is read
+ * once and checked before it is used. Sizes are fixed, but for the table of tokens, which only the agent fills.
  */
 #include "agent/front/front.h"
 
@@ -29,17 +29,22 @@
 #include "proto/codec.h"
 
 enum {
-	BATCH = 64,                 /* chosen: requests taken before the agent gets its turn */
-	DESCRIPTORS_OWN = 64,       /* chosen: standard ones, the agent's, and nanomsg's own: 11 in all when this was written */
+	BATCH = 64, /* chosen: requests taken before the agent gets its turn */
+	/* chosen: standard ones, the agent's, and nanomsg's own: 11 in all when this was written */
+	DESCRIPTORS_OWN = 64,
 	DESCRIPTORS_CHECK_MS = 500, /* chosen: how often they are counted */
-	LEAKED_CHECKS = 4,          /* so many counts in a row: twice as long as nanomsg waits for a connection's greeting, 1 s */
-	ROUTE_BYTES_MAX = 128,      /* nanomsg's way back to the asker: 48 bytes for a direct one, 4 for each hop */
-	SP_HEADER_BYTES = 64,       /* chosen: room in NN_RCVMAXSIZE for what REQ puts before a message: 4 bytes without hops */
-	TOKEN_BUCKETS = 4096,       /* a power of two; chosen for thousands of sessions */
-	FLIGHT_MS_MAX = 60000,      /* chosen: an agent that has not answered by then never will */
-	GRACE_MS = 1000,            /* for an agent that tells all tokens; afterwards requests with known ones are served */
-	SOCKETS = 2,                /* control and events */
-	DEAF_CHECKS = 3,            /* counts in a row at which somebody waits to be let in, and nobody was: nanomsg needs less than 1 ms */
+	/* so many counts in a row: twice as long as nanomsg waits for a connection's greeting, 1 s */
+	LEAKED_CHECKS = 4,
+	ROUTE_BYTES_MAX = 128, /* nanomsg's way back to the asker: 48 bytes for a direct one, 4 for each hop */
+	/* chosen: room in NN_RCVMAXSIZE for what REQ puts before a message: 4 bytes without hops */
+	SP_HEADER_BYTES = 64,
+	TOKEN_BUCKETS = 4096,  /* a power of two; chosen for thousands of sessions */
+	FLIGHT_MS_MAX = 60000, /* chosen: an agent that has not answered by then never will */
+	/* for an agent that tells all tokens; afterwards requests with known ones are served */
+	GRACE_MS = 1000,
+	SOCKETS = 2, /* control and events */
+	/* counts in a row at which somebody waits to be let in, and nobody was: nanomsg needs less than 1 ms */
+	DEAF_CHECKS = 3,
 };
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
@@ -60,7 +65,9 @@ struct flight {
 };
 static_assert(FRONT_FLIGHTS_MAX <= 256, "the low byte of an id is the index of its flight");
 
-/* How many requests may come: time is credit, one second of it at most, and each request costs its share of a second. */
+/*
+ * How many requests may come: time is credit, one second of it at most, and each request costs its share of a second.
+ */
 struct allowance {
 	uint64_t credit_ns;
 	uint64_t since_ns;
@@ -76,16 +83,16 @@ struct front {
 	size_t message_bytes_max;
 	uint32_t requests_per_second;
 	int agent_socket;
-	int control;    /* nanomsg's numbers, not descriptors */
+	int control; /* nanomsg's numbers, not descriptors */
 	int events;
 	int control_fd; /* readable when control has a request */
 	uint64_t started_ns;
-	bool told; /* the agent has told all tokens that there are */
+	bool told;                  /* the agent has told all tokens that there are */
 	struct pollfd *descriptors; /* [descriptors_max] for count_descriptors() */
 	uint32_t descriptors_max;   /* RLIMIT_NOFILE */
 	int descriptors_base;       /* open when nobody was connected */
 	uint64_t descriptors_checked_ns;
-	uint64_t beat_ns; /* when the last empty message was published */
+	uint64_t beat_ns;  /* when the last empty message was published */
 	int leaked_checks; /* counts in a row that found too many */
 	int listeners[SOCKETS];
 	int listener_count;
@@ -98,7 +105,10 @@ struct front {
 	uint8_t packet[FRONT_ID_BYTES + MSG_BYTES_MAX];
 };
 
-/* A line for the log. With write(): the streams of stdio ask for the kind of their file, which the filter does not let them. */
+/*
+ * A line for the log. With write(): the streams of stdio ask for the kind of their file, which the filter does not let
+ * them.
+ */
 __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
 {
 	char line[512] = "gpoold front: ";
@@ -289,7 +299,8 @@ static int serve_agent(struct front *front)
 {
 	for (;;) {
 		/* MSG_TRUNC as a flag: the packet's own length, so that one that is too long is noticed. */
-		ssize_t received = recv(front->agent_socket, front->packet, sizeof(front->packet), MSG_DONTWAIT | MSG_TRUNC);
+		ssize_t received =
+			recv(front->agent_socket, front->packet, sizeof(front->packet), MSG_DONTWAIT | MSG_TRUNC);
 		uint8_t *message = front->packet + FRONT_ID_BYTES;
 		struct flight *flight;
 		uint64_t id = 0;
@@ -326,8 +337,8 @@ static int serve_agent(struct front *front)
 static int forward(struct front *front, uint64_t id, const void *message, size_t length)
 {
 	uint8_t head[FRONT_ID_BYTES];
-	struct iovec parts[2] = {
-		{.iov_base = head, .iov_len = sizeof(head)}, {.iov_base = (void *)(uintptr_t)message, .iov_len = length}};
+	struct iovec parts[2] = {{.iov_base = head, .iov_len = sizeof(head)},
+		{.iov_base = (void *)(uintptr_t)message, .iov_len = length}};
 	struct msghdr header = {.msg_iov = parts, .msg_iovlen = 2};
 	ssize_t sent;
 
@@ -342,8 +353,8 @@ static int forward(struct front *front, uint64_t id, const void *message, size_t
 }
 
 /*
- * A request with an unknown token: refused, but not by a front that has not been told of all tokens. Then there is no answer, the
- * client asks again, and a session that lives is never told that it does not.
+ * A request with an unknown token: refused, but not by a front that has not been told of all tokens. Then there is no
+ * answer, the client asks again, and a session that lives is never told that it does not.
  */
 static void refuse_stranger(struct front *front, struct route *route, uint64_t sequence)
 {
@@ -367,7 +378,10 @@ static int handle_request(struct front *front, struct route *route, const void *
 		return 0;
 	token = token_find(front, envelope.token);
 	if (!token) {
-		/* The agent announces a token before the client gets it: if it is good, then it is in the agent's socket by now. */
+		/*
+		 * The agent announces a token before the client gets it: if it is good, then it is in the agent's
+		 * socket by now.
+		 */
 		result = serve_agent(front);
 		if (result < 0)
 			return result;
@@ -378,20 +392,22 @@ static int handle_request(struct front *front, struct route *route, const void *
 		return 0;
 	}
 	if (!allowance_take(&token->allowance, front->requests_per_second)) {
-		snprintf(text, sizeof(text), "rate limit: %" PRIu32 " requests per second for each session; ask more slowly",
+		snprintf(text, sizeof(text),
+			"rate limit: %" PRIu32 " requests per second for each session; ask more slowly",
 			front->requests_per_second);
 		answer_error(front, route, envelope.sequence, -EBUSY, text);
 		return 0;
 	}
 	if (!msg_is_control_request(envelope.type)) {
-		snprintf(text, sizeof(text), "message type %u (%s) is no control request of this version", envelope.type,
-			msg_name(envelope.type));
+		snprintf(text, sizeof(text), "message type %u (%s) is no control request of this version",
+			envelope.type, msg_name(envelope.type));
 		answer_error(front, route, envelope.sequence, -EOPNOTSUPP, text);
 		return 0;
 	}
 	flight = flight_new(front);
 	if (!flight) {
-		snprintf(text, sizeof(text), "%d requests wait for the agent, the limit; ask again later", FRONT_FLIGHTS_MAX);
+		snprintf(text, sizeof(text), "%d requests wait for the agent, the limit; ask again later",
+			FRONT_FLIGHTS_MAX);
 		answer_error(front, route, envelope.sequence, -EBUSY, text);
 		return 0;
 	}
@@ -413,8 +429,10 @@ static int serve_clients(struct front *front)
 		struct route route;
 		void *message = NULL;
 		struct nn_iovec part = {.iov_base = &message, .iov_len = NN_MSG};
-		struct nn_msghdr header = {
-			.msg_iov = &part, .msg_iovlen = 1, .msg_control = route.data, .msg_controllen = sizeof(route.data)};
+		struct nn_msghdr header = {.msg_iov = &part,
+			.msg_iovlen = 1,
+			.msg_control = route.data,
+			.msg_controllen = sizeof(route.data)};
 		int length;
 		int result = 0;
 
@@ -422,7 +440,8 @@ static int serve_clients(struct front *front)
 		memset(&route, 0, sizeof(route));
 		length = nn_recvmsg(front->control, &header, NN_DONTWAIT);
 		if (length < 0)
-			return 0; /* none left, or one without a way back; if more came after that, poll() says so again */
+			/* none left, or one without a way back; if more came after that, poll() says so again */
+			return 0;
 		route.bytes = route.align.cmsg_len;
 		if (route.bytes > 0 && route.bytes <= sizeof(route.data))
 			result = handle_request(front, &route, message, (size_t)length);
@@ -452,8 +471,9 @@ static int count_descriptors(const struct front *front)
 }
 
 /*
- * nanomsg does its work in a thread, and says nothing when it could not have all that this needs, or lost some of it: its sockets stand
- * there, and nobody is let in any more. After count_descriptors(): somebody has been waiting for a while, and nobody was let in.
+ * nanomsg does its work in a thread, and says nothing when it could not have all that this needs, or lost some of it:
+ * its sockets stand there, and nobody is let in any more. After count_descriptors(): somebody has been waiting for a
+ * while, and nobody was let in.
  */
 static bool is_deaf(struct front *front)
 {
@@ -469,9 +489,10 @@ static bool is_deaf(struct front *front)
 }
 
 /*
- * -EMFILE when for a while more descriptors have been open than connections can explain, as nanomsg keeps those that a peer
- * attaches to its messages; or all that there may be, as nanomsg then tries to accept the next connection without a pause. For
- * a moment it may be so with honest peers too: a connection is counted as one when it has sent its greeting.
+ * -EMFILE when for a while more descriptors have been open than connections can explain, as nanomsg keeps those that a
+ * peer attaches to its messages; or all that there may be, as nanomsg then tries to accept the next connection without
+ * a pause. For a moment it may be so with honest peers too: a connection is counted as one when it has sent its
+ * greeting.
  */
 static int check_descriptors(struct front *front)
 {
@@ -489,8 +510,8 @@ static int check_descriptors(struct front *front)
 	}
 	if (++front->leaked_checks < LEAKED_CHECKS)
 		return 0;
-	say("%d of %" PRIu32 " descriptors are open, %" PRIu64 " of them for connections; %s; ending, to be restarted", open,
-		front->descriptors_max, connections,
+	say("%d of %" PRIu32 " descriptors are open, %" PRIu64 " of them for connections; %s; ending, to be restarted",
+		open, front->descriptors_max, connections,
 		leaked ? "a peer attaches descriptors to messages" : "there are more connections than allowed");
 	return -EMFILE;
 }
@@ -525,7 +546,10 @@ static int unlink_stale(const char *url)
 	return unlink(path) < 0 ? -errno : 0;
 }
 
-/* A nanomsg socket that listens at url: its number, or a negative errno. There is no undoing: on failure the process ends. */
+/*
+ * A nanomsg socket that listens at url: its number, or a negative errno. There is no undoing: on failure the process
+ * ends.
+ */
 static int open_socket(int domain, int protocol, const char *url, int receive_bytes_max)
 {
 	int socket;
@@ -548,8 +572,8 @@ static int open_sockets(struct front *front, const struct front_options *options
 	size_t size = sizeof(front->control_fd);
 
 	umask(007);
-	front->control = open_socket(
-		AF_SP_RAW, NN_REP, options->control_url, (int)front->message_bytes_max + SP_HEADER_BYTES);
+	front->control =
+		open_socket(AF_SP_RAW, NN_REP, options->control_url, (int)front->message_bytes_max + SP_HEADER_BYTES);
 	if (front->control < 0) {
 		say("cannot listen at '%s': %s", options->control_url, nn_strerror(-front->control));
 		return front->control;
@@ -572,7 +596,8 @@ static void find_listeners(struct front *front)
 		int listens = 0;
 		socklen_t bytes = sizeof(listens);
 
-		if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens && front->listener_count < SOCKETS)
+		if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens &&
+			front->listener_count < SOCKETS)
 			front->listeners[front->listener_count++] = fd;
 	}
 }
@@ -594,7 +619,9 @@ static int start(struct front *front, const struct front_options *options)
 	int result;
 
 	reset_signals();
-	/* Low, so that attached descriptors cannot pile up far; never above what the system allows this process anyway. */
+	/*
+	 * Low, so that attached descriptors cannot pile up far; never above what the system allows this process anyway.
+	 */
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return -errno;
 	if (front->descriptors_max > limit.rlim_max)
@@ -630,10 +657,13 @@ static int start(struct front *front, const struct front_options *options)
 static int serve(struct front *front)
 {
 	for (;;) {
-		/* Requests wait until all tokens are known: who asks again because a front has ended is answered at once. */
+		/*
+		 * Requests wait until all tokens are known: who asks again because a front has ended is answered at
+		 * once.
+		 */
 		bool known = front->told || now_ns() - front->started_ns >= GRACE_MS * NS_PER_MS;
-		struct pollfd polls[2] = {
-			{.fd = front->agent_socket, .events = POLLIN}, {.fd = known ? front->control_fd : -1, .events = POLLIN}};
+		struct pollfd polls[2] = {{.fd = front->agent_socket, .events = POLLIN},
+			{.fd = known ? front->control_fd : -1, .events = POLLIN}};
 		int result = 0;
 		uint64_t now;
 

@@ -56,7 +56,10 @@ int sandbox_drop(uid_t uid, gid_t gid, pid_t parent)
 		return result;
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return -errno;
-	/* A change of user does the same, unless fs.suid_dumpable says otherwise: other processes of that user must not read its memory. */
+	/*
+	 * A change of user does the same, unless fs.suid_dumpable says otherwise: other processes of that user must not
+	 * read its memory.
+	 */
 	if (uid != (uid_t)-1 && prctl(PR_SET_DUMPABLE, 0) < 0)
 		return -errno;
 	/* After the change of user, which clears this setting; and then a look whether the parent died before it. */
@@ -70,9 +73,9 @@ int sandbox_drop(uid_t uid, gid_t gid, pid_t parent)
 /* ---- system calls ---- */
 
 /*
- * Seen with strace in a front that served, lost and accepted connections, or what malloc, abort and nanomsg need on their less
- * common ways, and poll() and epoll_wait() on machines that have only their younger forms. Nothing here opens a file, makes a
- * socket, a process or a thread, or names another process.
+ * Seen with strace in a front that served, lost and accepted connections, or what malloc, abort and nanomsg need on
+ * their less common ways, and poll() and epoll_wait() on machines that have only their younger forms. Nothing here
+ * opens a file, makes a socket, a process or a thread, or names another process.
  */
 static const int plain_calls[] = {
 	/* the two loops: ours, and nanomsg's worker thread */
@@ -136,8 +139,8 @@ static const int plain_calls[] = {
 
 #if !SANITIZED
 /*
- * Refused, but not deadly: when nanomsg aborts it prints its assertion and a backtrace, for which the C library wants to load
- * libgcc and to know what stderr is. It does without, and the log keeps the assertion.
+ * Refused, but not deadly: when nanomsg aborts it prints its assertion and a backtrace, for which the C library wants
+ * to load libgcc and to know what stderr is. It does without, and the log keeps the assertion.
  */
 static const int denied_calls[] = {SCMP_SYS(openat), SCMP_SYS(newfstatat), SCMP_SYS(fstat)};
 #endif
@@ -155,8 +158,8 @@ static int add_rules(scmp_filter_ctx filter)
 		result = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EACCES), denied_calls[i], 0);
 #endif
 	for (size_t i = 0; i < sizeof(fcntl_commands) / sizeof(fcntl_commands[0]) && result == 0; i++)
-		result = seccomp_rule_add(
-			filter, SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 1, SCMP_A1(SCMP_CMP_EQ, (scmp_datum_t)fcntl_commands[i], 0));
+		result = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 1,
+			SCMP_A1(SCMP_CMP_EQ, (scmp_datum_t)fcntl_commands[i], 0));
 	/* Memory, but none that can be executed. */
 	if (result == 0)
 		result = seccomp_rule_add(

@@ -7,8 +7,8 @@
 #include <sys/types.h>
 
 /*
- * sandbox_drop() - become uid and gid ((uid_t)-1, (gid_t)-1: stay), without other groups or capabilities, for good; and die with
- * the parent. Call it before the process has a second thread or has read anything.
+ * sandbox_drop() - become uid and gid ((uid_t)-1, (gid_t)-1: stay), without other groups or capabilities, for good; and
+ * die with the parent. Call it before the process has a second thread or has read anything.
  *
  * @parent: who the parent should be; 0: do not check
  *
@@ -17,7 +17,8 @@
 int sandbox_drop(uid_t uid, gid_t gid, pid_t parent);
 
 /*
- * sandbox_filter() - from now on any system call that a running front does not need kills the process, in all its threads.
+ * sandbox_filter() - from now on any system call that a running front does not need kills the process, in all its
+ * threads.
  *
  * Return: 0, or a negative errno from libseccomp.
  */

@@ -1,5 +1,6 @@
 /*
- * channel.h - what keeper and agent say to each other: a private SOCK_SEQPACKET pair, one struct a packet, with up to four descriptors.
+ * channel.h - what keeper and agent say to each other: a private SOCK_SEQPACKET pair, one struct a packet, with up to
+ * four descriptors.
  *
  * When the agent reads its end, it is to stop: sessions end, memory is given back.
  *
@@ -17,12 +18,25 @@ enum keep_what {
 	KEEP_READY = 1, /* agent -> keeper: serving; movers may start */
 	KEEP_HOLD,      /* agent -> keeper, with descriptors: keep them until DROP; they outlive the agent */
 	KEEP_DROP,      /* agent -> keeper */
-	KEEP_FRONT,     /* keeper -> agent, with a descriptor: a new front; id is its pid, pool the number of restarts */
-	KEEP_MOVER,     /* keeper -> agent: pool's mover has started; id is its pid, kind the number of restarts, which is that of those that ended */
-	KEEP_UPGRADE,   /* agent -> keeper: load the module anew, if it fits */
-	KEEP_VERDICT,   /* keeper -> agent: of UPGRADE; id 0: it fits, and LEAVE follows; else errno. text says what was loaded, or why not */
-	KEEP_LEAVE,     /* keeper -> agent: exit at once and leave everything as it is: a successor takes over */
-	KEEP_MOVER_END, /* keeper -> agent: pool has no mover now. id: pid of the one that ended, 0: none could be started; kind as in MOVER; text: how */
+	/* keeper -> agent, with a descriptor: a new front; id is its pid, pool the number of restarts */
+	KEEP_FRONT,
+	/*
+	 * keeper -> agent: pool's mover has started; id is its pid, kind the number of restarts, which is that of those
+	 * that ended
+	 */
+	KEEP_MOVER,
+	KEEP_UPGRADE, /* agent -> keeper: load the module anew, if it fits */
+	/*
+	 * keeper -> agent: of UPGRADE; id 0: it fits, and LEAVE follows; else errno. text says what was loaded, or why
+	 * not
+	 */
+	KEEP_VERDICT,
+	KEEP_LEAVE, /* keeper -> agent: exit at once and leave everything as it is: a successor takes over */
+	/*
+	 * keeper -> agent: pool has no mover now. id: pid of the one that ended, 0: none could be started; kind as in
+	 * MOVER; text: how
+	 */
+	KEEP_MOVER_END,
 };
 
 /* What is held, and the descriptors of each in order. */
@@ -39,7 +53,7 @@ struct keep_message {
 	uint32_t what; /* enum keep_what */
 	uint32_t kind; /* enum keep_kind */
 	uint32_t pool;
-	uint32_t id;   /* handle, session, object */
+	uint32_t id; /* handle, session, object */
 	uint64_t value, value2;
 	char text[KEEP_TEXT_BYTES];
 };

@@ -82,7 +82,7 @@ static _Noreturn void front_child(struct keeper *keeper, int socket)
 
 static int front_start(struct keeper *keeper)
 {
-	struct keep_message message = { .what = KEEP_FRONT, .pool = keeper->front.restarts };
+	struct keep_message message = {.what = KEEP_FRONT, .pool = keeper->front.restarts};
 	int pair[2], error;
 	pid_t pid;
 
@@ -110,7 +110,7 @@ static int front_start(struct keeper *keeper)
 
 static bool agent_hung_up(const struct keeper *keeper)
 {
-	struct pollfd look = { keeper->channel, 0, 0 };
+	struct pollfd look = {keeper->channel, 0, 0};
 
 	return keeper->channel < 0 || (poll(&look, 1, 0) == 1 && look.revents & POLLHUP);
 }
@@ -127,12 +127,13 @@ static void front_died(struct keeper *keeper, int status)
 	}
 	pause = child_died(&keeper->front, false);
 	if (!keeper->stopping)
-		log_warning("front ended (%s); it is started again%s", child_end_text(status), pause ? " after a pause" : "");
+		log_warning("front ended (%s); it is started again%s", child_end_text(status),
+			pause ? " after a pause" : "");
 }
 
 /*
- * Its agent is gone. It ends by itself when it has passed on what that said last, so it is given a moment. Its successor waits for
- * that: of two at the places of the sockets the wrong one could be the last.
+ * Its agent is gone. It ends by itself when it has passed on what that said last, so it is given a moment. Its
+ * successor waits for that: of two at the places of the sockets the wrong one could be the last.
  */
 static void front_retire(struct keeper *keeper)
 {
@@ -194,8 +195,10 @@ static _Noreturn void mover_child(struct keeper *keeper, uint32_t pool)
 
 static void mover_tell(struct keeper *keeper, uint32_t pool)
 {
-	struct keep_message message = { .what = KEEP_MOVER, .pool = pool, .id = (uint32_t)keeper->movers[pool].pid,
-		.kind = keeper->movers[pool].restarts };
+	struct keep_message message = {.what = KEEP_MOVER,
+		.pool = pool,
+		.id = (uint32_t)keeper->movers[pool].pid,
+		.kind = keeper->movers[pool].restarts};
 	int error = attach_send(keeper->channel, &message, sizeof(message), NULL, 0);
 
 	if (error)
@@ -206,8 +209,10 @@ static void mover_tell(struct keeper *keeper, uint32_t pool)
 static void mover_tell_end(struct keeper *keeper, uint32_t pool)
 {
 	const struct child *mover = &keeper->movers[pool];
-	struct keep_message message = { .what = KEEP_MOVER_END, .pool = pool, .id = mover->end < 0 ? 0 : (uint32_t)mover->last,
-		.kind = mover->restarts };
+	struct keep_message message = {.what = KEEP_MOVER_END,
+		.pool = pool,
+		.id = mover->end < 0 ? 0 : (uint32_t)mover->last,
+		.kind = mover->restarts};
 	int error;
 
 	if (!keeper->ready || keeper->stopping)
@@ -274,8 +279,9 @@ static void mover_died(struct keeper *keeper, uint32_t pool, int status)
 	} else {
 		pause = child_died(mover, false);
 		if (!keeper->stopping)
-			log_warning("mover of pool '%s' ended (%s); it is started again%s", keeper->config->pools[pool].name,
-				child_end_text(status), pause ? " after a pause" : "");
+			log_warning("mover of pool '%s' ended (%s); it is started again%s",
+				keeper->config->pools[pool].name, child_end_text(status),
+				pause ? " after a pause" : "");
 	}
 	if (!keeper->loader.facts.has_mover)
 		mover->due_ms = 0;
@@ -360,7 +366,8 @@ static void agent_died(struct keeper *keeper, int status)
 	}
 	pause = child_died(&keeper->agent, !served);
 	log_error("agent ended (%s)%s; %s%s", child_end_text(status), served ? "" : " before it served",
-		!served && upgrade_undo(keeper) ? "the module from before the upgrade is started" : "it is started again",
+		!served && upgrade_undo(keeper) ? "the module from before the upgrade is started"
+						: "it is started again",
 		pause ? " after a pause" : "");
 }
 
@@ -404,7 +411,8 @@ static void patience_end(struct keeper *keeper)
 {
 	bool agent = keeper->agent.pid > 0 && (keeper->leaving || keeper->channel < 0);
 
-	log_warning("%s does not make room within %d ms; it is killed", agent ? "the agent" : "a mover", STOP_PATIENCE_MS);
+	log_warning(
+		"%s does not make room within %d ms; it is killed", agent ? "the agent" : "a mover", STOP_PATIENCE_MS);
 	keeper->patience_ms = 0;
 	if (agent)
 		kill(keeper->agent.pid, SIGKILL);
@@ -459,7 +467,7 @@ static void child_await(struct keeper *keeper, pid_t *pid, const char *name)
 	int status;
 
 	while (*pid > 0) {
-		struct pollfd look[] = { { keeper->shed.signals, POLLIN, 0 }, { keeper->channel, POLLIN, 0 } };
+		struct pollfd look[] = {{keeper->shed.signals, POLLIN, 0}, {keeper->channel, POLLIN, 0}};
 		struct signalfd_siginfo info;
 		uint64_t now = keeper_ms();
 
@@ -491,12 +499,12 @@ static void child_stop(struct keeper *keeper, pid_t *pid, const char *name)
 }
 
 /*
- * By the end of what we say to it, and not by a signal: a terminal or a service manager sends those to all of us at once, and of two that
- * are pending one is lost, so the agent could not tell whose it was.
+ * By the end of what we say to it, and not by a signal: a terminal or a service manager sends those to all of us at
+ * once, and of two that are pending one is lost, so the agent could not tell whose it was.
  */
 static void agent_stop(struct keeper *keeper, bool leave)
 {
-	struct keep_message message = { .what = KEEP_LEAVE };
+	struct keep_message message = {.what = KEEP_LEAVE};
 
 	if (keeper->channel < 0 || (leave && attach_send(keeper->channel, &message, sizeof(message), NULL, 0))) {
 		if (keeper->agent.pid > 0)

@@ -43,7 +43,8 @@ static int lock_busy(struct directory *directory)
 
 	text[length > 0 ? length : 0] = '\0';
 	text[strcspn(text, "\n")] = '\0';
-	log_error("another gpoold (pid %s) serves in '%s'; stop it or choose another runtime_dir", text, directory->config->runtime_dir);
+	log_error("another gpoold (pid %s) serves in '%s'; stop it or choose another runtime_dir", text,
+		directory->config->runtime_dir);
 	return -EBUSY;
 }
 
@@ -104,7 +105,8 @@ int directory_open(struct directory *directory, const struct config *config)
 	if (!error)
 		error = trusted(config->runtime_dir);
 	if (error) {
-		log_error("cannot use directory '%s': %s; make it for this user, not writable for others, or choose another runtime_dir",
+		log_error("cannot use directory '%s': %s; make it for this user, not writable for others, or choose "
+			  "another runtime_dir",
 			config->runtime_dir, strerror(-error));
 		return error;
 	}

@@ -1,5 +1,6 @@
 /*
- * directory.h - the runtime directory: the lock that makes gpoold the only one there, the sockets' places, and their end.
+ * directory.h - the runtime directory: the lock that makes gpoold the only one there, the sockets' places, and their
+ * end.
  */
 #ifndef GPOOL_AGENT_KEEPER_DIRECTORY_H
 #define GPOOL_AGENT_KEEPER_DIRECTORY_H

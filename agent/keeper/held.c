@@ -9,19 +9,13 @@
 static uint32_t ids_of(uint32_t kind)
 {
 	switch (kind) {
-	case KEEP_HANDLE:
-		return POOL_PAGES_MAX;
+	case KEEP_HANDLE: return POOL_PAGES_MAX;
 	case KEEP_SESSION:
-	case KEEP_TIMELINE:
-		return POOL_SESSIONS;
-	case KEEP_OBJECT:
-		return POOL_OBJECTS_MOST;
-	case KEEP_TIER:
-		return 16;
-	case KEEP_CONFIG:
-		return 1;
-	default:
-		return 0;
+	case KEEP_TIMELINE: return POOL_SESSIONS;
+	case KEEP_OBJECT: return POOL_OBJECTS_MOST;
+	case KEEP_TIER: return 16;
+	case KEEP_CONFIG: return 1;
+	default: return 0;
 	}
 }
 

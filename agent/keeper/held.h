@@ -1,6 +1,7 @@
 /*
- * held.h - the descriptors that outlive the agent, each found by kind, pool and id without a search: there may be 40,960 of handles and
- * four for each of 4,000 sessions in a pool. The list itself is dense, and is what the next agent gets.
+ * held.h - the descriptors that outlive the agent, each found by kind, pool and id without a search: there may be
+ * 40,960 of handles and four for each of 4,000 sessions in a pool. The list itself is dense, and is what the next agent
+ * gets.
  */
 #ifndef GPOOL_AGENT_KEEPER_HELD_H
 #define GPOOL_AGENT_KEEPER_HELD_H
@@ -22,8 +23,9 @@ struct held_table {
 };
 
 /*
- * held_add() - keep this item, in place of one of the same kind, pool and id; its descriptors become the table's (-1: none at that
- * place). 0, -EINVAL (no such kind or pool, an id beyond what there can be) or -ENOMEM: then they stay the caller's.
+ * held_add() - keep this item, in place of one of the same kind, pool and id; its descriptors become the table's (-1:
+ * none at that place). 0, -EINVAL (no such kind or pool, an id beyond what there can be) or -ENOMEM: then they stay the
+ * caller's.
  */
 int held_add(struct held_table *table, const struct held *item);
 /* held_drop() - close and forget; nothing when it is not held. */

@@ -41,8 +41,9 @@ static void kept_forget(void)
 
 static int kept_refuse(const char *text)
 {
-	log_error("cannot take over the memory that an earlier run has kept: %s; make the configuration what it was, or give that memory up: "
-		  "'systemctl clean --what=fdstore' of a unit that is stopped (systemd 254), or a start with keep_over_restart = \"no\"",
+	log_error("cannot take over the memory that an earlier run has kept: %s; make the configuration what it was, "
+		  "or give that memory up: 'systemctl clean --what=fdstore' of a unit that is stopped (systemd 254), "
+		  "or a start with keep_over_restart = \"no\"",
 		text);
 	return -EINVAL;
 }
@@ -63,7 +64,10 @@ static int kept_look(const struct keeper *keeper, struct store *store)
 		return 0;
 	}
 	for (int i = 0; i < count; i++) {
-		/* Of several the first that holds something: a run that ended before it could say so leaves one that is used up. */
+		/*
+		 * Of several the first that holds something: a run that ended before it could say so leaves one that is
+		 * used up.
+		 */
 		if (error || store->socket >= 0)
 			close(fds[i]);
 		else
@@ -88,7 +92,8 @@ static int pool_start(struct keeper *keeper, uint32_t index, struct store *store
 		return pool_make(config, &geometry, &device, &keeper->pools[index]);
 	if (!store_fits(store, index, &geometry, text, sizeof(text)))
 		return kept_refuse(text);
-	error = pool_make_from(&geometry, &device, &store->pools[index].segment, store->pools[index].ledger_fd, &keeper->pools[index]);
+	error = pool_make_from(
+		&geometry, &device, &store->pools[index].segment, store->pools[index].ledger_fd, &keeper->pools[index]);
 	if (!error)
 		store->pools[index].ledger_fd = -1; /* the pool's now */
 	return error;
@@ -99,7 +104,8 @@ static int pools_start(struct keeper *keeper, struct store *store)
 	if (store->socket >= 0 && store->head.pool_count != keeper->config->pool_count) {
 		char text[100];
 
-		snprintf(text, sizeof(text), "it has %u pools, the configuration %u", store->head.pool_count, keeper->config->pool_count);
+		snprintf(text, sizeof(text), "it has %u pools, the configuration %u", store->head.pool_count,
+			keeper->config->pool_count);
 		return kept_refuse(text);
 	}
 	for (uint32_t i = 0; i < keeper->config->pool_count; i++) {
@@ -131,16 +137,18 @@ static int kept_take(struct keeper *keeper, struct store *store)
 	keeper->start.adopted = 1;
 	if (keeper->start.incarnation <= store->head.incarnation)
 		keeper->start.incarnation = store->head.incarnation + 1;
-	log_info("memory of an earlier run goes on: %u pools, %u things held", store->head.pool_count, keeper->held.count);
+	log_info("memory of an earlier run goes on: %u pools, %u things held", store->head.pool_count,
+		keeper->held.count);
 	return 0;
 }
 
 /*
- * What this process goes by is what the agent is to go by, whatever becomes of the files meanwhile. The agent replaces it at a reload.
+ * What this process goes by is what the agent is to go by, whatever becomes of the files meanwhile. The agent replaces
+ * it at a reload.
  */
 static int config_hold(struct keeper *keeper)
 {
-	struct held item = { .kind = KEEP_CONFIG, .fd_count = 1, .fds = { kept_config_write(keeper->config) } };
+	struct held item = {.kind = KEEP_CONFIG, .fd_count = 1, .fds = {kept_config_write(keeper->config)}};
 	int error = item.fds[0] < 0 ? item.fds[0] : 0;
 
 	if (!error)
@@ -189,7 +197,9 @@ static bool stop_requested(void)
 	return sigpending(&pending) == 0 && (sigismember(&pending, SIGTERM) || sigismember(&pending, SIGINT));
 }
 
-/* After the death of a keeper its agent may still be ending, with the socket open: so an address in use is waited for. */
+/*
+ * After the death of a keeper its agent may still be ending, with the socket open: so an address in use is waited for.
+ */
 static int listen_await(const char *path)
 {
 	uint64_t end = keeper_ms() + STOP_PATIENCE_MS;
@@ -211,18 +221,23 @@ static int listen_start(struct keeper *keeper)
 	keeper->start.listen_fd = listen_await(keeper->directory.attach);
 	keeper->directory.listening = keeper->start.listen_fd >= 0;
 	if (keeper->start.listen_fd == -ENOTSOCK)
-		log_error("cannot listen at '%s': it exists and is not a socket; remove it or choose another runtime_dir", keeper->directory.attach);
+		log_error(
+			"cannot listen at '%s': it exists and is not a socket; remove it or choose another runtime_dir",
+			keeper->directory.attach);
 	else if (keeper->start.listen_fd < 0 && keeper->start.listen_fd != -EINTR)
 		log_error("cannot listen at '%s': %s", keeper->directory.attach, strerror(-keeper->start.listen_fd));
 	if (keeper->start.listen_fd < 0)
 		return keeper->start.listen_fd;
 	if (geteuid() == 0 && keeper->config->group[0] &&
 		chown(keeper->directory.attach, (uid_t)-1, keeper->config->group_id) < 0)
-		log_warning("cannot give '%s' to group '%s': %s", keeper->directory.attach, keeper->config->group, strerror(errno));
+		log_warning("cannot give '%s' to group '%s': %s", keeper->directory.attach, keeper->config->group,
+			strerror(errno));
 	return 0;
 }
 
-/* Which of its memory a pool keeps open: one descriptor for all of it where that is one file, else one for each handle. */
+/*
+ * Which of its memory a pool keeps open: one descriptor for all of it where that is one file, else one for each handle.
+ */
 static uint64_t descriptors_of_memory(const struct keeper *keeper, uint32_t index)
 {
 	const struct config_pool *config = &keeper->config->pools[index];
@@ -236,14 +251,16 @@ static uint64_t descriptors_of_memory(const struct keeper *keeper, uint32_t inde
 /* Refuses a limit at which no session could be admitted: descriptors.c refuses each of them by the same count. */
 static int descriptors_check(const struct keeper *keeper)
 {
-	uint64_t needed = DESCRIPTORS_OWN + DESCRIPTORS_OF_SESSION + (uint64_t)keeper->config->pool_count * DESCRIPTORS_OF_POOL;
+	uint64_t needed =
+		DESCRIPTORS_OWN + DESCRIPTORS_OF_SESSION + (uint64_t)keeper->config->pool_count * DESCRIPTORS_OF_POOL;
 	struct rlimit limit;
 
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
 		needed += descriptors_of_memory(keeper, i);
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= needed)
 		return 0;
-	log_error("RLIMIT_NOFILE is %llu: these pools and one session need %llu descriptors, each further session %d; raise it (LimitNOFILE= of the unit)",
+	log_error("RLIMIT_NOFILE is %llu: these pools and one session need %llu descriptors, each further session %d; "
+		  "raise it (LimitNOFILE= of the unit)",
 		(unsigned long long)limit.rlim_cur, (unsigned long long)needed, DESCRIPTORS_OF_SESSION);
 	return -EMFILE;
 }
@@ -257,7 +274,10 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 	keeper->start.size = sizeof(keeper->start);
 	keeper->start.pools = keeper->pools;
 	keeper->start.parent = getpid();
-	/* Workers tell one run of the pool from another by it, so no two starts have the same number: microseconds, then restarts. */
+	/*
+	 * Workers tell one run of the pool from another by it, so no two starts have the same number: microseconds,
+	 * then restarts.
+	 */
 	keeper->start.incarnation = wall_us() << 10;
 	error = signals_setup(keeper);
 	if (!error)
@@ -290,14 +310,15 @@ static void raise_descriptor_limit(void)
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return;
 	if (limit.rlim_max < wanted && geteuid() == 0) {
-		struct rlimit more = { wanted, wanted };
+		struct rlimit more = {wanted, wanted};
 
 		if (setrlimit(RLIMIT_NOFILE, &more) == 0)
 			return;
 	}
 	limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
 	if (setrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur < 16384)
-		log_warning("descriptor limit is %llu; raise RLIMIT_NOFILE for large pools or many sessions", (unsigned long long)limit.rlim_cur);
+		log_warning("descriptor limit is %llu; raise RLIMIT_NOFILE for large pools or many sessions",
+			(unsigned long long)limit.rlim_cur);
 }
 
 /* ---- life ---- */
@@ -320,7 +341,10 @@ static void signals_read(struct keeper *keeper)
 		children_reap(keeper);
 }
 
-/* This loop turns: all that the service manager may restart the whole of gpoold for. The children are watched from here. */
+/*
+ * This loop turns: all that the service manager may restart the whole of gpoold for. The children are watched from
+ * here.
+ */
 static int watchdog_wait_ms(struct keeper *keeper, int wait_ms)
 {
 	uint64_t now = keeper_ms();
@@ -341,15 +365,18 @@ static void keeper_loop(struct keeper *keeper)
 	keeper->watchdog_ms = notify_watchdog_ms();
 	while (!keeper->stopping) {
 		struct pollfd look[] = {
-			{ keeper->shed.signals, POLLIN, 0 },
-			{ keeper->channel, POLLIN, 0 },
-			{ keeper->probe.pid ? keeper->probe.answer : -1, POLLIN, 0 },
+			{keeper->shed.signals, POLLIN, 0},
+			{keeper->channel, POLLIN, 0},
+			{keeper->probe.pid ? keeper->probe.answer : -1, POLLIN, 0},
 		};
 
 		if (poll(look, 3, watchdog_wait_ms(keeper, children_wait_ms(keeper))) < 0 && errno != EINTR)
 			break;
 		if (look[1].revents && channel_read(keeper) == -EPIPE) {
-			/* It ends, of which SIGCHLD will tell; and if not, it is of no use, as nobody can talk to it any more. */
+			/*
+			 * It ends, of which SIGCHLD will tell; and if not, it is of no use, as nobody can talk to it
+			 * any more.
+			 */
 			close(keeper->channel);
 			keeper->channel = -1;
 			keeper->patience_ms = keeper_ms() + STOP_PATIENCE_MS;
@@ -380,18 +407,20 @@ static void keep_for_next_run(const struct keeper *keeper)
 	if (!error)
 		error = notify_barrier(BARRIER_MS);
 	if (error)
-		log_error("memory is not kept over the restart: the service manager does not take it: %s; look at FileDescriptorStoreMax= of the "
-			  "unit",
+		log_error("memory is not kept over the restart: the service manager does not take it: %s; look at "
+			  "FileDescriptorStoreMax= of the unit",
 			strerror(-error));
 	else
-		log_info("memory is kept for the next run: %u pools, %u things held", keeper->start.pool_count, keeper->held.count);
+		log_info("memory is kept for the next run: %u pools, %u things held", keeper->start.pool_count,
+			keeper->held.count);
 	close(socket);
 }
 
 static void keeper_stop(struct keeper *keeper)
 {
 	/* What was taken over and could not be served goes back to where it came from. */
-	bool keep = keeper->config->keep_over_restart && notify_there() && (keeper->ever_ready || keeper->start.adopted);
+	bool keep =
+		keeper->config->keep_over_restart && notify_there() && (keeper->ever_ready || keeper->start.adopted);
 
 	notify_send("STOPPING=1", -1);
 	children_stop(keeper, keep);
@@ -405,8 +434,8 @@ static void keeper_stop(struct keeper *keeper)
 }
 
 /*
- * Other processes of the same user could open /proc/PID/mem and the descriptors behind /proc/PID/fd. All children inherit this. Root's
- * other processes are not kept out by it, and poolctl dump would lack a right in containers.
+ * Other processes of the same user could open /proc/PID/mem and the descriptors behind /proc/PID/fd. All children
+ * inherit this. Root's other processes are not kept out by it, and poolctl dump would lack a right in containers.
  */
 static int memory_hide(const struct config *config)
 {

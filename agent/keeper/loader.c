@@ -17,7 +17,7 @@
 #endif
 #define MODULE_FILE "gpoold-agent.so"
 #define WAY_OUT "stop gpoold and start the one that came with the file"
-enum { PATH_SHOWN = 64 }; /* bytes of a path in a verdict, whose text has KEEP_TEXT_BYTES */
+enum { PATH_SHOWN = 64 };  /* bytes of a path in a verdict, whose text has KEEP_TEXT_BYTES */
 enum { PROBE_MS = 10000 }; /* chosen: loading takes milliseconds; a file whose start-up code hangs must not hang us */
 
 void loader_find(const char *given, char path[PATH_MAX])
@@ -60,7 +60,8 @@ static const struct module *load(const struct loader *loader, const char **why)
 		const char *text = dlerror();
 
 		/* "/proc/self/fd/5: invalid ELF header": the file has a better name. */
-		*why = text && !strncmp(text, name, strlen(name)) && text[strlen(name)] == ':' ? text + strlen(name) + 2 : text;
+		*why = text && !strncmp(text, name, strlen(name)) && text[strlen(name)] == ':' ? text + strlen(name) + 2
+											       : text;
 		return NULL;
 	}
 	return dlsym(library, MODULE_SYMBOL);
@@ -79,7 +80,8 @@ const struct module *loader_load(const struct loader *loader)
 /* How the module's layout compares with ours. */
 static void facts_of_layout(const struct module *module, struct loader_facts *facts)
 {
-	const struct layout *layout = module->size < offsetof(struct module, layout) + sizeof(module->layout) ? NULL : module->layout;
+	const struct layout *layout =
+		module->size < offsetof(struct module, layout) + sizeof(module->layout) ? NULL : module->layout;
 
 	if (!layout)
 		return;
@@ -127,7 +129,9 @@ int probe_start(struct probe *probe, const char *path, const struct child_shed *
 	probe->answer = -1;
 	snprintf(probe->loader.path, sizeof(probe->loader.path), "%s", path);
 	probe->loader.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	error = probe->loader.fd < 0 || fstat(probe->loader.fd, &status) < 0 ? -errno : S_ISREG(status.st_mode) ? 0 : -ENOEXEC;
+	error = probe->loader.fd < 0 || fstat(probe->loader.fd, &status) < 0 ? -errno
+		: S_ISREG(status.st_mode)                                    ? 0
+									     : -ENOEXEC;
 	if (error) {
 		snprintf(text, text_bytes, "cannot open '%s': %s; install it there, or name it with --module", path,
 			error == -ENOEXEC ? "it is no file" : strerror(-error));
@@ -190,7 +194,8 @@ static int refuse_interface(const struct loader_facts *facts, const char *path, 
 
 	/* Parts that may differ in what one side alone has have no sum. */
 	if (facts->differs != LAYOUT_INTERFACE)
-		snprintf(text, text_bytes, "'%s' changes %s, which running processes use; " WAY_OUT, path, facts->difference);
+		snprintf(text, text_bytes, "'%s' changes %s, which running processes use; " WAY_OUT, path,
+			facts->difference);
 	else
 		snprintf(text, text_bytes, "'%s' has interface %s, this gpoold has %s: %s differs; " WAY_OUT, path,
 			layout_text(facts->abi, facts->interface_sum, theirs),
@@ -205,11 +210,13 @@ static int verdict(const struct loader *loader, char *text, size_t text_bytes)
 	const char *path = path_end(loader->path, shown);
 
 	if (facts->error) {
-		snprintf(text, text_bytes, "cannot load '%s': %s; install the file of this version there", path, facts->text);
+		snprintf(text, text_bytes, "cannot load '%s': %s; install the file of this version there", path,
+			facts->text);
 		return facts->error;
 	}
 	if (facts->abi != MODULE_ABI) {
-		snprintf(text, text_bytes, "'%s' has interface %u, this gpoold has %d; " WAY_OUT, path, facts->abi, MODULE_ABI);
+		snprintf(text, text_bytes, "'%s' has interface %u, this gpoold has %d; " WAY_OUT, path, facts->abi,
+			MODULE_ABI);
 		return -EPROTO;
 	}
 	if (facts->layout_version != POOL_LAYOUT_VERSION || !facts->layout_sum || facts->differs == LAYOUT_SHARED)
@@ -237,7 +244,7 @@ static int probe_reap(struct probe *probe, bool kill_it)
 
 int probe_finish(struct probe *probe, struct loader *loader, char *text, size_t text_bytes)
 {
-	struct pollfd look = { probe->answer, POLLIN, 0 };
+	struct pollfd look = {probe->answer, POLLIN, 0};
 	struct loader_facts *facts = &probe->loader.facts;
 	uint64_t now = keeper_ms();
 	bool said = poll(&look, 1, probe->end_ms > now ? (int)(probe->end_ms - now) : 0) == 1;
@@ -252,10 +259,12 @@ int probe_finish(struct probe *probe, struct loader *loader, char *text, size_t 
 		error = verdict(&probe->loader, text, text_bytes);
 	} else if (said) {
 		error = -ENOEXEC;
-		snprintf(text, text_bytes, "cannot load '%s': its start-up code ended with %s", probe->loader.path, child_end_text(status));
+		snprintf(text, text_bytes, "cannot load '%s': its start-up code ended with %s", probe->loader.path,
+			child_end_text(status));
 	} else {
 		error = -ETIMEDOUT;
-		snprintf(text, text_bytes, "cannot load '%s': its start-up code did not end within %d ms", probe->loader.path, PROBE_MS);
+		snprintf(text, text_bytes, "cannot load '%s': its start-up code did not end within %d ms",
+			probe->loader.path, PROBE_MS);
 	}
 	if (error)
 		loader_close(&probe->loader);

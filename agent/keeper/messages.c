@@ -11,15 +11,16 @@
 
 static void hold(struct keeper *keeper, const struct keep_message *message, const int *fds, size_t fd_count)
 {
-	struct held item = { message->kind, message->pool, message->id, (uint32_t)fd_count, { 0 }, message->value, message->value2 };
+	struct held item = {
+		message->kind, message->pool, message->id, (uint32_t)fd_count, {0}, message->value, message->value2};
 	int error;
 
 	memcpy(item.fds, fds, fd_count * sizeof(*fds));
 	error = message->pool < keeper->start.pool_count ? held_add(&keeper->held, &item) : -EINVAL;
 	if (!error)
 		return;
-	log_error("cannot keep what the agent gave (kind %u, %u/%u): %s; its successor will not have it", message->kind, message->pool,
-		message->id, strerror(-error));
+	log_error("cannot keep what the agent gave (kind %u, %u/%u): %s; its successor will not have it", message->kind,
+		message->pool, message->id, strerror(-error));
 	held_close(&item);
 }
 
@@ -42,7 +43,7 @@ static void ready(struct keeper *keeper)
 
 static void verdict_send(struct keeper *keeper, int error, const char *text)
 {
-	struct keep_message message = { .what = KEEP_VERDICT, .id = (uint32_t)-error };
+	struct keep_message message = {.what = KEEP_VERDICT, .id = (uint32_t)-error};
 
 	snprintf(message.text, sizeof(message.text), "%s", text);
 	error = attach_send(keeper->channel, &message, sizeof(message), NULL, 0);
@@ -67,7 +68,7 @@ static void upgrade_begin(struct keeper *keeper)
 
 void upgrade_go_on(struct keeper *keeper)
 {
-	struct keep_message leave = { .what = KEEP_LEAVE };
+	struct keep_message leave = {.what = KEEP_LEAVE};
 	char text[KEEP_TEXT_BYTES];
 	struct loader next;
 	int error = probe_finish(&keeper->probe, &next, text, sizeof(text));
@@ -97,17 +98,12 @@ void upgrade_go_on(struct keeper *keeper)
 static void message_take(struct keeper *keeper, const struct keep_message *message)
 {
 	switch (message->what) {
-	case KEEP_DROP:
-		held_drop(&keeper->held, message->kind, message->pool, message->id);
-		break;
-	case KEEP_READY:
-		ready(keeper);
-		break;
-	case KEEP_UPGRADE:
-		upgrade_begin(keeper);
-		break;
+	case KEEP_DROP: held_drop(&keeper->held, message->kind, message->pool, message->id); break;
+	case KEEP_READY: ready(keeper); break;
+	case KEEP_UPGRADE: upgrade_begin(keeper); break;
 	default:
-		log_warning("the agent sent a message of kind %u, which is not known here; it is dropped", message->what);
+		log_warning(
+			"the agent sent a message of kind %u, which is not known here; it is dropped", message->what);
 	}
 }
 
@@ -125,7 +121,8 @@ int channel_read(struct keeper *keeper)
 	for (size_t i = 0; i < fd_count; i++)
 		close(fds[i]);
 	if (length == -EMFILE || length == -ENFILE)
-		log_error("no descriptor is left for what the agent gave; its successor will not have it. Raise RLIMIT_NOFILE");
+		log_error("no descriptor is left for what the agent gave; its successor will not have it. Raise "
+			  "RLIMIT_NOFILE");
 	if (length == sizeof(message))
 		message_take(keeper, &message);
 	return length == -EAGAIN || length == -EPIPE ? length : 0;

@@ -16,7 +16,7 @@
 
 enum {
 	SEND_SECONDS = 5,
-	FIRST = 3, /* SD_LISTEN_FDS_START */
+	FIRST = 3,   /* SD_LISTEN_FDS_START */
 	MOST = 1024, /* descriptors that a manager may hand over, far above what it keeps for one service */
 };
 
@@ -50,11 +50,11 @@ int notify_send(const char *text, int fd)
 	union {
 		struct cmsghdr align;
 		char bytes[CMSG_SPACE(sizeof(int))];
-	} control = { .bytes = { 0 } };
-	struct iovec part = { (void *)(uintptr_t)text, strlen(text) };
+	} control = {.bytes = {0}};
+	struct iovec part = {(void *)(uintptr_t)text, strlen(text)};
 	struct sockaddr_un address;
-	struct msghdr message = { .msg_name = &address, .msg_iov = &part, .msg_iovlen = 1 };
-	const struct timeval patience = { .tv_sec = SEND_SECONDS };
+	struct msghdr message = {.msg_name = &address, .msg_iov = &part, .msg_iovlen = 1};
+	const struct timeval patience = {.tv_sec = SEND_SECONDS};
 	int error = address_of(&address, &message.msg_namelen), socket_fd;
 	ssize_t sent;
 
@@ -94,7 +94,7 @@ int notify_barrier(int timeout_ms)
 	error = notify_send("BARRIER=1", ends[1]);
 	close(ends[1]);
 	/* Whoever has taken the message closes its end, and took those before it first. */
-	look = (struct pollfd){ ends[0], 0, 0 };
+	look = (struct pollfd){ends[0], 0, 0};
 	if (!error && poll(&look, 1, timeout_ms) != 1)
 		error = -ETIMEDOUT;
 	close(ends[0]);

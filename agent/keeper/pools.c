@@ -20,7 +20,7 @@
 static int answer_await(int answer, int signals)
 {
 	for (;;) {
-		struct pollfd look[] = { { answer, POLLIN, 0 }, { signals, POLLIN, 0 } };
+		struct pollfd look[] = {{answer, POLLIN, 0}, {signals, POLLIN, 0}};
 		sigset_t pending;
 
 		if (poll(look, 2, -1) < 0 && errno != EINTR)
@@ -71,16 +71,19 @@ static int device_ask(const struct config_pool *config, const struct loader *loa
 	return device->error;
 }
 
-static int geometry_of(const struct config *config, uint32_t index, const struct module_device *device, struct pool_geometry *geometry)
+static int geometry_of(
+	const struct config *config, uint32_t index, const struct module_device *device, struct pool_geometry *geometry)
 {
-	const struct config_device known = { .granularity = device->granularity, .memory_bytes = device->memory_bytes };
+	const struct config_device known = {.granularity = device->granularity, .memory_bytes = device->memory_bytes};
 	const struct config_pool *pool = &config->pools[index];
 	struct config_measure measure;
 	struct config_error why;
 	int error = config_pool_measure(config, pool, &known, &measure, &why);
 
 	if (!error && !measure.pages)
-		error = config_fail(&why, -ERANGE, "pool '%s': its device does not report the size of its memory; give its size in bytes", pool->name);
+		error = config_fail(&why, -ERANGE,
+			"pool '%s': its device does not report the size of its memory; give its size in bytes",
+			pool->name);
 	if (error) {
 		log_error("%s", why.text);
 		return error;
@@ -100,8 +103,8 @@ static int geometry_of(const struct config *config, uint32_t index, const struct
 	return 0;
 }
 
-int pool_measure(const struct config *config, uint32_t index, const struct loader *loader, const struct child_shed *shed,
-	struct module_device *device, struct pool_geometry *geometry)
+int pool_measure(const struct config *config, uint32_t index, const struct loader *loader,
+	const struct child_shed *shed, struct module_device *device, struct pool_geometry *geometry)
 {
 	const struct config_pool *pool = &config->pools[index];
 	int error;
@@ -111,8 +114,8 @@ int pool_measure(const struct config *config, uint32_t index, const struct loade
 	if (error == -EINTR)
 		return error;
 	if (error) {
-		log_error("pool '%s': no device '%s' on back end '%s': %s; poolctl doctor tells what there is", pool->name, pool->device,
-			pool->backend, device->text[0] ? device->text : strerror(-error));
+		log_error("pool '%s': no device '%s' on back end '%s': %s; poolctl doctor tells what there is",
+			pool->name, pool->device, pool->backend, device->text[0] ? device->text : strerror(-error));
 		return error;
 	}
 	return geometry_of(config, index, device, geometry);
@@ -139,7 +142,8 @@ static void pool_clear(struct module_pool *pool)
 	pool->segment_fd = pool->ledger_fd = pool->work_bell = pool->done_bell = -1;
 }
 
-static int pool_begin(const struct pool_geometry *geometry, const struct module_device *device, struct module_pool *pool)
+static int pool_begin(
+	const struct pool_geometry *geometry, const struct module_device *device, struct module_pool *pool)
 {
 	int error;
 
@@ -158,14 +162,15 @@ static int pool_begin(const struct pool_geometry *geometry, const struct module_
 	return error;
 }
 
-int pool_make(const struct config_pool *config, const struct pool_geometry *geometry, const struct module_device *device,
-	struct module_pool *pool)
+int pool_make(const struct config_pool *config, const struct pool_geometry *geometry,
+	const struct module_device *device, struct module_pool *pool)
 {
 	int error = pool_begin(geometry, device, pool);
 	uint32_t memory_slots, slots = config_spill_slots(config, &memory_slots);
 
 	if (!error) {
-		error = ledger_create(geometry->page_count, pool->segment.header->object_count, memory_slots, slots, &pool->ledger, &pool->ledger_fd);
+		error = ledger_create(geometry->page_count, pool->segment.header->object_count, memory_slots, slots,
+			&pool->ledger, &pool->ledger_fd);
 		if (error) {
 			pool->ledger_fd = -1;
 			log_error("pool '%s': cannot make its ledger: %s", geometry->name, strerror(-error));
@@ -193,16 +198,17 @@ static void segment_copy(const struct pool_segment *from, struct pool_segment *t
 	flight_copy(&from->events, &to->events);
 }
 
-int pool_make_from(const struct pool_geometry *geometry, const struct module_device *device, const struct pool_segment *from,
-	int ledger_fd, struct module_pool *pool)
+int pool_make_from(const struct pool_geometry *geometry, const struct module_device *device,
+	const struct pool_segment *from, int ledger_fd, struct module_pool *pool)
 {
 	int error = pool_begin(geometry, device, pool);
 
 	if (!error) {
 		pool->ledger_fd = ledger_fd;
 		error = ledger_open(ledger_fd, &pool->ledger);
-		if (!error && (pool->ledger.header->page_count != geometry->page_count ||
-				     pool->ledger.header->object_count != from->header->object_count))
+		if (!error &&
+			(pool->ledger.header->page_count != geometry->page_count ||
+				pool->ledger.header->object_count != from->header->object_count))
 			error = -EBADMSG;
 		if (error)
 			log_error("pool '%s': cannot use its kept ledger: %s", geometry->name, strerror(-error));

@@ -29,14 +29,15 @@ struct keeper {
 	struct probe probe;           /* of an upgrade */
 	int channel;                  /* towards the agent; -1: none */
 	struct child agent, front, movers[MODULE_POOLS_MAX];
-	pid_t old_front;              /* of an agent that is gone: it ends by itself, or is killed when this time is over */
+	/* of an agent that is gone: it ends by itself, or is killed when this time is over */
+	pid_t old_front;
 	uint64_t old_front_ms;
-	bool ready;                   /* this agent serves */
+	bool ready; /* this agent serves */
 	bool ever_ready;
-	bool leaving;                 /* this agent was told to make room for its successor */
-	bool movers_old;              /* these movers run code from before an upgrade */
-	uint64_t patience_ms;         /* when those that were asked to make room are killed; 0: nobody was */
-	int watchdog_ms;              /* how often the service manager wants to hear of us; 0: never */
+	bool leaving;         /* this agent was told to make room for its successor */
+	bool movers_old;      /* these movers run code from before an upgrade */
+	uint64_t patience_ms; /* when those that were asked to make room are killed; 0: nobody was */
+	int watchdog_ms;      /* how often the service manager wants to hear of us; 0: never */
 	uint64_t watchdog_due_ms;
 	bool stopping;
 	int exit_status;

@@ -16,10 +16,11 @@
 
 #define STORE_MAGIC UINT64_C(0x3165726f74736731) /* "1gstore1" */
 enum {
-	STORE_BATCH = 250,         /* descriptors in a packet; the kernel takes 253 */
-	ITEMS_MAX = 1 << 24,       /* far above what descriptors there can be */
-	DESCRIPTORS_SPARE = 64,    /* what gpoold needs beside those that it keeps, to begin with */
-	ROOM = 64 << 20,           /* of the socket, if the kernel gives it; 32 pools of 40,960 handles take a fifth of this */
+	STORE_BATCH = 250,      /* descriptors in a packet; the kernel takes 253 */
+	ITEMS_MAX = 1 << 24,    /* far above what descriptors there can be */
+	DESCRIPTORS_SPARE = 64, /* what gpoold needs beside those that it keeps, to begin with */
+	/* of the socket, if the kernel gives it; 32 pools of 40,960 handles take a fifth of this */
+	ROOM = 64 << 20,
 };
 
 /* ---- writing ---- */
@@ -27,7 +28,8 @@ enum {
 /* Connections and doorbells of sessions end with us. */
 static bool kept(const struct held *item, uint32_t place)
 {
-	return place < item->fd_count && item->fds[place] >= 0 && (item->kind != KEEP_SESSION || place == 0 || place == 2);
+	return place < item->fd_count && item->fds[place] >= 0 &&
+		(item->kind != KEEP_SESSION || place == 0 || place == 2);
 }
 
 static int items_write(const struct held_table *held, struct store_head *head)
@@ -51,7 +53,7 @@ static int items_write(const struct held_table *held, struct store_head *head)
 	for (uint32_t i = 0; i < held->count; i++) {
 		const struct held *from = &held->list[i];
 
-		items[i] = (struct store_item){ from->kind, from->pool, from->id, 0, from->value, from->value2 };
+		items[i] = (struct store_item){from->kind, from->pool, from->id, 0, from->value, from->value2};
 		for (uint32_t place = 0; place < from->fd_count; place++)
 			if (kept(from, place)) {
 				items[i].fds |= 1u << place;
@@ -139,10 +141,13 @@ int store_write(const struct module_start *start, const struct held_table *held,
 		return ends[1];
 	close(ends[1]);
 	if (error == -ETOOMANYREFS)
-		snprintf(text, text_bytes, "%u descriptors are more than may be in flight, RLIMIT_NOFILE of %llu; raise LimitNOFILE= of the unit",
+		snprintf(text, text_bytes,
+			"%u descriptors are more than may be in flight, RLIMIT_NOFILE of %llu; raise LimitNOFILE= of "
+			"the unit",
 			head.fd_count, descriptors_most());
 	else if (error == -EAGAIN)
-		snprintf(text, text_bytes, "%u descriptors do not fit into a socket; raise net.core.wmem_max", head.fd_count);
+		snprintf(text, text_bytes, "%u descriptors do not fit into a socket; raise net.core.wmem_max",
+			head.fd_count);
 	else
 		snprintf(text, text_bytes, "cannot write %u descriptors: %s", head.fd_count, strerror(-error));
 	return error;
@@ -157,9 +162,11 @@ static int head_peek(int socket, struct store_head *head, int *fds, size_t fd_ro
 		struct cmsghdr align;
 		char bytes[CMSG_SPACE((1 + 2 * MODULE_POOLS_MAX) * sizeof(int))];
 	} control;
-	struct iovec part = { head, sizeof(*head) };
-	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes,
-		.msg_controllen = CMSG_LEN(fd_room * sizeof(int)) };
+	struct iovec part = {head, sizeof(*head)};
+	struct msghdr message = {.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = CMSG_LEN(fd_room * sizeof(int))};
 	ssize_t length = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
 	*fd_count = 0;
@@ -228,7 +235,8 @@ static int pools_look(struct store *store, const int *fds)
 /* A head of `length` bytes: one that another version has written may be shorter, and what is missing of it is zero. */
 static int head_check(const struct store_head *head, size_t length, size_t fd_count)
 {
-	if (length < offsetof(struct store_head, incarnation) || head->magic != STORE_MAGIC || head->head_bytes < length)
+	if (length < offsetof(struct store_head, incarnation) || head->magic != STORE_MAGIC ||
+		head->head_bytes < length)
 		return -EBADMSG;
 	if (head->head_bytes != sizeof(*head) || head->layout_version != POOL_LAYOUT_VERSION ||
 		head->layout_sum != layout_sum(&layout_own, LAYOUT_SHARED))
@@ -281,7 +289,8 @@ int store_look(int socket, struct store *store, char *text, size_t text_bytes)
 	return error;
 }
 
-bool store_fits(const struct store *store, uint32_t index, const struct pool_geometry *geometry, char *text, size_t text_bytes)
+bool store_fits(
+	const struct store *store, uint32_t index, const struct pool_geometry *geometry, char *text, size_t text_bytes)
 {
 	const struct pool_header *header;
 	uint32_t reserved;
@@ -292,23 +301,29 @@ bool store_fits(const struct store *store, uint32_t index, const struct pool_geo
 	}
 	header = store->pools[index].segment.header;
 	reserved = header->page_count - header->reserved_first;
-	if (strncmp(header->name, geometry->name, sizeof(header->name)) || strncmp(header->backend, geometry->backend, sizeof(header->backend)) ||
+	if (strncmp(header->name, geometry->name, sizeof(header->name)) ||
+		strncmp(header->backend, geometry->backend, sizeof(header->backend)) ||
 		strncmp(header->device, geometry->device, sizeof(header->device))) {
-		snprintf(text, text_bytes, "its pool %u is '%.63s' on %.15s %.63s, the configuration has '%s' on %s %s", index, header->name,
-			header->backend, header->device, geometry->name, geometry->backend, geometry->device);
+		snprintf(text, text_bytes, "its pool %u is '%.63s' on %.15s %.63s, the configuration has '%s' on %s %s",
+			index, header->name, header->backend, header->device, geometry->name, geometry->backend,
+			geometry->device);
 		return false;
 	}
 	if (header->page_bytes != geometry->page_bytes || header->page_count != geometry->page_count ||
 		header->pages_per_handle != geometry->pages_per_handle || reserved != geometry->reserved_pages) {
 		snprintf(text, text_bytes,
-			"its pool '%s' has %u pages of %llu bytes, %u in a handle and %u reserved, the configuration gives %u of %llu, %u and %u",
-			geometry->name, header->page_count, (unsigned long long)header->page_bytes, header->pages_per_handle, reserved,
-			geometry->page_count, (unsigned long long)geometry->page_bytes, geometry->pages_per_handle, geometry->reserved_pages);
+			"its pool '%s' has %u pages of %llu bytes, %u in a handle and %u reserved, the configuration "
+			"gives %u of %llu, %u and %u",
+			geometry->name, header->page_count, (unsigned long long)header->page_bytes,
+			header->pages_per_handle, reserved, geometry->page_count,
+			(unsigned long long)geometry->page_bytes, geometry->pages_per_handle, geometry->reserved_pages);
 		return false;
 	}
 	if (header->object_count != pool_object_count(geometry->objects, geometry->page_count)) {
-		snprintf(text, text_bytes, "its pool '%s' has room for %u objects, the configuration gives %u; set 'objects' as it was",
-			geometry->name, header->object_count - 1, pool_object_count(geometry->objects, geometry->page_count) - 1);
+		snprintf(text, text_bytes,
+			"its pool '%s' has room for %u objects, the configuration gives %u; set 'objects' as it was",
+			geometry->name, header->object_count - 1,
+			pool_object_count(geometry->objects, geometry->page_count) - 1);
 		return false;
 	}
 	return true;
@@ -328,7 +343,8 @@ static int fd_next(struct fd_reader *reader)
 
 	if (reader->at == reader->count) {
 		reader->at = reader->count = 0;
-		length = attach_receive(reader->socket, &said, sizeof(said), reader->fds, STORE_BATCH, &reader->count, 0);
+		length = attach_receive(
+			reader->socket, &said, sizeof(said), reader->fds, STORE_BATCH, &reader->count, 0);
 		if (length < 0)
 			return length;
 		if (!reader->count)
@@ -339,7 +355,8 @@ static int fd_next(struct fd_reader *reader)
 
 static int item_take(struct fd_reader *reader, const struct store_item *item, struct held_table *held)
 {
-	struct held into = { .kind = item->kind, .pool = item->pool, .id = item->id, .value = item->value, .value2 = item->value2 };
+	struct held into = {
+		.kind = item->kind, .pool = item->pool, .id = item->id, .value = item->value, .value2 = item->value2};
 	int fd, error = 0;
 
 	for (uint32_t place = 0; place < KEEP_FDS_MAX; place++)
@@ -367,14 +384,15 @@ static int item_take(struct fd_reader *reader, const struct store_item *item, st
 int store_take(struct store *store, struct held_table *held, char *text, size_t text_bytes)
 {
 	unsigned long long most = descriptors_most();
-	struct fd_reader reader = { .socket = store->socket };
+	struct fd_reader reader = {.socket = store->socket};
 	struct store_head head;
 	int fds[1 + 2 * MODULE_POOLS_MAX], length, error = 0;
 	size_t fd_count = 0;
 
 	if (store->head.fd_count + (unsigned long long)DESCRIPTORS_SPARE > most) {
-		snprintf(text, text_bytes, "it has %u descriptors, and RLIMIT_NOFILE is %llu; raise LimitNOFILE= of the unit", store->head.fd_count,
-			most);
+		snprintf(text, text_bytes,
+			"it has %u descriptors, and RLIMIT_NOFILE is %llu; raise LimitNOFILE= of the unit",
+			store->head.fd_count, most);
 		return -EMFILE;
 	}
 	/* The packet that was looked at, once more. */

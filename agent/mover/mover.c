@@ -1,10 +1,10 @@
 /*
  * mover.c - the life of a mover: what it keeps of its keeper's, what it opens, and who does which job.
  *
- * The first thread sleeps in poll() on the bell, the signals and the lanes' call for help. At the bell it takes what is new in
- * the ring over into `pending`, in order of numbers. The lanes, threads with a GPU stream each, take from there what nothing
- * before it is in the way of, and put the result into the ring. So a copy, a checksum and a disk go on at the same time, each
- * waited for by the thread that needs it, and nothing is waited for by all.
+ * The first thread sleeps in poll() on the bell, the signals and the lanes' call for help. At the bell it takes what is
+ * new in the ring over into `pending`, in order of numbers. The lanes, threads with a GPU stream each, take from there
+ * what nothing before it is in the way of, and put the result into the ring. So a copy, a checksum and a disk go on at
+ * the same time, each waited for by the thread that needs it, and nothing is waited for by all.
  *
  * Crash rule: nothing here outlives the process but the ring and the bytes; ring.h says why that is enough.
  */
@@ -28,9 +28,9 @@
 #include <unistd.h>
 
 /*
- * Chosen: one that copies, one that computes a checksum, one that waits for the disk, and one more so that none of the three
- * rests; of a page of 2 MiB the file has 16 requests then, enough for an NVMe device, and the buffers come to 8 MiB, which is how
- * much a user may usually lock.
+ * Chosen: one that copies, one that computes a checksum, one that waits for the disk, and one more so that none of the
+ * three rests; of a page of 2 MiB the file has 16 requests then, enough for an NVMe device, and the buffers come to 8
+ * MiB, which is how much a user may usually lock.
  */
 enum { LANES = 4 };
 
@@ -54,8 +54,8 @@ struct mover {
 	struct mover_ring *ring;
 	uint32_t number; /* among this pool's movers, from 1 */
 	int work_bell, done_bell;
-	int signals; /* signalfd */
-	int help;    /* eventfd: a lane's GPU context is lost */
+	int signals;    /* signalfd */
+	int help;       /* eventfd: a lane's GPU context is lost */
 	uint32_t lanes; /* of LANES, those that could be made */
 	char pool[POOL_NAME_BYTES];
 	struct gpu *gpu;
@@ -81,7 +81,9 @@ static void bell_ring(int bell)
 		;
 }
 
-/* Into the log, and to where the agent finds it when this process is gone: what tools say about a pool without a mover. */
+/*
+ * Into the log, and to where the agent finds it when this process is gone: what tools say about a pool without a mover.
+ */
 static void say_why(struct mover *mover, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say_why(struct mover *mover, const char *format, ...)
 {
@@ -100,7 +102,11 @@ static void pending_add(struct mover *mover, uint32_t slot)
 	const struct mover_job *job = &mover->ring->jobs[slot];
 	struct pending added = {.slot = slot,
 		.number = job->number,
-		.task = {.kind = job->kind, .page = job->page, .to = job->to, .tier = job->tier, .checksum = job->checksum}};
+		.task = {.kind = job->kind,
+			.page = job->page,
+			.to = job->to,
+			.tier = job->tier,
+			.checksum = job->checksum}};
 	uint32_t at = mover->pending_count;
 
 	while (at && mover->pending[at - 1].number > added.number)
@@ -158,15 +164,11 @@ static bool uses_slot(const struct mover_task *task, uint32_t tier, uint32_t slo
 static bool in_the_way(const struct mover_task *a, const struct mover_task *b)
 {
 	switch (b->kind) {
-	case MOVER_SINK:
-		return uses_slot(a, MOVER_TIER_MEMORY, b->page) || uses_slot(a, MOVER_TIER_FILE, b->to);
+	case MOVER_SINK: return uses_slot(a, MOVER_TIER_MEMORY, b->page) || uses_slot(a, MOVER_TIER_FILE, b->to);
 	case MOVER_SPILL:
-	case MOVER_LOAD:
-		return uses_page(a, b->page) || uses_slot(a, b->tier, b->to);
-	case MOVER_COPY:
-		return uses_page(a, b->page) || uses_page(a, b->to);
-	default:
-		return uses_page(a, b->page);
+	case MOVER_LOAD: return uses_page(a, b->page) || uses_slot(a, b->tier, b->to);
+	case MOVER_COPY: return uses_page(a, b->page) || uses_page(a, b->to);
+	default: return uses_page(a, b->page);
 	}
 }
 
@@ -227,7 +229,10 @@ static void *worker_main(void *argument)
 		pthread_mutex_unlock(&mover->lock);
 		error = mover_lane_do(&worker->lane, &task);
 		pthread_mutex_lock(&mover->lock);
-		/* Its job gets its error also when the context is lost: repeated for ever, it might be the one that does it. */
+		/*
+		 * Its job gets its error also when the context is lost: repeated for ever, it might be the one that
+		 * does it.
+		 */
 		job_finish(mover, slot, &task, error);
 		if (worker->lane.lost) {
 			mover->stop = true;
@@ -242,7 +247,8 @@ static void *worker_main(void *argument)
 
 static bool held_is_ours(const struct module_start *start, const struct held *held)
 {
-	return held->pool == start->pool && (held->kind == KEEP_HANDLE || held->kind == KEEP_TIER) && held->fd_count >= 1;
+	return held->pool == start->pool && (held->kind == KEEP_HANDLE || held->kind == KEEP_TIER) &&
+		held->fd_count >= 1;
 }
 
 static int compare_fds(const void *a, const void *b)
@@ -321,7 +327,8 @@ static void tiers_open(struct mover *mover, const struct module_start *start)
 	int error = memory ? mover_memory_open(&mover->memory, mover->gpu, memory, mover->window.page_bytes) : 0;
 
 	if (error)
-		log_error("pool '%s': cannot use its memory tier: %s; nothing goes there", mover->pool, strerror(-error));
+		log_error(
+			"pool '%s': cannot use its memory tier: %s; nothing goes there", mover->pool, strerror(-error));
 	error = file ? mover_file_open(&mover->file, file, mover->window.page_bytes) : 0;
 	if (error)
 		log_error("pool '%s': cannot use its file tier: %s; nothing goes there", mover->pool, strerror(-error));
@@ -354,7 +361,8 @@ static int lanes_are(struct mover *mover, uint32_t count, int error, const char 
 		say_why(mover, "cannot make %s: %s", what, why);
 		return error;
 	}
-	log_warning("pool '%s': cannot make %s %u: %s; its mover goes on with those it has", mover->pool, what, count, why);
+	log_warning(
+		"pool '%s': cannot make %s %u: %s; its mover goes on with those it has", mover->pool, what, count, why);
 	mover->lanes = count;
 	return 0;
 }
@@ -366,7 +374,8 @@ static int lanes_open(struct mover *mover)
 		int error;
 
 		mover->workers[i].mover = mover;
-		error = mover_lane_open(&mover->workers[i].lane, mover->gpu, &mover->window, &mover->memory, &mover->file);
+		error = mover_lane_open(
+			&mover->workers[i].lane, mover->gpu, &mover->window, &mover->memory, &mover->file);
 		if (error && (error = lanes_are(mover, i, error, "lane", gpu_error_text())))
 			return error;
 	}
@@ -416,7 +425,8 @@ static int mover_open(struct mover *mover, const struct module_start *start)
 	error = gpu_open(gpu_backend(header->backend), pool->device, 0, &mover->gpu);
 	if (error) {
 		mover->gpu = NULL;
-		say_why(mover, "cannot open device %d of back end '%s': %s", pool->device, header->backend, gpu_error_text());
+		say_why(mover, "cannot open device %d of back end '%s': %s", pool->device, header->backend,
+			gpu_error_text());
 		return error;
 	}
 	error = mover_window_open(&mover->window, mover->gpu, start);
@@ -468,8 +478,9 @@ static int gate_pass(struct mover *mover)
 	uint32_t gate = atomic_load_explicit(&mover->ring->gate, memory_order_acquire);
 	int error = 0;
 
-	while (gate == MOVER_SHUT || !atomic_compare_exchange_weak_explicit(&mover->ring->gate, &gate, mover->number,
-						memory_order_acq_rel, memory_order_acquire)) {
+	while (gate == MOVER_SHUT ||
+		!atomic_compare_exchange_weak_explicit(
+			&mover->ring->gate, &gate, mover->number, memory_order_acq_rel, memory_order_acquire)) {
 		if (gate != MOVER_SHUT)
 			continue;
 		if (poll(look, sizeof(look) / sizeof(*look), -1) < 0 && errno != EINTR)

@@ -12,8 +12,9 @@
 #include <unistd.h>
 
 enum {
-	DIRECT_ALIGNMENT = 4096,      /* what every device takes */
-	PART_BYTES_LEAST = 512 << 10, /* chosen: a few requests for each page keep a disk busy that is good at many at once */
+	DIRECT_ALIGNMENT = 4096, /* what every device takes */
+	/* chosen: a few requests for each page keep a disk busy that is good at many at once */
+	PART_BYTES_LEAST = 512 << 10,
 };
 
 /* ---- the file ---- */
@@ -50,7 +51,8 @@ int mover_file_open(struct mover_file *file, const struct held *held, uint64_t p
 	while (flock(file->fd, LOCK_EX) < 0) {
 		if (errno == EINTR)
 			continue;
-		log_warning("cannot lock the file tier: %s; writes of a mover that was killed may come late, and spoil a slot",
+		log_warning("cannot lock the file tier: %s; writes of a mover that was killed may come late, and spoil "
+			    "a slot",
 			strerror(errno));
 		break;
 	}
@@ -141,7 +143,10 @@ int mover_transfer_uring(struct mover_transfer *transfer)
 		io_uring_queue_exit(&transfer->ring);
 		return -ENOSYS;
 	}
-	/* Either saves work in each request. Without, as when too little memory may be locked (-ENOMEM), all works the same. */
+	/*
+	 * Either saves work in each request. Without, as when too little memory may be locked (-ENOMEM), all works the
+	 * same.
+	 */
 	transfer->fixed_buffer = io_uring_register_buffers(&transfer->ring, &buffer, 1) == 0;
 	transfer->fixed_file = io_uring_register_files(&transfer->ring, &transfer->file->fd, 1) == 0;
 	transfer->uring = true;
@@ -182,7 +187,10 @@ static void part_prepare(struct mover_transfer *transfer, struct io_uring_sqe *s
 	io_uring_sqe_set_data64(sqe, part);
 }
 
-/* The parts that io_uring has. It has our buffer, so there is no way on without its word: a successor does all of it again. */
+/*
+ * The parts that io_uring has. It has our buffer, so there is no way on without its word: a successor does all of it
+ * again.
+ */
 static void uring_wait(struct mover_transfer *transfer)
 {
 	while (transfer->waiting) {
@@ -253,8 +261,8 @@ int mover_transfer_end(struct mover_transfer *transfer)
 		uint64_t at = (uint64_t)part * transfer->part_bytes + done;
 
 		if (done < bytes)
-			error = range_transfer(
-				transfer->file, transfer->write, transfer->buffer + at, bytes - done, transfer->offset + at);
+			error = range_transfer(transfer->file, transfer->write, transfer->buffer + at, bytes - done,
+				transfer->offset + at);
 	}
 	return error;
 }

@@ -1,10 +1,10 @@
 /*
- * mover_file.h - the file tier: slots of one page each, written and read past the page cache where the file system takes
- * O_DIRECT, by io_uring where the system allows it, else by the calling threads themselves.
+ * mover_file.h - the file tier: slots of one page each, written and read past the page cache where the file system
+ * takes O_DIRECT, by io_uring where the system allows it, else by the calling threads themselves.
  *
- * A process that is killed leaves io_uring's requests behind: they may write to a slot when it is long buried, and its successor
- * at work. So a mover locks the file, by a description of its own that the rings hold too: the kernel lets go of that lock when
- * the last request is done, and not before that the successor has it.
+ * A process that is killed leaves io_uring's requests behind: they may write to a slot when it is long buried, and its
+ * successor at work. So a mover locks the file, by a description of its own that the rings hold too: the kernel lets go
+ * of that lock when the last request is done, and not before that the successor has it.
  */
 #ifndef GPOOL_AGENT_MOVER_MOVER_FILE_H
 #define GPOOL_AGENT_MOVER_MOVER_FILE_H
@@ -42,18 +42,27 @@ struct mover_transfer {
 	int32_t done[MOVER_FILE_PARTS]; /* bytes, or negative errno, of each part */
 };
 
-/* mover_file_open() - what the keeper holds; waits for requests of a killed predecessor. 0, -EINVAL (no slots), negative errno. */
+/*
+ * mover_file_open() - what the keeper holds; waits for requests of a killed predecessor. 0, -EINVAL (no slots),
+ * negative errno.
+ */
 int mover_file_open(struct mover_file *file, const struct held *held, uint64_t page_bytes);
 void mover_file_close(struct mover_file *file);
 
 void mover_transfer_init(struct mover_transfer *transfer, struct mover_file *file, uint8_t *buffer);
-/* mover_transfer_uring() - go by io_uring from now on. 0, or negative errno: it cannot be used here, and nothing has changed. */
+/*
+ * mover_transfer_uring() - go by io_uring from now on. 0, or negative errno: it cannot be used here, and nothing has
+ * changed.
+ */
 int mover_transfer_uring(struct mover_transfer *transfer);
 void mover_transfer_fini(struct mover_transfer *transfer);
 
 /* mover_transfer_begin() - the buffer is the transfer's until its end. 0, or -EINVAL: no such slot. */
 int mover_transfer_begin(struct mover_transfer *transfer, uint32_t slot, bool write);
-/* mover_transfer_end() - wait until all of the page is there. 0, -ENOSPC, -EBADMSG (the file ends before the slot does), -EIO. */
+/*
+ * mover_transfer_end() - wait until all of the page is there. 0, -ENOSPC, -EBADMSG (the file ends before the slot
+ * does), -EIO.
+ */
 int mover_transfer_end(struct mover_transfer *transfer);
 
 #endif

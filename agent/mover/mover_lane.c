@@ -173,7 +173,8 @@ static int tier_do(struct mover_lane *lane, struct mover_task *task, uint64_t pa
 	error = mover_memory_slot(lane->memory, task->to, &slot, &locked);
 	if (error)
 		return error;
-	return spill ? spill_to_memory(lane, task, page, slot, locked) : load_from_memory(lane, task, page, slot, locked);
+	return spill ? spill_to_memory(lane, task, page, slot, locked)
+		     : load_from_memory(lane, task, page, slot, locked);
 }
 
 int mover_lane_do(struct mover_lane *lane, struct mover_task *task)
@@ -192,12 +193,9 @@ int mover_lane_do(struct mover_lane *lane, struct mover_task *task)
 			return -EINVAL;
 		error = mover_window_page(lane->window, task->to, &to);
 		return error ? error : lane_copy(lane, to, page);
-	case MOVER_SCRUB:
-		return lane_scrub(lane, page);
+	case MOVER_SCRUB: return lane_scrub(lane, page);
 	case MOVER_SPILL:
-	case MOVER_LOAD:
-		return tier_do(lane, task, page);
-	default:
-		return -EINVAL;
+	case MOVER_LOAD: return tier_do(lane, task, page);
+	default: return -EINVAL;
 	}
 }

@@ -1,6 +1,6 @@
 /*
- * mover_lane.h - one lane of a mover: a GPU stream, a buffer and a way to the file, which carry out one job at a time. A lane
- * knows nothing of the ring. Thread: one at a time.
+ * mover_lane.h - one lane of a mover: a GPU stream, a buffer and a way to the file, which carry out one job at a time.
+ * A lane knows nothing of the ring. Thread: one at a time.
  */
 #ifndef GPOOL_AGENT_MOVER_MOVER_LANE_H
 #define GPOOL_AGENT_MOVER_MOVER_LANE_H

@@ -62,12 +62,13 @@ static void piece_lock(struct mover_memory *memory, uint32_t piece)
 {
 	uint32_t first = piece * memory->piece_slots;
 	uint32_t count = memory->slots - first < memory->piece_slots ? memory->slots - first : memory->piece_slots;
-	int error = gpu_host_register(memory->gpu, memory->base + first * memory->page_bytes, count * memory->page_bytes);
+	int error =
+		gpu_host_register(memory->gpu, memory->base + first * memory->page_bytes, count * memory->page_bytes);
 
 	memory->pieces[piece] = error ? PIECE_REFUSED : PIECE_LOCKED;
 	if (error)
-		log_warning("cannot lock slots %u to %u of the memory tier: %s; they go by a buffer, which is slower", first,
-			first + count - 1, gpu_error_text());
+		log_warning("cannot lock slots %u to %u of the memory tier: %s; they go by a buffer, which is slower",
+			first, first + count - 1, gpu_error_text());
 }
 
 int mover_memory_slot(struct mover_memory *memory, uint32_t slot, uint8_t **address, bool *locked)

@@ -69,7 +69,8 @@ static int error_known(int32_t error)
 	return error == 0 || error == -EBADMSG || error == -ENOSPC || error == -EINVAL ? error : -EIO;
 }
 
-uint32_t mover_collect(struct mover_queue *queue, void (*each)(void *context, const struct mover_result *result), void *context)
+uint32_t mover_collect(
+	struct mover_queue *queue, void (*each)(void *context, const struct mover_result *result), void *context)
 {
 	uint32_t count = 0;
 
@@ -148,8 +149,9 @@ bool mover_serves(const struct mover_queue *queue, uint32_t ended)
 bool mover_shut(struct mover_queue *queue, uint32_t ended)
 {
 	uint32_t gate = atomic_load_explicit(&queue->ring->gate, memory_order_acquire);
-	bool shut = !is_living(gate, ended) && atomic_compare_exchange_strong_explicit(&queue->ring->gate, &gate, MOVER_SHUT,
-		memory_order_acq_rel, memory_order_acquire);
+	bool shut = !is_living(gate, ended) &&
+		atomic_compare_exchange_strong_explicit(
+			&queue->ring->gate, &gate, MOVER_SHUT, memory_order_acq_rel, memory_order_acquire);
 
 	if (shut)
 		crash_point();
@@ -175,6 +177,7 @@ void mover_let_in(struct mover_queue *queue)
 	uint32_t gate = MOVER_SHUT;
 
 	/* The bell wakes who waits there. */
-	if (atomic_compare_exchange_strong_explicit(&queue->ring->gate, &gate, MOVER_NOBODY, memory_order_acq_rel, memory_order_relaxed))
+	if (atomic_compare_exchange_strong_explicit(
+		    &queue->ring->gate, &gate, MOVER_NOBODY, memory_order_acq_rel, memory_order_relaxed))
 		bell_ring(queue->work_bell);
 }

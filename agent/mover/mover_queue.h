@@ -1,8 +1,9 @@
 /*
  * mover_queue.h - the agent's side of a mover's ring: puts jobs in, takes results out, decides nothing.
  *
- * It keeps its own copy of what each slot stands for, so that a mover that went mad can spoil bytes (which checksums find) and
- * answers, and nothing else. After a restart of the agent that copy comes from the ring; the agent's ledger goes before it.
+ * It keeps its own copy of what each slot stands for, so that a mover that went mad can spoil bytes (which checksums
+ * find) and answers, and nothing else. After a restart of the agent that copy comes from the ring; the agent's ledger
+ * goes before it.
  * Threads: one.
  */
 #ifndef GPOOL_AGENT_MOVER_MOVER_QUEUE_H
@@ -37,8 +38,8 @@ struct mover_queue {
 };
 
 /*
- * mover_queue_init() - over the ring and bells of a struct module_pool, which stay the caller's; done_bell goes into its epoll
- * set. With jobs of an earlier agent in the ring, mover_rescan() follows.
+ * mover_queue_init() - over the ring and bells of a struct module_pool, which stay the caller's; done_bell goes into
+ * its epoll set. With jobs of an earlier agent in the ring, mover_rescan() follows.
  */
 void mover_queue_init(struct mover_queue *queue, struct mover_ring *ring, int work_bell, int done_bell);
 
@@ -49,15 +50,18 @@ void mover_queue_init(struct mover_queue *queue, struct mover_ring *ring, int wo
 int mover_submit(struct mover_queue *queue, const struct mover_order *order);
 
 /*
- * mover_collect() - when done_bell is readable: call `each` for every result that is there, in no particular order. `each` may
- * submit; the slot of its own result is free only after it returns, so that a result is seen again if the agent dies in `each`.
+ * mover_collect() - when done_bell is readable: call `each` for every result that is there, in no particular order.
+ * `each` may submit; the slot of its own result is free only after it returns, so that a result is seen again if the
+ * agent dies in `each`.
  * Return: how many.
  */
-uint32_t mover_collect(struct mover_queue *queue, void (*each)(void *context, const struct mover_result *result), void *context);
+uint32_t mover_collect(
+	struct mover_queue *queue, void (*each)(void *context, const struct mover_result *result), void *context);
 
 /*
- * mover_rescan() - after a restart of the agent: take over what is in the ring, go on behind its highest number, wake the mover
- * in case the last agent did not come to it. Results that wait are for mover_collect(), which should be called next.
+ * mover_rescan() - after a restart of the agent: take over what is in the ring, go on behind its highest number, wake
+ * the mover in case the last agent did not come to it. Results that wait are for mover_collect(), which should be
+ * called next.
  * Return: how many jobs are in flight; mover_order_of() tells each.
  */
 uint32_t mover_rescan(struct mover_queue *queue);
@@ -66,8 +70,8 @@ uint32_t mover_rescan(struct mover_queue *queue);
 uint64_t mover_oldest(const struct mover_queue *queue);
 
 /*
- * mover_serves() - whether a mover has come in. The first `ended` ones are dead, says the keeper. A mover that is stopped, or that
- * hangs, serves: it may still write to what its jobs name.
+ * mover_serves() - whether a mover has come in. The first `ended` ones are dead, says the keeper. A mover that is
+ * stopped, or that hangs, serves: it may still write to what its jobs name.
  */
 bool mover_serves(const struct mover_queue *queue, uint32_t ended);
 
@@ -77,7 +81,9 @@ bool mover_shut(struct mover_queue *queue, uint32_t ended);
 /* mover_begun() - whether a mover may have begun the job in a slot. Of use only while the gate is shut. */
 bool mover_begun(const struct mover_queue *queue, uint32_t slot);
 
-/* mover_withdraw() - a job that is in flight is none any more. Only while the gate is shut, and after mover_collect(). */
+/*
+ * mover_withdraw() - a job that is in flight is none any more. Only while the gate is shut, and after mover_collect().
+ */
 void mover_withdraw(struct mover_queue *queue, uint32_t slot);
 
 /* mover_let_in() - open the gate. Also when an earlier agent has shut it; else it does nothing. */

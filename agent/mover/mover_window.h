@@ -1,6 +1,6 @@
 /*
- * mover_window.h - a pool's pages as the mover addresses them: one reservation, in which handles are imported and mapped when a
- * page of theirs is first asked for, and then stay. Threads: any.
+ * mover_window.h - a pool's pages as the mover addresses them: one reservation, in which handles are imported and
+ * mapped when a page of theirs is first asked for, and then stay. Threads: any.
  */
 #ifndef GPOOL_AGENT_MOVER_MOVER_WINDOW_H
 #define GPOOL_AGENT_MOVER_MOVER_WINDOW_H
@@ -30,9 +30,14 @@ struct mover_window {
 	struct mover_handle *handles; /* [handle_count] */
 };
 
-/* mover_window_open() - takes the descriptors of start->held that it needs. 0, -ENOMEM, -EINVAL (no handle is held), -EIO. */
+/*
+ * mover_window_open() - takes the descriptors of start->held that it needs. 0, -ENOMEM, -EINVAL (no handle is held),
+ * -EIO.
+ */
 int mover_window_open(struct mover_window *window, struct gpu *gpu, const struct module_start *start);
-/* mover_window_close() - after gpu_close(), which gives back what is mapped: one by one that takes a second on a GPU. */
+/*
+ * mover_window_close() - after gpu_close(), which gives back what is mapped: one by one that takes a second on a GPU.
+ */
 void mover_window_close(struct mover_window *window);
 
 /* mover_window_page() - the address of a page; maps its handle. 0, -EINVAL (there is no such page), -EIO. */

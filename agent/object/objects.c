@@ -57,12 +57,13 @@ struct manifest_pool object_geometry(const struct pool *pool)
 {
 	const struct pool_header *header = pool->segment.header;
 
-	return (struct manifest_pool){ header->page_bytes, header->page_count, header->pages_per_handle };
+	return (struct manifest_pool){header->page_bytes, header->page_count, header->pages_per_handle};
 }
 
 /* ---- states ---- */
 
-static const char *const state_names[OBJECT_STATES] = { "NONE", "PUBLISHING", "CURRENT", "OLD", "DELETED", "LEAVING", "ENDING" };
+static const char *const state_names[OBJECT_STATES] = {
+	"NONE", "PUBLISHING", "CURRENT", "OLD", "DELETED", "LEAVING", "ENDING"};
 
 /* Which states may follow, as bits. */
 static const uint8_t states_next[OBJECT_STATES] = {
@@ -186,8 +187,9 @@ int object_take(struct pool *pool, uint32_t number, int fd, const struct manifes
 	if (!runs)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < manifest->header->runs; i++)
-		runs[i] = (struct page_run){ manifest->runs[i].first, manifest->runs[i].count };
-	*object = (struct object){ .fd = fd, .runs = runs, .run_count = manifest->header->runs, .manifest_bytes = manifest->bytes };
+		runs[i] = (struct page_run){manifest->runs[i].first, manifest->runs[i].count};
+	*object = (struct object){
+		.fd = fd, .runs = runs, .run_count = manifest->header->runs, .manifest_bytes = manifest->bytes};
 	pool->objects->manifest_bytes += manifest->bytes;
 	return 0;
 }
@@ -204,7 +206,7 @@ void object_forget(struct pool *pool, uint32_t number)
 		free(object->runs);
 		close(object->fd);
 	}
-	*object = (struct object){ 0 };
+	*object = (struct object){0};
 }
 
 /* Of an object that pins alone keep: whoever had it open has it open no more. */
@@ -213,7 +215,8 @@ static void readers_clear(struct pool *pool, uint32_t number)
 	if (!atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed))
 		return;
 	for (uint32_t word = 0; word < POOL_SESSIONS / 64; word++) {
-		uint64_t bits = atomic_exchange_explicit(&pool->ledger.objects[number].readers[word], 0, memory_order_relaxed);
+		uint64_t bits =
+			atomic_exchange_explicit(&pool->ledger.objects[number].readers[word], 0, memory_order_relaxed);
 
 		for (; bits; bits &= bits - 1)
 			pool->sessions[word * 64 + (uint32_t)__builtin_ctzll(bits)]->objects_open--;
@@ -233,7 +236,8 @@ void object_end(struct pool *pool, uint32_t number)
 			pool_take_back(pool, object->runs[i].first, object->runs[i].count);
 	else /* it was lost with an agent */
 		for (uint32_t page = 0; page < pool->page_count; page++)
-			if (page_word_state(pool_word(pool, page)) == PAGE_SHARED && page_word_owner(pool_word(pool, page)) == number)
+			if (page_word_state(pool_word(pool, page)) == PAGE_SHARED &&
+				page_word_owner(pool_word(pool, page)) == number)
 				pool_take_back(pool, page, 1);
 	if (object->tenant)
 		object->tenant->leased -= pages;
@@ -242,7 +246,10 @@ void object_end(struct pool *pool, uint32_t number)
 	object_set_state(pool, number, OBJECT_NONE);
 }
 
-/* By its readers, or, where these do not keep it, by their pins. Who pins it later finds that its name means something else. */
+/*
+ * By its readers, or, where these do not keep it, by their pins. Who pins it later finds that its name means something
+ * else.
+ */
 static bool is_used(const struct pool *pool, uint32_t number)
 {
 	const struct object_record *record = object_record(pool, number);
@@ -264,8 +271,8 @@ void object_delete(struct pool *pool, uint32_t number)
 	struct object_record *record = object_record(pool, number);
 
 	object_set_state(pool, number, OBJECT_DELETED);
-	event_publish(pool->agent, EVENT_OBJECT_DELETED, pool, 0, record->version, "object '%s' version %llu deleted", record->name,
-		(unsigned long long)record->version);
+	event_publish(pool->agent, EVENT_OBJECT_DELETED, pool, 0, record->version, "object '%s' version %llu deleted",
+		record->name, (unsigned long long)record->version);
 	object_end_if_unused(pool, number);
 }
 
@@ -315,7 +322,8 @@ void object_reader_add(struct pool *pool, uint32_t number, uint32_t session)
 		object_worth_reader(pool, number, pool->sessions[session], true);
 		pool->sessions[session]->objects_open++;
 	}
-	atomic_fetch_or_explicit(readers_word(pool, number, session), UINT64_C(1) << (session % 64), memory_order_relaxed);
+	atomic_fetch_or_explicit(
+		readers_word(pool, number, session), UINT64_C(1) << (session % 64), memory_order_relaxed);
 	crash_point();
 	readers_publish(pool, number);
 }
@@ -329,7 +337,8 @@ void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session)
 	crash_point();
 	object_worth_reader(pool, number, pool->sessions[session], false);
 	pool->sessions[session]->objects_open--;
-	atomic_fetch_and_explicit(readers_word(pool, number, session), ~(UINT64_C(1) << (session % 64)), memory_order_relaxed);
+	atomic_fetch_and_explicit(
+		readers_word(pool, number, session), ~(UINT64_C(1) << (session % 64)), memory_order_relaxed);
 	crash_point();
 	readers_publish(pool, number);
 	object_end_if_unused(pool, number);
@@ -339,7 +348,10 @@ void objects_session_end(struct session *session)
 {
 	struct pool *pool = session->pool;
 
-	/* The last ones first, as a process would that let go of what it built in the order in which one builds on the other. */
+	/*
+	 * The last ones first, as a process would that let go of what it built in the order in which one builds on the
+	 * other.
+	 */
 	for (uint32_t i = object_end_of(pool); session->objects_open && i-- > 1;)
 		if (object_stands(pool, i) && object_has_reader(pool, i, session->id))
 			object_reader_drop(pool, i, session->id);

@@ -1,16 +1,18 @@
 /*
- * objects.h - named objects: versions that outlive their writer. The states stand in the pool segment's records, the pages in the
- * page words (SHARED, owner is the record's number), the readers in the ledger; what is here can be made again from these.
+ * objects.h - named objects: versions that outlive their writer. The states stand in the pool segment's records, the
+ * pages in the page words (SHARED, owner is the record's number), the readers in the ledger; what is here can be made
+ * again from these.
  *
- *   NONE -> PUBLISHING -> CURRENT -> OLD     -> ENDING -> NONE      a newer version became current, then the last reader went
+ *   NONE -> PUBLISHING -> CURRENT -> OLD     -> ENDING -> NONE      a newer version became current, then the last
+ *   reader went
  *                                 -> DELETED -> ENDING -> NONE      its name was taken away, then the last reader went
  *                                 -> ENDING -> NONE                 the same without readers; or evicted
  *                                 -> LEAVING -> CURRENT or ENDING   OBJECT_PINNABLE: are there pins?
  *
- * What a name means is its CURRENT record with the highest version. So one store, PUBLISHING -> CURRENT, publishes; that the
- * record before it becomes OLD is tidying up. The files: objects.c states, objects_requests.c what sessions ask,
- * objects_recover.c after the death of an agent, objects_order.c which one goes next, objects_evict.c taking it, objects_pins.c who
- * pins one, objects_names.c what names are reserved, objects_worth.c what pinnable ones are worth.
+ * What a name means is its CURRENT record with the highest version. So one store, PUBLISHING -> CURRENT, publishes;
+ * that the record before it becomes OLD is tidying up. The files: objects.c states, objects_requests.c what sessions
+ * ask, objects_recover.c after the death of an agent, objects_order.c which one goes next, objects_evict.c taking it,
+ * objects_pins.c who pins one, objects_names.c what names are reserved, objects_worth.c what pinnable ones are worth.
  */
 #ifndef GPOOL_AGENT_OBJECTS_H
 #define GPOOL_AGENT_OBJECTS_H
@@ -22,20 +24,20 @@
 
 /* Of the object with the same number as its record. */
 struct object {
-	int fd;                    /* of the manifest; 0: none */
+	int fd; /* of the manifest; 0: none */
 	uint32_t run_count;
-	struct page_run *runs;     /* what the manifest says of its pages: a mapping each would be too many */
+	struct page_run *runs; /* what the manifest says of its pages: a mapping each would be too many */
 	uint64_t manifest_bytes;
-	struct tenant *tenant;     /* who has its pages on the books; NULL: a tenant that is no more */
-	bool in_order;             /* in which they go: what is below is said of such ones */
-	bool open;                 /* a session has it open; kept by pins: had it pinned when that was last looked at */
-	uint32_t stay_below;       /* so many of those that follow it stay: open, or followed by one that stays */
-	uint32_t touched_ms;       /* of its last use, when that was last looked at */
+	struct tenant *tenant; /* who has its pages on the books; NULL: a tenant that is no more */
+	bool in_order;         /* in which they go: what is below is said of such ones */
+	bool open;             /* a session has it open; kept by pins: had it pinned when that was last looked at */
+	uint32_t stay_below;   /* so many of those that follow it stay: open, or followed by one that stays */
+	uint32_t touched_ms;   /* of its last use, when that was last looked at */
 	struct evict_candidate candidate; /* as the last scan that could take it has seen it */
-	uint64_t scanned;          /* which scan that was; 0: none, or it was used since */
-	uint32_t node;             /* OBJECT_EPHEMERAL: in shm/policy/eviction.h, plus 1 */
-	uint32_t uses_seen;        /* OBJECT_PINNABLE: what its readers' counts of pins added up to at the last look */
-	struct worth worth;        /* OBJECT_PINNABLE */
+	uint64_t scanned;                 /* which scan that was; 0: none, or it was used since */
+	uint32_t node;                    /* OBJECT_EPHEMERAL: in shm/policy/eviction.h, plus 1 */
+	uint32_t uses_seen; /* OBJECT_PINNABLE: what its readers' counts of pins added up to at the last look */
+	struct worth worth; /* OBJECT_PINNABLE */
 };
 
 struct objects {
@@ -46,18 +48,26 @@ struct objects {
 	struct bitmap unused;    /* those that are */
 	struct bitmap pinnable;  /* those that are not, and that pins alone keep */
 	struct objects_order *order;
-	uint64_t looked_ms;      /* at all pins, by the clock */
-	uint32_t *sorted;        /* [count] scratch: objects_sort() */
-	bool *stays, *goes;      /* [count] scratch, by number: objects_window(), objects_candidates(), objects_evict_at() */
-	struct object of[];      /* [count] */
+	uint64_t looked_ms; /* at all pins, by the clock */
+	uint32_t *sorted;   /* [count] scratch: objects_sort() */
+	/* [count] scratch, by number: objects_window(), objects_candidates(), objects_evict_at() */
+	bool *stays, *goes;
+	struct object of[]; /* [count] */
 };
 
 int objects_create(struct pool *pool);
 void objects_destroy(struct pool *pool);
 
-/* objects_request() - a packet of type `type` on the attach socket, and the descriptor that came with it or -1, which it takes over. */
-void objects_request(struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd);
-/* objects_tick() - by the clock: versions that are not current, and which a pin has kept; what was used; more than there may be. */
+/*
+ * objects_request() - a packet of type `type` on the attach socket, and the descriptor that came with it or -1, which
+ * it takes over.
+ */
+void objects_request(
+	struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd);
+/*
+ * objects_tick() - by the clock: versions that are not current, and which a pin has kept; what was used; more than
+ * there may be.
+ */
 void objects_tick(struct pool *pool);
 /* objects_session_end() - it reads and writes nothing any more. */
 void objects_session_end(struct session *session);
@@ -86,16 +96,18 @@ bool objects_may_map(const struct pool *pool, const struct session *session, uin
  * objects_back() - after a walk, before another scan. Cost: logarithmic for each that goes or that the rules keep.
  */
 uint32_t objects_see(const struct pool *pool, struct evict_sight *sights, uint32_t now_ms);
-uint32_t objects_candidates(struct pool *pool, const struct evict_request *request, struct evict_candidate *candidates, uint32_t now_ms);
+uint32_t objects_candidates(
+	struct pool *pool, const struct evict_request *request, struct evict_candidate *candidates, uint32_t now_ms);
 void objects_scored(struct pool *pool, const struct evict_candidate *candidates, uint32_t count);
 uint32_t objects_evictable(const struct pool *pool, const struct evict_request *request, const uint32_t *lost);
-uint32_t objects_before(const struct pool *pool, const struct evict_request *request, const struct evict_candidate *limit);
+uint32_t objects_before(
+	const struct pool *pool, const struct evict_request *request, const struct evict_candidate *limit);
 const struct evict_candidate *objects_next(struct pool *pool, const struct evict_request *request);
 uint32_t objects_take(struct pool *pool, uint32_t number);
 void objects_back(struct pool *pool);
 /*
- * objects_thin() - of more pinnable ones than the pool's `pinnable_objects`, those worth least go, as far as nobody pins them and the rules
- * let them; not `spared` (0: none). Cost: a look at the pins of all, if there are too many.
+ * objects_thin() - of more pinnable ones than the pool's `pinnable_objects`, those worth least go, as far as nobody
+ * pins them and the rules let them; not `spared` (0: none). Cost: a look at the pins of all, if there are too many.
  */
 void objects_thin(struct pool *pool, struct tenant *taker, uint32_t spared);
 /*
@@ -109,18 +121,22 @@ float objects_score(const struct pool *pool, uint64_t word);
 float objects_highest_score(const struct pool *pool);
 void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count);
 /*
- * objects_check() - calls `found` for what is not as objects_order.c says, and for pins of sessions that do not have the object open. Such a
- * pin stands for a moment when somebody finds that an object has gone. Cost: a look at each object for each ephemeral one.
+ * objects_check() - calls `found` for what is not as objects_order.c says, and for pins of sessions that do not have
+ * the object open. Such a pin stands for a moment when somebody finds that an object has gone. Cost: a look at each
+ * object for each ephemeral one.
  */
 typedef void objects_fault(void *context, uint32_t session, uint32_t page, const char *text);
 void objects_check(const struct pool *pool, objects_fault *found, void *context);
-/* objects_order_begin() - by the policy that is configured; what there is is entered anew, and nothing else is known. 0, -ENOMEM. */
+/*
+ * objects_order_begin() - by the policy that is configured; what there is is entered anew, and nothing else is known.
+ * 0, -ENOMEM.
+ */
 int objects_order_begin(struct pool *pool);
 
 /*
- * objects_recover() - after an agent's death, when the sessions are restored and books and index fit the words. Maps the
- * manifests again from start->held, finishes or rolls back what was half-done, lets go what dead sessions had open, and books the
- * pages.
+ * objects_recover() - after an agent's death, when the sessions are restored and books and index fit the words. Maps
+ * the manifests again from start->held, finishes or rolls back what was half-done, lets go what dead sessions had open,
+ * and books the pages.
  */
 void objects_recover(struct pool *pool);
 
@@ -150,11 +166,15 @@ static inline bool object_has_name(enum object_state state)
 
 void object_set_state(struct pool *pool, uint32_t number, enum object_state state);
 struct manifest_pool object_geometry(const struct pool *pool);
-/* object_name_refusal() - why this session may not publish by a name, whatever stands there; NULL: it may (objects_names.c). */
+/*
+ * object_name_refusal() - why this session may not publish by a name, whatever stands there; NULL: it may
+ * (objects_names.c).
+ */
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library);
 /*
- * object_current() - what a name means in a trust domain; 0: nothing. object_of_version() - also an old one that is still open somewhere.
- * object_anywhere() - for an admin: the current version of this name, whatever its domain; `version` 0: any. OBJECT_SEVERAL: domains.
+ * object_current() - what a name means in a trust domain; 0: nothing. object_of_version() - also an old one that is
+ * still open somewhere. object_anywhere() - for an admin: the current version of this name, whatever its domain;
+ * `version` 0: any. OBJECT_SEVERAL: domains.
  */
 #define OBJECT_SEVERAL UINT32_MAX
 uint32_t object_current(const struct pool *pool, uint32_t domain, const char *name);
@@ -177,7 +197,10 @@ void object_reader_add(struct pool *pool, uint32_t number, uint32_t session);
 /* object_reader_drop() - its writership ends too. What nobody needs any more ends. */
 void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session);
 void object_delete(struct pool *pool, uint32_t number);
-/* object_end() - pages free, manifest dropped, record NONE. Nobody has it open, or pins it, where that is what keeps it. */
+/*
+ * object_end() - pages free, manifest dropped, record NONE. Nobody has it open, or pins it, where that is what keeps
+ * it.
+ */
 void object_end(struct pool *pool, uint32_t number);
 void object_end_if_unused(struct pool *pool, uint32_t number);
 /* It is known where its pages are: its manifest is not lost. */
@@ -196,8 +219,8 @@ struct object_pins {
 	uint32_t touched_ms; /* the last use that is known */
 };
 /*
- * object_pins_look(), object_pinned() - Cost: a look at each reader. object_uses_of() - a reader's count. object_leave() - CURRENT: true, and
- * it is LEAVING, to be ended; or false: somebody pins it.
+ * object_pins_look(), object_pinned() - Cost: a look at each reader. object_uses_of() - a reader's count.
+ * object_leave() - CURRENT: true, and it is LEAVING, to be ended; or false: somebody pins it.
  */
 void object_pins_look(const struct pool *pool, uint32_t number, struct object_pins *pins);
 bool object_pinned(const struct pool *pool, uint32_t number);
@@ -205,20 +228,25 @@ uint32_t object_uses_of(const struct pool *pool, uint32_t number, const struct s
 bool object_leave(struct pool *pool, uint32_t number);
 
 /*
- * object_worth_begin() - when it comes into the order; what a predecessor has learned stands in its record. object_worth_learn() - from a look
- * at its pins: true, it is worth more now. object_worth_reader() - a session has it open from now on, or is about to have it open no more: what
- * it counts without having it open is no use. object_worth_key() - those with less go first.
+ * object_worth_begin() - when it comes into the order; what a predecessor has learned stands in its record.
+ * object_worth_learn() - from a look at its pins: true, it is worth more now. object_worth_reader() - a session has it
+ * open from now on, or is about to have it open no more: what it counts without having it open is no use.
+ * object_worth_key() - those with less go first.
  */
 void object_worth_begin(struct pool *pool, uint32_t number);
 bool object_worth_learn(struct pool *pool, uint32_t number, const struct object_pins *pins);
 void object_worth_reader(struct pool *pool, uint32_t number, const struct session *session, bool comes);
 uint64_t object_worth_key(const struct pool *pool, uint32_t number);
-/* object_cost() - to have it again, by its publisher's word, against what reading so many bytes takes; 1: it says nothing. */
+/*
+ * object_cost() - to have it again, by its publisher's word, against what reading so many bytes takes; 1: it says
+ * nothing.
+ */
 float object_cost(const struct pool *pool, uint32_t number);
 
 /*
- * object_order_look() - after its state or its readers have changed. object_order_touch() - another session opens it. _look_at_pins() - of a
- * pinnable one in the order; objects_...: of all. _open() - somebody pins it, or nobody. _evicted() - it leaves the order for want of room.
+ * object_order_look() - after its state or its readers have changed. object_order_touch() - another session opens it.
+ * _look_at_pins() - of a pinnable one in the order; objects_...: of all. _open() - somebody pins it, or nobody.
+ * _evicted() - it leaves the order for want of room.
  */
 void object_order_look(struct pool *pool, uint32_t number);
 void object_order_touch(struct pool *pool, uint32_t number);
@@ -226,7 +254,10 @@ void object_order_look_at_pins(struct pool *pool, uint32_t number);
 void objects_order_look_at_pins(struct pool *pool);
 void object_order_open(struct pool *pool, uint32_t number, bool open);
 void object_order_evicted(struct pool *pool, uint32_t number);
-/* object_order_next_...() - of a kind the one that goes next; 0: none. _aside() - of such a one: not this one, until _back() of all. */
+/*
+ * object_order_next_...() - of a kind the one that goes next; 0: none. _aside() - of such a one: not this one, until
+ * _back() of all.
+ */
 uint32_t object_order_next_ephemeral(const struct pool *pool);
 uint32_t object_order_next_pinnable(const struct pool *pool);
 void object_order_aside(struct pool *pool, uint32_t number);
@@ -234,11 +265,17 @@ void object_order_back(struct pool *pool);
 /* How many pinnable ones there are; pages that may go and are of no tenant's. */
 uint32_t object_order_pinnables(const struct pool *pool);
 uint32_t object_order_idle_pages(const struct pool *pool);
-/* object_order_offered_pages() - of objects with OBJECT_BY_PINS, whatever their tenant, that may be evicted: prefixes that no sequence uses. */
+/*
+ * object_order_offered_pages() - of objects with OBJECT_BY_PINS, whatever their tenant, that may be evicted: prefixes
+ * that no sequence uses.
+ */
 uint32_t object_order_offered_pages(const struct pool *pool);
 /* object_followed() - the one without which this one is useless; 0: none. */
 uint32_t object_followed(const struct pool *pool, uint32_t number);
-/* objects_sort() - into objects->sorted those for which `in` says yes, by version: what is followed stands before what follows it. */
+/*
+ * objects_sort() - into objects->sorted those for which `in` says yes, by version: what is followed stands before what
+ * follows it.
+ */
 uint32_t objects_sort(struct pool *pool, bool (*in)(const struct pool *pool, uint32_t number));
 void objects_order_end(struct pool *pool);
 /* object_forget() - unmaps and drops the manifest. */

@@ -19,7 +19,7 @@ static uint8_t content_of(const char *name)
 	static const struct {
 		const char *prefix;
 		uint8_t content;
-	} kinds[] = { { "kv-prefix/", EVICT_KV_CACHE }, { "lora/", EVICT_LORA_WEIGHT }, { "warm/", EVICT_LORA_WEIGHT } };
+	} kinds[] = {{"kv-prefix/", EVICT_KV_CACHE}, {"lora/", EVICT_LORA_WEIGHT}, {"warm/", EVICT_LORA_WEIGHT}};
 
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
 		if (!strncmp(name, kinds[i].prefix, strlen(kinds[i].prefix)))
@@ -72,7 +72,8 @@ static bool may_have(const struct pool *pool, uint32_t number, const struct evic
 		return true;
 	if (request->within)
 		return object->tenant == request->for_tenant;
-	return !object->tenant || evict_tenant_may_lose(object->tenant, request->for_tenant, object_record(pool, number)->pages);
+	return !object->tenant ||
+		evict_tenant_may_lose(object->tenant, request->for_tenant, object_record(pool, number)->pages);
 }
 
 /* What a tenant has, as far as it may lose it beside `lost`. */
@@ -100,7 +101,8 @@ uint32_t objects_evictable(const struct pool *pool, const struct evict_request *
 	return pages;
 }
 
-uint32_t objects_before(const struct pool *pool, const struct evict_request *request, const struct evict_candidate *limit)
+uint32_t objects_before(
+	const struct pool *pool, const struct evict_request *request, const struct evict_candidate *limit)
 {
 	uint32_t pages = 0;
 
@@ -140,8 +142,8 @@ static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 
 		pool->evict.policy->evicted(pool->evict.policy_state, &candidate);
 	}
-	event_publish(pool->agent, EVENT_OBJECT_EVICTED, pool, 0, record->version, "object '%s' version %llu evicted, %u pages",
-		record->name, (unsigned long long)record->version, pages);
+	event_publish(pool->agent, EVENT_OBJECT_EVICTED, pool, 0, record->version,
+		"object '%s' version %llu evicted, %u pages", record->name, (unsigned long long)record->version, pages);
 	object_order_evicted(pool, number);
 	object_end(pool, number);
 	return pages;
@@ -221,7 +223,7 @@ const struct evict_candidate *objects_next(struct pool *pool, const struct evict
 
 void objects_thin(struct pool *pool, struct tenant *taker, uint32_t spared)
 {
-	const struct evict_request request = { .for_tenant = taker };
+	const struct evict_request request = {.for_tenant = taker};
 	uint32_t most = pool->config->pinnable_objects, number;
 
 	if (!most || object_order_pinnables(pool) <= most)
@@ -294,7 +296,8 @@ uint32_t objects_see(const struct pool *pool, struct evict_sight *sights, uint32
 	return count;
 }
 
-uint32_t objects_candidates(struct pool *pool, const struct evict_request *request, struct evict_candidate *candidates, uint32_t now_ms)
+uint32_t objects_candidates(
+	struct pool *pool, const struct evict_request *request, struct evict_candidate *candidates, uint32_t now_ms)
 {
 	uint32_t count = 0;
 

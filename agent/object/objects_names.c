@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* What libgpool names so, and what its other calls then take for their own. */
-static const char *const prefixes[] = { "lora/", "warm/", "kv-prefix/", "kv/" };
+static const char *const prefixes[] = {"lora/", "warm/", "kv-prefix/", "kv/"};
 
 static const char *reserved_rest(const char *name)
 {
@@ -15,8 +15,9 @@ static const char *reserved_rest(const char *name)
 }
 
 /*
- * That a request comes from libgpool cannot be verified: the flag keeps programs from publishing by such a name in error. What is verified is
- * the tenant that a private name ends with (client/lora/format/adapter.c), so that no other tenant can publish by it first.
+ * That a request comes from libgpool cannot be verified: the flag keeps programs from publishing by such a name in
+ * error. What is verified is the tenant that a private name ends with (client/lora/format/adapter.c), so that no other
+ * tenant can publish by it first.
  */
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library)
 {

@@ -1,14 +1,16 @@
 /*
  * objects_order.c - which object goes next when room is needed, and how many pages there are of those that may.
  *
- * Ephemeral ones go by shm/policy/eviction.h, whose nodes they are, below the one that each follows. One that somebody has
- * open has a pin there. Its age begins when it is let go of, and another session's opening is a touch. By its name it
+ * Ephemeral ones go by shm/policy/eviction.h, whose nodes they are, below the one that each follows. One that somebody
+ * has open has a pin there. Its age begins when it is let go of, and another session's opening is a touch. By its name
+ * it
  * is known again. Pinnable ones, which follow nobody, go by what they are worth, least first. Which kind is next, the
  * score of the first of each decides (objects_evict.c).
  *
- * Invariants: an object is in the order just when it is CURRENT (or LEAVING) and ephemeral or pinnable. It is open just when it has a
- * reader, or, where pins alone keep it, a session pinned it at the last look. It stays while it is open, or one that follows it stays; stay_below counts the
- * latter. idle_pages of the tenants, and of objects whose tenant is no more, are those of objects in the order that do not stay.
+ * Invariants: an object is in the order just when it is CURRENT (or LEAVING) and ephemeral or pinnable. It is open just
+ * when it has a reader, or, where pins alone keep it, a session pinned it at the last look. It stays while it is open,
+ * or one that follows it stays; stay_below counts the latter. idle_pages of the tenants, and of objects whose tenant is
+ * no more, are those of objects in the order that do not stay.
  */
 #include "agent/object/objects.h"
 
@@ -31,8 +33,8 @@ struct objects_order {
 	uint32_t *numbers;           /* [count] by node */
 	uint32_t *aside;             /* [aside_count] out of the way */
 	uint32_t aside_count;
-	uint32_t idle_pages;         /* of no tenant's; the others' are in struct tenant */
-	uint32_t offered_pages;      /* of all: those of OBJECT_BY_PINS among them */
+	uint32_t idle_pages;    /* of no tenant's; the others' are in struct tenant */
+	uint32_t offered_pages; /* of all: those of OBJECT_BY_PINS among them */
 };
 
 static struct object *object_of(const struct pool *pool, uint32_t number)
@@ -79,7 +81,8 @@ static uint32_t parent_of(const struct pool *pool, const struct object_record *r
 	uint32_t number = record->follows < pool->objects->count ? record->follows : 0;
 
 	/* What it follows was there before it: so no two follow each other. */
-	if (!number || !object_of(pool, number)->node || object_record(pool, number)->version != record->follows_version ||
+	if (!number || !object_of(pool, number)->node ||
+		object_record(pool, number)->version != record->follows_version ||
 		record->follows_version >= record->version)
 		return EVICTION_NONE;
 	return object_of(pool, number)->node - 1;
@@ -117,7 +120,8 @@ static void enter(struct pool *pool, uint32_t number)
 		number_heap_add(&order->pinnable, number, object_worth_key(pool, number));
 	} else {
 		/* There are as many nodes as objects, so it cannot fail. */
-		eviction_insert(order->ephemeral, parent_of(pool, record), XXH3_64bits(record->name, strlen(record->name)), &node);
+		eviction_insert(order->ephemeral, parent_of(pool, record),
+			XXH3_64bits(record->name, strlen(record->name)), &node);
 		order->numbers[node] = number;
 		object->node = node + 1;
 	}
@@ -325,7 +329,8 @@ static uint32_t stay_below(const struct pool *pool, uint32_t number)
 	uint32_t count = 0;
 
 	for (uint32_t i = 1; i < object_end_of(pool); i++)
-		count += object_of(pool, i)->in_order && object_followed(pool, i) == number && stays(object_of(pool, i));
+		count +=
+			object_of(pool, i)->in_order && object_followed(pool, i) == number && stays(object_of(pool, i));
 	return count;
 }
 
@@ -354,7 +359,8 @@ static void check_one(const struct pool *pool, uint32_t number, objects_fault *f
 		found(context, 0, page, "an object that may go is not in the order, or one that may not is");
 	if (object->in_order && object->node && object->stay_below != stay_below(pool, number))
 		found(context, 0, page, "what follows an object and stays is counted wrong");
-	if (object_kept_by_pins(object_record(pool, number)) && object_stands(pool, number) && object->fd > 0 && pinned_by_stranger(pool, number, &session))
+	if (object_kept_by_pins(object_record(pool, number)) && object_stands(pool, number) && object->fd > 0 &&
+		pinned_by_stranger(pool, number, &session))
 		found(context, session, page, "pins an object that it does not have open");
 }
 
@@ -411,7 +417,8 @@ static void order_free(struct objects_order *order)
 
 static struct objects_order *order_make(const struct pool *pool)
 {
-	const struct eviction_policy *policy = eviction_policy_named(pool->evict.policy ? pool->evict.policy->objects : "lru");
+	const struct eviction_policy *policy =
+		eviction_policy_named(pool->evict.policy ? pool->evict.policy->objects : "lru");
 	struct objects_order *order = calloc(1, sizeof(*order));
 	uint32_t count = pool->objects->count;
 
@@ -419,7 +426,8 @@ static struct objects_order *order_make(const struct pool *pool)
 		return NULL;
 	order->numbers = calloc(count, sizeof(*order->numbers));
 	order->aside = calloc(count, sizeof(*order->aside));
-	if (order->numbers && order->aside && !number_heap_init(&order->pinnable, count) && !eviction_create(policy, count, &order->ephemeral))
+	if (order->numbers && order->aside && !number_heap_init(&order->pinnable, count) &&
+		!eviction_create(policy, count, &order->ephemeral))
 		return order;
 	order_free(order);
 	return NULL;

@@ -1,10 +1,10 @@
 /*
  * objects_pins.c - objects that pins alone keep: who pins one, when it was used last, and taking one that nobody pins.
  *
- * A reader's pin stands in its own segment, at the object's first page, and its word for "until that fence" in the block entry
- * there, as for its own blocks. How often it has pinned it stands there, too, in the place of a block's owner id. Pins of sessions
- * that do not have it open count for nothing. The protocol is that of shm/pins.h, with the record's state for the page word:
- * LEAVING first, then the pins.
+ * A reader's pin stands in its own segment, at the object's first page, and its word for "until that fence" in the
+ * block entry there, as for its own blocks. How often it has pinned it stands there, too, in the place of a block's
+ * owner id. Pins of sessions that do not have it open count for nothing. The protocol is that of shm/pins.h, with the
+ * record's state for the page word: LEAVING first, then the pins.
  */
 #include "agent/object/objects.h"
 
@@ -17,7 +17,8 @@ enum { LOOK_MS = 4000 }; /* so that uses are counted where they belong in a wind
 static bool pinned_by(const struct session *session, uint32_t page)
 {
 	return pin_count(&session->segment, page) ||
-		!fence_reached(&session->segment, atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
+		!fence_reached(&session->segment,
+			atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
 }
 
 /* Times of use that cannot be are "just now". */
@@ -35,7 +36,8 @@ uint32_t object_page(const struct pool *pool, uint32_t number)
 
 uint32_t object_uses_of(const struct pool *pool, uint32_t number, const struct session *session)
 {
-	return (uint32_t)atomic_load_explicit(&session->segment.blocks[object_page(pool, number)].owner_id, memory_order_relaxed);
+	return (uint32_t)atomic_load_explicit(
+		&session->segment.blocks[object_page(pool, number)].owner_id, memory_order_relaxed);
 }
 
 void object_pins_look(const struct pool *pool, uint32_t number, struct object_pins *pins)
@@ -43,7 +45,7 @@ void object_pins_look(const struct pool *pool, uint32_t number, struct object_pi
 	uint32_t page = object_page(pool, number), now = (uint32_t)clock_ms();
 	uint32_t left = atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed);
 
-	*pins = (struct object_pins){ .touched_ms = pool->objects->of[number].touched_ms };
+	*pins = (struct object_pins){.touched_ms = pool->objects->of[number].touched_ms};
 	for (uint32_t word = 0; word < POOL_SESSIONS / 64 && left; word++) {
 		uint64_t bits = atomic_load_explicit(&pool->ledger.objects[number].readers[word], memory_order_relaxed);
 
@@ -52,7 +54,8 @@ void object_pins_look(const struct pool *pool, uint32_t number, struct object_pi
 
 			if (!session)
 				continue;
-			pins->touched_ms = later(pins->touched_ms, atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed), now);
+			pins->touched_ms = later(pins->touched_ms,
+				atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed), now);
 			pins->uses += object_uses_of(pool, number, session);
 			pins->holders += pinned_by(session, page);
 		}
@@ -61,7 +64,8 @@ void object_pins_look(const struct pool *pool, uint32_t number, struct object_pi
 
 void object_holders(const struct pool *pool, uint32_t number, object_holder_found *found, void *context)
 {
-	uint32_t left = atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed), page = object_page(pool, number);
+	uint32_t left = atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed),
+		 page = object_page(pool, number);
 
 	for (uint32_t word = 0; word < POOL_SESSIONS / 64 && left; word++) {
 		uint64_t bits = atomic_load_explicit(&pool->ledger.objects[number].readers[word], memory_order_relaxed);

@@ -1,6 +1,6 @@
 /*
- * objects_recover.c - objects after an agent's death. What each half-done step becomes is decided from record, page words and the
- * manifest that the keeper holds; the table stands in docs/internals/agent.md.
+ * objects_recover.c - objects after an agent's death. What each half-done step becomes is decided from record, page
+ * words and the manifest that the keeper holds; the table stands in docs/internals/agent.md.
  */
 #include "agent/object/objects.h"
 
@@ -54,8 +54,9 @@ static void manifests_take(struct pool *pool)
 			manifest_close(&manifest);
 		}
 		if (error) {
-			log_error("pool '%s': the manifest of object %u ('%s') is unusable: %s; the object goes", pool->segment.header->name,
-				held->id, object_record(pool, held->id)->name, strerror(-error));
+			log_error("pool '%s': the manifest of object %u ('%s') is unusable: %s; the object goes",
+				pool->segment.header->name, held->id, object_record(pool, held->id)->name,
+				strerror(-error));
 			close(held->fds[0]);
 		}
 	}
@@ -73,7 +74,8 @@ static bool can_finish(const struct pool *pool, uint32_t number)
 		for (uint32_t page = object->runs[i].first, left = object->runs[i].count; left; page++, left--) {
 			uint64_t word = pool_word(pool, page);
 
-			if (!is_shared_by(word, number) && !(page_word_state(word) == PAGE_LEASED && page_word_owner(word) == writer))
+			if (!is_shared_by(word, number) &&
+				!(page_word_state(word) == PAGE_LEASED && page_word_owner(word) == writer))
 				return false;
 		}
 	return true;
@@ -82,7 +84,8 @@ static bool can_finish(const struct pool *pool, uint32_t number)
 static void finish(struct pool *pool, uint32_t number)
 {
 	const struct object *object = &pool->objects->of[number];
-	struct session *writer = session_there(pool, atomic_load_explicit(&object_record(pool, number)->writer, memory_order_relaxed));
+	struct session *writer =
+		session_there(pool, atomic_load_explicit(&object_record(pool, number)->writer, memory_order_relaxed));
 
 	for (uint32_t i = 0; i < object->run_count; i++)
 		for (uint32_t page = object->runs[i].first, left = object->runs[i].count; left; page++, left--) {
@@ -98,7 +101,8 @@ static void finish(struct pool *pool, uint32_t number)
 /* Nobody has seen it: its pages go back to where they came from. */
 static void roll_back(struct pool *pool, uint32_t number)
 {
-	struct session *writer = session_there(pool, atomic_load_explicit(&object_record(pool, number)->writer, memory_order_relaxed));
+	struct session *writer =
+		session_there(pool, atomic_load_explicit(&object_record(pool, number)->writer, memory_order_relaxed));
 
 	for (uint32_t page = 0; page < pool->page_count; page++) {
 		if (!is_shared_by(pool_word(pool, page), number))
@@ -231,6 +235,7 @@ void objects_recover(struct pool *pool)
 	}
 	/* Until now one may have come before what it follows. */
 	if (objects_order_begin(pool))
-		log_error("pool '%s': out of memory for the order of its ephemeral objects; those of before make room for nobody",
+		log_error("pool '%s': out of memory for the order of its ephemeral objects; those of before make room "
+			  "for nobody",
 			pool->segment.header->name);
 }

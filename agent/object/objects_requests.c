@@ -1,4 +1,7 @@
-/* objects_requests.c - what sessions ask about objects. Every field of it is hostile; see asked.h for how each is done once. */
+/*
+ * objects_requests.c - what sessions ask about objects. Every field of it is hostile; see asked.h for how each is done
+ * once.
+ */
 #include "agent/object/objects.h"
 
 #include "agent/session/asked.h"
@@ -75,16 +78,19 @@ static void serve_waiters(struct pool *pool)
 
 /* ---- publish ---- */
 
-/* A repeat, and what it published stands. The sender reads it until it has its answer, so nobody else's can be meant. */
+/*
+ * A repeat, and what it published stands. The sender reads it until it has its answer, so nobody else's can be meant.
+ */
 static bool publish_repeated(const struct question *q)
 {
 	struct msg_object_publish_reply reply;
 
 	if (q->kept_bytes <= 0 || msg_decode_object_publish_reply(&reply, q->kept, (size_t)q->kept_bytes))
 		return false;
-	return reply.error || (reply.object < q->session->pool->objects->count && object_stands(q->session->pool, reply.object) &&
-		object_has_reader(q->session->pool, reply.object, q->session->id) &&
-		object_record(q->session->pool, reply.object)->version == reply.version);
+	return reply.error ||
+		(reply.object < q->session->pool->objects->count && object_stands(q->session->pool, reply.object) &&
+			object_has_reader(q->session->pool, reply.object, q->session->id) &&
+			object_record(q->session->pool, reply.object)->version == reply.version);
 }
 
 static bool flags_ok(uint32_t flags)
@@ -94,16 +100,16 @@ static bool flags_ok(uint32_t flags)
 }
 
 /*
- * Who may replace or delete a version of the session's trust domain: docs/rights.md. The writer of a mutable object holds its role, which the owner's tenant alone can have
- * (agent/session/roles.c).
+ * Who may replace or delete a version of the session's trust domain: docs/rights.md. The writer of a mutable object
+ * holds its role, which the owner's tenant alone can have (agent/session/roles.c).
  */
 static bool may_change(const struct session *session, const struct object_record *record)
 {
 	if (session->role == SESSION_ADMIN)
 		return true;
-	return session->role == SESSION_WORKER && (record->flags & OBJECT_DOMAIN_WRITE ||
-		!strcmp(record->tenant, session->tenant->config->name) ||
-		atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
+	return session->role == SESSION_WORKER &&
+		(record->flags & OBJECT_DOMAIN_WRITE || !strcmp(record->tenant, session->tenant->config->name) ||
+			atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
 }
 
 /* All pages are the sender's, in no use that the agent knows of, and since the manifest was written nobody else's. */
@@ -144,15 +150,17 @@ static void publish_check(const struct session *session, const struct msg_object
 	else if (!runs_owned(session, manifest))
 		REFUSE(reply, -ESTALE, "a page is not leased to this session any more");
 	else if (pool->objects->manifest_bytes + manifest->bytes > MANIFESTS_BYTES_MAX)
-		REFUSE(reply, -ENOSPC, "the metadata of all objects has %llu of %llu bytes", (unsigned long long)pool->objects->manifest_bytes,
-			(unsigned long long)MANIFESTS_BYTES_MAX);
+		REFUSE(reply, -ENOSPC, "the metadata of all objects has %llu of %llu bytes",
+			(unsigned long long)pool->objects->manifest_bytes, (unsigned long long)MANIFESTS_BYTES_MAX);
 	else if (!(reply->object = object_place(pool)))
-		REFUSE(reply, -EUSERS, "there are %u versions of objects, the most that pool '%s' has; delete some, or raise its 'objects'",
+		REFUSE(reply, -EUSERS,
+			"there are %u versions of objects, the most that pool '%s' has; delete some, or raise its "
+			"'objects'",
 			pool->objects->count - 1, pool->config->name);
 	else if (!descriptors_left(pool->agent, 1))
 		REFUSE(reply, -EMFILE,
-			"an object takes a descriptor, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are left; raise "
-			"LimitNOFILE= of its unit",
+			"an object takes a descriptor, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are "
+			"left; raise LimitNOFILE= of its unit",
 			descriptors_most());
 }
 
@@ -161,7 +169,8 @@ static bool follows_ok(const struct session *session, const struct msg_object_pu
 {
 	const struct pool *pool = session->pool;
 
-	return request->follows_version && request->follows < pool->objects->count && object_stands(pool, request->follows) &&
+	return request->follows_version && request->follows < pool->objects->count &&
+		object_stands(pool, request->follows) &&
 		object_record(pool, request->follows)->version == request->follows_version &&
 		object_has_reader(pool, request->follows, session->id);
 }
@@ -230,8 +239,8 @@ static void runs_share(struct session *session, const struct manifest *manifest,
 }
 
 /* 0, or an error before anything has happened. */
-static int publish(struct question *q, const struct msg_object_publish_request *request, struct msg_object_publish_reply *reply,
-	const struct manifest *manifest, int fd)
+static int publish(struct question *q, const struct msg_object_publish_request *request,
+	struct msg_object_publish_reply *reply, const struct manifest *manifest, int fd)
 {
 	struct pool *pool = q->session->pool;
 	uint8_t bytes[MSG_LARGEST_object_publish_reply];
@@ -239,7 +248,8 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 
 	/* Without the keeper's hold a successor could not open it for anybody. */
 	error = agent_hold(pool->agent,
-		&(struct held){ .kind = KEEP_OBJECT, .pool = pool->index, .id = reply->object, .fd_count = 1, .fds = { fd } });
+		&(struct held){
+			.kind = KEEP_OBJECT, .pool = pool->index, .id = reply->object, .fd_count = 1, .fds = {fd}});
 	if (error)
 		return error;
 	error = object_take(pool, reply->object, fd, manifest);
@@ -255,8 +265,10 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 	object_set_state(pool, reply->object, OBJECT_PUBLISHING);
 	runs_share(q->session, manifest, reply->object);
 	object_commit(pool, reply->object);
-	pool_count(pool, POOL_COUNT_PUBLICATIONS, reply->version -
-		atomic_load_explicit(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], memory_order_relaxed));
+	pool_count(pool, POOL_COUNT_PUBLICATIONS,
+		reply->version -
+			atomic_load_explicit(
+				&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], memory_order_relaxed));
 	crash_point();
 	if (request->memory_class == OBJECT_PINNABLE)
 		objects_thin(pool, q->session->tenant, reply->object);
@@ -271,15 +283,18 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 
 static const char *manifest_error(int error)
 {
-	return error == -EPERM ? "its descriptor is no sealed memfd" : error == -EFBIG ? "it has more than 64 MiB" :
-		error == -EPROTO ? "it is of another version" : error == -EBADMSG ? "a field of it cannot be" : strerror(-error);
+	return error == -EPERM      ? "its descriptor is no sealed memfd"
+		: error == -EFBIG   ? "it has more than 64 MiB"
+		: error == -EPROTO  ? "it is of another version"
+		: error == -EBADMSG ? "a field of it cannot be"
+				    : strerror(-error);
 }
 
 static void answer_publish(struct question *q, const struct msg_object_publish_request *request, int fd)
 {
-	struct msg_object_publish_reply reply = { .error = 0 };
+	struct msg_object_publish_reply reply = {.error = 0};
 	struct manifest_pool geometry = object_geometry(q->session->pool);
-	struct manifest manifest = { .header = NULL };
+	struct manifest manifest = {.header = NULL};
 	const char *name_refusal = object_name_refusal(q->session, request->name, request->flags & OBJECT_OF_LIBRARY);
 	uint8_t bytes[MSG_LARGEST_object_publish_reply];
 	int error, length;
@@ -290,8 +305,8 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 	}
 	error = fd < 0 ? -EPERM : manifest_open(fd, &geometry, &manifest);
 	if (error) {
-		REFUSE(&reply, error == -EPERM || error == -EFBIG ? -EBADMSG : error, "the manifest of '%s' is refused: %s", request->name,
-			manifest_error(error));
+		REFUSE(&reply, error == -EPERM || error == -EFBIG ? -EBADMSG : error,
+			"the manifest of '%s' is refused: %s", request->name, manifest_error(error));
 		if (error != -ENOMEM)
 			session_damage(q->session, "a manifest that cannot be");
 	} else if (request->memory_class >= OBJECT_CLASSES || !flags_ok(request->flags)) {
@@ -321,8 +336,8 @@ close_fd:
 
 /* ---- open ---- */
 
-static void adopt_check(const struct session *session, const struct msg_object_open_request *request, const struct object_record *record,
-	struct msg_object_open_reply *reply)
+static void adopt_check(const struct session *session, const struct msg_object_open_request *request,
+	const struct object_record *record, struct msg_object_open_reply *reply)
 {
 	uint32_t writer = atomic_load_explicit(&record->writer, memory_order_relaxed);
 
@@ -334,7 +349,8 @@ static void adopt_check(const struct session *session, const struct msg_object_o
 		REFUSE(reply, -EBUSY, "session %u writes '%s'", writer, request->name);
 }
 
-static void open_check(const struct session *session, const struct msg_object_open_request *request, struct msg_object_open_reply *reply)
+static void open_check(const struct session *session, const struct msg_object_open_request *request,
+	struct msg_object_open_reply *reply)
 {
 	const struct pool *pool = session->pool;
 	const struct object_record *record;
@@ -347,8 +363,8 @@ static void open_check(const struct session *session, const struct msg_object_op
 		REFUSE(reply, -ESTALE, "role '%s' is not held with this token", request->role);
 		return;
 	}
-	reply->object = request->version ? object_of_version(pool, session->domain, request->name, request->version) :
-		object_current(pool, session->domain, request->name);
+	reply->object = request->version ? object_of_version(pool, session->domain, request->name, request->version)
+					 : object_current(pool, session->domain, request->name);
 	if (!reply->object) {
 		REFUSE(reply, -ENOENT, "there is no such object, or not this version of it");
 		return;
@@ -364,10 +380,13 @@ static void open_check(const struct session *session, const struct msg_object_op
 	reply->version = record->version;
 	reply->memory_class = record->class;
 	reply->writable = !reply->error &&
-		(request->flags & OPEN_ADOPT || atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
+		(request->flags & OPEN_ADOPT ||
+			atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
 }
 
-/* What an answer to an open promises; also when it promises it for the second time. False: it cannot be kept any more. */
+/*
+ * What an answer to an open promises; also when it promises it for the second time. False: it cannot be kept any more.
+ */
 static bool open_carry_out(struct session *session, const struct msg_object_open_reply *reply)
 {
 	struct pool *pool = session->pool;
@@ -391,11 +410,12 @@ static bool open_carry_out(struct session *session, const struct msg_object_open
 static void answer_open(struct question *q, const struct msg_object_open_request *request)
 {
 	const struct objects *objects = q->session->pool->objects;
-	struct msg_object_open_reply reply = { .error = 0 };
+	struct msg_object_open_reply reply = {.error = 0};
 	uint8_t bytes[MSG_LARGEST_object_open_reply];
 	int length;
 
-	if (q->kept_bytes > 0 && !msg_decode_object_open_reply(&reply, q->kept, (size_t)q->kept_bytes) && open_carry_out(q->session, &reply)) {
+	if (q->kept_bytes > 0 && !msg_decode_object_open_reply(&reply, q->kept, (size_t)q->kept_bytes) &&
+		open_carry_out(q->session, &reply)) {
 		asked_send(q->session, q->kept, q->kept_bytes, reply.error ? -1 : objects->of[reply.object].fd);
 		return;
 	}
@@ -405,8 +425,12 @@ static void answer_open(struct question *q, const struct msg_object_open_request
 		reply.object = 0;
 	KEEP(q, object_open_reply, &reply, bytes, length);
 	if (open_carry_out(q->session, &reply) && !reply.error)
-		flight_note(q->session->pool, &(struct flight_entry){ .kind = FLIGHT_OBJECT_OPEN, .session = (uint16_t)q->session->id,
-			.page = reply.object, .value = reply.version }, 0);
+		flight_note(q->session->pool,
+			&(struct flight_entry){.kind = FLIGHT_OBJECT_OPEN,
+				.session = (uint16_t)q->session->id,
+				.page = reply.object,
+				.value = reply.version},
+			0);
 	asked_send(q->session, bytes, length, reply.error ? -1 : objects->of[reply.object].fd);
 }
 
@@ -417,8 +441,8 @@ static uint32_t delete_find(const struct session *session, const struct msg_obje
 	struct msg_object_change_reply *reply)
 {
 	const struct pool *pool = session->pool;
-	uint32_t found = session->role == SESSION_ADMIN ? object_anywhere(pool, request->name, 0) :
-		object_current(pool, session->domain, request->name);
+	uint32_t found = session->role == SESSION_ADMIN ? object_anywhere(pool, request->name, 0)
+							: object_current(pool, session->domain, request->name);
 
 	if (found == OBJECT_SEVERAL && request->version)
 		found = object_anywhere(pool, request->name, request->version);
@@ -437,7 +461,8 @@ static void change_check(const struct session *session, const struct msg_object_
 	reply->object = request->object;
 	reply->version = request->version;
 	if (request->verb == VERB_CLOSE) {
-		if (!request->object || request->object >= pool->objects->count || !object_stands(pool, request->object) ||
+		if (!request->object || request->object >= pool->objects->count ||
+			!object_stands(pool, request->object) ||
 			object_record(pool, request->object)->version != request->version ||
 			!object_has_reader(pool, request->object, session->id))
 			REFUSE(reply, -ENOENT, "object %u is not open", request->object);
@@ -452,10 +477,11 @@ static void change_check(const struct session *session, const struct msg_object_
 		return;
 	reply->version = object_record(pool, reply->object)->version;
 	if (request->version && request->version != reply->version)
-		REFUSE(reply, -ESTALE, "version %llu of '%s' is current", (unsigned long long)reply->version, request->name);
+		REFUSE(reply, -ESTALE, "version %llu of '%s' is current", (unsigned long long)reply->version,
+			request->name);
 	else if (!may_change(session, object_record(pool, reply->object)))
-		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant and admins may delete it", request->name,
-			object_record(pool, reply->object)->tenant);
+		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant and admins may delete it",
+			request->name, object_record(pool, reply->object)->tenant);
 }
 
 /* Once or twice: what is closed or deleted already stays so. */
@@ -463,8 +489,8 @@ static void change_carry_out(struct session *session, uint32_t verb, const struc
 {
 	struct pool *pool = session->pool;
 
-	if (reply->error || !reply->object || reply->object >= pool->objects->count || !object_stands(pool, reply->object) ||
-		object_record(pool, reply->object)->version != reply->version)
+	if (reply->error || !reply->object || reply->object >= pool->objects->count ||
+		!object_stands(pool, reply->object) || object_record(pool, reply->object)->version != reply->version)
 		return;
 	if (verb == VERB_CLOSE && object_has_reader(pool, reply->object, session->id))
 		object_reader_drop(pool, reply->object, session->id);
@@ -475,7 +501,7 @@ static void change_carry_out(struct session *session, uint32_t verb, const struc
 
 static void answer_change(struct question *q, const struct msg_object_change_request *request)
 {
-	struct msg_object_change_reply reply = { .error = 0 };
+	struct msg_object_change_reply reply = {.error = 0};
 	uint8_t bytes[MSG_LARGEST_object_change_reply];
 	int length;
 
@@ -493,9 +519,10 @@ static void answer_change(struct question *q, const struct msg_object_change_req
 
 /* ---- */
 
-void objects_request(struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd)
+void objects_request(
+	struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd)
 {
-	struct question q = { .session = session, .sequence = envelope->sequence };
+	struct question q = {.session = session, .sequence = envelope->sequence};
 	union {
 		struct msg_object_publish_request publish;
 		struct msg_object_open_request open;

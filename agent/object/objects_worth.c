@@ -1,6 +1,7 @@
 /*
- * objects_worth.c - what a pinnable object is worth: by shm/policy/worth.h, the uses learned from its readers' pins, what its publisher says
- * that it takes to have it again, and its bytes. What was learned stands in its record, too, for a successor.
+ * objects_worth.c - what a pinnable object is worth: by shm/policy/worth.h, the uses learned from its readers' pins,
+ * what its publisher says that it takes to have it again, and its bytes. What was learned stands in its record, too,
+ * for a successor.
  */
 #include "agent/object/objects.h"
 
@@ -23,7 +24,8 @@ static void keep(struct pool *pool, uint32_t number)
 {
 	const struct object *object = &pool->objects->of[number];
 
-	atomic_store_explicit(&object_record(pool, number)->heat, (int64_t)(object->worth.heat * (1 << HEAT_SHIFT)), memory_order_relaxed);
+	atomic_store_explicit(&object_record(pool, number)->heat, (int64_t)(object->worth.heat * (1 << HEAT_SHIFT)),
+		memory_order_relaxed);
 }
 
 void object_worth_begin(struct pool *pool, uint32_t number)
@@ -52,7 +54,8 @@ bool object_worth_learn(struct pool *pool, uint32_t number, const struct object_
 	int32_t uses = (int32_t)(pins->uses - object->uses_seen);
 
 	if (pins->touched_ms != object->touched_ms)
-		atomic_store_explicit(&record->used_ms, wall_ms() - ((uint32_t)clock_ms() - pins->touched_ms), memory_order_relaxed);
+		atomic_store_explicit(
+			&record->used_ms, wall_ms() - ((uint32_t)clock_ms() - pins->touched_ms), memory_order_relaxed);
 	object->touched_ms = pins->touched_ms;
 	object->uses_seen = pins->uses;
 	if (uses <= 0)
@@ -90,7 +93,8 @@ uint64_t object_worth_key(const struct pool *pool, uint32_t number)
 {
 	uint32_t cost_us = object_record(pool, number)->cost_us;
 
-	return worth_key(worth_of(&pool->objects->of[number].worth, cost_us ? cost_us : load_us(pool, number), bytes_of(pool, number)));
+	return worth_key(worth_of(
+		&pool->objects->of[number].worth, cost_us ? cost_us : load_us(pool, number), bytes_of(pool, number)));
 }
 
 float object_cost(const struct pool *pool, uint32_t number)

@@ -14,8 +14,8 @@
 
 int front_send(struct agent *agent, uint64_t id, const uint8_t *message, uint32_t length)
 {
-	struct iovec parts[] = { { &id, sizeof(id) }, { (void *)(uintptr_t)message, length } };
-	struct msghdr packet = { .msg_iov = parts, .msg_iovlen = 2 };
+	struct iovec parts[] = {{&id, sizeof(id)}, {(void *)(uintptr_t)message, length}};
+	struct msghdr packet = {.msg_iov = parts, .msg_iovlen = 2};
 
 	if (agent->front.fd < 0 || sendmsg(agent->front.fd, &packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
 		return 0;
@@ -48,7 +48,7 @@ void event_publish(struct agent *agent, enum event_kind kind, const struct pool 
 	const char *format, ...)
 {
 	uint64_t now_ns = flight_now();
-	struct msg_event event = { .kind = kind, .time_ms = now_ns / 1000000, .value = value, .session = session };
+	struct msg_event event = {.kind = kind, .time_ms = now_ns / 1000000, .value = value, .session = session};
 	uint8_t buffer[1024];
 	va_list arguments;
 	int length;
@@ -67,7 +67,7 @@ void event_publish(struct agent *agent, enum event_kind kind, const struct pool 
 
 int event_token(struct agent *agent, const uint8_t token[16], int valid)
 {
-	struct msg_front_token message = { .valid = (uint8_t)valid };
+	struct msg_front_token message = {.valid = (uint8_t)valid};
 	uint8_t buffer[128];
 	int length;
 

@@ -28,7 +28,7 @@ enum {
 
 const struct evict_policy *evict_policy_named(const char *name)
 {
-	static const struct evict_policy *const policies[] = { &evict_lru_size_aware, &evict_adaptive };
+	static const struct evict_policy *const policies[] = {&evict_lru_size_aware, &evict_adaptive};
 
 	for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++)
 		if (!strcmp(policies[i]->name, name))
@@ -39,7 +39,7 @@ const struct evict_policy *evict_policy_named(const char *name)
 double evict_content_value(const struct evict_candidate *candidate)
 {
 	/* by enum gpool_content: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT */
-	static const double values[] = { 5, 4, 0, 1, 2 };
+	static const double values[] = {5, 4, 0, 1, 2};
 	double value = candidate->content < sizeof(values) / sizeof(*values) ? values[candidate->content] : 0;
 
 	if (candidate->content == EVICT_LORA_WEIGHT && candidate->idle_ms >= LORA_COLD_MS)
@@ -95,7 +95,8 @@ void evict_configure(struct pool *pool)
 	const struct evict_policy *policy = evict_policy_named(pool->agent->config.eviction.policy);
 
 	if (policy && policy != pool->evict.policy && policy_change(pool, policy)) {
-		log_error("cannot change the eviction policy of pool '%s': out of memory; it stays as it is", pool->config->name);
+		log_error("cannot change the eviction policy of pool '%s': out of memory; it stays as it is",
+			pool->config->name);
 		return;
 	}
 	if (pool->evict.policy && pool->evict.policy->configure)
@@ -109,12 +110,12 @@ void evict_queue_drop(struct pool *pool)
 }
 
 /*
- * The pages of a block, extents included, read from the hostile segment: 0 when it is not a block that could be, else the total.
- * `budget`, pages that may still be looked at, bounds what a session can cost whose blocks lie over each other. run_count not NULL:
- * the extents stand in pool->runs afterwards, and no page is in two of them.
+ * The pages of a block, extents included, read from the hostile segment: 0 when it is not a block that could be, else
+ * the total. `budget`, pages that may still be looked at, bounds what a session can cost whose blocks lie over each
+ * other. run_count not NULL: the extents stand in pool->runs afterwards, and no page is in two of them.
  */
-static uint32_t block_walk(struct pool *pool, const struct session *session, uint32_t head, uint64_t tag, uint32_t *budget,
-	uint32_t *run_count)
+static uint32_t block_walk(struct pool *pool, const struct session *session, uint32_t head, uint64_t tag,
+	uint32_t *budget, uint32_t *run_count)
 {
 	const struct block_entry *blocks = session->segment.blocks;
 	uint32_t total = 0, extent = head;
@@ -125,20 +126,22 @@ static uint32_t block_walk(struct pool *pool, const struct session *session, uin
 	for (;;) {
 		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed), next;
 
-		if (count < 1 || count > pool->page_count - extent || count > pool->page_count - total || count > *budget)
+		if (count < 1 || count > pool->page_count - extent || count > pool->page_count - total ||
+			count > *budget)
 			return 0;
 		*budget -= count;
 		for (uint32_t page = extent; page < extent + count; page++) {
 			uint64_t word = pool_word(pool, page);
 
 			if (page_word_owner(word) != session->id ||
-				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)))
+				(page_word_state(word) != PAGE_LEASED &&
+					!(page == head && page_word_state(word) == PAGE_EVICTING)))
 				return 0;
 			if (run_count && !evict_look_first(&pool->evict, page))
 				return 0;
 		}
 		if (run_count)
-			pool->runs[(*run_count)++] = (struct page_run){ extent, count };
+			pool->runs[(*run_count)++] = (struct page_run){extent, count};
 		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
 		total += count;
 		if (!next)
@@ -146,7 +149,8 @@ static uint32_t block_walk(struct pool *pool, const struct session *session, uin
 		if (next > pool->page_count)
 			return 0;
 		extent = next - 1;
-		if (atomic_load_explicit(&blocks[extent].tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT != tag >> BLOCK_SEQUENCE_SHIFT)
+		if (atomic_load_explicit(&blocks[extent].tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT !=
+			tag >> BLOCK_SEQUENCE_SHIFT)
 			return 0;
 	}
 }
@@ -187,7 +191,8 @@ static uint32_t block_take(struct pool *pool, struct session *session, uint32_t 
 static bool block_idle(const struct session *session, uint32_t page)
 {
 	return pin_count(&session->segment, page) == 0 &&
-		fence_reached(&session->segment, atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
+		fence_reached(&session->segment,
+			atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
 }
 
 /* A run in a thread's magazine, or a freed block, which waits for a fence: there is no content to lose. */
@@ -209,8 +214,8 @@ static bool spills(uint64_t tag)
 
 static void mark(struct pool *pool, uint32_t page, uint64_t word)
 {
-	atomic_store_explicit(&pool->segment.pages[page], page_word_make(PAGE_EVICTING, page_word_owner(word), page_word_generation(word)),
-		memory_order_seq_cst);
+	atomic_store_explicit(&pool->segment.pages[page],
+		page_word_make(PAGE_EVICTING, page_word_owner(word), page_word_generation(word)), memory_order_seq_cst);
 }
 
 static void wake_pins(const struct pool *pool, const struct session *session, uint32_t page)
@@ -219,7 +224,10 @@ static void wake_pins(const struct pool *pool, const struct session *session, ui
 		futex_wake((_Atomic uint32_t *)&pool->segment.pages[page] + 1, INT32_MAX);
 }
 
-/* The protocol: mark the word, then look at the pins. Returns pages taken or on their way; 0: busy or changed, nothing happened. */
+/*
+ * The protocol: mark the word, then look at the pins. Returns pages taken or on their way; 0: busy or changed, nothing
+ * happened.
+ */
 static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candidate)
 {
 	struct session *session = pool->sessions[candidate->session];
@@ -232,10 +240,13 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 	owner_id = atomic_load_explicit(&session->segment.blocks[page].owner_id, memory_order_relaxed);
 	mark(pool, page, word);
 	crash_point();
-	/* Pins, fence, then the tag: read earlier, a free that ends in between would leave its pages' bits to nobody. */
+	/*
+	 * Pins, fence, then the tag: read earlier, a free that ends in between would leave its pages' bits to nobody.
+	 */
 	if (block_idle(session, page)) {
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
-		if (tag != candidate->tag || block_walk(pool, session, page, tag, &budget, &run_count) != candidate->pages)
+		if (tag != candidate->tag ||
+			block_walk(pool, session, page, tag, &budget, &run_count) != candidate->pages)
 			;
 		else if (!spills(tag))
 			taken = block_take(pool, session, run_count);
@@ -257,8 +268,14 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 		pool->evicted_unannounced += taken;
 		pool_count(pool, POOL_COUNT_EVICTIONS, 1);
 		pool_count(pool, POOL_COUNT_EVICTED_PAGES, taken);
-		flight_note(pool, &(struct flight_entry){ .kind = FLIGHT_EVICT, .session = (uint16_t)session->id, .page = page,
-			.pages = taken, .tag = candidate->tag, .value = owner_id }, 0);
+		flight_note(pool,
+			&(struct flight_entry){.kind = FLIGHT_EVICT,
+				.session = (uint16_t)session->id,
+				.page = page,
+				.pages = taken,
+				.tag = candidate->tag,
+				.value = owner_id},
+			0);
 	} else {
 		session->reclaimed_pages += taken;
 		pool_count(pool, POOL_COUNT_RECLAIMS, taken);
@@ -273,12 +290,15 @@ int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const s
 	uint32_t budget = session->leased, pages;
 	int error = -EBUSY;
 
-	if (session->state != SESSION_LIVE || page_word_owner(word) != session->id || page_word_state(word) != PAGE_LEASED)
+	if (session->state != SESSION_LIVE || page_word_owner(word) != session->id ||
+		page_word_state(word) != PAGE_LEASED)
 		return -ESTALE;
 	mark(pool, page, word);
 	if (block_idle(session, page)) {
 		now = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);
-		pages = now == tag && !tag_is_free(tag) && tag_evictable(tag) ? block_walk(pool, session, page, tag, &budget, NULL) : 0;
+		pages = now == tag && !tag_is_free(tag) && tag_evictable(tag)
+			? block_walk(pool, session, page, tag, &budget, NULL)
+			: 0;
 		error = pages ? spill_begin(session, page, tag, pages, asker) : -ESTALE;
 	}
 	if (error)
@@ -363,15 +383,15 @@ static uint32_t idle_of(uint32_t now, uint32_t touched)
 }
 
 /*
- * What the block is to its worker: what it calls it and what it contains, or, without such a name, itself; spilled it keeps its
- * tag. Tenants have the same names for different things.
+ * What the block is to its worker: what it calls it and what it contains, or, without such a name, itself; spilled it
+ * keeps its tag. Tenants have the same names for different things.
  */
 static uint64_t block_key(const struct session *session, const struct block_entry *entry, uint64_t tag)
 {
 	struct {
 		uint64_t name, content, whose;
-	} key = { atomic_load_explicit(&entry->owner_id, memory_order_relaxed), tag & BLOCK_TYPE_MASK,
-		(uint64_t)(session->tenant - session->pool->tenants) };
+	} key = {atomic_load_explicit(&entry->owner_id, memory_order_relaxed), tag & BLOCK_TYPE_MASK,
+		(uint64_t)(session->tenant - session->pool->tenants)};
 
 	if (!key.name) {
 		key.name = tag >> BLOCK_SEQUENCE_SHIFT;
@@ -440,7 +460,8 @@ static void scan(struct pool *pool, const struct evict_request *request)
 			.page = page,
 			.pages = pages,
 			.session = session->id,
-			.idle_ms = idle_of(now, atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed)),
+			.idle_ms =
+				idle_of(now, atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed)),
 			.cost = 1,
 			.content = (uint8_t)(tag & BLOCK_TYPE_MASK),
 			.priority = (uint8_t)((tag & BLOCK_PRIORITY_MASK) >> BLOCK_PRIORITY_SHIFT),
@@ -482,7 +503,10 @@ static uint64_t *barren_of(struct pool *pool, const struct evict_request *reques
 	return request->for_tenant ? &request->for_tenant->barren_ns : &pool->evict.barren_ns;
 }
 
-/* From here on the session that asks would rather evict what it has itself. What it has pinned since the scan does not count. */
+/*
+ * From here on the session that asks would rather evict what it has itself. What it has pinned since the scan does not
+ * count.
+ */
 static bool own_is_next(const struct evict_request *request, const struct evict_candidate *candidate)
 {
 	return request->own_last && !candidate->cached && candidate->session == request->own_last->id &&
@@ -493,7 +517,7 @@ static bool own_is_next(const struct evict_request *request, const struct evict_
 static bool queue_suffices(const struct pool *pool, const struct evict_request *request, uint32_t need)
 {
 	const struct evict_state *evict = &pool->evict;
-	uint32_t lost[CONFIG_TENANTS_MAX] = { 0 }, pages = 0, room = slots_room(&pool->spill->slots, clock_ms());
+	uint32_t lost[CONFIG_TENANTS_MAX] = {0}, pages = 0, room = slots_room(&pool->spill->slots, clock_ms());
 
 	for (uint32_t i = evict->queue_head; i < evict->queue_count && pages < need; i++) {
 		const struct evict_candidate *candidate = &evict->queue[i];
@@ -503,7 +527,8 @@ static bool queue_suffices(const struct pool *pool, const struct evict_request *
 		if (own_is_next(request, candidate))
 			return pages + objects_before(pool, request, candidate) >= need;
 		if (session && (!spill || room >= candidate->pages) &&
-			wanted(request, session, candidate->tag, lost[session->tenant - pool->tenants] + candidate->pages)) {
+			wanted(request, session, candidate->tag,
+				lost[session->tenant - pool->tenants] + candidate->pages)) {
 			pages += candidate->pages;
 			lost[session->tenant - pool->tenants] += candidate->pages;
 			room -= spill ? candidate->pages : 0;
@@ -512,7 +537,10 @@ static bool queue_suffices(const struct pool *pool, const struct evict_request *
 	return pages >= need || pages + objects_evictable(pool, request, lost) >= need;
 }
 
-/* Else: what taking the page loses. Any loss counts, so that of places without much worth the one with fewest pages is found. */
+/*
+ * Else: what taking the page loses. Any loss counts, so that of places without much worth the one with fewest pages is
+ * found.
+ */
 enum { WINDOW_LEAST = 16, WINDOW_MOST = 256, WINDOW_BLOCKED = UINT16_MAX };
 
 static float highest_score(const struct pool *pool)
@@ -543,18 +571,23 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 		const struct session *session = pool->sessions[page_word_session(word)];
 		bool idle = session && session->role == SESSION_WORKER && session->state == SESSION_LIVE &&
 			page_word_state(word) == PAGE_LEASED &&
-			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;
+			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >>
+					(page % 64) &
+				1;
 
-		bool there = page_word_state(word) == PAGE_FREE && trust_reachable(pool, request->for_tenant->domain, page);
+		bool there =
+			page_word_state(word) == PAGE_FREE && trust_reachable(pool, request->for_tenant->domain, page);
 
-		costs[page] = there || idle ? 0 :
-			objects_window_has(pool, word) ? window_cost(objects_score(pool, word), highest) : WINDOW_BLOCKED;
+		costs[page] = there || idle              ? 0
+			: objects_window_has(pool, word) ? window_cost(objects_score(pool, word), highest)
+							 : WINDOW_BLOCKED;
 	}
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
 
 		/* The extents of a stitched block lie elsewhere: it is left alone. */
-		for (uint32_t page = candidate->page; !(candidate->tag & BLOCK_STITCHED) && page < candidate->page + candidate->pages; page++)
+		for (uint32_t page = candidate->page;
+			!(candidate->tag & BLOCK_STITCHED) && page < candidate->page + candidate->pages; page++)
 			costs[page] = candidate->cached ? 0 : window_cost(candidate->score, highest);
 	}
 }
@@ -596,7 +629,8 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 		const struct session *session = pool->sessions[candidate->session];
 
 		if (session && !(candidate->tag & BLOCK_STITCHED) && candidate->page < *first + need &&
-			candidate->page + candidate->pages > *first && wanted(request, session, candidate->tag, candidate->pages))
+			candidate->page + candidate->pages > *first &&
+			wanted(request, session, candidate->tag, candidate->pages))
 			evict_one(pool, candidate);
 	}
 	if (found)
@@ -612,8 +646,8 @@ bool evict_possible(struct pool *pool, const struct evict_request *request)
 }
 
 /*
- * A block that this request may have, or one at which it ends (own_is_next()): those that it may not have are passed over. NULL: the queue is at
- * its end.
+ * A block that this request may have, or one at which it ends (own_is_next()): those that it may not have are passed
+ * over. NULL: the queue is at its end.
  */
 static const struct evict_candidate *next_block(struct pool *pool, const struct evict_request *request)
 {
@@ -623,7 +657,8 @@ static const struct evict_candidate *next_block(struct pool *pool, const struct 
 		const struct evict_candidate *candidate = &evict->queue[evict->queue_head];
 		const struct session *session = pool->sessions[candidate->session];
 
-		if (session && (wanted(request, session, candidate->tag, candidate->pages) || own_is_next(request, candidate)))
+		if (session &&
+			(wanted(request, session, candidate->tag, candidate->pages) || own_is_next(request, candidate)))
 			return candidate;
 	}
 	return NULL;
@@ -633,7 +668,8 @@ static const struct evict_candidate *next_block(struct pool *pool, const struct 
  * Of the next block and the next object that which goes first; pages, 0: it was pinned or changed. *none: there is
  * neither, or what is next has more pages than `most`. *empty counts pages without content.
  */
-static uint32_t take_next(struct pool *pool, const struct evict_request *request, uint32_t most, uint32_t *empty, bool *none)
+static uint32_t take_next(
+	struct pool *pool, const struct evict_request *request, uint32_t most, uint32_t *empty, bool *none)
 {
 	const struct evict_candidate *next = next_block(pool, request);
 	const struct evict_candidate *object = next && next->cached ? NULL : objects_next(pool, request);
@@ -672,7 +708,7 @@ static bool scan_waits(struct pool *pool, const struct evict_request *request, u
 /* One queue for all tenants; what of it this request may have is asked again as it is taken. */
 static void scan_for(struct pool *pool, const struct evict_request *request)
 {
-	static const struct evict_request everybody = { .by_operator = true };
+	static const struct evict_request everybody = {.by_operator = true};
 
 	objects_back(pool);
 	scan(pool, general(request) ? &everybody : request);
@@ -685,7 +721,8 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 	uint64_t begin = clock_ns();
 	uint32_t taken = 0, empty = 0;
 	/* A queue of before is asked once whether it will do: it may be long, and this request's part of it short. */
-	bool reuse = queue_usable(evict, request, begin) && (!request->whole || queue_suffices(pool, request, request->pages));
+	bool reuse = queue_usable(evict, request, begin) &&
+		(!request->whole || queue_suffices(pool, request, request->pages));
 	bool fresh = false, none = !reuse;
 
 	while (taken < request->pages || taken < request->pages + surplus(request, empty)) {

@@ -1,8 +1,8 @@
 /*
  * evict.h - taking unpinned blocks and whole objects in one order: the mechanism, and the interface that policies fill.
  *
- * The mechanism is the protocol of shm/pins.h: mark the page word, look at the pins, put the word back or take the pages. The
- * agent never waits for a pin. A policy only orders candidates; it never decides what may be taken.
+ * The mechanism is the protocol of shm/pins.h: mark the page word, look at the pins, put the word back or take the
+ * pages. The agent never waits for a pin. A policy only orders candidates; it never decides what may be taken.
  */
 #ifndef GPOOL_AGENT_EVICT_H
 #define GPOOL_AGENT_EVICT_H
@@ -26,20 +26,20 @@ enum { EVICT_KV_CACHE = 0, EVICT_LORA_WEIGHT = 1, EVICT_ACTIVATION = 3 };
 struct evict_candidate {
 	uint64_t tag;
 	uint32_t page;
-	uint32_t pages; /* all extents */
+	uint32_t pages;   /* all extents */
 	uint32_t session; /* 0: an object */
 	uint32_t object;  /* its number; 0: a block */
 	uint32_t idle_ms; /* since its last use */
 	float cost;       /* to have it again, for each byte: a block counts 1, as what is read from a disk */
 	uint8_t content;
 	uint8_t priority;
-	bool cached;      /* in a thread's magazine, or freed behind a fence: no content to lose */
-	float score;      /* lowest goes first; of the same, lower priority, then longer idle */
+	bool cached; /* in a thread's magazine, or freed behind a fence: no content to lose */
+	float score; /* lowest goes first; of the same, lower priority, then longer idle */
 };
 
 /* A block or an object that stands in the pool at a scan, whether it may be taken or not. */
 struct evict_sight {
-	uint64_t key;     /* what it is to its worker: the same one for what takes its place after an eviction */
+	uint64_t key; /* what it is to its worker: the same one for what takes its place after an eviction */
 	uint64_t tag;
 	uint32_t page;
 	uint32_t session;
@@ -66,7 +66,10 @@ struct evict_policy {
 extern const struct evict_policy evict_lru_size_aware, evict_adaptive;
 const struct evict_policy *evict_policy_named(const char *name);
 
-/* evict_content_value() - below 1: what a loss of this content and priority counts, more for what is dearer to make again. */
+/*
+ * evict_content_value() - below 1: what a loss of this content and priority counts, more for what is dearer to make
+ * again.
+ */
 double evict_content_value(const struct evict_candidate *candidate);
 /* evict_order() - for sorting: below 0 where the left one goes first. No two are the same. */
 int evict_order(const struct evict_candidate *left, const struct evict_candidate *right);
@@ -77,13 +80,14 @@ struct evict_state {
 	struct evict_candidate *queue; /* [page_count], ordered, of the last scan */
 	struct evict_sight *sights;    /* [page_count] */
 	uint32_t queue_head, queue_count;
-	uint32_t queue_objects;        /* objects that were scored with it and may still be there */
-	uint64_t queue_ns;             /* when it was scanned */
-	uint64_t scan_count, scan_ns;  /* how many, and the CPU time of the last one */
-	bool queue_general;            /* holds every block and object of the pool, not one request's choice */
-	uint64_t barren_ns;            /* when a scan last found nothing; see evict.c */
-	uint64_t released_ns;          /* when an object last was let go of: a scan before that may have found too little */
-	uint64_t *seen;                /* [page_count] the last look that came by this page */
+	uint32_t queue_objects;       /* objects that were scored with it and may still be there */
+	uint64_t queue_ns;            /* when it was scanned */
+	uint64_t scan_count, scan_ns; /* how many, and the CPU time of the last one */
+	bool queue_general;           /* holds every block and object of the pool, not one request's choice */
+	uint64_t barren_ns;           /* when a scan last found nothing; see evict.c */
+	/* when an object last was let go of: a scan before that may have found too little */
+	uint64_t released_ns;
+	uint64_t *seen; /* [page_count] the last look that came by this page */
 	uint64_t look;
 };
 
@@ -91,8 +95,8 @@ int evict_init(struct pool *pool);
 void evict_fini(struct pool *pool);
 
 /*
- * evict_look_begin(), evict_look_first() - extents that a hostile segment lays over each other must not be taken for more pages than
- * they have: whether this look comes by the page for the first time.
+ * evict_look_begin(), evict_look_first() - extents that a hostile segment lays over each other must not be taken for
+ * more pages than they have: whether this look comes by the page for the first time.
  */
 static inline void evict_look_begin(struct evict_state *evict)
 {
@@ -115,14 +119,15 @@ void evict_queue_drop(struct pool *pool);
  * evict_pages() - take blocks and objects in one order until at least `pages` pages came free, or no candidate is
  * left. Returns pages taken; those of blocks that are spilled count, although they come free later
  * (spill->saving_pages).
- * @for_tenant:  who needs them: decides whose content may go (see tenant rules in docs/internals/agent.md); NULL: all above their minimum
+ * @for_tenant:  who needs them: decides whose content may go (see tenant rules in docs/internals/agent.md); NULL: all
+ *               above their minimum
  * @only:        only this session's blocks, and no objects; NULL: all
  * @within:      only what is on the books of for_tenant itself (it is at its limit)
  * @contents:    bit i: blocks of content type i may go, and no objects; 0: all
  * @cached_only: only magazine pages, which hold no content
  * @whole:       `pages` or nothing: no content is lost for a request that fails all the same
- * @hysteresis:  for `pages` as far as they had content, so much more beside them, in whole pages: what is next in the order, if it is there, may
- *               go and is no larger. None is looked for
+ * @hysteresis:  for `pages` as far as they had content, so much more beside them, in whole pages: what is next in the
+ *               order, if it is there, may go and is no larger. None is looked for
  * @by_operator: also what a tenant's minimum protects
  * @spare_offered: not what is offered until it is needed: pages of ranges and KV caches, prefixes that engines share
  * @own_last:    no content of this session's, and nothing that would go after some of it; NULL: no limit
@@ -149,13 +154,14 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request);
  */
 bool evict_window(struct pool *pool, const struct evict_request *request, uint32_t need, uint32_t *first);
 /*
- * evict_tenant_may_lose() - the tenant rules of docs/internals/agent.md: may `victim` lose so many pages, all that it loses for this request, so
- * that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed minimum never.
+ * evict_tenant_may_lose() - the tenant rules of docs/internals/agent.md: may `victim` lose so many pages, all that it
+ * loses for this request, so that `taker` (NULL: the pool at large) gets its pages? Its own always; a guaranteed
+ * minimum never.
  */
 bool evict_tenant_may_lose(const struct tenant *victim, const struct tenant *taker, uint32_t pages);
 /*
- * evict_to_spill() - one block by name, at its worker's own wish: see spill_begin(). Return: 0, also -ESTALE (not there), -EBUSY
- * (pinned, or behind a fence).
+ * evict_to_spill() - one block by name, at its worker's own wish: see spill_begin(). Return: 0, also -ESTALE (not
+ * there), -EBUSY (pinned, or behind a fence).
  */
 int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const struct spill_asker *asker);
 /* evict_possible() - whether request->pages could be had so, at this moment. Nothing is taken. Cost: a scan. */

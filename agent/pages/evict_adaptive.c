@@ -1,6 +1,7 @@
 /*
- * evict_adaptive.c - `adaptive`: score = uses to be expected, by shm/policy/eviction.h, times the cost to have it again,
- * per byte. Its nodes are blocks and objects alike, so that the uses of both are measured by one clock; each stands at
+ * evict_adaptive.c - `adaptive`: score = uses to be expected, by shm/policy/eviction.h, times the cost to have it
+ * again, per byte. Its nodes are blocks and objects alike, so that the uses of both are measured by one clock; each
+ * stands at
  * the top. (Ephemeral objects, which build on each other, have a tree of their own beside that, for which of them goes
  * first.)
  *
@@ -8,8 +9,9 @@
  * one use, however many there were. What is gone without an eviction is forgotten. What was evicted and comes again by
  * the same key is known again.
  *
- * Keys and time stamps are the workers' words. A session has at most one use a scan and block of its own, which counts for blocks
- * that are used as often; and of ghosts there are EVICTION_GHOSTS for each page, the oldest of which make room.
+ * Keys and time stamps are the workers' words. A session has at most one use a scan and block of its own, which counts
+ * for blocks that are used as often; and of ghosts there are EVICTION_GHOSTS for each page, the oldest of which make
+ * room.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
@@ -148,7 +150,8 @@ static void adaptive_score(void *state, struct evict_candidate *candidates, uint
 		/* One that came since the scan looked at its page is worth least for now. */
 		float uses = known->node ? eviction_worth(adaptive->eviction, known->node - 1) : 0;
 
-		candidates[i].score = uses * candidates[i].cost * (float)(1 + adaptive->priority * evict_content_value(&candidates[i]));
+		candidates[i].score = uses * candidates[i].cost *
+			(float)(1 + adaptive->priority * evict_content_value(&candidates[i]));
 	}
 }
 

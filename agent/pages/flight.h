@@ -1,5 +1,6 @@
 /*
- * flight.h - what the agent notes in the flight recorder (shm/flight.h), beside the events that event_publish() puts there.
+ * flight.h - what the agent notes in the flight recorder (shm/flight.h), beside the events that event_publish() puts
+ * there.
  */
 #ifndef GPOOL_AGENT_FLIGHT_H
 #define GPOOL_AGENT_FLIGHT_H

@@ -167,7 +167,8 @@ bool free_runs_take(struct free_runs *runs, uint32_t count, bool first_fit, uint
 		return false;
 	if (first_fit)
 		return take_lowest(runs, count, first);
-	for (uint32_t class = class_from(runs, class_of(count)); class < FREE_RUNS_CLASSES; class = class_from(runs, class + 1)) {
+	for (uint32_t class = class_from(runs, class_of(count)); class < FREE_RUNS_CLASSES;
+		class = class_from(runs, class + 1)) {
 		uint32_t run = class_best(runs, class, count);
 
 		if (run) {

@@ -68,7 +68,10 @@ static uint64_t group_number(const char *group, const char *name)
 	return number;
 }
 
-/* What is left of the memory of our control group, as a container or a service may have one: who takes more is killed. Of version 2. */
+/*
+ * What is left of the memory of our control group, as a container or a service may have one: who takes more is killed.
+ * Of version 2.
+ */
 static uint64_t group_available(void)
 {
 	FILE *file = fopen("/proc/self/cgroup", "re");
@@ -97,7 +100,10 @@ static uint64_t memory_available(void)
 	return machine < group ? machine : group;
 }
 
-/* One call for all of it; piece by piece where that fails, so that one page without a place costs nothing else. Returns how much is huge. */
+/*
+ * One call for all of it; piece by piece where that fails, so that one page without a place costs nothing else. Returns
+ * how much is huge.
+ */
 static uint64_t collapse(char *memory, uint64_t bytes, uint64_t page_bytes)
 {
 	uint64_t huge = 0;
@@ -114,7 +120,8 @@ static uint64_t collapse(char *memory, uint64_t bytes, uint64_t page_bytes)
 static int part_make(int fd, uint64_t offset, uint64_t bytes, uint64_t page_bytes, uint64_t *huge_bytes)
 {
 	/* Room to move: the mapping has to lie in huge pages as the file does. */
-	char *room = mmap(NULL, bytes + page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0), *memory;
+	char *room = mmap(NULL, bytes + page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+	     *memory;
 	int error = 0;
 
 	if (room == MAP_FAILED)
@@ -131,14 +138,16 @@ static int part_make(int fd, uint64_t offset, uint64_t bytes, uint64_t page_byte
 
 static bool is_stopping(int keeper)
 {
-	struct pollfd end = { keeper, POLLRDHUP, 0 };
+	struct pollfd end = {keeper, POLLRDHUP, 0};
 
 	return poll(&end, 1, 0) == 1;
 }
 
-static int all_make(const struct physical *physical, const struct physical_plan *plan, uint64_t page_bytes, uint64_t *huge_bytes)
+static int all_make(
+	const struct physical *physical, const struct physical_plan *plan, uint64_t page_bytes, uint64_t *huge_bytes)
 {
-	const uint64_t total = physical->handle_bytes * physical->handle_count, each = physical->arena ? total : physical->handle_bytes;
+	const uint64_t total = physical->handle_bytes * physical->handle_count,
+		       each = physical->arena ? total : physical->handle_bytes;
 	uint64_t done = 0;
 
 	for (uint32_t i = 0; i < physical->exported; i++)
@@ -146,19 +155,24 @@ static int all_make(const struct physical *physical, const struct physical_plan 
 			int error;
 
 			bytes = each - at < AT_ONCE_MIB * MIB ? each - at : AT_ONCE_MIB * MIB;
-			error = is_stopping(plan->keeper) ? -ECANCELED : part_make(physical->exports[i].fd, physical->exports[i].offset + at, bytes, page_bytes, huge_bytes);
+			error = is_stopping(plan->keeper)
+				? -ECANCELED
+				: part_make(physical->exports[i].fd, physical->exports[i].offset + at, bytes,
+					  page_bytes, huge_bytes);
 			if (error)
 				return error;
 			done += bytes;
 			if (done % (PROGRESS_MIB * MIB) == 0 && done < total)
-				log_info("pool '%s': %" PRIu64 " of %" PRIu64 " MiB are there", plan->pool, done / MIB, total / MIB);
+				log_info("pool '%s': %" PRIu64 " of %" PRIu64 " MiB are there", plan->pool, done / MIB,
+					total / MIB);
 		}
 	return 0;
 }
 
 int huge_pages_make(const struct physical *physical, const struct physical_plan *plan)
 {
-	const uint64_t total = physical->handle_bytes * physical->handle_count, page_bytes = huge_page_bytes(), available = memory_available();
+	const uint64_t total = physical->handle_bytes * physical->handle_count, page_bytes = huge_page_bytes(),
+		       available = memory_available();
 	uint64_t huge_bytes = 0;
 	int error;
 
@@ -168,8 +182,10 @@ int huge_pages_make(const struct physical *physical, const struct physical_plan 
 		return 0;
 	}
 	if (total > available) {
-		log_error("pool '%s' takes %" PRIu64 " MiB of memory with huge_pages, and %" PRIu64 " MiB are available; choose a smaller size, or "
-			  "huge_pages = \"no\", which takes memory as it is used", plan->pool, total / MIB, available / MIB);
+		log_error("pool '%s' takes %" PRIu64 " MiB of memory with huge_pages, and %" PRIu64
+			  " MiB are available; choose a smaller size, or huge_pages = \"no\", which takes memory as it "
+			  "is used",
+			plan->pool, total / MIB, available / MIB);
 		return -ENOMEM;
 	}
 	error = all_make(physical, plan, page_bytes, &huge_bytes);
@@ -178,8 +194,9 @@ int huge_pages_make(const struct physical *physical, const struct physical_plan 
 	else if (error)
 		log_error("cannot take %" PRIu64 " MiB for pool '%s': %s", total / MIB, plan->pool, strerror(-error));
 	else if (huge_bytes < total)
-		log_warning("pool '%s': %" PRIu64 " of %" PRIu64 " MiB are in huge pages; for the rest the kernel has found none", plan->pool,
-			huge_bytes / MIB, total / MIB);
+		log_warning("pool '%s': %" PRIu64 " of %" PRIu64
+			    " MiB are in huge pages; for the rest the kernel has found none",
+			plan->pool, huge_bytes / MIB, total / MIB);
 	else
 		log_info("pool '%s': %" PRIu64 " MiB in huge pages", plan->pool, total / MIB);
 	return error;

@@ -19,7 +19,8 @@ uint32_t lease_idle(const struct session *session)
 	uint32_t words = (session->segment.page_count + 63) / 64, idle = 0;
 
 	for (uint32_t word = 0; word < words; word++)
-		idle += (uint32_t)__builtin_popcountll(atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed));
+		idle += (uint32_t)__builtin_popcountll(
+			atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed));
 	return idle < session->leased ? idle : session->leased;
 }
 
@@ -48,8 +49,9 @@ static uint64_t owned_mask(const struct pool *pool, const struct session *sessio
 }
 
 /*
- * Those of `mask` in one word that are idle and ours to take. Returns how many. All of them were seen idle: after a death in here what is
- * clear comes into doubt, and a page that was never idle, since it is on its way to the worker, must not.
+ * Those of `mask` in one word that are idle and ours to take. Returns how many. All of them were seen idle: after a
+ * death in here what is clear comes into doubt, and a page that was never idle, since it is on its way to the worker,
+ * must not.
  */
 static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t mask)
 {
@@ -77,7 +79,9 @@ static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t ma
 static void note_return(const struct session *session, uint32_t pages)
 {
 	if (pages)
-		flight_note(session->pool, &(struct flight_entry){ .kind = FLIGHT_RETURN, .session = (uint16_t)session->id, .pages = pages }, 0);
+		flight_note(session->pool,
+			&(struct flight_entry){.kind = FLIGHT_RETURN, .session = (uint16_t)session->id, .pages = pages},
+			0);
 }
 
 uint32_t lease_reclaim(struct session *session, uint32_t most)
@@ -106,7 +110,8 @@ uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t c
 	if (session->state != SESSION_LIVE)
 		return 0;
 	for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++) {
-		uint64_t seen = atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed) & lease_mask(word, first, count);
+		uint64_t seen = atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed) &
+			lease_mask(word, first, count);
 
 		if (seen)
 			taken += reclaim_word(session, word, seen);
@@ -115,7 +120,10 @@ uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t c
 	return taken;
 }
 
-/* Idle pages that are worth taking for `taker`: of a tenant that keeps its minimum only what it has above, the rest would be kept. */
+/*
+ * Idle pages that are worth taking for `taker`: of a tenant that keeps its minimum only what it has above, the rest
+ * would be kept.
+ */
 static uint32_t spare_of(const struct tenant *tenant, const struct tenant *taker)
 {
 	if (tenant == taker || tenant->config->unused == CONFIG_UNUSED_LEND)
@@ -137,7 +145,8 @@ struct whose {
 
 static bool is_whose(const struct session *session, const struct whose *whose)
 {
-	return (!whose->tenant || session->tenant == whose->tenant) && (!whose->domain || session->domain == whose->domain);
+	return (!whose->tenant || session->tenant == whose->tenant) &&
+		(!whose->domain || session->domain == whose->domain);
 }
 
 /* Take back idle pages for `taker`; not those of which it would have nothing. */
@@ -210,15 +219,16 @@ static uint32_t available(const struct session *session, uint32_t flags)
 }
 
 /*
- * How many pages must come free before `need` can be lent: those that are kept for others included, and those that are free and
- * cannot be had from another trust domain left out.
+ * How many pages must come free before `need` can be lent: those that are kept for others included, and those that are
+ * free and cannot be had from another trust domain left out.
  */
 static uint32_t lacking(const struct session *session, uint32_t need, uint32_t flags)
 {
 	const struct pool *pool = session->pool;
 	uint32_t pages = free_pages(pool, flags), own = own_pages(session, flags);
 	uint32_t target = need + kept_from(pool, session->tenant), lacks = target > pages ? target - pages : 0;
-	struct trust_wish wish = { .domain = session->domain, .pages = need > own ? need - own : 0, .reserved = flags & LEASE_CRITICAL };
+	struct trust_wish wish = {
+		.domain = session->domain, .pages = need > own ? need - own : 0, .reserved = flags & LEASE_CRITICAL};
 
 	if (pool->trust && wish.pages) {
 		uint32_t reach = trust_reach(pool, &wish);
@@ -268,7 +278,7 @@ static uint32_t leaving(const struct pool *pool)
 /* What is idle in the session's own magazines and bitmap goes back, so that it can be lent anew in one piece. */
 static void consolidate(struct session *session)
 {
-	struct evict_request cached = { .only = session, .cached_only = true, .pages = UINT32_MAX };
+	struct evict_request cached = {.only = session, .cached_only = true, .pages = UINT32_MAX};
 
 	lease_reclaim(session, UINT32_MAX);
 	evict_pages(session->pool, &cached);
@@ -280,10 +290,13 @@ static const struct session *own_last(const struct session *session, uint32_t fl
 	return flags & LEASE_OWN_LAST ? session : NULL;
 }
 
-/* Could the pool give so many pages, if all that may be taken were taken? Asked before blocks are given up for a limit's sake. */
+/*
+ * Could the pool give so many pages, if all that may be taken were taken? Asked before blocks are given up for a
+ * limit's sake.
+ */
 static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 {
-	struct evict_request request = { .for_tenant = session->tenant, .own_last = own_last(session, flags) };
+	struct evict_request request = {.for_tenant = session->tenant, .own_last = own_last(session, flags)};
 	uint32_t lacks = lacking(session, need, flags), idle = pool_idle_owned(session->pool);
 
 	request.pages = beyond(beyond(lacks, idle), leaving(session->pool));
@@ -297,7 +310,9 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 
 	if (need <= room(session))
 		return 0;
-	/* As much as it takes: what else is idle there may be kept for a purpose, mapped where it will be used again. */
+	/*
+	 * As much as it takes: what else is idle there may be kept for a purpose, mapped where it will be used again.
+	 */
 	lease_reclaim(session, need - room(session));
 	if (need <= room(session))
 		return 0;
@@ -305,12 +320,16 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 	if (need > room(session) && !(flags & LEASE_NO_EVICT) && !could_free(session, need, flags))
 		return -ENOSPC;
 	if (need > session_room(session) && !(flags & (LEASE_NO_EVICT | LEASE_OWN_LAST))) {
-		struct evict_request own = { .only = session, .for_tenant = session->tenant, .whole = true, .pages = beyond(need - session_room(session), session->saving) };
+		struct evict_request own = {.only = session,
+			.for_tenant = session->tenant,
+			.whole = true,
+			.pages = beyond(need - session_room(session), session->saving)};
 
 		evict_pages(pool, &own);
 	}
 	if (need > tenant_room(session))
-		reclaim_from(pool, &(struct whose){ .tenant = session->tenant }, session->tenant, need - tenant_room(session));
+		reclaim_from(
+			pool, &(struct whose){.tenant = session->tenant}, session->tenant, need - tenant_room(session));
 	if (need > tenant_room(session) && need <= session_room(session) && !(flags & LEASE_NO_EVICT)) {
 		struct evict_request within = {
 			.for_tenant = session->tenant,
@@ -330,11 +349,11 @@ static void make_ours(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
 	uint32_t own = own_pages(session, flags);
-	struct trust_wish wish = { .domain = session->domain, .reserved = flags & LEASE_CRITICAL };
+	struct trust_wish wish = {.domain = session->domain, .reserved = flags & LEASE_CRITICAL};
 
 	if (!pool->trust || need <= own)
 		return;
-	reclaim_from(pool, &(struct whose){ .domain = session->domain }, session->tenant, need - own);
+	reclaim_from(pool, &(struct whose){.domain = session->domain}, session->tenant, need - own);
 	own = own_pages(session, flags);
 	if (need > own)
 		trust_cancel(pool, session->domain, need - own);
@@ -354,7 +373,8 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 		return true;
 	make_ours(session, need, flags);
 	if (need > available(session, flags))
-		reclaim_from(pool, &(struct whose){ 0 }, session->tenant, beyond(lacking(session, need, flags), pool->trust ? leaving(pool) : 0));
+		reclaim_from(pool, &(struct whose){0}, session->tenant,
+			beyond(lacking(session, need, flags), pool->trust ? leaving(pool) : 0));
 	if (need > available(session, flags)) {
 		struct evict_request request = {
 			.for_tenant = session->tenant,
@@ -407,7 +427,9 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 		if (pool->sessions[id] && pool->sessions[id]->role == SESSION_WORKER)
 			lease_reclaim_range(pool->sessions[id], first, need);
 	trust_begin_range(pool, session->domain, first, need);
-	/* A pin or an allocation may have been faster: then this try fails, and the next one looks for another place. */
+	/*
+	 * A pin or an allocation may have been faster: then this try fails, and the next one looks for another place.
+	 */
 	return longest_run(session, flags) >= need;
 }
 
@@ -431,7 +453,10 @@ static uint32_t take_longest(struct session *session, bool reserved, uint32_t mo
 	return length;
 }
 
-/* `need` pages out of the index, in one run or many; there are enough. Extra only when it lies right behind or in one run. */
+/*
+ * `need` pages out of the index, in one run or many; there are enough. Extra only when it lies right behind or in one
+ * run.
+ */
 static void take(struct session *session, const struct lease_want *want, uint32_t extra, struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
@@ -442,21 +467,21 @@ static void take(struct session *session, const struct lease_want *want, uint32_
 	grant->run_count = 0;
 	grant->extra_count = 0;
 	if (extra && need + extra <= normal && take_run(session, false, need + extra, first_fit, &first)) {
-		pool->runs[grant->run_count++] = (struct page_run){ first, need };
+		pool->runs[grant->run_count++] = (struct page_run){first, need};
 		grant->extra_first = first + need;
 		grant->extra_count = extra;
 		return;
 	}
 	if ((need <= normal && take_run(session, false, need, first_fit, &first)) ||
 		(critical && take_run(session, true, need, first_fit, &first))) {
-		pool->runs[grant->run_count++] = (struct page_run){ first, need };
+		pool->runs[grant->run_count++] = (struct page_run){first, need};
 	} else {
 		while (need) {
 			got = normal ? take_longest(session, false, need < normal ? need : normal, &first) : 0;
 			normal -= got;
 			if (!got)
 				got = take_longest(session, true, need, &first);
-			pool->runs[grant->run_count++] = (struct page_run){ first, got };
+			pool->runs[grant->run_count++] = (struct page_run){first, got};
 			need -= got;
 		}
 	}
@@ -473,7 +498,7 @@ static void lend(struct session *session, const struct lease_want *want, const s
 	uint32_t total = grant->extra_count, run_count = grant->run_count;
 
 	if (grant->extra_count)
-		pool->runs[run_count++] = (struct page_run){ grant->extra_first, grant->extra_count };
+		pool->runs[run_count++] = (struct page_run){grant->extra_first, grant->extra_count};
 	journal->slot = want->slot;
 	journal->slot_word = want->word;
 	journal_begin(&pool->ledger, LEDGER_GRANT, session->id, run_count);
@@ -482,8 +507,8 @@ static void lend(struct session *session, const struct lease_want *want, const s
 
 		pool_lend(pool, run->first, run->count, session->id);
 		atomic_store_explicit(&blocks[run->first].page_count, run->count, memory_order_relaxed);
-		atomic_store_explicit(&blocks[run->first].next, i + 1 < grant->run_count ? pool->runs[i + 1].first + 1 : 0,
-			memory_order_relaxed);
+		atomic_store_explicit(&blocks[run->first].next,
+			i + 1 < grant->run_count ? pool->runs[i + 1].first + 1 : 0, memory_order_relaxed);
 		total += run->count;
 	}
 	if (grant->extra_count)
@@ -532,7 +557,8 @@ static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t e
 /* Whether so many pages are nobody's, and may be lent without taking anything from anybody. */
 static bool is_there(const struct session *session, uint32_t need, uint32_t flags)
 {
-	return need <= room(session) && need <= available(session, flags) && (!(flags & LEASE_CONTIGUOUS) || need <= longest_run(session, flags));
+	return need <= room(session) && need <= available(session, flags) &&
+		(!(flags & LEASE_CONTIGUOUS) || need <= longest_run(session, flags));
 }
 
 int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant)
@@ -565,8 +591,8 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 void lease_initial(struct session *session, uint32_t pages)
 {
 	struct pool *pool = session->pool;
-	static const struct lease_want want = { .slot = LEDGER_NO_SLOT };
-	struct lease_grant grant = { 0 };
+	static const struct lease_want want = {.slot = LEDGER_NO_SLOT};
+	struct lease_grant grant = {0};
 	uint32_t most = room(session);
 
 	if (pages > most)
@@ -579,8 +605,12 @@ void lease_initial(struct session *session, uint32_t pages)
 	lend(session, &want, &grant);
 	lease_put(session->segment.free_bits, grant.extra_first, grant.extra_count);
 	journal_end(&pool->ledger);
-	flight_note(pool, &(struct flight_entry){ .kind = FLIGHT_GRANT, .session = (uint16_t)session->id, .page = grant.extra_first,
-		.pages = grant.extra_count }, 0);
+	flight_note(pool,
+		&(struct flight_entry){.kind = FLIGHT_GRANT,
+			.session = (uint16_t)session->id,
+			.page = grant.extra_first,
+			.pages = grant.extra_count},
+		0);
 }
 
 void lease_shrink_idle(struct session *session, uint64_t now_ms)

@@ -21,8 +21,8 @@ struct lease_grant {
 };
 
 /*
- * lease_grant() - decide and book: room within the limits, then free pages, then one run if it can be had, each by what costs
- * others least. The journal stands at LEDGER_GRANT afterwards, until the caller has answered and ended it.
+ * lease_grant() - decide and book: room within the limits, then free pages, then one run if it can be had, each by what
+ * costs others least. The journal stands at LEDGER_GRANT afterwards, until the caller has answered and ended it.
  * Return: 0, -EPERM, -EDQUOT, -ENOSPC.
  */
 int lease_grant(struct session *session, const struct lease_want *want, struct lease_grant *grant);
@@ -35,7 +35,10 @@ uint32_t lease_idle(const struct session *session);
 /* lease_initial() - the first lease at attach, as free bits: its worker has not seen the segment yet. */
 void lease_initial(struct session *session, uint32_t pages);
 
-/* lease_reclaim() - take back idle pages of one session, at most `most`; no answer of the worker is needed. Returns pages. */
+/*
+ * lease_reclaim() - take back idle pages of one session, at most `most`; no answer of the worker is needed. Returns
+ * pages.
+ */
 uint32_t lease_reclaim(struct session *session, uint32_t most);
 
 /* lease_reclaim_range() - the idle ones of pages [first, first + count). */

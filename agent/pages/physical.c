@@ -31,9 +31,11 @@ static int export_all(struct physical *physical)
 		if (error)
 			return error;
 		if (i == 1)
-			physical->arena = same_arena(&physical->exports[0], &physical->exports[1], physical->handle_bytes);
+			physical->arena =
+				same_arena(&physical->exports[0], &physical->exports[1], physical->handle_bytes);
 		if (physical->arena) {
-			bool same = same_arena(&physical->exports[0], &physical->exports[i], i * physical->handle_bytes);
+			bool same =
+				same_arena(&physical->exports[0], &physical->exports[i], i * physical->handle_bytes);
 
 			close(physical->exports[i].fd);
 			if (!same)
@@ -55,8 +57,9 @@ static int handle_create(struct physical *physical, uint32_t handle, const char 
 	int error = gpu_create(physical->gpu, physical->handle_bytes, &physical->handles[handle]);
 
 	if (error)
-		log_error("cannot create handle %u of %u (%llu bytes each) for pool '%s': %s; choose a smaller size", handle,
-			physical->handle_count, (unsigned long long)physical->handle_bytes, pool, gpu_error_text());
+		log_error("cannot create handle %u of %u (%llu bytes each) for pool '%s': %s; choose a smaller size",
+			handle, physical->handle_count, (unsigned long long)physical->handle_bytes, pool,
+			gpu_error_text());
 	return error;
 }
 
@@ -72,7 +75,8 @@ static int physical_begin(struct physical *physical, const struct physical_plan 
 
 static int device_open(struct physical *physical, const struct physical_plan *plan)
 {
-	return gpu_open(plan->ops, plan->device, GPU_OPEN_OWNER | (plan->separate ? GPU_OPEN_SEPARATE : 0), &physical->gpu);
+	return gpu_open(
+		plan->ops, plan->device, GPU_OPEN_OWNER | (plan->separate ? GPU_OPEN_SEPARATE : 0), &physical->gpu);
 }
 
 int physical_create(struct physical *physical, const struct physical_plan *plan)
@@ -84,8 +88,8 @@ int physical_create(struct physical *physical, const struct physical_plan *plan)
 		goto destroy;
 	error = device_open(physical, plan);
 	if (error) {
-		log_error("cannot open device %d of back end '%s' for pool '%s': %s", plan->device, plan->ops->name, plan->pool,
-			gpu_error_text());
+		log_error("cannot open device %d of back end '%s' for pool '%s': %s", plan->device, plan->ops->name,
+			plan->pool, gpu_error_text());
 		goto destroy;
 	}
 	for (uint32_t i = 0; i < plan->handle_count; i++) {
@@ -100,8 +104,9 @@ int physical_create(struct physical *physical, const struct physical_plan *plan)
 	if (!error && plan->separate && physical->arena)
 		physical->arena = false; /* of a single handle */
 	if (error) {
-		log_error("cannot export the memory of pool '%s': %s; raise RLIMIT_NOFILE or choose a larger handle_size", plan->pool,
-			gpu_error_text());
+		log_error(
+			"cannot export the memory of pool '%s': %s; raise RLIMIT_NOFILE or choose a larger handle_size",
+			plan->pool, gpu_error_text());
 		goto destroy;
 	}
 	if (plan->huge)
@@ -114,7 +119,9 @@ destroy:
 	return error;
 }
 
-/* Whether one export stands for all: then the file behind it is as long as all of them, which no file of one handle is. */
+/*
+ * Whether one export stands for all: then the file behind it is as long as all of them, which no file of one handle is.
+ */
 static bool is_arena(const struct physical *physical, const struct held *first)
 {
 	uint64_t end = first->value + physical->handle_count * physical->handle_bytes;
@@ -124,8 +131,8 @@ static bool is_arena(const struct physical *physical, const struct held *first)
 }
 
 /*
- * A memfd that an older gpoold made cannot be sealed any more (F_SEAL_SEAL). It is used all the same, since content that was kept is worth
- * more than the limit. A driver's export is no memfd, and has no seals.
+ * A memfd that an older gpoold made cannot be sealed any more (F_SEAL_SEAL). It is used all the same, since content
+ * that was kept is worth more than the limit. A driver's export is no memfd, and has no seals.
  */
 static void warn_of_unsealed(const struct physical *physical, const char *pool)
 {
@@ -134,8 +141,10 @@ static void warn_of_unsealed(const struct physical *physical, const char *pool)
 
 		if (seals < 0 || seals & F_SEAL_GROW)
 			continue;
-		log_warning("pool '%s': its memory was made by an older gpoold and is not sealed, so workers can allocate host memory past "
-			    "every limit; restart gpoold once with keep_over_restart = \"no\"", pool);
+		log_warning(
+			"pool '%s': its memory was made by an older gpoold and is not sealed, so workers can allocate "
+			"host memory past every limit; restart gpoold once with keep_over_restart = \"no\"",
+			pool);
 		return;
 	}
 }
@@ -149,7 +158,7 @@ static int adopt_all(struct physical *physical, uint32_t pool_index, const struc
 			continue;
 		if (item->id >= physical->handle_count || item->fd_count != 1 || item->value2 != physical->handle_bytes)
 			return -EBADMSG;
-		physical->exports[item->id] = (struct gpu_export){ item->fds[0], item->value, item->value2 };
+		physical->exports[item->id] = (struct gpu_export){item->fds[0], item->value, item->value2};
 		physical->exported++;
 		if (item->id == 0 && is_arena(physical, item))
 			physical->arena = true;
@@ -165,7 +174,8 @@ static int adopt_complete(struct physical *physical, const struct physical_plan 
 
 	if (error)
 		return error;
-	log_warning("pool '%s': %u of %u handles are missing; they are created", plan->pool, missing, physical->handle_count);
+	log_warning("pool '%s': %u of %u handles are missing; they are created", plan->pool, missing,
+		physical->handle_count);
 	for (uint32_t i = 0; i < physical->handle_count && !error; i++) {
 		if (physical->exports[i].length)
 			continue;
@@ -179,8 +189,8 @@ static int adopt_complete(struct physical *physical, const struct physical_plan 
 	return error;
 }
 
-int physical_adopt(struct physical *physical, const struct physical_plan *plan, uint32_t pool_index, const struct held *held,
-	uint32_t held_count)
+int physical_adopt(struct physical *physical, const struct physical_plan *plan, uint32_t pool_index,
+	const struct held *held, uint32_t held_count)
 {
 	int error = physical_begin(physical, plan);
 

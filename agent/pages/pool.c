@@ -52,7 +52,8 @@ static void words_become(struct pool *pool, uint32_t first, uint32_t count, enum
 {
 	for (uint32_t page = first; page < first + count; page++) {
 		atomic_store_explicit(&pool->segment.pages[page],
-			page_word_make(state, owner, page_word_generation(pool_word(pool, page)) + 1), memory_order_seq_cst);
+			page_word_make(state, owner, page_word_generation(pool_word(pool, page)) + 1),
+			memory_order_seq_cst);
 		crash_point();
 	}
 }
@@ -82,7 +83,7 @@ static bool is_lent(uint64_t word)
 /* Words only; the caller puts the run into the index. */
 static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum page_state to)
 {
-	uint32_t by_state[PAGE_STATES] = { 0 }, lent = 0;
+	uint32_t by_state[PAGE_STATES] = {0}, lent = 0;
 
 	for (uint32_t page = first; page < first + count; page++) {
 		uint64_t word = pool_word(pool, page);
@@ -147,8 +148,8 @@ void pool_move(struct pool *pool, uint32_t page, enum page_state state)
 
 	words_count(pool, counted_state(word), -1);
 	words_count(pool, state, 1);
-	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, page_word_owner(word), page_word_generation(word)),
-		memory_order_seq_cst);
+	atomic_store_explicit(&pool->segment.pages[page],
+		page_word_make(state, page_word_owner(word), page_word_generation(word)), memory_order_seq_cst);
 	crash_point();
 }
 
@@ -158,7 +159,8 @@ void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state)
 
 	words_count(pool, counted_state(word), -1);
 	words_count(pool, state, 1);
-	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, 0, page_word_generation(word) + 1), memory_order_seq_cst);
+	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, 0, page_word_generation(word) + 1),
+		memory_order_seq_cst);
 	crash_point();
 }
 
@@ -169,13 +171,14 @@ void pool_set_aside(struct pool *pool, uint32_t page)
 	words_count(pool, counted_state(word), -1);
 	words_count(pool, PAGE_RETIRED, 1);
 	pool->leased--;
-	atomic_store_explicit(&pool->segment.pages[page], page_word_make(PAGE_RETIRED, 0, page_word_generation(word) + 1),
-		memory_order_seq_cst);
+	atomic_store_explicit(&pool->segment.pages[page],
+		page_word_make(PAGE_RETIRED, 0, page_word_generation(word) + 1), memory_order_seq_cst);
 	crash_point();
 }
 
 /* Calls `run` for each maximal run of pages of this session. */
-static uint32_t for_runs_of(struct pool *pool, uint32_t owner, void (*run)(struct pool *pool, uint32_t first, uint32_t count))
+static uint32_t for_runs_of(
+	struct pool *pool, uint32_t owner, void (*run)(struct pool *pool, uint32_t first, uint32_t count))
 {
 	uint32_t total = 0;
 
@@ -201,7 +204,8 @@ static void run_quarantine(struct pool *pool, uint32_t first, uint32_t count)
 
 		words_count(pool, counted_state(word), -1);
 		atomic_store_explicit(&pool->segment.pages[page],
-			page_word_make(PAGE_QUARANTINED, page_word_owner(word), page_word_generation(word) + 1), memory_order_seq_cst);
+			page_word_make(PAGE_QUARANTINED, page_word_owner(word), page_word_generation(word) + 1),
+			memory_order_seq_cst);
 		crash_point();
 	}
 	words_count(pool, PAGE_QUARANTINED, count);
@@ -227,7 +231,9 @@ uint32_t pool_idle_owned(const struct pool *pool)
 
 		idle += session && session->role == SESSION_WORKER && session->state == SESSION_LIVE &&
 			page_word_state(word) == PAGE_LEASED &&
-			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1;
+			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >>
+					(page % 64) &
+				1;
 	}
 	return idle;
 }
@@ -259,7 +265,10 @@ static uint32_t session_offered(const struct session *session)
 	return offered < session->leased ? offered : session->leased;
 }
 
-/* Pages that the agent may take without loss to their owners' work: offered or released ones of ranges, and prefixes that no sequence uses. */
+/*
+ * Pages that the agent may take without loss to their owners' work: offered or released ones of ranges, and prefixes
+ * that no sequence uses.
+ */
 static uint32_t pool_offered(const struct pool *pool)
 {
 	uint32_t offered = object_order_offered_pages(pool);
@@ -293,10 +302,10 @@ void pool_update_pressure(struct pool *pool)
 	uint32_t percent = pool_utilization(pool), now;
 	uint32_t was = atomic_load_explicit(&pool->segment.header->pressure, memory_order_relaxed);
 
-	now = percent >= config->pressure.critical_percent ? POOL_PRESSURE_CRITICAL :
-		percent >= config->pressure.high_percent   ? POOL_PRESSURE_HIGH :
-		percent >= config->pressure.medium_percent ? POOL_PRESSURE_MEDIUM :
-							     POOL_PRESSURE_LOW;
+	now = percent >= config->pressure.critical_percent   ? POOL_PRESSURE_CRITICAL
+		: percent >= config->pressure.high_percent   ? POOL_PRESSURE_HIGH
+		: percent >= config->pressure.medium_percent ? POOL_PRESSURE_MEDIUM
+							     : POOL_PRESSURE_LOW;
 	if (pool->short_waiters)
 		now = POOL_PRESSURE_CRITICAL;
 	if (now == was)
@@ -347,7 +356,8 @@ void pool_configure(struct pool *pool)
 
 		tenant->config = &config->tenants[i];
 		tenant->domain = trust_domain(pool, tenant->config->domain);
-		tenant->minimum = config_amount_pages(&tenant->config->minimum, pool->config->page_bytes, pool->page_count);
+		tenant->minimum =
+			config_amount_pages(&tenant->config->minimum, pool->config->page_bytes, pool->page_count);
 		tenant->limit = config_amount_pages(&tenant->config->limit, pool->config->page_bytes, pool->page_count);
 		if (tenant->limit > pool->page_count)
 			tenant->limit = pool->page_count;
@@ -375,7 +385,8 @@ void pool_limits_forget(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id]) {
 			pool->sessions[id]->limit = pool->sessions[id]->quota;
-			atomic_store_explicit(&pool->ledger.sessions[id].limit, pool->sessions[id]->quota, memory_order_relaxed);
+			atomic_store_explicit(
+				&pool->ledger.sessions[id].limit, pool->sessions[id]->quota, memory_order_relaxed);
 		}
 }
 
@@ -387,19 +398,23 @@ int pools_minima_fit(const struct agent *agent, const struct config *next, char 
 
 		for (uint32_t i = 0; i < next->tenant_count; i++) {
 			const struct config_tenant *tenant = &next->tenants[i];
-			uint32_t minimum = config_amount_pages(&tenant->minimum, pool->segment.header->page_bytes, pool->page_count);
-			uint32_t limit = config_amount_pages(&tenant->limit, pool->segment.header->page_bytes, pool->page_count);
+			uint32_t minimum = config_amount_pages(
+				&tenant->minimum, pool->segment.header->page_bytes, pool->page_count);
+			uint32_t limit =
+				config_amount_pages(&tenant->limit, pool->segment.header->page_bytes, pool->page_count);
 
 			sum += minimum;
 			if (minimum <= limit)
 				continue;
-			snprintf(text, text_bytes, "tenant '%s': its minimum is %u pages in pool '%s', above its limit of %u", tenant->name,
-				minimum, pool->segment.header->name, limit);
+			snprintf(text, text_bytes,
+				"tenant '%s': its minimum is %u pages in pool '%s', above its limit of %u",
+				tenant->name, minimum, pool->segment.header->name, limit);
 			return -ERANGE;
 		}
 		if (sum <= pool->segment.header->reserved_first)
 			continue;
-		snprintf(text, text_bytes, "the tenants' minima are %llu pages, and pool '%s' as it runs lends %u; lower them",
+		snprintf(text, text_bytes,
+			"the tenants' minima are %llu pages, and pool '%s' as it runs lends %u; lower them",
 			(unsigned long long)sum, pool->segment.header->name, pool->segment.header->reserved_first);
 		return -ERANGE;
 	}
@@ -415,14 +430,17 @@ int pool_check_sessions(const struct pool *pool, struct pool_check_session **ses
 		return -ENOMEM;
 	for (uint32_t id = 1; id < POOL_SESSIONS && (uint32_t)count < pool->session_count; id++)
 		if (pool->sessions[id])
-			(*sessions)[count++] = (struct pool_check_session){ id, &pool->sessions[id]->segment };
+			(*sessions)[count++] = (struct pool_check_session){id, &pool->sessions[id]->segment};
 	return count;
 }
 
-/* The words say what is free, and how many there are of each kind: all free at first, and after a restart of the agent as it was. */
+/*
+ * The words say what is free, and how many there are of each kind: all free at first, and after a restart of the agent
+ * as it was.
+ */
 void pool_count_words(struct pool *pool)
 {
-	uint32_t by_state[PAGE_STATES] = { 0 };
+	uint32_t by_state[PAGE_STATES] = {0};
 
 	pool->leased = 0;
 	for (uint32_t page = 0; page < pool->page_count; page++) {

@@ -15,15 +15,15 @@
 
 enum { REFILL_SAMPLES = 4096 };
 
-
 /* A tenant's standing in one pool. */
 struct tenant {
 	const struct config_tenant *config; /* in agent->config */
-	uint32_t minimum, limit; /* pages; limit as poolctl may have changed it */
+	uint32_t minimum, limit;            /* pages; limit as poolctl may have changed it */
 	uint32_t leased;
 	uint32_t domain; /* trust domain, 0: they are not told apart */
 	uint32_t saving; /* of them, on their way to be spilled */
-	uint32_t idle_pages; /* of its objects that may go: ephemeral ones that nobody has open, pinnable ones that nobody pins */
+	/* of its objects that may go: ephemeral ones that nobody has open, pinnable ones that nobody pins */
+	uint32_t idle_pages;
 	uint32_t sessions;
 	uint64_t refusals, evicted_pages;
 	uint64_t barren_ns; /* when a scan for its sake last found nothing to evict; see evict.c */
@@ -49,7 +49,7 @@ struct pool {
 	struct session *sessions[POOL_SESSIONS];
 	uint32_t session_count;
 	uint32_t timeline_count; /* sessions that show others a page of theirs */
-	uint32_t session_next; /* where to look for a free id, so that ids are not reused at once */
+	uint32_t session_next;   /* where to look for a free id, so that ids are not reused at once */
 	struct tenant tenants[CONFIG_TENANTS_MAX];
 	uint32_t tenant_count;
 	struct waiter_list waiters;
@@ -65,15 +65,15 @@ struct pool {
 	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
-	uint32_t leaks_told; /* in the look at hand */
+	uint32_t leaks_told;        /* in the look at hand */
 	uint64_t tick_ms, awake_ms; /* last housekeeping; since when it has come regularly */
 	uint64_t shortage_took_ns;
 	uint64_t shortage_ns; /* when the figures for refusals were made */
 	uint32_t shortage_pinned, shortage_holder, shortage_holder_pages;
 	uint32_t shortage_object, shortage_object_holder, shortage_object_pins;
 	uint32_t evicted_unannounced, reclaimed_unannounced; /* pages since the last event */
-	uint64_t evict_rest_ms; /* no watermark eviction before */
-	bool evicting; /* between the watermarks: started, not yet at the stop */
+	uint64_t evict_rest_ms;                              /* no watermark eviction before */
+	bool evicting;                                       /* between the watermarks: started, not yet at the stop */
 };
 
 /* pool_count_words() - fill the counts and the indexes of free pages from the page words. */
@@ -84,7 +84,10 @@ static inline uint64_t pool_word(const struct pool *pool, uint32_t page)
 	return atomic_load_explicit(&pool->segment.pages[page], memory_order_relaxed);
 }
 
-/* pool_lend() - [first, first + count), out of the index already, to `owner`: words first, then the caller sets free bits. */
+/*
+ * pool_lend() - [first, first + count), out of the index already, to `owner`: words first, then the caller sets free
+ * bits.
+ */
 void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
 
 /* pool_share() - pages that are leased become those of a named object, with a new generation. */
@@ -102,10 +105,16 @@ void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask);
 /* pool_move() - a leased page to MOVING and back: same owner and generation, so that nobody takes it and pins wait. */
 void pool_move(struct pool *pool, uint32_t page, enum page_state state);
 
-/* pool_set_aside() - a page of an ended session becomes RETIRED, of the next generation, for as long as somebody may still write to it. */
+/*
+ * pool_set_aside() - a page of an ended session becomes RETIRED, of the next generation, for as long as somebody may
+ * still write to it.
+ */
 void pool_set_aside(struct pool *pool, uint32_t page);
 
-/* pool_put_aside() - a page that is free, or was put aside, is QUARANTINED or RETIRED without an owner; it is in no index. */
+/*
+ * pool_put_aside() - a page that is free, or was put aside, is QUARANTINED or RETIRED without an owner; it is in no
+ * index.
+ */
 void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state);
 
 /* pool_quarantine_of() - all pages that are leased to a session whose connection closed while its process lives. */
@@ -122,7 +131,10 @@ static inline void pool_count(struct pool *pool, enum pool_counter counter, uint
 
 /* Pages idle in all sessions, by their free bits; an estimate, since workers change them. */
 uint32_t pool_idle(const struct pool *pool);
-/* Those of them that are really their sessions': a decision must not believe what a liar's bits say. Cost: a pass over the pages. */
+/*
+ * Those of them that are really their sessions': a decision must not believe what a liar's bits say. Cost: a pass over
+ * the pages.
+ */
 uint32_t pool_idle_owned(const struct pool *pool);
 /* Percent of the unreserved pages that are neither free nor idle. */
 uint32_t pool_utilization(const struct pool *pool);
@@ -135,8 +147,8 @@ void pool_limits_note(struct pool *pool, const struct tenant *tenant);
 void pool_limits_forget(struct pool *pool);
 
 /*
- * pools_minima_fit() - whether the minima of a configuration fit the pools as they run: a size in percent is known only then, and a
- * changed one waits for a restart while minima apply at once. 0, or -ERANGE with the reason in text.
+ * pools_minima_fit() - whether the minima of a configuration fit the pools as they run: a size in percent is known only
+ * then, and a changed one waits for a restart while minima apply at once. 0, or -ERANGE with the reason in text.
  */
 int pools_minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes);
 

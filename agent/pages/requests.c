@@ -16,11 +16,15 @@
 #include <stdlib.h>
 
 enum {
-	WAITER_TICK_MS = 5,        /* how often pages are looked for again while somebody waits; a worker that frees rings earlier */
-	/* A request that may have been short only because pages are still being spilled, or cleared for its trust domain, is kept so long. */
+	/* how often pages are looked for again while somebody waits; a worker that frees rings earlier */
+	WAITER_TICK_MS = 5,
+	/*
+	 * A request that may have been short only because pages are still being spilled, or cleared for its trust
+	 * domain, is kept so long.
+	 */
 	LEAVING_PATIENCE_MS = 1500,
-	SHORTAGE_NS = 1000000,     /* the figures of a refusal may be so old, or as old as it took to make them */
-	AT_LIMIT_TICK_MS = 50,     /* how often the clock tries again for who waits at a limit of his own */
+	SHORTAGE_NS = 1000000, /* the figures of a refusal may be so old, or as old as it took to make them */
+	AT_LIMIT_TICK_MS = 50, /* how often the clock tries again for who waits at a limit of his own */
 };
 
 struct waiter {
@@ -108,7 +112,7 @@ static void shortage_look(struct pool *pool)
 	static struct shortage shortage;
 	uint32_t holder = 0;
 
-	shortage = (struct shortage){ .pool = pool };
+	shortage = (struct shortage){.pool = pool};
 	for (uint32_t id = 0; id < POOL_SESSIONS; id++)
 		shortage.budget[id] = pool->sessions[id] ? pool->sessions[id]->leased : 0;
 	pool->shortage_pinned = pool->shortage_object = 0;
@@ -157,8 +161,8 @@ bool requests_answer(struct session *session, uint32_t slot_index, uint32_t aske
 	struct lease_request *slot = &session->segment.requests[slot_index];
 	uint32_t word = asked;
 
-	if (atomic_compare_exchange_strong_explicit(&slot->state, &word, lease_state_to(word, LEASE_DONE), memory_order_acq_rel,
-		    memory_order_acquire)) {
+	if (atomic_compare_exchange_strong_explicit(&slot->state, &word, lease_state_to(word, LEASE_DONE),
+		    memory_order_acq_rel, memory_order_acquire)) {
 		crash_point();
 		futex_wake(&slot->state, 1);
 		return true;
@@ -201,7 +205,8 @@ static bool leaving(const struct session *session, const struct waiter *waiter, 
 
 	if (clock_ns() - waiter->started_ns >= LEAVING_PATIENCE_MS * UINT64_C(1000000))
 		return false;
-	return (pool->spill->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT)) || (trust_coming(pool) && error == -ENOSPC);
+	return (pool->spill->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT)) ||
+		(trust_coming(pool) && error == -ENOSPC);
 }
 
 /* What others count on is not there for this one. */
@@ -229,7 +234,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	struct lease_request *slot = &session->segment.requests[waiter->slot];
 	struct lease_grant granted;
 	int error = grant(session, waiter, &granted);
-	struct flight_entry note = { .kind = FLIGHT_GRANT, .session = (uint16_t)session->id };
+	struct flight_entry note = {.kind = FLIGHT_GRANT, .session = (uint16_t)session->id};
 
 	waiter->at_limit = error == -EDQUOT;
 	if (error && (!last_try || waiter->claims) && error != -EPERM)
@@ -238,8 +243,12 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 		session->refusals++;
 		session->tenant->refusals++;
 		pool_count(session->pool, POOL_COUNT_REFUSALS, 1);
-		flight_note(session->pool, &(struct flight_entry){ .kind = FLIGHT_REFUSAL, .session = (uint16_t)session->id,
-			.pages = waiter->want.need, .value = (uint64_t)-error }, waiter->started_ns);
+		flight_note(session->pool,
+			&(struct flight_entry){.kind = FLIGHT_REFUSAL,
+				.session = (uint16_t)session->id,
+				.pages = waiter->want.need,
+				.value = (uint64_t)-error},
+			waiter->started_ns);
 		shortage(session, slot);
 		if (error == -EDQUOT)
 			announce_limit(session, waiter->want.need);
@@ -267,14 +276,17 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	return true;
 }
 
-/* Workers ring when they free pages only while somebody waits for the pool's; who waits at a limit of his own looks by the clock. */
+/*
+ * Workers ring when they free pages only while somebody waits for the pool's; who waits at a limit of his own looks by
+ * the clock.
+ */
 static void waiters_publish(struct pool *pool)
 {
 	const struct waiter *waiter;
 
 	pool->short_waiters = 0;
 	TAILQ_FOREACH(waiter, &pool->waiters, link)
-		pool->short_waiters += !waiter->at_limit;
+	pool->short_waiters += !waiter->at_limit;
 	atomic_store_explicit(&pool->segment.header->waiters, pool->short_waiters, memory_order_relaxed);
 	if (pool->waiter_count)
 		agent_need_tick(pool->agent, WAITER_TICK_MS);
@@ -296,8 +308,8 @@ static void waiter_insert(struct pool *pool, struct waiter *waiter)
 	struct waiter *at;
 
 	TAILQ_FOREACH(at, &pool->waiters, link)
-		if (at->session->tenant->config->priority < priority)
-			break;
+	if (at->session->tenant->config->priority < priority)
+		break;
 	if (at)
 		TAILQ_INSERT_BEFORE(at, waiter, link);
 	else
@@ -306,8 +318,8 @@ static void waiter_insert(struct pool *pool, struct waiter *waiter)
 }
 
 /*
- * What helps who waits at a limit of his own is what his own tenant gives back; so a ring of others does not count, and the clock
- * tries for one waiter of a session at a time, now and then: each try may cost a scan.
+ * What helps who waits at a limit of his own is what his own tenant gives back; so a ring of others does not count, and
+ * the clock tries for one waiter of a session at a time, now and then: each try may cost a scan.
  */
 static bool worth_a_try(const struct waiter *waiter, const struct session *ringer, uint64_t now)
 {
@@ -331,7 +343,8 @@ void requests_serve_waiters(struct pool *pool, const struct session *ringer)
 		if (atomic_load_explicit(&slot->state, memory_order_acquire) != waiter->word) {
 			requests_give_back(waiter->session, waiter->slot);
 			waiter_remove(pool, waiter);
-		} else if (worth_a_try(waiter, ringer, now) && serve(waiter->session, waiter, now >= waiter->deadline_ms)) {
+		} else if (worth_a_try(waiter, ringer, now) &&
+			serve(waiter->session, waiter, now >= waiter->deadline_ms)) {
 			waiter_remove(pool, waiter);
 		}
 	}
@@ -356,8 +369,8 @@ static bool is_waiting(const struct session *session, uint32_t slot)
 	const struct waiter *waiter;
 
 	TAILQ_FOREACH(waiter, &session->pool->waiters, link)
-		if (waiter->session == session && waiter->slot == slot)
-			return true;
+	if (waiter->session == session && waiter->slot == slot)
+		return true;
 	return false;
 }
 
@@ -365,7 +378,7 @@ static void request_serve(struct session *session, uint32_t slot_index)
 {
 	struct lease_request *slot = &session->segment.requests[slot_index];
 	struct pool *pool = session->pool;
-	struct waiter asked = { .session = session, .slot = slot_index, .started_ns = clock_ns() }, *waiter;
+	struct waiter asked = {.session = session, .slot = slot_index, .started_ns = clock_ns()}, *waiter;
 	uint32_t kind, timeout_ms;
 
 	asked.word = atomic_load_explicit(&slot->state, memory_order_acquire);
@@ -383,8 +396,13 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	asked.want.flags = *(volatile uint32_t *)&slot->flags;
 	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
 	if (kind == LEASE_RESTORE || kind == LEASE_DISCARD || kind == LEASE_SPILL) {
-		spill_request(session, slot_index, &(struct lease_request){ .state = asked.word, .kind = kind, .need = asked.want.need,
-			.flags = asked.want.flags, .first_page = *(volatile uint32_t *)&slot->first_page, .tag = *(volatile uint64_t *)&slot->tag });
+		spill_request(session, slot_index,
+			&(struct lease_request){.state = asked.word,
+				.kind = kind,
+				.need = asked.want.need,
+				.flags = asked.want.flags,
+				.first_page = *(volatile uint32_t *)&slot->first_page,
+				.tag = *(volatile uint64_t *)&slot->tag});
 		return;
 	}
 	if (kind != LEASE_TAKE || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {

@@ -13,14 +13,14 @@ void requests_doorbell(struct session *session);
 void requests_restart(struct session *session);
 
 /*
- * requests_serve_waiters() - pages may have come free, or time is up. In order of the tenants' priority, then of arrival.
- * ringer: whose doorbell says so; NULL: the clock, or the agent itself.
+ * requests_serve_waiters() - pages may have come free, or time is up. In order of the tenants' priority, then of
+ * arrival. ringer: whose doorbell says so; NULL: the clock, or the agent itself.
  */
 void requests_serve_waiters(struct pool *pool, const struct session *ringer);
 
 /*
- * requests_answer() - the end of a request, whose state was `word`, in one step. False: the worker had cancelled it, and the slot is the
- * agent's until requests_give_back(), which leaves others as they are.
+ * requests_answer() - the end of a request, whose state was `word`, in one step. False: the worker had cancelled it,
+ * and the slot is the agent's until requests_give_back(), which leaves others as they are.
  */
 bool requests_answer(struct session *session, uint32_t slot, uint32_t word);
 void requests_give_back(struct session *session, uint32_t slot);

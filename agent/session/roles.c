@@ -111,12 +111,12 @@ static void grant(struct pool *pool, uint32_t index, struct session *session)
 	futex_wake(&record->holder, INT_MAX);
 }
 
-static void tell(const struct pool *pool, enum event_kind kind, const struct session *session, const struct role_record *record,
-	const char *what)
+static void tell(const struct pool *pool, enum event_kind kind, const struct session *session,
+	const struct role_record *record, const char *what)
 {
 	if (session)
-		event_publish(pool->agent, kind, pool, session->id, token_of(record), "role '%s' %s '%s', token %llu", record->name, what,
-			session->name, (unsigned long long)token_of(record));
+		event_publish(pool->agent, kind, pool, session->id, token_of(record), "role '%s' %s '%s', token %llu",
+			record->name, what, session->name, (unsigned long long)token_of(record));
 	else
 		event_publish(pool->agent, kind, pool, 0, token_of(record), "role '%s' %s", record->name, what);
 }
@@ -128,16 +128,17 @@ static void pass_on(struct pool *pool, uint32_t index, bool died)
 	struct session *next = standby_first(pool, index);
 
 	if (!next) {
-		tell(pool, EVENT_ROLE_FREED, NULL, record, died ? "has nobody: its holder died" : "has nobody: it was given back");
+		tell(pool, EVENT_ROLE_FREED, NULL, record,
+			died ? "has nobody: its holder died" : "has nobody: it was given back");
 		return;
 	}
 	grant(pool, index, next);
 	if (died) {
-		atomic_store_explicit(&record->takeovers, atomic_load_explicit(&record->takeovers, memory_order_relaxed) + 1,
-			memory_order_relaxed);
+		atomic_store_explicit(&record->takeovers,
+			atomic_load_explicit(&record->takeovers, memory_order_relaxed) + 1, memory_order_relaxed);
 		pool_count(pool, POOL_COUNT_TAKEOVERS, 1);
-		log_info("role '%s' of pool '%s': session %u ('%s', pid %d) takes over, token %llu", record->name, pool->config->name,
-			next->id, next->name, next->pid, (unsigned long long)token_of(record));
+		log_info("role '%s' of pool '%s': session %u ('%s', pid %d) takes over, token %llu", record->name,
+			pool->config->name, next->id, next->name, next->pid, (unsigned long long)token_of(record));
 	}
 	tell(pool, died ? EVENT_TAKEOVER : EVENT_ROLE_GRANTED, next, record, died ? "is taken over by" : "goes on to");
 }
@@ -225,7 +226,8 @@ int role_fence(const struct pool *pool, uint32_t index, uint64_t token, uint32_t
 
 /* ---- requests ---- */
 
-static void refuse(struct msg_role_reply *reply, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void refuse(struct msg_role_reply *reply, int error, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 static void refuse(struct msg_role_reply *reply, int error, const char *format, ...)
 {
 	char text[256];
@@ -261,7 +263,8 @@ static void take(struct session *session, const char *name, bool wait, struct ms
 	if (index < 0)
 		index = role_name(pool, name, tenant);
 	if (index < 0) {
-		refuse(reply, index, "pool '%s' has %d roles, the limit; 'poolctl roles remove NAME' frees the place of one",
+		refuse(reply, index,
+			"pool '%s' has %d roles, the limit; 'poolctl roles remove NAME' frees the place of one",
 			pool->config->name, POOL_ROLES);
 		return;
 	}
@@ -286,7 +289,8 @@ static void let_go(struct session *session, const struct msg_role_request *reque
 	int index = role_find(pool, request->name);
 
 	if (index < 0) {
-		refuse(reply, -ENOENT, "pool '%s' has no role '%s'; poolctl roles lists them", pool->config->name, request->name);
+		refuse(reply, -ENOENT, "pool '%s' has no role '%s'; poolctl roles lists them", pool->config->name,
+			request->name);
 		return;
 	}
 	if (request->verb == ROLE_WITHDRAW || request->verb == ROLE_FORGET)
@@ -306,7 +310,8 @@ void role_serve(struct session *session, const struct msg_role_request *request,
 {
 	memset(reply, 0, sizeof(*reply));
 	if (session->role != SESSION_WORKER)
-		refuse(reply, -EPERM, "a role takes a worker's session; this one is of an %s", session_role_name(session->role));
+		refuse(reply, -EPERM, "a role takes a worker's session; this one is of an %s",
+			session_role_name(session->role));
 	else if (!request->name[0] || request->verb >= ROLE_VERBS)
 		refuse(reply, -EINVAL, "no name, or verb %u, which is not known here", request->verb);
 	else if (request->verb == ROLE_TAKE || request->verb == ROLE_WAIT)

@@ -1,11 +1,14 @@
 /*
- * roles.h - roles: names that one session holds at a time, so that of several engines one does the work and the next takes over.
+ * roles.h - roles: names that one session holds at a time, so that of several engines one does the work and the next
+ * takes over.
  *
- * All there is about a role stands in its record of the pool segment, which everybody reads, and in its row of the ledger: who
- * waits. Nothing is kept elsewhere, so a new agent goes on from there. The rules:
+ * All there is about a role stands in its record of the pool segment, which everybody reads, and in its row of the
+ * ledger: who waits. Nothing is kept elsewhere, so a new agent goes on from there. The rules:
  *
- *   one holder      the holder changes by release, and by the end of its session: a detach, or the death of its process and never
- *                   less. Who merely closed its connection, or is stopped, may still write, and has the role until its pidfd fires
+ *   one holder      the holder changes by release, and by the end of its session: a detach, or the death of its process
+ *   and never
+ *                   less. Who merely closed its connection, or is stopped, may still write, and has the role until its
+ *                   pidfd fires
  *   tokens          each grant has a higher one than every grant before of any role in this pool
  *   order           standbys come in order of their arrival. One whose connection is closed waits for nothing any more
  *   no empty chair  a role without a holder has no live standby
@@ -40,7 +43,10 @@ void role_serve(struct session *session, const struct msg_role_request *request,
 void roles_withdraw(struct session *session);
 /* roles_session_end() - its pages are back and it is no more in pool->sessions: what it held goes to the next. */
 void roles_session_end(struct session *session, bool died);
-/* roles_recover() - a new agent, all sessions restored and before any is admitted: decides half-done steps, buries holders. */
+/*
+ * roles_recover() - a new agent, all sessions restored and before any is admitted: decides half-done steps, buries
+ * holders.
+ */
 void roles_recover(struct pool *pool);
 
 /* role_find() - place of a name, or -ENOENT. */

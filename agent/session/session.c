@@ -33,15 +33,16 @@
 #include <unistd.h>
 
 enum {
-	CLOSING_GRACE_MS = 2, /* an exiting process closes its files just before its pidfd fires: wait so long before marking pages */
-	DAMAGE_MAX = 16,      /* fields that cannot be, before the session is ended */
+	/* an exiting process closes its files just before its pidfd fires: wait so long before marking pages */
+	CLOSING_GRACE_MS = 2,
+	DAMAGE_MAX = 16, /* fields that cannot be, before the session is ended */
 };
 
-#define session_of(source, member) ((struct session *)(void *)((char *)(source) - offsetof(struct session, member)))
+#define session_of(source, member) ((struct session *)(void *)((char *)(source)-offsetof(struct session, member)))
 
 const char *session_role_name(uint32_t role)
 {
-	static const char *const names[] = { "worker", "observer", "admin" };
+	static const char *const names[] = {"worker", "observer", "admin"};
 
 	return role < 3 ? names[role] : "unknown";
 }
@@ -102,7 +103,8 @@ static bool may_join(const struct config_tenant *tenant, const struct attach_pee
 }
 
 /* The tenant asked for, or the first that names this peer, or the first that is open to all. */
-static struct tenant *tenant_for(struct pool *pool, const char *name, uint32_t role, const struct attach_peer *peer, int *error)
+static struct tenant *tenant_for(
+	struct pool *pool, const char *name, uint32_t role, const struct attach_peer *peer, int *error)
 {
 	if (name[0]) {
 		struct tenant *tenant = pool_tenant(pool, name);
@@ -138,7 +140,7 @@ static struct pool *pool_named(struct agent *agent, const char *name)
 static int refuse(int socket, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static int refuse(int socket, int error, const char *format, ...)
 {
-	struct msg_attach_reply reply = { .error = error };
+	struct msg_attach_reply reply = {.error = error};
 	uint8_t buffer[2048];
 	char text[256];
 	va_list arguments;
@@ -186,7 +188,10 @@ static void record_write(struct session *session, enum session_record_state stat
 	atomic_store_explicit(&record->state, state, memory_order_release);
 }
 
-/* A descriptor is memory for good (no import can be revoked), so only of what is leased to the asker, or of an object it reads. */
+/*
+ * A descriptor is memory for good (no import can be revoked), so only of what is leased to the asker, or of an object
+ * it reads.
+ */
 static bool handle_allowed(const struct session *session, uint32_t handle)
 {
 	uint32_t per_handle = session->pool->segment.header->pages_per_handle;
@@ -194,7 +199,8 @@ static bool handle_allowed(const struct session *session, uint32_t handle)
 	for (uint32_t page = handle * per_handle; page < (handle + 1) * per_handle; page++) {
 		uint64_t word = pool_word(session->pool, page);
 
-		if (page_word_state(word) == PAGE_SHARED ? objects_may_map(session->pool, session, word) : page_word_owner(word) == session->id)
+		if (page_word_state(word) == PAGE_SHARED ? objects_may_map(session->pool, session, word)
+							 : page_word_owner(word) == session->id)
 			return true;
 	}
 	return false;
@@ -251,7 +257,7 @@ static void send_handles(struct session *session, uint64_t sequence, uint32_t fi
 
 static void send_detached(const struct session *session, uint64_t sequence)
 {
-	struct msg_detach_reply reply = { .error = 0 };
+	struct msg_detach_reply reply = {.error = 0};
 	uint8_t buffer[128];
 	int length = msg_encode_detach_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 
@@ -270,8 +276,8 @@ static void send_role(struct session *session, const struct msg_role_request *re
 	length = msg_encode_role_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 	error = length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
 	if (error)
-		log_debug("session %u ('%s') does not take an answer: %s; it will ask again", session->id, session->name,
-			strerror(-error));
+		log_debug("session %u ('%s') does not take an answer: %s; it will ask again", session->id,
+			session->name, strerror(-error));
 }
 
 static void session_unwatch(struct session *session)
@@ -303,14 +309,15 @@ static void session_set_closed(struct session *session)
 
 static bool process_ended(const struct session *session)
 {
-	struct pollfd look = { .fd = session->pidfd.fd, .events = POLLIN };
+	struct pollfd look = {.fd = session->pidfd.fd, .events = POLLIN};
 
 	return poll(&look, 1, 0) == 1 && look.revents & POLLIN;
 }
 
 /*
- * The driver has let go before a pidfd says so; where that is not to be trusted, the pages are kept for a while. What is left of it
- * then is as one that has closed its connection, for a successor of the agent too, which begins anew to count.
+ * The driver has let go before a pidfd says so; where that is not to be trusted, the pages are kept for a while. What
+ * is left of it then is as one that has closed its connection, for a successor of the agent too, which begins anew to
+ * count.
  */
 static void process_died(struct session *session)
 {
@@ -325,8 +332,8 @@ static void process_died(struct session *session)
 	requests_forget(session);
 	session->died_ms = clock_ms();
 	session_set_closed(session);
-	log_info("session %u of pool '%s' ('%s', pid %d) died: %u pages wait for %u ms", session->id, pool->config->name, session->name,
-		session->pid, session->leased, grace_ms);
+	log_info("session %u of pool '%s' ('%s', pid %d) died: %u pages wait for %u ms", session->id,
+		pool->config->name, session->name, session->pid, session->leased, grace_ms);
 	agent_need_tick(pool->agent, grace_ms);
 }
 
@@ -393,13 +400,9 @@ static void socket_ready(struct event_source *source, uint32_t events)
 	switch (envelope.type) {
 	case MSG_TYPE_object_publish_request:
 	case MSG_TYPE_object_open_request:
-	case MSG_TYPE_object_change_request:
-		objects_request(session, &envelope, buffer, (size_t)length, fd);
-		return;
+	case MSG_TYPE_object_change_request: objects_request(session, &envelope, buffer, (size_t)length, fd); return;
 	case MSG_TYPE_timeline_share_request:
-	case MSG_TYPE_timeline_open_request:
-		timelines_request(session, &envelope, buffer, (size_t)length, fd);
-		return;
+	case MSG_TYPE_timeline_open_request: timelines_request(session, &envelope, buffer, (size_t)length, fd); return;
 	default:
 		if (fd >= 0)
 			close(fd);
@@ -417,21 +420,21 @@ static void socket_ready(struct event_source *source, uint32_t events)
 		else
 			send_role(session, &role, envelope.sequence);
 		return;
-	case MSG_TYPE_handles_released:
-		released(session, buffer, (size_t)length);
-		return;
+	case MSG_TYPE_handles_released: released(session, buffer, (size_t)length); return;
 	case MSG_TYPE_detach_request:
 		if (trust_holds(session)) {
 			send_detached(session, envelope.sequence);
 			connection_closed(session);
 			return;
 		}
-		/* Ended first: an agent that dies between the two must not have said it for nothing. The socket outlives this pass. */
+		/*
+		 * Ended first: an agent that dies between the two must not have said it for nothing. The socket
+		 * outlives this pass.
+		 */
 		session_end(session, SESSION_END_DETACH);
 		send_detached(session, envelope.sequence);
 		return;
-	default:
-		session_damage(session, "a message that does not belong here");
+	default: session_damage(session, "a message that does not belong here");
 	}
 }
 
@@ -461,7 +464,7 @@ static int send_admission(struct session *session)
 		.page_count = header->page_count,
 		.pages_per_handle = header->pages_per_handle,
 	};
-	int fds[] = { session->pool->segment_fd, session->segment_fd, session->doorbell.fd };
+	int fds[] = {session->pool->segment_fd, session->segment_fd, session->doorbell.fd};
 	uint8_t buffer[2048];
 	int length;
 
@@ -509,9 +512,12 @@ static int ledger_write(const struct session *session)
 	snprintf(record->name, sizeof(record->name), "%s", session->name);
 	snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
 	ledger_state(session, LEDGER_SESSION_ADMITTING);
-	return agent_hold(session->pool->agent, &(struct held){
-		.kind = KEEP_SESSION, .pool = session->pool->index, .id = session->id, .fd_count = 4,
-		.fds = { session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd } });
+	return agent_hold(session->pool->agent,
+		&(struct held){.kind = KEEP_SESSION,
+			.pool = session->pool->index,
+			.id = session->id,
+			.fd_count = 4,
+			.fds = {session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd}});
 }
 
 static int session_watch(struct session *session)
@@ -646,11 +652,13 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 	log_debug("session %u of pool '%s': %s '%s', pid %d, uid %u, tenant '%s'", session->id, pool->config->name,
 		session_role_name(session->role), session->name, session->pid, session->uid, tenant->config->name);
 	if (session->role == SESSION_WORKER)
-		event_publish(agent, EVENT_SESSION_START, pool, session->id, (uint64_t)session->pid, "'%s' attached", session->name);
+		event_publish(agent, EVENT_SESSION_START, pool, session->id, (uint64_t)session->pid, "'%s' attached",
+			session->name);
 	return 0;
 }
 
-int session_admit(struct agent *agent, int socket, const struct attach_peer *peer, const struct msg_attach_request *request)
+int session_admit(
+	struct agent *agent, int socket, const struct attach_peer *peer, const struct msg_attach_request *request)
 {
 	struct pool *pool;
 	struct tenant *tenant;
@@ -661,7 +669,8 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 		return refuse(socket, -EPROTO, "layout %u, this agent has %d: install library and agent of one version",
 			request->layout_version, POOL_LAYOUT_VERSION);
 	if (request->flags || request->role > SESSION_ADMIN)
-		return refuse(socket, -EINVAL, "flags 0x%x or role %u are not known here", request->flags, request->role);
+		return refuse(
+			socket, -EINVAL, "flags 0x%x or role %u are not known here", request->flags, request->role);
 	pool = pool_named(agent, request->pool);
 	if (!pool)
 		return refuse(socket, -ENXIO, "no pool '%s'; poolctl status lists them", request->pool);
@@ -670,27 +679,32 @@ int session_admit(struct agent *agent, int socket, const struct attach_peer *pee
 			session_role_name(request->role));
 	tenant = tenant_for(pool, request->tenant, request->role, peer, &error);
 	if (!tenant)
-		return refuse(socket, error, error == -ENXIO ? "no tenant '%s'; poolctl tenants lists them" :
-							       "user may not join tenant '%s'; see tenants in gpoold.conf",
+		return refuse(socket, error,
+			error == -ENXIO ? "no tenant '%s'; poolctl tenants lists them"
+					: "user may not join tenant '%s'; see tenants in gpoold.conf",
 			request->tenant);
 	if (pool->trust && !tenant->domain)
-		return refuse(socket, -ENOSPC, "there is no room for trust domain '%s'; restart gpoold", tenant->config->domain);
-	if (request->role == SESSION_WORKER && atomic_load_explicit(&pool->segment.header->draining, memory_order_relaxed))
-		return refuse(socket, -EBUSY, "pool '%s' is out of service (poolctl drain); attach to another one, or after poolctl drain --off",
+		return refuse(socket, -ENOSPC, "there is no room for trust domain '%s'; restart gpoold",
+			tenant->config->domain);
+	if (request->role == SESSION_WORKER &&
+		atomic_load_explicit(&pool->segment.header->draining, memory_order_relaxed))
+		return refuse(socket, -EBUSY,
+			"pool '%s' is out of service (poolctl drain); attach to another one, or after poolctl drain "
+			"--off",
 			pool->segment.header->name);
 	error = session_limits_check(pool, tenant, (enum session_role)request->role, peer->uid, text, sizeof(text));
 	if (error)
 		return refuse(socket, error, "%s", text);
 	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
 		return refuse(socket, -EMFILE,
-			"a session takes %d descriptors, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are left; raise "
-			"LimitNOFILE= of its unit",
+			"a session takes %d descriptors, and of the %u that gpoold may have (RLIMIT_NOFILE) too few "
+			"are left; raise LimitNOFILE= of its unit",
 			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
 	/* Whatever the system said, it was no mistake of the asker: for him something is lacking here. */
 	if (error)
-		return refuse(socket, error == -EMFILE || error == -ENFILE ? -EMFILE : -ENOMEM, "the agent cannot make a session: %s",
-			strerror(-error));
+		return refuse(socket, error == -EMFILE || error == -ENFILE ? -EMFILE : -ENOMEM,
+			"the agent cannot make a session: %s", strerror(-error));
 	return 0;
 }
 
@@ -708,8 +722,8 @@ static void restore_descriptors(struct session *session, const struct held *held
 }
 
 /*
- * gpoold itself was started anew and has a new pool segment: who was attached looks at the old one, which nobody writes any more. It
- * is told that its session is over, and its pages wait for its death, since it may still use them.
+ * gpoold itself was started anew and has a new pool segment: who was attached looks at the old one, which nobody writes
+ * any more. It is told that its session is over, and its pages wait for its death, since it may still use them.
  */
 static void session_leave_behind(struct session *session)
 {
@@ -726,8 +740,9 @@ static int segment_replace(struct session *session)
 	if (session->segment_fd >= 0)
 		close(session->segment_fd);
 	session->segment_fd = -1;
-	return session_segment_create(session->role == SESSION_WORKER ? session->pool->page_count : 0, session->pool->index, session->id,
-		session->pool->agent->incarnation, &session->segment, &session->segment_fd);
+	return session_segment_create(session->role == SESSION_WORKER ? session->pool->page_count : 0,
+		session->pool->index, session->id, session->pool->agent->incarnation, &session->segment,
+		&session->segment_fd);
 }
 
 int session_restore(struct pool *pool, uint32_t id, const struct held *held, uint32_t leased)
@@ -754,8 +769,10 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 	if (!session->tenant)
 		session->tenant = &pool->tenants[0];
 	restore_descriptors(session, held);
-	error = session->segment_fd < 0 ? -EBADF :
-		session_segment_open(session->segment_fd, session->role == SESSION_WORKER ? pool->page_count : 0, true, &session->segment);
+	error = session->segment_fd < 0
+		? -EBADF
+		: session_segment_open(session->segment_fd, session->role == SESSION_WORKER ? pool->page_count : 0,
+			  true, &session->segment);
 	if (error && segment_replace(session)) {
 		session_free(session);
 		return -ENOMEM;
@@ -768,8 +785,8 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 		error = session_watch(session);
 	if (error && session->pidfd.fd >= 0) {
 		/* Without its segment nothing can be said to it: it is as one that has closed its connection. */
-		log_warning("session %u of pool '%s' ('%s', pid %d) cannot go on: %s; its pages wait for its end", id, pool->config->name,
-			session->name, session->pid, strerror(-error));
+		log_warning("session %u of pool '%s' ('%s', pid %d) cannot go on: %s; its pages wait for its end", id,
+			pool->config->name, session->name, session->pid, strerror(-error));
 		agent_unwatch(pool->agent, &session->socket);
 		agent_unwatch(pool->agent, &session->doorbell);
 		session->state = SESSION_CLOSED;
@@ -799,7 +816,10 @@ void session_resume(struct session *session)
 		record_write(session, SESSION_RECORD_CLOSED);
 		return;
 	}
-	/* Perhaps told already: then it is told twice, and drops what it did not ask for. If not even that: it may use its pages. */
+	/*
+	 * Perhaps told already: then it is told twice, and drops what it did not ask for. If not even that: it may use
+	 * its pages.
+	 */
 	if (record->state == LEDGER_SESSION_SENDING && send_admission(session)) {
 		connection_closed(session);
 		return;
@@ -858,9 +878,11 @@ void session_end(struct session *session, enum session_end how)
 	if (how == SESSION_END_DEATH && session->role == SESSION_WORKER)
 		pool_count(pool, POOL_COUNT_DEATHS, 1);
 	if (session->role == SESSION_WORKER) {
-		log_debug("session %u of pool '%s' ('%s', pid %d) ended%s, %u pages back", session->id, pool->config->name, session->name,
-			session->pid, how == SESSION_END_DEATH ? " without a detach" : "", pages);
-		event_publish(pool->agent, EVENT_SESSION_END, pool, session->id, pages, "'%s' ended, %u pages back", session->name, pages);
+		log_debug("session %u of pool '%s' ('%s', pid %d) ended%s, %u pages back", session->id,
+			pool->config->name, session->name, session->pid,
+			how == SESSION_END_DEATH ? " without a detach" : "", pages);
+		event_publish(pool->agent, EVENT_SESSION_END, pool, session->id, pages, "'%s' ended, %u pages back",
+			session->name, pages);
 	}
 	if (pool->waiter_count)
 		requests_serve_waiters(pool, NULL);
@@ -870,10 +892,10 @@ void session_disconnect(struct session *session, int error, const char *why)
 {
 	if (session->state != SESSION_LIVE)
 		return;
-	log_warning("session %u of pool '%s' ('%s', pid %d) is disconnected: %s", session->id, session->pool->config->name, session->name,
-		session->pid, why);
-	event_publish(session->pool->agent, EVENT_DAMAGE, session->pool, session->id, (uint64_t)-error, "'%s' disconnected: %s",
-		session->name, why);
+	log_warning("session %u of pool '%s' ('%s', pid %d) is disconnected: %s", session->id,
+		session->pool->config->name, session->name, session->pid, why);
+	event_publish(session->pool->agent, EVENT_DAMAGE, session->pool, session->id, (uint64_t)-error,
+		"'%s' disconnected: %s", session->name, why);
 	atomic_store_explicit(&session->segment.header->close_error, error, memory_order_relaxed);
 	atomic_store_explicit(&session->segment.header->closed, 1, memory_order_release);
 	for (uint32_t i = 0; i < SESSION_REQUESTS; i++)
@@ -909,8 +931,8 @@ void session_tick(struct session *session)
 		return;
 	}
 	session_set_closed(session);
-	log_info("session %u of pool '%s' ('%s', pid %d) disconnected but is still running: %u pages wait for its end", session->id,
-		pool->config->name, session->name, session->pid, session->leased);
+	log_info("session %u of pool '%s' ('%s', pid %d) disconnected but is still running: %u pages wait for its end",
+		session->id, pool->config->name, session->name, session->pid, session->leased);
 }
 
 struct session *session_by_token(struct agent *agent, const uint8_t token[16])

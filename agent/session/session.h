@@ -40,31 +40,32 @@ struct session {
 	uint64_t attached_ms;
 	uint64_t closing_ms;
 	uint32_t leased;
-	uint32_t limit; /* 0: the tenant's */
-	uint32_t quota; /* what it asked for itself: the limit, until poolctl says otherwise */
+	uint32_t limit;          /* 0: the tenant's */
+	uint32_t quota;          /* what it asked for itself: the limit, until poolctl says otherwise */
 	uint64_t at_limit_ms;    /* when one of its waiters at a limit was last tried */
 	uint64_t quota_event_ms; /* when its last refusal at a limit was announced */
-	uint32_t batch; /* pages per refill; grows with demand */
+	uint32_t batch;          /* pages per refill; grows with demand */
 	uint64_t last_refill_ms;
 	uint64_t refills, refusals, evicted_pages, reclaimed_pages, damage;
 	uint32_t objects_open; /* named objects that it reads */
-	uint64_t walk_scan;   /* the scan for eviction that walk_budget belongs to */
-	uint32_t walk_budget; /* pages of its blocks that this scan may still look at: honest blocks do not overlap */
+	uint64_t walk_scan;    /* the scan for eviction that walk_budget belongs to */
+	uint32_t walk_budget;  /* pages of its blocks that this scan may still look at: honest blocks do not overlap */
 	LIST_HEAD(, spill_block) spilled; /* and those on their way there or back */
-	uint32_t spilled_pages; /* of them, those that lie outside of the pool */
-	uint32_t saving;        /* leased pages on their way to be spilled */
-	uint64_t spill_requests; /* slots of requests about spilled blocks that are under way */
-	uint32_t doubts; /* pages of which it is open whether they are this session's; see recover.c */
-	uint8_t *leaks; /* by page, enum leak; made at the first suspicion */
+	uint32_t spilled_pages;           /* of them, those that lie outside of the pool */
+	uint32_t saving;                  /* leased pages on their way to be spilled */
+	uint64_t spill_requests;          /* slots of requests about spilled blocks that are under way */
+	uint32_t doubts;                  /* pages of which it is open whether they are this session's; see recover.c */
+	uint8_t *leaks;                   /* by page, enum leak; made at the first suspicion */
 	struct session *next_dead;
 };
 
 /* session_admit() - an attach request that arrived; answers it on `socket`, which the session keeps on success. */
-int session_admit(struct agent *agent, int socket, const struct attach_peer *peer, const struct msg_attach_request *request);
+int session_admit(
+	struct agent *agent, int socket, const struct attach_peer *peer, const struct msg_attach_request *request);
 
 /*
- * session_restore() - a session that an agent before this one has admitted, with so many pages; it hears nothing of it until
- * session_resume(). 0, or -ENOMEM.
+ * session_restore() - a session that an agent before this one has admitted, with so many pages; it hears nothing of it
+ * until session_resume(). 0, or -ENOMEM.
  */
 int session_restore(struct pool *pool, uint32_t id, const struct held *held, uint32_t leased);
 /* session_resume() - once all of the pool is restored: what it waits for is served. May end it. */
@@ -72,7 +73,10 @@ void session_resume(struct session *session);
 
 enum session_end { SESSION_END_DETACH, SESSION_END_DEATH, SESSION_END_STOP };
 void session_end(struct session *session, enum session_end how);
-/* session_disconnect() - a field that cannot be, or a leaked pin: the session ends, its pages wait for the process's death. */
+/*
+ * session_disconnect() - a field that cannot be, or a leaked pin: the session ends, its pages wait for the process's
+ * death.
+ */
 void session_disconnect(struct session *session, int error, const char *why);
 /* session_damage() - note one; many of them end the session. */
 void session_damage(struct session *session, const char *what);

@@ -34,7 +34,8 @@ static void count(const struct pool *pool, uid_t uid, struct attached *attached)
 }
 
 /* How many sessions other tenants are guaranteed that they do not have yet. */
-static uint32_t kept_for_others(const struct pool *pool, const struct tenant *tenant, const struct attached *attached, uint32_t guaranteed)
+static uint32_t kept_for_others(
+	const struct pool *pool, const struct tenant *tenant, const struct attached *attached, uint32_t guaranteed)
 {
 	uint32_t kept = 0;
 
@@ -44,45 +45,53 @@ static uint32_t kept_for_others(const struct pool *pool, const struct tenant *te
 	return kept;
 }
 
-static int check_ordinary(const struct pool *pool, const struct tenant *tenant, enum session_role role, uid_t uid, char *text,
-	size_t text_bytes)
+static int check_ordinary(const struct pool *pool, const struct tenant *tenant, enum session_role role, uid_t uid,
+	char *text, size_t text_bytes)
 {
 	const struct config *config = &pool->agent->config;
 	const uint32_t sessions = config->limits.sessions, eighth = sessions / 8;
 	const uint32_t kept = config->limits.kept_sessions < eighth ? config->limits.kept_sessions : eighth;
-	const uint32_t shared = sessions - kept, guaranteed = shared * config->limits.tenant_percent / 100 / pool->tenant_count;
+	const uint32_t shared = sessions - kept,
+		       guaranteed = shared * config->limits.tenant_percent / 100 / pool->tenant_count;
 	const uint32_t user_most = (shared * config->limits.user_percent + 99) / 100;
 	/* The role's own: observers may take the first half of what is kept. */
 	const uint32_t not_for_it = role == SESSION_WORKER ? kept : (kept + 1) / 2, most = sessions - not_for_it;
-	struct attached attached = { 0 };
+	struct attached attached = {0};
 	uint32_t of_tenant;
 
 	count(pool, uid, &attached);
 	of_tenant = attached.of_tenant[tenant - pool->tenants];
 	if (attached.ordinary >= most) {
-		snprintf(text, text_bytes, "%u sessions are attached, and the other %u of limits.sessions (%u) are kept for %s: see "
-			 "limits.kept_sessions; raise limits.sessions", attached.ordinary, not_for_it, sessions,
+		snprintf(text, text_bytes,
+			"%u sessions are attached, and the other %u of limits.sessions (%u) are kept for %s: see "
+			"limits.kept_sessions; raise limits.sessions",
+			attached.ordinary, not_for_it, sessions,
 			role == SESSION_WORKER ? "admins and observers" : "admins and root");
 		return -EUSERS;
 	}
-	if (of_tenant >= guaranteed && most - attached.ordinary <= kept_for_others(pool, tenant, &attached, guaranteed)) {
-		snprintf(text, text_bytes, "tenant '%s' has %u sessions, and what is left of limits.sessions (%u) is kept for other tenants: see "
-			 "limits.tenant_sessions (%u percent)", tenant->config->name, of_tenant, sessions, config->limits.tenant_percent);
+	if (of_tenant >= guaranteed &&
+		most - attached.ordinary <= kept_for_others(pool, tenant, &attached, guaranteed)) {
+		snprintf(text, text_bytes,
+			"tenant '%s' has %u sessions, and what is left of limits.sessions (%u) is kept for other "
+			"tenants: see limits.tenant_sessions (%u percent)",
+			tenant->config->name, of_tenant, sessions, config->limits.tenant_percent);
 		return -EUSERS;
 	}
 	if (attached.of_user >= user_most && !session_is_operator(uid)) {
-		snprintf(text, text_bytes, "user %u has %u sessions, the limit for one user: see limits.user_sessions (%u percent of %u)", uid,
-			attached.of_user, config->limits.user_percent, shared);
+		snprintf(text, text_bytes,
+			"user %u has %u sessions, the limit for one user: see limits.user_sessions (%u percent of %u)",
+			uid, attached.of_user, config->limits.user_percent, shared);
 		return -EUSERS;
 	}
 	return 0;
 }
 
-int session_limits_check(const struct pool *pool, const struct tenant *tenant, enum session_role role, uid_t uid, char *text,
-	size_t text_bytes)
+int session_limits_check(const struct pool *pool, const struct tenant *tenant, enum session_role role, uid_t uid,
+	char *text, size_t text_bytes)
 {
 	if (pool->session_count >= pool->agent->config.limits.sessions) {
-		snprintf(text, text_bytes, "%u sessions are attached, the limit; raise limits.sessions", pool->session_count);
+		snprintf(text, text_bytes, "%u sessions are attached, the limit; raise limits.sessions",
+			pool->session_count);
 		return -EUSERS;
 	}
 	return is_ordinary(role, uid) ? check_ordinary(pool, tenant, role, uid, text, text_bytes) : 0;
@@ -93,7 +102,8 @@ bool descriptors_left(const struct agent *agent, uint32_t wanted)
 	uint64_t used = DESCRIPTORS_OWN;
 
 	for (uint32_t i = 0; i < agent->pool_count; i++)
-		used += DESCRIPTORS_OF_POOL + agent->pools[i]->objects->live + agent->pools[i]->physical.exported + agent->pools[i]->timeline_count +
+		used += DESCRIPTORS_OF_POOL + agent->pools[i]->objects->live + agent->pools[i]->physical.exported +
+			agent->pools[i]->timeline_count +
 			(uint64_t)DESCRIPTORS_OF_SESSION * agent->pools[i]->session_count;
 	return used + wanted <= descriptors_most();
 }

@@ -14,10 +14,11 @@
 
 static void answer(struct session *session, uint64_t sequence, int error, int fd)
 {
-	const struct msg_timeline_reply reply = { .error = error };
+	const struct msg_timeline_reply reply = {.error = error};
 	uint8_t bytes[MSG_LARGEST_timeline_reply];
 
-	asked_send(session, bytes, msg_encode_timeline_reply(&reply, sequence, NULL, bytes, sizeof(bytes)), error ? -1 : fd);
+	asked_send(session, bytes, msg_encode_timeline_reply(&reply, sequence, NULL, bytes, sizeof(bytes)),
+		error ? -1 : fd);
 }
 
 /* ---- a session shows its page ---- */
@@ -44,7 +45,9 @@ static int share(struct session *session, int fd)
 	if (!descriptors_left(pool->agent, 1))
 		return -EMFILE;
 	/* Without the keeper's hold a successor could not show it to anybody. */
-	if (agent_hold(pool->agent, &(struct held){ .kind = KEEP_TIMELINE, .pool = pool->index, .id = session->id, .fd_count = 1, .fds = { fd } }))
+	if (agent_hold(pool->agent,
+		    &(struct held){
+			    .kind = KEEP_TIMELINE, .pool = pool->index, .id = session->id, .fd_count = 1, .fds = {fd}}))
 		return -ENOMEM;
 	session->timeline_fd = fd;
 	pool->timeline_count++;
@@ -66,7 +69,8 @@ static int may_look(const struct session *asker, uint32_t id, int *fd)
 	return 0;
 }
 
-void timelines_request(struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd)
+void timelines_request(
+	struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd)
 {
 	struct msg_timeline_share_request shared;
 	struct msg_timeline_open_request asked;
@@ -74,11 +78,13 @@ void timelines_request(struct session *session, const struct msg_envelope *envel
 
 	if (session->role != SESSION_WORKER) {
 		session_damage(session, "a timeline, of a session without streams");
-	} else if (envelope->type == MSG_TYPE_timeline_share_request && !msg_decode_timeline_share_request(&shared, packet, length)) {
+	} else if (envelope->type == MSG_TYPE_timeline_share_request &&
+		!msg_decode_timeline_share_request(&shared, packet, length)) {
 		answer(session, envelope->sequence, share(session, fd), -1);
 		if (session->timeline_fd == fd)
 			return;
-	} else if (envelope->type == MSG_TYPE_timeline_open_request && !msg_decode_timeline_open_request(&asked, packet, length)) {
+	} else if (envelope->type == MSG_TYPE_timeline_open_request &&
+		!msg_decode_timeline_open_request(&asked, packet, length)) {
 		int error = may_look(session, asked.session, &page);
 
 		answer(session, envelope->sequence, error, page);

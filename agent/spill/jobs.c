@@ -17,12 +17,8 @@ static void job_done(void *context, const struct mover_result *result)
 	struct pool *pool = context;
 
 	switch (result->order.tag >> JOB_OWNER_SHIFT) {
-	case JOB_OF_SPILL:
-		spill_job_done(pool, result);
-		break;
-	case JOB_OF_TRUST:
-		trust_job_done(pool, result);
-		break;
+	case JOB_OF_SPILL: spill_job_done(pool, result); break;
+	case JOB_OF_TRUST: trust_job_done(pool, result); break;
 	}
 }
 
@@ -30,10 +26,15 @@ static void job_done(void *context, const struct mover_result *result)
 
 uint32_t jobs_mover(const struct jobs *jobs)
 {
-	return !jobs->gone && mover_serves(&jobs->queue, jobs->ended) ? atomic_load_explicit(&jobs->queue.ring->serving, memory_order_relaxed) : 0;
+	return !jobs->gone && mover_serves(&jobs->queue, jobs->ended)
+		? atomic_load_explicit(&jobs->queue.ring->serving, memory_order_relaxed)
+		: 0;
 }
 
-/* How it ended says the keeper, and of what it died perhaps the mover: that is a stranger's text, and so no longer than it may be. */
+/*
+ * How it ended says the keeper, and of what it died perhaps the mover: that is a stranger's text, and so no longer than
+ * it may be.
+ */
 static void why_note(struct jobs *jobs, const struct keep_message *message)
 {
 	char words[MOVER_WHY_BYTES + 1] = "", all[KEEP_TEXT_BYTES + sizeof(words) + 2];
@@ -44,7 +45,8 @@ static void why_note(struct jobs *jobs, const struct keep_message *message)
 		snprintf(all, sizeof(all), "%.*s%s%s", KEEP_TEXT_BYTES - 1, message->text, words[0] ? ": " : "", words);
 		msg_text_copy(jobs->why, sizeof(jobs->why), all);
 	} else if (!jobs->why[0]) {
-		snprintf(jobs->why, sizeof(jobs->why), "process %u was started, and does not come to serve", message->id);
+		snprintf(jobs->why, sizeof(jobs->why), "process %u was started, and does not come to serve",
+			message->id);
 	}
 }
 
@@ -52,8 +54,9 @@ static void gone_tell(struct pool *pool)
 {
 	const char *why = pool->jobs.why;
 
-	log_error("no mover has served pool '%s' for %llu ms: %s; what was on its way out of the pool stays, what is out cannot be brought "
-		"back, and pages for other trust domains wait, until one serves; poolctl doctor says what to look at",
+	log_error("no mover has served pool '%s' for %llu ms: %s; what was on its way out of the pool stays, what is "
+		  "out cannot be brought back, and pages for other trust domains wait, until one serves; poolctl "
+		  "doctor says what to look at",
 		pool->config->name, (unsigned long long)(clock_ms() - pool->jobs.since_ms), why);
 	event_publish(pool->agent, EVENT_MOVER, pool, 0, 0, "no mover serves: %s", why);
 }
@@ -73,7 +76,10 @@ static uint64_t grace_left(const struct pool *pool)
 	return pool->jobs.died_ms && since < grace ? grace - since : 0;
 }
 
-/* Nobody is let in, and nobody lives: what no mover has begun comes back at once, the rest when its GPU has surely let go. */
+/*
+ * Nobody is let in, and nobody lives: what no mover has begun comes back at once, the rest when its GPU has surely let
+ * go.
+ */
 static void jobs_take_back(struct pool *pool)
 {
 	struct jobs *jobs = &pool->jobs;
@@ -83,9 +89,10 @@ static void jobs_take_back(struct pool *pool)
 		const struct mover_order *order = mover_order_of(&jobs->queue, slot);
 		struct mover_result given_up;
 
-		if (!order || order->tag >> JOB_OWNER_SHIFT != JOB_OF_SPILL || (grace_ms && mover_begun(&jobs->queue, slot)))
+		if (!order || order->tag >> JOB_OWNER_SHIFT != JOB_OF_SPILL ||
+			(grace_ms && mover_begun(&jobs->queue, slot)))
 			continue;
-		given_up = (struct mover_result){ *order, JOB_GIVEN_UP };
+		given_up = (struct mover_result){*order, JOB_GIVEN_UP};
 		mover_withdraw(&jobs->queue, slot);
 		job_done(pool, &given_up);
 	}
@@ -118,8 +125,8 @@ static void jobs_give_up(struct pool *pool)
 }
 
 /*
- * Since when nothing goes on. The first job in flight is the first that a mover begins, so where movers die and are none the worse for
- * it, it is another one after each of them.
+ * Since when nothing goes on. The first job in flight is the first that a mover begins, so where movers die and are
+ * none the worse for it, it is another one after each of them.
  */
 static void since_note(struct jobs *jobs, bool serves)
 {
@@ -134,7 +141,10 @@ static void since_note(struct jobs *jobs, bool serves)
 	jobs->oldest = oldest;
 }
 
-/* Is there one, since when not, and for how long is it waited for? True: what waits for jobs, or for pages, is to be looked at. */
+/*
+ * Is there one, since when not, and for how long is it waited for? True: what waits for jobs, or for pages, is to be
+ * looked at.
+ */
 static bool mover_look(struct pool *pool)
 {
 	struct jobs *jobs = &pool->jobs;
@@ -182,7 +192,10 @@ void jobs_hear(struct pool *pool, const struct keep_message *message)
 
 	if (!jobs_possible(jobs))
 		return;
-	/* Numbers only go up. Whether one of those that an earlier agent knew had begun anything is not known any more: so it had. */
+	/*
+	 * Numbers only go up. Whether one of those that an earlier agent knew had begun anything is not known any more:
+	 * so it had.
+	 */
 	if (message->kind > jobs->ended) {
 		if (!jobs->told || mover_serves(&jobs->queue, jobs->ended))
 			jobs->died_ms = clock_ms();

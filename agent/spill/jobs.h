@@ -3,10 +3,11 @@
  *
  * One ring for all who move, clear or save pages. The upper byte of a job's tag says whose it is, the rest is his own.
  *
- * Jobs wait for a mover, since the next one is mostly there within milliseconds. Where none has served for mover.patience, or each
- * dies over the same jobs for so long, the pool is without one (`gone`): what was to be saved or loaded is given up and nothing of
- * that kind is begun, until a mover serves again. What was to be cleared goes on waiting, since nobody may have it as it is.
- * docs/internals/agent.md, "No mover", says why that may be done, and what an agent that dies in it leaves.
+ * Jobs wait for a mover, since the next one is mostly there within milliseconds. Where none has served for
+ * mover.patience, or each dies over the same jobs for so long, the pool is without one (`gone`): what was to be saved
+ * or loaded is given up and nothing of that kind is begun, until a mover serves again. What was to be cleared goes on
+ * waiting, since nobody may have it as it is. docs/internals/agent.md, "No mover", says why that may be done, and what
+ * an agent that dies in it leaves.
  */
 #ifndef GPOOL_AGENT_JOBS_H
 #define GPOOL_AGENT_JOBS_H
@@ -30,14 +31,16 @@ struct jobs {
 	struct event_source done; /* .fd -1: this pool has no mover */
 
 	/* Who does them. */
-	bool told;         /* the keeper has spoken: before that nobody knows who lives */
-	uint32_t ended;    /* so many of this pool's movers are dead */
-	uint64_t died_ms;  /* when the keeper said so of the last one that may have begun something; 0: there was none */
-	uint64_t since_ms; /* no mover serves, or jobs of before are not done, and the oldest one waits; 0: all is well */
-	uint64_t before;   /* the number of the last job of before */
-	uint64_t oldest;   /* of the first one in flight */
-	bool shut;         /* no mover is let in: jobs are being taken back */
-	bool gone;         /* beyond mover.patience */
+	bool told;      /* the keeper has spoken: before that nobody knows who lives */
+	uint32_t ended; /* so many of this pool's movers are dead */
+	/* when the keeper said so of the last one that may have begun something; 0: there was none */
+	uint64_t died_ms;
+	/* no mover serves, or jobs of before are not done, and the oldest one waits; 0: all is well */
+	uint64_t since_ms;
+	uint64_t before; /* the number of the last job of before */
+	uint64_t oldest; /* of the first one in flight */
+	bool shut;       /* no mover is let in: jobs are being taken back */
+	bool gone;       /* beyond mover.patience */
 	char why[KEEP_TEXT_BYTES];
 };
 

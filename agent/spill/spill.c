@@ -44,7 +44,8 @@ static void submit(struct pool *pool)
 	struct spill *spill = pool->spill;
 	struct spill_block *block;
 
-	TAILQ_FOREACH(block, &spill->working, working) {
+	TAILQ_FOREACH(block, &spill->working, working)
+	{
 		for (; block->next < block->pages && wanted(block); block->next++) {
 			struct spill_place *place = &spill->places[block->chain[block->next]];
 			struct mover_order order;
@@ -71,14 +72,18 @@ static void tier_rests(struct pool *pool, enum mover_tier id, int error)
 	if (now >= tier->rest_ms) {
 		const char *name = id == MOVER_TIER_MEMORY ? "memory" : "the file";
 
-		log_warning("pool '%s': cannot spill a page to %s: %s; its block stays, and so do others for %d ms", pool->config->name, name,
-			strerror(-error), REST_MS);
-		event_publish(pool->agent, EVENT_SPILL_ERROR, pool, 0, (uint64_t)-error, "cannot spill to %s: %s", name, strerror(-error));
+		log_warning("pool '%s': cannot spill a page to %s: %s; its block stays, and so do others for %d ms",
+			pool->config->name, name, strerror(-error), REST_MS);
+		event_publish(pool->agent, EVENT_SPILL_ERROR, pool, 0, (uint64_t)-error, "cannot spill to %s: %s", name,
+			strerror(-error));
 	}
 	tier->rest_ms = now + REST_MS;
 }
 
-/* What is in the slot may be good, and the mover's trouble its own: a context that was lost, no memory. Its successor may read it. */
+/*
+ * What is in the slot may be good, and the mover's trouble its own: a context that was lost, no memory. Its successor
+ * may read it.
+ */
 static bool load_again(struct pool *pool, struct spill_place *place, uint32_t number, int error)
 {
 	struct spill_block *block = place->block;
@@ -187,10 +192,17 @@ static bool entry_stands(const struct pool *pool, const struct spill_block *bloc
 }
 
 /* A block has come to its end on the way out or back. */
-static void note(const struct pool *pool, const struct spill_block *block, enum flight_kind kind, uint32_t head, int error)
+static void note(
+	const struct pool *pool, const struct spill_block *block, enum flight_kind kind, uint32_t head, int error)
 {
-	flight_note(pool, &(struct flight_entry){ .kind = kind, .session = (uint16_t)block->owner, .page = head, .pages = block->pages,
-		.tag = block->tag, .value = (uint64_t)-error }, block->begun_ns);
+	flight_note(pool,
+		&(struct flight_entry){.kind = kind,
+			.session = (uint16_t)block->owner,
+			.page = head,
+			.pages = block->pages,
+			.tag = block->tag,
+			.value = (uint64_t)-error},
+		block->begun_ns);
 }
 
 static void save_undo(struct pool *pool, struct spill_block *block, int error)
@@ -245,7 +257,8 @@ static void request_note(const struct pool *pool, const struct spill_block *bloc
 	spill_slot(pool, block, 0)->request_word = word;
 }
 
-static int load_begin(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+static int load_begin(
+	struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
 {
 	struct pool *pool = session->pool;
 	uint64_t tag;
@@ -290,10 +303,11 @@ static void content_lost(struct pool *pool, const struct spill_block *block)
 	const struct session *session = block->session;
 
 	pool->spill->lost_blocks++;
-	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: its checksum differs; it is lost, "
-		"%u pages", pool->config->name, session->id, session->name, session->pid, block->pages);
-	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages, "'%s' lost %u spilled pages: their checksum differs",
-		session->name, block->pages);
+	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: its "
+		  "checksum differs; it is lost, %u pages",
+		pool->config->name, session->id, session->name, session->pid, block->pages);
+	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages,
+		"'%s' lost %u spilled pages: their checksum differs", session->name, block->pages);
 }
 
 /* It stays where it is. Whoever wants it may try again, or forget it. */
@@ -301,10 +315,12 @@ static void content_stays(struct pool *pool, const struct spill_block *block)
 {
 	const struct session *session = block->session;
 
-	log_warning("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back now: %s; it stays, %u pages",
+	log_warning("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back now: "
+		    "%s; it stays, %u pages",
 		pool->config->name, session->id, session->name, session->pid, strerror(-block->error), block->pages);
-	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages, "%u spilled pages of '%s' cannot be read back now: %s",
-		block->pages, session->name, strerror(-block->error));
+	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages,
+		"%u spilled pages of '%s' cannot be read back now: %s", block->pages, session->name,
+		strerror(-block->error));
 }
 
 /* It is out, as before. Its pages have been given back, or are the worker's. */
@@ -315,13 +331,17 @@ static void load_came_to_nothing(struct pool *pool, struct spill_block *block)
 	spill_block_rest(pool, block);
 }
 
-/* It could not be read, and its worker wants to ask again: then nothing has happened. An agent that dies here is asked again as well. */
+/*
+ * It could not be read, and its worker wants to ask again: then nothing has happened. An agent that dies here is asked
+ * again as well.
+ */
 static void load_undo(struct pool *pool, struct spill_block *block)
 {
 	const struct session *session = block->session;
 
 	if (block->error != JOB_GIVEN_UP)
-		log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; it is kept, %u pages",
+		log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: "
+			  "%s; it is kept, %u pages",
 			pool->config->name, session->id, session->name, session->pid,
 			block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
 	spill_pages_give_back(pool, block);
@@ -344,7 +364,8 @@ static void load_end(struct pool *pool, struct spill_block *block)
 		load_undo(pool, block);
 		return;
 	}
-	atomic_store_explicit(&session->segment.blocks[head].owner_id, spill_slot(pool, block, 0)->owner_id, memory_order_relaxed);
+	atomic_store_explicit(
+		&session->segment.blocks[head].owner_id, spill_slot(pool, block, 0)->owner_id, memory_order_relaxed);
 	spill_pages_give_back(pool, block);
 	note(pool, block, FLIGHT_LOAD, head, block->error == JOB_GIVEN_UP ? -EIO : block->error);
 	if (block->error && block->error != -EBADMSG) {
@@ -380,7 +401,8 @@ static void answer_now(struct session *session, uint32_t slot, const struct leas
 }
 
 /* 0: answered, or later. */
-static int restore_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+static int restore_ask(
+	struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
 {
 	if (!block)
 		return -ESTALE;
@@ -395,7 +417,8 @@ static int restore_ask(struct session *session, uint32_t slot, const struct leas
 	return 0;
 }
 
-static int discard_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+static int discard_ask(
+	struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
 {
 	if (!block)
 		return -ESTALE;
@@ -427,7 +450,7 @@ static int spill_ask(struct session *session, uint32_t slot, const struct lease_
 		return -EBUSY;
 	if (ask->first_page >= session->pool->page_count)
 		return -EINVAL;
-	error = evict_to_spill(session, ask->first_page, ask->tag, &(struct spill_asker){ (int32_t)slot, ask->state });
+	error = evict_to_spill(session, ask->first_page, ask->tag, &(struct spill_asker){(int32_t)slot, ask->state});
 	/* Asked again after a restart, or once too often: it is where it shall be. */
 	if (error != -ESTALE || !block)
 		return error;
@@ -526,8 +549,8 @@ void spill_give_up(struct pool *pool)
 	struct spill_block *block;
 
 	TAILQ_FOREACH(block, &pool->spill->working, working)
-		if (!block_done(block))
-			block->error = block->error ? block->error : JOB_GIVEN_UP;
+	if (!block_done(block))
+		block->error = block->error ? block->error : JOB_GIVEN_UP;
 }
 
 /* Whether pages are on their way, in or out. */
@@ -536,8 +559,8 @@ static bool pages_move(const struct spill *spill)
 	const struct spill_block *block;
 
 	TAILQ_FOREACH(block, &spill->working, working)
-		if (block->phase != SPILL_SINKING)
-			return true;
+	if (block->phase != SPILL_SINKING)
+		return true;
 	return false;
 }
 

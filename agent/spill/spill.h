@@ -1,13 +1,13 @@
 /*
- * spill.h - blocks whose content is kept when they leave the pool: saved by the mover, page by page, and read back into whatever pages
- * their worker has then.
+ * spill.h - blocks whose content is kept when they leave the pool: saved by the mover, page by page, and read back into
+ * whatever pages their worker has then.
  *
  *   in the pool --evicted--> SAVING --all pages written--> SAVED --restore--> LOADING --answered--> in the pool
  *        ^----- an error: it stays -----'        ^----- the worker gave up -----'
  *
- * SAVED is the moment of truth, one store in the ledger: before it the pages hold the block and the slots are nothing, after it the
- * slots hold it. While a page is saved or loaded its word is MOVING: nobody takes it, pins wait. docs/internals/agent.md, "Spill", has the table of
- * what each half-done step becomes when the agent dies.
+ * SAVED is the moment of truth, one store in the ledger: before it the pages hold the block and the slots are nothing,
+ * after it the slots hold it. While a page is saved or loaded its word is MOVING: nobody takes it, pins wait.
+ * docs/internals/agent.md, "Spill", has the table of what each half-done step becomes when the agent dies.
  */
 #ifndef GPOOL_AGENT_SPILL_H
 #define GPOOL_AGENT_SPILL_H
@@ -37,21 +37,21 @@ struct spill_block {
 	TAILQ_ENTRY(spill_block) working; /* SAVING, LOADING, SINKING */
 	TAILQ_ENTRY(spill_block) aged;    /* SAVED, all of it in memory: may sink */
 	bool is_aged;
-	struct spill_block *sunk;         /* SAVED: what is to hold it in the file; NULL: nothing */
-	struct spill_block *rises;        /* SINKING: what it is made of; NULL: that has left its slots */
-	struct session *session;          /* NULL: it has ended, and so does this with its last job */
-	uint32_t owner;                   /* the session's id */
+	struct spill_block *sunk;  /* SAVED: what is to hold it in the file; NULL: nothing */
+	struct spill_block *rises; /* SINKING: what it is made of; NULL: that has left its slots */
+	struct session *session;   /* NULL: it has ended, and so does this with its last job */
+	uint32_t owner;            /* the session's id */
 	enum spill_phase phase;
-	uint64_t tag;                     /* without BLOCK_STITCHED, which is a matter of the place */
+	uint64_t tag; /* without BLOCK_STITCHED, which is a matter of the place */
 	uint32_t pages;
-	uint32_t begun, finished;         /* jobs */
-	uint32_t next;                    /* pages before this one are begun */
-	int error;                        /* of the first job that failed */
-	uint64_t begun_ns;                /* when its jobs began */
-	int32_t request;                  /* slot of the session's request that this is for; -1: none */
-	uint32_t request_word;            /* its state, serial number included */
-	bool keep;                        /* LOADING, and it stays when it cannot be read (LEASE_KEEP) */
-	uint32_t chain[];                 /* [pages] */
+	uint32_t begun, finished; /* jobs */
+	uint32_t next;            /* pages before this one are begun */
+	int error;                /* of the first job that failed */
+	uint64_t begun_ns;        /* when its jobs began */
+	int32_t request;          /* slot of the session's request that this is for; -1: none */
+	uint32_t request_word;    /* its state, serial number included */
+	bool keep;                /* LOADING, and it stays when it cannot be read (LEASE_KEEP) */
+	uint32_t chain[];         /* [pages] */
 };
 TAILQ_HEAD(spill_list, spill_block);
 
@@ -66,23 +66,28 @@ struct spill {
 	struct spill_slots slots;
 	struct spill_place *places;   /* [slot_count] */
 	struct spill_source *sources; /* [page_count], scratch */
-	uint32_t *rest_ms;            /* [page_count] the block that starts there could not be saved: not tried before */
-	void *blocks;                 /* tsearch(3), by session and tag */
+	/* [page_count] the block that starts there could not be saved: not tried before */
+	uint32_t *rest_ms;
+	void *blocks; /* tsearch(3), by session and tag */
 	struct spill_list working;
-	struct spill_list aged;       /* saved first, first */
-	struct spill_block *sinking;  /* one at a time */
-	uint32_t saving_pages;        /* that will come free */
+	struct spill_list aged;      /* saved first, first */
+	struct spill_block *sinking; /* one at a time */
+	uint32_t saving_pages;       /* that will come free */
 	uint32_t loading_pages;
-	uint32_t claimed_pages;       /* of the saving ones, those that requests which wait already count on; requests.c */
-	uint32_t lost_blocks;         /* content that could not be read back */
-	bool freed;                   /* pages came free since waiters were last served */
+	/* of the saving ones, those that requests which wait already count on; requests.c */
+	uint32_t claimed_pages;
+	uint32_t lost_blocks; /* content that could not be read back */
+	bool freed;           /* pages came free since waiters were last served */
 };
 
 /* spill_open() - the tiers, from the keeper when it holds some. Return: 0 or what making them said, which is logged. */
 int spill_open(struct pool *pool, const struct module_start *start);
 void spill_close(struct pool *pool);
 
-/* spill_recover_ends(), spill_recover() - after a restart, before sessions are restored, and when they are; before anybody is served. */
+/*
+ * spill_recover_ends(), spill_recover() - after a restart, before sessions are restored, and when they are; before
+ * anybody is served.
+ */
 void spill_recover_ends(struct pool *pool);
 void spill_recover(struct pool *pool);
 
@@ -90,21 +95,27 @@ void spill_recover(struct pool *pool);
 bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages);
 
 /*
- * spill_begin() - save the block at `head`, which is marked EVICTING and was seen unpinned, its fence reached. On success its pages are
- * MOVING, and in the end free or, when it fails, the session's again. `asker`: whose request it is, answered then; NULL: nobody's.
- * Return: 0, or -EOPNOTSUPP, -EIO (no mover serves), -ENOSPC (no slots), -EBUSY (on its way already), -EAGAIN (the entry has changed),
- * -ENOMEM; nothing changed.
+ * spill_begin() - save the block at `head`, which is marked EVICTING and was seen unpinned, its fence reached. On
+ * success its pages are MOVING, and in the end free or, when it fails, the session's again. `asker`: whose request it
+ * is, answered then; NULL: nobody's.
+ * Return: 0, or -EOPNOTSUPP, -EIO (no mover serves), -ENOSPC (no slots), -EBUSY (on its way already), -EAGAIN (the
+ * entry has changed), -ENOMEM; nothing changed.
  */
 int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker);
 
-/* spill_request() - a LEASE_RESTORE, LEASE_DISCARD or LEASE_SPILL; answered now or later. `ask` is the caller's copy. */
+/*
+ * spill_request() - a LEASE_RESTORE, LEASE_DISCARD or LEASE_SPILL; answered now or later. `ask` is the caller's copy.
+ */
 void spill_request(struct session *session, uint32_t slot, const struct lease_request *ask);
 
 /* spill_session_ends() - before its pages are taken back. */
 void spill_session_ends(struct session *session);
 
 void spill_job_done(struct pool *pool, const struct mover_result *result);
-/* spill_give_up() - nobody does their jobs: blocks on their way end with what has been done, those whose jobs are out with the last. */
+/*
+ * spill_give_up() - nobody does their jobs: blocks on their way end with what has been done, those whose jobs are out
+ * with the last.
+ */
 void spill_give_up(struct pool *pool);
 /* spill_go_on() - blocks whose jobs are done, jobs that find room in the ring, requests that waited for pages. */
 void spill_go_on(struct pool *pool);

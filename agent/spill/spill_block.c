@@ -36,13 +36,14 @@ static int by_name(const void *left, const void *right)
 
 struct spill_block *spill_block_find(const struct pool *pool, uint32_t owner, uint64_t tag)
 {
-	struct spill_block key = { .owner = owner, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
+	struct spill_block key = {.owner = owner, .tag = tag & ~(uint64_t)BLOCK_STITCHED};
 	void *found = tfind(&key, &pool->spill->blocks, by_name);
 
 	return found ? *(struct spill_block **)found : NULL;
 }
 
-struct spill_block *spill_block_new(struct pool *pool, struct session *session, uint32_t owner, uint64_t tag, uint32_t pages)
+struct spill_block *spill_block_new(
+	struct pool *pool, struct session *session, uint32_t owner, uint64_t tag, uint32_t pages)
 {
 	struct spill_block *block = calloc(1, sizeof(*block) + pages * sizeof(*block->chain));
 
@@ -118,7 +119,7 @@ void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_
 	block->error = 0;
 	block->begun_ns = clock_ns();
 	for (uint32_t i = 0; i < block->pages; i++)
-		pool->spill->places[block->chain[i]] = (struct spill_place){ .block = block };
+		pool->spill->places[block->chain[i]] = (struct spill_place){.block = block};
 	if (phase == SPILL_LOADING) {
 		TAILQ_INSERT_HEAD(&pool->spill->working, block, working);
 		pool->spill->loading_pages += block->pages;
@@ -136,7 +137,7 @@ void spill_block_end(struct pool *pool, struct spill_block *block)
 	if (block->phase == SPILL_SAVED)
 		return;
 	for (uint32_t i = 0; i < block->pages; i++)
-		pool->spill->places[block->chain[i]] = (struct spill_place){ .block = NULL };
+		pool->spill->places[block->chain[i]] = (struct spill_place){.block = NULL};
 	TAILQ_REMOVE(&pool->spill->working, block, working);
 	if (block->phase == SPILL_SAVING && block->session)
 		spill_saving_count(pool, block, -(int64_t)block->pages);
@@ -225,7 +226,8 @@ void spill_pages_take(struct pool *pool, struct spill_block *block)
 			continue;
 		/* A liar's free bits on these pages must not outlive the lease. */
 		lease_take_word(session->segment.free_bits, page / 64, UINT64_C(1) << (page % 64));
-		if (atomic_load_explicit(tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT == block->tag >> BLOCK_SEQUENCE_SHIFT)
+		if (atomic_load_explicit(tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT ==
+			block->tag >> BLOCK_SEQUENCE_SHIFT)
 			atomic_store_explicit(tag, 0, memory_order_release);
 		crash_point();
 		pool_take_back(pool, page, 1);
@@ -253,11 +255,12 @@ bool spill_sources_read(struct session *session, uint32_t head, uint64_t tag, ui
 			uint64_t word = pool_word(pool, page);
 
 			if (page_word_owner(word) != session->id ||
-				(page_word_state(word) != PAGE_LEASED && !(page == head && page_word_state(word) == PAGE_EVICTING)))
+				(page_word_state(word) != PAGE_LEASED &&
+					!(page == head && page_word_state(word) == PAGE_EVICTING)))
 				return false;
 			if (!evict_look_first(&pool->evict, page))
 				return false;
-			sources[total++] = (struct spill_source){ page, page_word_generation(word) };
+			sources[total++] = (struct spill_source){page, page_word_generation(word)};
 		}
 		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
 		extent = next - 1;

@@ -1,9 +1,11 @@
 /*
- * spill_recover.c - what becomes of spilled blocks, and of those on their way there or back, when the agent has died over them.
+ * spill_recover.c - what becomes of spilled blocks, and of those on their way there or back, when the agent has died
+ * over them.
  *
- * Three things have survived: the slots, with a state for each block; the page words; the jobs in the mover's ring. A job is found by its
- * slot's number. One that is not there may never have been submitted or may be done: it is submitted (again), which does no harm,
- * since what is MOVING stays as it is. docs/internals/agent.md, "Spill", has the table.
+ * Three things have survived: the slots, with a state for each block; the page words; the jobs in the mover's ring. A
+ * job is found by its slot's number. One that is not there may never have been submitted or may be done: it is
+ * submitted (again), which does no harm, since what is MOVING stays as it is. docs/internals/agent.md, "Spill", has the
+ * table.
  */
 #include "agent/spill/spill_sink.h"
 
@@ -43,8 +45,12 @@ static void saving_recover(struct pool *pool, struct spill_block *block, bool bu
 {
 	const struct ledger_slot *head = spill_slot(pool, block, 0);
 
-	/* The head becomes MOVING first, and LEASED first when it is undone: where it is not MOVING, nothing has begun or all is undone. */
-	if (pool_word(pool, head->page) == page_word_make(PAGE_MOVING, block->owner, head->generation) && pages_hold(pool, block)) {
+	/*
+	 * The head becomes MOVING first, and LEASED first when it is undone: where it is not MOVING, nothing has begun
+	 * or all is undone.
+	 */
+	if (pool_word(pool, head->page) == page_word_make(PAGE_MOVING, block->owner, head->generation) &&
+		pages_hold(pool, block)) {
 		spill_block_begin(pool, block, SPILL_SAVING);
 		return;
 	}
@@ -73,7 +79,8 @@ enum asked { ASKED_STILL, ASKED_NO_MORE, ASKED_AND_ANSWERED };
 static enum asked request_of(const struct pool *pool, const struct spill_block *block)
 {
 	const struct ledger_slot *head = spill_slot(pool, block, 0);
-	uint32_t word = atomic_load_explicit(&block->session->segment.requests[head->request % SESSION_REQUESTS].state, memory_order_acquire);
+	uint32_t word = atomic_load_explicit(
+		&block->session->segment.requests[head->request % SESSION_REQUESTS].state, memory_order_acquire);
 
 	if (word == head->request_word)
 		return ASKED_STILL;
@@ -109,9 +116,7 @@ static void loading_recover(struct pool *pool, struct spill_block *block, bool b
 static void answered_recover(struct pool *pool, struct spill_block *block, bool busy)
 {
 	switch (request_of(pool, block)) {
-	case ASKED_STILL:
-		loading_recover(pool, block, busy);
-		break;
+	case ASKED_STILL: loading_recover(pool, block, busy); break;
 	case ASKED_NO_MORE:
 		stays_out(pool, block);
 		block->session->spilled_pages += block->pages;
@@ -181,12 +186,16 @@ static void chain_recover(struct pool *pool, const uint32_t *chain, bool busy)
 	uint64_t tag = atomic_load_explicit(&head->tag, memory_order_relaxed);
 	enum ledger_slot_state state = (enum ledger_slot_state)atomic_load_explicit(&head->state, memory_order_acquire);
 	struct session *session = head->session < POOL_SESSIONS ? pool->sessions[head->session] : NULL;
-	/* Memory comes before the file: when both hold it, the agent was about to free memory, and may do so another time. */
+	/*
+	 * Memory comes before the file: when both hold it, the agent was about to free memory, and may do so another
+	 * time.
+	 */
 	bool sinking = state == SLOT_SINKING || (session && spill_block_find(pool, session->id, tag));
 	struct spill_block *block = spill_block_new(pool, sinking ? NULL : session, head->session, tag, head->pages);
 
 	if (!block) {
-		log_error("pool '%s': out of memory; %u spilled pages of session %u are lost", pool->config->name, head->pages, head->session);
+		log_error("pool '%s': out of memory; %u spilled pages of session %u are lost", pool->config->name,
+			head->pages, head->session);
 		forget(pool, chain, head->pages);
 		return;
 	}
@@ -220,7 +229,8 @@ static void ring_recover(struct pool *pool)
 		uint64_t number = order ? order->tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1) : 0;
 		struct spill_place *place;
 
-		if (!order || order->tag >> JOB_OWNER_SHIFT != JOB_OF_SPILL || number >= pool->ledger.header->slot_count)
+		if (!order || order->tag >> JOB_OWNER_SHIFT != JOB_OF_SPILL ||
+			number >= pool->ledger.header->slot_count)
 			continue;
 		place = &pool->spill->places[number];
 		if (!place->block || place->begun || phase_of(order) != place->block->phase)
@@ -239,8 +249,8 @@ static void words_recover(struct pool *pool)
 	if (!moving)
 		return;
 	TAILQ_FOREACH(block, &pool->spill->working, working)
-		for (uint32_t i = 0; i < block->pages && block->phase != SPILL_SINKING; i++)
-			moving[spill_slot(pool, block, i)->page] = 1;
+	for (uint32_t i = 0; i < block->pages && block->phase != SPILL_SINKING; i++)
+		moving[spill_slot(pool, block, i)->page] = 1;
 	for (uint32_t page = 0; page < pool->page_count; page++)
 		if (!moving[page] && page_word_state(pool_word(pool, page)) == PAGE_MOVING)
 			pool_move(pool, page, PAGE_LEASED);
@@ -255,7 +265,10 @@ static void leftovers_recover(struct pool *pool, const uint8_t *whole)
 			forget(pool, &slot, 1);
 }
 
-/* Sessions that were ending go on ending: what the mover may still be writing to must not come free with the rest of their pages. */
+/*
+ * Sessions that were ending go on ending: what the mover may still be writing to must not come free with the rest of
+ * their pages.
+ */
 void spill_recover_ends(struct pool *pool)
 {
 	uint32_t slot_count = pool->ledger.header->slot_count, *chain = calloc(pool->page_count, sizeof(*chain));
@@ -267,8 +280,9 @@ void spill_recover_ends(struct pool *pool)
 		if (!slots_chain(&pool->ledger, head, chain) || slots[head].state != SLOT_LOADING)
 			continue;
 		state = atomic_load_explicit(&pool->ledger.sessions[owner].state, memory_order_acquire);
-		for (uint32_t i = 0; i < slots[head].pages && state != LEDGER_SESSION_LIVE && state != LEDGER_SESSION_CLOSED &&
-			state != LEDGER_SESSION_SENDING; i++) {
+		for (uint32_t i = 0; i < slots[head].pages && state != LEDGER_SESSION_LIVE &&
+			state != LEDGER_SESSION_CLOSED && state != LEDGER_SESSION_SENDING;
+			i++) {
 			struct ledger_slot *slot = &slots[chain[i]];
 
 			if (owner && page_word_owner(pool_word(pool, slot->page)) == owner) {

@@ -25,7 +25,8 @@ void spill_sink_some(struct pool *pool)
 
 	if (spill->sinking || !above || !memory_is_short(&spill->slots) || !jobs_served(&pool->jobs))
 		return;
-	name = (struct spill_name){ .tag = above->tag, .session = above->owner, .owner_id = spill_slot(pool, above, 0)->owner_id };
+	name = (struct spill_name){
+		.tag = above->tag, .session = above->owner, .owner_id = spill_slot(pool, above, 0)->owner_id};
 	below = spill_block_new(pool, NULL, above->owner, above->tag, above->pages);
 	if (!below)
 		return;
@@ -70,7 +71,10 @@ void spill_sink_end(struct pool *pool, struct spill_block *below)
 		sink_commit(pool, below, above);
 		return;
 	}
-	/* What is damaged stays, until somebody wants it and is told; what could not be written is the last to be tried again. */
+	/*
+	 * What is damaged stays, until somebody wants it and is told; what could not be written is the last to be tried
+	 * again.
+	 */
 	if (above && below->error == -EBADMSG)
 		spill_block_stay(pool, above);
 	else if (above)

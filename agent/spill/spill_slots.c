@@ -122,7 +122,8 @@ static uint32_t slot_pop(struct spill_slots *slots, uint64_t now_ms)
 {
 	struct spill_tier *memory = &slots->tiers[MOVER_TIER_MEMORY];
 
-	return tier_pop(slots, tier_open(memory, now_ms) && memory->free_count ? memory : &slots->tiers[MOVER_TIER_FILE]);
+	return tier_pop(
+		slots, tier_open(memory, now_ms) && memory->free_count ? memory : &slots->tiers[MOVER_TIER_FILE]);
 }
 
 /* Where a slot's content comes from. */
@@ -132,8 +133,8 @@ struct origin {
 };
 
 /* The tag is a slot's last word. */
-static void slot_write(const struct spill_slots *slots, const struct spill_name *name, const uint32_t *chain, uint32_t index,
-	uint32_t pages, const struct origin *origin, enum ledger_slot_state state)
+static void slot_write(const struct spill_slots *slots, const struct spill_name *name, const uint32_t *chain,
+	uint32_t index, uint32_t pages, const struct origin *origin, enum ledger_slot_state state)
 {
 	struct ledger_slot *slot = slot_at(slots->ledger, chain[index]);
 
@@ -151,8 +152,8 @@ static void slot_write(const struct spill_slots *slots, const struct spill_name 
 	crash_point();
 }
 
-int slots_take(struct spill_slots *slots, const struct spill_name *name, const struct spill_source *sources, uint32_t pages,
-	uint64_t now_ms, uint32_t *chain)
+int slots_take(struct spill_slots *slots, const struct spill_name *name, const struct spill_source *sources,
+	uint32_t pages, uint64_t now_ms, uint32_t *chain)
 {
 	if (slots_room(slots, now_ms) < pages)
 		return -ENOSPC;
@@ -160,12 +161,12 @@ int slots_take(struct spill_slots *slots, const struct spill_name *name, const s
 		chain[i] = slot_pop(slots, now_ms);
 	/* From the end, the head last: until that stands there is no chain. */
 	for (uint32_t i = pages; i-- > 0;)
-		slot_write(slots, name, chain, i, pages, &(struct origin){ .source = sources[i] }, SLOT_SAVING);
+		slot_write(slots, name, chain, i, pages, &(struct origin){.source = sources[i]}, SLOT_SAVING);
 	return 0;
 }
 
-int slots_take_file(struct spill_slots *slots, const struct spill_name *name, const uint32_t *from, uint32_t pages, uint64_t now_ms,
-	uint32_t *chain)
+int slots_take_file(struct spill_slots *slots, const struct spill_name *name, const uint32_t *from, uint32_t pages,
+	uint64_t now_ms, uint32_t *chain)
 {
 	struct spill_tier *file = &slots->tiers[MOVER_TIER_FILE];
 
@@ -174,7 +175,7 @@ int slots_take_file(struct spill_slots *slots, const struct spill_name *name, co
 	for (uint32_t i = 0; i < pages; i++)
 		chain[i] = tier_pop(slots, file);
 	for (uint32_t i = pages; i-- > 0;) {
-		const struct origin origin = { .checksum = slot_at(slots->ledger, from[i])->checksum };
+		const struct origin origin = {.checksum = slot_at(slots->ledger, from[i])->checksum};
 
 		slot_write(slots, name, chain, i, pages, &origin, SLOT_SINKING);
 	}

@@ -1,9 +1,10 @@
 /*
- * spill_slots.h - where spilled pages lie: which slots of the ledger are free, chains of those that are not, and the two tiers
- * behind them.
+ * spill_slots.h - where spilled pages lie: which slots of the ledger are free, chains of those that are not, and the
+ * two tiers behind them.
  *
- * A slot is a page's place in a tier: in host memory, which is used first, or in a file. The slots of one block are a chain; see
- * struct ledger_slot. The ledger alone decides what is taken, so a restarted agent finds the same; the stacks here are an index.
+ * A slot is a page's place in a tier: in host memory, which is used first, or in a file. The slots of one block are a
+ * chain; see struct ledger_slot. The ledger alone decides what is taken, so a restarted agent finds the same; the
+ * stacks here are an index.
  */
 #ifndef GPOOL_AGENT_SPILL_SLOTS_H
 #define GPOOL_AGENT_SPILL_SLOTS_H
@@ -13,13 +14,13 @@
 
 /* The budget of one tier. */
 struct spill_tier {
-	int fd;               /* -1: there is none */
-	bool punch;           /* what a slot held goes back to the system some time after it is free */
+	int fd;                /* -1: there is none */
+	bool punch;            /* what a slot held goes back to the system some time after it is free */
 	uint32_t first, count; /* slots */
-	uint32_t *free;       /* [free_count] the latest on top: its memory is still there */
+	uint32_t *free;        /* [free_count] the latest on top: its memory is still there */
 	uint32_t free_count;
-	uint32_t dirty;       /* free slots that may still hold something */
-	uint64_t rest_ms;     /* not written to before: the disk was full, or failed */
+	uint32_t dirty;   /* free slots that may still hold something */
+	uint64_t rest_ms; /* not written to before: the disk was full, or failed */
 };
 
 struct spill_slots {
@@ -42,7 +43,9 @@ struct spill_source {
 	uint64_t generation;
 };
 
-/* slots_open() - the free ones are those that the ledger says are free. The descriptors stay the caller's. 0, -ENOMEM. */
+/*
+ * slots_open() - the free ones are those that the ledger says are free. The descriptors stay the caller's. 0, -ENOMEM.
+ */
 int slots_open(struct spill_slots *slots, const struct ledger *ledger, uint64_t page_bytes);
 void slots_close(struct spill_slots *slots);
 
@@ -50,18 +53,18 @@ void slots_close(struct spill_slots *slots);
 uint32_t slots_room(const struct spill_slots *slots, uint64_t now_ms);
 
 /*
- * slots_take() - a chain for `pages` pages, memory first, in state SLOT_SAVING; chain[pages] receives it. The ledger shows the
- * chain or a part without its end, which is none. Return: 0, or -ENOSPC, and nothing is taken.
+ * slots_take() - a chain for `pages` pages, memory first, in state SLOT_SAVING; chain[pages] receives it. The ledger
+ * shows the chain or a part without its end, which is none. Return: 0, or -ENOSPC, and nothing is taken.
  */
-int slots_take(struct spill_slots *slots, const struct spill_name *name, const struct spill_source *sources, uint32_t pages,
-	uint64_t now_ms, uint32_t *chain);
+int slots_take(struct spill_slots *slots, const struct spill_name *name, const struct spill_source *sources,
+	uint32_t pages, uint64_t now_ms, uint32_t *chain);
 
 /*
- * slots_take_file() - likewise, but in the file, for what is in the chain `from`, with its checksums, in state SLOT_SINKING; they
- * name no pages.
+ * slots_take_file() - likewise, but in the file, for what is in the chain `from`, with its checksums, in state
+ * SLOT_SINKING; they name no pages.
  */
-int slots_take_file(struct spill_slots *slots, const struct spill_name *name, const uint32_t *from, uint32_t pages, uint64_t now_ms,
-	uint32_t *chain);
+int slots_take_file(struct spill_slots *slots, const struct spill_name *name, const uint32_t *from, uint32_t pages,
+	uint64_t now_ms, uint32_t *chain);
 
 /* slots_put() - a chain that no job uses any more is free: its head first, so that what is left of it is no chain. */
 void slots_put(struct spill_slots *slots, const uint32_t *chain, uint32_t pages);

@@ -67,11 +67,17 @@ static int tier_open(struct pool *pool, const struct module_start *start, enum m
 			log_error("pool '%s': cannot make %s of %llu bytes%s%s to spill to: %s", pool->config->name,
 				id == MOVER_TIER_MEMORY ? "memory" : "a file", (unsigned long long)bytes,
 				id == MOVER_TIER_MEMORY ? "" : " in ", id == MOVER_TIER_MEMORY ? "" : directory,
-				fd == -EOPNOTSUPP ? "its file system has no files without a name (O_TMPFILE)" : strerror(-fd));
+				fd == -EOPNOTSUPP ? "its file system has no files without a name (O_TMPFILE)"
+						  : strerror(-fd));
 			return fd;
 		}
-		agent_hold(pool->agent, &(struct held){ .kind = KEEP_TIER, .pool = pool->index, .id = id, .fd_count = 1, .fds = { fd },
-			.value = tier->count });
+		agent_hold(pool->agent,
+			&(struct held){.kind = KEEP_TIER,
+				.pool = pool->index,
+				.id = id,
+				.fd_count = 1,
+				.fds = {fd},
+				.value = tier->count});
 	}
 	tier->fd = fd;
 	/* A GPU has the memory locked and would go on writing to pages that are no longer in it (mover/ring.h). */
@@ -102,7 +108,8 @@ int spill_open(struct pool *pool, const struct module_start *start)
 		spill_close(pool);
 		return error;
 	}
-	atomic_store_explicit(&pool->segment.header->spill_slots, jobs_possible(&pool->jobs) ? slot_count : 0, memory_order_relaxed);
+	atomic_store_explicit(
+		&pool->segment.header->spill_slots, jobs_possible(&pool->jobs) ? slot_count : 0, memory_order_relaxed);
 	return 0;
 }
 

@@ -40,7 +40,8 @@ static bool name_in_use(const struct pool *pool, uint32_t domain)
 		if (!strcmp(config->tenants[i].domain, trust_domain_name(pool, domain)))
 			return true;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
-		if (atomic_load_explicit(&pool->ledger.sessions[id].state, memory_order_relaxed) != LEDGER_SESSION_NONE &&
+		if (atomic_load_explicit(&pool->ledger.sessions[id].state, memory_order_relaxed) !=
+				LEDGER_SESSION_NONE &&
 			pool->ledger.sessions[id].domain == domain)
 			return true;
 	for (uint32_t handle = 0; handle < pool->trust->handle_count; handle++)
@@ -117,8 +118,9 @@ uint32_t trust_domain(struct pool *pool, const char *name)
 	if (!domain) {
 		domain = name_place(pool);
 		if (!domain) {
-			log_error("pool '%s': no room for trust domain '%s' beside %d others; its members cannot attach", pool->config->name,
-				name, LEDGER_DOMAINS);
+			log_error(
+				"pool '%s': no room for trust domain '%s' beside %d others; its members cannot attach",
+				pool->config->name, name, LEDGER_DOMAINS);
 			return 0;
 		}
 		snprintf(header->domains[domain - 1], sizeof(header->domains[0]), "%s", name);
@@ -127,7 +129,8 @@ uint32_t trust_domain(struct pool *pool, const char *name)
 		crash_point();
 	}
 	if (view_make(pool, domain, true)) {
-		log_error("pool '%s': out of memory for trust domain '%s'; its members cannot attach", pool->config->name, name);
+		log_error("pool '%s': out of memory for trust domain '%s'; its members cannot attach",
+			pool->config->name, name);
 		return 0;
 	}
 	return domain;
@@ -136,8 +139,9 @@ uint32_t trust_domain(struct pool *pool, const char *name)
 /* ---- life ---- */
 
 /*
- * Before anything of it was ever lent: not known to be zeros where the back end does not promise them, or cannot be asked. An agent
- * that died before it served may have made the memory, so this goes by what was lent and not by who made it.
+ * Before anything of it was ever lent: not known to be zeros where the back end does not promise them, or cannot be
+ * asked. An agent that died before it served may have made the memory, so this goes by what was lent and not by who
+ * made it.
  */
 static void fresh_note(struct pool *pool, const struct module_pool *start)
 {
@@ -146,7 +150,8 @@ static void fresh_note(struct pool *pool, const struct module_pool *start)
 
 	if (!ops->device_info(start->device, &info) && info.capabilities & GPU_CAP_ZEROED)
 		return;
-	log_info("pool '%s': back end '%s' does not say what fresh memory holds; each page is cleared before it is lent for the first time",
+	log_info("pool '%s': back end '%s' does not say what fresh memory holds; each page is cleared before it is "
+		 "lent for the first time",
 		pool->segment.header->name, ops->name);
 	for (uint32_t handle = 0; handle < pool->trust->handle_count; handle++)
 		atomic_store_explicit(&trust_note(pool, handle)->domain, LEDGER_DOMAIN_FRESH, memory_order_release);
@@ -161,8 +166,8 @@ int trust_open(struct pool *pool, const struct module_pool *start)
 		return 0;
 	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire) && !domain_count(&pool->ledger)) {
 		/* What is in its pages, and who has them mapped, nobody has written down. */
-		log_error("pool '%s': its memory is kept from a run with one trust domain; stop gpoold without keep_over_restart, or "
-			"leave the tenants in one domain",
+		log_error("pool '%s': its memory is kept from a run with one trust domain; stop gpoold without "
+			  "keep_over_restart, or leave the tenants in one domain",
 			header->name);
 		return -EACCES;
 	}
@@ -225,8 +230,9 @@ struct ledger_page *trust_note(const struct pool *pool, uint32_t handle)
 
 uint32_t trust_of_page(const struct pool *pool, uint32_t page)
 {
-	uint32_t domain = !pool->trust ? 0 : atomic_load_explicit(&trust_note(pool, page / pool->trust->per_handle)->domain,
-		memory_order_relaxed);
+	uint32_t domain = !pool->trust
+		? 0
+		: atomic_load_explicit(&trust_note(pool, page / pool->trust->per_handle)->domain, memory_order_relaxed);
 
 	return domain <= LEDGER_DOMAINS ? domain : LEDGER_DOMAIN_FRESH;
 }
@@ -245,7 +251,8 @@ bool trust_handle_free(const struct pool *pool, uint32_t handle)
 typedef void runs_change(struct free_runs *runs, uint32_t first, uint32_t count);
 
 /* The same for both kinds of pages. */
-static void view_change(const struct pool *pool, struct trust_view *view, uint32_t first, uint32_t count, runs_change *change)
+static void view_change(
+	const struct pool *pool, struct trust_view *view, uint32_t first, uint32_t count, runs_change *change)
 {
 	uint32_t border = pool->segment.header->reserved_first, normal;
 
@@ -259,7 +266,8 @@ static void view_change(const struct pool *pool, struct trust_view *view, uint32
 }
 
 /* In the views of those who may have [first, first + count), which is all of one domain; not in that of `except`. */
-static void views_change(struct pool *pool, uint32_t domain, uint32_t except, uint32_t first, uint32_t count, runs_change *change)
+static void views_change(
+	struct pool *pool, uint32_t domain, uint32_t except, uint32_t first, uint32_t count, runs_change *change)
 {
 	for (uint32_t i = 1; i <= LEDGER_DOMAINS; i++)
 		if (i != except && (!domain || i == domain))
@@ -298,7 +306,10 @@ void trust_withdraw(struct pool *pool, uint32_t first, uint32_t count)
 	}
 }
 
-/* Clean handles [first, end) become the domain's, which has all of their pages in its view but those that were just taken. */
+/*
+ * Clean handles [first, end) become the domain's, which has all of their pages in its view but those that were just
+ * taken.
+ */
 static void claim(struct pool *pool, uint32_t domain, uint32_t first, uint32_t end)
 {
 	uint32_t per_handle = pool->trust->per_handle;
@@ -376,7 +387,8 @@ static bool page_in_use(const struct session *session, uint32_t page)
 	if (page_word_state(word) == PAGE_SHARED)
 		return objects_may_map(session->pool, session, word);
 	return page_word_owner(word) == session->id &&
-		!(atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) & 1);
+		!(atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) &
+			1);
 }
 
 /* Handles with such a page, of 64: it has them, whatever it says. */
@@ -386,7 +398,8 @@ static uint64_t in_use(const struct session *session, uint32_t word)
 	uint32_t per_handle = pool->trust->per_handle;
 	uint64_t mask = 0;
 
-	for (uint32_t page = word * 64 * per_handle; page < (word + 1) * 64 * per_handle && page < pool->page_count; page++)
+	for (uint32_t page = word * 64 * per_handle; page < (word + 1) * 64 * per_handle && page < pool->page_count;
+		page++)
 		if (page_in_use(session, page))
 			mask |= UINT64_C(1) << (page / per_handle % 64);
 	return mask;
@@ -396,7 +409,8 @@ void trust_let_go(struct session *session, uint32_t first, uint32_t count)
 {
 	struct pool *pool = session->pool;
 
-	if (!pool->trust || first >= pool->trust->handle_count || count < 1 || count > pool->trust->handle_count - first)
+	if (!pool->trust || first >= pool->trust->handle_count || count < 1 ||
+		count > pool->trust->handle_count - first)
 		return;
 	if (pool->agent->config.trust.release == CONFIG_RELEASE_DEATH)
 		return;
@@ -410,8 +424,8 @@ void trust_let_go(struct session *session, uint32_t first, uint32_t count)
 	if (!session->silent)
 		return;
 	session->silent = false;
-	log_info("session %u of pool '%s' ('%s', pid %d) lets go of pages again", session->id, pool->config->name, session->name,
-		session->pid);
+	log_info("session %u of pool '%s' ('%s', pid %d) lets go of pages again", session->id, pool->config->name,
+		session->name, session->pid);
 	trust_stuck_update(pool);
 }
 
@@ -464,7 +478,8 @@ void trust_stuck_update(struct pool *pool)
 		if (!session || session->role != SESSION_WORKER || (!session->silent && session->state == SESSION_LIVE))
 			continue;
 		for (uint32_t word = 0; word < trust->words; word++)
-			trust->stuck[word] |= atomic_load_explicit(&ledger_holders(&pool->ledger, id)[word], memory_order_relaxed);
+			trust->stuck[word] |=
+				atomic_load_explicit(&ledger_holders(&pool->ledger, id)[word], memory_order_relaxed);
 	}
 }
 

@@ -53,7 +53,8 @@ static void check_handle(const struct look *look, uint32_t handle)
 			continue;
 		holders++;
 		if (session->domain != domain)
-			report(look, id, first, "it may have a page mapped that is of another trust domain, or of none");
+			report(look, id, first,
+				"it may have a page mapped that is of another trust domain, or of none");
 	}
 	if (holders != pool->trust->holders[handle])
 		report(look, 0, first, "the number of sessions that may have it mapped is booked wrong");
@@ -81,14 +82,16 @@ static void check_view(const struct look *look, uint32_t domain)
 	}
 	if (!view->made || (normal == view->normal.total && reserved == view->reserved.total))
 		return;
-	snprintf(text, sizeof(text), "%u pages are free for trust domain '%.40s' and %u reserved, its index has %u and %u", normal,
+	snprintf(text, sizeof(text),
+		"%u pages are free for trust domain '%.40s' and %u reserved, its index has %u and %u", normal,
 		trust_domain_name(pool, domain), reserved, view->normal.total, view->reserved.total);
 	report(look, 0, 0, text);
 }
 
-void trust_check(const struct pool *pool, void (*found)(void *context, uint32_t session, uint32_t page, const char *text), void *context)
+void trust_check(const struct pool *pool,
+	void (*found)(void *context, uint32_t session, uint32_t page, const char *text), void *context)
 {
-	const struct look look = { pool, found, context };
+	const struct look look = {pool, found, context};
 
 	if (!pool->trust)
 		return;
@@ -130,8 +133,8 @@ bool trust_run_next(const struct pool *pool, uint32_t from, struct trust_run *ru
 	run_read(pool, handle, run);
 	while (++handle < trust->handle_count && trust_bit(trust->moving, handle)) {
 		run_read(pool, handle, &next);
-		if (next.domain != run->domain || next.holders != run->holders || next.session != run->session || next.retired != run->retired ||
-			next.scrubs != run->scrubs)
+		if (next.domain != run->domain || next.holders != run->holders || next.session != run->session ||
+			next.retired != run->retired || next.scrubs != run->scrubs)
 			break;
 		run->count += next.count;
 	}

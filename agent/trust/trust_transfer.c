@@ -1,10 +1,10 @@
 /*
  * trust_transfer.c - the way of a handle from one trust domain to another.
  *
- * Stores, in this order, each of which may be the agent's last: transfer WAITS; words QUARANTINED (or RETIRED, while it waits for
- * long); transfer SCRUBS, when no row of holders has it; when the mover has cleared all its pages, domain 0; words FREE; transfer NONE.
- * A successor finds a transfer that is not NONE: with domain 0 it frees what is not free yet, else it goes on, and has all of its
- * pages cleared once more where their jobs are not in the ring.
+ * Stores, in this order, each of which may be the agent's last: transfer WAITS; words QUARANTINED (or RETIRED, while it
+ * waits for long); transfer SCRUBS, when no row of holders has it; when the mover has cleared all its pages, domain 0;
+ * words FREE; transfer NONE. A successor finds a transfer that is not NONE: with domain 0 it frees what is not free
+ * yet, else it goes on, and has all of its pages cleared once more where their jobs are not in the ring.
  */
 #include "agent/trust/trust.h"
 
@@ -19,13 +19,14 @@
 #include <string.h>
 
 enum {
-	RELEASE_PATIENCE_MS = 1000, /* until a process that does not let go is one that will not; requests wait for somewhat longer */
+	/* until a process that does not let go is one that will not; requests wait for somewhat longer */
+	RELEASE_PATIENCE_MS = 1000,
 	WAIT_TICK_MS = 20,
 	RING_SHARE = MOVER_JOBS / 2, /* scrubs in the ring at a time: others need it too */
 	SCRUB_REST_MS = 1000,
-	AHEAD_PAGES = 16,           /* of each domain, that are made ready at a time while nobody waits */
+	AHEAD_PAGES = 16, /* of each domain, that are made ready at a time while nobody waits */
 	AHEAD_MS = 200,
-	AHEAD_REST_MS = 2000,       /* when there was nothing to be had */
+	AHEAD_REST_MS = 2000, /* when there was nothing to be had */
 };
 
 static enum ledger_transfer transfer_of(const struct pool *pool, uint32_t handle)
@@ -73,11 +74,14 @@ static void scrubs_submit(struct pool *pool)
 		return;
 	for (uint32_t word = 0; word < trust->words; word++)
 		for (uint64_t bits = trust->moving[word]; bits; bits &= bits - 1) {
-			uint32_t handle = word * 64 + (uint32_t)__builtin_ctzll(bits), first = handle * trust->per_handle;
+			uint32_t handle = word * 64 + (uint32_t)__builtin_ctzll(bits),
+				 first = handle * trust->per_handle;
 
-			for (uint32_t page = first; page < first + trust->per_handle && transfer_of(pool, handle) == LEDGER_TRANSFER_SCRUBS;
+			for (uint32_t page = first;
+				page < first + trust->per_handle && transfer_of(pool, handle) == LEDGER_TRANSFER_SCRUBS;
 				page++) {
-				struct mover_order order = { .kind = MOVER_SCRUB, .page = page, .tag = job_tag(JOB_OF_TRUST, page) };
+				struct mover_order order = {
+					.kind = MOVER_SCRUB, .page = page, .tag = job_tag(JOB_OF_TRUST, page)};
 
 				if (trust->scrubs[page] != SCRUB_NONE)
 					continue;
@@ -134,8 +138,9 @@ static void scrub_failed(struct pool *pool, uint32_t page, int error)
 	trust->rest_ms = clock_ms() + SCRUB_REST_MS;
 	agent_need_tick(pool->agent, SCRUB_REST_MS);
 	if (!trust->told)
-		log_error("pool '%s': cannot clear page %u for another trust domain: %s; it stays out of use, and is tried again", pool->config->name,
-			page, strerror(-error));
+		log_error("pool '%s': cannot clear page %u for another trust domain: %s; it stays out of use, and is "
+			  "tried again",
+			pool->config->name, page, strerror(-error));
 	trust->told = true;
 }
 
@@ -145,7 +150,10 @@ void trust_job_done(struct pool *pool, const struct mover_result *result)
 	uint64_t page = result->order.tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1);
 	uint32_t handle;
 
-	/* After a restart the order is what the ring said, which the mover can write: it counts only where one is waited for. */
+	/*
+	 * After a restart the order is what the ring said, which the mover can write: it counts only where one is
+	 * waited for.
+	 */
 	if (!trust || page >= pool->page_count || result->order.kind != MOVER_SCRUB || result->order.page != page ||
 		trust->scrubs[page] != SCRUB_BEGUN)
 		return;
@@ -223,13 +231,15 @@ bool trust_reachable(const struct pool *pool, uint32_t domain, uint32_t page)
 	if (!pool->trust)
 		return true;
 	of = trust_of_page(pool, page);
-	return !of || of == domain || (jobs_served(&pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
+	return !of || of == domain ||
+		(jobs_served(&pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
 }
 
 /* The pages of a handle that the wish is about. */
 static uint32_t gain(const struct pool *pool, const struct trust_wish *wish, uint32_t handle)
 {
-	uint32_t per_handle = pool->trust->per_handle, first = handle * per_handle, border = pool->segment.header->reserved_first;
+	uint32_t per_handle = pool->trust->per_handle, first = handle * per_handle,
+		 border = pool->segment.header->reserved_first;
 
 	if (wish->reserved || first + per_handle <= border)
 		return per_handle;
@@ -261,7 +271,8 @@ uint32_t trust_begin(struct pool *pool, const struct trust_wish *wish)
 		for (uint32_t i = 0; i < trust->handle_count && begun < wish->pages; i++) {
 			uint32_t handle = (trust->hand + i) % trust->handle_count;
 
-			if ((trust->holders[handle] != 0) != (asked != 0) || !can_move(pool, handle, wish->domain) || !gain(pool, wish, handle))
+			if ((trust->holders[handle] != 0) != (asked != 0) || !can_move(pool, handle, wish->domain) ||
+				!gain(pool, wish, handle))
 				continue;
 			begun += gain(pool, wish, handle);
 			ask |= transfer_begin(pool, handle);
@@ -318,11 +329,11 @@ static void holders_are_silent(struct pool *pool, uint32_t handle)
 		if (!session || session->role != SESSION_WORKER || session->silent || !trust_is_held(pool, id, handle))
 			continue;
 		session->silent = true;
-		log_warning("session %u of pool '%s' ('%s', pid %d) does not let go of pages that trust domain '%s' has given up; they are out of "
-			"use until it does, or ends",
+		log_warning("session %u of pool '%s' ('%s', pid %d) does not let go of pages that trust domain '%s' "
+			    "has given up; they are out of use until it does, or ends",
 			id, pool->config->name, session->name, session->pid, trust_domain_name(pool, session->domain));
-		event_publish(pool->agent, EVENT_RETIRED, pool, id, (uint64_t)session->pid, "pages that '%s' (pid %d) may still map are retired",
-			session->name, session->pid);
+		event_publish(pool->agent, EVENT_RETIRED, pool, id, (uint64_t)session->pid,
+			"pages that '%s' (pid %d) may still map are retired", session->name, session->pid);
 	}
 }
 
@@ -330,7 +341,8 @@ static void holders_are_silent(struct pool *pool, uint32_t handle)
 static void retire(struct pool *pool)
 {
 	struct trust *trust = pool->trust;
-	uint32_t patience = pool->agent->config.trust.release == CONFIG_RELEASE_DEATH ? 0 : RELEASE_PATIENCE_MS, retired = 0;
+	uint32_t patience = pool->agent->config.trust.release == CONFIG_RELEASE_DEATH ? 0 : RELEASE_PATIENCE_MS,
+		 retired = 0;
 	uint32_t now = (uint32_t)clock_ms();
 
 	for (uint32_t word = 0; word < trust->words; word++)
@@ -352,11 +364,14 @@ static void retire(struct pool *pool)
 	trust_stuck_update(pool);
 }
 
-/* What a domain's tenants keep of their minima, and a little for the next request, is made ready before it is asked for. */
+/*
+ * What a domain's tenants keep of their minima, and a little for the next request, is made ready before it is asked
+ * for.
+ */
 static void ahead(struct pool *pool)
 {
-	uint32_t kept[LEDGER_DOMAINS + 1] = { 0 };
-	bool lives[LEDGER_DOMAINS + 1] = { false }, barren = false;
+	uint32_t kept[LEDGER_DOMAINS + 1] = {0};
+	bool lives[LEDGER_DOMAINS + 1] = {false}, barren = false;
 
 	for (uint32_t i = 0; i < pool->tenant_count; i++) {
 		const struct tenant *tenant = &pool->tenants[i];
@@ -366,8 +381,9 @@ static void ahead(struct pool *pool)
 		lives[tenant->domain] |= tenant->sessions != 0;
 	}
 	for (uint32_t domain = 1; domain <= LEDGER_DOMAINS; domain++) {
-		struct trust_wish wish = { .domain = domain, .ahead = true };
-		uint32_t goal = kept[domain] + (lives[domain] ? AHEAD_PAGES : 0), have = pool->trust->views[domain].normal.total;
+		struct trust_wish wish = {.domain = domain, .ahead = true};
+		uint32_t goal = kept[domain] + (lives[domain] ? AHEAD_PAGES : 0),
+			 have = pool->trust->views[domain].normal.total;
 
 		have += pool->trust->cleaning;
 		if (have >= goal)
@@ -444,8 +460,8 @@ static void ring_recover(struct pool *pool)
 		const struct mover_order *order = mover_order_of(&pool->jobs.queue, i);
 		uint32_t page = order ? order->page : 0;
 
-		if (!order || order->tag != job_tag(JOB_OF_TRUST, page) || order->kind != MOVER_SCRUB || page >= pool->page_count ||
-			pool->trust->scrubs[page] != SCRUB_NONE ||
+		if (!order || order->tag != job_tag(JOB_OF_TRUST, page) || order->kind != MOVER_SCRUB ||
+			page >= pool->page_count || pool->trust->scrubs[page] != SCRUB_NONE ||
 			transfer_of(pool, page / pool->trust->per_handle) != LEDGER_TRANSFER_SCRUBS)
 			continue;
 		pool->trust->scrubs[page] = SCRUB_BEGUN;

@@ -1,9 +1,9 @@
 /*
  * alloc.c - allocating blocks: from the thread's caches, from the process's lease, from the agent, in this order.
  *
- * Pages that a thread has claimed and not yet written into an entry are in transit: no free bit, no tag. Nobody takes them, so
- * every path below either makes them a block or puts the bits back, and says so meanwhile (transit_begin()). Pages that the agent
- * hands over need not be announced: it has written down whose they are.
+ * Pages that a thread has claimed and not yet written into an entry are in transit: no free bit, no tag. Nobody takes
+ * them, so every path below either makes them a block or puts the bits back, and says so meanwhile (transit_begin()).
+ * Pages that the agent hands over need not be announced: it has written down whose they are.
  */
 #include "client/core/alloc.h"
 
@@ -21,7 +21,8 @@
 
 enum {
 	PRIORITY_MAX = 3,
-	ALLOC_TRIES = 8,     /* chosen: a millisecond of refusals, far longer than a thread is between two instructions */
+	/* chosen: a millisecond of refusals, far longer than a thread is between two instructions */
+	ALLOC_TRIES = 8,
 	RUN_PIN_TRIES = 1000 /* looks of the agent in a row; more is an agent that is gone for good */
 };
 
@@ -41,8 +42,8 @@ static COLD int options_refuse(const struct gpool_alloc_options *read, uint32_t 
 int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_options *options, uint32_t more,
 	struct alloc_request *request)
 {
-	const uint32_t known = GPOOL_ALLOC_FIRST_FIT | GPOOL_ALLOC_CRITICAL | GPOOL_ALLOC_CONTIGUOUS | GPOOL_ALLOC_NO_EVICT |
-		GPOOL_ALLOC_SPILL;
+	const uint32_t known = GPOOL_ALLOC_FIRST_FIT | GPOOL_ALLOC_CRITICAL | GPOOL_ALLOC_CONTIGUOUS |
+		GPOOL_ALLOC_NO_EVICT | GPOOL_ALLOC_SPILL;
 	struct gpool_alloc_options read = GPOOL_ALLOC_OPTIONS_INIT;
 
 	if (options) {
@@ -50,12 +51,15 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 
 		if (error)
 			return error;
-		if (read.flags & ~known || read.content >= GPOOL_CONTENTS || read.priority > PRIORITY_MAX || read.timeout_ms < -1)
+		if (read.flags & ~known || read.content >= GPOOL_CONTENTS || read.priority > PRIORITY_MAX ||
+			read.timeout_ms < -1)
 			return options_refuse(&read, known);
 		if (read.flags & GPOOL_ALLOC_SPILL) {
 			more |= BLOCK_SPILL;
 			if (!atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
-				return fail(-EOPNOTSUPP, "this pool keeps no spilled content: gpoold is configured without spill_memory and spill_directory");
+				return fail(-EOPNOTSUPP,
+					"this pool keeps no spilled content: gpoold is configured without spill_memory "
+					"and spill_directory");
 		}
 	}
 	*request = (struct alloc_request){
@@ -77,7 +81,7 @@ void block_from_run(struct thread_cache *cache, uint32_t page, uint32_t page_cou
 
 	block_write(cache->pool, page, page_count, tag, attributes);
 	stat_add(cache, &cache->stats->allocations);
-	*block = (struct gpool_block){ .generation = word, .tag = tag, .page = page, .page_count = page_count };
+	*block = (struct gpool_block){.generation = word, .tag = tag, .page = page, .page_count = page_count};
 }
 
 int run_pin(const struct gpool *pool, uint32_t page, uint64_t *word)
@@ -151,12 +155,13 @@ static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t
 }
 
 /*
- * How many pages at once. While they are mapped nobody else can have them, so that all threads together, caught in the middle of
- * it, shall not have more than a quarter of the pool in their hands.
+ * How many pages at once. While they are mapped nobody else can have them, so that all threads together, caught in the
+ * middle of it, shall not have more than a quarter of the pool in their hands.
  */
 static uint32_t magazine_share(const struct gpool *pool)
 {
-	uint32_t share = pool->unreserved / 4 / (atomic_load_explicit(&pool->cache_count, memory_order_relaxed) + 1) + 1;
+	uint32_t share =
+		pool->unreserved / 4 / (atomic_load_explicit(&pool->cache_count, memory_order_relaxed) + 1) + 1;
 
 	return share < pool->magazine ? share : pool->magazine;
 }
@@ -188,8 +193,8 @@ static int magazine_fill(struct gpool *pool, struct thread_cache *cache)
 	return error ? error : -ENOSPC;
 }
 
-static int lease_search(struct gpool *pool, struct thread_cache *cache, uint32_t page_count, const struct alloc_request *request,
-	struct gpool_block *block)
+static int lease_search(struct gpool *pool, struct thread_cache *cache, uint32_t page_count,
+	const struct alloc_request *request, struct gpool_block *block)
 {
 	bool first_fit = request->flags & GPOOL_ALLOC_FIRST_FIT;
 	uint32_t limit = request->flags & GPOOL_ALLOC_CRITICAL ? pool->page_count : pool->unreserved, first;
@@ -219,8 +224,8 @@ static int lease_search(struct gpool *pool, struct thread_cache *cache, uint32_t
 }
 
 /* Out of what this process leases. -ENOSPC: nothing fits. */
-static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t page_count, const struct alloc_request *request,
-	struct gpool_block *block)
+static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t page_count,
+	const struct alloc_request *request, struct gpool_block *block)
 {
 	struct thread_stats *transit = transit_begin(pool);
 	int error = lease_search(pool, cache, page_count, request, block);
@@ -247,8 +252,8 @@ static uint32_t refill_flags(const struct gpool *pool, const struct alloc_reques
 	return flags;
 }
 
-static int alloc_asked(struct gpool *pool, struct thread_cache *cache, uint32_t page_count, const struct alloc_request *request,
-	struct gpool_block *block)
+static int alloc_asked(struct gpool *pool, struct thread_cache *cache, uint32_t page_count,
+	const struct alloc_request *request, struct gpool_block *block)
 {
 	uint32_t first;
 	int error = refill_take(pool, cache, page_count, refill_flags(pool, request), request->timeout_ms, &first);
@@ -261,8 +266,9 @@ static int alloc_asked(struct gpool *pool, struct thread_cache *cache, uint32_t 
 }
 
 /*
- * Whether a refusal may be the work of a moment: other threads of this process have pages in their hands, between free bits and
- * caches, where not even the agent finds them. A caller who does not wait shall not fail for that: he tries a few times.
+ * Whether a refusal may be the work of a moment: other threads of this process have pages in their hands, between free
+ * bits and caches, where not even the agent finds them. A caller who does not wait shall not fail for that: he tries a
+ * few times.
  */
 static bool shortage_may_pass(const struct gpool *pool, const struct thread_cache *cache, uint32_t page_count,
 	const struct alloc_request *request)
@@ -320,8 +326,8 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 
 /* ---- the fast path ---- */
 
-static inline __attribute__((always_inline)) int alloc_in(struct gpool *pool, struct thread_cache *cache, uint32_t page_count,
-	const struct alloc_request *request, struct gpool_block *block)
+static inline __attribute__((always_inline)) int alloc_in(struct gpool *pool, struct thread_cache *cache,
+	uint32_t page_count, const struct alloc_request *request, struct gpool_block *block)
 {
 	struct cached_run run;
 	bool found;
@@ -350,8 +356,8 @@ static COLD int alloc_timed(struct gpool *pool, struct thread_cache *cache, uint
 	return 0;
 }
 
-static inline __attribute__((always_inline)) int alloc_fast(struct gpool *pool, uint32_t page_count,
-	const struct alloc_request *request, struct gpool_block *block)
+static inline __attribute__((always_inline)) int alloc_fast(
+	struct gpool *pool, uint32_t page_count, const struct alloc_request *request, struct gpool_block *block)
 {
 	struct thread_cache *cache = thread_cache_of(pool);
 
@@ -368,9 +374,10 @@ int alloc_block(struct gpool *pool, uint32_t page_count, const struct alloc_requ
 	return alloc_fast(pool, page_count, request, block);
 }
 
-int gpool_alloc(struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block)
+int gpool_alloc(
+	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block)
 {
-	struct alloc_request request = { 0 };
+	struct alloc_request request = {0};
 
 	if (unlikely(!pool->alive))
 		return -ECHILD;

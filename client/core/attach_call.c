@@ -28,9 +28,10 @@ static void send_question(struct gpool *pool, const struct attach_call *call, ui
 {
 	int error;
 
-	while ((error = attach_send(pool->socket, call->request, (size_t)call->length, &call->fd, call->fd >= 0)) == -EAGAIN ||
+	while ((error = attach_send(pool->socket, call->request, (size_t)call->length, &call->fd, call->fd >= 0)) ==
+			-EAGAIN ||
 		error == -ETOOMANYREFS) {
-		struct pollfd look = { pool->socket, error == -EAGAIN ? POLLOUT : 0, 0 };
+		struct pollfd look = {pool->socket, error == -EAGAIN ? POLLOUT : 0, 0};
 
 		poll(&look, 1, time_left(end_ns, error == -EAGAIN ? AGAIN_MS : ROOM_MS));
 		if (pool_gone(pool) || !time_left(end_ns, AGAIN_MS))
@@ -43,7 +44,8 @@ static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t se
 {
 	struct msg_envelope envelope;
 	size_t fd_count = 0;
-	int length = attach_receive(pool->socket, call->answer, call->capacity, call->fds, call->fd_capacity, &fd_count, wait_ms);
+	int length = attach_receive(
+		pool->socket, call->answer, call->capacity, call->fds, call->fd_capacity, &fd_count, wait_ms);
 
 	if (length < 0)
 		return length == -EMSGSIZE ? 0 : length;
@@ -59,13 +61,13 @@ static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t se
 /* One question at a time, and nobody waits for another's answer longer than for his own: 0, -ETIMEDOUT. */
 static int turn_take(struct gpool *pool, uint64_t end_ns)
 {
-	const struct timespec until = { .tv_sec = (time_t)(end_ns / 1000000000), .tv_nsec = (long)(end_ns % 1000000000) };
+	const struct timespec until = {.tv_sec = (time_t)(end_ns / 1000000000), .tv_nsec = (long)(end_ns % 1000000000)};
 	int error = 0;
 
 	pthread_mutex_lock(&pool->attach_lock);
 	while (pool->attach_busy && !error)
-		error = end_ns ? pthread_cond_timedwait(&pool->attach_free, &pool->attach_lock, &until) :
-				 pthread_cond_wait(&pool->attach_free, &pool->attach_lock);
+		error = end_ns ? pthread_cond_timedwait(&pool->attach_free, &pool->attach_lock, &until)
+			       : pthread_cond_wait(&pool->attach_free, &pool->attach_lock);
 	/* The turn may have come free just as the time was over: who was woken for it must take it. */
 	if (!pool->attach_busy)
 		error = 0;
@@ -85,7 +87,8 @@ static void turn_end(struct gpool *pool)
 
 int attach_call(struct gpool *pool, struct attach_call *call)
 {
-	uint64_t end_ns = call->timeout_ms < 0 ? 0 : monotonic_ns() + (uint64_t)call->timeout_ms * 1000000, incarnation, sequence;
+	uint64_t end_ns = call->timeout_ms < 0 ? 0 : monotonic_ns() + (uint64_t)call->timeout_ms * 1000000, incarnation,
+		 sequence;
 	int length = -EPIPE, error;
 
 	if (call->length < 0)

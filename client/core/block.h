@@ -1,8 +1,8 @@
 /*
  * block.h - handles and entries of blocks: checking one, writing one. Internal to libgpool.
  *
- * A handle is input: it may be stale, or garbage. Its page is checked against the bounds before anything else, its tag must be
- * one that blocks have, and what it says is believed only where page word and entry say the same.
+ * A handle is input: it may be stale, or garbage. Its page is checked against the bounds before anything else, its tag
+ * must be one that blocks have, and what it says is believed only where page word and entry say the same.
  */
 #ifndef GPOOL_CLIENT_BLOCK_H
 #define GPOOL_CLIENT_BLOCK_H

@@ -28,7 +28,7 @@ struct channel {
 	int protocol;
 	int silence_ms;
 	pid_t owner;
-	bool unanswered; /* a request was sent, and nothing has come since */
+	bool unanswered;  /* a request was sent, and nothing has come since */
 	int64_t heard_ms; /* when something came, or was first waited for */
 	char url[];
 };
@@ -46,7 +46,8 @@ int nanomsg_claim(void)
 	static _Atomic int owner;
 	int nobody = 0;
 
-	return atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()) || nobody == (int)getpid() ? 0 : -EOPNOTSUPP;
+	return atomic_compare_exchange_strong(&owner, &nobody, (int)getpid()) || nobody == (int)getpid() ? 0
+													 : -EOPNOTSUPP;
 }
 
 static int set(int socket, int option, int value)
@@ -89,7 +90,8 @@ int channel_open(int protocol, const char *url, int silence_ms, struct channel *
 	made = malloc(sizeof(*made) + strlen(url) + 1);
 	if (!made)
 		return -ENOMEM;
-	*made = (struct channel){.protocol = protocol, .silence_ms = silence_ms, .owner = getpid(), .heard_ms = now_ms()};
+	*made = (struct channel){
+		.protocol = protocol, .silence_ms = silence_ms, .owner = getpid(), .heard_ms = now_ms()};
 	strcpy(made->url, url);
 	result = open_socket(made);
 	if (result < 0) {
@@ -137,7 +139,8 @@ int channel_send(struct channel *channel, const void *request, size_t length)
 }
 
 /*
- * Another connection in place of one that is silent for too long. The socket stays, and with it its descriptor and its subscriptions.
+ * Another connection in place of one that is silent for too long. The socket stays, and with it its descriptor and its
+ * subscriptions.
  */
 static void connect_again(struct channel *channel)
 {

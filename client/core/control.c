@@ -11,7 +11,9 @@
 
 enum { RESEND_MS_MAX = 16 * CONTROL_RESEND_MS };
 
-/* One row of numbers for the process: a session may be used through several channels, one after the other or at once. */
+/*
+ * One row of numbers for the process: a session may be used through several channels, one after the other or at once.
+ */
 static atomic_uint_fast64_t last_sequence;
 
 int control_open(const char *url, struct channel **control)
@@ -19,8 +21,8 @@ int control_open(const char *url, struct channel **control)
 	return channel_open(NN_REQ, url, -1, control);
 }
 
-int control_call(struct channel *control, const uint8_t token[16], uint8_t *request, size_t request_length, uint8_t *reply,
-	size_t reply_capacity, int timeout_ms)
+int control_call(struct channel *control, const uint8_t token[16], uint8_t *request, size_t request_length,
+	uint8_t *reply, size_t reply_capacity, int timeout_ms)
 {
 	struct msg_envelope envelope;
 	uint64_t sequence;

@@ -1,9 +1,10 @@
 /*
  * control.h - the client side of the control channel: one request, one answer, over nanomsg REQ. Internal to libgpool.
  *
- * A request that is not answered, as in the middle of a restart of front or agent, is sent again over another connection: after
- * CONTROL_RESEND_MS, then after twice as long, and so on up to 16 times as long, until it is answered or its time is over. So it may
- * arrive twice; the agent knows a repeated one by its sequence number, which is why numbers are unique in a process and never used again.
+ * A request that is not answered, as in the middle of a restart of front or agent, is sent again over another
+ * connection: after CONTROL_RESEND_MS, then after twice as long, and so on up to 16 times as long, until it is answered
+ * or its time is over. So it may arrive twice; the agent knows a repeated one by its sequence number, which is why
+ * numbers are unique in a process and never used again.
  *
  * Ended with channel_close(); what channel.h says of forks and threads holds here too.
  */
@@ -39,7 +40,7 @@ int control_open(const char *url, struct channel **control);
  *   -EINVAL     request is shorter than an envelope
  *   -ECHILD     called in a child of the process that opened it
  */
-int control_call(struct channel *control, const uint8_t token[16], uint8_t *request, size_t request_length, uint8_t *reply,
-	size_t reply_capacity, int timeout_ms);
+int control_call(struct channel *control, const uint8_t token[16], uint8_t *request, size_t request_length,
+	uint8_t *reply, size_t reply_capacity, int timeout_ms);
 
 #endif

@@ -10,13 +10,15 @@
 
 enum {
 	REUSE_LOOKS = 16, /* blocks that an allocation looks at in its stream; chosen */
-	CLAIM_TRIES = 1000, /* looks of the agent in a row, each shorter than a microsecond; more is an agent that is gone for good */
-	PIN_LOOKS = 8,    /* blocks waiting for pins that a sweep looks at; each unpin looks after its own, so this is a net */
+	/* looks of the agent in a row, each shorter than a microsecond; more is an agent that is gone for good */
+	CLAIM_TRIES = 1000,
+	/* blocks waiting for pins that a sweep looks at; each unpin looks after its own, so this is a net */
+	PIN_LOOKS = 8,
 };
 
 /*
- * A freed block that waits for a fence has no pin: it is `DYING`, and its entry has the fence, so that the agent may take it once that is
- * reached, whatever this process does then. So it has to be claimed before it ends here.
+ * A freed block that waits for a fence has no pin: it is `DYING`, and its entry has the fence, so that the agent may
+ * take it once that is reached, whatever this process does then. So it has to be claimed before it ends here.
  */
 enum deferred_kind { DEFERRED_NONE, DEFERRED_FREE, DEFERRED_UNPIN };
 
@@ -27,8 +29,8 @@ struct deferred_lists {
 	struct deferred_list behind[SESSION_TIMELINES]; /* [0]: waits for pins */
 	uint64_t busy[SESSION_TIMELINES / 64];          /* lists of streams that are not empty */
 	/*
-	 * One place for the block that starts at each page, so that a free cannot fail for want of memory and an unpin finds its
-	 * block at once. Address space until it is used.
+	 * One place for the block that starts at each page, so that a free cannot fail for want of memory and an unpin
+	 * finds its block at once. Address space until it is used.
 	 */
 	struct deferred *blocks;
 	size_t bytes;
@@ -41,7 +43,8 @@ int deferred_open(struct gpool *pool)
 	if (!lists)
 		return -ENOMEM;
 	lists->bytes = (pool->page_count ? pool->page_count : 1) * sizeof(*lists->blocks);
-	lists->blocks = mmap(NULL, lists->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	lists->blocks =
+		mmap(NULL, lists->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (lists->blocks == MAP_FAILED) {
 		free(lists);
 		return -ENOMEM;
@@ -108,7 +111,8 @@ static void list_remove(struct gpool *pool, struct deferred *entry)
 /* What a block still waits for: 0, or a fence of a stream that is not reached. */
 static uint64_t block_fence(const struct gpool *pool, const struct gpool_block *block)
 {
-	return fence_pending_part(&pool->session, atomic_load_explicit(&block_entry(pool, block->page)->fence, memory_order_acquire));
+	return fence_pending_part(
+		&pool->session, atomic_load_explicit(&block_entry(pool, block->page)->fence, memory_order_acquire));
 }
 
 /* Whether other threads pin a freed block, beside `own` pins of this one. */
@@ -121,7 +125,8 @@ static bool is_pinned(const struct gpool *pool, const struct gpool_block *block,
 static int free_claim(struct gpool *pool, const struct gpool_block *block)
 {
 	for (int tries = 0; tries < CLAIM_TRIES; tries++) {
-		int error = pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag | BLOCK_DYING);
+		int error =
+			pin_try(&pool->session, pool->pages, block->page, block->generation, block->tag | BLOCK_DYING);
 
 		if (error != -EAGAIN)
 			return error;
@@ -146,7 +151,10 @@ static void own_unpin(struct gpool *pool, struct deferred *entry)
 	entry->own_pins = 0;
 }
 
-/* End a block that is in no list, if it can end. Pins first: a thread that leaves a fence behind stores it before it unpins. */
+/*
+ * End a block that is in no list, if it can end. Pins first: a thread that leaves a fence behind stores it before it
+ * unpins.
+ */
 static bool free_look(struct gpool *pool, struct deferred *entry)
 {
 	bool alone = !is_pinned(pool, &entry->block, entry->own_pins);
@@ -164,7 +172,10 @@ static bool free_look(struct gpool *pool, struct deferred *entry)
 	if (error)
 		return error == -ESTALE && free_gone(pool, &entry->block);
 	entry->own_pins = 1;
-	/* No pin succeeds any more, so a count above 1 is that of one that fails. The fence again, under the pin, as in the model. */
+	/*
+	 * No pin succeeds any more, so a count above 1 is that of one that fails. The fence again, under the pin, as in
+	 * the model.
+	 */
 	entry->fence = block_fence(pool, &entry->block);
 	if (!entry->fence && block_finish(pool, &entry->block) == 0)
 		return true;
@@ -188,7 +199,9 @@ static bool free_try(struct gpool *pool, struct deferred *entry)
 	return false;
 }
 
-/* The agent may have taken the pin as leaked, and the block after it: then there is nothing of ours left at this page. */
+/*
+ * The agent may have taken the pin as leaked, and the block after it: then there is nothing of ours left at this page.
+ */
 static void unpin_now(struct gpool *pool, const struct gpool_block *block)
 {
 	uint64_t tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire);
@@ -228,7 +241,7 @@ void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t
 		list_remove(pool, entry);
 		free_gone(pool, &entry->block);
 	}
-	*entry = (struct deferred){ .block = *block, .kind = DEFERRED_FREE, .own_pins = 1, .fence = fence };
+	*entry = (struct deferred){.block = *block, .kind = DEFERRED_FREE, .own_pins = 1, .fence = fence};
 	if (fence && !entry_fence_raise(pool, block_entry(pool, block->page), fence))
 		list_add(pool, entry);
 	else if (free_try(pool, entry))
@@ -242,7 +255,7 @@ int deferred_unpin(struct gpool *pool, const struct gpool_block *block, uint64_t
 
 	if (!entry)
 		return -ENOMEM;
-	*entry = (struct deferred){ .block = *block, .fence = fence, .kind = DEFERRED_UNPIN };
+	*entry = (struct deferred){.block = *block, .fence = fence, .kind = DEFERRED_UNPIN};
 	pthread_mutex_lock(&pool->deferred->lock);
 	list_add(pool, entry);
 	pthread_mutex_unlock(&pool->deferred->lock);
@@ -301,21 +314,23 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 		return false;
 	pthread_mutex_lock(&lists->lock);
 	/* The latest first: the nearest to what the GPU has in its caches. */
-	TAILQ_FOREACH_REVERSE(entry, &lists->behind[slot], deferred_list, link) {
+	TAILQ_FOREACH_REVERSE(entry, &lists->behind[slot], deferred_list, link)
+	{
 		if (entry->block.page + entry->block.page_count > pool->unreserved)
 			continue; /* for critical work only */
 		if (++looks > REUSE_LOOKS) {
 			entry = NULL;
 			break;
 		}
-		if (entry->kind != DEFERRED_FREE || entry->block.page_count != page_count || entry->block.tag & BLOCK_STITCHED ||
-			entry->own_pins || is_pinned(pool, &entry->block, 0))
+		if (entry->kind != DEFERRED_FREE || entry->block.page_count != page_count ||
+			entry->block.tag & BLOCK_STITCHED || entry->own_pins || is_pinned(pool, &entry->block, 0))
 			continue;
 		if (free_claim(pool, &entry->block))
 			continue;
 		/* Other streams may have used it as well; the order of this stream does not cover their work. */
 		fence = atomic_load_explicit(&block_entry(pool, entry->block.page)->fence, memory_order_acquire);
-		if (!is_pinned(pool, &entry->block, 1) && (fence_slot(fence) == slot || fence_reached(&pool->session, fence)))
+		if (!is_pinned(pool, &entry->block, 1) &&
+			(fence_slot(fence) == slot || fence_reached(&pool->session, fence)))
 			break;
 		pin_drop(&pool->session, entry->block.page);
 	}

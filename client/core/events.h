@@ -1,8 +1,8 @@
 /*
  * events.h - the client side of the event channel, over nanomsg SUB. Internal to libgpool.
  *
- * Events are hints: a subscriber that is slow, or connected while the front restarts, misses some. State is asked for over the
- * control channel. Ended with channel_close(); what channel.h says of forks and threads holds here too.
+ * Events are hints: a subscriber that is slow, or connected while the front restarts, misses some. State is asked for
+ * over the control channel. Ended with channel_close(); what channel.h says of forks and threads holds here too.
  */
 #ifndef GPOOL_CLIENT_EVENTS_H
 #define GPOOL_CLIENT_EVENTS_H

@@ -98,7 +98,7 @@ static int page_register(struct gpool *pool)
 /* The agent is given the page; asked again it answers the same. */
 static int page_share(struct gpool *pool)
 {
-	const struct msg_timeline_share_request request = { 0 };
+	const struct msg_timeline_share_request request = {0};
 	struct exports *exports = pool->exports;
 	struct msg_timeline_reply reply;
 	uint8_t question[MSG_LARGEST_timeline_share_request], answer[MSG_LARGEST_timeline_reply];
@@ -120,7 +120,8 @@ static int page_share(struct gpool *pool)
 	if (msg_decode_timeline_reply(&reply, answer, (size_t)length))
 		return -EPROTO;
 	if (reply.error) {
-		pool_log(pool, POOL_LOG_WARNING, "the agent does not show our timeline to others: %s", gpool_strerror(reply.error));
+		pool_log(pool, POOL_LOG_WARNING, "the agent does not show our timeline to others: %s",
+			gpool_strerror(reply.error));
 		return reply.error == -EMFILE || reply.error == -ENOMEM ? reply.error : -EPROTO;
 	}
 	close(exports->fd);
@@ -205,10 +206,8 @@ static int error_known(int error)
 	case -ENOMEM:
 	case -EOPNOTSUPP:
 	case -EPIPE:
-	case -EPROTO:
-		return error;
-	default:
-		return -EIO;
+	case -EPROTO: return error;
+	default: return -EIO;
 	}
 }
 

@@ -22,7 +22,7 @@ struct fence_ticket {
 	uint32_t slot;    /* of the exporter's streams */
 	uint32_t zero;
 	uint8_t ipc[GPU_IPC_BYTES]; /* GPOOL_FENCE_BY_EVENT: of the driver; else zeros */
-	uint8_t more[24]; /* zeros */
+	uint8_t more[24];           /* zeros */
 };
 static_assert(sizeof(struct fence_ticket) == sizeof(struct gpool_fence_handle), "one is copied into the other");
 
@@ -40,8 +40,8 @@ static inline int fence_ticket_read(const struct gpool_fence_handle *handle, str
 	if (ticket->way == GPOOL_FENCE_REACHED)
 		return 0;
 	if ((ticket->way != GPOOL_FENCE_BY_TIMELINE && ticket->way != GPOOL_FENCE_BY_EVENT) || !ticket->slot ||
-		ticket->slot >= SESSION_TIMELINES || !ticket->session || ticket->session >= POOL_SESSIONS || !ticket->value ||
-		ticket->value >> 48)
+		ticket->slot >= SESSION_TIMELINES || !ticket->session || ticket->session >= POOL_SESSIONS ||
+		!ticket->value || ticket->value >> 48)
 		return -EINVAL;
 	return 0;
 }

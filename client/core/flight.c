@@ -17,7 +17,8 @@ void flight_tell(const struct gpool *pool, const struct flight_entry *entry, uin
 	flight_write(&pool->session.flight, &told, NULL);
 }
 
-void flight_tell_block(const struct gpool *pool, enum flight_kind kind, const struct gpool_block *block, uint64_t begun_ns)
+void flight_tell_block(
+	const struct gpool *pool, enum flight_kind kind, const struct gpool_block *block, uint64_t begun_ns)
 {
 	uint32_t sampling = atomic_load_explicit(&pool->header->flight_sampling, memory_order_relaxed);
 

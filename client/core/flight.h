@@ -1,9 +1,9 @@
 /*
  * flight.h - what a worker tells in its ring of the flight recorder (shm/flight.h). Internal to libgpool.
  *
- * Slow paths note what they waited for. Of allocations and frees those of one block in 256 at most are noted, chosen by the tag's
- * sequence, so that a block that was seen to begin is seen to end: its allocation is out of line in any case, to be timed, and a free
- * looks at bits of the tag that it has in a register.
+ * Slow paths note what they waited for. Of allocations and frees those of one block in 256 at most are noted, chosen by
+ * the tag's sequence, so that a block that was seen to begin is seen to end: its allocation is out of line in any case,
+ * to be timed, and a free looks at bits of the tag that it has in a register.
  */
 #ifndef GPOOL_CLIENT_FLIGHT_H
 #define GPOOL_CLIENT_FLIGHT_H
@@ -14,7 +14,8 @@
 void flight_tell(const struct gpool *pool, const struct flight_entry *entry, uint64_t begun_ns) COLD;
 
 /* flight_tell_block() - FLIGHT_ALLOCATE or FLIGHT_FREE, if the block is one of those that are sampled. */
-void flight_tell_block(const struct gpool *pool, enum flight_kind kind, const struct gpool_block *block, uint64_t begun_ns) COLD;
+void flight_tell_block(
+	const struct gpool *pool, enum flight_kind kind, const struct gpool_block *block, uint64_t begun_ns) COLD;
 
 /* flight_may_tell() - whether it is worth asking. */
 static inline bool flight_may_tell(uint64_t tag)

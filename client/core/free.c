@@ -1,10 +1,10 @@
 /*
  * free.c - ending blocks.
  *
- * A free first claims the entry: a compare-and-swap adds BLOCK_DYING to the tag. Of two frees one wins, and from then on no pin
- * succeeds. Only then it looks at the pins: the other way round a pin between the look and the claim would be overlooked. One
- * pin, the caller's own, means that nobody else uses the block, and that can no longer change; otherwise the block waits, with
- * the caller's pin, until the others are gone.
+ * A free first claims the entry: a compare-and-swap adds BLOCK_DYING to the tag. Of two frees one wins, and from then
+ * on no pin succeeds. Only then it looks at the pins: the other way round a pin between the look and the claim would be
+ * overlooked. One pin, the caller's own, means that nobody else uses the block, and that can no longer change;
+ * otherwise the block waits, with the caller's pin, until the others are gone.
  */
 #include "client/core/alloc.h"
 
@@ -48,8 +48,8 @@ static COLD void free_later(struct gpool *pool, const struct gpool_block *block,
 }
 
 /*
- * Between our look and our claim the last pin was dropped: the caller had none. The agent may take the block, which is dying and has no pin,
- * or have taken it just before.
+ * Between our look and our claim the last pin was dropped: the caller had none. The agent may take the block, which is
+ * dying and has no pin, or have taken it just before.
  */
 static COLD int free_unpinned(struct gpool *pool, const struct gpool_block *block)
 {
@@ -68,7 +68,8 @@ static COLD int free_unpinned(struct gpool *pool, const struct gpool_block *bloc
 	return -ESTALE;
 }
 
-static inline __attribute__((always_inline)) int free_in(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+static inline __attribute__((always_inline)) int free_in(
+	struct gpool *pool, const struct gpool_block *block, uint64_t fence)
 {
 	uint32_t page = block->page, pins;
 	struct block_entry *entry = block_entry(pool, page);
@@ -81,12 +82,13 @@ static inline __attribute__((always_inline)) int free_in(struct gpool *pool, con
 		return -ESTALE;
 	if (unlikely(!(tag & BLOCK_STITCHED) &&
 		    atomic_load_explicit(&entry->page_count, memory_order_relaxed) != block->page_count))
-		return fail(-EINVAL, "not a block's handle: %u pages at page %u, where the block has another length", block->page_count, page);
+		return fail(-EINVAL, "not a block's handle: %u pages at page %u, where the block has another length",
+			block->page_count, page);
 	if (unlikely(pin_count(&pool->session, page) == 0))
 		return fail_unpinned(block);
 	cache = thread_cache_of(pool);
-	if (unlikely(!atomic_compare_exchange_strong_explicit(&entry->tag, &tag, tag | BLOCK_DYING, memory_order_seq_cst,
-		    memory_order_relaxed)))
+	if (unlikely(!atomic_compare_exchange_strong_explicit(
+		    &entry->tag, &tag, tag | BLOCK_DYING, memory_order_seq_cst, memory_order_relaxed)))
 		return -ESTALE;
 	pins = pin_count(&pool->session, page);
 	if (unlikely(pins == 0))
@@ -97,13 +99,14 @@ static inline __attribute__((always_inline)) int free_in(struct gpool *pool, con
 		flight_tell_block(pool, FLIGHT_FREE, block, 0);
 	/* Also the work of other streams, behind which it was unpinned before. */
 	left = atomic_load_explicit(&entry->fence, memory_order_relaxed);
-	if (unlikely(pins > 1 || tag & (BLOCK_STITCHED | BLOCK_SPILL) || (fence && !fence_reached(&pool->session, fence)) ||
+	if (unlikely(pins > 1 || tag & (BLOCK_STITCHED | BLOCK_SPILL) ||
+		    (fence && !fence_reached(&pool->session, fence)) ||
 		    (left && !fence_reached(&pool->session, left)))) {
 		free_later(pool, block, fence);
 		return 0;
 	}
-	if (unlikely(!cache || !thread_cache_has_room(cache, block->page_count) || page + block->page_count > pool->unreserved ||
-		    pool_is_short(pool))) {
+	if (unlikely(!cache || !thread_cache_has_room(cache, block->page_count) ||
+		    page + block->page_count > pool->unreserved || pool_is_short(pool))) {
 		run_to_bits(pool, page, block->page_count);
 	} else {
 		atomic_store_explicit(&entry->tag, BLOCK_TAG_CACHED, memory_order_release);

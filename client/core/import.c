@@ -12,7 +12,10 @@
 #include <sys/queue.h>
 
 enum {
-	/* A GPU that writes a number wakes nobody. Chosen: what comes soon is seen soon, what is late is seen an eighth later still */
+	/*
+	 * A GPU that writes a number wakes nobody. Chosen: what comes soon is seen soon, what is late is seen an eighth
+	 * later still
+	 */
 	STEP_LEAST_NS = 20000,
 	STEP_MOST_NS = 1000000,
 	STEP_SHARE = 8,
@@ -32,14 +35,15 @@ TAILQ_HEAD(import_fences, import_fence);
 struct import {
 	LIST_ENTRY(import) link;
 	uint64_t key;
-	uint32_t stream;  /* slot of theirs */
-	uint32_t slot;    /* of ours */
+	uint32_t stream;          /* slot of theirs */
+	uint32_t slot;            /* of ours */
 	struct import_view *view; /* NULL: by events */
 	struct import_fences fences;
 	uint64_t reached; /* number of ours */
 	uint32_t refs;    /* of all fences */
-	bool held;        /* a stream or a block of ours may wait for a number of it, also when nobody has a fence of it open */
-	int error;        /* what the fences say that are not reached and never will be */
+	/* a stream or a block of ours may wait for a number of it, also when nobody has a fence of it open */
+	bool held;
+	int error; /* what the fences say that are not reached and never will be */
 };
 
 struct imports {
@@ -165,8 +169,8 @@ static struct import *import_of_slot(const struct imports *imports, uint32_t slo
 	struct import *import;
 
 	LIST_FOREACH(import, &imports->all, link)
-		if (import->slot == slot)
-			break;
+	if (import->slot == slot)
+		break;
 	return import;
 }
 
@@ -184,8 +188,8 @@ static void look_for_agent(struct imports *imports)
 	if (!pool_gone(imports->pool))
 		return;
 	LIST_FOREACH(import, &imports->all, link)
-		if (is_open(import))
-			import_break(imports->pool, import, -EPIPE);
+	if (is_open(import))
+		import_break(imports->pool, import, -EPIPE);
 }
 
 /* One look at all. Returns whether any is still open; *progress whether any has come further. */
@@ -216,7 +220,7 @@ static void sleep_a_step(struct imports *imports, uint64_t quiet_ns)
 
 	step = step < STEP_LEAST_NS ? STEP_LEAST_NS : step > STEP_MOST_NS ? STEP_MOST_NS : step;
 	until = monotonic_ns() + step;
-	limit = (struct timespec){ .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+	limit = (struct timespec){.tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000)};
 	pthread_cond_timedwait(&imports->work, &imports->lock, &limit);
 }
 
@@ -286,8 +290,8 @@ static struct import_fence *fence_find(const struct import *import, uint64_t our
 	struct import_fence *fence;
 
 	TAILQ_FOREACH(fence, &import->fences, link)
-		if (fence->ours == ours)
-			break;
+	if (fence->ours == ours)
+		break;
 	return fence;
 }
 
@@ -344,15 +348,18 @@ int import_stream_wait(struct gpool *pool, struct gpu_stream *stream, struct gpo
 
 /* ---- importing and closing ---- */
 
-/* The import of that stream, with a reference more, so that the thread does not end it meanwhile; NULL: there is none. */
-static struct import *import_find(struct imports *imports, const struct fence_ticket *ticket, const struct import_view *view)
+/*
+ * The import of that stream, with a reference more, so that the thread does not end it meanwhile; NULL: there is none.
+ */
+static struct import *import_find(
+	struct imports *imports, const struct fence_ticket *ticket, const struct import_view *view)
 {
 	struct import *import;
 
 	pthread_mutex_lock(&imports->lock);
 	LIST_FOREACH(import, &imports->all, link)
-		if (import->key == ticket->key && import->stream == ticket->slot && import->view == view && !import->error)
-			break;
+	if (import->key == ticket->key && import->stream == ticket->slot && import->view == view && !import->error)
+		break;
 	if (import)
 		import->refs++;
 	pthread_mutex_unlock(&imports->lock);
@@ -360,7 +367,8 @@ static struct import *import_find(struct imports *imports, const struct fence_ti
 }
 
 /* In no list yet. The caller has the turn, and not the lock: slots have locks of their own. */
-static int import_new(struct gpool *pool, const struct fence_ticket *ticket, struct import_view *view, struct import **import)
+static int import_new(
+	struct gpool *pool, const struct fence_ticket *ticket, struct import_view *view, struct import **import)
 {
 	struct import *made = calloc(1, sizeof(*made));
 	int error;
@@ -382,17 +390,17 @@ static int import_new(struct gpool *pool, const struct fence_ticket *ticket, str
 }
 
 /*
- * Its place among the fences of its stream. One that is older than one that is here already is as that one: it will be reached no later.
- * The caller holds the lock.
+ * Its place among the fences of its stream. One that is older than one that is here already is as that one: it will be
+ * reached no later. The caller holds the lock.
  */
-static int fence_add(struct gpool *pool, struct import *import, const struct fence_ticket *ticket, struct import_event *event,
-	struct gpool_fence *fence)
+static int fence_add(struct gpool *pool, struct import *import, const struct fence_ticket *ticket,
+	struct import_event *event, struct gpool_fence *fence)
 {
 	struct import_fence *added;
 
 	TAILQ_FOREACH(added, &import->fences, link)
-		if (added->theirs >= ticket->value)
-			break;
+	if (added->theirs >= ticket->value)
+		break;
 	if (added) {
 		added->refs++;
 		fence->value = fence_make(import->slot, added->ours);
@@ -413,8 +421,8 @@ static int fence_add(struct gpool *pool, struct import *import, const struct fen
 }
 
 /* It is not reached yet. On success view or event are the import's. */
-static int fence_import(struct imports *imports, const struct fence_ticket *ticket, struct import_view *view, struct import_event *event,
-	struct gpool_fence *fence)
+static int fence_import(struct imports *imports, const struct fence_ticket *ticket, struct import_view *view,
+	struct import_event *event, struct gpool_fence *fence)
 {
 	struct import *found = import_find(imports, ticket, view), *import = found;
 	struct gpool *pool = imports->pool;
@@ -451,7 +459,7 @@ static int import_by_timeline(struct imports *imports, const struct fence_ticket
 		return error;
 	state = view_reached(imports->pool, view, ticket->slot, ticket->value);
 	if (state > 0)
-		*fence = (struct gpool_fence){ 0 };
+		*fence = (struct gpool_fence){0};
 	error = state == 0 ? fence_import(imports, ticket, view, NULL, fence) : state < 0 ? state : 0;
 	if (state || error)
 		view_put(&imports->sources, view);
@@ -467,7 +475,7 @@ static int import_by_event(struct imports *imports, const struct fence_ticket *t
 		return error;
 	state = event_reached(imports->pool, event);
 	if (state > 0)
-		*fence = (struct gpool_fence){ 0 };
+		*fence = (struct gpool_fence){0};
 	error = state == 0 ? fence_import(imports, ticket, NULL, event, fence) : state < 0 ? state : 0;
 	if (state || error)
 		event_put(imports->pool, &imports->sources, event);
@@ -476,7 +484,7 @@ static int import_by_event(struct imports *imports, const struct fence_ticket *t
 
 int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *handle, struct gpool_fence *fence)
 {
-	struct gpool_fence imported = { 0 };
+	struct gpool_fence imported = {0};
 	struct fence_ticket ticket;
 	int error;
 
@@ -528,5 +536,7 @@ int gpool_fence_close(struct gpool *pool, struct gpool_fence fence)
 		found = NULL;
 	}
 	pthread_mutex_unlock(&imports->lock);
-	return found ? 0 : fail(-EINVAL, "fence 0x%llx was not imported by this session, or is closed", (unsigned long long)fence.value);
+	return found ? 0
+		     : fail(-EINVAL, "fence 0x%llx was not imported by this session, or is closed",
+			       (unsigned long long)fence.value);
 }

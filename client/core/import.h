@@ -1,15 +1,17 @@
 /*
  * import.h - fences of other processes, as fences of ours. Internal to libgpool.
  *
- * Each stream of another process of which a fence is imported gets a slot of our own timeline, a mirror. Its fences have numbers of ours
- * there, in their order. So whatever goes by a fence, a GPU stream, a block that waits to be freed, the agent that would evict it,
- * goes by a word of our own segment, which nobody but us and our streams writes. Somebody has to bring it up to date: whoever asks does,
- * and a thread of ours for the others: while a fence is open it looks again after an eighth of the time that nothing has come, at least 20 us
- * and at most 1 ms, and else it sleeps for good.
+ * Each stream of another process of which a fence is imported gets a slot of our own timeline, a mirror. Its fences
+ * have numbers of ours there, in their order. So whatever goes by a fence, a GPU stream, a block that waits to be
+ * freed, the agent that would evict it, goes by a word of our own segment, which nobody but us and our streams writes.
+ * Somebody has to bring it up to date: whoever asks does, and a thread of ours for the others: while a fence is open it
+ * looks again after an eighth of the time that nothing has come, at least 20 us and at most 1 ms, and else it sleeps
+ * for good.
  *
- * A GPU that waited for the other process's word itself would wait for ever when that process dies, and with it whatever else is
- * queued there. The thread hears of the death from the agent (the session's record), or from the driver (an event), and lets go of those that
- * wait: the fence then says -ESRCH for as long as it is open, so that nobody takes for written what may not be.
+ * A GPU that waited for the other process's word itself would wait for ever when that process dies, and with it
+ * whatever else is queued there. The thread hears of the death from the agent (the session's record), or from the
+ * driver (an event), and lets go of those that wait: the fence then says -ESRCH for as long as it is open, so that
+ * nobody takes for written what may not be.
  */
 #ifndef GPOOL_CLIENT_IMPORT_H
 #define GPOOL_CLIENT_IMPORT_H

@@ -14,8 +14,8 @@ static bool view_is_dead(const struct gpool *pool, const struct import_view *vie
 {
 	const struct session_record *record = &pool->segment.sessions[view->session];
 
-	return atomic_load_explicit(&record->state, memory_order_acquire) == SESSION_RECORD_NONE || record->pid != view->pid ||
-		record->attached_ms != view->attached_ms;
+	return atomic_load_explicit(&record->state, memory_order_acquire) == SESSION_RECORD_NONE ||
+		record->pid != view->pid || record->attached_ms != view->attached_ms;
 }
 
 int view_reached(const struct gpool *pool, const struct import_view *view, uint32_t slot, uint64_t value)
@@ -30,7 +30,7 @@ int view_reached(const struct gpool *pool, const struct import_view *view, uint3
 
 static int page_ask(struct gpool *pool, uint32_t session, int *fd)
 {
-	const struct msg_timeline_open_request request = { .session = session };
+	const struct msg_timeline_open_request request = {.session = session};
 	struct msg_timeline_reply reply;
 	uint8_t question[MSG_LARGEST_timeline_open_request], answer[MSG_LARGEST_timeline_reply];
 	struct attach_call call = {
@@ -81,7 +81,10 @@ static void view_free(struct import_view **at)
 	free(view);
 }
 
-/* Those that nobody uses: of sessions that have ended, and else the oldest ones above what is kept. The caller holds the lock. */
+/*
+ * Those that nobody uses: of sessions that have ended, and else the oldest ones above what is kept. The caller holds
+ * the lock.
+ */
 static void views_sweep(const struct gpool *pool, struct import_sources *sources)
 {
 	struct import_view **at = &sources->views;
@@ -97,7 +100,8 @@ static void views_sweep(const struct gpool *pool, struct import_sources *sources
 	}
 }
 
-static struct import_view *view_find(const struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket)
+static struct import_view *view_find(
+	const struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket)
 {
 	struct import_view *view;
 
@@ -112,7 +116,8 @@ static struct import_view *view_find(const struct gpool *pool, struct import_sou
 	return view;
 }
 
-int view_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket, struct import_view **view)
+int view_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
+	struct import_view **view)
 {
 	/* Who it is now: if that is not the exporter any more, the key says so. */
 	const struct session_record *record = &pool->segment.sessions[ticket->session];
@@ -127,7 +132,8 @@ int view_get(struct gpool *pool, struct import_sources *sources, const struct fe
 	made = calloc(1, sizeof(*made));
 	if (!made)
 		return -ENOMEM;
-	*made = (struct import_view){ .session = ticket->session, .pid = record->pid, .attached_ms = record->attached_ms, .refs = 1 };
+	*made = (struct import_view){
+		.session = ticket->session, .pid = record->pid, .attached_ms = record->attached_ms, .refs = 1};
 	error = page_open(pool, ticket, &made->page);
 	if (error) {
 		free(made);
@@ -154,20 +160,15 @@ void view_put(struct import_sources *sources, struct import_view *view)
 static int event_error(int error)
 {
 	switch (error) {
-	case -ENODEV:
-		return -ESRCH;
-	case -EPERM:
-		return -EACCES;
-	case -ENFILE:
-		return -EMFILE;
+	case -ENODEV: return -ESRCH;
+	case -EPERM: return -EACCES;
+	case -ENFILE: return -EMFILE;
 	case -EINVAL:
 	case -ESRCH:
 	case -EMFILE:
 	case -ENOMEM:
-	case -EOPNOTSUPP:
-		return error;
-	default:
-		return -EIO;
+	case -EOPNOTSUPP: return error;
+	default: return -EIO;
 	}
 }
 
@@ -181,7 +182,10 @@ static void event_free(struct gpool *pool, struct import_sources *sources, struc
 	free(event);
 }
 
-/* The last one of the list that nobody uses, which is the oldest, goes if there are many. False: all are in use. The caller holds the lock. */
+/*
+ * The last one of the list that nobody uses, which is the oldest, goes if there are many. False: all are in use. The
+ * caller holds the lock.
+ */
 static bool event_make_room(struct gpool *pool, struct import_sources *sources)
 {
 	struct import_event **oldest = NULL;
@@ -197,7 +201,8 @@ static bool event_make_room(struct gpool *pool, struct import_sources *sources)
 }
 
 /* Exporters use their events again, and opening one takes long. NULL in *event: it is to be opened. */
-static int event_find(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket, struct import_event **event)
+static int event_find(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
+	struct import_event **event)
 {
 	struct import_event *found;
 	int error = 0;
@@ -215,7 +220,8 @@ static int event_find(struct gpool *pool, struct import_sources *sources, const 
 	return error;
 }
 
-int event_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket, struct import_event **event)
+int event_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
+	struct import_event **event)
 {
 	struct import_event *made;
 	int error;
@@ -230,7 +236,8 @@ int event_get(struct gpool *pool, struct import_sources *sources, const struct f
 		return -ENOMEM;
 	error = gpu_event_import(pool->gpu, ticket->ipc, &made->event);
 	if (error) {
-		pool_log(pool, POOL_LOG_INFO, "a fence of session %u cannot be imported: %s", ticket->session, gpu_error_text());
+		pool_log(pool, POOL_LOG_INFO, "a fence of session %u cannot be imported: %s", ticket->session,
+			gpu_error_text());
 		free(made);
 		return event_error(error);
 	}

@@ -1,7 +1,9 @@
 /*
- * import_source.h - where it stands how far another process's streams are: its timeline page, or events of the driver. Internal to import.c.
+ * import_source.h - where it stands how far another process's streams are: its timeline page, or events of the driver.
+ * Internal to import.c.
  *
- * One thread at a time gets (imports->turn), so that none opens what another one is opening; to put and to look is anybody's.
+ * One thread at a time gets (imports->turn), so that none opens what another one is opening; to put and to look is
+ * anybody's.
  */
 #ifndef GPOOL_CLIENT_IMPORT_SOURCE_H
 #define GPOOL_CLIENT_IMPORT_SOURCE_H
@@ -39,13 +41,15 @@ void sources_open(struct import_sources *sources);
 void sources_close(struct gpool *pool, struct import_sources *sources);
 
 /* view_get() - 0, -ESRCH, -EACCES (another trust domain), -EMFILE, -ENOMEM, -EPIPE, -EPROTO. */
-int view_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket, struct import_view **view);
+int view_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
+	struct import_view **view);
 void view_put(struct import_sources *sources, struct import_view *view);
 /* view_reached() - the number in a slot of it: 1 it is at least `value`, 0 not yet, -ESRCH: nor ever. */
 int view_reached(const struct gpool *pool, const struct import_view *view, uint32_t slot, uint64_t value);
 
 /* event_get() - 0, -EINVAL, -ESRCH, -EACCES, -EUSERS (IMPORT_EVENTS are open), -EOPNOTSUPP, -EMFILE, -ENOMEM, -EIO. */
-int event_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket, struct import_event **event);
+int event_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
+	struct import_event **event);
 void event_put(struct gpool *pool, struct import_sources *sources, struct import_event *event);
 /* event_reached() - 1, 0, -ESRCH. */
 int event_reached(struct gpool *pool, struct import_event *event);

@@ -19,68 +19,42 @@ const char *gpool_version(void)
 const char *gpool_strerror(int error)
 {
 	switch (error < 0 ? -error : error) {
-	case 0:
-		return "success";
-	case E2BIG:
-		return "options of a newer library, with a field set that this one does not know";
+	case 0: return "success";
+	case E2BIG: return "options of a newer library, with a field set that this one does not know";
 	case EACCES:
-		return "this user may not attach, or not to this tenant or in this role; or what is asked for is another tenant's or trust domain's";
-	case EAGAIN:
-		return "not possible at this moment";
-	case EALREADY:
-		return "this process has that role already, or waits for it";
-	case EBADMSG:
-		return "an answer that is no message of the protocol";
+		return "this user may not attach, or not to this tenant or in this role; or what is asked for is "
+		       "another tenant's or trust domain's";
+	case EAGAIN: return "not possible at this moment";
+	case EALREADY: return "this process has that role already, or waits for it";
+	case EBADMSG: return "an answer that is no message of the protocol";
 	case EBUSY:
-		return "queued GPU work or another writer still uses it, too much of it is not done, it is too late for it, or the pool is out of service";
-	case ECHILD:
-		return "called after fork(): the pool is the parent's, open one of your own";
-	case EDQUOT:
-		return "the tenant's limit or this process's quota is reached";
-	case EFBIG:
-		return "more metadata than an object can have";
-	case EFAULT:
-		return "an address that is not mapped for this access";
-	case EINTR:
-		return "the wait was interrupted by the check that gpool_wait_check() has set";
-	case EINVAL:
-		return "an argument out of range, or a handle that no call returned";
-	case EIO:
-		return "the GPU driver or a disk failed, or spilled content cannot be read back";
-	case EMFILE:
-		return "too many open files, or too many pools in this process";
-	case EMSGSIZE:
-		return "a message longer than its reader has room for";
-	case ENODATA:
-		return "what was kept is lost";
-	case ENODEV:
-		return "the pool's device or back end cannot be opened in this process";
-	case ENOENT:
-		return "no agent listens there, or nothing of that name and version is there";
-	case ENOMEM:
-		return "out of host memory, or pages could not be mapped into this process";
-	case ENOSPC:
-		return "not enough pages free or evictable, or no place left in a table of names";
-	case ENXIO:
-		return "no pool or tenant of that name";
-	case EOPNOTSUPP:
-		return "not supported by this device, back end or version";
-	case EPERM:
-		return "not permitted to this role or tenant";
-	case EPIPE:
-		return "the agent is gone, or has ended this session";
-	case EPROTO:
-		return "agent and library disagree on the protocol or the layout of shared memory";
-	case ESRCH:
-		return "the other process has died or detached, and never reached that fence";
+		return "queued GPU work or another writer still uses it, too much of it is not done, it is too late "
+		       "for it, or the pool is out of service";
+	case ECHILD: return "called after fork(): the pool is the parent's, open one of your own";
+	case EDQUOT: return "the tenant's limit or this process's quota is reached";
+	case EFBIG: return "more metadata than an object can have";
+	case EFAULT: return "an address that is not mapped for this access";
+	case EINTR: return "the wait was interrupted by the check that gpool_wait_check() has set";
+	case EINVAL: return "an argument out of range, or a handle that no call returned";
+	case EIO: return "the GPU driver or a disk failed, or spilled content cannot be read back";
+	case EMFILE: return "too many open files, or too many pools in this process";
+	case EMSGSIZE: return "a message longer than its reader has room for";
+	case ENODATA: return "what was kept is lost";
+	case ENODEV: return "the pool's device or back end cannot be opened in this process";
+	case ENOENT: return "no agent listens there, or nothing of that name and version is there";
+	case ENOMEM: return "out of host memory, or pages could not be mapped into this process";
+	case ENOSPC: return "not enough pages free or evictable, or no place left in a table of names";
+	case ENXIO: return "no pool or tenant of that name";
+	case EOPNOTSUPP: return "not supported by this device, back end or version";
+	case EPERM: return "not permitted to this role or tenant";
+	case EPIPE: return "the agent is gone, or has ended this session";
+	case EPROTO: return "agent and library disagree on the protocol or the layout of shared memory";
+	case ESRCH: return "the other process has died or detached, and never reached that fence";
 	case ESTALE:
 		return "gone: memory freed or evicted, a version that is not current, a role that is not ours any more";
-	case ETIMEDOUT:
-		return "not in time";
-	case EUSERS:
-		return "too many sessions, streams, objects or events";
-	default:
-		return "unknown error";
+	case ETIMEDOUT: return "not in time";
+	case EUSERS: return "too many sessions, streams, objects or events";
+	default: return "unknown error";
 	}
 }
 
@@ -109,7 +83,8 @@ static void count_pages(const struct gpool *pool, struct gpool_statistics *stati
 	for (uint32_t page = 0; page < pool->page_count; page++) {
 		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_relaxed);
 
-		if (page_word_owner(word) == pool->id && (page_word_state(word) == PAGE_LEASED || page_word_in_motion(word)))
+		if (page_word_owner(word) == pool->id &&
+			(page_word_state(word) == PAGE_LEASED || page_word_in_motion(word)))
 			statistics->leased_pages++;
 	}
 	for (uint32_t word = 0; word < (pool->page_count + 63) / 64; word++)
@@ -155,7 +130,7 @@ const struct gpu *pool_gpu(const struct gpool *pool)
 
 int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics)
 {
-	struct gpool_statistics filled = { .size = statistics->size };
+	struct gpool_statistics filled = {.size = statistics->size};
 
 	if (!pool->alive)
 		return -ECHILD;
@@ -172,7 +147,7 @@ int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics)
 
 int gpool_device(const struct gpool *pool, struct gpool_device *device)
 {
-	struct gpool_device filled = { .size = device->size, .ordinal = pool->device };
+	struct gpool_device filled = {.size = device->size, .ordinal = pool->device};
 
 	if (!pool->alive)
 		return -ECHILD;
@@ -193,7 +168,7 @@ enum { SHORTAGE_ANSWER_MS = 1000 }; /* chosen: an agent that is restarted answer
 /* Those that the agent names; none where it does not answer. */
 static void holders_ask(struct gpool *pool, struct gpool_shortage *shortage)
 {
-	const struct msg_shortage_request request = { 0 };
+	const struct msg_shortage_request request = {0};
 	struct msg_shortage_reply reply;
 	uint8_t message[MSG_LARGEST_shortage_request], bytes[MSG_LARGEST_error_reply + MSG_LARGEST_shortage_reply];
 	int length = msg_encode_shortage_request(&request, 0, NULL, message, sizeof(message));
@@ -201,7 +176,8 @@ static void holders_ask(struct gpool *pool, struct gpool_shortage *shortage)
 	length = pool_request(pool, message, (size_t)length, bytes, sizeof(bytes), SHORTAGE_ANSWER_MS, NULL);
 	if (length < 0 || msg_decode_shortage_reply(&reply, bytes, (size_t)length))
 		return;
-	static_assert(sizeof(reply.holders) / sizeof(*reply.holders) == GPOOL_HOLDERS_MAX, "as many as there is room for");
+	static_assert(
+		sizeof(reply.holders) / sizeof(*reply.holders) == GPOOL_HOLDERS_MAX, "as many as there is room for");
 	static_assert(sizeof(reply.holders[0].name) == sizeof(shortage->holders[0].name), "same text");
 	shortage->holder_count = reply.holders_count;
 	for (uint32_t i = 0; i < reply.holders_count; i++) {
@@ -219,7 +195,7 @@ static void holders_ask(struct gpool *pool, struct gpool_shortage *shortage)
 
 int gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage)
 {
-	struct gpool_shortage filled = { .size = 0 };
+	struct gpool_shortage filled = {.size = 0};
 	const struct thread_cache *cache;
 	uint32_t size = shortage->size;
 

@@ -1,8 +1,8 @@
 /*
  * interrupt.h - waits that end when the program wants its thread back: gpool_wait_check().
  *
- * A wait sleeps for wait_slice() at most, and asks wait_interrupted() before it sleeps again. The program's check runs arbitrary code (in Python all
- * signal handlers), so no lock is held over it that another thread needs to go on.
+ * A wait sleeps for wait_slice() at most, and asks wait_interrupted() before it sleeps again. The program's check runs
+ * arbitrary code (in Python all signal handlers), so no lock is held over it that another thread needs to go on.
  */
 #ifndef GPOOL_CLIENT_INTERRUPT_H
 #define GPOOL_CLIENT_INTERRUPT_H
@@ -12,7 +12,10 @@
 
 bool wait_is_checked(void);
 
-/* wait_interrupted() - whether this thread's wait is to end with -EINTR. Asks the program at most once in WAIT_SLICE_MS. Cost: a load where it has set no check. */
+/*
+ * wait_interrupted() - whether this thread's wait is to end with -EINTR. Asks the program at most once in
+ * WAIT_SLICE_MS. Cost: a load where it has set no check.
+ */
 bool wait_interrupted(void);
 
 /* wait_slice() - how long a wait of up to ns nanoseconds may sleep at once. */

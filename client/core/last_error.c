@@ -37,16 +37,19 @@ const char *gpool_last_error(int error)
 
 int fail_size(uint32_t size)
 {
-	return fail(-EINVAL, "size is %u bytes, which cannot hold a struct of this library; set it to sizeof the struct", size);
+	return fail(-EINVAL,
+		"size is %u bytes, which cannot hold a struct of this library; set it to sizeof the struct", size);
 }
 
 int fail_handle(const struct gpool *pool, const struct gpool_block *block)
 {
 	if (block->page >= pool->page_count)
-		return fail(-EINVAL, "not a block's handle: its page is %u, and this session's pool has %u pages", block->page, pool->page_count);
+		return fail(-EINVAL, "not a block's handle: its page is %u, and this session's pool has %u pages",
+			block->page, pool->page_count);
 	if (block->tag & BLOCK_PREPARED)
 		return fail(-EINVAL, "the block at page %u is prepared and not committed", block->page);
-	return fail(-EINVAL, "not a block's handle: tag %016llx, which no allocation has", (unsigned long long)block->tag);
+	return fail(
+		-EINVAL, "not a block's handle: tag %016llx, which no allocation has", (unsigned long long)block->tag);
 }
 
 int fail_unpinned(const struct gpool_block *block)
@@ -66,7 +69,8 @@ int fail_stream(uint32_t stream)
 
 int fail_role(const struct gpool *pool)
 {
-	return fail(-EPERM, "not in a session that was opened with %s", pool->role == 1 ? "GPOOL_OPEN_OBSERVER" : "GPOOL_OPEN_ADMIN");
+	return fail(-EPERM, "not in a session that was opened with %s",
+		pool->role == 1 ? "GPOOL_OPEN_OBSERVER" : "GPOOL_OPEN_ADMIN");
 }
 
 int fail_asleep(void)

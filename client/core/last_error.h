@@ -1,8 +1,8 @@
 /*
  * last_error.h - what a code alone does not say of a failed call: the value that was wrong, and its limit.
  *
- * A text of the calling thread, for gpool_last_error(). It is set where a failure is first known, right before its code is returned to the
- * program, and never on a path that is taken often.
+ * A text of the calling thread, for gpool_last_error(). It is set where a failure is first known, right before its code
+ * is returned to the program, and never on a path that is taken often.
  */
 #ifndef GPOOL_CLIENT_LAST_ERROR_H
 #define GPOOL_CLIENT_LAST_ERROR_H

@@ -12,7 +12,7 @@
 #include "shm/timeline.h"
 
 enum {
-	PIN_SPINS = 64,       /* an eviction that fails lasts less than a microsecond: about that long */
+	PIN_SPINS = 64,         /* an eviction that fails lasts less than a microsecond: about that long */
 	PIN_SLICE_NS = 1000000, /* the agent wakes sleepers; this is for an agent that died over it */
 	GONE_SLICES = 256,      /* between two looks whether there will be another agent */
 };
@@ -31,7 +31,8 @@ void word_settle(const struct gpool *pool, uint32_t page)
 	}
 }
 
-static void tell(const struct gpool *pool, enum flight_kind kind, const struct gpool_block *block, int error, uint64_t begun_ns)
+static void tell(
+	const struct gpool *pool, enum flight_kind kind, const struct gpool_block *block, int error, uint64_t begun_ns)
 {
 	flight_tell(pool,
 		&(struct flight_entry){
@@ -48,7 +49,8 @@ static void tell(const struct gpool *pool, enum flight_kind kind, const struct g
 static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *block)
 {
 	struct session_header *header = pool->session.header;
-	uint64_t limit = (uint64_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed) * 1000000, start;
+	uint64_t limit = (uint64_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed) * 1000000,
+		 start;
 	int error = -EAGAIN;
 
 	for (int spins = 0; spins < PIN_SPINS && error == -EAGAIN; spins++) {
@@ -85,8 +87,8 @@ int pin_at(struct gpool *pool, const struct gpool_block *block)
 }
 
 /*
- * A pin that failed stood for a moment. When it was what a dying block waited for, nobody else looks after that. *place: where it is
- * pinned in the end.
+ * A pin that failed stood for a moment. When it was what a dying block waited for, nobody else looks after that.
+ * *place: where it is pinned in the end.
  */
 static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
@@ -150,13 +152,15 @@ static inline int unpin_check(const struct gpool *pool, const struct gpool_block
 	if (unlikely((tag & ~(uint64_t)BLOCK_DYING) != block->tag))
 		return -ESTALE;
 	/* The last pin of a dying block is that of its free. */
-	if (unlikely(atomic_load_explicit(&pool->session.pins[block->page], memory_order_relaxed) <= (tag != block->tag)))
+	if (unlikely(atomic_load_explicit(&pool->session.pins[block->page], memory_order_relaxed) <=
+		    (tag != block->tag)))
 		return fail_unpinned(block);
 	return 0;
 }
 
 /* A block that is not where its handle says: where it is, if it is pinned there. Else `error`. */
-static COLD int unpin_check_moved(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
+static COLD int unpin_check_moved(
+	struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
 	if (error != -ESTALE || spill_where(pool, block, place))
 		return error;
@@ -169,8 +173,8 @@ static inline void pin_end(struct gpool *pool, const struct gpool_block *block)
 
 	pin_drop(&pool->session, block->page);
 	/*
-	 * After the pin is gone: a free adds DYING first and looks at the pins then, so one of the two sees the other. (Where a
-	 * load may pass an atomic add both may miss, and the next sweep ends the block.)
+	 * After the pin is gone: a free adds DYING first and looks at the pins then, so one of the two sees the other.
+	 * (Where a load may pass an atomic add both may miss, and the next sweep ends the block.)
 	 */
 	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_seq_cst);
 	if (unlikely(tag == (block->tag | BLOCK_DYING)))
@@ -281,8 +285,8 @@ int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct
 }
 
 /*
- * unpin_after unpins at once and leaves the fence in the entry, which the agent respects. An entry has room for one: together with the
- * unfinished fence of another stream it becomes a joint fence.
+ * unpin_after unpins at once and leaves the fence in the entry, which the agent respects. An entry has room for one:
+ * together with the unfinished fence of another stream it becomes a joint fence.
  */
 bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t fence)
 {
@@ -296,7 +300,8 @@ bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t f
 			joined = fence_joined(pool, old, fence);
 		if (!joined)
 			return false;
-	} while (!atomic_compare_exchange_weak_explicit(&entry->fence, &old, joined, memory_order_acq_rel, memory_order_acquire));
+	} while (!atomic_compare_exchange_weak_explicit(
+		&entry->fence, &old, joined, memory_order_acq_rel, memory_order_acquire));
 	return true;
 }
 

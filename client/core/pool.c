@@ -35,7 +35,7 @@ void pool_log(const struct gpool *pool, enum pool_log_level level, const char *f
 
 bool pool_gone(const struct gpool *pool)
 {
-	struct pollfd connection = { .fd = pool->socket };
+	struct pollfd connection = {.fd = pool->socket};
 
 	if (atomic_load_explicit(&pool->session.header->closed, memory_order_acquire))
 		return true;
@@ -58,7 +58,9 @@ int options_read(void *to, size_t known, const void *from)
 		return fail_size(size);
 	for (size_t i = known; i < size; i++)
 		if (((const unsigned char *)from)[i])
-			return fail(-E2BIG, "options of %u bytes have a value at byte %zu, where this library's have %zu bytes", size, i, known);
+			return fail(-E2BIG,
+				"options of %u bytes have a value at byte %zu, where this library's have %zu bytes",
+				size, i, known);
 	memset(to, 0, known);
 	memcpy(to, from, size < known ? size : known);
 	return 0;

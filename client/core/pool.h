@@ -1,8 +1,9 @@
 /*
  * pool.h - what an attached pool is inside this process. Internal to libgpool.
  *
- * struct gpool lies in a mapping of its own that the kernel empties in a forked child (MADV_WIPEONFORK), so `alive` reads 0
- * there: one load at the head of every public call tells the child from the parent, before any shared segment is touched.
+ * struct gpool lies in a mapping of its own that the kernel empties in a forked child (MADV_WIPEONFORK), so `alive`
+ * reads 0 there: one load at the head of every public call tells the child from the parent, before any shared segment
+ * is touched.
  *
  * Locks, in the order in which they may nest:
  *   thread cache registry (thread_cache.c) - caches of all threads; held across fork()
@@ -21,10 +22,12 @@
  *   streams[].lock   one stream
  *   imports->lock    fences of other processes; its thread holds it while it looks
  *   sources.lock     what they are read from; nothing is taken inside it
- *   vpmm->lock       regions of gpool_malloc(); nothing is taken inside it, and it is not held over any call that may wait
+ *   vpmm->lock       regions of gpool_malloc(); nothing is taken inside it, and it is not held over any call that may
+ *                    wait
  *   small->lock      its parts of pages; likewise
  *   kvs_lock         the list of KV caches; nothing is taken inside it
- * spans->lock stands outside all of these: a page of spans is allocated and freed under it; so do the locks of a KV cache (kv/kv.h).
+ * spans->lock stands outside all of these: a page of spans is allocated and freed under it; so do the locks of a KV
+ * cache (kv/kv.h).
  */
 #ifndef GPOOL_CLIENT_POOL_H
 #define GPOOL_CLIENT_POOL_H
@@ -77,10 +80,12 @@ enum pool_log_level { POOL_LOG_ERROR, POOL_LOG_WARNING, POOL_LOG_INFO, POOL_LOG_
 
 /* What the core calls of the parts above it; client/open.c sets it. */
 struct pool_hooks {
-	void (*stream_closed)(struct gpool *pool, uint32_t stream);        /* its work is done */
-	bool (*maps)(const struct gpool *pool, uint32_t handle);           /* whether a range maps this handle of the window */
-	bool (*sweep_ranges)(struct gpool *pool);                          /* false: something that is wanted may still be mapped */
-	bool (*sweep_objects)(struct gpool *pool);                         /* likewise */
+	void (*stream_closed)(struct gpool *pool, uint32_t stream); /* its work is done */
+	/* whether a range maps this handle of the window */
+	bool (*maps)(const struct gpool *pool, uint32_t handle);
+	/* false: something that is wanted may still be mapped */
+	bool (*sweep_ranges)(struct gpool *pool);
+	bool (*sweep_objects)(struct gpool *pool);                                    /* likewise */
 	void (*note_objects)(struct gpool *pool, uint64_t *numbers, bool *unsettled); /* objects_note() */
 };
 
@@ -97,9 +102,9 @@ struct gpool {
 	uint64_t window_base;
 	uint64_t page_bytes;
 	_Atomic uint64_t *summary; /* of session.free_bits */
-	uint32_t unreserved; /* pages [0, unreserved) are for everybody, the rest for critical work */
-	uint32_t magazine;   /* single pages that a thread keeps */
-	uint32_t run_pages;  /* pages in runs that a thread keeps */
+	uint32_t unreserved;       /* pages [0, unreserved) are for everybody, the rest for critical work */
+	uint32_t magazine;         /* single pages that a thread keeps */
+	uint32_t run_pages;        /* pages in runs that a thread keeps */
 	uint32_t role;
 	struct pool_segment segment;
 
@@ -112,7 +117,7 @@ struct gpool {
 	struct spans *spans;
 	pthread_mutex_t objects_lock;
 	pthread_cond_t objects_answered; /* the agent is asked no more about some object */
-	struct gpool_object *objects; /* all handles of this process */
+	struct gpool_object *objects;    /* all handles of this process */
 	struct spills *spills;
 	struct ranges *ranges;
 	struct vm_spaces *spaces;
@@ -120,7 +125,7 @@ struct gpool {
 	struct vpmm *vpmm;
 	pthread_mutex_t kvs_lock;
 	struct gpool_kv *kvs; /* all of this handle */
-	struct gpu *gpu; /* NULL for a session that only reads */
+	struct gpu *gpu;      /* NULL for a session that only reads */
 	uint32_t capabilities;
 	uint32_t device; /* its index; GPOOL_DEVICE_NONE without one */
 	char device_uuid[GPU_UUID_MAX];
@@ -152,7 +157,7 @@ struct gpool {
 
 	struct thread_cache *caches; /* under the registry's lock */
 	_Atomic uint32_t cache_count;
-	uint64_t stat_slots_used;    /* likewise */
+	uint64_t stat_slots_used; /* likewise */
 
 	const struct pool_hooks *hooks;
 	void (*log)(void *context, int level, const char *text);
@@ -163,13 +168,15 @@ struct gpool {
 	_Atomic uint32_t release_seen;                /* the last release_serial for which nothing is left to do */
 };
 
-void __attribute__((format(printf, 3, 4))) pool_log(const struct gpool *pool, enum pool_log_level level, const char *format, ...);
+void __attribute__((format(printf, 3, 4)))
+pool_log(const struct gpool *pool, enum pool_log_level level, const char *format, ...);
 
 /* pool_gone() - whether the agent has ended this session or the connection. */
 bool pool_gone(const struct gpool *pool);
 
 /*
- * options_read() - copy options of any library version into to[known]: missing fields become zero, an unknown tail must be zero.
+ * options_read() - copy options of any library version into to[known]: missing fields become zero, an unknown tail must
+ * be zero.
  * Return: 0, -EINVAL (smaller than its own size field), -E2BIG.
  */
 int options_read(void *to, size_t known, const void *from);
@@ -186,10 +193,14 @@ static inline bool pool_is_short(const struct gpool *pool)
 		atomic_load_explicit(&pool->header->pressure, memory_order_relaxed) >= POOL_PRESSURE_HIGH;
 }
 
-/* Whether the agent wants something unmapped: looked at wherever this process waits or frees while others wait; see window_let_go(). */
+/*
+ * Whether the agent wants something unmapped: looked at wherever this process waits or frees while others wait; see
+ * window_let_go().
+ */
 static inline bool pool_release_due(const struct gpool *pool)
 {
-	return pool->header && atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed) !=
+	return pool->header &&
+		atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed) !=
 		atomic_load_explicit(&pool->release_seen, memory_order_relaxed);
 }
 
@@ -200,8 +211,8 @@ static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t c
 }
 
 /*
- * pool_pages_freed() - pages became idle or may be evicted: whoever waits for some gets another try. What of ours is wanted for
- * another trust domain is let go.
+ * pool_pages_freed() - pages became idle or may be evicted: whoever waits for some gets another try. What of ours is
+ * wanted for another trust domain is let go.
  */
 void pool_pages_freed(struct gpool *pool) COLD;
 

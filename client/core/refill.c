@@ -5,8 +5,9 @@
  *                          -> CANCELLED (we)   -> IDLE (the agent)
  *
  * Each request of a slot has a serial number in the word of its state.
- * A cancelled slot is used again only when the agent has given it back, so no late answer can meet a new request. And an answer
- * is believed only where it fits the question: what does not fit becomes idle pages, and the question is asked again.
+ * A cancelled slot is used again only when the agent has given it back, so no late answer can meet a new request. And
+ * an answer is believed only where it fits the question: what does not fit becomes idle pages, and the question is
+ * asked again.
  */
 #include "client/core/refill.h"
 
@@ -23,11 +24,12 @@
 #include <string.h>
 
 enum {
-	GRACE_MS = 10000,     /* after the time that the agent was given: it may be restarting, or wait for pages on their way out */
-	LOOK_MS = 1000,       /* between two looks whether the agent is there at all */
-	SWEEP_LOOK_MS = 10,   /* between two looks whether blocks of our own have begun to wait */
+	/* after the time that the agent was given: it may be restarting, or wait for pages on their way out */
+	GRACE_MS = 10000,
+	LOOK_MS = 1000,     /* between two looks whether the agent is there at all */
+	SWEEP_LOOK_MS = 10, /* between two looks whether blocks of our own have begun to wait */
 	SLOT_LOOK_NS = 10000000,
-	BATCH_FIRST = 64,     /* pages in one trip */
+	BATCH_FIRST = 64, /* pages in one trip */
 	BATCH_MAX = 1024,
 	BATCH_BUSY_MS = 10,   /* refills in such a row double the batch, up to BATCH_MAX */
 	BATCH_QUIET_MS = 1000 /* such a pause halves it again */
@@ -73,7 +75,8 @@ static int slot_find(struct gpool *pool)
 		uint32_t slot = pool->request_next++ % SESSION_REQUESTS;
 
 		if (!(pool->requests_used >> slot & 1) &&
-			lease_state_of(atomic_load_explicit(&pool->session.requests[slot].state, memory_order_acquire)) == LEASE_IDLE) {
+			lease_state_of(atomic_load_explicit(
+				&pool->session.requests[slot].state, memory_order_acquire)) == LEASE_IDLE) {
 			pool->requests_used |= UINT64_C(1) << slot;
 			return (int)slot;
 		}
@@ -149,7 +152,10 @@ static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t tim
 	uint64_t start = monotonic_ns(), looked = start, limit = wait_limit_ns(timeout_ms);
 
 	while (atomic_load_explicit(state, memory_order_acquire) == word) {
-		/* While blocks of our own wait for the GPU or for other threads, their pages may be what the agent waits for. */
+		/*
+		 * While blocks of our own wait for the GPU or for other threads, their pages may be what the agent
+		 * waits for.
+		 */
 		bool sweep = atomic_load_explicit(&pool->deferred_count, memory_order_relaxed) != 0;
 		uint64_t now = monotonic_ns();
 		int64_t slice_ms = sweep ? 1 : SWEEP_LOOK_MS; /* another thread may make one wait meanwhile */
@@ -214,7 +220,8 @@ static void session_name_read(const struct gpool *pool, uint32_t session, char n
 		memcpy(name, pool->segment.sessions[session].name, 63);
 }
 
-static void shortage_read(const struct gpool *pool, const struct lease_request *request, uint32_t need, struct gpool_shortage *shortage)
+static void shortage_read(
+	const struct gpool *pool, const struct lease_request *request, uint32_t need, struct gpool_shortage *shortage)
 {
 	*shortage = (struct gpool_shortage){
 		.needed = need,
@@ -226,12 +233,16 @@ static void shortage_read(const struct gpool *pool, const struct lease_request *
 	session_name_read(pool, shortage->holder, shortage->holder_name);
 }
 
-/* As its record tells it just now: whatever has become of it since does not make it a worse name for what was in the way. */
-static void shortage_object_read(const struct gpool *pool, const struct lease_request *request, struct gpool_shortage_object *object)
+/*
+ * As its record tells it just now: whatever has become of it since does not make it a worse name for what was in the
+ * way.
+ */
+static void shortage_object_read(
+	const struct gpool *pool, const struct lease_request *request, struct gpool_shortage_object *object)
 {
 	const struct object_record *record = &pool->segment.objects[request->object];
 
-	*object = (struct gpool_shortage_object){ .size = sizeof(*object) };
+	*object = (struct gpool_shortage_object){.size = sizeof(*object)};
 	if (!request->object || request->object >= pool->header->object_count)
 		return;
 	object->pages = record->pages;
@@ -249,20 +260,21 @@ static int shortage_fail(int error, const struct gpool_shortage *shortage)
 	if (error == -EPERM)
 		return error;
 	if (shortage->holder)
-		snprintf(holder, sizeof(holder), ", %u of them by session %u", shortage->holder_pages, shortage->holder);
-	return fail(error, "%s: %u needed, %u free, %u pinned%s", error == -ENOSPC ? "not enough pages free or evictable" :
-		"the tenant's limit or this process's quota is reached", shortage->needed, shortage->free, shortage->pinned, holder);
+		snprintf(
+			holder, sizeof(holder), ", %u of them by session %u", shortage->holder_pages, shortage->holder);
+	return fail(error, "%s: %u needed, %u free, %u pinned%s",
+		error == -ENOSPC ? "not enough pages free or evictable"
+				 : "the tenant's limit or this process's quota is reached",
+		shortage->needed, shortage->free, shortage->pinned, holder);
 }
 
-static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request, uint32_t need,
-	uint32_t *first)
+static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request,
+	uint32_t need, uint32_t *first)
 {
 	uint32_t total;
 
 	switch (request->error) {
-	case 0:
-		extra_put(pool, request->extra_first, request->extra_granted);
-		break;
+	case 0: extra_put(pool, request->extra_first, request->extra_granted); break;
 	case -ENOSPC:
 	case -EDQUOT:
 	case -EPERM:
@@ -270,8 +282,7 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 		shortage_object_read(pool, request, &cache->shortage_object);
 		stat_add(cache, &cache->stats->refusals);
 		return shortage_fail(request->error, &cache->shortage);
-	default:
-		return -EPIPE;
+	default: return -EPIPE;
 	}
 	*first = request->first_page;
 	total = chain_walk(pool, *first, pool->page_count, false);
@@ -283,8 +294,8 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 	return -EAGAIN;
 }
 
-static int refill_once(struct gpool *pool, struct thread_cache *cache, uint32_t need, uint32_t flags, int32_t timeout_ms,
-	uint32_t *first)
+static int refill_once(struct gpool *pool, struct thread_cache *cache, uint32_t need, uint32_t flags,
+	int32_t timeout_ms, uint32_t *first)
 {
 	int error, slot = slot_acquire(pool, timeout_ms);
 	struct lease_request *request;
@@ -293,7 +304,8 @@ static int refill_once(struct gpool *pool, struct thread_cache *cache, uint32_t 
 	if (slot < 0)
 		return slot;
 	request = &pool->session.requests[slot];
-	word = lease_state_to(atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
+	word = lease_state_to(
+		atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
 	request->kind = LEASE_TAKE;
 	request->need = need;
 	request->extra = refill_extra(pool, cache, need);
@@ -326,7 +338,9 @@ int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, u
 	stat_add(cache, &cache->stats->refills);
 	histogram_add(pool->session.stats->refill_ns, monotonic_ns() - start);
 	error = error == -EAGAIN ? -EPIPE : error;
-	flight_tell(pool, &(struct flight_entry){ .kind = FLIGHT_REFILL, .page = error ? 0 : *first, .pages = need, .value = (uint64_t)-error },
+	flight_tell(pool,
+		&(struct flight_entry){
+			.kind = FLIGHT_REFILL, .page = error ? 0 : *first, .pages = need, .value = (uint64_t)-error},
 		start);
 	return error;
 }
@@ -343,8 +357,8 @@ int lease_begin(struct gpool *pool, const struct lease_request *ask, struct leas
 		return slot;
 	request = &pool->session.requests[slot];
 	ticket->slot = slot;
-	ticket->word =
-		lease_state_to(atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
+	ticket->word = lease_state_to(
+		atomic_load_explicit(&request->state, memory_order_relaxed) + LEASE_SERIAL_ONE, LEASE_REQUESTED);
 	request->kind = ask->kind;
 	request->need = ask->need;
 	request->extra = 0;

@@ -7,16 +7,17 @@
 #include "client/core/thread_cache.h"
 
 /*
- * refill_take() - `need` pages handed over, and some more as free bits. flags: LEASE_*. *first: the first run; the entries say
- * its length and where the next one is, and together they have `need` pages.
+ * refill_take() - `need` pages handed over, and some more as free bits. flags: LEASE_*. *first: the first run; the
+ * entries say its length and where the next one is, and together they have `need` pages.
  * Return: 0, -ENOSPC, -EDQUOT, -EPERM (the agent refuses; the thread's shortage says more), -EPIPE (no agent).
  */
 int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, uint32_t flags, int32_t timeout_ms,
 	uint32_t *first);
 
 /*
- * lease_ask() - a request about one block (LEASE_RESTORE and on): kind, need, flags, first_page and tag are asked, error and extra_granted
- * answered. Waits as long as it takes. Return: 0, what the agent says, or -EPIPE: it is gone, and may have begun.
+ * lease_ask() - a request about one block (LEASE_RESTORE and on): kind, need, flags, first_page and tag are asked,
+ * error and extra_granted answered. Waits as long as it takes. Return: 0, what the agent says, or -EPIPE: it is gone,
+ * and may have begun.
  */
 int lease_ask(struct gpool *pool, struct lease_request *ask);
 
@@ -27,8 +28,8 @@ struct lease_ticket {
 };
 
 /*
- * The same in two: lease_begin() asks, and waits for no more than one of the places for requests: 0, -EPIPE. lease_end() - the answer, once;
- * without `wait` it may be -EAGAIN: not yet.
+ * The same in two: lease_begin() asks, and waits for no more than one of the places for requests: 0, -EPIPE.
+ * lease_end() - the answer, once; without `wait` it may be -EAGAIN: not yet.
  */
 int lease_begin(struct gpool *pool, const struct lease_request *ask, struct lease_ticket *ticket);
 int lease_end(struct gpool *pool, const struct lease_ticket *ticket, bool wait, struct lease_request *ask);

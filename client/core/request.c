@@ -33,8 +33,8 @@ static int reply_error(const uint8_t *reply, size_t length, char *error_text)
 	return error.error < 0 ? error.error : -EBADMSG;
 }
 
-int pool_request(struct gpool *pool, uint8_t *request, size_t request_bytes, uint8_t *reply, size_t capacity, int timeout_ms,
-	char *error_text)
+int pool_request(struct gpool *pool, uint8_t *request, size_t request_bytes, uint8_t *reply, size_t capacity,
+	int timeout_ms, char *error_text)
 {
 	int length = 0;
 
@@ -86,7 +86,8 @@ int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *eve
 		.time_ms = message.time_ms,
 		.value = message.value,
 	};
-	static_assert(sizeof(event->pool) == sizeof(message.pool) && sizeof(event->text) == sizeof(message.text), "same text");
+	static_assert(sizeof(event->pool) == sizeof(message.pool) && sizeof(event->text) == sizeof(message.text),
+		"same text");
 	memcpy(event->pool, message.pool, sizeof(event->pool));
 	memcpy(event->text, message.text, sizeof(event->text));
 	return 0;

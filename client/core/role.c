@@ -1,13 +1,14 @@
 /*
- * role.c - roles that one process holds at a time. What is true of a role stands in its record of the pool segment, which the agent
- * alone writes; see shm/pool_segment.h and agent/session/roles.h.
+ * role.c - roles that one process holds at a time. What is true of a role stands in its record of the pool segment,
+ * which the agent alone writes; see shm/pool_segment.h and agent/session/roles.h.
  *
- * The agent knows sessions, not threads. So that two threads of a process are not both told that they hold a role, or one withdraws
- * what the other waits for, a name is claimed in this process before the agent is asked about it.
+ * The agent knows sessions, not threads. So that two threads of a process are not both told that they hold a role, or
+ * one withdraws what the other waits for, a name is claimed in this process before the agent is asked about it.
  *
- * A question that gets no answer in time may yet be read, and leave the session a standby or the holder without anybody in this process
- * who knows. So a message is sent behind it, without waiting, that takes it back: the agent reads them in order. An agent may die over
- * that message too; so the name stays claimed as doubtful, and the message is sent again behind the next question that is answered.
+ * A question that gets no answer in time may yet be read, and leave the session a standby or the holder without anybody
+ * in this process who knows. So a message is sent behind it, without waiting, that takes it back: the agent reads them
+ * in order. An agent may die over that message too; so the name stays claimed as doubtful, and the message is sent
+ * again behind the next question that is answered.
  */
 #include "client/core/role.h"
 
@@ -22,7 +23,7 @@
 #include <string.h>
 
 enum {
-	LOOK_MS = 500,     /* between two looks of a standby whether the agent has ended its session */
+	LOOK_MS = 500, /* between two looks of a standby whether the agent has ended its session */
 };
 
 enum { VERB_TAKE, VERB_WAIT, VERB_WITHDRAW, VERB_RELEASE, VERB_FORGET };
@@ -32,7 +33,7 @@ struct role_claim {
 	struct role_claim *next;
 	uint64_t token; /* 0: still waiting */
 	uint32_t index;
-	bool doubtful;  /* nobody's: the agent did not say in time what has become of it */
+	bool doubtful; /* nobody's: the agent did not say in time what has become of it */
 	char name[POOL_NAME_BYTES];
 };
 
@@ -60,7 +61,10 @@ static int claim_add(struct gpool *pool, const char *name)
 	if (*at && !(*at)->doubtful) {
 		error = fail(-EALREADY, "role '%s' is held or waited for by this session", name);
 	} else if (*at) {
-		/* Ours from now on: whatever the agent has made of the question of before, it says in answer to the next. */
+		/*
+		 * Ours from now on: whatever the agent has made of the question of before, it says in answer to the
+		 * next.
+		 */
 		(*at)->doubtful = false;
 	} else {
 		*at = claim;
@@ -94,7 +98,10 @@ static void claim_drop(struct gpool *pool, const char *name)
 	free(claim);
 }
 
-/* Of two threads that give a role back one finds it: the name stays claimed until the agent has answered, but has no token. */
+/*
+ * Of two threads that give a role back one finds it: the name stays claimed until the agent has answered, but has no
+ * token.
+ */
 static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, char name[POOL_NAME_BYTES])
 {
 	int error = -ESTALE;
@@ -107,13 +114,15 @@ static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, cha
 			error = 0;
 		}
 	pthread_mutex_unlock(&pool->roles_lock);
-	return error ? fail(error, "the session does not hold a role of index %u, token %llu", role->index, (unsigned long long)role->token) : 0;
+	return error ? fail(error, "the session does not hold a role of index %u, token %llu", role->index,
+			       (unsigned long long)role->token)
+		     : 0;
 }
 
 /* Under roles_lock, so that no question about this name is on its way before it. */
 static int forget_send(const struct gpool *pool, const char *name)
 {
-	struct msg_role_request request = { .verb = VERB_FORGET };
+	struct msg_role_request request = {.verb = VERB_FORGET};
 	uint8_t bytes[MSG_LARGEST_role_request];
 	int length;
 
@@ -134,7 +143,9 @@ static void claim_doubt(struct gpool *pool, const char *name)
 	claim->token = 0;
 	forget_send(pool, name);
 	pthread_mutex_unlock(&pool->roles_lock);
-	pool_log(pool, POOL_LOG_WARNING, "no answer about role '%s': when the agent is back this process does not wait for it, nor have it", name);
+	pool_log(pool, POOL_LOG_WARNING,
+		"no answer about role '%s': when the agent is back this process does not wait for it, nor have it",
+		name);
 }
 
 /* The agent answers again. */
@@ -168,9 +179,13 @@ void role_close(struct gpool *pool)
 
 static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_t token, struct msg_role_reply *reply)
 {
-	struct msg_role_request request = { .verb = verb, .token = token };
+	struct msg_role_request request = {.verb = verb, .token = token};
 	uint8_t bytes[MSG_LARGEST_role_request], answer[MSG_LARGEST_role_reply];
-	struct attach_call call = { .request = bytes, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = pool->answer_ms };
+	struct attach_call call = {.request = bytes,
+		.fd = -1,
+		.answer = answer,
+		.capacity = sizeof(answer),
+		.timeout_ms = pool->answer_ms};
 	int length;
 
 	strcpy(request.name, name);
@@ -191,10 +206,8 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 	case -ENOENT:
 	case -ENOSPC:
 	case -EPERM:
-	case -ESTALE:
-		return reply->error ? fail(reply->error, "role '%s': %s", name, reply->text) : 0;
-	default:
-		return -EPROTO;
+	case -ESTALE: return reply->error ? fail(reply->error, "role '%s': %s", name, reply->text) : 0;
+	default: return -EPROTO;
 	}
 }
 
@@ -241,7 +254,10 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 			reply.state = STANDING_HOLDER;
 			reply.token = atomic_load_explicit(&record->token, memory_order_acquire);
 		} else {
-			/* The grant and the end of our patience may have crossed: then the agent says that we hold it, and we do. */
+			/*
+			 * The grant and the end of our patience may have crossed: then the agent says that we hold it,
+			 * and we do.
+			 */
 			late = error;
 			error = role_ask(pool, VERB_WITHDRAW, name, 0, &reply);
 			if (error)
@@ -250,7 +266,7 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 	}
 	if (reply.state != STANDING_HOLDER)
 		return late;
-	*role = (struct gpool_role){ .token = reply.token, .index = reply.index, .session = pool->id };
+	*role = (struct gpool_role){.token = reply.token, .index = reply.index, .session = pool->id};
 	return 0;
 }
 
@@ -267,7 +283,9 @@ static int name_check(const char *name)
 {
 	if (!name || !*name)
 		return fail(-EINVAL, "the role's name is empty");
-	return strlen(name) < POOL_NAME_BYTES ? 0 : fail(-EINVAL, "the role's name has %zu bytes; at most %d", strlen(name), POOL_NAME_BYTES - 1);
+	return strlen(name) < POOL_NAME_BYTES
+		? 0
+		: fail(-EINVAL, "the role's name has %zu bytes; at most %d", strlen(name), POOL_NAME_BYTES - 1);
 }
 
 int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role)
@@ -304,11 +322,12 @@ int gpool_role_check(const struct gpool *pool, const struct gpool_role *role)
 	if (unlikely(!pool->alive))
 		return -ECHILD;
 	if (unlikely(role->index >= POOL_ROLES || !role->token))
-		return fail(-EINVAL, "not a role that gpool_role_acquire() returned: index %u, token %llu", role->index, (unsigned long long)role->token);
+		return fail(-EINVAL, "not a role that gpool_role_acquire() returned: index %u, token %llu", role->index,
+			(unsigned long long)role->token);
 	record = &pool->segment.roles[role->index];
 	/*
-	 * The holder first: while a token stands, it has one holder or none. So who is seen as the holder and finds his own token
-	 * after that was the holder by it when he looked.
+	 * The holder first: while a token stands, it has one holder or none. So who is seen as the holder and finds his
+	 * own token after that was the holder by it when he looked.
 	 */
 	if (atomic_load_explicit(&record->holder, memory_order_seq_cst) != pool->id ||
 		atomic_load_explicit(&record->token, memory_order_seq_cst) != role->token)

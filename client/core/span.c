@@ -1,8 +1,9 @@
 /*
  * span.c - parts of pages: slabs of equal pieces, one class of sizes and one content type to a page.
  *
- * Classes: 256 bytes times 4, 5, 6, 7 times a power of two, so that rounding up wastes at most a fifth; below 1 KB every multiple
- * of 256. A page of a class is an ordinary block, pinned once as long as a span in it lives, and given back with its last one.
+ * Classes: 256 bytes times 4, 5, 6, 7 times a power of two, so that rounding up wastes at most a fifth; below 1 KB
+ * every multiple of 256. A page of a class is an ordinary block, pinned once as long as a span in it lives, and given
+ * back with its last one.
  *
  * Invariant, under the lock: the pages of a list are those of its class and content with a piece to give.
  */
@@ -50,14 +51,15 @@ int span_open(struct gpool *pool)
 	if (!spans)
 		return -ENOMEM;
 	spans->bytes = pool->page_count * sizeof(*spans->at);
-	spans->at = mmap(NULL, spans->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	spans->at =
+		mmap(NULL, spans->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (spans->at == MAP_FAILED) {
 		free(spans);
 		return -ENOMEM;
 	}
 	pthread_mutex_init(&spans->lock, NULL);
 	for (int content = 0; content < GPOOL_CONTENTS; content++)
-		for (int class = 0; class < SPAN_CLASSES; class++)
+		for (int class = 0; class < SPAN_CLASSES; class ++)
 			TAILQ_INIT(&spans->with_room[content][class]);
 	pool->spans = spans;
 	return 0;
@@ -189,7 +191,8 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struc
 	if (pool->role)
 		return fail_role(pool);
 	if (bytes == 0 || bytes > pool->page_bytes / 2)
-		return fail(-EINVAL, "bytes is %llu; a span has 1 to %llu, half a page", (unsigned long long)bytes, (unsigned long long)pool->page_bytes / 2);
+		return fail(-EINVAL, "bytes is %llu; a span has 1 to %llu, half a page", (unsigned long long)bytes,
+			(unsigned long long)pool->page_bytes / 2);
 	if (content >= GPOOL_CONTENTS)
 		return fail(-EINVAL, "content is %u; the largest is %d", content, GPOOL_CONTENTS - 1);
 	class = span_class_of((uint32_t)bytes);
@@ -225,8 +228,8 @@ int gpool_span_free(struct gpool *pool, const struct gpool_span *span)
 		error = -ESTALE;
 	else if (span->bytes != class_bytes(page->class) || span->offset % span->bytes ||
 		span->offset / span->bytes >= page->pieces)
-		error = fail(-EINVAL, "not a span's handle: %u bytes at offset %u, in a page of spans of %u bytes", span->bytes, span->offset,
-			class_bytes(page->class));
+		error = fail(-EINVAL, "not a span's handle: %u bytes at offset %u, in a page of spans of %u bytes",
+			span->bytes, span->offset, class_bytes(page->class));
 	else
 		error = piece_put(pool, page, span->offset / span->bytes);
 	pthread_mutex_unlock(&pool->spans->lock);

@@ -61,7 +61,7 @@ void spills_close(struct gpool *pool)
 
 static struct moved *moved_find(const struct spills *spills, uint64_t tag)
 {
-	struct moved key = { .sequence = tag >> BLOCK_SEQUENCE_SHIFT };
+	struct moved key = {.sequence = tag >> BLOCK_SEQUENCE_SHIFT};
 	void *found = tfind(&key, &spills->moved, by_sequence);
 
 	return found ? *(struct moved **)found : NULL;
@@ -128,10 +128,13 @@ void spill_forget(struct gpool *pool, uint64_t tag)
 
 /* ---- bringing back ---- */
 
-/* Is it spilled, can it be brought back, and how many pages is it? Others' blocks shall not go for one that nobody can bring. */
+/*
+ * Is it spilled, can it be brought back, and how many pages is it? Others' blocks shall not go for one that nobody can
+ * bring.
+ */
 static int saved_ask(struct gpool *pool, uint64_t tag, uint32_t *page_count)
 {
-	struct lease_request ask = { .kind = LEASE_RESTORE, .flags = LEASE_SOON, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
+	struct lease_request ask = {.kind = LEASE_RESTORE, .flags = LEASE_SOON, .tag = tag & ~(uint64_t)BLOCK_STITCHED};
 	int error = lease_ask(pool, &ask);
 
 	*page_count = ask.extra_granted;
@@ -178,12 +181,13 @@ static int restore_fail(struct gpool *pool, uint64_t tag)
 
 	if (saved_ask(pool, tag, &page_count) == -ESTALE)
 		return fail(-EIO, "the block's spilled content is lost: its checksum differs from when it was written");
-	return fail(-EIO, "the block's spilled content cannot be read back now; it is kept, and the agent's log has the cause");
+	return fail(-EIO,
+		"the block's spilled content cannot be read back now; it is kept, and the agent's log has the cause");
 }
 
 static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *target)
 {
-	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
+	struct lease_request ask = {.kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_STITCHED};
 	int32_t timeout_ms = (int32_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed);
 	uint32_t page_count;
 	int error;
@@ -203,8 +207,8 @@ static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *targ
 }
 
 /*
- * This thread brings it back: false: there is no memory to note that. `moved` is what the table has of it, or NULL; the caller holds
- * the lock.
+ * This thread brings it back: false: there is no memory to note that. `moved` is what the table has of it, or NULL; the
+ * caller holds the lock.
  */
 static bool coming_begin(struct spills *spills, struct moved *moved, uint64_t tag)
 {
@@ -231,8 +235,8 @@ static void coming_end(struct spills *spills, uint64_t tag, const struct gpool_b
 }
 
 /*
- * While it is on its way out there is nothing to do but wait: as with a block that comes back, no time is too long for that. The agent
- * ends it, with or without a mover (mover.patience).
+ * While it is on its way out there is nothing to do but wait: as with a block that comes back, no time is too long for
+ * that. The agent ends it, with or without a mover (mover.patience).
  */
 static int pin_patiently(struct gpool *pool, const struct gpool_block *block, int error)
 {
@@ -244,7 +248,8 @@ static int pin_patiently(struct gpool *pool, const struct gpool_block *block, in
 /* Freed, and others still pin it: it is theirs to the end, and nobody's who comes now. */
 static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
 {
-	return atomic_load_explicit(&block_entry(pool, place->page)->tag, memory_order_acquire) == (place->tag | BLOCK_DYING);
+	return atomic_load_explicit(&block_entry(pool, place->page)->tag, memory_order_acquire) ==
+		(place->tag | BLOCK_DYING);
 }
 
 int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
@@ -267,7 +272,8 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 		pthread_mutex_lock(&spills->lock);
 		/* Nobody has moved it meanwhile: then it is our turn. */
 		moved = moved_settled(spills, block->tag);
-		if (moved && moved->known && moved->place.page == place->page && moved->place.generation == place->generation)
+		if (moved && moved->known && moved->place.page == place->page &&
+			moved->place.generation == place->generation)
 			moved->known = false;
 	}
 	if (!coming_begin(spills, moved, block->tag)) {
@@ -345,7 +351,8 @@ static int fetch_enter(struct gpool *pool, const struct gpool_block *block)
 
 int spill_fetch_begin(struct gpool *pool, const struct gpool_block *block, struct spill_fetch *fetch)
 {
-	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_STITCHED, .need = block->page_count };
+	struct lease_request ask = {
+		.kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_STITCHED, .need = block->page_count};
 	int error = fetch_enter(pool, block);
 
 	if (error)
@@ -365,7 +372,7 @@ int spill_fetch_begin(struct gpool *pool, const struct gpool_block *block, struc
 
 int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait)
 {
-	struct lease_request ask = { 0 };
+	struct lease_request ask = {0};
 	int error = lease_end(pool, &fetch->ticket, wait, &ask);
 
 	if (error == -EAGAIN)
@@ -381,7 +388,7 @@ int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait)
 
 static int discard(struct gpool *pool, uint64_t tag)
 {
-	struct lease_request ask = { .kind = LEASE_DISCARD, .tag = tag & ~(uint64_t)BLOCK_STITCHED };
+	struct lease_request ask = {.kind = LEASE_DISCARD, .tag = tag & ~(uint64_t)BLOCK_STITCHED};
 
 	return lease_ask(pool, &ask);
 }
@@ -432,7 +439,7 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block)
 
 int spill_now(struct gpool *pool, const struct gpool_block *block)
 {
-	struct lease_request ask = { .kind = LEASE_SPILL };
+	struct lease_request ask = {.kind = LEASE_SPILL};
 	struct gpool_block place = *block;
 
 	if (atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) != block->tag)

@@ -1,9 +1,9 @@
 /*
  * spill.h - blocks whose content leaves the pool and comes back elsewhere (GPOOL_ALLOC_SPILL). Internal to libgpool.
  *
- * A handle names content by the sequence in its tag; where the content is now, once it has moved, stands in a table of this
- * process. Nothing of this is looked at while the handle's own page still holds its block, so that blocks which never moved cost
- * nothing. One thread brings a block back; others that want it wait for that one.
+ * A handle names content by the sequence in its tag; where the content is now, once it has moved, stands in a table of
+ * this process. Nothing of this is looked at while the handle's own page still holds its block, so that blocks which
+ * never moved cost nothing. One thread brings a block back; others that want it wait for that one.
  */
 #ifndef GPOOL_CLIENT_SPILL_H
 #define GPOOL_CLIENT_SPILL_H
@@ -14,12 +14,15 @@
 int spills_open(struct gpool *pool);
 void spills_close(struct gpool *pool);
 
-/* spill_where() - where a block is that is not where its handle says. -ESTALE: nowhere that is known; perhaps it is spilled. */
+/*
+ * spill_where() - where a block is that is not where its handle says. -ESTALE: nowhere that is known; perhaps it is
+ * spilled.
+ */
 int spill_where(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place) COLD;
 
 /*
- * spill_pin() - pin a block that did not let itself be pinned where its handle says (`error`): waits while it is on its way out,
- * finds it where it is, or brings it back. *place: where it is pinned. Return: as gpool_pin().
+ * spill_pin() - pin a block that did not let itself be pinned where its handle says (`error`): waits while it is on its
+ * way out, finds it where it is, or brings it back. *place: where it is pinned. Return: as gpool_pin().
  */
 int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place) COLD;
 
@@ -34,11 +37,11 @@ struct spill_fetch {
 bool spill_here(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * spill_fetch_begin() - begin to bring a block back, into pages that are free: nothing is evicted for it, and nothing waited for.
- * Others who pin it wait for spill_fetch_end(), which is a must. Return: 0, -EALREADY (it is in the pool), -EAGAIN (on its way
- * out; another thread brings it), -ESTALE (freed), or as gpool_pin().
- * spill_fetch_end() - it is in the pool, unpinned, or what has gone wrong: -EBUSY: it was on its way out; else as gpool_pin().
- * Without `wait` it may be -EAGAIN: not yet.
+ * spill_fetch_begin() - begin to bring a block back, into pages that are free: nothing is evicted for it, and nothing
+ * waited for. Others who pin it wait for spill_fetch_end(), which is a must. Return: 0, -EALREADY (it is in the pool),
+ * -EAGAIN (on its way out; another thread brings it), -ESTALE (freed), or as gpool_pin().
+ * spill_fetch_end() - it is in the pool, unpinned, or what has gone wrong: -EBUSY: it was on its way out; else as
+ * gpool_pin(). Without `wait` it may be -EAGAIN: not yet.
  */
 int spill_fetch_begin(struct gpool *pool, const struct gpool_block *block, struct spill_fetch *fetch);
 int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait);
@@ -49,7 +52,10 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block) COLD;
 /* spill_forget() - its block is freed. */
 void spill_forget(struct gpool *pool, uint64_t tag) COLD;
 
-/* spill_now() - move an unpinned block out of the pool. 0, -ESTALE, -EBUSY (pinned, or behind a fence), -ENOSPC, -EIO, -EPIPE. */
+/*
+ * spill_now() - move an unpinned block out of the pool. 0, -ESTALE, -EBUSY (pinned, or behind a fence), -ENOSPC, -EIO,
+ * -EPIPE.
+ */
 int spill_now(struct gpool *pool, const struct gpool_block *block);
 
 /* pin_at() - gpool_pin() by word and tag alone; pin.c. */

@@ -32,7 +32,8 @@ int stitch_open(struct gpool *pool)
 	if (!stitches)
 		return -ENOMEM;
 	stitches->bytes = pool->page_count * sizeof(*stitches->at);
-	stitches->at = mmap(NULL, stitches->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	stitches->at =
+		mmap(NULL, stitches->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (stitches->at == MAP_FAILED) {
 		free(stitches);
 		return -ENOMEM;
@@ -305,7 +306,8 @@ void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag)
 	pthread_mutex_lock(&stitches->lock);
 	stitches->at[page]->sequence = tag >> BLOCK_SEQUENCE_SHIFT;
 	extents_tag(pool, page,
-		block_tag_make(tag >> BLOCK_SEQUENCE_SHIFT, BLOCK_EXTENT | (tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),
+		block_tag_make(
+			tag >> BLOCK_SEQUENCE_SHIFT, BLOCK_EXTENT | (tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),
 		atomic_load_explicit(&head->owner_id, memory_order_relaxed));
 	atomic_store_explicit(&block_entry(pool, page)->tag, tag, memory_order_release);
 	pthread_mutex_unlock(&stitches->lock);
@@ -343,7 +345,8 @@ int stitch_address(const struct gpool *pool, const struct gpool_block *block, ui
 	/* With the lock: a caller without a pin shall get a stale address at worst. */
 	pthread_mutex_lock(&stitches->lock);
 	stitch = stitches->at[block->page];
-	if (stitch && stitch->sequence == block->tag >> BLOCK_SEQUENCE_SHIFT && stitch->page_count == block->page_count) {
+	if (stitch && stitch->sequence == block->tag >> BLOCK_SEQUENCE_SHIFT &&
+		stitch->page_count == block->page_count) {
 		*address = stitch->va;
 		error = 0;
 	}
@@ -396,7 +399,9 @@ int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t ad
 		.page_count = block->page_count,
 	};
 	extents_tag(pool, block->page,
-		block_tag_make(stitch->sequence, BLOCK_EXTENT | ((uint32_t)block->tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))), 0);
+		block_tag_make(stitch->sequence,
+			BLOCK_EXTENT | ((uint32_t)block->tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),
+		0);
 	atomic_store_explicit(&block_entry(pool, block->page)->tag, block->tag, memory_order_release);
 	stitch_publish(pool, stitch);
 	return 0;

@@ -12,10 +12,11 @@
 #include <stdlib.h>
 
 enum {
-	SLOT_BITS = 8, /* of a stream's number; SESSION_TIMELINES slots */
+	SLOT_BITS = 8,         /* of a stream's number; SESSION_TIMELINES slots */
 	TIMELINE_BYTES = 4096, /* the layout gives it pages of its own, and drivers register whole ones */
 	WAIT_SPINS = 256,
-	WAIT_FIRST_NS = 20000, /* a GPU that writes a timeline wakes nobody: waiting on the host is looking, in growing steps */
+	/* a GPU that writes a timeline wakes nobody: waiting on the host is looking, in growing steps */
+	WAIT_FIRST_NS = 20000,
 	WAIT_LARGEST_NS = 1000000,
 };
 
@@ -28,7 +29,8 @@ struct stream {
 	bool manual;
 	bool adopted; /* the program's own: not ours to destroy */
 	uint32_t generation;
-	_Atomic uint32_t number;   /* while it is open; 0: it is closed. This and the next are written under the lock, read without it */
+	/* while it is open; 0: it is closed. This and the next are written under the lock, read without it */
+	_Atomic uint32_t number;
 	_Atomic bool waits;        /* it has a GPU stream, which can be made to wait */
 	_Atomic uint64_t recorded; /* highest value of a fence */
 	uint64_t shared;           /* highest value that is queued for the published page */
@@ -36,10 +38,10 @@ struct stream {
 };
 
 struct streams {
-	pthread_mutex_t lock; /* opening */
-	bool registered;      /* the timeline is known to the back end */
+	pthread_mutex_t lock;               /* opening */
+	bool registered;                    /* the timeline is known to the back end */
 	struct timeline_page *_Atomic page; /* for others; NULL: nobody has asked yet */
-	pthread_mutex_t joins_lock; /* the session's joint fences; a leaf */
+	pthread_mutex_t joins_lock;         /* the session's joint fences; a leaf */
 	uint32_t join_cursor;
 	struct stream slots[SESSION_TIMELINES];
 };
@@ -58,7 +60,10 @@ int stream_open_all(struct gpool *pool)
 	return 0;
 }
 
-/* The processor says that it is reached, for us and for others. Never of a stream that a GPU writes for. Caller holds the stream's lock. */
+/*
+ * The processor says that it is reached, for us and for others. Never of a stream that a GPU writes for. Caller holds
+ * the stream's lock.
+ */
 static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
 {
 	struct timeline_page *page = atomic_load_explicit(&pool->streams->page, memory_order_acquire);
@@ -80,7 +85,10 @@ static void stream_end(struct gpool *pool, uint32_t slot)
 			gpu_stream_destroy(pool->gpu, stream->gpu);
 		stream->gpu = NULL;
 	}
-	/* Nobody can reach the fences of a closed manual stream any more, nor those of work that failed: they are reached. */
+	/*
+	 * Nobody can reach the fences of a closed manual stream any more, nor those of work that failed: they are
+	 * reached.
+	 */
 	reach(pool, slot, atomic_load_explicit(&stream->recorded, memory_order_relaxed));
 	atomic_store_explicit(&stream->number, 0, memory_order_release);
 	stream->open = false;
@@ -172,7 +180,8 @@ bool stream_can_wait(struct gpool *pool, uint32_t stream)
 {
 	uint32_t slot;
 
-	return !stream_slot_of(pool, stream, &slot) && atomic_load_explicit(&pool->streams->slots[slot].waits, memory_order_relaxed);
+	return !stream_slot_of(pool, stream, &slot) &&
+		atomic_load_explicit(&pool->streams->slots[slot].waits, memory_order_relaxed);
 }
 
 int fence_check(struct gpool *pool, struct gpool_fence fence)
@@ -200,7 +209,9 @@ bool fence_pending(struct gpool *pool, struct gpool_fence fence)
 /* Caller holds streams->lock. */
 static int timeline_register(struct gpool *pool)
 {
-	int error = pool->streams->registered ? 0 : gpu_host_register(pool->gpu, (void *)pool->session.timeline, TIMELINE_BYTES);
+	int error = pool->streams->registered
+		? 0
+		: gpu_host_register(pool->gpu, (void *)pool->session.timeline, TIMELINE_BYTES);
 
 	if (!error)
 		pool->streams->registered = true;
@@ -212,7 +223,8 @@ static int stream_start(struct gpool *pool, struct stream *stream, void *native)
 	int error;
 
 	if (!(pool->capabilities & GPU_CAP_TIMELINE))
-		return fail(-EOPNOTSUPP, "the device cannot write to memory from a stream; GPOOL_STREAM_MANUAL can be opened");
+		return fail(-EOPNOTSUPP,
+			"the device cannot write to memory from a stream; GPOOL_STREAM_MANUAL can be opened");
 	error = timeline_register(pool);
 	if (error)
 		return error;
@@ -244,7 +256,9 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 	if (!pool->alive)
 		return -ECHILD;
 	if (flags & ~(uint32_t)GPOOL_STREAM_MANUAL || (native && flags))
-		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_STREAM_MANUAL, for a stream without a native one", flags);
+		return fail(-EINVAL,
+			"flags are 0x%x; the only one is GPOOL_STREAM_MANUAL, for a stream without a native one",
+			flags);
 	if (pool->role)
 		return fail(-EOPNOTSUPP, "an observer or admin has no device");
 	pthread_mutex_lock(&pool->streams->lock);
@@ -347,7 +361,8 @@ int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_a
 	if (!found->gpu)
 		error = fail_manual(stream);
 	else
-		error = out ? quantise_queue(pool->gpu, args, found->gpu) : dequantise_queue(pool->gpu, args, found->gpu);
+		error = out ? quantise_queue(pool->gpu, args, found->gpu)
+			    : dequantise_queue(pool->gpu, args, found->gpu);
 	pthread_mutex_unlock(&found->lock);
 	return error;
 }
@@ -460,7 +475,8 @@ int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 /* The half of a timeline word that changes at each step, to sleep on; gpool_fence_signal() wakes it. */
 static const _Atomic uint32_t *timeline_low(const struct gpool *pool, uint32_t slot)
 {
-	return (const _Atomic uint32_t *)(const void *)&pool->session.timeline[slot] + (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__);
+	return (const _Atomic uint32_t *)(const void *)&pool->session.timeline[slot] +
+		(__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__);
 }
 
 static int wait_ended(struct gpool *pool, int state)
@@ -575,7 +591,10 @@ void stream_publish(struct gpool *pool, struct timeline_page *page)
 	atomic_store_explicit(&pool->streams->page, page, memory_order_release);
 }
 
-/* The stream of a fence, locked: 0; 1: it is reached, or its stream is closed, which is the same; -EINVAL: no fence of ours. */
+/*
+ * The stream of a fence, locked: 0; 1: it is reached, or its stream is closed, which is the same; -EINVAL: no fence of
+ * ours.
+ */
 static int stream_lock_of(struct gpool *pool, struct gpool_fence fence, struct stream **stream)
 {
 	uint32_t slot = fence_slot(fence.value);
@@ -629,7 +648,8 @@ int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event 
 
 bool stream_is_mirror(const struct gpool *pool, uint32_t slot)
 {
-	return slot < SESSION_TIMELINES && atomic_load_explicit(&pool->streams->slots[slot].mirror, memory_order_acquire);
+	return slot < SESSION_TIMELINES &&
+		atomic_load_explicit(&pool->streams->slots[slot].mirror, memory_order_acquire);
 }
 
 int stream_mirror_open(struct gpool *pool, uint32_t *slot)
@@ -647,14 +667,16 @@ int stream_mirror_open(struct gpool *pool, uint32_t *slot)
 		pthread_mutex_unlock(&stream->lock);
 	}
 	pthread_mutex_unlock(&pool->streams->lock);
-	return error ? error : stream ? 0 : fail(-EUSERS, "all %d streams of the session are open", SESSION_TIMELINES - 1);
+	return error     ? error
+		: stream ? 0
+			 : fail(-EUSERS, "all %d streams of the session are open", SESSION_TIMELINES - 1);
 }
 
 struct gpool_fence stream_mirror_next(struct gpool *pool, uint32_t slot)
 {
 	uint64_t value = atomic_fetch_add_explicit(&pool->streams->slots[slot].recorded, 1, memory_order_release) + 1;
 
-	return (struct gpool_fence){ fence_make(slot, value) };
+	return (struct gpool_fence){fence_make(slot, value)};
 }
 
 void stream_mirror_reach(struct gpool *pool, uint32_t slot, uint64_t value)

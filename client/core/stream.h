@@ -1,8 +1,8 @@
 /*
  * stream.h - streams whose progress stands in the session's timeline. Internal to libgpool.
  *
- * The number that programs get is slot | times the slot was opened << 8, so that a closed stream's number is refused. The values
- * of a slot go on where its last stream left off: a fence of a stream that is closed is reached for good.
+ * The number that programs get is slot | times the slot was opened << 8, so that a closed stream's number is refused.
+ * The values of a slot go on where its last stream left off: a fence of a stream that is closed is reached for good.
  */
 #ifndef GPOOL_CLIENT_STREAM_H
 #define GPOOL_CLIENT_STREAM_H
@@ -22,23 +22,34 @@ int stream_sync_all(struct gpool *pool);
 /* stream_slot_of() - of an open stream: 0, -EINVAL. One load. */
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot);
 
-/* stream_was() - it is open, or was: 0, -EINVAL. stream_can_wait() - whether it is open and not manual; takes no lock. */
+/*
+ * stream_was() - it is open, or was: 0, -EINVAL. stream_can_wait() - whether it is open and not manual; takes no lock.
+ */
 int stream_was(struct gpool *pool, uint32_t stream);
 bool stream_can_wait(struct gpool *pool, uint32_t stream);
 
-/* stream_pool_alloc(), stream_pool_free() - gpu_pool_alloc(), gpu_pool_free() on a stream: -EINVAL: not open. -EOPNOTSUPP: manual. */
+/*
+ * stream_pool_alloc(), stream_pool_free() - gpu_pool_alloc(), gpu_pool_free() on a stream: -EINVAL: not open.
+ * -EOPNOTSUPP: manual.
+ */
 int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint64_t *address);
 int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address);
 
-/* stream_quantise() - quantise_queue() on a stream, or dequantise_queue() where it is not `out`; -EINVAL also: not open, or manual. */
+/*
+ * stream_quantise() - quantise_queue() on a stream, or dequantise_queue() where it is not `out`; -EINVAL also: not
+ * open, or manual.
+ */
 int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out);
 
-/* stream_lora() - lora_shrink_queue() and lora_expand_queue() on a stream: both, or neither adds anything. -EINVAL also: not open, or manual. */
+/*
+ * stream_lora() - lora_shrink_queue() and lora_expand_queue() on a stream: both, or neither adds anything. -EINVAL
+ * also: not open, or manual.
+ */
 int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args);
 
 /*
- * A fence for others: 0, 1 (it is reached, so there is nothing to tell), -EINVAL (not a fence that a stream of ours has recorded), or what
- * the back end said.
+ * A fence for others: 0, 1 (it is reached, so there is nothing to tell), -EINVAL (not a fence that a stream of ours has
+ * recorded), or what the back end said.
  *   stream_share()  its number, or a higher one of the same stream, comes to the published page when it is reached
  *   stream_event()  the event is recorded behind what is queued on its stream by now; -EINVAL also of a manual one
  */
@@ -48,7 +59,8 @@ int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event 
 void stream_publish(struct gpool *pool, struct timeline_page *page);
 
 /*
- * A slot in which fences of another process are mirrored, so that streams, waiting blocks and the agent go by a word of our own segment.
+ * A slot in which fences of another process are mirrored, so that streams, waiting blocks and the agent go by a word of
+ * our own segment.
  * It has no stream: import.c says what is reached, in rising order.
  *   stream_mirror_open()   0, -EUSERS
  *   stream_mirror_next()   the next fence of it
@@ -64,7 +76,10 @@ bool stream_is_mirror(const struct gpool *pool, uint32_t slot);
 /* stream_wait_word() - make a stream wait for a fence by the word of our segment that says how far it is. */
 int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
 
-/* fence_joined() - one fence for both, of which `old` may be a joint one: for block entries alone. 0: there is no room for a joint fence. */
+/*
+ * fence_joined() - one fence for both, of which `old` may be a joint one: for block entries alone. 0: there is no room
+ * for a joint fence.
+ */
 uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence);
 
 /* fence_check() - 0, or -EINVAL: no stream has recorded such a fence. */

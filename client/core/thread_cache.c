@@ -14,7 +14,7 @@ static struct {
 	uint64_t last_epoch;
 	pthread_key_t key; /* its destructor ends a thread's caches */
 	bool key_made;
-} registry = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
 static _Atomic uint64_t sequences = 1; /* of tags: one row for the whole process */
@@ -30,8 +30,8 @@ uint64_t sequence_chunk(struct thread_cache *cache)
 	cache->sequence = first + 1;
 	cache->sequence_end = first + SEQUENCE_CHUNK;
 	while (seen < cache->sequence_end &&
-		!atomic_compare_exchange_weak_explicit(published, &seen, cache->sequence_end, memory_order_relaxed,
-			memory_order_relaxed))
+		!atomic_compare_exchange_weak_explicit(
+			published, &seen, cache->sequence_end, memory_order_relaxed, memory_order_relaxed))
 		;
 	return first;
 }
@@ -70,7 +70,10 @@ static void stats_release(struct thread_cache *cache)
 
 static void run_flush(const struct gpool *pool, const struct cached_run *run)
 {
-	/* The agent's look lasts less than a microsecond. A run that is really on the move stays CACHED, the agent's to take. */
+	/*
+	 * The agent's look lasts less than a microsecond. A run that is really on the move stays CACHED, the agent's to
+	 * take.
+	 */
 	for (int tries = 0; tries < 1000; tries++) {
 		int claimed = cached_run_claim(pool, run);
 
@@ -199,7 +202,7 @@ struct thread_cache *thread_cache_create(struct gpool *pool)
 
 	if (!cache)
 		return NULL;
-	*cache = (struct thread_cache){ .pool = pool };
+	*cache = (struct thread_cache){.pool = pool};
 	pthread_mutex_lock(&registry.lock);
 	if (pthread_setspecific(registry.key, cache)) { /* any value but NULL: it makes the destructor run */
 		pthread_mutex_unlock(&registry.lock);
@@ -213,7 +216,7 @@ struct thread_cache *thread_cache_create(struct gpool *pool)
 		cache->next->link = &cache->next;
 	pool->caches = cache;
 	atomic_fetch_add_explicit(&pool->cache_count, 1, memory_order_relaxed);
-	thread_slots[pool->slot] = (struct thread_slot){ .epoch = pool->epoch, .cache = cache };
+	thread_slots[pool->slot] = (struct thread_slot){.epoch = pool->epoch, .cache = cache};
 	pthread_mutex_unlock(&registry.lock);
 	return cache;
 }

@@ -1,13 +1,13 @@
 /*
- * thread_cache.h - what each thread keeps for itself of each pool: a magazine of single pages, a few longer runs, a chunk of tag
- * sequences, a slot of counters. Internal to libgpool.
+ * thread_cache.h - what each thread keeps for itself of each pool: a magazine of single pages, a few longer runs, a
+ * chunk of tag sequences, a slot of counters. Internal to libgpool.
  *
- * A cached page is leased, unpinned and tagged BLOCK_TAG_CACHED, and the agent may take it at any time, so that a stopped thread
- * sits on nothing. So the cache remembers the whole page word, and takes a page only under a pin and with that word unchanged:
- * then nobody can have touched the entry meanwhile.
+ * A cached page is leased, unpinned and tagged BLOCK_TAG_CACHED, and the agent may take it at any time, so that a
+ * stopped thread sits on nothing. So the cache remembers the whole page word, and takes a page only under a pin and
+ * with that word unchanged: then nobody can have touched the entry meanwhile.
  *
- * Owner of a cache: its pool's list. A thread finds its own through a thread-local table, in which an entry counts only while its
- * epoch is the pool's; the end of the thread, or of the pool, frees the cache.
+ * Owner of a cache: its pool's list. A thread finds its own through a thread-local table, in which an entry counts only
+ * while its epoch is the pool's; the end of the thread, or of the pool, frees the cache.
  */
 #ifndef GPOOL_CLIENT_THREAD_CACHE_H
 #define GPOOL_CLIENT_THREAD_CACHE_H
@@ -34,12 +34,12 @@ struct thread_cache {
 	uint32_t run_pages;
 	uint64_t sequence, sequence_end;
 	struct gpool *pool;
-	uint32_t take_hint;      /* word of free_bits where the last search stopped */
-	uint32_t batch;          /* pages to ask the agent for at a time */
+	uint32_t take_hint; /* word of free_bits where the last search stopped */
+	uint32_t batch;     /* pages to ask the agent for at a time */
 	uint64_t last_refill_ns;
-	struct gpool_shortage shortage; /* without size and holders */
+	struct gpool_shortage shortage;               /* without size and holders */
 	struct gpool_shortage_object shortage_object; /* pages 0: none */
-	struct thread_cache *next, **link; /* in pool->caches */
+	struct thread_cache *next, **link;            /* in pool->caches */
 	struct cached_run runs[CACHE_RUNS];
 	struct cached_run magazine[MAGAZINE_MAX];
 };
@@ -49,11 +49,17 @@ struct thread_slot {
 	struct thread_cache *cache;
 };
 
-/* Initial-exec: one load relative to the thread pointer instead of a call; 256 bytes fit into what dlopen() keeps for this. */
+/*
+ * Initial-exec: one load relative to the thread pointer instead of a call; 256 bytes fit into what dlopen() keeps for
+ * this.
+ */
 extern _Thread_local struct thread_slot thread_slots[POOLS_MAX]
 	__attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-/* thread_cache_create() - the calling thread's cache for this pool; NULL: out of memory. Then only allocations fail for it. */
+/*
+ * thread_cache_create() - the calling thread's cache for this pool; NULL: out of memory. Then only allocations fail for
+ * it.
+ */
 struct thread_cache *thread_cache_create(struct gpool *pool) COLD;
 
 static inline struct thread_cache *thread_cache_of(struct gpool *pool)
@@ -81,7 +87,8 @@ static inline int cached_run_claim(const struct gpool *pool, const struct cached
 	uint64_t now = pin_raise(&pool->session, pool->pages, run->page);
 
 	if (likely(now == run->word) &&
-		likely(atomic_load_explicit(&block_entry(pool, run->page)->tag, memory_order_relaxed) == BLOCK_TAG_CACHED))
+		likely(atomic_load_explicit(&block_entry(pool, run->page)->tag, memory_order_relaxed) ==
+			BLOCK_TAG_CACHED))
 		return 0;
 	pin_drop(&pool->session, run->page);
 	return now != run->word && block_word_same(now, run->word) ? -EAGAIN : -ESTALE;
@@ -135,7 +142,7 @@ static inline bool thread_cache_has_room(const struct thread_cache *cache, uint3
 /* thread_cache_push() - remember a run that was tagged BLOCK_TAG_CACHED; there must be room. */
 static inline void thread_cache_push(struct thread_cache *cache, uint32_t page, uint32_t page_count, uint64_t word)
 {
-	struct cached_run run = { .page = page, .page_count = page_count, .word = word };
+	struct cached_run run = {.page = page, .page_count = page_count, .word = word};
 
 	if (page_count == 1) {
 		cache->magazine[cache->magazine_count++] = run;
@@ -158,7 +165,8 @@ static inline uint64_t sequence_next(struct thread_cache *cache)
 static inline void stat_add_many(const struct thread_cache *cache, _Atomic uint64_t *counter, uint64_t count)
 {
 	if (likely(!cache->stats_shared))
-		atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + count, memory_order_relaxed);
+		atomic_store_explicit(
+			counter, atomic_load_explicit(counter, memory_order_relaxed) + count, memory_order_relaxed);
 	else
 		atomic_fetch_add_explicit(counter, count, memory_order_relaxed);
 }
@@ -169,9 +177,10 @@ static inline void stat_add(const struct thread_cache *cache, _Atomic uint64_t *
 }
 
 /*
- * transit_begin(), transit_end() - around every time that a thread has pages in its hands which stand neither in the free bits nor in an
- * entry: see struct thread_stats. They nest. Not around magazines and runs at hand, whose pages always have an entry. A thread without
- * a cache shares the last slot. The order: begun before the first page is taken (an atomic instruction), ended after the last is put.
+ * transit_begin(), transit_end() - around every time that a thread has pages in its hands which stand neither in the
+ * free bits nor in an entry: see struct thread_stats. They nest. Not around magazines and runs at hand, whose pages
+ * always have an entry. A thread without a cache shares the last slot. The order: begun before the first page is taken
+ * (an atomic instruction), ended after the last is put.
  */
 static inline void transit_begin_in(struct gpool *pool, struct thread_stats *stats)
 {

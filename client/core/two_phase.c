@@ -2,13 +2,14 @@
  * two_phase.c - blocks that nobody sees before they are complete.
  *
  * A prepared block is an allocated one whose tag says so; its handle is refused everywhere but here. Commit is a
- * compare-and-swap of the tag, so of a commit and a rollback, or of two commits, one wins. Rolling back after a death needs
- * nothing: the pages of a dead process all go back.
+ * compare-and-swap of the tag, so of a commit and a rollback, or of two commits, one wins. Rolling back after a death
+ * needs nothing: the pages of a dead process all go back.
  */
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
 
-int gpool_prepare(struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block)
+int gpool_prepare(
+	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block)
 {
 	struct alloc_request request;
 	int error;
@@ -24,7 +25,8 @@ static int prepared_check(const struct gpool *pool, const struct gpool_block *bl
 {
 	if (!pool->alive)
 		return -ECHILD;
-	if (block->page >= pool->page_count || block->tag & (BLOCK_EXTENT | BLOCK_DYING) || !block_tag_is_block(block->tag))
+	if (block->page >= pool->page_count || block->tag & (BLOCK_EXTENT | BLOCK_DYING) ||
+		!block_tag_is_block(block->tag))
 		return fail_handle(pool, block);
 	return block->tag & BLOCK_PREPARED ? 0 : -ESTALE; /* what commit made of it */
 }
@@ -40,7 +42,10 @@ int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry)
 	committed.tag &= ~(uint64_t)BLOCK_PREPARED;
 	if (!block_word_same(atomic_load_explicit(&pool->pages[block->page], memory_order_acquire), block->generation))
 		return -ESTALE;
-	/* A commit is a use: the pin is as young as the block. Before the tag, which makes the pin one that can be called leaked. */
+	/*
+	 * A commit is a use: the pin is as young as the block. Before the tag, which makes the pin one that can be
+	 * called leaked.
+	 */
 	atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
 	if (!atomic_compare_exchange_strong_explicit(&block_entry(pool, block->page)->tag, &tag, committed.tag,
 		    memory_order_seq_cst, memory_order_relaxed))

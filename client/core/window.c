@@ -12,7 +12,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Handles that lie one after the other behind one descriptor, which is kept: importing all of them at once would take long. */
+/*
+ * Handles that lie one after the other behind one descriptor, which is kept: importing all of them at once would take
+ * long.
+ */
 struct handle_source {
 	struct handle_source *next;
 	int fd;
@@ -29,7 +32,8 @@ struct window {
 	_Atomic uint64_t *mapped; /* a bit for each handle: all of it is mapped for reading and writing */
 	uint64_t *there;          /* a bit for each handle: it is mapped */
 	uint64_t *readonly;       /* a bit for each page that may only be read: published, see window_protect() */
-	_Atomic uint64_t *handles; /* [handle_count]; 0: not imported. Written under the lock, read without it by who has pages of it */
+	/* [handle_count]; 0: not imported. Written under the lock, read without it by who has pages of it */
+	_Atomic uint64_t *handles;
 	struct handle_source *sources;
 };
 
@@ -94,7 +98,8 @@ static inline bool bit_of(const uint64_t *bits, uint32_t index)
 static void unmap_run(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
-	int error = gpu_unmap(pool->gpu, pool->window_base + first * window->handle_bytes, (end - first) * window->handle_bytes);
+	int error = gpu_unmap(
+		pool->gpu, pool->window_base + first * window->handle_bytes, (end - first) * window->handle_bytes);
 
 	if (error)
 		pool_log(pool, POOL_LOG_ERROR, "cannot unmap handles %u to %u: %s", first, end - 1, gpu_error_text());
@@ -147,7 +152,7 @@ void window_keep_from_child(const struct gpool *pool, uint64_t va, uint64_t byte
 static int handle_import(struct gpool *pool, uint32_t handle, int fd, uint64_t offset)
 {
 	struct window *window = pool->window;
-	struct gpu_export from = { .fd = fd, .offset = offset, .length = window->handle_bytes };
+	struct gpu_export from = {.fd = fd, .offset = offset, .length = window->handle_bytes};
 	uint64_t imported;
 	int error;
 
@@ -184,15 +189,16 @@ static int source_add(struct window *window, const struct msg_handle_entry *entr
 /* Whether a reply's entry is about handles of [at, end) and about a descriptor that came with it. */
 static bool entry_fits(const struct window *window, const struct msg_handle_entry *entry, uint32_t at, size_t fd_count)
 {
-	return entry->first < window->handle_count && entry->count >= 1 && entry->count <= window->handle_count - entry->first &&
-		entry->first + entry->count > at && (entry->first >= at || entry->count > 1) &&
-		entry->length == window->handle_bytes && entry->fd_index < fd_count;
+	return entry->first < window->handle_count && entry->count >= 1 &&
+		entry->count <= window->handle_count - entry->first && entry->first + entry->count > at &&
+		(entry->first >= at || entry->count > 1) && entry->length == window->handle_bytes &&
+		entry->fd_index < fd_count;
 }
 
 /* One question and its answer; *at moves behind what was got. */
 static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *buffer, struct msg_handles_reply *reply)
 {
-	struct msg_handles_request request = { .first = *at, .count = end - *at };
+	struct msg_handles_request request = {.first = *at, .count = end - *at};
 	uint8_t question[MSG_LARGEST_handles_request];
 	int fds[ATTACH_FDS_MAX], length, error;
 	struct attach_call call = {
@@ -256,8 +262,8 @@ static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 	free(buffer);
 	free(reply);
 	if (error)
-		pool_log(pool, POOL_LOG_ERROR, "cannot get descriptors for handles %u to %u of pool '%s': %s", first, end - 1,
-			pool->header->name, gpool_strerror(error));
+		pool_log(pool, POOL_LOG_ERROR, "cannot get descriptors for handles %u to %u of pool '%s': %s", first,
+			end - 1, pool->header->name, gpool_strerror(error));
 	return error;
 }
 
@@ -316,12 +322,13 @@ static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
 	window_keep_from_child(pool, va, (end - first) * window->handle_bytes);
 	for (handle = first; handle < end; handle++) {
 		window->there[handle / 64] |= UINT64_C(1) << (handle % 64);
-		atomic_fetch_or_explicit(&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
+		atomic_fetch_or_explicit(
+			&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
 	}
 	return 0;
 unmap:
-	pool_log(pool, POOL_LOG_ERROR, "cannot map handles %u to %u of pool '%s': %s", first, end - 1, pool->header->name,
-		gpu_error_text());
+	pool_log(pool, POOL_LOG_ERROR, "cannot map handles %u to %u of pool '%s': %s", first, end - 1,
+		pool->header->name, gpu_error_text());
 	if (handle > first)
 		unmap_run(pool, first, handle);
 	return error;
@@ -337,7 +344,10 @@ static bool any_readonly(const struct window *window, uint32_t handle)
 	return false;
 }
 
-/* Pages [first, end) of handles that are there are ours again: those that could only be read can be written, by a call for each run of them. */
+/*
+ * Pages [first, end) of handles that are there are ours again: those that could only be read can be written, by a call
+ * for each run of them.
+ */
 static int restore(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
@@ -348,13 +358,15 @@ static int restore(struct gpool *pool, uint32_t first, uint32_t end)
 			continue;
 		for (start = page; page + 1 < end && bit_of(window->readonly, page + 1);)
 			page++;
-		error = gpu_access(pool->gpu, pool->window_base + start * pool->page_bytes, (page + 1 - start) * pool->page_bytes, GPU_ACCESS_READ_WRITE);
+		error = gpu_access(pool->gpu, pool->window_base + start * pool->page_bytes,
+			(page + 1 - start) * pool->page_bytes, GPU_ACCESS_READ_WRITE);
 		for (uint32_t at = start; !error && at <= page; at++)
 			window->readonly[at / 64] &= ~(UINT64_C(1) << (at % 64));
 	}
 	for (uint32_t handle = handle_of(window, first); handle <= handle_of(window, end - 1); handle++)
 		if (!any_readonly(window, handle))
-			atomic_fetch_or_explicit(&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
+			atomic_fetch_or_explicit(
+				&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
 	return error;
 }
 
@@ -451,11 +463,13 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 			page++;
 			continue;
 		}
-		error = gpu_access(pool->gpu, pool->window_base + start * pool->page_bytes, (page - start) * pool->page_bytes, GPU_ACCESS_READ);
+		error = gpu_access(pool->gpu, pool->window_base + start * pool->page_bytes,
+			(page - start) * pool->page_bytes, GPU_ACCESS_READ);
 		for (uint32_t at = start; !error && at < page; at++) {
 			uint32_t handle = handle_of(window, at);
 
-			atomic_fetch_and_explicit(&window->mapped[handle / 64], ~(UINT64_C(1) << (handle % 64)), memory_order_relaxed);
+			atomic_fetch_and_explicit(
+				&window->mapped[handle / 64], ~(UINT64_C(1) << (handle % 64)), memory_order_relaxed);
 			window->readonly[at / 64] |= UINT64_C(1) << (at % 64);
 		}
 	}
@@ -468,10 +482,12 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 /* What a call lets go of: what is wanted, or all that this process does not use. */
 struct leaving {
 	bool all;
-	bool objects_unsettled; /* all: which objects are open is just changing, so that all of their pages count as used */
-	uint64_t *objects;      /* all: a bit for each that this process has open */
-	uint64_t *gone;         /* a bit for each handle that may go, then that has gone and of which the agent shall hear */
-	uint64_t *imported;     /* [handle_count] of those, while it is not decided whether they go */
+	/* all: which objects are open is just changing, so that all of their pages count as used */
+	bool objects_unsettled;
+	uint64_t *objects; /* all: a bit for each that this process has open */
+	/* a bit for each handle that may go, then that has gone and of which the agent shall hear */
+	uint64_t *gone;
+	uint64_t *imported; /* [handle_count] of those, while it is not decided whether they go */
 	struct msg_handles_released message;
 };
 
@@ -480,10 +496,12 @@ static bool is_wanted(const struct gpool *pool, uint32_t handle)
 {
 	const struct window *window = pool->window;
 
-	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++) {
+	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle;
+		page++) {
 		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_seq_cst);
 
-		if (page_word_owner(word) || (page_word_state(word) != PAGE_QUARANTINED && page_word_state(word) != PAGE_RETIRED))
+		if (page_word_owner(word) ||
+			(page_word_state(word) != PAGE_QUARANTINED && page_word_state(word) != PAGE_RETIRED))
 			return false;
 	}
 	return true;
@@ -494,20 +512,26 @@ bool window_wanted(const struct gpool *pool, uint32_t page)
 	return is_wanted(pool, handle_of(pool->window, page));
 }
 
-/* No page of it is in a block, in a cache or in the hands of a thread of ours, nor part of an object that we have open. */
+/*
+ * No page of it is in a block, in a cache or in the hands of a thread of ours, nor part of an object that we have open.
+ */
 static bool is_unused(const struct gpool *pool, const struct leaving *leaving, uint32_t handle)
 {
 	const struct window *window = pool->window;
 
-	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++) {
+	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle;
+		page++) {
 		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_seq_cst);
 		uint32_t owner = page_word_owner(word);
 
 		if (page_word_state(word) == PAGE_SHARED) {
-			if (leaving->objects_unsettled || owner >= pool->header->object_count || bit_of(leaving->objects, owner))
+			if (leaving->objects_unsettled || owner >= pool->header->object_count ||
+				bit_of(leaving->objects, owner))
 				return false;
 		} else if (owner == pool->id &&
-			!(atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_seq_cst) >> (page % 64) & 1)) {
+			!(atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_seq_cst) >>
+					(page % 64) &
+				1)) {
 			return false;
 		}
 	}
@@ -526,7 +550,9 @@ static bool handle_let_go(struct gpool *pool, const struct leaving *leaving, uin
 	bool there = bit_of(window->there, handle);
 
 	if (!may_leave(pool, leaving, handle) || pool->hooks->maps(pool, handle) ||
-		(there && gpu_unmap(pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes))) {
+		(there &&
+			gpu_unmap(
+				pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes))) {
 		atomic_store_explicit(&window->handles[handle], leaving->imported[handle], memory_order_release);
 		return false;
 	}
@@ -553,7 +579,7 @@ static void run_note(struct msg_handles_released *message, uint32_t handle)
 	if (last && last->first + last->count == handle)
 		last->count++;
 	else
-		message->runs[message->runs_count++] = (struct msg_handle_run){ handle, 1 };
+		message->runs[message->runs_count++] = (struct msg_handle_run){handle, 1};
 }
 
 /* Also what is wanted and was never mapped, or was let go before, is told: an agent may have died over the message. */
@@ -575,10 +601,11 @@ static void candidates_mark(struct gpool *pool, struct leaving *leaving)
 }
 
 /*
- * Bits in `mapped` and handles go first, and words, free bits and objects are read again after that, since the agent may change its mind and
- * lend us a page of them, and a thread of ours may take an idle one or open an object: who was lent it (refill.c has the fence), has taken
- * it (an atomic instruction) or is in the list of objects (a lock) either finds them gone, and comes to the lock that we hold, or has been
- * seen by us. False: something that is wanted stays for now.
+ * Bits in `mapped` and handles go first, and words, free bits and objects are read again after that, since the agent
+ * may change its mind and lend us a page of them, and a thread of ours may take an idle one or open an object: who was
+ * lent it (refill.c has the fence), has taken it (an atomic instruction) or is in the list of objects (a lock) either
+ * finds them gone, and comes to the lock that we hold, or has been seen by us. False: something that is wanted stays
+ * for now.
  */
 static bool handles_let_go(struct gpool *pool, struct leaving *leaving)
 {
@@ -616,8 +643,9 @@ static int gone_tell(struct gpool *pool, struct leaving *leaving)
 }
 
 /*
- * Two sweeps: the first lets go of what stitched blocks and pinnable objects of before have mapped; the second, after the words were looked at, of those that
- * were evicted in between, lest the agent hears that nothing is mapped while a range of theirs still is.
+ * Two sweeps: the first lets go of what stitched blocks and pinnable objects of before have mapped; the second, after
+ * the words were looked at, of those that were evicted in between, lest the agent hears that nothing is mapped while a
+ * range of theirs still is.
  */
 static int window_leave(struct gpool *pool, bool all)
 {

@@ -1,45 +1,61 @@
 /*
- * window.h - one address range as large as the pool: page i always at window_base + i * page_bytes. Internal to libgpool.
+ * window.h - one address range as large as the pool: page i always at window_base + i * page_bytes. Internal to
+ * libgpool.
  *
- * A handle is imported and mapped when a page of it is first leased to this process, and then left mapped, so that the steady
- * state needs no driver call.
+ * A handle is imported and mapped when a page of it is first leased to this process, and then left mapped, so that the
+ * steady state needs no driver call.
  */
 #ifndef GPOOL_CLIENT_WINDOW_H
 #define GPOOL_CLIENT_WINDOW_H
 
 #include "client/core/pool.h"
 
-/* window_open() - reserve the range: 0, -ENOMEM. _close() unmaps all of it; GPU work must be done. Accepts a pool without one. */
+/*
+ * window_open() - reserve the range: 0, -ENOMEM. _close() unmaps all of it; GPU work must be done. Accepts a pool
+ * without one.
+ */
 int window_open(struct gpool *pool);
 void window_close(struct gpool *pool);
 
 /* window_map() - pages that are leased to us become usable: 0, -ENOMEM. */
 int window_map(struct gpool *pool, uint32_t page, uint32_t page_count);
 
-/* window_handle() - the back end's handle behind a page that is leased to us, for mapping it elsewhere too: 0, -ENOMEM. */
+/*
+ * window_handle() - the back end's handle behind a page that is leased to us, for mapping it elsewhere too: 0, -ENOMEM.
+ */
 int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle);
 
 /* window_has() - whether the handle behind a page is imported. */
 bool window_has(const struct gpool *pool, uint32_t page);
 
-/* window_import() - ask for all handles behind [first, first + count) that this session may have, many at a time: 0, -EPIPE, -ENOMEM. */
+/*
+ * window_import() - ask for all handles behind [first, first + count) that this session may have, many at a time: 0,
+ * -EPIPE, -ENOMEM.
+ */
 int window_import(struct gpool *pool, uint32_t first, uint32_t count);
 
 /*
- * window_protect() - pages that are mapped here may only be read from now on, or written again. window_map() gives write access back
- * too, when pages are leased to us anew. Return: 0, -EBUSY (queued GPU work would lose its access), -ENOMEM, or what the back end said.
+ * window_protect() - pages that are mapped here may only be read from now on, or written again. window_map() gives
+ * write access back too, when pages are leased to us anew. Return: 0, -EBUSY (queued GPU work would lose its access),
+ * -ENOMEM, or what the back end said.
  */
 int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly);
 
-/* window_wanted() - all pages of the handle behind `page` are wanted for another trust domain: they are nobody's, and in no use. */
+/*
+ * window_wanted() - all pages of the handle behind `page` are wanted for another trust domain: they are nobody's, and
+ * in no use.
+ */
 bool window_wanted(const struct gpool *pool, uint32_t page);
 
-/* window_let_go() - handles whose pages are wanted for another trust domain are unmapped, and the agent is told. Returns how many. */
+/*
+ * window_let_go() - handles whose pages are wanted for another trust domain are unmapped, and the agent is told.
+ * Returns how many.
+ */
 int window_let_go(struct gpool *pool) COLD;
 
 /*
- * window_let_go_unused() - of a process that will not look for a while: whatever it has mapped and does not use, wanted or not, where this
- * pool tells trust domains apart.
+ * window_let_go_unused() - of a process that will not look for a while: whatever it has mapped and does not use, wanted
+ * or not, where this pool tells trust domains apart.
  */
 void window_let_go_unused(struct gpool *pool);
 

@@ -1,9 +1,11 @@
 /*
- * lora.c - an engine in small that serves requests with different LoRA adapters. It makes six adapters of different ranks for a model of two
- * layers, registers them, and lets requests come; before each step it asks which of them start, tells the device which adapter each token has,
- * and has the adapters added to the output of each layer's projection. What comes out is compared with float64.
+ * lora.c - an engine in small that serves requests with different LoRA adapters. It makes six adapters of different
+ * ranks for a model of two layers, registers them, and lets requests come; before each step it asks which of them
+ * start, tells the device which adapter each token has, and has the adapters added to the output of each layer's
+ * projection. What comes out is compared with float64.
  *
- * usage: lora FOLDER     an empty one, for the adapters; with an agent whose pool is on the host back end, where addresses of the device are
+ * usage: lora FOLDER     an empty one, for the adapters; with an agent whose pool is on the host back end, where
+ * addresses of the device are
  *                        addresses of this process
  */
 #include <gpool.h>
@@ -17,7 +19,7 @@
 
 enum { LAYERS = 2, IN = 256, OUT = 384, ADAPTERS = 6, REQUESTS = 40, AT_ONCE = 8, TOKENS_EACH = 3 };
 
-static const uint32_t ranks[ADAPTERS] = { 8, 16, 24, 32, 64, 128 };
+static const uint32_t ranks[ADAPTERS] = {8, 16, 24, 32, 64, 128};
 static const double scale = 0.5; /* lora_alpha by rank: see adapter_write() */
 
 static void must(int result, const char *what)
@@ -39,7 +41,10 @@ static float weight(uint32_t adapter, uint32_t layer, char matrix, uint32_t inde
 	return (float)((int)(any >> 40) % 129 - 64) / 64;
 }
 
-/* As PEFT writes it: adapter_config.json, and adapter_model.safetensors, which is the length of a header, the header, and the numbers. */
+/*
+ * As PEFT writes it: adapter_config.json, and adapter_model.safetensors, which is the length of a header, the header,
+ * and the numbers.
+ */
 static void adapter_write(const char *folder, uint32_t adapter)
 {
 	char path[512], header[4096] = "{";
@@ -51,15 +56,18 @@ static void adapter_write(const char *folder, uint32_t adapter)
 	snprintf(path, sizeof(path), "%s/adapter_config.json", folder);
 	file = fopen(path, "w");
 	must(file ? 0 : -errno, path);
-	fprintf(file, "{\"peft_type\": \"LORA\", \"r\": %u, \"lora_alpha\": %g, \"target_modules\": [\"proj\"]}\n", rank, scale * rank);
+	fprintf(file, "{\"peft_type\": \"LORA\", \"r\": %u, \"lora_alpha\": %g, \"target_modules\": [\"proj\"]}\n",
+		rank, scale * rank);
 	must(fclose(file) ? -errno : 0, path);
 	for (uint32_t i = 0; i < 2 * LAYERS; i++) {
 		uint32_t rows = i % 2 ? OUT : rank, columns = i % 2 ? rank : IN;
 		uint64_t end = offset + (uint64_t)rows * columns * sizeof(float);
 
 		snprintf(header + strlen(header), sizeof(header) - strlen(header),
-			"%s\"base_model.model.layers.%u.proj.lora_%c.weight\":{\"dtype\":\"F32\",\"shape\":[%u,%u],\"data_offsets\":[%llu,%llu]}",
-			i ? "," : "", i / 2, i % 2 ? 'B' : 'A', rows, columns, (unsigned long long)offset, (unsigned long long)end);
+			"%s\"base_model.model.layers.%u.proj.lora_%c.weight\":{\"dtype\":\"F32\",\"shape\":[%u,%u],"
+			"\"data_offsets\":[%llu,%llu]}",
+			i ? "," : "", i / 2, i % 2 ? 'B' : 'A', rows, columns, (unsigned long long)offset,
+			(unsigned long long)end);
 		offset = end;
 	}
 	strcat(header, "}");
@@ -105,7 +113,7 @@ static void engine_open(const char *folder)
 	struct gpool_lora_options lora = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora_scheduler_options scheduler = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
 	struct gpool_lora_batch_options batch = GPOOL_LORA_BATCH_OPTIONS_INIT;
-	const struct gpool_lora_target target = { "layers.*.proj", IN, OUT };
+	const struct gpool_lora_target target = {"layers.*.proj", IN, OUT};
 	char path[512], why[GPOOL_LORA_REASON_BYTES] = "";
 	struct gpool_block block;
 	uint64_t address, bytes = (uint64_t)AT_ONCE * (IN + LAYERS * OUT) * sizeof(*engine.x);
@@ -134,7 +142,8 @@ static void engine_open(const char *folder)
 	batch.targets = &target;
 	batch.target_count = 1;
 	must(gpool_lora_batch_open(engine.lora, &batch, &engine.batch), "batch");
-	must(gpool_alloc(engine.pool, (uint32_t)(1 + bytes / gpool_page_bytes(engine.pool)), NULL, &block), "memory of the model");
+	must(gpool_alloc(engine.pool, (uint32_t)(1 + bytes / gpool_page_bytes(engine.pool)), NULL, &block),
+		"memory of the model");
 	must(gpool_address(engine.pool, &block, &address), "address");
 	engine.x = (uint16_t *)(uintptr_t)address;
 	engine.y = engine.x + AT_ONCE * IN;
@@ -166,7 +175,7 @@ static double error_of(uint32_t token, uint32_t adapter)
 
 	for (uint32_t layer = 0; layer < LAYERS; layer++) {
 		const uint16_t *x = engine.x + token * IN, *y = engine.y + (layer * AT_ONCE + token) * OUT;
-		double sums[128] = { 0 }, difference = 0, all = 0;
+		double sums[128] = {0}, difference = 0, all = 0;
 
 		for (uint32_t k = 0; adapter < ADAPTERS && k < ranks[adapter]; k++)
 			for (uint32_t i = 0; i < IN; i++)
@@ -188,7 +197,7 @@ static double error_of(uint32_t token, uint32_t adapter)
 /* Whoever may start now, and has an adapter, which is in the pool from here on until it has ended. */
 static void requests_start(uint32_t step)
 {
-	struct gpool_lora_schedule schedule = { .size = sizeof(schedule) };
+	struct gpool_lora_schedule schedule = {.size = sizeof(schedule)};
 
 	must(gpool_lora_scheduler_form(engine.scheduler, running_count ? 0 : -1, &schedule), "form");
 	for (uint32_t i = 0; i < schedule.failed_count; i++)
@@ -198,8 +207,8 @@ static void requests_start(uint32_t step)
 		running[running_count].adapter = adapter_of[schedule.starts[i]];
 		running[running_count].left = TOKENS_EACH;
 	}
-	printf("step %2u: %u start, %u run with %u adapters, %u adapters are awaited", step, schedule.start_count, running_count, schedule.adapters,
-		schedule.awaited);
+	printf("step %2u: %u start, %u run with %u adapters, %u adapters are awaited", step, schedule.start_count,
+		running_count, schedule.adapters, schedule.awaited);
 }
 
 /* A token of each that runs. */
@@ -219,8 +228,9 @@ static void tokens_make(void)
 		engine.x[i] = i % 3 ? 0x3f80 : 0xbf00; /* 1, -0.5: here is where a model would be */
 	memset(engine.y, 0, LAYERS * AT_ONCE * OUT * sizeof(*engine.y));
 	for (int layer = 0; layer < LAYERS; layer++)
-		must(gpool_lora_batch_apply(engine.batch, layer, 0, (uintptr_t)engine.x, IN, (uintptr_t)(engine.y + layer * AT_ONCE * OUT), OUT,
-			engine.stream), "apply");
+		must(gpool_lora_batch_apply(engine.batch, layer, 0, (uintptr_t)engine.x, IN,
+			     (uintptr_t)(engine.y + layer * AT_ONCE * OUT), OUT, engine.stream),
+			"apply");
 	must(gpool_fence_record(engine.pool, engine.stream, &done), "fence");
 	must(gpool_fence_wait(engine.pool, done, -1), "wait");
 }
@@ -246,7 +256,7 @@ static double tokens_check(void)
 
 int main(int argc, char **argv)
 {
-	struct gpool_lora_scheduler_statistics all = { .size = sizeof(all) };
+	struct gpool_lora_scheduler_statistics all = {.size = sizeof(all)};
 	double largest = 0;
 
 	if (argc != 2) {
@@ -257,7 +267,9 @@ int main(int argc, char **argv)
 	for (uint32_t i = 0; i < REQUESTS; i++) {
 		uint32_t adapter = i * i % (ADAPTERS + 1), request; /* some have none */
 
-		must(gpool_lora_scheduler_add(engine.scheduler, adapter == ADAPTERS ? GPOOL_LORA_NONE : engine.ids[adapter], 100, &request), "add");
+		must(gpool_lora_scheduler_add(engine.scheduler,
+			     adapter == ADAPTERS ? GPOOL_LORA_NONE : engine.ids[adapter], 100, &request),
+			"add");
 		adapter_of[request] = adapter;
 	}
 	for (uint32_t step = 1; all.finished < REQUESTS; step++) {
@@ -270,8 +282,8 @@ int main(int argc, char **argv)
 		largest = error > largest ? error : largest;
 		must(gpool_lora_scheduler_statistics(engine.scheduler, &all), "statistics");
 	}
-	printf("%llu requests, %llu had to wait for their adapter; largest error %.4f\n", (unsigned long long)all.finished,
-		(unsigned long long)all.cold_starts, largest);
+	printf("%llu requests, %llu had to wait for their adapter; largest error %.4f\n",
+		(unsigned long long)all.finished, (unsigned long long)all.cold_starts, largest);
 	engine_close();
 	return largest < 1e-2 ? 0 : 1;
 }

@@ -39,8 +39,8 @@ static void refusal_tell(const struct gpool_kv *kv, uint32_t blocks, int error)
 	else if (error == -EFBIG && blocks > kv->columns)
 		fail(error, "%u blocks needed; a sequence has at most %u (max_sequence_tokens)", blocks, kv->columns);
 	else
-		fail(error, "%u blocks needed; the cache has %u, %u of them free, and keeps %u free (watermark_blocks)", blocks, need.available_blocks,
-			need.free_blocks, need.watermark_blocks);
+		fail(error, "%u blocks needed; the cache has %u, %u of them free, and keeps %u free (watermark_blocks)",
+			blocks, need.available_blocks, need.free_blocks, need.watermark_blocks);
 }
 
 int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error)
@@ -99,7 +99,8 @@ static uint32_t sequences_left(const struct gpool_kv *kv, const struct gpool_kv_
 }
 
 /* Under the lock. *blocks: of those that fit. */
-static uint32_t batch_count(const struct gpool_kv *kv, const uint32_t *tokens, uint32_t count, const struct gpool_kv_batch *limits, uint32_t *blocks)
+static uint32_t batch_count(const struct gpool_kv *kv, const uint32_t *tokens, uint32_t count,
+	const struct gpool_kv_batch *limits, uint32_t *blocks)
 {
 	uint32_t left = sequences_left(kv, limits), available = memory_blocks(kv), fit = 0;
 	uint64_t all_tokens = 0, all_blocks = 0;
@@ -107,7 +108,8 @@ static uint32_t batch_count(const struct gpool_kv *kv, const uint32_t *tokens, u
 	for (; fit < count && fit < left; fit++) {
 		uint32_t wanted = kv_blocks_for(kv, tokens[fit]);
 
-		if (kv_admit(kv, wanted, 0, kv->watermark) == -EFBIG || all_blocks + wanted + kv->watermark > available ||
+		if (kv_admit(kv, wanted, 0, kv->watermark) == -EFBIG ||
+			all_blocks + wanted + kv->watermark > available ||
 			(limits->max_tokens && all_tokens + tokens[fit] > limits->max_tokens))
 			break;
 		all_blocks += wanted;
@@ -117,7 +119,8 @@ static uint32_t batch_count(const struct gpool_kv *kv, const uint32_t *tokens, u
 	return fit;
 }
 
-int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, uint32_t count, const struct gpool_kv_batch *limits, struct gpool_kv_need *need)
+int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, uint32_t count, const struct gpool_kv_batch *limits,
+	struct gpool_kv_need *need)
 {
 	struct gpool_kv_batch read = GPOOL_KV_BATCH_INIT;
 	struct gpool_kv_need found;

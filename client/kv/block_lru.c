@@ -10,7 +10,7 @@ int block_lru_init(struct block_lru *lru, uint32_t blocks)
 	if (!lru->links)
 		return -ENOMEM;
 	lru->blocks = blocks;
-	lru->links[blocks] = (struct block_link){ .before = blocks, .after = blocks };
+	lru->links[blocks] = (struct block_link){.before = blocks, .after = blocks};
 	return 0;
 }
 
@@ -24,7 +24,7 @@ void block_lru_add(struct block_lru *lru, uint32_t block)
 {
 	struct block_link *head = &lru->links[lru->blocks];
 
-	lru->links[block] = (struct block_link){ .before = head->before, .after = lru->blocks };
+	lru->links[block] = (struct block_link){.before = head->before, .after = lru->blocks};
 	lru->links[head->before].after = block;
 	head->before = block;
 }

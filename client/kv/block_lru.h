@@ -1,6 +1,6 @@
 /*
- * block_lru.h - blocks in the order in which they were last put here, the one that was put here first being the next to go. Internal to
- * libgpool; no locks.
+ * block_lru.h - blocks in the order in which they were last put here, the one that was put here first being the next to
+ * go. Internal to libgpool; no locks.
  */
 #ifndef GPOOL_CLIENT_KV_BLOCK_LRU_H
 #define GPOOL_CLIENT_KV_BLOCK_LRU_H

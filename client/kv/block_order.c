@@ -12,7 +12,9 @@ int block_order_init(struct block_order *order, uint32_t blocks, bool adaptive)
 		return block_lru_init(&order->lru, blocks);
 	order->nodes = malloc(blocks * sizeof(*order->nodes));
 	order->owners = malloc(blocks * sizeof(*order->owners));
-	return order->nodes && order->owners ? eviction_create(eviction_policy_named("adaptive"), blocks, &order->eviction) : -ENOMEM;
+	return order->nodes && order->owners
+		? eviction_create(eviction_policy_named("adaptive"), blocks, &order->eviction)
+		: -ENOMEM;
 }
 
 void block_order_fini(struct block_order *order)
@@ -21,7 +23,7 @@ void block_order_fini(struct block_order *order)
 	eviction_destroy(order->eviction);
 	free(order->nodes);
 	free(order->owners);
-	*order = (struct block_order){ .eviction = NULL };
+	*order = (struct block_order){.eviction = NULL};
 }
 
 void block_order_key(struct block_order *order, uint32_t block, uint32_t parent, uint64_t key)

@@ -8,7 +8,8 @@
 
 int block_pool_init(struct block_pool *pool, uint32_t chunks, uint32_t chunk_blocks)
 {
-	struct bitmap *const sets[] = { &pool->holes, &pool->empty, &pool->unused, &pool->offered, &pool->spent, &pool->room };
+	struct bitmap *const sets[] = {
+		&pool->holes, &pool->empty, &pool->unused, &pool->offered, &pool->spent, &pool->room};
 	int error;
 
 	memset(pool, 0, sizeof(*pool));
@@ -110,7 +111,8 @@ static void free_move(const struct block_pool *pool, uint32_t chunk, struct bitm
 	uint32_t end = (chunk + 1) * pool->chunk_blocks;
 
 	/* BITMAP_NONE is beyond the end, too. */
-	for (uint32_t block = bitmap_next(from, end - pool->chunk_blocks); block < end; block = bitmap_next(from, block + 1)) {
+	for (uint32_t block = bitmap_next(from, end - pool->chunk_blocks); block < end;
+		block = bitmap_next(from, block + 1)) {
 		bitmap_remove(from, block);
 		bitmap_add(to, block);
 	}

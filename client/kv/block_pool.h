@@ -1,14 +1,15 @@
 /*
- * block_pool.h - which blocks of a cache are in use, and which chunks have memory. Numbers only: memory.c brings the memory, and prefix.c
- * says what is worth keeping. Internal to libgpool.
+ * block_pool.h - which blocks of a cache are in use, and which chunks have memory. Numbers only: memory.c brings the
+ * memory, and prefix.c says what is worth keeping. Internal to libgpool.
  *
  * Invariants, where a chunk is chunk_blocks blocks in a row:
- *   a block is in use (refs > 0), cached (kept without a reference), free in a chunk that is held (`free`), free in a chunk that is offered
- *   (`offered_free`), or in a chunk without memory (`holes`)
+ *   a block is in use (refs > 0), cached (kept without a reference), free in a chunk that is held (`free`), free in a
+ *   chunk that is offered (`offered_free`), or in a chunk without memory (`holes`)
  *   a chunk is held, offered or without memory; a chunk with a block in use is held
- *   a held chunk without a block in use is in `empty` if no block of it is cached: its memory can be freed; else in `unused`: it can be offered
- *   an offered chunk is in `offered`; also in `spent` if no block of it is cached any more, or in `room` if some blocks are cached and some free
- *   kept[chunk] counts its blocks in use or cached, used[chunk] those in use
+ *   a held chunk without a block in use is in `empty` if no block of it is cached: its memory can be freed; else in
+ *   `unused`: it can be offered an offered chunk is in `offered`; also in `spent` if no block of it is cached any more,
+ *   or in `room` if some blocks are cached and some free kept[chunk] counts its blocks in use or cached, used[chunk]
+ *   those in use
  */
 #ifndef GPOOL_CLIENT_KV_BLOCK_POOL_H
 #define GPOOL_CLIENT_KV_BLOCK_POOL_H
@@ -20,15 +21,18 @@ struct block_pool {
 	struct bitmap holes;
 	struct bitmap empty, unused;
 	struct bitmap offered, spent, room;
-	uint32_t *refs;      /* [blocks] */
-	uint32_t *kept;      /* [chunks] */
-	uint32_t *used;      /* [chunks] */
+	uint32_t *refs; /* [blocks] */
+	uint32_t *kept; /* [chunks] */
+	uint32_t *used; /* [chunks] */
 	uint32_t blocks, chunks, chunk_blocks;
 	uint32_t used_blocks, shared_blocks; /* shared: with more than one reference */
 	uint32_t cached_blocks;
 };
 
-/* block_pool_init() - all chunks are holes: 0, -ENOMEM. chunks * chunk_blocks is at most BITMAP_BITS_MAX. _fini() - takes all zero, too. */
+/*
+ * block_pool_init() - all chunks are holes: 0, -ENOMEM. chunks * chunk_blocks is at most BITMAP_BITS_MAX. _fini() -
+ * takes all zero, too.
+ */
 int block_pool_init(struct block_pool *pool, uint32_t chunks, uint32_t chunk_blocks);
 void block_pool_fini(struct block_pool *pool);
 
@@ -38,13 +42,16 @@ uint32_t block_pool_short(const struct block_pool *pool, uint32_t blocks);
 /* block_pool_fill() - a hole has memory now; block_pool_drain() - an empty one has none any more. */
 void block_pool_fill(struct block_pool *pool, uint32_t chunk);
 void block_pool_drain(struct block_pool *pool, uint32_t chunk);
-/* block_pool_withhold() - as drain, but it is no hole before block_pool_return(): something may still look at its addresses. */
+/*
+ * block_pool_withhold() - as drain, but it is no hole before block_pool_return(): something may still look at its
+ * addresses.
+ */
 void block_pool_withhold(struct block_pool *pool, uint32_t chunk);
 void block_pool_return(struct block_pool *pool, uint32_t chunk);
 
 /*
- * block_pool_offer() - an unused chunk is offered. block_pool_reclaim() - an offered one is held again. block_pool_lose() - the memory of an
- * offered chunk is gone: it is a hole. None of its blocks is cached any more.
+ * block_pool_offer() - an unused chunk is offered. block_pool_reclaim() - an offered one is held again.
+ * block_pool_lose() - the memory of an offered chunk is gone: it is a hole. None of its blocks is cached any more.
  */
 void block_pool_offer(struct block_pool *pool, uint32_t chunk);
 void block_pool_reclaim(struct block_pool *pool, uint32_t chunk);
@@ -63,8 +70,9 @@ bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep);
 void block_pool_drop(struct block_pool *pool, uint32_t block);
 
 /*
- * block_pool_reserve() - a free block of a held chunk that is not empty is neither free nor in use, until block_pool_unreserve(), or until block_pool_move()
- * gives it all references of another one, or makes it cached in its place. Both chunks are held.
+ * block_pool_reserve() - a free block of a held chunk that is not empty is neither free nor in use, until
+ * block_pool_unreserve(), or until block_pool_move() gives it all references of another one, or makes it cached in its
+ * place. Both chunks are held.
  */
 void block_pool_reserve(struct block_pool *pool, uint32_t block);
 void block_pool_unreserve(struct block_pool *pool, uint32_t block);

@@ -7,7 +7,8 @@ void budget_init(struct budget *budget, uint64_t bytes_per_s, uint64_t least, ui
 {
 	uint64_t most = bytes_per_s > least ? bytes_per_s : least;
 
-	*budget = (struct budget){ .bytes_per_s = bytes_per_s, .most = (unsigned __int128)most * SECOND_NS, .filled_ns = now_ns };
+	*budget = (struct budget){
+		.bytes_per_s = bytes_per_s, .most = (unsigned __int128)most * SECOND_NS, .filled_ns = now_ns};
 	budget->level = budget->most;
 }
 

@@ -1,6 +1,6 @@
 /*
- * budget.h - so many bytes per second, and no more than a second's worth at once: a bucket that fills with time. Internal to
- * libgpool; the caller has the clock and a lock.
+ * budget.h - so many bytes per second, and no more than a second's worth at once: a bucket that fills with time.
+ * Internal to libgpool; the caller has the clock and a lock.
  */
 #ifndef GPOOL_CLIENT_KV_BUDGET_H
 #define GPOOL_CLIENT_KV_BUDGET_H
@@ -10,12 +10,13 @@
 struct budget {
 	uint64_t bytes_per_s; /* 0: there is no bound */
 	uint64_t filled_ns;   /* until when it was filled */
-	unsigned __int128 level, most; /* what the bucket has and can hold, in billionths of a byte: nothing is lost to rounding */
+	/* what the bucket has and can hold, in billionths of a byte: nothing is lost to rounding */
+	unsigned __int128 level, most;
 };
 
 /*
- * budget_init() - full. It holds `least` bytes at least, so that a piece of that size is possible at all, however slow it is to
- * be.
+ * budget_init() - full. It holds `least` bytes at least, so that a piece of that size is possible at all, however slow
+ * it is to be.
  */
 void budget_init(struct budget *budget, uint64_t bytes_per_s, uint64_t least, uint64_t now_ns);
 

@@ -1,9 +1,10 @@
 /*
  * group.c - sequences that go through several caches: a range of tokens in each, and all of it or nothing.
  *
- * A sequence of a group is one sequence in each cache that its tokens have come to. It has the number of that in the first cache, and
- * so its row there is its row here. Only what can be taken back is done before what cannot: fresh sequences are freed again when
- * something fails; then comes the one append that may fail; then those for which there is room.
+ * A sequence of a group is one sequence in each cache that its tokens have come to. It has the number of that in the
+ * first cache, and so its row there is its row here. Only what can be taken back is done before what cannot: fresh
+ * sequences are freed again when something fails; then comes the one append that may fail; then those for which there
+ * is room.
  */
 #include "client/kv/kv.h"
 
@@ -26,8 +27,8 @@ struct gpool_kv_group {
 	struct gpool_kv *caches[MEMBERS_MAX];
 	uint32_t count;
 	uint32_t range_tokens;
-	pthread_mutex_t lock; /* all below; outside of the locks of the caches */
-	uint32_t refused;     /* cache that the last call failed for */
+	pthread_mutex_t lock;   /* all below; outside of the locks of the caches */
+	uint32_t refused;       /* cache that the last call failed for */
 	struct group_row *rows; /* [max_sequences of the first cache] */
 };
 
@@ -46,9 +47,12 @@ static int row_find(const struct gpool_kv_group *group, uint64_t sequence, struc
 	uint32_t index = (uint32_t)sequence;
 
 	if (!(sequence >> 32) || index >= group->caches[0]->max_sequences)
-		return fail(-EINVAL, "0x%llx is not the number of a sequence of this group", (unsigned long long)sequence);
+		return fail(
+			-EINVAL, "0x%llx is not the number of a sequence of this group", (unsigned long long)sequence);
 	*row = &group->rows[index];
-	return (*row)->members[0] == sequence ? 0 : fail(-ESTALE, "sequence 0x%llx of the group has ended", (unsigned long long)sequence);
+	return (*row)->members[0] == sequence
+		? 0
+		: fail(-ESTALE, "sequence 0x%llx of the group has ended", (unsigned long long)sequence);
 }
 
 static bool alive(const struct gpool_kv_group *group)
@@ -66,11 +70,12 @@ static int caches_check(struct gpool_kv *const *caches, uint32_t count, uint32_t
 		if (!caches[i])
 			return fail(-EINVAL, "cache %u is NULL", i);
 		if (!range_tokens || range_tokens % caches[i]->shape.block_tokens)
-			return fail(-EINVAL, "range_tokens is %u; it must be a multiple of %u, the tokens of a block of cache %u", range_tokens,
-				caches[i]->shape.block_tokens, i);
+			return fail(-EINVAL,
+				"range_tokens is %u; it must be a multiple of %u, the tokens of a block of cache %u",
+				range_tokens, caches[i]->shape.block_tokens, i);
 		if (i + 1 < count && range_tokens > (uint64_t)caches[i]->columns << caches[i]->token_shift)
-			return fail(-EINVAL, "range_tokens is %u; a sequence of cache %u has at most %u tokens", range_tokens, i,
-				caches[i]->columns << caches[i]->token_shift);
+			return fail(-EINVAL, "range_tokens is %u; a sequence of cache %u has at most %u tokens",
+				range_tokens, i, caches[i]->columns << caches[i]->token_shift);
 		for (uint32_t other = 0; other < i; other++)
 			if (caches[other] == caches[i])
 				return fail(-EINVAL, "caches %u and %u are the same", other, i);
@@ -78,7 +83,8 @@ static int caches_check(struct gpool_kv *const *caches, uint32_t count, uint32_t
 	return 0;
 }
 
-int gpool_kv_group_create(struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group)
+int gpool_kv_group_create(
+	struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group)
 {
 	struct gpool_kv_group *made;
 	int error = caches_check(caches, count, range_tokens);
@@ -119,12 +125,13 @@ void gpool_kv_group_destroy(struct gpool_kv_group *group)
 
 /* ---- admission ---- */
 
-int gpool_kv_group_can_allocate(struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need)
+int gpool_kv_group_can_allocate(
+	struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need)
 {
 	int worst = -1;
 
 	for (uint32_t i = 0; i < group->count && (!i || share(group, tokens, i)); i++) {
-		struct gpool_kv_need found = { .size = sizeof(found) };
+		struct gpool_kv_need found = {.size = sizeof(found)};
 		int result, error;
 
 		result = gpool_kv_can_allocate(group->caches[i], share(group, tokens, i), &found);
@@ -205,7 +212,9 @@ static int fork_all(struct gpool_kv_group *group, const struct group_row *row, u
 	return 0;
 }
 
-/* More tokens in a cache that has one of the sequence already is the one step that may fail and cannot be taken back. */
+/*
+ * More tokens in a cache that has one of the sequence already is the one step that may fail and cannot be taken back.
+ */
 static bool is_continued(const struct gpool_kv_group *group, const struct group_row *row, uint32_t member)
 {
 	return !member || share(group, row->tokens, member);
@@ -214,9 +223,10 @@ static bool is_continued(const struct gpool_kv_group *group, const struct group_
 /* Blocks for tokens were allocated ahead. */
 static bool has_room(const struct gpool_kv_group *group, const struct group_row *row, uint32_t member, uint32_t tokens)
 {
-	struct gpool_kv_sequence info = { .size = sizeof(info) };
+	struct gpool_kv_sequence info = {.size = sizeof(info)};
 
-	return row->members[member] && gpool_kv_sequence(group->caches[member], row->members[member], &info) == 0 && info.room >= tokens;
+	return row->members[member] && gpool_kv_sequence(group->caches[member], row->members[member], &info) == 0 &&
+		info.room >= tokens;
 }
 
 /* Sequences for tokens that come into further caches, where there is no room ahead. */
@@ -254,7 +264,7 @@ static uint64_t slot_of(const struct gpool_kv *kv, uint64_t sequence, uint32_t t
 
 static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t tokens)
 {
-	uint64_t fresh[MEMBERS_MAX] = { 0 };
+	uint64_t fresh[MEMBERS_MAX] = {0};
 	int error = extend(group, row, tokens, fresh);
 
 	/* Of those that are continued only the last with tokens of the sequence has place for more. */
@@ -287,7 +297,7 @@ static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t 
 
 int gpool_kv_group_allocate(struct gpool_kv_group *group, const struct gpool_kv_request *request, uint64_t *sequence)
 {
-	uint64_t members[MEMBERS_MAX] = { 0 };
+	uint64_t members[MEMBERS_MAX] = {0};
 	struct gpool_kv_request read;
 	int error;
 
@@ -301,7 +311,7 @@ int gpool_kv_group_allocate(struct gpool_kv_group *group, const struct gpool_kv_
 	if (!error) {
 		struct group_row *row = &group->rows[(uint32_t)members[0]];
 
-		*row = (struct group_row){ .owner_id = read.owner_id, .priority = read.priority, .tokens = read.tokens };
+		*row = (struct group_row){.owner_id = read.owner_id, .priority = read.priority, .tokens = read.tokens};
 		memcpy(row->members, members, sizeof(members));
 		*sequence = members[0];
 	}
@@ -309,7 +319,8 @@ int gpool_kv_group_allocate(struct gpool_kv_group *group, const struct gpool_kv_
 	return error;
 }
 
-int gpool_kv_group_append(struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens, uint32_t *member, uint64_t *slot)
+int gpool_kv_group_append(
+	struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens, uint32_t *member, uint64_t *slot)
 {
 	struct group_row *row;
 	uint32_t first = 0, at = 0;
@@ -322,7 +333,8 @@ int gpool_kv_group_append(struct gpool_kv_group *group, uint64_t sequence, uint3
 	if (!error && row->preempted)
 		error = fail(-EAGAIN, "sequence 0x%llx of the group is preempted", (unsigned long long)sequence);
 	if (!error && tokens > KV_TOKENS_MAX - row->tokens)
-		error = fail(-EFBIG, "%u tokens more after %u; at most %u", tokens, row->tokens, (uint32_t)KV_TOKENS_MAX);
+		error = fail(
+			-EFBIG, "%u tokens more after %u; at most %u", tokens, row->tokens, (uint32_t)KV_TOKENS_MAX);
 	if (!error) {
 		first = row->tokens;
 		at = first / group->range_tokens < group->count ? first / group->range_tokens : group->count - 1;
@@ -338,7 +350,7 @@ int gpool_kv_group_append(struct gpool_kv_group *group, uint64_t sequence, uint3
 
 int gpool_kv_group_fork(struct gpool_kv_group *group, uint64_t sequence, uint64_t *child)
 {
-	uint64_t members[MEMBERS_MAX] = { 0 };
+	uint64_t members[MEMBERS_MAX] = {0};
 	struct group_row *row;
 	int error;
 
@@ -370,7 +382,7 @@ int gpool_kv_group_free(struct gpool_kv_group *group, uint64_t sequence)
 	error = row_find(group, sequence, &row);
 	if (!error) {
 		members_free(group, row->members);
-		*row = (struct group_row){ .tokens = 0 };
+		*row = (struct group_row){.tokens = 0};
 	}
 	pthread_mutex_unlock(&group->lock);
 	return error;
@@ -444,8 +456,8 @@ int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t sequence)
 
 int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_t member, struct gpool_kv_span *span)
 {
-	struct gpool_kv_span found = { .first_token = 0 };
-	struct gpool_kv_sequence info = { .size = sizeof(info) };
+	struct gpool_kv_span found = {.first_token = 0};
+	struct gpool_kv_sequence info = {.size = sizeof(info)};
 	struct group_row *row;
 	int error;
 

@@ -105,7 +105,8 @@ static uint32_t step_blocks(struct gpool_kv *kv)
 	struct kv_sequence *sequence;
 	uint32_t blocks = 0;
 
-	RB_FOREACH (sequence, kv_order, &kv->running) {
+	RB_FOREACH(sequence, kv_order, &kv->running)
+	{
 		uint64_t cursor = atomic_load_explicit(&sequence->cursor, memory_order_relaxed);
 
 		blocks += cursor_limit(cursor) == cursor_tokens(cursor);
@@ -173,7 +174,8 @@ static bool same_shape(const struct gpool_kv *kv, const struct gpool_kv_shape *s
 	const struct gpool_kv_shape *own = &kv->shape;
 
 	return shape->layers == own->layers && shape->kv_heads == own->kv_heads && shape->head_size == own->head_size &&
-		shape->dtype_bytes == own->dtype_bytes && (shape->block_tokens ? shape->block_tokens : 16) == own->block_tokens;
+		shape->dtype_bytes == own->dtype_bytes &&
+		(shape->block_tokens ? shape->block_tokens : 16) == own->block_tokens;
 }
 
 /* The block is one of a running sequence's: 0, -EACCES. */
@@ -182,7 +184,8 @@ static int block_of(const struct gpool_kv *kv, const struct kv_sequence *sequenc
 	for (uint32_t i = 0; sequence->state == GPOOL_KV_RUNNING && i < sequence->blocks; i++)
 		if (kv_entry(kv, sequence, i) == block)
 			return 0;
-	return fail(-EACCES, "block %u is not one of a running sequence 0x%llx", block, (unsigned long long)kv_number(kv, sequence));
+	return fail(-EACCES, "block %u is not one of a running sequence 0x%llx", block,
+		(unsigned long long)kv_number(kv, sequence));
 }
 
 int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, const struct gpool_kv_shape *shape)
@@ -195,12 +198,16 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 	if (block < 0 || (uint32_t)block >= kv_block_count(kv))
 		return fail(-EINVAL, "block is %d; the cache has %u blocks", block, kv_block_count(kv));
 	if (!same_shape(kv, shape))
-		return fail(-EPROTO, "the cache has %u layers, %u heads of %u elements of %u bytes and blocks of %u tokens, and not the shape given", kv->shape.layers,
-			kv->shape.kv_heads, kv->shape.head_size, kv->shape.dtype_bytes, kv->shape.block_tokens);
+		return fail(-EPROTO,
+			"the cache has %u layers, %u heads of %u elements of %u bytes and blocks of %u tokens, and not "
+			"the shape given",
+			kv->shape.layers, kv->shape.kv_heads, kv->shape.head_size, kv->shape.dtype_bytes,
+			kv->shape.block_tokens);
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, sequence, &found);
 	if (!error)
-		error = kv_refs(kv, (uint32_t)block) ? block_of(kv, found, (uint32_t)block) : fail(-ESTALE, "block %d is free", block);
+		error = kv_refs(kv, (uint32_t)block) ? block_of(kv, found, (uint32_t)block)
+						     : fail(-ESTALE, "block %d is free", block);
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }
@@ -208,23 +215,27 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 /* Both in use, and no other sequence sees what is written, or will. */
 static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pair)
 {
-	return pair->from >= 0 && pair->to >= 0 && pair->from != pair->to && (uint32_t)pair->from < kv_block_count(kv) &&
-		(uint32_t)pair->to < kv->blocks.blocks && kv_refs(kv, (uint32_t)pair->from) && kv->blocks.refs[pair->to] == 1 &&
+	return pair->from >= 0 && pair->to >= 0 && pair->from != pair->to &&
+		(uint32_t)pair->from < kv_block_count(kv) && (uint32_t)pair->to < kv->blocks.blocks &&
+		kv_refs(kv, (uint32_t)pair->from) && kv->blocks.refs[pair->to] == 1 &&
 		!prefix_table_has(&kv->prefixes, (uint32_t)pair->to);
 }
 
 /*
- * How many pairs from the first on are one copy: neighbours on both sides, in a chunk or in chunks without a gap behind their blocks, and
- * nothing that is read was written by the same copy.
+ * How many pairs from the first on are one copy: neighbours on both sides, in a chunk or in chunks without a gap behind
+ * their blocks, and nothing that is read was written by the same copy.
  */
 static size_t pairs_run(const struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count)
 {
 	uint32_t distance = (uint32_t)(pairs->from > pairs->to ? pairs->from - pairs->to : pairs->to - pairs->from);
 	size_t run = 1;
 
-	while (run < count && run < distance && pairs[run].from == pairs[run - 1].from + 1 && pairs[run].to == pairs[run - 1].to + 1 &&
-		memory_address(kv, (uint32_t)pairs[run].from) == memory_address(kv, (uint32_t)pairs[run - 1].from) + kv->block_bytes &&
-		memory_address(kv, (uint32_t)pairs[run].to) == memory_address(kv, (uint32_t)pairs[run - 1].to) + kv->block_bytes)
+	while (run < count && run < distance && pairs[run].from == pairs[run - 1].from + 1 &&
+		pairs[run].to == pairs[run - 1].to + 1 &&
+		memory_address(kv, (uint32_t)pairs[run].from) ==
+			memory_address(kv, (uint32_t)pairs[run - 1].from) + kv->block_bytes &&
+		memory_address(kv, (uint32_t)pairs[run].to) ==
+			memory_address(kv, (uint32_t)pairs[run - 1].to) + kv->block_bytes)
 		run++;
 	return run;
 }
@@ -237,8 +248,11 @@ int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs,
 		return -ECHILD;
 	pthread_mutex_lock(&kv->lock);
 	for (size_t i = 0; i < count && !error; i++)
-		error = pair_check(kv, &pairs[i]) ? 0 : fail(-EINVAL, "pair %zu: from block %d to %d; both must be in use, and the second by one sequence alone", i,
-			pairs[i].from, pairs[i].to);
+		error = pair_check(kv, &pairs[i]) ? 0
+						  : fail(-EINVAL,
+							    "pair %zu: from block %d to %d; both must be in use, and "
+							    "the second by one sequence alone",
+							    i, pairs[i].from, pairs[i].to);
 	for (size_t i = 0, run; i < count && !error; i += run) {
 		run = pairs_run(kv, &pairs[i], count - i);
 		error = gpool_copy(kv->pool, kv->stream, memory_address(kv, (uint32_t)pairs[i].to),

@@ -43,24 +43,31 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 
 	shape->block_tokens = shape->block_tokens ? shape->block_tokens : BLOCK_TOKENS_DEFAULT;
 	options->max_sequences = options->max_sequences ? options->max_sequences : SEQUENCES_DEFAULT;
-	options->max_sequence_tokens = options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
+	options->max_sequence_tokens =
+		options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
 	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE | GPOOL_KV_BF16))
 		return fail(-EINVAL, "flags are 0x%x, of which some are not known", options->flags);
 	if ((options->pool_blocks || options->flags & GPOOL_KV_ADAPTIVE) && !(options->flags & GPOOL_KV_PREFIXES))
-		return fail(-EINVAL, "%s needs GPOOL_KV_PREFIXES", options->pool_blocks ? "pool_blocks" : "GPOOL_KV_ADAPTIVE");
+		return fail(-EINVAL, "%s needs GPOOL_KV_PREFIXES",
+			options->pool_blocks ? "pool_blocks" : "GPOOL_KV_ADAPTIVE");
 	if (shape->block_tokens > BLOCK_TOKENS_MAX || shape->block_tokens & (shape->block_tokens - 1))
-		return fail(-EINVAL, "block_tokens is %u; a power of two up to %d", shape->block_tokens, BLOCK_TOKENS_MAX);
+		return fail(
+			-EINVAL, "block_tokens is %u; a power of two up to %d", shape->block_tokens, BLOCK_TOKENS_MAX);
 	if (shape->dtype_bytes > 8 || shape->dtype_bytes & (shape->dtype_bytes - 1))
 		return fail(-EINVAL, "dtype_bytes is %u; 1, 2, 4 or 8", shape->dtype_bytes);
 	if (options->max_sequences > SEQUENCES_MAX)
 		return fail(-EINVAL, "max_sequences is %u; at most %d", options->max_sequences, SEQUENCES_MAX);
 	if (options->max_blocks > BITMAP_BITS_MAX || options->pool_blocks > BITMAP_BITS_MAX)
-		return fail(-EINVAL, "max_blocks is %u and pool_blocks %u; each at most %d", options->max_blocks, options->pool_blocks, BITMAP_BITS_MAX);
+		return fail(-EINVAL, "max_blocks is %u and pool_blocks %u; each at most %d", options->max_blocks,
+			options->pool_blocks, BITMAP_BITS_MAX);
 	if (options->max_sequence_tokens > KV_TOKENS_MAX + 1 - shape->block_tokens)
-		return fail(-EINVAL, "max_sequence_tokens is %u; at most %u", options->max_sequence_tokens, (uint32_t)(KV_TOKENS_MAX + 1 - shape->block_tokens));
+		return fail(-EINVAL, "max_sequence_tokens is %u; at most %u", options->max_sequence_tokens,
+			(uint32_t)(KV_TOKENS_MAX + 1 - shape->block_tokens));
 	if (stream_slot_of(pool, options->stream, &slot))
 		return fail_stream(options->stream);
-	return stream_can_wait(pool, options->stream) ? 0 : fail(-EINVAL, "stream %u is manual: it takes no work", options->stream);
+	return stream_can_wait(pool, options->stream)
+		? 0
+		: fail(-EINVAL, "stream %u is manual: it takes no work", options->stream);
 }
 
 /* Chunks of other processes that it can have at a time. */
@@ -69,11 +76,15 @@ static uint32_t places_of(const struct gpool_kv_options *options, uint32_t chunk
 	return (options->pool_blocks + chunk_blocks - 1) / chunk_blocks;
 }
 
-/* From options to numbers; after memory_shape(). -EINVAL: more pages than a range can have, or a watermark that leaves no block. */
-static int sizes_read(struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunk_blocks, uint32_t *chunks)
+/*
+ * From options to numbers; after memory_shape(). -EINVAL: more pages than a range can have, or a watermark that leaves
+ * no block.
+ */
+static int sizes_read(
+	struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunk_blocks, uint32_t *chunks)
 {
-	uint64_t count = options->max_blocks ? ((uint64_t)options->max_blocks + chunk_blocks - 1) / chunk_blocks :
-					       kv->pool->unreserved / kv->chunk_pages;
+	uint64_t count = options->max_blocks ? ((uint64_t)options->max_blocks + chunk_blocks - 1) / chunk_blocks
+					     : kv->pool->unreserved / kv->chunk_pages;
 	uint64_t most = BITMAP_BITS_MAX / chunk_blocks;
 
 	if (count > most)
@@ -84,16 +95,18 @@ static int sizes_read(struct gpool_kv *kv, const struct gpool_kv_options *option
 		return fail(-EINVAL, "the cache would have %llu pages; at most %u",
 			(unsigned long long)(count + places_of(options, chunk_blocks)) * kv->chunk_pages, UINT32_MAX);
 	if (options->pool_blocks && kv->chunk_pages / handle_pages(kv->pool) > KV_CHUNK_HANDLES_MAX)
-		return fail(-EINVAL, "a block has %llu bytes; shared ones (pool_blocks) at most %llu", (unsigned long long)kv->block_bytes,
+		return fail(-EINVAL, "a block has %llu bytes; shared ones (pool_blocks) at most %llu",
+			(unsigned long long)kv->block_bytes,
 			(unsigned long long)KV_CHUNK_HANDLES_MAX * handle_pages(kv->pool) * kv->pool->page_bytes);
 	*chunks = (uint32_t)count;
 	kv->columns = kv_blocks_for(kv, options->max_sequence_tokens);
 	kv->max_sequences = options->max_sequences;
-	kv->watermark = options->watermark_blocks == GPOOL_KV_NO_WATERMARK ? 0 :
-		options->watermark_blocks                                  ? options->watermark_blocks :
-									     *chunks * chunk_blocks / WATERMARK_SHARE;
-	return kv->watermark < *chunks * chunk_blocks ? 0 :
-		fail(-EINVAL, "watermark_blocks is %u; the cache has %u blocks", kv->watermark, *chunks * chunk_blocks);
+	kv->watermark = options->watermark_blocks == GPOOL_KV_NO_WATERMARK ? 0
+		: options->watermark_blocks                                ? options->watermark_blocks
+									   : *chunks * chunk_blocks / WATERMARK_SHARE;
+	return kv->watermark < *chunks * chunk_blocks ? 0
+						      : fail(-EINVAL, "watermark_blocks is %u; the cache has %u blocks",
+								kv->watermark, *chunks * chunk_blocks);
 }
 
 /* ---- parts ---- */
@@ -126,8 +139,10 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 	range.content = GPOOL_KV_CACHE;
 	range.owner_id = options->owner_id;
 	if (table_pages > UINT32_MAX)
-		return fail(-EINVAL, "the tables would have %llu pages; at most %u", (unsigned long long)table_pages, UINT32_MAX);
-	error = gpool_range_reserve(kv->pool, kv_block_count(kv) / kv->blocks.chunk_blocks * kv->chunk_pages, &range, &kv->range);
+		return fail(-EINVAL, "the tables would have %llu pages; at most %u", (unsigned long long)table_pages,
+			UINT32_MAX);
+	error = gpool_range_reserve(
+		kv->pool, kv_block_count(kv) / kv->blocks.chunk_blocks * kv->chunk_pages, &range, &kv->range);
 	if (!error)
 		error = gpool_range_reserve(kv->pool, (uint32_t)table_pages, &range, &kv->table_range);
 	if (error)
@@ -160,7 +175,8 @@ static int staging_open(struct gpool_kv *kv)
 	return 0;
 }
 
-static int parts_open(struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunks, uint32_t chunk_blocks)
+static int parts_open(
+	struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunks, uint32_t chunk_blocks)
 {
 	if (block_pool_init(&kv->blocks, chunks, chunk_blocks) || pooled_open(kv, places_of(options, chunk_blocks)) ||
 		prefix_open(kv, options) || offer_open(kv) || bitmap_init(&kv->rows, kv->max_sequences))

@@ -1,15 +1,16 @@
 /*
  * kv.h - what a paged KV cache is inside this process. docs/internals/kv.md says what holds. Internal to libgpool.
  *
- * A sequence is a row: of `sequences`, of `tables`, and of the device's tables. Its number is the row and a generation that no two
- * sequences of this process share.
+ * A sequence is a row: of `sequences`, of `tables`, and of the device's tables. Its number is the row and a generation
+ * that no two sequences of this process share.
  *
  * sequence->cursor is the one word that is changed without kv->lock, by appending where there is room:
  *
  *   bits 0..23 tokens | 24..47 limit, up to which tokens may be appended by that | 48..63 low bits of the generation
  *
- * Whoever changes a sequence under the lock first sets limit to tokens (cursor_stop()), so that nobody appends meanwhile, and in the end
- * lets go with a limit that fits (cursor_go()): the end of its last block, or the tokens themselves where the next one needs a copy first.
+ * Whoever changes a sequence under the lock first sets limit to tokens (cursor_stop()), so that nobody appends
+ * meanwhile, and in the end lets go with a limit that fits (cursor_go()): the end of its last block, or the tokens
+ * themselves where the next one needs a copy first.
  */
 #ifndef GPOOL_CLIENT_KV_KV_H
 #define GPOOL_CLIENT_KV_KV_H
@@ -25,10 +26,12 @@
 
 enum {
 	KV_TOKENS_BITS = 24,
-	KV_CHUNK_HANDLES_MAX = 64, /* of a chunk that is shared with other processes; chosen: 128 MB where handles are 2 MB */
-	KV_STAGES = 8,           /* pieces of the staging memory, each with a fence */
+	/* of a chunk that is shared with other processes; chosen: 128 MB where handles are 2 MB */
+	KV_CHUNK_HANDLES_MAX = 64,
+	KV_STAGES = 8,            /* pieces of the staging memory, each with a fence */
 	KV_STAGE_ENTRIES = 16384, /* 64 KiB: chosen, two rows of the default length */
-	KV_STAGE_PIECES = 256,   /* copies from one piece; chosen: a batch of that many sequences each of which changed */
+	/* copies from one piece; chosen: a batch of that many sequences each of which changed */
+	KV_STAGE_PIECES = 256,
 };
 
 struct kv_sequence {
@@ -40,13 +43,14 @@ struct kv_sequence {
 	uint32_t dirty_first, dirty_end; /* entries that the device's table lacks */
 	uint64_t arrival;
 	uint64_t owner_id;
-	struct prefix_key root, last; /* of its chain, where keyed > 0: what it begins with, and the key of the last keyed block */
-	uint32_t keyed;               /* blocks from the first on whose keys are known */
+	/* of its chain, where keyed > 0: what it begins with, and the key of the last keyed block */
+	struct prefix_key root, last;
+	uint32_t keyed; /* blocks from the first on whose keys are known */
 	uint32_t keyed_epoch;
-	struct kv_saved *saved;       /* preempted: what is kept of its content; NULL: nothing */
-	struct gpool_fence loss_known; /* lossy: what that lost is in `losses` behind this */
-	bool lossy;                   /* when it was last offloaded it was as int8 */
-	RB_ENTRY(kv_sequence) order; /* among the running, or among the preempted */
+	struct kv_saved *saved;         /* preempted: what is kept of its content; NULL: nothing */
+	struct gpool_fence loss_known;  /* lossy: what that lost is in `losses` behind this */
+	bool lossy;                     /* when it was last offloaded it was as int8 */
+	RB_ENTRY(kv_sequence) order;    /* among the running, or among the preempted */
 	TAILQ_ENTRY(kv_sequence) dirty; /* where dirty_first < dirty_end */
 };
 
@@ -65,21 +69,22 @@ struct gpool_kv {
 	/* Written by gpool_kv_create() alone. */
 	struct gpool_kv_shape shape;
 	uint32_t stream;
-	uint32_t token_shift;  /* block_tokens is two to the power of it */
+	uint32_t token_shift; /* block_tokens is two to the power of it */
 	uint64_t block_bytes, chunk_bytes;
 	uint32_t chunk_pages;
 	uint32_t max_sequences;
-	uint32_t columns;      /* of each table */
+	uint32_t columns; /* of each table */
 	uint32_t watermark;
-	bool bf16;             /* elements of two bytes are bfloat16 */
+	bool bf16; /* elements of two bytes are bfloat16 */
 	uint64_t address, table_address;
 	uint8_t model[PREFIX_MODEL_BYTES];
-	uint32_t cached_most; /* blocks that stay when no sequence has them */
-	int32_t *tables;       /* [max_sequences][columns] touched as needed */
-	struct kv_sequence *sequences; /* [max_sequences] */
+	uint32_t cached_most;                    /* blocks that stay when no sequence has them */
+	int32_t *tables;                         /* [max_sequences][columns] touched as needed */
+	struct kv_sequence *sequences;           /* [max_sequences] */
 	struct gpool_range *range, *table_range; /* NULL: destroyed */
 
-	pthread_mutex_t lock; /* all below; held over calls for ranges and copies, so it stands outside all locks of pool.h but sync_lock */
+	/* all below; held over calls for ranges and copies, so it stands outside all locks of pool.h but sync_lock */
+	pthread_mutex_t lock;
 	struct block_pool blocks;
 	struct prefix_table prefixes; /* without entries where it was not asked for */
 	struct block_order order;     /* of blocks with a key that no sequence has */
@@ -88,14 +93,14 @@ struct gpool_kv {
 	uint64_t taken_known;         /* offer.h: what the agent had taken from this session at the last look */
 	struct bitmap lost;           /* offer.c: scratch, as the marks */
 	uint8_t *marks;               /* [kv_block_count()] */
-	struct bitmap rows; /* that nobody has */
+	struct bitmap rows;           /* that nobody has */
 	struct kv_order running, preempted;
 	uint32_t running_count, preempted_count;
 	TAILQ_HEAD(, kv_sequence) dirty;
 	uint64_t arrivals;
 	struct budget packing;
 	struct quantise_error *losses; /* [max_sequences + 1] registered; NULL: nothing was compressed yet */
-	struct kv_host *host; /* NULL: there is no host memory for preempted sequences */
+	struct kv_host *host;          /* NULL: there is no host memory for preempted sequences */
 	uint64_t offload_saves, offload_loads;
 	struct gpool_kv_need shortage;
 	uint64_t allocations, forks, frees, preemptions, resumes, refusals, block_copies, table_bytes;
@@ -173,7 +178,8 @@ void cursor_go(const struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t
 /* kv_grow() - `blocks` more at its end, for which memory_get() was. */
 void kv_grow(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks);
 /*
- * kv_shrink() - it has no block any more; returns how many are free or cached by that. The memory of what is free stays until memory_park().
+ * kv_shrink() - it has no block any more; returns how many are free or cached by that. The memory of what is free stays
+ * until memory_park().
  */
 uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence);
 
@@ -183,26 +189,32 @@ uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence);
 int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks);
 
 /*
- * memory_get() - so many blocks are free in chunks that are held, if need be those of cached ones: 0, or as gpool_range_back(), and nothing
- * has changed, but for what the agent has taken of the cache.
+ * memory_get() - so many blocks are free in chunks that are held, if need be those of cached ones: 0, or as
+ * gpool_range_back(), and nothing has changed, but for what the agent has taken of the cache.
  */
 int memory_get(struct gpool_kv *kv, uint32_t blocks);
 /* memory_get_chunk() - whether an empty chunk has memory, which is taken for it if need be. */
 bool memory_get_chunk(struct gpool_kv *kv);
 /*
- * memory_park() - behind what is queued on the stream, chunks without a block in use or cached are freed, and those without a block in use are
- * offered (offer.h). What cannot be done now is done at the next call.
+ * memory_park() - behind what is queued on the stream, chunks without a block in use or cached are freed, and those
+ * without a block in use are offered (offer.h). What cannot be done now is done at the next call.
  */
 void memory_park(struct gpool_kv *kv);
-/* memory_settle() - at the end of a call: memory_park() if chunks were reclaimed and not used, or lost what was cached in them. */
+/*
+ * memory_settle() - at the end of a call: memory_park() if chunks were reclaimed and not used, or lost what was cached
+ * in them.
+ */
 void memory_settle(struct gpool_kv *kv);
 /*
- * memory_blocks() - how many could be used without an eviction elsewhere; after offer_look() what was taken does not count. memory_limit() - how many the
- * pool could hold at all.
+ * memory_blocks() - how many could be used without an eviction elsewhere; after offer_look() what was taken does not
+ * count. memory_limit() - how many the pool could hold at all.
  */
 uint32_t memory_blocks(const struct gpool_kv *kv);
 uint32_t memory_limit(const struct gpool_kv *kv);
-/* memory_spare_pages() - that could be used without anybody's eviction when a sequence of so many blocks more has got them. */
+/*
+ * memory_spare_pages() - that could be used without anybody's eviction when a sequence of so many blocks more has got
+ * them.
+ */
 uint64_t memory_spare_pages(const struct gpool_kv *kv, uint32_t blocks);
 /* memory_address() - of a block. */
 uint64_t memory_address(const struct gpool_kv *kv, uint32_t block);
@@ -212,8 +224,8 @@ uint64_t memory_address(const struct gpool_kv *kv, uint32_t block);
 /* kv_need() - what a sequence of so many blocks needs. The caller holds the lock. */
 struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks);
 /*
- * kv_admit() - by numbers of blocks alone, `borrowed` of which other sequences have: 0, -ENOSPC, -EFBIG (there never can be so many). The
- * caller holds the lock.
+ * kv_admit() - by numbers of blocks alone, `borrowed` of which other sequences have: 0, -ENOSPC, -EFBIG (there never
+ * can be so many). The caller holds the lock.
  */
 int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t borrowed, uint32_t watermark);
 
@@ -222,7 +234,9 @@ int fail_preempted(const struct gpool_kv *kv, const struct kv_sequence *sequence
 /* kv_refuse() - a call is refused for want of so many blocks; returns `error`. */
 int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error);
 
-/* copy_struct() - to a caller's struct of another version: what it has of it, and zero for the rest. -EINVAL: its size. */
+/*
+ * copy_struct() - to a caller's struct of another version: what it has of it, and zero for the rest. -EINVAL: its size.
+ */
 int copy_struct(void *to, const void *from, uint32_t known);
 
 #endif

@@ -1,9 +1,10 @@
 /*
  * memory.c - the memory behind a cache's blocks: chunks of one elastic range.
  *
- * A chunk is so many handles that little is left over behind its blocks. Pages of the range are backed when a chunk gets its first block,
- * and unbacked, behind a fence, when its last one is free: then they are parked, and adopted again without a driver call unless somebody
- * else has got them. Pages of chunks that have cached blocks alone are offered: offer.h.
+ * A chunk is so many handles that little is left over behind its blocks. Pages of the range are backed when a chunk
+ * gets its first block, and unbacked, behind a fence, when its last one is free: then they are parked, and adopted
+ * again without a driver call unless somebody else has got them. Pages of chunks that have cached blocks alone are
+ * offered: offer.h.
  */
 #include "client/kv/kv.h"
 
@@ -14,8 +15,9 @@
 #include "client/vm/elastic.h"
 
 enum {
-	CHUNK_HANDLES_MAX = 16, /* chosen: 32 MB where handles are 2 MB, and rarely more than two for shapes of today's models */
-	WASTE_SHARE = 50,       /* a fiftieth, 2 %, is little */
+	/* chosen: 32 MB where handles are 2 MB, and rarely more than two for shapes of today's models */
+	CHUNK_HANDLES_MAX = 16,
+	WASTE_SHARE = 50, /* a fiftieth, 2 %, is little */
 };
 
 #define BLOCK_BYTES_MAX (UINT64_C(1) << 40)
@@ -23,7 +25,8 @@ enum {
 /* 2 * layers * kv_heads * head_size * dtype_bytes * block_tokens, or 0 when that is too much. */
 static uint64_t block_bytes_of(const struct gpool_kv_shape *shape)
 {
-	const uint32_t factors[] = { shape->layers, shape->kv_heads, shape->head_size, shape->dtype_bytes, shape->block_tokens };
+	const uint32_t factors[] = {
+		shape->layers, shape->kv_heads, shape->head_size, shape->dtype_bytes, shape->block_tokens};
 	uint64_t bytes = 2;
 
 	for (uint32_t i = 0; i < sizeof(factors) / sizeof(*factors); i++) {
@@ -40,13 +43,15 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 
 	kv->block_bytes = block_bytes_of(&kv->shape);
 	if (!kv->block_bytes)
-		return fail(-EINVAL, "the shape has a 0, or more bytes in a block than can be counted: %u layers, %u heads of %u elements of %u bytes",
+		return fail(-EINVAL,
+			"the shape has a 0, or more bytes in a block than can be counted: %u layers, %u heads of %u "
+			"elements of %u bytes",
 			kv->shape.layers, kv->shape.kv_heads, kv->shape.head_size, kv->shape.dtype_bytes);
 	handles = (kv->block_bytes + handle_bytes - 1) / handle_bytes;
 	for (uint64_t first = handles; handles == first || handles <= CHUNK_HANDLES_MAX; handles++) {
 		uint64_t bytes = handles * handle_bytes, waste = bytes % kv->block_bytes;
 
-			if (!best_bytes || waste * (best_bytes / handle_bytes) < best_waste * handles) {
+		if (!best_bytes || waste * (best_bytes / handle_bytes) < best_waste * handles) {
 			best_bytes = bytes;
 			best_waste = waste;
 		}
@@ -54,7 +59,9 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 			break;
 	}
 	if (best_bytes / kv->pool->page_bytes > UINT32_MAX || best_bytes / kv->block_bytes > BITMAP_BITS_MAX)
-		return fail(-EINVAL, "a block has %llu bytes, which are more pages than can be counted, or so few that a page has more than %d of them",
+		return fail(-EINVAL,
+			"a block has %llu bytes, which are more pages than can be counted, or so few that a page has "
+			"more than %d of them",
 			(unsigned long long)kv->block_bytes, BITMAP_BITS_MAX);
 	kv->chunk_bytes = best_bytes;
 	kv->chunk_pages = (uint32_t)(best_bytes / kv->pool->page_bytes);
@@ -99,7 +106,7 @@ static void empty_drain(struct gpool_kv *kv, struct gpool_fence fence)
 
 void memory_park(struct gpool_kv *kv)
 {
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 	int error;
 
 	pooled_park(kv);
@@ -125,7 +132,9 @@ static bool is_shortage(int error)
 	return error == -ENOSPC || error == -EDQUOT;
 }
 
-/* Memory for so many chunks more. Where cached blocks may do instead, as many of these chunks as there is memory for. */
+/*
+ * Memory for so many chunks more. Where cached blocks may do instead, as many of these chunks as there is memory for.
+ */
 static int holes_fill(struct gpool_kv *kv, uint32_t missing)
 {
 	struct block_pool *pool = &kv->blocks;
@@ -195,8 +204,9 @@ static int cached_evict(struct gpool_kv *kv, uint32_t blocks)
 }
 
 /*
- * With cached blocks the agent is first asked for what is free or idle, and for content elsewhere that is due before ours (LEASE_OWN_LAST). Then
- * our own is evicted here, if that is enough, block by block and without a driver call. Else all else goes before it.
+ * With cached blocks the agent is first asked for what is free or idle, and for content elsewhere that is due before
+ * ours (LEASE_OWN_LAST). Then our own is evicted here, if that is enough, block by block and without a driver call.
+ * Else all else goes before it.
  */
 static int memory_get_more(struct gpool_kv *kv, uint32_t blocks)
 {
@@ -233,7 +243,10 @@ int memory_get(struct gpool_kv *kv, uint32_t blocks)
 
 /* ---- how much there is ---- */
 
-/* Pages that are lent to nobody, or idle here: of the latter some may be adopted, and the rest go to and fro without an eviction. */
+/*
+ * Pages that are lent to nobody, or idle here: of the latter some may be adopted, and the rest go to and fro without an
+ * eviction.
+ */
 static uint32_t pages_to_be_had(const struct gpool_kv *kv)
 {
 	const struct gpool *pool = kv->pool;
@@ -244,7 +257,8 @@ static uint32_t pages_to_be_had(const struct gpool_kv *kv)
 	elastic_settle_all(kv->range->elastic);
 	pages -= pages < reserved ? pages : reserved;
 	for (uint32_t word = 0; word < (pool->page_count + 63) / 64; word++)
-		pages += (uint32_t)__builtin_popcountll(atomic_load_explicit(&pool->session.free_bits[word], memory_order_relaxed));
+		pages += (uint32_t)__builtin_popcountll(
+			atomic_load_explicit(&pool->session.free_bits[word], memory_order_relaxed));
 	return pages;
 }
 
@@ -254,7 +268,8 @@ uint32_t memory_blocks(const struct gpool_kv *kv)
 
 	if (chunks > kv->blocks.holes.count)
 		chunks = kv->blocks.holes.count;
-	return kv->blocks.free.count + kv->blocks.offered_free.count + kv->blocks.cached_blocks + chunks * kv->blocks.chunk_blocks;
+	return kv->blocks.free.count + kv->blocks.offered_free.count + kv->blocks.cached_blocks +
+		chunks * kv->blocks.chunk_blocks;
 }
 
 uint64_t memory_spare_pages(const struct gpool_kv *kv, uint32_t blocks)

@@ -26,7 +26,7 @@ void offer_close(struct gpool_kv *kv)
 
 static struct elastic_pages chunk_pages(const struct gpool_kv *kv, uint32_t chunk)
 {
-	return (struct elastic_pages){ .first = chunk * kv->chunk_pages, .count = kv->chunk_pages, .times = 1 };
+	return (struct elastic_pages){.first = chunk * kv->chunk_pages, .count = kv->chunk_pages, .times = 1};
 }
 
 /* ---- what the agent sees of a chunk ---- */
@@ -42,8 +42,8 @@ static uint32_t first_keyed(const struct gpool_kv *kv, uint32_t chunk)
 }
 
 /*
- * Its last use was at this moment. One millisecond earlier for each chunk of the text before it: of texts that were used at the same time the
- * ends go first, without which the beginnings are still of use.
+ * Its last use was at this moment. One millisecond earlier for each chunk of the text before it: of texts that were
+ * used at the same time the ends go first, without which the beginnings are still of use.
  */
 static uint32_t use_time(const struct gpool_kv *kv, uint32_t block)
 {
@@ -73,8 +73,9 @@ static void chunk_touch(const struct gpool_kv *kv, uint32_t chunk, uint32_t time
 /* ---- offering ---- */
 
 /*
- * Handles have the same name in all engines that have the same text in a chunk. With GPOOL_KV_ADAPTIVE uses are what requests find, for the
- * agent as well: the end of a use is none, so that the time of the last one stays, unless the chunk has another content than before.
+ * Handles have the same name in all engines that have the same text in a chunk. With GPOOL_KV_ADAPTIVE uses are what
+ * requests find, for the agent as well: the end of a use is none, so that the time of the last one stays, unless the
+ * chunk has another content than before.
  */
 static int chunk_offer(struct gpool_kv *kv, uint32_t chunk, struct gpool_fence fence)
 {
@@ -83,7 +84,8 @@ static int chunk_offer(struct gpool_kv *kv, uint32_t chunk, struct gpool_fence f
 	uint64_t name = kv->prefixes.entries[block].key.low;
 	int error;
 
-	if (kv->order.eviction && atomic_load_explicit(&block_entry(kv->pool, page)->owner_id, memory_order_relaxed) == name)
+	if (kv->order.eviction &&
+		atomic_load_explicit(&block_entry(kv->pool, page)->owner_id, memory_order_relaxed) == name)
 		time = atomic_load_explicit(&kv->pool->session.touch[page], memory_order_relaxed);
 	error = elastic_offer(kv->range->elastic, &pages, fence.value, name);
 	if (!error)
@@ -95,7 +97,8 @@ void offer_chunks(struct gpool_kv *kv, struct gpool_fence fence)
 {
 	struct block_pool *pool = &kv->blocks;
 
-	for (uint32_t chunk = bitmap_lowest(&pool->unused); chunk != BITMAP_NONE; chunk = bitmap_next(&pool->unused, chunk + 1)) {
+	for (uint32_t chunk = bitmap_lowest(&pool->unused); chunk != BITMAP_NONE;
+		chunk = bitmap_next(&pool->unused, chunk + 1)) {
 		const struct elastic_pages pages = chunk_pages(kv, chunk);
 
 		if (range_enter(kv->range, &pages))
@@ -127,7 +130,10 @@ static uint32_t lost_mark(struct gpool_kv *kv)
 	return followers;
 }
 
-/* Each block goes with the one before it. A chain is walked twice: to a block whose mark is known, and back to set those of the others. */
+/*
+ * Each block goes with the one before it. A chain is walked twice: to a block whose mark is known, and back to set
+ * those of the others.
+ */
 static void followers_mark(struct gpool_kv *kv)
 {
 	const struct prefix_entry *entries = kv->prefixes.entries;
@@ -165,7 +171,8 @@ static uint32_t drop(struct gpool_kv *kv, uint32_t block)
 static void marked_drop(struct gpool_kv *kv, uint32_t first, uint32_t end)
 {
 	for (uint32_t i = first; i < end; i++)
-		for (uint32_t block = i; block != PREFIX_NONE && kv->marks[block] == MARK_GOES && !kv->prefixes.entries[block].children;)
+		for (uint32_t block = i;
+			block != PREFIX_NONE && kv->marks[block] == MARK_GOES && !kv->prefixes.entries[block].children;)
 			block = drop(kv, block);
 }
 
@@ -274,7 +281,7 @@ static uint64_t times_taken(const struct gpool_kv *kv)
 /* Chunks of the cache's own. What is taken during the look is found by the next one: the counter is read first. */
 static void own_lost(struct gpool_kv *kv)
 {
-	const struct elastic_pages all = { .first = 0, .count = 1, .times = 1 };
+	const struct elastic_pages all = {.first = 0, .count = 1, .times = 1};
 	const struct bitmap *offered = &kv->blocks.offered;
 	uint64_t taken;
 

@@ -39,7 +39,8 @@ static int run_copy(struct gpool_kv *kv, const struct kv_saved *saved, const str
 	uint64_t place = part->address + done;
 
 	if (saved->flags & GPOOL_KV_OFFLOAD_INT8)
-		return int8_copy(kv, part, done / kv->shape.dtype_bytes / kv->shape.head_size, block, bytes, saved->sums, out);
+		return int8_copy(
+			kv, part, done / kv->shape.dtype_bytes / kv->shape.head_size, block, bytes, saved->sums, out);
 	return gpool_copy(kv->pool, kv->stream, out ? place : block, out ? block : place, bytes);
 }
 
@@ -68,7 +69,7 @@ int64_t extent_copy(struct gpool_kv *kv, const struct kv_sequence *sequence, str
 
 struct gpool_fence offload_behind(struct gpool_kv *kv)
 {
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 
 	if (gpool_fence_record(kv->pool, kv->stream, &fence))
 		stream_sync_all(kv->pool);
@@ -194,10 +195,13 @@ int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uin
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (flags & ~(uint32_t)(GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8))
-		return fail(-EINVAL, "flags are 0x%x; known are GPOOL_KV_OFFLOAD_POOL and GPOOL_KV_OFFLOAD_INT8", flags);
+		return fail(
+			-EINVAL, "flags are 0x%x; known are GPOOL_KV_OFFLOAD_POOL and GPOOL_KV_OFFLOAD_INT8", flags);
 	pthread_mutex_lock(&kv->lock);
-	result = kv->host || flags & GPOOL_KV_OFFLOAD_POOL ? kv_victim(kv, sequence, &found) :
-		fail(-EOPNOTSUPP, "the cache has no host memory: call gpool_kv_host_open(), or give GPOOL_KV_OFFLOAD_POOL");
+	result = kv->host || flags & GPOOL_KV_OFFLOAD_POOL
+		? kv_victim(kv, sequence, &found)
+		: fail(-EOPNOTSUPP,
+			  "the cache has no host memory: call gpool_kv_host_open(), or give GPOOL_KV_OFFLOAD_POOL");
 	if (!result) {
 		uint32_t tokens = cursor_stop(found);
 
@@ -235,7 +239,8 @@ static void kept_count(struct gpool_kv *kv, struct gpool_kv_offloaded *found)
 {
 	struct kv_sequence *sequence;
 
-	RB_FOREACH (sequence, kv_order, &kv->preempted) {
+	RB_FOREACH(sequence, kv_order, &kv->preempted)
+	{
 		const struct kv_saved *saved = sequence->saved;
 
 		if (!saved)
@@ -249,7 +254,7 @@ static void kept_count(struct gpool_kv *kv, struct gpool_kv_offloaded *found)
 
 int gpool_kv_offloaded(struct gpool_kv *kv, struct gpool_kv_offloaded *offloaded)
 {
-	struct gpool_kv_offloaded found = { .size = sizeof(found) };
+	struct gpool_kv_offloaded found = {.size = sizeof(found)};
 
 	if (!kv->pool->alive)
 		return -ECHILD;

@@ -1,9 +1,10 @@
 /*
- * offload.h - what the blocks of preempted sequences contain, kept elsewhere. Internal to libgpool; the callers hold the cache's
- * lock.
+ * offload.h - what the blocks of preempted sequences contain, kept elsewhere. Internal to libgpool; the callers hold
+ * the cache's lock.
  *
- * The content is one row of bytes, that of the blocks with the sequence's tokens in their order. It is cut into parts, each of
- * which is some memory of a place: slots of the cache's own host memory (offload_host.h), or blocks of the pool (offload_pool.h).
+ * The content is one row of bytes, that of the blocks with the sequence's tokens in their order. It is cut into parts,
+ * each of which is some memory of a place: slots of the cache's own host memory (offload_host.h), or blocks of the pool
+ * (offload_pool.h).
  */
 #ifndef GPOOL_CLIENT_KV_OFFLOAD_H
 #define GPOOL_CLIENT_KV_OFFLOAD_H
@@ -31,25 +32,28 @@ struct kv_extent {
 uint64_t extent_room(const struct gpool_kv *kv, uint32_t flags, uint64_t bytes);
 
 /*
- * extent_copy() - queue the copies of the sequence's content from `offset` on, as much as there is room for, out of its blocks or
- * back into them; returns where the next part begins, or -EIO, -EINVAL (the stream is closed), or as gpu_launch().
+ * extent_copy() - queue the copies of the sequence's content from `offset` on, as much as there is room for, out of its
+ * blocks or back into them; returns where the next part begins, or -EIO, -EINVAL (the stream is closed), or as
+ * gpu_launch().
  */
 int64_t extent_copy(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, uint64_t offset,
 	const struct kv_extent *extent, bool out);
 
-/* offload_behind() - a fence behind all copies that are queued. Where there is none to be had, all work is waited for. */
+/*
+ * offload_behind() - a fence behind all copies that are queued. Where there is none to be had, all work is waited for.
+ */
 struct gpool_fence offload_behind(struct gpool_kv *kv);
 
 /*
- * offload_close() - when nothing is queued any more. offload_end() - and what is kept in the pool is given up before: the pool's
- * handle stays.
+ * offload_close() - when nothing is queued any more. offload_end() - and what is kept in the pool is given up before:
+ * the pool's handle stays.
  */
 void offload_close(struct gpool_kv *kv);
 void offload_end(struct gpool_kv *kv);
 
 /*
- * offload_load() - copies into its blocks of now are queued, and nothing is kept any more: 0, also when nothing was. Else it is
- * kept: as gpool_kv_resume(). offload_forget() - it is not wanted any more.
+ * offload_load() - copies into its blocks of now are queued, and nothing is kept any more: 0, also when nothing was.
+ * Else it is kept: as gpool_kv_resume(). offload_forget() - it is not wanted any more.
  */
 int offload_load(struct gpool_kv *kv, struct kv_sequence *sequence);
 void offload_forget(struct gpool_kv *kv, struct kv_sequence *sequence);

@@ -1,8 +1,8 @@
 /*
  * offload_host.c - see offload_host.h.
  *
- * Copies go both ways on the cache's stream, so a slot may be given to another sequence at once: what is queued for it later
- * comes behind what was queued before. Nothing is waited for.
+ * Copies go both ways on the cache's stream, so a slot may be given to another sequence at once: what is queued for it
+ * later comes behind what was queued before. Nothing is waited for.
  */
 #include "client/kv/offload_host.h"
 
@@ -23,8 +23,8 @@ static void slots_put(struct kv_host *host, const uint32_t *slots, uint32_t coun
 }
 
 /* Slots in a row from the index-th on are one part, of `most` slots at most. */
-static struct kv_extent part_at(const struct gpool_kv *kv, const struct kv_saved *saved, uint32_t index, uint32_t most,
-	uint32_t *slots)
+static struct kv_extent part_at(
+	const struct gpool_kv *kv, const struct kv_saved *saved, uint32_t index, uint32_t most, uint32_t *slots)
 {
 	uint32_t run = 1;
 
@@ -50,10 +50,10 @@ static int copy_as_is(struct gpool_kv *kv, const struct kv_sequence *sequence, s
 }
 
 /* One part, by way of `stage`; its address 0: directly. Returns where the next one begins. */
-static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, uint64_t offset,
-	const struct kv_extent *part, uint64_t stage, bool out)
+static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved,
+	uint64_t offset, const struct kv_extent *part, uint64_t stage, bool out)
 {
-	struct kv_extent staged = { .address = stage, .bytes = part->bytes };
+	struct kv_extent staged = {.address = stage, .bytes = part->bytes};
 	int64_t next;
 	int error = 0;
 
@@ -70,8 +70,9 @@ static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *seque
 }
 
 /*
- * Kernels can write to host memory, but that is slow, and more so what they sum up there: so they write to pages of the pool,
- * which are copied. As the work is in the order of the stream, a few pages do for all. Where there are none it is directly.
+ * Kernels can write to host memory, but that is slow, and more so what they sum up there: so they write to pages of the
+ * pool, which are copied. As the work is in the order of the stream, a few pages do for all. Where there are none it is
+ * directly.
  */
 static int convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, bool out)
 {
@@ -97,7 +98,8 @@ static int convert(struct gpool_kv *kv, const struct kv_sequence *sequence, stru
 
 static int copy(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, bool out)
 {
-	return saved->flags & GPOOL_KV_OFFLOAD_INT8 ? convert(kv, sequence, saved, out) : copy_as_is(kv, sequence, saved, out);
+	return saved->flags & GPOOL_KV_OFFLOAD_INT8 ? convert(kv, sequence, saved, out)
+						    : copy_as_is(kv, sequence, saved, out);
 }
 
 int host_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved)
@@ -194,8 +196,8 @@ int gpool_kv_host_open(struct gpool_kv *kv, uint64_t bytes)
 	if (!kv->pool->alive)
 		return -ECHILD;
 	if (bytes < kv->block_bytes || bytes / kv->block_bytes > BITMAP_BITS_MAX)
-		return fail(-EINVAL, "bytes is %llu; at least %llu, a block, and at most %d blocks", (unsigned long long)bytes, (unsigned long long)kv->block_bytes,
-			BITMAP_BITS_MAX);
+		return fail(-EINVAL, "bytes is %llu; at least %llu, a block, and at most %d blocks",
+			(unsigned long long)bytes, (unsigned long long)kv->block_bytes, BITMAP_BITS_MAX);
 	pthread_mutex_lock(&kv->lock);
 	error = kv->host ? fail(-EBUSY, "the cache has host memory already") : host_make(kv, bytes, &kv->host);
 	pthread_mutex_unlock(&kv->lock);

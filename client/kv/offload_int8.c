@@ -36,8 +36,8 @@ uint64_t int8_room(const struct gpool_kv *kv, uint64_t bytes)
 	return vectors_in(kv, bytes) * vector_bytes(kv);
 }
 
-int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index, uint64_t block, uint64_t bytes, uint64_t sums,
-	bool out)
+int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index, uint64_t block, uint64_t bytes,
+	uint64_t sums, bool out)
 {
 	uint64_t scales = part->address + SUMS_BYTES, scales_bytes = vectors_in(kv, part->bytes) * sizeof(uint16_t);
 	uint64_t codes = scales + (scales_bytes + CODES_ALIGN - 1) / CODES_ALIGN * CODES_ALIGN;
@@ -70,8 +70,8 @@ int int8_open(struct gpool_kv *kv)
 	int error;
 
 	if (kv->shape.dtype_bytes > 4 || !int8_room(kv, kv->block_bytes) || !int8_room(kv, kv->pool->page_bytes))
-		return fail(-EOPNOTSUPP, "GPOOL_KV_OFFLOAD_INT8: not for elements of %u bytes in blocks of %llu bytes", kv->shape.dtype_bytes,
-			(unsigned long long)kv->block_bytes);
+		return fail(-EOPNOTSUPP, "GPOOL_KV_OFFLOAD_INT8: not for elements of %u bytes in blocks of %llu bytes",
+			kv->shape.dtype_bytes, (unsigned long long)kv->block_bytes);
 	if (kv->losses)
 		return 0;
 	memory = mmap(NULL, losses_bytes(kv), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -134,7 +134,7 @@ static double relative(const struct quantise_error *loss)
 
 int gpool_kv_loss(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_loss *loss)
 {
-	struct gpool_kv_loss found = { .size = sizeof(found) };
+	struct gpool_kv_loss found = {.size = sizeof(found)};
 	struct kv_sequence *of;
 	int error;
 

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 
 enum {
-	PIECE_PAGES = 8,   /* chosen: some for each question to the agent, and few enough to be found */
-	FETCHES_MOST = 8,  /* on their way at a time, of the session's 64 requests */
+	PIECE_PAGES = 8,  /* chosen: some for each question to the agent, and few enough to be found */
+	FETCHES_MOST = 8, /* on their way at a time, of the session's 64 requests */
 };
 
 static struct kv_extent piece_extent(struct gpool_kv *kv, const struct kv_piece *piece)
 {
-	struct kv_extent extent = { .bytes = piece->block.page_count * kv->pool->page_bytes };
+	struct kv_extent extent = {.bytes = piece->block.page_count * kv->pool->page_bytes};
 
 	gpool_address(kv->pool, &piece->block, &extent.address);
 	return extent;
@@ -83,7 +83,7 @@ static int pieces_fill(struct gpool_kv *kv, const struct kv_sequence *sequence, 
 int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved)
 {
 	int error = pieces_alloc(kv, sequence, saved);
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 
 	if (!error) {
 		error = pieces_fill(kv, sequence, saved);
@@ -127,7 +127,7 @@ static int piece_pin(struct gpool_kv *kv, struct kv_piece *piece, struct gpool_f
 int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
 	struct kv_saved *saved = sequence->saved;
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 	int64_t offset = 0;
 
 	/* One is pinned at a time: under pressure those before it may leave again, and there is room for it. */

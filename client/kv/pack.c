@@ -1,9 +1,10 @@
 /*
  * pack.c - blocks out of chunks that are nearly empty, into holes of others, so that pages go back to the pool.
  *
- * One chunk at a time, and only whole: a chunk that keeps one block keeps all its pages. Copies are queued on the cache's stream, so work that
- * was queued before finds the blocks where its tables say, and what is queued later where the new ones say; a chunk that is empty goes back
- * behind a fence, as always. How much is moved over time the cache's owner bounds (budget.h): copies take bandwidth from the engine's work.
+ * One chunk at a time, and only whole: a chunk that keeps one block keeps all its pages. Copies are queued on the
+ * cache's stream, so work that was queued before finds the blocks where its tables say, and what is queued later where
+ * the new ones say; a chunk that is empty goes back behind a fence, as always. How much is moved over time the cache's
+ * owner bounds (budget.h): copies take bandwidth from the engine's work.
  */
 #include "client/kv/kv.h"
 
@@ -13,16 +14,23 @@
 
 #include <stdlib.h>
 
-/* The chunk to be emptied: the one with the fewest blocks, of those the last. pool->chunks: there is none, or no room for it. */
+/*
+ * The chunk to be emptied: the one with the fewest blocks, of those the last. pool->chunks: there is none, or no room
+ * for it.
+ */
 static uint32_t chunk_to_empty(const struct block_pool *pool, uint32_t most)
 {
 	uint32_t best = pool->chunks;
 
-	/* Filling chunks that are empty would gain nothing: so there must be a chunk's worth of holes in those that are not. */
+	/*
+	 * Filling chunks that are empty would gain nothing: so there must be a chunk's worth of holes in those that are
+	 * not.
+	 */
 	if (pool->free.count - pool->empty.count * pool->chunk_blocks < pool->chunk_blocks)
 		return best;
 	for (uint32_t chunk = 0; chunk < pool->chunks; chunk++)
-		if (pool->kept[chunk] && !bitmap_has(&pool->offered, chunk) && pool->kept[chunk] <= most && (best == pool->chunks || pool->kept[chunk] <= pool->kept[best]))
+		if (pool->kept[chunk] && !bitmap_has(&pool->offered, chunk) && pool->kept[chunk] <= most &&
+			(best == pool->chunks || pool->kept[chunk] <= pool->kept[best]))
 			best = chunk;
 	return best;
 }
@@ -50,7 +58,8 @@ static int copies_queue(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 			continue;
 		to[i] = place_for(pool, chunk);
 		block_pool_reserve(pool, to[i]);
-		error = gpool_copy(kv->pool, kv->stream, memory_address(kv, to[i]), memory_address(kv, first + i), kv->block_bytes);
+		error = gpool_copy(kv->pool, kv->stream, memory_address(kv, to[i]), memory_address(kv, first + i),
+			kv->block_bytes);
 	}
 	for (uint32_t i = 0; error && i < pool->chunk_blocks; i++)
 		if (to[i] != BITMAP_NONE)
@@ -63,7 +72,8 @@ static void sequences_follow(struct gpool_kv *kv, uint32_t first, const uint32_t
 {
 	struct kv_sequence *sequence;
 
-	RB_FOREACH (sequence, kv_order, &kv->running) {
+	RB_FOREACH(sequence, kv_order, &kv->running)
+	{
 		uint32_t tokens = cursor_stop(sequence);
 
 		for (uint32_t i = 0; i < sequence->blocks; i++) {

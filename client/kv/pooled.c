@@ -1,9 +1,10 @@
 /*
  * pooled.c - chunks that other processes have too. See pooled.h.
  *
- * Nothing that comes out of an object is believed: name and metadata are somebody's. A block of it gets a key only when a walk over our own
- * token ids came to that key, block by block, and the metadata say the same. Who publishes other content than the key says harms those of
- * its own trust domain who trust it with their texts; the agent gives no object of another one.
+ * Nothing that comes out of an object is believed: name and metadata are somebody's. A block of it gets a key only when
+ * a walk over our own token ids came to that key, block by block, and the metadata say the same. Who publishes other
+ * content than the key says harms those of its own trust domain who trust it with their texts; the agent gives no
+ * object of another one.
  */
 #include "client/kv/pooled.h"
 
@@ -88,7 +89,8 @@ int pooled_open(struct gpool_kv *kv, uint32_t places)
 /* Its addresses are not used again. */
 static void place_lose(struct gpool_kv *kv, struct pooled_place *place)
 {
-	pool_log(kv->pool, POOL_LOG_ERROR, "cannot unmap a chunk of a KV cache: %s; its addresses are lost", gpu_error_text());
+	pool_log(kv->pool, POOL_LOG_ERROR, "cannot unmap a chunk of a KV cache: %s; its addresses are lost",
+		gpu_error_text());
 	place->lost = true;
 }
 
@@ -103,10 +105,10 @@ static int place_close(struct gpool_kv *kv, struct pooled_place *place)
 		place_lose(kv, place);
 	/* A cache that is destroyed with its sequences; their work is done. */
 	if (place->pinned)
-		object_unpin(place->object, (struct gpool_fence){ 0 });
+		object_unpin(place->object, (struct gpool_fence){0});
 	/* A close that nobody hears of is the session's end, which closes it as well. */
 	gpool_object_close(place->object);
-	*place = (struct pooled_place){ .lost = place->lost };
+	*place = (struct pooled_place){.lost = place->lost};
 	kv->pooled->used--;
 	return 0;
 }
@@ -228,7 +230,7 @@ static bool is_behind(struct gpool_kv *kv, bool *fenced, struct gpool_fence *own
 
 void pooled_park(struct gpool_kv *kv)
 {
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 	struct pooled *pooled = kv->pooled;
 
 	/* The last ones first: for the agent they are let go of in this order, and mostly they follow those before. */
@@ -293,7 +295,8 @@ void pooled_lost(struct gpool_kv *kv)
 
 		if (!place->object || place->leaving || place->pinned)
 			continue;
-		known &= atomic_load_explicit(&kv->pool->segment.objects[place->object->number].state, memory_order_relaxed) == OBJECT_CURRENT;
+		known &= atomic_load_explicit(&kv->pool->segment.objects[place->object->number].state,
+				 memory_order_relaxed) == OBJECT_CURRENT;
 		if (object_is_gone(place->object))
 			lost_add(kv, place);
 	}
@@ -303,12 +306,15 @@ void pooled_lost(struct gpool_kv *kv)
 
 /* ---- the directory ---- */
 
-/* The pool's object that begins with this key, as far as its record tells: false, there is none, or one that is not for us. */
+/*
+ * The pool's object that begins with this key, as far as its record tells: false, there is none, or one that is not for
+ * us.
+ */
 static bool directory_find(const struct gpool_kv *kv, const char *name, struct gpool_object_info *info)
 {
 	info->size = sizeof(*info);
-	return object_look_up(kv->pool, name, info) && info->memory_class == GPOOL_OBJECT_EPHEMERAL && info->pages == kv->chunk_pages &&
-		kv->pooled->refused[info->number] != info->version;
+	return object_look_up(kv->pool, name, info) && info->memory_class == GPOOL_OBJECT_EPHEMERAL &&
+		info->pages == kv->chunk_pages && kv->pooled->refused[info->number] != info->version;
 }
 
 /* A version stays what it is: it is not asked for again. */
@@ -320,7 +326,8 @@ static void directory_refuse(struct gpool_kv *kv, const struct gpool_object_info
 /* ---- objects ---- */
 
 /* Its keys, if it is what its name says and fits this cache; else NULL. */
-static const struct prefix_key *object_keys(const struct gpool_kv *kv, struct gpool_object *object, struct prefix_key key)
+static const struct prefix_key *object_keys(
+	const struct gpool_kv *kv, struct gpool_object *object, struct prefix_key key)
 {
 	const struct manifest_header *header = object->manifest.header;
 	const struct metadata *metadata;
@@ -331,12 +338,13 @@ static const struct prefix_key *object_keys(const struct gpool_kv *kv, struct gp
 		gpool_object_get(object, METADATA_KEY, &value, &bytes) || bytes != metadata_bytes(kv))
 		return NULL;
 	metadata = value;
-	if (metadata->magic != METADATA_MAGIC || metadata->block_bytes != kv->block_bytes || metadata->chunk_bytes != kv->chunk_bytes ||
-		metadata->block_tokens != kv->shape.block_tokens || metadata->chunk_blocks != kv->blocks.chunk_blocks ||
-		!prefix_key_same(metadata->keys[0], key))
+	if (metadata->magic != METADATA_MAGIC || metadata->block_bytes != kv->block_bytes ||
+		metadata->chunk_bytes != kv->chunk_bytes || metadata->block_tokens != kv->shape.block_tokens ||
+		metadata->chunk_blocks != kv->blocks.chunk_blocks || !prefix_key_same(metadata->keys[0], key))
 		return NULL;
 	for (uint32_t i = 0; i < header->runs; i++)
-		if (object->manifest.runs[i].first % handle_pages(kv->pool) || object->manifest.runs[i].count % handle_pages(kv->pool))
+		if (object->manifest.runs[i].first % handle_pages(kv->pool) ||
+			object->manifest.runs[i].count % handle_pages(kv->pool))
 			return NULL;
 	return metadata->keys;
 }
@@ -344,7 +352,8 @@ static const struct prefix_key *object_keys(const struct gpool_kv *kv, struct gp
 /* Handles side by side, to be read: 0, -ENOMEM, -EPIPE, and nothing is mapped. */
 static int place_map(struct gpool_kv *kv, struct pooled_place *place, const uint32_t *pages, uint32_t handles)
 {
-	uint64_t bytes = kv->pool->page_bytes * handle_pages(kv->pool), begin = place_address(kv, place), at = begin, handle;
+	uint64_t bytes = kv->pool->page_bytes * handle_pages(kv->pool), begin = place_address(kv, place), at = begin,
+		 handle;
 	int error = 0;
 
 	for (uint32_t i = 0; i < handles && !error; i++) {
@@ -358,7 +367,8 @@ static int place_map(struct gpool_kv *kv, struct pooled_place *place, const uint
 	if (!error)
 		error = gpu_access(kv->pool->gpu, begin, kv->chunk_bytes, GPU_ACCESS_READ);
 	if (error) {
-		pool_log(kv->pool, POOL_LOG_ERROR, "cannot map %u handles that a KV cache shares: %s", handles, gpu_error_text());
+		pool_log(kv->pool, POOL_LOG_ERROR, "cannot map %u handles that a KV cache shares: %s", handles,
+			gpu_error_text());
 		if (at > begin && gpu_unmap(kv->pool->gpu, begin, at - begin))
 			place_lose(kv, place);
 		return error == -EPIPE ? -EPIPE : -ENOMEM;
@@ -377,16 +387,17 @@ static int object_place_map(struct gpool_kv *kv, struct pooled_place *place, con
 	uint32_t pages[KV_CHUNK_HANDLES_MAX], handles = 0;
 
 	for (uint32_t i = 0; i < object->manifest.header->runs; i++)
-		for (uint32_t j = 0; j < object->manifest.runs[i].count && handles < chunk_handles(kv); j += handle_pages(kv->pool))
+		for (uint32_t j = 0; j < object->manifest.runs[i].count && handles < chunk_handles(kv);
+			j += handle_pages(kv->pool))
 			pages[handles++] = object->manifest.runs[i].first + j;
 	return place_map(kv, place, pages, handles);
 }
 
-static struct pooled_place *place_used(struct gpool_kv *kv, struct pooled_place *place, struct gpool_object *object,
-	const struct prefix_key *keys)
+static struct pooled_place *place_used(
+	struct gpool_kv *kv, struct pooled_place *place, struct gpool_object *object, const struct prefix_key *keys)
 {
 	object_mapped_at(object, place_address(kv, place), kv->chunk_bytes);
-	*place = (struct pooled_place){ .object = object, .keys = keys };
+	*place = (struct pooled_place){.object = object, .keys = keys};
 	kv->pooled->used++;
 	return place;
 }
@@ -397,7 +408,8 @@ static struct pooled_place *place_again(struct gpool_kv *kv, struct prefix_key k
 	for (uint32_t i = 0; kv->pooled->used && i < kv->pooled->count; i++) {
 		struct pooled_place *place = &kv->pooled->places[i];
 
-		if (place->object && place->leaving && prefix_key_same(place->keys[0], key) && !object_is_gone(place->object)) {
+		if (place->object && place->leaving && prefix_key_same(place->keys[0], key) &&
+			!object_is_gone(place->object)) {
 			place->leaving = false;
 			return place;
 		}
@@ -405,7 +417,9 @@ static struct pooled_place *place_again(struct gpool_kv *kv, struct prefix_key k
 	return NULL;
 }
 
-/* The pool's chunk that begins with this key, mapped, without keys in the table: NULL, there is none that can be used. */
+/*
+ * The pool's chunk that begins with this key, mapped, without keys in the table: NULL, there is none that can be used.
+ */
 static struct pooled_place *place_open(struct gpool_kv *kv, struct prefix_key key)
 {
 	struct gpool_object_open_options options = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
@@ -435,7 +449,8 @@ static struct pooled_place *place_open(struct gpool_kv *kv, struct prefix_key ke
 	if (keys && !object_place_map(kv, place, object))
 		return place_used(kv, place, object, keys);
 	if (!keys) {
-		pool_log(kv->pool, POOL_LOG_WARNING, "object '%s' is not a prefix of this KV cache's shape, and is not used", name);
+		pool_log(kv->pool, POOL_LOG_WARNING,
+			"object '%s' is not a prefix of this KV cache's shape, and is not used", name);
 		directory_refuse(kv, &info);
 	}
 	gpool_object_close(object);
@@ -472,7 +487,7 @@ uint32_t pooled_find(struct gpool_kv *kv, struct prefix_key key, uint32_t before
 /* Its handles, as the blocks that they are to the agent. */
 static int chunk_blocks_of(struct gpool_kv *kv, uint32_t chunk, struct gpool_block *blocks, uint32_t *pages)
 {
-	const struct elastic_pages all = { .first = chunk * kv->chunk_pages, .count = kv->chunk_pages, .times = 1 };
+	const struct elastic_pages all = {.first = chunk * kv->chunk_pages, .count = kv->chunk_pages, .times = 1};
 	const struct elastic *elastic = kv->range->elastic;
 	int error = elastic_can_give(kv->range->elastic, &all);
 
@@ -485,7 +500,10 @@ static int chunk_blocks_of(struct gpool_kv *kv, uint32_t chunk, struct gpool_blo
 			.page = page,
 			.page_count = handle_pages(kv->pool),
 			.tag = atomic_load_explicit(&block_entry(kv->pool, page)->tag, memory_order_acquire),
-			/* While the agent looks at it the word says something else for a moment; it is ours, since it is pinned. */
+			/*
+			 * While the agent looks at it the word says something else for a moment; it is ours, since it
+			 * is pinned.
+			 */
 			.generation = page_word_make(PAGE_LEASED, kv->pool->id, page_word_generation(word)),
 		};
 	}
@@ -511,9 +529,11 @@ static struct metadata *metadata_make(const struct gpool_kv *kv, uint32_t block)
 }
 
 /* Mapped at the place before it is published, since nothing may fail after that. */
-static int chunk_give(struct gpool_kv *kv, struct pooled_place *place, uint32_t block, const struct gpool_object *follows)
+static int chunk_give(
+	struct gpool_kv *kv, struct pooled_place *place, uint32_t block, const struct gpool_object *follows)
 {
-	const struct elastic_pages all = { .first = block / kv->blocks.chunk_blocks * kv->chunk_pages, .count = kv->chunk_pages, .times = 1 };
+	const struct elastic_pages all = {
+		.first = block / kv->blocks.chunk_blocks * kv->chunk_pages, .count = kv->chunk_pages, .times = 1};
 	struct gpool_block blocks[KV_CHUNK_HANDLES_MAX];
 	uint32_t pages[KV_CHUNK_HANDLES_MAX];
 	struct metadata *metadata = metadata_make(kv, block);
@@ -527,8 +547,8 @@ static int chunk_give(struct gpool_kv *kv, struct pooled_place *place, uint32_t 
 		error = place_map(kv, place, pages, chunk_handles(kv));
 	if (!error) {
 		name_make(name, metadata->keys[0]);
-		error = object_give(
-			kv->pool, name, follows, blocks, chunk_handles(kv), METADATA_KEY, metadata, metadata_bytes(kv), &object);
+		error = object_give(kv->pool, name, follows, blocks, chunk_handles(kv), METADATA_KEY, metadata,
+			metadata_bytes(kv), &object);
 		if (error && gpu_unmap(kv->pool->gpu, place_address(kv, place), kv->chunk_bytes))
 			place_lose(kv, place);
 	}
@@ -542,7 +562,8 @@ static int chunk_give(struct gpool_kv *kv, struct pooled_place *place, uint32_t 
 }
 
 /* Blocks from `from` on, which the sequence has from `index` on, are those of a place now, for whoever has them. */
-static void blocks_move(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t from, uint32_t to, uint32_t count)
+static void blocks_move(
+	struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t from, uint32_t to, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t next = index + i + 1 < sequence->blocks ? kv_entry(kv, sequence, index + i + 1) : PREFIX_NONE;
@@ -571,7 +592,8 @@ static uint32_t keys_same(const struct gpool_kv *kv, const struct pooled_place *
 {
 	uint32_t same = 0;
 
-	while (same < kv->blocks.chunk_blocks && prefix_key_same(kv->prefixes.entries[block + same].key, place->keys[same]))
+	while (same < kv->blocks.chunk_blocks &&
+		prefix_key_same(kv->prefixes.entries[block + same].key, place->keys[same]))
 		same++;
 	return same;
 }
@@ -589,7 +611,8 @@ static bool share_other(struct gpool_kv *kv, struct kv_sequence *sequence, uint3
 }
 
 /* The pool's chunk that is behind the block before, which the sequence has, so that it is open. NULL: none. */
-static const struct gpool_object *object_before(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t index)
+static const struct gpool_object *object_before(
+	const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t index)
 {
 	uint32_t before = index ? kv_entry(kv, sequence, index - 1) : PREFIX_NONE;
 
@@ -617,7 +640,7 @@ int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t ind
 	blocks_move(kv, sequence, index, from, place_block(kv, place), count);
 	/* Nobody has a block of it any more, and its memory is the object's: nothing is to be unbacked. */
 	block_pool_withhold(&kv->blocks, from / count);
-	kv->pooled->given[kv->pooled->given_count++] = (struct pooled_given){ .chunk = from / count };
+	kv->pooled->given[kv->pooled->given_count++] = (struct pooled_given){.chunk = from / count};
 	kv->pool_shared += count;
 	return 0;
 }

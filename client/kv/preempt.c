@@ -1,8 +1,9 @@
 /*
  * preempt.c - sequences that give their blocks back and get others later.
  *
- * One tree holds those that run, one those that wait, both by priority and then by arrival: the first of the one is preempted first, the
- * last of the other resumed first. A sequence that waits has no block, and keeps its row, its tokens and the number of blocks that it had.
+ * One tree holds those that run, one those that wait, both by priority and then by arrival: the first of the one is
+ * preempted first, the last of the other resumed first. A sequence that waits has no block, and keeps its row, its
+ * tokens and the number of blocks that it had.
  */
 #include "client/kv/preempt.h"
 
@@ -127,7 +128,9 @@ int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence)
 	pthread_mutex_lock(&kv->lock);
 	error = kv_find(kv, sequence, &found);
 	if (!error)
-		error = found->state == GPOOL_KV_RUNNING ? fail(-EALREADY, "sequence 0x%llx runs", (unsigned long long)sequence) : resume(kv, found);
+		error = found->state == GPOOL_KV_RUNNING
+			? fail(-EALREADY, "sequence 0x%llx runs", (unsigned long long)sequence)
+			: resume(kv, found);
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }

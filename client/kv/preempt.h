@@ -1,5 +1,6 @@
 /*
- * preempt.h - the orders in which sequences are preempted and resumed. Internal to libgpool; the callers hold the cache's lock.
+ * preempt.h - the orders in which sequences are preempted and resumed. Internal to libgpool; the callers hold the
+ * cache's lock.
  */
 #ifndef GPOOL_CLIENT_KV_PREEMPT_H
 #define GPOOL_CLIENT_KV_PREEMPT_H

@@ -1,8 +1,8 @@
 /*
  * prefix.c - blocks that are found again by what is in them. See prefix.h.
  *
- * A sequence keeps how many of its first blocks have known keys, and the key of the last of these, so that publishing hashes only what is
- * new. Content that was dropped in sleep takes all keys with it: kv->prefix_epoch counts that.
+ * A sequence keeps how many of its first blocks have known keys, and the key of the last of these, so that publishing
+ * hashes only what is new. Content that was dropped in sleep takes all keys with it: kv->prefix_epoch counts that.
  */
 #include "client/kv/prefix.h"
 
@@ -99,7 +99,10 @@ void prefix_limit(struct gpool_kv *kv)
 		prefix_evict(kv, kv->blocks.cached_blocks - kv->cached_most);
 }
 
-/* What is cached has lost its content in sleep, and what is in use as well: whoever computes that again publishes it again. */
+/*
+ * What is cached has lost its content in sleep, and what is in use as well: whoever computes that again publishes it
+ * again.
+ */
 static void losses_follow(struct gpool_kv *kv)
 {
 	uint32_t losses = atomic_load_explicit(&kv->range->losses, memory_order_acquire);
@@ -128,8 +131,8 @@ static int prefix_read(const struct gpool_kv *kv, struct gpool_kv_prefix *read, 
 	if (error)
 		return error;
 	if (read->flags || read->reserved || (read->count && !read->ids))
-		return fail(-EINVAL, "flags are 0x%x, reserved is %u and ids is %s; both must be 0, and %u ids given", read->flags, read->reserved,
-			read->ids ? "set" : "NULL", read->count);
+		return fail(-EINVAL, "flags are 0x%x, reserved is %u and ids is %s; both must be 0, and %u ids given",
+			read->flags, read->reserved, read->ids ? "set" : "NULL", read->count);
 	return kv->prefixes.entries ? 0 : fail_no_prefixes();
 }
 
@@ -142,7 +145,7 @@ static struct prefix_key root_of(const struct gpool_kv *kv, const struct gpool_k
 		.dtype_bytes = kv->shape.dtype_bytes,
 		.block_tokens = kv->shape.block_tokens,
 		.adapter_id = prefix->adapter_id,
-		.salt = { prefix->salt[0], prefix->salt[1] },
+		.salt = {prefix->salt[0], prefix->salt[1]},
 	};
 
 	memcpy(identity.model, kv->model, sizeof(identity.model));
@@ -150,7 +153,8 @@ static struct prefix_key root_of(const struct gpool_kv *kv, const struct gpool_k
 }
 
 /* At the next block of the ids: its key. */
-static struct prefix_key walk_key(const struct gpool_kv *kv, const struct prefix_walk *walk, uint32_t index, struct prefix_key before)
+static struct prefix_key walk_key(
+	const struct gpool_kv *kv, const struct prefix_walk *walk, uint32_t index, struct prefix_key before)
 {
 	return prefix_key_next(before, walk->ids + ((size_t)index << kv->token_shift), kv->shape.block_tokens);
 }
@@ -158,7 +162,7 @@ static struct prefix_key walk_key(const struct gpool_kv *kv, const struct prefix
 /* From the first block on, as far as there are blocks with these keys: here, or (far) anywhere in the pool. */
 static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, uint32_t tokens, bool far)
 {
-	struct prefix_walk walk = { .ids = prefix->ids, .count = tokens >> kv->token_shift };
+	struct prefix_walk walk = {.ids = prefix->ids, .count = tokens >> kv->token_shift};
 	uint32_t before = PREFIX_NONE;
 
 	losses_follow(kv);
@@ -183,12 +187,13 @@ static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_pre
 }
 
 /*
- * Memory of what the walk found is held from now on: true. What cannot be held now ends the walk before it. False: some of it was lost and is
- * in the table no more, so that the walk has to be done again.
+ * Memory of what the walk found is held from now on: true. What cannot be held now ends the walk before it. False: some
+ * of it was lost and is in the table no more, so that the walk has to be done again.
  */
 static bool walk_hold(struct gpool_kv *kv, struct prefix_walk *walk)
 {
-	uint32_t block = walk->found ? prefix_table_find(&kv->prefixes, walk->last) : PREFIX_NONE, parent, chunk, held = BITMAP_NONE;
+	uint32_t block = walk->found ? prefix_table_find(&kv->prefixes, walk->last) : PREFIX_NONE, parent, chunk,
+		 held = BITMAP_NONE;
 	int error = 0;
 
 	walk->idle = 0;
@@ -286,8 +291,8 @@ static void count_prefix(struct gpool *pool, const struct prefix_walk *walk)
 	stat_add_many(cache, &cache->stats->prefix_misses, walk->count - walk->found);
 }
 
-int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, const struct gpool_kv_prefix *prefix,
-	uint64_t *sequence, uint32_t *tokens)
+int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request,
+	const struct gpool_kv_prefix *prefix, uint64_t *sequence, uint32_t *tokens)
 {
 	struct gpool_kv_request read_request;
 	struct gpool_kv_prefix read;
@@ -327,7 +332,8 @@ void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t
 	uint32_t left = kv_refs(kv, from);
 	struct kv_sequence *sequence;
 
-	RB_FOREACH (sequence, kv_order, &kv->running) {
+	RB_FOREACH(sequence, kv_order, &kv->running)
+	{
 		if (index >= sequence->blocks || kv_entry(kv, sequence, index) != from)
 			continue;
 		prefix_ref(kv, to);
@@ -373,8 +379,7 @@ static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const
 	if (error)
 		return error;
 	switch (deed_of(kv, block, key, holder)) {
-	case DEED_OTHER_TEXT:
-		return fail(-EINVAL, "block %u of the sequence is published with other ids", index);
+	case DEED_OTHER_TEXT: return fail(-EINVAL, "block %u of the sequence is published with other ids", index);
 	case DEED_ADD:
 		prefix_table_add(&kv->prefixes, block, key, index ? kv_entry(kv, sequence, index - 1) : PREFIX_NONE);
 		if (!is_pooled(kv, block))
@@ -385,8 +390,7 @@ static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const
 		prefix_replace(kv, index, block, holder);
 		kv->prefix_switched++;
 		break;
-	case DEED_NOTHING:
-		break;
+	case DEED_NOTHING: break;
 	}
 	sequence->last = key;
 	sequence->keyed++;
@@ -395,7 +399,8 @@ static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const
 
 static int publish(struct gpool_kv *kv, struct kv_sequence *sequence, const struct gpool_kv_prefix *prefix)
 {
-	struct prefix_walk walk = { .ids = prefix->ids, .count = prefix->count >> kv->token_shift, .root = root_of(kv, prefix) };
+	struct prefix_walk walk = {
+		.ids = prefix->ids, .count = prefix->count >> kv->token_shift, .root = root_of(kv, prefix)};
 	uint64_t switched = kv->prefix_switched;
 	int error = 0;
 
@@ -516,14 +521,17 @@ static void stands(const struct gpool_kv *kv, uint32_t *children, uint32_t block
 	for (;;) {
 		uint32_t parent = kv->prefixes.entries[block].parent;
 
-		if (parent == PREFIX_NONE || ++children[parent] != kv->prefixes.entries[parent].children || !is_pooled(kv, parent) ||
-			kv_refs(kv, parent))
+		if (parent == PREFIX_NONE || ++children[parent] != kv->prefixes.entries[parent].children ||
+			!is_pooled(kv, parent) || kv_refs(kv, parent))
 			return;
 		block = parent;
 	}
 }
 
-/* Each block of ours with a key, below the nearest one of ours, and a candidate exactly if it is cached and nothing of ours follows. */
+/*
+ * Each block of ours with a key, below the nearest one of ours, and a candidate exactly if it is cached and nothing of
+ * ours follows.
+ */
 static bool tree_check(const struct gpool_kv *kv)
 {
 	const struct block_order *order = &kv->order;
@@ -538,9 +546,11 @@ static bool tree_check(const struct gpool_kv *kv)
 		count++;
 		parent = prefix_own(kv, kv->prefixes.entries[block].parent);
 		if (order->owners[node] != block ||
-			eviction_parent(order->eviction, node) != (parent == PREFIX_NONE ? EVICTION_NONE : order->nodes[parent]))
+			eviction_parent(order->eviction, node) !=
+				(parent == PREFIX_NONE ? EVICTION_NONE : order->nodes[parent]))
 			return false;
-		if (eviction_is_candidate(order->eviction, node) != (!kv->blocks.refs[block] && !eviction_children(order->eviction, node)))
+		if (eviction_is_candidate(order->eviction, node) !=
+			(!kv->blocks.refs[block] && !eviction_children(order->eviction, node)))
 			return false;
 	}
 	eviction_get_stats(order->eviction, &stats);
@@ -557,16 +567,19 @@ static bool cached_check(const struct gpool_kv *kv)
 	for (uint32_t block = 0; block < kv->blocks.blocks; block++)
 		cached += prefix_table_has(&kv->prefixes, block) && !kv->blocks.refs[block];
 	for (uint32_t block = end; right && block < kv_block_count(kv); block++)
-		if (prefix_table_has(&kv->prefixes, block) && !kv_refs(kv, block) && !kv->prefixes.entries[block].children)
+		if (prefix_table_has(&kv->prefixes, block) && !kv_refs(kv, block) &&
+			!kv->prefixes.entries[block].children)
 			stands(kv, children, block);
 	if (kv->order.eviction) {
 		free(children);
 		return right && cached == kv->blocks.cached_blocks && tree_check(kv);
 	}
-	for (uint32_t block = kv->order.lru.links[end].after; right && block != end; block = kv->order.lru.links[block].after) {
+	for (uint32_t block = kv->order.lru.links[end].after; right && block != end;
+		block = kv->order.lru.links[block].after) {
 		const struct prefix_entry *entry = &kv->prefixes.entries[block];
 
-		right = prefix_table_has(&kv->prefixes, block) && !kv->blocks.refs[block] && entry->children == children[block] && ++count <= cached;
+		right = prefix_table_has(&kv->prefixes, block) && !kv->blocks.refs[block] &&
+			entry->children == children[block] && ++count <= cached;
 		if (right)
 			stands(kv, children, block);
 	}
@@ -579,14 +592,14 @@ static bool chains_check(struct gpool_kv *kv)
 {
 	struct kv_sequence *sequence;
 
-	RB_FOREACH (sequence, kv_order, &kv->running)
-		for (uint32_t i = 0; i < sequence->blocks; i++) {
-			uint32_t block = kv_entry(kv, sequence, i);
-			uint32_t before = i ? kv_entry(kv, sequence, i - 1) : PREFIX_NONE;
+	RB_FOREACH(sequence, kv_order, &kv->running)
+	for (uint32_t i = 0; i < sequence->blocks; i++) {
+		uint32_t block = kv_entry(kv, sequence, i);
+		uint32_t before = i ? kv_entry(kv, sequence, i - 1) : PREFIX_NONE;
 
-			if (prefix_table_has(&kv->prefixes, block) && kv->prefixes.entries[block].parent != before)
-				return false;
-		}
+		if (prefix_table_has(&kv->prefixes, block) && kv->prefixes.entries[block].parent != before)
+			return false;
+	}
 	return true;
 }
 

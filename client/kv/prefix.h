@@ -2,9 +2,9 @@
  * prefix.h - blocks that are found again by what is in them. Internal to libgpool; the callers hold the cache's lock.
  *
  * Invariants, proved by prefix_check():
- *   a sequence that has a block with a key has its parent too, in the place before; so no parent is cached while a child is in use
- *   a block is cached in kv->order exactly if it has a key, no reference, and memory of this cache (not pooled.h's); there children stand before
- *   their parents
+ *   a sequence that has a block with a key has its parent too, in the place before; so no parent is cached while a
+ *   child is in use a block is cached in kv->order exactly if it has a key, no reference, and memory of this cache (not
+ *   pooled.h's); there children stand before their parents
  *   blocks with keys are full, and nobody writes to them
  */
 #ifndef GPOOL_CLIENT_KV_PREFIX_H
@@ -28,22 +28,31 @@ void prefix_close(struct gpool_kv *kv);
 void prefix_ref(struct gpool_kv *kv, uint32_t block);
 bool prefix_unref(struct gpool_kv *kv, uint32_t block);
 
-/* prefix_own() - this block with a key, or the nearest one before it, that is of the cache's own memory; or PREFIX_NONE. */
+/*
+ * prefix_own() - this block with a key, or the nearest one before it, that is of the cache's own memory; or
+ * PREFIX_NONE.
+ */
 uint32_t prefix_own(const struct gpool_kv *kv, uint32_t block);
 
-/* prefix_replace() - sequences that have block `from` in this place have `to` there instead, which has the same content. */
+/*
+ * prefix_replace() - sequences that have block `from` in this place have `to` there instead, which has the same
+ * content.
+ */
 void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t to);
 
 /* prefix_inherit() - a fork has the blocks of its parent, and with them their keys. */
 void prefix_inherit(struct kv_sequence *child, const struct kv_sequence *parent);
 
-/* prefix_evict() - so many cached blocks, of which there are so many, are free. prefix_limit() - what is beyond the option's limit. */
+/*
+ * prefix_evict() - so many cached blocks, of which there are so many, are free. prefix_limit() - what is beyond the
+ * option's limit.
+ */
 void prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 void prefix_limit(struct gpool_kv *kv);
 
 /*
- * prefix_take() - what the walk found is a sequence's first blocks, in the order of the chain, written to entries[found].
- * prefix_untake() - and not, after all.
+ * prefix_take() - what the walk found is a sequence's first blocks, in the order of the chain, written to
+ * entries[found]. prefix_untake() - and not, after all.
  */
 void prefix_take(struct gpool_kv *kv, const struct prefix_walk *walk, int32_t *entries);
 void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const int32_t *entries);
@@ -51,8 +60,11 @@ void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const in
 /* prefix_check() - whether the invariants hold. Cost: a look at everything. */
 bool prefix_check(struct gpool_kv *kv);
 
-/* sequence.c: sequence_allocate() - a sequence that begins with what a walk found. request_read() - 0, -EINVAL, -E2BIG. */
-int sequence_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, const struct prefix_walk *walk, uint64_t *number);
+/*
+ * sequence.c: sequence_allocate() - a sequence that begins with what a walk found. request_read() - 0, -EINVAL, -E2BIG.
+ */
+int sequence_allocate(
+	struct gpool_kv *kv, const struct gpool_kv_request *request, const struct prefix_walk *walk, uint64_t *number);
 int request_read(struct gpool_kv_request *read, const struct gpool_kv_request *request);
 
 #endif

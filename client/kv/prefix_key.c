@@ -6,12 +6,15 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Roots and blocks hash messages of different kinds; this is the roots' seed, so that no block's message is one of theirs. */
+/*
+ * Roots and blocks hash messages of different kinds; this is the roots' seed, so that no block's message is one of
+ * theirs.
+ */
 #define ROOT_SEED UINT64_C(0x676b762d726f6f74)
 
 static struct prefix_key key_of(XXH128_hash_t hash)
 {
-	return (struct prefix_key){ .low = hash.low64, .high = hash.high64 };
+	return (struct prefix_key){.low = hash.low64, .high = hash.high64};
 }
 
 struct prefix_key prefix_key_root(const struct prefix_identity *identity)

@@ -1,10 +1,11 @@
 /*
  * prefix_key.h - keys of blocks by what is in them. Internal to libgpool.
  *
- * A key is XXH3-128 over its predecessor's key and the token ids of one full block; the first block's predecessor is a root, the same hash
- * over everything else that decides about keys and values: model, shape, adapter, and the salt that keeps tenants apart. So two blocks have
- * one key only if all tokens up to their ends are the same, in the same order. It is a hash against accident: who chooses token ids at will
- * and knows the salt might find two texts with one key, and spoils by that the answers of those who share the salt.
+ * A key is XXH3-128 over its predecessor's key and the token ids of one full block; the first block's predecessor is a
+ * root, the same hash over everything else that decides about keys and values: model, shape, adapter, and the salt that
+ * keeps tenants apart. So two blocks have one key only if all tokens up to their ends are the same, in the same order.
+ * It is a hash against accident: who chooses token ids at will and knows the salt might find two texts with one key,
+ * and spoils by that the answers of those who share the salt.
  */
 #ifndef GPOOL_CLIENT_KV_PREFIX_KEY_H
 #define GPOOL_CLIENT_KV_PREFIX_KEY_H
@@ -35,7 +36,10 @@ static inline bool prefix_key_same(struct prefix_key a, struct prefix_key b)
 
 struct prefix_key prefix_key_root(const struct prefix_identity *identity);
 
-/* prefix_key_next() - of the block with these `tokens` ids, 1..PREFIX_BLOCK_TOKENS_MAX, behind the one with key `before`. */
+/*
+ * prefix_key_next() - of the block with these `tokens` ids, 1..PREFIX_BLOCK_TOKENS_MAX, behind the one with key
+ * `before`.
+ */
 struct prefix_key prefix_key_next(struct prefix_key before, const uint32_t *ids, uint32_t tokens);
 
 #endif

@@ -39,7 +39,7 @@ int prefix_table_init(struct prefix_table *table, uint32_t blocks)
 	table->blocks = blocks;
 	table->mask = (uint32_t)(slots - 1);
 	for (uint32_t block = 0; block < blocks; block++)
-		table->entries[block] = (struct prefix_entry){ .parent = PREFIX_NO_KEY };
+		table->entries[block] = (struct prefix_entry){.parent = PREFIX_NO_KEY};
 	return 0;
 }
 
@@ -69,7 +69,7 @@ void prefix_table_add(struct prefix_table *table, uint32_t block, struct prefix_
 	while (table->slots[at])
 		at = (at + 1) & table->mask;
 	table->slots[at] = slot_of(key, block);
-	table->entries[block] = (struct prefix_entry){ .key = key, .parent = parent };
+	table->entries[block] = (struct prefix_entry){.key = key, .parent = parent};
 	if (parent != PREFIX_NONE) {
 		table->entries[parent].children++;
 		table->entries[block].depth = table->entries[parent].depth + 1;
@@ -103,7 +103,7 @@ void prefix_table_remove(struct prefix_table *table, uint32_t block)
 	slot_remove(table, at);
 	if (entry->parent != PREFIX_NONE)
 		table->entries[entry->parent].children--;
-	*entry = (struct prefix_entry){ .parent = PREFIX_NO_KEY };
+	*entry = (struct prefix_entry){.parent = PREFIX_NO_KEY};
 	table->count--;
 }
 
@@ -126,7 +126,7 @@ void prefix_table_move(struct prefix_table *table, uint32_t from, uint32_t to, u
 		at = (at + 1) & table->mask;
 	table->slots[at] = slot_of(entry->key, to);
 	table->entries[to] = *entry;
-	*entry = (struct prefix_entry){ .parent = PREFIX_NO_KEY };
+	*entry = (struct prefix_entry){.parent = PREFIX_NO_KEY};
 	left -= adopt(table, child, from, to);
 	for (uint32_t block = 0; left && block < table->blocks; block++)
 		left -= adopt(table, block, from, to);
@@ -135,7 +135,7 @@ void prefix_table_move(struct prefix_table *table, uint32_t from, uint32_t to, u
 void prefix_table_clear(struct prefix_table *table)
 {
 	for (uint32_t block = 0; block < table->blocks; block++)
-		table->entries[block] = (struct prefix_entry){ .parent = PREFIX_NO_KEY };
+		table->entries[block] = (struct prefix_entry){.parent = PREFIX_NO_KEY};
 	memset(table->slots, 0, ((size_t)table->mask + 1) * sizeof(*table->slots));
 	table->count = 0;
 }
@@ -154,7 +154,8 @@ bool prefix_table_check(const struct prefix_table *table)
 		firsts += entry->parent == PREFIX_NONE;
 		if (prefix_table_find(table, entry->key) != block)
 			return false;
-		if (entry->parent != PREFIX_NONE && (entry->parent >= table->blocks || !prefix_table_has(table, entry->parent)))
+		if (entry->parent != PREFIX_NONE &&
+			(entry->parent >= table->blocks || !prefix_table_has(table, entry->parent)))
 			return false;
 	}
 	for (uint64_t at = 0; at <= table->mask; at++)

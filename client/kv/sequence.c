@@ -30,7 +30,8 @@ int kv_find(const struct gpool_kv *kv, uint64_t number, struct kv_sequence **seq
 	uint32_t row = (uint32_t)number, generation = (uint32_t)(number >> 32);
 
 	if (!generation || row >= kv->max_sequences)
-		return fail(-EINVAL, "0x%llx is not the number of a sequence of this cache", (unsigned long long)number);
+		return fail(
+			-EINVAL, "0x%llx is not the number of a sequence of this cache", (unsigned long long)number);
 	if (atomic_load_explicit(&kv->sequences[row].generation, memory_order_relaxed) != generation)
 		return fail(-ESTALE, "sequence 0x%llx has ended", (unsigned long long)number);
 	*sequence = &kv->sequences[row];
@@ -91,15 +92,18 @@ uint32_t cursor_stop(struct kv_sequence *sequence)
 	uint64_t seen = atomic_load_explicit(&sequence->cursor, memory_order_relaxed), stopped;
 
 	do
-		stopped = (seen & ~((uint64_t)KV_TOKENS_MAX << KV_TOKENS_BITS)) | (uint64_t)cursor_tokens(seen) << KV_TOKENS_BITS;
-	while (!atomic_compare_exchange_weak_explicit(&sequence->cursor, &seen, stopped, memory_order_acquire, memory_order_relaxed));
+		stopped = (seen & ~((uint64_t)KV_TOKENS_MAX << KV_TOKENS_BITS)) |
+			(uint64_t)cursor_tokens(seen) << KV_TOKENS_BITS;
+	while (!atomic_compare_exchange_weak_explicit(
+		&sequence->cursor, &seen, stopped, memory_order_acquire, memory_order_relaxed));
 	return cursor_tokens(stopped);
 }
 
 /* Whether the block in which the next token goes has to be copied first. */
 static bool last_is_shared(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t tokens)
 {
-	return tokens & (kv->shape.block_tokens - 1) && kv->blocks.refs[kv_entry(kv, sequence, tokens >> kv->token_shift)] > 1;
+	return tokens & (kv->shape.block_tokens - 1) &&
+		kv->blocks.refs[kv_entry(kv, sequence, tokens >> kv->token_shift)] > 1;
 }
 
 void cursor_go(const struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t tokens)
@@ -136,8 +140,10 @@ int request_read(struct gpool_kv_request *read, const struct gpool_kv_request *r
 
 	if (error)
 		return error;
-	return (read->flags & ~(uint32_t)GPOOL_KV_CONTINUES) || read->reserved ?
-		fail(-EINVAL, "flags are 0x%x and reserved is %u; known are GPOOL_KV_CONTINUES and 0", read->flags, read->reserved) : 0;
+	return (read->flags & ~(uint32_t)GPOOL_KV_CONTINUES) || read->reserved
+		? fail(-EINVAL, "flags are 0x%x and reserved is %u; known are GPOOL_KV_CONTINUES and 0", read->flags,
+			  read->reserved)
+		: 0;
 }
 
 /* What the walk found is held in the row that the sequence will have, so that nothing of it is evicted for the rest. */
@@ -166,8 +172,8 @@ static void blocks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, cons
 }
 
 /*
- * For what is going to be shared with other processes: whole chunks, as far as full blocks will fill them and there is memory for them. The
- * rest is kv_grow()'s.
+ * For what is going to be shared with other processes: whole chunks, as far as full blocks will fill them and there is
+ * memory for them. The rest is kv_grow()'s.
  */
 static void chunks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t full_blocks)
 {
@@ -181,10 +187,13 @@ static void chunks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, uint
 	}
 }
 
-int sequence_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, const struct prefix_walk *walk, uint64_t *number)
+int sequence_allocate(
+	struct gpool_kv *kv, const struct gpool_kv_request *request, const struct prefix_walk *walk, uint64_t *number)
 {
-	uint32_t blocks = kv_blocks_for(kv, request->estimated_tokens > request->tokens ? request->estimated_tokens : request->tokens);
-	uint32_t borrowed = walk->found - walk->idle, watermark = request->flags & GPOOL_KV_CONTINUES ? 0 : kv->watermark;
+	uint32_t blocks = kv_blocks_for(
+		kv, request->estimated_tokens > request->tokens ? request->estimated_tokens : request->tokens);
+	uint32_t borrowed = walk->found - walk->idle,
+		 watermark = request->flags & GPOOL_KV_CONTINUES ? 0 : kv->watermark;
 	int error = kv->rows.count ? kv_admit(kv, blocks, borrowed, watermark) : -EUSERS;
 	struct kv_sequence *sequence;
 
@@ -205,7 +214,7 @@ int sequence_allocate(struct gpool_kv *kv, const struct gpool_kv_request *reques
 
 int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *sequence)
 {
-	const struct prefix_walk nothing = { .count = 0 };
+	const struct prefix_walk nothing = {.count = 0};
 	struct gpool_kv_request read;
 	int error;
 
@@ -310,7 +319,8 @@ static int last_copy(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t
 /* Nobody else appends to it. */
 static int append_stopped(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t before, uint32_t tokens)
 {
-	uint32_t blocks = kv_blocks_for(kv, before + tokens), more = blocks > sequence->blocks ? blocks - sequence->blocks : 0;
+	uint32_t blocks = kv_blocks_for(kv, before + tokens),
+		 more = blocks > sequence->blocks ? blocks - sequence->blocks : 0;
 	bool copy = last_is_shared(kv, sequence, before);
 	int error;
 
@@ -377,8 +387,8 @@ int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uin
 	cursor = atomic_load_explicit(&found->cursor, memory_order_acquire);
 	while (likely(tokens <= cursor_limit(cursor) - cursor_tokens(cursor) &&
 		atomic_load_explicit(&found->generation, memory_order_relaxed) == generation)) {
-		if (unlikely(!atomic_compare_exchange_weak_explicit(&found->cursor, &cursor, cursor + tokens, memory_order_acq_rel,
-			    memory_order_acquire)))
+		if (unlikely(!atomic_compare_exchange_weak_explicit(
+			    &found->cursor, &cursor, cursor + tokens, memory_order_acq_rel, memory_order_acquire)))
 			continue;
 		if (slot)
 			*slot = slot_of(kv, found, cursor_tokens(cursor));

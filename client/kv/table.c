@@ -1,9 +1,10 @@
 /*
  * table.c - the device's copy of the tables.
  *
- * What changed in a row, from the first to the last entry, is copied into a stage, a piece of host memory that streams may read, and from
- * there to the device behind all that is queued: so the host may change its table at once, and kernels see the one that was when their
- * work was queued. A stage is used again when the fence behind its copies is reached. Pages for the device's rows come as they are needed.
+ * What changed in a row, from the first to the last entry, is copied into a stage, a piece of host memory that streams
+ * may read, and from there to the device behind all that is queued: so the host may change its table at once, and
+ * kernels see the one that was when their work was queued. A stage is used again when the fence behind its copies is
+ * reached. Pages for the device's rows come as they are needed.
  */
 #include "client/kv/kv.h"
 
@@ -27,7 +28,8 @@ static void batch_add(struct gpool_kv *kv, struct batch *batch, struct kv_sequen
 	struct piece *piece = &batch->pieces[batch->count++];
 	uint32_t room = KV_STAGE_ENTRIES - batch->entries, count = sequence->dirty_end - sequence->dirty_first;
 
-	*piece = (struct piece){ .sequence = sequence, .first = sequence->dirty_first, .count = count < room ? count : room };
+	*piece = (struct piece){
+		.sequence = sequence, .first = sequence->dirty_first, .count = count < room ? count : room};
 	piece->generation = atomic_load_explicit(&sequence->generation, memory_order_relaxed);
 	memcpy(entries + batch->entries, kv_table(kv, sequence) + piece->first, piece->count * sizeof(*entries));
 	batch->entries += piece->count;
@@ -43,17 +45,22 @@ static void batch_fill(struct gpool_kv *kv, struct batch *batch, int32_t *entrie
 
 	batch->count = batch->entries = 0;
 	pthread_mutex_lock(&kv->lock);
-	while (batch->count < KV_STAGE_PIECES && batch->entries < KV_STAGE_ENTRIES && (sequence = TAILQ_FIRST(&kv->dirty)))
+	while (batch->count < KV_STAGE_PIECES && batch->entries < KV_STAGE_ENTRIES &&
+		(sequence = TAILQ_FIRST(&kv->dirty)))
 		batch_add(kv, batch, sequence, entries);
 	pthread_mutex_unlock(&kv->lock);
 }
 
-/* What did not get there is missing there again, as far as the sequence is the same and has as much. The caller holds the lock. */
+/*
+ * What did not get there is missing there again, as far as the sequence is the same and has as much. The caller holds
+ * the lock.
+ */
 static void piece_return(struct gpool_kv *kv, const struct piece *piece)
 {
 	struct kv_sequence *sequence = piece->sequence;
 
-	if (atomic_load_explicit(&sequence->generation, memory_order_relaxed) != piece->generation || sequence->state != GPOOL_KV_RUNNING)
+	if (atomic_load_explicit(&sequence->generation, memory_order_relaxed) != piece->generation ||
+		sequence->state != GPOOL_KV_RUNNING)
 		return;
 	for (uint32_t index = piece->first; index < piece->first + piece->count && index < sequence->blocks; index++)
 		kv_set_entry(kv, sequence, index, kv_entry(kv, sequence, index));
@@ -77,7 +84,9 @@ static int piece_copy(struct gpool_kv *kv, const struct piece *piece, const int3
 	uint32_t first = (uint32_t)(offset / page_bytes), last = (uint32_t)((offset + bytes - 1) / page_bytes);
 	int error = gpool_range_back(kv->table_range, first, last - first + 1, 0);
 
-	return error ? error : gpool_copy(kv->pool, kv->stream, kv->table_address + offset, (uint64_t)(uintptr_t)entries, bytes);
+	return error
+		? error
+		: gpool_copy(kv->pool, kv->stream, kv->table_address + offset, (uint64_t)(uintptr_t)entries, bytes);
 }
 
 static int batch_copy(struct gpool_kv *kv, const struct batch *batch, struct kv_stage *stage)

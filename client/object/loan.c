@@ -4,7 +4,8 @@
 /* Behind the fence, or, when that cannot be noted, after it. */
 static void unpin_behind(const struct gpool_loan *loan, struct gpool_fence fence)
 {
-	int error = loan->object ? gpool_object_unpin_after(loan->object, fence) : gpool_unpin_after(loan->pool, &loan->block, fence);
+	int error = loan->object ? gpool_object_unpin_after(loan->object, fence)
+				 : gpool_unpin_after(loan->pool, &loan->block, fence);
 
 	if (error != -ENOMEM)
 		return;
@@ -18,7 +19,7 @@ static void unpin_behind(const struct gpool_loan *loan, struct gpool_fence fence
 void gpool_loan_end(void *behind)
 {
 	struct gpool_loan *loan = (struct gpool_loan *)behind - 1;
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 
 	/* Of a stream that was closed meanwhile all is done. */
 	if (loan->stream)

@@ -25,7 +25,8 @@ int object_text_copy(char *to, size_t size, const char *from)
 
 static int object_name_copy(char to[POOL_OBJECT_NAME_BYTES], const char *name)
 {
-	return name && *name ? object_text_copy(to, POOL_OBJECT_NAME_BYTES, name) : fail(-EINVAL, "the object's name is empty");
+	return name && *name ? object_text_copy(to, POOL_OBJECT_NAME_BYTES, name)
+			     : fail(-EINVAL, "the object's name is empty");
 }
 
 int object_new(struct gpool *pool, const char *name, struct gpool_object **object)
@@ -81,7 +82,8 @@ static int change_ask(struct gpool *pool, const struct msg_object_change_request
 {
 	struct msg_object_change_reply reply;
 	uint8_t question[MSG_LARGEST_object_change_request], answer[MSG_LARGEST_object_change_reply];
-	struct attach_call call = { .request = question, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = timeout_ms };
+	struct attach_call call = {
+		.request = question, .fd = -1, .answer = answer, .capacity = sizeof(answer), .timeout_ms = timeout_ms};
 	int length;
 
 	call.length = msg_encode_object_change_request(request, 0, NULL, question, sizeof(question));
@@ -166,10 +168,14 @@ static bool is_open_elsewhere(const struct gpool_object *object)
 	return false;
 }
 
-/* The agent counts a session once, so it hears of its last handle alone, and of none that it has evicted. What is mapped is gone already. */
+/*
+ * The agent counts a session once, so it hears of its last handle alone, and of none that it has evicted. What is
+ * mapped is gone already.
+ */
 static void handle_drop(struct gpool_object *object)
 {
-	const struct msg_object_change_request request = { .verb = 1, .object = object->number, .version = object->version };
+	const struct msg_object_change_request request = {
+		.verb = 1, .object = object->number, .version = object->version};
 	struct gpool *pool = object->pool;
 
 	bool gone = object->by_pins && object->number && object_is_gone(object);
@@ -216,12 +222,14 @@ static int open_in_turn(struct gpool_object *object, const struct gpool_object_o
 int object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, bool map,
 	struct gpool_object **object)
 {
-	struct manifest_pool geometry = { pool->page_bytes, pool->page_count, pool->header->pages_per_handle };
+	struct manifest_pool geometry = {pool->page_bytes, pool->page_count, pool->header->pages_per_handle};
 	struct gpool_object *made;
 	int error, fd;
 
-	if (options->flags & ~(uint32_t)GPOOL_OBJECT_ADOPT || (options->flags & GPOOL_OBJECT_ADOPT && (!options->role || !*options->role)))
-		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_OBJECT_ADOPT, which needs a role", options->flags);
+	if (options->flags & ~(uint32_t)GPOOL_OBJECT_ADOPT ||
+		(options->flags & GPOOL_OBJECT_ADOPT && (!options->role || !*options->role)))
+		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_OBJECT_ADOPT, which needs a role",
+			options->flags);
 	error = object_new(pool, name, &made);
 	if (error)
 		return error;
@@ -243,7 +251,8 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 	return error;
 }
 
-int gpool_object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, struct gpool_object **object)
+int gpool_object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options,
+	struct gpool_object **object)
 {
 	struct gpool_object_open_options read = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
 	int error = 0;
@@ -312,7 +321,7 @@ void objects_note(struct gpool *pool, uint64_t *numbers, bool *unsettled)
 
 int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version)
 {
-	struct msg_object_change_request request = { .verb = 2, .version = version };
+	struct msg_object_change_request request = {.verb = 2, .version = version};
 
 	if (!pool->alive)
 		return -ECHILD;
@@ -360,7 +369,8 @@ int gpool_object_entry(struct gpool_object *object, uint32_t index, const char *
 	if (!object->number)
 		return object_fail_draft(object);
 	if (index >= object->manifest.header->entries)
-		return fail(-ENOENT, "entry %u of object '%s', which has %u", index, object->name, object->manifest.header->entries);
+		return fail(-ENOENT, "entry %u of object '%s', which has %u", index, object->name,
+			object->manifest.header->entries);
 	entry = &object->manifest.entries[index];
 	*key = object->manifest.data + entry->offset;
 	*value = object->manifest.data + manifest_value_at(entry->offset, entry->key_bytes);
@@ -378,7 +388,8 @@ int gpool_object_get(struct gpool_object *object, const char *key, const void **
 	if (!object->number)
 		return object_fail_draft(object);
 	index = manifest_find(&object->manifest, key, strlen(key));
-	return index < 0 ? fail(-ENOENT, "object '%s' has no key '%s'", object->name, key) : gpool_object_entry(object, (uint32_t)index, &found, value, bytes);
+	return index < 0 ? fail(-ENOENT, "object '%s' has no key '%s'", object->name, key)
+			 : gpool_object_entry(object, (uint32_t)index, &found, value, bytes);
 }
 
 /* ---- what there is ---- */
@@ -445,7 +456,7 @@ static int info_give(struct gpool_object_info *filled, struct gpool_object_info 
 
 int gpool_object_info(struct gpool_object *object, struct gpool_object_info *info)
 {
-	struct gpool_object_info filled = { .size = info->size };
+	struct gpool_object_info filled = {.size = info->size};
 
 	if (!object->pool->alive)
 		return -ECHILD;
@@ -461,7 +472,7 @@ int gpool_object_info(struct gpool_object *object, struct gpool_object_info *inf
 
 int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_info *info)
 {
-	struct gpool_object_info filled = { .size = info->size };
+	struct gpool_object_info filled = {.size = info->size};
 
 	if (!pool->alive)
 		return -ECHILD;

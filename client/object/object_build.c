@@ -13,7 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A build may take minutes, and its pins shall not count as forgotten while it goes on. Once for each step of the coarse clock. */
+/*
+ * A build may take minutes, and its pins shall not count as forgotten while it goes on. Once for each step of the
+ * coarse clock.
+ */
 static void parts_touch(struct gpool_object *object)
 {
 	const struct gpool *pool = object->pool;
@@ -33,11 +36,14 @@ static int options_refuse(const struct gpool_object_options *read)
 	if (read->flags & ~known)
 		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", read->flags, read->flags & ~known);
 	if (read->memory_class > GPOOL_OBJECT_PINNABLE)
-		return fail(-EINVAL, "memory_class is %u; the largest is %d", read->memory_class, GPOOL_OBJECT_PINNABLE);
-	return fail(-EINVAL, "%s is for objects of the class PINNABLE, not %u", read->cost_us ? "cost_us" : "GPOOL_OBJECT_PINNED", read->memory_class);
+		return fail(
+			-EINVAL, "memory_class is %u; the largest is %d", read->memory_class, GPOOL_OBJECT_PINNABLE);
+	return fail(-EINVAL, "%s is for objects of the class PINNABLE, not %u",
+		read->cost_us ? "cost_us" : "GPOOL_OBJECT_PINNED", read->memory_class);
 }
 
-int gpool_object_create(struct gpool *pool, const char *name, const struct gpool_object_options *options, struct gpool_object **object)
+int gpool_object_create(
+	struct gpool *pool, const char *name, const struct gpool_object_options *options, struct gpool_object **object)
 {
 	struct gpool_object_options read = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object *made;
@@ -51,7 +57,8 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 		return error;
 	if (read.flags & ~(uint32_t)(GPOOL_OBJECT_PINNED | GPOOL_OBJECT_PRIVATE | GPOOL_OBJECT_DOMAIN_WRITE) ||
 		(read.flags & GPOOL_OBJECT_PRIVATE && read.flags & GPOOL_OBJECT_DOMAIN_WRITE) ||
-		(read.flags & GPOOL_OBJECT_PINNED && read.memory_class != GPOOL_OBJECT_PINNABLE) || (read.cost_us && read.memory_class != GPOOL_OBJECT_PINNABLE) ||
+		(read.flags & GPOOL_OBJECT_PINNED && read.memory_class != GPOOL_OBJECT_PINNABLE) ||
+		(read.cost_us && read.memory_class != GPOOL_OBJECT_PINNABLE) ||
 		read.memory_class > GPOOL_OBJECT_PINNABLE)
 		return options_refuse(&read);
 	error = object_new(pool, name, &made);
@@ -75,9 +82,10 @@ int gpool_object_create(struct gpool *pool, const char *name, const struct gpool
 	return 0;
 }
 
-int gpool_object_alloc(struct gpool_object *object, uint32_t page_count, const struct gpool_alloc_options *options, uint32_t *index)
+int gpool_object_alloc(
+	struct gpool_object *object, uint32_t page_count, const struct gpool_alloc_options *options, uint32_t *index)
 {
-	struct alloc_request request = { 0 };
+	struct alloc_request request = {0};
 	struct gpool_block block;
 	int error;
 
@@ -104,7 +112,7 @@ int gpool_object_alloc(struct gpool_object *object, uint32_t page_count, const s
 	if (error)
 		return error;
 	*index = object->part_count;
-	object->parts[object->part_count++] = (struct object_part){ .block = block };
+	object->parts[object->part_count++] = (struct object_part){.block = block};
 	return 0;
 }
 
@@ -165,14 +173,14 @@ static int run_add(const struct gpool *pool, uint32_t first, uint32_t count, voi
 		list->to->runs = grown;
 		list->capacity = capacity;
 	}
-	list->to->runs[list->to->run_count++] = (struct manifest_run){ first, count,
-		page_word_generation(atomic_load_explicit(&pool->pages[first], memory_order_acquire)) };
+	list->to->runs[list->to->run_count++] = (struct manifest_run){
+		first, count, page_word_generation(atomic_load_explicit(&pool->pages[first], memory_order_acquire))};
 	return 0;
 }
 
 static int runs_collect(const struct gpool_object *object, struct manifest_runs *runs)
 {
-	struct run_list list = { .to = runs };
+	struct run_list list = {.to = runs};
 	int error = 0;
 
 	runs->allocations = object->part_count;
@@ -203,7 +211,8 @@ static int run_protect(const struct gpool *pool, uint32_t first, uint32_t count,
 
 	/* A back end that cannot say so for a part of a handle leaves it writable. */
 	if (error && error != -EBUSY)
-		pool_log(pool, POOL_LOG_WARNING, "pages %u to %u stay writable here: %s", first, first + count - 1, gpu_error_text());
+		pool_log(pool, POOL_LOG_WARNING, "pages %u to %u stay writable here: %s", first, first + count - 1,
+			gpu_error_text());
 	return error == -EBUSY ? error : 0;
 }
 
@@ -250,8 +259,8 @@ int object_parts_unmap(struct gpool_object *object)
 /* ---- in transit ---- */
 
 /*
- * Blocks [0, part_count) leave the block table; their pages are in nobody's hands but ours. All or none: first a pin on each that
- * is surely ours, since the agent may have taken those of before as forgotten.
+ * Blocks [0, part_count) leave the block table; their pages are in nobody's hands but ours. All or none: first a pin on
+ * each that is surely ours, since the agent may have taken those of before as forgotten.
  */
 static int parts_take_out(struct gpool_object *object)
 {
@@ -291,8 +300,8 @@ static int run_ours(const struct gpool *pool, uint32_t first, uint32_t count, vo
 }
 
 /*
- * It was refused: they are blocks again, with their content, pinned once. A successor of an agent that died over it may have changed
- * the generations; pages in transit are ours as long as the words say so.
+ * It was refused: they are blocks again, with their content, pinned once. A successor of an agent that died over it may
+ * have changed the generations; pages in transit are ours as long as the words say so.
  */
 static void parts_put_back(struct gpool_object *object)
 {
@@ -307,7 +316,8 @@ static void parts_put_back(struct gpool_object *object)
 			continue;
 		part->block.generation = word;
 		if (!part->range) {
-			atomic_store_explicit(&block_entry(pool, part->block.page)->tag, part->block.tag, memory_order_release);
+			atomic_store_explicit(
+				&block_entry(pool, part->block.page)->tag, part->block.tag, memory_order_release);
 		} else if (!stitch_give(pool, &part->block, part->range)) {
 			part->range = 0;
 		} else {
@@ -333,7 +343,8 @@ static int publish_ask(const struct gpool_object *object, int fd, struct msg_obj
 		.follows_version = object->follows ? object->follows->version : 0,
 	};
 	uint8_t question[MSG_LARGEST_object_publish_request], answer[MSG_LARGEST_object_publish_reply];
-	struct attach_call call = { .request = question, .fd = fd, .answer = answer, .capacity = sizeof(answer), .timeout_ms = -1 };
+	struct attach_call call = {
+		.request = question, .fd = fd, .answer = answer, .capacity = sizeof(answer), .timeout_ms = -1};
 	int length;
 
 	msg_text_copy(request.name, sizeof(request.name), object->name);
@@ -386,7 +397,7 @@ static int addresses_fill(struct gpool_object *object)
 static int publish(struct gpool_object *object, int fd)
 {
 	struct gpool *pool = object->pool;
-	struct manifest_pool geometry = { pool->page_bytes, pool->page_count, pool->header->pages_per_handle };
+	struct manifest_pool geometry = {pool->page_bytes, pool->page_count, pool->header->pages_per_handle};
 	bool readonly = object->memory_class != GPOOL_OBJECT_MUTABLE;
 	struct thread_stats *transit;
 	int error = addresses_fill(object);
@@ -429,13 +440,14 @@ static int publish(struct gpool_object *object, int fd)
 
 int gpool_object_publish(struct gpool_object *object, uint64_t *version)
 {
-	struct manifest_runs runs = { .run_counts = NULL };
+	struct manifest_runs runs = {.run_counts = NULL};
 	int error, fd;
 
 	if (!object->pool->alive)
 		return -ECHILD;
 	if (object->number || !object->part_count)
-		return fail(-EINVAL, "object '%s' %s", object->name, object->number ? "is published already" : "has no allocation");
+		return fail(-EINVAL, "object '%s' %s", object->name,
+			object->number ? "is published already" : "has no allocation");
 	parts_touch(object);
 	error = runs_collect(object, &runs);
 	if (!error)
@@ -450,7 +462,8 @@ int gpool_object_publish(struct gpool_object *object, uint64_t *version)
 	return error;
 }
 
-int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address, struct gpool_object **object)
+int object_keep(
+	struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address, struct gpool_object **object)
 {
 	struct gpool_object *made;
 	uint64_t version, range;
@@ -463,7 +476,7 @@ int object_keep(struct gpool *pool, const char *name, struct gpool_block *block,
 	/* So that it is found as any stitched block is; the record goes with the publication. */
 	error = made->parts ? stitch_give(pool, block, address) : -ENOMEM;
 	if (!error) {
-		made->parts[0] = (struct object_part){ .block = *block };
+		made->parts[0] = (struct object_part){.block = *block};
 		made->part_count = made->part_capacity = 1;
 		error = gpool_object_publish(made, &version);
 	}
@@ -481,8 +494,8 @@ int object_keep(struct gpool *pool, const char *name, struct gpool_block *block,
 	return error;
 }
 
-int object_give(struct gpool *pool, const char *name, const struct gpool_object *follows, struct gpool_block *blocks, uint32_t count,
-	const char *key, const void *value, size_t bytes, struct gpool_object **object)
+int object_give(struct gpool *pool, const char *name, const struct gpool_object *follows, struct gpool_block *blocks,
+	uint32_t count, const char *key, const void *value, size_t bytes, struct gpool_object **object)
 {
 	struct gpool_object *made;
 	uint64_t version;

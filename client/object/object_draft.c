@@ -23,7 +23,8 @@ static int draft_grow(struct draft *draft, uint64_t more)
 		draft->entry_capacity = capacity;
 	}
 	if (draft->capacity - draft->bytes < more) {
-		uint64_t capacity = draft->capacity * 2 > draft->bytes + more ? draft->capacity * 2 : draft->bytes + more + 4096;
+		uint64_t capacity =
+			draft->capacity * 2 > draft->bytes + more ? draft->capacity * 2 : draft->bytes + more + 4096;
 		char *grown = realloc(draft->data, capacity);
 
 		if (!grown)
@@ -43,12 +44,14 @@ int draft_set(struct draft *draft, const char *key, const void *value, size_t by
 	if (key_bytes < 1 || key_bytes > MANIFEST_KEY_MAX)
 		return fail(-EINVAL, "the key has %zu bytes; 1 to %d", strlen(key), MANIFEST_KEY_MAX);
 	if (bytes > MANIFEST_BYTES_MAX || draft->bytes > 2 * (uint64_t)MANIFEST_BYTES_MAX)
-		return fail(-EFBIG, "the value of '%s' has %zu bytes; all metadata of an object at most %d", key, bytes, MANIFEST_BYTES_MAX);
+		return fail(-EFBIG, "the value of '%s' has %zu bytes; all metadata of an object at most %d", key, bytes,
+			MANIFEST_BYTES_MAX);
 	error = draft_grow(draft, key_bytes + 1 + bytes);
 	if (error)
 		return error;
 	entry = &draft->entries[draft->count++];
-	*entry = (struct draft_entry){ .at = draft->bytes, .key_bytes = (uint32_t)key_bytes, .value_bytes = (uint32_t)bytes };
+	*entry = (struct draft_entry){
+		.at = draft->bytes, .key_bytes = (uint32_t)key_bytes, .value_bytes = (uint32_t)bytes};
 	for (int i = 0; i < 8; i++)
 		entry->prefix = entry->prefix << 8 | (i < (int)key_bytes ? (uint8_t)key[i] : 0);
 	memcpy(draft->data + draft->bytes, key, key_bytes + 1);
@@ -104,7 +107,8 @@ static uint64_t data_bytes(const struct draft *draft)
 }
 
 /* Into zeros, aligned to 8. */
-static void manifest_write(char *base, uint64_t bytes, const struct draft *draft, const struct manifest_runs *runs, uint64_t page_bytes)
+static void manifest_write(
+	char *base, uint64_t bytes, const struct draft *draft, const struct manifest_runs *runs, uint64_t page_bytes)
 {
 	struct manifest_layout layout = manifest_layout_of(runs->run_count, runs->allocations, draft->count);
 	struct manifest_header *header = (struct manifest_header *)(void *)base;
@@ -129,10 +133,10 @@ static void manifest_write(char *base, uint64_t bytes, const struct draft *draft
 	for (uint32_t i = 0; i < draft->count; i++) {
 		const struct draft_entry *from = &draft->entries[i];
 
-		entries[i] = (struct manifest_entry){ at, from->key_bytes, from->value_bytes };
+		entries[i] = (struct manifest_entry){at, from->key_bytes, from->value_bytes};
 		memcpy(base + layout.data + at, draft->data + from->at, from->key_bytes + 1);
-		memcpy(base + layout.data + manifest_value_at(at, from->key_bytes), draft->data + from->at + from->key_bytes + 1,
-			from->value_bytes);
+		memcpy(base + layout.data + manifest_value_at(at, from->key_bytes),
+			draft->data + from->at + from->key_bytes + 1, from->value_bytes);
 		at = manifest_next_at(at, from->key_bytes, from->value_bytes);
 	}
 	header->layout_hash = manifest_hash(base, &layout, bytes, page_bytes);
@@ -147,7 +151,8 @@ int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64
 	draft_sort(draft);
 	bytes = manifest_layout_of(runs->run_count, runs->allocations, draft->count).data + data_bytes(draft);
 	if (bytes > MANIFEST_BYTES_MAX)
-		return fail(-EFBIG, "the object's runs and metadata have %llu bytes; at most %d", (unsigned long long)bytes, MANIFEST_BYTES_MAX);
+		return fail(-EFBIG, "the object's runs and metadata have %llu bytes; at most %d",
+			(unsigned long long)bytes, MANIFEST_BYTES_MAX);
 	/* Written and not mapped: a mapping that another thread's fork() has copied would keep it from being sealed. */
 	base = calloc(1, bytes);
 	if (!base)

@@ -1,6 +1,6 @@
 /*
- * object_map.c - a version in a range of its own: its allocations one behind the other, each as long as the handles that hold it,
- * since a handle is mapped whole. One access call for all.
+ * object_map.c - a version in a range of its own: its allocations one behind the other, each as long as the handles
+ * that hold it, since a handle is mapped whole. One access call for all.
  */
 #include "client/object/object.h"
 
@@ -75,7 +75,8 @@ int object_map(struct gpool_object *object)
 			error = run_map(object, run++, &at);
 	}
 	if (!error)
-		error = gpu_access(pool->gpu, object->range, object->range_bytes, object->writable ? GPU_ACCESS_READ_WRITE : GPU_ACCESS_READ);
+		error = gpu_access(pool->gpu, object->range, object->range_bytes,
+			object->writable ? GPU_ACCESS_READ_WRITE : GPU_ACCESS_READ);
 	if (!error) {
 		window_keep_from_child(pool, object->range, object->range_bytes);
 		return 0;
@@ -84,7 +85,8 @@ int object_map(struct gpool_object *object)
 		gpu_unmap(pool->gpu, object->range, at - object->range);
 	gpu_unreserve(pool->gpu, object->range, object->range_bytes);
 fail:
-	pool_log(pool, POOL_LOG_ERROR, "cannot map object '%s', %u pages: %s", object->name, manifest->header->pages, gpu_error_text());
+	pool_log(pool, POOL_LOG_ERROR, "cannot map object '%s', %u pages: %s", object->name, manifest->header->pages,
+		gpu_error_text());
 	free(object->addresses);
 	object->addresses = NULL;
 	object->range = object->range_bytes = 0;
@@ -104,7 +106,8 @@ int object_unmap(struct gpool_object *object)
 	if (!error)
 		error = gpu_unreserve(pool->gpu, object->range, object->range_bytes);
 	if (error)
-		pool_log(pool, POOL_LOG_ERROR, "cannot unmap object '%s': %s; its addresses are lost", object->name, gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot unmap object '%s': %s; its addresses are lost", object->name,
+			gpu_error_text());
 	object->range = 0;
 	return 0;
 }

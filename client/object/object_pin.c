@@ -1,6 +1,6 @@
 /*
- * object_pin.c - objects that pins alone keep. The pin stands at the object's first page, which nothing of ours can have while it is the
- * object's; the protocol is object_pin_try()'s.
+ * object_pin.c - objects that pins alone keep. The pin stands at the object's first page, which nothing of ours can
+ * have while it is the object's; the protocol is object_pin_try()'s.
  */
 #include "client/core/deferred.h"
 #include "client/core/last_error.h"
@@ -28,7 +28,8 @@ static uint32_t page_of(const struct gpool_object *object)
 static COLD int pin_wait(const struct gpool_object *object)
 {
 	const struct gpool *pool = object->pool;
-	uint64_t limit = (uint64_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed) * 1000000, start = monotonic_ns();
+	uint64_t limit = (uint64_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed) * 1000000,
+		 start = monotonic_ns();
 	int error = -EAGAIN;
 
 	for (uint32_t looks = 0; error == -EAGAIN; looks++) {
@@ -63,7 +64,8 @@ static void used(const struct gpool_object *object)
 {
 	_Atomic uint64_t *uses = &block_entry(object->pool, page_of(object))->owner_id;
 
-	atomic_store_explicit(&object->pool->session.touch[page_of(object)], pool_clock(object->pool), memory_order_relaxed);
+	atomic_store_explicit(
+		&object->pool->session.touch[page_of(object)], pool_clock(object->pool), memory_order_relaxed);
 	atomic_store_explicit(uses, atomic_load_explicit(uses, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
@@ -96,7 +98,9 @@ static int unpin_check(const struct gpool_object *object)
 {
 	if (unlikely(object_is_gone(object)))
 		return -ESTALE;
-	return unlikely(!pin_count(&object->pool->session, page_of(object))) ? fail(-EINVAL, "object '%s' is not pinned", object->name) : 0;
+	return unlikely(!pin_count(&object->pool->session, page_of(object)))
+		? fail(-EINVAL, "object '%s' is not pinned", object->name)
+		: 0;
 }
 
 static void unpin(struct gpool_object *object)

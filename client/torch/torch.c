@@ -36,7 +36,7 @@ struct device {
 	_Atomic bool told[ERRORS];
 };
 
-static struct device devices[DEVICES_MAX] = { [0 ... DEVICES_MAX - 1] = { .lock = PTHREAD_MUTEX_INITIALIZER } };
+static struct device devices[DEVICES_MAX] = {[0 ... DEVICES_MAX - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
 /* Once for each kind of failure: an allocator that is asked again and again shall not fill a log. */
 static void __attribute__((format(printf, 3, 4))) tell(struct device *device, int error, const char *format, ...)
@@ -92,14 +92,17 @@ static int pool_attach(struct device *device, int index)
 	int error = pool_name(index, name);
 
 	if (error) {
-		tell(device, error, "no pool for device %d: name one for each device in GPOOL_TORCH_POOLS, such as \"gpu0,gpu1\"", index);
+		tell(device, error,
+			"no pool for device %d: name one for each device in GPOOL_TORCH_POOLS, such as \"gpu0,gpu1\"",
+			index);
 		return error;
 	}
 	options.pool = *name ? name : NULL;
 	options.log = log_errors;
 	error = gpool_open(&options, &pool);
 	if (error) {
-		tell(device, error, "cannot attach to pool '%s' for device %d: %s; is gpoold running, and GPOOL_DIR right?",
+		tell(device, error,
+			"cannot attach to pool '%s' for device %d: %s; is gpoold running, and GPOOL_DIR right?",
 			*name ? name : "(the first)", index, gpool_last_error(error));
 		return error;
 	}
@@ -150,7 +153,9 @@ static bool stream_known(struct device *device, void *native, uint32_t *number)
 static int stream_add(struct device *device, void *native, uint32_t *number)
 {
 	uint32_t count = atomic_load(&device->stream_count);
-	int error = count < STREAMS_MAX ? gpool_stream_open(atomic_load(&device->pool), native ? native : LEGACY_STREAM, 0, number) : -EUSERS;
+	int error = count < STREAMS_MAX
+		? gpool_stream_open(atomic_load(&device->pool), native ? native : LEGACY_STREAM, 0, number)
+		: -EUSERS;
 
 	/* A device without a driver has no default stream either: whoever passes none queues nothing. */
 	if (error == -EINVAL && !native) {
@@ -159,7 +164,7 @@ static int stream_add(struct device *device, void *native, uint32_t *number)
 	}
 	if (error)
 		return error;
-	device->streams[count] = (struct stream){ native, *number };
+	device->streams[count] = (struct stream){native, *number};
 	atomic_store_explicit(&device->stream_count, count + 1, memory_order_release);
 	return 0;
 }
@@ -184,7 +189,7 @@ static int stream_of(struct device *device, void *native, uint32_t *number)
 
 static void tell_shortage(struct device *device, struct gpool *pool, ssize_t size, int index)
 {
-	struct gpool_shortage shortage = { .size = sizeof(shortage) };
+	struct gpool_shortage shortage = {.size = sizeof(shortage)};
 	char holders[320] = "";
 	size_t at = 0;
 
@@ -192,10 +197,13 @@ static void tell_shortage(struct device *device, struct gpool *pool, ssize_t siz
 	for (uint32_t i = 0; i < shortage.holder_count && at < sizeof(holders); i++) {
 		const struct gpool_holder *holder = &shortage.holders[i];
 
-		at += (size_t)snprintf(holders + at, sizeof(holders) - at, "%s session %u '%s' %u needed, %u offered, %u idle", i ? ";" : ", leased:",
-			holder->session, holder->name, holder->needed_pages, holder->offered_pages, holder->idle_pages);
+		at += (size_t)snprintf(holders + at, sizeof(holders) - at,
+			"%s session %u '%s' %u needed, %u offered, %u idle", i ? ";" : ", leased:", holder->session,
+			holder->name, holder->needed_pages, holder->offered_pages, holder->idle_pages);
 	}
-	tell(device, -ENOSPC, "cannot allocate %zd bytes on device %d: %u pages needed, %u free, %u pinned%s; see 'poolctl pins' and 'poolctl regions'",
+	tell(device, -ENOSPC,
+		"cannot allocate %zd bytes on device %d: %u pages needed, %u free, %u pinned%s; see 'poolctl pins' and "
+		"'poolctl regions'",
 		size, index, shortage.needed, shortage.free, shortage.pinned, holders);
 }
 

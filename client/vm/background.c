@@ -61,7 +61,7 @@ static struct background_task *task_next(const struct background *background, ui
 
 static void wait_until(struct background *background, uint64_t until)
 {
-	struct timespec limit = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+	struct timespec limit = {.tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000)};
 
 	if (until == UINT64_MAX)
 		pthread_cond_wait(&background->work, &background->lock);

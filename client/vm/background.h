@@ -1,8 +1,8 @@
 /*
  * background.h - one thread for each pool handle, for what callers shall not wait for. Internal to libgpool.
  *
- * It starts with the first task and ends in gpool_close(); it takes no signals and does not survive a fork. Tasks run one after the
- * other, so one that waits for long keeps the others: a task asks for pages with a time-out of 0.
+ * It starts with the first task and ends in gpool_close(); it takes no signals and does not survive a fork. Tasks run
+ * one after the other, so one that waits for long keeps the others: a task asks for pages with a time-out of 0.
  */
 #ifndef GPOOL_CLIENT_VM_BACKGROUND_H
 #define GPOOL_CLIENT_VM_BACKGROUND_H
@@ -14,17 +14,23 @@ struct background_task {
 	void (*run)(struct background_task *task);
 	uint32_t period_ms; /* also without being woken, this long after its last run; 0: only when it is woken */
 	bool due;
-	uint64_t run_ns;    /* when it last ended */
+	uint64_t run_ns; /* when it last ended */
 	struct background_task *next, **link;
 };
 
 /* background_add() - 0, -ENOMEM, -EAGAIN (no thread to be had). */
 int background_add(struct gpool *pool, struct background_task *task);
 
-/* background_remove() - it does not run any more when this returns; not out of a task. One that was never added: nothing happens. */
+/*
+ * background_remove() - it does not run any more when this returns; not out of a task. One that was never added:
+ * nothing happens.
+ */
 void background_remove(struct gpool *pool, struct background_task *task);
 
-/* background_wake() - run it soon, once more if it runs right now. May be called with any lock held that no task waits for under it. */
+/*
+ * background_wake() - run it soon, once more if it runs right now. May be called with any lock held that no task waits
+ * for under it.
+ */
 void background_wake(struct gpool *pool, struct background_task *task);
 
 /* background_open() - no thread yet: 0, -ENOMEM. background_close() - after background_stop(). */

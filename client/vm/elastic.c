@@ -47,7 +47,8 @@ static uint32_t bit_next(const uint64_t *bits, uint32_t bit, uint32_t end)
 
 uint32_t elastic_used(const struct elastic *elastic, uint32_t *slot)
 {
-	uint32_t groups = (elastic->space.slot_count - 1) / ELASTIC_GROUP + 1, first = *slot / ELASTIC_GROUP + (*slot % ELASTIC_GROUP != 0), end;
+	uint32_t groups = (elastic->space.slot_count - 1) / ELASTIC_GROUP + 1,
+		 first = *slot / ELASTIC_GROUP + (*slot % ELASTIC_GROUP != 0), end;
 
 	first = bit_next(elastic->used, first, groups);
 	for (end = first; end < groups && elastic_bit(elastic->used, end);)
@@ -89,23 +90,25 @@ void elastic_drop(struct elastic *elastic, uint32_t slot)
 		slots_park(elastic, slot, 1);
 }
 
-/* Whether the handle of a slot that is mapped is still this session's to use there: by bits and words, which may change at any time. */
+/*
+ * Whether the handle of a slot that is mapped is still this session's to use there: by bits and words, which may change
+ * at any time.
+ */
 static bool still_ours(const struct elastic *elastic, uint32_t slot)
 {
 	const struct gpool *pool = elastic->space.pool;
 
 	switch (elastic->slots[slot].state) {
 	case ELASTIC_PARKED:
-		return atomic_load_explicit(&pool->session.free_bits[page_of(elastic, slot) / 64], memory_order_acquire) >>
-			(page_of(elastic, slot) % 64) & 1;
+		return atomic_load_explicit(
+			       &pool->session.free_bits[page_of(elastic, slot) / 64], memory_order_acquire) >>
+			(page_of(elastic, slot) % 64) &
+			1;
 	case ELASTIC_RELEASED:
-	case ELASTIC_OFFERED:
-		return handle_is_here(pool, page_of(elastic, slot), elastic->slots[slot].tag);
+	case ELASTIC_OFFERED: return handle_is_here(pool, page_of(elastic, slot), elastic->slots[slot].tag);
 	case ELASTIC_HELD:
-	case ELASTIC_TAKEN:
-		return true;
-	default:
-		return false;
+	case ELASTIC_TAKEN: return true;
+	default: return false;
 	}
 }
 
@@ -113,13 +116,15 @@ struct vm_take_options elastic_options(const struct elastic *elastic)
 {
 	const struct block_attributes *attributes = &elastic->range->attributes;
 
-	return (struct vm_take_options){ .content = attributes->flags & BLOCK_TYPE_MASK, .owner_id = attributes->owner_id };
+	return (struct vm_take_options){
+		.content = attributes->flags & BLOCK_TYPE_MASK, .owner_id = attributes->owner_id};
 }
 
 bool elastic_pages_check(const struct elastic *elastic, const struct elastic_pages *pages)
 {
 	return pages->count && pages->times && (pages->times == 1 || pages->stride >= pages->count) &&
-		pages->first + (uint64_t)(pages->times - 1) * pages->stride + pages->count <= elastic->range->page_count;
+		pages->first + (uint64_t)(pages->times - 1) * pages->stride + pages->count <=
+		elastic->range->page_count;
 }
 
 /* ---- letting go ---- */
@@ -132,7 +137,8 @@ static bool elastic_let_go(struct vm_space *space)
 
 	if (pthread_mutex_trylock(&elastic->lock))
 		return false;
-	FOR_USED(elastic, slot) {
+	FOR_USED(elastic, slot)
+	{
 		/* What was offered and is wanted elsewhere the agent has taken. */
 		if (elastic->slots[slot].state == ELASTIC_OFFERED && !still_ours(elastic, slot))
 			elastic_hold_offered(elastic, slot);
@@ -151,7 +157,8 @@ static bool elastic_let_go(struct vm_space *space)
 /* Slots, then the bitmaps; touched as needed. */
 static int memory_open(struct elastic *elastic, uint32_t page_count)
 {
-	size_t slots = elastic->space.slot_count * sizeof(*elastic->slots), bits = (page_count / 64 + 1) * sizeof(uint64_t);
+	size_t slots = elastic->space.slot_count * sizeof(*elastic->slots),
+	       bits = (page_count / 64 + 1) * sizeof(uint64_t);
 	char *memory;
 
 	elastic->bytes = slots + 2 * bits + (elastic->space.slot_count / ELASTIC_GROUP / 64 + 1) * sizeof(uint64_t);
@@ -240,8 +247,8 @@ static void drop_end(struct dropping *dropping)
 /* The same of all pieces of a struct elastic_pages. */
 #define FOR_BACKED(elastic, pages, page) \
 	for (uint32_t piece_ = 0; piece_ < (pages)->times; piece_++) \
-		FOR_BITS((elastic)->backed, page, (pages)->first + piece_ * (pages)->stride, \
-			(pages)->first + piece_ * (pages)->stride + (pages)->count)
+	FOR_BITS((elastic)->backed, page, (pages)->first + piece_ * (pages)->stride, \
+		(pages)->first + piece_ * (pages)->stride + (pages)->count)
 
 static void page_unback(struct elastic *elastic, uint32_t page)
 {
@@ -261,7 +268,7 @@ bool elastic_hold_offered(struct elastic *elastic, uint32_t slot)
 		return true;
 	}
 	FOR_BITS(elastic->backed, page, first, first + per_handle)
-		page_unback(elastic, page);
+	page_unback(elastic, page);
 	at->uses = 0;
 	elastic_set(elastic, slot, ELASTIC_PARKED);
 	return false;
@@ -270,9 +277,10 @@ bool elastic_hold_offered(struct elastic *elastic, uint32_t slot)
 void elastic_discard(struct elastic *elastic, uint32_t slot)
 {
 	uint32_t per_handle = handle_pages(elastic->space.pool), first = slot * per_handle;
-	struct dropping dropping = { .elastic = elastic };
+	struct dropping dropping = {.elastic = elastic};
 
-	FOR_BITS(elastic->backed, page, first, first + per_handle) {
+	FOR_BITS(elastic->backed, page, first, first + per_handle)
+	{
 		page_unback(elastic, page);
 		drop_one(&dropping, page);
 	}
@@ -294,16 +302,19 @@ static void offered_hold(struct elastic *elastic, const struct elastic_pages *pa
 	if (!elastic->count[ELASTIC_OFFERED])
 		return;
 	FOR_BACKED(elastic, pages, page)
-		if (elastic->slots[elastic_slot_of(elastic, page)].state == ELASTIC_OFFERED)
-			elastic_hold_offered(elastic, elastic_slot_of(elastic, page));
+	if (elastic->slots[elastic_slot_of(elastic, page)].state == ELASTIC_OFFERED)
+		elastic_hold_offered(elastic, elastic_slot_of(elastic, page));
 }
 
-/* The fence for the handles of those that are backed: 0, -ENOMEM. That some have it already when it fails is no harm. */
+/*
+ * The fence for the handles of those that are backed: 0, -ENOMEM. That some have it already when it fails is no harm.
+ */
 static int fence_all(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence)
 {
 	uint32_t last = UINT32_MAX;
 
-	FOR_BACKED(elastic, pages, page) {
+	FOR_BACKED(elastic, pages, page)
+	{
 		uint32_t slot = elastic_slot_of(elastic, page);
 
 		if (slot != last && !handle_fence(elastic->space.pool, page_of(elastic, slot), fence))
@@ -357,9 +368,10 @@ int elastic_offer(struct elastic *elastic, const struct elastic_pages *pages, ui
 	error = elastic->range->mapped ? offer_check(elastic, pages) : fail_asleep();
 	if (!error)
 		offered_hold(elastic, pages);
-	if (!error && fence_pending(pool, (struct gpool_fence){ fence }))
+	if (!error && fence_pending(pool, (struct gpool_fence){fence}))
 		error = fence_all(elastic, pages, fence);
-	FOR_BACKED(elastic, pages, page) {
+	FOR_BACKED(elastic, pages, page)
+	{
 		uint32_t slot = elastic_slot_of(elastic, page);
 
 		if (error || elastic->slots[slot].state != ELASTIC_HELD)
@@ -418,15 +430,16 @@ bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages)
 int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence)
 {
 	struct gpool *pool = elastic->space.pool;
-	struct dropping dropping = { .elastic = elastic };
+	struct dropping dropping = {.elastic = elastic};
 	int error = 0;
 
 	pthread_mutex_lock(&elastic->lock);
 	offered_hold(elastic, pages);
-	if (fence_pending(pool, (struct gpool_fence){ fence }))
+	if (fence_pending(pool, (struct gpool_fence){fence}))
 		error = fence_all(elastic, pages, fence);
 	if (!error) {
-		FOR_BACKED(elastic, pages, page) {
+		FOR_BACKED(elastic, pages, page)
+		{
 			page_unback(elastic, page);
 			drop_one(&dropping, page);
 		}
@@ -443,7 +456,8 @@ int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, u
 
 int elastic_can_give(struct elastic *elastic, const struct elastic_pages *pages)
 {
-	uint32_t per_handle = handle_pages(elastic->space.pool), first = elastic_slot_of(elastic, pages->first), error = 0;
+	uint32_t per_handle = handle_pages(elastic->space.pool), first = elastic_slot_of(elastic, pages->first),
+		 error = 0;
 
 	pthread_mutex_lock(&elastic->lock);
 	for (uint32_t slot = first; slot < first + pages->count / per_handle; slot++)
@@ -474,8 +488,10 @@ void elastic_give(struct elastic *elastic, const struct elastic_pages *pages)
 static int captured_set(struct elastic *elastic, uint32_t first, uint32_t end)
 {
 	for (uint32_t page = first; page < end; page++)
-		if (!elastic_bit(elastic->backed, page) || elastic->slots[elastic_slot_of(elastic, page)].state != ELASTIC_HELD)
-			return fail(-EINVAL, "page %u is %s", page, elastic_bit(elastic->backed, page) ? "offered" : "not backed");
+		if (!elastic_bit(elastic->backed, page) ||
+			elastic->slots[elastic_slot_of(elastic, page)].state != ELASTIC_HELD)
+			return fail(-EINVAL, "page %u is %s", page,
+				elastic_bit(elastic->backed, page) ? "offered" : "not backed");
 	for (uint32_t page = first; page < end; page++) {
 		if (elastic_bit(elastic->captured, page))
 			continue;
@@ -488,9 +504,10 @@ static int captured_set(struct elastic *elastic, uint32_t first, uint32_t end)
 
 static void captured_end(struct elastic *elastic, uint32_t first, uint32_t end)
 {
-	struct dropping dropping = { .elastic = elastic };
+	struct dropping dropping = {.elastic = elastic};
 
-	FOR_BITS(elastic->captured, page, first, end) {
+	FOR_BITS(elastic->captured, page, first, end)
+	{
 		elastic->captured[page / 64] &= ~(UINT64_C(1) << (page % 64));
 		elastic->captured_pages--;
 		drop_one(&dropping, page);
@@ -528,7 +545,8 @@ void elastic_settle(struct elastic *elastic, const struct elastic_pages *pages)
 {
 	pthread_mutex_lock(&elastic->lock);
 	for (uint32_t i = 0; i < pages->times; i++) {
-		uint32_t first = pages->first + i * pages->stride, end = elastic_slot_of(elastic, first + pages->count - 1) + 1;
+		uint32_t first = pages->first + i * pages->stride,
+			 end = elastic_slot_of(elastic, first + pages->count - 1) + 1;
 
 		for (uint32_t slot = elastic_slot_of(elastic, first); slot < end; slot++)
 			elastic_settle_slot(elastic, slot);
@@ -541,7 +559,7 @@ void elastic_settle_all(struct elastic *elastic)
 	pthread_mutex_lock(&elastic->lock);
 	if (elastic->count[ELASTIC_RELEASED])
 		FOR_USED(elastic, slot)
-			elastic_settle_slot(elastic, slot);
+	elastic_settle_slot(elastic, slot);
 	elastic_unlock(elastic);
 }
 
@@ -555,7 +573,7 @@ void elastic_counts(struct elastic *elastic, struct gpool_range_info *info)
 	parked = elastic->count[ELASTIC_PARKED] + elastic->count[ELASTIC_RELEASED];
 	if (elastic->count[ELASTIC_RELEASED])
 		FOR_USED(elastic, slot)
-			parked -= elastic->slots[slot].state == ELASTIC_RELEASED && elastic_is_pending(elastic, slot);
+	parked -= elastic->slots[slot].state == ELASTIC_RELEASED && elastic_is_pending(elastic, slot);
 	info->backed_pages = elastic->backed_pages;
 	info->parked_pages = parked * handle_pages(elastic->space.pool);
 	info->captured_pages = elastic->captured_pages;
@@ -577,7 +595,8 @@ void elastic_resolve(struct elastic *elastic, uint32_t index, struct gpool_range
 		page->state = elastic_bit(elastic->backed, index) ? GPOOL_PAGE_BACKED : GPOOL_PAGE_PARKED;
 		page->flags |= elastic->slots[slot].state == ELASTIC_OFFERED ? GPOOL_PAGE_OFFERED : 0;
 		page->page = elastic->space.pages[slot] - 1 + index % handle_pages(pool);
-		page->generation = page_word_generation(atomic_load_explicit(&pool->pages[page->page], memory_order_acquire));
+		page->generation =
+			page_word_generation(atomic_load_explicit(&pool->pages[page->page], memory_order_acquire));
 	}
 	elastic_unlock(elastic);
 }

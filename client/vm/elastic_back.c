@@ -1,12 +1,13 @@
 /*
  * elastic_back.c - bringing handles to slots of elastic ranges. See elastic.h.
  *
- *   1 under the lock: what is offered, released or parked is taken back, if it is still ours; what lacks a handle is MOVING, the rest TAKEN
- *   2 without it: handles from the agent, in one request; into the slots, run by run
+ *   1 under the lock: what is offered, released or parked is taken back, if it is still ours; what lacks a handle is
+ *   MOVING, the rest TAKEN 2 without it: handles from the agent, in one request; into the slots, run by run
  *   3 under the lock: all is held, or all is parked again. What was mapped until something failed stays so, parked
  *
- * Two that wait for pages, each with what the other lacks in its hands, would wait for ever. So who has to wait puts down what it had, waits
- * for handles for all of it, which the agent grants in one step, and begins anew: what is still parked then is taken back after all.
+ * Two that wait for pages, each with what the other lacks in its hands, would wait for ever. So who has to wait puts
+ * down what it had, waits for handles for all of it, which the agent grants in one step, and begins anew: what is still
+ * parked then is taken back after all.
  */
 #include "client/vm/elastic.h"
 
@@ -30,15 +31,16 @@ struct backing {
 #define FOR_SLOTS(backing, slot) \
 	for (uint32_t piece_ = 0; piece_ < (backing)->pages->times; piece_++) \
 		for (uint32_t first_ = (backing)->pages->first + piece_ * (backing)->pages->stride, \
-			slot = elastic_slot_of((backing)->elastic, first_), \
-			end_ = elastic_slot_of((backing)->elastic, first_ + (backing)->pages->count - 1) + 1; \
+			      slot = elastic_slot_of((backing)->elastic, first_), \
+			      end_ = elastic_slot_of((backing)->elastic, first_ + (backing)->pages->count - 1) + 1; \
 			slot < end_; slot++)
 
 /* ---- what is here; under the lock ---- */
 
 static bool is_free(const struct backing *backing)
 {
-	FOR_SLOTS(backing, slot) {
+	FOR_SLOTS(backing, slot)
+	{
 		uint32_t state = backing->elastic->slots[slot].state;
 
 		if (state == ELASTIC_MOVING || state == ELASTIC_TAKEN)
@@ -78,7 +80,8 @@ static void released_claim(struct backing *backing, uint32_t slot)
 {
 	struct elastic *elastic = backing->elastic;
 
-	if (!handle_claim(elastic->space.pool, elastic->space.pages[slot] - 1, elastic->slots[slot].tag, &backing->options)) {
+	if (!handle_claim(
+		    elastic->space.pool, elastic->space.pages[slot] - 1, elastic->slots[slot].tag, &backing->options)) {
 		miss(backing, slot);
 		return;
 	}
@@ -91,24 +94,15 @@ static void piece_take(struct backing *backing, uint32_t slot, uint32_t end)
 {
 	while (slot < end) {
 		switch (backing->elastic->slots[slot].state) {
-		case ELASTIC_PARKED:
-			slot += parked_adopt(backing, slot, end);
-			continue;
-		case ELASTIC_RELEASED:
-			released_claim(backing, slot);
-			break;
-		case ELASTIC_OFFERED:
-			elastic_hold_offered(backing->elastic, slot);
-			continue;
-		case ELASTIC_HOLE:
-			miss(backing, slot);
-			break;
+		case ELASTIC_PARKED: slot += parked_adopt(backing, slot, end); continue;
+		case ELASTIC_RELEASED: released_claim(backing, slot); break;
+		case ELASTIC_OFFERED: elastic_hold_offered(backing->elastic, slot); continue;
+		case ELASTIC_HOLE: miss(backing, slot); break;
 		case ELASTIC_HELD:
 			/* What it is held for may end before we do. */
 			backing->elastic->slots[slot].uses++;
 			break;
-		default: /* a slot that another piece has too */
-			break;
+		default: /* a slot that another piece has too */ break;
 		}
 		slot++;
 	}
@@ -118,9 +112,11 @@ static void slots_take(struct backing *backing)
 {
 	backing->taken = backing->missing = 0;
 	for (uint32_t i = 0; i < backing->pages->times; i++) {
-		uint32_t first = backing->pages->first + i * backing->pages->stride, last = first + backing->pages->count - 1;
+		uint32_t first = backing->pages->first + i * backing->pages->stride,
+			 last = first + backing->pages->count - 1;
 
-		piece_take(backing, elastic_slot_of(backing->elastic, first), elastic_slot_of(backing->elastic, last) + 1);
+		piece_take(
+			backing, elastic_slot_of(backing->elastic, first), elastic_slot_of(backing->elastic, last) + 1);
 	}
 }
 
@@ -149,8 +145,8 @@ static void uses_drop(struct backing *backing)
 	struct elastic *elastic = backing->elastic;
 
 	FOR_SLOTS(backing, slot)
-		if (elastic->slots[slot].state == ELASTIC_HELD && !--elastic->slots[slot].uses)
-			elastic_drop(elastic, slot);
+	if (elastic->slots[slot].state == ELASTIC_HELD && !--elastic->slots[slot].uses)
+		elastic_drop(elastic, slot);
 }
 
 static void slots_hold(struct backing *backing)
@@ -162,7 +158,8 @@ static void slots_hold(struct backing *backing)
 	uses_drop(backing);
 	for (uint32_t i = 0; i < backing->missing; i++)
 		elastic_set(elastic, backing->slots[i], ELASTIC_TAKEN);
-	FOR_SLOTS(backing, slot) {
+	FOR_SLOTS(backing, slot)
+	{
 		struct elastic_slot *at = &elastic->slots[slot];
 
 		if (at->state != ELASTIC_TAKEN)
@@ -179,7 +176,8 @@ static void slots_give_back(struct backing *backing)
 	struct elastic *elastic = backing->elastic;
 
 	uses_drop(backing);
-	FOR_SLOTS(backing, slot) {
+	FOR_SLOTS(backing, slot)
+	{
 		if (elastic->slots[slot].state == ELASTIC_TAKEN)
 			elastic_drop(elastic, slot);
 		else if (elastic->slots[slot].state == ELASTIC_MOVING)
@@ -199,8 +197,8 @@ static int missing_list(struct backing *backing)
 		return -ENOMEM;
 	/* While they are MOVING they are this thread's. */
 	FOR_SLOTS(backing, slot)
-		if (backing->elastic->slots[slot].state == ELASTIC_MOVING && (!count || backing->slots[count - 1] != slot))
-			backing->slots[count++] = slot;
+	if (backing->elastic->slots[slot].state == ELASTIC_MOVING && (!count || backing->slots[count - 1] != slot))
+		backing->slots[count++] = slot;
 	return 0;
 }
 
@@ -273,7 +271,7 @@ static int back_once(struct backing *backing)
 /* Wait for so many handles as were not held the last time, and try with them. What is left of them is idle. */
 static int back_waiting(struct backing *backing, int32_t timeout_ms)
 {
-	const struct vm_take_options options = { .timeout_ms = timeout_ms };
+	const struct vm_take_options options = {.timeout_ms = timeout_ms};
 	struct gpool *pool = backing->elastic->space.pool;
 	uint32_t waited = backing->missing + backing->taken, used;
 	int error;
@@ -309,7 +307,8 @@ static int back_in_time(struct backing *backing, int32_t timeout_ms)
 
 int64_t elastic_back(struct elastic *elastic, const struct elastic_pages *pages, int32_t timeout_ms, bool ahead)
 {
-	struct backing backing = { .elastic = elastic, .pages = pages, .options = elastic_options(elastic), .ahead = ahead };
+	struct backing backing = {
+		.elastic = elastic, .pages = pages, .options = elastic_options(elastic), .ahead = ahead};
 	int error;
 
 	/* Before slots are touched of which there may be many more. */

@@ -1,4 +1,7 @@
-/* elastic_map.c - elastic ranges that go to sleep and wake: what is held leaves its addresses as a list, and comes back. See elastic.h. */
+/*
+ * elastic_map.c - elastic ranges that go to sleep and wake: what is held leaves its addresses as a list, and comes
+ * back. See elastic.h.
+ */
 #include "client/vm/elastic.h"
 
 #include <stdlib.h>
@@ -9,11 +12,11 @@ static int held_list(const struct elastic *elastic, struct page_list *list)
 {
 	page_list_reset(list);
 	FOR_USED(elastic, slot)
-		if (elastic->slots[slot].state == ELASTIC_HELD &&
-			page_list_add(list, elastic->space.pages[slot] - 1, handle_pages(elastic->space.pool))) {
-			page_list_reset(list);
-			return -ENOMEM;
-		}
+	if (elastic->slots[slot].state == ELASTIC_HELD &&
+		page_list_add(list, elastic->space.pages[slot] - 1, handle_pages(elastic->space.pool))) {
+		page_list_reset(list);
+		return -ENOMEM;
+	}
 	return 0;
 }
 
@@ -21,8 +24,8 @@ static int held_list(const struct elastic *elastic, struct page_list *list)
 static void parked_forget(struct elastic *elastic)
 {
 	FOR_USED(elastic, slot)
-		if (elastic->slots[slot].state == ELASTIC_PARKED && !elastic->space.pages[slot])
-			elastic_set(elastic, slot, ELASTIC_HOLE);
+	if (elastic->slots[slot].state == ELASTIC_PARKED && !elastic->space.pages[slot])
+		elastic_set(elastic, slot, ELASTIC_HOLE);
 }
 
 /* Run by run of what is used; a mapping that goes on from one into the next there is not. */
@@ -43,7 +46,8 @@ int elastic_unmap(struct elastic *elastic)
 
 	pthread_mutex_lock(&elastic->lock);
 	/* Content that is offered does not survive sleep. */
-	FOR_USED(elastic, slot) {
+	FOR_USED(elastic, slot)
+	{
 		if (elastic->slots[slot].state == ELASTIC_OFFERED && elastic_hold_offered(elastic, slot)) {
 			elastic_discard(elastic, slot);
 			atomic_fetch_add_explicit(&elastic->discarded, 1, memory_order_release);
@@ -81,8 +85,8 @@ static int held_make(const struct elastic *elastic, struct held *held)
 	if (!held->slots || !held->handles)
 		return -ENOMEM;
 	FOR_USED(elastic, slot)
-		if (elastic->slots[slot].state == ELASTIC_HELD)
-			held->slots[held->count++] = slot;
+	if (elastic->slots[slot].state == ELASTIC_HELD)
+		held->slots[held->count++] = slot;
 	for (uint32_t i = 0; i < list->count; i++)
 		for (uint32_t j = 0; j < list->spans[i].count; j += handle_pages(elastic->space.pool))
 			held->handles[count++] = list->spans[i].first + j;
@@ -104,7 +108,8 @@ static int held_map(struct elastic *elastic, const struct held *held)
 		/* After an unmapping that did not come to its end some are where they belong. */
 		if (is_mapped(elastic, held, first))
 			continue;
-		while (end < held->count && held->slots[end] == held->slots[end - 1] + 1 && !is_mapped(elastic, held, end))
+		while (end < held->count && held->slots[end] == held->slots[end - 1] + 1 &&
+			!is_mapped(elastic, held, end))
 			end++;
 		error = vm_map(&elastic->space, held->slots[first], held->handles + first, end - first);
 	}
@@ -113,7 +118,7 @@ static int held_map(struct elastic *elastic, const struct held *held)
 
 int elastic_map(struct elastic *elastic)
 {
-	struct held held = { .count = 0 };
+	struct held held = {.count = 0};
 	int error;
 
 	pthread_mutex_lock(&elastic->lock);
@@ -156,7 +161,8 @@ void elastic_fall(struct elastic *elastic)
 			uint32_t page = list->spans[i].first + j;
 
 			/* A block that is not there any more has no pin of ours either. */
-			if (block_tag_is_block(atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_acquire)))
+			if (block_tag_is_block(
+				    atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_acquire)))
 				handle_fall(pool, page);
 		}
 }
@@ -177,7 +183,7 @@ bool elastic_leaving(struct elastic *elastic)
 
 	pthread_mutex_lock(&elastic->lock);
 	FOR_USED(elastic, slot)
-		some |= elastic_is_pending(elastic, slot);
+	some |= elastic_is_pending(elastic, slot);
 	elastic_unlock(elastic);
 	return some;
 }

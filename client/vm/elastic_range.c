@@ -19,13 +19,15 @@ static int reserve_options(struct gpool_range_options *read, const struct gpool_
 	if (read->content >= GPOOL_CONTENTS)
 		return fail(-EINVAL, "content is %u; the largest is %d", read->content, GPOOL_CONTENTS - 1);
 	if (read->memory_class != GPOOL_OBJECT_MUTABLE && read->memory_class != GPOOL_OBJECT_EPHEMERAL)
-		return fail(-EINVAL, "memory_class is %u; an elastic range is MUTABLE (%d) or EPHEMERAL (%d)", read->memory_class, GPOOL_OBJECT_MUTABLE,
-			GPOOL_OBJECT_EPHEMERAL);
-	return read->flags || read->name || read->timeout_ms || read->reserved ?
-		fail(-EINVAL, "flags, name, timeout_ms or reserved is set, which an elastic range does not have") : 0;
+		return fail(-EINVAL, "memory_class is %u; an elastic range is MUTABLE (%d) or EPHEMERAL (%d)",
+			read->memory_class, GPOOL_OBJECT_MUTABLE, GPOOL_OBJECT_EPHEMERAL);
+	return read->flags || read->name || read->timeout_ms || read->reserved
+		? fail(-EINVAL, "flags, name, timeout_ms or reserved is set, which an elastic range does not have")
+		: 0;
 }
 
-int range_reserve_elastic(struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range)
+int range_reserve_elastic(
+	struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range)
 {
 	struct gpool_range_options read = GPOOL_RANGE_OPTIONS_INIT;
 	struct gpool_range *made;
@@ -38,7 +40,7 @@ int range_reserve_elastic(struct gpool *pool, uint32_t page_count, const struct 
 	made = range_new(pool, page_count, read.memory_class);
 	if (!made)
 		return -ENOMEM;
-	made->attributes = (struct block_attributes){ .flags = read.content | BLOCK_RANGE, .owner_id = read.owner_id };
+	made->attributes = (struct block_attributes){.flags = read.content | BLOCK_RANGE, .owner_id = read.owner_id};
 	pthread_mutex_lock(&pool->ranges->lock);
 	error = pool->ranges->asleep ? fail_asleep() : elastic_open(made);
 	if (error) {
@@ -51,7 +53,8 @@ int range_reserve_elastic(struct gpool *pool, uint32_t page_count, const struct 
 	return error;
 }
 
-int gpool_range_reserve(struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range)
+int gpool_range_reserve(
+	struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range)
 {
 	if (!pool->alive)
 		return -ECHILD;
@@ -68,7 +71,8 @@ static int pages_check(const struct gpool_range *range, const struct elastic_pag
 	if (!range->elastic)
 		return fail(-EINVAL, "the range is not elastic");
 	if (!elastic_pages_check(range->elastic, pages))
-		return fail(-EINVAL, "first is %u and count %u; the range has %u pages", pages->first, pages->count, range->page_count);
+		return fail(-EINVAL, "first is %u and count %u; the range has %u pages", pages->first, pages->count,
+			range->page_count);
 	return 0;
 }
 
@@ -87,7 +91,7 @@ int range_enter(struct gpool_range *range, const struct elastic_pages *pages)
 
 int gpool_range_back(struct gpool_range *range, uint32_t first, uint32_t count, int timeout_ms)
 {
-	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
+	const struct elastic_pages pages = {.first = first, .count = count, .times = 1};
 	int64_t brought = range_enter(range, &pages);
 
 	if (brought)
@@ -99,7 +103,7 @@ int gpool_range_back(struct gpool_range *range, uint32_t first, uint32_t count, 
 
 int gpool_range_unback(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence)
 {
-	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
+	const struct elastic_pages pages = {.first = first, .count = count, .times = 1};
 	int error = range_enter(range, &pages);
 
 	if (error)
@@ -113,7 +117,7 @@ int gpool_range_unback(struct gpool_range *range, uint32_t first, uint32_t count
 
 int gpool_range_offer(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence)
 {
-	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
+	const struct elastic_pages pages = {.first = first, .count = count, .times = 1};
 	int error = range_enter(range, &pages);
 
 	if (error)
@@ -127,7 +131,7 @@ int gpool_range_offer(struct gpool_range *range, uint32_t first, uint32_t count,
 
 int gpool_range_reclaim(struct gpool_range *range, uint32_t first, uint32_t count, uint8_t *kept)
 {
-	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
+	const struct elastic_pages pages = {.first = first, .count = count, .times = 1};
 	int result = range_enter(range, &pages);
 
 	if (result)
@@ -139,20 +143,21 @@ int gpool_range_reclaim(struct gpool_range *range, uint32_t first, uint32_t coun
 
 int gpool_range_capture(struct gpool_range *range, uint32_t first, uint32_t count, int captured)
 {
-	const struct elastic_pages pages = { .first = first, .count = count, .times = 1 };
+	const struct elastic_pages pages = {.first = first, .count = count, .times = 1};
 	int error = range_enter(range, &pages);
 
 	if (error)
 		return error;
-	error = captured == 0 || captured == 1 ? elastic_capture(range->elastic, &pages, captured) : fail(-EINVAL, "captured is %d; it is 0 or 1", captured);
+	error = captured == 0 || captured == 1 ? elastic_capture(range->elastic, &pages, captured)
+					       : fail(-EINVAL, "captured is %d; it is 0 or 1", captured);
 	ranges_leave(range->pool->ranges);
 	return error;
 }
 
 int gpool_range_resolve(struct gpool_range *range, uint32_t index, struct gpool_range_page *page)
 {
-	const struct elastic_pages pages = { .first = index, .count = 1, .times = 1 };
-	struct gpool_range_page filled = { .size = page->size };
+	const struct elastic_pages pages = {.first = index, .count = 1, .times = 1};
+	struct gpool_range_page filled = {.size = page->size};
 	int error;
 
 	if (range->pool->alive && filled.size < sizeof(filled.size))

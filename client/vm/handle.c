@@ -9,18 +9,21 @@
 
 #include <stdlib.h>
 
-enum { CLAIM_TRIES = 1000 }; /* looks of the agent in a row, each shorter than a microsecond; more is an agent that is gone for good */
+/* looks of the agent in a row, each shorter than a microsecond; more is an agent that is gone for good */
+enum { CLAIM_TRIES = 1000 };
 
 static const struct vm_take_options no_options;
 
 /* ---- one ---- */
 
 /* Its entry; it is ours and pinned. */
-static void handle_write(struct gpool *pool, struct thread_cache *cache, uint32_t page, const struct vm_take_options *options, uint64_t fence)
+static void handle_write(struct gpool *pool, struct thread_cache *cache, uint32_t page,
+	const struct vm_take_options *options, uint64_t fence)
 {
-	const struct block_attributes attributes = { .owner_id = options->owner_id, .fence = fence };
+	const struct block_attributes attributes = {.owner_id = options->owner_id, .fence = fence};
 
-	block_write(pool, page, handle_pages(pool), block_tag_make(sequence_next(cache), options->content | BLOCK_RANGE), &attributes);
+	block_write(pool, page, handle_pages(pool),
+		block_tag_make(sequence_next(cache), options->content | BLOCK_RANGE), &attributes);
 }
 
 int handle_stand(struct gpool *pool, struct thread_cache *cache, uint32_t page, const struct vm_take_options *options)
@@ -64,7 +67,8 @@ bool handle_fence(struct gpool *pool, uint32_t page, uint64_t fence)
 
 bool handle_pending(const struct gpool *pool, uint32_t page)
 {
-	return !fence_reached(&pool->session, atomic_load_explicit(&block_entry(pool, page)->fence, memory_order_acquire));
+	return !fence_reached(
+		&pool->session, atomic_load_explicit(&block_entry(pool, page)->fence, memory_order_acquire));
 }
 
 uint64_t handle_release(struct gpool *pool, uint32_t page)
@@ -101,7 +105,8 @@ static COLD bool pin_settled(struct gpool *pool, uint32_t page, uint64_t tag)
 
 		word_settle(pool, page);
 		word = pin_raise(&pool->session, pool->pages, page);
-		if (is_ours(pool, word) && atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_seq_cst) == tag)
+		if (is_ours(pool, word) &&
+			atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_seq_cst) == tag)
 			return true;
 		pin_drop(&pool->session, page);
 		if (!page_word_in_motion(word) || page_word_owner(word) != pool->id)
@@ -114,7 +119,8 @@ bool handle_reclaim(struct gpool *pool, uint32_t page, uint64_t tag)
 {
 	uint64_t word = pin_raise(&pool->session, pool->pages, page);
 
-	if (likely(is_ours(pool, word) && atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_seq_cst) == tag))
+	if (likely(is_ours(pool, word) &&
+		    atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_seq_cst) == tag))
 		return true;
 	pin_drop(&pool->session, page);
 	return page_word_in_motion(word) && page_word_owner(word) == pool->id && pin_settled(pool, page, tag);
@@ -127,7 +133,8 @@ bool handle_claim(struct gpool *pool, uint32_t page, uint64_t tag, const struct 
 	if (!cache || !handle_reclaim(pool, page, tag))
 		return false;
 	handle_write(pool, cache, page, options ? options : &no_options,
-		handle_pending(pool, page) ? atomic_load_explicit(&block_entry(pool, page)->fence, memory_order_relaxed) : 0);
+		handle_pending(pool, page) ? atomic_load_explicit(&block_entry(pool, page)->fence, memory_order_relaxed)
+					   : 0);
 	return true;
 }
 
@@ -135,7 +142,8 @@ bool handle_is_here(const struct gpool *pool, uint32_t page, uint64_t tag)
 {
 	uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
 
-	return page_word_owner(word) == pool->id && (page_word_state(word) == PAGE_LEASED || page_word_in_motion(word)) &&
+	return page_word_owner(word) == pool->id &&
+		(page_word_state(word) == PAGE_LEASED || page_word_in_motion(word)) &&
 		atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_acquire) == tag;
 }
 
@@ -171,14 +179,16 @@ void vm_put(struct gpool *pool, const uint32_t *pages, uint32_t handles)
 }
 
 /* Handles in transit become held, or all of them idle. */
-static int handles_stand(struct gpool *pool, const uint32_t *pages, uint32_t handles, const struct vm_take_options *options)
+static int handles_stand(
+	struct gpool *pool, const uint32_t *pages, uint32_t handles, const struct vm_take_options *options)
 {
 	struct thread_cache *cache = thread_cache_of(pool);
 
 	for (uint32_t i = 0; i < handles; i++) {
 		if (!handle_stand(pool, cache, pages[i], options))
 			continue;
-		pool_log(pool, POOL_LOG_ERROR, "pages that were just lent are not leased to session %u any more", pool->id);
+		pool_log(pool, POOL_LOG_ERROR, "pages that were just lent are not leased to session %u any more",
+			pool->id);
 		handles_idle(pool, pages + i, handles - i);
 		vm_put(pool, pages, i);
 		return -EPIPE;
@@ -191,18 +201,19 @@ static uint32_t list_handles(const struct gpool *pool, const struct page_list *l
 	uint32_t count = 0;
 
 	for (uint32_t i = 0; i < list->count; i++)
-		for (uint32_t page = list->spans[i].first; page < list->spans[i].first + list->spans[i].count; page += handle_pages(pool))
+		for (uint32_t page = list->spans[i].first; page < list->spans[i].first + list->spans[i].count;
+			page += handle_pages(pool))
 			pages[count++] = page;
 	return count;
 }
 
 /*
- * One handle of several pages. Runs of so many pages that begin elsewhere are kept aside until one is found, or there are no more: the
- * agent knows nothing of handles, and a place for a longer run may not be left.
+ * One handle of several pages. Runs of so many pages that begin elsewhere are kept aside until one is found, or there
+ * are no more: the agent knows nothing of handles, and a place for a longer run may not be left.
  */
 static int take_one(struct gpool *pool, uint32_t flags, uint32_t *page)
 {
-	struct page_list aside = { .count = 0 }, list = { .count = 0 };
+	struct page_list aside = {.count = 0}, list = {.count = 0};
 	int error;
 
 	for (;;) {
@@ -244,14 +255,17 @@ static int take_singly(struct gpool *pool, uint32_t handles, uint32_t flags, uin
 	return error;
 }
 
-/* Idle pages of this session that no space maps: what is parked would be missed where it is mapped. Costs no request. */
+/*
+ * Idle pages of this session that no space maps: what is parked would be missed where it is mapped. Costs no request.
+ */
 static uint32_t idle_take(struct gpool *pool, uint32_t most, uint32_t *pages)
 {
 	uint32_t per_handle = handle_pages(pool), handles = pool->unreserved / per_handle, count = 0;
 
 	for (uint32_t handle = 0; handle < handles && count < most;) {
 		uint32_t page = handle * per_handle;
-		uint64_t bits = atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_relaxed) >> (page % 64);
+		uint64_t bits =
+			atomic_load_explicit(&pool->session.free_bits[page / 64], memory_order_relaxed) >> (page % 64);
 
 		if (!bits) {
 			handle = (page / 64 * 64 + 64 + per_handle - 1) / per_handle;
@@ -264,10 +278,13 @@ static uint32_t idle_take(struct gpool *pool, uint32_t most, uint32_t *pages)
 	return count;
 }
 
-/* From the agent, in transit: in one request, or where a handle is several pages and no run of so many is to be had, one by one. */
+/*
+ * From the agent, in transit: in one request, or where a handle is several pages and no run of so many is to be had,
+ * one by one.
+ */
 static int agent_take(struct gpool *pool, uint32_t handles, uint32_t flags, int32_t timeout_ms, uint32_t *pages)
 {
-	struct page_list list = { .count = 0 };
+	struct page_list list = {.count = 0};
 	int error = page_list_take(pool, handles * handle_pages(pool), flags | LEASE_SCATTERED, timeout_ms, &list);
 
 	if (!error)

@@ -26,14 +26,14 @@ int page_list_add(struct page_list *list, uint32_t first, uint32_t count)
 		list->spans = grown;
 		list->capacity = capacity;
 	}
-	list->spans[list->count++] = (struct page_span){ first, count };
+	list->spans[list->count++] = (struct page_span){first, count};
 	return 0;
 }
 
 void page_list_reset(struct page_list *list)
 {
 	free(list->spans);
-	*list = (struct page_list){ .count = 0 };
+	*list = (struct page_list){.count = 0};
 }
 
 void page_list_put(struct gpool *pool, struct page_list *list)
@@ -105,7 +105,9 @@ static int take_once(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t
 		if (tries)
 			sched_yield();
 		error = refill_take(pool, cache, pages, flags, timeout_ms, &first);
-		if (error == -ENOSPC && (flags & (LEASE_FREE | LEASE_OWN_LAST) || cache->shortage.pinned + (uint64_t)pages > pool->unreserved))
+		if (error == -ENOSPC &&
+			(flags & (LEASE_FREE | LEASE_OWN_LAST) ||
+				cache->shortage.pinned + (uint64_t)pages > pool->unreserved))
 			break;
 	}
 	if (error)
@@ -147,7 +149,7 @@ static int take_aligned(struct gpool *pool, uint32_t pages, uint32_t flags, int3
 		pool_put(pool, first, skip);
 	if (more > skip)
 		pool_put(pool, first + skip + pages, more - skip);
-	list->spans[0] = (struct page_span){ first + skip, pages };
+	list->spans[0] = (struct page_span){first + skip, pages};
 	return 0;
 }
 
@@ -179,10 +181,11 @@ static int carve(const struct page_list *from, uint32_t *span, uint32_t *used, u
 	return 0;
 }
 
-int page_lists_take(struct gpool *pool, struct page_list *lists, const uint32_t *wanted, uint32_t list_count, int32_t timeout_ms)
+int page_lists_take(
+	struct gpool *pool, struct page_list *lists, const uint32_t *wanted, uint32_t list_count, int32_t timeout_ms)
 {
 	uint32_t per_handle = pool->header->pages_per_handle, total = 0, span = 0, used = 0;
-	struct page_list all = { .count = 0 };
+	struct page_list all = {.count = 0};
 	int error = 0;
 
 	for (uint32_t i = 0; i < list_count; i++) {

@@ -129,7 +129,8 @@ int range_stand(struct gpool_range *range)
 	if (range->elastic)
 		return elastic_stand(range->elastic);
 	page_list_chain(pool, &range->pages, 0);
-	error = chain_stand(pool, cache, range->pages.spans[0].first, range->page_count, &range->attributes, &range->block);
+	error = chain_stand(
+		pool, cache, range->pages.spans[0].first, range->page_count, &range->attributes, &range->block);
 	if (!error)
 		return 0;
 	pool_log(pool, POOL_LOG_ERROR, "pages of a range are not leased to session %u any more", pool->id);
@@ -146,11 +147,12 @@ void range_fall(struct gpool_range *range)
 		return;
 	}
 	/* A block that is not there any more has no pin of ours either. */
-	if (block->tag && atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) == block->tag) {
+	if (block->tag &&
+		atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) == block->tag) {
 		chain_end(pool, block->page);
 		pin_drop(&pool->session, block->page);
 	}
-	range->block = (struct gpool_block){ 0 };
+	range->block = (struct gpool_block){0};
 }
 
 int range_object_pages(struct gpool_range *range)
@@ -170,9 +172,11 @@ int range_object_pages(struct gpool_range *range)
 static int options_check(const struct gpool *pool, const struct gpool_range_options *options, uint32_t page_count)
 {
 	if (options->flags || options->reserved)
-		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags, options->reserved);
+		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags,
+			options->reserved);
 	if (options->memory_class > GPOOL_OBJECT_EPHEMERAL)
-		return fail(-EINVAL, "memory_class is %u; the largest is %d", options->memory_class, GPOOL_OBJECT_EPHEMERAL);
+		return fail(-EINVAL, "memory_class is %u; the largest is %d", options->memory_class,
+			GPOOL_OBJECT_EPHEMERAL);
 	if (options->content >= GPOOL_CONTENTS)
 		return fail(-EINVAL, "content is %u; the largest is %d", options->content, GPOOL_CONTENTS - 1);
 	if (options->timeout_ms < -1)
@@ -181,8 +185,9 @@ static int options_check(const struct gpool *pool, const struct gpool_range_opti
 		return fail(-EINVAL, "page_count is %u; this pool has %u pages", page_count, pool->page_count);
 	/* Only what is kept as an object has a name. */
 	if ((options->memory_class == GPOOL_OBJECT_IMMUTABLE) != (options->name && *options->name))
-		return fail(-EINVAL, options->name && *options->name ? "only a range of the class IMMUTABLE has a name" :
-			"a range of the class IMMUTABLE needs a name");
+		return fail(-EINVAL,
+			options->name && *options->name ? "only a range of the class IMMUTABLE has a name"
+							: "a range of the class IMMUTABLE needs a name");
 	return 0;
 }
 
@@ -224,7 +229,8 @@ unreserve:
 	return error;
 }
 
-int gpool_range_create(struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range)
+int gpool_range_create(
+	struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range)
 {
 	struct gpool_range_options read = GPOOL_RANGE_OPTIONS_INIT;
 	struct gpool_range *made;
@@ -245,7 +251,7 @@ int gpool_range_create(struct gpool *pool, uint32_t page_count, const struct gpo
 	made = range_new(pool, page_count, read.memory_class);
 	if (!made)
 		return -ENOMEM;
-	made->attributes = (struct block_attributes){ .flags = read.content | BLOCK_RANGE, .owner_id = read.owner_id };
+	made->attributes = (struct block_attributes){.flags = read.content | BLOCK_RANGE, .owner_id = read.owner_id};
 	error = object_text_copy(made->name, sizeof(made->name), read.name);
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (!error)
@@ -282,7 +288,8 @@ static int object_back(struct gpool_range *range)
 	return error;
 }
 
-int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, struct gpool_range **range)
+int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options,
+	struct gpool_range **range)
 {
 	struct gpool_object_open_options read = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
 	struct gpool_object *object;
@@ -300,10 +307,13 @@ int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_ob
 	if (error)
 		return error;
 	/* What others may write, or what may be evicted while we sleep, would not be the same on waking. */
-	made = object->memory_class == GPOOL_OBJECT_IMMUTABLE ? range_new(pool, object->manifest.header->pages, GPOOL_OBJECT_IMMUTABLE) : NULL;
+	made = object->memory_class == GPOOL_OBJECT_IMMUTABLE
+		? range_new(pool, object->manifest.header->pages, GPOOL_OBJECT_IMMUTABLE)
+		: NULL;
 	if (!made) {
-		error = object->memory_class == GPOOL_OBJECT_IMMUTABLE ? -ENOMEM :
-			fail(-EINVAL, "object '%s' is not of the class IMMUTABLE", object->name);
+		error = object->memory_class == GPOOL_OBJECT_IMMUTABLE
+			? -ENOMEM
+			: fail(-EINVAL, "object '%s' is not of the class IMMUTABLE", object->name);
 		goto close_object;
 	}
 	memcpy(made->name, object->name, sizeof(made->name));
@@ -337,7 +347,7 @@ int range_settle(struct gpool_range *range)
 static int spilled_discard(struct gpool *pool)
 {
 	struct ranges *ranges = pool->ranges;
-	struct lease_request ask = { .kind = LEASE_DISCARD, .tag = ranges->spilled_tag & ~(uint64_t)BLOCK_STITCHED };
+	struct lease_request ask = {.kind = LEASE_DISCARD, .tag = ranges->spilled_tag & ~(uint64_t)BLOCK_STITCHED};
 	struct gpool_range *range, *next;
 	int error;
 
@@ -422,7 +432,7 @@ int gpool_range_address(const struct gpool_range *range, uint64_t *address)
 
 int gpool_range_get(struct gpool_range *range, struct gpool_range_info *info)
 {
-	struct gpool_range_info filled = { .size = info->size };
+	struct gpool_range_info filled = {.size = info->size};
 	struct gpool *pool = range->pool;
 
 	if (!pool->alive)

@@ -1,5 +1,6 @@
 /*
- * range.h - ranges of addresses that keep while their pages come and go. docs/internals/vm.md says what holds. Internal to libgpool.
+ * range.h - ranges of addresses that keep while their pages come and go. docs/internals/vm.md says what holds. Internal
+ * to libgpool.
  */
 #ifndef GPOOL_CLIENT_VM_RANGE_H
 #define GPOOL_CLIENT_VM_RANGE_H
@@ -17,16 +18,17 @@ struct gpool_range {
 	uint32_t page_count;
 	uint32_t memory_class; /* enum gpool_object_class */
 	struct block_attributes attributes;
-	char name[128];        /* immutable: of the object */
-	uint64_t va, bytes;    /* reserved: whole handles */
-	uint64_t address;      /* of the first page */
-	struct elastic *elastic; /* NULL: it is backed whole; else pages below are those of its held handles, while it is not mapped */
+	char name[128];     /* immutable: of the object */
+	uint64_t va, bytes; /* reserved: whole handles */
+	uint64_t address;   /* of the first page */
+	/* NULL: it is backed whole; else pages below are those of its held handles, while it is not mapped */
+	struct elastic *elastic;
 	bool mapped;
-	bool waking;           /* mapped by the waking that goes on */
-	bool spilled;          /* its content is in ranges->spilled */
-	uint32_t spilled_pages; /* so many of that */
+	bool waking;             /* mapped by the waking that goes on */
+	bool spilled;            /* its content is in ranges->spilled */
+	uint32_t spilled_pages;  /* so many of that */
 	_Atomic uint32_t losses; /* how often its content was dropped in sleep */
-	bool gone;             /* destroyed asleep: its pages are still part of the spilled block */
+	bool gone;               /* destroyed asleep: its pages are still part of the spilled block */
 	/* while it has pages */
 	struct page_list pages;
 	struct gpool_block block; /* that they are; its tag 0: an object's pages, or in transit */
@@ -43,7 +45,7 @@ struct ranges {
 	struct tensor_list tensors; /* tensor.c's */
 	bool asleep;
 	_Atomic uint32_t gate; /* calls that are at elastic ranges, and a bit: none may begin */
-	uint64_t spilled_tag; /* of the one block with the content of all mutable ranges; 0: none */
+	uint64_t spilled_tag;  /* of the one block with the content of all mutable ranges; 0: none */
 	uint32_t spilled_pages;
 };
 
@@ -54,9 +56,10 @@ void tensors_close(struct gpool *pool);
 void ranges_close(struct gpool *pool);
 
 /*
- * ranges_enter() - a call is at elastic ranges, which does not take the lock: 0, -EBUSY (asleep, or on the way to it). ranges_leave() - no
- * more.
- * gate_close() - none may begin any more, and none is left: false: one does not end, since it waits for pages. gate_open() - they may.
+ * ranges_enter() - a call is at elastic ranges, which does not take the lock: 0, -EBUSY (asleep, or on the way to it).
+ * ranges_leave() - no more.
+ * gate_close() - none may begin any more, and none is left: false: one does not end, since it waits for pages.
+ * gate_open() - they may.
  */
 int ranges_enter(struct ranges *ranges);
 void ranges_leave(struct ranges *ranges);
@@ -83,14 +86,20 @@ uint32_t range_held(const struct gpool_range *range);
 /* range_handles() - how many handles its pages lie in, or -EOPNOTSUPP: they cannot be put side by side. */
 int64_t range_handles(const struct gpool_range *range);
 
-/* range_stand() - its pages, in transit, become its block: 0, -EPIPE (not ours any more). range_fall() - the other way, without the pin. */
+/*
+ * range_stand() - its pages, in transit, become its block: 0, -EPIPE (not ours any more). range_fall() - the other way,
+ * without the pin.
+ */
 int range_stand(struct gpool_range *range);
 void range_fall(struct gpool_range *range);
 
 /* range_object_pages() - those of the object that it has open: 0, -ENOMEM. */
 int range_object_pages(struct gpool_range *range);
 
-/* range_settle() - 0; -EBUSY: GPU work that is not done uses pages of it that were unbacked or offered. Call after stream_sync_all(). */
+/*
+ * range_settle() - 0; -EBUSY: GPU work that is not done uses pages of it that were unbacked or offered. Call after
+ * stream_sync_all().
+ */
 int range_settle(struct gpool_range *range);
 
 /* range_end() - it is gone: 0, -EBUSY, and as gpool_range_destroy(). */

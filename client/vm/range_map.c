@@ -1,4 +1,7 @@
-/* range_map.c - a range's addresses, and its pages there: one mapping for each handle, one access call for all. See range.h. */
+/*
+ * range_map.c - a range's addresses, and its pages there: one mapping for each handle, one access call for all. See
+ * range.h.
+ */
 #include "client/vm/range.h"
 
 #include "client/vm/elastic.h"
@@ -26,7 +29,8 @@ int64_t range_handles(const struct gpool_range *range)
 	for (uint32_t i = 0; i < pages->count; i++) {
 		const struct page_span *span = &pages->spans[i];
 
-		if ((i && span->first % per_handle) || (i + 1 < pages->count && (span->first + span->count) % per_handle))
+		if ((i && span->first % per_handle) ||
+			(i + 1 < pages->count && (span->first + span->count) % per_handle))
 			return -EOPNOTSUPP;
 		handles += handles_of(pool, span);
 	}
@@ -39,8 +43,8 @@ int range_reserve(struct gpool_range *range, uint64_t handles)
 	uint64_t bytes = handles * handle_bytes(pool);
 
 	if (gpu_reserve(pool->gpu, bytes, 0, &range->va)) {
-		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for a range: %s", (unsigned long long)bytes,
-			gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses for a range: %s",
+			(unsigned long long)bytes, gpu_error_text());
 		return -ENOMEM;
 	}
 	range->bytes = bytes;
@@ -58,7 +62,8 @@ void range_unreserve(struct gpool_range *range)
 		range->bytes = 0;
 	}
 	if (range->bytes && gpu_unreserve(pool->gpu, range->va, range->bytes))
-		pool_log(pool, POOL_LOG_ERROR, "cannot give back the addresses of a range: %s; they are lost", gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot give back the addresses of a range: %s; they are lost",
+			gpu_error_text());
 	range->bytes = 0;
 }
 
@@ -107,7 +112,8 @@ int range_map(struct gpool_range *range)
 	for (uint32_t i = 0; i < range->pages.count && !error; i++)
 		error = span_map(range, &range->pages.spans[i], &at);
 	if (!error)
-		error = gpu_access(pool->gpu, range->va, range->bytes, range->version ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE);
+		error = gpu_access(
+			pool->gpu, range->va, range->bytes, range->version ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE);
 	if (!error) {
 		window_keep_from_child(pool, range->va, range->bytes);
 		range->mapped = true;
@@ -132,6 +138,7 @@ int range_unmap(struct gpool_range *range)
 	if (!error)
 		range->mapped = false;
 	else if (error != -EBUSY)
-		pool_log(range->pool, POOL_LOG_ERROR, "cannot unmap a range of %u pages: %s", range->page_count, gpu_error_text());
+		pool_log(range->pool, POOL_LOG_ERROR, "cannot unmap a range of %u pages: %s", range->page_count,
+			gpu_error_text());
 	return error;
 }

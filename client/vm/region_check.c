@@ -14,11 +14,12 @@ struct check {
 	size_t text_bytes;
 	/* counted on the way */
 	uint64_t pages[VM_KINDS], counts[VM_KINDS];
-	uint64_t holes, free_there, available, guarded, parked, unfenced, ready, ready_pages, ripe, pending; /* what does not move */
+	/* what does not move */
+	uint64_t holes, free_there, available, guarded, parked, unfenced, ready, ready_pages, ripe, pending;
 };
 
-static void __attribute__((format(printf, 4, 5))) expect(struct check *check, bool holds, const struct vm_region *region,
-	const char *format, ...)
+static void __attribute__((format(printf, 4, 5)))
+expect(struct check *check, bool holds, const struct vm_region *region, const char *format, ...)
 {
 	va_list arguments;
 	int length = 0;
@@ -26,8 +27,9 @@ static void __attribute__((format(printf, 4, 5))) expect(struct check *check, bo
 	if (holds || check->findings++)
 		return;
 	if (region)
-		length = snprintf(check->text, check->text_bytes, "region %llu of %u pages at page %u: ", (unsigned long long)region->id,
-			region->count, region->first);
+		length = snprintf(check->text, check->text_bytes,
+			"region %llu of %u pages at page %u: ", (unsigned long long)region->id, region->count,
+			region->first);
 	va_start(arguments, format);
 	vsnprintf(check->text + length, check->text_bytes - (size_t)length, format, arguments);
 	va_end(arguments);
@@ -40,36 +42,46 @@ static void neighbours_check(struct check *check, const struct vm_region *region
 	const struct vm_region *after = region->after;
 
 	expect(check, region->count > 0, region, "it has no pages");
-	expect(check, region->kind < VM_KINDS && region->slot < VM_SLOTS, region, "kind %u, slot %u", region->kind, region->slot);
-	expect(check, region->before ? region->before->after == region : region->chunk->lowest == region && !region->first, region,
-		"nothing leads to it");
+	expect(check, region->kind < VM_KINDS && region->slot < VM_SLOTS, region, "kind %u, slot %u", region->kind,
+		region->slot);
+	expect(check,
+		region->before ? region->before->after == region : region->chunk->lowest == region && !region->first,
+		region, "nothing leads to it");
 	if (!after) {
-		expect(check, region->first + region->count == region->chunk->pages, region, "the chunk goes on behind it");
+		expect(check, region->first + region->count == region->chunk->pages, region,
+			"the chunk goes on behind it");
 		return;
 	}
-	expect(check, after->before == region && after->chunk == region->chunk && after->first == region->first + region->count, region,
-		"the next one begins at page %u", after->first);
+	expect(check,
+		after->before == region && after->chunk == region->chunk &&
+			after->first == region->first + region->count,
+		region, "the next one begins at page %u", after->first);
 	if (region->moving || after->moving || region->guarded || after->guarded || region->kind != after->kind)
 		return;
 	expect(check, region->kind != VM_HOLE, region, "the next one is a hole too");
-	expect(check, region->kind != VM_FREE || region->slot != after->slot, region, "the next one is free in slot %u too", after->slot);
+	expect(check, region->kind != VM_FREE || region->slot != after->slot, region,
+		"the next one is free in slot %u too", after->slot);
 }
 
 static void readiness_check(struct check *check, const struct vm_region *region)
 {
 	bool of_stream = is_stream_slot(region->slot);
 
-	expect(check, !region->guarded || (region->kind == VM_FREE && of_stream && region->ready != VM_READY), region, "guarded by nothing");
+	expect(check, !region->guarded || (region->kind == VM_FREE && of_stream && region->ready != VM_READY), region,
+		"guarded by nothing");
 	switch (region->ready) {
 	case VM_READY:
-		expect(check, fence_reached(check->set->session, region->fence), region, "ready, and its fence is not reached");
+		expect(check, fence_reached(check->set->session, region->fence), region,
+			"ready, and its fence is not reached");
 		break;
 	case VM_PENDING:
 		expect(check, region->fence != 0, region, "waits for no fence");
-		expect(check, region->kind == VM_ZOMBIE || fence_slot(region->fence) == region->slot, region, "another slot's fence");
+		expect(check, region->kind == VM_ZOMBIE || fence_slot(region->fence) == region->slot, region,
+			"another slot's fence");
 		break;
 	default:
-		expect(check, region->kind == VM_FREE && !region->fence, region, "unfenced, and has a fence, or is not free");
+		expect(check, region->kind == VM_FREE && !region->fence, region,
+			"unfenced, and has a fence, or is not free");
 	}
 	expect(check, of_stream || region->kind != VM_FREE || (region->ready == VM_READY && !region->fence), region,
 		"of no stream, and waits");
@@ -79,7 +91,8 @@ static void place_check(struct check *check, const struct vm_region *region)
 {
 	const struct vm_region *at = region->chunk->at[region->first];
 
-	expect(check, at == (region->kind == VM_ALLOCATED && !region->moving ? region : NULL), region, "an address leads elsewhere");
+	expect(check, at == (region->kind == VM_ALLOCATED && !region->moving ? region : NULL), region,
+		"an address leads elsewhere");
 }
 
 static void region_add(struct check *check, const struct vm_region *region)
@@ -121,7 +134,10 @@ static void region_look(struct check *check, const struct vm_region *region)
 		readiness_check(check, region);
 }
 
-/* ---- trees and lists: RB_NEXT() would need the functions of region_set.c, and a walk that trusts nothing is what is wanted ---- */
+/*
+ * ---- trees and lists: RB_NEXT() would need the functions of region_set.c, and a walk that trusts nothing is what is
+ * wanted ----
+ */
 
 enum { TREE_DEPTH_MAX = 64 };
 enum tree { TREE_SIZES, TREE_READIES, TREE_FENCES, TREE_HOLES };
@@ -131,12 +147,11 @@ static bool tree_holds(enum tree tree, const struct vm_region *region, uint32_t 
 	if (region->moving)
 		return false;
 	switch (tree) {
-	case TREE_HOLES:
-		return region->kind == VM_HOLE;
-	case TREE_SIZES:
-		return region->kind == VM_FREE && region->slot == slot && !region->guarded;
+	case TREE_HOLES: return region->kind == VM_HOLE;
+	case TREE_SIZES: return region->kind == VM_FREE && region->slot == slot && !region->guarded;
 	case TREE_READIES:
-		return region->kind == VM_FREE && region->ready == VM_READY && is_stream_slot(region->slot) && !region->guarded;
+		return region->kind == VM_FREE && region->ready == VM_READY && is_stream_slot(region->slot) &&
+			!region->guarded;
 	default:
 		return (region->kind == VM_FREE || region->kind == VM_ZOMBIE) && region->ready == VM_PENDING &&
 			fence_slot(region->fence) == slot;
@@ -161,12 +176,14 @@ static uint64_t tree_check(struct check *check, enum tree tree, const struct vm_
 	int depth = 0;
 
 	while (region || depth) {
-		for (; region && depth < TREE_DEPTH_MAX; region = second ? RB_LEFT(region, by_ready) : RB_LEFT(region, by_size))
+		for (; region && depth < TREE_DEPTH_MAX;
+			region = second ? RB_LEFT(region, by_ready) : RB_LEFT(region, by_size))
 			stack[depth++] = region;
 		expect(check, !region, region, "a tree is too deep");
 		region = stack[--depth];
 		expect(check, tree_holds(tree, region, slot), region, "it is in tree %d of slot %u", tree, slot);
-		expect(check, !last || in_order(tree, last, region), region, "it is out of order in tree %d of slot %u", tree, slot);
+		expect(check, !last || in_order(tree, last, region), region, "it is out of order in tree %d of slot %u",
+			tree, slot);
 		last = region;
 		count++;
 		region = second ? RB_RIGHT(region, by_ready) : RB_RIGHT(region, by_size);
@@ -181,27 +198,32 @@ static void slot_check(struct check *check, uint32_t slot, uint64_t *sized, uint
 	const struct vm_region *region, *last = NULL;
 	uint64_t count = tree_check(check, TREE_SIZES, RB_ROOT(&stream->sizes), slot), aged = 0, pages = 0, waiting;
 
-	TAILQ_FOREACH(region, &stream->ages, by_age) {
+	TAILQ_FOREACH(region, &stream->ages, by_age)
+	{
 		expect(check, !last || last->id < region->id, region, "it is out of order of age");
 		last = region;
 		aged++;
 		pages += region->count;
 	}
-	expect(check, pages == stream->pages, NULL, "slot %u: %llu free pages, not %llu", slot, (unsigned long long)pages,
-		(unsigned long long)stream->pages);
+	expect(check, pages == stream->pages, NULL, "slot %u: %llu free pages, not %llu", slot,
+		(unsigned long long)pages, (unsigned long long)stream->pages);
 	expect(check, aged == count, NULL, "slot %u: %llu regions by age, %llu by size", slot, (unsigned long long)aged,
 		(unsigned long long)count);
 	*sized += count;
-	TAILQ_FOREACH(region, &stream->unfenced, queue) {
-		expect(check, region->ready == VM_UNFENCED && !region->moving && region->slot == slot, region, "not unfenced");
+	TAILQ_FOREACH(region, &stream->unfenced, queue)
+	{
+		expect(check, region->ready == VM_UNFENCED && !region->moving && region->slot == slot, region,
+			"not unfenced");
 		++*unfenced;
 	}
 	waiting = tree_check(check, TREE_FENCES, RB_ROOT(&stream->fences), slot);
 	*fenced += waiting;
 	if (slot == VM_PARKED)
 		return;
-	expect(check, (set->fenced[slot / 64] >> (slot % 64) & 1) == (waiting != 0), NULL, "slot %u: wrong bit for fences", slot);
-	expect(check, (set->used[slot / 64] >> (slot % 64) & 1) == (aged != 0), NULL, "slot %u: wrong bit for regions", slot);
+	expect(check, (set->fenced[slot / 64] >> (slot % 64) & 1) == (waiting != 0), NULL,
+		"slot %u: wrong bit for fences", slot);
+	expect(check, (set->used[slot / 64] >> (slot % 64) & 1) == (aged != 0), NULL, "slot %u: wrong bit for regions",
+		slot);
 	expect(check, (set->loose[slot / 64] >> (slot % 64) & 1) == !TAILQ_EMPTY(&stream->unfenced), NULL,
 		"slot %u: wrong bit for unfenced ones", slot);
 }
@@ -212,23 +234,26 @@ static void trees_check(struct check *check)
 	const struct vm_region *region;
 	uint64_t sized = 0, unfenced = 0, fenced = 0, ripe = 0, ready = 0;
 
-	expect(check, tree_check(check, TREE_HOLES, RB_ROOT(&set->holes), 0) == check->holes, NULL, "not all holes are in the tree");
+	expect(check, tree_check(check, TREE_HOLES, RB_ROOT(&set->holes), 0) == check->holes, NULL,
+		"not all holes are in the tree");
 	for (uint32_t slot = 0; slot < VM_SLOTS; slot++)
 		slot_check(check, slot, &sized, &unfenced, &fenced);
 	TAILQ_FOREACH(region, &set->ripe, by_age)
-		ripe++;
+	ripe++;
 	TAILQ_FOREACH(region, &set->ready_ages, queue)
-		ready++;
-	expect(check, sized == check->free_there, NULL, "%llu free regions in trees, %llu in chunks", (unsigned long long)sized,
-		(unsigned long long)check->free_there);
-	expect(check, unfenced == check->unfenced && set->unfenced == unfenced, NULL, "%llu unfenced regions in lists, %llu in chunks",
-		(unsigned long long)unfenced, (unsigned long long)check->unfenced);
-	expect(check, fenced == check->pending, NULL, "%llu regions wait in trees, %llu in chunks", (unsigned long long)fenced,
-		(unsigned long long)check->pending);
-	expect(check, ripe == check->ripe, NULL, "%llu ripe zombies in the list, %llu in chunks", (unsigned long long)ripe,
-		(unsigned long long)check->ripe);
-	expect(check, ready == check->ready && tree_check(check, TREE_READIES, RB_ROOT(&set->readies), 0) == ready, NULL,
-		"%llu ready regions in the list, %llu in chunks", (unsigned long long)ready, (unsigned long long)check->ready);
+	ready++;
+	expect(check, sized == check->free_there, NULL, "%llu free regions in trees, %llu in chunks",
+		(unsigned long long)sized, (unsigned long long)check->free_there);
+	expect(check, unfenced == check->unfenced && set->unfenced == unfenced, NULL,
+		"%llu unfenced regions in lists, %llu in chunks", (unsigned long long)unfenced,
+		(unsigned long long)check->unfenced);
+	expect(check, fenced == check->pending, NULL, "%llu regions wait in trees, %llu in chunks",
+		(unsigned long long)fenced, (unsigned long long)check->pending);
+	expect(check, ripe == check->ripe, NULL, "%llu ripe zombies in the list, %llu in chunks",
+		(unsigned long long)ripe, (unsigned long long)check->ripe);
+	expect(check, ready == check->ready && tree_check(check, TREE_READIES, RB_ROOT(&set->readies), 0) == ready,
+		NULL, "%llu ready regions in the list, %llu in chunks", (unsigned long long)ready,
+		(unsigned long long)check->ready);
 }
 
 static void totals_check(struct check *check)
@@ -237,24 +262,27 @@ static void totals_check(struct check *check)
 
 	for (int kind = 0; kind < VM_KINDS; kind++)
 		expect(check, set->pages[kind] == check->pages[kind] && set->counts[kind] == check->counts[kind], NULL,
-			"kind %d: %llu pages in %llu regions, in chunks %llu in %llu", kind, (unsigned long long)set->pages[kind],
-			(unsigned long long)set->counts[kind], (unsigned long long)check->pages[kind],
-			(unsigned long long)check->counts[kind]);
-	expect(check, set->guarded == check->guarded, NULL, "%llu pages guarded, in chunks %llu", (unsigned long long)set->guarded,
-		(unsigned long long)check->guarded);
-	expect(check, set->available == check->available && set->parked == check->parked && set->ready == check->ready_pages, NULL,
-		"%llu pages available, %llu parked, %llu ready; in chunks %llu, %llu, %llu", (unsigned long long)set->available,
-		(unsigned long long)set->parked, (unsigned long long)set->ready, (unsigned long long)check->available,
-		(unsigned long long)check->parked, (unsigned long long)check->ready_pages);
+			"kind %d: %llu pages in %llu regions, in chunks %llu in %llu", kind,
+			(unsigned long long)set->pages[kind], (unsigned long long)set->counts[kind],
+			(unsigned long long)check->pages[kind], (unsigned long long)check->counts[kind]);
+	expect(check, set->guarded == check->guarded, NULL, "%llu pages guarded, in chunks %llu",
+		(unsigned long long)set->guarded, (unsigned long long)check->guarded);
+	expect(check,
+		set->available == check->available && set->parked == check->parked && set->ready == check->ready_pages,
+		NULL, "%llu pages available, %llu parked, %llu ready; in chunks %llu, %llu, %llu",
+		(unsigned long long)set->available, (unsigned long long)set->parked, (unsigned long long)set->ready,
+		(unsigned long long)check->available, (unsigned long long)check->parked,
+		(unsigned long long)check->ready_pages);
 }
 
 /* ---- all ---- */
 
 uint32_t region_check(const struct region_set *set, char *text, size_t text_bytes)
 {
-	struct check check = { .set = set, .text = text, .text_bytes = text_bytes };
+	struct check check = {.set = set, .text = text, .text_bytes = text_bytes};
 
-	for (const struct region_chunk *chunk = region_chunk_next(set, NULL); chunk; chunk = region_chunk_next(set, chunk)) {
+	for (const struct region_chunk *chunk = region_chunk_next(set, NULL); chunk;
+		chunk = region_chunk_next(set, chunk)) {
 		for (const struct vm_region *region = chunk->lowest; region; region = region->after) {
 			region_look(&check, region);
 			region_add(&check, region);
@@ -267,7 +295,7 @@ uint32_t region_check(const struct region_set *set, char *text, size_t text_byte
 
 uint32_t region_check_near(const struct region_set *set, const struct vm_region *region, char *text, size_t text_bytes)
 {
-	struct check check = { .set = set, .text = text, .text_bytes = text_bytes };
+	struct check check = {.set = set, .text = text, .text_bytes = text_bytes};
 
 	if (region->before)
 		region_look(&check, region->before);

@@ -50,27 +50,28 @@ RB_GENERATE_INTERNAL(region_fences, vm_region, by_ready, fence_compare, TREE_FUN
 RB_GENERATE_INTERNAL(region_chunks, region_chunk, by_base, chunk_compare, TREE_FUNCTION)
 
 /* A list in order of ids. What is new goes to the end; what is put back came from near the head. */
-#define LIST_INSERT_BY_ID(list, region, link)                                           \
-	do {                                                                            \
-		struct vm_region *last = TAILQ_LAST(list, region_list), *next_one;         \
-		if (!last || last->id < (region)->id) {                                 \
-			TAILQ_INSERT_TAIL(list, region, link);                          \
-			break;                                                          \
-		}                                                                       \
-		TAILQ_FOREACH(next_one, list, link)                                     \
-			if (next_one->id > (region)->id)                                \
-				break;                                                  \
-		if (next_one)                                                           \
-			TAILQ_INSERT_BEFORE(next_one, region, link);                    \
-		else                                                                    \
-			TAILQ_INSERT_TAIL(list, region, link);                          \
+#define LIST_INSERT_BY_ID(list, region, link) \
+	do { \
+		struct vm_region *last = TAILQ_LAST(list, region_list), *next_one; \
+		if (!last || last->id < (region)->id) { \
+			TAILQ_INSERT_TAIL(list, region, link); \
+			break; \
+		} \
+		TAILQ_FOREACH(next_one, list, link) \
+		if (next_one->id > (region)->id) \
+			break; \
+		if (next_one) \
+			TAILQ_INSERT_BEFORE(next_one, region, link); \
+		else \
+			TAILQ_INSERT_TAIL(list, region, link); \
 	} while (0)
 
 /* ---- life ---- */
 
-void region_set_open(struct region_set *set, const struct session_segment *session, uint64_t page_bytes, struct region_writer *writer)
+void region_set_open(struct region_set *set, const struct session_segment *session, uint64_t page_bytes,
+	struct region_writer *writer)
 {
-	*set = (struct region_set){ .session = session, .page_bytes = page_bytes, .writer = writer };
+	*set = (struct region_set){.session = session, .page_bytes = page_bytes, .writer = writer};
 	RB_INIT(&set->chunks);
 	RB_INIT(&set->holes);
 	RB_INIT(&set->readies);
@@ -136,8 +137,9 @@ static void region_drop(struct region_set *set, struct vm_region *region)
 
 int region_chunk_open(struct region_chunk *chunk, uint64_t base, uint32_t pages)
 {
-	*chunk = (struct region_chunk){ .base = base, .pages = pages };
-	chunk->at = mmap(NULL, pages * sizeof(*chunk->at), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	*chunk = (struct region_chunk){.base = base, .pages = pages};
+	chunk->at = mmap(NULL, pages * sizeof(*chunk->at), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	return chunk->at == MAP_FAILED ? -ENOMEM : 0;
 }
 
@@ -150,7 +152,8 @@ void region_chunk_add(struct region_set *set, struct region_chunk *chunk)
 {
 	struct vm_region *region = region_make(set);
 
-	*region = (struct vm_region){ .chunk = chunk, .count = chunk->pages, .kind = VM_HOLE, .moving = true, .row = REGION_ROW_NEW };
+	*region = (struct vm_region){
+		.chunk = chunk, .count = chunk->pages, .kind = VM_HOLE, .moving = true, .row = REGION_ROW_NEW};
 	chunk->lowest = region;
 	RB_INSERT(region_chunks, &set->chunks, chunk);
 	set->pages[VM_HOLE] += region->count;
@@ -160,7 +163,7 @@ void region_chunk_add(struct region_set *set, struct region_chunk *chunk)
 
 const struct region_chunk *region_chunk_next(const struct region_set *set, const struct region_chunk *chunk)
 {
-	struct region_chunk key = { .base = chunk ? chunk->base + 1 : 0 };
+	struct region_chunk key = {.base = chunk ? chunk->base + 1 : 0};
 
 	/* The tree's functions take what they do not change without const. */
 	return RB_NFIND(region_chunks, (struct region_chunks *)&set->chunks, &key);
@@ -235,7 +238,10 @@ static void sizes_out(struct region_set *set, struct vm_region *region)
 		RB_REMOVE(region_readies, &set->readies, region);
 }
 
-/* Pages that are free and do not move: more or fewer of them, of a region's slot and readiness. Sums of uint64_t wrap back. */
+/*
+ * Pages that are free and do not move: more or fewer of them, of a region's slot and readiness. Sums of uint64_t wrap
+ * back.
+ */
 static void free_sum(struct region_set *set, const struct vm_region *region, uint64_t pages)
 {
 	struct region_stream *stream = &set->streams[region->slot];
@@ -254,12 +260,8 @@ static void free_sum(struct region_set *set, const struct vm_region *region, uin
 static void wait_in(struct region_set *set, struct vm_region *region)
 {
 	switch (region->ready) {
-	case VM_READY:
-		TAILQ_INSERT_TAIL(&set->ready_ages, region, queue);
-		break;
-	case VM_PENDING:
-		pending_in(set, region);
-		break;
+	case VM_READY: TAILQ_INSERT_TAIL(&set->ready_ages, region, queue); break;
+	case VM_PENDING: pending_in(set, region); break;
 	default:
 		LIST_INSERT_BY_ID(&set->streams[region->slot].unfenced, region, queue);
 		slot_mark(set->loose, region->slot, true);
@@ -270,12 +272,8 @@ static void wait_in(struct region_set *set, struct vm_region *region)
 static void wait_out(struct region_set *set, struct vm_region *region)
 {
 	switch (region->ready) {
-	case VM_READY:
-		TAILQ_REMOVE(&set->ready_ages, region, queue);
-		break;
-	case VM_PENDING:
-		pending_out(set, region);
-		break;
+	case VM_READY: TAILQ_REMOVE(&set->ready_ages, region, queue); break;
+	case VM_PENDING: pending_out(set, region); break;
 	default:
 		TAILQ_REMOVE(&set->streams[region->slot].unfenced, region, queue);
 		if (TAILQ_EMPTY(&set->streams[region->slot].unfenced))
@@ -322,15 +320,9 @@ static void region_in(struct region_set *set, struct vm_region *region)
 {
 	region->moving = false;
 	switch (region->kind) {
-	case VM_HOLE:
-		sizes_in(set, region);
-		break;
-	case VM_FREE:
-		free_in(set, region);
-		break;
-	case VM_ALLOCATED:
-		region->chunk->at[region->first] = region;
-		break;
+	case VM_HOLE: sizes_in(set, region); break;
+	case VM_FREE: free_in(set, region); break;
+	case VM_ALLOCATED: region->chunk->at[region->first] = region; break;
 	default:
 		if (region->ready == VM_PENDING)
 			pending_in(set, region);
@@ -343,15 +335,9 @@ static void region_in(struct region_set *set, struct vm_region *region)
 static void region_out(struct region_set *set, struct vm_region *region)
 {
 	switch (region->kind) {
-	case VM_HOLE:
-		sizes_out(set, region);
-		break;
-	case VM_FREE:
-		free_out(set, region);
-		break;
-	case VM_ALLOCATED:
-		region->chunk->at[region->first] = NULL;
-		break;
+	case VM_HOLE: sizes_out(set, region); break;
+	case VM_FREE: free_out(set, region); break;
+	case VM_ALLOCATED: region->chunk->at[region->first] = NULL; break;
 	default:
 		if (region->ready == VM_PENDING)
 			pending_out(set, region);
@@ -364,18 +350,18 @@ static void region_out(struct region_set *set, struct vm_region *region)
 /* ---- finding ---- */
 
 /* The first in the order of a tree by size that holds so many: RB_NFIND() without a whole region to compare with. */
-#define FIRST_OF(tree, link, count)                                             \
-	({                                                                      \
-		struct vm_region *at_ = RB_ROOT(tree), *first_ = NULL;          \
-		while (at_) {                                                   \
-			if (at_->count >= (count)) {                            \
-				first_ = at_;                                   \
-				at_ = RB_LEFT(at_, link);                       \
-			} else {                                                \
-				at_ = RB_RIGHT(at_, link);                      \
-			}                                                       \
-		}                                                               \
-		first_;                                                         \
+#define FIRST_OF(tree, link, count) \
+	({ \
+		struct vm_region *at_ = RB_ROOT(tree), *first_ = NULL; \
+		while (at_) { \
+			if (at_->count >= (count)) { \
+				first_ = at_; \
+				at_ = RB_LEFT(at_, link); \
+			} else { \
+				at_ = RB_RIGHT(at_, link); \
+			} \
+		} \
+		first_; \
 	})
 
 struct vm_region *region_best(struct region_set *set, uint32_t slot, uint32_t count)
@@ -390,11 +376,13 @@ struct vm_region *region_best_hole(struct region_set *set, uint32_t count)
 
 struct vm_region *region_best_ready(struct region_set *set, uint32_t count)
 {
-	struct vm_region *found[] = {
-		FIRST_OF(&set->readies, by_ready, count),
-		region_best(set, VM_NONE, count),
-		region_best(set, VM_PARKED, count),
-	}, *best = NULL;
+	struct vm_region *found[] =
+		{
+			FIRST_OF(&set->readies, by_ready, count),
+			region_best(set, VM_NONE, count),
+			region_best(set, VM_PARKED, count),
+		},
+			 *best = NULL;
 
 	for (int i = 0; i < 3; i++)
 		if (found[i] && (!best || found[i]->count < best->count))
@@ -432,7 +420,10 @@ struct vm_region *region_carve(struct region_set *set, struct vm_region *region,
 		region_out(set, region);
 		return region;
 	}
-	/* The rest keeps its place in all that is not ordered by size. Among equal fences the address counts, of which the order stays. */
+	/*
+	 * The rest keeps its place in all that is not ordered by size. Among equal fences the address counts, of which
+	 * the order stays.
+	 */
 	sizes_out(set, region);
 	piece = region_split(set, region, count);
 	piece->moving = true;
@@ -466,7 +457,10 @@ static bool can_join(const struct vm_region *a, const struct vm_region *b)
 	return a->kind == VM_HOLE || (a->kind == VM_FREE && a->slot == b->slot && !a->guarded && !b->guarded);
 }
 
-/* One that moves, and its neighbour above, that moves by now too: all of it becomes the lower one. The later guarantee counts. */
+/*
+ * One that moves, and its neighbour above, that moves by now too: all of it becomes the lower one. The later guarantee
+ * counts.
+ */
 static void merge_above(struct region_set *set, struct vm_region *region)
 {
 	struct vm_region *above = region->after;
@@ -524,7 +518,8 @@ struct vm_region *region_put_free(struct region_set *set, struct vm_region *regi
 	return region_put(set, region);
 }
 
-struct vm_region *region_put_released(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence, bool guard)
+struct vm_region *region_put_released(
+	struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence, bool guard)
 {
 	if (region->ready == VM_READY || slot == region->slot || !guard ||
 		(region->ready == VM_PENDING && fence_reached(set->session, region->fence)))
@@ -596,7 +591,8 @@ void region_sweep(struct region_set *set)
 {
 	for (uint32_t word = 0; word < VM_WORDS; word++) {
 		for (uint64_t busy = set->fenced[word]; busy; busy &= busy - 1) {
-			struct region_fences *fences = &set->streams[word * 64 + (uint32_t)__builtin_ctzll(busy)].fences;
+			struct region_fences *fences =
+				&set->streams[word * 64 + (uint32_t)__builtin_ctzll(busy)].fences;
 			struct vm_region *region;
 
 			while ((region = RB_MIN(region_fences, fences)) && fence_reached(set->session, region->fence))
@@ -640,7 +636,8 @@ void region_stream_end(struct region_set *set, uint32_t slot)
 /* ---- choosing what others may have ---- */
 
 /* All of it, or what is still wanted of it. */
-static void harvest_take(struct region_set *set, struct vm_region *region, uint32_t pages, struct region_harvest *harvest)
+static void harvest_take(
+	struct region_set *set, struct vm_region *region, uint32_t pages, struct region_harvest *harvest)
 {
 	uint32_t wanted = pages - harvest->pages;
 	struct vm_region *piece;
@@ -672,7 +669,8 @@ static struct vm_region *oldest_used(struct region_set *set)
 
 	for (uint32_t word = 0; word < VM_WORDS; word++) {
 		for (uint64_t used = set->used[word]; used; used &= used - 1) {
-			struct vm_region *region = TAILQ_FIRST(&set->streams[word * 64 + (uint32_t)__builtin_ctzll(used)].ages);
+			struct vm_region *region =
+				TAILQ_FIRST(&set->streams[word * 64 + (uint32_t)__builtin_ctzll(used)].ages);
 
 			if (!oldest || region->id < oldest->id)
 				oldest = region;
@@ -685,7 +683,7 @@ void region_harvest(struct region_set *set, uint32_t slot, uint32_t pages, struc
 {
 	struct vm_region *region;
 
-	*harvest = (struct region_harvest){ .pages = 0 };
+	*harvest = (struct region_harvest){.pages = 0};
 	TAILQ_INIT(&harvest->regions);
 	while (harvest->pages < pages && (region = TAILQ_FIRST(&set->streams[slot].ages)))
 		harvest_take(set, region, pages, harvest);
@@ -700,7 +698,8 @@ void region_harvest_undo(struct region_set *set, struct region_harvest *harvest)
 	struct vm_region *last = TAILQ_LAST(&harvest->regions, region_list), *region;
 
 	/* What was cut off comes back as it was: it does not make the older part younger. */
-	if (last && harvest->rest_id && last->after && last->after->id == harvest->rest_id && can_join(last, last->after)) {
+	if (last && harvest->rest_id && last->after && last->after->id == harvest->rest_id &&
+		can_join(last, last->after)) {
 		uint64_t id = last->id;
 
 		region_out(set, last->after);
@@ -727,7 +726,7 @@ struct vm_region *region_parked(struct region_set *set, const struct region_chun
 	struct vm_region *region;
 
 	TAILQ_FOREACH(region, &set->streams[VM_PARKED].ages, by_age)
-		if (!chunk || region->chunk == chunk)
-			return region_carve(set, region, region->count < pages ? region->count : (uint32_t)pages);
+	if (!chunk || region->chunk == chunk)
+		return region_carve(set, region, region->count < pages ? region->count : (uint32_t)pages);
 	return NULL;
 }

@@ -5,17 +5,20 @@
  *   allocated  somebody's, since gpool_malloc()
  *   free       mapped, nobody's; of the stream in which it was freed, or of none
  *   hole       nothing is mapped there
- *   zombie     the old place of pages that were mapped elsewhere too; still mapped, because work that is queued may use it
- * so the sets partition the space at every moment. A region is `moving` while one thread works on it without the lock: it has its kind,
- * and its place among its neighbours, and nobody else finds it.
+ *   zombie     the old place of pages that were mapped elsewhere too; still mapped, because work that is queued may use
+ *              it
+ * so the sets partition the space at every moment. A region is `moving` while one thread works on it without the lock:
+ * it has its kind, and its place among its neighbours, and nobody else finds it.
  *
  * A free region is, for its own stream, free at once. For others it is
- *   UNFENCED  freed without a fence, since one stream alone was in use: somebody has to record one before anything can be said
+ *   UNFENCED  freed without a fence, since one stream alone was in use: somebody has to record one before anything can
+ *             be said
  *   PENDING   until its fence is reached
  *   READY     from then on; so is every region of no stream
- * What a stream has again at once, while the GPU may still work there for what was freed, keeps that as its guard: an allocation has the
- * readiness and the fence that its region had. Freed in the same stream it is as any other. Freed in no stream it is that stream's again,
- * until then. Freed in another one it is `guarded`: nobody's until the guard is over, and then that other stream's.
+ * What a stream has again at once, while the GPU may still work there for what was freed, keeps that as its guard: an
+ * allocation has the readiness and the fence that its region had. Freed in the same stream it is as any other. Freed in
+ * no stream it is that stream's again, until then. Freed in another one it is `guarded`: nobody's until the guard is
+ * over, and then that other stream's.
  *
  * Regions of no stream that the agent may take back without asking are of the slot VM_PARKED: their pages may be gone.
  *
@@ -26,7 +29,8 @@
  *   the keys of a tree do not change while a region is in it
  * No driver call and no question to the agent is made here. The caller holds the lock of whoever owns the sets.
  *
- * Cost: O(log n) for each step. What is reached is found at the head of each stream's fences in order; a reached fence is one load.
+ * Cost: O(log n) for each step. What is reached is found at the head of each stream's fences in order; a reached fence
+ * is one load.
  */
 #ifndef GPOOL_CLIENT_VM_REGION_SET_H
 #define GPOOL_CLIENT_VM_REGION_SET_H
@@ -51,28 +55,30 @@ struct region_chunk;
 struct vm_region {
 	struct region_chunk *chunk;
 	struct vm_region *before, *after; /* in the chunk, by address */
-	uint32_t first, count;         /* pages */
-	uint8_t kind;                  /* enum vm_region_kind */
-	uint8_t ready;                 /* enum vm_region_ready, of free ones and zombies; of allocated ones the guard's */
+	uint32_t first, count;            /* pages */
+	uint8_t kind;                     /* enum vm_region_kind */
+	/* enum vm_region_ready, of free ones and zombies; of allocated ones the guard's */
+	uint8_t ready;
 	bool moving;
-	bool guarded;  /* free, and nobody's before its guard is over */
-	bool unmapped; /* zombie that moves: it is not mapped any more */
-	bool captured; /* allocated: keeps its pages also when it is freed, and is free only when that ends */
-	bool released; /* allocated, captured: freed meanwhile */
-	bool held;     /* free, allocated: some of its handles are held */
-	bool offered;  /* free: some of its handles are released (vpmm_offer.c) */
+	bool guarded;        /* free, and nobody's before its guard is over */
+	bool unmapped;       /* zombie that moves: it is not mapped any more */
+	bool captured;       /* allocated: keeps its pages also when it is freed, and is free only when that ends */
+	bool released;       /* allocated, captured: freed meanwhile */
+	bool held;           /* free, allocated: some of its handles are held */
+	bool offered;        /* free: some of its handles are released (vpmm_offer.c) */
 	uint16_t slot;       /* stream slot of free ones; of allocated ones the guard's */
 	uint16_t next_slot;  /* guarded: whose it is then */
 	uint64_t fence;      /* free, zombie, guard: until it is reached; 0: none */
 	uint64_t next_fence; /* guarded: of the free */
-	uint64_t id;    /* order of creation; allocated: number of the allocation */
-	uint64_t bytes;  /* allocated: as asked for */
-	uint32_t stream;   /* number: allocated for; harvested from */
-	uint32_t freed_in; /* released: number */
-	uint16_t row;    /* in the table that others look at */
+	uint64_t id;         /* order of creation; allocated: number of the allocation */
+	uint64_t bytes;      /* allocated: as asked for */
+	uint32_t stream;     /* number: allocated for; harvested from */
+	uint32_t freed_in;   /* released: number */
+	uint16_t row;        /* in the table that others look at */
 	RB_ENTRY(vm_region) by_size;  /* free: of its slot; hole */
 	RB_ENTRY(vm_region) by_ready; /* PENDING: by fence, of its slot. READY, of a stream: by size, of all slots */
-	TAILQ_ENTRY(vm_region) by_age; /* free: of its slot; READY zombie; and whatever list a thread that moves it keeps */
+	/* free: of its slot; READY zombie; and whatever list a thread that moves it keeps */
+	TAILQ_ENTRY(vm_region) by_age;
 	TAILQ_ENTRY(vm_region) queue; /* free: UNFENCED of its slot, or READY of all streams, oldest first */
 };
 
@@ -110,17 +116,17 @@ struct region_set {
 	struct region_readies readies; /* READY regions of streams */
 	struct region_list ready_ages; /* the same, oldest first */
 	struct region_list ripe;       /* READY zombies */
-	uint64_t fenced[VM_WORDS]; /* a bit for each slot that has something PENDING */
-	uint64_t used[VM_WORDS];   /* a bit for each slot that has free regions */
-	uint64_t loose[VM_WORDS];  /* a bit for each slot that has UNFENCED ones */
-	uint64_t pages[VM_KINDS];  /* totals, also of what moves */
+	uint64_t fenced[VM_WORDS];     /* a bit for each slot that has something PENDING */
+	uint64_t used[VM_WORDS];       /* a bit for each slot that has free regions */
+	uint64_t loose[VM_WORDS];      /* a bit for each slot that has UNFENCED ones */
+	uint64_t pages[VM_KINDS];      /* totals, also of what moves */
 	uint64_t counts[VM_KINDS];
-	uint64_t available; /* free pages that do not move and are not guarded */
-	uint64_t guarded;   /* free pages that are */
-	uint64_t parked;    /* of those */
-	uint64_t ready;     /* of those of streams: READY */
-	uint64_t unfenced;  /* UNFENCED regions, guarded ones too */
-	uint64_t newest;    /* id of what the last call allocated; 0: it did something else */
+	uint64_t available;           /* free pages that do not move and are not guarded */
+	uint64_t guarded;             /* free pages that are */
+	uint64_t parked;              /* of those */
+	uint64_t ready;               /* of those of streams: READY */
+	uint64_t unfenced;            /* UNFENCED regions, guarded ones too */
+	uint64_t newest;              /* id of what the last call allocated; 0: it did something else */
 	struct region_writer *writer; /* NULL: nobody looks */
 	bool changed;                 /* since the totals were shown */
 	struct region_list spares;
@@ -129,15 +135,23 @@ struct region_set {
 	struct region_stream streams[VM_SLOTS];
 };
 
-/* region_set_open() - writer NULL: its regions are not shown. _close() - chunks end after it. Both may change what is shown. */
-void region_set_open(struct region_set *set, const struct session_segment *session, uint64_t page_bytes, struct region_writer *writer);
+/*
+ * region_set_open() - writer NULL: its regions are not shown. _close() - chunks end after it. Both may change what is
+ * shown.
+ */
+void region_set_open(struct region_set *set, const struct session_segment *session, uint64_t page_bytes,
+	struct region_writer *writer);
 void region_set_close(struct region_set *set);
 
-/* region_show() - that a region moves while the lock is let go. region_show_totals() - what has changed, before it is. */
+/*
+ * region_show() - that a region moves while the lock is let go. region_show_totals() - what has changed, before it is.
+ */
 void region_show(struct region_set *set, struct vm_region *region);
 void region_show_totals(struct region_set *set);
 
-/* region_chunk_open() - memory for `pages` at base: 0, -ENOMEM. region_chunk_add() - from now on all of it is a hole. */
+/*
+ * region_chunk_open() - memory for `pages` at base: 0, -ENOMEM. region_chunk_add() - from now on all of it is a hole.
+ */
 int region_chunk_open(struct region_chunk *chunk, uint64_t base, uint32_t pages);
 void region_chunk_close(struct region_chunk *chunk);
 void region_chunk_add(struct region_set *set, struct region_chunk *chunk);
@@ -148,8 +162,8 @@ static inline bool is_stream_slot(uint32_t slot)
 }
 
 /*
- * region_spare() - memory for so many steps that make a region: 0, -ENOMEM. Each of region_chunk_add(), region_carve() and
- * region_split() takes one.
+ * region_spare() - memory for so many steps that make a region: 0, -ENOMEM. Each of region_chunk_add(), region_carve()
+ * and region_split() takes one.
  */
 int region_spare(struct region_set *set, uint32_t steps);
 
@@ -161,7 +175,10 @@ static inline uint64_t region_address(const struct region_set *set, const struct
 	return region->chunk->base + region->first * set->page_bytes;
 }
 
-/* region_find() - the allocation that begins at an address: 0; -EINVAL: no page of ours begins there; -ESTALE: no allocation. */
+/*
+ * region_find() - the allocation that begins at an address: 0; -EINVAL: no page of ours begins there; -ESTALE: no
+ * allocation.
+ */
 int region_find(const struct region_set *set, uint64_t address, struct vm_region **region);
 
 /* ---- finding: the smallest that holds `count` pages, of those the lowest. NULL: there is none ---- */
@@ -189,10 +206,11 @@ struct vm_region *region_put(struct region_set *set, struct vm_region *region);
 struct vm_region *region_put_free(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence);
 
 /*
- * region_put_released() - an allocation that moves is freed in a slot, behind a fence or 0. `guard`: that of its guard is still the same
- * stream's.
+ * region_put_released() - an allocation that moves is freed in a slot, behind a fence or 0. `guard`: that of its guard
+ * is still the same stream's.
  */
-struct vm_region *region_put_released(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence, bool guard);
+struct vm_region *region_put_released(
+	struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence, bool guard);
 
 /* region_put_zombie() - one that moves becomes a zombie until the fence is reached. */
 void region_put_zombie(struct region_set *set, struct vm_region *region, uint64_t fence);
@@ -216,7 +234,10 @@ void region_stream_end(struct region_set *set, uint32_t slot);
 
 /* ---- choosing what others may have ---- */
 
-/* region_at_once() - pages that a stream may have without waiting and without asking: its own, and READY ones that are not parked. */
+/*
+ * region_at_once() - pages that a stream may have without waiting and without asking: its own, and READY ones that are
+ * not parked.
+ */
 static inline uint64_t region_at_once(const struct region_set *set, uint32_t slot)
 {
 	uint64_t others = set->ready - set->streams[slot].ready;
@@ -225,8 +246,9 @@ static inline uint64_t region_at_once(const struct region_set *set, uint32_t slo
 }
 
 /*
- * A harvest: free regions whose pages are to be mapped elsewhere. They move. Those of `slot` come first, then READY ones, then what
- * other streams have not finished; oldest first in each of these. The last is cut; `rest_id` says what is left of it.
+ * A harvest: free regions whose pages are to be mapped elsewhere. They move. Those of `slot` come first, then READY
+ * ones, then what other streams have not finished; oldest first in each of these. The last is cut; `rest_id` says what
+ * is left of it.
  */
 struct region_harvest {
 	struct region_list regions; /* by_age */
@@ -240,7 +262,10 @@ void region_harvest(struct region_set *set, uint32_t slot, uint32_t pages, struc
 /* region_harvest_undo() - as if it had not been: with the ids, fences and places in order of age that they had. */
 void region_harvest_undo(struct region_set *set, struct region_harvest *harvest);
 
-/* region_idle() - the oldest READY region that is not parked, at most `pages` of it, which moves from now on; NULL: there is none. */
+/*
+ * region_idle() - the oldest READY region that is not parked, at most `pages` of it, which moves from now on; NULL:
+ * there is none.
+ */
 struct vm_region *region_idle(struct region_set *set, uint64_t pages);
 
 /* region_parked() - the same of those that are parked; chunk NULL: any. */

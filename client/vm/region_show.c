@@ -3,7 +3,8 @@
 
 void region_show(struct region_set *set, struct vm_region *region)
 {
-	static const enum region_row_state states[VM_KINDS] = { REGION_ROW_HOLE, REGION_ROW_FREE, REGION_ROW_ALLOCATED, REGION_ROW_ZOMBIE };
+	static const enum region_row_state states[VM_KINDS] = {
+		REGION_ROW_HOLE, REGION_ROW_FREE, REGION_ROW_ALLOCATED, REGION_ROW_ZOMBIE};
 	struct region_row row = {
 		.address = region_address(set, region),
 		.id = region->id,
@@ -12,7 +13,8 @@ void region_show(struct region_set *set, struct vm_region *region)
 		.stream = region->slot == VM_PARKED ? 0 : region->slot,
 		.state = states[region->kind],
 		.flags = (region->kind == VM_FREE && region->slot == VM_PARKED ? (uint32_t)REGION_ROW_PARKED : 0) |
-			(region->captured ? (uint32_t)REGION_ROW_CAPTURED : 0) | (region->moving ? (uint32_t)REGION_ROW_MOVING : 0),
+			(region->captured ? (uint32_t)REGION_ROW_CAPTURED : 0) |
+			(region->moving ? (uint32_t)REGION_ROW_MOVING : 0),
 	};
 
 	if (set->writer)
@@ -43,4 +45,3 @@ void region_show_totals(struct region_set *set)
 	region_table_totals(set->writer, &totals);
 	set->changed = false;
 }
-

@@ -34,11 +34,12 @@ static int range_keep(struct gpool_range *range)
 	int error = object_keep(pool, range->name, &range->block, range->va, &range->object);
 
 	if (error) {
-		pool_log(pool, POOL_LOG_ERROR, "cannot keep a range of %u pages as object '%s': %s; this process stays awake",
+		pool_log(pool, POOL_LOG_ERROR,
+			"cannot keep a range of %u pages as object '%s': %s; this process stays awake",
 			range->page_count, range->name, gpool_strerror(error));
 		return error;
 	}
-	range->block = (struct gpool_block){ 0 };
+	range->block = (struct gpool_block){0};
 	range->version = range->object->version;
 	range->layout_hash = range->object->manifest.header->layout_hash;
 	/* Should it stay awake after all: its pages are everybody's to read. */
@@ -64,7 +65,9 @@ static void ranges_map_again(struct ranges *ranges, const struct gpool_range *en
 		if (!range->mapped && range_map(range)) {
 			/* It has its pages still; waking tries again. */
 			ranges->asleep = true;
-			pool_log(range->pool, POOL_LOG_ERROR, "a range of %u pages, which could not be put to sleep, is not mapped", range->page_count);
+			pool_log(range->pool, POOL_LOG_ERROR,
+				"a range of %u pages, which could not be put to sleep, is not mapped",
+				range->page_count);
 		}
 }
 
@@ -114,28 +117,26 @@ static int mutable_part(struct ranges *ranges)
 }
 
 /*
- * It was not spilled, says the agent. Pinned again it is as before; an eviction may have been faster with saving it, after the agent
- * had refused: then it is what was asked for. Return: 0 it is saved; else `error`, and it is pinned.
+ * It was not spilled, says the agent. Pinned again it is as before; an eviction may have been faster with saving it,
+ * after the agent had refused: then it is what was asked for. Return: 0 it is saved; else `error`, and it is pinned.
  */
 static int saved_after_all(struct gpool *pool, const struct gpool_block *block, int error)
 {
-	struct lease_request ask = { .kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_STITCHED };
+	struct lease_request ask = {.kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_STITCHED};
 	uint64_t word;
 
 	while (error != -EPIPE) {
 		if (!run_pin(pool, block->page, &word)) {
-			if (atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) == block->tag)
+			if (atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) ==
+				block->tag)
 				return error;
 			pin_drop(&pool->session, block->page);
 		}
 		/* -EBUSY: on its way, and it may come back. */
 		switch (lease_ask(pool, &ask)) {
-		case 0:
-			return 0;
-		case -EBUSY:
-			continue;
-		default:
-			return -EPIPE;
+		case 0: return 0;
+		case -EBUSY: continue;
+		default: return -EPIPE;
 		}
 	}
 	return error;
@@ -143,8 +144,8 @@ static int saved_after_all(struct gpool *pool, const struct gpool_block *block, 
 
 static int ranges_spill(struct gpool *pool, uint32_t pages)
 {
-	const struct block_attributes attributes = { .flags = BLOCK_SPILL | BLOCK_RANGE };
-	struct lease_request ask = { .kind = LEASE_SPILL };
+	const struct block_attributes attributes = {.flags = BLOCK_SPILL | BLOCK_RANGE};
+	struct lease_request ask = {.kind = LEASE_SPILL};
 	struct thread_cache *cache = thread_cache_of(pool);
 	struct ranges *ranges = pool->ranges;
 	struct thread_stats *transit;
@@ -218,7 +219,9 @@ static int sleep_all(struct gpool *pool)
 		pages += is_mutable(range) ? range_held(range) : 0;
 	}
 	if (!error && pages && !atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
-		error = fail(-EOPNOTSUPP, "%llu pages of MUTABLE ranges have nowhere to go: gpoold is configured without spill_memory and spill_directory",
+		error = fail(-EOPNOTSUPP,
+			"%llu pages of MUTABLE ranges have nowhere to go: gpoold is configured without spill_memory "
+			"and spill_directory",
 			(unsigned long long)pages);
 	if (!error)
 		error = ranges_keep(ranges);
@@ -250,7 +253,8 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 		return fail_role(pool);
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (!pool->ranges->asleep) {
-		error = gate_close(pool->ranges) ? sleep_all(pool) : fail(-EBUSY, "another thread is in a call that uses a range");
+		error = gate_close(pool->ranges) ? sleep_all(pool)
+						 : fail(-EBUSY, "another thread is in a call that uses a range");
 		if (!pool->ranges->asleep)
 			gate_open(pool->ranges);
 	}

@@ -9,7 +9,8 @@
 struct vm_spaces {
 	pthread_mutex_t lock;
 	struct vm_space *all;
-	_Atomic uint32_t *mapped; /* [handles of the pool] in how many slots; before the agent hears that we let go of one, there is none */
+	/* [handles of the pool] in how many slots; before the agent hears that we let go of one, there is none */
+	_Atomic uint32_t *mapped;
 };
 
 /* ---- life ---- */
@@ -49,14 +50,16 @@ bool vm_maps(const struct gpool *pool, uint32_t handle)
 
 static void *slots_allocate(uint32_t slots)
 {
-	void *memory = mmap(NULL, slots * sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *memory = mmap(NULL, slots * sizeof(uint32_t), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	return memory == MAP_FAILED ? NULL : memory;
 }
 
 int vm_space_open(struct gpool *pool, uint64_t bytes, struct vm_space *space)
 {
-	uint64_t slot_bytes = pool->page_bytes * handle_pages(pool), slots = bytes / slot_bytes + (bytes % slot_bytes != 0);
+	uint64_t slot_bytes = pool->page_bytes * handle_pages(pool),
+		 slots = bytes / slot_bytes + (bytes % slot_bytes != 0);
 
 	if (slots == 0 || slots > UINT32_MAX)
 		return -ENOMEM;
@@ -64,7 +67,8 @@ int vm_space_open(struct gpool *pool, uint64_t bytes, struct vm_space *space)
 	if (!space->pages)
 		return -ENOMEM;
 	if (gpu_reserve(pool->gpu, slots * slot_bytes, 0, &space->base)) {
-		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses: %s", (unsigned long long)bytes, gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot reserve %llu bytes of addresses: %s", (unsigned long long)bytes,
+			gpu_error_text());
 		munmap(space->pages, slots * sizeof(*space->pages));
 		return -ENOMEM;
 	}
@@ -97,8 +101,8 @@ void vm_space_close(struct vm_space *space)
 	if (!error)
 		error = gpu_unreserve(pool->gpu, space->base, space->bytes);
 	if (error)
-		pool_log(pool, POOL_LOG_ERROR, "cannot give back %llu bytes of addresses: %s; they are lost", (unsigned long long)space->bytes,
-			gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot give back %llu bytes of addresses: %s; they are lost",
+			(unsigned long long)space->bytes, gpu_error_text());
 	munmap(space->pages, space->slot_count * sizeof(*space->pages));
 	space->pages = NULL;
 }
@@ -107,7 +111,8 @@ void vm_space_close(struct vm_space *space)
 
 static void count_mapped(const struct vm_space *space, uint32_t page, uint32_t change)
 {
-	atomic_fetch_add_explicit(&space->pool->spaces->mapped[page / handle_pages(space->pool)], change, memory_order_seq_cst);
+	atomic_fetch_add_explicit(
+		&space->pool->spaces->mapped[page / handle_pages(space->pool)], change, memory_order_seq_cst);
 }
 
 /* So that the descriptors of all handles are asked for together, where each handle has one. */
@@ -144,7 +149,8 @@ static void slots_end_raise(struct vm_space *space, uint32_t end)
 	uint32_t seen = atomic_load_explicit(&space->slots_end, memory_order_relaxed);
 
 	while (seen < end &&
-		!atomic_compare_exchange_weak_explicit(&space->slots_end, &seen, end, memory_order_relaxed, memory_order_relaxed))
+		!atomic_compare_exchange_weak_explicit(
+			&space->slots_end, &seen, end, memory_order_relaxed, memory_order_relaxed))
 		;
 }
 
@@ -167,10 +173,12 @@ static int map_all(struct vm_space *space, uint32_t slot, const uint32_t *pages,
 			done++;
 	}
 	if (!error)
-		error = gpu_access(pool->gpu, vm_address(space, slot), count * space->slot_bytes, GPU_ACCESS_READ_WRITE);
+		error = gpu_access(
+			pool->gpu, vm_address(space, slot), count * space->slot_bytes, GPU_ACCESS_READ_WRITE);
 	if (!error)
 		return 0;
-	pool_log(pool, POOL_LOG_ERROR, "cannot map %u handles: %s", count, error == -EPIPE ? "the agent is gone" : gpu_error_text());
+	pool_log(pool, POOL_LOG_ERROR, "cannot map %u handles: %s", count,
+		error == -EPIPE ? "the agent is gone" : gpu_error_text());
 	map_undo(space, slot, pages, done);
 	return error == -EPIPE ? -EPIPE : -ENOMEM;
 }
@@ -283,7 +291,8 @@ static uint64_t run_take(struct vm_space *space, uint32_t slot, uint32_t run)
 	return lease_take_word(bits, page / 64, lease_mask(page / 64, page, run)) >> (page % 64);
 }
 
-uint32_t vm_adopt_run(struct vm_space *space, uint32_t slot, uint32_t count, const struct vm_take_options *options, uint32_t *gone)
+uint32_t vm_adopt_run(
+	struct vm_space *space, uint32_t slot, uint32_t count, const struct vm_take_options *options, uint32_t *gone)
 {
 	static const struct vm_take_options no_options;
 	struct thread_cache *cache = thread_cache_of(space->pool);

@@ -1,12 +1,13 @@
 /*
- * tensor.c - elastic tensors: block i of every slice is backed together, and the next ones are brought to hand in the background.
+ * tensor.c - elastic tensors: block i of every slice is backed together, and the next ones are brought to hand in the
+ * background.
  *
  *   [0, backed)      backed
  *   [backed, ready)  at hand, as far as is known: the agent may have taken some
  *   [.., high)       nothing is at hand from here on
  *
- * The background works at one block at a time, `working`, beyond what a call is growing to: so a call waits for it only when it wants that
- * very block, which is on its way then.
+ * The background works at one block at a time, `working`, beyond what a call is growing to: so a call waits for it only
+ * when it wants that very block, which is on its way then.
  */
 #include "client/core/stream.h"
 #include "client/core/last_error.h"
@@ -22,12 +23,12 @@ struct gpool_tensor {
 	struct gpool_range *range;
 	LIST_ENTRY(gpool_tensor) link;
 	uint32_t slices, blocks, block_pages, slice_pages, read_ahead;
-	pthread_mutex_t growing;     /* one call at a time grows or shrinks */
-	pthread_mutex_t lock;        /* all below */
-	pthread_cond_t worked;       /* the background is done with a block */
+	pthread_mutex_t growing; /* one call at a time grows or shrinks */
+	pthread_mutex_t lock;    /* all below */
+	pthread_cond_t worked;   /* the background is done with a block */
 	uint32_t backed, ready, high;
-	uint32_t claimed;            /* a call grows to so many */
-	uint32_t working;            /* block + 1; 0: none */
+	uint32_t claimed; /* a call grows to so many */
+	uint32_t working; /* block + 1; 0: none */
 };
 
 static struct elastic_pages blocks_of(const struct gpool_tensor *tensor, uint32_t from, uint32_t to)
@@ -112,7 +113,8 @@ static void tensor_work(struct background_task *task)
 
 /* ---- life ---- */
 
-static int options_check(struct gpool_tensor_options *read, struct gpool_range_options *range, const struct gpool_tensor_options *options)
+static int options_check(struct gpool_tensor_options *read, struct gpool_range_options *range,
+	const struct gpool_tensor_options *options)
 {
 	int error;
 
@@ -125,7 +127,9 @@ static int options_check(struct gpool_tensor_options *read, struct gpool_range_o
 	range->memory_class = read->memory_class;
 	range->content = read->content;
 	range->owner_id = read->owner_id;
-	return read->flags || read->reserved ? fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", read->flags, read->reserved) : 0;
+	return read->flags || read->reserved
+		? fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", read->flags, read->reserved)
+		: 0;
 }
 
 static void tensor_free(struct gpool_tensor *tensor)
@@ -166,8 +170,8 @@ static int tensor_open(struct gpool_tensor *tensor, const struct gpool_range_opt
 	int error;
 
 	if (!shape_set(tensor, &pages))
-		return fail(-EINVAL, "slices is %u, blocks %u and block_pages %u; together they must be 1 to %u pages", tensor->slices, tensor->blocks,
-			tensor->block_pages, UINT32_MAX);
+		return fail(-EINVAL, "slices is %u, blocks %u and block_pages %u; together they must be 1 to %u pages",
+			tensor->slices, tensor->blocks, tensor->block_pages, UINT32_MAX);
 	error = range_reserve_elastic(pool, pages, options, &tensor->range);
 	if (error)
 		return error;
@@ -256,7 +260,10 @@ static bool works_below(const struct gpool_tensor *tensor, uint32_t blocks)
 		(tensor->working - 1) * tensor->block_pages / unit <= (blocks * tensor->block_pages - 1) / unit;
 }
 
-/* The background begins at no block until growth_end(). Returns whether it still works at one, beyond those of the caller. */
+/*
+ * The background begins at no block until growth_end(). Returns whether it still works at one, beyond those of the
+ * caller.
+ */
 static bool growth_begin(struct gpool_tensor *tensor, uint32_t blocks)
 {
 	bool works;
@@ -368,7 +375,7 @@ int gpool_tensor_shrink(struct gpool_tensor *tensor, uint32_t blocks, struct gpo
 
 int gpool_tensor_get(struct gpool_tensor *tensor, struct gpool_tensor_info *info)
 {
-	struct gpool_tensor_info filled = { .size = info->size };
+	struct gpool_tensor_info filled = {.size = info->size};
 	struct gpool *pool = tensor->pool;
 
 	if (!pool->alive)

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { SETTLE_NS = 100000000 }; /* chosen: longer than a driver call takes, shorter than what a program that is refused would notice */
+/* chosen: longer than a driver call takes, shorter than what a program that is refused would notice */
+enum { SETTLE_NS = 100000000 };
 
 /* ---- life ---- */
 
@@ -72,7 +73,8 @@ static int initial_pages(struct vpmm *vpmm, uint32_t stream)
 {
 	struct vpmm_call call;
 	struct vm_region *place;
-	uint64_t pages = vpmm->options.initial_bytes / vpmm->page_bytes + (vpmm->options.initial_bytes % vpmm->page_bytes != 0);
+	uint64_t pages =
+		vpmm->options.initial_bytes / vpmm->page_bytes + (vpmm->options.initial_bytes % vpmm->page_bytes != 0);
 	int error;
 
 	call.vpmm = vpmm;
@@ -91,8 +93,8 @@ static int initial_pages(struct vpmm *vpmm, uint32_t stream)
 		region_put_free(&vpmm->set, place, call.slot, fence_make(call.slot, 0));
 	vpmm_unlock(vpmm);
 	if (error)
-		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot have %llu bytes to begin with: %s", (unsigned long long)vpmm->options.initial_bytes,
-			gpool_strerror(error));
+		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot have %llu bytes to begin with: %s",
+			(unsigned long long)vpmm->options.initial_bytes, gpool_strerror(error));
 	return error;
 }
 
@@ -190,8 +192,8 @@ static int find(struct vpmm_call *call, struct vm_region **found)
 		return vpmm_fences_record(call->vpmm, call->slot) ? -EAGAIN : 0;
 	if (region_spare(set, 1))
 		return -ENOMEM;
-	vpmm_trace(call, "1: %u pages %s, %u of stream slot %u, id %llu", call->count, which, region->count, region->slot,
-		(unsigned long long)region->id);
+	vpmm_trace(call, "1: %u pages %s, %u of stream slot %u, id %llu", call->count, which, region->count,
+		region->slot, (unsigned long long)region->id);
 	region = region_carve(set, region, call->count);
 	if (region->slot == VM_PARKED || region->offered) {
 		int error = vpmm_adopt(call, region);
@@ -238,7 +240,7 @@ static int search(struct vpmm_call *call, struct vm_region **found)
 static bool others_settle(struct vpmm *vpmm, uint64_t limit_ns)
 {
 	const struct region_set *set = &vpmm->set;
-	struct timespec limit = { .tv_sec = (time_t)(limit_ns / 1000000000), .tv_nsec = (long)(limit_ns % 1000000000) };
+	struct timespec limit = {.tv_sec = (time_t)(limit_ns / 1000000000), .tv_nsec = (long)(limit_ns % 1000000000)};
 	int late;
 
 	if (set->pages[VM_FREE] == set->available + set->guarded)
@@ -277,7 +279,8 @@ static void call_begin(struct vpmm_call *call, struct vpmm *vpmm, uint32_t strea
 	call->driver_calls = gpu_calls_total(vpmm->pool->gpu);
 }
 
-static int pages_malloc(struct vpmm *vpmm, uint64_t bytes, uint32_t count, uint32_t stream, uint64_t *address, uint64_t *id)
+static int pages_malloc(
+	struct vpmm *vpmm, uint64_t bytes, uint32_t count, uint32_t stream, uint64_t *address, uint64_t *id)
 {
 	struct region_set *set = &vpmm->set;
 	struct vm_region *region = NULL;
@@ -324,7 +327,7 @@ static COLD int too_much(struct gpool *pool, uint64_t count)
 	struct thread_cache *cache = thread_cache_of(pool);
 
 	if (cache)
-		cache->shortage = (struct gpool_shortage){ .needed = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX };
+		cache->shortage = (struct gpool_shortage){.needed = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX};
 	return fail(-ENOSPC, "%llu pages are needed; this pool has %u", (unsigned long long)count, pool->page_count);
 }
 
@@ -368,7 +371,7 @@ int gpool_malloc(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *
 
 uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream)
 {
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 
 	if (stream && atomic_load_explicit(&vpmm->streams_used, memory_order_relaxed) > 1)
 		gpool_fence_record(vpmm->pool, stream, &fence);
@@ -422,7 +425,8 @@ static int free_stream(struct gpool *pool, uint32_t *stream)
 	uint32_t slot;
 
 	/* One that is known here is open, or just closing. */
-	if (likely(pool->vpmm->numbers[*stream & (SESSION_TIMELINES - 1)] == *stream) || !stream_slot_of(pool, *stream, &slot))
+	if (likely(pool->vpmm->numbers[*stream & (SESSION_TIMELINES - 1)] == *stream) ||
+		!stream_slot_of(pool, *stream, &slot))
 		return 0;
 	if (stream_was(pool, *stream))
 		return fail_stream(*stream);
@@ -455,8 +459,8 @@ int gpool_mfree(struct gpool *pool, uint64_t address, uint32_t stream)
 		return fail_address(address);
 	if (unlikely(free_stream(pool, &order)))
 		return -EINVAL;
-	error = vpmm_small_has(vpmm, address) ? vpmm_small_free(vpmm, address, order, &bytes, &id) :
-						pages_free(vpmm, address, order, &bytes, &id);
+	error = vpmm_small_has(vpmm, address) ? vpmm_small_free(vpmm, address, order, &bytes, &id)
+					      : pages_free(vpmm, address, order, &bytes, &id);
 	if (unlikely(error == -EINVAL))
 		fail_address(address);
 	if (unlikely(vpmm->options.trace >= 2))

@@ -5,15 +5,16 @@
  *   vpmm.c        life, malloc and free as long as no driver call is needed, capture
  *   vpmm_map.c    what needs one: zombies to holes, new places, initial pages, chunks of addresses
  *   vpmm_offer.c  free pages that the agent may take, and that stay in their regions
- *   vpmm_idle.c   free pages that the process gives up: parking, trimming, adopting, letting go; what is done in the background
+ *   vpmm_idle.c   free pages that the process gives up: parking, trimming, adopting, letting go; what is done in the
+ *                 background
  *   vpmm_small.c  less than a page
  *   vpmm_dump.c   totals, dump, trace
  *   vpmm_record.c calls into a file
  *   vpmm_options.c
  *
- * The lock guards the sets. It is a leaf: nothing is called under it that takes another or waits, no driver, no agent, no callback. What
- * needs such a call takes its regions out of the sets (they move), lets the lock go, and comes back with the result, or puts all of it
- * back as it was.
+ * The lock guards the sets. It is a leaf: nothing is called under it that takes another or waits, no driver, no agent,
+ * no callback. What needs such a call takes its regions out of the sets (they move), lets the lock go, and comes back
+ * with the result, or puts all of it back as it was.
  */
 #ifndef GPOOL_CLIENT_VM_VPMM_H
 #define GPOOL_CLIENT_VM_VPMM_H
@@ -27,7 +28,8 @@ enum { VPMM_TRACE_BYTES = 1024 };
 struct vpmm_chunk {
 	struct region_chunk regions;
 	struct vm_space space;
-	uint64_t *tags; /* [space.slot_count] of handles that are released; 0: held, or of no free region. Under the lock */
+	/* [space.slot_count] of handles that are released; 0: held, or of no free region. Under the lock */
+	uint64_t *tags;
 	struct vpmm_chunk *next;
 };
 
@@ -37,28 +39,30 @@ struct vpmm_small;
 struct vpmm {
 	struct gpool *pool;
 	_Atomic bool started;
-	pthread_mutex_t start_lock; /* outside the other: options, and the first call */
-	struct gpool_vm_options configured;  /* under start_lock */
-	char *record_path;                   /* of those */
-	struct gpool_vm_options options;     /* with what the environment adds; fixed by the first call */
+	pthread_mutex_t start_lock;         /* outside the other: options, and the first call */
+	struct gpool_vm_options configured; /* under start_lock */
+	char *record_path;                  /* of those */
+	struct gpool_vm_options options;    /* with what the environment adds; fixed by the first call */
 	struct vm_take_options take;
 	uint64_t page_bytes;
-	uint64_t address_bytes;     /* of a chunk, or a multiple */
-	bool address_fixed;         /* not fewer */
-	uint64_t small_bytes;       /* at most so many are a small one */
-	uint32_t page_slots;        /* handles in a page */
-	uint32_t idle_ms;           /* UINT32_MAX: never */
+	uint64_t address_bytes; /* of a chunk, or a multiple */
+	bool address_fixed;     /* not fewer */
+	uint64_t small_bytes;   /* at most so many are a small one */
+	uint32_t page_slots;    /* handles in a page */
+	uint32_t idle_ms;       /* UINT32_MAX: never */
 
 	pthread_mutex_t lock;
-	pthread_cond_t settled; /* somebody has let the lock go, while others wait for what it had taken out of the sets */
-	uint32_t settling;      /* who wait for it */
+	/* somebody has let the lock go, while others wait for what it had taken out of the sets */
+	pthread_cond_t settled;
+	uint32_t settling; /* who wait for it */
 	struct region_set set;
 	struct region_writer writer;
 	struct vpmm_chunk *chunks;
-	_Atomic uint32_t numbers[SESSION_TIMELINES]; /* of the stream whose slot has regions, or had; 0: of none. Written under the lock */
-	_Atomic uint32_t streams_used;       /* open ones among them */
-	uint64_t unmaps_refused;             /* by queued GPU work */
-	uint32_t pressed_ms;   /* the pool's clock when we last parked because of pressure */
+	/* of the stream whose slot has regions, or had; 0: of none. Written under the lock */
+	_Atomic uint32_t numbers[SESSION_TIMELINES];
+	_Atomic uint32_t streams_used;   /* open ones among them */
+	uint64_t unmaps_refused;         /* by queued GPU work */
+	uint32_t pressed_ms;             /* the pool's clock when we last parked because of pressure */
 	struct gpool_vm_totals counters; /* those that are not in the sets */
 
 	struct vpmm_small *small;
@@ -66,12 +70,12 @@ struct vpmm {
 
 	/* In the background; under the lock. */
 	struct background_task task;
-	bool touched;      /* by a call, since the last look */
-	atomic_bool asleep; /* it does not look before it is woken; read without the lock by small frees */
-	bool calm;         /* it looks rarely, since there was no call */
+	bool touched;        /* by a call, since the last look */
+	atomic_bool asleep;  /* it does not look before it is woken; read without the lock by small frees */
+	bool calm;           /* it looks rarely, since there was no call */
 	uint32_t wait_ms;    /* until the next look */
 	uint32_t busy_ticks; /* that found calls, since free regions were offered */
-	uint64_t quiet_ns; /* since when there was no call */
+	uint64_t quiet_ns;   /* since when there was no call */
 	uint64_t flushed_ns; /* when recorded calls were last written */
 };
 
@@ -80,7 +84,7 @@ struct vpmm_call {
 	struct vpmm *vpmm;
 	uint32_t stream; /* its number; 0: none */
 	uint32_t slot;
-	uint32_t count;  /* pages */
+	uint32_t count; /* pages */
 	uint64_t bytes;
 	uint64_t driver_calls;
 	size_t traced;
@@ -100,8 +104,8 @@ void vpmm_stream_closed(struct gpool *pool, uint32_t stream);
 int vpmm_options_read(struct vpmm *vpmm);
 
 /*
- * vpmm_slot() - of an open stream, or VM_NONE: 0, -EINVAL. Lock held. One that is known here may be just closing: then what it is given
- * is put right by vpmm_stream_closed(), which comes after us.
+ * vpmm_slot() - of an open stream, or VM_NONE: 0, -EINVAL. Lock held. One that is known here may be just closing: then
+ * what it is given is put right by vpmm_stream_closed(), which comes after us.
  */
 int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot) COLD;
 
@@ -114,8 +118,8 @@ static inline int vpmm_slot(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 }
 
 /*
- * vpmm_fence_now() - a fence behind all that is queued on a stream by now. 0 when it need not be known, because no other stream is in
- * use, or cannot be had now: then others record one later, when they want to know.
+ * vpmm_fence_now() - a fence behind all that is queued on a stream by now. 0 when it need not be known, because no
+ * other stream is in use, or cannot be had now: then others record one later, when they want to know.
  */
 uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream);
 
@@ -187,17 +191,20 @@ int vpmm_tags_open(struct vpmm_chunk *chunk);
 void vpmm_tags_close(struct vpmm_chunk *chunk);
 
 /*
- * vpmm_offer() - all free regions but those without a fence: the agent may take their pages, each once its fence is reached. Lock held. Cost:
- * a look at each region.
+ * vpmm_offer() - all free regions but those without a fence: the agent may take their pages, each once its fence is
+ * reached. Lock held. Cost: a look at each region.
  */
 void vpmm_offer(struct vpmm *vpmm);
 
-/* vpmm_claim() - the handles of a region that moves are held again; gone[] receives the slots whose handles the agent has taken: how many. */
+/*
+ * vpmm_claim() - the handles of a region that moves are held again; gone[] receives the slots whose handles the agent
+ * has taken: how many.
+ */
 uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t *gone);
 
 /*
- * vpmm_hold() - all free regions are held again; what the agent has taken of them are zombies. chunk: of this one; NULL: of all. ready: only
- * those that wait for no fence. 0, -ENOMEM. Lock held. Cost: a look at each region.
+ * vpmm_hold() - all free regions are held again; what the agent has taken of them are zombies. chunk: of this one;
+ * NULL: of all. ready: only those that wait for no fence. 0, -ENOMEM. Lock held. Cost: a look at each region.
  */
 int vpmm_hold(struct vpmm_call *call, const struct region_chunk *chunk, bool ready) COLD;
 
@@ -210,8 +217,8 @@ void vpmm_idle_close(struct vpmm *vpmm);
 uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages);
 
 /*
- * vpmm_adopt() - a parked or offered region that moves, to be held again: 0, all of it is. -EAGAIN: it is in the sets again, in pieces, and
- * what the agent has taken of it are zombies. -ENOMEM: likewise, all of it zombies. Lock held.
+ * vpmm_adopt() - a parked or offered region that moves, to be held again: 0, all of it is. -EAGAIN: it is in the sets
+ * again, in pieces, and what the agent has taken of it are zombies. -ENOMEM: likewise, all of it zombies. Lock held.
  */
 int vpmm_adopt(struct vpmm_call *call, struct vm_region *region);
 
@@ -240,7 +247,10 @@ int vpmm_small_malloc(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, uint64
 bool vpmm_small_has(const struct vpmm *vpmm, uint64_t address);
 int vpmm_small_free(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint64_t *bytes, uint64_t *id);
 void vpmm_small_stream_closed(struct vpmm *vpmm, uint32_t stream);
-/* vpmm_small_return() - what the GPU has done with goes back to its pages; `all`: also what others have not asked about yet. */
+/*
+ * vpmm_small_return() - what the GPU has done with goes back to its pages; `all`: also what others have not asked about
+ * yet.
+ */
 void vpmm_small_return(struct vpmm *vpmm, bool all);
 bool vpmm_small_waits(const struct vpmm *vpmm);
 void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_totals *totals);
@@ -252,7 +262,9 @@ void vpmm_trace(struct vpmm_call *call, const char *format, ...) __attribute__((
 /* vpmm_trace_end() - without the lock. */
 void vpmm_trace_end(struct vpmm_call *call, const char *what, int error, uint64_t address) COLD;
 
-/* vpmm_check() - region_check() and what mappings it implies: 0, or how many findings, the first in words. For tests. */
+/*
+ * vpmm_check() - region_check() and what mappings it implies: 0, or how many findings, the first in words. For tests.
+ */
 uint32_t vpmm_check(struct gpool *pool, char *text, size_t text_bytes);
 
 /* ---- vpmm_record.c ---- */

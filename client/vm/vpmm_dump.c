@@ -1,4 +1,7 @@
-/* vpmm_dump.c - what the stream-ordered allocator tells: totals, regions, steps of a call; and whether it is whole. See vpmm.h. */
+/*
+ * vpmm_dump.c - what the stream-ordered allocator tells: totals, regions, steps of a call; and whether it is whole. See
+ * vpmm.h.
+ */
 #include "client/vm/vpmm.h"
 #include "client/core/last_error.h"
 #include "shm/timeline.h"
@@ -31,7 +34,7 @@ static void totals_fill(const struct vpmm *vpmm, struct gpool_vm_totals *totals)
 
 int gpool_vm_totals(struct gpool *pool, struct gpool_vm_totals *totals)
 {
-	struct gpool_vm_totals filled = { .size = totals->size };
+	struct gpool_vm_totals filled = {.size = totals->size};
 	struct vpmm *vpmm;
 
 	if (!pool->alive)
@@ -100,7 +103,7 @@ static int lines_take(struct vpmm *vpmm, struct lines *lines)
 	const struct region_set *set = &vpmm->set;
 	uint64_t count = 0;
 
-	*lines = (struct lines){ .count = 0 };
+	*lines = (struct lines){.count = 0};
 	for (;;) {
 		vpmm_lock(vpmm);
 		count = 0;
@@ -117,7 +120,8 @@ static int lines_take(struct vpmm *vpmm, struct lines *lines)
 			return -ENOMEM;
 	}
 	lines->count = 0;
-	for (const struct region_chunk *chunk = region_chunk_next(set, NULL); chunk; chunk = region_chunk_next(set, chunk))
+	for (const struct region_chunk *chunk = region_chunk_next(set, NULL); chunk;
+		chunk = region_chunk_next(set, chunk))
 		for (const struct vm_region *region = chunk->lowest; region; region = region->after)
 			line_fill(vpmm, region, &lines->lines[lines->count++]);
 	vpmm_unlock(vpmm);
@@ -126,7 +130,8 @@ static int lines_take(struct vpmm *vpmm, struct lines *lines)
 
 static int short_tell(const struct lines *lines, void (*line)(void *context, const char *text), void *context)
 {
-	static const char marks[VM_KINDS][2] = { [VM_HOLE] = "#", [VM_FREE] = "-", [VM_ALLOCATED] = "", [VM_ZOMBIE] = "*" };
+	static const char marks[VM_KINDS][2] = {
+		[VM_HOLE] = "#", [VM_FREE] = "-", [VM_ALLOCATED] = "", [VM_ZOMBIE] = "*"};
 	char *text = NULL;
 	size_t length = 0;
 
@@ -137,7 +142,8 @@ static int short_tell(const struct lines *lines, void (*line)(void *context, con
 		if (!stream)
 			return -ENOMEM;
 		do
-			fprintf(stream, "[%s%u]", lines->lines[i].newest ? "+" : marks[lines->lines[i].kind], lines->lines[i].count);
+			fprintf(stream, "[%s%u]", lines->lines[i].newest ? "+" : marks[lines->lines[i].kind],
+				lines->lines[i].count);
 		while (!lines->lines[i++].ends_chunk);
 		whole = !ferror(stream);
 		whole &= !fclose(stream);
@@ -152,23 +158,26 @@ static int short_tell(const struct lines *lines, void (*line)(void *context, con
 
 static void long_format(const struct line *line, char *text, size_t text_bytes)
 {
-	static const char *const kinds[VM_KINDS] = { "hole", "free", "allocated", "zombie" };
-	size_t length = (size_t)snprintf(text, text_bytes, "%#llx %u pages %s", (unsigned long long)line->address, line->count,
-		line->parked ? "parked" : kinds[line->kind]);
+	static const char *const kinds[VM_KINDS] = {"hole", "free", "allocated", "zombie"};
+	size_t length = (size_t)snprintf(text, text_bytes, "%#llx %u pages %s", (unsigned long long)line->address,
+		line->count, line->parked ? "parked" : kinds[line->kind]);
 
 	if (line->kind == VM_ALLOCATED)
-		length += (size_t)snprintf(text + length, text_bytes - length, " %llu bytes", (unsigned long long)line->bytes);
+		length += (size_t)snprintf(
+			text + length, text_bytes - length, " %llu bytes", (unsigned long long)line->bytes);
 	if (line->stream)
 		length += (size_t)snprintf(text + length, text_bytes - length, " stream %u", line->stream);
 	if (line->id)
-		length += (size_t)snprintf(text + length, text_bytes - length, " id %llu", (unsigned long long)line->id);
+		length +=
+			(size_t)snprintf(text + length, text_bytes - length, " id %llu", (unsigned long long)line->id);
 	if (line->fence)
-		length += (size_t)snprintf(text + length, text_bytes - length, " fence %u:%llu%s", fence_slot(line->fence),
-			(unsigned long long)(line->fence & FENCE_VALUE_MASK), line->ready ? " reached" : "");
+		length += (size_t)snprintf(text + length, text_bytes - length, " fence %u:%llu%s",
+			fence_slot(line->fence), (unsigned long long)(line->fence & FENCE_VALUE_MASK),
+			line->ready ? " reached" : "");
 	else if (!line->ready)
 		length += (size_t)snprintf(text + length, text_bytes - length, " unfenced");
-	snprintf(text + length, text_bytes - length, "%s%s%s", line->captured ? " captured" : "", line->guarded ? " guarded" : "",
-		line->moving ? " moving" : "");
+	snprintf(text + length, text_bytes - length, "%s%s%s", line->captured ? " captured" : "",
+		line->guarded ? " guarded" : "", line->moving ? " moving" : "");
 }
 
 int gpool_vm_dump(struct gpool *pool, void (*line)(void *context, const char *text), void *context)
@@ -232,9 +241,11 @@ void vpmm_trace_end(struct vpmm_call *call, const char *what, int error, uint64_
 	if (vpmm->options.trace < 2 && !calls && !error)
 		return;
 	call->trace[call->traced] = '\0';
-	pool_log(vpmm->pool, POOL_LOG_DEBUG, "vpmm: %s of %llu bytes at %#llx in stream %u: %s%s%.300s; %llu driver calls", what,
-		(unsigned long long)call->bytes, (unsigned long long)address, call->stream, error ? gpool_strerror(error) : "done",
-		call->traced ? ": " : "", call->trace, (unsigned long long)calls);
+	pool_log(vpmm->pool, POOL_LOG_DEBUG,
+		"vpmm: %s of %llu bytes at %#llx in stream %u: %s%s%.300s; %llu driver calls", what,
+		(unsigned long long)call->bytes, (unsigned long long)address, call->stream,
+		error ? gpool_strerror(error) : "done", call->traced ? ": " : "", call->trace,
+		(unsigned long long)calls);
 	if (vpmm->options.trace < 3 || lines_take(vpmm, &lines))
 		return;
 	short_tell(&lines, dump_log, vpmm->pool);
@@ -259,8 +270,12 @@ static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region
 			return true;
 		if ((page == 0) != (region->kind == VM_HOLE))
 			return false;
-		/* What is held is held nowhere else. What is parked or released the agent may have taken, and lent to this process again. */
-		if (region->kind != VM_HOLE && region->slot != VM_PARKED && !vpmm_chunk_of(region)->tags[slot] && seen[page - 1]++)
+		/*
+		 * What is held is held nowhere else. What is parked or released the agent may have taken, and lent to
+		 * this process again.
+		 */
+		if (region->kind != VM_HOLE && region->slot != VM_PARKED && !vpmm_chunk_of(region)->tags[slot] &&
+			seen[page - 1]++)
 			return false;
 	}
 	return true;
@@ -277,11 +292,12 @@ uint32_t vpmm_check(struct gpool *pool, char *text, size_t text_bytes)
 		return 0;
 	vpmm_lock(vpmm);
 	findings = region_check(set, text, text_bytes);
-	for (const struct region_chunk *chunk = region_chunk_next(set, NULL); chunk; chunk = region_chunk_next(set, chunk))
+	for (const struct region_chunk *chunk = region_chunk_next(set, NULL); chunk;
+		chunk = region_chunk_next(set, chunk))
 		for (const struct vm_region *region = chunk->lowest; region; region = region->after)
 			if (!mappings_fit(vpmm, region, seen) && !findings++)
-				snprintf(text, text_bytes, "region %llu of %u pages at page %u: wrong mappings", (unsigned long long)region->id,
-					region->count, region->first);
+				snprintf(text, text_bytes, "region %llu of %u pages at page %u: wrong mappings",
+					(unsigned long long)region->id, region->count, region->first);
 	vpmm_unlock(vpmm);
 	free(seen);
 	return findings;

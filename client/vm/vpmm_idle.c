@@ -1,9 +1,9 @@
 /*
  * vpmm_idle.c - free pages that the process gives up. See vpmm.h.
  *
- * A region is parked when the GPU has done with it and nobody of ours needs it now: its pages are idle, so that the agent may take them
- * without asking, and stay mapped. The next use adopts them, without a driver call, as far as they are still there. What is gone is a
- * zombie, then a hole. That happens
+ * A region is parked when the GPU has done with it and nobody of ours needs it now: its pages are idle, so that the
+ * agent may take them without asking, and stay mapped. The next use adopts them, without a driver call, as far as they
+ * are still there. What is gone is a zombie, then a hole. That happens
  *   when pages are short: at a malloc or free, once in each step of the pool's clock, and before a call waits for pages
  *   when no call has been made for idle_ms: in the background, where zombies end too that nobody else would end
  *   by gpool_vm_trim()
@@ -16,9 +16,13 @@
 #include <string.h>
 
 enum {
-	TICK_MS = 250,    /* chosen: recorded calls are in the file soon, and four looks a second cost nothing */
-	OFFER_MS = 5,     /* after the last call free regions are offered; chosen: longer than an allocation and its free in an engine's step */
-	OFFER_TICKS = 10, /* while calls go on they are offered this often: 50 ms */
+	TICK_MS = 250, /* chosen: recorded calls are in the file soon, and four looks a second cost nothing */
+	/*
+	 * after the last call free regions are offered; chosen: longer than an allocation and its free in an engine's
+	 * step
+	 */
+	OFFER_MS = 5,
+	OFFER_TICKS = 10,       /* while calls go on they are offered this often: 50 ms */
 	IDLE_MS_DEFAULT = 1000, /* chosen: longer than an engine's step, shorter than what an operator notices */
 };
 
@@ -28,7 +32,7 @@ uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages)
 {
 	struct region_list parking = TAILQ_HEAD_INITIALIZER(parking);
 	struct region_set *set = &vpmm->set;
-	struct vpmm_call call = { .vpmm = vpmm };
+	struct vpmm_call call = {.vpmm = vpmm};
 	struct vm_region *region;
 	uint64_t pages = 0;
 
@@ -46,7 +50,7 @@ uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages)
 		return 0;
 	vpmm_unlock(vpmm);
 	TAILQ_FOREACH(region, &parking, by_age)
-		vm_park(vpmm_space(region), vpmm_region_slot(vpmm, region), vpmm_region_slots(vpmm, region));
+	vm_park(vpmm_space(region), vpmm_region_slot(vpmm, region), vpmm_region_slots(vpmm, region));
 	vpmm_lock(vpmm);
 	while ((region = TAILQ_FIRST(&parking))) {
 		TAILQ_REMOVE(&parking, region, by_age);
@@ -90,7 +94,10 @@ int64_t gpool_vm_trim(struct gpool *pool, uint64_t keep_bytes)
 
 /* ---- what is parked, and still there or not ---- */
 
-/* A region that moves, in pieces into the sets: what is lost of it are zombies. There must be memory for `runs` - 1 steps. */
+/*
+ * A region that moves, in pieces into the sets: what is lost of it are zombies. There must be memory for `runs` - 1
+ * steps.
+ */
 static void pieces_put(struct vpmm *vpmm, struct vm_region *region, const bool *lost, uint32_t slot, uint64_t fence)
 {
 	uint32_t done = 0, total = region->count;
@@ -121,7 +128,8 @@ static uint32_t runs_count(const bool *lost, uint32_t count)
 }
 
 /* Handles of pages of which others are gone, or of all pages, become idle again. */
-static void adopted_put(struct vpmm *vpmm, const struct vm_region *region, const bool *lost, const uint32_t *gone, uint32_t gone_count)
+static void adopted_put(
+	struct vpmm *vpmm, const struct vm_region *region, const bool *lost, const uint32_t *gone, uint32_t gone_count)
 {
 	const struct vm_space *space = vpmm_space(region);
 	uint32_t first = vpmm_region_slot(vpmm, region), next = 0;
@@ -172,7 +180,8 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 		region_put(&vpmm->set, region);
 		error = -ENOMEM;
 	} else if (gone_count) {
-		vpmm_trace(call, "1: of %u %s pages %u handles are gone", count, parked ? "parked" : "offered", gone_count);
+		vpmm_trace(call, "1: of %u %s pages %u handles are gone", count, parked ? "parked" : "offered",
+			gone_count);
 		error = -EAGAIN;
 		if (region_spare(&vpmm->set, runs_count(lost, count))) {
 			for (uint32_t i = 0; i < count; i++)
@@ -218,7 +227,7 @@ bool vpmm_let_go(struct vm_space *space)
 	struct vpmm *vpmm = space->owner;
 	const struct vpmm_chunk *chunk = (struct vpmm_chunk *)((char *)space - offsetof(struct vpmm_chunk, space));
 	struct vm_region *region;
-	struct vpmm_call call = { .vpmm = vpmm };
+	struct vpmm_call call = {.vpmm = vpmm};
 	bool all = true;
 
 	if (!vpmm_trylock(vpmm))
@@ -263,7 +272,7 @@ static bool is_unsettled(const struct vpmm *vpmm)
 /* Lock held; let go meanwhile. */
 static void settle(struct vpmm *vpmm)
 {
-	struct vpmm_call call = { .vpmm = vpmm };
+	struct vpmm_call call = {.vpmm = vpmm};
 
 	vpmm_unlock(vpmm);
 	vpmm_small_return(vpmm, true);
@@ -273,7 +282,10 @@ static void settle(struct vpmm *vpmm)
 	vpmm_park(vpmm, 0);
 }
 
-/* Free regions are offered soon after the last call, and from time to time while calls go on. Lock held; let go meanwhile. */
+/*
+ * Free regions are offered soon after the last call, and from time to time while calls go on. Lock held; let go
+ * meanwhile.
+ */
 static void offer_look(struct vpmm *vpmm)
 {
 	if (vpmm->touched && ++vpmm->busy_ticks < OFFER_TICKS)
@@ -304,10 +316,14 @@ static void idle_look(struct background_task *task)
 		vpmm_record_flush(vpmm->record);
 		vpmm_lock(vpmm);
 	}
-	if (pool_is_short(vpmm->pool) || (vpmm->idle_ms != UINT32_MAX && now - vpmm->quiet_ns >= vpmm->idle_ms * UINT64_C(1000000)))
+	if (pool_is_short(vpmm->pool) ||
+		(vpmm->idle_ms != UINT32_MAX && now - vpmm->quiet_ns >= vpmm->idle_ms * UINT64_C(1000000)))
 		settle(vpmm);
 	offer_look(vpmm);
-	/* Set before the check: a small allocation that is freed meanwhile either is found waiting, or its thread sees that it must wake us. */
+	/*
+	 * Set before the check: a small allocation that is freed meanwhile either is found waiting, or its thread sees
+	 * that it must wake us.
+	 */
 	atomic_store(&vpmm->asleep, true);
 	if (vpmm->touched || is_unsettled(vpmm))
 		atomic_store_explicit(&vpmm->asleep, false, memory_order_relaxed);
@@ -328,7 +344,7 @@ int vpmm_idle_open(struct vpmm *vpmm)
 	vpmm->touched = true;
 	vpmm->wait_ms = OFFER_MS;
 	vpmm->quiet_ns = monotonic_ns();
-	vpmm->task = (struct background_task){ .run = idle_look, .period_ms = OFFER_MS };
+	vpmm->task = (struct background_task){.run = idle_look, .period_ms = OFFER_MS};
 	error = background_add(vpmm->pool, &vpmm->task);
 	if (error)
 		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot start a thread: %s", strerror(-error));

@@ -10,7 +10,8 @@
 
 static int chunk_open(struct vpmm *vpmm, uint32_t pages, struct vpmm_chunk **opened)
 {
-	uint64_t least = pages * vpmm->page_bytes, bytes = (least + vpmm->address_bytes - 1) / vpmm->address_bytes * vpmm->address_bytes;
+	uint64_t least = pages * vpmm->page_bytes,
+		 bytes = (least + vpmm->address_bytes - 1) / vpmm->address_bytes * vpmm->address_bytes;
 	struct vpmm_chunk *chunk = calloc(1, sizeof(*chunk));
 	int error;
 
@@ -24,7 +25,8 @@ static int chunk_open(struct vpmm *vpmm, uint32_t pages, struct vpmm_chunk **ope
 		bytes /= 2;
 		error = vm_space_open(vpmm->pool, bytes, &chunk->space);
 		if (!error)
-			pool_log(vpmm->pool, POOL_LOG_INFO, "going on with %llu bytes of addresses", (unsigned long long)bytes);
+			pool_log(vpmm->pool, POOL_LOG_INFO, "going on with %llu bytes of addresses",
+				(unsigned long long)bytes);
 	}
 	if (error) {
 		free(chunk);
@@ -32,7 +34,8 @@ static int chunk_open(struct vpmm *vpmm, uint32_t pages, struct vpmm_chunk **ope
 	}
 	error = vpmm_tags_open(chunk);
 	if (!error)
-		error = region_chunk_open(&chunk->regions, chunk->space.base, chunk->space.slot_count / vpmm->page_slots);
+		error = region_chunk_open(
+			&chunk->regions, chunk->space.base, chunk->space.slot_count / vpmm->page_slots);
 	if (error) {
 		vpmm_tags_close(chunk);
 		vm_space_close(&chunk->space);
@@ -104,11 +107,14 @@ void vpmm_zombies_end(struct vpmm_call *call)
 	if (TAILQ_EMPTY(&ending))
 		return;
 	vpmm_unlock(vpmm);
-	TAILQ_FOREACH(region, &ending, by_age) {
+	TAILQ_FOREACH(region, &ending, by_age)
+	{
 		/* Whether it could be unmapped, until the lock is held again. */
-		region->unmapped = vm_unmap(vpmm_space(region), vpmm_region_slot(vpmm, region), vpmm_region_slots(vpmm, region)) == 0;
+		region->unmapped = vm_unmap(vpmm_space(region), vpmm_region_slot(vpmm, region),
+					   vpmm_region_slots(vpmm, region)) == 0;
 		vpmm_trace(call, "0: zombie of %u pages at %#llx %s", region->count,
-			(unsigned long long)region_address(&vpmm->set, region), region->unmapped ? "unmapped" : "cannot be unmapped");
+			(unsigned long long)region_address(&vpmm->set, region),
+			region->unmapped ? "unmapped" : "cannot be unmapped");
 	}
 	vpmm_lock(vpmm);
 	for (region = TAILQ_FIRST(&ending); region; region = next) {
@@ -135,7 +141,10 @@ static bool fence_record_slot(struct vpmm *vpmm, uint32_t slot)
 	vpmm_unlock(vpmm);
 	error = gpool_fence_record(vpmm->pool, stream, &fence);
 	vpmm_lock(vpmm);
-	/* What was freed in a stream of this slot that was opened meanwhile has a higher id. What is of a closed one is done. */
+	/*
+	 * What was freed in a stream of this slot that was opened meanwhile has a higher id. What is of a closed one is
+	 * done.
+	 */
 	if (!error)
 		region_fence(&vpmm->set, slot, fence.value, last_id);
 	else if (vpmm->numbers[slot] == stream && (!stream || stream_slot_of(vpmm->pool, stream, &slot)))
@@ -165,12 +174,12 @@ bool vpmm_fences_record(struct vpmm *vpmm, uint32_t except)
 struct making {
 	struct vm_region *place;
 	struct region_harvest harvest;
-	uint32_t fresh;   /* pages to ask the agent for */
+	uint32_t fresh; /* pages to ask the agent for */
 	int32_t timeout_ms;
 	uint32_t *handles;
 	uint32_t old_handles; /* of the harvest */
 	uint32_t waits;
-	bool stuck;       /* the place could not be unmapped again */
+	bool stuck;                  /* the place could not be unmapped again */
 	uint64_t recorded[VM_SLOTS]; /* a fence for what was unfenced in this slot */
 };
 
@@ -183,7 +192,8 @@ static int handles_gather(struct vpmm *vpmm, struct making *making)
 	making->handles = malloc((size_t)making->place->count * vpmm->page_slots * sizeof(*making->handles));
 	if (!making->handles)
 		return -ENOMEM;
-	TAILQ_FOREACH(region, &making->harvest.regions, by_age) {
+	TAILQ_FOREACH(region, &making->harvest.regions, by_age)
+	{
 		const uint32_t *from = &vpmm_space(region)->pages[vpmm_region_slot(vpmm, region)];
 
 		for (uint32_t i = 0; i < vpmm_region_slots(vpmm, region); i++)
@@ -200,25 +210,28 @@ static int driver_error(int error)
 	case 0:
 	case -EINVAL:
 	case -ENOMEM:
-	case -ECHILD:
-		return error;
-	default:
-		return -EIO;
+	case -ECHILD: return error;
+	default: return -EIO;
 	}
 }
 
-/* Until which fences, one for each slot, the work of this call must wait. Zombies need one for what was freed without. */
+/*
+ * Until which fences, one for each slot, the work of this call must wait. Zombies need one for what was freed without.
+ */
 static int fences_gather(struct vpmm_call *call, struct making *making, uint64_t *until)
 {
 	struct vm_region *region;
 
-	TAILQ_FOREACH(region, &making->harvest.regions, by_age) {
+	TAILQ_FOREACH(region, &making->harvest.regions, by_age)
+	{
 		uint32_t slot = region->slot;
 		uint64_t fence = region->fence;
 
 		if (region->ready == VM_UNFENCED) {
-			struct gpool_fence record = { 0 };
-			int error = making->recorded[slot] ? 0 : gpool_fence_record(call->vpmm->pool, region->stream, &record);
+			struct gpool_fence record = {0};
+			int error = making->recorded[slot]
+				? 0
+				: gpool_fence_record(call->vpmm->pool, region->stream, &record);
 
 			/* A stream that is closed by now has been waited for. */
 			if (error && (error != -EINVAL || slot == call->slot))
@@ -236,7 +249,7 @@ static int fences_gather(struct vpmm_call *call, struct making *making, uint64_t
 static int wait_for(struct vpmm_call *call, uint64_t value)
 {
 	struct gpool *pool = call->vpmm->pool;
-	struct gpool_fence fence = { value };
+	struct gpool_fence fence = {value};
 	bool can = stream_can_wait(pool, call->stream);
 	int error;
 
@@ -249,7 +262,7 @@ static int wait_for(struct vpmm_call *call, uint64_t value)
 
 static int waits_queue(struct vpmm_call *call, struct making *making)
 {
-	uint64_t until[VM_SLOTS] = { 0 };
+	uint64_t until[VM_SLOTS] = {0};
 	int error = fences_gather(call, making, until);
 
 	for (uint32_t slot = 1; slot < SESSION_TIMELINES && !error; slot++)
@@ -293,17 +306,21 @@ put:
 	return error;
 }
 
-/* The new place is guarded by what its stream has not finished, or waits for: a fence behind that is recorded when it is asked for. */
+/*
+ * The new place is guarded by what its stream has not finished, or waits for: a fence behind that is recorded when it
+ * is asked for.
+ */
 static void harvest_bury(struct vpmm *vpmm, const struct vpmm_call *call, struct making *making)
 {
 	struct vm_region *region;
 
 	TAILQ_FOREACH(region, &making->harvest.regions, by_age)
-		if (region->ready != VM_READY && call->slot != VM_NONE)
-			making->place->ready = VM_UNFENCED;
+	if (region->ready != VM_READY && call->slot != VM_NONE)
+		making->place->ready = VM_UNFENCED;
 	while ((region = TAILQ_FIRST(&making->harvest.regions))) {
 		TAILQ_REMOVE(&making->harvest.regions, region, by_age);
-		region_put_zombie(&vpmm->set, region, region->ready == VM_UNFENCED ? making->recorded[region->slot] : region->fence);
+		region_put_zombie(&vpmm->set, region,
+			region->ready == VM_UNFENCED ? making->recorded[region->slot] : region->fence);
 	}
 }
 
@@ -327,10 +344,12 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 	region_show(&vpmm->set, making->place);
 	region_harvest(&vpmm->set, call->slot, harvest, &making->harvest);
 	making->fresh = call->count - harvest;
-	TAILQ_FOREACH(region, &making->harvest.regions, by_age) {
+	TAILQ_FOREACH(region, &making->harvest.regions, by_age)
+	{
 		region->stream = is_stream_slot(region->slot) ? vpmm->numbers[region->slot] : 0;
 		region_show(&vpmm->set, region);
-		vpmm_trace(call, "2: harvest %u pages of slot %u, id %llu", region->count, region->slot, (unsigned long long)region->id);
+		vpmm_trace(call, "2: harvest %u pages of slot %u, id %llu", region->count, region->slot,
+			(unsigned long long)region->id);
 	}
 	if (making->fresh)
 		vpmm_trace(call, "2: %u pages to ask the agent for", making->fresh);
@@ -348,13 +367,14 @@ static int place_make(struct vpmm_call *call, struct making *making, uint32_t ha
 	vpmm->counters.remapped_bytes += harvest * vpmm->page_bytes;
 	vpmm->counters.remaps += harvest != 0;
 	vpmm->counters.waits += making->waits;
-	vpmm_trace(call, "2: mapped %u pages at %#llx", call->count, (unsigned long long)region_address(&vpmm->set, making->place));
+	vpmm_trace(call, "2: mapped %u pages at %#llx", call->count,
+		(unsigned long long)region_address(&vpmm->set, making->place));
 	return 0;
 }
 
 int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **place)
 {
-	struct making making = { .timeout_ms = timeout_ms };
+	struct making making = {.timeout_ms = timeout_ms};
 	int error = hole_take(call, &making.place);
 
 	if (!error)
@@ -368,7 +388,7 @@ int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **pla
 static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_region **place)
 {
 	struct region_set *set = &call->vpmm->set;
-	struct making making = { .timeout_ms = 0 };
+	struct making making = {.timeout_ms = 0};
 	/* What is harvested is mapped elsewhere, and has to be here. */
 	int error = vpmm_hold(call, NULL, false);
 	uint64_t there;
@@ -387,7 +407,10 @@ static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_regi
 int vpmm_place(struct vpmm_call *call, struct vm_region **place)
 {
 	struct vpmm *vpmm = call->vpmm;
-	/* Nobody waits for another stream without need: new pages first, unless others need those more, and a GPU can do the waiting. */
+	/*
+	 * Nobody waits for another stream without need: new pages first, unless others need those more, and a GPU can
+	 * do the waiting.
+	 */
 	bool wait = stream_can_wait(vpmm->pool, call->stream) && pool_is_short(vpmm->pool);
 	int error = place_harvest(call, wait, place);
 

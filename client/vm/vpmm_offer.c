@@ -1,12 +1,14 @@
 /*
  * vpmm_offer.c - free regions whose pages the agent may take without a call of this process. See vpmm.h.
  *
- * The handles of a free region are held, so that the next allocation costs nothing. They are released, each behind the fence of the
- * region, when no call was made for a moment, or at the latest some ticks after the free: from then on others can have the memory, also
- * while this process sleeps, hangs or is stopped. A region keeps its place in the sets meanwhile. Before it is used its handles are claimed;
- * what the agent has taken becomes a zombie, as with parked pages (vpmm_idle.c).
+ * The handles of a free region are held, so that the next allocation costs nothing. They are released, each behind the
+ * fence of the region, when no call was made for a moment, or at the latest some ticks after the free: from then on
+ * others can have the memory, also while this process sleeps, hangs or is stopped. A region keeps its place in the sets
+ * meanwhile. Before it is used its handles are claimed; what the agent has taken becomes a zombie, as with parked pages
+ * (vpmm_idle.c).
  *
- * What is released says vpmm_chunk.tags, slot by slot; region->held and region->offered summarise it, since regions are joined and cut.
+ * What is released says vpmm_chunk.tags, slot by slot; region->held and region->offered summarise it, since regions are
+ * joined and cut.
  */
 #include "client/vm/vpmm.h"
 #include "shm/timeline.h"
@@ -24,7 +26,8 @@ static size_t tags_bytes(const struct vpmm_chunk *chunk)
 
 int vpmm_tags_open(struct vpmm_chunk *chunk)
 {
-	chunk->tags = mmap(NULL, tags_bytes(chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	chunk->tags = mmap(
+		NULL, tags_bytes(chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (chunk->tags != MAP_FAILED)
 		return 0;
 	chunk->tags = NULL;
@@ -44,7 +47,8 @@ static bool fences_of(const struct vm_region *region, uint64_t *fence, uint64_t 
 {
 	*fence = region->ready == VM_READY ? 0 : region->fence;
 	*next = region->guarded ? region->next_fence : 0;
-	return region->ready != VM_UNFENCED && (!region->guarded || !is_stream_slot(region->next_slot) || region->next_fence);
+	return region->ready != VM_UNFENCED &&
+		(!region->guarded || !is_stream_slot(region->next_slot) || region->next_fence);
 }
 
 static bool handle_behind(struct vpmm *vpmm, uint32_t page, uint64_t fence)
@@ -83,7 +87,8 @@ void vpmm_offer(struct vpmm *vpmm)
 
 	while ((chunk = region_chunk_next(&vpmm->set, chunk)))
 		for (struct vm_region *region = chunk->lowest; region; region = region->after)
-			if (region->kind == VM_FREE && !region->moving && region->held && fences_of(region, &fence, &next))
+			if (region->kind == VM_FREE && !region->moving && region->held &&
+				fences_of(region, &fence, &next))
 				region_release(vpmm, region, fence, next);
 }
 
@@ -114,7 +119,8 @@ static void offered_take(struct region_set *set, const struct region_chunk *of, 
 
 	while ((chunk = region_chunk_next(set, chunk)))
 		for (struct vm_region *region = chunk->lowest; region && (!of || of == chunk); region = region->after)
-			if (region->kind == VM_FREE && !region->moving && region->offered && (!ready || region->ready == VM_READY)) {
+			if (region->kind == VM_FREE && !region->moving && region->offered &&
+				(!ready || region->ready == VM_READY)) {
 				region_carve(set, region, region->count);
 				TAILQ_INSERT_TAIL(list, region, by_age);
 			}

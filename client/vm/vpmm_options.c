@@ -60,7 +60,8 @@ static int options_check(const struct gpool *pool, const struct gpool_vm_options
 	uint64_t handle_bytes = pool->page_bytes * handle_pages(pool);
 
 	if (options->flags || options->reserved)
-		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags, options->reserved);
+		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags,
+			options->reserved);
 	if (options->small > GPOOL_SMALL_PAGES)
 		return fail(-EINVAL, "small is %u; the largest is %d", options->small, GPOOL_SMALL_PAGES);
 	if (options->content >= GPOOL_CONTENTS)
@@ -71,8 +72,10 @@ static int options_check(const struct gpool *pool, const struct gpool_vm_options
 		return fail(-EINVAL, "trace is %u; the largest is %d", options->trace, TRACE_MAX);
 	if (options->idle_ms < -1)
 		return fail(-EINVAL, "idle_ms is %d; the least is -1, never", options->idle_ms);
-	return options->page_bytes % handle_bytes ? fail(-EINVAL, "page_bytes is %llu; it must be a multiple of %llu, a handle of the pool",
-		(unsigned long long)options->page_bytes, (unsigned long long)handle_bytes) : 0;
+	return options->page_bytes % handle_bytes
+		? fail(-EINVAL, "page_bytes is %llu; it must be a multiple of %llu, a handle of the pool",
+			  (unsigned long long)options->page_bytes, (unsigned long long)handle_bytes)
+		: 0;
 }
 
 int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *options)
@@ -138,12 +141,15 @@ int vpmm_options_read(struct vpmm *vpmm)
 		options->page_bytes = handle_bytes;
 	if (options->page_bytes % handle_bytes || options->page_bytes / handle_bytes > vpmm->pool->page_count) {
 		pool_log(vpmm->pool, POOL_LOG_ERROR, "%llu bytes cannot be a page: handles of pool '%s' have %llu",
-			(unsigned long long)options->page_bytes, vpmm->pool->header->name, (unsigned long long)handle_bytes);
-		return fail(-EINVAL, "page_bytes is %llu; it must be a multiple of %llu, a handle of the pool, and fit into it",
+			(unsigned long long)options->page_bytes, vpmm->pool->header->name,
+			(unsigned long long)handle_bytes);
+		return fail(-EINVAL,
+			"page_bytes is %llu; it must be a multiple of %llu, a handle of the pool, and fit into it",
 			(unsigned long long)options->page_bytes, (unsigned long long)handle_bytes);
 	}
 	if (pages > vpmm->pool->page_count)
-		return fail(-ENOSPC, "VPMM_PAGES is %llu; this pool has %u pages", (unsigned long long)pages, vpmm->pool->page_count);
+		return fail(-ENOSPC, "VPMM_PAGES is %llu; this pool has %u pages", (unsigned long long)pages,
+			vpmm->pool->page_count);
 	if (pages)
 		options->initial_bytes = pages * options->page_bytes;
 	vpmm->page_bytes = options->page_bytes;
@@ -154,6 +160,6 @@ int vpmm_options_read(struct vpmm *vpmm)
 	vpmm->address_bytes = vpmm->address_bytes / vpmm->page_bytes * vpmm->page_bytes;
 	if (!vpmm->address_bytes)
 		vpmm->address_bytes = vpmm->page_bytes;
-	vpmm->take = (struct vm_take_options){ .content = options->content };
+	vpmm->take = (struct vm_take_options){.content = options->content};
 	return 0;
 }

@@ -1,8 +1,8 @@
 /*
  * vpmm_record.c - calls of the stream-ordered allocator into a file, for gpool-replay(1). See vpmm.h.
  *
- * A call leaves a record in memory and goes on; the background thread writes. There are two buffers: while one is written, the other
- * fills. What comes when it is full, or cannot be written, is lost, counted, and said.
+ * A call leaves a record in memory and goes on; the background thread writes. There are two buffers: while one is
+ * written, the other fills. What comes when it is full, or cannot be written, is lost, counted, and said.
  */
 #include "client/vm/vpmm.h"
 
@@ -66,8 +66,9 @@ static int records_write(struct vpmm_record *record, uint32_t count)
 	for (uint32_t i = 0; i < count && !error; i++) {
 		const struct record *at = &record->writing[i];
 
-		length += (size_t)snprintf(record->text + length, LINE_BYTES, "%llu,%u,%u,%s,%llu,%llu\n", (unsigned long long)at->time_ns,
-			at->thread, at->stream, at->is_free ? "free" : "malloc", (unsigned long long)at->bytes, (unsigned long long)at->id);
+		length += (size_t)snprintf(record->text + length, LINE_BYTES, "%llu,%u,%u,%s,%llu,%llu\n",
+			(unsigned long long)at->time_ns, at->thread, at->stream, at->is_free ? "free" : "malloc",
+			(unsigned long long)at->bytes, (unsigned long long)at->id);
 		if (length > TEXT_BYTES - LINE_BYTES || i + 1 == count) {
 			error = write_all(record->fd, record->text, length);
 			length = 0;
@@ -93,7 +94,8 @@ void vpmm_record_flush(struct vpmm_record *record)
 	error = record->failed ? -EIO : records_write(record, count);
 	if (error) {
 		if (!record->failed)
-			pool_log(record->pool, POOL_LOG_WARNING, "cannot write the record of calls: %s; it ends here", strerror(-error));
+			pool_log(record->pool, POOL_LOG_WARNING, "cannot write the record of calls: %s; it ends here",
+				strerror(-error));
 		record->failed = true;
 		pthread_mutex_lock(&record->lock);
 		record->lost += count;
@@ -181,7 +183,8 @@ void vpmm_record_close(struct vpmm *vpmm)
 	if (close(record->fd) && !record->failed)
 		pool_log(vpmm->pool, POOL_LOG_WARNING, "cannot write the record of calls: %s", strerror(errno));
 	if (record->lost)
-		pool_log(vpmm->pool, POOL_LOG_WARNING, "the record of calls lacks %llu of them", (unsigned long long)record->lost);
+		pool_log(vpmm->pool, POOL_LOG_WARNING, "the record of calls lacks %llu of them",
+			(unsigned long long)record->lost);
 	pthread_mutex_destroy(&record->lock);
 	pthread_mutex_destroy(&record->flush_lock);
 	free(record->filling);

@@ -1,13 +1,14 @@
 /*
- * vpmm_small.c - less than a page: parts of pages (span.h), kept in the order of streams; or the driver's own pool. See vpmm.h.
+ * vpmm_small.c - less than a page: parts of pages (span.h), kept in the order of streams; or the driver's own pool. See
+ * vpmm.h.
  *
- * What is freed in a stream waits in that stream's list of its size, from which the same stream has it back at once. It goes back to its
- * page, for all, when its fence is reached: whenever a stream finds its own list empty, and when nothing happens for a while. Without a
- * fence, since one stream alone was in use, that begins with recording one. As with regions, what a stream has again before that keeps
- * it as its guard.
+ * What is freed in a stream waits in that stream's list of its size, from which the same stream has it back at once. It
+ * goes back to its page, for all, when its fence is reached: whenever a stream finds its own list empty, and when
+ * nothing happens for a while. Without a fence, since one stream alone was in use, that begins with recording one. As
+ * with regions, what a stream has again before that keeps it as its guard.
  *
- * The driver's pool keeps the order of streams by itself, so nothing waits there. Without a stream to queue on it is of no use: then the
- * parts of pages are. It is freed to without one on a stream of ours, since then all work is done.
+ * The driver's pool keeps the order of streams by itself, so nothing waits there. Without a stream to queue on it is of
+ * no use: then the parts of pages are. It is freed to without one on a stream of ours, since then all work is done.
  *
  * The lock guards lists and hash, and is a leaf like the other one; neither is taken under the other.
  */
@@ -33,12 +34,13 @@ struct small {
 	uint64_t order;     /* waiting: order of the frees */
 	uint64_t fence;     /* waiting, or the guard's: 0: none was recorded */
 	uint64_t then_fence;
-	uint32_t guard;     /* the stream in whose order it was had again; 0: none */
-	uint32_t then;      /* waiting for its guard: the stream in which it was freed, behind then_fence; 0: it waits for nothing else */
+	uint32_t guard; /* the stream in whose order it was had again; 0: none */
+	/* waiting for its guard: the stream in which it was freed, behind then_fence; 0: it waits for nothing else */
+	uint32_t then;
 	uint32_t class;
 	bool waiting;
-	bool driver; /* the driver's: of the span the address alone */
-	bool lost;   /* no memory to know it */
+	bool driver;                 /* the driver's: of the span the address alone */
+	bool lost;                   /* no memory to know it */
 	TAILQ_ENTRY(small) by_class; /* waiting: the latest first */
 	TAILQ_ENTRY(small) by_age;   /* waiting: the oldest first; spare or on its way back: next */
 };
@@ -80,7 +82,8 @@ int vpmm_small_open(struct vpmm *vpmm)
 	vpmm->small_bytes = vpmm->pool->page_bytes / 2;
 	if (vpmm->options.small != GPOOL_SMALL_DRIVER)
 		return 0;
-	return vpmm->pool->capabilities & GPU_CAP_POOL ? gpu_stream_create(vpmm->pool->gpu, &small->driver) : -EOPNOTSUPP;
+	return vpmm->pool->capabilities & GPU_CAP_POOL ? gpu_stream_create(vpmm->pool->gpu, &small->driver)
+						       : -EOPNOTSUPP;
 }
 
 void vpmm_small_close(struct vpmm *vpmm)
@@ -91,7 +94,8 @@ void vpmm_small_close(struct vpmm *vpmm)
 	if (!small)
 		return;
 	/* Pages end with the session. */
-	HASH_ITER(hh, small->all, at, next) {
+	HASH_ITER(hh, small->all, at, next)
+	{
 		HASH_DEL(small->all, at);
 		if (at->driver)
 			gpu_pool_free(vpmm->pool->gpu, at->span.address, small->driver);
@@ -179,7 +183,10 @@ static void waiting_remove(struct vpmm_small *small, struct small_stream *stream
 	atomic_fetch_sub_explicit(&small->waiting, 1, memory_order_relaxed);
 }
 
-/* What it waited for is over: it waits for what comes then, or is nobody's any more, and its span goes back without the lock. */
+/*
+ * What it waited for is over: it waits for what comes then, or is nobody's any more, and its span goes back without the
+ * lock.
+ */
 static void detach(struct vpmm_small *small, struct small *at, struct small_list *back)
 {
 	struct small_stream *then = stream_of(small, at->then);
@@ -226,7 +233,7 @@ static void spans_give_back(struct vpmm *vpmm, struct small_list *back)
 	if (TAILQ_EMPTY(back))
 		return;
 	TAILQ_FOREACH(at, back, by_age)
-		gpool_span_free(vpmm->pool, &at->span);
+	gpool_span_free(vpmm->pool, &at->span);
 	pthread_mutex_lock(&small->lock);
 	while ((at = TAILQ_FIRST(back))) {
 		TAILQ_REMOVE(back, at, by_age);
@@ -235,11 +242,14 @@ static void spans_give_back(struct vpmm *vpmm, struct small_list *back)
 	pthread_mutex_unlock(&small->lock);
 }
 
-/* A fence for the oldest that a stream has freed without; what is of one that is closed is done. Lock held; let go meanwhile. */
+/*
+ * A fence for the oldest that a stream has freed without; what is of one that is closed is done. Lock held; let go
+ * meanwhile.
+ */
 static void stream_fence(struct vpmm *vpmm, struct small_stream *stream, struct small_list *back)
 {
 	struct vpmm_small *small = vpmm->small;
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 	const struct small *oldest;
 	uint64_t last = small->orders;
 	uint32_t number = stream->number, slot;
@@ -254,7 +264,8 @@ static void stream_fence(struct vpmm *vpmm, struct small_stream *stream, struct 
 	if (!fence.value && stream->number == number && stream_slot_of(vpmm->pool, number, &slot))
 		stream_drain(small, stream, back);
 	/* What another stream has freed in this slot since then is younger. */
-	TAILQ_FOREACH(at, &stream->ages, by_age) {
+	TAILQ_FOREACH(at, &stream->ages, by_age)
+	{
 		if (at->fence || at->order > last)
 			break;
 		at->fence = fence.value;
@@ -306,7 +317,7 @@ static struct small_stream *stream_create(void)
 	if (!stream)
 		return NULL;
 	TAILQ_INIT(&stream->ages);
-	for (int class = 0; class < SPAN_CLASSES; class++)
+	for (int class = 0; class < SPAN_CLASSES; class ++)
 		TAILQ_INIT(&stream->classes[class]);
 	return stream;
 }
@@ -376,7 +387,7 @@ static struct small *small_know(struct vpmm *vpmm, const struct gpool_span *span
 	else
 		at = malloc(sizeof(*at));
 	if (at) {
-		*at = (struct small){ .span = *span, .class = span_class_of((uint32_t)bytes), .driver = driver };
+		*at = (struct small){.span = *span, .class = span_class_of((uint32_t)bytes), .driver = driver};
 		HASH_ADD(hh, small->all, span.address, sizeof(at->span.address), at);
 		if (at->lost) {
 			free(at);
@@ -409,7 +420,7 @@ static COLD int small_make(struct vpmm *vpmm, uint64_t bytes, struct small **mad
 /* From the driver. -EOPNOTSUPP: it is not for such streams. */
 static int driver_make(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, struct small **made)
 {
-	struct gpool_span span = { .bytes = (uint32_t)bytes };
+	struct gpool_span span = {.bytes = (uint32_t)bytes};
 	int error;
 
 	if (!stream_can_wait(vpmm->pool, stream))
@@ -467,14 +478,15 @@ static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream
 {
 	struct vpmm_small *small = vpmm->small;
 	struct gpool *pool = vpmm->pool;
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 	int error = 0;
 
 	if (stream)
 		gpool_fence_record(pool, stream, &fence); /* closed meanwhile: all is done */
 	pthread_mutex_lock(&small->driver_lock);
 	if (fence.value)
-		error = gpu_timeline_wait(pool->gpu, small->driver, (const uint64_t *)&pool->session.timeline[fence_slot(fence.value)],
+		error = gpu_timeline_wait(pool->gpu, small->driver,
+			(const uint64_t *)&pool->session.timeline[fence_slot(fence.value)],
 			fence.value & FENCE_VALUE_MASK);
 	if (!error)
 		error = gpu_pool_free(pool->gpu, address, small->driver);
@@ -487,8 +499,8 @@ static void driver_free(struct vpmm *vpmm, struct small *at, uint32_t stream)
 {
 	struct vpmm_small *small = vpmm->small;
 	bool waits = stream_can_wait(vpmm->pool, stream);
-	int error = waits ? stream_pool_free(vpmm->pool, stream, at->span.address) :
-			    driver_free_here(vpmm, at->span.address, stream);
+	int error = waits ? stream_pool_free(vpmm->pool, stream, at->span.address)
+			  : driver_free_here(vpmm, at->span.address, stream);
 
 	if (error)
 		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot free %llu bytes of the driver's: %s; they are lost",

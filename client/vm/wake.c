@@ -75,14 +75,17 @@ static int range_reopen(struct gpool_range *range)
 	options.layout_hash = range->layout_hash;
 	error = object_open(range->pool, range->name, &options, false, &range->object);
 	if (error == -ENOENT || error == -EPROTO) {
-		pool_log(range->pool, POOL_LOG_ERROR, "cannot wake: object '%s' version %llu is gone; this process stays asleep", range->name,
+		pool_log(range->pool, POOL_LOG_ERROR,
+			"cannot wake: object '%s' version %llu is gone; this process stays asleep", range->name,
 			(unsigned long long)range->version);
 		return -ESTALE;
 	}
 	if (error)
 		return error;
 	error = range_object_pages(range);
-	if (!error && (uint64_t)range_handles(range) * range->pool->page_bytes * range->pool->header->pages_per_handle != range->bytes)
+	if (!error &&
+		(uint64_t)range_handles(range) * range->pool->page_bytes * range->pool->header->pages_per_handle !=
+			range->bytes)
 		error = -ESTALE;
 	if (error) {
 		page_list_reset(&range->pages);
@@ -136,7 +139,7 @@ static void ranges_unmap_again(struct ranges *ranges)
 /* -EPIPE: then somebody may still be writing to the pages. */
 static int content_restore(struct gpool *pool, const struct waking *waking)
 {
-	const struct block_attributes attributes = { .flags = BLOCK_PREPARED | BLOCK_RANGE };
+	const struct block_attributes attributes = {.flags = BLOCK_PREPARED | BLOCK_RANGE};
 	struct ranges *ranges = pool->ranges;
 	struct lease_request ask = {
 		.kind = LEASE_RESTORE,
@@ -162,7 +165,9 @@ static int content_restore(struct gpool *pool, const struct waking *waking)
 	chain_end(pool, block.page);
 	pin_drop(&pool->session, block.page);
 	if (error)
-		pool_log(pool, POOL_LOG_ERROR, "cannot wake: the content of %u pages cannot be read back; this process stays asleep", ask.need);
+		pool_log(pool, POOL_LOG_ERROR,
+			"cannot wake: the content of %u pages cannot be read back; this process stays asleep",
+			ask.need);
 	return error == -ESTALE ? -EIO : error;
 }
 
@@ -238,14 +243,16 @@ static int content_look(struct gpool *pool)
 
 	if (!ranges->spilled_tag || lease_ask(pool, &ask) != -EIO)
 		return 0;
-	pool_log(pool, POOL_LOG_ERROR, "cannot wake: no mover serves the pool, so that the content of %u pages cannot be read back now; this "
-		"process stays asleep", ranges->spilled_pages);
+	pool_log(pool, POOL_LOG_ERROR,
+		"cannot wake: no mover serves the pool, so that the content of %u pages cannot be read back now; this "
+		"process stays asleep",
+		ranges->spilled_pages);
 	return -EIO;
 }
 
 static int wake_all(struct gpool *pool, int timeout_ms)
 {
-	struct waking waking = { .wanted = 0 };
+	struct waking waking = {.wanted = 0};
 	int error = thread_cache_of(pool) ? waking_make(pool->ranges, &waking) : -ENOMEM;
 
 	if (!error)

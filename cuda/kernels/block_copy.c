@@ -6,16 +6,18 @@
 #include <errno.h>
 #include <string.h>
 
-enum { BLOCK_THREADS = 256, BLOCK_BYTES = BLOCK_THREADS * 16 * 4 }; /* four loads of 16 bytes in flight for each thread */
+/* four loads of 16 bytes in flight for each thread */
+enum { BLOCK_THREADS = 256, BLOCK_BYTES = BLOCK_THREADS * 16 * 4 };
 static const uint64_t blocks_per_item_max = 64;
 
 int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct gpu_stream *stream)
 {
-	struct gpu_shape shape = { .grid = { 1, 1, 1 }, .block = BLOCK_THREADS };
+	struct gpu_shape shape = {.grid = {1, 1, 1}, .block = BLOCK_THREADS};
 	uint64_t blocks;
 
 	if (!args || args->reserved || args->count > INT32_MAX || (args->count && (!args->items || args->items % 8)))
-		return gpu_fail(-EINVAL, "block copy: the list must be there, aligned to 8 bytes, of at most 2^31 - 1 items");
+		return gpu_fail(
+			-EINVAL, "block copy: the list must be there, aligned to 8 bytes, of at most 2^31 - 1 items");
 	if (!args->count)
 		return 0;
 	blocks = args->bytes_max / BLOCK_BYTES + 1;

@@ -50,10 +50,16 @@ static void plain_turn(const uint16_t *from, uint32_t rows, uint32_t columns, ui
 			to[row] = from[row * columns + column];
 }
 
-static struct quantise_args args_of(uint32_t element, const void *values, uint64_t rows, const int8_t *codes, const uint16_t *scales)
+static struct quantise_args args_of(
+	uint32_t element, const void *values, uint64_t rows, const int8_t *codes, const uint16_t *scales)
 {
-	return (struct quantise_args){.values = (uintptr_t)values, .codes = (uintptr_t)codes, .scales = (uintptr_t)scales, .rows = rows,
-		.columns = ELEMENT_ROW, .group = ELEMENT_ROW, .element = element};
+	return (struct quantise_args){.values = (uintptr_t)values,
+		.codes = (uintptr_t)codes,
+		.scales = (uintptr_t)scales,
+		.rows = rows,
+		.columns = ELEMENT_ROW,
+		.group = ELEMENT_ROW,
+		.element = element};
 }
 
 static void plain_quantise(uint32_t element, const void *values, uint64_t rows, int8_t *codes, uint16_t *scales)

@@ -1,7 +1,8 @@
 /*
  * element_rows_avx2.c - rows of elements with AVX2 and F16C, which each x86 has had since 2013.
  *
- * Each step here is one of the plain code's, eight elements at a time, with the same rounding; products and sums are never fused.
+ * Each step here is one of the plain code's, eight elements at a time, with the same rounding; products and sums are
+ * never fused.
  */
 #include "cuda/kernels/element_rows.h"
 
@@ -33,7 +34,8 @@ AVX2 static inline struct pair pair_get(uint32_t element, const void *from, uint
 	__m128i low, high;
 
 	if (element == ELEMENT_F32)
-		return (struct pair){_mm256_loadu_ps((const float *)from + index), _mm256_loadu_ps((const float *)from + index + 8)};
+		return (struct pair){
+			_mm256_loadu_ps((const float *)from + index), _mm256_loadu_ps((const float *)from + index + 8)};
 	low = _mm_loadu_si128((const __m128i *)at);
 	high = _mm_loadu_si128((const __m128i *)(at + 8));
 	if (element == ELEMENT_F16)
@@ -43,13 +45,15 @@ AVX2 static inline struct pair pair_get(uint32_t element, const void *from, uint
 
 AVX2 static inline __m256i f16_put(struct pair pair)
 {
-	return _mm256_set_m128i(_mm256_cvtps_ph(pair.high, _MM_FROUND_TO_NEAREST_INT), _mm256_cvtps_ph(pair.low, _MM_FROUND_TO_NEAREST_INT));
+	return _mm256_set_m128i(_mm256_cvtps_ph(pair.high, _MM_FROUND_TO_NEAREST_INT),
+		_mm256_cvtps_ph(pair.low, _MM_FROUND_TO_NEAREST_INT));
 }
 
 /* bf16_of_float() of numbers, in the low halves. */
 AVX2 static inline __m256i bf16_round(__m256 value)
 {
-	const __m256i bits = _mm256_castps_si256(value), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+	const __m256i bits = _mm256_castps_si256(value),
+		      odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
 
 	return _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
 }
@@ -59,7 +63,8 @@ AVX2 static inline __m256i bf16_put(__m256 value)
 {
 	const __m256i nan = _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(value), 16), _mm256_set1_epi32(0x40));
 
-	return _mm256_blendv_epi8(bf16_round(value), nan, _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q)));
+	return _mm256_blendv_epi8(
+		bf16_round(value), nan, _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q)));
 }
 
 AVX2 static inline __m256i halves_join(__m256i low, __m256i high)
@@ -124,7 +129,10 @@ AVX2 static void avx2_get(uint32_t element, const void *from, float to[ELEMENT_R
 
 enum { SQUARE = 8 };
 
-/* One step of three: elements of two vectors in turn. After the third all that stood one below the other stand side by side. */
+/*
+ * One step of three: elements of two vectors in turn. After the third all that stood one below the other stand side by
+ * side.
+ */
 AVX2 static inline void square_mix(const __m128i from[SQUARE], __m128i to[SQUARE])
 {
 	for (int i = 0; i < SQUARE / 2; i++) {
@@ -206,7 +214,8 @@ AVX2 static void avx2_quantise(uint32_t element, const void *values, uint64_t ro
 			__m256i words = _mm256_packs_epi32(codes_of(pair.low, scale), codes_of(pair.high, scale));
 
 			words = _mm256_permute4x64_epi64(words, 0xd8);
-			_mm_storeu_si128((__m128i *)(codes + i), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+			_mm_storeu_si128((__m128i *)(codes + i),
+				_mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 		}
 	}
 }
@@ -233,12 +242,14 @@ AVX2 static inline void row_dequantise(uint32_t element, const int8_t *codes, __
 
 		if (limit)
 			pair = (struct pair){value_limit(pair.low, most), value_limit(pair.high, most)};
-		bits = element == ELEMENT_F16 ? f16_put(pair) : halves_join(bf16_round(pair.low), bf16_round(pair.high));
+		bits = element == ELEMENT_F16 ? f16_put(pair)
+					      : halves_join(bf16_round(pair.low), bf16_round(pair.high));
 		_mm256_storeu_si256((__m256i *)(to + i), bits);
 	}
 }
 
-AVX2 static void avx2_dequantise(uint32_t element, const int8_t *codes, const uint16_t *scales, uint64_t rows, void *values)
+AVX2 static void avx2_dequantise(
+	uint32_t element, const int8_t *codes, const uint16_t *scales, uint64_t rows, void *values)
 {
 	uint16_t *to = values;
 
@@ -246,7 +257,8 @@ AVX2 static void avx2_dequantise(uint32_t element, const int8_t *codes, const ui
 		const float scale = float_of_bf16(scales[row]);
 
 		if (isfinite(scale))
-			row_dequantise(element, codes, _mm256_set1_ps(scale), fabsf(scale) > element_most(element) / 128, to);
+			row_dequantise(
+				element, codes, _mm256_set1_ps(scale), fabsf(scale) > element_most(element) / 128, to);
 		else /* nobody has made such a form; let it be as strange as the plain code makes it */
 			element_rows_plain.dequantise(element, codes, &scales[row], 1, to);
 	}

@@ -14,6 +14,6 @@
 #include "cuda/kernels/kernels.def"
 
 const struct kernel gpu_kernels[GPU_KERNEL_KINDS] = {
-#define KERNEL(id, name, file, args) [GPU_KERNEL_##id] = { #name, KERNEL_IMAGE_##file, sizeof(struct args), run_##name },
+#define KERNEL(id, name, file, args) [GPU_KERNEL_##id] = {#name, KERNEL_IMAGE_##file, sizeof(struct args), run_##name},
 #include "cuda/kernels/kernels.def"
 };

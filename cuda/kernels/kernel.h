@@ -16,7 +16,8 @@ struct kernel {
 	const char *name; /* of its entry in the image */
 	enum kernel_image image;
 	size_t args_bytes;
-	void (*host)(const void *args); /* the same work in C, on the thread of a stream; addresses are the process's own */
+	/* the same work in C, on the thread of a stream; addresses are the process's own */
+	void (*host)(const void *args);
 };
 
 extern const struct kernel gpu_kernels[GPU_KERNEL_KINDS];

@@ -1,4 +1,7 @@
-/* lora.c - packing of tiles, building of batches, and the launches of the LoRA kernels: what is refused, and their shapes. */
+/*
+ * lora.c - packing of tiles, building of batches, and the launches of the LoRA kernels: what is refused, and their
+ * shapes.
+ */
 #include "cuda/kernels/lora.h"
 
 #include "cuda/gpu_private.h"
@@ -14,8 +17,8 @@ enum {
 	SHARED_FLAG_BYTES = 16,
 };
 
-void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step, uint64_t column_step,
-	uint32_t index)
+void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step,
+	uint64_t column_step, uint32_t index)
 {
 	uint32_t begin = index * LORA_TILE_COLUMNS, left = columns > begin ? columns - begin : 0;
 	uint32_t used = left < LORA_TILE_COLUMNS ? left : LORA_TILE_COLUMNS;
@@ -35,14 +38,19 @@ static int compare_keys(const void *one, const void *two)
 	return a < b ? -1 : a > b;
 }
 
-/* order_fill() - places of the tokens that have an adapter, sorted by adapter and then by place. Returns how many, or -EINVAL. */
-static int64_t order_fill(uint32_t *order, uint64_t *keys, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
+/*
+ * order_fill() - places of the tokens that have an adapter, sorted by adapter and then by place. Returns how many, or
+ * -EINVAL.
+ */
+static int64_t order_fill(
+	uint32_t *order, uint64_t *keys, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
 {
 	uint32_t count = 0;
 
 	for (uint32_t i = 0; i < tokens; i++) {
 		if (adapters[i] < -1 || (adapters[i] >= 0 && (uint32_t)adapters[i] >= adapter_count))
-			return gpu_fail(-EINVAL, "token %u has adapter %d; there are %u", i, adapters[i], adapter_count);
+			return gpu_fail(
+				-EINVAL, "token %u has adapter %d; there are %u", i, adapters[i], adapter_count);
 		if (adapters[i] >= 0)
 			keys[count++] = (uint64_t)adapters[i] << 32 | i;
 	}
@@ -52,8 +60,8 @@ static int64_t order_fill(uint32_t *order, uint64_t *keys, const int32_t *adapte
 	return count;
 }
 
-int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens,
-	uint32_t adapter_count)
+int lora_batch_build(
+	struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
 {
 	struct lora_piece *pieces = (struct lora_piece *)(batch + 1);
 	uint32_t *order = (uint32_t *)(pieces + tokens_max);
@@ -61,8 +69,8 @@ int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_
 	int64_t rc;
 
 	if (tokens > tokens_max || tokens_max > LORA_TOKENS_MAX)
-		return gpu_fail(-EINVAL, "a batch of %u tokens; this one takes %u, and none more than %d", tokens, tokens_max,
-			LORA_TOKENS_MAX);
+		return gpu_fail(-EINVAL, "a batch of %u tokens; this one takes %u, and none more than %d", tokens,
+			tokens_max, LORA_TOKENS_MAX);
 	/* No piece is there yet, so keys have their place. */
 	rc = order_fill(order, (uint64_t *)pieces, adapters, tokens, adapter_count);
 	if (rc < 0)
@@ -80,7 +88,7 @@ int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_
 		for (length = 1; length < piece_max && begin + length < batch->token_count; length++)
 			if (adapters[order[begin + length]] != adapter)
 				break;
-		pieces[count++] = (struct lora_piece){ .adapter = adapter, .begin = begin, .count = length };
+		pieces[count++] = (struct lora_piece){.adapter = adapter, .begin = begin, .count = length};
 	}
 	batch->piece_count = count;
 	return (int)count;
@@ -92,26 +100,31 @@ static int args_check(const struct lora_args *args)
 
 	if (!args || (args->element != ELEMENT_F16 && args->element != ELEMENT_BF16))
 		return gpu_fail(-EINVAL, "lora: elements are fp16 or bf16");
-	if (!args->tokens_max || args->tokens_max > LORA_TOKENS_MAX || !args->rank_max || args->rank_max > LORA_RANK_MAX ||
-		!args->adapter_count || args->adapter_count > LORA_TOKENS_MAX)
-		return gpu_fail(-EINVAL, "lora: %u tokens, %u adapters, rank %u; from 1 to %d, %d and %d", args->tokens_max,
-			args->adapter_count, args->rank_max, LORA_TOKENS_MAX, LORA_TOKENS_MAX, LORA_RANK_MAX);
-	if (!args->in || !args->out || args->in > args->x_stride || args->out > args->y_stride || args->out > LORA_TOKENS_MAX ||
-		args->in > LORA_TOKENS_MAX)
-		return gpu_fail(-EINVAL, "lora: %u features in rows of %u to %u in rows of %u; from 1 to %d, within a row",
-			args->in, args->x_stride, args->out, args->y_stride, LORA_TOKENS_MAX);
+	if (!args->tokens_max || args->tokens_max > LORA_TOKENS_MAX || !args->rank_max ||
+		args->rank_max > LORA_RANK_MAX || !args->adapter_count || args->adapter_count > LORA_TOKENS_MAX)
+		return gpu_fail(-EINVAL, "lora: %u tokens, %u adapters, rank %u; from 1 to %d, %d and %d",
+			args->tokens_max, args->adapter_count, args->rank_max, LORA_TOKENS_MAX, LORA_TOKENS_MAX,
+			LORA_RANK_MAX);
+	if (!args->in || !args->out || args->in > args->x_stride || args->out > args->y_stride ||
+		args->out > LORA_TOKENS_MAX || args->in > LORA_TOKENS_MAX)
+		return gpu_fail(-EINVAL,
+			"lora: %u features in rows of %u to %u in rows of %u; from 1 to %d, within a row", args->in,
+			args->x_stride, args->out, args->y_stride, LORA_TOKENS_MAX);
 	if (!args->batch || !args->adapters || !args->x || !args->y || !args->workspace || args->batch % 8 ||
-		args->adapters % 8 || args->adapter_stride % 8 || args->x % LORA_ALIGN || args->y % LORA_ALIGN || args->workspace % LORA_ALIGN ||
-		args->x_stride % align || args->y_stride % align)
-		return gpu_fail(-EINVAL, "lora: an address is 0, or x, y, their rows or the workspace are not aligned to %d "
-			"bytes, or the batch or the adapters to 8", LORA_ALIGN);
+		args->adapters % 8 || args->adapter_stride % 8 || args->x % LORA_ALIGN || args->y % LORA_ALIGN ||
+		args->workspace % LORA_ALIGN || args->x_stride % align || args->y_stride % align)
+		return gpu_fail(-EINVAL,
+			"lora: an address is 0, or x, y, their rows or the workspace are not aligned to %d bytes, or "
+			"the batch or the adapters to 8",
+			LORA_ALIGN);
 	return 0;
 }
 
 /* pieces_most() - the most that a batch of tokens_max can have: each adapter has one that is not full. */
 static uint32_t pieces_most(const struct lora_args *args)
 {
-	uint32_t small = lora_split_rows(args->tokens_max) / LORA_PIECE_SMALL, large = args->tokens_max / LORA_PIECE_LARGE;
+	uint32_t small = lora_split_rows(args->tokens_max) / LORA_PIECE_SMALL,
+		 large = args->tokens_max / LORA_PIECE_LARGE;
 	uint32_t full = small > large ? small : large;
 
 	return full + args->adapter_count < args->tokens_max ? full + args->adapter_count : args->tokens_max;
@@ -125,7 +138,7 @@ static uint32_t piece_rows(const struct lora_args *args)
 
 int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream)
 {
-	struct gpu_shape shape = { .block = BLOCK_THREADS };
+	struct gpu_shape shape = {.block = BLOCK_THREADS};
 	int rc = args_check(args);
 
 	if (rc < 0)
@@ -145,7 +158,7 @@ static uint32_t expand_ranks(uint32_t rank_max)
 
 int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream)
 {
-	struct gpu_shape shape = { .block = BLOCK_THREADS };
+	struct gpu_shape shape = {.block = BLOCK_THREADS};
 	int rc = args_check(args);
 
 	if (rc < 0)
@@ -160,7 +173,7 @@ int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 
 int lora_plain_queue(struct gpu *gpu, const struct lora_plain_args *args, struct gpu_stream *stream)
 {
-	struct gpu_shape shape = { .grid = { 1, 1, 1 }, .block = BLOCK_THREADS };
+	struct gpu_shape shape = {.grid = {1, 1, 1}, .block = BLOCK_THREADS};
 	int rc = args ? args_check(&args->lora) : -EINVAL;
 
 	if (rc < 0 || !args->piece_count)

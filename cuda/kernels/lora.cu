@@ -1,18 +1,20 @@
 /*
  * lora.cu - shrink and expand over a batch with mixed ranks and adapters.
  *
- * Both are bound by the bandwidth of memory while a batch decodes: each weight is used for a token or a few. So a tile's bytes go
- * from memory to registers 16 at a time, each once for all tokens of a piece, in the layout in which a tensor operation takes
- * them; no shared memory is between. That the tensor operation has room for 16 tokens where there is one costs nothing that
- * matters, and makes one code of decoding and prefill. Ranks that are no multiple of 8 or 16 are filled with zeros in registers.
+ * Both are bound by the bandwidth of memory while a batch decodes: each weight is used for a token or a few. So a
+ * tile's bytes go from memory to registers 16 at a time, each once for all tokens of a piece, in the layout in which a
+ * tensor operation takes them; no shared memory is between. That the tensor operation has room for 16 tokens where
+ * there is one costs nothing that matters, and makes one code of decoding and prefill. Ranks that are no multiple of 8
+ * or 16 are filled with zeros in registers.
  *
- * shrink: a block is a piece (x), a split of `in` (y), and a slice of 32 ranks (z). Its four warps take 32 columns each of every
- * tile of the split, and their sums are added through shared memory, then those of the splits by the block that is done last:
- * always in the same order. With large pieces there is no split; a block goes through all of them, adding in that same order.
+ * shrink: a block is a piece (x), a split of `in` (y), and a slice of 32 ranks (z). Its four warps take 32 columns each
+ * of every tile of the split, and their sums are added through shared memory, then those of the splits by the block
+ * that is done last: always in the same order. With large pieces there is no split; a block goes through all of them,
+ * adding in that same order.
  *
- * expand: a block is a piece (x) and 256 columns (y), of which each warp takes 64. The sums are fp32, a tensor operation takes 16
- * bits: so each token's sums are divided by a power of two that brings the largest near 1, and go in as two numbers, the second
- * what the first has lost.
+ * expand: a block is a piece (x) and 256 columns (y), of which each warp takes 64. The sums are fp32, a tensor
+ * operation takes 16 bits: so each token's sums are divided by a power of two that brings the largest near 1, and go in
+ * as two numbers, the second what the first has lost.
  */
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/mma.h"
@@ -39,7 +41,8 @@ static __device__ bool job_get(const struct lora_args &args, uint32_t index, str
 	job.split = batch.split;
 	if (piece.adapter < 0 || (uint32_t)piece.adapter >= args.adapter_count || !piece.count ||
 		piece.count > (job.split ? LORA_PIECE_SMALL : LORA_PIECE_LARGE) || piece.begin > args.tokens_max ||
-		piece.count > args.tokens_max - piece.begin || (job.split && piece.begin + piece.count > LORA_SPLIT_TOKENS_MAX))
+		piece.count > args.tokens_max - piece.begin ||
+		(job.split && piece.begin + piece.count > LORA_SPLIT_TOKENS_MAX))
 		return false;
 	job.adapter = lora_adapter_at(&args, (uint32_t)piece.adapter);
 	job.order = lora_batch_order(place, args.tokens_max) + piece.begin;
@@ -51,11 +54,14 @@ static __device__ bool job_get(const struct lora_args &args, uint32_t index, str
 
 static const uint32_t no_row = UINT32_MAX;
 
-/* x_part() - 8 elements of a row of x, from `column` on, a multiple of 8; zeros beyond its end, where others' memory is. */
+/*
+ * x_part() - 8 elements of a row of x, from `column` on, a multiple of 8; zeros beyond its end, where others' memory
+ * is.
+ */
 static __device__ uint4 x_part(const struct lora_args &args, uint32_t index, uint32_t column)
 {
 	const uint16_t *row = (const uint16_t *)args.x + (uint64_t)index * args.x_stride;
-	uint32_t words[4] = { 0, 0, 0, 0 };
+	uint32_t words[4] = {0, 0, 0, 0};
 
 	if (index == no_row)
 		return make_uint4(0, 0, 0, 0);
@@ -81,8 +87,7 @@ template <int M> struct x_rows {
 	uint32_t row[M][2];
 };
 
-template <int M> static __device__ struct x_rows<M> x_rows_get(const struct job &job)
-{
+template <int M> static __device__ struct x_rows<M> x_rows_get(const struct job &job) {
 	const uint32_t g = threadIdx.x % 32 / 4;
 	struct x_rows<M> x;
 
@@ -97,8 +102,8 @@ template <int M> static __device__ struct x_rows<M> x_rows_get(const struct job 
 
 /* tile_shrink() - add the warp's 32 columns of one tile: d[16 M tokens][8 N ranks] += x A^T. */
 template <uint32_t element, int M, int N>
-static __device__ void tile_shrink(const struct lora_args &args, const struct job &job, const struct x_rows<M> &x, uint32_t tile,
-	uint32_t slice, float (&d)[M][N][4])
+static __device__ void tile_shrink(const struct lora_args &args, const struct job &job, const struct x_rows<M> &x,
+	uint32_t tile, uint32_t slice, float (&d)[M][N][4])
 {
 	const uint32_t lane = threadIdx.x % 32, g = lane / 4, column = threadIdx.x / 32 * 32 + lane % 4 * 8;
 	const uint16_t *weights = (const uint16_t *)lora_tile_at(&job.adapter->a, job.rank, tile);
@@ -111,7 +116,7 @@ static __device__ void tile_shrink(const struct lora_args &args, const struct jo
 	for (int m = 0; m < M; m++) {
 		const uint4 low = x_part(args, x.row[m][0], tile * LORA_TILE_COLUMNS + column);
 		const uint4 high = x_part(args, x.row[m][1], tile * LORA_TILE_COLUMNS + column);
-		const uint32_t first[4] = { low.x, high.x, low.y, high.y }, second[4] = { low.z, high.z, low.w, high.w };
+		const uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
 
 #pragma unroll
 		for (int n = 0; n < N; n++) {
@@ -121,8 +126,12 @@ static __device__ void tile_shrink(const struct lora_args &args, const struct jo
 	}
 }
 
-/* warps_add() - what the four warps have summed, each thread M N numbers of the [16 M][8 N] that they make, added to `total`. */
-template <int M, int N> static __device__ void warps_add(float *shared, const float (&d)[M][N][4], float (&total)[M * N])
+/*
+ * warps_add() - what the four warps have summed, each thread M N numbers of the [16 M][8 N] that they make, added to
+ * `total`.
+ */
+template <int M, int N>
+static __device__ void warps_add(float *shared, const float (&d)[M][N][4], float (&total)[M * N])
 {
 	enum { ROWS = M * 16, COLUMNS = N * 8, STRIDE = COLUMNS + PAD };
 	const uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
@@ -133,7 +142,8 @@ template <int M, int N> static __device__ void warps_add(float *shared, const fl
 #pragma unroll
 		for (int n = 0; n < N; n++) {
 			*(float2 *)(mine + (m * 16 + g) * STRIDE + n * 8 + c * 2) = make_float2(d[m][n][0], d[m][n][1]);
-			*(float2 *)(mine + (m * 16 + g + 8) * STRIDE + n * 8 + c * 2) = make_float2(d[m][n][2], d[m][n][3]);
+			*(float2 *)(mine + (m * 16 + g + 8) * STRIDE + n * 8 + c * 2) =
+				make_float2(d[m][n][2], d[m][n][3]);
 		}
 	__syncthreads();
 #pragma unroll
@@ -151,8 +161,8 @@ template <int M, int N> static __device__ void warps_add(float *shared, const fl
 
 /* sums_put() - a thread's numbers to rows of fp32, which begin at the piece's first token. */
 template <int M, int N>
-static __device__ void sums_put(const struct lora_args &args, const struct job &job, uint32_t slice, float *rows,
-	const float (&total)[M * N])
+static __device__ void sums_put(
+	const struct lora_args &args, const struct job &job, uint32_t slice, float *rows, const float (&total)[M * N])
 {
 #pragma unroll
 	for (int i = 0; i < M * N; i++) {
@@ -182,7 +192,8 @@ static __device__ bool is_last(const struct lora_args &args, uint32_t *flag)
 
 /* splits_add() - in their order; past the first-level cache, which knows nothing of other multiprocessors' writes. */
 template <int M, int N>
-static __device__ void splits_add(const struct lora_args &args, const struct job &job, uint32_t slice, float (&total)[M * N])
+static __device__ void splits_add(
+	const struct lora_args &args, const struct job &job, uint32_t slice, float (&total)[M * N])
 {
 	const uint64_t stride = lora_rank_stride(args.rank_max), rows = lora_split_rows(args.tokens_max);
 	const float *partials = lora_partials(&args) + (uint64_t)job.begin * stride;
@@ -199,11 +210,15 @@ static __device__ void splits_add(const struct lora_args &args, const struct job
 	}
 }
 
-/* Not inlined, nor is expand(): each class of ranks gets registers of its own; only the largest may need more than there are. */
+/*
+ * Not inlined, nor is expand(): each class of ranks gets registers of its own; only the largest may need more than
+ * there are.
+ */
 template <uint32_t element, int M, int N>
 static __device__ __noinline__ void shrink(const struct lora_args &args, const struct job &job, uint32_t *flag)
 {
-	const uint32_t slice = blockIdx.z * LORA_SLICE, tiles = lora_tiles(args.in), split_tiles = lora_split_tiles(args.in);
+	const uint32_t slice = blockIdx.z * LORA_SLICE, tiles = lora_tiles(args.in),
+		       split_tiles = lora_split_tiles(args.in);
 	const uint32_t stride = lora_rank_stride(args.rank_max);
 	const struct x_rows<M> x = x_rows_get<M>(job);
 	float *shared = (float *)(flag + 4), total[M * N] = {};
@@ -285,9 +300,9 @@ static __device__ float power_below(float value)
 }
 
 /*
- * The sums of a piece in shared memory, as a tensor operation takes them: [rows][K 16 + PAD] of the numbers and of what they have
- * lost, and what each token's must be multiplied with afterwards. PAD keeps the eight rows that a warp reads at once in different
- * banks.
+ * The sums of a piece in shared memory, as a tensor operation takes them: [rows][K 16 + PAD] of the numbers and of what
+ * they have lost, and what each token's must be multiplied with afterwards. PAD keeps the eight rows that a warp reads
+ * at once in different banks.
  */
 template <int K> struct sums {
 	enum { STRIDE = K * 16 + PAD };
@@ -295,8 +310,7 @@ template <int K> struct sums {
 	float *factor;
 };
 
-template <int K> static __device__ struct sums<K> sums_place(uint32_t rows, uint4 *memory)
-{
+template <int K> static __device__ struct sums<K> sums_place(uint32_t rows, uint4 *memory) {
 	struct sums<K> sums;
 
 	sums.high = (uint16_t *)memory;
@@ -307,7 +321,8 @@ template <int K> static __device__ struct sums<K> sums_place(uint32_t rows, uint
 
 /* sums_load() - a warp for each token; zeros for those that fill up the last 16, and above the rank. */
 template <uint32_t element, int K>
-static __device__ void sums_load(const struct lora_args &args, const struct job &job, uint32_t rows, const struct sums<K> &sums)
+static __device__ void sums_load(
+	const struct lora_args &args, const struct job &job, uint32_t rows, const struct sums<K> &sums)
 {
 	const uint32_t lane = threadIdx.x % 32, stride = lora_rank_stride(args.rank_max);
 	const float *from = lora_sums(&args) + (uint64_t)job.begin * stride;
@@ -352,7 +367,8 @@ struct weights {
 
 static __device__ struct weights weights_get(const uint16_t *tile, uint32_t rank, uint32_t step)
 {
-	const uint32_t lane = threadIdx.x % 32, k = step * 16 + lane % 4 * 2, column = threadIdx.x / 32 % 2 * 64 + lane / 4 * 8;
+	const uint32_t lane = threadIdx.x % 32, k = step * 16 + lane % 4 * 2,
+		       column = threadIdx.x / 32 % 2 * 64 + lane / 4 * 8;
 	struct weights weights;
 
 #pragma unroll
@@ -363,8 +379,8 @@ static __device__ struct weights weights_get(const uint16_t *tile, uint32_t rank
 
 /* pair_expand() - two columns of each lane: the low halves of a word of its rows, and the high ones. */
 template <uint32_t element>
-static __device__ void pair_expand(float (&even)[4], float (&odd)[4], const uint32_t (&high)[4], const uint32_t (&low)[4],
-	uint32_t row0, uint32_t row1, uint32_t row2, uint32_t row3)
+static __device__ void pair_expand(float (&even)[4], float (&odd)[4], const uint32_t (&high)[4],
+	const uint32_t (&low)[4], uint32_t row0, uint32_t row1, uint32_t row2, uint32_t row3)
 {
 	const uint32_t even0 = __byte_perm(row0, row1, 0x5410), even1 = __byte_perm(row2, row3, 0x5410);
 	const uint32_t odd0 = __byte_perm(row0, row1, 0x7632), odd1 = __byte_perm(row2, row3, 0x7632);
@@ -377,8 +393,8 @@ static __device__ void pair_expand(float (&even)[4], float (&odd)[4], const uint
 
 /* step_expand() - 16 ranks of 16 tokens: d[column j of the lane's 8][...] += sums B. */
 template <uint32_t element, int K>
-static __device__ void step_expand(const struct sums<K> &sums, uint32_t tokens, uint32_t step, const struct weights &w,
-	float (&d)[8][4])
+static __device__ void step_expand(
+	const struct sums<K> &sums, uint32_t tokens, uint32_t step, const struct weights &w, float (&d)[8][4])
 {
 	const uint32_t lane = threadIdx.x % 32, at = (tokens + lane / 4) * sums.STRIDE + step * 16 + lane % 4 * 2;
 	uint32_t high[4], low[4];
@@ -398,8 +414,8 @@ static __device__ void step_expand(const struct sums<K> &sums, uint32_t tokens, 
 
 /* columns_add() - to 8 columns of a row of y, from `column` on, which is a multiple of 8; d is [column][part]. */
 template <uint32_t element>
-static __device__ void columns_add(uint16_t *row, uint32_t column, uint32_t columns, float factor, const float (&d)[8][4],
-	int part)
+static __device__ void columns_add(
+	uint16_t *row, uint32_t column, uint32_t columns, float factor, const float (&d)[8][4], int part)
 {
 	if (column + 8 > columns) {
 #pragma unroll
@@ -411,7 +427,7 @@ static __device__ void columns_add(uint16_t *row, uint32_t column, uint32_t colu
 	}
 
 	uint4 *place = (uint4 *)(row + column), old = *place;
-	uint32_t words[4] = { old.x, old.y, old.z, old.w };
+	uint32_t words[4] = {old.x, old.y, old.z, old.w};
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
@@ -420,7 +436,9 @@ static __device__ void columns_add(uint16_t *row, uint32_t column, uint32_t colu
 	*place = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/* tokens_add() - what a warp has of 16 tokens and 64 columns: a lane holds 16 columns in a row of tokens g and g + 8. */
+/*
+ * tokens_add() - what a warp has of 16 tokens and 64 columns: a lane holds 16 columns in a row of tokens g and g + 8.
+ */
 template <uint32_t element, int K>
 static __device__ void tokens_add(const struct lora_args &args, const struct job &job, const struct sums<K> &sums,
 	uint32_t tokens, uint32_t column, const float (&d)[8][4])

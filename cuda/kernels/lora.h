@@ -1,25 +1,25 @@
 /*
- * lora.h - LoRA adapters on a device: how their weights lie, what a batch is, and the two kernels that add them to a layer's
- * output.
+ * lora.h - LoRA adapters on a device: how their weights lie, what a batch is, and the two kernels that add them to a
+ * layer's output.
  *
  *   y[token][out] += scale * sum over k of (sum over i of x[token][i] * A[k][i]) * B[out][k]
  *
- * for every token's own adapter, all ranks mixed, by one launch of shrink (the inner sum) and one of expand for each layer and
- * target.
+ * for every token's own adapter, all ranks mixed, by one launch of shrink (the inner sum) and one of expand for each
+ * layer and target.
  *
- * Weights. A matrix of rank r and n columns (A: r x in; B transposed: r x out) is cut into tiles of 128 columns. A tile is
- * [r][128] elements of 2 bytes, a row after the other, so it has 256 r bytes whatever the rank: no rank is padded. The last tile
- * is whole; what lies beyond n in it is zeros. A tile is contiguous and never crosses a page; where the tiles lie is told by
- * struct lora_matrix: some follow each other at its first place (the rest of a page that another matrix began), then equal runs
- * at places in a list (whole pages). Rows of 256 bytes are what both kernels read 16 bytes at a time, and are the groups of the
- * int8 form (quantise.h, groups of 128).
+ * Weights. A matrix of rank r and n columns (A: r x in; B transposed: r x out) is cut into tiles of 128 columns. A tile
+ * is [r][128] elements of 2 bytes, a row after the other, so it has 256 r bytes whatever the rank: no rank is padded.
+ * The last tile is whole; what lies beyond n in it is zeros. A tile is contiguous and never crosses a page; where the
+ * tiles lie is told by struct lora_matrix: some follow each other at its first place (the rest of a page that another
+ * matrix began), then equal runs at places in a list (whole pages). Rows of 256 bytes are what both kernels read 16
+ * bytes at a time, and are the groups of the int8 form (quantise.h, groups of 128).
  *
- * A batch. lora_batch_build() sorts tokens by adapter and cuts each adapter's tokens into pieces; it lies in device memory of a
- * fixed size and place, so a captured graph runs the next batch after a copy to it. The grid is for the largest batch; blocks
- * without a piece end.
+ * A batch. lora_batch_build() sorts tokens by adapter and cuts each adapter's tokens into pieces; it lies in device
+ * memory of a fixed size and place, so a captured graph runs the next batch after a copy to it. The grid is for the
+ * largest batch; blocks without a piece end.
  *
- * Bits. A token's result depends on its own row, its adapter and the shape of the layer alone: not on who else is in the batch.
- * That holds for each back end by itself; between them sums are added in another order.
+ * Bits. A token's result depends on its own row, its adapter and the shape of the layer alone: not on who else is in
+ * the batch. That holds for each back end by itself; between them sums are added in another order.
  */
 #ifndef CUDA_KERNELS_LORA_H
 #define CUDA_KERNELS_LORA_H
@@ -36,18 +36,20 @@ struct gpu_stream;
 enum {
 	LORA_RANK_MAX = 128,
 	LORA_TILE_COLUMNS = 128,
-	LORA_ALIGN = 16,              /* of a tile, and of the rows of x and y, bytes */
-	LORA_SPLITS_MAX = 16,         /* parts of `in` that different blocks sum; by the shape alone, for the bits' sake */
+	LORA_ALIGN = 16, /* of a tile, and of the rows of x and y, bytes */
+	/* parts of `in` that different blocks sum; by the shape alone, for the bits' sake */
+	LORA_SPLITS_MAX = 16,
 	LORA_SPLIT_TOKENS_MAX = 1024, /* with more tokens there is enough to do without splitting */
 	LORA_PIECE_SMALL = 16,        /* tokens of a piece while `in` is split: what one tensor operation takes */
 	LORA_PIECE_LARGE = 64,
-	LORA_SLICE = 32,              /* ranks that one block of shrink does */
+	LORA_SLICE = 32, /* ranks that one block of shrink does */
 	LORA_TOKENS_MAX = 1 << 20,
 };
 
 struct lora_matrix {
-	uint64_t first;      /* device address of tile 0 */
-	uint64_t more;       /* device address of uint64_t[]: where the further runs begin; not read when there are none */
+	uint64_t first; /* device address of tile 0 */
+	/* device address of uint64_t[]: where the further runs begin; not read when there are none */
+	uint64_t more;
 	uint32_t head_tiles; /* how many follow each other at `first` */
 	uint32_t run_tiles;  /* how many in each further run, the last of which may have fewer */
 };
@@ -78,22 +80,27 @@ struct lora_batch {
 };
 
 struct lora_args {
-	uint64_t batch;     /* struct lora_batch, built for tokens_max */
-	uint64_t adapters;  /* struct lora_adapter of index 0, in this layer and target; 8 bytes aligned */
-	uint64_t x;         /* [tokens][x_stride] elements, of which `in` are used */
-	uint64_t y;         /* [tokens][y_stride] elements, of which `out` are added to; must not overlap x */
-	uint64_t workspace; /* lora_workspace_bytes(), zeros before the first launch; shrink leaves in it what expand takes */
+	uint64_t batch;    /* struct lora_batch, built for tokens_max */
+	uint64_t adapters; /* struct lora_adapter of index 0, in this layer and target; 8 bytes aligned */
+	uint64_t x;        /* [tokens][x_stride] elements, of which `in` are used */
+	uint64_t y;        /* [tokens][y_stride] elements, of which `out` are added to; must not overlap x */
+	/* lora_workspace_bytes(), zeros before the first launch; shrink leaves in it what expand takes */
+	uint64_t workspace;
 	uint32_t adapter_count;
 	uint32_t tokens_max;
-	uint32_t rank_max;  /* no adapter has more: 1..LORA_RANK_MAX; one that has is left out */
+	uint32_t rank_max; /* no adapter has more: 1..LORA_RANK_MAX; one that has is left out */
 	uint32_t in, out;
 	uint32_t x_stride, y_stride; /* elements */
-	uint32_t element;   /* ELEMENT_F16 or ELEMENT_BF16: of x, y and the weights */
-	uint32_t adapter_stride; /* bytes from one struct lora_adapter to that of the next index, a multiple of 8; 0: they lie side by side */
+	uint32_t element;            /* ELEMENT_F16 or ELEMENT_BF16: of x, y and the weights */
+	/* bytes from one struct lora_adapter to that of the next index, a multiple of 8; 0: they lie side by side */
+	uint32_t adapter_stride;
 	uint32_t reserved;
 };
 
-/* The plain kernels do some of a batch: pieces from piece_first on, and of them those with rank_low <= rank <= rank_high. */
+/*
+ * The plain kernels do some of a batch: pieces from piece_first on, and of them those with rank_low <= rank <=
+ * rank_high.
+ */
 struct lora_plain_args {
 	struct lora_args lora;
 	uint32_t piece_first, piece_count;
@@ -211,11 +218,11 @@ ON_BOTH uint64_t lora_workspace_bytes(uint32_t tokens_max, uint32_t rank_max, ui
 /*
  * lora_tile_pack() - one tile of a matrix, in memory that the CPU can write.
  * @tile:  receives lora_tile_bytes(rank)
- * @from:  elements of 2 bytes; that of row k and column c is from[k * row_step + c * column_step]: PEFT's lora_A has steps
- *         `in` and 1, lora_B, which is [out][rank], 1 and `rank`
+ * @from:  elements of 2 bytes; that of row k and column c is from[k * row_step + c * column_step]: PEFT's lora_A has
+ *         steps `in` and 1, lora_B, which is [out][rank], 1 and `rank`
  */
-void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step, uint64_t column_step,
-	uint32_t index);
+void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step,
+	uint64_t column_step, uint32_t index);
 
 /*
  * lora_batch_build() - sort tokens by adapter.
@@ -228,22 +235,24 @@ int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_
 	uint32_t adapter_count);
 
 /*
- * lora_shrink_queue() - workspace = x A^T. lora_expand_queue() - y += scale * workspace B^T. One launch each; both return at
- * once. The same args to both, in this order and on one stream, and a workspace belongs to one stream at a time.
+ * lora_shrink_queue() - workspace = x A^T. lora_expand_queue() - y += scale * workspace B^T. One launch each; both
+ * return at once. The same args to both, in this order and on one stream, and a workspace belongs to one stream at a
+ * time.
  *
- * They can be captured into a graph. Between its launches may change: what the batch, x and struct lora_adapter hold, and
- * weights; not the args.
+ * They can be captured into a graph. Between its launches may change: what the batch, x and struct lora_adapter hold,
+ * and weights; not the args.
  *
- * Return: 0, or -EINVAL (no fp16 or bf16; nothing of in, out, tokens, ranks or adapters, or more than there may be; addresses, or
- * strides times the element, not multiples of LORA_ALIGN; a stride below the row), or what gpu_launch() says.
+ * Return: 0, or -EINVAL (no fp16 or bf16; nothing of in, out, tokens, ranks or adapters, or more than there may be;
+ * addresses, or strides times the element, not multiples of LORA_ALIGN; a stride below the row), or what gpu_launch()
+ * says.
  */
 int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream);
 int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream);
 
 /*
- * lora_plain_queue() - both, in the simplest way, for comparison: naively, with the pieces of one adapter at each call, that is
- * one pair of matrix products for each adapter; or grouped, with all pieces and the ranks of one class at each call. Errors as
- * above.
+ * lora_plain_queue() - both, in the simplest way, for comparison: naively, with the pieces of one adapter at each call,
+ * that is one pair of matrix products for each adapter; or grouped, with all pieces and the ranks of one class at each
+ * call. Errors as above.
  */
 int lora_plain_queue(struct gpu *gpu, const struct lora_plain_args *args, struct gpu_stream *stream);
 

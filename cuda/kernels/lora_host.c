@@ -1,9 +1,10 @@
 /*
  * lora_host.c - the LoRA kernels in C: what they mean, and what the `host` back end runs.
  *
- * shrink and expand go through a piece tile by tile: a tile's row is made fp32 once and used for all tokens of the piece, in
- * loops of a fixed length that the compiler turns into vector code. The plain ones, which are references for these, sum one
- * number at a time. All sums are fp32. A token's own sums are added in the same order whoever is in its piece.
+ * shrink and expand go through a piece tile by tile: a tile's row is made fp32 once and used for all tokens of the
+ * piece, in loops of a fixed length that the compiler turns into vector code. The plain ones, which are references for
+ * these, sum one number at a time. All sums are fp32. A token's own sums are added in the same order whoever is in its
+ * piece.
  */
 #include "cuda/kernels/lora.h"
 
@@ -83,7 +84,7 @@ static uint32_t columns_of(uint32_t columns, uint32_t tile)
 /* row_dot() - in LANES sums, which are then added one by one: an order that does not depend on the compiler. */
 static float row_dot(const float *restrict one, const float *restrict two)
 {
-	float lanes[LANES] = { 0 }, sum = 0;
+	float lanes[LANES] = {0}, sum = 0;
 
 	for (int i = 0; i < COLUMNS; i += LANES)
 		for (int lane = 0; lane < LANES; lane++)
@@ -185,7 +186,8 @@ static void plain_shrink(const struct job *job)
 
 			for (uint32_t c = 0; c < args->in; c++)
 				sum += value_get(args->element, x_row(job, i)[c]) *
-					value_get(args->element, tile_row(&job->adapter->a, rank, c / COLUMNS, k)[c % COLUMNS]);
+					value_get(args->element,
+						tile_row(&job->adapter->a, rank, c / COLUMNS, k)[c % COLUMNS]);
 			job->sums[(uint64_t)i * lora_rank_stride(args->rank_max) + k] = sum;
 		}
 }
@@ -202,7 +204,8 @@ static void plain_expand(const struct job *job)
 
 			for (uint32_t k = 0; k < rank; k++)
 				sum += job->sums[(uint64_t)i * lora_rank_stride(args->rank_max) + k] *
-					value_get(args->element, tile_row(&job->adapter->b, rank, c / COLUMNS, k)[c % COLUMNS]);
+					value_get(args->element,
+						tile_row(&job->adapter->b, rank, c / COLUMNS, k)[c % COLUMNS]);
 			*y = value_bits(args->element, value_get(args->element, *y) + job->adapter->scale * sum);
 		}
 }

@@ -1,7 +1,7 @@
 /*
- * lora_plain.cu - LoRA in the simplest way that is not wasteful on purpose, to compare with: no splits, no tensor operations,
- * weights read again for each token. Blocks (x) are pieces; shrink: a warp for each rank (y), expand: a thread for each column of
- * a tile (y).
+ * lora_plain.cu - LoRA in the simplest way that is not wasteful on purpose, to compare with: no splits, no tensor
+ * operations, weights read again for each token. Blocks (x) are pieces; shrink: a warp for each rank (y), expand: a
+ * thread for each column of a tile (y).
  */
 #include "cuda/kernels/lora.h"
 
@@ -22,8 +22,8 @@ static __device__ bool job_get(const struct lora_plain_args &args, struct job &j
 
 	const struct lora_piece piece = lora_batch_pieces(batch)[index];
 
-	if (piece.adapter < 0 || (uint32_t)piece.adapter >= args.lora.adapter_count || piece.begin > args.lora.tokens_max ||
-		piece.count > args.lora.tokens_max - piece.begin)
+	if (piece.adapter < 0 || (uint32_t)piece.adapter >= args.lora.adapter_count ||
+		piece.begin > args.lora.tokens_max || piece.count > args.lora.tokens_max - piece.begin)
 		return false;
 	job.adapter = lora_adapter_at(&args.lora, (uint32_t)piece.adapter);
 	job.order = lora_batch_order(batch, args.lora.tokens_max) + piece.begin;
@@ -54,8 +54,10 @@ extern "C" __global__ void __launch_bounds__(128) lora_plain_shrink(const struct
 			const uint64_t at = lora_tile_at(&job.adapter->a, job.rank, tile);
 			const uint16_t *row = (const uint16_t *)at + k * LORA_TILE_COLUMNS;
 
-			for (uint32_t c = lane; c < LORA_TILE_COLUMNS && tile * LORA_TILE_COLUMNS + c < lora.in; c += 32)
-				sum += value_get(lora.element, x[tile * LORA_TILE_COLUMNS + c]) * value_get(lora.element, row[c]);
+			for (uint32_t c = lane; c < LORA_TILE_COLUMNS && tile * LORA_TILE_COLUMNS + c < lora.in;
+				c += 32)
+				sum += value_get(lora.element, x[tile * LORA_TILE_COLUMNS + c]) *
+					value_get(lora.element, row[c]);
 		}
 		for (int step = 16; step; step /= 2)
 			sum += __shfl_xor_sync(0xffffffff, sum, step);

@@ -19,16 +19,19 @@ static int args_check(const struct quantise_args *args)
 			args ? args->element : 0);
 	bytes = element_bytes(args->element);
 	if (!args->columns || args->columns > elements_max || args->rows > elements_max / args->columns)
-		return gpu_fail(-EINVAL, "quantise: %llu rows of %llu columns; at least one column, at most 2^48 elements",
+		return gpu_fail(-EINVAL,
+			"quantise: %llu rows of %llu columns; at least one column, at most 2^48 elements",
 			(unsigned long long)args->rows, (unsigned long long)args->columns);
-	if (!args->values || !args->codes || !args->scales || args->values % bytes || args->scales % 2 || args->error % 8)
-		return gpu_fail(-EINVAL, "quantise: values, codes and scales must be there and aligned, the error to 8 bytes");
+	if (!args->values || !args->codes || !args->scales || args->values % bytes || args->scales % 2 ||
+		args->error % 8)
+		return gpu_fail(
+			-EINVAL, "quantise: values, codes and scales must be there and aligned, the error to 8 bytes");
 	return 0;
 }
 
 static int queue(struct gpu *gpu, enum gpu_kernel kernel, const struct quantise_args *args, struct gpu_stream *stream)
 {
-	struct gpu_shape shape = { .grid = { 1, 1, 1 }, .block = BLOCK_THREADS };
+	struct gpu_shape shape = {.grid = {1, 1, 1}, .block = BLOCK_THREADS};
 	uint64_t blocks;
 	int rc = args_check(args);
 
@@ -58,7 +61,8 @@ struct group {
 
 static struct group group_at(const struct quantise_args *args, uint64_t index)
 {
-	uint64_t groups = quantise_groups(args->columns, args->group), length = args->group ? args->group : args->columns;
+	uint64_t groups = quantise_groups(args->columns, args->group),
+		 length = args->group ? args->group : args->columns;
 	uint64_t column = index % groups * length;
 	uint64_t left = args->columns - column;
 
@@ -70,16 +74,21 @@ static struct group group_at(const struct quantise_args *args, uint64_t index)
 }
 
 /* row_get() - the next elements of a group as fp32; returns how many. */
-static uint32_t row_get(const struct quantise_args *args, const struct group *group, uint64_t done, float row[ELEMENT_ROW])
+static uint32_t row_get(
+	const struct quantise_args *args, const struct group *group, uint64_t done, float row[ELEMENT_ROW])
 {
 	uint64_t left = group->count - done, at = group->begin + done;
 	uint32_t count = left < ELEMENT_ROW ? (uint32_t)left : ELEMENT_ROW;
 
-	element_row_get(args->element, (const char *)(uintptr_t)args->values + at * element_bytes(args->element), count, row);
+	element_row_get(
+		args->element, (const char *)(uintptr_t)args->values + at * element_bytes(args->element), count, row);
 	return count;
 }
 
-/* row_largest() - the bits of the largest magnitude, which have the order of the numbers, infinity and then NaN above them. */
+/*
+ * row_largest() - the bits of the largest magnitude, which have the order of the numbers, infinity and then NaN above
+ * them.
+ */
 static uint32_t row_largest(const float row[ELEMENT_ROW])
 {
 	uint32_t largest = 0;
@@ -93,14 +102,15 @@ static uint32_t row_largest(const float row[ELEMENT_ROW])
 }
 
 /*
- * row_quantise() - codes of a row, in lanes that the compiler makes vectors of. Adding and taking away 1.5 * 2^23 rounds to an
- * integer as rintf(3) does. most: the largest value of the element, as in quantise_value().
+ * row_quantise() - codes of a row, in lanes that the compiler makes vectors of. Adding and taking away 1.5 * 2^23
+ * rounds to an integer as rintf(3) does. most: the largest value of the element, as in quantise_value().
  */
-static void row_quantise(const float row[ELEMENT_ROW], float scale, float most, int8_t codes[ELEMENT_ROW], struct quantise_error *error)
+static void row_quantise(
+	const float row[ELEMENT_ROW], float scale, float most, int8_t codes[ELEMENT_ROW], struct quantise_error *error)
 {
 	enum { LANES = 16 };
-	double error_squares[LANES] = { 0 }, squares[LANES] = { 0 };
-	float largest[LANES] = { 0 }, divisor = scale > 0 ? scale : 1;
+	double error_squares[LANES] = {0}, squares[LANES] = {0};
+	float largest[LANES] = {0}, divisor = scale > 0 ? scale : 1;
 
 	for (int i = 0; i < ELEMENT_ROW; i += LANES)
 		for (int lane = 0; lane < LANES; lane++) {
@@ -154,7 +164,7 @@ static void group_quantise(const struct quantise_args *args, const struct group 
 void quantise_host(const struct quantise_args *args)
 {
 	uint64_t groups = args->rows * quantise_groups(args->columns, args->group);
-	struct quantise_error error = { 0 }, *all = (struct quantise_error *)(uintptr_t)args->error;
+	struct quantise_error error = {0}, *all = (struct quantise_error *)(uintptr_t)args->error;
 
 	for (uint64_t i = 0; i < groups; i++) {
 		struct group group = group_at(args, i);
@@ -180,7 +190,7 @@ void dequantise_host(const struct quantise_args *args)
 		float scale = float_of_bf16(*group.scale);
 
 		for (uint64_t done = 0; done < group.count; done += count) {
-			int8_t part[ELEMENT_ROW] = { 0 };
+			int8_t part[ELEMENT_ROW] = {0};
 
 			count = group.count - done < ELEMENT_ROW ? (uint32_t)(group.count - done) : ELEMENT_ROW;
 			memcpy(part, codes + done, count);

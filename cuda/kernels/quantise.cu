@@ -1,6 +1,6 @@
 /*
- * quantise.cu - one warp for each group, in two passes: the largest magnitude, then the codes. The second pass finds the group in
- * the cache, as a group is some hundred bytes; where it is a whole row, some ten thousand.
+ * quantise.cu - one warp for each group, in two passes: the largest magnitude, then the codes. The second pass finds
+ * the group in the cache, as a group is some hundred bytes; where it is a whole row, some ten thousand.
  *
  * Codes and scales are those of the reference to the bit; the sums of errors are added in another order, and in fused
  * multiplications.
@@ -18,9 +18,10 @@ struct group {
 
 static __device__ struct group group_at(const struct quantise_args &args, uint64_t index)
 {
-	const uint64_t groups = quantise_groups(args.columns, args.group), length = args.group ? args.group : args.columns;
+	const uint64_t groups = quantise_groups(args.columns, args.group),
+		       length = args.group ? args.group : args.columns;
 	const uint64_t column = index % groups * length, left = args.columns - column;
-	struct group group = { index / groups * args.columns + column, left < length ? left : length };
+	struct group group = {index / groups * args.columns + column, left < length ? left : length};
 
 	return group;
 }
@@ -66,7 +67,8 @@ struct errors {
 };
 
 template <uint32_t element>
-static __device__ void group_quantise(const struct quantise_args &args, uint64_t index, uint32_t lane, struct errors &errors)
+static __device__ void group_quantise(
+	const struct quantise_args &args, uint64_t index, uint32_t lane, struct errors &errors)
 {
 	const struct group group = group_at(args, index);
 	int8_t *codes = (int8_t *)args.codes + group.begin;
@@ -107,7 +109,7 @@ template <uint32_t element> static __device__ void rows_quantise(const struct qu
 {
 	const uint64_t groups = args.rows * quantise_groups(args.columns, args.group);
 	const uint32_t lane = threadIdx.x % 32, warps = blockDim.x / 32;
-	struct errors errors = { 0, 0, 0 };
+	struct errors errors = {0, 0, 0};
 
 	for (uint64_t i = (uint64_t)blockIdx.x * warps + threadIdx.x / 32; i < groups; i += (uint64_t)gridDim.x * warps)
 		group_quantise<element>(args, i, lane, errors);

@@ -1,10 +1,10 @@
 /*
  * quantise.h - int8 forms of fp16, bf16 and fp32: what a colder tier holds of weights and of KV blocks.
  *
- * Symmetric: value = code * scale, codes -127..127, one scale for each group of elements that follow each other in a row. A scale
- * is bf16, which is 1.6 % of the codes' bytes at 128 elements a group, and is rounded up, so that the largest of a group still
- * has a code. A group with an infinity or a NaN has no such form: its scale and codes are 0 and its error is infinite, so whoever
- * looks at the error refuses it.
+ * Symmetric: value = code * scale, codes -127..127, one scale for each group of elements that follow each other in a
+ * row. A scale is bf16, which is 1.6 % of the codes' bytes at 128 elements a group, and is rounded up, so that the
+ * largest of a group still has a code. A group with an infinity or a NaN has no such form: its scale and codes are 0
+ * and its error is infinite, so whoever looks at the error refuses it.
  */
 #ifndef CUDA_KERNELS_QUANTISE_H
 #define CUDA_KERNELS_QUANTISE_H
@@ -35,7 +35,8 @@ struct quantise_args {
 	uint32_t element; /* enum element */
 };
 
-static_assert(sizeof(struct quantise_args) == 56 && sizeof(struct quantise_error) == 24, "both compilers must have the same");
+static_assert(
+	sizeof(struct quantise_args) == 56 && sizeof(struct quantise_error) == 24, "both compilers must have the same");
 
 /* quantise_groups() - scales of one row. */
 ON_BOTH uint64_t quantise_groups(uint64_t columns, uint32_t group)
@@ -51,7 +52,10 @@ ON_BOTH uint16_t quantise_scale(float largest)
 	return (uint16_t)((float_bits(largest / 127.0f) + 0xffff) >> 16);
 }
 
-/* quantise_value() - of a code. A scale is rounded up, so the last code of a group may stand for more than the element can be. */
+/*
+ * quantise_value() - of a code. A scale is rounded up, so the last code of a group may stand for more than the element
+ * can be.
+ */
 ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 {
 	const float value = (float)code * scale, most = element_most(element);
@@ -60,11 +64,11 @@ ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 }
 
 /*
- * quantise_queue() - values to codes and scales. dequantise_queue() - codes and scales to values. Both queue one kernel and
- * return at once; all addresses are device addresses or registered host memory. No rows are no work.
+ * quantise_queue() - values to codes and scales. dequantise_queue() - codes and scales to values. Both queue one kernel
+ * and return at once; all addresses are device addresses or registered host memory. No rows are no work.
  *
- * Return: 0, or -EINVAL (an element that there is not; no columns; addresses that are 0 or not multiples of the element's size;
- * more than 2^48 elements), or what gpu_launch() says.
+ * Return: 0, or -EINVAL (an element that there is not; no columns; addresses that are 0 or not multiples of the
+ * element's size; more than 2^48 elements), or what gpu_launch() says.
  */
 int quantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
 int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);

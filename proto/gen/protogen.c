@@ -87,10 +87,13 @@ static void print_introduction(FILE *out)
 {
 	fprintf(out,
 		"# Messages of gpool\n\n"
-		"Printed from `messages.def` by `protogen --markdown`; change the table and print it again. What the channels are for, and\n"
+		"Printed from `messages.def` by `protogen --markdown`; change the table and print it again. What the "
+		"channels are for, and\n"
 		"the rules for sequence numbers and hostile input, are in `docs/internals/protocol.md`.\n\n"
-		"Integers are little-endian and packed, in the order of the tables. A text is u16 length and as many bytes of UTF-8 without\n"
-		"NUL and other control characters. A list is u32 count and as many records. A message has exactly one encoding: a byte too\n"
+		"Integers are little-endian and packed, in the order of the tables. A text is u16 length and as many "
+		"bytes of UTF-8 without\n"
+		"NUL and other control characters. A list is u32 count and as many records. A message has exactly one "
+		"encoding: a byte too\n"
 		"few or too many, a text or list above its limit, and a wrong envelope are all refused (`EBADMSG`).\n\n"
 		"## The envelope\n\n"
 		"%d bytes before every message; sizes below include it. No message is larger than %d bytes.\n\n"
@@ -108,7 +111,8 @@ static void print_introduction(FILE *out)
 static void print_markdown(FILE *out)
 {
 	print_introduction(out);
-#define CHANNEL(name, first, last, text) fprintf(out, "## Channel `%s`: types %d to %d\n\n%s.\n\n", #name, first, last, text);
+#define CHANNEL(name, first, last, text) \
+	fprintf(out, "## Channel `%s`: types %d to %d\n\n%s.\n\n", #name, first, last, text);
 #define RECORD(name, text) print_title(out, "Record", #name, text, MSG_LEAST_##name, MSG_LARGEST_##name);
 #define RECORD_END(name) print_end(out);
 #define MESSAGE(name, type, text) print_message_title(out, #name, type, text, MSG_LEAST_##name, MSG_LARGEST_##name);
@@ -147,12 +151,14 @@ static void print_integer(FILE *out, const char *name, const char *part, uint64_
 
 static void print_dictionary(FILE *out)
 {
-	fprintf(out, "# Printed from messages.def by `protogen --dictionary`: the first bytes of each message, limits, and odd text.\n");
-#define MESSAGE(name, type, text)                                                                                                  \
+	fprintf(out,
+		"# Printed from messages.def by `protogen --dictionary`: the first bytes of each message, limits, and "
+		"odd text.\n");
+#define MESSAGE(name, type, text) \
 	print_integer(out, #name, "", MSG_MAGIC | (uint64_t)MSG_ENVELOPE_VERSION << 32 | (uint64_t)(type) << 48, 8);
-#define STR(name, size, text) print_integer(out, #name, "_longest", (size) - 1, 2);
-#define LIST(name, record, most, text)                                                                                             \
-	print_integer(out, #name, "_most", most, 4);                                                                               \
+#define STR(name, size, text) print_integer(out, #name, "_longest", (size)-1, 2);
+#define LIST(name, record, most, text) \
+	print_integer(out, #name, "_most", most, 4); \
 	print_integer(out, #name, "_beyond", (most) + 1, 4);
 #include "proto/messages.def"
 	print_word(out, "text", "_c1", "\xc2\x85", 2);

@@ -1,9 +1,9 @@
 /*
  * bitmap.h - a set of small numbers whose lowest member is found at once.
  *
- * A bit for each number, and above that levels of summaries: a bit for each word below that is not 0. Looking for the lowest
- * member, or for the next from a number on, looks at one or two words of each level, of which there are four at most. No locks:
- * its owner has one.
+ * A bit for each number, and above that levels of summaries: a bit for each word below that is not 0. Looking for the
+ * lowest member, or for the next from a number on, looks at one or two words of each level, of which there are four at
+ * most. No locks: its owner has one.
  */
 #ifndef GPOOL_POLICY_BITMAP_H
 #define GPOOL_POLICY_BITMAP_H
@@ -22,7 +22,10 @@ struct bitmap {
 	uint32_t count; /* members */
 };
 
-/* bitmap_init() - without a member, for numbers below `bits`, 1..BITMAP_BITS_MAX: 0, -ENOMEM. bitmap_fini() - takes an all-zero one, too. */
+/*
+ * bitmap_init() - without a member, for numbers below `bits`, 1..BITMAP_BITS_MAX: 0, -ENOMEM. bitmap_fini() - takes an
+ * all-zero one, too.
+ */
 int bitmap_init(struct bitmap *bitmap, uint32_t bits);
 void bitmap_fini(struct bitmap *bitmap);
 

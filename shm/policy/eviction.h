@@ -1,10 +1,10 @@
 /*
- * eviction.h - which node of a prefix tree goes when room is needed. Numbers only: no pool, no memory of blocks, no clock but its
- * own, which counts insertions and touches.
+ * eviction.h - which node of a prefix tree goes when room is needed. Numbers only: no pool, no memory of blocks, no
+ * clock but its own, which counts insertions and touches.
  *
- * A node stands for something kept (a block of a prefix) and is a small number that its owner may use as an index. Its key is the
- * identity of the whole prefix up to it, such as a chained hash; it serves to know a node again that was evicted, and for nothing
- * else, so that two nodes of one key do no harm.
+ * A node stands for something kept (a block of a prefix) and is a small number that its owner may use as an index. Its
+ * key is the identity of the whole prefix up to it, such as a chained hash; it serves to know a node again that was
+ * evicted, and for nothing else, so that two nodes of one key do no harm.
  *
  * Invariants:
  *   a candidate is a kept node without kept children and without pins; nothing else is ever a victim
@@ -12,8 +12,8 @@
  *   what is remembered of evicted nodes is at most EVICTION_GHOSTS for each node that may be kept
  *
  * Threads: none of its own and no lock; its owner has one.
- * Memory:  all of it from eviction_create() on, touched as it is used: 56 bytes for each node with `lru`, about 250 with
- *          `adaptive`, and 60 KiB.
+ * Memory:  all of it from eviction_create() on, touched as it is used: 56 bytes for each node with `lru`, about 250
+ *          with `adaptive`, and 60 KiB.
  */
 #ifndef GPOOL_POLICY_EVICTION_H
 #define GPOOL_POLICY_EVICTION_H
@@ -46,7 +46,8 @@ extern const struct eviction_policy *const eviction_policies[];
 
 /*
  * eviction_create() - without a node.
- * @nodes: most that are kept at once, 1..EVICTION_NODES_MAX; node numbers are below it. Room may be for fewer of them: what is kept
+ * @nodes: most that are kept at once, 1..EVICTION_NODES_MAX; node numbers are below it. Room may be for fewer of them:
+ * what is kept
  *         when one has to go counts as the size of the cache
  * Return: 0, -EINVAL, -ENOMEM. eviction_destroy() takes NULL, too.
  */
@@ -71,25 +72,29 @@ void eviction_used(struct eviction *eviction, uint32_t node);
 void eviction_pin(struct eviction *eviction, uint32_t node);
 void eviction_unpin(struct eviction *eviction, uint32_t node);
 
-/* eviction_victim() - the candidate that should go next, and changes nothing; EVICTION_NONE: all are pinned, or there is none. */
+/*
+ * eviction_victim() - the candidate that should go next, and changes nothing; EVICTION_NONE: all are pinned, or there
+ * is none.
+ */
 uint32_t eviction_victim(struct eviction *eviction);
 
 /*
- * eviction_worth() - of a kept node: those with less go first. It is what is known now, and comparable among all nodes now; for
- * owners who choose among some of them.
+ * eviction_worth() - of a kept node: those with less go first. It is what is known now, and comparable among all nodes
+ * now; for owners who choose among some of them.
  */
 float eviction_worth(const struct eviction *eviction, uint32_t node);
 
 /*
- * eviction_evict() - for want of room: a candidate is kept no longer, and remembered. eviction_remove() - for another reason (it
- * is no longer valid): forgotten. Both need a candidate, not just the victim. The number may be given out again at once.
+ * eviction_evict() - for want of room: a candidate is kept no longer, and remembered. eviction_remove() - for another
+ * reason (it is no longer valid): forgotten. Both need a candidate, not just the victim. The number may be given out
+ * again at once.
  */
 void eviction_evict(struct eviction *eviction, uint32_t node);
 void eviction_remove(struct eviction *eviction, uint32_t node);
 
 /*
- * eviction_forget() - any kept node is kept no longer, and not remembered, whoever has pinned it; its children go to its parent.
- * eviction_clear() - all of them. Cost: a look at each node.
+ * eviction_forget() - any kept node is kept no longer, and not remembered, whoever has pinned it; its children go to
+ * its parent. eviction_clear() - all of them. Cost: a look at each node.
  */
 void eviction_forget(struct eviction *eviction, uint32_t node);
 void eviction_clear(struct eviction *eviction);

@@ -1,23 +1,24 @@
 /*
- * eviction_adaptive.c - the candidate from which the fewest touches can be hoped for, for the room and the time that it would
- * take.
+ * eviction_adaptive.c - the candidate from which the fewest touches can be hoped for, for the room and the time that it
+ * would take.
  *
- * Nodes are sorted into classes by what is known of them (how often they were touched; if never, below what they came and how far
- * below; whether anything ever grew below them, whether their chain was left for another one), and by age, which is the clock
- * since the last touch. For each class and age two things are counted: how long nodes were in it, and how many were touched.
- * Evicted nodes go on counting as ghosts, so that it is also learned what happens at ages that nothing here reaches. From that
- * comes the rate of touches by age, and from the rates the density of each class and age: touches for each unit of time, if a
- * node is kept until the moment up to which keeping it pays best. A node that nobody is likely to touch soon, but many are later,
- * is so held through the gap, and when not all can be held, a part of them is, instead of none.
+ * Nodes are sorted into classes by what is known of them (how often they were touched; if never, below what they came
+ * and how far below; whether anything ever grew below them, whether their chain was left for another one), and by age,
+ * which is the clock since the last touch. For each class and age two things are counted: how long nodes were in it,
+ * and how many were touched. Evicted nodes go on counting as ghosts, so that it is also learned what happens at ages
+ * that nothing here reaches. From that comes the rate of touches by age, and from the rates the density of each class
+ * and age: touches for each unit of time, if a node is kept until the moment up to which keeping it pays best. A node
+ * that nobody is likely to touch soon, but many are later, is so held through the gap, and when not all can be held, a
+ * part of them is, instead of none.
  *
- * There are no constants of any workload: ages are measured in sizes of the cache, and before anything is learned the rates fall
- * with age, which is LRU. That size is what is kept when something has to go, within a factor of four, since the room may be no
- * number of nodes.
+ * There are no constants of any workload: ages are measured in sizes of the cache, and before anything is learned the
+ * rates fall with age, which is LRU. That size is what is kept when something has to go, within a factor of four, since
+ * the room may be no number of nodes.
  *
- * Candidates hang in one list for each class and age. They are in it by the age that they had when they came, and are brought up
- * to date when somebody looks, which for each node is once for each age it reaches. A bitmap over the lists in the order of
- * density finds the lowest. Looking at all nodes and ghosts, for their time to be counted, goes on bit by bit with every
- * insertion and touch.
+ * Candidates hang in one list for each class and age. They are in it by the age that they had when they came, and are
+ * brought up to date when somebody looks, which for each node is once for each age it reaches. A bitmap over the lists
+ * in the order of density finds the lowest. Looking at all nodes and ghosts, for their time to be counted, goes on bit
+ * by bit with every insertion and touch.
  */
 #include "shm/policy/bitmap.h"
 #include "shm/policy/eviction_policy.h"
@@ -29,11 +30,13 @@
 
 enum {
 	AGES = 24,
-	AGE_STEPS = 64, /* ages begin at 1/64 of the size of the cache, two in a power of two: they end at 32 times that size */
+	/* ages begin at 1/64 of the size of the cache, two in a power of two: they end at 32 times that size */
+	AGE_STEPS = 64,
 
 	/* Classes. All but the last two are there twice: without and with anything that ever grew below. */
-	TOUCH_STEPS = 7,   /* by number of touches: 1, 2, 3, 4.., 8.., 16.., 32.. */
-	ORIGINS = 3,       /* never touched, by what it was put below: the top, a node touched less than 8 times, or more often */
+	TOUCH_STEPS = 7, /* by number of touches: 1, 2, 3, 4.., 8.., 16.., 32.. */
+	/* never touched, by what it was put below: the top, a node touched less than 8 times, or more often */
+	ORIGINS = 3,
 	PLACE_STEPS = 6,   /* and by how many came below that before it at one go: 0, 1.., 3.., 7.., 15.., 31.. */
 	ORIGIN_SHARED = 8, /* chosen: where a node touched so often has its touches from many */
 	CLASS_LEFT = 2 * (TOUCH_STEPS + ORIGINS * PLACE_STEPS),
@@ -46,11 +49,12 @@ enum {
 };
 
 /*
- * All chosen, none for a workload: only what is too long or too short by much makes a difference. Weights are numbers of touches
- * that must be seen until they count as much as what was believed before: of all classes together; of by how much one class
- * differs from those like it; and of by how much it does so at each age.
+ * All chosen, none for a workload: only what is too long or too short by much makes a difference. Weights are numbers
+ * of touches that must be seen until they count as much as what was believed before: of all classes together; of by how
+ * much one class differs from those like it; and of by how much it does so at each age.
  */
-static const float memory = 1 - 1 / 256.f; /* what a turn leaves of all counts: half is forgotten in 44 sizes of the cache */
+/* what a turn leaves of all counts: half is forgotten in 44 sizes of the cache */
+static const float memory = 1 - 1 / 256.f;
 static const float pooled_weight = 1, factor_weight = 10, class_weight = 2;
 static const float first_guess = 0.3f; /* the rate at an age, times that age, until something is known */
 
@@ -61,7 +65,8 @@ enum {
 	GHOSTS_SHARE = 2, /* and all ghosts */
 
 	SIZE_LEAST = 16,
-	SIZE_SHARE = 4, /* the size of the cache is another one when less than a part of it in so many is kept, or more than it */
+	/* the size of the cache is another one when less than a part of it in so many is kept, or more than it */
+	SIZE_SHARE = 4,
 };
 
 struct entry {
@@ -88,7 +93,7 @@ static_assert(sizeof(struct eviction_node) + sizeof(struct entry) + EVICTION_GHO
 struct adaptive {
 	struct entry *entries; /* [node_count + LISTS] */
 	struct ghost *ghosts;  /* [buckets * GHOST_WAYS] */
-	uint32_t size;  /* of the cache, in nodes */
+	uint32_t size;         /* of the cache, in nodes */
 	uint32_t bucket_mask;
 	uint32_t turn;           /* clocks */
 	uint32_t turned;         /* of them over */
@@ -145,7 +150,7 @@ static uint32_t class_of(const struct entry *entry)
 	if (entry->touches)
 		return 2 * touch_step(entry->touches) + entry->grew;
 	return 2 * (TOUCH_STEPS + entry->origin * PLACE_STEPS + least(power_of(entry->place + 1u), PLACE_STEPS - 1)) +
-	       entry->grew;
+		entry->grew;
 }
 
 static uint32_t now_of(const struct eviction *eviction)
@@ -200,14 +205,16 @@ static void touch_count(struct adaptive *adaptive, uint32_t kind, uint32_t clock
 
 static float age_width(const struct adaptive *adaptive, uint32_t age)
 {
-	return age + 1 < AGES ? (float)(adaptive->ages[age + 1] - adaptive->ages[age]) : (float)adaptive->ages[AGES - 1];
+	return age + 1 < AGES ? (float)(adaptive->ages[age + 1] - adaptive->ages[age])
+			      : (float)adaptive->ages[AGES - 1];
 }
 
 /* The rate of touches by age, of all classes together. */
 static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 {
 	for (uint32_t age = 0; age < AGES; age++) {
-		float guess = first_guess / ((float)adaptive->ages[age] + age_width(adaptive, age) / 2), touches = 0, time = 0;
+		float guess = first_guess / ((float)adaptive->ages[age] + age_width(adaptive, age) / 2), touches = 0,
+		      time = 0;
 
 		for (uint32_t kind = 0; kind < CLASSES; kind++) {
 			touches += adaptive->touches[kind][age];
@@ -217,7 +224,10 @@ static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 	}
 }
 
-/* Classes that are believed to be like each other until more is known: of touched nodes, of each origin, of those that were left. */
+/*
+ * Classes that are believed to be like each other until more is known: of touched nodes, of each origin, of those that
+ * were left.
+ */
 static uint32_t group_of(uint32_t kind)
 {
 	if (kind >= CLASS_LEFT)
@@ -244,7 +254,8 @@ static void factors_make(const struct adaptive *adaptive, const float pooled[AGE
 	for (uint32_t kind = 0; kind < CLASSES; kind++)
 		touches[group_of(kind)] += factor_add(adaptive, kind, pooled, &expected[group_of(kind)]);
 	for (uint32_t kind = 0; kind < CLASSES; kind++) {
-		float group = (touches[group_of(kind)] + factor_weight) / (expected[group_of(kind)] + factor_weight), own = 0;
+		float group = (touches[group_of(kind)] + factor_weight) / (expected[group_of(kind)] + factor_weight),
+		      own = 0;
 		float own_touches = factor_add(adaptive, kind, pooled, &own);
 
 		factors[kind] = (own_touches + factor_weight) / (own + factor_weight / group);
@@ -257,7 +268,7 @@ static void rates_class(
 {
 	for (uint32_t age = 0; age < AGES; age++)
 		rates[age] = (adaptive->touches[kind][age] + class_weight) /
-			     (adaptive->time[kind][age] + class_weight / (pooled[age] * factor));
+			(adaptive->time[kind][age] + class_weight / (pooled[age] * factor));
 }
 
 /* From each age on: the most touches for the time that they take, over all moments up to which one could wait. */
@@ -337,7 +348,8 @@ static void list_add(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
 	struct entry *entry = &adaptive->entries[node], *head;
-	uint32_t list = class_of(entry) * AGES + age_of(adaptive, node_clocks(eviction, node)), first = eviction->node_count;
+	uint32_t list = class_of(entry) * AGES + age_of(adaptive, node_clocks(eviction, node)),
+		 first = eviction->node_count;
 
 	if (list_is_empty(adaptive, first, list))
 		bitmap_add(&adaptive->occupied, adaptive->rank[list]);
@@ -514,7 +526,10 @@ static void size_set(struct adaptive *adaptive, uint32_t size)
 	ages_make(adaptive);
 }
 
-/* Ages are half as long: what was counted of one is now of the age two further on; of the first ones nobody knows how it lay there. */
+/*
+ * Ages are half as long: what was counted of one is now of the age two further on; of the first ones nobody knows how
+ * it lay there.
+ */
 static void counts_halve(float counts[AGES])
 {
 	counts[AGES - 1] += counts[AGES - 2] + counts[AGES - 3];
@@ -552,7 +567,8 @@ static void rescale(struct eviction *eviction, uint32_t size)
 
 	/* Memory that was never used stays unused. */
 	if (eviction->stats.ghosts)
-		memset(adaptive->ghosts, 0, (size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS * sizeof(*adaptive->ghosts));
+		memset(adaptive->ghosts, 0,
+			(size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS * sizeof(*adaptive->ghosts));
 	eviction->stats.ghosts = 0;
 	size_set(adaptive, size);
 	counts_rescale(adaptive, shift);
@@ -635,8 +651,9 @@ static void entry_left(struct eviction *eviction, uint32_t node)
 }
 
 /*
- * A second child: whoever came by went another way than before, and who follows him will too. What hangs below the first child in
- * one chain is left. Each is marked once until somebody touches it, so that this costs no more than touching does.
+ * A second child: whoever came by went another way than before, and who follows him will too. What hangs below the
+ * first child in one chain is left. Each is marked once until somebody touches it, so that this costs no more than
+ * touching does.
  */
 static void chain_leave(struct eviction *eviction, uint32_t node)
 {
@@ -708,7 +725,8 @@ static float adaptive_worth(const struct eviction *eviction, uint32_t node)
 {
 	const struct adaptive *adaptive = eviction->state;
 
-	return adaptive->density[class_of(&adaptive->entries[node]) * AGES + age_of(adaptive, node_clocks(eviction, node))];
+	return adaptive
+		->density[class_of(&adaptive->entries[node]) * AGES + age_of(adaptive, node_clocks(eviction, node))];
 }
 
 const struct eviction_policy eviction_adaptive = {

@@ -1,6 +1,6 @@
 /*
- * eviction_lru.c - the candidate that was touched longest ago. A heap, since a parent that becomes a candidate when its last
- * child goes stands anywhere in the order.
+ * eviction_lru.c - the candidate that was touched longest ago. A heap, since a parent that becomes a candidate when its
+ * last child goes stands anywhere in the order.
  */
 #include "shm/policy/eviction_policy.h"
 #include "shm/policy/number_heap.h"

@@ -1,6 +1,6 @@
 /*
- * eviction_policy.h - between the tree (eviction.c), which knows who is a candidate, and policies, which put candidates in an
- * order. Internal to these files.
+ * eviction_policy.h - between the tree (eviction.c), which knows who is a candidate, and policies, which put candidates
+ * in an order. Internal to these files.
  */
 #ifndef GPOOL_POLICY_EVICTION_POLICY_H
 #define GPOOL_POLICY_EVICTION_POLICY_H

@@ -1,6 +1,6 @@
 /*
- * number_heap.h - small numbers in the order of their keys: the one with the lowest key is on top. A binary heap that knows where
- * each number stands, so that any of them can go. No locks: its owner has one.
+ * number_heap.h - small numbers in the order of their keys: the one with the lowest key is on top. A binary heap that
+ * knows where each number stands, so that any of them can go. No locks: its owner has one.
  */
 #ifndef GPOOL_POLICY_NUMBER_HEAP_H
 #define GPOOL_POLICY_NUMBER_HEAP_H
@@ -14,7 +14,10 @@ struct number_heap {
 	uint32_t count;
 };
 
-/* number_heap_init() - without a member, for numbers below `numbers`, 1 at least: 0, -ENOMEM. _fini() - takes all zero, too. */
+/*
+ * number_heap_init() - without a member, for numbers below `numbers`, 1 at least: 0, -ENOMEM. _fini() - takes all zero,
+ * too.
+ */
 int number_heap_init(struct number_heap *heap, uint32_t numbers);
 void number_heap_fini(struct number_heap *heap);
 

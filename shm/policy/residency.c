@@ -126,7 +126,10 @@ static void evict(struct residency *residency, uint32_t number)
 
 /* ---- coming ---- */
 
-/* Whether there could be room for those queued and one more, if those idle went: all of them, or those that nobody expects. */
+/*
+ * Whether there could be room for those queued and one more, if those idle went: all of them, or those that nobody
+ * expects.
+ */
 static bool could_have_room(const struct residency *residency, uint64_t bytes, uint32_t count, bool expected_too)
 {
 	const struct residency_limits *limits = &residency->limits;
@@ -147,7 +150,7 @@ static bool fits(const struct residency *residency, uint64_t bytes, bool with_le
 	const struct sums *sums = &residency->sums;
 
 	return bytes <= limits->hot_bytes - sums->hot_bytes + (with_leaving ? sums->leaving_bytes : 0) &&
-	       1 <= limits->hot_count - sums->hot + (with_leaving ? sums->leaving : 0);
+		1 <= limits->hot_count - sums->hot + (with_leaving ? sums->leaving : 0);
 }
 
 /* Whether there is room now. What is not there is made, as far as the reason allows. */
@@ -184,8 +187,8 @@ static void unqueue(struct residency *residency, uint32_t number)
 	set_hot(residency, number, RESIDENCY_ABSENT);
 }
 
-/* Something has become free: whose turn is it? Who waits for use waits on; the others are let go of when nobody makes room for
- * them. */
+/* Something has become free: whose turn is it? Who waits for use waits on; the others are let go of when nobody makes
+ * room for them. */
 static void serve_queue(struct residency *residency)
 {
 	while (residency->queued.count) {
@@ -232,7 +235,8 @@ void residency_access(struct residency *residency, uint32_t number, uint32_t cou
 
 static bool can_come(const struct residency *residency, const struct adapter *adapter, bool expected_too)
 {
-	if (adapter->hot == RESIDENCY_LOADING || adapter->hot == RESIDENCY_RESIDENT || adapter->hot == RESIDENCY_LEAVING)
+	if (adapter->hot == RESIDENCY_LOADING || adapter->hot == RESIDENCY_RESIDENT ||
+		adapter->hot == RESIDENCY_LEAVING)
 		return true;
 	if (adapter->hot == RESIDENCY_QUEUED && adapter->reason == FOR_USE)
 		return true;
@@ -320,7 +324,8 @@ int residency_prefetch(struct residency *residency, uint32_t number, uint64_t no
 	adapter->expected = true;
 	adapter->expected_us = now_us + residency->limits.worth.window_us;
 	offer(residency, number);
-	if (adapter->hot == RESIDENCY_ABSENT || (adapter->hot == RESIDENCY_QUEUED && adapter->reason == FOR_REBALANCING)) {
+	if (adapter->hot == RESIDENCY_ABSENT ||
+		(adapter->hot == RESIDENCY_QUEUED && adapter->reason == FOR_REBALANCING)) {
 		adapter->prefetched = true;
 		enqueue(residency, number, FOR_PREFETCH);
 	}
@@ -333,7 +338,8 @@ static bool is_settled(const struct residency *residency, const struct adapter *
 }
 
 /* Who would have to go for this one; NOBODY: no one. False: none is worth it. */
-static bool rebalance_victim(const struct residency *residency, const struct adapter *adapter, uint64_t now_us, uint32_t *victim)
+static bool rebalance_victim(
+	const struct residency *residency, const struct adapter *adapter, uint64_t now_us, uint32_t *victim)
 {
 	const struct adapter *least;
 
@@ -344,9 +350,11 @@ static bool rebalance_victim(const struct residency *residency, const struct ada
 		return false; /* those expected stand behind all others */
 	*victim = number_heap_lowest(&residency->victims);
 	least = &residency->adapters[*victim];
-	return hot_worth(residency, least) + 1 <= hot_worth(residency, adapter) && !is_settled(residency, least, now_us) &&
-	       residency->limits.hot_bytes - residency->sums.hot_bytes + residency->sums.leaving_bytes + least->bytes >=
-		       adapter->bytes;
+	return hot_worth(residency, least) + 1 <= hot_worth(residency, adapter) &&
+		!is_settled(residency, least, now_us) &&
+		residency->limits.hot_bytes - residency->sums.hot_bytes + residency->sums.leaving_bytes +
+			least->bytes >=
+		adapter->bytes;
 }
 
 static void settle(struct adapter *adapter, uint64_t now_us)
@@ -365,7 +373,8 @@ static void rebalance(struct residency *residency, uint64_t now_us)
 		return;
 	best = number_heap_lowest(&residency->absent);
 	adapter = &residency->adapters[best];
-	if (is_active(adapter) || is_settled(residency, adapter, now_us) || worth_uses(&residency->limits.worth, &adapter->worth, now_us) < 1 ||
+	if (is_active(adapter) || is_settled(residency, adapter, now_us) ||
+		worth_uses(&residency->limits.worth, &adapter->worth, now_us) < 1 ||
 		!rebalance_victim(residency, adapter, now_us, &victim))
 		return;
 	if (victim != NOBODY) {
@@ -379,7 +388,8 @@ static void rebalance(struct residency *residency, uint64_t now_us)
 	enqueue(residency, best, FOR_REBALANCING);
 }
 
-/* One at a time, so that it takes little from loads. Where host memory has no room for it, it is asked again an idle time later.
+/* One at a time, so that it takes little from loads. Where host memory has no room for it, it is asked again an idle
+ * time later.
  */
 static void compress(struct residency *residency, uint64_t now_us)
 {
@@ -461,7 +471,8 @@ static void copy_done(struct residency *residency, uint32_t number, bool ok)
 int residency_done(struct residency *residency, const struct residency_decision *decision, bool ok, uint64_t now_us)
 {
 	const struct adapter *adapter = adapter_at(residency, decision->adapter);
-	bool loading = adapter && adapter->hot == RESIDENCY_LOADING, leaving = adapter && adapter->hot == RESIDENCY_LEAVING;
+	bool loading = adapter && adapter->hot == RESIDENCY_LOADING,
+	     leaving = adapter && adapter->hot == RESIDENCY_LEAVING;
 
 	if ((decision->action == RESIDENCY_LOAD_WARM || decision->action == RESIDENCY_LOAD_COLD) && loading) {
 		load_done(residency, decision->adapter, ok, now_us);
@@ -470,7 +481,8 @@ int residency_done(struct residency *residency, const struct residency_decision 
 		set_hot(residency, decision->adapter, RESIDENCY_ABSENT);
 		if (is_active(adapter))
 			enqueue(residency, decision->adapter, FOR_USE);
-	} else if (decision->action == RESIDENCY_COMPRESS && adapter && adapter->warm == RESIDENCY_COPYING && !leaving) {
+	} else if (decision->action == RESIDENCY_COMPRESS && adapter && adapter->warm == RESIDENCY_COPYING &&
+		!leaving) {
 		residency->compressing = false;
 		copy_done(residency, decision->adapter, ok);
 	} else {
@@ -484,8 +496,8 @@ int residency_done(struct residency *residency, const struct residency_decision 
 
 static struct number_heap *const *heaps(struct residency *residency, struct number_heap *all[static 7])
 {
-	struct number_heap *const list[7] = {&residency->victims, &residency->copies, &residency->queued, &residency->absent,
-		&residency->idle, &residency->expected, NULL};
+	struct number_heap *const list[7] = {&residency->victims, &residency->copies, &residency->queued,
+		&residency->absent, &residency->idle, &residency->expected, NULL};
 
 	memcpy(all, list, sizeof(list));
 	return all;
@@ -498,8 +510,8 @@ int residency_create(const struct residency_limits *limits, uint32_t adapters, s
 	int error = 0;
 
 	if (!adapters || adapters > RESIDENCY_ADAPTERS_MAX || !limits->hot_bytes || !limits->hot_count ||
-		!limits->worth.promote_uses || !limits->worth.window_us || limits->worth.half_life_us < 1000 || !limits->warm_bytes_per_us ||
-		!limits->cold_bytes_per_us)
+		!limits->worth.promote_uses || !limits->worth.window_us || limits->worth.half_life_us < 1000 ||
+		!limits->warm_bytes_per_us || !limits->cold_bytes_per_us)
 		return -EINVAL;
 	residency = calloc(1, sizeof(*residency));
 	if (!residency)
@@ -533,7 +545,8 @@ void residency_destroy(struct residency *residency)
 	free(residency);
 }
 
-int residency_register(struct residency *residency, uint32_t number, uint64_t bytes, uint64_t warm_bytes, uint64_t now_us)
+int residency_register(
+	struct residency *residency, uint32_t number, uint64_t bytes, uint64_t warm_bytes, uint64_t now_us)
 {
 	if (number >= residency->adapter_count || !bytes)
 		return -EINVAL;
@@ -564,8 +577,9 @@ int residency_adopt(struct residency *residency, uint32_t number, bool resident,
 		return -EBUSY;
 	if (resident && !fits(residency, adapter->bytes, false))
 		return -ENOSPC;
-	if (copied && (!adapter->copyable || adapter->warm_bytes > limits->warm_bytes - residency->sums.warm_bytes ||
-			      residency->sums.warm >= limits->warm_count))
+	if (copied &&
+		(!adapter->copyable || adapter->warm_bytes > limits->warm_bytes - residency->sums.warm_bytes ||
+			residency->sums.warm >= limits->warm_count))
 		return -ENOSPC;
 	withdraw(residency, number);
 	adapter->hot = resident ? RESIDENCY_RESIDENT : RESIDENCY_ABSENT;
@@ -578,7 +592,7 @@ int residency_adopt(struct residency *residency, uint32_t number, bool resident,
 static bool is_busy(const struct adapter *adapter)
 {
 	return is_active(adapter) || adapter->hot == RESIDENCY_LOADING || adapter->hot == RESIDENCY_LEAVING ||
-	       adapter->warm == RESIDENCY_COPYING;
+		adapter->warm == RESIDENCY_COPYING;
 }
 
 int residency_unload(struct residency *residency, uint32_t number)

@@ -118,13 +118,14 @@ static void find(const struct residency *residency, struct found *found)
 }
 
 /* Every member stands where it says and belongs there, and none has a lower key than the one above it. */
-static bool heap_holds(
-	const struct residency *residency, const struct number_heap *heap, bool (*belongs)(const struct adapter *adapter))
+static bool heap_holds(const struct residency *residency, const struct number_heap *heap,
+	bool (*belongs)(const struct adapter *adapter))
 {
 	for (uint32_t place = 0; place < heap->count; place++) {
 		uint32_t number = heap->order[place];
 
-		if (number >= residency->adapter_count || heap->places[number] != place || !belongs(&residency->adapters[number]))
+		if (number >= residency->adapter_count || heap->places[number] != place ||
+			!belongs(&residency->adapters[number]))
 			return false;
 		if (place && heap->keys[heap->order[(place - 1) / 2]] > heap->keys[number])
 			return false;
@@ -174,13 +175,16 @@ const char *residency_check(const struct residency *residency)
 		return "more is warm than may be";
 	if (sums->hot != sums->loading + sums->resident + sums->leaving)
 		return "hot is not loading + resident + leaving";
-	if (residency->victims.count != sums->victims[0] + sums->victims[1] || residency->queued.count != sums->queued ||
-		residency->copies.count != found.droppable || residency->absent.count != found.absent ||
-		residency->idle.count != found.idle || residency->expected.count != found.expected)
+	if (residency->victims.count != sums->victims[0] + sums->victims[1] ||
+		residency->queued.count != sums->queued || residency->copies.count != found.droppable ||
+		residency->absent.count != found.absent || residency->idle.count != found.idle ||
+		residency->expected.count != found.expected)
 		return "a heap lacks one, or has one too many";
-	if (!heap_holds(residency, &residency->victims, is_victim) || !heap_holds(residency, &residency->queued, is_queued) ||
+	if (!heap_holds(residency, &residency->victims, is_victim) ||
+		!heap_holds(residency, &residency->queued, is_queued) ||
 		!heap_holds(residency, &residency->copies, is_droppable) ||
-		!heap_holds(residency, &residency->absent, is_absent) || !heap_holds(residency, &residency->idle, may_compress) ||
+		!heap_holds(residency, &residency->absent, is_absent) ||
+		!heap_holds(residency, &residency->idle, may_compress) ||
 		!heap_holds(residency, &residency->expected, is_expected))
 		return "a heap is out of order";
 	if (queue_sleeps(residency))

@@ -1,8 +1,8 @@
 /*
  * residency_state.h - what residency.c decides on and residency_inspect.c proves. Internal to these files.
  *
- * In which sums an adapter counts and in which heaps it stands follows from its fields alone, by the functions below. So every
- * change is withdraw(), the change, offer(), and nothing has to be kept in step by hand.
+ * In which sums an adapter counts and in which heaps it stands follows from its fields alone, by the functions below.
+ * So every change is withdraw(), the change, offer(), and nothing has to be kept in step by hand.
  */
 #ifndef GPOOL_POLICY_RESIDENCY_STATE_H
 #define GPOOL_POLICY_RESIDENCY_STATE_H
@@ -86,19 +86,22 @@ static inline bool may_compress(const struct adapter *adapter)
 
 static inline struct adapter *adapter_at(const struct residency *residency, uint32_t number)
 {
-	return number < residency->adapter_count && residency->adapters[number].registered ? &residency->adapters[number] : NULL;
+	return number < residency->adapter_count && residency->adapters[number].registered
+		? &residency->adapters[number]
+		: NULL;
 }
 
 /*
- * sums_add() - an adapter counts; sign -1: counts no more. All of it is arithmetic without sign, which wraps as it should.
+ * sums_add() - an adapter counts; sign -1: counts no more. All of it is arithmetic without sign, which wraps as it
+ * should.
  */
 void sums_add(struct sums *sums, const struct adapter *adapter, int sign);
 
 /* residency_worth.c */
 /*
- * hot_worth() - in doublings, of a byte of GPU memory. Comparable among all adapters, and it does not change as time goes by.
- * Keys, least first: victims, those that are expected behind all others; the absent, the most worth first; warm copies, of what
- * is hot before all others.
+ * hot_worth() - in doublings, of a byte of GPU memory. Comparable among all adapters, and it does not change as time
+ * goes by. Keys, least first: victims, those that are expected behind all others; the absent, the most worth first;
+ * warm copies, of what is hot before all others.
  */
 double hot_worth(const struct residency *residency, const struct adapter *adapter);
 uint64_t victim_key(const struct residency *residency, const struct adapter *adapter);

@@ -10,7 +10,8 @@ static double load_us(const struct residency *residency, const struct adapter *a
 	return limits->load_us + (double)adapter->bytes / limits->cold_bytes_per_us;
 }
 
-/* For its bytes of GPU memory. What leaves without a warm copy gets one on the way, which takes as long as to come back from it.
+/* For its bytes of GPU memory. What leaves without a warm copy gets one on the way, which takes as long as to come back
+ * from it.
  */
 double hot_worth(const struct residency *residency, const struct adapter *adapter)
 {

@@ -3,8 +3,9 @@
 #include <string.h>
 
 enum {
-	KEY_SHIFT = 20,   /* of a key, bits behind the point */
-	UNUSED_WORTH = 6, /* doublings: so much less than after its first use; chosen, any that is clearly less will do */
+	KEY_SHIFT = 20, /* of a key, bits behind the point */
+	/* doublings: so much less than after its first use; chosen, any that is clearly less will do */
+	UNUSED_WORTH = 6,
 };
 
 /* ---- logarithms, without the mathematical library, which the agent has no other need for; right to 1e-5 ---- */
@@ -19,7 +20,8 @@ static double log2_of(double value)
 	memcpy(&s, &mantissa, sizeof(s));
 	s = (s - 1) / (s + 1);
 	t = s * s;
-	return (double)((int)(bits >> 52) - 1023) + 2.8853900817779268 * s * (1 + t * (1 / 3.0 + t * (1 / 5.0 + t * (1 / 7.0 + t / 9))));
+	return (double)((int)(bits >> 52) - 1023) +
+		2.8853900817779268 * s * (1 + t * (1 / 3.0 + t * (1 / 5.0 + t * (1 / 7.0 + t / 9))));
 }
 
 /* Two to the power of something between -1000 and 1000. */
@@ -30,7 +32,19 @@ static double exp2_of(double exponent)
 	uint64_t bits = (uint64_t)(whole + 1023) << 52;
 
 	memcpy(&power, &bits, sizeof(power));
-	return power * (1 + f * (0.69314718 + f * (0.24022651 + f * (0.05550411 + f * (0.00961813 + f * (0.00133336 + f * 0.00016))))));
+	return power *
+		(1 +
+			f *
+				(0.69314718 +
+					f *
+						(0.24022651 +
+							f *
+								(0.05550411 +
+									f *
+										(0.00961813 +
+											f *
+												(0.00133336 +
+													f * 0.00016))))));
 }
 
 /* ---- uses ---- */
@@ -42,7 +56,7 @@ static double half_lives(const struct worth_terms *terms, uint64_t time_us)
 
 void worth_begin(const struct worth_terms *terms, struct worth *worth, uint64_t now_us)
 {
-	*worth = (struct worth){ .heat = half_lives(terms, now_us) - UNUSED_WORTH, .window_us = now_us };
+	*worth = (struct worth){.heat = half_lives(terms, now_us) - UNUSED_WORTH, .window_us = now_us};
 }
 
 /* Of which half are forgotten in a half-life. */

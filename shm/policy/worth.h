@@ -1,10 +1,11 @@
 /*
- * worth.h - what it is worth to keep something that can be had again: the uses to be expected of it, times what each would wait for it,
- * for its bytes. Whoever is worth least goes first.
+ * worth.h - what it is worth to keep something that can be had again: the uses to be expected of it, times what each
+ * would wait for it, for its bytes. Whoever is worth least goes first.
  *
- * Uses are learned: each counts one, and half is forgotten in half_life_us. Who had promote_uses of them within window_us counts as if that
- * had always been so, so that what becomes popular stays at once. All of it is told as a logarithm to which the time is added, in
- * half-lives: so worths that were taken at different times compare, and none changes as time goes by.
+ * Uses are learned: each counts one, and half is forgotten in half_life_us. Who had promote_uses of them within
+ * window_us counts as if that had always been so, so that what becomes popular stays at once. All of it is told as a
+ * logarithm to which the time is added, in half-lives: so worths that were taken at different times compare, and none
+ * changes as time goes by.
  *
  * No clock: times are microseconds on any that does not run backwards. Threads: none, and no lock.
  */
@@ -19,11 +20,14 @@ struct worth_terms {
 };
 
 /* Window and uses as specified for adapters; the half-life chosen, tried with gpool-replay lora. */
-#define WORTH_TERMS_INIT { .half_life_us = 1800000000, .window_us = 60000000, .promote_uses = 10 }
+#define WORTH_TERMS_INIT \
+	{ \
+		.half_life_us = 1800000000, .window_us = 60000000, .promote_uses = 10 \
+	}
 
 struct worth {
-	double heat;        /* binary logarithm of its uses as far as remembered, plus the time in half-lives */
-	uint64_t window_us; /* where its window began */
+	double heat;             /* binary logarithm of its uses as far as remembered, plus the time in half-lives */
+	uint64_t window_us;      /* where its window began */
 	uint32_t uses, uses_ago; /* in this window, and in the one before */
 };
 

@@ -1,8 +1,9 @@
 /*
  * test_options.c - what programs built against another version of gpool.h rely on.
  *
- * Structs have the size and the places of their fields that they had when they were published; a shorter struct means zeros for
- * what is missing, a longer one is taken when its unknown part is zero; libgpool.so exports what libgpool.map lists, and no more.
+ * Structs have the size and the places of their fields that they had when they were published; a shorter struct means
+ * zeros for what is missing, a longer one is taken when its unknown part is zero; libgpool.so exports what libgpool.map
+ * lists, and no more.
  */
 #include "client/core/pool.h"
 #include "tests/lib/harness.h"
@@ -173,7 +174,7 @@ static void test_range_structs(void **state)
 	struct {
 		struct gpool_range_options known;
 		uint64_t future;
-	} made = { .known = GPOOL_RANGE_OPTIONS_INIT };
+	} made = {.known = GPOOL_RANGE_OPTIONS_INIT};
 	struct {
 		struct gpool_range_info known;
 		uint64_t future;
@@ -254,7 +255,7 @@ static void test_vm_structs(void **state)
 	struct {
 		struct gpool_vm_options known;
 		uint64_t future;
-	} made = { .known = GPOOL_VM_OPTIONS_INIT };
+	} made = {.known = GPOOL_VM_OPTIONS_INIT};
 	struct {
 		struct gpool_vm_totals known;
 		uint8_t future[16];
@@ -288,17 +289,20 @@ static void test_vm_structs(void **state)
 	assert_int_equal(gpool_mfree(pool, address, 0), 0);
 }
 
-/* Both ways for KV caches: the shorter request has no estimate, the shorter view no arrival, the shorter prefix no adapter. */
+/*
+ * Both ways for KV caches: the shorter request has no estimate, the shorter view no arrival, the shorter prefix no
+ * adapter.
+ */
 static void test_kv_structs(void **state)
 {
 	struct {
 		struct gpool_kv_options known;
 		uint64_t future;
-	} made = { .known = GPOOL_KV_OPTIONS_INIT };
+	} made = {.known = GPOOL_KV_OPTIONS_INIT};
 	struct {
 		struct gpool_kv_request known;
 		uint64_t future;
-	} request = { .known = GPOOL_KV_REQUEST_INIT };
+	} request = {.known = GPOOL_KV_REQUEST_INIT};
 	struct {
 		struct gpool_kv_sequence known;
 		uint64_t future;
@@ -306,19 +310,19 @@ static void test_kv_structs(void **state)
 	struct {
 		struct gpool_kv_prefix known;
 		uint64_t future;
-	} prefix = { .known = GPOOL_KV_PREFIX_INIT };
+	} prefix = {.known = GPOOL_KV_PREFIX_INIT};
 	struct {
 		struct gpool_kv_prefix_found known;
 		uint64_t future;
 	} found;
-	const uint32_t ids[16] = { 0 };
+	const uint32_t ids[16] = {0};
 	struct gpool_kv *kv;
 	uint64_t sequence;
 	uint32_t stream;
 
 	(void)state;
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
-	made.known.shape = (struct gpool_kv_shape){ 2, 2, 64, 2, 16 };
+	made.known.shape = (struct gpool_kv_shape){2, 2, 64, 2, 16};
 	made.known.stream = stream;
 	made.known.size = sizeof(made);
 	made.future = 1;
@@ -381,8 +385,8 @@ static void test_lora_structs(void **state)
 	struct {
 		struct gpool_lora_batch_options known;
 		uint64_t future;
-	} made = { .known = GPOOL_LORA_BATCH_OPTIONS_INIT };
-	struct gpool_lora_target target = { "model.layers.*.q", 64, 64 };
+	} made = {.known = GPOOL_LORA_BATCH_OPTIONS_INIT};
+	struct gpool_lora_target target = {"model.layers.*.q", 64, 64};
 	struct gpool_lora *lora;
 	struct gpool_lora_batch *batch;
 
@@ -412,11 +416,11 @@ static void test_lora_scheduler_structs(void **state)
 	struct {
 		struct gpool_lora_scheduler_options known;
 		uint64_t future;
-	} made = { .known = GPOOL_LORA_SCHEDULER_OPTIONS_INIT };
+	} made = {.known = GPOOL_LORA_SCHEDULER_OPTIONS_INIT};
 	struct {
 		struct gpool_lora_scheduler_statistics known;
 		uint64_t future;
-	} statistics = { .future = 1 };
+	} statistics = {.future = 1};
 	struct gpool_lora *lora;
 	struct gpool_lora_scheduler *scheduler;
 
@@ -445,7 +449,7 @@ static void test_lora_scheduler_structs(void **state)
 
 static void test_longer_options(void **state)
 {
-	struct longer_options options = { .known = harness_options(&harness) };
+	struct longer_options options = {.known = harness_options(&harness)};
 
 	(void)state;
 	options.known.size = sizeof(options);
@@ -493,7 +497,7 @@ static void test_alloc_options(void **state)
 	struct {
 		struct gpool_alloc_options known;
 		uint32_t future[3];
-	} options = { .known = GPOOL_ALLOC_OPTIONS_INIT };
+	} options = {.known = GPOOL_ALLOC_OPTIONS_INIT};
 	struct gpool_scope scope;
 	struct gpool_block block;
 
@@ -527,11 +531,11 @@ static void test_object_structs(void **state)
 	struct {
 		struct gpool_object_options known;
 		uint64_t future;
-	} made = { .known = GPOOL_OBJECT_OPTIONS_INIT };
+	} made = {.known = GPOOL_OBJECT_OPTIONS_INIT};
 	struct {
 		struct gpool_object_open_options known;
 		uint64_t future;
-	} opened = { .known = GPOOL_OBJECT_OPEN_OPTIONS_INIT };
+	} opened = {.known = GPOOL_OBJECT_OPEN_OPTIONS_INIT};
 	struct {
 		struct gpool_object_info known;
 		uint8_t future[16];
@@ -609,7 +613,7 @@ static void test_statistics(void **state)
 static void test_device(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
-	struct gpool_device device = { .size = offsetof(struct gpool_device, uuid), .uuid = "mine" };
+	struct gpool_device device = {.size = offsetof(struct gpool_device, uuid), .uuid = "mine"};
 	struct gpool *observer;
 
 	(void)state;
@@ -736,7 +740,7 @@ int main(void)
 	};
 	int failed;
 
-	harness_start(&harness, (const char *const[]){ "--pool", HARNESS_POOL, NULL });
+	harness_start(&harness, (const char *const[]){"--pool", HARNESS_POOL, NULL});
 	pool = harness_open(&harness);
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	gpool_close(pool);

@@ -1,9 +1,9 @@
 /*
- * cuda.h - what a kernel of cuda/kernels/ needs of CUDA, for a C++ compiler that makes code for the CPU. Included before the .cu
- * file.
+ * cuda.h - what a kernel of cuda/kernels/ needs of CUDA, for a C++ compiler that makes code for the CPU. Included
+ * before the .cu file.
  *
- * A thread of a block is a fiber (emulator.h), so what lanes of a warp and threads of a block do together is seen as it would be
- * on a GPU; how memory behaves between blocks is not, since they run one after the other.
+ * A thread of a block is a fiber (emulator.h), so what lanes of a warp and threads of a block do together is seen as it
+ * would be on a GPU; how memory behaves between blocks is not, since they run one after the other.
  */
 #ifndef TESTS_EMULATED_CUDA_H
 #define TESTS_EMULATED_CUDA_H
@@ -36,19 +36,21 @@ struct alignas(8) float2 {
 extern "C" {
 extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 void emulated_sync_block(void);
-/* Hands what each lane gives to all of the warp; which: what is done, so that lanes that do different things are found. */
+/*
+ * Hands what each lane gives to all of the warp; which: what is done, so that lanes that do different things are found.
+ */
 const void *emulated_share(const char *which, const void *given, size_t bytes);
 enum { EMULATED_SHARE_BYTES = 32 }; /* for each lane, in what emulated_share() returns */
 }
 
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 {
-	return { x, y, z, w };
+	return {x, y, z, w};
 }
 
 static inline float2 make_float2(float x, float y)
 {
-	return { x, y };
+	return {x, y};
 }
 
 static inline uint32_t min(uint32_t one, uint32_t two)
@@ -142,7 +144,7 @@ template <uint32_t element> static inline float emulated_half(uint32_t word, uin
 
 template <uint32_t element> static inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-	const struct emulated_fragments mine = { { a[0], a[1], a[2], a[3] }, { b0, b1 } };
+	const struct emulated_fragments mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
 	const char *all = (const char *)emulated_share("mma", &mine, sizeof(mine));
 	const uint32_t lane = threadIdx.x % 32;
 
@@ -154,7 +156,8 @@ template <uint32_t element> static inline void mma(float (&d)[4], const uint32_t
 
 			memcpy(&of_a, all + (row % 8 * 4 + k % 8 / 2) * EMULATED_SHARE_BYTES, sizeof(of_a));
 			memcpy(&of_b, all + (column * 4 + k % 8 / 2) * EMULATED_SHARE_BYTES, sizeof(of_b));
-			d[i] += emulated_half<element>(of_a.a[row / 8 + k / 8 * 2], k) * emulated_half<element>(of_b.b[k / 8], k);
+			d[i] += emulated_half<element>(of_a.a[row / 8 + k / 8 * 2], k) *
+				emulated_half<element>(of_b.b[k / 8], k);
 		}
 	}
 }

@@ -136,7 +136,7 @@ static void block_run(uint32_t threads)
 			if (fibers[i].state != READY)
 				continue;
 			running = i;
-			threadIdx = (struct emulated_index){ i, 0, 0 };
+			threadIdx = (struct emulated_index){i, 0, 0};
 			swapcontext(&scheduler, &fibers[i].context);
 			done += fibers[i].state == DONE;
 			moved = true;
@@ -188,8 +188,8 @@ static int emulated_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct
 		give_up("the block is no number of warps");
 	kernel_body = bodies[kernel];
 	kernel_args = args;
-	gridDim = (struct emulated_index){ shape->grid[0], shape->grid[1], shape->grid[2] };
-	blockDim = (struct emulated_index){ shape->block, 1, 1 };
+	gridDim = (struct emulated_index){shape->grid[0], shape->grid[1], shape->grid[2]};
+	blockDim = (struct emulated_index){shape->block, 1, 1};
 	for (uint64_t i = 0; i < count; i++) {
 		uint64_t block = order_seed && count > 1 ? shuffled(i, count) : i;
 

@@ -1,10 +1,11 @@
 /*
  * emulator.h - runs the CUDA code of cuda/kernels/ on the CPU, so that it is tested where there is no GPU.
  *
- * The .cu files are compiled as C++ with tests/emulated/cuda.h. Each thread of a block is a fiber; blocks run one after the
- * other, in an order that emulator_seed() shuffles. Found are: wrong results, memory out of bounds (under ASan, with allocations
- * of the exact size), vectors that are not aligned, shared memory that was not written or is too small, and threads that do not
- * come together where all must. Not found are races, and whatever the hardware does otherwise than the manual says.
+ * The .cu files are compiled as C++ with tests/emulated/cuda.h. Each thread of a block is a fiber; blocks run one after
+ * the other, in an order that emulator_seed() shuffles. Found are: wrong results, memory out of bounds (under ASan,
+ * with allocations of the exact size), vectors that are not aligned, shared memory that was not written or is too
+ * small, and threads that do not come together where all must. Not found are races, and whatever the hardware does
+ * otherwise than the manual says.
  */
 #ifndef TESTS_EMULATED_EMULATOR_H
 #define TESTS_EMULATED_EMULATOR_H

@@ -1,9 +1,10 @@
 /*
  * fuzz_adapter.c - any bytes as an adapter's two files.
  *
- * Method: the first two bytes say how much of the input is adapter_config.json; the rest is a header of tensors, for which as much data is
- * claimed as it wants, or one byte more. Held: a refusal has a reason; what is taken can be trusted: matrices lie in the file, have the size
- * of their shapes and do not overlap, modules are in order and none is there twice.
+ * Method: the first two bytes say how much of the input is adapter_config.json; the rest is a header of tensors, for
+ * which as much data is claimed as it wants, or one byte more. Held: a refusal has a reason; what is taken can be
+ * trusted: matrices lie in the file, have the size of their shapes and do not overlap, modules are in order and none is
+ * there twice.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -42,7 +43,8 @@ static void check_peft(const struct peft *peft)
 		demand(module->layer == PEFT_NO_LAYER || module->layer < peft->layers);
 		demand(module->scale >= -65504 && module->scale <= 65504);
 		demand(strlen(module->path) > 0 && strlen(module->target) > 0);
-		demand(i == 0 || before->layer < module->layer || (before->layer == module->layer && strcmp(before->target, module->target) < 0));
+		demand(i == 0 || before->layer < module->layer ||
+			(before->layer == module->layer && strcmp(before->target, module->target) < 0));
 		check_matrix(peft, &module->a, (uint64_t)module->rank * module->in);
 		check_matrix(peft, &module->b, (uint64_t)module->rank * module->out);
 	}
@@ -68,7 +70,8 @@ static uint64_t end_wanted(const uint8_t *text, size_t size)
 	uint64_t most = 0, number = 0;
 
 	for (size_t i = 0; i < size; i++) {
-		number = text[i] >= '0' && text[i] <= '9' ? (number * 10 + text[i] - '0') & ((UINT64_C(1) << 40) - 1) : 0;
+		number = text[i] >= '0' && text[i] <= '9' ? (number * 10 + text[i] - '0') & ((UINT64_C(1) << 40) - 1)
+							  : 0;
 		if (number > most)
 			most = number;
 	}
@@ -84,7 +87,8 @@ static int memory_file(const void *bytes, size_t length)
 	return fd;
 }
 
-static void check_files(const uint8_t *config, size_t config_bytes, const uint8_t *header, size_t header_bytes, uint64_t data_bytes)
+static void check_files(
+	const uint8_t *config, size_t config_bytes, const uint8_t *header, size_t header_bytes, uint64_t data_bytes)
 {
 	uint64_t length = header_bytes;
 	int config_fd = memory_file(config, config_bytes), weights_fd = memory_file(&length, 8), result;

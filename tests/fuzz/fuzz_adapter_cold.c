@@ -1,9 +1,10 @@
 /*
  * fuzz_adapter_cold.c - any bytes as a cold file.
  *
- * Method: the input as a file, once as it is and once with its checksums made right, so that what lies behind them is reached.
- * Held: a refusal has a reason, and all groups and pages of what is not refused can be read, in memory of the sizes that it says; read ahead, by
- * the page cache or past it, each group has the same bytes.
+ * Method: the input as a file, once as it is and once with its checksums made right, so that what lies behind them is
+ * reached.
+ * Held: a refusal has a reason, and all groups and pages of what is not refused can be read, in memory of the sizes
+ * that it says; read ahead, by the page cache or past it, each group has the same bytes.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -37,7 +38,9 @@ ssize_t preadv2(int fd, const struct iovec *to, int count, off_t offset, int fla
 	return syscall(SYS_preadv2, fd, to, (long)count, (long)offset, 0L, (long)flags);
 }
 
-/* One reader for all files, as a process has it. Two groups are kept at a time, and given back in this order or that. */
+/*
+ * One reader for all files, as a process has it. Two groups are kept at a time, and given back in this order or that.
+ */
 static void read_ahead(const struct cold_file *file, int cached, int which)
 {
 	static struct cold_reader *reader;

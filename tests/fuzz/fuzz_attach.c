@@ -1,9 +1,9 @@
 /*
  * fuzz_attach.c - any packets, with any number of descriptors, into the receiving end of the attach socket.
  *
- * Method: the input is cut into packets, each with a head of two bytes: how many descriptors come with it, and how many the
- * receiver wants. Each is sent and received as the agent does it: bytes, envelope, then the message of its type. Held: what is
- * accepted keeps the promises of attach.h and codec.h, and no descriptor is left over.
+ * Method: the input is cut into packets, each with a head of two bytes: how many descriptors come with it, and how many
+ * the receiver wants. Each is sent and received as the agent does it: bytes, envelope, then the message of its type.
+ * Held: what is accepted keeps the promises of attach.h and codec.h, and no descriptor is left over.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -87,8 +87,7 @@ static void handle_packet(const uint8_t *packet, size_t length)
 		if (msg_decode_detach_request(&detach, packet, length) == 0)
 			demand(length == MSG_ENVELOPE_BYTES);
 		break;
-	default:
-		break;
+	default: break;
 	}
 }
 

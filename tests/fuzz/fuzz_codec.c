@@ -22,17 +22,18 @@ static void demand(int condition)
 		abort();
 }
 
-#define MESSAGE(name, number, text)                                                                                                \
-	static void try_##name(const uint8_t *packet, size_t length)                                                               \
-	{                                                                                                                          \
-		struct msg_envelope envelope;                                                                                      \
-                                                                                                                                   \
-		if (msg_decode_##name(&message.name, packet, length) < 0)                                                          \
-			return;                                                                                                    \
-		demand(msg_envelope_read(&envelope, packet, length) == 0);                                                         \
-		demand(envelope.type == (number));                                                                                 \
-		demand(msg_encode_##name(&message.name, envelope.sequence, envelope.token, again, sizeof(again)) == (int)length);  \
-		demand(memcmp(again, packet, length) == 0);                                                                        \
+#define MESSAGE(name, number, text) \
+	static void try_##name(const uint8_t *packet, size_t length) \
+	{ \
+		struct msg_envelope envelope; \
+\
+		if (msg_decode_##name(&message.name, packet, length) < 0) \
+			return; \
+		demand(msg_envelope_read(&envelope, packet, length) == 0); \
+		demand(envelope.type == (number)); \
+		demand(msg_encode_##name(&message.name, envelope.sequence, envelope.token, again, sizeof(again)) == \
+			(int)length); \
+		demand(memcmp(again, packet, length) == 0); \
 	}
 #include "proto/messages.def"
 

@@ -1,8 +1,8 @@
 /*
  * fuzz_config.c - any bytes as gpoold.conf.
  *
- * Goal: a clear complaint or a configuration, never a crash, an exit or a leak. Whatever is taken must print, and what is printed
- * must be taken again and be the same.
+ * Goal: a clear complaint or a configuration, never a crash, an exit or a leak. Whatever is taken must print, and what
+ * is printed must be taken again and be the same.
  * Method: the bytes go through config_load_text(), which is all of config_load() but opening the file.
  */
 #include <stdint.h>
@@ -42,7 +42,8 @@ static void check_round_trip(const struct config *config)
 	bytes = pread(fd, text, sizeof(text), 0);
 	must(bytes > 0 && bytes < (ssize_t)sizeof(text), "printed size", "");
 	config_defaults(&again);
-	must(config_load_text("printed", text, (size_t)bytes, &again, &error) == 0, "printed text is refused", error.text);
+	must(config_load_text("printed", text, (size_t)bytes, &again, &error) == 0, "printed text is refused",
+		error.text);
 	/* What was not given stands there as a comment, and follows from the rest again. */
 	must(config_finish(&again, &error) == 0, "printed text is not whole", error.text);
 	config_difference(config, &again, applies, sizeof(applies), restart, sizeof(restart));

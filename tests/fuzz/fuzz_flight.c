@@ -1,9 +1,10 @@
 /*
  * fuzz_flight.c - any bytes as rings of the flight recorder, as poolctl trace and the agent read them.
  *
- * Method: the input as a session's ring and as the agent's ring of events, once as it is and once with serials that fit their
- * places, so that what lies behind that check is reached. Held: each look ends; what a session tells is shown as its own; the trace
- * is JSON in which every element has what a reader needs; what the agent keeps of a session is of its kinds.
+ * Method: the input as a session's ring and as the agent's ring of events, once as it is and once with serials that fit
+ * their places, so that what lies behind that check is reached. Held: each look ends; what a session tells is shown as
+ * its own; the trace is JSON in which every element has what a reader needs; what the agent keeps of a session is of
+ * its kinds.
  */
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -77,7 +78,8 @@ static void look_at(const cJSON *event)
 
 static void trace(const struct flight_log *log)
 {
-	static const struct chrome_names names = { .pool = pool_name, .session = session_name, .event = event_name, .start = "then" };
+	static const struct chrome_names names = {
+		.pool = pool_name, .session = session_name, .event = event_name, .start = "then"};
 	char *text = NULL;
 	size_t bytes = 0;
 	FILE *file = open_memstream(&text, &bytes);
@@ -89,8 +91,7 @@ static void trace(const struct flight_log *log)
 	fclose(file);
 	document = cJSON_ParseWithLength(text, bytes);
 	demand(cJSON_IsArray(document) && (uint32_t)cJSON_GetArraySize(document) >= log->count);
-	cJSON_ArrayForEach(event, document)
-		look_at(event);
+	cJSON_ArrayForEach(event, document) look_at(event);
 	cJSON_Delete(document);
 	free(text);
 }
@@ -110,7 +111,7 @@ static void keep(const struct flight_ring *from)
 static void look(const uint8_t *data, size_t size, bool fitting)
 {
 	struct flight_ring told = ring_of(data, size, false, fitting), events = ring_of(data, size, true, fitting);
-	struct flight_log log = { .now_ns = NOW };
+	struct flight_log log = {.now_ns = NOW};
 
 	demand(flight_log_add(&log, 1, SESSION, &told) == 0);
 	for (uint32_t i = 0; i < log.count; i++)

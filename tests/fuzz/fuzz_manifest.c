@@ -1,9 +1,9 @@
 /*
  * fuzz_manifest.c - any bytes as the manifest of an object, as the agent and readers check and read them.
  *
- * Method: the input, copied to its own allocation so that a byte too many is found, once as it is and once with its lengths and
- * hash made right, so that what lies behind those checks is reached. Held: what passes can be read whole, and describes each page
- * of the pool at most once.
+ * Method: the input, copied to its own allocation so that a byte too many is found, once as it is and once with its
+ * lengths and hash made right, so that what lies behind those checks is reached. Held: what passes can be read whole,
+ * and describes each page of the pool at most once.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const struct manifest_pool geometry = { .page_bytes = 4096, .page_count = 256, .pages_per_handle = 1 };
+static const struct manifest_pool geometry = {.page_bytes = 4096, .page_count = 256, .pages_per_handle = 1};
 
 static void demand(int condition)
 {
@@ -25,18 +25,20 @@ static void demand(int condition)
 static void read_whole(const struct manifest *manifest)
 {
 	const struct manifest_header *header = manifest->header;
-	uint8_t seen[256] = { 0 };
+	uint8_t seen[256] = {0};
 	uint64_t pages = 0, sum = 0;
 
 	for (uint32_t i = 0; i < header->runs; i++)
-		for (uint32_t page = manifest->runs[i].first, left = manifest->runs[i].count; left; page++, left--, pages++)
+		for (uint32_t page = manifest->runs[i].first, left = manifest->runs[i].count; left;
+			page++, left--, pages++)
 			demand(page < 256 && !seen[page]++);
 	for (uint32_t i = 0; i < header->allocations; i++)
 		sum += manifest->sizes[i];
 	demand(pages == header->pages && sum == pages && header->layout_hash != 0);
 	for (uint32_t i = 0; i < header->entries; i++) {
 		const struct manifest_entry *entry = &manifest->entries[i];
-		const char *key = manifest->data + entry->offset, *value = manifest->data + manifest_value_at(entry->offset, entry->key_bytes);
+		const char *key = manifest->data + entry->offset,
+			   *value = manifest->data + manifest_value_at(entry->offset, entry->key_bytes);
 
 		demand(strlen(key) == entry->key_bytes && (uintptr_t)value % 8 == 0);
 		demand(value + entry->value_bytes <= (const char *)header + manifest->bytes);

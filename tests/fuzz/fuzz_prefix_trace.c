@@ -1,8 +1,8 @@
 /*
  * fuzz_prefix_trace.c - any bytes as a trace of prefixes.
  *
- * Method: the input as it is, and behind a request that is right. Held: a refusal names a line; what is read can be trusted:
- * requests are paths in one tree, whose nodes are numbered as they come.
+ * Method: the input as it is, and behind a request that is right. Held: a refusal names a line; what is read can be
+ * trusted: requests are paths in one tree, whose nodes are numbered as they come.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -20,7 +20,8 @@ static void demand(int condition)
 }
 
 /* parents: [node_count], of those below *known */
-static void check_path(const struct prefix_trace *trace, const struct prefix_request *request, uint32_t *parents, uint32_t *known)
+static void check_path(
+	const struct prefix_trace *trace, const struct prefix_request *request, uint32_t *parents, uint32_t *known)
 {
 	uint32_t parent = PREFIX_TRACE_NONE;
 

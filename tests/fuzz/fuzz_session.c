@@ -1,9 +1,11 @@
 /*
- * Goal: whatever a worker writes into its session segment, the agent's books stay right and other sessions stay untouched.
- * Method: a real pool and two real sessions inside this process; the input is a list of writes into the first session's segment
- * (offset and bytes) and of things that make the agent look at it: doorbell, housekeeping, eviction, requests of tools, results of
- * the mover, which this process plays as well: no byte is moved, and a result is whatever the input says. After each step: the
- * pool's words, counts and books agree, the second session has exactly what it had, and slots of spilled pages are taken or free.
+ * Goal: whatever a worker writes into its session segment, the agent's books stay right and other sessions stay
+ * untouched.
+ * Method: a real pool and two real sessions inside this process; the input is a list of writes into the first session's
+ * segment (offset and bytes) and of things that make the agent look at it: doorbell, housekeeping, eviction, requests
+ * of tools, results of the mover, which this process plays as well: no byte is moved, and a result is whatever the
+ * input says. After each step: the pool's words, counts and books agree, the second session has exactly what it had,
+ * and slots of spilled pages are taken or free.
  */
 #include "agent/control/control.h"
 #include "agent/control/housekeeping.h"
@@ -66,18 +68,23 @@ static void keeper_reads(void)
 
 static void setup(void)
 {
-	static const struct pool_geometry geometry = {
-		.name = "p0", .backend = "host", .device = "", .page_bytes = 2 << 20, .page_count = PAGES, .pages_per_handle = 1
-	};
+	static const struct pool_geometry geometry = {.name = "p0",
+		.backend = "host",
+		.device = "",
+		.page_bytes = 2 << 20,
+		.page_count = PAGES,
+		.pages_per_handle = 1};
 	static const struct module_start nothing_held;
-	struct module_pool start = { .handle_bytes = 2 << 20, .ring_bytes = sizeof(struct mover_ring) };
+	struct module_pool start = {.handle_bytes = 2 << 20, .ring_bytes = sizeof(struct mover_ring)};
 	struct config_error error;
 	int pair[2];
 
 	log_setup("fuzz", -1, 0);
 	config_defaults(&agent.config);
 	agent.config.mover.patience_ms = 0;
-	require(config_add_pool(&agent.config, "name=p0,backend=host,size=400MiB,page_size=2MB,reserved=0", &error) == 0, error.text);
+	require(config_add_pool(&agent.config, "name=p0,backend=host,size=400MiB,page_size=2MB,reserved=0", &error) ==
+			0,
+		error.text);
 	require(config_finish(&agent.config, &error) == 0, error.text);
 	agent.start = &nothing_held;
 	agent.epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -87,7 +94,9 @@ static void setup(void)
 	keeper = pair[1];
 	agent.front.fd = deaf_socket();
 	require(pool_segment_create(&geometry, &start.segment, &start.segment_fd) == 0, "pool segment");
-	require(ledger_create(PAGES, POOL_OBJECTS_LEAST, SPILL_SLOTS, SPILL_SLOTS, &start.ledger, &start.ledger_fd) == 0, "ledger");
+	require(ledger_create(PAGES, POOL_OBJECTS_LEAST, SPILL_SLOTS, SPILL_SLOTS, &start.ledger, &start.ledger_fd) ==
+			0,
+		"ledger");
 	start.ring = mmap(NULL, start.ring_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	require(start.ring != MAP_FAILED, "ring");
 	start.work_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -100,11 +109,11 @@ static void setup(void)
 static struct session *attach(const char *name)
 {
 	static struct attach_peer peer;
-	struct msg_attach_request request = { .layout_version = POOL_LAYOUT_VERSION };
+	struct msg_attach_request request = {.layout_version = POOL_LAYOUT_VERSION};
 	uint32_t before = pool->session_next;
 	int pair[2];
 
-	peer = (struct attach_peer){ .pid = getpid(), .uid = geteuid(), .gid = getegid() };
+	peer = (struct attach_peer){.pid = getpid(), .uid = geteuid(), .gid = getegid()};
 	peer.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	snprintf(request.name, sizeof(request.name), "%s", name);
 	require(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0, "socketpair");
@@ -119,7 +128,7 @@ static struct session *attach(const char *name)
 /* The mover ends up to `count` jobs, those that came first in the ring, each with a result that may be a lie. */
 static void mover_ends(uint32_t count, uint8_t how)
 {
-	static const int32_t results[] = { 0, 0, 0, -ENOSPC, -EBADMSG, -EIO, -EINVAL, 77 };
+	static const int32_t results[] = {0, 0, 0, -ENOSPC, -EBADMSG, -EIO, -EINVAL, 77};
 	struct mover_ring *ring = pool->jobs.queue.ring;
 
 	for (uint32_t slot = 0; slot < MOVER_JOBS && count; slot++) {
@@ -140,7 +149,7 @@ static void mover_ends(uint32_t count, uint8_t how)
 /* What the keeper says of movers. Patience is none, so that jobs are taken back with the word that nobody does them. */
 static void mover_comes_or_goes(uint8_t how)
 {
-	struct keep_message message = { .what = KEEP_MOVER_END, .kind = pool->jobs.ended, .id = how & 2 };
+	struct keep_message message = {.what = KEEP_MOVER_END, .kind = pool->jobs.ended, .id = how & 2};
 
 	if (how & 1) {
 		atomic_store(&pool->jobs.queue.ring->gate, pool->jobs.ended + 1);
@@ -175,26 +184,28 @@ static void spill_holds(const struct session *hostile, uint32_t moving)
 	for (uint32_t slot = 0; slot < SPILL_SLOTS; slot++)
 		taken += pool->ledger.slots[slot].tag != 0;
 	require(taken == slots_used(&pool->spill->slots, MOVER_TIER_MEMORY), "taken slots");
-	TAILQ_FOREACH(block, &pool->spill->working, working) {
+	TAILQ_FOREACH(block, &pool->spill->working, working)
+	{
 		if (!block->session)
 			continue;
 		saving += block->phase == SPILL_SAVING ? block->pages : 0;
 		loading += block->phase == SPILL_LOADING ? block->pages : 0;
 	}
 	require(moving == saving + loading, "pages in motion");
-	require(pool->spill->saving_pages == saving && (!hostile || hostile->saving == saving), "pages on their way out");
+	require(pool->spill->saving_pages == saving && (!hostile || hostile->saving == saving),
+		"pages on their way out");
 	for (uint32_t slot = 0; hostile && slot < SESSION_REQUESTS; slot++) {
 		uint32_t waits = 0;
 
 		TAILQ_FOREACH(block, &pool->spill->working, working)
-			waits += block->session && block->request == (int32_t)slot;
+		waits += block->session && block->request == (int32_t)slot;
 		require(waits == (hostile->spill_requests >> slot & 1), "requests about spilled blocks");
 	}
 }
 
 static void books_hold(const struct session *second, const struct session *hostile)
 {
-	uint32_t moving = 0, retired = 0, by_owner[3] = { 0 }, free_pages = 0, published = 0;
+	uint32_t moving = 0, retired = 0, by_owner[3] = {0}, free_pages = 0, published = 0;
 
 	for (uint32_t page = 0; page < PAGES; page++) {
 		uint64_t word = pool_word(pool, page);
@@ -218,7 +229,8 @@ static void books_hold(const struct session *second, const struct session *hosti
 	require(pool->segment.header->state_pages[PAGE_MOVING] == moving, "published pages in motion");
 	require(pool->segment.header->state_pages[PAGE_RETIRED] == retired, "published pages set aside");
 	require(published == PAGES, "published counts");
-	require(pool->segment.header->state_pages[PAGE_FREE] == free_pages && pool->free.total == free_pages, "free pages");
+	require(pool->segment.header->state_pages[PAGE_FREE] == free_pages && pool->free.total == free_pages,
+		"free pages");
 	require(by_owner[2] == second->leased && second->leased == KEPT, "the other session's pages");
 	require(pool->leased == by_owner[1] + by_owner[2], "leased pages");
 	require(!hostile || hostile->leased == by_owner[1], "the session's own pages");
@@ -227,7 +239,7 @@ static void books_hold(const struct session *second, const struct session *hosti
 
 static void ask(const struct session *session, const struct session *hostile, uint8_t which)
 {
-	struct msg_regions_request regions = { .session = hostile->id, .first = which / 6 * UINT32_C(3000) };
+	struct msg_regions_request regions = {.session = hostile->id, .first = which / 6 * UINT32_C(3000)};
 
 	static uint8_t packet[8 + MSG_BYTES_MAX];
 	uint64_t id = 1;
@@ -236,22 +248,26 @@ static void ask(const struct session *session, const struct session *hostile, ui
 	memcpy(packet, &id, sizeof(id));
 	switch (which % 6) {
 	case 0:
-		length = msg_encode_status_request(&(struct msg_status_request){ 0 }, 1, session->token, packet + 8, MSG_BYTES_MAX);
+		length = msg_encode_status_request(
+			&(struct msg_status_request){0}, 1, session->token, packet + 8, MSG_BYTES_MAX);
 		break;
 	case 1:
-		length = msg_encode_pages_request(&(struct msg_pages_request){ .count = PAGES }, 2, session->token, packet + 8, MSG_BYTES_MAX);
+		length = msg_encode_pages_request(
+			&(struct msg_pages_request){.count = PAGES}, 2, session->token, packet + 8, MSG_BYTES_MAX);
 		break;
 	case 2:
-		length = msg_encode_pins_request(&(struct msg_pins_request){ 0 }, 3, session->token, packet + 8, MSG_BYTES_MAX);
+		length = msg_encode_pins_request(
+			&(struct msg_pins_request){0}, 3, session->token, packet + 8, MSG_BYTES_MAX);
 		break;
 	case 3:
-		length = msg_encode_clients_request(&(struct msg_clients_request){ 0 }, 4, session->token, packet + 8, MSG_BYTES_MAX);
+		length = msg_encode_clients_request(
+			&(struct msg_clients_request){0}, 4, session->token, packet + 8, MSG_BYTES_MAX);
 		break;
 	case 4:
-		length = msg_encode_check_request(&(struct msg_check_request){ 0 }, 5, session->token, packet + 8, MSG_BYTES_MAX);
+		length = msg_encode_check_request(
+			&(struct msg_check_request){0}, 5, session->token, packet + 8, MSG_BYTES_MAX);
 		break;
-	default:
-		length = msg_encode_regions_request(&regions, 6, session->token, packet + 8, MSG_BYTES_MAX);
+	default: length = msg_encode_regions_request(&regions, 6, session->token, packet + 8, MSG_BYTES_MAX);
 	}
 	if (length > 0)
 		control_packet(&agent, packet, (size_t)length + 8);
@@ -298,10 +314,16 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 	case 2: /* a request with these fields */
 		if (size < 6)
 			return size;
-		*slot = (struct lease_request){ .kind = data[1] % 6, .need = data[2], .extra = data[3], .flags = data[4], .timeout_ms = data[5] % 2 };
+		*slot = (struct lease_request){.kind = data[1] % 6,
+			.need = data[2],
+			.extra = data[3],
+			.flags = data[4],
+			.timeout_ms = data[5] % 2};
 		if (slot->kind > LEASE_TAKE)
-			*slot = (struct lease_request){ .kind = data[1] % 6, .need = data[2] % 8, .first_page = data[3],
-				.tag = block_tag_make(data[4], data[5] | BLOCK_SPILL) };
+			*slot = (struct lease_request){.kind = data[1] % 6,
+				.need = data[2] % 8,
+				.first_page = data[3],
+				.tag = block_tag_make(data[4], data[5] | BLOCK_SPILL)};
 		slot->state = LEASE_REQUESTED;
 		hostile->segment.header->requests_pending |= UINT64_C(1) << (data[0] % SESSION_REQUESTS);
 		requests_doorbell(hostile);
@@ -311,13 +333,15 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 			return size;
 		hostile->segment.blocks[data[1] % PAGES].page_count = data[2];
 		hostile->segment.blocks[data[1] % PAGES].next = data[3];
-		hostile->segment.blocks[data[1] % PAGES].tag = data[4] ? block_tag_make(data[4], data[5] | (uint32_t)(data[0] & 7) << 8) : 1;
+		hostile->segment.blocks[data[1] % PAGES].tag =
+			data[4] ? block_tag_make(data[4], data[5] | (uint32_t)(data[0] & 7) << 8) : 1;
 		hostile->segment.pins[data[1] % PAGES] = data[0] >> 3 & 1;
 		return 6;
 	case 4:
 		if (size < 2)
 			return size;
-		evict_pages(pool, &(struct evict_request){ .pages = data[1], .for_tenant = data[0] & 1 ? second->tenant : NULL });
+		evict_pages(pool,
+			&(struct evict_request){.pages = data[1], .for_tenant = data[0] & 1 ? second->tenant : NULL});
 		return 2;
 	case 5:
 		if (data[0] & 16) {
@@ -327,9 +351,7 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 		hostile->last_refill_ms = 0;
 		housekeeping(pool);
 		return 1;
-	case 6:
-		lease_reclaim(hostile, data[0] & 31);
-		return 1;
+	case 6: lease_reclaim(hostile, data[0] & 31); return 1;
 	default:
 		if (data[0] & 16) {
 			if (size < 2)
@@ -354,11 +376,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	agent.config.lease.initial_pages = 64;
 	hostile = attach("hostile");
 	/* The second has its pages in one pinned block. */
-	second->segment.requests[0] = (struct lease_request){ .kind = LEASE_TAKE, .need = KEPT };
+	second->segment.requests[0] = (struct lease_request){.kind = LEASE_TAKE, .need = KEPT};
 	second->segment.requests[0].state = LEASE_REQUESTED;
 	second->segment.header->requests_pending = 1;
 	requests_doorbell(second);
-	require(second->segment.requests[0].state == LEASE_DONE && !second->segment.requests[0].error, "the second's grant");
+	require(second->segment.requests[0].state == LEASE_DONE && !second->segment.requests[0].error,
+		"the second's grant");
 	second->segment.pins[second->segment.requests[0].first_page] = 1;
 	second->segment.blocks[second->segment.requests[0].first_page].tag = block_tag_make(77, 0);
 	while (size) {
@@ -379,7 +402,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	mover_comes_or_goes(1);
 	finish(second);
 	require(pool->free.total == PAGES && pool->leased == 0, "all pages back");
-	require(slots_used(&pool->spill->slots, MOVER_TIER_MEMORY) == 0 && TAILQ_EMPTY(&pool->spill->working), "all slots back");
+	require(slots_used(&pool->spill->slots, MOVER_TIER_MEMORY) == 0 && TAILQ_EMPTY(&pool->spill->working),
+		"all slots back");
 	require(pool->jobs.queue.in_flight == 0, "all jobs back");
 	keeper_reads();
 	return 0;

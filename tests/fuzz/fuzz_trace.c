@@ -1,8 +1,9 @@
 /*
  * fuzz_trace.c - any bytes as a trace of allocations.
  *
- * Method: the input as it is, and behind the right header line, there also as a trace that may lack calls. Held: a refusal names a line; what is read can be trusted, which
- * is looked at event by event; and written down it reads back as the same.
+ * Method: the input as it is, and behind the right header line, there also as a trace that may lack calls. Held: a
+ * refusal names a line; what is read can be trusted, which is looked at event by event; and written down it reads back
+ * as the same.
  */
 #include <errno.h>
 #include <stdint.h>

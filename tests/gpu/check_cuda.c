@@ -1,10 +1,11 @@
 /*
  * check_cuda.c - does the cuda back end, with the driver behind it, keep the contract of cuda/gpu.h?
  *
- * Goal: the rules that tests/unit/test_gpu_host*.c check on `host` hold on a real GPU as well, so that what passes there can
- * be trusted here; only what the driver leaves unchecked (an unmap under running work) is left out.
- * Method: as there. Streams are held back by a timeline wait, so that "not done yet" is certain; other processes are this
- * program executed anew. `check_cuda --backend host` runs the same checks on the host back end, which tests the checks.
+ * Goal: the rules that tests/unit/test_gpu_host*.c check on `host` hold on a real GPU as well, so that what passes
+ * there can be trusted here; only what the driver leaves unchecked (an unmap under running work) is left out.
+ * Method: as there. Streams are held back by a timeline wait, so that "not done yet" is certain; other processes are
+ * this program executed anew. `check_cuda --backend host` runs the same checks on the host back end, which tests the
+ * checks.
  *
  * Exit: 0 pass, 1 fail, 77 there is no GPU (the reason is printed).
  */
@@ -39,8 +40,8 @@ static const char *program;
 
 struct fixture {
 	struct gpu *gpu;
-	uint64_t size;             /* of a handle: the granularity, 2 MB or so */
-	uint64_t va;               /* room for twice the handles; the first HANDLES are mapped with access */
+	uint64_t size; /* of a handle: the granularity, 2 MB or so */
+	uint64_t va;   /* room for twice the handles; the first HANDLES are mapped with access */
 	uint64_t handles[HANDLES];
 	struct gpu_stream *stream;
 	uint64_t *words; /* registered, in a memfd */
@@ -436,7 +437,7 @@ static void test_counts_and_faults(void **state)
 
 static void peer_report(int rc)
 {
-	struct parcel parcel = { .rc = rc };
+	struct parcel parcel = {.rc = rc};
 
 	snprintf(parcel.text, sizeof(parcel.text), "%s", gpu_error_text());
 	peer_send(PEER_SOCKET, &parcel, sizeof(parcel), -1);
@@ -444,7 +445,7 @@ static void peer_report(int rc)
 
 static pid_t role_start(const char *role, int *socket)
 {
-	char *arguments[] = { (char *)program, "--backend", (char *)backend, "--peer", (char *)role, NULL };
+	char *arguments[] = {(char *)program, "--backend", (char *)backend, "--peer", (char *)role, NULL};
 	pid_t pid = peer_start(arguments, socket);
 
 	assert_true(pid > 0);
@@ -499,7 +500,7 @@ static int peer_memory(struct fixture *f)
 static void test_memory_crosses_processes(void **state)
 {
 	struct fixture *f = *state;
-	struct parcel parcel = { 0 };
+	struct parcel parcel = {0};
 	int socket;
 	pid_t peer = role_start("memory", &socket);
 
@@ -531,7 +532,7 @@ static int peer_timeline(struct fixture *f)
 static void test_a_timeline_crosses_processes(void **state)
 {
 	struct fixture *f = *state;
-	struct parcel parcel = { 0 };
+	struct parcel parcel = {0};
 	pid_t peer;
 	int socket;
 
@@ -570,7 +571,7 @@ static void test_an_event_crosses_processes(void **state)
 {
 	struct fixture *f = *state;
 	struct gpu_event *event, *own;
-	struct parcel parcel = { 0 };
+	struct parcel parcel = {0};
 	pid_t peer;
 	int socket;
 
@@ -592,7 +593,7 @@ static void test_an_event_crosses_processes(void **state)
 /* peer_owner() - without a context: create, export, and go. */
 static int peer_owner(struct fixture *f)
 {
-	struct parcel parcel = { 0 };
+	struct parcel parcel = {0};
 	uint64_t handle;
 
 	PEER_CHECK(gpu_open(ops, 0, GPU_OPEN_OWNER, &f->gpu) == 0);
@@ -636,8 +637,8 @@ static int peer_device(struct fixture *f)
 /* device_missing() - 0 when there is a device, else the exit status that says why there is none. */
 static int device_missing(void)
 {
-	char *arguments[] = { (char *)program, "--backend", (char *)backend, "--peer", "device", NULL };
-	struct parcel parcel = { 0 };
+	char *arguments[] = {(char *)program, "--backend", (char *)backend, "--peer", "device", NULL};
+	struct parcel parcel = {0};
 	int socket = -1, fd, rc;
 	pid_t peer = peer_start(arguments, &socket);
 
@@ -662,10 +663,13 @@ static int role_run(const char *role)
 		const char *name;
 		int (*run)(struct fixture *f);
 	} roles[] = {
-		{ "memory", peer_memory }, { "timeline", peer_timeline }, { "event", peer_event },
-		{ "owner", peer_owner },   { "device", peer_device },
+		{"memory", peer_memory},
+		{"timeline", peer_timeline},
+		{"event", peer_event},
+		{"owner", peer_owner},
+		{"device", peer_device},
 	};
-	struct fixture f = { .words_fd = -1 };
+	struct fixture f = {.words_fd = -1};
 
 	for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++)
 		if (strcmp(roles[i].name, role) == 0)

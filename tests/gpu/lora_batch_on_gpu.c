@@ -1,12 +1,15 @@
 /*
- * lora_batch_on_gpu.c - batches of adapters through the public calls, on a real GPU, with and without a graph: are they right, and how fast?
+ * lora_batch_on_gpu.c - batches of adapters through the public calls, on a real GPU, with and without a graph: are they
+ * right, and how fast?
  *
- * Goal: gpool_lora_batch_set() and _apply() do there what the integration tests show on `host`; a graph that was captured once does it for every
- * batch that is set after it; and the whole costs what lora_on_gpu measures of the kernels alone. Method: a real gpoold, adapters as files, outputs
- * against float64, in and out by copies; the driver's graphs by its own calls, which gpool has no need of. Then a table: microseconds of one
- * shrink and expand, by launches and in a graph of all layers, beside the roofline (see lora_on_gpu.c), and of a set with all adapters new and the
- * same. Weights in the table are zeros out of files with holes, as times do not depend on them. Few adapters of a low rank fit in the cache of the GPU.
- * Nothing is asserted about time. `lora_batch_on_gpu --backend host` applies again where a graph would run, in small: that tests the test.
+ * Goal: gpool_lora_batch_set() and _apply() do there what the integration tests show on `host`; a graph that was
+ * captured once does it for every batch that is set after it; and the whole costs what lora_on_gpu measures of the
+ * kernels alone. Method: a real gpoold, adapters as files, outputs against float64, in and out by copies; the driver's
+ * graphs by its own calls, which gpool has no need of. Then a table: microseconds of one shrink and expand, by launches
+ * and in a graph of all layers, beside the roofline (see lora_on_gpu.c), and of a set with all adapters new and the
+ * same. Weights in the table are zeros out of files with holes, as times do not depend on them. Few adapters of a low
+ * rank fit in the cache of the GPU. Nothing is asserted about time. `lora_batch_on_gpu --backend host` applies again
+ * where a graph would run, in small: that tests the test.
  *
  * Exit: 0 pass, 1 fail, 77 there is no GPU or no kernels (the reason is printed).
  */
@@ -101,7 +104,8 @@ static void finish(void)
 static void apply(const struct model *model)
 {
 	for (uint32_t layer = 0; layer < model->layers; layer++) {
-		int error = gpool_lora_batch_apply(model->batch, (int32_t)layer, 0, model->x, model->in, model->y, model->out, stream);
+		int error = gpool_lora_batch_apply(
+			model->batch, (int32_t)layer, 0, model->x, model->in, model->y, model->out, stream);
 
 		if (error)
 			fail_msg("gpool_lora_batch_apply(): %s; %s", gpool_strerror(error), gpu_error_text());
@@ -143,7 +147,7 @@ static void model_open(struct model *model, uint32_t adapters_max, uint32_t rank
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora_batch_options batch = GPOOL_LORA_BATCH_OPTIONS_INIT;
-	const struct gpool_lora_target target = { "model.layers.*.q", model->in, model->out };
+	const struct gpool_lora_target target = {"model.layers.*.q", model->in, model->out};
 	uint64_t bytes = (uint64_t)TOKENS_MAX * (model->in + model->out) * 2;
 	int error;
 
@@ -204,7 +208,8 @@ static void adapter_add(struct model *model, struct rig *rig, uint32_t rank, boo
 	int error;
 
 	for (uint32_t layer = 0; layer < model->layers; layer++) {
-		modules[layer] = (struct rig_module){ .rank = rank, .in = model->in, .out = model->out, .type = SAFETENSORS_F16 };
+		modules[layer] =
+			(struct rig_module){.rank = rank, .in = model->in, .out = model->out, .type = SAFETENSORS_F16};
 		snprintf(modules[layer].path, sizeof(modules[layer].path), "model.layers.%u.q", layer);
 	}
 	rig_make(rig, modules, model->layers);
@@ -254,7 +259,9 @@ static double token_error(const struct model *model, const struct rig *rig, cons
 			sums[layer][k] = 0;
 			for (uint32_t i = 0; i < model->in; i++)
 				sums[layer][k] += (double)value_of(model->element, x[i]) *
-					(double)value_of(model->element, bits_of(model->element, rig_get(rig, &module->a, (uint64_t)k * model->in + i)));
+					(double)value_of(model->element,
+						bits_of(model->element,
+							rig_get(rig, &module->a, (uint64_t)k * model->in + i)));
 		}
 	for (uint32_t o = 0; o < model->out; o++) {
 		double exact = 0, got = (double)value_of(model->element, y[o]);
@@ -264,7 +271,9 @@ static double token_error(const struct model *model, const struct rig *rig, cons
 
 			for (uint32_t k = 0; k < module->rank; k++)
 				exact += module->scale * sums[layer][k] *
-					(double)value_of(model->element, bits_of(model->element, rig_get(rig, &module->b, (uint64_t)o * module->rank + k)));
+					(double)value_of(model->element,
+						bits_of(model->element,
+							rig_get(rig, &module->b, (uint64_t)o * module->rank + k)));
 		}
 		difference += (got - exact) * (got - exact);
 		all += exact * exact;
@@ -290,21 +299,23 @@ static void step_check(struct model *model, const struct rig *rigs, const int32_
 	assert_int_equal(gpool_copy(pool, stream, (uintptr_t)y, model->y, y_bytes), 0);
 	finish();
 	for (uint32_t i = 0; i < TOKENS_MAX; i++) {
-		double error = token_error(model, which[i] < 0 ? NULL : &rigs[which[i]], x + (uint64_t)i * model->in, y + (uint64_t)i * model->out);
+		double error = token_error(model, which[i] < 0 ? NULL : &rigs[which[i]], x + (uint64_t)i * model->in,
+			y + (uint64_t)i * model->out);
 
 		if (!(error <= bound))
-			fail_msg("token %u, adapter %d, %s: error %g", i, which[i], by_graph ? "graph" : "launches", error);
+			fail_msg("token %u, adapter %d, %s: error %g", i, which[i], by_graph ? "graph" : "launches",
+				error);
 	}
 }
 
 static void test_right(void **state)
 {
-	static const uint32_t ranks[] = { 8, 128, 16, 100, 32, 64 };
+	static const uint32_t ranks[] = {8, 128, 16, 100, 32, 64};
 	static struct rig rigs[6];
 
 	(void)state;
 	for (uint32_t element = GPOOL_LORA_F16; element <= GPOOL_LORA_BF16; element++) {
-		struct model model = { .in = 512, .out = 768, .layers = 1, .element = element };
+		struct model model = {.in = 512, .out = 768, .layers = 1, .element = element};
 		int32_t which[TOKENS_MAX];
 		uint32_t adapters[TOKENS_MAX];
 
@@ -393,9 +404,11 @@ static double copy_bandwidth(void)
 
 static void row_print(uint32_t adapters, uint32_t rank)
 {
-	struct model model = { .in = small ? 512 : 4096, .out = small ? 768 : 11008, .element = GPOOL_LORA_F16 };
-	uint64_t each = 2ull * adapters * rank * (model.in + model.out), layers = (small ? UINT64_C(4) << 20 : UINT64_C(1) << 30) / each;
-	double bytes = (double)each + 2.0 * adapters * (model.in + 2.0 * model.out), roofline = bytes / bandwidth / 1e3, launched, captured, fresh;
+	struct model model = {.in = small ? 512 : 4096, .out = small ? 768 : 11008, .element = GPOOL_LORA_F16};
+	uint64_t each = 2ull * adapters * rank * (model.in + model.out),
+		 layers = (small ? UINT64_C(4) << 20 : UINT64_C(1) << 30) / each;
+	double bytes = (double)each + 2.0 * adapters * (model.in + 2.0 * model.out), roofline = bytes / bandwidth / 1e3,
+	       launched, captured, fresh;
 	struct rig rig;
 
 	model.layers = layers < 2 ? 2 : layers > LAYERS_MAX ? LAYERS_MAX : (uint32_t)layers;
@@ -408,21 +421,24 @@ static void row_print(uint32_t adapters, uint32_t rank)
 	launched = pair_us(&model, apply);
 	capture(&model);
 	captured = pair_us(&model, launch);
-	printf("| %u | %u | %u | %.1f | %.1f | %.2f | %.1f | %.2f | %.0f | %.0f |\n", adapters, rank, model.layers, launched, captured, bytes / 1e6,
-		roofline, captured / roofline, fresh, set_us(&model, model.ids, adapters));
+	printf("| %u | %u | %u | %.1f | %.1f | %.2f | %.1f | %.2f | %.0f | %.0f |\n", adapters, rank, model.layers,
+		launched, captured, bytes / 1e6, roofline, captured / roofline, fresh,
+		set_us(&model, model.ids, adapters));
 	model_close(&model);
 }
 
 static void test_table(void **state)
 {
-	static const uint32_t adapters[] = { 1, 4, 16, 32, 64 }, ranks[] = { 8, 16, 64 };
+	static const uint32_t adapters[] = {1, 4, 16, 32, 64}, ranks[] = {8, 16, 64};
 
 	(void)state;
 	if (bandwidth == 0)
 		bandwidth = copy_bandwidth();
-	printf("\n%s, fp16, through the public calls, a token for each adapter; roofline by %.0f GB/s; us of one shrink and expand\n\n",
+	printf("\n%s, fp16, through the public calls, a token for each adapter; roofline by %.0f GB/s; us of one "
+	       "shrink and expand\n\n",
 		small ? "C references, not a GPU" : "4096 to 11008", bandwidth);
-	printf("| adapters | rank | layers | us, launches | us, graph | MB | roofline us | ratio | us of a set, all new | and the same again |\n");
+	printf("| adapters | rank | layers | us, launches | us, graph | MB | roofline us | ratio | us of a set, all "
+	       "new | and the same again |\n");
 	printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
 	for (size_t r = 0; r < (small ? 2 : sizeof(ranks) / sizeof(*ranks)); r++)
 		for (size_t a = 0; a < (small ? 2 : sizeof(adapters) / sizeof(*adapters)); a++)
@@ -435,10 +451,11 @@ static void test_table(void **state)
 static int attach(void **state)
 {
 	char text[160];
-	const char *const arguments[] = { "--pool", text, NULL };
+	const char *const arguments[] = {"--pool", text, NULL};
 
 	(void)state;
-	snprintf(text, sizeof(text), "name=p0,backend=%s,size=%s,page_size=2MB,reserved=0", backend, small ? "256MB" : "6GB");
+	snprintf(text, sizeof(text), "name=p0,backend=%s,size=%s,page_size=2MB,reserved=0", backend,
+		small ? "256MB" : "6GB");
 	harness_start(&harness, arguments);
 	pool = harness_open(&harness);
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);

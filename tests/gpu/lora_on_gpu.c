@@ -1,16 +1,16 @@
 /*
  * lora_on_gpu.c - the kernels of cuda/kernels/ on a real GPU: are they right, and how fast?
  *
- * Goal: what test_lora.c and test_kernels_emulated.c show without a GPU holds on one, and the LoRA kernels come near what memory
- * allows. Method: the cases of lora_cases.h, with memory that is reached by copies alone; quantise, dequantise and block copy
- * against their references; then a table of microseconds, bytes and the ratio to the roofline, beside one pair of plain products
- * for each adapter (`naive`: not cuBLAS, which would have to be linked) and one for each class of ranks (`grouped`).
- * tests/gpu/lora_bmm.py measures torch.bmm at the same shapes.
+ * Goal: what test_lora.c and test_kernels_emulated.c show without a GPU holds on one, and the LoRA kernels come near
+ * what memory allows. Method: the cases of lora_cases.h, with memory that is reached by copies alone; quantise,
+ * dequantise and block copy against their references; then a table of microseconds, bytes and the ratio to the
+ * roofline, beside one pair of plain products for each adapter (`naive`: not cuBLAS, which would have to be linked) and
+ * one for each class of ranks (`grouped`). tests/gpu/lora_bmm.py measures torch.bmm at the same shapes.
  *
- * Times are by the clock of the host around many launches and one sync, over enough copies of the weights that no cache holds
- * them. The roofline is bytes (weights once, x, y read and written) by the bandwidth of a copy on the device, measured first, or
- * by --bandwidth GB/S. Nothing is asserted about time. `lora_on_gpu --backend host` runs the references in small, which tests the
- * test and says nothing about a GPU.
+ * Times are by the clock of the host around many launches and one sync, over enough copies of the weights that no cache
+ * holds them. The roofline is bytes (weights once, x, y read and written) by the bandwidth of a copy on the device,
+ * measured first, or by --bandwidth GB/S. Nothing is asserted about time. `lora_on_gpu --backend host` runs the
+ * references in small, which tests the test and says nothing about a GPU.
  *
  * Exit: 0 pass, 1 fail, 77 there is no GPU or no kernels (the reason is printed).
  */
@@ -76,17 +76,19 @@ static void test_lora_plain(void **state)
 static void test_quantise(void **state)
 {
 	enum { ROWS = 300, COLUMNS = 1111, COUNT = ROWS * COLUMNS };
-	static const uint32_t groups[] = { 128, 100, 0 };
+	static const uint32_t groups[] = {128, 100, 0};
 	struct rig *rig = *state;
 
 	for (uint32_t element = 0; element < ELEMENTS; element++)
 		for (size_t g = 0; g < sizeof(groups) / sizeof(*groups); g++) {
 			uint64_t scale_bytes = ROWS * quantise_groups(COLUMNS, groups[g]) * 2;
-			struct place values = rig_place(rig, COUNT * element_bytes(element)), codes = rig_place(rig, COUNT);
-			struct place scales = rig_place(rig, scale_bytes), error = rig_place(rig, sizeof(struct quantise_error));
-			struct quantise_error *got = error.host, expected = { 0 };
-			struct quantise_args args = { values.device, codes.device, scales.device, error.device, ROWS, COLUMNS,
-				groups[g], element };
+			struct place values = rig_place(rig, COUNT * element_bytes(element)),
+				     codes = rig_place(rig, COUNT);
+			struct place scales = rig_place(rig, scale_bytes),
+				     error = rig_place(rig, sizeof(struct quantise_error));
+			struct quantise_error *got = error.host, expected = {0};
+			struct quantise_args args = {values.device, codes.device, scales.device, error.device, ROWS,
+				COLUMNS, groups[g], element};
 			struct quantise_args reference = args;
 			int8_t *expected_codes = malloc(COUNT);
 			uint16_t *expected_scales = malloc(scale_bytes);
@@ -142,7 +144,7 @@ static void test_block_copy(void **state)
 	struct rig *rig = *state;
 	struct place list = rig_place(rig, ITEMS * sizeof(struct block_copy_item));
 	struct place from = rig_place(rig, ITEMS * SLOT), to = rig_place(rig, ITEMS * SLOT);
-	struct block_copy_args args = { .items = list.device, .bytes_max = SLOT, .count = ITEMS };
+	struct block_copy_args args = {.items = list.device, .bytes_max = SLOT, .count = ITEMS};
 	struct block_copy_item *items = list.host;
 	uint8_t *expected = malloc(ITEMS * SLOT);
 
@@ -151,10 +153,11 @@ static void test_block_copy(void **state)
 	for (uint32_t i = 0; i < ITEMS * SLOT; i++)
 		((uint8_t *)from.host)[i] = (uint8_t)rig_random(rig);
 	for (uint32_t i = 0; i < ITEMS; i++) {
-		uint32_t skew = i % 3 ? 0 : rig_random(rig) % 16, bytes = i % 7 ? SLOT - 16 - rig_random(rig) % 2 * 5 : 0;
+		uint32_t skew = i % 3 ? 0 : rig_random(rig) % 16,
+			 bytes = i % 7 ? SLOT - 16 - rig_random(rig) % 2 * 5 : 0;
 		uint64_t source = (uint64_t)(i * 7 + 3) % ITEMS * SLOT;
 
-		items[i] = (struct block_copy_item){ to.device + (uint64_t)i * SLOT + skew, from.device + source, bytes };
+		items[i] = (struct block_copy_item){to.device + (uint64_t)i * SLOT + skew, from.device + source, bytes};
 		memcpy(expected + (uint64_t)i * SLOT + skew, (uint8_t *)from.host + source, bytes);
 	}
 	rig_upload(rig, &list);
@@ -187,12 +190,13 @@ static double now_us(void)
 
 static void weights_open(struct weights *weights, struct rig *rig, uint64_t bytes)
 {
-	*weights = (struct weights){ .bytes = bytes };
+	*weights = (struct weights){.bytes = bytes};
 	assert_int_equal(gpu_reserve(rig->gpu, bytes, 0, &weights->va), 0);
 	assert_int_equal(gpu_create(rig->gpu, bytes, &weights->handle), 0);
 	assert_int_equal(gpu_map(rig->gpu, weights->va, bytes, 0, weights->handle), 0);
 	assert_int_equal(gpu_access(rig->gpu, weights->va, bytes, GPU_ACCESS_READ_WRITE), 0);
-	assert_int_equal(gpu_fill(rig->gpu, weights->va, 0x1c001c00, bytes, rig->stream), 0); /* 0.0039 twice, as fp16 */
+	/* 0.0039 twice, as fp16 */
+	assert_int_equal(gpu_fill(rig->gpu, weights->va, 0x1c001c00, bytes, rig->stream), 0);
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
 }
 
@@ -211,12 +215,15 @@ static uint64_t page_at(const struct weights *weights, uint64_t n)
 	return weights->va + n * 37 % pages * PAGE; /* pages is a power of two */
 }
 
-/* matrix_place() - as an adapter store packs: behind the one before, going on in other pages; `more` has room for its runs. */
-static struct lora_matrix matrix_place(struct weights *weights, uint32_t rank, uint32_t columns, uint64_t *more,
-	uint64_t more_device, uint32_t *runs)
+/*
+ * matrix_place() - as an adapter store packs: behind the one before, going on in other pages; `more` has room for its
+ * runs.
+ */
+static struct lora_matrix matrix_place(
+	struct weights *weights, uint32_t rank, uint32_t columns, uint64_t *more, uint64_t more_device, uint32_t *runs)
 {
 	uint32_t tile_bytes = lora_tile_bytes(rank), left = lora_tiles(columns), run = PAGE / tile_bytes, head;
-	struct lora_matrix matrix = { .more = more_device, .run_tiles = run };
+	struct lora_matrix matrix = {.more = more_device, .run_tiles = run};
 
 	if (PAGE - weights->within < tile_bytes) {
 		weights->page++;
@@ -265,7 +272,7 @@ static void timed_init(struct timed *timed, struct rig *rig, struct weights *wei
 	int32_t adapters[TOKENS_MAX];
 	int pieces;
 
-	*timed = (struct timed){ .rig = rig, .weights = weights, .shape = *shape };
+	*timed = (struct timed){.rig = rig, .weights = weights, .shape = *shape};
 	timed->copies = (uint32_t)(weights->bytes * 3 / 4 / layer_bytes);
 	timed->copies = timed->copies > COPIES_MAX ? COPIES_MAX : timed->copies ? timed->copies : 1;
 	for (uint32_t i = 0; i < shape->tokens; i++)
@@ -291,7 +298,7 @@ static void timed_init(struct timed *timed, struct rig *rig, struct weights *wei
 		uint32_t used = 0, runs;
 
 		for (uint32_t i = 0; i < shape->adapters; i++) {
-			list[i] = (struct lora_adapter){ .rank = shape->rank, .scale = 1 };
+			list[i] = (struct lora_adapter){.rank = shape->rank, .scale = 1};
 			list[i].a = matrix_place(weights, shape->rank, shape->in, (uint64_t *)more.host + used,
 				more.device + used * 8, &runs);
 			used += runs;
@@ -302,9 +309,9 @@ static void timed_init(struct timed *timed, struct rig *rig, struct weights *wei
 		}
 		rig_upload(rig, &table);
 		rig_upload(rig, &more);
-		timed->args[copy] = (struct lora_args){ batch.device, table.device, x.device, y.device, workspace.device,
+		timed->args[copy] = (struct lora_args){batch.device, table.device, x.device, y.device, workspace.device,
 			shape->adapters, shape->tokens, shape->rank, shape->in, shape->out, shape->in, shape->out,
-			ELEMENT_F16, 0, 0 };
+			ELEMENT_F16, 0, 0};
 	}
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
 }
@@ -315,7 +322,7 @@ static void pair_queue(const struct timed *timed, enum how how, uint32_t turn)
 {
 	struct rig *rig = timed->rig;
 	const struct lora_args *args = &timed->args[turn % timed->copies];
-	struct lora_plain_args plain = { .lora = *args, .rank_high = LORA_RANK_MAX };
+	struct lora_plain_args plain = {.lora = *args, .rank_high = LORA_RANK_MAX};
 
 	if (how == BATCHED) {
 		assert_int_equal(lora_shrink_queue(rig->gpu, args, rig->stream), 0);
@@ -379,16 +386,16 @@ static void row_print(struct rig *rig, struct weights *weights, const struct run
 	us = pair_us(&timed, BATCHED);
 	naive = pair_us(&timed, NAIVE);
 	grouped = pair_us(&timed, GROUPED);
-	printf("| %u | %u | %u | %.1f | %.2f | %.1f | %.2f | %.1f | %.1f |\n", shape->tokens, shape->adapters, shape->rank, us,
-		bytes / 1e6, roofline, us / roofline, naive, grouped);
+	printf("| %u | %u | %u | %.1f | %.2f | %.1f | %.2f | %.1f | %.1f |\n", shape->tokens, shape->adapters,
+		shape->rank, us, bytes / 1e6, roofline, us / roofline, naive, grouped);
 	rig_clear(rig);
 }
 
 static void test_table(void **state)
 {
-	static const uint32_t adapters[] = { 1, 2, 4, 8, 16, 32, 64, 128 }, ranks[] = { 8, 16, 32, 64, 128 };
-	static const uint32_t prefill[][2] = { { 256, 1 }, { 1024, 1 }, { 4096, 1 }, { 4096, 8 } };
-	struct run_shape shape = { .in = small ? 512 : 4096, .out = small ? 768 : 11008 };
+	static const uint32_t adapters[] = {1, 2, 4, 8, 16, 32, 64, 128}, ranks[] = {8, 16, 32, 64, 128};
+	static const uint32_t prefill[][2] = {{256, 1}, {1024, 1}, {4096, 1}, {4096, 8}};
+	struct run_shape shape = {.in = small ? 512 : 4096, .out = small ? 768 : 11008};
 	struct gpu_device_info info;
 	struct weights weights;
 	struct rig rig;

@@ -1,12 +1,12 @@
 /*
  * mover_on_gpu.c - the mover on a real GPU.
  *
- * Goal: what tests/unit/test_mover*.c show on `host` holds on `cuda`: handles with a descriptor each, made by a process without a
- * context, are imported and mapped by a mover; page-locked tiers and buffers are copied to and from; killed in the middle, a
- * mover is replaced by one that ends its work. Method: three processes, since the driver does not survive fork(): an owner (this
- * program executed anew) that creates and exports, this one, which never touches the driver, as keeper and agent, and the movers
- * that it forks. What is in a page is loaded from a tier and seen in another slot of a tier. `mover_on_gpu --backend host` runs
- * the same on the host back end, which tests the test.
+ * Goal: what tests/unit/test_mover*.c show on `host` holds on `cuda`: handles with a descriptor each, made by a process
+ * without a context, are imported and mapped by a mover; page-locked tiers and buffers are copied to and from; killed
+ * in the middle, a mover is replaced by one that ends its work. Method: three processes, since the driver does not
+ * survive fork(): an owner (this program executed anew) that creates and exports, this one, which never touches the
+ * driver, as keeper and agent, and the movers that it forks. What is in a page is loaded from a tier and seen in
+ * another slot of a tier. `mover_on_gpu --backend host` runs the same on the host back end, which tests the test.
  *
  * Exit: 0 pass, 1 fail, 77 there is no GPU (the reason is printed).
  */
@@ -48,7 +48,8 @@ static int owner_run(const char *name)
 		struct gpu_export export;
 		uint64_t handle;
 
-		if (gpu_create(gpu, (uint64_t)PAGES_PER_HANDLE * PAGE_BYTES, &handle) || gpu_export(gpu, handle, &export))
+		if (gpu_create(gpu, (uint64_t)PAGES_PER_HANDLE * PAGE_BYTES, &handle) ||
+			gpu_export(gpu, handle, &export))
 			return owner_say_error(-EIO);
 		message.offset = export.offset;
 		message.length = export.length;
@@ -80,7 +81,8 @@ static int owner_start(struct owner_message *messages, int *fds)
 		int error = peer_receive(owner_socket, &messages[i], sizeof(messages[i]), &fds[i]);
 
 		if (error || messages[i].error) {
-			printf("no memory of back end '%s': %s\n", backend, error ? strerror(-error) : messages[i].text);
+			printf("no memory of back end '%s': %s\n", backend,
+				error ? strerror(-error) : messages[i].text);
 			return error ? error : messages[i].error;
 		}
 	}
@@ -101,7 +103,9 @@ static int setup(void **state)
 	struct rig *rig = rig_pool(backend);
 
 	for (uint32_t i = 0; i < HANDLES; i++)
-		rig_hold(rig, (struct held){KEEP_HANDLE, 0, i, 1, {dup(export_fds[i])}, exports[i].offset, exports[i].length});
+		rig_hold(rig,
+			(struct held){
+				KEEP_HANDLE, 0, i, 1, {dup(export_fds[i])}, exports[i].offset, exports[i].length});
 	rig_tiers(rig);
 	rig_start(rig);
 	for (uint32_t page = 0; page < PAGES; page++) {

@@ -1,8 +1,8 @@
 /*
  * peer.h - a second process for a GPU test: the same program, started anew, and messages with a descriptor to it.
  *
- * The driver does not survive fork(), and a forked child would hold every descriptor of its parent, which decides how long
- * memory lives. So a peer is executed: it has its socket, open as PEER_SOCKET, and nothing else.
+ * The driver does not survive fork(), and a forked child would hold every descriptor of its parent, which decides how
+ * long memory lives. So a peer is executed: it has its socket, open as PEER_SOCKET, and nothing else.
  */
 #ifndef GPOOL_TESTS_GPU_PEER_H
 #define GPOOL_TESTS_GPU_PEER_H
@@ -26,9 +26,9 @@ union peer_control {
 /* peer_send() - one message, with a descriptor unless fd < 0. Returns 0 or a negative errno. */
 static inline int peer_send(int socket, const void *data, size_t bytes, int fd)
 {
-	union peer_control control = { { 0 } };
-	struct iovec part = { (void *)data, bytes };
-	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+	union peer_control control = {{0}};
+	struct iovec part = {(void *)data, bytes};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 	struct cmsghdr *header;
 
 	if (fd >= 0) {
@@ -43,12 +43,16 @@ static inline int peer_send(int socket, const void *data, size_t bytes, int fd)
 	return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)bytes ? 0 : -errno;
 }
 
-/* peer_receive() - one message of exactly `bytes`; *fd is -1 or a descriptor of ours. -EPIPE when the other side is gone. */
+/*
+ * peer_receive() - one message of exactly `bytes`; *fd is -1 or a descriptor of ours. -EPIPE when the other side is
+ * gone.
+ */
 static inline int peer_receive(int socket, void *data, size_t bytes, int *fd)
 {
 	union peer_control control;
-	struct iovec part = { data, bytes };
-	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	struct iovec part = {data, bytes};
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	struct cmsghdr *header;
 	ssize_t length = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
 
@@ -61,7 +65,10 @@ static inline int peer_receive(int socket, void *data, size_t bytes, int *fd)
 	return length == (ssize_t)bytes ? 0 : -EPIPE;
 }
 
-/* peer_start() - run this program with `arguments`, its socket as PEER_SOCKET; it dies with us. Returns its pid or -errno. */
+/*
+ * peer_start() - run this program with `arguments`, its socket as PEER_SOCKET; it dies with us. Returns its pid or
+ * -errno.
+ */
 static inline pid_t peer_start(char *const arguments[], int *socket)
 {
 	int ends[2];

@@ -1,12 +1,12 @@
 /*
  * pool_on_gpu.c - the whole of gpool on a real GPU: a gpoold that owns its memory, and workers that share it.
  *
- * Goal: what the integration tests show on `host` holds on `cuda`: pages created by a process without a context are mapped by
- * others, block by block and stitched; contents written by the GPU are what the GPU reads back; fences let go when the GPU is done;
- * a killed worker's pages come back; nothing is left on the device when gpoold ends.
- * Method: a real gpoold, this process as one worker and a child (this program executed anew) as another. Data goes in by fill and
- * comes out by copy into registered host memory, so that no address is touched by the CPU. `pool_on_gpu --backend host` runs the
- * same on the host back end, which tests the test.
+ * Goal: what the integration tests show on `host` holds on `cuda`: pages created by a process without a context are
+ * mapped by others, block by block and stitched; contents written by the GPU are what the GPU reads back; fences let go
+ * when the GPU is done; a killed worker's pages come back; nothing is left on the device when gpoold ends.
+ * Method: a real gpoold, this process as one worker and a child (this program executed anew) as another. Data goes in
+ * by fill and comes out by copy into registered host memory, so that no address is touched by the CPU. `pool_on_gpu
+ * --backend host` runs the same on the host back end, which tests the test.
  *
  * Exit: 0 pass, 1 fail, 77 there is no GPU (the reason is printed).
  */
@@ -40,7 +40,7 @@ static uint32_t *mirror; /* registered host memory, one page of the pool */
 static int attach(void **state)
 {
 	char text[160];
-	const char *const arguments[] = { "--pool", text, NULL };
+	const char *const arguments[] = {"--pool", text, NULL};
 
 	(void)state;
 	snprintf(text, sizeof(text), "name=p0,backend=%s,size=%d pages,page_size=2MB,reserved=0", backend, PAGES);
@@ -107,7 +107,9 @@ static void verify_at(uint64_t address, uint32_t pages, uint32_t seed)
 {
 	for (uint32_t i = 0; i < pages; i++) {
 		memset(mirror, 0xff, PAGE_BYTES);
-		assert_int_equal(gpool_copy(pool, stream, (uint64_t)(uintptr_t)mirror, address + (uint64_t)i * PAGE_BYTES, PAGE_BYTES), 0);
+		assert_int_equal(gpool_copy(pool, stream, (uint64_t)(uintptr_t)mirror,
+					 address + (uint64_t)i * PAGE_BYTES, PAGE_BYTES),
+			0);
 		finish();
 		for (uint32_t word = 0; word < PAGE_BYTES / sizeof(*mirror); word++)
 			if (mirror[word] != seed + i)
@@ -142,7 +144,7 @@ static void test_contents_stay(void **state)
 static void test_a_stitched_block_is_contiguous(void **state)
 {
 	struct gpool_block pages[PAGES], stitched;
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 
 	(void)state;
 	for (int i = 0; i < PAGES; i++)
@@ -198,8 +200,8 @@ static int other_worker(const char *directory)
 
 	options.directory = directory;
 	options.timeout_ms = WAIT_MS;
-	if (gpool_open(&options, &mine) || gpool_alloc(mine, PAGES / 2, NULL, &block) || gpool_address(mine, &block, &address) ||
-		gpool_stream_open(mine, NULL, 0, &work))
+	if (gpool_open(&options, &mine) || gpool_alloc(mine, PAGES / 2, NULL, &block) ||
+		gpool_address(mine, &block, &address) || gpool_stream_open(mine, NULL, 0, &work))
 		return 1;
 	for (;;) {
 		if (gpool_fill(mine, work, address, 0xdead, (uint64_t)PAGES / 2 * PAGE_BYTES))
@@ -246,7 +248,9 @@ static void test_a_killed_worker_gives_all_back(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* A range larger than the pool: pages come and go under addresses that stay, and not before the GPU is done with them. */
+/*
+ * A range larger than the pool: pages come and go under addresses that stay, and not before the GPU is done with them.
+ */
 static void test_an_elastic_range(void **state)
 {
 	struct gpool_range *range;
@@ -268,7 +272,7 @@ static void test_an_elastic_range(void **state)
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
 	verify_at(at, 8, 10);
 	/* Parked, and then somebody else's: what is backed stays, and other memory comes to the same addresses. */
-	assert_int_equal(gpool_range_unback(range, 0, 8, (struct gpool_fence){ 0 }), 0);
+	assert_int_equal(gpool_range_unback(range, 0, 8, (struct gpool_fence){0}), 0);
 	block = alloc(PAGES - 8);
 	fill(&block, 1000);
 	finish();
@@ -286,7 +290,7 @@ static void test_an_elastic_range(void **state)
 static void test_an_elastic_tensor(void **state)
 {
 	struct gpool_tensor_options options = GPOOL_TENSOR_OPTIONS_INIT;
-	struct gpool_tensor_info info = { .size = sizeof(info) };
+	struct gpool_tensor_info info = {.size = sizeof(info)};
 	struct gpool_tensor *tensor;
 	struct gpool_fence fence;
 
@@ -298,7 +302,8 @@ static void test_an_elastic_tensor(void **state)
 		assert_int_equal(gpool_tensor_grow(tensor, blocks, WAIT_MS), 0);
 		assert_int_equal(gpool_tensor_get(tensor, &info), 0);
 		for (uint32_t slice = 0; slice < 4; slice++)
-			fill_at(info.address + slice * info.slice_bytes + (blocks - 1) * info.block_bytes, 1, 100 * slice + blocks);
+			fill_at(info.address + slice * info.slice_bytes + (blocks - 1) * info.block_bytes, 1,
+				100 * slice + blocks);
 	}
 	for (uint32_t slice = 0; slice < 4; slice++)
 		verify_at(info.address + slice * info.slice_bytes, 8, 100 * slice + 1);
@@ -337,7 +342,8 @@ static void test_nothing_is_left_on_the_device(void **state)
 		poll(NULL, 0, 20);
 	}
 	if (tries == 200)
-		fail_msg("%llu bytes were free before and %llu after", (unsigned long long)before, (unsigned long long)after);
+		fail_msg("%llu bytes were free before and %llu after", (unsigned long long)before,
+			(unsigned long long)after);
 	gpu_close(gpu);
 }
 

@@ -1,10 +1,11 @@
 /*
- * probe.c - ask a real GPU and its driver the questions that documentation leaves open, and print the answers as a table.
+ * probe.c - ask a real GPU and its driver the questions that documentation leaves open, and print the answers as a
+ * table.
  *
  * Goal: each line that docs/internals/cuda.md marks as open is answered by a measurement on the machine at hand.
- * Method: this process never touches the driver. It starts workers (probe_worker.h), each of which does one call of gpu.h at a
- * time, moves descriptors between them, kills them, and asks an observer without a context how much memory is free. At most
- * 4 GB of GPU memory are used at once, no setting is changed, and the workers die with this process.
+ * Method: this process never touches the driver. It starts workers (probe_worker.h), each of which does one call of
+ * gpu.h at a time, moves descriptors between them, kills them, and asks an observer without a context how much memory
+ * is free. At most 4 GB of GPU memory are used at once, no setting is changed, and the workers die with this process.
  *
  * Exit: 0 all questions were put (whatever the answers), 1 the probe itself failed, 77 there is no GPU.
  */
@@ -26,13 +27,13 @@
 
 enum {
 	EXIT_SKIP = 77,
-	COST_ROUNDS = 32,      /* of 64 MB: 2 GB, half of what we allow ourselves */
+	COST_ROUNDS = 32, /* of 64 MB: 2 GB, half of what we allow ourselves */
 	FREE_TIMEOUT_MS = 30000,
 };
 
 static const uint64_t MB = 1u << 20;
 
-static struct probe_target target = { .backend = "cuda", .device = "0" };
+static struct probe_target target = {.backend = "cuda", .device = "0"};
 static int failures;
 
 /* Output: one line for each question. */
@@ -73,7 +74,7 @@ static void broken(const char *what, int rc, const struct probe_message *m)
 /* worker_open() - a worker with the device opened; says so when there is none. */
 static int worker_open(struct worker *w, uint32_t flags)
 {
-	struct probe_message m = { .a = flags };
+	struct probe_message m = {.a = flags};
 	int rc = worker_start(&target, w);
 
 	if (rc < 0) {
@@ -90,7 +91,7 @@ static int worker_open(struct worker *w, uint32_t flags)
 
 static uint64_t free_memory(struct worker *observer)
 {
-	struct probe_message m = { 0 };
+	struct probe_message m = {0};
 
 	return ask(observer, &m, PROBE_MEMORY) == 0 ? m.a : 0;
 }
@@ -127,8 +128,8 @@ static void question_owner(struct worker *observer)
 {
 	struct worker owner, user;
 	struct piece piece;
-	struct probe_message m = { 0 };
-	struct gpu_export at = { .fd = -1 };
+	struct probe_message m = {0};
+	struct gpu_export at = {.fd = -1};
 	uint64_t before, with;
 	int rc;
 
@@ -143,7 +144,7 @@ static void question_owner(struct worker *observer)
 		answer("granularity", "%llu bytes", (unsigned long long)m.a);
 	rc = ask4(&owner, &m, PROBE_CREATE, 64 * MB, 0, 0, 0);
 	answer_rc("it can create memory", rc, &m);
-	piece = (struct piece){ .handle = m.a, .bytes = 64 * MB };
+	piece = (struct piece){.handle = m.a, .bytes = 64 * MB};
 	if (rc == 0) {
 		answer_memory(observer, "free memory falls by, for 64 MB", with);
 		rc = piece_export(&owner, &piece, &at, &m);
@@ -171,8 +172,8 @@ static void question_owner(struct worker *observer)
 static void question_lifetime(struct worker *observer)
 {
 	struct worker maker, reader;
-	struct piece piece, imported = { 0 };
-	struct probe_message m = { 0 };
+	struct piece piece, imported = {0};
+	struct probe_message m = {0};
 	struct gpu_export at;
 	uint64_t empty;
 	double settled;
@@ -233,10 +234,10 @@ static double median_us(uint64_t times[COST_ROUNDS], int count)
 static void question_costs_of(struct worker *maker, struct worker *user, uint64_t bytes)
 {
 	enum { CREATE, EXPORT, IMPORT, MAP, ACCESS, UNMAP, RELEASE, KINDS };
-	static const char *const names[KINDS] = { "create", "export", "import", "map", "access", "unmap", "release" };
-	uint64_t times[KINDS][COST_ROUNDS] = { { 0 } }, base;
+	static const char *const names[KINDS] = {"create", "export", "import", "map", "access", "unmap", "release"};
+	uint64_t times[KINDS][COST_ROUNDS] = {{0}}, base;
 	struct piece made[COST_ROUNDS], pieces[COST_ROUNDS];
-	struct probe_message m = { 0 };
+	struct probe_message m = {0};
 	char line[256] = "";
 	size_t used = 0;
 	int rc, count = 0;
@@ -244,13 +245,13 @@ static void question_costs_of(struct worker *maker, struct worker *user, uint64_
 	rc = ask4(user, &m, PROBE_RESERVE, bytes * COST_ROUNDS, 0, 0, 0);
 	base = m.a;
 	for (; rc == 0 && count < COST_ROUNDS; count++) {
-		struct gpu_export at = { .fd = -1 };
+		struct gpu_export at = {.fd = -1};
 		uint64_t va = base + (uint64_t)count * bytes;
 
 		rc = ask4(maker, &m, PROBE_CREATE, bytes, 0, 0, 0);
 		if (rc < 0)
 			break;
-		made[count] = (struct piece){ .handle = m.a, .bytes = bytes };
+		made[count] = (struct piece){.handle = m.a, .bytes = bytes};
 		times[CREATE][count] = m.nanoseconds;
 		rc = piece_export(maker, &made[count], &at, &m);
 		times[EXPORT][count] = m.nanoseconds;
@@ -281,14 +282,15 @@ static void question_costs_of(struct worker *maker, struct worker *user, uint64_
 	}
 	ask4(user, &m, PROBE_UNRESERVE, base, bytes * COST_ROUNDS, 0, 0);
 	for (int i = 0; i < KINDS; i++)
-		used += (size_t)snprintf(line + used, sizeof(line) - used, "%s %.1f  ", names[i], median_us(times[i], count));
+		used += (size_t)snprintf(
+			line + used, sizeof(line) - used, "%s %.1f  ", names[i], median_us(times[i], count));
 	snprintf(m.text, sizeof(m.text), "%llu MB", (unsigned long long)(bytes / MB));
 	answer(m.text, "%s", line);
 }
 
 static void question_costs(void)
 {
-	static const uint64_t sizes[] = { 2, 32, 64 };
+	static const uint64_t sizes[] = {2, 32, 64};
 	struct worker maker, user;
 
 	heading("cost of one call, median in microseconds");
@@ -305,7 +307,7 @@ static void question_costs(void)
 static void question_mapping(void)
 {
 	struct worker w;
-	struct probe_message m = { 0 };
+	struct probe_message m = {0};
 	struct piece piece, small;
 	uint64_t va, part;
 	int rc;
@@ -316,7 +318,7 @@ static void question_mapping(void)
 	rc = ask4(&w, &m, PROBE_GRANULARITY, 0, 0, 0, 0);
 	part = rc == 0 ? m.a : 2 * MB;
 	rc = ask4(&w, &m, PROBE_CREATE, 64 * MB, 0, 0, 0);
-	piece = (struct piece){ .handle = m.a, .bytes = 64 * MB };
+	piece = (struct piece){.handle = m.a, .bytes = 64 * MB};
 	if (rc == 0)
 		rc = ask4(&w, &m, PROBE_RESERVE, 4 * piece.bytes, 0, 0, 0);
 	if (rc < 0) {
@@ -343,7 +345,8 @@ static void question_mapping(void)
 		if (rc == 0)
 			rc = ask4(&w, &m, PROBE_READ, va + piece.bytes, 0, 0, 0);
 		answer("what is written to one is read from the other", "%s", rc == 0 && m.a == 99 ? "yes" : "no");
-		answer_rc("access over a hole", ask4(&w, &m, PROBE_ACCESS, va, 3 * piece.bytes, GPU_ACCESS_READ_WRITE, 0), &m);
+		answer_rc("access over a hole",
+			ask4(&w, &m, PROBE_ACCESS, va, 3 * piece.bytes, GPU_ACCESS_READ_WRITE, 0), &m);
 		answer_rc("access to a part of a mapping",
 			ask4(&w, &m, PROBE_ACCESS, va, part, GPU_ACCESS_READ_WRITE, 0), &m);
 		rc = ask4(&w, &m, PROBE_UNMAP, va, part, 0, 0);
@@ -363,9 +366,9 @@ static void question_mapping(void)
 static void question_import(void)
 {
 	struct worker maker, user, third;
-	struct probe_message m = { 0 };
-	struct piece piece, imported, again = { 0 };
-	struct gpu_export at = { .fd = -1 }, at_again = { .fd = -1 };
+	struct probe_message m = {0};
+	struct piece piece, imported, again = {0};
+	struct gpu_export at = {.fd = -1}, at_again = {.fd = -1};
 	int rc;
 
 	heading("what an importer may do");
@@ -408,7 +411,8 @@ static void question_import(void)
 	/* last, since it may end the worker's context */
 	rc = ask4(&user, &m, PROBE_ACCESS, imported.va, imported.bytes, GPU_ACCESS_READ, 0);
 	if (rc == 0)
-		answer_rc("write through read access", ask4(&user, &m, PROBE_FILL, imported.va, imported.bytes, 3, 0), &m);
+		answer_rc("write through read access", ask4(&user, &m, PROBE_FILL, imported.va, imported.bytes, 3, 0),
+			&m);
 stop_third:
 	if (at.fd >= 0)
 		close(at.fd);
@@ -433,7 +437,7 @@ static double word_becomes(const uint64_t *word, uint64_t value)
 static void question_timeline(void)
 {
 	struct worker first, second;
-	struct probe_message m = { 0 };
+	struct probe_message m = {0};
 	int rc, fd = memfd_create("gpool-probe", MFD_CLOEXEC);
 	uint64_t *words;
 
@@ -466,7 +470,8 @@ static void question_timeline(void)
 		__atomic_load_n(&words[8], __ATOMIC_ACQUIRE) == 0 ? "yes" : "no");
 	if (rc == 0)
 		rc = ask4(&first, &m, PROBE_WRITE, 0, 2, 0, 0);
-	answer("a stream of one process releases a stream of another, after", "%.1f us (-1: never)", word_becomes(&words[8], 5));
+	answer("a stream of one process releases a stream of another, after", "%.1f us (-1: never)",
+		word_becomes(&words[8], 5));
 	rc = ask4(&second, &m, PROBE_WAIT, 16, 1, 0, 0);
 	if (rc == 0)
 		rc = ask4(&second, &m, PROBE_WRITE, 24, 6, 0, 0);
@@ -490,7 +495,7 @@ close_fd:
 static void question_events(void)
 {
 	struct worker maker, user;
-	struct probe_message m = { 0 };
+	struct probe_message m = {0};
 	uint64_t event, imported = 0, *words;
 	int rc, fd = memfd_create("gpool-probe", MFD_CLOEXEC);
 
@@ -525,7 +530,10 @@ static void question_events(void)
 	if (rc == 0) {
 		imported = m.a;
 		rc = ask4(&user, &m, PROBE_EVENT_QUERY, imported, 0, 0, 0);
-		answer("while it is pending the other sees", "%s", rc == -EAGAIN ? "pending" : rc == 0 ? "done" : m.text);
+		answer("while it is pending the other sees", "%s",
+			rc == -EAGAIN     ? "pending"
+				: rc == 0 ? "done"
+					  : m.text);
 	}
 	__atomic_store_n(&words[0], 1, __ATOMIC_RELEASE);
 	ask4(&maker, &m, PROBE_SYNC, 0, 0, 0, 0);
@@ -534,7 +542,10 @@ static void question_events(void)
 		answer("when it is done the other sees", "%s", rc == -EAGAIN ? "pending" : rc == 0 ? "done" : m.text);
 		worker_stop(&maker, SIGKILL);
 		rc = ask4(&user, &m, PROBE_EVENT_QUERY, imported, 0, 0, 0);
-		answer("when its maker was killed the other sees", "%s", rc == -EAGAIN ? "pending" : rc == 0 ? "done" : m.text);
+		answer("when its maker was killed the other sees", "%s",
+			rc == -EAGAIN     ? "pending"
+				: rc == 0 ? "done"
+					  : m.text);
 	}
 stop_user:
 	__atomic_store_n(&words[0], 1, __ATOMIC_RELEASE); /* or the maker could not end */
@@ -553,7 +564,7 @@ static void question_kill(struct worker *observer, bool working)
 	enum { PIECES = 16 };
 	struct worker victim;
 	struct piece pieces[PIECES];
-	struct probe_message m = { 0 };
+	struct probe_message m = {0};
 	uint64_t before, begin, free_bytes;
 	double fired = -1, freed = -1, now = 0, free_when_fired = -1;
 	int pidfd, rc = 0;
@@ -583,7 +594,7 @@ static void question_kill(struct worker *observer, bool working)
 	begin = probe_now();
 	kill(victim.pid, SIGKILL);
 	while ((fired < 0 || freed < 0) && now < FREE_TIMEOUT_MS) {
-		struct pollfd ended = { .fd = pidfd, .events = POLLIN };
+		struct pollfd ended = {.fd = pidfd, .events = POLLIN};
 		bool fires = fired < 0 && poll(&ended, 1, 0) > 0;
 
 		free_bytes = free_memory(observer);
@@ -595,8 +606,8 @@ static void question_kill(struct worker *observer, bool working)
 		if (freed < 0 && free_bytes + MB >= before)
 			freed = now;
 	}
-	answer(working ? "killed at work: its pidfd fires after, the memory is free after" :
-			 "killed idle: its pidfd fires after, the memory is free after",
+	answer(working ? "killed at work: its pidfd fires after, the memory is free after"
+		       : "killed idle: its pidfd fires after, the memory is free after",
 		"%.1f ms, %.1f ms (-1: not within %d ms)", fired, freed, FREE_TIMEOUT_MS);
 	answer("still used right after the pidfd fired", "%.1f MB", free_when_fired);
 stop:
@@ -619,7 +630,7 @@ static void usage(void)
 /* ask_all() - with an observer that has no context, since one would move the numbers. */
 static int ask_all(void)
 {
-	struct probe_message m = { .a = GPU_OPEN_OWNER };
+	struct probe_message m = {.a = GPU_OPEN_OWNER};
 	struct worker observer;
 	int rc = worker_start(&target, &observer);
 
@@ -656,9 +667,11 @@ static int ask_all(void)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "backend", required_argument, NULL, 'b' }, { "device", required_argument, NULL, 'd' },
-		{ "help", no_argument, NULL, 'h' },          { "worker", no_argument, NULL, 'w' },
-		{ NULL, 0, NULL, 0 },
+		{"backend", required_argument, NULL, 'b'},
+		{"device", required_argument, NULL, 'd'},
+		{"help", no_argument, NULL, 'h'},
+		{"worker", no_argument, NULL, 'w'},
+		{NULL, 0, NULL, 0},
 	};
 	bool worker = false;
 	int option;
@@ -666,20 +679,11 @@ int main(int argc, char **argv)
 	target.program = argv[0];
 	while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
 		switch (option) {
-		case 'b':
-			target.backend = optarg;
-			break;
-		case 'd':
-			target.device = optarg;
-			break;
-		case 'w':
-			worker = true;
-			break;
-		case 'h':
-			usage();
-			return EXIT_SUCCESS;
-		default:
-			return EXIT_FAILURE;
+		case 'b': target.backend = optarg; break;
+		case 'd': target.device = optarg; break;
+		case 'w': worker = true; break;
+		case 'h': usage(); return EXIT_SUCCESS;
+		default: return EXIT_FAILURE;
 		}
 	}
 	if (optind < argc || !gpu_backend(target.backend)) {

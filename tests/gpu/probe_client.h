@@ -33,10 +33,15 @@ struct worker {
 static inline int worker_start(const struct probe_target *target, struct worker *w)
 {
 	char *arguments[] = {
-		(char *)target->program, "--worker", "--backend", (char *)target->backend,
-		"--device", (char *)target->device, NULL,
+		(char *)target->program,
+		"--worker",
+		"--backend",
+		(char *)target->backend,
+		"--device",
+		(char *)target->device,
+		NULL,
 	};
-	struct timeval timeout = { .tv_sec = ANSWER_TIMEOUT_S };
+	struct timeval timeout = {.tv_sec = ANSWER_TIMEOUT_S};
 	pid_t pid = peer_start(arguments, &w->socket);
 
 	if (pid < 0)
@@ -58,7 +63,10 @@ static inline void worker_stop(struct worker *w, int signal)
 	w->pid = 0;
 }
 
-/* ask() - one call by one worker, with a descriptor there and back. Returns its result, or -EPIPE when the worker died of it. */
+/*
+ * ask() - one call by one worker, with a descriptor there and back. Returns its result, or -EPIPE when the worker died
+ * of it.
+ */
 static inline int ask_with(struct worker *w, struct probe_message *m, enum probe_call call, int in, int *out)
 {
 	int rc, fd = -1;
@@ -91,8 +99,8 @@ static inline int ask(struct worker *w, struct probe_message *m, enum probe_call
 }
 
 /* ask4() - with its arguments given in place. */
-static inline int ask4(struct worker *w, struct probe_message *m, enum probe_call call, uint64_t a, uint64_t b, uint64_t c,
-	uint64_t d)
+static inline int ask4(
+	struct worker *w, struct probe_message *m, enum probe_call call, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
 	m->a = a;
 	m->b = b;

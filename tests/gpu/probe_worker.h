@@ -1,8 +1,9 @@
 /*
- * probe_worker.h - the process that does what probe.c asks: one message, one call of gpu.h, its result and how long it took.
+ * probe_worker.h - the process that does what probe.c asks: one message, one call of gpu.h, its result and how long it
+ * took.
  *
- * Handles and addresses travel as plain numbers; the coordinator gives back what it got. A worker ends when its socket does,
- * and with it all that it had.
+ * Handles and addresses travel as plain numbers; the coordinator gives back what it got. A worker ends when its socket
+ * does, and with it all that it had.
  */
 #ifndef GPOOL_TESTS_GPU_PROBE_WORKER_H
 #define GPOOL_TESTS_GPU_PROBE_WORKER_H
@@ -25,23 +26,23 @@ enum {
 };
 
 enum probe_call {
-	PROBE_OPEN,         /* a flags */
-	PROBE_MEMORY,       /* -> a free, b total */
-	PROBE_GRANULARITY,  /* -> a */
-	PROBE_CREATE,       /* a bytes -> a handle */
-	PROBE_RELEASE,      /* a handle */
-	PROBE_EXPORT,       /* a handle -> descriptor, b offset, c length */
-	PROBE_IMPORT,       /* descriptor, b offset, c length -> a handle */
-	PROBE_RESERVE,      /* a bytes -> a address */
-	PROBE_UNRESERVE,    /* a address, b bytes */
-	PROBE_MAP,          /* a address, b bytes, c offset, d handle */
-	PROBE_UNMAP,        /* a address, b bytes */
-	PROBE_ACCESS,       /* a address, b bytes, c enum gpu_access */
-	PROBE_FILL,         /* a address, b bytes, c value; waits until done */
-	PROBE_READ,         /* a address -> a value */
-	PROBE_WORDS,        /* descriptor: shared words to register */
-	PROBE_WRITE,        /* a index of a word, b value; queued */
-	PROBE_WAIT,         /* a index of a word, b value; queued */
+	PROBE_OPEN,        /* a flags */
+	PROBE_MEMORY,      /* -> a free, b total */
+	PROBE_GRANULARITY, /* -> a */
+	PROBE_CREATE,      /* a bytes -> a handle */
+	PROBE_RELEASE,     /* a handle */
+	PROBE_EXPORT,      /* a handle -> descriptor, b offset, c length */
+	PROBE_IMPORT,      /* descriptor, b offset, c length -> a handle */
+	PROBE_RESERVE,     /* a bytes -> a address */
+	PROBE_UNRESERVE,   /* a address, b bytes */
+	PROBE_MAP,         /* a address, b bytes, c offset, d handle */
+	PROBE_UNMAP,       /* a address, b bytes */
+	PROBE_ACCESS,      /* a address, b bytes, c enum gpu_access */
+	PROBE_FILL,        /* a address, b bytes, c value; waits until done */
+	PROBE_READ,        /* a address -> a value */
+	PROBE_WORDS,       /* descriptor: shared words to register */
+	PROBE_WRITE,       /* a index of a word, b value; queued */
+	PROBE_WAIT,        /* a index of a word, b value; queued */
 	PROBE_SYNC,
 	PROBE_EVENT_CREATE, /* -> a event */
 	PROBE_EVENT_EXPORT, /* a event -> ipc */
@@ -130,7 +131,7 @@ static inline int probe_export(struct probe_worker *w, struct probe_message *m, 
 
 static inline int probe_import(struct probe_worker *w, struct probe_message *m, int fd)
 {
-	struct gpu_export from = { .fd = fd, .offset = m->b, .length = m->c };
+	struct gpu_export from = {.fd = fd, .offset = m->b, .length = m->c};
 
 	return gpu_import(w->gpu, &from, &m->a);
 }
@@ -159,55 +160,30 @@ static inline int probe_call(struct probe_worker *w, struct probe_message *m, in
 	if (m->call != PROBE_OPEN && !w->gpu)
 		return -ENODEV;
 	switch ((enum probe_call)m->call) {
-	case PROBE_OPEN:
-		return probe_open(w, (uint32_t)m->a);
-	case PROBE_MEMORY:
-		return gpu_memory_info(w->gpu, &m->a, &m->b);
-	case PROBE_GRANULARITY:
-		return gpu_granularity(w->gpu, &m->a);
-	case PROBE_CREATE:
-		return gpu_create(w->gpu, m->a, &m->a);
-	case PROBE_RELEASE:
-		gpu_release(w->gpu, m->a);
-		return 0;
-	case PROBE_EXPORT:
-		return probe_export(w, m, out);
-	case PROBE_IMPORT:
-		return probe_import(w, m, in);
-	case PROBE_RESERVE:
-		return gpu_reserve(w->gpu, m->a, 0, &m->a);
-	case PROBE_UNRESERVE:
-		return gpu_unreserve(w->gpu, m->a, m->b);
-	case PROBE_MAP:
-		return gpu_map(w->gpu, m->a, m->b, m->c, m->d);
-	case PROBE_UNMAP:
-		return gpu_unmap(w->gpu, m->a, m->b);
-	case PROBE_ACCESS:
-		return gpu_access(w->gpu, m->a, m->b, (enum gpu_access)m->c);
-	case PROBE_FILL:
-		return probe_fill(w, m);
-	case PROBE_READ:
-		return probe_read(w, m);
-	case PROBE_WORDS:
-		return probe_words(w, in);
-	case PROBE_WRITE:
-		return gpu_timeline_write(w->gpu, w->stream, &w->words[m->a], m->b);
-	case PROBE_WAIT:
-		return gpu_timeline_wait(w->gpu, w->stream, &w->words[m->a], m->b);
-	case PROBE_SYNC:
-		return gpu_stream_sync(w->gpu, w->stream);
-	case PROBE_EVENT_CREATE:
-		return probe_event_create(w, m);
-	case PROBE_EVENT_EXPORT:
-		return gpu_event_export(w->gpu, (struct gpu_event *)(uintptr_t)m->a, m->ipc);
-	case PROBE_EVENT_IMPORT:
-		return probe_event_import(w, m);
-	case PROBE_EVENT_RECORD:
-		return gpu_event_record(w->gpu, (struct gpu_event *)(uintptr_t)m->a, w->stream);
-	case PROBE_EVENT_QUERY:
-		return gpu_event_query(w->gpu, (struct gpu_event *)(uintptr_t)m->a);
-	case PROBE_CALLS:
-		break;
+	case PROBE_OPEN: return probe_open(w, (uint32_t)m->a);
+	case PROBE_MEMORY: return gpu_memory_info(w->gpu, &m->a, &m->b);
+	case PROBE_GRANULARITY: return gpu_granularity(w->gpu, &m->a);
+	case PROBE_CREATE: return gpu_create(w->gpu, m->a, &m->a);
+	case PROBE_RELEASE: gpu_release(w->gpu, m->a); return 0;
+	case PROBE_EXPORT: return probe_export(w, m, out);
+	case PROBE_IMPORT: return probe_import(w, m, in);
+	case PROBE_RESERVE: return gpu_reserve(w->gpu, m->a, 0, &m->a);
+	case PROBE_UNRESERVE: return gpu_unreserve(w->gpu, m->a, m->b);
+	case PROBE_MAP: return gpu_map(w->gpu, m->a, m->b, m->c, m->d);
+	case PROBE_UNMAP: return gpu_unmap(w->gpu, m->a, m->b);
+	case PROBE_ACCESS: return gpu_access(w->gpu, m->a, m->b, (enum gpu_access)m->c);
+	case PROBE_FILL: return probe_fill(w, m);
+	case PROBE_READ: return probe_read(w, m);
+	case PROBE_WORDS: return probe_words(w, in);
+	case PROBE_WRITE: return gpu_timeline_write(w->gpu, w->stream, &w->words[m->a], m->b);
+	case PROBE_WAIT: return gpu_timeline_wait(w->gpu, w->stream, &w->words[m->a], m->b);
+	case PROBE_SYNC: return gpu_stream_sync(w->gpu, w->stream);
+	case PROBE_EVENT_CREATE: return probe_event_create(w, m);
+	case PROBE_EVENT_EXPORT: return gpu_event_export(w->gpu, (struct gpu_event *)(uintptr_t)m->a, m->ipc);
+	case PROBE_EVENT_IMPORT: return probe_event_import(w, m);
+	case PROBE_EVENT_RECORD: return gpu_event_record(w->gpu, (struct gpu_event *)(uintptr_t)m->a, w->stream);
+	case PROBE_EVENT_QUERY: return gpu_event_query(w->gpu, (struct gpu_event *)(uintptr_t)m->a);
+	case PROBE_CALLS: break;
 	}
 	return -EINVAL;
 }
@@ -215,7 +191,7 @@ static inline int probe_call(struct probe_worker *w, struct probe_message *m, in
 /* probe_worker_main() - serve until the coordinator hangs up. */
 static inline int probe_worker_main(const char *backend, const char *device)
 {
-	struct probe_worker w = { .ops = gpu_backend(backend) };
+	struct probe_worker w = {.ops = gpu_backend(backend)};
 	struct probe_message m;
 	uint64_t begin;
 	int in, out;

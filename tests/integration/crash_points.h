@@ -1,8 +1,9 @@
 /*
  * crash_points.h - a gpoold whose agent dies at a store of the test's choice; what the tests of crash points share.
  *
- * gpoold runs a module that is built with GPOOL_CRASH_POINTS (agent/base/crash_point.h). *countdown is how many stores from now the agent
- * dies; 0: it does not. Included once by each test program, behind which crash_start() and crash_stop() are a test's set-up and teardown.
+ * gpoold runs a module that is built with GPOOL_CRASH_POINTS (agent/base/crash_point.h). *countdown is how many stores
+ * from now the agent dies; 0: it does not. Included once by each test program, behind which crash_start() and
+ * crash_stop() are a test's set-up and teardown.
  */
 #ifndef GPOOL_TESTS_CRASH_POINTS_H
 #define GPOOL_TESTS_CRASH_POINTS_H
@@ -33,8 +34,8 @@ static inline const char *crash_module(void)
 
 static inline int crash_start(void **state)
 {
-	const char *arguments[] = {"--module", crash_module(), "--pool", crash_pool, QUIET, "--set", "lease.initial_pages=4", "--set",
-		"lease.batch_pages=4", "--set", crash_setting, NULL};
+	const char *arguments[] = {"--module", crash_module(), "--pool", crash_pool, QUIET, "--set",
+		"lease.initial_pages=4", "--set", "lease.batch_pages=4", "--set", crash_setting, NULL};
 
 	(void)state;
 	if (!countdown) {
@@ -56,7 +57,10 @@ static inline int crash_stop(void **state)
 	return stop(state);
 }
 
-/* Before the next death, when the present gpoold has had DEATHS_OF_ONE: true if another one was started, with an empty pool. */
+/*
+ * Before the next death, when the present gpoold has had DEATHS_OF_ONE: true if another one was started, with an empty
+ * pool.
+ */
 static inline bool crash_another(uint32_t deaths)
 {
 	if (deaths % DEATHS_OF_ONE != DEATHS_OF_ONE - 1)

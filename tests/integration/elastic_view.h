@@ -1,6 +1,6 @@
 /*
- * elastic_view.h - elastic ranges in a pool of 64 pages: agents to start, pages with a content that says whose they are, and a worker that takes
- * all it can get. On top of spill_view.h.
+ * elastic_view.h - elastic ranges in a pool of 64 pages: agents to start, pages with a content that says whose they
+ * are, and a worker that takes all it can get. On top of spill_view.h.
  */
 #ifndef GPOOL_TESTS_ELASTIC_VIEW_H
 #define GPOOL_TESTS_ELASTIC_VIEW_H
@@ -15,7 +15,8 @@ enum { PAGE_BYTES = 512 << 10, SPARSE = 4096 };
 __attribute__((unused)) static const char *const plain[] = {"--pool", POOL, CALM, NULL};
 __attribute__((unused)) static const char *const fours[] = {"--pool", POOL ",handle_size=2MiB", CALM, NULL};
 __attribute__((unused)) static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
-__attribute__((unused)) static const char *const fours_spilling[] = {"--pool", POOL ",handle_size=2MiB,spill_memory=32MiB", CALM, NULL};
+__attribute__((unused)) static const char *const fours_spilling[] = {
+	"--pool", POOL ",handle_size=2MiB,spill_memory=32MiB", CALM, NULL};
 
 static const struct gpool_fence done_fence = {0};
 

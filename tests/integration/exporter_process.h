@@ -1,6 +1,6 @@
 /*
- * exporter_process.h - a gpool-exporter of the test's own on a free port, and asking it: what test_exporter and test_prometheus
- * share.
+ * exporter_process.h - a gpool-exporter of the test's own on a free port, and asking it: what test_exporter and
+ * test_prometheus share.
  *
  * Included once by each test program, behind life.h.
  */
@@ -33,9 +33,9 @@ static inline const char *beside_gpoold(const char *name)
 }
 
 /*
- * Any program; arguments[0] is its path, or a name where uid is 0: as this process; else it is of nogroup alone. NULL is the end.
- * Its standard output is lost. It is opened before it becomes another user, who may not be able to reach the folder that it was
- * built in.
+ * Any program; arguments[0] is its path, or a name where uid is 0: as this process; else it is of nogroup alone. NULL
+ * is the end. Its standard output is lost. It is opened before it becomes another user, who may not be able to reach
+ * the folder that it was built in.
  */
 static inline struct process process_start_as(const char *const *arguments, uid_t uid)
 {
@@ -113,11 +113,14 @@ static inline void exporter_stop(void)
 		fail_msg("it did not end well, and said: %s", said);
 }
 
-/* What is at a path of a server on this machine: its status, and its body in *body, which is valid up to the next call. */
+/*
+ * What is at a path of a server on this machine: its status, and its body in *body, which is valid up to the next call.
+ */
 static inline int http_get(uint16_t port, const char *path, const char **body)
 {
 	static char answer[TEXT_MAX];
-	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in to = {
+		.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), status = 0;
 	size_t length = 0;
 	ssize_t got;
@@ -125,7 +128,8 @@ static inline int http_get(uint16_t port, const char *path, const char **body)
 	assert_true(fd >= 0);
 	if (!connect(fd, (struct sockaddr *)&to, sizeof(to))) {
 		dprintf(fd, "GET %s HTTP/1.0\r\n\r\n", path);
-		while (length < sizeof(answer) - 1 && (got = recv(fd, answer + length, sizeof(answer) - 1 - length, 0)) > 0)
+		while (length < sizeof(answer) - 1 &&
+			(got = recv(fd, answer + length, sizeof(answer) - 1 - length, 0)) > 0)
 			length += (size_t)got;
 	}
 	close(fd);

@@ -1,5 +1,6 @@
 /*
- * keeper.h - who runs in a gpoold, and where test modules are: what test_keeper, test_upgrade and test_keep_over_restart share.
+ * keeper.h - who runs in a gpoold, and where test modules are: what test_keeper, test_upgrade and
+ * test_keep_over_restart share.
  *
  * Included once by each test program, behind poolctl_process.h.
  */
@@ -29,7 +30,7 @@ struct agent_seen {
 static inline struct agent_seen agent_seen(void)
 {
 	struct result result = poolctl("--dir", harness.directory, "--timeout", "20", "version", NULL);
-	struct agent_seen seen = { 0 };
+	struct agent_seen seen = {0};
 	unsigned long long incarnation;
 	const char *line;
 	int pid;
@@ -112,7 +113,7 @@ static inline void kill_and_await(pid_t pid, int signal_number)
 	fd = (int)syscall(SYS_pidfd_open, pid, 0);
 	assert_true(fd >= 0);
 	assert_int_equal(kill(pid, signal_number), 0);
-	assert_int_equal(poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, END_MS), 1);
+	assert_int_equal(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, END_MS), 1);
 	close(fd);
 }
 

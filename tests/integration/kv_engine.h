@@ -1,8 +1,9 @@
 /*
- * kv_engine.h - engines with a KV cache, as processes of their own that do what they are told, for tests. On top of kv_view.h.
+ * kv_engine.h - engines with a KV cache, as processes of their own that do what they are told, for tests. On top of
+ * kv_view.h.
  *
- * Each order is answered by a report, and prefix_check() has passed then. Every token has a content of its own, in any engine's addresses.
- * A test program whose first argument is "engine" runs engine_main().
+ * Each order is answered by a report, and prefix_check() has passed then. Every token has a content of its own, in any
+ * engine's addresses. A test program whose first argument is "engine" runs engine_main().
  */
 #ifndef GPOOL_TESTS_KV_ENGINE_H
 #define GPOOL_TESTS_KV_ENGINE_H
@@ -13,7 +14,14 @@
 #include <sched.h>
 #include <sys/socket.h>
 
-enum { T = BLOCK_TOKENS, C = CHUNK_BLOCKS * T, POOL_BLOCKS = 16 * CHUNK_BLOCKS, TEXT_MAX = 1000, PLAIN = 7, ENGINES = 4 };
+enum {
+	T = BLOCK_TOKENS,
+	C = CHUNK_BLOCKS * T,
+	POOL_BLOCKS = 16 * CHUNK_BLOCKS,
+	TEXT_MAX = 1000,
+	PLAIN = 7,
+	ENGINES = 4
+};
 
 enum verb { BEGIN, FIND, LOOK, SHARE, FREE, EVICT, QUIET_DOWN, SWEEP, POKE_OLD, POKE, SLEEP, WAKE, DESTROY };
 
@@ -21,8 +29,8 @@ struct order {
 	enum verb verb;
 	uint32_t text, same, tokens; /* BEGIN, FIND: `same` tokens of the plain text, then the text's own */
 	uint64_t salt;
-	uint64_t sequence;           /* LOOK, SHARE, FREE */
-	uint32_t fault, fault_at;    /* this call of the driver (enum gpu_call) fails, the so many-th; 0: none */
+	uint64_t sequence;        /* LOOK, SHARE, FREE */
+	uint32_t fault, fault_at; /* this call of the driver (enum gpu_call) fails, the so many-th; 0: none */
 };
 
 struct report {
@@ -109,7 +117,10 @@ static inline bool engine_right(uint64_t sequence)
 	return gpool_kv_sync(kv) == 0;
 }
 
-/* Until all fences that stand at pages are reached, without a call of the library: host streams are threads, and would be stopped, too. */
+/*
+ * Until all fences that stand at pages are reached, without a call of the library: host streams are threads, and would
+ * be stopped, too.
+ */
 static inline int engine_quiet(void)
 {
 	for (uint32_t page = 0; page < worker->page_count; page++)
@@ -146,33 +157,18 @@ static inline int engine_obey(const struct order *order, struct report *report)
 		report->error = engine_begin(order, report);
 		old_place = report->error ? NULL : engine_token(report->sequence, 0);
 		return report->error;
-	case FIND:
-		return engine_find(order, report);
-	case LOOK:
-		report->right = engine_right(order->sequence);
-		return 0;
-	case SHARE:
-		return gpool_kv_prefix_share(kv, order->sequence, ANSWER_MS);
-	case FREE:
-		return gpool_kv_free(kv, order->sequence);
-	case EVICT:
-		return gpool_kv_prefix_evict(kv, UINT32_MAX);
-	case QUIET_DOWN:
-		return engine_quiet();
-	case SWEEP:
-		return engine_sweep();
-	case POKE_OLD:
-		*old_place = order->salt;
-		return 0;
-	case POKE:
-		*engine_token(order->sequence, 0) = 1;
-		return 0;
-	case SLEEP:
-		return gpool_sleep(worker, 0);
-	case WAKE:
-		return gpool_wake(worker, ANSWER_MS);
-	default:
-		return gpool_kv_destroy(kv);
+	case FIND: return engine_find(order, report);
+	case LOOK: report->right = engine_right(order->sequence); return 0;
+	case SHARE: return gpool_kv_prefix_share(kv, order->sequence, ANSWER_MS);
+	case FREE: return gpool_kv_free(kv, order->sequence);
+	case EVICT: return gpool_kv_prefix_evict(kv, UINT32_MAX);
+	case QUIET_DOWN: return engine_quiet();
+	case SWEEP: return engine_sweep();
+	case POKE_OLD: *old_place = order->salt; return 0;
+	case POKE: *engine_token(order->sequence, 0) = 1; return 0;
+	case SLEEP: return gpool_sleep(worker, 0);
+	case WAKE: return gpool_wake(worker, ANSWER_MS);
+	default: return gpool_kv_destroy(kv);
 	}
 }
 
@@ -196,13 +192,15 @@ static inline int engine_main(char **arguments)
 		return 1;
 	kv_options = engine_options((uint32_t)atoi(arguments[4]), (uint32_t)atoi(arguments[5]));
 	report.error = gpool_kv_create(worker, &kv_options, &kv);
-	while (write(channel, &report, sizeof(report)) == sizeof(report) && read(channel, &order, sizeof(order)) == sizeof(order)) {
+	while (write(channel, &report, sizeof(report)) == sizeof(report) &&
+		read(channel, &order, sizeof(order)) == sizeof(order)) {
 		memset(&report, 0, sizeof(report));
 		report.error = engine_obey(&order, &report);
 		if (order.fault_at)
 			gpu_fault_set(worker->gpu, (enum gpu_call)order.fault, 0, 0);
 		report.statistics.size = sizeof(report.statistics);
-		if (order.verb != DESTROY && order.verb != QUIET_DOWN && (gpool_kv_statistics(kv, &report.statistics) || !prefix_check(kv)))
+		if (order.verb != DESTROY && order.verb != QUIET_DOWN &&
+			(gpool_kv_statistics(kv, &report.statistics) || !prefix_check(kv)))
 			report.error = -EBADMSG;
 	}
 	gpool_close(worker);
@@ -258,7 +256,8 @@ static inline struct engine *engine_start(const char *tenant_name, uint32_t pool
 		snprintf(blocks, sizeof(blocks), "%u", pool_blocks);
 		snprintf(heads_text, sizeof(heads_text), "%u", heads);
 		fcntl(ends[1], F_SETFD, 0);
-		execl("/proc/self/exe", "engine", "engine", harness.directory, tenant_name, blocks, heads_text, channel, NULL);
+		execl("/proc/self/exe", "engine", "engine", harness.directory, tenant_name, blocks, heads_text, channel,
+			NULL);
 		_exit(127);
 	}
 	close(ends[1]);
@@ -301,7 +300,8 @@ static inline struct engine *engine(void)
 }
 
 /* Tokens that it did not have to write. */
-static inline uint32_t begun(const struct engine *engine, uint32_t text, uint32_t same, uint32_t tokens, uint64_t *sequence)
+static inline uint32_t begun(
+	const struct engine *engine, uint32_t text, uint32_t same, uint32_t tokens, uint64_t *sequence)
 {
 	assert_int_equal(ask(engine, (struct order){.verb = BEGIN, .text = text, .same = same, .tokens = tokens}), 0);
 	*sequence = last.sequence;

@@ -14,9 +14,18 @@
 
 #include <errno.h>
 
-enum { PAGE_BYTES = 512 << 10, BLOCK_TOKENS = 4, TOKEN_BYTES = 16 << 10, BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES, CHUNK_BLOCKS = 8 };
+enum {
+	PAGE_BYTES = 512 << 10,
+	BLOCK_TOKENS = 4,
+	TOKEN_BYTES = 16 << 10,
+	BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES,
+	CHUNK_BLOCKS = 8
+};
 
-#define SMALL { .layers = 8, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = BLOCK_TOKENS }
+#define SMALL \
+	{ \
+		.layers = 8, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = BLOCK_TOKENS \
+	}
 #define CALM QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1"
 
 static const char *const calm[] = {"--pool", POOL, CALM, NULL};
@@ -136,7 +145,8 @@ static inline struct gpool_kv_prefix_found found_of(const struct gpool_kv_prefix
 	return found;
 }
 
-static inline int try_allocate_prefix(uint32_t tokens, const struct gpool_kv_prefix *prefix, uint64_t *sequence, uint32_t *found)
+static inline int try_allocate_prefix(
+	uint32_t tokens, const struct gpool_kv_prefix *prefix, uint64_t *sequence, uint32_t *found)
 {
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 
@@ -180,7 +190,8 @@ static inline volatile uint64_t *word_at(uint64_t slot)
 
 static inline volatile uint64_t *token_at(uint64_t sequence, uint32_t token)
 {
-	return word_at((uint64_t)(uint32_t)block_at(sequence, token / BLOCK_TOKENS) * BLOCK_TOKENS + token % BLOCK_TOKENS);
+	return word_at(
+		(uint64_t)(uint32_t)block_at(sequence, token / BLOCK_TOKENS) * BLOCK_TOKENS + token % BLOCK_TOKENS);
 }
 
 static inline void write_tokens(uint64_t sequence, uint32_t first, uint32_t count, uint64_t content)
@@ -201,7 +212,8 @@ static inline uint32_t wrong_tokens(uint64_t sequence, uint32_t first, uint32_t 
 /* The device's table of a running sequence is the host's. */
 static inline bool device_agrees(uint64_t sequence)
 {
-	const int32_t *device = (const int32_t *)(uintptr_t)kv->table_address + (size_t)info_of(sequence).row * kv->columns;
+	const int32_t *device =
+		(const int32_t *)(uintptr_t)kv->table_address + (size_t)info_of(sequence).row * kv->columns;
 	uint32_t count;
 	const int32_t *blocks = table_of(sequence, &count);
 

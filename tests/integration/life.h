@@ -1,8 +1,9 @@
 /*
- * life.h - a gpoold to start and stop, questions to it, and processes: what test_life, test_reload and test_requests share.
+ * life.h - a gpoold to start and stop, questions to it, and processes: what test_life, test_reload and test_requests
+ * share.
  *
- * start() runs a gpoold and opens `admin`, to ask and to listen; stop() and clean() are the tests' teardowns. Whatever fails here
- * fails the test. Included once by each test program, which gets state of its own.
+ * start() runs a gpoold and opens `admin`, to ask and to listen; stop() and clean() are the tests' teardowns. Whatever
+ * fails here fails the test. Included once by each test program, which gets state of its own.
  */
 #ifndef GPOOL_TESTS_LIFE_H
 #define GPOOL_TESTS_LIFE_H
@@ -57,8 +58,8 @@ static char error_text[512];
 	({ \
 		uint8_t message_[MSG_LARGEST_##question]; \
 		int length_ = msg_encode_##question(request, 0, NULL, message_, sizeof(message_)); \
-		length_ = \
-			pool_request(pool, message_, (size_t)length_, reply_bytes, sizeof(reply_bytes), ANSWER_MS, error_text); \
+		length_ = pool_request( \
+			pool, message_, (size_t)length_, reply_bytes, sizeof(reply_bytes), ANSWER_MS, error_text); \
 		length_ < 0 ? length_ : msg_decode_##answer(into, reply_bytes, (size_t)length_); \
 	})
 #define ASK(question, request, answer, into) assert_int_equal(ASK_FROM(admin, question, request, answer, into), 0)
@@ -287,7 +288,8 @@ static inline int group_count(pid_t group)
 		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
 		file_read(path, text, sizeof(text));
 		end = strrchr(text, ')');
-		if (end && sscanf(end + 1, " %c %d %d", &kind, &parent, &of) == 3 && of == group && kind != 'Z' && kind != 'X')
+		if (end && sscanf(end + 1, " %c %d %d", &kind, &parent, &of) == 3 && of == group && kind != 'Z' &&
+			kind != 'X')
 			count++;
 	}
 	closedir(proc);
@@ -311,8 +313,8 @@ static inline pid_t process_of(const char *name)
 			continue;
 		file_read(path, text, sizeof(text));
 		end = strrchr(text, ')');
-		if (end && sscanf(end + 1, " %c %d %d", &kind, &parent, &group) == 3 && group == harness.pid && kind != 'Z' && kind != 'X' &&
-			!strncmp(strchr(text, '(') + 1, name, strlen(name)))
+		if (end && sscanf(end + 1, " %c %d %d", &kind, &parent, &group) == 3 && group == harness.pid &&
+			kind != 'Z' && kind != 'X' && !strncmp(strchr(text, '(') + 1, name, strlen(name)))
 			found = (pid_t)atoi(entry->d_name);
 	}
 	closedir(proc);

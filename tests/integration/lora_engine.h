@@ -1,9 +1,9 @@
 /*
- * lora_engine.h - engines with adapters in small, for tests: a model of two layers and a head, adapters of any ranks for it as files, and steps
- * through gpool_lora_batch_set() and _apply() whose every output is compared with float64.
+ * lora_engine.h - engines with adapters in small, for tests: a model of two layers and a head, adapters of any ranks
+ * for it as files, and steps through gpool_lora_batch_set() and _apply() whose every output is compared with float64.
  *
- * Included once by each test program, which gets state of its own. Nothing here asserts but in the thread that made the engine: what a step
- * finds it returns, so that engines may run in threads.
+ * Included once by each test program, which gets state of its own. Nothing here asserts but in the thread that made the
+ * engine: what a step finds it returns, so that engines may run in threads.
  */
 #ifndef GPOOL_TESTS_LORA_ENGINE_H
 #define GPOOL_TESTS_LORA_ENGINE_H
@@ -19,9 +19,9 @@ enum {
 	ENGINE_TARGETS = 3,
 	ENGINE_PLACES = 2 * ENGINE_LAYERS + 1,
 	ENGINE_TOKENS = 64,
-	ENGINE_SLOTS = 8,  /* adapters of a batch */
-	ENGINE_IN = 256,   /* features of all x */
-	ENGINE_OUT = 520,  /* of the largest y */
+	ENGINE_SLOTS = 8,    /* adapters of a batch */
+	ENGINE_IN = 256,     /* features of all x */
+	ENGINE_OUT = 520,    /* of the largest y */
 	ENGINE_STRIDE = 536, /* rows are longer than what is used of them */
 	ENGINE_ADAPTERS_MAX = 64,
 };
@@ -161,7 +161,8 @@ static inline void engine_open(struct engine *engine, uint32_t element)
 	assert_int_equal(gpool_stream_open(engine->pool, NULL, 0, &engine->stream), 0);
 	batch = engine_batch_options(engine);
 	assert_int_equal(gpool_lora_batch_open(engine->lora, &batch, &engine->batch), 0);
-	engine->block = alloc(engine->pool, (uint32_t)((bytes + gpool_page_bytes(engine->pool) - 1) / gpool_page_bytes(engine->pool)));
+	engine->block = alloc(engine->pool,
+		(uint32_t)((bytes + gpool_page_bytes(engine->pool) - 1) / gpool_page_bytes(engine->pool)));
 	assert_int_equal(gpool_address(engine->pool, &engine->block, &address), 0);
 	engine->x = (uint16_t *)(uintptr_t)address;
 	engine->y = engine->x + sizeof(engine->before[0]) / sizeof(*engine->x);
@@ -202,8 +203,8 @@ static inline int engine_apply(struct engine *engine)
 	memcpy(engine->before, engine->y, sizeof(engine->before));
 	for (uint32_t place = 0; place < ENGINE_PLACES && !error; place++)
 		error = gpool_lora_batch_apply(engine->batch, place < ENGINE_PLACES - 1 ? (int32_t)(place / 2) : -1,
-			place < ENGINE_PLACES - 1 ? place % 2 : 2, (uintptr_t)engine->x, ENGINE_STRIDE, (uintptr_t)engine_y(engine, place, 0),
-			ENGINE_STRIDE, engine->stream);
+			place < ENGINE_PLACES - 1 ? place % 2 : 2, (uintptr_t)engine->x, ENGINE_STRIDE,
+			(uintptr_t)engine_y(engine, place, 0), ENGINE_STRIDE, engine->stream);
 	if (!error)
 		error = gpool_fence_record(engine->pool, engine->stream, &fence);
 	return error ? error : gpool_fence_wait(engine->pool, fence, -1);
@@ -221,7 +222,8 @@ static inline const struct peft_module *engine_module(const struct rig *rig, uin
 }
 
 /* A weight as it is in the pool. */
-static inline double engine_weight(const struct engine *engine, const struct rig *rig, const struct peft_matrix *matrix, uint64_t index)
+static inline double engine_weight(
+	const struct engine *engine, const struct rig *rig, const struct peft_matrix *matrix, uint64_t index)
 {
 	return (double)engine_float(engine, engine_bits(engine, rig_get(rig, matrix, index)));
 }
@@ -230,13 +232,15 @@ static inline double engine_weight(const struct engine *engine, const struct rig
 static inline double engine_error(const struct engine *engine, uint32_t place, uint32_t token, const struct rig *rig)
 {
 	const struct peft_module *module = engine_module(rig, place);
-	const uint16_t *x = engine->x + (uint64_t)token * ENGINE_STRIDE, *y = engine_y(engine, place, token), *before = engine->before[place][token];
+	const uint16_t *x = engine->x + (uint64_t)token * ENGINE_STRIDE, *y = engine_y(engine, place, token),
+		       *before = engine->before[place][token];
 	double sums[128], error = 0, norm = 0;
 
 	for (uint32_t k = 0; k < module->rank; k++) {
 		sums[k] = 0;
 		for (uint32_t i = 0; i < module->in; i++)
-			sums[k] += (double)engine_float(engine, x[i]) * engine_weight(engine, rig, &module->a, (uint64_t)k * module->in + i);
+			sums[k] += (double)engine_float(engine, x[i]) *
+				engine_weight(engine, rig, &module->a, (uint64_t)k * module->in + i);
 	}
 	for (uint32_t o = 0; o < module->out; o++) {
 		double sum = 0, got = (double)engine_float(engine, y[o]);
@@ -250,7 +254,10 @@ static inline double engine_error(const struct engine *engine, uint32_t place, u
 	return sqrt(error / norm);
 }
 
-/* engine_wrong() - rows that are not what they have to be: `which`, [ENGINE_TOKENS], has each token's adapter, -1: none. */
+/*
+ * engine_wrong() - rows that are not what they have to be: `which`, [ENGINE_TOKENS], has each token's adapter, -1:
+ * none.
+ */
 static inline uint32_t engine_wrong(const struct engine *engine, const int32_t *which)
 {
 	double bound = engine->element == GPOOL_LORA_F16 ? 1e-3 : 1e-2;
@@ -262,7 +269,8 @@ static inline uint32_t engine_wrong(const struct engine *engine, const int32_t *
 			const struct peft_module *module = rig ? engine_module(rig, place) : NULL;
 			uint32_t out = module ? module->out : 0;
 
-			wrong += memcmp(engine_y(engine, place, token) + out, engine->before[place][token] + out, (ENGINE_STRIDE - out) * sizeof(uint16_t)) != 0;
+			wrong += memcmp(engine_y(engine, place, token) + out, engine->before[place][token] + out,
+					 (ENGINE_STRIDE - out) * sizeof(uint16_t)) != 0;
 			if (module)
 				wrong += !(engine_error(engine, place, token, rig) <= bound);
 		}

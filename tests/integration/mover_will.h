@@ -1,5 +1,6 @@
 /*
- * mover_will.h - movers that do as the test says (tests/modules/unwilling.c): what the tests of pools without a mover share.
+ * mover_will.h - movers that do as the test says (tests/modules/unwilling.c): what the tests of pools without a mover
+ * share.
  *
  * On top of spill_view.h. will_begin() and will_end() are a group's set-up and teardown.
  */
@@ -40,7 +41,8 @@ static inline bool runs(pid_t process)
 	while ((entry = readdir(tasks)) && !found) {
 		snprintf(path, sizeof(path), "/proc/%d/task/%.20s/stat", (int)process, entry->d_name);
 		file_read(path, text, sizeof(text));
-		found = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && strrchr(text, ')') && strncmp(strrchr(text, ')'), ") T", 3);
+		found = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && strrchr(text, ')') &&
+			strncmp(strrchr(text, ')'), ") T", 3);
 	}
 	closedir(tasks);
 	return found;

@@ -1,5 +1,6 @@
 /*
- * poolctl_process.h - running poolctl as a process, for its tests: arguments in; exit status, both outputs and JSON out.
+ * poolctl_process.h - running poolctl as a process, for its tests: arguments in; exit status, both outputs and JSON
+ * out.
  *
  * A poolctl that dies of a signal fails the test. Included once by each test program, after its own headers.
  */
@@ -145,7 +146,7 @@ static inline struct running poolctl_start(char *const *arguments)
 /* With its output at `out`, of which `read` is the other end; both are closed. */
 static inline struct running poolctl_start_at(char *const *arguments, int out, int read)
 {
-	struct running running = { .out = read };
+	struct running running = {.out = read};
 	int err[2];
 
 	assert_int_equal(pipe2(err, O_CLOEXEC), 0);
@@ -178,9 +179,9 @@ static inline void text_append(char **text, size_t *length, int fd, struct pollf
 
 static inline struct result poolctl_finish(struct running running)
 {
-	struct pollfd waits[2] = { { .fd = running.out, .events = POLLIN }, { .fd = running.err, .events = POLLIN } };
-	struct result result = { .out = calloc(1, 1), .err = calloc(1, 1) };
-	size_t lengths[2] = { 0, 0 };
+	struct pollfd waits[2] = {{.fd = running.out, .events = POLLIN}, {.fd = running.err, .events = POLLIN}};
+	struct result result = {.out = calloc(1, 1), .err = calloc(1, 1)};
+	size_t lengths[2] = {0, 0};
 	int status;
 
 	while (waits[0].fd >= 0 || waits[1].fd >= 0) {
@@ -235,7 +236,8 @@ static inline struct result poolctl(const char *first, ...)
 static inline void expect(struct result *result, int code)
 {
 	if (result->code != code)
-		fail_msg("exit status %d instead of %d\nout: %s\nerr: %s", result->code, code, result->out, result->err);
+		fail_msg(
+			"exit status %d instead of %d\nout: %s\nerr: %s", result->code, code, result->out, result->err);
 	/* whoever fails says why, and nobody else speaks there */
 	if (code == OK)
 		assert_string_equal(result->err, "");

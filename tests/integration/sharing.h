@@ -76,12 +76,12 @@ struct kind {
 	const char *name; /* as in docs/sharing.md */
 	enum gets gets[KILLED + 1];
 	enum content content;
-	uint32_t gates;        /* streams with work that the memory waits for; 0: one */
-	bool work_copies;      /* the work is more than a gate: it has to end before the owner is stopped */
-	bool work_later;       /* the work is queued after the owner has let go, and does not use the memory */
-	bool whole;            /* taken as a whole or not at all */
-	bool needs_room;       /* to return the owner needs pages: the taker frees all of its own first */
-	bool in_second_pool;   /* where the taker looks for pages */
+	uint32_t gates;      /* streams with work that the memory waits for; 0: one */
+	bool work_copies;    /* the work is more than a gate: it has to end before the owner is stopped */
+	bool work_later;     /* the work is queued after the owner has let go, and does not use the memory */
+	bool whole;          /* taken as a whole or not at all */
+	bool needs_room;     /* to return the owner needs pages: the taker frees all of its own first */
+	bool in_second_pool; /* where the taker looks for pages */
 	void (*prepare)(struct owner *owner);
 	void (*let_go)(struct owner *owner); /* the last library calls */
 	/* Count kept, lost and wrong pages. NULL: there is nothing to find. */
@@ -96,10 +96,22 @@ struct report {
 };
 
 /* By state: idle, stopped, GPU work that ends, GPU work that hangs, killed. */
-#define HELD {NONE, NONE, NONE, NONE, ALL}
-#define AT_ONCE {ALL, ALL, ALL, ALL, ALL}
-#define BEHIND_WORK {ALL, ALL, WHEN_DONE, NONE, ALL}
-#define OUTLIVES {NONE, NONE, NONE, NONE, NONE}
+#define HELD \
+	{ \
+		NONE, NONE, NONE, NONE, ALL \
+	}
+#define AT_ONCE \
+	{ \
+		ALL, ALL, ALL, ALL, ALL \
+	}
+#define BEHIND_WORK \
+	{ \
+		ALL, ALL, WHEN_DONE, NONE, ALL \
+	}
+#define OUTLIVES \
+	{ \
+		NONE, NONE, NONE, NONE, NONE \
+	}
 
 #define CALM QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1"
 

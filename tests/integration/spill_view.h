@@ -1,5 +1,6 @@
 /*
- * spill_view.h - what tests see of spilled content: counters, what is kept, and the tiers as the agent holds them. On top of life.h.
+ * spill_view.h - what tests see of spilled content: counters, what is kept, and the tiers as the agent holds them. On
+ * top of life.h.
  */
 #ifndef GPOOL_TESTS_SPILL_VIEW_H
 #define GPOOL_TESTS_SPILL_VIEW_H
@@ -47,7 +48,8 @@ static inline int tier_open(const char *name, off_t bytes)
 		if (length < 0)
 			continue;
 		target[length] = '\0';
-		if (strstr(target, name) && stat(path, &stat_of) == 0 && S_ISREG(stat_of.st_mode) && stat_of.st_size == bytes)
+		if (strstr(target, name) && stat(path, &stat_of) == 0 && S_ISREG(stat_of.st_mode) &&
+			stat_of.st_size == bytes)
 			found = open(path, O_RDWR | O_CLOEXEC);
 	}
 	return found;

@@ -1,5 +1,6 @@
 /*
- * terminal.h - a program on a terminal of its own, and what stands on that terminal: a pty, and as much of an xterm as curses uses.
+ * terminal.h - a program on a terminal of its own, and what stands on that terminal: a pty, and as much of an xterm as
+ * curses uses.
  *
  * Colours are not kept. Included once by each test program, after its own headers.
  */
@@ -27,12 +28,12 @@
 enum { TERMINAL_ROWS = 60, TERMINAL_COLUMNS = 200, TERMINAL_WAIT_MS = 20000 };
 
 struct terminal {
-	int fd;      /* the pty's other side */
-	int own;     /* the program's side, held open so that it can be looked at */
+	int fd;  /* the pty's other side */
+	int own; /* the program's side, held open so that it can be looked at */
 	pid_t pid;
 	int rows, columns, row, column;
 	char cells[TERMINAL_ROWS][TERMINAL_COLUMNS + 1];
-	char last;   /* character put, for REP */
+	char last; /* character put, for REP */
 	char escape[64];
 	size_t escape_bytes;
 	bool other;  /* the alternate screen is shown */
@@ -89,13 +90,17 @@ static inline void terminal_control(struct terminal *t, const char *parameters, 
 		for (int row = first == 2 ? 0 : t->row + 1; row < TERMINAL_ROWS; row++)
 			terminal_erase(t, row, 0, TERMINAL_COLUMNS);
 		break;
-	case 'K': terminal_erase(t, t->row, first == 1 ? 0 : t->column, first == 1 ? t->column + 1 : TERMINAL_COLUMNS); break;
+	case 'K':
+		terminal_erase(t, t->row, first == 1 ? 0 : t->column, first == 1 ? t->column + 1 : TERMINAL_COLUMNS);
+		break;
 	case 'X': terminal_erase(t, t->row, t->column, t->column + count); break;
 	case 'P':
-		memmove(&t->cells[t->row][t->column], &t->cells[t->row][t->column + count], (size_t)(TERMINAL_COLUMNS - t->column - count));
+		memmove(&t->cells[t->row][t->column], &t->cells[t->row][t->column + count],
+			(size_t)(TERMINAL_COLUMNS - t->column - count));
 		break;
 	case '@':
-		memmove(&t->cells[t->row][t->column + count], &t->cells[t->row][t->column], (size_t)(TERMINAL_COLUMNS - t->column - count));
+		memmove(&t->cells[t->row][t->column + count], &t->cells[t->row][t->column],
+			(size_t)(TERMINAL_COLUMNS - t->column - count));
 		break;
 	case 'b':
 		for (int i = 0; i < count; i++)
@@ -144,12 +149,12 @@ static inline void terminal_take(struct terminal *t, char character)
 /* False: the program has ended, and all that it wrote was taken. */
 static inline bool terminal_read(struct terminal *t)
 {
-	struct pollfd wait = { .fd = t->fd, .events = POLLIN };
+	struct pollfd wait = {.fd = t->fd, .events = POLLIN};
 	char bytes[4096];
 	ssize_t got;
 
 	for (int waited = 0; poll(&wait, 1, 50) == 0; waited += 50) {
-		siginfo_t info = { .si_pid = 0 };
+		siginfo_t info = {.si_pid = 0};
 
 		assert_true(waited < TERMINAL_WAIT_MS);
 		/* our own descriptor keeps the terminal open, so its end is no hang-up */
@@ -185,7 +190,7 @@ static inline void terminal_await(struct terminal *t, const char *text)
 
 static inline void terminal_size(struct terminal *t, int rows, int columns)
 {
-	const struct winsize size = { .ws_row = (unsigned short)rows, .ws_col = (unsigned short)columns };
+	const struct winsize size = {.ws_row = (unsigned short)rows, .ws_col = (unsigned short)columns};
 
 	t->rows = rows;
 	t->columns = columns;
@@ -193,7 +198,8 @@ static inline void terminal_size(struct terminal *t, int rows, int columns)
 }
 
 /* With $TERM; the arguments end with NULL. */
-static inline void terminal_start(struct terminal *t, const char *program, char *const *arguments, const char *term, int rows, int columns)
+static inline void terminal_start(
+	struct terminal *t, const char *program, char *const *arguments, const char *term, int rows, int columns)
 {
 	memset(t, 0, sizeof(*t));
 	terminal_clear(t);

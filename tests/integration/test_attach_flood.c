@@ -1,7 +1,8 @@
 /*
  * Goal: a user who opens connections and says nothing keeps nobody else from attaching.
- * Method: as root, a child becomes nobody and opens more silent connections than one user may have, on a socket that is open to all;
- * some are turned away, and a worker of root's attaches at once. Without root there is no second user, and the test skips.
+ * Method: as root, a child becomes nobody and opens more silent connections than one user may have, on a socket that is
+ * open to all; some are turned away, and a worker of root's attaches at once. Without root there is no second user, and
+ * the test skips.
  */
 #include "proto/attach.h"
 #include "tests/lib/harness.h"
@@ -33,7 +34,7 @@ static int silent_user(const char *path, int ready, int end)
 			return 1;
 	}
 	/* The agent accepts in order: once the last one is decided, all are. */
-	look = (struct pollfd){ sockets[CONNECTIONS - 1], POLLIN, 0 };
+	look = (struct pollfd){sockets[CONNECTIONS - 1], POLLIN, 0};
 	if (poll(&look, 1, 4000) != 1)
 		return 1;
 	for (int i = 0; i < CONNECTIONS; i++) {
@@ -47,7 +48,7 @@ static int silent_user(const char *path, int ready, int end)
 
 int main(void)
 {
-	static const char *const arguments[] = { "--pool", HARNESS_POOL, NULL };
+	static const char *const arguments[] = {"--pool", HARNESS_POOL, NULL};
 	struct gpool_options options;
 	struct harness harness;
 	struct gpool *pool;

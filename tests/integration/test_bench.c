@@ -1,10 +1,11 @@
 /*
  * test_bench.c - gpool-bench as people run it, and what it must find of gpool_malloc() on any machine, however slow.
  *
- * Goal: the steady state makes no driver call; 300 GB go through 80 GB without a failure, and then one request gets at least 90 % of what is
- * free; random allocations hold little more than what is live, and less than a caching allocator where these are large; adapters
- * of mixed sizes come and go without a failure, a wrong weight or memory that none can have; names mean what the manual says. Method: the real
- * program, one run of each; times are not looked at. It is linked with jemalloc, which no sanitizer bears.
+ * Goal: the steady state makes no driver call; 300 GB go through 80 GB without a failure, and then one request gets at
+ * least 90 % of what is free; random allocations hold little more than what is live, and less than a caching allocator
+ * where these are large; adapters of mixed sizes come and go without a failure, a wrong weight or memory that none can
+ * have; names mean what the manual says. Method: the real program, one run of each; times are not looked at. It is
+ * linked with jemalloc, which no sanitizer bears.
  */
 #include "tests/integration/tool_process.h"
 
@@ -47,7 +48,10 @@ static int lines(const char *text)
 static void test_steady_state_calls_no_driver(void **state)
 {
 	(void)state;
-	/* The median: a process that gets no core for a second gives pages back (idle_ms), and has them again by driver calls. */
+	/*
+	 * The median: a process that gets no core for a second gives pages back (idle_ms), and has them again by driver
+	 * calls.
+	 */
 	assert_int_equal(RUN("-o", "json", "--runs", "5", "vpmm_steady_calls"), 0);
 	assert_int_equal(lines(read_text(tool.out)), 1);
 	assert_true(figure("vpmm_steady_calls") == 0);
@@ -105,8 +109,10 @@ static void test_names(void **state)
 	assert_non_null(strstr(read_text(tool.error), "there is no bench 'nothing'"));
 	assert_int_equal(RUN("vpmm_random_1"), 2); /* not up to an underscore */
 	assert_int_equal(RUN("--list"), 0);
-	assert_non_null(strstr(read_text(tool.out), "vpmm_random_100k_1024_time   ms     * time of 100,000 allocations up to 1,024 MiB"));
-	assert_non_null(strstr(read_text(tool.out), "vpmm_random_10k_64_time      ms       time of 10,000 allocations up to 64 MiB"));
+	assert_non_null(strstr(read_text(tool.out),
+		"vpmm_random_100k_1024_time   ms     * time of 100,000 allocations up to 1,024 MiB"));
+	assert_non_null(strstr(
+		read_text(tool.out), "vpmm_random_10k_64_time      ms       time of 10,000 allocations up to 64 MiB"));
 }
 
 /* Whether the tool's folder, with this below it, exists. */

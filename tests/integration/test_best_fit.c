@@ -1,9 +1,12 @@
 /*
- * test_best_fit.c - the caching allocator that gpool_malloc() is compared with: a comparison is worth as much as the other side.
+ * test_best_fit.c - the caching allocator that gpool_malloc() is compared with: a comparison is worth as much as the
+ * other side.
  *
- * Goal: it takes the smallest piece that fits, joins what is free, gives nobody what another stream may still use, records nothing while
- * one stream is in use, gives idle segments back before it fails; nothing overlaps. Method: a pool of 512 pages of a
- * real agent; manual streams decide when a stream is where. On `host` an address is memory, so that contents can be looked at.
+ * Goal: it takes the smallest piece that fits, joins what is free, gives nobody what another stream may still use,
+ * records nothing while one stream is in use, gives idle segments back before it fails; nothing overlaps. Method: a
+ * pool of 512 pages of a
+ * real agent; manual streams decide when a stream is where. On `host` an address is memory, so that contents can be
+ * looked at.
  */
 #include "tests/lib/harness.h"
 #include "tools/lib/allocator.h"
@@ -284,7 +287,9 @@ static void test_rest_of_a_segment_joins(void **state)
 	gpool_stream_close(pages, a);
 }
 
-/* What was fetched for a stream and not used is everybody's, when somebody looks, whatever else the stream has queued. */
+/*
+ * What was fetched for a stream and not used is everybody's, when somebody looks, whatever else the stream has queued.
+ */
 static void test_rest_of_a_segment_is_there_for_others(void **state)
 {
 	uint32_t a = manual_stream(), b = manual_stream();
@@ -349,7 +354,8 @@ static void *play_by_chance(void *context)
 			uint64_t *last = live[place] + sizes[place] / 8 - 1;
 
 			thread->errors += live[place][0] != *last || live[place][0] >> 32 != thread->number;
-			thread->errors += allocator->ops->free(allocator, (uint64_t)(uintptr_t)live[place], stream) != 0;
+			thread->errors +=
+				allocator->ops->free(allocator, (uint64_t)(uintptr_t)live[place], stream) != 0;
 			live[place] = NULL;
 			continue;
 		}
@@ -433,12 +439,15 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_sizes_and_classes, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_a_stream_waits_for_another, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_no_join_across_streams, open_session, close_session),
-		cmocka_unit_test_setup_teardown(test_what_was_freed_before_another_stream_came, open_session, close_session),
+		cmocka_unit_test_setup_teardown(
+			test_what_was_freed_before_another_stream_came, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_one_stream_makes_no_driver_calls, open_session, close_session),
-		cmocka_unit_test_setup_teardown(test_idle_segments_go_back_before_it_fails, open_session, close_session),
+		cmocka_unit_test_setup_teardown(
+			test_idle_segments_go_back_before_it_fails, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_idle_segments_of_several_go_back, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_rest_of_a_segment_joins, open_session, close_session),
-		cmocka_unit_test_setup_teardown(test_rest_of_a_segment_is_there_for_others, open_session, close_session),
+		cmocka_unit_test_setup_teardown(
+			test_rest_of_a_segment_is_there_for_others, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_pieces_apart_cannot_be_put_together, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_nothing_overlaps, open_session, close_session),
 	};

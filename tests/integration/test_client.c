@@ -76,7 +76,8 @@ static void test_open_by_name(void **state)
 
 	(void)state;
 	options.pool = "p1";
-	options.name = "a name that is much longer than the sixty-three bytes which the protocol has room for, \xff with dirt";
+	options.name =
+		"a name that is much longer than the sixty-three bytes which the protocol has room for, \xff with dirt";
 	options.tenant = "default";
 	options.magazine = 64;
 	assert_int_equal(gpool_open(&options, &pool), 0);
@@ -147,7 +148,7 @@ static void test_open_refuses_bad_options(void **state)
 
 static int accept_next(int listener)
 {
-	struct pollfd wait = { .fd = listener, .events = POLLIN };
+	struct pollfd wait = {.fd = listener, .events = POLLIN};
 
 	poll(&wait, 1, -1);
 	return accept(listener, NULL, NULL);
@@ -222,7 +223,10 @@ static void remember(void *context, int level, const char *text)
 		snprintf(kept, 256, "%s", text);
 }
 
-/* The device opens and the window does not, and the other way round: an error, a word about it, and no session stays behind. */
+/*
+ * The device opens and the window does not, and the other way round: an error, a word about it, and no session stays
+ * behind.
+ */
 static void test_open_when_the_back_end_fails(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -282,7 +286,7 @@ static void test_sessions_limit(void **state)
 	int error;
 
 	(void)state;
-	harness_start(&small, (const char *const[]){ "--pool", HARNESS_POOL, "--set", "limits.sessions=1", NULL });
+	harness_start(&small, (const char *const[]){"--pool", HARNESS_POOL, "--set", "limits.sessions=1", NULL});
 	options = harness_options(&small);
 	assert_int_equal(gpool_open(&options, &first), 0);
 	error = open_with(options);
@@ -319,8 +323,8 @@ static void test_open_as_a_stranger(void **state)
 static void test_observer_has_no_pages(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
-	struct gpool_block block = { .tag = 1 << 16 };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_block block = {.tag = 1 << 16};
 	struct gpool_span span;
 	struct gpool *pool;
 	uint32_t stream;
@@ -366,10 +370,13 @@ static void test_close_returns_everything(void **state)
 	gpool_close(pool); /* all_is_free() looks */
 }
 
-/* The agent stops: what is allocated stays usable, what is leased can be allocated, and then the error says what happened. */
+/*
+ * The agent stops: what is allocated stays usable, what is leased can be allocated, and then the error says what
+ * happened.
+ */
 static void test_agent_goes_away(void **state)
 {
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 	struct gpool_block held, block;
 	struct harness mortal;
 	struct gpool *pool;
@@ -378,7 +385,7 @@ static void test_agent_goes_away(void **state)
 	int error;
 
 	(void)state;
-	harness_start(&mortal, (const char *const[]){ "--pool", HARNESS_POOL, NULL });
+	harness_start(&mortal, (const char *const[]){"--pool", HARNESS_POOL, NULL});
 	pool = harness_open(&mortal);
 	assert_int_equal(gpool_alloc(pool, 2, NULL, &held), 0);
 	assert_int_equal(gpool_address(pool, &held, &address), 0);
@@ -401,12 +408,12 @@ static void test_agent_goes_away(void **state)
 /* Runs in the child: every call is refused, and none touches anything. Returns the number of the first that is not. */
 static int calls_in_child(struct gpool *pool, struct gpool_block *block, struct gpool_scope *scope, uint32_t stream)
 {
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 	struct gpool_options options = harness_options(&harness);
 	struct gpool_scope other;
 	struct gpool_event event;
-	struct gpool_fence fence = { 0 };
-	struct gpool_span span = { .block = *block };
+	struct gpool_fence fence = {0};
+	struct gpool_span span = {.block = *block};
 	struct gpool *own;
 	uint8_t request[MSG_ENVELOPE_BYTES];
 	uint64_t address;
@@ -553,8 +560,9 @@ static void test_descriptors_close_on_exec(void **state)
 
 static void test_strerror_and_version(void **state)
 {
-	static const int codes[] = { 0, E2BIG, EACCES, EAGAIN, EBADMSG, EBUSY, ECHILD, EDQUOT, EFAULT, EINVAL, EIO, EMFILE,
-		EMSGSIZE, ENODEV, ENOENT, ENOMEM, ENOSPC, ENXIO, EOPNOTSUPP, EPERM, EPIPE, EPROTO, ESRCH, ESTALE, ETIMEDOUT, EUSERS };
+	static const int codes[] = {0, E2BIG, EACCES, EAGAIN, EBADMSG, EBUSY, ECHILD, EDQUOT, EFAULT, EINVAL, EIO,
+		EMFILE, EMSGSIZE, ENODEV, ENOENT, ENOMEM, ENOSPC, ENXIO, EOPNOTSUPP, EPERM, EPIPE, EPROTO, ESRCH,
+		ESTALE, ETIMEDOUT, EUSERS};
 	char version[32];
 
 	(void)state;
@@ -571,7 +579,7 @@ static void test_strerror_and_version(void **state)
 static void test_statistics(void **state)
 {
 	struct gpool *pool = harness_open_calm(&harness);
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 	struct gpool_block blocks[300];
 	uint64_t timed = 0, refills = 0;
 
@@ -604,13 +612,15 @@ static void test_statistics(void **state)
 static void test_event_of_an_eviction(void **state)
 {
 	struct gpool *pool = harness_open(&harness);
-	struct gpool_event event = { 0 };
+	struct gpool_event event = {0};
 	struct gpool_block block;
 	int error = -ETIMEDOUT;
 
 	(void)state;
 	assert_int_equal(gpool_event_next(pool, -2, &event), -EINVAL);
-	/* The subscription is on its way for a moment, and what is published meanwhile is not seen: evict until one is. */
+	/*
+	 * The subscription is on its way for a moment, and what is published meanwhile is not seen: evict until one is.
+	 */
 	for (int tries = 0; tries < 200 && error; tries++) {
 		assert_int_equal(gpool_alloc(pool, 3, NULL, &block), 0);
 		assert_int_equal(gpool_unpin(pool, &block), 0);
@@ -629,8 +639,8 @@ static void test_event_of_an_eviction(void **state)
 static void test_requests_and_their_errors(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
-	const struct msg_evict_request evict = { .pages = 1 };
-	const struct msg_version_request version = { 0 };
+	const struct msg_evict_request evict = {.pages = 1};
+	const struct msg_version_request version = {0};
 	struct msg_version_reply reply;
 	static uint8_t buffer[MSG_BYTES_MAX], answer[MSG_BYTES_MAX];
 	char text[512];
@@ -684,7 +694,7 @@ int main(void)
 	};
 	int failed;
 
-	harness_start(&harness, (const char *const[]){ "--pool", HARNESS_POOL, "--pool", SECOND_POOL, NULL });
+	harness_start(&harness, (const char *const[]){"--pool", HARNESS_POOL, "--pool", SECOND_POOL, NULL});
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	return harness_stop(&harness) || failed;
 }

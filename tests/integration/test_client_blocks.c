@@ -1,8 +1,9 @@
 /*
  * test_client_blocks.c - blocks against a real agent: what succeeds, and every error that the calls promise.
  *
- * One gpoold with a pool of 512 pages of 512 KB; each test attaches anew, so it begins with nothing. Evictions are made by an
- * admin's request, so they happen exactly where a test wants them. After each test the agent proves the pool's invariants.
+ * One gpoold with a pool of 512 pages of 512 KB; each test attaches anew, so it begins with nothing. Evictions are made
+ * by an admin's request, so they happen exactly where a test wants them. After each test the agent proves the pool's
+ * invariants.
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
@@ -39,7 +40,7 @@ static int detach(void **state)
 
 static struct gpool_block alloc(uint32_t page_count)
 {
-	struct gpool_block block = { 0 };
+	struct gpool_block block = {0};
 
 	assert_int_equal(gpool_alloc(pool, page_count, NULL, &block), 0);
 	assert_int_equal(block.page_count, page_count);
@@ -77,7 +78,7 @@ static void assert_pages(const struct gpool_block *block, uint64_t value)
 
 static struct gpool_statistics statistics(void)
 {
-	struct gpool_statistics filled = { .size = sizeof(filled) };
+	struct gpool_statistics filled = {.size = sizeof(filled)};
 
 	assert_int_equal(gpool_statistics(pool, &filled), 0);
 	return filled;
@@ -154,7 +155,7 @@ static void test_pins_count(void **state)
 static void test_alloc_refuses_bad_arguments(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
-	struct gpool_block block = { .page = 4711 };
+	struct gpool_block block = {.page = 4711};
 
 	(void)state;
 	assert_int_equal(gpool_alloc(pool, 0, NULL, &block), -EINVAL);
@@ -200,25 +201,15 @@ static void test_garbage_handles(void **state)
 		int error;
 
 		switch (random_next(&seed) % 6) {
-		case 0:
-			bad.page = (uint32_t)random_next(&seed);
-			break;
-		case 1:
-			bad.page = (uint32_t)(random_next(&seed) % PAGES);
-			break;
-		case 2:
-			bad.tag ^= UINT64_C(1) << random_next(&seed) % 64;
-			break;
-		case 3:
-			bad.tag = random_next(&seed) % 4;
-			break;
+		case 0: bad.page = (uint32_t)random_next(&seed); break;
+		case 1: bad.page = (uint32_t)(random_next(&seed) % PAGES); break;
+		case 2: bad.tag ^= UINT64_C(1) << random_next(&seed) % 64; break;
+		case 3: bad.tag = random_next(&seed) % 4; break;
 		case 4:
-			bad = (struct gpool_block){ random_next(&seed), random_next(&seed), (uint32_t)random_next(&seed),
-				(uint32_t)random_next(&seed) };
+			bad = (struct gpool_block){random_next(&seed), random_next(&seed), (uint32_t)random_next(&seed),
+				(uint32_t)random_next(&seed)};
 			break;
-		default:
-			bad.generation ^= UINT64_C(1) << random_next(&seed) % 64;
-			break;
+		default: bad.generation ^= UINT64_C(1) << random_next(&seed) % 64; break;
 		}
 		if (!memcmp(&bad, &real, sizeof(bad)))
 			continue;
@@ -272,7 +263,7 @@ static void test_first_fit_and_best_fit(void **state)
 
 static void test_out_of_memory_says_who(void **state)
 {
-	struct gpool_block all = alloc(PAGES), more = { .page = 4711 };
+	struct gpool_block all = alloc(PAGES), more = {.page = 4711};
 	struct gpool_shortage shortage = {.size = sizeof(shortage)};
 
 	(void)state;
@@ -612,13 +603,13 @@ static void test_no_driver_calls_in_the_steady_state(void **state)
 /* ---- failures of the back end ---- */
 
 /*
- * Each call of each kind that mapping needs fails once: the allocation says so, nothing is half mapped, no page is lost, and the
- * next allocation succeeds.
+ * Each call of each kind that mapping needs fails once: the allocation says so, nothing is half mapped, no page is
+ * lost, and the next allocation succeeds.
  */
 static void test_mapping_fails(void **state)
 {
-	static const enum gpu_call kinds[] = { GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS };
-	struct gpool_block block = { .page = 4711 };
+	static const enum gpu_call kinds[] = {GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS};
+	struct gpool_block block = {.page = 4711};
 	uint32_t failures = 0;
 
 	(void)state;
@@ -649,7 +640,7 @@ static void test_mapping_fails(void **state)
 
 static void test_stitching_fails(void **state)
 {
-	static const enum gpu_call kinds[] = { GPU_CALL_RESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS };
+	static const enum gpu_call kinds[] = {GPU_CALL_RESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS};
 	static struct gpool_block comb[PAGES];
 	struct gpool_block block;
 
@@ -674,13 +665,13 @@ static void test_stitching_fails(void **state)
 
 static void test_thread_keeps_as_many_as_asked(void **state)
 {
-	static const uint32_t sizes[] = { 1, 5, 64 };
+	static const uint32_t sizes[] = {1, 5, 64};
 	struct gpool_options options = harness_options(&harness);
 	struct gpool_block blocks[70];
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		struct gpool_statistics before = { .size = sizeof(before) }, after = before;
+		struct gpool_statistics before = {.size = sizeof(before)}, after = before;
 		struct gpool *other;
 
 		options.magazine = sizes[i];
@@ -728,7 +719,7 @@ int main(void)
 	};
 	int failed;
 
-	harness_start(&harness, (const char *const[]){ "--pool", HARNESS_POOL, NULL });
+	harness_start(&harness, (const char *const[]){"--pool", HARNESS_POOL, NULL});
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	return harness_stop(&harness) || failed;
 }

@@ -1,10 +1,11 @@
 /*
  * test_client_elastic.c - ranges of which single pages are backed.
  *
- * Goal: backing costs one request and one access call for each run, and nothing where the memory is still there; what is backed keeps its
- * content whatever else fails, sleeps or dies; what is unbacked goes to whoever needs it, but not before its fence; nothing is unmapped
- * under queued work; captured addresses keep their memory. Method: a gpoold for each test with a pool of 64 pages; contents that say
- * whose page it is; counted and failing driver calls; workers that are killed; threads against a model of their own part.
+ * Goal: backing costs one request and one access call for each run, and nothing where the memory is still there; what
+ * is backed keeps its content whatever else fails, sleeps or dies; what is unbacked goes to whoever needs it, but not
+ * before its fence; nothing is unmapped under queued work; captured addresses keep their memory. Method: a gpoold for
+ * each test with a pool of 64 pages; contents that say whose page it is; counted and failing driver calls; workers that
+ * are killed; threads against a model of their own part.
  */
 #include "tests/integration/elastic_view.h"
 
@@ -41,7 +42,8 @@ static void test_addresses_first(void **state)
 	assert_int_equal(info_of(range).backed_pages, 4);
 	assert_int_equal(in_state(range, 998, 8, GPOOL_PAGE_BACKED), 3);
 	assert_int_equal(atomic_load(&block_entry(pool, page_of(range, 1000).page)->owner_id), 4711);
-	assert_int_equal(page_word_generation(atomic_load(&pool->pages[page_of(range, 1001).page])), page_of(range, 1001).generation);
+	assert_int_equal(page_word_generation(atomic_load(&pool->pages[page_of(range, 1001).page])),
+		page_of(range, 1001).generation);
 	assert_int_equal(harness_check(&harness), 0);
 	/* More than there is: nothing of it. */
 	assert_int_equal(back(range, 0, PAGES), -ENOSPC);
@@ -215,7 +217,9 @@ static void test_handles_of_several_pages(void **state)
 	assert_int_equal(back(range, 202, 1), 0);
 	fill(range, 202, 1, 3);
 	assert_int_equal(back(range, 202, 2), -EINVAL);
-	/* Everywhere one page of three is somebody's, so that no two handles are free in a row: they come one by one. */
+	/*
+	 * Everywhere one page of three is somebody's, so that no two handles are free in a row: they come one by one.
+	 */
 	assert_int_equal(unback(range, 0, 203), 0);
 	while (count < PAGES && gpool_alloc(other, 1, NULL, &blocks[count]) == 0)
 		count++;
@@ -302,7 +306,10 @@ static void test_unback_behind_fences_large_handles(void **state)
 	unback_behind_fences(fours);
 }
 
-/* The back end refuses to unmap under queued work; what was unbacked without the fence of that work cannot be backed anew before. */
+/*
+ * The back end refuses to unmap under queued work; what was unbacked without the fence of that work cannot be backed
+ * anew before.
+ */
 static void test_queued_work(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -700,7 +707,8 @@ static void *part_run(void *argument)
 	uint64_t content[32] = {0};
 
 	for (uint32_t round = 1; round <= part->rounds && !part->error; round++) {
-		uint32_t first = (uint32_t)rand_r(&part->seed) % part->count, count = (uint32_t)rand_r(&part->seed) % (part->count - first) + 1;
+		uint32_t first = (uint32_t)rand_r(&part->seed) % part->count,
+			 count = (uint32_t)rand_r(&part->seed) % (part->count - first) + 1;
 		struct gpool_fence fence;
 		int error;
 
@@ -708,7 +716,8 @@ static void *part_run(void *argument)
 			error = gpool_range_back(part->range, part->first + first, count, 0);
 			for (uint32_t i = first; !error && i < first + count; i++) {
 				if (!content[i])
-					fill(part->range, part->first + i, 1, content[i] = (uint64_t)part->first << 16 | round);
+					fill(part->range, part->first + i, 1,
+						content[i] = (uint64_t)part->first << 16 | round);
 			}
 			if (error != -ENOSPC)
 				part->error = error;
@@ -736,7 +745,8 @@ static void parts_run(const char *const *arguments)
 	pool = open_worker();
 	range = reserved(pool);
 	for (uint32_t i = 0; i < 4; i++) {
-		parts[i] = (struct part){.pool = pool, .range = range, .first = 32 * i, .count = 24, .rounds = 300, .seed = i};
+		parts[i] = (struct part){
+			.pool = pool, .range = range, .first = 32 * i, .count = 24, .rounds = 300, .seed = i};
 		assert_int_equal(gpool_stream_open(pool, NULL, 0, &parts[i].stream), 0);
 		assert_int_equal(pthread_create(&parts[i].thread, NULL, part_run, &parts[i]), 0);
 	}
@@ -769,7 +779,10 @@ static void *backs(void *argument)
 	return (void *)(intptr_t)gpool_range_back(argument, 0, 16, ANSWER_MS);
 }
 
-/* One that waits for pages does not keep others from giving some back, holds none meanwhile, and keeps the handle awake. */
+/*
+ * One that waits for pages does not keep others from giving some back, holds none meanwhile, and keeps the handle
+ * awake.
+ */
 static void test_waits_for_nothing_else(void **state)
 {
 	struct gpool_range *range, *second;
@@ -912,8 +925,12 @@ static void test_wrong_arguments(void **state)
 	child = fork();
 	if (child == 0) {
 		page.size = sizeof(page);
-		_exit(back(range, 0, 1) == -ECHILD && unback(range, 0, 1) == -ECHILD && gpool_range_capture(range, 0, 1, 1) == -ECHILD &&
-				gpool_range_resolve(range, 0, &page) == -ECHILD && gpool_range_reserve(pool, 1, NULL, &never) == -ECHILD ? 0 : 1);
+		_exit(back(range, 0, 1) == -ECHILD && unback(range, 0, 1) == -ECHILD &&
+					gpool_range_capture(range, 0, 1, 1) == -ECHILD &&
+					gpool_range_resolve(range, 0, &page) == -ECHILD &&
+					gpool_range_reserve(pool, 1, NULL, &never) == -ECHILD
+				? 0
+				: 1);
 	}
 	exit_status = status_of(child);
 	assert_true(WIFEXITED(exit_status));

@@ -1,10 +1,11 @@
 /*
  * test_client_ipc.c - fences that cross processes.
  *
- * Goal: who imports a fence sees it reached when it is, by either way, on the host and in a stream; waiting on a fence of a process that has died ends, and who asks
- * about what they left undone is told; handles of whatever bytes harm nobody; slots, events and mappings come back; and a session of
- * another trust domain gets nothing. Method: a real gpoold, and exporters that are processes of their own (this program once more, told
- * over a socket what to do). Their manual streams are gates: behind them nothing happens before the test says so.
+ * Goal: who imports a fence sees it reached when it is, by either way, on the host and in a stream; waiting on a fence
+ * of a process that has died ends, and who asks about what they left undone is told; handles of whatever bytes harm
+ * nobody; slots, events and mappings come back; and a session of another trust domain gets nothing. Method: a real
+ * gpoold, and exporters that are processes of their own (this program once more, told over a socket what to do). Their
+ * manual streams are gates: behind them nothing happens before the test says so.
  */
 #include "tests/integration/life.h"
 
@@ -28,8 +29,9 @@ enum { MANY = 1000, FILL_WORD = 0x5ca1ab1e, OBJECT_PAGES = 2, WAY_TIMELINE = 0, 
 /* ---- exporters ---- */
 
 enum order {
-	ORDER_GATE,    /* a fence of the manual stream, exported */
-	ORDER_WORK,    /* the GPU stream waits for the last gate, fills the object "kv"; a fence behind that, exported */
+	ORDER_GATE, /* a fence of the manual stream, exported */
+	/* the GPU stream waits for the last gate, fills the object "kv"; a fence behind that, exported */
+	ORDER_WORK,
 	ORDER_OPEN,    /* the last gate is reached, and all before it */
 	ORDER_STREAMS, /* both streams are closed, and opened anew */
 	ORDER_CLOSE,   /* the pool is closed; the process lives */
@@ -104,7 +106,8 @@ static int in_a_child(struct gpool_fence_handle *handle)
 	pid_t pid = fork();
 
 	if (pid == 0)
-		_exit(gpool_fence_export(ours, fence, 0, handle) != -ECHILD || gpool_fence_import(ours, handle, &fence) != -ECHILD ||
+		_exit(gpool_fence_export(ours, fence, 0, handle) != -ECHILD ||
+			gpool_fence_import(ours, handle, &fence) != -ECHILD ||
 			gpool_fence_close(ours, fence) != -ECHILD);
 	return pid < 0 || waitpid(pid, &status, 0) != pid || status ? -EIO : 0;
 }
@@ -117,10 +120,8 @@ static int obey(const struct told *told, struct gpool_fence_handle *handle)
 	case ORDER_GATE:
 		error = gpool_fence_record(ours, gate_stream, &gate);
 		return error ? error : gpool_fence_export(ours, gate, told->flags, handle);
-	case ORDER_WORK:
-		return work(told->flags, handle);
-	case ORDER_OPEN:
-		return gpool_fence_signal(ours, gate);
+	case ORDER_WORK: return work(told->flags, handle);
+	case ORDER_OPEN: return gpool_fence_signal(ours, gate);
 	case ORDER_STREAMS:
 		gpool_stream_close(ours, gate_stream);
 		gpool_stream_close(ours, work_stream);
@@ -129,8 +130,7 @@ static int obey(const struct told *told, struct gpool_fence_handle *handle)
 		gpool_close(ours);
 		ours = NULL;
 		return 0;
-	default:
-		return in_a_child(handle);
+	default: return in_a_child(handle);
 	}
 }
 
@@ -150,7 +150,8 @@ static int exporter_main(char **arguments)
 	if (gpool_open(&options, &ours) || streams_open())
 		return 1;
 	answer.session = gpool_session(ours);
-	while (write(channel, &answer, sizeof(answer)) == sizeof(answer) && read(channel, &told, sizeof(told)) == sizeof(told))
+	while (write(channel, &answer, sizeof(answer)) == sizeof(answer) &&
+		read(channel, &told, sizeof(told)) == sizeof(told))
 		answer.result = obey(&told, &answer.handle);
 	return 0;
 }
@@ -463,7 +464,7 @@ static void test_blocks_behind_it(void **state)
 /* Pages of an elastic range are parked when another process says so, whether or not the fence is closed by then. */
 static void test_pages_behind_it(void **state)
 {
-	struct gpool_range_info info = { .size = sizeof(info) };
+	struct gpool_range_info info = {.size = sizeof(info)};
 	struct gpool_fence_handle handle;
 	struct gpool_range *range;
 	struct gpool_fence fence;
@@ -547,7 +548,7 @@ static void test_death_before_blocks_end(void **state)
 {
 	struct gpool_block freed, unpinned;
 	struct gpool_fence_handle handle;
-	struct gpool_fence fence, none = { 0 };
+	struct gpool_fence fence, none = {0};
 
 	(void)state;
 	begin();
@@ -844,8 +845,8 @@ static void test_many_hands(void **state)
 	}
 	for (uint32_t round = 0; round < HAND_ROUNDS; round++) {
 		for (uint32_t i = 0; i < HANDS; i++)
-			passed[i] = i % 2 ? handle_of(&exporter, ORDER_WORK, round % 2 ? WAY_EVENT : WAY_TIMELINE) :
-					    handle_of(&exporter, ORDER_GATE, 0);
+			passed[i] = i % 2 ? handle_of(&exporter, ORDER_WORK, round % 2 ? WAY_EVENT : WAY_TIMELINE)
+					  : handle_of(&exporter, ORDER_GATE, 0);
 		pthread_barrier_wait(&meeting);
 		assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 		pthread_barrier_wait(&meeting);
@@ -941,10 +942,8 @@ static void survives(const struct gpool_fence_handle *handle)
 		break;
 	case -EINVAL:
 	case -ESRCH:
-	case -EACCES:
-		break;
-	default:
-		fail_msg("an import of odd bytes says %s, %s", gpool_strerror(error), gpu_error_text());
+	case -EACCES: break;
+	default: fail_msg("an import of odd bytes says %s, %s", gpool_strerror(error), gpu_error_text());
 	}
 }
 
@@ -989,10 +988,11 @@ static void test_hostile_handles(void **state)
 
 static void test_another_trust_domain(void **state)
 {
-	static const char text[] =
-		"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
-		"tenants = ( { name = \"red\"; domain = \"red\"; }, { name = \"rose\"; users = [ \"1\" ]; domain = \"red\"; },\n"
-		"            { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; } );\n";
+	static const char text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = "
+				   "\"512KB\"; reserved = \"0 pages\"; } );\n"
+				   "tenants = ( { name = \"red\"; domain = \"red\"; }, { name = \"rose\"; users = [ "
+				   "\"1\" ]; domain = \"red\"; },\n"
+				   "            { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; } );\n";
 	struct gpool_fence_handle theirs, friends;
 	struct exporter rose;
 	struct gpool_fence fence;
@@ -1137,7 +1137,7 @@ static void test_lies(void **state)
 	(void)state;
 	begin();
 	odd[0] = open("/dev/null", O_RDWR | O_CLOEXEC);
-	odd[1] = file_of(4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL); /* others could write it */
+	odd[1] = file_of(4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);       /* others could write it */
 	odd[2] = file_of(4096, F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL); /* it could shrink */
 	odd[3] = file_of(8192, all);
 	odd[4] = file_of(0, all);

@@ -1,10 +1,11 @@
 /*
  * test_client_kv.c - paged KV caches.
  *
- * Goal: blocks and chunks follow from the shape; the lowest blocks are used; forks share and copy at the right time; admission keeps the
- * watermark and says what it lacks; preempted sequences come back as they were; memory comes and goes by chunks, behind its fence; wrong
- * numbers are refused; a driver call that fails changes nothing. Method: a gpoold for each test, contents of each token, counted and
- * failing driver calls. Random steps and threads: test_client_kv_random.c.
+ * Goal: blocks and chunks follow from the shape; the lowest blocks are used; forks share and copy at the right time;
+ * admission keeps the watermark and says what it lacks; preempted sequences come back as they were; memory comes and
+ * goes by chunks, behind its fence; wrong numbers are refused; a driver call that fails changes nothing. Method: a
+ * gpoold for each test, contents of each token, counted and failing driver calls. Random steps and threads:
+ * test_client_kv_random.c.
  */
 #include "tests/integration/kv_view.h"
 
@@ -46,15 +47,18 @@ static void test_shapes(void **state)
 	assert_int_equal(layout.chunk_bytes, 2 << 20);
 	assert_int_equal(layout.chunk_blocks, 1);
 	/* 192 KiB: two in a page waste a quarter, eight in three pages nothing. */
-	layout = layout_of((struct gpool_kv_shape){.layers = 24, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = 4});
+	layout = layout_of((struct gpool_kv_shape){
+		.layers = 24, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = 4});
 	assert_int_equal(layout.chunk_bytes, 3 * PAGE_BYTES);
 	assert_int_equal(layout.chunk_blocks, 8);
 	/* 28 heads in all, 128, 2 bytes, 32 tokens: 448 KiB, an eighth is lost, of seven pages nothing. */
-	layout = layout_of((struct gpool_kv_shape){.layers = 28, .kv_heads = 1, .head_size = 128, .dtype_bytes = 2, .block_tokens = 32});
+	layout = layout_of((struct gpool_kv_shape){
+		.layers = 28, .kv_heads = 1, .head_size = 128, .dtype_bytes = 2, .block_tokens = 32});
 	assert_int_equal(layout.chunk_bytes, 7 * PAGE_BYTES);
 	assert_int_equal(layout.chunk_blocks, 8);
 	/* Larger than 16 handles. */
-	layout = layout_of((struct gpool_kv_shape){.layers = 80, .kv_heads = 8, .head_size = 128, .dtype_bytes = 4, .block_tokens = 16});
+	layout = layout_of((struct gpool_kv_shape){
+		.layers = 80, .kv_heads = 8, .head_size = 128, .dtype_bytes = 4, .block_tokens = 16});
 	assert_int_equal(layout.chunk_blocks, 1);
 	assert_int_equal(layout.chunk_bytes, 20 * PAGE_BYTES);
 }
@@ -80,8 +84,16 @@ static void test_handles_of_several_pages(void **state)
 static void test_wrong_options(void **state)
 {
 	static const struct gpool_kv_shape shapes[] = {
-		{0, 8, 64, 2, 16}, {8, 0, 64, 2, 16}, {8, 8, 0, 2, 16}, {8, 8, 64, 0, 16}, {8, 8, 64, 3, 16}, {8, 8, 64, 16, 16},
-		{8, 8, 64, 2, 24}, {8, 8, 64, 2, 2048}, {UINT32_MAX, UINT32_MAX, UINT32_MAX, 8, 1024}, {1 << 20, 1 << 20, 1 << 20, 2, 16},
+		{0, 8, 64, 2, 16},
+		{8, 0, 64, 2, 16},
+		{8, 8, 0, 2, 16},
+		{8, 8, 64, 0, 16},
+		{8, 8, 64, 3, 16},
+		{8, 8, 64, 16, 16},
+		{8, 8, 64, 2, 24},
+		{8, 8, 64, 2, 2048},
+		{UINT32_MAX, UINT32_MAX, UINT32_MAX, 8, 1024},
+		{1 << 20, 1 << 20, 1 << 20, 2, 16},
 	};
 	struct gpool_kv_options options;
 	struct gpool_kv *made = NULL;
@@ -237,7 +249,8 @@ static void test_fork(void **state)
 	assert_int_equal(statistics().used_blocks, 6);
 	/* What others have stays. */
 	assert_int_equal(gpool_kv_free(kv, parent), 0);
-	assert_int_equal(wrong_tokens(third, 0, 10, 1) + wrong_tokens(third, 10, 2, 3) + wrong_tokens(child, 0, 10, 1), 0);
+	assert_int_equal(
+		wrong_tokens(third, 0, 10, 1) + wrong_tokens(third, 10, 2, 3) + wrong_tokens(child, 0, 10, 1), 0);
 	assert_int_equal(statistics().used_blocks, 5);
 	assert_int_equal(gpool_kv_free(kv, child), 0);
 	assert_int_equal(gpool_kv_free(kv, third), 0);
@@ -282,7 +295,8 @@ static void test_copy_blocks(void **state)
 		assert_int_equal(*word_at(3 * BLOCK_TOKENS + i), UINT64_C(1) << 32 | i);
 		assert_int_equal(*word_at(4 * BLOCK_TOKENS + i), UINT64_C(1) << 32 | (BLOCK_TOKENS + i));
 		for (uint32_t block = 0; block < 3; block++)
-			assert_int_equal(*word_at(block * BLOCK_TOKENS + i), UINT64_C(1) << 32 | (2 * BLOCK_TOKENS + i));
+			assert_int_equal(
+				*word_at(block * BLOCK_TOKENS + i), UINT64_C(1) << 32 | (2 * BLOCK_TOKENS + i));
 	}
 	assert_int_equal(statistics().block_copies, 6);
 	/* Not in use, no such one, itself, shared. */
@@ -546,7 +560,8 @@ static void test_sync_large(void **state)
 	(void)state;
 	worker_open(calm);
 	options = small_options(40000);
-	options.shape = (struct gpool_kv_shape){.layers = 1, .kv_heads = 1, .head_size = 64, .dtype_bytes = 1, .block_tokens = 2};
+	options.shape = (struct gpool_kv_shape){
+		.layers = 1, .kv_heads = 1, .head_size = 64, .dtype_bytes = 1, .block_tokens = 2};
 	options.max_sequence_tokens = 80000;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 	sequence = allocated(80000, 0, 0);
@@ -695,8 +710,9 @@ static void test_other_process(void **state)
 	child = fork();
 	if (child == 0)
 		_exit(try_allocate(1, 0, 0, &number) != -ECHILD || gpool_kv_append(kv, sequence, 1, NULL) != -ECHILD ||
-			gpool_kv_free(kv, sequence) != -ECHILD || gpool_kv_sync(kv) != -ECHILD || gpool_kv_destroy(kv) != -ECHILD ||
-			gpool_kv_preempt(kv, 0, NULL) != -ECHILD || gpool_kv_can_allocate(kv, 1, &need) != -ECHILD);
+			gpool_kv_free(kv, sequence) != -ECHILD || gpool_kv_sync(kv) != -ECHILD ||
+			gpool_kv_destroy(kv) != -ECHILD || gpool_kv_preempt(kv, 0, NULL) != -ECHILD ||
+			gpool_kv_can_allocate(kv, 1, &need) != -ECHILD);
 	assert_int_equal(waitpid(child, &status_found, 0), child);
 	assert_int_equal(status_found, 0);
 	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), 0);
@@ -774,7 +790,9 @@ static int step_resume(void)
 	return 0;
 }
 
-/* Each call of a kind that the step makes fails in turn, and nothing changes, until none does. Returns how many failed. */
+/*
+ * Each call of a kind that the step makes fails in turn, and nothing changes, until none does. Returns how many failed.
+ */
 static uint32_t fail_each(int (*step)(void), enum gpu_call kind)
 {
 	for (uint32_t failed = 0;; failed++) {

@@ -1,10 +1,10 @@
 /*
  * test_client_kv_group.c - sequences that go through several KV caches.
  *
- * Goal: each cache has its range of a sequence's tokens, with their content, through appends that cross ranges, forks and preemptions; a
- * call that one cache refuses changes nothing in any; wrong arguments are refused. Method: three pools, whose caches are of different
- * sizes, so that each refuses at times; examples, and random steps against arrays of tokens, of which GPOOL_TEST_SCALE makes more. The
- * seed is printed, and GPOOL_TEST_SEED= takes it back.
+ * Goal: each cache has its range of a sequence's tokens, with their content, through appends that cross ranges, forks
+ * and preemptions; a call that one cache refuses changes nothing in any; wrong arguments are refused. Method: three
+ * pools, whose caches are of different sizes, so that each refuses at times; examples, and random steps against arrays
+ * of tokens, of which GPOOL_TEST_SCALE makes more. The seed is printed, and GPOOL_TEST_SEED= takes it back.
  */
 #include "tests/integration/kv_view.h"
 
@@ -216,7 +216,10 @@ static void test_all_or_nothing(void **state)
 	uint32_t member;
 
 	(void)state;
-	/* 24 blocks in the second cache, of which admission leaves 2: twice a whole range of 10 blocks, and no third time. */
+	/*
+	 * 24 blocks in the second cache, of which admission leaves 2: twice a whole range of 10 blocks, and no third
+	 * time.
+	 */
 	assert_int_equal(try_group(2 * RANGE, 0, 0, &first), 0);
 	assert_int_equal(try_group(2 * RANGE + 4, 0, 0, &second), 0);
 	assert_int_equal(gpool_kv_group_can_allocate(group, 2 * RANGE, &member, &need), GPOOL_KV_LATER);
@@ -409,17 +412,10 @@ static void step(void)
 		assert_int_equal(gpool_kv_group_free(group, model->number), 0);
 		model->number = 0;
 		break;
-	case 1:
-		fork_any(model);
-		break;
-	case 2:
-		preempt_any(model);
-		break;
-	case 3:
-		resume_any(model);
-		break;
-	default:
-		append_any(model);
+	case 1: fork_any(model); break;
+	case 2: preempt_any(model); break;
+	case 3: resume_any(model); break;
+	default: append_any(model);
 	}
 	if (model->number)
 		check_model(model);

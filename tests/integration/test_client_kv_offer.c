@@ -1,10 +1,11 @@
 /*
  * test_client_kv_offer.c - the memory of cached prefixes is available to others while its engine calls nothing.
  *
- * Goal: what no sequence uses another process gets by one allocation, however long the engine is stopped, and not before the GPU work that reads
- * it is done; what was not taken is found again with its content; what was taken is not found, nor what follows it, wherever that is; a prefix
- * that a sequence uses stays; counts are exact after each call; own cached blocks are evicted when they are due before others' content, and not
- * otherwise. Method: engines as processes that are stopped and killed, or in this process where the time of a use or a fence matters.
+ * Goal: what no sequence uses another process gets by one allocation, however long the engine is stopped, and not
+ * before the GPU work that reads it is done; what was not taken is found again with its content; what was taken is not
+ * found, nor what follows it, wherever that is; a prefix that a sequence uses stays; counts are exact after each call;
+ * own cached blocks are evicted when they are due before others' content, and not otherwise. Method: engines as
+ * processes that are stopped and killed, or in this process where the time of a use or a fence matters.
  */
 #include "client/kv/pooled.h"
 #include "client/object/object.h"
@@ -307,7 +308,10 @@ static struct gpool_block taken_from_all(struct gpool *other, struct gpool_block
 	return alloc(other, 1);
 }
 
-/* Two texts that begin with the same chunk, which is lost: nothing of either is left, and no memory without content is kept. */
+/*
+ * Two texts that begin with the same chunk, which is lost: nothing of either is left, and no memory without content is
+ * kept.
+ */
 static void test_followers_go(void **state)
 {
 	struct gpool *other;
@@ -346,7 +350,10 @@ static void test_mixed_chunks(void **state)
 	(void)state;
 	offer_start(0, 0);
 	other = open_worker();
-	/* Chunk 0: the first text's 6 blocks, and 2 of the other's, whose next 6 are in chunk 1, with 2 that a sequence uses. */
+	/*
+	 * Chunk 0: the first text's 6 blocks, and 2 of the other's, whose next 6 are in chunk 1, with 2 that a sequence
+	 * uses.
+	 */
 	first = here_begun(1, 6 * T, 6 * T, NULL);
 	second = here_begun(2, 0, 8 * T, NULL);
 	user = here_begun(3, 0, 2 * T, NULL);
@@ -421,7 +428,10 @@ static void test_room(void **state)
 	assert_int_equal(here_found(1, 0, 3 * T), 3 * T);
 }
 
-/* Others' content that is due later stays, and ours goes block by block; what is due before goes first, a page at a time. */
+/*
+ * Others' content that is due later stays, and ours goes block by block; what is due before goes first, a page at a
+ * time.
+ */
 static void test_own_and_others(void **state)
 {
 	struct gpool_block rest, theirs;
@@ -505,7 +515,10 @@ static void test_names(void **state)
 	gpool_close(other);
 }
 
-/* A chunk that was evicted is unmapped when its pages are wanted by another trust domain, before the cache knows that it is gone. */
+/*
+ * A chunk that was evicted is unmapped when its pages are wanted by another trust domain, before the cache knows that
+ * it is gone.
+ */
 static void test_shared_unmapped(void **state)
 {
 	struct gpool_kv_options options;
@@ -541,7 +554,8 @@ static void test_shared_unmapped(void **state)
 /* A sequence may last: its pins are not taken for forgotten ones. */
 static void test_long_sequence(void **state)
 {
-	static const char *const arguments[] = {"--pool", POOL, CALM, "--set", "pins.max_duration=200ms", "--set", "pins.leaked=unpin", NULL};
+	static const char *const arguments[] = {
+		"--pool", POOL, CALM, "--set", "pins.max_duration=200ms", "--set", "pins.leaked=unpin", NULL};
 	struct gpool_kv_options options;
 	struct gpool_block forgotten;
 	struct gpool *other;

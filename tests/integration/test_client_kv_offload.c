@@ -1,9 +1,10 @@
 /*
  * test_client_kv_offload.c - sequences that are preempted with what their blocks contain.
  *
- * Goal: they come back exactly, whatever others did meanwhile with the memory, forks and queued work included; what cannot be kept goes on
- * running; host memory is bounded and given back; a copy that fails changes nothing. Method: contents of each token; random steps with all
- * sequences' contents as arrays, more of them by GPOOL_TEST_SCALE, in a cache that is too small for all.
+ * Goal: they come back exactly, whatever others did meanwhile with the memory, forks and queued work included; what
+ * cannot be kept goes on running; host memory is bounded and given back; a copy that fails changes nothing. Method:
+ * contents of each token; random steps with all sequences' contents as arrays, more of them by GPOOL_TEST_SCALE, in a
+ * cache that is too small for all.
  */
 #include "tests/integration/kv_view.h"
 
@@ -192,7 +193,8 @@ static void allocate_any(struct model *model)
 		model->number = 0;
 		return;
 	}
-	*model = (struct model){.number = model->number, .tokens = tokens, .content = 1 + any(UINT16_MAX), .running = true};
+	*model = (struct model){
+		.number = model->number, .tokens = tokens, .content = 1 + any(UINT16_MAX), .running = true};
 	settle();
 	write_tokens(model->number, 0, tokens, model->content);
 }
@@ -253,16 +255,13 @@ static void test_by_chance(void **state)
 			assert_int_equal(gpool_kv_free(kv, model->number), 0);
 			model->number = 0;
 			break;
-		case 1:
-			offload_any(model);
-			break;
+		case 1: offload_any(model); break;
 		case 2:
 		case 3:
 			if (!model->running && gpool_kv_resume(kv, model->number) == 0)
 				model->running = true;
 			break;
-		default:
-			append_any(model);
+		default: append_any(model);
 		}
 		if (model->number)
 			check(model);

@@ -1,9 +1,10 @@
 /*
  * test_client_kv_offload_int8.c - preempted sequences as int8.
  *
- * Goal: what comes back is within the bound that gpool.h gives, for fp16, bf16 and fp32, by way of host memory and of the pool
- * and its tiers; the loss that is told is the one there is; zeros are zeros, and what has no int8 form says so; it takes about
- * half the room. Method: random elements and of kinds that are hard, each compared with what was written.
+ * Goal: what comes back is within the bound that gpool.h gives, for fp16, bf16 and fp32, by way of host memory and of
+ * the pool and its tiers; the loss that is told is the one there is; zeros are zeros, and what has no int8 form says
+ * so; it takes about half the room. Method: random elements and of kinds that are hard, each compared with what was
+ * written.
  */
 #include "cuda/kernels/element.h"
 #include "tests/integration/kv_view.h"
@@ -51,7 +52,8 @@ static void *element_at(uint64_t sequence, uint64_t index)
 {
 	uint64_t address = 0, per_block = kv->block_bytes / kv->shape.dtype_bytes;
 
-	assert_int_equal(gpool_kv_address(kv, (uint32_t)block_at(sequence, (uint32_t)(index / per_block)), &address), 0);
+	assert_int_equal(
+		gpool_kv_address(kv, (uint32_t)block_at(sequence, (uint32_t)(index / per_block)), &address), 0);
 	return (void *)(uintptr_t)(address + index % per_block * kv->shape.dtype_bytes);
 }
 
@@ -60,12 +62,9 @@ static float element_get(uint64_t sequence, uint64_t index)
 	const void *at = element_at(sequence, index);
 
 	switch (forms[form].element) {
-	case ELEMENT_F16:
-		return float_of_f16(*(const uint16_t *)at);
-	case ELEMENT_BF16:
-		return float_of_bf16(*(const uint16_t *)at);
-	default:
-		return *(const float *)at;
+	case ELEMENT_F16: return float_of_f16(*(const uint16_t *)at);
+	case ELEMENT_BF16: return float_of_bf16(*(const uint16_t *)at);
+	default: return *(const float *)at;
 	}
 }
 
@@ -74,14 +73,9 @@ static void element_put(uint64_t sequence, uint64_t index, float value)
 	void *at = element_at(sequence, index);
 
 	switch (forms[form].element) {
-	case ELEMENT_F16:
-		*(uint16_t *)at = f16_of_float(value);
-		break;
-	case ELEMENT_BF16:
-		*(uint16_t *)at = bf16_of_float(value);
-		break;
-	default:
-		*(float *)at = value;
+	case ELEMENT_F16: *(uint16_t *)at = f16_of_float(value); break;
+	case ELEMENT_BF16: *(uint16_t *)at = bf16_of_float(value); break;
+	default: *(float *)at = value;
 	}
 }
 
@@ -91,20 +85,13 @@ static float value_of(uint64_t index)
 	float most = forms[form].most;
 
 	switch (index / HEAD % KINDS) {
-	case 0:
-		return 0;
-	case 1:
-		return any_float();
-	case 2:
-		return index % HEAD ? any_float() / 4096 : 1000; /* one outlier */
-	case 3:
-		return any(2) ? most : -most;
-	case 4:
-		return any_float() * 0x1p-14f; /* fp16: not normal */
-	case 5:
-		return (float)((int)any(255) - 127); /* codes of their own, if the largest is among them */
-	default:
-		return any_float() * most;
+	case 0: return 0;
+	case 1: return any_float();
+	case 2: return index % HEAD ? any_float() / 4096 : 1000; /* one outlier */
+	case 3: return any(2) ? most : -most;
+	case 4: return any_float() * 0x1p-14f;       /* fp16: not normal */
+	case 5: return (float)((int)any(255) - 127); /* codes of their own, if the largest is among them */
+	default: return any_float() * most;
 	}
 }
 
@@ -135,7 +122,8 @@ static void vector_check(uint64_t sequence, uint64_t first, struct seen *seen)
 		double is = element_get(sequence, i), error = fabs(is - was[i]);
 
 		if (!(error <= largest / 252 + largest * forms[form].rounding + 0x1p-25))
-			fail_msg("element %llu was %g, is %g; the largest of its vector was %g", (unsigned long long)i, was[i], is, largest);
+			fail_msg("element %llu was %g, is %g; the largest of its vector was %g", (unsigned long long)i,
+				was[i], is, largest);
 		if (largest == 0)
 			assert_true(is == 0);
 		seen->max_error = fmax(seen->max_error, error);
@@ -153,7 +141,8 @@ static void loss_check(uint64_t sequence, const struct seen *seen)
 	assert_int_equal(gpool_kv_loss(kv, sequence, &loss), 0);
 	if (!(fabs(loss.relative_error - relative) <= 0.02 * relative + forms[form].rounding))
 		fail_msg("relative error %g, told %g", relative, loss.relative_error);
-	if (!(fabs(loss.max_error - seen->max_error) <= 0.02 * seen->max_error + forms[form].most * forms[form].rounding))
+	if (!(fabs(loss.max_error - seen->max_error) <=
+		    0.02 * seen->max_error + forms[form].most * forms[form].rounding))
 		fail_msg("largest error %g, told %g", seen->max_error, loss.max_error);
 	assert_true(loss.relative_error < 0.004);
 }
@@ -280,12 +269,14 @@ static void test_by_the_pool(void **state)
 	(void)state;
 	int8_start(0, 0);
 	sequence = filled();
-	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
+	assert_int_equal(
+		gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
 	/* Four pages as it was. */
 	assert_int_equal(offloaded().pool_pages, 2);
 	disturb();
 	before = spilled();
-	AWAIT(spilled() - before >= 2 || (harness_evict(&harness, gpool_session(worker), PAGES), spilled() - before >= 2));
+	AWAIT(spilled() - before >= 2 ||
+		(harness_evict(&harness, gpool_session(worker), PAGES), spilled() - before >= 2));
 	AWAIT(gpool_kv_prefetch(kv, sequence) == 0);
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	contents_check(sequence);
@@ -385,7 +376,8 @@ static void test_other_elements(void **state)
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 	/* A block that has no room for a vector's form. */
-	options.shape = (struct gpool_kv_shape){.layers = 1, .kv_heads = 1, .head_size = 8, .dtype_bytes = 2, .block_tokens = 1};
+	options.shape = (struct gpool_kv_shape){
+		.layers = 1, .kv_heads = 1, .head_size = 8, .dtype_bytes = 2, .block_tokens = 1};
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 	assert_int_equal(gpool_kv_host_open(kv, 1 << 20), 0);
 	sequence = allocated(20, 0, 0);

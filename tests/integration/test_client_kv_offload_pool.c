@@ -1,10 +1,11 @@
 /*
- * test_client_kv_offload_pool.c - preempted sequences in blocks of the pool, which the mover takes to host memory and file.
+ * test_client_kv_offload_pool.c - preempted sequences in blocks of the pool, which the mover takes to host memory and
+ * file.
  *
- * Goal: they come back exactly, from the pool, from memory or file, under pressure, and with agent, mover or engine killed
- * meanwhile; what is prefetched is there before it is resumed; what cannot be kept goes on running; what is lost says so once,
- * and nothing stays behind. Method: contents of each token; the counters of the pool and the tiers' use say what has moved; a
- * pool of 64 pages.
+ * Goal: they come back exactly, from the pool, from memory or file, under pressure, and with agent, mover or engine
+ * killed meanwhile; what is prefetched is there before it is resumed; what cannot be kept goes on running; what is lost
+ * says so once, and nothing stays behind. Method: contents of each token; the counters of the pool and the tiers' use
+ * say what has moved; a pool of 64 pages.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/integration/spill_view.h"
@@ -60,7 +61,8 @@ static void evict_all(uint64_t pages)
 {
 	uint64_t before = spilled();
 
-	AWAIT(spilled() - before >= pages || (harness_evict(&harness, gpool_session(worker), PAGES), spilled() - before >= pages));
+	AWAIT(spilled() - before >= pages ||
+		(harness_evict(&harness, gpool_session(worker), PAGES), spilled() - before >= pages));
 	AWAIT(moving() == 0);
 }
 
@@ -338,8 +340,8 @@ static void test_engine_killed(void **state)
 		if (gpool_stream_open(worker, NULL, 0, &stream))
 			_exit(1);
 		options = small_options(BLOCKS);
-		if (gpool_kv_create(worker, &options, &kv) || try_allocate(TOKENS, 0, 0, &sequence) || offload(sequence) < 0 ||
-			write(ready[1], "", 1) != 1)
+		if (gpool_kv_create(worker, &options, &kv) || try_allocate(TOKENS, 0, 0, &sequence) ||
+			offload(sequence) < 0 || write(ready[1], "", 1) != 1)
 			_exit(1);
 		for (;;)
 			gpool_kv_prefetch(kv, sequence);
@@ -561,9 +563,7 @@ static void step(struct model *model)
 		assert_true(result >= 0 || result == -ENOSPC);
 		model->running = result < 0;
 		break;
-	case 3:
-		harness_evict(&harness, gpool_session(worker), 1 + any(PAGES));
-		break;
+	case 3: harness_evict(&harness, gpool_session(worker), 1 + any(PAGES)); break;
 	case 4:
 		result = gpool_kv_prefetch(kv, model->number);
 		assert_true(model->running ? result == -EALREADY : result >= 0 || result == -ENOSPC);
@@ -591,7 +591,8 @@ static void test_by_chance(void **state)
 		if (model->number) {
 			step(model);
 		} else {
-			*model = (struct model){.tokens = 1 + any(TOKENS_MAX), .content = 1 + any(UINT16_MAX), .running = true};
+			*model = (struct model){
+				.tokens = 1 + any(TOKENS_MAX), .content = 1 + any(UINT16_MAX), .running = true};
 			if (try_allocate(model->tokens, 0, any(3), &model->number)) {
 				model->number = 0;
 				continue;

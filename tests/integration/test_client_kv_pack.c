@@ -1,9 +1,9 @@
 /*
  * test_client_kv_pack.c - blocks move together, and memory goes.
  *
- * Goal: as few chunks keep memory as the blocks need; contents, forks, published and cached blocks, and the order in which these go are as
- * before; the bound is kept; a copy that fails changes nothing. Method: contents of each token, prefix_check() behind each step; examples,
- * and random steps, of which GPOOL_TEST_SCALE makes more.
+ * Goal: as few chunks keep memory as the blocks need; contents, forks, published and cached blocks, and the order in
+ * which these go are as before; the bound is kept; a copy that fails changes nothing. Method: contents of each token,
+ * prefix_check() behind each step; examples, and random steps, of which GPOOL_TEST_SCALE makes more.
  */
 #include "tests/integration/kv_view.h"
 
@@ -291,12 +291,14 @@ static void test_by_chance(void **state)
 		/* Without a bound it is as few chunks as there can be. */
 		if (most == 39) {
 			moved += (uint32_t)gpool_kv_pack(kv, UINT32_MAX);
-			assert_int_equal(statistics().backed_chunks, (statistics().used_blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS);
+			assert_int_equal(statistics().backed_chunks,
+				(statistics().used_blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS);
 		}
 		settle();
 		for (int m = 0; m < MODELS; m++)
 			if (models[m].number)
-				assert_int_equal(wrong_tokens(models[m].number, 0, models[m].tokens, models[m].content), 0);
+				assert_int_equal(
+					wrong_tokens(models[m].number, 0, models[m].tokens, models[m].content), 0);
 	}
 	assert_true(moved > 0);
 }

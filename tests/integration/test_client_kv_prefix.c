@@ -1,10 +1,10 @@
 /*
  * test_client_kv_prefix.c - blocks of a paged KV cache that are found again by their tokens, in one process.
  *
- * Goal: a sequence begins with the blocks that others have published for the same tokens, model, adapter and salt, and with no others;
- * nothing is copied for that; blocks that nobody has stay until their memory is wanted, and go children first, the least recently used
- * first, exactly as many as are needed; what is refused changes nothing. Method: a cache whose tokens have contents of their own, its
- * counters and tables, and prefix_check() behind each step.
+ * Goal: a sequence begins with the blocks that others have published for the same tokens, model, adapter and salt, and
+ * with no others; nothing is copied for that; blocks that nobody has stay until their memory is wanted, and go children
+ * first, the least recently used first, exactly as many as are needed; what is refused changes nothing. Method: a cache
+ * whose tokens have contents of their own, its counters and tables, and prefix_check() behind each step.
  */
 #include "tests/integration/kv_view.h"
 
@@ -419,7 +419,10 @@ static void test_preempted(void **state)
 	text_check(sequence, ids, 0, 4 * T);
 }
 
-/* What a preempted sequence has in host memory comes back into blocks of its own, whatever became of the published ones. */
+/*
+ * What a preempted sequence has in host memory comes back into blocks of its own, whatever became of the published
+ * ones.
+ */
 static void test_offloaded(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -469,7 +472,9 @@ static void test_sleep(void **state)
 		if (keep)
 			text_check(sequence, ids, 0, 2 * T);
 		/* Whoever computes it again publishes it again, from the beginning. */
-		assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &(struct gpool_kv_prefix){.size = 48, .ids = ids, .count = 2 * T}), 2);
+		assert_int_equal(gpool_kv_prefix_publish(kv, sequence,
+					 &(struct gpool_kv_prefix){.size = 48, .ids = ids, .count = 2 * T}),
+			2);
 		assert_int_equal(there(ids, 100), keep ? 3 : 2);
 		freed(sequence);
 		assert_int_equal(gpool_kv_destroy(kv), 0);

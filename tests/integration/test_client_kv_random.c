@@ -1,14 +1,15 @@
 /*
  * test_client_kv_random.c - paged KV caches against a model, and by several threads.
  *
- * Goal: whatever is done in whatever order, sequences have the tokens that they were given, each with its content, through forks, copies and
- * preemptions; blocks in use are those of running sequences; what is refused changes nothing and could not be had; the right one is
- * preempted and resumed. Published blocks are found by exactly the tokens that they were published with, stay when nobody has them, and go in
- * order, as many as are wanted. What a neighbour's allocations take of chunks that are offered is gone with all that follows it, and with
- * nothing else. A driver's call that fails now and then changes nothing of this. Threads that append to one sequence get
- * different places. Method: random steps, a million in all, of which GPOOL_TEST_SCALE makes more or fewer, on a cache that is larger than what
- * a neighbour leaves of the pool; every sequence's tokens as an array, and what each block was published with. The seed is printed, and
- * GPOOL_TEST_SEED= takes it back.
+ * Goal: whatever is done in whatever order, sequences have the tokens that they were given, each with its content,
+ * through forks, copies and preemptions; blocks in use are those of running sequences; what is refused changes nothing
+ * and could not be had; the right one is preempted and resumed. Published blocks are found by exactly the tokens that
+ * they were published with, stay when nobody has them, and go in order, as many as are wanted. What a neighbour's
+ * allocations take of chunks that are offered is gone with all that follows it, and with nothing else. A driver's call
+ * that fails now and then changes nothing of this. Threads that append to one sequence get different places. Method:
+ * random steps, a million in all, of which GPOOL_TEST_SCALE makes more or fewer, on a cache that is larger than what a
+ * neighbour leaves of the pool; every sequence's tokens as an array, and what each block was published with. The seed
+ * is printed, and GPOOL_TEST_SEED= takes it back.
  */
 #include "tests/integration/kv_view.h"
 
@@ -38,7 +39,8 @@ static struct node nodes[MODEL_BLOCKS];
 static bool adaptive, faults;
 static enum gpu_call failing; /* the kind of call of which one may fail in this step; GPU_CALL_KINDS: none */
 static uint64_t failures;
-static uint64_t seed, arrivals, salts, stamps, evicted, lost, wanted; /* wanted: evicted since a sequence needed the memory */
+/* wanted: evicted since a sequence needed the memory */
+static uint64_t seed, arrivals, salts, stamps, evicted, lost, wanted;
 static struct gpool *neighbour;
 static struct gpool_block taken[PAGES];
 static uint32_t taken_count;
@@ -203,8 +205,8 @@ static void nodes_lose(uint64_t count)
 }
 
 /*
- * After each step: what somebody has is not cached, and as many as were evicted were the oldest ones. In a step in which the agent took some
- * the order of the others is not known.
+ * After each step: what somebody has is not cached, and as many as were evicted were the oldest ones. In a step in
+ * which the agent took some the order of the others is not known.
  */
 static void nodes_follow(void)
 {
@@ -235,7 +237,8 @@ static void nodes_check(void)
 {
 	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
 		if (nodes[block].content)
-			assert_int_equal(*word_at((uint64_t)block * BLOCK_TOKENS + BLOCK_TOKENS - 1), nodes[block].content);
+			assert_int_equal(
+				*word_at((uint64_t)block * BLOCK_TOKENS + BLOCK_TOKENS - 1), nodes[block].content);
 	for (int i = 0; i < MODELS; i++) {
 		struct gpool_kv_prefix prefix = prefix_of_model(&models[i], models[i].tokens);
 
@@ -267,10 +270,12 @@ static void blocks_check(void)
 	assert_int_equal(found.shared_blocks, shared);
 	assert_int_equal(found.running, running);
 	for (uint32_t chunk = 0; chunk < MODEL_BLOCKS / CHUNK_BLOCKS; chunk++)
-		assert_int_equal(bitmap_has(&kv->blocks.holes, chunk) || bitmap_has(&kv->blocks.empty, chunk) || bitmap_has(&kv->blocks.spent, chunk),
+		assert_int_equal(bitmap_has(&kv->blocks.holes, chunk) || bitmap_has(&kv->blocks.empty, chunk) ||
+				bitmap_has(&kv->blocks.spent, chunk),
 			kv->blocks.kept[chunk] == 0);
 	/* Memory of which no fence could be recorded goes with what is freed next. */
-	assert_true(faults || (kv->blocks.empty.count == 0 && kv->blocks.unused.count == 0 && kv->blocks.spent.count == 0));
+	assert_true(
+		faults || (kv->blocks.empty.count == 0 && kv->blocks.unused.count == 0 && kv->blocks.spent.count == 0));
 }
 
 static void all_check(void)
@@ -315,7 +320,8 @@ static bool refused_late(int error)
 {
 	struct gpool_kv_need need = shortage();
 
-	return error == -EIO || error == -ENOMEM || (error == -ENOSPC && need.needed_blocks + WATERMARK <= need.free_blocks);
+	return error == -EIO || error == -ENOMEM ||
+		(error == -ENOSPC && need.needed_blocks + WATERMARK <= need.free_blocks);
 }
 
 /* Blocks that a sequence was to begin with were in hand, and were let go of again. */
@@ -333,7 +339,8 @@ static void found_again(const struct model *model, uint32_t found)
 /* One of the next calls fails, of a kind that backing blocks and copying them makes. */
 static void fault_arm(void)
 {
-	static const enum gpu_call kinds[] = {GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_COPY, GPU_CALL_TIMELINE_WRITE};
+	static const enum gpu_call kinds[] = {
+		GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_COPY, GPU_CALL_TIMELINE_WRITE};
 
 	failing = faults && any(4) ? kinds[any(sizeof(kinds) / sizeof(*kinds))] : GPU_CALL_KINDS;
 	if (failing != GPU_CALL_KINDS)
@@ -413,7 +420,8 @@ static void step_publish(void)
 		if (block < 0) {
 			block = block_at(model->number, i);
 			assert_int_equal(nodes[block].content, 0);
-			nodes[block] = (struct node){.content = content_of_block(model, i), .parent = i ? content_of_block(model, i - 1) : 0};
+			nodes[block] = (struct node){.content = content_of_block(model, i),
+				.parent = i ? content_of_block(model, i - 1) : 0};
 		}
 		assert_int_equal(block_at(model->number, i), block);
 		nodes[block].stamp = 0;
@@ -622,17 +630,20 @@ static void random_steps(uint32_t steps)
 	assert_int_equal(harness_check(&harness), 0);
 	found = statistics();
 	printf("%u steps: %llu refusals, %llu copies, %llu preemptions, %llu resumes, %llu calls failed\n", steps,
-		(unsigned long long)found.refusals, (unsigned long long)found.block_copies, (unsigned long long)found.preemptions,
-		(unsigned long long)found.resumes, (unsigned long long)failures);
-	printf("%llu blocks found, %llu not, %llu published, %llu given up for others, %llu evicted, %llu of them for memory, %llu lost\n",
-		(unsigned long long)found.prefix_hits, (unsigned long long)found.prefix_misses, (unsigned long long)found.prefix_published,
-		(unsigned long long)found.prefix_switched, (unsigned long long)found.prefix_evicted, (unsigned long long)wanted,
+		(unsigned long long)found.refusals, (unsigned long long)found.block_copies,
+		(unsigned long long)found.preemptions, (unsigned long long)found.resumes, (unsigned long long)failures);
+	printf("%llu blocks found, %llu not, %llu published, %llu given up for others, %llu evicted, %llu of them for "
+	       "memory, %llu lost\n",
+		(unsigned long long)found.prefix_hits, (unsigned long long)found.prefix_misses,
+		(unsigned long long)found.prefix_published, (unsigned long long)found.prefix_switched,
+		(unsigned long long)found.prefix_evicted, (unsigned long long)wanted,
 		(unsigned long long)found.prefix_lost);
 	/* It is a test of these too, once it is long enough. */
 	if (steps > 50000) {
 		assert_true(found.refusals && found.block_copies && found.preemptions && found.resumes);
 		assert_int_equal(failures != 0, faults);
-		assert_true(found.prefix_hits && found.prefix_misses && found.prefix_switched && wanted && wanted < found.prefix_evicted);
+		assert_true(found.prefix_hits && found.prefix_misses && found.prefix_switched && wanted &&
+			wanted < found.prefix_evicted);
 		assert_true(found.prefix_lost);
 	}
 	gpool_close(neighbour);
@@ -673,7 +684,7 @@ struct hand {
 	pthread_t thread;
 	uint64_t sequence; /* that all append to */
 	uint32_t index, rounds, errors;
-	uint8_t *slots;    /* that it got */
+	uint8_t *slots; /* that it got */
 };
 
 /* Its own sequences come and go beside one that all append to and fork. */
@@ -700,10 +711,13 @@ static void *hand_run(void *argument)
 			else
 				hand->slots[slot]++;
 		}
-		hand->errors += gpool_kv_fork(kv, own, &child) || gpool_kv_append(kv, child, 3, NULL) || gpool_kv_sync(kv);
+		hand->errors +=
+			gpool_kv_fork(kv, own, &child) || gpool_kv_append(kv, child, 3, NULL) || gpool_kv_sync(kv);
 		/* The copy is done before others, who write without a stream, get its blocks. */
-		hand->errors += gpool_fence_record(worker, stream, &fence) || gpool_fence_wait(worker, fence, ANSWER_MS);
-		hand->errors += gpool_kv_preempt(kv, own, NULL) < 0 || gpool_kv_resume(kv, own) || gpool_kv_free(kv, child);
+		hand->errors +=
+			gpool_fence_record(worker, stream, &fence) || gpool_fence_wait(worker, fence, ANSWER_MS);
+		hand->errors +=
+			gpool_kv_preempt(kv, own, NULL) < 0 || gpool_kv_resume(kv, own) || gpool_kv_free(kv, child);
 		hand->errors += gpool_kv_append(kv, own, 1, NULL) || gpool_kv_free(kv, own);
 	}
 	return NULL;

@@ -1,11 +1,12 @@
 /*
  * test_client_kv_share.c - blocks of KV caches that processes share: engines of one model on one pool.
  *
- * Goal: what one engine has shared another one begins with, in the same memory and without a copy, and can only read; for the same tokens,
- * model and salt, and in the same trust domain only; whoever was first wins; a death, of either engine or of the agent, at any time, takes
- * nothing from those who live; what nobody uses goes when memory is wanted, the end of a text before its beginning; objects that are not what
- * their names say harm nobody. Method: engines are processes that do what they are told and prove prefix_check() each time; every token has a
- * content of its own, in any engine's addresses; kill -9.
+ * Goal: what one engine has shared another one begins with, in the same memory and without a copy, and can only read;
+ * for the same tokens, model and salt, and in the same trust domain only; whoever was first wins; a death, of either
+ * engine or of the agent, at any time, takes nothing from those who live; what nobody uses goes when memory is wanted,
+ * the end of a text before its beginning; objects that are not what their names say harm nobody. Method: engines are
+ * processes that do what they are told and prove prefix_check() each time; every token has a content of its own, in any
+ * engine's addresses; kill -9.
  */
 #include "client/object/object.h"
 #include "tests/integration/kv_engine.h"
@@ -314,7 +315,10 @@ static void test_let_go(void **state)
 	look(second, other);
 }
 
-/* Nothing is shared before the work that writes it, and nothing let go of before the work that reads it; until then it is found again. */
+/*
+ * Nothing is shared before the work that writes it, and nothing let go of before the work that reads it; until then it
+ * is found again.
+ */
 static void test_behind_work(void **state)
 {
 	struct order order = {.verb = BEGIN, .same = TEXT_MAX, .tokens = 2 * C};
@@ -604,7 +608,8 @@ struct running {
 static void random_step(struct engine *engine, struct running *running, uint64_t *found, uint64_t *given)
 {
 	uint32_t which = any(12), chosen = running->count ? any(running->count) : 0, chunks = any(4);
-	struct order order = {.verb = BEGIN, .text = any(3), .same = chunks * C + any(2) * any(C), .tokens = 1 + any(4 * C)};
+	struct order order = {
+		.verb = BEGIN, .text = any(3), .same = chunks * C + any(2) * any(C), .tokens = 1 + any(4 * C)};
 	int error;
 
 	if (which < 4 && running->count < RUNNING_MOST) {
@@ -658,7 +663,8 @@ static void test_random(void **state)
 		if (any(300) == 0)
 			agent_kill();
 	}
-	printf("%llu times with blocks of the pool, %llu with blocks given to it\n", (unsigned long long)found, (unsigned long long)given);
+	printf("%llu times with blocks of the pool, %llu with blocks given to it\n", (unsigned long long)found,
+		(unsigned long long)given);
 	if (steps > 1000)
 		assert_true(found && given);
 	for (int i = 0; i < 3; i++)
@@ -677,8 +683,12 @@ struct fake {
 static struct prefix_key key_at(uint32_t block)
 {
 	const struct order plain = {.same = TEXT_MAX};
-	struct prefix_identity identity = {
-		.model = {9}, .layers = 8, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = BLOCK_TOKENS};
+	struct prefix_identity identity = {.model = {9},
+		.layers = 8,
+		.kv_heads = 8,
+		.head_size = 64,
+		.dtype_bytes = 2,
+		.block_tokens = BLOCK_TOKENS};
 	struct prefix_key key = prefix_key_root(&identity);
 
 	for (uint32_t i = 0; i <= block; i++)
@@ -690,7 +700,8 @@ static struct prefix_key key_at(uint32_t block)
 static struct gpool_object *fake_publish(int wrong)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
-	struct fake fake = {UINT64_C(0x31786966657270), BLOCK_BYTES, CHUNK_BLOCKS * BLOCK_BYTES, BLOCK_TOKENS, CHUNK_BLOCKS, {{0, 0}}};
+	struct fake fake = {UINT64_C(0x31786966657270), BLOCK_BYTES, CHUNK_BLOCKS * BLOCK_BYTES, BLOCK_TOKENS,
+		CHUNK_BLOCKS, {{0, 0}}};
 	struct gpool_object *object = NULL;
 	uint64_t version, address, bytes;
 	char name[64];
@@ -698,8 +709,8 @@ static struct gpool_object *fake_publish(int wrong)
 
 	for (uint32_t i = 0; i < CHUNK_BLOCKS; i++)
 		fake.keys[i] = key_at(i);
-	snprintf(name, sizeof(name), wrong == 8 ? "kv-prefix/%016llX%016llX" : "kv-prefix/%016llx%016llx", (unsigned long long)fake.keys[0].high,
-		(unsigned long long)fake.keys[0].low);
+	snprintf(name, sizeof(name), wrong == 8 ? "kv-prefix/%016llX%016llX" : "kv-prefix/%016llx%016llx",
+		(unsigned long long)fake.keys[0].high, (unsigned long long)fake.keys[0].low);
 	options.memory_class = wrong == 0 ? GPOOL_OBJECT_IMMUTABLE : GPOOL_OBJECT_EPHEMERAL;
 	fake.magic += wrong == 1;
 	fake.block_bytes += wrong == 2;
@@ -818,12 +829,16 @@ static void test_driver_faults(void **state)
 			look(first, order.sequence);
 			sequence = order.sequence;
 			/* Who cannot map what is there begins with less. */
-			order = (struct order){.verb = BEGIN, .same = TEXT_MAX, .tokens = 2 * C, .fault = calls[i], .fault_at = at};
+			order = (struct order){
+				.verb = BEGIN, .same = TEXT_MAX, .tokens = 2 * C, .fault = calls[i], .fault_at = at};
 			assert_int_equal(ask(second, order), 0);
 			less += last.found < 2 * C;
 			other = last.sequence;
 			look(second, other);
-			order = (struct order){.verb = FREE, .sequence = other, .fault = at == 1 ? GPU_CALL_UNMAP : calls[2], .fault_at = 1};
+			order = (struct order){.verb = FREE,
+				.sequence = other,
+				.fault = at == 1 ? GPU_CALL_UNMAP : calls[2],
+				.fault_at = 1};
 			assert_int_equal(ask(second, order), 0);
 			order = (struct order){.verb = SWEEP, .fault = GPU_CALL_UNMAP, .fault_at = at};
 			assert_int_equal(ask(second, order), 0);
@@ -862,10 +877,13 @@ static void test_trust_domains(void **state)
 	snprintf(config_path, sizeof(config_path), "/tmp/gpool-share-%d.conf", (int)getpid());
 	file = fopen(config_path, "we");
 	assert_non_null(file);
-	fputs("pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
+	fputs("pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 "
+	      "pages\"; } );\n"
 	      "eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n"
-	      "tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; },\n"
-	      "            { name = \"rose\"; domain = \"red\"; } );\n", file);
+	      "tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ "
+	      "\"2\" ]; domain = \"blue\"; },\n"
+	      "            { name = \"rose\"; domain = \"red\"; } );\n",
+		file);
 	assert_int_equal(fclose(file), 0);
 	start(arguments);
 	red = engine_start("red", 0);

@@ -1,9 +1,10 @@
 /*
  * test_client_lora.c - adapters of real processes on a real agent.
  *
- * Goal: weights that kernels find by gpool_lora_part() are those of the files, whoever loaded them, from PEFT's files or from converted ones; what
- * is acquired stays, the rest makes room and comes back; what cannot be had says why; a process that dies in a load leaves nothing. Method: adapters
- * made here, with a gpoold on host memory; every element of every matrix is looked at.
+ * Goal: weights that kernels find by gpool_lora_part() are those of the files, whoever loaded them, from PEFT's files
+ * or from converted ones; what is acquired stays, the rest makes room and comes back; what cannot be had says why; a
+ * process that dies in a load leaves nothing. Method: adapters made here, with a gpoold on host memory; every element
+ * of every matrix is looked at.
  */
 #include "client/lora/load/lora.h"
 #include "client/object/object.h"
@@ -16,12 +17,17 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
-enum { ADAPTERS_MAX = 80, MODULES = 9, TABLES = 1 /* pages, for tables of runs, of each engine; and one more may be idle */ };
+enum {
+	ADAPTERS_MAX = 80,
+	MODULES = 9,
+	TABLES = 1 /* pages, for tables of runs, of each engine; and one more may be idle */
+};
 
 #define WARM_POOL "name=warm,backend=host,size=80MiB,page_size=1MiB,reserved=0"
 enum { WARM_PAGES = 80 };
 
-static const char *const calm[] = {"--pool", POOL, "--pool", WARM_POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+static const char *const calm[] = {"--pool", POOL, "--pool", WARM_POOL, QUIET, "--set", "lease.initial_pages=0",
+	"--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 
 static char folder[64];
 static struct rig rigs[ADAPTERS_MAX];
@@ -64,7 +70,8 @@ static uint32_t adapter_make(uint32_t rank)
 	for (int layer = 0; layer < 4; layer++) {
 		modules[count] = (struct rig_module){.rank = rank, .in = 2048, .out = 2048, .type = SAFETENSORS_F16};
 		snprintf(modules[count++].path, 64, "model.layers.%d.q", layer);
-		modules[count] = (struct rig_module){.rank = rank / 2 + 1, .in = 2048, .out = 900, .type = SAFETENSORS_BF16};
+		modules[count] =
+			(struct rig_module){.rank = rank / 2 + 1, .in = 2048, .out = 900, .type = SAFETENSORS_BF16};
 		snprintf(modules[count++].path, 64, "model.layers.%d.v", layer);
 	}
 	modules[count++] = (struct rig_module){"lm_head", 3, 2048, 5000, SAFETENSORS_F32};
@@ -93,7 +100,8 @@ static uint16_t element_at(const struct gpool_lora_matrix *matrix, uint32_t rank
 
 	static_assert(sizeof(at) == sizeof(*matrix), "what kernels take");
 	memcpy(&at, matrix, sizeof(at));
-	return ((const uint16_t *)(uintptr_t)lora_tile_at(&at, rank, column / LORA_TILE_COLUMNS))[row * LORA_TILE_COLUMNS + column % LORA_TILE_COLUMNS];
+	return ((const uint16_t *)(uintptr_t)lora_tile_at(
+		&at, rank, column / LORA_TILE_COLUMNS))[row * LORA_TILE_COLUMNS + column % LORA_TILE_COLUMNS];
 }
 
 /* Elements that are not what the file says, as bf16, to which mixed files are converted. */
@@ -106,14 +114,18 @@ static uint64_t wrong_in(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 		const struct peft_module *module = &rig->peft.modules[m];
 		struct gpool_lora_part part;
 
-		assert_int_equal(gpool_lora_part(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer, module->target, &part), 0);
+		assert_int_equal(gpool_lora_part(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer,
+					 module->target, &part),
+			0);
 		assert_int_equal(part.rank, module->rank);
 		assert_true(part.scale == (float)module->scale);
 		for (uint32_t k = 0; k < module->rank; k++) {
 			for (uint32_t i = 0; i < module->in; i++)
-				wrong += element_at(&part.a, part.rank, k, i) != bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));
+				wrong += element_at(&part.a, part.rank, k, i) !=
+					bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));
 			for (uint32_t i = 0; i < module->out; i++)
-				wrong += element_at(&part.b, part.rank, k, i) != bf16_of_float(rig_get(rig, &module->b, (uint64_t)i * module->rank + k));
+				wrong += element_at(&part.b, part.rank, k, i) !=
+					bf16_of_float(rig_get(rig, &module->b, (uint64_t)i * module->rank + k));
 		}
 	}
 	return wrong;
@@ -359,7 +371,10 @@ static void test_unloaded(void **state)
 	assert_int_equal(registered(lora, adapter), id);
 }
 
-/* Somebody's load has ended, which holds it until he wakes; before that another engine unloads it, and a third party here asks for it. */
+/*
+ * Somebody's load has ended, which holds it until he wakes; before that another engine unloads it, and a third party
+ * here asks for it.
+ */
 static void test_unloaded_under_a_waiter(void **state)
 {
 	uint32_t adapter, id, shared, pins = 0;
@@ -426,7 +441,10 @@ static void test_in_the_background(void **state)
 	assert_int_equal(gpool_lora_prefetch(lora, 99), -ENOENT);
 }
 
-/* As many as there may be loads at a time, and more than their pages would fit: each is loaded, when others that were have left again. */
+/*
+ * As many as there may be loads at a time, and more than their pages would fit: each is loaded, when others that were
+ * have left again.
+ */
 static void test_all_at_once(void **state)
 {
 	enum { COUNT = 33 };
@@ -559,7 +577,8 @@ static uint64_t wrong_in_layer(struct gpool_lora *in, uint32_t id, uint32_t adap
 		assert_int_equal(gpool_lora_part(in, id, layer, module->target, &part), 0);
 		for (uint32_t k = 0; k < module->rank; k++)
 			for (uint32_t i = 0; i < module->in; i++)
-				wrong += element_at(&part.a, part.rank, k, i) != bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));
+				wrong += element_at(&part.a, part.rank, k, i) !=
+					bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));
 	}
 	return wrong;
 }
@@ -827,7 +846,9 @@ static uint64_t digest_of(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 		const struct peft_module *module = &rig->peft.modules[m];
 		struct gpool_lora_part part;
 
-		assert_int_equal(gpool_lora_part(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer, module->target, &part), 0);
+		assert_int_equal(gpool_lora_part(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer,
+					 module->target, &part),
+			0);
 		for (uint32_t k = 0; k < module->rank; k++)
 			for (uint32_t i = 0; i < module->out; i++)
 				digest = digest * UINT64_C(6364136223846793005) + element_at(&part.b, part.rank, k, i);
@@ -906,15 +927,16 @@ static void loaded_and_left(struct gpool_lora *in, uint32_t id, uint32_t adapter
 
 static uint64_t calls_of(struct gpool *pool)
 {
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 
 	assert_int_equal(gpool_statistics(pool, &statistics), 0);
 	return statistics.driver_calls;
 }
 
 /*
- * Whoever loads again has the copy mapped still, and its own pages: nothing is mapped, and what could be read only is written to again by a call for
- * all that lie in a row. And a copy that has left meanwhile is none, although it is mapped.
+ * Whoever loads again has the copy mapped still, and its own pages: nothing is mapped, and what could be read only is
+ * written to again by a call for all that lie in a row. And a copy that has left meanwhile is none, although it is
+ * mapped.
  */
 static void test_warm_copies_stay_mapped(void **state)
 {
@@ -977,8 +999,8 @@ static void loader_freeze(struct gpool_lora *in)
 }
 
 /*
- * A copy in memory is brought by who waits for it, in his own thread, if he has the time; what comes from files is not, nor for somebody in a hurry, and
- * what follows on the last part is left to the loader.
+ * A copy in memory is brought by who waits for it, in his own thread, if he has the time; what comes from files is not,
+ * nor for somebody in a hurry, and what follows on the last part is left to the loader.
  */
 static void test_who_waits_helps(void **state)
 {
@@ -1110,7 +1132,16 @@ static void test_warm_copies(void **state)
 	assert_int_equal(gpool_lora_close(second), 0);
 }
 
-enum forgery { FORGED_WEIGHT, FORGED_CHECKSUM, FORGED_LAYOUT, FORGED_FORM, FORGED_SHORT, FORGED_EMPTY, FORGED_CLASS, FORGERIES };
+enum forgery {
+	FORGED_WEIGHT,
+	FORGED_CHECKSUM,
+	FORGED_LAYOUT,
+	FORGED_FORM,
+	FORGED_SHORT,
+	FORGED_EMPTY,
+	FORGED_CLASS,
+	FORGERIES
+};
 
 /* The copy as it is, in our memory, changed as asked, and published in its place. */
 static void forge(struct gpool *pool, enum forgery forgery)
@@ -1132,16 +1163,21 @@ static void forge(struct gpool *pool, enum forgery forgery)
 	options.memory_class = forgery == FORGED_CLASS ? GPOOL_OBJECT_EPHEMERAL : GPOOL_OBJECT_PINNABLE;
 	assert_int_equal(gpool_object_create(pool, info.name, &options, &forged), 0);
 	forged->of_library = true;
-	assert_int_equal(gpool_object_alloc(forged, forgery == FORGED_SHORT ? 1 : (uint32_t)(bytes / gpool_page_bytes(pool)), NULL, &index), 0);
+	assert_int_equal(
+		gpool_object_alloc(
+			forged, forgery == FORGED_SHORT ? 1 : (uint32_t)(bytes / gpool_page_bytes(pool)), NULL, &index),
+		0);
 	assert_int_equal(gpool_object_address(forged, index, &to, &length), 0);
 	memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, length);
 	if (forgery == FORGED_WEIGHT)
 		((uint8_t *)(uintptr_t)to)[700001] ^= 1;
-	for (uint32_t i = 0; forgery != FORGED_EMPTY && !gpool_object_entry(object, i, &key, &value, &value_bytes); i++) {
+	for (uint32_t i = 0; forgery != FORGED_EMPTY && !gpool_object_entry(object, i, &key, &value, &value_bytes);
+		i++) {
 		uint8_t *changed = malloc(value_bytes);
 
 		memcpy(changed, value, value_bytes);
-		changed[value_bytes / 2] ^= (forgery == FORGED_CHECKSUM && !strcmp(key, "checksums")) || (forgery == FORGED_LAYOUT && !strcmp(key, "layout"));
+		changed[value_bytes / 2] ^= (forgery == FORGED_CHECKSUM && !strcmp(key, "checksums")) ||
+			(forgery == FORGED_LAYOUT && !strcmp(key, "layout"));
 		/* Nobody has asked for int8. */
 		changed[0] ^= forgery == FORGED_FORM && !strcmp(key, "form");
 		assert_int_equal(gpool_object_set(forged, key, changed, value_bytes), 0);
@@ -1201,7 +1237,10 @@ static void test_no_room_for_copies(void **state)
 	assert_int_equal(gpool_lora_close(keeper), 0);
 }
 
-/* As where the CPU cannot write to pages: each thread has a stage and copies, from all sources, more pages than the stage has. */
+/*
+ * As where the CPU cannot write to pages: each thread has a stage and copies, from all sources, more pages than the
+ * stage has.
+ */
 static void test_through_the_stage(void **state)
 {
 	struct gpool_lora *staged, *keeper;
@@ -1242,7 +1281,10 @@ static uint64_t digest_and_left(struct gpool_lora *in, uint32_t id, uint32_t ada
 	return digest;
 }
 
-/* From PEFT's files, from a kept one, from a copy, and from another engine: the same bits; so a copy of a kept file is too, and the other way around. */
+/*
+ * From PEFT's files, from a kept one, from a copy, and from another engine: the same bits; so a copy of a kept file is
+ * too, and the other way around.
+ */
 static void test_int8_is_the_same(void **state)
 {
 	struct gpool_lora *on_disk, *in_memory, *both;
@@ -1291,7 +1333,10 @@ static void test_int8_is_the_same(void **state)
 /* ---- deaths ---- */
 
 #ifndef __SANITIZE_THREAD__ /* it lets no child of a process with threads have threads */
-/* An engine is killed in the middle of loads and of making copies, over and over: its pages are free again, and what others have is right. */
+/*
+ * An engine is killed in the middle of loads and of making copies, over and over: its pages are free again, and what
+ * others have is right.
+ */
 static void test_killed_in_loads(void **state)
 {
 	struct gpool_lora *survivor;
@@ -1364,7 +1409,13 @@ static void test_a_batch(void **state)
 	_Alignas(64) static struct lora_adapter parts[2];
 	_Alignas(64) static uint8_t batch[4096];
 	static uint8_t *work;
-	struct lora_args args = {.adapter_count = 2, .tokens_max = TOKENS, .rank_max = RANK_MAX, .in = IN, .out = OUT, .x_stride = IN, .y_stride = OUT + 4,
+	struct lora_args args = {.adapter_count = 2,
+		.tokens_max = TOKENS,
+		.rank_max = RANK_MAX,
+		.in = IN,
+		.out = OUT,
+		.x_stride = IN,
+		.y_stride = OUT + 4,
 		.element = ELEMENT_BF16};
 	struct gpu_stream *stream;
 	uint32_t ids[2];
@@ -1375,7 +1426,8 @@ static void test_a_batch(void **state)
 	for (uint32_t i = 0; i < 2; i++) {
 		ids[i] = registered(lora, adapter_make(20 + 30 * i));
 		assert_int_equal(gpool_lora_acquire(lora, ids[i], -1), 0);
-		assert_int_equal(gpool_lora_part(lora, ids[i], 2, target, (struct gpool_lora_part *)(void *)&parts[i]), 0);
+		assert_int_equal(
+			gpool_lora_part(lora, ids[i], 2, target, (struct gpool_lora_part *)(void *)&parts[i]), 0);
 	}
 	for (uint32_t t = 0; t < TOKENS; t++) {
 		for (uint32_t i = 0; i < IN; i++)
@@ -1405,12 +1457,16 @@ static void test_a_batch(void **state)
 				module = &rig->peft.modules[m];
 		for (uint32_t k = 0; module && k < module->rank; k++)
 			for (uint32_t i = 0; i < IN; i++)
-				sums[k] += (double)float_of_bf16(x[t][i]) * (double)float_of_bf16(bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * IN + i)));
+				sums[k] += (double)float_of_bf16(x[t][i]) *
+					(double)float_of_bf16(
+						bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * IN + i)));
 		for (uint32_t o = 0; o < OUT; o++) {
 			double sum = 0, got = (double)float_of_bf16(y[t][o]);
 
 			for (uint32_t k = 0; module && k < module->rank; k++)
-				sum += sums[k] * (double)float_of_bf16(bf16_of_float(rig_get(rig, &module->b, (uint64_t)o * module->rank + k)));
+				sum += sums[k] *
+					(double)float_of_bf16(bf16_of_float(
+						rig_get(rig, &module->b, (uint64_t)o * module->rank + k)));
 			sum *= module ? module->scale : 0;
 			error += (got - sum) * (got - sum);
 			norm += sum * sum;

@@ -1,13 +1,15 @@
 /*
  * test_client_lora_batch.c - batches of tokens with different adapters, through the public calls, on a real agent.
  *
- * Goal: what apply adds is each token's own adapter's product, whoever came, left or came back elsewhere; a batch keeps what it uses and no
- * more; what does not fit is refused by name, and the batch before stands; a set costs no call for each module; what a failed copy leaves
- * is not applied. Method: a small model on host memory, every output against float64; calls of the back end are counted, and made to fail.
+ * Goal: what apply adds is each token's own adapter's product, whoever came, left or came back elsewhere; a batch keeps
+ * what it uses and no more; what does not fit is refused by name, and the batch before stands; a set costs no call for
+ * each module; what a failed copy leaves is not applied. Method: a small model on host memory, every output against
+ * float64; calls of the back end are counted, and made to fail.
  */
 #include "tests/integration/lora_engine.h"
 
-static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
+	"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 
 static struct engine engine;
 
@@ -74,7 +76,9 @@ static void each_its_own(uint32_t element)
 
 		/* Up to 8 of 10, one behind the other, or mixed. */
 		for (uint32_t i = 0; i < ENGINE_TOKENS; i++)
-			which[i] = i % 5 == 4 ? -1 : (int32_t)((first + (round % 2 ? i / 9 : engine_random(&engine, 8))) % 10);
+			which[i] = i % 5 == 4
+				? -1
+				: (int32_t)((first + (round % 2 ? i / 9 : engine_random(&engine, 8))) % 10);
 		set_and_check(which, tokens);
 	}
 }
@@ -91,7 +95,10 @@ static void test_bf16(void **state)
 	each_its_own(GPOOL_LORA_BF16);
 }
 
-/* It left the pool, and came back to other addresses, as another one has those that it had: its table is of the new ones. */
+/*
+ * It left the pool, and came back to other addresses, as another one has those that it had: its table is of the new
+ * ones.
+ */
 static void test_comes_back_elsewhere(void **state)
 {
 	static const uint32_t ranks[] = {16, 24, 16};
@@ -147,7 +154,10 @@ static void test_keeps_what_it_has(void **state)
 	assert_int_equal(gpool_lora_close(engine.lora), -EBUSY);
 }
 
-/* An adapter is not taken from under work that is queued: released behind it, it is acquired by nobody, and yet it stays mapped. */
+/*
+ * An adapter is not taken from under work that is queued: released behind it, it is acquired by nobody, and yet it
+ * stays mapped.
+ */
 static void test_queued_work_keeps_it(void **state)
 {
 	static const uint32_t ranks[] = {16};
@@ -201,8 +211,10 @@ static void test_refused(void **state)
 		{"embed", 8, ENGINE_IN, 130, SAFETENSORS_F32},
 		{"model.layers.1.v", 65, ENGINE_IN, 130, SAFETENSORS_F32},
 	};
-	static const char *const words[] = {"", "goes from 256 to 131 features; the batch has 256 to 130", "layer 2, which is no target of the batch in its 2 layers",
-		"'model.layers.*.up' in layer 1, which is no target", "it has 'embed', which is no target", "has rank 65; the batch takes 64 (rank_max)"};
+	static const char *const words[] = {"", "goes from 256 to 131 features; the batch has 256 to 130",
+		"layer 2, which is no target of the batch in its 2 layers",
+		"'model.layers.*.up' in layer 1, which is no target", "it has 'embed', which is no target",
+		"has rank 65; the batch takes 64 (rank_max)"};
 	uint32_t others[ENGINE_TOKENS];
 	int32_t which[ENGINE_TOKENS] = {0, 2, 1};
 	char why[GPOOL_LORA_REASON_BYTES], path[128];
@@ -352,7 +364,9 @@ static void test_calls(void **state)
 	for (uint64_t i = 0; i < 2; i++) {
 		uint64_t before = gpu_calls_total(engine.pool->gpu);
 
-		assert_int_equal(gpool_lora_batch_apply(engine.batch, 0, 0, (uintptr_t)engine.x, ENGINE_STRIDE, (uintptr_t)engine.y, ENGINE_STRIDE, engine.stream), 0);
+		assert_int_equal(gpool_lora_batch_apply(engine.batch, 0, 0, (uintptr_t)engine.x, ENGINE_STRIDE,
+					 (uintptr_t)engine.y, ENGINE_STRIDE, engine.stream),
+			0);
 		assert_int_equal(gpu_calls_total(engine.pool->gpu) - before, 2);
 	}
 }

@@ -1,8 +1,9 @@
 /*
- * test_client_lora_crash.c - engines load, find and displace adapters while the agent dies after each of its stores, one after the other.
+ * test_client_lora_crash.c - engines load, find and displace adapters while the agent dies after each of its stores,
+ * one after the other.
  *
- * Goal: who acquires gets the adapter as if nothing had been, with the weights of the files; who has it acquired keeps it; no page is lost. Method: that of
- * test_objects_crash.c. $GPOOL_CRASH_STRIDE tries every so many-th store only.
+ * Goal: who acquires gets the adapter as if nothing had been, with the weights of the files; who has it acquired keeps
+ * it; no page is lost. Method: that of test_objects_crash.c. $GPOOL_CRASH_STRIDE tries every so many-th store only.
  */
 #include "client/lora/load/lora.h"
 #include "cuda/kernels/lora.h"
@@ -77,7 +78,8 @@ static bool is_right(const struct side *side, uint32_t adapter)
 		memcpy(&at, &part.a, sizeof(at));
 		for (uint32_t k = 0; k < module->rank; k++)
 			for (uint32_t i = 0; i < module->in; i++) {
-				const uint16_t *tile = (const uint16_t *)(uintptr_t)lora_tile_at(&at, part.rank, i / LORA_TILE_COLUMNS);
+				const uint16_t *tile = (const uint16_t *)(uintptr_t)lora_tile_at(
+					&at, part.rank, i / LORA_TILE_COLUMNS);
 
 				right &= tile[k * LORA_TILE_COLUMNS + i % LORA_TILE_COLUMNS] ==
 					f16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));

@@ -1,9 +1,10 @@
 /*
  * test_client_lora_rebalance.c - adapters that come back to the pool before somebody asks for them.
  *
- * Goal: what is in use and was lost to others comes back when there is room again, one at a time and once for each time that it is used; never what
- * was used once or was unloaded, never where it displaces something, never under pressure. Method: an engine with adapters and a worker that
- * takes their room, on a gpoold; but in the first test the engine looks when it is told to, and what it does is known when it has looked.
+ * Goal: what is in use and was lost to others comes back when there is room again, one at a time and once for each time
+ * that it is used; never what was used once or was unloaded, never where it displaces something, never under pressure.
+ * Method: an engine with adapters and a worker that takes their room, on a gpoold; but in the first test the engine
+ * looks when it is told to, and what it does is known when it has looked.
  */
 #include "client/lora/load/load.h"
 #include "tests/integration/lora_engine.h"
@@ -12,7 +13,8 @@
 
 enum { HOUR_MS = 3600000, HALF_PAGES = PAGES / 2 };
 
-static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
+	"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 
 static struct gpool *one, *other;
 static struct gpool_lora *lora;

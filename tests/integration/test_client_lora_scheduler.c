@@ -1,9 +1,10 @@
 /*
  * test_client_lora_scheduler.c - requests that wait for real adapters, on a real agent.
  *
- * Goal: what is there starts at once, the rest when it has come, whatever is in the way meanwhile: no room, files that are wrong, somebody who
- * unloads it; what runs has its adapter, and what has ended lets go of it. And all together: two engines with more adapters than there is
- * room for serve a thousand requests, and every number that comes out is right. Method: batches of small queues are known; outputs against float64.
+ * Goal: what is there starts at once, the rest when it has come, whatever is in the way meanwhile: no room, files that
+ * are wrong, somebody who unloads it; what runs has its adapter, and what has ended lets go of it. And all together:
+ * two engines with more adapters than there is room for serve a thousand requests, and every number that comes out is
+ * right. Method: batches of small queues are known; outputs against float64.
  */
 #include "tests/integration/lora_engine.h"
 
@@ -11,13 +12,15 @@
 
 enum { SHARED = 36, REQUESTS = 500, RUNNING = 12, STEPS = 3, WAIT_MS = 20000 };
 
-static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
+	"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 
 static struct engine one, other;
 static struct gpool_lora_scheduler *scheduler;
 static struct gpool_lora_schedule schedule = {.size = sizeof(schedule)};
 
-static struct gpool_lora_scheduler *scheduler_opened(struct engine *engine, const struct gpool_lora_scheduler_options *options)
+static struct gpool_lora_scheduler *scheduler_opened(
+	struct engine *engine, const struct gpool_lora_scheduler_options *options)
 {
 	struct gpool_lora_scheduler *made;
 
@@ -60,7 +63,9 @@ static uint32_t added(uint32_t adapter)
 {
 	uint32_t request;
 
-	assert_int_equal(gpool_lora_scheduler_add(scheduler, adapter == GPOOL_LORA_NONE ? adapter : one.ids[adapter], 10, &request), 0);
+	assert_int_equal(gpool_lora_scheduler_add(
+				 scheduler, adapter == GPOOL_LORA_NONE ? adapter : one.ids[adapter], 10, &request),
+		0);
 	return request;
 }
 
@@ -195,7 +200,8 @@ static void test_cannot_be_loaded(void **state)
 	bad = added(0);
 	next = added(0);
 	good = added(1);
-	for (uint32_t started = 0, failed = 0; started < 1 || failed < 2; started += schedule.start_count, failed += schedule.failed_count) {
+	for (uint32_t started = 0, failed = 0; started < 1 || failed < 2;
+		started += schedule.start_count, failed += schedule.failed_count) {
 		assert_in_range(formed(WAIT_MS), 0, 1);
 		if (schedule.start_count)
 			assert_int_equal(schedule.starts[0], good);
@@ -242,8 +248,8 @@ static void test_no_room(void **state)
 }
 
 /*
- * Who came first needs all the room that there is, and who came later has some of it, loaded meanwhile and kept for its turn, which does not come
- * before the other's: that one gives way.
+ * Who came first needs all the room that there is, and who came later has some of it, loaded meanwhile and kept for its
+ * turn, which does not come before the other's: that one gives way.
  */
 static void test_kept_gives_way(void **state)
 {
@@ -382,10 +388,12 @@ static int requests_come(struct service *service)
 	int error = 0;
 
 	for (uint32_t i = 0; i < 10 && service->arrived < REQUESTS && !error; i++) {
-		uint32_t request, any = engine_random(engine, SHARED), adapter = any * (1 + engine_random(engine, SHARED)) / SHARED;
+		uint32_t request, any = engine_random(engine, SHARED),
+				  adapter = any * (1 + engine_random(engine, SHARED)) / SHARED;
 		bool base = engine_random(engine, 20) == 0;
 
-		error = gpool_lora_scheduler_add(service->scheduler, base ? GPOOL_LORA_NONE : engine->ids[adapter], 1 + any, &request);
+		error = gpool_lora_scheduler_add(
+			service->scheduler, base ? GPOOL_LORA_NONE : engine->ids[adapter], 1 + any, &request);
 		if (error)
 			return error;
 		service->adapter_of[request] = base ? GPOOL_LORA_NONE : adapter;
@@ -433,10 +441,13 @@ static void *serve(void *argument)
 		service->error = requests_come(service);
 		if (service->error)
 			break;
-		service->error = gpool_lora_scheduler_form(service->scheduler, service->running_count ? 0 : WAIT_MS, &batch);
+		service->error =
+			gpool_lora_scheduler_form(service->scheduler, service->running_count ? 0 : WAIT_MS, &batch);
 		if (service->error < 0)
 			break;
-		service->error = batch.failed_count ? batch.errors[0] : !batch.start_count && !service->running_count ? -ETIMEDOUT : 0;
+		service->error = batch.failed_count                     ? batch.errors[0]
+			: !batch.start_count && !service->running_count ? -ETIMEDOUT
+									: 0;
 		for (uint32_t i = 0; i < batch.start_count; i++)
 			service->running[service->running_count++] = batch.starts[i];
 		if (!service->error && service->running_count)
@@ -481,8 +492,9 @@ static void test_thousand(void **state)
 			lost += info_of(services[i].engine, adapter).lost;
 			assert_in_range(info_of(services[i].engine, adapter).acquired, 0, 1); /* by the batch */
 		}
-		print_message("%s: %u requests, %u cold, %u loads, %u came back, longest wait %u ms\n", i ? "bf16" : "fp16", services[i].finished,
-			(unsigned)all.cold_starts, (unsigned)loads, (unsigned)lost, (unsigned)(all.longest_wait_us / 1000));
+		print_message("%s: %u requests, %u cold, %u loads, %u came back, longest wait %u ms\n",
+			i ? "bf16" : "fp16", services[i].finished, (unsigned)all.cold_starts, (unsigned)loads,
+			(unsigned)lost, (unsigned)(all.longest_wait_us / 1000));
 		assert_int_equal(services[i].error, 0);
 		assert_int_equal(services[i].finished, REQUESTS);
 		assert_int_equal(services[i].wrong, 0);

@@ -1,9 +1,10 @@
 /*
  * test_client_lora_tenants.c - adapters of two tenants who can read the same files.
  *
- * Goal: a tenant neither acquires, nor opens by its name, nor deletes, nor can put anything in the place of another one's private adapter, in the
- * pool and among the copies in host memory; in trust domains of their own tenants share nothing, and both are served. Method: two sessions of a
- * gpoold with two tenants, once in one trust domain and once in two, that register the same folder; every weight is looked at.
+ * Goal: a tenant neither acquires, nor opens by its name, nor deletes, nor can put anything in the place of another
+ * one's private adapter, in the pool and among the copies in host memory; in trust domains of their own tenants share
+ * nothing, and both are served. Method: two sessions of a gpoold with two tenants, once in one trust domain and once in
+ * two, that register the same folder; every weight is looked at.
  */
 #include "client/lora/format/cold_file.h"
 #include "client/lora/load/lora.h"
@@ -17,11 +18,15 @@
 #include <xxhash.h>
 
 #define POOLS \
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; },\n" \
-	"          { name = \"warm\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; },\n" \
+	"          { name = \"warm\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; } );\n" \
 	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n"
 #define TOGETHER "tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; } );\n"
-#define APART "tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; } );\n"
+#define APART \
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; " \
+	"domain = \"blue\"; } );\n"
 
 static struct side {
 	struct gpool *pool, *warm;
@@ -100,11 +105,15 @@ static uint64_t wrong_in(const struct side *side)
 		struct gpool_lora_part part;
 		struct lora_matrix at;
 
-		assert_int_equal(gpool_lora_part(side->lora, side->id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer, module->target, &part), 0);
+		assert_int_equal(
+			gpool_lora_part(side->lora, side->id,
+				module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer, module->target, &part),
+			0);
 		memcpy(&at, &part.a, sizeof(at));
 		for (uint32_t k = 0; k < module->rank; k++)
 			for (uint32_t i = 0; i < module->in; i++) {
-				const uint16_t *tile = (const uint16_t *)(uintptr_t)lora_tile_at(&at, part.rank, i / LORA_TILE_COLUMNS);
+				const uint16_t *tile = (const uint16_t *)(uintptr_t)lora_tile_at(
+					&at, part.rank, i / LORA_TILE_COLUMNS);
 
 				wrong += tile[k * LORA_TILE_COLUMNS + i % LORA_TILE_COLUMNS] !=
 					bf16_of_float(rig_get(rig, &module->a, (uint64_t)k * module->in + i));

@@ -1,9 +1,10 @@
 /*
  * test_client_objects.c - threads of one process that open, close, build and publish objects at once.
  *
- * Goal: while one thread waits for an answer of the agent, the others do what needs no answer, and no question waits for another's
- * longer than its own time; whatever the order of openings and closings, the agent counts the session as a reader exactly while
- * it has the object open. Method: an agent that is stopped in its tracks; threads that open and close one name as fast as they can.
+ * Goal: while one thread waits for an answer of the agent, the others do what needs no answer, and no question waits
+ * for another's longer than its own time; whatever the order of openings and closings, the agent counts the session as
+ * a reader exactly while it has the object open. Method: an agent that is stopped in its tracks; threads that open and
+ * close one name as fast as they can.
  */
 #include "tests/integration/life.h"
 
@@ -74,7 +75,7 @@ static void test_others_go_on(void **state)
 	other = opened("quick");
 	agent = process_of("gpoold-agent");
 	assert_int_equal(kill(agent, SIGSTOP), 0);
-	assert_int_equal(pthread_create(&thread, NULL, open_slowly, (void *)(uintptr_t)"slow"), 0);
+	assert_int_equal(pthread_create(&thread, NULL, open_slowly, (void *)(uintptr_t) "slow"), 0);
 	AWAIT(is_asking());
 	/* None of this needs an answer. */
 	assert_int_equal(gpool_object_close(one), 0);

@@ -1,9 +1,10 @@
 /*
  * test_client_offer.c - pages of elastic ranges that are offered, and reclaimed.
  *
- * Goal: what was reclaimed as kept has its content; what another worker needed is reported as lost and is a hole; the agent takes an offered
- * page not before its fence, and then without a call of its owner; no driver call happens while the content is kept. Method: as
- * test_client_elastic.c, with a second worker that takes pages, and random steps against a model.
+ * Goal: what was reclaimed as kept has its content; what another worker needed is reported as lost and is a hole; the
+ * agent takes an offered page not before its fence, and then without a call of its owner; no driver call happens while
+ * the content is kept. Method: as test_client_elastic.c, with a second worker that takes pages, and random steps
+ * against a model.
  */
 #include "tests/integration/elastic_view.h"
 
@@ -153,10 +154,13 @@ static void await_ticks(uint32_t ticks)
 	}
 }
 
-/* Watermarks of the default configuration: what is offered is neither utilization nor evicted before a request needs it. */
+/*
+ * Watermarks of the default configuration: what is offered is neither utilization nor evicted before a request needs
+ * it.
+ */
 static void test_watermarks(void **state)
 {
-	static const char *const options[] = { "--pool", POOL, "--set", "lease.initial_pages=0", NULL };
+	static const char *const options[] = {"--pool", POOL, "--set", "lease.initial_pages=0", NULL};
 	struct gpool_range *range = begin(options);
 	const _Atomic uint32_t *pressure = &pool_view(admin)->header->pressure;
 
@@ -195,7 +199,7 @@ static void test_other_calls(void **state)
 	assert_int_equal(gpool_range_capture(range, 7, 1, 0), 0);
 	assert_int_equal(offer(range, 0, 9), -EINVAL);
 	assert_int_equal(offer(range, SPARSE, 1), -EINVAL);
-	assert_int_equal(gpool_range_offer(range, 0, 8, (struct gpool_fence){ 1 }), -EINVAL);
+	assert_int_equal(gpool_range_offer(range, 0, 8, (struct gpool_fence){1}), -EINVAL);
 	assert_int_equal(gpool_range_reclaim(range, SPARSE, 1, kept), -EINVAL);
 	assert_int_equal(offer(range, 0, 8), 0);
 	assert_int_equal(offer(range, 0, 8), 0);
@@ -227,7 +231,8 @@ static void test_large_handles(void **state)
 	assert_int_equal(back(range, 0, 14), 0);
 	fill(range, 0, 14, 1);
 	assert_int_equal(offer(range, 0, 3), -EINVAL);
-	assert_non_null(strstr(gpool_last_error(EINVAL), "first is 0 and count 3; both must be multiples of 4, the pages of a handle"));
+	assert_non_null(strstr(gpool_last_error(EINVAL),
+		"first is 0 and count 3; both must be multiples of 4, the pages of a handle"));
 	assert_int_equal(offer(range, 2, 4), -EINVAL);
 	assert_int_equal(offer(range, 12, 4), -EINVAL);
 	assert_non_null(strstr(gpool_last_error(EINVAL), "page 14 is not backed"));
@@ -256,7 +261,8 @@ static void *offers(void *argument)
 			int offered = offer(range, page, 4), reclaimed = gpool_range_reclaim(range, page, 4, NULL);
 
 			/* -EINVAL: lost in sleep; -EBUSY: asleep. */
-			wrong_answers += (offered && offered != -EINVAL && offered != -EBUSY) || (reclaimed < 0 && reclaimed != -EBUSY);
+			wrong_answers += (offered && offered != -EINVAL && offered != -EBUSY) ||
+				(reclaimed < 0 && reclaimed != -EBUSY);
 			if (reclaimed > 0)
 				back(range, page, 4);
 		}
@@ -364,7 +370,7 @@ static void step_unback(struct random_test *test, uint32_t first, uint32_t count
 
 static void test_random(void **state)
 {
-	struct random_test test = { .range = begin(plain), .seed = 20261122 };
+	struct random_test test = {.range = begin(plain), .seed = 20261122};
 
 	(void)state;
 	for (uint32_t step = 0; step < STEPS; step++) {
@@ -372,19 +378,11 @@ static void test_random(void **state)
 
 		switch (choose(&test, 8)) {
 		case 0:
-		case 1:
-			step_back(&test, first, count);
-			break;
-		case 2:
-			step_unback(&test, first, count);
-			break;
+		case 1: step_back(&test, first, count); break;
+		case 2: step_unback(&test, first, count); break;
 		case 3:
-		case 4:
-			step_offer(&test, first, count);
-			break;
-		case 5:
-			step_reclaim(&test, first, count);
-			break;
+		case 4: step_offer(&test, first, count); break;
+		case 5: step_reclaim(&test, first, count); break;
 		case 6:
 			test.squatted += squat(other, blocks + test.squatted, choose(&test, PAGES - test.squatted + 1));
 			break;

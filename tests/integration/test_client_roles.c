@@ -1,10 +1,11 @@
 /*
  * test_client_roles.c - roles of which the agent said nothing in time.
  *
- * Goal: who was told -EPIPE, since no answer came, neither waits for the role nor has it once the agent is back, whatever the agent makes of
- * the question that it finds then; a lost message about that is made up for by the next call; and the name can be asked for again.
- * Method: an agent that is stopped while it is asked, and a library that loses its patience soon. What the agent has read is known by a
- * further question on the same connection.
+ * Goal: who was told -EPIPE, since no answer came, neither waits for the role nor has it once the agent is back,
+ * whatever the agent makes of the question that it finds then; a lost message about that is made up for by the next
+ * call; and the name can be asked for again.
+ * Method: an agent that is stopped while it is asked, and a library that loses its patience soon. What the agent has
+ * read is known by a further question on the same connection.
  */
 #include "tests/integration/life.h"
 
@@ -149,7 +150,10 @@ static void wait_send(struct gpool *pool, const char *name)
 	assert_int_equal(attach_send(pool->socket, bytes, (size_t)length, NULL, 0), 0);
 }
 
-/* As after an agent that died over the message that takes the question back: it is said again behind the next one that is answered. */
+/*
+ * As after an agent that died over the message that takes the question back: it is said again behind the next one that
+ * is answered.
+ */
 static void test_lost_message_is_said_again(void **state)
 {
 	struct gpool_role held, role;

@@ -1,9 +1,10 @@
 /*
  * test_client_space.c - handles and spaces of addresses, on which the allocators of virtual memory stand.
  *
- * Goal: what is taken is held, what is put can be adopted again for as long as nobody else took it, a mapping costs one access call,
- * and whatever fails leaves everything as it was. Method: a gpoold for each test with a pool of 64 pages; handles of one page and of
- * four; faults of the back end at each call; a second worker who takes what is idle; two trust domains.
+ * Goal: what is taken is held, what is put can be adopted again for as long as nobody else took it, a mapping costs one
+ * access call, and whatever fails leaves everything as it was. Method: a gpoold for each test with a pool of 64 pages;
+ * handles of one page and of four; faults of the back end at each call; a second worker who takes what is idle; two
+ * trust domains.
  */
 #include "tests/integration/spill_view.h"
 
@@ -132,7 +133,8 @@ static void fault(struct vm_space *space, const uint32_t *pages, enum gpu_call k
 		assert_int_equal(error, -ENOMEM);
 		/* Only what could not be taken back is still mapped, and is known to be. */
 		for (uint32_t slot = 0; slot < 6; slot++)
-			assert_int_equal(space->pages[slot], undo && slot + 1 < (kind == GPU_CALL_MAP ? n : 7) ? pages[slot] + 1 : 0);
+			assert_int_equal(space->pages[slot],
+				undo && slot + 1 < (kind == GPU_CALL_MAP ? n : 7) ? pages[slot] + 1 : 0);
 		assert_int_equal(vm_map(space, 0, pages, 6), 0);
 	}
 	mark(space, 0, 6, n);
@@ -285,7 +287,8 @@ static bool is_idle(struct gpool *pool, uint32_t page)
 /* Released handles: the clock leaves them alone, and a session that needs pages gets them all the same. */
 static void test_released(void **state)
 {
-	static const char *const clocked[] = {"--pool", POOL, CALM, "--set", "lease.idle=10ms", "--set", "lease.keep_pages=0", NULL};
+	static const char *const clocked[] = {
+		"--pool", POOL, CALM, "--set", "lease.idle=10ms", "--set", "lease.keep_pages=0", NULL};
 	struct vm_take_options free_only = {.flags = LEASE_FREE};
 	struct gpool *pool, *other;
 	struct gpool_block block;

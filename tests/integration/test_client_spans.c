@@ -1,5 +1,6 @@
 /*
- * test_client_spans.c - parts of pages against a real agent: their places, their sizes, and the end of the pages they lie in.
+ * test_client_spans.c - parts of pages against a real agent: their places, their sizes, and the end of the pages they
+ * lie in.
  */
 #include "tests/lib/harness.h"
 
@@ -42,7 +43,7 @@ static uint64_t random_next(uint64_t *seed)
 
 static void test_span_arguments(void **state)
 {
-	struct gpool_span span, none = { .offset = 3 };
+	struct gpool_span span, none = {.offset = 3};
 
 	(void)state;
 	assert_int_equal(gpool_span_alloc(pool, 0, 0, &span), -EINVAL);
@@ -80,7 +81,7 @@ static void test_spans_do_not_overlap(void **state)
 {
 	enum { SPANS = 4000 };
 	static struct gpool_span spans[SPANS];
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 	uint64_t seed = 99;
 	int count = 0;
 
@@ -115,7 +116,7 @@ static void test_spans_do_not_overlap(void **state)
 /* Each thread fills its spans with its own mark, and finds it there when it frees them. */
 static void *churn(void *argument)
 {
-	struct gpool_span spans[32] = { 0 };
+	struct gpool_span spans[32] = {0};
 	uint64_t seed = (uintptr_t)argument;
 	unsigned char mark = (unsigned char)seed;
 	void *wrong = NULL;
@@ -166,7 +167,7 @@ int main(void)
 	};
 	int failed;
 
-	harness_start(&harness, (const char *const[]){ "--pool", HARNESS_POOL, NULL });
+	harness_start(&harness, (const char *const[]){"--pool", HARNESS_POOL, NULL});
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	return harness_stop(&harness) || failed;
 }

@@ -1,8 +1,8 @@
 /*
  * test_client_streams.c - streams and fences against a real agent, and what waits behind them.
  *
- * Manual streams stand for GPU work that is not done yet: their fences are reached when the test says so, which makes each
- * "not yet" certain. Streams of the back end show that queued work, fences and waits keep their order.
+ * Manual streams stand for GPU work that is not done yet: their fences are reached when the test says so, which makes
+ * each "not yet" certain. Streams of the back end show that queued work, fences and waits keep their order.
  */
 #include "client/core/block.h"
 #include "tests/lib/harness.h"
@@ -38,7 +38,7 @@ static int detach(void **state)
 
 static struct gpool_block alloc(uint32_t page_count)
 {
-	struct gpool_block block = { 0 };
+	struct gpool_block block = {0};
 
 	assert_int_equal(gpool_alloc(pool, page_count, NULL, &block), 0);
 	return block;
@@ -63,7 +63,7 @@ static uint32_t open_stream(uint32_t flags)
 
 static struct gpool_fence record(uint32_t stream)
 {
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	return fence;
@@ -71,7 +71,7 @@ static struct gpool_fence record(uint32_t stream)
 
 static uint32_t deferred(void)
 {
-	struct gpool_statistics filled = { .size = sizeof(filled) };
+	struct gpool_statistics filled = {.size = sizeof(filled)};
 
 	assert_int_equal(gpool_statistics(pool, &filled), 0);
 	return filled.deferred_blocks;
@@ -87,7 +87,8 @@ static void evict_all(void)
 static void test_manual_fences(void **state)
 {
 	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL), other = open_stream(GPOOL_STREAM_MANUAL);
-	struct gpool_fence first = record(stream), second = record(stream), elsewhere = record(other), never = { 0 }, future;
+	struct gpool_fence first = record(stream), second = record(stream), elsewhere = record(other), never = {0},
+			   future;
 
 	(void)state;
 	assert_int_equal(gpool_fence_done(pool, never), 1);
@@ -209,7 +210,10 @@ static void test_close_waits_for_queued_work(void **state)
 	gpool_stream_close(pool, stream);
 	assert_int_equal(gpool_fence_done(pool, fence), 1);
 	assert_int_equal(words[64 * PAGE_BYTES / 4 - 1], 3);
-	/* The same with the pool's end: the mappings go only when the work is done. detach() would not survive otherwise. */
+	/*
+	 * The same with the pool's end: the mappings go only when the work is done. detach() would not survive
+	 * otherwise.
+	 */
 	stream = open_stream(0);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_fill(pool, stream, address_of(&block), i, 64 * PAGE_BYTES), 0);
@@ -221,7 +225,7 @@ static void test_free_after_waits_for_its_fence(void **state)
 {
 	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
 	struct gpool_block block = alloc(PAGES), more;
-	struct gpool_fence fence = record(stream), none = { 0 }, bad = { UINT64_C(200) << 48 | 7 };
+	struct gpool_fence fence = record(stream), none = {0}, bad = {UINT64_C(200) << 48 | 7};
 
 	(void)state;
 	assert_int_equal(gpool_free_after(pool, &block, bad), -EINVAL);
@@ -357,10 +361,14 @@ static void test_unpin_after_in_two_streams(void **state)
 	assert_int_equal(gpool_touch(pool, &block), -ESTALE);
 }
 
-/* A loan ends with what is queued on its stream by then; in a closed stream, or none, at once; an object's pin as a block's. */
+/*
+ * A loan ends with what is queued on its stream by then; in a closed stream, or none, at once; an object's pin as a
+ * block's.
+ */
 static void test_loans(void **state)
 {
-	const struct gpool_object_options options = { .size = sizeof(options), .memory_class = GPOOL_OBJECT_PINNABLE, .flags = GPOOL_OBJECT_PINNED };
+	const struct gpool_object_options options = {
+		.size = sizeof(options), .memory_class = GPOOL_OBJECT_PINNABLE, .flags = GPOOL_OBJECT_PINNED};
 	uint32_t gate = open_stream(GPOOL_STREAM_MANUAL), stream = open_stream(0), index;
 	struct gpool_block block = alloc(2);
 	struct gpool_fence opened = record(gate);
@@ -369,7 +377,7 @@ static void test_loans(void **state)
 	struct {
 		struct gpool_loan loan;
 		char tensor[8];
-	} lent = { { pool, NULL, block, stream, 0 }, "" };
+	} lent = {{pool, NULL, block, stream, 0}, ""};
 
 	(void)state;
 	assert_int_equal(gpool_stream_wait(pool, stream, opened), 0);
@@ -390,7 +398,7 @@ static void test_loans(void **state)
 	assert_int_equal(gpool_object_create(pool, "lent", &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
-	lent.loan = (struct gpool_loan){ pool, object, { 0 }, 0, 0 };
+	lent.loan = (struct gpool_loan){pool, object, {0}, 0, 0};
 	gpool_loan_end(lent.tensor);
 	assert_int_equal(gpool_object_unpin(object), -EINVAL); /* it was the only one */
 	lent.loan.object = NULL;
@@ -562,7 +570,7 @@ int main(void)
 	};
 	int failed;
 
-	harness_start(&harness, (const char *const[]){ "--pool", HARNESS_POOL, NULL });
+	harness_start(&harness, (const char *const[]){"--pool", HARNESS_POOL, NULL});
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	return harness_stop(&harness) || failed;
 }

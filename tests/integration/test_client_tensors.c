@@ -1,9 +1,10 @@
 /*
  * test_client_tensors.c - elastic tensors: equal slices that grow and shrink together.
  *
- * Goal: block i of every slice is there or none is; growth within what was read ahead makes no driver call and asks nobody; reading ahead
- * takes nothing from anybody who needs it; contents stay; whatever fails leaves the tensor as large as it was. Method: a gpoold for each
- * test with a pool of 64 pages; a task that keeps the library's thread busy, so that what a call does by itself can be counted.
+ * Goal: block i of every slice is there or none is; growth within what was read ahead makes no driver call and asks
+ * nobody; reading ahead takes nothing from anybody who needs it; contents stay; whatever fails leaves the tensor as
+ * large as it was. Method: a gpoold for each test with a pool of 64 pages; a task that keeps the library's thread busy,
+ * so that what a call does by itself can be counted.
  */
 #include "tests/integration/spill_view.h"
 
@@ -460,7 +461,8 @@ static void test_threads(void **state)
 	for (uint32_t i = 0; i < 2; i++)
 		pools[i] = open_worker();
 	for (uint32_t i = 0; i < 4; i++) {
-		users[i] = (struct user){.pool = pools[i % 2], .rounds = 150, .most = PAGES / SLICES / 4, .seed = 77 + i};
+		users[i] =
+			(struct user){.pool = pools[i % 2], .rounds = 150, .most = PAGES / SLICES / 4, .seed = 77 + i};
 		assert_int_equal(pthread_create(&users[i].thread, NULL, user_run, &users[i]), 0);
 	}
 	for (uint32_t i = 0; i < 4; i++) {
@@ -548,7 +550,8 @@ static void test_wrong_arguments(void **state)
 	child = fork();
 	if (child == 0) {
 		info.size = sizeof(info);
-		bool right = gpool_tensor_grow(tensor, 3, 0) == -ECHILD && gpool_tensor_shrink(tensor, 0, done_fence) == -ECHILD &&
+		bool right = gpool_tensor_grow(tensor, 3, 0) == -ECHILD &&
+			gpool_tensor_shrink(tensor, 0, done_fence) == -ECHILD &&
 			gpool_tensor_get(tensor, &info) == -ECHILD && gpool_tensor_destroy(tensor) == -ECHILD &&
 			gpool_tensor_create(pool, 1, 1, 1, NULL, &never) == -ECHILD;
 

@@ -2,10 +2,10 @@
  * test_client_threads.c - many threads of one worker on the same blocks, while an admin has the agent evict them.
  *
  * Of blocks that are ended, half stay in their place for others, who then end them too: of two frees one wins.
- * Each block's pages are stamped when it is allocated, and whoever pins it finds the stamp: a page in two blocks, a block that is
- * evicted under a pin, a free that two callers win, all show as a wrong stamp or a wrong answer. At the end the agent proves the
- * pool's invariants, and all pages can be had in one piece. GPOOL_TEST_SCALE multiplies the length; the seed is printed and taken
- * back in GPOOL_TEST_SEED.
+ * Each block's pages are stamped when it is allocated, and whoever pins it finds the stamp: a page in two blocks, a
+ * block that is evicted under a pin, a free that two callers win, all show as a wrong stamp or a wrong answer. At the
+ * end the agent proves the pool's invariants, and all pages can be had in one piece. GPOOL_TEST_SCALE multiplies the
+ * length; the seed is printed and taken back in GPOOL_TEST_SEED.
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
@@ -108,10 +108,13 @@ static void check_pages(const struct gpool_block *block, uint64_t stamp)
 			complain("content under a pin", (int)page, block);
 }
 
-/* Fences of the one manual stream are reached right after they were used: the window in which they are not is what counts. */
+/*
+ * Fences of the one manual stream are reached right after they were used: the window in which they are not is what
+ * counts.
+ */
 static struct gpool_fence fence_record(void)
 {
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 
 	gpool_fence_record(pool, manual, &fence);
 	return fence;
@@ -138,7 +141,7 @@ static void place_fill(struct place *place, uint64_t *random)
 	options.timeout_ms = SOON_MS;
 	error = gpool_alloc(pool, page_count, &options, &place->block);
 	if (error) {
-		complain("alloc", error, &(struct gpool_block){ .page_count = page_count });
+		complain("alloc", error, &(struct gpool_block){.page_count = page_count});
 		return;
 	}
 	atomic_fetch_add(&allocations, 1);
@@ -246,7 +249,7 @@ static void *evictor(void *unused)
 static void hammer(bool with_evictions)
 {
 	pthread_t threads[THREADS], evicting;
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 	struct gpool_block all;
 
 	wrong = allocations = frees = pins = stale = 0;
@@ -254,7 +257,7 @@ static void hammer(bool with_evictions)
 	atomic_store(&evict_rounds, 0);
 	atomic_store(&evict_rounds_least, with_evictions ? EVICT_ROUNDS * scale : 0);
 	for (int i = 0; i < PLACES; i++)
-		places[i] = (struct place){ .lock = PTHREAD_MUTEX_INITIALIZER };
+		places[i] = (struct place){.lock = PTHREAD_MUTEX_INITIALIZER};
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
 	for (uintptr_t i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, worker, (void *)(i + 1)), 0);
@@ -267,10 +270,11 @@ static void hammer(bool with_evictions)
 		pthread_join(evicting, NULL);
 	gpool_stream_close(pool, manual);
 	assert_int_equal(gpool_statistics(pool, &statistics), 0);
-	print_message("%llu allocations, %llu frees, %llu pins, %llu stale, %llu contended, %llu stitched, %llu refills\n",
-		(unsigned long long)allocations, (unsigned long long)frees, (unsigned long long)pins, (unsigned long long)stale,
-		(unsigned long long)statistics.contended_pins, (unsigned long long)statistics.stitched,
-		(unsigned long long)statistics.refills);
+	print_message(
+		"%llu allocations, %llu frees, %llu pins, %llu stale, %llu contended, %llu stitched, %llu refills\n",
+		(unsigned long long)allocations, (unsigned long long)frees, (unsigned long long)pins,
+		(unsigned long long)stale, (unsigned long long)statistics.contended_pins,
+		(unsigned long long)statistics.stitched, (unsigned long long)statistics.refills);
 	assert_int_equal(wrong, 0);
 	assert_true(with_evictions ? stale > 0 : true);
 	/* Each successful free shows once in the counters, and nobody still waits. */
@@ -318,7 +322,7 @@ static void *alloc_free_and_end(void *unused)
 /* What a thread kept is idle when it has ended; its slot of counters goes on with the next thread. */
 static void test_caches_end_with_their_thread(void **state)
 {
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 	pthread_t thread;
 	void *result;
 
@@ -354,7 +358,7 @@ static void *count_exactly(void *unused)
 static void test_more_threads_than_counters(void **state)
 {
 	enum { MANY = SESSION_STAT_SLOTS + 20 };
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 	pthread_t threads[MANY];
 	void *result;
 
@@ -426,7 +430,7 @@ int main(void)
 	print_message("seed %llu\n", (unsigned long long)seed);
 	/* Without a limit on requests: the evicting thread asks as fast as it can. */
 	harness_start(&harness,
-		(const char *const[]){ "--pool", HARNESS_POOL, "--set", "limits.requests_per_second=10000000", NULL });
+		(const char *const[]){"--pool", HARNESS_POOL, "--set", "limits.requests_per_second=10000000", NULL});
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
 	return harness_stop(&harness) || failed;
 }

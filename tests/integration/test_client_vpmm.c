@@ -1,9 +1,9 @@
 /*
  * test_client_vpmm.c - the stream-ordered allocator against a real agent: where things go, case by case.
  *
- * The regions are compared with what gpool_vm_dump() prints, and are looked over as a whole (vpmm_check()) at each step. Manual streams
- * stand for GPU work that is not done yet: what is freed in one is not done with until the test says so, and what a stream of the back
- * end does behind a wait for one happens only then.
+ * The regions are compared with what gpool_vm_dump() prints, and are looked over as a whole (vpmm_check()) at each
+ * step. Manual streams stand for GPU work that is not done yet: what is freed in one is not done with until the test
+ * says so, and what a stream of the back end does behind a wait for one happens only then.
  */
 #include "tests/integration/vpmm.h"
 
@@ -35,7 +35,8 @@ static void walk(uint32_t initial, uint32_t pages_after, bool four_at_start, con
 
 static void test_walk_a(void **state)
 {
-	static const char *const pictures[] = { "[+10][-12]", "[10][+1][-11]", "[-10][1][-11]", "[+4][-6][1][-11]", "[4][-6][1][+11]" };
+	static const char *const pictures[] = {
+		"[+10][-12]", "[10][+1][-11]", "[-10][1][-11]", "[+4][-6][1][-11]", "[4][-6][1][+11]"};
 
 	(void)state;
 	walk(22, 22, true, pictures);
@@ -43,8 +44,8 @@ static void test_walk_a(void **state)
 
 static void test_walk_b(void **state)
 {
-	static const char *const pictures[] = { "[+10][-8]", "[10][+1][-7]", "[-10][1][-7]", "[-10][1][+4][-3]",
-		"[*8][-2][1][4][*3][+11]" };
+	static const char *const pictures[] = {
+		"[+10][-8]", "[10][+1][-7]", "[-10][1][-7]", "[-10][1][+4][-3]", "[*8][-2][1][4][*3][+11]"};
 
 	(void)state;
 	walk(18, 18, false, pictures);
@@ -52,7 +53,8 @@ static void test_walk_b(void **state)
 
 static void test_walk_c(void **state)
 {
-	static const char *const pictures[] = { "[+10][-5]", "[10][+1][-4]", "[-10][1][-4]", "[-10][1][+4]", "[*10][1][4][+11]" };
+	static const char *const pictures[] = {
+		"[+10][-5]", "[10][+1][-4]", "[-10][1][-4]", "[-10][1][+4]", "[*10][1][4][+11]"};
 
 	(void)state;
 	walk(15, 16, false, pictures);
@@ -60,7 +62,8 @@ static void test_walk_c(void **state)
 
 static void test_walk_d(void **state)
 {
-	static const char *const pictures[] = { "[+10][-2]", "[10][+1][-1]", "[-10][1][-1]", "[+4][-6][1][-1]", "[4][*6][1][*1][+11]" };
+	static const char *const pictures[] = {
+		"[+10][-2]", "[10][+1][-1]", "[-10][1][-1]", "[+4][-6][1][-1]", "[4][*6][1][*1][+11]"};
 
 	(void)state;
 	walk(12, 16, true, pictures);
@@ -281,7 +284,9 @@ static void test_everything_in_one_piece(void **state)
 	expect_content(whole, PAGES / 2, 0x77);
 	give(whole, s);
 	take(1, s);
-	/* The pool was full, so the library's thread may be at them: what is short is unmapped in the background too. */
+	/*
+	 * The pool was full, so the library's thread may be at them: what is short is unmapped in the background too.
+	 */
 	AWAIT(totals().zombie_bytes == 0);
 	gpool_stream_close(pool, manual);
 }
@@ -387,7 +392,9 @@ static void test_unfinished_regions_of_others(void **state)
 	gpool_stream_close(pool, manual);
 }
 
-/* A stream that is not finished is waited for only when nothing else is there: not for new pages, not for parked ones. */
+/*
+ * A stream that is not finished is waited for only when nothing else is there: not for new pages, not for parked ones.
+ */
 static void test_waits_only_when_it_must(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], u = streams[2], manual = manual_stream();
@@ -447,7 +454,10 @@ static void test_without_a_stream(void **state)
 	take(PAGES - 3, 0);
 	pthread_join(thread, NULL);
 	dump();
-	/* The 4 pages of the manual stream may have been offered and come back as new pages: their old place is not looked at yet. */
+	/*
+	 * The 4 pages of the manual stream may have been offered and come back as new pages: their old place is not
+	 * looked at yet.
+	 */
 	assert_in_range(pool_pages(), PAGES, PAGES + 4);
 	give(b, other);
 	give(c, other);

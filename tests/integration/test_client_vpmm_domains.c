@@ -1,9 +1,11 @@
 /*
- * test_client_vpmm_domains.c - what the stream-ordered allocator has mapped, between trust domains and with handles of several pages.
+ * test_client_vpmm_domains.c - what the stream-ordered allocator has mapped, between trust domains and with handles of
+ * several pages.
  *
- * A parked page may go to another process at any time. One of the same domain may have it while we still have it mapped; for one of
- * another domain the agent waits until we have let go. Method: a pool of 64 pages of 512 KB, in handles of one page and of four, and two
- * tenants of different domains; `red` allocates, frees, and works on, `blue` wants all of it.
+ * A parked page may go to another process at any time. One of the same domain may have it while we still have it
+ * mapped; for one of another domain the agent waits until we have let go. Method: a pool of 64 pages of 512 KB, in
+ * handles of one page and of four, and two tenants of different domains; `red` allocates, frees, and works on, `blue`
+ * wants all of it.
  */
 #include "tests/integration/life.h"
 
@@ -20,9 +22,11 @@ static struct gpool *red, *blue;
 static uint32_t stream;
 
 #define POOLS(more) \
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\";" more " } );\n" \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\";" more " } );\n" \
 	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n" \
-	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; } );\n"
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; " \
+	"domain = \"blue\"; } );\n"
 
 static void begin(const char *text)
 {

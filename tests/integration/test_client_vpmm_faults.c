@@ -1,10 +1,11 @@
 /*
- * test_client_vpmm_faults.c - each driver call of the stream-ordered allocator fails in turn, and everything stays as it was.
+ * test_client_vpmm_faults.c - each driver call of the stream-ordered allocator fails in turn, and everything stays as
+ * it was.
  *
- * A remapping with all there is to it: free pages of its own stream, finished ones of another, unfinished ones of a third, and new ones.
- * For each kind of call and each number the same is built from scratch, the call made to fail, and regions and contents compared with
- * those before; then it is tried again, and has to end as if nothing had been. Likewise for the other calls of the allocator.
- * GPOOL_TEST_SCALE multiplies how many of these.
+ * A remapping with all there is to it: free pages of its own stream, finished ones of another, unfinished ones of a
+ * third, and new ones. For each kind of call and each number the same is built from scratch, the call made to fail, and
+ * regions and contents compared with those before; then it is tried again, and has to end as if nothing had been.
+ * Likewise for the other calls of the allocator. GPOOL_TEST_SCALE multiplies how many of these.
  */
 #include "tests/integration/vpmm.h"
 
@@ -119,7 +120,8 @@ static bool remap_with_fault(enum gpu_call call, uint64_t nth, const char *as_it
 
 static void test_remapping(void **state)
 {
-	static const enum gpu_call kinds[] = { GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_TIMELINE_WRITE, GPU_CALL_TIMELINE_WAIT };
+	static const enum gpu_call kinds[] = {
+		GPU_CALL_IMPORT, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_TIMELINE_WRITE, GPU_CALL_TIMELINE_WAIT};
 	char as_it_ends[256];
 	uint32_t failures = 0;
 
@@ -232,13 +234,13 @@ static void test_frees(void **state)
 /* Streams of calls that fail here and there: nothing is lost, whatever fails. */
 static void test_faults_here_and_there(void **state)
 {
-	static const enum gpu_call kinds[] = { GPU_CALL_RESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_TIMELINE_WRITE,
-		GPU_CALL_TIMELINE_WAIT, GPU_CALL_IMPORT };
+	static const enum gpu_call kinds[] = {GPU_CALL_RESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP,
+		GPU_CALL_TIMELINE_WRITE, GPU_CALL_TIMELINE_WAIT, GPU_CALL_IMPORT};
 	const char *scale = getenv("GPOOL_TEST_SCALE");
 	struct gpool_vm_options options = vm_options(0);
 	uint32_t rounds = (uint32_t)(4000 * (scale ? atof(scale) : 1));
-	uint64_t at[16] = { 0 };
-	uint32_t value[16] = { 0 }, pages[16] = { 0 }, failed = 0;
+	uint64_t at[16] = {0};
+	uint32_t value[16] = {0}, pages[16] = {0}, failed = 0;
 
 	(void)state;
 	options.address_bytes = 64 * PAGE_BYTES;
@@ -263,7 +265,8 @@ static void test_faults_here_and_there(void **state)
 		} else {
 			/* By the CPU: of no matter here is the order of streams, which may have faults of their own. */
 			for (uint32_t page = 0; page < pages[which]; page++) {
-				volatile uint32_t *words = (volatile uint32_t *)(uintptr_t)(at[which] + page * (uint64_t)PAGE_BYTES);
+				volatile uint32_t *words =
+					(volatile uint32_t *)(uintptr_t)(at[which] + page * (uint64_t)PAGE_BYTES);
 
 				words[0] = words[PAGE_BYTES / 4 - 1] = i;
 			}

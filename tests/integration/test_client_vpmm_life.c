@@ -1,8 +1,9 @@
 /*
- * test_client_vpmm_life.c - the stream-ordered allocator beside others: options, what others may take of it, small buffers, what it tells.
+ * test_client_vpmm_life.c - the stream-ordered allocator beside others: options, what others may take of it, small
+ * buffers, what it tells.
  *
- * The second process is a second session of this one, to the agent the same. Nothing here waits for time to pass: what happens in the
- * background is looked for until it has happened.
+ * The second process is a second session of this one, to the agent the same. Nothing here waits for time to pass: what
+ * happens in the background is looked for until it has happened.
  */
 #include "tests/integration/vpmm.h"
 
@@ -34,7 +35,7 @@ static int detach_two(void **state)
 static struct gpool_block other_takes(uint32_t pages, int timeout_ms)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
-	struct gpool_block block = { 0 };
+	struct gpool_block block = {0};
 
 	options.timeout_ms = timeout_ms;
 	assert_int_equal(gpool_alloc(other, pages, &options, &block), 0);
@@ -49,7 +50,7 @@ static void test_options(void **state)
 	struct {
 		struct gpool_vm_options known;
 		uint64_t future;
-	} longer = { .known = vm_options(0) };
+	} longer = {.known = vm_options(0)};
 	uint64_t address;
 
 	(void)state;
@@ -109,7 +110,8 @@ static void test_start_fails(void **state)
 
 static void test_environment(void **state)
 {
-	static const char *const wrong[] = { "", "2M2", "-1", "MB", "2mb", "12 MB", "99999999999999999999", "20000000TB", "1Ki" };
+	static const char *const wrong[] = {
+		"", "2M2", "-1", "MB", "2mb", "12 MB", "99999999999999999999", "20000000TB", "1Ki"};
 	struct gpool_vm_options options = vm_options(0);
 	uint64_t address;
 
@@ -138,7 +140,7 @@ static void test_environment(void **state)
 
 static void test_fork_and_observers(void **state)
 {
-	struct gpool_vm_totals filled = { .size = sizeof(filled) };
+	struct gpool_vm_totals filled = {.size = sizeof(filled)};
 	struct gpool_options options = harness_options(&harness);
 	uint64_t address = take(2, streams[0]), never;
 	struct gpool *observer;
@@ -148,10 +150,10 @@ static void test_fork_and_observers(void **state)
 	(void)state;
 	child = fork();
 	if (child == 0) {
-		int bad = gpool_malloc(pool, PAGE_BYTES, 0, &never) != -ECHILD || gpool_mfree(pool, address, 0) != -ECHILD ||
-			gpool_vm_trim(pool, 0) != -ECHILD || gpool_vm_capture(pool, address, 1) != -ECHILD ||
-			gpool_vm_totals(pool, &filled) != -ECHILD || gpool_vm_dump(pool, dump_line, NULL) != -ECHILD ||
-			gpool_vm_configure(pool, NULL) != -ECHILD;
+		int bad = gpool_malloc(pool, PAGE_BYTES, 0, &never) != -ECHILD ||
+			gpool_mfree(pool, address, 0) != -ECHILD || gpool_vm_trim(pool, 0) != -ECHILD ||
+			gpool_vm_capture(pool, address, 1) != -ECHILD || gpool_vm_totals(pool, &filled) != -ECHILD ||
+			gpool_vm_dump(pool, dump_line, NULL) != -ECHILD || gpool_vm_configure(pool, NULL) != -ECHILD;
 
 		gpool_close(pool);
 		_exit(bad);
@@ -185,7 +187,8 @@ static void test_parked_and_adopted(void **state)
 	give(a, s);
 	/* A fence is recorded by the first, and found to be reached by a later one. */
 	finish(s);
-	calls = gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) + gpu_calls(pool->gpu, GPU_CALL_ACCESS);
+	calls = gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) +
+		gpu_calls(pool->gpu, GPU_CALL_ACCESS);
 	AWAIT(gpool_vm_trim(pool, 0) == 10 * PAGE_BYTES);
 	assert_int_equal(totals().parked_bytes, 10 * PAGE_BYTES);
 	assert_int_equal(totals().reusable_bytes, 10 * PAGE_BYTES);
@@ -194,7 +197,8 @@ static void test_parked_and_adopted(void **state)
 	assert_int_equal(totals().parked_bytes, 6 * PAGE_BYTES);
 	expect_content(a, 4, 1);
 	assert_int_equal(calls,
-		gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) + gpu_calls(pool->gpu, GPU_CALL_ACCESS));
+		gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) +
+			gpu_calls(pool->gpu, GPU_CALL_ACCESS));
 	/* Some stay. */
 	give(a, 0);
 	give(b, 0);
@@ -439,7 +443,10 @@ static void test_small_ones_go_back(void **state)
 	dump();
 }
 
-/* The background thread sleeps while nothing waits. A small allocation that is freed then wakes it, or would keep its page until the next call. */
+/*
+ * The background thread sleeps while nothing waits. A small allocation that is freed then wakes it, or would keep its
+ * page until the next call.
+ */
 static void test_small_free_wakes_the_background(void **state)
 {
 	uint32_t s = streams[0];
@@ -638,9 +645,9 @@ static void record_to_file(void)
 
 static void test_record(void **state)
 {
-	static const char *const ops[] = { "malloc", "malloc", "free", "malloc", "free", "free" };
-	static const uint32_t which[] = { 0, 1, 0, 2, 2, 1 };
-	unsigned long long time_ns, last_ns = 0, bytes, id, ids[3] = { 0 };
+	static const char *const ops[] = {"malloc", "malloc", "free", "malloc", "free", "free"};
+	static const uint32_t which[] = {0, 1, 0, 2, 2, 1};
+	unsigned long long time_ns, last_ns = 0, bytes, id, ids[3] = {0};
 	uint32_t thread, stream;
 	char op[8], line[256];
 	uint64_t a, b, c;
@@ -665,10 +672,11 @@ static void test_record(void **state)
 	assert_non_null(fgets(line, sizeof(line), file));
 	assert_string_equal(line, "time_ns,thread,stream,op,size,id\n");
 	for (int i = 0; i < 6; i++) {
-		static const uint64_t sizes[] = { 3 * PAGE_BYTES, 1000, PAGE_BYTES + 5 };
+		static const uint64_t sizes[] = {3 * PAGE_BYTES, 1000, PAGE_BYTES + 5};
 
 		assert_non_null(fgets(line, sizeof(line), file));
-		assert_int_equal(sscanf(line, "%llu,%u,%u,%7[a-z],%llu,%llu\n", &time_ns, &thread, &stream, op, &bytes, &id), 6);
+		assert_int_equal(
+			sscanf(line, "%llu,%u,%u,%7[a-z],%llu,%llu\n", &time_ns, &thread, &stream, op, &bytes, &id), 6);
 		assert_true(time_ns >= last_ns);
 		last_ns = time_ns;
 		assert_int_equal(thread, gettid());
@@ -689,7 +697,7 @@ static void test_record(void **state)
 /* A full disk stops nobody. It is counted, and said. */
 static void test_record_on_a_full_disk(void **state)
 {
-	struct rlimit before, limit = { 200, RLIM_INFINITY };
+	struct rlimit before, limit = {200, RLIM_INFINITY};
 
 	(void)state;
 	gpool_close(pool);
@@ -717,7 +725,7 @@ static void test_shown_regions(void **state)
 	const struct region_table *table = pool->session.regions;
 	struct gpool_vm_totals now;
 	uint32_t s = streams[0], rows = 0;
-	uint64_t a, pages[REGION_ROW_STATES] = { 0 };
+	uint64_t a, pages[REGION_ROW_STATES] = {0};
 	struct region_look look;
 	struct region_row row;
 

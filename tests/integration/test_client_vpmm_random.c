@@ -1,11 +1,12 @@
 /*
  * test_client_vpmm_random.c - the stream-ordered allocator against a simple model, and against a driver that fails.
  *
- * The model knows what is allocated. Each allocation gets a value of its own, which its stream writes and, before it is freed, copies to
- * a witness: whoever was given the memory too early or twice shows there. First one thread, with the sets proved around each call and as
- * a whole now and then; then four at once on eight streams, which come together for that. Streams are held back by gates now and then,
- * so that freed memory is not done with, and old places stay: then both places of a page must show the same. Then each driver call of a
- * remapping fails in turn. The strict back end refuses to unmap what queued work uses, and counts it; see detach().
+ * The model knows what is allocated. Each allocation gets a value of its own, which its stream writes and, before it is
+ * freed, copies to a witness: whoever was given the memory too early or twice shows there. First one thread, with the
+ * sets proved around each call and as a whole now and then; then four at once on eight streams, which come together for
+ * that. Streams are held back by gates now and then, so that freed memory is not done with, and old places stay: then
+ * both places of a page must show the same. Then each driver call of a remapping fails in turn. The strict back end
+ * refuses to unmap what queued work uses, and counts it; see detach().
  *
  * The seed is printed, GPOOL_TEST_SEED takes it back; GPOOL_TEST_SCALE multiplies the length.
  */
@@ -17,13 +18,13 @@
 enum {
 	RANDOM_STREAMS = 8,
 	THREADS = 4,
-	LIVE_MAX = 50,      /* of a thread */
+	LIVE_MAX = 50, /* of a thread */
 	PAGES_MAX = 16,
-	WITNESSES = 4096,   /* of a thread between two looks */
+	WITNESSES = 4096, /* of a thread between two looks */
 	MODEL_PAGES = 1 << 16,
 	STEPS_ALONE = 200000,
 	STEPS_TOGETHER = 800000,
-	FULL_CHECKS = 100,  /* in each part */
+	FULL_CHECKS = 100, /* in each part */
 };
 
 static uint64_t seed;
@@ -56,7 +57,10 @@ static _Atomic uint32_t model[MODEL_PAGES]; /* who has this page of the space: v
 static _Atomic uint32_t values;
 static uint32_t random_streams[RANDOM_STREAMS];
 static pthread_rwlock_t stream_locks[RANDOM_STREAMS]; /* written by who closes one */
-/* Read by who holds back a stream, and others that wait for it; written by who closes one, which waits for all of its work. First. */
+/*
+ * Read by who holds back a stream, and others that wait for it; written by who closes one, which waits for all of its
+ * work. First.
+ */
 static pthread_rwlock_t gates = PTHREAD_RWLOCK_INITIALIZER;
 static uint32_t gate_stream;
 
@@ -123,14 +127,18 @@ static void witnesses_look(struct actor *actor)
 	for (uint32_t i = 0; i < actor->live_count; i++) {
 		const struct allocation *allocation = &actor->live[i];
 
-		if (allocation->written && (*(volatile uint32_t *)(uintptr_t)allocation->address != allocation->value ||
-					       *(volatile uint32_t *)(uintptr_t)last_word(allocation) != allocation->value))
+		if (allocation->written &&
+			(*(volatile uint32_t *)(uintptr_t)allocation->address != allocation->value ||
+				*(volatile uint32_t *)(uintptr_t)last_word(allocation) != allocation->value))
 			fail_msg("actor %u: allocation %u has lost its content", actor->number, allocation->value);
 	}
 	actor->witness_count = 0;
 }
 
-/* Each old place that is still mapped shows the page that is in use at its new one. No thread is in a call, and all streams are finished. */
+/*
+ * Each old place that is still mapped shows the page that is in use at its new one. No thread is in a call, and all
+ * streams are finished.
+ */
 static void old_places_look(void)
 {
 	static uint64_t new_place[PAGES];
@@ -153,7 +161,8 @@ static void old_places_look(void)
 				if (!zombies)
 					new_place[page] = vm_address(space, slot);
 				else if (new_place[page])
-					wrong += memcmp((void *)(uintptr_t)new_place[page], (void *)(uintptr_t)vm_address(space, slot), 64) != 0;
+					wrong += memcmp((void *)(uintptr_t)new_place[page],
+							 (void *)(uintptr_t)vm_address(space, slot), 64) != 0;
 			}
 		}
 	vpmm_unlock(vpmm);
@@ -211,7 +220,10 @@ static void step_take(struct actor *actor, bool alone)
 	error = gpool_malloc(pool, bytes, random_streams[allocation->stream], &allocation->address);
 	if (error) {
 		assert_int_equal(error, -ENOSPC);
-		/* A page for each small one, one for the witness, some in the thread's hands: the rest must be to be had. */
+		/*
+		 * A page for each small one, one for the witness, some in the thread's hands: the rest must be to be
+		 * had.
+		 */
 		if (alone && actor->live_pages + allocation->pages + LIVE_MAX < PAGES)
 			fail_msg("%u pages refused with %d live", allocation->pages, (int)actor->live_pages);
 		actor->refused++;
@@ -243,7 +255,8 @@ static void give_elsewhere(struct actor *actor, const struct allocation *allocat
 		return;
 	}
 	if (allocation->written)
-		assert_int_equal(gpool_stream_wait(pool, random_streams[stream], record(random_streams[allocation->stream])), 0);
+		assert_int_equal(
+			gpool_stream_wait(pool, random_streams[stream], record(random_streams[allocation->stream])), 0);
 	assert_int_equal(gpool_mfree(pool, allocation->address, random_streams[stream]), 0);
 	pthread_rwlock_unlock(&stream_locks[stream]);
 }
@@ -270,7 +283,7 @@ static void step_give(struct actor *actor)
 static void step_gate(struct actor *actor)
 {
 	uint32_t stream = any(actor, RANDOM_STREAMS);
-	struct gpool_fence gate = { 0 };
+	struct gpool_fence gate = {0};
 
 	pthread_rwlock_rdlock(&gates);
 	pthread_rwlock_rdlock(&stream_locks[stream]);
@@ -320,7 +333,7 @@ static void step(struct actor *actor, bool alone)
 
 static void actor_begin(struct actor *actor, uint32_t number)
 {
-	*actor = (struct actor){ .number = number, .random = (seed + number + 1) * UINT64_C(0x9e3779b97f4a7c15) };
+	*actor = (struct actor){.number = number, .random = (seed + number + 1) * UINT64_C(0x9e3779b97f4a7c15)};
 	actor->witness = take(1, 0);
 }
 
@@ -363,8 +376,8 @@ static void test_random_alone(void **state)
 	}
 	all_look();
 	actor_end(&actors[0]);
-	printf("%d steps, %d refused, %d remaps of %d MB, %d waits\n", (int)actors[0].steps, (int)actors[0].refused, (int)totals().remaps,
-		(int)(totals().remapped_bytes >> 20), (int)totals().waits);
+	printf("%d steps, %d refused, %d remaps of %d MB, %d waits\n", (int)actors[0].steps, (int)actors[0].refused,
+		(int)totals().remaps, (int)(totals().remapped_bytes >> 20), (int)totals().waits);
 	assert_true(totals().remaps > 0);
 }
 

@@ -1,10 +1,10 @@
 /*
  * test_crash_points.c - the agent dies after each of its stores, one after the other, and the next one makes it right.
  *
- * Goal: each half-done step of each protocol has an outcome in which no page is lost or in two hands, contents are right, and the
- * worker's call ends as if nothing had been. Method: gpoold runs a module that is built with GPOOL_CRASH_POINTS, in which the agent
- * dies at the n-th store since it was told to; each scenario is played for n = 1, 2, 3, ... until it ends before the n-th. In between
- * and in the end the books must balance.
+ * Goal: each half-done step of each protocol has an outcome in which no page is lost or in two hands, contents are
+ * right, and the worker's call ends as if nothing had been. Method: gpoold runs a module that is built with
+ * GPOOL_CRASH_POINTS, in which the agent dies at the n-th store since it was told to; each scenario is played for n =
+ * 1, 2, 3, ... until it ends before the n-th. In between and in the end the books must balance.
  *
  * $GPOOL_CRASH_STRIDE tries every so many-th point only.
  */
@@ -36,7 +36,8 @@ static void put(struct gpool *pool, const struct gpool_block *block, uint64_t na
 	assert_int_equal(gpool_address(pool, block, &address), 0);
 	for (uint32_t page = 0; page < block->page_count; page++)
 		for (uint32_t i = 0; i < WORDS; i++)
-			((uint64_t *)(uintptr_t)(address + page * (uint64_t)page_bytes))[i] = word_of(name * 1000 + page, i);
+			((uint64_t *)(uintptr_t)(address + page * (uint64_t)page_bytes))[i] =
+				word_of(name * 1000 + page, i);
 }
 
 /* Under a pin of the caller. */
@@ -295,7 +296,10 @@ static uint64_t *offered_words(uint32_t page)
 	return (uint64_t *)(uintptr_t)(address + page * (uint64_t)page_bytes);
 }
 
-/* All of the pool is the first's: a stitched block and others, freed behind fences of two streams that are reached, and offered pages. */
+/*
+ * All of the pool is the first's: a stitched block and others, freed behind fences of two streams that are reached, and
+ * offered pages.
+ */
 static void may_be_had(void)
 {
 	struct gpool_fence fences[2];
@@ -323,7 +327,8 @@ static void may_be_had(void)
 	assert_int_equal(gpool_range_offer(offered, 0, OFFERED, fences[0]), 0);
 	/* The timeline alone: no call that would sweep what waits. */
 	for (uint32_t i = 0; i < 2; i++)
-		atomic_store(&first.pool->session.timeline[fence_slot(fences[i].value)], fences[i].value & FENCE_VALUE_MASK);
+		atomic_store(
+			&first.pool->session.timeline[fence_slot(fences[i].value)], fences[i].value & FENCE_VALUE_MASK);
 }
 
 static void take_what_may_be_had(void)
@@ -383,8 +388,8 @@ static void may_be_spilled(void)
 /* All of them, and none is on its way any more. */
 static void spill_out(void)
 {
-	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES), status()->pools[0].spill_memory_bytes == 6 * page_bytes &&
-		status()->pools[0].moving_pages == 0));
+	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES),
+		status()->pools[0].spill_memory_bytes == 6 * page_bytes && status()->pools[0].moving_pages == 0));
 }
 
 static void test_spill(void **state)
@@ -689,8 +694,8 @@ static void spiller_start(void)
 	child_says = from[0];
 	child_hears = to[1];
 	assert_int_equal(read(child_says, &session, sizeof(session)), sizeof(session));
-	AWAIT((harness_evict(&harness, session, PAGES), status()->pools[0].spill_memory_bytes &&
-		status()->pools[0].moving_pages == 0));
+	AWAIT((harness_evict(&harness, session, PAGES),
+		status()->pools[0].spill_memory_bytes && status()->pools[0].moving_pages == 0));
 	mover = (pid_t)status()->pools[0].mover_pid;
 	assert_true(mover > 0);
 	kill(mover, SIGSTOP);
@@ -731,7 +736,10 @@ static void test_death_of_a_worker_while_it_is_read_back(void **state)
 	assert_true(deaths > 0);
 }
 
-/* The same with a connection that was closed before: its pages are in quarantine, and an agent that is started over that knows it. */
+/*
+ * The same with a connection that was closed before: its pages are in quarantine, and an agent that is started over
+ * that knows it.
+ */
 static void test_death_in_quarantine_while_it_is_read_back(void **state)
 {
 	struct gpool *pool;
@@ -775,8 +783,9 @@ enum { RESERVED = 8, SLOT = SESSION_REQUESTS - 1 };
 
 static void start_reserved(void)
 {
-	const char *arguments[] = {"--module", crash_module(), "--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=8 pages", QUIET,
-		"--set", "lease.initial_pages=0", NULL};
+	const char *arguments[] = {"--module", crash_module(), "--pool",
+		"name=p0,backend=host,size=32MiB,page_size=512KB,reserved=8 pages", QUIET, "--set",
+		"lease.initial_pages=0", NULL};
 
 	start(arguments);
 }
@@ -803,8 +812,8 @@ static uint32_t ask_and_stand_still(const struct gpool *pool)
 }
 
 /*
- * The agent dies while it takes idle pages out of a word of the free bits in which the handed page's bit is clear as well, since that
- * never was idle. It is in no bit, in no entry and in no thread's hands, and yet the worker's.
+ * The agent dies while it takes idle pages out of a word of the free bits in which the handed page's bit is clear as
+ * well, since that never was idle. It is in no bit, in no entry and in no thread's hands, and yet the worker's.
  */
 static void test_a_page_on_its_way_to_its_worker_is_not_in_doubt(void **state)
 {

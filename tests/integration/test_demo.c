@@ -1,10 +1,10 @@
 /*
  * test_demo.c - gpool-demo as people run it, on a small slice of the traces shipped with it.
  *
- * Goal: every request finishes and verifies while engines are killed; the report has both engines' curves; one wrong byte makes
- * it fail; wrong options and traces are refused; an interrupt leaves neither a process nor a file. Method: the real program with
- * the real agent, as children of this process, which is the reaper of all their descendants and so sees what they leave behind.
- * $TMPDIR is a folder of this test's own, which must be empty afterwards.
+ * Goal: every request finishes and verifies while engines are killed; the report has both engines' curves; one wrong
+ * byte makes it fail; wrong options and traces are refused; an interrupt leaves neither a process nor a file. Method:
+ * the real program with the real agent, as children of this process, which is the reaper of all their descendants and
+ * so sees what they leave behind. $TMPDIR is a folder of this test's own, which must be empty afterwards.
  */
 #include "tests/integration/tool_process.h"
 
@@ -29,7 +29,8 @@ static void assert_complete(const cJSON *result, const cJSON *run)
 	assert_true(number(run, "tokens") > 0);
 	/* A follow-up does not write its prefix, but verifies it. */
 	assert_true(number(run, "bytes_verified") >= number(run, "tokens") * token_bytes);
-	assert_true(number(run, "bytes_written") >= (number(run, "tokens") - number(run, "prefix_hit_tokens")) * token_bytes);
+	assert_true(number(run, "bytes_written") >=
+		(number(run, "tokens") - number(run, "prefix_hit_tokens")) * token_bytes);
 	assert_true(number(run, "peak_pages") > 0);
 	assert_true(number(run, "peak_pages") <= number(pool, "page_count"));
 	assert_true(number(agent, "pages_left") == 0);
@@ -60,7 +61,8 @@ static int occurrences(const char *text, const char *word)
 /* One file that needs nothing else, with the six layers of both engines, `charts` times. */
 static void assert_report(int charts, double least_points)
 {
-	static const char *const curves[] = {"area e0 needed", "area e0 offered", "area e0 idle", "area e1 needed", "area e1 offered", "area e1 idle"};
+	static const char *const curves[] = {"area e0 needed", "area e0 offered", "area e0 idle", "area e1 needed",
+		"area e1 offered", "area e1 idle"};
 	const char *text = read_text(report), *figures;
 
 	assert_non_null(strstr(text, "<!DOCTYPE html>"));
@@ -89,8 +91,8 @@ static void assert_report(int charts, double least_points)
 
 static void test_demo_verifies_while_engines_are_killed(void **state)
 {
-	const char *const arguments[] = {
-		"--limit", "40", "--kill-every", "0.5", "-o", "json", "--no-split", "--seed", "3", "--report", report, NULL};
+	const char *const arguments[] = {"--limit", "40", "--kill-every", "0.5", "-o", "json", "--no-split", "--seed",
+		"3", "--report", report, NULL};
 	const cJSON *run;
 	cJSON *result;
 
@@ -114,8 +116,8 @@ static void test_demo_verifies_while_engines_are_killed(void **state)
 /* A pool so small that requests wait, give up their pages and lose their prefixes; shared, then split. */
 static void test_demo_verifies_under_pressure(void **state)
 {
-	const char *const arguments[] = {"--limit", "40", "--kill-every", "0", "-o", "json", "--seed", "4", "--pool-size",
-		"256MiB", "--load", "4", "--speed", "40", "--report", report, "--quiet", NULL};
+	const char *const arguments[] = {"--limit", "40", "--kill-every", "0", "-o", "json", "--seed", "4",
+		"--pool-size", "256MiB", "--load", "4", "--speed", "40", "--report", report, "--quiet", NULL};
 	cJSON *result;
 
 	(void)state;
@@ -149,10 +151,10 @@ static double gave_pages(const cJSON *run, int engine)
 /* While one engine has no requests the other leases more than its half. */
 static void test_demo_idle_engine_gives_way(void **state)
 {
-	const char *const arguments[] = {"--duration", "12", "--load", "1", "--kill-every", "0", "-o", "json", "--no-split", "--seed", "1",
-		"--pool-size", "512MiB", "--report", report, "--quiet", NULL};
-	const char *const steady[] = {"--limit", "10", "--steady", "--model", "tiny", "--kill-every", "0", "-o", "json", "--no-split",
-		"--report", report, "--quiet", NULL};
+	const char *const arguments[] = {"--duration", "12", "--load", "1", "--kill-every", "0", "-o", "json",
+		"--no-split", "--seed", "1", "--pool-size", "512MiB", "--report", report, "--quiet", NULL};
+	const char *const steady[] = {"--limit", "10", "--steady", "--model", "tiny", "--kill-every", "0", "-o", "json",
+		"--no-split", "--report", report, "--quiet", NULL};
 	const cJSON *run;
 	cJSON *result;
 
@@ -177,8 +179,8 @@ static void test_demo_idle_engine_gives_way(void **state)
 /* A verification that cannot fail proves nothing. */
 static void test_demo_finds_one_flipped_bit(void **state)
 {
-	const char *const arguments[] = {"--limit", "40", "--kill-every", "0", "-o", "json", "--no-split", "--seed", "5",
-		"--corrupt", "7", "--model", "tiny", "--report", report, NULL};
+	const char *const arguments[] = {"--limit", "40", "--kill-every", "0", "-o", "json", "--no-split", "--seed",
+		"5", "--corrupt", "7", "--model", "tiny", "--report", report, NULL};
 	const cJSON *run;
 	cJSON *result;
 
@@ -198,7 +200,8 @@ static void test_demo_finds_one_flipped_bit(void **state)
 
 static void test_demo_interrupted_leaves_nothing(void **state)
 {
-	const char *const arguments[] = {"--no-split", "--kill-every", "1", "--model", "tiny", "--report", report, NULL};
+	const char *const arguments[] = {
+		"--no-split", "--kill-every", "1", "--model", "tiny", "--report", report, NULL};
 	int ends[2];
 	char said[4096];
 	size_t length = 0;
@@ -232,8 +235,8 @@ static int kept_agent;
 
 static void test_demo_keep_leaves_a_working_agent(void **state)
 {
-	const char *const arguments[] = {"--limit", "10", "--no-split", "--kill-every", "0", "--model", "tiny", "--quiet",
-		"--keep", "--report", report, NULL};
+	const char *const arguments[] = {"--limit", "10", "--no-split", "--kill-every", "0", "--model", "tiny",
+		"--quiet", "--keep", "--report", report, NULL};
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
 	struct gpool *pool;
 	char directory[128] = "", root[128] = "", log[160];
@@ -300,8 +303,8 @@ static void test_demo_refuses(void **state)
 
 		memcpy(arguments, bad[i].arguments, sizeof bad[i].arguments);
 		if (tool_run(arguments) != 2 || !strstr(read_text(tool.error), bad[i].words))
-			fail_msg("'%s %s': not refused with '%s' but: %s", arguments[0], arguments[1] ? arguments[1] : "",
-				bad[i].words, read_text(tool.error));
+			fail_msg("'%s %s': not refused with '%s' but: %s", arguments[0],
+				arguments[1] ? arguments[1] : "", bad[i].words, read_text(tool.error));
 		assert_nothing_left();
 	}
 }

@@ -1,11 +1,12 @@
 /*
  * test_eviction.c - whose blocks go when pages run out, which of them first, and what never goes.
  *
- * Goal: the watermarks start and stop eviction; the order is that of content, recency, size and priority; what is pinned, behind
- * a fence or prepared stays; a stitched block goes whole; tenants' minima, priorities and weights decide between tenants; a
- * refused request destroys nothing; and the pressure is told, in the pool's header and as events. Method: a gpoold for each test,
- * with a pool of 64 pages, watermarks that rest where they are not the subject, and workers that keep one page in their magazine,
- * so that pages can be counted. Blocks compare as equally recent when they were touched within one step of the agent's clock.
+ * Goal: the watermarks start and stop eviction; the order is that of content, recency, size and priority; what is
+ * pinned, behind a fence or prepared stays; a stitched block goes whole; tenants' minima, priorities and weights decide
+ * between tenants; a refused request destroys nothing; and the pressure is told, in the pool's header and as events.
+ * Method: a gpoold for each test, with a pool of 64 pages, watermarks that rest where they are not the subject, and
+ * workers that keep one page in their magazine, so that pages can be counted. Blocks compare as equally recent when
+ * they were touched within one step of the agent's clock.
  */
 #include "client/core/block.h"
 #include "client/gpool.h"
@@ -30,7 +31,15 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, PAGE_BYTES = 512 << 10, ANSWER_MS = 10000, STUCK_SECONDS = 250, TRIES = 4000, TRY_MS = 5, EVENTS_MAX = 256 };
+enum {
+	PAGES = 64,
+	PAGE_BYTES = 512 << 10,
+	ANSWER_MS = 10000,
+	STUCK_SECONDS = 250,
+	TRIES = 4000,
+	TRY_MS = 5,
+	EVENTS_MAX = 256
+};
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
 /* Nothing is taken before somebody asks for it, and nothing is lent that nobody needs. */
@@ -58,7 +67,8 @@ static uint8_t reply_bytes[MSG_BYTES_MAX];
 	do { \
 		uint8_t message_[MSG_LARGEST_##question]; \
 		int length_ = msg_encode_##question(request, 0, NULL, message_, sizeof(message_)); \
-		length_ = pool_request(looker, message_, (size_t)length_, reply_bytes, sizeof(reply_bytes), ANSWER_MS, NULL); \
+		length_ = pool_request( \
+			looker, message_, (size_t)length_, reply_bytes, sizeof(reply_bytes), ANSWER_MS, NULL); \
 		assert_true(length_ > 0); \
 		assert_int_equal(msg_decode_##answer(into, reply_bytes, (size_t)length_), 0); \
 	} while (0)
@@ -241,8 +251,8 @@ static void expect_order(struct gpool *pool, const struct gpool_block *blocks, u
 
 /* ---- watermarks ---- */
 
-static const char *const watermarks[] = {"--pool", POOL, "--set", "eviction.start=75", "--set", "eviction.stop=50", "--set",
-	"lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
+static const char *const watermarks[] = {"--pool", POOL, "--set", "eviction.start=75", "--set", "eviction.stop=50",
+	"--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};
 
 static void test_watermarks_start_and_stop(void **state)
 {
@@ -691,7 +701,8 @@ static void test_no_evict_is_refused_at_the_quota_too(void **state)
 
 /* Joined by name; the users are there so that only the last takes everybody. */
 #define TENANTS(list) \
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; } );\n" \
 	"tenants = ( " list " );\n"
 
 static void start_tenants(const char *text, const char *start_percent)
@@ -710,9 +721,9 @@ static void start_tenants(const char *text, const char *start_percent)
 	unlink(path);
 }
 
-static const char minima[] = TENANTS("{ name = \"sure\"; users = [ \"1\" ]; minimum = \"16 pages\"; },"
-				     "{ name = \"lender\"; users = [ \"2\" ]; minimum = \"16 pages\"; unused = \"lend\"; },"
-				     "{ name = \"rest\"; }");
+static const char minima[] =
+	TENANTS("{ name = \"sure\"; users = [ \"1\" ]; minimum = \"16 pages\"; },{ name = \"lender\"; users = [ \"2\" "
+		"]; minimum = \"16 pages\"; unused = \"lend\"; },{ name = \"rest\"; }");
 
 static void test_what_is_kept_is_there_at_once(void **state)
 {
@@ -784,8 +795,8 @@ static void test_watermarks_leave_minima_alone(void **state)
 
 static void test_no_priority_takes_a_minimum(void **state)
 {
-	static const char text[] = TENANTS("{ name = \"sure\"; users = [ \"1\" ]; minimum = \"16 pages\"; priority = 10; },"
-					   "{ name = \"gold\"; priority = 90; }");
+	static const char text[] = TENANTS("{ name = \"sure\"; users = [ \"1\" ]; minimum = \"16 pages\"; priority = "
+					   "10; },{ name = \"gold\"; priority = 90; }");
 	struct gpool_block sure[20], blocks[PAGES];
 	struct gpool *owner, *other;
 	int error;
@@ -861,8 +872,8 @@ static void test_an_operator_may_take_a_minimum(void **state)
 
 static void test_priority_decides(void **state)
 {
-	static const char text[] = TENANTS("{ name = \"gold\"; users = [ \"1\" ]; priority = 90; },"
-					   "{ name = \"silver\"; priority = 50; }");
+	static const char text[] =
+		TENANTS("{ name = \"gold\"; users = [ \"1\" ]; priority = 90; },{ name = \"silver\"; priority = 50; }");
 	struct gpool_block high[32], low[32], blocks[PAGES];
 	struct gpool *gold, *silver;
 	int error;
@@ -890,8 +901,8 @@ static void test_priority_decides(void **state)
 
 static void test_weight_decides(void **state)
 {
-	static const char text[] = TENANTS("{ name = \"heavy\"; users = [ \"1\" ]; weight = 300; },"
-					   "{ name = \"light\"; weight = 100; }");
+	static const char text[] =
+		TENANTS("{ name = \"heavy\"; users = [ \"1\" ]; weight = 300; },{ name = \"light\"; weight = 100; }");
 	struct gpool_block light[32], heavy[PAGES];
 	struct gpool *three, *one;
 	uint32_t count;
@@ -1017,7 +1028,8 @@ static uint64_t last_pressure_event(void)
 	struct flight_entry entry;
 
 	for (uint32_t place = 0; place < flight_used(ring); place++)
-		if (!flight_read(ring, place, UINT64_MAX, &entry, NULL) && entry.kind == GPOOL_EVENT_PRESSURE && entry.time_ns >= latest_ns) {
+		if (!flight_read(ring, place, UINT64_MAX, &entry, NULL) && entry.kind == GPOOL_EVENT_PRESSURE &&
+			entry.time_ns >= latest_ns) {
 			latest_ns = entry.time_ns;
 			pressure = entry.value;
 		}

@@ -1,10 +1,11 @@
 /*
  * test_eviction_adaptive.c - `eviction.policy = "adaptive"` with a real agent.
  *
- * Goal: of a loop larger than the pool blocks and ephemeral objects are found again where `lru_size_aware` finds none; an object
- * never goes before one that follows it, whatever the policy, the order in which they were let go of and the deaths of the agent;
- * nobody keeps what he does not have open; a reload changes the policy with everything in place. Method: a pool of 64 pages that
- * nothing but requests takes from. Blocks are given the time stamps of their use by the test, since the agent's clock is coarse.
+ * Goal: of a loop larger than the pool blocks and ephemeral objects are found again where `lru_size_aware` finds none;
+ * an object never goes before one that follows it, whatever the policy, the order in which they were let go of and the
+ * deaths of the agent; nobody keeps what he does not have open; a reload changes the policy with everything in place.
+ * Method: a pool of 64 pages that nothing but requests takes from. Blocks are given the time stamps of their use by the
+ * test, since the agent's clock is coarse.
  */
 #include "client/gpool.h"
 #include "client/object/object.h"
@@ -29,7 +30,8 @@
 enum { PAGES = 64, STUCK_SECONDS = 250, TRIES = 4000, TRY_MS = 5, ANSWER_MS = 10000 };
 
 #define CONFIG(policy) \
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; } );\n" \
 	"eviction = { policy = \"" policy "\"; start = 100; stop = 99; };\n" \
 	"lease = { initial_pages = 0; batch_pages = 1; batch_most = 1; };\n"
 static const char lru[] = CONFIG("lru_size_aware"), adaptive[] = CONFIG("adaptive");
@@ -167,7 +169,7 @@ static struct gpool_object *published(const char *name, uint32_t pages, const st
 
 static bool is_there(const char *name)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0;
 
 	while (gpool_object_next(pool, &cursor, &info) == 0)
@@ -214,7 +216,8 @@ static uint32_t left_after(uint32_t pages)
 	uint32_t left;
 
 	assert_int_equal(gpool_alloc(pool, pages, NULL, &block), 0);
-	left = (uint32_t)is_there("a") | (uint32_t)is_there("b") << 1 | (uint32_t)is_there("c") << 2 | (uint32_t)is_there("d") << 3;
+	left = (uint32_t)is_there("a") | (uint32_t)is_there("b") << 1 | (uint32_t)is_there("c") << 2 |
+		(uint32_t)is_there("d") << 3;
 	assert_int_equal(gpool_free(pool, &block), 0);
 	return left;
 }
@@ -222,7 +225,8 @@ static uint32_t left_after(uint32_t pages)
 /* Eight pages each; let go of in the order in which nobody should: a, which all others need, first. */
 static void chain(void)
 {
-	struct gpool_object *a = published("a", 8, NULL), *b = published("b", 8, a), *c = published("c", 8, b), *d = published("d", 8, a);
+	struct gpool_object *a = published("a", 8, NULL), *b = published("b", 8, a), *c = published("c", 8, b),
+			    *d = published("d", 8, a);
 
 	assert_int_equal(gpool_object_close(a), 0);
 	assert_int_equal(gpool_object_close(b), 0);
@@ -264,7 +268,7 @@ static void agent_killed(void)
 
 static void order_holds(const char *config, bool kill_first)
 {
-	static const char *const names[] = { "a", "b", "c", "d" };
+	static const char *const names[] = {"a", "b", "c", "d"};
 	uint32_t left, lefts[4];
 
 	start(config);
@@ -292,7 +296,10 @@ static void test_nothing_goes_before_what_follows_it(void **state)
 	order_holds(adaptive, true);
 }
 
-/* Neighbouring pages that a takes part in: those that follow it go with it, wherever they are. One that is open keeps it. */
+/*
+ * Neighbouring pages that a takes part in: those that follow it go with it, wherever they are. One that is open keeps
+ * it.
+ */
 static void test_a_row_takes_what_follows_along(void **state)
 {
 	struct gpool_alloc_options row = GPOOL_ALLOC_OPTIONS_INIT;
@@ -319,8 +326,8 @@ static void test_a_row_takes_what_follows_along(void **state)
 }
 
 /*
- * Beside what is free: the last of the chain is open, so all of it stays, and so does what it followed when one in the middle is deleted.
- * Who asks for so much that only the chain would do costs nobody anything.
+ * Beside what is free: the last of the chain is open, so all of it stays, and so does what it followed when one in the
+ * middle is deleted. Who asks for so much that only the chain would do costs nobody anything.
  */
 static void test_what_is_followed_by_something_open_is_no_room(void **state)
 {
@@ -347,7 +354,7 @@ static void test_what_is_followed_by_something_open_is_no_room(void **state)
 /* Said of an object that one does not have open, or of one that is none, it counts for nothing. */
 static void test_nobody_keeps_what_he_does_not_have(void **state)
 {
-	struct gpool_object *a, *liar, lie = { .number = 1 };
+	struct gpool_object *a, *liar, lie = {.number = 1};
 
 	(void)state;
 	start(lru);

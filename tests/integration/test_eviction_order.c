@@ -20,8 +20,9 @@ static struct gpool *worker, *other;
 
 static void begin(const char *policy, const char *hysteresis, const char *start_percent, const char *stop_percent)
 {
-	start((const char *const[]){"--pool", POOL, "--set", start_percent, "--set", stop_percent, "--set", policy, "--set", hysteresis,
-		"--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set", "lease.batch_most=1", NULL});
+	start((const char *const[]){"--pool", POOL, "--set", start_percent, "--set", stop_percent, "--set", policy,
+		"--set", hysteresis, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set",
+		"lease.batch_most=1", NULL});
 	worker = open_worker();
 	other = open_worker();
 }
@@ -76,7 +77,8 @@ static uint32_t blocks_there(const struct gpool_block *blocks, uint32_t count)
 	return there;
 }
 
-static struct gpool_object *published(const char *name, uint32_t memory_class, uint32_t pages, const struct gpool_object *follows)
+static struct gpool_object *published(
+	const char *name, uint32_t memory_class, uint32_t pages, const struct gpool_object *follows)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object *object;
@@ -238,7 +240,9 @@ static void test_an_object_goes_between_blocks(void **state)
 	of_all(object_stands_between);
 }
 
-/* What it follows was let go of long before, and goes after it all the same; blocks older than the follower go first. */
+/*
+ * What it follows was let go of long before, and goes after it all the same; blocks older than the follower go first.
+ */
 static void chain_goes_by_its_end(const char *policy)
 {
 	struct gpool_block blocks[BLOCKS];
@@ -373,8 +377,8 @@ static void test_the_default_hysteresis_is_a_tenth(void **state)
 	struct gpool_block blocks[PAGES], block;
 
 	(void)state;
-	start((const char *const[]){"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set",
-		"lease.batch_most=1", NULL});
+	start((const char *const[]){"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
+		"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL});
 	worker = open_worker();
 	other = open_worker();
 	blocks_make(blocks, PAGES, 0);

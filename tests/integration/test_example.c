@@ -1,11 +1,12 @@
 /*
  * test_example.c - the README shows what works.
  *
- * Goal: the program in README.md is client/examples/first.c to the byte, compiles without a warning, and does what it says, both when its
- * block is still there and when it was evicted; the configuration in README.md is one that gpoold takes; and client/examples/lora.c serves all of
- * its requests, with the right numbers.
- * Method: the code blocks are cut out of README.md. Programs are compiled against this build's library. The first is run on a terminal of
- * its own, for it waits for Enter; the eviction is made by an admin's request while it waits. The other one compares with float64 by itself.
+ * Goal: the program in README.md is client/examples/first.c to the byte, compiles without a warning, and does what it
+ * says, both when its block is still there and when it was evicted; the configuration in README.md is one that gpoold
+ * takes; and client/examples/lora.c serves all of its requests, with the right numbers.
+ * Method: the code blocks are cut out of README.md. Programs are compiled against this build's library. The first is
+ * run on a terminal of its own, for it waits for Enter; the eviction is made by an admin's request while it waits. The
+ * other one compares with float64 by itself.
  */
 #include "tests/lib/harness.h"
 #include "client/core/last_error.h"
@@ -28,7 +29,7 @@
 enum {
 	FILE_MOST = 1 << 20,
 	OUTPUT_MOST = 4096,
-	PAGES = 4,        /* of the example's block */
+	PAGES = 4, /* of the example's block */
 	WAIT_MS = 30000,
 	EVICT_TRIES = 10000, /* of a millisecond: until the example's own work on the block is done */
 };
@@ -121,7 +122,7 @@ static pid_t example_start(int *terminal)
 /* What it prints, appended to output, until `word` is there or it ends; false: it ended first. */
 static bool output_until(int terminal, char output[OUTPUT_MOST], const char *word)
 {
-	struct pollfd more = { .fd = terminal, .events = POLLIN };
+	struct pollfd more = {.fd = terminal, .events = POLLIN};
 	size_t used = strlen(output);
 
 	while (!word || !strstr(output, word)) {
@@ -189,7 +190,8 @@ static void example_compile(const char *name, const char *libraries)
 		sanitizer = "-fsanitize=thread";
 	snprintf(program, sizeof(program), "%s/%s", harness.base, name);
 	snprintf(command, sizeof(command),
-		"%s -std=c11 -Wall -Wextra -Wpedantic -Werror %s -I'%s/client' -o '%s' '%s/client/examples/%s.c' '%s/libgpool.a' %s -ldl -pthread",
+		"%s -std=c11 -Wall -Wextra -Wpedantic -Werror %s -I'%s/client' -o '%s' '%s/client/examples/%s.c' "
+		"'%s/libgpool.a' %s -ldl -pthread",
 		compiler && *compiler ? compiler : "cc", sanitizer, root, program, root, name, build, libraries);
 	assert_int_equal(system(command), 0);
 }
@@ -242,8 +244,8 @@ static void test_lora_example(void **state)
 	/* What a static library wants besides is told by gpool.pc. */
 	snprintf(command, sizeof(command), "$(sed -n 's/^Libs.private: //p' '%s/gpool.pc')", build);
 	example_compile("lora", command);
-	snprintf(command, sizeof(command), "mkdir '%s/adapters' && GPOOL_DIR='%s' '%s' '%s/adapters' 2>&1", harness.base, harness.directory, program,
-		harness.base);
+	snprintf(command, sizeof(command), "mkdir '%s/adapters' && GPOOL_DIR='%s' '%s' '%s/adapters' 2>&1",
+		harness.base, harness.directory, program, harness.base);
 	said = popen(command, "r");
 	assert_non_null(said);
 	length = fread(output, 1, sizeof(output) - 1, said);
@@ -272,7 +274,7 @@ static void test_readme_has_a_good_configuration(void **state)
 
 static int start(void **state)
 {
-	const char *const arguments[] = { "--pool", HARNESS_POOL, NULL };
+	const char *const arguments[] = {"--pool", HARNESS_POOL, NULL};
 
 	(void)state;
 	find_folders();

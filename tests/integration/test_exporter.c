@@ -1,9 +1,10 @@
 /*
  * test_exporter.c - gpool-exporter with a real agent.
  *
- * Goal: it says what the agent says, in a form that Prometheus' own checker has no complaint about; ends and restarts of agent
- * and gpoold are seen and survived, without a process to look at twice; wrong options and a port in use are told. Method: the
- * real programs; a worker that is this process; values beside those that `poolctl` and the agent give.
+ * Goal: it says what the agent says, in a form that Prometheus' own checker has no complaint about; ends and restarts
+ * of agent and gpoold are seen and survived, without a process to look at twice; wrong options and a port in use are
+ * told. Method: the real programs; a worker that is this process; values beside those that `poolctl` and the agent
+ * give.
  */
 #include "client/object/object.h"
 #include "tests/integration/exporter_process.h"
@@ -136,11 +137,12 @@ static void test_values_are_poolctls(void **state)
 	assert_float_equal(metric("gpool_pool_needed_bytes"), 3 * page_bytes, 0);
 	assert_float_equal(metric("gpool_pool_offered_bytes"), metric("gpool_pool_used_bytes") - 3 * page_bytes, 0);
 	assert_float_equal(metric_in(scrape(), "gpool_tenant_needed_bytes{" TENANT), 3 * page_bytes, 0);
-	assert_float_equal(metric_in(scrape(), "gpool_tenant_offered_bytes{" TENANT), metric("gpool_pool_offered_bytes"), 0);
-	assert_float_equal(metric_in(scrape(), "gpool_tenant_idle_bytes{" TENANT), metric("gpool_pool_idle_bytes"), 0);
 	assert_float_equal(
-		metric_in(scrape(), "gpool_tenant_content_bytes{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\","
-				    "tenant=\"default\",content_type=\"LORA_WEIGHT\"}"),
+		metric_in(scrape(), "gpool_tenant_offered_bytes{" TENANT), metric("gpool_pool_offered_bytes"), 0);
+	assert_float_equal(metric_in(scrape(), "gpool_tenant_idle_bytes{" TENANT), metric("gpool_pool_idle_bytes"), 0);
+	assert_float_equal(metric_in(scrape(),
+				   "gpool_tenant_content_bytes{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-"
+				   "000000000000\",tenant=\"default\",content_type=\"LORA_WEIGHT\"}"),
 		3 * page_bytes, 0);
 	cJSON_Delete(document);
 	exporter_done();
@@ -149,7 +151,7 @@ static void test_values_are_poolctls(void **state)
 
 static void test_a_drained_pool(void **state)
 {
-	struct msg_drain_request request = { .on = 1 };
+	struct msg_drain_request request = {.on = 1};
 	struct msg_done_reply done;
 
 	(void)state;
@@ -188,9 +190,9 @@ static void test_objects_and_adapters(void **state)
 	assert_float_equal(metric("gpool_adapters"), 2, 0);
 	assert_float_equal(metric("gpool_adapter_bytes"), 5 * (512 << 10), 0);
 	assert_float_equal(metric("gpool_publications_total"), 3, 0);
-	assert_float_equal(
-		metric_in(scrape(),
-			"gpool_objects{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\",class=\"immutable\"}"),
+	assert_float_equal(metric_in(scrape(),
+				   "gpool_objects{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\",class="
+				   "\"immutable\"}"),
 		1, 0);
 	exporter_done();
 	for (int i = 0; i < 3; i++)
@@ -220,8 +222,8 @@ static void test_promtool_has_no_complaint(void **state)
 	assert_int_equal(fclose(file), 0);
 	snprintf(command, sizeof(command), "promtool check metrics <%s", path);
 	assert_int_equal(system(command), 0);
-	assert_false(isnan(
-		metric_in(scrape(), "gpool_page_size_bytes{pool=\"p1\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}")));
+	assert_false(isnan(metric_in(
+		scrape(), "gpool_page_size_bytes{pool=\"p1\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}")));
 	unlink(path);
 	exporter_done();
 }
@@ -272,8 +274,10 @@ static void gpoold_kill(void)
 /* Nobody, then one, then none, then another with another pool, and at once one more. */
 static void test_gpoold_comes_and_goes(void **state)
 {
-	static const char *const other[] = {"--pool", "name=q,backend=host,size=16MiB,page_size=512KB,reserved=0", QUIET, NULL};
-	static const char page[] = "gpool_page_size_bytes{pool=\"q\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}";
+	static const char *const other[] = {
+		"--pool", "name=q,backend=host,size=16MiB,page_size=512KB,reserved=0", QUIET, NULL};
+	static const char page[] =
+		"gpool_page_size_bytes{pool=\"q\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\"}";
 	const char *text;
 
 	(void)state;
@@ -301,7 +305,10 @@ static void test_gpoold_comes_and_goes(void **state)
 	exporter_done();
 }
 
-/* While somebody waits for an agent that says nothing, /health answers; and the agent is not asked once for each who waits. */
+/*
+ * While somebody waits for an agent that says nothing, /health answers; and the agent is not asked once for each who
+ * waits.
+ */
 static void test_an_agent_that_hangs(void **state)
 {
 	const char *text;
@@ -348,7 +355,8 @@ static void expect_end_as(uid_t uid, const char *const *arguments, int code, con
 static cJSON *stream_event(const char *pool, const char *name)
 {
 	static char text[TEXT_MAX];
-	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(exporter_port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in to = {
+		.sin_family = AF_INET, .sin_port = htons(exporter_port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	char *found = NULL, *end = NULL, begin[64];
 	size_t length = 0;
@@ -384,7 +392,8 @@ static int pages_of_kind(const cJSON *pages, int kind, int tenant)
 	int count = 0;
 
 	for (int i = 0; i + 3 < cJSON_GetArraySize(runs); i += 4)
-		if (cJSON_GetArrayItem(runs, i + 2)->valueint == kind && cJSON_GetArrayItem(runs, i + 3)->valueint == tenant)
+		if (cJSON_GetArrayItem(runs, i + 2)->valueint == kind &&
+			cJSON_GetArrayItem(runs, i + 3)->valueint == tenant)
 			count += cJSON_GetArrayItem(runs, i + 1)->valueint;
 	return count;
 }

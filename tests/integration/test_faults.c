@@ -1,13 +1,14 @@
 /*
- * Goal: every system call on the way of start, attach, lease, spill, roles, fences for others, objects, control and death may fail, in
- * keeper, agent, front, mover or worker, and then: nobody crashes, the error is one that the call documents, nothing is lost, and the
- * next try works.
- * Method: strace makes the n-th call of a kind fail in a real gpoold or in a real worker; driver calls fail through the back end's
- * own fault plan. After each fault a clean worker does the whole round, the pool is checked and is all free, no slot of spilled
- * pages is taken, and gpoold ends in order, with nothing left behind. Each process of gpoold has its own n-th call.
+ * Goal: every system call on the way of start, attach, lease, spill, roles, fences for others, objects, control and
+ * death may fail, in keeper, agent, front, mover or worker, and then: nobody crashes, the error is one that the call
+ * documents, nothing is lost, and the next try works.
+ * Method: strace makes the n-th call of a kind fail in a real gpoold or in a real worker; driver calls fail through the
+ * back end's own fault plan. After each fault a clean worker does the whole round, the pool is checked and is all free,
+ * no slot of spilled pages is taken, and gpoold ends in order, with nothing left behind. Each process of gpoold has its
+ * own n-th call.
  *
- * Most of the time is spent waiting, so several faults are tried at once, each by a process of its own: this program, told which.
- * GPOOL_TEST_SCALE below 1 tries fewer of them.
+ * Most of the time is spent waiting, so several faults are tried at once, each by a process of its own: this program,
+ * told which. GPOOL_TEST_SCALE below 1 tries fewer of them.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -56,8 +57,8 @@ static int looks, looks_without_check, served, ended, failed;
 /* What a public call may answer when the system says no. */
 static int documented(int error)
 {
-	static const int codes[] = { 0, -ENOSPC, -EDQUOT, -ENOMEM, -EPIPE, -ENOENT, -ETIMEDOUT, -EACCES, -ENXIO, -EUSERS, -EPROTO,
-		-ENODEV, -EMFILE, -ESTALE, -EIO };
+	static const int codes[] = {0, -ENOSPC, -EDQUOT, -ENOMEM, -EPIPE, -ENOENT, -ETIMEDOUT, -EACCES, -ENXIO, -EUSERS,
+		-EPROTO, -ENODEV, -EMFILE, -ESTALE, -EIO};
 
 	for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++)
 		if (codes[i] == error)
@@ -97,7 +98,10 @@ static int fill_and_verify(struct gpool *pool, const struct gpool_block *block, 
 	return verify(pool, block, seed);
 }
 
-/* Blocks that may be spilled, under the pressure of what takes all of the pool; whatever a pin gives back has its content. */
+/*
+ * Blocks that may be spilled, under the pressure of what takes all of the pool; whatever a pin gives back has its
+ * content.
+ */
 static int round_of_spilling(struct gpool *pool, int timeout_ms)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -142,7 +146,7 @@ static int round_of_spilling(struct gpool *pool, int timeout_ms)
 static int round_of_growth(struct gpool *pool, int timeout_ms)
 {
 	struct gpool_tensor_options options = GPOOL_TENSOR_OPTIONS_INIT;
-	struct gpool_tensor_info info = { .size = sizeof(info) };
+	struct gpool_tensor_info info = {.size = sizeof(info)};
 	struct gpool_tensor *tensor;
 	volatile uint64_t *words;
 	int error;
@@ -162,7 +166,7 @@ static int round_of_growth(struct gpool *pool, int timeout_ms)
 	if (!error && words[0] != 5)
 		error = -EBADMSG;
 	if (!error)
-		error = gpool_tensor_shrink(tensor, 2, (struct gpool_fence){ 0 });
+		error = gpool_tensor_shrink(tensor, 2, (struct gpool_fence){0});
 	if (!error)
 		error = gpool_tensor_grow(tensor, 8, timeout_ms);
 	if (!error && words[0] != 5)
@@ -225,7 +229,10 @@ static int object_publish(struct gpool *pool, struct gpool_object **object)
 	return error;
 }
 
-/* Published by one session and read by another, both of this process; then deleted. What an earlier round left is deleted first. */
+/*
+ * Published by one session and read by another, both of this process; then deleted. What an earlier round left is
+ * deleted first.
+ */
 static int round_of_objects(struct gpool *pool, const struct gpool_options *options)
 {
 	struct gpool_object *written, *read;
@@ -255,8 +262,8 @@ static int round_of_objects(struct gpool *pool, const struct gpool_options *opti
 }
 
 /*
- * Allocate in a way that needs the agent, a stitched block among it; pin, unpin, free; a tensor; spill; a role; a fence; an object. The
- * first error met.
+ * Allocate in a way that needs the agent, a stitched block among it; pin, unpin, free; a tensor; spill; a role; a
+ * fence; an object. The first error met.
  */
 static int round_of_work(const char *where, int timeout_ms)
 {
@@ -335,17 +342,19 @@ static pid_t running; /* what a failed test leaves */
 static pid_t gpoold_start(const struct fault *fault, int nth)
 {
 	char trace[64], inject[128], pool[192];
-	char *plain[] = { gpoold, "--dir", directory, "--pool", pool, NULL };
-	char *traced[] = { "strace", "-f", "-qq", "-o", "/dev/null", "-e", trace, "-e", inject, gpoold, "--dir", directory, "--pool", pool,
-		"--set", "mover.patience=500ms", NULL };
+	char *plain[] = {gpoold, "--dir", directory, "--pool", pool, NULL};
+	char *traced[] = {"strace", "-f", "-qq", "-o", "/dev/null", "-e", trace, "-e", inject, gpoold, "--dir",
+		directory, "--pool", pool, "--set", "mover.patience=500ms", NULL};
 
 	/* Below a folder that is new: pids come again, and what an earlier test was killed over may still be there. */
 	strcpy(base, "/tmp/gpool-faults-XXXXXX");
 	assert_non_null(mkdtemp(base));
 	assert_int_equal(chmod(base, 0755), 0);
 	snprintf(directory, sizeof(directory), "%s/run", base);
-	snprintf(pool, sizeof(pool), "name=p0,backend=host,size=%d pages,page_size=512KB,reserved=0,spill_memory=2MiB,spill_file=8MiB,"
-		"spill_directory=/tmp", PAGES);
+	snprintf(pool, sizeof(pool),
+		"name=p0,backend=host,size=%d "
+		"pages,page_size=512KB,reserved=0,spill_memory=2MiB,spill_file=8MiB,spill_directory=/tmp",
+		PAGES);
 	if (fault) {
 		if (fault->environment)
 			setenv(fault->environment, "1", 1);
@@ -359,7 +368,7 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 static int wait_end(pid_t child)
 {
 	int pidfd = (int)syscall(SYS_pidfd_open, child, 0), status = 0;
-	struct pollfd look = { pidfd, POLLIN, 0 };
+	struct pollfd look = {pidfd, POLLIN, 0};
 
 	if (poll(&look, 1, WAIT_MS) != 1) {
 		kill(child, SIGKILL);
@@ -405,7 +414,8 @@ static int clean_up(void **state)
 
 		kill(running, SIGKILL);
 		waitpid(running, NULL, 0);
-		snprintf(command, sizeof(command), "kill -KILL $(cat %s/gpoold.pid 2>/dev/null) 2>/dev/null; rm -rf %s", directory, base);
+		snprintf(command, sizeof(command), "kill -KILL $(cat %s/gpoold.pid 2>/dev/null) 2>/dev/null; rm -rf %s",
+			directory, base);
 		if (system(command) < 0)
 			return 0;
 	}
@@ -421,12 +431,14 @@ static int look_for_spilled(struct gpool *pool)
 	uint64_t kept = 1;
 
 	for (int tries = 0; tries < 200 && kept; tries++) {
-		int length = msg_encode_status_request(&(struct msg_status_request){ 0 }, 0, NULL, request, sizeof(request));
+		int length =
+			msg_encode_status_request(&(struct msg_status_request){0}, 0, NULL, request, sizeof(request));
 
 		length = pool_request(pool, request, (size_t)length, reply, sizeof(reply), 700, NULL);
 		if (length <= 0 || msg_decode_status_reply(&status, reply, (size_t)length))
 			return -EAGAIN;
-		kept = status.pools[0].spill_memory_bytes + status.pools[0].spill_file_bytes + status.pools[0].moving_pages;
+		kept = status.pools[0].spill_memory_bytes + status.pools[0].spill_file_bytes +
+			status.pools[0].moving_pages;
 		if (kept)
 			poll(NULL, 0, 10);
 	}
@@ -450,7 +462,7 @@ static int look_whether_whole(void)
 	error = gpool_open(&options, &pool);
 	if (error)
 		return error;
-	length = msg_encode_check_request(&(struct msg_check_request){ 0 }, 0, NULL, request, sizeof(request));
+	length = msg_encode_check_request(&(struct msg_check_request){0}, 0, NULL, request, sizeof(request));
 	length = pool_request(pool, request, (size_t)length, reply, sizeof(reply), 700, NULL);
 	if (length > 0 && !msg_decode_check_reply(&check, reply, (size_t)length)) {
 		if (check.found)
@@ -465,14 +477,16 @@ static int look_whether_whole(void)
 	for (tries = 0; tries < 200 && atomic_load(&pool_view(pool)->header->state_pages[PAGE_FREE]) != PAGES; tries++)
 		poll(NULL, 0, 10);
 	if (tries == 200)
-		fail_msg("%s: %u of %d pages are free", now_testing, atomic_load(&pool_view(pool)->header->state_pages[PAGE_FREE]), PAGES);
+		fail_msg("%s: %u of %d pages are free", now_testing,
+			atomic_load(&pool_view(pool)->header->state_pages[PAGE_FREE]), PAGES);
 	gpool_close(pool);
 	return error;
 }
 
 /*
- * The look itself may meet the fault, once in the agent and once in the front. A front is started again when it dies of it, and
- * strace lets each new one meet the fault anew: then nobody answers requests, as it should be, and the free pages must do.
+ * The look itself may meet the fault, once in the agent and once in the front. A front is started again when it dies of
+ * it, and strace lets each new one meet the fault anew: then nobody answers requests, as it should be, and the free
+ * pages must do.
  */
 static void pool_is_whole(void)
 {
@@ -488,12 +502,12 @@ static void pool_is_whole(void)
 /* ---- the agent's side ---- */
 
 /*
- * A round in a process of its own, since a session whose connection breaks keeps its pages until its process is dead. 0, or -1: it
- * failed with a documented error.
+ * A round in a process of its own, since a session whose connection breaks keeps its pages until its process is dead.
+ * 0, or -1: it failed with a documented error.
  */
 static int round_in_child(void)
 {
-	char *argv[] = { self, "--round", directory, NULL };
+	char *argv[] = {self, "--round", directory, NULL};
 	int status = wait_end(spawn(argv));
 
 	if (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 3))
@@ -504,7 +518,7 @@ static int round_in_child(void)
 /* A look, which leaves its status to be read. */
 static int has_ended(pid_t child)
 {
-	siginfo_t info = { 0 };
+	siginfo_t info = {0};
 
 	return waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
 }
@@ -550,8 +564,8 @@ static void test_one_fault(void **state)
 
 static int one_fault(char **arguments)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test_teardown(test_one_fault, clean_up) };
-	const struct fault fault = { arguments[0], arguments[1], 0, 0, 1, *arguments[3] ? arguments[3] : NULL };
+	const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_one_fault, clean_up)};
+	const struct fault fault = {arguments[0], arguments[1], 0, 0, 1, *arguments[3] ? arguments[3] : NULL};
 
 	the_fault = &fault;
 	the_nth = atoi(arguments[2]);
@@ -569,8 +583,8 @@ struct trial {
 static void trial_start(struct trial *trial, const struct fault *fault, int nth)
 {
 	char number[16];
-	char *argv[] = { self, "--fault", (char *)fault->call, (char *)fault->error, number,
-		(char *)(fault->environment ? fault->environment : ""), NULL };
+	char *argv[] = {self, "--fault", (char *)fault->call, (char *)fault->error, number,
+		(char *)(fault->environment ? fault->environment : ""), NULL};
 
 	snprintf(number, sizeof(number), "%d", nth);
 	snprintf(trial->name, sizeof(trial->name), "%s %s at call %d", fault->call, fault->error, nth);
@@ -637,7 +651,7 @@ static int thinned(void)
 
 static void run_agent_faults(const struct fault *faults, size_t count)
 {
-	struct trial trials[AT_ONCE] = { 0 }, *trial;
+	struct trial trials[AT_ONCE] = {0}, *trial;
 	int number = 0;
 
 	served = ended = failed = 0;
@@ -660,13 +674,13 @@ static void run_agent_faults(const struct fault *faults, size_t count)
 static void test_agent_segments_and_descriptors(void **state)
 {
 	static const struct fault faults[] = {
-		{ "memfd_create", "ENFILE", 1, 12, 1, NULL },
-		{ "ftruncate", "ENOSPC", 1, 5, 1, NULL },
-		{ "eventfd2", "EMFILE", 1, 4, 1, NULL },
-		{ "fchmod", "EPERM", 1, 3, 1, NULL },
-		{ "openat", "EMFILE", 8, 80, 9, NULL },
-		{ "fcntl", "EINVAL", 1, 10, 3, NULL },
-		{ "mmap", "ENOMEM", 34, 70, 4, NULL },
+		{"memfd_create", "ENFILE", 1, 12, 1, NULL},
+		{"ftruncate", "ENOSPC", 1, 5, 1, NULL},
+		{"eventfd2", "EMFILE", 1, 4, 1, NULL},
+		{"fchmod", "EPERM", 1, 3, 1, NULL},
+		{"openat", "EMFILE", 8, 80, 9, NULL},
+		{"fcntl", "EINVAL", 1, 10, 3, NULL},
+		{"mmap", "ENOMEM", 34, 70, 4, NULL},
 	};
 
 	(void)state;
@@ -676,13 +690,13 @@ static void test_agent_segments_and_descriptors(void **state)
 static void test_agent_sockets(void **state)
 {
 	static const struct fault faults[] = {
-		{ "accept4", "EMFILE", 1, 2, 1, NULL },
-		{ "getsockopt", "ENOMEM", 1, 4, 1, NULL },
-		{ "sendmsg", "ENOBUFS", 1, 31, 2, NULL },
-		{ "recvmsg", "ECONNRESET", 1, 25, 2, NULL },
-		{ "socketpair", "EMFILE", 1, 2, 1, NULL },
-		{ "bind", "EACCES", 1, 2, 1, NULL },
-		{ "listen", "EADDRINUSE", 1, 2, 1, NULL },
+		{"accept4", "EMFILE", 1, 2, 1, NULL},
+		{"getsockopt", "ENOMEM", 1, 4, 1, NULL},
+		{"sendmsg", "ENOBUFS", 1, 31, 2, NULL},
+		{"recvmsg", "ECONNRESET", 1, 25, 2, NULL},
+		{"socketpair", "EMFILE", 1, 2, 1, NULL},
+		{"bind", "EACCES", 1, 2, 1, NULL},
+		{"listen", "EADDRINUSE", 1, 2, 1, NULL},
 	};
 
 	(void)state;
@@ -692,21 +706,21 @@ static void test_agent_sockets(void **state)
 static void test_agent_events_and_processes(void **state)
 {
 	static const struct fault faults[] = {
-		{ "epoll_ctl", "ENOMEM", 1, 15, 2, NULL },
-		{ "epoll_create1", "EMFILE", 1, 1, 1, NULL },
-		{ "epoll_wait", "EINTR", 1, 5, 2, NULL },
-		{ "timerfd_settime", "EINVAL", 1, 3, 1, NULL },
-		{ "signalfd4", "EMFILE", 1, 2, 1, NULL },
-		{ "pipe2", "EMFILE", 1, 2, 1, NULL },
-		{ "clone", "EAGAIN", 1, 6, 1, NULL },
-		{ "wait4", "EINTR", 1, 5, 2, NULL },
-		{ "poll", "EINTR", 1, 9, 2, NULL },
-		{ "prctl", "EPERM", 1, 3, 1, NULL },
-		{ "seccomp", "EINVAL", 1, 3, 1, NULL },
-		{ "close_range", "ENOSYS", 1, 1, 1, NULL },
-		{ "mkdir", "EACCES", 1, 2, 1, NULL },
-		{ "flock", "EINTR", 1, 1, 1, NULL },
-		{ "getrandom", "EAGAIN", 1, 3, 1, NULL },
+		{"epoll_ctl", "ENOMEM", 1, 15, 2, NULL},
+		{"epoll_create1", "EMFILE", 1, 1, 1, NULL},
+		{"epoll_wait", "EINTR", 1, 5, 2, NULL},
+		{"timerfd_settime", "EINVAL", 1, 3, 1, NULL},
+		{"signalfd4", "EMFILE", 1, 2, 1, NULL},
+		{"pipe2", "EMFILE", 1, 2, 1, NULL},
+		{"clone", "EAGAIN", 1, 6, 1, NULL},
+		{"wait4", "EINTR", 1, 5, 2, NULL},
+		{"poll", "EINTR", 1, 9, 2, NULL},
+		{"prctl", "EPERM", 1, 3, 1, NULL},
+		{"seccomp", "EINVAL", 1, 3, 1, NULL},
+		{"close_range", "ENOSYS", 1, 1, 1, NULL},
+		{"mkdir", "EACCES", 1, 2, 1, NULL},
+		{"flock", "EINTR", 1, 1, 1, NULL},
+		{"getrandom", "EAGAIN", 1, 3, 1, NULL},
 	};
 
 	(void)state;
@@ -716,17 +730,17 @@ static void test_agent_events_and_processes(void **state)
 static void test_mover_and_tiers(void **state)
 {
 	static const struct fault faults[] = {
-		{ "io_uring_setup", "EPERM", 1, 2, 1, NULL },
-		{ "io_uring_register", "ENOMEM", 1, 3, 1, NULL },
-		{ "io_uring_enter", "EAGAIN", 1, 3, 1, NULL },
-		{ "fallocate", "EOPNOTSUPP", 1, 2, 1, NULL },
-		{ "pwrite64", "ENOSPC", 1, 4, 1, "GPOOL_NO_URING" },
-		{ "pwrite64", "EIO", 1, 1, 1, "GPOOL_NO_URING" },
-		{ "pread64", "EIO", 1, 4, 1, "GPOOL_NO_URING" },
+		{"io_uring_setup", "EPERM", 1, 2, 1, NULL},
+		{"io_uring_register", "ENOMEM", 1, 3, 1, NULL},
+		{"io_uring_enter", "EAGAIN", 1, 3, 1, NULL},
+		{"fallocate", "EOPNOTSUPP", 1, 2, 1, NULL},
+		{"pwrite64", "ENOSPC", 1, 4, 1, "GPOOL_NO_URING"},
+		{"pwrite64", "EIO", 1, 1, 1, "GPOOL_NO_URING"},
+		{"pread64", "EIO", 1, 4, 1, "GPOOL_NO_URING"},
 		/* The first lane's stream and thread are the 1st and the 5th: without them no mover ever serves. */
-		{ "clone3", "EAGAIN", 1, 4, 1, NULL },
-		{ "clone3", "EAGAIN", 5, 8, 1, "GPOOL_NO_URING" },
-		{ "mlock", "ENOMEM", 1, 1, 1, NULL },
+		{"clone3", "EAGAIN", 1, 4, 1, NULL},
+		{"clone3", "EAGAIN", 5, 8, 1, "GPOOL_NO_URING"},
+		{"mlock", "ENOMEM", 1, 1, 1, NULL},
 	};
 
 	(void)state;
@@ -738,7 +752,8 @@ static void test_mover_and_tiers(void **state)
 static void worker_fault(const struct fault *fault, int nth)
 {
 	char trace[64], inject[128];
-	char *traced[] = { "strace", "-f", "-qq", "-o", "/dev/null", "-e", trace, "-e", inject, self, "--round", directory, NULL };
+	char *traced[] = {
+		"strace", "-f", "-qq", "-o", "/dev/null", "-e", trace, "-e", inject, self, "--round", directory, NULL};
 	int status;
 
 	snprintf(now_testing, sizeof(now_testing), "worker: %s %s at call %d", fault->call, fault->error, nth);
@@ -753,20 +768,20 @@ static void worker_fault(const struct fault *fault, int nth)
 static void test_worker_faults(void **state)
 {
 	static const struct fault faults[] = {
-		{ "socket", "EMFILE", 1, 2, 1, NULL },
-		{ "connect", "ECONNREFUSED", 1, 2, 1, NULL },
-		{ "sendmsg", "ENOBUFS", 1, 14, 1, NULL },
-		{ "recvmsg", "ECONNRESET", 1, 14, 1, NULL },
-		{ "fcntl", "ENOMEM", 1, 8, 1, NULL },
-		{ "mmap", "ENOMEM", 30, 90, 4, NULL },
-		{ "mprotect", "ENOMEM", 8, 30, 2, NULL },
-		{ "madvise", "EINVAL", 1, 6, 1, NULL },
-		{ "munmap", "EINVAL", 1, 8, 2, NULL },
-		{ "write", "EAGAIN", 1, 3, 1, NULL },
-		{ "memfd_create", "EMFILE", 1, 1, 1, NULL },
-		{ "fchmod", "EPERM", 1, 1, 1, NULL },
-		{ "getrandom", "EAGAIN", 1, 2, 1, NULL },
-		{ "clone3", "EAGAIN", 1, 3, 1, NULL },
+		{"socket", "EMFILE", 1, 2, 1, NULL},
+		{"connect", "ECONNREFUSED", 1, 2, 1, NULL},
+		{"sendmsg", "ENOBUFS", 1, 14, 1, NULL},
+		{"recvmsg", "ECONNRESET", 1, 14, 1, NULL},
+		{"fcntl", "ENOMEM", 1, 8, 1, NULL},
+		{"mmap", "ENOMEM", 30, 90, 4, NULL},
+		{"mprotect", "ENOMEM", 8, 30, 2, NULL},
+		{"madvise", "EINVAL", 1, 6, 1, NULL},
+		{"munmap", "EINVAL", 1, 8, 2, NULL},
+		{"write", "EAGAIN", 1, 3, 1, NULL},
+		{"memfd_create", "EMFILE", 1, 1, 1, NULL},
+		{"fchmod", "EPERM", 1, 1, 1, NULL},
+		{"getrandom", "EAGAIN", 1, 2, 1, NULL},
+		{"clone3", "EAGAIN", 1, 3, 1, NULL},
 	};
 	pid_t child = gpoold_start(NULL, 0);
 
@@ -786,8 +801,8 @@ static void test_worker_faults(void **state)
 /* Each kind of driver call fails at its first and at later uses, in a worker that is attached, or while it attaches. */
 static void test_driver_faults(void **state)
 {
-	static const enum gpu_call kinds[] = { GPU_CALL_IMPORT, GPU_CALL_RESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP,
-		GPU_CALL_UNRESERVE };
+	static const enum gpu_call kinds[] = {
+		GPU_CALL_IMPORT, GPU_CALL_RESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_UNRESERVE};
 	pid_t child = gpoold_start(NULL, 0);
 
 	(void)state;
@@ -806,7 +821,8 @@ static void test_driver_faults(void **state)
 			for (int tries = 0; tries < 40; tries++) {
 				error = gpool_alloc(pool, 1 + (uint32_t)tries % 9, NULL, &block);
 				if (error && error != -ENOMEM && error != -ENOSPC)
-					fail_msg("driver call %s, use %d: gpool_alloc() says %d", gpu_call_name(kinds[i]), (int)nth, error);
+					fail_msg("driver call %s, use %d: gpool_alloc() says %d",
+						gpu_call_name(kinds[i]), (int)nth, error);
 				if (!error)
 					assert_int_equal(fill_and_verify(pool, &block, nth), 0);
 				if (!error && tries % 3 == 0)
@@ -827,7 +843,7 @@ static void test_driver_faults(void **state)
 
 static int have_strace(void)
 {
-	char *argv[] = { "strace", "-qq", "-o", "/dev/null", "-e", "trace=getpid", "true", NULL };
+	char *argv[] = {"strace", "-qq", "-o", "/dev/null", "-e", "trace=getpid", "true", NULL};
 	int status = wait_end(spawn(argv));
 
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0;

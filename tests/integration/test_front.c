@@ -1,12 +1,12 @@
 /*
  * test_front.c - the front process between honest clients, hostile peers and an agent.
  *
- * Goal: requests that pass the checks reach the agent and answers come back; others are refused or dropped; and whatever a peer
- * sends, at most the front dies, the next one serves again, and no descriptors pile up.
- * Method: front_run() in a forked child as the keeper would start it; this process is the agent, so it never calls nanomsg
- * itself. Honest clients are forked children that use client/core/control.c and client/core/events.c. Hostile ones, and those that must be
- * exact, speak nanomsg's wire format by hand over a plain socket: 8 bytes of greeting, then messages of a type byte (1), a u64
- * length (big-endian) and, for REQ, a u32 request id with the top bit set.
+ * Goal: requests that pass the checks reach the agent and answers come back; others are refused or dropped; and
+ * whatever a peer sends, at most the front dies, the next one serves again, and no descriptors pile up.
+ * Method: front_run() in a forked child as the keeper would start it; this process is the agent, so it never calls
+ * nanomsg itself. Honest clients are forked children that use client/core/control.c and client/core/events.c. Hostile
+ * ones, and those that must be exact, speak nanomsg's wire format by hand over a plain socket: 8 bytes of greeting,
+ * then messages of a type byte (1), a u64 length (big-endian) and, for REQ, a u32 request id with the top bit set.
  * An alarm ends a test that waits for ever.
  */
 #include <dirent.h>
@@ -137,8 +137,11 @@ static void start_front(struct fixture *fixture, struct front_options options)
 
 static struct front_options usual_options(void)
 {
-	return (struct front_options){
-		.uid = (uid_t)-1, .gid = (gid_t)-1, .message_bytes_max = MESSAGE_MAX, .requests_per_second = 0, .seccomp = true};
+	return (struct front_options){.uid = (uid_t)-1,
+		.gid = (gid_t)-1,
+		.message_bytes_max = MESSAGE_MAX,
+		.requests_per_second = 0,
+		.seccomp = true};
 }
 
 static void start_usual_front(struct fixture *fixture)
@@ -427,15 +430,16 @@ static void expect_client_ok(pid_t pid)
 }
 
 /* In a child: end with the number of the line, which fits into an exit status when taken modulo 255. */
-#define CHECK(condition)                                                                                                           \
-	do {                                                                                                                       \
-		if (!(condition)) {                                                                                                \
-			fprintf(stderr, "test_front.c:%d: client: %s\n", __LINE__, #condition);                                    \
-			_exit(1 + __LINE__ % 255);                                                                                 \
-		}                                                                                                                  \
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			fprintf(stderr, "test_front.c:%d: client: %s\n", __LINE__, #condition); \
+			_exit(1 + __LINE__ % 255); \
+		} \
 	} while (0)
 
-static int call_version(struct channel *control, const uint8_t *with_token, uint8_t *reply, size_t capacity, int timeout_ms)
+static int call_version(
+	struct channel *control, const uint8_t *with_token, uint8_t *reply, size_t capacity, int timeout_ms)
 {
 	const struct msg_version_request request = {0};
 	uint8_t message[MSG_LARGEST_version_request];
@@ -587,14 +591,16 @@ static int client_asks_once(const struct fixture *fixture)
 static bool answer_raw(int fd)
 {
 	const struct msg_done_reply done = {.text = "done"};
-	uint8_t request[FRAME_HEAD + ID_BYTES + MSG_ENVELOPE_BYTES], reply[FRAME_HEAD + ID_BYTES + MSG_LARGEST_done_reply];
+	uint8_t request[FRAME_HEAD + ID_BYTES + MSG_ENVELOPE_BYTES],
+		reply[FRAME_HEAD + ID_BYTES + MSG_LARGEST_done_reply];
 	struct msg_envelope envelope;
 	int length;
 
 	if (recv(fd, request, sizeof(request), MSG_WAITALL) != sizeof(request))
 		return false;
 	assert_int_equal(msg_envelope_read(&envelope, request + FRAME_HEAD + ID_BYTES, MSG_ENVELOPE_BYTES), 0);
-	length = msg_encode_done_reply(&done, envelope.sequence, NULL, reply + FRAME_HEAD + ID_BYTES, MSG_LARGEST_done_reply);
+	length = msg_encode_done_reply(
+		&done, envelope.sequence, NULL, reply + FRAME_HEAD + ID_BYTES, MSG_LARGEST_done_reply);
 	assert_true(length > 0);
 	frame(reply, 1, ID_BYTES + (size_t)length);
 	memcpy(reply + FRAME_HEAD, request + FRAME_HEAD, ID_BYTES);
@@ -602,8 +608,8 @@ static bool answer_raw(int fd)
 }
 
 /*
- * What comes on the first connection is taken and never answered; nanomsg alone would send all to it for ever. On a busy machine the
- * client may give up others too before they are answered.
+ * What comes on the first connection is taken and never answered; nanomsg alone would send all to it for ever. On a
+ * busy machine the client may give up others too before they are answered.
  */
 static void test_a_silent_connection_is_given_up(void **state)
 {
@@ -612,7 +618,8 @@ static void test_a_silent_connection_is_given_up(void **state)
 	uint8_t theirs[sizeof(greeting)];
 	int listener = listen_raw(fixture->control_path), connections = 0, fd = -1;
 	pid_t client = start_client(fixture, client_asks_once);
-	struct pollfd wait[] = {{.fd = (int)syscall(SYS_pidfd_open, client, 0), .events = POLLIN}, {.fd = listener, .events = POLLIN}};
+	struct pollfd wait[] = {
+		{.fd = (int)syscall(SYS_pidfd_open, client, 0), .events = POLLIN}, {.fd = listener, .events = POLLIN}};
 
 	assert_true(wait[0].fd >= 0);
 	while (poll(wait, 2, -1) > 0 && !wait[0].revents) {
@@ -622,7 +629,8 @@ static void test_a_silent_connection_is_given_up(void **state)
 		if (fd >= 0)
 			close(fd);
 		fd = next;
-		if (send(fd, greeting, sizeof(greeting), MSG_NOSIGNAL) > 0 && recv(fd, theirs, sizeof(theirs), MSG_WAITALL) > 0 && connections++)
+		if (send(fd, greeting, sizeof(greeting), MSG_NOSIGNAL) > 0 &&
+			recv(fd, theirs, sizeof(theirs), MSG_WAITALL) > 0 && connections++)
 			answer_raw(fd);
 	}
 	expect_client_ok(client);
@@ -663,7 +671,9 @@ static int client_is_answered_late(const struct fixture *fixture)
 	return 0;
 }
 
-/* A request after one whose answer was not waited for goes over another connection: nanomsg would leak the late answer. */
+/*
+ * A request after one whose answer was not waited for goes over another connection: nanomsg would leak the late answer.
+ */
 static void test_a_late_answer_is_discarded(void **state)
 {
 	struct fixture *fixture = *state;
@@ -738,7 +748,9 @@ static void test_the_front_beats(void **state)
 	stop_front(fixture);
 }
 
-/* Before a front has been told all tokens it answers nobody: what it does not know may be good. Then it does at once. */
+/*
+ * Before a front has been told all tokens it answers nobody: what it does not know may be good. Then it does at once.
+ */
 static void start_front_that_learns(struct fixture *fixture)
 {
 	struct pollfd wait = {.events = POLLIN};
@@ -833,7 +845,10 @@ static void test_rate_is_limited_per_token(void **state)
 	announce(fixture, token, true);
 	announce(fixture, other_token, true);
 	fd = connect_req(fixture);
-	/* One at a time, so that each has its own answer: a burst passes, then there is a refusal, however slow this machine is. */
+	/*
+	 * One at a time, so that each has its own answer: a burst passes, then there is a refusal, however slow this
+	 * machine is.
+	 */
 	for (uint32_t id = 1;; id++) {
 		struct pollfd both[2] = {{.fd = fd, .events = POLLIN}, {.fd = fixture->agent, .events = POLLIN}};
 
@@ -862,7 +877,8 @@ static void test_rate_is_limited_per_token(void **state)
 static void test_unknown_types_are_refused(void **state)
 {
 	struct fixture *fixture = *state;
-	static const uint16_t types[] = {MSG_TYPE_attach_request, MSG_TYPE_done_reply, MSG_TYPE_event, MSG_TYPE_front_token, 60000};
+	static const uint16_t types[] = {
+		MSG_TYPE_attach_request, MSG_TYPE_done_reply, MSG_TYPE_event, MSG_TYPE_front_token, 60000};
 	uint8_t message[MSG_ENVELOPE_BYTES];
 	const struct msg_version_request request = {0};
 	int fd;
@@ -870,7 +886,8 @@ static void test_unknown_types_are_refused(void **state)
 	start_usual_front(fixture);
 	fd = connect_req(fixture);
 	for (uint32_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-		assert_int_equal(msg_encode_version_request(&request, i, token, message, sizeof(message)), sizeof(message));
+		assert_int_equal(
+			msg_encode_version_request(&request, i, token, message, sizeof(message)), sizeof(message));
 		message[6] = (uint8_t)types[i];
 		message[7] = (uint8_t)(types[i] >> 8);
 		send_req(fd, i, message, sizeof(message));
@@ -923,7 +940,9 @@ static void test_agent_that_does_not_read_is_reported(void **state)
 
 	start_usual_front(fixture);
 	expect_service(fixture);
-	/* what limits is the sender's buffer; asked for here with large requests, which only the agent would find wrong */
+	/*
+	 * what limits is the sender's buffer; asked for here with large requests, which only the agent would find wrong
+	 */
 	assert_int_equal(setsockopt(fixture->agent, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
 	assert_int_equal(msg_encode_version_request(&request, 0, token, message, sizeof(message)), MSG_ENVELOPE_BYTES);
 	for (int i = 0; i < 4; i++)
@@ -992,7 +1011,10 @@ static void test_events_are_published(void **state)
 	expect_client_ok(start_client(fixture, client_hears_nothing));
 	start_usual_front(fixture);
 	client = start_client(fixture, client_hears_an_event);
-	/* Nobody tells when a subscription is in place: publish until it was heard, as events are hints and may be missed. */
+	/*
+	 * Nobody tells when a subscription is in place: publish until it was heard, as events are hints and may be
+	 * missed.
+	 */
 	while (waitpid(client, &status, WNOHANG) == 0) {
 		send_to_front(fixture, 0, message, (size_t)length);
 		poll(NULL, 0, 5);
@@ -1176,7 +1198,9 @@ static void test_what_is_no_message_is_dropped(void **state)
 	stop_front(fixture);
 }
 
-/* A way back of many hops is honest as far as nanomsg goes, but nobody forwards to us: dropped before it takes memory. */
+/*
+ * A way back of many hops is honest as far as nanomsg goes, but nobody forwards to us: dropped before it takes memory.
+ */
 static void test_long_ways_back_are_dropped(void **state)
 {
 	struct fixture *fixture = *state;
@@ -1205,8 +1229,10 @@ static bool send_with_descriptors(int fd)
 		char bytes[CMSG_SPACE(50 * sizeof(int))];
 	} control = {.bytes = {0}};
 	struct iovec part = {.iov_base = bytes, .iov_len = sizeof(bytes)};
-	struct msghdr header = {
-		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+	struct msghdr header = {.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes)};
 	struct cmsghdr *entry = CMSG_FIRSTHDR(&header);
 	int fds[50];
 
@@ -1262,7 +1288,8 @@ static void test_many_connections_are_no_leak(void **state)
 		if (i % 2 == 0)
 			greet(fds[i], SP_SUB);
 	}
-	assert_true(count_descriptors(fixture->front) >= before + MANY - 1); /* the first may have counted one that was ending */
+	/* the first may have counted one that was ending */
+	assert_true(count_descriptors(fixture->front) >= before + MANY - 1);
 	/* through several of the front's own counts, which are half a second apart */
 	for (struct timespec start, now = {0}; clock_gettime(CLOCK_MONOTONIC, now.tv_sec ? &now : &start), true;) {
 		expect_service(fixture);
@@ -1279,7 +1306,10 @@ static void test_many_connections_are_no_leak(void **state)
 	stop_front(fixture);
 }
 
-/* As many connections as the kernel takes, which is more than the front may have: it ends, and the next one serves again. */
+/*
+ * As many connections as the kernel takes, which is more than the front may have: it ends, and the next one serves
+ * again.
+ */
 static void test_too_many_connections_cost_at_most_the_front(void **state)
 {
 	struct fixture *fixture = *state;
@@ -1451,9 +1481,7 @@ static void test_bad_options_are_refused(void **state)
 		const char *url;
 		int error;
 	} cases[] = {
-		{"tcp://127.0.0.1:5555", EINVAL},
-		{"ipc://", EINVAL},
-		{long_url, ENAMETOOLONG},
+		{"tcp://127.0.0.1:5555", EINVAL}, {"ipc://", EINVAL}, {long_url, ENAMETOOLONG},
 		{"ipc:///no/such/folder/socket", ENOENT},
 		{fixture->events_url, EADDRINUSE}, /* a file that is no socket is not removed */
 	};

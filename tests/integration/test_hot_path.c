@@ -1,9 +1,10 @@
 /*
  * test_hot_path.c - a worker that has warmed up asks nobody: no driver call and no system call.
  *
- * Method: a child, this program again under strace, attaches, warms up, and then allocates, pins, unpins and frees a million
- * times, between two calls of getppid() that nobody else makes. No line of strace's may stand between them, whatever thread made
- * it; and the back end's count of calls must not change. Skipped where strace is missing or may not trace.
+ * Method: a child, this program again under strace, attaches, warms up, and then allocates, pins, unpins and frees a
+ * million times, between two calls of getppid() that nobody else makes. No line of strace's may stand between them,
+ * whatever thread made it; and the back end's count of calls must not change. Skipped where strace is missing or may
+ * not trace.
  */
 #include "client/gpool.h"
 #include "tests/lib/harness.h"
@@ -103,7 +104,8 @@ static int worker(const char *directory)
 	if (error)
 		fprintf(stderr, "a call failed: %s\n", gpool_strerror(error));
 	if (after != before || !before)
-		fprintf(stderr, "driver calls: %llu before, %llu after\n", (unsigned long long)before, (unsigned long long)after);
+		fprintf(stderr, "driver calls: %llu before, %llu after\n", (unsigned long long)before,
+			(unsigned long long)after);
 	gpool_close(pool);
 	return error || after != before || !before;
 }
@@ -168,8 +170,8 @@ static int count_between(const char *trace)
 int main(int argc, char **argv)
 {
 	/* The lease is as large as the worker's needs and stays so: what is measured is the steady state. */
-	static const char *const arguments[] = {"--pool", "name=p0,backend=host,size=1GiB,page_size=512KB,reserved=0", "--set",
-		"lease.keep_pages=2048", "--set", "lease.idle=1h", NULL};
+	static const char *const arguments[] = {"--pool", "name=p0,backend=host,size=1GiB,page_size=512KB,reserved=0",
+		"--set", "lease.keep_pages=2048", "--set", "lease.idle=1h", NULL};
 	struct harness harness;
 	char trace[96];
 	int status, calls;

@@ -1,9 +1,10 @@
 /*
  * test_huge_pages.c - pools of host memory in huge pages of the kernel.
  *
- * Goal: all memory is there when the pool is, in zeros, and mapped as huge pages by workers, also where it was published; without the key it comes
- * with its use; more than there is, is refused. Method: a gpoold, its memory as the files in its hands tell, and this
- * process's own maps. Where the kernel has no huge page to give, which the log says, their sizes in the maps are not looked at.
+ * Goal: all memory is there when the pool is, in zeros, and mapped as huge pages by workers, also where it was
+ * published; without the key it comes with its use; more than there is, is refused. Method: a gpoold, its memory as the
+ * files in its hands tell, and this process's own maps. Where the kernel has no huge page to give, which the log says,
+ * their sizes in the maps are not looked at.
  */
 #include "tests/integration/life.h"
 #include "tests/integration/spill_view.h"
@@ -31,8 +32,8 @@ static bool log_says(const char *text)
 	return found;
 }
 
-static const char *const huge[] = { "--pool", PLACE ",size=32MiB,huge_pages=yes", NULL };
-static const char *const small[] = { "--pool", PLACE ",size=32MiB", NULL };
+static const char *const huge[] = {"--pool", PLACE ",size=32MiB,huge_pages=yes", NULL};
+static const char *const small[] = {"--pool", PLACE ",size=32MiB", NULL};
 
 /* Of all of the pool, what the kernel has given a page to. */
 static uint64_t present_bytes(void)
@@ -127,10 +128,11 @@ static void test_published_pages_stay_huge(void **state)
 
 static void test_each_handle_of_its_own_is_huge_too(void **state)
 {
-	static const char text[] =
-		"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"2MiB\"; reserved = \"0 pages\"; huge_pages = \"yes\"; } );\n"
-		"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; domain = \"blue\"; } );\n";
-	const char *arguments[] = { "--config", config_path, NULL };
+	static const char text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = "
+				   "\"2MiB\"; reserved = \"0 pages\"; huge_pages = \"yes\"; } );\n"
+				   "tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = "
+				   "\"blue\"; domain = \"blue\"; } );\n";
+	const char *arguments[] = {"--config", config_path, NULL};
 	struct gpool_block block;
 	struct gpool *pool;
 	uint64_t address;
@@ -170,7 +172,10 @@ static void test_without_the_key_memory_comes_with_its_use(void **state)
 	gpool_close(pool);
 }
 
-/* In the child: become a gpoold for whose control group somebody has set a limit, as it reads that. 77: we may not pretend so. */
+/*
+ * In the child: become a gpoold for whose control group somebody has set a limit, as it reads that. 77: we may not
+ * pretend so.
+ */
 static _Noreturn void limited_become(int said, const char *most)
 {
 	char program[512];
@@ -178,7 +183,8 @@ static _Noreturn void limited_become(int said, const char *most)
 	FILE *file;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (unshare(CLONE_NEWNS | CLONE_NEWCGROUP) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("none", "/sys/fs/cgroup", "tmpfs", 0, NULL))
+	if (unshare(CLONE_NEWNS | CLONE_NEWCGROUP) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+		mount("none", "/sys/fs/cgroup", "tmpfs", 0, NULL))
 		_exit(77);
 	file = fopen("/sys/fs/cgroup/memory.max", "we");
 	if (!file || fputs(most, file) < 0 || fclose(file))
@@ -192,7 +198,8 @@ static _Noreturn void limited_become(int said, const char *most)
 	strcat(program, "/gpoold");
 	dup2(said, STDOUT_FILENO);
 	dup2(said, STDERR_FILENO);
-	execl(getenv("GPOOLD") ? getenv("GPOOLD") : program, "gpoold", "--foreground", "--dir", config_path, huge[0], huge[1], NULL);
+	execl(getenv("GPOOLD") ? getenv("GPOOLD") : program, "gpoold", "--foreground", "--dir", config_path, huge[0],
+		huge[1], NULL);
 	_exit(77);
 }
 
@@ -226,7 +233,8 @@ static void test_more_than_the_group_may_have(void **state)
 	memset(text, 0, sizeof(text));
 	assert_true(pread(said, text, sizeof(text) - 1, 0) > 0);
 	close(said);
-	assert_non_null(strstr(text, "pool 'p0' takes 32 MiB of memory with huge_pages, and 16 MiB are available; choose a smaller size"));
+	assert_non_null(strstr(text,
+		"pool 'p0' takes 32 MiB of memory with huge_pages, and 16 MiB are available; choose a smaller size"));
 }
 
 int main(void)

@@ -1,9 +1,10 @@
 /*
  * test_keep_over_restart.c - memory that outlives gpoold in the store of a service manager.
  *
- * Goal: with keep_over_restart a stop hands everything over as a whole, and the next run goes on with the same memory and words; what
- * does not fit is refused and stays in the store; what cannot be handed over is given back, with the cause. Method: this process plays
- * the service manager: it listens at $NOTIFY_SOCKET, keeps the descriptor that comes, and gives it to the next gpoold.
+ * Goal: with keep_over_restart a stop hands everything over as a whole, and the next run goes on with the same memory
+ * and words; what does not fit is refused and stays in the store; what cannot be handed over is given back, with the
+ * cause. Method: this process plays the service manager: it listens at $NOTIFY_SOCKET, keeps the descriptor that comes,
+ * and gives it to the next gpoold.
  */
 #include "tests/integration/keeper.h"
 
@@ -27,11 +28,11 @@ static struct {
 	int stored; /* -1: nothing */
 	bool deaf;  /* takes nothing: neither descriptors nor barriers */
 	uint32_t readies, removals, beats;
-} manager = { .socket = -1, .stored = -1 };
+} manager = {.socket = -1, .stored = -1};
 
 static void manager_begin(void)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
 
 	snprintf(manager.place, sizeof(manager.place), "/tmp/gpool-notify-%d", (int)getpid());
 	unlink(manager.place);
@@ -46,8 +47,9 @@ static void manager_begin(void)
 static void manager_take(void)
 {
 	char text[512], control[CMSG_SPACE(sizeof(int))];
-	struct iovec part = { text, sizeof(text) - 1 };
-	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
+	struct iovec part = {text, sizeof(text) - 1};
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
 	ssize_t length = recvmsg(manager.socket, &message, MSG_CMSG_CLOEXEC);
 	struct cmsghdr *entry = CMSG_FIRSTHDR(&message);
 	int fd = -1;
@@ -77,7 +79,7 @@ static void manager_take(void)
 /* What it said until its end, and its exit status. */
 static int manager_await_end(pid_t pid)
 {
-	struct pollfd look[] = { { manager.socket, POLLIN, 0 }, { (int)syscall(SYS_pidfd_open, pid, 0), POLLIN, 0 } };
+	struct pollfd look[] = {{manager.socket, POLLIN, 0}, {(int)syscall(SYS_pidfd_open, pid, 0), POLLIN, 0}};
 	int status;
 
 	for (;;) {
@@ -117,16 +119,19 @@ static void manager_end(void)
 /* Which gpoold, beside this program. */
 static const char *program = "../gpoold";
 
-/* gpoold behind a shell that gives it what is stored as descriptor 3, as sd_listen_fds(3) tells, with limits of its own. */
+/*
+ * gpoold behind a shell that gives it what is stored as descriptor 3, as sd_listen_fds(3) tells, with limits of its
+ * own.
+ */
 static void give_stored(char script[64], const char *before)
 {
 	char text[900];
 	int length;
 
 	snprintf(script, 64, "/tmp/gpool-given-%d", (int)getpid());
-	length = snprintf(text, sizeof(text),
-		"#!/bin/sh\n%s\nexport LISTEN_PID=$$\n%sexec '%s' \"$@\" %s\n", before,
-		manager.stored >= 0 ? "export LISTEN_FDS=1 LISTEN_FDNAMES=gpool\n" : "", beside(program), manager.stored >= 0 ? "3<&9" : "");
+	length = snprintf(text, sizeof(text), "#!/bin/sh\n%s\nexport LISTEN_PID=$$\n%sexec '%s' \"$@\" %s\n", before,
+		manager.stored >= 0 ? "export LISTEN_FDS=1 LISTEN_FDNAMES=gpool\n" : "", beside(program),
+		manager.stored >= 0 ? "3<&9" : "");
 	file_write(script, text, (size_t)length);
 	assert_int_equal(chmod(script, 0700), 0);
 	assert_int_equal(setenv("GPOOLD", script, 1), 0);
@@ -156,7 +161,8 @@ static int refused(const char *const *arguments, char *said, size_t bytes, const
 	int status;
 
 	give_stored(script, before);
-	length = (size_t)snprintf(command, sizeof(command), "timeout 20 %s --dir /tmp/gpool-refused-%d", script, (int)getpid());
+	length = (size_t)snprintf(
+		command, sizeof(command), "timeout 20 %s --dir /tmp/gpool-refused-%d", script, (int)getpid());
 	for (; *arguments; arguments++)
 		length += (size_t)snprintf(command + length, sizeof(command) - length, " '%s'", *arguments);
 	snprintf(command + length, sizeof(command) - length, " 2>&1");
@@ -170,7 +176,7 @@ static int refused(const char *const *arguments, char *said, size_t bytes, const
 	return WEXITSTATUS(status);
 }
 
-static const char *const usual[] = { "--pool", POOL, KEEP, NULL };
+static const char *const usual[] = {"--pool", POOL, KEEP, NULL};
 
 static void fill(struct gpool *pool, uint8_t with)
 {
@@ -203,7 +209,8 @@ static uint32_t starts_recorded(const struct gpool *pool)
 	uint32_t starts = 0;
 
 	for (uint32_t place = 0; place < flight_used(events); place++)
-		starts += !flight_read(events, place, UINT64_MAX, &entry, NULL) && entry.kind == GPOOL_EVENT_AGENT_START;
+		starts +=
+			!flight_read(events, place, UINT64_MAX, &entry, NULL) && entry.kind == GPOOL_EVENT_AGENT_START;
 	return starts;
 }
 
@@ -235,7 +242,8 @@ static void test_memory_outlives_gpoold(void **state)
 		pool_is_whole(PAGES);
 		pool = harness_open(&harness);
 		/* The generations go on, so no old handle names a new content. */
-		assert_true(page_word_generation(atomic_load(&pool_view(pool)->pages[0])) >= page_word_generation(word));
+		assert_true(
+			page_word_generation(atomic_load(&pool_view(pool)->pages[0])) >= page_word_generation(word));
 		is_filled(pool, 0x5a);
 		assert_int_equal(starts_recorded(pool), i + 2);
 		word = atomic_load(&pool_view(pool)->pages[0]);
@@ -255,7 +263,10 @@ static void test_memory_outlives_gpoold(void **state)
 	manager_end();
 }
 
-/* Of a session that is there at the end the next run has segment and pidfd, by which its agent knows when its pages come free. */
+/*
+ * Of a session that is there at the end the next run has segment and pidfd, by which its agent knows when its pages
+ * come free.
+ */
 static void test_sessions_are_held_until_their_process_is_dead(void **state)
 {
 	struct gpool *observer;
@@ -318,7 +329,7 @@ static void goes_on_with(const char *module, const char *version, uint8_t bytes,
 	struct gpool *pool;
 
 	snprintf(path, sizeof(path), "%s", beside(module));
-	start_given((const char *const[]){ "--module", path, "--pool", POOL, KEEP, NULL });
+	start_given((const char *const[]){"--module", path, "--pool", POOL, KEEP, NULL});
 	assert_true(agent_is(version));
 	pool = harness_open(&harness);
 	is_filled(pool, bytes);
@@ -329,7 +340,10 @@ static void goes_on_with(const char *module, const char *version, uint8_t bytes,
 	assert_true(manager.stored >= 0);
 }
 
-/* A run of another version of the same layout goes on with the memory, and so does the version before; another layout leaves it there. */
+/*
+ * A run of another version of the same layout goes on with the memory, and so does the version before; another layout
+ * leaves it there.
+ */
 static void test_another_version_goes_on(void **state)
 {
 	char said[4000], path[700], wanted[100], ours[LAYOUT_TEXT_BYTES];
@@ -352,7 +366,9 @@ static void test_another_version_goes_on(void **state)
 	snprintf(wanted, sizeof(wanted), "it has layout %s, this gpoold has %d.", ours, POOL_LAYOUT_VERSION);
 	expect_text(said, wanted);
 	snprintf(path, sizeof(path), "%s", beside("other/gpoold-agent.so"));
-	assert_int_equal(refused((const char *const[]){ "--module", path, "--pool", POOL, KEEP, NULL }, said, sizeof(said), ""), 1);
+	assert_int_equal(
+		refused((const char *const[]){"--module", path, "--pool", POOL, KEEP, NULL}, said, sizeof(said), ""),
+		1);
 	expect_text(said, "ledger_role.arrivals differs");
 	expect_text(said, ours);
 	assert_int_equal(manager.removals, 1);
@@ -364,11 +380,11 @@ static void test_another_version_goes_on(void **state)
 static void test_what_does_not_fit_stays_in_the_store(void **state)
 {
 	static const char *const others[][8] = {
-		{ "--pool", "name=p1,backend=host,size=32MiB,page_size=512KB,reserved=0", KEEP, NULL },
-		{ "--pool", "name=p0,backend=host,size=64MiB,page_size=512KB,reserved=0", KEEP, NULL },
-		{ "--pool", "name=p0,backend=host,size=64MiB,page_size=1MB,reserved=0", KEEP, NULL },
-		{ "--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0,device=1", KEEP, NULL },
-		{ "--pool", POOL, "--pool", "name=p1,backend=host,size=32MiB,page_size=512KB,reserved=0", KEEP, NULL },
+		{"--pool", "name=p1,backend=host,size=32MiB,page_size=512KB,reserved=0", KEEP, NULL},
+		{"--pool", "name=p0,backend=host,size=64MiB,page_size=512KB,reserved=0", KEEP, NULL},
+		{"--pool", "name=p0,backend=host,size=64MiB,page_size=1MB,reserved=0", KEEP, NULL},
+		{"--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0,device=1", KEEP, NULL},
+		{"--pool", POOL, "--pool", "name=p1,backend=host,size=32MiB,page_size=512KB,reserved=0", KEEP, NULL},
 	};
 	struct gpool *pool;
 	char said[4000];
@@ -402,7 +418,7 @@ static void test_what_does_not_fit_stays_in_the_store(void **state)
 /* The key is the way out; and what was used up is no obstacle. */
 static void test_without_the_key_it_is_given_back(void **state)
 {
-	static const char *const without[] = { "--pool", POOL, NULL };
+	static const char *const without[] = {"--pool", POOL, NULL};
 	struct gpool *pool;
 
 	(void)state;
@@ -431,7 +447,7 @@ static void test_the_watchdog_hears_of_it(void **state)
 
 	(void)state;
 	manager_begin();
-	look = (struct pollfd){ manager.socket, POLLIN, 0 };
+	look = (struct pollfd){manager.socket, POLLIN, 0};
 	assert_int_equal(setenv("WATCHDOG_USEC", "40000", 1), 0);
 	start_given(usual);
 	while (manager.beats < 5) {
@@ -439,7 +455,7 @@ static void test_the_watchdog_hears_of_it(void **state)
 		manager_take();
 	}
 	assert_int_equal(kill(harness.pid, SIGSTOP), 0);
-	assert_int_equal(waitid(P_PID, (id_t)harness.pid, &(siginfo_t){ 0 }, WSTOPPED), 0);
+	assert_int_equal(waitid(P_PID, (id_t)harness.pid, &(siginfo_t){0}, WSTOPPED), 0);
 	while (poll(&look, 1, 0) == 1)
 		manager_take();
 	assert_int_equal(poll(&look, 1, 200), 0);

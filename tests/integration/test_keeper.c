@@ -1,9 +1,9 @@
 /*
  * test_keeper.c - the processes of gpoold die, one after the other and again and again.
  *
- * Goal: whoever dies is started again and the pool is as it was; who keeps dying is not given up; each child has what it needs and
- * nothing else; the end leaves nothing; without descriptors sessions are refused by name. Method: kill -9 of the real processes, found in
- * /proc, and tools that attach anew. What a child has mapped and open is read in /proc.
+ * Goal: whoever dies is started again and the pool is as it was; who keeps dying is not given up; each child has what
+ * it needs and nothing else; the end leaves nothing; without descriptors sessions are refused by name. Method: kill -9
+ * of the real processes, found in /proc, and tools that attach anew. What a child has mapped and open is read in /proc.
  */
 #include "tests/integration/keeper.h"
 
@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-static const char *const usual[] = { "--pool", POOL, NULL };
+static const char *const usual[] = {"--pool", POOL, NULL};
 
 static void start(const char *const *arguments)
 {
@@ -88,13 +88,17 @@ static void test_memory_outlives_the_agent(void **state)
 	pool_is_whole(PAGES);
 }
 
-/* A file that was broken after the start is no reason to stay down: only a reload takes over what is in it, or refuses it. */
+/*
+ * A file that was broken after the start is no reason to stay down: only a reload takes over what is in it, or refuses
+ * it.
+ */
 static void test_a_restart_keeps_the_configuration(void **state)
 {
-	static const char text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n";
+	static const char text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = "
+				   "\"512KB\"; reserved = \"0 pages\"; } );\n";
 	char path[64] = "/tmp/gpool-keeper-XXXXXX";
 	int fd = mkstemp(path);
-	const char *const arguments[] = { "--config", path, NULL };
+	const char *const arguments[] = {"--config", path, NULL};
 	struct result result;
 
 	(void)state;
@@ -155,7 +159,8 @@ static void test_a_missing_module_is_named(void **state)
 	FILE *output;
 
 	(void)state;
-	snprintf(command, sizeof(command), "%s --module /nowhere/gpoold-agent.so --dir /tmp/gpool-none-%d --pool %s 2>&1", beside("../gpoold"),
+	snprintf(command, sizeof(command),
+		"%s --module /nowhere/gpoold-agent.so --dir /tmp/gpool-none-%d --pool %s 2>&1", beside("../gpoold"),
 		(int)getpid(), POOL);
 	output = popen(command, "r");
 	assert_non_null(output);
@@ -187,21 +192,24 @@ static bool maps_have(pid_t pid, const char *text)
 static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 {
 	static char module[700];
-	const char *const arguments[] = { "--module", module, "--pool", POOL, "--pool",
-		"name=other,backend=host,size=8MiB,page_size=512KB,reserved=0", NULL };
+	const char *const arguments[] = {"--module", module, "--pool", POOL, "--pool",
+		"name=other,backend=host,size=8MiB,page_size=512KB,reserved=0", NULL};
 	struct gpool *pool;
 	pid_t mover, agent;
 
 	(void)state;
 	snprintf(module, sizeof(module), "%s", beside("modules/mover.so"));
 	start(arguments);
-	log_await("mover of 'p0': start 0, before me 0, 1 handles, 0 sessions, segment read-only, ledger not mapped, channel -1, bells 1");
-	log_await("mover of 'other': start 0, before me 0, 1 handles, 0 sessions, segment read-only, ledger not mapped, channel -1, bells 1");
+	log_await("mover of 'p0': start 0, before me 0, 1 handles, 0 sessions, segment read-only, ledger not mapped, "
+		  "channel -1, bells 1");
+	log_await("mover of 'other': start 0, before me 0, 1 handles, 0 sessions, segment read-only, ledger not "
+		  "mapped, channel -1, bells 1");
 	pool = harness_open(&harness);
 	mover = child_named(harness.pid, "gpoold-mover");
 	/* With a session there; its mover's successor inherits a keeper that holds it. */
 	kill_and_await(mover, SIGKILL);
-	log_await("start 1, before me 1, 1 handles, 0 sessions, segment read-only, ledger not mapped, channel -1, bells 1");
+	log_await("start 1, before me 1, 1 handles, 0 sessions, segment read-only, ledger not mapped, channel -1, "
+		  "bells 1");
 	gpool_close(pool);
 	mover = child_awaited(harness.pid, "gpoold-mover");
 	agent = child_named(harness.pid, "gpoold-agent");
@@ -223,11 +231,15 @@ static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 
 enum { FEW = 256 };
 
-/* gpoold behind a shell that lowers its limit; as root it could raise it again, but for a right that nobody here has from now on. */
+/*
+ * gpoold behind a shell that lowers its limit; as root it could raise it again, but for a right that nobody here has
+ * from now on.
+ */
 static void limits_low(char path[64])
 {
 	char script[900];
-	int length = snprintf(script, sizeof(script), "#!/bin/sh\nulimit -n %d && exec '%s' \"$@\"\n", FEW, beside("../gpoold"));
+	int length = snprintf(
+		script, sizeof(script), "#!/bin/sh\nulimit -n %d && exec '%s' \"$@\"\n", FEW, beside("../gpoold"));
 
 	prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
 	snprintf(path, 64, "/tmp/gpool-few-%d", (int)getpid());
@@ -245,7 +257,7 @@ struct crowd {
 /* A process with as many sessions as it gets; a process may have 16. */
 static struct crowd crowd_start(void)
 {
-	struct crowd crowd = { 0 };
+	struct crowd crowd = {0};
 	int ends[2];
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);

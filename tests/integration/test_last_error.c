@@ -1,8 +1,8 @@
 /*
  * test_last_error.c - what calls say of wrong arguments.
  *
- * Goal: each call names the value that was refused, and its limit; a text is of the failure that it is asked for, of this
- * thread, and read once. Method: each call once with each wrong value, against a real agent.
+ * Goal: each call names the value that was refused, and its limit; a text is of the failure that it is asked for, of
+ * this thread, and read once. Method: each call once with each wrong value, against a real agent.
  */
 #include "tests/lib/harness.h"
 #include "client/core/last_error.h"
@@ -118,22 +118,24 @@ static void test_spans(void **state)
 	struct gpool_span span, wrong;
 
 	(void)state;
-	SAYS(gpool_span_alloc(pool, PAGE_BYTES, 0, &span), -EINVAL, "bytes is 524288; a span has 1 to 262144, half a page");
+	SAYS(gpool_span_alloc(pool, PAGE_BYTES, 0, &span), -EINVAL,
+		"bytes is 524288; a span has 1 to 262144, half a page");
 	SAYS(gpool_span_alloc(pool, 0, 0, &span), -EINVAL, "bytes is 0; a span has 1 to 262144");
 	SAYS(gpool_span_alloc(pool, 1, 50, &span), -EINVAL, "content is 50; the largest is 4");
 	assert_int_equal(gpool_span_alloc(pool, 300, 0, &span), 0);
 	wrong = span;
 	wrong.offset = 1;
-	SAYS(gpool_span_free(pool, &wrong), -EINVAL, "not a span's handle: 512 bytes at offset 1, in a page of spans of 512 bytes");
+	SAYS(gpool_span_free(pool, &wrong), -EINVAL,
+		"not a span's handle: 512 bytes at offset 1, in a page of spans of 512 bytes");
 	assert_int_equal(gpool_span_free(pool, &span), 0);
 }
 
 static void test_ranges(void **state)
 {
 	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
-	struct gpool_range_page page = { .size = sizeof(page) };
-	struct gpool_range_info info = { .size = 1 };
-	struct gpool_fence none = { 0 };
+	struct gpool_range_page page = {.size = sizeof(page)};
+	struct gpool_range_info info = {.size = 1};
+	struct gpool_fence none = {0};
 	struct gpool_range *range;
 
 	(void)state;
@@ -162,7 +164,7 @@ static void test_ranges(void **state)
 
 static void test_offered_ranges(void **state)
 {
-	struct gpool_fence none = { 0 }, wrong = { UINT64_MAX };
+	struct gpool_fence none = {0}, wrong = {UINT64_MAX};
 	struct gpool_range *range;
 
 	(void)state;
@@ -170,7 +172,8 @@ static void test_offered_ranges(void **state)
 	assert_int_equal(gpool_range_back(range, 0, 4, 0), 0);
 	SAYS(gpool_range_offer(range, 0, 9, none), -EINVAL, "first is 0 and count 9; the range has 8 pages");
 	SAYS(gpool_range_offer(range, 2, 4, none), -EINVAL, "page 4 is not backed");
-	SAYS(gpool_range_offer(range, 0, 1, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded by this session");
+	SAYS(gpool_range_offer(range, 0, 1, wrong), -EINVAL,
+		"fence 0xffffffffffffffff was not recorded by this session");
 	SAYS(gpool_range_reclaim(range, 8, 1, NULL), -EINVAL, "first is 8 and count 1; the range has 8 pages");
 	SAYS(gpool_range_capture(range, 3, 2, 1), -EINVAL, "page 4 is not backed");
 	assert_int_equal(gpool_range_capture(range, 1, 1, 1), 0);
@@ -186,10 +189,10 @@ static void test_offered_ranges(void **state)
 
 static void test_shortages(void **state)
 {
-	struct gpool_shortage shortage = { .size = 2 };
-	struct gpool_shortage_object object = { .size = 3 };
-	struct gpool_statistics statistics = { .size = 3 };
-	struct gpool_device device = { .size = 3 };
+	struct gpool_shortage shortage = {.size = 2};
+	struct gpool_shortage_object object = {.size = 3};
+	struct gpool_statistics statistics = {.size = 3};
+	struct gpool_device device = {.size = 3};
 
 	(void)state;
 	SAYS(gpool_shortage(pool, &shortage), -EINVAL, "size is 2 bytes");
@@ -202,9 +205,9 @@ static void test_objects(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object_open_options open = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
-	struct gpool_object_info info = { .size = 1 };
+	struct gpool_object_info info = {.size = 1};
 	struct gpool_object *object, *reader;
-	struct gpool_fence none = { 0 };
+	struct gpool_fence none = {0};
 	struct gpool_range *range;
 	const char *key;
 	const void *value;
@@ -239,7 +242,8 @@ static void test_objects(void **state)
 	SAYS(gpool_object_open(pool, "o", &open, &reader), -EPROTO, "and the one expected is 0000000000001234");
 	open.layout_hash = 0;
 	open.version = version + 7;
-	SAYS(gpool_object_open(pool, "o", &open, &reader), -ENOENT, "object 'o': there is no such object, or not this version of it");
+	SAYS(gpool_object_open(pool, "o", &open, &reader), -ENOENT,
+		"object 'o': there is no such object, or not this version of it");
 	SAYS(gpool_object_delete(pool, "p", 0), -ENOENT, "object 'p': ");
 	assert_int_equal(gpool_object_delete(pool, "o", 0), 0);
 	assert_int_equal(gpool_object_close(object), 0);
@@ -247,8 +251,8 @@ static void test_objects(void **state)
 
 static void test_roles_events_streams(void **state)
 {
-	struct gpool_role role = { .token = 0 };
-	struct gpool_fence fence = { UINT64_MAX };
+	struct gpool_role role = {.token = 0};
+	struct gpool_fence fence = {UINT64_MAX};
 	struct gpool_event event;
 	uint32_t stream;
 	void *native;
@@ -272,8 +276,8 @@ static void test_roles_events_streams(void **state)
 
 static void test_fences(void **state)
 {
-	struct gpool_fence fence = { UINT64_MAX }, none = { 0 }, imported;
-	struct gpool_fence_handle handle = { 0 };
+	struct gpool_fence fence = {UINT64_MAX}, none = {0}, imported;
+	struct gpool_fence_handle handle = {0};
 	struct gpool_block block;
 
 	(void)state;
@@ -296,7 +300,7 @@ static void test_fences(void **state)
 
 static void test_scopes_and_commits(void **state)
 {
-	struct gpool_fence wrong = { UINT64_MAX };
+	struct gpool_fence wrong = {UINT64_MAX};
 	struct gpool_block block;
 	struct gpool_scope scope;
 	uint64_t entry;
@@ -309,19 +313,20 @@ static void test_scopes_and_commits(void **state)
 	SAYS(gpool_scope_end(&scope, &wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	gpool_scope_cleanup(&scope);
 	SAYS(gpool_prepare(pool, 9999, NULL, &block), -EINVAL, "page_count is 9999; this pool has 512 pages");
-	block = (struct gpool_block){ .page = PAGES };
+	block = (struct gpool_block){.page = PAGES};
 	SAYS(gpool_commit(pool, &block, &entry), -EINVAL, "its page is 512");
 	SAYS(gpool_rollback(pool, &block), -EINVAL, "its page is 512");
 }
 
 static void test_tensors(void **state)
 {
-	struct gpool_tensor_info info = { .size = 1 };
-	struct gpool_fence wrong = { UINT64_MAX };
+	struct gpool_tensor_info info = {.size = 1};
+	struct gpool_fence wrong = {UINT64_MAX};
 	struct gpool_tensor *tensor;
 
 	(void)state;
-	SAYS(gpool_tensor_create(pool, 0, 2, 1, NULL, &tensor), -EINVAL, "slices is 0, blocks 2 and block_pages 1; together they must be 1 to ");
+	SAYS(gpool_tensor_create(pool, 0, 2, 1, NULL, &tensor), -EINVAL,
+		"slices is 0, blocks 2 and block_pages 1; together they must be 1 to ");
 	assert_int_equal(gpool_tensor_create(pool, 2, 4, 1, NULL, &tensor), 0);
 	SAYS(gpool_tensor_grow(tensor, 5, 0), -EINVAL, "blocks is 5; the tensor has at most 4");
 	SAYS(gpool_tensor_grow(tensor, 1, -7), -EINVAL, "timeout_ms is -7");
@@ -339,7 +344,7 @@ static struct gpool_kv *make_cache(uint32_t flags)
 	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
 	struct gpool_kv *kv;
 
-	options.shape = (struct gpool_kv_shape){ 2, 2, 16, 2, 16 };
+	options.shape = (struct gpool_kv_shape){2, 2, 16, 2, 16};
 	options.stream = work_stream;
 	options.flags = flags;
 	options.max_blocks = 256;
@@ -367,11 +372,11 @@ static void test_making_caches(void **state)
 
 	(void)state;
 	options.stream = work_stream;
-	options.shape = (struct gpool_kv_shape){ 2, 2, 16, 2, 24 };
+	options.shape = (struct gpool_kv_shape){2, 2, 16, 2, 24};
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "block_tokens is 24; a power of two up to 1024");
-	options.shape = (struct gpool_kv_shape){ 2, 2, 16, 3, 16 };
+	options.shape = (struct gpool_kv_shape){2, 2, 16, 3, 16};
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "dtype_bytes is 3; 1, 2, 4 or 8");
-	options.shape = (struct gpool_kv_shape){ 2, 0, 16, 2, 16 };
+	options.shape = (struct gpool_kv_shape){2, 0, 16, 2, 16};
 	SAYS(gpool_kv_create(pool, &options, &kv), -EINVAL, "2 layers, 0 heads of 16 elements of 2 bytes");
 	options.shape.kv_heads = 2;
 	options.pool_blocks = 4;
@@ -387,11 +392,11 @@ static void test_making_caches(void **state)
 static void test_sequences(void **state)
 {
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
-	struct gpool_kv_need need = { .size = 1 };
-	struct gpool_kv_batch limits = { .size = 1 };
-	struct gpool_kv_layout layout = { .size = 1 };
-	struct gpool_kv_sequence info = { .size = 1 };
-	struct gpool_kv_statistics statistics = { .size = 1 };
+	struct gpool_kv_need need = {.size = 1};
+	struct gpool_kv_batch limits = {.size = 1};
+	struct gpool_kv_layout layout = {.size = 1};
+	struct gpool_kv_sequence info = {.size = 1};
+	struct gpool_kv_statistics statistics = {.size = 1};
 	struct gpool_kv *kv = make_cache(0);
 	uint64_t address, number, ended = make_sequence(kv, 1), first;
 	const int32_t *table;
@@ -401,20 +406,23 @@ static void test_sequences(void **state)
 	assert_int_equal(gpool_kv_free(kv, ended), 0);
 	first = make_sequence(kv, 20);
 	SAYS(gpool_kv_append(kv, first, 0, NULL), -EINVAL, "tokens is 0");
-	SAYS(gpool_kv_append(kv, first, 100, NULL), -EFBIG, "7 blocks needed; a sequence has at most 4 (max_sequence_tokens)");
+	SAYS(gpool_kv_append(kv, first, 100, NULL), -EFBIG,
+		"7 blocks needed; a sequence has at most 4 (max_sequence_tokens)");
 	SAYS(gpool_kv_append(kv, 7, 1, NULL), -EINVAL, "0x7 is not the number of a sequence of this cache");
 	SAYS(gpool_kv_free(kv, ended), -ESTALE, "has ended");
 	SAYS(gpool_kv_table(kv, ended, &table, &blocks), -ESTALE, "has ended");
 	SAYS(gpool_kv_sequence(kv, ended, &info), -ESTALE, "has ended");
 	SAYS(gpool_kv_prefetch(kv, ended), -ESTALE, "has ended");
 	request.flags = 64;
-	SAYS(gpool_kv_allocate(kv, &request, &number), -EINVAL, "flags are 0x40 and reserved is 0; known are GPOOL_KV_CONTINUES and 0");
+	SAYS(gpool_kv_allocate(kv, &request, &number), -EINVAL,
+		"flags are 0x40 and reserved is 0; known are GPOOL_KV_CONTINUES and 0");
 	request.flags = 0;
 	request.tokens = 500;
 	SAYS(gpool_kv_allocate(kv, &request, &number), -EFBIG, "32 blocks needed; a sequence has at most 4");
 	request.tokens = 1;
 	assert_int_equal(gpool_kv_fork(kv, first, &number), 0);
-	SAYS(gpool_kv_allocate(kv, &request, &number), -EUSERS, "all 2 sequences of the cache are in use (max_sequences)");
+	SAYS(gpool_kv_allocate(kv, &request, &number), -EUSERS,
+		"all 2 sequences of the cache are in use (max_sequences)");
 	SAYS(gpool_kv_fork(kv, first, &number), -EUSERS, "all 2 sequences of the cache are in use");
 	SAYS(gpool_kv_waiting(kv, &number), -ENOENT, "no sequence of the cache waits");
 	SAYS(gpool_kv_resume(kv, first), -EALREADY, "runs");
@@ -432,10 +440,10 @@ static void test_sequences(void **state)
 
 static void test_blocks_of_caches(void **state)
 {
-	const struct gpool_kv_shape shape = { 2, 2, 16, 2, 16 }, other = { 3, 2, 16, 2, 16 };
-	const struct gpool_kv_pair same = { 1, 1 };
-	struct gpool_kv_offloaded offloaded = { .size = 1 };
-	struct gpool_kv_loss loss = { .size = sizeof(loss) };
+	const struct gpool_kv_shape shape = {2, 2, 16, 2, 16}, other = {3, 2, 16, 2, 16};
+	const struct gpool_kv_pair same = {1, 1};
+	struct gpool_kv_offloaded offloaded = {.size = 1};
+	struct gpool_kv_loss loss = {.size = sizeof(loss)};
 	struct gpool_kv *kv = make_cache(0);
 	uint64_t sequence = make_sequence(kv, 20), another = make_sequence(kv, 1);
 	const int32_t *table;
@@ -444,10 +452,12 @@ static void test_blocks_of_caches(void **state)
 	(void)state;
 	assert_int_equal(gpool_kv_table(kv, another, &table, &blocks), 0);
 	SAYS(gpool_kv_validate(kv, sequence, -1, &shape), -EINVAL, "block is -1; the cache has ");
-	SAYS(gpool_kv_validate(kv, sequence, 0, &other), -EPROTO, "the cache has 2 layers, 2 heads of 16 elements of 2 bytes and blocks of 16 tokens");
+	SAYS(gpool_kv_validate(kv, sequence, 0, &other), -EPROTO,
+		"the cache has 2 layers, 2 heads of 16 elements of 2 bytes and blocks of 16 tokens");
 	SAYS(gpool_kv_validate(kv, sequence, table[0], &shape), -EACCES, "is not one of a running sequence");
 	SAYS(gpool_kv_copy_blocks(kv, &same, 1), -EINVAL, "pair 0: from block 1 to 1; ");
-	SAYS(gpool_kv_offload(kv, sequence, 0, NULL), -EOPNOTSUPP, "the cache has no host memory: call gpool_kv_host_open()");
+	SAYS(gpool_kv_offload(kv, sequence, 0, NULL), -EOPNOTSUPP,
+		"the cache has no host memory: call gpool_kv_host_open()");
 	SAYS(gpool_kv_offload(kv, sequence, 32, NULL), -EINVAL, "flags are 0x20; known are ");
 	SAYS(gpool_kv_host_open(kv, 1), -EINVAL, "bytes is 1; at least ");
 	SAYS(gpool_kv_offloaded(kv, &offloaded), -EINVAL, "size is 1 bytes");
@@ -459,14 +469,15 @@ static void test_prefixes(void **state)
 {
 	static const uint32_t ids[64];
 	struct gpool_kv_prefix prefix = GPOOL_KV_PREFIX_INIT;
-	struct gpool_kv_prefix_found found = { .size = sizeof(found) };
+	struct gpool_kv_prefix_found found = {.size = sizeof(found)};
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
 	struct gpool_kv *plain = make_cache(0), *kv = make_cache(GPOOL_KV_PREFIXES);
 	uint64_t sequence = make_sequence(kv, 20), other;
 	uint32_t tokens;
 
 	(void)state;
-	SAYS(gpool_kv_prefix_find(plain, &prefix, &found), -EOPNOTSUPP, "the cache was created without GPOOL_KV_PREFIXES");
+	SAYS(gpool_kv_prefix_find(plain, &prefix, &found), -EOPNOTSUPP,
+		"the cache was created without GPOOL_KV_PREFIXES");
 	SAYS(gpool_kv_prefix_evict(plain, 1), -EOPNOTSUPP, "the cache was created without GPOOL_KV_PREFIXES");
 	SAYS(gpool_kv_prefix_share(kv, sequence, 0), -EOPNOTSUPP, "the cache was created without pool_blocks");
 	prefix.count = 64;
@@ -484,8 +495,8 @@ static void test_prefixes(void **state)
 static void test_groups_of_caches(void **state)
 {
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
-	struct gpool_kv *caches[] = { make_cache(0), make_cache(0) }, *twice[] = { caches[0], caches[0] };
-	struct gpool_kv_need need = { .size = 1 };
+	struct gpool_kv *caches[] = {make_cache(0), make_cache(0)}, *twice[] = {caches[0], caches[0]};
+	struct gpool_kv_need need = {.size = 1};
 	struct gpool_kv_group *group;
 	struct gpool_kv_span span;
 	uint64_t sequence, child;
@@ -493,13 +504,15 @@ static void test_groups_of_caches(void **state)
 	(void)state;
 	SAYS(gpool_kv_group_create(caches, 0, 16, &group), -EINVAL, "count is 0; a group has 1 to ");
 	SAYS(gpool_kv_group_create(caches, 2, 10, &group), -EINVAL, "range_tokens is 10; it must be a multiple of 16");
-	SAYS(gpool_kv_group_create(caches, 2, 640, &group), -EINVAL, "range_tokens is 640; a sequence of cache 0 has at most 64 tokens");
+	SAYS(gpool_kv_group_create(caches, 2, 640, &group), -EINVAL,
+		"range_tokens is 640; a sequence of cache 0 has at most 64 tokens");
 	SAYS(gpool_kv_group_create(twice, 2, 32, &group), -EINVAL, "caches 0 and 1 are the same");
 	assert_int_equal(gpool_kv_group_create(caches, 2, 32, &group), 0);
 	request.tokens = 10;
 	assert_int_equal(gpool_kv_group_allocate(group, &request, &sequence), 0);
 	SAYS(gpool_kv_group_append(group, sequence, 0, NULL, NULL), -EINVAL, "tokens is 0");
-	SAYS(gpool_kv_group_append(group, 3, 1, NULL, NULL), -EINVAL, "0x3 is not the number of a sequence of this group");
+	SAYS(gpool_kv_group_append(group, 3, 1, NULL, NULL), -EINVAL,
+		"0x3 is not the number of a sequence of this group");
 	SAYS(gpool_kv_group_fork(group, 3, &child), -EINVAL, "0x3 is not the number");
 	SAYS(gpool_kv_group_preempt(group, 3, NULL), -EINVAL, "0x3 is not the number");
 	SAYS(gpool_kv_group_resume(group, 3), -EINVAL, "0x3 is not the number");
@@ -528,8 +541,8 @@ static struct gpool_lora *open_adapters(void)
 static void test_adapters(void **state)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
-	struct gpool_lora_info info = { .size = 1 };
-	struct gpool_lora_stats stats = { .size = 1 };
+	struct gpool_lora_info info = {.size = 1};
+	struct gpool_lora_stats stats = {.size = 1};
 	struct gpool_lora_part part;
 	char why[GPOOL_LORA_REASON_BYTES];
 	struct gpool_lora *lora;
@@ -558,7 +571,8 @@ static void test_adapters(void **state)
 	SAYS(gpool_lora_info(lora, id, &info), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_lora_stats(lora, &stats), -EINVAL, "size is 1 bytes");
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
-	SAYS(gpool_lora_part(lora, id, 0, "nothing", &part), -ENOENT, "adapter 'plain' has no part for 'nothing' of layer 0");
+	SAYS(gpool_lora_part(lora, id, 0, "nothing", &part), -ENOENT,
+		"adapter 'plain' has no part for 'nothing' of layer 0");
 	SAYS(gpool_lora_unload(lora, id), -EBUSY, "adapter 'plain' is acquired");
 	SAYS(gpool_lora_unregister(lora, id), -EBUSY, "adapter 'plain' is acquired");
 	SAYS(gpool_lora_close(lora), -EBUSY, "adapter 'plain' is in use");
@@ -568,9 +582,10 @@ static void test_adapters(void **state)
 
 static void test_batches(void **state)
 {
-	const struct gpool_lora_target twice[] = { { .name = "a.*.q", .in = 16, .out = 16 }, { .name = "a.*.q", .in = 16, .out = 16 } };
+	const struct gpool_lora_target twice[] = {
+		{.name = "a.*.q", .in = 16, .out = 16}, {.name = "a.*.q", .in = 16, .out = 16}};
 	struct gpool_lora_batch_options options = GPOOL_LORA_BATCH_OPTIONS_INIT;
-	const uint32_t unknown[] = { 77 };
+	const uint32_t unknown[] = {77};
 	struct gpool_lora *lora = open_adapters();
 	struct gpool_lora_batch *batch;
 
@@ -590,10 +605,13 @@ static void test_batches(void **state)
 	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "target 'a.*.q' is given twice");
 	options.target_count = 1;
 	assert_int_equal(gpool_lora_batch_open(lora, &options, &batch), 0);
-	SAYS(gpool_lora_batch_set(batch, unknown, 1, NULL), -ENOENT, "token 0 has adapter 77: there is none of that number");
+	SAYS(gpool_lora_batch_set(batch, unknown, 1, NULL), -ENOENT,
+		"token 0 has adapter 77: there is none of that number");
 	SAYS(gpool_lora_batch_set(batch, unknown, 9, NULL), -EINVAL, "9 tokens; the batch takes 8 (tokens_max)");
-	SAYS(gpool_lora_batch_apply(batch, 0, 1, 0, 0, 0, 0, work_stream), -EINVAL, "target is 1; the batch has 1 targets");
-	SAYS(gpool_lora_batch_apply(batch, 2, 0, 0, 0, 0, 0, work_stream), -EINVAL, "layer is 2; the batch has 2 layers");
+	SAYS(gpool_lora_batch_apply(batch, 0, 1, 0, 0, 0, 0, work_stream), -EINVAL,
+		"target is 1; the batch has 1 targets");
+	SAYS(gpool_lora_batch_apply(batch, 2, 0, 0, 0, 0, 0, work_stream), -EINVAL,
+		"layer is 2; the batch has 2 layers");
 	SAYS(gpool_lora_batch_apply(batch, 0, 0, 0, 0, 0, 0, 999), -EINVAL, "stream 999 is not open");
 	SAYS(gpool_lora_close(lora), -EBUSY, "1 batches and schedulers of these adapters are open");
 	assert_int_equal(gpool_lora_batch_close(batch), 0);
@@ -603,8 +621,8 @@ static void test_batches(void **state)
 static void test_schedulers(void **state)
 {
 	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
-	struct gpool_lora_scheduler_statistics statistics = { .size = 1 };
-	struct gpool_lora_schedule schedule = { .size = 1 };
+	struct gpool_lora_scheduler_statistics statistics = {.size = 1};
+	struct gpool_lora_schedule schedule = {.size = 1};
 	struct gpool_lora *lora = open_adapters();
 	struct gpool_lora_scheduler *scheduler;
 	uint32_t request;
@@ -621,7 +639,8 @@ static void test_schedulers(void **state)
 	SAYS(gpool_lora_scheduler_add(scheduler, 3, 1, &request), -ENOENT, "no adapter 3 is registered");
 	SAYS(gpool_lora_scheduler_remove(scheduler, 0), -ENOENT, "request 0 is not waiting");
 	assert_int_equal(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), 0);
-	SAYS(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), -ENOSPC, "all requests of the scheduler are taken (requests)");
+	SAYS(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), -ENOSPC,
+		"all requests of the scheduler are taken (requests)");
 	SAYS(gpool_lora_scheduler_finish(scheduler, request, NULL), -ENOENT, "request 0 is not running");
 	SAYS(gpool_lora_scheduler_form(scheduler, -2, &schedule), -EINVAL, "timeout_ms is -2");
 	SAYS(gpool_lora_scheduler_form(scheduler, 0, &schedule), -EINVAL, "size is 1 bytes");
@@ -634,8 +653,8 @@ static void test_schedulers(void **state)
 
 static void test_allocator(void **state)
 {
-	struct gpool_vm_options options = { .size = sizeof(options) };
-	struct gpool_vm_totals totals = { .size = 1 };
+	struct gpool_vm_options options = {.size = sizeof(options)};
+	struct gpool_vm_totals totals = {.size = 1};
 	uint64_t address;
 
 	(void)state;
@@ -648,7 +667,8 @@ static void test_allocator(void **state)
 	options.trace = 0;
 	SAYS(gpool_malloc(pool, 0, 0, &address), -EINVAL, "bytes is 0");
 	SAYS(gpool_malloc(pool, 1000, 999, &address), -EINVAL, "stream 999 is not open");
-	SAYS(gpool_malloc(pool, UINT64_C(1) << 40, 0, &address), -ENOSPC, "2097152 pages are needed; this pool has 512");
+	SAYS(gpool_malloc(pool, UINT64_C(1) << 40, 0, &address), -ENOSPC,
+		"2097152 pages are needed; this pool has 512");
 	assert_int_equal(gpool_malloc(pool, 3 * PAGE_BYTES, 0, &address), 0);
 	SAYS(gpool_vm_configure(pool, &options), -EBUSY, "the allocator has started");
 	SAYS(gpool_mfree(pool, address + 1, 0), -EINVAL, "is not the address of an allocation");
@@ -664,7 +684,7 @@ static void test_observers(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
 	struct gpool_fence_handle handle;
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 	struct gpool_block block;
 	struct gpool *observer;
 	uint32_t stream;
@@ -672,7 +692,8 @@ static void test_observers(void **state)
 	(void)state;
 	options.flags = GPOOL_OPEN_OBSERVER;
 	assert_int_equal(gpool_open(&options, &observer), 0);
-	SAYS(gpool_alloc(observer, 1, NULL, &block), -EPERM, "not in a session that was opened with GPOOL_OPEN_OBSERVER");
+	SAYS(gpool_alloc(observer, 1, NULL, &block), -EPERM,
+		"not in a session that was opened with GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_vm_trim(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_vm_dump(observer, NULL, NULL), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_wake(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
@@ -726,7 +747,7 @@ static void test_a_text_is_of_this_thread_and_code(void **state)
 
 static int begin(void **state)
 {
-	static const char *const arguments[] = { "--pool", HARNESS_POOL ",spill_memory=0B", NULL };
+	static const char *const arguments[] = {"--pool", HARNESS_POOL ",spill_memory=0B", NULL};
 
 	(void)state;
 	memset(long_name, 'x', sizeof(long_name) - 1);

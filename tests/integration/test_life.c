@@ -1,9 +1,10 @@
 /*
  * test_life.c - starts and ends: of gpoold and its processes, and of sessions.
  *
- * Goal: two gpoolds do not share a directory; an end in order leaves nothing and one by force leaves nothing that hurts; pages
- * come back when, and only when, nobody can touch them any more, and to where they belong. Method: real processes, workers
- * among them, that are ended in each way. What belongs to a gpoold is found by its process group, its memory by inode, in /proc.
+ * Goal: two gpoolds do not share a directory; an end in order leaves nothing and one by force leaves nothing that
+ * hurts; pages come back when, and only when, nobody can touch them any more, and to where they belong. Method: real
+ * processes, workers among them, that are ended in each way. What belongs to a gpoold is found by its process group,
+ * its memory by inode, in /proc.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -230,9 +231,9 @@ static void ends_clean_by(int signal_number)
 	assert_int_equal(group_count(keeper), 4); /* keeper, agent, front, mover */
 	for (int i = 0; i < 3; i++) {
 		snprintf(name, sizeof(name), "%d",
-			i == 0   ? (int)keeper
-			: i == 1 ? (int)status()->agent_pid
-				 : (int)status()->front_pid);
+			i == 0           ? (int)keeper
+				: i == 1 ? (int)status()->agent_pid
+					 : (int)status()->front_pid);
 		memfds_of(name, &memfds, NULL);
 	}
 	/* The pool's segment, its memory, and a segment for each session. */

@@ -147,8 +147,8 @@ static void test_quota_is_edquot(void **state)
 
 static void test_sessions_are_eusers(void **state)
 {
-	static const char *const arguments[] = {
-		"--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0", "--set", "limits.sessions=3", NULL};
+	static const char *const arguments[] = {"--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0",
+		"--set", "limits.sessions=3", NULL};
 	struct gpool_options options;
 	struct gpool *pools[3], *one_more = NULL;
 
@@ -220,8 +220,8 @@ static int critical_as_nobody(void)
 
 static void test_critical_is_eperm_for_others(void **state)
 {
-	static const char *const arguments[] = {
-		"--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=8 pages", "--set", "group=65534", NULL};
+	static const char *const arguments[] = {"--pool",
+		"name=p0,backend=host,size=32MiB,page_size=512KB,reserved=8 pages", "--set", "group=65534", NULL};
 	int status = -1;
 	pid_t pid;
 
@@ -245,13 +245,13 @@ static void test_critical_is_eperm_for_others(void **state)
 static char config_path[64];
 
 /* Joined by name; the users are there so that a worker who names none gets the last. */
-static const char config_text[] =
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
-	"tenants = (\n"
-	"	{ name = \"small\"; users = [ \"1\" ]; limit = \"12 pages\"; },\n"
-	"	{ name = \"sure\"; users = [ \"2\" ]; minimum = \"16 pages\"; },\n"
-	"	{ name = \"rest\"; }\n"
-	");\n";
+static const char config_text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = "
+				  "\"512KB\"; reserved = \"0 pages\"; } );\n"
+				  "tenants = (\n"
+				  "	{ name = \"small\"; users = [ \"1\" ]; limit = \"12 pages\"; },\n"
+				  "	{ name = \"sure\"; users = [ \"2\" ]; minimum = \"16 pages\"; },\n"
+				  "	{ name = \"rest\"; }\n"
+				  ");\n";
 
 static void start_tenants(void)
 {

@@ -1,11 +1,11 @@
 /*
  * test_mover_gone.c - pools whose mover does not come up, or dies each time over the same work.
  *
- * Goal: nobody waits for ever. What was on its way out of the pool stays in it, what is out fails to come back and is still there, a
- * process stays as awake or asleep as it was, pages for another trust domain go to nobody uncleared; tools say why; when a mover works
- * again all goes on; and an agent that dies meanwhile costs another wait at most. Method: gpoold with a module whose movers do as a
- * file says (tests/modules/unwilling.c): end at once, hang before they serve, die over what they have begun; and a keeper whose forks
- * strace makes fail.
+ * Goal: nobody waits for ever. What was on its way out of the pool stays in it, what is out fails to come back and is
+ * still there, a process stays as awake or asleep as it was, pages for another trust domain go to nobody uncleared;
+ * tools say why; when a mover works again all goes on; and an agent that dies meanwhile costs another wait at most.
+ * Method: gpoold with a module whose movers do as a file says (tests/modules/unwilling.c): end at once, hang before
+ * they serve, die over what they have begun; and a keeper whose forks strace makes fail.
  */
 #include "tests/integration/mover_will.h"
 
@@ -439,9 +439,11 @@ static void test_a_dead_ones_gpu_is_waited_for(void **state)
 
 	(void)state;
 	will('w');
-	begin_config("pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
-		"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; batch_most = 1; };\n"
-		"mover: { patience = \"300ms\"; };\ntrust: { death_grace = \"1s\"; };\n");
+	begin_config("pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved "
+		     "= \"0 pages\"; } );\n"
+		     "eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; batch_most "
+		     "= 1; };\n"
+		     "mover: { patience = \"300ms\"; };\ntrust: { death_grace = \"1s\"; };\n");
 	mover_works();
 	pool = open_worker();
 	blocks_make(pool);
@@ -506,8 +508,8 @@ static void test_the_agent_dies_meanwhile(void **state)
 }
 
 /*
- * What failed to come back names the pages that it was to come to. They are others' by now, and on their way out: an agent that finds
- * both must not take the ones for the other.
+ * What failed to come back names the pages that it was to come to. They are others' by now, and on their way out: an
+ * agent that finds both must not take the ones for the other.
  */
 static void test_the_agent_dies_after_a_failed_load(void **state)
 {
@@ -589,9 +591,11 @@ static void test_the_worker_dies_meanwhile(void **state)
 /* ---- pages for another trust domain ---- */
 
 #define TWO_DOMAINS \
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; } );\n" \
 	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n" \
-	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; } );\n"
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; " \
+	"domain = \"blue\"; } );\n"
 
 static void reload(const char *text)
 {
@@ -672,7 +676,8 @@ static pid_t strace_start(void)
 
 		prctl(PR_SET_PDEATHSIG, SIGTERM);
 		dup2(null, STDERR_FILENO);
-		execlp("strace", "strace", "-qq", "-o", "/dev/null", "-e", "trace=clone", "-e", "inject=clone:error=EAGAIN", "-p", keeper, NULL);
+		execlp("strace", "strace", "-qq", "-o", "/dev/null", "-e", "trace=clone", "-e",
+			"inject=clone:error=EAGAIN", "-p", keeper, NULL);
 		_exit(127);
 	}
 	return tracer;

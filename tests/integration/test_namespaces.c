@@ -1,8 +1,9 @@
 /*
  * test_namespaces.c - workers in containers.
  *
- * Goal: who shares nothing with gpoold but the folder of its sockets, allocates, computes and is given up like any worker. Method: a worker in
- * pid, mount, network and ipc namespaces of its own, with and without a user namespace, which is killed with its content pinned.
+ * Goal: who shares nothing with gpoold but the folder of its sockets, allocates, computes and is given up like any
+ * worker. Method: a worker in pid, mount, network and ipc namespaces of its own, with and without a user namespace,
+ * which is killed with its content pinned.
  */
 #include "tests/lib/harness.h"
 
@@ -23,7 +24,7 @@
 
 enum { PAGES = 8, LEFT_MS = 10000 };
 
-static const char *const arguments[] = { "--pool", HARNESS_POOL, NULL };
+static const char *const arguments[] = {"--pool", HARNESS_POOL, NULL};
 
 /* The first process of its pid namespace: says how far it came, and waits for its end with what it has pinned. */
 static void worker(const struct harness *harness, int said)

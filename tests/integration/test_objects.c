@@ -1,8 +1,10 @@
 /*
- * test_objects.c - named objects between real processes: what a name means at any moment, who may write, what outlives whom.
+ * test_objects.c - named objects between real processes: what a name means at any moment, who may write, what outlives
+ * whom.
  *
- * One gpoold with a pool of 4,096 pages of 512 KB. Writers and readers are processes of their own where that matters; they say
- * over a pipe how far they are. After each test the agent proves the pool's invariants, and all pages are free again.
+ * One gpoold with a pool of 4,096 pages of 512 KB. Writers and readers are processes of their own where that matters;
+ * they say over a pipe how far they are. After each test the agent proves the pool's invariants, and all pages are free
+ * again.
  */
 #include "client/core/pool.h"
 #include "proto/attach.h"
@@ -60,7 +62,7 @@ static bool await_free(uint32_t pages)
 
 static int detach(void **state)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t findings, cursor = 0;
 
 	(void)state;
@@ -129,7 +131,8 @@ static uint32_t add(struct gpool_object *object, uint32_t pages, uint64_t value)
 }
 
 /* One allocation with this content, published; the handle is the caller's. */
-static struct gpool_object *publish_as(struct gpool *in, const char *name, uint32_t memory_class, uint32_t pages, uint64_t value)
+static struct gpool_object *publish_as(
+	struct gpool *in, const char *name, uint32_t memory_class, uint32_t pages, uint64_t value)
 {
 	struct gpool_object *object = create_as(in, name, memory_class);
 	uint64_t version = 0;
@@ -140,10 +143,11 @@ static struct gpool_object *publish_as(struct gpool *in, const char *name, uint3
 	return object;
 }
 
-static uint64_t publish_and_close(struct gpool *in, const char *name, uint32_t memory_class, uint32_t pages, uint64_t value)
+static uint64_t publish_and_close(
+	struct gpool *in, const char *name, uint32_t memory_class, uint32_t pages, uint64_t value)
 {
 	struct gpool_object *object = publish_as(in, name, memory_class, pages, value);
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 
 	assert_int_equal(gpool_object_info(object, &info), 0);
 	assert_int_equal(gpool_object_close(object), 0);
@@ -174,7 +178,7 @@ static int try_open(const char *name, uint64_t version, uint64_t hash)
 
 static uint32_t versions_of(const char *name)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0, count = 0;
 
 	while (gpool_object_next(pool, &cursor, &info) == 0)
@@ -197,7 +201,7 @@ static void tell(int fd)
 
 static void await(int fd)
 {
-	struct pollfd look = { .fd = fd, .events = POLLIN };
+	struct pollfd look = {.fd = fd, .events = POLLIN};
 	char byte;
 
 	if (poll(&look, 1, WAIT_MS) != 1 || read(fd, &byte, 1) != 1)
@@ -228,12 +232,12 @@ static struct process spawn(void (*run)(struct gpool *own, int hear, int say))
 	}
 	close(to[0]);
 	close(from[1]);
-	return (struct process){ pid, to[1], from[0] };
+	return (struct process){pid, to[1], from[0]};
 }
 
 static void hear(const struct process *process)
 {
-	struct pollfd look = { .fd = process->hear, .events = POLLIN };
+	struct pollfd look = {.fd = process->hear, .events = POLLIN};
 	char byte;
 
 	assert_int_equal(poll(&look, 1, WAIT_MS), 1);
@@ -268,7 +272,7 @@ static void model_writer(struct gpool *own, int in, int out)
 	add(object, 7, 200);
 	add(object, 2, 300);
 	assert_int_equal(gpool_object_set(object, "shape", "old", 3), 0);
-	assert_int_equal(gpool_object_set(object, "layers", &(uint32_t){ 48 }, 4), 0);
+	assert_int_equal(gpool_object_set(object, "layers", &(uint32_t){48}, 4), 0);
 	assert_int_equal(gpool_object_set(object, "shape", "4096x11008", 10), 0);
 	assert_int_equal(gpool_object_set(object, "empty", NULL, 0), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
@@ -279,7 +283,7 @@ static void model_writer(struct gpool *own, int in, int out)
 static void test_outlives_its_writer(void **state)
 {
 	struct process writer = spawn(model_writer);
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	struct gpool_object *object;
 	const void *value;
 	const char *key;
@@ -324,8 +328,8 @@ static void test_outlives_its_writer(void **state)
 /* Two sets of metadata in another order and pages elsewhere: the same layout. Another size or value: another one. */
 static void test_layout_hash(void **state)
 {
-	static const char *const orders[2][2] = { { "a", "b" }, { "b", "a" } };
-	struct gpool_object_info info = { .size = sizeof(info) };
+	static const char *const orders[2][2] = {{"a", "b"}, {"b", "a"}};
+	struct gpool_object_info info = {.size = sizeof(info)};
 	uint64_t hashes[4], version;
 
 	(void)state;
@@ -340,7 +344,8 @@ static void test_layout_hash(void **state)
 		hashes[i] = info.layout_hash;
 		assert_int_equal(gpool_object_close(object), 0);
 	}
-	assert_true(hashes[0] == hashes[1] && hashes[0] != hashes[2] && hashes[0] != hashes[3] && hashes[2] != hashes[3]);
+	assert_true(
+		hashes[0] == hashes[1] && hashes[0] != hashes[2] && hashes[0] != hashes[3] && hashes[2] != hashes[3]);
 	assert_int_equal(versions_of("hashed"), 1);
 }
 
@@ -356,7 +361,7 @@ static void rewriter(struct gpool *own, int in, int out)
 static void test_reader_keeps_its_version(void **state)
 {
 	struct process writer = spawn(rewriter);
-	struct gpool_object_info old = { .size = sizeof(old) }, new = { .size = sizeof(new) };
+	struct gpool_object_info old = {.size = sizeof(old)}, new = {.size = sizeof(new)};
 	struct gpool_object *kept, *now;
 
 	(void)state;
@@ -365,7 +370,7 @@ static void test_reader_keeps_its_version(void **state)
 	assert_int_equal(gpool_object_info(kept, &old), 0);
 	tell(writer.say);
 	/* Whatever is opened meanwhile is whole: all of it is of one version. */
-	for (struct pollfd look = { .fd = writer.hear, .events = POLLIN }; !poll(&look, 1, 0);) {
+	for (struct pollfd look = {.fd = writer.hear, .events = POLLIN}; !poll(&look, 1, 0);) {
 		uint64_t count, value;
 
 		now = open_named(pool, "weights");
@@ -479,7 +484,7 @@ static void reader(struct gpool *own, int in, int out)
 
 static void test_dead_readers_let_go(void **state)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	struct process readers[3];
 	uint32_t cursor;
 
@@ -690,7 +695,7 @@ static void test_mutable(void **state)
 {
 	struct gpool_object_open_options adopt = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
 	struct gpool_object *object = publish_as(pool, "state", GPOOL_OBJECT_MUTABLE, 4, 1), *other;
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	struct process reading = spawn(mutable_reader);
 	int status;
 
@@ -741,7 +746,7 @@ static void trainer(struct gpool *own, int in, int out)
 static void test_adopted_by_its_role(void **state)
 {
 	struct gpool_object_open_options adopt = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	struct process writer = spawn(trainer);
 	struct gpool *other = harness_open(&harness);
 	struct gpool_object *object, *again;
@@ -809,7 +814,10 @@ static void test_ephemeral_is_evicted(void **state)
 	/* More than there is when all that may go is gone: nothing goes. */
 	assert_int_equal(gpool_alloc(pool, PAGES - 199, NULL, &block), -ENOSPC);
 	assert_int_equal(versions_of("cache-2") + versions_of("cache-3"), 2);
-	/* One will do, and the one that was unused for longest. A page stays free, or the pool would be full, and more go by the watermark. */
+	/*
+	 * One will do, and the one that was unused for longest. A page stays free, or the pool would be full, and more
+	 * go by the watermark.
+	 */
 	assert_int_equal(gpool_alloc(pool, PAGES - 301, NULL, &block), 0);
 	assert_int_equal(versions_of("cache-2"), 0);
 	assert_int_equal(versions_of("cache-3"), 1);
@@ -882,7 +890,7 @@ enum { MANY_ALLOCATIONS = 3500, MANY_ENTRIES = 100000 };
 static void many_writer(struct gpool *own, int in, int out)
 {
 	struct gpool_object *object = create_as(own, "many", GPOOL_OBJECT_IMMUTABLE);
-	struct gpool_statistics before = { .size = sizeof(before) };
+	struct gpool_statistics before = {.size = sizeof(before)};
 	char key[32], value[64];
 	uint64_t version;
 
@@ -1029,16 +1037,17 @@ static int packet_ask(uint8_t *question, int length, int fd, uint8_t *answer, si
 /* A question that is asked twice is answered twice and carried out once. */
 static void test_repeats(void **state)
 {
-	struct msg_object_open_request open = { .name = "again" };
-	struct msg_object_change_request change = { .verb = 2, .name = "again" };
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct msg_object_open_request open = {.name = "again"};
+	struct msg_object_change_request change = {.verb = 2, .name = "again"};
+	struct gpool_object_info info = {.size = sizeof(info)};
 	uint8_t question[512], first[512], second[512];
 	uint32_t cursor = 0;
-	int length, fds[2] = { -1, -1 };
+	int length, fds[2] = {-1, -1};
 
 	(void)state;
 	publish_and_close(pool, "again", GPOOL_OBJECT_IMMUTABLE, 1, 1);
-	length = msg_encode_object_open_request(&open, ++pool->attach_sequence, pool->token, question, sizeof(question));
+	length =
+		msg_encode_object_open_request(&open, ++pool->attach_sequence, pool->token, question, sizeof(question));
 	for (int i = 0; i < 2; i++)
 		assert_true(packet_ask(question, length, -1, i ? second : first, 512, &fds[i]) > 0);
 	assert_memory_equal(first, second, MSG_ENVELOPE_BYTES + 16);
@@ -1047,14 +1056,18 @@ static void test_repeats(void **state)
 	close(fds[1]);
 	assert_int_equal(gpool_object_next(pool, &cursor, &info), 0);
 	assert_int_equal(info.readers, 1);
-	length = msg_encode_object_change_request(&change, ++pool->attach_sequence, pool->token, question, sizeof(question));
+	length = msg_encode_object_change_request(
+		&change, ++pool->attach_sequence, pool->token, question, sizeof(question));
 	assert_true(packet_ask(question, length, -1, first, sizeof(first), NULL) > 0);
 	publish_as(pool, "again", GPOOL_OBJECT_IMMUTABLE, 1, 2);
 	/* Older than the last one: nobody waits for an answer, and the new object stands. */
 	assert_int_equal(attach_send(pool->socket, question, (size_t)length, NULL, 0), 0);
 	assert_int_equal(try_open("again", 0, 0), 0);
-	/* The same as the last one, when another has come in between by name: what was deleted was the other version. */
-	length = msg_encode_object_change_request(&change, ++pool->attach_sequence, pool->token, question, sizeof(question));
+	/*
+	 * The same as the last one, when another has come in between by name: what was deleted was the other version.
+	 */
+	length = msg_encode_object_change_request(
+		&change, ++pool->attach_sequence, pool->token, question, sizeof(question));
 	assert_true(packet_ask(question, length, -1, first, sizeof(first), NULL) > 0);
 	assert_true(packet_ask(question, length, -1, second, sizeof(second), NULL) > 0);
 	assert_memory_equal(first, second, MSG_ENVELOPE_BYTES + 16);
@@ -1063,10 +1076,11 @@ static void test_repeats(void **state)
 
 static int publish_raw(int fd)
 {
-	struct msg_object_publish_request request = { .name = "lie" };
+	struct msg_object_publish_request request = {.name = "lie"};
 	struct msg_object_publish_reply reply;
 	uint8_t question[512], answer[512];
-	int length = msg_encode_object_publish_request(&request, ++pool->attach_sequence, pool->token, question, sizeof(question));
+	int length = msg_encode_object_publish_request(
+		&request, ++pool->attach_sequence, pool->token, question, sizeof(question));
 
 	length = packet_ask(question, length, fd, answer, sizeof(answer), NULL);
 	assert_true(length > 0);
@@ -1082,9 +1096,15 @@ static int manifest_of(uint32_t page, uint64_t generation, bool sealed)
 		struct manifest_run run;
 		uint32_t run_count, fill, size, fill2;
 	} m = {
-		.header = { .magic = MANIFEST_MAGIC, .version = MANIFEST_VERSION, .header_bytes = sizeof(m.header), .bytes = sizeof(m),
-			.page_bytes = PAGE_BYTES, .pages = 1, .runs = 1, .allocations = 1 },
-		.run = { page, 1, generation },
+		.header = {.magic = MANIFEST_MAGIC,
+			.version = MANIFEST_VERSION,
+			.header_bytes = sizeof(m.header),
+			.bytes = sizeof(m),
+			.page_bytes = PAGE_BYTES,
+			.pages = 1,
+			.runs = 1,
+			.allocations = 1},
+		.run = {page, 1, generation},
 		.run_count = 1,
 		.size = 1,
 	};
@@ -1166,7 +1186,8 @@ static void test_arguments(void **state)
 
 /* The second tenant is joined by name; nobody who names none gets it. */
 static const char config_text[] =
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"2GiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; handle_size = \"%s\"; } );\n"
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"2GiB\"; page_size = \"512KB\"; reserved = \"0 "
+	"pages\"; handle_size = \"%s\"; } );\n"
 	"tenants = ( { name = \"rest\"; }, { name = \"other\"; users = [ \"1\" ]; limit = \"300 pages\"; } );\n"
 	"eviction = { start = 100; stop = 99; };\n";
 
@@ -1174,7 +1195,7 @@ static const char config_text[] =
 static int run_with(const char *handle_size, const struct CMUnitTest *tests, size_t count)
 {
 	char path[64];
-	const char *const arguments[] = { "--config", path, NULL };
+	const char *const arguments[] = {"--config", path, NULL};
 	FILE *file;
 	int failed;
 
@@ -1194,14 +1215,38 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, attach, detach)
 	const struct CMUnitTest tests[] = {
-		TEST(arguments), TEST(outlives_its_writer), TEST(layout_hash), TEST(reader_keeps_its_version), TEST(unpublished_work_vanishes),
-		TEST(killed_around_publish), TEST(dead_readers_let_go), TEST(deleted_while_mapped), TEST(expected_version), TEST(two_writers),
-		TEST(read_only), TEST(pages_come_back_writable), TEST(busy), TEST(mutable), TEST(adopted_by_its_role), TEST(stale_role), TEST(ephemeral_makes_room_in_a_row), TEST(ephemeral_of_a_full_tenant),
-		TEST(many), TEST(who_may_delete), TEST(private), TEST(repeats), TEST(lies), TEST(stitched), TEST(ephemeral_is_evicted),
+		TEST(arguments),
+		TEST(outlives_its_writer),
+		TEST(layout_hash),
+		TEST(reader_keeps_its_version),
+		TEST(unpublished_work_vanishes),
+		TEST(killed_around_publish),
+		TEST(dead_readers_let_go),
+		TEST(deleted_while_mapped),
+		TEST(expected_version),
+		TEST(two_writers),
+		TEST(read_only),
+		TEST(pages_come_back_writable),
+		TEST(busy),
+		TEST(mutable),
+		TEST(adopted_by_its_role),
+		TEST(stale_role),
+		TEST(ephemeral_makes_room_in_a_row),
+		TEST(ephemeral_of_a_full_tenant),
+		TEST(many),
+		TEST(who_may_delete),
+		TEST(private),
+		TEST(repeats),
+		TEST(lies),
+		TEST(stitched),
+		TEST(ephemeral_is_evicted),
 	};
 	size_t count = sizeof(tests) / sizeof(tests[0]);
 	int failed = run_with("auto", tests, count);
 
-	/* All but the last two: where handles are larger than pages nothing is stitched, so a request needs pages in a row. */
+	/*
+	 * All but the last two: where handles are larger than pages nothing is stitched, so a request needs pages in a
+	 * row.
+	 */
 	return failed + run_with("2MB", tests, count - 2);
 }

@@ -1,9 +1,9 @@
 /*
  * test_objects_crash.c - named objects while the agent dies after each of its stores, one after the other.
  *
- * Goal: whatever a caller asks is done once and answered as if nothing had been; a name means one whole version at any time; no page
- * is lost. Method: that of test_crash_points.c, with its module; each scenario is played for the n-th store, n = 1, 2, 3, ...,
- * until it ends before the n-th. $GPOOL_CRASH_STRIDE tries every so many-th only.
+ * Goal: whatever a caller asks is done once and answered as if nothing had been; a name means one whole version at any
+ * time; no page is lost. Method: that of test_crash_points.c, with its module; each scenario is played for the n-th
+ * store, n = 1, 2, 3, ..., until it ends before the n-th. $GPOOL_CRASH_STRIDE tries every so many-th only.
  */
 #include "client/object/object.h"
 #include "tests/integration/crash_points.h"
@@ -54,13 +54,14 @@ static bool is(struct gpool_object *object, uint64_t value)
 			if (at[i] != value * 100 + index * 10 + i / page_words)
 				return false;
 	}
-	return gpool_object_get(object, "value", &metadata, &bytes) == 0 && bytes == sizeof(value) && *(const uint64_t *)metadata == value;
+	return gpool_object_get(object, "value", &metadata, &bytes) == 0 && bytes == sizeof(value) &&
+		*(const uint64_t *)metadata == value;
 }
 
 /* Three allocations of 1, 4 and 2 pages. */
 static struct gpool_object *build(uint64_t value, uint32_t memory_class, uint64_t expect)
 {
-	static const uint32_t sizes[] = { 1, 4, 2 };
+	static const uint32_t sizes[] = {1, 4, 2};
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_alloc_options wait = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_object *object = NULL;
@@ -103,7 +104,7 @@ static struct gpool_object *open_named(struct gpool *pool)
 
 static uint32_t versions(void)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0, count = 0;
 
 	while (gpool_object_next(admin, &cursor, &info) == 0)
@@ -239,7 +240,7 @@ static void open_and_close(void)
 
 static void nobody_reads(void)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0;
 
 	assert_int_equal(gpool_object_next(admin, &cursor, &info), 0);
@@ -306,7 +307,7 @@ static void both_close(void)
 
 static void nobody_has_it(void)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0;
 
 	AWAIT((cursor = 0, gpool_object_next(admin, &cursor, &info)) == 0 && info.readers == 0);
@@ -430,8 +431,8 @@ static uint32_t idle_pages(void)
 }
 
 /*
- * The agent dies as it is about to take idle pages. While there is none they become an object's, and its pages are in nobody's hands
- * but the publisher's when the next agent asks itself whose they are.
+ * The agent dies as it is about to take idle pages. While there is none they become an object's, and its pages are in
+ * nobody's hands but the publisher's when the next agent asks itself whose they are.
  */
 static void test_published_pages_are_nobody_elses(void **state)
 {

@@ -1,9 +1,10 @@
 /*
  * test_objects_many.c - thousands of named objects.
  *
- * Goal: as many as the pool is set to have can be published, are found by name, in the directory and after the agent's death, and
- * go; one more is refused with an error that names the limit and the setting; without the setting there is room for one in each
- * page. Method: objects of one page that nobody writes to, so that the memory behind them is never there.
+ * Goal: as many as the pool is set to have can be published, are found by name, in the directory and after the agent's
+ * death, and go; one more is refused with an error that names the limit and the setting; without the setting there is
+ * room for one in each page. Method: objects of one page that nobody writes to, so that the memory behind them is never
+ * there.
  */
 #include "client/gpool.h"
 #include "client/object/object.h"
@@ -79,7 +80,7 @@ static int publish(uint32_t number, uint64_t *version)
 
 static bool is_found(uint32_t number)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	char name[32];
 
 	snprintf(name, sizeof(name), "one/of/many/%u", number);
@@ -88,7 +89,7 @@ static bool is_found(uint32_t number)
 
 static uint32_t listed(void)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t count = 0, cursor = 0;
 
 	while (gpool_object_next(pool, &cursor, &info) == 0)
@@ -99,7 +100,7 @@ static uint32_t listed(void)
 static void opened(uint32_t number)
 {
 	struct gpool_object *object;
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	char name[32];
 
 	snprintf(name, sizeof(name), "one/of/many/%u", number);
@@ -199,7 +200,7 @@ static void test_who_had_many_open_ends(void **state)
 {
 	struct gpool_options options;
 	struct gpool_object *objects[500];
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	struct gpool *other;
 	char name[32];
 	uint32_t cursor = 0, readers = 0;
@@ -235,7 +236,8 @@ int main(void)
 
 	/* One descriptor each, in the keeper and in the agent. */
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_max < MANY + 1000) {
-		printf("%d descriptors are needed, RLIMIT_NOFILE allows %llu\n", MANY + 1000, (unsigned long long)limit.rlim_max);
+		printf("%d descriptors are needed, RLIMIT_NOFILE allows %llu\n", MANY + 1000,
+			(unsigned long long)limit.rlim_max);
 		return 77;
 	}
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,10 @@
 /*
  * test_objects_pins.c - objects that pins alone keep.
  *
- * Goal: what is pinned stays, with its content, whoever needs room and whatever becomes of its name; what is not goes, though it is open, and
- * its readers are told when they pin it again; what is worth least goes first, of bytes and of counts; pins end with their process, and stand while the agent
- * dies. Method: a gpoold, its only pool of 64 pages, sessions of this process and processes of their own.
+ * Goal: what is pinned stays, with its content, whoever needs room and whatever becomes of its name; what is not goes,
+ * though it is open, and its readers are told when they pin it again; what is worth least goes first, of bytes and of
+ * counts; pins end with their process, and stand while the agent dies. Method: a gpoold, its only pool of 64 pages,
+ * sessions of this process and processes of their own.
  */
 #include "client/core/pool.h"
 #include "tests/integration/life.h"
@@ -41,7 +42,8 @@ static bool is(struct gpool_object *object, uint64_t value)
 	return !wrong;
 }
 
-static struct gpool_object *published_at(struct gpool *pool, const char *name, uint32_t memory_class, uint64_t value, uint32_t cost_us)
+static struct gpool_object *published_at(
+	struct gpool *pool, const char *name, uint32_t memory_class, uint64_t value, uint32_t cost_us)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object *object;
@@ -99,8 +101,8 @@ static bool can_have(struct gpool *pool, uint32_t pages)
 
 static void sessions_start_with(const char *pool)
 {
-	start((const char *const[]){"--pool", pool, QUIET, "--set", "lease.initial_pages=0", "--set", "lease.batch_pages=1", "--set",
-		"lease.batch_most=1", NULL});
+	start((const char *const[]){"--pool", pool, QUIET, "--set", "lease.initial_pages=0", "--set",
+		"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL});
 	writer = open_worker();
 	reader = open_worker();
 }
@@ -463,7 +465,8 @@ static void test_a_leaked_pin(void **state)
 	struct gpool_object *object;
 
 	(void)state;
-	start((const char *const[]){"--pool", POOL, QUIET, "--set", "pins.max_duration=200ms", "--set", "pins.leaked=unpin", NULL});
+	start((const char *const[]){
+		"--pool", POOL, QUIET, "--set", "pins.max_duration=200ms", "--set", "pins.leaked=unpin", NULL});
 	writer = open_worker();
 	reader = open_worker();
 	object = published(writer, "a", 1);
@@ -726,7 +729,8 @@ static void test_evicted_while_others_pin(void **state)
 		pthread_join(racers[i].thread, NULL);
 		assert_int_equal(racers[i].wrong, 0);
 	}
-	print_message("%u evictions, %u and %u pins, %u and %u too late\n", evicted, racers[0].pins, racers[1].pins, racers[0].stale, racers[1].stale);
+	print_message("%u evictions, %u and %u pins, %u and %u too late\n", evicted, racers[0].pins, racers[1].pins,
+		racers[0].stale, racers[1].stale);
 	assert_true(racers[0].stale + racers[1].stale > 0 && racers[0].pins + racers[1].pins > 0);
 }
 

@@ -1,11 +1,11 @@
 /*
  * test_pins.c - pins that are held for longer than pins.max_duration.
  *
- * Goal: each of the three answers to a leaked pin does what it says and no more. It is found once and its holder named; a touch
- * in time prevents it; a pin that was taken away leaves a block that can be evicted and a program that can go on; a session that
- * was ended keeps its pages until its process ends. Method: a gpoold for each test, with a short time to leak. What it knows is
- * asked of it, over and over until it is as expected; events are counted up to one that was ordered by a reload. A second block,
- * which leaks too, tells when the first had its turn.
+ * Goal: each of the three answers to a leaked pin does what it says and no more. It is found once and its holder named;
+ * a touch in time prevents it; a pin that was taken away leaves a block that can be evicted and a program that can go
+ * on; a session that was ended keeps its pages until its process ends. Method: a gpoold for each test, with a short
+ * time to leak. What it knows is asked of it, over and over until it is as expected; events are counted up to one that
+ * was ordered by a reload. A second block, which leaks too, tells when the first had its turn.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -53,7 +53,8 @@ static uint8_t reply_bytes[MSG_BYTES_MAX];
 	do { \
 		uint8_t message_[MSG_LARGEST_##question]; \
 		int length_ = msg_encode_##question(request, 0, NULL, message_, sizeof(message_)); \
-		length_ = pool_request(looker, message_, (size_t)length_, reply_bytes, sizeof(reply_bytes), ANSWER_MS, NULL); \
+		length_ = pool_request( \
+			looker, message_, (size_t)length_, reply_bytes, sizeof(reply_bytes), ANSWER_MS, NULL); \
 		assert_true(length_ > 0); \
 		assert_int_equal(msg_decode_##answer(into, reply_bytes, (size_t)length_), 0); \
 	} while (0)
@@ -319,8 +320,8 @@ static void test_a_touch_prevents_it(void **state)
 }
 
 /*
- * An agent that had no time for a while, stopped, starved or in a debugger, has not moved the clock that touches are stamped
- * with. What was touched meanwhile is no leak.
+ * An agent that had no time for a while, stopped, starved or in a debugger, has not moved the clock that touches are
+ * stamped with. What was touched meanwhile is no leak.
  */
 static void test_an_agent_that_slept_blames_nobody(void **state)
 {
@@ -403,7 +404,10 @@ static void test_an_unpinned_block_can_be_evicted(void **state)
 	gpool_close(pool);
 }
 
-/* Freed while somebody else had it pinned, and he forgot: the last pin that the block waits for is the one that is taken away. */
+/*
+ * Freed while somebody else had it pinned, and he forgot: the last pin that the block waits for is the one that is
+ * taken away.
+ */
 static void test_a_freed_block_ends_with_its_leaked_pin(void **state)
 {
 	struct gpool_block block;
@@ -421,7 +425,10 @@ static void test_a_freed_block_ends_with_its_leaked_pin(void **state)
 	gpool_close(pool);
 }
 
-/* Fences of two streams, in either order of their ends: no pin stays behind, and the agent takes the block only after both. */
+/*
+ * Fences of two streams, in either order of their ends: no pin stays behind, and the agent takes the block only after
+ * both.
+ */
 static void test_fences_of_two_streams_keep_no_pin(void **state)
 {
 	struct gpool_fence fences[2];
@@ -532,7 +539,7 @@ static void test_a_disconnected_session_keeps_its_pages_until_its_end(void **sta
 	events_collect();
 	for (uint32_t i = 0; i < event_count; i++)
 		ended += events[i].kind == GPOOL_EVENT_DAMAGE && events[i].session == session &&
-			 strstr(events[i].text, "forgetful") && strstr(events[i].text, "max_duration");
+			strstr(events[i].text, "forgetful") && strstr(events[i].text, "max_duration");
 	assert_int_equal(ended, 1);
 
 	/* It hears of it, and nobody gets what it has mapped. */

@@ -1,9 +1,10 @@
 /*
  * test_poolctl.c - poolctl as its users meet it, with a real agent.
  *
- * Goal: every verb works in both formats; what cannot be is refused with the right exit status; help, man page and completion say
- * the same; a stopped agent is read by --offline.
- * Method: run the program that was built against a gpoold on the host back end, whose worker is this process, and parse its JSON.
+ * Goal: every verb works in both formats; what cannot be is refused with the right exit status; help, man page and
+ * completion say the same; a stopped agent is read by --offline.
+ * Method: run the program that was built against a gpoold on the host back end, whose worker is this process, and parse
+ * its JSON.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -19,71 +20,71 @@
 static void test_usage_errors(void **state)
 {
 	static const char *const lines[][6] = {
-		{ "frobnicate" },
-		{ "" },
-		{ "-x", "status" },
-		{ "--frobnicate", "status" },
-		{ "status", "--frobnicate" },
-		{ "status", "extra" },
-		{ "status", "-o", "xml" },
-		{ "status", "-o" },
-		{ "status", "--quiet=yes" },
-		{ "status", "--timeout", "soon" },
-		{ "status", "--timeout", "-1" },
-		{ "status", "--timeout", "nan" },
-		{ "status", "-p", "" },
-		{ "status", "--first", "3" }, /* an option of another verb */
-		{ "pages", "--first", "-1" },
-		{ "pages", "--count", "0" },
-		{ "pages", "--count", "12x" },
-		{ "pages", "--owner", "4096" },
-		{ "pages", "--state", "LENT" },
-		{ "events", "--kind", "party" },
-		{ "events", "--count", "18446744073709551616" },
-		{ "evict" },
-		{ "evict", "1", "2" },
-		{ "evict", "1", "--content", "KV_CACHE,SOUP" },
-		{ "evict", "1", "--session", "0" },
-		{ "limit" },
-		{ "object" },
-		{ "object", "delete" },
-		{ "object", "paint", "a" },
-		{ "regions" },
-		{ "regions", "a", "b" },
-		{ "limit", "a" },
-		{ "limit", "a", "--session", "3", "--limit", "1" },
-		{ "limit", "--session", "3" },
-		{ "limit", "--session", "3", "--minimum", "1" },
-		{ "check", "--quiescent" },
-		{ "dump" },
-		{ "help", "frobnicate" },
-		{ "roles", "main" },
-		{ "roles", "remove" },
-		{ "roles", "remove", "" },
-		{ "roles", "remove", "main", "--offline" },
-		{ "tenants", "--offline" },
-		{ "events", "--since", "5" },
-		{ "events", "--since", "0s" },
-		{ "events", "--since", "" },
-		{ "trace", "--since", "soon" },
-		{ "trace", "--session", "4096" },
-		{ "trace", "--offline", "--since", "5 m" },
-		{ "evict", "1", "--offline" },
-		{ "doctor", "--offline" },
-		{ "dump", "x", "--offline" },
-		{ "doctor", "-p", "p0" },
-		{ "drain", "--off", "--evict" },
-		{ "drain", "--off", "--no-wait" },
-		{ "drain", "p0" },
-		{ "pages", "--map", "--each" },
-		{ "top", "--interval", "0.01" },
-		{ "top", "--interval", "soon" },
-		{ "top", "-o", "json" },
-		{ "top", "--offline" },
-		{ "adapters", "a" },
-		{ "help", "--completion", "fish" },
-		{ "bench", "--offline" },
-		{ "drain", "--offline" },
+		{"frobnicate"},
+		{""},
+		{"-x", "status"},
+		{"--frobnicate", "status"},
+		{"status", "--frobnicate"},
+		{"status", "extra"},
+		{"status", "-o", "xml"},
+		{"status", "-o"},
+		{"status", "--quiet=yes"},
+		{"status", "--timeout", "soon"},
+		{"status", "--timeout", "-1"},
+		{"status", "--timeout", "nan"},
+		{"status", "-p", ""},
+		{"status", "--first", "3"}, /* an option of another verb */
+		{"pages", "--first", "-1"},
+		{"pages", "--count", "0"},
+		{"pages", "--count", "12x"},
+		{"pages", "--owner", "4096"},
+		{"pages", "--state", "LENT"},
+		{"events", "--kind", "party"},
+		{"events", "--count", "18446744073709551616"},
+		{"evict"},
+		{"evict", "1", "2"},
+		{"evict", "1", "--content", "KV_CACHE,SOUP"},
+		{"evict", "1", "--session", "0"},
+		{"limit"},
+		{"object"},
+		{"object", "delete"},
+		{"object", "paint", "a"},
+		{"regions"},
+		{"regions", "a", "b"},
+		{"limit", "a"},
+		{"limit", "a", "--session", "3", "--limit", "1"},
+		{"limit", "--session", "3"},
+		{"limit", "--session", "3", "--minimum", "1"},
+		{"check", "--quiescent"},
+		{"dump"},
+		{"help", "frobnicate"},
+		{"roles", "main"},
+		{"roles", "remove"},
+		{"roles", "remove", ""},
+		{"roles", "remove", "main", "--offline"},
+		{"tenants", "--offline"},
+		{"events", "--since", "5"},
+		{"events", "--since", "0s"},
+		{"events", "--since", ""},
+		{"trace", "--since", "soon"},
+		{"trace", "--session", "4096"},
+		{"trace", "--offline", "--since", "5 m"},
+		{"evict", "1", "--offline"},
+		{"doctor", "--offline"},
+		{"dump", "x", "--offline"},
+		{"doctor", "-p", "p0"},
+		{"drain", "--off", "--evict"},
+		{"drain", "--off", "--no-wait"},
+		{"drain", "p0"},
+		{"pages", "--map", "--each"},
+		{"top", "--interval", "0.01"},
+		{"top", "--interval", "soon"},
+		{"top", "-o", "json"},
+		{"top", "--offline"},
+		{"adapters", "a"},
+		{"help", "--completion", "fish"},
+		{"bench", "--offline"},
+		{"drain", "--offline"},
 	};
 
 	(void)state;
@@ -92,7 +93,8 @@ static void test_usage_errors(void **state)
 		struct result result = poolctl(line[0], line[1], line[2], line[3], line[4], line[5], NULL);
 
 		if (result.code != USAGE)
-			fail_msg("line %zu, %s %s: exit status %d", i, lines[i][0], lines[i][1] ? lines[i][1] : "", result.code);
+			fail_msg("line %zu, %s %s: exit status %d", i, lines[i][0], lines[i][1] ? lines[i][1] : "",
+				result.code);
 		expect(&result, USAGE);
 		assert_string_equal(result.out, "");
 		expect_text(result.err, "--help");
@@ -160,7 +162,8 @@ static void test_man_page_is_current(void **state)
 
 static void test_completion_is_current(void **state)
 {
-	static const char *const scripts[][2] = { { "bash", "tools/packaging/completions/poolctl.bash" }, { "zsh", "tools/packaging/completions/_poolctl" } };
+	static const char *const scripts[][2] = {
+		{"bash", "tools/packaging/completions/poolctl.bash"}, {"zsh", "tools/packaging/completions/_poolctl"}};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
@@ -177,9 +180,22 @@ static void test_completion_is_current(void **state)
 static void test_no_agent(void **state)
 {
 	static const char *const lines[][4] = {
-		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "events", "--count", "1" },
-		{ "evict", "1" }, { "limit", "a", "--limit", "1" }, { "reload" }, { "check" }, { "roles" }, { "roles", "remove", "a" },
-		{ "regions", "a" }, { "drain" }, { "top" }, { "adapters" },
+		{"status"},
+		{"pages"},
+		{"pins"},
+		{"clients"},
+		{"tenants"},
+		{"events", "--count", "1"},
+		{"evict", "1"},
+		{"limit", "a", "--limit", "1"},
+		{"reload"},
+		{"check"},
+		{"roles"},
+		{"roles", "remove", "a"},
+		{"regions", "a"},
+		{"drain"},
+		{"top"},
+		{"adapters"},
 	};
 	char directory[] = "/tmp/poolctl.XXXXXX";
 	struct result result;
@@ -220,18 +236,17 @@ static const cJSON *doctor_line(const struct result *result, const char *thing)
 {
 	const cJSON *line;
 
-	cJSON_ArrayForEach(line, list(result, "lines"))
-		if (!strcmp(string(line, "thing"), thing))
-			return line;
+	cJSON_ArrayForEach(line, list(result, "lines")) if (!strcmp(string(line, "thing"), thing)) return line;
 	fail_msg("doctor says nothing about %s: %s", thing, result->out);
 	return NULL;
 }
 
 static void test_doctor(void **state)
 {
-	static const char *const things[] = { "kernel", "sealed memory", "pidfd", "peer pidfd", "io_uring", "wipe on fork",
-		"NVIDIA driver", "host back end", "RLIMIT_NOFILE", "RLIMIT_MEMLOCK", "RLIMIT_NPROC", "vm.max_map_count",
-		"memory", "/dev/shm", "cgroup memory limit", "folder of sockets", "agent", "clock source", "CPUs" };
+	static const char *const things[] = {"kernel", "sealed memory", "pidfd", "peer pidfd", "io_uring",
+		"wipe on fork", "NVIDIA driver", "host back end", "RLIMIT_NOFILE", "RLIMIT_MEMLOCK", "RLIMIT_NPROC",
+		"vm.max_map_count", "memory", "/dev/shm", "cgroup memory limit", "folder of sockets", "agent",
+		"clock source", "CPUs"};
 	char directory[] = "/tmp/poolctl.XXXXXX";
 	struct result result;
 	int fails;
@@ -300,11 +315,16 @@ static int world_setup(void **state)
 {
 	/* more pages than one answer holds; pins leak soon; user nobody may look, and no one but root may steer */
 	static const char *const arguments[] = {
-		"--pool", "name=p0,backend=host,size=1GiB,page_size=512KB,reserved=0",
-		"--pool", "name=p1,backend=host,size=64MiB,page_size=2MB,reserved=0",
-		"--set", "pins.max_duration=10ms",
-		"--set", "access.observers.users=nobody",
-		"--set", "group=nogroup",
+		"--pool",
+		"name=p0,backend=host,size=1GiB,page_size=512KB,reserved=0",
+		"--pool",
+		"name=p1,backend=host,size=64MiB,page_size=2MB,reserved=0",
+		"--set",
+		"pins.max_duration=10ms",
+		"--set",
+		"access.observers.users=nobody",
+		"--set",
+		"group=nogroup",
 		NULL,
 	};
 
@@ -336,9 +356,7 @@ static const cJSON *find(const cJSON *in, const char *name, double value)
 {
 	const cJSON *item;
 
-	cJSON_ArrayForEach(item, in)
-		if (number(item, name) == value)
-			return item;
+	cJSON_ArrayForEach(item, in) if (number(item, name) == value) return item;
 	fail_msg("no item with %s %g in %s", name, value, cJSON_PrintUnformatted(in));
 	return NULL;
 }
@@ -366,7 +384,8 @@ static void test_status(void **state)
 	assert_int_equal(number(pool, "offered_pages"), 6);
 	assert_int_equal(number(pool, "idle_pages"), number(pool, "leased_pages") - 11);
 	assert_true(number(pool, "pool_utilization") == 11 / number(pool, "page_count"));
-	assert_true(number(pool, "fragmentation_ratio") == number(pool, "largest_free_run") / number(pool, "free_pages"));
+	assert_true(
+		number(pool, "fragmentation_ratio") == number(pool, "largest_free_run") / number(pool, "free_pages"));
 	assert_true(cJSON_IsNull(cJSON_GetObjectItem(pool, "pin_contention"))); /* nobody has pinned anything */
 	assert_int_equal(number(pool, "leased_pages") + number(pool, "free_pages"), P0_PAGES);
 	assert_string_equal(string(pool, "pressure"), "low");
@@ -381,7 +400,8 @@ static void test_status(void **state)
 
 	result = AGENT("status");
 	expect(&result, OK);
-	expect_text(result.out, "pool 'p0': 2048 pages of 512 KiB, 1 GiB, host back end, policy lru_size_aware, pressure low");
+	expect_text(result.out,
+		"pool 'p0': 2048 pages of 512 KiB, 1 GiB, host back end, policy lru_size_aware, pressure low");
 	expect_text(result.out, "pool 'p1': 32 pages of 2 MiB");
 	expect_text(result.out, "needed\n");
 	expect_text(result.out, "offered\n");
@@ -399,7 +419,8 @@ static void test_pages(void **state)
 	expect(&result, OK);
 	expect_document(&result, "pages");
 	assert_int_equal(number(result.json, "page_count"), P0_PAGES);
-	cJSON_ArrayForEach(item, list(&result, "runs")) {
+	cJSON_ArrayForEach(item, list(&result, "runs"))
+	{
 		assert_int_equal(number(item, "first"), pages); /* no page is missing and none comes twice */
 		pages += (int)number(item, "count");
 		if (!strcmp(string(item, "use"), "block")) {
@@ -429,8 +450,7 @@ static void test_pages(void **state)
 	expect_text(string(result.json, "cells"), "KKKK");
 	expect_text(string(result.json, "cells"), "tttttt");
 	pages = 0;
-	cJSON_ArrayForEach(item, list(&result, "legend"))
-		pages += (int)number(item, "pages");
+	cJSON_ArrayForEach(item, list(&result, "legend")) pages += (int)number(item, "pages");
 	assert_int_equal(pages, P0_PAGES);
 	assert_int_equal(number(find(list(&result, "legend"), "pages", 4), "pages"), 4);
 	result_free(&result);
@@ -445,7 +465,8 @@ static void test_pages(void **state)
 	result = AGENT_JSON("pages", "--each", "--state", "PINNED");
 	expect(&result, OK);
 	assert_int_equal(cJSON_GetArraySize(list(&result, "pages")), 5);
-	cJSON_ArrayForEach(item, list(&result, "pages")) {
+	cJSON_ArrayForEach(item, list(&result, "pages"))
+	{
 		assert_string_equal(string(item, "status"), "PINNED");
 		assert_int_equal(number(item, "owner_id"), !strcmp(string(item, "content"), "KV_CACHE") ? 77 : 78);
 	}
@@ -520,15 +541,13 @@ static void test_clients(void **state)
 	assert_int_equal(number(client, "offered_pages"), 6);
 	assert_int_equal(number(client, "idle_pages"), number(client, "leased_pages") - 11);
 	assert_int_equal(number(client, "allocations"), 5);
-	cJSON_ArrayForEach(item, list(&result, "clients"))
-		self = self || !strcmp(string(item, "name"), "poolctl");
+	cJSON_ArrayForEach(item, list(&result, "clients")) self = self || !strcmp(string(item, "name"), "poolctl");
 	assert_true(self);
 	result_free(&result);
 
 	result = AGENT_JSON("clients", "-p", "p1");
 	expect(&result, OK);
-	cJSON_ArrayForEach(item, list(&result, "clients"))
-		assert_string_equal(string(item, "pool"), "p1");
+	cJSON_ArrayForEach(item, list(&result, "clients")) assert_string_equal(string(item, "pool"), "p1");
 	result_free(&result);
 
 	result = AGENT("clients");
@@ -636,9 +655,23 @@ static void test_version(void **state)
 static void test_unknown_names(void **state)
 {
 	static const char *const lines[][4] = {
-		{ "status" }, { "pages" }, { "pins" }, { "clients" }, { "tenants" }, { "check" }, { "evict", "1" },
-		{ "limit", "default", "--limit", "1" }, { "objects" }, { "object", "delete", "a" }, { "roles" }, { "roles", "remove", "main" },
-		{ "regions", "a" }, { "drain" }, { "bench" }, { "adapters" }, { "top" },
+		{"status"},
+		{"pages"},
+		{"pins"},
+		{"clients"},
+		{"tenants"},
+		{"check"},
+		{"evict", "1"},
+		{"limit", "default", "--limit", "1"},
+		{"objects"},
+		{"object", "delete", "a"},
+		{"roles"},
+		{"roles", "remove", "main"},
+		{"regions", "a"},
+		{"drain"},
+		{"bench"},
+		{"adapters"},
+		{"top"},
 	};
 	struct result result;
 
@@ -708,7 +741,8 @@ static void test_pinnable_object(void **state)
 	result_free(&result);
 	result = AGENT_JSON("pins", "-p", "p0");
 	expect(&result, OK);
-	for (entry = list(&result, "pins")->child; entry && strcmp(string(entry, "object"), "adapter") != 0; entry = entry->next)
+	for (entry = list(&result, "pins")->child; entry && strcmp(string(entry, "object"), "adapter") != 0;
+		entry = entry->next)
 		;
 	assert_non_null(entry);
 	assert_string_equal(string(entry, "content"), "object");
@@ -724,7 +758,7 @@ static void test_pinnable_object(void **state)
 /* It measures beside a worker, takes nothing from it, and leaves nothing. */
 static void test_bench(void **state)
 {
-	static const char *const numbers[] = { "used_pages", "pinned_pages", "evicted_pages", "sessions" };
+	static const char *const numbers[] = {"used_pages", "pinned_pages", "evicted_pages", "sessions"};
 	struct result before, result, after;
 
 	(void)state;
@@ -741,7 +775,8 @@ static void test_bench(void **state)
 		assert_true(number(figure, "median") > 0);
 	}
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-		assert_true(number(list(&before, "pools")->child, numbers[i]) == number(list(&after, "pools")->child, numbers[i]));
+		assert_true(number(list(&before, "pools")->child, numbers[i]) ==
+			number(list(&after, "pools")->child, numbers[i]));
 	result_free(&before);
 	result_free(&result);
 	result_free(&after);
@@ -756,7 +791,8 @@ static void test_bench(void **state)
 	result_free(&result);
 }
 
-static struct gpool_object *object_publish(struct gpool *pool, const char *name, uint32_t memory_class, uint32_t flags, uint32_t pages)
+static struct gpool_object *object_publish(
+	struct gpool *pool, const char *name, uint32_t memory_class, uint32_t flags, uint32_t pages)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object *object;
@@ -778,7 +814,7 @@ static struct gpool_object *object_publish(struct gpool *pool, const char *name,
 static void test_adapters(void **state)
 {
 	struct gpool_options options = harness_options(&world.harness);
-	static const char *const names[] = { "lora/0123abcd", "lora/weights", "table", "warm/0123abcd" };
+	static const char *const names[] = {"lora/0123abcd", "lora/weights", "table", "warm/0123abcd"};
 	struct gpool_object *objects[4];
 	struct gpool *second;
 	struct result result;
@@ -1029,7 +1065,8 @@ static void test_evict(void **state)
 
 static void test_quiet(void **state)
 {
-	static const char *const names[] = { "status", "pages", "pins", "clients", "tenants", "roles", "transfers", "check", "version" };
+	static const char *const names[] = {
+		"status", "pages", "pins", "clients", "tenants", "roles", "transfers", "check", "version"};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -1060,7 +1097,7 @@ static void test_doctor_with_agent(void **state)
 /* A session begins and ends, over and over, until the process has written something: it listens from some moment on. */
 static void events_make_until_heard(struct running running)
 {
-	struct pollfd wait = { .fd = running.out, .events = POLLIN };
+	struct pollfd wait = {.fd = running.out, .events = POLLIN};
 
 	do
 		gpool_close(harness_open(&world.harness));
@@ -1069,7 +1106,8 @@ static void events_make_until_heard(struct running running)
 
 static struct running events_start(const char *format, const char *option, const char *value)
 {
-	const char *arguments[] = { "poolctl", "events", "-d", world.harness.directory, "-o", format, option, value, NULL };
+	const char *arguments[] = {
+		"poolctl", "events", "-d", world.harness.directory, "-o", format, option, value, NULL};
 
 	return poolctl_start((char *const *)(uintptr_t)arguments);
 }
@@ -1085,7 +1123,8 @@ static void test_events_count(void **state)
 	expect(&result, OK);
 	expect_document(&result, "event");
 	/* On a slow machine the world's pins may have become old meanwhile. */
-	assert_true(!strncmp(string(result.json, "event"), "session-", 8) || !strcmp(string(result.json, "event"), "leaked-pin"));
+	assert_true(!strncmp(string(result.json, "event"), "session-", 8) ||
+		!strcmp(string(result.json, "event"), "leaked-pin"));
 	assert_string_equal(string(result.json, "pool"), "p0");
 	assert_true(number(result.json, "time_ms") > 1e12);
 	assert_ptr_equal(strchr(result.out, '\n'), result.out + strlen(result.out) - 1); /* one line */
@@ -1174,7 +1213,8 @@ static void compare_pages(pid_t agent)
 	offline = AGENT_JSON("pages", "--each", "--offline");
 	expect(&offline, OK);
 	b = list(&offline, "pages")->child;
-	cJSON_ArrayForEach(a, list(&online, "pages")) {
+	cJSON_ArrayForEach(a, list(&online, "pages"))
+	{
 		assert_non_null(b);
 		assert_string_equal(string(a, "state"), string(b, "state"));
 		assert_string_equal(string(a, "status"), string(b, "status"));
@@ -1254,18 +1294,18 @@ static int agent_continue(void **state)
 
 static void test_events_end_with_gpoold(void **state)
 {
-	static const char *const arguments[] = { "--pool", HARNESS_POOL, NULL };
+	static const char *const arguments[] = {"--pool", HARNESS_POOL, NULL};
 	struct harness harness;
 	struct running running;
 	struct result result;
 
 	(void)state;
 	harness_start(&harness, arguments);
-	const char *line[] = { "poolctl", "events", "-d", harness.directory, NULL };
+	const char *line[] = {"poolctl", "events", "-d", harness.directory, NULL};
 
 	running = poolctl_start((char *const *)(uintptr_t)line);
 	/* it has attached when something is heard of it */
-	struct pollfd wait = { .fd = running.out, .events = POLLIN };
+	struct pollfd wait = {.fd = running.out, .events = POLLIN};
 
 	do
 		gpool_close(harness_open(&harness));

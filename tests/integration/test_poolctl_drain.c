@@ -1,9 +1,11 @@
 /*
  * test_poolctl_drain.c - a pool out of service.
  *
- * Goal: while a pool is drained workers are refused with a reason that names it, all others are let in, those who are there go on and
- * are told; the verb waits for them and says who is left; it holds over the agent's death and an upgrade, and ends with --off.
- * Method: the program that was built against a gpoold on the host back end, with workers of this process and of its children.
+ * Goal: while a pool is drained workers are refused with a reason that names it, all others are let in, those who are
+ * there go on and are told; the verb waits for them and says who is left; it holds over the agent's death and an
+ * upgrade, and ends with --off.
+ * Method: the program that was built against a gpoold on the host back end, with workers of this process and of its
+ * children.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -22,7 +24,11 @@ static struct harness harness;
 static int start(void **state)
 {
 	static const char *const arguments[] = {
-		"--pool", HARNESS_POOL, "--pool", "name=p1,backend=host,size=32MiB,page_size=512KB,reserved=0", NULL,
+		"--pool",
+		HARNESS_POOL,
+		"--pool",
+		"name=p1,backend=host,size=32MiB,page_size=512KB,reserved=0",
+		NULL,
 	};
 
 	(void)state;
@@ -120,7 +126,7 @@ static void test_who_is_refused(void **state)
 
 static void expect_event(struct gpool *pool, uint64_t value)
 {
-	struct gpool_event event = { .kind = 0 };
+	struct gpool_event event = {.kind = 0};
 
 	while (event.kind != GPOOL_EVENT_DRAIN)
 		assert_int_equal(gpool_event_next(pool, END_MS, &event), 0);
@@ -173,7 +179,7 @@ static void await_text(int fd, const char *part)
 	size_t length = 0;
 
 	while (!strstr(text, part)) {
-		struct pollfd wait = { .fd = fd, .events = POLLIN };
+		struct pollfd wait = {.fd = fd, .events = POLLIN};
 
 		assert_true(length + 1 < sizeof(text));
 		assert_true(poll(&wait, 1, END_MS) == 1);
@@ -185,7 +191,7 @@ static void await_text(int fd, const char *part)
 /* It waits for those who are there, one after the other, also for one whose process dies. */
 static void test_it_waits_for_the_last_one(void **state)
 {
-	const char *line[] = { "poolctl", "drain", "-d", harness.directory, NULL };
+	const char *line[] = {"poolctl", "drain", "-d", harness.directory, NULL};
 	struct gpool *pool = harness_open(&harness);
 	struct running running;
 	struct result result;

@@ -1,8 +1,9 @@
 /*
  * test_poolctl_examples.c - the example of every verb, as its --help shows it.
  *
- * Goal: examples do what they say, in both forms of output; with them every verb's exit codes are what the manual says. Method: the words
- * are taken from --help and given to the program, against nobody and against an agent as the examples mean it.
+ * Goal: examples do what they say, in both forms of output; with them every verb's exit codes are what the manual says.
+ * Method: the words are taken from --help and given to the program, against nobody and against an agent as the examples
+ * mean it.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -33,7 +34,7 @@ static int example_arguments(const char *verb, const char **arguments, char room
 /* The verb's example with further arguments, which end with NULL. */
 static struct result example_run(const char *verb, const char *first, ...)
 {
-	const char *arguments[ARGUMENTS_MAX + 1] = { "poolctl" };
+	const char *arguments[ARGUMENTS_MAX + 1] = {"poolctl"};
 	char room[256];
 	int count = 1 + example_arguments(verb, arguments + 1, room);
 	va_list rest;
@@ -51,7 +52,7 @@ static struct result example_run(const char *verb, const char *first, ...)
 /* Whatever the verb: an unknown option, an argument too many, nobody there. */
 static void test_exit_codes_of_every_verb(void **state)
 {
-	static const char *const at_home[] = { "doctor", "help" };
+	static const char *const at_home[] = {"doctor", "help"};
 	char names[32][16];
 	int count = verb_names(names);
 
@@ -94,10 +95,11 @@ static void worker_open(void)
 static int start(void **state)
 {
 	static const char config[] =
-		"pools = ( { name = \"p0\"; backend = \"host\"; size = \"3GiB\"; page_size = \"4MB\"; reserved = \"0 pages\"; } );\n"
+		"pools = ( { name = \"p0\"; backend = \"host\"; size = \"3GiB\"; page_size = \"4MB\"; reserved = \"0 "
+		"pages\"; } );\n"
 		"tenants = ( { name = \"interactive\"; users = [ \"0\" ]; }, { name = \"batch\"; } );\n";
 	char config_path[64];
-	const char *arguments[] = { "--config", config_path, NULL };
+	const char *arguments[] = {"--config", config_path, NULL};
 
 	(void)state;
 	assert_non_null(mkdtemp(folder));
@@ -143,7 +145,7 @@ static void prepare(void)
 
 static void run_both(const char *name)
 {
-	static const char *const forms[] = { "table", "json" };
+	static const char *const forms[] = {"table", "json"};
 
 	for (int form = 0; form < 2; form++) {
 		bool drains = !strcmp(name, "drain"), looks_at_machine = !strcmp(name, "doctor");

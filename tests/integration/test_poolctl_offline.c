@@ -1,10 +1,10 @@
 /*
  * test_poolctl_offline.c - what poolctl reads without an agent: the tables of a stopped one, and snapshots.
  *
- * Goal: status, pages, pins, clients and check say what stands there; whatever stands there, poolctl does not crash; a snapshot
- * says the same as the tables it was taken from.
- * Method: this process plays gpoold's keeper: it makes segments whose content it knows, holds their descriptors and writes a pid
- * file. Then it lies: in a worker's segment, in the pool's, in the file.
+ * Goal: status, pages, pins, clients and check say what stands there; whatever stands there, poolctl does not crash; a
+ * snapshot says the same as the tables it was taken from.
+ * Method: this process plays gpoold's keeper: it makes segments whose content it knows, holds their descriptors and
+ * writes a pid file. Then it lies: in a worker's segment, in the pool's, in the file.
  */
 #include "tests/integration/poolctl_process.h"
 
@@ -45,7 +45,8 @@ static void block_set(struct session_segment *session, uint32_t page, uint32_t c
 	session->blocks[page].owner_id = 1000 + page;
 }
 
-static void record_set(struct keeper *keeper, uint32_t session, enum session_record_state state, uint32_t role, const char *name)
+static void record_set(
+	struct keeper *keeper, uint32_t session, enum session_record_state state, uint32_t role, const char *name)
 {
 	struct session_record *record = &keeper->pool.sessions[session];
 
@@ -58,7 +59,9 @@ static void record_set(struct keeper *keeper, uint32_t session, enum session_rec
 	atomic_store(&record->state, state);
 }
 
-/* What the worker has: two pinned blocks, one unpinned, idle pages, a magazine, a stitched block, and pages in transit. */
+/*
+ * What the worker has: two pinned blocks, one unpinned, idle pages, a magazine, a stitched block, and pages in transit.
+ */
 static void worker_fill(struct session_segment *session)
 {
 	block_set(session, 0, 4, block_tag_make(1, 0), 0); /* KV_CACHE */
@@ -80,7 +83,7 @@ static void worker_fill(struct session_segment *session)
 
 static int keeper_setup(void **state)
 {
-	const struct pool_geometry geometry = { "gpu0", "host", "HOST-0", 0, 2 << 20, PAGES, 1, RESERVED, 0, 0 };
+	const struct pool_geometry geometry = {"gpu0", "host", "HOST-0", 0, 2 << 20, PAGES, 1, RESERVED, 0, 0};
 	struct keeper *keeper = calloc(1, sizeof(*keeper));
 	char text[32];
 
@@ -160,7 +163,7 @@ static void test_offline_status(void **state)
 	result = poolctl("status", "-d", keeper->directory, "--offline", NULL);
 	expect(&result, OK);
 	expect_text(result.out, "pool 'gpu0': 200 pages of 2 MiB, 400 MiB, host back end, pressure high");
-	expect_text(result.out, "[##"); /* the bar begins with what is pinned */
+	expect_text(result.out, "[##");          /* the bar begins with what is pinned */
 	assert_null(strchr(result.out, '\033')); /* no colour in a pipe */
 	result_free(&result);
 }
@@ -226,8 +229,7 @@ static int pages_of_runs(const struct result *result)
 	const cJSON *run;
 	int pages = 0;
 
-	cJSON_ArrayForEach(run, list(result, "runs"))
-		pages += (int)number(run, "count");
+	cJSON_ArrayForEach(run, list(result, "runs")) pages += (int)number(run, "count");
 	return pages;
 }
 
@@ -237,18 +239,18 @@ static void test_offline_pages_filters(void **state)
 		const char *option, *value;
 		int pages;
 	} cases[] = {
-		{ "--state", "FREE", PAGES - RESERVED - 72 },
-		{ "--state", "leased", 64 },
-		{ "--state", "QUARANTINED", 8 },
-		{ "--state", "RESERVED", RESERVED },
-		{ "--state", "MOVING", 0 },
-		{ "--state", "PINNED", 8 },
-		{ "--state", "UNPINNED", 7 },
-		{ "--owner", "3", 64 },
-		{ "--owner", "5", 8 },
-		{ "--owner", "6", 0 },
-		{ "--first", "190", 10 },
-		{ "--count", "3", 3 },
+		{"--state", "FREE", PAGES - RESERVED - 72},
+		{"--state", "leased", 64},
+		{"--state", "QUARANTINED", 8},
+		{"--state", "RESERVED", RESERVED},
+		{"--state", "MOVING", 0},
+		{"--state", "PINNED", 8},
+		{"--state", "UNPINNED", 7},
+		{"--owner", "3", 64},
+		{"--owner", "5", 8},
+		{"--owner", "6", 0},
+		{"--first", "190", 10},
+		{"--count", "3", 3},
 	};
 	struct keeper *keeper = *state;
 
@@ -257,8 +259,8 @@ static void test_offline_pages_filters(void **state)
 
 		expect(&result, OK);
 		if (pages_of_runs(&result) != cases[i].pages)
-			fail_msg("%s %s: %d pages instead of %d", cases[i].option, cases[i].value, pages_of_runs(&result),
-				cases[i].pages);
+			fail_msg("%s %s: %d pages instead of %d", cases[i].option, cases[i].value,
+				pages_of_runs(&result), cases[i].pages);
 		result_free(&result);
 	}
 }
@@ -519,16 +521,18 @@ static uint64_t random_next(uint64_t *seed)
 
 static void verbs_survive(struct keeper *keeper, const char *snapshot)
 {
-	static const char *const names[] = { "status", "pages", "pins", "clients", "objects", "roles", "transfers", "check", "regions" };
+	static const char *const names[] = {
+		"status", "pages", "pins", "clients", "objects", "roles", "transfers", "check", "regions"};
 	const char *offline = snapshot ? snapshot : "--offline";
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		bool regions = !strcmp(names[i], "regions");
-		struct result result = poolctl(
-			"-d", keeper->directory, "-o", "json", names[i], offline, regions ? "--" : NULL, WORKER_TEXT, NULL);
+		struct result result = poolctl("-d", keeper->directory, "-o", "json", names[i], offline,
+			regions ? "--" : NULL, WORKER_TEXT, NULL);
 
 		/* a signal has failed the test by now; the worker may be none any more, or another's name the same */
-		if (result.code != OK && result.code != FOUND && result.code != FAILED && !(regions && result.code == USAGE))
+		if (result.code != OK && result.code != FOUND && result.code != FAILED &&
+			!(regions && result.code == USAGE))
 			fail_msg("%s: exit status %d: %s", names[i], result.code, result.err);
 		if (result.code == OK || result.code == FOUND)
 			expect_document(&result, names[i]);
@@ -574,7 +578,8 @@ static void test_offline_hostile_pool(void **state)
 		for (size_t i = 0; i < sizeof(struct session_record) * 16; i++)
 			((uint8_t *)keeper->pool.sessions)[i] = (uint8_t)random_next(&seed);
 		for (size_t i = 0; i < sizeof(struct object_record) * 16; i++)
-			((uint8_t *)keeper->pool.objects)[i] = round % 2 ? (uint8_t)random_next(&seed) : (uint8_t)(random_next(&seed) % 6);
+			((uint8_t *)keeper->pool.objects)[i] =
+				round % 2 ? (uint8_t)random_next(&seed) : (uint8_t)(random_next(&seed) % 6);
 		verbs_survive(keeper, NULL);
 	}
 	keeper->pool.header->page_count = 3;
@@ -584,7 +589,7 @@ static void test_offline_hostile_pool(void **state)
 static void test_offline_unknown_names(void **state)
 {
 	struct keeper *keeper = *state;
-	static const char *const names[] = { "status", "pages", "pins", "clients", "check" };
+	static const char *const names[] = {"status", "pages", "pins", "clients", "check"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		struct result result = OFFLINE(names[i], "-p", "nope");
@@ -677,7 +682,7 @@ static void snapshot_take(struct keeper *keeper)
 
 static void test_snapshot_says_the_same(void **state)
 {
-	static const char *const names[] = { "pages", "pins", "transfers", "check" };
+	static const char *const names[] = {"pages", "pins", "transfers", "check"};
 	struct keeper *keeper = *state;
 
 	snapshot_take(keeper);
@@ -765,11 +770,11 @@ static void test_snapshot_hostile(void **state)
 /* Runs that go back or beyond the segment's end, in a file whose lengths are right otherwise. */
 static void test_snapshot_runs(void **state)
 {
-	static const uint64_t runs[][2] = { { 8, 8 }, { 4090, 8 }, { UINT64_MAX - 3, 8 } };
+	static const uint64_t runs[][2] = {{8, 8}, {4090, 8}, {UINT64_MAX - 3, 8}};
 	struct keeper *keeper = *state;
 
 	for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
-		uint64_t file[16] = { 0 };
+		uint64_t file[16] = {0};
 		struct result result;
 
 		memcpy(&file[0], "GPOOLSN1", 8);
@@ -780,7 +785,8 @@ static void test_snapshot_runs(void **state)
 		file[7] = 8;
 		file[9] = runs[i][0];
 		file[10] = runs[i][1];
-		file_write(keeper->snapshot, file, 14 * sizeof(*file)); /* with the run of length 0 that ends the segment */
+		/* with the run of length 0 that ends the segment */
+		file_write(keeper->snapshot, file, 14 * sizeof(*file));
 		result = poolctl("status", "--offline", keeper->snapshot, NULL);
 		expect(&result, FAILED);
 		expect_text(result.err, "is damaged: a field that cannot be");
@@ -818,7 +824,7 @@ static void test_dump_of_one_pool(void **state)
 
 static struct result on_terminal(struct keeper *keeper, const char *option)
 {
-	const char *arguments[] = { "poolctl", "status", "--offline", "-d", keeper->directory, option, NULL };
+	const char *arguments[] = {"poolctl", "status", "--offline", "-d", keeper->directory, option, NULL};
 	int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), slave;
 
 	assert_true(master >= 0);
@@ -852,7 +858,7 @@ static void test_color(void **state)
 static void test_full_output(void **state)
 {
 	struct keeper *keeper = *state;
-	const char *arguments[] = { "poolctl", "status", "--offline", "-d", keeper->directory, NULL };
+	const char *arguments[] = {"poolctl", "status", "--offline", "-d", keeper->directory, NULL};
 	int full = open("/dev/full", O_WRONLY | O_CLOEXEC), nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	struct result result;
 

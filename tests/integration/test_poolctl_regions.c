@@ -1,10 +1,11 @@
 /*
  * test_poolctl_regions.c - poolctl regions: what workers have made of their addresses, as it is seen from outside.
  *
- * Goal: asked of the agent, read without it, or read from a snapshot, it says the same, and what stands there; a worker that hangs
- * in the middle of a change, or changes without end, is shown as such and waited for by nobody; lies are told apart; a client that
- * is not there, or may be several, is refused with its name.
- * Method: this process is a worker of a real agent and writes its table of regions itself, so that it knows what must be shown.
+ * Goal: asked of the agent, read without it, or read from a snapshot, it says the same, and what stands there; a worker
+ * that hangs in the middle of a change, or changes without end, is shown as such and waited for by nobody; lies are
+ * told apart; a client that is not there, or may be several, is refused with its name.
+ * Method: this process is a worker of a real agent and writes its table of regions itself, so that it knows what must
+ * be shown.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -37,8 +38,10 @@ static struct world world;
 static int agent_setup(void **state)
 {
 	static const char *const arguments[] = {
-		"--pool", "name=p0,backend=host,size=16MiB,page_size=512KB,reserved=0",
-		"--pool", "name=p1,backend=host,size=16MiB,page_size=512KB,reserved=0",
+		"--pool",
+		"name=p0,backend=host,size=16MiB,page_size=512KB,reserved=0",
+		"--pool",
+		"name=p1,backend=host,size=16MiB,page_size=512KB,reserved=0",
 		NULL,
 	};
 
@@ -64,7 +67,10 @@ static struct gpool *worker_open(const char *pool, const char *name)
 	return worker;
 }
 
-/* gpoold's keeper gets a new session's table from the agent, a moment after the worker has it; --offline shows what the keeper has. */
+/*
+ * gpoold's keeper gets a new session's table from the agent, a moment after the worker has it; --offline shows what the
+ * keeper has.
+ */
 static void keeper_wait(const char *name)
 {
 	struct result result;
@@ -111,8 +117,13 @@ static void writer_start(void)
 /* Another row, where the last one ended. */
 static void row_add(enum region_row_state state, uint32_t pages, uint32_t stream, uint64_t fence, uint32_t flags)
 {
-	struct region_row row = { .address = world.next, .id = world.rows + 1, .fence = fence, .pages = pages, .stream = stream,
-		.state = state, .flags = flags };
+	struct region_row row = {.address = world.next,
+		.id = world.rows + 1,
+		.fence = fence,
+		.pages = pages,
+		.stream = stream,
+		.state = state,
+		.flags = flags};
 	uint64_t bytes = pages * PAGE_BYTES;
 
 	assert_true(world.rows < ROWS);
@@ -132,7 +143,10 @@ static void row_add(enum region_row_state state, uint32_t pages, uint32_t stream
 	world.totals.hole_regions += state == REGION_ROW_HOLE;
 }
 
-/* "[-3][+10][1][-5][*4][#100] [2]": the rows are set from the last to the first, and one of each pair of flags and fences is there. */
+/*
+ * "[-3][+10][1][-5][*4][#100] [2]": the rows are set from the last to the first, and one of each pair of flags and
+ * fences is there.
+ */
 static void rows_example(void)
 {
 	atomic_store(&world.worker->session.timeline[1], 100);
@@ -348,7 +362,7 @@ static pid_t hanging_start(void)
 
 	assert_true(child >= 0);
 	if (child == 0) {
-		struct region_row row = { .id = 9, .pages = 7, .state = REGION_ROW_FREE };
+		struct region_row row = {.id = 9, .pages = 7, .state = REGION_ROW_FREE};
 
 		world.worker = worker_open("p0", "hanging");
 		writer_start();
@@ -406,8 +420,8 @@ static _Atomic bool stop;
 /* Two neighbours of 20 pages together, whose border moves. */
 static void *border_moves(void *argument)
 {
-	struct region_row low = { .address = BASE, .state = REGION_ROW_ALLOCATED }, high = { .state = REGION_ROW_FREE };
-	uint16_t numbers[2] = { REGION_ROW_NEW, REGION_ROW_NEW };
+	struct region_row low = {.address = BASE, .state = REGION_ROW_ALLOCATED}, high = {.state = REGION_ROW_FREE};
+	uint16_t numbers[2] = {REGION_ROW_NEW, REGION_ROW_NEW};
 
 	(void)argument;
 	for (uint32_t i = 0; !atomic_load(&stop); i++) {
@@ -426,7 +440,7 @@ static void *border_moves(void *argument)
 
 static void test_restless_worker(void **state)
 {
-	const char *const ways[] = { NULL, "--offline" };
+	const char *const ways[] = {NULL, "--offline"};
 	pthread_t thread;
 
 	(void)state;
@@ -460,7 +474,7 @@ static void test_restless_worker(void **state)
 
 static void test_lies(void **state)
 {
-	const char *const ways[] = { NULL, "--offline" };
+	const char *const ways[] = {NULL, "--offline"};
 	struct region_table *table = world.worker->session.regions;
 	struct result result;
 
@@ -495,7 +509,7 @@ static void test_lies(void **state)
 
 static void test_random_bytes(void **state)
 {
-	const char *const ways[] = { NULL, "--offline" };
+	const char *const ways[] = {NULL, "--offline"};
 	struct region_table *table = world.worker->session.regions;
 	uint64_t *words = (uint64_t *)(void *)table, random = 7;
 
@@ -589,7 +603,7 @@ static void test_without_agent(void **state)
 /* Who may not read a session's table writes none of them into a snapshot. */
 static void test_snapshot_without_sessions(void **state)
 {
-	static const uint64_t nothing[6] = { 0 };
+	static const uint64_t nothing[6] = {0};
 	char folder[] = "/tmp/poolctl.XXXXXX", snapshot[64];
 	struct result result;
 	size_t bytes, at;

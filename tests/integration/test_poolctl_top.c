@@ -1,8 +1,9 @@
 /*
  * test_poolctl_top.c - poolctl top on a terminal.
  *
- * Goal: it draws what is there, in every size, with and without colours; keys do what they say; it says when nobody answers; and whatever ends
- * it, the terminal is as it was. Method: the program that was built on a pty, whose screen the test keeps, with a real agent.
+ * Goal: it draws what is there, in every size, with and without colours; keys do what they say; it says when nobody
+ * answers; and whatever ends it, the terminal is as it was. Method: the program that was built on a pty, whose screen
+ * the test keeps, with a real agent.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/integration/terminal.h"
@@ -16,7 +17,11 @@ static struct gpool *worker;
 static int start(void **state)
 {
 	static const char *const arguments[] = {
-		"--pool", HARNESS_POOL, "--pool", "name=second,backend=host,size=32MiB,page_size=2MB,reserved=0", NULL,
+		"--pool",
+		HARNESS_POOL,
+		"--pool",
+		"name=second,backend=host,size=32MiB,page_size=2MB,reserved=0",
+		NULL,
 	};
 	struct gpool_options options;
 	struct gpool_block block;
@@ -39,7 +44,7 @@ static int stop(void **state)
 
 static void top_start(struct terminal *terminal, const char *option, const char *term, int rows, int columns)
 {
-	const char *line[] = { "poolctl", "top", "-d", harness.directory, "--interval", "0.1", option, NULL };
+	const char *line[] = {"poolctl", "top", "-d", harness.directory, "--interval", "0.1", option, NULL};
 
 	terminal_start(terminal, poolctl_path(), (char *const *)(uintptr_t)line, term, rows, columns);
 }
@@ -101,7 +106,7 @@ static void test_what_it_shows(void **state)
 
 static void test_every_size(void **state)
 {
-	static const int sizes[][2] = { { 1, 1 }, { 2, 10 }, { 5, 20 }, { 9, 40 }, { 13, 79 }, { 24, 80 }, { 50, 200 } };
+	static const int sizes[][2] = {{1, 1}, {2, 10}, {5, 20}, {9, 40}, {13, 79}, {24, 80}, {50, 200}};
 	struct terminal terminal;
 	struct termios before;
 
@@ -123,7 +128,7 @@ static void test_every_size(void **state)
 
 static void test_signals_restore_the_terminal(void **state)
 {
-	static const int signals[] = { SIGTERM, SIGHUP, SIGQUIT, SIGINT, 0 };
+	static const int signals[] = {SIGTERM, SIGHUP, SIGQUIT, SIGINT, 0};
 	struct terminal terminal;
 	struct termios before;
 

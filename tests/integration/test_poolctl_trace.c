@@ -1,9 +1,11 @@
 /*
- * test_poolctl_trace.c - the flight recorder of a real agent and real workers, as poolctl trace and poolctl events --since show it.
+ * test_poolctl_trace.c - the flight recorder of a real agent and real workers, as poolctl trace and poolctl events
+ * --since show it.
  *
- * Goal: what happened stands in the trace, also what a worker and an agent did that were killed; the trace is what Perfetto reads; an
- * agent that hangs is not needed. Method: make each thing happen once, kill -9, and look for it by name; check every element of the
- * trace against the format: known phases, named tracks, sorted times, no slices across each other.
+ * Goal: what happened stands in the trace, also what a worker and an agent did that were killed; the trace is what
+ * Perfetto reads; an agent that hangs is not needed. Method: make each thing happen once, kill -9, and look for it by
+ * name; check every element of the trace against the format: known phases, named tracks, sorted times, no slices across
+ * each other.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -43,7 +45,7 @@ static struct track *track_of(const cJSON *event)
 		if (tracks[i].pid == pid && tracks[i].tid == tid)
 			return &tracks[i];
 	assert_true(track_count < sizeof(tracks) / sizeof(tracks[0]));
-	tracks[track_count] = (struct track){ .pid = pid, .tid = tid };
+	tracks[track_count] = (struct track){.pid = pid, .tid = tid};
 	return &tracks[track_count++];
 }
 
@@ -111,8 +113,7 @@ static void check_trace(const cJSON *trace)
 
 	assert_true(cJSON_IsArray(trace));
 	track_count = 0;
-	cJSON_ArrayForEach(event, trace)
-		check_event(event, &last);
+	cJSON_ArrayForEach(event, trace) check_event(event, &last);
 	for (uint32_t i = 0; i < track_count; i++) {
 		bool process = false;
 
@@ -137,8 +138,7 @@ static uint32_t count_of(const cJSON *trace, const char *name, const char *phase
 	const cJSON *event;
 	uint32_t count = 0;
 
-	cJSON_ArrayForEach(event, trace)
-		count += strcmp(string(event, "ph"), "M") && is(event, name, phase, session);
+	cJSON_ArrayForEach(event, trace) count += strcmp(string(event, "ph"), "M") && is(event, name, phase, session);
 	return count;
 }
 
@@ -147,9 +147,8 @@ static const cJSON *find(const cJSON *trace, const char *name, uint32_t session)
 {
 	const cJSON *event, *found = NULL;
 
-	cJSON_ArrayForEach(event, trace)
-		if (!strcmp(string(event, "ph"), "X") && is(event, name, "X", session))
-			found = event;
+	cJSON_ArrayForEach(event, trace) if (!strcmp(string(event, "ph"), "X") && is(event, name, "X", session)) found =
+		event;
 	assert_non_null(found);
 	return found;
 }
@@ -158,9 +157,8 @@ static const cJSON *expect_event(const cJSON *trace, const char *name, const cha
 {
 	const cJSON *event;
 
-	cJSON_ArrayForEach(event, trace)
-		if (strcmp(string(event, "ph"), "M") && is(event, name, phase, session))
-			return cJSON_GetObjectItem(event, "args");
+	cJSON_ArrayForEach(event, trace) if (strcmp(string(event, "ph"), "M") &&
+		is(event, name, phase, session)) return cJSON_GetObjectItem(event, "args");
 	fail_msg("no '%s' of session %u", name, session);
 	return NULL;
 }
@@ -170,7 +168,8 @@ static void expect_track(const cJSON *trace, uint32_t session, const char *part)
 {
 	const cJSON *event;
 
-	cJSON_ArrayForEach(event, trace) {
+	cJSON_ArrayForEach(event, trace)
+	{
 		if (strcmp(string(event, "name"), "thread_name") || number(event, "tid") != session)
 			continue;
 		expect_text(string(cJSON_GetObjectItem(event, "args"), "name"), part);
@@ -207,7 +206,8 @@ static bool end_recorded(uint32_t session)
 	struct flight_entry entry;
 
 	for (uint32_t place = 0; place < flight_used(events); place++)
-		if (!flight_read(events, place, UINT64_MAX, &entry, NULL) && entry.kind == GPOOL_EVENT_SESSION_END && entry.session == session)
+		if (!flight_read(events, place, UINT64_MAX, &entry, NULL) && entry.kind == GPOOL_EVENT_SESSION_END &&
+			entry.session == session)
 			return true;
 	return false;
 }
@@ -227,7 +227,8 @@ static uint32_t worker_killed(void)
 		struct gpool_block block;
 
 		session = gpool_session(pool);
-		if (gpool_alloc(pool, CHILD_PAGES, NULL, &block) || write(ends[1], &session, sizeof(session)) != sizeof(session))
+		if (gpool_alloc(pool, CHILD_PAGES, NULL, &block) ||
+			write(ends[1], &session, sizeof(session)) != sizeof(session))
 			_exit(1);
 		pause();
 	}
@@ -269,7 +270,8 @@ static void seen_await(void)
 
 static int world_setup(void **state)
 {
-	static const char *const arguments[] = { "--pool", HARNESS_POOL, "--set", "group=nogroup", "--set", "access.observers.users=nobody", NULL };
+	static const char *const arguments[] = {
+		"--pool", HARNESS_POOL, "--set", "group=nogroup", "--set", "access.observers.users=nobody", NULL};
 
 	(void)state;
 	harness_start(&world.harness, arguments);
@@ -317,13 +319,14 @@ static void test_requests_and_refusals(void **state)
 	const cJSON *args;
 
 	(void)state;
-	assert_int_equal(gpool_alloc(world.worker, 512, NULL, &(struct gpool_block){ 0 }), -ENOSPC);
+	assert_int_equal(gpool_alloc(world.worker, 512, NULL, &(struct gpool_block){0}), -ENOSPC);
 	result = trace_read();
 	expect_event(result.json, "session-start", "i", world.session);
 	expect_event(result.json, "grant", "X", world.session);
 	expect_event(result.json, "refill", "X", world.session);
 	/* Within what was waited for, on one track. */
-	assert_int_equal(number(find(result.json, "refill", world.session), "tid"), number(find(result.json, "grant", world.session), "tid"));
+	assert_int_equal(number(find(result.json, "refill", world.session), "tid"),
+		number(find(result.json, "grant", world.session), "tid"));
 	args = expect_event(result.json, "refusal", "X", world.session);
 	assert_int_equal(number(args, "errno"), ENOSPC);
 	assert_int_equal(number(args, "pages"), 512);
@@ -412,9 +415,8 @@ static void test_choices(void **state)
 	expect(&one, OK);
 	check_trace(one.json);
 	assert_true(cJSON_GetArraySize(one.json) < cJSON_GetArraySize(all.json));
-	cJSON_ArrayForEach(event, one.json)
-		if (strcmp(string(event, "ph"), "M"))
-			assert_int_equal(number(cJSON_GetObjectItem(event, "args"), "session"), world.killed);
+	cJSON_ArrayForEach(event, one.json) if (strcmp(string(event, "ph"), "M"))
+		assert_int_equal(number(cJSON_GetObjectItem(event, "args"), "session"), world.killed);
 	later = AGENT("trace", "--since", "1h");
 	expect(&later, OK);
 	check_trace(later.json);
@@ -466,7 +468,7 @@ static void test_without_agent(void **state)
 /* Who is neither root nor gpoold's user is shown what the agent has recorded. */
 static void test_as_nobody(void **state)
 {
-	char *const arguments[] = { (char *)"poolctl", (char *)"trace", (char *)"-d", world.harness.directory, NULL };
+	char *const arguments[] = {(char *)"poolctl", (char *)"trace", (char *)"-d", world.harness.directory, NULL};
 	struct result result;
 
 	(void)state;
@@ -487,7 +489,11 @@ static void test_as_nobody(void **state)
 static void test_liar(void **state)
 {
 	const struct flight_ring *ring = &world.worker->session.flight;
-	struct flight_entry lie = { .time_ns = flight_now(), .kind = FLIGHT_EVICT, .session = (uint16_t)world.killed, .page = 1, .pages = 1 };
+	struct flight_entry lie = {.time_ns = flight_now(),
+		.kind = FLIGHT_EVICT,
+		.session = (uint16_t)world.killed,
+		.page = 1,
+		.pages = 1};
 	struct result result;
 	uint32_t before;
 
@@ -512,8 +518,10 @@ static void test_liar(void **state)
 static void test_events_since(void **state)
 {
 	struct result recorded = AGENT("events", "--offline", "--since", "1h", "-o", "json"), result;
-	char count[16], *arguments[] = { (char *)"poolctl", (char *)"-d", world.harness.directory, (char *)"events", (char *)"--since", (char *)"1h",
-		(char *)"-o", (char *)"json", (char *)"--count", count, NULL }, seen = 0;
+	char count[16],
+		*arguments[] = {(char *)"poolctl", (char *)"-d", world.harness.directory, (char *)"events",
+			(char *)"--since", (char *)"1h", (char *)"-o", (char *)"json", (char *)"--count", count, NULL},
+		seen = 0;
 	struct running running;
 	uint32_t lines = 0, left;
 
@@ -539,8 +547,9 @@ static void test_events_since(void **state)
 /* Off in one pool, without samples in the other. */
 static void test_off(void **state)
 {
-	static const char *const arguments[] = { "--pool", "name=off,backend=host,size=16MiB,page_size=512KB,reserved=0,flight_records=0", "--pool",
-		HARNESS_POOL, "--set", "flight.sampling=0", NULL };
+	static const char *const arguments[] = {"--pool",
+		"name=off,backend=host,size=16MiB,page_size=512KB,reserved=0,flight_records=0", "--pool", HARNESS_POOL,
+		"--set", "flight.sampling=0", NULL};
 	struct harness kept = world.harness;
 	struct gpool *kept_worker = world.worker;
 	struct gpool_options options;

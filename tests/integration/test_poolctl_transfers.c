@@ -1,9 +1,10 @@
 /*
  * test_poolctl_transfers.c - what poolctl says of pages on their way between trust domains.
  *
- * Goal: retired pages are shown with who holds them up, also when they are more than one answer has room for; the list is empty
- * when they have come back; and what can be said without the agent agrees with it. Method: a real gpoold with the tenants `red` and
- * `blue`. Red gives up every second page of the pool, without letting go of any, and blue asks for some.
+ * Goal: retired pages are shown with who holds them up, also when they are more than one answer has room for; the list
+ * is empty when they have come back; and what can be said without the agent agrees with it. Method: a real gpoold with
+ * the tenants `red` and `blue`. Red gives up every second page of the pool, without letting go of any, and blue asks
+ * for some.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -18,9 +19,11 @@
 enum { PAGES = 1024, WANTED = 300, PART = 128 };
 
 static const char config_text[] =
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"512MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"512MiB\"; page_size = \"512KB\"; reserved = \"0 "
+	"pages\"; } );\n"
 	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; batch_most = 1; };\n"
-	"tenants = ( { name = \"red\"; domain = \"red\"; }, { name = \"blue\"; users = [ \"1\" ]; domain = \"blue\"; } );\n";
+	"tenants = ( { name = \"red\"; domain = \"red\"; }, { name = \"blue\"; users = [ \"1\" ]; domain = \"blue\"; } "
+	");\n";
 
 static char config_path[64];
 static struct harness harness;
@@ -40,7 +43,7 @@ static struct gpool *open_as(const char *tenant)
 
 static int setup(void **state)
 {
-	const char *arguments[] = { "--config", config_path, NULL };
+	const char *arguments[] = {"--config", config_path, NULL};
 
 	(void)state;
 	alarm(STUCK_SECONDS);

@@ -1,10 +1,10 @@
 /*
  * test_prometheus.c - tools/exporter/monitoring/ with a real Prometheus, which scrapes a real exporter of a real agent.
  *
- * Goal: the rules are right, by their own tests, and name no metric that there is not; a Prometheus that loads them has no error
- * with them; every query of the dashboard returns numbers while the pool is used. Method: promtool and Prometheus of this
- * machine, without which it is skipped, on the loopback; work that makes each figure something. Run from the root of the source
- * tree.
+ * Goal: the rules are right, by their own tests, and name no metric that there is not; a Prometheus that loads them has
+ * no error with them; every query of the dashboard returns numbers while the pool is used. Method: promtool and
+ * Prometheus of this machine, without which it is skipped, on the loopback; work that makes each figure something. Run
+ * from the root of the source tree.
  */
 #include "client/core/pool.h"
 #include "tests/integration/exporter_process.h"
@@ -51,13 +51,16 @@ static void test_rules_pass_their_tests(void **state)
 {
 	(void)state;
 	skip_without("promtool");
-	assert_int_equal(system("cd tools/exporter/monitoring && promtool check rules rules.yml && promtool test rules rules_test.yml"), 0);
+	assert_int_equal(system("cd tools/exporter/monitoring && promtool check rules rules.yml && promtool test rules "
+				"rules_test.yml"),
+		0);
 }
 
 /* A metric by another name would make a rule that is always silent. */
 static void test_rules_name_what_is_exported(void **state)
 {
-	char *rules = text_of("tools/exporter/monitoring/rules.yml"), *metrics = text_of("tools/exporter/monitoring/METRICS.md");
+	char *rules = text_of("tools/exporter/monitoring/rules.yml"),
+	     *metrics = text_of("tools/exporter/monitoring/METRICS.md");
 	int names = 0;
 
 	(void)state;
@@ -108,9 +111,11 @@ static void prometheus_start(void)
 	assert_non_null(realpath("tools/exporter/monitoring/rules.yml", rules));
 	file = fopen(config, "we");
 	assert_non_null(file);
-	fprintf(file, "global: { scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms }\n"
+	fprintf(file,
+		"global: { scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms }\n"
 		"rule_files: ['%s']\n"
-		"scrape_configs: [{ job_name: gpool, static_configs: [{ targets: ['127.0.0.1:%u'] }] }]\n", rules, exporter_port);
+		"scrape_configs: [{ job_name: gpool, static_configs: [{ targets: ['127.0.0.1:%u'] }] }]\n",
+		rules, exporter_port);
 	assert_int_equal(fclose(file), 0);
 	prometheus_port = free_port();
 	snprintf(option[0], sizeof(option[0]), "--config.file=%s", config);
@@ -148,7 +153,8 @@ static int forced_end(void **state)
 static void escaped(char *to, const char *text)
 {
 	for (; *text; text++)
-		to += isalnum((unsigned char)*text) ? sprintf(to, "%c", *text) : sprintf(to, "%%%02X", (unsigned char)*text);
+		to += isalnum((unsigned char)*text) ? sprintf(to, "%c", *text)
+						    : sprintf(to, "%%%02X", (unsigned char)*text);
 }
 
 /* ---- the dashboard ---- */
@@ -173,8 +179,10 @@ static int queries_read(char queries[QUERIES_MAX][QUERY_MAX])
 	int count = 0;
 
 	assert_non_null(dashboard);
-	cJSON_ArrayForEach(panel, cJSON_GetObjectItem(dashboard, "panels")) {
-		cJSON_ArrayForEach(target, cJSON_GetObjectItem(panel, "targets")) {
+	cJSON_ArrayForEach(panel, cJSON_GetObjectItem(dashboard, "panels"))
+	{
+		cJSON_ArrayForEach(target, cJSON_GetObjectItem(panel, "targets"))
+		{
 			const char *expression = cJSON_GetStringValue(cJSON_GetObjectItem(target, "expr"));
 
 			assert_non_null(expression);
@@ -207,7 +215,8 @@ static bool answered(const char *query)
 	answer = cJSON_Parse(body);
 	assert_non_null(answer);
 	result = cJSON_GetObjectItem(cJSON_GetObjectItem(answer, "data"), "result");
-	cJSON_ArrayForEach(item, result) {
+	cJSON_ArrayForEach(item, result)
+	{
 		const char *value = cJSON_GetStringValue(cJSON_GetArrayItem(cJSON_GetObjectItem(item, "value"), 1));
 
 		number = number || (value && isfinite(strtod(value, NULL)));
@@ -223,7 +232,7 @@ static void work(void)
 	struct thread_stats *stats = worker->session.stats->threads;
 	struct gpool_block block;
 
-	for (int i = 0; i < 600; i++) { /* the time of one in 256 is measured */
+	for (int i = 0; i < 600; i++) {               /* the time of one in 256 is measured */
 		block = alloc(worker, i ? 1 : PAGES); /* the first one has to ask the agent */
 		assert_int_equal(gpool_unpin(worker, &block), 0);
 		assert_int_equal(gpool_pin(worker, &block), 0);
@@ -255,12 +264,15 @@ static bool rules_are_well(void)
 
 	assert_int_equal(http_get(prometheus_port, "/api/v1/rules", &body), 200);
 	answer = cJSON_Parse(body);
-	cJSON_ArrayForEach(group, cJSON_GetObjectItem(cJSON_GetObjectItem(answer, "data"), "groups")) {
-		cJSON_ArrayForEach(rule, cJSON_GetObjectItem(group, "rules")) {
+	cJSON_ArrayForEach(group, cJSON_GetObjectItem(cJSON_GetObjectItem(answer, "data"), "groups"))
+	{
+		cJSON_ArrayForEach(rule, cJSON_GetObjectItem(group, "rules"))
+		{
 			const char *health = cJSON_GetStringValue(cJSON_GetObjectItem(rule, "health"));
 
 			if (!strcmp(health, "err"))
-				fail_msg("rule '%s': %s", cJSON_GetStringValue(cJSON_GetObjectItem(rule, "name")), body);
+				fail_msg(
+					"rule '%s': %s", cJSON_GetStringValue(cJSON_GetObjectItem(rule, "name")), body);
 			well += !strcmp(health, "ok");
 			count++;
 		}

@@ -1,10 +1,11 @@
 /*
  * test_reclaim.c - a worker that does not move cannot sit on memory that it does not use.
  *
- * Goal: under pressure the agent takes back a stopped worker's idle pages, what its threads keep in their magazines, and its
- * unpinned blocks, in this order; what it has pinned stays. When it goes on, it finds -ESTALE and the rest as it was.
- * Method: a child makes itself pages of each kind and is stopped; this process then allocates. Who has which page, and as what,
- * is asked of the agent.
+ * Goal: under pressure the agent takes back a stopped worker's idle pages, what its threads keep in their magazines,
+ * and its unpinned blocks, in this order; what it has pinned stays. When it goes on, it finds -ESTALE and the rest as
+ * it was.
+ * Method: a child makes itself pages of each kind and is stopped; this process then allocates. Who has which page, and
+ * as what, is asked of the agent.
  */
 #include "client/gpool.h"
 #include "client/core/request.h"
@@ -168,7 +169,8 @@ static int sleeper_stop(void **state)
 	fixture.channel = ends[0];
 	if (fixture.pid < 0 || read(fixture.channel, &error, sizeof(error)) != sizeof(error) || error)
 		return -1;
-	if (kill(fixture.pid, SIGSTOP) < 0 || waitpid(fixture.pid, &status, WUNTRACED) != fixture.pid || !WIFSTOPPED(status))
+	if (kill(fixture.pid, SIGSTOP) < 0 || waitpid(fixture.pid, &status, WUNTRACED) != fixture.pid ||
+		!WIFSTOPPED(status))
 		return -1;
 	fixture.pool = harness_open(&harness);
 	*state = &fixture;
@@ -343,7 +345,8 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_all_but_the_pinned_is_taken, sleeper_stop, sleeper_end),
 		cmocka_unit_test_setup_teardown(test_one_block_of_many_pages_gets_them_too, sleeper_stop, sleeper_end),
-		cmocka_unit_test_setup_teardown(test_idle_pages_and_magazines_go_before_blocks, sleeper_stop, sleeper_end),
+		cmocka_unit_test_setup_teardown(
+			test_idle_pages_and_magazines_go_before_blocks, sleeper_stop, sleeper_end),
 		cmocka_unit_test_setup_teardown(test_no_evict_leaves_blocks_alone, sleeper_stop, sleeper_end),
 	};
 	int failed;

@@ -1,10 +1,10 @@
 /*
  * test_reload.c - the configuration: a wrong one at the start, another one later.
  *
- * Goal: a wrong configuration starts nothing and is named by file and line; a reload, by SIGHUP or by request, changes what it
- * says and says what needs a restart; a broken file changes nothing; nothing is measured by a configuration that does not run
- * yet, and tenants shut out nobody who only looks and steers. Method: a real gpoold with a configuration file that is written
- * anew beneath it; what it says is read from the answer, the event or the log.
+ * Goal: a wrong configuration starts nothing and is named by file and line; a reload, by SIGHUP or by request, changes
+ * what it says and says what needs a restart; a broken file changes nothing; nothing is measured by a configuration
+ * that does not run yet, and tenants shut out nobody who only looks and steers. Method: a real gpoold with a
+ * configuration file that is written anew beneath it; what it says is read from the answer, the event or the log.
  */
 #include "client/gpool.h"
 #include "proto/codec.h"
@@ -81,7 +81,9 @@ static void test_a_wrong_configuration_starts_nothing(void **state)
 	assert_int_equal(rmdir(base), 0);
 }
 
-/* The size of a pool in percent is known when it is made: minima that do not fit are refused then, and nothing is left. */
+/*
+ * The size of a pool in percent is known when it is made: minima that do not fit are refused then, and nothing is left.
+ */
 static void test_minima_that_do_not_fit_a_pool_in_percent(void **state)
 {
 	char base[] = "/tmp/gpool-test-XXXXXX", directory[64], log[64], text[4096];
@@ -94,8 +96,9 @@ static void test_minima_that_do_not_fit_a_pool_in_percent(void **state)
 	snprintf(directory, sizeof(directory), "%s/run", base);
 	snprintf(log, sizeof(log), "%s/log", base);
 	snprintf(config_path, sizeof(config_path), "%s/conf", base);
-	config_write("pools = ( { name = \"p0\"; backend = \"host\"; size = \"1%\"; page_size = \"512KB\"; } );\n"
-		     "tenants = ( { name = \"one\"; users = [ \"1\" ]; minimum = \"900GiB\"; limit = \"2000GiB\"; } );\n");
+	config_write(
+		"pools = ( { name = \"p0\"; backend = \"host\"; size = \"1%\"; page_size = \"512KB\"; } );\n"
+		"tenants = ( { name = \"one\"; users = [ \"1\" ]; minimum = \"900GiB\"; limit = \"2000GiB\"; } );\n");
 	pid = gpoold_spawn(log, arguments);
 	assert_int_equal(status_of(pid), 1 << 8);
 	assert_int_equal(group_count(pid), 0);
@@ -175,8 +178,8 @@ static void test_a_reload_changes_what_it_can(void **state)
 	assert_int_equal(status()->pools[0].evicted_pages, 0);
 
 	/* By signal: the watermarks, a limit and a new tenant apply, the size does not. */
-	config_write(POOLS_OF("64MiB") EAGER "tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"30 pages\"; }, " OTHERS
-					     ", " TWO " );\n");
+	config_write(POOLS_OF("64MiB") EAGER
+		"tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"30 pages\"; }, " OTHERS ", " TWO " );\n");
 	assert_int_equal(kill(harness.pid, SIGHUP), 0);
 	await_reload_event(text);
 	assert_non_null(strstr(text, "eviction.start"));
@@ -208,8 +211,9 @@ static void test_a_broken_file_changes_nothing(void **state)
 
 	(void)state;
 	start_config(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " OTHERS " );\n");
-	config_write(POOLS_OF("32MiB") "tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; }, " OTHERS " );\n"
-				       "eviction = { start = \"often\"; };\n");
+	config_write(POOLS_OF(
+		"32MiB") "tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; }, " OTHERS " );\n"
+			 "eviction = { start = \"often\"; };\n");
 	assert_int_not_equal(reload(text), 0);
 	snprintf(place, sizeof(place), "%s:3", config_path);
 	assert_non_null(strstr(text, place));
@@ -231,7 +235,10 @@ static void test_a_broken_file_changes_nothing(void **state)
 	assert_int_equal(reload(text), 0);
 }
 
-/* What needs a restart is not there yet, so nothing may be measured by it: these minima fit the next start's pool alone. */
+/*
+ * What needs a restart is not there yet, so nothing may be measured by it: these minima fit the next start's pool
+ * alone.
+ */
 static void test_minima_are_measured_by_the_pool_that_runs(void **state)
 {
 	uint32_t minima;
@@ -241,8 +248,8 @@ static void test_minima_are_measured_by_the_pool_that_runs(void **state)
 
 	(void)state;
 	start_config(POOLS_OF("32MiB") CALM "tenants = ( " ONE ", " OTHERS " );\n");
-	config_write(POOLS_OF("64MiB") CALM "tenants = ( { name = \"one\"; users = [ \"1\" ]; minimum = \"100 pages\"; }, " OTHERS
-					    " );\n");
+	config_write(POOLS_OF("64MiB") CALM
+		"tenants = ( { name = \"one\"; users = [ \"1\" ]; minimum = \"100 pages\"; }, " OTHERS " );\n");
 	reload(text);
 	minima = tenant("one")->minimum_pages;
 	minima += tenant("others")->minimum_pages;
@@ -253,7 +260,10 @@ static void test_minima_are_measured_by_the_pool_that_runs(void **state)
 	gpool_close(pool);
 }
 
-/* Tenants say who leases pages. Who only looks and steers leases none, and is not shut out where all of them name their users. */
+/*
+ * Tenants say who leases pages. Who only looks and steers leases none, and is not shut out where all of them name their
+ * users.
+ */
 static void test_an_admin_needs_no_tenant(void **state)
 {
 	const char *const arguments[] = {"--config", config_path, NULL};

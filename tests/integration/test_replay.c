@@ -1,10 +1,11 @@
 /*
  * test_replay.c - gpool-replay as people run it, on traces that it makes itself and on one that the library records.
  *
- * Goal: every event is played, by as many threads and streams as the trace has, on each allocator; what finds no memory is counted; what
- * the library records can be replayed; the picture is one whole file; wrong options and traces are refused with the place; an interrupt
- * leaves neither a process nor a file. Method: the real program with the real agent, as children of this process, which is the reaper of
- * all their descendants. $TMPDIR is a folder of this test's own, which must be empty afterwards.
+ * Goal: every event is played, by as many threads and streams as the trace has, on each allocator; what finds no memory
+ * is counted; what the library records can be replayed; the picture is one whole file; wrong options and traces are
+ * refused with the place; an interrupt leaves neither a process nor a file. Method: the real program with the real
+ * agent, as children of this process, which is the reaper of all their descendants. $TMPDIR is a folder of this test's
+ * own, which must be empty afterwards.
  */
 #include "tests/integration/tool_process.h"
 #include "tests/lib/harness.h"
@@ -30,9 +31,11 @@ static void assert_served(const cJSON *result, int index, const char *allocator)
 	assert_true(number(run, "frees") == number(trace, "events") - number(trace, "allocations"));
 	mallocs = member(run, "malloc_ns");
 	frees = member(run, "free_ns");
-	assert_true(number(mallocs, "count") == number(run, "mallocs") && number(frees, "count") == number(run, "frees"));
+	assert_true(
+		number(mallocs, "count") == number(run, "mallocs") && number(frees, "count") == number(run, "frees"));
 	assert_true(number(mallocs, "p50") > 0 && number(mallocs, "p50") <= number(mallocs, "p99"));
-	assert_true(number(mallocs, "p99") <= number(mallocs, "max") && number(mallocs, "mean") <= number(mallocs, "max"));
+	assert_true(
+		number(mallocs, "p99") <= number(mallocs, "max") && number(mallocs, "mean") <= number(mallocs, "max"));
 	peak = number(run, "peak_live_bytes");
 	assert_true(peak > 0 && number(run, "peak_mapped_bytes") >= peak);
 	assert_true(number(run, "peak_mapped_bytes") <= number(result, "pool_bytes"));
@@ -77,8 +80,9 @@ static void test_replays_on_both_and_draws(void **state)
 
 	(void)state;
 	assert_int_equal(RUN("make", "--allocations", "3000", "--up-to", "32MiB", "--cap", "2GiB", trace_path), 0);
-	assert_int_equal(
-		RUN("malloc", trace_path, "-a", "gpool,best-fit", "-o", "json", "--picture", picture, "--pool-size", "8GiB"), 0);
+	assert_int_equal(RUN("malloc", trace_path, "-a", "gpool,best-fit", "-o", "json", "--picture", picture,
+				 "--pool-size", "8GiB"),
+		0);
 	result = read_result();
 	assert_true(number(result, "version") == 1);
 	assert_string_equal(member(result, "kind")->valuestring, "replay-malloc");
@@ -102,19 +106,20 @@ static void test_replays_threads_and_streams(void **state)
 	cJSON *result;
 
 	(void)state;
-	assert_int_equal(RUN("make", "--allocations", "4000", "--up-to", "8MiB", "--cap", "512MiB", "--threads", "5", "--streams", "4",
-				 "--seed", "7", trace_path),
+	assert_int_equal(RUN("make", "--allocations", "4000", "--up-to", "8MiB", "--cap", "512MiB", "--threads", "5",
+				 "--streams", "4", "--seed", "7", trace_path),
 		0);
 	for (int in_order = 0; in_order < 2; in_order++) {
-		assert_int_equal(RUN("malloc", trace_path, "-a", "best-fit,gpool", "-o", "json", "--quiet", "--pool-size", "4GiB", "--fill",
-					 "4KiB", in_order ? "--in-order" : "--quiet"),
+		assert_int_equal(RUN("malloc", trace_path, "-a", "best-fit,gpool", "-o", "json", "--quiet",
+					 "--pool-size", "4GiB", "--fill", "4KiB", in_order ? "--in-order" : "--quiet"),
 			0);
 		result = read_result();
 		assert_true(number(member(result, "trace"), "threads") == 5);
 		assert_true(number(member(result, "trace"), "streams") == 4);
 		assert_served(result, 0, "best-fit");
 		assert_served(result, 1, "gpool");
-		assert_true(number(member(cJSON_GetArrayItem(member(result, "runs"), 1), "driver_calls_by_kind"), "fill") == 4000);
+		assert_true(number(member(cJSON_GetArrayItem(member(result, "runs"), 1), "driver_calls_by_kind"),
+				    "fill") == 4000);
 		if (in_order)
 			assert_true(number(cJSON_GetArrayItem(member(result, "runs"), 1), "peak_live_bytes") ==
 				number(member(result, "trace"), "peak_bytes"));
@@ -130,8 +135,9 @@ static void test_counts_what_finds_no_memory(void **state)
 	cJSON *result;
 
 	(void)state;
-	write_text(trace_path, "time_ns,thread,stream,op,size,id\n0,1,1,malloc,50331648,1\n1,1,1,malloc,50331648,2\n2,1,1,free,0,2\n"
-			       "3,1,1,free,0,1\n4,1,1,malloc,50331648,3\n");
+	write_text(trace_path,
+		"time_ns,thread,stream,op,size,id\n0,1,1,malloc,50331648,1\n1,1,1,malloc,50331648,2\n2,1,1,free,0,2\n"
+		"3,1,1,free,0,1\n4,1,1,malloc,50331648,3\n");
 	assert_int_equal(RUN("malloc", trace_path, "-a", "all", "-o", "json", "--pool-size", "64MiB"), 0);
 	result = read_result();
 	for (int i = 0; i < 2; i++) {
@@ -152,7 +158,8 @@ static void test_keeps_the_times_of_the_trace(void **state)
 	cJSON *result;
 
 	(void)state;
-	write_text(trace_path, "time_ns,thread,stream,op,size,id\n1000000000,1,0,malloc,4096,1\n1080000000,2,0,free,0,1\n");
+	write_text(trace_path,
+		"time_ns,thread,stream,op,size,id\n1000000000,1,0,malloc,4096,1\n1080000000,2,0,free,0,1\n");
 	assert_int_equal(RUN("malloc", trace_path, "-o", "json", "--speed", "2", "--pool-size", "64MiB"), 0);
 	result = read_result();
 	assert_true(number(cJSON_GetArrayItem(member(result, "runs"), 0), "duration_ns") >= 40e6);
@@ -192,7 +199,9 @@ static void record_some(struct harness *harness)
 	assert_int_equal(gpool_stream_open(recording.pool, NULL, 0, &recording.stream), 0);
 	for (uint64_t i = 0; i < 200; i++) {
 		/* Small ones, too; each is known by its number also when its place is used again. */
-		assert_int_equal(gpool_malloc(recording.pool, 1000 + i % 5 * (700 << 10), recording.stream, &recording.given[i]), 0);
+		assert_int_equal(
+			gpool_malloc(recording.pool, 1000 + i % 5 * (700 << 10), recording.stream, &recording.given[i]),
+			0);
 		if (i % 3 == 0) {
 			assert_int_equal(gpool_mfree(recording.pool, recording.given[i], recording.stream), 0);
 			assert_int_equal(gpool_malloc(recording.pool, 2 << 20, 0, &recording.given[i]), 0);
@@ -272,8 +281,8 @@ static void test_refuses(void **state)
 
 		memcpy(arguments, bad[i].arguments, sizeof bad[i].arguments);
 		if (tool_run(arguments) != 2 || !strstr(read_text(tool.error), bad[i].words))
-			fail_msg("'%s %s': not refused with '%s' but: %s", arguments[0], arguments[1] ? arguments[1] : "", bad[i].words,
-				read_text(tool.error));
+			fail_msg("'%s %s': not refused with '%s' but: %s", arguments[0],
+				arguments[1] ? arguments[1] : "", bad[i].words, read_text(tool.error));
 		assert_nothing_left();
 	}
 	assert_int_equal(RUN("malloc", trace_path, "--dir", "/nonexistent"), 2); /* the trace comes first */
@@ -305,7 +314,9 @@ static void test_interrupted_leaves_nothing(void **state)
 
 	(void)state;
 	/* A thread waits for its time, another for the first one's malloc. */
-	write_text(trace_path, "time_ns,thread,stream,op,size,id\n0,1,1,malloc,5,1\n1000000000,1,1,malloc,5,2\n1000000000,2,1,free,0,2\n");
+	write_text(trace_path,
+		"time_ns,thread,stream,op,size,id\n0,1,1,malloc,5,1\n1000000000,1,1,malloc,5,2\n1000000000,2,1,free,0,"
+		"2\n");
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
 	child = tool_start(arguments, ends[1]);
 	close(ends[1]);

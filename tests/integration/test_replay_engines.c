@@ -1,25 +1,28 @@
 /*
- * test_replay_engines.c - gpool-replay kv --engines as people run it, on the excerpts of public traces that are shipped.
+ * test_replay_engines.c - gpool-replay kv --engines as people run it, on the excerpts of public traces that are
+ * shipped.
  *
- * Goal: engines begin with blocks that others wrote, and every block that is used contains what its tokens come to; a wrong one
- * is found; two engines, one of which is idle at times, are compared with one engine; where memory is short sequences are
- * preempted, and all requests finish, computed again or from host memory; figures add up; one engine finds what the model of a
- * cache finds; an engine that is killed is told, the others go on, and nothing is left; wrong options and traces are refused.
+ * Goal: engines begin with blocks that others wrote, and every block that is used contains what its tokens come to; a
+ * wrong one is found; two engines, one of which is idle at times, are compared with one engine; where memory is short
+ * sequences are preempted, and all requests finish, computed again or from host memory; figures add up; one engine
+ * finds what the model of a cache finds; an engine that is killed is told, the others go on, and nothing is left; wrong
+ * options and traces are refused.
  * Method: the real program with the real agent, as children of this process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
 #include <stdbool.h>
 
-static const char chat[] = "tools/replay/traces/mooncake_conversation.jsonl", lengths[] = "tools/demo/traces/azure_conv.csv";
+static const char chat[] = "tools/replay/traces/mooncake_conversation.jsonl",
+		  lengths[] = "tools/demo/traces/azure_conv.csv";
 static char trace_path[64], chart_path[64];
 
 /* ---- what must hold of any run ---- */
 
 static const char *const sums[] = {"requests", "finished", "refused", "steps", "prompt_tokens", "found_tokens",
-	"recomputed_tokens", "generated_tokens", "hit_blocks", "hit_blocks_of_others", "missed_blocks", "evicted_blocks",
-	"lost_blocks", "shared_blocks", "idle_us", "preempted", "offloaded", "resumed", "waits", "wait_us", "saved_bytes", "loaded_bytes", "table_bytes",
-	"driver_calls", "verified_blocks", "wrong_blocks"};
+	"recomputed_tokens", "generated_tokens", "hit_blocks", "hit_blocks_of_others", "missed_blocks",
+	"evicted_blocks", "lost_blocks", "shared_blocks", "idle_us", "preempted", "offloaded", "resumed", "waits",
+	"wait_us", "saved_bytes", "loaded_bytes", "table_bytes", "driver_calls", "verified_blocks", "wrong_blocks"};
 
 static const cJSON *run_of(const cJSON *result, int index)
 {
@@ -40,7 +43,8 @@ static void assert_adds_up(const cJSON *run, int engines)
 
 		cJSON_ArrayForEach(engine, member(run, "engines")) sum += number(engine, sums[i]);
 		if (sum != number(run, sums[i]))
-			fail_msg("'%s' of all engines is %.0f, and of the run %.0f", sums[i], sum, number(run, sums[i]));
+			fail_msg(
+				"'%s' of all engines is %.0f, and of the run %.0f", sums[i], sum, number(run, sums[i]));
 	}
 	assert_true(number(run, "found_tokens") == number(run, "hit_blocks") * number(run, "block_tokens"));
 	assert_true(number(run, "hit_blocks_of_others") <= number(run, "hit_blocks"));
@@ -89,7 +93,9 @@ static void test_engines_share_blocks(void **state)
 	assert_nothing_left();
 }
 
-/* Of the first requests, those that arrive in the windows in which the last of two engines receives every second one. */
+/*
+ * Of the first requests, those that arrive in the windows in which the last of two engines receives every second one.
+ */
 static int requests_of_last(int requests, double window_ms)
 {
 	const char *line = read_text(chat);
@@ -113,8 +119,9 @@ static void test_compares_with_one_engine(void **state)
 
 	(void)state;
 	assert_true(of_last > 10 && of_last < 65);
-	assert_int_equal(
-		RUN("kv", chat, "--engines", "2", "--limit", "150", "--idle", "5", "--speed", "0.2", "-o", "json", "-q"), 0);
+	assert_int_equal(RUN("kv", chat, "--engines", "2", "--limit", "150", "--idle", "5", "--speed", "0.2", "-o",
+				 "json", "-q"),
+		0);
 	assert_string_equal(read_text(tool.error), "");
 	result = read_result();
 	assert_true(number(result, "idle_s") == 5);
@@ -144,8 +151,8 @@ static void test_finds_what_the_model_finds(void **state)
 
 	(void)state;
 	assert_int_equal(RUN("make-kv", "chats", trace_path, "--requests", "100", "--blocks", "100"), 0);
-	assert_int_equal(RUN("kv", trace_path, "--engines", "1", "-o", "json", "-q", "--policy", "adaptive", "--tokens", "8,32",
-				 "--speed", "0.01"),
+	assert_int_equal(RUN("kv", trace_path, "--engines", "1", "-o", "json", "-q", "--policy", "adaptive", "--tokens",
+				 "8,32", "--speed", "0.01"),
 		0);
 	result = read_result();
 	rate = number(member(result, "model"), "optimum");
@@ -166,8 +173,8 @@ static void test_preempts_and_finishes(void **state)
 	cJSON *result;
 
 	(void)state;
-	assert_int_equal(RUN("kv", lengths, "--engines", "1", "--pool-size", "32MiB", "--page-size", "512KiB", "--watermark",
-				 "0,1", "--growth", "incremental,mean,oracle", "-o", "json", "-q"),
+	assert_int_equal(RUN("kv", lengths, "--engines", "1", "--pool-size", "32MiB", "--page-size", "512KiB",
+				 "--watermark", "0,1", "--growth", "incremental,mean,oracle", "-o", "json", "-q"),
 		0);
 	result = read_result();
 	assert_null(cJSON_GetObjectItem(result, "model"));
@@ -197,8 +204,8 @@ static void test_offloads(void **state)
 	cJSON *result;
 
 	(void)state;
-	assert_int_equal(RUN("kv", lengths, "--engines", "1", "--pool-size", "32MiB", "--page-size", "512KiB", "--watermark", "0",
-				 "--offload", "64MiB", "-o", "json", "-q"),
+	assert_int_equal(RUN("kv", lengths, "--engines", "1", "--pool-size", "32MiB", "--page-size", "512KiB",
+				 "--watermark", "0", "--offload", "64MiB", "-o", "json", "-q"),
 		0);
 	result = read_result();
 	run = run_of(result, 0);
@@ -215,7 +222,8 @@ static void test_refuses_what_does_not_fit(void **state)
 	cJSON *result;
 
 	(void)state;
-	assert_int_equal(RUN("kv", chat, "--engines", "2", "--limit", "30", "--pool-size", "8MiB", "-o", "json", "-q"), 0);
+	assert_int_equal(
+		RUN("kv", chat, "--engines", "2", "--limit", "30", "--pool-size", "8MiB", "-o", "json", "-q"), 0);
 	result = read_result();
 	assert_adds_up(run_of(result, 0), 2);
 	assert_true(number(run_of(result, 0), "refused") > 0 && number(run_of(result, 0), "finished") > 0);
@@ -238,8 +246,8 @@ static void test_table_and_chart(void **state)
 	const char *text;
 
 	(void)state;
-	assert_int_equal(RUN("kv", chat, "--engines", "2", "--limit", "20", "-q", "--growth", "incremental,oracle", "--tokens",
-				 "8,16,32", "--watermark", "0,1", "--chart", chart_path),
+	assert_int_equal(RUN("kv", chat, "--engines", "2", "--limit", "20", "-q", "--growth", "incremental,oracle",
+				 "--tokens", "8,16,32", "--watermark", "0,1", "--chart", chart_path),
 		0);
 	text = read_text(tool.out);
 	assert_int_equal(occurrences(text, "\nincremental "), 6);
@@ -372,8 +380,10 @@ static void test_refuses(void **state)
 		{{"kv", chat, "--engines", "17"}, "--engines '17' is not"},
 		{{"kv", chat, "--engines", "1", "--tokens", "12"}, "--tokens '12' is not a list of powers of two"},
 		{{"kv", chat, "--engines", "1", "--growth", "bulk"}, "--growth 'bulk' has a name that is not there"},
-		{{"kv", chat, "--engines", "1", "--policy", "optimum"}, "--policy 'optimum' has a name that is not there"},
-		{{"kv", chat, "--engines", "1", "--watermark", "51"}, "--watermark '51' is not a list of numbers from 0 to 50"},
+		{{"kv", chat, "--engines", "1", "--policy", "optimum"},
+			"--policy 'optimum' has a name that is not there"},
+		{{"kv", chat, "--engines", "1", "--watermark", "51"},
+			"--watermark '51' is not a list of numbers from 0 to 50"},
 		{{"kv", chat, "--engines", "1", "--page-size", "3MiB"}, "none of 512KiB"},
 		{{"kv", chat, "--engines", "1", "--blocks", "10"}, "--blocks '10' is for the model"},
 		{{"kv", chat, "--tokens", "16"}, "--tokens '16' is for engines"},
@@ -388,8 +398,9 @@ static void test_refuses(void **state)
 	};
 
 	(void)state;
-	write_text(trace_path, "{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"hash_ids\":[0]}\n"
-			       "{\"timestamp\":0,\"input_length\":1,\"output_length\":1}\n");
+	write_text(trace_path,
+		"{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"hash_ids\":[0]}\n"
+		"{\"timestamp\":0,\"input_length\":1,\"output_length\":1}\n");
 	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
 		const char *arguments[8] = {NULL};
 

@@ -1,9 +1,9 @@
 /*
  * test_replay_kv.c - gpool-replay kv and waste as people run them, on the excerpts of public traces that are shipped.
  *
- * Goal: the hit rates of LRU and of the optimum are those that a slow model finds, whose parts are plain arrays and loops;
- * `adaptive` lies between; the chart is one whole file; wrong options and traces are refused with the place. Method: the real
- * program as a child process. Run it from the root of the source tree.
+ * Goal: the hit rates of LRU and of the optimum are those that a slow model finds, whose parts are plain arrays and
+ * loops; `adaptive` lies between; the chart is one whole file; wrong options and traces are refused with the place.
+ * Method: the real program as a child process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
@@ -84,8 +84,9 @@ static int slow_victim(bool foresight)
 			has_child[slow.parents[node]] = true;
 	for (int node = 0; node < slow.count; node++)
 		if (slow.kept[node] && !has_child[node] &&
-			(victim == NOT || (foresight ? slow.needed[node] > slow.needed[victim]
-						     : slow.touched[node] < slow.touched[victim])))
+			(victim == NOT ||
+				(foresight ? slow.needed[node] > slow.needed[victim]
+					   : slow.touched[node] < slow.touched[victim])))
 			victim = node;
 	return victim;
 }
@@ -155,7 +156,8 @@ static void test_same_as_the_slow_model(void **state)
 	assert_non_null(all);
 	assert_string_equal(cJSON_GetObjectItem(all, "kind")->valuestring, "replay-kv");
 	assert_int_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(all, "trace"), "requests")->valueint, slow.requests);
-	assert_int_equal(cJSON_GetObjectItem(cJSON_GetObjectItem(all, "trace"), "different_blocks")->valueint, slow.count);
+	assert_int_equal(
+		cJSON_GetObjectItem(cJSON_GetObjectItem(all, "trace"), "different_blocks")->valueint, slow.count);
 	for (size_t i = 0; i < sizeof capacities / sizeof capacities[0]; i++) {
 		int capacity = capacities[i], lru = slow_hits(capacity, false), optimum = slow_hits(capacity, true);
 
@@ -172,7 +174,8 @@ static void test_table_and_chart(void **state)
 	int lines = 0;
 
 	(void)state;
-	assert_int_equal(RUN("kv", excerpt, "--blocks", "500,1500", "--policy", "optimum,lru", "--chart", chart_path), 0);
+	assert_int_equal(
+		RUN("kv", excerpt, "--blocks", "500,1500", "--policy", "optimum,lru", "--chart", chart_path), 0);
 	text = read_text(tool.out);
 	assert_non_null(strstr(text, "300 requests"));
 	assert_non_null(strstr(text, "    blocks    optimum        lru\n"));
@@ -187,26 +190,29 @@ static void test_table_and_chart(void **state)
 	assert_int_equal(lines, 4);
 }
 
-/* On every workload `adaptive` finds as much as LRU, but for one in a hundred, and far more where LRU is known to fail. */
+/*
+ * On every workload `adaptive` finds as much as LRU, but for one in a hundred, and far more where LRU is known to fail.
+ */
 static void test_workloads(void **state)
 {
 	static const struct {
 		const char *name;
 		double gain; /* of adaptive over LRU, at least */
-	} workloads[] = {{"loop", 0.3}, {"scan", 0.1}, {"zipf", 0.02}, {"shift", -0.01}, {"recent", -0.01}, {"chats", 0.005},
-		{"system", 0}, {"agents", -0.01}};
+	} workloads[] = {{"loop", 0.3}, {"scan", 0.1}, {"zipf", 0.02}, {"shift", -0.01}, {"recent", -0.01},
+		{"chats", 0.005}, {"system", 0}, {"agents", -0.01}};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof workloads / sizeof workloads[0]; i++) {
 		double gain;
 		cJSON *all;
 
-		assert_int_equal(RUN("make-kv", workloads[i].name, trace_path, "--blocks", "1000", "--requests", "8000"), 0);
+		assert_int_equal(
+			RUN("make-kv", workloads[i].name, trace_path, "--blocks", "1000", "--requests", "8000"), 0);
 		assert_int_equal(RUN("kv", trace_path, "--blocks", "700", "-o", "json", "-q"), 0);
 		all = cJSON_Parse(read_text(tool.out));
 		assert_non_null(all);
 		gain = cJSON_GetObjectItem(result_of(all, 700, "adaptive"), "hit_rate")->valuedouble -
-		       cJSON_GetObjectItem(result_of(all, 700, "lru"), "hit_rate")->valuedouble;
+			cJSON_GetObjectItem(result_of(all, 700, "lru"), "hit_rate")->valuedouble;
 		if (gain < workloads[i].gain)
 			fail_msg("%s: adaptive is %.4f better than LRU, and should be %.4f", workloads[i].name, gain,
 				workloads[i].gain);
@@ -254,9 +260,11 @@ static void test_waste(void **state)
 	assert_int_equal(cJSON_GetObjectItem(all, "requests")->valueint, 448);
 	blocks = cJSON_GetObjectItem(all, "blocks");
 	assert_true(cJSON_GetObjectItem(cJSON_GetArrayItem(blocks, 0), "waste")->valuedouble == 0);
-	assert_float_equal(cJSON_GetObjectItem(cJSON_GetArrayItem(blocks, 1), "waste")->valuedouble, 1 - used / held, 1e-6);
+	assert_float_equal(
+		cJSON_GetObjectItem(cJSON_GetArrayItem(blocks, 1), "waste")->valuedouble, 1 - used / held, 1e-6);
 	assert_true(1 - used / held <= 0.04);
-	assert_true(cJSON_GetObjectItem(all, "reserved_waste")->valuedouble > cJSON_GetObjectItem(all, "foreseen_waste")->valuedouble);
+	assert_true(cJSON_GetObjectItem(all, "reserved_waste")->valuedouble >
+		cJSON_GetObjectItem(all, "foreseen_waste")->valuedouble);
 	cJSON_Delete(all);
 	assert_int_equal(RUN("waste", requests), 0);
 	assert_non_null(strstr(read_text(tool.out), "blocks of 32 tokens"));
@@ -287,7 +295,8 @@ static void test_refuses(void **state)
 		{{"waste", excerpt}, "the name before .csv must be"},
 		{{"waste", "--tokens", "24", "-"}, "--tokens '24' is not a list of powers of two"},
 		{{"waste", "--tokens", "16,", "-"}, "--tokens '16,' is not a list of numbers"},
-		{{"waste", "--reserve", "100", "tools/demo/traces/azure_conv.csv"}, "--reserve '100' is less than the longest request"},
+		{{"waste", "--reserve", "100", "tools/demo/traces/azure_conv.csv"},
+			"--reserve '100' is less than the longest request"},
 		{{"make-kv"}, "'make-kv' needs WORKLOAD"},
 		{{"make-kv", "storm"}, "unknown workload 'storm'"},
 		{{"make-kv", "loop", "--blocks", "99"}, "--blocks '99' is not a number from 100"},
@@ -296,8 +305,9 @@ static void test_refuses(void **state)
 	};
 
 	(void)state;
-	write_text(trace_path, "{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"hash_ids\":[0]}\n"
-			       "{\"timestamp\":0,\"input_length\":1,\"output_length\":1}\n");
+	write_text(trace_path,
+		"{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"hash_ids\":[0]}\n"
+		"{\"timestamp\":0,\"input_length\":1,\"output_length\":1}\n");
 	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
 		const char *arguments[6] = {NULL};
 

@@ -1,9 +1,9 @@
 /*
  * test_replay_lora.c - gpool-replay lora as people run it, on the excerpt of a public trace that is shipped.
  *
- * Goal: what it tells adds up, nobody is passed over beyond the bound, no strategy does with fewer loads than the least, what can
- * be computed by hand is as computed, the same seed makes the same result, and wrong options and traces are refused. Method: the
- * real program as a child process. Run it from the root of the source tree.
+ * Goal: what it tells adds up, nobody is passed over beyond the bound, no strategy does with fewer loads than the
+ * least, what can be computed by hand is as computed, the same seed makes the same result, and wrong options and traces
+ * are refused. Method: the real program as a child process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
@@ -51,8 +51,8 @@ static void assert_adds_up(const cJSON *all, const cJSON *alone, const cJSON *re
 	assert_true(number(result, "generated_tokens") == tokens);
 	assert_float_equal(number(result, "hit_rate"), 1 - number(result, "cold_starts") / requests, 1e-9);
 	assert_true(number(result, "loads") == number(result, "loads_warm") + number(result, "loads_cold"));
-	assert_true(
-		number(result, "loads") == number(result, "evictions") + number(result, "resident") + number(result, "loading"));
+	assert_true(number(result, "loads") ==
+		number(result, "evictions") + number(result, "resident") + number(result, "loading"));
 	assert_true(number(result, "loads") >= number(result, "least_loads"));
 	assert_true(number(result, "least_loads") >= used);
 	assert_true(number(result, "loads_cold") >= used);
@@ -72,7 +72,8 @@ static void test_adds_up(void **state)
 	cJSON *all;
 
 	(void)state;
-	assert_int_equal(RUN("lora", excerpt, "--adapters", "300", "--hot", "20", "--warm", "60", "-o", "json", "-q"), 0);
+	assert_int_equal(
+		RUN("lora", excerpt, "--adapters", "300", "--hot", "20", "--warm", "60", "-o", "json", "-q"), 0);
 	assert_string_equal(read_text(tool.error), "");
 	all = read_result();
 	assert_string_equal(member(all, "kind")->valuestring, "replay-lora");
@@ -89,7 +90,8 @@ static void test_adds_up(void **state)
 			assert_adds_up(all, alone, result);
 		}
 		fifo = strategy_of(load, "fifo");
-		assert_true(number(fifo, "passed_over") == 0 && number(fifo, "prefetches") == 0 && number(fifo, "moves") == 0);
+		assert_true(number(fifo, "passed_over") == 0 && number(fifo, "prefetches") == 0 &&
+			number(fifo, "moves") == 0);
 		assert_true(number(strategy_of(load, "resident"), "prefetches") == 0);
 		assert_true(number(strategy_of(load, "prefetch"), "cold_starts") < number(fifo, "cold_starts") / 2);
 		assert_true(number(strategy_of(load, "prefetch"), "ttft_p99_s") < number(fifo, "ttft_p99_s"));
@@ -126,11 +128,13 @@ static void test_by_hand(void **state)
 	cJSON *all;
 
 	(void)state;
-	write_text(trace_path, "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00.0000000,100,3\n"
-			       "2023-11-16 18:01:00.0000000,100,3\n2023-11-16 18:02:00.0000000,100,3\n");
-	assert_int_equal(RUN("lora", trace_path, "--adapters", "1", "--ranks", "16", "--hot", "1", "--tenants", "1", "--busy",
-				 "0", "--strategy", "fifo,prefetch", "--cost",
-				 "step=1000,prefill=10,decode=500,adapter=100,load=0,disk=0.08388608", "-o", "json", "-q"),
+	write_text(trace_path,
+		"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00.0000000,100,3\n"
+		"2023-11-16 18:01:00.0000000,100,3\n2023-11-16 18:02:00.0000000,100,3\n");
+	assert_int_equal(
+		RUN("lora", trace_path, "--adapters", "1", "--ranks", "16", "--hot", "1", "--tenants", "1", "--busy",
+			"0", "--strategy", "fifo,prefetch", "--cost",
+			"step=1000,prefill=10,decode=500,adapter=100,load=0,disk=0.08388608", "-o", "json", "-q"),
 		0);
 	all = read_result();
 	load = cJSON_GetArrayItem(member(all, "loads"), 0);
@@ -144,8 +148,8 @@ static void test_by_hand(void **state)
 		/* The first one waits a second for 80 MiB from disk. */
 		assert_float_equal(number(result, "ttft_mean_s"), 0.010 + 1.0 / 3, 1e-6);
 		assert_float_equal(number(result, "longest_wait_s"), 1, 1e-6);
-		assert_true(
-			number(result, "cold_starts") == 1 && number(result, "loads") == 1 && number(result, "least_loads") == 1);
+		assert_true(number(result, "cold_starts") == 1 && number(result, "loads") == 1 &&
+			number(result, "least_loads") == 1);
 		assert_true(number(result, "steps") == 9 && number(result, "adapters_per_step") == 1);
 	}
 	cJSON_Delete(all);
@@ -184,8 +188,8 @@ static void test_popularity(void **state)
 		double used;
 		cJSON *all;
 
-		assert_int_equal(RUN("lora", "--gamma", "10,1", "--requests", "100", "--popularity", laws[i].law, "--strategy",
-					 "fifo", "-o", "json", "-q"),
+		assert_int_equal(RUN("lora", "--gamma", "10,1", "--requests", "100", "--popularity", laws[i].law,
+					 "--strategy", "fifo", "-o", "json", "-q"),
 			0);
 		all = read_result();
 		used = number(member(all, "workload"), "adapters_used");
@@ -201,8 +205,8 @@ static void test_table_and_chart(void **state)
 	int lines = 0;
 
 	(void)state;
-	assert_int_equal(
-		RUN("lora", excerpt, "--limit", "100", "--busy", "60,80", "--strategy", "prefetch,fifo", "--chart", chart_path),
+	assert_int_equal(RUN("lora", excerpt, "--limit", "100", "--busy", "60,80", "--strategy", "prefetch,fifo",
+				 "--chart", chart_path),
 		0);
 	text = read_text(tool.out);
 	assert_non_null(strstr(text, ": 100, "));
@@ -222,7 +226,8 @@ static void test_table_and_chart(void **state)
 /* The first line of progress: it serves. */
 static void test_interrupt(void **state)
 {
-	static const char *const arguments[] = {"lora", "--gamma", "100,1", "--requests", "1000000", "--busy", "90", NULL};
+	static const char *const arguments[] = {
+		"lora", "--gamma", "100,1", "--requests", "1000000", "--busy", "90", NULL};
 	char said[256];
 	int ends[2];
 	pid_t child;

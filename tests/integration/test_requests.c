@@ -1,10 +1,10 @@
 /*
  * test_requests.c - requests over the control socket: who may send them, and how often they take effect.
  *
- * Goal: who may not, cannot; the token of an ended session is worth nothing; a request takes effect once however often it
- * arrives, also when the front dies over it. Method: a real gpoold, whose front is killed with a request unread and with one
- * passed on. Requests that must be the same byte for byte are sent over the control socket by a few lines that speak nanomsg's
- * framing.
+ * Goal: who may not, cannot; the token of an ended session is worth nothing; a request takes effect once however often
+ * it arrives, also when the front dies over it. Method: a real gpoold, whose front is killed with a request unread and
+ * with one passed on. Requests that must be the same byte for byte are sent over the control socket by a few lines that
+ * speak nanomsg's framing.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -195,7 +195,9 @@ static void test_a_repeated_request_is_answered_and_not_done_again(void **state)
 	assert_int_equal(count_there(worker, blocks, 8), 6);
 	/* On the same way and on another. */
 	for (int i = 0; i < 4; i++) {
-		assert_int_equal(control_call_raw(i % 2 ? other : fd, (uint32_t)(10 + i), message, (size_t)size, second), length);
+		assert_int_equal(
+			control_call_raw(i % 2 ? other : fd, (uint32_t)(10 + i), message, (size_t)size, second),
+			length);
 		assert_memory_equal(second, first, length);
 	}
 	assert_int_equal(count_there(worker, blocks, 8), 6);
@@ -282,9 +284,9 @@ static void test_a_request_survives_the_front(void **state)
 }
 
 /*
- * The front dies when it has passed a request on, and before the answer: the agent may do it from what it was sent, and the
- * client sends it again all the same. It is done once. That it was passed on shows a later request of the same connection, which
- * the front answers by itself.
+ * The front dies when it has passed a request on, and before the answer: the agent may do it from what it was sent, and
+ * the client sends it again all the same. It is done once. That it was passed on shows a later request of the same
+ * connection, which the front answers by itself.
  */
 static void test_a_request_that_was_passed_on_is_done_once(void **state)
 {

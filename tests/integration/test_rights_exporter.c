@@ -1,7 +1,8 @@
 /*
  * test_rights_exporter.c - clients that keep others out of gpool-exporter.
  *
- * Goal: connections that send requests slowly, from one address, as many as there may be and more, do not keep a scrape out.
+ * Goal: connections that send requests slowly, from one address, as many as there may be and more, do not keep a scrape
+ * out.
  * Method: an exporter without an agent; 128 connections that have sent a byte each, and /health asked in between.
  */
 #include "tests/integration/exporter_process.h"
@@ -12,7 +13,8 @@ enum { CONNECTIONS = 128 };
 
 static int slow_open(void)
 {
-	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(exporter_port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in to = {
+		.sin_family = AF_INET, .sin_port = htons(exporter_port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	assert_true(fd >= 0);

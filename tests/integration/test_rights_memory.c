@@ -1,9 +1,9 @@
 /*
  * test_rights_memory.c - what a worker can do with the memory that gpoold hands to it.
  *
- * Goal: a worker cannot allocate host memory past the pool: it cannot grow or shrink any memory file that it has from gpoold, in one
- * arena or with a file for each handle, also after a restart of the agent. Method: this process attaches, allocates, and tries both on
- * each memfd named gpool-* that it has open.
+ * Goal: a worker cannot allocate host memory past the pool: it cannot grow or shrink any memory file that it has from
+ * gpoold, in one arena or with a file for each handle, also after a restart of the agent. Method: this process
+ * attaches, allocates, and tries both on each memfd named gpool-* that it has open.
  */
 #include "tests/integration/keeper.h"
 
@@ -14,8 +14,10 @@
 #include <sys/stat.h>
 
 #define TWO_DOMAINS \
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
-	"tenants = ( { name = \"red\"; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; } );\n"
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; } );\n" \
+	"tenants = ( { name = \"red\"; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; " \
+	"} );\n"
 
 static void cannot_be_resized(int fd, const char *name)
 {
@@ -81,7 +83,7 @@ static void test_the_arena_cannot_be_grown(void **state)
 {
 	(void)state;
 	alarm(STUCK_SECONDS);
-	harness_start(&harness, (const char *const[]){ "--pool", POOL, NULL });
+	harness_start(&harness, (const char *const[]){"--pool", POOL, NULL});
 	worker_tries(1);
 }
 
@@ -93,7 +95,7 @@ static void test_no_handle_can_be_grown(void **state)
 	alarm(STUCK_SECONDS);
 	snprintf(path, sizeof(path), "/tmp/gpool-rights-%d.conf", (int)getpid());
 	file_write(path, TWO_DOMAINS, strlen(TWO_DOMAINS));
-	harness_start(&harness, (const char *const[]){ "--config", path, NULL });
+	harness_start(&harness, (const char *const[]){"--config", path, NULL});
 	unlink(path);
 	worker_tries(4);
 }

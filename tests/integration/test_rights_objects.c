@@ -1,8 +1,9 @@
 /*
  * test_rights_objects.c - the rights to named objects that docs/rights.md states.
  *
- * Goal: a tenant replaces and deletes the objects of its own sessions, and none of another tenant's unless the owner allows that; a version
- * that nobody has open yet stays, and so does the right of its owner. A name belongs to a trust domain, and other domains see nothing of it. Method: a real gpoold with tenants `red`, `blue` and `rose`; red is the
+ * Goal: a tenant replaces and deletes the objects of its own sessions, and none of another tenant's unless the owner
+ * allows that; a version that nobody has open yet stays, and so does the right of its owner. A name belongs to a trust
+ * domain, and other domains see nothing of it. Method: a real gpoold with tenants `red`, `blue` and `rose`; red is the
  * victim, and each case is one attack.
  */
 #include "tests/integration/life.h"
@@ -14,12 +15,16 @@
 enum { RED_BYTE = 0xad, BLUE_BYTE = 0x5b, SIZE = 2 };
 
 #define POOLS \
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; } );\n" \
 	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n"
-#define TOGETHER "tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; }, { name = \"rose\"; } );\n"
+#define TOGETHER \
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; }, { name = " \
+	"\"rose\"; } );\n"
 
 #define APART \
-	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; },\n" \
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; " \
+	"domain = \"blue\"; },\n" \
 	"            { name = \"rose\"; domain = \"red\"; } );\n"
 
 static char config_path[64];
@@ -72,7 +77,8 @@ static int stop_config(void **state)
 
 /* ---- objects ---- */
 
-static struct gpool_object *built(struct gpool *pool, const char *name, const struct gpool_object_options *options, int byte)
+static struct gpool_object *built(
+	struct gpool *pool, const char *name, const struct gpool_object_options *options, int byte)
 {
 	struct gpool_object *object;
 	uint64_t address, bytes;
@@ -86,7 +92,8 @@ static struct gpool_object *built(struct gpool *pool, const char *name, const st
 }
 
 /* What comes of publishing; *version is that of a success. The object is closed. */
-static int publish_with(struct gpool *pool, const char *name, const struct gpool_object_options *options, int byte, uint64_t *version)
+static int publish_with(
+	struct gpool *pool, const char *name, const struct gpool_object_options *options, int byte, uint64_t *version)
 {
 	struct gpool_object *object = built(pool, name, options, byte);
 	int error = gpool_object_publish(object, version);
@@ -116,7 +123,8 @@ static void is_read(struct gpool *pool, const char *name, uint64_t version, int 
 	assert_int_equal(gpool_object_address(object, 0, &address, &bytes), 0);
 	for (uint64_t i = 0; i < bytes; i++)
 		if (((const uint8_t *)(uintptr_t)address)[i] != byte)
-			fail_msg("byte %llu of '%s' is 0x%02x", (unsigned long long)i, name, ((const uint8_t *)(uintptr_t)address)[i]);
+			fail_msg("byte %llu of '%s' is 0x%02x", (unsigned long long)i, name,
+				((const uint8_t *)(uintptr_t)address)[i]);
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
@@ -232,7 +240,8 @@ static void test_freed_name(void **state)
 
 static void test_owner_allows_writing(void **state)
 {
-	const struct gpool_object_options wrong = {sizeof(wrong), GPOOL_OBJECT_PRIVATE | GPOOL_OBJECT_DOMAIN_WRITE, 0, 0, NULL, 0, 0};
+	const struct gpool_object_options wrong = {
+		sizeof(wrong), GPOOL_OBJECT_PRIVATE | GPOOL_OBJECT_DOMAIN_WRITE, 0, 0, NULL, 0, 0};
 	struct gpool_object *object;
 	uint64_t version;
 

@@ -1,9 +1,9 @@
 /*
  * test_rights_process.c - what other processes of gpoold's user can read of it.
  *
- * Goal: where gpoold does not run as root, no process of the same user can open the memory or the descriptors of keeper, agent, front and
- * mover, also of an agent that was restarted; core_dumps = "yes" permits it. Method: as root, a child becomes another user, runs a copy of
- * gpoold that it can reach, and tries.
+ * Goal: where gpoold does not run as root, no process of the same user can open the memory or the descriptors of
+ * keeper, agent, front and mover, also of an agent that was restarted; core_dumps = "yes" permits it. Method: as root,
+ * a child becomes another user, runs a copy of gpoold that it can reach, and tries.
  */
 #include "tests/integration/keeper.h"
 
@@ -45,13 +45,14 @@ static bool opens(pid_t pid, const char *what)
 
 static void all_are(bool readable)
 {
-	static const char *const names[] = { "gpoold-agent", "gpoold-front", "gpoold-mover" };
+	static const char *const names[] = {"gpoold-agent", "gpoold-front", "gpoold-mover"};
 
 	for (size_t i = 0; i <= sizeof(names) / sizeof(*names); i++) {
 		pid_t pid = i ? child_awaited(harness.pid, names[i - 1]) : harness.pid;
 
 		if (opens(pid, "fd") != readable)
-			fail_msg("%s: its descriptors can%s be opened", i ? names[i - 1] : "the keeper", readable ? "not" : "");
+			fail_msg("%s: its descriptors can%s be opened", i ? names[i - 1] : "the keeper",
+				readable ? "not" : "");
 		/* Where Yama restricts ptrace(2) memory may be closed anyway. */
 		if (!readable && opens(pid, "mem"))
 			fail_msg("%s: its memory can be opened", i ? names[i - 1] : "the keeper");
@@ -72,7 +73,7 @@ static void works(void)
 static void run_with(const char *setting, bool readable)
 {
 	alarm(STUCK_SECONDS);
-	harness_start(&harness, (const char *const[]){ "--pool", POOL, "--set", setting, NULL });
+	harness_start(&harness, (const char *const[]){"--pool", POOL, "--set", setting, NULL});
 	works();
 	all_are(readable);
 	kill_and_await(child_named(harness.pid, "gpoold-agent"), SIGKILL);
@@ -116,7 +117,7 @@ int main(void)
 		cmocka_unit_test(test_memory_is_closed_to_the_same_user),
 		cmocka_unit_test(test_core_dumps_open_it),
 	};
-	static const char *const names[] = { "gpoold", "gpoold-agent.so" };
+	static const char *const names[] = {"gpoold", "gpoold-agent.so"};
 	char path[128];
 	int failed;
 

@@ -1,8 +1,8 @@
 /*
  * test_rights_requests.c - the rights to control requests that docs/rights.md states.
  *
- * Goal: observers and workers look at everything and change nothing; every request that changes something is refused to them, and nothing has
- * changed then. Method: each request of both kinds from a real session of either role.
+ * Goal: observers and workers look at everything and change nothing; every request that changes something is refused to
+ * them, and nothing has changed then. Method: each request of both kinds from a real session of either role.
  */
 #include "tests/integration/life.h"
 
@@ -46,8 +46,11 @@ static void changes_nothing(struct gpool *pool)
 {
 	assert_int_equal(CHANGE_FROM(pool, evict_request, .pages = 1), -EPERM);
 	assert_non_null(strstr(error_text, "access.admins"));
-	assert_int_equal(CHANGE_FROM(pool, limit_request, .tenant = "default", .limit_pages = 1, .minimum_pages = UINT32_MAX), -EPERM);
-	assert_int_equal(CHANGE_FROM(pool, limit_request, .session = 1, .limit_pages = 1, .minimum_pages = UINT32_MAX), -EPERM);
+	assert_int_equal(
+		CHANGE_FROM(pool, limit_request, .tenant = "default", .limit_pages = 1, .minimum_pages = UINT32_MAX),
+		-EPERM);
+	assert_int_equal(
+		CHANGE_FROM(pool, limit_request, .session = 1, .limit_pages = 1, .minimum_pages = UINT32_MAX), -EPERM);
 	assert_int_equal(CHANGE_FROM(pool, drain_request, .on = 1), -EPERM);
 	assert_int_equal(CHANGE_FROM(pool, reload_request, 0), -EPERM);
 	assert_int_equal(CHANGE_FROM(pool, upgrade_request, 0), -EPERM);

@@ -1,10 +1,11 @@
 /*
  * test_rights_sessions.c - tenants and users that attach as often as they can.
  *
- * Goal: neither one tenant, nor one user, nor observers can take all of limits.sessions: other tenants get what they are guaranteed, and
- * root's tools always attach; refusals name the limit; the limits hold after a restart of the agent, and a reload changes them.
- * Method: as root, one child for each of several users attaches until it is refused, and stays. Without root there is no second user,
- * and the test skips.
+ * Goal: neither one tenant, nor one user, nor observers can take all of limits.sessions: other tenants get what they
+ * are guaranteed, and root's tools always attach; refusals name the limit; the limits hold after a restart of the
+ * agent, and a reload changes them.
+ * Method: as root, one child for each of several users attaches until it is refused, and stays. Without root there is
+ * no second user, and the test skips.
  */
 #include "tests/integration/keeper.h"
 
@@ -30,9 +31,11 @@ enum {
 
 #define POOLS \
 	"group = \"\";\n" \
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; } );\n" \
 	"lease: { initial_pages = 0; };\n"
-#define TENANTS "tenants = ( { name = \"red\"; }, { name = \"blue\"; users = [ \"1002\" ]; minimum = \"8 pages\"; } );\n"
+#define TENANTS \
+	"tenants = ( { name = \"red\"; }, { name = \"blue\"; users = [ \"1002\" ]; minimum = \"8 pages\"; } );\n"
 
 /* A process of some user that attaches until it is refused. */
 struct crowd {
@@ -58,7 +61,7 @@ static int attach(uint32_t role, char *said, size_t bytes)
 	size_t fd_count = 0;
 	char path[160];
 
-	request = (struct msg_attach_request){ .layout_version = POOL_LAYOUT_VERSION, .role = role };
+	request = (struct msg_attach_request){.layout_version = POOL_LAYOUT_VERSION, .role = role};
 	strcpy(request.name, "crowd");
 	snprintf(path, sizeof(path), "%s/attach", harness.directory);
 	socket = attach_connect(path, END_MS);
@@ -85,7 +88,8 @@ static int crowd_run(struct crowd *crowd, uid_t uid, uint32_t role, int ready, i
 
 	if (uid && (setgroups(0, NULL) || setgid(uid) || setuid(uid)))
 		return 1;
-	while (crowd->seen.sessions <= SESSIONS && !(crowd->seen.error = attach(role, crowd->seen.said, sizeof(crowd->seen.said))))
+	while (crowd->seen.sessions <= SESSIONS &&
+		!(crowd->seen.error = attach(role, crowd->seen.said, sizeof(crowd->seen.said))))
 		crowd->seen.sessions++;
 	seen = crowd->seen;
 	if (write(ready, &seen, sizeof(seen)) != sizeof(seen))
@@ -118,7 +122,8 @@ static struct crowd *crowd_start(uid_t uid, uint32_t role, uint32_t sessions, co
 	assert_int_equal(read(ready[0], &crowd->seen, sizeof(crowd->seen)), sizeof(crowd->seen));
 	close(ready[0]);
 	if (crowd->seen.sessions != sessions || crowd->seen.error != -EUSERS || !strstr(crowd->seen.said, limit))
-		fail_msg("user %u has %u sessions, then %d: %s", uid, crowd->seen.sessions, crowd->seen.error, crowd->seen.said);
+		fail_msg("user %u has %u sessions, then %d: %s", uid, crowd->seen.sessions, crowd->seen.error,
+			crowd->seen.said);
 	return crowd;
 }
 
@@ -144,7 +149,8 @@ static int crowds_end(void **state)
 static void config_write(const char *tenants, const char *limits)
 {
 	char text[2048];
-	int length = snprintf(text, sizeof(text), "%s%slimits = { sessions = %d; %s };\n", POOLS, tenants, SESSIONS, limits);
+	int length =
+		snprintf(text, sizeof(text), "%s%slimits = { sessions = %d; %s };\n", POOLS, tenants, SESSIONS, limits);
 
 	file_write(config_path, text, (size_t)length);
 }
@@ -160,7 +166,7 @@ static void begin(const char *tenants, const char *limits)
 	alarm(STUCK_SECONDS);
 	snprintf(config_path, sizeof(config_path), "/tmp/gpool-sessions-%d.conf", (int)getpid());
 	config_write(tenants, limits);
-	harness_start(&harness, (const char *const[]){ "--config", config_path, NULL });
+	harness_start(&harness, (const char *const[]){"--config", config_path, NULL});
 	/* Every user reaches the socket. */
 	snprintf(path, sizeof(path), "%s/attach", harness.directory);
 	assert_int_equal(chmod(path, 0666), 0);

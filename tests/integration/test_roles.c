@@ -1,9 +1,10 @@
 /*
  * test_roles.c - roles: one session holds one at a time, others stand by, and a death passes it on.
  *
- * Goal: the next standby holds a role with a higher token once the holder's process is dead, and never before; order, time-outs, limits
- * and rights are as gpool.h says. Method: real processes that do as they are told over a socket, and are killed, stopped, or lose
- * their connection; and a crowd that is killed at random, where whoever enters checks that nobody else can be inside.
+ * Goal: the next standby holds a role with a higher token once the holder's process is dead, and never before; order,
+ * time-outs, limits and rights are as gpool.h says. Method: real processes that do as they are told over a socket, and
+ * are killed, stopped, or lose their connection; and a crowd that is killed at random, where whoever enters checks that
+ * nobody else can be inside.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -92,14 +93,10 @@ static int obey(struct gpool **pool, const struct told *told, struct gpool_role 
 	pid_t pid;
 
 	switch (told->order) {
-	case ORDER_ACQUIRE:
-		return gpool_role_acquire(*pool, told->name, told->timeout_ms, role);
-	case ORDER_RELEASE:
-		return gpool_role_release(*pool, role);
-	case ORDER_CHECK:
-		return gpool_role_check(*pool, role);
-	case ORDER_DISCONNECT:
-		return shutdown((*pool)->socket, SHUT_RDWR);
+	case ORDER_ACQUIRE: return gpool_role_acquire(*pool, told->name, told->timeout_ms, role);
+	case ORDER_RELEASE: return gpool_role_release(*pool, role);
+	case ORDER_CHECK: return gpool_role_check(*pool, role);
+	case ORDER_DISCONNECT: return shutdown((*pool)->socket, SHUT_RDWR);
 	case ORDER_CHILD:
 		pid = fork();
 		if (pid == 0) {
@@ -118,7 +115,7 @@ static int obey(struct gpool **pool, const struct told *told, struct gpool_role 
 static _Noreturn void actor_main(int channel, const char *tenant)
 {
 	struct gpool_options options = harness_options(&harness);
-	struct answer answer = { .result = 0 };
+	struct answer answer = {.result = 0};
 	struct gpool *pool = NULL;
 	struct told told;
 
@@ -140,7 +137,7 @@ static _Noreturn void actor_main(int channel, const char *tenant)
 static struct answer heard(const struct actor *actor)
 {
 	struct answer answer;
-	struct pollfd look = { .fd = actor->channel, .events = POLLIN };
+	struct pollfd look = {.fd = actor->channel, .events = POLLIN};
 
 	assert_int_equal(poll(&look, 1, END_MS), 1);
 	assert_int_equal(read(actor->channel, &answer, sizeof(answer)), sizeof(answer));
@@ -149,7 +146,7 @@ static struct answer heard(const struct actor *actor)
 
 static void say(const struct actor *actor, enum order order, int timeout_ms)
 {
-	struct told told = { .order = order, .timeout_ms = timeout_ms, .name = "main" };
+	struct told told = {.order = order, .timeout_ms = timeout_ms, .name = "main"};
 
 	assert_int_equal(write(actor->channel, &told, sizeof(told)), sizeof(told));
 }
@@ -297,7 +294,7 @@ static void test_release_passes_it_on(void **state)
 
 static void test_death_passes_it_on(void **state)
 {
-	struct gpool_event event = { .kind = 0 };
+	struct gpool_event event = {.kind = 0};
 	struct actor first, second;
 	struct gpool_role role;
 	struct gpool *pool;
@@ -393,7 +390,7 @@ static _Noreturn void engine_main(int channel)
 static void test_a_standby_adopts_the_kv_of_the_dead(void **state)
 {
 	struct gpool_object_open_options adopt = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
-	struct actor engine = { .session = 0 };
+	struct actor engine = {.session = 0};
 	struct gpool_object *object;
 	struct gpool *standby, *other;
 	struct gpool_role role;
@@ -447,7 +444,6 @@ static void test_a_standby_adopts_the_kv_of_the_dead(void **state)
 }
 
 /* ---- not dead enough ---- */
-
 
 static void test_a_stopped_holder_keeps_it(void **state)
 {
@@ -654,7 +650,8 @@ static void *impatient(void *pool)
 		if (error)
 			continue;
 		got++;
-		if (gpool_role_check(pool, &role) || gpool_role_release(pool, &role) || gpool_role_check(pool, &role) != -ESTALE)
+		if (gpool_role_check(pool, &role) || gpool_role_release(pool, &role) ||
+			gpool_role_check(pool, &role) != -ESTALE)
 			return (void *)(intptr_t)-ESTALE;
 	}
 	return (void *)got;
@@ -704,7 +701,7 @@ static void *acquire_for_a_moment(void *pool)
 /* The same for certain: both lie before the agent, the release first, when it reads on. */
 static void test_time_out_and_grant_do_cross(void **state)
 {
-	struct msg_role_request request = { .verb = 3, .name = "main" };
+	struct msg_role_request request = {.verb = 3, .name = "main"};
 	uint8_t bytes[MSG_LARGEST_role_request];
 	struct gpool *first, *second;
 	struct gpool_role role;
@@ -878,7 +875,7 @@ static void test_never_two_holders(void **state)
 
 static int try_remove(const char *name)
 {
-	struct msg_role_remove_request request = { .pool = "" };
+	struct msg_role_remove_request request = {.pool = ""};
 	struct msg_done_reply done;
 
 	strcpy(request.name, name);
@@ -941,7 +938,7 @@ static void start_tenants(void)
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);
 	assert_int_equal(fclose(file), 0);
-	start((const char *const[]){ "--config", path, NULL });
+	start((const char *const[]){"--config", path, NULL});
 	unlink(path);
 }
 
@@ -972,7 +969,7 @@ static void test_a_role_is_of_one_tenant(void **state)
 static void test_tools_see_it(void **state)
 {
 	static struct msg_roles_reply reply;
-	struct msg_roles_request request = { .pool = "p0" };
+	struct msg_roles_request request = {.pool = "p0"};
 	struct actor first, second;
 
 	(void)state;
@@ -1007,9 +1004,10 @@ static void test_tools_see_it(void **state)
 
 /* ---- over the wire ---- */
 
-static struct msg_role_reply raw(const struct gpool *pool, uint64_t sequence, uint32_t verb, const char *name, uint64_t token)
+static struct msg_role_reply raw(
+	const struct gpool *pool, uint64_t sequence, uint32_t verb, const char *name, uint64_t token)
 {
-	struct msg_role_request request = { .verb = verb, .token = token };
+	struct msg_role_request request = {.verb = verb, .token = token};
 	struct msg_envelope envelope;
 	struct msg_role_reply reply;
 	uint8_t buffer[MSG_LARGEST_role_reply];
@@ -1029,8 +1027,8 @@ static struct msg_role_reply raw(const struct gpool *pool, uint64_t sequence, ui
 
 static void test_repeats_and_nonsense(void **state)
 {
-	uint8_t bytes[MSG_LARGEST_role_request + 1] = { 0 };
-	struct msg_role_request request = { .name = "main" };
+	uint8_t bytes[MSG_LARGEST_role_request + 1] = {0};
+	struct msg_role_request request = {.name = "main"};
 	struct gpool *pool, *other;
 	struct msg_role_reply reply;
 	uint64_t token;
@@ -1057,7 +1055,10 @@ static void test_repeats_and_nonsense(void **state)
 	assert_int_equal(raw(other, 7, 3, "main", token).error, -ESTALE);
 	assert_int_equal(raw(other, 8, 3, "none", token).error, -ENOENT);
 	assert_int_equal(raw(other, 9, 5, "main", token).error, -EINVAL);
-	/* Neither to wait nor to hold: of those that neither, nothing changes; of a standby and of the holder, for each repeat the same. */
+	/*
+	 * Neither to wait nor to hold: of those that neither, nothing changes; of a standby and of the holder, for each
+	 * repeat the same.
+	 */
 	assert_int_equal(raw(other, 10, 4, "main", 0).state, 0);
 	assert_int_equal(holder(), gpool_session(pool));
 	assert_int_equal(raw(other, 10, 1, "main", 0).state, 2);
@@ -1074,7 +1075,10 @@ static void test_repeats_and_nonsense(void **state)
 	assert_int_equal(raw(pool, 10, 3, "main", token).error, -ESTALE);
 	assert_int_equal(holder(), 0);
 
-	/* A body that is too long, or too short, is damage; the sixteenth ends the session, and what it holds stays until it is dead. */
+	/*
+	 * A body that is too long, or too short, is damage; the sixteenth ends the session, and what it holds stays
+	 * until it is dead.
+	 */
 	token = raw(pool, 11, 0, "main", 0).token;
 	assert_true(token > 0);
 	length = msg_encode_role_request(&request, 12, pool->token, bytes, sizeof(bytes));

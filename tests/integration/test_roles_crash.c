@@ -1,10 +1,12 @@
 /*
- * test_roles_crash.c - the agent dies after each of its stores while roles are taken, waited for, withdrawn from, given back and taken over.
+ * test_roles_crash.c - the agent dies after each of its stores while roles are taken, waited for, withdrawn from, given
+ * back and taken over.
  *
  * Goal: no call notices; one holder at a time, tokens that go up, standbys in the order of their arrival. Method: as in
  * test_crash_points.c, with the module built with GPOOL_CRASH_POINTS.
  *
- * After many deaths in a row the keeper takes its time, so only some points are tried; $GPOOL_CRASH_STRIDE=1: all of them, in minutes.
+ * After many deaths in a row the keeper takes its time, so only some points are tried; $GPOOL_CRASH_STRIDE=1: all of
+ * them, in minutes.
  */
 #include "tests/integration/crash_points.h"
 
@@ -16,7 +18,6 @@
 #include <sys/mman.h>
 
 enum { STANDBYS = 3 };
-
 
 struct waiting {
 	struct gpool *pool;
@@ -104,7 +105,7 @@ static void sessions_close(void)
 
 static void role_forget(void)
 {
-	const struct msg_role_remove_request request = { .name = "main" };
+	const struct msg_role_remove_request request = {.name = "main"};
 	struct msg_done_reply done;
 
 	ASK(role_remove_request, &request, done_reply, &done);
@@ -168,7 +169,7 @@ static void hand_over(void)
 static void test_hand_over(void **state)
 {
 	(void)state;
-	play(&(struct scenario){ nothing, hand_over, 4 });
+	play(&(struct scenario){nothing, hand_over, 4});
 }
 
 static void give_up(void)
@@ -189,7 +190,7 @@ static void give_up(void)
 static void test_withdrawal(void **state)
 {
 	(void)state;
-	play(&(struct scenario){ nothing, give_up, 3 });
+	play(&(struct scenario){nothing, give_up, 3});
 }
 
 static void child_holds(void)
@@ -236,7 +237,7 @@ static void child_dies(void)
 static void test_takeover(void **state)
 {
 	(void)state;
-	play(&(struct scenario){ child_holds, child_dies, 3 });
+	play(&(struct scenario){child_holds, child_dies, 3});
 }
 
 /* The holder dies while no agent is there to hear of it, and so does a standby's patience. */
@@ -253,7 +254,7 @@ static void agent_and_child_die(void)
 static void test_both_die(void **state)
 {
 	(void)state;
-	play(&(struct scenario){ child_holds, agent_and_child_die, 6 });
+	play(&(struct scenario){child_holds, agent_and_child_die, 6});
 }
 
 /* ---- */

@@ -157,7 +157,10 @@ static void adapters_copy(struct owner *owner)
 	assert_in_range(owner->pages, 1, second_pages(owner));
 }
 
-/* Those that a pin gets at once are still there; the load of others begins, which needs room, or it would evict the next ones. */
+/*
+ * Those that a pin gets at once are still there; the load of others begins, which needs room, or it would evict the
+ * next ones.
+ */
 static void adapters_look(struct owner *owner, struct found *found)
 {
 	struct adapters *adapters = adapters_of(owner);
@@ -189,14 +192,32 @@ static void copies_look(struct owner *owner, struct found *found)
 /* ---- the table ---- */
 
 static const struct kind kinds[] = {
-	{.name = "adapters, acquired", .gets = HELD, .content = NEEDED, .prepare = adapters_acquire,
+	{.name = "adapters, acquired",
+		.gets = HELD,
+		.content = NEEDED,
+		.prepare = adapters_acquire,
 		.look = adapters_look},
-	{.name = "adapters, released", .gets = AT_ONCE, .content = KEPT, .needs_room = true, .prepare = adapters_acquire,
-		.let_go = adapters_release, .look = adapters_look},
-	{.name = "adapters, released behind a fence", .gets = BEHIND_WORK, .content = KEPT, .needs_room = true,
-		.prepare = adapters_acquire, .let_go = adapters_release_after, .look = adapters_look},
-	{.name = "copies of adapters in host memory", .gets = AT_ONCE, .content = KEPT, .work_later = true,
-		.in_second_pool = true, .prepare = adapters_copy, .look = copies_look},
+	{.name = "adapters, released",
+		.gets = AT_ONCE,
+		.content = KEPT,
+		.needs_room = true,
+		.prepare = adapters_acquire,
+		.let_go = adapters_release,
+		.look = adapters_look},
+	{.name = "adapters, released behind a fence",
+		.gets = BEHIND_WORK,
+		.content = KEPT,
+		.needs_room = true,
+		.prepare = adapters_acquire,
+		.let_go = adapters_release_after,
+		.look = adapters_look},
+	{.name = "copies of adapters in host memory",
+		.gets = AT_ONCE,
+		.content = KEPT,
+		.work_later = true,
+		.in_second_pool = true,
+		.prepare = adapters_copy,
+		.look = copies_look},
 };
 
 int main(int argc, char **argv)

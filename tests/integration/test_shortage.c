@@ -1,10 +1,11 @@
 /*
  * test_shortage.c - a refused allocation names the sessions that hold the pages, and of which kind those are.
  *
- * Goal: gpool_shortage() and the agent's answers to tools count needed, offered and idle pages of each session and tenant, also of a
- * process that does not run.
- * Method: a real gpoold; engines in processes of their own that take pages, report that they have them, and are stopped. Counts are
- * exact: idle pages are not taken back within the test, and an allocation of more than one page brings no further pages along.
+ * Goal: gpool_shortage() and the agent's answers to tools count needed, offered and idle pages of each session and
+ * tenant, also of a process that does not run.
+ * Method: a real gpoold; engines in processes of their own that take pages, report that they have them, and are
+ * stopped. Counts are exact: idle pages are not taken back within the test, and an allocation of more than one page
+ * brings no further pages along.
  */
 #include "tests/integration/life.h"
 
@@ -108,8 +109,10 @@ static void expect_holder(const struct gpool_holder *holder, const struct engine
 static void test_the_largest_holders(void **state)
 {
 	struct engine engines[ENGINES] = {
-		{"first", GPOOL_KV_CACHE, 16, 2, 0, 0, 0}, {"second", GPOOL_LORA_WEIGHT, 2, 12, 0, 0, 0},
-		{"third", GPOOL_TEMP_BUFFER, 0, 0, 8, 0, 0}, {"fourth", GPOOL_GRADIENT, 6, 0, 0, 0, 0},
+		{"first", GPOOL_KV_CACHE, 16, 2, 0, 0, 0},
+		{"second", GPOOL_LORA_WEIGHT, 2, 12, 0, 0, 0},
+		{"third", GPOOL_TEMP_BUFFER, 0, 0, 8, 0, 0},
+		{"fourth", GPOOL_GRADIENT, 6, 0, 0, 0, 0},
 		{"fifth", GPOOL_ACTIVATION, 4, 0, 0, 0, 0},
 	};
 	struct gpool_shortage shortage = {.size = sizeof(shortage)};

@@ -1,10 +1,10 @@
 /*
  * test_sleep.c - ranges that give their pages back and have the same addresses again.
  *
- * Goal: after waking addresses and contents are the same, though the pages went elsewhere meanwhile; whatever fails leaves the worker as
- * whole as before, awake or asleep; two that sleep and wake at once always go on; deaths of worker, agent and mover cost nothing but the
- * dead. Method: a gpoold for each test with a pool of 64 pages, content that says whose page it is; faults of the back end and of
- * the tiers; kills at every moment that a loop meets.
+ * Goal: after waking addresses and contents are the same, though the pages went elsewhere meanwhile; whatever fails
+ * leaves the worker as whole as before, awake or asleep; two that sleep and wake at once always go on; deaths of
+ * worker, agent and mover cost nothing but the dead. Method: a gpoold for each test with a pool of 64 pages, content
+ * that says whose page it is; faults of the back end and of the tiers; kills at every moment that a loop meets.
  */
 #include "tests/integration/spill_view.h"
 
@@ -148,7 +148,7 @@ static void test_same_addresses_and_contents(void **state)
 	ephemeral = made(pool, 6, GPOOL_OBJECT_EPHEMERAL, NULL);
 	immutable = made(pool, 5, GPOOL_OBJECT_IMMUTABLE, "weights");
 	mutable[1] = made(pool, 24, GPOOL_OBJECT_MUTABLE, NULL);
-	assert_true(mutable[0]->pages.count > 1 || mutable[1]->pages.count > 1);
+	assert_true(mutable[0] -> pages.count > 1 || mutable[1] -> pages.count > 1);
 	assert_int_equal(pinned_blocks_of(pool), 4);
 	fill(mutable[0], 1);
 	fill(ephemeral, 2);
@@ -241,8 +241,7 @@ static void test_driver_calls(void **state)
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 64);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_RESERVE), 3); /* with the window */
 	/* Handles of pages that it never had may be new; nothing else is. */
-	assert_int_equal(gpu_calls_total(pool->gpu) - gpu_calls(pool->gpu, GPU_CALL_IMPORT),
-		calls - 32 + 2 + 32 + 2);
+	assert_int_equal(gpu_calls_total(pool->gpu) - gpu_calls(pool->gpu, GPU_CALL_IMPORT), calls - 32 + 2 + 32 + 2);
 	gpool_close(pool);
 	gpool_close(other);
 }
@@ -517,7 +516,8 @@ static void test_busy(void **state)
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
 	assert_int_equal(gpu_stream_create(pool->gpu, &native), 0);
-	assert_int_equal(gpu_timeline_wait(pool->gpu, native, (const uint64_t *)&pool->session.timeline[manual & 255], 1), 0);
+	assert_int_equal(
+		gpu_timeline_wait(pool->gpu, native, (const uint64_t *)&pool->session.timeline[manual & 255], 1), 0);
 	assert_int_equal(gpu_fill(pool->gpu, address_of(second), 7, PAGE_BYTES, native), 0);
 	assert_int_equal(gpool_sleep(pool, 0), -EBUSY);
 	assert_int_equal(gpool_range_destroy(second), -EBUSY);
@@ -577,9 +577,11 @@ static void test_wrong_arguments(void **state)
 	assert_int_equal(gpool_range_get(range, &info), -EINVAL);
 	child = fork();
 	if (child == 0) {
-		bool right = gpool_sleep(pool, 0) == -ECHILD && gpool_wake(pool, 0) == -ECHILD && gpool_asleep(pool) == -ECHILD &&
-			gpool_range_destroy(range) == -ECHILD && gpool_range_address(range, &address) == -ECHILD &&
-			gpool_range_create(pool, 1, NULL, &never) == -ECHILD && gpool_range_open(pool, "x", NULL, &never) == -ECHILD;
+		bool right = gpool_sleep(pool, 0) == -ECHILD && gpool_wake(pool, 0) == -ECHILD &&
+			gpool_asleep(pool) == -ECHILD && gpool_range_destroy(range) == -ECHILD &&
+			gpool_range_address(range, &address) == -ECHILD &&
+			gpool_range_create(pool, 1, NULL, &never) == -ECHILD &&
+			gpool_range_open(pool, "x", NULL, &never) == -ECHILD;
 
 		_exit(right ? 0 : 1);
 	}
@@ -687,7 +689,8 @@ static void test_never_leaked(void **state)
 	struct gpool *pool;
 
 	(void)state;
-	start((const char *const[]){"--pool", POOL, CALM, "--set", "pins.max_duration=100ms", "--set", "pins.leaked=unpin", NULL});
+	start((const char *const[]){
+		"--pool", POOL, CALM, "--set", "pins.max_duration=100ms", "--set", "pins.leaked=unpin", NULL});
 	pool = open_worker();
 	fill(range = made(pool, 4, GPOOL_OBJECT_EPHEMERAL, NULL), 1);
 	block = alloc(pool, 1);
@@ -740,7 +743,8 @@ static void *engine_main(void *argument)
 		if (!engine->error)
 			engine->error = gpool_wake(engine->pool, -1);
 		if (!engine->error)
-			engine->wrong += wrong_words(large, engine->seed + round) + wrong_words(small, engine->seed + round + 1000);
+			engine->wrong += wrong_words(large, engine->seed + round) +
+				wrong_words(small, engine->seed + round + 1000);
 	}
 	/* What it has the other needs. */
 	if (!engine->error)
@@ -765,7 +769,8 @@ static void engines_run(uint32_t count, uint32_t rounds, const char *victim, int
 
 			AWAIT((pid = process_of(victim)) > 0);
 			kill(pid, SIGKILL);
-			AWAIT(atomic_load(&engines[i].done) || counter(POOL_COUNT_GRANTS) + moving() + spilled() != before);
+			AWAIT(atomic_load(&engines[i].done) ||
+				counter(POOL_COUNT_GRANTS) + moving() + spilled() != before);
 		}
 	for (uint32_t i = 0; i < count; i++) {
 		assert_int_equal(pthread_join(engines[i].thread, NULL), 0);

@@ -1,11 +1,12 @@
 /*
- * test_spill.c - blocks that were allocated with spill leave the pool under pressure, and come back with what was in them.
+ * test_spill.c - blocks that were allocated with spill leave the pool under pressure, and come back with what was in
+ * them.
  *
- * Goal: every byte is right after the way out and back, through memory and file, in one piece or stitched, with threads that want the
- * same block at once and with a mover that is killed on the way; what cannot be saved stays; what cannot be read back is an error
- * for that block alone; nothing stays behind of blocks that are freed or whose worker has ended. Method: a gpoold for each test, with
- * a pool of 64 pages; content that says whose page it is; the counters in the pool's header say what has moved. Tiers are damaged
- * through the keeper's descriptors.
+ * Goal: every byte is right after the way out and back, through memory and file, in one piece or stitched, with threads
+ * that want the same block at once and with a mover that is killed on the way; what cannot be saved stays; what cannot
+ * be read back is an error for that block alone; nothing stays behind of blocks that are freed or whose worker has
+ * ended. Method: a gpoold for each test, with a pool of 64 pages; content that says whose page it is; the counters in
+ * the pool's header say what has moved. Tiers are damaged through the keeper's descriptors.
  */
 #include "tests/integration/spill_view.h"
 
@@ -85,7 +86,8 @@ static void evict_all(struct gpool *pool, uint64_t pages)
 	uint64_t before = spilled();
 
 	/* The mover may only just be starting. */
-	AWAIT(spilled() - before >= pages || (harness_evict(&harness, gpool_session(pool), PAGES), spilled() - before >= pages));
+	AWAIT(spilled() - before >= pages ||
+		(harness_evict(&harness, gpool_session(pool), PAGES), spilled() - before >= pages));
 	AWAIT(moving() == 0);
 }
 
@@ -320,7 +322,8 @@ static bool tiers_have(uint64_t memory_pages, uint64_t file_pages)
 {
 	const struct msg_pool_status *pool = &status()->pools[0];
 
-	return pool->spill_memory_bytes == memory_pages * PAGE_BYTES && pool->spill_file_bytes == file_pages * PAGE_BYTES;
+	return pool->spill_memory_bytes == memory_pages * PAGE_BYTES &&
+		pool->spill_file_bytes == file_pages * PAGE_BYTES;
 }
 
 /* What was spilled first goes down to the file, so that what comes next finds an eighth of the memory free. */
@@ -471,7 +474,10 @@ static void test_disk_full_block_stays(void **state)
 	for (uint32_t i = 0; i < 10; i++)
 		blocks[i] = made(pool, 1, i);
 	AWAIT(process_of("gpoold-mover"));
-	/* A disk that has room for 6 pages. (Writes above the limit fail; the signal that comes with it is gpoold's to ignore.) */
+	/*
+	 * A disk that has room for 6 pages. (Writes above the limit fail; the signal that comes with it is gpoold's to
+	 * ignore.)
+	 */
 	assert_int_equal(prlimit(process_of("gpoold-mover"), RLIMIT_FSIZE, &small, NULL), 0);
 	AWAIT((harness_evict(&harness, gpool_session(pool), PAGES), counter(POOL_COUNT_SPILL_ERRORS) > 0));
 	AWAIT(moving() == 0);
@@ -512,7 +518,8 @@ static void damage_and_see(const char *tier_name, off_t tier_bytes, const char *
 
 		if (error == -EIO) {
 			lost++;
-			assert_string_equal(gpool_last_error(error), "the block's spilled content is lost: its checksum differs from when it was written");
+			assert_string_equal(gpool_last_error(error),
+				"the block's spilled content is lost: its checksum differs from when it was written");
 			/* It is gone, and says so from now on. */
 			assert_int_equal(gpool_pin(pool, &blocks[i]), -ESTALE);
 			assert_int_equal(gpool_drop(pool, &blocks[i]), -ESTALE);
@@ -699,7 +706,8 @@ static void *pinner_main(void *argument)
 }
 
 /* victim: which of gpoold's processes is killed again and again meanwhile; NULL: none. */
-static void many_pinners(struct gpool *pool, const struct gpool_block *blocks, uint32_t count, uint32_t rounds, const char *victim)
+static void many_pinners(
+	struct gpool *pool, const struct gpool_block *blocks, uint32_t count, uint32_t rounds, const char *victim)
 {
 	struct pinner pinners[4] = {{0}};
 
@@ -715,7 +723,8 @@ static void many_pinners(struct gpool *pool, const struct gpool_block *blocks, u
 		uint64_t before = counter(POOL_COUNT_RESTORED_PAGES) + spilled();
 		pid_t pid;
 
-		AWAIT(counter(POOL_COUNT_RESTORED_PAGES) + spilled() > before + 5 || (harness_evict(&harness, 0, 8), false));
+		AWAIT(counter(POOL_COUNT_RESTORED_PAGES) + spilled() > before + 5 ||
+			(harness_evict(&harness, 0, 8), false));
 		AWAIT((pid = process_of(victim)) > 0);
 		kill(pid, SIGKILL);
 	}

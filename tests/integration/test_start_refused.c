@@ -1,7 +1,8 @@
 /*
  * test_start_refused.c - starts of gpoold that cannot succeed.
  *
- * Goal: each is refused at once, with a message that names the value, the limit and what to do; --check-config refuses what the start refuses.
+ * Goal: each is refused at once, with a message that names the value, the limit and what to do; --check-config refuses
+ * what the start refuses.
  * Method: the real program, with its configuration, descriptor limit or runtime directory made unusable.
  */
 #include "tests/integration/tool_process.h"
@@ -32,13 +33,17 @@ static void test_check_and_start_agree(void **state)
 		const char *pool, *text;
 		int checked; /* exit status of --check-config */
 	} cases[] = {
-		{ "name=a,backend=host,page_size=512KB,size=4194305 pages", "'4194305 pages' is not allowed; a pool has at most 4194304 pages", 2 },
-		{ "name=a,backend=host,page_size=512KB,size=4294967295 pages", "'4294967295 pages' is not allowed; a pool has at most 4194304 pages", 2 },
-		{ "name=a,backend=host,page_size=512KB,size=4TiB", "size gives 8388608 pages of 524288 bytes", 2 },
-		{ "name=a,backend=host,page_size=512KB,size=100KiB", "expected 1 to 4194304 pages", 2 },
-		{ "name=a,backend=host,page_size=512KB,size=3 pages,handle_size=2MiB", "size gives 0 pages of 524288 bytes in handles of 2097152", 2 },
-		{ "name=a,backend=host,page_size=512KB,size=5 pages,handle_size=2MiB,reserved=4 pages", "reserved of 4 pages leaves nothing of 4 pages", 2 },
-		{ "name=a,backend=host,page_size=512KB,size=8 pages", NULL, 0 },
+		{"name=a,backend=host,page_size=512KB,size=4194305 pages",
+			"'4194305 pages' is not allowed; a pool has at most 4194304 pages", 2},
+		{"name=a,backend=host,page_size=512KB,size=4294967295 pages",
+			"'4294967295 pages' is not allowed; a pool has at most 4194304 pages", 2},
+		{"name=a,backend=host,page_size=512KB,size=4TiB", "size gives 8388608 pages of 524288 bytes", 2},
+		{"name=a,backend=host,page_size=512KB,size=100KiB", "expected 1 to 4194304 pages", 2},
+		{"name=a,backend=host,page_size=512KB,size=3 pages,handle_size=2MiB",
+			"size gives 0 pages of 524288 bytes in handles of 2097152", 2},
+		{"name=a,backend=host,page_size=512KB,size=5 pages,handle_size=2MiB,reserved=4 pages",
+			"reserved of 4 pages leaves nothing of 4 pages", 2},
+		{"name=a,backend=host,page_size=512KB,size=8 pages", NULL, 0},
 	};
 
 	(void)state;
@@ -63,7 +68,7 @@ static void test_check_and_start_agree(void **state)
 /* As root this process could raise the limit again; the right to do so is given up for good. */
 static void limit_descriptors(rlim_t limit)
 {
-	struct rlimit wanted = { limit, limit };
+	struct rlimit wanted = {limit, limit};
 
 	prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &wanted), 0);
@@ -87,21 +92,25 @@ static int run_limited(rlim_t limit, const char *const *arguments)
 
 static void test_too_few_descriptors(void **state)
 {
-	static const rlim_t limits[] = { 20, 30, 64, 74 };
-	const char *const one[] = { "--dir", directory, "--pool", POOL, NULL };
+	static const rlim_t limits[] = {20, 30, 64, 74};
+	const char *const one[] = {"--dir", directory, "--pool", POOL, NULL};
 	/* Each trust domain has handles of its own: 16 files of 512 KiB. */
 	char config[64];
-	const char *const separate[] = { "--config", tool_path(config, "separate.conf"), "--dir", directory, NULL };
+	const char *const separate[] = {"--config", tool_path(config, "separate.conf"), "--dir", directory, NULL};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
 		char text[64];
 
-		snprintf(text, sizeof(text), "RLIMIT_NOFILE is %u: these pools and one session need 7", (unsigned)limits[i]);
+		snprintf(text, sizeof(text), "RLIMIT_NOFILE is %u: these pools and one session need 7",
+			(unsigned)limits[i]);
 		refused(run_limited(limits[i], one), text);
 	}
-	write_text(config, "pools = ( { name = \"p0\"; backend = \"host\"; size = \"8MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
-				    "tenants = ( { name = \"a\"; domain = \"x\"; users = [ \"1\" ]; }, { name = \"b\"; domain = \"y\"; } );\n");
+	write_text(config,
+		"pools = ( { name = \"p0\"; backend = \"host\"; size = \"8MiB\"; page_size = \"512KB\"; reserved = \"0 "
+		"pages\"; } );\n"
+		"tenants = ( { name = \"a\"; domain = \"x\"; users = [ \"1\" ]; }, { name = \"b\"; domain = \"y\"; } "
+		");\n");
 	refused(run_limited(80, separate), "RLIMIT_NOFILE is 80: these pools and one session need 90 descriptors");
 }
 
@@ -120,7 +129,8 @@ static void test_a_path_that_is_no_socket(void **state)
 	(void)state;
 	attach_path(path);
 	assert_int_equal(mkdir(path, 0700), 0);
-	refused(RUN("--dir", directory, "--pool", POOL), "it exists and is not a socket; remove it or choose another runtime_dir");
+	refused(RUN("--dir", directory, "--pool", POOL),
+		"it exists and is not a socket; remove it or choose another runtime_dir");
 	assert_int_equal(rmdir(path), 0);
 	write_text(path, "mine");
 	refused(RUN("--dir", directory, "--pool", POOL), "it exists and is not a socket");
@@ -131,7 +141,7 @@ static void test_a_path_that_is_no_socket(void **state)
 
 static void test_a_wait_for_the_address_ends_with_sigterm(void **state)
 {
-	const char *const arguments[] = { "--dir", directory, "--pool", POOL, NULL };
+	const char *const arguments[] = {"--dir", directory, "--pool", POOL, NULL};
 	char path[128], line[1024] = "";
 	int listener, ends[2];
 	size_t length = 0;

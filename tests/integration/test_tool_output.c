@@ -1,44 +1,46 @@
 /*
  * test_tool_output.c - what programs print is lost: standard output is closed or full.
  *
- * Goal: every program then says so and fails, also for --help, --version and lists. Method: the real programs with standard output closed, and with
- * /dev/full.
+ * Goal: every program then says so and fails, also for --help, --version and lists. Method: the real programs with
+ * standard output closed, and with /dev/full.
  */
 #include "tests/integration/tool_process.h"
 
 static const struct {
 	const char *program, *arguments[3];
 } cases[] = {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* linked with jemalloc, it does not run under a sanitizer */
-	{ "gpool-bench", { "--help" } },
-	{ "gpool-bench", { "--version" } },
-	{ "gpool-bench", { "--list" } },
+#if !defined(__SANITIZE_ADDRESS__) && \
+	!defined(__SANITIZE_THREAD__) /* linked with jemalloc, it does not run under a sanitizer */
+	{"gpool-bench", {"--help"}},
+	{"gpool-bench", {"--version"}},
+	{"gpool-bench", {"--list"}},
 #endif
-	{ "gpool-replay", { "--help" } },
-	{ "gpool-replay", { "kv", "--help" } },
-	{ "gpool-replay", { "--version" } },
-	{ "gpool-demo", { "--help" } },
-	{ "gpool-demo", { "--version" } },
-	{ "gpool-exporter", { "--help" } },
-	{ "gpool-exporter", { "--version" } },
-	{ "gpool-exporter", { "--metrics" } },
-	{ "poolctl", { "--help" } },
-	{ "poolctl", { "--version" } },
-	{ "gpoold", { "--help" } },
-	{ "gpoold", { "--version" } },
-	{ "gpoold", { "--print-config" } },
-	{ "gpoold", { "--check-config", "--pool=name=a,backend=host,size=8MiB" } },
+	{"gpool-replay", {"--help"}},
+	{"gpool-replay", {"kv", "--help"}},
+	{"gpool-replay", {"--version"}},
+	{"gpool-demo", {"--help"}},
+	{"gpool-demo", {"--version"}},
+	{"gpool-exporter", {"--help"}},
+	{"gpool-exporter", {"--version"}},
+	{"gpool-exporter", {"--metrics"}},
+	{"poolctl", {"--help"}},
+	{"poolctl", {"--version"}},
+	{"gpoold", {"--help"}},
+	{"gpoold", {"--version"}},
+	{"gpoold", {"--print-config"}},
+	{"gpoold", {"--check-config", "--pool=name=a,backend=host,size=8MiB"}},
 };
 
 /* The exit status with standard output at this descriptor; -1: closed. */
 static int run_at(size_t i, int out)
 {
 	char path[sizeof(tool.program) + 32];
-	const char *arguments[4] = { path };
+	const char *arguments[4] = {path};
 	int status;
 	pid_t child;
 
-	snprintf(path, sizeof(path), "%.*s%s", (int)(strrchr(tool.program, '/') - tool.program + 1), tool.program, cases[i].program);
+	snprintf(path, sizeof(path), "%.*s%s", (int)(strrchr(tool.program, '/') - tool.program + 1), tool.program,
+		cases[i].program);
 	memcpy(arguments + 1, cases[i].arguments, sizeof(cases[i].arguments));
 	child = fork();
 	assert_true(child >= 0);
@@ -68,10 +70,11 @@ static void test_lost_output_is_a_failure(void **state)
 
 		/* What fills more than a buffer has lost the cause by the end. */
 		if (written != 0 || filled != 1 || !strstr(read_text(tool.error), "cannot write"))
-			fail_msg("'%s %s' ended with %d, and with %d where nothing could be written: %s", cases[i].program, cases[i].arguments[0],
-				written, filled, read_text(tool.error));
+			fail_msg("'%s %s' ended with %d, and with %d where nothing could be written: %s",
+				cases[i].program, cases[i].arguments[0], written, filled, read_text(tool.error));
 		if (run_at(i, -1) != 1 || !strstr(read_text(tool.error), "cannot write"))
-			fail_msg("'%s %s' with a closed output: %s", cases[i].program, cases[i].arguments[0], read_text(tool.error));
+			fail_msg("'%s %s' with a closed output: %s", cases[i].program, cases[i].arguments[0],
+				read_text(tool.error));
 	}
 	close(full);
 	close(null);

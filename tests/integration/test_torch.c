@@ -1,9 +1,10 @@
 /*
  * test_torch.c - what PyTorch's pluggable allocator calls, as PyTorch calls it: by name, out of the shared library.
  *
- * Goal: memory comes out of the pool and goes back, in the order of the streams that the program has; what cannot be is NULL and one
- * line on stderr. Method: the library is loaded with dlopen() and asked on a real gpoold; the streams are gpool's own, handed over as
- * the CUstreams that a program would have. With PyTorch on a GPU: client/examples/torch_mempool.py.
+ * Goal: memory comes out of the pool and goes back, in the order of the streams that the program has; what cannot be is
+ * NULL and one line on stderr. Method: the library is loaded with dlopen() and asked on a real gpoold; the streams are
+ * gpool's own, handed over as the CUstreams that a program would have. With PyTorch on a GPU:
+ * client/examples/torch_mempool.py.
  */
 #include "client/torch/gpool_torch.h"
 #include "tests/lib/harness.h"
@@ -133,7 +134,8 @@ static void test_memory_of_several_streams(void **state)
 		assert_int_equal(torch.stream_native(torch.pool(0), stream[i], &native[i]), 0);
 		address[i] = torch.malloc(4 * PAGE, 0, native[i]);
 		assert_non_null(address[i]);
-		assert_int_equal(torch.fill(torch.pool(0), stream[i], (uint64_t)(uintptr_t)address[i], 0x5eed + i, 4 * PAGE), 0);
+		assert_int_equal(
+			torch.fill(torch.pool(0), stream[i], (uint64_t)(uintptr_t)address[i], 0x5eed + i, 4 * PAGE), 0);
 	}
 	assert_int_equal(totals().live_bytes, STREAMS * 4 * PAGE);
 	for (uint32_t i = 0; i < STREAMS; i++) {

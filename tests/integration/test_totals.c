@@ -1,9 +1,9 @@
 /*
  * test_totals.c - what sessions have done, added up by the agent.
  *
- * Goal: the sums have what living sessions count and what those have counted that ended, whether they detached or died, and an
- * agent's death takes nothing from them; a worker that lies bends nothing but what it adds. Method: workers whose calls are
- * counted here.
+ * Goal: the sums have what living sessions count and what those have counted that ended, whether they detached or died,
+ * and an agent's death takes nothing from them; a worker that lies bends nothing but what it adds. Method: workers
+ * whose calls are counted here.
  */
 #include "client/core/pool.h"
 #include "tests/integration/life.h"

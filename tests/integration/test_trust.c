@@ -1,10 +1,11 @@
 /*
  * test_trust.c - pages that move from the tenants of one trust domain to those of another.
  *
- * Goal: who gets such a page finds zeros in all of it; while a process of the old domain may have it mapped nobody of another one gets
- * it, and it is retired and shown; it comes back when that process lets go or dies; all of this over deaths of agent and mover; no
- * descriptor gives more than one handle; and with one domain nothing is ever cleared. Method: a real gpoold with two tenants, `red` and
- * `blue`, whose sessions this process and its children open (as an operator may); red fills what it has, and blue looks at every byte.
+ * Goal: who gets such a page finds zeros in all of it; while a process of the old domain may have it mapped nobody of
+ * another one gets it, and it is retired and shown; it comes back when that process lets go or dies; all of this over
+ * deaths of agent and mover; no descriptor gives more than one handle; and with one domain nothing is ever cleared.
+ * Method: a real gpoold with two tenants, `red` and `blue`, whose sessions this process and its children open (as an
+ * operator may); red fills what it has, and blue looks at every byte.
  */
 #include "tests/integration/life.h"
 
@@ -23,14 +24,20 @@ static struct gpool *red, *blue;
 
 /* ---- configuration ---- */
 
-#define POOLS "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
+#define POOLS \
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
+	"pages\"; } );\n"
 #define POOLS_OF_FOUR \
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; handle_size = \"2MB\"; reserved = \"0 pages\"; } );\n"
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; handle_size = " \
+	"\"2MB\"; reserved = \"0 pages\"; } );\n"
 #define CALM "eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n"
 #define APART \
-	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; domain = \"blue\"; },\n" \
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; users = [ \"2\" ]; " \
+	"domain = \"blue\"; },\n" \
 	"            { name = \"rose\"; domain = \"red\"; } );\n"
-#define TOGETHER "tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; }, { name = \"rose\"; } );\n"
+#define TOGETHER \
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; }, { name = " \
+	"\"rose\"; } );\n"
 
 static void config_write(const char *text)
 {
@@ -703,7 +710,10 @@ static bool is_readable(uint64_t address)
 	return length == 1;
 }
 
-/* One that is open, not pinned, and wanted by the other domain: who has it mapped, as its publisher or to read, lets go of it first. */
+/*
+ * One that is open, not pinned, and wanted by the other domain: who has it mapped, as its publisher or to read, lets go
+ * of it first.
+ */
 static void test_evicted_objects_are_unmapped(void **state)
 {
 	struct gpool *rose;
@@ -798,17 +808,22 @@ static void *side_run(void *argument)
 	return NULL;
 }
 
-/* Two threads of each side, in a pool that is too small for all: pages go to and fro while their windows change beneath them. */
+/*
+ * Two threads of each side, in a pool that is too small for all: pages go to and fro while their windows change beneath
+ * them.
+ */
 static void test_both_at_once(void **state)
 {
 	struct side sides[4];
 
 	(void)state;
-	start_config("pools = ( { name = \"p0\"; backend = \"host\"; size = \"8MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n" CALM APART);
+	start_config("pools = ( { name = \"p0\"; backend = \"host\"; size = \"8MiB\"; page_size = \"512KB\"; reserved "
+		     "= \"0 pages\"; } );\n" CALM APART);
 	red = open_as(0, NULL, "red");
 	blue = open_as(0, NULL, "blue");
 	for (uint32_t i = 0; i < 4; i++) {
-		sides[i] = (struct side){.pool = i % 2 ? blue : red, .byte = i % 2 ? 0xb1 : RED_BYTE, .seed = i + 1, .rounds = 40};
+		sides[i] = (struct side){
+			.pool = i % 2 ? blue : red, .byte = i % 2 ? 0xb1 : RED_BYTE, .seed = i + 1, .rounds = 40};
 		assert_int_equal(pthread_create(&sides[i].thread, NULL, side_run, &sides[i]), 0);
 	}
 	for (uint32_t i = 0; i < 4; i++) {
@@ -1080,7 +1095,8 @@ static void released_send(struct gpool *pool, const struct msg_handle_run *run)
 /* Runs that cannot be, of handles that it never had, or has: nothing happens. */
 static void test_odd_releases(void **state)
 {
-	static const struct msg_handle_run runs[] = {{0, 0}, {0, UINT32_MAX}, {UINT32_MAX, 1}, {PAGES, 1}, {PAGES - 1, 2}, {0, PAGES}};
+	static const struct msg_handle_run runs[] = {
+		{0, 0}, {0, UINT32_MAX}, {UINT32_MAX, 1}, {PAGES, 1}, {PAGES - 1, 2}, {0, PAGES}};
 	struct gpool_block blocks[SOME];
 
 	(void)state;
@@ -1099,7 +1115,10 @@ static void test_odd_releases(void **state)
 
 /* ---- ranges ---- */
 
-/* What a range parked is unmapped before anybody of another domain has it; what it has backed stays; and the range goes on. */
+/*
+ * What a range parked is unmapped before anybody of another domain has it; what it has backed stays; and the range goes
+ * on.
+ */
 static void parked(const char *pools, uint32_t per_handle)
 {
 	struct gpool_fence fence;

@@ -1,9 +1,10 @@
 /*
  * test_trust_crash.c - the agent dies after each of its stores while a page goes from one trust domain to another.
  *
- * Goal: whatever it dies between, no byte of the old domain is seen in the new one, no page is lost, and what was asked for is had.
- * Method: as in test_crash_points: a module in which the agent dies at the n-th store, for n = 1, 2, 3, ... until a scenario ends
- * before the n-th. $GPOOL_CRASH_STRIDE tries every so many-th point only.
+ * Goal: whatever it dies between, no byte of the old domain is seen in the new one, no page is lost, and what was asked
+ * for is had.
+ * Method: as in test_crash_points: a module in which the agent dies at the n-th store, for n = 1, 2, 3, ... until a
+ * scenario ends before the n-th. $GPOOL_CRASH_STRIDE tries every so many-th point only.
  */
 #include "tests/integration/life.h"
 
@@ -19,9 +20,11 @@ static char config_path[64], crash_path[] = "/tmp/gpool-crash-XXXXXX";
 static struct gpool *red, *blue;
 
 static const char configuration[] =
-	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"4MiB\"; page_size = \"512KB\"; reserved = \"0 pages\"; } );\n"
+	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"4MiB\"; page_size = \"512KB\"; reserved = \"0 "
+	"pages\"; } );\n"
 	"eviction: { start = 100; stop = 99; };\nlease: { initial_pages = 0; batch_pages = 1; };\n"
-	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; domain = \"blue\"; } );\n";
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; domain = \"red\"; }, { name = \"blue\"; domain = \"blue\"; } "
+	");\n";
 enum { ALL = 8 };
 
 /* .../tests/crash/gpoold-agent.so, beside the test program. */

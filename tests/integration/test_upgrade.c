@@ -1,11 +1,14 @@
 /*
- * test_upgrade.c - 'poolctl upgrade': the agent goes on with another file, or with what it was when the file does not fit.
+ * test_upgrade.c - 'poolctl upgrade': the agent goes on with another file, or with what it was when the file does not
+ * fit.
  *
- * Goal: a file of any version whose layout is the same is taken, in either direction, and engines keep their pages, objects and roles. A
- * file that does not fit changes nothing, whatever is wrong with it; each refusal names the file, what is wrong, and the way out.
- * Method: a real gpoold with a copy of its module as its file, which the test replaces: by the same build, by two further builds of it
- * (tools/build/tests.mk: tests/next has another version, tests/other another layout), and by modules made for this (tests/modules). Engines are
- * processes of their own, which check their memory between the steps.
+ * Goal: a file of any version whose layout is the same is taken, in either direction, and engines keep their pages,
+ * objects and roles. A file that does not fit changes nothing, whatever is wrong with it; each refusal names the file,
+ * what is wrong, and the way out.
+ * Method: a real gpoold with a copy of its module as its file, which the test replaces: by the same build, by two
+ * further builds of it (tools/build/tests.mk: tests/next has another version, tests/other another layout), and by
+ * modules made for this (tests/modules). Engines are processes of their own, which check their memory between the
+ * steps.
  */
 #include "tests/integration/keeper.h"
 
@@ -112,7 +115,7 @@ static int engine_check(struct own *own)
 
 static int engine_run(uint32_t number, int ask, int answer)
 {
-	struct own own = { .number = number };
+	struct own own = {.number = number};
 	int line = engine_begin(&own);
 	char byte;
 
@@ -183,7 +186,7 @@ static void engines_end(void)
 
 static void start(void)
 {
-	const char *const arguments[] = { "--module", module, "--pool", POOL, NULL };
+	const char *const arguments[] = {"--module", module, "--pool", POOL, NULL};
 
 	alarm(STUCK_SECONDS);
 	strcpy(folder, "/tmp/gpool-upgrade-XXXXXX");
@@ -383,7 +386,10 @@ static void test_another_version_is_taken(void **state)
 	pool_is_free();
 }
 
-/* A build of another layout, of the same version numbers, changes nothing: before and after another version, and at its death. */
+/*
+ * A build of another layout, of the same version numbers, changes nothing: before and after another version, and at its
+ * death.
+ */
 static void test_another_layout_is_refused(void **state)
 {
 	char ours[LAYOUT_TEXT_BYTES], text[200];
@@ -432,7 +438,7 @@ static void test_a_long_path_leaves_room_for_the_reason(void **state)
 	}
 	strcat(path, "/a.so");
 	install(OWN, path);
-	harness_start(&harness, (const char *const[]){ "--module", path, "--pool", POOL, NULL });
+	harness_start(&harness, (const char *const[]){"--module", path, "--pool", POOL, NULL});
 	install(OTHER, path);
 	result = upgrade();
 	expect(&result, FAILED);
@@ -450,7 +456,9 @@ static void test_a_long_path_leaves_room_for_the_reason(void **state)
 	module[0] = '\0';
 }
 
-/* Only an upgrade brings other code: who is started again runs what its predecessor ran, whatever the file is by now. */
+/*
+ * Only an upgrade brings other code: who is started again runs what its predecessor ran, whatever the file is by now.
+ */
 static void test_a_restart_is_no_upgrade(void **state)
 {
 	struct agent_seen seen;
@@ -484,7 +492,8 @@ static void test_what_does_not_fit_is_refused(void **state)
 	snprintf(text, sizeof(text), "this gpoold has %s: recipe.directory differs", ours);
 	is_refused(text, "stop gpoold and start the one that came with the file");
 	install("modules/undescribed.so", module);
-	snprintf(text, sizeof(text), "has layout %d, the pools here have %d.", POOL_LAYOUT_VERSION, POOL_LAYOUT_VERSION);
+	snprintf(
+		text, sizeof(text), "has layout %d, the pools here have %d.", POOL_LAYOUT_VERSION, POOL_LAYOUT_VERSION);
 	is_refused(text, "stop gpoold and start the one that came with the file");
 	install("modules/stranger.so", module);
 	is_refused("gpool_module", "install the file of this version there");
@@ -528,7 +537,7 @@ static void test_one_that_does_not_serve_is_undone(void **state)
 static int worker_asks(uid_t uid)
 {
 	struct gpool_options options = harness_options(&harness);
-	const struct msg_upgrade_request request = { 0 };
+	const struct msg_upgrade_request request = {0};
 	uint8_t message[MSG_LARGEST_upgrade_request], reply[MSG_LARGEST_done_reply];
 	int length = msg_encode_upgrade_request(&request, 0, NULL, message, sizeof(message));
 	char text[512];
@@ -547,8 +556,8 @@ static int worker_asks(uid_t uid)
 static void test_only_admins_may(void **state)
 {
 	enum { USER = 65534 };
-	char path[160], *version[] = { "poolctl", "--dir", harness.directory, "version", NULL },
-		*arguments[] = { "poolctl", "--dir", harness.directory, "upgrade", NULL };
+	char path[160], *version[] = {"poolctl", "--dir", harness.directory, "version", NULL},
+			*arguments[] = {"poolctl", "--dir", harness.directory, "upgrade", NULL};
 	struct agent_seen before;
 	struct result result;
 	int status;
@@ -597,7 +606,9 @@ static void test_only_admins_may(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		/* First: its child sends a request, which nanomsg cannot do in a child of a process that has used it. */
+		/*
+		 * First: its child sends a request, which nanomsg cannot do in a child of a process that has used it.
+		 */
 		cmocka_unit_test_teardown(test_only_admins_may, stop_and_remove),
 		cmocka_unit_test_teardown(test_the_same_version_is_taken, stop_and_remove),
 		cmocka_unit_test_teardown(test_workers_stay_attached, stop_and_remove),

@@ -1,8 +1,9 @@
 /*
  * test_wait_check.c - waits that a program ends.
  *
- * Goal: each call that waits without limit ends with -EINTR when the thread's check says so, and leaves nothing behind; a check that lets it go on
- * changes nothing, and one of another thread is not asked. Method: a real agent, and checks that count.
+ * Goal: each call that waits without limit ends with -EINTR when the thread's check says so, and leaves nothing behind;
+ * a check that lets it go on changes nothing, and one of another thread is not asked. Method: a real agent, and checks
+ * that count.
  */
 #include "tests/lib/harness.h"
 
@@ -105,7 +106,7 @@ static void test_a_check_is_of_its_thread(void **state)
 
 static int begin(void **state)
 {
-	static const char *const arguments[] = { "--pool", HARNESS_POOL, NULL };
+	static const char *const arguments[] = {"--pool", HARNESS_POOL, NULL};
 
 	(void)state;
 	harness_start(&harness, arguments);

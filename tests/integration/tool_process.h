@@ -1,8 +1,10 @@
 /*
- * tool_process.h - running one of the tools as people do, for its tests: arguments in; exit status, both outputs and JSON out.
+ * tool_process.h - running one of the tools as people do, for its tests: arguments in; exit status, both outputs and
+ * JSON out.
  *
- * The tool is a child of this process, which is the reaper of all its descendants and so sees what it leaves behind. $TMPDIR is a
- * folder of this test's own, which must be empty afterwards. Included once by each test program, after its own headers.
+ * The tool is a child of this process, which is the reaper of all its descendants and so sees what it leaves behind.
+ * $TMPDIR is a folder of this test's own, which must be empty afterwards. Included once by each test program, after its
+ * own headers.
  */
 #ifndef GPOOL_TESTS_TOOL_PROCESS_H
 #define GPOOL_TESTS_TOOL_PROCESS_H
@@ -36,7 +38,9 @@ static struct {
 
 /* ---- running it ---- */
 
-/* With arguments up to NULL. Its output goes to tool.out; its messages to error_fd, or, when that is -1, to tool.error. */
+/*
+ * With arguments up to NULL. Its output goes to tool.out; its messages to error_fd, or, when that is -1, to tool.error.
+ */
 static inline pid_t tool_start(const char *const *arguments, int error_fd)
 {
 	const char *all[TOOL_ARGUMENTS_MAX] = {tool.program};
@@ -157,7 +161,9 @@ static inline const char *tool_path(char path[static 64], const char *name)
 	return path;
 }
 
-/* The program is $variable, else build/CONFIG/NAME, when this is build/CONFIG/tests/TEST. Return: as a cmocka fixture. */
+/*
+ * The program is $variable, else build/CONFIG/NAME, when this is build/CONFIG/tests/TEST. Return: as a cmocka fixture.
+ */
 static inline int tool_prepare(const char *name, const char *variable)
 {
 	ssize_t length = readlink("/proc/self/exe", tool.program, sizeof tool.program - 32);

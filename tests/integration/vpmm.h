@@ -1,5 +1,6 @@
 /*
- * vpmm.h - what the tests of the stream-ordered allocator share: a pool of 512 pages of 512 KB, sizes in pages, regions as pictures.
+ * vpmm.h - what the tests of the stream-ordered allocator share: a pool of 512 pages of 512 KB, sizes in pages, regions
+ * as pictures.
  */
 #ifndef GPOOL_TESTS_VPMM_H
 #define GPOOL_TESTS_VPMM_H
@@ -17,7 +18,15 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ADDRESS_PAGES = 10000, STREAMS = 4, SOON_MS = 20000, TRIES = 4000, TRY_MS = 5 };
+enum {
+	PAGES = 512,
+	PAGE_BYTES = 512 * 1024,
+	ADDRESS_PAGES = 10000,
+	STREAMS = 4,
+	SOON_MS = 20000,
+	TRIES = 4000,
+	TRY_MS = 5
+};
 
 /* Until it holds, for as long as a slow machine may need. */
 #define AWAIT(condition) \
@@ -117,7 +126,7 @@ static inline const char *dump(void)
 
 static inline struct gpool_vm_totals totals(void)
 {
-	struct gpool_vm_totals filled = { .size = sizeof(filled) };
+	struct gpool_vm_totals filled = {.size = sizeof(filled)};
 
 	assert_int_equal(gpool_vm_totals(pool, &filled), 0);
 	assert_int_equal(filled.mapped_bytes, filled.live_bytes + filled.reusable_bytes + filled.zombie_bytes);
@@ -164,7 +173,7 @@ static inline uint32_t manual_stream(void)
 
 static inline struct gpool_fence record(uint32_t stream)
 {
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	return fence;
@@ -193,7 +202,8 @@ static inline void fill(uint32_t stream, uint64_t address, uint32_t pages, uint3
 static inline void expect_content(uint64_t address, uint32_t pages, uint32_t value)
 {
 	for (uint32_t i = 0; i < pages; i++) {
-		const volatile uint32_t *words = (const volatile uint32_t *)(uintptr_t)(address + (uint64_t)i * PAGE_BYTES);
+		const volatile uint32_t *words =
+			(const volatile uint32_t *)(uintptr_t)(address + (uint64_t)i * PAGE_BYTES);
 
 		assert_int_equal(words[0], value);
 		assert_int_equal(words[PAGE_BYTES / 4 - 1], value);
@@ -202,7 +212,7 @@ static inline void expect_content(uint64_t address, uint32_t pages, uint32_t val
 
 static inline int run_vpmm_tests(const struct CMUnitTest *tests, size_t count)
 {
-	static const char *const arguments[] = { "--pool", HARNESS_POOL, "--set", "lease.initial_pages=0", NULL };
+	static const char *const arguments[] = {"--pool", HARNESS_POOL, "--set", "lease.initial_pages=0", NULL};
 	int failed;
 
 	harness_start(&harness, arguments);

@@ -72,9 +72,10 @@ static void program_path(char *path, size_t size)
 	strcat(path, "/gpoold");
 }
 
-static void __attribute__((noreturn)) run_program(const struct harness *harness, const char *const *arguments, pid_t parent)
+static void __attribute__((noreturn))
+run_program(const struct harness *harness, const char *const *arguments, pid_t parent)
 {
-	const char *all[ARGUMENTS_MAX] = { "gpoold", "--foreground", "--dir", harness->directory };
+	const char *all[ARGUMENTS_MAX] = {"gpoold", "--foreground", "--dir", harness->directory};
 	char path[512];
 	int count = 4, log;
 
@@ -173,7 +174,7 @@ static void folder_remove(const char *path, int depth)
 
 static int wait_for_end(pid_t pid, int timeout_ms, int *status)
 {
-	struct pollfd end = { .fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN };
+	struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
 	int ready = end.fd < 0 ? -1 : poll(&end, 1, timeout_ms);
 
 	if (end.fd >= 0)
@@ -282,7 +283,8 @@ static size_t ask(struct harness *harness, uint8_t *request, int length)
 
 	if (!harness->admin)
 		harness->admin = open_as(harness, GPOOL_OPEN_ADMIN);
-	length = pool_request(harness->admin, request, (size_t)length, reply_bytes, sizeof(reply_bytes), ANSWER_MS, text);
+	length = pool_request(
+		harness->admin, request, (size_t)length, reply_bytes, sizeof(reply_bytes), ANSWER_MS, text);
 	if (length < 0)
 		give_up(harness, "no answer: %s (%s)", gpool_strerror(length), text);
 	return (size_t)length;
@@ -290,7 +292,7 @@ static size_t ask(struct harness *harness, uint8_t *request, int length)
 
 uint32_t harness_evict(struct harness *harness, uint32_t session, uint32_t pages)
 {
-	const struct msg_evict_request request = { .pages = pages, .session = session };
+	const struct msg_evict_request request = {.pages = pages, .session = session};
 	struct msg_done_reply done;
 	uint8_t buffer[MSG_LARGEST_evict_request];
 	int length = msg_encode_evict_request(&request, 0, NULL, buffer, sizeof(buffer));
@@ -303,7 +305,7 @@ uint32_t harness_evict(struct harness *harness, uint32_t session, uint32_t pages
 uint32_t harness_check(struct harness *harness)
 {
 	static struct msg_check_reply check;
-	const struct msg_check_request request = { .pool = "" };
+	const struct msg_check_request request = {.pool = ""};
 	uint8_t buffer[MSG_LARGEST_check_request];
 	int length = msg_encode_check_request(&request, 0, NULL, buffer, sizeof(buffer));
 
@@ -318,7 +320,7 @@ uint32_t harness_check(struct harness *harness)
 uint32_t harness_free_pages(struct harness *harness)
 {
 	static struct msg_status_reply status;
-	const struct msg_status_request request = { 0 };
+	const struct msg_status_request request = {0};
 	uint8_t buffer[MSG_LARGEST_status_request];
 	int length = msg_encode_status_request(&request, 0, NULL, buffer, sizeof(buffer));
 

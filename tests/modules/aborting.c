@@ -10,4 +10,4 @@ __attribute__((constructor)) static void begin(void)
 	abort();
 }
 
-EXPORTED const struct module gpool_module = { .size = sizeof(struct module), .abi = MODULE_ABI };
+EXPORTED const struct module gpool_module = {.size = sizeof(struct module), .abi = MODULE_ABI};

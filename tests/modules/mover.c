@@ -1,6 +1,6 @@
 /*
- * mover.c - gpoold's own module with a mover that says what it was given and then waits for its end: the keeper's side of movers,
- * without what they do.
+ * mover.c - gpoold's own module with a mover that says what it was given and then waits for its end: the keeper's side
+ * of movers, without what they do.
  */
 #include "agent/front/front.h"
 #include "agent/mover/ring.h"
@@ -18,16 +18,18 @@ static int mover(const struct module_start *start)
 {
 	const struct module_pool *pool = &start->pools[start->pool];
 	struct mover_ring *ring = pool->ring;
-	uint32_t by_kind[KEEP_CONFIG + 1] = { 0 };
+	uint32_t by_kind[KEEP_CONFIG + 1] = {0};
 	char line[300];
 	int length;
 
 	for (uint32_t i = 0; i < start->held_count; i++)
 		by_kind[start->held[i].kind]++;
 	length = snprintf(line, sizeof(line),
-		"mover of '%s': start %u, before me %u, %u handles, %u sessions, segment %s, ledger %s, channel %d, bells %d\n",
-		pool->segment.header->name, start->restarts, atomic_load(&ring->serving), by_kind[KEEP_HANDLE], by_kind[KEEP_SESSION],
-		pool->segment.writable ? "writable" : "read-only", pool->ledger.header ? "mapped" : "not mapped", start->keeper_fd,
+		"mover of '%s': start %u, before me %u, %u handles, %u sessions, segment %s, ledger %s, channel %d, "
+		"bells %d\n",
+		pool->segment.header->name, start->restarts, atomic_load(&ring->serving), by_kind[KEEP_HANDLE],
+		by_kind[KEEP_SESSION], pool->segment.writable ? "writable" : "read-only",
+		pool->ledger.header ? "mapped" : "not mapped", start->keeper_fd,
 		pool->work_bell >= 0 && pool->done_bell >= 0);
 	if (write(STDERR_FILENO, line, (size_t)length) != length)
 		return 1;

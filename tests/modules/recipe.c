@@ -1,4 +1,6 @@
-/* recipe.c - a module made for another struct recipe, which the keeper hands over: nothing in it must ever be called. */
+/*
+ * recipe.c - a module made for another struct recipe, which the keeper hands over: nothing in it must ever be called.
+ */
 #include "tests/modules/module.h"
 
 #include <stdlib.h>
@@ -29,7 +31,7 @@ static int device(const char *backend, const char *name, struct module_device *a
 
 static const struct layout_field *recipe_fields(uint32_t *count)
 {
-	static const struct layout_field fields[] = { { "directory", 0, 8 } };
+	static const struct layout_field fields[] = {{"directory", 0, 8}};
 
 	*count = 1;
 	return fields;
@@ -46,7 +48,7 @@ __attribute__((constructor)) static void describe(void)
 	for (uint32_t i = 0; i < layout_own.part_count; i++)
 		if (!strcmp(parts[i].name, "recipe"))
 			parts[i].fields = recipe_fields;
-	layout = (struct layout){ layout_own.part_count, 0, parts };
+	layout = (struct layout){layout_own.part_count, 0, parts};
 }
 
 EXPORTED const struct module gpool_module = {

@@ -1,6 +1,6 @@
 /*
- * unwilling.c - gpoold's own module with a mover that works when it is told to: each that is started looks into the file
- * $GPOOL_TEST_MOVER, whose first letter says what it does.
+ * unwilling.c - gpoold's own module with a mover that works when it is told to: each that is started looks into the
+ * file $GPOOL_TEST_MOVER, whose first letter says what it does.
  *
  *   w  works, as it does without such a file
  *   e  ends at once, and says why, as one that gets no GPU context
@@ -54,7 +54,7 @@ static int die_over_jobs(const struct module_start *start)
 			atomic_store(&ring->jobs[slot].state, MOVER_TAKEN);
 			begun++;
 		}
-		poll(&(struct pollfd){ .fd = pool->work_bell, .events = POLLIN }, 1, 1);
+		poll(&(struct pollfd){.fd = pool->work_bell, .events = POLLIN}, 1, 1);
 	}
 	_exit(3);
 }
@@ -66,13 +66,9 @@ static int mover(const struct module_start *start)
 	while (wish() == 'h')
 		poll(NULL, 0, 5);
 	switch (wish()) {
-	case 'e':
-		strcpy(ring->why, "cannot open device 0:\n it is not willing");
-		return 1;
-	case 'd':
-		return die_over_jobs(start);
-	default:
-		return mover_run(start);
+	case 'e': strcpy(ring->why, "cannot open device 0:\n it is not willing"); return 1;
+	case 'd': return die_over_jobs(start);
+	default: return mover_run(start);
 	}
 }
 

@@ -1,12 +1,16 @@
 /*
- * adapters.c - engines that load, use and unload LoRA adapters, while they, the agent and its movers are killed and pages are evicted.
+ * adapters.c - engines that load, use and unload LoRA adapters, while they, the agent and its movers are killed and
+ * pages are evicted.
  *
- * Goal: whoever dies at whatever instruction, no engine ever finds other weights than those of the files in an adapter that it has acquired, or
- * released behind a fence that is not reached; no tenant opens another one's; no page and no pin is lost.
- * Method: two tenants with three engines each, of two threads each, in a pool that holds a third of what they want. Their adapters are private;
- * some engines keep them on disk, in a folder that they share, some in a warm pool, which is too small as well, some in both. Each weight is read, and compared by a checksum with what PEFT's files say. What an
- * engine does is drawn by lot: acquire with and without waiting, prefetch, release at once and behind fences, unload, register anew, allocate and
- * overwrite pages for something else, open what the other tenant has published. In the end everything is
+ * Goal: whoever dies at whatever instruction, no engine ever finds other weights than those of the files in an adapter
+ * that it has acquired, or released behind a fence that is not reached; no tenant opens another one's; no page and no
+ * pin is lost.
+ * Method: two tenants with three engines each, of two threads each, in a pool that holds a third of what they want.
+ * Their adapters are private; some engines keep them on disk, in a folder that they share, some in a warm pool, which
+ * is too small as well, some in both. Each weight is read, and compared by a checksum with what PEFT's files say. What
+ * an engine does is drawn by lot: acquire with and without waiting, prefetch, release at once and behind fences,
+ * unload, register anew, allocate and overwrite pages for something else, open what the other tenant has published. In
+ * the end everything is
  * released and evicted, and every page of both pools must be free.
  *
  * With --broken engines read what they have released: then wrong weights must be found, or this test could not fail.
@@ -21,7 +25,8 @@
 #define WARM_POOL "name=warm,backend=host,size=24MiB,page_size=1MiB,reserved=0"
 enum { PAGES = 48, WARM_PAGES = 24, GPOOLD_KILL_MEAN_MS = 250, EVICT_MEAN_MS = 30 };
 
-static const char tenants[] = "tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; } );\n";
+static const char tenants[] =
+	"tenants = ( { name = \"red\"; users = [ \"1\" ]; }, { name = \"blue\"; users = [ \"2\" ]; } );\n";
 static const char *const settings[] = {"lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1", NULL};
 
 /* ---- files ---- */
@@ -39,7 +44,8 @@ static bool file_write(const char *name, const void *bytes, size_t length, const
 }
 
 /* What the kernels find where the matrix is loaded: tiles of 128 columns, in bf16. */
-static uint64_t digest_of_file(const struct rig *rig, const struct peft_matrix *matrix, bool transposed, uint32_t rank, uint32_t columns, uint64_t digest)
+static uint64_t digest_of_file(const struct rig *rig, const struct peft_matrix *matrix, bool transposed, uint32_t rank,
+	uint32_t columns, uint64_t digest)
 {
 	static uint16_t tile[RANK_MAX * LORA_TILE_COLUMNS];
 
@@ -48,7 +54,8 @@ static uint64_t digest_of_file(const struct rig *rig, const struct peft_matrix *
 		for (uint32_t row = 0; row < rank; row++)
 			for (uint32_t i = 0; i < LORA_TILE_COLUMNS && begin + i < columns; i++)
 				tile[row * LORA_TILE_COLUMNS + i] = bf16_of_float(rig_get(rig, matrix,
-					transposed ? (uint64_t)(begin + i) * rank + row : (uint64_t)row * columns + begin + i));
+					transposed ? (uint64_t)(begin + i) * rank + row
+						   : (uint64_t)row * columns + begin + i));
 		digest = XXH3_64bits_withSeed(tile, lora_tile_bytes(rank), digest);
 	}
 	return digest;
@@ -123,7 +130,8 @@ static void evict(struct stress_agent *agent, const char *pool, uint32_t pages)
 
 	snprintf(request.pool, sizeof(request.pool), "%s", pool);
 	length = msg_encode_evict_request(&request, 0, NULL, message, sizeof(message));
-	length = pool_request(agent->harness.admin, message, (size_t)length, reply, sizeof(reply), STRESS_PATIENCE_MS, text);
+	length = pool_request(
+		agent->harness.admin, message, (size_t)length, reply, sizeof(reply), STRESS_PATIENCE_MS, text);
 	if (length < 0)
 		violation("eviction in pool '%s' answers %d: %s %s", pool, length, gpool_strerror(length), text);
 }
@@ -153,7 +161,8 @@ static uint32_t objects_left(struct gpool *observer)
 	uint32_t cursor = 0, count = 0;
 
 	while (gpool_object_next(observer, &cursor, &info) == 0)
-		printf("object %u of %u pages is left: state %u, %u readers\n", ++count, info.pages, info.state, info.readers);
+		printf("object %u of %u pages is left: state %u, %u readers\n", ++count, info.pages, info.state,
+			info.readers);
 	return count;
 }
 
@@ -173,20 +182,25 @@ static void judge(const struct tormentor *tormentor, const struct stress_agent *
 	const struct counters *c = &stage->counters;
 
 	tormentor_show(tormentor);
-	printf("%" PRIu64 " acquired at once, %" PRIu64 " waited for; %" PRIu64 " not there yet, %" PRIu64 " late, %" PRIu64 " without room, %" PRIu64 " busy\n",
+	printf("%" PRIu64 " acquired at once, %" PRIu64 " waited for; %" PRIu64 " not there yet, %" PRIu64
+	       " late, %" PRIu64 " without room, %" PRIu64 " busy\n",
 		c->hot, c->acquired - c->hot, c->again, c->late, c->refusals, c->busy);
-	printf("%" PRIu64 " adapters verified, %" PRIu64 " behind fences; %" PRIu64 " unloaded, %" PRIu64 " registered anew, %" PRIu64
-	       " not opened by the other tenant; %" PRIu64 " requests to evict, %" PRIu64 " pages evicted; of the last engines' loads %" PRIu64 " warm, %" PRIu64 " cold; %u violations\n",
+	printf("%" PRIu64 " adapters verified, %" PRIu64 " behind fences; %" PRIu64 " unloaded, %" PRIu64
+	       " registered anew, %" PRIu64 " not opened by the other tenant; %" PRIu64 " requests to evict, %" PRIu64
+	       " pages evicted; of the last engines' loads %" PRIu64 " warm, %" PRIu64 " cold; %u violations\n",
 		c->verified, c->fences, c->unloaded, c->renewed, c->denied, evictor->requests,
-		atomic_load(&agent->header->counters[POOL_COUNT_EVICTED_PAGES]), c->from_warm, c->from_cold, atomic_load(&stage->wrong));
+		atomic_load(&agent->header->counters[POOL_COUNT_EVICTED_PAGES]), c->from_warm, c->from_cold,
+		atomic_load(&stage->wrong));
 }
 
 static bool was_real(const struct tormentor *tormentor)
 {
 	const struct counters *c = &stage->counters;
 
-	return tormentor->arguments.seconds < 5 || (tormentor->kills && tormentor->agent_kills && tormentor->mover_kills && c->hot && c->acquired > c->hot &&
-		c->again && c->verified && c->fences && c->unloaded && c->renewed && c->denied);
+	return tormentor->arguments.seconds < 5 ||
+		(tormentor->kills && tormentor->agent_kills && tormentor->mover_kills && c->hot &&
+			c->acquired > c->hot && c->again && c->verified && c->fences && c->unloaded && c->renewed &&
+			c->denied);
 }
 
 static bool run(struct tormentor *tormentor, struct stress_agent *agent, struct gpool *warm)
@@ -249,7 +263,8 @@ static bool run_with_agent(struct tormentor *tormentor)
 
 int main(int argc, char **argv)
 {
-	struct tormentor tormentor = {.arguments = {.seconds = 10, .workers = 6}, .gpoold_ms = gpoold_ms(GPOOLD_KILL_MEAN_MS)};
+	struct tormentor tormentor = {
+		.arguments = {.seconds = 10, .workers = 6}, .gpoold_ms = gpoold_ms(GPOOLD_KILL_MEAN_MS)};
 	bool clean;
 
 	if (argc == 6 && !strcmp(argv[1], "--worker"))

@@ -1,9 +1,9 @@
 /*
  * adapters_engine.h - what the engines of adapters.c do, and what they and their tormentor share.
  *
- * An engine is this program again, with two threads on one set of adapters. It knows of each adapter its shape and the checksum of its weights, and
- * which answers the documentation allows. Most adapters are registered once for both threads; each thread has one more entry of its own, which it
- * registers anew as something else.
+ * An engine is this program again, with two threads on one set of adapters. It knows of each adapter its shape and the
+ * checksum of its weights, and which answers the documentation allows. Most adapters are registered once for both
+ * threads; each thread has one more entry of its own, which it registers anew as something else.
  */
 #ifndef GPOOL_TESTS_STRESS_ADAPTERS_ENGINE_H
 #define GPOOL_TESTS_STRESS_ADAPTERS_ENGINE_H
@@ -21,7 +21,8 @@
 enum { ADAPTERS = 16, LAYERS = 3, MODULES = 2 * LAYERS, RANK_MAX = 128 };
 
 struct counters {
-	_Atomic uint64_t acquired, hot, again, late, refusals, busy, verified, fences, unloaded, renewed, denied, from_warm, from_cold;
+	_Atomic uint64_t acquired, hot, again, late, refusals, busy, verified, fences, unloaded, renewed, denied,
+		from_warm, from_cold;
 	/* Written before the first engine starts. */
 	char folder[64];
 	uint64_t digests[ADAPTERS];
@@ -58,13 +59,15 @@ struct use {
 	struct gpool_lora_part parts[MODULES];
 };
 
-static uint64_t digest_of_matrix(const struct gpool_lora_matrix *matrix, uint32_t rank, uint32_t columns, uint64_t digest)
+static uint64_t digest_of_matrix(
+	const struct gpool_lora_matrix *matrix, uint32_t rank, uint32_t columns, uint64_t digest)
 {
 	struct lora_matrix at;
 
 	memcpy(&at, matrix, sizeof(at));
 	for (uint32_t tile = 0; tile < lora_tiles(columns); tile++)
-		digest = XXH3_64bits_withSeed((const void *)(uintptr_t)lora_tile_at(&at, rank, tile), lora_tile_bytes(rank), digest);
+		digest = XXH3_64bits_withSeed(
+			(const void *)(uintptr_t)lora_tile_at(&at, rank, tile), lora_tile_bytes(rank), digest);
 	return digest;
 }
 
@@ -112,13 +115,15 @@ struct engine {
 /* Any answer that the documentation does not allow here is a violation. */
 static void refuse_answer(const struct engine *engine, const char *call, uint32_t adapter, int error)
 {
-	violation("engine %u: %s of adapter %u answers %d: %s", engine->slot, call, adapter, error, gpool_strerror(error));
+	violation("engine %u: %s of adapter %u answers %d: %s", engine->slot, call, adapter, error,
+		gpool_strerror(error));
 }
 
 static void verify(const struct thread *thread, const struct use *use, const char *when)
 {
 	if (digest_of(use) != stage->counters.digests[use->adapter])
-		violation("engine %u of %s: wrong weights in adapter %u, %s", thread->engine->slot, thread->engine->tenant, use->adapter, when);
+		violation("engine %u of %s: wrong weights in adapter %u, %s", thread->engine->slot,
+			thread->engine->tenant, use->adapter, when);
 	COUNT(verified, 1);
 }
 
@@ -197,7 +202,10 @@ static void do_acquire(struct thread *thread)
 	struct use *use = &thread->held[thread->held_count];
 
 	*use = any_adapter(thread);
-	if (!acquire(thread, use, patience == 0 ? 0 : patience == 1 ? (int)chance_below(&thread->random, 20) : PATIENCE_MS))
+	if (!acquire(thread, use,
+		    patience == 0           ? 0
+			    : patience == 1 ? (int)chance_below(&thread->random, 20)
+					    : PATIENCE_MS))
 		return;
 	verify(thread, use, "just acquired");
 	thread->held_count++;
@@ -270,7 +278,8 @@ static int adapter_register(struct engine *engine, const char *name, uint32_t ad
 	snprintf(folder, sizeof(folder), "%s/%u", stage->counters.folder, adapter);
 	error = gpool_lora_register(engine->lora, name, folder, id, why);
 	if (error)
-		violation("engine %u: adapter %u is not registered: %s: %s", engine->slot, adapter, gpool_strerror(error), why);
+		violation("engine %u: adapter %u is not registered: %s: %s", engine->slot, adapter,
+			gpool_strerror(error), why);
 	return error;
 }
 
@@ -329,7 +338,8 @@ static void do_steal(struct thread *thread, struct gpool *pool)
 			continue;
 		error = gpool_object_open(pool, info.name, NULL, &object);
 		if (!error) {
-			violation("engine %u of %s opens an adapter of %s", thread->engine->slot, thread->engine->tenant, info.tenant);
+			violation("engine %u of %s opens an adapter of %s", thread->engine->slot,
+				thread->engine->tenant, info.tenant);
 			gpool_object_close(object);
 		} else if (error != -EACCES && error != -ENOENT) {
 			refuse_answer(thread->engine, "gpool_object_open()", 0, error);

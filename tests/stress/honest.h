@@ -1,5 +1,6 @@
 /*
- * honest.h - workers that behave, for tests in which somebody else does not: they allocate, write, verify under a pin, and free.
+ * honest.h - workers that behave, for tests in which somebody else does not: they allocate, write, verify under a pin,
+ * and free.
  *
  * They share a page with the test: what they found wrong, how far they came, and the order to stand still and to leave.
  */
@@ -42,7 +43,8 @@ struct honest_crew {
 	pid_t pids[HONEST_MOST];
 };
 
-static inline void __attribute__((format(printf, 2, 3))) honest_wrong(struct honest_stage *stage, const char *format, ...)
+static inline void __attribute__((format(printf, 2, 3)))
+honest_wrong(struct honest_stage *stage, const char *format, ...)
 {
 	uint32_t at = atomic_fetch_add(&stage->wrong, 1);
 	va_list arguments;
@@ -87,8 +89,8 @@ static inline void honest_allocate(struct honest_worker *worker)
 		error = gpool_unpin(worker->pool, block);
 	}
 	if (error)
-		honest_wrong(
-			worker->stage, "honest worker %u: cannot allocate: %d, %s", worker->number, error, gpool_strerror(error));
+		honest_wrong(worker->stage, "honest worker %u: cannot allocate: %d, %s", worker->number, error,
+			gpool_strerror(error));
 	worker->block_count++;
 	worker->pages += pages;
 	atomic_fetch_add(&worker->stage->allocations, 1);
@@ -118,15 +120,18 @@ static inline void honest_verify(struct honest_worker *worker, uint32_t at, bool
 	}
 	if (!error)
 		error = gpool_address(worker->pool, &block, &address);
-	page = error ? -1 : content_check(address, gpool_page_bytes(worker->pool), block.page_count, worker->key ^ block.tag);
+	page = error
+		? -1
+		: content_check(address, gpool_page_bytes(worker->pool), block.page_count, worker->key ^ block.tag);
 	if (page >= 0)
-		honest_wrong(worker->stage, "honest worker %u: wrong content in page %" PRId64 " of a block of %u at page %u",
+		honest_wrong(worker->stage,
+			"honest worker %u: wrong content in page %" PRId64 " of a block of %u at page %u",
 			worker->number, page, block.page_count, block.page);
 	if (!error)
 		error = ends ? gpool_free(worker->pool, &block) : gpool_unpin(worker->pool, &block);
 	if (error)
-		honest_wrong(worker->stage, "honest worker %u: cannot %s: %d, %s", worker->number, ends ? "free" : "pin", error,
-			gpool_strerror(error));
+		honest_wrong(worker->stage, "honest worker %u: cannot %s: %d, %s", worker->number,
+			ends ? "free" : "pin", error, gpool_strerror(error));
 	if (ends)
 		honest_forget(worker, at);
 	atomic_fetch_add_explicit(&worker->stage->verified, 1, memory_order_relaxed);
@@ -136,7 +141,8 @@ static inline void honest_verify(struct honest_worker *worker, uint32_t at, bool
 static inline _Noreturn void honest_main(
 	struct honest_stage *stage, const char *directory, uint32_t number, uint32_t budget, uint64_t seed)
 {
-	struct honest_worker worker = {.stage = stage, .number = number, .budget = budget, .random = seed, .key = seed * 2 + 1};
+	struct honest_worker worker = {
+		.stage = stage, .number = number, .budget = budget, .random = seed, .key = seed * 2 + 1};
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
 	int error;
 
@@ -155,8 +161,8 @@ static inline _Noreturn void honest_main(
 		if (worker.block_count < HONEST_HANDLES && worker.pages < budget)
 			honest_allocate(&worker);
 		if (worker.block_count)
-			honest_verify(
-				&worker, chance_below(&worker.random, worker.block_count), chance_below(&worker.random, 4) == 0);
+			honest_verify(&worker, chance_below(&worker.random, worker.block_count),
+				chance_below(&worker.random, 4) == 0);
 		atomic_fetch_add_explicit(&stage->rounds[number], 1, memory_order_relaxed);
 	}
 	atomic_fetch_add(&stage->standing, 1);
@@ -181,7 +187,8 @@ static inline bool honest_await(const _Atomic uint32_t *word, uint32_t count)
 /* A stage of one's own, inherited by forked children, and by programs through the descriptor. */
 static inline struct honest_stage *honest_stage_map(int fd)
 {
-	void *stage = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct honest_stage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *stage = fd < 0 ? MAP_FAILED
+			     : mmap(NULL, sizeof(struct honest_stage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
 	return stage == MAP_FAILED ? NULL : stage;
 }

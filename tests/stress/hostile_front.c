@@ -1,11 +1,12 @@
 /*
  * hostile_front.c - programs that speak garbage to the nanomsg sockets, while workers work.
  *
- * Goal: at most the front dies, and comes back; the agent stays the same process, the workers' hot path does not notice, control
- * requests work again afterwards, and no process keeps descriptors. Method: attackers connect to both sockets by hand and send
- * what an honest peer never would: greetings that are none, headers with wrong type bytes, lengths up to 2^64 - 1, halves of
- * messages, right frames around wrong messages, descriptors attached to anything, connections by the hundred. Honest workers
- * verify their contents meanwhile; then descriptors are counted and the agent is asked.
+ * Goal: at most the front dies, and comes back; the agent stays the same process, the workers' hot path does not
+ * notice, control requests work again afterwards, and no process keeps descriptors. Method: attackers connect to both
+ * sockets by hand and send what an honest peer never would: greetings that are none, headers with wrong type bytes,
+ * lengths up to 2^64 - 1, halves of messages, right frames around wrong messages, descriptors attached to anything,
+ * connections by the hundred. Honest workers verify their contents meanwhile; then descriptors are counted and the
+ * agent is asked.
  *
  * usage: hostile_front [SECONDS [SEED]] [--workers N]
  */
@@ -69,7 +70,8 @@ static void put(int fd, const void *bytes, size_t length)
 /* "\0SP\0", the protocol, and two bytes more: what nanomsg peers greet each other with. */
 static void greet(struct attacker *attacker, int fd)
 {
-	static const uint8_t subscriber[] = {0, 'S', 'P', 0, 0, 0x21, 0, 0}, requester[] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+	static const uint8_t subscriber[] = {0, 'S', 'P', 0, 0, 0x21, 0, 0},
+			     requester[] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
 
 	put(fd, attacker->events ? subscriber : requester, 8);
 }
@@ -117,7 +119,8 @@ static void wrong_type(struct attacker *attacker, int fd)
 
 static void huge_length(struct attacker *attacker, int fd)
 {
-	static const uint64_t lengths[] = {UINT64_MAX, INT64_MAX, UINT64_C(1) << 63, UINT64_C(1) << 40, UINT32_MAX, 1 << 20};
+	static const uint64_t lengths[] = {
+		UINT64_MAX, INT64_MAX, UINT64_C(1) << 63, UINT64_C(1) << 40, UINT32_MAX, 1 << 20};
 	uint8_t bytes[FRAME_HEAD + 64];
 
 	greet(attacker, fd);
@@ -150,7 +153,8 @@ static void wrong_message(struct attacker *attacker, int fd)
 	if (chance_below(&attacker->random, 2) && length >= MSG_ENVELOPE_BYTES) {
 		struct msg_status_request request = {0};
 
-		if (msg_encode_status_request(&request, chance(&attacker->random), NULL, bytes + FRAME_HEAD + 4, 512) > 0)
+		if (msg_encode_status_request(&request, chance(&attacker->random), NULL, bytes + FRAME_HEAD + 4, 512) >
+			0)
 			bytes[FRAME_HEAD + 4 + chance_below(&attacker->random, MSG_ENVELOPE_BYTES)] ^= 1;
 	}
 	put(fd, bytes, FRAME_HEAD + 4 + length);
@@ -165,7 +169,8 @@ static void with_descriptors(struct attacker *attacker, int fd)
 	} control;
 	uint8_t bytes[FRAME_HEAD + 32];
 	struct iovec part = {.iov_base = bytes, .iov_len = sizeof(bytes)};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	struct cmsghdr *header;
 
 	memset(&control, 0, sizeof(control));
@@ -201,8 +206,8 @@ static void crowd(struct attacker *attacker, int fd)
 
 static void attack(struct attacker *attacker)
 {
-	static void (*const attacks[])(struct attacker *, int) = {
-		wrong_greeting, wrong_type, huge_length, half_message, wrong_message, with_descriptors, with_descriptors, crowd};
+	static void (*const attacks[])(struct attacker *, int) = {wrong_greeting, wrong_type, huge_length, half_message,
+		wrong_message, with_descriptors, with_descriptors, crowd};
 	int fd = dial(attacker);
 
 	if (fd < 0) {
@@ -294,10 +299,11 @@ int main(int argc, char **argv)
 	clean = no_more_than("the front", front_pid, front, FRONT_DESCRIPTORS + front) && clean;
 	clean = honest_end(&crew) && clean;
 	clean = stress_agent_wait_free(&agent) && clean;
-	printf("%" PRIu64 " attacks, %" PRIu64 " connections, %" PRIu64 " refused, %u restarts of the front; honest: %" PRIu64
-	       " allocations, %" PRIu64 " refused, %" PRIu64 " verified, %" PRIu64 " stale, slowest pin %.3f ms; %u violations\n",
-		crew.stage->more[MORE_ATTACKS], crew.stage->more[MORE_CONNECTIONS], crew.stage->more[MORE_REFUSED], restarts,
-		crew.stage->allocations, crew.stage->refusals, crew.stage->verified, crew.stage->stale,
+	printf("%" PRIu64 " attacks, %" PRIu64 " connections, %" PRIu64
+	       " refused, %u restarts of the front; honest: %" PRIu64 " allocations, %" PRIu64 " refused, %" PRIu64
+	       " verified, %" PRIu64 " stale, slowest pin %.3f ms; %u violations\n",
+		crew.stage->more[MORE_ATTACKS], crew.stage->more[MORE_CONNECTIONS], crew.stage->more[MORE_REFUSED],
+		restarts, crew.stage->allocations, crew.stage->refusals, crew.stage->verified, crew.stage->stale,
 		(double)crew.stage->slowest_ns / 1e6, atomic_load(&crew.stage->wrong));
 	/* With room for all of them, nobody is refused and nothing is evicted: whoever attacks the front. */
 	if (crew.stage->refusals || crew.stage->stale || !crew.stage->more[MORE_ATTACKS]) {

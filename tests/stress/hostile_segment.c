@@ -1,12 +1,12 @@
 /*
  * hostile_segment.c - a worker that writes anything into its session segment, again and again, while others work.
  *
- * Goal: it cannot stop the agent, take another worker's page, or make the pool wrong; what is found wrong is its own; after its
- * death everything is back. Method: the hostile process attaches by hand (no library that could refuse to lie), and its two
- * threads write at the same time: random bytes over everything, and well-chosen lies, such as block chains that bite their tails,
- * counts that wrap, free bits on other workers' pages, requests whose fields change while they are read. Both ring the doorbell.
- * When the agent has had enough it ends the session; the process ends too, and the next one starts. Honest workers verify their
- * contents all the while.
+ * Goal: it cannot stop the agent, take another worker's page, or make the pool wrong; what is found wrong is its own;
+ * after its death everything is back. Method: the hostile process attaches by hand (no library that could refuse to
+ * lie), and its two threads write at the same time: random bytes over everything, and well-chosen lies, such as block
+ * chains that bite their tails, counts that wrap, free bits on other workers' pages, requests whose fields change while
+ * they are read. Both ring the doorbell. When the agent has had enough it ends the session; the process ends too, and
+ * the next one starts. Honest workers verify their contents all the while.
  *
  * usage: hostile_segment [SECONDS [SEED]] [--workers N]
  */
@@ -81,11 +81,12 @@ static uint32_t any_page(struct hostile *hostile)
 /* A number that somebody may forget to check. */
 static uint32_t wild(struct hostile *hostile)
 {
-	static const uint32_t numbers[] = {
-		0, 1, 2, 63, 64, 65, PAGES - 1, PAGES, PAGES + 1, 4095, 4096, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
+	static const uint32_t numbers[] = {0, 1, 2, 63, 64, 65, PAGES - 1, PAGES, PAGES + 1, 4095, 4096, 0x7fffffff,
+		0x80000000, 0xfffffffe, 0xffffffff};
 
-	return chance_below(&hostile->random, 4) ? numbers[chance_below(&hostile->random, sizeof(numbers) / sizeof(*numbers))]
-						 : (uint32_t)chance(&hostile->random);
+	return chance_below(&hostile->random, 4)
+		? numbers[chance_below(&hostile->random, sizeof(numbers) / sizeof(*numbers))]
+		: (uint32_t)chance(&hostile->random);
 }
 
 static void random_bytes(struct hostile *hostile)
@@ -93,7 +94,8 @@ static void random_bytes(struct hostile *hostile)
 	uint64_t *words = (uint64_t *)(void *)hostile->session.header;
 	struct session_layout layout = session_layout_of(PAGES);
 	/* The table of regions is behind: ten times as large as the rest, and read only when a tool asks for it. */
-	size_t first = hostile->careful ? layout.free_bits : 0, end = hostile->careful ? layout.requests : layout.regions;
+	size_t first = hostile->careful ? layout.free_bits : 0,
+	       end = hostile->careful ? layout.requests : layout.regions;
 	bool small = chance_below(&hostile->random, 2);
 
 	for (size_t i = first / 8; i < end / 8; i++)
@@ -118,12 +120,13 @@ static void block_lie(struct hostile *hostile, uint32_t page)
 {
 	struct block_entry *entry = &hostile->session.blocks[page];
 
-	atomic_store(
-		&entry->page_count, chance_below(&hostile->random, 2) ? 1 + chance_below(&hostile->random, 4) : wild(hostile));
+	atomic_store(&entry->page_count,
+		chance_below(&hostile->random, 2) ? 1 + chance_below(&hostile->random, 4) : wild(hostile));
 	atomic_store(&entry->next, chance_below(&hostile->random, 2) ? any_page(hostile) + 1 : wild(hostile));
 	atomic_store(&entry->owner_id, chance(&hostile->random));
 	atomic_store(&entry->fence, chance_below(&hostile->random, 2) ? 0 : chance(&hostile->random));
-	atomic_store(&entry->tag, block_tag_make(1 + chance_below(&hostile->random, 3), (uint32_t)chance(&hostile->random)));
+	atomic_store(
+		&entry->tag, block_tag_make(1 + chance_below(&hostile->random, 3), (uint32_t)chance(&hostile->random)));
 }
 
 /* Blocks over everybody's pages, ready to be evicted. */
@@ -164,8 +167,9 @@ static void requests_wild(struct hostile *hostile)
 		put(&request->kind, hostile->careful || chance_below(&hostile->random, 4) ? LEASE_TAKE : wild(hostile));
 		put(&request->need, wild(hostile));
 		put(&request->extra, wild(hostile));
-		put(&request->flags, hostile->careful || chance_below(&hostile->random, 2) ? chance_below(&hostile->random, 16)
-											   : wild(hostile));
+		put(&request->flags,
+			hostile->careful || chance_below(&hostile->random, 2) ? chance_below(&hostile->random, 16)
+									      : wild(hostile));
 		put(&request->timeout_ms, chance_below(&hostile->random, 2) ? 0 : wild(hostile));
 		atomic_store(&request->state, chance_below(&hostile->random, 4) ? LEASE_REQUESTED : wild(hostile));
 	}
@@ -210,7 +214,8 @@ static void records_wild(struct hostile *hostile)
 		for (uint32_t i = 0; i < sizeof(ring->records[0]) / 8; i++)
 			put(&words[i], chance(&hostile->random) >> chance_below(&hostile->random, 64));
 		if (chance_below(&hostile->random, 2))
-			atomic_store(&ring->records[place].serial, place + 1 + chance_below(&hostile->random, 9) * ring->count);
+			atomic_store(&ring->records[place].serial,
+				place + 1 + chance_below(&hostile->random, 9) * ring->count);
 	}
 	atomic_store(&ring->head->begun, chance(&hostile->random) >> chance_below(&hostile->random, 64));
 }
@@ -228,8 +233,9 @@ static void one_flips(struct hostile *hostile)
 
 static void attack(struct hostile *hostile)
 {
-	static void (*const attacks[])(struct hostile *) = {random_bytes, free_bits_everywhere, pins_wild, blocks_everywhere,
-		chain_in_a_circle, requests_wild, request_honest, request_honest, header_wild, records_wild, one_flips};
+	static void (*const attacks[])(struct hostile *) = {random_bytes, free_bits_everywhere, pins_wild,
+		blocks_everywhere, chain_in_a_circle, requests_wild, request_honest, request_honest, header_wild,
+		records_wild, one_flips};
 
 	attacks[chance_below(&hostile->random, sizeof(attacks) / sizeof(*attacks))](hostile);
 	atomic_fetch_add(&hostile->stage->more[MORE_ATTACKS], 1);
@@ -295,7 +301,8 @@ static pid_t hostile_start(int stage_fd, const char *directory, uint64_t *random
 }
 
 /* One after the other, killed in between from time to time, until the time is over; the last one stays, stopped. */
-static pid_t hostiles_run(struct honest_stage *stage, int stage_fd, const char *directory, double seconds, uint64_t *random)
+static pid_t hostiles_run(
+	struct honest_stage *stage, int stage_fd, const char *directory, double seconds, uint64_t *random)
 {
 	uint64_t end = clock_ns() + (uint64_t)(seconds * 1e9);
 	pid_t pid = -1;
@@ -351,8 +358,8 @@ int main(int argc, char **argv)
 	clean = stress_agent_check(&agent, true) && clean;
 	clean = stress_agent_same(&agent) && clean;
 	printf("%" PRIu64 " attacks, %" PRIu64 " rings, %" PRIu64 " sessions, %" PRIu64
-	       " of them ended by the agent; honest: %" PRIu64 " allocations, %" PRIu64 " refused, %" PRIu64 " verified, %" PRIu64
-	       " stale; %u violations\n",
+	       " of them ended by the agent; honest: %" PRIu64 " allocations, %" PRIu64 " refused, %" PRIu64
+	       " verified, %" PRIu64 " stale; %u violations\n",
 		crew.stage->more[MORE_ATTACKS], crew.stage->more[MORE_RINGS], crew.stage->more[MORE_SESSIONS],
 		crew.stage->more[MORE_ENDED], crew.stage->allocations, crew.stage->refusals, crew.stage->verified,
 		crew.stage->stale, atomic_load(&crew.stage->wrong));

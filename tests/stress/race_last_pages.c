@@ -1,11 +1,12 @@
 /*
  * race_last_pages.c - six engines want the last pages of a small pool at the same time.
  *
- * Goal: no page is ever held by two, all together never hold more pages than there are, every refusal is a clean out-of-memory,
- * and nobody crashes. Method: each engine (a process) allocates blocks of one to four pages, pinned, and frees them, always near
- * the end of the pool. A holder swaps his stamp into a word of each page itself and must find it empty; he empties it before he
- * frees. A count that all share, raised after an allocation and lowered before a free, must never pass the pool's size. With
- * --broken an engine now and then forgets a page's stamp, as if it had freed a page that it still uses: that must be found.
+ * Goal: no page is ever held by two, all together never hold more pages than there are, every refusal is a clean
+ * out-of-memory, and nobody crashes. Method: each engine (a process) allocates blocks of one to four pages, pinned, and
+ * frees them, always near the end of the pool. A holder swaps his stamp into a word of each page itself and must find
+ * it empty; he empties it before he frees. A count that all share, raised after an allocation and lowered before a
+ * free, must never pass the pool's size. With --broken an engine now and then forgets a page's stamp, as if it had
+ * freed a page that it still uses: that must be found.
  *
  * Without arguments it makes a million requests; with SECONDS as many as it can in that time, or --requests.
  *
@@ -76,7 +77,8 @@ static void stamp(const struct engine *engine, const struct gpool_block *block, 
 	for (uint32_t page = 0; page < block->page_count; page++) {
 		was = atomic_exchange((_Atomic uint64_t *)(uintptr_t)(address + page * engine->page_bytes), to);
 		if (was != from)
-			violation("engine %u: page %u of a block of %u at page %u bears stamp %" PRIx64 " instead of %" PRIx64,
+			violation("engine %u: page %u of a block of %u at page %u bears stamp %" PRIx64
+				  " instead of %" PRIx64,
 				engine->number, page, block->page_count, block->page, was, from);
 	}
 }
@@ -98,7 +100,8 @@ static void take(struct engine *engine)
 	error = gpool_alloc(engine->pool, pages, &options, &block);
 	if (error) {
 		if (error != -ENOSPC)
-			violation("engine %u: gpool_alloc() answers %d: %s", engine->number, error, gpool_strerror(error));
+			violation("engine %u: gpool_alloc() answers %d: %s", engine->number, error,
+				gpool_strerror(error));
 		atomic_fetch_add(options.timeout_ms ? &stage->late_refusals : &stage->refusals, 1);
 		return;
 	}
@@ -159,7 +162,8 @@ static _Noreturn void engine_main(const struct stress_agent *agent, uint32_t num
 	}
 	engine.page_bytes = gpool_page_bytes(engine.pool);
 	while (!atomic_load_explicit(&stage->wrong, memory_order_relaxed)) {
-		if (engine.block_count && (engine.pages + BLOCK_MOST > HELD_MOST || chance_below(&engine.random, 3) == 0)) {
+		if (engine.block_count &&
+			(engine.pages + BLOCK_MOST > HELD_MOST || chance_below(&engine.random, 3) == 0)) {
 			give(&engine);
 		} else if (request_left()) {
 			take(&engine);
@@ -202,7 +206,8 @@ int main(int argc, char **argv)
 {
 	struct stress_arguments arguments = {.count = 1000000, .workers = 6};
 	/* Small batches, so that nobody sits on idle pages, and no block is evicted since all are pinned. */
-	static const char *const settings[] = {"lease.initial_pages=1", "lease.batch_pages=1", "lease.batch_most=4", NULL};
+	static const char *const settings[] = {
+		"lease.initial_pages=1", "lease.batch_pages=1", "lease.batch_most=4", NULL};
 	struct stress_agent agent;
 	uint64_t begin;
 	bool clean;

@@ -1,9 +1,9 @@
 /*
- * stress.h - what the stress tests share: chance, clocks, run lengths, contents that prove whose they are, and the agent's own
- * check.
+ * stress.h - what the stress tests share: chance, clocks, run lengths, contents that prove whose they are, and the
+ * agent's own check.
  *
- * Every test prints its seed and takes it back, runs for as long as it is told (GPOOL_TEST_SCALE shortens that for sanitizers),
- * and waits for events with a bound, never for time to pass.
+ * Every test prints its seed and takes it back, runs for as long as it is told (GPOOL_TEST_SCALE shortens that for
+ * sanitizers), and waits for events with a bound, never for time to pass.
  */
 #ifndef GPOOL_TESTS_STRESS_H
 #define GPOOL_TESTS_STRESS_H
@@ -61,8 +61,8 @@ struct stress_arguments {
 #define STRESS_USAGE "usage: %s [SECONDS [SEED]] [--workers N] [--requests N] [--broken]\n"
 
 /*
- * stress_arguments_read() - [SECONDS [SEED]] and options over the defaults in *arguments; prints the seed. Seconds that are given
- * take the place of a default count. Return: false on wrong usage.
+ * stress_arguments_read() - [SECONDS [SEED]] and options over the defaults in *arguments; prints the seed. Seconds that
+ * are given take the place of a default count. Return: false on wrong usage.
  */
 static inline bool stress_arguments_read(int argc, char **argv, struct stress_arguments *arguments)
 {
@@ -109,10 +109,14 @@ static inline bool stress_arguments_read(int argc, char **argv, struct stress_ar
 
 /* ---- contents ---- */
 
-/* Words written into each page: enough to hit any 32 KiB of it, few enough that the test is about gpool and not about memory. */
+/*
+ * Words written into each page: enough to hit any 32 KiB of it, few enough that the test is about gpool and not about
+ * memory.
+ */
 enum { CONTENT_WORDS = 16 };
 
-static inline _Atomic uint64_t *content_word(uint64_t address, uint64_t page_bytes, uint32_t page, uint32_t word, uint64_t key)
+static inline _Atomic uint64_t *content_word(
+	uint64_t address, uint64_t page_bytes, uint32_t page, uint32_t word, uint64_t key)
 {
 	uint64_t part = page_bytes / CONTENT_WORDS, offset = (key >> 8) % (part / 8) * 8;
 
@@ -131,8 +135,8 @@ static inline void content_write(uint64_t address, uint64_t page_bytes, uint32_t
 {
 	for (uint32_t page = 0; page < pages; page++)
 		for (uint32_t word = 0; word < CONTENT_WORDS; word++)
-			atomic_store_explicit(content_word(address, page_bytes, page, word, key), content_value(key, page, word),
-				memory_order_relaxed);
+			atomic_store_explicit(content_word(address, page_bytes, page, word, key),
+				content_value(key, page, word), memory_order_relaxed);
 }
 
 /* content_check() - -1 when all of it is still there, else the first page that is wrong. */
@@ -140,8 +144,8 @@ static inline int64_t content_check(uint64_t address, uint64_t page_bytes, uint3
 {
 	for (uint32_t page = 0; page < pages; page++)
 		for (uint32_t word = 0; word < CONTENT_WORDS; word++)
-			if (atomic_load_explicit(content_word(address, page_bytes, page, word, key), memory_order_relaxed) !=
-				content_value(key, page, word))
+			if (atomic_load_explicit(content_word(address, page_bytes, page, word, key),
+				    memory_order_relaxed) != content_value(key, page, word))
 				return page;
 	return -1;
 }

@@ -1,5 +1,6 @@
 /*
- * stress_agent.h - a real gpoold for a stress test, on the host back end, with an observer's session to ask and to look.
+ * stress_agent.h - a real gpoold for a stress test, on the host back end, with an observer's session to ask and to
+ * look.
  *
  * Functions that judge print what they did not like and return false.
  */
@@ -38,9 +39,9 @@ static inline bool stress_ask(
 {
 	char text[512] = "";
 
-	*got = length < 0
-		       ? length
-		       : pool_request(agent->observer, request, (size_t)length, reply, MSG_BYTES_MAX, STRESS_PATIENCE_MS, text);
+	*got = length < 0 ? length
+			  : pool_request(agent->observer, request, (size_t)length, reply, MSG_BYTES_MAX,
+				    STRESS_PATIENCE_MS, text);
 	if (*got < 0)
 		printf("%s: %s %s\n", what, gpool_strerror(*got), text);
 	return *got >= 0;
@@ -54,7 +55,7 @@ static inline bool stress_agent_status(struct stress_agent *agent, struct msg_st
 	int length = msg_encode_status_request(&request, 0, NULL, message, sizeof(message));
 
 	return stress_ask(agent, "status", message, length, reply, &length) &&
-	       !msg_decode_status_reply(status, reply, (size_t)length);
+		!msg_decode_status_reply(status, reply, (size_t)length);
 }
 
 /* Is it the agent that was started? A front may have been replaced. */
@@ -81,11 +82,12 @@ static inline bool stress_agent_front(struct stress_agent *agent, pid_t *pid, ui
 }
 
 /*
- * stress_agent_start() - with one pool of `pages` pages of 512 KiB, none reserved; `settings`: key=value up to NULL, or NULL.
- * The caller may fork workers afterwards, which open sessions of their own; but as nanomsg was used here, they may send no
- * control requests unless they become another program. `more`: further arguments up to NULL, or NULL.
+ * stress_agent_start() - with one pool of `pages` pages of 512 KiB, none reserved; `settings`: key=value up to NULL, or
+ * NULL. The caller may fork workers afterwards, which open sessions of their own; but as nanomsg was used here, they
+ * may send no control requests unless they become another program. `more`: further arguments up to NULL, or NULL.
  */
-static inline bool stress_agent_start_with(struct stress_agent *agent, uint32_t pages, const char *const *settings, const char *const *more)
+static inline bool stress_agent_start_with(
+	struct stress_agent *agent, uint32_t pages, const char *const *settings, const char *const *more)
 {
 	static struct msg_status_reply status;
 	const char *arguments[8 + 2 * STRESS_SETTINGS_MAX + STRESS_MORE_MAX];
@@ -132,8 +134,8 @@ static inline bool stress_agent_start(struct stress_agent *agent, uint32_t pages
 }
 
 /*
- * The agent's own proof of the invariants. Findings against session `except` (0: none) do not count. With `still`, nobody is in
- * the middle of anything: no page may be between two places.
+ * The agent's own proof of the invariants. Findings against session `except` (0: none) do not count. With `still`,
+ * nobody is in the middle of anything: no page may be between two places.
  */
 static inline bool stress_agent_check_pool(struct stress_agent *agent, const char *pool, bool still, uint32_t except)
 {
@@ -216,7 +218,9 @@ static inline void stress_log_show(const struct stress_agent *agent)
 	fclose(log);
 }
 
-/* stress_agent_stop() - with `clean` false, show what gpoold said. Return: clean, and it ended well and left nothing. */
+/*
+ * stress_agent_stop() - with `clean` false, show what gpoold said. Return: clean, and it ended well and left nothing.
+ */
 static inline bool stress_agent_stop(struct stress_agent *agent, bool clean)
 {
 	if (!clean)
@@ -264,8 +268,8 @@ static inline uint32_t stress_sessions_held(pid_t pid)
 }
 
 /*
- * stress_keeper_descriptors() - as stress_descriptors(), when the keeper holds `sessions` of them: it is told of one beside the worker, and takes it
- * when its turn comes. Negative: it does not come to that.
+ * stress_keeper_descriptors() - as stress_descriptors(), when the keeper holds `sessions` of them: it is told of one
+ * beside the worker, and takes it when its turn comes. Negative: it does not come to that.
  */
 static inline int stress_keeper_descriptors(const struct stress_agent *agent, uint32_t sessions)
 {

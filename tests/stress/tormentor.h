@@ -1,8 +1,9 @@
 /*
  * tormentor.h - processes that are killed and stopped at any instruction, and gpoold's own with them, while they work.
  *
- * A stress program that includes it (once, behind its own struct counters) starts itself again as each of its workers: NAME --worker SLOT FD
- * DIRECTORY SEED. What all of these processes see is the stage: what they are told, what they count, what went wrong.
+ * A stress program that includes it (once, behind its own struct counters) starts itself again as each of its workers:
+ * NAME --worker SLOT FD DIRECTORY SEED. What all of these processes see is the stage: what they are told, what they
+ * count, what went wrong.
  */
 #ifndef GPOOL_TESTS_STRESS_TORMENTOR_H
 #define GPOOL_TESTS_STRESS_TORMENTOR_H
@@ -124,7 +125,8 @@ static bool worker_start(struct tormentor *tormentor, uint32_t slot)
 	/* A new program, not only a new process: nothing of ours may be in its way. */
 	victim->pid = fork();
 	if (victim->pid == 0) {
-		execl("/proc/self/exe", "worker", "--worker", slot_text, fd_text, tormentor->directory, seed_text, (char *)NULL);
+		execl("/proc/self/exe", "worker", "--worker", slot_text, fd_text, tormentor->directory, seed_text,
+			(char *)NULL);
 		_exit(127);
 	}
 	victim->pidfd = victim->pid < 0 ? -1 : (int)syscall(SYS_pidfd_open, victim->pid, 0);
@@ -217,7 +219,8 @@ static uint32_t gpoold_ms(uint32_t otherwise)
 
 static void torment_gpoold(struct tormentor *tormentor)
 {
-	static const char *const names[] = {"gpoold-agent", "gpoold-agent", "gpoold-mover", "gpoold-mover", "gpoold-front"};
+	static const char *const names[] = {
+		"gpoold-agent", "gpoold-agent", "gpoold-mover", "gpoold-mover", "gpoold-front"};
 	uint32_t which = chance_below(&tormentor->random, 5);
 	pid_t pid = gpoold_child(tormentor->keeper, names[which]);
 
@@ -302,8 +305,10 @@ static void stand_still(struct tormentor *tormentor)
 			continue;
 		kill(victim->pid, SIGCONT);
 		while ((standing = atomic_load(&stage->standing[slot])) < THREADS)
-			if (futex_wait(&stage->standing[slot], standing, PATIENCE_MS * INT64_C(1000000)) == -ETIMEDOUT) {
-				violation("worker %u: %u of %d threads stand still after 30 s", slot, standing, THREADS);
+			if (futex_wait(&stage->standing[slot], standing, PATIENCE_MS * INT64_C(1000000)) ==
+				-ETIMEDOUT) {
+				violation(
+					"worker %u: %u of %d threads stand still after 30 s", slot, standing, THREADS);
 				break;
 			}
 	}
@@ -337,8 +342,10 @@ static void leave(struct tormentor *tormentor)
 
 static void tormentor_show(const struct tormentor *tormentor)
 {
-	printf("%" PRIu64 " kills, %" PRIu64 " stops; %" PRIu64 " kills of the agent, %" PRIu64 " of movers, %" PRIu64 " of fronts\n", tormentor->kills,
-		tormentor->stops, tormentor->agent_kills, tormentor->mover_kills, tormentor->front_kills);
+	printf("%" PRIu64 " kills, %" PRIu64 " stops; %" PRIu64 " kills of the agent, %" PRIu64 " of movers, %" PRIu64
+	       " of fronts\n",
+		tormentor->kills, tormentor->stops, tormentor->agent_kills, tormentor->mover_kills,
+		tormentor->front_kills);
 	for (uint32_t i = 0; i < TEXTS && i < atomic_load(&stage->wrong); i++)
 		printf("violation: %s\n", stage->texts[i]);
 }

@@ -1,20 +1,23 @@
 /*
- * torture.c - everything at once: workers are killed and stopped at any instruction, and agent, movers and front are killed too, while
- * the others go on.
+ * torture.c - everything at once: workers are killed and stopped at any instruction, and agent, movers and front are
+ * killed too, while the others go on.
  *
- * Goal: whatever happens to whom, no page is lost, no page belongs to two, every content that can be pinned is right, and no worker
- * sees an error that is not in its contract.
- * Method: a pool that is too small for what the workers (two threads each) want, so that the agent evicts blocks and takes idle
- * pages back all the time. Each block holds words that only it can hold; they are verified under every pin. Threads of a worker
- * pass each other handles, so that both pin, unpin and free the same blocks. Each thread also has an elastic range whose pages it offers and
- * reclaims, and allocations in a stream. One worker is killed every 50 ms on average and a
- * new one started in its place; others are stopped for a while; about once a second one of gpoold's own processes is killed, but for
- * the keeper. With odd seeds eviction is adaptive. Stale handles are fine, wrong contents never. In the end the
- * workers stand still and the agent's check must find nothing; then they leave, half of them by death, and every page must be
- * free again.
+ * Goal: whatever happens to whom, no page is lost, no page belongs to two, every content that can be pinned is right,
+ * and no worker sees an error that is not in its contract.
+ * Method: a pool that is too small for what the workers (two threads each) want, so that the agent evicts blocks and
+ * takes idle pages back all the time. Each block holds words that only it can hold; they are verified under every pin.
+ * Threads of a worker pass each other handles, so that both pin, unpin and free the same blocks. Each thread also has
+ * an elastic range whose pages it offers and reclaims, and allocations in a stream. One worker is killed every 50 ms on
+ * average and a
+ * new one started in its place; others are stopped for a while; about once a second one of gpoold's own processes is
+ * killed, but for the keeper. With odd seeds eviction is adaptive. Stale handles are fine, wrong contents never. In the
+ * end the
+ * workers stand still and the agent's check must find nothing; then they leave, half of them by death, and every page
+ * must be free again.
  *
- * With --broken workers rely on contents that they have unpinned: then wrong contents must be found within the default time, or this test could not
- * fail. Without --broken such a run comes first, in a process of its own; it ends with the first violation.
+ * With --broken workers rely on contents that they have unpinned: then wrong contents must be found within the default
+ * time, or this test could not fail. Without --broken such a run comes first, in a process of its own; it ends with the
+ * first violation.
  *
  * usage: torture [SECONDS [SEED]] [--workers N] [--broken] [--spare-gpoold]
  */
@@ -29,19 +32,25 @@ static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 	const struct pool_header *header = agent->header;
 
 	tormentor_show(tormentor);
-	printf("%" PRIu64 " agents started; %" PRIu64 " evictions of %" PRIu64 " pages, %" PRIu64 " reclaims, %" PRIu64 " refills, %" PRIu64 " deaths\n",
-		atomic_load(&header->counters[POOL_COUNT_AGENT_STARTS]), atomic_load(&header->counters[POOL_COUNT_EVICTIONS]),
-		atomic_load(&header->counters[POOL_COUNT_EVICTED_PAGES]), atomic_load(&header->counters[POOL_COUNT_RECLAIMS]),
-		atomic_load(&header->counters[POOL_COUNT_REFILLS]), atomic_load(&header->counters[POOL_COUNT_DEATHS]));
-	printf("%" PRIu64 " pages spilled, %" PRIu64 " restored, %" PRIu64 " lost\n", atomic_load(&header->counters[POOL_COUNT_SPILLED_PAGES]),
-		atomic_load(&header->counters[POOL_COUNT_RESTORED_PAGES]), atomic_load(&header->counters[POOL_COUNT_SPILL_ERRORS]));
+	printf("%" PRIu64 " agents started; %" PRIu64 " evictions of %" PRIu64 " pages, %" PRIu64 " reclaims, %" PRIu64
+	       " refills, %" PRIu64 " deaths\n",
+		atomic_load(&header->counters[POOL_COUNT_AGENT_STARTS]),
+		atomic_load(&header->counters[POOL_COUNT_EVICTIONS]),
+		atomic_load(&header->counters[POOL_COUNT_EVICTED_PAGES]),
+		atomic_load(&header->counters[POOL_COUNT_RECLAIMS]), atomic_load(&header->counters[POOL_COUNT_REFILLS]),
+		atomic_load(&header->counters[POOL_COUNT_DEATHS]));
+	printf("%" PRIu64 " pages spilled, %" PRIu64 " restored, %" PRIu64 " lost\n",
+		atomic_load(&header->counters[POOL_COUNT_SPILLED_PAGES]),
+		atomic_load(&header->counters[POOL_COUNT_RESTORED_PAGES]),
+		atomic_load(&header->counters[POOL_COUNT_SPILL_ERRORS]));
 	printf("%" PRIu64 " allocations of %" PRIu64 " pages, %" PRIu64 " refused; %" PRIu64 " contents and %" PRIu64
 	       " bytes verified, %" PRIu64 " stale, %" PRIu64 " late\n",
 		c->allocations, c->pages, c->refusals, c->verified, c->verified_bytes, c->stale, c->late);
 	printf("%" PRIu64 " frees, %" PRIu64 " lost to another, %" PRIu64 " fences, %" PRIu64 " prepared, %" PRIu64
 	       " scopes, %" PRIu64 " spans; %u violations\n",
 		c->frees, c->lost_frees, c->fences, c->prepared, c->scopes, c->spans, atomic_load(&stage->wrong));
-	printf("%" PRIu64 " offers of pages, %" PRIu64 " reclaimed with their content, %" PRIu64 " lost; %" PRIu64 " calls of gpool_malloc() and gpool_mfree()\n",
+	printf("%" PRIu64 " offers of pages, %" PRIu64 " reclaimed with their content, %" PRIu64 " lost; %" PRIu64
+	       " calls of gpool_malloc() and gpool_mfree()\n",
 		c->offers, c->reclaimed, c->offers_lost, c->mallocs);
 }
 
@@ -51,9 +60,12 @@ static bool was_real(const struct tormentor *tormentor, const struct stress_agen
 	const struct counters *c = &stage->counters;
 
 	return tormentor->arguments.seconds < 2 ||
-	       (tormentor->kills && (!tormentor->keeper || tormentor->arguments.seconds < 10 || tormentor->agent_kills) && tormentor->stops && c->verified && c->stale && c->fences && c->lost_frees && c->prepared &&
-		       c->spans && c->reclaimed && c->offers_lost && c->mallocs && atomic_load(&agent->header->counters[POOL_COUNT_EVICTIONS]) &&
-		       atomic_load(&agent->header->counters[POOL_COUNT_RECLAIMS]));
+		(tormentor->kills &&
+			(!tormentor->keeper || tormentor->arguments.seconds < 10 || tormentor->agent_kills) &&
+			tormentor->stops && c->verified && c->stale && c->fences && c->lost_frees && c->prepared &&
+			c->spans && c->reclaimed && c->offers_lost && c->mallocs &&
+			atomic_load(&agent->header->counters[POOL_COUNT_EVICTIONS]) &&
+			atomic_load(&agent->header->counters[POOL_COUNT_RECLAIMS]));
 }
 
 static const char *const adaptive[] = {"eviction.policy=adaptive", NULL};
@@ -95,7 +107,9 @@ int main(int argc, char **argv)
 	if (!stress_arguments_read(argc, argv, &tormentor.arguments) || tormentor.arguments.workers > WORKERS_MAX)
 		return 2;
 	if (!tormentor.arguments.broken && !broken_is_found()) {
-		fprintf(stderr, "contents that were relied on without a pin were not found to be wrong: this test proves nothing\n");
+		fprintf(stderr,
+			"contents that were relied on without a pin were not found to be wrong: this test proves "
+			"nothing\n");
 		return 1;
 	}
 	tormentor.random = tormentor.arguments.seed;

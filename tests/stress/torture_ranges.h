@@ -1,7 +1,8 @@
 /*
- * torture_ranges.h - what the workers of torture.c do with elastic ranges and with gpool_malloc(): back pages, offer them at once or behind a
- * fence, reclaim them, unback them; allocate and free in a stream. Each thread has a range of its own and knows what each page contains. What a
- * reclaim reports as kept has to contain it; what is behind a fence has to contain it until the fence is signaled.
+ * torture_ranges.h - what the workers of torture.c do with elastic ranges and with gpool_malloc(): back pages, offer
+ * them at once or behind a fence, reclaim them, unback them; allocate and free in a stream. Each thread has a range of
+ * its own and knows what each page contains. What a reclaim reports as kept has to contain it; what is behind a fence
+ * has to contain it until the fence is signaled.
  */
 #ifndef GPOOL_TESTS_STRESS_TORTURE_RANGES_H
 #define GPOOL_TESTS_STRESS_TORTURE_RANGES_H
@@ -19,9 +20,9 @@ struct ranges_state {
 	uint64_t contents; /* given out */
 	uint64_t content[RANGE_PAGES];
 	enum range_page page[RANGE_PAGES];
-	struct gpool_fence fence;   /* of the pages that are FENCED; they are one run */
+	struct gpool_fence fence; /* of the pages that are FENCED; they are one run */
 	uint32_t fenced_first, fenced_count;
-	bool fenced_offer;          /* offered behind it; else unbacked */
+	bool fenced_offer; /* offered behind it; else unbacked */
 	uint64_t mallocs[MALLOCS], malloc_content[MALLOCS];
 	uint32_t malloc_pages[MALLOCS];
 };
@@ -30,7 +31,8 @@ static void range_verify(struct thread *thread, struct ranges_state *state, uint
 {
 	const struct worker *worker = thread->worker;
 
-	if (content_check(state->address + page * worker->page_bytes, worker->page_bytes, 1, worker->key ^ state->content[page]) >= 0)
+	if (content_check(state->address + page * worker->page_bytes, worker->page_bytes, 1,
+		    worker->key ^ state->content[page]) >= 0)
 		violation("worker %u: wrong content in page %u of a range, %s", worker->slot, page, when);
 	COUNT(verified, 1);
 	COUNT(verified_bytes, CONTENT_WORDS * 8);
@@ -81,7 +83,7 @@ static void range_back(struct thread *thread, struct ranges_state *state, uint32
 static void range_offer(struct thread *thread, struct ranges_state *state, uint32_t first, uint32_t count, bool unback)
 {
 	bool fenced = chance_below(&thread->random, 2) && !state->fenced_count;
-	struct gpool_fence fence = { 0 };
+	struct gpool_fence fence = {0};
 	int error;
 
 	for (uint32_t page = first; page < first + count; page++)
@@ -89,7 +91,8 @@ static void range_offer(struct thread *thread, struct ranges_state *state, uint3
 			return;
 	error = fenced ? gpool_fence_record(thread->worker->pool, state->stream, &fence) : 0;
 	if (!error)
-		error = unback ? gpool_range_unback(state->range, first, count, fence) : gpool_range_offer(state->range, first, count, fence);
+		error = unback ? gpool_range_unback(state->range, first, count, fence)
+			       : gpool_range_offer(state->range, first, count, fence);
 	if (error)
 		range_refuse(thread, unback ? "gpool_range_unback()" : "gpool_range_offer()", error);
 	for (uint32_t page = first; page < first + count; page++)
@@ -136,7 +139,8 @@ static void range_malloc(struct thread *thread, struct ranges_state *state)
 	int error;
 
 	if (state->mallocs[at]) {
-		if (content_check(state->mallocs[at], worker->page_bytes, pages, worker->key ^ state->malloc_content[at]) >= 0)
+		if (content_check(state->mallocs[at], worker->page_bytes, pages,
+			    worker->key ^ state->malloc_content[at]) >= 0)
 			violation("worker %u: wrong content in an allocation of %u pages", worker->slot, pages);
 		error = gpool_mfree(worker->pool, state->mallocs[at], 0);
 		state->mallocs[at] = 0;
@@ -145,7 +149,8 @@ static void range_malloc(struct thread *thread, struct ranges_state *state)
 		error = gpool_malloc(worker->pool, pages * worker->page_bytes, 0, &state->mallocs[at]);
 		if (!error) {
 			state->malloc_content[at] = chance(&thread->random);
-			content_write(state->mallocs[at], worker->page_bytes, pages, worker->key ^ state->malloc_content[at]);
+			content_write(
+				state->mallocs[at], worker->page_bytes, pages, worker->key ^ state->malloc_content[at]);
 		} else {
 			state->mallocs[at] = 0;
 		}
@@ -168,7 +173,8 @@ static void do_range(struct thread *thread)
 		return;
 	}
 	/* Steps at pages that wait for a fence would make this model guess. */
-	if (state->fenced_count && first < state->fenced_first + state->fenced_count && state->fenced_first < first + count)
+	if (state->fenced_count && first < state->fenced_first + state->fenced_count &&
+		state->fenced_first < first + count)
 		return;
 	if (what < 7)
 		range_back(thread, state, first, count);

@@ -1,15 +1,16 @@
 /*
  * torture_threads.c - the shared-memory protocols with workers as threads, where ThreadSanitizer sees both sides.
  *
- * Goal: pin, allocate, free, grant, reclaim, evict and death, as shm/ implements them, never give a page to two, never change a
- * content under a pin, and order every access. Method: sessions of two threads each and an agent thread share one mapping of each
- * segment; contents are plain memory, so that a missing order is a data race by the letter; ghosts (relaxed, so that they order
- * nothing) say who has which page. Sessions die at named points, leaving everything as it is. A device thread of each session
- * stands for its GPU: it reads pages after their blocks were unpinned or freed behind a fence, and then reaches the fence.
+ * Goal: pin, allocate, free, grant, reclaim, evict and death, as shm/ implements them, never give a page to two, never
+ * change a content under a pin, and order every access. Method: sessions of two threads each and an agent thread share
+ * one mapping of each segment; contents are plain memory, so that a missing order is a data race by the letter; ghosts
+ * (relaxed, so that they order nothing) say who has which page. Sessions die at named points, leaving everything as it
+ * is. A device thread of each session stands for its GPU: it reads pages after their blocks were unpinned or freed
+ * behind a fence, and then reaches the fence.
  *
- * With --broken one of two bugs is planted: the pin ignores the page word, or an offer drops its pin before it stores the fence.
- * Violations must then be found, or the test could not fail: without arguments a short run with each bug comes first, in a
- * process of its own.
+ * With --broken one of two bugs is planted: the pin ignores the page word, or an offer drops its pin before it stores
+ * the fence. Violations must then be found, or the test could not fail: without arguments a short run with each bug
+ * comes first, in a process of its own.
  *
  * usage: torture_threads [SECONDS [SEED]] [--broken]
  */
@@ -314,7 +315,8 @@ static void fence_add(struct worker *worker, uint32_t page, uint64_t fence)
 			sched_yield();
 			old = atomic_load_explicit(place, memory_order_acquire);
 		}
-	} while (!atomic_compare_exchange_weak_explicit(place, &old, fence, memory_order_acq_rel, memory_order_acquire));
+	} while (
+		!atomic_compare_exchange_weak_explicit(place, &old, fence, memory_order_acq_rel, memory_order_acquire));
 }
 
 static bool entry_fence_reached(const struct session_segment *segment, uint32_t page)
@@ -341,8 +343,8 @@ static void offer(struct worker *worker, const struct handle *handle)
 }
 
 /*
- * Of two frees one wins; ours has pinned the block. While other threads have it pinned, or work reads it, it waits without a
- * pin: the agent may take it then.
+ * Of two frees one wins; ours has pinned the block. While other threads have it pinned, or work reads it, it waits
+ * without a pin: the agent may take it then.
  */
 static void free_pinned(struct worker *worker, const struct handle *handle, uint64_t fence)
 {
@@ -581,7 +583,8 @@ static void grant(struct session *session, uint64_t *random)
 	uint32_t first = chance_below(random, PAGES), count = 1 + chance_below(random, BLOCK_MOST);
 
 	for (uint32_t page = first; page < first + count && page < PAGES; page++) {
-		uint64_t generation = page_word_generation(atomic_load_explicit(&page_words[page], memory_order_relaxed)) + 1;
+		uint64_t generation =
+			page_word_generation(atomic_load_explicit(&page_words[page], memory_order_relaxed)) + 1;
 
 		if (owners[page])
 			continue;
@@ -602,7 +605,8 @@ static void reclaim(struct session *session, uint64_t *random)
 		uint32_t page = word * 64 + (uint32_t)__builtin_ctzll(taken);
 
 		if (owners[page] != session->id) {
-			violation("reclaim: a free bit of session %u on page %u of session %u", session->id, page, owners[page]);
+			violation("reclaim: a free bit of session %u on page %u of session %u", session->id, page,
+				owners[page]);
 			continue;
 		}
 		claim(page, 0, 0, "reclaim");
@@ -651,8 +655,8 @@ static void evict(uint64_t *random)
 		return;
 	session = &sessions[owners[page] - 1];
 	word = atomic_load_explicit(&page_words[page], memory_order_relaxed);
-	atomic_store_explicit(
-		&page_words[page], page_word_make(PAGE_EVICTING, session->id, page_word_generation(word)), memory_order_seq_cst);
+	atomic_store_explicit(&page_words[page], page_word_make(PAGE_EVICTING, session->id, page_word_generation(word)),
+		memory_order_seq_cst);
 	if (pin_count(&session->segment, page)) {
 		atomic_store_explicit(&page_words[page], word, memory_order_release);
 		did.vetoes++;
@@ -675,14 +679,9 @@ static void agent_run(double seconds, uint64_t seed)
 			struct session *session = &sessions[chance_below(&random, SESSIONS)];
 
 			switch (chance_below(&random, 4)) {
-			case 0:
-				grant(session, &random);
-				break;
-			case 1:
-				reclaim(session, &random);
-				break;
-			default:
-				evict(&random);
+			case 0: grant(session, &random); break;
+			case 1: reclaim(session, &random); break;
+			default: evict(&random);
 			}
 		}
 		if (clock_ns() > death) {
@@ -713,11 +712,11 @@ static void run(const struct stress_arguments *arguments)
 		session_end(&sessions[i]);
 		free(sessions[i].segment.header);
 	}
-	printf("%s%llu grants, %llu reclaims, %llu evictions of %llu pages, %llu of freed blocks, %llu vetoed by a pin, %llu by a "
-	       "fence, %llu deaths; %llu pins verified, %llu stale, %llu offers behind a fence, %llu pieces of work, %llu frees lost to "
-	       "another, %llu late, %llu of them claimed; %llu violations\n",
-		broken_names[broken], (unsigned long long)did.grants,
-		(unsigned long long)did.reclaims, (unsigned long long)did.evictions, (unsigned long long)did.evicted_pages,
+	printf("%s%llu grants, %llu reclaims, %llu evictions of %llu pages, %llu of freed blocks, %llu vetoed by a "
+	       "pin, %llu by a fence, %llu deaths; %llu pins verified, %llu stale, %llu offers behind a fence, %llu "
+	       "pieces of work, %llu frees lost to another, %llu late, %llu of them claimed; %llu violations\n",
+		broken_names[broken], (unsigned long long)did.grants, (unsigned long long)did.reclaims,
+		(unsigned long long)did.evictions, (unsigned long long)did.evicted_pages,
 		(unsigned long long)did.freed_taken, (unsigned long long)did.vetoes, (unsigned long long)did.fenced,
 		(unsigned long long)did.deaths, (unsigned long long)atomic_load(&all_verified),
 		(unsigned long long)atomic_load(&all_stale), (unsigned long long)atomic_load(&all_offers),
@@ -750,8 +749,8 @@ static bool broken_is_found(struct stress_arguments arguments, int bug)
 static bool was_real(void)
 {
 	return did.evictions && did.reclaims && did.vetoes && did.fenced && did.freed_taken && did.deaths &&
-	       atomic_load(&all_verified) && atomic_load(&all_lost_frees) && atomic_load(&all_late_frees) &&
-	       atomic_load(&all_offers) && atomic_load(&all_claimed);
+		atomic_load(&all_verified) && atomic_load(&all_lost_frees) && atomic_load(&all_late_frees) &&
+		atomic_load(&all_offers) && atomic_load(&all_claimed);
 }
 
 int main(int argc, char **argv)

@@ -1,9 +1,9 @@
 /*
  * torture_worker.h - what the workers of torture.c do, and what they and their tormentor share.
  *
- * A worker is this program again, with two threads. Each thread draws one thing to do after the other: allocate, verify under a
- * pin, free in every way there is, pass a handle to the other thread, leave things behind a fence. It knows the content of each
- * of its blocks from the block's tag alone, and which answers the documentation allows.
+ * A worker is this program again, with two threads. Each thread draws one thing to do after the other: allocate, verify
+ * under a pin, free in every way there is, pass a handle to the other thread, leave things behind a fence. It knows the
+ * content of each of its blocks from the block's tag alone, and which answers the documentation allows.
  */
 #ifndef GPOOL_TESTS_STRESS_TORTURE_WORKER_H
 #define GPOOL_TESTS_STRESS_TORTURE_WORKER_H
@@ -18,8 +18,8 @@
 #include <sched.h>
 
 struct counters {
-	_Atomic uint64_t allocations, pages, refusals, verified, verified_bytes, stale, late, frees, lost_frees, fences, prepared,
-		spans, scopes, offers, offers_lost, reclaimed, mallocs;
+	_Atomic uint64_t allocations, pages, refusals, verified, verified_bytes, stale, late, frees, lost_frees, fences,
+		prepared, spans, scopes, offers, offers_lost, reclaimed, mallocs;
 };
 
 #include "tests/stress/tormentor.h"
@@ -56,7 +56,7 @@ struct thread {
 	uint32_t pending_count;
 	uint32_t stream;
 	struct ranges_state *ranges; /* torture_ranges.h */
-	struct peek peeks[PEEKS]; /* a ring */
+	struct peek peeks[PEEKS];    /* a ring */
 	uint32_t peek_next;
 };
 
@@ -78,8 +78,8 @@ static uint64_t content_key(const struct worker *worker, const struct gpool_bloc
 /* Any answer that the documentation does not allow here is a violation. */
 static void refuse(const struct thread *thread, const char *call, int error, const struct gpool_block *block)
 {
-	violation("worker %u: %s of block %" PRIx64 " at page %u answers %d: %s", thread->worker->slot, call, block->tag,
-		block->page, error, gpool_strerror(error));
+	violation("worker %u: %s of block %" PRIx64 " at page %u answers %d: %s", thread->worker->slot, call,
+		block->tag, block->page, error, gpool_strerror(error));
 }
 
 /* What the calling thread looks at, for fault(). */
@@ -90,7 +90,8 @@ static _Thread_local struct {
 	const char *when;
 } looked_at;
 
-static void contents_verify(const struct thread *thread, const struct gpool_block *block, uint64_t address, const char *when)
+static void contents_verify(
+	const struct thread *thread, const struct gpool_block *block, uint64_t address, const char *when)
 {
 	const struct worker *worker = thread->worker;
 	int64_t wrong;
@@ -106,15 +107,17 @@ static void contents_verify(const struct thread *thread, const struct gpool_bloc
 
 		violation("worker %u (session %u): wrong content in page %" PRId64 " of %u of block %" PRIx64
 			  " at page %u (word then %" PRIx64 ", now %" PRIx64 "), %s, after %" PRIu64 " agents",
-			worker->slot, gpool_session(worker->pool), wrong, block->page_count, block->tag, block->page, block->generation,
-			atomic_load(&pool_view(worker->pool)->pages[page]), when,
+			worker->slot, gpool_session(worker->pool), wrong, block->page_count, block->tag, block->page,
+			block->generation, atomic_load(&pool_view(worker->pool)->pages[page]), when,
 			atomic_load(&pool_view(worker->pool)->header->counters[POOL_COUNT_AGENT_STARTS]));
 	}
 	COUNT(verified, 1);
 	COUNT(verified_bytes, (uint64_t)block->page_count * CONTENT_WORDS * 8);
 }
 
-/* False also when the other thread freed the block under our pin: the content stays, but the handle is no longer good. */
+/*
+ * False also when the other thread freed the block under our pin: the content stays, but the handle is no longer good.
+ */
 static bool address_of(const struct thread *thread, const struct gpool_block *block, uint64_t *address)
 {
 	int error = gpool_address(thread->worker->pool, block, address);
@@ -167,14 +170,11 @@ static bool pin(const struct thread *thread, const struct gpool_block *block, bo
 static uint32_t any_size(struct thread *thread)
 {
 	switch (chance_below(&thread->random, 16)) {
-	case 0:
-		return 1 + chance_below(&thread->random, 64); /* more than a word of the bitmap; often stitched */
+	case 0: return 1 + chance_below(&thread->random, 64); /* more than a word of the bitmap; often stitched */
 	case 1:
 	case 2:
-	case 3:
-		return 1 + chance_below(&thread->random, 12);
-	default:
-		return 1 + chance_below(&thread->random, 3);
+	case 3: return 1 + chance_below(&thread->random, 12);
+	default: return 1 + chance_below(&thread->random, 3);
 	}
 }
 
@@ -245,7 +245,7 @@ static void do_peek(struct thread *thread, uint32_t at)
 	if (!address_of(thread, &block, &address))
 		return;
 	unpin(thread, &block);
-	thread->peeks[thread->peek_next++ % PEEKS] = (struct peek){ block, address };
+	thread->peeks[thread->peek_next++ % PEEKS] = (struct peek){block, address};
 	for (const struct peek *peek = thread->peeks; peek < thread->peeks + PEEKS && peek->address; peek++)
 		contents_verify(thread, &peek->block, peek->address, NOT_PINNED);
 }
@@ -336,7 +336,9 @@ static void do_exchange(struct thread *thread, uint32_t at)
 		handle_add(thread, &theirs);
 }
 
-/* The oldest fence is reached; until now the content had to stay, although the block was freed or unpinned behind it. */
+/*
+ * The oldest fence is reached; until now the content had to stay, although the block was freed or unpinned behind it.
+ */
 static void reach_fence(struct thread *thread)
 {
 	struct pending pending = thread->pending[0];
@@ -384,7 +386,10 @@ static void do_fence(struct thread *thread, uint32_t at)
 	if (error != -ESTALE || !ends)
 		refuse(thread, ends ? "gpool_free_after()" : "gpool_unpin_after()", error, &block);
 	COUNT(lost_frees, 1);
-	/* Nobody waits for this fence. It is behind those before it, which count as reached when it is: so they are reached first. */
+	/*
+	 * Nobody waits for this fence. It is behind those before it, which count as reached when it is: so they are
+	 * reached first.
+	 */
 	unneeded = pending->fence;
 	while (thread->pending_count)
 		reach_fence(thread);
@@ -407,7 +412,8 @@ static void do_prepare(struct thread *thread)
 	if (error == -ENOSPC)
 		COUNT(refusals, 1);
 	else if (error)
-		violation("worker %u: gpool_prepare() answers %d: %s", thread->worker->slot, error, gpool_strerror(error));
+		violation("worker %u: gpool_prepare() answers %d: %s", thread->worker->slot, error,
+			gpool_strerror(error));
 	if (error)
 		return;
 	COUNT(prepared, 1);
@@ -425,8 +431,8 @@ static void do_prepare(struct thread *thread)
 	if (!address_of(thread, &block, &address))
 		return;
 	if (entry != address)
-		violation("worker %u: gpool_commit() stores %" PRIx64 ", gpool_address() says %" PRIx64, thread->worker->slot,
-			entry, address);
+		violation("worker %u: gpool_commit() stores %" PRIx64 ", gpool_address() says %" PRIx64,
+			thread->worker->slot, entry, address);
 	content_write(address, thread->worker->page_bytes, pages, content_key(thread->worker, &block));
 	unpin(thread, &block);
 	handle_add(thread, &block);
@@ -445,7 +451,8 @@ static void do_scope(struct thread *thread)
 	while (!error && count < 3) {
 		error = gpool_scope_alloc(&scope, any_size(thread), NULL, &blocks[count]);
 		if (!error && address_of(thread, &blocks[count], &address)) {
-			content_write(address, worker->page_bytes, blocks[count].page_count, content_key(worker, &blocks[count]));
+			content_write(address, worker->page_bytes, blocks[count].page_count,
+				content_key(worker, &blocks[count]));
 			count++;
 		}
 	}
@@ -486,8 +493,8 @@ static void do_spans(struct thread *thread)
 		violation("worker %u: gpool_span_alloc() answers %d: %s", worker->slot, error, gpool_strerror(error));
 	for (uint32_t i = 0; i < count; i++) {
 		if (content_check(spans[i].address, spans[i].bytes / 128 * 128, 1, keys[i]) >= 0)
-			violation("worker %u: wrong content in a span of %u bytes at page %u", worker->slot, spans[i].bytes,
-				spans[i].block.page);
+			violation("worker %u: wrong content in a span of %u bytes at page %u", worker->slot,
+				spans[i].bytes, spans[i].block.page);
 		error = gpool_span_free(worker->pool, &spans[i]);
 		if (error)
 			refuse(thread, "gpool_span_free()", error, &spans[i].block);
@@ -556,7 +563,8 @@ static void *thread_main(void *argument)
 	if (!error)
 		error = ranges_begin(thread);
 	if (error)
-		violation("worker %u: gpool_range_reserve() answers %d: %s", worker->slot, error, gpool_strerror(error));
+		violation(
+			"worker %u: gpool_range_reserve() answers %d: %s", worker->slot, error, gpool_strerror(error));
 	while (!error && told_to_run())
 		work(thread);
 	while (thread->pending_count)
@@ -572,7 +580,8 @@ static void fault(int number, siginfo_t *info, void *context)
 {
 	void *frames[48];
 	char text[512];
-	int length = snprintf(text, sizeof(text), "worker %d: signal %d (code %d) at %p\n", (int)getpid(), number, info->si_code, info->si_addr);
+	int length = snprintf(text, sizeof(text), "worker %d: signal %d (code %d) at %p\n", (int)getpid(), number,
+		info->si_code, info->si_addr);
 
 	(void)context;
 	if (write(STDERR_FILENO, text, (size_t)length) == length)
@@ -583,11 +592,13 @@ static void fault(int number, siginfo_t *info, void *context)
 		const struct block_entry *entry = &pool->session.blocks[block->page];
 
 		length = snprintf(text, sizeof(text),
-			"it looked at block %" PRIx64 " of %u pages at page %u (word then %" PRIx64 "), address %" PRIx64 ", %s; session %u, after %" PRIu64
-			" agents; now there: word %" PRIx64 ", tag %" PRIx64 ", fence %" PRIx64 ", pins %u\n",
-			block->tag, block->page_count, block->page, block->generation, looked_at.address, looked_at.when, pool->id,
-			atomic_load(&pool->header->counters[POOL_COUNT_AGENT_STARTS]), atomic_load(&pool->pages[block->page]),
-			atomic_load(&entry->tag), atomic_load(&entry->fence), atomic_load(&pool->session.pins[block->page]));
+			"it looked at block %" PRIx64 " of %u pages at page %u (word then %" PRIx64
+			"), address %" PRIx64 ", %s; session %u, after %" PRIu64 " agents; now there: word %" PRIx64
+			", tag %" PRIx64 ", fence %" PRIx64 ", pins %u\n",
+			block->tag, block->page_count, block->page, block->generation, looked_at.address,
+			looked_at.when, pool->id, atomic_load(&pool->header->counters[POOL_COUNT_AGENT_STARTS]),
+			atomic_load(&pool->pages[block->page]), atomic_load(&entry->tag), atomic_load(&entry->fence),
+			atomic_load(&pool->session.pins[block->page]));
 		if (write(STDERR_FILENO, text, (size_t)length) != length)
 			_exit(1);
 	}

@@ -1,5 +1,6 @@
 /*
- * adapter_rig.h - adapters for tests: both of PEFT's files made in memory, of modules that the test says, and read back.
+ * adapter_rig.h - adapters for tests: both of PEFT's files made in memory, of modules that the test says, and read
+ * back.
  */
 #ifndef TESTS_UNIT_ADAPTER_RIG_H
 #define TESTS_UNIT_ADAPTER_RIG_H
@@ -49,7 +50,8 @@ static inline float rig_normal(void)
 	return (sum - 2) * 1.732f;
 }
 
-static inline void rig_tensor(struct rig *rig, const struct rig_module *module, const char *name, uint32_t rows, uint32_t columns)
+static inline void rig_tensor(
+	struct rig *rig, const struct rig_module *module, const char *name, uint32_t rows, uint32_t columns)
 {
 	uint64_t bytes = (uint64_t)rows * columns * safetensors_type_bytes(module->type);
 
@@ -67,7 +69,8 @@ static inline void rig_tensor(struct rig *rig, const struct rig_module *module, 
 /* Values are zeros. config: its text, or NULL for a plain one. */
 static inline int rig_make_with(struct rig *rig, const struct rig_module *modules, uint32_t count, const char *config)
 {
-	*rig = (struct rig){.config = memfd_create("config", MFD_CLOEXEC), .weights = memfd_create("weights", MFD_CLOEXEC)};
+	*rig = (struct rig){
+		.config = memfd_create("config", MFD_CLOEXEC), .weights = memfd_create("weights", MFD_CLOEXEC)};
 	if (!config)
 		config = "{\"peft_type\":\"LORA\",\"lora_alpha\":16}";
 	for (uint32_t bytes = 4; bytes >= 2; bytes -= 2) /* the larger types first, for their alignment */

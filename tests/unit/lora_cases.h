@@ -14,9 +14,10 @@ static inline void case_adapters(struct rig *rig, int32_t *adapters, uint32_t to
 }
 
 /* Random shapes, ranks and batches, fp16 and bf16. in_max, out_max: of the layers, features. */
-static inline void case_random_shapes(struct rig *rig, uint32_t rounds, uint32_t in_max, uint32_t out_max, uint32_t tokens_max)
+static inline void case_random_shapes(
+	struct rig *rig, uint32_t rounds, uint32_t in_max, uint32_t out_max, uint32_t tokens_max)
 {
-	double largest[2] = { 0, 0 };
+	double largest[2] = {0, 0};
 
 	for (uint32_t round = 0; round < rounds; round++) {
 		struct layer_shape shape = {
@@ -51,8 +52,12 @@ static inline void case_random_shapes(struct rig *rig, uint32_t rounds, uint32_t
 /* Every rank there is, in one batch of two tokens each. */
 static inline void case_all_ranks(struct rig *rig, uint32_t element, uint32_t step)
 {
-	struct layer_shape shape = { .element = element, .in = 264, .out = 200, .adapter_count = LORA_RANK_MAX / step,
-		.rank_max = LORA_RANK_MAX, .page_bytes = 64 << 10 };
+	struct layer_shape shape = {.element = element,
+		.in = 264,
+		.out = 200,
+		.adapter_count = LORA_RANK_MAX / step,
+		.rank_max = LORA_RANK_MAX,
+		.page_bytes = 64 << 10};
 	uint32_t ranks[LORA_RANK_MAX];
 	int32_t adapters[2 * LORA_RANK_MAX];
 	struct layer layer;
@@ -72,10 +77,14 @@ static inline void case_all_ranks(struct rig *rig, uint32_t element, uint32_t st
 /* A token's bits are the same alone, in a batch of small pieces, and in one of large pieces. */
 static inline void case_bits_do_not_depend_on_the_batch(struct rig *rig, uint32_t element)
 {
-	struct layer_shape shape = { .element = element, .in = 2100, .out = 136, .adapter_count = 3, .rank_max = 100,
-		.tokens_max = CASE_TOKENS_MAX };
-	static const uint32_t ranks[] = { 5, 100, 17 }; /* and `in` has splits of two tiles, the last one of one */
-	static const uint32_t tried[] = { 0, 1, 17, 100, 511, 1099 };
+	struct layer_shape shape = {.element = element,
+		.in = 2100,
+		.out = 136,
+		.adapter_count = 3,
+		.rank_max = 100,
+		.tokens_max = CASE_TOKENS_MAX};
+	static const uint32_t ranks[] = {5, 100, 17}; /* and `in` has splits of two tiles, the last one of one */
+	static const uint32_t tried[] = {0, 1, 17, 100, 511, 1099};
 	int32_t adapters[CASE_TOKENS_MAX], one[CASE_TOKENS_MAX];
 	uint16_t *small, *large;
 	struct layer layer;
@@ -119,9 +128,9 @@ static inline void case_bits_do_not_depend_on_the_batch(struct rig *rig, uint32_
 /* As a captured graph does: the same args again and again, over other batches; also empty ones. */
 static inline void case_batches_follow_each_other(struct rig *rig)
 {
-	struct layer_shape shape = { .element = ELEMENT_F16, .in = 520, .out = 300, .adapter_count = 9, .rank_max = 64,
-		.tokens_max = 70 };
-	static const uint32_t ranks[] = { 8, 16, 32, 64, 0, 1, 65, 33, 24 }; /* one that is too large is left out */
+	struct layer_shape shape = {
+		.element = ELEMENT_F16, .in = 520, .out = 300, .adapter_count = 9, .rank_max = 64, .tokens_max = 70};
+	static const uint32_t ranks[] = {8, 16, 32, 64, 0, 1, 65, 33, 24}; /* one that is too large is left out */
 	int32_t adapters[70];
 	struct layer layer;
 
@@ -143,11 +152,11 @@ static inline void case_batches_follow_each_other(struct rig *rig)
 /* Sums far from 1, which 16 bits would lose. */
 static inline void case_large_and_small_sums(struct rig *rig)
 {
-	struct layer_shape shape = { .element = ELEMENT_F16, .in = 256, .out = 128, .adapter_count = 2, .rank_max = 16,
-		.tokens_max = 2 };
-	static const uint32_t ranks[] = { 16, 16 };
-	static const float factors[] = { 4000, 1e-4f };
-	const int32_t adapters[] = { 0, 1 };
+	struct layer_shape shape = {
+		.element = ELEMENT_F16, .in = 256, .out = 128, .adapter_count = 2, .rank_max = 16, .tokens_max = 2};
+	static const uint32_t ranks[] = {16, 16};
+	static const float factors[] = {4000, 1e-4f};
+	const int32_t adapters[] = {0, 1};
 	struct layer layer;
 
 	layer_init(&layer, rig, &shape, ranks);
@@ -175,10 +184,10 @@ static inline void case_large_and_small_sums(struct rig *rig)
 /* The plain kernels, naively and grouped, do the same. */
 static inline void case_plain(struct rig *rig)
 {
-	struct layer_shape shape = { .element = ELEMENT_BF16, .in = 300, .out = 140, .adapter_count = 5, .rank_max = 128,
-		.tokens_max = 60 };
-	static const uint32_t ranks[] = { 8, 128, 3, 64, 32 };
-	static const uint32_t classes[] = { 0, 8, 16, 32, 64, 128 };
+	struct layer_shape shape = {
+		.element = ELEMENT_BF16, .in = 300, .out = 140, .adapter_count = 5, .rank_max = 128, .tokens_max = 60};
+	static const uint32_t ranks[] = {8, 128, 3, 64, 32};
+	static const uint32_t classes[] = {0, 8, 16, 32, 64, 128};
 	int32_t adapters[60];
 	struct lora_plain_args plain;
 	struct layer layer;
@@ -187,7 +196,7 @@ static inline void case_plain(struct rig *rig)
 	case_adapters(rig, adapters, 60, 5);
 	layer_init(&layer, rig, &shape, ranks);
 	pieces = (uint32_t)layer_batch(&layer, adapters, 60);
-	plain = (struct lora_plain_args){ .lora = layer.args, .piece_count = 1, .rank_high = LORA_RANK_MAX };
+	plain = (struct lora_plain_args){.lora = layer.args, .piece_count = 1, .rank_high = LORA_RANK_MAX};
 	for (plain.piece_first = 0; plain.piece_first < pieces; plain.piece_first++)
 		assert_int_equal(lora_plain_queue(rig->gpu, &plain, rig->stream), 0);
 	rig_download(rig, &layer.y);
@@ -196,7 +205,7 @@ static inline void case_plain(struct rig *rig)
 	layer_reset(&layer);
 	plain.piece_first = 0;
 	plain.piece_count = pieces;
-	for (int class = 1; class < 6; class++) {
+	for (int class = 1; class < 6; class ++) {
 		plain.rank_low = classes[class - 1] + 1;
 		plain.rank_high = classes[class];
 		assert_int_equal(lora_plain_queue(rig->gpu, &plain, rig->stream), 0);

@@ -1,9 +1,9 @@
 /*
  * lora_rig.h - LoRA batches of any shape on any back end, and what must come out of them, in float64.
  *
- * For test_lora.c (host), test_kernels_emulated.c (the CUDA code on the CPU) and tests/gpu/lora_on_gpu.c. Weights are cut into
- * tiles and scattered over small pages in a shuffled order, as an adapter store would; what must not be read is NaN, what must
- * not be written is checked.
+ * For test_lora.c (host), test_kernels_emulated.c (the CUDA code on the CPU) and tests/gpu/lora_on_gpu.c. Weights are
+ * cut into tiles and scattered over small pages in a shuffled order, as an adapter store would; what must not be read
+ * is NaN, what must not be written is checked.
  */
 #ifndef TESTS_UNIT_LORA_RIG_H
 #define TESTS_UNIT_LORA_RIG_H
@@ -37,7 +37,8 @@ struct place {
 struct rig {
 	struct gpu *gpu;
 	struct gpu_stream *stream;
-	uint64_t capacity; /* bytes at host_base and device_base; 0: each place is allocated, so that ASan knows its end */
+	/* bytes at host_base and device_base; 0: each place is allocated, so that ASan knows its end */
+	uint64_t capacity;
 	uint8_t *host_base;
 	uint64_t device_base, handle, used;
 	void *blocks[RIG_BLOCKS_MAX];
@@ -68,7 +69,7 @@ static inline int rig_open(struct rig *rig, const struct gpu_ops *ops, uint64_t 
 {
 	int rc;
 
-	*rig = (struct rig){ .capacity = capacity, .random = 88172645463325252u };
+	*rig = (struct rig){.capacity = capacity, .random = 88172645463325252u};
 	rc = gpu_open(ops, 0, 0, &rig->gpu);
 	if (rc < 0)
 		return rc;
@@ -110,7 +111,7 @@ static inline void rig_close(struct rig *rig)
 
 static inline struct place rig_place(struct rig *rig, uint64_t bytes)
 {
-	struct place place = { .bytes = bytes };
+	struct place place = {.bytes = bytes};
 
 	if (rig->capacity) {
 		assert_true(rig->used + bytes <= rig->capacity);
@@ -130,13 +131,15 @@ static inline struct place rig_place(struct rig *rig, uint64_t bytes)
 static inline void rig_upload(struct rig *rig, const struct place *place)
 {
 	if (rig->capacity)
-		assert_int_equal(gpu_copy(rig->gpu, place->device, (uintptr_t)place->host, place->bytes, rig->stream), 0);
+		assert_int_equal(
+			gpu_copy(rig->gpu, place->device, (uintptr_t)place->host, place->bytes, rig->stream), 0);
 }
 
 static inline void rig_download(struct rig *rig, const struct place *place)
 {
 	if (rig->capacity)
-		assert_int_equal(gpu_copy(rig->gpu, (uintptr_t)place->host, place->device, place->bytes, rig->stream), 0);
+		assert_int_equal(
+			gpu_copy(rig->gpu, (uintptr_t)place->host, place->device, place->bytes, rig->stream), 0);
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
 }
 
@@ -157,7 +160,7 @@ struct layer {
 	struct layer_shape shape;
 	struct lora_args args;
 	struct place batch, adapters, x, y, workspace;
-	uint32_t *ranks;   /* [adapter_count] */
+	uint32_t *ranks; /* [adapter_count] */
 	float *scales;
 	uint16_t **a, **b; /* [adapter_count] of [rank][in] and [out][rank] */
 	uint16_t *y_before;
@@ -174,14 +177,14 @@ static inline uint16_t layer_bits(const struct layer *layer, float value)
 }
 
 /* matrix_scatter() - tiles to pages: some on what is left of a page, the rest on whole ones, in a shuffled order. */
-static inline struct lora_matrix matrix_scatter(struct layer *layer, const uint16_t *from, uint32_t rank, uint32_t columns,
-	uint64_t row_step, uint64_t column_step)
+static inline struct lora_matrix matrix_scatter(struct layer *layer, const uint16_t *from, uint32_t rank,
+	uint32_t columns, uint64_t row_step, uint64_t column_step)
 {
 	struct rig *rig = layer->rig;
 	uint32_t tiles = lora_tiles(columns), tile_bytes = lora_tile_bytes(rank);
 	uint32_t page_bytes = layer->shape.page_bytes ? layer->shape.page_bytes : 128u << 10;
 	uint32_t run = page_bytes > tile_bytes ? page_bytes / tile_bytes : 1, head = 1 + rig_random(rig) % run, runs;
-	struct lora_matrix matrix = { 0 };
+	struct lora_matrix matrix = {0};
 	struct place first, more, *places;
 
 	if (head > tiles)
@@ -198,8 +201,9 @@ static inline struct lora_matrix matrix_scatter(struct layer *layer, const uint1
 		((uint64_t *)more.host)[at] = places[at].device;
 	}
 	for (uint32_t tile = 0; tile < tiles; tile++) {
-		uint8_t *to = tile < head ? (uint8_t *)first.host + (uint64_t)tile * tile_bytes :
-			(uint8_t *)places[(tile - head) / run].host + (uint64_t)((tile - head) % run) * tile_bytes;
+		uint8_t *to = tile < head
+			? (uint8_t *)first.host + (uint64_t)tile * tile_bytes
+			: (uint8_t *)places[(tile - head) / run].host + (uint64_t)((tile - head) % run) * tile_bytes;
 
 		lora_tile_pack(to, from, rank, columns, row_step, column_step, tile);
 	}
@@ -208,8 +212,8 @@ static inline struct lora_matrix matrix_scatter(struct layer *layer, const uint1
 		rig_upload(rig, &places[i]);
 	if (runs)
 		rig_upload(rig, &more);
-	matrix = (struct lora_matrix){ .first = first.device, .more = runs ? more.device : 0, .head_tiles = head,
-		.run_tiles = runs ? run : 0 };
+	matrix = (struct lora_matrix){
+		.first = first.device, .more = runs ? more.device : 0, .head_tiles = head, .run_tiles = runs ? run : 0};
 	free(places);
 	return matrix;
 }
@@ -240,7 +244,7 @@ static inline void layer_adapter(struct layer *layer, uint32_t index, uint32_t r
 		layer->a[index][i] = layer_bits(layer, rig_normal(layer->rig) * a_size);
 	for (uint64_t i = 0; i < b_count; i++)
 		layer->b[index][i] = layer_bits(layer, rig_normal(layer->rig) * b_size);
-	*adapter = (struct lora_adapter){ .rank = rank, .scale = layer->scales[index] };
+	*adapter = (struct lora_adapter){.rank = rank, .scale = layer->scales[index]};
 	if (!rank)
 		return;
 	adapter->a = matrix_scatter(layer, layer->a[index], rank, shape->in, shape->in, 1);
@@ -248,11 +252,12 @@ static inline void layer_adapter(struct layer *layer, uint32_t index, uint32_t r
 }
 
 /* layer_init() - ranks: [adapter_count]. Rows of x and y are longer than what is used of them. */
-static inline void layer_init(struct layer *layer, struct rig *rig, const struct layer_shape *shape, const uint32_t *ranks)
+static inline void layer_init(
+	struct layer *layer, struct rig *rig, const struct layer_shape *shape, const uint32_t *ranks)
 {
 	uint32_t x_stride = (shape->in + 15) / 8 * 8, y_stride = (shape->out + 15) / 8 * 8;
 
-	*layer = (struct layer){ .rig = rig, .shape = *shape };
+	*layer = (struct layer){.rig = rig, .shape = *shape};
 	layer->ranks = calloc(shape->adapter_count, sizeof(*layer->ranks));
 	layer->scales = calloc(shape->adapter_count, sizeof(*layer->scales));
 	layer->a = calloc(shape->adapter_count, sizeof(*layer->a));
@@ -274,7 +279,8 @@ static inline void layer_init(struct layer *layer, struct rig *rig, const struct
 		for (uint32_t c = 0; c < shape->in; c++)
 			((uint16_t *)layer->x.host)[(uint64_t)i * x_stride + c] = layer_bits(layer, rig_normal(rig));
 		for (uint32_t c = 0; c < shape->out; c++)
-			((uint16_t *)layer->y.host)[(uint64_t)i * y_stride + c] = layer_bits(layer, rig_normal(rig) * 0.5f);
+			((uint16_t *)layer->y.host)[(uint64_t)i * y_stride + c] =
+				layer_bits(layer, rig_normal(rig) * 0.5f);
 	}
 	memcpy(layer->y_before, layer->y.host, layer->y.bytes);
 	rig_upload(rig, &layer->x);
@@ -316,7 +322,8 @@ static inline void layer_fini(struct layer *layer)
 /* layer_batch() - the next batch: which adapter each token has. Returns the pieces. */
 static inline int layer_batch(struct layer *layer, const int32_t *adapters, uint32_t tokens)
 {
-	int pieces = lora_batch_build(layer->batch.host, layer->shape.tokens_max, adapters, tokens, layer->shape.adapter_count);
+	int pieces = lora_batch_build(
+		layer->batch.host, layer->shape.tokens_max, adapters, tokens, layer->shape.adapter_count);
 
 	assert_true(pieces >= 0);
 	rig_upload(layer->rig, &layer->batch);
@@ -399,8 +406,9 @@ static inline double layer_check(const struct layer *layer, const int32_t *adapt
 			row_bytes - layer->shape.out * 2);
 		error = token_error(layer, i, (uint32_t)adapter);
 		if (!(error <= bound))
-			fail_msg("token %u, adapter %d, rank %u, %u -> %u, %s: error %g", i, adapter, layer->ranks[adapter],
-				layer->shape.in, layer->shape.out, layer->shape.element == ELEMENT_F16 ? "fp16" : "bf16", error);
+			fail_msg("token %u, adapter %d, rank %u, %u -> %u, %s: error %g", i, adapter,
+				layer->ranks[adapter], layer->shape.in, layer->shape.out,
+				layer->shape.element == ELEMENT_F16 ? "fp16" : "bf16", error);
 		largest = error > largest ? error : largest;
 	}
 	return largest;

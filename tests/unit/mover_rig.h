@@ -1,9 +1,9 @@
 /*
- * mover_rig.h - a pool on the host back end, its ring and its tiers, and the real mover in a forked child: for the tests of the
- * mover.
+ * mover_rig.h - a pool on the host back end, its ring and its tiers, and the real mover in a forked child: for the
+ * tests of the mover.
  *
- * The test is the agent, and the keeper too: it starts movers, kills them, and looks into pages and tiers, which it has mapped.
- * It starts no thread, so that each fork is of a process with one.
+ * The test is the agent, and the keeper too: it starts movers, kills them, and looks into pages and tiers, which it has
+ * mapped. It starts no thread, so that each fork is of a process with one.
  */
 #ifndef GPOOL_TESTS_MOVER_RIG_H
 #define GPOOL_TESTS_MOVER_RIG_H
@@ -147,7 +147,8 @@ static inline void rig_tiers(struct rig *rig)
 	rig->memory_fd = memfd_create("gpool-test-tier", MFD_CLOEXEC);
 	assert_true(rig->memory_fd >= 0);
 	assert_int_equal(ftruncate(rig->memory_fd, (off_t)MEMORY_SLOTS * PAGE_BYTES), 0);
-	rig->memory = mmap(NULL, (size_t)MEMORY_SLOTS * PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, rig->memory_fd, 0);
+	rig->memory =
+		mmap(NULL, (size_t)MEMORY_SLOTS * PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, rig->memory_fd, 0);
 	assert_true(rig->memory != MAP_FAILED);
 	rig_hold(rig, (struct held){KEEP_TIER, 0, 0, 1, {rig->memory_fd}, 0, 0});
 
@@ -177,8 +178,10 @@ static inline struct rig *rig_pool(const char *backend)
 	rig->pool.work_bell = eventfd(0, EFD_CLOEXEC);
 	rig->pool.done_bell = eventfd(0, EFD_CLOEXEC);
 	assert_true(rig->pool.work_bell >= 0 && rig->pool.done_bell >= 0);
-	rig->recipe = (struct recipe){
-		.pools = {"name=gpu0,backend=host,size=32MiB"}, .pool_count = 1, .sets = {"log.level=error"}, .set_count = 1};
+	rig->recipe = (struct recipe){.pools = {"name=gpu0,backend=host,size=32MiB"},
+		.pool_count = 1,
+		.sets = {"log.level=error"},
+		.set_count = 1};
 	rig->start = (struct module_start){.size = sizeof(rig->start),
 		.recipe = &rig->recipe,
 		.pools = &rig->pool,
@@ -289,8 +292,8 @@ static inline void rig_free(struct rig *rig)
 
 /* ---- jobs ---- */
 
-static inline void rig_submit(struct rig *rig, enum mover_job_kind kind, uint32_t page, enum mover_tier tier, uint32_t to,
-	uint64_t checksum, uint64_t tag)
+static inline void rig_submit(struct rig *rig, enum mover_job_kind kind, uint32_t page, enum mover_tier tier,
+	uint32_t to, uint64_t checksum, uint64_t tag)
 {
 	struct mover_order order = {kind, tier, page, to, checksum, tag};
 

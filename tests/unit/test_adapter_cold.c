@@ -1,10 +1,10 @@
 /*
  * test_adapter_cold.c - adapters on disk.
  *
- * Goal: what is written is read back, page by page, in the form that loses little enough; a layer needs no group behind its own;
- * a file that is damaged, cut off or forged in any place is refused, and a write that fails leaves what was there. Method:
- * random adapters; every byte of a file changed, every length; each field of the head wrong under a right checksum; each
- * system call of the writer made to fail, by functions of this program in the C library's place.
+ * Goal: what is written is read back, page by page, in the form that loses little enough; a layer needs no group behind
+ * its own; a file that is damaged, cut off or forged in any place is refused, and a write that fails leaves what was
+ * there. Method: random adapters; every byte of a file changed, every length; each field of the head wrong under a
+ * right checksum; each system call of the writer made to fail, by functions of this program in the C library's place.
  */
 #include "client/lora/format/cold_file.h"
 #include "client/lora/format/int8_form.h"
@@ -108,7 +108,8 @@ static int read_all(int fd, uint8_t *images)
 
 		error = cold_group_read(&file, i, stored);
 		if (!error)
-			error = cold_group_expand(&file, i, stored, group->codec == COLD_RAW ? NULL : room, &pages, &reason);
+			error = cold_group_expand(
+				&file, i, stored, group->codec == COLD_RAW ? NULL : room, &pages, &reason);
 		for (uint32_t page = group->first_page; page < group->first_page + group->pages && !error; page++) {
 			error = cold_page_expand(&file, page, (const uint8_t *)pages + at, image, &reason);
 			at += cold_page_bytes(&file.layout, file.header->form, page);
@@ -151,7 +152,8 @@ static uint8_t *images_wanted(const struct rig *rig, uint32_t page_bytes, enum c
 
 static void images_come_back(const struct rig *rig, uint32_t page_bytes, int fd, const struct cold_header *header)
 {
-	uint8_t *wanted = images_wanted(rig, page_bytes, header->form), *images = malloc((size_t)header->pages * page_bytes);
+	uint8_t *wanted = images_wanted(rig, page_bytes, header->form),
+		*images = malloc((size_t)header->pages * page_bytes);
 
 	assert_int_equal(read_all(fd, images), 0);
 	assert_memory_equal(images, wanted, (size_t)header->pages * page_bytes);
@@ -176,7 +178,8 @@ static void groups_end_with_layers(int fd)
 		bool found = false;
 
 		for (uint32_t group = 0; group < file.header->groups; group++)
-			found |= file.groups[group].first_page + file.groups[group].pages == file.layout.layers[i].pages;
+			found |=
+				file.groups[group].first_page + file.groups[group].pages == file.layout.layers[i].pages;
 		assert_true(found);
 	}
 	for (uint32_t group = 0; group < file.header->groups; group++)
@@ -215,11 +218,14 @@ static void test_random(void **state)
 }
 
 static const struct rig_module one_layer[] = {
-	{"h.0.q", 16, 2048, 2048, SAFETENSORS_F16}, {"h.0.k", 16, 2048, 1024, SAFETENSORS_F16},
+	{"h.0.q", 16, 2048, 2048, SAFETENSORS_F16},
+	{"h.0.k", 16, 2048, 1024, SAFETENSORS_F16},
 	{"h.0.v", 16, 2048, 1024, SAFETENSORS_F16},
 };
 
-/* Half of the bytes and 1.6 % for scales, where that loses little; else all of them, and the words why. Zeros compress. */
+/*
+ * Half of the bytes and 1.6 % for scales, where that loses little; else all of them, and the words why. Zeros compress.
+ */
 static void test_form(void **state)
 {
 	struct cold_header header;
@@ -329,8 +335,10 @@ static int forged_read(struct forged *forged)
 	return result;
 }
 
-#define FIELD(begin, type, field, change) {#type " " #field, begin + offsetof(struct type, field), \
-	sizeof(((struct type *)0)->field), change}
+#define FIELD(begin, type, field, change) \
+	{ \
+#type " " #field, begin + offsetof(struct type, field), sizeof(((struct type *)0)->field), change \
+	}
 #define HEADER(field, change) FIELD(0, cold_header, field, change)
 #define GROUP(field, change) FIELD(sizeof(struct cold_header), cold_group, field, change)
 
@@ -339,14 +347,43 @@ static const struct {
 	size_t offset, bytes;
 	int64_t change;
 } forgeries[] = {
-	HEADER(magic, 1), HEADER(version, 1), HEADER(header_bytes, 8), HEADER(file_bytes, 4096), HEADER(file_bytes, -4096),
-	HEADER(head_bytes, 1), HEADER(head_bytes, 4096), HEADER(head_bytes, -4096), HEADER(head_bytes, 1 << 30),
-	HEADER(form, 2), HEADER(form, -1), HEADER(groups, 1), HEADER(groups, -1), HEADER(groups, 1 << 30), HEADER(pages, 1),
-	HEADER(pages, -1), HEADER(pages, 1 << 30), HEADER(layout_bytes, 1), HEADER(layout_bytes, -1),
-	HEADER(layout_bytes, 1 << 20), HEADER(loss_module, 1), GROUP(offset, 4096), GROUP(offset, -4096),
-	GROUP(offset, INT64_MIN), GROUP(bytes, 1), GROUP(bytes, -1), GROUP(bytes, 4096), GROUP(bytes, INT64_MIN),
-	GROUP(checksum, 1), GROUP(first_page, 1), GROUP(first_page, -1), GROUP(pages, 1), GROUP(pages, -1),
-	GROUP(pages, 1 << 30), GROUP(codec, 1), GROUP(codec, 2), GROUP(reserved, 1),
+	HEADER(magic, 1),
+	HEADER(version, 1),
+	HEADER(header_bytes, 8),
+	HEADER(file_bytes, 4096),
+	HEADER(file_bytes, -4096),
+	HEADER(head_bytes, 1),
+	HEADER(head_bytes, 4096),
+	HEADER(head_bytes, -4096),
+	HEADER(head_bytes, 1 << 30),
+	HEADER(form, 2),
+	HEADER(form, -1),
+	HEADER(groups, 1),
+	HEADER(groups, -1),
+	HEADER(groups, 1 << 30),
+	HEADER(pages, 1),
+	HEADER(pages, -1),
+	HEADER(pages, 1 << 30),
+	HEADER(layout_bytes, 1),
+	HEADER(layout_bytes, -1),
+	HEADER(layout_bytes, 1 << 20),
+	HEADER(loss_module, 1),
+	GROUP(offset, 4096),
+	GROUP(offset, -4096),
+	GROUP(offset, INT64_MIN),
+	GROUP(bytes, 1),
+	GROUP(bytes, -1),
+	GROUP(bytes, 4096),
+	GROUP(bytes, INT64_MIN),
+	GROUP(checksum, 1),
+	GROUP(first_page, 1),
+	GROUP(first_page, -1),
+	GROUP(pages, 1),
+	GROUP(pages, -1),
+	GROUP(pages, 1 << 30),
+	GROUP(codec, 1),
+	GROUP(codec, 2),
+	GROUP(reserved, 1),
 };
 
 static void test_forged(void **state)
@@ -410,8 +447,8 @@ static uint32_t files_in_folder(void)
 }
 
 /*
- * Whichever call fails, the old file stays, and nothing else; but once the name is changed, what counts is that the new one is
- * whole.
+ * Whichever call fails, the old file stays, and nothing else; but once the name is changed, what counts is that the new
+ * one is whole.
  */
 static void test_failures(void **state)
 {
@@ -503,9 +540,12 @@ static int folder_remove(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_random), cmocka_unit_test(test_form), cmocka_unit_test(test_damage),
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_form),
+		cmocka_unit_test(test_damage),
 		cmocka_unit_test(test_forged),
-		cmocka_unit_test(test_failures), cmocka_unit_test(test_source),
+		cmocka_unit_test(test_failures),
+		cmocka_unit_test(test_source),
 	};
 
 	return cmocka_run_group_tests(tests, folder_open, folder_remove);

@@ -1,9 +1,9 @@
 /*
  * test_adapter_convert.c - weights out of safetensors files, as images of pages.
  *
- * Goal: where the kernels look for an element (lora_tile_at()) stands that element of the file, rounded once, and zeros are
- * wherever no element is; what is no number in the pages is refused with its place. Method: random adapters, all types of
- * elements, looked at element by element; the kernels' reference on the pages against B (A x) of the file.
+ * Goal: where the kernels look for an element (lora_tile_at()) stands that element of the file, rounded once, and zeros
+ * are wherever no element is; what is no number in the pages is refused with its place. Method: random adapters, all
+ * types of elements, looked at element by element; the kernels' reference on the pages against B (A x) of the file.
  */
 #include "client/lora/format/convert.h"
 #include "client/lora/format/pack.h"
@@ -28,7 +28,8 @@ struct images {
 };
 
 /* In order of `stride`, since any order must do. */
-static struct images images_of(const struct rig *rig, uint32_t page_bytes, enum adapter_element element, uint32_t stride)
+static struct images images_of(
+	const struct rig *rig, uint32_t page_bytes, enum adapter_element element, uint32_t stride)
 {
 	struct images images;
 	struct convert convert;
@@ -41,7 +42,8 @@ static struct images images_of(const struct rig *rig, uint32_t page_bytes, enum 
 	assert_int_equal(convert_open(&rig->peft, &images.layout, rig->weights, &convert, &reason), 0);
 	for (uint32_t first = 0; first < stride; first++)
 		for (uint32_t page = first; page < pages; page += stride)
-			assert_int_equal(convert_page(&convert, page, images.bytes + (size_t)page * page_bytes, &reason), 0);
+			assert_int_equal(
+				convert_page(&convert, page, images.bytes + (size_t)page * page_bytes, &reason), 0);
 	convert_close(&convert);
 	return images;
 }
@@ -53,8 +55,8 @@ static void images_free(struct images *images)
 }
 
 /* What an engine makes of the layout and the addresses of its pages. more: as many as there are runs. */
-static struct lora_matrix kernels_matrix(const struct images *images, const struct adapter_matrix *matrix, uint32_t columns,
-	uint64_t *more)
+static struct lora_matrix kernels_matrix(
+	const struct images *images, const struct adapter_matrix *matrix, uint32_t columns, uint64_t *more)
 {
 	uint32_t runs = adapter_matrix_runs(matrix, adapter_tiles(columns));
 
@@ -64,7 +66,9 @@ static struct lora_matrix kernels_matrix(const struct images *images, const stru
 		more[i] = (uint64_t)(uintptr_t)(images->bytes + (size_t)run->page * images->layout.header->page_bytes +
 			run->offset);
 	}
-	return (struct lora_matrix){.first = more[0], .more = (uint64_t)(uintptr_t)(more + 1), .head_tiles = matrix->head_tiles,
+	return (struct lora_matrix){.first = more[0],
+		.more = (uint64_t)(uintptr_t)(more + 1),
+		.head_tiles = matrix->head_tiles,
 		.run_tiles = matrix->run_tiles};
 }
 
@@ -82,8 +86,10 @@ static void matrix_holds(const struct rig *rig, const struct images *images, con
 
 	for (uint32_t column = 0; column < columns; column++)
 		for (uint32_t k = 0; k < rank; k++) {
-			uint16_t *at = (uint16_t *)(uintptr_t)lora_tile_at(&tiles, rank, column / 128) + k * 128 + column % 128;
-			float value = rig_get(rig, from, is_b ? (uint64_t)column * rank + k : (uint64_t)k * columns + column);
+			uint16_t *at = (uint16_t *)(uintptr_t)lora_tile_at(&tiles, rank, column / 128) + k * 128 +
+				column % 128;
+			float value =
+				rig_get(rig, from, is_b ? (uint64_t)column * rank + k : (uint64_t)k * columns + column);
 
 			if (*at != rounded(value, images->layout.header->element))
 				fail_msg("%c, column %u, rank %u: %x for %g", is_b ? 'B' : 'A', column, k, *at, value);
@@ -113,16 +119,11 @@ static float any_value(void)
 	float value = rig_normal();
 
 	switch (rig_random(8)) {
-	case 0:
-		return value * 0x1p-20f;
-	case 1:
-		return value * 0x1p-130f;
-	case 2:
-		return copysignf(0, value);
-	case 3:
-		return value * 5000;
-	default:
-		return value;
+	case 0: return value * 0x1p-20f;
+	case 1: return value * 0x1p-130f;
+	case 2: return copysignf(0, value);
+	case 3: return value * 5000;
+	default: return value;
 	}
 }
 
@@ -168,7 +169,8 @@ static void test_fixture(void **state)
 /* The kernels' reference finds in the pages what B (A x) of the file is. */
 static void test_kernels(void **state)
 {
-	const struct rig_module fixed[] = {{"h.0.q", 24, 4000, 3000, SAFETENSORS_F32}, {"h.0.k", 9, 4000, 500, SAFETENSORS_F32}};
+	const struct rig_module fixed[] = {
+		{"h.0.q", 24, 4000, 3000, SAFETENSORS_F32}, {"h.0.k", 9, 4000, 500, SAFETENSORS_F32}};
 	enum { IN = 4000, OUT = 3000 };
 	static uint16_t x[IN], y[OUT];
 	uint64_t more_a[64], more_b[64];
@@ -185,13 +187,23 @@ static void test_kernels(void **state)
 		const struct adapter_module *module = &images.layout.modules[m];
 		const struct peft_module *from = &rig.peft.modules[m];
 		struct lora_adapter adapter = {.a = kernels_matrix(&images, &module->a, module->in, more_a),
-			.b = kernels_matrix(&images, &module->b, module->out, more_b), .rank = module->rank,
+			.b = kernels_matrix(&images, &module->b, module->out, more_b),
+			.rank = module->rank,
 			.scale = module->scale};
 		struct lora_batch *batch = calloc(1, lora_batch_bytes(1));
 		void *workspace = calloc(1, lora_workspace_bytes(1, module->rank, IN));
-		struct lora_args args = {.batch = (uintptr_t)batch, .adapters = (uintptr_t)&adapter, .x = (uintptr_t)x,
-			.y = (uintptr_t)y, .workspace = (uintptr_t)workspace, .adapter_count = 1, .tokens_max = 1,
-			.rank_max = module->rank, .in = IN, .out = module->out, .x_stride = IN, .y_stride = OUT,
+		struct lora_args args = {.batch = (uintptr_t)batch,
+			.adapters = (uintptr_t)&adapter,
+			.x = (uintptr_t)x,
+			.y = (uintptr_t)y,
+			.workspace = (uintptr_t)workspace,
+			.adapter_count = 1,
+			.tokens_max = 1,
+			.rank_max = module->rank,
+			.in = IN,
+			.out = module->out,
+			.x_stride = IN,
+			.y_stride = OUT,
 			.element = ELEMENT_F16};
 		double sums[24] = {0};
 		int32_t index = 0;
@@ -207,7 +219,8 @@ static void test_kernels(void **state)
 			double wanted = 0;
 
 			for (uint32_t k = 0; k < module->rank; k++)
-				wanted += rig_get(&rig, &from->b, (uint64_t)o * module->rank + k) * sums[k] * from->scale;
+				wanted +=
+					rig_get(&rig, &from->b, (uint64_t)o * module->rank + k) * sums[k] * from->scale;
 			if (fabs(float_of_f16(y[o]) - wanted) > 0.02 + fabs(wanted) * 0.004)
 				fail_msg("module %u, output %u: %g, not %g", m, o, float_of_f16(y[o]), wanted);
 		}
@@ -250,10 +263,12 @@ static void test_refused(void **state)
 
 	(void)state;
 	rig_put(&rig, &rig.peft.modules[0].a, 4 * 300 + 299, 70000);
-	refused(&rig, ADAPTER_F16, "module 'layers.3.up_proj': lora_A[4][299] is 70000, more than fp16 can hold; it needs bf16");
+	refused(&rig, ADAPTER_F16,
+		"module 'layers.3.up_proj': lora_A[4][299] is 70000, more than fp16 can hold; it needs bf16");
 	rig_put(&rig, &rig.peft.modules[0].a, 4 * 300 + 299, 65519);
 	rig_put(&rig, &rig.peft.modules[0].b, 199 * 5 + 2, -1e6f);
-	refused(&rig, ADAPTER_F16, "module 'layers.3.up_proj': lora_B[199][2] is -1e+06, more than fp16 can hold; it needs bf16");
+	refused(&rig, ADAPTER_F16,
+		"module 'layers.3.up_proj': lora_B[199][2] is -1e+06, more than fp16 can hold; it needs bf16");
 	rig_put(&rig, &rig.peft.modules[0].b, 199 * 5 + 2, 3.4028e38f);
 	refused(&rig, ADAPTER_BF16, "module 'layers.3.up_proj': lora_B[199][2] is 3.4028e+38, more than bf16 can hold");
 	rig_end(&rig);
@@ -274,7 +289,9 @@ static void test_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_random), cmocka_unit_test(test_fixture), cmocka_unit_test(test_kernels),
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_fixture),
+		cmocka_unit_test(test_kernels),
 		cmocka_unit_test(test_refused),
 	};
 

@@ -1,10 +1,10 @@
 /*
  * test_adapter_int8.c - pages in int8, and what that loses.
  *
- * Goal: the form has the size that it says, goes forth and back within half a step of each row and the same each time; the loss
- * that is measured is the one that an engine would see, and its bound holds; weights that do not suit int8 are found out. Method:
- * modules small enough to multiply out, with weights about normal, with outliers, with the largest numbers of fp16, and with
- * none.
+ * Goal: the form has the size that it says, goes forth and back within half a step of each row and the same each time;
+ * the loss that is measured is the one that an engine would see, and its bound holds; weights that do not suit int8 are
+ * found out. Method: modules small enough to multiply out, with weights about normal, with outliers, with the largest
+ * numbers of fp16, and with none.
  */
 #include "client/lora/format/int8_form.h"
 #include "client/lora/format/pack.h"
@@ -62,11 +62,13 @@ static void test_form(void **state)
 			float scale = float_of_bf16(((uint16_t *)(void *)(form + ROWS * 128))[row]), largest = 0;
 
 			for (uint32_t i = row * 128; i < (row + 1) * 128; i++) {
-				float value = value_of(image, i, element), difference = value_of(back, i, element) - value;
+				float value = value_of(image, i, element),
+				      difference = value_of(back, i, element) - value;
 
 				largest = fmaxf(largest, fabsf(value));
 				if (fabsf(difference) > 0.5f * scale + fabsf(value) * 0x1p-8f)
-					fail_msg("row %u: %g for %g in steps of %g", row, value + difference, value, scale);
+					fail_msg("row %u: %g for %g in steps of %g", row, value + difference, value,
+						scale);
 			}
 			assert_true(scale <= largest / 127 * 1.01f && (row % 5 || scale == 0));
 		}
@@ -78,8 +80,8 @@ static void test_form(void **state)
 }
 
 /* A matrix as it is in the pages, or after int8: [rank][columns]. */
-static double *matrix_of(const struct rig *rig, const struct peft_matrix *from, uint32_t rank, uint32_t columns, bool is_b,
-	bool int8)
+static double *matrix_of(
+	const struct rig *rig, const struct peft_matrix *from, uint32_t rank, uint32_t columns, bool is_b, bool int8)
 {
 	uint32_t wide = (columns + 127) / 128 * 128;
 	uint16_t *image = calloc((size_t)rank * wide, 2);
@@ -88,8 +90,8 @@ static double *matrix_of(const struct rig *rig, const struct peft_matrix *from, 
 
 	for (uint32_t k = 0; k < rank; k++)
 		for (uint32_t c = 0; c < columns; c++)
-			image[k * wide + c] = bf16_of_float(rig_get(rig, from,
-				is_b ? (uint64_t)c * rank + k : (uint64_t)k * columns + c));
+			image[k * wide + c] = bf16_of_float(
+				rig_get(rig, from, is_b ? (uint64_t)c * rank + k : (uint64_t)k * columns + c));
 	if (int8) {
 		int8_form_make(image, rank * wide / 128, ADAPTER_BF16, form);
 		int8_form_expand(form, rank * wide / 128, ADAPTER_BF16, image);
@@ -122,7 +124,10 @@ static double *product(const double *a, const double *b, const struct peft_modul
 	return all;
 }
 
-/* The relative error of BA is what one expects of y for any x; so what was measured has to be near, and the bound above. */
+/*
+ * The relative error of BA is what one expects of y for any x; so what was measured has to be near, and the bound
+ * above.
+ */
 static void loss_holds(const struct rig *rig, const struct int8_loss *loss)
 {
 	const struct peft_module *module = &rig->peft.modules[0];
@@ -158,7 +163,8 @@ static float outlier(void)
 static void test_loss(void **state)
 {
 	static const struct rig_module shapes[] = {
-		{"h.0.q", 1, 500, 700, SAFETENSORS_F32}, {"h.0.q", 16, 1024, 512, SAFETENSORS_F32},
+		{"h.0.q", 1, 500, 700, SAFETENSORS_F32},
+		{"h.0.q", 16, 1024, 512, SAFETENSORS_F32},
 		{"h.0.q", 100, 640, 384, SAFETENSORS_BF16},
 	};
 
@@ -184,7 +190,8 @@ static void test_loss(void **state)
 static void test_worst(void **state)
 {
 	const struct rig_module fixed[] = {
-		{"h.0.q", 8, 256, 256, SAFETENSORS_F16}, {"h.1.q", 8, 256, 256, SAFETENSORS_F16},
+		{"h.0.q", 8, 256, 256, SAFETENSORS_F16},
+		{"h.1.q", 8, 256, 256, SAFETENSORS_F16},
 		{"h.2.q", 8, 256, 256, SAFETENSORS_F16},
 	};
 	const struct rig_module huge[] = {{"h.0.q", 8, 256, 256, SAFETENSORS_BF16}};
@@ -220,7 +227,9 @@ static void test_worst(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_form), cmocka_unit_test(test_loss), cmocka_unit_test(test_worst),
+		cmocka_unit_test(test_form),
+		cmocka_unit_test(test_loss),
+		cmocka_unit_test(test_worst),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,10 @@
 /*
  * test_adapter_pack.c - where the tiles of adapters lie in pages.
  *
- * Goal: every tile of every matrix has one place, none crosses a page or lies over another, the kernels' struct lora_matrix can
- * be made of it, layers need pages in order; little is lost; and of a layout in which one field is wrong none passes. Method:
- * random adapters at every page size, placed by the code and looked at tile by tile; adapters of models that there are, for
- * what is lost.
+ * Goal: every tile of every matrix has one place, none crosses a page or lies over another, the kernels' struct
+ * lora_matrix can be made of it, layers need pages in order; little is lost; and of a layout in which one field is
+ * wrong none passes. Method: random adapters at every page size, placed by the code and looked at tile by tile;
+ * adapters of models that there are, for what is lost.
  */
 #include "client/lora/format/pack.h"
 #include "tests/unit/adapter_rig.h"
@@ -33,8 +33,8 @@ static struct adapter_layout packed(const struct peft *peft, uint32_t page_bytes
 }
 
 /* One byte for each 256 of the pages: 1 where a tile is. */
-static void matrix_mark(const struct adapter_layout *layout, const struct adapter_matrix *matrix, uint32_t rank, uint32_t columns,
-	uint32_t pages, uint8_t *rows)
+static void matrix_mark(const struct adapter_layout *layout, const struct adapter_matrix *matrix, uint32_t rank,
+	uint32_t columns, uint32_t pages, uint8_t *rows)
 {
 	const uint32_t page_rows = layout->header->page_bytes / 256, tiles = (columns + 127) / 128;
 
@@ -106,14 +106,17 @@ static void test_random(void **state)
 /* ---- what is lost ---- */
 
 /* All linear layers of a model with grouped queries; ranks: of attention and of the rest. */
-static uint32_t model(uint32_t layers, uint32_t width, uint32_t kv, uint32_t inner, uint32_t attention_rank, uint32_t rank)
+static uint32_t model(
+	uint32_t layers, uint32_t width, uint32_t kv, uint32_t inner, uint32_t attention_rank, uint32_t rank)
 {
 	const struct rig_module each[] = {
 		{"q_proj", attention_rank, width, width, SAFETENSORS_BF16},
 		{"k_proj", attention_rank, width, kv, SAFETENSORS_BF16},
 		{"v_proj", attention_rank, width, kv, SAFETENSORS_BF16},
-		{"o_proj", attention_rank, width, width, SAFETENSORS_BF16}, {"gate_proj", rank, width, inner, SAFETENSORS_BF16},
-		{"up_proj", rank, width, inner, SAFETENSORS_BF16}, {"down_proj", rank, inner, width, SAFETENSORS_BF16},
+		{"o_proj", attention_rank, width, width, SAFETENSORS_BF16},
+		{"gate_proj", rank, width, inner, SAFETENSORS_BF16},
+		{"up_proj", rank, width, inner, SAFETENSORS_BF16},
+		{"down_proj", rank, inner, width, SAFETENSORS_BF16},
 	};
 	uint32_t count = 0;
 
@@ -122,7 +125,8 @@ static uint32_t model(uint32_t layers, uint32_t width, uint32_t kv, uint32_t inn
 			if (!each[i].rank)
 				continue;
 			modules[count] = each[i];
-			snprintf(modules[count++].path, sizeof(modules->path), "model.layers.%u.%.20s", layer, each[i].path);
+			snprintf(modules[count++].path, sizeof(modules->path), "model.layers.%u.%.20s", layer,
+				each[i].path);
 		}
 	return count;
 }
@@ -134,11 +138,13 @@ static void test_loss(void **state)
 		const char *name;
 		uint32_t layers, width, kv, inner, attention_rank, rank;
 	} adapters[] = {
-		{"8B, attention, r8", 32, 4096, 1024, 14336, 8, 0}, {"8B, all linear, r16", 32, 4096, 1024, 14336, 16, 16},
+		{"8B, attention, r8", 32, 4096, 1024, 14336, 8, 0},
+		{"8B, all linear, r16", 32, 4096, 1024, 14336, 16, 16},
 		{"8B, all linear, r64", 32, 4096, 1024, 14336, 64, 64},
 		{"8B, all linear, r128 and r8", 32, 4096, 1024, 14336, 128, 8},
 		{"8B, all linear, r24 and r100", 32, 4096, 1024, 14336, 24, 100},
-		{"70B, attention, r16", 80, 8192, 1024, 28672, 16, 0}, {"0.5B, all linear, r32", 24, 896, 128, 4864, 32, 32},
+		{"70B, attention, r16", 80, 8192, 1024, 28672, 16, 0},
+		{"0.5B, all linear, r32", 24, 896, 128, 4864, 32, 32},
 	};
 	uint64_t all = 0, lost_at_ends = 0, lost_last = 0;
 
@@ -150,17 +156,20 @@ static void test_loss(void **state)
 			struct rig rig;
 			uint64_t pages;
 
-			rig_make(&rig, modules, model(adapters[i].layers, adapters[i].width, adapters[i].kv, adapters[i].inner,
-				adapters[i].attention_rank, adapters[i].rank));
+			rig_make(&rig, modules,
+				model(adapters[i].layers, adapters[i].width, adapters[i].kv, adapters[i].inner,
+					adapters[i].attention_rank, adapters[i].rank));
 			layout = packed(&rig.peft, page_bytes);
 			use = pack_use_of(&layout);
 			pages = (uint64_t)layout.header->pages * page_bytes;
-			printf("%s: %.1f MB, %u pages of %u KiB, lost at ends %.2f %%, last page %.2f %%, layout %u bytes\n",
+			printf("%s: %.1f MB, %u pages of %u KiB, lost at ends %.2f %%, last page %.2f %%, layout %u "
+			       "bytes\n",
 				adapters[i].name, (double)use.weights / 1e6, layout.header->pages, page_bytes >> 10,
 				100.0 * (double)use.ends / (double)pages, 100.0 * (double)use.last / (double)pages,
 				layout.header->bytes);
 			assert_int_equal(use.columns, 0);
-			assert_true(use.ends * 100 < pages || page_bytes == 512 << 10); /* there, one of odd ranks has more */
+			/* there, one of odd ranks has more */
+			assert_true(use.ends * 100 < pages || page_bytes == 512 << 10);
 			if (page_bytes == 2 << 20) {
 				all += pages;
 				lost_at_ends += use.ends;
@@ -174,12 +183,18 @@ static void test_loss(void **state)
 	assert_true((lost_at_ends + lost_last) * 100 < all);
 }
 
-/* The end of a page that is too short for a large tile takes small ones, and in the longer piece first of the two others. */
+/*
+ * The end of a page that is too short for a large tile takes small ones, and in the longer piece first of the two
+ * others.
+ */
 static void test_gap(void **state)
 {
-	/* 15 tiles of 32 KiB leave 32 KiB of 512; one of 112 rows does not use 4 KiB of it, which those of 1 row fill. */
+	/*
+	 * 15 tiles of 32 KiB leave 32 KiB of 512; one of 112 rows does not use 4 KiB of it, which those of 1 row fill.
+	 */
 	const struct rig_module fixed[] = {
-		{"h.0.a", 120, 128 * 17, 128, SAFETENSORS_F16}, {"h.0.b", 1, 128 * 64, 128, SAFETENSORS_F16},
+		{"h.0.a", 120, 128 * 17, 128, SAFETENSORS_F16},
+		{"h.0.b", 1, 128 * 64, 128, SAFETENSORS_F16},
 	};
 	struct adapter_layout layout;
 	struct rig rig;
@@ -202,8 +217,8 @@ static void test_gap(void **state)
 static void test_too_large(void **state)
 {
 	struct adapter_layout layout;
-	struct peft_module large = {.path = "a", .target = "a", .layer = 0, .rank = 128, .in = 1 << 20, .out = 1 << 20,
-		.scale = 1};
+	struct peft_module large = {
+		.path = "a", .target = "a", .layer = 0, .rank = 128, .in = 1 << 20, .out = 1 << 20, .scale = 1};
 	struct peft peft = {.count = 33, .modules = calloc(33, sizeof(large))};
 
 	(void)state;
@@ -232,7 +247,8 @@ struct wrong {
 static void test_wrong(void **state)
 {
 	const struct rig_module fixed[] = {
-		{"h.0.a", 8, 300, 5000, SAFETENSORS_F16}, {"h.0.b", 1, 128, 128, SAFETENSORS_F16},
+		{"h.0.a", 8, 300, 5000, SAFETENSORS_F16},
+		{"h.0.b", 1, 128, 128, SAFETENSORS_F16},
 		{"h.3.a", 128, 4096, 4096, SAFETENSORS_F16},
 	};
 	struct adapter_layout layout, parts;
@@ -244,7 +260,8 @@ static void test_wrong(void **state)
 	layout = packed(&rig.peft, 512 << 10);
 	copy = malloc(layout.header->bytes);
 	/*
-	 * Any bit of any number but some of a module that say nothing of places changes what is there; a prefix is none either.
+	 * Any bit of any number but some of a module that say nothing of places changes what is there; a prefix is none
+	 * either.
 	 */
 	for (size_t at = 0; at < layout.header->bytes; at++)
 		for (int bit = 0; bit < 8; bit++) {
@@ -254,7 +271,8 @@ static void test_wrong(void **state)
 			((uint8_t *)copy)[at] ^= (uint8_t)(1 << bit);
 			result = adapter_layout_check(copy, layout.header->bytes, &parts);
 			assert_true(result == 0 || result == -EBADMSG || result == -EPROTO);
-			if (at < sizeof(*layout.header) && at / 4 != offsetof(struct adapter_layout_header, element) / 4)
+			if (at < sizeof(*layout.header) &&
+				at / 4 != offsetof(struct adapter_layout_header, element) / 4)
 				assert_int_not_equal(result, 0);
 		}
 	for (size_t bytes = 0; bytes < layout.header->bytes; bytes++) {
@@ -335,8 +353,12 @@ static void test_across(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_random), cmocka_unit_test(test_loss), cmocka_unit_test(test_gap),
-		cmocka_unit_test(test_too_large), cmocka_unit_test(test_wrong), cmocka_unit_test(test_across),
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_loss),
+		cmocka_unit_test(test_gap),
+		cmocka_unit_test(test_too_large),
+		cmocka_unit_test(test_wrong),
+		cmocka_unit_test(test_across),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

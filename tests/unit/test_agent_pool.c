@@ -1,9 +1,10 @@
 /*
- * test_agent_pool.c - a pool of the agent's, without processes around it: what needs a keeper or a mover that fails at the right moment.
+ * test_agent_pool.c - a pool of the agent's, without processes around it: what needs a keeper or a mover that fails at
+ * the right moment.
  *
- * Goal: a session whose descriptors the keeper could not hold waits for the end of its process, and everybody else is served meanwhile;
- * spilled content that a mover cannot read back, for whatever reason but its own, is still there; jobs are taken back from dead movers, and
- * from nobody else. Method: a real pool, whose ledger says
+ * Goal: a session whose descriptors the keeper could not hold waits for the end of its process, and everybody else is
+ * served meanwhile; spilled content that a mover cannot read back, for whatever reason but its own, is still there;
+ * jobs are taken back from dead movers, and from nobody else. Method: a real pool, whose ledger says
  * that an agent has served; the test is the keeper, the worker and the mover.
  */
 #include "agent/agent.h"
@@ -65,15 +66,19 @@ static void slot_was(uint32_t number, uint32_t session, uint64_t tag, enum ledge
 {
 	struct ledger_slot *slot = &made.ledger.slots[number];
 
-	*slot = (struct ledger_slot){ .session = session, .pages = 1, .page = page, .generation = 5 };
+	*slot = (struct ledger_slot){.session = session, .pages = 1, .page = page, .generation = 5};
 	atomic_store(&slot->state, state);
 	atomic_store(&slot->tag, tag);
 }
 
 static int setup(void **state)
 {
-	struct pool_geometry geometry = { .name = "p", .backend = "host", .device = "host-0", .page_bytes = 524288, .page_count = PAGES,
-		.pages_per_handle = 1 };
+	struct pool_geometry geometry = {.name = "p",
+		.backend = "host",
+		.device = "host-0",
+		.page_bytes = 524288,
+		.page_count = PAGES,
+		.pages_per_handle = 1};
 	static struct config_pool config;
 
 	(void)state;
@@ -87,9 +92,9 @@ static int setup(void **state)
 	config_defaults(&agent->config);
 	agent->config.tenant_count = 1;
 	strcpy(agent->config.tenants[0].name, "t");
-	config = (struct config_pool){ .name = "p", .backend = "host", .page_bytes = 524288 };
+	config = (struct config_pool){.name = "p", .backend = "host", .page_bytes = 524288};
 	agent->config.pools[0] = config;
-	made = (struct module_pool){ .handle_bytes = 524288, .work_bell = -1, .done_bell = -1 };
+	made = (struct module_pool){.handle_bytes = 524288, .work_bell = -1, .done_bell = -1};
 	assert_int_equal(pool_segment_create(&geometry, &made.segment, &made.segment_fd), 0);
 	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, SLOTS, SLOTS, &made.ledger, &made.ledger_fd), 0);
 	process = fork();
@@ -99,12 +104,13 @@ static int setup(void **state)
 		_exit(0);
 	}
 	assert_true(process > 0);
-	held[0] = (struct held){ .kind = KEEP_SESSION, .id = HELD, .fd_count = 4 };
+	held[0] = (struct held){.kind = KEEP_SESSION, .id = HELD, .fd_count = 4};
 	assert_int_equal(session_segment_create(PAGES, 0, HELD, 1, &worker, &held[0].fds[0]), 0);
 	held[0].fds[1] = connection[0];
 	held[0].fds[2] = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	held[0].fds[3] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	start = (struct module_start){ .pools = &made, .pool_count = 1, .held = held, .held_count = 1, .keeper_fd = ends[0] };
+	start = (struct module_start){
+		.pools = &made, .pool_count = 1, .held = held, .held_count = 1, .keeper_fd = ends[0]};
 	agent->start = &start;
 	return 0;
 }
@@ -136,7 +142,7 @@ static int teardown(void **state)
 
 static void test_others_go_on(void **state)
 {
-	struct evict_request all = { .by_operator = true, .pages = PAGES };
+	struct evict_request all = {.by_operator = true, .pages = PAGES};
 	struct lease_request *ask = &worker.requests[0];
 
 	(void)state;
@@ -151,7 +157,7 @@ static void test_others_go_on(void **state)
 	slot_was(2, SPILLS, TAG + TAG, SLOT_ANSWERED, 32);
 	atomic_store(&made.ledger.header->started, 1);
 	/* More than there is, so that everybody is looked at, and what is missing is counted. */
-	*ask = (struct lease_request){ .kind = LEASE_TAKE, .need = PAGES };
+	*ask = (struct lease_request){.kind = LEASE_TAKE, .need = PAGES};
 	atomic_store(&ask->state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
 	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
 	/* An id is used again only after all others, also by a new agent. */
@@ -179,13 +185,13 @@ static void score_slowly(void *state, struct evict_candidate *candidates, uint32
 }
 
 /*
- * After a scan that found nothing the next one waits for as long as that took. A scan during which the agent was preempted took long by the
- * clock on the wall alone: what becomes idle after it must be found soon.
+ * After a scan that found nothing the next one waits for as long as that took. A scan during which the agent was
+ * preempted took long by the clock on the wall alone: what becomes idle after it must be found soon.
  */
 static void test_a_scan_that_was_preempted(void **state)
 {
-	static const struct evict_policy slow = { .name = "slow", .objects = "lru", .score = score_slowly };
-	struct evict_request one = { .by_operator = true, .pages = 1 };
+	static const struct evict_policy slow = {.name = "slow", .objects = "lru", .score = score_slowly};
+	struct evict_request one = {.by_operator = true, .pages = 1};
 	const struct evict_policy *real;
 	uint32_t pinned, idle;
 
@@ -216,7 +222,7 @@ static void ask_back(uint32_t serial)
 {
 	struct lease_request *ask = &worker.requests[0];
 
-	*ask = (struct lease_request){ .kind = LEASE_RESTORE, .need = 1, .first_page = 40, .tag = TAG };
+	*ask = (struct lease_request){.kind = LEASE_RESTORE, .need = 1, .first_page = 40, .tag = TAG};
 	atomic_store(&ask->state, serial * LEASE_SERIAL_ONE | LEASE_REQUESTED);
 	atomic_store(&worker.header->requests_pending, 1);
 }
@@ -300,7 +306,8 @@ static void two_are_asked_back(void)
 		atomic_store(&worker.blocks[40 + i].tag, block_tag_make(5 + i, BLOCK_PREPARED));
 		atomic_store(&worker.pins[40 + i], 1);
 		slot_was(i, HELD, (i + 1) * TAG, SLOT_SAVED, 10 + i);
-		worker.requests[i] = (struct lease_request){ .kind = LEASE_RESTORE, .need = 1, .first_page = 40 + i, .tag = (i + 1) * TAG };
+		worker.requests[i] = (struct lease_request){
+			.kind = LEASE_RESTORE, .need = 1, .first_page = 40 + i, .tag = (i + 1) * TAG};
 		atomic_store(&worker.requests[i].state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
 	}
 	atomic_store(&worker.header->requests_pending, 3);
@@ -312,7 +319,7 @@ static void two_are_asked_back(void)
 
 static void keeper_says(enum keep_what what, uint32_t ended, const char *text)
 {
-	struct keep_message message = { .what = what, .id = 4711, .kind = ended };
+	struct keep_message message = {.what = what, .id = 4711, .kind = ended};
 
 	strcpy(message.text, text);
 	jobs_hear(pool, &message);

@@ -1,8 +1,8 @@
 /*
  * test_attach.c - packets, descriptors and peers on the attach socket, with a peer that plays foul.
  *
- * Method: socket pairs in one process where that is enough, a forked peer where the kernel's view of it matters. Every test
- * ends with as many open descriptors as it began with. An alarm ends a test that waits for ever.
+ * Method: socket pairs in one process where that is enough, a forked peer where the kernel's view of it matters. Every
+ * test ends with as many open descriptors as it began with. An alarm ends a test that waits for ever.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -128,7 +128,8 @@ static void test_bytes_and_descriptors_arrive(void **state)
 		size_t count = 999;
 
 		assert_int_equal(attach_send(fixture->ours, "hello", 5, sent, counts[i]), 0);
-		assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, ATTACH_FDS_MAX, &count, 1000), 5);
+		assert_int_equal(
+			attach_receive(fixture->theirs, buffer, sizeof(buffer), got, ATTACH_FDS_MAX, &count, 1000), 5);
 		assert_memory_equal(buffer, "hello", 5);
 		assert_int_equal(count, counts[i]);
 		for (size_t f = 0; f < count; f++) {
@@ -151,7 +152,8 @@ static void test_send_refuses_too_many_descriptors_and_empty_packets(void **stat
 	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), NULL, 0, NULL, 0), -EAGAIN);
 	fds[0] = 100000;
 	assert_int_equal(attach_send(fixture->ours, "x", 1, fds, 1), -EBADF);
-	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), fds, ATTACH_FDS_MAX + 1, NULL, 0), -EINVAL);
+	assert_int_equal(
+		attach_receive(fixture->theirs, buffer, sizeof(buffer), fds, ATTACH_FDS_MAX + 1, NULL, 0), -EINVAL);
 }
 
 /* Whoever expects two descriptors gets two, however many come. */
@@ -199,7 +201,9 @@ static void test_packet_too_long_is_refused_with_its_descriptors(void **state)
 	close_many(sent, 3);
 }
 
-/* At the limit of open files the kernel delivers a part of the descriptors: none must stay, and the caller must know. */
+/*
+ * At the limit of open files the kernel delivers a part of the descriptors: none must stay, and the caller must know.
+ */
 static void test_limit_of_open_files_is_noticed(void **state)
 {
 	struct fixture *fixture = *state;
@@ -557,7 +561,8 @@ static struct child start_child(const struct fixture *fixture)
 
 		close(life[1]);
 		if (geteuid() == 0 &&
-			(setgroups(2, groups) < 0 || setresgid(1234, 1234, 1234) < 0 || setresuid(1235, 1235, 1235) < 0))
+			(setgroups(2, groups) < 0 || setresgid(1234, 1234, 1234) < 0 ||
+				setresuid(1235, 1235, 1235) < 0))
 			_exit(2);
 		if (attach_connect(path, 10000) < 0)
 			_exit(3);
@@ -629,7 +634,10 @@ static void test_pidfd_by_number_checks_the_peer(void **state)
 	end_child(&child);
 	assert_true(is_readable(pidfd, -1));
 	close(pidfd);
-	/* the number is free, or by now somebody else's: here it is ours, as if reused, and only the closed connection tells */
+	/*
+	 * the number is free, or by now somebody else's: here it is ours, as if reused, and only the closed connection
+	 * tells
+	 */
 	assert_int_equal(attach_pidfd_open(child.socket, child.pid, uid), -ESRCH);
 	assert_int_equal(attach_pidfd_open(child.socket, getpid(), geteuid()), -ESRCH);
 	close(child.socket);

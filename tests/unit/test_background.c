@@ -1,8 +1,9 @@
 /*
  * test_background.c - the library's own thread for what callers shall not wait for.
  *
- * Goal: a task runs after each wake and by its period, one at a time, and never after it was removed; the thread starts with the first
- * task, takes no signals, and ends. Method: a pool handle of which nothing else is used; semaphores say what has run.
+ * Goal: a task runs after each wake and by its period, one at a time, and never after it was removed; the thread starts
+ * with the first task, takes no signals, and ends. Method: a pool handle of which nothing else is used; semaphores say
+ * what has run.
  */
 #include "client/vm/background.h"
 

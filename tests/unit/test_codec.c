@@ -1,9 +1,9 @@
 /*
  * test_codec.c - every message of the table survives its encoding, and nothing that is not a message is taken for one.
  *
- * Method: expansions of messages.def fill, encode, decode and compare every field of every message, so that a new message is
- * tested without a line here. What is decoded lies at the end of a heap block of its exact size: under the address sanitizer a
- * read beyond it is an error.
+ * Method: expansions of messages.def fill, encode, decode and compare every field of every message, so that a new
+ * message is tested without a line here. What is decoded lies at the end of a heap block of its exact size: under the
+ * address sanitizer a read beyond it is an error.
  */
 #include <errno.h>
 #include <limits.h>
@@ -40,7 +40,8 @@ static void fill_bytes(uint8_t *to, size_t size)
 /* Text of all kinds of characters, and exactly as long as wanted. */
 static void fill_text(char *to, size_t size, enum filling filling)
 {
-	static const char *const characters[] = {"a", "Z", " ", "~", "\xc2\xa0", "\xc3\xbc", "\xe6\xbc\xa2", "\xf0\x9f\x99\x82"};
+	static const char *const characters[] = {
+		"a", "Z", " ", "~", "\xc2\xa0", "\xc3\xbc", "\xe6\xbc\xa2", "\xf0\x9f\x99\x82"};
 	size_t length = filling == FILL_EMPTY ? 0 : filling == FILL_FULL ? size - 1 : pattern() % size;
 	size_t used = 0;
 
@@ -60,9 +61,15 @@ static uint32_t fill_count(uint32_t most, enum filling filling)
 	return filling == FILL_EMPTY ? 0 : filling == FILL_FULL ? most : 1 + (uint32_t)(pattern() % 3);
 }
 
-#define RECORD(name, text) static void fill_##name(struct msg_##name *to, enum filling filling) { (void)to, (void)filling;
+#define RECORD(name, text) \
+	static void fill_##name(struct msg_##name *to, enum filling filling) \
+	{ \
+		(void)to, (void)filling;
 #define RECORD_END(name) }
-#define MESSAGE(name, type, text) static void fill_##name(struct msg_##name *to, enum filling filling) { (void)to, (void)filling;
+#define MESSAGE(name, type, text) \
+	static void fill_##name(struct msg_##name *to, enum filling filling) \
+	{ \
+		(void)to, (void)filling;
 #define MESSAGE_END(name) }
 #define U8(name, text) to->name = (uint8_t)pattern();
 #define U16(name, text) to->name = (uint16_t)pattern();
@@ -71,17 +78,21 @@ static uint32_t fill_count(uint32_t most, enum filling filling)
 #define I32(name, text) to->name = -(int32_t)(pattern() % 4096);
 #define BYTES(name, size, text) fill_bytes(to->name, size);
 #define STR(name, size, text) fill_text(to->name, size, filling);
-#define LIST(name, record, most, text)                                                                                             \
-	to->name##_count = fill_count(most, filling);                                                                              \
-	for (uint32_t i = 0; i < to->name##_count; i++)                                                                            \
+#define LIST(name, record, most, text) \
+	to->name##_count = fill_count(most, filling); \
+	for (uint32_t i = 0; i < to->name##_count; i++) \
 		fill_##record(&to->name[i], filling);
 #include "proto/messages.def"
 
-#define RECORD(name, text)                                                                                                         \
-	static void compare_##name(const struct msg_##name *one, const struct msg_##name *other) { (void)one, (void)other;
+#define RECORD(name, text) \
+	static void compare_##name(const struct msg_##name *one, const struct msg_##name *other) \
+	{ \
+		(void)one, (void)other;
 #define RECORD_END(name) }
-#define MESSAGE(name, type, text)                                                                                                  \
-	static void compare_##name(const struct msg_##name *one, const struct msg_##name *other) { (void)one, (void)other;
+#define MESSAGE(name, type, text) \
+	static void compare_##name(const struct msg_##name *one, const struct msg_##name *other) \
+	{ \
+		(void)one, (void)other;
 #define MESSAGE_END(name) }
 #define U8(name, text) assert_int_equal(one->name, other->name);
 #define U16(name, text) assert_int_equal(one->name, other->name);
@@ -90,9 +101,9 @@ static uint32_t fill_count(uint32_t most, enum filling filling)
 #define I32(name, text) assert_int_equal(one->name, other->name);
 #define BYTES(name, size, text) assert_memory_equal(one->name, other->name, size);
 #define STR(name, size, text) assert_memory_equal(one->name, other->name, size); /* and zeros behind the text */
-#define LIST(name, record, most, text)                                                                                             \
-	assert_int_equal(one->name##_count, other->name##_count);                                                                  \
-	for (uint32_t i = 0; i < one->name##_count; i++)                                                                           \
+#define LIST(name, record, most, text) \
+	assert_int_equal(one->name##_count, other->name##_count); \
+	for (uint32_t i = 0; i < one->name##_count; i++) \
 		compare_##record(&one->name[i], &other->name[i]);
 #include "proto/messages.def"
 
@@ -117,31 +128,37 @@ struct operations {
 	void (*compare)(const void *one, const void *other);
 };
 
-#define MESSAGE(name, type, text)                                                                                                  \
-	static void any_fill_##name(void *message, enum filling filling)                                                           \
-	{                                                                                                                          \
-		fill_##name(message, filling);                                                                                     \
-	}                                                                                                                          \
-	static int any_encode_##name(                                                                                              \
-		const void *message, uint64_t sequence, const uint8_t *token, uint8_t *buffer, size_t capacity)                    \
-	{                                                                                                                          \
-		return msg_encode_##name(message, sequence, token, buffer, capacity);                                              \
-	}                                                                                                                          \
-	static int any_decode_##name(void *message, const uint8_t *buffer, size_t length)                                          \
-	{                                                                                                                          \
-		return msg_decode_##name(message, buffer, length);                                                                 \
-	}                                                                                                                          \
-	static void any_compare_##name(const void *one, const void *other)                                                         \
-	{                                                                                                                          \
-		compare_##name(one, other);                                                                                        \
+#define MESSAGE(name, type, text) \
+	static void any_fill_##name(void *message, enum filling filling) \
+	{ \
+		fill_##name(message, filling); \
+	} \
+	static int any_encode_##name( \
+		const void *message, uint64_t sequence, const uint8_t *token, uint8_t *buffer, size_t capacity) \
+	{ \
+		return msg_encode_##name(message, sequence, token, buffer, capacity); \
+	} \
+	static int any_decode_##name(void *message, const uint8_t *buffer, size_t length) \
+	{ \
+		return msg_decode_##name(message, buffer, length); \
+	} \
+	static void any_compare_##name(const void *one, const void *other) \
+	{ \
+		compare_##name(one, other); \
 	}
 #include "proto/messages.def"
 
 static const struct operations all[] = {
-#define MESSAGE(name, type, text)                                                                                                  \
-	{#name, type, MSG_LEAST_##name, MSG_LARGEST_##name, sizeof(struct msg_##name), {
+#define MESSAGE(name, type, text) \
+	{ \
+#name, type, MSG_LEAST_##name, MSG_LARGEST_##name, sizeof(struct msg_##name), \
+		{
 #define LIST(name, record, most, text) most, MSG_LEAST_##record, (int)MSG_LEAST_##record == (int)MSG_LARGEST_##record
-#define MESSAGE_END(name) }, any_fill_##name, any_encode_##name, any_decode_##name, any_compare_##name},
+#define MESSAGE_END(name) \
+	} \
+	, any_fill_##name, any_encode_##name, any_decode_##name, any_compare_##name \
+	} \
+	,
 #include "proto/messages.def"
 };
 #define ALL_COUNT (sizeof(all) / sizeof(all[0]))
@@ -222,11 +239,54 @@ static void test_round_trip_keeps_every_field(void **state)
 static void test_wire_form_is_as_documented(void **state)
 {
 	static const uint8_t expected[] = {
-		'G', 'P', 'M', '1', 1, 0, 16, 0,                /* magic, version, type */
-		7, 0, 0, 0, 0, 0, 0, 0,                         /* sequence */
-		0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* token */
-		8, 0, 0, 0, 0, 0, 0, 0,                         /* bytes after the envelope, reserved */
-		0xf3, 0xff, 0xff, 0xff, 2, 0, 'n', 'o',
+		'G',
+		'P',
+		'M',
+		'1',
+		1,
+		0,
+		16,
+		0, /* magic, version, type */
+		7,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0, /* sequence */
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0, /* token */
+		8,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0, /* bytes after the envelope, reserved */
+		0xf3,
+		0xff,
+		0xff,
+		0xff,
+		2,
+		0,
+		'n',
+		'o',
 	};
 	const struct msg_error_reply reply = {.error = -13, .text = "no"};
 
@@ -342,34 +402,35 @@ static void test_encoder_refuses_what_cannot_be_decoded(void **state)
 
 	(void)state;
 	memset(wire, 0, sizeof(wire));
-#define MESSAGE(message, type, text)                                                                                               \
-	{                                                                                                                          \
-		struct msg_##message *to = &sent.message;                                                                          \
-		int (*encode_it)(const struct msg_##message *, uint64_t, const uint8_t *, uint8_t *, size_t) = msg_encode_##message; \
-                                                                                                                                   \
-		memset(&sent, 0, sizeof(sent));                                                                                    \
+#define MESSAGE(message, type, text) \
+	{ \
+		struct msg_##message *to = &sent.message; \
+		int (*encode_it)(const struct msg_##message *, uint64_t, const uint8_t *, uint8_t *, size_t) = \
+			msg_encode_##message; \
+\
+		memset(&sent, 0, sizeof(sent)); \
 		(void)to, (void)encode_it;
-#define STR(name, size, text)                                                                                                      \
-	memset(to->name, 'x', size);                                                                                               \
-	assert_int_equal(encode_it(to, 0, NULL, wire, MSG_BYTES_MAX), -EINVAL);                                                    \
-	to->name[(size) - 1] = '\0';                                                                                               \
-	assert_true(encode_it(to, 0, NULL, wire, MSG_BYTES_MAX) > 0);                                                              \
-	to->name[(size) / 2] = '\n';                                                                                               \
-	assert_int_equal(encode_it(to, 0, NULL, wire, MSG_BYTES_MAX), -EINVAL);                                                    \
-	to->name[(size) / 2] = '\0';                                                                                               \
+#define STR(name, size, text) \
+	memset(to->name, 'x', size); \
+	assert_int_equal(encode_it(to, 0, NULL, wire, MSG_BYTES_MAX), -EINVAL); \
+	to->name[(size)-1] = '\0'; \
+	assert_true(encode_it(to, 0, NULL, wire, MSG_BYTES_MAX) > 0); \
+	to->name[(size) / 2] = '\n'; \
+	assert_int_equal(encode_it(to, 0, NULL, wire, MSG_BYTES_MAX), -EINVAL); \
+	to->name[(size) / 2] = '\0'; \
 	tried++;
-#define LIST(name, record, most, text)                                                                                             \
-	to->name##_count = (most) + 1;                                                                                             \
-	assert_int_equal(encode_it(to, 0, NULL, wire, MSG_BYTES_MAX), -EINVAL);                                                    \
-	to->name##_count = 0;                                                                                                      \
+#define LIST(name, record, most, text) \
+	to->name##_count = (most) + 1; \
+	assert_int_equal(encode_it(to, 0, NULL, wire, MSG_BYTES_MAX), -EINVAL); \
+	to->name##_count = 0; \
 	tried++;
 #define MESSAGE_END(name) }
 /* A record has no encoder of its own, and its fields the same as any other: compiled, never run. */
-#define RECORD(name, text)                                                                                                         \
-	if (tried == UINT_MAX) {                                                                                                   \
-		struct msg_##name *to = NULL;                                                                                      \
-		int (*encode_it)(const struct msg_##name *, uint64_t, const uint8_t *, uint8_t *, size_t) = NULL;                  \
-                                                                                                                                   \
+#define RECORD(name, text) \
+	if (tried == UINT_MAX) { \
+		struct msg_##name *to = NULL; \
+		int (*encode_it)(const struct msg_##name *, uint64_t, const uint8_t *, uint8_t *, size_t) = NULL; \
+\
 		(void)to, (void)encode_it;
 #define RECORD_END(name) }
 #include "proto/messages.def"
@@ -412,18 +473,18 @@ static void test_text_is_clean_or_refused(void **state)
 		{"a\n", 2, false},
 		{"\x1b[2J", 4, false},
 		{"\x7f", 1, false},
-		{"\xc2\x85", 2, false},         /* C1: next line */
-		{"\xc2\x9f", 2, false},         /* C1: the last */
-		{"\xc0\xaf", 2, false},         /* overlong */
+		{"\xc2\x85", 2, false}, /* C1: next line */
+		{"\xc2\x9f", 2, false}, /* C1: the last */
+		{"\xc0\xaf", 2, false}, /* overlong */
 		{"\xc1\xbf", 2, false},
 		{"\xe0\x9f\xbf", 3, false},
 		{"\xf0\x8f\xbf\xbf", 4, false},
-		{"\xed\xa0\x80", 3, false},     /* surrogates */
+		{"\xed\xa0\x80", 3, false}, /* surrogates */
 		{"\xed\xbf\xbf", 3, false},
 		{"\xf4\x90\x80\x80", 4, false}, /* beyond Unicode */
 		{"\xf8\x88\x80\x80\x80", 5, false},
-		{"\x80", 1, false},             /* a continuation alone */
-		{"\xc3", 1, false},             /* cut */
+		{"\x80", 1, false}, /* a continuation alone */
+		{"\xc3", 1, false}, /* cut */
 		{"\xe6\xbc", 2, false},
 		{"\xf0\x9f\x99", 3, false},
 		{"\xc3\x28", 2, false},
@@ -476,8 +537,10 @@ static void test_text_copy_makes_any_string_clean(void **state)
 		{"exactly", 8, "exactly"},
 		{"too long for it", 8, "too lon"},
 		{"a\nb\tc", 8, "a?b?c"},
-		{"\xff\xfe!", 8, "?" "?!"},
-		{"abcdef\xc3\xbc", 8, "abcdef"},          /* the character does not fit as a whole */
+		{"\xff\xfe!", 8,
+			"?"
+			"?!"},
+		{"abcdef\xc3\xbc", 8, "abcdef"}, /* the character does not fit as a whole */
 		{"abcde\xc3\xbc", 8, "abcde\xc3\xbc"},
 		{"\xe6\xbc\xa2\xe5\xad\x97\xe6", 8, "\xe6\xbc\xa2\xe5\xad\x97?"},
 		{"anything", 1, ""},
@@ -521,9 +584,9 @@ static void test_types_are_in_their_channels(void **state)
 	int high = 0;
 
 	(void)state;
-#define CHANNEL(name, first, last, text)                                                                                           \
-	assert_true((first) > high && (last) >= (first));                                                                          \
-	low = first;                                                                                                               \
+#define CHANNEL(name, first, last, text) \
+	assert_true((first) > high && (last) >= (first)); \
+	low = first; \
 	high = last;
 #define MESSAGE(name, type, text) assert_in_range(type, low, high);
 #include "proto/messages.def"

@@ -1,9 +1,10 @@
 /*
  * test_cold_reader.c - groups of a cold file, read ahead.
  *
- * Goal: each way gives the bytes that stand in the file, in order, also where it changes on the way, where the kernel refuses a part of it
- * or a request fails; a file that ends early is an error, and nothing of it stays for the next file. Method: files of random groups;
- * calls of the C library and of liburing fail when they are told to, by functions of this program in their place.
+ * Goal: each way gives the bytes that stand in the file, in order, also where it changes on the way, where the kernel
+ * refuses a part of it or a request fails; a file that ends early is an error, and nothing of it stays for the next
+ * file. Method: files of random groups; calls of the C library and of liburing fail when they are told to, by functions
+ * of this program in their place.
  */
 #include "client/lora/load/cold_reader.h"
 
@@ -30,8 +31,8 @@ enum { NEVER = 1 << 30 };
 enum direct_open { DIRECT_OPENS, DIRECT_REFUSED, DIRECT_READS_FAIL };
 
 static struct {
-	int cached_reads;  /* that the page cache answers */
-	int requests;      /* that io_uring takes */
+	int cached_reads; /* that the page cache answers */
+	int requests;     /* that io_uring takes */
 	bool pread_fails, ring_refused, room_refused, waiting_fails;
 	enum direct_open direct;
 } now;
@@ -96,7 +97,8 @@ int io_uring_submit(struct io_uring *ring)
 }
 
 /* What io_uring_wait_cqe(), which is compiled into the reader, is made of. */
-int __io_uring_get_cqe(struct io_uring *ring, struct io_uring_cqe **cqe, unsigned submit, unsigned count, sigset_t *mask)
+int __io_uring_get_cqe(
+	struct io_uring *ring, struct io_uring_cqe **cqe, unsigned submit, unsigned count, sigset_t *mask)
 {
 	int (*real)(struct io_uring *, struct io_uring_cqe **, unsigned, unsigned, sigset_t *);
 
@@ -147,7 +149,8 @@ static void made_begin(struct made *made, uint32_t groups)
 	memset(made, 0, sizeof(*made));
 	made->length = COLD_ALIGN;
 	made->header.groups = groups;
-	made->file = (struct cold_file){.fd = mkostemp(path, O_CLOEXEC), .header = &made->header, .groups = made->groups};
+	made->file =
+		(struct cold_file){.fd = mkostemp(path, O_CLOEXEC), .header = &made->header, .groups = made->groups};
 	assert_true(made->file.fd >= 0);
 	unlink(path);
 }
@@ -416,7 +419,10 @@ static void test_a_file_that_ends_early_is_an_error(void **state)
 		all_works();
 		ways[way / 2]();
 		now.cached_reads = way % 2 ? NEVER : 0;
-		assert_int_equal(ftruncate(made.file.fd, (off_t)(made.groups[last].offset + 4096 * (uint32_t)(rand() % 2) + rand() % 2)), 0);
+		assert_int_equal(
+			ftruncate(made.file.fd,
+				(off_t)(made.groups[last].offset + 4096 * (uint32_t)(rand() % 2) + rand() % 2)),
+			0);
 		assert_int_equal(cold_reader_begin(reader, &made.file), 0);
 		while ((result = cold_reader_next(reader, &group, &stored)) == 1) {
 			assert_true(is_group(&made, group, stored));

@@ -2,8 +2,8 @@
  * test_config.c - the configuration: what is taken, what is refused and in which words.
  *
  * Goal: every value arrives, and every mistake is answered with file, line, key, what was given and what is allowed.
- * Method: files are written into a temporary folder and loaded; complaints are compared as whole texts. The last tests print a
- * configuration and load it again.
+ * Method: files are written into a temporary folder and loaded; complaints are compared as whole texts. The last tests
+ * print a configuration and load it again.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -176,16 +176,21 @@ static void test_every_key_arrives(void **state)
 		load("runtime_dir = \"/tmp/r\"; group = \"root\"; front_user = \"1234567\";\n"
 		     "log = { level = \"debug\"; target = \"journal\"; };\n"
 		     "pools = ({ name = \"a\"; backend = \"host\"; device = \"GPU-1\"; size = \"4096 pages\";\n"
-		     "  page_size = \"512KB\"; handle_size = \"4MB\"; reserved = \"5%\"; }, { name = \"b\"; size = \"2GiB\"; "
+		     "  page_size = \"512KB\"; handle_size = \"4MB\"; reserved = \"5%\"; }, { name = \"b\"; size = "
+		     "\"2GiB\"; "
 		     "});\n"
 		     "tenants = ({ name = \"t\"; users = [ \"root\", \"nobody\", \"4000000000\", \"nobody\" ];\n"
-		     "  groups = ( \"root\", \"77\" ); minimum = \"10%\"; limit = \"1GB\"; weight = 7; priority = 0; });\n"
+		     "  groups = ( \"root\", \"77\" ); minimum = \"10%\"; limit = \"1GB\"; weight = 7; priority = 0; "
+		     "});\n"
 		     "access = { workers = { users = [ \"5\" ]; groups = [ \"6\" ]; };\n"
-		     "  observers = { users = [ \"7\" ]; groups = [ \"8\" ]; }; admins = { users = [ \"9\" ]; groups = [ \"10\" "
+		     "  observers = { users = [ \"7\" ]; groups = [ \"8\" ]; }; admins = { users = [ \"9\" ]; groups = "
+		     "[ \"10\" "
 		     "]; }; };\n"
 		     "limits = { sessions = 4000; message_size = \"64KiB\"; requests_per_second = 1; };\n"
-		     "lease = { initial_pages = 0; batch_pages = 1; batch_most = 2; idle = \"1min\"; keep_pages = 3; };\n"
-		     "eviction = { policy = \"lru_size_aware\"; start = 70; stop = 0; recency = 1; size = 0.0; priority = 0; };\n"
+		     "lease = { initial_pages = 0; batch_pages = 1; batch_most = 2; idle = \"1min\"; keep_pages = 3; "
+		     "};\n"
+		     "eviction = { policy = \"lru_size_aware\"; start = 70; stop = 0; recency = 1; size = 0.0; "
+		     "priority = 0; };\n"
 		     "pressure = { medium = 1; high = 2; critical = 100; };\n"
 		     "pins = { timeout = \"0ms\"; max_duration = \"1h\"; leaked = \"disconnect\"; };\n"),
 		0);
@@ -348,13 +353,16 @@ static void test_unknown_keys(void **state)
 	static const struct complaint cases[] = {
 		{"\nevicton = { };", "2: unknown key 'evicton'; did you mean 'eviction'?"},
 		{"poolz = ( );", "1: unknown key 'poolz'; did you mean 'pools'?"},
-		{"eviction = { start = 80;\n\n strat = 80; };", "3: unknown key 'eviction.strat'; did you mean 'start'?"},
+		{"eviction = { start = 80;\n\n strat = 80; };",
+			"3: unknown key 'eviction.strat'; did you mean 'start'?"},
 		{"access = { worker = { }; };", "1: unknown key 'access.worker'; did you mean 'workers'?"},
-		{"access = { workers = { usres = [ ]; }; };", "1: unknown key 'access.workers.usres'; did you mean 'users'?"},
+		{"access = { workers = { usres = [ ]; }; };",
+			"1: unknown key 'access.workers.usres'; did you mean 'users'?"},
 		{"something_else = 1;", "1: unknown key 'something_else'"},
 		{"pools = ( { name = \"a\";\n pagesize = \"2MiB\"; } );",
 			"2: unknown key 'pools.a.pagesize'; did you mean 'page_size'?"},
-		{"tenants = ( { name = \"t\"; wieght = 3; } );", "1: unknown key 'tenants.t.wieght'; did you mean 'weight'?"},
+		{"tenants = ( { name = \"t\"; wieght = 3; } );",
+			"1: unknown key 'tenants.t.wieght'; did you mean 'weight'?"},
 	};
 
 	(void)state;
@@ -364,19 +372,22 @@ static void test_unknown_keys(void **state)
 static void test_wrong_types(void **state)
 {
 	static const struct complaint cases[] = {
-		{"\n\nlease = { idle = 5; };", "3: lease.idle is given a whole number; expected a duration in quotes, in ms, s, "
-					       "min or h, from \"10ms\" to \"1h\""},
+		{"\n\nlease = { idle = 5; };",
+			"3: lease.idle is given a whole number; expected a duration in quotes, in ms, s, min or h, "
+			"from \"10ms\" to \"1h\""},
 		{"lease = {\nkeep_pages = \"5\"; };",
 			"2: lease.keep_pages is given text in quotes; expected a whole number from 0 to 1048576 pages"},
 		{"lease = { keep_pages = 5.0; };",
-			"1: lease.keep_pages is given a number with a point; expected a whole number from 0 to 1048576 pages"},
-		{"eviction = { recency = true; };", "1: eviction.recency is given true or false; expected a number from 0 to 1"},
+			"1: lease.keep_pages is given a number with a point; expected a whole number from 0 to 1048576 "
+			"pages"},
+		{"eviction = { recency = true; };",
+			"1: eviction.recency is given true or false; expected a number from 0 to 1"},
 		{"limits = { message_size = 65536; };",
-			"1: limits.message_size is given a whole number; expected a size in quotes, "
-			"with a unit, from \"4KiB\" to \"64KiB\""},
+			"1: limits.message_size is given a whole number; expected a size in quotes, with a unit, from "
+			"\"4KiB\" to \"64KiB\""},
 		{"pools = ( { name = \"a\";\nsize = 1073741824; } );",
-			"2: pools.a.size is given a whole number; expected an amount above "
-			"0 in quotes, such as \"2GiB\", \"4096 pages\" or \"90%\""},
+			"2: pools.a.size is given a whole number; expected an amount above 0 in quotes, such as "
+			"\"2GiB\", \"4096 pages\" or \"90%\""},
 		{"pools = ( { name = \"a\"; device = 0; } );",
 			"1: pools.a.device is given a whole number; expected text in quotes, 1 to 63 bytes"},
 		{"eviction = 3;", "1: eviction is given a whole number; expected a group, eviction = { ... };"},
@@ -385,13 +396,14 @@ static void test_wrong_types(void **state)
 		{"pools = (\n{ size = \"1GiB\"; } );", "2: one of pools has no name; expected name = \"...\";"},
 		{"tenants = ( { } );", "1: one of tenants has no name; expected name = \"...\";"},
 		{"access = { admins = { users = \"root\"; }; };",
-			"1: access.admins.users is given text in quotes; expected a list of at "
-			"most 64 users, such as [ \"alice\", \"1000\" ]"},
+			"1: access.admins.users is given text in quotes; expected a list of at most 64 users, such as "
+			"[ \"alice\", \"1000\" ]"},
 		{"access = { admins = { groups = [ 1 ]; }; };",
-			"1: access.admins.groups is given a whole number; expected a list of at "
-			"most 64 groups, such as [ \"llm\", \"1000\" ]"},
-		{"access = { admins = { users = { }; }; };", "1: access.admins.users is given a group; expected a list of at "
-							     "most 64 users, such as [ \"alice\", \"1000\" ]"},
+			"1: access.admins.groups is given a whole number; expected a list of at most 64 groups, such "
+			"as [ \"llm\", \"1000\" ]"},
+		{"access = { admins = { users = { }; }; };",
+			"1: access.admins.users is given a group; expected a list of at most 64 users, such as [ "
+			"\"alice\", \"1000\" ]"},
 	};
 
 	(void)state;
@@ -403,50 +415,56 @@ static void test_wrong_units_and_ranges(void **state)
 	static const struct complaint cases[] = {
 		{"limits = {\n sessions = 4001; };",
 			"2: limits.sessions: '4001' is not allowed; expected a whole number from 1 to 4000"},
-		{"limits = { sessions = 0; };", "1: limits.sessions: '0' is not allowed; expected a whole number from 1 to 4000"},
+		{"limits = { sessions = 0; };",
+			"1: limits.sessions: '0' is not allowed; expected a whole number from 1 to 4000"},
 		{"limits = { sessions = -1; };",
 			"1: limits.sessions: '-1' is not allowed; expected a whole number from 1 to 4000"},
 		{"limits = { sessions = 4294967297L; };",
 			"1: limits.sessions: '4294967297' is not allowed; expected a whole number from 1 to 4000"},
-		{"lease = { idle = \"2\"; };", "1: lease.idle: '2' is not allowed; expected a duration in quotes, in ms, s, min "
-					       "or h, from \"10ms\" to \"1h\""},
-		{"lease = { idle = \"2us\"; };", "1: lease.idle: '2us' is not allowed; expected a duration in quotes, in ms, s, "
-						 "min or h, from \"10ms\" to \"1h\""},
-		{"lease = { idle = \"61min\"; };", "1: lease.idle: '61min' is not allowed; expected a duration in quotes, in ms, "
-						   "s, min or h, from \"10ms\" to \"1h\""},
-		{"lease = { idle = \"1.5s\"; };", "1: lease.idle: '1.5s' is not allowed; expected a duration in quotes, in ms, "
-						  "s, min or h, from \"10ms\" to \"1h\""},
-		{"eviction = { size = 1.01; };", "1: eviction.size: '1.01' is not allowed; expected a number from 0 to 1"},
+		{"lease = { idle = \"2\"; };",
+			"1: lease.idle: '2' is not allowed; expected a duration in quotes, in ms, s, min or h, from "
+			"\"10ms\" to \"1h\""},
+		{"lease = { idle = \"2us\"; };",
+			"1: lease.idle: '2us' is not allowed; expected a duration in quotes, in ms, s, min or h, from "
+			"\"10ms\" to \"1h\""},
+		{"lease = { idle = \"61min\"; };",
+			"1: lease.idle: '61min' is not allowed; expected a duration in quotes, in ms, s, min or h, "
+			"from \"10ms\" to \"1h\""},
+		{"lease = { idle = \"1.5s\"; };",
+			"1: lease.idle: '1.5s' is not allowed; expected a duration in quotes, in ms, s, min or h, from "
+			"\"10ms\" to \"1h\""},
+		{"eviction = { size = 1.01; };",
+			"1: eviction.size: '1.01' is not allowed; expected a number from 0 to 1"},
 		{"eviction = { policy = \"fifo\"; };",
 			"1: eviction.policy: 'fifo' is not allowed; expected one of \"lru_size_aware\", \"adaptive\""},
 		{"pins = { leaked = \"kill\"; };",
 			"1: pins.leaked: 'kill' is not allowed; expected one of \"report\", \"unpin\", \"disconnect\""},
 		{"runtime_dir = \"run\";",
 			"1: runtime_dir: 'run' is not allowed; expected an absolute path in quotes, at most 95 bytes"},
-		{"pools = ( { name = \"a/b\"; } );", "1: pools.a/b.name: 'a/b' is not allowed; expected a name in quotes, 1 to "
-						     "63 letters, digits, '.', '_' and '-'"},
-		{"pools = ( { name = \"\"; } );", "1: pools..name: '' is not allowed; expected a name in quotes, 1 to 63 "
-						  "letters, digits, '.', '_' and '-'"},
+		{"pools = ( { name = \"a/b\"; } );",
+			"1: pools.a/b.name: 'a/b' is not allowed; expected a name in quotes, 1 to 63 letters, digits, "
+			"'.', '_' and '-'"},
+		{"pools = ( { name = \"\"; } );",
+			"1: pools..name: '' is not allowed; expected a name in quotes, 1 to 63 letters, digits, '.', "
+			"'_' and '-'"},
 		{"pools = ( { name = \"a\"; size = \"101%\"; } );",
-			"1: pools.a.size: '101%' is not allowed; expected an amount above 0 in "
-			"quotes, such as \"2GiB\", \"4096 pages\" or \"90%\""},
+			"1: pools.a.size: '101%' is not allowed; expected an amount above 0 in quotes, such as "
+			"\"2GiB\", \"4096 pages\" or \"90%\""},
 		{"pools = ( { name = \"a\"; size = \"4194305 pages\"; } );",
 			"1: pools.a.size: '4194305 pages' is not allowed; a pool has at most 4194304 pages"},
 		{"pools = ( { name = \"a\"; size = \"4294967295 pages\"; } );",
 			"1: pools.a.size: '4294967295 pages' is not allowed; a pool has at most 4194304 pages"},
 		{"pools = ( { name = \"a\"; size = \"0 pages\"; } );",
-			"1: pools.a.size: '0 pages' is not allowed; expected an amount above "
-			"0 in quotes, such as \"2GiB\", \"4096 pages\" or \"90%\""},
+			"1: pools.a.size: '0 pages' is not allowed; expected an amount above 0 in quotes, such as "
+			"\"2GiB\", \"4096 pages\" or \"90%\""},
 		{"pools = ( { name = \"a\"; backend = \"hip\"; } );",
 			"1: pools.a.backend: 'hip' is not allowed; expected one of \"cuda\", \"host\""},
 		{"pools = ( { name = \"a\"; page_size = \"64KiB\"; } );",
-			"1: pools.a.page_size: '64KiB' is not allowed; expected a power of two in quotes, with a unit, from "
-			"\"512KiB\" to "
-			"\"4MiB\""},
+			"1: pools.a.page_size: '64KiB' is not allowed; expected a power of two in quotes, with a unit, "
+			"from \"512KiB\" to \"4MiB\""},
 		{"pools = ( { name = \"a\"; handle_size = \"3MiB\"; } );",
-			"1: pools.a.handle_size: '3MiB' is not allowed; expected a power of two in quotes, with a unit, from "
-			"\"512KiB\" to "
-			"\"1GiB\", or \"auto\""},
+			"1: pools.a.handle_size: '3MiB' is not allowed; expected a power of two in quotes, with a "
+			"unit, from \"512KiB\" to \"1GiB\", or \"auto\""},
 	};
 
 	(void)state;
@@ -475,21 +493,23 @@ static void test_text_that_libconfig_would_get_wrong(void **state)
 {
 	static const struct complaint cases[] = {
 		{"log = { };\n @include \"/etc\"\n",
-			"2: @include is not supported; put the file into the folder with the name of the configuration and .d"},
+			"2: @include is not supported; put the file into the folder with the name of the configuration "
+			"and .d"},
 		{"/*\n@include \"/etc/passwd\"\n*/\n",
-			"2: @include is not supported; put the file into the folder with the name of the configuration and .d"},
+			"2: @include is not supported; put the file into the folder with the name of the configuration "
+			"and .d"},
 		{"\nlimits = { sessions = 4294967552; };",
-			"2: 4294967552 does not fit into a whole number (at most 2147483647); write a "
-			"size as text with a unit, such as \"16GiB\""},
-		{"pools = ( { name = \"a\"; size = 17179869184; } );", "1: 17179869184 does not fit into a whole number (at most "
-								       "2147483647); write a size as text with a unit, such as "
-								       "\"16GiB\""},
+			"2: 4294967552 does not fit into a whole number (at most 2147483647); write a size as text "
+			"with a unit, such as \"16GiB\""},
+		{"pools = ( { name = \"a\"; size = 17179869184; } );",
+			"1: 17179869184 does not fit into a whole number (at most 2147483647); write a size as text "
+			"with a unit, such as \"16GiB\""},
 		{"limits = { sessions = 0x100000100; };",
-			"1: 0x100000100 does not fit into a whole number (at most 2147483647); write a "
-			"size as text with a unit, such as \"16GiB\""},
-		{"limits = { sessions = 99999999999999999999L; };", "1: 99999999999999999999L does not fit into a whole number "
-								    "(at most 2147483647); write a size as text with a unit, "
-								    "such as \"16GiB\""},
+			"1: 0x100000100 does not fit into a whole number (at most 2147483647); write a size as text "
+			"with a unit, such as \"16GiB\""},
+		{"limits = { sessions = 99999999999999999999L; };",
+			"1: 99999999999999999999L does not fit into a whole number (at most 2147483647); write a size "
+			"as text with a unit, such as \"16GiB\""},
 		{"log = { };\n/* no end", "2: the comment that begins here has no end"},
 		{"log = { level = \"info; };\n", "1: the string that begins here has no end"},
 		{"\nruntime_dir = \"/tmp\\x00/etc\";", "2: a string cannot hold \\x00"},
@@ -511,8 +531,9 @@ static void test_comments_and_numbers_in_strings_are_let_be(void **state)
 	assert_int_equal(load("runtime_dir: \"/tmp\" /* one */ \"/x\"\n\"y\", log: { level: \"error\" }"), 0);
 	assert_string_equal(config.runtime_dir, "/tmp/xy");
 	assert_int_equal(config.log_level, 0);
-	assert_int_equal(
-		load("# 17179869184 \"\n// '/*' \"\n/* \" 99999999999 */\nruntime_dir = \"/17179869184/#/*@include\"; # end"), 0);
+	assert_int_equal(load("# 17179869184 \"\n// '/*' \"\n/* \" 99999999999 */\nruntime_dir = "
+			      "\"/17179869184/#/*@include\"; # end"),
+		0);
 	assert_string_equal(config.runtime_dir, "/17179869184/#/*@include");
 }
 
@@ -544,10 +565,10 @@ static void test_too_many(void **state)
 	} cases[] = {
 		{"pools = (", "%s{ name = \"p%d\"; }", ");", "1: more than 32 pools", CONFIG_POOLS_MAX},
 		{"tenants = (", "%s{ name = \"t%d\"; }", ");", "1: more than 64 tenants", CONFIG_TENANTS_MAX},
-		{"access = { admins = { users = [", "%s\"%d\"", "]; }; };", "1: access.admins.users: more than 64 users",
-			CONFIG_NAMES_MAX},
-		{"access = { admins = { groups = [", "%s\"%d\"", "]; }; };", "1: access.admins.groups: more than 64 groups",
-			CONFIG_NAMES_MAX},
+		{"access = { admins = { users = [", "%s\"%d\"", "]; }; };",
+			"1: access.admins.users: more than 64 users", CONFIG_NAMES_MAX},
+		{"access = { admins = { groups = [", "%s\"%d\"", "]; }; };",
+			"1: access.admins.groups: more than 64 groups", CONFIG_NAMES_MAX},
 	};
 	char text[8192];
 
@@ -559,7 +580,8 @@ static void test_too_many(void **state)
 			for (int n = 0; n < cases[i].most + over; n++) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-				used += snprintf(text + used, sizeof(text) - (size_t)used, cases[i].one, n ? ", " : "", n);
+				used += snprintf(
+					text + used, sizeof(text) - (size_t)used, cases[i].one, n ? ", " : "", n);
 #pragma GCC diagnostic pop
 			}
 			snprintf(text + used, sizeof(text) - (size_t)used, "%s", cases[i].end);
@@ -579,7 +601,8 @@ static void test_files_that_are_refused(void **state)
 	(void)state;
 	assert_non_null(big);
 	assert_int_equal(config_load("/nonexistent/gpoold.conf", &config, &error), -ENOENT);
-	assert_string_equal(error.text, "cannot open configuration '/nonexistent/gpoold.conf': No such file or directory");
+	assert_string_equal(
+		error.text, "cannot open configuration '/nonexistent/gpoold.conf': No such file or directory");
 
 	assert_int_equal(config_load(folder, &config, &error), -EINVAL);
 	snprintf(want, sizeof(want), "configuration '%s' is not a regular file", folder);
@@ -618,10 +641,12 @@ static void test_conf_d_in_order_of_name(void **state)
 {
 	(void)state;
 	conf_d_write("20-b.conf", "limits = { sessions = 20; }; pools = ( { name = \"b\"; } );");
-	conf_d_write("10-a.conf", "limits = { sessions = 10; message_size = \"8KiB\"; }; pools = ( { name = \"a\"; } );");
+	conf_d_write(
+		"10-a.conf", "limits = { sessions = 10; message_size = \"8KiB\"; }; pools = ( { name = \"a\"; } );");
 	conf_d_write("90-off", "limits = { sessions = 90; };");
 	conf_d_write(".hidden.conf", "limits = { sessions = 91; };");
-	assert_int_equal(load("limits = { sessions = 1; }; pools = ( { name = \"first\"; } ); lease = { keep_pages = 5; };"), 0);
+	assert_int_equal(
+		load("limits = { sessions = 1; }; pools = ( { name = \"first\"; } ); lease = { keep_pages = 5; };"), 0);
 	assert_int_equal(config.limits.sessions, 20);
 	assert_int_equal(config.limits.message_bytes, 8192);
 	assert_int_equal(config.lease.keep_pages, 5);
@@ -695,7 +720,8 @@ static void test_set_complaints(void **state)
 	static const struct complaint cases[] = {
 		{"eviction.start", "--set 'eviction.start': expected KEY=VALUE"},
 		{"eviction.strat=1", "--set eviction.strat: unknown key"},
-		{"eviction.start=0", "--set eviction.start: '0' is not allowed; expected a whole number from 1 to 100 percent"},
+		{"eviction.start=0",
+			"--set eviction.start: '0' is not allowed; expected a whole number from 1 to 100 percent"},
 		{"eviction.start= 85",
 			"--set eviction.start: ' 85' is not allowed; expected a whole number from 1 to 100 percent"},
 		{"eviction.start=0x55",
@@ -703,7 +729,8 @@ static void test_set_complaints(void **state)
 		{"eviction.size=nan", "--set eviction.size: 'nan' is not allowed; expected a number from 0 to 1"},
 		{"access.admins.users=root,,1", "--set access.admins.users: there is no user ''"},
 		{"access.admins.users=1,", "--set access.admins.users: there is no user ''"},
-		{"pools.gpu0.size=1GiB", "--set pools.gpu0.size: pools and tenants are set in the file; a pool also by --pool"},
+		{"pools.gpu0.size=1GiB",
+			"--set pools.gpu0.size: pools and tenants are set in the file; a pool also by --pool"},
 	};
 	static struct config before;
 
@@ -775,19 +802,24 @@ static void test_finish_complaints(void **state)
 			"1: pools.a.huge_pages is for the back end host; a GPU has its own pages"},
 		{"pools = ( { name = \"a\"; backend = \"host\"; page_size = \"1MiB\"; huge_pages = \"yes\"; } );",
 			"1: pools.a.huge_pages needs a page_size of 2MiB or 4MiB, not 1048576 bytes"},
-		{"pools = ( { name = \"a\"; size = \"1MiB\"; } );", "1: pools.a.size gives 0 pages of 2097152 bytes in handles of 2097152; expected 1 to 4194304 pages"},
+		{"pools = ( { name = \"a\"; size = \"1MiB\"; } );",
+			"1: pools.a.size gives 0 pages of 2097152 bytes in handles of 2097152; expected 1 to 4194304 "
+			"pages"},
 		{"pools = ( { name = \"a\"; size = \"100TiB\"; } );",
-			"1: pools.a.size gives 52428800 pages of 2097152 bytes in handles of 2097152; expected 1 to 4194304 pages"},
+			"1: pools.a.size gives 52428800 pages of 2097152 bytes in handles of 2097152; expected 1 to "
+			"4194304 pages"},
 		{"pools = ( { name = \"a\"; size = \"3 pages\"; handle_size = \"8MiB\"; } );",
-			"1: pools.a.size gives 0 pages of 2097152 bytes in handles of 8388608; expected 1 to 4194304 pages"},
+			"1: pools.a.size gives 0 pages of 2097152 bytes in handles of 8388608; expected 1 to 4194304 "
+			"pages"},
 		{"pools = ( { name = \"a\"; size = \"4 pages\"; reserved = \"4 pages\"; } );",
 			"1: pools.a.reserved of 4 pages leaves nothing of 4 pages"},
-		{"pools = ( { name = \"a\"; reserved = \"100%\"; } );", "1: pools.a.reserved leaves nothing of the pool"},
+		{"pools = ( { name = \"a\"; reserved = \"100%\"; } );",
+			"1: pools.a.reserved leaves nothing of the pool"},
 		{POOL "tenants = ( { name = \"t\"; minimum = \"60 pages\"; users = [ \"1\" ]; },\n"
 		      "{ name = \"u\"; minimum = \"40 pages\"; } );",
 			"2: the minima of all tenants are 100 pages; pool 'a' has 100, of which 6 are reserved"},
-		{"pools = ( { name = \"a\"; size = \"90%\"; } );\ntenants = ( { name = \"t\"; minimum = \"60%\"; users = [ \"1\" "
-		 "]; },\n"
+		{"pools = ( { name = \"a\"; size = \"90%\"; } );\ntenants = ( { name = \"t\"; minimum = \"60%\"; users "
+		 "= [ \"1\" ]; },\n"
 		 "{ name = \"u\"; minimum = \"41%\"; } );",
 			"2: the minima of all tenants are 101 percent of a pool, more than 100"},
 		{POOL "tenants = ( { name = \"t\"; minimum = \"60 pages\"; limit = \"50%\"; } );",
@@ -802,8 +834,9 @@ static void test_finish_complaints(void **state)
 		assert_complaint(cases[i].want);
 	}
 	assert_int_equal(load_finish(""), -EINVAL);
-	assert_string_equal(error.text, "no pool is configured; add one to pools in the configuration, or give "
-					"--pool name=gpu0,backend=cuda,device=0,size=90%");
+	assert_string_equal(error.text,
+		"no pool is configured; add one to pools in the configuration, or give --pool "
+		"name=gpu0,backend=cuda,device=0,size=90%");
 }
 
 /* Things that are given twice: the complaint names both places. */
@@ -813,13 +846,14 @@ static void test_finish_duplicates(void **state)
 		{"pools = ( { name = \"a\"; },\n{ name = \"a\"; } );", "2: there is a pool 'a' already, at %s:1"},
 		{POOL "tenants = ( { name = \"t\"; },\n{ name = \"t\"; users = [ \"1\" ]; } );",
 			"3: there is a tenant 't' already, at %s:2"},
-		{POOL "tenants = ( { name = \"t\"; users = [ \"1\", \"2\" ]; },\n{ name = \"u\"; users = [ \"3\", \"2\" ]; } );",
+		{POOL "tenants = ( { name = \"t\"; users = [ \"1\", \"2\" ]; },\n{ name = \"u\"; users = [ \"3\", "
+		      "\"2\" ]; } );",
 			"3: user 2 belongs to tenant 'u' and, at %s:2, to tenant 't'"},
 		{POOL "tenants = ( { name = \"t\"; groups = [ \"7\" ]; },\n{ name = \"u\"; groups = [ \"7\" ]; } );",
 			"3: group 7 belongs to tenant 'u' and, at %s:2, to tenant 't'"},
 		{POOL "tenants = ( { name = \"t\"; },\n{ name = \"u\"; } );",
-			"3: tenant 'u' and, at %s:2, tenant 't' both have neither users nor groups; only one can take everyone "
-			"else"},
+			"3: tenant 'u' and, at %s:2, tenant 't' both have neither users nor groups; only one can take "
+			"everyone else"},
 	};
 	char want[300];
 
@@ -873,7 +907,8 @@ static void test_finish_fills_in(void **state)
 
 	assert_int_equal(load_finish("pools = ( { name = \"a\"; size = \"4096 pages\"; } );"), 0);
 	assert_int_equal(config.pools[0].reserved.value, 96);
-	assert_int_equal(load_finish("pools = ( { name = \"a\"; size = \"100 pages\"; reserved = \"50 pages\"; } );"), 0);
+	assert_int_equal(
+		load_finish("pools = ( { name = \"a\"; size = \"100 pages\"; reserved = \"50 pages\"; } );"), 0);
 	assert_int_equal(config.pools[0].reserved.value, 50); /* given is given */
 }
 
@@ -897,14 +932,15 @@ static void test_difference(void **state)
 		0);
 	now = config;
 	assert_string_equal(difference(&now, &config), "|");
-	assert_int_equal(load_finish("pools = ( { name = \"c\"; }, { name = \"a\"; size = \"50%\"; } );\n"
-				     "tenants = ( { name = \"new\"; users = [ \"2\" ]; }, { name = \"t\"; weight = 9; } );\n"
-				     "limits = { sessions = 7; }; eviction = { start = 88; recency = 0.5; size = 0.3; };\n"
-				     "access = { admins = { users = [ \"5\" ]; }; };"),
+	assert_int_equal(
+		load_finish("pools = ( { name = \"c\"; }, { name = \"a\"; size = \"50%\"; } );\n"
+			    "tenants = ( { name = \"new\"; users = [ \"2\" ]; }, { name = \"t\"; weight = 9; } );\n"
+			    "limits = { sessions = 7; }; eviction = { start = 88; recency = 0.5; size = 0.3; };\n"
+			    "access = { admins = { users = [ \"5\" ]; }; };"),
 		0);
 	assert_string_equal(difference(&now, &config),
-		"access.admins.users, eviction.start, eviction.recency, eviction.size, "
-		"tenants.t.weight, tenants.gone, tenants.new|limits.sessions, pools.a.size, pools.b, pools.c");
+		"access.admins.users, eviction.start, eviction.recency, eviction.size, tenants.t.weight, tenants.gone, "
+		"tenants.new|limits.sessions, pools.a.size, pools.b, pools.c");
 }
 
 static void test_difference_in_a_small_buffer(void **state)
@@ -932,7 +968,8 @@ static void test_current_configuration_reads_back(void **state)
 	assert_int_equal(
 		load_finish("pools = ( { name = \"a\"; size = \"100 pages\"; handle_size = \"8MiB\"; },\n"
 			    "  { name = \"b\"; size = \"3GB\"; reserved = \"7 pages\"; } );\n"
-			    "tenants = ( { name = \"t\"; users = [ \"1\", \"2\" ]; groups = [ \"3\" ]; minimum = \"1MiB\"; } );\n"
+			    "tenants = ( { name = \"t\"; users = [ \"1\", \"2\" ]; groups = [ \"3\" ]; minimum = "
+			    "\"1MiB\"; } );\n"
 			    "runtime_dir = \"/tmp/x y\"; front_user = \"root\"; log = { target = \"journal\"; };\n"
 			    "access = { observers = { users = [ \"4\", \"5\" ]; }; };\n"
 			    "lease = { idle = \"1234ms\"; }; limits = { message_size = \"5000B\"; };\n"

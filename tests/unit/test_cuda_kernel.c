@@ -1,9 +1,10 @@
 /*
  * test_cuda_kernel.c - launches of the CUDA back end: what it asks of the driver, and what it makes of the answers.
  *
- * Goal: an image is loaded once, a kernel looked up once, its arguments and shape reach the driver, failures change nothing and
- * have the right errno, and the context is left as it was. Method: a device whose driver is this test: a table of functions that
- * note what they are asked. Skipped where the toolkit's headers are not, or kernels were not built.
+ * Goal: an image is loaded once, a kernel looked up once, its arguments and shape reach the driver, failures change
+ * nothing and have the right errno, and the context is left as it was. Method: a device whose driver is this test: a
+ * table of functions that note what they are asked. Skipped where the toolkit's headers are not, or kernels were not
+ * built.
  */
 #include <stdint.h>
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
@@ -132,7 +133,7 @@ static int teardown(void **state)
 
 static int copy_something(struct gpu *gpu)
 {
-	const struct block_copy_args args = { .items = 0x1000, .bytes_max = 100000, .count = 7 };
+	const struct block_copy_args args = {.items = 0x1000, .bytes_max = 100000, .count = 7};
 
 	return block_copy_queue(gpu, &args, stream);
 }
@@ -140,7 +141,7 @@ static int copy_something(struct gpu *gpu)
 static void test_loads_and_looks_up_once(void **state)
 {
 	struct gpu *gpu = *state;
-	const struct quantise_args args = { 0x1000, 0x2000, 0x3000, 0, 10, 128, 128, ELEMENT_F16 };
+	const struct quantise_args args = {0x1000, 0x2000, 0x3000, 0, 10, 128, 128, ELEMENT_F16};
 
 	assert_int_equal(copy_something(gpu), 0);
 	assert_ptr_equal(driver.image, gpu_kernel_images[KERNEL_IMAGE_block_copy]);
@@ -183,7 +184,10 @@ static void test_failures_are_tried_again(void **state)
 	assert_int_equal(driver.contexts, 0);
 }
 
-/* found() - is `name` in the fat binary, whose header (fatbinary_section.h) begins with a magic number and tells its sizes? */
+/*
+ * found() - is `name` in the fat binary, whose header (fatbinary_section.h) begins with a magic number and tells its
+ * sizes?
+ */
 static bool found(const void *image, const char *name)
 {
 	uint32_t magic;

@@ -1,9 +1,10 @@
 /*
  * test_element_rows.c - rows of elements by each code that this CPU has.
  *
- * Goal: whatever an element or a scale may be, each code writes what element.h and quantise.h say, bit by bit, and nothing beside
- * it; only what else a NaN holds is open. Method: all elements of 16 bits, all codes with all scales, fp32 numbers at and beside
- * each place where rounding changes, and random others; lengths that are no multiple of anything.
+ * Goal: whatever an element or a scale may be, each code writes what element.h and quantise.h say, bit by bit, and
+ * nothing beside it; only what else a NaN holds is open. Method: all elements of 16 bits, all codes with all scales,
+ * fp32 numbers at and beside each place where rounding changes, and random others; lengths that are no multiple of
+ * anything.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -88,14 +89,15 @@ static void same_bits(uint32_t element, uint16_t wanted, uint16_t found, const c
 {
 	if (wanted == found || (isnan(float_of(element, wanted)) && isnan(float_of(element, found))))
 		return;
-	fail_msg("%s: element %u, number %llu is %04x, should be %04x", name, element, (unsigned long long)index, found, wanted);
+	fail_msg("%s: element %u, number %llu is %04x, should be %04x", name, element, (unsigned long long)index, found,
+		wanted);
 }
 
 /* ---- other types ---- */
 
 /* Also what is said of them; `count` elements at a time, from a place without alignment. */
-static void converts(const struct element_rows *code, uint32_t from_element, const void *from, uint32_t to_element, uint64_t total,
-	uint64_t count)
+static void converts(const struct element_rows *code, uint32_t from_element, const void *from, uint32_t to_element,
+	uint64_t total, uint64_t count)
 {
 	const uint32_t bytes = element_bytes(from_element);
 	char *source = room(count * bytes + 1);
@@ -115,7 +117,8 @@ static void converts(const struct element_rows *code, uint32_t from_element, con
 		assert_int_equal(code->convert(from_element, source + 1, to_element, to, some), finite);
 		assert_int_equal(to[some], 0x1234);
 		for (uint64_t k = 0; k < some; k++)
-			same_bits(to_element, bits_of(to_element, value_of(from_element, from, i + k)), to[k], code->name, i + k);
+			same_bits(to_element, bits_of(to_element, value_of(from_element, from, i + k)), to[k],
+				code->name, i + k);
 	}
 	free(source);
 	free(to);
@@ -149,7 +152,8 @@ static void test_fp32_is_rounded_to_nearest_even(void **state)
 	for (const struct element_rows *code; (code = code_next(&index));)
 		for (uint32_t to = 0; to < ELEMENT_F32; to++) {
 			for (uint32_t i = 0; i < ALL; i++) {
-				float value = float_of(to, (uint16_t)i), middle = value / 2 + float_of(to, (uint16_t)(i + 1)) / 2;
+				float value = float_of(to, (uint16_t)i),
+				      middle = value / 2 + float_of(to, (uint16_t)(i + 1)) / 2;
 
 				for (uint32_t k = 0; k < BESIDE; k++) {
 					bits[i * AROUND + k] = float_bits(value) + k - 1;
@@ -192,7 +196,8 @@ static void test_rows_become_fp32(void **state)
 				for (uint32_t k = 0; k < ROW; k++) {
 					float wanted = value_of(element, row, k);
 
-					assert_true(float_bits(wanted) == float_bits(values[k]) || (isnan(wanted) && isnan(values[k])));
+					assert_true(float_bits(wanted) == float_bits(values[k]) ||
+						(isnan(wanted) && isnan(values[k])));
 				}
 			}
 }
@@ -201,7 +206,8 @@ static void test_rows_become_fp32(void **state)
 
 static void turns(const struct element_rows *code, uint32_t rows, uint32_t columns)
 {
-	uint16_t *from = room((uint64_t)rows * columns * sizeof(*from)), *to = room((uint64_t)columns * ROW * sizeof(*to));
+	uint16_t *from = room((uint64_t)rows * columns * sizeof(*from)),
+		 *to = room((uint64_t)columns * ROW * sizeof(*to));
 
 	for (uint32_t i = 0; i < rows * columns; i++)
 		from[i] = (uint16_t)random_bits();
@@ -243,7 +249,10 @@ static void test_each_code_times_each_scale(void **state)
 				scales[0] = scales[1] = (uint16_t)scale;
 				code->dequantise(element, all, scales, 2, values);
 				for (uint32_t i = 0; i < 2 * ROW; i++)
-					same_bits(element, bits_of(element, quantise_value(all[i], float_of_bf16((uint16_t)scale), element)),
+					same_bits(element,
+						bits_of(element,
+							quantise_value(
+								all[i], float_of_bf16((uint16_t)scale), element)),
 						values[i], code->name, i);
 			}
 }
@@ -251,7 +260,8 @@ static void test_each_code_times_each_scale(void **state)
 /* Rows of all sizes of numbers, in some of which one is infinite, no number or the largest, and some are empty. */
 static void row_fill(uint32_t element, uint32_t kind, uint16_t row[ROW])
 {
-	static const float strange[] = {INFINITY, -INFINITY, NAN, 65504.0f, 0x1.fep127f, -65504.0f, 0x1p-24f, 0x1p-133f, -0.0f};
+	static const float strange[] = {
+		INFINITY, -INFINITY, NAN, 65504.0f, 0x1.fep127f, -65504.0f, 0x1p-24f, 0x1p-133f, -0.0f};
 	float size = ldexpf(1, (int)(random_bits() % 60) - 45);
 
 	for (uint32_t i = 0; i < ROW; i++)
@@ -270,8 +280,12 @@ static void test_forms_are_those_of_the_kernel(void **state)
 	(void)state;
 	for (const struct element_rows *code; (code = code_next(&index));)
 		for (uint32_t element = 0; element < ELEMENT_F32; element++) {
-			struct quantise_args args = {.values = (uintptr_t)values, .codes = (uintptr_t)wanted, .scales = (uintptr_t)wanted_scales,
-				.rows = ROWS, .columns = ROW, .element = element};
+			struct quantise_args args = {.values = (uintptr_t)values,
+				.codes = (uintptr_t)wanted,
+				.scales = (uintptr_t)wanted_scales,
+				.rows = ROWS,
+				.columns = ROW,
+				.element = element};
 
 			for (uint32_t row = 0; row < ROWS; row++)
 				row_fill(element, row, values + row * ROW);

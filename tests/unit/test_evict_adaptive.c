@@ -1,8 +1,8 @@
 /*
- * Goal: `adaptive` keeps what comes back where `lru_size_aware` loses it (a loop larger than the pool, a scan, popularity); it
- * knows evicted blocks again by what their workers call them, forgets what is freed, and one session's lies do not rule what is
- * learned. Method: a pool of pages that is played in memory, looked at and taken from through struct evict_policy alone, as
- * evict.c does it. GPOOL_TEST_SEED= takes back a seed that was printed.
+ * Goal: `adaptive` keeps what comes back where `lru_size_aware` loses it (a loop larger than the pool, a scan,
+ * popularity); it knows evicted blocks again by what their workers call them, forgets what is freed, and one session's
+ * lies do not rule what is learned. Method: a pool of pages that is played in memory, looked at and taken from through
+ * struct evict_policy alone, as evict.c does it. GPOOL_TEST_SEED= takes back a seed that was printed.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
@@ -87,10 +87,18 @@ static void evict(uint32_t count)
 
 		if (!block->name)
 			continue;
-		sights[blocks] = (struct evict_sight){ .key = block->name, .tag = block->tag, .page = page, .session = block->session,
-			.idle_ms = pool.now - block->touched, .touched = block->touched };
-		candidates[blocks++] = (struct evict_candidate){ .tag = block->tag, .page = page, .pages = 1, .session = block->session,
-			.idle_ms = pool.now - block->touched, .cost = 1 };
+		sights[blocks] = (struct evict_sight){.key = block->name,
+			.tag = block->tag,
+			.page = page,
+			.session = block->session,
+			.idle_ms = pool.now - block->touched,
+			.touched = block->touched};
+		candidates[blocks++] = (struct evict_candidate){.tag = block->tag,
+			.page = page,
+			.pages = 1,
+			.session = block->session,
+			.idle_ms = pool.now - block->touched,
+			.cost = 1};
 	}
 	if (pool.policy->see)
 		pool.policy->see(pool.state, sights, blocks);
@@ -128,8 +136,8 @@ static bool use(uint32_t session, uint32_t name)
 		evict(BATCH);
 	while (pool.blocks[page].name)
 		page++;
-	pool.blocks[page] =
-		(struct block){ .name = name, .tag = block_tag_make(++pool.sequence, 0), .session = session, .touched = pool.now };
+	pool.blocks[page] = (struct block){
+		.name = name, .tag = block_tag_make(++pool.sequence, 0), .session = session, .touched = pool.now};
 	pool.places[name] = page + 1;
 	pool.free_pages--;
 	if (named_later)
@@ -229,7 +237,10 @@ static void test_first_scan_is_lru(void **state)
 	pool_end();
 }
 
-/* Blocks that are named for their content after a scan has seen them are known again by these names, as if they had had them at once. */
+/*
+ * Blocks that are named for their content after a scan has seen them are known again by these names, as if they had had
+ * them at once.
+ */
 static void test_named_later(void **state)
 {
 	uint32_t at_once = scan_hits(&evict_adaptive), later;
@@ -242,7 +253,9 @@ static void test_named_later(void **state)
 	assert_true(later > at_once * 97 / 100);
 }
 
-/* A page may have another block at each scan, freed or evicted in between: what is known is of the one that is there. */
+/*
+ * A page may have another block at each scan, freed or evicted in between: what is known is of the one that is there.
+ */
 static void test_random_life(void **state)
 {
 	const char *given = getenv("GPOOL_TEST_SEED");
@@ -265,8 +278,8 @@ static void test_random_life(void **state)
 }
 
 /*
- * One session claims that it uses its blocks all the time, under names that come back at once. It has a quarter of the pool. The
- * other's loop is held nearly as well as without it in the rest.
+ * One session claims that it uses its blocks all the time, under names that come back at once. It has a quarter of the
+ * pool. The other's loop is held nearly as well as without it in the rest.
  */
 static void test_liar_does_not_rule(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * Goal: `lru_size_aware` orders blocks as documented: least recently used first, larger before smaller, TEMP before ACTIVATION
- * before cold LORA before warm LORA before KV, and follows its configured weights.
+ * Goal: `lru_size_aware` orders blocks as documented: least recently used first, larger before smaller, TEMP before
+ * ACTIVATION before cold LORA before warm LORA before KV, and follows its configured weights.
  * Method: score pairs of candidates that differ in one thing.
  */
 #include "agent/config/config.h"
@@ -45,7 +45,7 @@ static int teardown(void **state)
 /* Is the first to go before the second? */
 static bool before(struct evict_candidate first, struct evict_candidate second)
 {
-	struct evict_candidate both[] = { first, second };
+	struct evict_candidate both[] = {first, second};
 
 	evict_lru_size_aware.score(policy_state, both, 2);
 	return both[0].score < both[1].score;
@@ -53,7 +53,7 @@ static bool before(struct evict_candidate first, struct evict_candidate second)
 
 static void test_the_longer_unused_goes_first(void **state)
 {
-	struct evict_candidate old = { .pages = 1, .idle_ms = 5000 }, fresh = { .pages = 1, .idle_ms = 100 };
+	struct evict_candidate old = {.pages = 1, .idle_ms = 5000}, fresh = {.pages = 1, .idle_ms = 100};
 
 	(void)state;
 	assert_true(before(old, fresh));
@@ -62,7 +62,7 @@ static void test_the_longer_unused_goes_first(void **state)
 
 static void test_the_larger_goes_first(void **state)
 {
-	struct evict_candidate large = { .pages = 50, .idle_ms = 10 }, small = { .pages = 1, .idle_ms = 10 };
+	struct evict_candidate large = {.pages = 50, .idle_ms = 10}, small = {.pages = 1, .idle_ms = 10};
 
 	(void)state;
 	assert_true(before(large, small));
@@ -71,11 +71,11 @@ static void test_the_larger_goes_first(void **state)
 static void test_content_order(void **state)
 {
 	const struct evict_candidate order[] = {
-		{ .pages = 1, .idle_ms = 61000, .content = GPOOL_TEMP_BUFFER },
-		{ .pages = 1, .idle_ms = 61000, .content = GPOOL_ACTIVATION },
-		{ .pages = 1, .idle_ms = 61000, .content = GPOOL_GRADIENT },
-		{ .pages = 1, .idle_ms = 61000, .content = GPOOL_LORA_WEIGHT },
-		{ .pages = 1, .idle_ms = 61000, .content = GPOOL_KV_CACHE },
+		{.pages = 1, .idle_ms = 61000, .content = GPOOL_TEMP_BUFFER},
+		{.pages = 1, .idle_ms = 61000, .content = GPOOL_ACTIVATION},
+		{.pages = 1, .idle_ms = 61000, .content = GPOOL_GRADIENT},
+		{.pages = 1, .idle_ms = 61000, .content = GPOOL_LORA_WEIGHT},
+		{.pages = 1, .idle_ms = 61000, .content = GPOOL_KV_CACHE},
 	};
 
 	(void)state;
@@ -85,9 +85,9 @@ static void test_content_order(void **state)
 
 static void test_warm_lora_stays_longer_than_cold(void **state)
 {
-	struct evict_candidate cold = { .pages = 1, .idle_ms = 60000, .content = GPOOL_LORA_WEIGHT };
-	struct evict_candidate warm = { .pages = 1, .idle_ms = 59999, .content = GPOOL_LORA_WEIGHT };
-	struct evict_candidate gradient = { .pages = 1, .idle_ms = 60000, .content = GPOOL_GRADIENT };
+	struct evict_candidate cold = {.pages = 1, .idle_ms = 60000, .content = GPOOL_LORA_WEIGHT};
+	struct evict_candidate warm = {.pages = 1, .idle_ms = 59999, .content = GPOOL_LORA_WEIGHT};
+	struct evict_candidate gradient = {.pages = 1, .idle_ms = 60000, .content = GPOOL_GRADIENT};
 
 	(void)state;
 	configure(0, 0, 1);
@@ -97,9 +97,9 @@ static void test_warm_lora_stays_longer_than_cold(void **state)
 
 static void test_priority_orders_within_a_class_only(void **state)
 {
-	struct evict_candidate low = { .pages = 1, .content = GPOOL_ACTIVATION, .priority = 0 };
-	struct evict_candidate high = { .pages = 1, .content = GPOOL_ACTIVATION, .priority = 3 };
-	struct evict_candidate kv = { .pages = 1, .content = GPOOL_KV_CACHE, .priority = 0 };
+	struct evict_candidate low = {.pages = 1, .content = GPOOL_ACTIVATION, .priority = 0};
+	struct evict_candidate high = {.pages = 1, .content = GPOOL_ACTIVATION, .priority = 3};
+	struct evict_candidate kv = {.pages = 1, .content = GPOOL_KV_CACHE, .priority = 0};
 
 	(void)state;
 	assert_true(before(low, high));
@@ -108,7 +108,7 @@ static void test_priority_orders_within_a_class_only(void **state)
 
 static void test_weights_decide(void **state)
 {
-	struct evict_candidate old_small = { .pages = 1, .idle_ms = 9000 }, fresh_large = { .pages = 64, .idle_ms = 1 };
+	struct evict_candidate old_small = {.pages = 1, .idle_ms = 9000}, fresh_large = {.pages = 64, .idle_ms = 1};
 
 	(void)state;
 	assert_true(before(old_small, fresh_large));
@@ -118,7 +118,7 @@ static void test_weights_decide(void **state)
 
 static void test_unknown_content_is_worth_least(void **state)
 {
-	struct evict_candidate unknown = { .pages = 1, .content = 15 }, temp = { .pages = 1, .content = GPOOL_ACTIVATION };
+	struct evict_candidate unknown = {.pages = 1, .content = 15}, temp = {.pages = 1, .content = GPOOL_ACTIVATION};
 
 	(void)state;
 	assert_true(before(unknown, temp));

@@ -84,7 +84,7 @@ static const char *bracket_check(const char *at, const char *end, int *found)
 
 static void test_costs_name_figures(void **state)
 {
-	static const char *const times[] = { " ns", "nanosecond", "microsecond" };
+	static const char *const times[] = {" ns", "nanosecond", "microsecond"};
 	const char *end;
 	int found = 0;
 
@@ -106,7 +106,10 @@ static void test_costs_name_figures(void **state)
 
 /* ---- Markdown ---- */
 
-/* "gpool-bench NAME NAME" in a command: in backticks, or in a line that is indented. Options and numbers are passed over. */
+/*
+ * "gpool-bench NAME NAME" in a command: in backticks, or in a line that is indented. Options and numbers are passed
+ * over.
+ */
 static void command_check(const char *path, const char *at, int *found)
 {
 	while (*at == ' ') {
@@ -161,9 +164,9 @@ static void document_check(const char *path, int *commands, int *rows)
 
 static void test_documents_name_figures(void **state)
 {
-	static const char *const patterns[] = { "*.md", "[!b]*/*.md", "[!b]*/*/*.md" };
+	static const char *const patterns[] = {"*.md", "[!b]*/*.md", "[!b]*/*/*.md"};
 	int commands = 0, rows = 0;
-	glob_t found = { .gl_pathc = 0 };
+	glob_t found = {.gl_pathc = 0};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)

@@ -1,9 +1,10 @@
 /*
  * test_flight.c - rings of the flight recorder.
  *
- * Goal: the last records stand, whole ones only, whoever writes at the same time or died over it; and what somebody else wrote
- * there does no harm. Method: rings in memory of our own; threads that write records whose fields follow from one number, against a
- * reader that checks that they do; rings of random bytes. The seed is printed; GPOOL_TEST_SEED= takes it back.
+ * Goal: the last records stand, whole ones only, whoever writes at the same time or died over it; and what somebody
+ * else wrote there does no harm. Method: rings in memory of our own; threads that write records whose fields follow
+ * from one number, against a reader that checks that they do; rings of random bytes. The seed is printed;
+ * GPOOL_TEST_SEED= takes it back.
  */
 #include "shm/flight.h"
 
@@ -36,8 +37,14 @@ static struct flight_ring make(uint32_t count, bool texts)
 static struct flight_entry entry_of(uint64_t n)
 {
 	return (struct flight_entry){
-		.time_ns = n + 1000, .duration_ns = n % 1000, .kind = FLIGHT_WORKERS_FIRST + (uint32_t)(n % 5), .session = (uint16_t)(n % 4096),
-		.page = (uint32_t)n, .pages = (uint32_t)~n, .tag = n * 3, .value = n * 7,
+		.time_ns = n + 1000,
+		.duration_ns = n % 1000,
+		.kind = FLIGHT_WORKERS_FIRST + (uint32_t)(n % 5),
+		.session = (uint16_t)(n % 4096),
+		.page = (uint32_t)n,
+		.pages = (uint32_t)~n,
+		.tag = n * 3,
+		.value = n * 7,
 	};
 }
 
@@ -46,7 +53,8 @@ static bool follows(const struct flight_entry *entry)
 	struct flight_entry want = entry_of(entry->page);
 
 	return entry->time_ns == want.time_ns && entry->duration_ns == want.duration_ns && entry->kind == want.kind &&
-		entry->session == want.session && entry->pages == want.pages && entry->tag == want.tag && entry->value == want.value;
+		entry->session == want.session && entry->pages == want.pages && entry->tag == want.tag &&
+		entry->value == want.value;
 }
 
 static void test_layout(void **state)
@@ -68,7 +76,7 @@ static void test_last_records_stand(void **state)
 	struct flight_ring ring = make(PLACES, true);
 	char text[FLIGHT_TEXT_BYTES], want[FLIGHT_TEXT_BYTES + 100];
 	struct flight_entry entry;
-	bool seen[PLACES] = { false };
+	bool seen[PLACES] = {false};
 
 	(void)state;
 	for (uint32_t place = 0; place < PLACES; place++)
@@ -85,9 +93,11 @@ static void test_last_records_stand(void **state)
 		assert_in_range(entry.page, 9 * PLACES + 7, 10 * PLACES + 6);
 		assert_false(seen[entry.page % PLACES]);
 		seen[entry.page % PLACES] = true;
-		assert_int_equal(strlen(text), entry.page % (FLIGHT_TEXT_BYTES + 90) < FLIGHT_TEXT_BYTES ?
-			entry.page % (FLIGHT_TEXT_BYTES + 90) : FLIGHT_TEXT_BYTES - 1);
-		assert_int_equal(strspn(text, (char[]){ (char)('a' + (int)(entry.page % 26)), '\0' }), strlen(text));
+		assert_int_equal(strlen(text),
+			entry.page % (FLIGHT_TEXT_BYTES + 90) < FLIGHT_TEXT_BYTES
+				? entry.page % (FLIGHT_TEXT_BYTES + 90)
+				: FLIGHT_TEXT_BYTES - 1);
+		assert_int_equal(strspn(text, (char[]){(char)('a' + (int)(entry.page % 26)), '\0'}), strlen(text));
 	}
 	free(ring.head);
 }
@@ -117,7 +127,8 @@ static void test_claimed_place_is_left_alone(void **state)
 	(void)state;
 	atomic_store(&ring.records[5].serial, 6 | FLIGHT_CLAIMED);
 	for (uint64_t n = 0; n < 2 * PLACES; n++)
-		flight_write(&ring, &(struct flight_entry){ .time_ns = 1, .kind = FLIGHT_EVICT, .page = (uint32_t)n }, NULL);
+		flight_write(
+			&ring, &(struct flight_entry){.time_ns = 1, .kind = FLIGHT_EVICT, .page = (uint32_t)n}, NULL);
 	assert_int_equal(atomic_load(&ring.records[5].serial), 6 | FLIGHT_CLAIMED);
 	assert_int_equal(atomic_load(&ring.records[5].value), 0);
 	assert_int_equal(flight_read(&ring, 5, NOW, &entry, NULL), -ENOENT);
@@ -125,7 +136,7 @@ static void test_claimed_place_is_left_alone(void **state)
 	flight_recover(&ring);
 	assert_int_equal(flight_read(&ring, 6, NOW, &entry, NULL), 0);
 	for (uint64_t n = 0; n < PLACES; n++)
-		flight_write(&ring, &(struct flight_entry){ .time_ns = 1, .kind = FLIGHT_EVICT }, NULL);
+		flight_write(&ring, &(struct flight_entry){.time_ns = 1, .kind = FLIGHT_EVICT}, NULL);
 	assert_int_equal(flight_read(&ring, 5, NOW, &entry, NULL), 0);
 	free(ring.head);
 }
@@ -150,13 +161,13 @@ static void test_later_record_stays(void **state)
 static void test_impossible_is_refused(void **state)
 {
 	static const struct flight_entry bad[] = {
-		{ .time_ns = 10, .kind = FLIGHT_NONE },
-		{ .time_ns = 10, .kind = FLIGHT_KINDS },
-		{ .time_ns = 10, .kind = UINT32_MAX },
-		{ .time_ns = 10, .kind = FLIGHT_EVICT, .session = 4096 },
-		{ .time_ns = (UINT64_C(1) << 60) + 1, .kind = FLIGHT_EVICT },
-		{ .time_ns = 10, .duration_ns = 11, .kind = FLIGHT_REFILL },
-		{ .time_ns = UINT64_C(1) << 59, .duration_ns = FLIGHT_DURATION_MAX + 1, .kind = FLIGHT_REFILL },
+		{.time_ns = 10, .kind = FLIGHT_NONE},
+		{.time_ns = 10, .kind = FLIGHT_KINDS},
+		{.time_ns = 10, .kind = UINT32_MAX},
+		{.time_ns = 10, .kind = FLIGHT_EVICT, .session = 4096},
+		{.time_ns = (UINT64_C(1) << 60) + 1, .kind = FLIGHT_EVICT},
+		{.time_ns = 10, .duration_ns = 11, .kind = FLIGHT_REFILL},
+		{.time_ns = UINT64_C(1) << 59, .duration_ns = FLIGHT_DURATION_MAX + 1, .kind = FLIGHT_REFILL},
 	};
 	struct flight_ring ring = make(1, false);
 	struct flight_entry entry;
@@ -166,7 +177,7 @@ static void test_impossible_is_refused(void **state)
 		flight_write(&ring, &bad[i], NULL);
 		assert_int_equal(flight_read(&ring, 0, NOW, &entry, NULL), -EBADMSG);
 	}
-	flight_write(&ring, &(struct flight_entry){ .time_ns = 10, .kind = FLIGHT_EVICT }, NULL);
+	flight_write(&ring, &(struct flight_entry){.time_ns = 10, .kind = FLIGHT_EVICT}, NULL);
 	assert_int_equal(flight_read(&ring, 0, NOW, &entry, NULL), 0);
 	free(ring.head);
 	/* A record that says to be of another place. */
@@ -190,14 +201,15 @@ static void test_keep(void **state)
 		flight_write(&from, &entry, NULL);
 	}
 	/* What only the agent may say. */
-	flight_write(&from, &(struct flight_entry){ .time_ns = 1, .kind = FLIGHT_EVICT }, NULL);
+	flight_write(&from, &(struct flight_entry){.time_ns = 1, .kind = FLIGHT_EVICT}, NULL);
 	flight_keep(&from, 9, &to);
 	for (uint32_t place = 0; place < to.count; place++) {
 		if (flight_read(&to, place, NOW, &entry, NULL))
 			continue;
 		assert_int_equal(entry.session, 9);
 		assert_true(entry.told);
-		assert_in_range(entry.page, 3 * FLIGHT_SESSION_RECORDS - FLIGHT_KEPT_RECORDS, 3 * FLIGHT_SESSION_RECORDS - 1);
+		assert_in_range(
+			entry.page, 3 * FLIGHT_SESSION_RECORDS - FLIGHT_KEPT_RECORDS, 3 * FLIGHT_SESSION_RECORDS - 1);
 		kept++;
 	}
 	assert_int_equal(kept, FLIGHT_KEPT_RECORDS - 1);
@@ -307,7 +319,7 @@ static void test_rubbish(void **state)
 		assert_true(strlen(text) < sizeof(text));
 	}
 	flight_keep(&ring, 3, &to);
-	flight_write(&ring, &(struct flight_entry){ .kind = FLIGHT_EVICT }, NULL);
+	flight_write(&ring, &(struct flight_entry){.kind = FLIGHT_EVICT}, NULL);
 	free(ring.head);
 	free(to.head);
 }

@@ -1,6 +1,7 @@
 /*
  * Goal: the agent's index of free pages joins neighbours, finds the best and the first fit, and loses nothing.
- * Method: small cases by hand, then a long random walk against a plain array, comparing what was chosen and every total.
+ * Method: small cases by hand, then a long random walk against a plain array, comparing what was chosen and every
+ * total.
  */
 #include "agent/pages/free_runs.h"
 

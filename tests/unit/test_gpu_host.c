@@ -1,10 +1,10 @@
 /*
  * test_gpu_host.c - do the host back end's memory and address ranges obey and refuse as a GPU's driver would?
  *
- * Goal: code that passes on `host` makes no call that CUDA would refuse. Each test states one rule of cuda/gpu.h and tries
- * what keeps it and what breaks it; after a refusal it checks that nothing changed. What the kernel really did is asked of the
- * kernel: access through system calls that answer EFAULT instead of a signal, memory through the blocks of the arena, mappings
- * and descriptors through /proc. Streams and events have test_gpu_host_stream.c.
+ * Goal: code that passes on `host` makes no call that CUDA would refuse. Each test states one rule of cuda/gpu.h and
+ * tries what keeps it and what breaks it; after a refusal it checks that nothing changed. What the kernel really did is
+ * asked of the kernel: access through system calls that answer EFAULT instead of a signal, memory through the blocks of
+ * the arena, mappings and descriptors through /proc. Streams and events have test_gpu_host_stream.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -183,7 +183,7 @@ static void test_backends_are_found_by_name(void **state)
 
 static void test_no_operation_of_a_backend_is_null(void **state)
 {
-	static const struct gpu_ops *const backends[] = { &gpu_host_ops, &gpu_cuda_ops };
+	static const struct gpu_ops *const backends[] = {&gpu_host_ops, &gpu_cuda_ops};
 
 	(void)state;
 	for (size_t b = 0; b < 2; b++) {
@@ -226,13 +226,20 @@ static void test_wrong_settings_are_named(void **state)
 	static const struct {
 		const char *name, *value;
 	} wrong[] = {
-		{ "GPOOL_HOST_DEVICES", "0" },          { "GPOOL_HOST_DEVICES", "65" },
-		{ "GPOOL_HOST_DEVICES", "two" },        { "GPOOL_HOST_GRANULARITY", "" },
-		{ "GPOOL_HOST_GRANULARITY", "100000" }, { "GPOOL_HOST_GRANULARITY", "2" },
-		{ "GPOOL_HOST_GRANULARITY", "2GiB" },   { "GPOOL_HOST_GRANULARITY", "64KB" },
-		{ "GPOOL_HOST_MEMORY", "-1" },          { "GPOOL_HOST_MEMORY", "99999999999T" },
-		{ "GPOOL_HOST_MEMORY", "1GiBs" },       { "GPOOL_HOST_MEMORY", "99999999999999999999" },
-		{ "GPOOL_HOST_LACKS", "zero" },         { "GPOOL_HOST_LACKS", "zeros,,events" },
+		{"GPOOL_HOST_DEVICES", "0"},
+		{"GPOOL_HOST_DEVICES", "65"},
+		{"GPOOL_HOST_DEVICES", "two"},
+		{"GPOOL_HOST_GRANULARITY", ""},
+		{"GPOOL_HOST_GRANULARITY", "100000"},
+		{"GPOOL_HOST_GRANULARITY", "2"},
+		{"GPOOL_HOST_GRANULARITY", "2GiB"},
+		{"GPOOL_HOST_GRANULARITY", "64KB"},
+		{"GPOOL_HOST_MEMORY", "-1"},
+		{"GPOOL_HOST_MEMORY", "99999999999T"},
+		{"GPOOL_HOST_MEMORY", "1GiBs"},
+		{"GPOOL_HOST_MEMORY", "99999999999999999999"},
+		{"GPOOL_HOST_LACKS", "zero"},
+		{"GPOOL_HOST_LACKS", "zeros,,events"},
 	};
 	struct gpu *gpu = NULL;
 
@@ -249,7 +256,7 @@ static void test_wrong_settings_are_named(void **state)
 static void test_what_a_device_lacks(void **state)
 {
 	uint64_t handle, va, bytes = 128 << 10;
-	uint8_t ipc[GPU_IPC_BYTES] = { 0 };
+	uint8_t ipc[GPU_IPC_BYTES] = {0};
 	struct gpu_device_info info;
 	struct gpu_event *event;
 	struct gpu *gpu;
@@ -316,7 +323,7 @@ static void test_an_owner_may_only_create_export_and_release(void **state)
 	struct gpu_stream *stream = (struct gpu_stream *)state; /* never looked at */
 	struct gpu_event *event = (struct gpu_event *)state;
 	struct gpu_export exported;
-	uint8_t ipc[GPU_IPC_BYTES] = { 0 };
+	uint8_t ipc[GPU_IPC_BYTES] = {0};
 	uint64_t granularity, handle, va, word = 0;
 	struct gpu *gpu;
 
@@ -540,18 +547,18 @@ static void test_import_checks_offset_and_length(void **state)
 	const struct {
 		uint64_t offset, length;
 	} bad[] = {
-		{ 1, f->granularity },
-		{ f->granularity / 2 + 1, f->granularity },
-		{ 0, 0 },
-		{ 0, 1 },
-		{ 0, f->granularity + 1 },
-		{ 0, 5 * f->granularity },
-		{ 4 * f->granularity, f->granularity },
-		{ UINT64_MAX - f->granularity + 1, f->granularity },
-		{ f->granularity, UINT64_MAX - f->granularity + 1 },
+		{1, f->granularity},
+		{f->granularity / 2 + 1, f->granularity},
+		{0, 0},
+		{0, 1},
+		{0, f->granularity + 1},
+		{0, 5 * f->granularity},
+		{4 * f->granularity, f->granularity},
+		{UINT64_MAX - f->granularity + 1, f->granularity},
+		{f->granularity, UINT64_MAX - f->granularity + 1},
 	};
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-		wrong = (struct gpu_export){ exported.fd, bad[i].offset, bad[i].length };
+		wrong = (struct gpu_export){exported.fd, bad[i].offset, bad[i].length};
 		assert_int_equal(gpu_import(f->gpu, &wrong, &imported), -EINVAL);
 	}
 	assert_true(imported == 9);
@@ -574,7 +581,7 @@ static int memfd_with(uint64_t bytes, int seals)
 
 static void import_is(struct fixture *f, int fd, int expected)
 {
-	struct gpu_export from = { fd, 0, f->granularity };
+	struct gpu_export from = {fd, 0, f->granularity};
 	uint64_t handle = 0;
 	int before = open_descriptors();
 
@@ -610,7 +617,7 @@ static void test_import_takes_only_files_that_cannot_shrink(void **state)
 	fd = fileno(plain);
 	assert_true(fd >= 0);
 	{
-		struct gpu_export from = { fd, 0, f->granularity };
+		struct gpu_export from = {fd, 0, f->granularity};
 		uint64_t handle;
 
 		assert_true(gpu_import(f->gpu, &from, &handle) < 0); /* -EINVAL; -EPERM where /tmp is a tmpfs */
@@ -766,12 +773,12 @@ static void test_unmap_takes_whole_mappings_in_a_row(void **state)
 	put(f, 1, 3);
 	put(f, 4, 1);
 	put(f, 6, 1);
-	assert_int_equal(unmap(f, 1, 1), -EINVAL); /* the head of one */
-	assert_int_equal(unmap(f, 2, 2), -EINVAL); /* its tail */
-	assert_int_equal(unmap(f, 0, 3), -EINVAL); /* one and a half */
-	assert_int_equal(unmap(f, 4, 3), -EINVAL); /* a hole inside */
-	assert_int_equal(unmap(f, 5, 1), -EINVAL); /* nothing but a hole */
-	assert_int_equal(unmap(f, 4, 2), -EINVAL); /* a hole at the end */
+	assert_int_equal(unmap(f, 1, 1), -EINVAL);                 /* the head of one */
+	assert_int_equal(unmap(f, 2, 2), -EINVAL);                 /* its tail */
+	assert_int_equal(unmap(f, 0, 3), -EINVAL);                 /* one and a half */
+	assert_int_equal(unmap(f, 4, 3), -EINVAL);                 /* a hole inside */
+	assert_int_equal(unmap(f, 5, 1), -EINVAL);                 /* nothing but a hole */
+	assert_int_equal(unmap(f, 4, 2), -EINVAL);                 /* a hole at the end */
 	assert_int_equal(set_access(f, 0, 5, GPU_ACCESS_READ), 0); /* all is still there */
 	assert_int_equal(unmap(f, 0, 5), 0);
 	assert_int_equal(unmap(f, 0, 5), -EINVAL);
@@ -963,7 +970,7 @@ static void test_threads_share_a_device(void **state)
 	uint64_t before = free_memory(((struct fixture *)*state)->gpu);
 
 	for (int i = 0; i < THREADS; i++) {
-		mappers[i] = (struct mapper){ *state, (uint64_t)i, 0 };
+		mappers[i] = (struct mapper){*state, (uint64_t)i, 0};
 		assert_int_equal(pthread_create(&threads[i], NULL, map_and_unmap, &mappers[i]), 0);
 	}
 	for (int i = 0; i < THREADS; i++) {

@@ -1,10 +1,11 @@
 /*
- * test_gpu_host_stream.c - is queued work on the host back end asynchronous, ordered, checked, and visible to other processes?
+ * test_gpu_host_stream.c - is queued work on the host back end asynchronous, ordered, checked, and visible to other
+ * processes?
  *
- * Goal: what is queued behaves as on a GPU: the caller goes on, the order of a stream holds, memory in use cannot be taken away,
- * errors come at the next sync, and events and timelines work between processes.
- * Method: a stream is held back by a timeline wait on a word that only the test writes, so "not done yet" is certain and
- * nothing has to be timed. Other processes are forked before any thread exists, and talk to the test over pipes.
+ * Goal: what is queued behaves as on a GPU: the caller goes on, the order of a stream holds, memory in use cannot be
+ * taken away, errors come at the next sync, and events and timelines work between processes.
+ * Method: a stream is held back by a timeline wait on a word that only the test writes, so "not done yet" is certain
+ * and nothing has to be timed. Other processes are forked before any thread exists, and talk to the test over pipes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -147,7 +148,7 @@ static void test_fill_and_copy_move_the_bytes(void **state)
 static void test_bad_arguments_are_refused_when_queued(void **state)
 {
 	struct fixture *f = *state;
-	uint64_t g = f->granularity, unregistered[2] = { 0 };
+	uint64_t g = f->granularity, unregistered[2] = {0};
 
 	assert_int_equal(gpu_copy(f->gpu, at(f, 0), (uintptr_t)unregistered, 8, f->stream), -EINVAL);
 	assert_int_equal(gpu_copy(f->gpu, (uintptr_t)unregistered, at(f, 0), 8, f->stream), -EINVAL);
@@ -232,7 +233,7 @@ static void test_a_bad_access_is_an_error_at_the_next_sync(void **state)
 	assert_int_equal(gpu_fill(f->gpu, at(f, 0), 3, 4, f->stream), 0);
 	assert_int_equal(finish(f), -EFAULT); /* of two errors the first, though the last operation was sound ... */
 	assert_non_null(strstr(gpu_error_text(), "copy"));
-	assert_true(value_at(f, 0) == 3); /* ... and done */
+	assert_true(value_at(f, 0) == 3);                                     /* ... and done */
 	assert_int_equal(gpu_fill(f->gpu, at(f, 3), 1, 2 * g, f->stream), 0); /* its second half is not mapped */
 	assert_int_equal(finish(f), -EFAULT);
 	assert_true(value_at(f, 3) == 0);
@@ -269,8 +270,8 @@ static void test_close_ends_a_wait_without_end(void **state)
 	struct gpu_event *event;
 	uint32_t *shared = page_new(f->page);
 
-	/* Nothing tells that a thread has begun to wait; a round trip through a third stream makes it all but certain, and that
-	 * many times over makes it certain. */
+	/* Nothing tells that a thread has begun to wait; a round trip through a third stream makes it all but certain,
+	 * and that many times over makes it certain. */
 	for (int i = 0; i < 10; i++) {
 		gpu_close(f->gpu);
 		device_open(f);
@@ -436,7 +437,7 @@ static void test_too_many_unfinished_records_are_refused(void **state)
 static void test_event_bytes_that_are_none_are_refused(void **state)
 {
 	struct fixture *f = *state;
-	uint8_t ipc[GPU_IPC_BYTES] = { 0 };
+	uint8_t ipc[GPU_IPC_BYTES] = {0};
 	struct gpu_event *local, *shared, *imported = NULL;
 
 	assert_int_equal(gpu_event_create(f->gpu, 0, &local), 0);
@@ -454,7 +455,9 @@ static void test_event_bytes_that_are_none_are_refused(void **state)
 
 /* Two processes */
 
-/* peer_start() - fork a process that runs `body` with one end of a socket pair; its exit status is body's return value. */
+/*
+ * peer_start() - fork a process that runs `body` with one end of a socket pair; its exit status is body's return value.
+ */
 static pid_t peer_start(struct fixture *f, int (*body)(struct fixture *f, int socket), int *socket)
 {
 	int ends[2];
@@ -538,8 +541,9 @@ static int peer_memory(struct fixture *f, int socket)
 		struct cmsghdr align;
 	} control;
 	struct gpu_export from;
-	struct iovec data = { &from, sizeof(from) };
-	struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	struct iovec data = {&from, sizeof(from)};
+	struct msghdr message = {
+		.msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	uint64_t handle, va;
 	struct gpu *gpu;
 
@@ -564,11 +568,12 @@ static void test_memory_crosses_processes(void **state)
 	union {
 		char bytes[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
-	} control = { { 0 } };
+	} control = {{0}};
 	struct fixture *f = *state;
 	struct gpu_export exported;
-	struct iovec data = { &exported, sizeof(exported) };
-	struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	struct iovec data = {&exported, sizeof(exported)};
+	struct msghdr message = {
+		.msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
 	uint64_t handle;
 	int socket;
@@ -726,12 +731,9 @@ static int call_once(struct fault_case *c, enum gpu_call call)
 	int rc;
 
 	switch (call) {
-	case GPU_CALL_GRANULARITY:
-		return gpu_granularity(f->gpu, &one);
-	case GPU_CALL_MEMORY_INFO:
-		return gpu_memory_info(f->gpu, &one, &two);
-	case GPU_CALL_CREATE:
-		return gpu_create(f->gpu, f->granularity, &handle);
+	case GPU_CALL_GRANULARITY: return gpu_granularity(f->gpu, &one);
+	case GPU_CALL_MEMORY_INFO: return gpu_memory_info(f->gpu, &one, &two);
+	case GPU_CALL_CREATE: return gpu_create(f->gpu, f->granularity, &handle);
 	case GPU_CALL_EXPORT:
 		rc = gpu_create(f->gpu, f->granularity, &handle);
 		assert_int_equal(rc, 0);
@@ -739,59 +741,38 @@ static int call_once(struct fault_case *c, enum gpu_call call)
 		if (rc == 0)
 			close(exported.fd);
 		return rc;
-	case GPU_CALL_IMPORT:
-		return gpu_import(f->gpu, &c->exported, &handle);
-	case GPU_CALL_RESERVE:
-		return gpu_reserve(f->gpu, f->granularity, 0, &c->va);
-	case GPU_CALL_UNRESERVE:
-		return gpu_unreserve(f->gpu, c->va, f->granularity);
+	case GPU_CALL_IMPORT: return gpu_import(f->gpu, &c->exported, &handle);
+	case GPU_CALL_RESERVE: return gpu_reserve(f->gpu, f->granularity, 0, &c->va);
+	case GPU_CALL_UNRESERVE: return gpu_unreserve(f->gpu, c->va, f->granularity);
 	case GPU_CALL_MAP:
 		assert_int_equal(gpu_create(f->gpu, f->granularity, &handle), 0);
 		return gpu_map(f->gpu, at(f, 7), f->granularity, 0, handle);
-	case GPU_CALL_ACCESS:
-		return gpu_access(f->gpu, at(f, 7), f->granularity, GPU_ACCESS_READ);
-	case GPU_CALL_UNMAP:
-		return gpu_unmap(f->gpu, at(f, 7), f->granularity);
-	case GPU_CALL_STREAM_CREATE:
-		return gpu_stream_create(f->gpu, &stream);
-	case GPU_CALL_STREAM_ADOPT:
-		return gpu_stream_adopt(f->gpu, f->stream, &stream);
-	case GPU_CALL_STREAM_SYNC:
-		return finish(f);
-	case GPU_CALL_COPY:
-		return gpu_copy(f->gpu, at(f, 0), at(f, 1), 4, f->stream);
-	case GPU_CALL_FILL:
-		return gpu_fill(f->gpu, at(f, 0), 1, 4, f->stream);
+	case GPU_CALL_ACCESS: return gpu_access(f->gpu, at(f, 7), f->granularity, GPU_ACCESS_READ);
+	case GPU_CALL_UNMAP: return gpu_unmap(f->gpu, at(f, 7), f->granularity);
+	case GPU_CALL_STREAM_CREATE: return gpu_stream_create(f->gpu, &stream);
+	case GPU_CALL_STREAM_ADOPT: return gpu_stream_adopt(f->gpu, f->stream, &stream);
+	case GPU_CALL_STREAM_SYNC: return finish(f);
+	case GPU_CALL_COPY: return gpu_copy(f->gpu, at(f, 0), at(f, 1), 4, f->stream);
+	case GPU_CALL_FILL: return gpu_fill(f->gpu, at(f, 0), 1, 4, f->stream);
 	case GPU_CALL_LAUNCH:
-		return block_copy_queue(f->gpu, &(struct block_copy_args){ .items = at(f, 2), .count = 1 }, f->stream); /* zeros: nothing */
-	case GPU_CALL_EVENT_CREATE:
-		return gpu_event_create(f->gpu, 0, &event);
-	case GPU_CALL_EVENT_RECORD:
-		return gpu_event_record(f->gpu, c->event, f->stream);
-	case GPU_CALL_EVENT_QUERY:
-		return gpu_event_query(f->gpu, c->event);
-	case GPU_CALL_EVENT_WAIT:
-		return gpu_event_wait(f->gpu, f->stream, c->event);
-	case GPU_CALL_EVENT_EXPORT:
-		return gpu_event_export(f->gpu, c->shared, c->ipc);
-	case GPU_CALL_EVENT_IMPORT:
-		return gpu_event_import(f->gpu, c->ipc, &event); /* -EINVAL: our own */
-	case GPU_CALL_HOST_REGISTER:
-		return gpu_host_register(f->gpu, c->memory, f->page);
-	case GPU_CALL_HOST_UNREGISTER:
-		return gpu_host_unregister(f->gpu, c->memory);
-	case GPU_CALL_TIMELINE_WRITE:
-		return gpu_timeline_write(f->gpu, f->stream, &f->words[5], 1);
-	case GPU_CALL_TIMELINE_WAIT:
-		return gpu_timeline_wait(f->gpu, f->stream, &f->words[5], 0);
+		/* zeros: nothing */
+		return block_copy_queue(f->gpu, &(struct block_copy_args){.items = at(f, 2), .count = 1}, f->stream);
+	case GPU_CALL_EVENT_CREATE: return gpu_event_create(f->gpu, 0, &event);
+	case GPU_CALL_EVENT_RECORD: return gpu_event_record(f->gpu, c->event, f->stream);
+	case GPU_CALL_EVENT_QUERY: return gpu_event_query(f->gpu, c->event);
+	case GPU_CALL_EVENT_WAIT: return gpu_event_wait(f->gpu, f->stream, c->event);
+	case GPU_CALL_EVENT_EXPORT: return gpu_event_export(f->gpu, c->shared, c->ipc);
+	case GPU_CALL_EVENT_IMPORT: return gpu_event_import(f->gpu, c->ipc, &event); /* -EINVAL: our own */
+	case GPU_CALL_HOST_REGISTER: return gpu_host_register(f->gpu, c->memory, f->page);
+	case GPU_CALL_HOST_UNREGISTER: return gpu_host_unregister(f->gpu, c->memory);
+	case GPU_CALL_TIMELINE_WRITE: return gpu_timeline_write(f->gpu, f->stream, &f->words[5], 1);
+	case GPU_CALL_TIMELINE_WAIT: return gpu_timeline_wait(f->gpu, f->stream, &f->words[5], 0);
 	case GPU_CALL_POOL_ALLOC:
 		return gpu_pool_alloc(f->gpu, 4, f->stream, &one); /* -EOPNOTSUPP: there is no driver */
-	case GPU_CALL_POOL_FREE:
-		return gpu_pool_free(f->gpu, at(f, 0), f->stream);
+	case GPU_CALL_POOL_FREE: return gpu_pool_free(f->gpu, at(f, 0), f->stream);
 	case GPU_CALL_OPEN:
 	case GPU_CALL_RELEASE:
-	case GPU_CALL_KINDS:
-		break;
+	case GPU_CALL_KINDS: break;
 	}
 	fail();
 	return 0;
@@ -801,14 +782,37 @@ static void test_every_kind_of_call_can_be_made_to_fail(void **state)
 {
 	/* in an order in which each finds what it needs */
 	static const enum gpu_call calls[] = {
-		GPU_CALL_GRANULARITY, GPU_CALL_MEMORY_INFO, GPU_CALL_CREATE, GPU_CALL_EXPORT, GPU_CALL_IMPORT, GPU_CALL_RESERVE,
-		GPU_CALL_UNRESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_STREAM_CREATE, GPU_CALL_STREAM_ADOPT, GPU_CALL_COPY,
-		GPU_CALL_FILL, GPU_CALL_LAUNCH, GPU_CALL_TIMELINE_WRITE, GPU_CALL_TIMELINE_WAIT, GPU_CALL_EVENT_CREATE, GPU_CALL_EVENT_RECORD,
-		GPU_CALL_EVENT_WAIT, GPU_CALL_STREAM_SYNC, GPU_CALL_EVENT_QUERY, GPU_CALL_EVENT_EXPORT, GPU_CALL_EVENT_IMPORT,
-		GPU_CALL_HOST_REGISTER, GPU_CALL_HOST_UNREGISTER, GPU_CALL_POOL_ALLOC, GPU_CALL_POOL_FREE,
+		GPU_CALL_GRANULARITY,
+		GPU_CALL_MEMORY_INFO,
+		GPU_CALL_CREATE,
+		GPU_CALL_EXPORT,
+		GPU_CALL_IMPORT,
+		GPU_CALL_RESERVE,
+		GPU_CALL_UNRESERVE,
+		GPU_CALL_MAP,
+		GPU_CALL_ACCESS,
+		GPU_CALL_UNMAP,
+		GPU_CALL_STREAM_CREATE,
+		GPU_CALL_STREAM_ADOPT,
+		GPU_CALL_COPY,
+		GPU_CALL_FILL,
+		GPU_CALL_LAUNCH,
+		GPU_CALL_TIMELINE_WRITE,
+		GPU_CALL_TIMELINE_WAIT,
+		GPU_CALL_EVENT_CREATE,
+		GPU_CALL_EVENT_RECORD,
+		GPU_CALL_EVENT_WAIT,
+		GPU_CALL_STREAM_SYNC,
+		GPU_CALL_EVENT_QUERY,
+		GPU_CALL_EVENT_EXPORT,
+		GPU_CALL_EVENT_IMPORT,
+		GPU_CALL_HOST_REGISTER,
+		GPU_CALL_HOST_UNREGISTER,
+		GPU_CALL_POOL_ALLOC,
+		GPU_CALL_POOL_FREE,
 	};
 	struct fixture *f = *state;
-	struct fault_case c = { .f = f, .memory = page_new(f->page) };
+	struct fault_case c = {.f = f, .memory = page_new(f->page)};
 	uint64_t handle, before;
 
 	/* all kinds but these, and OPEN and RELEASE, which test_gpu_host.c has */
@@ -824,9 +828,10 @@ static void test_every_kind_of_call_can_be_made_to_fail(void **state)
 		gpu_fault_set(f->gpu, call, 1, -EILSEQ);
 		assert_int_equal(call_once(&c, call), -EILSEQ);
 		assert_non_null(strstr(gpu_error_text(), gpu_call_name(call)));
-		assert_int_equal(call_once(&c, call), call == GPU_CALL_EVENT_IMPORT ? -EINVAL :
-			call == GPU_CALL_POOL_ALLOC || call == GPU_CALL_POOL_FREE   ? -EOPNOTSUPP :
-										      0);
+		assert_int_equal(call_once(&c, call),
+			call == GPU_CALL_EVENT_IMPORT                                       ? -EINVAL
+				: call == GPU_CALL_POOL_ALLOC || call == GPU_CALL_POOL_FREE ? -EOPNOTSUPP
+											    : 0);
 		assert_true(gpu_calls(f->gpu, call) == before + 2);
 	}
 	assert_int_equal(finish(f), 0);

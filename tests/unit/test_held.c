@@ -1,6 +1,7 @@
 /*
- * Goal: the keeper's table of descriptors finds, replaces and drops what it holds, leaks no descriptor, and refuses numbers that cannot be;
- * a child that keeps dying is started again with growing pauses, and never given up. Method: a long random walk against a plain array.
+ * Goal: the keeper's table of descriptors finds, replaces and drops what it holds, leaks no descriptor, and refuses
+ * numbers that cannot be; a child that keeps dying is started again with growing pauses, and never given up. Method: a
+ * long random walk against a plain array.
  */
 #include "agent/keeper/child.h"
 #include "agent/keeper/held.h"
@@ -33,9 +34,9 @@ static bool is_open(int fd)
 
 static void test_a_long_walk(void **state)
 {
-	static const uint32_t kinds[] = { KEEP_HANDLE, KEEP_SESSION, KEEP_OBJECT };
+	static const uint32_t kinds[] = {KEEP_HANDLE, KEEP_SESSION, KEEP_OBJECT};
 	static uint64_t values[3][POOLS][IDS]; /* 0: not held */
-	struct held_table table = { 0 };
+	struct held_table table = {0};
 	uint32_t held = 0, counted;
 	int before = new_fd(), after;
 
@@ -47,7 +48,7 @@ static void test_a_long_walk(void **state)
 		uint64_t *value = &values[kind][pool][id];
 
 		if (rand() % 3) {
-			struct held item = { kinds[kind], pool, id, 1, { new_fd() }, step, 0 };
+			struct held item = {kinds[kind], pool, id, 1, {new_fd()}, step, 0};
 
 			held += !*value;
 			*value = step;
@@ -82,17 +83,17 @@ static void test_a_long_walk(void **state)
 static void test_what_cannot_be_is_refused(void **state)
 {
 	static const struct held wrong[] = {
-		{ .kind = 0 },
-		{ .kind = HELD_KINDS },
-		{ .kind = UINT32_MAX },
-		{ .kind = KEEP_HANDLE, .pool = MODULE_POOLS_MAX },
-		{ .kind = KEEP_HANDLE, .id = POOL_PAGES_MAX },
-		{ .kind = KEEP_SESSION, .id = POOL_SESSIONS },
-		{ .kind = KEEP_SESSION, .id = UINT32_MAX },
-		{ .kind = KEEP_CONFIG, .id = 1 },
-		{ .kind = KEEP_HANDLE, .fd_count = KEEP_FDS_MAX + 1 },
+		{.kind = 0},
+		{.kind = HELD_KINDS},
+		{.kind = UINT32_MAX},
+		{.kind = KEEP_HANDLE, .pool = MODULE_POOLS_MAX},
+		{.kind = KEEP_HANDLE, .id = POOL_PAGES_MAX},
+		{.kind = KEEP_SESSION, .id = POOL_SESSIONS},
+		{.kind = KEEP_SESSION, .id = UINT32_MAX},
+		{.kind = KEEP_CONFIG, .id = 1},
+		{.kind = KEEP_HANDLE, .fd_count = KEEP_FDS_MAX + 1},
 	};
-	struct held_table table = { 0 };
+	struct held_table table = {0};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -106,8 +107,8 @@ static void test_what_cannot_be_is_refused(void **state)
 
 static void test_pauses_grow_and_end(void **state)
 {
-	static const uint32_t pauses[] = { 100, 200, 400, 800, 1600, 1600, 1600 };
-	struct child child = { 0 };
+	static const uint32_t pauses[] = {100, 200, 400, 800, 1600, 1600, 1600};
+	struct child child = {0};
 
 	(void)state;
 	for (uint32_t i = 1; i <= CHILD_QUICK_DEATHS; i++) {

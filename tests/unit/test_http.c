@@ -1,7 +1,7 @@
 /*
- * Goal: the exporter's server answers what is asked for and refuses the rest: other methods, heads without end, bytes that are no
- * HTTP, more connections than it has threads for; a stream goes on until its end, its reader's, or the server's. Method: a server
- * in this process on a free port, and sockets.
+ * Goal: the exporter's server answers what is asked for and refuses the rest: other methods, heads without end, bytes
+ * that are no HTTP, more connections than it has threads for; a stream goes on until its end, its reader's, or the
+ * server's. Method: a server in this process on a free port, and sockets.
  */
 #include "tools/exporter/http.h"
 
@@ -72,9 +72,9 @@ static void count_up(void *context, const struct http_request *request, struct h
 }
 
 static const struct http_route routes[] = {
-	{ "/word", say_word, "hello" },
-	{ "/three", count_up, "three" },
-	{ "/endless", count_up, NULL },
+	{"/word", say_word, "hello"},
+	{"/three", count_up, "three"},
+	{"/endless", count_up, NULL},
 };
 
 static int start(void **state)
@@ -100,7 +100,7 @@ static int setup(void **state)
 
 static int setup_impatient(void **state)
 {
-	limits = (struct peer_limits){ .connections = 8, .per_address = 8, .head_ms = 300, .answer_ms = 60000 };
+	limits = (struct peer_limits){.connections = 8, .per_address = 8, .head_ms = 300, .answer_ms = 60000};
 	return start(state);
 }
 
@@ -116,7 +116,8 @@ static int teardown(void **state)
 
 static int connected(void)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in to = {
+		.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	assert_true(fd >= 0);
@@ -235,7 +236,7 @@ static void test_waiting_connections_make_room(void **state)
 /* Until it is disconnected; if it is not, the time limit of tests ends this. */
 static void send_slowly(int fd, const char *text, size_t bytes)
 {
-	struct pollfd look = { fd, POLLIN, 0 };
+	struct pollfd look = {fd, POLLIN, 0};
 
 	for (size_t i = 0; poll(&look, 1, 20) == 0; i++)
 		send(fd, &text[i < bytes ? i : bytes - 1], 1, MSG_NOSIGNAL);
@@ -243,7 +244,8 @@ static void send_slowly(int fd, const char *text, size_t bytes)
 
 static void test_a_head_has_a_deadline(void **state)
 {
-	static const char request[] = "GET /word HTTP/1.1\r\nHost: hhhhh", whole[] = "GET /word HTTP/1.1\r\nHost: here\r\n\r\n";
+	static const char request[] = "GET /word HTTP/1.1\r\nHost: hhhhh",
+			  whole[] = "GET /word HTTP/1.1\r\nHost: here\r\n\r\n";
 	char some[512];
 	ssize_t got;
 	int fd;
@@ -301,7 +303,8 @@ static void test_addresses(void **state)
 	assert_int_equal(http_listen("192.0.2.1", &any), -EADDRNOTAVAIL);
 	assert_int_equal(http_listen("no such host", &any), -EADDRNOTAVAIL);
 	fd = http_listen("localhost", &any);
-	if (getaddrinfo("localhost", NULL, &(struct addrinfo){ .ai_family = AF_INET, .ai_socktype = SOCK_STREAM }, &found)) {
+	if (getaddrinfo(
+		    "localhost", NULL, &(struct addrinfo){.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, &found)) {
 		assert_int_equal(fd, -EADDRNOTAVAIL); /* a system without /etc/hosts */
 	} else {
 		freeaddrinfo(found);

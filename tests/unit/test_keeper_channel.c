@@ -1,8 +1,9 @@
 /*
  * test_keeper_channel.c - what an agent has said before its death counts to the last word.
  *
- * Goal: everything that the dead agent gave to hold or to drop is taken, also when it had not read what the keeper told it: then the
- * kernel reports a reset before it gives what is queued. Method: the keeper's reading of a real socket pair, whose other end is closed.
+ * Goal: everything that the dead agent gave to hold or to drop is taken, also when it had not read what the keeper told
+ * it: then the kernel reports a reset before it gives what is queued. Method: the keeper's reading of a real socket
+ * pair, whose other end is closed.
  */
 #include "agent/keeper/state.h"
 #include "proto/attach.h"
@@ -23,7 +24,7 @@ static struct keeper keeper;
 
 static void say(int agent, enum keep_what what, uint32_t id)
 {
-	struct keep_message message = { .what = what, .kind = KEEP_SESSION, .id = id };
+	struct keep_message message = {.what = what, .kind = KEEP_SESSION, .id = id};
 	int fd = eventfd(0, EFD_CLOEXEC);
 
 	assert_true(fd >= 0);
@@ -33,7 +34,7 @@ static void say(int agent, enum keep_what what, uint32_t id)
 
 static void last_words(bool unread)
 {
-	struct keep_message told = { .what = KEEP_MOVER };
+	struct keep_message told = {.what = KEEP_MOVER};
 	int pair[2];
 
 	memset(&keeper, 0, sizeof(keeper));

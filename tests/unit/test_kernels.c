@@ -1,9 +1,10 @@
 /*
  * test_kernels.c - launching kernels on the host back end, and the references of quantise, dequantise and block copy.
  *
- * Goal: a launch is queued like any other work and its arguments are the caller's own again at once; what is refused is refused
- * at the call; the references do what their headers say, for all elements and for groups that do not fit. Method: kernels run on
- * a stream of a host device, in memory that is mapped as a worker maps it. Each result is computed again here, in another way.
+ * Goal: a launch is queued like any other work and its arguments are the caller's own again at once; what is refused is
+ * refused at the call; the references do what their headers say, for all elements and for groups that do not fit.
+ * Method: kernels run on a stream of a host device, in memory that is mapped as a worker maps it. Each result is
+ * computed again here, in another way.
  */
 #include <errno.h>
 #include <math.h>
@@ -29,7 +30,7 @@ struct fixture {
 	struct gpu *gpu;
 	struct gpu_stream *stream;
 	uint64_t va;
-	uint64_t used; /* of the memory at va, bytes */
+	uint64_t used;  /* of the memory at va, bytes */
 	uint64_t *word; /* registered; the gate */
 	uint64_t random;
 };
@@ -104,10 +105,10 @@ static void test_a_launch_waits_for_its_turn(void **state)
 	struct fixture *f = *state;
 	struct block_copy_item *item = device(f, sizeof(*item));
 	char *from = device(f, 16), *to = device(f, 16);
-	struct block_copy_args args = { .items = (uintptr_t)item, .count = 1 };
+	struct block_copy_args args = {.items = (uintptr_t)item, .count = 1};
 
 	memset(from, 'x', 16);
-	*item = (struct block_copy_item){ (uintptr_t)to, (uintptr_t)from, 16 };
+	*item = (struct block_copy_item){(uintptr_t)to, (uintptr_t)from, 16};
 	assert_int_equal(gpu_timeline_wait(f->gpu, f->stream, f->word, 1), 0);
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
 	memset(&args, 0xff, sizeof(args)); /* it was copied */
@@ -121,7 +122,7 @@ static void test_a_launch_waits_for_its_turn(void **state)
 static void test_close_cancels_a_launch(void **state)
 {
 	struct fixture *f = *state;
-	struct block_copy_args args = { .items = (uintptr_t)device(f, 64), .count = 1 };
+	struct block_copy_args args = {.items = (uintptr_t)device(f, 64), .count = 1};
 
 	assert_int_equal(gpu_timeline_wait(f->gpu, f->stream, f->word, 1), 0);
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
@@ -131,9 +132,9 @@ static void test_close_cancels_a_launch(void **state)
 static void test_wrong_launches_are_refused(void **state)
 {
 	struct fixture *f = *state;
-	const struct gpu_shape sound = { .grid = { 1, 1, 1 }, .block = 32 };
-	struct gpu_shape wrong[] = { sound, sound, sound, sound, sound, sound };
-	struct block_copy_args args = { .count = 0 };
+	const struct gpu_shape sound = {.grid = {1, 1, 1}, .block = 32};
+	struct gpu_shape wrong[] = {sound, sound, sound, sound, sound, sound};
+	struct block_copy_args args = {.count = 0};
 	struct gpu_stream *stream;
 	struct gpu *owner, *other;
 
@@ -144,9 +145,11 @@ static void test_wrong_launches_are_refused(void **state)
 	wrong[4].block = 0;
 	wrong[5].shared_bytes = GPU_SHARED_MAX + 1;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
-		assert_int_equal(gpu_launch(f->gpu, GPU_KERNEL_BLOCK_COPY, &wrong[i], &args, sizeof(args), f->stream), -EINVAL);
+		assert_int_equal(
+			gpu_launch(f->gpu, GPU_KERNEL_BLOCK_COPY, &wrong[i], &args, sizeof(args), f->stream), -EINVAL);
 	assert_int_equal(gpu_launch(f->gpu, GPU_KERNEL_KINDS, &sound, &args, sizeof(args), f->stream), -EINVAL);
-	assert_int_equal(gpu_launch(f->gpu, GPU_KERNEL_BLOCK_COPY, &sound, &args, sizeof(args) - 8, f->stream), -EINVAL);
+	assert_int_equal(
+		gpu_launch(f->gpu, GPU_KERNEL_BLOCK_COPY, &sound, &args, sizeof(args) - 8, f->stream), -EINVAL);
 	assert_int_equal(gpu_launch(f->gpu, GPU_KERNEL_BLOCK_COPY, &sound, NULL, sizeof(args), f->stream), -EINVAL);
 	assert_int_equal(gpu_launch(f->gpu, GPU_KERNEL_BLOCK_COPY, NULL, &args, sizeof(args), f->stream), -EINVAL);
 	assert_int_equal(gpu_launch(f->gpu, GPU_KERNEL_BLOCK_COPY, &sound, &args, sizeof(args), NULL), -EINVAL);
@@ -168,7 +171,8 @@ static void test_the_table_is_whole(void **state)
 	for (int i = 0; i < GPU_KERNEL_KINDS; i++) {
 		assert_non_null(gpu_kernels[i].name);
 		assert_non_null(gpu_kernels[i].host);
-		assert_true(gpu_kernels[i].args_bytes && gpu_kernels[i].args_bytes % 8 == 0 && gpu_kernels[i].args_bytes <= 4096);
+		assert_true(gpu_kernels[i].args_bytes && gpu_kernels[i].args_bytes % 8 == 0 &&
+			gpu_kernels[i].args_bytes <= 4096);
 		/* all images or none: nvcc was there or was not */
 		assert_int_equal(!gpu_kernel_images[gpu_kernels[i].image], !gpu_kernel_images[0]);
 	}
@@ -241,8 +245,8 @@ static float tensor_get(const struct tensor *t, const void *values, uint64_t at)
 {
 	if (t->args.element == ELEMENT_F32)
 		return ((const float *)values)[at];
-	return t->args.element == ELEMENT_F16 ? float_of_f16(((const uint16_t *)values)[at]) :
-		float_of_bf16(((const uint16_t *)values)[at]);
+	return t->args.element == ELEMENT_F16 ? float_of_f16(((const uint16_t *)values)[at])
+					      : float_of_bf16(((const uint16_t *)values)[at]);
 }
 
 static void tensor_set(struct tensor *t, uint64_t at, float value)
@@ -250,12 +254,13 @@ static void tensor_set(struct tensor *t, uint64_t at, float value)
 	if (t->args.element == ELEMENT_F32)
 		((float *)t->values)[at] = value;
 	else
-		((uint16_t *)t->values)[at] = t->args.element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
+		((uint16_t *)t->values)[at] =
+			t->args.element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
 static struct tensor tensor_new(struct fixture *f, uint32_t element, uint64_t rows, uint64_t columns, uint32_t group)
 {
-	struct tensor t = { .count = rows * columns };
+	struct tensor t = {.count = rows * columns};
 
 	f->used = 0;
 	t.error = device(f, sizeof(*t.error));
@@ -263,7 +268,7 @@ static struct tensor tensor_new(struct fixture *f, uint32_t element, uint64_t ro
 	t.scales = device(f, rows * quantise_groups(columns, group) * 2);
 	t.values = device(f, t.count * 4);
 	t.back = device(f, t.count * 4);
-	*t.error = (struct quantise_error){ 0 };
+	*t.error = (struct quantise_error){0};
 	t.args = (struct quantise_args){
 		.values = (uintptr_t)t.values,
 		.codes = (uintptr_t)t.codes,
@@ -289,7 +294,10 @@ static void there_and_back(struct fixture *f, struct tensor *t)
 	finish(f);
 }
 
-/* Each value is back within half a step of its group, and rounding to the element; sums of errors are those of what came back. */
+/*
+ * Each value is back within half a step of its group, and rounding to the element; sums of errors are those of what
+ * came back.
+ */
 static void tensor_check(const struct tensor *t)
 {
 	uint64_t columns = t->args.columns, length = t->args.group ? t->args.group : columns;
@@ -298,8 +306,11 @@ static void tensor_check(const struct tensor *t)
 
 	for (uint64_t i = 0; i < t->count; i++) {
 		uint64_t index = i / columns * groups + i % columns / length;
-		double value = tensor_get(t, t->values, i), step = float_of_bf16(t->scales[index]), exact = t->codes[i] * step;
-		double rounding = t->args.element == ELEMENT_F16 ? 0x1p-11 : t->args.element == ELEMENT_BF16 ? 0x1p-8 : 0x1p-23;
+		double value = tensor_get(t, t->values, i), step = float_of_bf16(t->scales[index]),
+		       exact = t->codes[i] * step;
+		double rounding = t->args.element == ELEMENT_F16 ? 0x1p-11
+			: t->args.element == ELEMENT_BF16        ? 0x1p-8
+								 : 0x1p-23;
 
 		assert_true(fabs(value - exact) <= step * 0.5000001);
 		assert_true(fabs(tensor_get(t, t->back, i) - exact) <= fabs(exact) * rounding + 0x1p-25);
@@ -314,8 +325,8 @@ static void tensor_check(const struct tensor *t)
 
 static void test_quantise_all_elements_and_groups(void **state)
 {
-	static const uint32_t groups[] = { 1, 8, 32, 64, 128, 100, 0 };
-	static const uint64_t shapes[][2] = { { 1, 1 }, { 16, 128 }, { 5, 333 }, { 64, 1024 }, { 3, 127 } };
+	static const uint32_t groups[] = {1, 8, 32, 64, 128, 100, 0};
+	static const uint64_t shapes[][2] = {{1, 1}, {16, 128}, {5, 333}, {64, 1024}, {3, 127}};
 	struct fixture *f = *state;
 
 	for (uint32_t element = 0; element < ELEMENTS; element++)
@@ -328,7 +339,10 @@ static void test_quantise_all_elements_and_groups(void **state)
 			}
 }
 
-/* What the groups of 128 are for: the loss on weights that are about normal is that of 127 steps to three standard deviations. */
+/*
+ * What the groups of 128 are for: the loss on weights that are about normal is that of 127 steps to three standard
+ * deviations.
+ */
 static void test_the_loss_of_groups_of_128(void **state)
 {
 	struct fixture *f = *state;
@@ -347,10 +361,10 @@ static void test_quantise_extremes(void **state)
 	struct tensor t = tensor_new(f, ELEMENT_F32, 4, 64, 64);
 
 	for (uint64_t i = 0; i < 64; i++) {
-		tensor_set(&t, i, 0);                                  /* row 0: nothing but zeros */
-		tensor_set(&t, 64 + i, i % 2 ? 3e38f : -3e38f);        /* row 1: as large as may be */
-		tensor_set(&t, 128 + i, i == 9 ? (float)NAN : 1);      /* row 2: has no int8 form */
-		tensor_set(&t, 192 + i, i % 2 ? 1e-40f : -1e-40f);     /* row 3: too small to be normal */
+		tensor_set(&t, i, 0);                              /* row 0: nothing but zeros */
+		tensor_set(&t, 64 + i, i % 2 ? 3e38f : -3e38f);    /* row 1: as large as may be */
+		tensor_set(&t, 128 + i, i == 9 ? (float)NAN : 1);  /* row 2: has no int8 form */
+		tensor_set(&t, 192 + i, i % 2 ? 1e-40f : -1e-40f); /* row 3: too small to be normal */
 	}
 	there_and_back(f, &t);
 	for (uint64_t i = 0; i < 64; i++) {
@@ -373,7 +387,8 @@ static void test_the_largest_stay_finite(void **state)
 		struct tensor t = tensor_new(*state, element, 64, 8, 0);
 
 		for (uint64_t i = 0; i < t.count; i++)
-			tensor_set(&t, i, (i % 2 ? element_most(element) : -element_most(element)) * (1 - (float)(i / 8) / 256));
+			tensor_set(&t, i,
+				(i % 2 ? element_most(element) : -element_most(element)) * (1 - (float)(i / 8) / 256));
 		there_and_back(*state, &t);
 		for (uint64_t i = 0; i < t.count; i++)
 			assert_true(fabsf(tensor_get(&t, t.back, i)) <= element_most(element));
@@ -432,7 +447,7 @@ static void test_block_copy(void **state)
 	struct block_copy_item *items = device(f, ITEMS * sizeof(*items));
 	uint8_t *from = device(f, ITEMS * SLOT), *to = device(f, ITEMS * SLOT);
 	uint8_t *expected = calloc(ITEMS, SLOT);
-	struct block_copy_args args = { .items = (uintptr_t)items, .bytes_max = SLOT, .count = ITEMS };
+	struct block_copy_args args = {.items = (uintptr_t)items, .bytes_max = SLOT, .count = ITEMS};
 
 	assert_non_null(expected);
 	for (uint32_t i = 0; i < ITEMS * SLOT; i++)
@@ -441,8 +456,8 @@ static void test_block_copy(void **state)
 		uint32_t skew = random_bits(f) % 32, bytes = i % 7 ? random_bits(f) % (SLOT - 32) : 0;
 		uint32_t source = (i * 7 + 3) % ITEMS;
 
-		items[i] = (struct block_copy_item){ (uintptr_t)(to + i * SLOT + skew), (uintptr_t)(from + source * SLOT),
-			bytes };
+		items[i] = (struct block_copy_item){
+			(uintptr_t)(to + i * SLOT + skew), (uintptr_t)(from + source * SLOT), bytes};
 		memcpy(expected + i * SLOT + skew, from + source * SLOT, bytes);
 	}
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
@@ -452,9 +467,9 @@ static void test_block_copy(void **state)
 
 	args.count = 0;
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
-	args = (struct block_copy_args){ .items = (uintptr_t)items + 4, .count = 1 };
+	args = (struct block_copy_args){.items = (uintptr_t)items + 4, .count = 1};
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), -EINVAL);
-	args = (struct block_copy_args){ .count = 1 };
+	args = (struct block_copy_args){.count = 1};
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), -EINVAL);
 	assert_int_equal(gpu_calls(f->gpu, GPU_CALL_LAUNCH), 1);
 }

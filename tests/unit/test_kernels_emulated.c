@@ -1,10 +1,10 @@
 /*
  * test_kernels_emulated.c - the CUDA code of cuda/kernels/, run on the CPU.
  *
- * Goal: what the .cu files compute is right, in bounds and aligned before a GPU has ever seen them: the LoRA kernels against
- * float64, the others against their references. Method: tests/emulated/ runs each thread as a fiber and tensor operations by the
- * manual; every place is allocated by itself, so that AddressSanitizer (make asan) knows where it ends. The order of blocks is
- * shuffled.
+ * Goal: what the .cu files compute is right, in bounds and aligned before a GPU has ever seen them: the LoRA kernels
+ * against float64, the others against their references. Method: tests/emulated/ runs each thread as a fiber and tensor
+ * operations by the manual; every place is allocated by itself, so that AddressSanitizer (make asan) knows where it
+ * ends. The order of blocks is shuffled.
  */
 #include "tests/emulated/emulator.h"
 #include "tests/unit/lora_cases.h"
@@ -62,20 +62,20 @@ static void test_lora_plain(void **state)
 /* Codes and scales are those of the reference to the bit. */
 static void test_quantise(void **state)
 {
-	static const uint32_t groups[] = { 128, 64, 100, 0 };
+	static const uint32_t groups[] = {128, 64, 100, 0};
 	struct rig *rig = *state;
 
 	for (uint32_t element = 0; element < ELEMENTS; element++)
 		for (size_t g = 0; g < sizeof(groups) / sizeof(*groups); g++) {
 			uint64_t rows = 7, columns = 300, count = rows * columns;
 			uint64_t scales = rows * quantise_groups(columns, groups[g]) * 2;
-			struct quantise_error sum = { 0 };
+			struct quantise_error sum = {0};
 			struct place values = rig_place(rig, count * element_bytes(element));
 			struct place back = rig_place(rig, count * element_bytes(element));
-			struct place codes[2] = { rig_place(rig, count), rig_place(rig, count) };
-			struct place scale[2] = { rig_place(rig, scales), rig_place(rig, scales) };
-			struct place error[2] = { rig_place(rig, sizeof(sum)), rig_place(rig, sizeof(sum)) };
-			struct quantise_error *errors[2] = { error[0].host, error[1].host };
+			struct place codes[2] = {rig_place(rig, count), rig_place(rig, count)};
+			struct place scale[2] = {rig_place(rig, scales), rig_place(rig, scales)};
+			struct place error[2] = {rig_place(rig, sizeof(sum)), rig_place(rig, sizeof(sum))};
+			struct quantise_error *errors[2] = {error[0].host, error[1].host};
 			struct quantise_args args[2];
 
 			for (uint64_t i = 0; i < count; i++) {
@@ -89,8 +89,8 @@ static void test_quantise(void **state)
 			}
 			for (int i = 0; i < 2; i++) {
 				*errors[i] = sum;
-				args[i] = (struct quantise_args){ values.device, codes[i].device, scale[i].device, error[i].device,
-					rows, columns, groups[g], element };
+				args[i] = (struct quantise_args){values.device, codes[i].device, scale[i].device,
+					error[i].device, rows, columns, groups[g], element};
 			}
 			assert_int_equal(quantise_queue(rig->gpu, &args[0], rig->stream), 0);
 			quantise_host(&args[1]);
@@ -113,7 +113,7 @@ static void test_block_copy(void **state)
 	struct rig *rig = *state;
 	struct place list = rig_place(rig, ITEMS * sizeof(struct block_copy_item));
 	struct block_copy_item *items = list.host;
-	struct block_copy_args args = { .items = list.device, .bytes_max = 40000, .count = ITEMS };
+	struct block_copy_args args = {.items = list.device, .bytes_max = 40000, .count = ITEMS};
 	struct place from[ITEMS], to[ITEMS];
 
 	for (uint32_t i = 0; i < ITEMS; i++) {
@@ -121,7 +121,7 @@ static void test_block_copy(void **state)
 		to[i] = rig_place(rig, from[i].bytes);
 		for (uint64_t at = 0; at < from[i].bytes; at++)
 			((uint8_t *)from[i].host)[at] = (uint8_t)rig_random(rig);
-		items[i] = (struct block_copy_item){ to[i].device, from[i].device, i == 3 ? 0 : from[i].bytes };
+		items[i] = (struct block_copy_item){to[i].device, from[i].device, i == 3 ? 0 : from[i].bytes};
 		if (i == 4) { /* not aligned */
 			items[i].to++;
 			items[i].bytes--;

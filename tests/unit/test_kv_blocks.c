@@ -1,10 +1,10 @@
 /*
  * test_kv_blocks.c - the numbers behind a KV cache: sets with a lowest member, and blocks in chunks.
  *
- * Goal: the lowest member and the next one are right at all sizes and edges of words; blocks are in use, cached, free or in a hole, chunks held,
- * offered or holes, and counts agree.
- * Method: cases at the edges, and random steps against plain arrays. The seed is printed; GPOOL_TEST_SEED= takes it back,
- * GPOOL_TEST_SCALE= makes it longer.
+ * Goal: the lowest member and the next one are right at all sizes and edges of words; blocks are in use, cached, free
+ * or in a hole, chunks held, offered or holes, and counts agree.
+ * Method: cases at the edges, and random steps against plain arrays. The seed is printed; GPOOL_TEST_SEED= takes it
+ * back, GPOOL_TEST_SCALE= makes it longer.
  */
 #include "client/kv/block_pool.h"
 

@@ -1,9 +1,9 @@
 /*
  * test_kv_budget.c - bytes per second.
  *
- * Goal: over any time no more is spent than a bucket's content and what came in since; nothing is lost to rounding, however often somebody
- * looks; slow rates come to a whole piece at last. Method: a clock that the test sets; random steps against exact numbers, with a seed that
- * is printed and that GPOOL_TEST_SEED= takes back.
+ * Goal: over any time no more is spent than a bucket's content and what came in since; nothing is lost to rounding,
+ * however often somebody looks; slow rates come to a whole piece at last. Method: a clock that the test sets; random
+ * steps against exact numbers, with a seed that is printed and that GPOOL_TEST_SEED= takes back.
  */
 #include "client/kv/budget.h"
 
@@ -79,7 +79,8 @@ static void test_at_the_edges(void **state)
 static void test_by_chance(void **state)
 {
 	const char *given = getenv("GPOOL_TEST_SEED");
-	uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)(uintptr_t)&given ^ 0x9e3779b97f4a7c15, now = 0, spent;
+	uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)(uintptr_t)&given ^ 0x9e3779b97f4a7c15, now = 0,
+		 spent;
 	const uint64_t rate = 1 + seed % 100000000, most = rate > 4096 ? rate : 4096;
 	struct budget budget;
 

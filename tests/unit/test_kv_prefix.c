@@ -1,10 +1,10 @@
 /*
  * test_kv_prefix.c - keys of blocks, the table from keys to blocks, and the order in which cached blocks go.
  *
- * Goal: whatever decides about keys and values decides about the key, each part of it and the order of tokens, and nothing else does; the
- * table finds what is in it and nothing else, however keys collide in it. Method: keys that differ in one thing; random steps against plain
- * arrays, with keys that crowd a few places of the table. The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it
- * longer.
+ * Goal: whatever decides about keys and values decides about the key, each part of it and the order of tokens, and
+ * nothing else does; the table finds what is in it and nothing else, however keys collide in it. Method: keys that
+ * differ in one thing; random steps against plain arrays, with keys that crowd a few places of the table. The seed is
+ * printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
  */
 #include "client/kv/block_lru.h"
 #include "client/kv/prefix_table.h"
@@ -41,8 +41,13 @@ static uint32_t steps(void)
 
 enum { TOKENS = 16 };
 
-static const struct prefix_identity plain = {
-	.model = {1, 2, 3}, .layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2, .block_tokens = TOKENS, .salt = {7, 8}};
+static const struct prefix_identity plain = {.model = {1, 2, 3},
+	.layers = 4,
+	.kv_heads = 2,
+	.head_size = 64,
+	.dtype_bytes = 2,
+	.block_tokens = TOKENS,
+	.salt = {7, 8}};
 
 static void test_same_parts_same_key(void **state)
 {
@@ -98,7 +103,8 @@ static void test_order_of_blocks_counts(void **state)
 {
 	const uint32_t a[TOKENS] = {1}, b[TOKENS] = {2};
 	struct prefix_key root = prefix_key_root(&plain), first = prefix_key_next(root, a, TOKENS);
-	struct prefix_key a_b = prefix_key_next(first, b, TOKENS), b_a = prefix_key_next(prefix_key_next(root, b, TOKENS), a, TOKENS);
+	struct prefix_key a_b = prefix_key_next(first, b, TOKENS),
+			  b_a = prefix_key_next(prefix_key_next(root, b, TOKENS), a, TOKENS);
 
 	(void)state;
 	assert_false(prefix_key_same(prefix_key_next(first, a, TOKENS), first));
@@ -123,7 +129,7 @@ enum { BLOCKS = 40, KEYS = 120 };
 
 struct model {
 	struct prefix_key keys[KEYS];
-	uint32_t block[KEYS];   /* that has it, or PREFIX_NONE */
+	uint32_t block[KEYS];    /* that has it, or PREFIX_NONE */
 	uint32_t parent[BLOCKS]; /* PREFIX_NO_KEY: has none */
 };
 
@@ -202,7 +208,10 @@ static void model_clear(struct model *model)
 		model->parent[i] = PREFIX_NO_KEY;
 }
 
-/* Keys of which many begin at one place, around the end of the table, and some that differ only in what the slots do not have. */
+/*
+ * Keys of which many begin at one place, around the end of the table, and some that differ only in what the slots do
+ * not have.
+ */
 static void crowd(struct model *model)
 {
 	for (uint32_t i = 0; i < KEYS; i++)

@@ -1,8 +1,9 @@
 /*
  * test_layout.c - the description of what successive modules share (agent/base/layout.h).
  *
- * Goal: the description is complete, a change of any described field is found and named, and what may be added is accepted. Method: the
- * headers are read and each struct and field in them is looked up in the description; copies of the description with one change each.
+ * Goal: the description is complete, a change of any described field is found and named, and what may be added is
+ * accepted. Method: the headers are read and each struct and field in them is looked up in the description; copies of
+ * the description with one change each.
  */
 #include "agent/base/layout.h"
 
@@ -20,14 +21,24 @@
 /* ---- the headers ---- */
 
 static const char *const headers[] = {
-	"shm/flight.h", "shm/pool_segment.h", "shm/session_segment.h", "shm/region_table.h", "shm/timeline_page.h", "shm/manifest.h",
-	"agent/base/ledger.h", "agent/config/recipe.h", "agent/base/module.h", "agent/keeper/channel.h", "agent/keeper/store.h", "agent/front/front.h",
+	"shm/flight.h",
+	"shm/pool_segment.h",
+	"shm/session_segment.h",
+	"shm/region_table.h",
+	"shm/timeline_page.h",
+	"shm/manifest.h",
+	"agent/base/ledger.h",
+	"agent/config/recipe.h",
+	"agent/base/module.h",
+	"agent/keeper/channel.h",
+	"agent/keeper/store.h",
+	"agent/front/front.h",
 	"agent/mover/ring.h",
 };
 
 /* Structs of these headers that one process alone uses. */
-static const char *const apart[] = { "flight_entry", "pool_geometry", "session_layout", "session_segment", "region_row", "region_writer",
-	"region_look", "manifest_layout", "manifest", "manifest_pool", "store" };
+static const char *const apart[] = {"flight_entry", "pool_geometry", "session_layout", "session_segment", "region_row",
+	"region_writer", "region_look", "manifest_layout", "manifest", "manifest_pool", "store"};
 
 static char *header_read(const char *name)
 {
@@ -108,8 +119,8 @@ static bool is_word(char c)
 }
 
 /*
- * The name that a declaration ends with; of a pointer to a function or an array, the name in its inner parentheses. Zero length: none, as
- * between the braces of a union without a name.
+ * The name that a declaration ends with; of a pointer to a function or an array, the name in its inner parentheses.
+ * Zero length: none, as between the braces of a union without a name.
  */
 static const char *declared(const char *from, const char *to, size_t *length)
 {
@@ -147,7 +158,8 @@ static uint32_t fields_check(const struct layout_part *part, const char *body, c
 		if (!length)
 			continue;
 		if (!part_has(part, name, length))
-			fail_msg("agent/base/layout.def has no field '%.*s' of struct %s", (int)length, name, part->name);
+			fail_msg("agent/base/layout.def has no field '%.*s' of struct %s", (int)length, name,
+				part->name);
 		count++;
 	}
 	return count;
@@ -180,7 +192,8 @@ static void test_every_struct_is_described(void **state)
 				continue;
 			part = part_of(name, length);
 			if (!part)
-				fail_msg("agent/base/layout.def has no struct '%.*s' of %s", (int)length, name, headers[i]);
+				fail_msg("agent/base/layout.def has no struct '%.*s' of %s", (int)length, name,
+					headers[i]);
 			fields += fields_check(part, open + 1, strstr(open, "\n};"));
 			structs++;
 		}
@@ -214,7 +227,7 @@ static struct layout_part *copy_of(const char *name)
 
 	assert_true(layout_own.part_count + 1 < COUNT(copy.parts));
 	memcpy(copy.parts, layout_own.parts, layout_own.part_count * sizeof(copy.parts[0]));
-	copy.layout = (struct layout){ layout_own.part_count, 0, copy.parts };
+	copy.layout = (struct layout){layout_own.part_count, 0, copy.parts};
 	for (uint32_t i = 0; i < layout_own.part_count; i++)
 		if (!strcmp(copy.parts[i].name, name))
 			found = &copy.parts[i];
@@ -282,15 +295,15 @@ static void test_additions(void **state)
 	(void)state;
 	copy_of("ledger_page");
 	changed[changed_count] = changed[changed_count - 1];
-	changed[changed_count - 1] = (struct layout_field){ "later", 4, 4 };
+	changed[changed_count - 1] = (struct layout_field){"later", 4, 4};
 	changed[changed_count++].bytes = 8;
 	differs(LAYOUT_SHARED, "ledger_page.later");
 	/* A struct that begins with its size may grow, and so may lists of constants. */
 	copy_of("module_start");
-	changed[changed_count++] = (struct layout_field){ "later", 200, 8 };
+	changed[changed_count++] = (struct layout_field){"later", 200, 8};
 	differs(0, "");
 	copy_of("values of keep_kind");
-	changed[changed_count++] = (struct layout_field){ "KEEP_LATER", 7, 0 };
+	changed[changed_count++] = (struct layout_field){"KEEP_LATER", 7, 0};
 	differs(0, "");
 	copy_of("module_start");
 	changed[2].at += 8;
@@ -300,14 +313,14 @@ static void test_additions(void **state)
 	part->name = "message later";
 	differs(0, "");
 	copy_of("message version_reply");
-	changed[changed_count++] = (struct layout_field){ "later", 2, 4 };
+	changed[changed_count++] = (struct layout_field){"later", 2, 4};
 	differs(LAYOUT_MESSAGE, "message version_reply.later");
 	/* A struct that one side alone shares. */
 	part = copy_of("ledger_page");
 	part->name = "later";
 	differs(LAYOUT_SHARED, NULL);
 	part = copy_of("recipe");
-	copy.parts[copy.layout.part_count++] = (struct layout_part){ "later", part->fields, LAYOUT_INTERFACE, 0 };
+	copy.parts[copy.layout.part_count++] = (struct layout_part){"later", part->fields, LAYOUT_INTERFACE, 0};
 	differs(LAYOUT_INTERFACE, "later");
 }
 

@@ -1,7 +1,7 @@
 /*
  * Goal: pages in a lease bitmap are never lost, never handed out twice, and best fit and first fit find what is there.
- * Method: each call against a plain array of booleans, at word borders and at random; then threads that claim and put runs at
- * once and stamp what they own, so that a page with two owners is seen.
+ * Method: each call against a plain array of booleans, at word borders and at random; then threads that claim and put
+ * runs at once and stamp what they own, so that a page with two owners is seen.
  */
 #include "shm/lease_bitmap.h"
 
@@ -47,7 +47,8 @@ static void test_mask_covers_exactly_the_run(void **state)
 				for (uint32_t at = 0; at < 64; at++) {
 					uint32_t page = word * 64 + at;
 
-					assert_int_equal(lease_mask(word, first, count) >> at & 1, page >= first && page < first + count);
+					assert_int_equal(lease_mask(word, first, count) >> at & 1,
+						page >= first && page < first + count);
 				}
 }
 

@@ -1,8 +1,9 @@
 /*
  * test_lora.c - the LoRA kernels on the host back end, and what prepares their work: tiles, batches, refusals.
  *
- * Goal: within 1e-3 (fp16) and 1e-2 (bf16) of float64 for any shape, rank and batch; nobody else's bits touched; the same bits
- * alone and in a batch. Method: lora_rig.h makes layers whose tiles are scattered over pages, and computes what must come out.
+ * Goal: within 1e-3 (fp16) and 1e-2 (bf16) of float64 for any shape, rank and batch; nobody else's bits touched; the
+ * same bits alone and in a batch. Method: lora_rig.h makes layers whose tiles are scattered over pages, and computes
+ * what must come out.
  */
 #include "tests/unit/lora_cases.h"
 
@@ -56,15 +57,15 @@ static void test_plain(void **state)
 static void test_wrong_args_are_refused(void **state)
 {
 	struct rig *rig = *state;
-	struct layer_shape shape = { .element = ELEMENT_F16, .in = 64, .out = 64, .adapter_count = 1, .rank_max = 8,
-		.tokens_max = 4 };
-	static const uint32_t ranks[] = { 8 };
+	struct layer_shape shape = {
+		.element = ELEMENT_F16, .in = 64, .out = 64, .adapter_count = 1, .rank_max = 8, .tokens_max = 4};
+	static const uint32_t ranks[] = {8};
 	struct lora_plain_args plain;
 	struct lora_args wrong[21];
 	struct layer layer;
 
 	layer_init(&layer, rig, &shape, ranks);
-	layer_batch(&layer, (const int32_t[]){ 0 }, 1);
+	layer_batch(&layer, (const int32_t[]){0}, 1);
 	for (size_t i = 0; i < 21; i++)
 		wrong[i] = layer.args;
 	wrong[0].element = ELEMENT_F32;
@@ -89,7 +90,7 @@ static void test_wrong_args_are_refused(void **state)
 	wrong[19].out = wrong[19].y_stride = LORA_TOKENS_MAX + 8;
 	wrong[20].adapter_stride = sizeof(struct lora_adapter) + 4;
 	for (size_t i = 0; i < 21; i++) {
-		plain = (struct lora_plain_args){ .lora = wrong[i], .piece_count = 1 };
+		plain = (struct lora_plain_args){.lora = wrong[i], .piece_count = 1};
 		assert_int_equal(lora_shrink_queue(rig->gpu, &wrong[i], rig->stream), -EINVAL);
 		assert_int_equal(lora_expand_queue(rig->gpu, &wrong[i], rig->stream), -EINVAL);
 		assert_int_equal(lora_plain_queue(rig->gpu, &plain, rig->stream), -EINVAL);
@@ -104,10 +105,10 @@ static void test_wrong_args_are_refused(void **state)
 static void test_a_wrong_batch_is_left_out(void **state)
 {
 	struct rig *rig = *state;
-	struct layer_shape shape = { .element = ELEMENT_F16, .in = 64, .out = 64, .adapter_count = 2, .rank_max = 8,
-		.tokens_max = 4 };
-	static const uint32_t ranks[] = { 8, 8 };
-	const int32_t none[] = { -1, -1, -1, -1 };
+	struct layer_shape shape = {
+		.element = ELEMENT_F16, .in = 64, .out = 64, .adapter_count = 2, .rank_max = 8, .tokens_max = 4};
+	static const uint32_t ranks[] = {8, 8};
+	const int32_t none[] = {-1, -1, -1, -1};
 	struct lora_batch *batch;
 	struct lora_piece *piece;
 	struct layer layer;
@@ -116,22 +117,13 @@ static void test_a_wrong_batch_is_left_out(void **state)
 	batch = layer.batch.host;
 	piece = (struct lora_piece *)(batch + 1);
 	for (int wrong = 0; wrong < 5; wrong++) {
-		lora_batch_build(batch, 4, (const int32_t[]){ 1, 1, 1, 1 }, 4, 2);
+		lora_batch_build(batch, 4, (const int32_t[]){1, 1, 1, 1}, 4, 2);
 		switch (wrong) {
-		case 0:
-			piece->adapter = 2;
-			break;
-		case 1:
-			piece->adapter = -1;
-			break;
-		case 2:
-			piece->count = 5;
-			break;
-		case 3:
-			piece->begin = UINT32_MAX;
-			break;
-		default:
-			batch->tokens_max = 5;
+		case 0: piece->adapter = 2; break;
+		case 1: piece->adapter = -1; break;
+		case 2: piece->count = 5; break;
+		case 3: piece->begin = UINT32_MAX; break;
+		default: batch->tokens_max = 5;
 		}
 		rig_upload(rig, &layer.batch);
 		layer_run(&layer);
@@ -151,7 +143,7 @@ static void test_batch_build(void **state)
 	assert_non_null(batch);
 	for (uint32_t tokens = 0; tokens <= TOKENS; tokens += 1 + rig_random(rig) % 300) {
 		uint32_t count = 1 + rig_random(rig) % 50, seen = 0, with = 0;
-		bool done[TOKENS] = { false };
+		bool done[TOKENS] = {false};
 
 		case_adapters(rig, adapters, tokens, count);
 		for (uint32_t i = 0; i < tokens; i++)
@@ -175,7 +167,8 @@ static void test_batch_build(void **state)
 		}
 		assert_int_equal(seen, with);
 		/* what grids are made for */
-		assert_true(pieces <= (int)((batch->split ? with / LORA_PIECE_SMALL : with / LORA_PIECE_LARGE) + count));
+		assert_true(
+			pieces <= (int)((batch->split ? with / LORA_PIECE_SMALL : with / LORA_PIECE_LARGE) + count));
 	}
 	adapters[0] = 7;
 	assert_int_equal(lora_batch_build(batch, TOKENS, adapters, 1, 7), -EINVAL);
@@ -188,9 +181,10 @@ static void test_batch_build(void **state)
 static void test_tiles(void **state)
 {
 	enum { RANK = 3, COLUMNS = 300 };
-	uint16_t matrix[RANK][COLUMNS], turned[COLUMNS][RANK], tile[RANK][LORA_TILE_COLUMNS], other[RANK][LORA_TILE_COLUMNS];
-	uint64_t runs[] = { 0x9000000, 0x5000000 };
-	struct lora_matrix places = { .first = 0x1000100, .more = (uintptr_t)runs, .head_tiles = 2, .run_tiles = 3 };
+	uint16_t matrix[RANK][COLUMNS], turned[COLUMNS][RANK], tile[RANK][LORA_TILE_COLUMNS],
+		other[RANK][LORA_TILE_COLUMNS];
+	uint64_t runs[] = {0x9000000, 0x5000000};
+	struct lora_matrix places = {.first = 0x1000100, .more = (uintptr_t)runs, .head_tiles = 2, .run_tiles = 3};
 
 	(void)state;
 	assert_int_equal(lora_tiles(COLUMNS), 3);

@@ -1,10 +1,10 @@
 /*
  * test_lora_scheduler.c - which waiting request starts next.
  *
- * Goal: no request is bypassed for longer than the bound, whatever comes when; batches keep their limits; orders are what they
- * say; what has to be loaded is told, and everybody is served in the end. Method: small queues whose batches are known, and
- * random arrivals, loads and ends, watched by a model that only keeps lists. The seed is printed; GPOOL_TEST_SEED= takes it back,
- * GPOOL_TEST_SCALE= makes it longer.
+ * Goal: no request is bypassed for longer than the bound, whatever comes when; batches keep their limits; orders are
+ * what they say; what has to be loaded is told, and everybody is served in the end. Method: small queues whose batches
+ * are known, and random arrivals, loads and ends, watched by a model that only keeps lists. The seed is printed;
+ * GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
  */
 #include "client/lora/serve/scheduler.h"
 
@@ -387,7 +387,8 @@ static struct {
 
 static void model_add(void)
 {
-	uint32_t adapter = any(8) ? any(any(3) ? 10 : ADAPTERS) : LORA_NO_ADAPTER, tokens = 1 + any(any(5) ? 100 : 1500), request;
+	uint32_t adapter = any(8) ? any(any(3) ? 10 : ADAPTERS) : LORA_NO_ADAPTER,
+		 tokens = 1 + any(any(5) ? 100 : 1500), request;
 	int result = lora_scheduler_add(scheduler, adapter, tokens, now, &request);
 
 	if (model.waiting + model.running == REQUESTS) {
@@ -451,11 +452,13 @@ static void model_first_starts(const struct lora_options *options)
 	uint32_t first = REQUESTS;
 
 	for (uint32_t i = 0; i < REQUESTS; i++)
-		if (model.requests[i].waits && (first == REQUESTS || model.requests[i].arrival < model.requests[first].arrival))
+		if (model.requests[i].waits &&
+			(first == REQUESTS || model.requests[i].arrival < model.requests[first].arrival))
 			first = i;
 	if (first == REQUESTS || model.running || batch.start_count)
 		return;
-	assert_true(model.requests[first].adapter != LORA_NO_ADAPTER && places[model.requests[first].adapter] != LORA_RESIDENT);
+	assert_true(model.requests[first].adapter != LORA_NO_ADAPTER &&
+		places[model.requests[first].adapter] != LORA_RESIDENT);
 	assert_int_equal(batch.wanted[0], model.requests[first].adapter);
 	if (model.requests[first].passed_us && now - model.requests[first].passed_us >= options->patience_us)
 		assert_int_equal(batch.start_count, 0);

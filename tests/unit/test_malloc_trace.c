@@ -1,8 +1,9 @@
 /*
  * test_malloc_trace.c - traces of allocations as text, random traces, and the percentiles of latencies.
  *
- * Goal: what is not exactly a trace is refused with name, line and field; what is written reads back the same; a made trace keeps to its
- * recipe and is the same each time; a percentile is right within 1/32. Method: texts are read from memory.
+ * Goal: what is not exactly a trace is refused with name, line and field; what is written reads back the same; a made
+ * trace keeps to its recipe and is the same each time; a percentile is right within 1/32. Method: texts are read from
+ * memory.
  */
 #include "tools/lib/malloc_make.h"
 #include "tools/lib/malloc_trace.h"
@@ -148,7 +149,8 @@ static void test_refuses_more_threads_than_can_be(void **state)
 		for (int i = 1; i <= most + 1; i++)
 			fprintf(file, "0,%d,%d,free,0,%d\n", streams ? 1 : i, streams ? i : 1, i);
 		fclose(file);
-		must_refuse(text, most + 2, streams ? "stream: more than 250 at a time" : "thread: more than 256 at a time");
+		must_refuse(text, most + 2,
+			streams ? "stream: more than 250 at a time" : "thread: more than 256 at a time");
 		free(text);
 	}
 }
@@ -197,7 +199,8 @@ static void test_time_does_not_run_backwards_in_a_place(void **state)
 /* A record whose program was killed in the middle of a line, and that lacks what it was too quick for. */
 static void test_incomplete_if_asked_for(void **state)
 {
-	static const char text[] = HEAD "0,1,1,free,0,5\n1,1,1,malloc,8,6\n2,1,1,free,8,7\n3,1,1,malloc,9,6\n4,1,1,free,9,6\n5,1,1,fr";
+	static const char text[] =
+		HEAD "0,1,1,free,0,5\n1,1,1,malloc,8,6\n2,1,1,free,8,7\n3,1,1,malloc,9,6\n4,1,1,free,9,6\n5,1,1,fr";
 	FILE *file = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
 	struct malloc_trace trace;
 	char error[MALLOC_TRACE_ERROR_BYTES];
@@ -235,8 +238,14 @@ static void test_names_a_file_that_is_not_there(void **state)
 
 /* ---- random ---- */
 
-static const struct malloc_recipe recipe = {
-	.allocations = 2000, .least = 1, .most = 4 * MIB, .cap = 100 * MIB, .chance = 73, .threads = 3, .streams = 4, .seed = 5};
+static const struct malloc_recipe recipe = {.allocations = 2000,
+	.least = 1,
+	.most = 4 * MIB,
+	.cap = 100 * MIB,
+	.chance = 73,
+	.threads = 3,
+	.streams = 4,
+	.seed = 5};
 
 static void test_made_trace_keeps_to_its_recipe(void **state)
 {
@@ -371,7 +380,8 @@ static void test_percentiles_are_close(void **state)
 	latencies_merge(&all, &parts[1]);
 	qsort(values, 20000, sizeof(*values), compare);
 	for (size_t i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
-		uint64_t exact = values[(size_t)(shares[i] * 20000 + 0.5) - 1], told = latencies_percentile(&all, shares[i]);
+		uint64_t exact = values[(size_t)(shares[i] * 20000 + 0.5) - 1],
+			 told = latencies_percentile(&all, shares[i]);
 
 		assert_true(told >= exact && told <= exact + exact / 32 + 1);
 	}

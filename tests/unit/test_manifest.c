@@ -1,8 +1,9 @@
 /*
- * test_manifest.c - manifests of named objects: what the library writes passes, and of what a liar may write nothing does.
+ * test_manifest.c - manifests of named objects: what the library writes passes, and of what a liar may write nothing
+ * does.
  *
- * Method: a good manifest is made as the library makes them; then one field of it is changed, and its hash is made right again, so
- * that the check of that field itself has to find it.
+ * Method: a good manifest is made as the library makes them; then one field of it is changed, and its hash is made
+ * right again, so that the check of that field itself has to find it.
  */
 #include "client/object/object.h"
 #include "shm/manifest.h"
@@ -19,15 +20,15 @@
 
 #include <cmocka.h>
 
-static const struct manifest_pool geometry = { .page_bytes = 4096, .page_count = 64, .pages_per_handle = 1 };
+static const struct manifest_pool geometry = {.page_bytes = 4096, .page_count = 64, .pages_per_handle = 1};
 
 /* Three allocations, one of two runs; three entries. */
 static int good(void)
 {
-	struct manifest_run runs[] = { { 0, 2, 1 }, { 10, 3, 7 }, { 5, 1, 9 }, { 63, 1, 2 } };
-	uint32_t run_counts[] = { 1, 2, 1 }, sizes[] = { 2, 4, 1 };
-	struct manifest_runs all = { runs, run_counts, sizes, 4, 3 };
-	struct draft draft = { NULL };
+	struct manifest_run runs[] = {{0, 2, 1}, {10, 3, 7}, {5, 1, 9}, {63, 1, 2}};
+	uint32_t run_counts[] = {1, 2, 1}, sizes[] = {2, 4, 1};
+	struct manifest_runs all = {runs, run_counts, sizes, 4, 3};
+	struct draft draft = {NULL};
 	int fd;
 
 	assert_int_equal(draft_set(&draft, "bb", "12345", 5), 0);
@@ -154,7 +155,8 @@ static int check_changed(void (*change)(uint8_t *bytes))
 LIES
 #undef LIE
 
-static void nothing(uint8_t *bytes)
+	static void
+	nothing(uint8_t *bytes)
 {
 	(void)bytes;
 }
@@ -213,7 +215,7 @@ static void test_hash_and_length(void **state)
 /* Where a handle is several pages, an allocation is one run: it is mapped with its handles. */
 static void test_large_handles(void **state)
 {
-	struct manifest_pool large = { .page_bytes = 4096, .page_count = 64, .pages_per_handle = 4 };
+	struct manifest_pool large = {.page_bytes = 4096, .page_count = 64, .pages_per_handle = 4};
 	struct manifest manifest;
 	int fd = good();
 
@@ -253,12 +255,12 @@ static void test_descriptors(void **state)
 
 static void test_draft_limits(void **state)
 {
-	struct draft draft = { NULL };
+	struct draft draft = {NULL};
 	char key[MANIFEST_KEY_MAX + 2];
 	char *large = calloc(1, MANIFEST_BYTES_MAX);
-	struct manifest_run run = { 0, 1, 1 };
+	struct manifest_run run = {0, 1, 1};
 	uint32_t one = 1;
-	struct manifest_runs runs = { &run, &one, &one, 1, 1 };
+	struct manifest_runs runs = {&run, &one, &one, 1, 1};
 	int fd;
 
 	(void)state;

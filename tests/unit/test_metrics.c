@@ -1,7 +1,8 @@
 /*
- * Goal: whatever names and values a sample has, what is printed is the text that Prometheus reads: escaped labels, cumulative
- * buckets, no line where there is nothing to say, and of an agent that does not answer nothing but that; and the document is what
- * the table says. Method: samples made here, and the lines that must come. Run from the root of the source tree.
+ * Goal: whatever names and values a sample has, what is printed is the text that Prometheus reads: escaped labels,
+ * cumulative buckets, no line where there is nothing to say, and of an agent that does not answer nothing but that; and
+ * the document is what the table says. Method: samples made here, and the lines that must come. Run from the root of
+ * the source tree.
  */
 #include "tools/exporter/metrics.h"
 
@@ -133,15 +134,15 @@ static void expect_labels(const char *metric, const char *labels)
 static const struct scope {
 	const char *name, *labels;
 } scopes[] = {
-#define SCOPE(name, labels, text) { #name, labels },
+#define SCOPE(name, labels, text) {#name, labels},
 #include "tools/exporter/metrics.def"
 };
 
 static const struct metric {
 	const char *scope, *name;
 } metrics[] = {
-#define METRIC(scope, kind, name, help, value) { #scope, #name },
-#define HISTOGRAM(scope, name, help, member) { #scope, #name },
+#define METRIC(scope, kind, name, help, value) {#scope, #name},
+#define HISTOGRAM(scope, name, help, member) {#scope, #name},
 #include "tools/exporter/metrics.def"
 };
 
@@ -154,7 +155,10 @@ static const char *labels_of(const struct metric *metric)
 	return NULL;
 }
 
-/* What tools/exporter/monitoring/METRICS.md lists is what is printed; README: by type of content there are bytes and nothing else. */
+/*
+ * What tools/exporter/monitoring/METRICS.md lists is what is printed; README: by type of content there are bytes and
+ * nothing else.
+ */
 static void test_labels_are_those_documented(void **state)
 {
 	struct msg_pool_status *pool = &sample.status.pools[0];
@@ -183,8 +187,8 @@ static void test_histogram(void **state)
 
 	(void)state;
 	totals->latencies_count = 32;
-	totals->latencies[2].allocations = 1; /* 4 to 8 ns: below the first bucket */
-	totals->latencies[6].allocations = 10; /* 64 to 128 ns */
+	totals->latencies[2].allocations = 1;    /* 4 to 8 ns: below the first bucket */
+	totals->latencies[6].allocations = 10;   /* 64 to 128 ns */
 	totals->latencies[31].allocations = 100; /* above the last */
 	print();
 	expect("gpool_allocation_duration_seconds_bucket{" LABELS ",le=\"6.4e-08\"} 1\n");

@@ -1,9 +1,9 @@
 /*
  * test_mover.c - does the mover bring bytes where they belong, and say so only then?
  *
- * Goal: each kind of job, on both tiers, by io_uring and by threads; what is wrong with a job, its bytes or the disk is its error
- * and harms nothing else. Method: the real mover_run() in a forked child over a real pool of the host back end (mover_rig.h);
- * what it did is looked up in the pages and tiers themselves.
+ * Goal: each kind of job, on both tiers, by io_uring and by threads; what is wrong with a job, its bytes or the disk is
+ * its error and harms nothing else. Method: the real mover_run() in a forked child over a real pool of the host back
+ * end (mover_rig.h); what it did is looked up in the pages and tiers themselves.
  */
 #include "tests/unit/mover_rig.h"
 
@@ -104,7 +104,8 @@ static void test_file(void **state)
 	if (atomic_load(&rig->ring->uring) != MOVER_FILE_URING) {
 		assert_int_equal(atomic_load(&rig->ring->uring), MOVER_FILE_THREADS);
 		assert_true(atomic_load(&rig->ring->uring_error) < 0);
-		print_message("io_uring is refused here (%s): by threads\n", strerror(-atomic_load(&rig->ring->uring_error)));
+		print_message(
+			"io_uring is refused here (%s): by threads\n", strerror(-atomic_load(&rig->ring->uring_error)));
 		skip();
 	}
 	assert_int_equal(atomic_load(&rig->ring->uring_error), 0);
@@ -257,7 +258,8 @@ static void test_all_slots_at_once(void **state)
 	/* No mover works yet, so that all of them wait in the ring. */
 	assert_int_equal(rig->mover, 0);
 	for (uint32_t i = 0; i < MOVER_JOBS; i++)
-		rig_submit(rig, MOVER_SPILL, i % PAGES, i % 2 ? MOVER_TIER_MEMORY : MOVER_TIER_FILE, i % FILE_SLOTS, 0, i);
+		rig_submit(
+			rig, MOVER_SPILL, i % PAGES, i % 2 ? MOVER_TIER_MEMORY : MOVER_TIER_FILE, i % FILE_SLOTS, 0, i);
 	assert_int_equal(mover_submit(&rig->queue, &one_more), -EAGAIN);
 	rig_start(rig);
 	rig_collect(rig, MOVER_JOBS - rig->collected);

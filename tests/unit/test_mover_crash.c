@@ -1,10 +1,10 @@
 /*
  * test_mover_crash.c - is a mover, or an agent, that dies in the middle of it all harmless?
  *
- * Goal: whatever is killed whenever, every job is done, once or twice, in an order that leaves the right bytes; results neither
- * get lost nor come before their bytes; a mover keeps nothing of its keeper's that it does not need. Method: streams of jobs that
- * undo and need each other, killed with SIGKILL after some random number of results, many times (mover_rig.h). The seed is
- * printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
+ * Goal: whatever is killed whenever, every job is done, once or twice, in an order that leaves the right bytes; results
+ * neither get lost nor come before their bytes; a mover keeps nothing of its keeper's that it does not need. Method:
+ * streams of jobs that undo and need each other, killed with SIGKILL after some random number of results, many times
+ * (mover_rig.h). The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
  */
 #include "tests/unit/mover_rig.h"
 
@@ -50,8 +50,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* A spill, a scrub and a load of each page, several times over; a load succeeds only where exactly the scrubs before it were
- * done. */
+/* A spill, a scrub and a load of each page, several times over; a load succeeds only where exactly the scrubs before it
+ * were done. */
 static void stream_submit(struct rig *rig)
 {
 	uint64_t tag = 0;

@@ -1,9 +1,9 @@
 /*
  * test_object_names.c - finding records of named objects by name.
  *
- * Goal: a record in a chain is found by its name and domain, the latest first, and no other; what somebody else has written there leads nowhere
- * else than to records, and its reader comes to an end. Method: random steps against an array, and chains of rubbish. The seed is
- * printed; GPOOL_TEST_SEED= takes it back.
+ * Goal: a record in a chain is found by its name and domain, the latest first, and no other; what somebody else has
+ * written there leads nowhere else than to records, and its reader comes to an end. Method: random steps against an
+ * array, and chains of rubbish. The seed is printed; GPOOL_TEST_SEED= takes it back.
  */
 #include "shm/object_names.h"
 
@@ -32,9 +32,13 @@ static uint32_t any(uint32_t below)
 
 static int setup(void **state)
 {
-	const struct pool_geometry geometry = {
-		.name = "p", .backend = "host", .device = "d", .page_bytes = 4096, .page_count = 10, .pages_per_handle = 1, .objects = OBJECTS - 1
-	};
+	const struct pool_geometry geometry = {.name = "p",
+		.backend = "host",
+		.device = "d",
+		.page_bytes = 4096,
+		.page_count = 10,
+		.pages_per_handle = 1,
+		.objects = OBJECTS - 1};
 
 	(void)state;
 	return pool_segment_create(&geometry, &segment, &fd);
@@ -61,7 +65,7 @@ static uint32_t found(uint32_t domain, const char *name)
 static void test_random_steps(void **state)
 {
 	const char *given = getenv("GPOOL_TEST_SEED");
-	uint64_t added[OBJECTS] = { 0 };
+	uint64_t added[OBJECTS] = {0};
 	char name[POOL_OBJECT_NAME_BYTES];
 
 	(void)state;
@@ -83,7 +87,8 @@ static void test_random_steps(void **state)
 		snprintf(name, sizeof(name), "name-%u", any(NAMES));
 		domain = any(DOMAINS);
 		for (uint32_t i = 1; i < OBJECTS; i++)
-			if (added[i] > added[latest] && segment.objects[i].domain == domain && !strcmp(segment.objects[i].name, name))
+			if (added[i] > added[latest] && segment.objects[i].domain == domain &&
+				!strcmp(segment.objects[i].name, name))
 				latest = i;
 		assert_int_equal(found(domain, name), latest);
 	}

@@ -1,9 +1,10 @@
 /*
  * test_objects_recover.c - what a successor makes of objects when an agent died between any two of its stores.
  *
- * Method: a real pool segment and ledger, with one object that is current (and read, or not) and another version of it on its way.
- * The stores of a publication, in the order in which objects_requests.c and objects.c make them, are made up to each point; then
- * the successor begins, and what it leaves must be one of the two whole states, with every page word and record in order.
+ * Method: a real pool segment and ledger, with one object that is current (and read, or not) and another version of it
+ * on its way. The stores of a publication, in the order in which objects_requests.c and objects.c make them, are made
+ * up to each point; then the successor begins, and what it leaves must be one of the two whole states, with every page
+ * word and record in order.
  */
 #include "agent/agent.h"
 #include "agent/keeper/channel.h"
@@ -23,20 +24,25 @@
 
 enum { PAGES = 32, WRITER = 3, READER = 4, OLD = 1, NEW = 2, OLD_PAGES = 3, NEW_PAGES = 4 };
 
-static const uint32_t old_pages[OLD_PAGES] = { 8, 9, 10 }, new_pages[NEW_PAGES] = { 20, 21, 25, 26 };
+static const uint32_t old_pages[OLD_PAGES] = {8, 9, 10}, new_pages[NEW_PAGES] = {20, 21, 25, 26};
 
 static struct agent *agent;
 static struct pool *pool;
 static struct module_start start;
 static struct held held[2];
-static struct config_pool pool_config = { .name = "p" };
+static struct config_pool pool_config = {.name = "p"};
 static struct session writer, reader;
 static int ends[2], fds[2];
 
 static int setup(void **state)
 {
-	struct pool_geometry geometry = { .name = "p", .backend = "host", .device = "d", .page_bytes = 4096, .page_count = PAGES,
-		.pages_per_handle = 1, .reserved_pages = 2 };
+	struct pool_geometry geometry = {.name = "p",
+		.backend = "host",
+		.device = "d",
+		.page_bytes = 4096,
+		.page_count = PAGES,
+		.pages_per_handle = 1,
+		.reserved_pages = 2};
 
 	(void)state;
 	agent = calloc(1, sizeof(*agent));
@@ -56,9 +62,9 @@ static int setup(void **state)
 	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, 0, 0, &pool->ledger, &fds[0]), 0);
 	close(fds[0]);
 	memset(held, 0, sizeof(held));
-	start = (struct module_start){ .held = held };
-	writer = (struct session){ .id = WRITER, .pool = pool };
-	reader = (struct session){ .id = READER, .pool = pool };
+	start = (struct module_start){.held = held};
+	writer = (struct session){.id = WRITER, .pool = pool};
+	reader = (struct session){.id = READER, .pool = pool};
 	return 0;
 }
 
@@ -80,19 +86,20 @@ static int teardown(void **state)
 
 static void word(uint32_t page, enum page_state state, uint32_t owner)
 {
-	atomic_store(&pool->segment.pages[page], page_word_make(state, owner, page_word_generation(pool_word(pool, page)) + 1));
+	atomic_store(&pool->segment.pages[page],
+		page_word_make(state, owner, page_word_generation(pool_word(pool, page)) + 1));
 }
 
 static int manifest_of(const uint32_t *pages, uint32_t count)
 {
 	struct manifest_run runs[8];
 	uint32_t run_counts[8], sizes[8];
-	struct manifest_runs all = { runs, run_counts, sizes, count, count };
-	struct draft draft = { NULL };
+	struct manifest_runs all = {runs, run_counts, sizes, count, count};
+	struct draft draft = {NULL};
 	int fd;
 
 	for (uint32_t i = 0; i < count; i++) {
-		runs[i] = (struct manifest_run){ pages[i], 1, page_word_generation(pool_word(pool, pages[i])) };
+		runs[i] = (struct manifest_run){pages[i], 1, page_word_generation(pool_word(pool, pages[i]))};
 		run_counts[i] = sizes[i] = 1;
 	}
 	assert_int_equal(draft_manifest(&draft, &all, 4096, &fd), 0);
@@ -125,7 +132,7 @@ static void read_by(uint32_t number, uint32_t session)
 
 static void hold(uint32_t number, int fd)
 {
-	held[start.held_count++] = (struct held){ .kind = KEEP_OBJECT, .id = number, .fd_count = 1, .fds = { fd } };
+	held[start.held_count++] = (struct held){.kind = KEEP_OBJECT, .id = number, .fd_count = 1, .fds = {fd}};
 }
 
 /* The stores of a publication up to `step`; returns false when there are not so many. */
@@ -194,7 +201,7 @@ static void begin(bool writer_lives, bool old_read)
 /* As pool_create() and sessions_restore() do it before: books and index are made from the words as they were left. */
 static void books_make(void)
 {
-	uint32_t counts[PAGE_STATES] = { 0 };
+	uint32_t counts[PAGE_STATES] = {0};
 
 	for (uint32_t page = 0; page < PAGES; page++)
 		counts[page_word_state(pool_word(pool, page))]++;
@@ -210,7 +217,8 @@ static void books_make(void)
 		session->tenant = &pool->tenants[0];
 		session->leased = 0;
 		for (uint32_t page = 0; page < PAGES; page++)
-			session->leased += page_word_owner(pool_word(pool, page)) == id && page_word_state(pool_word(pool, page)) == PAGE_LEASED;
+			session->leased += page_word_owner(pool_word(pool, page)) == id &&
+				page_word_state(pool_word(pool, page)) == PAGE_LEASED;
 		pool->tenants[0].leased += session->leased;
 	}
 }
@@ -231,8 +239,8 @@ static void found(void *context, const struct pool_finding *finding)
 static void recover(void)
 {
 	static struct session_segment none;
-	struct pool_check_session sessions[] = { { READER, &none }, { WRITER, &none } };
-	struct pool_check check = { .found = found };
+	struct pool_check_session sessions[] = {{READER, &none}, {WRITER, &none}};
+	struct pool_check check = {.found = found};
 	uint32_t leased = 0;
 
 	assert_int_equal(objects_create(pool), 0);
@@ -250,7 +258,8 @@ static uint32_t pages_in(const uint32_t *pages, uint32_t count, enum page_state 
 	uint32_t in = 0;
 
 	for (uint32_t i = 0; i < count; i++)
-		in += page_word_state(pool_word(pool, pages[i])) == state && page_word_owner(pool_word(pool, pages[i])) == owner;
+		in += page_word_state(pool_word(pool, pages[i])) == state &&
+			page_word_owner(pool_word(pool, pages[i])) == owner;
 	return in;
 }
 
@@ -259,7 +268,8 @@ static void assert_rolled_back(bool writer_lives)
 	assert_int_equal(object_current(pool, 0, "name"), OLD);
 	assert_int_equal(object_state(pool, NEW), OBJECT_NONE);
 	assert_int_equal(pages_in(old_pages, OLD_PAGES, PAGE_SHARED, OLD), OLD_PAGES);
-	assert_int_equal(writer_lives ? pages_in(new_pages, NEW_PAGES, PAGE_LEASED, WRITER) : pages_in(new_pages, NEW_PAGES, PAGE_FREE, 0),
+	assert_int_equal(writer_lives ? pages_in(new_pages, NEW_PAGES, PAGE_LEASED, WRITER)
+				      : pages_in(new_pages, NEW_PAGES, PAGE_FREE, 0),
 		NEW_PAGES);
 	assert_int_equal(pool->tenants[0].leased, OLD_PAGES + (writer_lives ? NEW_PAGES : 0));
 	assert_int_equal(writer.leased, writer_lives ? NEW_PAGES : writer.leased);
@@ -277,7 +287,9 @@ static void assert_published(bool writer_lives, bool old_read)
 	assert_int_equal(new->readers, writer_lives);
 	assert_int_equal(object_has_reader(pool, NEW, WRITER), writer_lives);
 	assert_int_equal(object_state(pool, OLD), old_read ? OBJECT_OLD : OBJECT_NONE);
-	assert_int_equal(old_read ? pages_in(old_pages, OLD_PAGES, PAGE_SHARED, OLD) : pages_in(old_pages, OLD_PAGES, PAGE_FREE, 0), OLD_PAGES);
+	assert_int_equal(old_read ? pages_in(old_pages, OLD_PAGES, PAGE_SHARED, OLD)
+				  : pages_in(old_pages, OLD_PAGES, PAGE_FREE, 0),
+		OLD_PAGES);
 	assert_int_equal(pool->tenants[0].leased, NEW_PAGES + (old_read ? OLD_PAGES : 0));
 	assert_true(atomic_load(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS]) == 2);
 	assert_true(pool->objects->of[NEW].fd > 0);

@@ -1,6 +1,7 @@
 /*
- * Goal: page_map_count() gives each leased page exactly one of needed, offered and idle, whatever its session says, and the three add up
- * to what the session leases. Method: page words and a session's entries are written by hand, honest ones and impossible ones.
+ * Goal: page_map_count() gives each leased page exactly one of needed, offered and idle, whatever its session says, and
+ * the three add up to what the session leases. Method: page words and a session's entries are written by hand, honest
+ * ones and impossible ones.
  */
 #include "shm/page_map.h"
 
@@ -37,9 +38,12 @@ static void block(uint32_t first, uint32_t count, uint64_t tag, uint32_t next)
 
 static int setup(void **state)
 {
-	static const struct pool_geometry geometry = {
-		.name = "p", .backend = "host", .device = "d", .page_bytes = 1 << 20, .page_count = PAGES, .pages_per_handle = 1
-	};
+	static const struct pool_geometry geometry = {.name = "p",
+		.backend = "host",
+		.device = "d",
+		.page_bytes = 1 << 20,
+		.page_count = PAGES,
+		.pages_per_handle = 1};
 
 	(void)state;
 	memset(&it, 0, sizeof(it));
@@ -62,7 +66,7 @@ static int teardown(void **state)
 
 static void look(void)
 {
-	const struct pool_check_session sessions[] = { { SESSION, &it.sessions[0] }, { OTHER, &it.sessions[1] } };
+	const struct pool_check_session sessions[] = {{SESSION, &it.sessions[0]}, {OTHER, &it.sessions[1]}};
 
 	page_map_fill(&it.pool, sessions, 2, it.facts);
 	page_map_count(it.facts, PAGES, it.uses);

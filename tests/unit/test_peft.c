@@ -1,9 +1,9 @@
 /*
  * test_peft.c - LoRA adapters as PEFT writes them.
  *
- * Goal: modules, ranks, scales and places are those that the two files say, by PEFT's rules; what could not be applied as B (A x) alone is
- * refused with the reason. Method: adapters that were written by the reference library (tests/fixtures/adapters), and pairs of files made here,
- * each wrong in one thing.
+ * Goal: modules, ranks, scales and places are those that the two files say, by PEFT's rules; what could not be applied
+ * as B (A x) alone is refused with the reason. Method: adapters that were written by the reference library
+ * (tests/fixtures/adapters), and pairs of files made here, each wrong in one thing.
  */
 #include "client/lora/format/peft.h"
 #include "client/lora/format/peft_config.h"
@@ -46,8 +46,8 @@ static struct peft fixture(const char *name)
 	return peft;
 }
 
-static void module_is(const struct peft_module *module, const char *path, const char *target, uint32_t layer, uint32_t rank, uint32_t in, uint32_t out,
-	double scale)
+static void module_is(const struct peft_module *module, const char *path, const char *target, uint32_t layer,
+	uint32_t rank, uint32_t in, uint32_t out, double scale)
 {
 	assert_string_equal(module->path, path);
 	assert_string_equal(module->target, target);
@@ -67,8 +67,10 @@ static void test_plain(void **state)
 	assert_int_equal(peft.layers, 2);
 	assert_int_equal(peft.rank_max, 4);
 	assert_int_equal(peft.ranks_differ, 0);
-	module_is(&peft.modules[0], "model.layers.0.self_attn.q_proj", "model.layers.*.self_attn.q_proj", 0, 4, 96, 96, 2);
-	module_is(&peft.modules[3], "model.layers.1.self_attn.v_proj", "model.layers.*.self_attn.v_proj", 1, 4, 96, 32, 2);
+	module_is(&peft.modules[0], "model.layers.0.self_attn.q_proj", "model.layers.*.self_attn.q_proj", 0, 4, 96, 96,
+		2);
+	module_is(&peft.modules[3], "model.layers.1.self_attn.v_proj", "model.layers.*.self_attn.v_proj", 1, 4, 96, 32,
+		2);
 	assert_int_equal(peft.modules[3].a.type, SAFETENSORS_F32);
 	assert_int_equal(peft.modules[3].a.bytes, 4 * 96 * 4);
 	assert_int_equal(peft.modules[3].b.bytes, 32 * 4 * 4);
@@ -84,7 +86,8 @@ static void test_half(void **state)
 	assert_int_equal(peft.count, 22);
 	for (uint32_t i = 0; i < 22; i++)
 		assert_int_equal(peft.modules[i].layer, i / 2);
-	module_is(&peft.modules[21], "model.layers.10.self_attn.v_proj", "model.layers.*.self_attn.v_proj", 10, 3, 96, 32, 6 / sqrt(3));
+	module_is(&peft.modules[21], "model.layers.10.self_attn.v_proj", "model.layers.*.self_attn.v_proj", 10, 3, 96,
+		32, 6 / sqrt(3));
 	assert_int_equal(peft.modules[0].b.type, SAFETENSORS_F16);
 	peft_free(&peft);
 }
@@ -98,11 +101,16 @@ static void test_mixed(void **state)
 	assert_int_equal(peft.count, 6);
 	assert_int_equal(peft.rank_max, 16);
 	assert_int_equal(peft.ranks_differ, 0);
-	module_is(&peft.modules[0], "model.layers.0.mlp.down_proj", "model.layers.*.mlp.down_proj", 0, 16, 160, 96, 64.0 / 16);
-	module_is(&peft.modules[1], "model.layers.0.self_attn.q_proj", "model.layers.*.self_attn.q_proj", 0, 4, 96, 96, 16.0 / 4);
-	module_is(&peft.modules[2], "model.layers.1.mlp.experts.0.up_proj", "model.layers.*.mlp.experts.0.up_proj", 1, 4, 96, 40, 2);
-	module_is(&peft.modules[3], "model.layers.1.mlp.experts.1.up_proj", "model.layers.*.mlp.experts.1.up_proj", 1, 4, 96, 40, 2);
-	module_is(&peft.modules[4], "model.layers.1.self_attn.q_proj", "model.layers.*.self_attn.q_proj", 1, 2, 96, 96, 8);
+	module_is(&peft.modules[0], "model.layers.0.mlp.down_proj", "model.layers.*.mlp.down_proj", 0, 16, 160, 96,
+		64.0 / 16);
+	module_is(&peft.modules[1], "model.layers.0.self_attn.q_proj", "model.layers.*.self_attn.q_proj", 0, 4, 96, 96,
+		16.0 / 4);
+	module_is(&peft.modules[2], "model.layers.1.mlp.experts.0.up_proj", "model.layers.*.mlp.experts.0.up_proj", 1,
+		4, 96, 40, 2);
+	module_is(&peft.modules[3], "model.layers.1.mlp.experts.1.up_proj", "model.layers.*.mlp.experts.1.up_proj", 1,
+		4, 96, 40, 2);
+	module_is(&peft.modules[4], "model.layers.1.self_attn.q_proj", "model.layers.*.self_attn.q_proj", 1, 2, 96, 96,
+		8);
 	module_is(&peft.modules[5], "lm_head", "lm_head", PEFT_NO_LAYER, 1, 96, 300, 8);
 	assert_int_equal(peft.modules[5].a.type, SAFETENSORS_BF16);
 	peft_free(&peft);
@@ -119,8 +127,9 @@ struct made {
 static void add(struct made *made, const char *name, const char *type, const char *shape, uint64_t bytes)
 {
 	made->length += (size_t)snprintf(made->header + made->length, sizeof(made->header) - made->length,
-		"%c\"base_model.model.%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%llu,%llu]}", made->length ? ',' : '{', name, type, shape,
-		(unsigned long long)made->bytes, (unsigned long long)(made->bytes + bytes));
+		"%c\"base_model.model.%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%llu,%llu]}",
+		made->length ? ',' : '{', name, type, shape, (unsigned long long)made->bytes,
+		(unsigned long long)(made->bytes + bytes));
 	made->bytes += bytes;
 }
 
@@ -217,7 +226,8 @@ static void test_taken_configs(void **state)
 {
 	static const char *const configs[] = {
 		"{" LORA "}",
-		" {" LORA ",\"lora_alpha\":8,\"use_dora\":false,\"modules_to_save\":null,\"bias\":\"none\",\"layer_replication\":[],\"new_key\":{\"a\":[1]}} \n",
+		" {" LORA ",\"lora_alpha\":8,\"use_dora\":false,\"modules_to_save\":null,\"bias\":\"none\",\"layer_"
+		"replication\":[],\"new_key\":{\"a\":[1]}} \n",
 		"{" LORA ",\"init_lora_weights\":\"gaussian\",\"rank_pattern\":null,\"alpha_pattern\":{\"k\":99}}",
 		"{" LORA ",\"r\":99,\"alpha_pattern\":{\"z\":1,\"h\\\\.(7|8)\\\\.[a-q]\":8,\"q\":5},\"lora_alpha\":1}",
 		"{" LORA ",\"alpha_pattern\":{\".*\":8}}",
@@ -245,7 +255,8 @@ static void test_steps(void **state)
 	(void)state;
 	add(&made, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.lora_A.weight", "F16", "2,8", 32);
 	add(&made, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.lora_B.weight", "F16", "8,2", 32);
-	refused(read_made("{" LORA ",\"alpha_pattern\":{\"(a+)+(b|c)\":1}}", &made, &peft), "needs more than 5000 steps on module 'aaa");
+	refused(read_made("{" LORA ",\"alpha_pattern\":{\"(a+)+(b|c)\":1}}", &made, &peft),
+		"needs more than 5000 steps on module 'aaa");
 }
 
 /* Names, types, shapes and bytes of two tensors. */
@@ -254,23 +265,33 @@ static const struct {
 	uint64_t bytes[2];
 	const char *why;
 } refused_tensors[] = {
-	{{"q.lora_A.weight", "k.lora_B.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "q.lora_A.weight': there is no lora_B"},
+	{{"q.lora_A.weight", "k.lora_B.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32},
+		"q.lora_A.weight': there is no lora_B"},
 	{{"q.lora_A.weight", "k.lora_A.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "2 lora_A and 0 lora_B"},
-	{{"q.lora_A.weight", "q.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "q.weight': neither base_model.model.MODULE.lora_A.weight"},
+	{{"q.lora_A.weight", "q.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32},
+		"q.weight': neither base_model.model.MODULE.lora_A.weight"},
 	{{"lora_A.weight", "lora_B.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "neither"},
 	{{"q.lora_A.weight", "q.lora_A.bias"}, {"F16", "F16"}, {"2,8", "8"}, {32, 16}, "it has biases"},
 	{{"q.lora_A.weight", "q.lora_magnitude_vector"}, {"F16", "F16"}, {"2,8", "8"}, {32, 16}, "DoRA"},
 	{{"q.lora_embedding_A", "q.lora_embedding_B"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "adapts an embedding"},
-	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "I16"}, {"2,8", "8,2"}, {32, 32}, "q.lora_B.weight': I16, and only"},
-	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F64", "F16"}, {"2,8", "8,2"}, {128, 32}, "q.lora_A.weight': F64, and only"},
-	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"2,8,1,1", "8,2"}, {32, 32}, "4 dimensions; only linear"},
-	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"2,8", "4,4"}, {32, 32}, "module 'q': A has rank 2, B 4"},
+	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "I16"}, {"2,8", "8,2"}, {32, 32},
+		"q.lora_B.weight': I16, and only"},
+	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F64", "F16"}, {"2,8", "8,2"}, {128, 32},
+		"q.lora_A.weight': F64, and only"},
+	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"2,8,1,1", "8,2"}, {32, 32},
+		"4 dimensions; only linear"},
+	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"2,8", "4,4"}, {32, 32},
+		"module 'q': A has rank 2, B 4"},
 	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"0,8", "8,0"}, {0, 0}, "module 'q': rank 0"},
-	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"129,8", "8,129"}, {2064, 2064}, "module 'q': rank 129, and only 1 to 128"},
-	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"1,1048577", "8,1"}, {2097154, 16}, "module 'q': 1048577 inputs"},
+	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"129,8", "8,129"}, {2064, 2064},
+		"module 'q': rank 129, and only 1 to 128"},
+	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"1,1048577", "8,1"}, {2097154, 16},
+		"module 'q': 1048577 inputs"},
 	{{"q.lora_A.weight", "q.lora_B.weight"}, {"F16", "F16"}, {"1,8", "0,1"}, {16, 0}, "8 inputs and 0 outputs"},
-	{{"h.4096.q.lora_A.weight", "h.4096.q.lora_B.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "only layers below 4096"},
-	{{"h.99999999999999999999.q.lora_A.weight", "h.99999999999999999999.q.lora_B.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32}, "only layers below"},
+	{{"h.4096.q.lora_A.weight", "h.4096.q.lora_B.weight"}, {"F16", "F16"}, {"2,8", "8,2"}, {32, 32},
+		"only layers below 4096"},
+	{{"h.99999999999999999999.q.lora_A.weight", "h.99999999999999999999.q.lora_B.weight"}, {"F16", "F16"},
+		{"2,8", "8,2"}, {32, 32}, "only layers below"},
 };
 
 static void test_refused_tensors(void **state)
@@ -281,7 +302,8 @@ static void test_refused_tensors(void **state)
 		struct peft peft;
 
 		for (int t = 0; t < 2; t++)
-			add(&made, refused_tensors[i].names[t], refused_tensors[i].types[t], refused_tensors[i].shapes[t], refused_tensors[i].bytes[t]);
+			add(&made, refused_tensors[i].names[t], refused_tensors[i].types[t],
+				refused_tensors[i].shapes[t], refused_tensors[i].bytes[t]);
 		refused(read_made("{" LORA "}", &made, &peft), refused_tensors[i].why);
 	}
 }

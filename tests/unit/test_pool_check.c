@@ -1,5 +1,6 @@
 /*
- * Goal: pool_check() is silent on a sound pool and names each broken invariant: a check that cannot fail proves nothing.
+ * Goal: pool_check() is silent on a sound pool and names each broken invariant: a check that cannot fail proves
+ * nothing.
  * Method: build a small sound pool by hand, then break one thing at a time.
  */
 #include "shm/pool_check.h"
@@ -40,9 +41,12 @@ static void block(uint32_t first, uint32_t count, uint64_t tag, uint32_t next)
 /* 0..3 idle, 4 cached, 5..8 a pinned block, 10..11 and 20..22 one stitched block, the rest free */
 static int setup(void **state)
 {
-	static const struct pool_geometry geometry = {
-		.name = "p", .backend = "host", .device = "d", .page_bytes = 1 << 20, .page_count = PAGES, .pages_per_handle = 1
-	};
+	static const struct pool_geometry geometry = {.name = "p",
+		.backend = "host",
+		.device = "d",
+		.page_bytes = 1 << 20,
+		.page_count = PAGES,
+		.pages_per_handle = 1};
 
 	(void)state;
 	memset(&it, 0, sizeof(it));
@@ -80,8 +84,8 @@ static void note(void *context, const struct pool_finding *finding)
 
 static struct pool_check look(bool quiescent)
 {
-	struct pool_check_session session = { SESSION, &it.session };
-	struct pool_check check = { .quiescent = quiescent, .found = note };
+	struct pool_check_session session = {SESSION, &it.session};
+	struct pool_check check = {.quiescent = quiescent, .found = note};
 	int result = pool_check(&it.pool, &session, 1, &check);
 
 	assert_int_equal(result, check.findings ? 1 : 0);
@@ -175,7 +179,10 @@ static void test_block_beyond_the_pool(void **state)
 	assert_true(look(true).findings >= 1);
 }
 
-/* Runs that a damaged session lays over each other cost one finding each: what a check costs is bounded by the pool, not by a liar. */
+/*
+ * Runs that a damaged session lays over each other cost one finding each: what a check costs is bounded by the pool,
+ * not by a liar.
+ */
 static void test_overlapping_heads_cost_one_finding_each(void **state)
 {
 	struct pool_check check;

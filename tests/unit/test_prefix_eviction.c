@@ -1,10 +1,11 @@
 /*
  * test_prefix_eviction.c - which node of a prefix tree goes: the tree, and both policies.
  *
- * Goal: a victim never has a pin or a kept child, and there is one whenever there is a candidate; counts are exact; what is
- * remembered is bounded; `lru` names the candidate touched longest ago, `adaptive` holds on to what comes back where LRU loses
- * it. Method: random insertions, touches, pins, evictions and removals against plain arrays, and small workloads whose outcome is
- * known. The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
+ * Goal: a victim never has a pin or a kept child, and there is one whenever there is a candidate; counts are exact;
+ * what is remembered is bounded; `lru` names the candidate touched longest ago, `adaptive` holds on to what comes back
+ * where LRU loses it. Method: random insertions, touches, pins, evictions and removals against plain arrays, and small
+ * workloads whose outcome is known. The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it
+ * longer.
  */
 #include "shm/policy/eviction.h"
 
@@ -61,7 +62,8 @@ static uint32_t model_oldest(void)
 	uint32_t oldest = EVICTION_NONE;
 
 	for (uint32_t node = 0; node < NODES; node++)
-		if (model_candidate(node) && (oldest == EVICTION_NONE || model.nodes[node].touched < model.nodes[oldest].touched))
+		if (model_candidate(node) &&
+			(oldest == EVICTION_NONE || model.nodes[node].touched < model.nodes[oldest].touched))
 			oldest = node;
 	return oldest;
 }
@@ -294,7 +296,8 @@ static void test_create_refuses(void **state)
 	assert_null(eviction);
 	eviction_destroy(NULL);
 	for (size_t i = 0; eviction_policies[i]; i++)
-		assert_ptr_equal(eviction_policy_named(eviction_policy_name(eviction_policies[i])), eviction_policies[i]);
+		assert_ptr_equal(
+			eviction_policy_named(eviction_policy_name(eviction_policies[i])), eviction_policies[i]);
 }
 
 /* ---- workloads ---- */
@@ -332,7 +335,10 @@ static bool cache_use(struct cache *cache, uint32_t key)
 	return false;
 }
 
-/* 1,500 keys one after the other, over and over, through room for 1,000: the best possible is to hold on to the same 999. */
+/*
+ * 1,500 keys one after the other, over and over, through room for 1,000: the best possible is to hold on to the same
+ * 999.
+ */
 static uint32_t loop_hits(const char *policy, uint32_t nodes)
 {
 	static struct cache cache;

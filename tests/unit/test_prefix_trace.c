@@ -1,8 +1,9 @@
 /*
  * test_prefix_trace.c - traces of prefixes as text.
  *
- * Goal: requests become paths of a tree, equal numbers behind equal ones the same node, behind others another; a text that is not
- * a trace is refused with its line and what is wrong there, and leaves nothing behind. Method: texts in memory.
+ * Goal: requests become paths of a tree, equal numbers behind equal ones the same node, behind others another; a text
+ * that is not a trace is refused with its line and what is wrong there, and leaves nothing behind. Method: texts in
+ * memory.
  */
 #include "tools/lib/prefix_trace.h"
 
@@ -42,10 +43,10 @@ static void test_paths(void **state)
 	struct prefix_trace trace;
 
 	(void)state;
-	assert_int_equal(read_text(REQUEST("1000", "[7, 8]") "\r\n \n" REQUEST("1000", "[7, 8, 7]") REQUEST("1500", "[8, 7]")
-					   REQUEST("1501", "[]") "{\"x\":{\"hash_ids\":[]},\"hash_ids\":[7,9007199254740992],"
-								 "\"output_length\":0,\"input_length\":2147483648,"
-								 "\"timestamp\":2000}",
+	assert_int_equal(read_text(REQUEST("1000", "[7, 8]") "\r\n \n" REQUEST("1000", "[7, 8, 7]") REQUEST(
+					   "1500", "[8, 7]") REQUEST("1501",
+					   "[]") "{\"x\":{\"hash_ids\":[]},\"hash_ids\":[7,9007199254740992],\"output_"
+						 "length\":0,\"input_length\":2147483648,\"timestamp\":2000}",
 				 &trace),
 		0);
 	assert_int_equal(trace.request_count, 5);
@@ -86,7 +87,8 @@ static void test_many(void **state)
 	(void)state;
 	for (int round = 0; round < 2; round++)
 		for (int i = 0; i < COUNT; i++)
-			fprintf(file, "{\"timestamp\":0,\"input_length\":0,\"output_length\":0,\"hash_ids\":[%d,5]}\n", i);
+			fprintf(file, "{\"timestamp\":0,\"input_length\":0,\"output_length\":0,\"hash_ids\":[%d,5]}\n",
+				i);
 	assert_int_equal(fclose(file), 0);
 	assert_int_equal(read_bytes(text, length, 0, &trace), 0);
 	assert_int_equal(trace.node_count, 2 * COUNT);
@@ -116,7 +118,8 @@ static void test_refuses(void **state)
 		{REQUEST("0.5", "[1]"), "timestamp: not a whole number"},
 		{REQUEST("1e300", "[1]"), "timestamp: not a whole number from 0 to 9007199254740992"},
 		{REQUEST("5", "[1]") REQUEST("4", "[1]"), "text:2: timestamp: it runs backwards"},
-		{"{\"timestamp\":0,\"input_length\":1e10,\"output_length\":1,\"hash_ids\":[]}\n", "input_length: not a whole"},
+		{"{\"timestamp\":0,\"input_length\":1e10,\"output_length\":1,\"hash_ids\":[]}\n",
+			"input_length: not a whole"},
 		{REQUEST("0", "7"), "hash_ids: not an array"},
 		{REQUEST("0", "[1,-2]"), "hash_ids: number 2 is not a whole number"},
 		{REQUEST("0", "[1,null]"), "hash_ids: number 2 is not"},

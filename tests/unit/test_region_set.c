@@ -1,9 +1,9 @@
 /*
  * test_region_set.c - the sets of regions by themselves: no agent, no driver.
  *
- * Each step is followed by region_check(), which proves all invariants. A timeline that the test writes says which fences are
- * reached. Cases by hand say where things go; a long random run says that they always add up. GPOOL_TEST_SEED= takes a seed back,
- * GPOOL_TEST_SCALE= makes it longer.
+ * Each step is followed by region_check(), which proves all invariants. A timeline that the test writes says which
+ * fences are reached. Cases by hand say where things go; a long random run says that they always add up.
+ * GPOOL_TEST_SEED= takes a seed back, GPOOL_TEST_SCALE= makes it longer.
  */
 #include "client/vm/region_set.h"
 #include "shm/timeline.h"
@@ -21,7 +21,7 @@ enum { PAGE = 4096, CHUNK_PAGES = 100 };
 static const uint64_t base = UINT64_C(1) << 40;
 
 static _Atomic uint64_t timeline[SESSION_TIMELINES];
-static struct session_segment session = { .timeline = timeline };
+static struct session_segment session = {.timeline = timeline};
 static struct region_set set;
 static struct region_chunk chunk;
 
@@ -96,8 +96,9 @@ static const char *picture(void)
 	int length = 0;
 
 	for (const struct vm_region *region = chunk.lowest; region; region = region->after)
-		length += snprintf(text + length, sizeof(text) - (size_t)length, region->kind == VM_FREE ? "[%s%u/%u%s]" : "[%s%u]",
-			&"#\0-\0\0\0*"[2 * region->kind], region->count, region->slot, region->moving ? "m" : "");
+		length += snprintf(text + length, sizeof(text) - (size_t)length,
+			region->kind == VM_FREE ? "[%s%u/%u%s]" : "[%s%u]", &"#\0-\0\0\0*"[2 * region->kind],
+			region -> count, region -> slot, region -> moving ? "m" : "");
 	return text;
 }
 
@@ -222,10 +223,10 @@ static void test_harvest_order(void **state)
 	for (int i = 0; i < 8; i++)
 		regions[i] = take(region_best(&set, 1, 2), 2, 1);
 	id = give(regions[0], 2, fence(2, 5))->id; /* unfinished, the oldest */
-	give(regions[2], 3, fence(3, 0)); /* ready */
-	give(regions[4], 1, 0);           /* our own */
-	give(regions[6], VM_NONE, 0);     /* ready */
-	give(regions[7], 1, 0);           /* our own, younger */
+	give(regions[2], 3, fence(3, 0));          /* ready */
+	give(regions[4], 1, 0);                    /* our own */
+	give(regions[6], VM_NONE, 0);              /* ready */
+	give(regions[7], 1, 0);                    /* our own, younger */
 	assert_string_equal(picture(), "[-2/2][2][-2/3][2][-2/1][2][-2/0][-2/1][#84]");
 	assert_int_equal(region_at_once(&set, 1), 8);
 	assert_int_equal(region_at_once(&set, 2), 6);
@@ -233,7 +234,7 @@ static void test_harvest_order(void **state)
 	region_harvest(&set, 1, 9, &harvest);
 	check();
 	TAILQ_FOREACH(region, &harvest.regions, by_age)
-		firsts[count++] = region->first;
+	firsts[count++] = region->first;
 	assert_int_equal(count, 5);
 	assert_int_equal(firsts[0], 8);
 	assert_int_equal(firsts[1], 14);
@@ -402,7 +403,8 @@ static void random_remap(uint32_t slot)
 	}
 	while ((region = TAILQ_FIRST(&harvest.regions))) {
 		TAILQ_REMOVE(&harvest.regions, region, by_age);
-		region_put_zombie(&set, region, region->ready == VM_UNFENCED ? fence(region->slot, ++recorded[region->slot]) : region->fence);
+		region_put_zombie(&set, region,
+			region->ready == VM_UNFENCED ? fence(region->slot, ++recorded[region->slot]) : region->fence);
 	}
 	region_put_free(&set, hole, slot, any_fence(slot));
 }
@@ -435,9 +437,7 @@ static void random_step(struct vm_region **live, uint32_t *live_count)
 		live[which] = live[--*live_count];
 		region_put_free(&set, region_carve(&set, region, region->count), slot, any_fence(slot));
 		break;
-	case 6:
-		random_remap(slot);
-		break;
+	case 6: random_remap(slot); break;
 	case 7:
 		if (slot && recorded[slot] > timeline[slot])
 			timeline[slot] += 1 + any((uint32_t)(recorded[slot] - timeline[slot]));

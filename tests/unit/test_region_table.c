@@ -1,8 +1,9 @@
 /*
- * Goal: who reads a region table without a lock gets regions as they were at one moment, or is told that it did not; nobody waits
- * for a writer that is dead, and nothing that cannot be comes through, whatever stands in the table.
- * Method: write and read back, fill it beyond its end; stop a writer in the middle; a thread that writes without end against one
- * that reads, where each region's fields follow from one number and all of them together cover a space; random and chosen lies.
+ * Goal: who reads a region table without a lock gets regions as they were at one moment, or is told that it did not;
+ * nobody waits for a writer that is dead, and nothing that cannot be comes through, whatever stands in the table.
+ * Method: write and read back, fill it beyond its end; stop a writer in the middle; a thread that writes without end
+ * against one that reads, where each region's fields follow from one number and all of them together cover a space;
+ * random and chosen lies.
  */
 #include "shm/session_segment.h"
 
@@ -124,8 +125,18 @@ static void test_what_is_set_is_read(void **state)
 
 static void test_totals(void **state)
 {
-	struct region_totals totals = { .reserved = 100, .mapped = 60, .live = 30, .reusable = 20, .parked = 5, .zombies = 10,
-		.holes = 40, .last_id = 9, .live_regions = 3, .reusable_regions = 2, .zombie_regions = 1, .hole_regions = 4 };
+	struct region_totals totals = {.reserved = 100,
+		.mapped = 60,
+		.live = 30,
+		.reusable = 20,
+		.parked = 5,
+		.zombies = 10,
+		.holes = 40,
+		.last_id = 9,
+		.live_regions = 3,
+		.reusable_regions = 2,
+		.zombie_regions = 1,
+		.hole_regions = 4};
 	struct region_look look;
 
 	(void)state;
@@ -191,7 +202,7 @@ static void test_more_regions_than_entries(void **state)
 static void test_dead_writer(void **state)
 {
 	uint16_t number = REGION_ROW_NEW;
-	struct region_row region = region_of(7, 3), read = { .pages = 0 };
+	struct region_row region = region_of(7, 3), read = {.pages = 0};
 	struct region_look look;
 
 	(void)state;
@@ -227,7 +238,7 @@ static _Atomic bool stop;
 static void space_totals(void)
 {
 	uint64_t pages = firsts[1];
-	struct region_totals totals = { .reserved = pages, .mapped = pages * 3, .holes = pages * 7 };
+	struct region_totals totals = {.reserved = pages, .mapped = pages * 3, .holes = pages * 7};
 
 	region_table_totals(writer, &totals);
 }
@@ -355,19 +366,19 @@ static void test_entries_that_cannot_be(void **state)
 		uint64_t address;
 		enum region_read read;
 	} cases[] = {
-		{ REGION_ROW_FREE, 1, BASE, REGION_READ_WHOLE },
-		{ REGION_ROW_FREE | REGION_ROW_FLAGS << 8, 1, 0, REGION_READ_WHOLE },
-		{ REGION_ROW_HOLE, 1, UINT64_MAX - 4095 - PAGE_BYTES, REGION_READ_WHOLE },
-		{ REGION_ROW_NONE, UINT32_MAX, 1, REGION_READ_NONE },
-		{ REGION_ROW_NONE | REGION_ROW_PARKED << 8, 1, BASE, REGION_READ_DAMAGED },
-		{ REGION_ROW_STATES, 1, BASE, REGION_READ_DAMAGED },
-		{ 0xff, 1, BASE, REGION_READ_DAMAGED },
-		{ REGION_ROW_FREE | (REGION_ROW_FLAGS + 1) << 8, 1, BASE, REGION_READ_DAMAGED },
-		{ REGION_ROW_FREE | 1u << 31, 1, BASE, REGION_READ_DAMAGED },
-		{ REGION_ROW_FREE, 0, BASE, REGION_READ_DAMAGED },
-		{ REGION_ROW_FREE, 1, BASE + 1, REGION_READ_DAMAGED },
-		{ REGION_ROW_FREE, 1, UINT64_MAX - 4095, REGION_READ_DAMAGED },
-		{ REGION_ROW_FREE, UINT32_MAX, UINT64_MAX - 4095, REGION_READ_DAMAGED },
+		{REGION_ROW_FREE, 1, BASE, REGION_READ_WHOLE},
+		{REGION_ROW_FREE | REGION_ROW_FLAGS << 8, 1, 0, REGION_READ_WHOLE},
+		{REGION_ROW_HOLE, 1, UINT64_MAX - 4095 - PAGE_BYTES, REGION_READ_WHOLE},
+		{REGION_ROW_NONE, UINT32_MAX, 1, REGION_READ_NONE},
+		{REGION_ROW_NONE | REGION_ROW_PARKED << 8, 1, BASE, REGION_READ_DAMAGED},
+		{REGION_ROW_STATES, 1, BASE, REGION_READ_DAMAGED},
+		{0xff, 1, BASE, REGION_READ_DAMAGED},
+		{REGION_ROW_FREE | (REGION_ROW_FLAGS + 1) << 8, 1, BASE, REGION_READ_DAMAGED},
+		{REGION_ROW_FREE | 1u << 31, 1, BASE, REGION_READ_DAMAGED},
+		{REGION_ROW_FREE, 0, BASE, REGION_READ_DAMAGED},
+		{REGION_ROW_FREE, 1, BASE + 1, REGION_READ_DAMAGED},
+		{REGION_ROW_FREE, 1, UINT64_MAX - 4095, REGION_READ_DAMAGED},
+		{REGION_ROW_FREE, UINT32_MAX, UINT64_MAX - 4095, REGION_READ_DAMAGED},
 	};
 	struct region_look look;
 	struct region_row region;
@@ -389,14 +400,14 @@ static void test_tables_that_cannot_be(void **state)
 		uint64_t page_bytes;
 		bool damaged;
 	} cases[] = {
-		{ 0, 0, false },
-		{ REGION_TABLE_ENTRIES, PAGE_BYTES, false },
-		{ REGION_TABLE_ENTRIES + 1, PAGE_BYTES, true },
-		{ UINT32_MAX, PAGE_BYTES, true },
-		{ 1, 0, true },
-		{ 1, 4097, true },
-		{ 1, UINT64_C(1) << 41, true },
-		{ 1, UINT64_C(1) << 63, true },
+		{0, 0, false},
+		{REGION_TABLE_ENTRIES, PAGE_BYTES, false},
+		{REGION_TABLE_ENTRIES + 1, PAGE_BYTES, true},
+		{UINT32_MAX, PAGE_BYTES, true},
+		{1, 0, true},
+		{1, 4097, true},
+		{1, UINT64_C(1) << 41, true},
+		{1, UINT64_C(1) << 63, true},
 	};
 	struct region_look look;
 

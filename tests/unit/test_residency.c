@@ -1,10 +1,11 @@
 /*
  * test_residency.c - which adapters are hot, warm and cold.
  *
- * Goal: no limit is ever passed, only idle adapters leave, what is acquired comes whenever there could be room, the one that goes
- * is the one worth least, copies go in their order, and rebalancing moves no more than it says. Method: small stories whose
- * outcome is known, and random events against a slow model that does what it is told in plain arrays and computes worths with the
- * mathematical library. The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
+ * Goal: no limit is ever passed, only idle adapters leave, what is acquired comes whenever there could be room, the one
+ * that goes is the one worth least, copies go in their order, and rebalancing moves no more than it says. Method: small
+ * stories whose outcome is known, and random events against a slow model that does what it is told in plain arrays and
+ * computes worths with the mathematical library. The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE=
+ * makes it longer.
  */
 #include "shm/policy/residency.h"
 
@@ -460,7 +461,10 @@ static void test_rebalancing_comes_to_rest(void **state)
 	end();
 }
 
-/* Two that are wanted alike do not chase each other out of one place, but for when the first of them has had its ten accesses. */
+/*
+ * Two that are wanted alike do not chase each other out of one place, but for when the first of them has had its ten
+ * accesses.
+ */
 static void test_rebalancing_does_not_thrash(void **state)
 {
 	struct residency_limits limits = limits_of(10, 1000);
@@ -617,15 +621,17 @@ static struct {
 
 static double slow_us(const struct slow_adapter *adapter, bool warm)
 {
-	return slow.limits.load_us + (warm ? (double)adapter->warm_bytes / slow.limits.warm_bytes_per_us
-					   : (double)adapter->bytes / slow.limits.cold_bytes_per_us);
+	return slow.limits.load_us +
+		(warm ? (double)adapter->warm_bytes / slow.limits.warm_bytes_per_us
+		      : (double)adapter->bytes / slow.limits.cold_bytes_per_us);
 }
 
 static double slow_worth(const struct slow_adapter *adapter)
 {
-	double rate = adapter->accesses * exp2(-(double)(now - adapter->accessed) / (double)slow.limits.worth.half_life_us);
+	double rate =
+		adapter->accesses * exp2(-(double)(now - adapter->accessed) / (double)slow.limits.worth.half_life_us);
 	double us = adapter->warm != RESIDENCY_NO_COPY ? slow_us(adapter, true)
-		    : adapter->copyable                ? 2 * slow_us(adapter, true)
+		: adapter->copyable                    ? 2 * slow_us(adapter, true)
 						       : slow_us(adapter, false);
 
 	return log2(rate * us / (double)adapter->bytes);
@@ -633,7 +639,8 @@ static double slow_worth(const struct slow_adapter *adapter)
 
 static bool slow_idle(const struct slow_adapter *adapter)
 {
-	return adapter->hot == RESIDENCY_RESIDENT && !adapter->references && !adapter->pins && adapter->warm != RESIDENCY_COPYING;
+	return adapter->hot == RESIDENCY_RESIDENT && !adapter->references && !adapter->pins &&
+		adapter->warm != RESIDENCY_COPYING;
 }
 
 /* Nobody who may go is worth less, and nobody who is not expected stays for one who is. */
@@ -765,15 +772,17 @@ static bool slow_could_come(uint32_t number)
 
 static void slow_access(struct slow_adapter *adapter)
 {
-	adapter->accesses = adapter->accesses * exp2(-(double)(now - adapter->accessed) / (double)slow.limits.worth.half_life_us) + 1;
+	adapter->accesses =
+		adapter->accesses * exp2(-(double)(now - adapter->accessed) / (double)slow.limits.worth.half_life_us) +
+		1;
 	adapter->accessed = now;
 }
 
 static void slow_acquire(uint32_t number)
 {
 	struct slow_adapter *adapter = &slow.adapters[number];
-	bool could =
-		adapter->hot != RESIDENCY_ABSENT || residency_hot(all, number) == RESIDENCY_QUEUED || slow_could_come(number);
+	bool could = adapter->hot != RESIDENCY_ABSENT || residency_hot(all, number) == RESIDENCY_QUEUED ||
+		slow_could_come(number);
 	bool resident = adapter->hot == RESIDENCY_RESIDENT, pin = any(6) == 0;
 	int result = pin ? residency_pin(all, number, now) : residency_acquire(all, number, now);
 
@@ -824,7 +833,7 @@ static void slow_register(uint32_t number)
 
 	if (adapter->registered) {
 		bool busy = adapter->references || adapter->pins || adapter->hot == RESIDENCY_LOADING ||
-			    adapter->hot == RESIDENCY_LEAVING || adapter->warm == RESIDENCY_COPYING;
+			adapter->hot == RESIDENCY_LEAVING || adapter->warm == RESIDENCY_COPYING;
 
 		slow.told = true;
 		assert_int_equal(residency_forget(all, number), busy ? -EBUSY : 0);
@@ -868,15 +877,9 @@ static void slow_step(void)
 
 	now += any(10) ? any(SECOND / 10) : any(20 * SECOND);
 	switch (any(16)) {
-	case 0:
-		slow_register(number);
-		break;
-	case 1:
-		slow_prefetch(number);
-		break;
-	case 2:
-		slow_tick();
-		break;
+	case 0: slow_register(number); break;
+	case 1: slow_prefetch(number); break;
+	case 2: slow_tick(); break;
 	case 3:
 		slow.told = true;
 		residency_unload(all, number);
@@ -884,15 +887,11 @@ static void slow_step(void)
 	case 4:
 	case 5:
 	case 6:
-	case 7:
-		slow_acquire(number);
-		break;
+	case 7: slow_acquire(number); break;
 	case 8:
 	case 9:
 	case 10:
-	case 11:
-		slow_let_go(number);
-		break;
+	case 11: slow_let_go(number); break;
 	default:
 		if (slow.pending_count)
 			slow_finish();

@@ -1,9 +1,10 @@
 /*
  * test_roles_recover.c - what a new agent makes of roles that the last one left half-done.
  *
- * Goal: wherever an agent dies in a grant, a release, a join or a naming, roles_recover() leaves each role with one holder that
- * lives, or with none and nobody who waits; tokens never go down, the order of standbys stays. Method: tables in plain memory are
- * brought into each state that stands between two stores (the list is in agent/session/roles.h), and recovered.
+ * Goal: wherever an agent dies in a grant, a release, a join or a naming, roles_recover() leaves each role with one
+ * holder that lives, or with none and nobody who waits; tokens never go down, the order of standbys stays. Method:
+ * tables in plain memory are brought into each state that stands between two stores (the list is in
+ * agent/session/roles.h), and recovered.
  */
 #include "agent/session/roles.h"
 
@@ -21,8 +22,8 @@ enum { SESSIONS = 6 };
 
 static struct agent *agent;
 static struct pool *pool;
-static struct config_pool config_pool = { .name = "p0" };
-static struct config_tenant config_tenants[2] = { { .name = "serving" }, { .name = "batch" } };
+static struct config_pool config_pool = {.name = "p0"};
+static struct config_tenant config_tenants[2] = {{.name = "serving"}, {.name = "batch"}};
 static struct session sessions[SESSIONS];
 
 /* Zeros, aligned as what is mapped. */
@@ -70,7 +71,7 @@ static int teardown(void **state)
 
 static struct msg_role_reply ask(uint32_t session, uint32_t verb, const char *name, uint64_t token)
 {
-	struct msg_role_request request = { .verb = verb, .token = token };
+	struct msg_role_request request = {.verb = verb, .token = token};
 	struct msg_role_reply reply;
 
 	snprintf(request.name, sizeof(request.name), "%s", name);

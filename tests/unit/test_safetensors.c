@@ -1,9 +1,9 @@
 /*
  * test_safetensors.c - headers of safetensors files.
  *
- * Goal: what the format allows is read as it stands there; whatever is not the format, to the letter, is refused with the tensor and what is
- * wrong with it, and leaves nothing behind. Method: headers as texts, with data of the size that each case wants; files of the reference
- * writer in tests/fixtures/adapters.
+ * Goal: what the format allows is read as it stands there; whatever is not the format, to the letter, is refused with
+ * the tensor and what is wrong with it, and leaves nothing behind. Method: headers as texts, with data of the size that
+ * each case wants; files of the reference writer in tests/fixtures/adapters.
  */
 #include "client/lora/format/safetensors.h"
 
@@ -36,12 +36,14 @@ static int parse(const char *text, size_t length, uint64_t data_bytes, struct sa
 	return result;
 }
 
-#define TENSOR(NAME, TYPE, SHAPE, PLACE) "\"" NAME "\":{\"dtype\":\"" TYPE "\",\"shape\":[" SHAPE "],\"data_offsets\":[" PLACE "]}"
+#define TENSOR(NAME, TYPE, SHAPE, PLACE) \
+	"\"" NAME "\":{\"dtype\":\"" TYPE "\",\"shape\":[" SHAPE "],\"data_offsets\":[" PLACE "]}"
 
 static void test_all_of_it(void **state)
 {
-	static const char text[] = "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("b", "F16", "2, 3", "8,20") "," TENSOR("a", "F64", "", "0,8") ","
-		TENSOR("\xc3\xa9", "U8", "0,9223372036854775807", "20,20") " }       ";
+	static const char text[] =
+		"{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("b", "F16", "2, 3", "8,20") "," TENSOR("a", "F64", "",
+			"0,8") "," TENSOR("\xc3\xa9", "U8", "0,9223372036854775807", "20,20") " }       ";
 	struct safetensors file;
 	const struct safetensors_tensor *tensor;
 
@@ -79,9 +81,14 @@ static void test_nothing_in_it(void **state)
 
 #define ONE(PLACE_AND_MORE) "{\"a\":{" PLACE_AND_MORE "}}"
 #define LONG_16 "aaaaaaaaaaaaaaaa"
-#define LONG_256 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16
+#define LONG_256 \
+	LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 LONG_16 \
+		LONG_16 LONG_16 LONG_16
 
-/* What is refused, and what the reason has in it. Known from readers elsewhere: shapes whose product wraps, places that run backwards. */
+/*
+ * What is refused, and what the reason has in it. Known from readers elsewhere: shapes whose product wraps, places that
+ * run backwards.
+ */
 static const struct {
 	const char *text;
 	uint64_t data_bytes;
@@ -125,17 +132,22 @@ static const struct {
 	{ONE("\"data_offsets\":[1]"), 0, "tensor 'a': data_offsets are not two"},
 	{ONE("\"data_offsets\":[1,2,3]"), 0, "tensor 'a': data_offsets are not two"},
 	{"{" TENSOR("a", "F16", "2", "4,0") "}", 4, "tensor 'a': data_offsets end before they begin"},
-	{"{" TENSOR("a", "F16", "4294967296,4294967296", "0,0") "}", 0, "tensor 'a': its shape has more than 2^64 bytes"},
+	{"{" TENSOR("a", "F16", "4294967296,4294967296", "0,0") "}", 0,
+		"tensor 'a': its shape has more than 2^64 bytes"},
 	{"{" TENSOR("a", "F16", "9223372036854775808", "0,0") "}", 0, "tensor 'a': its shape has more than 2^64 bytes"},
 	{"{" TENSOR("a", "F16", "3", "0,4") "}", 4, "tensor 'a': its shape has 6 bytes, its data_offsets 4"},
 	{"{" TENSOR("a", "U8", "4", "0,4") "}", 3, "tensor 'a': ends behind the end of the file"},
-	{"{" TENSOR("a", "U8", "18446744073709551615", "0,18446744073709551615") "}", 3, "tensor 'a': ends behind the end of the file"},
+	{"{" TENSOR("a", "U8", "18446744073709551615", "0,18446744073709551615") "}", 3,
+		"tensor 'a': ends behind the end of the file"},
 	{"{" TENSOR("a", "U8", "4", "0,4") "}", 5, "1 bytes behind the last tensor"},
 	{"{}", 5, "5 bytes behind the last tensor"},
 	{"{" TENSOR("a", "U8", "4", "1,5") "}", 5, "tensor 'a': begins at 1 of the data, with a hole"},
-	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("b", "U8", "4", "5,9") "}", 9, "tensor 'b': begins at 5 of the data, with a hole"},
-	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("b", "U8", "4", "3,7") "}", 7, "tensor 'b': begins at 3 of the data, within"},
-	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("b", "U8", "4", "0,4") "}", 4, "tensor 'b': begins at 0 of the data, within"},
+	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("b", "U8", "4", "5,9") "}", 9,
+		"tensor 'b': begins at 5 of the data, with a hole"},
+	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("b", "U8", "4", "3,7") "}", 7,
+		"tensor 'b': begins at 3 of the data, within"},
+	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("b", "U8", "4", "0,4") "}", 4,
+		"tensor 'b': begins at 0 of the data, within"},
 	{"{" TENSOR("a", "U8", "4", "0,4") "," TENSOR("a", "U8", "4", "4,8") "}", 8, "tensor 'a': comes twice"},
 	{"{" TENSOR("a\\u001b[2J", "U8", "4", "1,5") "}", 5, "tensor 'a\\x1b[2J': begins"},
 };
@@ -148,7 +160,8 @@ static void test_malformed(void **state)
 		int result = parse(malformed[i].text, strlen(malformed[i].text), malformed[i].data_bytes, &file);
 
 		if (result != -EINVAL || !strstr(reason.text, malformed[i].why))
-			fail_msg("'%s' gives %d, '%s', without '%s'", malformed[i].text, result, reason.text, malformed[i].why);
+			fail_msg("'%s' gives %d, '%s', without '%s'", malformed[i].text, result, reason.text,
+				malformed[i].why);
 		assert_int_equal(file.count, 77);
 	}
 }
@@ -183,8 +196,8 @@ static void test_many(void **state)
 
 	(void)state;
 	for (uint32_t i = 0; i < COUNT; i++)
-		length += (size_t)sprintf(text + length, "%c" TENSOR("t%u", "U8", "%u", "%u,%u"), i ? ',' : '{', (i * 7) % COUNT, i % 2 + 1,
-			i / 2 * 3 + i % 2, (i + 1) / 2 * 3 + (i + 1) % 2);
+		length += (size_t)sprintf(text + length, "%c" TENSOR("t%u", "U8", "%u", "%u,%u"), i ? ',' : '{',
+			(i * 7) % COUNT, i % 2 + 1, i / 2 * 3 + i % 2, (i + 1) / 2 * 3 + (i + 1) % 2);
 	text[length++] = '}';
 	assert_int_equal(parse(text, length, COUNT / 2 * 3, &file), 0);
 	assert_int_equal(file.count, COUNT);

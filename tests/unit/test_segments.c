@@ -1,5 +1,6 @@
 /*
- * Goal: nobody but the creator can ever write a pool segment or a session's timeline page, and one that is not what it claims is refused.
+ * Goal: nobody but the creator can ever write a pool segment or a session's timeline page, and one that is not what it
+ * claims is refused.
  * Method: create real segments; try each way to write; change one field, one size, one seal at a time and open again.
  */
 #include "shm/pool_segment.h"
@@ -97,7 +98,9 @@ static void test_geometry_that_cannot_be_is_refused(void **state)
 	assert_int_equal(pool_segment_create(&wrong, &segment, &fd), -EINVAL);
 }
 
-/* As many as pages, but not too few nor more than page words can name; or what was asked for. The first record is none. */
+/*
+ * As many as pages, but not too few nor more than page words can name; or what was asked for. The first record is none.
+ */
 static void test_room_for_objects(void **state)
 {
 	(void)state;
@@ -186,9 +189,9 @@ static void test_session_is_shared_and_sealed(void **state)
 	assert_int_equal(reader.pins[999], 3);
 	assert_int_equal(agent.header->session, 5);
 	assert_int_equal(ftruncate(fd, 0), -1);
-	assert_int_equal(session_segment_open(fd, 1001 * 64, true, &(struct session_segment){ 0 }), -EBADMSG);
+	assert_int_equal(session_segment_open(fd, 1001 * 64, true, &(struct session_segment){0}), -EBADMSG);
 	worker.header->magic = 0;
-	assert_int_equal(session_segment_open(fd, 1000, true, &(struct session_segment){ 0 }), -EPROTO);
+	assert_int_equal(session_segment_open(fd, 1000, true, &(struct session_segment){0}), -EPROTO);
 	session_segment_close(&reader);
 	session_segment_close(&worker);
 	session_segment_close(&agent);
@@ -197,7 +200,7 @@ static void test_session_is_shared_and_sealed(void **state)
 
 static void test_parts_do_not_overlap(void **state)
 {
-	static const uint32_t counts[] = { 0, 1, 63, 64, 65, 1000, 40960, POOL_PAGES_MAX };
+	static const uint32_t counts[] = {0, 1, 63, 64, 65, 1000, 40960, POOL_PAGES_MAX};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
@@ -265,14 +268,14 @@ static void test_forged_timeline_pages_are_refused(void **state)
 		off_t bytes;
 		int seals, error;
 	} forged[] = {
-		{ 4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, -EPERM },
-		{ 4096, F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EPERM },
-		{ 4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, -EPERM }, /* who may seal may also do so later */
-		{ 4096, 0, -EPERM },
-		{ 0, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG },
-		{ 4095, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG },
-		{ 8192, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG },
-		{ 4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EPROTO }, /* zeros */
+		{4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, -EPERM},
+		{4096, F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EPERM},
+		/* who may seal may also do so later */
+		{4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, -EPERM}, {4096, 0, -EPERM},
+		{0, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG},
+		{4095, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG},
+		{8192, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG},
+		{4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EPROTO}, /* zeros */
 	};
 	const struct timeline_page *page;
 

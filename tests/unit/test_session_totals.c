@@ -1,6 +1,6 @@
 /*
- * Goal: sums of what sessions have counted have each counter of each thread in its place, and no worker can make them wrap or
- * stand still. Method: counters that are all different, then counts that cannot be.
+ * Goal: sums of what sessions have counted have each counter of each thread in its place, and no worker can make them
+ * wrap or stand still. Method: counters that are all different, then counts that cannot be.
  */
 #include "shm/session_totals.h"
 
@@ -32,7 +32,7 @@ static int teardown(void **state)
 
 static void test_all_threads_and_counters(void **state)
 {
-	struct session_totals totals = { .pins = 1000 };
+	struct session_totals totals = {.pins = 1000};
 	uint64_t wanted = 0;
 
 	(void)state;
@@ -50,8 +50,8 @@ static void test_all_threads_and_counters(void **state)
 	}
 	session_totals_add(&totals, stats, 1000000);
 	totals.pins -= 1000;
-#define COUNTER(name)                     \
-	wanted += SESSION_STAT_SLOTS;     \
+#define COUNTER(name) \
+	wanted += SESSION_STAT_SLOTS; \
 	assert_int_equal(totals.name, wanted);
 	SESSION_COUNTERS(COUNTER)
 #undef COUNTER
@@ -63,7 +63,7 @@ static void test_all_threads_and_counters(void **state)
 
 static void test_counts_that_cannot_be(void **state)
 {
-	struct session_totals totals = { .allocations = 5 }, copy;
+	struct session_totals totals = {.allocations = 5}, copy;
 
 	(void)state;
 	stats->threads[0].allocations = UINT64_MAX;

@@ -1,6 +1,7 @@
 /*
- * Goal: the slots of spilled pages: memory before the file, all of a chain or nothing, a chain is whole or none whatever the ledger
- * says, what is free is what the ledger says, and freed slots give their space back. Method: a ledger of a few slots, two real files.
+ * Goal: the slots of spilled pages: memory before the file, all of a chain or nothing, a chain is whole or none
+ * whatever the ledger says, what is free is what the ledger says, and freed slots give their space back. Method: a
+ * ledger of a few slots, two real files.
  */
 #include "agent/spill/spill_slots.h"
 
@@ -67,7 +68,8 @@ static void test_memory_first_then_file(void **state)
 	for (uint32_t i = 0; i < 6; i++) {
 		const struct ledger_slot *slot = &ledger.slots[chain[i]];
 
-		assert_int_equal(slots_tier(&slots, chain[i], &place), i < MEMORY ? MOVER_TIER_MEMORY : MOVER_TIER_FILE);
+		assert_int_equal(
+			slots_tier(&slots, chain[i], &place), i < MEMORY ? MOVER_TIER_MEMORY : MOVER_TIER_FILE);
 		assert_int_equal(place, i < MEMORY ? i : i - MEMORY);
 		assert_int_equal(slot->index, i);
 		assert_int_equal(slot->pages, 6);
@@ -175,7 +177,8 @@ static void test_space_comes_back(void **state)
 	for (uint32_t i = 0; i < ALL; i++) {
 		enum mover_tier tier = slots_tier(&slots, chain[i], &place);
 
-		assert_int_equal(pwrite(slots.tiers[tier].fd, bytes, PAGE_BYTES, place * (off_t)PAGE_BYTES), PAGE_BYTES);
+		assert_int_equal(
+			pwrite(slots.tiers[tier].fd, bytes, PAGE_BYTES, place * (off_t)PAGE_BYTES), PAGE_BYTES);
 	}
 	slots_put(&slots, chain, ALL);
 	/* One is used again before its space has gone. */

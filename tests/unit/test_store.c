@@ -1,6 +1,7 @@
 /*
- * Goal: what is put into the store comes out of it, as a whole, after any number of looks; what is not ours, or of another layout, is
- * refused. Method: pools and held things made by hand, with descriptors told apart by their inodes; damaged heads.
+ * Goal: what is put into the store comes out of it, as a whole, after any number of looks; what is not ours, or of
+ * another layout, is refused. Method: pools and held things made by hand, with descriptors told apart by their inodes;
+ * damaged heads.
  */
 #include "agent/keeper/store.h"
 #include "proto/attach.h"
@@ -24,11 +25,16 @@
 enum { PAGES = 700, HANDLES = 600 }; /* more than go into one packet, and not a multiple */
 
 static const struct pool_geometry geometry = {
-	.name = "p0", .backend = "host", .device = "HOST-1", .page_bytes = 512 << 10, .page_count = PAGES, .pages_per_handle = 1,
+	.name = "p0",
+	.backend = "host",
+	.device = "HOST-1",
+	.page_bytes = 512 << 10,
+	.page_count = PAGES,
+	.pages_per_handle = 1,
 	.reserved_pages = 10,
 };
 static struct module_pool pool;
-static struct module_start start = { .pools = &pool, .pool_count = 1, .incarnation = 77 };
+static struct module_start start = {.pools = &pool, .pool_count = 1, .incarnation = 77};
 static struct held_table held;
 static ino_t inodes[HANDLES], session_inodes[4];
 
@@ -50,14 +56,15 @@ static int new_fd(void)
 
 static int set_up(void **state)
 {
-	struct held session = { .kind = KEEP_SESSION, .id = 9, .fd_count = 4 };
+	struct held session = {.kind = KEEP_SESSION, .id = 9, .fd_count = 4};
 
 	(void)state;
 	memset(&held, 0, sizeof(held));
 	assert_int_equal(pool_segment_create(&geometry, &pool.segment, &pool.segment_fd), 0);
 	assert_int_equal(ledger_create(PAGES, POOL_OBJECTS_LEAST, 0, 0, &pool.ledger, &pool.ledger_fd), 0);
 	for (uint32_t i = 0; i < HANDLES; i++) {
-		struct held item = { .kind = KEEP_HANDLE, .id = i, .fd_count = 1, .fds = { new_fd() }, .value = i * 10, .value2 = 5 };
+		struct held item = {
+			.kind = KEEP_HANDLE, .id = i, .fd_count = 1, .fds = {new_fd()}, .value = i * 10, .value2 = 5};
 
 		inodes[i] = inode_of(item.fds[0]);
 		assert_int_equal(held_add(&held, &item), 0);
@@ -83,7 +90,7 @@ static int tear_down(void **state)
 
 static void test_what_goes_in_comes_out(void **state)
 {
-	struct held_table out = { 0 };
+	struct held_table out = {0};
 	struct store store;
 	const struct held *item;
 	char text[400] = "";
@@ -156,7 +163,7 @@ static void test_what_differs_does_not_fit(void **state)
 /* A socket with this head, and the right descriptors or too few. */
 static int socket_with(const struct store_head *head, size_t bytes, size_t fd_count)
 {
-	int ends[2], items = memfd_create("items", MFD_CLOEXEC), fds[] = { items, pool.segment_fd, pool.ledger_fd };
+	int ends[2], items = memfd_create("items", MFD_CLOEXEC), fds[] = {items, pool.segment_fd, pool.ledger_fd};
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
 	assert_int_equal(attach_send(ends[0], head, bytes, fds, fd_count), 0);
@@ -193,7 +200,8 @@ static void test_damage_is_refused(void **state)
 	head = good;
 	head.layout_sum++;
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EPROTO);
-	snprintf(wanted, sizeof(wanted), "it has layout %s, this gpoold has %s", layout_text(POOL_LAYOUT_VERSION, head.layout_sum, theirs),
+	snprintf(wanted, sizeof(wanted), "it has layout %s, this gpoold has %s",
+		layout_text(POOL_LAYOUT_VERSION, head.layout_sum, theirs),
 		layout_text(POOL_LAYOUT_VERSION, good.layout_sum, ours));
 	assert_string_equal(text, wanted);
 	head = good;
@@ -202,7 +210,9 @@ static void test_damage_is_refused(void **state)
 	snprintf(wanted, sizeof(wanted), "it has layout %d, this gpoold has %s", POOL_LAYOUT_VERSION, ours);
 	assert_string_equal(text, wanted);
 	/* A head that is shorter than it says. */
-	assert_int_equal(store_look(socket_with(&good, offsetof(struct store_head, incarnation) - 1, 3), &store, text, sizeof(text)), -EBADMSG);
+	assert_int_equal(store_look(socket_with(&good, offsetof(struct store_head, incarnation) - 1, 3), &store, text,
+				 sizeof(text)),
+		-EBADMSG);
 	head = good;
 	head.pool_count = 1000;
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EBADMSG);
@@ -223,7 +233,7 @@ static void test_too_many_in_flight_is_named(void **state)
 	(void)state;
 	assert_true(child >= 0);
 	if (child == 0) {
-		struct rlimit low = { HANDLES + 100, HANDLES + 100 };
+		struct rlimit low = {HANDLES + 100, HANDLES + 100};
 		char text[400] = "";
 		int first, second;
 
@@ -231,9 +241,13 @@ static void test_too_many_in_flight_is_named(void **state)
 			_exit(1);
 		first = store_write(&start, &held, text, sizeof(text));
 		second = store_write(&start, &held, text, sizeof(text));
-		if (first < 0 || second != -ETOOMANYREFS || !strstr(text, "RLIMIT_NOFILE") || !strstr(text, "LimitNOFILE"))
+		if (first < 0 || second != -ETOOMANYREFS || !strstr(text, "RLIMIT_NOFILE") ||
+			!strstr(text, "LimitNOFILE"))
 			fprintf(stderr, "%d, %d: %s\n", first, second, text);
-		_exit(first >= 0 && second == -ETOOMANYREFS && strstr(text, "RLIMIT_NOFILE") && strstr(text, "LimitNOFILE") ? 0 : 2);
+		_exit(first >= 0 && second == -ETOOMANYREFS && strstr(text, "RLIMIT_NOFILE") &&
+					strstr(text, "LimitNOFILE")
+				? 0
+				: 2);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);

@@ -1,5 +1,6 @@
 /*
- * test_timeline.c - joint fences: reached when all their members are, whatever their number, and entries that are used again.
+ * test_timeline.c - joint fences: reached when all their members are, whatever their number, and entries that are used
+ * again.
  *
  * Method: a session segment in memory of our own, whose timeline the test writes as streams would.
  */
@@ -141,7 +142,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_reached_with_the_last_member, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_the_same_streams_share_an_entry, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_all_streams, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_a_later_fence_of_a_stream_takes_the_place_of_the_earlier, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_later_fence_of_a_stream_takes_the_place_of_the_earlier, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_entries_are_used_again, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hostile_entries, setup, teardown),
 	};

@@ -1,9 +1,10 @@
 /*
- * test_trace.c - the parser of traces of requests, the arithmetic of its model shapes, and the pattern that stands for KV.
+ * test_trace.c - the parser of traces of requests, the arithmetic of its model shapes, and the pattern that stands for
+ * KV.
  *
- * Goal: what is not exactly a trace is refused with file and line; bytes a token and tokens a page are right for shapes whose
- * figures are known; a pattern differs in every byte position that is tampered with. Method: those files that are of tools/demo are compiled
- * into this program, and traces are written to a temporary folder.
+ * Goal: what is not exactly a trace is refused with file and line; bytes a token and tokens a page are right for shapes
+ * whose figures are known; a pattern differs in every byte position that is tampered with. Method: those files that are
+ * of tools/demo are compiled into this program, and traces are written to a temporary folder.
  */
 #include "tools/demo/model.c"
 #include "tools/demo/pattern.c"
@@ -99,7 +100,8 @@ static void test_trace_takes_carriage_returns(void **state)
 	char error[TRACE_ERROR_BYTES];
 
 	(void)state;
-	assert_int_equal(load("TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.5,7,8\r\n", &trace, error), 0);
+	assert_int_equal(
+		load("TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.5,7,8\r\n", &trace, error), 0);
 	assert_int_equal(trace.count, 1);
 	assert_int_equal(trace.requests[0].arrival_us % 1000000, 500000);
 	trace_free(&trace);

@@ -1,8 +1,8 @@
 /*
  * bench.h - what the groups of gpool-bench share: samples out, an agent of their own, processes that race.
  *
- * Every group runs in a process of its own, so that whatever ends it (a nanomsg assert, an agent that does not come up) ends that
- * group alone. It measures, and hands each sample to the parent, which knows about medians and tables.
+ * Every group runs in a process of its own, so that whatever ends it (a nanomsg assert, an agent that does not come up)
+ * ends that group alone. It measures, and hands each sample to the parent, which knows about medians and tables.
  * Groups are in bench_NAME.c; figures and goals in figures.def.
  */
 #ifndef GPOOL_BENCH_H
@@ -38,7 +38,9 @@ struct bench_result {
 	double value;
 };
 
-/* Every group: samples `bench->runs` times each figure of its own. Return: 0, or negative errno after bench_complain(). */
+/*
+ * Every group: samples `bench->runs` times each figure of its own. Return: 0, or negative errno after bench_complain().
+ */
 #define GROUP(name, runs, text) int bench_##name(struct bench *bench);
 #include "tools/bench/figures.def"
 
@@ -50,8 +52,8 @@ int __attribute__((format(printf, 3, 4))) bench_complain(const struct bench *ben
 
 uint64_t now_ns(void);
 /*
- * own_time_ns() - the same clock less the time for which this thread was ready and other programs had its core: sleep counts, a
- * busy machine does not. Microseconds dear.
+ * own_time_ns() - the same clock less the time for which this thread was ready and other programs had its core: sleep
+ * counts, a busy machine does not. Microseconds dear.
  */
 uint64_t own_time_ns(void);
 /* process_time() - add the CPU time of a process, with threads that have ended, to *ns. Return: 0 or negative errno. */
@@ -74,7 +76,10 @@ int daemon_start(struct bench *bench, uint32_t pages, const char *const *setting
 int daemon_start_huge(struct bench *bench, uint32_t pages, const char *const *settings);
 /* daemon_start_with() - the same, with more keys of the pool: ",key=value". */
 int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, const char *const *settings);
-/* daemon_start_device() - the same on a device that seems to have `bytes`, all of them the pool's; none is used that nobody writes. */
+/*
+ * daemon_start_device() - the same on a device that seems to have `bytes`, all of them the pool's; none is used that
+ * nobody writes.
+ */
 int daemon_start_device(struct bench *bench, uint64_t bytes, uint64_t page_bytes, const char *const *settings);
 /* daemon_open() - another session with it: a worker's, unless flags say otherwise. */
 int daemon_open(const struct bench *bench, uint32_t flags, struct gpool **pool);

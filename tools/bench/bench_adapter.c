@@ -1,6 +1,7 @@
 /*
- * bench_adapter.c - an adapter of 16 MB on its way: out of PEFT's files into images of pages, to its cold file, and back from there. No
- * agent and no pages take part; it is what the library does before a page is touched. Files are in the page cache, but where the disk is measured.
+ * bench_adapter.c - an adapter of 16 MB on its way: out of PEFT's files into images of pages, to its cold file, and
+ * back from there. No agent and no pages take part; it is what the library does before a page is touched. Files are in
+ * the page cache, but where the disk is measured.
  */
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
@@ -110,7 +111,8 @@ static int group_expand(struct adapter *adapter, const struct cold_file *file, u
 	int error = cold_group_read(file, index, adapter->others);
 
 	if (!error)
-		error = cold_group_expand(file, index, adapter->others, adapter->others + COLD_GROUP_IMAGE_MAX, &form, &reason);
+		error = cold_group_expand(
+			file, index, adapter->others, adapter->others + COLD_GROUP_IMAGE_MAX, &form, &reason);
 	begin = own_time_ns();
 	for (uint32_t page = group->first_page; page < group->first_page + group->pages && !error; page++) {
 		error = cold_page_expand(file, page, form, adapter->images + (uint64_t)page * PAGE_BYTES, &reason);
@@ -191,7 +193,8 @@ static int cold_sample(struct bench *bench, struct adapter *adapter, struct cold
 	uint64_t begin = own_time_ns();
 	struct cold_header header;
 	struct reason reason;
-	int error = cold_write(&adapter->convert, &adapter->source, adapter->folder, "adapter", true, &header, &reason), fd;
+	int error = cold_write(&adapter->convert, &adapter->source, adapter->folder, "adapter", true, &header, &reason),
+	    fd;
 
 	if (error)
 		return error;
@@ -214,7 +217,7 @@ static int cold_sample(struct bench *bench, struct adapter *adapter, struct cold
 
 int bench_adapter(struct bench *bench)
 {
-	struct adapter adapter = { .config = -1 };
+	struct adapter adapter = {.config = -1};
 	struct cold_reader *reader = NULL;
 	int error = adapter_init(bench, &adapter);
 

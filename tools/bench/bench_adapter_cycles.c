@@ -1,9 +1,10 @@
 /*
  * bench_adapter_cycles.c - adapters of mixed sizes come and go, 10,000 times, in a pool that holds a part of them.
  *
- * Every load is one of gpool_lora_acquire() from PEFT's files, evicting what was used least recently, and every page is compared with the files by its
- * checksum. The peer is placement in one piece, best fit in as many bytes, of the same adapters in the same order, evicting likewise until so many
- * bytes are free that the next one would fit, and, where it does not, more.
+ * Every load is one of gpool_lora_acquire() from PEFT's files, evicting what was used least recently, and every page is
+ * compared with the files by its checksum. The peer is placement in one piece, best fit in as many bytes, of the same
+ * adapters in the same order, evicting likewise until so many bytes are free that the next one would fit, and, where it
+ * does not, more.
  */
 #include "tools/bench/bench.h"
 
@@ -35,12 +36,12 @@ enum {
 	WAIT_MS = 60000,
 };
 
-static const uint32_t ranks[ADAPTERS / LAYERS_MAX] = { 8, 16, 24, 32, 64, 128 };
+static const uint32_t ranks[ADAPTERS / LAYERS_MAX] = {8, 16, 24, 32, 64, 128};
 
 struct subject {
 	char folder[600];
 	uint32_t layers, id;
-	uint64_t weights, digest;     /* bytes of it; of its pages' images */
+	uint64_t weights, digest; /* bytes of it; of its pages' images */
 	uint32_t pages, pages_large;
 	uint64_t loads, address, used; /* of the peer: where it is, 0: nowhere; when it was used */
 };
@@ -83,7 +84,7 @@ static int plan(const struct peft *peft, uint32_t page_bytes, struct adapter_lay
 /* What has to lie in the adapter's pages. */
 static int digest_make(const struct peft *peft, int weights, struct subject *subject)
 {
-	struct adapter_layout layout = { NULL };
+	struct adapter_layout layout = {NULL};
 	struct convert convert;
 	struct reason reason;
 	uint8_t *image = malloc(PAGE_BYTES);
@@ -107,7 +108,7 @@ static int digest_make(const struct peft *peft, int weights, struct subject *sub
 
 static int subject_read(int config, int weights, struct subject *subject)
 {
-	struct adapter_layout large = { NULL };
+	struct adapter_layout large = {NULL};
 	struct reason reason;
 	struct peft peft;
 	int error = peft_read(config, weights, &peft, &reason);
@@ -135,7 +136,8 @@ static int subject_make(const struct bench *bench, uint32_t adapter, struct subj
 	snprintf(path, sizeof(path), "%s/adapter_model.safetensors", subject->folder);
 	weights = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	subject->layers = 1 + adapter % LAYERS_MAX;
-	error = config < 0 || weights < 0 ? -EIO : adapter_make(config, weights, subject->layers, ranks[adapter / LAYERS_MAX]);
+	error = config < 0 || weights < 0 ? -EIO
+					  : adapter_make(config, weights, subject->layers, ranks[adapter / LAYERS_MAX]);
 	if (!error)
 		error = stamp(weights, adapter);
 	if (!error)
@@ -150,7 +152,8 @@ static int subject_make(const struct bench *bench, uint32_t adapter, struct subj
 /* Where its pages begin: with a tile, as all pages do. */
 static int base_of(struct cycles *cycles, const struct subject *subject, uint64_t *base)
 {
-	static const char *const targets[] = { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" };
+	static const char *const targets[] = {
+		"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 	struct gpool_lora_part part;
 
 	*base = UINT64_MAX;
@@ -172,7 +175,8 @@ static int is_right(struct cycles *cycles, const struct subject *subject, bool *
 	int error = base_of(cycles, subject, &base);
 
 	for (uint32_t page = 0; page < subject->pages && !error; page++)
-		digest = XXH3_64bits_withSeed((const void *)(uintptr_t)(base + (uint64_t)page * PAGE_BYTES), PAGE_BYTES, digest);
+		digest = XXH3_64bits_withSeed(
+			(const void *)(uintptr_t)(base + (uint64_t)page * PAGE_BYTES), PAGE_BYTES, digest);
 	*right = digest == subject->digest;
 	return error;
 }
@@ -181,7 +185,7 @@ static int is_right(struct cycles *cycles, const struct subject *subject, bool *
 static int unusable(struct cycles *cycles, double *percent)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
-	struct gpool_shortage shortage = { .size = offsetof(struct gpool_shortage, holder_count) };
+	struct gpool_shortage shortage = {.size = offsetof(struct gpool_shortage, holder_count)};
 	struct gpool_block block;
 	uint32_t largest = POOL_PAGES;
 	int error = gpool_lora_unload(cycles->lora, cycles->subjects[random_next(&cycles->look_random) % ADAPTERS].id);
@@ -214,7 +218,7 @@ static struct subject *next_subject(struct cycles *cycles, uint64_t *random)
 
 static int cycle(struct cycles *cycles, struct tally *tally)
 {
-	struct gpool_lora_info info = { .size = sizeof(info) };
+	struct gpool_lora_info info = {.size = sizeof(info)};
 	struct subject *subject = next_subject(cycles, &cycles->random);
 	double external = 0;
 	bool right = true;
@@ -254,7 +258,7 @@ static double unused(const struct tally *tally, uint64_t pages, uint64_t page_by
 static int cycles_sample(struct cycles *cycles)
 {
 	struct bench *bench = cycles->bench;
-	struct tally tally = { .loads = 0 };
+	struct tally tally = {.loads = 0};
 	uint64_t begin = own_time_ns();
 	int error = 0;
 
@@ -314,7 +318,7 @@ static int fit_load(struct cycles *cycles, struct subject *subject, struct tally
 
 static int fit_sample(struct cycles *cycles)
 {
-	struct tally tally = { .loads = 0 };
+	struct tally tally = {.loads = 0};
 	int error = 0;
 
 	while (tally.loads < CYCLES && !error) {
@@ -359,7 +363,8 @@ static int cycles_open(struct cycles *cycles)
 		error = gpool_lora_open(cycles->pool, &options, &cycles->lora);
 	for (uint32_t i = 0; i < ADAPTERS && !error; i++) {
 		snprintf(name, sizeof(name), "%u", i);
-		error = gpool_lora_register(cycles->lora, name, cycles->subjects[i].folder, &cycles->subjects[i].id, NULL);
+		error = gpool_lora_register(
+			cycles->lora, name, cycles->subjects[i].folder, &cycles->subjects[i].id, NULL);
 	}
 	return error;
 }
@@ -385,7 +390,7 @@ static int peer_measure(struct cycles *cycles)
 
 int bench_adapter_cycles(struct bench *bench)
 {
-	static const char *const calm[] = { "lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1", NULL };
+	static const char *const calm[] = {"lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1", NULL};
 	static struct cycles cycles;
 	int error = daemon_start(bench, POOL_PAGES, calm);
 

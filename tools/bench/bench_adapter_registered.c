@@ -1,5 +1,6 @@
 /*
- * bench_adapter_registered.c - what 10,000 registered adapters take of memory: an engine's, and gpoold's, to which they are nothing yet.
+ * bench_adapter_registered.c - what 10,000 registered adapters take of memory: an engine's, and gpoold's, to which they
+ * are nothing yet.
  */
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
@@ -76,7 +77,8 @@ static int registered_sample(struct bench *bench, struct gpool *pool)
 		snprintf(name, sizeof(name), "adapter-%d", i);
 		error = gpool_lora_register(many, name, bench->folder, &id, NULL);
 	}
-	bench_sample(bench, FIGURE_adapter_registered_engine, (double)(anonymous_bytes(getpid()) - before) / (double)MIB);
+	bench_sample(
+		bench, FIGURE_adapter_registered_engine, (double)(anonymous_bytes(getpid()) - before) / (double)MIB);
 	bench_sample(bench, FIGURE_adapter_registered_agent, (double)agent_bytes(bench->agent) / (double)MIB);
 	gpool_lora_close(many);
 	return error;

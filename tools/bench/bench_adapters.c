@@ -1,7 +1,7 @@
 /*
- * bench_adapters.c - adapters of 16 MB for engines: registered, acquired when they are in the pool, found there as another engine's work, and
- * loaded from PEFT's files and from kept ones. Files are in the page cache; pages are of 2 MiB on the host back end, huge ones of the kernel. Loads
- * from memory are measured with small ones, too.
+ * bench_adapters.c - adapters of 16 MB for engines: registered, acquired when they are in the pool, found there as
+ * another engine's work, and loaded from PEFT's files and from kept ones. Files are in the page cache; pages are of 2
+ * MiB on the host back end, huge ones of the kernel. Loads from memory are measured with small ones, too.
  */
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
@@ -203,7 +203,8 @@ static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t i
 	if (!error)
 		error = gpool_lora_release(lora, id, NULL);
 	/* It is published when it is released, by another thread. */
-	while (!error && (error = gpool_lora_unload(lora, id)) == -EBUSY && now_ns() - begin < WAIT_MS * UINT64_C(1000000)) {
+	while (!error && (error = gpool_lora_unload(lora, id)) == -EBUSY &&
+		now_ns() - begin < WAIT_MS * UINT64_C(1000000)) {
 		usleep(100);
 		error = 0;
 	}
@@ -214,7 +215,7 @@ static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t i
 
 static int many_make(struct bench *bench, struct gpool_lora *lora, uint32_t ids[AT_ONCE])
 {
-	struct gpool_lora_stats stats = { .size = sizeof(stats) };
+	struct gpool_lora_stats stats = {.size = sizeof(stats)};
 	uint64_t begin = now_ns();
 	int error = 0;
 
@@ -268,7 +269,7 @@ static int many_load(struct bench *bench, struct gpool_lora *lora, const uint32_
 	for (int i = 0; i < AT_ONCE; i++)
 		gpool_lora_prefetch(lora, ids[i]);
 	for (started = 0; started < AT_ONCE && !error; started += !error) {
-		all[started] = (struct one_of_many){ .lora = lora, .id = ids[started] };
+		all[started] = (struct one_of_many){.lora = lora, .id = ids[started]};
 		error = -pthread_create(&all[started].thread, NULL, one_run, &all[started]);
 	}
 	for (int i = 0; i < started; i++) {
@@ -336,7 +337,7 @@ static int peer_sample(struct bench *bench, struct engines *engines)
 /* The first load makes copies, in the background; it is out of the pool again when they are there. */
 static int copies_await(struct gpool_lora *lora, uint32_t id)
 {
-	struct gpool_lora_stats stats = { .size = sizeof(stats) };
+	struct gpool_lora_stats stats = {.size = sizeof(stats)};
 	uint64_t begin = now_ns();
 	int error = gpool_lora_acquire(lora, id, WAIT_MS);
 
@@ -354,7 +355,8 @@ enum { PLAIN, SHARED, KEPT, INT8, WARM, WARM_INT8, WAYS };
 
 static int ids_make(struct engines *engines, uint32_t ids[WAYS])
 {
-	struct gpool_lora *const all[WAYS] = { engines->plain, engines->plain_of_other, engines->kept, engines->int8, engines->warm, engines->warm_int8 };
+	struct gpool_lora *const all[WAYS] = {engines->plain, engines->plain_of_other, engines->kept, engines->int8,
+		engines->warm, engines->warm_int8};
 	int error = 0;
 
 	for (int i = 0; i < WAYS && !error; i++)
@@ -432,7 +434,7 @@ static int small_pages(struct bench *bench, const char *peft)
 
 int bench_adapters(struct bench *bench)
 {
-	struct engines engines = { .one = NULL };
+	struct engines engines = {.one = NULL};
 	uint32_t ids[WAYS];
 	int error = daemon_start_huge(bench, POOL_PAGES, NULL);
 

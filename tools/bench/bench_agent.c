@@ -19,7 +19,8 @@ enum {
 
 /* Eviction happens when we ask and not before. */
 static const char *const evict_settings[] = {"eviction.start=100", "eviction.stop=99", NULL};
-static const char *const adaptive_settings[] = {"eviction.start=100", "eviction.stop=99", "eviction.policy=adaptive", NULL};
+static const char *const adaptive_settings[] = {
+	"eviction.start=100", "eviction.stop=99", "eviction.policy=adaptive", NULL};
 
 /* Unpinned blocks of one page until nothing is free; how many, or negative errno. */
 static int fill_unpinned(struct gpool *pool)
@@ -85,8 +86,8 @@ int bench_evict(struct bench *bench)
 /* ---- refill ---- */
 
 /* A refill brings what was asked for and no more, so that the next one finds the lease dry again. */
-static const char *const refill_settings[] = {
-	"lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1", "eviction.start=100", "eviction.stop=99", NULL};
+static const char *const refill_settings[] = {"lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1",
+	"eviction.start=100", "eviction.stop=99", NULL};
 
 static uint64_t refills(struct gpool *pool)
 {
@@ -129,7 +130,8 @@ static int sample_refills(struct bench *bench, struct gpool *pool, double *times
 	if (error)
 		return error;
 	if (count < CYCLES * FILLS / 2)
-		return bench_complain(bench, -EAGAIN, "only %zu of %d allocations went to the agent", count, CYCLES * FILLS);
+		return bench_complain(
+			bench, -EAGAIN, "only %zu of %d allocations went to the agent", count, CYCLES * FILLS);
 	bench_sample(bench, FIGURE_refill_p50, percentile(times, count, 0.50));
 	bench_sample(bench, FIGURE_refill_p99, percentile(times, count, 0.99));
 	return 0;

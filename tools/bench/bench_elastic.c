@@ -1,7 +1,8 @@
 /*
- * bench_elastic.c - elastic ranges and tensors: what it costs to back pages for the first time, to unback them, and to back what is still
- * parked; and what a call to grow a tensor costs its caller when the blocks were brought to hand before. On `host` a mapping is a system
- * call; what it costs on a GPU only a GPU tells, so that the driver calls are figures too.
+ * bench_elastic.c - elastic ranges and tensors: what it costs to back pages for the first time, to unback them, and to
+ * back what is still parked; and what a call to grow a tensor costs its caller when the blocks were brought to hand
+ * before. On `host` a mapping is a system call; what it costs on a GPU only a GPU tells, so that the driver calls are
+ * figures too.
  */
 #include "tools/bench/bench.h"
 
@@ -12,17 +13,17 @@
 enum {
 	POOL_PAGES = 40960,
 	RANGE_PAGES = 4096,
-	SLICES = 160,     /* 80 layers, K and V */
+	SLICES = 160, /* 80 layers, K and V */
 	AHEAD = 4,
-	GROWTHS = 32,     /* one block each */
+	GROWTHS = 32, /* one block each */
 	READY_MS = 10000,
 };
 
-static const struct gpool_fence done_fence = { 0 };
+static const struct gpool_fence done_fence = {0};
 
 static uint64_t driver_calls(struct gpool *pool)
 {
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 
 	return gpool_statistics(pool, &statistics) ? 0 : statistics.driver_calls;
 }
@@ -30,7 +31,8 @@ static uint64_t driver_calls(struct gpool *pool)
 /* ---- ranges ---- */
 
 /* Nanoseconds for each page; negative errno. */
-static int timed(struct bench *bench, enum figure figure, int (*call)(struct gpool_range *range), struct gpool_range *range)
+static int timed(
+	struct bench *bench, enum figure figure, int (*call)(struct gpool_range *range), struct gpool_range *range)
 {
 	uint64_t begin = now_ns();
 	int error = call(range);
@@ -121,7 +123,7 @@ static int sample_range(struct bench *bench, struct gpool *pool)
 
 static uint32_t ready(struct gpool_tensor *tensor)
 {
-	struct gpool_tensor_info info = { .size = sizeof(info) };
+	struct gpool_tensor_info info = {.size = sizeof(info)};
 
 	return gpool_tensor_get(tensor, &info) ? 0 : info.ready;
 }

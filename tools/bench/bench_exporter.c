@@ -82,8 +82,8 @@ static int exporter_start(struct bench *bench, struct exporter *exporter)
 	}
 	if (error)
 		return bench_complain(bench, error, "cannot start '%s'", program);
-	exporter->address = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port),
-		.sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	exporter->address = (struct sockaddr_in){
+		.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	return 0;
 }
 
@@ -101,7 +101,7 @@ static int metrics_read(const struct exporter *exporter, double *resident_mb)
 {
 	static const char question[] = "GET /metrics HTTP/1.0\r\n\r\n", name[] = "\nprocess_resident_memory_bytes ";
 	static char answer[1 << 20];
-	struct timeval patience = { .tv_sec = PATIENCE_S };
+	struct timeval patience = {.tv_sec = PATIENCE_S};
 	size_t length = 0;
 	const char *found;
 	double bytes;
@@ -179,7 +179,7 @@ static int sample_exporter(struct bench *bench, const struct exporter *exporter)
 
 int bench_exporter(struct bench *bench)
 {
-	struct exporter exporter = { .pid = 0 };
+	struct exporter exporter = {.pid = 0};
 	struct gpool *pool = NULL;
 	struct gpool_block block;
 	double unused;

@@ -35,7 +35,10 @@ static int fill_remove(struct filling *filling, uint32_t at)
 	return gpool_free(filling->pool, &block);
 }
 
-/* Fill most of the pool, free every other block, then go on with one free to three allocations until nothing goes any more. */
+/*
+ * Fill most of the pool, free every other block, then go on with one free to three allocations until nothing goes any
+ * more.
+ */
 static int fill_until_full(struct filling *filling)
 {
 	int error = 0;
@@ -46,8 +49,8 @@ static int fill_until_full(struct filling *filling)
 		error = fill_remove(filling, random_next(&filling->random) % filling->count);
 	while (!error)
 		error = random_next(&filling->random) % 4 == 0
-				? fill_remove(filling, random_next(&filling->random) % filling->count)
-				: fill_add(filling);
+			? fill_remove(filling, random_next(&filling->random) % filling->count)
+			: fill_add(filling);
 	return error == -ENOSPC ? 0 : error;
 }
 

@@ -1,8 +1,8 @@
 /*
  * bench_hot.c - what a worker does without asking anybody: allocate, free, pin, unpin.
  *
- * The lease is wide enough that no call goes to the agent (the statistics' count of refills proves it), as in an engine that has
- * been running for a while.
+ * The lease is wide enough that no call goes to the agent (the statistics' count of refills proves it), as in an engine
+ * that has been running for a while.
  */
 #include "tools/bench/bench.h"
 
@@ -46,12 +46,13 @@ static int free_all(struct gpool *pool, const struct gpool_block *blocks, unsign
 	return error ? -EIO : 0;
 }
 
-/* Times of all batches of a run; the median of them is what the run says, as a batch in which the core was lent away says
- * nothing. */
+/* Times of all batches of a run; the median of them is what the run says, as a batch in which the core was lent away
+ * says nothing. */
 static double first_ns[BATCHES_MAX], second_ns[BATCHES_MAX];
 
 /* Time of one allocation and of one free, in batches of `count` blocks. */
-static int batches(struct gpool *pool, uint32_t pages, unsigned count, unsigned rounds, double *alloc_ns, double *free_ns)
+static int batches(
+	struct gpool *pool, uint32_t pages, unsigned count, unsigned rounds, double *alloc_ns, double *free_ns)
 {
 	struct gpool_block blocks[SINGLES];
 	int error;
@@ -215,7 +216,8 @@ int bench_hot(struct bench *bench)
 	if (error)
 		bench_complain(bench, error, "a call failed");
 	else if (refills(pool) != before)
-		error = bench_complain(bench, -EAGAIN, "%llu calls went to the agent: the figures are not those of the hot path",
+		error = bench_complain(bench, -EAGAIN,
+			"%llu calls went to the agent: the figures are not those of the hot path",
 			(unsigned long long)(refills(pool) - before));
 	gpool_close(pool);
 stop:

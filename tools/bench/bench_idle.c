@@ -1,4 +1,6 @@
-/* bench_idle.c - what gpoold costs when it serves no request: CPU time of its processes, private memory of the agent. */
+/*
+ * bench_idle.c - what gpoold costs when it serves no request: CPU time of its processes, private memory of the agent.
+ */
 #include "tools/bench/bench.h"
 
 #include "proto/codec.h"

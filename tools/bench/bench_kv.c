@@ -1,7 +1,8 @@
 /*
- * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one, forks, a prompt of 128k tokens, a
- * sequence preempted and resumed, a text of 64k tokens published and found again, also after its memory was offered, one of 16k tokens shared with another engine. Blocks are 32 KiB, sixteen in a page; memory is mapped before, or parked, unless a figure says cold.
- * On `host` a mapping is a system call; what it costs on a GPU only a GPU tells.
+ * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one, forks, a prompt of 128k
+ * tokens, a sequence preempted and resumed, a text of 64k tokens published and found again, also after its memory was
+ * offered, one of 16k tokens shared with another engine. Blocks are 32 KiB, sixteen in a page; memory is mapped before,
+ * or parked, unless a figure says cold. On `host` a mapping is a system call; what it costs on a GPU only a GPU tells.
  */
 #include "tools/bench/bench.h"
 
@@ -10,11 +11,11 @@
 
 enum {
 	POOL_PAGES = 2048,
-	SEQUENCES = 64,        /* that decode together */
-	STEPS = 512,           /* tokens of each */
-	FORK_TOKENS = 2000,    /* 125 blocks, the last one full */
+	SEQUENCES = 64,     /* that decode together */
+	STEPS = 512,        /* tokens of each */
+	FORK_TOKENS = 2000, /* 125 blocks, the last one full */
 	FORKS = 64,
-	LONG_TOKENS = 131072,  /* 8,192 blocks, 512 pages */
+	LONG_TOKENS = 131072, /* 8,192 blocks, 512 pages */
 	PREEMPTED_TOKENS = 4096,
 	PREFIX_TOKENS = 65536, /* 4,096 blocks */
 	LOOKS = 16,
@@ -39,7 +40,9 @@ static int free_all(struct gpool_kv *kv, const uint64_t *sequences, uint32_t cou
 	return error ? -EIO : 0;
 }
 
-/* Each sequence one token, then all again, as decoding does. bulk: with the blocks for all of them from the beginning. */
+/*
+ * Each sequence one token, then all again, as decoding does. bulk: with the blocks for all of them from the beginning.
+ */
 static int append(struct bench *bench, struct gpool_kv *kv, bool bulk)
 {
 	uint64_t sequences[SEQUENCES], slot, begin;
@@ -53,7 +56,8 @@ static int append(struct bench *bench, struct gpool_kv *kv, bool bulk)
 	for (uint32_t step = 0; step < STEPS; step++)
 		for (uint32_t i = 0; i < SEQUENCES; i++)
 			error |= gpool_kv_append(kv, sequences[i], 1, &slot);
-	bench_sample(bench, bulk ? FIGURE_kv_append_bulk : FIGURE_kv_append, (double)(own_time_ns() - begin) / (STEPS * SEQUENCES));
+	bench_sample(bench, bulk ? FIGURE_kv_append_bulk : FIGURE_kv_append,
+		(double)(own_time_ns() - begin) / (STEPS * SEQUENCES));
 	return error ? -EIO : free_all(kv, sequences, SEQUENCES);
 }
 
@@ -122,7 +126,7 @@ static int offer_hit(struct bench *bench, struct gpool_kv *kv, const struct gpoo
 static int prefix(struct bench *bench, struct gpool_kv *kv)
 {
 	static uint32_t ids[PREFIX_TOKENS];
-	struct gpool_kv_prefix_found found = { .size = sizeof(found) };
+	struct gpool_kv_prefix_found found = {.size = sizeof(found)};
 	struct gpool_kv_prefix text = GPOOL_KV_PREFIX_INIT;
 	const uint32_t blocks = PREFIX_TOKENS / 16;
 	uint64_t sequence, begin;
@@ -150,7 +154,10 @@ static int prefix(struct bench *bench, struct gpool_kv *kv)
 	return error;
 }
 
-/* What one engine shares the other one begins with; both are sessions of this process, which makes no difference to them. */
+/*
+ * What one engine shares the other one begins with; both are sessions of this process, which makes no difference to
+ * them.
+ */
 static int share_find(struct bench *bench, struct gpool_kv *first, struct gpool_kv *second)
 {
 	static uint32_t ids[SHARED_TOKENS];
@@ -169,7 +176,8 @@ static int share_find(struct bench *bench, struct gpool_kv *first, struct gpool_
 	if (error)
 		return error;
 	begin = own_time_ns();
-	if (gpool_kv_prefix_publish(first, sequence, &text) < 0 || gpool_kv_prefix_share(first, sequence, -1) != SHARED_TOKENS / 16)
+	if (gpool_kv_prefix_publish(first, sequence, &text) < 0 ||
+		gpool_kv_prefix_share(first, sequence, -1) != SHARED_TOKENS / 16)
 		return -EIO;
 	bench_sample(bench, FIGURE_kv_share, (double)(own_time_ns() - begin) / chunks / 1e3);
 	begin = own_time_ns();
@@ -183,7 +191,7 @@ static int share_find(struct bench *bench, struct gpool_kv *first, struct gpool_
 /* What is shared outlives the caches: so that the next run begins anew. */
 static void shared_delete(struct gpool *pool)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 
 	for (uint32_t cursor = 0; gpool_object_next(pool, &cursor, &info) == 0;)
 		gpool_object_delete(pool, info.name, 0);
@@ -192,10 +200,10 @@ static void shared_delete(struct gpool *pool)
 static int shared(struct bench *bench, struct gpool *const *pools, const uint32_t *streams)
 {
 	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
-	struct gpool_kv *caches[2] = { NULL, NULL };
+	struct gpool_kv *caches[2] = {NULL, NULL};
 	int error = 0;
 
-	options.shape = (struct gpool_kv_shape){ .layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2 };
+	options.shape = (struct gpool_kv_shape){.layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2};
 	options.flags = GPOOL_KV_PREFIXES;
 	options.pool_blocks = SHARED_TOKENS / 16;
 	for (int i = 0; i < 2 && !error; i++) {
@@ -218,7 +226,7 @@ static int run(struct bench *bench, struct gpool *pool, uint32_t stream)
 	struct gpool_kv *kv;
 	int error;
 
-	options.shape = (struct gpool_kv_shape){ .layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2 };
+	options.shape = (struct gpool_kv_shape){.layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2};
 	options.stream = stream;
 	options.flags = GPOOL_KV_PREFIXES;
 	error = gpool_kv_create(pool, &options, &kv);
@@ -242,7 +250,7 @@ static int run(struct bench *bench, struct gpool *pool, uint32_t stream)
 
 int bench_kv(struct bench *bench)
 {
-	struct gpool *pools[2] = { NULL, NULL };
+	struct gpool *pools[2] = {NULL, NULL};
 	uint32_t streams[2];
 	int error = daemon_start(bench, POOL_PAGES, NULL);
 

@@ -1,8 +1,8 @@
 /*
- * bench_kv_offload.c - preempted sequences whose content is kept: to host memory of the cache's own, as it is and as int8, to
- * blocks of the pool, and back from there and from the agent's host memory, waited for or prefetched. 64 MiB of blocks of 32 KiB;
- * each figure ends when the stream has done its copies. On `host` copies and conversions are one thread's, so a figure above the
- * peer's memcpy cannot be.
+ * bench_kv_offload.c - preempted sequences whose content is kept: to host memory of the cache's own, as it is and as
+ * int8, to blocks of the pool, and back from there and from the agent's host memory, waited for or prefetched. 64 MiB
+ * of blocks of 32 KiB; each figure ends when the stream has done its copies. On `host` copies and conversions are one
+ * thread's, so a figure above the peer's memcpy cannot be.
  */
 #include "tools/bench/bench.h"
 
@@ -40,7 +40,8 @@ static int settle(const struct offload *offload)
 static int sample_out(struct bench *bench, const struct offload *offload, uint32_t flags, enum figure figure)
 {
 	uint64_t begin = now_ns();
-	int result = gpool_kv_offload(offload->kv, offload->sequence, flags, NULL), error = result < 0 ? result : settle(offload);
+	int result = gpool_kv_offload(offload->kv, offload->sequence, flags, NULL),
+	    error = result < 0 ? result : settle(offload);
 
 	if (!error)
 		bench_sample(bench, figure, gbps(offload, begin));
@@ -88,7 +89,8 @@ static int sample_prefetch(struct bench *bench, const struct offload *offload)
 
 static int sample_peer(struct bench *bench, const struct offload *offload)
 {
-	uint8_t *memory = mmap(NULL, 2 * offload->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	uint8_t *memory = mmap(
+		NULL, 2 * offload->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	uint64_t begin;
 
 	if (memory == MAP_FAILED)
@@ -124,7 +126,8 @@ static int run(struct bench *bench, const struct offload *offload)
 		if (!error && prefetched)
 			error = sample_prefetch(bench, offload);
 		if (!error)
-			error = sample_back(bench, offload, prefetched ? FIGURE_kv_resume_prefetched : FIGURE_kv_resume_spilled);
+			error = sample_back(
+				bench, offload, prefetched ? FIGURE_kv_resume_prefetched : FIGURE_kv_resume_spilled);
 	}
 	return error ? error : sample_peer(bench, offload);
 }
@@ -133,12 +136,13 @@ static int offload_open(struct bench *bench, struct offload *offload)
 {
 	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
-	struct gpool_kv_layout layout = { .size = sizeof(layout) };
+	struct gpool_kv_layout layout = {.size = sizeof(layout)};
 	int error = daemon_open(bench, 0, &offload->pool);
 
 	if (!error)
 		error = gpool_stream_open(offload->pool, NULL, 0, &offload->stream);
-	options.shape = (struct gpool_kv_shape){ .layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2, .block_tokens = BLOCK_TOKENS };
+	options.shape = (struct gpool_kv_shape){
+		.layers = 4, .kv_heads = 2, .head_size = 64, .dtype_bytes = 2, .block_tokens = BLOCK_TOKENS};
 	options.stream = offload->stream;
 	options.max_blocks = BLOCKS;
 	options.watermark_blocks = GPOOL_KV_NO_WATERMARK;
@@ -161,7 +165,7 @@ static int offload_open(struct bench *bench, struct offload *offload)
 
 int bench_kv_offload(struct bench *bench)
 {
-	struct offload offload = { .pool = NULL };
+	struct offload offload = {.pool = NULL};
 	int error = daemon_start_with(bench, POOL_PAGES, ",spill_memory=256MiB", NULL);
 
 	if (error)

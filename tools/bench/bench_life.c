@@ -1,5 +1,6 @@
 /*
- * bench_life.c - the beginning and the end of a worker, in a pool of 40,960 pages (20 GiB, of which nothing is touched).
+ * bench_life.c - the beginning and the end of a worker, in a pool of 40,960 pages (20 GiB, of which nothing is
+ * touched).
  */
 #include "tools/bench/bench.h"
 

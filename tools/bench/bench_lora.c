@@ -1,6 +1,6 @@
 /*
- * bench_lora.c - the references of the kernels in C, which the host back end runs in place of a GPU: what replays and tests pay
- * for them. They say nothing about a GPU; tests/gpu/lora_on_gpu does.
+ * bench_lora.c - the references of the kernels in C, which the host back end runs in place of a GPU: what replays and
+ * tests pay for them. They say nothing about a GPU; tests/gpu/lora_on_gpu does.
  */
 #include "tools/bench/bench.h"
 
@@ -59,23 +59,23 @@ static int layer_init(struct layer *layer)
 		uint64_t a = (uintptr_t)(layer->weights + at), b = a + lora_matrix_bytes(rank, FEATURES);
 
 		layer->adapters[i] = (struct lora_adapter){
-			.a = { .first = a, .head_tiles = tiles },
-			.b = { .first = b, .head_tiles = tiles },
+			.a = {.first = a, .head_tiles = tiles},
+			.b = {.first = b, .head_tiles = tiles},
 			.rank = rank,
 			.scale = 1e-3f,
 		};
 		at += lora_matrix_bytes(rank, FEATURES); /* elements: two matrices of half as many each */
 		tokens[i] = i;
 	}
-	layer->args = (struct lora_args){ (uintptr_t)layer->batch, (uintptr_t)layer->adapters, (uintptr_t)layer->x,
+	layer->args = (struct lora_args){(uintptr_t)layer->batch, (uintptr_t)layer->adapters, (uintptr_t)layer->x,
 		(uintptr_t)layer->y, (uintptr_t)layer->workspace, ADAPTERS, ADAPTERS, RANK_MAX, FEATURES, FEATURES,
-		FEATURES, FEATURES, ELEMENT_F16, 0, 0 };
+		FEATURES, FEATURES, ELEMENT_F16, 0, 0};
 	return lora_batch_build(layer->batch, ADAPTERS, tokens, ADAPTERS, ADAPTERS) < 0 ? -EINVAL : 0;
 }
 
 static void sample_lora(struct bench *bench, struct layer *layer)
 {
-	struct lora_plain_args plain = { .lora = layer->args, .piece_count = ADAPTERS, .rank_high = RANK_MAX };
+	struct lora_plain_args plain = {.lora = layer->args, .piece_count = ADAPTERS, .rank_high = RANK_MAX};
 	uint64_t begin = own_time_ns();
 
 	lora_shrink_host(&layer->args);
@@ -89,9 +89,9 @@ static void sample_lora(struct bench *bench, struct layer *layer)
 
 static void sample_quantise(struct bench *bench, uint16_t *values, int8_t *codes, uint16_t *scales)
 {
-	struct quantise_error error = { 0 };
-	struct quantise_args args = { (uintptr_t)values, (uintptr_t)codes, (uintptr_t)scales, (uintptr_t)&error, QUANTISED / 128,
-		128, 128, ELEMENT_F16 };
+	struct quantise_error error = {0};
+	struct quantise_args args = {(uintptr_t)values, (uintptr_t)codes, (uintptr_t)scales, (uintptr_t)&error,
+		QUANTISED / 128, 128, 128, ELEMENT_F16};
 	uint64_t begin = own_time_ns();
 
 	quantise_host(&args);

@@ -1,6 +1,7 @@
 /*
- * bench_lora_batch.c - what a step of an engine pays to say which adapter each token has, with a real agent and the host back end: for a model of
- * 32 layers with 7 targets each, 256 tokens, and 32 or 128 adapters. All of them are one object in the pool; each is mapped and described by itself.
+ * bench_lora_batch.c - what a step of an engine pays to say which adapter each token has, with a real agent and the
+ * host back end: for a model of 32 layers with 7 targets each, 256 tokens, and 32 or 128 adapters. All of them are one
+ * object in the pool; each is mapped and described by itself.
  */
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
@@ -15,9 +16,13 @@
 enum { POOL_PAGES = 128, LAYERS = 32, TARGETS = 7, TOKENS = 256, ADAPTERS_MOST = 128, WAIT_MS = 60000 };
 
 static const struct gpool_lora_target targets[TARGETS] = {
-	{ "model.layers.*.q_proj", 4096, 4096 }, { "model.layers.*.k_proj", 4096, 1024 }, { "model.layers.*.v_proj", 4096, 1024 },
-	{ "model.layers.*.o_proj", 4096, 4096 }, { "model.layers.*.gate_proj", 4096, 14336 }, { "model.layers.*.up_proj", 4096, 14336 },
-	{ "model.layers.*.down_proj", 14336, 4096 },
+	{"model.layers.*.q_proj", 4096, 4096},
+	{"model.layers.*.k_proj", 4096, 1024},
+	{"model.layers.*.v_proj", 4096, 1024},
+	{"model.layers.*.o_proj", 4096, 4096},
+	{"model.layers.*.gate_proj", 4096, 14336},
+	{"model.layers.*.up_proj", 4096, 14336},
+	{"model.layers.*.down_proj", 14336, 4096},
 };
 
 struct engine {
@@ -88,9 +93,10 @@ static int stream_wait(const struct engine *engine)
 }
 
 /* One set, with these adapters in turn; how long it took, us, and how many calls of the driver it made. */
-static int set_time(const struct engine *engine, struct gpool_lora_batch *batch, const uint32_t *ids, uint32_t count, double *us, double *calls)
+static int set_time(const struct engine *engine, struct gpool_lora_batch *batch, const uint32_t *ids, uint32_t count,
+	double *us, double *calls)
 {
-	struct gpool_statistics before = { .size = sizeof(before) }, after = { .size = sizeof(after) };
+	struct gpool_statistics before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 	uint32_t tokens[TOKENS];
 	uint64_t begin;
 	int error = stream_wait(engine);
@@ -108,7 +114,8 @@ static int set_time(const struct engine *engine, struct gpool_lora_batch *batch,
 }
 
 /* All adapters new, and then the same again. */
-static int set_sample(struct bench *bench, const struct engine *engine, uint32_t count, enum figure fresh, enum figure same, enum figure calls_of)
+static int set_sample(struct bench *bench, const struct engine *engine, uint32_t count, enum figure fresh,
+	enum figure same, enum figure calls_of)
 {
 	struct gpool_lora_batch *batch;
 	double us, calls;
@@ -145,7 +152,8 @@ static int apply_sample(struct bench *bench, const struct engine *engine)
 		error = gpool_address(engine->pool, &block, &address);
 	begin = own_time_ns();
 	for (int32_t i = 0; i < LAYERS * TARGETS && !error; i++)
-		error = gpool_lora_batch_apply(batch, i / TARGETS, (uint32_t)(i % TARGETS), address, 14336, address, 14336, engine->stream);
+		error = gpool_lora_batch_apply(
+			batch, i / TARGETS, (uint32_t)(i % TARGETS), address, 14336, address, 14336, engine->stream);
 	bench_sample(bench, FIGURE_lora_batch_apply, (double)(own_time_ns() - begin) / LAYERS / TARGETS);
 	gpool_lora_batch_close(batch);
 	return error;
@@ -153,16 +161,18 @@ static int apply_sample(struct bench *bench, const struct engine *engine)
 
 int bench_lora_batch(struct bench *bench)
 {
-	struct engine engine = { .pool = NULL };
+	struct engine engine = {.pool = NULL};
 	int error = daemon_start(bench, POOL_PAGES, NULL);
 
 	if (error)
 		return error;
 	error = engine_open(bench, &engine);
 	for (unsigned run = 0; run < bench->runs && !error; run++) {
-		error = set_sample(bench, &engine, 32, FIGURE_lora_batch_new_32, FIGURE_lora_batch_set_32, FIGURE_lora_batch_calls_32);
+		error = set_sample(bench, &engine, 32, FIGURE_lora_batch_new_32, FIGURE_lora_batch_set_32,
+			FIGURE_lora_batch_calls_32);
 		if (!error)
-			error = set_sample(bench, &engine, 128, FIGURE_lora_batch_new_128, FIGURE_lora_batch_set_128, FIGURE_lora_batch_calls_128);
+			error = set_sample(bench, &engine, 128, FIGURE_lora_batch_new_128, FIGURE_lora_batch_set_128,
+				FIGURE_lora_batch_calls_128);
 		if (!error)
 			error = apply_sample(bench, &engine);
 	}

@@ -1,6 +1,6 @@
 /*
- * bench_peers.c - what others do in the place of gpool's hot path: a heap for the same sizes, a message or a wake-up per
- * operation.
+ * bench_peers.c - what others do in the place of gpool's hot path: a heap for the same sizes, a message or a wake-up
+ * per operation.
  */
 #include "tools/bench/bench.h"
 
@@ -122,7 +122,8 @@ static int futex_ask(struct bench *bench, struct pingpong *shared)
 
 static int futex_trips(struct bench *bench)
 {
-	struct pingpong *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct pingpong *shared =
+		mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	pid_t pid;
 	int error;
 

@@ -1,5 +1,6 @@
 /*
- * bench_restart.c - the death of the agent of a pool of 40,960 pages, of which a worker holds half in blocks of their own.
+ * bench_restart.c - the death of the agent of a pool of 40,960 pages, of which a worker holds half in blocks of their
+ * own.
  */
 #include "tools/bench/bench.h"
 

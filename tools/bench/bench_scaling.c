@@ -98,7 +98,8 @@ static int race_ratio(struct bench *bench, struct crew *crew)
 		if (!error)
 			error = crew_race(crew, 3, TURN_NS, both);
 		if (!error)
-			bench_sample(bench, FIGURE_two_process_scaling, 2 * (both[0] + both[1]) / (alone[0][0] + alone[1][1]));
+			bench_sample(bench, FIGURE_two_process_scaling,
+				2 * (both[0] + both[1]) / (alone[0][0] + alone[1][1]));
 	}
 	return error;
 }

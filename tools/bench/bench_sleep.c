@@ -1,7 +1,7 @@
 /*
- * bench_sleep.c - a range of 35,000 pages of a pool of 40,960 goes to sleep and wakes: one whose content is dropped, and a smaller one
- * whose content is spilled and comes back. The driver calls of a waking are a figure too. On `host` a mapping is a system call; what it
- * costs on a GPU only a GPU tells.
+ * bench_sleep.c - a range of 35,000 pages of a pool of 40,960 goes to sleep and wakes: one whose content is dropped,
+ * and a smaller one whose content is spilled and comes back. The driver calls of a waking are a figure too. On `host` a
+ * mapping is a system call; what it costs on a GPU only a GPU tells.
  */
 #include "tools/bench/bench.h"
 
@@ -12,7 +12,7 @@ enum { POOL_PAGES = 40960, RANGE_PAGES = 35000, CONTENT_PAGES = 512 };
 
 static uint64_t driver_calls(struct gpool *pool)
 {
-	struct gpool_statistics statistics = { .size = sizeof(statistics) };
+	struct gpool_statistics statistics = {.size = sizeof(statistics)};
 
 	return gpool_statistics(pool, &statistics) ? 0 : statistics.driver_calls;
 }
@@ -24,13 +24,15 @@ static int sample(struct bench *bench, struct gpool *pool, bool content)
 
 	if (error)
 		return error;
-	bench_sample(bench, content ? FIGURE_sleep_512_content : FIGURE_sleep_35000_pages, (double)(now_ns() - begin) / 1e6);
+	bench_sample(
+		bench, content ? FIGURE_sleep_512_content : FIGURE_sleep_35000_pages, (double)(now_ns() - begin) / 1e6);
 	calls = driver_calls(pool);
 	begin = now_ns();
 	error = gpool_wake(pool, 0);
 	if (error)
 		return error;
-	bench_sample(bench, content ? FIGURE_wake_512_content : FIGURE_wake_35000_pages, (double)(now_ns() - begin) / 1e6);
+	bench_sample(
+		bench, content ? FIGURE_wake_512_content : FIGURE_wake_35000_pages, (double)(now_ns() - begin) / 1e6);
 	if (!content)
 		bench_sample(bench, FIGURE_wake_35000_calls, (double)(driver_calls(pool) - calls));
 	return 0;

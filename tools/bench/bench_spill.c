@@ -1,6 +1,6 @@
 /*
- * bench_spill.c - content that leaves the pool and comes back, through agent and mover, beside a plain memcpy and a plain file of the
- * same bytes in the same run.
+ * bench_spill.c - content that leaves the pool and comes back, through agent and mover, beside a plain memcpy and a
+ * plain file of the same bytes in the same run.
  */
 #include "tools/bench/bench.h"
 
@@ -54,7 +54,8 @@ static int blocks_take(struct spill *spill)
 /* Out: one request for all of them, and its end is when the last page has left. */
 static int sample_out(struct bench *bench, struct spill *spill, enum figure figure)
 {
-	uint64_t before = atomic_load(&spill->header->counters[POOL_COUNT_SPILLED_PAGES]), begin = now_ns(), end = begin + PATIENCE_NS;
+	uint64_t before = atomic_load(&spill->header->counters[POOL_COUNT_SPILLED_PAGES]), begin = now_ns(),
+		 end = begin + PATIENCE_NS;
 	int64_t taken = daemon_evict(bench, POOL_PAGES); /* cached pages count too */
 
 	if (taken < 0)
@@ -126,7 +127,8 @@ static int sample_file(struct bench *bench, const struct spill *spill, uint8_t *
 
 static int sample_peers(struct bench *bench, const struct spill *spill)
 {
-	uint8_t *memory = mmap(NULL, 2 * spill->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	uint8_t *memory =
+		mmap(NULL, 2 * spill->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	int error;
 
 	if (memory == MAP_FAILED)
@@ -142,7 +144,7 @@ static int sample_peers(struct bench *bench, const struct spill *spill)
 
 static int tier(struct bench *bench, const char *more, enum figure out, enum figure back, bool peers)
 {
-	struct spill spill = { .pool = NULL };
+	struct spill spill = {.pool = NULL};
 	int error = daemon_start_with(bench, POOL_PAGES, more, NULL);
 
 	if (error)

@@ -1,6 +1,7 @@
 /*
- * bench_takeover.c - how long nobody acts in a role: from the end of its holder, by force or in order, until the standby knows that it
- * is its turn, and has what the dead one published. Holder and standby are processes of their own; all read one clock.
+ * bench_takeover.c - how long nobody acts in a role: from the end of its holder, by force or in order, until the
+ * standby knows that it is its turn, and has what the dead one published. Holder and standby are processes of their
+ * own; all read one clock.
  */
 #include "tools/bench/bench.h"
 
@@ -24,14 +25,14 @@ struct word {
 
 static int say(int to, int64_t value)
 {
-	struct word word = { value };
+	struct word word = {value};
 
 	return write(to, &word, sizeof(word)) == sizeof(word) ? 0 : -EPIPE;
 }
 
 static int hear(int from, int64_t *value)
 {
-	struct pollfd look = { .fd = from, .events = POLLIN };
+	struct pollfd look = {.fd = from, .events = POLLIN};
 	struct word word;
 
 	if (poll(&look, 1, PATIENCE_MS) != 1)
@@ -198,8 +199,8 @@ static void process_end(pid_t pid)
 
 static int sample(struct bench *bench, int by_force)
 {
-	struct scene scene = { .holder = 0 };
-	int *const pipes[] = { scene.orders, scene.of_holder, scene.of_standby };
+	struct scene scene = {.holder = 0};
+	int *const pipes[] = {scene.orders, scene.of_holder, scene.of_standby};
 	int count = 0, error = 0;
 
 	for (; count < 3 && !error; count++)

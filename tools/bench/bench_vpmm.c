@@ -1,6 +1,6 @@
 /*
- * bench_vpmm.c - gpool_malloc() on a pool of 80 GB, and on the same pool a caching allocator without remapping. No memory is written but
- * by streams that need work, so that 80 GB are no more than addresses.
+ * bench_vpmm.c - gpool_malloc() on a pool of 80 GB, and on the same pool a caching allocator without remapping. No
+ * memory is written but by streams that need work, so that 80 GB are no more than addresses.
  */
 #include "tools/bench/bench.h"
 
@@ -62,7 +62,8 @@ static uint64_t subject_calls(const struct subject *subject)
 }
 
 /* `measure` on gpool_malloc() and on the peer, each in sessions of its own. */
-static int measure_both(struct bench *bench, int (*measure)(struct bench *bench, const struct allocator_ops *ops, void *context), void *context)
+static int measure_both(struct bench *bench,
+	int (*measure)(struct bench *bench, const struct allocator_ops *ops, void *context), void *context)
 {
 	int error = daemon_start_device(bench, device_bytes, page_bytes, NULL);
 
@@ -149,7 +150,8 @@ static int steady(struct bench *bench, const struct allocator_ops *ops, void *co
 			if (!error && streams == 1)
 				bench_sample(bench, ours ? FIGURE_vpmm_steady_pair : FIGURE_peer_fit_steady_pair, ns);
 			else if (!error)
-				bench_sample(bench, ours ? FIGURE_vpmm_steady_two_streams : FIGURE_peer_fit_steady_two_streams, ns);
+				bench_sample(bench,
+					ours ? FIGURE_vpmm_steady_two_streams : FIGURE_peer_fit_steady_two_streams, ns);
 			if (!error && streams == 1 && ours)
 				bench_sample(bench, FIGURE_vpmm_steady_calls, calls);
 		}
@@ -171,7 +173,8 @@ struct played {
 };
 
 /* Every event of a trace, one after the other. [trace->count] addresses; 0: it failed, or is freed. */
-static int trace_play(struct subject *subject, const struct malloc_trace *trace, uint64_t *addresses, struct played *played)
+static int trace_play(
+	struct subject *subject, const struct malloc_trace *trace, uint64_t *addresses, struct played *played)
 {
 	uint64_t begin = now_ns(), calls = subject_calls(subject);
 	int error = 0;
@@ -268,7 +271,14 @@ static int trace_bench(struct bench *bench, struct trace_plan *plan)
 static int random_bench(struct bench *bench, uint32_t allocations, uint64_t most, const enum figure figures[8])
 {
 	struct trace_plan plan = {
-		.recipe = {.allocations = allocations, .least = 1, .most = most, .cap = 16000 * MIB, .chance = 73, .threads = 1, .streams = 1, .seed = 1},
+		.recipe = {.allocations = allocations,
+			.least = 1,
+			.most = most,
+			.cap = 16000 * MIB,
+			.chance = 73,
+			.threads = 1,
+			.streams = 1,
+			.seed = 1},
 		.ms = {figures[0], figures[4]},
 		.peak = {figures[1], figures[5]},
 		.calls = {figures[2], figures[6]},
@@ -282,9 +292,11 @@ static int random_bench(struct bench *bench, uint32_t allocations, uint64_t most
 #define RANDOM_CELL(when, cell, runs, count, mib, allocations, bytes) \
 	int bench_vpmm_random_##cell(struct bench *bench) \
 	{ \
-		static const enum figure figures[8] = {FIGURE_vpmm_random_##cell##_time, FIGURE_vpmm_random_##cell##_peak, \
-			FIGURE_vpmm_random_##cell##_calls, FIGURE_vpmm_random_##cell##_failed, FIGURE_peer_fit_##cell##_time, \
-			FIGURE_peer_fit_##cell##_peak, FIGURE_peer_fit_##cell##_calls, FIGURE_peer_fit_##cell##_failed}; \
+		static const enum figure figures[8] = {FIGURE_vpmm_random_##cell##_time, \
+			FIGURE_vpmm_random_##cell##_peak, FIGURE_vpmm_random_##cell##_calls, \
+			FIGURE_vpmm_random_##cell##_failed, FIGURE_peer_fit_##cell##_time, \
+			FIGURE_peer_fit_##cell##_peak, FIGURE_peer_fit_##cell##_calls, \
+			FIGURE_peer_fit_##cell##_failed}; \
 \
 		return random_bench(bench, allocations, bytes, figures); \
 	}
@@ -324,7 +336,14 @@ static int largest_request(struct subject *subject, struct trace_plan *plan)
 int bench_vpmm_churn(struct bench *bench)
 {
 	struct trace_plan plan = {
-		.recipe = {.through = 300 * GIB, .least = 1, .most = GIB, .cap = 72 * GIB, .chance = 73, .threads = 1, .streams = 1, .seed = 1},
+		.recipe = {.through = 300 * GIB,
+			.least = 1,
+			.most = GIB,
+			.cap = 72 * GIB,
+			.chance = 73,
+			.threads = 1,
+			.streams = 1,
+			.seed = 1},
 		.finish = largest_request,
 		.ms = {FIGURE_vpmm_churn_time, FIGURE_peer_fit_churn_time},
 		.peak = {FIGURE_PROGRESS, FIGURE_PROGRESS},
@@ -418,7 +437,8 @@ static int streams(struct bench *bench, const struct allocator_ops *ops, void *c
 			bench_sample(bench, ours ? FIGURE_vpmm_multi_stream_call : FIGURE_peer_fit_multi_stream_call,
 				(double)(now_ns() - begin) * THREADS / (double)calls);
 			if (ours)
-				bench_sample(bench, FIGURE_vpmm_multi_stream_waits, 100000 * (double)waits / (double)calls);
+				bench_sample(
+					bench, FIGURE_vpmm_multi_stream_waits, 100000 * (double)waits / (double)calls);
 		}
 		subject_close(&subject);
 	}

@@ -60,8 +60,8 @@ struct device {
 };
 
 /* In the child: become gpoold, with its log in the folder. It ends when we do, however we do. */
-static _Noreturn void program_become(const struct bench *bench, const char *program, const struct device *device,
-	const char *const *settings)
+static _Noreturn void program_become(
+	const struct bench *bench, const char *program, const struct device *device, const char *const *settings)
 {
 	char folder[PATH_MAX], log[PATH_MAX + 16], pool[128 + PATH_MAX + 64];
 	const char *arguments[8 + 2 * SETTINGS_MAX];
@@ -69,8 +69,8 @@ static _Noreturn void program_become(const struct bench *bench, const char *prog
 
 	socket_folder(bench, folder);
 	snprintf(log, sizeof(log), "%s/gpoold.log", bench->folder);
-	snprintf(pool, sizeof(pool), "name=bench,backend=host,size=%" PRIu64 "KiB,page_size=%" PRIu64 "KB,reserved=0%s", device->bytes / 1024,
-		device->page_bytes / 1024, device->more);
+	snprintf(pool, sizeof(pool), "name=bench,backend=host,size=%" PRIu64 "KiB,page_size=%" PRIu64 "KB,reserved=0%s",
+		device->bytes / 1024, device->page_bytes / 1024, device->more);
 	arguments[count++] = program;
 	arguments[count++] = "--foreground";
 	arguments[count++] = "--dir";
@@ -254,7 +254,9 @@ int daemon_wait_free(const struct bench *bench, uint64_t *when)
 	const struct pool_header *header = pool_view(bench->control)->header;
 	uint64_t deadline = now_ns() + UINT64_C(30000000000), now;
 
-	/* Nothing wakes an observer at this change, so it looks again and again, leaving the core to whoever wants it. */
+	/*
+	 * Nothing wakes an observer at this change, so it looks again and again, leaving the core to whoever wants it.
+	 */
 	while (atomic_load(&header->state_pages[PAGE_FREE]) != header->page_count) {
 		if (now_ns() > deadline)
 			return bench_complain(bench, -ETIMEDOUT, "%u of %u pages are free after 30 s",

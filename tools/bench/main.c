@@ -1,8 +1,8 @@
 /*
  * main.c - gpool-bench: which figures were asked for, one process for each group that holds them, and what comes back.
  *
- * The parent attaches to nothing. It makes the folder, starts the groups one after the other, collects their samples, and removes
- * the folder when no process of theirs is left, also when it is interrupted.
+ * The parent attaches to nothing. It makes the folder, starts the groups one after the other, collects their samples,
+ * and removes the folder when no process of theirs is left, also when it is interrupted.
  */
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"
@@ -63,7 +63,8 @@ static const int end_signals[] = {SIGINT, SIGTERM, SIGHUP};
 
 static void signals_catch(void)
 {
-	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND}; /* a second one ends the process at once */
+	/* a second one ends the process at once */
+	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
 
 	for (size_t i = 0; i < sizeof(end_signals) / sizeof(end_signals[0]); i++) {
 		struct sigaction before;
@@ -98,7 +99,8 @@ static unsigned runs_of(const struct session *session, enum group group)
 
 static _Noreturn void group_become(const struct session *session, enum group group, const char *folder, int results)
 {
-	struct bench bench = {.group = groups[group].name, .folder = folder, .runs = runs_of(session, group), .results = results};
+	struct bench bench = {
+		.group = groups[group].name, .folder = folder, .runs = runs_of(session, group), .results = results};
 
 	for (size_t i = 0; i < sizeof(end_signals) / sizeof(end_signals[0]); i++)
 		signal(end_signals[i], SIG_DFL);
@@ -117,7 +119,8 @@ static void progress_show(const struct session *session, enum group group, size_
 		return;
 	if (percent)
 		snprintf(part, sizeof(part), ", %u %%", percent);
-	fprintf(stderr, "\r\033[K%s: %zu of %u%s (%s)", groups[group].name, done, runs_of(session, group), part, groups[group].text);
+	fprintf(stderr, "\r\033[K%s: %zu of %u%s (%s)", groups[group].name, done, runs_of(session, group), part,
+		groups[group].text);
 }
 
 static void progress_clear(const struct session *session)
@@ -152,7 +155,10 @@ static int results_collect(struct session *session, enum group group, int result
 	return error;
 }
 
-/* What is left of a group: its agent, when the group did not live to stop it. We are the subreaper, so all of it ends up here. */
+/*
+ * What is left of a group: its agent, when the group did not live to stop it. We are the subreaper, so all of it ends
+ * up here.
+ */
 static void children_reap(void)
 {
 	while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
@@ -226,7 +232,8 @@ static int measure(struct session *session)
 
 	/* Before the folder exists, so that none is left. */
 	signals_catch();
-	snprintf(session->folder, sizeof(session->folder), "%.40s/gpool-bench-XXXXXX", parent && *parent ? parent : "/tmp");
+	snprintf(session->folder, sizeof(session->folder), "%.40s/gpool-bench-XXXXXX",
+		parent && *parent ? parent : "/tmp");
 	/* The front of a gpoold that root started runs as another user, who must get to the sockets. */
 	if (!mkdtemp(session->folder) || chmod(session->folder, 0755) < 0) {
 		fprintf(stderr, "gpool-bench: cannot make folder '%s': %s\n", session->folder, strerror(errno));
@@ -252,7 +259,8 @@ static void help(FILE *to)
 	fputs("usage: gpool-bench [-o table|json] [--runs N] [NAME ...]\n"
 	      "\n"
 	      "Measures gpool on this machine: starts an agent of its own on the host back end, and no other.\n"
-	      "A NAME is a figure's or the beginning of several: vpmm_random means all that begin with it and an underscore.\n"
+	      "A NAME is a figure's or the beginning of several: vpmm_random means all that begin with it and an "
+	      "underscore.\n"
 	      "Without one everything is measured but what --list marks with '*'; that takes some minutes.\n"
 	      "\n"
 	      "  -o, --output FORM  table (default), or json: one object a line\n"
@@ -274,7 +282,9 @@ static int figure_find(const char *name)
 	return -1;
 }
 
-/* A figure, else all figures of the groups that are called so or begin so, up to an underscore. False: there is none. */
+/*
+ * A figure, else all figures of the groups that are called so or begin so, up to an underscore. False: there is none.
+ */
 static bool name_want(struct session *session, const char *name)
 {
 	size_t length = strlen(name);
@@ -298,7 +308,8 @@ static int arguments_read(struct session *session, int argc, char **argv)
 	enum { OPTION_RUNS = 256, OPTION_LIST, OPTION_HELP, OPTION_VERSION };
 	static const struct option options[] = {{"output", required_argument, NULL, 'o'},
 		{"runs", required_argument, NULL, OPTION_RUNS}, {"list", no_argument, NULL, OPTION_LIST},
-		{"help", no_argument, NULL, OPTION_HELP}, {"version", no_argument, NULL, OPTION_VERSION}, {NULL, 0, NULL, 0}};
+		{"help", no_argument, NULL, OPTION_HELP}, {"version", no_argument, NULL, OPTION_VERSION},
+		{NULL, 0, NULL, 0}};
 	char *end;
 	long runs;
 	int option;
@@ -315,7 +326,8 @@ static int arguments_read(struct session *session, int argc, char **argv)
 		case OPTION_RUNS:
 			runs = strtol(optarg, &end, 10);
 			if (*end || end == optarg || runs < 1 || runs > RUNS_MAX) {
-				fprintf(stderr, "gpool-bench: '%s' is not a number of runs: 1 to %d\n", optarg, RUNS_MAX);
+				fprintf(stderr, "gpool-bench: '%s' is not a number of runs: 1 to %d\n", optarg,
+					RUNS_MAX);
 				return EXIT_USAGE + 1;
 			}
 			session->runs = (unsigned)runs;
@@ -324,15 +336,9 @@ static int arguments_read(struct session *session, int argc, char **argv)
 			for (int i = 0; i < FIGURES; i++)
 				report_name((enum figure)i, groups[figure_texts[i].group].asked);
 			return EXIT_SUCCESS + 1;
-		case OPTION_HELP:
-			help(stdout);
-			return EXIT_SUCCESS + 1;
-		case OPTION_VERSION:
-			printf("gpool-bench %s\n", gpool_version());
-			return EXIT_SUCCESS + 1;
-		default:
-			help(stderr);
-			return EXIT_USAGE + 1;
+		case OPTION_HELP: help(stdout); return EXIT_SUCCESS + 1;
+		case OPTION_VERSION: printf("gpool-bench %s\n", gpool_version()); return EXIT_SUCCESS + 1;
+		default: help(stderr); return EXIT_USAGE + 1;
 		}
 	}
 	for (int i = 0; i < FIGURES; i++)

@@ -27,7 +27,10 @@ int values_add(struct figure_values *values, double value)
 	return 0;
 }
 
-/* "AMD EPYC 7B13, 2 cores, Linux 6.1.0": printable and without quotes or backslashes, so that it goes into JSON as it is. */
+/*
+ * "AMD EPYC 7B13, 2 cores, Linux 6.1.0": printable and without quotes or backslashes, so that it goes into JSON as it
+ * is.
+ */
 static const char *machine(void)
 {
 	static char text[384];
@@ -66,7 +69,8 @@ void report_begin(bool json)
 	if (json)
 		return;
 	printf("gpool-bench %s on %s\n\n", gpool_version(), machine());
-	printf("%-22s %9s %9s %9s  %-5s %6s %5s  %s\n", "bench", "median", "min", "max", "unit", "goal", "runs", "what");
+	printf("%-22s %9s %9s %9s  %-5s %6s %5s  %s\n", "bench", "median", "min", "max", "unit", "goal", "runs",
+		"what");
 }
 
 void report_figure(bool json, enum figure figure, struct figure_values *values)
@@ -81,12 +85,12 @@ void report_figure(bool json, enum figure figure, struct figure_values *values)
 	if (text->goal > 0)
 		snprintf(goal, sizeof(goal), "%g", text->goal);
 	if (!json) {
-		printf("%-28s %9s %9s %9s  %-6s %6s %5zu  %s\n", text->name, middle, low, high, text->unit, goal, values->count,
-			text->text);
+		printf("%-28s %9s %9s %9s  %-6s %6s %5zu  %s\n", text->name, middle, low, high, text->unit, goal,
+			values->count, text->text);
 		return;
 	}
-	printf("{\"bench\": \"%s\", \"unit\": \"%s\", \"median\": %s, \"min\": %s, \"max\": %s, \"runs\": %zu", text->name,
-		text->unit, middle, low, high, values->count);
+	printf("{\"bench\": \"%s\", \"unit\": \"%s\", \"median\": %s, \"min\": %s, \"max\": %s, \"runs\": %zu",
+		text->name, text->unit, middle, low, high, values->count);
 	if (text->goal > 0)
 		printf(", \"goal\": %s", goal);
 	printf(", \"machine\": \"%s\"}\n", machine());

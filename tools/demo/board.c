@@ -69,7 +69,8 @@ int board_open(int fd, struct board *board)
 	if (error)
 		return error;
 	board->fd = -1;
-	if (board->header->bytes != (size_t)status.st_size || board_bytes(board->header->request_count) != board->header->bytes) {
+	if (board->header->bytes != (size_t)status.st_size ||
+		board_bytes(board->header->request_count) != board->header->bytes) {
 		munmap(board->header, (size_t)status.st_size);
 		return -EINVAL;
 	}

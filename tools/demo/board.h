@@ -1,14 +1,17 @@
 /*
- * board.h - the score board: one memfd that the conductor makes and both engines map; what a killed engine has written stays.
+ * board.h - the score board: one memfd that the conductor makes and both engines map; what a killed engine has written
+ * stays.
  *
  *   struct board_header | requests[] | marks[]
  *
  * Writers: the conductor fills header and requests before an engine runs. After that each engine writes its own struct
- * board_engine and the marks of its own requests, and the conductor only reads, but for `active`. There are no locks, so an
- * engine may be killed at any instruction: a request counts as finished by one store, the last thing that is done for it.
+ * board_engine and the marks of its own requests, and the conductor only reads, but for `active`. There are no locks,
+ * so an engine may be killed at any instruction: a request counts as finished by one store, the last thing that is done
+ * for it.
  *
- * Time in a run is counted in steps, by each engine for itself; no engine is more than BOARD_SLACK_STEPS ahead of the other. So a
- * machine that cannot keep the pace slows down the run as a whole, and does not favour one engine, or one of two runs.
+ * Time in a run is counted in steps, by each engine for itself; no engine is more than BOARD_SLACK_STEPS ahead of the
+ * other. So a machine that cannot keep the pace slows down the run as a whole, and does not favour one engine, or one
+ * of two runs.
  */
 #ifndef GPOOL_DEMO_BOARD_H
 #define GPOOL_DEMO_BOARD_H
@@ -29,9 +32,10 @@ enum board_state { BOARD_OPEN, BOARD_RUNNING, BOARD_DONE, BOARD_FAILED };
 
 /* What became of a request. */
 struct board_mark {
-	_Atomic uint32_t state;   /* enum board_state; of a finished request stored last */
-	_Atomic uint32_t lives;   /* times it was started: 1, and one more for each preemption and each kill in the midst of it */
-	_Atomic uint64_t wait_us; /* in the queue because there were no pages; all lives together */
+	_Atomic uint32_t state; /* enum board_state; of a finished request stored last */
+	/* times it was started: 1, and one more for each preemption and each kill in the midst of it */
+	_Atomic uint32_t lives;
+	_Atomic uint64_t wait_us;        /* in the queue because there were no pages; all lives together */
 	_Atomic uint64_t first_token_us; /* of the last process that served it */
 	_Atomic uint64_t finished_us;
 };
@@ -44,7 +48,8 @@ struct board_engine {
 	uint32_t request_count;
 
 	_Alignas(64) _Atomic uint64_t clock_us; /* how far this engine is; never goes back */
-	_Atomic uint32_t active; /* 1: the other engine waits for this one. The conductor clears it when the process ended */
+	/* 1: the other engine waits for this one. The conductor clears it when the process ended */
+	_Atomic uint32_t active;
 
 	_Atomic uint64_t bytes_written;
 	_Atomic uint64_t bytes_verified;
@@ -53,7 +58,8 @@ struct board_engine {
 	_Atomic uint64_t recomputed_tokens; /* written again after a preemption or a kill */
 	_Atomic uint64_t prefix_hits;       /* follow-ups that found their prefix in the cache */
 	_Atomic uint64_t prefix_hit_tokens;
-	_Atomic uint64_t prefix_losses; /* prefixes that had been evicted when they were wanted or when their time was over */
+	/* prefixes that had been evicted when they were wanted or when their time was over */
+	_Atomic uint64_t prefix_losses;
 	_Atomic uint64_t errors;        /* verification failures and refusals that must not be */
 	_Atomic uint32_t running;       /* gauge: requests that hold pages */
 	_Atomic uint32_t waiting;       /* gauge: requests that came and hold none */
@@ -90,7 +96,10 @@ struct board {
 	int fd;
 };
 
-/* board_create() - a new one, zeroed; the descriptor is close-on-exec. Return: 0, or what memfd_create, ftruncate, mmap said. */
+/*
+ * board_create() - a new one, zeroed; the descriptor is close-on-exec. Return: 0, or what memfd_create, ftruncate, mmap
+ * said.
+ */
 int board_create(uint32_t request_count, struct board *board);
 /* board_open() - map an inherited one. Return: 0, -EINVAL (not a board), or what fstat and mmap said. */
 int board_open(int fd, struct board *board);
@@ -106,7 +115,8 @@ void board_error(struct board_engine *engine, const char *format, ...) __attribu
 static inline void board_add(_Atomic uint64_t *counter, uint64_t value)
 {
 	/* Each counter has one writer. */
-	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + value, memory_order_relaxed);
+	atomic_store_explicit(
+		counter, atomic_load_explicit(counter, memory_order_relaxed) + value, memory_order_relaxed);
 }
 
 #endif

@@ -98,7 +98,8 @@ static void fill_requests(struct conductor *conductor)
 			const struct trace_request *from = &plan->traces[e].requests[i];
 
 			conductor->board.requests[n++] = (struct board_request){
-				.arrival_us = plan_arrival_us(plan, (uint32_t)e, (uint64_t)(from->arrival_us - first_us)),
+				.arrival_us =
+					plan_arrival_us(plan, (uint32_t)e, (uint64_t)(from->arrival_us - first_us)),
 				.context_tokens = from->context_tokens,
 				.generated_tokens = from->generated_tokens,
 			};
@@ -134,7 +135,8 @@ static int board_fill(struct conductor *conductor)
 		struct board_engine *engine = &header->engines[e];
 
 		snprintf(engine->name, sizeof engine->name, "%s", plan->traces[e].name);
-		snprintf(engine->pool, sizeof engine->pool, "%s", conductor->run->split ? plan->traces[e].name : "gpu0");
+		snprintf(
+			engine->pool, sizeof engine->pool, "%s", conductor->run->split ? plan->traces[e].name : "gpu0");
 		engine->first_request = first;
 		engine->request_count = plan->traces[e].count;
 		first += engine->request_count;
@@ -227,11 +229,13 @@ static void reap(struct conductor *conductor)
 	int status;
 
 	for (int i = 0; i < BOARD_ENGINES; i++)
-		if (conductor->engines[i] != 0 && waitpid(conductor->engines[i], &status, WNOHANG) == conductor->engines[i])
+		if (conductor->engines[i] != 0 &&
+			waitpid(conductor->engines[i], &status, WNOHANG) == conductor->engines[i])
 			engine_ended(conductor, i, status);
 	if (agent_ended(&conductor->agent, &status)) {
 		run_error(conductor->run, "gpoold ended in the midst of the run, with %s %d",
-			WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+			WIFSIGNALED(status) ? "signal" : "status",
+			WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 		conductor->stop = true;
 	}
 }
@@ -289,8 +293,8 @@ static int agent_await(struct conductor *conductor, const char *const *names, ui
 			break;
 	}
 	agent_log_tail(&conductor->agent, said, sizeof said);
-	run_error(conductor->run, "cannot attach to gpoold: %s%s%s", error == -ESRCH ? "it has ended" : gpool_strerror(error),
-		*said ? "; it said:\n" : "", said);
+	run_error(conductor->run, "cannot attach to gpoold: %s%s%s",
+		error == -ESRCH ? "it has ended" : gpool_strerror(error), *said ? "; it said:\n" : "", said);
 	return error;
 }
 
@@ -305,8 +309,9 @@ static int agent_bring_up(struct conductor *conductor)
 
 	for (uint32_t i = 0; i < count; i++) {
 		names[i] = split ? plan->traces[i].name : "gpu0";
-		snprintf(text[i], sizeof text[i], "name=%s,backend=host,size=%lluB,page_size=%lluB,reserved=0", names[i],
-			(unsigned long long)(plan->page_count / count * plan->page_bytes), (unsigned long long)plan->page_bytes);
+		snprintf(text[i], sizeof text[i], "name=%s,backend=host,size=%lluB,page_size=%lluB,reserved=0",
+			names[i], (unsigned long long)(plan->page_count / count * plan->page_bytes),
+			(unsigned long long)plan->page_bytes);
 		pools[i] = text[i];
 	}
 	error = agent_start(&conductor->agent, "gpool-demo", plan->gpoold, pools, count, NULL, plan->keep);
@@ -339,8 +344,8 @@ static void sample(struct conductor *conductor)
 }
 
 /*
- * An error of agent, library or demo may make everybody wait for ever; that must not be the end of it. The gap between two
- * arrivals may be long too, but then nobody waits.
+ * An error of agent, library or demo may make everybody wait for ever; that must not be the end of it. The gap between
+ * two arrivals may be long too, but then nobody waits.
  */
 static void watch_for_stall(struct conductor *conductor, uint64_t now_us)
 {
@@ -353,7 +358,8 @@ static void watch_for_stall(struct conductor *conductor, uint64_t now_us)
 		conductor->moved_us = now_us;
 	} else if (now_us - conductor->moved_us > STALL_US) {
 		run_error(conductor->run, "nothing was written for %d s; %u and %u requests run, %u and %u wait",
-			STALL_US / 1000000, engines[0].running, engines[1].running, engines[0].waiting, engines[1].waiting);
+			STALL_US / 1000000, engines[0].running, engines[1].running, engines[0].waiting,
+			engines[1].waiting);
 		conductor->stop = true;
 	}
 }
@@ -421,11 +427,11 @@ static void finish(struct conductor *conductor)
 	if (error)
 		run_error(run, "cannot ask gpoold for its final state: %s", gpool_strerror(error));
 	if (!error && run->agent.findings > 0)
-		run_error(run, "the check of the pool found %llu broken invariants; %s", (unsigned long long)run->agent.findings,
-			run->agent.finding);
+		run_error(run, "the check of the pool found %llu broken invariants; %s",
+			(unsigned long long)run->agent.findings, run->agent.finding);
 	if (!error && run->agent.left_pages > 0)
-		run_error(
-			run, "%llu pages are still lent after all engines have ended", (unsigned long long)run->agent.left_pages);
+		run_error(run, "%llu pages are still lent after all engines have ended",
+			(unsigned long long)run->agent.left_pages);
 	run_add_up(run, conductor->plan, &conductor->board);
 	if (!run->complete)
 		run_error(run, "%llu of %llu requests finished", (unsigned long long)run->total.finished,

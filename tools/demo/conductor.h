@@ -7,13 +7,15 @@
 #include "tools/lib/agent_process.h"
 #include "tools/demo/run.h"
 
-/* conductor_signals() - from now on SIGINT, SIGTERM and SIGCHLD wait until the conductor asks for them. Before any thread starts.
+/* conductor_signals() - from now on SIGINT, SIGTERM and SIGCHLD wait until the conductor asks for them. Before any
+ * thread starts.
  */
 void conductor_signals(void);
 
 /*
- * conductor_run() - replay both traces, on one shared pool or on two halves, and gather what happened in *run; run_destroy() it.
- * All processes have ended afterwards, but for the agent when `leave` is given: it then receives the agent.
+ * conductor_run() - replay both traces, on one shared pool or on two halves, and gather what happened in *run;
+ * run_destroy() it. All processes have ended afterwards, but for the agent when `leave` is given: it then receives the
+ * agent.
  * Return: 0 when it could be run at all; verification failures and the like are run->errors. Else negative errno, with
  * run->error_text.
  */

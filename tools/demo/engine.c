@@ -19,7 +19,8 @@ enum {
 	TOUCH_US = 5 * 1000 * 1000, /* well below the 30 s after which a pin counts as leaked */
 	OPEN_TIMEOUT_MS = 30 * 1000,
 	LAG_PAUSE_NS = 200 * 1000, /* how often an engine that is ahead looks whether the other has caught up */
-	PAUSE_STEPS = 8,           /* no admission after a preemption, or the same request would be the next to be preempted */
+	/* no admission after a preemption, or the same request would be the next to be preempted */
+	PAUSE_STEPS = 8,
 };
 
 /* A request that came and is not finished. */
@@ -115,7 +116,8 @@ static int engine_receive(struct engine *engine)
 	struct board_engine *score = engine->context.score;
 
 	for (; engine->next_arrival < score->request_count; engine->next_arrival++) {
-		const struct board_request *request = &engine->board.requests[score->first_request + engine->next_arrival];
+		const struct board_request *request =
+			&engine->board.requests[score->first_request + engine->next_arrival];
 		struct sequence *sequence;
 
 		if (request->arrival_us > engine->now_us)
@@ -137,18 +139,23 @@ static void sequence_find_prefix(struct engine *engine, struct sequence *sequenc
 {
 	const struct board_header *header = engine->board.header;
 	uint32_t most_pages = sequence->prefill / engine->context.tokens_per_page;
-	struct pattern_owner random = {.engine = ~engine->index, .request = sequence->request, .life = sequence->owner.life};
+	struct pattern_owner random = {
+		.engine = ~engine->index, .request = sequence->request, .life = sequence->owner.life};
 	struct kv_part part;
 
 	if (header->reuse_every == 0 || sequence->request % header->reuse_every != header->reuse_every - 1)
 		return;
-	if (prefix_cache_get(&engine->cache, &engine->context, most_pages, header->seed ^ pattern_seed(&random, 0), &part) != 0)
+	if (prefix_cache_get(
+		    &engine->cache, &engine->context, most_pages, header->seed ^ pattern_seed(&random, 0), &part) != 0)
 		return;
 	if (kv_set_prefix(&engine->context, &sequence->kv, &part) != 0)
 		gpool_free(engine->context.pool, &part.block);
 }
 
-/* The pages of a sequence go: its own are freed, those of a prefix return to the cache, `keep` of its own joins them there. */
+/*
+ * The pages of a sequence go: its own are freed, those of a prefix return to the cache, `keep` of its own joins them
+ * there.
+ */
 static void sequence_release(struct engine *engine, struct sequence *sequence, const struct kv_part *keep)
 {
 	bool has_prefix = sequence->kv.has_prefix;
@@ -191,8 +198,8 @@ static void engine_admitted(struct engine *engine, struct sequence *sequence)
 }
 
 /*
- * Try to start the oldest request that waits. Return: 0, -ENOSPC (no pages), -ENOENT (nobody waits), or an error that ends the
- * engine.
+ * Try to start the oldest request that waits. Return: 0, -ENOSPC (no pages), -ENOENT (nobody waits), or an error that
+ * ends the engine.
  */
 static int engine_admit_one(struct engine *engine, int timeout_ms)
 {
@@ -205,8 +212,8 @@ static int engine_admit_one(struct engine *engine, int timeout_ms)
 		return -ENOENT;
 	mark = mark_of(engine, sequence->request);
 	sequence->owner = (struct pattern_owner){engine->index, sequence->request, atomic_load(&mark->lives) + 1};
-	/* Not where it may have to wait and nothing else runs: two such engines, each with a pinned prefix, could keep each other
-	 * from the last pages for ever. */
+	/* Not where it may have to wait and nothing else runs: two such engines, each with a pinned prefix, could keep
+	 * each other from the last pages for ever. */
 	if (timeout_ms == 0 || engine->running.first)
 		sequence_find_prefix(engine, sequence);
 	pages = model_pages(sequence->prefill, engine->context.tokens_per_page) - sequence->kv.pages;
@@ -220,7 +227,9 @@ static int engine_admit_one(struct engine *engine, int timeout_ms)
 		engine->refusals++;
 		return error;
 	}
-	/* The new life counts from here on: its pattern must differ from whatever a life that was killed has written. */
+	/*
+	 * The new life counts from here on: its pattern must differ from whatever a life that was killed has written.
+	 */
 	atomic_store(&mark->lives, sequence->owner.life);
 	atomic_store(&mark->state, BOARD_RUNNING);
 	engine_admitted(engine, sequence);
@@ -235,7 +244,9 @@ static int engine_admit(struct engine *engine)
 		engine->pause_steps--;
 		return 0;
 	}
-	/* After a refusal it asks again once it has given something back; pages of others come through engine_rest(). */
+	/*
+	 * After a refusal it asks again once it has given something back; pages of others come through engine_rest().
+	 */
 	if (engine->blocked && !engine->released)
 		return 0;
 	while (!error)
@@ -313,7 +324,10 @@ static void engine_finish(struct engine *engine, struct sequence *sequence)
 	if (atomic_fetch_add(&header->finishing, 1) + 1 == header->corrupt_at)
 		sequence_corrupt(engine, sequence);
 	failed = kv_check(&engine->context, &sequence->kv) != 0 || sequence->failed;
-	/* The context is what a later request may share; it is the first block of its own. Bad bytes must not be shared. */
+	/*
+	 * The context is what a later request may share; it is the first block of its own. Bad bytes must not be
+	 * shared.
+	 */
 	if (header->reuse_every > 0 && !failed && sequence->kv.count > sequence->kv.has_prefix) {
 		keep = &sequence->kv.parts[sequence->kv.has_prefix];
 		if (kv_part_full_pages(&engine->context, keep) == 0)
@@ -391,11 +405,13 @@ static void engine_keep_house(struct engine *engine)
 static int engine_rest(struct engine *engine)
 {
 	uint64_t now_ns = clock_ns();
-	struct timespec due = {.tv_sec = (time_t)(engine->due_ns / 1000000000), .tv_nsec = (long)(engine->due_ns % 1000000000)};
+	struct timespec due = {
+		.tv_sec = (time_t)(engine->due_ns / 1000000000), .tv_nsec = (long)(engine->due_ns % 1000000000)};
 	int error = 0;
 
 	if (engine->blocked && engine->pause_steps == 0)
-		error = engine_admit_one(engine, engine->due_ns > now_ns ? (int)((engine->due_ns - now_ns) / 1000000) : 0);
+		error = engine_admit_one(
+			engine, engine->due_ns > now_ns ? (int)((engine->due_ns - now_ns) / 1000000) : 0);
 	if (engine->due_ns > now_ns)
 		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL) == EINTR)
 			;
@@ -499,7 +515,8 @@ int engine_main(int fd, uint32_t index)
 		engine.open_requests += atomic_load(&mark_of(&engine, i)->state) < BOARD_DONE;
 	error = engine_open(&engine);
 	if (error) {
-		board_error(engine.context.score, "cannot open pool '%s': %s", engine.context.score->pool, gpool_strerror(error));
+		board_error(engine.context.score, "cannot open pool '%s': %s", engine.context.score->pool,
+			gpool_strerror(error));
 		return 1;
 	}
 	error = engine_serve(&engine);

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of a page that hold something when `tokens` of its tokens are there: with the last one also what is left at its end. */
+/*
+ * Bytes of a page that hold something when `tokens` of its tokens are there: with the last one also what is left at its
+ * end.
+ */
 static uint64_t page_filled(const struct kv_context *context, uint32_t tokens)
 {
 	return tokens == context->tokens_per_page ? context->page_bytes : tokens * context->token_bytes;
@@ -30,9 +33,8 @@ int kv_part_check(const struct kv_context *context, const struct kv_part *part)
 
 		if (wrong >= 0) {
 			board_error(context->score,
-				"request %u of engine %u, life %u, page %u of its KV (page %u of the pool), word %lld: found "
-				"%016llx, "
-				"wrote %016llx",
+				"request %u of engine %u, life %u, page %u of its KV (page %u of the pool), word %lld: "
+				"found %016llx, wrote %016llx",
 				part->owner.request, part->owner.engine, part->owner.life, part->first_page + i,
 				part->block.page + i, (long long)wrong, (unsigned long long)page[wrong],
 				(unsigned long long)pattern_word(seed, (uint64_t)wrong));
@@ -60,7 +62,8 @@ static int kv_append(struct kv *kv, const struct kv_part *part)
 	return 0;
 }
 
-int kv_take(const struct kv_context *context, struct kv *kv, const struct pattern_owner *owner, uint32_t pages, int timeout_ms)
+int kv_take(const struct kv_context *context, struct kv *kv, const struct pattern_owner *owner, uint32_t pages,
+	int timeout_ms)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct kv_part part = {.owner = *owner, .first_page = kv->pages};
@@ -162,8 +165,8 @@ void kv_release(const struct kv_context *context, struct kv *kv, const struct kv
 		if (&kv->parts[i] != keep)
 			error = gpool_free(context->pool, &kv->parts[i].block);
 		if (error)
-			board_error(context->score, "cannot free a pinned block at page %u: %s", kv->parts[i].block.page,
-				gpool_strerror(error));
+			board_error(context->score, "cannot free a pinned block at page %u: %s",
+				kv->parts[i].block.page, gpool_strerror(error));
 	}
 	kv->count = kv->pages = kv->tokens = kv->has_prefix = kv->current = 0;
 }

@@ -1,8 +1,8 @@
 /*
  * kv.h - the KV of one request: parts, each one block of pages, filled token by token with the request's pattern.
  *
- * The first part may be a prefix, the finished KV of another request that a follow-up continues: it is only read. Every part is
- * pinned for as long as the request has it.
+ * The first part may be a prefix, the finished KV of another request that a follow-up continues: it is only read. Every
+ * part is pinned for as long as the request has it.
  */
 #ifndef GPOOL_DEMO_KV_H
 #define GPOOL_DEMO_KV_H
@@ -43,14 +43,18 @@ struct kv_context {
 /* kv_part_full_pages() - of it those that a follow-up may build on: pages with no token missing. */
 uint32_t kv_part_full_pages(const struct kv_context *context, const struct kv_part *part);
 
-/* kv_part_check() - compare every byte that was written. Return: 0, or -EBADMSG, counted and told as an error of the engine. */
+/*
+ * kv_part_check() - compare every byte that was written. Return: 0, or -EBADMSG, counted and told as an error of the
+ * engine.
+ */
 int kv_part_check(const struct kv_context *context, const struct kv_part *part);
 
 /*
  * kv_take() - more pages, in one block, for the owner's tokens to come.
  * Return: 0, -ENOSPC (none to be had in time; that is life), or another code of gpool_alloc(), which ends the engine.
  */
-int kv_take(const struct kv_context *context, struct kv *kv, const struct pattern_owner *owner, uint32_t pages, int timeout_ms);
+int kv_take(const struct kv_context *context, struct kv *kv, const struct pattern_owner *owner, uint32_t pages,
+	int timeout_ms);
 
 /* kv_set_prefix() - begin with the full pages of a pinned part; `kv` must be empty. Return: 0 or -ENOMEM. */
 int kv_set_prefix(const struct kv_context *context, struct kv *kv, const struct kv_part *part);
@@ -68,8 +72,8 @@ int kv_check(const struct kv_context *context, const struct kv *kv);
 void kv_touch(const struct kv_context *context, const struct kv *kv);
 
 /*
- * kv_release() - free the own parts but `keep`, which is left to the caller, pinned; so is the prefix, if there is one (copied to
- * *prefix before). keep NULL: all own parts. The kv is empty then.
+ * kv_release() - free the own parts but `keep`, which is left to the caller, pinned; so is the prefix, if there is one
+ * (copied to *prefix before). keep NULL: all own parts. The kv is empty then.
  */
 void kv_release(const struct kv_context *context, struct kv *kv, const struct kv_part *keep);
 

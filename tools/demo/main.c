@@ -1,9 +1,13 @@
 /*
- * gpool-demo - two engines replay real request traces on one pool of GPU memory and verify every byte; see gpool-demo(1).
+ * gpool-demo - two engines replay real request traces on one pool of GPU memory and verify every byte; see
+ * gpool-demo(1).
  *
- *   main       options and what follows from them            trace, model, pattern   requests, bytes a token, bytes of KV
- *   conductor  one run: agent, engines, kills, samples       engine                  one engine: queue, steps, preemption
- *   board      what they share                               kv, prefix_cache        the KV of a request, and of finished ones
+ *   main       options and what follows from them            trace, model, pattern   requests, bytes a token, bytes of
+ *              KV
+ *   conductor  one run: agent, engines, kills, samples       engine                  one engine: queue, steps,
+ *              preemption
+ *   board      what they share                               kv, prefix_cache        the KV of a request, and of
+ *              finished ones
  *   run        results                                       summary, report         table, JSON, HTML
  *   monitor    what the agent says                           progress
  */
@@ -109,8 +113,10 @@ enum { OPTIONS = sizeof options / sizeof options[0] };
 static void help_print(void)
 {
 	printf("usage: gpool-demo [OPTION ...]\n\n"
-	       "Two engines replay request traces on one gpool agent, write and verify every byte of their KV, and are killed\n"
-	       "now and then. Then the same on two fixed halves of the memory. Exit status 0 only when everything verified.\n\n");
+	       "Two engines replay request traces on one gpool agent, write and verify every byte of their KV, and are "
+	       "killed\n"
+	       "now and then. Then the same on two fixed halves of the memory. Exit status 0 only when everything "
+	       "verified.\n\n");
 	for (int i = 0; i < OPTIONS; i++) {
 		char left[32];
 
@@ -122,8 +128,8 @@ static void help_print(void)
 	}
 	printf("\nmodels:");
 	for (size_t i = 0; model_list(i); i++)
-		printf(" %s (%llu bytes a token)%s", model_list(i)->name, (unsigned long long)model_list(i)->token_bytes,
-			model_list(i + 1) ? "," : "\n");
+		printf(" %s (%llu bytes a token)%s", model_list(i)->name,
+			(unsigned long long)model_list(i)->token_bytes, model_list(i + 1) ? "," : "\n");
 }
 
 /* ---- values ---- */
@@ -173,10 +179,8 @@ static int option_set(struct settings *settings, enum option_id id, const char *
 			return bad_value(name, value, "at most two");
 		settings->traces[settings->trace_count++] = value;
 		return 0;
-	case OPT_MODEL:
-		return model_parse(value, &plan->model, error) ? bad_value(name, value, error) : 0;
-	case OPT_POOL_SIZE:
-		return size_value(name, value, &settings->pool_bytes);
+	case OPT_MODEL: return model_parse(value, &plan->model, error) ? bad_value(name, value, error) : 0;
+	case OPT_POOL_SIZE: return size_value(name, value, &settings->pool_bytes);
 	case OPT_PAGE_SIZE:
 		if (size_value(name, value, &plan->page_bytes))
 			return -EINVAL;
@@ -184,10 +188,8 @@ static int option_set(struct settings *settings, enum option_id id, const char *
 			if (plan->page_bytes == bytes)
 				return 0;
 		return bad_value(name, value, "512KiB, 1MiB, 2MiB or 4MiB");
-	case OPT_SPEED:
-		return number_value(name, value, 0.1, 10000, &plan->speed);
-	case OPT_LOAD:
-		return number_value(name, value, 0.01, 10000, &plan->load);
+	case OPT_SPEED: return number_value(name, value, 0.1, 10000, &plan->speed);
+	case OPT_LOAD: return number_value(name, value, 0.01, 10000, &plan->load);
 	case OPT_DURATION: {
 		double seconds;
 
@@ -200,36 +202,19 @@ static int option_set(struct settings *settings, enum option_id id, const char *
 		if (count_value(name, value, &settings->limit))
 			return -EINVAL;
 		return settings->limit > 0 ? 0 : bad_value(name, value, "at least 1");
-	case OPT_KILL_EVERY:
-		return number_value(name, value, 0, 1e6, &plan->kill_every_s);
-	case OPT_SEED:
-		return count_value(name, value, &plan->seed);
-	case OPT_CORRUPT:
-		return count_value(name, value, &plan->corrupt_at);
-	case OPT_REPORT:
-		settings->report = value;
-		return 0;
+	case OPT_KILL_EVERY: return number_value(name, value, 0, 1e6, &plan->kill_every_s);
+	case OPT_SEED: return count_value(name, value, &plan->seed);
+	case OPT_CORRUPT: return count_value(name, value, &plan->corrupt_at);
+	case OPT_REPORT: settings->report = value; return 0;
 	case OPT_OUTPUT:
 		settings->json = strcmp(value, "json") == 0;
 		return settings->json || strcmp(value, "table") == 0 ? 0 : bad_value(name, value, "table or json");
-	case OPT_NO_SPLIT:
-		settings->no_split = true;
-		return 0;
-	case OPT_STEADY:
-		settings->steady = true;
-		return 0;
-	case OPT_KEEP:
-		plan->keep = true;
-		return 0;
-	case OPT_QUIET:
-		plan->quiet = true;
-		return 0;
-	case OPT_HELP:
-		help_print();
-		exit(output_end("gpool-demo", STATUS_OK));
-	case OPT_VERSION:
-		printf("gpool-demo %s\n", GPOOL_VERSION);
-		exit(output_end("gpool-demo", STATUS_OK));
+	case OPT_NO_SPLIT: settings->no_split = true; return 0;
+	case OPT_STEADY: settings->steady = true; return 0;
+	case OPT_KEEP: plan->keep = true; return 0;
+	case OPT_QUIET: plan->quiet = true; return 0;
+	case OPT_HELP: help_print(); exit(output_end("gpool-demo", STATUS_OK));
+	case OPT_VERSION: printf("gpool-demo %s\n", GPOOL_VERSION); exit(output_end("gpool-demo", STATUS_OK));
 	}
 	return -EINVAL;
 }
@@ -240,14 +225,15 @@ static int options_read(struct settings *settings, int argc, char **argv)
 	int id;
 
 	for (int i = 0; i < OPTIONS; i++)
-		table[i] = (struct option){
-			options[i].name, options[i].argument ? required_argument : no_argument, NULL, (int)options[i].id};
+		table[i] = (struct option){options[i].name, options[i].argument ? required_argument : no_argument, NULL,
+			(int)options[i].id};
 	while ((id = getopt_long(argc, argv, "ho:", table, NULL)) >= 0) {
 		enum option_id known = id == 'h' ? OPT_HELP : id == 'o' ? OPT_OUTPUT : (enum option_id)id;
 
 		if (id == '?')
 			return -EINVAL;
-		if (option_set(settings, known, known == OPT_OUTPUT ? "output" : options[known - OPT_TRACE].name, optarg))
+		if (option_set(
+			    settings, known, known == OPT_OUTPUT ? "output" : options[known - OPT_TRACE].name, optarg))
 			return -EINVAL;
 	}
 	if (optind < argc) {
@@ -269,7 +255,8 @@ static bool is_directory(const char *path)
 /* The folder of the excerpts: in the source tree, beside the installed program, or where the build says. */
 static int find_excerpts(const struct settings *settings, char *path, size_t path_bytes)
 {
-	static const char *const places[] = {"../tools/demo/traces", "../../tools/demo/traces", "../share/gpool/traces"};
+	static const char *const places[] = {
+		"../tools/demo/traces", "../../tools/demo/traces", "../share/gpool/traces"};
 	int directory_length = (int)(strrchr(settings->program, '/') - settings->program);
 
 	for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
@@ -304,7 +291,8 @@ static int traces_read(struct settings *settings)
 		}
 	}
 	if (strcmp(plan->traces[0].name, plan->traces[1].name) == 0) {
-		fprintf(stderr, "gpool-demo: both traces are called '%s', and so would their engines\n", plan->traces[0].name);
+		fprintf(stderr, "gpool-demo: both traces are called '%s', and so would their engines\n",
+			plan->traces[0].name);
 		return -EINVAL;
 	}
 	if (settings->trace_count == 0)
@@ -326,15 +314,15 @@ static int largest_request_fits(const struct settings *settings)
 		for (uint32_t i = 0; i < plan->traces[e].count; i++) {
 			const struct trace_request *request = &plan->traces[e].requests[i];
 			/* One page more: that of a prefix whose end is not used. */
-			uint32_t pages = 1 + model_pages((uint64_t)request->context_tokens + request->generated_tokens,
-						     plan->tokens_per_page);
+			uint32_t pages = 1 +
+				model_pages((uint64_t)request->context_tokens + request->generated_tokens,
+					plan->tokens_per_page);
 
 			if (pages <= room)
 				continue;
 			fprintf(stderr,
-				"gpool-demo: request %u of '%s' needs %u pages, and an engine can have %u; give a larger "
-				"--pool-size "
-				"or a smaller --model\n",
+				"gpool-demo: request %u of '%s' needs %u pages, and an engine can have %u; give a "
+				"larger --pool-size or a smaller --model\n",
 				i + 1, plan->traces[e].name, pages, room);
 			return -EINVAL;
 		}
@@ -355,7 +343,8 @@ static int pool_choose(struct settings *settings)
 	plan->tokens_per_page = model_tokens_per_page(&plan->model, plan->page_bytes);
 	if (plan->tokens_per_page == 0) {
 		fprintf(stderr,
-			"gpool-demo: a token of this model takes %llu bytes, more than a page; give a larger --page-size\n",
+			"gpool-demo: a token of this model takes %llu bytes, more than a page; give a larger "
+			"--page-size\n",
 			(unsigned long long)plan->model.token_bytes);
 		return -EINVAL;
 	}
@@ -416,19 +405,22 @@ static void header_print(const struct settings *settings)
 
 	trace_span(plan->traces, BOARD_ENGINES, &first_us, &last_us);
 	printf("traces  %s %s, %s %s requests of %s; ", plan->traces[0].name, text_count(a, plan->traces[0].count),
-		plan->traces[1].name, text_count(b, plan->traces[1].count), text_seconds(c, (uint64_t)(last_us - first_us)));
+		plan->traces[1].name, text_count(b, plan->traces[1].count),
+		text_seconds(c, (uint64_t)(last_us - first_us)));
 	printf("%s tokens; %s\n", text_rate(a, (double)tokens), plan->trace_source);
-	printf("model   %s: %u layers, %u KV heads of %u, %s: %s bytes of KV a token, %u tokens a page\n", plan->model.name,
-		plan->model.layers, plan->model.kv_heads, plan->model.head_dim, plan->model.dtype,
+	printf("model   %s: %u layers, %u KV heads of %u, %s: %s bytes of KV a token, %u tokens a page\n",
+		plan->model.name, plan->model.layers, plan->model.kv_heads, plan->model.head_dim, plan->model.dtype,
 		text_count(a, plan->model.token_bytes), plan->tokens_per_page);
 	printf("pool    %s pages of %s, %s on the host back end, room for %s tokens\n", text_count(a, plan->page_count),
 		text_bytes(b, plan->page_bytes), text_bytes(c, plan->page_count * plan->page_bytes),
 		text_rate((char[TEXT_BYTES]){0}, (double)plan->page_count * plan->tokens_per_page));
-	printf("pace    arrivals %.3g times as fast as in the trace, a step of all running requests every %s: %.3g times its "
+	printf("pace    arrivals %.3g times as fast as in the trace, a step of all running requests every %s: %.3g "
+	       "times its "
 	       "load\n",
 		plan->speed, text_seconds(a, plan->step_us), plan->load);
 	if (plan->idle_us > 0)
-		printf("idle    %s has no requests from %.1f s on, %s from %.1f s on, for %.1f s each; meanwhile twice as many arrive for the other\n",
+		printf("idle    %s has no requests from %.1f s on, %s from %.1f s on, for %.1f s each; meanwhile twice "
+		       "as many arrive for the other\n",
 			plan->traces[0].name, (double)plan_idle_from_us(plan, 0) / 1e6, plan->traces[1].name,
 			(double)plan_idle_from_us(plan, 1) / 1e6, (double)plan->idle_us / 1e6);
 	printf("work    at least %s of KV to write, and as much to verify, in each run\n",
@@ -522,7 +514,8 @@ static void command_note(struct settings *settings, int argc, char **argv)
 	size_t length = (size_t)snprintf(settings->command, sizeof settings->command, "gpool-demo");
 
 	for (int i = 1; i < argc && length < sizeof settings->command; i++)
-		length += (size_t)snprintf(settings->command + length, sizeof settings->command - length, " %s", argv[i]);
+		length +=
+			(size_t)snprintf(settings->command + length, sizeof settings->command - length, " %s", argv[i]);
 }
 
 int main(int argc, char **argv)

@@ -1,4 +1,7 @@
-/* model.c - see model.h. Shapes are those of the models' public configuration files; tp8 is one of eight tensor-parallel GPUs. */
+/*
+ * model.c - see model.h. Shapes are those of the models' public configuration files; tp8 is one of eight
+ * tensor-parallel GPUs.
+ */
 #include "tools/demo/model.h"
 
 #include <errno.h>
@@ -79,7 +82,8 @@ static int field_set(struct model *model, char *field, char *error)
 			continue;
 		if (number_parse(value, keys[i].most, keys[i].number))
 			return 0;
-		snprintf(error, MODEL_ERROR_BYTES, "%s must be a number from 1 to %u, not '%s'", field, keys[i].most, value);
+		snprintf(error, MODEL_ERROR_BYTES, "%s must be a number from 1 to %u, not '%s'", field, keys[i].most,
+			value);
 		return -EINVAL;
 	}
 	snprintf(error, MODEL_ERROR_BYTES, "unknown key '%s'; there are layers, kv_heads, head_dim and dtype", field);
@@ -117,7 +121,8 @@ int model_parse(const char *text, struct model *model, char *error)
 	int status = 0;
 
 	if (strlen(text) >= sizeof copy) {
-		snprintf(error, MODEL_ERROR_BYTES, "the model's description is longer than %zu characters", sizeof copy - 1);
+		snprintf(error, MODEL_ERROR_BYTES, "the model's description is longer than %zu characters",
+			sizeof copy - 1);
 		return -EINVAL;
 	}
 	memcpy(copy, text, strlen(text) + 1);

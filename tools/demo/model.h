@@ -1,8 +1,8 @@
 /*
  * model.h - the shape of a language model, as far as it decides how many bytes of KV cache a token takes.
  *
- * token_bytes = 2 (K and V) * layers * kv_heads * head_dim * bytes of the element type. A page holds whole tokens; what is left
- * at its end is written and verified like the rest.
+ * token_bytes = 2 (K and V) * layers * kv_heads * head_dim * bytes of the element type. A page holds whole tokens; what
+ * is left at its end is written and verified like the rest.
  */
 #ifndef GPOOL_DEMO_MODEL_H
 #define GPOOL_DEMO_MODEL_H
@@ -22,7 +22,8 @@ struct model {
 	uint64_t token_bytes;
 };
 
-/* MODEL_DEFAULT - small enough that both full traces are written and verified in minutes, and a shape that people really serve.
+/* MODEL_DEFAULT - small enough that both full traces are written and verified in minutes, and a shape that people
+ * really serve.
  */
 #define MODEL_DEFAULT "qwen2.5-0.5b"
 

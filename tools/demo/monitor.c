@@ -15,7 +15,8 @@ enum { REQUEST_TIMEOUT_MS = 5000, SETTLE_MS = 3000 };
 static uint8_t request_bytes[MSG_ENVELOPE_BYTES + 256];
 static uint8_t reply_bytes[MSG_BYTES_MAX];
 
-int monitor_open(struct monitor *monitor, const char *directory, const char *const *pools, uint32_t count, int timeout_ms)
+int monitor_open(
+	struct monitor *monitor, const char *directory, const char *const *pools, uint32_t count, int timeout_ms)
 {
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
 
@@ -41,11 +42,12 @@ static int ask(struct monitor *monitor, int length)
 {
 	if (length < 0)
 		return length;
-	return pool_request(
-		monitor->handle, request_bytes, (size_t)length, reply_bytes, sizeof reply_bytes, REQUEST_TIMEOUT_MS, NULL);
+	return pool_request(monitor->handle, request_bytes, (size_t)length, reply_bytes, sizeof reply_bytes,
+		REQUEST_TIMEOUT_MS, NULL);
 }
 
-static void take_client(const struct msg_client_entry *client, const char *const names[BOARD_ENGINES], struct run_sample *sample)
+static void take_client(
+	const struct msg_client_entry *client, const char *const names[BOARD_ENGINES], struct run_sample *sample)
 {
 	for (int i = 0; i < BOARD_ENGINES; i++)
 		if (strcmp(client->name, names[i]) == 0) {
@@ -62,7 +64,8 @@ int monitor_sample(struct monitor *monitor, const char *const names[BOARD_ENGINE
 	struct msg_clients_request request = {.first = 0};
 
 	do {
-		int length = ask(monitor, msg_encode_clients_request(&request, 0, NULL, request_bytes, sizeof request_bytes));
+		int length = ask(
+			monitor, msg_encode_clients_request(&request, 0, NULL, request_bytes, sizeof request_bytes));
 
 		if (length < 0)
 			return length;
@@ -115,8 +118,8 @@ static int check(struct monitor *monitor, const char *pool, struct run_agent *co
 	counted->pages_checked += reply.pages;
 	counted->findings += reply.found;
 	if (reply.findings_count > 0 && counted->finding[0] == '\0')
-		snprintf(counted->finding, sizeof counted->finding, "pool '%s', page %u: %s", pool, reply.findings[0].page,
-			reply.findings[0].text);
+		snprintf(counted->finding, sizeof counted->finding, "pool '%s', page %u: %s", pool,
+			reply.findings[0].page, reply.findings[0].text);
 	return 0;
 }
 

@@ -16,7 +16,8 @@ struct monitor {
 };
 
 /* monitor_open() - attach as an observer. Return: 0 or what gpool_open() said. */
-int monitor_open(struct monitor *monitor, const char *directory, const char *const *pools, uint32_t count, int timeout_ms);
+int monitor_open(
+	struct monitor *monitor, const char *directory, const char *const *pools, uint32_t count, int timeout_ms);
 void monitor_close(struct monitor *monitor);
 
 /*
@@ -25,7 +26,8 @@ void monitor_close(struct monitor *monitor);
  */
 int monitor_sample(struct monitor *monitor, const char *const names[BOARD_ENGINES], struct run_sample *sample);
 
-/* monitor_finish() - the agent's counters and the check of its invariants, once both engines have ended. Return: 0 or an error.
+/* monitor_finish() - the agent's counters and the check of its invariants, once both engines have ended. Return: 0 or
+ * an error.
  */
 int monitor_finish(struct monitor *monitor, struct run_agent *counted);
 

@@ -1,7 +1,8 @@
 /* pattern.c - see pattern.h. */
 #include "tools/demo/pattern.h"
 
-static const uint64_t step = UINT64_C(0x9e3779b97f4a7c15); /* 2^64 / golden ratio: every byte of the sum keeps changing */
+/* 2^64 / golden ratio: every byte of the sum keeps changing */
+static const uint64_t step = UINT64_C(0x9e3779b97f4a7c15);
 enum { BATCH = 64 }; /* words; a loop of known length, which compilers turn into vector instructions at -O2 */
 
 /* The finisher of splitmix64: each bit of the input changes half of the output's bits. */
@@ -14,7 +15,8 @@ static uint64_t mix(uint64_t x)
 
 uint64_t pattern_seed(const struct pattern_owner *owner, uint32_t page)
 {
-	return mix(mix(mix(owner->engine + step) + owner->request + step) + ((uint64_t)owner->life << 32 | page) + step);
+	return mix(
+		mix(mix(owner->engine + step) + owner->request + step) + ((uint64_t)owner->life << 32 | page) + step);
 }
 
 uint64_t pattern_word(uint64_t seed, uint64_t index)

@@ -12,11 +12,12 @@ static void lost(const struct kv_context *context, const struct kv_part *part, i
 	if (error == -ESTALE)
 		board_add(&context->score->prefix_losses, 1);
 	else
-		board_error(
-			context->score, "cannot pin the cached block at page %u: %s", part->block.page, gpool_strerror(error));
+		board_error(context->score, "cannot pin the cached block at page %u: %s", part->block.page,
+			gpool_strerror(error));
 }
 
-void prefix_cache_put(struct prefix_cache *cache, const struct kv_context *context, const struct kv_part *part, uint64_t now_us)
+void prefix_cache_put(
+	struct prefix_cache *cache, const struct kv_context *context, const struct kv_part *part, uint64_t now_us)
 {
 	int error;
 
@@ -33,8 +34,8 @@ void prefix_cache_put(struct prefix_cache *cache, const struct kv_context *conte
 	}
 	error = gpool_unpin(context->pool, &part->block);
 	if (error) {
-		board_error(
-			context->score, "cannot unpin a pinned block at page %u: %s", part->block.page, gpool_strerror(error));
+		board_error(context->score, "cannot unpin a pinned block at page %u: %s", part->block.page,
+			gpool_strerror(error));
 		return;
 	}
 	cache->entries[cache->count++] = (struct prefix_entry){*part, now_us + cache->keep_us};
@@ -46,15 +47,16 @@ static void entry_remove(struct prefix_cache *cache, uint32_t index)
 	memmove(&cache->entries[index], &cache->entries[index + 1], (cache->count - index) * sizeof cache->entries[0]);
 }
 
-static bool fits(const struct prefix_cache *cache, const struct kv_context *context, uint32_t index, uint32_t most_pages)
+static bool fits(
+	const struct prefix_cache *cache, const struct kv_context *context, uint32_t index, uint32_t most_pages)
 {
 	uint32_t pages = kv_part_full_pages(context, &cache->entries[index].part);
 
 	return pages > 0 && pages <= most_pages;
 }
 
-int prefix_cache_get(
-	struct prefix_cache *cache, const struct kv_context *context, uint32_t most_pages, uint64_t pick, struct kv_part *part)
+int prefix_cache_get(struct prefix_cache *cache, const struct kv_context *context, uint32_t most_pages, uint64_t pick,
+	struct kv_part *part)
 {
 	uint32_t fitting = 0, chosen = 0;
 	int error;

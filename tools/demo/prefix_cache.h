@@ -1,7 +1,8 @@
 /*
  * prefix_cache.h - the KV of finished requests, left unpinned for a while, so that a follow-up can build on it.
  *
- * Unpinned means that the agent may evict it whenever somebody needs the pages; the cache learns of that when it pins again.
+ * Unpinned means that the agent may evict it whenever somebody needs the pages; the cache learns of that when it pins
+ * again.
  */
 #ifndef GPOOL_DEMO_PREFIX_CACHE_H
 #define GPOOL_DEMO_PREFIX_CACHE_H
@@ -20,14 +21,16 @@ struct prefix_cache {
 };
 
 /* prefix_cache_put() - a pinned part with full pages; it ends unpinned in here, or freed. */
-void prefix_cache_put(struct prefix_cache *cache, const struct kv_context *context, const struct kv_part *part, uint64_t now_us);
+void prefix_cache_put(
+	struct prefix_cache *cache, const struct kv_context *context, const struct kv_part *part, uint64_t now_us);
 
 /*
- * prefix_cache_get() - take out, pinned, a part with 1..most_pages full pages; `pick` is a random number that chooses among them.
+ * prefix_cache_get() - take out, pinned, a part with 1..most_pages full pages; `pick` is a random number that chooses
+ * among them.
  * Return: 0; -ENOENT: there is none; -ESTALE: the one chosen had been evicted, which is counted.
  */
-int prefix_cache_get(
-	struct prefix_cache *cache, const struct kv_context *context, uint32_t most_pages, uint64_t pick, struct kv_part *part);
+int prefix_cache_get(struct prefix_cache *cache, const struct kv_context *context, uint32_t most_pages, uint64_t pick,
+	struct kv_part *part);
 
 /* prefix_cache_expire() - free what has been here for too long. */
 void prefix_cache_expire(struct prefix_cache *cache, const struct kv_context *context, uint64_t now_us);

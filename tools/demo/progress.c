@@ -54,17 +54,17 @@ void progress_show(
 		return;
 	progress->next_us = now_us + (progress->terminal ? TERMINAL_US : PLAIN_US);
 	count_finished(board, &finished, &tokens);
-	length = snprintf(line, sizeof line, "%-6s %5.1f s  %llu/%u requests  %s tokens", run->split ? "split" : "shared",
-		(double)board_now_us(board) / 1e6, (unsigned long long)finished, board->header->request_count,
-		text_rate(number, (double)tokens));
+	length = snprintf(line, sizeof line, "%-6s %5.1f s  %llu/%u requests  %s tokens",
+		run->split ? "split" : "shared", (double)board_now_us(board) / 1e6, (unsigned long long)finished,
+		board->header->request_count, text_rate(number, (double)tokens));
 	for (int i = 0; i < BOARD_ENGINES; i++) {
 		const struct board_engine *engine = &board->header->engines[i];
 
 		waits += atomic_load_explicit(&engine->waits, memory_order_relaxed);
 		lost += atomic_load_explicit(&engine->prefix_losses, memory_order_relaxed);
 		if (sample && (size_t)length < sizeof line)
-			length += snprintf(line + length, sizeof line - (size_t)length, "  %s %u needed, %u offered", engine->name,
-				sample->engines[i].needed_pages, sample->engines[i].offered_pages);
+			length += snprintf(line + length, sizeof line - (size_t)length, "  %s %u needed, %u offered",
+				engine->name, sample->engines[i].needed_pages, sample->engines[i].offered_pages);
 	}
 	if ((size_t)length < sizeof line)
 		snprintf(line + length, sizeof line - (size_t)length, "  waits %llu  evicted %llu  kills %u",

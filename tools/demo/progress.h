@@ -17,7 +17,7 @@ void progress_init(struct progress *progress);
 /* progress_end() - leave the line, if one is being rewritten. */
 void progress_end(struct progress *progress);
 /* progress_show() - when it is time again, or `last`. */
-void progress_show(
-	struct progress *progress, const struct plan *plan, const struct run *run, const struct board *board, bool last);
+void progress_show(struct progress *progress, const struct plan *plan, const struct run *run, const struct board *board,
+	bool last);
 
 #endif

@@ -13,12 +13,13 @@ enum { WIDTH = 1000, POOL_HEIGHT = 330, WAIT_HEIGHT = 190, MARGINS = 50, MANY_KI
 
 /* Two hues that people with any kind of colour vision tell apart, each with a pale form for what may be evicted. */
 static const char style[] =
-	":root{color-scheme:light dark;--page:#fcfcfb;--ink:#1c1d20;--soft:#5c6068;--rule:#dcdcd6;--card:#f3f3ef;"
-	"--e0:#2a6db5;--e0p:#a3c4e4;--e0i:#dfeaf5;--e1:#c65d0e;--e1p:#efbd92;--e1i:#fae9da;--kill:#a01c34;--bad:#b00020;--good:#1d7a46;"
-	"--shared:#1d7a46;--split:#7a4bb0}\n"
-	"@media(prefers-color-scheme:dark){:root{--page:#17181b;--ink:#e8e8e4;--soft:#a3a7ae;--rule:#34363b;"
-	"--card:#1f2125;--e0:#5c9fe6;--e0p:#2b5078;--e0i:#1d2b3a;--e1:#ec8f43;--e1p:#724922;--e1i:#352718;--kill:#ff7d90;--bad:#ff7d90;"
-	"--good:#62c38d;--shared:#62c38d;--split:#b996ea}}\n"
+	":root{color-scheme:light "
+	"dark;--page:#fcfcfb;--ink:#1c1d20;--soft:#5c6068;--rule:#dcdcd6;--card:#f3f3ef;--e0:#2a6db5;--e0p:#a3c4e4;--"
+	"e0i:#dfeaf5;--e1:#c65d0e;--e1p:#efbd92;--e1i:#fae9da;--kill:#a01c34;--bad:#b00020;--good:#1d7a46;--shared:#"
+	"1d7a46;--split:#7a4bb0}\n"
+	"@media(prefers-color-scheme:dark){:root{--page:#17181b;--ink:#e8e8e4;--soft:#a3a7ae;--rule:#34363b;--card:#"
+	"1f2125;--e0:#5c9fe6;--e0p:#2b5078;--e0i:#1d2b3a;--e1:#ec8f43;--e1p:#724922;--e1i:#352718;--kill:#ff7d90;--bad:"
+	"#ff7d90;--good:#62c38d;--shared:#62c38d;--split:#b996ea}}\n"
 	"*{box-sizing:border-box}\n"
 	"body{margin:0;background:var(--page);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',"
 	"Roboto,'Helvetica Neue',Arial,sans-serif}\n"
@@ -53,10 +54,9 @@ static const char style[] =
 	".event.many line{opacity:.25}\n"
 	".event.turn line{stroke:var(--ink);stroke-dasharray:none}\n"
 	".event.turn path{fill:var(--ink)}\n"
-	".legend{display:flex;flex-wrap:wrap;gap:4px 20px;font-size:14px;margin:8px 0 0;padding:0;"
-	"list-style:none}\n"
-	".legend i{display:inline-block;width:14px;height:14px;border-radius:3px;margin-right:7px;"
-	"vertical-align:-2px}\n"
+	".legend{display:flex;flex-wrap:wrap;gap:4px 20px;font-size:14px;margin:8px 0 0;padding:0;list-style:none}\n"
+	".legend "
+	"i{display:inline-block;width:14px;height:14px;border-radius:3px;margin-right:7px;vertical-align:-2px}\n"
 	".legend i.rule{height:0;border-radius:0;border-top:3px solid;vertical-align:4px;width:22px}\n"
 	".scroll{overflow-x:auto}\n"
 	"table{border-collapse:collapse;width:100%;font-size:15px;margin:10px 0}\n"
@@ -75,20 +75,11 @@ static void escape(FILE *out, const char *text)
 {
 	for (; *text; text++)
 		switch (*text) {
-		case '&':
-			fputs("&amp;", out);
-			break;
-		case '<':
-			fputs("&lt;", out);
-			break;
-		case '>':
-			fputs("&gt;", out);
-			break;
-		case '"':
-			fputs("&quot;", out);
-			break;
-		default:
-			fputc(*text, out);
+		case '&': fputs("&amp;", out); break;
+		case '<': fputs("&lt;", out); break;
+		case '>': fputs("&gt;", out); break;
+		case '"': fputs("&quot;", out); break;
+		default: fputc(*text, out);
 		}
 }
 
@@ -138,13 +129,17 @@ static void stack(double *low, double *base, const double *values, size_t count)
 	}
 }
 
-static void draw_layer(
-	const struct chart *chart, const struct plan *plan, const struct curves *curves, int engine, enum band band, double *base)
+static void draw_layer(const struct chart *chart, const struct plan *plan, const struct curves *curves, int engine,
+	enum band band, double *base)
 {
 	double low[CHART_POINTS_MAX];
 	char title[96], css_class[24];
-	struct chart_curve curve = {
-		.css_class = css_class, .title = title, .x = curves->x, .low = low, .high = base, .count = curves->count};
+	struct chart_curve curve = {.css_class = css_class,
+		.title = title,
+		.x = curves->x,
+		.low = low,
+		.high = base,
+		.count = curves->count};
 
 	snprintf(title, sizeof title, "%s: %s", plan->traces[engine].name, band_names[band]);
 	snprintf(css_class, sizeof css_class, "e%d %s", engine, band_names[band]);
@@ -189,15 +184,19 @@ static void draw_turns(const struct chart *chart, const struct plan *plan, int e
 
 		if (engine >= 0 && e != engine)
 			continue;
-		snprintf(title, sizeof title, "no requests arrive for %s from %.1f s to %.1f s", plan->traces[e].name, from_s,
-			from_s + (double)plan->idle_us / 1e6);
+		snprintf(title, sizeof title, "no requests arrive for %s from %.1f s to %.1f s", plan->traces[e].name,
+			from_s, from_s + (double)plan->idle_us / 1e6);
 		chart_event(chart, from_s, "turn", title);
 	}
 }
 
 static void draw_shared(FILE *out, const struct plan *plan, const struct run *run, double seconds)
 {
-	struct chart chart = {.out = out, .width = WIDTH, .height = POOL_HEIGHT, .x_most = seconds, .y_most = plan->page_count,
+	struct chart chart = {.out = out,
+		.width = WIDTH,
+		.height = POOL_HEIGHT,
+		.x_most = seconds,
+		.y_most = plan->page_count,
 		.y_step = plan->page_count / 4.0};
 	static struct curves curves;
 	double base[CHART_POINTS_MAX] = {0};
@@ -216,8 +215,12 @@ static void draw_shared(FILE *out, const struct plan *plan, const struct run *ru
 static void draw_half(FILE *out, const struct plan *plan, const struct run *run, int engine, double seconds)
 {
 	/* A page is as high as in the drawing of the shared pool. */
-	struct chart chart = {.out = out, .width = WIDTH, .height = (POOL_HEIGHT - MARGINS) / 2.0 + MARGINS, .x_most = seconds,
-		.y_most = plan->page_count / 2.0, .y_step = plan->page_count / 4.0};
+	struct chart chart = {.out = out,
+		.width = WIDTH,
+		.height = (POOL_HEIGHT - MARGINS) / 2.0 + MARGINS,
+		.x_most = seconds,
+		.y_most = plan->page_count / 2.0,
+		.y_step = plan->page_count / 4.0};
 	static struct curves curves;
 	double base[CHART_POINTS_MAX] = {0};
 	char label[96], name[96];
@@ -251,7 +254,10 @@ static double most_waiting(const struct run *run)
 static void draw_waiting(FILE *out, const struct run *shared, const struct run *split, double seconds)
 {
 	double most = most_waiting(shared), other = most_waiting(split);
-	struct chart chart = {.out = out, .width = WIDTH, .height = WAIT_HEIGHT, .x_most = seconds,
+	struct chart chart = {.out = out,
+		.width = WIDTH,
+		.height = WAIT_HEIGHT,
+		.x_most = seconds,
 		.y_most = (most > other ? most : other) > 4 ? (most > other ? most : other) : 4};
 	static struct curves curves;
 	struct chart_curve curve = {.x = curves.x, .high = curves.waiting};
@@ -294,7 +300,8 @@ static void write_tiles(FILE *out, const struct run *shared, const struct run *s
 		complete ? "requests, all finished" : "requests finished, not all");
 	tile(out, "", text_count(a, kills), "times an engine was killed and started again");
 	if (shared->gave_pages[0] + shared->gave_pages[1] > 0) {
-		snprintf(figure, sizeof figure, "%s / %s", text_count(a, shared->gave_pages[0]), text_count(b, shared->gave_pages[1]));
+		snprintf(figure, sizeof figure, "%s / %s", text_count(a, shared->gave_pages[0]),
+			text_count(b, shared->gave_pages[1]));
 		tile(out, "", figure, "pages of its half that the first / second engine gave way while it was idle");
 	}
 	if (split) {
@@ -322,13 +329,18 @@ static void write_legend(FILE *out, const struct plan *plan)
 {
 	fputs("<ul class=\"legend\">\n", out);
 	for (int e = 0; e < BOARD_ENGINES; e++) {
-		fprintf(out, "<li><i style=\"background:var(--e%d)\"></i>%s, needed: running requests</li>\n", e, plan->traces[e].name);
-		fprintf(out, "<li><i style=\"background:var(--e%dp)\"></i>%s, offered: cached until the page is needed</li>\n", e,
+		fprintf(out, "<li><i style=\"background:var(--e%d)\"></i>%s, needed: running requests</li>\n", e,
 			plan->traces[e].name);
-		fprintf(out, "<li><i style=\"background:var(--e%di)\"></i>%s, idle: no content</li>\n", e, plan->traces[e].name);
+		fprintf(out,
+			"<li><i style=\"background:var(--e%dp)\"></i>%s, offered: cached until the page is "
+			"needed</li>\n",
+			e, plan->traces[e].name);
+		fprintf(out, "<li><i style=\"background:var(--e%di)\"></i>%s, idle: no content</li>\n", e,
+			plan->traces[e].name);
 	}
 	if (plan->idle_us > 0)
-		fputs("<li><i class=\"rule\" style=\"border-top-color:var(--ink)\"></i>an engine falls idle</li>\n", out);
+		fputs("<li><i class=\"rule\" style=\"border-top-color:var(--ink)\"></i>an engine falls idle</li>\n",
+			out);
 	fputs("<li><i class=\"rule\" style=\"border-top-color:var(--kill);border-top-style:dotted\"></i>an engine was "
 	      "killed</li></ul>\n",
 		out);
@@ -355,35 +367,29 @@ static void write_explanation(FILE *out, const struct plan *plan)
 	char a[TEXT_BYTES], b[TEXT_BYTES], c[TEXT_BYTES];
 
 	fprintf(out,
-		"<h2>What was run</h2>\n<p>Two engine processes, <b>%s</b> and <b>%s</b>, replayed the request traces of two "
-		"services at "
-		"the same time, with memory that a gpool agent lent them, page by page, on the <code>host</code> back end. A "
-		"request took "
-		"pages for its context, and one more whenever its generated tokens had filled the last one. It wrote a pattern "
-		"of its own "
-		"into every byte of them, compared all of it when it ended, and let go of them. The context of finished requests "
-		"stayed "
-		"in memory for %.3g s, unpinned; every fourth request began with such a prefix, if it had not been evicted "
-		"meanwhile. "
-		"A request that found no pages waited; a running one that could not grow made the youngest start over.</p>\n",
+		"<h2>What was run</h2>\n<p>Two engine processes, <b>%s</b> and <b>%s</b>, replayed the request traces "
+		"of two services at the same time, with memory that a gpool agent lent them, page by page, on the "
+		"<code>host</code> back end. A request took pages for its context, and one more whenever its generated "
+		"tokens had filled the last one. It wrote a pattern of its own into every byte of them, compared all "
+		"of it when it ended, and let go of them. The context of finished requests stayed in memory for %.3g "
+		"s, unpinned; every fourth request began with such a prefix, if it had not been evicted meanwhile. A "
+		"request that found no pages waited; a running one that could not grow made the youngest start "
+		"over.</p>\n",
 		plan->traces[0].name, plan->traces[1].name, PLAN_CACHE_S / plan->speed);
 	if (plan->idle_us > 0)
 		fprintf(out,
-			"<p>For %.3g s no requests arrived for <b>%s</b>, then none for <b>%s</b>. Meanwhile twice as many arrived for the "
-			"other engine, which then needed more than its half.</p>\n",
+			"<p>For %.3g s no requests arrived for <b>%s</b>, then none for <b>%s</b>. Meanwhile twice as "
+			"many arrived for the other engine, which then needed more than its half.</p>\n",
 			(double)plan->idle_us / 1e6, plan->traces[0].name, plan->traces[1].name);
 	fprintf(out,
-		"<p>Requests came %.3g times as fast as in the trace. One step, which is a token for each running request, took "
-		"%s, and "
-		"%d ms at the trace's pace; so %.3g times as many requests were in flight as at that pace. There is no model "
-		"behind it: "
-		"steps set the time, and the memory traffic is real. All times are counted in steps, so that a busy machine "
-		"stretches the "
-		"clock on the wall and not the figures. On the shared pool either engine could take all %s pages, on the halves "
-		"%s. Requests, "
-		"seed and kills were the same. An engine that was killed began its unfinished requests anew.</p>\n",
-		plan->speed, text_seconds(a, plan->step_us), PLAN_STEP_US / 1000, plan->load, text_count(b, plan->page_count),
-		text_count(c, plan->page_count / 2));
+		"<p>Requests came %.3g times as fast as in the trace. One step, which is a token for each running "
+		"request, took %s, and %d ms at the trace's pace; so %.3g times as many requests were in flight as at "
+		"that pace. There is no model behind it: steps set the time, and the memory traffic is real. All times "
+		"are counted in steps, so that a busy machine stretches the clock on the wall and not the figures. On "
+		"the shared pool either engine could take all %s pages, on the halves %s. Requests, seed and kills "
+		"were the same. An engine that was killed began its unfinished requests anew.</p>\n",
+		plan->speed, text_seconds(a, plan->step_us), PLAN_STEP_US / 1000, plan->load,
+		text_count(b, plan->page_count), text_count(c, plan->page_count / 2));
 }
 
 static void write_facts(FILE *out, const struct summary_frame *frame)
@@ -399,11 +405,12 @@ static void write_facts(FILE *out, const struct summary_frame *frame)
 	fputs("</dd>\n<dt>traces</dt><dd>", out);
 	escape(out, plan->trace_source);
 	fprintf(out,
-		": %s %u requests, %s %u requests. Azure Public Dataset, &ldquo;Azure LLM inference trace 2023&rdquo; (Patel et "
-		"al., "
-		"Splitwise, ISCA 2024), CC-BY 4.0, unless you gave others</dd>\n",
+		": %s %u requests, %s %u requests. Azure Public Dataset, &ldquo;Azure LLM inference trace 2023&rdquo; "
+		"(Patel et al., Splitwise, ISCA 2024), CC-BY 4.0, unless you gave others</dd>\n",
 		plan->traces[0].name, plan->traces[0].count, plan->traces[1].name, plan->traces[1].count);
-	fprintf(out, "<dt>model</dt><dd>%s: %u layers, %u KV heads of %u, %s: %s bytes of KV a token, %u tokens a page</dd>\n",
+	fprintf(out,
+		"<dt>model</dt><dd>%s: %u layers, %u KV heads of %u, %s: %s bytes of KV a token, %u tokens a "
+		"page</dd>\n",
 		plan->model.name, plan->model.layers, plan->model.kv_heads, plan->model.head_dim, plan->model.dtype,
 		text_count(a, plan->model.token_bytes), plan->tokens_per_page);
 	fprintf(out, "<dt>pool</dt><dd>%u pages of %s, ", plan->page_count, text_bytes(a, plan->page_bytes));
@@ -414,16 +421,14 @@ static void write_charts(FILE *out, const struct plan *plan, const struct run *s
 {
 	double seconds = split && split->seconds > shared->seconds ? split->seconds : shared->seconds;
 
-	fputs("<h2>One shared pool</h2>\n<p class=\"soft\">Pages of both engines over time, stacked. Pages that one engine does not "
-	      "need are used by the other."
-	      "</p>\n",
+	fputs("<h2>One shared pool</h2>\n<p class=\"soft\">Pages of both engines over time, stacked. Pages that one "
+	      "engine does not need are used by the other.</p>\n",
 		out);
 	draw_shared(out, plan, shared, seconds);
 	write_legend(out, plan);
 	if (split) {
-		fputs("<h2>Two fixed halves</h2>\n<p class=\"soft\">The same requests, each engine with half of the memory, at "
-		      "the same scale."
-		      "</p>\n",
+		fputs("<h2>Two fixed halves</h2>\n<p class=\"soft\">The same requests, each engine with half of the "
+		      "memory, at the same scale.</p>\n",
 			out);
 		for (int e = 0; e < BOARD_ENGINES; e++)
 			draw_half(out, plan, split, e, seconds);
@@ -432,9 +437,12 @@ static void write_charts(FILE *out, const struct plan *plan, const struct run *s
 	      "yet.</p>\n",
 		out);
 	draw_waiting(out, shared, split, seconds);
-	fputs("<ul class=\"legend\"><li><i class=\"rule\" style=\"border-top-color:var(--shared)\"></i>shared pool</li>", out);
+	fputs("<ul class=\"legend\"><li><i class=\"rule\" style=\"border-top-color:var(--shared)\"></i>shared "
+	      "pool</li>",
+		out);
 	if (split)
-		fputs("<li><i class=\"rule\" style=\"border-top-color:var(--split);border-top-style:dashed\"></i>two halves</li>",
+		fputs("<li><i class=\"rule\" style=\"border-top-color:var(--split);border-top-style:dashed\"></i>two "
+		      "halves</li>",
 			out);
 	fputs("</ul>\n", out);
 }
@@ -445,12 +453,12 @@ static void write_page(FILE *out, const struct summary_frame *frame, const struc
 
 	fprintf(out,
 		"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-		"content=\"width=device-width,"
-		"initial-scale=1\"><title>gpool: two engines, one pool</title>\n<style>\n%s</style></head>\n<body><main>\n",
+		"content=\"width=device-width,initial-scale=1\"><title>gpool: two engines, one "
+		"pool</title>\n<style>\n%s</style></head>\n<body><main>\n",
 		style);
 	fprintf(out,
-		"<h1>Two engines, one pool of GPU memory</h1>\n<p class=\"soft\">%s and %s, %u requests of real traces, on gpool"
-		"%s<br>%s</p>\n",
+		"<h1>Two engines, one pool of GPU memory</h1>\n<p class=\"soft\">%s and %s, %u requests of real "
+		"traces, on gpool%s<br>%s</p>\n",
 		plan->traces[0].name, plan->traces[1].name, plan->traces[0].count + plan->traces[1].count,
 		split ? " and on a fixed split" : "", frame->date);
 	write_tiles(out, shared, split);

@@ -6,7 +6,8 @@
 
 #include "tools/demo/summary.h"
 
-/* report_write() - to frame->report, replacing it only when all is written. split NULL: only the shared run. Return: 0 or -errno.
+/* report_write() - to frame->report, replacing it only when all is written. split NULL: only the shared run. Return: 0
+ * or -errno.
  */
 int report_write(const struct summary_frame *frame, const struct run *shared, const struct run *split);
 

@@ -138,7 +138,8 @@ static void score_counters(struct run_score *score, const struct board_engine *e
 
 static uint32_t sample_pages(const struct run_sample *sample, int engine)
 {
-	return sample->engines[engine].needed_pages + sample->engines[engine].offered_pages + sample->engines[engine].idle_pages;
+	return sample->engines[engine].needed_pages + sample->engines[engine].offered_pages +
+		sample->engines[engine].idle_pages;
 }
 
 /* Whatever an engine leases beyond half of the pool is of the other one's half. */

@@ -28,14 +28,16 @@ struct plan {
 	uint64_t seed;
 	uint64_t corrupt_at;
 	uint32_t step_us;
-	uint64_t idle_from_us, idle_us; /* in time of the run: engine 0 has no requests for idle_us, then engine 1; 0: neither */
+	/* in time of the run: engine 0 has no requests for idle_us, then engine 1; 0: neither */
+	uint64_t idle_from_us, idle_us;
 	bool keep;  /* leave the agent running */
 	bool quiet; /* no progress */
 };
 
 /*
- * plan_arrival_us() - time of the run at which a request arrives that comes at `trace_us` in the trace, from its first request on. The
- * requests of the two idle times together arrive in the half in which their engine is not idle, twice as fast.
+ * plan_arrival_us() - time of the run at which a request arrives that comes at `trace_us` in the trace, from its first
+ * request on. The requests of the two idle times together arrive in the half in which their engine is not idle, twice
+ * as fast.
  */
 uint64_t plan_arrival_us(const struct plan *plan, uint32_t engine, uint64_t trace_us);
 /* plan_idle_from_us() - time of the run from which on an engine has no requests for idle_us. */
@@ -46,7 +48,8 @@ enum {
 	PLAN_PREFILL_TOKENS = 4096, /* of context a step; chosen, as engines chunk it */
 	PLAN_REUSE_EVERY = 4,       /* every fourth request continues an earlier one; chosen */
 	PLAN_CACHE_S = 60,          /* at the trace's pace; chosen */
-	PLAN_IDLE_PARTS = 4,        /* the first part as in the trace, then engine 0 idle, engine 1 idle, as in the trace; chosen */
+	/* the first part as in the trace, then engine 0 idle, engine 1 idle, as in the trace; chosen */
+	PLAN_IDLE_PARTS = 4,
 };
 
 /* The pages of both engines at one moment, as the agent counts them, and their queues. */
@@ -72,7 +75,8 @@ struct run_score {
 	uint64_t restarted; /* times that a request held pages when its process was killed */
 	uint64_t waits, wait_us;
 	uint64_t wait_p99_us;
-	uint64_t first_token_us, first_token_p99_us; /* mean and 99th percentile of the time from arrival to the first token */
+	/* mean and 99th percentile of the time from arrival to the first token */
+	uint64_t first_token_us, first_token_p99_us;
 	uint64_t preemptions, recomputed_tokens;
 	uint64_t prefix_hits, prefix_hit_tokens, prefix_losses;
 	uint64_t bytes_written, bytes_verified;
@@ -98,7 +102,8 @@ struct run {
 	struct run_agent agent;
 	uint32_t peak_pages, peak_needed_pages; /* highest sample of both engines together */
 	double mean_pages, mean_needed_pages;
-	uint32_t gave_pages[BOARD_ENGINES]; /* of its half, that the other engine leased at once while this one was idle, at most */
+	/* of its half, that the other engine leased at once while this one was idle, at most */
+	uint32_t gave_pages[BOARD_ENGINES];
 	struct run_sample *samples; /* [sample_count] */
 	uint32_t sample_count, sample_capacity;
 	struct run_kill *kills; /* [kill_count] */

@@ -119,13 +119,13 @@ static struct peer *peer_of(struct MHD_Connection *connection)
 }
 
 /* A body is never read: what is sent with one is answered at once, and its connection closed. */
-static enum MHD_Result answer_request(void *context, struct MHD_Connection *connection, const char *path, const char *method,
-	const char *version, const char *upload, size_t *upload_bytes, void **request_context)
+static enum MHD_Result answer_request(void *context, struct MHD_Connection *connection, const char *path,
+	const char *method, const char *version, const char *upload, size_t *upload_bytes, void **request_context)
 {
 	const struct http *http = context;
 	const struct http_route *route = route_of(http, path);
-	struct http_request request = { connection };
-	struct http_answer answer = { .status = MHD_HTTP_OK, .type = "text/plain; charset=utf-8" };
+	struct http_request request = {connection};
+	struct http_answer answer = {.status = MHD_HTTP_OK, .type = "text/plain; charset=utf-8"};
 	bool reads = !strcmp(method, MHD_HTTP_METHOD_GET) || !strcmp(method, MHD_HTTP_METHOD_HEAD);
 	struct MHD_Response *response;
 	enum MHD_Result result;
@@ -153,7 +153,8 @@ static enum MHD_Result answer_request(void *context, struct MHD_Connection *conn
 	return result;
 }
 
-static void request_completed(void *context, struct MHD_Connection *connection, void **request_context, enum MHD_RequestTerminationCode how)
+static void request_completed(
+	void *context, struct MHD_Connection *connection, void **request_context, enum MHD_RequestTerminationCode how)
 {
 	const struct http *http = context;
 
@@ -171,14 +172,16 @@ static enum MHD_Result connection_accept(void *context, const struct sockaddr *a
 	return peers_admit(http->peers, address) ? MHD_YES : MHD_NO;
 }
 
-static void connection_changed(void *context, struct MHD_Connection *connection, void **peer, enum MHD_ConnectionNotificationCode what)
+static void connection_changed(
+	void *context, struct MHD_Connection *connection, void **peer, enum MHD_ConnectionNotificationCode what)
 {
 	const struct http *http = context;
 
 	if (what == MHD_CONNECTION_NOTIFY_CLOSED)
 		peer_close(http->peers, *peer);
 	else
-		*peer = peer_open(http->peers, MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+		*peer = peer_open(http->peers,
+			MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
 			MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
 }
 
@@ -191,7 +194,7 @@ static int listen_at(const struct addrinfo *info)
 	if (fd < 0)
 		return -errno;
 	/* What an earlier exporter has closed and the kernel still remembers is not in the way; one that lives is. */
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int));
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
 	if (!bind(fd, info->ai_addr, info->ai_addrlen) && !listen(fd, HTTP_CONNECTIONS_MAX))
 		return fd;
 	error = -errno;
@@ -212,7 +215,7 @@ static void port_of(int fd, uint16_t *port)
 
 int http_listen(const char *address, uint16_t *port)
 {
-	struct addrinfo wanted = { .ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM }, *found;
+	struct addrinfo wanted = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *found;
 	int fd = -EADDRNOTAVAIL;
 	char text[8];
 
@@ -230,14 +233,17 @@ int http_listen(const char *address, uint16_t *port)
 /* Twice as many as there may be: those that had to make room are about to end. */
 static struct MHD_Daemon *daemon_start(struct http *http, int socket)
 {
-	return MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0,
-		connection_accept, http, answer_request, http, MHD_OPTION_LISTEN_SOCKET, socket, MHD_OPTION_CONNECTION_LIMIT,
-		2 * (unsigned)HTTP_CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_IDLE_S,
-		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD_BYTES, MHD_OPTION_NOTIFY_CONNECTION, connection_changed, http,
-		MHD_OPTION_NOTIFY_COMPLETED, request_completed, http, MHD_OPTION_END);
+	return MHD_start_daemon(
+		MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0,
+		connection_accept, http, answer_request, http, MHD_OPTION_LISTEN_SOCKET, socket,
+		MHD_OPTION_CONNECTION_LIMIT, 2 * (unsigned)HTTP_CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+		(unsigned)HTTP_IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_HEAD_BYTES,
+		MHD_OPTION_NOTIFY_CONNECTION, connection_changed, http, MHD_OPTION_NOTIFY_COMPLETED, request_completed,
+		http, MHD_OPTION_END);
 }
 
-int http_start(int socket, const struct http_route *routes, size_t count, const struct peer_limits *limits, struct http **http)
+int http_start(
+	int socket, const struct http_route *routes, size_t count, const struct peer_limits *limits, struct http **http)
 {
 	struct http *made = calloc(1, sizeof(*made));
 

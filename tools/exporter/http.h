@@ -1,9 +1,10 @@
 /*
  * http.h - a small server: paths, each with a function that answers. It knows nothing of what it serves.
  *
- * Only GET and HEAD. Each connection has a thread of its own, so that a handler may wait. Connections are limited, also from one
- * address, and so is the time for the head of a request (peers.h). One that sends nothing for HTTP_IDLE_S is closed. A request whose
- * head is longer than HTTP_HEAD_BYTES is refused. No TLS and no passwords: that is for a proxy in front of it.
+ * Only GET and HEAD. Each connection has a thread of its own, so that a handler may wait. Connections are limited, also
+ * from one address, and so is the time for the head of a request (peers.h). One that sends nothing for HTTP_IDLE_S is
+ * closed. A request whose head is longer than HTTP_HEAD_BYTES is refused. No TLS and no passwords: that is for a proxy
+ * in front of it.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_HTTP_H
 #define GPOOL_TOOLS_EXPORTER_HTTP_H
@@ -18,7 +19,11 @@
 enum { HTTP_CONNECTIONS_MAX = 64, HTTP_IDLE_S = 15, HTTP_HEAD_BYTES = 16 << 10 };
 
 /* Of one address: the viewers of the live page behind one proxy, and some scrapes. */
-#define HTTP_LIMITS { .connections = HTTP_CONNECTIONS_MAX, .per_address = 24, .head_ms = HTTP_IDLE_S * 1000, .answer_ms = 60000 }
+#define HTTP_LIMITS \
+	{ \
+		.connections = HTTP_CONNECTIONS_MAX, .per_address = 24, .head_ms = HTTP_IDLE_S * 1000, \
+		.answer_ms = 60000 \
+	}
 
 struct http;
 struct http_request;
@@ -29,8 +34,8 @@ const char *http_argument(const struct http_request *request, const char *name);
 /*
  * What a handler answers. Either bytes, or, with `next` set, a stream whose length nobody knows before its end.
  *
- * next() puts up to `room` bytes into `to` and returns how many, or -1: the end. It may wait, and then looks at http_stopping()
- * at least once a second. end() is called once, also when the peer has gone away.
+ * next() puts up to `room` bytes into `to` and returns how many, or -1: the end. It may wait, and then looks at
+ * http_stopping() at least once a second. end() is called once, also when the peer has gone away.
  */
 struct http_answer {
 	unsigned status;  /* 200 where the handler sets nothing */
@@ -49,7 +54,8 @@ struct http_route {
 };
 
 /* http_text() - a short answer in plain text. */
-void http_text(struct http_answer *answer, unsigned status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void http_text(struct http_answer *answer, unsigned status, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 
 /*
  * http_listen() - a socket that listens at a host or numeric address. Port 0: any free one, which `port` then tells.
@@ -58,10 +64,11 @@ void http_text(struct http_answer *answer, unsigned status, const char *format, 
 int http_listen(const char *address, uint16_t *port);
 
 /*
- * http_start() - serve these routes, which stay the caller's and do not change, on a listening socket, which is the server's from
- * now on. limits->connections is at most HTTP_CONNECTIONS_MAX. Return: 0, or -ENOMEM.
+ * http_start() - serve these routes, which stay the caller's and do not change, on a listening socket, which is the
+ * server's from now on. limits->connections is at most HTTP_CONNECTIONS_MAX. Return: 0, or -ENOMEM.
  */
-int http_start(int socket, const struct http_route *routes, size_t count, const struct peer_limits *limits, struct http **http);
+int http_start(int socket, const struct http_route *routes, size_t count, const struct peer_limits *limits,
+	struct http **http);
 
 /* http_stop() - take no more requests, wait for handlers and streams that are under way, and end. */
 void http_stop(struct http *http);

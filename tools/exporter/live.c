@@ -53,7 +53,8 @@ static void runs_print(FILE *to, struct viewer *viewer, const struct page_kinds 
 		/* A page that has not changed does not end a run: that would cost more than it saves. */
 		while (end < kinds->count && same(kinds->pages[end], kinds->pages[page]))
 			end++;
-		fprintf(to, "%s%" PRIu32 ",%" PRIu32 ",%u,%u", comma, page, end - page, kinds->pages[page].kind, kinds->pages[page].tenant);
+		fprintf(to, "%s%" PRIu32 ",%" PRIu32 ",%u,%u", comma, page, end - page, kinds->pages[page].kind,
+			kinds->pages[page].tenant);
 		comma = ",";
 		page = end;
 	}
@@ -90,7 +91,9 @@ static void number(cJSON *object, const char *name, double value)
 static void objects_add(cJSON *pool, const struct pool_sample *sample)
 {
 	static const char *const names[OBJECT_CLASSES] = {
-		[OBJECT_IMMUTABLE] = "immutable objects", [OBJECT_MUTABLE] = "mutable objects", [OBJECT_EPHEMERAL] = "ephemeral objects",
+		[OBJECT_IMMUTABLE] = "immutable objects",
+		[OBJECT_MUTABLE] = "mutable objects",
+		[OBJECT_EPHEMERAL] = "ephemeral objects",
 		[OBJECT_PINNABLE] = "other pinnable objects",
 	};
 	cJSON *list = cJSON_AddArrayToObject(pool, "objects"), *entry;
@@ -241,7 +244,7 @@ static bool tick(struct viewer *viewer)
 
 static void sleep_until(uint64_t ns)
 {
-	struct timespec until = { .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) };
+	struct timespec until = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
 
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR && !http_stopping())
 		;
@@ -355,5 +358,7 @@ void live_detail(void *context, const struct http_request *request, struct http_
 		entry_print(answer, &entry);
 	else
 		http_text(answer, error == -ENOENT || error == -EINVAL ? 404 : 503, "%s\n",
-			error == -ENOENT ? "there is no such pool" : error == -EINVAL ? "there is no such page" : "the agent does not answer");
+			error == -ENOENT           ? "there is no such pool"
+				: error == -EINVAL ? "there is no such page"
+						   : "the agent does not answer");
 }

@@ -2,8 +2,8 @@
  * live.h - the live page and what it is fed with.
  *
  *   /                             one HTML file, page.html, which asks for nothing but these
- *   /api/live?pool=NAME           server-sent events: `pages`, at most LIVE_HZ times a second, what has changed; `state`, all pools in
- *                                 numbers, twice a second; `notice`, what the agent tells
+ *   /api/live?pool=NAME           server-sent events: `pages`, at most LIVE_HZ times a second, what has changed;
+ *                                 `state`, all pools in numbers, twice a second; `notice`, what the agent tells
  *   /api/page?pool=NAME&page=N    all about one page, JSON
  */
 #ifndef GPOOL_TOOLS_EXPORTER_LIVE_H

@@ -56,12 +56,14 @@ static const struct option_text {
 	char letter;
 	const char *name, *argument, *help;
 } options[OPTIONS] = {
-	[OPT_DIR] = {'d', "dir", "FOLDER", "of the agent's sockets. The default is $GPOOL_DIR, and /run/gpool without it."},
+	[OPT_DIR] = {'d', "dir", "FOLDER",
+		"of the agent's sockets. The default is $GPOOL_DIR, and /run/gpool without it."},
 	[OPT_LISTEN] = {'l', "listen", "ADDRESS",
-		"where to serve. The default is 127.0.0.1: this machine alone. Neither TLS nor passwords: "
-		"to be reached from elsewhere, better put a proxy in front of it."},
+		"where to serve. The default is 127.0.0.1: this machine alone. Neither TLS nor passwords: to be "
+		"reached from elsewhere, better put a proxy in front of it."},
 	[OPT_PORT] = {'p', "port", "NUMBER", "of that address; 0 means any that is free. The default is 9743."},
-	[OPT_TIMEOUT] = {'t', "timeout", "SECONDS", "longest wait for an answer of the agent, 0.01 to 600. The default is 2."},
+	[OPT_TIMEOUT] = {'t', "timeout", "SECONDS",
+		"longest wait for an answer of the agent, 0.01 to 600. The default is 2."},
 	[OPT_ONCE] = {0, "once", NULL, "print the metrics and end; exit status 3 where the agent does not answer."},
 	[OPT_METRICS] = {0, "metrics", NULL, "print what there is to read, as Markdown."},
 	[OPT_HELP] = {'h', "help", NULL, "this text."},
@@ -133,11 +135,12 @@ static enum option_id option_of(int letter)
 
 static int options_read(struct settings *settings, int argc, char **argv)
 {
-	struct option table[OPTIONS + 1] = { { 0 } };
+	struct option table[OPTIONS + 1] = {{0}};
 	int found;
 
 	for (int i = 0; i < OPTIONS; i++)
-		table[i] = (struct option){options[i].name, options[i].argument ? required_argument : no_argument, NULL, 256 + i};
+		table[i] = (struct option){
+			options[i].name, options[i].argument ? required_argument : no_argument, NULL, 256 + i};
 	while ((found = getopt_long(argc, argv, "d:l:p:t:hV", table, NULL)) >= 0)
 		if (found == '?' ||
 			option_take(settings, found >= 256 ? (enum option_id)(found - 256) : option_of(found), optarg))
@@ -189,7 +192,8 @@ static void answer_ready(void *context, const struct http_request *request, stru
 static void tell_change(const struct sample *sample)
 {
 	if (sample->up)
-		say("the agent answers: %u pool%s", sample->status.pools_count, sample->status.pools_count == 1 ? "" : "s");
+		say("the agent answers: %u pool%s", sample->status.pools_count,
+			sample->status.pools_count == 1 ? "" : "s");
 	else
 		say("%s; asked again at each request", sample->why);
 }
@@ -215,8 +219,8 @@ static int listen_or_say(struct settings *settings)
 	int fd = http_listen(settings->address, &settings->port);
 
 	if (fd == -EADDRINUSE)
-		say("cannot listen at %s port %u: another process does; stop it, or choose another --port", settings->address,
-			settings->port);
+		say("cannot listen at %s port %u: another process does; stop it, or choose another --port",
+			settings->address, settings->port);
 	else if (fd == -EADDRNOTAVAIL)
 		say("cannot listen at '%s': no address of this machine; choose another --listen", settings->address);
 	else if (fd < 0)
@@ -227,14 +231,14 @@ static int listen_or_say(struct settings *settings)
 static int serve(struct settings *settings, struct sampler *sampler)
 {
 	static const struct peer_limits limits = HTTP_LIMITS;
-	struct live live = { .sampler = sampler };
+	struct live live = {.sampler = sampler};
 	const struct http_route routes[] = {
-		{ "/", live_page, NULL },
-		{ "/api/live", live_stream, &live },
-		{ "/api/page", live_detail, &live },
-		{ "/metrics", answer_metrics, sampler },
-		{ "/health", answer_health, NULL },
-		{ "/ready", answer_ready, sampler },
+		{"/", live_page, NULL},
+		{"/api/live", live_stream, &live},
+		{"/api/page", live_detail, &live},
+		{"/metrics", answer_metrics, sampler},
+		{"/health", answer_health, NULL},
+		{"/ready", answer_ready, sampler},
 	};
 	int socket = listen_or_say(settings), signal_number;
 	struct http *http;
@@ -254,7 +258,8 @@ static int serve(struct settings *settings, struct sampler *sampler)
 		notices_stop(live.notices);
 		return STATUS_FAILED;
 	}
-	say("serves http://%s:%u/ and /metrics of the agent in '%s'", settings->address, settings->port, settings->directory);
+	say("serves http://%s:%u/ and /metrics of the agent in '%s'", settings->address, settings->port,
+		settings->directory);
 	sigwait(&ending, &signal_number);
 	http_stop(http);
 	notices_stop(live.notices);
@@ -263,7 +268,7 @@ static int serve(struct settings *settings, struct sampler *sampler)
 
 int main(int argc, char **argv)
 {
-	struct settings settings = { getenv("GPOOL_DIR"), "127.0.0.1", PORT, TIMEOUT_MS, false };
+	struct settings settings = {getenv("GPOOL_DIR"), "127.0.0.1", PORT, TIMEOUT_MS, false};
 	struct sampler *sampler;
 	int status;
 

@@ -23,9 +23,9 @@ struct item {
 
 enum { HISTOGRAM_FIRST = 5, HISTOGRAM_LAST = 29 }; /* buckets up to 64 ns, and up to about a second */
 
-static const char *const tiers[] = { "memory", "file" };
-static const char *const classes[OBJECT_CLASSES] = { "immutable", "mutable", "ephemeral", "pinnable" };
-static const char *const contents[] = { "KV_CACHE", "LORA_WEIGHT", "TEMP_BUFFER", "ACTIVATION", "GRADIENT" };
+static const char *const tiers[] = {"memory", "file"};
+static const char *const classes[OBJECT_CLASSES] = {"immutable", "mutable", "ephemeral", "pinnable"};
+static const char *const contents[] = {"KV_CACHE", "LORA_WEIGHT", "TEMP_BUFFER", "ACTIVATION", "GRADIENT"};
 #define COUNT(array) ((unsigned)(sizeof(array) / sizeof(*(array))))
 
 /* ---- values, as metrics.def names them ---- */
@@ -57,8 +57,8 @@ static double process_resident_bytes(void)
 
 static uint64_t content_pages(const struct msg_tenant_entry *tenant, unsigned content)
 {
-	const uint64_t pages[] = {
-		tenant->by_content_0, tenant->by_content_1, tenant->by_content_2, tenant->by_content_3, tenant->by_content_4};
+	const uint64_t pages[] = {tenant->by_content_0, tenant->by_content_1, tenant->by_content_2,
+		tenant->by_content_3, tenant->by_content_4};
 
 	return pages[content];
 }
@@ -130,7 +130,8 @@ static void line_print(FILE *to, const char *name, enum scope scope, const struc
 
 typedef uint64_t bucket_reader(const struct msg_latency_bucket *bucket);
 
-static void bucket_print(FILE *to, const char *name, enum scope scope, const struct item *it, const char *limit, uint64_t count)
+static void bucket_print(
+	FILE *to, const char *name, enum scope scope, const struct item *it, const char *limit, uint64_t count)
 {
 	char separator;
 
@@ -208,7 +209,7 @@ static void tenants_print(const struct lines *lines, struct item it, unsigned co
 
 static void scope_print(const struct lines *lines, const struct sample *sample)
 {
-	struct item it = { .sample = sample };
+	struct item it = {.sample = sample};
 
 	switch (lines->scope) {
 	case SCOPE_EXPORTER:
@@ -223,16 +224,16 @@ static void scope_print(const struct lines *lines, const struct sample *sample)
 	}
 }
 
-#define METRIC(scope, kind, name, help, value)              \
-	static double value_##name(const struct item *it)   \
-	{                                                   \
-		(void)it;                                   \
-		return (double)(value);                     \
+#define METRIC(scope, kind, name, help, value) \
+	static double value_##name(const struct item *it) \
+	{ \
+		(void)it; \
+		return (double)(value); \
 	}
-#define HISTOGRAM(scope, name, help, member)                                     \
-	static uint64_t bucket_##name(const struct msg_latency_bucket *bucket)   \
-	{                                                                        \
-		return bucket->member;                                           \
+#define HISTOGRAM(scope, name, help, member) \
+	static uint64_t bucket_##name(const struct msg_latency_bucket *bucket) \
+	{ \
+		return bucket->member; \
 	}
 #include "tools/exporter/metrics.def"
 
@@ -242,8 +243,8 @@ static const struct metric {
 	double (*value)(const struct item *it);
 	bucket_reader *bucket;
 } metrics[] = {
-#define METRIC(scope, kind, name, help, value) { SCOPE_##scope, #kind, #name, help, value_##name, NULL },
-#define HISTOGRAM(scope, name, help, member) { SCOPE_##scope, "histogram", #name, help, NULL, bucket_##name },
+#define METRIC(scope, kind, name, help, value) {SCOPE_##scope, #kind, #name, help, value_##name, NULL},
+#define HISTOGRAM(scope, name, help, member) {SCOPE_##scope, "histogram", #name, help, NULL, bucket_##name},
 #include "tools/exporter/metrics.def"
 };
 
@@ -251,7 +252,7 @@ void metrics_print(FILE *to, const struct sample *sample)
 {
 	for (unsigned i = 0; i < COUNT(metrics); i++) {
 		const struct metric *metric = &metrics[i];
-		struct lines lines = { to, metric->name, metric->scope, metric->value, metric->bucket };
+		struct lines lines = {to, metric->name, metric->scope, metric->value, metric->bucket};
 
 		if (!sample->up && metric->scope != SCOPE_EXPORTER)
 			continue;
@@ -265,7 +266,7 @@ void metrics_print(FILE *to, const struct sample *sample)
 static const struct scope_text {
 	const char *labels, *text;
 } scopes[SCOPES] = {
-#define SCOPE(name, labels, text) { labels, text },
+#define SCOPE(name, labels, text) {labels, text},
 #include "tools/exporter/metrics.def"
 };
 
@@ -286,8 +287,10 @@ void metrics_document(FILE *to)
 {
 	fputs("# Metrics of gpool-exporter\n\n"
 	      "Made by `make docs` from tools/exporter/metrics.def; `gpool-exporter --metrics` prints it.\n\n"
-	      "Names have base units: bytes, seconds, ratios from 0 to 1. `UUID` is the GPU's, under the name that NVIDIA's\n"
-	      "dcgm-exporter gives it, so that `on (UUID)` joins them. Nothing has a process number or a session's name in its\n"
+	      "Names have base units: bytes, seconds, ratios from 0 to 1. `UUID` is the GPU's, under the name that "
+	      "NVIDIA's\n"
+	      "dcgm-exporter gives it, so that `on (UUID)` joins them. Nothing has a process number or a session's "
+	      "name in its\n"
 	      "labels.\n",
 		to);
 	for (int scope = 0; scope < SCOPES; scope++)

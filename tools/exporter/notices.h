@@ -16,7 +16,10 @@ struct notice {
 
 struct notices;
 
-/* notices_start() - a thread that listens as an observer, and attaches again when gpoold was started anew. NULL: out of memory or threads. */
+/*
+ * notices_start() - a thread that listens as an observer, and attaches again when gpoold was started anew. NULL: out of
+ * memory or threads.
+ */
 struct notices *notices_start(const char *directory, int timeout_ms);
 /* notices_stop() - NULL is fine. Waits for the thread, half a second at most beside what it waits for an agent. */
 void notices_stop(struct notices *notices);

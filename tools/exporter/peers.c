@@ -82,7 +82,8 @@ static uint64_t drop_late(struct peers *peers)
 	uint64_t now = now_ms(), next = UINT64_MAX;
 	struct peer *peer;
 
-	TAILQ_FOREACH(peer, &peers->list, link) {
+	TAILQ_FOREACH(peer, &peers->list, link)
+	{
 		if (peer->state != PEER_WAITS && peer->state != PEER_ANSWERS)
 			continue;
 		if (peer->deadline_ms <= now)
@@ -100,7 +101,7 @@ static void *watch(void *context)
 	pthread_mutex_lock(&peers->lock);
 	while (!peers->ending) {
 		uint64_t next = drop_late(peers);
-		struct timespec until = { .tv_sec = (time_t)(next / 1000), .tv_nsec = (long)(next % 1000) * 1000000 };
+		struct timespec until = {.tv_sec = (time_t)(next / 1000), .tv_nsec = (long)(next % 1000) * 1000000};
 
 		if (next == UINT64_MAX)
 			pthread_cond_wait(&peers->changed, &peers->lock);
@@ -147,13 +148,16 @@ void peers_destroy(struct peers *peers)
 	free(peers);
 }
 
-/* Whether there is room for one more among those of that address, or of all (NULL); one that waits may have to make it. */
+/*
+ * Whether there is room for one more among those of that address, or of all (NULL); one that waits may have to make it.
+ */
 static bool room_for(struct peers *peers, const uint64_t *origin, uint32_t limit)
 {
 	struct peer *peer, *longest = NULL;
 	uint32_t count = 0;
 
-	TAILQ_FOREACH(peer, &peers->list, link) {
+	TAILQ_FOREACH(peer, &peers->list, link)
+	{
 		if (peer->state == PEER_DROPPED || (origin && peer->origin != *origin))
 			continue;
 		count++;
@@ -173,7 +177,8 @@ bool peers_admit(struct peers *peers, const struct sockaddr *address)
 	bool admitted;
 
 	pthread_mutex_lock(&peers->lock);
-	admitted = room_for(peers, &origin, peers->limits.per_address) && room_for(peers, NULL, peers->limits.connections);
+	admitted =
+		room_for(peers, &origin, peers->limits.per_address) && room_for(peers, NULL, peers->limits.connections);
 	pthread_mutex_unlock(&peers->lock);
 	return admitted;
 }

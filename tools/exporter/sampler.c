@@ -57,8 +57,8 @@ static bool socket_missing(const struct sampler *sampler)
 {
 	char path[PATH_MAX];
 
-	return snprintf(path, sizeof(path), "%s/attach", sampler->directory) < (int)sizeof(path) && access(path, F_OK) < 0 &&
-		errno == ENOENT;
+	return snprintf(path, sizeof(path), "%s/attach", sampler->directory) < (int)sizeof(path) &&
+		access(path, F_OK) < 0 && errno == ENOENT;
 }
 
 static int attach(struct sampler *sampler, const char *name)
@@ -86,14 +86,14 @@ static int attach(struct sampler *sampler, const char *name)
 	({ \
 		uint8_t ask_[MSG_LARGEST_##name##_request]; \
 		int length_ = msg_encode_##name##_request(request, 0, NULL, ask_, sizeof(ask_)); \
-		length_ = pool_request( \
-			pool, ask_, (size_t)length_, (sampler)->bytes, sizeof((sampler)->bytes), (sampler)->timeout_ms, NULL); \
+		length_ = pool_request(pool, ask_, (size_t)length_, (sampler)->bytes, sizeof((sampler)->bytes), \
+			(sampler)->timeout_ms, NULL); \
 		length_ < 0 ? length_ : msg_decode_##name##_reply(reply, (sampler)->bytes, (size_t)length_); \
 	})
 
 static int ask_status(struct sampler *sampler)
 {
-	return ASK(sampler, sampler->pools[0], status, &(struct msg_status_request){ 0 }, &sampler->sample.status);
+	return ASK(sampler, sampler->pools[0], status, &(struct msg_status_request){0}, &sampler->sample.status);
 }
 
 static int attach_all(struct sampler *sampler)
@@ -109,7 +109,8 @@ static int attach_all(struct sampler *sampler)
 
 static bool is_adapter(const struct object_record *record)
 {
-	return record->class == OBJECT_PINNABLE && (!strncmp(record->name, "lora/", 5) || !strncmp(record->name, "warm/", 5));
+	return record->class == OBJECT_PINNABLE &&
+		(!strncmp(record->name, "lora/", 5) || !strncmp(record->name, "warm/", 5));
 }
 
 static void object_count(struct object_sample *sample, const struct object_record *record)
@@ -129,7 +130,8 @@ static void objects_count(const struct pool_segment *segment, struct pool_sample
 		const struct object_record *record = &segment->objects[i];
 		uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire), class = record->class;
 
-		if (state == OBJECT_NONE || state == OBJECT_PUBLISHING || state == OBJECT_ENDING || class >= OBJECT_CLASSES)
+		if (state == OBJECT_NONE || state == OBJECT_PUBLISHING || state == OBJECT_ENDING ||
+			class >= OBJECT_CLASSES)
 			continue;
 		object_count(&pool->objects[class], record);
 		if (is_adapter(record))
@@ -141,7 +143,7 @@ static int pool_look(struct sampler *sampler, uint32_t index)
 {
 	const struct pool_segment *segment = pool_view(sampler->pools[index]);
 	struct pool_sample *pool = &sampler->sample.pools[index];
-	struct msg_totals_request request = { .pool = "" };
+	struct msg_totals_request request = {.pool = ""};
 
 	pool->status = &sampler->sample.status.pools[index];
 	for (int i = 0; i < POOL_COUNTERS; i++)
@@ -164,13 +166,15 @@ static int sample_fill(struct sampler *sampler)
 	for (uint32_t i = 0; !error && i < sample->status.pools_count; i++)
 		error = pool_look(sampler, i);
 	if (!error)
-		error = ASK(sampler, sampler->pools[0], tenants, &(struct msg_tenants_request){ .pool = "" }, &sample->tenants);
+		error = ASK(sampler, sampler->pools[0], tenants, &(struct msg_tenants_request){.pool = ""},
+			&sample->tenants);
 	return error;
 }
 
 static void sample_explain(struct sampler *sampler, int error)
 {
-	static const char who_may[] = "; access.observers of gpoold.conf names who may look, and group who reaches the socket";
+	static const char who_may[] =
+		"; access.observers of gpoold.conf names who may look, and group who reaches the socket";
 	const char *detail = sampler->logged, *hint = error == -EACCES ? who_may : "";
 
 	snprintf(sampler->sample.why, sizeof(sampler->sample.why), "the agent in '%s' does not answer: %s%s%s%s",
@@ -267,13 +271,15 @@ static int pool_index(const struct sampler *sampler, const char *name)
 static int kinds_ask(struct sampler *sampler, struct page_kinds *kinds)
 {
 	static struct msg_page_kinds_reply reply; /* the lock's */
-	struct msg_page_kinds_request request = { .pool = "" };
+	struct msg_page_kinds_request request = {.pool = ""};
 	int error;
 
 	memcpy(request.pool, kinds->pool, sizeof(request.pool));
 	do {
 		error = ASK(sampler, sampler->pools[0], page_kinds, &request, &reply);
-		if (!error && (!reply.pages_count || reply.page_count > PAGES_MAX || reply.pages_count > reply.page_count - request.first))
+		if (!error &&
+			(!reply.pages_count || reply.page_count > PAGES_MAX ||
+				reply.pages_count > reply.page_count - request.first))
 			error = -EBADMSG;
 		if (error)
 			return error;
@@ -309,7 +315,7 @@ const struct page_kinds *sampler_kinds(struct sampler *sampler, const char *pool
 int sampler_page(struct sampler *sampler, const char *pool, uint32_t page, struct msg_page_entry *entry)
 {
 	static struct msg_pages_reply reply; /* the lock's */
-	struct msg_pages_request request = { .pool = "", .first = page, .count = 1 };
+	struct msg_pages_request request = {.pool = "", .first = page, .count = 1};
 	int error;
 
 	if (pool_index(sampler, pool) < 0)

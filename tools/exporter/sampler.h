@@ -1,9 +1,9 @@
 /*
  * sampler.h - what the agent says about its pools, asked anew for who wants to know.
  *
- * Attaches as an observer to each pool, and again when gpoold was started anew; an agent that restarts under the same gpoold is
- * waited for. Who asks while another asks gets the same answer, and answers younger than SAMPLE_MS are given again: however many
- * people look, the agent is asked 1000 / SAMPLE_MS times a second at most.
+ * Attaches as an observer to each pool, and again when gpoold was started anew; an agent that restarts under the same
+ * gpoold is waited for. Who asks while another asks gets the same answer, and answers younger than SAMPLE_MS are given
+ * again: however many people look, the agent is asked 1000 / SAMPLE_MS times a second at most.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_SAMPLER_H
 #define GPOOL_TOOLS_EXPORTER_SAMPLER_H
@@ -36,8 +36,8 @@ struct sample {
 	struct msg_status_reply status;
 	struct msg_tenants_reply tenants;
 	struct pool_sample pools[SAMPLE_POOLS]; /* [status.pools_count] */
-	double seconds; /* it took */
-	uint64_t taken; /* samples so far */
+	double seconds;                         /* it took */
+	uint64_t taken;                         /* samples so far */
 };
 
 struct sampler;
@@ -53,7 +53,8 @@ void sampler_destroy(struct sampler *sampler);
 
 /*
  * sampler_look() - a sample of now. The caller has it for himself up to sampler_done(), and others wait.
- * Threads: any. Cost: the agent walks all pages twice; nothing here depends on their number, only on that of named objects.
+ * Threads: any. Cost: the agent walks all pages twice; nothing here depends on their number, only on that of named
+ * objects.
  */
 const struct sample *sampler_look(struct sampler *sampler);
 void sampler_done(struct sampler *sampler);
@@ -70,12 +71,16 @@ struct page_kinds {
 };
 
 /*
- * sampler_kinds() - what each page of a pool is, between sampler_look() and sampler_done(); not older than KINDS_MS. NULL: there is no such
- * pool, or the agent does not answer. Cost: for those who ask first two answers of the agent for 40,960 pages.
+ * sampler_kinds() - what each page of a pool is, between sampler_look() and sampler_done(); not older than KINDS_MS.
+ * NULL: there is no such pool, or the agent does not answer. Cost: for those who ask first two answers of the agent for
+ * 40,960 pages.
  */
 const struct page_kinds *sampler_kinds(struct sampler *sampler, const char *pool);
 
-/* sampler_page() - all about one page, likewise: 0, -ENOENT (no such pool), -EINVAL (no such page), or why the agent does not answer. */
+/*
+ * sampler_page() - all about one page, likewise: 0, -ENOENT (no such pool), -EINVAL (no such page), or why the agent
+ * does not answer.
+ */
 int sampler_page(struct sampler *sampler, const char *pool, uint32_t page, struct msg_page_entry *entry);
 
 /* sampler_pool() - the sample of the pool of that name; NULL: there is none. */

@@ -10,8 +10,13 @@ static const struct target {
 	const char *name;
 	uint32_t in, out;
 } targets[] = {
-	{ "q_proj", 4096, 4096 }, { "k_proj", 4096, 1024 }, { "v_proj", 4096, 1024 }, { "o_proj", 4096, 4096 },
-	{ "gate_proj", 4096, 14336 }, { "up_proj", 4096, 14336 }, { "down_proj", 14336, 4096 },
+	{"q_proj", 4096, 4096},
+	{"k_proj", 4096, 1024},
+	{"v_proj", 4096, 1024},
+	{"o_proj", 4096, 4096},
+	{"gate_proj", 4096, 14336},
+	{"up_proj", 4096, 14336},
+	{"down_proj", 14336, 4096},
 };
 enum { TARGETS = sizeof(targets) / sizeof(*targets) };
 
@@ -24,14 +29,15 @@ static uint32_t random_next(uint64_t *state)
 	return (uint32_t)(*state >> 16);
 }
 
-static uint64_t tensor_name(char *text, size_t room, const struct target *target, uint32_t layer, uint32_t rank, char matrix, uint64_t offset)
+static uint64_t tensor_name(char *text, size_t room, const struct target *target, uint32_t layer, uint32_t rank,
+	char matrix, uint64_t offset)
 {
 	uint32_t rows = matrix == 'A' ? rank : target->out, columns = matrix == 'A' ? target->in : rank;
 	uint64_t end = offset + 4 * (uint64_t)rows * columns;
 
 	snprintf(text, room,
-		"%c\"base_model.model.model.layers.%u.%s.lora_%c.weight\":"
-		"{\"dtype\":\"F32\",\"shape\":[%u,%u],\"data_offsets\":[%llu,%llu]}",
+		"%c\"base_model.model.model.layers.%u.%s.lora_%c.weight\":{\"dtype\":\"F32\",\"shape\":[%u,%u],\"data_"
+		"offsets\":[%llu,%llu]}",
 		offset ? ',' : '{', layer, target->name, matrix, rows, columns, (unsigned long long)offset,
 		(unsigned long long)end);
 	return end;
@@ -68,7 +74,8 @@ int adapter_make(int config_fd, int weights_fd, uint32_t layers, uint32_t rank)
 	if (!layers || layers > ADAPTER_MAKE_LAYERS_MAX || !rank)
 		return -EINVAL;
 	for (uint32_t i = 0; i < layers * TARGETS * 2; i++) {
-		offset = tensor_name(header + length, sizeof(header) - length, &targets[i / 2 % TARGETS], i / 2 / TARGETS, rank, i % 2 ? 'B' : 'A', offset);
+		offset = tensor_name(header + length, sizeof(header) - length, &targets[i / 2 % TARGETS],
+			i / 2 / TARGETS, rank, i % 2 ? 'B' : 'A', offset);
 		length += strlen(header + length);
 	}
 	strcat(header, "}");

@@ -103,8 +103,8 @@ static const char *temporary_folder(void)
 	return given && *given == '/' && strlen(given) <= TMPDIR_MAX ? given : "/tmp";
 }
 
-int agent_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools, size_t count,
-	const char *setting, bool detached)
+int agent_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
+	size_t count, const char *setting, bool detached)
 {
 	pid_t parent = getpid();
 	int error;
@@ -118,8 +118,8 @@ int agent_start(struct agent_process *agent, const char *name, const char *gpool
 		agent->root[0] = '\0';
 		return error;
 	}
-	/* The agent's front may run as another user and must be able to reach its sockets; their own folder is the agent's
-	 * business. */
+	/* The agent's front may run as another user and must be able to reach its sockets; their own folder is the
+	 * agent's business. */
 	chmod(agent->root, 0711);
 	snprintf(agent->directory, sizeof agent->directory, "%s/run", agent->root);
 	snprintf(agent->log, sizeof agent->log, "%s/log", agent->root);

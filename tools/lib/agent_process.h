@@ -16,7 +16,9 @@ struct agent_process {
 	char log[80];       /* in it: what the agent says */
 };
 
-/* agent_program() - path of gpoold: $GPOOLD, beside this program, or in the sbin beside its bin. Return: 0 or -ENOENT. */
+/*
+ * agent_program() - path of gpoold: $GPOOLD, beside this program, or in the sbin beside its bin. Return: 0 or -ENOENT.
+ */
 int agent_program(char *path, size_t path_bytes);
 
 /*
@@ -27,8 +29,8 @@ int agent_program(char *path, size_t path_bytes);
  * @detached: it shall live on when this process ends
  * Return: 0, or what mkdtemp, open and fork said. That gpoold cannot run shows at the first agent_ended().
  */
-int agent_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools, size_t count,
-	const char *setting, bool detached);
+int agent_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
+	size_t count, const char *setting, bool detached);
 
 /* agent_ended() - has it ended by itself? *status is then as of waitpid(). */
 bool agent_ended(struct agent_process *agent, int *status);
@@ -42,7 +44,8 @@ void agent_log_tail(const struct agent_process *agent, char *text, size_t text_b
  */
 void agent_stop(struct agent_process *agent, char *complaint, size_t complaint_bytes);
 
-/* child_prepare() - in a child before exec: default signals, no descriptors but 0 to 2 and `keep` (-1: none). Async-signal-safe.
+/* child_prepare() - in a child before exec: default signals, no descriptors but 0 to 2 and `keep` (-1: none).
+ * Async-signal-safe.
  */
 void child_prepare(int keep);
 

@@ -1,8 +1,9 @@
 /*
- * allocator.h - what a trace of allocations is replayed on: one face for gpool's own allocator and for those that it is compared with.
+ * allocator.h - what a trace of allocations is replayed on: one face for gpool's own allocator and for those that it is
+ * compared with.
  *
- * All but the driver's take their memory from the same pool, so that the same pages, the same agent and the same back end stand behind
- * each; only what is made of them differs. Any thread may call malloc and free.
+ * All but the driver's take their memory from the same pool, so that the same pages, the same agent and the same back
+ * end stand behind each; only what is made of them differs. Any thread may call malloc and free.
  */
 #ifndef GPOOL_TOOLS_LIB_ALLOCATOR_H
 #define GPOOL_TOOLS_LIB_ALLOCATOR_H
@@ -35,7 +36,10 @@ struct allocator_ops {
 	int (*open)(struct gpool *pool, struct allocator **allocator);
 	/* Nobody may be inside a call; what is still allocated ends. NULL is fine. */
 	void (*close)(struct allocator *allocator);
-	/* stream: of gpool_stream_open(), 0: none. Return: 0, -ENOSPC, -EDQUOT, -ENOMEM, or what else a driver or agent says. */
+	/*
+	 * stream: of gpool_stream_open(), 0: none. Return: 0, -ENOSPC, -EDQUOT, -ENOMEM, or what else a driver or agent
+	 * says.
+	 */
 	int (*malloc)(struct allocator *allocator, uint64_t bytes, uint32_t stream, uint64_t *address);
 	/* Return: 0, -EINVAL (it is not allocated). */
 	int (*free)(struct allocator *allocator, uint64_t address, uint32_t stream);

@@ -1,6 +1,6 @@
 /*
- * allocator_driver.c - the GPU driver's own stream-ordered pool (cuMemAllocFromPoolAsync) as what a trace is replayed on. It needs a GPU,
- * and memory of it that the agent has not taken.
+ * allocator_driver.c - the GPU driver's own stream-ordered pool (cuMemAllocFromPoolAsync) as what a trace is replayed
+ * on. It needs a GPU, and memory of it that the agent has not taken.
  */
 #include "tools/lib/allocator.h"
 

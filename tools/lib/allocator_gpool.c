@@ -1,4 +1,6 @@
-/* allocator_gpool.c - gpool_malloc() as what a trace is replayed on. It looks at the library's own sets, as tests do. */
+/*
+ * allocator_gpool.c - gpool_malloc() as what a trace is replayed on. It looks at the library's own sets, as tests do.
+ */
 #include "tools/lib/allocator.h"
 
 #include "client/core/pool.h"
@@ -34,7 +36,9 @@ static int remap_free(struct allocator *allocator, uint64_t address, uint32_t st
 	return gpool_mfree(allocator->pool, address, stream);
 }
 
-/* Pages that it keeps from others: its own and those of small allocations, but not parked ones, which anybody may have. */
+/*
+ * Pages that it keeps from others: its own and those of small allocations, but not parked ones, which anybody may have.
+ */
 static uint64_t remap_mapped(struct allocator *allocator)
 {
 	struct vpmm *vpmm = allocator->pool->vpmm;
@@ -47,7 +51,6 @@ static uint64_t remap_mapped(struct allocator *allocator)
 	}
 	return pages * vpmm->page_bytes + span_pages(allocator->pool) * gpool_page_bytes(allocator->pool);
 }
-
 
 static void look(void *context, uint64_t address, uint64_t bytes, enum region_kind kind)
 {
@@ -64,8 +67,10 @@ static void look(void *context, uint64_t address, uint64_t bytes, enum region_ki
 static int remap_visit(struct allocator *allocator,
 	void (*region)(void *context, uint64_t address, uint64_t bytes, enum region_kind kind), void *context)
 {
-	static const enum region_kind kinds[VM_KINDS] = {
-		[VM_HOLE] = REGION_HOLE, [VM_FREE] = REGION_FREE, [VM_ALLOCATED] = REGION_ALLOCATED, [VM_ZOMBIE] = REGION_ZOMBIE};
+	static const enum region_kind kinds[VM_KINDS] = {[VM_HOLE] = REGION_HOLE,
+		[VM_FREE] = REGION_FREE,
+		[VM_ALLOCATED] = REGION_ALLOCATED,
+		[VM_ZOMBIE] = REGION_ZOMBIE};
 	struct vpmm *vpmm = allocator->pool->vpmm;
 	const struct region_chunk *chunk = NULL;
 
@@ -76,7 +81,8 @@ static int remap_visit(struct allocator *allocator,
 		for (const struct vm_region *at = chunk->lowest; at; at = at->after)
 			/* The rest of a reservation is a hole that lies between nothing. */
 			if (at->kind != VM_HOLE || at->after)
-				region(context, region_address(&vpmm->set, at), at->count * vpmm->page_bytes, kinds[at->kind]);
+				region(context, region_address(&vpmm->set, at), at->count * vpmm->page_bytes,
+					kinds[at->kind]);
 	vpmm_unlock(vpmm);
 	return 0;
 }

@@ -1,18 +1,21 @@
 /*
- * best_fit.c - a caching allocator without remapping, to compare gpool_malloc() with. It is made as such allocators are made today, and
- * as well as we can:
+ * best_fit.c - a caching allocator without remapping, to compare gpool_malloc() with. It is made as such allocators are
+ * made today, and as well as we can:
  *
- *   - memory comes in segments: 2 MiB for requests up to 1 MiB, 20 MiB below 10 MiB, and of its own size, in steps of 2 MiB, above.
- *     Small requests and others never share a segment;
- *   - a request takes the smallest free piece that is large enough, the lower address of two; what is left over stays free, unless a
- *     large piece would leave 1 MiB or less. Sizes are rounded up to 512 bytes and not to pages;
- *   - freed pieces join their free neighbours of the same segment. A piece belongs to the stream that freed it, which may have it again
- *     at once; anybody else may when the stream has got there. As long as one stream is in use nothing is recorded to know that;
- *   - when no segment is to be had, those without a living allocation are given back, after their streams, and it tries again.
+ *   - memory comes in segments: 2 MiB for requests up to 1 MiB, 20 MiB below 10 MiB, and of its own size, in steps of 2
+ *     MiB, above. Small requests and others never share a segment;
+ *   - a request takes the smallest free piece that is large enough, the lower address of two; what is left over stays
+ *     free, unless a large piece would leave 1 MiB or less. Sizes are rounded up to 512 bytes and not to pages;
+ *   - freed pieces join their free neighbours of the same segment. A piece belongs to the stream that freed it, which
+ *     may have it again at once; anybody else may when the stream has got there. As long as one stream is in use
+ *     nothing is recorded to know that;
+ *   - when no segment is to be had, those without a living allocation are given back, after their streams, and it tries
+ *     again.
  *
- * So it is ahead of gpool in rounding, makes next to no driver calls once it has grown, and cannot put together what lies apart.
- * A segment is a block of the pool, which is contiguous as long as the pool has that many pages, wherever they lie: here segments cost
- * less, and fail later, than those that a driver's malloc gives. One lock is over all of it, also while a segment is fetched.
+ * So it is ahead of gpool in rounding, makes next to no driver calls once it has grown, and cannot put together what
+ * lies apart. A segment is a block of the pool, which is contiguous as long as the pool has that many pages, wherever
+ * they lie: here segments cost less, and fail later, than those that a driver's malloc gives. One lock is over all of
+ * it, also while a segment is fetched.
  */
 #include "tools/lib/allocator.h"
 
@@ -46,8 +49,8 @@ struct piece {
 	struct stream_set *set; /* free: whose it is; else NULL */
 	uint64_t address, bytes;
 	/*
-	 * In the set of a stream: reached when that has got there. 0: as long as one stream is in use nothing is recorded; when there are
-	 * several, nothing has to be waited for.
+	 * In the set of a stream: reached when that has got there. 0: as long as one stream is in use nothing is
+	 * recorded; when there are several, nothing has to be waited for.
 	 */
 	struct gpool_fence fence;
 };
@@ -139,7 +142,10 @@ static void piece_absorb(struct piece *piece)
 	free(next);
 }
 
-/* A piece becomes free in a set, with its neighbours of the same one; the latest fence, which is its own, counts for all of it. */
+/*
+ * A piece becomes free in a set, with its neighbours of the same one; the latest fence, which is its own, counts for
+ * all of it.
+ */
 static void piece_release(struct best_fit *pool, struct stream_set *set, struct piece *piece)
 {
 	if (piece->after && piece->after->set == set) {
@@ -157,7 +163,9 @@ static void piece_release(struct best_fit *pool, struct stream_set *set, struct 
 	set_add(pool, set, piece);
 }
 
-/* A fence behind what a stream has freed. One that is closed was waited for; of one that is broken nobody ever knows. */
+/*
+ * A fence behind what a stream has freed. One that is closed was waited for; of one that is broken nobody ever knows.
+ */
 static struct gpool_fence fence_behind(struct best_fit *pool, uint32_t stream)
 {
 	struct gpool_fence fence = {0};
@@ -175,8 +183,8 @@ static void set_fence(struct best_fit *pool, struct stream_set *set)
 	struct piece *piece;
 
 	TAILQ_FOREACH(piece, &set->waiting, waiting)
-		if (!piece->fence.value)
-			piece->fence = fence;
+	if (!piece->fence.value)
+		piece->fence = fence;
 }
 
 static bool many_streams(const struct best_fit *pool)
@@ -240,7 +248,7 @@ static struct piece *set_find(struct stream_set *set, enum size_class size_class
 
 static uint64_t segment_bytes(uint64_t bytes)
 {
-	return bytes <= small_most ? small_segment
+	return bytes <= small_most    ? small_segment
 		: bytes < middle_most ? middle_segment
 				      : (bytes + large_step - 1) / large_step * large_step;
 }
@@ -340,7 +348,9 @@ static bool segments_release(struct best_fit *pool)
 
 /* ---- the calls ---- */
 
-/* A piece of at least `bytes`, taken out of *set, the stream's or everybody's; what is fetched for a stream is its own. */
+/*
+ * A piece of at least `bytes`, taken out of *set, the stream's or everybody's; what is fetched for a stream is its own.
+ */
 static int piece_take(struct best_fit *pool, struct stream_set **set, uint64_t bytes, struct piece **taken)
 {
 	enum size_class size_class = bytes <= small_most ? CLASS_SMALL : CLASS_LARGE;
@@ -487,8 +497,8 @@ static int best_fit_visit(struct allocator *allocator,
 
 	pthread_mutex_lock(&pool->lock);
 	TAILQ_FOREACH(segment, &pool->segments, entry)
-		for (const struct piece *piece = segment->first; piece; piece = piece->after)
-			region(context, piece->address, piece->bytes, piece->set ? REGION_FREE : REGION_ALLOCATED);
+	for (const struct piece *piece = segment->first; piece; piece = piece->after)
+		region(context, piece->address, piece->bytes, piece->set ? REGION_FREE : REGION_ALLOCATED);
 	pthread_mutex_unlock(&pool->lock);
 	return 0;
 }

@@ -45,17 +45,17 @@ void chart_begin(const struct chart *chart, const char *label, const char *y_nam
 	double step = chart->y_step > 0 ? chart->y_step : round_step(chart->y_most, 4);
 	char number[TEXT_BYTES];
 
-	fprintf(chart->out, "<svg class=\"chart\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"%s\"", chart->width,
-		chart->height, label);
+	fprintf(chart->out, "<svg class=\"chart\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"%s\"",
+		chart->width, chart->height, label);
 	if (chart->within)
-		fprintf(chart->out, " x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" height=\"%.0f\"", chart->left, chart->top, chart->width,
-			chart->height);
+		fprintf(chart->out, " x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" height=\"%.0f\"", chart->left, chart->top,
+			chart->width, chart->height);
 	fputs(">\n", chart->out);
 	for (double y = 0; y <= chart->y_most * 1.0001; y += step) {
 		fprintf(chart->out, "<line class=\"grid\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT,
 			chart->width - RIGHT, chart_y(chart, y), chart_y(chart, y));
-		fprintf(chart->out, "<text class=\"tick\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", LEFT - 8,
-			chart_y(chart, y) + 4, y_text(number, (uint64_t)(y + 0.5)));
+		fprintf(chart->out, "<text class=\"tick\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
+			LEFT - 8, chart_y(chart, y) + 4, y_text(number, (uint64_t)(y + 0.5)));
 	}
 	fprintf(chart->out, "<text class=\"name\" x=\"%d\" y=\"12\">%s</text>\n", LEFT, y_name);
 }
@@ -66,9 +66,11 @@ void chart_area(const struct chart *chart, const struct chart_curve *curve)
 		return;
 	fprintf(chart->out, "<path class=\"area %s\" data-points=\"%zu\" d=\"M", curve->css_class, curve->count);
 	for (size_t i = 0; i < curve->count; i++)
-		fprintf(chart->out, "%s%.1f %.1f", i ? "L" : "", chart_x(chart, curve->x[i]), chart_y(chart, curve->high[i]));
+		fprintf(chart->out, "%s%.1f %.1f", i ? "L" : "", chart_x(chart, curve->x[i]),
+			chart_y(chart, curve->high[i]));
 	for (size_t i = curve->count; i-- > 0;)
-		fprintf(chart->out, "L%.1f %.1f", chart_x(chart, curve->x[i]), chart_y(chart, curve->low ? curve->low[i] : 0));
+		fprintf(chart->out, "L%.1f %.1f", chart_x(chart, curve->x[i]),
+			chart_y(chart, curve->low ? curve->low[i] : 0));
 	fprintf(chart->out, "Z\"><title>%s</title></path>\n", curve->title);
 }
 
@@ -78,24 +80,25 @@ void chart_line(const struct chart *chart, const struct chart_curve *curve)
 		return;
 	fprintf(chart->out, "<path class=\"line %s\" data-points=\"%zu\" d=\"M", curve->css_class, curve->count);
 	for (size_t i = 0; i < curve->count; i++)
-		fprintf(chart->out, "%s%.1f %.1f", i ? "L" : "", chart_x(chart, curve->x[i]), chart_y(chart, curve->high[i]));
+		fprintf(chart->out, "%s%.1f %.1f", i ? "L" : "", chart_x(chart, curve->x[i]),
+			chart_y(chart, curve->high[i]));
 	fprintf(chart->out, "\"><title>%s</title></path>\n", curve->title);
 }
 
 void chart_level(const struct chart *chart, double y, const char *word)
 {
-	fprintf(chart->out, "<line class=\"level\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT, chart->width - RIGHT,
-		chart_y(chart, y), chart_y(chart, y));
-	fprintf(chart->out, "<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", chart->width - RIGHT,
-		chart_y(chart, y) - 5, word);
+	fprintf(chart->out, "<line class=\"level\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT,
+		chart->width - RIGHT, chart_y(chart, y), chart_y(chart, y));
+	fprintf(chart->out, "<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
+		chart->width - RIGHT, chart_y(chart, y) - 5, word);
 }
 
 void chart_event(const struct chart *chart, double x, const char *css_class, const char *title)
 {
 	double at = chart_x(chart, x), bottom = chart->height - BOTTOM;
 
-	fprintf(chart->out, "<g class=\"event %s\"><line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%.1f\"/>", css_class, at, at, TOP,
-		bottom);
+	fprintf(chart->out, "<g class=\"event %s\"><line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%.1f\"/>", css_class,
+		at, at, TOP, bottom);
 	fprintf(chart->out, "<path d=\"M%.1f %.1fl5 8h-10z\"/><title>%s</title></g>\n", at, bottom, title);
 }
 
@@ -118,8 +121,8 @@ void chart_end(const struct chart *chart, int with_time)
 	double step = round_step(chart->x_most, 8), bottom = chart->height - BOTTOM;
 	char text[TEXT_BYTES];
 
-	fprintf(chart->out, "<line class=\"axis\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, chart->width - RIGHT,
-		bottom, bottom);
+	fprintf(chart->out, "<line class=\"axis\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT,
+		chart->width - RIGHT, bottom, bottom);
 	for (double x = 0; with_time && x <= chart->x_most * 1.0001; x += step)
 		fprintf(chart->out, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
 			chart_x(chart, x), bottom + 22, tick_text(text, x, step));

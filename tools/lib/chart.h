@@ -1,6 +1,6 @@
 /*
- * chart.h - areas and lines over time, as inline SVG. Colours are classes, so that the style of what is around them decides, in light
- * and in dark.
+ * chart.h - areas and lines over time, as inline SVG. Colours are classes, so that the style of what is around them
+ * decides, in light and in dark.
  */
 #ifndef GPOOL_TOOLS_LIB_CHART_H
 #define GPOOL_TOOLS_LIB_CHART_H
@@ -22,11 +22,11 @@ enum {
 
 struct chart {
 	FILE *out;
-	double width, height; /* of the drawing with its margins */
+	double width, height;  /* of the drawing with its margins */
 	double x_most, y_most; /* x counts seconds */
-	double y_step; /* between the lines across; 0: a round number is chosen */
+	double y_step;         /* between the lines across; 0: a round number is chosen */
 	const char *(*y_text)(char text[TEXT_BYTES], uint64_t value); /* what stands at them; NULL: text_count() */
-	bool within;      /* part of a larger drawing, at: */
+	bool within;                                                  /* part of a larger drawing, at: */
 	double left, top;
 };
 

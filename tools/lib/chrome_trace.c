@@ -52,8 +52,8 @@ static void put_microseconds(FILE *file, const char *name, uint64_t ns)
 }
 
 /*
- * What a session did it did at once or one after the other, which nobody can tell: so its slices never lie in each other. What the agent
- * did for it does, where it fits.
+ * What a session did it did at once or one after the other, which nobody can tell: so its slices never lie in each
+ * other. What the agent did for it does, where it fits.
  */
 static bool track_take(struct track *track, const struct flight_row *row)
 {
@@ -89,7 +89,7 @@ static int64_t track_of(struct writer *writer, const struct flight_row *row)
 	list = realloc(tracks->list, (i + 1) * sizeof(*list));
 	if (!list)
 		return -ENOMEM;
-	list[i] = (struct track){ .end_ns = 0 };
+	list[i] = (struct track){.end_ns = 0};
 	if (row->entry.duration_ns)
 		track_take(&list[i], row);
 	tracks->list = list;
@@ -118,14 +118,10 @@ static void put_value(FILE *file, const struct flight_entry *entry)
 	case FLIGHT_LOAD:
 	case FLIGHT_REFILL:
 	case FLIGHT_PIN_WAIT:
-	case FLIGHT_RESTORE:
-		put_errno(file, entry->value);
-		break;
+	case FLIGHT_RESTORE: put_errno(file, entry->value); break;
 	case FLIGHT_EVICT:
 	case FLIGHT_ALLOCATE:
-	case FLIGHT_FREE:
-		fprintf(file, ", \"owner\": \"%" PRIu64 "\"", entry->value);
-		break;
+	case FLIGHT_FREE: fprintf(file, ", \"owner\": \"%" PRIu64 "\"", entry->value); break;
 	case FLIGHT_OBJECT_OPEN:
 		fprintf(file, ", \"object\": %" PRIu32 ", \"version\": \"%" PRIu64 "\"", entry->page, entry->value);
 		break;
@@ -167,8 +163,10 @@ static int put_row(struct writer *writer, const struct flight_row *row)
 	fputs("{\"name\": ", file);
 	put_text(file, name ? name : writer->names->event(entry->kind));
 	fprintf(file, ", \"cat\": \"%s\", \"ph\": \"%s\", \"pid\": %" PRIu32 ", \"tid\": %" PRIu64,
-		!name ? "event" : entry->told ? "worker" : "agent", entry->duration_ns ? "X" : "i", row->pool + 1,
-		thread_of(entry->session, (uint32_t)track));
+		!name                 ? "event"
+			: entry->told ? "worker"
+				      : "agent",
+		entry->duration_ns ? "X" : "i", row->pool + 1, thread_of(entry->session, (uint32_t)track));
 	put_microseconds(file, "ts", flight_row_begin(row) - origin);
 	if (entry->duration_ns)
 		put_microseconds(file, "dur", entry->duration_ns);
@@ -178,11 +176,14 @@ static int put_row(struct writer *writer, const struct flight_row *row)
 	return 0;
 }
 
-static void put_metadata(struct writer *writer, const char *what, uint32_t pool, uint64_t thread, const char *key, const char *text)
+static void put_metadata(
+	struct writer *writer, const char *what, uint32_t pool, uint64_t thread, const char *key, const char *text)
 {
 	element(writer);
-	fprintf(writer->file, "{\"name\": \"%s\", \"ph\": \"M\", \"ts\": 0, \"pid\": %" PRIu32 ", \"tid\": %" PRIu64 ", \"args\": {\"%s\": ", what,
-		pool + 1, thread, key);
+	fprintf(writer->file,
+		"{\"name\": \"%s\", \"ph\": \"M\", \"ts\": 0, \"pid\": %" PRIu32 ", \"tid\": %" PRIu64
+		", \"args\": {\"%s\": ",
+		what, pool + 1, thread, key);
 	put_text(writer->file, text);
 	fputs("}}", writer->file);
 }
@@ -226,7 +227,7 @@ static void writer_fini(struct writer *writer)
 
 int chrome_trace_write(FILE *file, const struct flight_log *log, const struct chrome_names *names)
 {
-	struct writer writer = { .file = file, .log = log, .names = names };
+	struct writer writer = {.file = file, .log = log, .names = names};
 	int error = 0;
 
 	putc('[', file);

@@ -1,12 +1,15 @@
 /*
- * chrome_trace.h - a log of the flight recorder as a Chrome trace: a JSON array of events, for Perfetto and chrome://tracing.
+ * chrome_trace.h - a log of the flight recorder as a Chrome trace: a JSON array of events, for Perfetto and
+ * chrome://tracing.
  *
- *   pid   the pool, from 1 on               tid   0: the agent; else the session, and 4,096 more for each further track of it
+ *   pid   the pool, from 1 on               tid   0: the agent; else the session, and 4,096 more for each further track
+ *         of it
  *   ph    X: has a duration; i: an instant; M: names a process or a thread
  *   ts    microseconds since the first record, with three decimals; args.labels of the process says when that was
  *
- * Slices of one thread must lie in each other or apart, and those of a process with several threads do neither: so a session has
- * as many tracks as it did things at a time. What the agent did for it lies in the slice of who waited for it, where there is one.
+ * Slices of one thread must lie in each other or apart, and those of a process with several threads do neither: so a
+ * session has as many tracks as it did things at a time. What the agent did for it lies in the slice of who waited for
+ * it, where there is one.
  */
 #ifndef GPOOL_TOOLS_CHROME_TRACE_H
 #define GPOOL_TOOLS_CHROME_TRACE_H

@@ -19,7 +19,7 @@ static bool attribute(struct flight_entry *entry, uint32_t session)
 
 static int push(struct flight_log *log, uint32_t pool, const struct flight_entry *entry, const char *text)
 {
-	struct flight_row row = { .entry = *entry, .pool = pool };
+	struct flight_row row = {.entry = *entry, .pool = pool};
 	char clean[FLIGHT_TEXT_BYTES];
 
 	if (log->count == log->capacity) {
@@ -65,15 +65,15 @@ static int by_begin(const void *left, const void *right)
 {
 	const struct flight_row *a = left, *b = right;
 	const uint64_t pairs[][2] = {
-		{ flight_row_begin(a), flight_row_begin(b) },
-		{ b->entry.duration_ns, a->entry.duration_ns },
-		{ a->pool, b->pool },
-		{ a->entry.session, b->entry.session },
-		{ a->entry.kind, b->entry.kind },
-		{ a->entry.page, b->entry.page },
-		{ a->entry.pages, b->entry.pages },
-		{ a->entry.tag, b->entry.tag },
-		{ a->entry.value, b->entry.value },
+		{flight_row_begin(a), flight_row_begin(b)},
+		{b->entry.duration_ns, a->entry.duration_ns},
+		{a->pool, b->pool},
+		{a->entry.session, b->entry.session},
+		{a->entry.kind, b->entry.kind},
+		{a->entry.page, b->entry.page},
+		{a->entry.pages, b->entry.pages},
+		{a->entry.tag, b->entry.tag},
+		{a->entry.value, b->entry.value},
 	};
 
 	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)

@@ -1,8 +1,8 @@
 /*
  * flight_log.h - what rings of the flight recorder (shm/flight.h) hold, gathered and in order.
  *
- * What stands in a session's ring counts as that session's, whatever it says, and only what sessions may tell. Memory is the
- * log's: 64 bytes a record, and what their texts take.
+ * What stands in a session's ring counts as that session's, whatever it says, and only what sessions may tell. Memory
+ * is the log's: 64 bytes a record, and what their texts take.
  */
 #ifndef GPOOL_TOOLS_FLIGHT_LOG_H
 #define GPOOL_TOOLS_FLIGHT_LOG_H

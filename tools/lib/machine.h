@@ -7,7 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* machine_describe() - "Model of CPU, 2 cores, 23.5 GiB of memory, Linux 6.1.0". Never fails; what is unknown is left out. */
+/*
+ * machine_describe() - "Model of CPU, 2 cores, 23.5 GiB of memory, Linux 6.1.0". Never fails; what is unknown is left
+ * out.
+ */
 void machine_describe(char *text, size_t text_bytes);
 
 /* machine_available_bytes() - MemAvailable; 0: unknown. */

@@ -37,8 +37,9 @@ static uint64_t random_below(struct making *making, uint64_t count)
 static bool recipe_right(const struct malloc_recipe *recipe)
 {
 	return (recipe->allocations || recipe->through) && recipe->least && recipe->least <= recipe->most &&
-		recipe->most <= MALLOC_TRACE_BYTES_MAX && recipe->most <= recipe->cap && recipe->chance >= 1 && recipe->chance <= 100 &&
-		recipe->threads >= 1 && recipe->threads <= MALLOC_TRACE_THREADS_MAX && recipe->streams <= MALLOC_TRACE_STREAMS_MAX;
+		recipe->most <= MALLOC_TRACE_BYTES_MAX && recipe->most <= recipe->cap && recipe->chance >= 1 &&
+		recipe->chance <= 100 && recipe->threads >= 1 && recipe->threads <= MALLOC_TRACE_THREADS_MAX &&
+		recipe->streams <= MALLOC_TRACE_STREAMS_MAX;
 }
 
 static int live_keep(struct making *making, uint32_t index)

@@ -1,6 +1,7 @@
 /*
- * malloc_make.h - random traces of allocations: sizes uniform up to some size, and at each step either one more allocation or the
- * end of one that lives, picked at random as well. The same recipe makes the same trace on every machine.
+ * malloc_make.h - random traces of allocations: sizes uniform up to some size, and at each step either one more
+ * allocation or the end of one that lives, picked at random as well. The same recipe makes the same trace on every
+ * machine.
  */
 #ifndef GPOOL_TOOLS_LIB_MALLOC_MAKE_H
 #define GPOOL_TOOLS_LIB_MALLOC_MAKE_H
@@ -8,11 +9,11 @@
 #include "tools/lib/malloc_trace.h"
 
 struct malloc_recipe {
-	uint32_t allocations; /* end when so many were made; 0: no such end */
-	uint64_t through;     /* end when they have had so many bytes together; 0: no such end */
-	uint64_t least, most; /* size of each, bytes, both included */
-	uint64_t cap;         /* most that is live at once, bytes; at least `most` */
-	uint32_t chance;      /* percent, 1 to 100, of an allocation where the cap allows one */
+	uint32_t allocations;      /* end when so many were made; 0: no such end */
+	uint64_t through;          /* end when they have had so many bytes together; 0: no such end */
+	uint64_t least, most;      /* size of each, bytes, both included */
+	uint64_t cap;              /* most that is live at once, bytes; at least `most` */
+	uint32_t chance;           /* percent, 1 to 100, of an allocation where the cap allows one */
 	uint32_t threads, streams; /* 1 thread at least; 0 streams: none */
 	uint64_t seed;
 };

@@ -41,7 +41,8 @@ struct reader {
 static int __attribute__((format(printf, 2, 3))) refuse(const struct reader *reader, const char *format, ...)
 {
 	va_list arguments;
-	int length = snprintf(reader->error, MALLOC_TRACE_ERROR_BYTES, "%.200s:%" PRIu64 ": ", reader->name, reader->line);
+	int length =
+		snprintf(reader->error, MALLOC_TRACE_ERROR_BYTES, "%.200s:%" PRIu64 ": ", reader->name, reader->line);
 
 	va_start(arguments, format);
 	vsnprintf(reader->error + length, MALLOC_TRACE_ERROR_BYTES - (size_t)length, format, arguments);
@@ -271,7 +272,7 @@ struct places {
 	struct key key;
 	enum field field;
 	uint32_t most, used;
-	size_t member; /* offset in struct malloc_event of the place's number */
+	size_t member;  /* offset in struct malloc_event of the place's number */
 	uint32_t first; /* the number of the first place */
 	uint32_t *order;
 	uint8_t *ends;    /* [count] EVENT_FIRST, EVENT_LAST of its name */
@@ -299,7 +300,8 @@ static int places_give(struct reader *reader, struct places *places)
 {
 	struct malloc_trace *trace = reader->trace;
 	bool taken[MALLOC_TRACE_THREADS_MAX] = {false};
-	uint64_t until_ns[MALLOC_TRACE_THREADS_MAX] = {0}; /* its last event: time does not run backwards in a place either */
+	/* its last event: time does not run backwards in a place either */
+	uint64_t until_ns[MALLOC_TRACE_THREADS_MAX] = {0};
 
 	static_assert(MALLOC_TRACE_STREAMS_MAX <= MALLOC_TRACE_THREADS_MAX, "places for both");
 	for (uint32_t i = 0; i < trace->count; i++) {
@@ -315,7 +317,8 @@ static int places_give(struct reader *reader, struct places *places)
 				lowest++;
 			reader->line = (uint64_t)i + 2;
 			if (lowest == places->most)
-				return refuse(reader, "%s: more than %" PRIu32 " at a time", field_names[places->field], places->most);
+				return refuse(reader, "%s: more than %" PRIu32 " at a time", field_names[places->field],
+					places->most);
 			*place = (uint8_t)lowest;
 			places->used = lowest + 1 > places->used ? lowest + 1 : places->used;
 		}
@@ -355,7 +358,8 @@ static int threads_check(struct reader *reader, const struct places *places)
 	for (uint32_t i = 1; i < reader->trace->count; i++) {
 		uint32_t at = places->order[i], before = places->order[i - 1];
 
-		if (key_of(&places->key, at) != key_of(&places->key, before) || events[at].time_ns >= events[before].time_ns)
+		if (key_of(&places->key, at) != key_of(&places->key, before) ||
+			events[at].time_ns >= events[before].time_ns)
 			continue;
 		reader->line = (uint64_t)at + 2;
 		return refuse(reader, "time_ns: it runs backwards within thread %" PRIu64, key_of(&places->key, at));
@@ -392,8 +396,8 @@ static int events_name(struct reader *reader)
 }
 
 /*
- * An event and the one before it with the same id; MALLOC_TRACE_NONE: there is none. Return: NULL, or what is wrong, and *field names
- * where. One that is wrong is nobody's twin.
+ * An event and the one before it with the same id; MALLOC_TRACE_NONE: there is none. Return: NULL, or what is wrong,
+ * and *field names where. One that is wrong is nobody's twin.
  */
 static const char *pair_join(struct malloc_trace *trace, uint32_t at, uint32_t before, enum field *field)
 {
@@ -414,7 +418,10 @@ static const char *pair_join(struct malloc_trace *trace, uint32_t at, uint32_t b
 	return NULL;
 }
 
-/* Sorted by id, and by place where that is the same, each free stands behind its malloc. Of several faults the first is told. */
+/*
+ * Sorted by id, and by place where that is the same, each free stands behind its malloc. Of several faults the first is
+ * told.
+ */
 static int events_pair(struct reader *reader)
 {
 	struct key key = {reader->names, offsetof(struct names, id)};
@@ -537,7 +544,8 @@ int malloc_trace_load(const char *path, bool incomplete, struct malloc_trace *tr
 	file = fopen(path, "re");
 	if (!file) {
 		error = -errno;
-		snprintf(error_text, MALLOC_TRACE_ERROR_BYTES, "cannot open trace '%.200s': %s", path, strerror(-error));
+		snprintf(
+			error_text, MALLOC_TRACE_ERROR_BYTES, "cannot open trace '%.200s': %s", path, strerror(-error));
 		return error;
 	}
 	error = malloc_trace_read(file, path, incomplete, trace, error_text);
@@ -552,8 +560,9 @@ int malloc_trace_write(const struct malloc_trace *trace, FILE *file)
 		const struct malloc_event *event = &trace->events[i];
 		bool is_free = event->op == MALLOC_OP_FREE;
 
-		fprintf(file, "%" PRIu64 ",%u,%u,%s,%" PRIu64 ",%" PRIu32 "\n", event->time_ns, event->thread + 1u, event->stream,
-			is_free ? "free" : "malloc", is_free ? 0 : event->bytes, (is_free ? event->twin : i) + 1);
+		fprintf(file, "%" PRIu64 ",%u,%u,%s,%" PRIu64 ",%" PRIu32 "\n", event->time_ns, event->thread + 1u,
+			event->stream, is_free ? "free" : "malloc", is_free ? 0 : event->bytes,
+			(is_free ? event->twin : i) + 1);
 	}
 	errno = 0;
 	return fflush(file) == 0 && !ferror(file) ? 0 : errno ? -errno : -EIO;

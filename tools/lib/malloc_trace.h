@@ -1,8 +1,8 @@
 /*
  * malloc_trace.h - a trace of allocations: who allocated and freed how much, on which stream, and when.
  *
- * As text it is CSV, one event a line behind the header line; a program records it (struct gpool_vm_options, record_path), or a tool
- * writes one. All fields are decimal numbers without sign, but for `op`:
+ * As text it is CSV, one event a line behind the header line; a program records it (struct gpool_vm_options,
+ * record_path), or a tool writes one. All fields are decimal numbers without sign, but for `op`:
  *
  *	time_ns,thread,stream,op,size,id
  *	0,1,1,malloc,2097152,1
@@ -15,9 +15,10 @@
  *   size     bytes of a malloc, from 1; of a free either those of its malloc or 0
  *   id       which allocation; when it has been freed the number may be used again
  *
- * A malloc stands above its free. A line ends with a line end, so that one that is cut off is noticed. What is wrong with a text is told
- * with its name, line and field, and nothing of it is taken. A record that lacks calls, because its program was killed or was too quick,
- * can be read all the same, if asked for. docs/internals/replay.md has the same for people.
+ * A malloc stands above its free. A line ends with a line end, so that one that is cut off is noticed. What is wrong
+ * with a text is told with its name, line and field, and nothing of it is taken. A record that lacks calls, because its
+ * program was killed or was too quick, can be read all the same, if asked for. docs/internals/replay.md has the same
+ * for people.
  */
 #ifndef GPOOL_TOOLS_LIB_MALLOC_TRACE_H
 #define GPOOL_TOOLS_LIB_MALLOC_TRACE_H
@@ -43,26 +44,27 @@ enum malloc_op { MALLOC_OP_MALLOC, MALLOC_OP_FREE };
 struct malloc_event {
 	uint64_t time_ns; /* since the first event */
 	uint64_t bytes;   /* of a free: those of its malloc */
-	uint32_t twin;    /* where the free of a malloc stands, and the malloc of a free; MALLOC_TRACE_NONE: it is never freed */
-	uint8_t op;       /* enum malloc_op */
-	uint8_t thread;   /* from 0; one whose last event is over leaves its number to another */
-	uint8_t stream;   /* likewise from 1; 0: none */
+	/* where the free of a malloc stands, and the malloc of a free; MALLOC_TRACE_NONE: it is never freed */
+	uint32_t twin;
+	uint8_t op;     /* enum malloc_op */
+	uint8_t thread; /* from 0; one whose last event is over leaves its number to another */
+	uint8_t stream; /* likewise from 1; 0: none */
 };
 
 struct malloc_trace {
 	struct malloc_event *events;
 	uint32_t count, mallocs;
 	uint32_t threads, streams; /* numbers in use */
-	uint32_t dropped;    /* events that could not be read, or freed what is not known */
-	uint64_t span_ns;    /* time of the latest event */
-	uint64_t peak_bytes; /* most that is live at once, when the events happen in the order of the trace */
+	uint32_t dropped;          /* events that could not be read, or freed what is not known */
+	uint64_t span_ns;          /* time of the latest event */
+	uint64_t peak_bytes;       /* most that is live at once, when the events happen in the order of the trace */
 };
 
 /*
  * malloc_trace_read() - all of a text. malloc_trace_load() - of a file; "-": standard input.
  * @name:  how the text is called in messages
- * @incomplete: drop a last line that is cut off, and frees of what is not allocated; an id may then be allocated twice, too
- * @error: [MALLOC_TRACE_ERROR_BYTES] receives what is wrong, with name, line and field
+ * @incomplete: drop a last line that is cut off, and frees of what is not allocated; an id may then be allocated twice,
+ * too @error: [MALLOC_TRACE_ERROR_BYTES] receives what is wrong, with name, line and field
  * Return: 0, -EINVAL (not a trace), -ENOMEM, or what opening and reading said.
  */
 int malloc_trace_read(FILE *file, const char *name, bool incomplete, struct malloc_trace *trace, char *error);
@@ -75,8 +77,8 @@ int malloc_trace_write(const struct malloc_trace *trace, FILE *file);
 void malloc_trace_free(struct malloc_trace *trace);
 
 /*
- * malloc_trace_append() - for who makes a trace by program: *capacity is 0 at first. Twins are the caller's; counts, span and peak
- * are brought up to date by malloc_trace_finish(). Return: 0, -ENOMEM, -EFBIG (MALLOC_TRACE_EVENTS_MAX).
+ * malloc_trace_append() - for who makes a trace by program: *capacity is 0 at first. Twins are the caller's; counts,
+ * span and peak are brought up to date by malloc_trace_finish(). Return: 0, -ENOMEM, -EFBIG (MALLOC_TRACE_EVENTS_MAX).
  */
 int malloc_trace_append(struct malloc_trace *trace, uint32_t *capacity, const struct malloc_event *event);
 void malloc_trace_finish(struct malloc_trace *trace);

@@ -30,8 +30,8 @@ void help_option(char letter, const char *name, const char *argument, const char
 {
 	char text[64];
 
-	snprintf(text, sizeof(text), "  %c%c%s--%s%s%s", letter ? '-' : ' ', letter ? letter : ' ', letter ? ", " : "  ", name,
-		argument ? " " : "", argument ? argument : "");
+	snprintf(text, sizeof(text), "  %c%c%s--%s%s%s", letter ? '-' : ' ', letter ? letter : ' ',
+		letter ? ", " : "  ", name, argument ? " " : "", argument ? argument : "");
 	if (printf("%-*s", indent, text) > indent)
 		printf("\n%*s", indent, "");
 	help_wrap(help, indent, indent);

@@ -1,6 +1,6 @@
 /*
- * prefix_make.c - see prefix_make.h. A block's number is that of its document and its place in it; so nothing needs to be stored
- * but chats that go on.
+ * prefix_make.c - see prefix_make.h. A block's number is that of its document and its place in it; so nothing needs to
+ * be stored but chats that go on.
  */
 #include "tools/lib/prefix_make.h"
 
@@ -54,7 +54,8 @@ static bool chance(struct making *making, uint32_t percent)
 
 static void request_begin(struct making *making, uint32_t blocks)
 {
-	fprintf(making->out, "{\"timestamp\": %" PRIu64 ", \"input_length\": %" PRIu32 ", \"output_length\": %d, \"hash_ids\": [",
+	fprintf(making->out,
+		"{\"timestamp\": %" PRIu64 ", \"input_length\": %" PRIu32 ", \"output_length\": %d, \"hash_ids\": [",
 		(uint64_t)making->request * STEP_MS, blocks * TOKENS, ANSWER_TOKENS);
 }
 
@@ -188,7 +189,10 @@ static void system_step(struct making *making)
 	request_end(making);
 }
 
-/* Tasks of many quick steps, each of which adds to the prompt of the one before; eight at a time, behind one of five prompts. */
+/*
+ * Tasks of many quick steps, each of which adds to the prompt of the one before; eight at a time, behind one of five
+ * prompts.
+ */
 static void agents_step(struct making *making)
 {
 	struct chat *chat = &making->chats[below(making, 8)];

@@ -1,6 +1,6 @@
 /*
- * prefix_make.h - random traces of prefixes: workloads that are hard on a cache of some size, each in its own way. The same
- * recipe makes the same trace on every machine.
+ * prefix_make.h - random traces of prefixes: workloads that are hard on a cache of some size, each in its own way. The
+ * same recipe makes the same trace on every machine.
  */
 #ifndef GPOOL_TOOLS_LIB_PREFIX_MAKE_H
 #define GPOOL_TOOLS_LIB_PREFIX_MAKE_H

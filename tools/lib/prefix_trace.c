@@ -15,7 +15,10 @@
 #define WHOLE_MAX 9007199254740992.0 /* 2^53: up to there a double has every whole number */
 #define LENGTH_MAX 2147483648.0
 
-/* An edge of the tree. A number from a file decides where it stands, so that is mixed with one that nobody knows beforehand. */
+/*
+ * An edge of the tree. A number from a file decides where it stands, so that is mixed with one that nobody knows
+ * beforehand.
+ */
 struct edge {
 	uint64_t id;
 	uint32_t parent;
@@ -39,7 +42,8 @@ struct reader {
 static int __attribute__((format(printf, 2, 3))) refuse(const struct reader *reader, const char *format, ...)
 {
 	va_list arguments;
-	int length = snprintf(reader->error, PREFIX_TRACE_ERROR_BYTES, "%.200s:%" PRIu64 ": ", reader->name, reader->line);
+	int length =
+		snprintf(reader->error, PREFIX_TRACE_ERROR_BYTES, "%.200s:%" PRIu64 ": ", reader->name, reader->line);
 
 	va_start(arguments, format);
 	vsnprintf(reader->error + length, PREFIX_TRACE_ERROR_BYTES - (size_t)length, format, arguments);
@@ -133,7 +137,7 @@ static int node_find(struct reader *reader, uint32_t parent, uint64_t id, uint32
 static bool is_whole(const cJSON *item, double most)
 {
 	return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= most &&
-	       item->valuedouble == floor(item->valuedouble);
+		item->valuedouble == floor(item->valuedouble);
 }
 
 static int whole_read(const struct reader *reader, const cJSON *object, const char *name, double most, uint64_t *value)

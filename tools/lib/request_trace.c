@@ -131,7 +131,10 @@ static int trace_append(struct trace *trace, uint32_t *capacity, const struct tr
 	return 0;
 }
 
-/* One line without its end. Return: 1, 0 at the end of the file, or negative errno with *what, NULL for a failure to read. */
+/*
+ * One line without its end. Return: 1, 0 at the end of the file, or negative errno with *what, NULL for a failure to
+ * read.
+ */
 static int line_read(FILE *file, char line[LINE_BYTES], const char **what)
 {
 	size_t length = 0;
@@ -139,7 +142,9 @@ static int line_read(FILE *file, char line[LINE_BYTES], const char **what)
 
 	errno = 0;
 	while ((c = getc_unlocked(file)) != EOF && c != '\n') {
-		*what = c == '\0' ? "a NUL byte" : length == LINE_BYTES - 1 ? "the line is longer than any request" : NULL;
+		*what = c == '\0'                  ? "a NUL byte"
+			: length == LINE_BYTES - 1 ? "the line is longer than any request"
+						   : NULL;
 		if (*what)
 			return -EINVAL;
 		line[length++] = (char)c;
@@ -216,8 +221,8 @@ int trace_load(const char *path, struct trace *trace, char *error_text)
 
 	if (error) {
 		snprintf(error_text, TRACE_ERROR_BYTES,
-			"%s: the name before .csv must be 1 to 31 of a-z, 0-9, _ and - and begin with a letter or digit, as it "
-			"names the engine",
+			"%s: the name before .csv must be 1 to 31 of a-z, 0-9, _ and - and begin with a letter or "
+			"digit, as it names the engine",
 			path);
 		return error;
 	}
@@ -273,7 +278,9 @@ static int earliest(const struct trace *traces, const uint32_t *taken, size_t co
 
 	for (size_t i = 0; i < count; i++)
 		if (taken[i] < traces[i].count &&
-			(best < 0 || traces[i].requests[taken[i]].arrival_us < traces[best].requests[taken[best]].arrival_us))
+			(best < 0 ||
+				traces[i].requests[taken[i]].arrival_us <
+					traces[best].requests[taken[best]].arrival_us))
 			best = (int)i;
 	return best;
 }

@@ -1,8 +1,9 @@
 /*
  * request_trace.h - a trace of requests to one service: when each came, how many tokens it brought and how many it got.
  *
- * The format is that of the Azure LLM inference trace 2023: a header line, then TIMESTAMP,ContextTokens,GeneratedTokens, in order
- * of time. A file that is not exactly that is refused with its name and line.
+ * The format is that of the Azure LLM inference trace 2023: a header line, then
+ * TIMESTAMP,ContextTokens,GeneratedTokens, in order of time. A file that is not exactly that is refused with its name
+ * and line.
  */
 #ifndef GPOOL_TOOLS_LIB_REQUEST_TRACE_H
 #define GPOOL_TOOLS_LIB_REQUEST_TRACE_H
@@ -14,7 +15,8 @@ enum {
 	TRACE_NAME_BYTES = 32,
 	TRACE_ERROR_BYTES = 512,
 	TRACE_REQUESTS_MAX = 10 * 1000 * 1000, /* chosen: 160 MB in memory */
-	TRACE_TOKENS_MAX = 1 << 20,            /* of one request, either way; chosen well above any model's context today */
+	/* of one request, either way; chosen well above any model's context today */
+	TRACE_TOKENS_MAX = 1 << 20,
 };
 
 struct trace_request {
@@ -32,17 +34,21 @@ struct trace {
 /*
  * trace_load() - read one file.
  * @error: [TRACE_ERROR_BYTES] receives "FILE:LINE: what" on failure
- * Return: 0, -EINVAL (not a trace), -ENOMEM, or what open and read said. *trace changes only on success; trace_free() it.
+ * Return: 0, -EINVAL (not a trace), -ENOMEM, or what open and read said. *trace changes only on success; trace_free()
+ * it.
  */
 int trace_load(const char *path, struct trace *trace, char *error);
 void trace_free(struct trace *trace);
 
-/* trace_name() - the name that trace_load() gives to `path`: 0, or -EINVAL when it is empty, too long or not [a-z0-9_-]. */
+/*
+ * trace_name() - the name that trace_load() gives to `path`: 0, or -EINVAL when it is empty, too long or not
+ * [a-z0-9_-].
+ */
 int trace_name(const char *path, char name[TRACE_NAME_BYTES]);
 
 /*
- * trace_cut() - keep of several traces together what came within duration_us of the first request, and of that the first `limit`
- * requests in order of arrival. 0: no bound.
+ * trace_cut() - keep of several traces together what came within duration_us of the first request, and of that the
+ * first `limit` requests in order of arrival. 0: no bound.
  */
 void trace_cut(struct trace *traces, size_t count, uint64_t duration_us, uint64_t limit);
 

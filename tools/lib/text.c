@@ -30,7 +30,7 @@ const char *text_bytes(char text[TEXT_BYTES], uint64_t bytes)
 		value /= 1024;
 	snprintf(text, TEXT_BYTES, "%.*f %s",
 		value >= 100 || value - (double)(uint64_t)value < 0.005 ? 0
-		: value >= 10                                           ? 1
+			: value >= 10                                   ? 1
 									: 2,
 		value, units[unit]);
 	return text;
@@ -71,7 +71,8 @@ bool text_size(const char *text, uint64_t *bytes)
 	static const struct {
 		const char *unit;
 		int shift;
-	} units[] = {{"KiB", 10}, {"KB", 10}, {"MiB", 20}, {"MB", 20}, {"GiB", 30}, {"GB", 30}, {"TiB", 40}, {"TB", 40}};
+	} units[] = {
+		{"KiB", 10}, {"KB", 10}, {"MiB", 20}, {"MB", 20}, {"GiB", 30}, {"GB", 30}, {"TiB", 40}, {"TB", 40}};
 	unsigned long long number;
 	char *end;
 
@@ -80,7 +81,8 @@ bool text_size(const char *text, uint64_t *bytes)
 	errno = 0;
 	number = strtoull(text, &end, 10);
 	for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-		if (errno == 0 && strcmp(end, units[i].unit) == 0 && number > 0 && number <= UINT64_C(1) << 44 >> units[i].shift) {
+		if (errno == 0 && strcmp(end, units[i].unit) == 0 && number > 0 &&
+			number <= UINT64_C(1) << 44 >> units[i].shift) {
 			*bytes = number << units[i].shift;
 			return true;
 		}

@@ -21,7 +21,8 @@ const char *text_rate(char text[TEXT_BYTES], double value);
 const char *text_percent(char text[TEXT_BYTES], double share);
 
 /*
- * text_size() - the other way: "512KiB", "80GiB", into bytes. KB, MB and so on mean powers of 1024 too, as the agent reads sizes of pages.
+ * text_size() - the other way: "512KiB", "80GiB", into bytes. KB, MB and so on mean powers of 1024 too, as the agent
+ * reads sizes of pages.
  * False: anything else, 0, and above 16 TiB.
  */
 bool text_size(const char *text, uint64_t *bytes);

@@ -14,7 +14,7 @@ static const char *tier_of(const struct object_view *object, const char **key)
 {
 	static const struct {
 		const char *prefix, *tier;
-	} tiers[] = { { LORA_PREFIX, "hot" }, { LORA_WARM_PREFIX, "warm" } };
+	} tiers[] = {{LORA_PREFIX, "hot"}, {LORA_WARM_PREFIX, "warm"}};
 
 	for (size_t i = 0; i < sizeof(tiers) / sizeof(tiers[0]) && object->memory_class == OBJECT_PINNABLE; i++) {
 		size_t length = strlen(tiers[i].prefix);
@@ -28,7 +28,8 @@ static const char *tier_of(const struct object_view *object, const char **key)
 
 static void adapters_table(const struct command *command, const struct objects_view *view)
 {
-	struct table *table = table_create("POOL|TIER|NAME|KEY|STATE|>PAGES|>SIZE|>READERS|>PINS|>USES|LAST USE|ACCESS|TENANT");
+	struct table *table =
+		table_create("POOL|TIER|NAME|KEY|STATE|>PAGES|>SIZE|>READERS|>PINS|>USES|LAST USE|ACCESS|TENANT");
 
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct object_view *object = &view->objects[i];
@@ -40,7 +41,8 @@ static void adapters_table(const struct command *command, const struct objects_v
 		table_cell(table, "%s", tier);
 		table_cell(table, "%s", object->label);
 		table_cell(table, "%s", key);
-		table_cell_color(table, object->state == OBJECT_CURRENT ? COLOR_GREEN : COLOR_DIM, "%s", object_state_name(object->state));
+		table_cell_color(table, object->state == OBJECT_CURRENT ? COLOR_GREEN : COLOR_DIM, "%s",
+			object_state_name(object->state));
 		table_cell(table, "%" PRIu32, object->pages);
 		table_cell(table, "%s", bytes_text(object->pages * object->page_bytes).text);
 		table_cell(table, "%" PRIu32, object->readers);

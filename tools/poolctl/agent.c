@@ -27,15 +27,15 @@ static void log_keep(void *context, int level, const char *text)
 }
 
 /*
- * Where there is no socket, nobody is waited for: gpoold makes it once and keeps it while its agent restarts. The connection
- * itself is the library's business.
+ * Where there is no socket, nobody is waited for: gpoold makes it once and keeps it while its agent restarts. The
+ * connection itself is the library's business.
  */
 static bool attach_missing(const struct command *command)
 {
 	char path[PATH_MAX];
 
-	return snprintf(path, sizeof(path), "%s/attach", command->directory) < (int)sizeof(path) && access(path, F_OK) < 0 &&
-		errno == ENOENT;
+	return snprintf(path, sizeof(path), "%s/attach", command->directory) < (int)sizeof(path) &&
+		access(path, F_OK) < 0 && errno == ENOENT;
 }
 
 int agent_try(const struct command *command, uint32_t role, struct gpool **pool, char *text, size_t text_bytes)
@@ -46,7 +46,7 @@ int agent_try(const struct command *command, uint32_t role, struct gpool **pool,
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
 	int error;
 
-	keep = (struct log_text){ kept, sizeof(kept) };
+	keep = (struct log_text){kept, sizeof(kept)};
 	kept[0] = '\0';
 	options.flags = role;
 	options.directory = command->directory;
@@ -78,8 +78,8 @@ static int open_complain(const struct command *command, uint32_t role, int error
 				command->directory);
 			return CODE_NO_AGENT;
 		}
-		complain("the agent in '%s' does not answer in time: it may be stopped or hung; as root --offline reads its "
-			 "tables without it, and --timeout waits longer",
+		complain("the agent in '%s' does not answer in time: it may be stopped or hung; as root --offline "
+			 "reads its tables without it, and --timeout waits longer",
 			command->directory);
 		return CODE_NO_AGENT;
 	case -ENXIO:
@@ -87,9 +87,16 @@ static int open_complain(const struct command *command, uint32_t role, int error
 			command->pool ? command->pool : "");
 		return CODE_USAGE;
 	case -EACCES:
-		complain("you may not attach in '%s' as %s%s%s; root may, and so may whom access.%s of gpoold.conf names",
-			command->directory, role == GPOOL_OPEN_ADMIN ? "an admin" : role ? "an observer" : "a worker", colon, why,
-			role == GPOOL_OPEN_ADMIN ? "admins" : role ? "observers" : "workers");
+		complain("you may not attach in '%s' as %s%s%s; root may, and so may whom access.%s of gpoold.conf "
+			 "names",
+			command->directory,
+			role == GPOOL_OPEN_ADMIN ? "an admin"
+				: role           ? "an observer"
+						 : "a worker",
+			colon, why,
+			role == GPOOL_OPEN_ADMIN ? "admins"
+				: role           ? "observers"
+						 : "workers");
 		return CODE_FAILED;
 	case -EPROTO:
 		complain("the agent in '%s' and this poolctl (%s) disagree on the layout of shared memory%s%s; use the "
@@ -97,7 +104,8 @@ static int open_complain(const struct command *command, uint32_t role, int error
 			command->directory, gpool_version(), colon, why);
 		return CODE_FAILED;
 	default:
-		complain("cannot attach to the agent in '%s': %s%s%s", command->directory, gpool_strerror(error), colon, why);
+		complain("cannot attach to the agent in '%s': %s%s%s", command->directory, gpool_strerror(error), colon,
+			why);
 		return CODE_FAILED;
 	}
 }
@@ -110,7 +118,8 @@ int agent_open(const struct command *command, uint32_t role, struct gpool **pool
 	return error ? open_complain(command, role, error, why) : CODE_OK;
 }
 
-int agent_ask(const struct command *command, struct gpool *pool, uint8_t *request, int length, struct agent_answer *answer)
+int agent_ask(
+	const struct command *command, struct gpool *pool, uint8_t *request, int length, struct agent_answer *answer)
 {
 	char text[512] = "";
 
@@ -119,23 +128,25 @@ int agent_ask(const struct command *command, struct gpool *pool, uint8_t *reques
 			command->verb->name);
 		return CODE_USAGE;
 	}
-	answer->length =
-		pool_request(pool, request, (size_t)length, answer->bytes, sizeof(answer->bytes), command->timeout_ms, text);
+	answer->length = pool_request(
+		pool, request, (size_t)length, answer->bytes, sizeof(answer->bytes), command->timeout_ms, text);
 	if (answer->length >= 0)
 		return CODE_OK;
 	switch (answer->length) {
 	case -ETIMEDOUT:
-		complain("the agent in '%s' did not answer '%s' within %g s: it may have taken effect all the same; --timeout "
-			 "waits longer",
+		complain("the agent in '%s' did not answer '%s' within %g s: it may have taken effect all the same; "
+			 "--timeout waits longer",
 			command->directory, command->verb->name, command->timeout_ms / 1000.0);
 		return CODE_NO_AGENT;
 	case -EPIPE:
-		complain("the agent in '%s' ended the session during '%s': it may be restarting; try again", command->directory,
-			command->verb->name);
+		complain("the agent in '%s' ended the session during '%s': it may be restarting; try again",
+			command->directory, command->verb->name);
 		return CODE_NO_AGENT;
 	case -ENXIO:
 	case -ENOENT:
-	case -ESRCH: complain("%s: %s", command->verb->name, text[0] ? text : gpool_strerror(answer->length)); return CODE_USAGE;
+	case -ESRCH:
+		complain("%s: %s", command->verb->name, text[0] ? text : gpool_strerror(answer->length));
+		return CODE_USAGE;
 	default:
 		complain("%s failed: %s", command->verb->name, text[0] ? text : gpool_strerror(answer->length));
 		return CODE_FAILED;
@@ -144,7 +155,8 @@ int agent_ask(const struct command *command, struct gpool *pool, uint8_t *reques
 
 int agent_bad_answer(const struct command *command)
 {
-	complain("the agent in '%s' gave an answer to '%s' that poolctl %s does not understand; compare 'poolctl version'",
+	complain("the agent in '%s' gave an answer to '%s' that poolctl %s does not understand; compare 'poolctl "
+		 "version'",
 		command->directory, command->verb->name, gpool_version());
 	return CODE_FAILED;
 }
@@ -162,7 +174,7 @@ AGENT_GETTER(clients)
 int agent_clients(const struct command *command, struct gpool *pool, struct clients_view *view)
 {
 	static struct msg_clients_reply reply;
-	struct msg_clients_request request = { .first = 0 };
+	struct msg_clients_request request = {.first = 0};
 	int code;
 
 	if (command->pool)

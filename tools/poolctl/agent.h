@@ -12,12 +12,17 @@
 #include "proto/codec.h"
 
 /*
- * agent_open() - attach in a role, GPOOL_OPEN_OBSERVER, GPOOL_OPEN_ADMIN or 0, a worker; to the pool of --pool, else to the first.
- * Return: CODE_OK; CODE_NO_AGENT (nobody there, or no answer), CODE_USAGE (no such pool), CODE_FAILED (not permitted, other).
+ * agent_open() - attach in a role, GPOOL_OPEN_OBSERVER, GPOOL_OPEN_ADMIN or 0, a worker; to the pool of --pool, else to
+ * the first.
+ * Return: CODE_OK; CODE_NO_AGENT (nobody there, or no answer), CODE_USAGE (no such pool), CODE_FAILED (not permitted,
+ * other).
  */
 int agent_open(const struct command *command, uint32_t role, struct gpool **pool);
 
-/* agent_try() - the same, silent: 0 or gpool_open()'s error. Text, at least 256 bytes, is what the library logged about it. */
+/*
+ * agent_try() - the same, silent: 0 or gpool_open()'s error. Text, at least 256 bytes, is what the library logged about
+ * it.
+ */
 int agent_try(const struct command *command, uint32_t role, struct gpool **pool, char *text, size_t text_bytes);
 
 /* agent_answer - what came back: the bytes of one message, of a type that has been checked. */
@@ -27,10 +32,12 @@ struct agent_answer {
 };
 
 /*
- * agent_ask() - send an encoded request of `length` bytes (an encoder's result: negative is a complaint) and take the answer.
+ * agent_ask() - send an encoded request of `length` bytes (an encoder's result: negative is a complaint) and take the
+ * answer.
  * Return: CODE_OK; CODE_NO_AGENT (no answer, session over), CODE_USAGE (names what is not there), CODE_FAILED.
  */
-int agent_ask(const struct command *command, struct gpool *pool, uint8_t *request, int length, struct agent_answer *answer);
+int agent_ask(
+	const struct command *command, struct gpool *pool, uint8_t *request, int length, struct agent_answer *answer);
 
 /* agent_bad_answer() - complain about an answer that does not decode. Returns CODE_FAILED. */
 int agent_bad_answer(const struct command *command);

@@ -1,8 +1,8 @@
 /*
  * bench.c - a quick look at how fast the agent that runs is, with a few pages, beside whoever uses it.
  *
- * Each figure is a median, over some tenths of a second. It evicts nobody, and what it took ends with its sessions. How exactly
- * gpool-bench measures, on a machine of its own, this cannot.
+ * Each figure is a median, over some tenths of a second. It evicts nobody, and what it took ends with its sessions. How
+ * exactly gpool-bench measures, on a machine of its own, this cannot.
  */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
@@ -31,7 +31,7 @@ static double goal_of(const char *name)
 		const char *name;
 		double goal;
 	} goals[] = {
-#define FIGURE(group, name, unit, goal, text) { #name, goal },
+#define FIGURE(group, name, unit, goal, text) {#name, goal},
 #include "tools/bench/figures.def"
 	};
 
@@ -44,12 +44,12 @@ static double goal_of(const char *name)
 static const struct {
 	const char *name, *unit, *goal_name, *text;
 } figures[FIGURES] = {
-	[FIGURE_ATTACH] = { "attach", "ms", "attach_40960", "attach, until the first page is there" },
-	[FIGURE_REFILL] = { "refill", "us", "refill_p99", "allocate more than was lent: one question to the agent" },
-	[FIGURE_ALLOC] = { "allocate", "ns", "alloc1", "allocate one page that was lent" },
-	[FIGURE_PIN] = { "pin", "ns", "pin", "pin a block" },
-	[FIGURE_UNPIN] = { "unpin", "ns", "unpin", "unpin it" },
-	[FIGURE_COPY] = { "copy", "GB/s", "", "copy a page to another and wait for it" },
+	[FIGURE_ATTACH] = {"attach", "ms", "attach_40960", "attach, until the first page is there"},
+	[FIGURE_REFILL] = {"refill", "us", "refill_p99", "allocate more than was lent: one question to the agent"},
+	[FIGURE_ALLOC] = {"allocate", "ns", "alloc1", "allocate one page that was lent"},
+	[FIGURE_PIN] = {"pin", "ns", "pin", "pin a block"},
+	[FIGURE_UNPIN] = {"unpin", "ns", "unpin", "unpin it"},
+	[FIGURE_COPY] = {"copy", "GB/s", "", "copy a page to another and wait for it"},
 };
 
 /* Samples of one figure. */
@@ -96,10 +96,13 @@ static int block_alloc(struct gpool *pool, uint32_t pages, struct gpool_block *b
 
 /* ---- measuring: each returns 0 or what a call of the library said ---- */
 
-/* One page more than the session was lent, and has in no block: the agent must be asked. Nothing where that would be too many. */
+/*
+ * One page more than the session was lent, and has in no block: the agent must be asked. Nothing where that would be
+ * too many.
+ */
 static int measure_refill(struct gpool *pool, uint32_t most, struct samples *samples)
 {
-	struct gpool_statistics before = { .size = sizeof(before) }, after = { .size = sizeof(after) };
+	struct gpool_statistics before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 	struct gpool_block block;
 	uint64_t begin, end;
 	int error = gpool_statistics(pool, &before);
@@ -220,7 +223,9 @@ static void figures_table(const struct command *command, const char *name, struc
 {
 	struct table *table = table_create("FIGURE|>MEDIAN|UNIT|>GOAL|>SAMPLES|WHAT");
 
-	print(command, "pool '%s', a few pages of it, beside whoever else uses it; gpool-bench measures more, and alone\n\n", name);
+	print(command,
+		"pool '%s', a few pages of it, beside whoever else uses it; gpool-bench measures more, and alone\n\n",
+		name);
 	for (int i = 0; i < FIGURES; i++) {
 		double goal = goal_of(figures[i].goal_name);
 
@@ -280,7 +285,8 @@ static int room_check(const struct command *command, struct gpool *pool, const c
 		return code;
 	*most = status.pools[0].free_pages / PAGES_SHARE;
 	if (status.pools[0].pressure >= POOL_PRESSURE_HIGH || *most < 2 * BATCH) {
-		complain("pool '%s' has %" PRIu32 " pages free and pressure %s: measuring would be at the expense of others; try again when there is room",
+		complain("pool '%s' has %" PRIu32 " pages free and pressure %s: measuring would be at the expense of "
+			 "others; try again when there is room",
 			name, status.pools[0].free_pages, pool_pressure_name(status.pools[0].pressure));
 		return CODE_FAILED;
 	}

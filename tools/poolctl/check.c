@@ -10,7 +10,7 @@
 AGENT_GETTER(check)
 
 enum {
-	CHECK_TRIES = 4, /* the first look and three more */
+	CHECK_TRIES = 4,     /* the first look and three more */
 	CHECK_AGAIN_MS = 20, /* chosen: far above the time for which a page is between two places, even without a CPU */
 };
 
@@ -23,10 +23,11 @@ struct check_source {
 	struct msg_status_reply status;
 };
 
-static int check_ask(const struct command *command, const struct check_source *source, uint32_t index, struct check_view *view)
+static int check_ask(
+	const struct command *command, const struct check_source *source, uint32_t index, struct check_view *view)
 {
 	static struct msg_check_reply reply;
-	struct msg_check_request request = { .pool = "" };
+	struct msg_check_request request = {.pool = ""};
 	int code;
 
 	if (source->offline)
@@ -47,8 +48,8 @@ static int check_ask(const struct command *command, const struct check_source *s
 }
 
 /*
- * May another look differ? Workers change their tables while these are read. The agent's own it changes only between two
- * requests, so what it finds wrong there stays wrong; read without it, they too may change under the reader.
+ * May another look differ? Workers change their tables while these are read. The agent's own it changes only between
+ * two requests, so what it finds wrong there stays wrong; read without it, they too may change under the reader.
  */
 static bool check_may_change(const struct command *command, const struct check_view *view)
 {
@@ -65,10 +66,11 @@ static void check_print(const struct command *command, const struct check_view *
 	struct table *table;
 
 	print(command,
-		"pool '%s': %" PRIu32 " pages and %" PRIu32 " sessions looked at, %" PRIu32 " pages in transit: %s%" PRIu32
-		" findings%s\n",
+		"pool '%s': %" PRIu32 " pages and %" PRIu32 " sessions looked at, %" PRIu32
+		" pages in transit: %s%" PRIu32 " findings%s\n",
 		view->pool, view->pages, view->sessions, view->in_transit,
-		color_code(command, view->found ? COLOR_RED : COLOR_GREEN), view->found, color_code(command, COLOR_NONE));
+		color_code(command, view->found ? COLOR_RED : COLOR_GREEN), view->found,
+		color_code(command, COLOR_NONE));
 	if (!view->count)
 		return;
 	table = table_create(">SESSION|>PAGE|FINDING");
@@ -121,7 +123,8 @@ static int check_source_open(const struct command *command, struct check_source 
 }
 
 /* One pool, several times where that may help. */
-static int check_pool(const struct command *command, const struct check_source *source, uint32_t index, struct check_view *view)
+static int check_pool(
+	const struct command *command, const struct check_source *source, uint32_t index, struct check_view *view)
 {
 	int code = CODE_OK;
 
@@ -146,7 +149,8 @@ int check_run(const struct command *command)
 	source.quiescent = command->values[OPTION_QUIESCENT] != NULL;
 	if (source.quiescent && !command->offline) {
 		cJSON_Delete(document);
-		return complain_usage(command->verb, "--quiescent needs --offline: the agent and its workers are at work");
+		return complain_usage(
+			command->verb, "--quiescent needs --offline: the agent and its workers are at work");
 	}
 	json_bool(document, "offline", command->offline);
 	pools = json_array(document, "pools");

@@ -10,9 +10,9 @@
 
 static void clients_table(const struct command *command, const struct clients_view *view)
 {
-	struct table *table = table_create(
-		"POOL|>SESSION|ROLE|STATE|NAME|TENANT|>PID|>UID|>AGE|>LEASED|>NEEDED|>OFFERED|>IDLE|>LIMIT|>ALLOCATIONS|"
-		">REFUSALS|>EVICTED|>SPILLED|>DAMAGE");
+	struct table *table = table_create("POOL|>SESSION|ROLE|STATE|NAME|TENANT|>PID|>UID|>AGE|>LEASED|>NEEDED|>"
+					   "OFFERED|>IDLE|>LIMIT|>ALLOCATIONS|"
+					   ">REFUSALS|>EVICTED|>SPILLED|>DAMAGE");
 
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct msg_client_entry *client = &view->clients[i];
@@ -166,22 +166,24 @@ int client_pick(const struct command *command, const struct clients_view *view, 
 		}
 		if (count) {
 			clients_text(view, by, text, several, sizeof(several));
-			complain("client '%s' may be %s; name one by the number of its session, and its pool with --pool", text,
-				several);
+			complain("client '%s' may be %s; name one by the number of its session, and its pool with "
+				 "--pool",
+				text, several);
 			return CODE_USAGE;
 		}
 	}
 	if (looker)
 		complain("client '%s' is an observer or admin session; '%s' needs a worker", text, command->verb->name);
 	else
-		complain("there is no client '%s', neither a session nor a process nor a name; 'poolctl clients%s' lists them",
+		complain("there is no client '%s', neither a session nor a process nor a name; 'poolctl clients%s' "
+			 "lists them",
 			text, command->offline ? " --offline" : "");
 	return CODE_USAGE;
 }
 
 int clients_run(const struct command *command)
 {
-	struct clients_view view = { .clients = NULL };
+	struct clients_view view = {.clients = NULL};
 	struct offline *offline = NULL;
 	int code = command->offline ? offline_open(command, &offline) : clients_ask(command, &view);
 

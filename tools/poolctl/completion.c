@@ -109,8 +109,8 @@ static void zsh_options(const struct option_spec *spec, const char *indent)
 		if (!spec->help)
 			continue;
 		if (spec->letter)
-			printf("%s'(-%c --%s)'{-%c%s,--%s%s}'[", indent, spec->letter, spec->name, spec->letter, spec->argument ? "+" : "", spec->name,
-				glue);
+			printf("%s'(-%c --%s)'{-%c%s,--%s%s}'[", indent, spec->letter, spec->name, spec->letter,
+				spec->argument ? "+" : "", spec->name, glue);
 		else
 			printf("%s'--%s%s[", indent, spec->name, glue);
 		zsh_text(spec->help);

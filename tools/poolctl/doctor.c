@@ -14,10 +14,10 @@ static const struct {
 	const char *name;
 	enum color color;
 } verdicts[DOCTOR_VERDICTS] = {
-	[DOCTOR_OK] = { "ok", COLOR_GREEN },
-	[DOCTOR_INFO] = { "info", COLOR_NONE },
-	[DOCTOR_WARN] = { "warn", COLOR_YELLOW },
-	[DOCTOR_FAIL] = { "fail", COLOR_RED },
+	[DOCTOR_OK] = {"ok", COLOR_GREEN},
+	[DOCTOR_INFO] = {"info", COLOR_NONE},
+	[DOCTOR_WARN] = {"warn", COLOR_YELLOW},
+	[DOCTOR_FAIL] = {"fail", COLOR_RED},
 };
 
 void doctor_add(struct doctor *doctor, enum doctor_verdict verdict, const char *thing, const char *format, ...)
@@ -106,8 +106,8 @@ static void doctor_json(const struct command *command, const struct doctor *doct
 
 int doctor_run(const struct command *command)
 {
-	struct doctor doctor = { .lines = NULL };
-	uint32_t counts[DOCTOR_VERDICTS] = { 0 };
+	struct doctor doctor = {.lines = NULL};
+	uint32_t counts[DOCTOR_VERDICTS] = {0};
 
 	if (command->pool)
 		return complain_usage(command->verb, "'doctor' looks at the whole machine: it takes no --pool");
@@ -121,8 +121,8 @@ int doctor_run(const struct command *command)
 		doctor_json(command, &doctor, counts);
 	} else {
 		doctor_table(command, &doctor);
-		print(command, "%u ok, %u info, %u warn, %u fail\n", counts[DOCTOR_OK], counts[DOCTOR_INFO], counts[DOCTOR_WARN],
-			counts[DOCTOR_FAIL]);
+		print(command, "%u ok, %u info, %u warn, %u fail\n", counts[DOCTOR_OK], counts[DOCTOR_INFO],
+			counts[DOCTOR_WARN], counts[DOCTOR_FAIL]);
 	}
 	free(doctor.lines);
 	return counts[DOCTOR_FAIL] ? CODE_FOUND : CODE_OK;

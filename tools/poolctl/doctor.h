@@ -30,10 +30,10 @@ struct doctor {
 
 	/* What a gpoold here needs, as far as it is known: from the agent that answers, else from the devices. */
 	bool agent_answers;
-	pid_t keeper;         /* 0: none, or not visible */
-	uint64_t handles;     /* descriptors of physical memory that it holds */
-	uint64_t host_pages;  /* of the largest pool of the host back end */
-	uint64_t host_bytes;  /* of all of them */
+	pid_t keeper;        /* 0: none, or not visible */
+	uint64_t handles;    /* descriptors of physical memory that it holds */
+	uint64_t host_pages; /* of the largest pool of the host back end */
+	uint64_t host_bytes; /* of all of them */
 };
 
 /* doctor_add() - a line with what was found. doctor_advise() - what to do, for the line added last. */

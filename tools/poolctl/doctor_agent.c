@@ -45,9 +45,10 @@ static void folder_check(struct doctor *doctor, const char *path)
 		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s' may be written by everybody: gpoold refuses it", path);
 		doctor_advise(doctor, "chmod 0750 '%s'", path);
 	} else if (access(path, X_OK) < 0) {
-		doctor_add(doctor, DOCTOR_FAIL, thing, "you may not enter '%s': mode %04o, group %s", path, stat.st_mode & 07777,
-			group_name(stat.st_gid));
-		doctor_advise(doctor, "have an administrator add you to group %s, and log in anew", group_name(stat.st_gid));
+		doctor_add(doctor, DOCTOR_FAIL, thing, "you may not enter '%s': mode %04o, group %s", path,
+			stat.st_mode & 07777, group_name(stat.st_gid));
+		doctor_advise(
+			doctor, "have an administrator add you to group %s, and log in anew", group_name(stat.st_gid));
 	} else {
 		doctor_add(doctor, DOCTOR_OK, thing, "'%s': mode %04o, group %s", path, stat.st_mode & 07777,
 			group_name(stat.st_gid));
@@ -57,7 +58,7 @@ static void folder_check(struct doctor *doctor, const char *path)
 /* One header that nobody would send ends a nanomsg process, so only the group may reach these sockets. */
 static void sockets_check(struct doctor *doctor, const char *directory)
 {
-	static const char *const names[] = { "attach", "nn" };
+	static const char *const names[] = {"attach", "nn"};
 	char path[PATH_MAX];
 	struct stat stat;
 
@@ -65,7 +66,8 @@ static void sockets_check(struct doctor *doctor, const char *directory)
 		snprintf(path, sizeof(path), "%s/%s", directory, names[i]);
 		if (lstat(path, &stat) < 0 || !(stat.st_mode & (S_IWOTH | (S_ISDIR(stat.st_mode) ? S_IXOTH : 0))))
 			continue;
-		doctor_add(doctor, DOCTOR_WARN, "sockets", "everybody may reach '%s': mode %04o", path, stat.st_mode & 07777);
+		doctor_add(doctor, DOCTOR_WARN, "sockets", "everybody may reach '%s': mode %04o", path,
+			stat.st_mode & 07777);
 		doctor_advise(doctor, "chmod o-rwx '%s': any user could disturb the front", path);
 	}
 }
@@ -77,7 +79,8 @@ static void group_check(struct doctor *doctor)
 		return;
 	}
 	doctor_add(doctor, DOCTOR_INFO, "group gpool", "does not exist: gpoold gives the sockets to its own group");
-	doctor_advise(doctor, "groupadd --system gpool, and add the users of the workers to it, unless they all run as root");
+	doctor_advise(
+		doctor, "groupadd --system gpool, and add the users of the workers to it, unless they all run as root");
 }
 
 static uint64_t now_us(void)
@@ -110,8 +113,9 @@ static void front_check(struct doctor *doctor, const struct msg_status_reply *st
 		doctor_add(doctor, DOCTOR_OK, "front", "process %" PRIu32 " carries requests", status->front_pid);
 		return;
 	}
-	doctor_add(doctor, DOCTOR_WARN, "front", "process %" PRIu32 " carries requests, and was restarted %" PRIu32 " times",
-		status->front_pid, status->front_restarts);
+	doctor_add(doctor, DOCTOR_WARN, "front",
+		"process %" PRIu32 " carries requests, and was restarted %" PRIu32 " times", status->front_pid,
+		status->front_restarts);
 	doctor_advise(doctor, "look into the log of gpoold for why: somebody may send it nonsense");
 }
 
@@ -122,31 +126,45 @@ static void movers_check(struct doctor *doctor, const struct msg_status_reply *s
 		const struct msg_pool_status *pool = &status->pools[i];
 
 		if (pool->mover_gone_ms) {
-			doctor_add(doctor, DOCTOR_FAIL, "mover", "pool '%s' has none that serves, for %s: %s; nothing is spilled, brought back or cleared",
+			doctor_add(doctor, DOCTOR_FAIL, "mover",
+				"pool '%s' has none that serves, for %s: %s; nothing is spilled, brought back or "
+				"cleared",
 				pool->name, age_text(pool->mover_gone_ms).text, pool->mover_why);
-			doctor_advise(doctor, "the log of gpoold says more. It is tried again all the time: look for processes and threads that are used "
-				"up (ulimit -u, TasksMax= of the unit), memory that may be locked (ulimit -l), the GPU's memory, its driver");
+			doctor_advise(doctor,
+				"the log of gpoold says more. It is tried again all the time: look for processes and "
+				"threads that are used up (ulimit -u, TasksMax= of the unit), memory that may be "
+				"locked (ulimit -l), the GPU's memory, its driver");
 		} else if (!pool->mover_pid) {
-			doctor_add(doctor, DOCTOR_WARN, "mover", "pool '%s' has none that serves yet; what needs it waits for it", pool->name);
+			doctor_add(doctor, DOCTOR_WARN, "mover",
+				"pool '%s' has none that serves yet; what needs it waits for it", pool->name);
 			doctor_advise(doctor, "ask again: it is only starting, or will soon be known not to come");
 		} else if (pool->mover_file_way == 2 && pool->mover_file_error) {
-			doctor_add(doctor, DOCTOR_WARN, "mover", "process %" PRIu32 " of pool '%s' writes its file by threads, without io_uring: %s",
+			doctor_add(doctor, DOCTOR_WARN, "mover",
+				"process %" PRIu32 " of pool '%s' writes its file by threads, without io_uring: %s",
 				pool->mover_pid, pool->name, strerror(-pool->mover_file_error));
-			doctor_advise(doctor, "it works, and is slower; see kernel.io_uring_disabled in sysctl(8) and the seccomp profile of the container");
+			doctor_advise(doctor,
+				"it works, and is slower; see kernel.io_uring_disabled in sysctl(8) and the seccomp "
+				"profile of the container");
 		} else {
-			doctor_add(doctor, DOCTOR_OK, "mover", "process %" PRIu32 " of pool '%s'%s", pool->mover_pid, pool->name,
-				pool->mover_file_way == 1 ? ", its file by io_uring" :
-				pool->mover_file_way == 2 ? ", its file by threads, as GPOOL_NO_URING says" : ", without a file");
+			doctor_add(doctor, DOCTOR_OK, "mover", "process %" PRIu32 " of pool '%s'%s", pool->mover_pid,
+				pool->name,
+				pool->mover_file_way == 1           ? ", its file by io_uring"
+					: pool->mover_file_way == 2 ? ", its file by threads, as GPOOL_NO_URING says"
+								    : ", without a file");
 		}
 		if (pool->spill_lost_blocks) {
-			doctor_add(doctor, DOCTOR_FAIL, "spill", "pool '%s' could not read back %" PRIu32 " spilled blocks", pool->name,
+			doctor_add(doctor, DOCTOR_FAIL, "spill",
+				"pool '%s' could not read back %" PRIu32 " spilled blocks", pool->name,
 				pool->spill_lost_blocks);
-			doctor_advise(doctor, "look at the disk of spill_directory, or at the memory: the log of gpoold tells which it was");
+			doctor_advise(doctor,
+				"look at the disk of spill_directory, or at the memory: the log of gpoold tells which "
+				"it was");
 		}
 	}
 }
 
-static void agent_ask_status(struct doctor *doctor, const struct command *command, struct gpool *pool, uint64_t attach_us)
+static void agent_ask_status(
+	struct doctor *doctor, const struct command *command, struct gpool *pool, uint64_t attach_us)
 {
 	static struct msg_status_reply status;
 	uint64_t begin = now_us();
@@ -154,7 +172,8 @@ static void agent_ask_status(struct doctor *doctor, const struct command *comman
 	if (agent_status(command, pool, &status)) {
 		doctor_add(doctor, DOCTOR_FAIL, "front", "the agent attaches sessions and answers no request");
 		doctor_advise(doctor,
-			"look into the log of gpoold: its front process carries requests, and is restarted when it ends");
+			"look into the log of gpoold: its front process carries requests, and is restarted when it "
+			"ends");
 		return;
 	}
 	doctor->agent_answers = true;
@@ -185,10 +204,12 @@ static void agent_check(struct doctor *doctor, const struct command *command)
 	doctor_add(doctor, error == -EACCES ? DOCTOR_WARN : DOCTOR_FAIL, "agent", "in '%s': %s%s%s", command->directory,
 		gpool_strerror(error), why[0] ? ": " : "", why);
 	if (error == -EACCES)
-		doctor_advise(doctor, "run doctor as root, or name your user or group in access.observers of gpoold.conf");
+		doctor_advise(
+			doctor, "run doctor as root, or name your user or group in access.observers of gpoold.conf");
 	else if (doctor->keeper > 0)
 		doctor_advise(doctor,
-			"process %d is there: is it stopped? 'poolctl status --offline' as root reads its tables; restart gpoold",
+			"process %d is there: is it stopped? 'poolctl status --offline' as root reads its tables; "
+			"restart gpoold",
 			(int)doctor->keeper);
 	else
 		doctor_advise(doctor, "start gpoold; it replaces what a dead one left");
@@ -204,7 +225,8 @@ void doctor_agent(struct doctor *doctor, const struct command *command)
 	group_check(doctor);
 	if (keeper == -ESRCH) {
 		doctor_add(doctor, DOCTOR_WARN, "gpoold.pid", "its process is dead, or not visible from here");
-		doctor_advise(doctor, "start gpoold again: it replaces the file. In a container this is nothing to worry about");
+		doctor_advise(doctor,
+			"start gpoold again: it replaces the file. In a container this is nothing to worry about");
 	}
 	agent_check(doctor, command);
 }

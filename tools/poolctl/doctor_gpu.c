@@ -20,18 +20,20 @@ static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int 
 	if (error) {
 		doctor_add(doctor, DOCTOR_FAIL, "GPU", "device %d cannot be opened: %s; %s", index, strerror(-error),
 			gpu_error_text());
-		doctor_advise(doctor, "see what nvidia-smi says about it, and whether this process may use /dev/nvidia*");
+		doctor_advise(
+			doctor, "see what nvidia-smi says about it, and whether this process may use /dev/nvidia*");
 		return;
 	}
 	error = gpu_granularity(gpu, &granularity);
 	if (error) {
-		doctor_add(doctor, DOCTOR_FAIL, "GPU", "device %d, %s: no memory that can be mapped page by page: %s", index,
-			info.name, gpu_error_text());
+		doctor_add(doctor, DOCTOR_FAIL, "GPU", "device %d, %s: no memory that can be mapped page by page: %s",
+			index, info.name, gpu_error_text());
 		doctor_advise(doctor,
-			"gpool needs a GPU and a driver with virtual memory management: Pascal or later, CUDA 10.2 or later");
+			"gpool needs a GPU and a driver with virtual memory management: Pascal or later, CUDA 10.2 or "
+			"later");
 	} else {
-		doctor_add(doctor, DOCTOR_OK, "GPU", "device %d, %s, %s, granularity %s, timeline %s, kernels %s", index,
-			info.name, bytes_text(info.memory_bytes).text, bytes_text(granularity).text,
+		doctor_add(doctor, DOCTOR_OK, "GPU", "device %d, %s, %s, granularity %s, timeline %s, kernels %s",
+			index, info.name, bytes_text(info.memory_bytes).text, bytes_text(granularity).text,
 			info.capabilities & GPU_CAP_TIMELINE ? "yes" : "no",
 			info.capabilities & GPU_CAP_KERNELS ? "yes" : "no: built without nvcc");
 		if (!doctor->agent_answers)
@@ -49,8 +51,8 @@ static void driver_check(struct doctor *doctor)
 	if (count <= 0) {
 		doctor_add(doctor, DOCTOR_INFO, "NVIDIA driver", count < 0 ? "no driver" : "a driver, and no device");
 		doctor_advise(doctor,
-			"for GPUs install the driver (libcuda.so.1), in a container by its NVIDIA runtime; backend \"host\" "
-			"works without");
+			"for GPUs install the driver (libcuda.so.1), in a container by its NVIDIA runtime; backend "
+			"\"host\" works without");
 		return;
 	}
 	if (!doctor_read("/proc/driver/nvidia/version", version, sizeof(version)))
@@ -123,8 +125,10 @@ static void host_check(struct doctor *doctor)
 		doctor_add(doctor, DOCTOR_OK, "host back end", "creates, maps, writes and reads back");
 		return;
 	}
-	doctor_add(doctor, DOCTOR_FAIL, "host back end", "fails at %s: %s; %s", step, strerror(-error), gpu_error_text());
-	doctor_advise(doctor, "free memory, or raise the memory limit of this container; memfd_create(2) must be allowed");
+	doctor_add(
+		doctor, DOCTOR_FAIL, "host back end", "fails at %s: %s; %s", step, strerror(-error), gpu_error_text());
+	doctor_advise(
+		doctor, "free memory, or raise the memory limit of this container; memfd_create(2) must be allowed");
 }
 
 void doctor_gpu(struct doctor *doctor)

@@ -95,8 +95,8 @@ static void peer_pidfd_check(struct doctor *doctor)
 		doctor_add(doctor, DOCTOR_OK, "peer pidfd", "SO_PEERPIDFD: workers in other pid namespaces can attach");
 		return;
 	}
-	doctor_add(doctor, DOCTOR_WARN, "peer pidfd", "no SO_PEERPIDFD (%s): workers in other pid namespaces cannot attach",
-		strerror(-error));
+	doctor_add(doctor, DOCTOR_WARN, "peer pidfd",
+		"no SO_PEERPIDFD (%s): workers in other pid namespaces cannot attach", strerror(-error));
 	doctor_advise(doctor, "use Linux 6.5 or later, or run workers in the pid namespace of gpoold (hostPID)");
 }
 
@@ -128,7 +128,8 @@ static void io_uring_check(struct doctor *doctor)
 	doctor_read("/proc/sys/kernel/io_uring_disabled", disabled, sizeof(disabled));
 	doctor_add(doctor, DOCTOR_WARN, "io_uring", "refused: %s%s%s", strerror(error),
 		disabled[0] ? ", kernel.io_uring_disabled is " : "", disabled);
-	doctor_advise(doctor, "%s; threads do the reading meanwhile, with more CPU time", io_uring_advice(error, disabled));
+	doctor_advise(
+		doctor, "%s; threads do the reading meanwhile, with more CPU time", io_uring_advice(error, disabled));
 }
 
 static void wipe_check(struct doctor *doctor)
@@ -155,13 +156,14 @@ static void seccomp_check(struct doctor *doctor)
 		return;
 	}
 	doctor_add(doctor, DOCTOR_FAIL, "seccomp", "no filters: %s", strerror(errno));
-	doctor_advise(doctor, "use a kernel with CONFIG_SECCOMP_FILTER: the front, which reads from everybody, runs behind one");
+	doctor_advise(doctor,
+		"use a kernel with CONFIG_SECCOMP_FILTER: the front, which reads from everybody, runs behind one");
 }
 
 /* A clock that is read without a system call; gpool takes the time on its way to waiting and in its measurements. */
 static void clock_check(struct doctor *doctor)
 {
-	static const char *const fast[] = { "tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page" };
+	static const char *const fast[] = {"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"};
 	char name[64];
 
 	if (!doctor_read("/sys/devices/system/clocksource/clocksource0/current_clocksource", name, sizeof(name))) {
@@ -176,7 +178,8 @@ static void clock_check(struct doctor *doctor)
 	}
 	doctor_add(doctor, DOCTOR_WARN, "clock source", "%s: each look at the time is a system call", name);
 	doctor_advise(doctor,
-		"boot with clocksource=tsc where the CPU's counter is stable; see the kernel's log for why it was not chosen");
+		"boot with clocksource=tsc where the CPU's counter is stable; see the kernel's log for why it was not "
+		"chosen");
 }
 
 static void cpus_check(struct doctor *doctor)

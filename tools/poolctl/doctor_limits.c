@@ -62,11 +62,12 @@ static void descriptors_check(struct doctor *doctor)
 			"%s: hard limit %s, needed %" PRIu64 " for %" PRIu64 " handles and %d sessions", whose,
 			limit_text(limit.rlim_max).text, needed, doctor->handles, SESSIONS);
 		doctor_advise(doctor,
-			"LimitNOFILE=%" PRIu64 " in the unit of gpoold, or ulimit -n; or choose a larger handle_size", needed);
+			"LimitNOFILE=%" PRIu64 " in the unit of gpoold, or ulimit -n; or choose a larger handle_size",
+			needed);
 	}
 	if (doctor->handles > EXPORT_SLOTS) {
-		doctor_add(doctor, DOCTOR_FAIL, "export table", "%" PRIu64 " handles; the driver has %d slots", doctor->handles,
-			EXPORT_SLOTS);
+		doctor_add(doctor, DOCTOR_FAIL, "export table", "%" PRIu64 " handles; the driver has %d slots",
+			doctor->handles, EXPORT_SLOTS);
 		doctor_advise(doctor, "set handle_size of the pools so that all together have fewer handles");
 	}
 }
@@ -78,13 +79,14 @@ static void locked_check(struct doctor *doctor)
 	const char *whose = limit_get(doctor, RLIMIT_MEMLOCK, &limit);
 
 	if (limit.rlim_cur >= needed || geteuid() == 0) {
-		doctor_add(doctor, DOCTOR_OK, "RLIMIT_MEMLOCK", "%s: %s%s", whose, bytes_limit_text(limit.rlim_cur).text,
-			geteuid() == 0 ? "; root is not bound by it" : "");
+		doctor_add(doctor, DOCTOR_OK, "RLIMIT_MEMLOCK", "%s: %s%s", whose,
+			bytes_limit_text(limit.rlim_cur).text, geteuid() == 0 ? "; root is not bound by it" : "");
 		return;
 	}
 	doctor_add(doctor, DOCTOR_WARN, "RLIMIT_MEMLOCK", "%s: %s, wanted %s for registered buffers", whose,
 		bytes_limit_text(limit.rlim_cur).text, bytes_text(needed).text);
-	doctor_advise(doctor, "LimitMEMLOCK=infinity in the unit, or ulimit -l; without it buffers are copied once more");
+	doctor_advise(
+		doctor, "LimitMEMLOCK=infinity in the unit, or ulimit -l; without it buffers are copied once more");
 }
 
 static void processes_check(struct doctor *doctor)
@@ -93,12 +95,12 @@ static void processes_check(struct doctor *doctor)
 	const char *whose = limit_get(doctor, RLIMIT_NPROC, &limit);
 
 	if (limit.rlim_cur >= PROCESSES || geteuid() == 0) {
-		doctor_add(doctor, DOCTOR_OK, "RLIMIT_NPROC", "%s: %s; needed %d", whose, limit_text(limit.rlim_cur).text,
-			PROCESSES);
+		doctor_add(doctor, DOCTOR_OK, "RLIMIT_NPROC", "%s: %s; needed %d", whose,
+			limit_text(limit.rlim_cur).text, PROCESSES);
 		return;
 	}
-	doctor_add(doctor, DOCTOR_FAIL, "RLIMIT_NPROC", "%s: %s, needed %d for threads and the processes of gpoold", whose,
-		limit_text(limit.rlim_cur).text, PROCESSES);
+	doctor_add(doctor, DOCTOR_FAIL, "RLIMIT_NPROC", "%s: %s, needed %d for threads and the processes of gpoold",
+		whose, limit_text(limit.rlim_cur).text, PROCESSES);
 	doctor_advise(doctor, "ulimit -u %d or more, or TasksMax= in the unit", PROCESSES);
 }
 
@@ -108,20 +110,22 @@ static void mappings_check(struct doctor *doctor)
 	uint64_t most, needed = doctor->host_pages + OTHER_MAPPINGS;
 	char text[32];
 
-	if (!doctor_read("/proc/sys/vm/max_map_count", text, sizeof(text)) || !number_parse(text, 1, UINT64_MAX, &most)) {
+	if (!doctor_read("/proc/sys/vm/max_map_count", text, sizeof(text)) ||
+		!number_parse(text, 1, UINT64_MAX, &most)) {
 		doctor_add(doctor, DOCTOR_INFO, "vm.max_map_count", "not to be seen from here");
 		return;
 	}
 	if (!doctor->host_pages) {
-		doctor_add(doctor, DOCTOR_INFO, "vm.max_map_count", "%" PRIu64 ": enough for a host pool of %" PRIu64 " pages",
-			most, most > OTHER_MAPPINGS ? most - OTHER_MAPPINGS : 0);
+		doctor_add(doctor, DOCTOR_INFO, "vm.max_map_count",
+			"%" PRIu64 ": enough for a host pool of %" PRIu64 " pages", most,
+			most > OTHER_MAPPINGS ? most - OTHER_MAPPINGS : 0);
 		return;
 	}
 	doctor_add(doctor, most >= needed ? DOCTOR_OK : DOCTOR_WARN, "vm.max_map_count",
 		"%" PRIu64 "; needed %" PRIu64 " in the worst case", most, needed);
 	if (most < needed)
-		doctor_advise(doctor,
-			"sysctl vm.max_map_count=%" PRIu64 ", or a larger handle_size for the host pool", needed * 2);
+		doctor_advise(doctor, "sysctl vm.max_map_count=%" PRIu64 ", or a larger handle_size for the host pool",
+			needed * 2);
 }
 
 /* A line "Name:   1234 kB" of /proc/meminfo, in bytes; 0: not there. */
@@ -145,7 +149,8 @@ static void memory_check(struct doctor *doctor)
 
 	doctor_add(doctor, total && doctor->host_bytes > total ? DOCTOR_WARN : DOCTOR_OK, "memory",
 		"%s, of which %s are available%s%s", bytes_text(total).text, bytes_text(available).text,
-		doctor->host_bytes ? "; host pools own " : "", doctor->host_bytes ? bytes_text(doctor->host_bytes).text : "");
+		doctor->host_bytes ? "; host pools own " : "",
+		doctor->host_bytes ? bytes_text(doctor->host_bytes).text : "");
 	if (total && doctor->host_bytes > total)
 		doctor_advise(doctor, "make the host pools smaller: workers that fill them are killed by the kernel");
 }
@@ -158,7 +163,8 @@ static void dev_shm_check(struct doctor *doctor)
 
 	if (statfs("/dev/shm", &system) < 0 || system.f_type != TMPFS_MAGIC || statvfs("/dev/shm", &space) < 0) {
 		doctor_add(doctor, DOCTOR_WARN, "/dev/shm", "is no tmpfs");
-		doctor_advise(doctor, "mount one there: CUDA needs it for events between processes; gpool's own tables do not");
+		doctor_advise(doctor,
+			"mount one there: CUDA needs it for events between processes; gpool's own tables do not");
 		return;
 	}
 	doctor_add(doctor, DOCTOR_OK, "/dev/shm", "%s, of which %s are free",

@@ -24,10 +24,10 @@ struct left {
 
 static int left_ask(const struct command *command, struct gpool *pool, struct left *left)
 {
-	struct clients_view view = { .clients = NULL };
+	struct clients_view view = {.clients = NULL};
 	int code = agent_clients(command, pool, &view);
 
-	*left = (struct left){ 0 };
+	*left = (struct left){0};
 	for (uint32_t i = 0; i < view.count; i++) {
 		if (view.clients[i].role != ROLE_WORKER)
 			continue;
@@ -42,8 +42,8 @@ static struct text left_text(const struct left *left)
 {
 	struct text text;
 
-	snprintf(text.text, sizeof(text.text), "%" PRIu32 " worker%s with %" PRIu32 " page%s", left->workers, left->workers == 1 ? "" : "s",
-		left->pages, left->pages == 1 ? "" : "s");
+	snprintf(text.text, sizeof(text.text), "%" PRIu32 " worker%s with %" PRIu32 " page%s", left->workers,
+		left->workers == 1 ? "" : "s", left->pages, left->pages == 1 ? "" : "s");
 	return text;
 }
 
@@ -56,9 +56,10 @@ static uint64_t now_ms(void)
 }
 
 /* Until no worker is left. CODE_FAILED when `until_ms` passes before (0: never), as the caller says. */
-static int drain_wait(const struct command *command, struct gpool *pool, const char *name, uint64_t until_ms, struct left *left)
+static int drain_wait(
+	const struct command *command, struct gpool *pool, const char *name, uint64_t until_ms, struct left *left)
 {
-	struct left told = { UINT32_MAX, UINT32_MAX };
+	struct left told = {UINT32_MAX, UINT32_MAX};
 	struct gpool_event event;
 
 	gpool_event_next(pool, 0, &event); /* from now on none is missed */
@@ -80,8 +81,8 @@ static int drain_wait(const struct command *command, struct gpool *pool, const c
 	}
 }
 
-static void drain_print(const struct command *command, const char *name, bool on, uint64_t evicted, const struct left *left,
-	const char *text)
+static void drain_print(const struct command *command, const char *name, bool on, uint64_t evicted,
+	const struct left *left, const char *text)
 {
 	cJSON *document;
 
@@ -106,9 +107,9 @@ static void drain_print(const struct command *command, const char *name, bool on
 
 static int drain_ask(const struct command *command, struct gpool *pool, uint64_t until_ms)
 {
-	struct msg_drain_request request = { .on = !command->values[OPTION_OFF] };
-	struct msg_evict_request evict = { .pages = gpool_page_count(pool) };
-	struct msg_done_reply reply, evicted = { .value = 0 };
+	struct msg_drain_request request = {.on = !command->values[OPTION_OFF]};
+	struct msg_evict_request evict = {.pages = gpool_page_count(pool)};
+	struct msg_done_reply reply, evicted = {.value = 0};
 	struct left left;
 	int code;
 
@@ -127,8 +128,8 @@ static int drain_ask(const struct command *command, struct gpool *pool, uint64_t
 		return code;
 	drain_print(command, request.pool, request.on, evicted.value, &left, reply.text);
 	if (code)
-		complain("pool '%s' is out of service, and after %s s there are still %s; 'poolctl clients' lists them, 'poolctl drain --off' "
-			 "puts it back",
+		complain("pool '%s' is out of service, and after %s s there are still %s; 'poolctl clients' lists "
+			 "them, 'poolctl drain --off' puts it back",
 			request.pool, command->values[OPTION_TIMEOUT], left_text(&left).text);
 	return code;
 }

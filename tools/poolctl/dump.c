@@ -34,7 +34,7 @@ static void dump_print(const struct command *command, const char *path, const st
 int dump_run(const struct command *command)
 {
 	const char *path = command->arguments[0];
-	struct pieces pieces = { .list = NULL };
+	struct pieces pieces = {.list = NULL};
 	int code;
 
 	code = pieces_gather(command, &pieces);

@@ -86,12 +86,13 @@ static void event_print(const struct command *command, const struct gpool_event 
 
 static bool event_wanted(const struct command *command, uint32_t kind, const struct gpool_event *event)
 {
-	return (!kind || event->kind == kind) && (!command->pool || !event->pool[0] || !strcmp(event->pool, command->pool));
+	return (!kind || event->kind == kind) &&
+		(!command->pool || !event->pool[0] || !strcmp(event->pool, command->pool));
 }
 
 /*
- * Events go on over a restart of agent or front, so silence does not end them; the end of gpoold does. Where its process could
- * not be seen from the start (another pid namespace), that is not noticed.
+ * Events go on over a restart of agent or front, so silence does not end them; the end of gpoold does. Where its
+ * process could not be seen from the start (another pid namespace), that is not noticed.
  */
 static bool gpoold_ended(const struct command *command)
 {
@@ -125,7 +126,7 @@ struct recorded {
 
 static int recorded_read(const struct command *command, struct recorded *recorded)
 {
-	struct flight_log log = { .now_ns = 0 };
+	struct flight_log log = {.now_ns = 0};
 	struct offline *offline;
 	int code = offline_open(command, &offline);
 
@@ -141,7 +142,8 @@ static int recorded_read(const struct command *command, struct recorded *recorde
 	return code;
 }
 
-static uint64_t recorded_print(const struct command *command, const struct recorded *recorded, uint32_t kind, uint64_t count)
+static uint64_t recorded_print(
+	const struct command *command, const struct recorded *recorded, uint32_t kind, uint64_t count)
 {
 	for (uint32_t i = 0; i < recorded->count && count && !ferror(stdout); i++) {
 		if (!event_wanted(command, kind, &recorded->events[i]))
@@ -157,8 +159,9 @@ static bool recorded_has(const struct recorded *recorded, const struct gpool_eve
 	for (uint32_t i = recorded->count; i-- > 0 && recorded->events[i].time_ms >= event->time_ms;) {
 		const struct gpool_event *other = &recorded->events[i];
 
-		if (other->time_ms == event->time_ms && other->kind == event->kind && other->session == event->session &&
-			other->value == event->value && !strcmp(other->pool, event->pool) && !strcmp(other->text, event->text))
+		if (other->time_ms == event->time_ms && other->kind == event->kind &&
+			other->session == event->session && other->value == event->value &&
+			!strcmp(other->pool, event->pool) && !strcmp(other->text, event->text))
 			return true;
 	}
 	return false;
@@ -166,7 +169,10 @@ static bool recorded_has(const struct recorded *recorded, const struct gpool_eve
 
 /* ---- what happens ---- */
 
-/* The next one that the command asks for. Return: an exit code; CODE_OK with event->kind 0: a signal, or nobody reads any more. */
+/*
+ * The next one that the command asks for. Return: an exit code; CODE_OK with event->kind 0: a signal, or nobody reads
+ * any more.
+ */
 static int event_await(const struct command *command, struct gpool *pool, bool seen, struct gpool_event *event)
 {
 	while (!interrupted && !ferror(stdout)) {
@@ -189,7 +195,7 @@ static int event_await(const struct command *command, struct gpool *pool, bool s
 
 static int events_follow(const struct command *command, struct gpool *pool, uint32_t kind, uint64_t count)
 {
-	struct recorded recorded = { .events = NULL };
+	struct recorded recorded = {.events = NULL};
 	bool seen = !gpoold_ended(command), early = false;
 	struct gpool_event event;
 	int code = CODE_OK;
@@ -218,7 +224,7 @@ static int events_follow(const struct command *command, struct gpool *pool, uint
 
 static int events_recorded(const struct command *command, uint32_t kind, uint64_t count)
 {
-	struct recorded recorded = { .events = NULL };
+	struct recorded recorded = {.events = NULL};
 	int code = recorded_read(command, &recorded);
 
 	if (!code)
@@ -229,7 +235,7 @@ static int events_recorded(const struct command *command, uint32_t kind, uint64_
 
 int events_run(const struct command *command)
 {
-	struct sigaction action = { .sa_handler = on_signal };
+	struct sigaction action = {.sa_handler = on_signal};
 	struct gpool *pool;
 	uint64_t count, since;
 	uint32_t kind;
@@ -237,7 +243,8 @@ int events_run(const struct command *command)
 
 	if (code)
 		return code;
-	if (!command_number(command, OPTION_COUNT, 1, UINT64_MAX, UINT64_MAX, &count) || !command_since(command, &since))
+	if (!command_number(command, OPTION_COUNT, 1, UINT64_MAX, UINT64_MAX, &count) ||
+		!command_since(command, &since))
 		return CODE_USAGE;
 	if (command->offline)
 		return events_recorded(command, kind, count);

@@ -80,7 +80,7 @@ static int evict_ask(const struct command *command, struct gpool *pool, struct m
 
 int evict_run(const struct command *command)
 {
-	struct msg_evict_request request = { .pool = "" };
+	struct msg_evict_request request = {.pool = ""};
 	struct gpool *pool;
 	uint64_t session;
 	int code = contents_parse(command, &request.content_types);

@@ -42,7 +42,8 @@ int flight_gather(const struct command *command, const struct offline *offline, 
 	log->now_ns = look_ns(command, offline);
 	log->since_ns = since_ns && since_ns < log->now_ns ? log->now_ns - since_ns : 0;
 	if (!recorded(offline, first, count)) {
-		complain("the flight recorder is off; set flight_records of the pool in gpoold.conf and restart gpoold");
+		complain(
+			"the flight recorder is off; set flight_records of the pool in gpoold.conf and restart gpoold");
 		return CODE_FAILED;
 	}
 	for (uint32_t pool = first; pool < first + count; pool++)

@@ -30,7 +30,8 @@ static void options_print(const struct option_spec *spec, bool offline)
 
 static void program_help(void)
 {
-	printf("Usage: poolctl [OPTION]... VERB [ARGUMENT]...\nLook at and steer the gpool agent of this machine.\n\nVerbs:\n");
+	printf("Usage: poolctl [OPTION]... VERB [ARGUMENT]...\nLook at and steer the gpool agent of this "
+	       "machine.\n\nVerbs:\n");
 	for (const struct verb *verb = verbs; verb->name; verb++)
 		printf("  %-10s %-13s  %s\n", verb->name, verb->arguments, verb->summary);
 	printf("\nOptions:\n");
@@ -47,8 +48,8 @@ void help_print(const struct verb *verb)
 		program_help();
 		return;
 	}
-	printf("Usage: poolctl [OPTION]... %s%s%s\n%s: %s.\n\n", verb->name, verb->arguments[0] ? " " : "", verb->arguments,
-		verb->name, verb->summary);
+	printf("Usage: poolctl [OPTION]... %s%s%s\n%s: %s.\n\n", verb->name, verb->arguments[0] ? " " : "",
+		verb->arguments, verb->name, verb->summary);
 	help_wrap(verb->text, 0, 0);
 	printf("\nExample: %s\n  %s\n", verb->example, verb->example_text);
 	if (verb->options->name && verb->options->help) {

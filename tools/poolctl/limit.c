@@ -11,8 +11,8 @@ AGENT_DOER(limit)
 
 enum { KEEP = UINT32_MAX };
 
-static void limit_print(const struct command *command, const struct msg_limit_request *request,
-	const struct msg_done_reply *reply)
+static void limit_print(
+	const struct command *command, const struct msg_limit_request *request, const struct msg_done_reply *reply)
 {
 	cJSON *document;
 
@@ -64,7 +64,7 @@ static int limit_ask(const struct command *command, struct gpool *pool, struct m
 
 int limit_run(const struct command *command)
 {
-	struct msg_limit_request request = { .pool = "" };
+	struct msg_limit_request request = {.pool = ""};
 	struct gpool *pool;
 	uint64_t session;
 	int code;

@@ -12,18 +12,18 @@ static const struct {
 	enum color color;
 	const char *name;
 } kinds_alone[MAP_BLOCK] = {
-	[MAP_FREE] = { '.', COLOR_NONE, "free" },
-	[MAP_RESERVED] = { 'R', COLOR_DIM, "reserved" },
-	[MAP_IDLE] = { '-', COLOR_GREEN, "idle in workers" },
-	[MAP_MOVING] = { '~', COLOR_GREEN, "in transit" },
-	[MAP_OBJECT] = { 'o', COLOR_YELLOW, "named objects" },
-	[MAP_QUARANTINED] = { 'q', COLOR_RED, "quarantined" },
-	[MAP_RETIRED] = { 'x', COLOR_DIM, "retired" },
-	[MAP_HIDDEN] = { ' ', COLOR_NONE, "not asked for" },
+	[MAP_FREE] = {'.', COLOR_NONE, "free"},
+	[MAP_RESERVED] = {'R', COLOR_DIM, "reserved"},
+	[MAP_IDLE] = {'-', COLOR_GREEN, "idle in workers"},
+	[MAP_MOVING] = {'~', COLOR_GREEN, "in transit"},
+	[MAP_OBJECT] = {'o', COLOR_YELLOW, "named objects"},
+	[MAP_QUARANTINED] = {'q', COLOR_RED, "quarantined"},
+	[MAP_RETIRED] = {'x', COLOR_DIM, "retired"},
+	[MAP_HIDDEN] = {' ', COLOR_NONE, "not asked for"},
 };
 
 /* The first letter of each content type; a capital where it is pinned. */
-static const char content_marks[GPOOL_CONTENTS] = { 'k', 'l', 't', 'a', 'g' };
+static const char content_marks[GPOOL_CONTENTS] = {'k', 'l', 't', 'a', 'g'};
 
 char map_mark(uint32_t kind)
 {
@@ -80,7 +80,8 @@ uint32_t map_kind_of(const struct msg_page_entry *page)
 uint32_t map_kind_of_number(uint32_t number)
 {
 	/* as in proto/messages.def */
-	static const uint8_t kinds[] = { MAP_FREE, MAP_RESERVED, MAP_IDLE, MAP_QUARANTINED, MAP_MOVING, MAP_RETIRED, MAP_OBJECT, MAP_OBJECT };
+	static const uint8_t kinds[] = {
+		MAP_FREE, MAP_RESERVED, MAP_IDLE, MAP_QUARANTINED, MAP_MOVING, MAP_RETIRED, MAP_OBJECT, MAP_OBJECT};
 	enum { BLOCKS = 16 };
 
 	if (number >= BLOCKS)
@@ -95,7 +96,7 @@ uint32_t map_per_cell(uint32_t pages, uint32_t cells)
 
 uint32_t map_cell(const uint8_t *kinds, uint32_t count)
 {
-	uint32_t counts[MAP_KINDS] = { 0 }, most = kinds[0];
+	uint32_t counts[MAP_KINDS] = {0}, most = kinds[0];
 
 	for (uint32_t i = 0; i < count; i++)
 		counts[kinds[i]]++;

@@ -15,12 +15,12 @@
 enum map_kind {
 	MAP_FREE,
 	MAP_RESERVED,
-	MAP_IDLE,        /* in its worker, in no block */
-	MAP_MOVING,      /* EVICTING or MOVING, or lent and on its way into a block or out of it */
+	MAP_IDLE,   /* in its worker, in no block */
+	MAP_MOVING, /* EVICTING or MOVING, or lent and on its way into a block or out of it */
 	MAP_OBJECT,
 	MAP_QUARANTINED,
 	MAP_RETIRED,
-	MAP_HIDDEN,      /* not asked for */
+	MAP_HIDDEN, /* not asked for */
 	MAP_BLOCK,
 	MAP_KINDS = MAP_BLOCK + 2 * GPOOL_CONTENTS
 };
@@ -36,7 +36,10 @@ uint32_t map_kind_of_number(uint32_t number);
 
 /* map_per_cell() - pages for each cell, so that `pages` need at most `cells`. */
 uint32_t map_per_cell(uint32_t pages, uint32_t cells);
-/* map_cell() - the kind that most of these pages have, 1..count of them; the first one of several such. Cost: a look at each. */
+/*
+ * map_cell() - the kind that most of these pages have, 1..count of them; the first one of several such. Cost: a look at
+ * each.
+ */
 uint32_t map_cell(const uint8_t *kinds, uint32_t count);
 
 /* map_print.c: map_print(), map_json() - kinds [view->count] of the pages of a view. */

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 enum {
-	LINES_MOST = 32,  /* chosen: with the legend it is a screen */
-	MARGIN = 10,      /* the number of a line's first page, and blanks */
-	CELLS_STEP = 8,   /* a line has a multiple of these */
+	LINES_MOST = 32, /* chosen: with the legend it is a screen */
+	MARGIN = 10,     /* the number of a line's first page, and blanks */
+	CELLS_STEP = 8,  /* a line has a multiple of these */
 };
 
 struct layout {
@@ -19,7 +19,7 @@ struct layout {
 static struct layout layout_make(const struct pages_view *view)
 {
 	uint32_t columns = terminal_columns(), room = columns > MARGIN + CELLS_STEP ? columns - MARGIN : CELLS_STEP;
-	struct layout layout = { .cells = room / CELLS_STEP * CELLS_STEP };
+	struct layout layout = {.cells = room / CELLS_STEP * CELLS_STEP};
 
 	layout.per_cell = map_per_cell(view->count, layout.cells * LINES_MOST);
 	return layout;
@@ -62,9 +62,10 @@ void map_print(const struct command *command, const struct pages_view *view, con
 {
 	struct layout layout = layout_make(view);
 
-	print(command, "pool '%s': pages %" PRIu32 "-%" PRIu32 " of %" PRIu32 ", %s each; a letter is %" PRIu32 " page%s\n\n", view->pool,
-		view->first, view->first + view->count - 1, view->page_count, bytes_text(view->page_bytes).text, layout.per_cell,
-		layout.per_cell == 1 ? "" : "s");
+	print(command,
+		"pool '%s': pages %" PRIu32 "-%" PRIu32 " of %" PRIu32 ", %s each; a letter is %" PRIu32 " page%s\n\n",
+		view->pool, view->first, view->first + view->count - 1, view->page_count,
+		bytes_text(view->page_bytes).text, layout.per_cell, layout.per_cell == 1 ? "" : "s");
 	for (uint32_t at = 0; at < view->count;) {
 		print(command, "%8" PRIu32 "  ", view->first + at);
 		for (uint32_t cell = 0; cell < layout.cells && at < view->count; cell++, at += layout.per_cell) {
@@ -99,7 +100,7 @@ void map_json(const struct command *command, const struct pages_view *view, cons
 	legend = json_array(document, "legend");
 	kinds_count(view, kinds, counts);
 	for (uint32_t kind = 0; kind < MAP_KINDS; kind++) {
-		char mark[] = { map_mark(kind), '\0' };
+		char mark[] = {map_mark(kind), '\0'};
 		cJSON *to;
 
 		if (!counts[kind])

@@ -41,9 +41,10 @@ static void pinnable_cells(struct table *table, const struct object_view *object
 
 static void objects_table(const struct command *command, const struct objects_view *view)
 {
-	struct table *table = table_create("POOL|NAME|>VERSION|STATE|CLASS|>PAGES|>SIZE|>ALLOCATIONS|>METADATA|>READERS|"
-					   ">PINS|>USES|LAST USE|>COST|ACCESS|>FOLLOWS|>WRITER|ROLE|"
-					   "TENANT|>PID|PUBLISHED|LAYOUT|>NUMBER");
+	struct table *table =
+		table_create("POOL|NAME|>VERSION|STATE|CLASS|>PAGES|>SIZE|>ALLOCATIONS|>METADATA|>READERS|"
+			     ">PINS|>USES|LAST USE|>COST|ACCESS|>FOLLOWS|>WRITER|ROLE|"
+			     "TENANT|>PID|PUBLISHED|LAYOUT|>NUMBER");
 
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct object_view *object = &view->objects[i];
@@ -51,7 +52,8 @@ static void objects_table(const struct command *command, const struct objects_vi
 		table_cell(table, "%s", object->pool);
 		table_cell(table, "%s", object->name);
 		table_cell(table, "%" PRIu64, object->version);
-		table_cell_color(table, object->state == OBJECT_CURRENT ? COLOR_GREEN : COLOR_DIM, "%s", object_state_name(object->state));
+		table_cell_color(table, object->state == OBJECT_CURRENT ? COLOR_GREEN : COLOR_DIM, "%s",
+			object_state_name(object->state));
 		table_cell(table, "%s", object_class_name(object->memory_class));
 		table_cell(table, "%" PRIu32, object->pages);
 		table_cell(table, "%s", bytes_text(object->pages * object->page_bytes).text);
@@ -60,7 +62,9 @@ static void objects_table(const struct command *command, const struct objects_vi
 		table_cell(table, "%" PRIu32, object->readers);
 		pinnable_cells(table, object);
 		table_cell(table, "%s",
-			object->flags & OBJECT_PRIVATE ? "tenant" : object->flags & OBJECT_DOMAIN_WRITE ? "write" : "all");
+			object->flags & OBJECT_PRIVATE                ? "tenant"
+				: object->flags & OBJECT_DOMAIN_WRITE ? "write"
+								      : "all");
 		if (object->follows)
 			table_cell(table, "%" PRIu32, object->follows);
 		else
@@ -121,11 +125,14 @@ static void objects_json(const struct command *command, const struct objects_vie
 	json_print(command, document, false);
 }
 
-/* Out of each pool's table, which whoever is attached has mapped: the agent is asked which pools there are, and who pins what. */
+/*
+ * Out of each pool's table, which whoever is attached has mapped: the agent is asked which pools there are, and who
+ * pins what.
+ */
 static int objects_ask(const struct command *command, struct objects_view *view)
 {
 	static struct msg_status_reply status;
-	struct pins_view pins = { .pins = NULL };
+	struct pins_view pins = {.pins = NULL};
 	struct command of_pool = *command;
 	struct gpool *pool;
 	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
@@ -150,7 +157,7 @@ static int objects_ask(const struct command *command, struct objects_view *view)
 
 int objects_look(const struct command *command, struct objects_view *view)
 {
-	struct pins_view pins = { .pins = NULL };
+	struct pins_view pins = {.pins = NULL};
 	struct offline *offline = NULL;
 	int code = command->offline ? offline_open(command, &offline) : objects_ask(command, view);
 
@@ -168,7 +175,7 @@ int objects_look(const struct command *command, struct objects_view *view)
 
 int objects_show(const struct command *command, objects_printer *table, objects_printer *json)
 {
-	struct objects_view view = { .objects = NULL };
+	struct objects_view view = {.objects = NULL};
 	int code = objects_look(command, &view);
 
 	if (!code)
@@ -188,7 +195,9 @@ static int delete_complain(const char *name, int error, uint64_t version)
 {
 	switch (error) {
 	case -ENOENT: complain("there is no object '%s'; 'poolctl objects' lists them", name); return CODE_USAGE;
-	case -EINVAL: complain("'%s' cannot be the name of an object: %s", name, gpool_last_error(error)); return CODE_USAGE;
+	case -EINVAL:
+		complain("'%s' cannot be the name of an object: %s", name, gpool_last_error(error));
+		return CODE_USAGE;
 	case -ESTALE: complain("version %" PRIu64 " of '%s' is not the current one", version, name); return CODE_FAILED;
 	case -ETIMEDOUT:
 		complain("the agent did not answer in time: '%s' may be deleted all the same", name);
@@ -208,7 +217,8 @@ int object_run(const struct command *command)
 	int code, error;
 
 	if (strcmp(command->arguments[0], "delete"))
-		return complain_usage(command->verb, "unknown action '%s': an object can be deleted", command->arguments[0]);
+		return complain_usage(
+			command->verb, "unknown action '%s': an object can be deleted", command->arguments[0]);
 	if (!command_number(command, OPTION_OBJECT_VERSION, 1, UINT64_MAX, 0, &version))
 		return CODE_USAGE;
 	code = agent_open(command, GPOOL_OPEN_ADMIN, &pool);

@@ -61,7 +61,7 @@ static void offline_add_session(struct offline_pool *pool, const struct piece *p
 		return;
 	}
 	pool->by_id[piece->session] = segment;
-	pool->sessions[pool->count++] = (struct pool_check_session){ piece->session, segment };
+	pool->sessions[pool->count++] = (struct pool_check_session){piece->session, segment};
 }
 
 static int offline_add_pool(struct offline *offline, const struct piece *piece)
@@ -71,7 +71,8 @@ static int offline_add_pool(struct offline *offline, const struct piece *piece)
 
 	if (error) {
 		complain("cannot read the table of pool %u: %s", piece->pool,
-			error == -EPROTO ? "it has another layout than this poolctl knows; use the one that came with the agent"
+			error == -EPROTO
+				? "it has another layout than this poolctl knows; use the one that came with the agent"
 				: error == -EBADMSG ? "it is damaged"
 						    : strerror(-error));
 		return CODE_FAILED;
@@ -108,8 +109,9 @@ static int offline_assemble(struct offline *offline)
 int offline_open(const struct command *command, struct offline **offline)
 {
 	struct offline *opened = memory_or_exit(calloc(1, sizeof(*opened)));
-	int code = command->snapshot ? snapshot_read(command->snapshot, &opened->pieces) :
-		command->offline ? pieces_from_keeper(command, &opened->pieces) : pieces_gather(command, &opened->pieces);
+	int code = command->snapshot ? snapshot_read(command->snapshot, &opened->pieces)
+		: command->offline   ? pieces_from_keeper(command, &opened->pieces)
+				     : pieces_gather(command, &opened->pieces);
 
 	if (!code)
 		code = offline_assemble(opened);
@@ -172,9 +174,11 @@ uint64_t offline_time_ms(const struct offline *offline)
 void offline_print_source(const struct command *command, const struct offline *offline)
 {
 	if (offline->pieces.keeper)
-		print(command, "offline: read through the descriptors of gpoold, process %d\n", (int)offline->pieces.keeper);
+		print(command, "offline: read through the descriptors of gpoold, process %d\n",
+			(int)offline->pieces.keeper);
 	else
-		print(command, "offline: the snapshot '%s' of %s\n", command->snapshot, time_text(offline->pieces.time_ms).text);
+		print(command, "offline: the snapshot '%s' of %s\n", command->snapshot,
+			time_text(offline->pieces.time_ms).text);
 }
 
 /* ---- what each page is used for ---- */
@@ -186,7 +190,7 @@ struct look {
 	struct page_fact *facts; /* [page_count] */
 	uint32_t state_pages[PAGE_STATES];
 	uint32_t largest_free_run;
-	uint32_t leased[POOL_SESSIONS];      /* by the page words */
+	uint32_t leased[POOL_SESSIONS];       /* by the page words */
 	struct page_uses uses[POOL_SESSIONS]; /* as page_map_count() has them */
 };
 
@@ -197,8 +201,9 @@ static bool in_block(const struct page_fact *fact)
 
 static uint32_t pins_of(const struct look *look, const struct page_fact *fact)
 {
-	return in_block(fact) ? atomic_load_explicit(&look->pool->by_id[fact->session]->pins[fact->head], memory_order_relaxed)
-			      : 0;
+	return in_block(fact)
+		? atomic_load_explicit(&look->pool->by_id[fact->session]->pins[fact->head], memory_order_relaxed)
+		: 0;
 }
 
 static struct look *look_create(const struct offline_pool *pool)
@@ -239,7 +244,8 @@ static void look_destroy(struct look *look)
 static uint32_t idle_ms_of(const struct look *look, const struct page_fact *fact)
 {
 	uint32_t now = atomic_load_explicit(&look->pool->pool.header->clock_ms, memory_order_relaxed);
-	uint32_t age = now - atomic_load_explicit(&look->pool->by_id[fact->session]->touch[fact->head], memory_order_relaxed);
+	uint32_t age =
+		now - atomic_load_explicit(&look->pool->by_id[fact->session]->touch[fact->head], memory_order_relaxed);
 
 	return age > INT32_MAX ? 0 : age;
 }
@@ -263,8 +269,8 @@ static void page_entry_fill(const struct look *look, uint32_t page, struct msg_p
 	entry->idle_ms = idle_ms_of(look, fact);
 	entry->block_first = fact->head;
 	entry->block_pages = fact->pages;
-	entry->owner_id =
-		atomic_load_explicit(&look->pool->by_id[fact->session]->blocks[fact->head].owner_id, memory_order_relaxed);
+	entry->owner_id = atomic_load_explicit(
+		&look->pool->by_id[fact->session]->blocks[fact->head].owner_id, memory_order_relaxed);
 }
 
 /* ---- the verbs ---- */
@@ -286,7 +292,10 @@ static bool pool_shown(const struct command *command, const struct offline_pool 
 	return !command->pool || !strcmp(command->pool, pool->name);
 }
 
-/* A session without a table has no page known to be offered or idle; where an agent runs, words may have changed since the tables were read. */
+/*
+ * A session without a table has no page known to be offered or idle; where an agent runs, words may have changed since
+ * the tables were read.
+ */
 static uint32_t minus(uint32_t from, uint32_t what)
 {
 	return from > what ? from - what : 0;
@@ -304,7 +313,8 @@ static uint64_t stats_sum(const struct session_segment *segment, size_t field)
 
 	for (uint32_t i = 0; i < SESSION_STAT_SLOTS; i++)
 		sum += atomic_load_explicit(
-			(const _Atomic uint64_t *)((const char *)&segment->stats->threads[i] + field), memory_order_relaxed);
+			(const _Atomic uint64_t *)((const char *)&segment->stats->threads[i] + field),
+			memory_order_relaxed);
 	return sum;
 }
 #define STATS_SUM(segment, field) stats_sum((segment), offsetof(struct thread_stats, field))
@@ -407,17 +417,19 @@ static void pin_entry(const struct offline_pool *pool, const struct msg_page_ent
 }
 
 /* Who has it open is the agent's secret: pins at its first page are taken for pins of it. */
-static void object_pins(const struct command *command, const struct offline_pool *pool, uint32_t number, struct pins_view *view)
+static void object_pins(
+	const struct command *command, const struct offline_pool *pool, uint32_t number, struct pins_view *view)
 {
 	const struct object_record *record = &pool->pool.objects[number];
 	uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire), page = record->first_page;
 	uint32_t clock_ms = atomic_load(&pool->pool.header->clock_ms);
 
-	if (record->class != OBJECT_PINNABLE || state < OBJECT_CURRENT || state > OBJECT_LEAVING || page >= pool->pool.header->page_count)
+	if (record->class != OBJECT_PINNABLE || state < OBJECT_CURRENT || state > OBJECT_LEAVING ||
+		page >= pool->pool.header->page_count)
 		return;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		const struct session_segment *segment = pool->by_id[id];
-		struct msg_pin_entry pin = { .page = page, .page_count = record->pages, .session = id, .object = number };
+		struct msg_pin_entry pin = {.page = page, .page_count = record->pages, .session = id, .object = number};
 
 		if (!segment || page >= segment->page_count)
 			continue;
@@ -426,7 +438,8 @@ static void object_pins(const struct command *command, const struct offline_pool
 		pin.age_ms = pin.age_ms > INT32_MAX ? 0 : pin.age_ms;
 		pin.leaked = pin.age_ms > LEAKED_AFTER_MS;
 		pin.pid = pool->pool.sessions[id].pid;
-		text_copy(pin.name, sizeof(pin.name), pool->pool.sessions[id].name, sizeof(pool->pool.sessions[id].name));
+		text_copy(
+			pin.name, sizeof(pin.name), pool->pool.sessions[id].name, sizeof(pool->pool.sessions[id].name));
 		text_copy(pin.object_name, sizeof(pin.object_name), record->name, sizeof(record->name));
 		if (pin.pins && (!command->values[OPTION_LEAKED] || pin.leaked))
 			pins_add(view, pool->name, pool->pool.header->page_bytes, &pin);
@@ -473,7 +486,8 @@ int offline_objects(const struct command *command, const struct offline *offline
 	return CODE_OK;
 }
 
-static void client_entry(const struct offline *offline, const struct look *look, uint32_t id, struct msg_client_entry *to)
+static void client_entry(
+	const struct offline *offline, const struct look *look, uint32_t id, struct msg_client_entry *to)
 {
 	const struct offline_pool *pool = look->pool;
 	const struct session_record *record = &pool->pool.sessions[id];
@@ -600,8 +614,8 @@ static void region_head(const struct region_look *look, struct msg_regions_reply
 	};
 }
 
-static void region_add(const struct offline_pool *pool, const struct session_segment *segment, const struct region_row *region,
-	bool changing, struct regions_view *view)
+static void region_add(const struct offline_pool *pool, const struct session_segment *segment,
+	const struct region_row *region, bool changing, struct regions_view *view)
 {
 	uint32_t age = atomic_load_explicit(&pool->pool.header->clock_ms, memory_order_relaxed) - region->changed_ms;
 
@@ -620,7 +634,8 @@ static void region_add(const struct offline_pool *pool, const struct session_seg
 	};
 }
 
-static void regions_look(const struct offline_pool *pool, const struct session_segment *segment, struct regions_view *view)
+static void regions_look(
+	const struct offline_pool *pool, const struct session_segment *segment, struct regions_view *view)
 {
 	struct region_look look;
 	struct region_row region;
@@ -665,12 +680,9 @@ static int transfer_state(uint64_t word)
 	if (page_word_owner(word))
 		return -1;
 	switch (page_word_state(word)) {
-	case PAGE_QUARANTINED:
-		return TRANSFER_UNDER_WAY;
-	case PAGE_RETIRED:
-		return TRANSFER_RETIRED;
-	default:
-		return -1;
+	case PAGE_QUARANTINED: return TRANSFER_UNDER_WAY;
+	case PAGE_RETIRED: return TRANSFER_RETIRED;
+	default: return -1;
 	}
 }
 
@@ -686,9 +698,10 @@ static void pool_transfers(const struct offline_pool *pool, struct transfers_vie
 		} else if (last && last->state == (uint32_t)state) {
 			last->page_count++;
 		} else {
-			view->transfers = list_grow(view->transfers, view->count, &view->capacity, sizeof(*view->transfers));
+			view->transfers =
+				list_grow(view->transfers, view->count, &view->capacity, sizeof(*view->transfers));
 			last = &view->transfers[view->count++];
-			*last = (struct msg_transfer_entry){ .page = page, .page_count = 1, .state = (uint32_t)state };
+			*last = (struct msg_transfer_entry){.page = page, .page_count = 1, .state = (uint32_t)state};
 			strcpy(last->pool, pool->name);
 		}
 	}
@@ -720,7 +733,7 @@ static void finding_keep(void *context, const struct pool_finding *finding)
 int offline_check(const struct offline *offline, uint32_t index, bool quiescent, struct check_view *view)
 {
 	const struct offline_pool *pool = &offline->pools[index];
-	struct pool_check check = { .quiescent = quiescent, .found = finding_keep, .context = view };
+	struct pool_check check = {.quiescent = quiescent, .found = finding_keep, .context = view};
 	int error;
 
 	memset(view, 0, sizeof(*view));

@@ -1,9 +1,10 @@
 /*
  * offline.h - the tables of an agent that does not answer: dead, stopped, hung, or long gone and only a snapshot left.
  *
- * It maps the segments read-only and works out by itself what the agent would answer. Pages, owners and free runs come from the
- * pool segment; idle, cached and used pages, pins and names of blocks from the session segments, in which anything may stand:
- * every field is read once, checked, and believed only about pages that the pool segment gives to that session.
+ * It maps the segments read-only and works out by itself what the agent would answer. Pages, owners and free runs come
+ * from the pool segment; idle, cached and used pages, pins and names of blocks from the session segments, in which
+ * anything may stand: every field is read once, checked, and believed only about pages that the pool segment gives to
+ * that session.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_OFFLINE_H
 #define GPOOL_TOOLS_POOLCTL_OFFLINE_H
@@ -16,7 +17,10 @@ struct offline;
 struct pool_segment;
 struct session_segment;
 
-/* offline_open() - by command->snapshot or the keeper; without --offline what pieces_gather() finds. Return: CODE_OK, or an exit code after a complaint. */
+/*
+ * offline_open() - by command->snapshot or the keeper; without --offline what pieces_gather() finds. Return: CODE_OK,
+ * or an exit code after a complaint.
+ */
 int offline_open(const struct command *command, struct offline **offline);
 void offline_close(struct offline *offline);
 
@@ -25,7 +29,8 @@ const struct pool_segment *offline_pool(const struct offline *offline, uint32_t 
 const char *offline_pool_name(const struct offline *offline, uint32_t index);
 const struct session_segment *offline_session(const struct offline *offline, uint32_t index, uint32_t session);
 /* offline_session_name() - clean text; false: nobody of this number is attached. */
-bool offline_session_name(const struct offline *offline, uint32_t index, uint32_t session, char name[64], uint32_t *pid);
+bool offline_session_name(
+	const struct offline *offline, uint32_t index, uint32_t session, char name[64], uint32_t *pid);
 
 uint64_t offline_time_ms(const struct offline *offline);
 /* offline_print_source() - one line for people: where the tables come from. */

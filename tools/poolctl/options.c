@@ -37,7 +37,7 @@ static void parser_add(struct parser *parser, const struct option_spec *specs)
 						    : required_argument;
 		option->val = LONG_VALUE + (int)specs->id;
 		if (specs->letter) {
-			char letter[] = { specs->letter, specs->argument ? ':' : '\0', '\0' };
+			char letter[] = {specs->letter, specs->argument ? ':' : '\0', '\0'};
 
 			strcat(parser->shorts, letter);
 		}
@@ -54,8 +54,8 @@ static const struct option_spec *parser_find(const struct parser *parser, int va
 }
 
 /*
- * getopt takes an optional argument only when it is glued on with '='. Here the next word is taken too, unless it is an option or
- * a verb, so that `poolctl status --offline FILE` does what it says.
+ * getopt takes an optional argument only when it is glued on with '='. Here the next word is taken too, unless it is an
+ * option or a verb, so that `poolctl status --offline FILE` does what it says.
  */
 static const char *optional_value(int argc, char **argv)
 {
@@ -97,7 +97,8 @@ static int command_check_arguments(const struct command *command)
 	if (command->argument_count < verb->arguments_least)
 		return complain_usage(verb, "'%s' needs %s", verb->name, verb->arguments);
 	if (command->argument_count > verb->arguments_most)
-		return complain_usage(verb, "'%s' does not take '%s'", verb->name, command->arguments[verb->arguments_most]);
+		return complain_usage(
+			verb, "'%s' does not take '%s'", verb->name, command->arguments[verb->arguments_most]);
 	if (command->offline && !verb->offline)
 		return complain_usage(verb, "'%s' cannot be had with --offline", verb->name);
 	return CODE_OK;
@@ -119,7 +120,8 @@ static bool seconds_parse(const char *text, int *ms)
 	return true;
 }
 
-bool command_seconds(const struct command *command, enum option_id id, int least_ms, int most_ms, int otherwise_ms, int *ms)
+bool command_seconds(
+	const struct command *command, enum option_id id, int least_ms, int most_ms, int otherwise_ms, int *ms)
 {
 	const struct option_spec *spec = command->verb->options;
 
@@ -128,8 +130,8 @@ bool command_seconds(const struct command *command, enum option_id id, int least
 		return true;
 	while (spec->id != id)
 		spec++;
-	complain_usage(command->verb, "--%s '%s' is not a number of seconds from %g to %g", spec->name, command->values[id], least_ms / 1000.0,
-		most_ms / 1000.0);
+	complain_usage(command->verb, "--%s '%s' is not a number of seconds from %g to %g", spec->name,
+		command->values[id], least_ms / 1000.0, most_ms / 1000.0);
 	return false;
 }
 
@@ -151,7 +153,8 @@ static int command_take_globals(struct command *command)
 		return complain_usage(command->verb, "unknown output format '%s': table or json", output);
 	command->timeout_ms = 5000;
 	if (timeout && !seconds_parse(timeout, &command->timeout_ms))
-		return complain_usage(command->verb, "--timeout '%s' is not a number of seconds from 0 to 86400", timeout);
+		return complain_usage(
+			command->verb, "--timeout '%s' is not a number of seconds from 0 to 86400", timeout);
 	command->offline = snapshot != NULL;
 	command->snapshot = snapshot && snapshot[0] ? snapshot : NULL;
 	command->quiet = command->values[OPTION_QUIET] != NULL;
@@ -223,8 +226,8 @@ bool command_number(const struct command *command, enum option_id id, uint64_t l
 		return true;
 	while (spec->id != id)
 		spec++;
-	complain_usage(command->verb, "--%s '%s' is not a number from %" PRIu64 " to %" PRIu64, spec->name, command->values[id],
-		least, most);
+	complain_usage(command->verb, "--%s '%s' is not a number from %" PRIu64 " to %" PRIu64, spec->name,
+		command->values[id], least, most);
 	return false;
 }
 
@@ -233,7 +236,8 @@ static bool duration_parse(const char *text, uint64_t *ns)
 	static const struct {
 		const char *name;
 		uint64_t ns;
-	} units[] = { { "ms", 1000000 }, { "s", 1000000000 }, { "m", 60000000000 }, { "h", 3600000000000 }, { "d", 86400000000000 } };
+	} units[] = {
+		{"ms", 1000000}, {"s", 1000000000}, {"m", 60000000000}, {"h", 3600000000000}, {"d", 86400000000000}};
 	size_t length = strspn(text, "0123456789");
 	char digits[8] = "";
 	uint64_t number;
@@ -259,7 +263,8 @@ bool command_since(const struct command *command, uint64_t *since_ns)
 	*since_ns = 0;
 	if (!text || duration_parse(text, since_ns))
 		return true;
-	complain_usage(command->verb, "--since '%s' is not a duration: write a number with ms, s, m, h or d, such as 5m", text);
+	complain_usage(command->verb,
+		"--since '%s' is not a duration: write a number with ms, s, m, h or d, such as 5m", text);
 	return false;
 }
 
@@ -269,10 +274,10 @@ static bool unit_parse(const char *text, uint64_t *factor)
 		const char *name;
 		uint64_t factor;
 	} units[] = {
-		{ "KiB", UINT64_C(1) << 10 },
-		{ "MiB", UINT64_C(1) << 20 },
-		{ "GiB", UINT64_C(1) << 30 },
-		{ "TiB", UINT64_C(1) << 40 },
+		{"KiB", UINT64_C(1) << 10},
+		{"MiB", UINT64_C(1) << 20},
+		{"GiB", UINT64_C(1) << 30},
+		{"TiB", UINT64_C(1) << 40},
 	};
 
 	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
@@ -308,7 +313,8 @@ bool pages_parse(const char *what, const char *text, uint64_t page_bytes, uint32
 	*pages = (uint32_t)number;
 	return true;
 refuse:
-	complain("%s '%s' is not an amount of pages: write a number of pages (64), a size (128MiB) or a percentage (10%%)", what,
-		text);
+	complain("%s '%s' is not an amount of pages: write a number of pages (64), a size (128MiB) or a percentage "
+		 "(10%%)",
+		what, text);
 	return false;
 }

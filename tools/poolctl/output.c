@@ -109,7 +109,7 @@ static void cell_add(struct table *table, enum color color, const char *text)
 		table->cell_capacity = table->cell_capacity ? table->cell_capacity * 2 : 256;
 		table->cells = memory_or_exit(realloc(table->cells, table->cell_capacity * sizeof(*table->cells)));
 	}
-	table->cells[table->cell_count++] = (struct cell){ .text = memory_or_exit(strdup(text)), .color = color };
+	table->cells[table->cell_count++] = (struct cell){.text = memory_or_exit(strdup(text)), .color = color};
 }
 
 struct table *table_create(const char *columns)
@@ -117,7 +117,8 @@ struct table *table_create(const char *columns)
 	struct table *table = memory_or_exit(calloc(1, sizeof(*table)));
 	char *headings = memory_or_exit(strdup(columns)), *rest = headings;
 
-	for (char *heading = strsep(&rest, "|"); heading && table->columns < TABLE_COLUMNS_MAX; heading = strsep(&rest, "|")) {
+	for (char *heading = strsep(&rest, "|"); heading && table->columns < TABLE_COLUMNS_MAX;
+		heading = strsep(&rest, "|")) {
 		table->right[table->columns++] = heading[0] == '>';
 		cell_add(table, COLOR_DIM, heading[0] == '>' ? heading + 1 : heading);
 	}
@@ -162,7 +163,8 @@ uint32_t table_rows(const struct table *table)
 	return (uint32_t)(table->cell_count / table->columns) - 1;
 }
 
-static void row_print(const struct command *command, const struct table *table, const struct cell *cells, const uint32_t *widths)
+static void row_print(
+	const struct command *command, const struct table *table, const struct cell *cells, const uint32_t *widths)
 {
 	for (uint32_t column = 0; column < table->columns; column++) {
 		uint32_t pad = widths[column] - text_width(cells[column].text);
@@ -183,7 +185,7 @@ static void row_print(const struct command *command, const struct table *table, 
 
 void table_print(const struct command *command, const struct table *table)
 {
-	uint32_t widths[TABLE_COLUMNS_MAX] = { 0 };
+	uint32_t widths[TABLE_COLUMNS_MAX] = {0};
 
 	if (command->quiet)
 		return;
@@ -210,7 +212,7 @@ static struct text __attribute__((format(printf, 1, 2))) text_make(const char *f
 
 struct text bytes_text(uint64_t bytes)
 {
-	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
 	uint32_t unit = 0;
 	double value = (double)bytes;
 

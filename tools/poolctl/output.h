@@ -18,12 +18,16 @@ enum color { COLOR_NONE, COLOR_GREEN, COLOR_YELLOW, COLOR_RED, COLOR_DIM, COLOR_
 
 struct table;
 
-/* table_create() - `columns`: headings separated by '|', with '>' before one that is aligned to the right: "PAGES|>SIZE". */
+/*
+ * table_create() - `columns`: headings separated by '|', with '>' before one that is aligned to the right:
+ * "PAGES|>SIZE".
+ */
 struct table *table_create(const char *columns);
 void table_destroy(struct table *table);
 /* Rows are filled from left to right; a full one is followed by the next. */
 void __attribute__((format(printf, 2, 3))) table_cell(struct table *table, const char *format, ...);
-void __attribute__((format(printf, 3, 4))) table_cell_color(struct table *table, enum color color, const char *format, ...);
+void __attribute__((format(printf, 3, 4)))
+table_cell_color(struct table *table, enum color color, const char *format, ...);
 uint32_t table_rows(const struct table *table);
 void table_print(const struct command *command, const struct table *table);
 
@@ -41,11 +45,11 @@ struct text {
 	char text[64];
 };
 
-struct text bytes_text(uint64_t bytes);        /* "1.5 GiB" */
-struct text age_text(uint64_t ms);             /* "3 h 12 m" */
-struct text nanoseconds_text(uint64_t ns);     /* "12 us" */
+struct text bytes_text(uint64_t bytes);    /* "1.5 GiB" */
+struct text age_text(uint64_t ms);         /* "3 h 12 m" */
+struct text nanoseconds_text(uint64_t ns); /* "12 us" */
 struct text percent_text(uint64_t part, uint64_t whole);
-struct text time_text(uint64_t time_ms);       /* local wall clock, "2026-01-31 12:00:00.000" */
+struct text time_text(uint64_t time_ms); /* local wall clock, "2026-01-31 12:00:00.000" */
 
 /* ---- JSON ---- */
 

@@ -62,7 +62,7 @@ static int filter_parse(const struct command *command, struct filter *filter)
 	const char *state = command->values[OPTION_STATE];
 	uint64_t owner;
 
-	*filter = (struct filter){ .state = -1, .pinned = -1, .by_owner = command->values[OPTION_OWNER] != NULL };
+	*filter = (struct filter){.state = -1, .pinned = -1, .by_owner = command->values[OPTION_OWNER] != NULL};
 	if (!command_number(command, OPTION_OWNER, 0, PAGE_SESSION_MAX, 0, &owner))
 		return CODE_USAGE;
 	filter->owner = (uint32_t)owner;
@@ -82,7 +82,8 @@ static int filter_parse(const struct command *command, struct filter *filter)
 
 static bool filter_passes(const struct filter *filter, const struct msg_page_entry *page)
 {
-	return (filter->state < 0 || page->state == filter->state) && (!filter->by_owner || (page->owner == filter->owner && page->state != PAGE_SHARED)) &&
+	return (filter->state < 0 || page->state == filter->state) &&
+		(!filter->by_owner || (page->owner == filter->owner && page->state != PAGE_SHARED)) &&
 		(filter->pinned < 0 || (in_block(page) && (page->pins != 0) == filter->pinned));
 }
 
@@ -103,13 +104,14 @@ static void run_add(struct run *run, const struct msg_page_entry *page)
 }
 
 /* The next run from page *at of the view on; false: there is none. */
-static bool run_next(const struct pages_view *view, const struct filter *filter, bool each, uint32_t *at, struct run *run)
+static bool run_next(
+	const struct pages_view *view, const struct filter *filter, bool each, uint32_t *at, struct run *run)
 {
 	while (*at < view->count && !filter_passes(filter, &view->pages[*at]))
 		(*at)++;
 	if (*at == view->count)
 		return false;
-	*run = (struct run){ .first = &view->pages[*at], .idle_ms = UINT32_MAX };
+	*run = (struct run){.first = &view->pages[*at], .idle_ms = UINT32_MAX};
 	do
 		run_add(run, &view->pages[*at]);
 	while (++*at < view->count && !each && alike(&view->pages[*at - 1], &view->pages[*at]) &&
@@ -219,7 +221,8 @@ static void pages_map(const struct command *command, const struct pages_view *vi
 	uint8_t *kinds = memory_or_exit(calloc(view->count + 1, 1));
 
 	for (uint32_t i = 0; i < view->count; i++)
-		kinds[i] = (uint8_t)(filter_passes(filter, &view->pages[i]) ? map_kind_of(&view->pages[i]) : MAP_HIDDEN);
+		kinds[i] =
+			(uint8_t)(filter_passes(filter, &view->pages[i]) ? map_kind_of(&view->pages[i]) : MAP_HIDDEN);
 	if (command->output == OUTPUT_JSON)
 		map_json(command, view, kinds);
 	else
@@ -231,7 +234,7 @@ static void pages_map(const struct command *command, const struct pages_view *vi
 static int pages_ask_some(const struct command *command, struct gpool *pool, struct pages_view *view, uint32_t *have)
 {
 	static struct msg_pages_reply reply;
-	struct msg_pages_request request = { .first = view->first + *have, .count = view->count - *have };
+	struct msg_pages_request request = {.first = view->first + *have, .count = view->count - *have};
 	int code;
 
 	if (request.count > PAGES_PER_REQUEST)
@@ -274,7 +277,7 @@ static int pages_ask(const struct command *command, struct pages_view *view)
 
 int pages_run(const struct command *command)
 {
-	struct pages_view view = { .pages = NULL };
+	struct pages_view view = {.pages = NULL};
 	struct offline *offline = NULL;
 	struct filter filter;
 	uint64_t first, count;
@@ -283,7 +286,8 @@ int pages_run(const struct command *command)
 	if (code)
 		return code;
 	if (command->values[OPTION_MAP] && command->values[OPTION_EACH])
-		return complain_usage(command->verb, "--map shows many pages in one letter: it does not go with --each");
+		return complain_usage(
+			command->verb, "--map shows many pages in one letter: it does not go with --each");
 	if (!command_number(command, OPTION_FIRST, 0, UINT32_MAX, 0, &first) ||
 		!command_number(command, OPTION_COUNT, 1, UINT32_MAX, UINT32_MAX, &count))
 		return CODE_USAGE;
@@ -293,7 +297,8 @@ int pages_run(const struct command *command)
 	if (!code && offline)
 		code = offline_pages(command, offline, &view);
 	if (!code && view.first == view.page_count) {
-		complain("pool '%s' has no page %" PRIu64 ": its last is %" PRIu32, view.pool, first, view.page_count - 1);
+		complain("pool '%s' has no page %" PRIu64 ": its last is %" PRIu32, view.pool, first,
+			view.page_count - 1);
 		code = CODE_USAGE;
 	}
 	if (!code && command->values[OPTION_MAP])

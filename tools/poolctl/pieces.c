@@ -29,7 +29,7 @@ void pieces_close(struct pieces *pieces)
 void pieces_add(struct pieces *pieces, enum piece_kind kind, uint32_t pool, uint32_t session, int fd)
 {
 	pieces->list = list_grow(pieces->list, pieces->count, &pieces->capacity, sizeof(*pieces->list));
-	pieces->list[pieces->count++] = (struct piece){ kind, pool, session, fd };
+	pieces->list[pieces->count++] = (struct piece){kind, pool, session, fd};
 }
 
 static int piece_compare(const void *a, const void *b)
@@ -176,16 +176,15 @@ static int keeper_complain(const char *directory, int error)
 			directory);
 		return CODE_NO_AGENT;
 	case -ESRCH:
-		complain("the process of '%s/gpoold.pid' is dead, and the pools with it; start gpoold, or read a file of "
-			 "'poolctl dump' with --offline FILE",
+		complain("the process of '%s/gpoold.pid' is dead, and the pools with it; start gpoold, or read a file "
+			 "of 'poolctl dump' with --offline FILE",
 			directory);
 		return CODE_NO_AGENT;
 	case -EBADMSG:
-		complain("'%s/gpoold.pid' does not hold the number of a process; is this the folder of gpoold?", directory);
+		complain("'%s/gpoold.pid' does not hold the number of a process; is this the folder of gpoold?",
+			directory);
 		return CODE_FAILED;
-	default:
-		complain("cannot read '%s/gpoold.pid': %s; root can", directory, strerror(-error));
-		return CODE_FAILED;
+	default: complain("cannot read '%s/gpoold.pid': %s; root can", directory, strerror(-error)); return CODE_FAILED;
 	}
 }
 
@@ -202,14 +201,16 @@ int pieces_from_keeper(const struct command *command, struct pieces *pieces)
 	pieces->time_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 	error = pieces_scan(pieces, pieces->keeper);
 	if (error) {
-		complain("cannot open the descriptors of process %d, which '%s/gpoold.pid' names: %s%s", (int)pieces->keeper,
-			command->directory, strerror(-error), error == -EACCES || error == -EPERM ? "; root can" : "");
+		complain("cannot open the descriptors of process %d, which '%s/gpoold.pid' names: %s%s",
+			(int)pieces->keeper, command->directory, strerror(-error),
+			error == -EACCES || error == -EPERM ? "; root can" : "");
 		pieces_close(pieces);
 		return CODE_FAILED;
 	}
 	pieces_sort(pieces);
 	if (!pieces->count || pieces->list[0].kind != PIECE_POOL) {
-		complain("process %d, which '%s/gpoold.pid' names, holds no pool: the file is stale, or gpoold is only starting",
+		complain("process %d, which '%s/gpoold.pid' names, holds no pool: the file is stale, or gpoold is only "
+			 "starting",
 			(int)pieces->keeper, command->directory);
 		pieces_close(pieces);
 		return CODE_NO_AGENT;

@@ -11,7 +11,8 @@ AGENT_GETTER(pins)
 
 static void pins_table(const struct command *command, const struct pins_view *view)
 {
-	struct table *table = table_create("POOL|>PAGE|>PAGES|>SIZE|CONTENT|>PINS|>AGE| |>SESSION|>PID|NAME|>OWNER ID|OBJECT");
+	struct table *table =
+		table_create("POOL|>PAGE|>PAGES|>SIZE|CONTENT|>PINS|>AGE| |>SESSION|>PID|NAME|>OWNER ID|OBJECT");
 
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct msg_pin_entry *pin = &view->pins[i].pin;
@@ -61,10 +62,11 @@ static void pins_json(const struct command *command, const struct pins_view *vie
 	json_print(command, document, false);
 }
 
-int pins_ask_pool(const struct command *command, struct gpool *pool, const struct msg_pool_status *status, struct pins_view *view)
+int pins_ask_pool(
+	const struct command *command, struct gpool *pool, const struct msg_pool_status *status, struct pins_view *view)
 {
 	static struct msg_pins_reply reply;
-	struct msg_pins_request request = { .leaked_only = command->values[OPTION_LEAKED] != NULL };
+	struct msg_pins_request request = {.leaked_only = command->values[OPTION_LEAKED] != NULL};
 	int code;
 
 	strcpy(request.pool, status->name);
@@ -75,8 +77,9 @@ int pins_ask_pool(const struct command *command, struct gpool *pool, const struc
 		for (uint32_t i = 0; i < reply.pins_count; i++)
 			pins_add(view, status->name, status->page_size, &reply.pins[i]);
 		/* each part goes on behind the last one, or it would never end */
-		if (reply.next_session && (reply.next < request.first ||
-			(reply.next == request.first && reply.next_session <= request.first_session)))
+		if (reply.next_session &&
+			(reply.next < request.first ||
+				(reply.next == request.first && reply.next_session <= request.first_session)))
 			return agent_bad_answer(command);
 		request.first = reply.next;
 		request.first_session = reply.next_session;
@@ -101,7 +104,7 @@ static int pins_ask(const struct command *command, struct pins_view *view)
 
 int pins_run(const struct command *command)
 {
-	struct pins_view view = { .pins = NULL };
+	struct pins_view view = {.pins = NULL};
 	struct offline *offline = NULL;
 	int code = command->offline ? offline_open(command, &offline) : pins_ask(command, &view);
 

@@ -1,9 +1,9 @@
 /*
  * poolctl.h - what the verbs of poolctl share: the command line as parsed, exit codes, complaints.
  *
- * tools/poolctl/ is one program. main.c holds the table of verbs, from which parser, --help, man page and completion come; each
- * verb is a file of its name; output.c prints, agent.c asks the agent, offline.c reads the tables without it. Nothing here
- * changes a pool: the agent does, on request.
+ * tools/poolctl/ is one program. main.c holds the table of verbs, from which parser, --help, man page and completion
+ * come; each verb is a file of its name; output.c prints, agent.c asks the agent, offline.c reads the tables without
+ * it. Nothing here changes a pool: the agent does, on request.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_H
 #define GPOOL_TOOLS_POOLCTL_H
@@ -63,21 +63,21 @@ struct option_spec {
 	const char *help;     /* sentences; NULL: hidden */
 	const char *words;    /* what completion offers, separated by blanks; NULL: files or nothing */
 	enum option_id id;
-	char letter;          /* 0: none */
+	char letter; /* 0: none */
 };
 
 struct command;
 
 struct verb {
 	const char *name;
-	const char *arguments; /* as shown; "" for none */
-	const char *summary;   /* one line */
-	const char *text;      /* sentences */
-	const char *example;   /* a command line, words separated by blanks */
+	const char *arguments;    /* as shown; "" for none */
+	const char *summary;      /* one line */
+	const char *text;         /* sentences */
+	const char *example;      /* a command line, words separated by blanks */
 	const char *example_text; /* what that one does: a sentence */
 	const struct option_spec *options;
 	uint32_t arguments_least, arguments_most;
-	bool offline;          /* works without an agent, by --offline */
+	bool offline; /* works without an agent, by --offline */
 	int (*run)(const struct command *command);
 };
 
@@ -91,7 +91,7 @@ struct command {
 	enum output_format output;
 	int timeout_ms;
 	bool offline;
-	const char *snapshot;  /* NULL: the keeper's descriptors */
+	const char *snapshot; /* NULL: the keeper's descriptors */
 	bool quiet;
 	bool color;
 	const char *values[OPTIONS]; /* NULL: not given; "" for one without an argument */
@@ -106,7 +106,10 @@ extern const char *const code_texts[CODES];
 const struct verb *verb_find(const char *name);
 
 /* options.c */
-/* command_parse() - CODE_OK, or CODE_USAGE after a complaint. No verb is verb NULL; --help and --version stand in values. */
+/*
+ * command_parse() - CODE_OK, or CODE_USAGE after a complaint. No verb is verb NULL; --help and --version stand in
+ * values.
+ */
 int command_parse(int argc, char **argv, struct command *command);
 /* number_parse() - decimal digits alone, least..most; false: anything else. */
 bool number_parse(const char *text, uint64_t least, uint64_t most, uint64_t *value);
@@ -114,7 +117,8 @@ bool number_parse(const char *text, uint64_t least, uint64_t most, uint64_t *val
 bool command_number(const struct command *command, enum option_id id, uint64_t least, uint64_t most, uint64_t otherwise,
 	uint64_t *value);
 /* command_seconds() - the same of an option in seconds, whose fractions are fine, in milliseconds. */
-bool command_seconds(const struct command *command, enum option_id id, int least_ms, int most_ms, int otherwise_ms, int *ms);
+bool command_seconds(
+	const struct command *command, enum option_id id, int least_ms, int most_ms, int otherwise_ms, int *ms);
 /* command_since() - OPTION_SINCE, a duration ("90s", "5m"), in nanoseconds; 0: not given. False after a complaint. */
 bool command_since(const struct command *command, uint64_t *since_ns);
 /*
@@ -132,7 +136,10 @@ int completion_print(const struct command *command);
 
 /* complain() - "poolctl: ..." on standard error. */
 void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
-/* complaints_to() - from now on they go here instead, without "poolctl: ", each in the place of the last; NULL: there again. */
+/*
+ * complaints_to() - from now on they go here instead, without "poolctl: ", each in the place of the last; NULL: there
+ * again.
+ */
 void complaints_to(char *text, size_t bytes);
 /* complain_usage() - the same, with a hint at --help. Returns CODE_USAGE. */
 int __attribute__((format(printf, 2, 3))) complain_usage(const struct verb *verb, const char *format, ...);

@@ -45,7 +45,7 @@ static bool region_known(const struct msg_region_entry *region)
 static int regions_ask_once(const struct command *command, struct gpool *pool, struct regions_view *view)
 {
 	static struct msg_regions_reply reply;
-	struct msg_regions_request request = { .session = view->client.session };
+	struct msg_regions_request request = {.session = view->client.session};
 	int code;
 
 	strcpy(request.pool, view->client.pool);
@@ -90,8 +90,8 @@ static int regions_of_agent(const struct command *command, struct clients_view *
 	return code;
 }
 
-static int regions_of_offline(
-	const struct command *command, const struct offline *offline, struct clients_view *clients, struct regions_view *view)
+static int regions_of_offline(const struct command *command, const struct offline *offline,
+	struct clients_view *clients, struct regions_view *view)
 {
 	int code = offline_clients(command, offline, clients);
 
@@ -125,18 +125,19 @@ static bool region_overlaps(const struct regions_view *view, const struct msg_re
 static bool totals_fit(const struct regions_view *view, const struct sum *states)
 {
 	const struct msg_regions_reply *head = &view->head;
-	uint64_t mapped = states[REGION_ROW_ALLOCATED].pages + states[REGION_ROW_FREE].pages + states[REGION_ROW_ZOMBIE].pages;
+	uint64_t mapped =
+		states[REGION_ROW_ALLOCATED].pages + states[REGION_ROW_FREE].pages + states[REGION_ROW_ZOMBIE].pages;
 	const uint64_t fits[][2] = {
-		{ bytes_of(view, states[REGION_ROW_ALLOCATED].pages), head->live_bytes },
-		{ bytes_of(view, states[REGION_ROW_FREE].pages), head->reusable_bytes },
-		{ bytes_of(view, states[REGION_ROW_ZOMBIE].pages), head->zombie_bytes },
-		{ bytes_of(view, states[REGION_ROW_HOLE].pages), head->hole_bytes },
-		{ bytes_of(view, mapped), head->mapped_bytes },
-		{ bytes_of(view, mapped + states[REGION_ROW_HOLE].pages), head->reserved_bytes },
-		{ states[REGION_ROW_ALLOCATED].regions, head->live_regions },
-		{ states[REGION_ROW_FREE].regions, head->reusable_regions },
-		{ states[REGION_ROW_ZOMBIE].regions, head->zombie_regions },
-		{ states[REGION_ROW_HOLE].regions, head->hole_regions },
+		{bytes_of(view, states[REGION_ROW_ALLOCATED].pages), head->live_bytes},
+		{bytes_of(view, states[REGION_ROW_FREE].pages), head->reusable_bytes},
+		{bytes_of(view, states[REGION_ROW_ZOMBIE].pages), head->zombie_bytes},
+		{bytes_of(view, states[REGION_ROW_HOLE].pages), head->hole_bytes},
+		{bytes_of(view, mapped), head->mapped_bytes},
+		{bytes_of(view, mapped + states[REGION_ROW_HOLE].pages), head->reserved_bytes},
+		{states[REGION_ROW_ALLOCATED].regions, head->live_regions},
+		{states[REGION_ROW_FREE].regions, head->reusable_regions},
+		{states[REGION_ROW_ZOMBIE].regions, head->zombie_regions},
+		{states[REGION_ROW_HOLE].regions, head->hole_regions},
 	};
 	bool all = true;
 
@@ -193,8 +194,8 @@ static char *notation(const struct regions_view *view)
 
 /* ---- for people ---- */
 
-static void sum_row(struct table *table, const struct regions_view *view, const char *name, uint64_t regions, uint64_t bytes,
-	const struct sum *sum)
+static void sum_row(struct table *table, const struct regions_view *view, const char *name, uint64_t regions,
+	uint64_t bytes, const struct sum *sum)
 {
 	table_cell(table, "%s", name);
 	table_cell(table, "%" PRIu64, regions);
@@ -214,10 +215,11 @@ static void totals_table(const struct command *command, const struct regions_vie
 	sum_row(table, view, "allocated", head->live_regions, head->live_bytes, &summary->states[REGION_ROW_ALLOCATED]);
 	sum_row(table, view, "free", head->reusable_regions, head->reusable_bytes, &summary->states[REGION_ROW_FREE]);
 	sum_row(table, view, "zombies", head->zombie_regions, head->zombie_bytes, &summary->states[REGION_ROW_ZOMBIE]);
-	sum_row(table, view, "mapped", head->live_regions + head->reusable_regions + head->zombie_regions, head->mapped_bytes,
-		NULL);
+	sum_row(table, view, "mapped", head->live_regions + head->reusable_regions + head->zombie_regions,
+		head->mapped_bytes, NULL);
 	sum_row(table, view, "holes", head->hole_regions, head->hole_bytes, &summary->states[REGION_ROW_HOLE]);
-	sum_row(table, view, "reserved", head->live_regions + head->reusable_regions + head->zombie_regions + head->hole_regions,
+	sum_row(table, view, "reserved",
+		head->live_regions + head->reusable_regions + head->zombie_regions + head->hole_regions,
 		head->reserved_bytes, NULL);
 	table_print(command, table);
 	table_destroy(table);
@@ -228,21 +230,23 @@ static const char *fence_text(const struct msg_region_entry *region)
 {
 	if (region->fence)
 		return region->fence_reached ? "reached" : "pending";
-	return region->stream && (region->state == REGION_ROW_FREE || region->state == REGION_ROW_ZOMBIE) ? "none yet" : "-";
+	return region->stream && (region->state == REGION_ROW_FREE || region->state == REGION_ROW_ZOMBIE) ? "none yet"
+													  : "-";
 }
 
-static void notes_cell(struct table *table, const struct regions_view *view, const struct msg_region_entry *region, bool overlaps)
+static void notes_cell(
+	struct table *table, const struct regions_view *view, const struct msg_region_entry *region, bool overlaps)
 {
 	const struct {
 		const char *text;
 		bool holds;
 	} notes[] = {
-		{ "last", is_last(view, region) },
-		{ "parked", region->flags & REGION_ROW_PARKED },
-		{ "captured", region->flags & REGION_ROW_CAPTURED },
-		{ "moving", region->flags & REGION_ROW_MOVING },
-		{ "was being changed", region->changing },
-		{ "overlaps", overlaps },
+		{"last", is_last(view, region)},
+		{"parked", region->flags & REGION_ROW_PARKED},
+		{"captured", region->flags & REGION_ROW_CAPTURED},
+		{"moving", region->flags & REGION_ROW_MOVING},
+		{"was being changed", region->changing},
+		{"overlaps", overlaps},
 	};
 	char text[80] = "";
 	size_t at = 0;
@@ -288,18 +292,21 @@ static void regions_table(const struct command *command, const struct regions_vi
 }
 
 /* What the reader must know before he believes the rest. */
-static void reserves_print(const struct command *command, const struct regions_view *view, const struct summary *summary)
+static void reserves_print(
+	const struct command *command, const struct regions_view *view, const struct summary *summary)
 {
 	const char *red = color_code(command, COLOR_RED), *none = color_code(command, COLOR_NONE);
 
 	if (!view->whole)
-		print(command, "%sit was being changed: each line is right by itself, but they may be of different moments%s\n",
+		print(command,
+			"%sit was being changed: each line is right by itself, but they may be of different "
+			"moments%s\n",
 			red, none);
 	if (view->head.totals_changing)
 		print(command, "%sthe totals were being changed: they need not fit each other%s\n", red, none);
 	if (summary->changing)
-		print(command, "%s%" PRIu32 " regions were being changed: their fields need not belong together%s\n", red,
-			summary->changing, none);
+		print(command, "%s%" PRIu32 " regions were being changed: their fields need not belong together%s\n",
+			red, summary->changing, none);
 	if (view->damaged)
 		print(command, "%sdamaged: %" PRIu32 " entries of the table cannot be, and are passed over%s\n", red,
 			view->damaged, none);
@@ -308,7 +315,9 @@ static void reserves_print(const struct command *command, const struct regions_v
 	if (!summary->totals_fit)
 		print(command, "%sthe totals are not those of the regions below%s\n", red, none);
 	if (view->head.unlisted)
-		print(command, "%" PRIu32 " regions more than the table has room for are missing below; the totals count them\n",
+		print(command,
+			"%" PRIu32
+			" regions more than the table has room for are missing below; the totals count them\n",
 			view->head.unlisted);
 }
 
@@ -317,8 +326,8 @@ static void regions_print(const struct command *command, const struct regions_vi
 	const struct msg_client_entry *client = &view->client;
 	char *line;
 
-	print(command, "pool '%s': session %" PRIu32 " '%s', process %" PRIu32, client->pool, client->session, client->name,
-		client->pid);
+	print(command, "pool '%s': session %" PRIu32 " '%s', process %" PRIu32, client->pool, client->session,
+		client->name, client->pid);
 	if (view->head.head_damaged || !view->head.page_size) {
 		print(command, ": %s\n",
 			view->head.head_damaged ? "its table of regions is damaged" : "has not used gpool_malloc()");
@@ -336,7 +345,8 @@ static void regions_print(const struct command *command, const struct regions_vi
 
 /* ---- for programs ---- */
 
-static void region_json(cJSON *to, const struct regions_view *view, const struct msg_region_entry *region, bool overlaps)
+static void region_json(
+	cJSON *to, const struct regions_view *view, const struct msg_region_entry *region, bool overlaps)
 {
 	json_number(to, "address", region->address);
 	json_number(to, "pages", region->page_count);
@@ -405,7 +415,7 @@ static void regions_json(const struct command *command, const struct regions_vie
 int regions_run(const struct command *command)
 {
 	static struct regions_view view;
-	struct clients_view clients = { .clients = NULL };
+	struct clients_view clients = {.clients = NULL};
 	struct offline *offline = NULL;
 	struct summary summary;
 	int code = command->offline ? offline_open(command, &offline) : regions_of_agent(command, &clients, &view);

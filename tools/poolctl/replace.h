@@ -14,7 +14,10 @@ struct replacement {
 /* replacement_open() - 0; negative errno after a complaint, and nothing to end. */
 int replacement_open(const char *path, struct replacement *replacement);
 
-/* replacement_end() - put it in its place; with an error (0: none) so far, or one now, the old file stays. Return: that error. */
+/*
+ * replacement_end() - put it in its place; with an error (0: none) so far, or one now, the old file stays. Return: that
+ * error.
+ */
 int replacement_end(struct replacement *replacement, const char *path, int error);
 
 #endif

@@ -18,7 +18,8 @@ static const char *state_name(const struct msg_role_entry *role)
 
 static void roles_table(const struct command *command, const struct roles_view *view)
 {
-	struct table *table = table_create("POOL|ROLE|TENANT|STATE|>SESSION|>PID|HOLDER|>TOKEN|>STANDBYS|>TAKEOVERS|>SINCE");
+	struct table *table =
+		table_create("POOL|ROLE|TENANT|STATE|>SESSION|>PID|HOLDER|>TOKEN|>STANDBYS|>TAKEOVERS|>SINCE");
 
 	for (uint32_t i = 0; i < view->count; i++) {
 		const struct msg_role_entry *role = &view->roles[i];
@@ -26,7 +27,11 @@ static void roles_table(const struct command *command, const struct roles_view *
 		table_cell(table, "%s", role->pool);
 		table_cell(table, "%s", role->name);
 		table_cell(table, "%s", role->tenant);
-		table_cell_color(table, !role->session ? COLOR_DIM : role->state ? COLOR_YELLOW : COLOR_GREEN, "%s", state_name(role));
+		table_cell_color(table,
+			!role->session        ? COLOR_DIM
+				: role->state ? COLOR_YELLOW
+					      : COLOR_GREEN,
+			"%s", state_name(role));
 		if (role->session) {
 			table_cell(table, "%" PRIu32, role->session);
 			table_cell(table, "%" PRIu32, role->pid);
@@ -74,7 +79,7 @@ static void roles_json(const struct command *command, const struct roles_view *v
 static int roles_ask(const struct command *command, struct roles_view *view)
 {
 	static struct msg_roles_reply reply;
-	struct msg_roles_request request = { .first = 0 };
+	struct msg_roles_request request = {.first = 0};
 	struct gpool *pool;
 	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
 
@@ -118,7 +123,7 @@ static void remove_print(const struct command *command, const struct msg_role_re
 
 static int role_remove_run(const struct command *command)
 {
-	struct msg_role_remove_request request = { .pool = "" };
+	struct msg_role_remove_request request = {.pool = ""};
 	struct msg_done_reply reply;
 	struct gpool *pool;
 	int code;
@@ -141,13 +146,14 @@ static int role_remove_run(const struct command *command)
 
 int roles_run(const struct command *command)
 {
-	struct roles_view view = { .roles = NULL };
+	struct roles_view view = {.roles = NULL};
 	struct offline *offline = NULL;
 	int code;
 
 	if (command->argument_count) {
 		if (command->argument_count != 2 || strcmp(command->arguments[0], "remove"))
-			return complain_usage(command->verb, "'roles' takes no argument, or 'remove' and the name of a role");
+			return complain_usage(
+				command->verb, "'roles' takes no argument, or 'remove' and the name of a role");
 		return role_remove_run(command);
 	}
 	code = command->offline ? offline_open(command, &offline) : roles_ask(command, &view);

@@ -1,12 +1,19 @@
 /*
  * screen.c - the terminal, by ncurses.
  *
- * Signals to end come only while keys are waited for, so that nothing is left half drawn and none is lost between two looks.
+ * Signals to end come only while keys are waited for, so that nothing is left half drawn and none is lost between two
+ * looks.
  */
 #include "tools/poolctl/screen.h"
 
 /* curses.h takes these names for other numbers, and so it comes after them. */
-enum { PAINT_GREEN = COLOR_GREEN, PAINT_YELLOW = COLOR_YELLOW, PAINT_RED = COLOR_RED, PAINT_DIM = COLOR_DIM, PAINT_BOLD = COLOR_BOLD };
+enum {
+	PAINT_GREEN = COLOR_GREEN,
+	PAINT_YELLOW = COLOR_YELLOW,
+	PAINT_RED = COLOR_RED,
+	PAINT_DIM = COLOR_DIM,
+	PAINT_BOLD = COLOR_BOLD
+};
 
 #include <curses.h>
 #include <errno.h>
@@ -33,8 +40,8 @@ static void on_end(int number)
 
 static void signals_take(void)
 {
-	static const int ends[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
-	const struct sigaction action = { .sa_handler = on_end };
+	static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+	const struct sigaction action = {.sa_handler = on_end};
 	sigset_t held;
 
 	sigemptyset(&held);
@@ -143,8 +150,8 @@ static int key_of(int character)
 
 int screen_key(int timeout_ms)
 {
-	const struct timespec limit = { timeout_ms / 1000, timeout_ms % 1000 * 1000000L };
-	struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
+	const struct timespec limit = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
+	struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
 	int character = getch();
 
 	if (character == ERR && !ended) {

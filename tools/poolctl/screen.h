@@ -16,15 +16,18 @@ enum screen_key {
 };
 
 /*
- * screen_open() - 0, -ENOTTY (input or output is no terminal), -ENOTSUP (not one that is known here: $TERM). From then on SIGINT, SIGTERM,
- * SIGHUP and SIGQUIT are keys, and the end of the process restores the terminal. screen_close() - restores it now.
+ * screen_open() - 0, -ENOTTY (input or output is no terminal), -ENOTSUP (not one that is known here: $TERM). From then
+ * on SIGINT, SIGTERM, SIGHUP and SIGQUIT are keys, and the end of the process restores the terminal. screen_close() -
+ * restores it now.
  */
 int screen_open(bool color);
 void screen_close(void);
 
 void screen_size(uint32_t *rows, uint32_t *columns);
 void screen_clear(void);
-/* screen_put() - at most `most` bytes of text; what is outside of the screen is left out. Returns the column behind it. */
+/*
+ * screen_put() - at most `most` bytes of text; what is outside of the screen is left out. Returns the column behind it.
+ */
 uint32_t screen_put(uint32_t row, uint32_t column, enum color color, const char *text, uint32_t most);
 /* screen_reverse() - what is put from now on is dark on light, or not. */
 void screen_reverse(bool on);

@@ -14,14 +14,14 @@ static uint32_t minus(uint32_t from, uint32_t what)
 void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES])
 {
 	static const struct share kinds[SHARES] = {
-		[SHARE_NEEDED] = { '#', "needed", COLOR_RED, 0 },
-		[SHARE_OFFERED] = { '=', "offered", COLOR_YELLOW, 0 },
-		[SHARE_IDLE] = { '-', "idle", COLOR_GREEN, 0 },
-		[SHARE_QUARANTINED] = { 'q', "quarantined", COLOR_RED, 0 },
-		[SHARE_RETIRED] = { 'x', "retired", COLOR_DIM, 0 },
-		[SHARE_OTHER] = { 's', "shared or moving", COLOR_YELLOW, 0 },
-		[SHARE_FREE] = { '.', "free", COLOR_NONE, 0 },
-		[SHARE_RESERVED] = { 'R', "reserved", COLOR_DIM, 0 },
+		[SHARE_NEEDED] = {'#', "needed", COLOR_RED, 0},
+		[SHARE_OFFERED] = {'=', "offered", COLOR_YELLOW, 0},
+		[SHARE_IDLE] = {'-', "idle", COLOR_GREEN, 0},
+		[SHARE_QUARANTINED] = {'q', "quarantined", COLOR_RED, 0},
+		[SHARE_RETIRED] = {'x', "retired", COLOR_DIM, 0},
+		[SHARE_OTHER] = {'s', "shared or moving", COLOR_YELLOW, 0},
+		[SHARE_FREE] = {'.', "free", COLOR_NONE, 0},
+		[SHARE_RESERVED] = {'R', "reserved", COLOR_DIM, 0},
 	};
 	uint32_t sum = 0;
 
@@ -51,7 +51,7 @@ const struct share *shares_at(const struct share *shares, uint32_t page_count, u
 
 enum color pressure_color(uint32_t pressure)
 {
-	static const enum color colors[POOL_PRESSURES] = { COLOR_GREEN, COLOR_NONE, COLOR_YELLOW, COLOR_RED };
+	static const enum color colors[POOL_PRESSURES] = {COLOR_GREEN, COLOR_NONE, COLOR_YELLOW, COLOR_RED};
 
 	return pressure < POOL_PRESSURES ? colors[pressure] : COLOR_RED;
 }

@@ -5,8 +5,8 @@
  *   segment  u32 kind (1 pool, 2 session), u32 pool, u32 session, u32 zero, u64 bytes; then runs
  *   run      u64 offset, u64 length, then the bytes; a run of length 0 ends the segment; what no run covers is zero
  *
- * In the byte order of the machine, like the segments. Runs ascend and do not overlap. A reader copies each segment into a sealed
- * memfd, so that the checks for those of a living agent hold here too.
+ * In the byte order of the machine, like the segments. Runs ascend and do not overlap. A reader copies each segment
+ * into a sealed memfd, so that the checks for those of a living agent hold here too.
  */
 #include "tools/poolctl/pieces.h"
 #include "tools/poolctl/replace.h"
@@ -24,7 +24,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-static const char magic[8] = { 'G', 'P', 'O', 'O', 'L', 'S', 'N', '1' };
+static const char magic[8] = {'G', 'P', 'O', 'O', 'L', 'S', 'N', '1'};
 
 enum { SNAPSHOT_VERSION = 1, COPY_BYTES = 64 << 10 };
 
@@ -48,7 +48,7 @@ struct snapshot_run {
 static int run_write(FILE *file, int fd, uint64_t offset, uint64_t length)
 {
 	static char buffer[COPY_BYTES];
-	struct snapshot_run run = { offset, length };
+	struct snapshot_run run = {offset, length};
 
 	if (fwrite(&run, sizeof(run), 1, file) != 1)
 		return -EIO;
@@ -67,7 +67,7 @@ static int run_write(FILE *file, int fd, uint64_t offset, uint64_t length)
 
 static int segment_write(FILE *file, const struct piece *piece)
 {
-	struct snapshot_segment segment = { piece->kind, piece->pool, piece->session, 0, 0 };
+	struct snapshot_segment segment = {piece->kind, piece->pool, piece->session, 0, 0};
 	static const struct snapshot_run end;
 	off_t at = 0, hole;
 	struct stat stat;
@@ -95,7 +95,8 @@ static int segment_write(FILE *file, const struct piece *piece)
 
 static int pieces_write(FILE *file, const struct pieces *pieces)
 {
-	struct snapshot_header header = { .version = SNAPSHOT_VERSION, .segments = pieces->count, .time_ms = pieces->time_ms };
+	struct snapshot_header header = {
+		.version = SNAPSHOT_VERSION, .segments = pieces->count, .time_ms = pieces->time_ms};
 	int error = 0;
 
 	memcpy(header.magic, magic, sizeof(magic));

@@ -18,7 +18,8 @@ static void bar_print(const struct command *command, const struct msg_pool_statu
 	for (uint32_t cell = 0; cell < BAR_CELLS; cell++) {
 		const struct share *share = shares_at(shares, pool->page_count, cell, BAR_CELLS);
 
-		print(command, "%s%c%s", color_code(command, share->color), share->mark, color_code(command, COLOR_NONE));
+		print(command, "%s%c%s", color_code(command, share->color), share->mark,
+			color_code(command, COLOR_NONE));
 	}
 	print(command, "] %s lent\n", percent_text(pool->leased_pages, pool->page_count).text);
 }
@@ -43,8 +44,10 @@ static void shares_print(const struct command *command, const struct msg_pool_st
 static void mover_print(const struct command *command, const struct msg_pool_status *pool)
 {
 	if (pool->mover_gone_ms)
-		print(command, "  %sno mover serves%s for %s: %s; nothing is spilled, brought back or cleared meanwhile\n",
-			color_code(command, COLOR_RED), color_code(command, COLOR_NONE), age_text(pool->mover_gone_ms).text, pool->mover_why);
+		print(command,
+			"  %sno mover serves%s for %s: %s; nothing is spilled, brought back or cleared meanwhile\n",
+			color_code(command, COLOR_RED), color_code(command, COLOR_NONE),
+			age_text(pool->mover_gone_ms).text, pool->mover_why);
 }
 
 /* Nothing where nothing can be spilled and nothing was. */
@@ -53,14 +56,16 @@ static void spill_print(const struct command *command, const struct msg_pool_sta
 	if (!command->offline && pool->spill_memory_limit + pool->spill_file_limit)
 		print(command, "  spilled: memory %s of %s, file %s of %s; %" PRIu32 " pages on their way\n",
 			bytes_text(pool->spill_memory_bytes).text, bytes_text(pool->spill_memory_limit).text,
-			bytes_text(pool->spill_file_bytes).text, bytes_text(pool->spill_file_limit).text, pool->moving_pages);
+			bytes_text(pool->spill_file_bytes).text, bytes_text(pool->spill_file_limit).text,
+			pool->moving_pages);
 	if (pool->spilled_pages || pool->spill_errors)
-		print(command, "  pages spilled %" PRIu64 ", brought back %" PRIu64 ", %sfailed %" PRIu64 "%s\n", pool->spilled_pages,
-			pool->restored_pages, color_code(command, pool->spill_errors ? COLOR_RED : COLOR_NONE), pool->spill_errors,
+		print(command, "  pages spilled %" PRIu64 ", brought back %" PRIu64 ", %sfailed %" PRIu64 "%s\n",
+			pool->spilled_pages, pool->restored_pages,
+			color_code(command, pool->spill_errors ? COLOR_RED : COLOR_NONE), pool->spill_errors,
 			color_code(command, COLOR_NONE));
 	if (pool->spill_lost_blocks)
-		print(command, "  %s%" PRIu32 " blocks could not be read back%s\n", color_code(command, COLOR_RED), pool->spill_lost_blocks,
-			color_code(command, COLOR_NONE));
+		print(command, "  %s%" PRIu32 " blocks could not be read back%s\n", color_code(command, COLOR_RED),
+			pool->spill_lost_blocks, color_code(command, COLOR_NONE));
 }
 
 static void pool_print(const struct command *command, const struct msg_pool_status *pool)
@@ -74,13 +79,13 @@ static void pool_print(const struct command *command, const struct msg_pool_stat
 		color_code(command, pressure_color(pool->pressure)), pool_pressure_name(pool->pressure),
 		color_code(command, COLOR_NONE));
 	if (pool->draining)
-		print(command, "  %sout of service%s: no worker may attach until poolctl drain --off\n", color_code(command, COLOR_YELLOW),
-			color_code(command, COLOR_NONE));
+		print(command, "  %sout of service%s: no worker may attach until poolctl drain --off\n",
+			color_code(command, COLOR_YELLOW), color_code(command, COLOR_NONE));
 	bar_print(command, pool, shares);
 	shares_print(command, pool, shares);
 	print(command,
-		"  largest free run %" PRIu32 " pages (%s of the free ones), sessions %" PRIu32 ", requests waiting %" PRIu32
-		"\n",
+		"  largest free run %" PRIu32 " pages (%s of the free ones), sessions %" PRIu32
+		", requests waiting %" PRIu32 "\n",
 		pool->largest_free_run, percent_text(pool->largest_free_run, pool->free_pages).text, pool->sessions,
 		pool->waiters);
 	print(command,
@@ -102,7 +107,8 @@ static void status_table(const struct command *command, const struct msg_status_
 {
 	if (!command->offline)
 		print(command,
-			"agent %" PRIu32 ", up %s, incarnation %" PRIu64 "; front %" PRIu32 ", restarted %" PRIu32 " times\n",
+			"agent %" PRIu32 ", up %s, incarnation %" PRIu64 "; front %" PRIu32 ", restarted %" PRIu32
+			" times\n",
 			reply->agent_pid, age_text(reply->uptime_ms).text, reply->incarnation, reply->front_pid,
 			reply->front_restarts);
 	for (uint32_t i = 0; i < reply->pools_count; i++)
@@ -119,8 +125,8 @@ static void json_share(cJSON *to, const char *name, uint64_t part, uint64_t whol
 }
 
 /* What the agent alone knows. */
-static const char *const spill_names[] = { "spill_memory_bytes", "spill_memory_limit", "spill_file_bytes", "spill_file_limit",
-	"spill_lost_blocks", "mover_pid", "cleaning_pages", "mover_gone_ms", "mover_why" };
+static const char *const spill_names[] = {"spill_memory_bytes", "spill_memory_limit", "spill_file_bytes",
+	"spill_file_limit", "spill_lost_blocks", "mover_pid", "cleaning_pages", "mover_gone_ms", "mover_why"};
 
 static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offline)
 {
@@ -188,7 +194,8 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	json_text(to, "policy", pool->policy);
 }
 
-static void status_json(const struct command *command, const struct msg_status_reply *reply, const struct offline *offline)
+static void status_json(
+	const struct command *command, const struct msg_status_reply *reply, const struct offline *offline)
 {
 	cJSON *document = json_document("status"), *pools;
 

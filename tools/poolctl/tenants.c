@@ -18,9 +18,9 @@ static void tenant_contents(const struct msg_tenant_entry *tenant, uint64_t cont
 
 static void tenants_table(const struct command *command, const struct msg_tenants_reply *reply)
 {
-	struct table *table = table_create(
-		"POOL|TENANT|>MINIMUM|>LIMIT|>LEASED|>NEEDED|>OFFERED|>IDLE|>OF LIMIT|>BORROWED|>WEIGHT|>PRIORITY|>SESSIONS|>REFUSALS|>EVICTED|"
-		">KV|>LORA|>TEMP|>ACTIVATION|>GRADIENT");
+	struct table *table = table_create("POOL|TENANT|>MINIMUM|>LIMIT|>LEASED|>NEEDED|>OFFERED|>IDLE|>OF "
+					   "LIMIT|>BORROWED|>WEIGHT|>PRIORITY|>SESSIONS|>REFUSALS|>EVICTED|"
+					   ">KV|>LORA|>TEMP|>ACTIVATION|>GRADIENT");
 	uint64_t contents[GPOOL_CONTENTS];
 
 	for (uint32_t i = 0; i < reply->tenants_count; i++) {
@@ -86,7 +86,7 @@ static void tenants_json(const struct command *command, const struct msg_tenants
 int tenants_run(const struct command *command)
 {
 	static struct msg_tenants_reply reply;
-	struct msg_tenants_request request = { .pool = "" };
+	struct msg_tenants_request request = {.pool = ""};
 	struct gpool *pool;
 	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
 

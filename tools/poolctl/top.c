@@ -17,13 +17,13 @@ enum {
 	ANSWER_MS = 1000, /* so that a key is answered also where the agent is not */
 };
 
-const char *const top_order_names[TOP_ORDERS] = { "leased", "needed", "offered", "name" };
+const char *const top_order_names[TOP_ORDERS] = {"leased", "needed", "offered", "name"};
 
 /* The way to the agent, and what the last look saw. */
 struct watch {
 	struct command command; /* its pool is the chosen one, NULL: the first */
 	char pool_name[64];
-	struct gpool *pool;     /* NULL: not attached */
+	struct gpool *pool; /* NULL: not attached */
 	struct msg_pool_status before;
 	uint64_t before_ms, incarnation;
 	struct top top;
@@ -74,7 +74,7 @@ static void rates_fill(struct watch *watch)
 	const struct msg_pool_status *now = &watch->top.status.pools[watch->top.chosen], *before = &watch->before;
 	uint64_t at_ms = now_ms(), ms = at_ms - watch->before_ms;
 
-	watch->top.rates = (struct top_rates){ 0 };
+	watch->top.rates = (struct top_rates){0};
 	if (watch->incarnation == watch->top.status.incarnation && !strcmp(before->name, now->name) && ms) {
 		watch->top.rates.allocations = rate(before->allocations, now->allocations, ms);
 		watch->top.rates.grants = rate(before->grants, now->grants, ms);
@@ -89,7 +89,7 @@ static void rates_fill(struct watch *watch)
 static int kinds_ask(struct watch *watch, const char *pool_name)
 {
 	static struct msg_page_kinds_reply reply;
-	struct msg_page_kinds_request request = { .first = 0 };
+	struct msg_page_kinds_request request = {.first = 0};
 	struct top *top = &watch->top;
 	uint32_t count = gpool_page_count(watch->pool);
 	int code = CODE_OK;
@@ -114,7 +114,7 @@ static int kinds_ask(struct watch *watch, const char *pool_name)
 
 static int look_attached(struct watch *watch)
 {
-	struct msg_tenants_request tenants = { .pool = "" };
+	struct msg_tenants_request tenants = {.pool = ""};
 	struct command all = watch->command, one = watch->command;
 	struct top *top = &watch->top;
 	uint32_t chosen = 0;
@@ -227,7 +227,8 @@ static int screen_complain(int error)
 	if (error == -ENOTTY)
 		complain("'top' needs a terminal for input and output; 'poolctl status' prints the same once");
 	else
-		complain("'top' does not know a terminal '%s' ($TERM); 'poolctl status' prints the same once", name ? name : "");
+		complain("'top' does not know a terminal '%s' ($TERM); 'poolctl status' prints the same once",
+			name ? name : "");
 	return CODE_FAILED;
 }
 
@@ -239,7 +240,8 @@ int top_run(const struct command *command)
 	if (!command_seconds(command, OPTION_INTERVAL, 100, 3600 * 1000, 1000, &interval_ms))
 		return CODE_USAGE;
 	if (command->output == OUTPUT_JSON)
-		return complain_usage(command->verb, "'top' is for people: 'poolctl status -o json' tells programs the same");
+		return complain_usage(
+			command->verb, "'top' is for people: 'poolctl status -o json' tells programs the same");
 	watch.command = *command;
 	code = look(&watch);
 	if (code)

@@ -17,16 +17,16 @@ struct top_rates {
 
 struct top {
 	struct msg_status_reply status;
-	uint32_t chosen;                /* of status.pools */
+	uint32_t chosen; /* of status.pools */
 	struct msg_tenants_reply tenants;
-	struct clients_view clients;    /* in order */
-	uint8_t *kinds;                 /* [kind_count] enum map_kind of its pages */
+	struct clients_view clients; /* in order */
+	uint8_t *kinds;              /* [kind_count] enum map_kind of its pages */
 	uint32_t kind_count;
 	struct top_rates rates;
 	enum top_order order;
-	uint32_t scrolled;              /* clients above the first one that is shown */
+	uint32_t scrolled; /* clients above the first one that is shown */
 	bool help;
-	char trouble[512];              /* why nothing new is shown; "": all is well */
+	char trouble[512]; /* why nothing new is shown; "": all is well */
 };
 
 extern const char *const top_order_names[TOP_ORDERS];

@@ -1,5 +1,6 @@
 /*
- * top_draw.c - from top to bottom: the agent, the pools, the chosen one in numbers, its tenants, its clients, its pages.
+ * top_draw.c - from top to bottom: the agent, the pools, the chosen one in numbers, its tenants, its clients, its
+ * pages.
  *
  * Lists get a part of the room, what is left is the map's. Whatever does not fit is left out, so every size will do.
  */
@@ -72,7 +73,8 @@ static void heading_draw(struct drawing *to)
 
 	if (localtime_r(&now, &tm))
 		strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
-	line(to, COLOR_DIM, "gpool  agent %" PRIu32 ", up %s  %s", status->agent_pid, age_text(status->uptime_ms).text, clock);
+	line(to, COLOR_DIM, "gpool  agent %" PRIu32 ", up %s  %s", status->agent_pid, age_text(status->uptime_ms).text,
+		clock);
 }
 
 static void pools_draw(struct drawing *to)
@@ -105,7 +107,8 @@ static void bar_draw(struct drawing *to, const struct share *shares)
 		column = screen_put(to->row, column, share->color, &share->mark, 1);
 	}
 	column = screen_put(to->row, column, COLOR_NONE, "] ", 2);
-	column = screen_put(to->row, column, COLOR_NONE, percent_text(to->pool->leased_pages, to->pool->page_count).text, 16);
+	column = screen_put(
+		to->row, column, COLOR_NONE, percent_text(to->pool->leased_pages, to->pool->page_count).text, 16);
 	screen_put(to->row++, column, COLOR_NONE, " lent", 5);
 }
 
@@ -117,7 +120,8 @@ static void numbers_draw(struct drawing *to)
 	uint32_t column = 0;
 
 	shares_fill(pool, shares);
-	line(to, COLOR_BOLD, "pool '%s': %" PRIu32 " pages of %s on %s", pool->name, pool->page_count, bytes_text(pool->page_size).text, pool->backend);
+	line(to, COLOR_BOLD, "pool '%s': %" PRIu32 " pages of %s on %s", pool->name, pool->page_count,
+		bytes_text(pool->page_size).text, pool->backend);
 	line(to, pressure_color(pool->pressure), "pressure %s%s%s", pool_pressure_name(pool->pressure),
 		pool->draining ? ", OUT OF SERVICE" : "", pool->mover_gone_ms ? ", NO MOVER" : "");
 	bar_draw(to, shares);
@@ -130,21 +134,26 @@ static void numbers_draw(struct drawing *to)
 		column = screen_put(to->row, column, shares[i].color, text, LINE_BYTES);
 	}
 	to->row++;
-	line(to, COLOR_NONE, "a second: %.0f allocations, %.0f pages lent, %.0f evicted, %.0f refusals; waiting %" PRIu32, rates->allocations,
-		rates->grants, rates->evicted_pages, rates->refusals, pool->waiters);
+	line(to, COLOR_NONE,
+		"a second: %.0f allocations, %.0f pages lent, %.0f evicted, %.0f refusals; waiting %" PRIu32,
+		rates->allocations, rates->grants, rates->evicted_pages, rates->refusals, pool->waiters);
 }
 
 static void tenants_draw(struct drawing *to, uint32_t most)
 {
 	const struct msg_tenants_reply *tenants = &to->top->tenants;
 
-	line(to, COLOR_DIM, "TENANT                  LEASED   NEEDED  OFFERED     IDLE  MINIMUM    LIMIT SESSIONS REFUSALS");
+	line(to, COLOR_DIM,
+		"TENANT                  LEASED   NEEDED  OFFERED     IDLE  MINIMUM    LIMIT SESSIONS REFUSALS");
 	for (uint32_t i = 0; i < tenants->tenants_count && i < most; i++) {
 		const struct msg_tenant_entry *tenant = &tenants->tenants[i];
 
-		line(to, COLOR_NONE, "%s  %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu64, name_text(tenant->name).text,
-			tenant->leased_pages, tenant->needed_pages, tenant->offered_pages, tenant->idle_pages, tenant->minimum_pages,
-			tenant->limit_pages, tenant->sessions, tenant->refusals);
+		line(to, COLOR_NONE,
+			"%s  %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32
+			" %8" PRIu64,
+			name_text(tenant->name).text, tenant->leased_pages, tenant->needed_pages, tenant->offered_pages,
+			tenant->idle_pages, tenant->minimum_pages, tenant->limit_pages, tenant->sessions,
+			tenant->refusals);
 	}
 }
 
@@ -152,13 +161,18 @@ static void clients_draw(struct drawing *to, uint32_t most)
 {
 	const struct clients_view *clients = &to->top->clients;
 
-	line(to, COLOR_DIM, "CLIENT by %-7s       LEASED   NEEDED  OFFERED     IDLE      PID  TENANT", top_order_names[to->top->order]);
+	line(to, COLOR_DIM, "CLIENT by %-7s       LEASED   NEEDED  OFFERED     IDLE      PID  TENANT",
+		top_order_names[to->top->order]);
 	for (uint32_t i = to->top->scrolled; i < clients->count && i - to->top->scrolled < most; i++) {
 		const struct msg_client_entry *client = &clients->clients[i];
 
-		line(to, client->state ? COLOR_RED : client->role ? COLOR_DIM : COLOR_NONE,
-			"%s  %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 "  %s", name_text(client->name[0] ? client->name : role_name(client->role)).text,
-			client->leased_pages, client->needed_pages, client->offered_pages, client->idle_pages, client->pid, client->tenant);
+		line(to,
+			client->state          ? COLOR_RED
+				: client->role ? COLOR_DIM
+					       : COLOR_NONE,
+			"%s  %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 "  %s",
+			name_text(client->name[0] ? client->name : role_name(client->role)).text, client->leased_pages,
+			client->needed_pages, client->offered_pages, client->idle_pages, client->pid, client->tenant);
 	}
 }
 
@@ -169,7 +183,8 @@ static void map_draw(struct drawing *to, uint32_t lines)
 
 	line(to, COLOR_DIM, "PAGES, a letter is %" PRIu32, per_cell);
 	for (uint32_t at = 0, column = 0; at < top->kind_count; at += per_cell) {
-		uint32_t kind = map_cell(&top->kinds[at], top->kind_count - at < per_cell ? top->kind_count - at : per_cell);
+		uint32_t kind =
+			map_cell(&top->kinds[at], top->kind_count - at < per_cell ? top->kind_count - at : per_cell);
 		char mark = map_mark(kind);
 
 		screen_put(to->row, column, map_color(kind), &mark, 1);
@@ -221,13 +236,13 @@ static void help_draw(struct drawing *to)
 	for (uint32_t kind = 0; kind < MAP_HIDDEN; kind++)
 		line(to, map_color(kind), "%c  %s", map_mark(kind), map_name(kind).text);
 	for (uint32_t content = 0; content < GPOOL_CONTENTS; content++)
-		line(to, COLOR_YELLOW, "%c  %s; %c where it is pinned", map_mark(MAP_BLOCK + 2 * content), content_name(content),
-			map_mark(MAP_BLOCK + 2 * content + 1));
+		line(to, COLOR_YELLOW, "%c  %s; %c where it is pinned", map_mark(MAP_BLOCK + 2 * content),
+			content_name(content), map_mark(MAP_BLOCK + 2 * content + 1));
 }
 
 void top_draw(const struct top *top)
 {
-	struct drawing to = { .top = top, .pool = &top->status.pools[top->chosen] };
+	struct drawing to = {.top = top, .pool = &top->status.pools[top->chosen]};
 
 	screen_clear();
 	screen_size(&to.rows, &to.columns);
@@ -245,7 +260,8 @@ void top_draw(const struct top *top)
 	if (top->trouble[0])
 		line(&to, COLOR_RED, "%s", top->trouble);
 	else
-		line(&to, COLOR_DIM, "q ends, h helps, s sorts%s", top->status.pools_count > 1 ? ", Tab: next pool" : "");
+		line(&to, COLOR_DIM, "q ends, h helps, s sorts%s",
+			top->status.pools_count > 1 ? ", Tab: next pool" : "");
 	screen_reverse(false);
 	screen_show();
 }

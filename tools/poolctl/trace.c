@@ -30,7 +30,8 @@ static const struct flight_row *attached(const struct flight_log *log, uint32_t 
 	for (uint32_t i = log->count; i-- > 0;) {
 		const struct flight_row *row = &log->rows[i];
 
-		if (row->entry.kind == GPOOL_EVENT_SESSION_START && row->pool == pool && row->entry.session == session && row->text)
+		if (row->entry.kind == GPOOL_EVENT_SESSION_START && row->pool == pool &&
+			row->entry.session == session && row->text)
 			return row;
 	}
 	return NULL;
@@ -49,15 +50,17 @@ static void session_name(const void *context, uint32_t pool, uint32_t session, c
 	}
 	begun = attached(source->log, pool, session);
 	if (begun)
-		snprintf(name, CHROME_NAME_BYTES, "session %" PRIu32 " %.100s as pid %" PRIu64 ", ended", session, begun->text, begun->entry.value);
+		snprintf(name, CHROME_NAME_BYTES, "session %" PRIu32 " %.100s as pid %" PRIu64 ", ended", session,
+			begun->text, begun->entry.value);
 	else
 		snprintf(name, CHROME_NAME_BYTES, "session %" PRIu32 ", ended", session);
 }
 
 static int write_to(FILE *file, const struct offline *offline, const struct flight_log *log)
 {
-	struct text start = log->count ? time_text(flight_row_begin(&log->rows[0]) / 1000000) : (struct text){ .text = "" };
-	const struct source source = { offline, log };
+	struct text start =
+		log->count ? time_text(flight_row_begin(&log->rows[0]) / 1000000) : (struct text){.text = ""};
+	const struct source source = {offline, log};
 	const struct chrome_names names = {
 		.context = &source,
 		.pool = pool_name,
@@ -119,12 +122,13 @@ static int write_output(const struct command *command, const struct offline *off
 
 int trace_run(const struct command *command)
 {
-	struct flight_log log = { .now_ns = 0 };
+	struct flight_log log = {.now_ns = 0};
 	struct offline *offline;
 	uint64_t session, since;
 	int code;
 
-	if (!command_number(command, OPTION_SESSION, 1, PAGE_SESSION_MAX, 0, &session) || !command_since(command, &since))
+	if (!command_number(command, OPTION_SESSION, 1, PAGE_SESSION_MAX, 0, &session) ||
+		!command_since(command, &since))
 		return CODE_USAGE;
 	code = offline_open(command, &offline);
 	if (code)
@@ -134,7 +138,8 @@ int trace_run(const struct command *command)
 	if (!code && log.damaged)
 		complain("passing over %" PRIu32 " records that cannot be", log.damaged);
 	if (!code)
-		code = command->values[OPTION_FILE] ? write_file(command, offline, &log) : write_output(command, offline, &log);
+		code = command->values[OPTION_FILE] ? write_file(command, offline, &log)
+						    : write_output(command, offline, &log);
 	flight_log_fini(&log);
 	offline_close(offline);
 	return code;

@@ -40,7 +40,8 @@ static void transfers_table(const struct command *command, const struct transfer
 			table_cell(table, "%" PRIu32, entry->page);
 		else
 			table_cell(table, "%" PRIu32 "-%" PRIu32, entry->page, entry->page + entry->page_count - 1);
-		table_cell_color(table, entry->state == TRANSFER_RETIRED ? COLOR_RED : COLOR_DIM, "%s", state_name(entry));
+		table_cell_color(
+			table, entry->state == TRANSFER_RETIRED ? COLOR_RED : COLOR_DIM, "%s", state_name(entry));
 		if (command->offline) {
 			cells_unknown(table, 6);
 			continue;
@@ -97,7 +98,7 @@ static void transfers_json(const struct command *command, const struct transfers
 static int transfers_ask(const struct command *command, struct transfers_view *view)
 {
 	static struct msg_transfers_reply reply;
-	struct msg_transfers_request request = { .first_pool = 0 };
+	struct msg_transfers_request request = {.first_pool = 0};
 	struct gpool *pool;
 	int code = agent_open(command, GPOOL_OPEN_OBSERVER, &pool);
 
@@ -110,12 +111,14 @@ static int transfers_ask(const struct command *command, struct transfers_view *v
 		if (code)
 			break;
 		for (uint32_t i = 0; i < reply.transfers_count; i++) {
-			view->transfers = list_grow(view->transfers, view->count, &view->capacity, sizeof(*view->transfers));
+			view->transfers =
+				list_grow(view->transfers, view->count, &view->capacity, sizeof(*view->transfers));
 			view->transfers[view->count++] = reply.transfers[i];
 		}
 		/* each part goes on behind the last one, or it would never end */
-		if (reply.more && (reply.next_pool < request.first_pool ||
-			(reply.next_pool == request.first_pool && reply.next_page <= request.first_page)))
+		if (reply.more &&
+			(reply.next_pool < request.first_pool ||
+				(reply.next_pool == request.first_pool && reply.next_page <= request.first_page)))
 			code = agent_bad_answer(command);
 		request.first_pool = reply.next_pool;
 		request.first_page = reply.next_page;
@@ -126,7 +129,7 @@ static int transfers_ask(const struct command *command, struct transfers_view *v
 
 int transfers_run(const struct command *command)
 {
-	struct transfers_view view = { .transfers = NULL };
+	struct transfers_view view = {.transfers = NULL};
 	struct offline *offline = NULL;
 	int code = command->offline ? offline_open(command, &offline) : transfers_ask(command, &view);
 

@@ -51,7 +51,7 @@ int version_run(const struct command *command)
 	}
 	print(command, "poolctl %s, libgpool %s, layout %d\n", GPOOL_VERSION, gpool_version(), POOL_LAYOUT_VERSION);
 	if (!code)
-		print(command, "agent %s, layout %" PRIu32 ", process %" PRIu32 ", incarnation %" PRIu64 "\n", reply.version,
-			reply.layout_version, reply.pid, reply.incarnation);
+		print(command, "agent %s, layout %" PRIu32 ", process %" PRIu32 ", incarnation %" PRIu64 "\n",
+			reply.version, reply.layout_version, reply.pid, reply.incarnation);
 	return code;
 }

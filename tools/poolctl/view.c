@@ -24,21 +24,22 @@ const char *content_name(uint32_t content)
 
 const char *role_name(uint32_t role)
 {
-	static const char *const names[] = { "worker", "observer", "admin" };
+	static const char *const names[] = {"worker", "observer", "admin"};
 
 	return role < sizeof(names) / sizeof(names[0]) ? names[role] : "?";
 }
 
 const char *object_class_name(uint32_t memory_class)
 {
-	static const char *const names[] = { "immutable", "mutable", "ephemeral", "pinnable" };
+	static const char *const names[] = {"immutable", "mutable", "ephemeral", "pinnable"};
 
 	return memory_class < sizeof(names) / sizeof(names[0]) ? names[memory_class] : "?";
 }
 
 const char *object_state_name(uint32_t state)
 {
-	static const char *const names[OBJECT_STATES] = { "none", "publishing", "current", "old", "deleted", "leaving", "ending" };
+	static const char *const names[OBJECT_STATES] = {
+		"none", "publishing", "current", "old", "deleted", "leaving", "ending"};
 
 	return state < OBJECT_STATES ? names[state] : "?";
 }
@@ -96,7 +97,8 @@ void objects_pins(struct objects_view *view, const struct pins_view *pins)
 {
 	for (uint32_t p = 0; p < pins->count; p++)
 		for (uint32_t i = 0; pins->pins[p].pin.object && i < view->count; i++)
-			if (view->objects[i].number == pins->pins[p].pin.object && !strcmp(view->objects[i].pool, pins->pins[p].pool))
+			if (view->objects[i].number == pins->pins[p].pin.object &&
+				!strcmp(view->objects[i].pool, pins->pins[p].pool))
 				view->objects[i].pins += pins->pins[p].pin.pins;
 }
 

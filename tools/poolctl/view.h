@@ -69,7 +69,10 @@ struct roles_view {
 	struct msg_role_entry *roles;
 };
 
-/* What an entry's state can be beside what the agent says: offline nobody can tell whether it waits or is being cleared. */
+/*
+ * What an entry's state can be beside what the agent says: offline nobody can tell whether it waits or is being
+ * cleared.
+ */
 enum { TRANSFER_WAITS, TRANSFER_RETIRED, TRANSFER_CLEARED, TRANSFER_UNDER_WAY };
 
 struct transfers_view {
@@ -91,7 +94,10 @@ const char *object_state_name(uint32_t state);
 struct pool_segment;
 /* objects_add() - all versions of objects that a pool's table has. */
 void objects_add(struct objects_view *view, const char *pool, const struct pool_segment *segment);
-/* objects_look() - those of all pools, or of that of --pool, by pool, name and version, with their pins (objects.c): an exit code. */
+/*
+ * objects_look() - those of all pools, or of that of --pool, by pool, name and version, with their pins (objects.c): an
+ * exit code.
+ */
 int objects_look(const struct command *command, struct objects_view *view);
 /* objects_show() - look, and print them in the form that is asked for (objects.c): an exit code. */
 typedef void objects_printer(const struct command *command, const struct objects_view *view);
@@ -99,13 +105,15 @@ int objects_show(const struct command *command, objects_printer *table, objects_
 /* objects_pins() - sums of pins by object. pins_ask_pool() - those of a pool (pins.c): an exit code. */
 void objects_pins(struct objects_view *view, const struct pins_view *pins);
 struct gpool;
-int pins_ask_pool(const struct command *command, struct gpool *pool, const struct msg_pool_status *status, struct pins_view *view);
+int pins_ask_pool(const struct command *command, struct gpool *pool, const struct msg_pool_status *status,
+	struct pins_view *view);
 void pins_add(struct pins_view *view, const char *pool, uint64_t page_bytes, const struct msg_pin_entry *pin);
 /* Grow a list so that one more fits; `item` is its element's size. */
 void *list_grow(void *list, uint32_t count, uint32_t *capacity, size_t item);
 
 /*
- * clients.c: client_pick() - the one worker of these that is meant: by the number of its session, else by its process, else by its name.
+ * clients.c: client_pick() - the one worker of these that is meant: by the number of its session, else by its process,
+ * else by its name.
  * Return: CODE_OK, or CODE_USAGE after a complaint: nobody, several, or not a worker.
  */
 int client_pick(const struct command *command, const struct clients_view *view, const char *text,

@@ -1,6 +1,6 @@
 /*
- * lora.h - requests that bring LoRA adapters, served in simulated time: by the scheduler of client/lora and the residency of
- * shm/policy/, which are the real ones, on an engine, a disk and a bus, which are a few constants.
+ * lora.h - requests that bring LoRA adapters, served in simulated time: by the scheduler of client/lora and the
+ * residency of shm/policy/, which are the real ones, on an engine, a disk and a bus, which are a few constants.
  */
 #ifndef GPOOL_REPLAY_LORA_H
 #define GPOOL_REPLAY_LORA_H
@@ -99,22 +99,24 @@ struct lora_result {
 	struct residency_stats residency;
 	struct lora_scheduler_stats scheduler;
 	uint64_t least_loads;
-	float window_first[LORA_WINDOWS]; /* mean time to the first token of those who came in it, seconds; below 0: none did */
+	/* mean time to the first token of those who came in it, seconds; below 0: none did */
+	float window_first[LORA_WINDOWS];
 };
 
 /* lora_serve() - all requests to their ends. 0, -EINTR, -ENOMEM, -EDEADLK (a request that never has room). */
 int lora_serve(const struct lora_plan *plan, struct lora_result *result);
 
 /*
- * lora_least_loads() - so many loads at least has anybody, who may know the trace to its end and serve requests in any order, as
- * long as each is over at ends_us[], or patience_us after it came, whichever is later. Return: 0 and *loads, -ENOMEM.
+ * lora_least_loads() - so many loads at least has anybody, who may know the trace to its end and serve requests in any
+ * order, as long as each is over at ends_us[], or patience_us after it came, whichever is later. Return: 0 and *loads,
+ * -ENOMEM.
  */
 int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint64_t *loads);
 
 /*
- * lora_fixed_loads() - for comparison: loads if those with the most requests for their bytes stayed for ever, once loaded, and
- * every other request were a load. Requests are drawn independently, so this is what to expect at best of whoever does not know
- * the future, but for requests that wait together. Return: 0 and *loads, -ENOMEM.
+ * lora_fixed_loads() - for comparison: loads if those with the most requests for their bytes stayed for ever, once
+ * loaded, and every other request were a load. Requests are drawn independently, so this is what to expect at best of
+ * whoever does not know the future, but for requests that wait together. Return: 0 and *loads, -ENOMEM.
  */
 int lora_fixed_loads(const struct lora_plan *plan, uint64_t *loads);
 

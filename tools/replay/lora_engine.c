@@ -1,10 +1,10 @@
 /*
  * lora_engine.c - an engine that serves requests with adapters, in simulated time: see lora.h.
  *
- * The engine goes in steps. Before each the scheduler says who starts with it. A step takes what the model takes to be read, the
- * prompts of those who start, the keys and values of those who run, and each different adapter once. At its end those who started
- * have their first token and all others one more. Loads go on meanwhile: one disk and one bus each way, each a queue, served in
- * order.
+ * The engine goes in steps. Before each the scheduler says who starts with it. A step takes what the model takes to be
+ * read, the prompts of those who start, the keys and values of those who run, and each different adapter once. At its
+ * end those who started have their first token and all others one more. Loads go on meanwhile: one disk and one bus
+ * each way, each a queue, served in order.
  */
 #include "tools/replay/lora.h"
 
@@ -57,16 +57,16 @@ static void job_begin(struct service *service, const struct residency_decision *
 {
 	const struct lora_costs *costs = &service->plan->costs;
 	const struct lora_adapter *adapter = &service->plan->workload->adapters[decision->adapter];
-	uint64_t *channel_us = decision->action == RESIDENCY_LOAD_COLD   ? &service->disk_us
-			       : decision->action == RESIDENCY_LOAD_WARM ? &service->bus_us
-									 : &service->save_us;
+	uint64_t *channel_us = decision->action == RESIDENCY_LOAD_COLD ? &service->disk_us
+		: decision->action == RESIDENCY_LOAD_WARM              ? &service->bus_us
+								       : &service->save_us;
 	double bytes = (double)(decision->action == RESIDENCY_LOAD_WARM ? adapter->warm_bytes : adapter->bytes);
-	double rate = decision->action == RESIDENCY_LOAD_COLD   ? costs->disk
-		      : decision->action == RESIDENCY_LOAD_WARM ? costs->bus
-								: costs->save;
+	double rate = decision->action == RESIDENCY_LOAD_COLD ? costs->disk
+		: decision->action == RESIDENCY_LOAD_WARM     ? costs->bus
+							      : costs->save;
 
-	*channel_us =
-		(*channel_us > service->now_us ? *channel_us : service->now_us) + (uint64_t)(costs->load_us + bytes / rate / 1e3);
+	*channel_us = (*channel_us > service->now_us ? *channel_us : service->now_us) +
+		(uint64_t)(costs->load_us + bytes / rate / 1e3);
 	service->jobs[service->job_count++] = (struct job){.done_us = *channel_us, .decision = *decision};
 }
 
@@ -113,7 +113,8 @@ static int request_arrive(struct service *service)
 {
 	const struct lora_request *request = &service->plan->workload->requests[service->arrived];
 	uint32_t number;
-	int near = lora_scheduler_add(service->scheduler, request->adapter, request->context_tokens, service->now_us, &number);
+	int near = lora_scheduler_add(
+		service->scheduler, request->adapter, request->context_tokens, service->now_us, &number);
 
 	if (near < 0)
 		return near;
@@ -190,8 +191,8 @@ static void kept_let_go(struct service *service)
 }
 
 /*
- * What is wanted stays until it has run. Where there is no room, what is kept for others behind gives way; if that is not enough,
- * this and what is wanted behind it are wanted again before the next step.
+ * What is wanted stays until it has run. Where there is no room, what is kept for others behind gives way; if that is
+ * not enough, this and what is wanted behind it are wanted again before the next step.
  */
 static void adapters_ask(struct service *service, const struct lora_schedule *batch)
 {
@@ -254,7 +255,8 @@ static void tokens_come(struct service *service, uint32_t started)
 		struct running running = service->running[i];
 
 		if (i >= old)
-			service->first_us[running.request] = service->now_us - arrival_us(service->plan, running.request);
+			service->first_us[running.request] =
+				service->now_us - arrival_us(service->plan, running.request);
 		if (--running.left)
 			service->running[left++] = running;
 		else
@@ -419,8 +421,9 @@ static int service_init(struct service *service)
 	service->ends_us = calloc(workload->count, sizeof(*service->ends_us));
 	service->jobs = calloc(workload->adapter_count, 2 * sizeof(*service->jobs));
 	service->batch_of = calloc(workload->adapter_count, sizeof(*service->batch_of));
-	if (!error && (!service->requests || !service->held || !service->first_us || !service->ends_us || !service->jobs ||
-			      !service->batch_of))
+	if (!error &&
+		(!service->requests || !service->held || !service->first_us || !service->ends_us || !service->jobs ||
+			!service->batch_of))
 		error = -ENOMEM;
 	return error;
 }

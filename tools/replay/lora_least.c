@@ -1,12 +1,12 @@
 /*
  * lora_least.c - how many loads nobody can do without: see lora.h.
  *
- * Between two requests for one adapter there is a gap when the later one came after all before it had to be over. Through a gap
- * the adapter either stays, or is loaded once more behind it; and each is loaded once at first. So loads = different adapters +
- * gaps - gaps through which something stays. At each arrival those that stay through a gap have room together; summed over all
- * arrivals: bytes times arrivals in the gap, of all that stay, are no more than the room times all arrivals. The most gaps that
- * can be had for that are the cheapest ones. It is a bound and not a plan: who runs takes no room in it, and what would fit on
- * the whole need not at every moment.
+ * Between two requests for one adapter there is a gap when the later one came after all before it had to be over.
+ * Through a gap the adapter either stays, or is loaded once more behind it; and each is loaded once at first. So loads
+ * = different adapters + gaps - gaps through which something stays. At each arrival those that stay through a gap have
+ * room together; summed over all arrivals: bytes times arrivals in the gap, of all that stay, are no more than the room
+ * times all arrivals. The most gaps that can be had for that are the cheapest ones. It is a bound and not a plan: who
+ * runs takes no room in it, and what would fit on the whole need not at every moment.
  */
 #include "tools/replay/lora.h"
 
@@ -60,7 +60,8 @@ static uint32_t gaps_find(const struct lora_plan *plan, const uint64_t *ends_us,
 		if (last->seen && last->over_us < arrival) {
 			uint32_t behind = first_after(plan, last->over_us), before = first_after(plan, arrival - 1);
 
-			costs[gaps++] = (double)plan->workload->adapters[adapter].bytes * (before > behind ? before - behind : 0);
+			costs[gaps++] = (double)plan->workload->adapters[adapter].bytes *
+				(before > behind ? before - behind : 0);
 		}
 		over = over > ends_us[i] ? over : ends_us[i];
 		last->over_us = over > last->over_us ? over : last->over_us;

@@ -60,15 +60,15 @@ static void print_head(const struct lora_report *report)
 		text_bytes(a, workload->adapter_bytes), text_bytes(b, workload->largest_bytes),
 		text_bytes(c, report->plan->limits.hot_bytes), text_bytes(d, report->plan->limits.warm_bytes));
 	snprintf(text, sizeof(text),
-		"step %g us, prefill %g us a token, decode %g us a request and step, adapter %g us a MiB and step; load %g us "
-		"and disk %g GB/s, "
-		"bus %g GB/s of warm copies, save %g GB/s",
-		costs->step_us, costs->prefill_us, costs->decode_us, costs->adapter_us, costs->load_us, costs->disk, costs->bus,
-		costs->save);
+		"step %g us, prefill %g us a token, decode %g us a request and step, adapter %g us a MiB and step; "
+		"load %g us and disk %g GB/s, bus %g GB/s of warm copies, save %g GB/s",
+		costs->step_us, costs->prefill_us, costs->decode_us, costs->adapter_us, costs->load_us, costs->disk,
+		costs->bus, costs->save);
 	fputs("costs     ", stdout);
 	help_wrap(text, HEAD_COLUMNS, HEAD_COLUMNS);
 	printf("bound     no request is bypassed for more than %g s\n", patience(report));
-	printf("fixed     %s loads, if those with the most requests for their bytes stayed for ever, and each other request were "
+	printf("fixed     %s loads, if those with the most requests for their bytes stayed for ever, and each other "
+	       "request were "
 	       "one\n",
 		text_count(a, report->fixed_loads));
 }
@@ -80,10 +80,11 @@ static double change_percent(double now, double before)
 
 static void print_result(const struct lora_report *report, const struct lora_result *result)
 {
-	printf("%-9s %9.3f %9.3f %9.3f %7" PRIu64 " %8.4f %7" PRIu64 " %7" PRIu64 " %9.2f %9.2f %7.2f\n", result->strategy->name,
-		result->first_mean, result->first_p50, result->first_p99, result->scheduler.cold_starts, hit_rate(result),
-		loads_of(result), result->least_loads, requests_rate(report, result),
-		(double)result->scheduler.longest_wait_us / 1e6, (double)result->scheduler.longest_passed_us / 1e6);
+	printf("%-9s %9.3f %9.3f %9.3f %7" PRIu64 " %8.4f %7" PRIu64 " %7" PRIu64 " %9.2f %9.2f %7.2f\n",
+		result->strategy->name, result->first_mean, result->first_p50, result->first_p99,
+		result->scheduler.cold_starts, hit_rate(result), loads_of(result), result->least_loads,
+		requests_rate(report, result), (double)result->scheduler.longest_wait_us / 1e6,
+		(double)result->scheduler.longest_passed_us / 1e6);
 }
 
 static void print_change(const struct lora_result *result, const struct lora_result *first)
@@ -103,21 +104,23 @@ static void print_load(const struct lora_report *report, const struct lora_load 
 		printf("\nCompute alone %.0f %% busy: requests %.2f times as fast as they came, %.2f a second\n",
 			100 * alone->busy, load->speed, requests_rate(report, alone));
 	else
-		printf("\nRequests as they came, %.2f a second; compute alone %.0f %% busy\n", requests_rate(report, alone),
-			100 * alone->busy);
-	printf("\n%-9s %9s %9s %9s %7s %8s %7s %7s %9s %9s %7s\n", "", "TTFT mean", "P50", "P99", "cold", "hit rate", "loads",
-		"least", "requests", "longest", "passed");
-	printf("%-9s %9s %9s %9s %7s %8s %7s %7s %9s %9s %7s\n", "strategy", "s", "s", "s", "starts", "", "", "loads", "a second",
-		"wait, s", "over, s");
+		printf("\nRequests as they came, %.2f a second; compute alone %.0f %% busy\n",
+			requests_rate(report, alone), 100 * alone->busy);
+	printf("\n%-9s %9s %9s %9s %7s %8s %7s %7s %9s %9s %7s\n", "", "TTFT mean", "P50", "P99", "cold", "hit rate",
+		"loads", "least", "requests", "longest", "passed");
+	printf("%-9s %9s %9s %9s %7s %8s %7s %7s %9s %9s %7s\n", "strategy", "s", "s", "s", "starts", "", "", "loads",
+		"a second", "wait, s", "over, s");
 	printf("%-9s %9.3f %9.3f %9.3f %7s %8s %7s %7s %9.2f %9.2f\n", "(alone)", alone->first_mean, alone->first_p50,
-		alone->first_p99, "", "", "", "", requests_rate(report, alone), (double)alone->scheduler.longest_wait_us / 1e6);
+		alone->first_p99, "", "", "", "", requests_rate(report, alone),
+		(double)alone->scheduler.longest_wait_us / 1e6);
 	for (int i = 0; i < report->strategy_count; i++)
 		print_result(report, &load->results[i]);
 	putchar('\n');
 	for (int i = 1; i < report->strategy_count; i++)
 		print_change(&load->results[i], &load->results[0]);
 	if (report->strategy_count > 1)
-		printf("with every adapter there: P99 %+.0f %%\n", change_percent(alone->first_p99, load->results[0].first_p99));
+		printf("with every adapter there: P99 %+.0f %%\n",
+			change_percent(alone->first_p99, load->results[0].first_p99));
 }
 
 static void explain(const char *word, const char *text)
@@ -139,9 +142,9 @@ void lora_report_print(const struct lora_report *report)
 	explain("TTFT", "time from arrival to the first token, queueing included");
 	explain("cold starts", "requests whose turn it was, in order of arrival, and whose adapter was not there");
 	explain("loads", "of adapters, those ahead of need included");
-	explain("least loads", "nobody can do with fewer, who knows all requests beforehand and serves them in any order, as "
-			       "long as each is over "
-			       "when it was here, or within the bound");
+	explain("least loads",
+		"nobody can do with fewer, who knows all requests beforehand and serves them in any order, as long as "
+		"each is over when it was here, or within the bound");
 	explain("passed over",
 		"longest time from when a later request was first started before one to when the last such one was");
 }
@@ -276,11 +279,13 @@ static const char style[] =
 	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"
 	".title{font-size:17px;font-weight:600;fill:#1c1d20}.panel{font-size:14px;font-weight:600;fill:#1c1d20}\n"
 	".page{fill:#fcfcfb}.grid{stroke:#dcdcd6;stroke-width:1}.axis{stroke:#5c6068;stroke-width:1}\n"
-	".line{fill:none;stroke-width:2}.fifo{stroke:#5c6068;stroke-dasharray:4 3}.around{stroke:#9a6bb5;stroke-dasharray:4 3}\n"
+	".line{fill:none;stroke-width:2}.fifo{stroke:#5c6068;stroke-dasharray:4 "
+	"3}.around{stroke:#9a6bb5;stroke-dasharray:4 3}\n"
 	".resident{stroke:#e0812e}.prefetch{stroke:#2a6db5}.limit{stroke:#2f8f5b}\n"
 	"@media(prefers-color-scheme:dark){text{fill:#a3a7ae}.title,.panel{fill:#e8e8e4}\n"
 	".page{fill:#17181b}.grid{stroke:#34363b}.axis{stroke:#a3a7ae}\n"
-	".fifo{stroke:#a3a7ae}.around{stroke:#b892d0}.resident{stroke:#ec8f43}.prefetch{stroke:#5c9fe6}.limit{stroke:#58b987}}\n";
+	".fifo{stroke:#a3a7ae}.around{stroke:#b892d0}.resident{stroke:#ec8f43}.prefetch{stroke:#5c9fe6}.limit{stroke:#"
+	"58b987}}\n";
 
 static const char *milliseconds(char text[TEXT_BYTES], uint64_t value)
 {
@@ -301,7 +306,8 @@ static double most_of(const struct lora_report *report, const struct lora_load *
 static void draw_curve(const struct chart *chart, const struct lora_result *result)
 {
 	double x[LORA_WINDOWS], y[LORA_WINDOWS];
-	struct chart_curve curve = {.css_class = result->strategy->name, .title = result->strategy->name, .x = x, .high = y};
+	struct chart_curve curve = {
+		.css_class = result->strategy->name, .title = result->strategy->name, .x = x, .high = y};
 
 	for (int window = 0; window < LORA_WINDOWS; window++) {
 		if (result->window_first[window] < 0)
@@ -324,7 +330,8 @@ static void draw_panel(const struct lora_report *report, FILE *out, const struct
 		.x_most = (double)(workload->requests[workload->count - 1].arrival_us + 1) / load->speed / 1e6,
 		.top = top + PANEL_HEAD};
 
-	fprintf(out, "<text class=\"panel\" x=\"%d\" y=\"%.0f\">compute alone %.0f %% busy, %.2f requests a second</text>\n",
+	fprintf(out,
+		"<text class=\"panel\" x=\"%d\" y=\"%.0f\">compute alone %.0f %% busy, %.2f requests a second</text>\n",
 		CHART_LEFT, top + 18, 100 * load->alone.busy, requests_rate(report, &load->alone));
 	chart_begin(&chart, "time to the first token over time", "mean time to the first token");
 	for (int i = 0; i < report->strategy_count; i++)

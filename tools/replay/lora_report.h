@@ -1,6 +1,6 @@
 /*
- * lora_report.h - what came of requests with adapters: a table for people, JSON for programs, a chart of times to the first token
- * as one SVG that needs nothing else.
+ * lora_report.h - what came of requests with adapters: a table for people, JSON for programs, a chart of times to the
+ * first token as one SVG that needs nothing else.
  */
 #ifndef GPOOL_REPLAY_LORA_REPORT_H
 #define GPOOL_REPLAY_LORA_REPORT_H

@@ -45,7 +45,8 @@ static void adapters_make(const struct lora_recipe *recipe, uint64_t *random, st
 	for (uint32_t i = 0; i < workload->adapter_count; i++) {
 		struct lora_adapter *adapter = &workload->adapters[i];
 
-		adapter->bytes = (uint64_t)recipe->ranks[random_step(random) % (uint32_t)recipe->rank_count] * RANK_BYTES;
+		adapter->bytes =
+			(uint64_t)recipe->ranks[random_step(random) % (uint32_t)recipe->rank_count] * RANK_BYTES;
 		adapter->warm_bytes = adapter->bytes / 2;
 		adapter->tenant = (uint32_t)(random_step(random) % recipe->tenants);
 		workload->adapter_bytes += adapter->bytes;
@@ -84,8 +85,8 @@ static uint32_t adapter_drawn(const double *shares, uint32_t count, double at)
 
 /* ---- requests ---- */
 
-static void request_make(
-	const struct lora_recipe *recipe, const struct trace *trace, uint32_t i, uint64_t *random, struct lora_workload *workload)
+static void request_make(const struct lora_recipe *recipe, const struct trace *trace, uint32_t i, uint64_t *random,
+	struct lora_workload *workload)
 {
 	struct lora_request *request = &workload->requests[i];
 	uint32_t spread = MADE_TOKENS_MOST - MADE_TOKENS_LEAST + 1;
@@ -93,7 +94,7 @@ static void request_make(
 
 	if (recipe->gamma_rate > 0 && i > 0)
 		request->arrival_us = workload->requests[i - 1].arrival_us +
-				      (uint64_t)(mean_us * gamma_made(random, 1 / (recipe->gamma_cv * recipe->gamma_cv)));
+			(uint64_t)(mean_us * gamma_made(random, 1 / (recipe->gamma_cv * recipe->gamma_cv)));
 	else if (trace->count)
 		request->arrival_us = (uint64_t)(trace->requests[i].arrival_us - trace->requests[0].arrival_us);
 	if (trace->count) {
@@ -118,7 +119,8 @@ static void count_used(struct lora_workload *workload, bool *used)
 int lora_workload_make(const struct lora_recipe *recipe, const struct trace *trace, struct lora_workload *workload)
 {
 	/* Chances of their own, so that the same adapters are asked for whatever else changes. */
-	uint64_t random = recipe->seed ^ UINT64_C(0x9e3779b97f4a7c15), popularity = recipe->seed ^ UINT64_C(0xd1b54a32d192ed03);
+	uint64_t random = recipe->seed ^ UINT64_C(0x9e3779b97f4a7c15),
+		 popularity = recipe->seed ^ UINT64_C(0xd1b54a32d192ed03);
 	double *shares = calloc(recipe->adapters, sizeof(*shares));
 	bool *used = calloc(recipe->adapters, sizeof(*used));
 	int error = 0;

@@ -1,5 +1,6 @@
 /*
- * gpool-replay - traces of what programs did with GPU memory, done again on a real agent or in a model; see gpool-replay(1).
+ * gpool-replay - traces of what programs did with GPU memory, done again on a real agent or in a model; see
+ * gpool-replay(1).
  *
  *   main, options   verbs, the command line       verb_*                   what each verb does
  *   player          threads, streams, latencies   samples, picture         what lay where, and when
@@ -36,15 +37,16 @@ static const struct option_spec malloc_options[] = {
 		.letter = 'a',
 		.argument = "NAMES",
 		.id = OPTION_ALLOCATOR,
-		.help = "On which: gpool (gpool_malloc), best-fit (a caching allocator without remapping, from the same pool), "
-			"driver (the GPU driver's own pool; needs a GPU), or several with commas between, one after the other; all that "
-			"are there. The default is gpool.",
+		.help = "On which: gpool (gpool_malloc), best-fit (a caching allocator without remapping, from the "
+			"same pool), driver (the GPU driver's own pool; needs a GPU), or several with commas between, "
+			"one after the other; all that are there. The default is gpool.",
 	},
 	{
 		.name = "picture",
 		.argument = "FILE",
 		.id = OPTION_PICTURE,
-		.help = "Draw what lay at which address over time, as SVG. Looking takes time: figures are slower with it.",
+		.help = "Draw what lay at which address over time, as SVG. Looking takes time: figures are slower with "
+			"it.",
 	},
 	{
 		.name = "output",
@@ -62,20 +64,22 @@ static const struct option_spec malloc_options[] = {
 	{
 		.name = "in-order",
 		.id = OPTION_IN_ORDER,
-		.help = "Each event after the one above it, also between threads. Without it a free waits for its malloc, and nothing "
-			"else.",
+		.help = "Each event after the one above it, also between threads. Without it a free waits for its "
+			"malloc, and nothing else.",
 	},
 	{
 		.name = "fill",
 		.argument = "SIZE",
 		.id = OPTION_FILL,
-		.help = "Write so much of each allocation, on its stream, so that streams have something to do. The default is nothing.",
+		.help = "Write so much of each allocation, on its stream, so that streams have something to do. The "
+			"default is nothing.",
 	},
 	{
 		.name = "pool-size",
 		.argument = "SIZE",
 		.id = OPTION_POOL_SIZE,
-		.help = "Of the pool of an agent of its own on host memory, of which only what is written is used. The default is 80GiB.",
+		.help = "Of the pool of an agent of its own on host memory, of which only what is written is used. The "
+			"default is 80GiB.",
 	},
 	{
 		.name = "page-size",
@@ -100,8 +104,8 @@ static const struct option_spec malloc_options[] = {
 	{
 		.name = "incomplete",
 		.id = OPTION_INCOMPLETE,
-		.help = "Take a trace that lacks calls: a last line that is cut off and frees of what is not allocated are left out, and "
-			"told.",
+		.help = "Take a trace that lacks calls: a last line that is cut off and frees of what is not allocated "
+			"are left out, and told.",
 	},
 	{
 		.name = "quiet",
@@ -141,8 +145,8 @@ static const struct option_spec make_options[] = {
 		.name = "chance",
 		.argument = "PERCENT",
 		.id = OPTION_CHANCE,
-		.help = "Of an allocation at each step, where the cap allows one; else one that lives, any of them, is freed. The default "
-			"is 73.",
+		.help = "Of an allocation at each step, where the cap allows one; else one that lives, any of them, is "
+			"freed. The default is 73.",
 	},
 	{
 		.name = "threads",
@@ -176,16 +180,16 @@ static const struct option_spec kv_options[] = {
 		.name = "policy",
 		.argument = "NAMES",
 		.id = OPTION_POLICY,
-		.help = "Who decides what goes: lru, adaptive (ghosts, and hit density by age and class), optimum (knows the trace to its "
-			"end), or several with commas between. The default is lru,adaptive,optimum; with --engines, which know no optimum, "
-			"lru.",
+		.help = "Who decides what goes: lru, adaptive (ghosts, and hit density by age and class), optimum "
+			"(knows the trace to its end), or several with commas between. The default is "
+			"lru,adaptive,optimum; with --engines, which know no optimum, lru.",
 	},
 	{
 		.name = "engines",
 		.argument = "N",
 		.id = OPTION_ENGINES,
-		.help = "Serve the requests with so many engine processes, up to 16, on an agent. There is one run for each combination of "
-			"what --tokens, --growth, --watermark and --policy list.",
+		.help = "Serve the requests with so many engine processes, up to 16, on an agent. There is one run for "
+			"each combination of what --tokens, --growth, --watermark and --policy list.",
 	},
 	{
 		.name = "tokens",
@@ -197,8 +201,9 @@ static const struct option_spec kv_options[] = {
 		.name = "growth",
 		.argument = "NAMES",
 		.id = OPTION_GROWTH,
-		.help = "Engines: when requests get their blocks: incremental (as they grow), mean or oracle (at once, for an answer as long as "
-			"those before on average, or as long as the trace says). The default is incremental.",
+		.help = "Engines: when requests get their blocks: incremental (as they grow), mean or oracle (at once, "
+			"for an answer as long as those before on average, or as long as the trace says). The default "
+			"is incremental.",
 	},
 	{
 		.name = "watermark",
@@ -210,7 +215,8 @@ static const struct option_spec kv_options[] = {
 		.name = "offload",
 		.argument = "SIZE",
 		.id = OPTION_OFFLOAD,
-		.help = "Engines: host memory of each for what preempted requests have. Without it that is computed again.",
+		.help = "Engines: host memory of each for what preempted requests have. Without it that is computed "
+			"again.",
 	},
 	{
 		.name = "apart",
@@ -221,8 +227,9 @@ static const struct option_spec kv_options[] = {
 		.name = "idle",
 		.argument = "SECONDS",
 		.id = OPTION_IDLE,
-		.help = "Engines: leave the last engine idle in every second window of SECONDS of trace time, run each combination again "
-			"with one engine that has the whole pool, and compare the hit rates. Needs two or more engines.",
+		.help = "Engines: leave the last engine idle in every second window of SECONDS of trace time, run each "
+			"combination again with one engine that has the whole pool, and compare the hit rates. Needs "
+			"two or more engines.",
 	},
 	{
 		.name = "speed",
@@ -282,7 +289,8 @@ static const struct option_spec make_kv_options[] = {
 		.name = "blocks",
 		.argument = "N",
 		.id = OPTION_BLOCKS,
-		.help = "Size of the cache that it is made for: how much comes again and again is measured by it. The default is 2000.",
+		.help = "Size of the cache that it is made for: how much comes again and again is measured by it. The "
+			"default is 2000.",
 	},
 	{
 		.name = "seed",
@@ -304,7 +312,8 @@ static const struct option_spec waste_options[] = {
 		.name = "reserve",
 		.argument = "N",
 		.id = OPTION_RESERVE,
-		.help = "Tokens that a contiguous reservation is for. The default is what the longest request of the trace has.",
+		.help = "Tokens that a contiguous reservation is for. The default is what the longest request of the "
+			"trace has.",
 	},
 	{
 		.name = "output",
@@ -321,19 +330,17 @@ static const struct option_spec lora_options[] = {
 		.name = "busy",
 		.argument = "N[,N...]",
 		.id = OPTION_BUSY,
-		.help = "Requests come so much faster or slower that compute alone would be busy so many percent of the time; 0: "
-			"as they come. The "
-			"default is 60,80,95; with --gamma 0.",
+		.help = "Requests come so much faster or slower that compute alone would be busy so many percent of "
+			"the time; 0: as they come. The default is 60,80,95; with --gamma 0.",
 	},
 	{
 		.name = "strategy",
 		.argument = "NAMES",
 		.id = OPTION_STRATEGY,
-		.help = "How they are served: fifo, around (nobody waits for another one's adapter), resident (whose adapter is "
-			"there goes "
-			"first), prefetch (the same, and loading ahead), limit (the same, and few adapters in a batch), or "
-			"several with "
-			"commas between. The default is all; the others are compared with the first one.",
+		.help = "How they are served: fifo, around (nobody waits for another one's adapter), resident (whose "
+			"adapter is there goes first), prefetch (the same, and loading ahead), limit (the same, and "
+			"few adapters in a batch), or several with commas between. The default is all; the others are "
+			"compared with the first one.",
 	},
 	{
 		.name = "adapters",
@@ -345,9 +352,8 @@ static const struct option_spec lora_options[] = {
 		.name = "popularity",
 		.argument = "LAW",
 		.id = OPTION_POPULARITY,
-		.help = "zipf:S: the n-th adapter is asked for 1/n^S as often as the first; A: the first share x of the adapters "
-			"has x^A of the "
-			"requests, so that 1 is uniform. The default is zipf:1.0.",
+		.help = "zipf:S: the n-th adapter is asked for 1/n^S as often as the first; A: the first share x of "
+			"the adapters has x^A of the requests, so that 1 is uniform. The default is zipf:1.0.",
 	},
 	{
 		.name = "ranks",
@@ -395,18 +401,16 @@ static const struct option_spec lora_options[] = {
 		.name = "cost",
 		.argument = "NAME=X[,...]",
 		.id = OPTION_COST,
-		.help = "What things take: step (us), prefill (us a token), decode (us a request and step), adapter (us a MiB "
-			"and step), load (us), "
-			"disk, bus, save (GB/s). The default is "
+		.help = "What things take: step (us), prefill (us a token), decode (us a request and step), adapter "
+			"(us a MiB and step), load (us), disk, bus, save (GB/s). The default is "
 			"step=6000,prefill=40,decode=30,adapter=0.35,load=200,disk=3,bus=25,save=10.",
 	},
 	{
 		.name = "gamma",
 		.argument = "RATE,CV",
 		.id = OPTION_GAMMA,
-		.help = "Requests arrive at random, at this rate per second, with this coefficient of variation between them (1: "
-			"Poisson); a trace then "
-			"says their tokens only.",
+		.help = "Requests arrive at random, at this rate per second, with this coefficient of variation "
+			"between them (1: Poisson); a trace then says their tokens only.",
 	},
 	{
 		.name = "requests",
@@ -453,8 +457,9 @@ const struct verb verbs[] = {
 		.name = "malloc",
 		.arguments = "TRACE",
 		.summary = "replay stream-ordered allocations",
-		.text = "Replays a trace of allocations (gpool-replay(1) has the format; - is standard input) with as many threads and "
-			"streams as it has, and tells time, latencies, memory, driver calls and failures.",
+		.text = "Replays a trace of allocations (gpool-replay(1) has the format; - is standard input) with as "
+			"many threads and streams as it has, and tells time, latencies, memory, driver calls and "
+			"failures.",
 		.options = malloc_options,
 		.arguments_least = 1,
 		.arguments_most = 1,
@@ -474,9 +479,10 @@ const struct verb verbs[] = {
 		.name = "kv",
 		.arguments = "TRACE",
 		.summary = "replay prefixes of prompts through caches",
-		.text = "Replays requests to a language model (gpool-replay(1) has the format; - is standard input) through caches of prefixes, "
-			"and tells which share of their blocks was still there, for each size and policy; for that it needs no agent. With --engines "
-			"it serves the requests, also those of an Azure trace (a file that ends in .csv), by engines on an agent of its own on host "
+		.text = "Replays requests to a language model (gpool-replay(1) has the format; - is standard input) "
+			"through caches of prefixes, and tells which share of their blocks was still there, for each "
+			"size and policy; for that it needs no agent. With --engines it serves the requests, also "
+			"those of an Azure trace (a file that ends in .csv), by engines on an agent of its own on host "
 			"memory, in simulated time, and tells what they found, preempted, waited for and held.",
 		.options = kv_options,
 		.arguments_least = 1,
@@ -487,9 +493,10 @@ const struct verb verbs[] = {
 		.name = "make-kv",
 		.arguments = "WORKLOAD [FILE]",
 		.summary = "make a random trace of prefixes",
-		.text = "Writes a trace for the verb kv to FILE, or to standard output. Workloads: loop (documents in turn, half again as many as fit), "
-			"scan (few that come again, and many that do not), zipf (ten times what fits, some far more popular than others), shift (the "
-			"same, with popularity moving on), recent (what came last comes again), chats (many chats, turn by turn, some livelier than "
+		.text = "Writes a trace for the verb kv to FILE, or to standard output. Workloads: loop (documents in "
+			"turn, half again as many as fit), scan (few that come again, and many that do not), zipf (ten "
+			"times what fits, some far more popular than others), shift (the same, with popularity moving "
+			"on), recent (what came last comes again), chats (many chats, turn by turn, some livelier than "
 			"others), system (one prompt that all share), agents (tasks of many quick steps).",
 		.options = make_kv_options,
 		.arguments_least = 1,
@@ -500,8 +507,9 @@ const struct verb verbs[] = {
 		.name = "waste",
 		.arguments = "TRACE",
 		.summary = "tell how much KV memory holds no tokens",
-		.text = "Goes through requests to a language model (gpool-replay(1) has the format) step by step, and tells which share of the memory "
-			"that they hold has no tokens in it, with blocks and with contiguous reservations. Needs no agent.",
+		.text = "Goes through requests to a language model (gpool-replay(1) has the format) step by step, and "
+			"tells which share of the memory that they hold has no tokens in it, with blocks and with "
+			"contiguous reservations. Needs no agent.",
 		.options = waste_options,
 		.arguments_least = 1,
 		.arguments_most = 1,
@@ -511,13 +519,11 @@ const struct verb verbs[] = {
 		.name = "lora",
 		.arguments = "[TRACE]",
 		.summary = "serve requests that bring LoRA adapters",
-		.text = "Serves requests to a language model (an Azure trace; gpool-replay(1) has the format), each with one of "
-			"many LoRA adapters of "
-			"which few fit into GPU memory, with several strategies side by side, and tells times to the first token "
-			"and adapters "
-			"loaded. Time, engine, disk and bus are simulated, by costs that are printed; who starts and which "
-			"adapter goes is "
-			"decided by the code that decides it in earnest. Needs no agent.",
+		.text = "Serves requests to a language model (an Azure trace; gpool-replay(1) has the format), each "
+			"with one of many LoRA adapters of which few fit into GPU memory, with several strategies side "
+			"by side, and tells times to the first token and adapters loaded. Time, engine, disk and bus "
+			"are simulated, by costs that are printed; who starts and which adapter goes is decided by the "
+			"code that decides it in earnest. Needs no agent.",
 		.options = lora_options,
 		.arguments_least = 0,
 		.arguments_most = 1,
@@ -533,7 +539,8 @@ static void interrupt(int signal)
 
 void interrupts_catch(void)
 {
-	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND}; /* a second one ends the process at once */
+	/* a second one ends the process at once */
+	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
 	struct sigaction before;
 
 	sigaction(SIGINT, &action, NULL);

@@ -1,4 +1,6 @@
-/* options.c - the command line: getopt_long over the option tables of main.c, the values that people write, and --help. */
+/*
+ * options.c - the command line: getopt_long over the option tables of main.c, the values that people write, and --help.
+ */
 #include "tools/replay/replay.h"
 
 #include "tools/lib/option_help.h"
@@ -60,7 +62,8 @@ static void parser_add(struct parser *parser, const struct option_spec *specs)
 static const struct option_spec *parser_find(const struct parser *parser, int value)
 {
 	for (int i = 0; i < parser->count; i++)
-		if (value == LONG_VALUE + (int)parser->specs[i]->id || (parser->specs[i]->letter && value == parser->specs[i]->letter))
+		if (value == LONG_VALUE + (int)parser->specs[i]->id ||
+			(parser->specs[i]->letter && value == parser->specs[i]->letter))
 			return parser->specs[i];
 	return NULL;
 }
@@ -73,7 +76,8 @@ static int __attribute__((format(printf, 2, 3))) complain_usage(const struct com
 	va_start(arguments, format);
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
-	complain("%s; see 'gpool-replay %s%s--help'", text, command->verb ? command->verb->name : "", command->verb ? " " : "");
+	complain("%s; see 'gpool-replay %s%s--help'", text, command->verb ? command->verb->name : "",
+		command->verb ? " " : "");
 	return CODE_USAGE;
 }
 
@@ -108,7 +112,8 @@ static int command_check(const struct command *command)
 	if (command->argument_count < verb->arguments_least)
 		return complain_usage(command, "'%s' needs %s", verb->name, verb->arguments);
 	if (command->argument_count > verb->arguments_most)
-		return complain_usage(command, "'%s' does not take '%s'", verb->name, command->arguments[verb->arguments_most]);
+		return complain_usage(
+			command, "'%s' does not take '%s'", verb->name, command->arguments[verb->arguments_most]);
 	return CODE_OK;
 }
 
@@ -184,8 +189,8 @@ bool command_list(const struct command *command, enum option_id id, const char *
 	const char *at = command->values[id] ? command->values[id] : otherwise;
 	char why[96];
 
-	snprintf(why, sizeof(why), "is not a list of numbers from %" PRIu32 " to %" PRIu32 ", with commas between", list->least,
-		list->most);
+	snprintf(why, sizeof(why), "is not a list of numbers from %" PRIu32 " to %" PRIu32 ", with commas between",
+		list->least, list->most);
 	for (list->count = 0;; at++) {
 		uint64_t number = 0;
 		const char *digits = at;
@@ -209,7 +214,8 @@ bool command_block_tokens(const struct command *command, const char *otherwise, 
 		return false;
 	for (int i = 0; i < list->count; i++)
 		if (list->numbers[i] & (list->numbers[i] - 1))
-			return option_refuse(command, OPTION_TOKENS, "is not a list of powers of two, with commas between");
+			return option_refuse(
+				command, OPTION_TOKENS, "is not a list of powers of two, with commas between");
 	return true;
 }
 
@@ -231,7 +237,8 @@ bool command_names(const struct command *command, enum option_id id, const char 
 		int found = name_find(names, name);
 
 		if (found < 0) {
-			snprintf(why, sizeof(why), "has a name that is not there: 'gpool-replay %s --help' has them", command->verb->name);
+			snprintf(why, sizeof(why), "has a name that is not there: 'gpool-replay %s --help' has them",
+				command->verb->name);
 			return option_refuse(command, id, why);
 		}
 		for (int i = 0; i < list->count; i++)
@@ -252,7 +259,8 @@ bool command_factor(const struct command *command, enum option_id id, double oth
 		return true;
 	/* strtod() also takes "nan", "inf", "0x1p3" and leading blanks. */
 	*value = strtod(text, &end);
-	return (strspn(text, "0123456789.") == strlen(text) && end != text && !*end && *value >= 0.001 && *value <= 1e6) ||
+	return (strspn(text, "0123456789.") == strlen(text) && end != text && !*end && *value >= 0.001 &&
+		       *value <= 1e6) ||
 		option_refuse(command, id, "is not a number from 0.001 to 1000000");
 }
 
@@ -278,7 +286,8 @@ bool command_json(const struct command *command, bool *json)
 	const char *text = command->values[OPTION_OUTPUT];
 
 	*json = text && !strcmp(text, "json");
-	return !text || *json || !strcmp(text, "table") || option_refuse(command, OPTION_OUTPUT, "is neither table nor json");
+	return !text || *json || !strcmp(text, "table") ||
+		option_refuse(command, OPTION_OUTPUT, "is neither table nor json");
 }
 
 /* ---- help ---- */
@@ -293,7 +302,8 @@ static void options_print(const struct option_spec *spec)
 void help_print(const struct verb *verb)
 {
 	if (verb) {
-		printf("Usage: gpool-replay %s [OPTION]... %s\n%s: %s.\n\n", verb->name, verb->arguments, verb->name, verb->summary);
+		printf("Usage: gpool-replay %s [OPTION]... %s\n%s: %s.\n\n", verb->name, verb->arguments, verb->name,
+			verb->summary);
 		help_wrap(verb->text, 0, 0);
 		printf("\nOptions:\n");
 		options_print(verb->options);

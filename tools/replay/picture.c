@@ -17,12 +17,15 @@ enum {
 	MAP_HEIGHT = 380,
 	LINES_HEIGHT = 130,
 	ROWS = MAP_HEIGHT - CHART_TOP - CHART_BOTTOM, /* one for each unit of height */
-	BREAK_ROWS = 4, /* for addresses that are left out */
+	BREAK_ROWS = 4,                               /* for addresses that are left out */
 	AREAS_MAX = ROWS / BREAK_ROWS / 4,
 	EMPTY = REGION_KINDS,
 };
 
-/* Two hues that people with any kind of colour vision tell apart; variables would be nicer, but not every viewer of SVG knows them. */
+/*
+ * Two hues that people with any kind of colour vision tell apart; variables would be nicer, but not every viewer of SVG
+ * knows them.
+ */
 static const char style[] =
 	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"
 	".title{font-size:17px;font-weight:600;fill:#1c1d20}.panel{font-size:14px;font-weight:600;fill:#1c1d20}\n"
@@ -36,8 +39,8 @@ static const char style[] =
 	".area.mapped{fill:#254463}.area.live{fill:#5c9fe6}}\n";
 
 static const char *const kind_names[REGION_KINDS] = {"allocated", "free", "zombie", "hole"};
-static const char *const kind_texts[REGION_KINDS] = {
-	"allocated", "free, to be given out again", "old place of pages that were remapped", "addresses without memory"};
+static const char *const kind_texts[REGION_KINDS] = {"allocated", "free, to be given out again",
+	"old place of pages that were remapped", "addresses without memory"};
 
 /* A run of addresses that is drawn, and where its first row begins. */
 struct area {
@@ -70,7 +73,10 @@ static int compare_areas(const void *a, const void *b)
 	return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/* All regions of all samples, sorted and joined where they touch. Return: how many, with *areas to be freed, or -ENOMEM. */
+/*
+ * All regions of all samples, sorted and joined where they touch. Return: how many, with *areas to be freed, or
+ * -ENOMEM.
+ */
 static int64_t areas_collect(const struct samples *samples, struct area **areas)
 {
 	struct area *all = malloc((samples->region_count + 1) * sizeof(*all));
@@ -194,7 +200,10 @@ static void column_make(const struct map *map, const struct sample *sample, stru
 	column_settle(column);
 }
 
-/* Runs of rows of one kind; one that the column before has just so is made wider. open[row]: the patch that begins there, plus 1. */
+/*
+ * Runs of rows of one kind; one that the column before has just so is made wider. open[row]: the patch that begins
+ * there, plus 1.
+ */
 static void column_patch(struct map *map, const struct column *column, uint16_t at, uint32_t open[ROWS])
 {
 	for (uint16_t low = 0, high; low < ROWS; low = high) {
@@ -255,8 +264,8 @@ static void draw_patches(const struct chart *chart, const struct map *map, uint8
 			continue;
 		if (!any)
 			fprintf(chart->out, "<path class=\"%s\" shape-rendering=\"crispEdges\" d=\"", kind_names[kind]);
-		fprintf(chart->out, "M%.1f %.0fv-%dh%.1fv%dz", (double)x / 10, bottom - patch->low, patch->high - patch->low,
-			(double)width / 10, patch->high - patch->low);
+		fprintf(chart->out, "M%.1f %.0fv-%dh%.1fv%dz", (double)x / 10, bottom - patch->low,
+			patch->high - patch->low, (double)width / 10, patch->high - patch->low);
 		any = true;
 	}
 	if (any)
@@ -275,13 +284,20 @@ static double binary_step(double most)
 
 static void draw_map(FILE *out, const struct map *map, double seconds, double top)
 {
-	struct chart chart = {.out = out, .width = WIDTH, .height = MAP_HEIGHT, .x_most = seconds, .y_most = map->row_bytes * ROWS,
-		.y_step = binary_step(map->row_bytes * ROWS), .y_text = text_bytes, .within = true, .top = top};
+	struct chart chart = {.out = out,
+		.width = WIDTH,
+		.height = MAP_HEIGHT,
+		.x_most = seconds,
+		.y_most = map->row_bytes * ROWS,
+		.y_step = binary_step(map->row_bytes * ROWS),
+		.y_text = text_bytes,
+		.within = true,
+		.top = top};
 	char name[96], bytes[TEXT_BYTES];
 
 	if (map->area_count)
-		snprintf(name, sizeof(name), "addresses: %s from %#" PRIx64 " on%s", text_bytes(bytes, map->bytes), map->areas[0].begin,
-			map->area_count > 1 ? ", without wide gaps" : "");
+		snprintf(name, sizeof(name), "addresses: %s from %#" PRIx64 " on%s", text_bytes(bytes, map->bytes),
+			map->areas[0].begin, map->area_count > 1 ? ", without wide gaps" : "");
 	else
 		snprintf(name, sizeof(name), "addresses: none was used");
 	chart_begin(&chart, "what lies at which address over time", name);
@@ -290,18 +306,26 @@ static void draw_map(FILE *out, const struct map *map, double seconds, double to
 	for (size_t i = 1; i < map->area_count; i++) {
 		double y = chart.height - CHART_BOTTOM - map->areas[i].row + BREAK_ROWS / 2.0;
 
-		fprintf(out, "<line class=\"gap\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", CHART_LEFT, chart.width - CHART_RIGHT, y,
-			y);
+		fprintf(out, "<line class=\"gap\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", CHART_LEFT,
+			chart.width - CHART_RIGHT, y, y);
 	}
 	chart_end(&chart, 0);
 }
 
 static void draw_lines(FILE *out, const struct samples *samples, double seconds, double most, double top)
 {
-	struct chart chart = {.out = out, .width = WIDTH, .height = LINES_HEIGHT, .x_most = seconds, .y_most = most,
-		.y_step = binary_step(most * 2), .y_text = text_bytes, .within = true, .top = top};
+	struct chart chart = {.out = out,
+		.width = WIDTH,
+		.height = LINES_HEIGHT,
+		.x_most = seconds,
+		.y_most = most,
+		.y_step = binary_step(most * 2),
+		.y_text = text_bytes,
+		.within = true,
+		.top = top};
 	double x[2 * SAMPLES_MAX], mapped[2 * SAMPLES_MAX], live[2 * SAMPLES_MAX];
-	struct chart_curve curve = {.css_class = "mapped", .title = "memory that the allocator holds", .x = x, .high = mapped};
+	struct chart_curve curve = {
+		.css_class = "mapped", .title = "memory that the allocator holds", .x = x, .high = mapped};
 
 	for (size_t i = 0; i < samples->count; i++) {
 		/* Steps: a sample holds until the next. */
@@ -327,23 +351,28 @@ static void draw_head(FILE *out, const struct result_frame *frame, double height
 	double x = CHART_LEFT;
 
 	fprintf(out,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" height=\"%.0f\" role=\"img\">\n<style>%s</style>\n"
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" height=\"%.0f\" "
+		"role=\"img\">\n<style>%s</style>\n"
 		"<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n<text class=\"title\" x=\"%d\" y=\"28\">",
 		WIDTH, height, WIDTH, height, style, CHART_LEFT);
 	chart_escape(out, slash ? slash + 1 : frame->trace_name);
-	fprintf(out, ": %s allocations, %s at once, in a pool of %s in pages of %s</text>\n", text_count(count, frame->trace->mallocs),
-		text_bytes(peak, frame->trace->peak_bytes), text_bytes(pool, frame->pool_bytes), text_bytes(page, frame->page_bytes));
+	fprintf(out, ": %s allocations, %s at once, in a pool of %s in pages of %s</text>\n",
+		text_count(count, frame->trace->mallocs), text_bytes(peak, frame->trace->peak_bytes),
+		text_bytes(pool, frame->pool_bytes), text_bytes(page, frame->page_bytes));
 	for (int kind = 0; kind < REGION_KINDS; kind++) {
-		fprintf(out, "<rect class=\"%s\" x=\"%.0f\" y=\"46\" width=\"14\" height=\"14\" rx=\"3\"/><text x=\"%.0f\" y=\"57\">%s</text>\n",
+		fprintf(out,
+			"<rect class=\"%s\" x=\"%.0f\" y=\"46\" width=\"14\" height=\"14\" rx=\"3\"/><text x=\"%.0f\" "
+			"y=\"57\">%s</text>\n",
 			kind_names[kind], x, x + 20, kind_texts[kind]);
 		x += 50 + 6.6 * (double)strlen(kind_texts[kind]);
 	}
 }
 
-static void draw_panel(FILE *out, const struct picture_panel *panel, const struct map *map, double seconds, double most, double top)
+static void draw_panel(
+	FILE *out, const struct picture_panel *panel, const struct map *map, double seconds, double most, double top)
 {
-	fprintf(out, "<text class=\"panel\" x=\"%d\" y=\"%.0f\">%s: %s</text>\n", CHART_LEFT, top + 18, panel->allocator->name,
-		panel->allocator->text);
+	fprintf(out, "<text class=\"panel\" x=\"%d\" y=\"%.0f\">%s: %s</text>\n", CHART_LEFT, top + 18,
+		panel->allocator->name, panel->allocator->text);
 	draw_map(out, map, seconds, top + PANEL_HEAD);
 	draw_lines(out, panel->samples, seconds, most, top + PANEL_HEAD + MAP_HEIGHT - CHART_BOTTOM + 8);
 }

@@ -1,6 +1,6 @@
 /*
- * picture.h - what lay at which address over time, as one SVG that needs nothing else: time to the right, addresses upwards, and under
- * each panel how much was live and mapped. Its colours follow the viewer's choice of light or dark.
+ * picture.h - what lay at which address over time, as one SVG that needs nothing else: time to the right, addresses
+ * upwards, and under each panel how much was live and mapped. Its colours follow the viewer's choice of light or dark.
  */
 #ifndef GPOOL_REPLAY_PICTURE_H
 #define GPOOL_REPLAY_PICTURE_H

@@ -67,7 +67,8 @@ static uint64_t clock_ns(void)
 /* ---- one thread waits for another ---- */
 
 /* `ready` may turn true at any moment, and who makes it so calls player_wake() for this thread. */
-static void player_await(struct play_thread *thread, bool (*ready)(const struct player *player, uint32_t event), uint32_t event)
+static void player_await(
+	struct play_thread *thread, bool (*ready)(const struct player *player, uint32_t event), uint32_t event)
 {
 	struct player *player = thread->player;
 
@@ -128,7 +129,8 @@ static void raise_to(_Atomic uint64_t *peak, uint64_t value)
 {
 	uint64_t seen = atomic_load_explicit(peak, memory_order_relaxed);
 
-	while (seen < value && !atomic_compare_exchange_weak_explicit(peak, &seen, value, memory_order_relaxed, memory_order_relaxed))
+	while (seen < value &&
+		!atomic_compare_exchange_weak_explicit(peak, &seen, value, memory_order_relaxed, memory_order_relaxed))
 		;
 }
 
@@ -142,8 +144,8 @@ static bool malloc_failed(struct play_thread *thread, uint32_t index, int error)
 	else if (error == -ENOMEM)
 		thread->no_memory++;
 	else
-		player_stop(thread->player, error, "event %" PRIu32 ": cannot allocate %" PRIu64 " bytes: %s", index + 1,
-			thread->player->plan->trace->events[index].bytes, gpool_strerror(error));
+		player_stop(thread->player, error, "event %" PRIu32 ": cannot allocate %" PRIu64 " bytes: %s",
+			index + 1, thread->player->plan->trace->events[index].bytes, gpool_strerror(error));
 	return error == -ENOSPC || error == -EDQUOT || error == -ENOMEM;
 }
 
@@ -165,8 +167,8 @@ static void play_malloc(struct play_thread *thread, uint32_t index)
 		if (fill && stream)
 			error = gpool_fill(plan->pool, stream, address, index, fill);
 		if (error)
-			player_stop(player, error, "event %" PRIu32 ": cannot fill %" PRIu64 " bytes: %s", index + 1, fill,
-				gpool_strerror(error));
+			player_stop(player, error, "event %" PRIu32 ": cannot fill %" PRIu64 " bytes: %s", index + 1,
+				fill, gpool_strerror(error));
 	} else if (malloc_failed(thread, index, error)) {
 		address = address_failed;
 	}
@@ -360,7 +362,8 @@ static void player_watch(struct player *player)
 		pthread_mutex_unlock(&player->lock);
 		if (*player->plan->interrupted)
 			player_stop(player, -EINTR, "interrupted");
-		if (player->plan->progress && clock_ns() - shown_ns >= (terminal ? PROGRESS_MS : PROGRESS_PLAIN_MS) * UINT64_C(1000000)) {
+		if (player->plan->progress &&
+			clock_ns() - shown_ns >= (terminal ? PROGRESS_MS : PROGRESS_PLAIN_MS) * UINT64_C(1000000)) {
 			progress_show(player, terminal);
 			shown_ns = clock_ns();
 			shown = true;
@@ -440,7 +443,8 @@ static void rest_free(struct player *player)
 		uint64_t address = player->addresses[i];
 
 		if (trace->events[i].op == MALLOC_OP_MALLOC && address != address_pending && address != address_failed)
-			player->allocator->ops->free(player->allocator, address, player->streams[trace->events[i].stream]);
+			player->allocator->ops->free(
+				player->allocator, address, player->streams[trace->events[i].stream]);
 	}
 }
 

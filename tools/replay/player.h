@@ -1,8 +1,10 @@
 /*
- * player.h - a trace of allocations on an allocator: one thread for each of the trace's, one stream for each of its streams.
+ * player.h - a trace of allocations on an allocator: one thread for each of the trace's, one stream for each of its
+ * streams.
  *
- * A thread does its events in their order. A free waits for its malloc, whoever does that; nothing else is kept between threads, unless
- * the trace is played in order, each event after the one above it. Since what an event waits for stands above it, nobody waits for ever.
+ * A thread does its events in their order. A free waits for its malloc, whoever does that; nothing else is kept between
+ * threads, unless the trace is played in order, each event after the one above it. Since what an event waits for stands
+ * above it, nobody waits for ever.
  */
 #ifndef GPOOL_REPLAY_PLAYER_H
 #define GPOOL_REPLAY_PLAYER_H
@@ -32,11 +34,11 @@ enum { PLAY_ERROR_BYTES = 256 };
 
 struct play_result {
 	uint64_t duration_ns;
-	uint64_t mallocs, frees; /* that succeeded */
+	uint64_t mallocs, frees;                  /* that succeeded */
 	uint64_t no_space, over_quota, no_memory; /* mallocs that failed, by what they returned */
-	uint64_t peak_live;   /* bytes, as asked for */
-	uint64_t peak_mapped; /* bytes that the allocator held */
-	struct allocator_totals end; /* behind the last event */
+	uint64_t peak_live;                       /* bytes, as asked for */
+	uint64_t peak_mapped;                     /* bytes that the allocator held */
+	struct allocator_totals end;              /* behind the last event */
 	uint64_t calls[GPU_CALL_KINDS];
 	uint64_t calls_total;
 	struct latencies malloc_ns, free_ns;

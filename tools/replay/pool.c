@@ -27,8 +27,8 @@ int replay_pool_start(struct replay_pool *pool)
 	/* The device that `host` pretends to be must have that much. */
 	snprintf(memory, sizeof(memory), "%" PRIu64, pool->bytes);
 	setenv("GPOOL_HOST_MEMORY", memory, 0);
-	snprintf(text, sizeof(text), "name=replay,backend=host,size=%" PRIu64 "B,page_size=%" PRIu64 "B,reserved=0", pool->bytes,
-		pool->page_bytes);
+	snprintf(text, sizeof(text), "name=replay,backend=host,size=%" PRIu64 "B,page_size=%" PRIu64 "B,reserved=0",
+		pool->bytes, pool->page_bytes);
 	error = agent_start(&pool->agent, "gpool-replay", program, pools, 1, pool->setting, false);
 	if (error)
 		complain("cannot start '%s': %s", program, strerror(-error));
@@ -55,8 +55,8 @@ int replay_pool_open(struct replay_pool *pool, struct gpool **handle)
 	if (error && !interrupted) {
 		if (!pool->directory)
 			agent_log_tail(&pool->agent, said, sizeof(said));
-		complain("cannot attach to the agent in '%s': %s%s%s", options.directory, gpool_strerror(error), *said ? "; it said:\n" : "",
-			said);
+		complain("cannot attach to the agent in '%s': %s%s%s", options.directory, gpool_strerror(error),
+			*said ? "; it said:\n" : "", said);
 	}
 	return error;
 }

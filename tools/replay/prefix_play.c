@@ -52,7 +52,8 @@ static int play_foresee(struct play *play)
 		return -ENOMEM;
 	memset(play->next, 0xff, trace->node_count * sizeof(*play->next));
 	for (uint32_t r = trace->request_count; r-- > 0;)
-		for (uint32_t i = trace->requests[r].first; i < trace->requests[r].first + trace->requests[r].count; i++) {
+		for (uint32_t i = trace->requests[r].first; i < trace->requests[r].first + trace->requests[r].count;
+			i++) {
 			play->next_of_block[i] = play->next[trace->blocks[i]];
 			play->next[trace->blocks[i]] = r;
 		}
@@ -62,7 +63,10 @@ static int play_foresee(struct play *play)
 
 /* ---- requests ---- */
 
-/* There is room: what can be in the cache behind one request and the blocks of the next one are as many nodes as it has. */
+/*
+ * There is room: what can be in the cache behind one request and the blocks of the next one are as many nodes as it
+ * has.
+ */
 static void block_insert(struct play *play, uint32_t parent, uint32_t block)
 {
 	if (eviction_insert(play->eviction, parent, block, &play->kept[block]))

@@ -1,9 +1,9 @@
 /*
- * prefix_play.h - the requests of a trace through a cache of prefixes with one policy and one size. Only its directory: there is
- * no memory behind it.
+ * prefix_play.h - the requests of a trace through a cache of prefixes with one policy and one size. Only its directory:
+ * there is no memory behind it.
  *
- * A request looks its blocks up in order; they are hits up to the first that is not there. Then all of them are in the cache, and
- * behind the request what is too much is evicted. Nothing is pinned.
+ * A request looks its blocks up in order; they are hits up to the first that is not there. Then all of them are in the
+ * cache, and behind the request what is too much is evicted. Nothing is pinned.
  */
 #ifndef GPOOL_REPLAY_PREFIX_PLAY_H
 #define GPOOL_REPLAY_PREFIX_PLAY_H
@@ -35,7 +35,10 @@ struct prefix_result {
 	uint32_t window_hits[PREFIX_WINDOWS], window_blocks[PREFIX_WINDOWS];
 };
 
-/* prefix_play() - 0, -EINTR, -ENOMEM, -EFBIG (the cache and the longest request together are more nodes than there can be). */
+/*
+ * prefix_play() - 0, -EINTR, -ENOMEM, -EFBIG (the cache and the longest request together are more nodes than there can
+ * be).
+ */
 int prefix_play(const struct prefix_plan *plan, struct prefix_result *result);
 
 /* prefix_rate() - hits of all blocks. */

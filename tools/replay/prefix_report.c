@@ -23,9 +23,10 @@ void prefix_report_print(const struct prefix_report *report)
 {
 	char a[TEXT_BYTES], b[TEXT_BYTES], c[TEXT_BYTES], d[TEXT_BYTES];
 
-	printf("trace  %s: %s requests, %s blocks, %s of them different, %s in the longest request\n\n", report->trace_name,
-		text_count(a, report->trace->request_count), text_count(b, report->trace->block_count),
-		text_count(c, report->trace->node_count), text_count(d, report->trace->longest));
+	printf("trace  %s: %s requests, %s blocks, %s of them different, %s in the longest request\n\n",
+		report->trace_name, text_count(a, report->trace->request_count),
+		text_count(b, report->trace->block_count), text_count(c, report->trace->node_count),
+		text_count(d, report->trace->longest));
 	printf("Share of the blocks that were found, by the size of the cache:\n\n%*s", SIZE_COLUMNS, "blocks");
 	for (int policy = 0; policy < report->policies; policy++)
 		printf(" %*s", VALUE_COLUMNS, eviction_policy_name(result_at(report, 0, policy)->policy));
@@ -96,7 +97,8 @@ static const char style[] =
 	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"
 	".title{font-size:17px;font-weight:600;fill:#1c1d20}.panel{font-size:14px;font-weight:600;fill:#1c1d20}\n"
 	".page{fill:#fcfcfb}.grid{stroke:#dcdcd6;stroke-width:1}.axis{stroke:#5c6068;stroke-width:1}\n"
-	".line{fill:none;stroke-width:2}.lru{stroke:#e0812e}.adaptive{stroke:#2a6db5}.optimum{stroke:#5c6068;stroke-dasharray:4 "
+	".line{fill:none;stroke-width:2}.lru{stroke:#e0812e}.adaptive{stroke:#2a6db5}.optimum{stroke:#5c6068;stroke-"
+	"dasharray:4 "
 	"3}\n"
 	"@media(prefers-color-scheme:dark){text{fill:#a3a7ae}.title,.panel{fill:#e8e8e4}\n"
 	".page{fill:#17181b}.grid{stroke:#34363b}.axis{stroke:#a3a7ae}\n"
@@ -146,7 +148,8 @@ static void draw_panel(const struct prefix_report *report, FILE *out, int size, 
 	fprintf(out, "<text class=\"panel\" x=\"%d\" y=\"%.0f\">%s blocks:", CHART_LEFT, top + 18,
 		text_count(blocks, result_at(report, size, 0)->capacity));
 	for (int policy = 0; policy < report->policies; policy++)
-		fprintf(out, "%s %s %.4f", policy ? "," : "", eviction_policy_name(result_at(report, size, policy)->policy),
+		fprintf(out, "%s %s %.4f", policy ? "," : "",
+			eviction_policy_name(result_at(report, size, policy)->policy),
 			prefix_rate(result_at(report, size, policy)));
 	fputs("</text>\n", out);
 	chart_begin(&chart, "hit rate over time", "blocks that were found");
@@ -187,7 +190,8 @@ int prefix_report_draw(const struct prefix_report *report, FILE *out)
 
 	for (int i = 0; i < report->sizes * report->policies; i++)
 		for (int window = 0; window < PREFIX_WINDOWS; window++)
-			if (report->results[i].window_blocks[window] && window_percent(&report->results[i], window) > most)
+			if (report->results[i].window_blocks[window] &&
+				window_percent(&report->results[i], window) > most)
 				most = window_percent(&report->results[i], window);
 	draw_head(report, out, HEAD + report->sizes * panel_height);
 	for (int size = 0; size < report->sizes; size++)

@@ -1,6 +1,6 @@
 /*
- * prefix_report.h - what came of prefix traces: a table for people, JSON for programs, and a chart of hit rates over time as one
- * SVG that needs nothing else.
+ * prefix_report.h - what came of prefix traces: a table for people, JSON for programs, and a chart of hit rates over
+ * time as one SVG that needs nothing else.
  */
 #ifndef GPOOL_REPLAY_PREFIX_REPORT_H
 #define GPOOL_REPLAY_PREFIX_REPORT_H

@@ -103,7 +103,10 @@ extern const struct verb verbs[]; /* ends with name NULL */
 extern const struct option_spec common_options[];
 extern const char *const code_texts[CODES];
 extern volatile sig_atomic_t interrupted; /* the signal */
-/* interrupts_catch() - set it at SIGINT, SIGTERM and SIGHUP from now on. Until then they end the process: a trace may take long to read, or not end. */
+/*
+ * interrupts_catch() - set it at SIGINT, SIGTERM and SIGHUP from now on. Until then they end the process: a trace may
+ * take long to read, or not end.
+ */
 void interrupts_catch(void);
 
 /* options.c */
@@ -125,7 +128,10 @@ struct number_list {
 bool command_list(const struct command *command, enum option_id id, const char *otherwise, struct number_list *list);
 /* command_block_tokens() - of --tokens: sizes of blocks, powers of two up to 1024. */
 bool command_block_tokens(const struct command *command, const char *otherwise, struct number_list *list);
-/* command_names() - names with commas between, none twice; numbers: their places in `names`, LIST_MAX at most, which NULL ends. */
+/*
+ * command_names() - names with commas between, none twice; numbers: their places in `names`, LIST_MAX at most, which
+ * NULL ends.
+ */
 bool command_names(const struct command *command, enum option_id id, const char *otherwise, const char *const *names,
 	struct number_list *list);
 /* command_factor() - a decimal number, 0.001 to 1000000. */

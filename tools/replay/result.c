@@ -110,7 +110,8 @@ static void latency_rows(const char *what, const struct result *results, int cou
 		for (int i = 0; i < count; i++) {
 			const struct latencies *times = (const void *)((const char *)&results[i].play + member);
 
-			printf(" %*s", VALUE_COLUMNS, nanoseconds(text, s < SHARES ? latencies_percentile(times, shares[s]) : times->most));
+			printf(" %*s", VALUE_COLUMNS,
+				nanoseconds(text, s < SHARES ? latencies_percentile(times, shares[s]) : times->most));
 		}
 		putchar('\n');
 	}
@@ -138,10 +139,10 @@ void result_print(const struct result_frame *frame, const struct result *results
 {
 	char a[TEXT_BYTES], b[TEXT_BYTES], c[TEXT_BYTES];
 
-	printf("trace  %s: %s allocations, %s events, %" PRIu32 " thread%s, %" PRIu32 " stream%s, %s at most at once\n", frame->trace_name,
-		text_count(a, frame->trace->mallocs), text_count(b, frame->trace->count), frame->trace->threads,
-		frame->trace->threads == 1 ? "" : "s", frame->trace->streams, frame->trace->streams == 1 ? "" : "s",
-		text_bytes(c, frame->trace->peak_bytes));
+	printf("trace  %s: %s allocations, %s events, %" PRIu32 " thread%s, %" PRIu32 " stream%s, %s at most at once\n",
+		frame->trace_name, text_count(a, frame->trace->mallocs), text_count(b, frame->trace->count),
+		frame->trace->threads, frame->trace->threads == 1 ? "" : "s", frame->trace->streams,
+		frame->trace->streams == 1 ? "" : "s", text_bytes(c, frame->trace->peak_bytes));
 	if (frame->trace->dropped)
 		printf("       %" PRIu32 " events are left out: it lacks calls\n", frame->trace->dropped);
 	printf("pool   %s in pages of %s\n\n", text_bytes(a, frame->pool_bytes), text_bytes(b, frame->page_bytes));

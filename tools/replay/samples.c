@@ -28,7 +28,8 @@ static void samples_thin(struct samples *samples)
 	for (size_t i = 0; i < samples->count; i += 2) {
 		struct sample *sample = &samples->list[i];
 
-		memmove(samples->regions + regions, samples->regions + sample->first, sample->count * sizeof(*samples->regions));
+		memmove(samples->regions + regions, samples->regions + sample->first,
+			sample->count * sizeof(*samples->regions));
 		sample->first = regions;
 		regions += sample->count;
 		samples->list[kept++] = *sample;
@@ -84,7 +85,8 @@ void samples_take(struct samples *samples, uint64_t time_ns)
 		return; /* somebody is at it */
 	if (samples_due(samples, time_ns) && !samples->error) {
 		sample_add(samples, time_ns);
-		atomic_store_explicit(&samples->next_ns, time_ns - time_ns % samples->step_ns + samples->step_ns, memory_order_relaxed);
+		atomic_store_explicit(&samples->next_ns, time_ns - time_ns % samples->step_ns + samples->step_ns,
+			memory_order_relaxed);
 	}
 	pthread_mutex_unlock(&samples->lock);
 }

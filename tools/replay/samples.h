@@ -1,8 +1,9 @@
 /*
- * samples.h - what lay at which address in the course of a trace: a list of regions at each of up to SAMPLES_MAX moments.
+ * samples.h - what lay at which address in the course of a trace: a list of regions at each of up to SAMPLES_MAX
+ * moments.
  *
- * Memory is bounded: when the lists have grown to SAMPLES_REGIONS_MAX regions in all, every second of them is given up and from then on
- * they are taken half as often.
+ * Memory is bounded: when the lists have grown to SAMPLES_REGIONS_MAX regions in all, every second of them is given up
+ * and from then on they are taken half as often.
  */
 #ifndef GPOOL_REPLAY_SAMPLES_H
 #define GPOOL_REPLAY_SAMPLES_H

@@ -1,14 +1,15 @@
 /*
- * serve.h - requests of a trace served by engine processes on a real agent: what is set, what is counted, and what a process of
- * the run says to another.
+ * serve.h - requests of a trace served by engine processes on a real agent: what is set, what is counted, and what a
+ * process of the run says to another.
  *
- *   serve_run      one run: the agent, the engines, whose turn it is      serve_engine   one engine: queue, steps, preemption
+ *   serve_run      one run: the agent, the engines, whose turn it is      serve_engine   one engine: queue, steps,
+ *                  preemption
  *   serve_job      one request: token ids, contents of its blocks         serve_report   table, JSON, chart
  *   serve_routing  which engine serves a request
  *
- * Time is simulated. An engine computes in steps, each of which takes SERVE_STEP_US, SERVE_PREFILL_US more for each token of a
- * prompt, and SERVE_MOVE_US for each token copied to host memory or back; the engine whose clock is behind all others goes on. So
- * what the pool and the caches do is real, and nothing sleeps.
+ * Time is simulated. An engine computes in steps, each of which takes SERVE_STEP_US, SERVE_PREFILL_US more for each
+ * token of a prompt, and SERVE_MOVE_US for each token copied to host memory or back; the engine whose clock is behind
+ * all others goes on. So what the pool and the caches do is real, and nothing sleeps.
  */
 #ifndef GPOOL_REPLAY_SERVE_H
 #define GPOOL_REPLAY_SERVE_H
@@ -48,7 +49,8 @@ struct serve_setup {
 	uint64_t pool_bytes, page_bytes;
 	uint64_t host_bytes; /* of each engine, for preempted sequences; 0: they are computed again */
 	uint32_t engines;    /* 1..SERVE_ENGINES_MAX */
-	uint64_t idle_ms;    /* of trace time: in every second window the last engine receives no request; 0: no windows */
+	/* of trace time: in every second window the last engine receives no request; 0: no windows */
+	uint64_t idle_ms;
 	uint32_t block_tokens;
 	uint32_t watermark_percent; /* of the pool's blocks */
 	double speed;               /* requests come so many times as fast */
@@ -75,10 +77,10 @@ struct serve_setup {
 	X(missed_blocks) \
 	X(evicted_blocks) /* by the cache itself, to make room */ \
 	X(lost_blocks)    /* the agent took their memory, or that of a block before them */ \
-	X(shared_blocks) /* given to the pool */ \
-	X(failed_shares) /* the pool had no room for more objects, or no memory */ \
-	X(preempted)     /* to be computed again */ \
-	X(offloaded)     /* to host memory */ \
+	X(shared_blocks)  /* given to the pool */ \
+	X(failed_shares)  /* the pool had no room for more objects, or no memory */ \
+	X(preempted)      /* to be computed again */ \
+	X(offloaded)      /* to host memory */ \
 	X(resumed) \
 	X(waits)          /* requests that came when there was no memory */ \
 	X(wait_us)        /* of those together, up to their admission */ \
@@ -154,7 +156,8 @@ struct serve_result {
 };
 
 /*
- * serve_engine_of() - return the engine that serves a request: all take turns; while the last one is idle, the others do.
+ * serve_engine_of() - return the engine that serves a request: all take turns; while the last one is idle, the others
+ * do.
  * serve_next()      - return the first request of an engine, from `request` on; request_count: there is none.
  */
 uint32_t serve_engine_of(const struct serve_setup *setup, uint32_t request);
@@ -166,7 +169,10 @@ uint32_t serve_next(const struct serve_setup *setup, uint32_t engine, uint32_t r
  */
 int serve_run(const struct serve_setup *setup, struct serve_result *result);
 
-/* serve_engine() - the whole of an engine's process, up to its exit status. `directory`: of the agent; `channel`: to the run. */
+/*
+ * serve_engine() - the whole of an engine's process, up to its exit status. `directory`: of the agent; `channel`: to
+ * the run.
+ */
 int serve_engine(const struct serve_setup *setup, uint32_t index, const char *directory, int channel);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * serve_engine.c - one engine: a process with a session and a KV cache of its own, which serves its share of the requests in
- * steps, as engines with continuous batching do.
+ * serve_engine.c - one engine: a process with a session and a KV cache of its own, which serves its share of the
+ * requests in steps, as engines with continuous batching do.
  *
- * A step resumes what was preempted, admits requests in their order while there is memory, gives each running sequence whose
- * prompt is computed one token more, and computes parts of prompts. What finds no block preempts the cache's choice of a
- * sequence.
+ * A step resumes what was preempted, admits requests in their order while there is memory, gives each running sequence
+ * whose prompt is computed one token more, and computes parts of prompts. What finds no block preempts the cache's
+ * choice of a sequence.
  */
 #include "tools/replay/serve_engine.h"
 
@@ -32,8 +32,8 @@ enum {
 int engine_fail(struct serve_engine *engine, int error, const char *what, uint32_t request)
 {
 	if (!*engine->answer.text)
-		snprintf(engine->answer.text, SERVE_TEXT_BYTES, "cannot %s for request %" PRIu32 ": %s", what, request + 1,
-			gpool_strerror(error));
+		snprintf(engine->answer.text, SERVE_TEXT_BYTES, "cannot %s for request %" PRIu32 ": %s", what,
+			request + 1, gpool_strerror(error));
 	return error;
 }
 
@@ -132,11 +132,11 @@ static void statistics_take(struct serve_engine *engine)
 	struct serve_answer *answer = &engine->answer;
 
 	gpool_kv_statistics(engine->kv, &now);
-	answer->used_pages =
-		(uint32_t)(((uint64_t)(now.used_blocks + now.pool_blocks) * engine->memory.block_bytes + page_bytes - 1) /
-			   page_bytes);
+	answer->used_pages = (uint32_t)(((uint64_t)(now.used_blocks + now.pool_blocks) * engine->memory.block_bytes +
+						page_bytes - 1) /
+		page_bytes);
 	answer->lent_pages = gpool_page_count(engine->pool) -
-			     atomic_load_explicit(&pool_view(engine->pool)->header->state_pages[PAGE_FREE], memory_order_relaxed);
+		atomic_load_explicit(&pool_view(engine->pool)->header->state_pages[PAGE_FREE], memory_order_relaxed);
 	answer->counts[SERVE_hit_blocks] = now.prefix_hits;
 	answer->counts[SERVE_missed_blocks] = now.prefix_misses;
 	answer->counts[SERVE_evicted_blocks] = now.prefix_evicted;
@@ -183,8 +183,8 @@ static int step(struct serve_engine *engine)
 		return error;
 	*count_of(engine, SERVE_steps) += engine->answer.went;
 	if (engine->job_count || engine->answer.went)
-		engine->answer.clock_us +=
-			SERVE_STEP_US + (uint64_t)engine->prefilled * SERVE_PREFILL_US + (uint64_t)engine->moved * SERVE_MOVE_US;
+		engine->answer.clock_us += SERVE_STEP_US + (uint64_t)engine->prefilled * SERVE_PREFILL_US +
+			(uint64_t)engine->moved * SERVE_MOVE_US;
 	else if (has_come(engine, engine->next))
 		engine->answer.clock_us += SERVE_STEP_US;
 	error = requests_finish(engine);
@@ -210,8 +210,8 @@ static struct gpool_kv_options options_of(const struct serve_engine *engine)
 	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;
 	uint64_t blocks, longest = 1;
 
-	options.shape =
-		(struct gpool_kv_shape){SERVE_LAYERS, SERVE_KV_HEADS, SERVE_HEAD_SIZE, SERVE_DTYPE_BYTES, setup->block_tokens};
+	options.shape = (struct gpool_kv_shape){
+		SERVE_LAYERS, SERVE_KV_HEADS, SERVE_HEAD_SIZE, SERVE_DTYPE_BYTES, setup->block_tokens};
 	blocks = setup->pool_bytes / ((uint64_t)SERVE_TOKEN_BYTES * setup->block_tokens);
 	blocks = blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
 	for (uint32_t i = 0; i < setup->trace->request_count; i++)
@@ -232,7 +232,10 @@ static struct gpool_kv_options options_of(const struct serve_engine *engine)
 	return options;
 }
 
-/* As engines do before they serve: all rows of the device's tables get their pages, which later steps need not look for. */
+/*
+ * As engines do before they serve: all rows of the device's tables get their pages, which later steps need not look
+ * for.
+ */
 static int tables_warm(struct serve_engine *engine)
 {
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;

@@ -1,6 +1,6 @@
 /*
- * serve_engine.h - the inside of an engine: serve_engine.c computes in steps, serve_requests.c decides which requests have
- * memory.
+ * serve_engine.h - the inside of an engine: serve_engine.c computes in steps, serve_requests.c decides which requests
+ * have memory.
  */
 #ifndef GPOOL_REPLAY_SERVE_ENGINE_H
 #define GPOOL_REPLAY_SERVE_ENGINE_H

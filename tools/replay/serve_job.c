@@ -82,7 +82,8 @@ static uint32_t mark_check(const struct mark *mark)
 }
 
 /* The blocks of a job: the marks at both ends of one of them. */
-static int marks_of(const struct serve_job *job, const struct serve_memory *memory, uint32_t block, volatile struct mark *ends[2])
+static int marks_of(
+	const struct serve_job *job, const struct serve_memory *memory, uint32_t block, volatile struct mark *ends[2])
 {
 	const int32_t *blocks = NULL;
 	uint64_t address = 0;
@@ -176,8 +177,8 @@ int serve_job_verify(
 		}
 		if (counts[SERVE_wrong_blocks]++ == 0)
 			snprintf(wrong, SERVE_TEXT_BYTES,
-				"block %" PRIu32 " of request %" PRIu32 " does not contain what these tokens come to", block,
-				job->request + 1);
+				"block %" PRIu32 " of request %" PRIu32 " does not contain what these tokens come to",
+				block, job->request + 1);
 	}
 	return 0;
 }

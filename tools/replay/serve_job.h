@@ -1,9 +1,9 @@
 /*
  * serve_job.h - one request in an engine: the ids of its tokens, which the trace decides, and what its blocks contain.
  *
- * A block begins with a mark, which says what all ids up to its last token come to and who wrote it; one that is full ends with
- * the same mark. So a block that is not the right one for these tokens, or was copied in part, is found. On the host back end the
- * CPU writes and reads device addresses.
+ * A block begins with a mark, which says what all ids up to its last token come to and who wrote it; one that is full
+ * ends with the same mark. So a block that is not the right one for these tokens, or was copied in part, is found. On
+ * the host back end the CPU writes and reads device addresses.
  */
 #ifndef GPOOL_REPLAY_SERVE_JOB_H
 #define GPOOL_REPLAY_SERVE_JOB_H
@@ -43,14 +43,18 @@ struct serve_memory {
 	uint32_t block_tokens;
 	uint64_t block_bytes;
 	uint32_t writer;
-	uint64_t corrupt; /* so many full blocks from now one gets a wrong mark, so that a test sees it found; 0: none */
+	/* so many full blocks from now one gets a wrong mark, so that a test sees it found; 0: none */
+	uint64_t corrupt;
 };
 
 /* serve_job_found() - so many of its first tokens are there. serve_job_restart() - none is any more. */
 void serve_job_found(struct serve_job *job, const struct serve_memory *memory, uint32_t tokens);
 void serve_job_restart(struct serve_job *job);
 
-/* serve_job_compute() - so many tokens more: marks of their blocks. 0, or what gpool_kv_table() and gpool_kv_address() say. */
+/*
+ * serve_job_compute() - so many tokens more: marks of their blocks. 0, or what gpool_kv_table() and gpool_kv_address()
+ * say.
+ */
 int serve_job_compute(struct serve_job *job, struct serve_memory *memory, uint32_t tokens);
 
 /*
@@ -59,7 +63,7 @@ int serve_job_compute(struct serve_job *job, struct serve_memory *memory, uint32
  * @others: receives how many another engine wrote
  * @wrong:  [SERVE_TEXT_BYTES] receives the first wrong one in words; else it is not touched
  */
-int serve_job_verify(
-	const struct serve_job *job, const struct serve_memory *memory, uint64_t *counts, uint32_t *others, char *wrong);
+int serve_job_verify(const struct serve_job *job, const struct serve_memory *memory, uint64_t *counts, uint32_t *others,
+	char *wrong);
 
 #endif

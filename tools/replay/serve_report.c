@@ -65,15 +65,15 @@ static void head_print(const struct serve_report *report)
 		text_count(c, trace_tokens(setup->trace, true)));
 	printf("engines  %" PRIu32 "%s on a pool of %s, which is %s pages of %s or %s tokens\n", setup->engines,
 		setup->engines > 1 ? setup->apart ? ", each for itself," : ", which share blocks," : "",
-		text_bytes(a, setup->pool_bytes), text_count(b, report->results->pool_pages), text_bytes(c, setup->page_bytes),
-		text_count(d, setup->pool_bytes / SERVE_TOKEN_BYTES));
+		text_bytes(a, setup->pool_bytes), text_count(b, report->results->pool_pages),
+		text_bytes(c, setup->page_bytes), text_count(d, setup->pool_bytes / SERVE_TOKEN_BYTES));
 	if (setup->host_bytes)
 		printf("         host memory for what is preempted: %s each\n", text_bytes(e, setup->host_bytes));
-	printf("\n%-11s %5s %9s %-8s %6s %6s %9s %9s %6s %8s %6s %6s %10s %10s %8s %8s\n", "growth", "block", "watermark",
-		"policy", "found", "others", "preempted", "offloaded", "waits", "wait", "pages", "mean", "recomputed", "moved",
-		"first", "all");
-	printf("%-11s %5s %9s %-8s %6s %6s %9s %9s %6s %8s %6s %6s %10s %10s %8s %8s\n", "", "", "", "", "", "", "", "", "", "s",
-		"peak", "", "tokens", "", "token s", "s");
+	printf("\n%-11s %5s %9s %-8s %6s %6s %9s %9s %6s %8s %6s %6s %10s %10s %8s %8s\n", "growth", "block",
+		"watermark", "policy", "found", "others", "preempted", "offloaded", "waits", "wait", "pages", "mean",
+		"recomputed", "moved", "first", "all");
+	printf("%-11s %5s %9s %-8s %6s %6s %9s %9s %6s %8s %6s %6s %10s %10s %8s %8s\n", "", "", "", "", "", "", "", "",
+		"", "s", "peak", "", "tokens", "", "token s", "s");
 }
 
 static void run_print(const struct serve_setup *setup, const struct serve_result *result)
@@ -84,12 +84,14 @@ static void run_print(const struct serve_setup *setup, const struct serve_result
 	snprintf(watermark, sizeof(watermark), "%" PRIu32 " %%", setup->watermark_percent);
 	printf("%-11s %5" PRIu32 " %9s %-8s %6.4f %6.4f %9" PRIu64 " %9" PRIu64 " %6s %8.2f %6" PRIu32
 	       " %6.0f %10s %10s %8.2f %8.0f\n",
-		serve_growths[setup->growth], setup->block_tokens, watermark, serve_policies[setup->adaptive], hit_rate(counts),
+		serve_growths[setup->growth], setup->block_tokens, watermark, serve_policies[setup->adaptive],
+		hit_rate(counts),
 		ratio(counts[SERVE_hit_blocks_of_others], counts[SERVE_hit_blocks] + counts[SERVE_missed_blocks]),
 		counts[SERVE_preempted], counts[SERVE_offloaded], text_count(waits, counts[SERVE_waits]),
 		ratio(counts[SERVE_wait_us], counts[SERVE_waits]) / 1e6, result->peak_pages, result->mean_pages,
 		text_count(recomputed, counts[SERVE_recomputed_tokens]), text_bytes(moved, moved_bytes(counts)),
-		ratio(counts[SERVE_first_token_us], counts[SERVE_first_tokens]) / 1e6, (double)result->duration_us / 1e6);
+		ratio(counts[SERVE_first_token_us], counts[SERVE_first_tokens]) / 1e6,
+		(double)result->duration_us / 1e6);
 }
 
 /* One line for each run. The goal: the other engines use what an idle engine does not need like memory of their own. */
@@ -103,10 +105,12 @@ static void comparison_print(const struct serve_report *report)
 		const struct serve_result *result = &report->results[i];
 
 		printf("%-11s %5" PRIu32 " %7" PRIu32 " %% %-8s %" PRIu32
-		       " engines / one engine = %.4f / %.4f = %.3f, goal %.2f; engine %" PRIu32 " idle for %.0f %% of the time\n",
-			serve_growths[setup->growth], setup->block_tokens, setup->watermark_percent, serve_policies[setup->adaptive],
-			setup->engines, hit_rate(result->counts), hit_rate(report->one_engine[i].counts), rate_ratio(report, i),
-			GOAL_RATIO, setup->engines - 1, 100 * idle_share(setup, result));
+		       " engines / one engine = %.4f / %.4f = %.3f, goal %.2f; engine %" PRIu32
+		       " idle for %.0f %% of the time\n",
+			serve_growths[setup->growth], setup->block_tokens, setup->watermark_percent,
+			serve_policies[setup->adaptive], setup->engines, hit_rate(result->counts),
+			hit_rate(report->one_engine[i].counts), rate_ratio(report, i), GOAL_RATIO, setup->engines - 1,
+			100 * idle_share(setup, result));
 	}
 }
 
@@ -126,8 +130,8 @@ static void foot_print(const struct serve_report *report)
 		wrong += counts[SERVE_wrong_blocks];
 	}
 	if (report->model_blocks)
-		printf("\nA cache that had all of the pool would find lru %.4f, adaptive %.4f, with foresight %.4f (in %s blocks "
-		       "of the trace).\n",
+		printf("\nA cache that had all of the pool would find lru %.4f, adaptive %.4f, with foresight %.4f (in "
+		       "%s blocks of the trace).\n",
 			report->model_rates[SERVE_MODEL_LRU], report->model_rates[SERVE_MODEL_ADAPTIVE],
 			report->model_rates[SERVE_MODEL_OPTIMUM], text_count(a, report->model_blocks));
 	printf("\n%s of %s requests finished", text_count(a, finished), text_count(b, requests));
@@ -161,7 +165,8 @@ static cJSON *engine_json(const struct serve_engine_result *engine)
 
 	cJSON_AddNumberToObject(object, "process", engine->pid);
 	cJSON_AddNumberToObject(object, "peak_pages", engine->peak_pages);
-	cJSON_AddNumberToObject(object, "mean_pages", engine->clock_us ? engine->page_us / (double)engine->clock_us : 0);
+	cJSON_AddNumberToObject(
+		object, "mean_pages", engine->clock_us ? engine->page_us / (double)engine->clock_us : 0);
 	counts_json(object, engine->counts);
 	if (engine->failed)
 		cJSON_AddStringToObject(object, "failed", engine->text);
@@ -290,8 +295,7 @@ static void panel_draw(const struct serve_report *report, FILE *out, int run, do
 
 	fprintf(out,
 		"<text class=\"panel\" x=\"%d\" y=\"%.0f\">%s, blocks of %" PRIu32 " tokens, watermark %" PRIu32
-		" %%, %s: found %.4f, "
-		"%" PRIu64 " preempted</text>\n",
+		" %%, %s: found %.4f, %" PRIu64 " preempted</text>\n",
 		CHART_LEFT, top + 18, serve_growths[setup->growth], setup->block_tokens, setup->watermark_percent,
 		serve_policies[setup->adaptive], hit_rate(result->counts),
 		result->counts[SERVE_preempted] + result->counts[SERVE_offloaded]);
@@ -303,8 +307,11 @@ static void panel_draw(const struct serve_report *report, FILE *out, int run, do
 		snprintf(css_class, sizeof(css_class), "engine%" PRIu32, i % COLOURS);
 		snprintf(title, sizeof(title), "engine %" PRIu32, i);
 		chart_line(&chart,
-			&(struct chart_curve){
-				.css_class = css_class, .title = title, .x = curve->x, .high = curve->y, .count = curve->count});
+			&(struct chart_curve){.css_class = css_class,
+				.title = title,
+				.x = curve->x,
+				.high = curve->y,
+				.count = curve->count});
 	}
 	chart_end(&chart, 1);
 }
@@ -321,11 +328,12 @@ int serve_report_draw(const struct serve_report *report, FILE *out)
 		"<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n<text class=\"title\" x=\"%d\" y=\"28\">",
 		WIDTH, height, WIDTH, height, style, CHART_LEFT);
 	chart_escape(out, slash ? slash + 1 : report->trace_name);
-	fprintf(out, ": pages in use by each engine, of a pool of %s</text>\n", text_bytes(pool, report->setups->pool_bytes));
+	fprintf(out, ": pages in use by each engine, of a pool of %s</text>\n",
+		text_bytes(pool, report->setups->pool_bytes));
 	for (uint32_t i = 0; i < report->setups->engines; i++)
 		fprintf(out,
-			"<line class=\"line engine%" PRIu32 "\" x1=\"%" PRIu32 "\" x2=\"%" PRIu32 "\" y1=\"53\" y2=\"53\"/>"
-			"<text x=\"%" PRIu32 "\" y=\"57\">%" PRIu32 "</text>\n",
+			"<line class=\"line engine%" PRIu32 "\" x1=\"%" PRIu32 "\" x2=\"%" PRIu32
+			"\" y1=\"53\" y2=\"53\"/><text x=\"%" PRIu32 "\" y=\"57\">%" PRIu32 "</text>\n",
 			i % COLOURS, CHART_LEFT + i * 56, CHART_LEFT + i * 56 + 24, CHART_LEFT + i * 56 + 30, i);
 	for (int i = 0; i < report->count; i++)
 		panel_draw(report, out, i, HEAD + i * panel_height);

@@ -1,6 +1,6 @@
 /*
- * serve_report.h - what came of runs with engines: a table for people, JSON for programs, and a chart of pages over time as one
- * SVG that needs nothing else.
+ * serve_report.h - what came of runs with engines: a table for people, JSON for programs, and a chart of pages over
+ * time as one SVG that needs nothing else.
  */
 #ifndef GPOOL_REPLAY_SERVE_REPORT_H
 #define GPOOL_REPLAY_SERVE_REPORT_H
@@ -17,7 +17,8 @@ struct serve_report {
 	const struct serve_result *results;
 	const struct serve_result *one_engine; /* [count] of the same setups with one engine; NULL: not run */
 	int count;
-	/* What a cache of all of the pool and nothing else would find, in the trace's own blocks; blocks 0: the trace has none.
+	/* What a cache of all of the pool and nothing else would find, in the trace's own blocks; blocks 0: the trace
+	 * has none.
 	 */
 	uint32_t model_blocks;
 	double model_rates[SERVE_MODELS];

@@ -177,8 +177,8 @@ static uint32_t estimate(const struct serve_engine *engine, const struct serve_j
 
 /*
  * gpool_kv_allocate() leaves the watermark of block numbers, and pages may go elsewhere: so it is looked at before, as
- * gpool_kv_can_allocate() tells it. Not where several engines use the pool: what others do not use at the moment is memory too,
- * and not told.
+ * gpool_kv_can_allocate() tells it. Not where several engines use the pool: what others do not use at the moment is
+ * memory too, and not told.
  */
 static bool leaves_watermark(struct serve_engine *engine, uint32_t tokens, const struct gpool_kv_prefix *prefix)
 {
@@ -203,7 +203,8 @@ static int job_allocate(struct serve_engine *engine, struct serve_job *job, uint
 	request.owner_id = job->request;
 	prefix.ids = job->ids;
 	prefix.count = job->prompt - 1; /* the last one is computed in any case */
-	if (!leaves_watermark(engine, request.estimated_tokens > job->prompt ? request.estimated_tokens : job->prompt, &prefix))
+	if (!leaves_watermark(
+		    engine, request.estimated_tokens > job->prompt ? request.estimated_tokens : job->prompt, &prefix))
 		return -ENOSPC;
 	error = gpool_kv_prefix_allocate(engine->kv, &request, &prefix, &job->sequence, found);
 	if (error == -EFBIG && request.estimated_tokens) {

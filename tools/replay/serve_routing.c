@@ -1,13 +1,14 @@
 /*
  * serve_routing.c - see serve.h. Requests are dealt out in turn, without regard to what an engine has cached. With idle
- * windows the last engine receives requests only in windows 0, 2, 4... of trace time, and the other engines all requests of
- * windows 1, 3, 5...
+ * windows the last engine receives requests only in windows 0, 2, 4... of trace time, and the other engines all
+ * requests of windows 1, 3, 5...
  */
 #include "tools/replay/serve.h"
 
 static bool is_idle_window(const struct serve_setup *setup, uint32_t request)
 {
-	return setup->idle_ms && setup->engines > 1 && setup->trace->requests[request].time_ms / setup->idle_ms % 2 == 1;
+	return setup->idle_ms && setup->engines > 1 &&
+		setup->trace->requests[request].time_ms / setup->idle_ms % 2 == 1;
 }
 
 uint32_t serve_engine_of(const struct serve_setup *setup, uint32_t request)

@@ -1,8 +1,8 @@
 /*
  * serve_run.c - one run: an agent, engines as processes, and whose turn it is.
  *
- * The engine whose simulated clock is behind all others does its step while they wait, so a run is the same each time. One that
- * dies is left out from then on, and told; the others go on.
+ * The engine whose simulated clock is behind all others does its step while they wait, so a run is the same each time.
+ * One that dies is left out from then on, and told; the others go on.
  */
 #include "tools/replay/serve.h"
 
@@ -24,8 +24,9 @@
 
 enum {
 	ANSWER_MS = 120000, /* of a step, also on a machine that is busy */
-	STUCK_TURNS = 2000, /* so many of anybody in a row in which nothing was computed: what the agent may still do is done */
-	PROGRESS_MS = 250,  /* on a terminal; elsewhere a line each: */
+	/* so many of anybody in a row in which nothing was computed: what the agent may still do is done */
+	STUCK_TURNS = 2000,
+	PROGRESS_MS = 250, /* on a terminal; elsewhere a line each: */
 	PROGRESS_PLAIN_MS = 2000,
 };
 
@@ -130,8 +131,9 @@ static void progress_show(struct run *run)
 		if (run->parts[i].answer.clock_us > clock_us)
 			clock_us = run->parts[i].answer.clock_us;
 	}
-	fprintf(stderr, "%s%s of %s requests, %.0f simulated seconds%s", run->terminal ? "\r\033[K" : "", text_count(now, done),
-		text_count(all, run->setup->trace->request_count), (double)clock_us / 1e6, run->terminal ? "" : "\n");
+	fprintf(stderr, "%s%s of %s requests, %.0f simulated seconds%s", run->terminal ? "\r\033[K" : "",
+		text_count(now, done), text_count(all, run->setup->trace->request_count), (double)clock_us / 1e6,
+		run->terminal ? "" : "\n");
 	run->shown = true;
 	run->shown_ns = now_ns;
 }

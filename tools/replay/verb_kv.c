@@ -1,6 +1,6 @@
 /*
- * verb_kv.c - gpool-replay kv: prefixes of prompts through caches of several sizes, with several policies. With --engines it is
- * verb_kv_engines.c.
+ * verb_kv.c - gpool-replay kv: prefixes of prompts through caches of several sizes, with several policies. With
+ * --engines it is verb_kv_engines.c.
  */
 #include "tools/replay/replay.h"
 
@@ -37,7 +37,8 @@ static bool policies_read(const struct command *command, struct replay *replay)
 		return false;
 	replay->policy_count = list.count;
 	for (int i = 0; i < list.count; i++)
-		replay->policies[i] = list.numbers[i] == 2 ? &prefix_optimum : eviction_policy_named(names[list.numbers[i]]);
+		replay->policies[i] =
+			list.numbers[i] == 2 ? &prefix_optimum : eviction_policy_named(names[list.numbers[i]]);
 	return true;
 }
 
@@ -46,8 +47,9 @@ static bool replay_read(const struct command *command, struct replay *replay)
 	replay->chart = command->values[OPTION_CHART];
 	replay->sizes = (struct number_list){.least = 1, .most = PREFIX_CAPACITY_MAX};
 	return command_json(command, &replay->json) &&
-	       command_list(command, OPTION_BLOCKS, "1000,2000,5000,10000,20000", &replay->sizes) &&
-	       policies_read(command, replay) && command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &replay->limit);
+		command_list(command, OPTION_BLOCKS, "1000,2000,5000,10000,20000", &replay->sizes) &&
+		policies_read(command, replay) &&
+		command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &replay->limit);
 }
 
 /* ---- the way through ---- */
@@ -98,7 +100,8 @@ static int replay_all(const struct command *command, struct replay *replay)
 		plan.policy = replay->policies[i % replay->policy_count];
 		error = prefix_play(&plan, &replay->results[i]);
 		if (error == -EFBIG)
-			complain("a cache of %" PRIu32 " blocks and a request of %" PRIu32 " are together more than %" PRIu32,
+			complain("a cache of %" PRIu32 " blocks and a request of %" PRIu32
+				 " are together more than %" PRIu32,
 				plan.capacity, replay->trace.longest, (uint32_t)EVICTION_NODES_MAX);
 		else if (error && error != -EINTR)
 			complain("cannot replay with %" PRIu32 " blocks: %s", plan.capacity, strerror(-error));
@@ -146,10 +149,12 @@ free_replay:
 int kv_run(const struct command *command)
 {
 	static const enum option_id of_model[] = {OPTION_BLOCKS, OPTIONS},
-				    of_engines[] = {OPTION_TOKENS, OPTION_GROWTH, OPTION_WATERMARK, OPTION_OFFLOAD, OPTION_APART,
-					    OPTION_IDLE, OPTION_SPEED, OPTION_POOL_SIZE, OPTION_PAGE_SIZE, OPTION_CORRUPT, OPTIONS};
+				    of_engines[] = {OPTION_TOKENS, OPTION_GROWTH, OPTION_WATERMARK, OPTION_OFFLOAD,
+					    OPTION_APART, OPTION_IDLE, OPTION_SPEED, OPTION_POOL_SIZE, OPTION_PAGE_SIZE,
+					    OPTION_CORRUPT, OPTIONS};
 
 	if (command->values[OPTION_ENGINES])
-		return is_for(command, of_model, "is for the model, without --engines") ? kv_engines_run(command) : CODE_USAGE;
+		return is_for(command, of_model, "is for the model, without --engines") ? kv_engines_run(command)
+											: CODE_USAGE;
 	return is_for(command, of_engines, "is for engines (--engines)") ? model_run(command) : CODE_USAGE;
 }

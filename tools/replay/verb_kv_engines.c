@@ -1,4 +1,7 @@
-/* verb_kv_engines.c - gpool-replay kv --engines: requests served by engines, a run for each combination of what is given. */
+/*
+ * verb_kv_engines.c - gpool-replay kv --engines: requests served by engines, a run for each combination of what is
+ * given.
+ */
 #include "tools/replay/replay.h"
 
 #include "tools/lib/request_trace.h"
@@ -29,8 +32,8 @@ struct serving {
 static bool pool_read(const struct command *command, struct serve_setup *setup)
 {
 	return command_size(command, OPTION_POOL_SIZE, UINT64_C(1) << 30, &setup->pool_bytes) &&
-	       command_page_size(command, UINT64_C(1) << 20, &setup->page_bytes) &&
-	       command_size(command, OPTION_OFFLOAD, 0, &setup->host_bytes);
+		command_page_size(command, UINT64_C(1) << 20, &setup->page_bytes) &&
+		command_size(command, OPTION_OFFLOAD, 0, &setup->host_bytes);
 }
 
 static bool serving_read(const struct command *command, struct serving *serving)
@@ -39,9 +42,10 @@ static bool serving_read(const struct command *command, struct serving *serving)
 	uint64_t engines, idle_s;
 
 	serving->watermarks = (struct number_list){.least = 0, .most = 50};
-	if (!command_json(command, &serving->json) || !command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &serving->limit) ||
-		!command_number(command, OPTION_ENGINES, 1, SERVE_ENGINES_MAX, 1, &engines) || !pool_read(command, base) ||
-		!command_number(command, OPTION_IDLE, 1, IDLE_S_MAX, 0, &idle_s) ||
+	if (!command_json(command, &serving->json) ||
+		!command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &serving->limit) ||
+		!command_number(command, OPTION_ENGINES, 1, SERVE_ENGINES_MAX, 1, &engines) ||
+		!pool_read(command, base) || !command_number(command, OPTION_IDLE, 1, IDLE_S_MAX, 0, &idle_s) ||
 		!command_number(command, OPTION_CORRUPT, 1, UINT64_MAX - 9, 0, &base->corrupt) ||
 		!command_factor(command, OPTION_SPEED, 1, &base->speed) ||
 		!command_block_tokens(command, "16", &serving->tokens) ||
@@ -181,7 +185,8 @@ static bool has_failed(const struct serve_report *report)
 {
 	for (int i = 0; i < report->count; i++)
 		for (uint32_t engine = 0; engine < report->setups[i].engines; engine++)
-			if (report->results[i].engines[engine].failed || (report->one_engine && report->one_engine[i].engines[0].failed))
+			if (report->results[i].engines[engine].failed ||
+				(report->one_engine && report->one_engine[i].engines[0].failed))
 				return true;
 	return false;
 }
@@ -191,8 +196,8 @@ static int setup_run(
 {
 	if (setup->progress)
 		fprintf(stderr, "run %d of %d: %s, blocks of %u tokens, watermark %u %%, %s, engines: %u\n", index + 1,
-			serving->report.count, serve_growths[setup->growth], setup->block_tokens, setup->watermark_percent,
-			serve_policies[setup->adaptive], setup->engines);
+			serving->report.count, serve_growths[setup->growth], setup->block_tokens,
+			setup->watermark_percent, serve_policies[setup->adaptive], setup->engines);
 	return serve_run(setup, result);
 }
 

@@ -1,6 +1,6 @@
 /*
- * verb_lora.c - gpool-replay lora: requests that bring LoRA adapters, served with several strategies at several rates of arrival,
- * in simulated time.
+ * verb_lora.c - gpool-replay lora: requests that bring LoRA adapters, served with several strategies at several rates
+ * of arrival, in simulated time.
  */
 #include "tools/replay/replay.h"
 
@@ -19,15 +19,16 @@
 enum {
 	PROGRESS_MS = 100,
 	PROGRESS_PLAIN_MS = 5000, /* where lines stay */
-	SPEED_STEPS = 14,         /* halvings until the rate of arrivals is right: a ten thousandth of where the search began */
+	/* halvings until the rate of arrivals is right: a ten thousandth of where the search began */
+	SPEED_STEPS = 14,
 };
 
 static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 	{
 		.name = "fifo",
-		.text = "in order of arrival: who waits for its adapter holds up all behind it, while what runs goes on, and the "
-			"adapters of all for "
-			"whom there would be room are loaded at once; the least recently used adapter goes",
+		.text = "in order of arrival: who waits for its adapter holds up all behind it, while what runs goes "
+			"on, and the adapters of all for whom there would be room are loaded at once; the least "
+			"recently used adapter goes",
 		.order = LORA_IN_ORDER,
 		.lru = true,
 	},
@@ -39,7 +40,8 @@ static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 	},
 	{
 		.name = "resident",
-		.text = "requests whose adapter is resident start first, within the bound; the adapter with the lowest worth is evicted",
+		.text = "requests whose adapter is resident start first, within the bound; the adapter with the lowest "
+			"worth is evicted",
 		.order = LORA_RESIDENT_FIRST,
 	},
 	{
@@ -87,9 +89,11 @@ static bool popularity_read(const struct command *command, struct lora_recipe *r
 	const char *text = command->values[OPTION_POPULARITY] ? command->values[OPTION_POPULARITY] : "zipf:1.0";
 
 	recipe->zipf = !strncmp(text, "zipf:", 5);
-	return (decimal(recipe->zipf ? text + 5 : text, '\0', 10, &recipe->exponent) && (recipe->zipf || recipe->exponent > 0)) ||
-	       option_refuse(command, OPTION_POPULARITY,
-		       "is neither an exponent above 0, such as 0.1, nor zipf: and an exponent, such as zipf:1.0; 10 at most");
+	return (decimal(recipe->zipf ? text + 5 : text, '\0', 10, &recipe->exponent) &&
+		       (recipe->zipf || recipe->exponent > 0)) ||
+		option_refuse(command, OPTION_POPULARITY,
+			"is neither an exponent above 0, such as 0.1, nor zipf: and an exponent, such as zipf:1.0; 10 "
+			"at most");
 }
 
 static bool gamma_read(const struct command *command, struct lora_recipe *recipe)
@@ -98,11 +102,12 @@ static bool gamma_read(const struct command *command, struct lora_recipe *recipe
 
 	if (!text)
 		return true;
-	return (comma && decimal(text, ',', 1e5, &recipe->gamma_rate) && decimal(comma + 1, '\0', 100, &recipe->gamma_cv) &&
-		       recipe->gamma_rate >= 0.001 && recipe->gamma_cv >= 0.01) ||
-	       option_refuse(command, OPTION_GAMMA,
-		       "is not RATE,CV, such as 2.5,1: requests a second from 0.001 to 100000, and what they vary by, from 0.01 "
-		       "to 100");
+	return (comma && decimal(text, ',', 1e5, &recipe->gamma_rate) &&
+		       decimal(comma + 1, '\0', 100, &recipe->gamma_cv) && recipe->gamma_rate >= 0.001 &&
+		       recipe->gamma_cv >= 0.01) ||
+		option_refuse(command, OPTION_GAMMA,
+			"is not RATE,CV, such as 2.5,1: requests a second from 0.001 to 100000, and what they vary by, "
+			"from 0.01 to 100");
 }
 
 static bool costs_read(const struct command *command, struct lora_costs *costs)
@@ -111,8 +116,8 @@ static bool costs_read(const struct command *command, struct lora_costs *costs)
 		const char *name;
 		double *value;
 	} all[] = {{"step", &costs->step_us}, {"prefill", &costs->prefill_us}, {"decode", &costs->decode_us},
-		{"adapter", &costs->adapter_us}, {"load", &costs->load_us}, {"disk", &costs->disk}, {"bus", &costs->bus},
-		{"save", &costs->save}};
+		{"adapter", &costs->adapter_us}, {"load", &costs->load_us}, {"disk", &costs->disk},
+		{"bus", &costs->bus}, {"save", &costs->save}};
 	char text[256], *rest = text, *item;
 
 	snprintf(text, sizeof(text), "%s", command->values[OPTION_COST] ? command->values[OPTION_COST] : "");
@@ -125,11 +130,11 @@ static bool costs_read(const struct command *command, struct lora_costs *costs)
 		if (i == sizeof(all) / sizeof(all[0]) || item[length] != '=' ||
 			!decimal(item + length + 1, '\0', 1e6, all[i].value))
 			return option_refuse(command, OPTION_COST,
-				"is not NAME=NUMBER, or several with commas between; names are step, prefill, decode, adapter, "
-				"load, disk, bus, save");
+				"is not NAME=NUMBER, or several with commas between; names are step, prefill, decode, "
+				"adapter, load, disk, bus, save");
 	}
 	return (costs->step_us >= 1 && costs->disk >= 0.001 && costs->bus >= 0.001 && costs->save >= 0.001) ||
-	       option_refuse(command, OPTION_COST, "has a step below 1 us, or a disk, bus or save below 0.001 GB/s");
+		option_refuse(command, OPTION_COST, "has a step below 1 us, or a disk, bus or save below 0.001 GB/s");
 }
 
 static bool strategies_read(const struct command *command, struct replay *replay)
@@ -168,7 +173,8 @@ static bool options_read(const struct command *command, struct lora_options *opt
 	*options = (struct lora_options)LORA_OPTIONS_INIT;
 	if (!command_number(command, OPTION_PATIENCE, 1, 3600000, options->patience_us / 1000, &patience_ms) ||
 		!command_number(command, OPTION_LOOK_AHEAD, 0, LORA_LOOK_AHEAD_MAX, options->look_ahead, &look_ahead) ||
-		!command_number(command, OPTION_BATCH_ADAPTERS, 1, LORA_BATCH_REQUESTS_MAX, options->batch_adapters, &adapters))
+		!command_number(
+			command, OPTION_BATCH_ADAPTERS, 1, LORA_BATCH_REQUESTS_MAX, options->batch_adapters, &adapters))
 		return false;
 	options->patience_us = patience_ms * 1000;
 	options->look_ahead = (uint32_t)look_ahead;
@@ -217,7 +223,8 @@ static bool limits_read(const struct command *command, struct replay *replay)
 	limits->warm_bytes_per_us = (uint32_t)(replay->plan.costs.bus * 1e3);
 	limits->cold_bytes_per_us = (uint32_t)(replay->plan.costs.disk * 1e3);
 	if (replay->workload.largest_bytes > limits->hot_bytes) {
-		complain("room for %" PRIu64 " adapters of average size does not hold the largest one, which has %" PRIu64
+		complain("room for %" PRIu64
+			 " adapters of average size does not hold the largest one, which has %" PRIu64
 			 " bytes; give --hot a larger number",
 			hot, replay->workload.largest_bytes);
 		return false;
@@ -238,8 +245,9 @@ static void progress(void *context, uint32_t finished)
 	if (now_ms - replay->shown_ms < (replay->terminal ? PROGRESS_MS : PROGRESS_PLAIN_MS))
 		return;
 	if (replay->shown_ms) {
-		fprintf(stderr, "%s%s: %.0f %% of %" PRIu32 " requests%s", replay->terminal ? "\r\033[K" : "", replay->doing,
-			100.0 * finished / replay->workload.count, replay->workload.count, replay->terminal ? "" : "\n");
+		fprintf(stderr, "%s%s: %.0f %% of %" PRIu32 " requests%s", replay->terminal ? "\r\033[K" : "",
+			replay->doing, 100.0 * finished / replay->workload.count, replay->workload.count,
+			replay->terminal ? "" : "\n");
 		replay->shown = true;
 	}
 	replay->shown_ms = now_ms;

@@ -13,7 +13,8 @@ static bool recipe_read(const struct command *command, struct malloc_recipe *rec
 
 	recipe->least = 1;
 	if (!command_size(command, OPTION_THROUGH, 0, &recipe->through) ||
-		!command_number(command, OPTION_ALLOCATIONS, 1, MALLOC_TRACE_EVENTS_MAX, recipe->through ? 0 : 10000, &allocations) ||
+		!command_number(command, OPTION_ALLOCATIONS, 1, MALLOC_TRACE_EVENTS_MAX, recipe->through ? 0 : 10000,
+			&allocations) ||
 		!command_size(command, OPTION_UP_TO, UINT64_C(64) << 20, &recipe->most) ||
 		!command_size(command, OPTION_CAP, UINT64_C(16000) << 20, &recipe->cap) ||
 		!command_number(command, OPTION_CHANCE, 1, 100, 73, &chance) ||
@@ -46,7 +47,8 @@ int make_run(const struct command *command)
 		return CODE_USAGE;
 	error = malloc_make(&recipe, &trace);
 	if (error) {
-		complain("cannot make that trace: %s", error == -EFBIG ? "it would have more events than a trace can have" : strerror(-error));
+		complain("cannot make that trace: %s",
+			error == -EFBIG ? "it would have more events than a trace can have" : strerror(-error));
 		return error == -EFBIG ? CODE_USAGE : CODE_FAILED;
 	}
 	file = path ? fopen(path, "we") : stdout;

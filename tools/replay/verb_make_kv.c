@@ -17,7 +17,8 @@ static bool recipe_read(const struct command *command, struct prefix_recipe *rec
 		return false;
 	}
 	if (!command_number(command, OPTION_REQUESTS, 1, PREFIX_MAKE_REQUESTS_MAX, 20000, &requests) ||
-		!command_number(command, OPTION_BLOCKS, PREFIX_MAKE_BLOCKS_MIN, PREFIX_MAKE_BLOCKS_MAX, 2000, &blocks) ||
+		!command_number(
+			command, OPTION_BLOCKS, PREFIX_MAKE_BLOCKS_MIN, PREFIX_MAKE_BLOCKS_MAX, 2000, &blocks) ||
 		!command_number(command, OPTION_SEED, 0, UINT64_MAX - 9, 1, &recipe->seed))
 		return false;
 	recipe->requests = (uint32_t)requests;

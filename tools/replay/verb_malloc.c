@@ -57,7 +57,8 @@ static bool allocators_read(const struct command *command, struct replay *replay
 		const struct allocator_ops *found = allocator_find(name);
 
 		if (!found)
-			return option_refuse(command, OPTION_ALLOCATOR, "names an allocator that is not there: 'gpool-replay malloc --help' has them");
+			return option_refuse(command, OPTION_ALLOCATOR,
+				"names an allocator that is not there: 'gpool-replay malloc --help' has them");
 		if (!allocator_add(replay, found))
 			return option_refuse(command, OPTION_ALLOCATOR, "names one twice");
 	}
@@ -75,15 +76,16 @@ static bool pool_read(const struct command *command, struct replay_pool *pool)
 	if (!pool->directory && pool->name)
 		return option_refuse(command, OPTION_POOL, "is for an agent that serves (--dir)");
 	return command_size(command, OPTION_POOL_SIZE, UINT64_C(80) << 30, &pool->bytes) &&
-	       command_page_size(command, UINT64_C(2) << 20, &pool->page_bytes);
+		command_page_size(command, UINT64_C(2) << 20, &pool->page_bytes);
 }
 
 static bool replay_read(const struct command *command, struct replay *replay)
 {
 	struct play_plan *plan = &replay->plan;
 
-	if (!command_json(command, &replay->json) || !allocators_read(command, replay) || !pool_read(command, &replay->pool) ||
-		!command_factor(command, OPTION_SPEED, 0, &plan->speed) || !command_size(command, OPTION_FILL, 0, &plan->fill_bytes))
+	if (!command_json(command, &replay->json) || !allocators_read(command, replay) ||
+		!pool_read(command, &replay->pool) || !command_factor(command, OPTION_SPEED, 0, &plan->speed) ||
+		!command_size(command, OPTION_FILL, 0, &plan->fill_bytes))
 		return false;
 	replay->picture = command->values[OPTION_PICTURE];
 	plan->in_order = command->values[OPTION_IN_ORDER] != NULL;
@@ -169,7 +171,8 @@ int malloc_run(const struct command *command)
 	}
 	if (!replay_read(command, replay))
 		goto free_replay;
-	error = malloc_trace_load(command->arguments[0], command->values[OPTION_INCOMPLETE] != NULL, &replay->trace, text);
+	error = malloc_trace_load(
+		command->arguments[0], command->values[OPTION_INCOMPLETE] != NULL, &replay->trace, text);
 	if (error) {
 		complain("%s", text);
 		goto free_replay;

@@ -1,8 +1,8 @@
 /*
  * verb_waste.c - gpool-replay waste: how much of the memory that requests hold for keys and values has no tokens in it.
  *
- * A request holds memory from its first generated token to its last, one step for each. Held and used are summed over all steps
- * of all requests, in tokens; how many run at once makes no difference to the share.
+ * A request holds memory from its first generated token to its last, one step for each. Held and used are summed over
+ * all steps of all requests, in tokens; how many run at once makes no difference to the share.
  */
 #include "tools/replay/replay.h"
 
@@ -20,14 +20,14 @@
 struct waste {
 	bool json;
 	struct number_list sizes; /* of blocks, tokens */
-	uint64_t reserve; /* tokens; 0: what the longest has */
+	uint64_t reserve;         /* tokens; 0: what the longest has */
 	struct trace trace;
 	uint32_t longest;
 	uint64_t context_tokens, generated_tokens;
-	double used;            /* token steps, as all below */
+	double used;           /* token steps, as all below */
 	double held[LIST_MAX]; /* in blocks */
-	double held_reserved;   /* as much for each request */
-	double held_foreseen;   /* for each what it will have in the end */
+	double held_reserved;  /* as much for each request */
+	double held_foreseen;  /* for each what it will have in the end */
 };
 
 static double share(double used, double held)
@@ -84,7 +84,8 @@ static void waste_print(const struct command *command, const struct waste *waste
 		text_count(c, waste->generated_tokens), text_count(d, waste->longest));
 	printf("Share of the memory held that has no tokens in it, over all steps:\n\n");
 	printf("%-52s %10.4f\n", "contiguous, as much for each request", share(waste->used, waste->held_reserved));
-	printf("%-52s %10.4f\n", "contiguous, what each will have, if that were known", share(waste->used, waste->held_foreseen));
+	printf("%-52s %10.4f\n", "contiguous, what each will have, if that were known",
+		share(waste->used, waste->held_foreseen));
 	for (int i = 0; i < waste->sizes.count; i++) {
 		char name[TEXT_BYTES];
 

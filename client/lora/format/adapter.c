@@ -21,13 +21,15 @@
 
 enum { PATH_ROOM = 4096 };
 
-static const char *const file_names[2] = { "adapter_config.json", PEFT_WEIGHTS_NAME };
+static const char *const file_names[2] = {"adapter_config.json", PEFT_WEIGHTS_NAME};
 
 /* ---- files ---- */
 
 static int path_make(const struct adapter *adapter, int which, char *path, struct reason *reason)
 {
-	return snprintf(path, PATH_ROOM, "%s/%s", adapter->folder, file_names[which]) < PATH_ROOM ? 0 : refuse(reason, "folder: its name is too long");
+	return snprintf(path, PATH_ROOM, "%s/%s", adapter->folder, file_names[which]) < PATH_ROOM
+		? 0
+		: refuse(reason, "folder: its name is too long");
 }
 
 static int file_open(const struct adapter *adapter, int which, struct reason *reason)
@@ -108,7 +110,8 @@ static int64_t ns_of(struct timespec time)
 
 static struct lora_stamp stamp_of(const struct stat *status)
 {
-	return (struct lora_stamp){ status->st_dev, status->st_ino, (uint64_t)status->st_size, ns_of(status->st_mtim), ns_of(status->st_ctim) };
+	return (struct lora_stamp){status->st_dev, status->st_ino, (uint64_t)status->st_size, ns_of(status->st_mtim),
+		ns_of(status->st_ctim)};
 }
 
 /* Of what stands at these paths now. */
@@ -149,7 +152,7 @@ void adapter_unref(struct adapter *adapter)
 /* What is in the headers, and which files these are. */
 static int adapter_read(struct adapter *adapter, struct reason *reason)
 {
-	struct lora_files files = { .open = false };
+	struct lora_files files = {.open = false};
 	int error = files_open(adapter, files.fds, reason);
 
 	if (error)
@@ -190,7 +193,9 @@ int adapter_create(const char *name, const char *folder, struct adapter **adapte
 
 static enum adapter_element element_of(const struct gpool_lora *lora, const struct peft *peft)
 {
-	return lora->element == GPOOL_LORA_AS_FILE ? pack_element(peft) : lora->element == GPOOL_LORA_F16 ? ADAPTER_F16 : ADAPTER_BF16;
+	return lora->element == GPOOL_LORA_AS_FILE ? pack_element(peft)
+		: lora->element == GPOOL_LORA_F16  ? ADAPTER_F16
+						   : ADAPTER_BF16;
 }
 
 static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
@@ -198,7 +203,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	struct {
 		struct cold_source source;
 		uint64_t element, page_bytes, int8, salt[2];
-		uint64_t domain; /* another one's objects cannot be opened, and are in nobody's way */
+		uint64_t domain;              /* another one's objects cannot be opened, and are in nobody's way */
 		char tenant[POOL_NAME_BYTES]; /* where only its engines share */
 	} identity;
 	char text[LORA_HASH_BYTES];
@@ -218,12 +223,14 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	/* By a name that ends with a tenant the agent lets that tenant alone publish. */
 	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, identity.tenant[0] ? "@" : "",
 		identity.tenant);
-	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s", adapter->key + strlen(LORA_PREFIX));
+	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s",
+		adapter->key + strlen(LORA_PREFIX));
 	snprintf(adapter->file_name, sizeof(adapter->file_name), "%s" LORA_COLD_SUFFIX, text);
 }
 
 /* Under the lock. Of two that have read the same at once the first one's layout stays. */
-static void known_set(struct gpool_lora *lora, struct adapter *adapter, struct adapter_layout *layout, const struct lora_stamp stamps[2])
+static void known_set(struct gpool_lora *lora, struct adapter *adapter, struct adapter_layout *layout,
+	const struct lora_stamp stamps[2])
 {
 	memcpy(adapter->stamps, stamps, sizeof(adapter->stamps));
 	if (adapter->known) {
@@ -251,7 +258,8 @@ int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_f
 		return 0;
 	error = adapter_files(adapter, files, reason);
 	if (!error)
-		error = pack_make(&files->peft, (uint32_t)lora->pool->page_bytes, element_of(lora, &files->peft), &layout, reason);
+		error = pack_make(&files->peft, (uint32_t)lora->pool->page_bytes, element_of(lora, &files->peft),
+			&layout, reason);
 	if (error)
 		return error;
 	pthread_mutex_lock(&lora->lock);
@@ -264,7 +272,7 @@ int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_f
 
 int adapter_form(struct gpool_lora *lora, struct adapter *adapter, const struct convert *convert, struct reason *reason)
 {
-	struct int8_loss loss = { .output = 0 };
+	struct int8_loss loss = {.output = 0};
 	bool known;
 	int error;
 
@@ -296,10 +304,12 @@ void adapter_page(const struct adapter *adapter, uint32_t page, void *image, voi
 
 /* ---- the kept file ---- */
 
-int adapter_cold(const struct gpool_lora *lora, const struct adapter *adapter, struct cold_file *file, struct reason *reason)
+int adapter_cold(
+	const struct gpool_lora *lora, const struct adapter *adapter, struct cold_file *file, struct reason *reason)
 {
 	const struct adapter_layout_header *layout = adapter->layout.header;
-	int fd = lora->cold_fd < 0 ? -1 : openat(lora->cold_fd, adapter->file_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW), error;
+	int fd = lora->cold_fd < 0 ? -1 : openat(lora->cold_fd, adapter->file_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW),
+	    error;
 
 	if (fd < 0)
 		return -ENOENT;
@@ -308,8 +318,8 @@ int adapter_cold(const struct gpool_lora *lora, const struct adapter *adapter, s
 		close(fd);
 		return error;
 	}
-	if (cold_is_of(file, &adapter->source) && file->layout.header->bytes == layout->bytes && !memcmp(file->layout.header, layout, layout->bytes) &&
-		(file->header->form == COLD_PLAIN || lora->int8))
+	if (cold_is_of(file, &adapter->source) && file->layout.header->bytes == layout->bytes &&
+		!memcmp(file->layout.header, layout, layout->bytes) && (file->header->form == COLD_PLAIN || lora->int8))
 		return 0;
 	adapter_cold_end(file);
 	return -ENOENT;

@@ -1,8 +1,8 @@
 /*
  * adapter.h - one adapter: where its files are, and what is known of them. Internal to client/lora.
  *
- * Reading and packing headers takes longer than bringing the weights from host memory. So what the first load has found out stays, and holds for as long as
- * the files are the same by what stat(2) says.
+ * Reading and packing headers takes longer than bringing the weights from host memory. So what the first load has found
+ * out stays, and holds for as long as the files are the same by what stat(2) says.
  */
 #ifndef GPOOL_CLIENT_LORA_ADAPTER_H
 #define GPOOL_CLIENT_LORA_ADAPTER_H
@@ -49,13 +49,16 @@ struct lora_files {
 	struct peft peft;
 };
 
-/* adapter_create() - reads headers. Return: 0; or what open(2) says, -EINVAL, -EIO, -ENOMEM, with a reason. adapter_unref() under the lock. */
+/*
+ * adapter_create() - reads headers. Return: 0; or what open(2) says, -EINVAL, -EIO, -ENOMEM, with a reason.
+ * adapter_unref() under the lock.
+ */
 int adapter_create(const char *name, const char *folder, struct adapter **adapter, struct reason *reason);
 void adapter_unref(struct adapter *adapter);
 
 /*
- * adapter_know() - its files are those that were registered, and layout and names are known. Return: 0; what open(2) says, -EINVAL, -EIO, -ENOMEM,
- * with a reason. Cost: two system calls, the first time some hundred microseconds.
+ * adapter_know() - its files are those that were registered, and layout and names are known. Return: 0; what open(2)
+ * says, -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls, the first time some hundred microseconds.
  */
 int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason);
 /* adapter_files() - open, the same, and their headers read: as above. */
@@ -65,18 +68,24 @@ int adapter_unchanged(const struct adapter *adapter, const struct lora_files *fi
 void files_close(struct lora_files *files);
 
 /*
- * adapter_form() - in which form its pages are kept and expanded from is known. It is measured once, where int8 is asked for, because who finds its key is
- * promised the same bits, whatever they come from. Return: 0, or what int8_loss_measure() says.
+ * adapter_form() - in which form its pages are kept and expanded from is known. It is measured once, where int8 is
+ * asked for, because who finds its key is promised the same bits, whatever they come from. Return: 0, or what
+ * int8_loss_measure() says.
  */
-int adapter_form(struct gpool_lora *lora, struct adapter *adapter, const struct convert *convert, struct reason *reason);
+int adapter_form(
+	struct gpool_lora *lora, struct adapter *adapter, const struct convert *convert, struct reason *reason);
 /*
- * adapter_page() - an image out of convert_page() becomes what engines get. form: receives its form, [cold_page_bytes()]; NULL where it is COLD_PLAIN and
- * nobody wants it.
+ * adapter_page() - an image out of convert_page() becomes what engines get. form: receives its form,
+ * [cold_page_bytes()]; NULL where it is COLD_PLAIN and nobody wants it.
  */
 void adapter_page(const struct adapter *adapter, uint32_t page, void *image, void *form);
 
-/* adapter_cold() - its kept file, open; -ENOENT: there is none, or one of something else; or what cold_open() says. adapter_cold_end() */
-int adapter_cold(const struct gpool_lora *lora, const struct adapter *adapter, struct cold_file *file, struct reason *reason);
+/*
+ * adapter_cold() - its kept file, open; -ENOENT: there is none, or one of something else; or what cold_open() says.
+ * adapter_cold_end()
+ */
+int adapter_cold(
+	const struct gpool_lora *lora, const struct adapter *adapter, struct cold_file *file, struct reason *reason);
 void adapter_cold_end(struct cold_file *file);
 
 #endif

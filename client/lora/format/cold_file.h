@@ -2,17 +2,18 @@
  * cold_file.h - an adapter on disk, ready to be brought into pages: one file for each.
  *
  *   header | groups struct cold_group[groups] | checksums u64[pages] | layout | zeros        the head
- *   group | zeros | group | zeros | ...                                                     each from a multiple of 4096 on
+ *   group | zeros | group | zeros | ...                                                     each from a multiple of
+ *   4096 on
  *
- * A group is the pages that a layer needs and the layers before it do not, or a part of them, so that layers come one after the
- * other by one sequential read each, with O_DIRECT into a registered buffer if one likes. A page in it is its rows as they are
- * (plain) or in int8 (int8_form.h); of the last page there is as much as the layout says. A group may be compressed as a whole,
- * by zstd.
+ * A group is the pages that a layer needs and the layers before it do not, or a part of them, so that layers come one
+ * after the other by one sequential read each, with O_DIRECT into a registered buffer if one likes. A page in it is its
+ * rows as they are (plain) or in int8 (int8_form.h); of the last page there is as much as the layout says. A group may
+ * be compressed as a whole, by zstd.
  *
- * Everything is under a checksum, XXH3 64: the head under one in itself, each group with the zeros behind it under one in the
- * head, and each page's image, as engines will see it, under one too, for whoever has expanded it. That finds damage and files
- * that were not written to their end, not forgers. So every field is checked for itself as well: who has forged a file gets wrong
- * weights from it, and no more.
+ * Everything is under a checksum, XXH3 64: the head under one in itself, each group with the zeros behind it under one
+ * in the head, and each page's image, as engines will see it, under one too, for whoever has expanded it. That finds
+ * damage and files that were not written to their end, not forgers. So every field is checked for itself as well: who
+ * has forged a file gets wrong weights from it, and no more.
  */
 #ifndef GPOOL_CLIENT_LORA_COLD_FILE_H
 #define GPOOL_CLIENT_LORA_COLD_FILE_H
@@ -25,10 +26,10 @@
 
 enum {
 	COLD_VERSION = 1,
-	COLD_ALIGN = 4096,           /* what O_DIRECT wants of any device that there is */
+	COLD_ALIGN = 4096, /* what O_DIRECT wants of any device that there is */
 	/* bytes of page images; chosen: long enough to read fast, short enough for a few buffers */
 	COLD_GROUP_IMAGE_MAX = 8 << 20,
-	COLD_HEAD_MAX = 32 << 20,    /* the largest layout, and 65,536 groups and pages */
+	COLD_HEAD_MAX = 32 << 20, /* the largest layout, and 65,536 groups and pages */
 };
 
 enum cold_form { COLD_PLAIN, COLD_INT8, COLD_FORMS };
@@ -89,36 +90,37 @@ uint64_t cold_pages_bytes(const struct adapter_layout *layout, enum cold_form fo
 /* ---- writing ---- */
 
 /*
- * cold_source_of() - to be called before peft_read(), so that what is read afterwards is of this source or found to have changed.
- * Reads adapter_config.json, and of the weights the header.
+ * cold_source_of() - to be called before peft_read(), so that what is read afterwards is of this source or found to
+ * have changed. Reads adapter_config.json, and of the weights the header.
  * Return: 0; -EINVAL, with a reason: they cannot be such files; -EIO, with a reason; -ENOMEM.
  */
 int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, struct reason *reason);
 
 /*
- * cold_write() - make the file `name` in the folder: with `int8` in int8 if that loses no more than INT8_LOSS_MAX, else plain; compressed if
- * its first group gets smaller by a third.
+ * cold_write() - make the file `name` in the folder: with `int8` in int8 if that loses no more than INT8_LOSS_MAX, else
+ * plain; compressed if its first group gets smaller by a third.
  *
  * @convert: with the weights' file that `source` was taken of
  * @header:  receives what is in the file; may be NULL
  * @reason:  also says why it is plain though int8 was asked for, when it is, and is empty when not
  *
- * It appears at once and whole, in the place of one that is there, and is on disk before this returns; before, it is NAME.new,
- * which is removed if it fails. Two writers of one name disturb each other: let there be one. Memory: about four groups.
+ * It appears at once and whole, in the place of one that is there, and is on disk before this returns; before, it is
+ * NAME.new, which is removed if it fails. Two writers of one name disturb each other: let there be one. Memory: about
+ * four groups.
  *
- * Return: 0; -EINVAL, with a reason: weights are refused, or have changed while they were read; -EIO, -ENOMEM, or what the folder
- * says, -ENOSPC for one, with a reason.
+ * Return: 0; -EINVAL, with a reason: weights are refused, or have changed while they were read; -EIO, -ENOMEM, or what
+ * the folder says, -ENOSPC for one, with a reason.
  */
-int cold_write(const struct convert *convert, const struct cold_source *source, int folder_fd, const char *name, bool int8,
-	struct cold_header *header, struct reason *reason);
+int cold_write(const struct convert *convert, const struct cold_source *source, int folder_fd, const char *name,
+	bool int8, struct cold_header *header, struct reason *reason);
 
 /* ---- reading ---- */
 
 /*
- * cold_open() - read the head of a file, also of one that is open with O_DIRECT, and check all that can be without reading
- * groups.
- * Return: 0, and cold_close() is to be called; -EINVAL, with a reason: it is none, another version, not whole, or damaged; -EIO;
- * -ENOMEM.
+ * cold_open() - read the head of a file, also of one that is open with O_DIRECT, and check all that can be without
+ * reading groups.
+ * Return: 0, and cold_close() is to be called; -EINVAL, with a reason: it is none, another version, not whole, or
+ * damaged; -EIO; -ENOMEM.
  */
 int cold_open(int fd, struct cold_file *file, struct reason *reason);
 void cold_close(struct cold_file *file);
@@ -127,8 +129,8 @@ void cold_close(struct cold_file *file);
 bool cold_is_of(const struct cold_file *file, const struct cold_source *source);
 
 /*
- * cold_group_read() - a group as it stands in the file. stored: cold_align(group->bytes), aligned to COLD_ALIGN. Return: 0, -EIO.
- * Whoever has a faster way to read, as io_uring, takes place and length from the group.
+ * cold_group_read() - a group as it stands in the file. stored: cold_align(group->bytes), aligned to COLD_ALIGN.
+ * Return: 0, -EIO. Whoever has a faster way to read, as io_uring, takes place and length from the group.
  */
 int cold_group_read(const struct cold_file *file, uint32_t group, void *stored);
 
@@ -143,8 +145,8 @@ int cold_group_expand(const struct cold_file *file, uint32_t group, const void *
 	struct reason *reason);
 
 /*
- * cold_page_expand() - the image of page `page` of the adapter. form: as cold_group_expand() gave it, at the place of that page.
- * image: [page_bytes].
+ * cold_page_expand() - the image of page `page` of the adapter. form: as cold_group_expand() gave it, at the place of
+ * that page. image: [page_bytes].
  * Return: 0; -EINVAL, with a reason: the image is not what its checksum says; -ENOMEM.
  */
 int cold_page_expand(const struct cold_file *file, uint32_t page, const void *form, void *image, struct reason *reason);

@@ -20,10 +20,11 @@
 #include "shm/checksum.h"
 
 enum {
-	LEVEL = 3,     /* zstd's default. Higher ones gain next to nothing on weights */
+	LEVEL = 3, /* zstd's default. Higher ones gain next to nothing on weights */
 	/*
-	 * Compression has to take off one part in so many. Chosen: a core undoes 1 to 2 GB/s, which is what a disk reads, so less than that takes longer
-	 * than it saves. Normal bf16 gets smaller by a quarter, and took three times as long to load.
+	 * Compression has to take off one part in so many. Chosen: a core undoes 1 to 2 GB/s, which is what a disk
+	 * reads, so less than that takes longer than it saves. Normal bf16 gets smaller by a quarter, and took three
+	 * times as long to load.
 	 */
 	GAIN_MIN = 3,
 };
@@ -55,7 +56,8 @@ static void source_of_file(const struct stat *status, struct cold_source *source
 }
 
 /* What the source is a hash of, and nothing of what is in it. */
-static int sizes_of(int config_fd, int weights_fd, uint64_t *config_bytes, uint64_t *header_bytes, struct reason *reason)
+static int sizes_of(
+	int config_fd, int weights_fd, uint64_t *config_bytes, uint64_t *header_bytes, struct reason *reason)
 {
 	uint64_t file_bytes;
 	int error = peft_config_size(config_fd, config_bytes, reason);
@@ -105,7 +107,8 @@ static int source_check(const struct convert *convert, const struct cold_source 
 	if (fstat(convert->fd, &status))
 		return -EIO;
 	source_of_file(&status, &now);
-	return memcmp(&now, source, sizeof(now)) ? refuse(reason, "weights: they have changed while they were read") : 0;
+	return memcmp(&now, source, sizeof(now)) ? refuse(reason, "weights: they have changed while they were read")
+						 : 0;
 }
 
 /* ---- groups ---- */
@@ -213,7 +216,8 @@ static int groups_write(struct writer *writer, struct reason *reason)
 	for (uint32_t i = 0; i < writer->head->groups && !error; i++) {
 		struct cold_group *group = &writer->groups[i];
 
-		*group = (struct cold_group){.offset = offset, .first_page = page, .pages = group_pages(writer->layout, page)};
+		*group = (struct cold_group){
+			.offset = offset, .first_page = page, .pages = group_pages(writer->layout, page)};
 		error = group_write(writer, group, reason);
 		page += group->pages;
 		offset += cold_align(group->bytes);
@@ -227,10 +231,15 @@ static int groups_write(struct writer *writer, struct reason *reason)
 static int writer_make(struct writer *writer, const struct convert *convert, const struct cold_source *source)
 {
 	const struct adapter_layout_header *layout = convert->layout->header;
-	struct cold_header header = {.magic = COLD_MAGIC, .version = COLD_VERSION, .header_bytes = sizeof(header),
-		.source = *source, .groups = groups_count(convert->layout), .pages = layout->pages,
+	struct cold_header header = {.magic = COLD_MAGIC,
+		.version = COLD_VERSION,
+		.header_bytes = sizeof(header),
+		.source = *source,
+		.groups = groups_count(convert->layout),
+		.pages = layout->pages,
 		.layout_bytes = layout->bytes};
-	uint64_t tables = sizeof(header) + header.groups * sizeof(struct cold_group), checksums = header.pages * sizeof(uint64_t);
+	uint64_t tables = sizeof(header) + header.groups * sizeof(struct cold_group),
+		 checksums = header.pages * sizeof(uint64_t);
 	uint32_t pages_max = COLD_GROUP_IMAGE_MAX / layout->page_bytes;
 
 	header.head_bytes = (uint32_t)cold_align(tables + checksums + header.layout_bytes);
@@ -279,7 +288,8 @@ static int form_choose(struct writer *writer, bool int8, struct reason *reason)
 	writer->head->form = loss.output <= INT8_LOSS_MAX ? COLD_INT8 : COLD_PLAIN;
 	reason->text[0] = 0;
 	if (writer->head->form == COLD_PLAIN)
-		refuse(reason, "it stays in 16 bits: in int8 '%s' would lose %.2f %% of its output, and the limit is %.2f %%",
+		refuse(reason,
+			"it stays in 16 bits: in int8 '%s' would lose %.2f %% of its output, and the limit is %.2f %%",
 			refuse_name(writer->convert->peft->modules[loss.module].path, name), 100 * (double)loss.output,
 			100 * INT8_LOSS_MAX);
 	return 0;
@@ -301,8 +311,8 @@ static int file_write(struct writer *writer, const struct cold_source *source, s
 	return error;
 }
 
-int cold_write(const struct convert *convert, const struct cold_source *source, int folder_fd, const char *name, bool int8,
-	struct cold_header *header, struct reason *reason)
+int cold_write(const struct convert *convert, const struct cold_source *source, int folder_fd, const char *name,
+	bool int8, struct cold_header *header, struct reason *reason)
 {
 	char new_name[256], text[REASON_NAME_BYTES];
 	struct reason unread;

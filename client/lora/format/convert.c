@@ -35,10 +35,12 @@ static float element_read(const void *source, uint64_t index, enum safetensors_t
 }
 
 /* Elements of a piece, from number `index` on. Whether all are finite. */
-static bool elements_convert(const struct convert *convert, enum safetensors_type type, uint64_t index, uint64_t count, uint16_t *to)
+static bool elements_convert(
+	const struct convert *convert, enum safetensors_type type, uint64_t index, uint64_t count, uint16_t *to)
 {
-	return convert->rows->convert(element_of(type), (const char *)convert->source + index * safetensors_type_bytes(type),
-		convert->layout->header->element, to, count);
+	return convert->rows->convert(element_of(type),
+		(const char *)convert->source + index * safetensors_type_bytes(type), convert->layout->header->element,
+		to, count);
 }
 
 /* ---- pieces ---- */
@@ -54,7 +56,8 @@ struct part {
 static struct part part_of(const struct convert *convert, const struct convert_piece *piece)
 {
 	const struct peft_module *module = &convert->peft->modules[piece->module];
-	struct part part = {.module = module, .matrix = piece->is_b ? &module->b : &module->a,
+	struct part part = {.module = module,
+		.matrix = piece->is_b ? &module->b : &module->a,
 		.column = piece->tile * ADAPTER_TILE_COLUMNS};
 	uint32_t left = (piece->is_b ? module->out : module->in) - part.column;
 
@@ -98,8 +101,8 @@ static int weight_refuse(const struct convert *convert, const struct convert_pie
 	value = element_read(convert->source, i, part->matrix->type);
 	refuse_name(part->module->path, name);
 	if (!isfinite(value))
-		return refuse(reason, "module '%s': lora_%c[%" PRIu64 "][%" PRIu64 "] is %f", name, piece->is_b ? 'B' : 'A', row,
-			column, value);
+		return refuse(reason, "module '%s': lora_%c[%" PRIu64 "][%" PRIu64 "] is %f", name,
+			piece->is_b ? 'B' : 'A', row, column, value);
 	return refuse(reason, "module '%s': lora_%c[%" PRIu64 "][%" PRIu64 "] is %g, more than %s can hold%s", name,
 		piece->is_b ? 'B' : 'A', row, column, value, element == ADAPTER_F16 ? "fp16" : "bf16",
 		element == ADAPTER_F16 ? "; it needs bf16" : "");
@@ -113,7 +116,8 @@ static bool tile_of_a(const struct convert *convert, const struct part *part, ui
 	bool finite = true;
 
 	for (uint32_t k = 0; k < part->module->rank; k++, tile += ADAPTER_TILE_COLUMNS) {
-		finite &= elements_convert(convert, part->matrix->type, (uint64_t)k * part->columns + begin, used, tile);
+		finite &=
+			elements_convert(convert, part->matrix->type, (uint64_t)k * part->columns + begin, used, tile);
 		memset(tile + used, 0, (ADAPTER_TILE_COLUMNS - used) * sizeof(*tile));
 	}
 	return finite;
@@ -125,7 +129,8 @@ static bool tile_of_b(const struct convert *convert, const struct part *part, ui
 	uint32_t begin = index * ADAPTER_TILE_COLUMNS, left = part->columns - begin, rank = part->module->rank;
 	uint32_t used = left < ADAPTER_TILE_COLUMNS ? left : ADAPTER_TILE_COLUMNS;
 	uint16_t elements[ADAPTER_TILE_COLUMNS * ADAPTER_RANK_MAX];
-	bool finite = elements_convert(convert, part->matrix->type, (uint64_t)begin * rank, (uint64_t)used * rank, elements);
+	bool finite =
+		elements_convert(convert, part->matrix->type, (uint64_t)begin * rank, (uint64_t)used * rank, elements);
 
 	convert->rows->turn(elements, used, rank, tile);
 	for (uint32_t k = 0; k < rank && used < ADAPTER_TILE_COLUMNS; k++)
@@ -153,8 +158,8 @@ int convert_tiles(const struct convert *convert, const struct convert_piece *pie
 
 /* ---- pages ---- */
 
-static struct convert_piece *matrix_list(const struct convert *convert, uint32_t index, uint32_t is_b,
-	struct convert_piece *pieces)
+static struct convert_piece *matrix_list(
+	const struct convert *convert, uint32_t index, uint32_t is_b, struct convert_piece *pieces)
 {
 	const struct adapter_module *module = &convert->layout->modules[index];
 	const struct adapter_matrix *matrix = is_b ? &module->b : &module->a;
@@ -163,8 +168,12 @@ static struct convert_piece *matrix_list(const struct convert *convert, uint32_t
 	for (uint32_t i = 0; i < runs; i++) {
 		const struct adapter_run *run = &convert->layout->runs[matrix->first + i];
 
-		*pieces++ = (struct convert_piece){.page = run->page, .offset = run->offset, .module = index, .is_b = is_b,
-			.tile = adapter_run_begin(matrix, i), .tiles = adapter_run_tiles(matrix, tiles, i)};
+		*pieces++ = (struct convert_piece){.page = run->page,
+			.offset = run->offset,
+			.module = index,
+			.is_b = is_b,
+			.tile = adapter_run_begin(matrix, i),
+			.tiles = adapter_run_tiles(matrix, tiles, i)};
 	}
 	return pieces;
 }
@@ -193,8 +202,8 @@ static int size_check(const struct peft *peft, int fd, struct reason *reason)
 int convert_open(const struct peft *peft, const struct adapter_layout *layout, int fd, struct convert *convert,
 	struct reason *reason)
 {
-	struct convert made = {.peft = peft, .layout = layout, .fd = fd, .piece_count = layout->header->runs,
-		.rows = element_rows()};
+	struct convert made = {
+		.peft = peft, .layout = layout, .fd = fd, .piece_count = layout->header->runs, .rows = element_rows()};
 	struct convert_piece *end;
 	int error = size_check(peft, fd, reason);
 

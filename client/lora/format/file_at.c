@@ -11,14 +11,10 @@
 static const char *kind_of(mode_t mode)
 {
 	switch (mode & S_IFMT) {
-	case S_IFDIR:
-		return "a directory";
-	case S_IFIFO:
-		return "a pipe";
-	case S_IFSOCK:
-		return "a socket";
-	default:
-		return "a device";
+	case S_IFDIR: return "a directory";
+	case S_IFIFO: return "a pipe";
+	case S_IFSOCK: return "a socket";
+	default: return "a device";
 	}
 }
 

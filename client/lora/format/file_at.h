@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 /*
- * file_size() - of a file that can be read at any place. Return: 0; -EINVAL, with a reason that names it as `name`: it is a directory, a FIFO, ..., or
- * empty; -EIO.
+ * file_size() - of a file that can be read at any place. Return: 0; -EINVAL, with a reason that names it as `name`: it
+ * is a directory, a FIFO, ..., or empty; -EIO.
  */
 int file_size(int fd, const char *name, uint64_t *bytes, struct reason *reason);
 

@@ -20,12 +20,14 @@ void int8_form_make(const void *image, uint32_t rows, enum adapter_element eleme
 	element_rows()->quantise(element, image, rows, codes, (uint16_t *)(void *)(codes + (size_t)rows * COLUMNS));
 }
 
-void int8_form_expand_some(const void *form, uint32_t rows, uint32_t first, uint32_t count, enum adapter_element element, void *image)
+void int8_form_expand_some(
+	const void *form, uint32_t rows, uint32_t first, uint32_t count, enum adapter_element element, void *image)
 {
 	const int8_t *codes = form;
 	const uint16_t *scales = (const uint16_t *)(const void *)(codes + (size_t)rows * COLUMNS);
 
-	element_rows()->dequantise(element, codes + (size_t)first * COLUMNS, scales + first, count, (uint16_t *)image + (size_t)first * COLUMNS);
+	element_rows()->dequantise(element, codes + (size_t)first * COLUMNS, scales + first, count,
+		(uint16_t *)image + (size_t)first * COLUMNS);
 }
 
 void int8_form_expand(const void *form, uint32_t rows, enum adapter_element element, void *image)
@@ -37,7 +39,8 @@ void int8_form_expand(const void *form, uint32_t rows, enum adapter_element elem
 
 /*
  * Vectors x, some at a time. What is measured varies with ranks times vectors, so low ranks take more of them: with 128
- * it is within a tenth of what very many would give. Of a single x rank 1 may see next to nothing, and would seem to lose all.
+ * it is within a tenth of what very many would give. Of a single x rank 1 may see next to nothing, and would seem to
+ * lose all.
  */
 enum { INPUTS = 8, RANK_ENOUGH = 16 };
 
@@ -57,8 +60,8 @@ struct measure {
 	uint16_t *tiles, *expanded; /* a page each */
 	void *form;
 	/*
-	 * Of the module that is being measured: A x as it is and from the form, [batch * rank + k], and sums of squares, of A and
-	 * of B.
+	 * Of the module that is being measured: A x as it is and from the form, [batch * rank + k], and sums of
+	 * squares, of A and of B.
 	 */
 	lanes sums[ADAPTER_RANK_MAX], form_sums[ADAPTER_RANK_MAX];
 	double squares[2], errors[2];
@@ -116,8 +119,8 @@ EACH void squares_add(struct measure *measure, uint32_t is_b, const float *row, 
 }
 
 /* A tile of A: adds to A x. */
-EACH void tile_of_a(struct measure *measure, const uint16_t *tile, const uint16_t *form_tile, uint32_t rank, uint32_t column,
-	uint32_t batch)
+EACH void tile_of_a(struct measure *measure, const uint16_t *tile, const uint16_t *form_tile, uint32_t rank,
+	uint32_t column, uint32_t batch)
 {
 	const struct element_rows *rows = element_rows();
 	enum adapter_element element = measure->convert->layout->header->element;
@@ -138,7 +141,8 @@ EACH void tile_of_a(struct measure *measure, const uint16_t *tile, const uint16_
 }
 
 /* A tile of B: its outputs, and their errors. */
-EACH void tile_of_b(struct measure *measure, const uint16_t *tile, const uint16_t *form_tile, uint32_t rank, uint32_t batch)
+EACH void tile_of_b(
+	struct measure *measure, const uint16_t *tile, const uint16_t *form_tile, uint32_t rank, uint32_t batch)
 {
 	enum adapter_element element = measure->convert->layout->header->element;
 	const struct element_rows *rows = element_rows();
@@ -247,7 +251,8 @@ static int module_measure(struct measure *measure, uint32_t index, struct int8_l
 		return error;
 	a = ratio(measure->errors[0], measure->squares[0]);
 	b = ratio(measure->errors[1], measure->squares[1]);
-	*loss = (struct int8_loss){index, (float)ratio(measure->output_errors, measure->output_squares), (float)(a + b + a * b)};
+	*loss = (struct int8_loss){
+		index, (float)ratio(measure->output_errors, measure->output_squares), (float)(a + b + a * b)};
 	return 0;
 }
 

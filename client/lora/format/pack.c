@@ -9,7 +9,8 @@
 #include <string.h>
 
 static_assert((int)PEFT_NO_LAYER == (int)ADAPTER_NO_LAYER && (int)PEFT_RANK_MAX == (int)ADAPTER_RANK_MAX &&
-		(int)PEFT_FEATURES_MAX == (int)ADAPTER_FEATURES_MAX && (int)PEFT_MODULES_MAX == (int)ADAPTER_MODULES_MAX,
+		(int)PEFT_FEATURES_MAX == (int)ADAPTER_FEATURES_MAX &&
+		(int)PEFT_MODULES_MAX == (int)ADAPTER_MODULES_MAX,
 	"what is read can be packed");
 
 /* Ends of pages that are kept in mind. Chosen: more than a layer has, so that few of them are forgotten. */
@@ -124,12 +125,13 @@ static int64_t page_take(struct plan *plan, const struct item *item, uint32_t ti
 }
 
 /*
- * The gap that is to take a part of the matrix, or NULL. Runs behind the head are equal but for the last: so beside the gap's
- * there may be two of any length, one in the open page and one in the next, and no whole pages between.
+ * The gap that is to take a part of the matrix, or NULL. Runs behind the head are equal but for the last: so beside the
+ * gap's there may be two of any length, one in the open page and one in the next, and no whole pages between.
  */
 static struct adapter_run *gap_for(struct plan *plan, const struct item *item)
 {
-	uint32_t open = (plan->page_bytes - plan->at) / item->tile_bytes, page = plan->page_bytes / item->tile_bytes, some;
+	uint32_t open = (plan->page_bytes - plan->at) / item->tile_bytes, page = plan->page_bytes / item->tile_bytes,
+		 some;
 	struct adapter_run *gap = gap_find(plan, item);
 
 	if (!gap)
@@ -186,8 +188,8 @@ static int layer_place(struct plan *plan, const struct peft *peft, uint32_t firs
 	uint32_t count = 0, placed = plan->run_count;
 	int error = 0;
 
-	*layer = (struct adapter_layer){.layer = peft->modules[first].layer,
-		.pages = plan->layer_count > 1 ? layer[-1].pages : 1};
+	*layer = (struct adapter_layer){
+		.layer = peft->modules[first].layer, .pages = plan->layer_count > 1 ? layer[-1].pages : 1};
 	for (uint32_t i = first; i < peft->count && peft->modules[i].layer == layer->layer; i++) {
 		const struct peft_module *module = &peft->modules[i];
 		uint32_t tile_bytes = adapter_tile_bytes(module->rank);
@@ -244,8 +246,8 @@ static uint32_t target_index(const struct plan *plan, const char *name)
 }
 
 /* Runs of a matrix to the place where they belong in the layout. */
-static struct adapter_matrix matrix_write(const struct plan *plan, struct adapter_matrix matrix, uint32_t tiles,
-	struct adapter_run *runs, uint32_t *next)
+static struct adapter_matrix matrix_write(
+	const struct plan *plan, struct adapter_matrix matrix, uint32_t tiles, struct adapter_run *runs, uint32_t *next)
 {
 	uint32_t count = adapter_matrix_runs(&matrix, tiles);
 
@@ -255,16 +257,20 @@ static struct adapter_matrix matrix_write(const struct plan *plan, struct adapte
 	return matrix;
 }
 
-static void modules_write(const struct plan *plan, const struct peft *peft, struct adapter_module *modules,
-	struct adapter_run *runs)
+static void modules_write(
+	const struct plan *plan, const struct peft *peft, struct adapter_module *modules, struct adapter_run *runs)
 {
 	uint32_t next = 0;
 
 	for (uint32_t i = 0; i < peft->count; i++) {
 		const struct peft_module *from = &peft->modules[i];
 
-		modules[i] = (struct adapter_module){.layer = from->layer, .target = target_index(plan, from->target),
-			.rank = from->rank, .in = from->in, .out = from->out, .scale = (float)from->scale};
+		modules[i] = (struct adapter_module){.layer = from->layer,
+			.target = target_index(plan, from->target),
+			.rank = from->rank,
+			.in = from->in,
+			.out = from->out,
+			.scale = (float)from->scale};
 		modules[i].a = matrix_write(plan, plan->matrices[i][0], adapter_tiles(from->in), runs, &next);
 		modules[i].b = matrix_write(plan, plan->matrices[i][1], adapter_tiles(from->out), runs, &next);
 	}
@@ -292,10 +298,18 @@ static int size_check(uint64_t bytes, struct reason *reason)
 static int layout_write(const struct plan *plan, const struct peft *peft, enum adapter_element element,
 	struct adapter_layout *layout, struct reason *reason)
 {
-	struct adapter_layout_header header = {.magic = ADAPTER_LAYOUT_MAGIC, .version = ADAPTER_LAYOUT_VERSION,
-		.header_bytes = sizeof(header), .element = element, .page_bytes = plan->page_bytes, .pages = plan->page + 1,
-		.last_bytes = plan->at, .layers = plan->layer_count, .modules = peft->count, .runs = plan->run_count,
-		.targets = plan->target_count, .names_bytes = (uint32_t)plan->names_bytes};
+	struct adapter_layout_header header = {.magic = ADAPTER_LAYOUT_MAGIC,
+		.version = ADAPTER_LAYOUT_VERSION,
+		.header_bytes = sizeof(header),
+		.element = element,
+		.page_bytes = plan->page_bytes,
+		.pages = plan->page + 1,
+		.last_bytes = plan->at,
+		.layers = plan->layer_count,
+		.modules = peft->count,
+		.runs = plan->run_count,
+		.targets = plan->target_count,
+		.names_bytes = (uint32_t)plan->names_bytes};
 	uint64_t bytes = adapter_layout_bytes(&header);
 	struct adapter_layout_header *made;
 	int error = size_check((uint64_t)header.pages * header.page_bytes, reason);
@@ -303,7 +317,8 @@ static int layout_write(const struct plan *plan, const struct peft *peft, enum a
 	if (error)
 		return error;
 	if (bytes > ADAPTER_LAYOUT_BYTES_MAX)
-		return refuse(reason, "adapter: %u modules in %u places need a layout of %" PRIu64 " bytes, and the limit is %d",
+		return refuse(reason,
+			"adapter: %u modules in %u places need a layout of %" PRIu64 " bytes, and the limit is %d",
 			peft->count, plan->run_count, bytes, ADAPTER_LAYOUT_BYTES_MAX);
 	header.bytes = (uint32_t)bytes;
 	made = malloc(bytes);
@@ -325,7 +340,8 @@ int pack_make(const struct peft *peft, uint32_t page_bytes, enum adapter_element
 	int error;
 
 	for (const struct peft_module *module = peft->modules; module < peft->modules + peft->count; module++)
-		bytes += (uint64_t)adapter_tile_bytes(module->rank) * (adapter_tiles(module->in) + adapter_tiles(module->out));
+		bytes += (uint64_t)adapter_tile_bytes(module->rank) *
+			(adapter_tiles(module->in) + adapter_tiles(module->out));
 	error = size_check(bytes, reason);
 	if (error)
 		return error;
@@ -364,9 +380,11 @@ struct pack_use pack_use_of(const struct adapter_layout *layout)
 	struct pack_use use = {.last = header->page_bytes - header->last_bytes};
 	uint64_t tiles = 0;
 
-	for (const struct adapter_module *module = layout->modules; module < layout->modules + header->modules; module++) {
+	for (const struct adapter_module *module = layout->modules; module < layout->modules + header->modules;
+		module++) {
 		use.weights += 2 * (uint64_t)module->rank * ((uint64_t)module->in + module->out);
-		tiles += (uint64_t)adapter_tile_bytes(module->rank) * (adapter_tiles(module->in) + adapter_tiles(module->out));
+		tiles += (uint64_t)adapter_tile_bytes(module->rank) *
+			(adapter_tiles(module->in) + adapter_tiles(module->out));
 	}
 	use.columns = tiles - use.weights;
 	use.ends = (uint64_t)header->pages * header->page_bytes - tiles - use.last;

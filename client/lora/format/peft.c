@@ -52,34 +52,41 @@ static int matrix_check(const struct safetensors_tensor *tensor, struct peft_mat
 
 	refuse_name(tensor->name, name);
 	if (tensor->type != SAFETENSORS_F32 && tensor->type != SAFETENSORS_F16 && tensor->type != SAFETENSORS_BF16)
-		return refuse(reason, "tensor '%s': %s, and only F32, F16 and BF16 are taken", name, safetensors_type_name(tensor->type));
+		return refuse(reason, "tensor '%s': %s, and only F32, F16 and BF16 are taken", name,
+			safetensors_type_name(tensor->type));
 	if (tensor->dimensions != 2)
-		return refuse(reason, "tensor '%s': %u dimensions; only linear modules are taken, with two", name, tensor->dimensions);
+		return refuse(reason, "tensor '%s': %u dimensions; only linear modules are taken, with two", name,
+			tensor->dimensions);
 	matrix->offset = tensor->offset;
 	matrix->bytes = tensor->bytes;
 	matrix->type = tensor->type;
 	return 0;
 }
 
-static int shapes_check(const struct safetensors_tensor *a, const struct safetensors_tensor *b, struct peft_module *module, struct reason *reason)
+static int shapes_check(const struct safetensors_tensor *a, const struct safetensors_tensor *b,
+	struct peft_module *module, struct reason *reason)
 {
 	char name[REASON_NAME_BYTES];
 
 	refuse_name(module->path, name);
 	if (a->shape[0] != b->shape[1])
-		return refuse(reason, "module '%s': A has rank %" PRIu64 ", B %" PRIu64, name, a->shape[0], b->shape[1]);
+		return refuse(
+			reason, "module '%s': A has rank %" PRIu64 ", B %" PRIu64, name, a->shape[0], b->shape[1]);
 	if (!a->shape[0] || a->shape[0] > PEFT_RANK_MAX)
-		return refuse(reason, "module '%s': rank %" PRIu64 ", and only 1 to %d are taken", name, a->shape[0], PEFT_RANK_MAX);
+		return refuse(reason, "module '%s': rank %" PRIu64 ", and only 1 to %d are taken", name, a->shape[0],
+			PEFT_RANK_MAX);
 	if (!a->shape[1] || a->shape[1] > PEFT_FEATURES_MAX || !b->shape[0] || b->shape[0] > PEFT_FEATURES_MAX)
-		return refuse(reason, "module '%s': %" PRIu64 " inputs and %" PRIu64 " outputs, and only 1 to %d are taken", name, a->shape[1], b->shape[0],
-			PEFT_FEATURES_MAX);
+		return refuse(reason,
+			"module '%s': %" PRIu64 " inputs and %" PRIu64 " outputs, and only 1 to %d are taken", name,
+			a->shape[1], b->shape[0], PEFT_FEATURES_MAX);
 	module->rank = (uint32_t)a->shape[0];
 	module->in = (uint32_t)a->shape[1];
 	module->out = (uint32_t)b->shape[0];
 	return 0;
 }
 
-static int scale_set(const struct peft_config *config, struct peft *peft, struct peft_module *module, struct reason *reason)
+static int scale_set(
+	const struct peft_config *config, struct peft *peft, struct peft_module *module, struct reason *reason)
 {
 	char name[REASON_NAME_BYTES];
 	double rank, alpha;
@@ -92,11 +99,15 @@ static int scale_set(const struct peft_config *config, struct peft *peft, struct
 	peft->ranks_differ += rank != module->rank;
 	module->scale = config->rslora ? alpha / sqrt(module->rank) : alpha / module->rank;
 	if (fabs(module->scale) > 65504)
-		return refuse(reason, "module '%s': its scale %g is more than half precision can hold", refuse_name(module->path, name), module->scale);
+		return refuse(reason, "module '%s': its scale %g is more than half precision can hold",
+			refuse_name(module->path, name), module->scale);
 	return 0;
 }
 
-/* The layer is the first part of the path that is a number; the target has a star in its place. target: as long as path, and one more. */
+/*
+ * The layer is the first part of the path that is a number; the target has a star in its place. target: as long as
+ * path, and one more.
+ */
 static int layer_set(struct peft_module *module, char *target, struct reason *reason)
 {
 	const char *part = module->path;
@@ -112,7 +123,8 @@ static int layer_set(struct peft_module *module, char *target, struct reason *re
 			continue;
 		layer = digits <= 5 ? strtoul(part, NULL, 10) : PEFT_LAYERS_MAX;
 		if (layer >= PEFT_LAYERS_MAX)
-			return refuse(reason, "module '%s': only layers below %d are taken", refuse_name(module->path, name), PEFT_LAYERS_MAX);
+			return refuse(reason, "module '%s': only layers below %d are taken",
+				refuse_name(module->path, name), PEFT_LAYERS_MAX);
 		module->layer = (uint32_t)layer;
 		memcpy(target, module->path, (size_t)(part - module->path));
 		target[part - module->path] = '*';
@@ -146,8 +158,8 @@ static int twins_check(const struct peft *peft, struct reason *reason)
 }
 
 /* The module that this A belongs to. names: where its path and target are put. */
-static int module_add(struct peft *peft, const struct safetensors *file, const struct safetensors_tensor *a, char **names,
-	const struct peft_config *config, struct reason *reason)
+static int module_add(struct peft *peft, const struct safetensors *file, const struct safetensors_tensor *a,
+	char **names, const struct peft_config *config, struct reason *reason)
 {
 	struct peft_module *module = &peft->modules[peft->count];
 	size_t length = strlen(a->name) - strlen(suffix_a) - strlen(prefix);
@@ -183,7 +195,8 @@ static int module_add(struct peft *peft, const struct safetensors *file, const s
 }
 
 /* How many modules there are, and how long their names; or what else is in the file. */
-static int tensors_count(const struct safetensors *file, const struct peft_config *config, uint32_t *modules, size_t *name_bytes, struct reason *reason)
+static int tensors_count(const struct safetensors *file, const struct peft_config *config, uint32_t *modules,
+	size_t *name_bytes, struct reason *reason)
 {
 	uint32_t a = 0, b = 0;
 
@@ -204,13 +217,14 @@ static int tensors_count(const struct safetensors *file, const struct peft_confi
 	if (a > PEFT_MODULES_MAX)
 		return refuse(reason, PEFT_WEIGHTS_NAME ": %u modules, more than the limit of %d", a, PEFT_MODULES_MAX);
 	if ((uint64_t)a * (config->ranks.count + config->alphas.count) > PEFT_MATCHES_MAX)
-		return refuse(reason, "adapter_config.json: %u expressions for %u modules, together more than %d", config->ranks.count + config->alphas.count, a,
-			PEFT_MATCHES_MAX);
+		return refuse(reason, "adapter_config.json: %u expressions for %u modules, together more than %d",
+			config->ranks.count + config->alphas.count, a, PEFT_MATCHES_MAX);
 	*modules = a;
 	return 0;
 }
 
-static int modules_make(struct peft *peft, const struct safetensors *file, const struct peft_config *config, struct reason *reason)
+static int modules_make(
+	struct peft *peft, const struct safetensors *file, const struct peft_config *config, struct reason *reason)
 {
 	uint32_t count = 0;
 	size_t name_bytes = 0;

@@ -1,9 +1,9 @@
 /*
  * peft.h - a LoRA adapter as PEFT writes it: adapter_config.json and adapter_model.safetensors, checked as one.
  *
- * For each adapted module there are two matrices, base_model.model.PATH.lora_A.weight [rank, in] and .lora_B.weight [out, rank],
- * and y += scale * B (A x). Shapes count, not what the configuration says of ranks; the scale is alpha / rank, or alpha / sqrt(rank)
- * with rsLoRA, each by the patterns of the configuration.
+ * For each adapted module there are two matrices, base_model.model.PATH.lora_A.weight [rank, in] and .lora_B.weight
+ * [out, rank], and y += scale * B (A x). Shapes count, not what the configuration says of ranks; the scale is alpha /
+ * rank, or alpha / sqrt(rank) with rsLoRA, each by the patterns of the configuration.
  *
  * Only headers are read here. Whoever reads the weights finds their places, which lie in the file and do not overlap.
  */
@@ -18,8 +18,8 @@
 #define PEFT_WEIGHTS_NAME "adapter_model.safetensors"
 
 enum {
-	PEFT_RANK_MAX = 128,            /* the largest class of the kernels */
-	PEFT_FEATURES_MAX = 1 << 20,    /* in and out: four times the largest vocabulary known */
+	PEFT_RANK_MAX = 128,         /* the largest class of the kernels */
+	PEFT_FEATURES_MAX = 1 << 20, /* in and out: four times the largest vocabulary known */
 	PEFT_LAYERS_MAX = 4096,
 	PEFT_MODULES_MAX = 65536,
 	PEFT_MATCHES_MAX = 1 << 20,     /* modules times expressions */
@@ -47,13 +47,13 @@ struct peft {
 	uint32_t layers;       /* one more than the highest; 0: all are outside */
 	uint32_t ranks_differ; /* modules of which the configuration tells another rank */
 	uint32_t rank_max;
-	uint64_t file_bytes;   /* of the weights' file, which has to be the same when they are read */
+	uint64_t file_bytes; /* of the weights' file, which has to be the same when they are read */
 	char *names;
 };
 
 /*
- * peft_read() - of two descriptors that can be read at any place. Return: 0, and peft_free() is to be called; -EINVAL, with a reason;
- * -EIO; -ENOMEM.
+ * peft_read() - of two descriptors that can be read at any place. Return: 0, and peft_free() is to be called; -EINVAL,
+ * with a reason; -EIO; -ENOMEM.
  */
 int peft_read(int config_fd, int weights_fd, struct peft *peft, struct reason *reason);
 void peft_free(struct peft *peft);

@@ -26,7 +26,8 @@ struct peft_pattern {
 
 static bool is_off(const cJSON *value)
 {
-	return !value || cJSON_IsNull(value) || cJSON_IsFalse(value) || ((cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child);
+	return !value || cJSON_IsNull(value) || cJSON_IsFalse(value) ||
+		((cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child);
 }
 
 /* Each makes of the adapter something else than A and B alone. */
@@ -53,20 +54,24 @@ static int begin_check(const cJSON *value, struct reason *reason)
 		return 0;
 	for (size_t i = 0; i < sizeof(base_changers) / sizeof(*base_changers); i++)
 		if (strncasecmp(value->valuestring, base_changers[i], strlen(base_changers[i])) == 0)
-			return refuse(reason, "adapter_config.json: init_lora_weights is \"%s\", which changes the base weights; convert it to plain LoRA",
+			return refuse(reason,
+				"adapter_config.json: init_lora_weights is \"%s\", which changes the base weights; "
+				"convert it to plain LoRA",
 				base_changers[i]);
 	return 0;
 }
 
 static int kind_check(const cJSON *root, struct reason *reason)
 {
-	const cJSON *type = cJSON_GetObjectItemCaseSensitive(root, "peft_type"), *bias = cJSON_GetObjectItemCaseSensitive(root, "bias");
+	const cJSON *type = cJSON_GetObjectItemCaseSensitive(root, "peft_type"),
+		    *bias = cJSON_GetObjectItemCaseSensitive(root, "bias");
 	char name[REASON_NAME_BYTES];
 
 	if (!cJSON_IsString(type))
 		return refuse(reason, "adapter_config.json: no peft_type");
 	if (strcmp(type->valuestring, "LORA") != 0)
-		return refuse(reason, "adapter_config.json: peft_type is '%s', and only LORA is taken", refuse_name(type->valuestring, name));
+		return refuse(reason, "adapter_config.json: peft_type is '%s', and only LORA is taken",
+			refuse_name(type->valuestring, name));
 	for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++)
 		if (!is_off(cJSON_GetObjectItemCaseSensitive(root, refused[i].key)))
 			return refuse(reason, "adapter_config.json: %s: %s", refused[i].key, refused[i].why);
@@ -81,10 +86,9 @@ static int keys_check(const cJSON *object, struct reason *reason)
 	const cJSON *one, *other;
 	char name[REASON_NAME_BYTES];
 
-	cJSON_ArrayForEach(one, object)
-		for (other = one->next; other; other = other->next)
-			if (strcmp(one->string, other->string) == 0)
-				return refuse(reason, "adapter_config.json: key '%s' comes twice", refuse_name(one->string, name));
+	cJSON_ArrayForEach(one, object) for (other = one->next; other;
+					     other = other->next) if (strcmp(one->string, other->string) ==
+		0) return refuse(reason, "adapter_config.json: key '%s' comes twice", refuse_name(one->string, name));
 	return 0;
 }
 
@@ -97,7 +101,8 @@ static int number_of(const cJSON *value, const char *key, bool positive, double 
 	char name[REASON_NAME_BYTES];
 
 	if (!cJSON_IsNumber(value) || !isfinite(value->valuedouble) || (positive && value->valuedouble <= 0))
-		return refuse(reason, "adapter_config.json: '%s' is no %snumber", refuse_name(key, name), positive ? "positive " : "");
+		return refuse(reason, "adapter_config.json: '%s' is no %snumber", refuse_name(key, name),
+			positive ? "positive " : "");
 	*number = value->valuedouble;
 	return 0;
 }
@@ -110,16 +115,19 @@ static int pattern_compile(const char *key, struct peft_pattern *pattern, struct
 
 	refuse_name(key, name);
 	if (strlen(key) > PEFT_PATTERN_BYTES_MAX)
-		return refuse(reason, "adapter_config.json: the expression '%s' has more than %d bytes", name, PEFT_PATTERN_BYTES_MAX);
+		return refuse(reason, "adapter_config.json: the expression '%s' has more than %d bytes", name,
+			PEFT_PATTERN_BYTES_MAX);
 	/* As PEFT puts it: the whole path, or what stands behind a dot in it. */
 	snprintf(text, sizeof(text), "(.*\\.)?(%s)$", key);
-	pattern->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
+	pattern->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
+		PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
 	if (!pattern->code)
 		return refuse(reason, "adapter_config.json: '%s' is no regular expression", name);
 	return 0;
 }
 
-static int patterns_read(const cJSON *root, const char *key, bool positive, struct peft_patterns *patterns, struct reason *reason)
+static int patterns_read(
+	const cJSON *root, const char *key, bool positive, struct peft_patterns *patterns, struct reason *reason)
 {
 	const cJSON *object = cJSON_GetObjectItemCaseSensitive(root, key), *one;
 	uint32_t count = (uint32_t)cJSON_GetArraySize(object);
@@ -128,14 +136,16 @@ static int patterns_read(const cJSON *root, const char *key, bool positive, stru
 	if (!object || cJSON_IsNull(object) || (cJSON_IsObject(object) && !count))
 		return 0;
 	if (!cJSON_IsObject(object) || count > PEFT_PATTERNS_MAX)
-		return refuse(reason, "adapter_config.json: %s is no object of at most %d expressions", key, PEFT_PATTERNS_MAX);
+		return refuse(reason, "adapter_config.json: %s is no object of at most %d expressions", key,
+			PEFT_PATTERNS_MAX);
 	error = keys_check(object, reason);
 	if (error)
 		return error;
 	patterns->patterns = calloc(count, sizeof(*patterns->patterns));
 	if (!patterns->patterns)
 		return -ENOMEM;
-	cJSON_ArrayForEach(one, object) {
+	cJSON_ArrayForEach(one, object)
+	{
 		struct peft_pattern *pattern = &patterns->patterns[patterns->count++];
 
 		error = pattern_compile(one->string, pattern, reason);
@@ -159,7 +169,8 @@ static int bool_of(const cJSON *root, const char *key, bool *value, struct reaso
 
 static int config_fill(const cJSON *root, struct peft_config *config, struct reason *reason)
 {
-	const cJSON *rank = cJSON_GetObjectItemCaseSensitive(root, "r"), *alpha = cJSON_GetObjectItemCaseSensitive(root, "lora_alpha");
+	const cJSON *rank = cJSON_GetObjectItemCaseSensitive(root, "r"),
+		    *alpha = cJSON_GetObjectItemCaseSensitive(root, "lora_alpha");
 	int error;
 
 	if (!cJSON_IsObject(root) || cJSON_GetArraySize(root) > KEYS_MAX)
@@ -190,7 +201,8 @@ int peft_config_parse(const char *text, uint64_t bytes, struct peft_config *conf
 	int error;
 
 	if (bytes > PEFT_CONFIG_BYTES_MAX)
-		return refuse(reason, "adapter_config.json: %" PRIu64 " bytes, more than the limit of %d", bytes, PEFT_CONFIG_BYTES_MAX);
+		return refuse(reason, "adapter_config.json: %" PRIu64 " bytes, more than the limit of %d", bytes,
+			PEFT_CONFIG_BYTES_MAX);
 	root = cJSON_ParseWithLengthOpts(text, bytes, &end, false);
 	while (root && end < text + bytes && memchr(" \t\r\n", *end, 4))
 		end++;
@@ -212,7 +224,8 @@ int peft_config_size(int fd, uint64_t *bytes, struct reason *reason)
 	int error = file_size(fd, "adapter_config.json", bytes, reason);
 
 	if (!error && *bytes > PEFT_CONFIG_BYTES_MAX)
-		error = refuse(reason, "adapter_config.json has %" PRIu64 " bytes, more than the limit of %d", *bytes, PEFT_CONFIG_BYTES_MAX);
+		error = refuse(reason, "adapter_config.json has %" PRIu64 " bytes, more than the limit of %d", *bytes,
+			PEFT_CONFIG_BYTES_MAX);
 	return error;
 }
 
@@ -253,7 +266,8 @@ void peft_config_free(struct peft_config *config)
 /* ---- of one module ---- */
 
 /* 1: it fits, 0: it does not, -EINVAL, -ENOMEM. */
-static int pattern_fits(const struct peft_pattern *pattern, const char *path, pcre2_match_data *data, pcre2_match_context *context)
+static int pattern_fits(
+	const struct peft_pattern *pattern, const char *path, pcre2_match_data *data, pcre2_match_context *context)
 {
 	int found = pcre2_match(pattern->code, (PCRE2_SPTR)path, PCRE2_ZERO_TERMINATED, 0, 0, data, context);
 
@@ -285,8 +299,8 @@ static int first_fit(const struct peft_patterns *patterns, const char *path, dou
 	pcre2_match_data_free(data);
 	pcre2_match_context_free(context);
 	if (found == -EINVAL)
-		return refuse(reason, "adapter_config.json: an expression needs more than %d steps on module '%s'", PEFT_PATTERN_STEPS,
-			refuse_name(path, name));
+		return refuse(reason, "adapter_config.json: an expression needs more than %d steps on module '%s'",
+			PEFT_PATTERN_STEPS, refuse_name(path, name));
 	return found < 0 ? found : 0;
 }
 

@@ -43,7 +43,8 @@ const char *refuse_name(const char *name, char *text)
 			at += 3;
 			break;
 		}
-		at += (size_t)(plain ? snprintf(text + at, 2, "%c", *name) : snprintf(text + at, 5, "\\x%02x", (unsigned)(unsigned char)*name));
+		at += (size_t)(plain ? snprintf(text + at, 2, "%c", *name)
+				     : snprintf(text + at, 5, "\\x%02x", (unsigned)(unsigned char)*name));
 	}
 	text[at] = 0;
 	return text;

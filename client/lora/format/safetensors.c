@@ -1,8 +1,9 @@
 /*
  * safetensors.c - headers of safetensors files.
  *
- * The JSON is read by callbacks of yajl, which also checks that it is UTF-8. Which callback may come is a matter of where the last
- * one has led to (`enum place`); whatever else comes is refused at once, so nothing nests deeper than the format does.
+ * The JSON is read by callbacks of yajl, which also checks that it is UTF-8. Which callback may come is a matter of
+ * where the last one has led to (`enum place`); whatever else comes is refused at once, so nothing nests deeper than
+ * the format does.
  */
 #include "client/lora/format/safetensors.h"
 
@@ -52,7 +53,20 @@ uint32_t safetensors_type_bytes(enum safetensors_type type)
 
 /* ---- the JSON ---- */
 
-enum place { BEGIN, IN_FILE, AT_METADATA, IN_METADATA, AT_TENSOR, IN_TENSOR, AT_TYPE, AT_SHAPE, IN_SHAPE, AT_PLACE, IN_PLACE, END };
+enum place {
+	BEGIN,
+	IN_FILE,
+	AT_METADATA,
+	IN_METADATA,
+	AT_TENSOR,
+	IN_TENSOR,
+	AT_TYPE,
+	AT_SHAPE,
+	IN_SHAPE,
+	AT_PLACE,
+	IN_PLACE,
+	END
+};
 
 /* What may come there, for those who are told that something else did. */
 static const char *const wanted[] = {
@@ -78,7 +92,10 @@ struct parse {
 	bool metadata;
 	uint32_t room; /* of file->tensors */
 	size_t names_used, names_room;
-	/* of the tensor that is being read: the last one in file->tensors; its name's place stands in `offset` until the end */
+	/*
+	 * of the tensor that is being read: the last one in file->tensors; its name's place stands in `offset` until
+	 * the end
+	 */
 	bool has_type, has_shape, has_place;
 	uint32_t numbers;
 	uint64_t span[2];
@@ -106,8 +123,9 @@ static int unwanted(struct parse *parse, const char *what)
 	char name[REASON_NAME_BYTES];
 
 	if (parse->place >= AT_TENSOR && parse->place < END)
-		return stop(parse, refuse(parse->reason, "tensor '%s': %s where %s is expected", refuse_name(current_name(parse), name), what,
-						wanted[parse->place]));
+		return stop(parse,
+			refuse(parse->reason, "tensor '%s': %s where %s is expected",
+				refuse_name(current_name(parse), name), what, wanted[parse->place]));
 	return stop(parse, refuse(parse->reason, "header: %s where %s is expected", what, wanted[parse->place]));
 }
 
@@ -147,10 +165,12 @@ static int on_number(void *context, const char *text, size_t length)
 		return unwanted(parse, "a number of another kind");
 	tensor = current(parse);
 	if (parse->numbers == (parse->place == IN_SHAPE ? SAFETENSORS_DIMENSIONS : 2))
-		return stop(parse, parse->place == IN_SHAPE ? refuse(parse->reason, "tensor '%s': more than %d dimensions",
-								      refuse_name(current_name(parse), name), SAFETENSORS_DIMENSIONS)
-							     : refuse(parse->reason, "tensor '%s': data_offsets are not two numbers",
-								      refuse_name(current_name(parse), name)));
+		return stop(parse,
+			parse->place == IN_SHAPE
+				? refuse(parse->reason, "tensor '%s': more than %d dimensions",
+					  refuse_name(current_name(parse), name), SAFETENSORS_DIMENSIONS)
+				: refuse(parse->reason, "tensor '%s': data_offsets are not two numbers",
+					  refuse_name(current_name(parse), name)));
 	if (parse->place == IN_SHAPE)
 		tensor->shape[parse->numbers++] = number;
 	else
@@ -221,8 +241,10 @@ static int file_key(struct parse *parse, const unsigned char *key, size_t length
 		return 1;
 	}
 	if (!length || length > SAFETENSORS_NAME_MAX || memchr(key, 0, length))
-		return stop(parse, refuse(parse->reason, "header: the name of tensor %u is empty, longer than %d bytes, or has a zero in it",
-						parse->file->count + 1, SAFETENSORS_NAME_MAX));
+		return stop(parse,
+			refuse(parse->reason,
+				"header: the name of tensor %u is empty, longer than %d bytes, or has a zero in it",
+				parse->file->count + 1, SAFETENSORS_NAME_MAX));
 	if (parse->file->count == SAFETENSORS_TENSORS_MAX)
 		return stop(parse, refuse(parse->reason, "header: more than %d tensors", SAFETENSORS_TENSORS_MAX));
 	error = tensor_add(parse, key, length);
@@ -249,7 +271,9 @@ static int tensor_key(struct parse *parse, const unsigned char *key, size_t leng
 		if (strlen(keys[i].name) != length || memcmp(keys[i].name, key, length) != 0)
 			continue;
 		if (*((bool *)((char *)parse + keys[i].flag)))
-			return stop(parse, refuse(parse->reason, "tensor '%s': %s comes twice", refuse_name(current_name(parse), name), keys[i].name));
+			return stop(parse,
+				refuse(parse->reason, "tensor '%s': %s comes twice",
+					refuse_name(current_name(parse), name), keys[i].name));
 		parse->place = keys[i].place;
 		return 1;
 	}
@@ -261,14 +285,10 @@ static int on_key(void *context, const unsigned char *key, size_t length)
 	struct parse *parse = context;
 
 	switch (parse->place) {
-	case IN_FILE:
-		return file_key(parse, key, length);
-	case IN_TENSOR:
-		return tensor_key(parse, key, length);
-	case IN_METADATA:
-		return 1;
-	default:
-		return unwanted(parse, "a key");
+	case IN_FILE: return file_key(parse, key, length);
+	case IN_TENSOR: return tensor_key(parse, key, length);
+	case IN_METADATA: return 1;
+	default: return unwanted(parse, "a key");
 	}
 }
 
@@ -277,17 +297,10 @@ static int on_map(void *context)
 	struct parse *parse = context;
 
 	switch (parse->place) {
-	case BEGIN:
-		parse->place = IN_FILE;
-		return 1;
-	case AT_METADATA:
-		parse->place = IN_METADATA;
-		return 1;
-	case AT_TENSOR:
-		parse->place = IN_TENSOR;
-		return 1;
-	default:
-		return unwanted(parse, "an object");
+	case BEGIN: parse->place = IN_FILE; return 1;
+	case AT_METADATA: parse->place = IN_METADATA; return 1;
+	case AT_TENSOR: parse->place = IN_TENSOR; return 1;
+	default: return unwanted(parse, "an object");
 	}
 }
 
@@ -300,18 +313,23 @@ static int tensor_end(struct parse *parse)
 
 	refuse_name(current_name(parse), name);
 	if (!parse->has_type || !parse->has_shape || !parse->has_place)
-		return stop(parse, refuse(parse->reason, "tensor '%s': no %s", name,
-						!parse->has_type ? "dtype" : !parse->has_shape ? "shape" : "data_offsets"));
+		return stop(parse,
+			refuse(parse->reason, "tensor '%s': no %s", name,
+				!parse->has_type            ? "dtype"
+					: !parse->has_shape ? "shape"
+							    : "data_offsets"));
 	if (parse->span[0] > parse->span[1])
 		return stop(parse, refuse(parse->reason, "tensor '%s': data_offsets end before they begin", name));
 	for (uint32_t i = 0; i < tensor->dimensions; i++)
 		if (__builtin_mul_overflow(bytes, tensor->shape[i], &bytes))
-			return stop(parse, refuse(parse->reason, "tensor '%s': its shape has more than 2^64 bytes", name));
+			return stop(
+				parse, refuse(parse->reason, "tensor '%s': its shape has more than 2^64 bytes", name));
 	tensor->offset = parse->span[0];
 	tensor->bytes = parse->span[1] - parse->span[0];
 	if (tensor->bytes != bytes)
-		return stop(parse, refuse(parse->reason, "tensor '%s': its shape has %" PRIu64 " bytes, its data_offsets %" PRIu64, name, bytes,
-						tensor->bytes));
+		return stop(parse,
+			refuse(parse->reason, "tensor '%s': its shape has %" PRIu64 " bytes, its data_offsets %" PRIu64,
+				name, bytes, tensor->bytes));
 	parse->place = IN_FILE;
 	return 1;
 }
@@ -321,14 +339,9 @@ static int on_map_end(void *context)
 	struct parse *parse = context;
 
 	switch (parse->place) {
-	case IN_FILE:
-		parse->place = END;
-		return 1;
-	case IN_METADATA:
-		parse->place = IN_FILE;
-		return 1;
-	default:
-		return tensor_end(parse);
+	case IN_FILE: parse->place = END; return 1;
+	case IN_METADATA: parse->place = IN_FILE; return 1;
+	default: return tensor_end(parse);
 	}
 }
 
@@ -354,7 +367,9 @@ static int on_array_end(void *context)
 	} else if (parse->numbers == 2) {
 		parse->has_place = true;
 	} else {
-		return stop(parse, refuse(parse->reason, "tensor '%s': data_offsets are not two numbers", refuse_name(current_name(parse), name)));
+		return stop(parse,
+			refuse(parse->reason, "tensor '%s': data_offsets are not two numbers",
+				refuse_name(current_name(parse), name)));
 	}
 	parse->place = IN_TENSOR;
 	return 1;
@@ -382,7 +397,8 @@ static int json_parse(struct parse *parse, const void *text, uint64_t length)
 	if (status == yajl_status_ok)
 		status = yajl_complete_parse(handle);
 	if (!parse->error && status != yajl_status_ok)
-		parse->error = refuse(parse->reason, "header: no JSON in UTF-8 at byte %zu of it", yajl_get_bytes_consumed(handle));
+		parse->error = refuse(
+			parse->reason, "header: no JSON in UTF-8 at byte %zu of it", yajl_get_bytes_consumed(handle));
 	yajl_free(handle);
 	assert(parse->error || parse->place == END);
 	return parse->error;
@@ -419,15 +435,19 @@ static int places_check(struct safetensors *file, uint64_t file_bytes, struct re
 
 		refuse_name(tensor->name, name);
 		if (tensor->offset != end)
-			return refuse(reason, "tensor '%s': begins at %" PRIu64 " of the data, %s", name, tensor->offset,
-				tensor->offset < end ? "within another one" : "with a hole before it");
+			return refuse(reason, "tensor '%s': begins at %" PRIu64 " of the data, %s", name,
+				tensor->offset, tensor->offset < end ? "within another one" : "with a hole before it");
 		if (tensor->bytes > data_bytes - end)
-			return refuse(reason, "tensor '%s': ends behind the end of the file, which has %" PRIu64 " bytes of data", name, data_bytes);
+			return refuse(reason,
+				"tensor '%s': ends behind the end of the file, which has %" PRIu64 " bytes of data",
+				name, data_bytes);
 		end += tensor->bytes;
 		tensor->offset += file->data_offset;
 		if (tensor->offset % types[tensor->type].bytes)
-			return refuse(reason, "tensor '%s': %s at byte %" PRIu64 " of the file is not aligned; save the file again with a newer writer", name,
-				types[tensor->type].name, tensor->offset);
+			return refuse(reason,
+				"tensor '%s': %s at byte %" PRIu64
+				" of the file is not aligned; save the file again with a newer writer",
+				name, types[tensor->type].name, tensor->offset);
 	}
 	if (end != data_bytes)
 		return refuse(reason, "file: %" PRIu64 " bytes behind the last tensor", data_bytes - end);
@@ -455,13 +475,15 @@ static int read_fail(struct reason *reason)
 static int length_check(uint64_t header_bytes, uint64_t file_bytes, struct reason *reason)
 {
 	if (header_bytes > SAFETENSORS_HEADER_MAX)
-		return refuse(reason, "header: %" PRIu64 " bytes, more than the limit of %d", header_bytes, SAFETENSORS_HEADER_MAX);
+		return refuse(reason, "header: %" PRIu64 " bytes, more than the limit of %d", header_bytes,
+			SAFETENSORS_HEADER_MAX);
 	if (file_bytes < 8 || header_bytes > file_bytes - 8)
 		return refuse(reason, "header: %" PRIu64 " bytes in a file of %" PRIu64, header_bytes, file_bytes);
 	return 0;
 }
 
-int safetensors_parse(const void *header, uint64_t header_bytes, uint64_t file_bytes, struct safetensors *file, struct reason *reason)
+int safetensors_parse(
+	const void *header, uint64_t header_bytes, uint64_t file_bytes, struct safetensors *file, struct reason *reason)
 {
 	struct safetensors made = {0};
 	struct parse parse = {.file = &made, .reason = reason};
@@ -515,8 +537,9 @@ int safetensors_read(int fd, struct safetensors *file, struct reason *reason)
 	header = malloc(header_bytes + 1);
 	if (!header)
 		return -ENOMEM;
-	error = file_read_at(fd, header, header_bytes, 8) ? read_fail(reason) :
-		safetensors_parse(header, header_bytes, file_bytes, file, reason);
+	error = file_read_at(fd, header, header_bytes, 8)
+		? read_fail(reason)
+		: safetensors_parse(header, header_bytes, file_bytes, file, reason);
 	free(header);
 	return error;
 }

@@ -1,10 +1,10 @@
 /*
  * safetensors.h - which tensors a safetensors file has, and where: the header, checked to the letter.
  *
- * A file is: length of the header (8 bytes, little endian), header (JSON, may end in spaces), data. The header names each tensor once,
- * with its type, shape and place in the data; the places follow each other from 0 to the end of the file without holes. The reference
- * reader does not look at alignment nor for names that come twice; this one refuses both: the first since kernels and copies rely
- * on it, the second since two readers may take different ones.
+ * A file is: length of the header (8 bytes, little endian), header (JSON, may end in spaces), data. The header names
+ * each tensor once, with its type, shape and place in the data; the places follow each other from 0 to the end of the
+ * file without holes. The reference reader does not look at alignment nor for names that come twice; this one refuses
+ * both: the first since kernels and copies rely on it, the second since two readers may take different ones.
  *
  * The header is the work of a stranger: it is parsed as a stream, in memory bounded by the limits below.
  */
@@ -64,9 +64,13 @@ struct safetensors {
  * safetensors_parse() - header: [header_bytes], what stands behind the length. file_bytes: of the whole file.
  * Return: 0, and safetensors_free() is to be called; -EINVAL: no such file, reason says why; -ENOMEM.
  */
-int safetensors_parse(const void *header, uint64_t header_bytes, uint64_t file_bytes, struct safetensors *file, struct reason *reason);
+int safetensors_parse(const void *header, uint64_t header_bytes, uint64_t file_bytes, struct safetensors *file,
+	struct reason *reason);
 
-/* safetensors_header() - how long the header is that the file begins with: 0; -EINVAL, with a reason, if it can be none; -EIO. */
+/*
+ * safetensors_header() - how long the header is that the file begins with: 0; -EINVAL, with a reason, if it can be
+ * none; -EIO.
+ */
 int safetensors_header(int fd, uint64_t *header_bytes, uint64_t *file_bytes, struct reason *reason);
 /* safetensors_read() - the same, from a descriptor that can be read at any place: also -EIO. */
 int safetensors_read(int fd, struct safetensors *file, struct reason *reason);

@@ -45,7 +45,10 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 	}
 	if (error != -ESTALE)
 		return error;
-	/* Acquired, it was unloaded by somebody else, and goes with its last use. Who still waits for it finds it COLD, and begins anew. */
+	/*
+	 * Acquired, it was unloaded by somebody else, and goes with its last use. Who still waits for it finds it COLD,
+	 * and begins anew.
+	 */
 	if (entry->acquired)
 		return -EBUSY;
 	held_end(entry);
@@ -99,7 +102,8 @@ static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct times
 	int error;
 
 	if (!wait_is_checked())
-		return timeout_ms < 0 ? pthread_cond_wait(&lora->loaded, &lora->lock) : pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
+		return timeout_ms < 0 ? pthread_cond_wait(&lora->loaded, &lora->lock)
+				      : pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
 	look = limit_of(wait_slice_ms(-1));
 	if (timeout_ms >= 0 && is_before(limit, &look))
 		return pthread_cond_timedwait(&lora->loaded, &lora->lock, limit);
@@ -110,7 +114,10 @@ static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct times
 	return interrupted ? EINTR : error == ETIMEDOUT ? 0 : error;
 }
 
-/* A part takes well below a millisecond, so who has so much time, or more, makes one himself rather than wait for others. Chosen. */
+/*
+ * A part takes well below a millisecond, so who has so much time, or more, makes one himself rather than wait for
+ * others. Chosen.
+ */
 enum { HELP_MS = 10 };
 
 static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
@@ -119,7 +126,8 @@ static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
 }
 
 /* 0, -ETIMEDOUT, -EINTR, or why its load failed. */
-static int load_wait(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
+static int load_wait(
+	struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
 {
 	int error = 0;
 
@@ -149,7 +157,8 @@ static bool place_taken(struct lora_entry *entry)
 	return true;
 }
 
-static int acquire_once(struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
+static int acquire_once(
+	struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
 {
 	bool place = goal == PLACE && !entry->load;
 	int error;
@@ -157,7 +166,10 @@ static int acquire_once(struct gpool_lora *lora, struct lora_entry *entry, enum 
 	entry->waiting++;
 	entry->beginning += place;
 	if (entry->state == GPOOL_LORA_COLD) {
-		/* The agent is asked for pages, and may be slow: not by a thread that has a limit, or whose waits may be interrupted. */
+		/*
+		 * The agent is asked for pages, and may be slow: not by a thread that has a limit, or whose waits may
+		 * be interrupted.
+		 */
 		if (timeout_ms < 0 && !wait_is_checked())
 			load_here(lora, entry);
 		else
@@ -280,13 +292,16 @@ int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, s
 		refuse(reason, "adapter %u: there is none of that number", id);
 		error = -ENOENT;
 	} else if (!found->acquired) {
-		error = refuse(reason, "adapter '%s': it is not acquired; gpool_lora_acquire() comes first", found->adapter->name);
+		error = refuse(reason, "adapter '%s': it is not acquired; gpool_lora_acquire() comes first",
+			found->adapter->name);
 	} else if (found->state != GPOOL_LORA_HERE) {
-		error = refuse(reason, "adapter '%s': it is not there as a whole; gpool_lora_wait() comes first", found->adapter->name);
+		error = refuse(reason, "adapter '%s': it is not there as a whole; gpool_lora_wait() comes first",
+			found->adapter->name);
 	} else {
 		error = pin_here(lora, found);
 		if (error)
-			refuse(reason, "adapter '%s': somebody has unloaded it; release it, and acquire it again", found->adapter->name);
+			refuse(reason, "adapter '%s': somebody has unloaded it; release it, and acquire it again",
+				found->adapter->name);
 	}
 	if (!error)
 		*entry = found;
@@ -355,7 +370,7 @@ int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_
 
 int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	struct lora_entry *entry;
 	int error;
 
@@ -366,7 +381,8 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 	if (!entry) {
 		error = fail_adapter(id);
 	} else if (entry->acquired || entry->waiting || entry->load || entry->state == GPOOL_LORA_LOADING) {
-		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name, entry->acquired ? "acquired" : "being loaded");
+		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name,
+			entry->acquired ? "acquired" : "being loaded");
 	} else {
 		bool there = entry->state == GPOOL_LORA_HERE && !gpool_object_info(entry->object, &info);
 

@@ -1,8 +1,9 @@
 /*
  * cold_reader.c - slots of one room, and what is in each.
  *
- * A slot is free, or the kernel reads a group into it, or the group is there, or the caller has it. Groups are asked for in order, so that all
- * from `next` up to `ahead` are in slots, when they come directly; the other ways read `next` into a slot when it is wanted.
+ * A slot is free, or the kernel reads a group into it, or the group is there, or the caller has it. Groups are asked
+ * for in order, so that all from `next` up to `ahead` are in slots, when they come directly; the other ways read `next`
+ * into a slot when it is wanted.
  */
 #include "client/lora/load/cold_reader.h"
 
@@ -17,7 +18,8 @@
 
 #include "client/lora/format/file_at.h"
 
-enum { ADVICE_BYTES = 128 << 10 }; /* which each kernel reads ahead for one call; of more it may read the beginning alone */
+/* which each kernel reads ahead for one call; of more it may read the beginning alone */
+enum { ADVICE_BYTES = 128 << 10 };
 
 enum slot_state { SLOT_FREE, SLOT_ASKED, SLOT_READ, SLOT_HELD };
 
@@ -33,7 +35,7 @@ struct cold_reader {
 	uint8_t *room; /* COLD_READER_ROOM, from the first file on; NULL: none, and no slots */
 	const struct cold_file *file;
 	enum cold_reader_way way;
-	uint32_t next, ahead;     /* groups: the next to hand out, the first that nobody was asked for */
+	uint32_t next, ahead; /* groups: the next to hand out, the first that nobody was asked for */
 	struct slot slots[COLD_READER_HELD_MAX];
 	uint32_t slot_count;
 	uint64_t slot_bytes;
@@ -76,7 +78,8 @@ static struct slot *slot_of(struct cold_reader *reader, uint32_t group)
 static bool ring_knows(struct io_uring *ring)
 {
 	struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
-	bool known = probe && io_uring_opcode_supported(probe, IORING_OP_READ) && io_uring_opcode_supported(probe, IORING_OP_READ_FIXED);
+	bool known = probe && io_uring_opcode_supported(probe, IORING_OP_READ) &&
+		io_uring_opcode_supported(probe, IORING_OP_READ_FIXED);
 
 	io_uring_free_probe(probe);
 	return known;
@@ -102,7 +105,10 @@ static bool ring_have(struct cold_reader *reader)
 	return true;
 }
 
-/* Without the kernel's word that it is done with our room, that can be neither used nor given back: both are left to it. */
+/*
+ * Without the kernel's word that it is done with our room, that can be neither used nor given back: both are left to
+ * it.
+ */
 static void room_leave(struct cold_reader *reader)
 {
 	reader->room = NULL;
@@ -177,7 +183,10 @@ static int cached_read(struct cold_reader *reader, const struct slot *slot)
 {
 	struct iovec to = {.iov_base = slot_bytes(reader, slot), .iov_len = group_bytes(reader, slot->group)};
 
-	return preadv2(reader->file->fd, &to, 1, (off_t)reader->file->groups[slot->group].offset, RWF_NOWAIT) == (ssize_t)to.iov_len ? 0 : -EAGAIN;
+	return preadv2(reader->file->fd, &to, 1, (off_t)reader->file->groups[slot->group].offset, RWF_NOWAIT) ==
+			(ssize_t)to.iov_len
+		? 0
+		: -EAGAIN;
 }
 
 /* A description of our own, as O_DIRECT is a property of those. */
@@ -271,8 +280,9 @@ static int group_read(struct cold_reader *reader, struct slot **found)
 /* ---- the reader ---- */
 
 /*
- * In huge pages, where there are some: a disk that takes so many pieces of memory for a request gets requests of 4 MiB, not of 1.
- * Measured on a virtual disk: 3.4 GB/s, and 1.1 with small ones. They are registered in 0.06 ms, and those in 1.4.
+ * In huge pages, where there are some: a disk that takes so many pieces of memory for a request gets requests of 4 MiB,
+ * not of 1. Measured on a virtual disk: 3.4 GB/s, and 1.1 with small ones. They are registered in 0.06 ms, and those in
+ * 1.4.
  */
 static uint8_t *room_make(void)
 {

@@ -35,13 +35,15 @@ static int forms_from_cold(struct copying *copying, const struct cold_file *file
 		error = group_forms(copying->loader, file, i, &forms, &copying->reason);
 		if (!error)
 			memcpy(warm_form(copy, group->first_page), forms,
-				cold_pages_bytes(&file->layout, (enum cold_form)copy->header.form, group->first_page, group->pages));
+				cold_pages_bytes(&file->layout, (enum cold_form)copy->header.form, group->first_page,
+					group->pages));
 	}
 	return error;
 }
 
 /* Images are made in the loader's room. */
-static int forms_from_peft(struct copying *copying, const struct convert *convert, struct warm_copy *copy, uint64_t *checksums)
+static int forms_from_peft(
+	struct copying *copying, const struct convert *convert, struct warm_copy *copy, uint64_t *checksums)
 {
 	const struct adapter_layout_header *layout = copying->adapter->layout.header;
 	int error = room_have(copying->loader, layout->page_bytes, 0);
@@ -58,8 +60,8 @@ static int forms_from_peft(struct copying *copying, const struct convert *conver
 
 static int warm_place(struct copying *copying, enum cold_form form, struct warm_copy *copy)
 {
-	return warm_begin(copying->lora->warm, copying->adapter->warm_name, &copying->adapter->layout, form, copying->lora->private,
-		copying->later->warm_refused, copy);
+	return warm_begin(copying->lora->warm, copying->adapter->warm_name, &copying->adapter->layout, form,
+		copying->lora->private, copying->later->warm_refused, copy);
 }
 
 static int warm_from_cold(struct copying *copying, const struct cold_file *file)
@@ -79,7 +81,7 @@ static int warm_from_cold(struct copying *copying, const struct cold_file *file)
 static int warm_from_peft(struct copying *copying, const struct convert *convert)
 {
 	uint64_t *checksums = calloc(copying->adapter->layout.header->pages, sizeof(*checksums));
-	struct warm_copy copy = { .object = NULL };
+	struct warm_copy copy = {.object = NULL};
 	int error = checksums ? adapter_form(copying->lora, copying->adapter, convert, &copying->reason) : -ENOMEM;
 
 	if (!error)
@@ -99,14 +101,18 @@ static int convert_begin(struct copying *copying, struct convert *convert)
 {
 	int error = adapter_files(copying->adapter, &copying->files, &copying->reason);
 
-	return error ? error : convert_open(&copying->files.peft, &copying->adapter->layout, copying->files.fds[1], convert, &copying->reason);
+	return error ? error
+		     : convert_open(&copying->files.peft, &copying->adapter->layout, copying->files.fds[1], convert,
+			       &copying->reason);
 }
 
 static int warm_keep(struct copying *copying)
 {
 	struct convert convert;
 	struct cold_file file;
-	int error = copying->later->cold_refused ? -ENOENT : adapter_cold(copying->lora, copying->adapter, &file, &copying->reason);
+	int error = copying->later->cold_refused
+		? -ENOENT
+		: adapter_cold(copying->lora, copying->adapter, &file, &copying->reason);
 
 	if (!error) {
 		error = warm_from_cold(copying, &file);
@@ -134,7 +140,8 @@ static int cold_keep(struct copying *copying)
 		return -errno;
 	error = flock(folder, LOCK_EX | LOCK_NB) ? -EAGAIN : convert_begin(copying, &convert);
 	if (!error) {
-		error = cold_write(&convert, &copying->adapter->source, folder, copying->adapter->file_name, lora->int8, NULL, &copying->reason);
+		error = cold_write(&convert, &copying->adapter->source, folder, copying->adapter->file_name, lora->int8,
+			NULL, &copying->reason);
 		convert_close(&convert);
 	}
 	close(folder);
@@ -166,7 +173,8 @@ static void warm_end(struct copying *copying, int error)
 	lora->warm_made += !error;
 	pthread_mutex_unlock(&lora->lock);
 	if (first)
-		pool_log(lora->pool, POOL_LOG_INFO, "adapter '%s' is not kept in host memory: that pool is full, and all of it in use",
+		pool_log(lora->pool, POOL_LOG_INFO,
+			"adapter '%s' is not kept in host memory: that pool is full, and all of it in use",
 			copying->adapter->name);
 	else if (error && !full && error != -ESTALE)
 		failure_say(copying, "in host memory", error);
@@ -174,7 +182,7 @@ static void warm_end(struct copying *copying, int error)
 
 void copies_make(struct lora_loader *loader, const struct lora_later *later)
 {
-	struct copying copying = { .loader = loader, .lora = loader->lora, .adapter = later->adapter, .later = later };
+	struct copying copying = {.loader = loader, .lora = loader->lora, .adapter = later->adapter, .later = later};
 	int error;
 
 	if (copying.lora->warm && later->from != LORA_FROM_WARM)

@@ -1,5 +1,6 @@
 /*
- * load.c - how an adapter comes into the pool: another engine's object, or one of our own, from the warmest source that there is.
+ * load.c - how an adapter comes into the pool: another engine's object, or one of our own, from the warmest source that
+ * there is.
  */
 #include "client/lora/load/load.h"
 
@@ -17,19 +18,22 @@ enum {
 
 static void shortage_say(struct lora_load *load, int error)
 {
-	struct gpool_shortage_object object = { .size = sizeof(object) };
-	struct gpool_shortage shortage = { .size = offsetof(struct gpool_shortage, holder_count) };
+	struct gpool_shortage_object object = {.size = sizeof(object)};
+	struct gpool_shortage shortage = {.size = offsetof(struct gpool_shortage, holder_count)};
 	char most[240] = "";
 
 	if ((error != -ENOSPC && error != -EDQUOT) || load->reason.text[0])
 		return;
 	gpool_shortage(load->lora->pool, &shortage);
 	if (!gpool_shortage_object(load->lora->pool, &object))
-		snprintf(most, sizeof(most), ", of objects '%.60s' (%u, by session %u '%s', %u times)", object.name, object.pages,
-			object.session, object.session_name, object.pins);
-	refuse(&load->reason, "%s: it needs %u pages; %u are free, %u are pinned, most of them (%u) by session %u '%s'%s; release adapters, or give the %s more",
-		error == -ENOSPC ? "pool" : "limit", load->adapter->layout.header->pages, shortage.free, shortage.pinned, shortage.holder_pages,
-		shortage.holder, shortage.holder_name, most, error == -ENOSPC ? "pool" : "tenant");
+		snprintf(most, sizeof(most), ", of objects '%.60s' (%u, by session %u '%s', %u times)", object.name,
+			object.pages, object.session, object.session_name, object.pins);
+	refuse(&load->reason,
+		"%s: it needs %u pages; %u are free, %u are pinned, most of them (%u) by session %u '%s'%s; release "
+		"adapters, or give the %s more",
+		error == -ENOSPC ? "pool" : "limit", load->adapter->layout.header->pages, shortage.free,
+		shortage.pinned, shortage.holder_pages, shortage.holder, shortage.holder_name, most,
+		error == -ENOSPC ? "pool" : "tenant");
 }
 
 /* Where its object lies, and the table of that on the device. */
@@ -113,12 +117,16 @@ static void later_add(const struct lora_load *load)
 	struct gpool_lora *lora = load->lora;
 	struct lora_later *later;
 
-	if (load->shared || load->spare || ((!lora->warm || load->from == LORA_FROM_WARM) && (lora->cold_fd < 0 || load->from == LORA_FROM_COLD)))
+	if (load->shared || load->spare ||
+		((!lora->warm || load->from == LORA_FROM_WARM) && (lora->cold_fd < 0 || load->from == LORA_FROM_COLD)))
 		return;
 	later = calloc(1, sizeof(*later));
 	if (!later)
 		return;
-	*later = (struct lora_later){ .adapter = load->adapter, .from = load->from, .warm_refused = load->warm_refused, .cold_refused = load->cold_refused };
+	*later = (struct lora_later){.adapter = load->adapter,
+		.from = load->from,
+		.warm_refused = load->warm_refused,
+		.cold_refused = load->cold_refused};
 	later->adapter->refs++;
 	TAILQ_INSERT_TAIL(&lora->later, later, link);
 }
@@ -184,7 +192,7 @@ void load_end(struct lora_load *load, int error)
 	entry->error = error;
 	entry->reason = load->reason;
 	entry->state = error ? GPOOL_LORA_COLD : GPOOL_LORA_HERE;
-	entry->runs = (struct lora_runs){ 0 };
+	entry->runs = (struct lora_runs){0};
 	if (!error)
 		entry_here(load);
 	load_leave(lora);
@@ -241,8 +249,8 @@ struct lora_load *draft_done(struct gpool_lora *lora)
 	struct lora_load *load;
 
 	TAILQ_FOREACH(load, &lora->drafts, link)
-		if (!entry_is_used(lora, load->entry))
-			return load;
+	if (!entry_is_used(lora, load->entry))
+		return load;
 	return NULL;
 }
 
@@ -273,7 +281,10 @@ void drafts_watch(struct gpool_lora *lora)
 
 /* ---- its parts are over ---- */
 
-/* It is used already, or work of before still is: it is a draft until that is over, and its sources are closed before somebody else can have it. */
+/*
+ * It is used already, or work of before still is: it is a draft until that is over, and its sources are closed before
+ * somebody else can have it.
+ */
 static bool is_draft(struct lora_load *load, int error)
 {
 	struct gpool_lora *lora = load->lora;
@@ -335,8 +346,8 @@ void load_go_on(struct lora_loader *loader, struct lora_load *load)
 /* ---- beginning ---- */
 
 /*
- * There is no room for it, but for others that are coming: it is tried again when one of them is there, and may leave. One that nobody has asked
- * for stays away, and if somebody has by now, it is tried again as his.
+ * There is no room for it, but for others that are coming: it is tried again when one of them is there, and may leave.
+ * One that nobody has asked for stays away, and if somebody has by now, it is tried again as his.
  */
 static bool load_postpone(struct lora_load *load, int error)
 {
@@ -351,7 +362,10 @@ static bool load_postpone(struct lora_load *load, int error)
 	postponed = others || load->spare;
 	if (entry->spare) {
 		entry->state = GPOOL_LORA_COLD;
-		/* It was not brought back: pages that were free for a moment, on their way to a session, do not count against it. */
+		/*
+		 * It was not brought back: pages that were free for a moment, on their way to a session, do not count
+		 * against it.
+		 */
 		entry->acquires_spent = entry->acquires - 1;
 		load_leave(lora);
 	} else if (postponed) {

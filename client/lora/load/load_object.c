@@ -1,8 +1,9 @@
 /*
  * load_object.c - the object in the pool that an adapter is loaded into: another engine's, or one of our own.
  *
- * Its name is a hash of what it is made of: which files, for which type and page size, and the salt. Whoever finds it compares the layout with the one that the
- * files give. Of two who publish at once one is first, and the other opens that one's.
+ * Its name is a hash of what it is made of: which files, for which type and page size, and the salt. Whoever finds it
+ * compares the layout with the one that the files give. Of two who publish at once one is first, and the other opens
+ * that one's.
  */
 #include "client/lora/load/load.h"
 
@@ -19,8 +20,9 @@ static bool same_layout(const struct adapter_layout_header *layout, struct gpool
 	const void *value;
 	size_t value_bytes;
 
-	return !gpool_object_get(object, "layout", &value, &value_bytes) && value_bytes == layout->bytes && !memcmp(value, layout, layout->bytes) &&
-		!gpool_object_address(object, 0, &address, &length) && length == (uint64_t)layout->pages * layout->page_bytes;
+	return !gpool_object_get(object, "layout", &value, &value_bytes) && value_bytes == layout->bytes &&
+		!memcmp(value, layout, layout->bytes) && !gpool_object_address(object, 0, &address, &length) &&
+		length == (uint64_t)layout->pages * layout->page_bytes;
 }
 
 /* The agent lets no other tenant publish by a private name; this is the library's own check of that. */
@@ -30,9 +32,12 @@ static int object_believe(struct lora_load *load, struct gpool_object *object)
 	int error = gpool_object_info(object, &info);
 
 	if (!error && load->lora->private && strcmp(info.tenant, pool_tenant_name(load->lora->pool)) != 0)
-		return refuse(&load->reason, "object '%s': it is of tenant '%s', who has published something by this name", load->adapter->key, info.tenant);
+		return refuse(&load->reason,
+			"object '%s': it is of tenant '%s', who has published something by this name",
+			load->adapter->key, info.tenant);
 	if (!error && !same_layout(load->adapter->layout.header, object))
-		return refuse(&load->reason, "object '%s': it is not what the files say; somebody has published something else by this name",
+		return refuse(&load->reason,
+			"object '%s': it is not what the files say; somebody has published something else by this name",
 			load->adapter->key);
 	return error;
 }

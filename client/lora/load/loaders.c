@@ -46,7 +46,7 @@ static void entry_load(struct lora_loader *loader, struct lora_entry *entry, boo
 		pthread_cond_broadcast(&lora->loaded);
 		return;
 	}
-	*load = (struct lora_load){ .lora = lora, .entry = entry, .adapter = entry->adapter, .spare = entry->spare };
+	*load = (struct lora_load){.lora = lora, .entry = entry, .adapter = entry->adapter, .spare = entry->spare};
 	load->adapter->refs++;
 	lora->loads++;
 	turns_pass(lora);
@@ -70,7 +70,7 @@ static void queue_take(struct lora_loader *loader)
 
 void load_here(struct gpool_lora *lora, struct lora_entry *entry)
 {
-	struct lora_loader helper = { .lora = lora };
+	struct lora_loader helper = {.lora = lora};
 
 	if (!lora_can_help(lora) || !entry->adapter->known || !TAILQ_EMPTY(&lora->queue) || !is_room(lora)) {
 		entry_queue(lora, entry);

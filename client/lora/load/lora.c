@@ -25,12 +25,15 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 			options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE));
 	if (options->flags & GPOOL_LORA_INT8 && !options->cold_folder && !options->warm)
 		return fail(-EINVAL, "GPOOL_LORA_INT8 needs cold_folder or warm");
-	if (options->warm && (!options->warm->alive || options->warm->role || !(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
+	if (options->warm &&
+		(!options->warm->alive || options->warm->role || !(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
 		return fail(-EINVAL, "warm is not a worker's pool on the back end host");
 	if (options->element > GPOOL_LORA_BF16 || options->reserved)
-		return fail(-EINVAL, "element is %u, at most %d, and reserved is %u, which must be 0", options->element, GPOOL_LORA_BF16, options->reserved);
-	return options->load_threads <= LORA_THREADS_MAX ? 0 :
-		fail(-EINVAL, "load_threads is %u; at most %d", options->load_threads, LORA_THREADS_MAX);
+		return fail(-EINVAL, "element is %u, at most %d, and reserved is %u, which must be 0", options->element,
+			GPOOL_LORA_BF16, options->reserved);
+	return options->load_threads <= LORA_THREADS_MAX
+		? 0
+		: fail(-EINVAL, "load_threads is %u; at most %d", options->load_threads, LORA_THREADS_MAX);
 }
 
 static void lora_free(struct gpool_lora *lora)
@@ -181,7 +184,7 @@ static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
 int gpool_lora_register(struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why)
 {
 	struct lora_entry *entry;
-	struct reason reason = { "" };
+	struct reason reason = {""};
 	int error;
 
 	if (!lora->pool->alive)
@@ -242,9 +245,12 @@ int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
 	entry = entry_of(lora, id);
 	if (!entry)
 		error = fail_adapter(id);
-	else if (entry->acquired || entry->waiting || entry->requests || entry->load || entry->state == GPOOL_LORA_LOADING)
+	else if (entry->acquired || entry->waiting || entry->requests || entry->load ||
+		entry->state == GPOOL_LORA_LOADING)
 		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name,
-			entry->acquired ? "acquired" : entry->requests ? "wanted by requests of a scheduler" : "being loaded");
+			entry->acquired           ? "acquired"
+				: entry->requests ? "wanted by requests of a scheduler"
+						  : "being loaded");
 	else
 		error = entry_close(lora, entry);
 	if (!error)
@@ -284,7 +290,7 @@ static void struct_give(void *to, uint32_t size, const void *filled, size_t byte
 
 int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info)
 {
-	struct gpool_lora_info filled = { .size = info->size };
+	struct gpool_lora_info filled = {.size = info->size};
 	const struct lora_entry *entry;
 
 	if (!lora->pool->alive)
@@ -301,7 +307,8 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 		filled.layers = entry->adapter->layers;
 		if (entry->state == GPOOL_LORA_HERE) {
 			filled.pages = entry->adapter->layout.header->pages;
-			filled.element = entry->adapter->layout.header->element == ADAPTER_F16 ? GPOOL_LORA_F16 : GPOOL_LORA_BF16;
+			filled.element = entry->adapter->layout.header->element == ADAPTER_F16 ? GPOOL_LORA_F16
+											       : GPOOL_LORA_BF16;
 		}
 		filled.hits = entry->counts.hits;
 		filled.loads = loads_of(&entry->counts);
@@ -342,7 +349,7 @@ static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats
 /* All copies in the warm pool, whoever has made them. */
 static uint64_t warm_bytes(const struct gpool_lora *lora)
 {
-	struct gpool_object_info info = { .size = sizeof(info) };
+	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0;
 	uint64_t bytes = 0;
 
@@ -380,7 +387,7 @@ static uint64_t cold_bytes(const struct gpool_lora *lora)
 
 int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats)
 {
-	struct gpool_lora_stats filled = { .size = stats->size };
+	struct gpool_lora_stats filled = {.size = stats->size};
 	struct lora_counts counts;
 
 	if (!lora->pool->alive)

@@ -5,12 +5,14 @@
  *              |        +-> COLD   a pin found that it has left the pool
  *              +-> COLD         `error` says why; the next acquire tries again
  *
- * Who begins to use it while it comes (gpool_lora_begin()) has it acquired while it is LOADING. What is in use is not published, since that takes
- * the right to write from where it is mapped: it stays a draft of this process, HERE when it is whole and LOADING when its load has failed, until
- * nobody uses it; then a loader thread publishes it, or gives it up.
+ * Who begins to use it while it comes (gpool_lora_begin()) has it acquired while it is LOADING. What is in use is not
+ * published, since that takes the right to write from where it is mapped: it stays a draft of this process, HERE when
+ * it is whole and LOADING when its load has failed, until nobody uses it; then a loader thread publishes it, or gives
+ * it up.
  *
- * One lock for all of it, held over no file and no wait for a GPU: files are read and objects opened by loader threads (load.h), which have an
- * entry for themselves while it is LOADING. An entry that is HERE is closed only while nobody has it acquired.
+ * One lock for all of it, held over no file and no wait for a GPU: files are read and objects opened by loader threads
+ * (load.h), which have an entry for themselves while it is LOADING. An entry that is HERE is closed only while nobody
+ * has it acquired.
  */
 #ifndef GPOOL_CLIENT_LORA_LORA_H
 #define GPOOL_CLIENT_LORA_LORA_H
@@ -31,7 +33,10 @@
 #define HASH_FUNCTION(key, bytes, value) HASH_FNV(key, bytes, value)
 #include <uthash.h>
 
-/* Pages of a loader's stage: so many copies are under way while the next image is made. Two would wait for each; chosen. */
+/*
+ * Pages of a loader's stage: so many copies are under way while the next image is made. Two would wait for each;
+ * chosen.
+ */
 enum { LORA_STAGE_PAGES = 8 };
 
 enum { LORA_THREADS_DEFAULT = 4, LORA_THREADS_MAX = 64 };
@@ -64,30 +69,32 @@ struct lora_entry {
 	struct adapter *adapter; /* a reference */
 
 	enum gpool_lora_state state;
-	uint32_t acquired, waiting; /* waiting: threads, and claims of schedulers */
+	uint32_t acquired, waiting;  /* waiting: threads, and claims of schedulers */
 	uint32_t beginning, granted; /* who waits for its place; who has got it, and does not know yet */
-	uint32_t requests; /* of schedulers; it is not unregistered under them */
-	bool held;   /* HERE: pinned for those who wait */
+	uint32_t requests;           /* of schedulers; it is not unregistered under them */
+	bool held;                   /* HERE: pinned for those who wait */
 
-	int error;   /* of the last load */
+	int error; /* of the last load */
 	struct reason reason;
-	struct lora_load *load;      /* it has its place, and is not published: begun, or a draft that is in use; else NULL */
+	/* it has its place, and is not published: begun, or a draft that is in use; else NULL */
+	struct lora_load *load;
 	struct gpool_object *object; /* HERE, and published */
 	uint64_t base;
 	struct lora_runs runs;
-	uint32_t ready;  /* LOADING, with a place: so many pages are there, from the first on */
-	uint64_t placed; /* differs each time it comes, as do its addresses */
+	uint32_t ready;        /* LOADING, with a place: so many pages are there, from the first on */
+	uint64_t placed;       /* differs each time it comes, as do its addresses */
 	struct lora_use *uses; /* one for each stream */
 	struct lora_counts counts;
 
 	uint64_t acquires, acquires_learned; /* all of them; those that `worth` knows */
-	uint64_t acquires_spent; /* what there were when it was last brought back, or unloaded: it takes more of them to bring it back */
+	/* what there were when it was last brought back, or unloaded: it takes more of them to bring it back */
+	uint64_t acquires_spent;
 	struct worth worth;
 	bool spare; /* LOADING: nobody has asked for it, so it displaces nothing */
 
 	uint32_t id;
-	bool unnamed;      /* there was no memory to find it by its name */
-	UT_hash_handle hh; /* by name */
+	bool unnamed;                 /* there was no memory to find it by its name */
+	UT_hash_handle hh;            /* by name */
 	TAILQ_ENTRY(lora_entry) link; /* of those whose load has not begun */
 };
 
@@ -105,21 +112,26 @@ struct gpool_lora {
 	struct lora_entry **entries; /* [entry_count], NULL where none is */
 	uint32_t entry_count, entry_room;
 	uint64_t placings;
-	uint64_t changes; /* what lora_change_wait() waits for: loads that ended, and whatever schedulers tell each other; `loaded` is signalled */
+	/*
+	 * what lora_change_wait() waits for: loads that ended, and whatever schedulers tell each other; `loaded` is
+	 * signalled
+	 */
+	uint64_t changes;
 	uint32_t users; /* batches and schedulers */
 	struct lora_entry *by_name;
-	TAILQ_HEAD(, lora_entry) queue;    /* their loads have not begun */
-	TAILQ_HEAD(, lora_load) turns;     /* loads that have parts to be made; the first one's turn is next */
-	TAILQ_HEAD(, lora_later) later;    /* copies to be made when nothing else is to be done */
-	uint32_t loads;                    /* that are under way */
-	uint32_t making, cores;            /* threads that make parts from memory; of more than there are cores, some would only wait for others */
-	TAILQ_HEAD(, lora_load) drafts;    /* whole or failed, and acquired no more: to be published or given up */
-	bool watching;                     /* one thread waits for a fence of theirs */
-	bool crowded;                      /* there was no room for a further one; until one of them ends */
-	bool copying;                      /* one thread at a time: others are there for loads */
+	TAILQ_HEAD(, lora_entry) queue; /* their loads have not begun */
+	TAILQ_HEAD(, lora_load) turns;  /* loads that have parts to be made; the first one's turn is next */
+	TAILQ_HEAD(, lora_later) later; /* copies to be made when nothing else is to be done */
+	uint32_t loads;                 /* that are under way */
+	/* threads that make parts from memory; of more than there are cores, some would only wait for others */
+	uint32_t making, cores;
+	TAILQ_HEAD(, lora_load) drafts; /* whole or failed, and acquired no more: to be published or given up */
+	bool watching;                  /* one thread waits for a fence of theirs */
+	bool crowded;                   /* there was no room for a further one; until one of them ends */
+	bool copying;                   /* one thread at a time: others are there for loads */
 	bool ending;
-	uint32_t rebalance_ms;      /* UINT32_MAX: never */
-	uint64_t rebalance_ns;      /* when what may come back is looked at again */
+	uint32_t rebalance_ms;   /* UINT32_MAX: never */
+	uint64_t rebalance_ns;   /* when what may come back is looked at again */
 	struct lora_counts gone; /* of adapters that were unregistered */
 	struct warm_kept kept;
 	uint64_t warm_made, warm_full, refused; /* copies: made, for which there was no room, not believed */
@@ -130,12 +142,18 @@ struct gpool_lora {
 		/* Where the CPU cannot write to pages; else 0 and NULL. */
 		uint32_t stream;
 		uint8_t *stage; /* LORA_STAGE_PAGES, registered */
-		/* For forms and stored groups, as large as the largest so far: fresh memory would cost more than reading. */
+		/*
+		 * For forms and stored groups, as large as the largest so far: fresh memory would cost more than
+		 * reading.
+		 */
 		void *stored, *room;
 		uint64_t stored_bytes, room_bytes;
-	} *loaders;
+	} * loaders;
 	uint32_t loader_count;
-	/* One for each thread at most, since each has room for groups. Those that no load has: readers[0..readers_idle). */
+	/*
+	 * One for each thread at most, since each has room for groups. Those that no load has:
+	 * readers[0..readers_idle).
+	 */
 	struct cold_reader *readers[LORA_THREADS_MAX];
 	uint32_t readers_idle, readers_made;
 };
@@ -149,8 +167,9 @@ static inline bool lora_can_help(const struct gpool_lora *lora)
 /* ---- lora.c ---- */
 
 /*
- * lora_hold() - one use more of what is acquired already; gpool_lora_release() ends it. The entry stays as it is until then, also without the
- * lock. Return: 0, -ENOENT, -EINVAL (not acquired), -EBUSY (somebody has unloaded it), with a reason.
+ * lora_hold() - one use more of what is acquired already; gpool_lora_release() ends it. The entry stays as it is until
+ * then, also without the lock. Return: 0, -ENOENT, -EINVAL (not acquired), -EBUSY (somebody has unloaded it), with a
+ * reason.
  */
 int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason);
 
@@ -165,9 +184,12 @@ struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id);
  * For schedulers, whose requests wait without a thread.
  *   lora_requests_add()  so many requests more (or fewer) are for an adapter: 0, -ENOENT
  *   lora_hit()           what lora_try() has acquired is used: it counts as a hit
- *   lora_try()           acquire it if it is there: 0, -EAGAIN (it is being loaded), -ESTALE (it is not there), or what gpool_lora_acquire() says
- *   lora_claim()         acquire it, or else have it loaded, and then kept until lora_claim_look(): 0, -EAGAIN (claimed), or another error
- *   lora_claim_look()    what became of a claim: 0 (acquired), -EAGAIN (it is still being loaded), or why it failed; then it is over, too
+ *   lora_try()           acquire it if it is there: 0, -EAGAIN (it is being loaded), -ESTALE (it is not there), or what
+ *                        gpool_lora_acquire() says
+ *   lora_claim()         acquire it, or else have it loaded, and then kept until lora_claim_look(): 0, -EAGAIN
+ *                        (claimed), or another error
+ *   lora_claim_look()    what became of a claim: 0 (acquired), -EAGAIN (it is still being loaded), or why it failed;
+ *                        then it is over, too
  *   lora_claim_end()     a claim is given up
  */
 int lora_requests_add(struct gpool_lora *lora, uint32_t id, int32_t more);
@@ -177,23 +199,35 @@ int lora_claim(struct gpool_lora *lora, uint32_t id);
 int lora_claim_look(struct gpool_lora *lora, uint32_t id);
 void lora_claim_end(struct gpool_lora *lora, uint32_t id);
 
-/* lora_changes() - as of now; lora_change() - one more; lora_change_wait() - until there are more than `seen`: 0, -ETIMEDOUT. timeout_ms: -1: no limit. */
+/*
+ * lora_changes() - as of now; lora_change() - one more; lora_change_wait() - until there are more than `seen`: 0,
+ * -ETIMEDOUT. timeout_ms: -1: no limit.
+ */
 uint64_t lora_changes(struct gpool_lora *lora);
 void lora_change(struct gpool_lora *lora);
 int lora_change_wait(struct gpool_lora *lora, uint64_t seen, int timeout_ms);
 
-/* lora_user_add() - a batch or a scheduler (1), or one less (-1): gpool_lora_close() does not take their adapters from under them. */
+/*
+ * lora_user_add() - a batch or a scheduler (1), or one less (-1): gpool_lora_close() does not take their adapters from
+ * under them.
+ */
 void lora_user_add(struct gpool_lora *lora, int32_t more);
 
 /* ---- loaders.c ---- */
 
-/* loaders_start() - Return: 0, -ENOMEM, -EUSERS, -EIO; what was started is ended by loaders_end(), which waits for what threads have in their hands, and gives all other loads up. */
+/*
+ * loaders_start() - Return: 0, -ENOMEM, -EUSERS, -EIO; what was started is ended by loaders_end(), which waits for what
+ * threads have in their hands, and gives all other loads up.
+ */
 int loaders_start(struct gpool_lora *lora, uint32_t count);
 void loaders_end(struct gpool_lora *lora);
 
 /* ---- place.c ---- */
 
-/* runs_make() - the table of runs of an adapter at `base`, on the device: 0, -ENOSPC and what else an allocation says, -ENOMEM, -EIO. */
+/*
+ * runs_make() - the table of runs of an adapter at `base`, on the device: 0, -ENOSPC and what else an allocation says,
+ * -ENOMEM, -EIO.
+ */
 int runs_make(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, struct lora_runs *runs);
 void runs_free(struct gpool_lora *lora, struct lora_runs *runs);
 /* entry_close() - it is not open here any more: 0, -EBUSY (queued work uses its addresses). */
@@ -202,7 +236,10 @@ int entry_close(struct gpool_lora *lora, struct lora_entry *entry);
 int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence);
 /* entry_is_used() - a fence is not reached; entry->uses is one of those. What cannot be asked any more is over. */
 bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry);
-/* target_find() - index of a target, -1: there is none. module_find() - of a layer and that; NULL. part_of() - where its tiles lie. */
+/*
+ * target_find() - index of a target, -1: there is none. module_find() - of a layer and that; NULL. part_of() - where
+ * its tiles lie.
+ */
 int target_find(const struct adapter_layout *layout, const char *target);
 const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, int target);
 /* layer_pages() - so many pages, from the first on, have to be there for it; -1: for all. */

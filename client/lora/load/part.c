@@ -44,7 +44,7 @@ struct sink {
 
 static struct sink sink_of(struct lora_loader *loader, const struct lora_load *load)
 {
-	return (struct sink){ .loader = loader, .base = load->base, .page_bytes = load->lora->pool->page_bytes };
+	return (struct sink){.loader = loader, .base = load->base, .page_bytes = load->lora->pool->page_bytes};
 }
 
 /* Where the image of that page is made; NULL: -EIO. */
@@ -68,8 +68,8 @@ static int sink_put(struct sink *sink, uint32_t page)
 
 	if (!sink->loader->stage)
 		return 0;
-	error = gpool_copy(pool, sink->loader->stream, sink->base + page * sink->page_bytes, (uintptr_t)(sink->loader->stage + turn * sink->page_bytes),
-		sink->page_bytes);
+	error = gpool_copy(pool, sink->loader->stream, sink->base + page * sink->page_bytes,
+		(uintptr_t)(sink->loader->stage + turn * sink->page_bytes), sink->page_bytes);
 	if (!error)
 		error = gpool_fence_record(pool, sink->loader->stream, &sink->fences[turn]);
 	sink->count += !error;
@@ -79,7 +79,9 @@ static int sink_put(struct sink *sink, uint32_t page)
 /* Everything is there. */
 static int sink_end(struct sink *sink)
 {
-	return sink->count ? gpool_fence_wait(sink->loader->lora->pool, sink->fences[(sink->count - 1) % LORA_STAGE_PAGES], -1) : 0;
+	return sink->count
+		? gpool_fence_wait(sink->loader->lora->pool, sink->fences[(sink->count - 1) % LORA_STAGE_PAGES], -1)
+		: 0;
 }
 
 /* ---- PEFT's files ---- */
@@ -99,7 +101,8 @@ static int peft_open(struct lora_load *load)
 	return error;
 }
 
-static int peft_page(const struct lora_load *load, const struct convert *convert, uint32_t page, struct sink *sink, struct reason *reason)
+static int peft_page(const struct lora_load *load, const struct convert *convert, uint32_t page, struct sink *sink,
+	struct reason *reason)
 {
 	void *image = sink_image(sink, page);
 	int error = image ? convert_page(convert, page, image, reason) : -EIO;
@@ -110,7 +113,8 @@ static int peft_page(const struct lora_load *load, const struct convert *convert
 	return sink_put(sink, page);
 }
 
-static int peft_part(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
+static int peft_part(
+	struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
 {
 	struct sink sink = sink_of(loader, load);
 	struct convert convert;
@@ -128,7 +132,8 @@ static int peft_part(struct lora_loader *loader, const struct lora_load *load, c
 
 /* ---- kept files and copies: forms ---- */
 
-static int form_page(const struct cold_file *file, uint32_t page, const void *form, struct sink *sink, struct reason *reason)
+static int form_page(
+	const struct cold_file *file, uint32_t page, const void *form, struct sink *sink, struct reason *reason)
 {
 	void *image = sink_image(sink, page);
 	int error = image ? cold_page_expand(file, page, form, image, reason) : -EIO;
@@ -218,15 +223,19 @@ void part_return(struct lora_load *load, const struct lora_part *part)
 }
 
 /* What was read, as forms; uncompressed into the loader's room. */
-static int forms_of(struct lora_loader *loader, const struct cold_file *file, uint32_t index, const void *stored, const void **forms, struct reason *reason)
+static int forms_of(struct lora_loader *loader, const struct cold_file *file, uint32_t index, const void *stored,
+	const void **forms, struct reason *reason)
 {
 	const struct cold_group *group = &file->groups[index];
-	int error = room_have(loader, cold_pages_bytes(&file->layout, (enum cold_form)file->header->form, group->first_page, group->pages), 0);
+	int error = room_have(loader,
+		cold_pages_bytes(&file->layout, (enum cold_form)file->header->form, group->first_page, group->pages),
+		0);
 
 	return error ? error : cold_group_expand(file, index, stored, loader->room, forms, reason);
 }
 
-int group_forms(struct lora_loader *loader, const struct cold_file *file, uint32_t index, const void **forms, struct reason *reason)
+int group_forms(struct lora_loader *loader, const struct cold_file *file, uint32_t index, const void **forms,
+	struct reason *reason)
 {
 	int error = room_have(loader, 0, cold_align(file->groups[index].bytes));
 
@@ -235,17 +244,19 @@ int group_forms(struct lora_loader *loader, const struct cold_file *file, uint32
 	return error ? error : forms_of(loader, file, index, loader->stored, forms, reason);
 }
 
-static int cold_part(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
+static int cold_part(
+	struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
 {
 	struct sink sink = sink_of(loader, load);
 	const void *forms;
-	int error = part->stored ? forms_of(loader, &load->cold, part->group, part->stored, &forms, reason) :
-		group_forms(loader, &load->cold, part->group, &forms, reason);
+	int error = part->stored ? forms_of(loader, &load->cold, part->group, part->stored, &forms, reason)
+				 : group_forms(loader, &load->cold, part->group, &forms, reason);
 
 	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++) {
 		if (!load->done[page])
 			error = form_page(&load->cold, page, forms, &sink, reason);
-		forms = (const char *)forms + cold_page_bytes(&load->cold.layout, (enum cold_form)load->cold.header->form, page);
+		forms = (const char *)forms +
+			cold_page_bytes(&load->cold.layout, (enum cold_form)load->cold.header->form, page);
 	}
 	return error ? error : sink_end(&sink);
 }
@@ -260,12 +271,14 @@ static int warm_open(struct lora_load *load)
 		return -ENOENT;
 	error = warm_again(&lora->kept, adapter->warm_name, &adapter->layout, lora->int8, &load->warm);
 	if (error)
-		error = warm_find(lora->warm, adapter->warm_name, &adapter->layout, lora->int8, lora->private, &load->warm, &load->reason);
+		error = warm_find(lora->warm, adapter->warm_name, &adapter->layout, lora->int8, lora->private,
+			&load->warm, &load->reason);
 	/* Else there is nobody who could say whether there is one. */
 	return error && error != -EINVAL ? -ENOENT : error;
 }
 
-static int warm_part(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
+static int warm_part(
+	struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
 {
 	struct sink sink = sink_of(loader, load);
 	int error = 0;
@@ -280,11 +293,12 @@ static int warm_part(struct lora_loader *loader, const struct lora_load *load, c
 
 static const struct source {
 	int (*open)(struct lora_load *load);
-	int (*part)(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason);
+	int (*part)(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part,
+		struct reason *reason);
 } sources[LORA_FROM_COUNT] = {
-	[LORA_FROM_WARM] = { warm_open, warm_part },
-	[LORA_FROM_COLD] = { cold_source_open, cold_part },
-	[LORA_FROM_PEFT] = { peft_open, peft_part },
+	[LORA_FROM_WARM] = {warm_open, warm_part},
+	[LORA_FROM_COLD] = {cold_source_open, cold_part},
+	[LORA_FROM_PEFT] = {peft_open, peft_part},
 };
 
 void source_refuse(struct lora_load *load, int error)
@@ -298,8 +312,9 @@ void source_refuse(struct lora_load *load, int error)
 		load->warm_refused = load->warm.version;
 	else
 		load->cold_refused = true;
-	pool_log(lora->pool, POOL_LOG_ERROR, "adapter '%s': its copy '%s' is not taken: %s; it is loaded from elsewhere and copied anew", load->adapter->name,
-		load->from == LORA_FROM_WARM ? load->adapter->warm_name : load->adapter->file_name,
+	pool_log(lora->pool, POOL_LOG_ERROR,
+		"adapter '%s': its copy '%s' is not taken: %s; it is loaded from elsewhere and copied anew",
+		load->adapter->name, load->from == LORA_FROM_WARM ? load->adapter->warm_name : load->adapter->file_name,
 		load->reason.text[0] ? load->reason.text : gpool_strerror(error));
 	load->reason.text[0] = '\0';
 	load->from++;
@@ -310,7 +325,8 @@ int source_open(struct lora_load *load)
 	int error;
 
 	load->next = 0;
-	while ((error = sources[load->from].open(load)) && load->from != LORA_FROM_PEFT && (error == -ENOENT || error == -EINVAL || error == -EIO)) {
+	while ((error = sources[load->from].open(load)) && load->from != LORA_FROM_PEFT &&
+		(error == -ENOENT || error == -EINVAL || error == -EIO)) {
 		if (error == -ENOENT)
 			load->from++;
 		else
@@ -348,17 +364,19 @@ bool part_take(struct lora_load *load, struct lora_part *part)
 	if (load->from == LORA_FROM_COLD) {
 		const struct cold_group *group = &load->cold.groups[load->next];
 
-		*part = (struct lora_part){ .first = group->first_page, .pages = group->pages, .group = load->next };
+		*part = (struct lora_part){.first = group->first_page, .pages = group->pages, .group = load->next};
 		return ++load->next < load->cold.header->groups;
 	}
-	*part = (struct lora_part){ .first = load->next, .pages = layout->page_bytes < PART_BYTES ? PART_BYTES / layout->page_bytes : 1 };
+	*part = (struct lora_part){
+		.first = load->next, .pages = layout->page_bytes < PART_BYTES ? PART_BYTES / layout->page_bytes : 1};
 	if (part->pages > layout->pages - part->first)
 		part->pages = layout->pages - part->first;
 	load->next += part->pages;
 	return load->next < layout->pages;
 }
 
-int part_make(struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
+int part_make(
+	struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason)
 {
 	return sources[load->from].part(loader, load, part, reason);
 }

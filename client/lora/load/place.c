@@ -38,7 +38,8 @@ static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *run
 		return error;
 	}
 	options.content = GPOOL_LORA_WEIGHT;
-	error = gpool_alloc(pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, &runs->block);
+	error = gpool_alloc(
+		pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, &runs->block);
 	if (!error)
 		error = gpool_address(pool, &runs->block, &runs->address);
 	return error;
@@ -54,7 +55,8 @@ static void table_fill(const struct adapter_layout *layout, uint64_t base, uint3
 static int table_write(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, uint64_t table)
 {
 	struct gpool *pool = loader->lora->pool;
-	uint32_t count = layout->header->runs, room = (uint32_t)(LORA_STAGE_PAGES * pool->page_bytes / sizeof(uint64_t));
+	uint32_t count = layout->header->runs,
+		 room = (uint32_t)(LORA_STAGE_PAGES * pool->page_bytes / sizeof(uint64_t));
 	int error = 0;
 
 	if (!loader->stage) {
@@ -66,7 +68,8 @@ static int table_write(struct lora_loader *loader, const struct adapter_layout *
 		struct gpool_fence fence;
 
 		table_fill(layout, base, begin, part, (uint64_t *)(void *)loader->stage);
-		error = gpool_copy(pool, loader->stream, table + begin * sizeof(uint64_t), (uintptr_t)loader->stage, part * sizeof(uint64_t));
+		error = gpool_copy(pool, loader->stream, table + begin * sizeof(uint64_t), (uintptr_t)loader->stage,
+			part * sizeof(uint64_t));
 		if (!error)
 			error = gpool_fence_record(pool, loader->stream, &fence);
 		if (!error)
@@ -97,7 +100,7 @@ void runs_free(struct gpool_lora *lora, struct lora_runs *runs)
 		gpool_span_free(lora->pool, &runs->span);
 	else
 		gpool_free(lora->pool, &runs->block);
-	*runs = (struct lora_runs){ 0 };
+	*runs = (struct lora_runs){0};
 }
 
 /* ---- who still uses it ---- */
@@ -116,7 +119,7 @@ int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fe
 		use = malloc(sizeof(*use));
 		if (!use)
 			return -ENOMEM;
-		*use = (struct lora_use){ .next = entry->uses };
+		*use = (struct lora_use){.next = entry->uses};
 		entry->uses = use;
 	}
 	if (fence.value > use->fence.value)
@@ -187,7 +190,8 @@ const struct adapter_module *module_find(const struct adapter_layout *layout, ui
 	return NULL;
 }
 
-static struct gpool_lora_matrix matrix_of(const struct lora_entry *entry, const struct adapter_matrix *matrix, uint32_t columns)
+static struct gpool_lora_matrix matrix_of(
+	const struct lora_entry *entry, const struct adapter_matrix *matrix, uint32_t columns)
 {
 	bool more = adapter_matrix_runs(matrix, adapter_tiles(columns)) > 1;
 
@@ -209,9 +213,11 @@ struct gpool_lora_part part_of(const struct lora_entry *entry, const struct adap
 	};
 }
 
-static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) && sizeof(struct gpool_lora_part) == sizeof(struct lora_adapter) &&
-	offsetof(struct gpool_lora_matrix, head_tiles) == offsetof(struct lora_matrix, head_tiles) &&
-	offsetof(struct gpool_lora_part, scale) == offsetof(struct lora_adapter, scale), "what the kernels take");
+static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) &&
+		sizeof(struct gpool_lora_part) == sizeof(struct lora_adapter) &&
+		offsetof(struct gpool_lora_matrix, head_tiles) == offsetof(struct lora_matrix, head_tiles) &&
+		offsetof(struct gpool_lora_part, scale) == offsetof(struct lora_adapter, scale),
+	"what the kernels take");
 
 /* Pages are filled in order, and layers need them in order. */
 uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer)
@@ -233,10 +239,12 @@ uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer)
 
 bool layer_is_here(const struct lora_entry *entry, int32_t layer)
 {
-	return entry->state == GPOOL_LORA_HERE || (entry->load && layer_pages(&entry->adapter->layout, layer) <= entry->ready);
+	return entry->state == GPOOL_LORA_HERE ||
+		(entry->load && layer_pages(&entry->adapter->layout, layer) <= entry->ready);
 }
 
-int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_part *part)
+int gpool_lora_part(
+	struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_part *part)
 {
 	const struct adapter_module *module = NULL;
 	const struct lora_entry *entry;
@@ -258,7 +266,8 @@ int gpool_lora_part(struct gpool_lora *lora, uint32_t id, int32_t layer, const c
 	if (module)
 		*part = part_of(entry, module);
 	else if (!error)
-		error = fail(-ENOENT, "adapter '%s' has no part for '%s' of layer %d", entry->adapter->name, target, layer);
+		error = fail(
+			-ENOENT, "adapter '%s' has no part for '%s' of layer %d", entry->adapter->name, target, layer);
 	pthread_mutex_unlock(&lora->lock);
 	return error;
 }

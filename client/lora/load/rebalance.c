@@ -24,7 +24,8 @@ bool rebalance_is_due(const struct gpool_lora *lora)
 
 void rebalance_wait(struct gpool_lora *lora)
 {
-	struct timespec limit = { .tv_sec = (time_t)(lora->rebalance_ns / 1000000000), .tv_nsec = (long)(lora->rebalance_ns % 1000000000) };
+	struct timespec limit = {.tv_sec = (time_t)(lora->rebalance_ns / 1000000000),
+		.tv_nsec = (long)(lora->rebalance_ns % 1000000000)};
 
 	if (lora->rebalance_ms == UINT32_MAX)
 		pthread_cond_wait(&lora->queued, &lora->lock);
@@ -47,10 +48,14 @@ static void uses_learn(struct lora_entry *entry, uint64_t now_us)
 	entry->acquires_learned = entry->acquires;
 }
 
-/* Pages that are free beyond what stays free; 0 also where anybody is short of them. What sessions keep idle is theirs: they are about to use it. */
+/*
+ * Pages that are free beyond what stays free; 0 also where anybody is short of them. What sessions keep idle is theirs:
+ * they are about to use it.
+ */
 static uint32_t pages_to_spare(const struct gpool *pool)
 {
-	uint32_t free = atomic_load_explicit(&pool->header->state_pages[PAGE_FREE], memory_order_relaxed), stay = pool->page_count / RESERVE;
+	uint32_t free = atomic_load_explicit(&pool->header->state_pages[PAGE_FREE], memory_order_relaxed),
+		 stay = pool->page_count / RESERVE;
 
 	if (gpool_pressure(pool) != GPOOL_LOW || atomic_load_explicit(&pool->header->waiters, memory_order_relaxed))
 		return 0;
@@ -60,17 +65,22 @@ static uint32_t pages_to_spare(const struct gpool *pool)
 /* A pin would tell it, too, but counts as a use. */
 static bool has_left(const struct lora_entry *entry)
 {
-	return entry->state == GPOOL_LORA_COLD || (entry->state == GPOOL_LORA_HERE && !entry->load && object_is_gone(entry->object));
+	return entry->state == GPOOL_LORA_COLD ||
+		(entry->state == GPOOL_LORA_HERE && !entry->load && object_is_gone(entry->object));
 }
 
 static bool may_come_back(struct lora_entry *entry, uint32_t pages, uint64_t now_us)
 {
-	if (entry->acquires == entry->acquires_spent || entry->acquired || entry->waiting || worth_recent(&terms, &entry->worth, now_us) < USES_LEAST)
+	if (entry->acquires == entry->acquires_spent || entry->acquired || entry->waiting ||
+		worth_recent(&terms, &entry->worth, now_us) < USES_LEAST)
 		return false;
 	return has_left(entry) && entry->adapter->layout.header->pages <= pages;
 }
 
-/* What a load takes goes with the bytes, as in worth_of() what it saves for each of them: so uses alone tell who is worth more. */
+/*
+ * What a load takes goes with the bytes, as in worth_of() what it saves for each of them: so uses alone tell who is
+ * worth more.
+ */
 static struct lora_entry *best_of(const struct gpool_lora *lora, uint64_t now_us)
 {
 	uint32_t pages = pages_to_spare(lora->pool);

@@ -5,7 +5,10 @@
 
 #include <errno.h>
 
-/* From memory a part is work for a core, and more threads than there are cores would only change places. From files it waits. */
+/*
+ * From memory a part is work for a core, and more threads than there are cores would only change places. From files it
+ * waits.
+ */
 static bool is_short(const struct lora_load *load)
 {
 	return load->from == LORA_FROM_WARM;
@@ -92,7 +95,7 @@ static bool part_have(struct lora_load *load, struct lora_part *part, int *error
 bool turn_take(struct lora_loader *loader, struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
-	struct reason reason = { "" };
+	struct reason reason = {""};
 	bool counted = is_short(load);
 	struct lora_part part;
 	int error = 0;
@@ -121,9 +124,10 @@ bool turn_take(struct lora_loader *loader, struct lora_load *load)
 bool turns_help(struct lora_load *load, uint32_t pages)
 {
 	struct gpool_lora *lora = load->lora;
-	struct lora_loader helper = { .lora = lora };
+	struct lora_loader helper = {.lora = lora};
 
-	if (!load->listed || load->rests || load->over || !is_short(load) || load->next >= pages || lora->making >= lora->cores || !lora_can_help(lora))
+	if (!load->listed || load->rests || load->over || !is_short(load) || load->next >= pages ||
+		lora->making >= lora->cores || !lora_can_help(lora))
 		return false;
 	if (turn_take(&helper, load)) {
 		load->over = true;

@@ -19,7 +19,8 @@ static void copy_is(struct warm_copy *copy, const struct adapter_layout *layout,
 
 static uint64_t forms_bytes(const struct warm_copy *copy)
 {
-	return cold_pages_bytes(&copy->file.layout, (enum cold_form)copy->header.form, 0, copy->file.layout.header->pages);
+	return cold_pages_bytes(
+		&copy->file.layout, (enum cold_form)copy->header.form, 0, copy->file.layout.header->pages);
 }
 
 static const void *value_of(struct gpool_object *object, const char *key, size_t bytes)
@@ -41,7 +42,7 @@ const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layou
 		return "its layout is another one than the files have";
 	if (!form || (*form != COLD_PLAIN && (*form != COLD_INT8 || !int8)))
 		return "its form cannot be";
-	copy_is(copy, layout, (enum cold_form)*form);
+	copy_is(copy, layout, (enum cold_form) * form);
 	copy->file.checksums = value_of(copy->object, "checksums", layout->header->pages * sizeof(uint64_t));
 	if (!copy->file.checksums)
 		return "it has not one checksum for each page";
@@ -51,8 +52,8 @@ const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layou
 	return NULL;
 }
 
-int warm_find(struct gpool *pool, const char *name, const struct adapter_layout *layout, bool int8, bool private, struct warm_copy *copy,
-	struct reason *reason)
+int warm_find(struct gpool *pool, const char *name, const struct adapter_layout *layout, bool int8, bool private,
+	struct warm_copy *copy, struct reason *reason)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 	const char *wrong;
@@ -72,9 +73,12 @@ int warm_find(struct gpool *pool, const char *name, const struct adapter_layout 
 		gpool_object_close(copy->object);
 		copy->object = NULL;
 		/* It has left; or it is none that could be pinned. */
-		return error == -ESTALE ? -ENOENT : error == -EINVAL ? refuse(reason, "object '%s': it is of another class", name) : error;
+		return error == -ESTALE    ? -ENOENT
+			: error == -EINVAL ? refuse(reason, "object '%s': it is of another class", name)
+					   : error;
 	}
-	wrong = private && strcmp(info.tenant, pool_tenant_name(pool)) != 0 ? "it is of another tenant" : warm_look(copy, layout, int8);
+	wrong = private && strcmp(info.tenant, pool_tenant_name(pool)) != 0 ? "it is of another tenant"
+									    : warm_look(copy, layout, int8);
 	if (!wrong)
 		return 0;
 	warm_close(copy);
@@ -92,8 +96,8 @@ void warm_close(struct warm_copy *copy)
 
 /* ---- making ---- */
 
-int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout *layout, enum cold_form form, bool private, uint64_t over,
-	struct warm_copy *copy)
+int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout *layout, enum cold_form form,
+	bool private, uint64_t over, struct warm_copy *copy)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_alloc_options alloc = GPOOL_ALLOC_OPTIONS_INIT;
@@ -111,7 +115,8 @@ int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout
 	if (error)
 		return error;
 	copy->object->of_library = true;
-	error = gpool_object_alloc(copy->object, (uint32_t)((forms_bytes(copy) + page_bytes - 1) / page_bytes), &alloc, &index);
+	error = gpool_object_alloc(
+		copy->object, (uint32_t)((forms_bytes(copy) + page_bytes - 1) / page_bytes), &alloc, &index);
 	if (!error)
 		error = gpool_object_address(copy->object, index, &address, &bytes);
 	if (error)

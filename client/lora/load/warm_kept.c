@@ -58,7 +58,8 @@ static void kept_add(struct warm_kept *kept, const char *name, struct gpool_obje
 	kept->pages += pages;
 }
 
-int warm_again(struct warm_kept *kept, const char *name, const struct adapter_layout *layout, bool int8, struct warm_copy *copy)
+int warm_again(struct warm_kept *kept, const char *name, const struct adapter_layout *layout, bool int8,
+	struct warm_copy *copy)
 {
 	*copy = (struct warm_copy){.object = kept_take(kept, name)};
 	if (!copy->object)

@@ -28,18 +28,19 @@ static int options_check(struct gpool *pool, const struct gpool_lora_batch_optio
 		const char *name;
 		uint32_t value, least, most;
 	} numbers[] = {
-		{ "flags", options->flags, 0, 0 },
-		{ "tokens_max", options->tokens_max, 1, LORA_TOKENS_MAX },
-		{ "adapters_max", options->adapters_max, 0, BATCH_ADAPTERS_MAX },
-		{ "rank_max", options->rank_max, 0, LORA_RANK_MAX },
-		{ "element", options->element, GPOOL_LORA_F16, GPOOL_LORA_BF16 },
-		{ "layers", options->layers, 0, ADAPTER_LAYERS_MAX },
-		{ "target_count", options->target_count, 1, BATCH_PLACES_MAX },
+		{"flags", options->flags, 0, 0},
+		{"tokens_max", options->tokens_max, 1, LORA_TOKENS_MAX},
+		{"adapters_max", options->adapters_max, 0, BATCH_ADAPTERS_MAX},
+		{"rank_max", options->rank_max, 0, LORA_RANK_MAX},
+		{"element", options->element, GPOOL_LORA_F16, GPOOL_LORA_BF16},
+		{"layers", options->layers, 0, ADAPTER_LAYERS_MAX},
+		{"target_count", options->target_count, 1, BATCH_PLACES_MAX},
 	};
 
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
 		if (numbers[i].value < numbers[i].least || numbers[i].value > numbers[i].most)
-			return fail(-EINVAL, "%s is %u; %u to %u", numbers[i].name, numbers[i].value, numbers[i].least, numbers[i].most);
+			return fail(-EINVAL, "%s is %u; %u to %u", numbers[i].name, numbers[i].value, numbers[i].least,
+				numbers[i].most);
 	if (!options->targets)
 		return fail(-EINVAL, "targets is NULL");
 	return stream_can_wait(pool, options->stream) ? 0 : fail_stream(options->stream);
@@ -57,13 +58,16 @@ static int targets_copy(struct gpool_lora_batch *batch, const struct gpool_lora_
 		if (!from->name || !*from->name)
 			return fail(-EINVAL, "target %u has no name", batch->target_count);
 		if (!from->in || !from->out || from->in > ADAPTER_FEATURES_MAX || from->out > ADAPTER_FEATURES_MAX)
-			return fail(-EINVAL, "target '%s' has %u features in and %u out; each 1 to %d", from->name, from->in, from->out, ADAPTER_FEATURES_MAX);
-		*to = (struct batch_target){ .in_layers = strchr(from->name, '*'), .in = from->in, .out = from->out, .place = batch->places };
+			return fail(-EINVAL, "target '%s' has %u features in and %u out; each 1 to %d", from->name,
+				from->in, from->out, ADAPTER_FEATURES_MAX);
+		*to = (struct batch_target){
+			.in_layers = strchr(from->name, '*'), .in = from->in, .out = from->out, .place = batch->places};
 		batch->places += to->in_layers ? batch->layers : 1;
 		if (to->in_layers && !batch->layers)
 			return fail(-EINVAL, "target '%s' is in layers, and layers is 0", from->name);
 		if (batch->places > BATCH_PLACES_MAX)
-			return fail(-EINVAL, "the targets in all layers are %u; at most %d", batch->places, BATCH_PLACES_MAX);
+			return fail(-EINVAL, "the targets in all layers are %u; at most %d", batch->places,
+				BATCH_PLACES_MAX);
 		for (uint32_t i = 0; i < batch->target_count; i++)
 			if (!strcmp(batch->targets[i].name, from->name))
 				return fail(-EINVAL, "target '%s' is given twice", from->name);
@@ -144,8 +148,9 @@ static struct lora_args args_of(const struct gpool_lora_batch *batch, const stru
 }
 
 /*
- * Zeros are a batch without a token, tables without an adapter, and what the workspace begins with. Then both kernels run once over nothing, so
- * that their images are loaded and a program may capture graphs from now on, and it is known here if there are none.
+ * Zeros are a batch without a token, tables without an adapter, and what the workspace begins with. Then both kernels
+ * run once over nothing, so that their images are loaded and a program may capture graphs from now on, and it is known
+ * here if there are none.
  */
 static int device_begin(struct gpool_lora_batch *batch)
 {
@@ -189,7 +194,8 @@ static int batch_wait(struct gpool_lora_batch *batch)
 	return error == -EINVAL ? 0 : error ? error : gpool_fence_wait(batch->lora->pool, fence, -1);
 }
 
-int gpool_lora_batch_open(struct gpool_lora *lora, const struct gpool_lora_batch_options *options, struct gpool_lora_batch **batch)
+int gpool_lora_batch_open(
+	struct gpool_lora *lora, const struct gpool_lora_batch_options *options, struct gpool_lora_batch **batch)
 {
 	struct gpool_lora_batch_options read = GPOOL_LORA_BATCH_OPTIONS_INIT;
 	struct gpool_lora_batch *made;
@@ -268,7 +274,7 @@ static int leavers_make_room(struct gpool_lora_batch *batch)
 
 int gpool_lora_batch_close(struct gpool_lora_batch *batch)
 {
-	struct gpool_fence reached = { 0 };
+	struct gpool_fence reached = {0};
 	int error;
 
 	if (!batch)
@@ -327,13 +333,14 @@ static void adapter_note(struct gpool_lora_batch *batch, uint32_t id, uint32_t *
 		found->step = batch->step;
 	if (found && found->held)
 		return;
-	batch->joiners[batch->joiner_count] = (struct batch_joiner){ .id = id, .slot = slot };
+	batch->joiners[batch->joiner_count] = (struct batch_joiner){.id = id, .slot = slot};
 	if (!found)
 		batch->slot_of[id] = joiner_mark((int32_t)batch->joiner_count);
 	batch->joiner_count++;
 }
 
-static int adapters_note(struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, struct reason *reason)
+static int adapters_note(
+	struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, struct reason *reason)
 {
 	uint32_t count = 0, last = GPOOL_LORA_NONE, known;
 	int error;
@@ -354,12 +361,16 @@ static int adapters_note(struct gpool_lora_batch *batch, const uint32_t *adapter
 			return error;
 		adapter_note(batch, last, &count);
 		if (count > batch->adapters_max)
-			return refuse(reason, "token %u has one more adapter than the batch takes, %u (adapters_max)", i, batch->adapters_max);
+			return refuse(reason, "token %u has one more adapter than the batch takes, %u (adapters_max)",
+				i, batch->adapters_max);
 	}
 	return 0;
 }
 
-/* A slot that the batch does not use: an empty one, else that whose last use is longest ago. There is one, as adapters are counted. */
+/*
+ * A slot that the batch does not use: an empty one, else that whose last use is longest ago. There is one, as adapters
+ * are counted.
+ */
 static int32_t slot_choose(const struct gpool_lora_batch *batch)
 {
 	int32_t best = BATCH_NO_SLOT;
@@ -371,7 +382,8 @@ static int32_t slot_choose(const struct gpool_lora_batch *batch)
 }
 
 /* Acquire it, and make its table if there is none, or one of addresses that it had before it left the pool. */
-static int joiner_join(struct gpool_lora_batch *batch, struct batch_joiner *joiner, struct batch_stage *stage, struct reason *reason)
+static int joiner_join(
+	struct gpool_lora_batch *batch, struct batch_joiner *joiner, struct batch_stage *stage, struct reason *reason)
 {
 	uint8_t *tables = stage->memory + batch->tables_at;
 	int error = lora_hold(batch->lora, joiner->id, &joiner->entry, reason);
@@ -384,7 +396,9 @@ static int joiner_join(struct gpool_lora_batch *batch, struct batch_joiner *join
 		batch->slots[joiner->slot].step = batch->step;
 	}
 	if (joiner->fresh)
-		error = batch_table(batch, joiner->entry, (struct gpool_lora_part *)(void *)(tables + (uint64_t)joiner->slot * table_bytes(batch)), reason);
+		error = batch_table(batch, joiner->entry,
+			(struct gpool_lora_part *)(void *)(tables + (uint64_t)joiner->slot * table_bytes(batch)),
+			reason);
 	if (error) {
 		gpool_lora_release(batch->lora, joiner->id, NULL);
 		joiner->entry = NULL;
@@ -429,7 +443,11 @@ static void joiners_commit(struct gpool_lora_batch *batch)
 			slot_leave(batch, slot);
 			batch->slot_of[slot->id] = BATCH_NO_SLOT;
 		}
-		*slot = (struct batch_slot){ .entry = joiner->entry, .id = joiner->id, .placed = joiner->entry->placed, .step = batch->step, .held = true };
+		*slot = (struct batch_slot){.entry = joiner->entry,
+			.id = joiner->id,
+			.placed = joiner->entry->placed,
+			.step = batch->step,
+			.held = true};
 		batch->slot_of[joiner->id] = joiner->slot;
 	}
 }
@@ -449,7 +467,8 @@ static int tables_copy(struct gpool_lora_batch *batch, const struct batch_stage 
 		for (end = first; end < batch->adapters_max && batch->slots[end].fresh; end++)
 			batch->slots[end].fresh = false;
 		if (end > first)
-			error = gpool_copy(batch->lora->pool, batch->stream, batch->address + batch->tables_at + first * each,
+			error = gpool_copy(batch->lora->pool, batch->stream,
+				batch->address + batch->tables_at + first * each,
 				(uintptr_t)stage->memory + batch->tables_at + first * each, (end - first) * each);
 	}
 	return error;
@@ -460,7 +479,8 @@ static int stage_copy(struct gpool_lora_batch *batch, struct batch_stage *stage)
 	int error = tables_copy(batch, stage);
 
 	if (!error)
-		error = gpool_copy(batch->lora->pool, batch->stream, batch->address, (uintptr_t)stage->memory, lora_batch_bytes(batch->tokens_max));
+		error = gpool_copy(batch->lora->pool, batch->stream, batch->address, (uintptr_t)stage->memory,
+			lora_batch_bytes(batch->tokens_max));
 	return error;
 }
 
@@ -472,7 +492,7 @@ static void batch_tear(struct gpool_lora_batch *batch)
 		if (batch->slots[i].placed)
 			batch->slot_of[batch->slots[i].id] = BATCH_NO_SLOT;
 		slot_leave(batch, &batch->slots[i]);
-		batch->slots[i] = (struct batch_slot){ .id = 0 };
+		batch->slots[i] = (struct batch_slot){.id = 0};
 	}
 }
 
@@ -494,11 +514,13 @@ static int batch_queue(struct gpool_lora_batch *batch, struct batch_stage *stage
 
 /* ---- public ---- */
 
-static void tokens_place(struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, struct batch_stage *stage)
+static void tokens_place(
+	struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, struct batch_stage *stage)
 {
 	for (uint32_t i = 0; i < tokens; i++)
 		batch->token_slots[i] = adapters[i] == GPOOL_LORA_NONE ? -1 : batch->slot_of[adapters[i]];
-	lora_batch_build((struct lora_batch *)(void *)stage->memory, batch->tokens_max, batch->token_slots, tokens, batch->adapters_max);
+	lora_batch_build((struct lora_batch *)(void *)stage->memory, batch->tokens_max, batch->token_slots, tokens,
+		batch->adapters_max);
 }
 
 static int batch_make(struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, struct reason *reason)
@@ -525,7 +547,7 @@ static int batch_make(struct gpool_lora_batch *batch, const uint32_t *adapters, 
 
 int gpool_lora_batch_set(struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, char *why)
 {
-	struct reason reason = { "" };
+	struct reason reason = {""};
 	int error;
 
 	if (!batch->lora->pool->alive)
@@ -541,8 +563,8 @@ int gpool_lora_batch_set(struct gpool_lora_batch *batch, const uint32_t *adapter
 	return error;
 }
 
-int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32_t target, uint64_t x, uint32_t x_stride, uint64_t y,
-	uint32_t y_stride, uint32_t stream)
+int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32_t target, uint64_t x,
+	uint32_t x_stride, uint64_t y, uint32_t y_stride, uint32_t stream)
 {
 	const struct batch_target *found = target < batch->target_count ? &batch->targets[target] : NULL;
 	struct lora_args args;
@@ -553,8 +575,8 @@ int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32
 	if (!found)
 		return fail(-EINVAL, "target is %u; the batch has %u targets", target, batch->target_count);
 	if (found->in_layers ? layer < 0 || (uint32_t)layer >= batch->layers : layer != -1)
-		return fail(-EINVAL, "layer is %d; the batch has %u layers, and target '%s' is %s", layer, batch->layers, found->name,
-			found->in_layers ? "in each of them" : "in none of them: -1");
+		return fail(-EINVAL, "layer is %d; the batch has %u layers, and target '%s' is %s", layer,
+			batch->layers, found->name, found->in_layers ? "in each of them" : "in none of them: -1");
 	if (unlikely(!stream_can_wait(batch->lora->pool, stream)))
 		return fail_stream(stream);
 	if (unlikely(batch->torn))
@@ -566,6 +588,7 @@ int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32
 	args.y_stride = y_stride;
 	error = stream_lora(batch->lora->pool, stream, &args);
 	if (error)
-		pool_log(batch->lora->pool, POOL_LOG_ERROR, "cannot apply adapters to '%s' of layer %d: %s", found->name, layer, gpu_error_text());
+		pool_log(batch->lora->pool, POOL_LOG_ERROR, "cannot apply adapters to '%s' of layer %d: %s",
+			found->name, layer, gpu_error_text());
 	return error;
 }

@@ -4,12 +4,13 @@
  *   device memory, in this order, at addresses that stay:
  *   struct lora_batch for tokens_max | tables: struct lora_adapter[adapters_max][places] | workspace
  *
- * A place is a layer and target of the model. An adapter in the batch has a slot, which is the index that kernels have for it, and its table
- * there for all places side by side. A slot keeps its table when its adapter leaves the batch, until another one needs it, so what comes back
- * while it stays in the pool costs nothing.
+ * A place is a layer and target of the model. An adapter in the batch has a slot, which is the index that kernels have
+ * for it, and its table there for all places side by side. A slot keeps its table when its adapter leaves the batch,
+ * until another one needs it, so what comes back while it stays in the pool costs nothing.
  *
- * Invariants: a slot with an id is that id's in slot_of[], and no other one's. Slots of the last batch are held: their adapters are acquired by
- * it. Nothing on the device is written but in the order of `stream`, behind the work of the batch before.
+ * Invariants: a slot with an id is that id's in slot_of[], and no other one's. Slots of the last batch are held: their
+ * adapters are acquired by it. Nothing on the device is written but in the order of `stream`, behind the work of the
+ * batch before.
  */
 #ifndef GPOOL_CLIENT_LORA_BATCH_H
 #define GPOOL_CLIENT_LORA_BATCH_H
@@ -20,8 +21,8 @@
 enum {
 	BATCH_STAGES = 2, /* the host makes the next batch while the device takes the last one */
 	BATCH_ADAPTERS_DEFAULT = 32,
-	BATCH_ADAPTERS_MAX = 1024,     /* chosen */
-	BATCH_PLACES_MAX = 65536,      /* as many modules as an adapter may have */
+	BATCH_ADAPTERS_MAX = 1024, /* chosen */
+	BATCH_PLACES_MAX = 65536,  /* as many modules as an adapter may have */
 	BATCH_NO_SLOT = -1,
 };
 
@@ -70,18 +71,20 @@ struct gpool_lora_batch {
 	struct batch_slot *slots;     /* [adapters_max] */
 	struct batch_joiner *joiners; /* [adapters_max] */
 	int32_t *token_slots;         /* [tokens_max] */
-	int32_t *slot_of;             /* [id_count] by adapter: slot, BATCH_NO_SLOT, or while a batch is made what joiner_mark() says */
+	/* [id_count] by adapter: slot, BATCH_NO_SLOT, or while a batch is made what joiner_mark() says */
+	int32_t *slot_of;
 	uint32_t id_count, joiner_count;
-	uint32_t *leaving;            /* [2 * adapters_max] of batches before, to be released behind the next fence */
+	uint32_t *leaving; /* [2 * adapters_max] of batches before, to be released behind the next fence */
 	uint32_t leaving_count;
 	uint64_t step;
 	bool torn; /* what is on the device may be of two batches */
 };
 
 /*
- * batch_table() - an open adapter's table: parts[places]. Return: 0, or -EINVAL with a reason: the adapter has a module that the batch does
- * not know, of another shape, or of a higher rank; or its weights are of another type.
+ * batch_table() - an open adapter's table: parts[places]. Return: 0, or -EINVAL with a reason: the adapter has a module
+ * that the batch does not know, of another shape, or of a higher rank; or its weights are of another type.
  */
-int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_part *parts, struct reason *reason);
+int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_part *parts,
+	struct reason *reason);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * batch_table.c - where an adapter's matrices lie, for each place of a batch; and whether the adapter is for such a model.
+ * batch_table.c - where an adapter's matrices lie, for each place of a batch; and whether the adapter is for such a
+ * model.
  */
 #include "client/lora/serve/batch.h"
 
@@ -10,27 +11,32 @@ static const char *element_name(uint32_t element)
 	return element == ADAPTER_F16 ? "fp16" : "bf16";
 }
 
-static int module_check(const struct gpool_lora_batch *batch, const struct lora_entry *entry, const struct batch_target *target,
-	const struct adapter_module *module, struct reason *reason)
+static int module_check(const struct gpool_lora_batch *batch, const struct lora_entry *entry,
+	const struct batch_target *target, const struct adapter_module *module, struct reason *reason)
 {
 	char name[REASON_NAME_BYTES];
 
 	if (module->in != target->in || module->out != target->out)
-		return refuse(reason, "adapter '%.60s': '%s' of layer %u goes from %u to %u features; the batch has %u to %u there", entry->adapter->name,
-			refuse_name(target->name, name), module->layer, module->in, module->out, target->in, target->out);
+		return refuse(reason,
+			"adapter '%.60s': '%s' of layer %u goes from %u to %u features; the batch has %u to %u there",
+			entry->adapter->name, refuse_name(target->name, name), module->layer, module->in, module->out,
+			target->in, target->out);
 	if (module->rank > batch->rank_max)
-		return refuse(reason, "adapter '%.60s': '%s' of layer %u has rank %u; the batch takes %u (rank_max)", entry->adapter->name,
-			refuse_name(target->name, name), module->layer, module->rank, batch->rank_max);
+		return refuse(reason, "adapter '%.60s': '%s' of layer %u has rank %u; the batch takes %u (rank_max)",
+			entry->adapter->name, refuse_name(target->name, name), module->layer, module->rank,
+			batch->rank_max);
 	return 0;
 }
 
-static bool module_known(const struct gpool_lora_batch *batch, const struct adapter_layout *layout, const struct adapter_module *module)
+static bool module_known(
+	const struct gpool_lora_batch *batch, const struct adapter_layout *layout, const struct adapter_module *module)
 {
 	const char *name = layout->names + layout->targets[module->target].offset;
 
 	for (uint32_t i = 0; i < batch->target_count; i++)
 		if (!strcmp(name, batch->targets[i].name))
-			return batch->targets[i].in_layers ? module->layer < batch->layers : module->layer == ADAPTER_NO_LAYER;
+			return batch->targets[i].in_layers ? module->layer < batch->layers
+							   : module->layer == ADAPTER_NO_LAYER;
 	return false;
 }
 
@@ -45,19 +51,22 @@ static int stranger_say(const struct gpool_lora_batch *batch, const struct lora_
 		module++;
 	refuse_name(layout->names + layout->targets[module->target].offset, name);
 	if (module->layer == ADAPTER_NO_LAYER)
-		return refuse(reason, "adapter '%.60s': it has '%s', which is no target of the batch", entry->adapter->name, name);
-	return refuse(reason, "adapter '%.60s': it has '%s' in layer %u, which is no target of the batch in its %u layers", entry->adapter->name, name,
-		module->layer, batch->layers);
+		return refuse(reason, "adapter '%.60s': it has '%s', which is no target of the batch",
+			entry->adapter->name, name);
+	return refuse(reason,
+		"adapter '%.60s': it has '%s' in layer %u, which is no target of the batch in its %u layers",
+		entry->adapter->name, name, module->layer, batch->layers);
 }
 
 /* Modules of one target. Return: how many, or -EINVAL. */
-static int target_fill(const struct gpool_lora_batch *batch, const struct lora_entry *entry, const struct batch_target *target,
-	struct gpool_lora_part *parts, struct reason *reason)
+static int target_fill(const struct gpool_lora_batch *batch, const struct lora_entry *entry,
+	const struct batch_target *target, struct gpool_lora_part *parts, struct reason *reason)
 {
 	int index = target_find(&entry->adapter->layout, target->name), count = 0, error;
 
 	for (uint32_t layer = 0; index >= 0 && layer < (target->in_layers ? batch->layers : 1); layer++) {
-		const struct adapter_module *module = module_find(&entry->adapter->layout, target->in_layers ? layer : (uint32_t)ADAPTER_NO_LAYER, index);
+		const struct adapter_module *module = module_find(
+			&entry->adapter->layout, target->in_layers ? layer : (uint32_t)ADAPTER_NO_LAYER, index);
 
 		if (!module)
 			continue;
@@ -70,14 +79,18 @@ static int target_fill(const struct gpool_lora_batch *batch, const struct lora_e
 	return count;
 }
 
-int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_part *parts, struct reason *reason)
+int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_part *parts,
+	struct reason *reason)
 {
 	const struct adapter_layout_header *header = entry->adapter->layout.header;
 	uint32_t found = 0;
 
 	if (header->element != (uint32_t)(batch->element == ELEMENT_F16 ? ADAPTER_F16 : ADAPTER_BF16))
-		return refuse(reason, "adapter '%.60s': its weights are %s, the batch's %s; gpool_lora_options.element makes all of one type", entry->adapter->name,
-			element_name(header->element), batch->element == ELEMENT_F16 ? "fp16" : "bf16");
+		return refuse(reason,
+			"adapter '%.60s': its weights are %s, the batch's %s; gpool_lora_options.element makes all of "
+			"one type",
+			entry->adapter->name, element_name(header->element),
+			batch->element == ELEMENT_F16 ? "fp16" : "bf16");
 	memset(parts, 0, batch->places * sizeof(*parts));
 	for (uint32_t i = 0; i < batch->target_count; i++) {
 		int count = target_fill(batch, entry, &batch->targets[i], parts, reason);

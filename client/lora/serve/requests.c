@@ -2,7 +2,8 @@
  * requests.c - requests of an engine that wait and run, and their adapters: scheduler.h with real ones.
  *
  * An adapter is in one of these states for a scheduler:
- *   held     acquired: some of its requests run, or, `kept`, it was claimed for one that waits. Else it is let go of when a batch is formed
+ *   held     acquired: some of its requests run, or, `kept`, it was claimed for one that waits. Else it is let go of
+ *            when a batch is formed
  *   claimed  somebody's turn waits for its load; when it has come it is held
  *   none
  *
@@ -22,7 +23,8 @@ enum {
 	AGAIN_US = 10000, /* chosen: how long nothing is loaded that there was no room for, and nothing ahead twice */
 };
 
-static_assert((int)GPOOL_LORA_BATCH_REQUESTS_MAX == (int)LORA_BATCH_REQUESTS_MAX && GPOOL_LORA_NONE == LORA_NO_ADAPTER, "the same");
+static_assert((int)GPOOL_LORA_BATCH_REQUESTS_MAX == (int)LORA_BATCH_REQUESTS_MAX && GPOOL_LORA_NONE == LORA_NO_ADAPTER,
+	"the same");
 
 /* An adapter. */
 struct client {
@@ -44,8 +46,8 @@ struct gpool_lora_scheduler {
 	uint32_t client_count;
 	uint32_t claims[CLAIMS_MAX], claim_count;
 	uint32_t *looked_at, looked_count; /* [client_count] held just to see whether they are there */
-	bool short_of;          /* something could not be loaded, and may later */
-	bool again;             /* there is something new already */
+	bool short_of;                     /* something could not be loaded, and may later */
+	bool again;                        /* there is something new already */
 	uint64_t failed;
 	struct lora_schedule batch;
 };
@@ -75,13 +77,15 @@ static int options_get(const struct gpool_lora_scheduler_options *read, struct l
 	if (read->requests > REQUESTS_MAX)
 		return fail(-EINVAL, "requests is %u; at most %d", read->requests, REQUESTS_MAX);
 	if (options->batch_requests > LORA_BATCH_REQUESTS_MAX)
-		return fail(-EINVAL, "batch_requests is %u; at most %d", options->batch_requests, LORA_BATCH_REQUESTS_MAX);
-	return options->look_ahead <= LORA_LOOK_AHEAD_MAX ? 0 :
-		fail(-EINVAL, "look_ahead is %u; at most %d", options->look_ahead, LORA_LOOK_AHEAD_MAX);
+		return fail(
+			-EINVAL, "batch_requests is %u; at most %d", options->batch_requests, LORA_BATCH_REQUESTS_MAX);
+	return options->look_ahead <= LORA_LOOK_AHEAD_MAX
+		? 0
+		: fail(-EINVAL, "look_ahead is %u; at most %d", options->look_ahead, LORA_LOOK_AHEAD_MAX);
 }
 
-int gpool_lora_scheduler_open(
-	struct gpool_lora *lora, const struct gpool_lora_scheduler_options *options, struct gpool_lora_scheduler **scheduler)
+int gpool_lora_scheduler_open(struct gpool_lora *lora, const struct gpool_lora_scheduler_options *options,
+	struct gpool_lora_scheduler **scheduler)
 {
 	struct gpool_lora_scheduler_options read = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
 	struct gpool_lora_scheduler *made;
@@ -178,17 +182,20 @@ static int settle(struct gpool_lora_scheduler *scheduler, uint32_t id, const str
 /* What passes by itself: room, an agent that starts anew, memory. Everything else is the adapter's. */
 static bool is_passing(int error)
 {
-	return error == -ENOSPC || error == -EDQUOT || error == -EAGAIN || error == -EBUSY || error == -EPIPE || error == -ENOMEM || error == -ETIMEDOUT;
+	return error == -ENOSPC || error == -EDQUOT || error == -EAGAIN || error == -EBUSY || error == -EPIPE ||
+		error == -ENOMEM || error == -ETIMEDOUT;
 }
 
 /* Whatever waits for it is given up, as far as there is room to tell. */
-static void requests_fail(struct gpool_lora_scheduler *scheduler, uint32_t id, int error, struct gpool_lora_schedule *schedule)
+static void requests_fail(
+	struct gpool_lora_scheduler *scheduler, uint32_t id, int error, struct gpool_lora_schedule *schedule)
 {
 	struct client *client = &scheduler->clients[id];
 	uint32_t request;
 
 	client->error = error;
-	while (schedule->failed_count < GPOOL_LORA_BATCH_REQUESTS_MAX && lora_scheduler_waiting(scheduler->core, id, &request)) {
+	while (schedule->failed_count < GPOOL_LORA_BATCH_REQUESTS_MAX &&
+		lora_scheduler_waiting(scheduler->core, id, &request)) {
 		lora_scheduler_give_up(scheduler->core, request);
 		schedule->failed[schedule->failed_count] = request;
 		schedule->errors[schedule->failed_count++] = error;
@@ -216,7 +223,8 @@ static uint32_t kept_let_go(struct gpool_lora_scheduler *scheduler)
 	return count;
 }
 
-static void claim_failed(struct gpool_lora_scheduler *scheduler, uint32_t id, int error, uint64_t now, struct gpool_lora_schedule *schedule)
+static void claim_failed(struct gpool_lora_scheduler *scheduler, uint32_t id, int error, uint64_t now,
+	struct gpool_lora_schedule *schedule)
 {
 	if (!is_passing(error)) {
 		requests_fail(scheduler, id, error, schedule);
@@ -327,7 +335,8 @@ static void looks_end(struct gpool_lora_scheduler *scheduler)
 
 /* ---- requests ---- */
 
-int gpool_lora_scheduler_add(struct gpool_lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint32_t *request)
+int gpool_lora_scheduler_add(
+	struct gpool_lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint32_t *request)
 {
 	struct gpool_lora *lora = scheduler->lora;
 	bool has = adapter != GPOOL_LORA_NONE;
@@ -354,8 +363,12 @@ int gpool_lora_scheduler_add(struct gpool_lora_scheduler *scheduler, uint32_t ad
 	return result < 0 ? result : 0;
 }
 
-/* Under the lock: one is over. The first that fails is to let go of its adapter behind the fence; then nothing has changed. */
-static int request_end(struct gpool_lora_scheduler *scheduler, uint32_t id, bool running, const struct gpool_fence *fence)
+/*
+ * Under the lock: one is over. The first that fails is to let go of its adapter behind the fence; then nothing has
+ * changed.
+ */
+static int request_end(
+	struct gpool_lora_scheduler *scheduler, uint32_t id, bool running, const struct gpool_fence *fence)
 {
 	struct client *client = id == LORA_NO_ADAPTER ? NULL : &scheduler->clients[id];
 	int error;
@@ -382,14 +395,16 @@ int gpool_lora_scheduler_remove(struct gpool_lora_scheduler *scheduler, uint32_t
 		return -ECHILD;
 	pthread_mutex_lock(&scheduler->lock);
 	id = lora_scheduler_adapter(scheduler->core, request);
-	error = lora_scheduler_remove(scheduler->core, request) ? fail(-ENOENT, "request %u is not waiting", request) : 0;
+	error = lora_scheduler_remove(scheduler->core, request) ? fail(-ENOENT, "request %u is not waiting", request)
+								: 0;
 	if (!error)
 		request_end(scheduler, id, false, NULL);
 	pthread_mutex_unlock(&scheduler->lock);
 	return error;
 }
 
-int gpool_lora_scheduler_finish(struct gpool_lora_scheduler *scheduler, uint32_t request, const struct gpool_fence *fence)
+int gpool_lora_scheduler_finish(
+	struct gpool_lora_scheduler *scheduler, uint32_t request, const struct gpool_fence *fence)
 {
 	int error;
 
@@ -411,7 +426,7 @@ int gpool_lora_scheduler_finish(struct gpool_lora_scheduler *scheduler, uint32_t
 
 static void form(struct gpool_lora_scheduler *scheduler, struct gpool_lora_schedule *schedule)
 {
-	const struct lora_view view = { .place = place, .context = scheduler };
+	const struct lora_view view = {.place = place, .context = scheduler};
 	struct lora_schedule *batch = &scheduler->batch;
 	uint64_t now = now_us();
 
@@ -436,7 +451,8 @@ static void form(struct gpool_lora_scheduler *scheduler, struct gpool_lora_sched
 	schedule->awaited = scheduler->claim_count;
 }
 
-int gpool_lora_scheduler_form(struct gpool_lora_scheduler *scheduler, int timeout_ms, struct gpool_lora_schedule *schedule)
+int gpool_lora_scheduler_form(
+	struct gpool_lora_scheduler *scheduler, int timeout_ms, struct gpool_lora_schedule *schedule)
 {
 	uint64_t limit = timeout_ms < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_ms * 1000, now;
 
@@ -464,19 +480,21 @@ int gpool_lora_scheduler_form(struct gpool_lora_scheduler *scheduler, int timeou
 		left = limit - now;
 		if (short_of && left > AGAIN_US)
 			left = AGAIN_US;
-		lora_change_wait(scheduler->lora, seen, left > INT32_MAX * UINT64_C(1000) ? -1 : (int)((left + 999) / 1000));
+		lora_change_wait(
+			scheduler->lora, seen, left > INT32_MAX * UINT64_C(1000) ? -1 : (int)((left + 999) / 1000));
 	}
 }
 
 int gpool_lora_scheduler_queue(struct gpool_lora_scheduler *scheduler, uint32_t *requests, uint32_t most)
 {
-	const struct lora_view view = { .place = place, .context = scheduler };
+	const struct lora_view view = {.place = place, .context = scheduler};
 	uint32_t count;
 
 	if (!scheduler->lora->pool->alive)
 		return -ECHILD;
 	pthread_mutex_lock(&scheduler->lock);
-	count = lora_scheduler_queue(scheduler->core, &view, now_us(), requests, most < REQUESTS_MAX ? most : REQUESTS_MAX);
+	count = lora_scheduler_queue(
+		scheduler->core, &view, now_us(), requests, most < REQUESTS_MAX ? most : REQUESTS_MAX);
 	looks_end(scheduler);
 	pthread_mutex_unlock(&scheduler->lock);
 	return (int)count;
@@ -484,9 +502,10 @@ int gpool_lora_scheduler_queue(struct gpool_lora_scheduler *scheduler, uint32_t 
 
 /* ---- looking ---- */
 
-int gpool_lora_scheduler_statistics(struct gpool_lora_scheduler *scheduler, struct gpool_lora_scheduler_statistics *statistics)
+int gpool_lora_scheduler_statistics(
+	struct gpool_lora_scheduler *scheduler, struct gpool_lora_scheduler_statistics *statistics)
 {
-	struct gpool_lora_scheduler_statistics filled = { .size = statistics->size };
+	struct gpool_lora_scheduler_statistics filled = {.size = statistics->size};
 	struct lora_scheduler_stats stats;
 
 	if (!scheduler->lora->pool->alive)

@@ -28,7 +28,8 @@ struct adapter {
 };
 
 /* What scheduler.h and gpool.h state. */
-static_assert(sizeof(struct request) == 48 && sizeof(struct adapter) + sizeof(uint32_t) == 44, "memory of the scheduler");
+static_assert(
+	sizeof(struct request) == 48 && sizeof(struct adapter) + sizeof(uint32_t) == 44, "memory of the scheduler");
 
 struct lora_scheduler {
 	struct lora_options options;
@@ -51,7 +52,8 @@ struct room {
 
 /* ---- life ---- */
 
-int lora_scheduler_create(const struct lora_options *options, uint32_t requests, uint32_t adapters, struct lora_scheduler **out)
+int lora_scheduler_create(
+	const struct lora_options *options, uint32_t requests, uint32_t adapters, struct lora_scheduler **out)
 {
 	struct lora_scheduler *scheduler;
 
@@ -107,7 +109,8 @@ static bool has_adapter(const struct request *request)
 	return request->adapter != 0;
 }
 
-int lora_scheduler_add(struct lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint64_t now_us, uint32_t *out)
+int lora_scheduler_add(
+	struct lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint64_t now_us, uint32_t *out)
 {
 	uint32_t number = scheduler->unused;
 	struct request *request = &scheduler->requests[number];
@@ -225,7 +228,8 @@ int lora_scheduler_grow(struct lora_scheduler *scheduler, uint32_t count)
 
 uint32_t lora_scheduler_waiting(const struct lora_scheduler *scheduler, uint32_t adapter, uint32_t *request)
 {
-	uint32_t number = scheduler->first, count = adapter < scheduler->adapter_count ? scheduler->adapters[adapter + 1].waiting : 0;
+	uint32_t number = scheduler->first,
+		 count = adapter < scheduler->adapter_count ? scheduler->adapters[adapter + 1].waiting : 0;
 
 	if (!count || !request)
 		return count;
@@ -268,7 +272,8 @@ static struct room room_now(const struct lora_scheduler *scheduler)
 /* another: its adapter is not in the batch yet. */
 static bool room_take(struct room *room, const struct request *request, bool another)
 {
-	if (room->requests == 0 || (another && room->adapters == 0) || (request->tokens > room->tokens && room->prompted))
+	if (room->requests == 0 || (another && room->adapters == 0) ||
+		(request->tokens > room->tokens && room->prompted))
 		return false;
 	room->requests--;
 	room->adapters -= another;
@@ -277,7 +282,8 @@ static bool room_take(struct room *room, const struct request *request, bool ano
 	return true;
 }
 
-static enum lora_place place_of(struct lora_scheduler *scheduler, const struct lora_view *view, const struct request *request)
+static enum lora_place place_of(
+	struct lora_scheduler *scheduler, const struct lora_view *view, const struct request *request)
 {
 	struct adapter *adapter = adapter_of(scheduler, request);
 
@@ -301,8 +307,8 @@ static void list_add(uint32_t *list, uint32_t *count, uint32_t adapter)
 }
 
 /*
- * Who would start if every adapter were there. Tells what has to be loaded for them, and ahead of the next ones. Return: the
- * first whose turn it is not.
+ * Who would start if every adapter were there. Tells what has to be loaded for them, and ahead of the next ones.
+ * Return: the first whose turn it is not.
  */
 static uint32_t find_turns(struct lora_scheduler *scheduler, const struct lora_view *view, struct lora_schedule *batch)
 {
@@ -360,7 +366,8 @@ static bool start(struct forming *forming, uint32_t number)
 	bool another = has_adapter(request) && !adapter->running;
 	uint64_t waited_us = forming->now_us - request->added_us;
 
-	if (place_of(scheduler, forming->view, request) != LORA_RESIDENT || !room_take(&forming->room, request, another))
+	if (place_of(scheduler, forming->view, request) != LORA_RESIDENT ||
+		!room_take(&forming->room, request, another))
 		return false;
 	scheduler->stats.overdue += is_overdue(scheduler, number, forming->now_us);
 	leave_queue(scheduler, number);
@@ -406,8 +413,8 @@ static void start_around(struct forming *forming, uint32_t behind)
 }
 
 /*
- * Adapters that are there of those who would have room if adapters took no places, in order of who came first; and of the first
- * who would not, so that nobody smaller takes its room. Return: how many.
+ * Adapters that are there of those who would have room if adapters took no places, in order of who came first; and of
+ * the first who would not, so that nobody smaller takes its room. Return: how many.
  */
 static uint32_t find_candidates(struct forming *forming)
 {
@@ -462,7 +469,8 @@ static void start_resident(struct forming *forming)
 	choose_adapters(forming);
 	for (uint32_t number = scheduler->first; number != NOBODY; number = next) {
 		next = scheduler->requests[number].next;
-		if (adapter_of(scheduler, &scheduler->requests[number])->chosen_in == scheduler->round && !start(forming, number))
+		if (adapter_of(scheduler, &scheduler->requests[number])->chosen_in == scheduler->round &&
+			!start(forming, number))
 			return; /* there is no room: nobody of these passes another */
 	}
 }
@@ -510,8 +518,8 @@ void lora_scheduler_form(
 
 /* ---- the queue, for others ---- */
 
-uint32_t lora_scheduler_queue(
-	struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us, uint32_t *requests, uint32_t most)
+uint32_t lora_scheduler_queue(struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us,
+	uint32_t *requests, uint32_t most)
 {
 	uint32_t count = 0, number, front;
 
@@ -555,8 +563,8 @@ const char *lora_scheduler_check(const struct lora_scheduler *scheduler)
 			return "the queue is not in order of arrival";
 		previous = number;
 	}
-	if (scheduler->last != previous || count != scheduler->stats.waiting || count != count_state(scheduler, WAITING) ||
-		scheduler->stats.running != count_state(scheduler, RUNNING))
+	if (scheduler->last != previous || count != scheduler->stats.waiting ||
+		count != count_state(scheduler, WAITING) || scheduler->stats.running != count_state(scheduler, RUNNING))
 		return "requests are not counted right";
 	for (uint32_t adapter = 0; adapter <= scheduler->adapter_count; adapter++) {
 		waiting_of += scheduler->adapters[adapter].waiting;

@@ -1,9 +1,9 @@
 /*
- * confgen.c - prints what people read of config_keys.def: the example file (--example), or gpoold.conf(5) (--man FRAME), which is
- * the frame with the keys in place of its line "@KEYS@".
+ * confgen.c - prints what people read of config_keys.def: the example file (--example), or gpoold.conf(5) (--man
+ * FRAME), which is the frame with the keys in place of its line "@KEYS@".
  *
- * Both are committed, and made again by `make docs`; tests/unit/test_config_doc.c includes this file and fails when they are out
- * of date.
+ * Both are committed, and made again by `make docs`; tests/unit/test_config_doc.c includes this file and fails when
+ * they are out of date.
  */
 #include <stdio.h>
 #include <string.h>
